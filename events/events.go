@@ -1,0 +1,140 @@
+// Package events reads what engines publish about their KV caches: it decodes
+// the batches of events, keeps the messages of a stream in order, and
+// subscribes to engines over ZeroMQ.
+//
+// Start with [Decode] for a payload, [Sequencer] for a transport of your own,
+// [Subscriber] for ZeroMQ.
+package events
+
+import "errors"
+
+// ErrMalformed is wrapped by every error about a payload that cannot be read.
+// Nothing of such a payload may be applied.
+var ErrMalformed = errors.New("events: malformed payload")
+
+// Kind is what an Event says.
+type Kind uint8
+
+// The kinds of events.
+const (
+	Stored  Kind = iota + 1 // blocks are in the cache
+	Removed                 // one copy of each block has left it
+	Cleared                 // the cache was emptied
+)
+
+// Batch is the decoded payload of one message. Its zero value is ready for
+// Decode, and a used one keeps its memory for the next payload.
+type Batch struct {
+	Time    float64 // the engine's clock in seconds, never NaN or infinite; 0 if it sent none
+	Rank    int     // data-parallel rank; 0 if HasRank is false
+	HasRank bool
+	Events  []Event
+	Unknown int // events of kinds that are not known: skipped
+
+	events []Event // the memory of Events, zero behind its length
+
+	// The slices of all events lie in these.
+	hashes []uint64
+	tokens []uint32
+	extra  []ExtraKey
+	counts []uint32
+
+	recent [1 << recentBits]string // strings met lately, by their last bytes
+}
+
+// recentBits: adapters, salts and media in use at one time are a few dozen.
+const recentBits = 6
+
+// Event is one event of a batch. Slices belong to the batch.
+type Event struct {
+	Kind Kind
+
+	// Hashes are the engine's names of the blocks: integers as their 64 bits,
+	// byte strings folded to their last 8 bytes.
+	Hashes []uint64
+	// Parent is the hash of the block before the range of a Stored event.
+	Parent    uint64
+	HasParent bool
+	// Tokens of the whole range, in a Stored event; it may be empty (a tier
+	// update), and longer than Hashes*BlockSize (a masked group).
+	Tokens []uint32
+	// Pairs: Tokens holds EAGLE pairs [t0, t1], [t1, t2] ... flattened.
+	Pairs     bool
+	BlockSize int // tokens; 0 if not told
+
+	// Adapter is lora_name, or lora_id in decimal where no name was sent.
+	Adapter string
+	// Medium is the tier as the engine spells it; "" means gpu.
+	Medium string
+	// Extra are the extra hash keys of the blocks, in order of Block. HasExtra
+	// tells that they were sent, if only to say that there are none. Without it
+	// salts and media are hidden, except where there is nothing to hide: vLLM
+	// leaves the keys out of an event without hashes (all blocks masked).
+	// Connectors never send them in their tier updates.
+	Extra    []ExtraKey
+	HasExtra bool
+
+	Group     int    // KV cache group, 0 if not told
+	GroupKind string // kv_cache_spec_kind, "" if not told
+	Window    int    // sliding window in tokens, 0 if not told
+
+	Locality  string // "LOCAL", "REMOTE" or ""
+	Ownership string
+	// Reused: the event says that it announces what was there already.
+	Reused bool
+	// Remaining has the copies left for each removed hash, if it was sent.
+	Remaining []uint32
+}
+
+// ExtraKind is the form of an ExtraKey.
+type ExtraKind uint8
+
+// The forms of extra keys.
+const (
+	ExtraText   ExtraKind = iota + 1 // an adapter, a bare media identifier or a salt
+	ExtraInt                         // an adapter's id
+	ExtraMedia                       // a media identifier and its offset
+	ExtraBytes                       // a digest of prompt embeddings
+	ExtraOpaque                      // a form that is not known
+)
+
+// ExtraKey is what an engine hashes into a block besides its tokens.
+type ExtraKey struct {
+	Block int // index of the hash that it belongs to
+	Kind  ExtraKind
+	Text  string // of ExtraText, ExtraMedia; the raw bytes of ExtraBytes, ExtraOpaque
+	Int   int64  // of ExtraInt; of ExtraMedia: first token of the item less the block's, may be negative
+}
+
+// Message is one message of a transport.
+type Message struct {
+	Pod   string
+	Model string
+	// Stream names the endpoint or topic whose sequence numbers these are.
+	Stream string
+	Seq    uint64
+	// Payload is the batch as the engine published it. The rank is in it.
+	Payload []byte
+	// Reconnected tells that the connection was lost between the previous
+	// message of the stream and this one.
+	Reconnected bool
+}
+
+// Gap is a run of sequence numbers that never came. The zero Gap is none.
+type Gap struct {
+	From, To uint64 // both inclusive
+	Lost     bool   // there is a gap
+}
+
+// Receipt says what became of a Message.
+type Receipt struct {
+	Applied   bool
+	Duplicate bool
+	Gap       Gap
+	Restarted bool // the engine had started anew: all that its ranks held was dropped
+}
+
+// Sink takes the messages of a transport.
+type Sink interface {
+	IngestMessage(Message) (Receipt, error)
+}

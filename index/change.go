@@ -1,0 +1,51 @@
+package index
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrInvalid is wrapped by the errors about changes that no engine could mean.
+var ErrInvalid = errors.New("index: invalid change")
+
+// MaxGroups bounds the group IDs of a source: an engine has a handful, and a
+// hostile one must not make us keep a table for each number it can think of.
+const MaxGroups = 256
+
+// Validate reports what makes c impossible to apply, wrapping ErrInvalid. Each
+// backend calls it for all changes of an Apply before it applies the first.
+func (c *Change) Validate() error {
+	if c.Op == OpClear {
+		return nil
+	}
+	switch {
+	case c.Op != OpStore && c.Op != OpRemove:
+		return fmt.Errorf("%w: unknown op %d", ErrInvalid, c.Op)
+	case c.Tier >= NumTiers:
+		return fmt.Errorf("%w: unknown tier %d", ErrInvalid, c.Tier)
+	case c.Group.ID < 0 || c.Group.ID >= MaxGroups:
+		return fmt.Errorf("%w: group %d is not in 0..%d", ErrInvalid, c.Group.ID, MaxGroups-1)
+	}
+	if c.Op == OpRemove {
+		if c.Remaining != nil && len(c.Remaining) != len(c.Hashes) {
+			return fmt.Errorf("%w: %d remaining counts for %d hashes", ErrInvalid, len(c.Remaining), len(c.Hashes))
+		}
+		return nil
+	}
+	if c.Copies > CopiesSet {
+		return fmt.Errorf("%w: unknown copies mode %d", ErrInvalid, c.Copies)
+	}
+	if len(c.Locals) == 0 {
+		return nil
+	}
+	unit := c.Variant.Unit
+	switch {
+	case c.BlockSize <= 0 || unit <= 0 || c.BlockSize%unit != 0:
+		return fmt.Errorf("%w: block size %d is not a multiple of unit %d", ErrInvalid, c.BlockSize, unit)
+	case len(c.Locals)%(c.BlockSize/unit) != 0:
+		return fmt.Errorf("%w: %d units are not whole blocks of %d tokens", ErrInvalid, len(c.Locals), c.BlockSize)
+	case len(c.Hashes) > c.Blocks():
+		return fmt.Errorf("%w: %d hashes for %d blocks", ErrInvalid, len(c.Hashes), c.Blocks())
+	}
+	return nil
+}

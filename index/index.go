@@ -1,0 +1,383 @@
+// Package index keeps which pod holds which KV-cache block in which memory
+// tier, and answers how long a prefix of a prompt each pod holds.
+//
+// [Index] is the contract that every backend keeps; [Memory] is the one that
+// lives in the process. A new backend must pass the suite of package
+// indextest.
+//
+// # Keys
+//
+// Tokens are hashed in units: runs of [UnitOf](block size) tokens. The key of
+// a prefix is
+//
+//	Chain(... Chain(Chain(root, local 0), local 1) ..., local n-1)
+//
+// where local i is a seeded hash of the tokens of unit i alone and the root
+// stands for everything that separates equal tokens: the model, the adapter,
+// the cache salt, the variant. So one prefix has one key, whatever the blocks
+// that cut it, equal keys mean equal prefixes, and the keys of a+b are those
+// of a followed by those of b chained from the last key of a.
+//
+// Engines name prefixes in their own way, by a [Hash]. The backend owns the
+// map from an engine's hashes to keys and chains the keys itself.
+package index
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+
+	"github.com/zeebo/xxh3"
+)
+
+// Key identifies a prefix: its tokens and its scope.
+type Key uint64
+
+// Local is the seeded hash of the tokens (and media) of one unit, whatever
+// comes before it.
+type Local uint64
+
+// Hash is the name that an engine gives to a prefix. It means something only
+// together with its [Source], whose groups and tiers share the names.
+type Hash uint64
+
+// Chain extends the prefix key prev by one unit. It is one step of the chain
+// rule of the package comment; prev is a root at the beginning of a chain.
+func Chain(prev Key, l Local) Key {
+	var b [16]byte
+	binary.LittleEndian.PutUint64(b[:8], uint64(prev))
+	binary.LittleEndian.PutUint64(b[8:], uint64(l))
+	return Key(xxh3.Hash(b[:]))
+}
+
+// UnitOf returns the unit of a block size, both in tokens: their greatest
+// common divisor with 16, so that nearly all block sizes share one unit. The
+// block size must be positive.
+func UnitOf(blockSize int) int {
+	a, b := 16, blockSize
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// Tier is where a copy of a block lies. Lower values are faster.
+type Tier uint8
+
+// The tiers. A name that no engine is known to use is TierOther.
+const (
+	TierGPU Tier = iota
+	TierCPU
+	TierDisk
+	TierRemote
+	TierOther
+
+	// NumTiers is the number of tiers.
+	NumTiers = iota
+)
+
+func (t Tier) String() string {
+	if int(t) < len(tierNames) {
+		return tierNames[t]
+	}
+	return "invalid"
+}
+
+var tierNames = [NumTiers]string{"gpu", "cpu", "disk", "remote", "other"}
+
+// Source is one cache: the cache of one model in one data-parallel rank of one
+// pod. Sources share nothing, not even engine hashes.
+type Source struct {
+	Pod   string
+	Model string
+	Rank  int
+}
+
+// Cursor says up to where a stream of a source has been applied. Cursors of
+// one stream are ordered by Epoch, then Next. The zero Cursor belongs to no
+// stream and is never checked.
+type Cursor struct {
+	Stream string
+	Epoch  uint64 // raised when the engine starts anew
+	Next   uint64 // the sequence number that is expected next
+}
+
+// Before reports whether c stands before d, both of one stream.
+func (c Cursor) Before(d Cursor) bool {
+	return c.Epoch < d.Epoch || c.Epoch == d.Epoch && c.Next < d.Next
+}
+
+// GroupKind says how a KV-cache group uses its blocks.
+type GroupKind uint8
+
+// The kinds of groups. GroupFull, the zero value, is what an engine without
+// groups has: every block of a prefix is needed and kept.
+const (
+	GroupFull GroupKind = iota
+	GroupWindow
+	GroupMamba
+	GroupChunked // chunked local attention
+	GroupOther
+)
+
+// Group is a KV-cache group of a hybrid model. Each group has blocks of its
+// own. Only ID identifies it.
+type Group struct {
+	ID     int
+	Kind   GroupKind
+	Window int // tokens, of GroupWindow and GroupChunked; 0: not told
+}
+
+// Copies says how the gpu stores of a source are counted. Lower tiers are
+// always sets.
+type Copies uint8
+
+const (
+	// CopiesGuarded counts one copy a store, but takes a store without a
+	// parent whose blocks are all held already for a report of what is there,
+	// and never counts a repeat in a group that is not GroupFull. It never
+	// claims a block that has gone, whatever reports are mixed in.
+	CopiesGuarded Copies = iota
+	// CopiesExact counts every store: right where each one stands for a
+	// physical copy that a removal will follow.
+	CopiesExact
+	// CopiesSet counts nothing: the first removal takes the block.
+	CopiesSet
+)
+
+// Variant is a way of cutting prompts into units. Chains of different variants
+// never meet, because the variant is part of the root.
+type Variant struct {
+	Unit int // tokens
+}
+
+// Op is what a Change does.
+type Op uint8
+
+// The operations.
+const (
+	OpStore Op = iota + 1
+	OpRemove
+	OpClear // drops all that the source holds, in every tier and group
+)
+
+// Change is one event, hashed. Which fields count depends on Op: OpClear has
+// none, OpRemove has Tier, Group.ID, Hashes and Remaining, OpStore has all but
+// Remaining.
+type Change struct {
+	Op    Op
+	Tier  Tier
+	Group Group
+	// Copies matters in the gpu tier only.
+	Copies Copies
+
+	// Hashes name the blocks. A store whose Locals cover more blocks than it
+	// has Hashes is masked: it keeps only some blocks of its range and does
+	// not say which, so a hash of it is placed once another store names it.
+	Hashes []Hash
+
+	// Variant, BlockSize (tokens) and Locals describe the whole range of a
+	// store. Without Locals the store is known by its hashes alone: each is
+	// held once another store names it, with the block size of its group.
+	Variant   Variant
+	BlockSize int
+	Locals    []Local
+
+	// A store with Locals continues the prefix that the engine calls Parent
+	// if HasParent, else it begins a chain at Root.
+	HasParent bool
+	Parent    Hash
+	Root      Key
+
+	// Reused marks a store that announces again what is there: it never
+	// counts a copy.
+	Reused bool
+	// Remaining, if not nil, has for each removed hash the number of copies
+	// that are left.
+	Remaining []uint32
+}
+
+// Blocks is the number of blocks in the range of a store.
+func (c *Change) Blocks() int {
+	if c.BlockSize <= 0 {
+		return 0
+	}
+	return len(c.Locals) * c.Variant.Unit / c.BlockSize
+}
+
+// Counts says what changes did, beyond what was asked for. Every undercount
+// that a backend knows of is one of these.
+type Counts struct {
+	Stored   uint64 // hashes stored, copies and reports included
+	Removed  uint64 // hashes removed
+	Cleared  uint64 // clears
+	Reports  uint64 // stores of held blocks that were not counted as a copy
+	Restored uint64 // blocks whose presence a child proved after they were forgotten
+
+	Parked    uint64 // stores with an unknown parent, kept until it is named
+	Joined    uint64 // parked stores whose parent was named
+	Dropped   uint64 // stores given up at the bound on what waits for a name
+	Forgotten uint64 // names of blocks that nobody holds, given up at their bound
+
+	Ambiguous     uint64 // hashes that were given a second key
+	UnknownRemove uint64 // removals of blocks that were not held
+}
+
+// Add adds d to c.
+func (c *Counts) Add(d Counts) {
+	c.Stored += d.Stored
+	c.Removed += d.Removed
+	c.Cleared += d.Cleared
+	c.Reports += d.Reports
+	c.Restored += d.Restored
+	c.Parked += d.Parked
+	c.Joined += d.Joined
+	c.Dropped += d.Dropped
+	c.Forgotten += d.Forgotten
+	c.Ambiguous += d.Ambiguous
+	c.UnknownRemove += d.UnknownRemove
+}
+
+// Applied is the outcome of an Apply.
+type Applied struct {
+	// Cursor is the stored one after the call.
+	Cursor Cursor
+	// Duplicate: the cursor was at or below the stored one, nothing was done.
+	Duplicate bool
+	Counts    Counts
+}
+
+// Query asks how long a prefix of one prompt the sources of a model hold.
+type Query struct {
+	Model string
+	// Keys returns the prefix keys of the prompt in a variant: element i is
+	// the key after (i+1)*Unit tokens. A backend calls it at most once for
+	// each variant that the model has, and keeps the slice for the length of
+	// Match only.
+	Keys func(Variant) []Key
+	// Pods restricts the answer; none twice. Nil: every pod; empty: none.
+	Pods []string
+	// Held asks for Row.Held.
+	Held bool
+}
+
+// Matches is the answer to a Query. Its zero value is ready; a used one keeps
+// its memory for the next Match.
+type Matches struct {
+	Rows []Row
+	bits []uint64
+}
+
+// Reset empties m.
+func (m *Matches) Reset() {
+	m.Rows = m.Rows[:0]
+	m.bits = m.bits[:0]
+}
+
+// Bits returns a zeroed bit set of n bits that lives as long as m.
+func (m *Matches) Bits(n int) []uint64 {
+	n = (n + 63) / 64
+	if len(m.bits)+n > cap(m.bits) {
+		m.bits = make([]uint64, 0, 2*cap(m.bits)+n) // rows keep the old array alive
+	}
+	b := m.bits[len(m.bits) : len(m.bits)+n : len(m.bits)+n]
+	m.bits = m.bits[:len(m.bits)+n]
+	clear(b)
+	return b
+}
+
+// Row is what one group of one source holds of a prompt, in blocks of one
+// size.
+type Row struct {
+	Source    Source
+	Group     Group
+	BlockSize int // tokens
+	// Groups is the number of groups that the source has announced, and
+	// FullGroups how many of them are GroupFull.
+	Groups, FullGroups int
+
+	// Run is the number of leading blocks that are held, in any tier.
+	Run int
+	// GPU is the number of leading blocks that are held in the gpu tier.
+	GPU int
+	// Tiers splits Run: the blocks of the run by their best tier.
+	Tiers [NumTiers]int
+	// Last is the best tier of the run's last block.
+	Last Tier
+	// Held has, on request, one bit a block of the whole prompt for each
+	// tier, beyond the run too; tiers without a block are nil.
+	Held [NumTiers][]uint64
+}
+
+// ErrClosed is returned by every method of a closed backend.
+var ErrClosed = errors.New("index: closed")
+
+// Index keeps blocks and their holders. A holder is a source, a tier and a
+// group; a block is a prefix key and a block size. What a backend promises, so
+// that package indextest can check it:
+//
+//   - Never over. A row claims a block only if its source held it at some
+//     moment between call and return; with no concurrent Apply of the source,
+//     rows are exact, but for the undercounts that [Counts] names. Holes are
+//     exact: a source without block 7 has a run of 7, whatever follows.
+//   - All holders. There is no limit on how many sources share a block.
+//   - Order. Changes of one Apply are applied in order, except that masked
+//     stores are placed after all others have named their blocks.
+//   - Copies. A gpu block is held until each counted copy was removed, by the
+//     rules of [Copies]. Lower tiers are sets. Under CopiesGuarded a block
+//     that was forgotten while a store of it had not been counted comes back
+//     when a later gpu store of a full group names it as its parent, and its
+//     ancestors with it, or when a store without a parent reports it again.
+//   - Names. All groups and tiers of a source share the names of its hashes.
+//     A name is kept while anybody of the source holds the block, and after
+//     that within a bounded budget, oldest first. What a gpu store said of a
+//     hash wins over what a store in another tier says, and gpu stores chain
+//     from gpu names only.
+//   - Ambiguity. A held hash to which a second gpu store gives another key
+//     names both; its removal removes both; a store that names it as its
+//     parent is never placed.
+//   - Unknown parents. A store whose parent has no name is parked within a
+//     bound and placed when the parent is named; removals apply to it
+//     meanwhile.
+//   - Scopes. Sources share nothing. A chain inherits its root from its
+//     parent.
+//
+// All methods are safe for concurrent use.
+type Index interface {
+	// Seed returns the seed of the locals and roots of this index. It never
+	// changes.
+	Seed() [16]byte
+
+	// Apply carries out changes of one source in order and stores the cursor
+	// with them: both or, on an error, neither. A cursor at or below the
+	// stored one of its stream makes the call a no-op. A concurrent Match may
+	// see a part of the changes. Apply keeps none of the slices.
+	Apply(ctx context.Context, src Source, cur Cursor, changes []Change) (Applied, error)
+
+	// Match fills m with one row for each source, group and block size that
+	// holds a first block of the prompt (with Query.Held: any block), in no
+	// particular order. m is reset first.
+	Match(ctx context.Context, q *Query, m *Matches) error
+
+	// Remove forgets a pod: its blocks, names and cursors, for all models and
+	// ranks. A pod that is not there is no error.
+	Remove(ctx context.Context, pod string) error
+
+	// Close releases what the index holds. Later calls of any method but Seed
+	// return ErrClosed, Close itself returns nil.
+	Close() error
+}
+
+// SourceInfo describes a source for people and metrics.
+type SourceInfo struct {
+	Source Source
+	Blocks [NumTiers]int // hashes held, by tier
+	Names  int           // names kept, held or not
+	Parked int           // stores that wait for their parent
+}
+
+// Describer is an optional ability of an Index.
+type Describer interface {
+	// Describe appends a SourceInfo for each source to dst.
+	Describe(dst []SourceInfo) []SourceInfo
+}

@@ -1,0 +1,923 @@
+// Package indextest is the suite that every backend of package index must
+// pass.
+package indextest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/kvindex/kvindex/index"
+)
+
+// Config bounds a backend under test, so that the suite can reach its limits.
+// A backend that has no such bound ignores the field.
+type Config struct {
+	PendingBytes int // as index.MemoryConfig; 0: the default
+	IdleNames    int
+}
+
+// Run checks a backend. open returns a new empty one; the suite closes it.
+func Run(t *testing.T, open func(testing.TB, Config) index.Index) {
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			ix := open(t, Config{})
+			defer ix.Close()
+			c.run(&T{T: t, ix: ix})
+		})
+	}
+	t.Run("PendingBound", func(t *testing.T) { testPendingBound(t, open) })
+	t.Run("NamesBound", func(t *testing.T) { testNamesBound(t, open) })
+	t.Run("Random", func(t *testing.T) {
+		var fired firings
+		for seed := range uint64(12) {
+			t.Run(fmt.Sprint(seed), func(t *testing.T) { testRandom(t, open, seed, &fired) })
+		}
+		if !t.Failed() {
+			fired.check(t)
+		}
+	})
+	t.Run("Concurrent", func(t *testing.T) { testConcurrent(t, open) })
+	t.Run("Close", func(t *testing.T) { testClose(t, open) })
+}
+
+// T is a test with an index and the words to speak to it.
+type T struct {
+	*testing.T
+	ix index.Index
+}
+
+const (
+	size = 16 // of a block, unless a test is about sizes
+	unit = 16
+)
+
+var (
+	ctx     = context.Background()
+	variant = index.Variant{Unit: unit}
+	podA    = index.Source{Pod: "a", Model: "m"}
+	podB    = index.Source{Pod: "b", Model: "m"}
+	full    = index.Group{}
+	window  = index.Group{ID: 1, Kind: index.GroupWindow, Window: 32}
+)
+
+// chain is a prompt of one root: its units and the engine's names for its
+// blocks.
+type chain struct {
+	root   index.Key
+	locals []index.Local
+	hashes []index.Hash
+}
+
+// newChain has n units and as many blocks of one unit. Equal names and numbers
+// give equal chains.
+func newChain(root uint64, n int) chain {
+	c := chain{root: index.Key(root * 0x9E3779B97F4A7C15)}
+	for i := range n {
+		c.locals = append(c.locals, index.Local(root<<32|uint64(i)))
+		c.hashes = append(c.hashes, index.Hash(root<<48|uint64(i)<<8|7))
+	}
+	return c
+}
+
+// fork shares the first n blocks of c and goes on with others.
+func (c chain) fork(n, more int, salt uint64) chain {
+	f := chain{c.root, slices.Clone(c.locals[:n]), slices.Clone(c.hashes[:n])}
+	for i := range more {
+		f.locals = append(f.locals, index.Local(salt<<40|uint64(n+i)))
+		f.hashes = append(f.hashes, index.Hash(uint64(c.hashes[0])^salt<<32^uint64(n+i)<<8))
+	}
+	return f
+}
+
+func (c chain) keys(v index.Variant) []index.Key {
+	if v != variant {
+		return nil
+	}
+	var keys []index.Key
+	k := c.root
+	for _, l := range c.locals {
+		k = index.Chain(k, l)
+		keys = append(keys, k)
+	}
+	return keys
+}
+
+// store announces blocks [from, to) of c in the gpu, counted exactly.
+func (c chain) store(from, to int) index.Change {
+	ch := index.Change{
+		Op: index.OpStore, Group: full, Copies: index.CopiesExact,
+		Hashes: c.hashes[from:to], Variant: variant, BlockSize: size, Locals: c.locals[from:to],
+		Root: c.root,
+	}
+	if from > 0 {
+		ch.HasParent, ch.Parent, ch.Root = true, c.hashes[from-1], 0
+	}
+	return ch
+}
+
+func (c chain) remove(blocks ...int) index.Change {
+	ch := index.Change{Op: index.OpRemove, Group: full}
+	for _, b := range blocks {
+		ch.Hashes = append(ch.Hashes, c.hashes[b])
+	}
+	return ch
+}
+
+func with(ch index.Change, set func(*index.Change)) index.Change {
+	set(&ch)
+	return ch
+}
+
+func guarded(ch index.Change) index.Change {
+	return with(ch, func(c *index.Change) { c.Copies = index.CopiesGuarded })
+}
+
+func inTier(t index.Tier, ch index.Change) index.Change {
+	return with(ch, func(c *index.Change) { c.Tier = t })
+}
+
+func inGroup(g index.Group, ch index.Change) index.Change {
+	return with(ch, func(c *index.Change) { c.Group = g })
+}
+
+// bare strips a store of all but its hashes.
+func bare(t index.Tier, ch index.Change) index.Change {
+	return with(ch, func(c *index.Change) {
+		c.Tier, c.Locals, c.BlockSize, c.Variant, c.HasParent, c.Parent, c.Root = t, nil, 0, index.Variant{}, false, 0, 0
+	})
+}
+
+var clearAll = index.Change{Op: index.OpClear}
+
+func (t *T) apply(src index.Source, changes ...index.Change) index.Counts {
+	t.Helper()
+	done, err := t.ix.Apply(ctx, src, index.Cursor{}, changes)
+	if err != nil {
+		t.Fatalf("Apply: %v", err)
+	}
+	return done.Counts
+}
+
+func (t *T) match(c chain, pods []string, held bool) []index.Row {
+	t.Helper()
+	var m index.Matches
+	if err := t.ix.Match(ctx, &index.Query{Model: "m", Keys: c.keys, Pods: pods, Held: held}, &m); err != nil {
+		t.Fatalf("Match: %v", err)
+	}
+	return m.Rows
+}
+
+// row returns the row of a source and group with blocks of the usual size; its
+// zero value if there is none.
+func (t *T) row(src index.Source, group int, c chain) (found index.Row) {
+	t.Helper()
+	for _, r := range t.match(c, nil, false) {
+		if r.Source == src && r.Group.ID == group && r.BlockSize == size {
+			if found.BlockSize != 0 {
+				t.Fatalf("two rows for %v group %d", src, group)
+			}
+			found = r
+		}
+	}
+	return found
+}
+
+// want checks the leading run of a source in its first group.
+func (t *T) want(src index.Source, c chain, run int) {
+	t.Helper()
+	if got := t.row(src, 0, c).Run; got != run {
+		t.Errorf("%s/%d holds %d blocks, want %d", src.Pod, src.Rank, got, run)
+	}
+}
+
+type testCase struct {
+	name string
+	run  func(*T)
+}
+
+// Each case is a sentence of the contract.
+var cases = []testCase{
+	{"EmptyIndexMatchesNothing", func(t *T) {
+		if rows := t.match(newChain(1, 4), nil, true); len(rows) != 0 {
+			t.Errorf("got %v", rows)
+		}
+	}},
+	{"LeadingRun", func(t *T) {
+		c := newChain(1, 20)
+		t.apply(podA, c.store(0, 12))
+		t.want(podA, c, 12)
+		t.want(podB, c, 0)
+		t.want(podA, c.fork(5, 4, 9), 5)
+		t.apply(podA, c.store(12, 20))
+		t.want(podA, c, 20)
+		r := t.row(podA, 0, c)
+		if r.GPU != 20 || r.Tiers[index.TierGPU] != 20 || r.Last != index.TierGPU || r.Groups != 1 || r.FullGroups != 1 {
+			t.Errorf("row %+v", r)
+		}
+	}},
+	{"AMissOnTheFirstBlockIsNoRow", func(t *T) {
+		c := newChain(1, 4)
+		t.apply(podA, c.store(0, 4), c.remove(0))
+		if rows := t.match(c, nil, false); len(rows) != 0 {
+			t.Errorf("got %v", rows)
+		}
+	}},
+	{"HolesAreExact", func(t *T) {
+		c := newChain(1, 20)
+		t.apply(podA, c.store(0, 20))
+		t.apply(podA, c.remove(7))
+		t.want(podA, c, 7)
+		held := t.match(c, nil, true)[0].Held[index.TierGPU]
+		if want := uint64(1<<20 - 1 - 1<<7); held[0] != want {
+			t.Errorf("held %b, want %b", held[0], want)
+		}
+		t.apply(podA, c.store(7, 8))
+		t.want(podA, c, 20)
+	}},
+	{"HeldBitsOnRequestOnly", func(t *T) {
+		c := newChain(1, 70)
+		t.apply(podA, c.store(0, 70), bare(index.TierCPU, c.store(65, 66)))
+		if r := t.match(c, nil, false)[0]; r.Held[index.TierGPU] != nil {
+			t.Errorf("held without request: %v", r.Held)
+		}
+		t.apply(podA, c.remove(0))
+		r := t.match(c, nil, true)[0]
+		if r.Run != 0 || r.Held[index.TierGPU][0] != ^uint64(1) || r.Held[index.TierGPU][1] != 1<<6-1 ||
+			r.Held[index.TierCPU][1] != 1<<1 || r.Held[index.TierDisk] != nil {
+			t.Errorf("row %+v", r)
+		}
+	}},
+	{"AllHolders", func(t *T) {
+		c := newChain(1, 3)
+		for n := range 1500 {
+			t.apply(index.Source{Pod: fmt.Sprint(n), Model: "m"}, c.store(0, 1+n%3))
+		}
+		count := [4]int{}
+		for _, r := range t.match(c, nil, false) {
+			count[r.Run]++
+		}
+		if count != [4]int{0, 500, 500, 500} {
+			t.Errorf("pods by run: %v", count)
+		}
+		t.apply(index.Source{Pod: "700", Model: "m"}, c.remove(0))
+		if n := len(t.match(c, nil, false)); n != 1499 {
+			t.Errorf("%d pods after one removal", n)
+		}
+	}},
+	{"PodsRestrictTheAnswer", func(t *T) {
+		c := newChain(1, 2)
+		for _, src := range []index.Source{podA, podB} {
+			t.apply(src, c.store(0, 2))
+		}
+		if rows := t.match(c, []string{"b", "nobody"}, false); len(rows) != 1 || rows[0].Source != podB {
+			t.Errorf("pods b: %v", rows)
+		}
+		if rows := t.match(c, []string{}, false); len(rows) != 0 {
+			t.Errorf("no pods: %v", rows)
+		}
+	}},
+	{"ModelsNeverMix", func(t *T) {
+		c := newChain(1, 4)
+		t.apply(index.Source{Pod: "a", Model: "other"}, c.store(0, 4))
+		t.want(podA, c, 0)
+		t.apply(podA, c.store(0, 2))
+		t.apply(index.Source{Pod: "a", Model: "other"}, clearAll)
+		t.want(podA, c, 2)
+	}},
+	{"RanksAreSourcesOfTheirOwn", func(t *T) {
+		c := newChain(1, 8)
+		rank1 := index.Source{Pod: "a", Model: "m", Rank: 1}
+		t.apply(podA, c.store(0, 4))
+		t.apply(rank1, c.store(0, 8))
+		t.want(podA, c, 4)
+		t.want(rank1, c, 8)
+		t.apply(rank1, c.remove(0), clearAll)
+		t.want(podA, c, 4)
+		t.want(rank1, c, 0)
+	}},
+	{"NamesBelongToTheirSource", func(t *T) {
+		c, d := newChain(1, 4), newChain(2, 4)
+		d.hashes = c.hashes
+		t.apply(podA, c.store(0, 2))
+		t.apply(podB, d.store(0, 2))
+		t.apply(podA, c.store(2, 4))
+		t.apply(podB, d.store(2, 4))
+		t.want(podA, c, 4)
+		t.want(podA, d, 0)
+		t.want(podB, d, 4)
+		t.want(podB, c, 0)
+	}},
+	{"RootsNeverMix", func(t *T) {
+		c := newChain(1, 4)
+		salted := newChain(2, 4)
+		salted.locals = c.locals
+		t.apply(podA, c.store(0, 2), salted.store(0, 1))
+		t.apply(podA, salted.store(1, 4)) // inherits the root through its parent
+		t.want(podA, c, 2)
+		t.want(podA, salted, 4)
+	}},
+	{"CopiesExact", func(t *T) {
+		c := newChain(1, 2)
+		t.apply(podA, c.store(0, 1), c.store(0, 1), c.store(0, 1))
+		for range 2 {
+			t.apply(podA, c.remove(0))
+			t.want(podA, c, 1)
+		}
+		t.apply(podA, c.remove(0))
+		t.want(podA, c, 0)
+	}},
+	{"CopiesSet", func(t *T) {
+		c := newChain(1, 1)
+		set := with(c.store(0, 1), func(c *index.Change) { c.Copies = index.CopiesSet })
+		t.apply(podA, set, set, c.remove(0))
+		t.want(podA, c, 0)
+	}},
+	{"CopiesGuardedTakesARepeatFromTheRootForAReport", func(t *T) {
+		c := newChain(1, 3)
+		t.apply(podA, guarded(c.store(0, 3)))
+		if n := t.apply(podA, guarded(c.store(0, 3))); n.Reports != 3 {
+			t.Errorf("counts %+v", n)
+		}
+		t.apply(podA, c.remove(2))
+		t.want(podA, c, 2)
+	}},
+	{"CopiesGuardedCountsARepeatBehindAParent", func(t *T) {
+		c := newChain(1, 3)
+		t.apply(podA, guarded(c.store(0, 3)), guarded(c.store(2, 3)), c.remove(2))
+		t.want(podA, c, 3)
+		t.apply(podA, c.remove(2))
+		t.want(podA, c, 2)
+	}},
+	{"CopiesGuardedCountsARepeatWithANewBlock", func(t *T) {
+		c := newChain(1, 3)
+		t.apply(podA, guarded(c.store(0, 2)), guarded(c.store(0, 3)), c.remove(0))
+		t.want(podA, c, 3)
+	}},
+	{"CopiesGuardedNeverCountsRepeatsInSparseGroups", func(t *T) {
+		c := newChain(1, 3)
+		t.apply(podA, inGroup(window, guarded(c.store(0, 3))), inGroup(window, guarded(c.store(1, 3))), inGroup(window, c.remove(2)))
+		if r := t.row(podA, 1, c); r.Run != 2 {
+			t.Errorf("row %+v", r)
+		}
+	}},
+	{"AChildRestoresWhatAReportHid", func(t *T) {
+		c := newChain(1, 6)
+		t.apply(podA, guarded(c.store(0, 3)), guarded(c.store(0, 3)), c.remove(2), c.remove(1), c.remove(0))
+		t.want(podA, c, 0)
+		n := t.apply(podA, guarded(c.store(3, 4)))
+		t.want(podA, c, 4)
+		if n.Restored != 3 {
+			t.Errorf("restored %d", n.Restored)
+		}
+	}},
+	{"AChildRestoresNothingThatWasCounted", func(t *T) {
+		c := newChain(1, 6)
+		t.apply(podA, guarded(c.store(0, 3)), c.remove(2, 1, 0), guarded(c.store(3, 4)))
+		t.want(podA, c, 0)
+	}},
+	{"AReportRestoresWhatAReportHid", func(t *T) {
+		c := newChain(1, 2)
+		t.apply(podA, guarded(c.store(0, 2)), guarded(c.store(0, 2)), c.remove(0), guarded(c.store(0, 2)), c.remove(1))
+		t.want(podA, c, 1)
+	}},
+	{"AClearEndsWhatAReportHid", func(t *T) {
+		c := newChain(1, 4)
+		t.apply(podA, guarded(c.store(0, 2)), guarded(c.store(0, 2)), c.remove(1, 0), clearAll, guarded(c.store(2, 3)))
+		t.want(podA, c, 0)
+	}},
+	{"ReusedNeverCounts", func(t *T) {
+		c := newChain(1, 2)
+		reused := with(c.store(0, 2), func(c *index.Change) { c.Reused = true })
+		t.apply(podA, c.store(0, 1), reused)
+		t.want(podA, c, 2)
+		t.apply(podA, c.remove(0))
+		t.want(podA, c, 0)
+	}},
+	{"RemainingSetsTheCount", func(t *T) {
+		c := newChain(1, 2)
+		t.apply(podA, c.store(0, 2), with(c.remove(0, 1), func(c *index.Change) { c.Remaining = []uint32{2, 0} }))
+		t.want(podA, c, 1)
+		t.apply(podA, c.remove(0))
+		t.want(podA, c, 1)
+		t.apply(podA, c.remove(0))
+		t.want(podA, c, 0)
+	}},
+	{"RemovingWhatIsNotHeld", func(t *T) {
+		c := newChain(1, 2)
+		if n := t.apply(podA, c.remove(0)); n.UnknownRemove != 1 {
+			t.Errorf("counts %+v", n)
+		}
+		t.apply(podA, c.store(0, 2))
+		t.want(podA, c, 2)
+		t.apply(podB, c.store(0, 2))
+		t.apply(podA, c.remove(0))
+		t.want(podB, c, 2)
+	}},
+	{"TiersExtendKnownBlocks", func(t *T) {
+		c := newChain(1, 5)
+		t.apply(podA, c.store(0, 4), bare(index.TierCPU, c.store(1, 4)))
+		t.apply(podA, c.remove(2), c.remove(3))
+		r := t.row(podA, 0, c)
+		if r.Run != 4 || r.GPU != 2 || r.Tiers[index.TierGPU] != 2 || r.Tiers[index.TierCPU] != 2 || r.Last != index.TierCPU {
+			t.Errorf("row %+v", r)
+		}
+		t.apply(podA, inTier(index.TierCPU, c.remove(2)))
+		t.want(podA, c, 2)
+		t.apply(podA, c.remove(0))
+		t.want(podA, c, 0)
+	}},
+	{"TheBestTierCounts", func(t *T) {
+		c := newChain(1, 1)
+		for _, tier := range []index.Tier{index.TierOther, index.TierRemote, index.TierDisk, index.TierCPU} {
+			t.apply(podA, c.store(0, 1), bare(tier, c.store(0, 1)), c.remove(0))
+			if r := t.row(podA, 0, c); r.Last != tier || r.Tiers[tier] != 1 || r.Run != 1 {
+				t.Errorf("tier %v: row %+v", tier, r)
+			}
+		}
+	}},
+	{"LowerTiersAreSets", func(t *T) {
+		c := newChain(1, 1)
+		cpu := bare(index.TierCPU, c.store(0, 1))
+		t.apply(podA, c.store(0, 1), cpu, cpu, c.remove(0), inTier(index.TierCPU, c.remove(0)))
+		t.want(podA, c, 0)
+	}},
+	{"TierBeforeName", func(t *T) {
+		c := newChain(1, 1)
+		t.apply(podA, bare(index.TierCPU, c.store(0, 1)))
+		t.want(podA, c, 0)
+		t.apply(podA, c.store(0, 1), c.remove(0))
+		t.want(podA, c, 1)
+	}},
+	{"TierAfterEviction", func(t *T) {
+		c := newChain(1, 2)
+		t.apply(podA, c.store(0, 2))
+		t.apply(podA, c.remove(1, 0))
+		t.apply(podA, bare(index.TierCPU, c.store(0, 2)))
+		t.want(podA, c, 2)
+	}},
+	{"AChunkOfALowerTierIsOneBlock", func(t *T) {
+		c := newChain(1, 8)
+		t.apply(podA, inTier(index.TierCPU, c.store(0, 4)), inTier(index.TierCPU, c.store(4, 8)))
+		rows := t.match(c, nil, false)
+		if len(rows) != 1 || rows[0].BlockSize != 4*size || rows[0].Run != 2 {
+			t.Fatalf("rows %+v", rows)
+		}
+		t.apply(podA, inTier(index.TierCPU, c.remove(7)))
+		if rows = t.match(c, nil, false); rows[0].Run != 1 {
+			t.Errorf("rows %+v", rows)
+		}
+	}},
+	{"TheGPUsWordWinsOverATiers", func(t *T) {
+		c, salted := newChain(1, 3), newChain(2, 3)
+		salted.locals = c.locals
+		// The tier leaves out the salt, so it speaks of c.
+		wrong := salted
+		wrong.root = c.root
+		for i := range 3 {
+			t.apply(podA, inTier(index.TierCPU, wrong.store(i, i+1)))
+		}
+		t.want(podA, c, 3)
+		t.apply(podA, salted.store(0, 1))
+		t.want(podA, c, 0) // not even what was chained from the tier's word
+		t.want(podA, salted, 1)
+		t.apply(podA, inTier(index.TierCPU, wrong.store(0, 1)))
+		t.want(podA, c, 0)
+		t.apply(podA, salted.store(1, 3))
+		r := t.row(podA, 0, salted)
+		if r.Run != 3 || r.GPU != 3 {
+			t.Errorf("row %+v", r)
+		}
+	}},
+	{"GPUBlocksChainFromGPUNamesOnly", func(t *T) {
+		c := newChain(1, 3)
+		t.apply(podA, inTier(index.TierCPU, c.store(0, 1)), c.store(1, 3))
+		t.want(podA, c, 1)
+		t.apply(podA, c.store(0, 1))
+		t.want(podA, c, 3)
+	}},
+	{"GroupsShareNames", func(t *T) {
+		c := newChain(1, 6)
+		// The window group comes first and does not say which blocks it keeps.
+		masked := with(inGroup(window, c.store(0, 6)), func(ch *index.Change) { ch.Hashes = []index.Hash{c.hashes[4], c.hashes[5]} })
+		t.apply(podA, masked, c.store(0, 6))
+		r := t.match(c, nil, true)
+		slices.SortFunc(r, func(a, b index.Row) int { return a.Group.ID - b.Group.ID })
+		if len(r) != 2 || r[0].Run != 6 || r[0].Groups != 2 || r[0].FullGroups != 1 || r[1].Run != 0 || r[1].Held[index.TierGPU][0] != 0b110000 || r[1].Group != window {
+			t.Fatalf("rows %+v", r)
+		}
+		t.apply(podA, inGroup(window, c.remove(4)))
+		t.want(podA, c, 6)
+	}},
+	{"AStoreWithoutHashes", func(t *T) {
+		c := newChain(1, 4)
+		none := with(inGroup(window, c.store(0, 4)), func(c *index.Change) { c.Hashes = nil })
+		t.apply(podA, none, c.store(0, 4))
+		t.want(podA, c, 4)
+		if r := t.row(podA, 0, c); r.Groups != 2 {
+			t.Errorf("row %+v", r)
+		}
+	}},
+	{"BlockSizesOfOneModel", func(t *T) {
+		c := newChain(1, 13)
+		by4 := index.Change{
+			Op: index.OpStore, Copies: index.CopiesExact, Variant: variant, BlockSize: 4 * unit, Root: c.root,
+			Locals: c.locals[:12], Hashes: []index.Hash{100, 101, 102},
+		}
+		t.apply(podA, by4)
+		t.apply(podB, c.store(0, 5))
+		for _, r := range t.match(c, nil, false) {
+			want := map[string][2]int{"a": {4 * unit, 3}, "b": {size, 5}}[r.Source.Pod]
+			if got := [2]int{r.BlockSize, r.Run}; got != want {
+				t.Errorf("pod %s: %v, want %v", r.Source.Pod, got, want)
+			}
+		}
+		t.apply(podA, index.Change{Op: index.OpRemove, Hashes: []index.Hash{101}})
+		if rows := t.match(c, []string{"a"}, false); rows[0].Run != 1 {
+			t.Errorf("rows %+v", rows)
+		}
+	}},
+	{"AnUnknownParentParks", func(t *T) {
+		c := newChain(1, 9)
+		if n := t.apply(podA, c.store(6, 9), c.store(3, 6)); n.Parked != 2 {
+			t.Errorf("counts %+v", n)
+		}
+		t.want(podA, c, 0)
+		held := t.match(c, nil, true)
+		if len(held) != 0 {
+			t.Errorf("parked blocks are seen: %+v", held)
+		}
+		if n := t.apply(podA, c.store(0, 3)); n.Joined != 2 {
+			t.Errorf("counts %+v", n)
+		}
+		t.want(podA, c, 9)
+	}},
+	{"ARemovalUnparks", func(t *T) {
+		c := newChain(1, 6)
+		t.apply(podA, c.store(3, 6), c.remove(4), c.store(0, 3))
+		t.want(podA, c, 4)
+		t.apply(podA, c.store(4, 5))
+		t.want(podA, c, 6)
+	}},
+	{"AParkedStoreNeverLandsAtTheWrongDepth", func(t *T) {
+		c := newChain(1, 4)
+		t.apply(podA, c.store(2, 4))
+		wrong := chain{c.root, c.locals[2:], c.hashes[2:]}
+		t.want(podA, wrong, 0)
+		t.apply(podA, clearAll, c.store(0, 2))
+		t.want(podA, c, 2)
+	}},
+	{"ALongChainOfOrphans", func(t *T) {
+		c := newChain(1, 5000)
+		for i := 4999; i > 0; i-- {
+			t.apply(podA, c.store(i, i+1))
+		}
+		t.apply(podA, c.store(0, 1))
+		t.want(podA, c, 5000)
+	}},
+	{"AmbiguousHashes", func(t *T) {
+		c, d := newChain(1, 3), newChain(2, 3)
+		d.hashes = slices.Clone(c.hashes)
+		if n := t.apply(podA, c.store(0, 1), d.store(0, 1)); n.Ambiguous != 1 {
+			t.Errorf("counts %+v", n)
+		}
+		t.want(podA, c, 1)
+		t.want(podA, d, 1)
+		t.apply(podA, c.store(1, 2)) // of which of the two?
+		t.want(podA, c, 1)
+		t.want(podA, d, 1)
+		t.apply(podA, c.remove(0))
+		t.want(podA, c, 0)
+		t.want(podA, d, 0)
+	}},
+	{"AHashUsedAnewAfterItsBlockHasGone", func(t *T) {
+		c, d := newChain(1, 2), newChain(2, 2)
+		d.hashes = c.hashes
+		t.apply(podA, c.store(0, 1), c.remove(0), d.store(0, 2))
+		t.want(podA, c, 0)
+		t.want(podA, d, 2)
+	}},
+	{"ClearedEmptiesEveryTierAndGroup", func(t *T) {
+		c := newChain(1, 4)
+		t.apply(podA, c.store(0, 4), bare(index.TierCPU, c.store(0, 4)), inGroup(window, c.store(0, 4)))
+		t.apply(podB, c.store(0, 4))
+		t.apply(podA, clearAll)
+		for _, r := range t.match(c, nil, true) {
+			if r.Source == podA {
+				t.Errorf("row %+v", r)
+			}
+		}
+		t.want(podB, c, 4)
+		t.apply(podA, c.store(0, 2))
+		t.want(podA, c, 2)
+	}},
+	{"ClearedForgetsOrphans", func(t *T) {
+		c := newChain(1, 4)
+		t.apply(podA, c.store(2, 4), clearAll, c.store(0, 2))
+		t.want(podA, c, 2)
+	}},
+	{"RemoveForgetsAPod", func(t *T) {
+		c := newChain(1, 4)
+		rank1 := index.Source{Pod: "a", Model: "m", Rank: 1}
+		other := index.Source{Pod: "a", Model: "other"}
+		for _, src := range []index.Source{podA, rank1, other, podB} {
+			t.apply(src, c.store(0, 4))
+		}
+		for range 2 {
+			if err := t.ix.Remove(ctx, "a"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if rows := t.match(c, nil, false); len(rows) != 1 || rows[0].Source != podB {
+			t.Errorf("rows %+v", rows)
+		}
+		t.apply(podA, c.store(1, 2))
+		t.want(podA, c, 0) // its names have gone too
+		t.apply(podA, c.store(0, 1))
+		t.want(podA, c, 2)
+	}},
+	{"CursorsMakeRepeatsANoOp", func(t *T) {
+		c := newChain(1, 4)
+		at := func(stream string, epoch, next uint64, ch index.Change) index.Applied {
+			t.Helper()
+			done, err := t.ix.Apply(ctx, podA, index.Cursor{Stream: stream, Epoch: epoch, Next: next}, []index.Change{ch})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return done
+		}
+		if got := at("s", 0, 5, c.store(0, 1)); got.Duplicate || got.Cursor.Next != 5 {
+			t.Errorf("first: %+v", got)
+		}
+		for _, next := range []uint64{5, 4, 1} {
+			if got := at("s", 0, next, c.remove(0)); !got.Duplicate || got.Cursor.Next != 5 {
+				t.Errorf("again at %d: %+v", next, got)
+			}
+		}
+		t.want(podA, c, 1)
+		if got := at("other", 0, 1, c.store(1, 2)); got.Duplicate {
+			t.Errorf("another stream: %+v", got)
+		}
+		if got := at("s", 1, 1, c.store(2, 3)); got.Duplicate || got.Cursor.Epoch != 1 {
+			t.Errorf("a later epoch: %+v", got)
+		}
+		if got := at("s", 0, 9, c.remove(0)); !got.Duplicate {
+			t.Errorf("an earlier epoch: %+v", got)
+		}
+		t.want(podA, c, 3)
+		if err := t.ix.Remove(ctx, "a"); err != nil {
+			t.Fatal(err)
+		}
+		if got := at("s", 0, 1, c.store(0, 1)); got.Duplicate {
+			t.Errorf("after Remove: %+v", got)
+		}
+	}},
+	{"AnInvalidChangeAppliesNothing", func(t *T) {
+		c := newChain(1, 4)
+		good := c.store(0, 4)
+		for name, bad := range map[string]index.Change{
+			"op":         {Op: 9},
+			"tier":       inTier(index.NumTiers, good),
+			"group":      inGroup(index.Group{ID: -1}, good),
+			"big group":  inGroup(index.Group{ID: index.MaxGroups}, good),
+			"unit":       with(good, func(c *index.Change) { c.Variant.Unit = 0 }),
+			"size":       with(good, func(c *index.Change) { c.BlockSize = -16 }),
+			"ragged":     with(good, func(c *index.Change) { c.BlockSize = 48 }),
+			"hashes":     with(good, func(c *index.Change) { c.Locals = c.Locals[:2] }),
+			"copies":     with(good, func(c *index.Change) { c.Copies = 9 }),
+			"remaining":  with(c.remove(0, 1), func(c *index.Change) { c.Remaining = []uint32{1} }),
+			"gone group": inGroup(index.Group{ID: 1 << 30}, c.remove(0)),
+		} {
+			_, err := t.ix.Apply(ctx, podA, index.Cursor{Stream: "s", Next: 1}, []index.Change{good, bad})
+			if !errors.Is(err, index.ErrInvalid) {
+				t.Errorf("%s: error %v", name, err)
+			}
+			t.want(podA, c, 0)
+		}
+		if done, err := t.ix.Apply(ctx, podA, index.Cursor{Stream: "s", Next: 1}, []index.Change{good}); err != nil || done.Duplicate {
+			t.Errorf("the cursor moved: %+v, %v", done, err)
+		}
+	}},
+	{"ApplyKeepsNoSlice", func(t *T) {
+		c := newChain(1, 6)
+		orphan, head := c.store(3, 6), c.store(0, 3)
+		for _, ch := range []*index.Change{&orphan, &head} {
+			ch.Hashes, ch.Locals = slices.Clone(ch.Hashes), slices.Clone(ch.Locals)
+			t.apply(podA, *ch)
+			clear(ch.Hashes)
+			clear(ch.Locals)
+		}
+		t.want(podA, c, 6)
+	}},
+	{"DegenerateKeys", func(t *T) {
+		c := newChain(0, 5) // root 0, and all hashes and locals zero or one
+		for i := range c.locals {
+			c.locals[i], c.hashes[i] = 0, index.Hash(i)
+		}
+		c.hashes[4] = ^index.Hash(0)
+		t.apply(podA, c.store(0, 5))
+		t.want(podA, c, 5)
+		t.apply(podA, c.remove(4, 0))
+		t.want(podA, c, 0)
+		t.apply(podA, c.store(0, 1))
+		t.want(podA, c, 4)
+	}},
+	{"OneHashTwiceInAStore", func(t *T) {
+		c := newChain(1, 2)
+		c.hashes[1] = c.hashes[0]
+		t.apply(podA, c.store(0, 2))
+		t.apply(podA, c.remove(0, 1))
+		t.want(podA, c, 0)
+	}},
+	{"ParentsInACircle", func(t *T) {
+		c := newChain(1, 2)
+		first := guarded(with(c.store(0, 1), func(ch *index.Change) { ch.HasParent, ch.Parent = true, c.hashes[1] }))
+		t.apply(podA, first, guarded(c.store(1, 2)), guarded(c.store(0, 1)), guarded(c.store(0, 1)), first, guarded(c.store(1, 2)), c.remove(0, 1), first)
+	}},
+	{"OneMatchesForManyQueries", func(t *T) {
+		c := newChain(1, 130)
+		t.apply(podA, c.store(0, 130))
+		t.apply(podB, c.store(0, 65))
+		var m index.Matches
+		for range 3 {
+			q := index.Query{Model: "m", Keys: c.keys, Held: true}
+			if err := t.ix.Match(ctx, &q, &m); err != nil || len(m.Rows) != 2 {
+				t.Fatalf("%v, %v", m.Rows, err)
+			}
+			for _, r := range m.Rows {
+				n := 0
+				for i := range 130 {
+					n += int(r.Held[index.TierGPU][i/64] >> (i % 64) & 1)
+				}
+				if n != r.Run {
+					t.Errorf("%d bits for a run of %d", n, r.Run)
+				}
+			}
+		}
+	}},
+	{"SeedIsStable", func(t *T) {
+		if a, b := t.ix.Seed(), t.ix.Seed(); a != b || a == ([16]byte{}) {
+			t.Errorf("seeds %x, %x", a, b)
+		}
+	}},
+}
+
+func testPendingBound(t *testing.T, open func(testing.TB, Config) index.Index) {
+	ix := open(t, Config{PendingBytes: 64 << 10})
+	defer ix.Close()
+	tt := &T{T: t, ix: ix}
+	c := newChain(1, 4000)
+	var total index.Counts
+	for i := 1; i < 4000; i++ {
+		total.Add(tt.apply(podA, c.store(i, i+1)))
+	}
+	if total.Parked != 3999 || total.Dropped == 0 {
+		t.Fatalf("counts %+v", total)
+	}
+	// The oldest went, so the head finds no child; the newest stayed.
+	tt.apply(podA, c.store(0, 1))
+	tt.want(podA, c, 1)
+	joined := tt.apply(podA, c.store(1, 3995)).Joined
+	if joined == 0 || joined > 64<<10/256 {
+		t.Errorf("joined %d", joined)
+	}
+	tt.want(podA, c, 4000)
+
+	// What is known by hash alone is bounded too, and what has been named is
+	// not lost by the bound.
+	d := newChain(2, 4000)
+	total = index.Counts{}
+	for i := range 4000 {
+		total.Add(tt.apply(podA, bare(index.TierCPU, d.store(i, i+1))))
+	}
+	if total.Dropped < 3000 {
+		t.Errorf("counts %+v", total)
+	}
+	tt.want(podA, c, 4000)
+	tt.apply(podA, d.store(0, 4000), d.remove(0))
+	tt.want(podA, d, 0)
+}
+
+func testNamesBound(t *testing.T, open func(testing.TB, Config) index.Index) {
+	ix := open(t, Config{IdleNames: 10})
+	defer ix.Close()
+	tt := &T{T: t, ix: ix}
+	c, d := newChain(1, 30), newChain(2, 30)
+	tt.apply(podA, c.store(0, 30), d.store(0, 10))
+	total := tt.apply(podA, d.remove(9, 8, 7, 6, 5, 4, 3, 2, 1, 0))
+	if total.Forgotten != 0 {
+		t.Fatalf("counts %+v", total)
+	}
+	tt.apply(podA, d.store(10, 11))
+	tt.apply(podA, d.store(0, 10))
+	tt.want(podA, d, 11) // chained from a name that nobody held
+	total = tt.apply(podA, d.remove(10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0))
+	if total.Forgotten != 1 {
+		t.Errorf("counts %+v", total)
+	}
+	tt.want(podA, c, 30) // held names are not touched
+	if n := tt.apply(podA, d.store(11, 12)); n.Parked != 1 {
+		t.Errorf("counts %+v", n)
+	}
+}
+
+// testConcurrent has a chain that is never touched, one that grows and
+// shrinks, and pods that come and go, with readers that know what is possible.
+func testConcurrent(t *testing.T, open func(testing.TB, Config) index.Index) {
+	ix := open(t, Config{})
+	defer ix.Close()
+	tt := &T{T: t, ix: ix}
+	const low, high = 10, 40
+	c := newChain(1, high)
+	tt.apply(podA, c.store(0, high))
+	tt.apply(podB, c.store(0, low))
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	write := func(f func(r *rand.Rand) (index.Source, []index.Change)) {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(1, 2))
+			for !stop.Load() {
+				src, changes := f(r)
+				if changes == nil {
+					if err := ix.Remove(ctx, src.Pod); err != nil {
+						t.Error(err)
+					}
+				} else if _, err := ix.Apply(ctx, src, index.Cursor{}, changes); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	write(func(r *rand.Rand) (index.Source, []index.Change) {
+		to := low + 1 + r.IntN(high-low)
+		grow := []index.Change{c.store(low, to)}
+		for b := to - 1; b >= low; b-- {
+			grow = append(grow, c.remove(b))
+		}
+		return podB, grow
+	})
+	write(func(r *rand.Rand) (index.Source, []index.Change) {
+		src := index.Source{Pod: fmt.Sprint("c", r.IntN(3)), Model: "m"}
+		if r.IntN(4) == 0 {
+			return src, nil
+		}
+		return src, []index.Change{c.store(0, 1+r.IntN(high)), clearAll, c.store(0, 2)}
+	})
+	for range 2 {
+		wg.Go(func() {
+			defer stop.Store(true)
+			var m index.Matches
+			for range 4000 {
+				if err := ix.Match(ctx, &index.Query{Model: "m", Keys: c.keys}, &m); err != nil {
+					t.Error(err)
+					return
+				}
+				seen := 0
+				for _, row := range m.Rows {
+					switch {
+					case row.Source == podA && row.Run == high, row.Source == podB && row.Run >= low:
+						seen++
+					case row.Source == podA, row.Source == podB, row.Run < 1:
+						t.Errorf("row %+v", row)
+					}
+				}
+				if seen != 2 {
+					t.Errorf("%d of the two lasting pods are seen", seen)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func testClose(t *testing.T, open func(testing.TB, Config) index.Index) {
+	ix := open(t, Config{})
+	for range 2 {
+		if err := ix.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := newChain(1, 1)
+	_, err := ix.Apply(ctx, podA, index.Cursor{}, []index.Change{c.store(0, 1)})
+	for name, err := range map[string]error{
+		"Apply":  err,
+		"Match":  ix.Match(ctx, &index.Query{Model: "m", Keys: c.keys}, new(index.Matches)),
+		"Remove": ix.Remove(ctx, "a"),
+	} {
+		if !errors.Is(err, index.ErrClosed) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	cancelled, cancel := context.WithCancel(ctx)
+	cancel()
+	open2 := open(t, Config{})
+	defer open2.Close()
+	if _, err := open2.Apply(cancelled, podA, index.Cursor{}, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("Apply of a cancelled context: %v", err)
+	}
+}

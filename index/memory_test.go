@@ -1,0 +1,18 @@
+package index_test
+
+import (
+	"testing"
+
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/index/indextest"
+)
+
+func TestMemory(t *testing.T) {
+	indextest.Run(t, func(tb testing.TB, c indextest.Config) index.Index {
+		m, err := index.NewMemory(index.MemoryConfig{PendingBytes: c.PendingBytes, IdleNames: c.IdleNames})
+		if err != nil {
+			tb.Fatal(err)
+		}
+		return m
+	})
+}
