@@ -1,0 +1,212 @@
+package kvindex
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
+	"github.com/zeebo/xxh3"
+)
+
+// converter turns decoded batches into changes. Its memory is reused; the
+// changes live until the next batch.
+type converter struct {
+	changes []index.Change
+	locals  []index.Local
+	hashes  []index.Hash
+	extras  []extra
+}
+
+// skipped counts what a batch said that no change can carry.
+type skipped struct {
+	foreign  uint64 // events about copies that are not the pod's own
+	unscored uint64 // stores whose blocks no prompt can name
+}
+
+// convert appends the changes of b to c.changes.
+func (c *converter) convert(h hasher, model string, copies index.Copies, b *events.Batch) skipped {
+	var sk skipped
+	hashes, units := 0, 0
+	for i := range b.Events {
+		hashes += len(b.Events[i].Hashes)
+		units += len(b.Events[i].Tokens) // at least as many as there are units
+	}
+	// Grown once: the changes point into these.
+	c.hashes = slices.Grow(c.hashes[:0], hashes)
+	c.locals = slices.Grow(c.locals[:0], units)
+	for i := range b.Events {
+		e := &b.Events[i]
+		if foreign(e) {
+			sk.foreign++
+			continue
+		}
+		switch e.Kind {
+		case events.Stored:
+			c.changes = append(c.changes, c.stored(h, model, copies, e, &sk))
+		case events.Removed:
+			c.changes = append(c.changes, index.Change{
+				Op:        index.OpRemove,
+				Tier:      tierOf(e.Medium),
+				Group:     index.Group{ID: e.Group},
+				Hashes:    c.hashesOf(e),
+				Remaining: e.Remaining,
+			})
+		case events.Cleared:
+			c.changes = append(c.changes, index.Change{Op: index.OpClear})
+		}
+	}
+	return sk
+}
+
+// foreign reports that the copy belongs to somebody else: vLLM's locality (PR
+// 48281) may be REMOTE, and ownership (PR 52067) names another domain.
+func foreign(e *events.Event) bool {
+	return e.Locality != "" && !strings.EqualFold(e.Locality, "LOCAL") || e.Ownership != ""
+}
+
+func (c *converter) hashesOf(e *events.Event) []index.Hash {
+	from := len(c.hashes)
+	for _, h := range e.Hashes {
+		c.hashes = append(c.hashes, index.Hash(h))
+	}
+	return c.hashes[from:len(c.hashes):len(c.hashes)]
+}
+
+func (c *converter) stored(h hasher, model string, copies index.Copies, e *events.Event, sk *skipped) index.Change {
+	ch := index.Change{
+		Op:        index.OpStore,
+		Tier:      tierOf(e.Medium),
+		Group:     index.Group{ID: e.Group, Kind: groupKindOf(e.GroupKind), Window: e.Window},
+		Copies:    copies,
+		Hashes:    c.hashesOf(e),
+		HasParent: e.HasParent,
+		Parent:    index.Hash(e.Parent),
+		Reused:    e.Reused,
+	}
+	if len(e.Tokens) == 0 || e.BlockSize <= 0 {
+		return ch
+	}
+	if e.Pairs {
+		sk.unscored++ // known by hash alone: prompts are not cut into pairs
+		return ch
+	}
+	ch.BlockSize = e.BlockSize
+	ch.Variant = index.Variant{Unit: index.UnitOf(e.BlockSize)}
+	s := scope{model: model, adapter: e.Adapter}
+	s.salt = c.readExtras(e, ch.Variant.Unit, sk)
+	from := len(c.locals)
+	c.locals = h.locals(c.locals, e.Tokens, ch.Variant.Unit, c.extras)
+	ch.Locals = c.locals[from:len(c.locals):len(c.locals)]
+	if !ch.HasParent {
+		ch.Root = h.root(s, ch.Variant)
+	}
+	return ch
+}
+
+// readExtras sorts the extra keys of the blocks to their places and returns
+// the salt. vLLM's order in a block is: adapter, media, salt (first block of a
+// prompt only), prompt embeddings (v1/core/kv_cache_utils.py,
+// generate_block_hash_extra_keys, 2026-08-17).
+//
+// A bare string in the first block of a prompt is the salt if it is the last
+// one: since March 2026 media come with their offset, [id, start - block
+// start], and enter the unit in which they start. Negative offsets are media of
+// an earlier block, which the chain has.
+func (c *converter) readExtras(e *events.Event, unit int, sk *skipped) (salt string) {
+	c.extras = c.extras[:0]
+	units := e.BlockSize / unit
+	unscored := false
+	for i, k := range e.Extra {
+		first := k.Block * units
+		id := xxh3.HashString(k.Text)
+		switch k.Kind {
+		case events.ExtraMedia:
+			if k.Int >= 0 && k.Int < int64(e.BlockSize) {
+				c.extras = append(c.extras, mediaAt(k.Text, first*unit+int(k.Int), unit))
+			} else if k.Int >= 0 {
+				c.extras = append(c.extras, extra{first, unreadable, id, uint32(k.Int)})
+				unscored = true
+			}
+		case events.ExtraText:
+			opens := i == 0 || e.Extra[i-1].Block != k.Block
+			if opens && k.Text == e.Adapter && e.Adapter != "" {
+				continue
+			}
+			if k.Block == 0 && !e.HasParent && lastText(e.Extra[i:]) {
+				salt = k.Text
+				continue
+			}
+			c.extras = append(c.extras, extra{first, mediaBare, id, 0})
+			unscored = true
+		case events.ExtraInt:
+			if strconv.FormatInt(k.Int, 10) != e.Adapter {
+				c.extras = append(c.extras, extra{first, unreadable, uint64(k.Int), 1})
+				unscored = true
+			}
+		case events.ExtraBytes:
+			c.extras = append(c.extras, extra{first, embeds, id, 0})
+			unscored = true
+		default:
+			c.extras = append(c.extras, extra{first, unreadable, id, 0})
+			unscored = true
+		}
+	}
+	if unscored {
+		sk.unscored++
+	}
+	slices.SortStableFunc(c.extras, func(a, b extra) int { return a.unit - b.unit })
+	return salt
+}
+
+// lastText reports whether no other text of the same block follows extra[0].
+func lastText(extra []events.ExtraKey) bool {
+	for _, k := range extra[1:] {
+		if k.Block != extra[0].Block {
+			break
+		}
+		if k.Kind == events.ExtraText {
+			return false
+		}
+	}
+	return true
+}
+
+// tierOf maps the media that engines name; they compare without case. What
+// nobody knows is TierOther, never the gpu.
+func tierOf(medium string) Tier {
+	switch {
+	case medium == "" || medium == "GPU":
+		return TierGPU
+	case medium == "CPU":
+		return TierCPU
+	}
+	switch strings.ToUpper(medium) {
+	case "GPU":
+		return TierGPU
+	case "CPU", "CPU_PINNED", "CPU_TIER1", "CPU_TIER2":
+		return TierCPU
+	case "DISK", "FS", "STORAGE":
+		return TierDisk
+	case "OBJ", "EXTERNAL", "SHARED_STORAGE", "OBJECT_STORE", "REMOTE":
+		return TierRemote
+	}
+	return TierOther
+}
+
+// groupKindOf maps vLLM's kv_cache_spec_kind (v1/kv_cache_interface.py,
+// 2026-08-17). An engine that tells none has full attention.
+func groupKindOf(kind string) index.GroupKind {
+	switch kind {
+	case "", "full_attention", "mla_attention", "sink_full_attention":
+		return index.GroupFull
+	case "sliding_window", "sliding_window_mla":
+		return index.GroupWindow
+	case "mamba":
+		return index.GroupMamba
+	case "chunked_local_attention":
+		return index.GroupChunked
+	}
+	return index.GroupOther
+}

@@ -1,0 +1,22 @@
+package kvindex
+
+import (
+	"github.com/kvindex/kvindex/index"
+	"github.com/zeebo/xxh3"
+)
+
+// KeysOf is the read path's hashing, for tests of the chain rule.
+func KeysOf(seed [16]byte, model, adapter, salt string, unit int, tokens []uint32) (root index.Key, locals []index.Local, prefix []index.Key) {
+	h := newHasher(seed)
+	root = h.root(scope{model, adapter, salt}, index.Variant{Unit: unit})
+	locals = h.locals(nil, tokens, unit, nil)
+	return root, locals, keys(nil, root, locals)
+}
+
+// Chain continues a chain of keys.
+func Chain(prev index.Key, locals []index.Local) []index.Key { return keys(nil, prev, locals) }
+
+// LocalsWith has one extra of each kind, by its number, in the unit.
+func LocalsWith(seed [16]byte, unit int, tokens []uint32, kind int, id string, at int) []index.Local {
+	return newHasher(seed).locals(nil, tokens, unit, []extra{{at, extraKind(kind), xxh3.HashString(id), 0}})
+}

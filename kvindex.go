@@ -1,0 +1,189 @@
+// Package kvindex tells a gateway or scheduler of LLM engines which pod holds
+// how much of a prompt in its KV cache.
+//
+// Start with [New]. Feed the engines' own KV events to [Indexer.Ingest], or let
+// an [events.Subscriber] feed them from the engines' ZeroMQ sockets through
+// [Indexer.IngestMessage]. Then ask [Indexer.Score] for each request:
+//
+//	ix, err := kvindex.New(kvindex.WithTokenizer(model, tok))
+//	...
+//	err = ix.Ingest(podID, model, payload)
+//	...
+//	scores, err := ix.Score(ctx, prompt, model, pods) // best first
+//
+// # Guarantees
+//
+// A score never claims a block that the pod, by the events applied, did not
+// hold. It may claim too little: for history that was never seen, after a loss
+// of messages, for blocks whose parents are unknown. Each of these is counted
+// in [Stats] and visible in the [State] of the pod. All holders of a block are
+// known, however many.
+//
+// All methods are safe for concurrent use. An Indexer starts no goroutine and
+// logs nothing.
+package kvindex
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/tokenize"
+)
+
+// Types that other packages own and users of this one need.
+type (
+	Tier    = index.Tier
+	Copies  = index.Copies
+	Message = events.Message
+	Receipt = events.Receipt
+	Gap     = events.Gap
+)
+
+// The tiers, fastest first, and the modes of counting copies.
+const (
+	TierGPU    = index.TierGPU
+	TierCPU    = index.TierCPU
+	TierDisk   = index.TierDisk
+	TierRemote = index.TierRemote
+	TierOther  = index.TierOther
+	NumTiers   = index.NumTiers
+
+	CopiesGuarded = index.CopiesGuarded
+	CopiesExact   = index.CopiesExact
+	CopiesSet     = index.CopiesSet
+)
+
+var (
+	// ErrClosed is returned by every method after Close.
+	ErrClosed = errors.New("kvindex: closed")
+	// ErrMalformed is wrapped by the errors about payloads that cannot be
+	// read.
+	ErrMalformed = events.ErrMalformed
+	// ErrNoTokenizer is wrapped by the errors about text for a model without
+	// a tokenizer.
+	ErrNoTokenizer = errors.New("kvindex: no tokenizer")
+	// ErrRequest is wrapped by the errors about requests that make no sense.
+	ErrRequest = errors.New("kvindex: bad request")
+)
+
+// Indexer is the whole of the library: it takes events in and gives scores
+// out. It must be made by New. All methods are safe for concurrent use.
+type Indexer struct {
+	index      index.Index
+	ownsIndex  bool
+	hash       hasher
+	tokenizers map[string]tokenize.Tokenizer
+	profile    func(pod, model string) Profile
+	hooks      Hooks
+	closed     atomic.Bool
+
+	ingests sync.Pool // of *ingest
+	scorers sync.Pool // of *scorer
+
+	mu     sync.RWMutex // guards pods and models; taken after pod.mu, never before
+	pods   map[string]*pod
+	models map[string]*model
+
+	statsMu sync.Mutex // guards stats; the last lock taken
+	stats   Stats
+}
+
+// New returns an empty Indexer. Without options it takes the events of any
+// model and scores prompts given as token ids.
+func New(opts ...Option) (*Indexer, error) {
+	c := config{tokenizers: make(map[string]tokenize.Tokenizer)}
+	for _, o := range opts {
+		o(&c)
+	}
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	x := &Indexer{
+		index:      c.index,
+		tokenizers: c.tokenizers,
+		profile:    c.profile,
+		hooks:      c.hooks,
+		pods:       make(map[string]*pod),
+		models:     make(map[string]*model),
+	}
+	if x.index == nil {
+		var mc index.MemoryConfig
+		if c.seed != nil {
+			mc.Seed = *c.seed
+		}
+		m, err := index.NewMemory(mc)
+		if err != nil {
+			return nil, fmt.Errorf("kvindex: %w", err)
+		}
+		x.index, x.ownsIndex = m, true
+	}
+	x.hash = newHasher(x.index.Seed())
+	return x, nil
+}
+
+// Score says how much of prompt each pod holds for model, best first. The
+// prompt is tokenized as an engine's /v1/completions does, special tokens
+// included, so the model needs a tokenizer (WithTokenizer). Pods nil: every
+// pod heard for the model; empty: none. A pod that was asked for and holds
+// nothing is in the answer, with zeros.
+func (x *Indexer) Score(ctx context.Context, prompt, model string, pods []string) ([]PodScore, error) {
+	var a Answer
+	err := x.ScoreRequest(ctx, &Request{Model: model, Prompt: prompt, Pods: pods}, &a)
+	return a.Pods, err
+}
+
+// Ingest applies the payload of one message as an engine publishes it, without
+// the transport's sequence number: the host vouches for order and
+// completeness, and may say otherwise by MarkLost. The order of a pod's calls
+// is the order applied. A malformed payload is an error that wraps
+// ErrMalformed, and none of it is applied. Ingest keeps nothing of payload.
+func (x *Indexer) Ingest(podID, model string, payload []byte) error {
+	if err := x.check(podID, model); err != nil {
+		return err
+	}
+	in := x.newIngest()
+	defer x.ingests.Put(in)
+	if err := events.Decode(payload, &in.batch); err != nil {
+		x.count(Stats{Messages: 1, Malformed: 1})
+		return fmt.Errorf("kvindex: pod %q: %w", podID, err)
+	}
+	return x.applyBatch(podID, model, &in.batch, in)
+}
+
+// ApplyBatch is Ingest for a batch that is decoded already. It keeps nothing
+// of b.
+func (x *Indexer) ApplyBatch(podID, model string, b *events.Batch) error {
+	if err := x.check(podID, model); err != nil {
+		return err
+	}
+	in := x.newIngest()
+	defer x.ingests.Put(in)
+	return x.applyBatch(podID, model, b, in)
+}
+
+// Close makes every method return ErrClosed and closes the index, unless it
+// was given by WithIndex. It is idempotent.
+func (x *Indexer) Close() error {
+	if x.closed.Swap(true) || !x.ownsIndex {
+		return nil
+	}
+	return x.index.Close()
+}
+
+// check refuses what no ingest can go on with.
+func (x *Indexer) check(pod, model string) error {
+	switch {
+	case x.closed.Load():
+		return ErrClosed
+	case pod == "":
+		return errors.New("kvindex: the pod is empty")
+	case model == "":
+		return fmt.Errorf("kvindex: pod %q: the model is empty", pod)
+	}
+	return nil
+}

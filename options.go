@@ -1,0 +1,145 @@
+package kvindex
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/tokenize"
+)
+
+// Option configures New.
+type Option func(*config)
+
+type config struct {
+	index      index.Index
+	seed       *[16]byte
+	tokenizers map[string]tokenize.Tokenizer
+	profile    func(pod, model string) Profile
+	hooks      Hooks
+	errs       []error
+}
+
+// WithIndex uses another backend than the in-memory index with its defaults.
+// The backend stays the caller's: Close leaves it open.
+func WithIndex(ix index.Index) Option {
+	return func(c *config) {
+		if ix == nil {
+			c.errs = append(c.errs, errors.New("WithIndex: the index is nil"))
+		}
+		c.index = ix
+	}
+}
+
+// WithKeySeed sets the seed of the prefix keys, so that keys can be compared
+// between processes. By default it is random, and it should be secret: who
+// knows it can forge prompts with equal keys. A backend given by WithIndex has
+// a seed of its own, so the two options exclude each other.
+func WithKeySeed(seed [16]byte) Option {
+	return func(c *config) {
+		if seed == ([16]byte{}) {
+			c.errs = append(c.errs, errors.New("WithKeySeed: the seed is all zeros"))
+		}
+		c.seed = &seed
+	}
+}
+
+// WithTokenizer scores text prompts for model, and for the adapters on it, by
+// the token ids of t. It may be given once for each model.
+func WithTokenizer(model string, t tokenize.Tokenizer) Option {
+	return func(c *config) {
+		switch {
+		case model == "":
+			c.errs = append(c.errs, errors.New("WithTokenizer: the model is empty"))
+		case t == nil:
+			c.errs = append(c.errs, fmt.Errorf("WithTokenizer: the tokenizer of model %q is nil", model))
+		case c.tokenizers[model] != nil:
+			c.errs = append(c.errs, fmt.Errorf("WithTokenizer: model %q has two tokenizers", model))
+		default:
+			c.tokenizers[model] = t
+		}
+	}
+}
+
+// WithProfile tells what events cannot tell about the engine of a pod. The
+// function is called for each pod and model at its first message; it must not
+// call the Indexer.
+func WithProfile(profile func(pod, model string) Profile) Option {
+	return func(c *config) {
+		if profile == nil {
+			c.errs = append(c.errs, errors.New("WithProfile: the function is nil"))
+		}
+		c.profile = profile
+	}
+}
+
+// WithHooks sets functions to be called when something happens that an
+// operator should know.
+func WithHooks(h Hooks) Option {
+	return func(c *config) { c.hooks = h }
+}
+
+// Profile is what events cannot tell about a pod's engine. The zero Profile is
+// safe for every vLLM.
+type Profile struct {
+	// Copies says how gpu blocks are counted. The default, CopiesGuarded, is
+	// never over, whatever a client asks of the engine. CopiesExact misses
+	// nothing either, and is right if clients cannot set vLLM's
+	// kv_cache_report_mode, a field of its requests.
+	Copies Copies
+}
+
+// Hooks are functions that the Indexer calls, each optional. They are called
+// synchronously and outside of all locks, by the goroutine that ingests, and
+// must be safe for concurrent use.
+type Hooks struct {
+	// Lost is called when messages of a pod were lost, and with them the view
+	// of what the pod holds.
+	Lost func(Loss)
+}
+
+// Loss is what is known of lost messages.
+type Loss struct {
+	Pod, Model, Stream string
+	Rank               int // whose blocks were forgotten; -1: none of the stream is known yet
+	Cause              LossCause
+	Gap                Gap   // of LossGap
+	Err                error // of LossMalformed
+}
+
+// LossCause is why a view was lost.
+type LossCause uint8
+
+// The causes of losses.
+const (
+	LossGap       LossCause = iota + 1 // sequence numbers are missing
+	LossMalformed                      // a message could not be read
+	LossRestart                        // the engine started anew
+	LossMarked                         // MarkLost
+)
+
+func (c LossCause) String() string {
+	switch c {
+	case LossGap:
+		return "gap"
+	case LossMalformed:
+		return "malformed"
+	case LossRestart:
+		return "restart"
+	case LossMarked:
+		return "marked"
+	}
+	return "unknown"
+}
+
+// validate names every illegal setting and combination at once.
+func (c *config) validate() error {
+	errs := c.errs
+	if c.index != nil && c.seed != nil {
+		errs = append(errs, errors.New("WithKeySeed contradicts WithIndex: the backend carries the seed"))
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	return fmt.Errorf("kvindex: bad options: %w", errors.Join(errs...))
+}

@@ -1,0 +1,213 @@
+package kvindex_test
+
+import (
+	"bufio"
+	"compress/gzip"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/kvindex/kvindex"
+)
+
+// testdata returns the folder of outside data, or skips the test.
+func testdata(t *testing.T, what string) string {
+	t.Helper()
+	dir := os.Getenv("KVINDEX_TESTDATA")
+	if dir == "" {
+		t.Skipf("KVINDEX_TESTDATA is not set: skipping %s", what)
+	}
+	return dir
+}
+
+// recording is one row of a recorded run of vLLM's own cache manager: the
+// header, a published batch, or a question with the engine's answers.
+type recording struct {
+	Seq     uint64
+	Payload string
+
+	Query *struct {
+		Tokens []uint32
+		Lora   string
+		Salt   string
+		MM     []struct {
+			ID     string
+			Offset int
+		}
+	}
+	HeldTokens     json.RawMessage `json:"held_tokens"`
+	ComputedTokens int             `json:"computed_tokens"`
+
+	DPRank int `json:"dp_rank"`
+}
+
+func readRecording(t *testing.T, path string) []recording {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []recording
+	sc := bufio.NewScanner(z)
+	sc.Buffer(nil, 64<<20)
+	for sc.Scan() {
+		var r recording
+		if err := json.Unmarshal(sc.Bytes(), &r); err != nil {
+			t.Fatalf("%s: row %d: %v", path, len(rows), err)
+		}
+		rows = append(rows, r)
+	}
+	if err := sc.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return rows
+}
+
+// replay feeds a recording to an Indexer and asks its questions. check gets
+// the answer for the pod beside what the engine said.
+func replay(t *testing.T, rows []recording, copies kvindex.Copies, check func(got kvindex.PodScore, held, computed int)) {
+	t.Helper()
+	ix, err := kvindex.New(kvindex.WithProfile(func(string, string) kvindex.Profile { return kvindex.Profile{Copies: copies} }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ix.Close()
+	var answer kvindex.Answer
+	for i, row := range rows[1:] {
+		if row.Query == nil {
+			payload, err := hex.DecodeString(row.Payload)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := ix.IngestMessage(kvindex.Message{Pod: "p", Model: "m", Stream: "s", Seq: row.Seq, Payload: payload})
+			if err != nil || !r.Applied {
+				t.Fatalf("row %d: %+v, %v", i, r, err)
+			}
+			continue
+		}
+		q := kvindex.Request{Model: "m", Adapter: row.Query.Lora, Salt: row.Query.Salt, Tokens: row.Query.Tokens, Pods: []string{"p"}}
+		for _, m := range row.Query.MM {
+			q.Media = append(q.Media, kvindex.Media{Hash: m.ID, Offset: m.Offset})
+		}
+		if err := ix.ScoreRequest(context.Background(), &q, &answer); err != nil {
+			t.Fatalf("row %d: %v", i, err)
+		}
+		var held int
+		if err := json.Unmarshal(row.HeldTokens, &held); err != nil {
+			t.Fatalf("row %d: held_tokens %s: more than one group", i, row.HeldTokens)
+		}
+		check(answer.Pods[0], held, row.ComputedTokens)
+	}
+}
+
+// tally compares answers with the engine's.
+type tally struct {
+	queries, hits, over, under, heldWrong int
+}
+
+func (c *tally) add(got kvindex.PodScore, held, computed int) {
+	c.queries++
+	if computed > 0 {
+		c.hits++
+	}
+	if got.CachedTokens > computed {
+		c.over++
+	}
+	if got.CachedTokens < computed {
+		c.under++
+	}
+	if got.MatchedBlocks*got.BlockTokens != held {
+		c.heldWrong++
+	}
+}
+
+// denseRuns are the recorded runs of engines with one full-attention group,
+// without EAGLE and without media.
+var denseRuns = []string{
+	"01_*", "02_*", "03_*", "04_*", "05_*", "06_*", "13_preempt", "14_reset", "16_dcp2", "17_*", "18_async", "19_holes",
+	"b01_*", "b03_*", "b04_*", "b13_*", "b14_*", "b16_*", "c01_*", "c03_*", "c13_*", "c14_*",
+}
+
+func recordings(t *testing.T, patterns ...string) []string {
+	t.Helper()
+	dir := testdata(t, "the recorded runs of vLLM's cache manager")
+	var paths []string
+	for _, p := range patterns {
+		found, err := filepath.Glob(filepath.Join(dir, "oracle", p+".jsonl.gz"))
+		if err != nil || len(found) == 0 {
+			t.Fatalf("no recording %s: %v", p, err)
+		}
+		paths = append(paths, found...)
+	}
+	return paths
+}
+
+// TestRecordedRuns has every answer of the recorded runs right with exact
+// counting, and none over with the default profile.
+func TestRecordedRuns(t *testing.T) {
+	var exact, guarded tally
+	for _, path := range recordings(t, denseRuns...) {
+		rows := readRecording(t, path)
+		var e, g tally
+		replay(t, rows, kvindex.CopiesExact, e.add)
+		replay(t, rows, kvindex.CopiesGuarded, g.add)
+		t.Logf("%-28s exact %+v guarded %+v", filepath.Base(path), e, g)
+		if e.over+e.under+e.heldWrong > 0 {
+			t.Errorf("%s: exact profile: %+v", path, e)
+		}
+		if g.over > 0 {
+			t.Errorf("%s: default profile: %+v", path, g)
+		}
+		exact.sum(e)
+		guarded.sum(g)
+	}
+	t.Logf("exact %+v", exact)
+	t.Logf("guarded %+v", guarded)
+	if exact.queries < 5000 || exact.hits < 1000 {
+		t.Errorf("too few questions: %+v", exact)
+	}
+}
+
+func (c *tally) sum(d tally) {
+	c.queries += d.queries
+	c.hits += d.hits
+	c.over += d.over
+	c.under += d.under
+	c.heldWrong += d.heldWrong
+}
+
+// TestRecordedReports: hits announced again (kv_cache_report_mode=full) do not
+// disturb the default profile.
+func TestRecordedReports(t *testing.T) {
+	var g tally
+	replay(t, readRecording(t, recordings(t, "15_report_full")[0]), kvindex.CopiesGuarded, g.add)
+	t.Logf("%+v", g)
+	if g.over+g.under+g.heldWrong > 0 || g.queries < 100 {
+		t.Errorf("%+v", g)
+	}
+}
+
+// TestRecordedMedia: media with offsets give equal keys on both paths. Three
+// questions of 07_multimodal_tail have no right answer in the events.
+func TestRecordedMedia(t *testing.T) {
+	for _, path := range recordings(t, "07_multimodal", "07_multimodal_tail", "c07_multimodal") {
+		var e tally
+		replay(t, readRecording(t, path), kvindex.CopiesExact, e.add)
+		t.Logf("%-28s %+v", filepath.Base(path), e)
+		limit := 0
+		if filepath.Base(path) == "07_multimodal_tail.jsonl.gz" {
+			limit = 3
+		}
+		if e.over+e.under > limit {
+			t.Errorf("%s: %+v", path, e)
+		}
+	}
+}

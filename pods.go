@@ -1,0 +1,315 @@
+package kvindex
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
+)
+
+// What one pod may make the Indexer remember beside its blocks.
+const (
+	// MaxRanks is the number of data-parallel ranks of a pod and model.
+	MaxRanks = 1024
+	// MaxStreams is the number of streams of a pod and model.
+	MaxStreams = 1024
+	// MaxAdapters is the number of adapters of a model that are found by
+	// their names alone. Requests reach the others by Request.Adapter.
+	MaxAdapters = 4096
+)
+
+// State says how far the view of a pod can be trusted. In every state what is
+// claimed was there; the states say whether there may be more.
+type State uint8
+
+// The states, worst first.
+const (
+	StateUnknown State = iota // never heard
+	StatePartial              // a part of the history was never seen
+	StateLive                 // all of the history was seen
+)
+
+func (s State) String() string {
+	switch s {
+	case StatePartial:
+		return "partial"
+	case StateLive:
+		return "live"
+	}
+	return "unknown"
+}
+
+// PodInfo describes a pod for one model.
+type PodInfo struct {
+	Pod   string
+	Model string
+	State State // the worst of its sources'
+	// Sources are ordered by rank, then stream.
+	Sources []SourceInfo
+}
+
+// SourceInfo describes a rank of a pod.
+type SourceInfo struct {
+	Rank  int
+	State State
+	// Stream is the newest stream of the rank, and Next the sequence number
+	// expected on it; "" and 0 if the rank was fed without numbers.
+	Stream string
+	Next   uint64
+	// Blocks are the blocks held, by tier, if the index can tell.
+	Blocks [NumTiers]int
+}
+
+// pod is what the Indexer knows of a pod, beside its blocks.
+type pod struct {
+	name string
+
+	mu      sync.Mutex // orders the ingests of the pod; guards all below
+	removed bool       // RemovePod took it: look it up again
+	models  map[string]*podModel
+}
+
+type podModel struct {
+	profile  Profile
+	ranks    map[int]*rank
+	streams  map[string]*stream
+	adapters map[string]struct{} // those that the model was told of
+	state    atomic.Uint32       // State, the worst of ranks'; read without pod.mu
+}
+
+type rank struct {
+	state  State
+	stream string
+	next   uint64
+}
+
+// stream is the order of a stream and the ranks seen on it: all of them lose
+// when it does.
+type stream struct {
+	seq   events.Sequencer
+	ranks []int
+	// partial: messages of the engine's present life are missing, so a rank
+	// that is new on the stream may hold more than is known.
+	partial bool
+}
+
+// model is what scores need to know of a model. Guarded by Indexer.mu.
+type model struct {
+	pods     map[string]*podModel
+	adapters map[string]struct{}
+}
+
+// lockPod returns the pod, made if need be, with its mutex held.
+func (x *Indexer) lockPod(name string) *pod {
+	for {
+		p := x.pod(name)
+		if p == nil {
+			x.mu.Lock()
+			if p = x.pods[name]; p == nil {
+				p = &pod{name: name, models: make(map[string]*podModel)}
+				x.pods[name] = p
+			}
+			x.mu.Unlock()
+		}
+		p.mu.Lock()
+		if !p.removed {
+			return p
+		}
+		p.mu.Unlock()
+	}
+}
+
+// pod returns a pod that was heard, or nil.
+func (x *Indexer) pod(name string) *pod {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.pods[name]
+}
+
+// podModel returns what p serves of a model, made if need be. p.mu is held.
+func (x *Indexer) podModel(p *pod, name string) *podModel {
+	if pm := p.models[name]; pm != nil {
+		return pm
+	}
+	pm := &podModel{
+		ranks:    make(map[int]*rank),
+		streams:  make(map[string]*stream),
+		adapters: make(map[string]struct{}),
+	}
+	if x.profile != nil {
+		pm.profile = x.profile(p.name, name)
+	}
+	p.models[name] = pm
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	md := x.models[name]
+	if md == nil {
+		md = &model{pods: make(map[string]*podModel), adapters: make(map[string]struct{})}
+		x.models[name] = md
+	}
+	md.pods[p.name] = pm
+	return pm
+}
+
+// rank returns a rank of pm, made if need be. pod.mu is held.
+func (pm *podModel) rank(n int) (*rank, error) {
+	r := pm.ranks[n]
+	if r == nil {
+		if len(pm.ranks) >= MaxRanks {
+			return nil, fmt.Errorf("rank %d is one more than the %d that a pod may have", n, MaxRanks)
+		}
+		r = new(rank)
+		pm.ranks[n] = r
+	}
+	return r, nil
+}
+
+// settle works out the pod's state after a rank's changed. pod.mu is held.
+func (pm *podModel) settle() {
+	worst := StateLive
+	for _, r := range pm.ranks {
+		worst = min(worst, r.state)
+	}
+	if len(pm.ranks) == 0 {
+		worst = StatePartial // heard, but nothing that could be read
+	}
+	pm.state.Store(uint32(worst))
+}
+
+// learnAdapters lets requests find the adapters of b by their names. pod.mu is
+// held.
+func (x *Indexer) learnAdapters(pm *podModel, model string, b *events.Batch) {
+	for i := range b.Events {
+		a := b.Events[i].Adapter
+		if a == "" {
+			continue
+		}
+		if _, ok := pm.adapters[a]; ok || len(pm.adapters) >= MaxAdapters {
+			continue
+		}
+		pm.adapters[a] = struct{}{}
+		x.mu.Lock()
+		if known := x.models[model].adapters; len(known) < MaxAdapters {
+			known[a] = struct{}{}
+		}
+		x.mu.Unlock()
+	}
+}
+
+// RemovePod forgets a pod: its blocks, streams and states. A pod never heard of
+// is no error.
+func (x *Indexer) RemovePod(name string) error {
+	if x.closed.Load() {
+		return ErrClosed
+	}
+	p := x.lockPod(name) // also keeps ingests away that would bring it back half
+	defer p.mu.Unlock()
+	if err := x.index.Remove(context.Background(), name); err != nil {
+		return fmt.Errorf("kvindex: removing pod %q: %w", name, err)
+	}
+	p.removed = true
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	delete(x.pods, name)
+	for m := range p.models {
+		delete(x.models[m].pods, name)
+		if len(x.models[m].pods) == 0 {
+			delete(x.models, m)
+		}
+	}
+	return nil
+}
+
+// Pods appends the pods that were heard to dst, ordered by name, then model.
+func (x *Indexer) Pods(dst []PodInfo) []PodInfo {
+	if x.closed.Load() {
+		return dst
+	}
+	blocks := make(map[index.Source][NumTiers]int)
+	if d, ok := x.index.(index.Describer); ok {
+		for _, s := range d.Describe(nil) {
+			blocks[s.Source] = s.Blocks
+		}
+	}
+	x.mu.RLock()
+	pods := make([]*pod, 0, len(x.pods))
+	for _, p := range x.pods {
+		pods = append(pods, p)
+	}
+	x.mu.RUnlock()
+	from := len(dst)
+	for _, p := range pods {
+		p.mu.Lock()
+		for name, pm := range p.models {
+			dst = append(dst, pm.info(p.name, name, blocks))
+		}
+		p.mu.Unlock()
+	}
+	slices.SortFunc(dst[from:], func(a, b PodInfo) int {
+		return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Model, b.Model))
+	})
+	return dst
+}
+
+func (pm *podModel) info(pod, model string, blocks map[index.Source][NumTiers]int) PodInfo {
+	info := PodInfo{Pod: pod, Model: model, State: State(pm.state.Load())}
+	for n, r := range pm.ranks {
+		info.Sources = append(info.Sources, SourceInfo{
+			Rank:   n,
+			State:  r.state,
+			Stream: r.stream,
+			Next:   r.next,
+			Blocks: blocks[index.Source{Pod: pod, Model: model, Rank: n}],
+		})
+	}
+	slices.SortFunc(info.Sources, func(a, b SourceInfo) int { return cmp.Compare(a.Rank, b.Rank) })
+	return info
+}
+
+// Stats counts what happened since New. Undercounts that the library knows of
+// are all here.
+type Stats struct {
+	Models, Pods, Sources int
+	Blocks                [NumTiers]int // held, by tier, if the index can tell
+	Parked                int           // stores that wait for their parent now
+
+	Messages   uint64 // payloads taken, whatever became of them
+	Malformed  uint64 // payloads that could not be read
+	Duplicates uint64 // messages that had come before
+	Gaps       uint64 // holes in the numbers of a stream
+	Missing    uint64 // messages in these holes
+	Restarts   uint64 // engines that started anew
+	Marked     uint64 // calls of MarkLost
+
+	UnknownEvents uint64 // events of kinds that are not known
+	Foreign       uint64 // events about copies that are not the pod's own
+	Unscored      uint64 // stores whose blocks no prompt can name
+
+	// Counts are the index's own.
+	Counts index.Counts
+}
+
+// Stats returns the counters.
+func (x *Indexer) Stats() Stats {
+	x.statsMu.Lock()
+	s := x.stats
+	x.statsMu.Unlock()
+	x.mu.RLock()
+	s.Models, s.Pods = len(x.models), len(x.pods)
+	x.mu.RUnlock()
+	if d, ok := x.index.(index.Describer); ok {
+		for _, info := range d.Describe(nil) {
+			s.Sources++
+			s.Parked += info.Parked
+			for t, n := range info.Blocks {
+				s.Blocks[t] += n
+			}
+		}
+	}
+	return s
+}
