@@ -260,6 +260,49 @@ func TestScopes(t *testing.T) {
 	}
 }
 
+// Media are told from each other and from their absence, by what they are and
+// where they start; an item that lasts over several blocks is in the chain.
+func TestMedia(t *testing.T) {
+	ix := open(t)
+	p := newPrompt(1, 16, 4)
+	s := p.stored(0, 4)
+	item := func(offset int64) []enginehash.Extra {
+		return []enginehash.Extra{{Kind: enginehash.ExtraMedia, Text: "cat", Int: offset}}
+	}
+	s.Extra = [][]enginehash.Extra{nil, item(5), item(-11), nil} // tokens 21 to 40
+	ingest(t, ix, "a", s)
+	for _, c := range []struct {
+		media []kvindex.Media
+		want  int
+	}{
+		{[]kvindex.Media{{Hash: "cat", Offset: 21}}, 4},
+		{[]kvindex.Media{{Hash: "dog", Offset: 21}}, 1},
+		{[]kvindex.Media{{Hash: "cat", Offset: 22}}, 1},
+		{[]kvindex.Media{{Hash: "cat", Offset: 5}}, 0},
+		{[]kvindex.Media{{Hash: "cat", Offset: 21}, {Hash: "cat", Offset: 50}}, 3},
+		{nil, 1},
+	} {
+		if got := score(t, ix, kvindex.Request{Tokens: p.tokens, Media: c.media})[0].MatchedBlocks; got != c.want {
+			t.Errorf("media %v: %d blocks, want %d", c.media, got, c.want)
+		}
+	}
+	// What no request can name matches no request.
+	for i, odd := range []enginehash.Extra{
+		{Kind: enginehash.ExtraBytes, Text: "embeddings"}, {Kind: enginehash.ExtraInt, Int: 7}, {Kind: enginehash.ExtraMedia, Text: "cat", Int: 99},
+	} {
+		q := newPrompt(uint64(2+i), 16, 2)
+		s := q.stored(0, 2)
+		s.Extra = [][]enginehash.Extra{nil, {odd}}
+		ingest(t, ix, "a", s)
+		if got := blocks(t, ix, "a", q); got != 1 {
+			t.Errorf("extra key %+v: %d blocks, want 1", odd, got)
+		}
+	}
+	if n := ix.Stats().Unscored; n != 3 {
+		t.Errorf("%d unscored stores", n)
+	}
+}
+
 func TestTiers(t *testing.T) {
 	ix := open(t)
 	p := newPrompt(1, 16, 6)
@@ -302,7 +345,7 @@ func TestForeignCopies(t *testing.T) {
 func TestHybridIsAnUpperBound(t *testing.T) {
 	ix := open(t)
 	p := newPrompt(1, 16, 4)
-	window := p.stored(2, 4)
+	window := p.stored(0, 4)
 	window.Group, window.Kind, window.Window = 1, "sliding_window", 32
 	ingest(t, ix, "a", p.stored(0, 3), window)
 	if s := score(t, ix, kvindex.Request{Tokens: p.tokens})[0]; !s.UpperBound || s.MatchedBlocks != 3 {

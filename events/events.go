@@ -39,11 +39,12 @@ type Batch struct {
 	extra  []ExtraKey
 	counts []uint32
 
-	recent [1 << recentBits]string // strings met lately, by their last bytes
+	recent [1 << recentBits][4]string // strings met lately, by their last bytes, the newest first
 }
 
-// recentBits: adapters, salts and media in use at one time are a few dozen.
-const recentBits = 6
+// recentBits makes room for 128 strings: the adapters, salts and media in use
+// at one time are a few dozen.
+const recentBits = 5
 
 // Event is one event of a batch. Slices belong to the batch.
 type Event struct {

@@ -143,7 +143,14 @@ const (
 	CopiesExact
 	// CopiesSet counts nothing: the first removal takes the block.
 	CopiesSet
+	// CopiesPartial is CopiesGuarded for a source of which a part of the
+	// history was never seen. There a report may name blocks beside the known
+	// ones, so no store without a parent counts a block that is held.
+	CopiesPartial
 )
+
+// Guarded reports whether reports are expected among the stores.
+func (c Copies) Guarded() bool { return c == CopiesGuarded || c == CopiesPartial }
 
 // Variant is a way of cutting prompts into units. Chains of different variants
 // never meet, because the variant is part of the root.
@@ -324,10 +331,11 @@ var ErrClosed = errors.New("index: closed")
 //   - Order. Changes of one Apply are applied in order, except that masked
 //     stores are placed after all others have named their blocks.
 //   - Copies. A gpu block is held until each counted copy was removed, by the
-//     rules of [Copies]. Lower tiers are sets. Under CopiesGuarded a block
-//     that was forgotten while a store of it had not been counted comes back
-//     when a later gpu store of a full group names it as its parent, and its
-//     ancestors with it, or when a store without a parent reports it again.
+//     rules of [Copies]. Lower tiers are sets. If reports are guarded against,
+//     a block that was forgotten while a store of it had not been counted
+//     comes back when a later gpu store of a full group names it or one of
+//     its descendants as its parent, or when a store without a parent reports
+//     it again.
 //   - Names. All groups and tiers of a source share the names of its hashes.
 //     A name is kept while anybody of the source holds the block, and after
 //     that within a bounded budget, oldest first. What a gpu store said of a

@@ -55,6 +55,7 @@ type group struct {
 	Group
 	shape  shape         // of its gpu blocks; of the largest if sizes differ
 	shapes map[shape]int // holders with a block of the shape
+	hidden int           // gpu holdings without copies: what restore looks for
 }
 
 // name is what a source knows of a hash.
@@ -81,7 +82,8 @@ type holding struct {
 	copies uint32
 	shape  shape
 	// reported: a store of the block was taken for a report. It may have been
-	// a second copy, so the block may be there although copies is 0.
+	// a second copy, so the block may be there although copies is 0. Only gpu
+	// holdings of full groups are.
 	reported bool
 	// parent is the block before this one, if chained.
 	chained bool
@@ -275,7 +277,7 @@ func (s *source) nameOne(h Hash, p placed) {
 		n = s.nameOf(h)
 	case n.holders == 0:
 		s.unname(n, p.variant) // the old block has gone: the hash is used anew
-		n.held = nil
+		n.giveUp()
 	default:
 		s.counts.Ambiguous++
 	}
@@ -354,7 +356,9 @@ func (s *source) settle(n *name) {
 	}
 }
 
+// delete takes away a name that nobody holds.
 func (s *source) delete(n *name) {
+	n.giveUp()
 	for _, p := range n.keys {
 		s.unkey(p.key, n)
 	}
@@ -368,12 +372,12 @@ func (s *source) delete(n *name) {
 
 // hold records that the holder has the blocks, as the rules of Copies say.
 func (s *source) hold(c *Change, g *group, hashes []Hash, sh shape, dense bool) {
-	guarded := c.Tier == TierGPU && c.Copies == CopiesGuarded
+	guarded := c.Tier == TierGPU && c.Copies.Guarded()
 	full := g.Kind == GroupFull
 	if guarded && full && c.HasParent {
 		s.restore(c.Parent, g)
 	}
-	report := c.Reused || guarded && !c.HasParent && s.allSeen(hashes, g)
+	report := c.Reused || guarded && !c.HasParent && (c.Copies == CopiesPartial || s.allSeen(hashes, g))
 	for i, h := range hashes {
 		n := s.nameOf(h)
 		b := n.holding(g, c.Tier)
@@ -416,19 +420,24 @@ func (s *source) allSeen(hashes []Hash, g *group) bool {
 	return true
 }
 
-// restore brings back a block that was forgotten while a store of it had been
-// taken for a report, and its ancestors with it: a gpu store of a full group
-// that names it as its parent proves that all of them are there.
+// maxRestore bounds the walk of restore, at a prompt of 16,384 blocks: a
+// hostile engine can make the parents a circle.
+const maxRestore = 1 << 14
+
+// restore brings back blocks that were forgotten while a store of them had been
+// taken for a report: a gpu store of a full group that names h as its parent
+// proves that h and all of its ancestors are there.
 func (s *source) restore(h Hash, g *group) {
-	// A hostile engine can make the parents a circle: no chain is longer than
-	// there are names.
-	for i := range len(s.names) {
+	for range maxRestore {
+		if g.hidden == 0 {
+			return
+		}
 		n := s.names[h]
 		if n == nil {
 			return
 		}
 		b := n.holding(g, TierGPU)
-		if b == nil || i == 0 && b.copies > 0 {
+		if b == nil {
 			return
 		}
 		if b.copies == 0 {
@@ -452,7 +461,11 @@ func (n *name) holding(g *group, t Tier) *holding {
 	return nil
 }
 
+// gain gives a holder its first copy.
 func (s *source) gain(n *name, b *holding, sh shape) {
+	if b.reported {
+		b.group.hidden--
+	}
 	b.copies = 1
 	b.shape = sh
 	b.group.shapes[sh]++
@@ -466,9 +479,19 @@ func (s *source) lose(n *name, b *holding) {
 	if b.group.shapes[b.shape]--; b.group.shapes[b.shape] == 0 {
 		delete(b.group.shapes, b.shape)
 	}
-	if !b.reported {
-		n.held = slices.DeleteFunc(n.held, func(o holding) bool { return o.group == b.group && o.tier == b.tier })
+	if b.reported {
+		b.group.hidden++
+		return
 	}
+	n.held = slices.DeleteFunc(n.held, func(o holding) bool { return o.group == b.group && o.tier == b.tier })
+}
+
+// giveUp drops the holdings of a name that nobody holds.
+func (n *name) giveUp() {
+	for _, b := range n.held {
+		b.group.hidden--
+	}
+	n.held = nil
 }
 
 func (s *source) remove(c *Change) {
@@ -489,7 +512,7 @@ func (s *source) remove(c *Change) {
 		switch {
 		case c.Remaining != nil:
 			left = c.Remaining[i]
-		case ambiguous || c.Tier != TierGPU:
+		case ambiguous:
 			left = 0
 		}
 		if left > 0 {

@@ -113,10 +113,10 @@ func (c chain) store(from, to int) index.Change {
 	ch := index.Change{
 		Op: index.OpStore, Group: full, Copies: index.CopiesExact,
 		Hashes: c.hashes[from:to], Variant: variant, BlockSize: size, Locals: c.locals[from:to],
-		Root: c.root,
+		Root: c.root, // which does not count behind a parent
 	}
 	if from > 0 {
-		ch.HasParent, ch.Parent, ch.Root = true, c.hashes[from-1], 0
+		ch.HasParent, ch.Parent = true, c.hashes[from-1]
 	}
 	return ch
 }
@@ -359,6 +359,18 @@ var cases = []testCase{
 		t.apply(podA, guarded(c.store(0, 2)), guarded(c.store(0, 3)), c.remove(0))
 		t.want(podA, c, 3)
 	}},
+	{"CopiesPartialCountsNoRepeatFromTheRoot", func(t *T) {
+		c := newChain(1, 4)
+		partial := func(ch index.Change) index.Change {
+			return with(ch, func(c *index.Change) { c.Copies = index.CopiesPartial })
+		}
+		t.apply(podA, partial(c.store(0, 2)), partial(c.store(0, 3)), partial(c.store(2, 3)), c.remove(2))
+		t.want(podA, c, 3)
+		t.apply(podA, c.remove(1))
+		t.want(podA, c, 1)
+		t.apply(podA, partial(c.store(2, 4)))
+		t.want(podA, c, 4) // the child proves that block 1 is there
+	}},
 	{"CopiesGuardedNeverCountsRepeatsInSparseGroups", func(t *T) {
 		c := newChain(1, 3)
 		t.apply(podA, inGroup(window, guarded(c.store(0, 3))), inGroup(window, guarded(c.store(1, 3))), inGroup(window, c.remove(2)))
@@ -375,6 +387,13 @@ var cases = []testCase{
 		if n.Restored != 3 {
 			t.Errorf("restored %d", n.Restored)
 		}
+	}},
+	{"AGrandchildRestoresWhatAReportHid", func(t *T) {
+		c := newChain(1, 6)
+		t.apply(podA, guarded(c.store(0, 1)), guarded(c.store(0, 1)), guarded(c.store(1, 4)), c.remove(0))
+		t.want(podA, c, 0)
+		t.apply(podA, guarded(c.store(4, 5)))
+		t.want(podA, c, 5)
 	}},
 	{"AChildRestoresNothingThatWasCounted", func(t *T) {
 		c := newChain(1, 6)

@@ -96,7 +96,7 @@ func (s *modelSource) apply(o op, fired *firings) {
 				fired.unknown++
 				continue
 			}
-			if b.copies > 1 && o.tier == index.TierGPU {
+			if b.copies > 1 {
 				fired.copyRemovals++
 				b.copies--
 				continue
@@ -138,9 +138,9 @@ func (s *modelSource) store(o op, fired *firings) {
 		blocks, size = o.blocks[len(o.blocks)-1:], units*len(o.blocks)
 	}
 	held := s.blocks(o.group.ID, o.tier)
-	guard := gpu && o.copies == index.CopiesGuarded
+	guard := gpu && (o.copies == index.CopiesGuarded || o.copies == index.CopiesPartial)
 	isFull := o.group.Kind == index.GroupFull
-	if b := held[o.from]; guard && isFull && hasParent && b != nil && b.copies == 0 {
+	if guard && isFull && hasParent {
 		for p := o.from; p != ""; {
 			b := held[p]
 			if b == nil {
@@ -155,7 +155,7 @@ func (s *modelSource) store(o op, fired *firings) {
 	}
 	report := guard && !hasParent
 	for _, p := range blocks {
-		report = report && held[p] != nil
+		report = report && (held[p] != nil || o.copies == index.CopiesPartial)
 	}
 	for i, p := range blocks {
 		b := held[p]
@@ -223,7 +223,7 @@ func (s *modelSource) tiers(group, n int, p string) (set uint8) {
 
 // firings counts how often each rule was put to work.
 type firings struct {
-	queries, hits, holes                                                       int
+	queries, hits, holes                                               int
 	removals, copyRemovals, unknown, clears, joined, reports, restored int
 }
 
@@ -379,7 +379,7 @@ func testRandom(t *testing.T, open func(testing.TB, Config) index.Index, seed ui
 	defer ix.Close()
 	w := &world{r: rand.New(rand.NewPCG(seed, 1)), hash: map[string]index.Hash{}, local: map[byte]index.Local{'a': 11, 'b': 22}}
 	m := model{}
-	copies := index.Copies(seed % 2) // guarded or exact; sets have cases of their own
+	copies := []index.Copies{index.CopiesGuarded, index.CopiesExact, index.CopiesPartial, index.CopiesSet}[seed%4]
 	for step := range 700 {
 		src := index.Source{Pod: string("ab"[w.r.IntN(2)]), Model: "m", Rank: w.r.IntN(2)}
 		if w.r.IntN(400) == 0 {

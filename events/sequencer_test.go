@@ -1,0 +1,215 @@
+package events_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/kvindex/kvindex/events"
+)
+
+// offer checks a message and, unless it is refused, advances.
+func offer(s *events.Sequencer, a events.Arrival) events.Verdict {
+	v := s.Check(a)
+	s.Advance(a, v)
+	return v
+}
+
+func at(seq, digest uint64, time float64) events.Arrival {
+	return events.Arrival{Seq: seq, Digest: digest, Time: time, Decoded: true}
+}
+
+func gap(from, to uint64) events.Gap { return events.Gap{From: from, To: to, Lost: true} }
+
+func TestSequencer(t *testing.T) {
+	type step struct {
+		a    events.Arrival
+		want events.Verdict
+	}
+	again := func(next uint64) events.Verdict { return events.Verdict{Duplicate: true, Next: next} }
+	undecoded := func(a events.Arrival) events.Arrival {
+		a.Decoded, a.Time = false, 0
+		return a
+	}
+	reconnected := func(a events.Arrival) events.Arrival {
+		a.Reconnected = true
+		return a
+	}
+	for name, steps := range map[string][]step{
+		"in order": {
+			{at(0, 10, 1), events.Verdict{Next: 1}},
+			{at(1, 11, 1), events.Verdict{Next: 2}},
+		},
+		"first contact late": {
+			{at(7, 10, 1), events.Verdict{Missed: true, Next: 8}},
+			{at(8, 11, 2), events.Verdict{Next: 9}},
+		},
+		"a gap": {
+			{at(0, 10, 1), events.Verdict{Next: 1}},
+			{at(4, 14, 2), events.Verdict{Gap: gap(1, 3), Next: 5}},
+			{at(5, 15, 3), events.Verdict{Next: 6}},
+		},
+		"a late one of a gap is a duplicate by its time": {
+			{at(0, 10, 1), events.Verdict{Next: 1}},
+			{at(3, 13, 3), events.Verdict{Gap: gap(1, 2), Next: 4}},
+			{at(2, 12, 2), again(4)},
+			{at(4, 14, 4), events.Verdict{Next: 5}},
+		},
+		"duplicates by digest, however new their time": {
+			{at(0, 10, 1), events.Verdict{Next: 1}},
+			{at(1, 11, 2), events.Verdict{Next: 2}},
+			{at(0, 10, 9), again(2)},
+			{at(1, 11, 9), again(2)},
+		},
+		"a restart by its time": {
+			{at(0, 10, 1), events.Verdict{Next: 1}},
+			{at(1, 11, 2), events.Verdict{Next: 2}},
+			{at(0, 20, 3), events.Verdict{Restarted: true, Epoch: 1, Next: 1}},
+			{at(1, 21, 4), events.Verdict{Epoch: 1, Next: 2}},
+			{at(1, 22, 5), events.Verdict{Restarted: true, Missed: true, Epoch: 2, Next: 2}},
+		},
+		"the number of the last message with other bytes and a newer time": {
+			{at(0, 10, 1), events.Verdict{Next: 1}},
+			{at(0, 20, 2), events.Verdict{Restarted: true, Epoch: 1, Next: 1}},
+		},
+		"NaN is never newer": {
+			{at(0, 10, math.NaN()), events.Verdict{Next: 1}},
+			{at(1, 11, math.NaN()), events.Verdict{Next: 2}},
+			{at(0, 20, math.NaN()), again(2)},
+			{at(0, 21, 1), events.Verdict{Restarted: true, Epoch: 1, Next: 1}},
+		},
+		"what cannot be decoded uses up its number": {
+			{at(0, 10, 1), events.Verdict{Next: 1}},
+			{undecoded(at(1, 11, 0)), events.Verdict{Next: 2}},
+			{undecoded(at(5, 15, 0)), events.Verdict{Gap: gap(2, 4), Next: 6}},
+			{undecoded(at(5, 16, 0)), again(6)},
+			{at(6, 17, 2), events.Verdict{Next: 7}},
+		},
+		"a fresh connection that goes back with new bytes is a restart": {
+			{at(0, 10, 5), events.Verdict{Next: 1}},
+			{at(1, 11, 6), events.Verdict{Next: 2}},
+			{reconnected(at(0, 10, 5)), again(2)},
+			{reconnected(at(2, 12, 7)), events.Verdict{Next: 3}},
+			{reconnected(at(0, 20, 1)), events.Verdict{Restarted: true, Epoch: 1, Next: 1}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var s events.Sequencer
+			for i, st := range steps {
+				if got := offer(&s, st.a); got != st.want {
+					t.Fatalf("step %d: %+v\n got %+v\nwant %+v", i, st.a, got, st.want)
+				}
+			}
+		})
+	}
+}
+
+// A restarted engine whose clock is behind shows by 16 new messages in a row.
+func TestSequencerRestartWithoutClock(t *testing.T) {
+	var s events.Sequencer
+	for i := range uint64(100) {
+		offer(&s, at(i, i, float64(1000+i)))
+	}
+	for i := range uint64(15) {
+		if v := offer(&s, at(i, 500+i, float64(i))); !v.Duplicate {
+			t.Fatalf("message %d: %+v", i, v)
+		}
+	}
+	if v := offer(&s, at(3, 3, 0)); !v.Duplicate { // one that is known breaks the row
+		t.Fatalf("%+v", v)
+	}
+	for i := range uint64(15) {
+		if v := offer(&s, at(i, 600+i, float64(i))); !v.Duplicate {
+			t.Fatalf("message %d: %+v", i, v)
+		}
+	}
+	want := events.Verdict{Restarted: true, Missed: true, Epoch: 1, Next: 16}
+	if v := offer(&s, at(15, 615, 15)); v != want {
+		t.Fatalf("got %+v, want %+v", v, want)
+	}
+}
+
+// A message that was not dealt with may be offered again.
+func TestSequencerRetry(t *testing.T) {
+	var s events.Sequencer
+	offer(&s, at(0, 10, 1))
+	for range 3 {
+		if v := s.Check(at(2, 12, 2)); v.Gap != gap(1, 1) {
+			t.Fatalf("%+v", v)
+		}
+	}
+	if v := offer(&s, at(1, 11, 2)); v.Duplicate || v.Gap.Lost {
+		t.Fatalf("%+v", v)
+	}
+}
+
+// TestSequencerAgainstEngine plays an engine that restarts behind a transport
+// that loses and repeats, and checks each verdict against the truth.
+func TestSequencerAgainstEngine(t *testing.T) {
+	fired := map[string]int{}
+	for seed := range uint64(20) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		var s events.Sequencer
+		var sent []events.Arrival // of this life of the engine
+		clock, life, next, due := 0.0, uint64(0), uint64(0), uint64(0)
+		heard := false
+		for range 2000 {
+			switch r.IntN(40) {
+			case 0: // restart
+				if heard {
+					life, next, due, sent = life+1, 0, 0, nil
+				}
+			case 1, 2: // the next message is lost
+				clock++
+				sent = append(sent, at(next, life<<32|next, clock))
+				next++
+				continue
+			case 3, 4: // an old one comes again
+				if len(sent) == 0 || due == 0 {
+					continue
+				}
+				a := sent[max(0, int(due)-1-r.IntN(20))]
+				if a.Seq >= due {
+					continue
+				}
+				if v := offer(&s, a); !v.Duplicate {
+					t.Fatalf("seed %d: %+v again: %+v", seed, a, v)
+				}
+				fired["duplicate"]++
+				continue
+			}
+			clock++
+			a := at(next, life<<32|next, clock)
+			sent = append(sent, a)
+			restart := heard && due == 0
+			before := s.Check(a)
+			v := offer(&s, a)
+			if v != before {
+				t.Fatalf("seed %d: Check says %+v, then %+v", seed, before, v)
+			}
+			switch {
+			case v.Duplicate, v.Restarted && !restart:
+				t.Fatalf("seed %d: %+v is new: %+v", seed, a, v)
+			case restart && !v.Restarted && !v.Gap.Lost && v.Next != next+1:
+				t.Fatalf("seed %d: restart with %+v: %+v", seed, a, v)
+			case !restart && heard && v.Gap.Lost != (next > due):
+				t.Fatalf("seed %d: due %d, came %+v: %+v", seed, due, a, v)
+			}
+			if v.Gap.Lost {
+				fired["gap"]++
+			}
+			if v.Restarted {
+				fired["restart"]++
+			}
+			heard = true
+			next++
+			due = next
+		}
+	}
+	t.Log(fired)
+	for _, what := range []string{"duplicate", "gap", "restart"} {
+		if fired[what] < 200 {
+			t.Errorf("%d times %s", fired[what], what)
+		}
+	}
+}

@@ -1,0 +1,776 @@
+package fakeengine_test
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kvindex/kvindex/internal/enginehash"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+)
+
+// rig is an engine whose batches are kept, and whose invariants are checked
+// after every step.
+type rig struct {
+	*fakeengine.Engine
+	t        testing.TB
+	payloads [][]byte
+	read     int // batches that were asked for
+}
+
+func newRig(t testing.TB, cfg fakeengine.Config) *rig {
+	t.Helper()
+	r := &rig{t: t}
+	cfg.Publish = func(p []byte) { r.payloads = append(r.payloads, p) }
+	e, err := fakeengine.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Engine = e
+	return r
+}
+
+func (r *rig) submit(q fakeengine.Request) *fakeengine.Handle {
+	r.t.Helper()
+	h, err := r.Submit(q)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return h
+}
+
+func (r *rig) step() bool {
+	r.t.Helper()
+	ran := r.Step()
+	if err := r.CheckInvariants(); err != nil {
+		r.t.Fatal(err)
+	}
+	return ran
+}
+
+func (r *rig) drain() {
+	r.t.Helper()
+	for r.step() {
+	}
+}
+
+// run submits a prompt, serves it and whatever else waits, and returns its
+// handle.
+func (r *rig) run(q fakeengine.Request) *fakeengine.Handle {
+	r.t.Helper()
+	h := r.submit(q)
+	r.drain()
+	if !h.Done() {
+		r.t.Fatal("the engine has nothing to do, but the request is not done")
+	}
+	return h
+}
+
+// news tells in short what was published since it was last asked: one string a
+// batch. A stored event is +from:to by its tokens, which must be consecutive,
+// and /parent's last token where there is one; a removed event is -last token
+// of its block.
+func (r *rig) news() []string {
+	r.t.Helper()
+	var out []string
+	last := map[enginehash.Digest]uint32{} // last token of the blocks ever stored
+	for i, p := range r.payloads {
+		b, err := decode(p)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		var words []string
+		for _, e := range b.Events {
+			words = append(words, shorten(r.t, e, last))
+		}
+		if i >= r.read {
+			out = append(out, strings.Join(words, " "))
+		}
+	}
+	r.read = len(r.payloads)
+	return out
+}
+
+func shorten(t testing.TB, e fakeengine.Event, last map[enginehash.Digest]uint32) string {
+	t.Helper()
+	switch e := e.(type) {
+	case *fakeengine.Removed:
+		if len(e.Hashes) != 1 {
+			t.Fatalf("%d hashes in a removed event", len(e.Hashes))
+		}
+		return fmt.Sprint("-", last[e.Hashes[0]])
+	case *fakeengine.Stored:
+		n := len(e.Tokens) / len(e.Hashes)
+		if n != e.BlockSize {
+			t.Fatalf("%d tokens in %d blocks of %d", len(e.Tokens), len(e.Hashes), e.BlockSize)
+		}
+		for i, h := range e.Hashes {
+			last[h] = e.Tokens[(i+1)*n-1]
+		}
+		s := fmt.Sprintf("+%d:%d", e.Tokens[0], e.Tokens[len(e.Tokens)-1]+1)
+		if e.Parent != nil {
+			s += fmt.Sprint("/", last[*e.Parent])
+		}
+		return s
+	}
+	return "clear"
+}
+
+func (r *rig) wantNews(want ...string) {
+	r.t.Helper()
+	if got := r.news(); !slices.Equal(got, want) {
+		r.t.Fatalf("published %q, want %q", got, want)
+	}
+}
+
+func (r *rig) wantCopies(tokens []uint32, want ...int) {
+	r.t.Helper()
+	if got := r.Copies(tokens, "", ""); !slices.Equal(got, want) {
+		r.t.Fatalf("copies %v, want %v", got, want)
+	}
+}
+
+// count is the tokens from to to.
+func count(from, to uint32) []uint32 {
+	var out []uint32
+	for t := from; t < to; t++ {
+		out = append(out, t)
+	}
+	return out
+}
+
+// small is a config in which a rule shows with few tokens.
+func small(blocks int) fakeengine.Config {
+	return fakeengine.Config{BlockSize: 4, Blocks: blocks + 1, TokenBudget: 64}
+}
+
+func TestAnnouncedWhenScheduled(t *testing.T) {
+	cfg := small(20)
+	cfg.TokenBudget = 10
+	r := newRig(t, cfg)
+	h := r.submit(fakeengine.Request{Tokens: count(100, 121), Output: count(121, 130)})
+	r.step()
+	r.wantNews("+100:108") // 10 tokens
+	if got := r.Held(count(100, 121), "", ""); got != 8 {
+		t.Fatalf("held %d tokens of the chunk", got)
+	}
+	r.step()
+	r.wantNews("+108:120/107") // 20
+	r.step()
+	r.wantNews() // 21, and the first sampled
+	if got := h.Output(); !slices.Equal(got, count(121, 122)) {
+		t.Fatalf("output %v", got)
+	}
+	r.step() // computes token 121
+	r.step()
+	r.wantNews()
+	r.step()
+	r.wantNews("+120:124/119") // a prompt's tail and generated tokens
+	r.drain()
+	r.wantNews("+124:128/123") // token 129 was sampled, never computed
+	if !h.Done() || !slices.Equal(h.Output(), count(121, 130)) {
+		t.Fatalf("done %v, output %v", h.Done(), h.Output())
+	}
+}
+
+// TestWhatARequestLeaves: all full blocks of its tokens but the last token.
+func TestWhatARequestLeaves(t *testing.T) {
+	for prompt := 1; prompt < 14; prompt++ {
+		for output := 1; output < 10; output++ {
+			r := newRig(t, small(20))
+			h := r.run(fakeengine.Request{Tokens: count(1, uint32(prompt)+1), MaxTokens: output})
+			all := append(count(1, uint32(prompt)+1), h.Output()...)
+			if got, want := r.Held(all, "", ""), (prompt+output-1)/4*4; got != want {
+				t.Errorf("prompt %d, output %d: held %d, want %d", prompt, output, got, want)
+			}
+			if want := min(r.Held(all, "", ""), (len(all)-1)/4*4); r.Cached(all, "", "") != want {
+				t.Errorf("prompt %d, output %d: cached %d, want %d", prompt, output, r.Cached(all, "", ""), want)
+			}
+		}
+	}
+}
+
+func TestPromptOfWholeBlocks(t *testing.T) {
+	r := newRig(t, small(20))
+	r.run(fakeengine.Request{Tokens: count(1, 9)})
+	r.wantNews("+1:9")
+	if held, cached := r.Held(count(1, 9), "", ""), r.Cached(count(1, 9), "", ""); held != 8 || cached != 4 {
+		t.Fatalf("held %d, cached %d", held, cached)
+	}
+	h := r.run(fakeengine.Request{Tokens: count(1, 9)})
+	r.wantNews("+5:9/4") // the last token must be computed, and so its block
+	r.wantCopies(count(1, 9), 1, 2)
+	if h.CachedTokens() != 4 {
+		t.Errorf("cached tokens %d", h.CachedTokens())
+	}
+	if r.Cached(nil, "", "") != 0 || r.Held(nil, "", "") != 0 {
+		t.Error("something of no tokens is held")
+	}
+}
+
+func TestSamePromptAtOnce(t *testing.T) {
+	t.Run("one after the other", func(t *testing.T) {
+		r := newRig(t, small(20))
+		r.submit(fakeengine.Request{Tokens: count(1, 14)})
+		h := r.submit(fakeengine.Request{Tokens: count(1, 14)})
+		r.step()
+		r.wantNews("+1:13") // the second hits what the first is about to compute
+		if h.CachedTokens() != 12 {
+			t.Errorf("cached tokens %d", h.CachedTokens())
+		}
+	})
+	t.Run("side by side in chunks", func(t *testing.T) {
+		cfg := small(20)
+		cfg.ChunkTokens = 4
+		r := newRig(t, cfg)
+		r.submit(fakeengine.Request{Tokens: count(1, 14)})
+		h := r.submit(fakeengine.Request{Tokens: count(1, 14)})
+		r.drain()
+		r.wantNews("+1:5 +5:9/4", "+5:9/4 +9:13/8", "+9:13/8")
+		r.wantCopies(count(1, 14), 1, 2, 2)
+		if h.CachedTokens() != 4 {
+			t.Errorf("cached tokens %d", h.CachedTokens())
+		}
+	})
+	t.Run("equal outputs", func(t *testing.T) {
+		cfg := small(20)
+		r := newRig(t, cfg)
+		a := r.submit(fakeengine.Request{Tokens: count(1, 7), MaxTokens: 7, Greedy: true})
+		b := r.submit(fakeengine.Request{Tokens: count(1, 7), MaxTokens: 7, Greedy: true})
+		r.drain()
+		if !slices.Equal(a.Output(), b.Output()) {
+			t.Fatalf("outputs %v, %v", a.Output(), b.Output())
+		}
+		r.wantCopies(append(count(1, 7), a.Output()...), 1, 2, 2)
+	})
+}
+
+func TestSkipReadingPrefixCache(t *testing.T) {
+	r := newRig(t, small(20))
+	r.run(fakeengine.Request{Tokens: count(1, 14)})
+	h := r.run(fakeengine.Request{Tokens: count(1, 14), SkipReadingPrefixCache: true})
+	r.wantNews("+1:13", "+1:13")
+	r.wantCopies(count(1, 14), 2, 2, 2)
+	if h.CachedTokens() != 0 {
+		t.Errorf("cached tokens %d", h.CachedTokens())
+	}
+}
+
+func TestEvictionOrder(t *testing.T) {
+	t.Run("tail first, on reuse only, once per copy", func(t *testing.T) {
+		r := newRig(t, small(6))
+		r.run(fakeengine.Request{Tokens: count(1, 13)})
+		r.run(fakeengine.Request{Tokens: count(1, 13)})
+		r.wantNews("+1:13", "+9:13/8")
+		r.wantCopies(count(1, 13), 1, 1, 2)
+		// The copy that was hit last is the youngest: the queue is two blocks
+		// never used, the first request's third block, the second's third,
+		// then their second and first.
+		r.run(fakeengine.Request{Tokens: count(101, 117)})
+		r.wantNews("-12 -12 +101:117")
+		r.wantCopies(count(1, 13), 1, 1, 0)
+		r.run(fakeengine.Request{Tokens: count(201, 205)})
+		r.wantNews("-8 +201:205")
+		if got := r.Counts(); got.Removed != 3 || got.RemovedCopies != 1 || got.StoredCopies != 1 || got.Stored != 9 {
+			t.Errorf("counts %+v", got)
+		}
+	})
+	t.Run("a hit is used last", func(t *testing.T) {
+		r := newRig(t, small(4))
+		r.run(fakeengine.Request{Tokens: count(1, 5)})
+		r.run(fakeengine.Request{Tokens: count(11, 15)})
+		r.run(fakeengine.Request{Tokens: count(1, 6)}) // a hit, and a block that is not filled
+		r.news()
+		r.run(fakeengine.Request{Tokens: count(21, 33)})
+		r.wantNews("-14 +21:33")
+		r.wantCopies(count(1, 5), 1)
+	})
+	for _, tc := range []struct {
+		form fakeengine.Form
+		want string
+	}{
+		{fakeengine.FormMaps, "+21:25"},
+		{fakeengine.FormArrays12, "-4 +21:25"},
+		{fakeengine.FormArrays7, "-4 +21:25"},
+	} {
+		t.Run(fmt.Sprint("a block without a hash, form ", tc.form), func(t *testing.T) {
+			cfg := small(4)
+			cfg.Encoding.Form = tc.form
+			r := newRig(t, cfg)
+			r.run(fakeengine.Request{Tokens: count(1, 5)})
+			r.run(fakeengine.Request{Tokens: count(11, 22)}) // three blocks, one not filled
+			r.news()
+			r.run(fakeengine.Request{Tokens: count(21, 25)})
+			r.wantNews(tc.want)
+		})
+	}
+}
+
+func TestPreemption(t *testing.T) {
+	r := newRig(t, small(6))
+	a := r.submit(fakeengine.Request{Tokens: count(1, 8), Output: count(8, 17)})
+	b := r.submit(fakeengine.Request{Tokens: count(101, 108), Output: count(108, 117)})
+	c := r.submit(fakeengine.Request{Tokens: count(201, 206), Output: count(206, 208)})
+	r.step()
+	r.wantNews("+1:5 +101:105 +201:205")
+	r.step()
+	r.wantNews("+5:9/4 +105:109/104") // and the last of c
+	if !c.Done() || r.Free() != 2 || r.Running() != 2 {
+		t.Fatalf("c done: %v, %d blocks free, %d running", c.Done(), r.Free(), r.Running())
+	}
+	r.step() // each needs a third block: the free one without a hash, then c's
+	r.wantNews("-204")
+	for range 3 {
+		r.step()
+	}
+	r.wantNews("+9:13/8 +109:113/108")
+	waiting := r.submit(fakeengine.Request{Tokens: count(301, 303)})
+	r.step() // a fourth block for a: b must go, its last block is the first to be reused
+	if r.Running() != 1 || r.Waiting() != 2 {
+		t.Fatalf("%d running, %d waiting", r.Running(), r.Waiting())
+	}
+	r.wantNews("-112")
+	r.step()
+	r.step()
+	if !a.Done() || b.Done() || waiting.Done() {
+		t.Fatalf("done: %v, %v, %v", a.Done(), b.Done(), waiting.Done())
+	}
+	r.wantNews()
+	r.step() // b comes before the one that waited longer, and hits what it left
+	if got := r.news(); !slices.Equal(got, []string{"+109:113/108"}) {
+		t.Fatalf("published %q", got)
+	}
+	r.drain()
+	if !b.Done() || !waiting.Done() || !slices.Equal(b.Output(), count(108, 117)) {
+		t.Fatalf("done: %v, %v, output %v", b.Done(), waiting.Done(), b.Output())
+	}
+	if b.CachedTokens() != 0 {
+		t.Errorf("cached tokens %d: the first admission counts", b.CachedTokens())
+	}
+	if got := r.Counts(); got.Preempted != 1 || got.Hits != 0 {
+		t.Errorf("counts %+v", got)
+	}
+}
+
+func TestAdmission(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		byChunk bool
+		running int
+	}{
+		{"whole prompt", false, 1},
+		{"first chunk", true, 2},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			cfg := small(8)
+			cfg.ChunkTokens, cfg.AdmitByChunk = 8, tc.byChunk
+			r := newRig(t, cfg)
+			r.submit(fakeengine.Request{Tokens: count(1, 17), MaxTokens: 2})
+			r.submit(fakeengine.Request{Tokens: count(101, 129)}) // 7 blocks, 6 are free at first
+			r.step()
+			if r.Running() != tc.running {
+				t.Errorf("%d running, want %d", r.Running(), tc.running)
+			}
+			r.drain()
+		})
+	}
+	t.Run("most requests at once", func(t *testing.T) {
+		cfg := small(20)
+		cfg.MaxRunning = 2
+		r := newRig(t, cfg)
+		for i := range uint32(5) {
+			r.submit(fakeengine.Request{Tokens: count(10*i, 10*i+4)})
+		}
+		r.step()
+		r.wantNews("+0:4 +10:14")
+		r.drain()
+		r.wantNews("+20:24 +30:34", "+40:44")
+	})
+}
+
+func TestAbort(t *testing.T) {
+	cfg := small(20)
+	cfg.TokenBudget = 8
+	r := newRig(t, cfg)
+	running := r.submit(fakeengine.Request{Tokens: count(1, 20)})
+	waiting := r.submit(fakeengine.Request{Tokens: count(101, 120)})
+	r.step()
+	free := r.Free()
+	running.Abort()
+	waiting.Abort()
+	if !running.Done() || !waiting.Done() || r.Running()+r.Waiting() != 0 || r.Free() != free+2 {
+		t.Fatalf("%d running, %d waiting, %d blocks free", r.Running(), r.Waiting(), r.Free())
+	}
+	r.wantCopies(count(1, 20), 1, 1, 0, 0) // what was computed stays
+	running.Abort()
+	r.drain()
+	r.wantNews("+1:9")
+}
+
+func TestReset(t *testing.T) {
+	r := newRig(t, small(20))
+	h := r.submit(fakeengine.Request{Tokens: count(1, 6), MaxTokens: 3})
+	r.step()
+	if r.Reset() || r.Pending() {
+		t.Fatal("reset while a request is running")
+	}
+	r.drain()
+	if !h.Done() || !r.Reset() || !r.Pending() {
+		t.Fatal("no reset, although nothing is running")
+	}
+	r.wantNews("+1:5")
+	if got := r.Held(count(1, 6), "", ""); got != 0 {
+		t.Fatalf("held %d tokens after a reset", got)
+	}
+	if r.step() || !r.Pending() {
+		t.Fatal("an idle engine told somebody")
+	}
+	r.wantNews()
+	r.run(fakeengine.Request{Tokens: count(1, 6)})
+	r.wantNews("clear +1:5") // not hit, and no removal
+	if r.Pending() {
+		t.Error("events are pending after a step")
+	}
+	if got := r.Counts(); got.Cleared != 1 || got.Refused != 1 {
+		t.Errorf("counts %+v", got)
+	}
+}
+
+// TestResetBehindTheLastRequest: the step after a request has ended is made
+// even if there is no other, and takes the news along.
+func TestResetBehindTheLastRequest(t *testing.T) {
+	r := newRig(t, small(20))
+	h := r.submit(fakeengine.Request{Tokens: count(1, 6)})
+	for !h.Done() {
+		r.step()
+	}
+	r.Reset()
+	if !r.step() || r.step() {
+		t.Fatal("not one step after the last request")
+	}
+	r.wantNews("+1:5", "clear")
+}
+
+func TestResetRunning(t *testing.T) {
+	r := newRig(t, small(20))
+	a := r.submit(fakeengine.Request{Tokens: count(1, 6), Output: count(6, 10)})
+	b := r.submit(fakeengine.Request{Tokens: count(101, 106), Output: count(106, 110)})
+	r.step()
+	r.step()
+	r.news()
+	r.ResetRunning()
+	if r.Running() != 0 || r.Waiting() != 2 {
+		t.Fatalf("%d running, %d waiting", r.Running(), r.Waiting())
+	}
+	r.step()
+	r.wantNews("clear +1:5 +101:105") // in their old order
+	r.drain()
+	if !a.Done() || !b.Done() || r.Counts().Preempted != 2 {
+		t.Errorf("done: %v, %v, %d preempted", a.Done(), b.Done(), r.Counts().Preempted)
+	}
+}
+
+func TestEvictBlocks(t *testing.T) {
+	r := newRig(t, small(20))
+	prompt := count(1, 22)
+	r.run(fakeengine.Request{Tokens: prompt})
+	ids := r.BlockIDs(prompt, "", "")
+	r.EvictBlocks(ids[1], ids[1], 0, -1, 1000)
+	if !r.Pending() {
+		t.Error("no event is pending")
+	}
+	r.wantCopies(prompt, 1, 0, 1, 1, 1)
+	if held, cached := r.Held(prompt, "", ""), r.Cached(prompt, "", ""); held != 4 || cached != 4 {
+		t.Fatalf("held %d, cached %d", held, cached)
+	}
+	r.news()
+	h := r.submit(fakeengine.Request{Tokens: prompt, MaxTokens: 2})
+	r.step()
+	r.wantNews("-8 +5:21/4") // all behind the hole is computed again
+	r.wantCopies(prompt, 1, 1, 2, 2, 2)
+	if h.CachedTokens() != 4 {
+		t.Errorf("cached tokens %d", h.CachedTokens())
+	}
+	r.EvictBlocks(r.BlockIDs(prompt, "", "")[0]) // in use
+	r.drain()
+	r.wantNews("-4")
+	r.wantCopies(prompt, 0, 1, 2, 2, 2)
+}
+
+func TestReportFull(t *testing.T) {
+	cfg := small(8)
+	cfg.AdmitByChunk = false
+	r := newRig(t, cfg)
+	r.run(fakeengine.Request{Tokens: count(1, 10)})
+	r.wantNews("+1:9")
+	other := r.submit(fakeengine.Request{Tokens: count(101, 117), MaxTokens: 3}) // 4 blocks, then 5
+	r.step()
+	h := r.submit(fakeengine.Request{Tokens: count(1, 18), ReportFull: true}) // 5 blocks, 2 of them hit
+	r.step()
+	r.step()
+	r.wantNews("+101:117", "+1:9", "+1:9") // one for each attempt in vain
+	if !other.Done() || h.Done() || r.Counts().Reported != 4 {
+		t.Fatalf("done: %v, %v, %d reported", other.Done(), h.Done(), r.Counts().Reported)
+	}
+	r.drain()
+	r.wantNews("+1:9 +9:17/8")
+	r.wantCopies(count(1, 18), 1, 1, 1, 1)
+
+	old := fakeengine.Config{BlockSize: 4, Encoding: fakeengine.Encoding{Form: fakeengine.FormArrays12}}
+	r = newRig(t, old)
+	r.run(fakeengine.Request{Tokens: count(1, 10)})
+	r.run(fakeengine.Request{Tokens: count(1, 10), ReportFull: true})
+	r.wantNews("+1:9")
+}
+
+func TestScopes(t *testing.T) {
+	cfg := small(40)
+	cfg.Rank = 3
+	r := newRig(t, cfg)
+	type scope struct{ adapter, salt string }
+	scopes := []scope{{}, {"tuned", ""}, {"", "tenant"}, {"tuned", "tenant"}, {"other", ""}}
+	for i, s := range scopes {
+		h := r.run(fakeengine.Request{Tokens: count(1, 10), Adapter: s.adapter, Salt: s.salt})
+		if h.CachedTokens() != 0 {
+			t.Errorf("scope %d hits another's blocks", i)
+		}
+		if h := r.run(fakeengine.Request{Tokens: count(1, 10), Adapter: s.adapter, Salt: s.salt}); h.CachedTokens() != 8 {
+			t.Errorf("scope %d does not hit its own blocks", i)
+		}
+		if got := r.Held(count(1, 10), s.adapter, s.salt); got != 8 {
+			t.Errorf("scope %d: held %d", i, got)
+		}
+	}
+	ids := map[string]int{"": 0, "tuned": 1, "other": 2}
+	for i, s := range scopes {
+		b, err := decode(r.payloads[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := b.Events[0].(*fakeengine.Stored)
+		var first, rest []enginehash.Extra
+		if s.adapter != "" {
+			first, rest = append(first, enginehash.Text(s.adapter)), append(rest, enginehash.Text(s.adapter))
+		}
+		if s.salt != "" {
+			first = append(first, enginehash.Text(s.salt))
+		}
+		if len(e.Extra) != 2 || !slices.Equal(e.Extra[0], first) || !slices.Equal(e.Extra[1], rest) {
+			t.Errorf("scope %d: extra keys %v, want %v, %v", i, e.Extra, first, rest)
+		}
+		if e.Adapter != s.adapter || e.AdapterID != ids[s.adapter] || b.Rank != 3 {
+			t.Errorf("scope %d: adapter %q, id %d, rank %d", i, e.Adapter, e.AdapterID, b.Rank)
+		}
+		parent := enginehash.NoneHash("")
+		for j, extra := range [][]enginehash.Extra{first, rest} {
+			parent = new(enginehash.Hasher).Block(parent, e.Tokens[j*4:j*4+4], extra)
+			if e.Hashes[j].Int() != parent.Int() {
+				t.Errorf("scope %d: block %d is named %d, want %d", i, j, e.Hashes[j].Int(), parent.Int())
+			}
+		}
+	}
+}
+
+func TestOutputs(t *testing.T) {
+	prompt := count(1, 10)
+	run := func(cfg fakeengine.Config, q fakeengine.Request) []uint32 {
+		q.Tokens = prompt
+		return newRig(t, cfg).run(q).Output()
+	}
+	forced := run(small(20), fakeengine.Request{Output: count(50, 54), MaxTokens: 6})
+	if len(forced) != 6 || !slices.Equal(forced[:4], count(50, 54)) {
+		t.Errorf("output %v", forced)
+	}
+	if got := run(small(20), fakeengine.Request{Output: count(50, 54), MaxTokens: 2}); !slices.Equal(got, count(50, 52)) {
+		t.Errorf("output %v", got)
+	}
+	if got := run(small(20), fakeengine.Request{}); len(got) != 1 {
+		t.Errorf("output %v", got)
+	}
+
+	greedy := fakeengine.Request{MaxTokens: 8, Greedy: true}
+	one, other, tuned := small(20), small(20), greedy
+	one.Model, other.Model, other.Seed, tuned.Adapter = "m", "m", 7, "tuned"
+	if a, b := run(one, greedy), run(other, greedy); !slices.Equal(a, b) {
+		t.Errorf("one model says %v and %v", a, b)
+	}
+	if a, b := run(one, greedy), run(small(20), greedy); slices.Equal(a, b) {
+		t.Errorf("two models say %v", a)
+	}
+	if a, b := run(one, greedy), run(one, tuned); slices.Equal(a, b) {
+		t.Errorf("with and without an adapter: %v", a)
+	}
+	drawn := fakeengine.Request{MaxTokens: 8}
+	if a, b := run(one, drawn), run(other, drawn); slices.Equal(a, b) {
+		t.Errorf("two seeds draw %v", a)
+	}
+	if a, b := run(one, drawn), run(one, drawn); !slices.Equal(a, b) {
+		t.Errorf("one seed draws %v and %v", a, b)
+	}
+	few := small(20)
+	few.Vocabulary = 3
+	if got := run(few, fakeengine.Request{MaxTokens: 30}); slices.Max(got) > 2 {
+		t.Errorf("tokens beyond the vocabulary: %v", got)
+	}
+}
+
+func TestClock(t *testing.T) {
+	times := func(cfg fakeengine.Config) (out []float64) {
+		r := newRig(t, cfg)
+		r.run(fakeengine.Request{Tokens: count(1, 5), MaxTokens: 5})
+		for _, p := range r.payloads {
+			b, err := decode(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out = append(out, b.Time)
+		}
+		return out
+	}
+	if got, want := times(small(20)), []float64{1. / 64, 5. / 64}; !slices.Equal(got, want) {
+		t.Errorf("times %v, want %v", got, want)
+	}
+	cfg, now := small(20), 100.
+	cfg.Now = func() float64 { now++; return now }
+	if got, want := times(cfg), []float64{101, 102}; !slices.Equal(got, want) {
+		t.Errorf("times %v, want %v", got, want)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	for _, tc := range []struct {
+		cfg  fakeengine.Config
+		want []string
+	}{
+		{fakeengine.Config{}, nil},
+		{fakeengine.Config{BlockSize: -1, Blocks: 1, TokenBudget: -2, MaxRunning: -3, Rank: -4, ChunkTokens: -5},
+			[]string{"BlockSize", "Blocks", "TokenBudget", "MaxRunning", "Rank", "ChunkTokens"}},
+	} {
+		_, err := fakeengine.New(tc.cfg)
+		if (err == nil) != (len(tc.want) == 0) {
+			t.Errorf("New(%+v): %v", tc.cfg, err)
+		}
+		for _, w := range tc.want {
+			if !strings.Contains(err.Error(), w) {
+				t.Errorf("New(%+v): %v, want it to name %s", tc.cfg, err, w)
+			}
+		}
+	}
+
+	r := newRig(t, small(5))
+	for _, q := range []fakeengine.Request{
+		{},
+		{Tokens: count(1, 21)},
+		{Tokens: count(1, 11), MaxTokens: 11},
+		{Tokens: count(1, 11), MaxTokens: -1},
+	} {
+		if _, err := r.Submit(q); err == nil {
+			t.Errorf("a request of %d tokens for %d was accepted", len(q.Tokens), q.MaxTokens)
+		}
+	}
+	r.run(fakeengine.Request{Tokens: count(1, 11), MaxTokens: 10}) // fills the pool
+}
+
+// TestKeepsNoSlices: a caller may use its slices again.
+func TestKeepsNoSlices(t *testing.T) {
+	r := newRig(t, small(20))
+	prompt, output := count(1, 10), count(10, 14)
+	h := r.submit(fakeengine.Request{Tokens: prompt, Output: output})
+	clear(prompt)
+	clear(output)
+	r.drain()
+	r.wantNews("+1:9", "+9:13/8")
+	clear(h.Output())
+	if !slices.Equal(h.Output(), count(10, 14)) {
+		t.Errorf("output %v", h.Output())
+	}
+}
+
+func TestDeterminism(t *testing.T) {
+	run := func() [][]byte {
+		cfg := small(30)
+		cfg.ChunkTokens, cfg.TokenBudget = 8, 24
+		r, random := newRig(t, cfg), rand.New(rand.NewPCG(1, 1))
+		for range 200 {
+			from := 10 * random.Uint32N(5)
+			r.submit(fakeengine.Request{Tokens: count(from, from+1+random.Uint32N(30)), MaxTokens: 1 + random.IntN(9), Greedy: random.IntN(2) == 0})
+			r.step()
+		}
+		r.drain()
+		return r.payloads
+	}
+	a, b := run(), run()
+	if len(a) < 100 || !slices.EqualFunc(a, b, bytes.Equal) {
+		t.Errorf("two runs published %d and %d batches, not the same", len(a), len(b))
+	}
+}
+
+// FuzzSchedule drives an engine by bytes: whatever comes in whatever order, its
+// parts agree, it comes to rest, and every request ends.
+func FuzzSchedule(f *testing.F) {
+	f.Add([]byte{0, 0, 20, 3, 4, 4, 4, 0, 0, 20, 3, 5, 6, 4})
+	f.Add([]byte{2, 0, 30, 9, 0, 30, 9, 0, 30, 9, 4, 4, 4, 4, 8, 1, 4, 7, 4, 4, 4})
+	f.Add(bytes.Repeat([]byte{1, 0, 27, 200, 4, 9, 3}, 20))
+	f.Fuzz(func(t *testing.T, ops []byte) {
+		next := func() int {
+			if len(ops) == 0 {
+				return 0
+			}
+			b := ops[0]
+			ops = ops[1:]
+			return int(b)
+		}
+		config := next()
+		r := newRig(t, fakeengine.Config{
+			BlockSize: 1 + config%5, Blocks: 40, TokenBudget: 5 + config%40, ChunkTokens: config % 7,
+			MaxRunning: 1 + config%6, AdmitByChunk: config&1 > 0, Encoding: fakeengine.Encoding{Form: fakeengine.Form(config % 3)},
+		})
+		var handles []*fakeengine.Handle
+		for len(ops) > 0 && len(handles) < 100 {
+			switch op := next(); op % 10 {
+			case 0, 1, 2:
+				flags := op / 10
+				h, err := r.Submit(fakeengine.Request{
+					Tokens: count(uint32(flags&1), uint32(next()%40)), MaxTokens: next() % 20, Greedy: flags&2 > 0,
+					SkipReadingPrefixCache: flags&4 > 0, ReportFull: flags&8 > 0, Salt: []string{"", "s"}[flags>>4&1],
+				})
+				if err == nil {
+					handles = append(handles, h)
+				}
+			case 7:
+				r.ResetRunning()
+			case 8:
+				if idle := r.Running() == 0; r.Reset() != idle {
+					t.Fatalf("reset with %d running", r.Running())
+				}
+			case 9:
+				r.EvictBlocks(next(), next())
+			case 3:
+				if len(handles) > 0 {
+					handles[next()%len(handles)].Abort()
+				}
+			default:
+				r.step()
+			}
+			if err := r.CheckInvariants(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for n := 0; r.step(); n++ {
+			if n > 100_000 {
+				t.Fatal("the engine does not come to rest")
+			}
+		}
+		for i, h := range handles {
+			if !h.Done() {
+				t.Fatalf("request %d of %d is not done", i, len(handles))
+			}
+		}
+		if r.Free() != 39 {
+			t.Fatalf("%d of 39 blocks are free at rest", r.Free())
+		}
+	})
+}

@@ -1,0 +1,355 @@
+package fakeengine
+
+import (
+	"encoding/binary"
+	"math"
+
+	"github.com/kvindex/kvindex/internal/enginehash"
+)
+
+// Form is the shape that the engine's events have, by the time of its release.
+//
+//	position  BlockStored field             FormMaps  FormArrays12  FormArrays7
+//	1         block_hashes                  always    yes           yes
+//	2         parent_block_hash             always    yes           yes
+//	3         token_ids                     always    yes           yes
+//	4         block_size                    always    yes           yes
+//	5         lora_id                       always    yes           yes
+//	6         medium                        always    yes           yes
+//	7         lora_name                     always    yes
+//	8         extra_keys                    if set    yes
+//	9         group_idx                     always    yes
+//	10        kv_cache_spec_kind            if set    yes
+//	11        kv_cache_spec_sliding_window  if set    yes
+//
+// Position 0 is the tag. BlockRemoved has block_hashes, medium and, but for
+// FormArrays7, group_idx; AllBlocksCleared has nothing. A field that is not
+// set is nil in an array and left out of a map where the table says so
+// (vLLM distributed/kv_events.py, msgspec structs with omit_defaults).
+type Form uint8
+
+// The forms of vLLM's events.
+const (
+	FormMaps     Form = iota // since June 2026; checked against 017e9f4448b7 (2026-08-17)
+	FormArrays12             // the last arrays; checked against 59401ac9f18c (2026-06-09)
+	FormArrays7              // without adapter names and extra keys; checked against 00b31a36a2d0 (2025-11-02)
+)
+
+// Encoding is how an engine writes its batches. The zero value is that of an
+// engine of today with nothing configured: maps, and hashes as integers.
+type Encoding struct {
+	Form Form
+	// ByteHashes writes hashes as the whole digest instead of the integer
+	// Digest.Int (VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0).
+	ByteHashes bool
+}
+
+// Batch is what one message of an engine carries.
+type Batch struct {
+	Time   float64 // the engine's clock in seconds
+	Events []Event
+	Rank   int // data-parallel rank
+}
+
+// Event is a *Stored, a *Removed or a Cleared.
+type Event interface {
+	appendMap(b []byte, e Encoding) []byte
+	appendArray(b []byte, e Encoding) []byte
+}
+
+// The values of fields that the engine fills in for its one group of full
+// attention on the GPU.
+const (
+	MediumGPU         = "GPU"
+	KindFullAttention = "full_attention"
+)
+
+// Stored is a BlockStored event: blocks have entered the cache.
+type Stored struct {
+	Hashes    []enginehash.Digest
+	Parent    *enginehash.Digest // of the first block; nil at the root
+	Tokens    []uint32           // of all blocks, one after the other
+	BlockSize int
+	Adapter   string // lora_name; "" is nil
+	AdapterID int    // lora_id; 0 is nil
+	Medium    string // "" is nil
+	// Extra are the extra keys, one entry for each hash, nil for a block
+	// without any. A nil Extra is a field that is not set.
+	Extra  [][]enginehash.Extra
+	Group  int
+	Kind   string // kv_cache_spec_kind; "" is not set
+	Window int    // kv_cache_spec_sliding_window in tokens; 0 is not set
+}
+
+// Removed is a BlockRemoved event: one copy of each block has left the cache.
+type Removed struct {
+	Hashes []enginehash.Digest
+	Medium string // "" is nil
+	Group  int
+}
+
+// Cleared is an AllBlocksCleared event: the cache was emptied.
+type Cleared struct{}
+
+// IntHash is a hash for a batch that is written by hand: the digest whose
+// integer form is n.
+func IntHash(n uint64) enginehash.Digest {
+	var d enginehash.Digest
+	binary.BigEndian.PutUint64(d[len(d)-8:], n)
+	return d
+}
+
+// Append appends the payload of a batch to b, byte for byte as the engine's
+// own encoder writes it.
+func (e Encoding) Append(b []byte, batch *Batch) []byte {
+	b = appendFloat(appendArrayLen(b, 3), batch.Time)
+	b = appendArrayLen(b, len(batch.Events))
+	for _, ev := range batch.Events {
+		if e.Form == FormMaps {
+			b = ev.appendMap(b, e)
+		} else {
+			b = ev.appendArray(b, e)
+		}
+	}
+	return appendInt(b, int64(batch.Rank))
+}
+
+func (s *Stored) appendMap(b []byte, e Encoding) []byte {
+	fields := 9
+	if s.Extra != nil {
+		fields++
+	}
+	if s.Kind != "" {
+		fields++
+	}
+	if s.Window != 0 {
+		fields++
+	}
+	b = appendMapLen(b, fields)
+	b = appendStr(appendStr(b, "type"), "BlockStored")
+	b = e.appendHashes(appendStr(b, "block_hashes"), s.Hashes)
+	b = s.appendParent(appendStr(b, "parent_block_hash"), e)
+	b = appendTokens(appendStr(b, "token_ids"), s.Tokens)
+	b = appendInt(appendStr(b, "block_size"), int64(s.BlockSize))
+	b = appendIntOrNil(appendStr(b, "lora_id"), s.AdapterID)
+	b = appendStrOrNil(appendStr(b, "medium"), s.Medium)
+	b = appendStrOrNil(appendStr(b, "lora_name"), s.Adapter)
+	if s.Extra != nil {
+		b = s.appendExtra(appendStr(b, "extra_keys"))
+	}
+	b = appendInt(appendStr(b, "group_idx"), int64(s.Group))
+	if s.Kind != "" {
+		b = appendStr(appendStr(b, "kv_cache_spec_kind"), s.Kind)
+	}
+	if s.Window != 0 {
+		b = appendInt(appendStr(b, "kv_cache_spec_sliding_window"), int64(s.Window))
+	}
+	return b
+}
+
+func (s *Stored) appendArray(b []byte, e Encoding) []byte {
+	fields := 12
+	if e.Form == FormArrays7 {
+		fields = 7
+	}
+	b = appendStr(appendArrayLen(b, fields), "BlockStored")
+	b = e.appendHashes(b, s.Hashes)
+	b = s.appendParent(b, e)
+	b = appendTokens(b, s.Tokens)
+	b = appendInt(b, int64(s.BlockSize))
+	b = appendIntOrNil(b, s.AdapterID)
+	b = appendStrOrNil(b, s.Medium)
+	if e.Form == FormArrays7 {
+		return b
+	}
+	b = appendStrOrNil(b, s.Adapter)
+	b = s.appendExtra(b)
+	b = appendInt(b, int64(s.Group))
+	b = appendStrOrNil(b, s.Kind)
+	return appendIntOrNil(b, s.Window)
+}
+
+func (s *Stored) appendParent(b []byte, e Encoding) []byte {
+	if s.Parent == nil {
+		return append(b, mpNil)
+	}
+	return e.appendHash(b, *s.Parent)
+}
+
+func (s *Stored) appendExtra(b []byte) []byte {
+	if s.Extra == nil {
+		return append(b, mpNil)
+	}
+	b = appendArrayLen(b, len(s.Extra))
+	for _, keys := range s.Extra {
+		if len(keys) == 0 {
+			b = append(b, mpNil)
+			continue
+		}
+		b = appendArrayLen(b, len(keys))
+		for _, k := range keys {
+			b = appendExtraKey(b, k)
+		}
+	}
+	return b
+}
+
+func appendExtraKey(b []byte, k enginehash.Extra) []byte {
+	switch k.Kind {
+	case enginehash.ExtraInt:
+		return appendInt(b, k.Int)
+	case enginehash.ExtraMedia:
+		return appendInt(appendStr(appendArrayLen(b, 2), k.Text), k.Int)
+	case enginehash.ExtraBytes:
+		return appendBin(b, []byte(k.Text))
+	}
+	return appendStr(b, k.Text)
+}
+
+func (r *Removed) appendMap(b []byte, e Encoding) []byte {
+	b = appendMapLen(b, 4)
+	b = appendStr(appendStr(b, "type"), "BlockRemoved")
+	b = e.appendHashes(appendStr(b, "block_hashes"), r.Hashes)
+	b = appendStrOrNil(appendStr(b, "medium"), r.Medium)
+	return appendInt(appendStr(b, "group_idx"), int64(r.Group))
+}
+
+func (r *Removed) appendArray(b []byte, e Encoding) []byte {
+	fields := 4
+	if e.Form == FormArrays7 {
+		fields = 3
+	}
+	b = appendStr(appendArrayLen(b, fields), "BlockRemoved")
+	b = e.appendHashes(b, r.Hashes)
+	b = appendStrOrNil(b, r.Medium)
+	if e.Form == FormArrays7 {
+		return b
+	}
+	return appendInt(b, int64(r.Group))
+}
+
+func (Cleared) appendMap(b []byte, _ Encoding) []byte {
+	return appendStr(appendStr(appendMapLen(b, 1), "type"), "AllBlocksCleared")
+}
+
+func (Cleared) appendArray(b []byte, _ Encoding) []byte {
+	return appendStr(appendArrayLen(b, 1), "AllBlocksCleared")
+}
+
+func (e Encoding) appendHashes(b []byte, hashes []enginehash.Digest) []byte {
+	b = appendArrayLen(b, len(hashes))
+	for _, h := range hashes {
+		b = e.appendHash(b, h)
+	}
+	return b
+}
+
+func (e Encoding) appendHash(b []byte, h enginehash.Digest) []byte {
+	if e.ByteHashes {
+		return appendBin(b, h[:])
+	}
+	return appendUint(b, h.Int())
+}
+
+func appendTokens(b []byte, tokens []uint32) []byte {
+	b = appendArrayLen(b, len(tokens))
+	for _, t := range tokens {
+		b = appendUint(b, uint64(t))
+	}
+	return b
+}
+
+// The rest writes MessagePack items, always in their shortest form
+// (https://github.com/msgpack/msgpack/blob/master/spec.md).
+
+const mpNil = 0xc0
+
+func appendIntOrNil(b []byte, n int) []byte {
+	if n == 0 {
+		return append(b, mpNil)
+	}
+	return appendInt(b, int64(n))
+}
+
+func appendStrOrNil(b []byte, s string) []byte {
+	if s == "" {
+		return append(b, mpNil)
+	}
+	return appendStr(b, s)
+}
+
+func appendFloat(b []byte, f float64) []byte {
+	return binary.BigEndian.AppendUint64(append(b, 0xcb), math.Float64bits(f))
+}
+
+func appendUint(b []byte, n uint64) []byte {
+	if n < 1<<7 {
+		return append(b, byte(n))
+	}
+	return appendSized(b, n, [4]byte{0xcc, 0xcd, 0xce, 0xcf})
+}
+
+func appendInt(b []byte, n int64) []byte {
+	switch {
+	case n >= 0:
+		return appendUint(b, uint64(n))
+	case n >= -1<<5:
+		return append(b, byte(n))
+	case n >= math.MinInt8:
+		return append(b, 0xd0, byte(n))
+	case n >= math.MinInt16:
+		return binary.BigEndian.AppendUint16(append(b, 0xd1), uint16(n))
+	case n >= math.MinInt32:
+		return binary.BigEndian.AppendUint32(append(b, 0xd2), uint32(n))
+	}
+	return binary.BigEndian.AppendUint64(append(b, 0xd3), uint64(n))
+}
+
+func appendStr(b []byte, s string) []byte {
+	if len(s) < 1<<5 {
+		b = append(b, 0xa0|byte(len(s)))
+	} else {
+		b = appendSized(b, uint64(len(s)), [4]byte{0xd9, 0xda, 0xdb})
+	}
+	return append(b, s...)
+}
+
+func appendBin(b, data []byte) []byte {
+	return append(appendSized(b, uint64(len(data)), [4]byte{0xc4, 0xc5, 0xc6}), data...)
+}
+
+func appendArrayLen(b []byte, n int) []byte {
+	if n < 1<<4 {
+		return append(b, 0x90|byte(n))
+	}
+	return appendSized16(b, n, 0xdc, 0xdd)
+}
+
+func appendMapLen(b []byte, n int) []byte {
+	if n < 1<<4 {
+		return append(b, 0x80|byte(n))
+	}
+	return appendSized16(b, n, 0xde, 0xdf)
+}
+
+// appendSized writes n after the lead byte for its width: of 1, 2, 4, 8 bytes.
+func appendSized(b []byte, n uint64, leads [4]byte) []byte {
+	switch {
+	case n < 1<<8:
+		return append(b, leads[0], byte(n))
+	case n < 1<<16:
+		return binary.BigEndian.AppendUint16(append(b, leads[1]), uint16(n))
+	case n < 1<<32:
+		return binary.BigEndian.AppendUint32(append(b, leads[2]), uint32(n))
+	}
+	return binary.BigEndian.AppendUint64(append(b, leads[3]), n)
+}
+
+// appendSized16 is appendSized for arrays and maps, which have no form of one
+// byte.
+func appendSized16(b []byte, n int, lead16, lead32 byte) []byte {
+	if n < 1<<16 {
+		return binary.BigEndian.AppendUint16(append(b, lead16), uint16(n))
+	}
+	return binary.BigEndian.AppendUint32(append(b, lead32), uint32(n))
+}
