@@ -25,12 +25,11 @@ def received(socket):
     return socket.recv_multipart()
 
 
-def recv(socket, count):
-    messages = []
-    for _ in range(count):
-        topic, number, payload = received(socket)
-        messages.append([topic.decode(), int.from_bytes(number, "big"), payload.hex()])
-    return messages
+def recv(socket, inbox, count):
+    while len(inbox) < count:
+        inbox.append(received(socket))
+    messages, inbox[:] = inbox[:count], inbox[count:]
+    return [[topic.decode(), int.from_bytes(number, "big"), payload.hex()] for topic, number, payload in messages]
 
 
 def replay(socket, start):
@@ -63,11 +62,25 @@ def main():
     if args.replay:
         dealer.connect(args.replay)
     print(json.dumps({"ok": True, "endpoint": sub.last_endpoint.decode()}), flush=True)
-    for line in sys.stdin:
+    # libzmq subscribes anew on a new connection only when its socket is used, so
+    # wait for messages and commands alike.
+    poller = zmq.Poller()
+    poller.register(sub, zmq.POLLIN)
+    poller.register(sys.stdin, zmq.POLLIN)
+    inbox = []
+    while True:
+        ready = dict(poller.poll())
+        if sub in ready:
+            inbox.append(sub.recv_multipart())
+        if sys.stdin.fileno() not in ready:
+            continue
+        line = sys.stdin.readline()
+        if not line:
+            return
         try:
             command, number = line.split()
             if command == "recv":
-                answer = {"ok": True, "messages": recv(sub, int(number))}
+                answer = {"ok": True, "messages": recv(sub, inbox, int(number))}
             elif command == "replay":
                 answer = {"ok": True, "messages": replay(dealer, int(number))}
             else:

@@ -1,0 +1,511 @@
+package events
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvindex/kvindex/internal/zmtp"
+)
+
+// What a SubscriberConfig leaves zero.
+const (
+	// DefaultMaxMessage is far above what engines send: the events of a million
+	// tokens are some 10 MB.
+	DefaultMaxMessage = 32 << 20
+	// DefaultMaxBuffered bounds, over all connections, the memory of messages
+	// that are larger than 64 KiB.
+	DefaultMaxBuffered = 256 << 20
+	DefaultMaxConns    = 256
+	// DefaultMaxTopics is more than any engine needs, which publishes one.
+	DefaultMaxTopics  = 64
+	DefaultBackoffMin = 100 * time.Millisecond
+	DefaultBackoffMax = 10 * time.Second
+	DefaultHeartbeat  = 10 * time.Second
+)
+
+const (
+	maxTopicBytes = 1 << 10
+	// connectTimeout bounds the dialling, and then the whole handshake.
+	connectTimeout = 5 * time.Second
+)
+
+// ErrRunning is returned by Run while another Run of the Subscriber lasts.
+var ErrRunning = errors.New("events: subscriber is running already")
+
+var errSuperseded = errors.New("a newer connection publishes the same topic")
+
+// SubscriberConfig says whom a Subscriber listens to. Only Endpoint is required,
+// and Pod and Model if it connects; a zero limit is the default of its name.
+type SubscriberConfig struct {
+	// Endpoint is tcp://host:port, an IPv6 host in brackets, or ipc://path. A
+	// host name is resolved at every attempt to connect. With Bind the host may
+	// be *, and port 0 is any free one.
+	Endpoint string
+	// Bind listens at Endpoint for engines that connect. (vLLM connects where its
+	// endpoint has neither *, ::, ipc:// nor inproc://.)
+	Bind bool
+	// Topic is what a topic must begin with; "" is all.
+	Topic string
+	// Pod and Model say whose messages these are. With Bind, what is empty comes
+	// from the topic kv@POD@MODEL, see ParseTopic.
+	Pod, Model string
+
+	MaxMessage  int   // bytes of a message; a peer that sends more is cut off
+	MaxBuffered int64 // bytes of messages that are being received
+	MaxConns    int   // connections, with Bind
+	// MaxTopics bounds the topics of one connection, with Bind: so one engine
+	// cannot invent pods without end.
+	MaxTopics int
+
+	// BackoffMin and BackoffMax bound the time between attempts to connect. It
+	// doubles from one to the next and varies at random by half.
+	BackoffMin, BackoffMax time.Duration
+	// Heartbeat is the silence after which a peer is asked for a sign of life,
+	// if it speaks ZMTP 3.1 as libzmq does since 4.3. A second such silence ends
+	// the connection.
+	Heartbeat time.Duration
+
+	// The hooks may be nil. They are called from the goroutines that read, from
+	// several at once with Bind: they must be quick.
+
+	// OnListen gets the endpoint, with its real port, when Bind listens.
+	OnListen func(endpoint string)
+	// OnConnect gets the peer's endpoint when the subscription was sent to it.
+	OnConnect func(endpoint string)
+	// OnError gets what Run goes on after: lost connections, failed attempts to
+	// connect, errors of the sink. Dropped messages are only counted.
+	OnError func(error)
+}
+
+// SubscriberStats are counts since NewSubscriber.
+type SubscriberStats struct {
+	Messages    uint64 // given to the sink
+	Malformed   uint64 // dropped: not [topic, 8 bytes, payload]
+	BadTopics   uint64 // dropped: not subscribed to, not kv@POD@MODEL, or one too many
+	Superseded  uint64 // dropped: a newer connection publishes the topic
+	SinkErrors  uint64
+	Connects    uint64
+	Disconnects uint64
+	Refused     uint64 // connections closed because there were MaxConns
+}
+
+// Subscriber reads the events that engines publish over ZeroMQ and gives each
+// message to a Sink. It connects to one engine, or listens for many.
+//
+// The messages of one stream are given one at a time, in the order in which
+// they came; with Bind those of different connections come concurrently. What a
+// message points to is valid during the call only. A sink that is slow makes
+// its stream wait, in the end at the publisher, which drops what it cannot
+// queue; an error of the sink is counted and reported, and the message is gone.
+//
+// A stream is the endpoint that is connected to or, with Bind, that endpoint and
+// the topic: an engine that starts anew comes on a new connection with the same
+// topic, and the data-parallel ranks of one pod come with one topic to a port
+// each. The
+// first message after a connection was lost has Reconnected. If two connections
+// publish one topic, the newer one has it, for the older one is what a dead
+// engine left.
+//
+// Peers are not trusted: see SubscriberConfig for what bounds them. But nothing
+// in ZeroMQ proves that a topic is a peer's own, so listen only where engines
+// alone can connect.
+type Subscriber struct {
+	sink    Sink
+	cfg     SubscriberConfig
+	wire    zmtp.Config
+	running atomic.Bool
+
+	messages, malformed, badTopics, superseded  atomic.Uint64
+	sinkErrors, connects, disconnects, refusals atomic.Uint64
+
+	// Of a subscriber that connects; Run's goroutine has it.
+	only        source
+	reconnected bool // a connection was lost since the last message
+
+	// Of a subscriber that listens.
+	bound  string // the endpoint, with its real port; set before links are made
+	topics topics
+	mu     sync.Mutex // guards links, lastID
+	links  map[*link]struct{}
+	lastID uint64
+}
+
+// NewSubscriber checks everything that can be checked without the network. Run
+// does the rest.
+func NewSubscriber(sink Sink, cfg SubscriberConfig) (*Subscriber, error) {
+	if err := cfg.validate(sink); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	return &Subscriber{
+		sink: sink,
+		cfg:  cfg,
+		wire: zmtp.Config{
+			Type:             zmtp.SUB,
+			MaxFrame:         cfg.MaxMessage,
+			MaxMessage:       cfg.MaxMessage,
+			HandshakeTimeout: connectTimeout,
+			Heartbeat:        cfg.Heartbeat,
+			Budget:           zmtp.NewBudget(cfg.MaxBuffered),
+		},
+		only:   source{pod: cfg.Pod, model: cfg.Model, stream: cfg.Endpoint},
+		topics: topics{open: make(map[string]*topic)},
+		links:  make(map[*link]struct{}),
+	}, nil
+}
+
+func (c SubscriberConfig) validate(sink Sink) error {
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("events: subscriber: "+format, args...))
+	}
+	if sink == nil {
+		bad("no sink")
+	}
+	check := zmtp.CheckDial
+	if c.Bind {
+		check = zmtp.CheckListen
+	} else if c.Pod == "" || c.Model == "" {
+		bad("connecting to an engine needs its Pod (%q) and Model (%q)", c.Pod, c.Model)
+	}
+	if err := check(c.Endpoint); err != nil {
+		bad("%w", err)
+	}
+	if len(c.Topic) > maxTopicBytes {
+		bad("Topic has %d bytes, %d are allowed", len(c.Topic), maxTopicBytes)
+	}
+	if c.MaxMessage < 0 || c.MaxBuffered < 0 || c.MaxConns < 0 || c.MaxTopics < 0 {
+		bad("a limit below 0")
+	}
+	if c.BackoffMin < 0 || c.BackoffMax < 0 || c.Heartbeat < 0 {
+		bad("a time below 0")
+	}
+	if d := c.withDefaults(); d.BackoffMin > d.BackoffMax {
+		bad("BackoffMin %v is above BackoffMax %v", d.BackoffMin, d.BackoffMax)
+	} else if d.MaxBuffered < 3*int64(d.MaxMessage) {
+		// While a buffer is doubled there are two.
+		bad("MaxBuffered %d is not three times MaxMessage %d", d.MaxBuffered, d.MaxMessage)
+	}
+	return errors.Join(errs...)
+}
+
+func (c SubscriberConfig) withDefaults() SubscriberConfig {
+	orDefault(&c.MaxMessage, DefaultMaxMessage)
+	orDefault(&c.MaxBuffered, DefaultMaxBuffered)
+	orDefault(&c.MaxConns, DefaultMaxConns)
+	orDefault(&c.MaxTopics, DefaultMaxTopics)
+	orDefault(&c.BackoffMin, DefaultBackoffMin)
+	orDefault(&c.BackoffMax, DefaultBackoffMax)
+	orDefault(&c.Heartbeat, DefaultHeartbeat)
+	return c
+}
+
+func orDefault[T int | int64 | time.Duration](v *T, d T) {
+	if *v == 0 {
+		*v = d
+	}
+}
+
+// Run subscribes until ctx ends, waits for its goroutines and returns ctx's
+// error. Before that it returns only if it cannot listen at Endpoint: a lost or
+// impossible connection is tried again for ever. Run may be called again after
+// it has returned, then going on with the streams it knew.
+func (s *Subscriber) Run(ctx context.Context) error {
+	if !s.running.CompareAndSwap(false, true) {
+		return ErrRunning
+	}
+	defer s.running.Store(false)
+	if s.cfg.Bind {
+		return s.listen(ctx)
+	}
+	return s.connect(ctx)
+}
+
+// Stats returns the counts so far.
+func (s *Subscriber) Stats() SubscriberStats {
+	return SubscriberStats{
+		Messages:    s.messages.Load(),
+		Malformed:   s.malformed.Load(),
+		BadTopics:   s.badTopics.Load(),
+		Superseded:  s.superseded.Load(),
+		SinkErrors:  s.sinkErrors.Load(),
+		Connects:    s.connects.Load(),
+		Disconnects: s.disconnects.Load(),
+		Refused:     s.refusals.Load(),
+	}
+}
+
+// connect keeps one connection to the endpoint.
+func (s *Subscriber) connect(ctx context.Context) error {
+	wait := backoff{min: s.cfg.BackoffMin, max: s.cfg.BackoffMax}
+	for ctx.Err() == nil {
+		start, before := time.Now(), s.messages.Load()
+		err := s.session(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		s.report(err)
+		// A peer that takes connections only to drop them is not hammered.
+		if s.messages.Load() > before || time.Since(start) > s.cfg.BackoffMax {
+			wait.reset()
+		}
+		wait.sleep(ctx)
+	}
+	return ctx.Err()
+}
+
+// session is one connection, from dialling to its loss.
+func (s *Subscriber) session(ctx context.Context) error {
+	conn, err := zmtp.Dial(ctx, s.cfg.Endpoint, s.wire)
+	if err != nil {
+		return fmt.Errorf("events: subscriber: %w", err)
+	}
+	err = s.follow(ctx, conn, s.cfg.Endpoint, s.take)
+	s.reconnected = true
+	return err
+}
+
+// follow subscribes and gives take each message until the connection is lost.
+func (s *Subscriber) follow(ctx context.Context, conn *zmtp.Conn, peer string, take func(topic, payload []byte, seq uint64)) error {
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	prefix := []byte(s.cfg.Topic)
+	if err := conn.Subscribe(s.cfg.Topic); err != nil {
+		return fmt.Errorf("events: subscriber: %w", err)
+	}
+	s.connects.Add(1)
+	defer s.disconnects.Add(1)
+	if s.cfg.OnConnect != nil {
+		s.cfg.OnConnect(peer)
+	}
+	for {
+		m, err := conn.Receive()
+		if err != nil {
+			return fmt.Errorf("events: subscriber: connection lost: %w", err)
+		}
+		switch {
+		case len(m) != 3 || len(m[1]) != 8:
+			s.malformed.Add(1)
+		case !bytes.HasPrefix(m[0], prefix):
+			s.badTopics.Add(1)
+		default:
+			take(m[0], m[2], binary.BigEndian.Uint64(m[1]))
+		}
+	}
+}
+
+// take delivers a message of the one engine that is connected to.
+func (s *Subscriber) take(_, payload []byte, seq uint64) {
+	s.deliver(&s.only, seq, payload, s.reconnected)
+	s.reconnected = false
+}
+
+// source is whose messages a stream has.
+type source struct {
+	pod, model, stream string
+}
+
+func (s *Subscriber) deliver(from *source, seq uint64, payload []byte, reconnected bool) {
+	s.messages.Add(1)
+	_, err := s.sink.IngestMessage(Message{
+		Pod:         from.pod,
+		Model:       from.model,
+		Stream:      from.stream,
+		Seq:         seq,
+		Payload:     payload,
+		Reconnected: reconnected,
+	})
+	if err != nil {
+		s.sinkErrors.Add(1)
+		if s.cfg.OnError != nil {
+			s.cfg.OnError(fmt.Errorf("events: subscriber: message %d of %s: %w", seq, from.stream, err))
+		}
+	}
+}
+
+func (s *Subscriber) report(err error) {
+	if s.cfg.OnError != nil {
+		s.cfg.OnError(err)
+	}
+}
+
+// backoff is the time between attempts: it doubles, and varies by half so that
+// a fleet of subscribers does not come back all at once.
+type backoff struct {
+	min, max, next time.Duration
+}
+
+func (b *backoff) reset() { b.next = 0 }
+
+// sleep returns early when ctx ends.
+func (b *backoff) sleep(ctx context.Context) {
+	b.next = min(max(b.next, b.min), b.max)
+	t := time.NewTimer(b.next/2 + rand.N(b.next/2+1))
+	defer t.Stop()
+	b.next *= 2
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// link is the connection of one engine to a listening subscriber.
+type link struct {
+	id      uint64 // in order of arrival
+	nc      net.Conn
+	heard   atomic.Bool // it has delivered a message
+	sources map[string]*linkSource
+}
+
+// linkSource is a topic as one link publishes it.
+type linkSource struct {
+	source
+	topic      *topic
+	superseded bool // and that was reported
+}
+
+// listen accepts engines.
+func (s *Subscriber) listen(ctx context.Context) error {
+	ln, err := zmtp.Listen(ctx, s.cfg.Endpoint)
+	if err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return fmt.Errorf("events: subscriber: %w", err)
+	}
+	defer ln.Close()
+	defer context.AfterFunc(ctx, func() { _ = ln.Close() })()
+	s.bound = zmtp.Name(ln.Addr())
+	if s.cfg.OnListen != nil {
+		s.cfg.OnListen(s.bound)
+	}
+	var readers sync.WaitGroup
+	defer readers.Wait()
+	wait := backoff{min: s.cfg.BackoffMin, max: s.cfg.BackoffMax}
+	for {
+		nc, err := ln.Accept()
+		if ctx.Err() != nil {
+			if err == nil {
+				_ = nc.Close()
+			}
+			return ctx.Err()
+		}
+		if err != nil { // out of file descriptors, say: it may pass
+			s.report(fmt.Errorf("events: subscriber: accepting at %s: %w", s.cfg.Endpoint, err))
+			wait.sleep(ctx)
+			continue
+		}
+		wait.reset()
+		if l := s.admit(nc); l != nil {
+			readers.Go(func() { s.attend(ctx, l) })
+		}
+	}
+}
+
+// admit makes room for a connection. When there are too many, the oldest one
+// that never delivered a message gives way: an engine comes back by itself, and
+// idlers cannot keep engines out.
+func (s *Subscriber) admit(nc net.Conn) *link {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.links) >= s.cfg.MaxConns {
+		s.refusals.Add(1)
+		idle := s.oldestIdle()
+		if idle == nil {
+			_ = nc.Close()
+			return nil
+		}
+		_ = idle.nc.Close()
+		delete(s.links, idle)
+	}
+	s.lastID++
+	l := &link{id: s.lastID, nc: nc, sources: make(map[string]*linkSource)}
+	s.links[l] = struct{}{}
+	return l
+}
+
+func (s *Subscriber) oldestIdle() (oldest *link) {
+	for l := range s.links {
+		if !l.heard.Load() && (oldest == nil || l.id < oldest.id) {
+			oldest = l
+		}
+	}
+	return oldest
+}
+
+// attend reads from one engine until its connection is lost.
+func (s *Subscriber) attend(ctx context.Context, l *link) {
+	peer := zmtp.Name(l.nc.RemoteAddr())
+	conn, err := zmtp.Handshake(ctx, l.nc, peer, s.wire)
+	if err != nil {
+		err = fmt.Errorf("events: subscriber: %w", err)
+	} else {
+		err = s.follow(ctx, conn, peer, func(topic, payload []byte, seq uint64) { s.takeFrom(l, topic, payload, seq) })
+	}
+	s.mu.Lock()
+	delete(s.links, l)
+	s.mu.Unlock()
+	for name, src := range l.sources {
+		s.topics.leave(name, src.topic, l.id)
+	}
+	if ctx.Err() == nil {
+		s.report(err)
+	}
+}
+
+// takeFrom delivers a message of one of the engines.
+func (s *Subscriber) takeFrom(l *link, name, payload []byte, seq uint64) {
+	src := l.sources[string(name)]
+	if src == nil {
+		if src = s.newSource(l, string(name)); src == nil {
+			s.badTopics.Add(1)
+			return
+		}
+		l.heard.Store(true)
+	}
+	// The lock keeps the messages of a stream in one row: an older connection
+	// cannot slip one in after the first of a newer one.
+	src.topic.mu.Lock()
+	defer src.topic.mu.Unlock()
+	ours, again := src.topic.claim(l.id)
+	if ours {
+		s.deliver(&src.source, seq, payload, again)
+		return
+	}
+	s.superseded.Add(1)
+	if !src.superseded {
+		src.superseded = true
+		s.report(fmt.Errorf("events: subscriber: %s from %s: %w", src.stream, zmtp.Name(l.nc.RemoteAddr()), errSuperseded))
+	}
+}
+
+// newSource returns nil if the topic says nothing, or is one too many.
+func (s *Subscriber) newSource(l *link, name string) *linkSource {
+	if len(l.sources) == s.cfg.MaxTopics || len(name) > maxTopicBytes {
+		return nil
+	}
+	src := &linkSource{source: source{pod: s.cfg.Pod, model: s.cfg.Model, stream: s.bound + " " + name}}
+	if src.pod == "" || src.model == "" {
+		pod, model, err := ParseTopic(name)
+		if err != nil {
+			return nil
+		}
+		if src.pod == "" {
+			src.pod = pod
+		}
+		if src.model == "" {
+			src.model = model
+		}
+	}
+	src.topic = s.topics.join(name)
+	l.sources[name] = src
+	return src
+}

@@ -1,0 +1,462 @@
+package fakeengine_test
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-zeromq/zmq4"
+
+	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/zmtp"
+	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
+)
+
+// publisherPatience bounds every wait of these tests.
+const publisherPatience = 20 * time.Second
+
+func publisherContext(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), publisherPatience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func newPublisher(t *testing.T, cfg fakeengine.PublisherConfig) *fakeengine.Publisher {
+	t.Helper()
+	zmtptest.NoLeaks(t)
+	p, err := fakeengine.NewPublisher(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for range 2 {
+			if err := p.Close(); err != nil {
+				t.Errorf("Close: %v", err)
+			}
+		}
+	})
+	return p
+}
+
+func publisherDial(t *testing.T, endpoint string, kind zmtp.SocketType) *zmtp.Conn {
+	t.Helper()
+	c, err := zmtp.Dial(publisherContext(t), endpoint, zmtp.Config{Type: kind})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func publisherWait(t *testing.T, p *fakeengine.Publisher, n int) {
+	t.Helper()
+	if err := p.WaitSubscribers(publisherContext(t), n); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func publisherSubscribe(t *testing.T, p *fakeengine.Publisher, prefix string) *zmtp.Conn {
+	t.Helper()
+	c := publisherDial(t, p.Endpoint(), zmtp.SUB)
+	if err := c.Subscribe(prefix); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// expectBatch reads one message.
+func expectBatch(t *testing.T, c *zmtp.Conn, topic string, seq uint64, payload string) {
+	t.Helper()
+	m, err := c.Receive()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(m) != 3 || string(m[0]) != topic || len(m[1]) != 8 || binary.BigEndian.Uint64(m[1]) != seq || string(m[2]) != payload {
+		t.Fatalf("got %q, want [%s %d %q]", m, topic, seq, payload)
+	}
+}
+
+func TestPublisherPublishes(t *testing.T) {
+	for name, cfg := range map[string]fakeengine.PublisherConfig{
+		"tcp": {Topic: "kv@pod@model"},
+		"ipc": {Topic: "kv@pod@model", Endpoint: "ipc://" + filepath.Join(t.TempDir(), "pub")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPublisher(t, cfg)
+			all := publisherSubscribe(t, p, "")
+			some := publisherSubscribe(t, p, "kv@pod")
+			publisherSubscribe(t, p, "kv@other")
+			publisherWait(t, p, 2)
+			for i := range uint64(500) {
+				if seq := p.Publish(fmt.Append(nil, "batch ", i)); seq != i {
+					t.Fatalf("number %d, want %d", seq, i)
+				}
+			}
+			for i := range uint64(500) {
+				expectBatch(t, all, "kv@pod@model", i, fmt.Sprint("batch ", i))
+				expectBatch(t, some, "kv@pod@model", i, fmt.Sprint("batch ", i))
+			}
+		})
+	}
+}
+
+func TestPublisherForgetsCancelled(t *testing.T) {
+	p := newPublisher(t, fakeengine.PublisherConfig{Topic: "kv"})
+	nc, err := net.Dial("tcp", strings.TrimPrefix(p.Endpoint(), "tcp://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	say := func(b []byte) {
+		if _, err := nc.Write(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	say(zmtptest.Hello(1, "SUB"))
+	say(zmtptest.Command("SUBSCRIBE", "k"))
+	say(zmtptest.Command("SUBSCRIBE", "k"))
+	say(zmtptest.Command("CANCEL", "k"))
+	publisherWait(t, p, 1)
+	say(zmtptest.Command("CANCEL", "k"))
+	say(zmtptest.Command("CANCEL", "never was"))
+	say(zmtptest.Message("\x01other")) // in the form of 3.0
+	say(zmtptest.Message("\x01kv"))
+	say(zmtptest.Message("\x00kv"))
+	other := publisherSubscribe(t, p, "kv")
+	publisherWait(t, p, 1)
+	p.Publish([]byte("x"))
+	expectBatch(t, other, "kv", 0, "x")
+}
+
+func replayBatches(t *testing.T, c *zmtp.Conn, start uint64) (numbers []uint64, payloads []string) {
+	t.Helper()
+	if err := c.Send(nil, binary.BigEndian.AppendUint64(nil, start)); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		m, err := c.Receive()
+		if err != nil || len(m) != 3 || len(m[0]) != 0 || len(m[1]) != 8 {
+			t.Fatalf("got %q, %v", m, err)
+		}
+		seq := binary.BigEndian.Uint64(m[1])
+		if seq == 1<<64-1 && len(m[2]) == 0 {
+			return numbers, payloads
+		}
+		numbers = append(numbers, seq)
+		payloads = append(payloads, string(m[2]))
+	}
+}
+
+func TestPublisherReplays(t *testing.T) {
+	p := newPublisher(t, fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0", Buffer: 100})
+	sub := publisherSubscribe(t, p, "")
+	publisherWait(t, p, 1)
+	for i := range 250 {
+		if i%10 == 3 {
+			p.Skip(fmt.Append(nil, i))
+		} else {
+			p.Publish(fmt.Append(nil, i))
+		}
+	}
+	for i := range uint64(250) {
+		if i%10 != 3 {
+			expectBatch(t, sub, "", i, fmt.Sprint(i))
+		}
+	}
+	dealer := publisherDial(t, p.ReplayEndpoint(), zmtp.DEALER)
+	for _, malformed := range [][][]byte{{[]byte("8 bytes!")}, {nil, nil, make([]byte, 8)}, {nil, []byte("7 bytes")}} {
+		if err := dealer.Send(malformed...); err != nil { // not answered
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct{ start, first, count uint64 }{
+		{0, 150, 100}, {150, 150, 100}, {151, 151, 99}, {249, 249, 1}, {250, 0, 0}, {1<<64 - 1, 0, 0},
+	} {
+		numbers, payloads := replayBatches(t, dealer, tt.start)
+		if uint64(len(numbers)) != tt.count {
+			t.Fatalf("from %d: %d batches, want %d", tt.start, len(numbers), tt.count)
+		}
+		for i, seq := range numbers {
+			if want := tt.first + uint64(i); seq != want || payloads[i] != fmt.Sprint(want) {
+				t.Fatalf("from %d: batch %d has number %d and %q", tt.start, i, seq, payloads[i])
+			}
+		}
+	}
+}
+
+func TestPublisherRestarts(t *testing.T) {
+	p := newPublisher(t, fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0"})
+	sub := publisherSubscribe(t, p, "")
+	dealer := publisherDial(t, p.ReplayEndpoint(), zmtp.DEALER)
+	publisherWait(t, p, 1)
+	p.Publish([]byte("before"))
+	expectBatch(t, sub, "", 0, "before")
+	if n, _ := replayBatches(t, dealer, 0); len(n) != 1 {
+		t.Fatalf("replayed %d", n)
+	}
+	endpoint, replay := p.Endpoint(), p.ReplayEndpoint()
+	if err := p.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []*zmtp.Conn{sub, dealer} {
+		if m, err := c.Receive(); err == nil {
+			t.Errorf("received %q over a restart", m)
+		}
+	}
+	if p.Endpoint() != endpoint || p.ReplayEndpoint() != replay {
+		t.Error("the endpoints changed")
+	}
+	if n, _ := replayBatches(t, publisherDial(t, replay, zmtp.DEALER), 0); len(n) != 0 {
+		t.Errorf("replayed %d after a restart", n)
+	}
+	sub = publisherSubscribe(t, p, "")
+	publisherWait(t, p, 1)
+	p.Publish([]byte("after"))
+	expectBatch(t, sub, "", 0, "after")
+}
+
+func TestPublisherConnects(t *testing.T) {
+	ln, err := zmtp.Listen(t.Context(), "tcp://127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	p := newPublisher(t, fakeengine.PublisherConfig{Endpoint: zmtp.Name(ln.Addr()), Connect: true, Topic: "kv@a@b"})
+	for range 2 { // the second time after a restart
+		nc, err := ln.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		sub, err := zmtp.Handshake(t.Context(), nc, "the publisher", zmtp.Config{Type: zmtp.SUB})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := sub.Subscribe(""); err != nil {
+			t.Fatal(err)
+		}
+		publisherWait(t, p, 1)
+		p.Publish([]byte("x"))
+		expectBatch(t, sub, "kv@a@b", 0, "x")
+		if err := p.Restart(); err != nil {
+			t.Fatal(err)
+		}
+		sub.Close()
+	}
+}
+
+// A subscriber that does not read loses what does not fit its queue, and nobody
+// else does.
+func TestPublisherDropsForTheSlow(t *testing.T) {
+	const queue, published = 10, 3000
+	p := newPublisher(t, fakeengine.PublisherConfig{Queue: queue, Buffer: 1})
+	slow := publisherSubscribe(t, p, "")
+	publisherWait(t, p, 1)
+	payload := make([]byte, 64<<10) // 200 MB in all: more than any socket's buffer
+	for range published {
+		p.Publish(payload)
+	}
+	quick := publisherSubscribe(t, p, "")
+	publisherWait(t, p, 2)
+	last := p.Publish([]byte("to the quick"))
+	expectBatch(t, quick, "", last, "to the quick")
+
+	var received, next uint64
+	for ; ; received++ {
+		m, err := slow.Receive()
+		if err != nil {
+			t.Fatal(err)
+		}
+		seq := binary.BigEndian.Uint64(m[1])
+		if seq < next {
+			t.Fatalf("number %d after %d", seq, next-1)
+		}
+		next = seq + 1
+		if len(m[2]) == 0 {
+			break
+		}
+		p.Publish(nil) // an end to find, as soon as there is room for it
+	}
+	if received == 0 || received > published/2 {
+		t.Errorf("the slow one received %d of %d", received, published)
+	}
+}
+
+func TestPublisherIgnoresStrangers(t *testing.T) {
+	p := newPublisher(t, fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0"})
+	for _, endpoint := range []string{p.Endpoint(), p.ReplayEndpoint()} {
+		for _, script := range [][]byte{
+			nil,
+			[]byte("GET / HTTP/1.1\r\n\r\n"),
+			zmtptest.Greeting(1)[:20],
+			zmtptest.Hello(1, "PULL"),
+			append(zmtptest.Hello(1, "SUB"), zmtptest.LongHeader(0, 1<<60)...),
+			append(zmtptest.Hello(1, "DEALER"), zmtptest.LongHeader(4, 1<<40)...),
+		} {
+			nc, err := net.Dial("tcp", strings.TrimPrefix(endpoint, "tcp://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer nc.Close() // until then it stays and says no more
+			if _, err := nc.Write(script); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	sub := publisherSubscribe(t, p, "")
+	publisherWait(t, p, 1)
+	p.Publish([]byte("x"))
+	expectBatch(t, sub, "", 0, "x")
+	if n, _ := replayBatches(t, publisherDial(t, p.ReplayEndpoint(), zmtp.DEALER), 0); len(n) != 1 {
+		t.Errorf("replayed %d", n)
+	}
+}
+
+func TestPublisherErrors(t *testing.T) {
+	zmtptest.NoLeaks(t)
+	for _, cfg := range []fakeengine.PublisherConfig{
+		{Endpoint: "127.0.0.1:5557"},
+		{Endpoint: "tcp://*:5557", Connect: true},
+		{Replay: "tcp://nowhere"},
+		{Buffer: -1},
+		{Queue: -1},
+	} {
+		if p, err := fakeengine.NewPublisher(cfg); err == nil {
+			p.Close()
+			t.Errorf("%+v was taken", cfg)
+		}
+	}
+	p := newPublisher(t, fakeengine.PublisherConfig{})
+	ctx, cancel := context.WithCancel(t.Context())
+	waited := make(chan error, 2)
+	go func() { waited <- p.WaitSubscribers(ctx, 1) }()
+	cancel()
+	if err := <-waited; !errors.Is(err, context.Canceled) {
+		t.Errorf("WaitSubscribers: %v, want %v", err, context.Canceled)
+	}
+	go func() { waited <- p.WaitSubscribers(t.Context(), 1) }()
+	p.Close()
+	if err := <-waited; !errors.Is(err, fakeengine.ErrPublisherClosed) {
+		t.Errorf("WaitSubscribers: %v, want %v", err, fakeengine.ErrPublisherClosed)
+	}
+	if err := p.Restart(); !errors.Is(err, fakeengine.ErrPublisherClosed) {
+		t.Errorf("Restart: %v, want %v", err, fakeengine.ErrPublisherClosed)
+	}
+}
+
+func TestPublisherTalksToZMQ4(t *testing.T) {
+	p := newPublisher(t, fakeengine.PublisherConfig{Topic: "kv@pod@model", Replay: "tcp://127.0.0.1:0"})
+	sub := zmq4.NewSub(publisherContext(t))
+	defer sub.Close()
+	if err := sub.SetOption(zmq4.OptionSubscribe, "kv@"); err != nil {
+		t.Fatal(err)
+	}
+	if err := sub.Dial(p.Endpoint()); err != nil {
+		t.Fatal(err)
+	}
+	publisherWait(t, p, 1)
+	const n = 1000
+	payload := func(i int) []byte { return []byte(strings.Repeat("p", i) + fmt.Sprint(i)) }
+	for i := range n {
+		p.Publish(payload(i))
+	}
+	for i := range n {
+		m, err := sub.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(m.Frames) != 3 || string(m.Frames[0]) != "kv@pod@model" || binary.BigEndian.Uint64(m.Frames[1]) != uint64(i) || string(m.Frames[2]) != string(payload(i)) {
+			t.Fatalf("message %d: %q", i, m.Frames)
+		}
+	}
+	dealer := zmq4.NewDealer(publisherContext(t))
+	defer dealer.Close()
+	if err := dealer.Dial(p.ReplayEndpoint()); err != nil {
+		t.Fatal(err)
+	}
+	if err := dealer.SendMulti(zmq4.NewMsgFrom(nil, binary.BigEndian.AppendUint64(nil, 990))); err != nil {
+		t.Fatal(err)
+	}
+	for i := 990; ; i++ {
+		m, err := dealer.Recv()
+		if err != nil || len(m.Frames) != 3 {
+			t.Fatalf("replay %d: %q, %v", i, m.Frames, err)
+		}
+		seq := binary.BigEndian.Uint64(m.Frames[1])
+		if i == n {
+			if seq != 1<<64-1 || len(m.Frames[2]) != 0 {
+				t.Errorf("the end of the replay is %q", m.Frames)
+			}
+			break
+		}
+		if seq != uint64(i) || string(m.Frames[2]) != string(payload(i)) {
+			t.Fatalf("replay %d: %q", i, m.Frames)
+		}
+	}
+}
+
+func TestPublisherTalksToLibzmq(t *testing.T) {
+	dir := t.TempDir()
+	for name, cfg := range map[string]fakeengine.PublisherConfig{
+		"tcp": {Replay: "tcp://127.0.0.1:0"},
+		"ipc": {Endpoint: "ipc://" + filepath.Join(dir, "pub"), Replay: "ipc://" + filepath.Join(dir, "replay")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg.Topic = "kv@pod@model"
+			zmtptest.NeedLibzmq(t)
+			p := newPublisher(t, cfg)
+			peer := zmtptest.StartPython(t, "testdata/subscriber.py", p.Endpoint(), "--topic", "kv@", "--replay", p.ReplayEndpoint())
+			publisherWait(t, p, 1)
+			libzmqReceives(t, p, peer)
+			p.Skip([]byte("lost"))
+			answer, err := peer.Do("replay 98")
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := fmt.Sprintf("[[98 %x] [99 %x] [100 %x]]", publisherPayload(98), publisherPayload(99), "lost")
+			if got := fmt.Sprint(answer["messages"]); got != want {
+				t.Errorf("replay: %.300s, want %.300s", got, want)
+			}
+			if err := p.Restart(); err != nil {
+				t.Fatal(err)
+			}
+			publisherWait(t, p, 1) // libzmq comes back by itself
+			libzmqReceives(t, p, peer)
+		})
+	}
+}
+
+func TestPublisherConnectsToLibzmq(t *testing.T) {
+	zmtptest.NeedLibzmq(t)
+	zmtptest.NoLeaks(t)
+	peer := zmtptest.StartPython(t, "testdata/subscriber.py", "tcp://127.0.0.1:*", "--bind")
+	p := newPublisher(t, fakeengine.PublisherConfig{Endpoint: peer.Ready["endpoint"].(string), Connect: true, Topic: "kv@pod@model"})
+	publisherWait(t, p, 1)
+	libzmqReceives(t, p, peer)
+}
+
+func publisherPayload(i int) []byte { return []byte(strings.Repeat("x", 3*i) + fmt.Sprint(i)) }
+
+// libzmqReceives publishes 100 batches from number 0 on.
+func libzmqReceives(t *testing.T, p *fakeengine.Publisher, peer *zmtptest.Python) {
+	t.Helper()
+	for i := range 100 {
+		p.Publish(publisherPayload(i))
+	}
+	answer, err := peer.Do("recv 100")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, m := range answer["messages"].([]any) {
+		want := fmt.Sprint([]any{"kv@pod@model", i, hex.EncodeToString(publisherPayload(i))})
+		if got := fmt.Sprint(m); got != want {
+			t.Fatalf("message %d: %.100s, want %.100s", i, got, want)
+		}
+	}
+}

@@ -1,0 +1,139 @@
+package zmtp_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kvindex/kvindex/internal/zmtp"
+	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
+)
+
+// memory is a connection that reads from one buffer and writes to another.
+type memory struct {
+	net.Conn
+	in  io.Reader
+	out bytes.Buffer
+}
+
+func (m *memory) Read(b []byte) (int, error)       { return m.in.Read(b) }
+func (m *memory) Write(b []byte) (int, error)      { return m.out.Write(b) }
+func (m *memory) Close() error                     { return nil }
+func (m *memory) SetReadDeadline(time.Time) error  { return nil }
+func (m *memory) SetWriteDeadline(time.Time) error { return nil }
+
+func FuzzReceive(f *testing.F) {
+	for _, hello := range [][]byte{zmtptest.Hello(0, "PUB"), zmtptest.Hello(1, "PUB"), zmtptest.Hello(1, "SUB"), zmtptest.Hello(1, "ROUTER"), zmtptest.Greeting(1)} {
+		for _, rest := range [][]byte{
+			zmtptest.Message("topic", "12345678", "payload"),
+			zmtptest.Message("\x01topic"),
+			zmtptest.Command("PING", "\x00\x00context"),
+			zmtptest.Command("SUBSCRIBE", "topic"),
+			zmtptest.Command("ERROR", "\x02no"),
+			slices.Concat(zmtptest.Frame(1, "a"), zmtptest.Command("PING", "\x00\x00"), zmtptest.Frame(0, "b")),
+			zmtptest.LongHeader(0, 1<<60),
+			zmtptest.LongHeader(5, 1<<20),
+			zmtptest.Message(string(make([]byte, 5000))),
+		} {
+			f.Add(slices.Concat(hello, rest), byte(0))
+			f.Add(slices.Concat(hello, rest), byte(1))
+		}
+	}
+	types := []zmtp.SocketType{zmtp.SUB, zmtp.PUB, zmtp.DEALER, zmtp.ROUTER}
+	f.Fuzz(func(t *testing.T, input []byte, socket byte) {
+		cfg := zmtp.Config{Type: types[int(socket)%len(types)], MaxFrame: 1 << 20, MaxMessage: 2 << 20, MaxFrames: 4, MaxCommand: 1 << 10}
+		before := allocated()
+		messages, err := receiveAll(t, &memory{in: bytes.NewReader(input)}, cfg)
+		if err == nil {
+			t.Fatal("no error at the end of the input")
+		}
+		// First buffers and what the harness itself takes, then the doubling
+		// and, for each PING of 7 bytes or more, a PONG.
+		if got, most := allocated()-before, uint64(512<<10+64*len(input)); got > most {
+			t.Fatalf("%d bytes allocated for %d of input, %d messages", got, len(input), messages)
+		}
+	})
+}
+
+func receiveAll(t *testing.T, nc net.Conn, cfg zmtp.Config) (n int, err error) {
+	c, err := zmtp.Handshake(t.Context(), nc, "the peer", cfg)
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	for ; ; n++ {
+		if cfg.Type == zmtp.PUB {
+			if _, _, err = c.ReceiveSubscription(); err != nil {
+				return n, err
+			}
+			continue
+		}
+		m, err := c.Receive()
+		if err != nil {
+			return n, err
+		}
+		total := 0
+		for _, f := range m {
+			total += len(f)
+		}
+		if len(m) == 0 || len(m) > cfg.MaxFrames || total > cfg.MaxMessage {
+			t.Fatalf("a message of %d frames, %d bytes", len(m), total)
+		}
+	}
+}
+
+// What one end sends is what the other receives, however the bytes are cut.
+func FuzzRoundTrip(f *testing.F) {
+	f.Add([]byte("topic"), []byte("12345678"), []byte("payload"), byte(1))
+	f.Add([]byte{}, make([]byte, 255), make([]byte, 256), byte(7))
+	f.Add(make([]byte, 70000), []byte{}, []byte{}, byte(255))
+	f.Fuzz(func(t *testing.T, a, b, payload []byte, cut byte) {
+		out := &memory{in: bytes.NewReader(zmtptest.Hello(1, "SUB"))}
+		pub, err := zmtp.Handshake(t.Context(), out, "the peer", zmtp.Config{Type: zmtp.PUB})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pub.Close()
+		for range 3 {
+			if err := errors.Join(pub.Buffer(a, b, payload), pub.Buffer(payload), pub.Send(b, a)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		in := &memory{in: &chopped{out.out.Bytes(), int(cut) + 1}}
+		sub, err := zmtp.Handshake(t.Context(), in, "the peer", zmtp.Config{Type: zmtp.SUB})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer sub.Close()
+		for range 3 {
+			for _, want := range [][][]byte{{a, b, payload}, {payload}, {b, a}} {
+				got, err := sub.Receive()
+				if err != nil || !slices.EqualFunc(got, want, bytes.Equal) {
+					t.Fatalf("sent %q, received %q, %v", want, got, err)
+				}
+			}
+		}
+		if _, err := sub.Receive(); !errors.Is(err, io.EOF) {
+			t.Fatalf("at the end: %v", err)
+		}
+	})
+}
+
+// chopped gives out a few bytes at a time.
+type chopped struct {
+	rest []byte
+	size int
+}
+
+func (c *chopped) Read(b []byte) (int, error) {
+	if len(c.rest) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(b, c.rest[:min(c.size, len(c.rest))])
+	c.rest = c.rest[n:]
+	return n, nil
+}

@@ -1,0 +1,193 @@
+package zmtp
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The greeting, 64 bytes: signature (10: ff, 8 of padding, 7f), version (2),
+// mechanism (20), as-server (1), filler (31). Of older versions only the first
+// bytes have this form, so they are judged as they come.
+const (
+	greetingSize   = 64
+	signatureSize  = 10
+	mechanismStart = 12
+	mechanismEnd   = 32
+
+	majorVersion = 3
+	minorVersion = 1
+)
+
+// Handshake makes a Conn of an open connection, dialled or accepted: with the
+// NULL mechanism both ends do the same. name stands for the peer in errors.
+// Handshake closes nc if it fails, and fails when ctx ends.
+func Handshake(ctx context.Context, nc net.Conn, name string, cfg Config) (*Conn, error) {
+	cfg = cfg.withDefaults()
+	c := newConn(nc, name, cfg)
+	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+	err := c.handshake()
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		_ = c.Close()
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return nil, fmt.Errorf("zmtp: handshake with %s: %w", name, err)
+	}
+	return c, nil
+}
+
+func (c *Conn) handshake() error {
+	accepts := c.cfg.Type.accepts()
+	if accepts == nil {
+		return fmt.Errorf("socket type %q is not supported", c.cfg.Type)
+	}
+	c.deadline = time.Now().Add(c.cfg.HandshakeTimeout)
+	if err := c.greet(); err != nil {
+		return err
+	}
+	if err := c.sendCommand("READY", c.metadata()); err != nil {
+		return err
+	}
+	peer, err := c.readReady()
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(accepts, peer) {
+		return fmt.Errorf("%w: a %s socket cannot talk to %q", ErrProtocol, c.cfg.Type, peer)
+	}
+	c.out.timeout = c.cfg.WriteTimeout
+	return nil
+}
+
+func (c *Conn) greet() error {
+	var g [greetingSize]byte
+	g[0], g[signatureSize-1] = 0xff, 0x7f
+	g[signatureSize], g[signatureSize+1] = majorVersion, minorVersion
+	copy(g[mechanismStart:mechanismEnd], "NULL")
+	if _, err := c.out.Write(g[:]); err != nil {
+		return err
+	}
+	if err := c.need(1); err != nil {
+		return midway(err)
+	}
+	if b := c.window()[0]; b != 0xff {
+		return fmt.Errorf("%w: a greeting begins with ff, not %02x", ErrProtocol, b)
+	}
+	if err := c.need(signatureSize + 1); err != nil {
+		return midway(err)
+	}
+	if b := c.window()[signatureSize-1]; b != 0x7f {
+		return fmt.Errorf("%w: a signature ends with 7f, not %02x", ErrProtocol, b)
+	}
+	if v := c.window()[signatureSize]; v < majorVersion {
+		return fmt.Errorf("%w: the peer speaks version %d, older than 3.0", ErrProtocol, v)
+	}
+	if err := c.need(greetingSize); err != nil {
+		return midway(err)
+	}
+	w := c.window()
+	if m := string(bytes.TrimRight(w[mechanismStart:mechanismEnd], "\x00")); m != "NULL" {
+		return fmt.Errorf("%w: the peer wants the mechanism %q, not NULL", ErrProtocol, m)
+	}
+	// A later major version falls back to the one that we named, 3.1.
+	c.is31 = w[signatureSize] > majorVersion || w[signatureSize+1] >= 1
+	c.start += greetingSize
+	return nil
+}
+
+// metadata is what READY says of this end.
+func (c *Conn) metadata() []byte {
+	b := appendProperty(nil, "Socket-Type", string(c.cfg.Type))
+	if c.cfg.Type == DEALER || c.cfg.Type == ROUTER {
+		b = appendProperty(b, "Identity", "")
+	}
+	return b
+}
+
+func appendProperty(b []byte, name, value string) []byte {
+	b = append(b, byte(len(name)))
+	b = append(b, name...)
+	b = binary.BigEndian.AppendUint32(b, uint32(len(value)))
+	return append(b, value...)
+}
+
+// readReady returns the peer's socket type.
+func (c *Conn) readReady() (string, error) {
+	f, err := c.frame(0, c.cfg.MaxCommand)
+	if err != nil {
+		return "", midway(err)
+	}
+	if f.flags&flagCommand == 0 {
+		return "", fmt.Errorf("%w: a message before READY", ErrProtocol)
+	}
+	cmd, err := parseCommand(c.body(f))
+	if err != nil {
+		return "", err
+	}
+	c.start += f.end
+	switch string(cmd.name) {
+	case "READY":
+		return socketType(cmd.data)
+	case "ERROR":
+		return "", cmd.refusal()
+	}
+	return "", fmt.Errorf("%w: %.20q where READY must be", ErrProtocol, cmd.name)
+}
+
+// socketType finds the Socket-Type in a READY's metadata.
+func socketType(data []byte) (string, error) {
+	found, value := false, ""
+	for len(data) > 0 {
+		name, v, rest, err := nextProperty(data)
+		if err != nil {
+			return "", err
+		}
+		if strings.EqualFold(string(name), "Socket-Type") {
+			if found {
+				return "", fmt.Errorf("%w: two socket types", ErrProtocol)
+			}
+			found, value = true, string(v)
+		}
+		data = rest
+	}
+	if !found {
+		return "", fmt.Errorf("%w: no socket type", ErrProtocol)
+	}
+	return value, nil
+}
+
+// nextProperty splits the first property off metadata: the length of the name
+// (1 byte), the name, the length of the value (4 bytes), the value.
+func nextProperty(data []byte) (name, value, rest []byte, err error) {
+	n := int(data[0])
+	data = data[1:]
+	if n == 0 || len(data) < n+4 {
+		return nil, nil, nil, fmt.Errorf("%w: metadata with a broken name", ErrProtocol)
+	}
+	name, data = data[:n], data[n:]
+	size := binary.BigEndian.Uint32(data)
+	data = data[4:]
+	if uint64(size) > uint64(len(data)) {
+		return nil, nil, nil, fmt.Errorf("%w: metadata with a broken value", ErrProtocol)
+	}
+	return name, data[:size], data[size:], nil
+}
+
+// midway turns the end of a connection where no end may be into an error that
+// says so.
+func midway(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}

@@ -1,0 +1,151 @@
+// Package zmtp speaks ZeroMQ's wire protocol, ZMTP 3.0 and 3.1 (ZeroMQ RFC 23
+// and RFC 37) with the NULL mechanism, over TCP and Unix sockets: as much of it
+// as event streams need, the SUB and DEALER sockets of a reader of events and
+// the PUB and ROUTER sockets of an engine.
+//
+// [Dial] opens a connection, [Listen] and [Handshake] accept one. A [Conn] is
+// one connection to one peer: queues, redialling and fan-out are the caller's.
+// The package starts no goroutine.
+//
+// A peer is not trusted. Every wait has a deadline, every size a limit, and the
+// memory that a connection takes follows the bytes that came, never the length
+// that a frame claims.
+package zmtp
+
+import (
+	"errors"
+	"sync/atomic"
+	"time"
+)
+
+var (
+	// ErrProtocol is wrapped by errors about a peer that breaks the protocol,
+	// speaks another version or mechanism, or is a socket of the wrong type.
+	ErrProtocol = errors.New("protocol error")
+	// ErrLimit is wrapped by errors about a peer that sends more than the
+	// limits in Config allow.
+	ErrLimit = errors.New("limit exceeded")
+	// ErrRefused is wrapped by errors about an ERROR command from the peer.
+	ErrRefused = errors.New("refused by the peer")
+)
+
+// The limits and times of a Config that leaves them zero.
+const (
+	DefaultMaxFrame   = 32 << 20 // bytes
+	DefaultMaxFrames  = 16
+	DefaultMaxMessage = 32 << 20 // bytes
+	DefaultMaxCommand = 8 << 10  // bytes
+
+	DefaultHandshakeTimeout = 5 * time.Second
+	DefaultMessageTimeout   = 30 * time.Second
+	DefaultWriteTimeout     = 10 * time.Second
+	DefaultHeartbeat        = 10 * time.Second
+)
+
+// SocketType is the ZeroMQ socket that a connection belongs to, as it is
+// spelled on the wire.
+type SocketType string
+
+// The socket types that a Config can have.
+const (
+	SUB    SocketType = "SUB"
+	DEALER SocketType = "DEALER"
+	PUB    SocketType = "PUB"
+	ROUTER SocketType = "ROUTER"
+)
+
+// publishes tells the end that sends the bulk from the end that receives it.
+func (t SocketType) publishes() bool { return t == PUB || t == ROUTER }
+
+// accepts lists the socket types that a peer may have.
+func (t SocketType) accepts() []string {
+	switch t {
+	case SUB:
+		return []string{"PUB", "XPUB"}
+	case PUB:
+		return []string{"SUB", "XSUB"}
+	case DEALER:
+		return []string{"ROUTER", "REP", "DEALER"}
+	case ROUTER:
+		return []string{"DEALER", "REQ", "ROUTER"}
+	}
+	return nil
+}
+
+// Config says how a connection behaves. Only Type is required: whatever is zero
+// is the default of its name.
+type Config struct {
+	Type SocketType
+
+	MaxFrame   int // bytes of one frame of a message
+	MaxFrames  int // frames of one message
+	MaxMessage int // bytes of all frames of one message
+	MaxCommand int // bytes of one command, the handshake's metadata included
+
+	// HandshakeTimeout bounds the dialling, and then the whole handshake.
+	HandshakeTimeout time.Duration
+	// MessageTimeout bounds the time from the first byte of a message to its last.
+	MessageTimeout time.Duration
+	// WriteTimeout bounds each write to the network; below 0 there is none.
+	WriteTimeout time.Duration
+	// Heartbeat is the silence after which the peer gets a PING; if the next
+	// such time is silent too, the connection is given up. Peers that speak 3.0
+	// know no PING: there TCP's keepalive finds a dead host.
+	Heartbeat time.Duration
+
+	// Budget is shared with other connections; nil is no bound.
+	Budget *Budget
+}
+
+func (c Config) withDefaults() Config {
+	orInt := func(v *int, d int) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	orTime := func(v *time.Duration, d time.Duration) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	orInt(&c.MaxFrame, DefaultMaxFrame)
+	orInt(&c.MaxFrames, DefaultMaxFrames)
+	orInt(&c.MaxMessage, DefaultMaxMessage)
+	orInt(&c.MaxCommand, DefaultMaxCommand)
+	orTime(&c.HandshakeTimeout, DefaultHandshakeTimeout)
+	orTime(&c.MessageTimeout, DefaultMessageTimeout)
+	orTime(&c.WriteTimeout, DefaultWriteTimeout)
+	orTime(&c.Heartbeat, DefaultHeartbeat)
+	return c
+}
+
+// A Budget bounds the memory that connections hold together for messages that
+// do not fit their first buffers. A connection that would exceed it fails with
+// ErrLimit. It is safe for concurrent use.
+type Budget struct {
+	free atomic.Int64
+}
+
+// NewBudget returns a budget of that many bytes.
+func NewBudget(bytes int64) *Budget {
+	b := new(Budget)
+	b.free.Store(bytes)
+	return b
+}
+
+func (b *Budget) take(n int) bool {
+	if b == nil {
+		return true
+	}
+	if b.free.Add(-int64(n)) < 0 {
+		b.give(n)
+		return false
+	}
+	return true
+}
+
+func (b *Budget) give(n int) {
+	if b != nil {
+		b.free.Add(int64(n))
+	}
+}
