@@ -131,6 +131,20 @@ func (x *Indexer) ingestMessage(m *Message, bad error, in *ingest) (Receipt, err
 	if err != nil {
 		return Receipt{}, fmt.Errorf("kvindex: pod %q: %w", m.Pod, err)
 	}
+	home := in.batch.Rank
+	if !in.batch.HasRank && len(st.ranks) > 0 {
+		home = st.ranks[0]
+	}
+	src := index.Source{Pod: m.Pod, Model: m.Model, Rank: home}
+	var r *rank
+	if bad == nil {
+		if r, err = pm.rank(home); err != nil {
+			return Receipt{}, fmt.Errorf("kvindex: pod %q: stream %q: %w", m.Pod, m.Stream, err)
+		}
+		if err := x.resume(st, src, m.Stream); err != nil {
+			return Receipt{}, err
+		}
+	}
 	a := events.Arrival{
 		Seq:         m.Seq,
 		Digest:      events.Digest(m.Payload),
@@ -143,16 +157,6 @@ func (x *Indexer) ingestMessage(m *Message, bad error, in *ingest) (Receipt, err
 		x.count(Stats{Messages: 1, Duplicates: 1})
 		return Receipt{Duplicate: true}, nil
 	}
-	home := in.batch.Rank
-	if !in.batch.HasRank && len(st.ranks) > 0 {
-		home = st.ranks[0]
-	}
-	var r *rank
-	if bad == nil {
-		if r, err = pm.rank(home); err != nil {
-			return Receipt{}, fmt.Errorf("kvindex: pod %q: stream %q: %w", m.Pod, m.Stream, err)
-		}
-	}
 	cur := index.Cursor{Stream: m.Stream, Epoch: v.Epoch, Next: v.Next}
 	lost := v.Gap.Lost || v.Restarted || bad != nil
 	if lost {
@@ -161,7 +165,6 @@ func (x *Indexer) ingestMessage(m *Message, bad error, in *ingest) (Receipt, err
 		}
 	}
 	if bad == nil {
-		src := index.Source{Pod: m.Pod, Model: m.Model, Rank: home}
 		partial := lost || v.Missed || r.state == StatePartial || r.state == StateUnknown && st.partial
 		if err := x.apply(pm, src, cur, partial, &in.batch, in); err != nil {
 			return Receipt{}, err
@@ -198,6 +201,24 @@ func (x *Indexer) forget(m *Message, st *stream, home int, alone bool, cur index
 		if _, err := x.index.Apply(context.Background(), src, cur, wipe); err != nil {
 			return fmt.Errorf("kvindex: pod %q: forgetting rank %d: %w", m.Pod, n, err)
 		}
+	}
+	return nil
+}
+
+// resume asks the index, at the first message of a stream, how far the stream
+// had come: an index may outlive the Indexer, or have another that writes.
+func (x *Indexer) resume(st *stream, src index.Source, name string) error {
+	if st.resumed {
+		return nil
+	}
+	done, err := x.index.Apply(context.Background(), src, index.Cursor{Stream: name}, nil)
+	if err != nil {
+		return fmt.Errorf("kvindex: pod %q: stream %q: %w", src.Pod, name, err)
+	}
+	st.resumed = true
+	if done.Cursor.Next > 0 {
+		st.seq.Resume(done.Cursor.Epoch, done.Cursor.Next)
+		st.ranks, st.partial = []int{src.Rank}, true
 	}
 	return nil
 }

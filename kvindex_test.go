@@ -457,6 +457,40 @@ func TestMessages(t *testing.T) {
 	}
 }
 
+// An index that outlives its Indexer says how far each stream had come.
+func TestMessagesAfterARestartOfTheHost(t *testing.T) {
+	p := newPrompt(1, 16, 4)
+	for seq, want := range map[uint64]struct {
+		receipt kvindex.Receipt
+		blocks  int
+	}{
+		6: {kvindex.Receipt{Duplicate: true}, 2},
+		7: {kvindex.Receipt{Applied: true}, 3},
+		9: {kvindex.Receipt{Applied: true, Gap: kvindex.Gap{From: 7, To: 8, Lost: true}}, 0},
+	} {
+		m, err := index.NewMemory(index.MemoryConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		old := open(t, kvindex.WithIndex(m))
+		for i, e := range []kvindex.Message{message("s", 8, 1, 0, p.stored(0, 1)), message("s", 6, 2, 0, p.stored(0, 2))} {
+			if r, err := old.IngestMessage(e); err != nil || !r.Applied || r.Restarted != (i == 1) {
+				t.Fatalf("%+v, %v", r, err)
+			}
+		}
+		old.Close()
+		ix := open(t, kvindex.WithIndex(m))
+		got, err := ix.IngestMessage(message("s", seq, 3, 0, p.stored(2, 3)))
+		if err != nil || got != want.receipt {
+			t.Errorf("message %d: %+v, %v", seq, got, err)
+		}
+		if s := score(t, ix, kvindex.Request{Tokens: p.tokens})[0]; s.MatchedBlocks != want.blocks || s.State == kvindex.StateLive {
+			t.Errorf("message %d: %+v", seq, s)
+		}
+		m.Close()
+	}
+}
+
 // A loss on one stream leaves the other ranks alone, and takes all ranks of its
 // own.
 func TestLossByStream(t *testing.T) {

@@ -91,8 +91,10 @@ type rank struct {
 // stream is the order of a stream and the ranks seen on it: all of them lose
 // when it does.
 type stream struct {
-	seq   events.Sequencer
-	ranks []int
+	seq events.Sequencer
+	// resumed: the index was asked how far the stream had come before.
+	resumed bool
+	ranks   []int
 	// partial: messages of the engine's present life are missing, so a rank
 	// that is new on the stream may hold more than is known.
 	partial bool

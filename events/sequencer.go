@@ -31,11 +31,19 @@ type Sequencer struct {
 	started bool
 	next    uint64
 	epoch   uint64
+	timed   bool    // time is known
 	time    float64 // of the newest message; never NaN
 	back    int     // messages in a row that went back with a payload never seen
 
 	digests []uint64 // the last digestRing of them
 	oldest  int      // index of the oldest, once there are digestRing
+}
+
+// Resume makes s go on behind a cursor that was stored elsewhere: another
+// process, or an earlier life of this one, has applied the stream up to there.
+// What it applied is not known by digest, so it can be told by numbers alone.
+func (s *Sequencer) Resume(epoch, next uint64) {
+	*s = Sequencer{started: true, epoch: epoch, next: next}
 }
 
 // Arrival is what a Sequencer is told of a message.
@@ -89,7 +97,7 @@ func (s *Sequencer) checkBack(a Arrival, v *Verdict) {
 		return
 	}
 	s.back++
-	newer := a.Decoded && a.Time > s.time
+	newer := a.Decoded && s.timed && a.Time > s.time
 	if newer || a.Reconnected || s.back >= backLimit {
 		v.Missed = a.Seq > 0
 		v.Duplicate, v.Restarted = false, true
@@ -105,11 +113,11 @@ func (s *Sequencer) Advance(a Arrival, v Verdict) {
 	if v.Restarted {
 		*s = Sequencer{epoch: v.Epoch}
 	}
-	if !s.started || a.Time > s.time {
-		s.time = 0
-		if a.Time == a.Time { // not NaN
+	if a.Decoded {
+		if a.Time > s.time || !s.timed && a.Time == a.Time { // not NaN
 			s.time = a.Time
 		}
+		s.timed = true
 	}
 	s.started = true
 	s.next = v.Next

@@ -143,6 +143,20 @@ func TestSequencerRetry(t *testing.T) {
 	}
 }
 
+func TestSequencerResume(t *testing.T) {
+	for seq, want := range map[uint64]events.Verdict{
+		49: {Epoch: 3, Next: 50, Duplicate: true},
+		50: {Epoch: 3, Next: 51},
+		60: {Epoch: 3, Next: 61, Gap: gap(50, 59)},
+	} {
+		var s events.Sequencer
+		s.Resume(3, 50)
+		if got := offer(&s, at(seq, 1, 0)); got != want {
+			t.Errorf("message %d: %+v, want %+v", seq, got, want)
+		}
+	}
+}
+
 // TestSequencerAgainstEngine plays an engine that restarts behind a transport
 // that loses and repeats, and checks each verdict against the truth.
 func TestSequencerAgainstEngine(t *testing.T) {

@@ -171,7 +171,9 @@ func (b *decoded) hashes(v any) []enginehash.Digest {
 			out = append(out, fakeengine.IntHash(h))
 		case []byte:
 			b.bytes = true
-			out = append(out, enginehash.Digest(h))
+			var d enginehash.Digest
+			copy(d[max(0, len(d)-len(h)):], h) // shorter ones are of other algorithms
+			out = append(out, d)
 		}
 	}
 	return out

@@ -288,6 +288,32 @@ func TestEvictionOrder(t *testing.T) {
 		r.wantNews("-14 +21:33")
 		r.wantCopies(count(1, 5), 1)
 	})
+	t.Run("the oldest copy is hit", func(t *testing.T) {
+		r := newRig(t, small(6))
+		r.run(fakeengine.Request{Tokens: count(1, 13)})
+		oldest := r.BlockIDs(count(1, 13), "", "")
+		r.run(fakeengine.Request{Tokens: count(1, 13)})
+		r.run(fakeengine.Request{Tokens: count(1, 14)})
+		r.run(fakeengine.Request{Tokens: count(101, 113)}) // two free blocks and the other copy
+		r.wantNews("+1:13", "+9:13/8", "-12 +101:113")
+		if got := r.BlockIDs(count(1, 13), "", ""); !slices.Equal(got, oldest) {
+			t.Errorf("left are blocks %v, want %v", got, oldest)
+		}
+	})
+	t.Run("blocks without a hash, last first", func(t *testing.T) {
+		r := newRig(t, small(20))
+		h := r.submit(fakeengine.Request{Tokens: count(1, 14), MaxTokens: 3})
+		r.step()
+		ids := r.BlockIDs(count(1, 14), "", "")
+		r.EvictBlocks(ids...)
+		r.drain()
+		slices.Reverse(ids)
+		r.run(fakeengine.Request{Tokens: count(101, 118)})
+		// The first is the one that was never full.
+		if got := r.BlockIDs(count(101, 118), "", ""); !h.Done() || !slices.Equal(got[1:], ids) {
+			t.Errorf("used again: blocks %v, want %v", got, ids)
+		}
+	})
 	for _, tc := range []struct {
 		form fakeengine.Form
 		want string
@@ -339,10 +365,11 @@ func TestPreemption(t *testing.T) {
 		t.Fatalf("done: %v, %v, %v", a.Done(), b.Done(), waiting.Done())
 	}
 	r.wantNews()
-	r.step() // b comes before the one that waited longer, and hits what it left
-	if got := r.news(); !slices.Equal(got, []string{"+109:113/108"}) {
-		t.Fatalf("published %q", got)
-	}
+	// b comes before the one that arrived while it ran, and hits what is left
+	// of it. It gets a's last block, which has no hash, and the one before;
+	// the other gets the next.
+	r.step()
+	r.wantNews("-12 +109:113/108 -8")
 	r.drain()
 	if !b.Done() || !waiting.Done() || !slices.Equal(b.Output(), count(108, 117)) {
 		t.Fatalf("done: %v, %v, output %v", b.Done(), waiting.Done(), b.Output())
@@ -353,6 +380,22 @@ func TestPreemption(t *testing.T) {
 	if got := r.Counts(); got.Preempted != 1 || got.Hits != 0 {
 		t.Errorf("counts %+v", got)
 	}
+}
+
+// TestNobodyIsAdmittedAfterPreemption: not in that step, even with room.
+func TestNobodyIsAdmittedAfterPreemption(t *testing.T) {
+	cfg := small(8)
+	cfg.ChunkTokens, cfg.AdmitByChunk = 8, true
+	r := newRig(t, cfg)
+	r.submit(fakeengine.Request{Tokens: count(1, 8), MaxTokens: 9})
+	r.submit(fakeengine.Request{Tokens: count(101, 121), MaxTokens: 2, SkipReadingPrefixCache: true})
+	for _, running := range []int{2, 2, 2, 1, 2} { // 20 tokens of the second fill the pool, it lacks a block for one more
+		r.step()
+		if r.Running() != running {
+			t.Fatalf("%d running, want %d", r.Running(), running)
+		}
+	}
+	r.drain()
 }
 
 func TestAdmission(t *testing.T) {
@@ -498,6 +541,11 @@ func TestEvictBlocks(t *testing.T) {
 	r.drain()
 	r.wantNews("-4")
 	r.wantCopies(prompt, 0, 1, 2, 2, 2)
+
+	r.EvictBlocks(r.BlockIDs(prompt, "", "")[1])
+	r.Reset()
+	r.run(fakeengine.Request{Tokens: count(101, 105)})
+	r.wantNews("-8 clear +101:105") // as it happened
 }
 
 func TestReportFull(t *testing.T) {
@@ -516,7 +564,7 @@ func TestReportFull(t *testing.T) {
 		t.Fatalf("done: %v, %v, %d reported", other.Done(), h.Done(), r.Counts().Reported)
 	}
 	r.drain()
-	r.wantNews("+1:9 +9:17/8")
+	r.wantNews("+1:9 -116 +9:17/8")
 	r.wantCopies(count(1, 18), 1, 1, 1, 1)
 
 	old := fakeengine.Config{BlockSize: 4, Encoding: fakeengine.Encoding{Form: fakeengine.FormArrays12}}

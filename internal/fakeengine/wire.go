@@ -319,18 +319,17 @@ func appendBin(b, data []byte) []byte {
 }
 
 func appendArrayLen(b []byte, n int) []byte {
-	if n < 1<<4 {
+	switch {
+	case n < 1<<4:
 		return append(b, 0x90|byte(n))
+	case n < 1<<16:
+		return binary.BigEndian.AppendUint16(append(b, 0xdc), uint16(n))
 	}
-	return appendSized16(b, n, 0xdc, 0xdd)
+	return binary.BigEndian.AppendUint32(append(b, 0xdd), uint32(n))
 }
 
-func appendMapLen(b []byte, n int) []byte {
-	if n < 1<<4 {
-		return append(b, 0x80|byte(n))
-	}
-	return appendSized16(b, n, 0xde, 0xdf)
-}
+// appendMapLen is for fewer than 16 pairs: no event has as many fields.
+func appendMapLen(b []byte, n int) []byte { return append(b, 0x80|byte(n)) }
 
 // appendSized writes n after the lead byte for its width: of 1, 2, 4, 8 bytes.
 func appendSized(b []byte, n uint64, leads [4]byte) []byte {
@@ -343,13 +342,4 @@ func appendSized(b []byte, n uint64, leads [4]byte) []byte {
 		return binary.BigEndian.AppendUint32(append(b, leads[2]), uint32(n))
 	}
 	return binary.BigEndian.AppendUint64(append(b, leads[3]), n)
-}
-
-// appendSized16 is appendSized for arrays and maps, which have no form of one
-// byte.
-func appendSized16(b []byte, n int, lead16, lead32 byte) []byte {
-	if n < 1<<16 {
-		return binary.BigEndian.AppendUint16(append(b, lead16), uint16(n))
-	}
-	return binary.BigEndian.AppendUint32(append(b, lead32), uint32(n))
 }

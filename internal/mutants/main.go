@@ -68,8 +68,9 @@ var mutants = []mutant{
 	{"malformed forgiven", "ingest.go", "|| v.Restarted || bad != nil", "|| v.Restarted", ".", "TestMessages"},
 	{"other ranks of a stream keep their view", "ingest.go", "for _, n := range st.ranks {\n		if n == home && !alone {", "for _, n := range st.ranks[:1] {\n		if n == home && !alone {", ".", "TestLossByStream"},
 	{"reports counted in a partial view", "ingest.go", "if partial && copies == CopiesGuarded {", "if false {", ".", "TestPartialViewCountsNoReport"},
+	{"a stored cursor ignored", "ingest.go", "if done.Cursor.Next > 0 {", "if false {", ".", "TestMessagesAfterARestartOfTheHost"},
 	{"duplicates applied", "events/sequencer.go", "if slices.Contains(s.digests, a.Digest) {", "if slices.Contains(s.digests, a.Digest) && false {", "./events", "TestSequencer"},
-	{"a new clock ignored", "events/sequencer.go", "newer := a.Decoded && a.Time > s.time", "newer := false", "./events", "TestSequencer"},
+	{"a new clock ignored", "events/sequencer.go", "newer := a.Decoded && s.timed && a.Time > s.time", "newer := false", "./events", "TestSequencer"},
 	{"16 in a row ignored", "events/sequencer.go", "s.back >= backLimit", "false", "./events", "TestSequencerRestartWithoutClock"},
 }
 

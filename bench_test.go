@@ -1,0 +1,82 @@
+package kvindex_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+)
+
+// BenchmarkScoreRequest scores 512 blocks of token ids that every pod holds;
+// the first token of the last block is new each time.
+func BenchmarkScoreRequest(b *testing.B) {
+	for _, pods := range []int{1, 16, 256} {
+		b.Run(fmt.Sprintf("blocks=512/pods=%d", pods), func(b *testing.B) {
+			ix := open(b)
+			p := newPrompt(1, 16, 512)
+			for i := range pods {
+				ingest(b, ix, fmt.Sprint("pod", i), p.stored(0, 511))
+			}
+			q := kvindex.Request{Model: "m", Tokens: p.tokens}
+			var a kvindex.Answer
+			b.ReportAllocs()
+			for b.Loop() {
+				q.Tokens[511*16]++
+				if err := ix.ScoreRequest(ctx, &q, &a); err != nil || a.Pods[0].MatchedBlocks != 511 {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkIngest takes fresh payloads of 8 blocks: prompts of 64 blocks, one
+// after the other, until the pod is removed and all begins again.
+func BenchmarkIngest(b *testing.B) {
+	r := rand.New(rand.NewPCG(1, 1))
+	const kept = 4096
+	ix := open(b)
+	var payloads [][]byte
+	for i := range kept {
+		p := prompt{tokens: randomTokens(r, 64*16), size: 16, hash: uint64(i+1) << 32}
+		for from := 0; from < 64; from += 8 {
+			payloads = append(payloads, payload(1, 0, p.stored(from, from+8)))
+		}
+	}
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		if i == len(payloads) {
+			b.StopTimer()
+			if err := ix.RemovePod("a"); err != nil {
+				b.Fatal(err)
+			}
+			i = 0
+			b.StartTimer()
+		}
+		if err := ix.Ingest("a", "m", payloads[i]); err != nil {
+			b.Fatal(err)
+		}
+		i++
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/8, "ns/block")
+}
+
+// BenchmarkRejectMalformed reads 64 blocks before it finds the fault.
+func BenchmarkRejectMalformed(b *testing.B) {
+	ix := open(b)
+	bad := payload(1, 0, newPrompt(1, 16, 64).stored(0, 64), fakeengine.Cleared{})
+	bad = bad[:len(bad)-1]
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := ix.Ingest("a", "m", bad); err == nil {
+			b.Fatal("no error")
+		}
+	}
+	b.SetBytes(int64(len(bad)))
+}
+
+var _ events.Sink = (*kvindex.Indexer)(nil)

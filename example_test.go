@@ -1,0 +1,167 @@
+package kvindex_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
+	"github.com/vmihailenco/msgpack/v5"
+)
+
+// stored is the payload of a message as vLLM publishes it: a batch that says
+// that a prompt of tokens is in the cache, in blocks of 16.
+func stored(tokens []uint32) []byte {
+	var hashes []uint64
+	for i := range len(tokens) / 16 {
+		hashes = append(hashes, 0xcafe+uint64(i)) // whatever the engine calls them
+	}
+	event := []any{"BlockStored", hashes, nil, tokens, 16, nil, "GPU", nil}
+	payload, err := msgpack.Marshal([]any{1700000000.5, []any{event}, 0})
+	if err != nil {
+		log.Fatal(err)
+	}
+	return payload
+}
+
+func ids(n int) []uint32 {
+	tokens := make([]uint32, n)
+	for i := range tokens {
+		tokens[i] = uint32(1000 + i)
+	}
+	return tokens
+}
+
+// The whole life of an Indexer: events in, scores out.
+func Example() {
+	ix, err := kvindex.New()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer ix.Close()
+
+	// Two pods have told what they cached.
+	if err := ix.Ingest("pod-a", "llama", stored(ids(32))); err != nil {
+		log.Fatal(err)
+	}
+	if err := ix.Ingest("pod-b", "llama", stored(ids(80))); err != nil {
+		log.Fatal(err)
+	}
+
+	var answer kvindex.Answer
+	err = ix.ScoreRequest(context.Background(), &kvindex.Request{Model: "llama", Tokens: ids(100)}, &answer)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, s := range answer.Pods {
+		fmt.Printf("%s holds %d of %d tokens\n", s.Pod, s.CachedTokens, answer.PromptTokens)
+	}
+	// Output:
+	// pod-b holds 80 of 100 tokens
+	// pod-a holds 32 of 100 tokens
+}
+
+// Text needs the model's tokenizer; tokenize.Load reads its tokenizer.json.
+// Here a byte is a token.
+func ExampleIndexer_Score() {
+	ix, err := kvindex.New(kvindex.WithTokenizer("bytes", words{}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer ix.Close()
+	prompt := "You are a helpful assistant. What is a KV cache?"
+	tokens, _ := words{}.Encode(context.Background(), nil, prompt, true)
+	if err := ix.Ingest("pod-a", "bytes", stored(tokens[:32])); err != nil {
+		log.Fatal(err)
+	}
+	scores, err := ix.Score(context.Background(), prompt, "bytes", []string{"pod-a", "pod-b"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, s := range scores {
+		fmt.Println(s.Pod, s.Score, s.State)
+	}
+	// Output:
+	// pod-a 32 live
+	// pod-b 0 unknown
+}
+
+// A transport with sequence numbers learns what became of each message.
+func ExampleIndexer_IngestMessage() {
+	ix, err := kvindex.New(kvindex.WithHooks(kvindex.Hooks{
+		Lost: func(l kvindex.Loss) {
+			fmt.Printf("%s lost messages: %s %d to %d\n", l.Pod, l.Cause, l.Gap.From, l.Gap.To)
+		},
+	}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer ix.Close()
+	for _, seq := range []uint64{0, 1, 1, 5} {
+		payload := stored(ids(16 * int(seq+1)))
+		r, err := ix.IngestMessage(kvindex.Message{Pod: "pod-a", Model: "llama", Stream: "tcp://10.0.0.7:5557", Seq: seq, Payload: payload})
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%d: applied %v, duplicate %v\n", seq, r.Applied, r.Duplicate)
+	}
+	// Output:
+	// 0: applied true, duplicate false
+	// 1: applied true, duplicate false
+	// 1: applied false, duplicate true
+	// pod-a lost messages: gap 2 to 4
+	// 5: applied true, duplicate false
+}
+
+// A subscriber feeds an Indexer from an engine's ZeroMQ socket.
+func ExampleIndexer_subscriber() {
+	ix, err := kvindex.New()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer ix.Close()
+	sub, err := events.NewSubscriber(ix, events.SubscriberConfig{
+		Endpoint: "tcp://127.0.0.1:5557", Pod: "pod-a", Model: "llama",
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	fmt.Println(sub.Run(ctx)) // runs until the context ends
+	// Output: context deadline exceeded
+}
+
+// Clients of this fleet cannot set kv_cache_report_mode, so every announcement
+// is a copy.
+func ExampleWithProfile() {
+	ix, err := kvindex.New(kvindex.WithProfile(func(pod, model string) kvindex.Profile {
+		return kvindex.Profile{Copies: kvindex.CopiesExact}
+	}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer ix.Close()
+	fmt.Println(ix.Stats().Pods)
+	// Output: 0
+}
+
+// Indexes that share their seed have equal keys for equal prompts.
+func ExampleWithIndex() {
+	memory, err := index.NewMemory(index.MemoryConfig{IdleNames: 1 << 20})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer memory.Close()
+	ix, err := kvindex.New(kvindex.WithIndex(memory))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer ix.Close()
+	err = ix.Ingest("pod-a", "llama", stored(ids(48)))
+	fmt.Println(err, ix.Stats().Blocks[kvindex.TierGPU])
+	// Output: <nil> 3
+}

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"sync"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/tokenize"
+)
+
+// workload is conversations that go on at once. Equal workloads ask the same
+// things in every play.
+type workload struct {
+	seed  uint64
+	talks int
+	turns int
+}
+
+// policy chooses one of the scored pods, by index, for the n-th turn. load has
+// the tokens that each pod was sent and has not yet answered.
+type policy func(n int, scores []kvindex.PodScore, load map[string]int) int
+
+// byCache takes the pod that saves the most work: cached tokens less the tokens
+// in flight there.
+func byCache(_ int, scores []kvindex.PodScore, load map[string]int) int {
+	best := 0
+	for i, s := range scores {
+		b := scores[best]
+		if s.CachedTokens-load[s.Pod] > b.CachedTokens-load[b.Pod] {
+			best = i
+		}
+	}
+	return best
+}
+
+// roundRobin takes the pods in turn, whatever they hold.
+func roundRobin(n int, scores []kvindex.PodScore, _ map[string]int) int {
+	want := fmt.Sprintf("pod-%c", 'a'+n%pods)
+	for i, s := range scores {
+		if s.Pod == want {
+			return i
+		}
+	}
+	return 0
+}
+
+// play has a fresh fleet serve the workload by a policy.
+func play(ctx context.Context, tok tokenize.Tokenizer, w workload, choose policy, out io.Writer) (*result, error) {
+	f, err := start(ctx, kvindex.WithTokenizer(model, tok))
+	if err != nil {
+		return nil, err
+	}
+	defer f.stop()
+	r := &router{fleet: f, tok: tok, choose: choose, out: out, load: map[string]int{}, result: &result{computed: make([]int, pods)}}
+	r.header()
+
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var talks sync.WaitGroup
+	for i := range w.talks {
+		talks.Go(func() {
+			if err := r.talk(ctx, i, w); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	talks.Wait()
+	return r.result, context.Cause(ctx)
+}
+
+// router is what a gateway does with each request.
+type router struct {
+	fleet  *fleet
+	tok    tokenize.Tokenizer
+	choose policy
+	out    io.Writer
+
+	mu     sync.Mutex // guards load, result, out
+	load   map[string]int
+	result *result
+}
+
+// talk plays one conversation.
+func (r *router) talk(ctx context.Context, id int, w workload) error {
+	random := rand.New(rand.NewPCG(w.seed, uint64(id)))
+	prompt := system
+	for turn := range w.turns {
+		prompt += "\nUser: " + speech(random, 12+random.IntN(40)) + "\nAssistant:"
+		answer := " " + speech(random, 8+random.IntN(24))
+		if err := r.turn(ctx, id, turn, prompt, answer); err != nil {
+			return err
+		}
+		prompt += answer
+	}
+	return nil
+}
+
+// turn routes one request and waits for its answer.
+func (r *router) turn(ctx context.Context, id, turn int, prompt, answer string) error {
+	tokens, err := r.tok.Encode(ctx, nil, prompt, true)
+	if err != nil {
+		return err
+	}
+	both, err := r.tok.Encode(ctx, nil, prompt+answer, true)
+	if err != nil {
+		return err
+	}
+	scores, err := r.fleet.indexer.Score(ctx, prompt, model, r.fleet.names())
+	if err != nil {
+		return err
+	}
+
+	r.mu.Lock()
+	s := scores[r.choose(r.result.turns, scores, r.load)]
+	inFlight := len(both) - s.CachedTokens
+	r.load[s.Pod] += inFlight
+	r.result.turns++
+	r.mu.Unlock()
+
+	cached, err := r.pod(s.Pod).serve(ctx, tokens, both[len(tokens):])
+	if err != nil {
+		return err
+	}
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.load[s.Pod] -= inFlight
+	r.result.prompt += len(tokens)
+	r.result.cached += cached
+	r.result.computed[s.Pod[len(s.Pod)-1]-'a'] += len(both) - cached
+	if cached == s.CachedTokens {
+		r.result.exact++
+	}
+	r.line(id, turn, len(tokens), scores, s, cached)
+	return nil
+}
+
+func (r *router) pod(name string) *pod {
+	for _, p := range r.fleet.pods {
+		if p.name == name {
+			return p
+		}
+	}
+	return nil
+}
+
+func (r *router) header() {
+	fmt.Fprintf(r.out, "%-12s %7s", "turn", "prompt")
+	for _, p := range r.fleet.pods {
+		fmt.Fprintf(r.out, " %8s", p.name)
+	}
+	fmt.Fprintf(r.out, " %11s %8s\n", "predicted", "actual")
+}
+
+func (r *router) line(id, turn, prompt int, scores []kvindex.PodScore, chosen kvindex.PodScore, cached int) {
+	fmt.Fprintf(r.out, "%-12s %7d", fmt.Sprintf("talk %d, %d", id+1, turn+1), prompt)
+	for _, p := range r.fleet.pods {
+		for _, s := range scores {
+			mark := ""
+			if p.name == chosen.Pod {
+				mark = ">"
+			}
+			if s.Pod == p.name {
+				fmt.Fprintf(r.out, " %8s", fmt.Sprint(mark, s.CachedTokens))
+			}
+		}
+	}
+	fmt.Fprintf(r.out, " %11d %8d\n", chosen.CachedTokens, cached)
+}
+
+// result is what a play came to.
+type result struct {
+	turns, exact   int
+	prompt, cached int
+	computed       []int // tokens, by pod
+}
+
+func (r *result) print(out io.Writer, name string) {
+	fmt.Fprintf(out, "%-12s %15.1f%% %13d/%d  %v\n", name, 100*float64(r.cached)/float64(max(r.prompt, 1)), r.exact, r.turns, r.computed)
+}
+
+const system = `You are the assistant of a small library in a harbour town. Readers ask you about books, opening hours and the
+history of the town. Answer in two or three sentences, name the shelf where a book stands, and say so when you do not know. Never
+invent a title. The reading room is open from nine to six, on Saturdays to one; the archive opens on Thursdays by appointment only.`
+
+var words = strings.Fields(`the a book shelf harbour town archive reading room old map ship captain letter story about where when
+who wrote is was found in on under near and of to history garden winter summer market tower bridge river stone paper blue green
+first second new open closed today tomorrow please tell me more thank you question answer page author year visit child music`)
+
+// speech is n words that mean nothing.
+func speech(r *rand.Rand, n int) string {
+	said := make([]string, n)
+	for i := range said {
+		said[i] = words[r.IntN(len(words))]
+	}
+	return strings.Join(said, " ") + "."
+}
