@@ -1,0 +1,135 @@
+package tokenize_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/kvindex/kvindex/tokenize"
+)
+
+// readProse returns the text that tiny.json was made from.
+func readProse(tb testing.TB) string {
+	tb.Helper()
+	b, err := os.ReadFile("internal/gentiny/prose.txt")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return string(b)
+}
+
+// englishLike returns a text of about n bytes: the prose's words in random
+// order, one in sixteen of them made up, with punctuation and line ends.
+func englishLike(words []string, n int, r *rand.Rand) string {
+	var b strings.Builder
+	for b.Len() < n {
+		switch r.IntN(16) {
+		case 0:
+			for range 3 + r.IntN(8) {
+				b.WriteByte(byte('a' + r.IntN(26)))
+			}
+		case 1:
+			b.WriteString(".\n\n")
+		default:
+			b.WriteString(words[r.IntN(len(words))])
+		}
+		b.WriteByte(' ')
+	}
+	return b.String()
+}
+
+// freshTexts returns texts enough that no branch predictor learns them.
+func freshTexts(tb testing.TB, n int) []string {
+	r := rand.New(rand.NewPCG(1, 2))
+	words := strings.Fields(readProse(tb))
+	texts := make([]string, 64)
+	for i := range texts {
+		texts[i] = englishLike(words, n, r)
+	}
+	return texts
+}
+
+func benchmarkEncode(b *testing.B, t tokenize.Tokenizer, texts []string) {
+	var ids []uint32
+	var err error
+	b.SetBytes(int64(len(texts[0])))
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		ids, err = t.Encode(context.Background(), ids[:0], texts[i%len(texts)], true)
+		if err != nil {
+			b.Fatal(err)
+		}
+		i++
+	}
+	b.ReportMetric(float64(len(ids)), "tokens")
+}
+
+func BenchmarkEncode(b *testing.B) {
+	texts := freshTexts(b, 36<<10)
+	b.Run("tiny", func(b *testing.B) { benchmarkEncode(b, loadTiny(b), texts) })
+	for _, family := range supported {
+		b.Run(family, func(b *testing.B) { benchmarkEncode(b, loadOutside(b, family), texts) })
+	}
+}
+
+func BenchmarkEncodeParallel(b *testing.B) {
+	texts := freshTexts(b, 36<<10)
+	t := loadTiny(b)
+	b.SetBytes(int64(len(texts[0])))
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		var ids []uint32
+		for i := 0; pb.Next(); i++ {
+			var err error
+			if ids, err = t.Encode(context.Background(), ids[:0], texts[i%len(texts)], true); err != nil {
+				b.Error(err)
+				return
+			}
+		}
+	})
+}
+
+// BenchmarkEncodeHostile has texts of 1 MB that a quadratic merge would not end on.
+func BenchmarkEncodeHostile(b *testing.B) {
+	for _, family := range append([]string{"tiny"}, supported...) {
+		b.Run(family, func(b *testing.B) {
+			var t tokenize.Tokenizer
+			if family == "tiny" {
+				t = loadTiny(b)
+			} else {
+				t = loadOutside(b, family)
+			}
+			for _, h := range hostileTexts(b, 1<<20) {
+				b.Run(h.name, func(b *testing.B) { benchmarkEncode(b, t, []string{h.text}) })
+			}
+		})
+	}
+}
+
+func BenchmarkLoad(b *testing.B) {
+	load := func(b *testing.B, file []byte) {
+		b.SetBytes(int64(len(file)))
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := tokenize.Parse(bytes.NewReader(file)); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	b.Run("tiny", func(b *testing.B) { load(b, readTiny(b)) })
+	for _, family := range supported {
+		b.Run(family, func(b *testing.B) {
+			path := outside(b, "loading "+family, "tokens", family, "tokenizer.json.gz")
+			file, err := io.ReadAll(openGzip(b, path))
+			if err != nil {
+				b.Fatal(err)
+			}
+			load(b, file)
+		})
+	}
+}

@@ -1,0 +1,20 @@
+package tokenize
+
+// What tests compare piece by piece and code point by code point.
+var (
+	SplitGPT2   = splitGPT2
+	SplitLlama3 = splitLlama3
+)
+
+func IsLetter(r rune) bool { return classOf(r)&letter != 0 }
+func IsNumber(r rune) bool { return classOf(r)&number != 0 }
+func IsSpace(r rune) bool  { return classOf(r)&space != 0 }
+func IsWord(r rune) bool   { return classOf(r)&word != 0 }
+
+const (
+	MaxFile   = maxFile
+	MaxToken  = maxToken
+	MaxAdded  = maxAdded
+	MaxVocab  = maxVocab
+	LongPiece = longPiece
+)

@@ -1,0 +1,491 @@
+package tokenize_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/kvindex/kvindex/tokenize"
+)
+
+func zip(tb testing.TB, data []byte) []byte {
+	tb.Helper()
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	if _, err := z.Write(data); err != nil {
+		tb.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		tb.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func TestLoadFindsTheFile(t *testing.T) {
+	tiny := readTiny(t)
+	for _, c := range []struct {
+		name, file, load string
+		data             []byte
+	}{
+		{"file", "any.json", "any.json", tiny},
+		{"gzip'd file", "any.json.gz", "any.json.gz", zip(t, tiny)},
+		{"gzip'd file of another name", "tokenizer.json", "tokenizer.json", zip(t, tiny)},
+		{"folder", "tokenizer.json", "", tiny},
+		{"folder with a gzip'd file", "tokenizer.json.gz", "", zip(t, tiny)},
+		{"plain file with a gzip'd file's name", "tokenizer.json.gz", "", tiny},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, c.file), c.data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			bpe, err := tokenize.Load(filepath.Join(dir, c.load))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, want := encode(t, bpe, "the wall", true), encode(t, loadTiny(t), "the wall", true); !slices.Equal(got, want) {
+				t.Errorf("got %v, want %v", got, want)
+			}
+		})
+	}
+	for _, path := range []string{t.TempDir(), filepath.Join(t.TempDir(), "none.json")} {
+		if _, err := tokenize.Load(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: got %v", path, err)
+		}
+	}
+}
+
+func TestParsePassesReadErrorsOn(t *testing.T) {
+	broken := errors.New("broken")
+	if _, err := tokenize.Parse(iotest.ErrReader(broken)); !errors.Is(err, broken) {
+		t.Errorf("got %v", err)
+	}
+}
+
+type dict = map[string]any
+
+func byteLevel(changes dict) dict {
+	b := dict{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true}
+	for k, v := range changes {
+		b[k] = v
+	}
+	return b
+}
+
+func split(changes dict) dict {
+	s := dict{"type": "Split", "pattern": dict{"Regex": llama3Pattern}, "behavior": "Isolated", "invert": false}
+	for k, v := range changes {
+		s[k] = v
+	}
+	return s
+}
+
+func sequence(items ...any) dict { return dict{"type": "Sequence", "pretokenizers": items} }
+
+func addedToken(id int, content string, changes dict) dict {
+	a := dict{
+		"id": id, "content": content, "single_word": false, "lstrip": false,
+		"rstrip": false, "normalized": false, "special": false,
+	}
+	for k, v := range changes {
+		a[k] = v
+	}
+	return a
+}
+
+func template(single ...any) dict {
+	return dict{
+		"type": "TemplateProcessing", "single": single, "pair": []any{},
+		"special_tokens": dict{"<b>": dict{"id": "<b>", "ids": []any{1}, "tokens": []any{"<b>"}}},
+	}
+}
+
+// special returns a template whose special token has the given fields.
+func special(fields any) dict {
+	t := template(textPiece, beginPiece)
+	t["special_tokens"] = dict{"<b>": fields}
+	return t
+}
+
+// manyIDs returns a short template of long special tokens.
+func manyIDs() dict {
+	t := special(dict{"ids": slices.Repeat([]any{1}, 600)})
+	t["single"] = []any{beginPiece, textPiece, beginPiece}
+	return t
+}
+
+var (
+	textPiece  = dict{"Sequence": dict{"id": "A", "type_id": 0}}
+	beginPiece = dict{"SpecialToken": dict{"id": "<b>", "type_id": 0}}
+)
+
+// tinySize is the number of entries in tiny.json's vocabulary.
+const tinySize = 653
+
+// What the package does not do, and what no good file has, is refused by name.
+func TestRefusals(t *testing.T) {
+	unsupported, malformed := tokenize.ErrUnsupported, tokenize.ErrMalformed
+	section := func(name string, v any) []byte { return variant(t, dict{name: v}, nil) }
+	model := func(name string, v any) []byte { return variant(t, nil, dict{name: v}) }
+	added := func(tokens ...any) []byte { return section("added_tokens", tokens) }
+	pre := func(v any) []byte { return section("pre_tokenizer", v) }
+	post := func(v any) []byte { return section("post_processor", v) }
+	vocab := func(token string, id any) []byte {
+		v := decodeLine[struct{ Model struct{ Vocab dict } }](t, readTiny(t)).Model.Vocab
+		v[token] = id
+		return model("vocab", v)
+	}
+	noByte := decodeLine[struct{ Model struct{ Vocab dict } }](t, readTiny(t)).Model.Vocab
+	delete(noByte, "Ā") // the byte 0x00
+
+	for _, c := range []struct {
+		name string
+		file []byte
+		kind error
+		want string
+	}{
+		{"empty", nil, malformed, "not JSON"},
+		{"text", []byte("hello"), malformed, "not JSON"},
+		{"number", []byte("5"), malformed, "not an object"},
+		{"array", []byte("[]"), malformed, "not an object"},
+		{"empty object", []byte("{}"), malformed, "pre_tokenizer is missing"},
+		{"more after the file", append(readTiny(t), '1'), malformed, "not JSON"},
+		{"not UTF-8", []byte("{\"version\":\"\xff\"}"), malformed, "not UTF-8"},
+		{"nested deep", []byte(strings.Repeat("[", 1<<20)), malformed, "not JSON"},
+		{"gzip'd nothing", zip(t, nil), malformed, "not JSON"},
+		{"gzip cut short", zip(t, readTiny(t))[:2000], malformed, "gzip"},
+		{"gzip header cut short", zip(t, nil)[:5], malformed, "gzip"},
+		{"gzip with a bad sum", append(zip(t, readTiny(t))[:len(zip(t, readTiny(t)))-8], make([]byte, 8)...), malformed, "gzip"},
+		{"gzip of nonsense", append(zip(t, readTiny(t))[:10], bytes.Repeat([]byte{0xff}, 100)...), malformed, "gzip"},
+		{"gzip and more", append(zip(t, readTiny(t)), "more"...), malformed, "gzip"},
+		{"a section twice", []byte(`{"model":{},"model":{}}`), malformed, `two fields "model"`},
+		{"unknown section", section("extra", 1), unsupported, `field "extra"`},
+		{"section in another case", section("Normalizer", nil), unsupported, `field "Normalizer"`},
+
+		{"version", section("version", "2.0"), unsupported, `version "2.0"`},
+		{"version not text", section("version", 1), malformed, `"version"`},
+		{"truncation", section("truncation", dict{"max_length": 512}), unsupported, "truncation is"},
+		{"padding", section("padding", dict{"pad_id": 0}), unsupported, "padding is"},
+		{"normalizer", section("normalizer", dict{"type": "NFC"}), unsupported, `normalizer "NFC" is not supported`},
+		{"normalizer without type", section("normalizer", dict{}), malformed, `normalizer: field "type"`},
+		{"decoder", section("decoder", dict{"type": "WordPiece"}), unsupported, `decoder "WordPiece"`},
+		{"decoder not an object", section("decoder", 1), malformed, "decoder is not an object"},
+		{"decoder field", section("decoder", byteLevel(dict{"x": 1})), unsupported, `decoder ByteLevel field "x"`},
+
+		{"no pre-tokenizer", pre(nil), unsupported, "pre_tokenizer null"},
+		{"pre-tokenizer", pre(dict{"type": "Metaspace"}), unsupported, `pre_tokenizer "Metaspace"`},
+		{"pre-tokenizer not an object", pre("ByteLevel"), malformed, "pre_tokenizer is not an object"},
+		{"ByteLevel without pattern", pre(byteLevel(dict{"use_regex": false})), unsupported, "without its pattern"},
+		{"ByteLevel field", pre(byteLevel(dict{"x": 1})), unsupported, `pre_tokenizer ByteLevel field "x"`},
+		{"ByteLevel null flag", pre(byteLevel(dict{"add_prefix_space": nil})), malformed, `"add_prefix_space"`},
+		{"ByteLevel missing flag", pre(dict{"type": "ByteLevel", "add_prefix_space": true}), malformed, `"trim_offsets"`},
+		{"ByteLevel null use_regex", pre(byteLevel(dict{"use_regex": nil})), malformed, `"use_regex"`},
+		{"sequence of one", pre(sequence(byteLevel(nil))), unsupported, "Sequence of 1"},
+		{"sequence of others", pre(sequence(dict{"type": "Digits"}, byteLevel(nil))), unsupported, `"Digits"`},
+		{"sequence field", pre(dict{"type": "Sequence", "pretokenizers": []any{}, "x": 1}), unsupported, `field "x"`},
+		{"sequence of too many", pre(sequence(make([]any, 100)...)), malformed, "more than 64"},
+		{"sequence of null", pre(sequence(nil, byteLevel(nil))), unsupported, "pre_tokenizer null"},
+		{"ByteLevel with pattern after Split", pre(sequence(split(nil), byteLevel(nil))), unsupported, "with its pattern after a Split"},
+		{
+			"prefix space after Split", pre(sequence(split(nil), byteLevel(dict{"use_regex": false, "add_prefix_space": true}))),
+			unsupported, "add_prefix_space after a Split",
+		},
+		{"split field", pre(sequence(split(dict{"x": 1}), byteLevel(nil))), unsupported, `pre_tokenizer Split field "x"`},
+		{"split behavior", pre(sequence(split(dict{"behavior": "Removed"}), byteLevel(nil))), unsupported, `behavior "Removed"`},
+		{"split inverted", pre(sequence(split(dict{"invert": true}), byteLevel(nil))), unsupported, "invert"},
+		{"split pattern", pre(sequence(split(dict{"pattern": dict{"Regex": `\s+`}}), byteLevel(nil))), unsupported, `pattern "\\s+"`},
+		{"split text", pre(sequence(split(dict{"pattern": dict{"String": " "}}), byteLevel(nil))), unsupported, `pattern field "String"`},
+		{"sequence not of an array, of pre-tokenizers", pre(dict{"type": "Sequence"}), malformed, `"pretokenizers"`},
+		{"sequence of a number", pre(sequence(byteLevel(nil), 1)), malformed, "not an object"},
+		{"split behavior not text", pre(sequence(split(dict{"behavior": 1}), byteLevel(nil))), malformed, `"behavior"`},
+		{"split invert not a flag", pre(sequence(split(dict{"invert": 1}), byteLevel(nil))), malformed, `"invert"`},
+		{"split pattern not text", pre(sequence(split(dict{"pattern": dict{"Regex": 1}}), byteLevel(nil))), malformed, `"Regex"`},
+		{"ByteLevel after Split", pre(sequence(split(nil), byteLevel(dict{"x": 1}))), unsupported, `field "x"`},
+		{"split no pattern", pre(sequence(split(dict{"pattern": nil}), byteLevel(nil))), malformed, "pattern is not an object"},
+
+		{"post-processor", post(dict{"type": "BertProcessing"}), unsupported, `post_processor "BertProcessing"`},
+		{"post-processor field", post(byteLevel(dict{"x": 1})), unsupported, `post_processor ByteLevel field "x"`},
+		{"two templates", post(dict{"type": "Sequence", "processors": []any{template(textPiece), template(textPiece)}}), unsupported, "second TemplateProcessing"},
+		{"sequence in sequence", post(dict{"type": "Sequence", "processors": []any{dict{"type": "Sequence", "processors": []any{}}}}), unsupported, `"Sequence"`},
+		{"template without text", post(template(beginPiece)), unsupported, "0 times"},
+		{"template with text twice", post(template(textPiece, textPiece)), unsupported, "2 times"},
+		{"template with a second text", post(template(dict{"Sequence": dict{"id": "B", "type_id": 0}})), unsupported, `"B"`},
+		{"template with unknown token", post(template(textPiece, dict{"SpecialToken": dict{"id": "<c>", "type_id": 0}})), malformed, `"<c>"`},
+		{"template piece", post(template(textPiece, dict{"Other": dict{}})), unsupported, `field "Other"`},
+		{"template piece of two", post(template(dict{"Sequence": dict{}, "SpecialToken": dict{}})), malformed, "2 values"},
+		{"template piece not an object", post(template("$A")), malformed, "not an object"},
+		{"sequence field of post-processors", post(dict{"type": "Sequence", "processors": []any{}, "x": 1}), unsupported, `field "x"`},
+		{"sequence not of an array", post(dict{"type": "Sequence", "processors": 1}), malformed, `"processors"`},
+		{"sequence of null post-processors", post(dict{"type": "Sequence", "processors": []any{nil}}), unsupported, "post_processor null"},
+		{"post-processor not an object", post(1), malformed, "post_processor is not an object"},
+		{"template field", post(dict{"type": "TemplateProcessing", "x": 1}), unsupported, `TemplateProcessing field "x"`},
+		{"template without pieces", post(dict{"type": "TemplateProcessing"}), malformed, `"single"`},
+		{"template without tokens", post(dict{"type": "TemplateProcessing", "single": []any{}}), malformed, "special_tokens is missing"},
+		{"template token not an object", post(template(textPiece, dict{"SpecialToken": 1})), malformed, "not an object"},
+		{"template token field", post(template(textPiece, dict{"SpecialToken": dict{"id": "<b>", "x": 1}})), unsupported, `field "x"`},
+		{"template id", post(special(dict{"ids": []any{-1}})), malformed, `"<b>" has an id`},
+		{"template ids", post(special(dict{"ids": 1})), malformed, `"ids"`},
+		{"template ids field", post(special(dict{"x": 1})), unsupported, `field "x"`},
+		{"template ids not an object", post(special(nil)), malformed, "not an object"},
+		{"template ids too many", post(manyIDs()), malformed, "adds more than"},
+		{"template too long", post(template(slices.Repeat([]any{beginPiece}, 2000)...)), malformed, "more than"},
+
+		{"no model", section("model", nil), malformed, "model is not an object"},
+		{"model type", model("type", "Unigram"), unsupported, `model "Unigram"`},
+		{"model type not text", model("type", 1), malformed, `"type"`},
+		{"affix not text", model("end_of_word_suffix", 1), malformed, `"end_of_word_suffix"`},
+		{"fuse_unk not a flag", model("fuse_unk", 1), malformed, `"fuse_unk"`},
+		{"model field", model("x", 1), unsupported, `model field "x"`},
+		{"dropout", model("dropout", 0.1), unsupported, "model dropout"},
+		{"continuing_subword_prefix", model("continuing_subword_prefix", "##"), unsupported, `continuing_subword_prefix "##"`},
+		{"end_of_word_suffix", model("end_of_word_suffix", "</w>"), unsupported, `end_of_word_suffix "</w>"`},
+		{"fuse_unk", model("fuse_unk", true), unsupported, "model fuse_unk"},
+		{"byte_fallback", model("byte_fallback", true), unsupported, "model byte_fallback"},
+		{"ignore_merges not a flag", model("ignore_merges", 1), malformed, `"ignore_merges"`},
+		{"unk_token not text", model("unk_token", 1), malformed, `"unk_token"`},
+		{"a byte without a token", model("vocab", noByte), unsupported, "without the byte 0x00"},
+		{"vocab not an object", model("vocab", []any{}), malformed, `"vocab"`},
+		{"merges not an array", model("merges", dict{}), malformed, `"merges"`},
+		{"token twice", []byte(`{"pre_tokenizer":` + asJSON(t, byteLevel(nil)) + `,"model":{"vocab":{"a":1,"a":2},"merges":[]}}`), malformed, `token "a" is there twice`},
+		{"id twice", vocab("new", 5), malformed, "id 5"},
+		{"id negative", vocab("new", -1), malformed, `"new"`},
+		{"id a fraction", vocab("new", 1000.5), malformed, `"new"`},
+		{"id null", vocab("new", nil), malformed, `"new"`},
+		{"id text", vocab("new", "1000"), malformed, `"new"`},
+		{"id too large", vocab("new", tokenize.MaxVocab), malformed, `"new"`},
+		{"id past 64 bits", vocab("new", json.Number("99999999999999999999999")), malformed, `"new"`},
+		{"token too long", vocab(strings.Repeat("a", tokenize.MaxToken+1), 700), malformed, "4097 bytes"},
+		{"merge of an unknown token", model("merges", []any{[]any{"t", "日"}}), malformed, "merges: 0"},
+		{"merge to an unknown token", model("merges", []any{[]any{"z", "q"}}), malformed, "merges: 0"},
+		{"merge of one", model("merges", []any{[]any{"t"}}), malformed, "not a pair"},
+		{"merge of three", model("merges", []any{[]any{"t", "h", "e"}}), malformed, "not a pair"},
+		{"merge of null", model("merges", []any{[]any{"t", nil}}), malformed, "not a pair"},
+		{"merge with nothing", model("merges", []any{[]any{"t", ""}}), malformed, "not a pair"},
+		{"merge line of one", model("merges", []any{"t"}), malformed, "not a pair"},
+		{"merge line of three", model("merges", []any{"t h e"}), malformed, "not a pair"},
+		{"merge line with nothing", model("merges", []any{"t "}), malformed, "not a pair"},
+		{"merge a number", model("merges", []any{5}), malformed, "not a pair"},
+		{"merges of both forms", model("merges", []any{[]any{"h", "e"}, "h e"}), malformed, "form"},
+
+		{"added token not an object", added(1), malformed, "not an object"},
+		{"added token field", added(addedToken(tinySize, "x", dict{"y": 1})), unsupported, `added token field "y"`},
+		{"added token null flag", added(addedToken(tinySize, "<x>", dict{"lstrip": nil})), malformed, `"lstrip"`},
+		{"added token without content", added(addedToken(tinySize, "", dict{"content": nil})), malformed, `"content"`},
+		{"added token twice", added(addedToken(tinySize, "<x>", nil), addedToken(tinySize, "<x>", nil)), malformed, "there twice"},
+		{"added token with another id", added(addedToken(700, "<x>", nil)), malformed, `"<x>" has id 700`},
+		{"added token with the vocabulary's content", added(addedToken(tinySize, "he", nil)), malformed, `"he" has id 653`},
+		{"added token too long", added(addedToken(tinySize, strings.Repeat("a", tokenize.MaxToken+1), nil)), malformed, "4097 bytes"},
+		{"added tokens not an array", section("added_tokens", dict{}), malformed, `"added_tokens"`},
+		{"too many added tokens", section("added_tokens", make([]any, tokenize.MaxAdded+1)), malformed, "more than"},
+		{
+			"white space claimed twice", added(addedToken(tinySize, "<x>", dict{"rstrip": true}), addedToken(tinySize+1, " y", nil)),
+			unsupported, `" y" that begins with white space beside "<x>" with rstrip`,
+		},
+	} {
+		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
+			_, err := tokenize.Parse(bytes.NewReader(c.file))
+			if !errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.want) {
+				t.Fatalf("got %v, want %q and %v", err, c.want, c.kind)
+			}
+			if len(err.Error()) > 600 || !strings.HasPrefix(err.Error(), "tokenize: ") {
+				t.Errorf("message: %v", err)
+			}
+		})
+	}
+}
+
+func asJSON(tb testing.TB, v any) string {
+	tb.Helper()
+	b, err := json.Marshal(v)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return string(b)
+}
+
+// Sections that may be left out, or are empty.
+func TestLeastFile(t *testing.T) {
+	file := decodeLine[dict](t, readTiny(t))
+	for _, name := range []string{"version", "truncation", "padding", "added_tokens", "normalizer", "post_processor", "decoder"} {
+		delete(file, name)
+	}
+	bpe := parse(t, []byte(asJSON(t, file)))
+	if got, want := encode(t, bpe, "the wall", true), encode(t, loadTiny(t), "the wall", true); !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	indented, err := json.MarshalIndent(file, "\t", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := encode(t, parse(t, append([]byte("\r\n\t "), indented...)), "the wall", true), encode(t, bpe, "the wall", true); !slices.Equal(got, want) {
+		t.Errorf("indented: got %v, want %v", got, want)
+	}
+}
+
+// Every beginning of a file is refused, gzip'd or not.
+func TestTruncatedFiles(t *testing.T) {
+	for name, file := range map[string][]byte{"plain": bytes.TrimSpace(readTiny(t)), "gzip": zip(t, readTiny(t))} {
+		for n := 0; n < len(file); n += 1 + n/50 {
+			if _, err := tokenize.Parse(bytes.NewReader(file[:n])); !errors.Is(err, tokenize.ErrMalformed) {
+				t.Errorf("%s, %d of %d bytes: %v", name, n, len(file), err)
+			}
+		}
+	}
+}
+
+// allocated returns the bytes that f allocates.
+func allocated(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+// A file costs memory in proportion to its size, whatever is in it.
+const (
+	parseFixed   = 4 << 20
+	parsePerByte = 64
+)
+
+func checkParseMemory(tb testing.TB, name string, file []byte) {
+	tb.Helper()
+	got := allocated(func() { tokenize.Parse(bytes.NewReader(file)) })
+	if limit := uint64(parseFixed + parsePerByte*len(file)); got > limit {
+		tb.Errorf("%s: %d bytes allocated for %d", name, got, len(file))
+	}
+}
+
+func TestParseMemory(t *testing.T) {
+	const n = 200_000
+	prefix := `{"pre_tokenizer":` + asJSON(t, byteLevel(nil)) + `,`
+	var vocab, fields strings.Builder
+	for i := range n {
+		fmt.Fprintf(&vocab, `"%x":%d,`, i, i)
+		fmt.Fprintf(&fields, `"%x":0,`, i)
+	}
+	for name, file := range map[string]string{
+		"elements":   prefix + `"model":{"vocab":{},"merges":[` + strings.Repeat("0,", n) + `0]}}`,
+		"added":      `{"added_tokens":[` + strings.Repeat("0,", n) + `0]}`,
+		"vocabulary": prefix + `"model":{"vocab":{` + vocab.String() + `"x":0},"merges":[]}}`,
+		"sections":   `{` + fields.String() + `"x":0}`,
+		"fields":     `{"model":{` + fields.String() + `"x":0}}`,
+		"pieces":     prefix + `"post_processor":{"type":"TemplateProcessing","pair":[],"special_tokens":{},"single":[` + strings.Repeat("0,", n) + `0]}}`,
+		"nested":     strings.Repeat(`{"a":`, n),
+		"long text":  `{"version":"` + strings.Repeat(`\u0041`, n) + `"}`,
+	} {
+		if _, err := tokenize.Parse(strings.NewReader(file)); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+		checkParseMemory(t, name, []byte(file))
+	}
+}
+
+// A small file that unpacks to a large one is given up at the limit.
+func TestParseStopsAtTheLimit(t *testing.T) {
+	// The members of a gzip file unpack to one text.
+	file := bytes.Repeat(zip(t, bytes.Repeat([]byte(" "), 1<<20)), tokenize.MaxFile>>20+100)
+	got := allocated(func() {
+		if _, err := tokenize.Parse(bytes.NewReader(file)); !errors.Is(err, tokenize.ErrMalformed) || !strings.Contains(err.Error(), "longer than") {
+			t.Errorf("got %v", err)
+		}
+	})
+	if got > 10*tokenize.MaxFile {
+		t.Errorf("%d bytes allocated", got)
+	}
+}
+
+// checkParseError wants an error of a file that could be read.
+func checkParseError(tb testing.TB, err error) {
+	tb.Helper()
+	if !errors.Is(err, tokenize.ErrMalformed) && !errors.Is(err, tokenize.ErrUnsupported) {
+		tb.Errorf("got %v", err)
+	}
+	if len(err.Error()) > 1000 {
+		tb.Errorf("an error of %d bytes", len(err.Error()))
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add(readTiny(f))
+	f.Add(zip(f, readTiny(f)))
+	f.Add([]byte(`{"pre_tokenizer":` + asJSON(f, sequence(split(nil), byteLevel(dict{"use_regex": false}))) + `,"model":{"vocab":{"a":0},"merges":["a a"]}}`))
+	f.Add(variant(f, dict{
+		"added_tokens":   []any{addedToken(tinySize, "<x>", dict{"rstrip": true, "single_word": true}), addedToken(tinySize+1, "y", dict{"normalized": true})},
+		"post_processor": dict{"type": "Sequence", "processors": []any{byteLevel(nil), template(beginPiece, textPiece)}},
+	}, nil))
+	f.Add(variant(f, nil, dict{"vocab": dict{`"\`: 1, "\u00e9": 2}, "merges": []any{"a b", "#version"}}))
+	f.Fuzz(func(t *testing.T, file []byte) {
+		if !bytes.HasPrefix(file, []byte("\x1f\x8b")) { // whose memory is in proportion to what it unpacks to
+			checkParseMemory(t, "fuzzed", file)
+		}
+		bpe, err := tokenize.Parse(bytes.NewReader(file))
+		if err != nil {
+			checkParseError(t, err)
+			return
+		}
+		for _, text := range []string{"", " the <x> y\n1 ", strings.Repeat("the", 50), "\xff日本<|end|>"} {
+			encode(t, bpe, text, true)
+		}
+	})
+}
+
+// FuzzParseSection puts a section, or a field of the model, into a file that is
+// good otherwise, so that fuzzing gets past the JSON.
+func FuzzParseSection(f *testing.F) {
+	base := decodeLine[map[string]json.RawMessage](f, variant(f, nil, dict{
+		"vocab": decodeLine[dict](f, variantVocab(f)), "merges": []any{},
+	}))
+	base["added_tokens"] = json.RawMessage("[]")
+	model := decodeLine[map[string]json.RawMessage](f, base["model"])
+	for name, value := range base {
+		f.Add(name, string(value))
+	}
+	for name, value := range model {
+		f.Add(name, string(value))
+	}
+	f.Add("added_tokens", asJSON(f, []any{addedToken(256, "<x>", dict{"rstrip": true}), addedToken(257, "y", dict{"normalized": true})}))
+	f.Add("pre_tokenizer", asJSON(f, sequence(split(nil), byteLevel(dict{"use_regex": false}))))
+	f.Add("post_processor", asJSON(f, dict{"type": "Sequence", "processors": []any{byteLevel(nil), template(beginPiece, textPiece)}}))
+	f.Add("merges", `["#version: 0.2", "a b"]`)
+	f.Add("merges", `[["a", "b"]]`)
+	f.Fuzz(func(t *testing.T, name, value string) {
+		if !json.Valid([]byte(value)) {
+			return
+		}
+		file := map[string]json.RawMessage{}
+		for k, v := range base {
+			file[k] = v
+		}
+		if _, ok := model[name]; ok {
+			changed := map[string]json.RawMessage{}
+			for k, v := range model {
+				changed[k] = v
+			}
+			changed[name] = json.RawMessage(value)
+			file["model"] = json.RawMessage(asJSON(t, changed))
+		} else {
+			file[name] = json.RawMessage(value)
+		}
+		text := []byte(asJSON(t, file))
+		checkParseMemory(t, "fuzzed", text)
+		bpe, err := tokenize.Parse(bytes.NewReader(text))
+		if err != nil {
+			checkParseError(t, err)
+			return
+		}
+		for _, text := range []string{"", " the <x> y\n1 ", strings.Repeat("the", 50), "\xff日本<|end|>"} {
+			encode(t, bpe, text, true)
+		}
+	})
+}
