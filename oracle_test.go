@@ -1,27 +1,15 @@
 package kvindex_test
 
 import (
-	"bufio"
-	"compress/gzip"
 	"context"
 	"encoding/hex"
 	"encoding/json"
-	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/internal/testdata"
 )
-
-// testdata returns the folder of outside data, or skips the test.
-func testdata(t *testing.T, what string) string {
-	t.Helper()
-	dir := os.Getenv("KVINDEX_TESTDATA")
-	if dir == "" {
-		t.Skipf("KVINDEX_TESTDATA is not set: skipping %s", what)
-	}
-	return dir
-}
 
 // recording is one row of a recorded run of vLLM's own cache manager: the
 // header, a published batch, or a question with the engine's answers.
@@ -44,29 +32,10 @@ type recording struct {
 	DPRank int `json:"dp_rank"`
 }
 
-func readRecording(t *testing.T, path string) []recording {
+func readRecording(t *testing.T, path string) (rows []recording) {
 	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var rows []recording
-	sc := bufio.NewScanner(z)
-	sc.Buffer(nil, 64<<20)
-	for sc.Scan() {
-		var r recording
-		if err := json.Unmarshal(sc.Bytes(), &r); err != nil {
-			t.Fatalf("%s: row %d: %v", path, len(rows), err)
-		}
+	for _, r := range testdata.Rows[recording](t, path) {
 		rows = append(rows, r)
-	}
-	if err := sc.Err(); err != nil {
-		t.Fatal(err)
 	}
 	return rows
 }
@@ -136,16 +105,10 @@ var denseRuns = []string{
 	"b01_*", "b03_*", "b04_*", "b13_*", "b14_*", "b16_*", "c01_*", "c03_*", "c13_*", "c14_*",
 }
 
-func recordings(t *testing.T, patterns ...string) []string {
+func recordings(t *testing.T, patterns ...string) (paths []string) {
 	t.Helper()
-	dir := testdata(t, "the recorded runs of vLLM's cache manager")
-	var paths []string
 	for _, p := range patterns {
-		found, err := filepath.Glob(filepath.Join(dir, "oracle", p+".jsonl.gz"))
-		if err != nil || len(found) == 0 {
-			t.Fatalf("no recording %s: %v", p, err)
-		}
-		paths = append(paths, found...)
+		paths = append(paths, testdata.Glob(t, "the recorded runs of vLLM's cache manager", "oracle", p+".jsonl.gz")...)
 	}
 	return paths
 }

@@ -1,9 +1,7 @@
 package events_test
 
 import (
-	"bufio"
 	"bytes"
-	"compress/gzip"
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
@@ -22,6 +20,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/testdata"
 )
 
 var update = flag.Bool("update", false, "write the golden payloads anew")
@@ -1000,16 +999,6 @@ func BenchmarkDecodeRemoved(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/block")
 }
 
-// testdata returns the folder of outside data.
-func testdata(t *testing.T, missing string) string {
-	t.Helper()
-	dir := os.Getenv("KVINDEX_TESTDATA")
-	if dir == "" {
-		t.Skip("KVINDEX_TESTDATA is not set: skipping ", missing)
-	}
-	return dir
-}
-
 // plain is an event in a form that the golden rows, payloads decoded by a peer
 // and decoded events can all be brought to.
 type plain struct {
@@ -1169,26 +1158,16 @@ func jsonOf(t *testing.T, v any) string {
 // vLLM must be read, the malformed ones refused, and those of other engines
 // read right or not at all.
 func TestRows(t *testing.T) {
-	f, err := os.Open(filepath.Join(testdata(t, "the recorded messages of wire/events.jsonl"), "wire", "events.jsonl"))
-	if err != nil {
-		t.Fatal(err)
+	type message struct {
+		Name, Hex, Engine, Format string
+		HexRepeat                 []any `json:"hex_repeat"`
+		OK                        bool
+		Rank                      *int
+		Events                    []map[string]any
 	}
-	defer f.Close()
-	dec := json.NewDecoder(bufio.NewReader(f))
-	dec.UseNumber()
 	count := map[string]int{}
 	var b events.Batch
-	for dec.More() {
-		var row struct {
-			Name, Hex, Engine, Format string
-			HexRepeat                 []any `json:"hex_repeat"`
-			OK                        bool
-			Rank                      *int
-			Events                    []map[string]any
-		}
-		if err := dec.Decode(&row); err != nil {
-			t.Fatal(err)
-		}
+	for _, row := range testdata.Rows[message](t, testdata.Path(t, "the recorded messages of wire/events.jsonl", "wire", "events.jsonl")) {
 		if row.Format != "msgpack" {
 			continue
 		}
@@ -1235,10 +1214,7 @@ func TestRows(t *testing.T) {
 // TestRecorded decodes every payload that vLLM published in the recorded runs,
 // and compares it with what an independent decoder makes of it.
 func TestRecorded(t *testing.T) {
-	files, err := filepath.Glob(filepath.Join(testdata(t, "the recorded runs of oracle/*.jsonl.gz"), "oracle", "*.jsonl.gz"))
-	if err != nil || len(files) == 0 {
-		t.Fatal("no recorded runs: ", err)
-	}
+	files := testdata.Glob(t, "the recorded runs of oracle/*.jsonl.gz", "oracle", "*.jsonl.gz")
 	positions := map[string][]string{
 		"BlockStored": {
 			"block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name", "extra_keys", "group_idx",
@@ -1250,7 +1226,11 @@ func TestRecorded(t *testing.T) {
 	count := map[string]int{}
 	var b events.Batch
 	for _, file := range files {
-		for payload := range recorded(t, file) {
+		for _, row := range testdata.Rows[struct{ Payload string }](t, file) {
+			if row.Payload == "" {
+				continue
+			}
+			payload := spell(t, row.Payload)
 			if err := events.Decode(payload, &b); err != nil {
 				t.Fatalf("%s: %v", file, err)
 			}
@@ -1288,30 +1268,5 @@ func TestRecorded(t *testing.T) {
 	t.Logf("%d files: %v", len(files), count)
 	if count["payloads"] < 1000 {
 		t.Error("too few payloads")
-	}
-}
-
-// recorded yields the payloads of a recorded run.
-func recorded(t *testing.T, file string) func(func([]byte) bool) {
-	return func(yield func([]byte) bool) {
-		f, err := os.Open(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
-		z, err := gzip.NewReader(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		dec := json.NewDecoder(z)
-		for dec.More() {
-			var row struct{ Payload string }
-			if err := dec.Decode(&row); err != nil {
-				t.Fatal(err)
-			}
-			if row.Payload != "" && !yield(spell(t, row.Payload)) {
-				return
-			}
-		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kvindex/kvindex/internal/testdata"
 	"github.com/kvindex/kvindex/tokenize"
 )
 
@@ -124,8 +125,8 @@ func BenchmarkLoad(b *testing.B) {
 	b.Run("tiny", func(b *testing.B) { load(b, readTiny(b)) })
 	for _, family := range supported {
 		b.Run(family, func(b *testing.B) {
-			path := outside(b, "loading "+family, "tokens", family, "tokenizer.json.gz")
-			file, err := io.ReadAll(openGzip(b, path))
+			path := testdata.Path(b, "loading "+family, "tokens", family, "tokenizer.json.gz")
+			file, err := io.ReadAll(testdata.Open(b, path))
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -154,7 +154,7 @@ func TestRandomMergesAsReference(t *testing.T) {
 	for range 60 {
 		tokens := []string{"a", "b", "c", "d"}[:1+r.IntN(4)]
 		letters := strings.Join(tokens, "")
-		vocab := decodeLine[map[string]any](t, variantVocab(t))
+		vocab := fromJSON[map[string]any](t, variantVocab(t))
 		for len(tokens) < 30 {
 			joined := tokens[r.IntN(len(tokens))] + tokens[r.IntN(len(tokens))]
 			if _, ok := vocab[joined]; !ok && len(joined) < 40 {
@@ -200,7 +200,7 @@ func isASCII(s string) bool {
 
 // variantVocab returns the vocabulary of tiny.json, the 256 bytes only.
 func variantVocab(tb testing.TB) []byte {
-	file := decodeLine[struct {
+	file := fromJSON[struct {
 		Model struct{ Vocab map[string]int }
 	}](tb, readTiny(tb))
 	for token, id := range file.Model.Vocab {
@@ -224,7 +224,7 @@ func TestInvalidUTF8IsReplacedAsJSONDoes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, want := encode(t, bpe, text, false), encode(t, bpe, decodeLine[string](t, wire), false)
+		got, want := encode(t, bpe, text, false), encode(t, bpe, fromJSON[string](t, wire), false)
 		if !slices.Equal(got, want) {
 			t.Errorf("%q: got %v, want %v", text, got, want)
 		}

@@ -141,11 +141,11 @@ func TestRefusals(t *testing.T) {
 	pre := func(v any) []byte { return section("pre_tokenizer", v) }
 	post := func(v any) []byte { return section("post_processor", v) }
 	vocab := func(token string, id any) []byte {
-		v := decodeLine[struct{ Model struct{ Vocab dict } }](t, readTiny(t)).Model.Vocab
+		v := fromJSON[struct{ Model struct{ Vocab dict } }](t, readTiny(t)).Model.Vocab
 		v[token] = id
 		return model("vocab", v)
 	}
-	noByte := decodeLine[struct{ Model struct{ Vocab dict } }](t, readTiny(t)).Model.Vocab
+	noByte := fromJSON[struct{ Model struct{ Vocab dict } }](t, readTiny(t)).Model.Vocab
 	delete(noByte, "Ā") // the byte 0x00
 
 	for _, c := range []struct {
@@ -315,7 +315,7 @@ func asJSON(tb testing.TB, v any) string {
 
 // Sections that may be left out, or are empty.
 func TestLeastFile(t *testing.T) {
-	file := decodeLine[dict](t, readTiny(t))
+	file := fromJSON[dict](t, readTiny(t))
 	for _, name := range []string{"version", "truncation", "padding", "added_tokens", "normalizer", "post_processor", "decoder"} {
 		delete(file, name)
 	}
@@ -443,11 +443,11 @@ func FuzzParse(f *testing.F) {
 // FuzzParseSection puts a section, or a field of the model, into a file that is
 // good otherwise, so that fuzzing gets past the JSON.
 func FuzzParseSection(f *testing.F) {
-	base := decodeLine[map[string]json.RawMessage](f, variant(f, nil, dict{
-		"vocab": decodeLine[dict](f, variantVocab(f)), "merges": []any{},
+	base := fromJSON[map[string]json.RawMessage](f, variant(f, nil, dict{
+		"vocab": fromJSON[dict](f, variantVocab(f)), "merges": []any{},
 	}))
 	base["added_tokens"] = json.RawMessage("[]")
-	model := decodeLine[map[string]json.RawMessage](f, base["model"])
+	model := fromJSON[map[string]json.RawMessage](f, base["model"])
 	for name, value := range base {
 		f.Add(name, string(value))
 	}

@@ -29,7 +29,7 @@ type officialCase struct {
 }
 
 func (c officialCase) file(tb testing.TB) []byte {
-	file := decodeLine[map[string]any](tb, readTiny(tb))
+	file := fromJSON[map[string]any](tb, readTiny(tb))
 	for name, v := range c.Set {
 		file[name] = v
 	}
@@ -64,7 +64,7 @@ func TestCasesAsOfficial(t *testing.T) {
 		t.Fatal(err)
 	}
 	rows := 0
-	for _, c := range decodeLine[[]officialCase](t, data) {
+	for _, c := range fromJSON[[]officialCase](t, data) {
 		t.Run(strings.ReplaceAll(c.Name, " ", "_"), func(t *testing.T) {
 			bpe, err := tokenize.Parse(bytes.NewReader(c.file(t)))
 			if err != nil {

@@ -1,64 +1,21 @@
 package tokenize_test
 
 import (
-	"bufio"
-	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/kvindex/kvindex/internal/testdata"
 	"github.com/kvindex/kvindex/tokenize"
 )
 
-// outside returns a file or folder of the outside test data, and skips the test
-// if there is none.
-func outside(tb testing.TB, what string, path ...string) string {
-	tb.Helper()
-	root := os.Getenv("KVINDEX_TESTDATA")
-	if root == "" {
-		tb.Skipf("KVINDEX_TESTDATA is not set: skipped %s", what)
-	}
-	return filepath.Join(append([]string{root}, path...)...)
-}
-
-// openGzip returns the unpacked text of a file.
-func openGzip(tb testing.TB, path string) io.Reader {
-	tb.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { f.Close() })
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return z
-}
-
-// lines calls f with each line of a gzip'd file.
-func lines(tb testing.TB, path string, f func(line []byte)) {
-	tb.Helper()
-	s := bufio.NewScanner(openGzip(tb, path))
-	s.Buffer(nil, 16<<20)
-	for s.Scan() {
-		f(s.Bytes())
-	}
-	if err := s.Err(); err != nil {
-		tb.Fatal(err)
-	}
-}
-
-func decodeLine[T any](tb testing.TB, line []byte) T {
+func fromJSON[T any](tb testing.TB, text []byte) T {
 	tb.Helper()
 	var v T
-	if err := json.Unmarshal(line, &v); err != nil {
+	if err := json.Unmarshal(text, &v); err != nil {
 		tb.Fatal(err)
 	}
 	return v
@@ -66,7 +23,7 @@ func decodeLine[T any](tb testing.TB, line []byte) T {
 
 func loadOutside(tb testing.TB, family string) *tokenize.BPE {
 	tb.Helper()
-	t, err := tokenize.Load(outside(tb, "the "+family+" tokenizer", "tokens", family))
+	t, err := tokenize.Load(testdata.Path(tb, "the "+family+" tokenizer", "tokens", family))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -87,15 +44,14 @@ var supported = []string{"gpt2", "llama3"}
 
 func TestCorpusAsOfficial(t *testing.T) {
 	var texts []string
-	lines(t, outside(t, "4,200 texts of 28 languages for each family", "tokens", "corpus.jsonl.gz"), func(line []byte) {
-		texts = append(texts, decodeLine[struct{ Text string }](t, line).Text)
-	})
+	for _, row := range testdata.Rows[struct{ Text string }](t, testdata.Path(t, "4,200 texts of 28 languages for each family", "tokens", "corpus.jsonl.gz")) {
+		texts = append(texts, row.Text)
+	}
 	for _, family := range supported {
 		t.Run(family, func(t *testing.T) {
 			bpe := loadOutside(t, family)
-			row, special := 0, 0
-			lines(t, outside(t, "", "tokens", family, "expected.jsonl.gz"), func(line []byte) {
-				want := decodeLine[struct{ IDs, Special []uint32 }](t, line)
+			rows, special := 0, 0
+			for row, want := range testdata.Rows[struct{ IDs, Special []uint32 }](t, testdata.Path(t, "", "tokens", family, "expected.jsonl.gz")) {
 				if got := encode(t, bpe, texts[row], false); !slices.Equal(got, want.IDs) {
 					t.Errorf("row %d %.80q: got %v, want %v", row, texts[row], clip(got), clip(want.IDs))
 				}
@@ -107,14 +63,14 @@ func TestCorpusAsOfficial(t *testing.T) {
 				if got := encode(t, bpe, texts[row], true); !slices.Equal(got, want.Special) {
 					t.Errorf("row %d %.80q with special: got %v, want %v", row, texts[row], clip(got), clip(want.Special))
 				}
-				row++
-			})
-			t.Logf("%d rows, %d of them with special tokens", row, special)
-			if row != len(texts) || row < 4000 {
-				t.Errorf("%d rows for %d texts", row, len(texts))
+				rows++
 			}
-			if family == "llama3" && special != row {
-				t.Errorf("%d of %d rows have a begin-of-text token", special, row)
+			t.Logf("%d rows, %d of them with special tokens", rows, special)
+			if rows != len(texts) || rows < 4000 {
+				t.Errorf("%d rows for %d texts", rows, len(texts))
+			}
+			if family == "llama3" && special != rows {
+				t.Errorf("%d of %d rows have a begin-of-text token", special, rows)
 			}
 		})
 	}
@@ -122,23 +78,22 @@ func TestCorpusAsOfficial(t *testing.T) {
 
 func TestProbesAsOfficial(t *testing.T) {
 	var texts []string
-	lines(t, outside(t, "13,063 texts with every code point for each family", "tokens", "probes.jsonl.gz"), func(line []byte) {
-		texts = append(texts, decodeLine[string](t, line))
-	})
+	for _, text := range testdata.Rows[string](t, testdata.Path(t, "13,063 texts with every code point for each family", "tokens", "probes.jsonl.gz")) {
+		texts = append(texts, text)
+	}
 	for _, family := range supported {
 		t.Run(family, func(t *testing.T) {
 			bpe := loadOutside(t, family)
-			row := 0
-			lines(t, outside(t, "", "tokens", family, "probes.jsonl.gz"), func(line []byte) {
-				want := decodeLine[[]uint32](t, line)
+			rows := 0
+			for row, want := range testdata.Rows[[]uint32](t, testdata.Path(t, "", "tokens", family, "probes.jsonl.gz")) {
 				if got := encode(t, bpe, texts[row], false); !slices.Equal(got, want) {
 					t.Errorf("row %d %.80q: got %v, want %v", row, texts[row], clip(got), clip(want))
 				}
-				row++
-			})
-			t.Logf("%d rows", row)
-			if row != len(texts) || row < 13000 {
-				t.Errorf("%d rows for %d texts", row, len(texts))
+				rows++
+			}
+			t.Logf("%d rows", rows)
+			if rows != len(texts) || rows < 13000 {
+				t.Errorf("%d rows for %d texts", rows, len(texts))
 			}
 		})
 	}
@@ -157,7 +112,7 @@ func TestOtherFamiliesAreRefused(t *testing.T) {
 		"tekken":     `pre_tokenizer Split pattern "[^\\r\\n`,
 	} {
 		t.Run(family, func(t *testing.T) {
-			_, err := tokenize.Load(outside(t, "the "+family+" tokenizer, to be refused", "tokens", family))
+			_, err := tokenize.Load(testdata.Path(t, "the "+family+" tokenizer, to be refused", "tokens", family))
 			if !errors.Is(err, tokenize.ErrUnsupported) || !strings.Contains(err.Error(), want) {
 				t.Errorf("got %v, want %s", err, want)
 			}

@@ -22,7 +22,7 @@ type reference struct {
 
 func newReference(tb testing.TB, file []byte, p pattern) *reference {
 	tb.Helper()
-	f := decodeLine[struct {
+	f := fromJSON[struct {
 		AddedTokens []struct {
 			ID      uint32
 			Content string
@@ -225,7 +225,7 @@ func (a alternative) match(s []rune, i int) int {
 // variant returns tiny.json with its sections and its model's fields replaced.
 func variant(tb testing.TB, sections, model map[string]any) []byte {
 	tb.Helper()
-	file := decodeLine[map[string]any](tb, readTiny(tb))
+	file := fromJSON[map[string]any](tb, readTiny(tb))
 	for name, v := range sections {
 		file[name] = v
 	}

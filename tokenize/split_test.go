@@ -8,6 +8,7 @@ import (
 	"testing"
 	"unicode"
 
+	"github.com/kvindex/kvindex/internal/testdata"
 	"github.com/kvindex/kvindex/tokenize"
 )
 
@@ -128,7 +129,7 @@ func FuzzSplit(f *testing.F) {
 
 // The classes are those of the official tokenizer, code point by code point.
 func TestClassesAsOfficial(t *testing.T) {
-	data, err := os.ReadFile(outside(t, "the official tokenizer's character classes", "tokens", "unicode_classes.json"))
+	data, err := os.ReadFile(testdata.Path(t, "the official tokenizer's character classes", "tokens", "unicode_classes.json"))
 	if err != nil {
 		t.Fatal(err)
 	}

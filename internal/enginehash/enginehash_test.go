@@ -1,22 +1,19 @@
 package enginehash_test
 
 import (
-	"bufio"
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/fxamacker/cbor/v2"
 
 	"github.com/kvindex/kvindex/internal/enginehash"
+	"github.com/kvindex/kvindex/internal/testdata"
 )
 
 // peer names blocks with another encoder of CBOR.
@@ -259,27 +256,11 @@ func (r *row) extraKey(t *testing.T, k any) enginehash.Extra {
 
 // TestEngineChains compares with chains named by vLLM's own functions.
 func TestEngineChains(t *testing.T) {
-	dir := os.Getenv("KVINDEX_TESTDATA")
-	if dir == "" {
-		t.Skip("KVINDEX_TESTDATA is not set: no block hashes of the real engine to compare with")
-	}
-	f, err := os.Open(filepath.Join(dir, "wire", "hashes.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-
+	path := testdata.Path(t, "the block hashes of the real engine", "wire", "hashes.jsonl")
 	var h enginehash.Hasher
 	rows, blocks, kinds := 0, 0, map[enginehash.ExtraKind]int{}
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		r := row{extraKinds: kinds}
-		d := json.NewDecoder(bytes.NewReader(lines.Bytes()))
-		d.UseNumber()
-		if err := d.Decode(&r); err != nil {
-			t.Fatal(err)
-		}
+	for _, r := range testdata.Rows[row](t, path) {
+		r.extraKinds = kinds
 		if r.Engine != "vllm" || r.Algo != "sha256_cbor" {
 			continue
 		}
@@ -298,9 +279,6 @@ func TestEngineChains(t *testing.T) {
 				t.Errorf("row %d (%s), block %d: %x, published as %d, want %s and %s", rows, r.Extra, i, d, d.Int(), r.Hashes[i], r.External[i])
 			}
 		}
-	}
-	if err := lines.Err(); err != nil {
-		t.Fatal(err)
 	}
 	t.Logf("%d rows, %d blocks, extra keys by kind: %v", rows, blocks, kinds)
 	if rows < 60 || len(kinds) < 4 {

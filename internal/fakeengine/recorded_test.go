@@ -1,14 +1,11 @@
 package fakeengine_test
 
 import (
-	"bufio"
-	"compress/gzip"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,6 +13,7 @@ import (
 
 	"github.com/kvindex/kvindex/internal/enginehash"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/testdata"
 )
 
 // recording is a run of vLLM's own scheduler and block pool.
@@ -67,14 +65,7 @@ func (r *recording) is(scenarios ...string) bool {
 // attention.
 func recordings(t *testing.T) []*recording {
 	t.Helper()
-	dir := os.Getenv("KVINDEX_TESTDATA")
-	if dir == "" {
-		t.Skip("KVINDEX_TESTDATA is not set: no recorded runs of the real engine to compare with")
-	}
-	files, err := filepath.Glob(filepath.Join(dir, "oracle", "*.jsonl.gz"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := testdata.Glob(t, "the recorded runs of the real engine", "oracle", "*.jsonl.gz")
 	var out []*recording
 	for _, f := range files {
 		if strings.HasPrefix(filepath.Base(f), "t") {
@@ -92,26 +83,19 @@ func recordings(t *testing.T) []*recording {
 
 func readRecording(t *testing.T, path string) *recording {
 	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
 	r := &recording{}
-	d := json.NewDecoder(bufio.NewReader(z))
-	if err := d.Decode(r); err != nil {
-		t.Fatalf("%s: %v", path, err)
-	}
-	for d.More() {
+	for n, line := range testdata.Rows[json.RawMessage](t, path) {
 		var x row
-		if err := d.Decode(&x); err != nil {
-			t.Fatalf("%s: %v", path, err)
+		into := any(&x)
+		if n == 0 {
+			into = r
 		}
-		r.rows = append(r.rows, x)
+		if err := json.Unmarshal(line, into); err != nil {
+			t.Fatalf("%s: row %d: %v", path, n, err)
+		}
+		if n > 0 {
+			r.rows = append(r.rows, x)
+		}
 	}
 	return r
 }

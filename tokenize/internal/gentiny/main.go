@@ -3,6 +3,7 @@
 // it; it runs only by hand:
 //
 //	go run ./tokenize/internal/gentiny > tokenize/testdata/tiny.json
+//	cp tokenize/testdata/tiny.json examples/quickstart/tokenizer.json
 //
 // Its tokens are the 256 bytes, the most frequent pairs of prose.txt, merged one
 // at a time, and the special token <|end|>. The same text gives the same file.
