@@ -176,14 +176,8 @@ func lastText(extra []events.ExtraKey) bool {
 // tierOf maps the media that engines name; they compare without case. What
 // nobody knows is TierOther, never the gpu.
 func tierOf(medium string) Tier {
-	switch {
-	case medium == "" || medium == "GPU":
-		return TierGPU
-	case medium == "CPU":
-		return TierCPU
-	}
 	switch strings.ToUpper(medium) {
-	case "GPU":
+	case "", "GPU":
 		return TierGPU
 	case "CPU", "CPU_PINNED", "CPU_TIER1", "CPU_TIER2":
 		return TierCPU

@@ -1,6 +1,7 @@
 package zmtp
 
 import (
+	"errors"
 	"bytes"
 	"context"
 	"encoding/binary"
@@ -186,7 +187,7 @@ func nextProperty(data []byte) (name, value, rest []byte, err error) {
 // midway turns the end of a connection where no end may be into an error that
 // says so.
 func midway(err error) error {
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}
 	return err

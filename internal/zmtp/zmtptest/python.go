@@ -3,6 +3,7 @@ package zmtptest
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -87,7 +88,7 @@ func (p *Python) Do(format string, args ...any) (map[string]any, error) {
 
 func (p *Python) answer() (map[string]any, error) {
 	if !p.out.Scan() {
-		return nil, fmt.Errorf("the script ended: %v", p.out.Err())
+		return nil, fmt.Errorf("the script ended: %w", errors.Join(io.EOF, p.out.Err()))
 	}
 	var a map[string]any
 	return a, json.Unmarshal(p.out.Bytes(), &a)
