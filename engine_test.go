@@ -1,6 +1,7 @@
 package kvindex_test
 
 import (
+	"encoding/binary"
 	"fmt"
 	"hash/maphash"
 	"math/rand/v2"
@@ -148,7 +149,7 @@ func (f *fleet) ask(e *fleetEngine, tk talk) {
 		f.afterClear++
 	}
 	mine := e.Held(tk.tokens, tk.adapter, tk.salt)
-	if mine+e.size <= len(tk.tokens) && e.held[f.prefix(tk, mine+e.size)] {
+	if ends := f.prefixes(tk, e.size); mine/e.size < len(ends) && e.held[ends[mine/e.size]] {
 		f.evicted++
 	}
 	if f.exact != nil {
@@ -164,8 +165,18 @@ func (f *fleet) ask(e *fleetEngine, tk talk) {
 	}
 }
 
-func (f *fleet) prefix(tk talk, n int) uint64 {
-	return maphash.Comparable(f.seed, tk.adapter+"\x00"+tk.salt) ^ maphash.Bytes(f.seed, fmt.Appendf(nil, "%v", tk.tokens[:n]))
+// prefixes identifies the prefixes of a conversation at the end of each block.
+func (f *fleet) prefixes(tk talk, size int) (ends []uint64) {
+	var h maphash.Hash
+	h.SetSeed(f.seed)
+	h.WriteString(tk.adapter + "/" + tk.salt + "/")
+	for i, t := range tk.tokens {
+		h.Write(binary.LittleEndian.AppendUint32(nil, t))
+		if (i+1)%size == 0 {
+			ends = append(ends, h.Sum64())
+		}
+	}
+	return ends
 }
 
 // submit gives a request to an engine, sometimes several times at once.
@@ -201,8 +212,10 @@ func (f *fleet) step(e *fleetEngine) {
 		}
 		tk := r.talk
 		tk.tokens = append(slices.Clone(tk.tokens), r.handle.Output()...)
-		for n := e.size; n < len(tk.tokens); n += e.size {
-			e.held[f.prefix(tk, n)] = true
+		for i, end := range f.prefixes(tk, e.size) {
+			if (i+1)*e.size < len(tk.tokens) { // the last token of an output is never stored
+				e.held[end] = true
+			}
 		}
 		switch {
 		case len(tk.tokens) > 700 || tk.model != e.model:

@@ -609,6 +609,8 @@ func TestBadRequests(t *testing.T) {
 		{kvindex.Request{Model: "n", Prompt: "x"}, kvindex.ErrNoTokenizer, `model "n": register one by WithTokenizer`},
 		{kvindex.Request{Model: "m", Tokens: tokens, Media: []kvindex.Media{{Hash: "h", Offset: 3}}}, kvindex.ErrRequest, `media "h" begins at token 3 of 3`},
 		{kvindex.Request{Model: "m", Tokens: tokens, Media: []kvindex.Media{{Hash: "h", Offset: -1}}}, kvindex.ErrRequest, `media "h"`},
+		{kvindex.Request{Model: "m", Tokens: tokens, Media: []kvindex.Media{{Offset: 1}}}, kvindex.ErrRequest, "media 0 has no hash"},
+		{kvindex.Request{Model: "m", Tokens: tokens, Media: []kvindex.Media{{Hash: "h", Length: -1}}}, kvindex.ErrRequest, `media "h"`},
 		{kvindex.Request{Model: "m", Tokens: tokens, Media: []kvindex.Media{{Hash: "g", Offset: 1}, {Hash: "h"}}}, kvindex.ErrRequest, `media "h"`},
 	} {
 		a := kvindex.Answer{PromptTokens: 9, Pods: make([]kvindex.PodScore, 3)}

@@ -37,6 +37,7 @@ type Request struct {
 type Media struct {
 	Hash   string // the engine's own identifier: in vLLM the item's uuid or hash
 	Offset int    // of its first placeholder token in the prompt
+	Length int    // in tokens; engines that tell where an item starts are matched without it
 }
 
 // Answer is the answer to a Request. A used one keeps its memory.
@@ -137,12 +138,17 @@ func (r *Request) validate() error {
 		return fmt.Errorf("%w: the model is empty", ErrRequest)
 	case r.Prompt == "" && len(r.Tokens) == 0:
 		return fmt.Errorf("%w: the prompt is empty", ErrRequest)
-	case r.Prompt != "" && r.Tokens != nil:
+	case r.Prompt != "" && len(r.Tokens) > 0:
 		return fmt.Errorf("%w: it has both a prompt and tokens", ErrRequest)
 	}
 	for i, m := range r.Media {
-		if m.Offset < 0 || i > 0 && m.Offset < r.Media[i-1].Offset {
-			return fmt.Errorf("%w: media %q at token %d: offsets must not fall or be negative", ErrRequest, m.Hash, m.Offset)
+		switch {
+		case m.Hash == "":
+			return fmt.Errorf("%w: media %d has no hash", ErrRequest, i)
+		case m.Offset < 0 || m.Length < 0:
+			return fmt.Errorf("%w: media %q at token %d of length %d: neither can be negative", ErrRequest, m.Hash, m.Offset, m.Length)
+		case i > 0 && m.Offset < r.Media[i-1].Offset:
+			return fmt.Errorf("%w: media %q at token %d is not in order of offset", ErrRequest, m.Hash, m.Offset)
 		}
 	}
 	return nil
