@@ -583,7 +583,7 @@ func TestMalformedPayloads(t *testing.T) {
 	if err := ix.Ingest("a", "m", good); err != nil || blocks(t, ix, "a", p) != 3 {
 		t.Errorf("the next good batch: %v", err)
 	}
-	for _, size := range []int{-16, math.MaxInt64} {
+	for _, size := range []int{-16, math.MaxInt32} {
 		s := p.stored(0, 1)
 		s.BlockSize = size
 		if err := ix.Ingest("a", "m", payload(1, 0, s)); !errors.Is(err, kvindex.ErrMalformed) || !strings.Contains(err.Error(), "block_size") {
