@@ -10,7 +10,7 @@ var ErrInvalid = errors.New("index: invalid change")
 
 // MaxGroups bounds the group IDs of a source: an engine has fewer than layers, and a
 // hostile one must not make us keep a table for each number it can think of.
-const MaxGroups = 1024
+const MaxGroups = 64
 
 // Validate reports what makes c impossible to apply, wrapping ErrInvalid. Each
 // backend calls it for all changes of an Apply before it applies the first.
@@ -32,7 +32,7 @@ func (c *Change) Validate() error {
 		}
 		return nil
 	}
-	if c.Copies > CopiesPartial {
+	if c.Copies < CopiesGuarded || c.Copies > CopiesPartial {
 		return fmt.Errorf("%w: unknown copies mode %d", ErrInvalid, c.Copies)
 	}
 	if len(c.Locals) == 0 {

@@ -137,7 +137,7 @@ const (
 	// parent whose blocks are all held already for a report of what is there,
 	// and never counts a repeat in a group that is not GroupFull. It never
 	// claims a block that has gone, whatever reports are mixed in.
-	CopiesGuarded Copies = iota
+	CopiesGuarded Copies = iota + 1
 	// CopiesExact counts every store: right where each one stands for a
 	// physical copy that a removal will follow.
 	CopiesExact
@@ -185,7 +185,9 @@ type Change struct {
 
 	// Variant, BlockSize (tokens) and Locals describe the whole range of a
 	// store. Without Locals the store is known by its hashes alone: each is
-	// held once another store names it, with the block size of its group.
+	// held once another store names it, with the block size of its group. A
+	// store with Locals in a lower tier is one chunk: one block of the length
+	// of the range, held under the last hash once a gpu store names that.
 	Variant   Variant
 	BlockSize int
 	Locals    []Local
@@ -226,7 +228,7 @@ type Counts struct {
 	Dropped   uint64 // stores given up at the bound on what waits for a name
 	Forgotten uint64 // names of blocks that nobody holds, given up at their bound
 
-	Ambiguous     uint64 // hashes that were given a second key
+	Ambiguous     uint64 // stores that gave a held hash another key
 	UnknownRemove uint64 // removals of blocks that were not held
 }
 
@@ -333,17 +335,16 @@ var ErrClosed = errors.New("index: closed")
 //   - Copies. A gpu block is held until each counted copy was removed, by the
 //     rules of [Copies]. Lower tiers are sets. If reports are guarded against,
 //     a block that was forgotten while a store of it had not been counted
-//     comes back when a later gpu store of a full group names it or one of
-//     its descendants as its parent, or when a store without a parent reports
-//     it again.
-//   - Names. All groups and tiers of a source share the names of its hashes.
-//     A name is kept while anybody of the source holds the block, and after
-//     that within a bounded budget, oldest first. What a gpu store said of a
-//     hash wins over what a store in another tier says, and gpu stores chain
-//     from gpu names only.
-//   - Ambiguity. A held hash to which a second gpu store gives another key
-//     names both; its removal removes both; a store that names it as its
-//     parent is never placed.
+//     comes back, with its ancestors, when a later gpu store of a full group
+//     names it as its parent, or when a store without a parent reports it
+//     again.
+//   - Names. All groups and tiers of a source share the names of its hashes. A
+//     name is kept while anybody of the source holds the block, and after that
+//     within a bounded budget, oldest first. Only gpu stores give names: what a
+//     lower tier says of a prefix leaves out salts and media.
+//   - Ambiguity. A held hash to which a second store gives another key names
+//     both; its removal removes both; a store that names it as its parent is
+//     never placed.
 //   - Unknown parents. A store whose parent has no name is parked within a
 //     bound and placed when the parent is named; removals apply to it
 //     meanwhile.

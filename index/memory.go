@@ -11,12 +11,12 @@ import (
 
 // Defaults of MemoryConfig.
 const (
-	// DefaultPendingBytes is about 60,000 blocks of one source that wait for
+	// DefaultPendingBytes is about 15,000 blocks of one source that wait for
 	// a name.
-	DefaultPendingBytes = 16 << 20
+	DefaultPendingBytes = 4 << 20
 	// DefaultIdleNames is the cache of a large pod: what it evicted may come
 	// back as a parent or in a lower tier for about as long as it took to
-	// evict.
+	// evict. They take about 13 MB.
 	DefaultIdleNames = 1 << 16
 )
 
@@ -92,36 +92,30 @@ func (m *Memory) Apply(ctx context.Context, src Source, cur Cursor, changes []Ch
 			return Applied{}, fmt.Errorf("change %d: %w", i, err)
 		}
 	}
-	s := m.source(src, changes)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if cur != (Cursor{}) {
-		if old, ok := s.cursors[cur.Stream]; ok && !old.Before(cur) {
-			return Applied{Cursor: old, Duplicate: true}, nil
-		}
-		s.cursors[cur.Stream] = cur
+	s, err := m.source(src, changes)
+	if err != nil {
+		return Applied{}, err
 	}
-	s.counts = Counts{}
-	for i := range changes {
-		s.apply(&changes[i])
-	}
-	return Applied{Cursor: cur, Counts: s.counts}, nil
+	return s.applyAll(cur, changes), nil
 }
 
 // source returns the source, made if need be, with the variants of the changes
 // registered at its model.
-func (m *Memory) source(id Source, changes []Change) *source {
+func (m *Memory) source(id Source, changes []Change) (*source, error) {
 	m.mu.RLock()
 	md := m.models[id.Model]
 	s := md.source(id)
 	known := s != nil && md.knows(changes)
 	m.mu.RUnlock()
 	if known {
-		return s
+		return s, nil
 	}
 
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.closed.Load() { // Close came between
+		return nil, ErrClosed
+	}
 	md = m.models[id.Model]
 	if md == nil {
 		md = &model{pods: make(map[string][]*source)}
@@ -136,7 +130,7 @@ func (m *Memory) source(id Source, changes []Change) *source {
 		s = newSource(id, &m.cfg)
 		md.pods[id.Pod] = append(md.pods[id.Pod], s)
 	}
-	return s
+	return s, nil
 }
 
 func (md *model) source(id Source) *source {
@@ -221,23 +215,25 @@ func (m *Memory) Remove(ctx context.Context, pod string) error {
 
 // Describe implements Describer.
 func (m *Memory) Describe(dst []SourceInfo) []SourceInfo {
+	var sources []*source
 	m.mu.RLock()
-	defer m.mu.RUnlock()
 	for _, md := range m.models {
 		for _, of := range md.pods {
-			for _, s := range of {
-				dst = append(dst, s.describe())
-			}
+			sources = append(sources, of...)
 		}
+	}
+	m.mu.RUnlock()
+	for _, s := range sources {
+		dst = append(dst, s.describe())
 	}
 	return dst
 }
 
 // Close implements Index.
 func (m *Memory) Close() error {
-	m.closed.Store(true)
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.closed.Store(true)
 	m.models = nil
 	return nil
 }

@@ -18,12 +18,23 @@ type source struct {
 	id  Source
 	cfg *MemoryConfig
 
+	// writer orders the Applies. Long ones let go of mu now and then, so that
+	// a Match never waits for more than a slice of one.
+	writer sync.Mutex
+
 	mu      sync.RWMutex // guards all below
 	cursors map[string]Cursor
 	groups  map[int]*group
 	names   map[Hash]*name
 	byKey   map[Key][]*name // exactly the names that have the key
 	counts  Counts          // of the Apply in progress or the last
+
+	// lossy: since the last clear, blocks were forgotten that the engine may
+	// hold. A report can then name blocks beside the known ones.
+	lossy bool
+
+	blocks [NumTiers]int // holdings with copies, by tier
+	parked int           // elements of waiting
 
 	// idle are the names that nobody holds, oldest first, at most IdleNames of
 	// them after each change. They all have keys: a name without keys and
@@ -55,7 +66,6 @@ type group struct {
 	Group
 	shape  shape         // of its gpu blocks; of the largest if sizes differ
 	shapes map[shape]int // holders with a block of the shape
-	hidden int           // gpu holdings without copies: what restore looks for
 }
 
 // name is what a source knows of a hash.
@@ -71,7 +81,6 @@ type name struct {
 type placed struct {
 	key     Key
 	variant Variant
-	byTier  bool // only a store of a lower tier says so
 }
 
 // holding says that a holder has a block, or had it: one without copies is
@@ -102,6 +111,18 @@ type pending struct {
 	elem   *list.Element
 }
 
+const (
+	// maxRestore bounds the walk of restore, in blocks: a hostile engine can
+	// make the parents a circle.
+	maxRestore = 1 << 12
+	// maxNames bounds the hashes of one key: it takes salts that the engine
+	// does not tell to have more than one.
+	maxNames = 64
+	// maxShapes bounds the block sizes of a group: partial entries and chunks
+	// have one each.
+	maxShapes = 64
+)
+
 // What a pending store costs, beside its locals: rough figures for the heap
 // that its entries and the names of its hashes take.
 const (
@@ -123,6 +144,33 @@ func newSource(id Source, cfg *MemoryConfig) *source {
 		byKey:   make(map[Key][]*name),
 		waiting: make(map[place][]*pending),
 	}
+}
+
+// sliceHashes is how many hashes an Apply goes through before it lets readers
+// in.
+const sliceHashes = 4096
+
+func (s *source) applyAll(cur Cursor, changes []Change) Applied {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if cur != (Cursor{}) {
+		if old, ok := s.cursors[cur.Stream]; ok && !old.Before(cur) {
+			return Applied{Cursor: old, Duplicate: true}
+		}
+		s.cursors[cur.Stream] = cur
+	}
+	s.counts = Counts{}
+	for i, done := 0, 0; i < len(changes); i++ {
+		s.apply(&changes[i])
+		if done += 1 + len(changes[i].Hashes); done >= sliceHashes {
+			done = 0
+			s.mu.Unlock()
+			s.mu.Lock()
+		}
+	}
+	return Applied{Cursor: cur, Counts: s.counts}
 }
 
 func (s *source) apply(c *Change) {
@@ -149,7 +197,14 @@ func (s *source) store(c *Change) {
 	s.counts.Stored += uint64(len(c.Hashes))
 	sh := shape{c.BlockSize, c.Variant}
 	dense := len(c.Locals) > 0 && len(c.Hashes) == c.Blocks()
-	parked := dense && !s.place(c, sh)
+	if dense && g.shapes[sh] == 0 && len(g.shapes) >= maxShapes {
+		s.counts.Dropped++
+		s.lossy = true
+		return
+	}
+	// What a lower tier says of a prefix leaves out salts and media, so it
+	// names nothing.
+	parked := dense && c.Tier == TierGPU && !s.place(c, sh)
 
 	held := c.Hashes
 	switch {
@@ -169,9 +224,15 @@ func (s *source) store(c *Change) {
 			parent: place{c.Parent, c.Variant}, locals: slices.Clone(c.Locals),
 			shape: shape{c.BlockSize, c.Variant},
 		})
-	} else if slices.ContainsFunc(held, func(h Hash) bool { return len(s.names[h].keys) == 0 }) {
+	} else if slices.ContainsFunc(held, s.unplaced) {
 		s.await(&pending{group: g, tier: c.Tier, hashes: slices.Clone(held)})
 	}
+}
+
+// unplaced reports whether h is held and has no key.
+func (s *source) unplaced(h Hash) bool {
+	n := s.names[h]
+	return n != nil && len(n.keys) == 0
 }
 
 // group returns the group of a store, with what the store tells about it.
@@ -196,24 +257,22 @@ func (s *source) place(c *Change, sh shape) bool {
 	prev := c.Root
 	if c.HasParent {
 		var ok bool
-		if prev, ok = s.keyOf(place{c.Parent, c.Variant}, c.Tier); !ok {
+		if prev, ok = s.keyOf(place{c.Parent, c.Variant}); !ok {
 			return false
 		}
 	}
-	s.nameRange(prev, c.Hashes, c.Locals, sh, c.Tier != TierGPU)
+	s.nameRange(prev, c.Hashes, c.Locals, sh)
 	return true
 }
 
-// keyOf returns the one key of a hash in a variant. Chains of gpu blocks are
-// built on what gpu stores said alone: a store of a lower tier leaves out
-// salts and media, so its word may be wrong.
-func (s *source) keyOf(at place, tier Tier) (key Key, ok bool) {
+// keyOf returns the key of a hash in a variant, if there is just one.
+func (s *source) keyOf(at place) (key Key, ok bool) {
 	n := s.names[at.hash]
 	if n == nil {
 		return 0, false
 	}
 	for _, p := range n.keys {
-		if p.variant != at.variant || p.byTier && tier == TierGPU {
+		if p.variant != at.variant {
 			continue
 		}
 		if ok {
@@ -227,15 +286,14 @@ func (s *source) keyOf(at place, tier Tier) (key Key, ok bool) {
 // nameRange gives consecutive blocks behind prev their keys, and then the
 // parked stores that continue any of them, theirs. It works through a list
 // because chains of orphans may be long.
-func (s *source) nameRange(prev Key, hashes []Hash, locals []Local, sh shape, byTier bool) {
+func (s *source) nameRange(prev Key, hashes []Hash, locals []Local, sh shape) {
 	type run struct {
 		prev   Key
 		hashes []Hash
 		locals []Local
 		shape  shape
-		byTier bool
 	}
-	work := []run{{prev, hashes, locals, sh, byTier}}
+	work := []run{{prev, hashes, locals, sh}}
 	for len(work) > 0 {
 		r := work[len(work)-1]
 		work = work[:len(work)-1]
@@ -245,16 +303,14 @@ func (s *source) nameRange(prev Key, hashes []Hash, locals []Local, sh shape, by
 			for _, l := range r.locals[i*units : (i+1)*units] {
 				key = Chain(key, l)
 			}
-			s.nameOne(h, placed{key, r.shape.variant, r.byTier})
+			s.nameOne(h, placed{key, r.shape.variant})
 			at := place{h, r.shape.variant}
-			for _, p := range slices.Clone(s.waiting[at]) {
-				k, ok := s.keyOf(at, p.tier)
-				if !ok {
-					continue
-				}
+			k, ok := s.keyOf(at)
+			for ok && len(s.waiting[at]) > 0 {
+				p := s.waiting[at][0]
 				s.unpark(p)
 				s.counts.Joined++
-				work = append(work, run{k, p.hashes, p.locals, p.shape, p.tier != TierGPU})
+				work = append(work, run{k, p.hashes, p.locals, p.shape})
 			}
 		}
 	}
@@ -263,40 +319,23 @@ func (s *source) nameRange(prev Key, hashes []Hash, locals []Local, sh shape, by
 // nameOne records that h stands for a key.
 func (s *source) nameOne(h Hash, p placed) {
 	n := s.nameOf(h)
-	same := slices.IndexFunc(n.keys, func(o placed) bool { return o.variant == p.variant })
-	if i := slices.IndexFunc(n.keys, func(o placed) bool { return o.key == p.key && o.variant == p.variant }); i >= 0 {
-		n.keys[i].byTier = n.keys[i].byTier && p.byTier
+	if slices.Contains(n.keys, p) {
 		return
 	}
-	switch {
-	case same < 0:
-	case p.byTier:
-		return // the first word stands, and the gpu's is better than any tier's
-	case n.keys[same].byTier:
-		s.distrustTiers()
-		n = s.nameOf(h)
-	case n.holders == 0:
-		s.unname(n, p.variant) // the old block has gone: the hash is used anew
-		n.giveUp()
-	default:
+	if slices.ContainsFunc(n.keys, func(o placed) bool { return o.variant == p.variant }) {
+		if n.holders == 0 {
+			s.unname(n, p.variant) // the old block has gone: the hash is used anew
+			s.giveUp(n)
+		} else if s.counts.Ambiguous++; n.ambiguous() {
+			return // two keys are enough to know that nothing can be placed by it
+		}
+	}
+	if len(s.byKey[p.key]) >= maxNames {
 		s.counts.Ambiguous++
+		return
 	}
 	n.keys = append(n.keys, p)
 	s.byKey[p.key] = append(s.byKey[p.key], n)
-}
-
-// distrustTiers takes back every key that only stores of lower tiers gave: one
-// was wrong, and which others were chained from it is not known.
-func (s *source) distrustTiers() {
-	for _, n := range s.names {
-		n.keys = slices.DeleteFunc(n.keys, func(p placed) bool {
-			if p.byTier {
-				s.unkey(p.key, n)
-			}
-			return p.byTier
-		})
-		s.settle(n)
-	}
 }
 
 func (s *source) unname(n *name, v Variant) {
@@ -358,7 +397,7 @@ func (s *source) settle(n *name) {
 
 // delete takes away a name that nobody holds.
 func (s *source) delete(n *name) {
-	n.giveUp()
+	s.giveUp(n)
 	for _, p := range n.keys {
 		s.unkey(p.key, n)
 	}
@@ -377,7 +416,12 @@ func (s *source) hold(c *Change, g *group, hashes []Hash, sh shape, dense bool) 
 	if guarded && full && c.HasParent {
 		s.restore(c.Parent, g)
 	}
-	report := c.Reused || guarded && !c.HasParent && (c.Copies == CopiesPartial || s.allSeen(hashes, g))
+	if guarded && !full && !c.HasParent && s.anyHeld(hashes, g) {
+		// Reports of sparse groups name blocks that nobody holds.
+		s.counts.Reports += uint64(len(hashes))
+		return
+	}
+	report := c.Reused || guarded && !c.HasParent && (c.Copies == CopiesPartial || s.lossy || s.allSeen(hashes, g))
 	for i, h := range hashes {
 		n := s.nameOf(h)
 		b := n.holding(g, c.Tier)
@@ -420,24 +464,29 @@ func (s *source) allSeen(hashes []Hash, g *group) bool {
 	return true
 }
 
-// maxRestore bounds the walk of restore, at a prompt of 16,384 blocks: a
-// hostile engine can make the parents a circle.
-const maxRestore = 1 << 14
-
-// restore brings back blocks that were forgotten while a store of them had been
-// taken for a report: a gpu store of a full group that names h as its parent
-// proves that h and all of its ancestors are there.
-func (s *source) restore(h Hash, g *group) {
-	for range maxRestore {
-		if g.hidden == 0 {
-			return
+// anyHeld reports whether one of the blocks is held in the gpu tier of g.
+func (s *source) anyHeld(hashes []Hash, g *group) bool {
+	return slices.ContainsFunc(hashes, func(h Hash) bool {
+		n := s.names[h]
+		if n == nil {
+			return false
 		}
+		b := n.holding(g, TierGPU)
+		return b != nil && b.copies > 0
+	})
+}
+
+// restore brings back a block that was forgotten while a store of it had been
+// taken for a report, and its ancestors: a gpu store of a full group that names
+// it as its parent proves that they are there.
+func (s *source) restore(h Hash, g *group) {
+	for i := range maxRestore {
 		n := s.names[h]
 		if n == nil {
 			return
 		}
 		b := n.holding(g, TierGPU)
-		if b == nil {
+		if b == nil || i == 0 && b.copies > 0 {
 			return
 		}
 		if b.copies == 0 {
@@ -463,34 +512,30 @@ func (n *name) holding(g *group, t Tier) *holding {
 
 // gain gives a holder its first copy.
 func (s *source) gain(n *name, b *holding, sh shape) {
-	if b.reported {
-		b.group.hidden--
-	}
 	b.copies = 1
 	b.shape = sh
 	b.group.shapes[sh]++
 	n.holders++
+	s.blocks[b.tier]++
 }
 
 // lose takes the last copy from a holder.
 func (s *source) lose(n *name, b *holding) {
 	b.copies = 0
 	n.holders--
+	s.blocks[b.tier]--
 	if b.group.shapes[b.shape]--; b.group.shapes[b.shape] == 0 {
 		delete(b.group.shapes, b.shape)
 	}
 	if b.reported {
-		b.group.hidden++
 		return
 	}
 	n.held = slices.DeleteFunc(n.held, func(o holding) bool { return o.group == b.group && o.tier == b.tier })
 }
 
-// giveUp drops the holdings of a name that nobody holds.
-func (n *name) giveUp() {
-	for _, b := range n.held {
-		b.group.hidden--
-	}
+// giveUp drops what is remembered of blocks that may be there after all.
+func (s *source) giveUp(n *name) {
+	s.lossy = s.lossy || len(n.held) > 0
 	n.held = nil
 }
 
@@ -514,6 +559,7 @@ func (s *source) remove(c *Change) {
 			left = c.Remaining[i]
 		case ambiguous:
 			left = 0
+			s.lossy = s.lossy || b.copies > 1 || b.reported
 		}
 		if left > 0 {
 			b.copies = left
@@ -534,7 +580,10 @@ func (s *source) clear() {
 	s.pending.Init()
 	s.pendingBytes = 0
 	s.waiting = make(map[place][]*pending)
-	for _, n := range s.names {
+	s.parked = 0
+	s.blocks = [NumTiers]int{}
+	s.lossy = false
+	for _, n := range s.names { // in any order: all were left at once
 		n.held, n.holders = nil, 0
 		s.settle(n)
 	}
@@ -543,6 +592,7 @@ func (s *source) clear() {
 // park keeps a store until its parent has a key.
 func (s *source) park(p *pending) {
 	s.counts.Parked++
+	s.parked++
 	s.waiting[p.parent] = append(s.waiting[p.parent], p)
 	s.await(p)
 }
@@ -558,6 +608,7 @@ func (s *source) await(p *pending) {
 
 // unpark takes a parked store from the queues.
 func (s *source) unpark(p *pending) {
+	s.parked--
 	of := s.waiting[p.parent]
 	if len(of) == 1 {
 		delete(s.waiting, p.parent)
@@ -590,7 +641,7 @@ func (s *source) drop(p *pending) {
 		if b := n.holding(p.group, p.tier); b != nil && b.copies > 0 {
 			b.reported = false
 			s.lose(n, b)
-			lost = true
+			s.lossy, lost = true, true
 		}
 		s.settle(n)
 	}
@@ -602,16 +653,5 @@ func (s *source) drop(p *pending) {
 func (s *source) describe() SourceInfo {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	info := SourceInfo{Source: s.id, Names: len(s.names)}
-	for _, n := range s.names {
-		for _, b := range n.held {
-			if b.copies > 0 {
-				info.Blocks[b.tier]++
-			}
-		}
-	}
-	for _, of := range s.waiting {
-		info.Parked += len(of)
-	}
-	return info
+	return SourceInfo{Source: s.id, Blocks: s.blocks, Names: len(s.names), Parked: s.parked}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,11 +17,11 @@ import (
 type model map[index.Source]*modelSource
 
 type modelSource struct {
-	gpuNamed, named map[string]bool // prefixes that hashes can be placed at
-	parked          []parkedStore
-	held            map[modelHolder]map[string]*modelBlock
-	groups          map[int]index.Group
-	sized           map[int]bool // groups whose block size a gpu store has told
+	named  map[string]bool // prefixes that hashes were placed at
+	parked []parkedStore
+	held   map[modelHolder]map[string]*modelBlock
+	groups map[int]index.Group
+	sized  map[int]bool // groups whose block size a gpu store has told
 }
 
 type modelHolder struct {
@@ -38,7 +39,6 @@ type modelBlock struct {
 type parkedStore struct {
 	parent string
 	blocks []string
-	gpu    bool
 }
 
 // op is a change in the words of the model.
@@ -62,7 +62,7 @@ var groupsOf = []index.Group{full, window, {ID: 2, Kind: index.GroupFull}}
 func (m model) source(src index.Source) *modelSource {
 	s := m[src]
 	if s == nil {
-		s = &modelSource{gpuNamed: map[string]bool{}, named: map[string]bool{}}
+		s = &modelSource{named: map[string]bool{}}
 		s.clear()
 		m[src] = s
 	}
@@ -126,8 +126,8 @@ func (s *modelSource) store(o op, fired *firings) {
 	}
 	hasParent := len(o.from) > 1 || o.asParent
 	dense := !o.bare && len(o.blocks)*units == len(o.to)-len(o.from)
-	if dense {
-		s.parked = append(s.parked, parkedStore{map[bool]string{true: o.from}[hasParent], o.blocks, gpu})
+	if dense && gpu {
+		s.parked = append(s.parked, parkedStore{map[bool]string{true: o.from}[hasParent], o.blocks})
 		s.placeAll(fired)
 	}
 	blocks, size := o.blocks, units
@@ -140,7 +140,11 @@ func (s *modelSource) store(o op, fired *firings) {
 	held := s.blocks(o.group.ID, o.tier)
 	guard := gpu && (o.copies == index.CopiesGuarded || o.copies == index.CopiesPartial)
 	isFull := o.group.Kind == index.GroupFull
-	if guard && isFull && hasParent {
+	if guard && !isFull && !hasParent && slices.ContainsFunc(blocks, func(p string) bool { return held[p] != nil }) {
+		fired.reports++
+		return
+	}
+	if b := held[o.from]; guard && isFull && hasParent && b != nil && b.copies == 0 {
 		for p := o.from; p != ""; {
 			b := held[p]
 			if b == nil {
@@ -190,7 +194,7 @@ func (s *modelSource) placeAll(fired *firings) {
 		again = false
 		rest := s.parked[:0:0]
 		for i, p := range s.parked {
-			if p.parent != "" && !s.gpuNamed[p.parent] && (p.gpu || !s.named[p.parent]) {
+			if p.parent != "" && !s.named[p.parent] {
 				rest = append(rest, p)
 				continue
 			}
@@ -200,7 +204,6 @@ func (s *modelSource) placeAll(fired *firings) {
 			}
 			for _, b := range p.blocks {
 				s.named[b] = true
-				s.gpuNamed[b] = s.gpuNamed[b] || p.gpu
 			}
 		}
 		s.parked = rest
