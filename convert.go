@@ -21,8 +21,9 @@ type converter struct {
 
 // skipped counts what a batch said that no change can carry.
 type skipped struct {
-	foreign  uint64 // events about copies that are not the pod's own
-	unscored uint64 // stores whose blocks no prompt can name
+	foreign   uint64 // events about copies that are not the pod's own
+	unscored  uint64 // stores whose blocks no prompt can name
+	scopeless uint64 // stores of an engine that hides salts and media
 }
 
 // convert appends the changes of b to c.changes.
@@ -31,7 +32,9 @@ func (c *converter) convert(h hasher, model string, copies index.Copies, b *even
 	hashes, units := 0, 0
 	for i := range b.Events {
 		hashes += len(b.Events[i].Hashes)
-		units += len(b.Events[i].Tokens) // at least as many as there are units
+		if size := b.Events[i].BlockSize; size > 0 {
+			units += len(b.Events[i].Tokens) / index.UnitOf(size)
+		}
 	}
 	// Grown once: the changes point into these.
 	c.hashes = slices.Grow(c.hashes[:0], hashes)
@@ -40,6 +43,10 @@ func (c *converter) convert(h hasher, model string, copies index.Copies, b *even
 		e := &b.Events[i]
 		if foreign(e) {
 			sk.foreign++
+			continue
+		}
+		if e.Group >= index.MaxGroups {
+			sk.unscored++
 			continue
 		}
 		switch e.Kind {
@@ -92,12 +99,15 @@ func (c *converter) stored(h hasher, model string, copies index.Copies, e *event
 		sk.unscored++ // known by hash alone: prompts are not cut into pairs
 		return ch
 	}
+	if ch.Tier == TierGPU && len(e.Hashes) > 0 && !e.HasExtra {
+		sk.scopeless++
+	}
 	ch.BlockSize = e.BlockSize
 	ch.Variant = index.Variant{Unit: index.UnitOf(e.BlockSize)}
 	s := scope{model: model, adapter: e.Adapter}
 	s.salt = c.readExtras(e, ch.Variant.Unit, sk)
 	from := len(c.locals)
-	c.locals = h.locals(c.locals, e.Tokens, ch.Variant.Unit, c.extras)
+	c.locals = h.of(e.Adapter).locals(c.locals, e.Tokens, ch.Variant.Unit, c.extras)
 	ch.Locals = c.locals[from:len(c.locals):len(c.locals)]
 	if !ch.HasParent {
 		ch.Root = h.root(s, ch.Variant)

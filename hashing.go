@@ -23,6 +23,17 @@ type scope struct {
 	model, adapter, salt string
 }
 
+// of returns the hasher for the units of an adapter. The adapter is in the
+// root already. But vLLM's hash of a first block is the same for an adapter and
+// for a salt of that name, so the children of one can name the block of the
+// other as their parent: they must not inherit its root and then match.
+func (h hasher) of(adapter string) hasher {
+	if adapter != "" {
+		h.localSeed ^= xxh3.HashStringSeed(adapter, h.rootSeed)
+	}
+	return h
+}
+
 // root returns the key that chains of a scope begin with. Each part is written
 // with its length, so that no two scopes give the same bytes.
 func (h hasher) root(s scope, v index.Variant) index.Key {

@@ -42,21 +42,29 @@ func (x *Indexer) count(s Stats) {
 	t.UnknownEvents += s.UnknownEvents
 	t.Foreign += s.Foreign
 	t.Unscored += s.Unscored
+	t.Scopeless += s.Scopeless
+	t.Adapters += s.Adapters
 	t.Counts.Add(s.Counts)
 }
 
 // applyBatch applies a batch whose order and completeness the host vouches
 // for.
 func (x *Indexer) applyBatch(podID, model string, b *events.Batch, in *ingest) error {
-	p := x.lockPod(podID)
+	p, err := x.lockPod(podID)
+	if err != nil {
+		return err
+	}
 	defer p.mu.Unlock()
-	pm := x.podModel(p, model)
+	pm, err := x.podModel(p, model)
+	if err != nil {
+		return err
+	}
 	r, err := pm.rank(b.Rank)
 	if err != nil {
 		return fmt.Errorf("kvindex: pod %q: %w", podID, err)
 	}
 	src := index.Source{Pod: podID, Model: model, Rank: b.Rank}
-	if err := x.apply(pm, src, index.Cursor{}, r.state == StatePartial, b, in); err != nil {
+	if _, err := x.apply(pm, src, index.Cursor{}, r.state == StatePartial, b, in); err != nil {
 		return err
 	}
 	if r.state == StateUnknown || clears(b) {
@@ -68,25 +76,35 @@ func (x *Indexer) applyBatch(podID, model string, b *events.Batch, in *ingest) e
 
 // apply converts and applies a batch, after the changes that in has already.
 // partial: a part of the history of src was never seen. pod.mu is held.
-func (x *Indexer) apply(pm *podModel, src index.Source, cur index.Cursor, partial bool, b *events.Batch, in *ingest) error {
-	copies := pm.profile.Copies
+func (x *Indexer) apply(pm *podModel, src index.Source, cur index.Cursor, partial bool, b *events.Batch, in *ingest) (index.Applied, error) {
+	copies := pm.copies
 	if partial && copies == CopiesGuarded {
 		copies = index.CopiesPartial
 	}
 	skipped := in.convert.convert(x.hash, src.Model, copies, b)
-	done, err := x.index.Apply(context.Background(), src, cur, in.convert.changes)
-	if err != nil {
-		return fmt.Errorf("kvindex: pod %q: model %q: rank %d: %w", src.Pod, src.Model, src.Rank, err)
+	done, err := x.applyChanges(src, cur, in.convert.changes)
+	if err != nil || done.Duplicate {
+		return done, err
 	}
-	x.learnAdapters(pm, src.Model, b)
+	x.learnAdapters(pm, src, b)
 	x.count(Stats{
 		Messages:      1,
 		UnknownEvents: uint64(b.Unknown),
 		Foreign:       skipped.foreign,
 		Unscored:      skipped.unscored,
-		Counts:        done.Counts,
+		Scopeless:     skipped.scopeless,
 	})
-	return nil
+	return done, nil
+}
+
+// applyChanges hands changes to the index and counts what they did.
+func (x *Indexer) applyChanges(src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
+	done, err := x.index.Apply(context.Background(), src, cur, changes)
+	if err != nil {
+		return done, x.failed(fmt.Errorf("kvindex: pod %q: model %q: rank %d: %w", src.Pod, src.Model, src.Rank, err))
+	}
+	x.count(Stats{Counts: done.Counts})
+	return done, nil
 }
 
 // clears reports whether b empties the cache: what is known from then on is
@@ -98,12 +116,13 @@ func clears(b *events.Batch) bool {
 // IngestMessage applies a message of a transport with sequence numbers. It
 // drops what came before, notices what is missing and engines that started
 // anew, and then forgets all that the ranks of the stream held, because some
-// of it may have gone: what remains is never more than the truth.
+// of it may have gone: what remains is never more than the truth. A rank that
+// another stream fed before is forgotten too.
 //
 // The receipt says what became of the message. A malformed one is an error
 // that wraps ErrMalformed, and a loss like any other: its number is used up
-// and the ranks of its stream are forgotten. After any other error nothing has
-// changed, and the message may be offered again.
+// and the ranks of its stream are forgotten. After any other error the message
+// may be offered again.
 func (x *Indexer) IngestMessage(m Message) (Receipt, error) {
 	if err := x.check(m.Pod, m.Model); err != nil {
 		return Receipt{}, err
@@ -111,116 +130,211 @@ func (x *Indexer) IngestMessage(m Message) (Receipt, error) {
 	if m.Seq == math.MaxUint64 {
 		return Receipt{}, fmt.Errorf("kvindex: pod %q: stream %q: sequence number %d is a mark, not a message", m.Pod, m.Stream, m.Seq)
 	}
+	if m.Stream == "" {
+		m.Stream = "default" // "" is of plain Ingest
+	}
 	in := x.newIngest()
 	defer x.ingests.Put(in)
 	bad := events.Decode(m.Payload, &in.batch)
 	receipt, err := x.ingestMessage(&m, bad, in)
-	if x.hooks.Lost != nil {
-		for _, l := range in.losses {
-			x.hooks.Lost(l)
-		}
-	}
+	x.tell(in.losses)
 	return receipt, err
 }
 
+// tell calls the hook; no lock is held.
+func (x *Indexer) tell(losses []Loss) {
+	if x.hooks.Lost == nil {
+		return
+	}
+	for _, l := range losses {
+		x.hooks.Lost(l)
+	}
+}
+
 func (x *Indexer) ingestMessage(m *Message, bad error, in *ingest) (Receipt, error) {
-	p := x.lockPod(m.Pod)
+	if bad != nil && x.pod(m.Pod) == nil {
+		// Nobody is made known by what cannot be read.
+		in.losses = append(in.losses, lossOf(m, -1, events.Verdict{}, bad))
+		x.count(Stats{Messages: 1, Malformed: 1})
+		return Receipt{}, readError(m, bad)
+	}
+	p, err := x.lockPod(m.Pod)
+	if err != nil {
+		return Receipt{}, err
+	}
 	defer p.mu.Unlock()
-	pm := x.podModel(p, m.Model)
+	pm, err := x.podModel(p, m.Model)
+	if err != nil {
+		return Receipt{}, err
+	}
+	defer pm.settle()
 	st, err := pm.stream(m.Stream)
 	if err != nil {
 		return Receipt{}, fmt.Errorf("kvindex: pod %q: %w", m.Pod, err)
 	}
-	home := in.batch.Rank
-	if !in.batch.HasRank && len(st.ranks) > 0 {
-		home = st.ranks[0]
+	if bad != nil {
+		return x.ingestUnreadable(m, bad, pm, st, in)
 	}
-	src := index.Source{Pod: m.Pod, Model: m.Model, Rank: home}
-	var r *rank
-	if bad == nil {
-		if r, err = pm.rank(home); err != nil {
-			return Receipt{}, fmt.Errorf("kvindex: pod %q: stream %q: %w", m.Pod, m.Stream, err)
-		}
-		if err := x.resume(st, src, m.Stream); err != nil {
+
+	src := index.Source{Pod: m.Pod, Model: m.Model, Rank: in.batch.Rank}
+	if !in.batch.HasRank && len(st.ranks) > 0 {
+		src.Rank = st.ranks[0]
+	}
+	r, err := pm.rank(src.Rank)
+	if err != nil {
+		return Receipt{}, fmt.Errorf("kvindex: pod %q: stream %q: %w", m.Pod, m.Stream, err)
+	}
+	moved, err := x.joins(st, r, src, m.Stream)
+	if err != nil {
+		return Receipt{}, err
+	}
+	a := arrivalOf(m, in.batch.Time, true)
+	v := st.seq.Check(a)
+	if v.Duplicate {
+		st.seq.Advance(a, v)
+		x.count(Stats{Messages: 1, Duplicates: 1})
+		return Receipt{Duplicate: true}, nil
+	}
+	lost := v.Gap.Lost || v.Restarted
+	wiped := moved || lost && r.stream == m.Stream
+	partial := lost || v.Missed || st.partial || r.state == StatePartial
+	cur := index.Cursor{Stream: m.Stream, Epoch: v.Epoch, Next: v.Next}
+	if lost {
+		if err := x.forget(m, pm, st, src.Rank, cur, v, nil, in); err != nil {
 			return Receipt{}, err
 		}
 	}
-	a := events.Arrival{
-		Seq:         m.Seq,
-		Digest:      events.Digest(m.Payload),
-		Time:        in.batch.Time,
-		Decoded:     bad == nil,
-		Reconnected: m.Reconnected,
+	if wiped {
+		in.convert.changes = append(in.convert.changes, index.Change{Op: index.OpClear})
 	}
+	done, err := x.apply(pm, src, cur, partial, &in.batch, in)
+	if err != nil {
+		return Receipt{}, err
+	}
+	st.seq.Advance(a, v)
+	if done.Duplicate { // somebody else has applied it
+		x.count(Stats{Messages: 1, Duplicates: 1})
+		return Receipt{Duplicate: true}, nil
+	}
+	pm.bind(r, src.Rank, m.Stream)
+	r.next = v.Next
+	st.judge(v, lost)
+	switch {
+	case clears(&in.batch):
+		r.state = StateLive
+	case wiped || r.state == StateUnknown:
+		r.state = StateLive
+		if st.partial {
+			r.state = StatePartial
+		}
+	}
+	x.countVerdict(v)
+	if wiped {
+		in.losses = append(in.losses, lossOf(m, src.Rank, v, nil))
+	} else if lost && len(in.losses) == 0 {
+		in.losses = append(in.losses, lossOf(m, -1, v, nil))
+	}
+	return Receipt{Applied: true, Gap: v.Gap, Restarted: v.Restarted}, nil
+}
+
+// ingestUnreadable deals with a message that could not be decoded: its number
+// is used up, and what it said is lost.
+func (x *Indexer) ingestUnreadable(m *Message, bad error, pm *podModel, st *stream, in *ingest) (Receipt, error) {
+	a := arrivalOf(m, 0, false)
 	v := st.seq.Check(a)
 	if v.Duplicate {
+		st.seq.Advance(a, v)
 		x.count(Stats{Messages: 1, Duplicates: 1})
 		return Receipt{Duplicate: true}, nil
 	}
 	cur := index.Cursor{Stream: m.Stream, Epoch: v.Epoch, Next: v.Next}
-	lost := v.Gap.Lost || v.Restarted || bad != nil
-	if lost {
-		if err := x.forget(m, st, home, bad != nil, cur, in); err != nil {
-			return Receipt{}, err
-		}
-	}
-	if bad == nil {
-		partial := lost || v.Missed || r.state == StatePartial || r.state == StateUnknown && st.partial
-		if err := x.apply(pm, src, cur, partial, &in.batch, in); err != nil {
-			return Receipt{}, err
-		}
-		if !slices.Contains(st.ranks, home) {
-			st.ranks = append(st.ranks, home)
-		}
-		r.stream, r.next = m.Stream, v.Next
+	if err := x.forget(m, pm, st, -1, cur, v, bad, in); err != nil {
+		return Receipt{}, err
 	}
 	st.seq.Advance(a, v)
-	pm.judge(st, r, v, lost, clears(&in.batch))
-	x.countVerdict(v, bad)
-	if lost {
-		in.losses = lossesOf(in.losses, m, st.ranks, v, bad)
+	st.judge(v, true)
+	st.partial = true
+	x.countVerdict(v)
+	x.count(Stats{Messages: 1, Malformed: 1})
+	if len(st.ranks) == 0 {
+		in.losses = append(in.losses, lossOf(m, -1, v, bad))
 	}
-	receipt := Receipt{Applied: bad == nil, Gap: v.Gap, Restarted: v.Restarted}
-	if bad != nil {
-		return receipt, fmt.Errorf("kvindex: pod %q: stream %q: message %d: %w", m.Pod, m.Stream, m.Seq, bad)
-	}
-	return receipt, nil
+	return Receipt{Gap: v.Gap, Restarted: v.Restarted}, readError(m, bad)
 }
 
-// forget drops what the ranks of a stream hold. For the home rank, whose batch
-// follows, it only puts the clear in front of the batch, so that both are
-// applied at once.
-func (x *Indexer) forget(m *Message, st *stream, home int, alone bool, cur index.Cursor, in *ingest) error {
-	wipe := []index.Change{{Op: index.OpClear}}
+func readError(m *Message, bad error) error {
+	return fmt.Errorf("kvindex: pod %q: stream %q: message %d: %w", m.Pod, m.Stream, m.Seq, bad)
+}
+
+func arrivalOf(m *Message, time float64, decoded bool) events.Arrival {
+	return events.Arrival{Seq: m.Seq, Digest: events.Digest(m.Payload), Time: time, Decoded: decoded}
+}
+
+// joins prepares a rank for a stream that has not fed it. moved: what the rank
+// holds came by another way, and what that has missed is not known. The index
+// is asked how far the stream had come, for it may outlive the Indexer, or
+// have another that writes.
+func (x *Indexer) joins(st *stream, r *rank, src index.Source, name string) (moved bool, err error) {
+	if r.stream == name {
+		return false, nil
+	}
+	done, err := x.applyChanges(src, index.Cursor{Stream: name}, nil)
+	if err != nil {
+		return false, err
+	}
+	moved = r.state != StateUnknown
+	if done.Cursor.Next == 0 {
+		return moved, nil
+	}
+	if !st.seq.Started() && !moved {
+		st.seq.Resume(done.Cursor.Epoch, done.Cursor.Next)
+		st.partial = true
+		r.stream = name // a gap is its loss too
+		st.ranks = append(st.ranks, src.Rank)
+		return false, nil
+	}
+	return true, nil
+}
+
+// bind makes a stream the one that feeds a rank.
+func (pm *podModel) bind(r *rank, n int, name string) {
+	if r.stream == name {
+		return
+	}
+	if old := pm.streams[r.stream]; old != nil {
+		old.ranks = slices.DeleteFunc(old.ranks, func(o int) bool { return o == n })
+		if len(old.ranks) == 0 {
+			delete(pm.streams, r.stream)
+		}
+	}
+	r.stream = name
+	pm.streams[name].ranks = append(pm.streams[name].ranks, n)
+}
+
+// forget drops what the ranks of a stream hold, but for one whose batch
+// follows.
+func (x *Indexer) forget(m *Message, pm *podModel, st *stream, but int, cur index.Cursor, v events.Verdict, bad error, in *ingest) error {
 	for _, n := range st.ranks {
-		if n == home && !alone {
-			in.convert.changes = append(in.convert.changes, wipe...)
+		if n == but {
 			continue
 		}
 		src := index.Source{Pod: m.Pod, Model: m.Model, Rank: n}
-		if _, err := x.index.Apply(context.Background(), src, cur, wipe); err != nil {
-			return fmt.Errorf("kvindex: pod %q: forgetting rank %d: %w", m.Pod, n, err)
+		if _, err := x.applyChanges(src, cur, []index.Change{{Op: index.OpClear}}); err != nil {
+			return err
 		}
+		pm.ranks[n].state = StatePartial
+		in.losses = append(in.losses, lossOf(m, n, v, bad))
 	}
 	return nil
 }
 
-// resume asks the index, at the first message of a stream, how far the stream
-// had come: an index may outlive the Indexer, or have another that writes.
-func (x *Indexer) resume(st *stream, src index.Source, name string) error {
-	if st.resumed {
-		return nil
+// judge keeps partial after a message.
+func (st *stream) judge(v events.Verdict, lost bool) {
+	if v.Restarted {
+		st.partial = v.Missed
+	} else if v.Missed || lost {
+		st.partial = true
 	}
-	done, err := x.index.Apply(context.Background(), src, index.Cursor{Stream: name}, nil)
-	if err != nil {
-		return fmt.Errorf("kvindex: pod %q: stream %q: %w", src.Pod, name, err)
-	}
-	st.resumed = true
-	if done.Cursor.Next > 0 {
-		st.seq.Resume(done.Cursor.Epoch, done.Cursor.Next)
-		st.ranks, st.partial = []int{src.Rank}, true
-	}
-	return nil
 }
 
 func (pm *podModel) stream(name string) (*stream, error) {
@@ -235,11 +349,8 @@ func (pm *podModel) stream(name string) (*stream, error) {
 	return st, nil
 }
 
-func (x *Indexer) countVerdict(v events.Verdict, bad error) {
+func (x *Indexer) countVerdict(v events.Verdict) {
 	var s Stats
-	if bad != nil {
-		s.Messages, s.Malformed = 1, 1
-	}
 	if v.Gap.Lost {
 		s.Gaps, s.Missing = 1, v.Gap.To-v.Gap.From+1
 	}
@@ -249,49 +360,19 @@ func (x *Indexer) countVerdict(v events.Verdict, bad error) {
 	x.count(s)
 }
 
-// judge sets the states of the ranks of a stream after a message. r is the
-// rank whose batch was applied, nil if none was. pod.mu is held.
-func (pm *podModel) judge(st *stream, r *rank, v events.Verdict, lost, cleared bool) {
-	switch {
-	case v.Restarted:
-		st.partial = v.Missed
-	case v.Missed || lost:
-		st.partial = true
-	}
-	for _, n := range st.ranks {
-		if lost {
-			pm.ranks[n].state = StatePartial
-		}
-	}
-	if r != nil {
-		switch {
-		case cleared, v.Restarted && !v.Missed, r.state == StateUnknown && !st.partial:
-			r.state = StateLive
-		case r.state == StateUnknown:
-			r.state = StatePartial
-		}
-	}
-	pm.settle()
-}
-
-// lossesOf appends a Loss for each rank of a stream.
-func lossesOf(dst []Loss, m *Message, ranks []int, v events.Verdict, bad error) []Loss {
-	l := Loss{Pod: m.Pod, Model: m.Model, Stream: m.Stream, Gap: v.Gap, Err: bad}
+func lossOf(m *Message, rank int, v events.Verdict, bad error) Loss {
+	l := Loss{Pod: m.Pod, Model: m.Model, Stream: m.Stream, Rank: rank, Gap: v.Gap, Err: bad}
 	switch {
 	case v.Restarted:
 		l.Cause = LossRestart
 	case v.Gap.Lost:
 		l.Cause = LossGap
-	default:
+	case bad != nil:
 		l.Cause = LossMalformed
+	default:
+		l.Cause = LossMoved
 	}
-	if len(ranks) == 0 {
-		ranks = []int{-1}
-	}
-	for _, l.Rank = range ranks {
-		dst = append(dst, l)
-	}
-	return dst
+	return l
 }
 
 // MarkLost says that the host knows of a loss: all that the rank of the pod
@@ -301,11 +382,7 @@ func (x *Indexer) MarkLost(podID string, rank int) error {
 		return ErrClosed
 	}
 	losses, err := x.markLost(podID, rank)
-	if x.hooks.Lost != nil {
-		for _, l := range losses {
-			x.hooks.Lost(l)
-		}
-	}
+	x.tell(losses)
 	return err
 }
 
@@ -322,13 +399,12 @@ func (x *Indexer) markLost(podID string, rank int) (losses []Loss, err error) {
 			continue
 		}
 		src := index.Source{Pod: podID, Model: name, Rank: rank}
-		done, err := x.index.Apply(context.Background(), src, index.Cursor{}, []index.Change{{Op: index.OpClear}})
-		if err != nil {
-			return losses, fmt.Errorf("kvindex: pod %q: forgetting rank %d: %w", podID, rank, err)
+		if _, err := x.applyChanges(src, index.Cursor{}, []index.Change{{Op: index.OpClear}}); err != nil {
+			return losses, err
 		}
 		r.state = StatePartial
 		pm.settle()
-		x.count(Stats{Marked: 1, Counts: done.Counts})
+		x.count(Stats{Marked: 1})
 		losses = append(losses, Loss{Pod: podID, Model: name, Stream: r.stream, Rank: rank, Cause: LossMarked})
 	}
 	if len(losses) == 0 {

@@ -59,7 +59,8 @@ const (
 )
 
 var (
-	// ErrClosed is returned by every method after Close.
+	// ErrClosed is returned after Close by every method that returns an error;
+	// Pods and Stats then have nothing more to tell.
 	ErrClosed = errors.New("kvindex: closed")
 	// ErrMalformed is wrapped by the errors about payloads that cannot be
 	// read.
@@ -155,11 +156,16 @@ func (x *Indexer) Ingest(podID, model string, payload []byte) error {
 	return x.applyBatch(podID, model, &in.batch, in)
 }
 
-// ApplyBatch is Ingest for a batch that is decoded already. It keeps nothing
+// ApplyBatch is Ingest for a batch that is decoded already. A batch that no
+// payload could decode to is an error that wraps ErrMalformed. It keeps nothing
 // of b.
 func (x *Indexer) ApplyBatch(podID, model string, b *events.Batch) error {
 	if err := x.check(podID, model); err != nil {
 		return err
+	}
+	if err := b.Validate(); err != nil {
+		x.count(Stats{Messages: 1, Malformed: 1})
+		return fmt.Errorf("kvindex: pod %q: %w", podID, err)
 	}
 	in := x.newIngest()
 	defer x.ingests.Put(in)
@@ -173,6 +179,14 @@ func (x *Indexer) Close() error {
 		return nil
 	}
 	return x.index.Close()
+}
+
+// failed returns ErrClosed for an error that Close brought about.
+func (x *Indexer) failed(err error) error {
+	if x.closed.Load() && errors.Is(err, index.ErrClosed) {
+		return ErrClosed
+	}
+	return err
 }
 
 // check refuses what no ingest can go on with.

@@ -254,6 +254,9 @@ func TestScopes(t *testing.T) {
 	if err := ix.Ingest("b", "third", payload(1, 0, with(p.stored(0, 1), "lora", ""))); err != nil {
 		t.Fatal(err)
 	}
+	if got := score(t, ix, kvindex.Request{Model: "lora", Tokens: p.tokens, Pods: []string{"a"}})[0]; got.MatchedBlocks != 2 {
+		t.Errorf("the adapter of the pods asked for: %+v", got)
+	}
 	err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "lora", Tokens: p.tokens}, new(kvindex.Answer))
 	if !errors.Is(err, kvindex.ErrRequest) || !strings.Contains(err.Error(), `both "m" and "third"`) {
 		t.Errorf("an adapter of two models: %v", err)
@@ -370,6 +373,43 @@ func TestManyHolders(t *testing.T) {
 	got := score(t, ix, kvindex.Request{Tokens: p.tokens})
 	if len(got) != 1200 || got[1199].MatchedBlocks != 2 {
 		t.Errorf("%d pods, the last %+v", len(got), got[len(got)-1])
+	}
+}
+
+// A pod's adapters are found by name as long as it is there, and many of one
+// pod do not push out those of another.
+func TestAdaptersByName(t *testing.T) {
+	ix := open(t, kvindex.WithTokenizer("taken", words{}))
+	p := newPrompt(1, 16, 1)
+	hash := uint64(0)
+	adapter := func(pod, model, name string) {
+		hash++
+		s := prompt{p.tokens, 16, hash << 32}.stored(0, 1)
+		s.Adapter = name
+		if err := ix.Ingest(pod, model, payload(1, 0, s)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range kvindex.MaxAdapters + 2 {
+		adapter("evil", "m2", fmt.Sprint("a", i))
+	}
+	adapter("evil", "m2", "sql")
+	adapter("evil", "m2", "taken")
+	adapter("good", "m", "sql")
+	find := func(name string, pods ...string) int {
+		return score(t, ix, kvindex.Request{Model: name, Tokens: p.tokens, Pods: pods})[0].MatchedBlocks
+	}
+	if find("sql", "good") != 1 || find("a5", "evil") != 1 || find("taken", "evil") != 0 {
+		t.Error("adapters are not found by name")
+	}
+	if n := ix.Stats().Adapters; n != 4 {
+		t.Errorf("%d adapters too many", n)
+	}
+	if err := ix.RemovePod("evil"); err != nil {
+		t.Fatal(err)
+	}
+	if s := score(t, ix, kvindex.Request{Model: "sql", Tokens: p.tokens}); len(s) != 1 || s[0].Pod != "good" {
+		t.Errorf("%+v", s)
 	}
 }
 
@@ -531,6 +571,111 @@ func TestLossByStream(t *testing.T) {
 	}
 }
 
+// What a rank held under another stream, or before it had one, may have gone.
+func TestARankMovesToAnotherStream(t *testing.T) {
+	p, q := newPrompt(1, 16, 2), newPrompt(2, 16, 1)
+	for _, c := range []struct {
+		name  string
+		first func(*kvindex.Indexer) error
+		seq   uint64
+		want  kvindex.State
+	}{
+		{"a new engine", nil, 0, kvindex.StateLive},
+		{"attached late", nil, 7, kvindex.StatePartial},
+		{"fed without numbers before", func(ix *kvindex.Indexer) error { return ix.Ingest("a", "m", payload(1, 0, p.stored(0, 2))) }, 9, kvindex.StatePartial},
+	} {
+		var causes []string
+		ix := open(t, kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) { causes = append(causes, l.Cause.String()) }}))
+		first := c.first
+		if first == nil {
+			first = func(ix *kvindex.Indexer) error {
+				_, err := ix.IngestMessage(message("tcp://10.0.0.1:5557", 0, 1, 0, p.stored(0, 2)))
+				return err
+			}
+		}
+		if err := first(ix); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ix.IngestMessage(message("tcp://10.0.0.2:5557", c.seq, 2, 0, q.stored(0, 1))); err != nil {
+			t.Fatal(err)
+		}
+		if s := score(t, ix, kvindex.Request{Tokens: p.tokens})[0]; s.MatchedBlocks != 0 || s.State != c.want || blocks(t, ix, "a", q) != 1 {
+			t.Errorf("%s: %+v", c.name, s)
+		}
+		if !slices.Equal(causes, []string{"moved"}) {
+			t.Errorf("%s: losses %v", c.name, causes)
+		}
+	}
+}
+
+// vLLM names the first block alike for an adapter and for a salt of its name.
+func TestASaltNamedLikeAnAdapter(t *testing.T) {
+	ix := open(t)
+	e, err := fakeengine.New(fakeengine.Config{Model: "m", Publish: func(p []byte) { ix.Ingest("a", "m", p) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPrompt(1, 16, 3)
+	for _, r := range []fakeengine.Request{{Tokens: p.tokens[:17], Adapter: "x"}, {Tokens: p.tokens, Salt: "x"}} {
+		if _, err := e.Submit(r); err != nil {
+			t.Fatal(err)
+		}
+		e.Drain()
+	}
+	if got := score(t, ix, kvindex.Request{Tokens: p.tokens, Adapter: "x"})[0]; got.MatchedBlocks*16 > e.Held(p.tokens, "x", "") {
+		t.Errorf("claims %d blocks, the engine holds %d tokens", got.MatchedBlocks, e.Held(p.tokens, "x", ""))
+	}
+}
+
+// Engines without extra_keys cannot tell a salted prompt from a plain one.
+func TestScopelessEnginesAreCounted(t *testing.T) {
+	ix := open(t)
+	old := fakeengine.Encoding{Form: fakeengine.FormArrays7}
+	if err := ix.Ingest("a", "m", old.Append(nil, &fakeengine.Batch{Events: []fakeengine.Event{newPrompt(1, 16, 1).stored(0, 1)}})); err != nil {
+		t.Fatal(err)
+	}
+	s := newPrompt(2, 16, 1).stored(0, 1)
+	s.Extra = [][]enginehash.Extra{nil}
+	ingest(t, ix, "a", s)
+	if n := ix.Stats().Scopeless; n != 1 {
+		t.Errorf("%d scopeless stores", n)
+	}
+}
+
+func TestBadBatches(t *testing.T) {
+	ix := open(t)
+	stored := events.Event{Kind: events.Stored, Hashes: []uint64{1}, Tokens: make([]uint32, 16), BlockSize: 16}
+	with := func(set func(*events.Event)) *events.Batch {
+		e := stored
+		set(&e)
+		return &events.Batch{Events: []events.Event{e}}
+	}
+	for text, b := range map[string]*events.Batch{
+		"no batch":              nil,
+		"rank -1":               {Rank: -1},
+		"unknown kind 9":        with(func(e *events.Event) { e.Kind = 9 }),
+		"block size -16":        with(func(e *events.Event) { e.BlockSize = -16 }),
+		"without a block_size":  with(func(e *events.Event) { e.BlockSize = 0 }),
+		"not a multiple":        with(func(e *events.Event) { e.BlockSize = 5 }),
+		"2 hashes for 1 blocks": with(func(e *events.Event) { e.Hashes = []uint64{1, 2} }),
+		"group -1":              with(func(e *events.Event) { e.Group = -1 }),
+		"are not pairs":         with(func(e *events.Event) { e.Pairs, e.Tokens = true, e.Tokens[:15] }),
+		"remaining counts":      with(func(e *events.Event) { e.Remaining = []uint32{1, 2} }),
+		"extra key 0":           with(func(e *events.Event) { e.Extra = []events.ExtraKey{{Block: 1}} }),
+	} {
+		if err := ix.ApplyBatch("a", "m", b); !errors.Is(err, kvindex.ErrMalformed) || !strings.Contains(err.Error(), text) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	if err := ix.ApplyBatch("a", "m", &events.Batch{Events: []events.Event{stored}}); err != nil {
+		t.Error(err)
+	}
+	bad := open(t, kvindex.WithProfile(func(string, string) kvindex.Profile { return kvindex.Profile{Copies: 99} }))
+	if err := bad.Ingest("a", "m", payload(1, 0)); err == nil || !strings.Contains(err.Error(), "WithProfile") {
+		t.Errorf("a bad profile: %v", err)
+	}
+}
+
 // The first message of a pod cannot be read: nothing is known to be lost, but
 // what follows is not the whole history.
 func TestMalformedFirst(t *testing.T) {
@@ -657,11 +802,13 @@ func TestBadIngests(t *testing.T) {
 	for rank := range kvindex.MaxRanks + 1 {
 		last = ix.Ingest("r", "m", payload(1, rank))
 	}
-	if last == nil || !strings.Contains(last.Error(), "rank 1024") {
+	if last == nil || !strings.Contains(last.Error(), "rank 256") {
 		t.Errorf("rank %d: %v", kvindex.MaxRanks, last)
 	}
 	for n := range kvindex.MaxStreams + 1 {
-		_, last = ix.IngestMessage(message(fmt.Sprint(n), 0, 1, 0))
+		m := message(fmt.Sprint(n), 0, 1, 0)
+		m.Payload = nil // a stream without a rank: one with a rank would take it over
+		_, last = ix.IngestMessage(m)
 	}
 	if last == nil || !strings.Contains(last.Error(), `stream "1024"`) {
 		t.Errorf("stream %d: %v", kvindex.MaxStreams, last)
@@ -685,6 +832,8 @@ func TestOptions(t *testing.T) {
 		{"the model is empty", []kvindex.Option{kvindex.WithTokenizer("", words{})}},
 		{`model "x" has two tokenizers`, []kvindex.Option{kvindex.WithTokenizer("x", words{}), kvindex.WithTokenizer("x", words{})}},
 		{"WithProfile: the function is nil", []kvindex.Option{kvindex.WithProfile(nil)}},
+		{"WithIndex is given twice", []kvindex.Option{kvindex.WithIndex(m), kvindex.WithIndex(m)}},
+		{"WithKeySeed is given twice", []kvindex.Option{kvindex.WithKeySeed(testSeed), kvindex.WithKeySeed(testSeed)}},
 	} {
 		if _, err := kvindex.New(c.opts...); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("got %v, want %q", err, c.want)
@@ -704,6 +853,34 @@ func TestOptions(t *testing.T) {
 	}
 	if got := open(t, kvindex.WithIndex(m)); blocks(t, got, "a", p) != 2 {
 		t.Error("the backend was closed, or its seed is not used")
+	}
+}
+
+// Whatever is under way when Close comes, it ends well or with ErrClosed.
+func TestCloseWhileBusy(t *testing.T) {
+	for range 200 {
+		ix := open(t)
+		var wg sync.WaitGroup
+		for w := range 3 {
+			wg.Go(func() {
+				p := newPrompt(uint64(w), 16, 2)
+				for {
+					err := ix.Ingest(fmt.Sprint(w), fmt.Sprint(w), payload(1, 0, p.stored(0, 2)))
+					if err == nil {
+						err = ix.ScoreRequest(ctx, &kvindex.Request{Model: fmt.Sprint(w), Tokens: p.tokens}, new(kvindex.Answer))
+					}
+					if errors.Is(err, kvindex.ErrClosed) {
+						return
+					}
+					if err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		ix.Close()
+		wg.Wait()
 	}
 }
 

@@ -27,6 +27,9 @@ func WithIndex(ix index.Index) Option {
 		if ix == nil {
 			c.errs = append(c.errs, errors.New("WithIndex: the index is nil"))
 		}
+		if c.index != nil {
+			c.errs = append(c.errs, errors.New("WithIndex is given twice"))
+		}
 		c.index = ix
 	}
 }
@@ -39,6 +42,9 @@ func WithKeySeed(seed [16]byte) Option {
 	return func(c *config) {
 		if seed == ([16]byte{}) {
 			c.errs = append(c.errs, errors.New("WithKeySeed: the seed is all zeros"))
+		}
+		if c.seed != nil {
+			c.errs = append(c.errs, errors.New("WithKeySeed is given twice"))
 		}
 		c.seed = &seed
 	}
@@ -69,6 +75,9 @@ func WithProfile(profile func(pod, model string) Profile) Option {
 		if profile == nil {
 			c.errs = append(c.errs, errors.New("WithProfile: the function is nil"))
 		}
+		if c.profile != nil {
+			c.errs = append(c.errs, errors.New("WithProfile is given twice"))
+		}
 		c.profile = profile
 	}
 }
@@ -82,11 +91,18 @@ func WithHooks(h Hooks) Option {
 // Profile is what events cannot tell about a pod's engine. The zero Profile is
 // safe for every vLLM.
 type Profile struct {
-	// Copies says how gpu blocks are counted. The default, CopiesGuarded, is
-	// never over, whatever a client asks of the engine. CopiesExact misses
-	// nothing either, and is right if clients cannot set vLLM's
-	// kv_cache_report_mode, a field of its requests.
+	// Copies says how gpu blocks are counted; 0: as suits the engine's format,
+	// for vLLM's CopiesGuarded. That is safe against clients that make an engine
+	// announce again what it holds (vLLM's kv_cache_report_mode, a field of its
+	// requests). CopiesExact misses nothing either, and is right if they cannot.
 	Copies Copies
+}
+
+func (p Profile) validate() error {
+	if p.Copies > CopiesSet {
+		return fmt.Errorf("unknown copies mode %d", p.Copies)
+	}
+	return nil
 }
 
 // Hooks are functions that the Indexer calls, each optional. They are called
@@ -116,6 +132,7 @@ const (
 	LossMalformed                      // a message could not be read
 	LossRestart                        // the engine started anew
 	LossMarked                         // MarkLost
+	LossMoved                          // another stream speaks for the rank now
 )
 
 func (c LossCause) String() string {
@@ -128,6 +145,8 @@ func (c LossCause) String() string {
 		return "restart"
 	case LossMarked:
 		return "marked"
+	case LossMoved:
+		return "moved"
 	}
 	return "unknown"
 }

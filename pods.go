@@ -14,12 +14,14 @@ import (
 
 // What one pod may make the Indexer remember beside its blocks.
 const (
+	// MaxPods is the number of pods.
+	MaxPods = 1 << 16
 	// MaxRanks is the number of data-parallel ranks of a pod and model.
-	MaxRanks = 1024
+	MaxRanks = 256
 	// MaxStreams is the number of streams of a pod and model.
 	MaxStreams = 1024
-	// MaxAdapters is the number of adapters of a model that are found by
-	// their names alone. Requests reach the others by Request.Adapter.
+	// MaxAdapters is the number of adapters of a pod and model that are found
+	// by their names alone. Requests reach the others by Request.Adapter.
 	MaxAdapters = 4096
 )
 
@@ -75,7 +77,7 @@ type pod struct {
 }
 
 type podModel struct {
-	profile  Profile
+	copies   Copies
 	ranks    map[int]*rank
 	streams  map[string]*stream
 	adapters map[string]struct{} // those that the model was told of
@@ -83,7 +85,9 @@ type podModel struct {
 }
 
 type rank struct {
-	state  State
+	state State
+	// stream is the one that feeds the rank, whose ranks have it; "" if it is
+	// fed without numbers. next is what is expected there.
 	stream string
 	next   uint64
 }
@@ -91,10 +95,8 @@ type rank struct {
 // stream is the order of a stream and the ranks seen on it: all of them lose
 // when it does.
 type stream struct {
-	seq events.Sequencer
-	// resumed: the index was asked how far the stream had come before.
-	resumed bool
-	ranks   []int
+	seq   events.Sequencer
+	ranks []int
 	// partial: messages of the engine's present life are missing, so a rank
 	// that is new on the stream may hold more than is known.
 	partial bool
@@ -103,24 +105,27 @@ type stream struct {
 // model is what scores need to know of a model. Guarded by Indexer.mu.
 type model struct {
 	pods     map[string]*podModel
-	adapters map[string]struct{}
+	adapters map[string]map[string]bool // to the pods that told of it
 }
 
 // lockPod returns the pod, made if need be, with its mutex held.
-func (x *Indexer) lockPod(name string) *pod {
+func (x *Indexer) lockPod(name string) (*pod, error) {
 	for {
 		p := x.pod(name)
 		if p == nil {
 			x.mu.Lock()
-			if p = x.pods[name]; p == nil {
+			if p = x.pods[name]; p == nil && len(x.pods) < MaxPods {
 				p = &pod{name: name, models: make(map[string]*podModel)}
 				x.pods[name] = p
 			}
 			x.mu.Unlock()
 		}
+		if p == nil {
+			return nil, fmt.Errorf("kvindex: pod %q is one more than %d", name, MaxPods)
+		}
 		p.mu.Lock()
 		if !p.removed {
-			return p
+			return p, nil
 		}
 		p.mu.Unlock()
 	}
@@ -134,28 +139,35 @@ func (x *Indexer) pod(name string) *pod {
 }
 
 // podModel returns what p serves of a model, made if need be. p.mu is held.
-func (x *Indexer) podModel(p *pod, name string) *podModel {
+func (x *Indexer) podModel(p *pod, name string) (*podModel, error) {
 	if pm := p.models[name]; pm != nil {
-		return pm
+		return pm, nil
 	}
 	pm := &podModel{
+		copies:   CopiesGuarded,
 		ranks:    make(map[int]*rank),
 		streams:  make(map[string]*stream),
 		adapters: make(map[string]struct{}),
 	}
 	if x.profile != nil {
-		pm.profile = x.profile(p.name, name)
+		profile := x.profile(p.name, name)
+		if err := profile.validate(); err != nil {
+			return nil, fmt.Errorf("kvindex: WithProfile: pod %q: model %q: %w", p.name, name, err)
+		}
+		if profile.Copies != 0 {
+			pm.copies = profile.Copies
+		}
 	}
 	p.models[name] = pm
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	md := x.models[name]
 	if md == nil {
-		md = &model{pods: make(map[string]*podModel), adapters: make(map[string]struct{})}
+		md = &model{pods: make(map[string]*podModel), adapters: make(map[string]map[string]bool)}
 		x.models[name] = md
 	}
 	md.pods[p.name] = pm
-	return pm
+	return pm, nil
 }
 
 // rank returns a rank of pm, made if need be. pod.mu is held.
@@ -185,20 +197,26 @@ func (pm *podModel) settle() {
 
 // learnAdapters lets requests find the adapters of b by their names. pod.mu is
 // held.
-func (x *Indexer) learnAdapters(pm *podModel, model string, b *events.Batch) {
+func (x *Indexer) learnAdapters(pm *podModel, src index.Source, b *events.Batch) {
 	for i := range b.Events {
 		a := b.Events[i].Adapter
 		if a == "" {
 			continue
 		}
-		if _, ok := pm.adapters[a]; ok || len(pm.adapters) >= MaxAdapters {
+		if _, ok := pm.adapters[a]; ok {
+			continue
+		}
+		if len(pm.adapters) >= MaxAdapters {
+			x.count(Stats{Adapters: 1})
 			continue
 		}
 		pm.adapters[a] = struct{}{}
 		x.mu.Lock()
-		if known := x.models[model].adapters; len(known) < MaxAdapters {
-			known[a] = struct{}{}
+		md := x.models[src.Model]
+		if md.adapters[a] == nil {
+			md.adapters[a] = make(map[string]bool)
 		}
+		md.adapters[a][src.Pod] = true
 		x.mu.Unlock()
 	}
 }
@@ -209,18 +227,27 @@ func (x *Indexer) RemovePod(name string) error {
 	if x.closed.Load() {
 		return ErrClosed
 	}
-	p := x.lockPod(name) // also keeps ingests away that would bring it back half
+	p, err := x.lockPod(name) // keeps ingests away that would bring it back half
+	if err != nil {
+		return nil // there is no room for it, so it is not there
+	}
 	defer p.mu.Unlock()
 	if err := x.index.Remove(context.Background(), name); err != nil {
-		return fmt.Errorf("kvindex: removing pod %q: %w", name, err)
+		return x.failed(fmt.Errorf("kvindex: removing pod %q: %w", name, err))
 	}
 	p.removed = true
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	delete(x.pods, name)
-	for m := range p.models {
-		delete(x.models[m].pods, name)
-		if len(x.models[m].pods) == 0 {
+	for m, pm := range p.models {
+		md := x.models[m]
+		delete(md.pods, name)
+		for a := range pm.adapters {
+			if delete(md.adapters[a], name); len(md.adapters[a]) == 0 {
+				delete(md.adapters, a)
+			}
+		}
+		if len(md.pods) == 0 {
 			delete(x.models, m)
 		}
 	}
@@ -291,6 +318,8 @@ type Stats struct {
 	UnknownEvents uint64 // events of kinds that are not known
 	Foreign       uint64 // events about copies that are not the pod's own
 	Unscored      uint64 // stores whose blocks no prompt can name
+	Scopeless     uint64 // gpu stores of engines that hide salts and media: prompts with and without are one
+	Adapters      uint64 // adapters past MaxAdapters, found by Request.Adapter alone
 
 	// Counts are the index's own.
 	Counts index.Counts

@@ -11,8 +11,8 @@ import (
 
 // Request is a prompt to score.
 type Request struct {
-	// Model is the base model, or the name of an adapter that events have
-	// told of.
+	// Model is the base model, or the name of an adapter that one of the Pods
+	// has told of.
 	Model string
 	// Adapter is the LoRA adapter by its name (by its number in decimal where
 	// the engine tells no name); "": none.
@@ -126,7 +126,7 @@ func (x *Indexer) ScoreRequest(ctx context.Context, r *Request, dst *Answer) err
 	}
 	if err := x.match(ctx, sc, scope{model, adapter, r.Salt}, tokens, r.Media); err != nil {
 		dst.PromptTokens, dst.Pods = 0, dst.Pods[:0]
-		return fmt.Errorf("kvindex: scoring for model %q: %w", r.Model, err)
+		return x.failed(fmt.Errorf("kvindex: scoring for model %q: %w", r.Model, err))
 	}
 	sc.score(len(tokens), dst)
 	return nil
@@ -159,12 +159,13 @@ func (r *Request) validate() error {
 func (x *Indexer) resolve(r *Request) (base, adapter string, err error) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	if r.Adapter != "" || x.models[r.Model] != nil {
+	if r.Adapter != "" || x.models[r.Model] != nil || x.tokenizers[r.Model] != nil {
 		return r.Model, r.Adapter, nil
 	}
 	base = r.Model
 	for name, md := range x.models {
-		if _, ok := md.adapters[r.Model]; !ok {
+		told := md.adapters[r.Model]
+		if len(told) == 0 || r.Pods != nil && !slices.ContainsFunc(r.Pods, func(pod string) bool { return told[pod] }) {
 			continue
 		}
 		if adapter != "" {
@@ -224,7 +225,7 @@ func (x *Indexer) match(ctx context.Context, sc *scorer, s scope, tokens []uint3
 		for _, m := range media {
 			sc.extras = append(sc.extras, mediaAt(m.Hash, m.Offset, v.Unit))
 		}
-		sc.locals = x.hash.locals(sc.locals[:0], tokens, v.Unit, sc.extras)
+		sc.locals = x.hash.of(s.adapter).locals(sc.locals[:0], tokens, v.Unit, sc.extras)
 		from := len(sc.keys)
 		sc.keys = keys(sc.keys, x.hash.root(s, v), sc.locals)
 		return sc.keys[from:len(sc.keys):len(sc.keys)]

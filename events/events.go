@@ -6,7 +6,10 @@
 // [Subscriber] for ZeroMQ.
 package events
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // ErrMalformed is wrapped by every error about a payload that cannot be read.
 // Nothing of such a payload may be applied.
@@ -87,6 +90,64 @@ type Event struct {
 	Remaining []uint32
 }
 
+// Validate reports, wrapping ErrMalformed, what in a batch that was not decoded
+// from a payload no payload can say.
+func (b *Batch) Validate() error {
+	switch {
+	case b == nil:
+		return fmt.Errorf("%w: no batch", ErrMalformed)
+	case b.Rank < 0 || b.Rank > maxRank:
+		return fmt.Errorf("%w: rank %d is not in 0..%d", ErrMalformed, b.Rank, maxRank)
+	}
+	for i := range b.Events {
+		if err := b.Events[i].validate(); err != nil {
+			return fmt.Errorf("%w: event %d: %w", ErrMalformed, i, err)
+		}
+	}
+	return nil
+}
+
+func (e *Event) validate() error {
+	switch {
+	case e.Kind < Stored || e.Kind > Cleared:
+		return fmt.Errorf("unknown kind %d", e.Kind)
+	case e.BlockSize < 0 || e.BlockSize > maxBlockSize:
+		return fmt.Errorf("block size %d is not in 0..%d", e.BlockSize, maxBlockSize)
+	case e.Group < 0 || e.Group > maxGroup:
+		return fmt.Errorf("group %d is not in 0..%d", e.Group, maxGroup)
+	case e.Pairs && len(e.Tokens)%2 != 0:
+		return fmt.Errorf("%d tokens are not pairs", len(e.Tokens))
+	case e.Remaining != nil && len(e.Remaining) != len(e.Hashes):
+		return fmt.Errorf("%d remaining counts for %d hashes", len(e.Remaining), len(e.Hashes))
+	}
+	for i, k := range e.Extra {
+		if k.Block < 0 || k.Block >= len(e.Hashes) || i > 0 && k.Block < e.Extra[i-1].Block {
+			return fmt.Errorf("extra key %d of block %d, of %d hashes, in order of block", i, k.Block, len(e.Hashes))
+		}
+	}
+	return e.checkBlocks()
+}
+
+// checkBlocks checks that the tokens are whole blocks, and enough of them.
+func (e *Event) checkBlocks() error {
+	n := len(e.Tokens)
+	if n == 0 {
+		return nil
+	}
+	if e.Pairs {
+		n /= 2
+	}
+	switch {
+	case e.BlockSize == 0:
+		return fmt.Errorf("%d tokens without a block_size", n)
+	case n%e.BlockSize != 0:
+		return fmt.Errorf("%d tokens are not a multiple of block_size %d", n, e.BlockSize)
+	case len(e.Hashes) > n/e.BlockSize:
+		return fmt.Errorf("%d hashes for %d blocks", len(e.Hashes), n/e.BlockSize)
+	}
+	return nil
+}
+
 // ExtraKind is the form of an ExtraKey.
 type ExtraKind uint8
 
@@ -117,7 +178,8 @@ type Message struct {
 	// Payload is the batch as the engine published it. The rank is in it.
 	Payload []byte
 	// Reconnected tells that the connection was lost between the previous
-	// message of the stream and this one.
+	// message of the stream and this one. It proves nothing: whether something
+	// was missed shows by the numbers.
 	Reconnected bool
 }
 

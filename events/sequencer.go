@@ -34,9 +34,16 @@ type Sequencer struct {
 	timed   bool    // time is known
 	time    float64 // of the newest message; never NaN
 	back    int     // messages in a row that went back with a payload never seen
+	// other: a number came again with another payload than was applied. If the
+	// numbers then catch up, they are those of another engine.
+	other bool
 
-	digests []uint64 // the last digestRing of them
-	oldest  int      // index of the oldest, once there are digestRing
+	recent []delivery // the last digestRing of them
+	oldest int        // index of the oldest, once there are digestRing
+}
+
+type delivery struct {
+	seq, digest uint64
 }
 
 // Resume makes s go on behind a cursor that was stored elsewhere: another
@@ -46,6 +53,9 @@ func (s *Sequencer) Resume(epoch, next uint64) {
 	*s = Sequencer{started: true, epoch: epoch, next: next}
 }
 
+// Started reports whether anything of the stream was heard or resumed.
+func (s *Sequencer) Started() bool { return s.started }
+
 // Arrival is what a Sequencer is told of a message.
 type Arrival struct {
 	Seq    uint64
@@ -54,8 +64,6 @@ type Arrival struct {
 	// takes part with its number and digest alone.
 	Time    float64
 	Decoded bool
-	// Reconnected: the connection was lost since the last message.
-	Reconnected bool
 }
 
 // Verdict is what a Sequencer says of an Arrival.
@@ -70,20 +78,18 @@ type Verdict struct {
 	Epoch, Next uint64
 }
 
-// Check says what the message is.
+// Check says what the message is. It changes nothing.
 func (s *Sequencer) Check(a Arrival) Verdict {
 	v := Verdict{Epoch: s.epoch, Next: a.Seq + 1}
 	switch {
 	case !s.started:
 		v.Missed = a.Seq > 0
-	case a.Seq == s.next:
+	case a.Seq < s.next:
+		s.checkBack(a, &v)
+	case s.other:
+		v.Restarted, v.Missed, v.Epoch = true, true, s.epoch+1
 	case a.Seq > s.next:
 		v.Gap = Gap{From: s.next, To: a.Seq - 1, Lost: true}
-	default:
-		s.checkBack(a, &v)
-	}
-	if a.Seq >= s.next {
-		s.back = 0
 	}
 	return v
 }
@@ -92,13 +98,11 @@ func (s *Sequencer) Check(a Arrival) Verdict {
 func (s *Sequencer) checkBack(a Arrival, v *Verdict) {
 	v.Duplicate = true
 	v.Next = s.next
-	if slices.Contains(s.digests, a.Digest) {
-		s.back = 0
+	if s.seen(a.Digest) {
 		return
 	}
-	s.back++
 	newer := a.Decoded && s.timed && a.Time > s.time
-	if newer || a.Reconnected || s.back >= backLimit {
+	if newer || s.back+1 >= backLimit {
 		v.Missed = a.Seq > 0
 		v.Duplicate, v.Restarted = false, true
 		v.Epoch, v.Next = s.epoch+1, a.Seq+1
@@ -108,6 +112,7 @@ func (s *Sequencer) checkBack(a Arrival, v *Verdict) {
 // Advance records that the message was dealt with as v says.
 func (s *Sequencer) Advance(a Arrival, v Verdict) {
 	if v.Duplicate {
+		s.advanceBack(a)
 		return
 	}
 	if v.Restarted {
@@ -122,10 +127,25 @@ func (s *Sequencer) Advance(a Arrival, v Verdict) {
 	s.started = true
 	s.next = v.Next
 	s.back = 0
-	if len(s.digests) < digestRing {
-		s.digests = append(s.digests, a.Digest)
+	d := delivery{a.Seq, a.Digest}
+	if len(s.recent) < digestRing {
+		s.recent = append(s.recent, d)
 		return
 	}
-	s.digests[s.oldest] = a.Digest
+	s.recent[s.oldest] = d
 	s.oldest = (s.oldest + 1) % digestRing
+}
+
+func (s *Sequencer) seen(digest uint64) bool {
+	return slices.ContainsFunc(s.recent, func(d delivery) bool { return d.digest == digest })
+}
+
+// advanceBack counts what may be the signs of a restart.
+func (s *Sequencer) advanceBack(a Arrival) {
+	if s.seen(a.Digest) {
+		s.back = 0
+		return
+	}
+	s.back++
+	s.other = s.other || slices.ContainsFunc(s.recent, func(d delivery) bool { return d.seq == a.Seq })
 }

@@ -31,10 +31,6 @@ func TestSequencer(t *testing.T) {
 		a.Decoded, a.Time = false, 0
 		return a
 	}
-	reconnected := func(a events.Arrival) events.Arrival {
-		a.Reconnected = true
-		return a
-	}
 	for name, steps := range map[string][]step{
 		"in order": {
 			{at(0, 10, 1), events.Verdict{Next: 1}},
@@ -82,15 +78,22 @@ func TestSequencer(t *testing.T) {
 			{at(0, 10, 1), events.Verdict{Next: 1}},
 			{undecoded(at(1, 11, 0)), events.Verdict{Next: 2}},
 			{undecoded(at(5, 15, 0)), events.Verdict{Gap: gap(2, 4), Next: 6}},
-			{undecoded(at(5, 16, 0)), again(6)},
+			{undecoded(at(4, 14, 0)), again(6)},
 			{at(6, 17, 2), events.Verdict{Next: 7}},
 		},
-		"a fresh connection that goes back with new bytes is a restart": {
-			{at(0, 10, 5), events.Verdict{Next: 1}},
-			{at(1, 11, 6), events.Verdict{Next: 2}},
-			{reconnected(at(0, 10, 5)), again(2)},
-			{reconnected(at(2, 12, 7)), events.Verdict{Next: 3}},
-			{reconnected(at(0, 20, 1)), events.Verdict{Restarted: true, Epoch: 1, Next: 1}},
+		"an engine whose clock is behind catches up": {
+			{at(0, 10, 1000), events.Verdict{Next: 1}},
+			{at(1, 11, 1001), events.Verdict{Next: 2}},
+			{at(0, 20, 900), again(2)},
+			{at(1, 21, 901), again(2)},
+			{at(2, 22, 902), events.Verdict{Restarted: true, Missed: true, Epoch: 1, Next: 3}},
+			{at(3, 23, 903), events.Verdict{Epoch: 1, Next: 4}},
+		},
+		"one that was missing comes late, and all goes on": {
+			{at(0, 10, 1), events.Verdict{Next: 1}},
+			{at(2, 12, 3), events.Verdict{Gap: gap(1, 1), Next: 3}},
+			{at(1, 11, 2), again(3)},
+			{at(3, 13, 4), events.Verdict{Next: 4}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -61,8 +61,8 @@ type SubscriberConfig struct {
 	MaxMessage  int   // bytes of a message; a peer that sends more is cut off
 	MaxBuffered int64 // bytes of messages that are being received
 	MaxConns    int   // connections, with Bind
-	// MaxTopics bounds the topics of one connection, with Bind: so one engine
-	// cannot invent pods without end.
+	// MaxTopics bounds the topics of one connection, with Bind. What many
+	// connections can invent, the Sink has to bound, as kvindex.MaxPods does.
 	MaxTopics int
 
 	// BackoffMin and BackoffMax bound the time between attempts to connect. It
@@ -106,8 +106,7 @@ type SubscriberStats struct {
 // its stream wait, in the end at the publisher, which drops what it cannot
 // queue; an error of the sink is counted and reported, and the message is gone.
 //
-// A stream is the endpoint that is connected to or, with Bind, that endpoint and
-// the topic: an engine that starts anew comes on a new connection with the same
+// A stream is Endpoint or, with Bind, Endpoint and the topic: an engine that starts anew comes on a new connection with the same
 // topic, and the data-parallel ranks of one pod come with one topic to a port
 // each. The
 // first message after a connection was lost has Reconnected. If two connections
@@ -131,7 +130,6 @@ type Subscriber struct {
 	reconnected bool // a connection was lost since the last message
 
 	// Of a subscriber that listens.
-	bound  string // the endpoint, with its real port; set before links are made
 	topics topics
 	mu     sync.Mutex // guards links, lastID
 	links  map[*link]struct{}
@@ -383,9 +381,8 @@ func (s *Subscriber) listen(ctx context.Context) error {
 	}
 	defer ln.Close()
 	defer context.AfterFunc(ctx, func() { _ = ln.Close() })()
-	s.bound = zmtp.Name(ln.Addr())
 	if s.cfg.OnListen != nil {
-		s.cfg.OnListen(s.bound)
+		s.cfg.OnListen(zmtp.Name(ln.Addr()))
 	}
 	var readers sync.WaitGroup
 	defer readers.Wait()
@@ -492,7 +489,7 @@ func (s *Subscriber) newSource(l *link, name string) *linkSource {
 	if len(l.sources) == s.cfg.MaxTopics || len(name) > maxTopicBytes {
 		return nil
 	}
-	src := &linkSource{source: source{pod: s.cfg.Pod, model: s.cfg.Model, stream: s.bound + " " + name}}
+	src := &linkSource{source: source{pod: s.cfg.Pod, model: s.cfg.Model, stream: s.cfg.Endpoint + " " + name}}
 	if src.pod == "" || src.model == "" {
 		pod, model, err := ParseTopic(name)
 		if err != nil {

@@ -485,6 +485,7 @@ func TestSubscriberListens(t *testing.T) {
 	for name, endpoint := range map[string]string{"tcp": "tcp://127.0.0.1:0", "ipc": "ipc://" + filepath.Join(t.TempDir(), "sub")} {
 		t.Run(name, func(t *testing.T) {
 			s := subscribe(t, events.SubscriberConfig{Endpoint: endpoint, Bind: true, Topic: "kv@"})
+			stream := endpoint + " "
 			endpoint := wait(t, "OnListen", s.listening)
 			engines := []struct{ topic, pod, model string }{
 				{"kv@10.0.0.1:8000@org/model", "10.0.0.1:8000", "org/model"},
@@ -502,7 +503,7 @@ func TestSubscriberListens(t *testing.T) {
 					}
 					for seq := range uint64(50) {
 						s.expect(events.Message{
-							Pod: engines[i].pod, Model: engines[i].model, Stream: endpoint + " " + engines[i].topic,
+							Pod: engines[i].pod, Model: engines[i].model, Stream: stream + engines[i].topic,
 							Seq: seq, Payload: fmt.Append(nil, seq),
 							Reconnected: round > 0 && seq == 0,
 						})
@@ -529,7 +530,7 @@ func TestSubscriberListensWithFixedNames(t *testing.T) {
 		s := subscribe(t, events.SubscriberConfig{Endpoint: "tcp://127.0.0.1:0", Bind: true, Pod: tt.pod, Model: tt.model})
 		endpoint := wait(t, "OnListen", s.listening)
 		engine(t, endpoint, zmtptest.Message(tt.topic, number(3), "x"))
-		s.expect(events.Message{Pod: tt.wantPod, Model: tt.wantModel, Stream: endpoint + " " + tt.topic, Seq: 3, Payload: []byte("x")})
+		s.expect(events.Message{Pod: tt.wantPod, Model: tt.wantModel, Stream: "tcp://127.0.0.1:0 " + tt.topic, Seq: 3, Payload: []byte("x")})
 	}
 }
 

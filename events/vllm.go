@@ -690,26 +690,6 @@ func (d *decoder) end() error {
 	return nil
 }
 
-// checkBlocks checks that the tokens are whole blocks, and enough of them.
-func (e *Event) checkBlocks() error {
-	n := len(e.Tokens)
-	if n == 0 {
-		return nil
-	}
-	if e.Pairs {
-		n /= 2
-	}
-	switch {
-	case e.BlockSize == 0:
-		return fmt.Errorf("%d tokens without a block_size", n)
-	case n%e.BlockSize != 0:
-		return fmt.Errorf("%d tokens are not a multiple of block_size %d", n, e.BlockSize)
-	case len(e.Hashes) > n/e.BlockSize:
-		return fmt.Errorf("%d hashes for %d blocks", len(e.Hashes), n/e.BlockSize)
-	}
-	return nil
-}
-
 func (d *decoder) blockHashes() ([]uint64, error) {
 	n, err := d.array()
 	if err != nil {
