@@ -58,7 +58,6 @@ var mutants = []mutant{
 	{"model ignored", "ingest.go", "src := index.Source{Pod: podID, Model: model, Rank: b.Rank}", "src := index.Source{Pod: podID, Model: \"m\", Rank: b.Rank}", ".", "TestScopes"},
 	{"rank ignored", "ingest.go", "src := index.Source{Pod: podID, Model: model, Rank: b.Rank}", "src := index.Source{Pod: podID, Model: model}", ".", "TestScopes"},
 	{"salt ignored", "hashing.go", "{s.model, s.adapter, s.salt}", "{s.model, s.adapter}", ".", "TestScopes"},
-	{"adapter ignored", "hashing.go", "{s.model, s.adapter, s.salt}", "{s.model, \"\", s.salt}", ".", "TestScopes"},
 	{"seed ignored", "hashing.go", "xxh3.HashSeed(full, h.localSeed)", "xxh3.Hash(full)", ".", "TestScopesSeparate"},
 	{"root of its own for each block", "convert.go", "HasParent: e.HasParent,", "HasParent: false,", ".", "TestScopes"},
 	{"media ignored", "convert.go", "c.extras = append(c.extras, mediaAt(", "_ = append(c.extras, mediaAt(", ".", "TestMedia"},
