@@ -3,6 +3,7 @@ package kvindex_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"testing"
 
 	"github.com/kvindex/kvindex"
@@ -80,3 +81,26 @@ func BenchmarkRejectMalformed(b *testing.B) {
 }
 
 var _ events.Sink = (*kvindex.Indexer)(nil)
+
+// BenchmarkHeap reports the live heap for each held block, all included.
+func BenchmarkHeap(b *testing.B) {
+	const prompts, size = 400, 512
+	for b.Loop() {
+		r := rand.New(rand.NewPCG(1, 1))
+		ix := open(b)
+		before := liveHeap()
+		for i := range prompts {
+			p := prompt{tokens: randomTokens(r, size*16), size: 16, hash: uint64(i+1) << 32}
+			ingest(b, ix, "a", p.stored(0, size))
+		}
+		b.ReportMetric(float64(liveHeap()-before)/(prompts*size), "B/block")
+		runtime.KeepAlive(ix)
+	}
+}
+
+func liveHeap() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
