@@ -34,8 +34,8 @@ type Sequencer struct {
 	timed   bool    // time is known
 	time    float64 // of the newest message; never NaN
 	back    int     // messages in a row that went back with a payload never seen
-	// other: a number came again with another payload than was applied. If the
-	// numbers then catch up, they are those of another engine.
+	// other: a number came again, and not with the payload that was applied.
+	// If the numbers then catch up, they are those of another engine.
 	other bool
 
 	recent []delivery // the last digestRing of them
@@ -147,5 +147,7 @@ func (s *Sequencer) advanceBack(a Arrival) {
 		return
 	}
 	s.back++
-	s.other = s.other || slices.ContainsFunc(s.recent, func(d delivery) bool { return d.seq == a.Seq })
+	// Right after Resume nothing is known of what was applied: it may be
+	// another's too.
+	s.other = s.other || !s.timed || slices.ContainsFunc(s.recent, func(d delivery) bool { return d.seq == a.Seq })
 }

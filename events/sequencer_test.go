@@ -160,6 +160,20 @@ func TestSequencerResume(t *testing.T) {
 	}
 }
 
+// Behind a stored cursor, numbers that go back may be those of an engine that
+// started anew while nobody listened.
+func TestSequencerResumeBehindARestart(t *testing.T) {
+	var s events.Sequencer
+	s.Resume(0, 2)
+	for i, want := range []events.Verdict{
+		{Duplicate: true, Next: 2}, {Duplicate: true, Next: 2}, {Restarted: true, Missed: true, Epoch: 1, Next: 3}, {Epoch: 1, Next: 4},
+	} {
+		if got := offer(&s, at(uint64(i), uint64(20+i), 5)); got != want {
+			t.Errorf("message %d: %+v, want %+v", i, got, want)
+		}
+	}
+}
+
 // TestSequencerAgainstEngine plays an engine that restarts behind a transport
 // that loses and repeats, and checks each verdict against the truth.
 func TestSequencerAgainstEngine(t *testing.T) {

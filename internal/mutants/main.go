@@ -74,6 +74,7 @@ var mutants = []mutant{
 	{"adapter not in the units", "hashing.go", "if adapter != \"\" {", "if false {", ".", "TestASaltNamedLikeAnAdapter"},
 	{"a clear leaves the view partial", "ingest.go", "	case clears(&in.batch):\n		r.state = StateLive", "	case clears(&in.batch):", ".", "TestMessages"},
 	{"late attachment is live", "events/sequencer.go", "		v.Missed = a.Seq > 0\n	case a.Seq < s.next", "		v.Missed = false\n	case a.Seq < s.next", "./events", "TestSequencer"},
+	{"behind a stored cursor all is trusted", "events/sequencer.go", "s.other || !s.timed ||", "s.other ||", "./events", "TestSequencerResumeBehindARestart"},
 	{"an engine that catches up is the old one", "events/sequencer.go", "	case s.other:", "	case false:", "./events", "TestSequencer"},
 	{"hashes fold to their first bytes", "events/msgpack.go", "binary.BigEndian.Uint64(b[n-8:])", "binary.BigEndian.Uint64(b[:8])", "./events", "TestGolden"},
 	{"duplicates applied", "events/sequencer.go", "if s.seen(a.Digest) {\n		return\n	}\n	newer", "newer", "./events", "TestSequencer"},
