@@ -185,14 +185,15 @@ func (pm *podModel) rank(n int) (*rank, error) {
 
 // settle works out the pod's state after a rank's changed. pod.mu is held.
 func (pm *podModel) settle() {
-	worst := StateLive
+	state := StatePartial // heard, but nothing that could be applied
 	for _, r := range pm.ranks {
-		worst = min(worst, r.state)
+		if r.state == StatePartial {
+			state = StatePartial
+			break
+		}
+		state = max(state, r.state)
 	}
-	if len(pm.ranks) == 0 {
-		worst = StatePartial // heard, but nothing that could be read
-	}
-	pm.state.Store(uint32(worst))
+	pm.state.Store(uint32(state))
 }
 
 // learnAdapters lets requests find the adapters of b by their names. pod.mu is
