@@ -188,6 +188,12 @@ func (x *Indexer) ingestMessage(m *Message, bad error, in *ingest) (Receipt, err
 	if err != nil {
 		return Receipt{}, err
 	}
+	return x.ingestReadable(m, pm, st, r, src, moved, in)
+}
+
+// ingestReadable applies a decoded message to its rank. moved: what the rank
+// holds came by another way.
+func (x *Indexer) ingestReadable(m *Message, pm *podModel, st *stream, r *rank, src index.Source, moved bool, in *ingest) (Receipt, error) {
 	a := arrivalOf(m, in.batch.Time, true)
 	v := st.seq.Check(a)
 	if v.Duplicate {
@@ -219,14 +225,14 @@ func (x *Indexer) ingestMessage(m *Message, bad error, in *ingest) (Receipt, err
 	pm.bind(r, src.Rank, m.Stream)
 	r.next = v.Next
 	st.judge(v, lost)
-	switch {
-	case clears(&in.batch):
-		r.state = StateLive
-	case wiped || r.state == StateUnknown:
+	if wiped || r.state == StateUnknown {
 		r.state = StateLive
 		if st.partial {
 			r.state = StatePartial
 		}
+	}
+	if clears(&in.batch) {
+		r.state = StateLive
 	}
 	x.countVerdict(v)
 	if wiped {

@@ -72,7 +72,7 @@ var mutants = []mutant{
 	{"a stored cursor ignored", "ingest.go", "if done.Cursor.Next == 0 {", "if true {", ".", "TestMessagesAfterARestartOfTheHost"},
 	{"a moved rank keeps its blocks", "ingest.go", "moved = r.state != StateUnknown", "moved = false", ".", "TestARankMovesToAnotherStream"},
 	{"adapter not in the units", "hashing.go", "if adapter != \"\" {", "if false {", ".", "TestASaltNamedLikeAnAdapter"},
-	{"a clear leaves the view partial", "ingest.go", "	case clears(&in.batch):\n		r.state = StateLive", "	case clears(&in.batch):", ".", "TestMessages"},
+	{"a clear leaves the view partial", "ingest.go", "	if clears(&in.batch) {\n		r.state = StateLive", "	if clears(&in.batch) {\n		r.state = r.state", ".", "TestMessages"},
 	{"late attachment is live", "events/sequencer.go", "		v.Missed = a.Seq > 0\n	case a.Seq < s.next", "		v.Missed = false\n	case a.Seq < s.next", "./events", "TestSequencer"},
 	{"behind a stored cursor all is trusted", "events/sequencer.go", "s.other || !s.timed ||", "s.other ||", "./events", "TestSequencerResumeBehindARestart"},
 	{"an engine that catches up is the old one", "events/sequencer.go", "	case s.other:", "	case false:", "./events", "TestSequencer"},
