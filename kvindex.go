@@ -37,11 +37,16 @@ import (
 
 // Types that other packages own and users of this one need.
 type (
-	Tier    = index.Tier
-	Copies  = index.Copies
+	// Tier is where a copy of a block lies.
+	Tier = index.Tier
+	// Copies says how the copies of a gpu block are counted.
+	Copies = index.Copies
+	// Message is one message of a transport with sequence numbers.
 	Message = events.Message
+	// Receipt says what became of a Message.
 	Receipt = events.Receipt
-	Gap     = events.Gap
+	// Gap is a run of sequence numbers that never came.
+	Gap = events.Gap
 )
 
 // The tiers, fastest first, and the modes of counting copies.
