@@ -364,6 +364,27 @@ func TestHybridIsAnUpperBound(t *testing.T) {
 	}
 }
 
+// All full-attention groups have to hold a block: the one that holds the least
+// counts, and one that holds nothing makes it nothing.
+func TestSeveralFullGroups(t *testing.T) {
+	ix := open(t)
+	p := newPrompt(1, 16, 8)
+	coarse := prompt{p.tokens, 32, 2 << 32}.stored(0, 3)
+	coarse.Group = 1
+	ingest(t, ix, "a", p.stored(0, 8), coarse)
+	if s := score(t, ix, kvindex.Request{Tokens: p.tokens})[0]; s.CachedTokens != 96 || s.BlockTokens != 32 || !s.UpperBound {
+		t.Errorf("got %+v", s)
+	}
+	ingest(t, ix, "a", p.removed(1))
+	if s := score(t, ix, kvindex.Request{Tokens: p.tokens})[0]; s.CachedTokens != 16 || s.BlockTokens != 16 {
+		t.Errorf("got %+v", s)
+	}
+	ingest(t, ix, "a", p.removed(0))
+	if s := score(t, ix, kvindex.Request{Tokens: p.tokens})[0]; s.CachedTokens != 0 || s.MatchedBlocks != 0 {
+		t.Errorf("got %+v", s)
+	}
+}
+
 func TestManyHolders(t *testing.T) {
 	ix := open(t)
 	p := newPrompt(1, 16, 2)

@@ -62,8 +62,8 @@ type PodScore struct {
 	// run of gpu blocks, but never the last token of the prompt, which is
 	// always computed, and whole blocks only.
 	CachedTokens int
-	// UpperBound tells that the engine has groups of blocks beside a
-	// full-attention one, which were not asked: it may reuse less.
+	// UpperBound tells that the engine has several groups of blocks, of which
+	// the full-attention ones alone were asked: it may reuse less.
 	UpperBound bool
 
 	State State
@@ -239,15 +239,45 @@ func (sc *scorer) score(promptTokens int, dst *Answer) {
 		row := &sc.matches.Rows[i]
 		at, ok := sc.place[row.Source.Pod]
 		if !ok || row.Group.Kind != index.GroupFull && row.FullGroups > 0 {
-			continue // of a hybrid model the full-attention group counts
+			continue // of a hybrid model the full-attention groups count
 		}
 		s := &dst.Pods[at]
-		if t := scoreRow(row, promptTokens); s.BlockTokens == 0 || t.better(s) {
+		t := scoreRow(row, promptTokens)
+		if row.FullGroups > 1 && !sc.lastOfFull(row, &t, promptTokens) {
+			continue
+		}
+		if s.BlockTokens == 0 || t.better(s) {
 			t.Pod, t.State = s.Pod, s.State
 			*s = t
 		}
 	}
 	slices.SortStableFunc(dst.Pods, func(a, b PodScore) int { return cmp.Compare(b.Score, a.Score) })
+}
+
+// lastOfFull reports whether row, scored t, stands for the full-attention groups
+// of its source: all of them have to hold what is reused, so it is the one that
+// holds the least, each taken at its best row.
+func (sc *scorer) lastOfFull(row *index.Row, t *PodScore, promptTokens int) bool {
+	best := make(map[int]PodScore, row.FullGroups)
+	for i := range sc.matches.Rows {
+		o := &sc.matches.Rows[i]
+		if o.Source != row.Source || o.Group.Kind != index.GroupFull {
+			continue
+		}
+		s := scoreRow(o, promptTokens)
+		if b, ok := best[o.Group.ID]; !ok || s.better(&b) {
+			best[o.Group.ID] = s
+		}
+	}
+	if len(best) < row.FullGroups || best[row.Group.ID] != *t {
+		return false
+	}
+	for _, b := range best {
+		if t.better(&b) {
+			return false
+		}
+	}
+	return true
 }
 
 // scoreRow scores one row on its own.

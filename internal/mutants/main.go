@@ -55,6 +55,7 @@ var mutants = []mutant{
 
 	{"no length-1 cap", "scorer.go", "(promptTokens-1)/size", "promptTokens/size", ".", "TestCachedTokens"},
 	{"window group stands for the full one", "scorer.go", "|| row.Group.Kind != index.GroupFull && row.FullGroups > 0", "", ".", "TestHybridIsAnUpperBound"},
+	{"one full group is enough", "scorer.go", "if row.FullGroups > 1 &&", "if false &&", ".", "TestSeveralFullGroups"},
 	{"model ignored", "ingest.go", "src := index.Source{Pod: podID, Model: model, Rank: b.Rank}", "src := index.Source{Pod: podID, Model: \"m\", Rank: b.Rank}", ".", "TestScopes"},
 	{"rank ignored", "ingest.go", "src := index.Source{Pod: podID, Model: model, Rank: b.Rank}", "src := index.Source{Pod: podID, Model: model}", ".", "TestScopes"},
 	{"salt ignored", "hashing.go", "{s.model, s.adapter, s.salt}", "{s.model, s.adapter}", ".", "TestScopes"},
