@@ -154,6 +154,48 @@ func TestInvariants(t *testing.T) {
 	}
 }
 
+// Whatever makes blocks of a new size, a group has a bounded number of sizes.
+func TestShapesBound(t *testing.T) {
+	for name, change := range map[string]func(blocks int) Change{
+		"block sizes": func(n int) Change { return Change{BlockSize: 16 * n, Hashes: []Hash{Hash(n)}} },
+		"chunks": func(n int) Change {
+			return Change{BlockSize: 16, Hashes: make([]Hash, n), Tier: TierCPU}
+		},
+		"masked": func(n int) Change { return Change{BlockSize: 8 * n, Hashes: []Hash{Hash(n)}} },
+	} {
+		m, err := NewMemory(MemoryConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		dropped := uint64(0)
+		for n := 1; n <= 3*maxShapes; n++ {
+			c := change(n)
+			c.Op, c.Copies = OpStore, CopiesExact
+			if c.Tier == TierCPU {
+				c.Hashes[n-1] = Hash(n)
+			}
+			c.Variant = Variant{Unit: UnitOf(c.BlockSize)}
+			blocks := len(c.Hashes)
+			if name == "masked" {
+				blocks++
+			}
+			c.Locals = make([]Local, blocks*c.BlockSize/c.Variant.Unit)
+			done, err := m.Apply(context.Background(), Source{Pod: "a", Model: "m"}, Cursor{}, []Change{c})
+			if err != nil {
+				t.Fatal(err)
+			}
+			dropped += done.Counts.Dropped
+		}
+		s := m.models["m"].pods["a"][0]
+		if got := len(s.groups[0].shapes); got != maxShapes || dropped < 2*maxShapes {
+			t.Errorf("%s: %d sizes, %d stores dropped", name, got, dropped)
+		}
+		if err := s.checkInvariants(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func randomChange(r *rand.Rand) Change {
 	c := Change{
 		Group:  []Group{{}, {}, {ID: 1, Kind: GroupWindow, Window: 32}}[r.IntN(3)],

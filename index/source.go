@@ -195,18 +195,8 @@ func (s *source) store(c *Change) {
 		return
 	}
 	s.counts.Stored += uint64(len(c.Hashes))
-	sh := shape{c.BlockSize, c.Variant}
 	dense := len(c.Locals) > 0 && len(c.Hashes) == c.Blocks()
-	if dense && g.shapes[sh] == 0 && len(g.shapes) >= maxShapes {
-		s.counts.Dropped++
-		s.lossy = true
-		return
-	}
-	// What a lower tier says of a prefix leaves out salts and media, so it
-	// names nothing.
-	parked := dense && c.Tier == TierGPU && !s.place(c, sh)
-
-	held := c.Hashes
+	held, sh := c.Hashes, shape{c.BlockSize, c.Variant}
 	switch {
 	case c.Tier != TierGPU && dense:
 		// A chunk of a lower tier is loaded as a whole or not at all: one
@@ -216,13 +206,21 @@ func (s *source) store(c *Change) {
 	case len(c.Locals) == 0:
 		sh = shape{}
 	}
+	if g.shapes[sh] == 0 && len(g.shapes) >= maxShapes {
+		s.counts.Dropped++
+		s.lossy = true
+		return
+	}
+	// What a lower tier says of a prefix leaves out salts and media, so it
+	// names nothing.
+	parked := dense && c.Tier == TierGPU && !s.place(c, sh)
 	s.hold(c, g, held, sh, dense)
 
 	if parked {
 		s.park(&pending{
 			group: g, tier: c.Tier, hashes: slices.Clone(c.Hashes),
 			parent: place{c.Parent, c.Variant}, locals: slices.Clone(c.Locals),
-			shape: shape{c.BlockSize, c.Variant},
+			shape: sh,
 		})
 	} else if slices.ContainsFunc(held, s.unplaced) {
 		s.await(&pending{group: g, tier: c.Tier, hashes: slices.Clone(held)})
