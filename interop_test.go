@@ -147,6 +147,45 @@ func TestLibzmqToScores(t *testing.T) {
 	}
 }
 
+// TestManyEnginesToScores: engines that connect to one bound subscriber are told
+// apart by their topics.
+func TestManyEnginesToScores(t *testing.T) {
+	sink := applied{open(t), make(chan uint64, 10)}
+	listening := make(chan string, 1)
+	sub, err := events.NewSubscriber(sink, events.SubscriberConfig{
+		Endpoint: "tcp://127.0.0.1:0", Bind: true, OnListen: func(endpoint string) { listening <- endpoint },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	ended := make(chan error)
+	go func() { ended <- sub.Run(ctx) }()
+	defer func() { cancel(); <-ended }()
+	endpoint := <-listening
+	p := newPrompt(1, 16, 3)
+	for i, pod := range []string{"10.0.0.1:8000", "b"} {
+		engine, err := fakeengine.NewPublisher(fakeengine.PublisherConfig{Endpoint: endpoint, Connect: true, Topic: "kv@" + pod + "@m"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer engine.Close()
+		if err := engine.WaitSubscribers(ctx, 1); err != nil {
+			t.Fatal(err)
+		}
+		engine.Publish(payload(1, 0, p.stored(0, 2+i)))
+		select {
+		case <-sink.seqs:
+		case <-ctx.Done():
+			t.Fatal("no message of ", pod)
+		}
+		if got := blocks(t, sink.Indexer, pod, p); got != 2+i {
+			t.Errorf("pod %s: %d blocks, want %d", pod, got, 2+i)
+		}
+	}
+}
+
 type servedPrompts struct {
 	*fakeengine.Engine
 	prompts [][]uint32
