@@ -34,6 +34,63 @@ func BenchmarkScoreRequest(b *testing.B) {
 	}
 }
 
+// BenchmarkScoreBest is BenchmarkScoreRequest for the best 8 of 256 pods that
+// were resolved before, beside the hashing alone.
+func BenchmarkScoreBest(b *testing.B) {
+	ix := open(b)
+	p := newPrompt(1, 16, 512)
+	var pods []string
+	for i := range 256 {
+		pods = append(pods, fmt.Sprint("pod", i))
+		ingest(b, ix, pods[i], p.stored(0, 511))
+	}
+	b.Run("hashing", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			p.tokens[511*16]++
+			kvindex.HashPrompt(ix, "m", p.tokens)
+		}
+	})
+	b.Run("best=8/pods=256", func(b *testing.B) {
+		q := kvindex.Request{Candidates: ix.Candidates("m", pods), Tokens: p.tokens, Top: 8}
+		var a kvindex.Answer
+		b.ReportAllocs()
+		for b.Loop() {
+			p.tokens[511*16]++
+			if err := ix.ScoreRequest(ctx, &q, &a); err != nil || len(a.Pods) != 8 || a.Pods[7].MatchedBlocks != 511 {
+				b.Fatal(err)
+			}
+		}
+	})
+}
+
+// BenchmarkApplyBatch takes decoded batches of 64 fresh blocks, up to a million
+// blocks; then the pod is removed and all begins again.
+func BenchmarkApplyBatch(b *testing.B) {
+	r := rand.New(rand.NewPCG(1, 1))
+	ix := open(b)
+	batch := events.Batch{Events: []events.Event{{
+		Kind: events.Stored, Hashes: make([]uint64, 64), Tokens: randomTokens(r, 64*16), BlockSize: 16, HasExtra: true,
+	}}}
+	e := &batch.Events[0]
+	b.ReportAllocs()
+	for i := uint64(1); b.Loop(); i++ {
+		if i%(1_000_000/64) == 0 {
+			if err := ix.RemovePod("a"); err != nil {
+				b.Fatal(err)
+			}
+		}
+		e.Tokens[0]++
+		for j := range e.Hashes {
+			e.Hashes[j] = (i<<6 | uint64(j)) * 0x9E3779B97F4A7C15
+		}
+		if err := ix.ApplyBatch("a", "m", &batch); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.N)*64/b.Elapsed().Seconds()/1e6, "Mblocks/s")
+}
+
 // BenchmarkIngest takes fresh payloads of 8 blocks: prompts of 64 blocks, one
 // after the other, until the pod is removed and all begins again.
 func BenchmarkIngest(b *testing.B) {

@@ -95,8 +95,8 @@ func (c *converter) stored(h hasher, model string, copies index.Copies, e *event
 	if len(e.Tokens) == 0 || e.BlockSize <= 0 {
 		return ch
 	}
-	if e.Pairs {
-		sk.unscored++ // known by hash alone: prompts are not cut into pairs
+	if e.Pairs || e.BlockSize/index.UnitOf(e.BlockSize) > index.MaxBlockUnits {
+		sk.unscored++ // known by hash alone: prompts are cut neither into pairs nor so
 		return ch
 	}
 	if ch.Tier == TierGPU && len(e.Hashes) > 0 && !e.HasExtra {

@@ -20,3 +20,12 @@ func Chain(prev index.Key, locals []index.Local) []index.Key { return keys(nil, 
 func LocalsWith(seed [16]byte, unit int, tokens []uint32, kind int, id string, at int) []index.Local {
 	return newHasher(seed).locals(nil, tokens, unit, []extra{{at, extraKind(kind), xxh3.HashString(id), 0}})
 }
+
+// HashPrompt does the hashing of a score and nothing else.
+func HashPrompt(x *Indexer, model string, tokens []uint32) {
+	sc := x.newScorer()
+	defer x.scorers.Put(sc)
+	v := index.Variant{Unit: 16}
+	sc.locals = x.hash.locals(sc.locals[:0], tokens, v.Unit, nil)
+	sc.keys = keys(sc.keys[:0], x.hash.root(scope{model: model}, v), sc.locals)
+}

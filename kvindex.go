@@ -19,8 +19,8 @@
 // in [Stats] and visible in the [State] of the pod. All holders of a block are
 // known, however many.
 //
-// All methods are safe for concurrent use. An Indexer starts no goroutine and
-// logs nothing.
+// All methods are safe for concurrent use. An Indexer logs nothing and starts no
+// goroutine, but for one that tidies up behind RemovePod and ends.
 package kvindex
 
 import (
@@ -91,7 +91,8 @@ type Indexer struct {
 	ingests sync.Pool // of *ingest
 	scorers sync.Pool // of *scorer
 
-	mu     sync.RWMutex // guards pods and models; taken after pod.mu, never before
+	heard  atomic.Uint64 // raised, with mu held, when pods, models or adapters come or go
+	mu     sync.RWMutex  // guards pods and models; taken after pod.mu, never before
 	pods   map[string]*pod
 	models map[string]*model
 

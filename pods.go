@@ -104,6 +104,7 @@ type stream struct {
 
 // model is what scores need to know of a model. Guarded by Indexer.mu.
 type model struct {
+	everyone *Candidates
 	pods     map[string]*podModel
 	adapters map[string]map[string]bool // to the pods that told of it
 }
@@ -163,10 +164,15 @@ func (x *Indexer) podModel(p *pod, name string) (*podModel, error) {
 	defer x.mu.Unlock()
 	md := x.models[name]
 	if md == nil {
-		md = &model{pods: make(map[string]*podModel), adapters: make(map[string]map[string]bool)}
+		md = &model{
+			everyone: x.Candidates(name, nil),
+			pods:     make(map[string]*podModel),
+			adapters: make(map[string]map[string]bool),
+		}
 		x.models[name] = md
 	}
 	md.pods[p.name] = pm
+	x.heard.Add(1)
 	return pm, nil
 }
 
@@ -218,6 +224,7 @@ func (x *Indexer) learnAdapters(pm *podModel, src index.Source, b *events.Batch)
 			md.adapters[a] = make(map[string]bool)
 		}
 		md.adapters[a][src.Pod] = true
+		x.heard.Add(1)
 		x.mu.Unlock()
 	}
 }
@@ -240,6 +247,7 @@ func (x *Indexer) RemovePod(name string) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	delete(x.pods, name)
+	x.heard.Add(1)
 	for m, pm := range p.models {
 		md := x.models[m]
 		delete(md.pods, name)

@@ -28,8 +28,15 @@ type Request struct {
 	Media []Media
 
 	// Pods are those to score. Nil: every pod heard for the model; empty:
-	// none.
-	Pods []string
+	// none. Candidates, if not nil, stand for Pods, which must be nil then,
+	// and for Model, which may be empty: they are cheaper for many requests
+	// about the same pods.
+	Pods       []string
+	Candidates *Candidates
+
+	// Top is the number of pods that the answer is to have, the best ones; 0:
+	// all.
+	Top int
 }
 
 // Media is an image or another item whose placeholder tokens are in the
@@ -69,21 +76,35 @@ type PodScore struct {
 	State State
 }
 
-// scorer is the memory of one ScoreRequest.
+// scorer is what one ScoreRequest works with. Its memory is used again.
 type scorer struct {
-	tokens  []uint32
+	// Of the request: what keys hashes.
+	hash   hasher
+	scope  scope
+	prompt []uint32
+	media  []Media
+
+	query   index.Query // whose Keys is the scorer's
+	tokens  []uint32    // of a prompt that was text
 	locals  []index.Local
 	extras  []extra
 	keys    []index.Key // of all variants, one after the other
 	matches index.Matches
-	pods    []string       // without repeats
-	place   map[string]int // of a pod in Answer.Pods
+	best    []bestRow // by candidate
+	order   []int32   // candidates, best first
+}
+
+// bestRow is the best row of a candidate so far.
+type bestRow struct {
+	cached, matched int   // tokens
+	row             int32 // in matches, plus one
 }
 
 func (x *Indexer) newScorer() *scorer {
 	sc, _ := x.scorers.Get().(*scorer)
 	if sc == nil {
-		sc = &scorer{place: make(map[string]int)}
+		sc = &scorer{hash: x.hash}
+		sc.query.Keys = sc.keysIn
 	}
 	return sc
 }
@@ -102,40 +123,49 @@ func (x *Indexer) ScoreRequest(ctx context.Context, r *Request, dst *Answer) err
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	sc := x.newScorer()
-	defer x.scorers.Put(sc)
-	model, adapter, err := x.resolve(r)
+	set, err := x.candidates(r)
 	if err != nil {
 		return err
 	}
-	tokens := r.Tokens
+	sc := x.newScorer()
+	defer x.release(sc)
+	sc.scope = scope{set.base, set.adapter, r.Salt}
+	if r.Adapter != "" {
+		sc.scope.adapter = r.Adapter
+	}
+	sc.prompt, sc.media = r.Tokens, r.Media
 	if r.Prompt != "" {
-		if tokens, err = x.tokenize(ctx, sc, r, model); err != nil {
+		if sc.prompt, err = x.tokenize(ctx, sc, r, set.base); err != nil {
 			return err
 		}
 	}
 	for _, m := range r.Media {
-		if m.Offset >= len(tokens) {
-			return fmt.Errorf("%w: media %q begins at token %d of %d", ErrRequest, m.Hash, m.Offset, len(tokens))
+		if m.Offset >= len(sc.prompt) {
+			return fmt.Errorf("%w: media %q begins at token %d of %d", ErrRequest, m.Hash, m.Offset, len(sc.prompt))
 		}
 	}
-	dst.PromptTokens = len(tokens)
-	x.candidates(model, r.Pods, sc, dst)
-	if len(dst.Pods) == 0 {
-		return nil
+	if len(set.names) > 0 {
+		sc.keys, sc.query.Candidates = sc.keys[:0], set.index
+		if err := x.index.Match(ctx, &sc.query, &sc.matches); err != nil {
+			return x.failed(fmt.Errorf("kvindex: scoring for model %q: %w", set.base, err))
+		}
+		sc.score(set, r.Top, dst)
 	}
-	if err := x.match(ctx, sc, scope{model, adapter, r.Salt}, tokens, r.Media); err != nil {
-		dst.PromptTokens, dst.Pods = 0, dst.Pods[:0]
-		return x.failed(fmt.Errorf("kvindex: scoring for model %q: %w", r.Model, err))
-	}
-	sc.score(len(tokens), dst)
+	dst.PromptTokens = len(sc.prompt)
 	return nil
 }
 
 func (r *Request) validate() error {
+	c := r.Candidates
 	switch {
-	case r.Model == "":
+	case c == nil && r.Model == "":
 		return fmt.Errorf("%w: the model is empty", ErrRequest)
+	case c != nil && r.Pods != nil:
+		return fmt.Errorf("%w: it has both pods and candidates", ErrRequest)
+	case c != nil && r.Model != "" && r.Model != c.model:
+		return fmt.Errorf("%w: model %q, and candidates of %q", ErrRequest, r.Model, c.model)
+	case r.Top < 0:
+		return fmt.Errorf("%w: the best %d pods", ErrRequest, r.Top)
 	case r.Prompt == "" && len(r.Tokens) == 0:
 		return fmt.Errorf("%w: the prompt is empty", ErrRequest)
 	case r.Prompt != "" && len(r.Tokens) > 0:
@@ -154,28 +184,6 @@ func (r *Request) validate() error {
 	return nil
 }
 
-// resolve returns the base model and the adapter that a request means. A name
-// that is no model of its own may be an adapter that events told of.
-func (x *Indexer) resolve(r *Request) (base, adapter string, err error) {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	if r.Adapter != "" || x.models[r.Model] != nil || x.tokenizers[r.Model] != nil {
-		return r.Model, r.Adapter, nil
-	}
-	base = r.Model
-	for name, md := range x.models {
-		told := md.adapters[r.Model]
-		if len(told) == 0 || r.Pods != nil && !slices.ContainsFunc(r.Pods, func(pod string) bool { return told[pod] }) {
-			continue
-		}
-		if adapter != "" {
-			return "", "", fmt.Errorf("%w: %q is an adapter of both %q and %q: name the model and the adapter", ErrRequest, r.Model, min(base, name), max(base, name))
-		}
-		base, adapter = name, r.Model
-	}
-	return base, adapter, nil
-}
-
 func (x *Indexer) tokenize(ctx context.Context, sc *scorer, r *Request, base string) ([]uint32, error) {
 	t := x.tokenizers[base]
 	if t == nil {
@@ -191,118 +199,161 @@ func (x *Indexer) tokenize(ctx context.Context, sc *scorer, r *Request, base str
 	return sc.tokens, nil
 }
 
-// candidates fills dst with a zero score for each pod that is asked for, by
-// name.
-func (x *Indexer) candidates(model string, pods []string, sc *scorer, dst *Answer) {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	md := x.models[model]
-	sc.pods = append(sc.pods[:0], pods...)
-	if pods == nil && md != nil {
-		for name := range md.pods {
-			sc.pods = append(sc.pods, name)
-		}
+// release keeps the memory of a scorer and nothing of its request.
+func (x *Indexer) release(sc *scorer) {
+	sc.scope, sc.prompt, sc.media, sc.query.Candidates = scope{}, nil, nil, nil
+	x.scorers.Put(sc)
+}
+
+// keysIn returns the keys of the prompt in a variant.
+func (sc *scorer) keysIn(v index.Variant) []index.Key {
+	sc.extras = sc.extras[:0]
+	for _, m := range sc.media {
+		sc.extras = append(sc.extras, mediaAt(m.Hash, m.Offset, v.Unit))
 	}
-	slices.Sort(sc.pods)
-	sc.pods = slices.Compact(sc.pods)
-	clear(sc.place)
-	for i, name := range sc.pods {
-		s := PodScore{Pod: name}
-		if md != nil && md.pods[name] != nil {
-			s.State = State(md.pods[name].state.Load())
+	sc.locals = sc.hash.of(sc.scope.adapter).locals(sc.locals[:0], sc.prompt, v.Unit, sc.extras)
+	from := len(sc.keys)
+	sc.keys = keys(sc.keys, sc.hash.root(sc.scope, v), sc.locals)
+	return sc.keys[from:len(sc.keys):len(sc.keys)]
+}
+
+// score turns the rows of the index into the scores of the best candidates.
+func (sc *scorer) score(set *candidateSet, top int, dst *Answer) {
+	n := len(set.names)
+	sc.best = slices.Grow(sc.best[:0], n)[:n]
+	clear(sc.best)
+	hybrid := false
+	for i := range sc.matches.Rows {
+		row := &sc.matches.Rows[i]
+		switch {
+		case row.FullGroups > 1:
+			hybrid = true
+		case row.Group.Kind == index.GroupFull || row.FullGroups == 0:
+			sc.improve(row.Pod, sc.bestOf(i))
+		} // of a hybrid model the full-attention groups count
+	}
+	if hybrid {
+		sc.scoreHybrids()
+	}
+	sc.rank(top)
+	for _, at := range sc.order {
+		s := PodScore{Pod: set.names[at], State: set.state(at)}
+		if b := sc.best[at]; b.row > 0 {
+			s.fill(&sc.matches.Rows[b.row-1], b.cached)
 		}
-		sc.place[name] = i
 		dst.Pods = append(dst.Pods, s)
 	}
 }
 
-// match asks the index, with the keys of each variant that it wants.
-func (x *Indexer) match(ctx context.Context, sc *scorer, s scope, tokens []uint32, media []Media) error {
-	sc.keys = sc.keys[:0]
-	q := index.Query{Model: s.model, Pods: sc.pods}
-	q.Keys = func(v index.Variant) []index.Key {
-		sc.extras = sc.extras[:0]
-		for _, m := range media {
-			sc.extras = append(sc.extras, mediaAt(m.Hash, m.Offset, v.Unit))
-		}
-		sc.locals = x.hash.of(s.adapter).locals(sc.locals[:0], tokens, v.Unit, sc.extras)
-		from := len(sc.keys)
-		sc.keys = keys(sc.keys, x.hash.root(s, v), sc.locals)
-		return sc.keys[from:len(sc.keys):len(sc.keys)]
-	}
-	return x.index.Match(ctx, &q, &sc.matches)
+func (sc *scorer) bestOf(i int) bestRow {
+	row := &sc.matches.Rows[i]
+	return bestRow{cachedTokens(row, len(sc.prompt)), int(row.Run) * row.BlockSize, int32(i + 1)}
 }
 
-// score turns the rows of the index into the scores of dst, best first.
-func (sc *scorer) score(promptTokens int, dst *Answer) {
+func (sc *scorer) improve(pod int32, t bestRow) {
+	if b := &sc.best[pod]; b.row == 0 || sc.better(t, *b) {
+		*b = t
+	}
+}
+
+// scoreHybrids scores the ranks with several full-attention groups: all of them
+// have to hold what is reused, so the one that holds the least counts, each
+// taken at its best row.
+func (sc *scorer) scoreHybrids() {
+	type ofRank struct {
+		pod  int32
+		rank int
+	}
+	type ofGroup struct {
+		ofRank
+		group int
+	}
+	groups := make(map[ofGroup]bestRow)
 	for i := range sc.matches.Rows {
 		row := &sc.matches.Rows[i]
-		at, ok := sc.place[row.Source.Pod]
-		if !ok || row.Group.Kind != index.GroupFull && row.FullGroups > 0 {
-			continue // of a hybrid model the full-attention groups count
-		}
-		s := &dst.Pods[at]
-		t := scoreRow(row, promptTokens)
-		if row.FullGroups > 1 && !sc.lastOfFull(row, &t, promptTokens) {
-			continue
-		}
-		if s.BlockTokens == 0 || t.better(s) {
-			t.Pod, t.State = s.Pod, s.State
-			*s = t
+		if row.FullGroups > 1 && row.Group.Kind == index.GroupFull {
+			of := ofGroup{ofRank{row.Pod, row.Source.Rank}, row.Group.ID}
+			if b, ok := groups[of]; !ok || sc.better(sc.bestOf(i), b) {
+				groups[of] = sc.bestOf(i)
+			}
 		}
 	}
-	slices.SortStableFunc(dst.Pods, func(a, b PodScore) int { return cmp.Compare(b.Score, a.Score) })
+	type least struct {
+		bestRow
+		groups int
+	}
+	ranks := make(map[ofRank]least)
+	for of, b := range groups {
+		l := ranks[of.ofRank]
+		if l.groups == 0 || sc.better(l.bestRow, b) {
+			l.bestRow = b
+		}
+		l.groups++
+		ranks[of.ofRank] = l
+	}
+	for of, l := range ranks {
+		if l.groups == sc.matches.Rows[l.row-1].FullGroups {
+			sc.improve(of.pod, l.bestRow)
+		}
+	}
 }
 
-// lastOfFull reports whether row, scored t, stands for the full-attention groups
-// of its source: all of them have to hold what is reused, so it is the one that
-// holds the least, each taken at its best row.
-func (sc *scorer) lastOfFull(row *index.Row, t *PodScore, promptTokens int) bool {
-	best := make(map[int]PodScore, row.FullGroups)
-	for i := range sc.matches.Rows {
-		o := &sc.matches.Rows[i]
-		if o.Source != row.Source || o.Group.Kind != index.GroupFull {
+// rank fills order with the best candidates, best first; those that are equal
+// by name, which is how candidates are ordered.
+func (sc *scorer) rank(top int) {
+	sc.order = sc.order[:0]
+	if top == 0 || top >= len(sc.best) {
+		for i := range sc.best {
+			sc.order = append(sc.order, int32(i))
+		}
+		slices.SortFunc(sc.order, func(a, b int32) int {
+			return cmp.Or(sc.best[b].cached-sc.best[a].cached, int(a-b))
+		})
+		return
+	}
+	for i := range sc.best {
+		cached := sc.best[i].cached
+		at := len(sc.order)
+		if at == top && cached <= sc.best[sc.order[at-1]].cached {
 			continue
 		}
-		s := scoreRow(o, promptTokens)
-		if b, ok := best[o.Group.ID]; !ok || s.better(&b) {
-			best[o.Group.ID] = s
+		for at > 0 && cached > sc.best[sc.order[at-1]].cached {
+			at--
 		}
-	}
-	if len(best) < row.FullGroups || best[row.Group.ID] != *t {
-		return false
-	}
-	for _, b := range best {
-		if t.better(&b) {
-			return false
+		if len(sc.order) == top {
+			sc.order = sc.order[:top-1]
 		}
+		sc.order = slices.Insert(sc.order, at, int32(i))
 	}
-	return true
 }
 
-// scoreRow scores one row on its own.
-func scoreRow(row *index.Row, promptTokens int) PodScore {
+// cachedTokens is what the engine would reuse of a row's gpu blocks.
+func cachedTokens(row *index.Row, promptTokens int) int {
 	size := row.BlockSize
+	if cached := int(row.GPU) * size; cached < promptTokens {
+		return cached
+	}
 	// The last token is always computed, for its logits: vLLM 2026-08-17,
 	// v1/core/kv_cache_manager.py, get_computed_blocks.
-	cached := min(row.GPU, (promptTokens-1)/size) * size
-	return PodScore{
-		Rank:          row.Source.Rank,
-		Score:         float64(cached),
-		MatchedBlocks: row.Run,
-		BlockTokens:   size,
-		Tiers:         row.Tiers,
-		CachedTokens:  cached,
-		UpperBound:    row.Groups > 1 || row.Group.Kind != index.GroupFull,
+	return (promptTokens - 1) / size * size
+}
+
+func (s *PodScore) fill(row *index.Row, cached int) {
+	s.Rank = row.Source.Rank
+	s.Score = float64(cached)
+	s.MatchedBlocks = int(row.Run)
+	s.BlockTokens = row.BlockSize
+	for t, n := range row.Tiers {
+		s.Tiers[t] = int(n)
 	}
+	s.CachedTokens = cached
+	s.UpperBound = row.Groups > 1 || row.Group.Kind != index.GroupFull
 }
 
 // better orders the rows of one pod: by what the engine would reuse, then by
 // what is held anywhere, then the lower rank first.
-func (s *PodScore) better(o *PodScore) bool {
-	return cmp.Or(
-		cmp.Compare(s.Score, o.Score),
-		cmp.Compare(s.MatchedBlocks*s.BlockTokens, o.MatchedBlocks*o.BlockTokens),
-		cmp.Compare(o.Rank, s.Rank),
-	) > 0
+func (sc *scorer) better(a, b bestRow) bool {
+	return cmp.Or(a.cached-b.cached, a.matched-b.matched, sc.rankOf(b)-sc.rankOf(a)) > 0
 }
+
+func (sc *scorer) rankOf(b bestRow) int { return sc.matches.Rows[b.row-1].Source.Rank }

@@ -5,12 +5,16 @@ import (
 	"fmt"
 )
 
-// ErrInvalid is wrapped by the errors about changes that no engine could mean.
-var ErrInvalid = errors.New("index: invalid change")
+// ErrInvalid is wrapped by the errors about changes that no engine could mean,
+// and about queries without candidates.
+var ErrInvalid = errors.New("index: invalid")
 
 // MaxGroups bounds the group IDs of a source: an engine has fewer than layers, and a
 // hostile one must not make us keep a table for each number it can think of.
 const MaxGroups = 64
+
+// MaxBlockUnits bounds the units of a block, which the index keeps one by one.
+const MaxBlockUnits = 4096
 
 // Validate reports what makes c impossible to apply, wrapping ErrInvalid. Each
 // backend calls it for all changes of an Apply before it applies the first.
@@ -19,12 +23,15 @@ func (c *Change) Validate() error {
 		return nil
 	}
 	switch {
-	case c.Op != OpStore && c.Op != OpRemove:
+	case c.Op != OpStore && c.Op != OpRemove && c.Op != OpClearTier:
 		return fmt.Errorf("%w: unknown op %d", ErrInvalid, c.Op)
 	case c.Tier >= NumTiers:
 		return fmt.Errorf("%w: unknown tier %d", ErrInvalid, c.Tier)
-	case c.Group.ID < 0 || c.Group.ID >= MaxGroups:
+	case c.Op != OpClearTier && (c.Group.ID < 0 || c.Group.ID >= MaxGroups):
 		return fmt.Errorf("%w: group %d is not in 0..%d", ErrInvalid, c.Group.ID, MaxGroups-1)
+	}
+	if c.Op == OpClearTier {
+		return nil
 	}
 	if c.Op == OpRemove {
 		if c.Remaining != nil && len(c.Remaining) != len(c.Hashes) {
@@ -42,6 +49,8 @@ func (c *Change) Validate() error {
 	switch {
 	case c.BlockSize <= 0 || unit <= 0 || c.BlockSize%unit != 0:
 		return fmt.Errorf("%w: block size %d is not a multiple of unit %d", ErrInvalid, c.BlockSize, unit)
+	case c.BlockSize/unit > MaxBlockUnits:
+		return fmt.Errorf("%w: a block of %d tokens has more than %d units of %d", ErrInvalid, c.BlockSize, MaxBlockUnits, unit)
 	case len(c.Locals)%(c.BlockSize/unit) != 0:
 		return fmt.Errorf("%w: %d units are not whole blocks of %d tokens", ErrInvalid, len(c.Locals), c.BlockSize)
 	case len(c.Hashes) > c.Blocks():

@@ -26,6 +26,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"sync/atomic"
 
 	"github.com/zeebo/xxh3"
 )
@@ -121,7 +122,8 @@ const (
 )
 
 // Group is a KV-cache group of a hybrid model. Each group has blocks of its
-// own. Only ID identifies it.
+// own. Only ID identifies it; what the first gpu store tells of it holds until
+// a clear.
 type Group struct {
 	ID     int
 	Kind   GroupKind
@@ -165,12 +167,13 @@ type Op uint8
 const (
 	OpStore Op = iota + 1
 	OpRemove
-	OpClear // drops all that the source holds, in every tier and group
+	OpClear     // drops all that the source holds, in every tier and group
+	OpClearTier // drops all that the source holds in Tier, in every group
 )
 
 // Change is one event, hashed. Which fields count depends on Op: OpClear has
-// none, OpRemove has Tier, Group.ID, Hashes and Remaining, OpStore has all but
-// Remaining.
+// none, OpClearTier has Tier, OpRemove has Tier, Group.ID, Hashes and
+// Remaining, OpStore has all but Remaining.
 type Change struct {
 	Op    Op
 	Tier  Tier
@@ -256,34 +259,58 @@ type Applied struct {
 	Counts    Counts
 }
 
+// Candidates are the pods that a query asks about, of one model. A backend
+// resolves their names once and remembers in them what it found, so they are
+// best made once and used for many queries. They are immutable and safe for
+// concurrent use.
+type Candidates struct {
+	model    string
+	pods     []string
+	resolved atomic.Pointer[resolved] // of the Memory that saw them last
+}
+
+// NewCandidates returns the named pods, none twice. Nil: every pod that holds
+// something for the model; empty: none.
+func NewCandidates(model string, pods []string) *Candidates {
+	return &Candidates{model: model, pods: pods}
+}
+
+// Model returns the model.
+func (c *Candidates) Model() string { return c.model }
+
+// Pods returns the names, as they were given.
+func (c *Candidates) Pods() []string { return c.pods }
+
 // Query asks how long a prefix of one prompt the sources of a model hold.
 type Query struct {
-	Model string
+	Candidates *Candidates
 	// Keys returns the prefix keys of the prompt in a variant: element i is
 	// the key after (i+1)*Unit tokens. A backend calls it at most once for
-	// each variant that the model has, and keeps the slice for the length of
-	// Match only.
+	// each variant in which a candidate has blocks, and keeps the slice for
+	// the length of Match only.
 	Keys func(Variant) []Key
-	// Pods restricts the answer; none twice. Nil: every pod; empty: none.
-	Pods []string
 	// Held asks for Row.Held.
 	Held bool
 }
 
 // Matches is the answer to a Query. Its zero value is ready; a used one keeps
-// its memory for the next Match.
+// its memory for the next Match. It is for one goroutine at a time.
 type Matches struct {
 	Rows []Row
+
 	bits []uint64
+	held [][NumTiers][]uint64
+	walk walker
 }
 
 // Reset empties m.
 func (m *Matches) Reset() {
 	m.Rows = m.Rows[:0]
 	m.bits = m.bits[:0]
+	m.held = m.held[:0]
 }
 
-// Bits returns a zeroed bit set of n bits that lives as long as m.
+// Bits returns a zeroed bit set of n bits that lives as long as the answer.
 func (m *Matches) Bits(n int) []uint64 {
 	n = (n + 63) / 64
 	if len(m.bits)+n > cap(m.bits) {
@@ -295,27 +322,36 @@ func (m *Matches) Bits(n int) []uint64 {
 	return b
 }
 
-// Row is what one group of one source holds of a prompt, in blocks of one
-// size.
-type Row struct {
+// View is whose blocks a row speaks of: those of one group of one source, in
+// one size. A View never changes; a row of a later answer may have another.
+type View struct {
 	Source    Source
 	Group     Group
 	BlockSize int // tokens
 	// Groups is the number of groups that the source has announced, and
 	// FullGroups how many of them are GroupFull.
 	Groups, FullGroups int
+}
+
+// Row is what one group of one source holds of a prompt, in blocks of one
+// size.
+type Row struct {
+	*View
+	// Pod is the position of the pod among the candidates, -1 if those were
+	// not named.
+	Pod int32
 
 	// Run is the number of leading blocks that are held, in any tier.
-	Run int
+	Run int32
 	// GPU is the number of leading blocks that are held in the gpu tier.
-	GPU int
+	GPU int32
 	// Tiers splits Run: the blocks of the run by their best tier.
-	Tiers [NumTiers]int
+	Tiers [NumTiers]int32
 	// Last is the best tier of the run's last block.
 	Last Tier
 	// Held has, on request, one bit a block of the whole prompt for each
 	// tier, beyond the run too; tiers without a block are nil.
-	Held [NumTiers][]uint64
+	Held *[NumTiers][]uint64
 }
 
 // ErrClosed is returned by every method of a closed backend.
@@ -383,6 +419,7 @@ type SourceInfo struct {
 	Blocks [NumTiers]int // hashes held, by tier
 	Names  int           // names kept, held or not
 	Parked int           // stores that wait for their parent
+	Bytes  int           // that the names take
 }
 
 // Describer is an optional ability of an Index.

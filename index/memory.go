@@ -3,20 +3,23 @@ package index
 import (
 	"context"
 	"crypto/rand"
+	"encoding/binary"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/kvindex/kvindex/internal/invariants"
 )
 
 // Defaults of MemoryConfig.
 const (
-	// DefaultPendingBytes is about 15,000 blocks of one source that wait for
-	// a name.
+	// DefaultPendingBytes is about 10,000 stores of one block of one source
+	// that wait for a name.
 	DefaultPendingBytes = 4 << 20
-	// DefaultIdleNames is the cache of a large pod: what it evicted may come
-	// back as a parent or in a lower tier for about as long as it took to
-	// evict. They take about 13 MB.
+	// DefaultIdleNames is the cache of a large pod: after a clear that stands
+	// for lost messages its blocks are still parents. They take about 3 MB.
 	DefaultIdleNames = 1 << 16
 )
 
@@ -29,26 +32,58 @@ type MemoryConfig struct {
 	// stores and blocks known by hash only. 0: DefaultPendingBytes.
 	PendingBytes int
 	// IdleNames bounds, for each source, the names kept of blocks that nobody
-	// holds. 0: DefaultIdleNames.
+	// holds. 0: DefaultIdleNames. Below it, as many are kept as a quarter of
+	// the blocks held, and 1,024 at least; a clear leaves more, which go as
+	// new blocks come.
 	IdleNames int
 }
 
 // Memory is the Index that lives in the process. It is safe for concurrent
-// use: a Match waits for an Apply of the same source only, and an Apply for no
-// other source.
+// use. A Match waits for nobody and nobody waits for it; Applies of one source
+// wait for each other, those of one model let each other in after every few
+// hundred blocks.
 type Memory struct {
 	cfg    MemoryConfig
+	salt   [2]uint64 // of the tables of names
 	closed atomic.Bool
 
-	mu     sync.RWMutex // guards models and all below it but the sources' insides
-	models map[string]*model
+	mu     sync.Mutex // held to change models, or the pods of one
+	models atomic.Pointer[map[string]*model]
+
+	sweepers sync.WaitGroup
+
+	changes int // that checked has seen; guarded by mu
 }
 
-// model has a source for each pod and rank that was heard, and the variants of
-// all stores ever seen for it.
+// model is the sources of a model and the prefix tree that they share.
 type model struct {
-	pods     map[string][]*source
-	variants []Variant // replaced, never changed in place
+	id *identity
+	// podsGen is raised after any change of the pods and their sources, and gen
+	// after those and any change of a source's views.
+	podsGen, gen atomic.Uint64
+	pods         sync.Map    // podSources by name
+	n            int         // pods; guarded by Memory.mu
+	gone         atomic.Bool // with its last pod
+
+	mu     sync.Mutex // of those who write in forest
+	forest *forest
+	graves []*grave
+	rooms  []*room
+}
+
+// identity is what tells a model from another one of its name.
+type identity struct{ _ byte }
+
+type podSources struct {
+	list atomic.Pointer[[]*source] // replaced, never changed in place
+}
+
+// grave is a source that was removed and still has names in the forest.
+type grave struct {
+	s    *source
+	pos  uint64 // of the segment of s.names that is next
+	line int    // in it
+	end  bool
 }
 
 var (
@@ -73,7 +108,12 @@ func NewMemory(cfg MemoryConfig) (*Memory, error) {
 	if cfg.Seed == ([16]byte{}) {
 		rand.Read(cfg.Seed[:]) // never fails
 	}
-	return &Memory{cfg: cfg, models: make(map[string]*model)}, nil
+	m := &Memory{cfg: cfg}
+	var salt [16]byte
+	rand.Read(salt[:])
+	m.salt = [2]uint64{binary.LittleEndian.Uint64(salt[:8]), binary.LittleEndian.Uint64(salt[8:])}
+	m.models.Store(&map[string]*model{})
+	return m, nil
 }
 
 // Seed implements Index.
@@ -92,66 +132,68 @@ func (m *Memory) Apply(ctx context.Context, src Source, cur Cursor, changes []Ch
 			return Applied{}, fmt.Errorf("change %d: %w", i, err)
 		}
 	}
-	s, err := m.source(src, changes)
-	if err != nil {
-		return Applied{}, err
+	for {
+		s, err := m.source(src)
+		if err != nil {
+			return Applied{}, err
+		}
+		done, ok := s.applyAll(cur, changes)
+		m.checked()
+		if ok {
+			return done, nil
+		}
 	}
-	return s.applyAll(cur, changes), nil
 }
 
-// source returns the source, made if need be, with the variants of the changes
-// registered at its model.
-func (m *Memory) source(id Source, changes []Change) (*source, error) {
-	m.mu.RLock()
-	md := m.models[id.Model]
-	s := md.source(id)
-	known := s != nil && md.knows(changes)
-	m.mu.RUnlock()
-	if known {
-		return s, nil
+// source returns the source, made if need be.
+func (m *Memory) source(id Source) (*source, error) {
+	if md := (*m.models.Load())[id.Model]; md != nil {
+		if s := md.source(id); s != nil {
+			return s, nil
+		}
 	}
-
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed.Load() { // Close came between
 		return nil, ErrClosed
 	}
-	md = m.models[id.Model]
+	models := *m.models.Load()
+	md := models[id.Model]
 	if md == nil {
-		md = &model{pods: make(map[string][]*source)}
-		m.models[id.Model] = md
+		md = &model{id: new(identity), forest: newForest()}
+		models = maps.Clone(models)
+		models[id.Model] = md
+		m.models.Store(&models)
 	}
-	for i := range changes {
-		if v := changes[i].Variant; len(changes[i].Locals) > 0 && !slices.Contains(md.variants, v) {
-			md.variants = append(slices.Clone(md.variants), v)
-		}
+	if s := md.source(id); s != nil {
+		return s, nil
 	}
-	if s = md.source(id); s == nil {
-		s = newSource(id, &m.cfg)
-		md.pods[id.Pod] = append(md.pods[id.Pod], s)
+	s := newSource(id, m, md)
+	p, ok := md.pods.Load(id.Pod)
+	if !ok {
+		p = new(podSources)
+		p.(*podSources).list.Store(new([]*source))
+		md.n++
 	}
+	list := append(slices.Clone(*p.(*podSources).list.Load()), s)
+	p.(*podSources).list.Store(&list)
+	md.pods.Store(id.Pod, p)
+	md.podsGen.Add(1)
+	md.gen.Add(1)
 	return s, nil
 }
 
 func (md *model) source(id Source) *source {
-	if md == nil {
+	p, ok := md.pods.Load(id.Pod)
+	if !ok {
 		return nil
 	}
-	for _, s := range md.pods[id.Pod] {
+	for _, s := range *p.(*podSources).list.Load() {
 		if s.id.Rank == id.Rank {
 			return s
 		}
 	}
 	return nil
-}
-
-func (md *model) knows(changes []Change) bool {
-	for i := range changes {
-		if len(changes[i].Locals) > 0 && !slices.Contains(md.variants, changes[i].Variant) {
-			return false
-		}
-	}
-	return true
 }
 
 // Match implements Index.
@@ -163,38 +205,48 @@ func (m *Memory) Match(ctx context.Context, q *Query, out *Matches) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	m.mu.RLock()
-	md := m.models[q.Model]
+	if q.Candidates == nil {
+		return fmt.Errorf("%w: no candidates", ErrInvalid)
+	}
+	md := (*m.models.Load())[q.Candidates.model]
 	if md == nil {
-		m.mu.RUnlock()
 		return nil
 	}
-	variants := md.variants
-	var sources []*source
-	if q.Pods == nil {
-		for _, of := range md.pods {
-			sources = append(sources, of...)
-		}
-	}
-	for _, pod := range q.Pods {
-		sources = append(sources, md.pods[pod]...)
-	}
-	m.mu.RUnlock()
-
-	if len(sources) == 0 {
-		return nil
-	}
-	paths := make([]path, len(variants))
-	for i, v := range variants {
-		paths[i] = path{v, q.Keys(v)}
-	}
-	for _, s := range sources {
-		s.match(paths, q.Held, out)
+	w := &out.walk
+	w.f = md.forest
+	w.paths = w.paths[:0]
+	defer w.release()
+	r := md.resolve(q.Candidates)
+	for !w.answer(md, r, q, out) {
+		r = md.resolve(q.Candidates)
 	}
 	return nil
 }
 
-// Remove implements Index.
+// answer returns false if r does not hold any more. It enters first, and looks
+// then: from there on no ordinal of r is given to somebody else.
+func (w *walker) answer(md *model, r *resolved, q *Query, out *Matches) bool {
+	w.keysFor(r, q.Keys)
+	reader := md.forest.enter()
+	defer reader.Add(-1) // a panic must not keep memory from being used again
+	if md.gen.Load() != r.gen {
+		if r = md.resolve(q.Candidates); !w.knows(r) {
+			return false
+		}
+	}
+	for i := range r.cuts {
+		if q.Held {
+			w.matchHeld(r, &r.cuts[i], out)
+		} else {
+			w.match(r, &r.cuts[i], out)
+		}
+	}
+	return true
+}
+
+// Remove implements Index. What the pod held is not seen any more when it
+// returns; its memory is tidied up by a goroutine that ends when that is done,
+// and that Close waits for.
 func (m *Memory) Remove(ctx context.Context, pod string) error {
 	if m.closed.Load() {
 		return ErrClosed
@@ -202,38 +254,178 @@ func (m *Memory) Remove(ctx context.Context, pod string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	m.mu.Lock()
+	for _, s := range m.unlink(pod) {
+		s.retire()
+		m.bury(s)
+	}
+	m.checked()
+	return nil
+}
+
+// checked panics if something is wrong, with the build tag invariants. An index
+// of thousands of blocks is looked at now and then only.
+func (m *Memory) checked() {
+	if !invariants.Enabled {
+		return
+	}
+	m.mu.Lock() // no sources come or go
 	defer m.mu.Unlock()
-	for name, md := range m.models {
-		delete(md.pods, pod)
-		if len(md.pods) == 0 {
-			delete(m.models, name)
+	m.changes++
+	for _, md := range *m.models.Load() {
+		if size := md.n + md.forest.slots; m.changes%(1+size/1000*size/1000) != 0 {
+			continue
+		}
+		if err := md.check(); err != nil {
+			panic(err)
 		}
 	}
-	return nil
+}
+
+// unlink takes a pod out of sight and returns its sources. A model goes with its
+// last pod.
+func (m *Memory) unlink(pod string) (sources []*source) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	models := maps.Clone(*m.models.Load())
+	for name, md := range models {
+		p, ok := md.pods.LoadAndDelete(pod)
+		if !ok {
+			continue
+		}
+		md.podsGen.Add(1)
+		md.gen.Add(1)
+		if md.n--; md.n == 0 {
+			delete(models, name)
+			md.gone.Store(true)
+		}
+		sources = append(sources, *p.(*podSources).list.Load()...)
+	}
+	m.models.Store(&models)
+	return sources
+}
+
+// bury has a removed source tidied up, unless its model goes as a whole.
+func (m *Memory) bury(s *source) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	md := s.model
+	if m.closed.Load() || md.gone.Load() {
+		return
+	}
+	md.mu.Lock()
+	defer md.mu.Unlock()
+	if md.graves = append(md.graves, &grave{s: s}); len(md.graves) == 1 {
+		m.sweepers.Go(func() {
+			for !m.closed.Load() && !md.gone.Load() && md.sweep() {
+			}
+		})
+	}
+}
+
+// sweep does a step of tidying up and reports whether there is more to do.
+func (md *model) sweep() bool {
+	md.mu.Lock()
+	defer md.mu.Unlock()
+	md.tidy(breath)
+	return len(md.graves) > 0
+}
+
+// tidy takes some names of removed sources out of the forest, and makes memory
+// ready for use that no reader sees any more.
+func (md *model) tidy(names int) {
+	for names > 0 && len(md.graves) > 0 {
+		g := md.graves[0]
+		var done bool
+		if names, done = g.tidy(names); done {
+			for _, ln := range g.s.lanes {
+				if ln != nil {
+					md.forest.ords.leaving.add(md.forest.epochs, ln.ord)
+				}
+			}
+			md.graves = slices.Delete(md.graves, 0, 1)
+		}
+	}
+	md.forest.reclaim()
+}
+
+// tidy goes on for so many names, and returns how many it did not need.
+func (g *grave) tidy(names int) (left int, done bool) {
+	var buf [2]loc
+	for !g.end {
+		seg, after, last := g.s.names.next(g.pos)
+		for ; g.line < len(seg.lines); g.line++ {
+			if names <= 0 {
+				return 0, false
+			}
+			l := &seg.lines[g.line]
+			for j := range l.count() {
+				names--
+				for _, at := range g.s.keysOf(Hash(l.hash[j]), value(l.value[j]), &buf) {
+					for _, ln := range g.s.lanes {
+						if ln != nil {
+							g.s.f.setMask(at.slab(), ln.ord, 0)
+						}
+					}
+					g.s.f.unref(at)
+				}
+			}
+		}
+		g.pos, g.line, g.end = after, 0, last
+	}
+	return names, true
 }
 
 // Describe implements Describer.
 func (m *Memory) Describe(dst []SourceInfo) []SourceInfo {
-	var sources []*source
-	m.mu.RLock()
-	for _, md := range m.models {
-		for _, of := range md.pods {
-			sources = append(sources, of...)
-		}
-	}
-	m.mu.RUnlock()
-	for _, s := range sources {
-		dst = append(dst, s.describe())
+	for _, md := range *m.models.Load() {
+		md.pods.Range(func(_, p any) bool {
+			for _, s := range *p.(*podSources).list.Load() {
+				dst = append(dst, s.describe())
+			}
+			return true
+		})
 	}
 	return dst
+}
+
+// Usage is what a Memory holds and what that takes.
+type Usage struct {
+	Prefixes    int // keys
+	Memberships int // blocks held, of all holders together
+	// Bytes by what they are for: the keys, the table that finds them, who
+	// holds them, and the names that engines have for them.
+	Keys, Heads, Holders, Names int
+	// Removed is the number of sources that were removed and of which memory is
+	// still being tidied up. It is in the bytes, but for names.
+	Removed int
+}
+
+// Usage says what m holds.
+func (m *Memory) Usage() (u Usage) {
+	for _, md := range *m.models.Load() {
+		md.mu.Lock()
+		u.Prefixes += md.forest.slots
+		u.Keys += md.forest.keyBytes()
+		u.Heads += md.forest.heads.bytes()
+		u.Holders += md.forest.recs.bytes()
+		u.Removed += len(md.graves)
+		md.mu.Unlock()
+	}
+	for _, s := range m.Describe(nil) {
+		u.Names += s.Bytes
+		for _, n := range s.Blocks {
+			u.Memberships += n
+		}
+	}
+	return u
 }
 
 // Close implements Index.
 func (m *Memory) Close() error {
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	m.closed.Store(true)
-	m.models = nil
+	m.models.Store(&map[string]*model{})
+	m.mu.Unlock()
+	m.sweepers.Wait()
 	return nil
 }

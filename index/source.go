@@ -4,30 +4,52 @@ import (
 	"container/list"
 	"slices"
 	"sync"
+	"sync/atomic"
 )
 
 // source is one cache as its events describe it.
 //
 // The engine speaks of blocks by hash, prompts are looked up by key. So all
-// that is known hangs on the name of a hash: the keys it stands for, found
-// through byKey, and who holds it. A hash that no store has placed yet has a
-// name without keys: it is held, and no query sees it. This makes orphans,
+// that is known hangs on the name of a hash: the keys it stands for, by their
+// locs in the forest, and who holds it. A hash that no store has placed yet has
+// a name without keys: it is held, and no query sees it. This makes orphans,
 // masked stores and stores by hash alone one case: holding is recorded at
 // once, and placing a name, whenever it happens, makes the block visible.
+//
+// A name is one of four things, told apart by its value:
+//
+//	nothing   it is not known
+//	plain     one key, and it holds one copy in each lane that its slot in the
+//	          forest says: nothing else needs to be kept
+//	idle      one key, and nobody holds it: its place in the queue of those
+//	rich      anything else: its richName
+//
+// Each key of a name is a ref of its slab.
 type source struct {
-	id  Source
-	cfg *MemoryConfig
+	id    Source
+	cfg   *MemoryConfig
+	model *model
+	f     *forest
 
-	// writer orders the Applies. Long ones let go of mu now and then, so that
-	// a Match never waits for more than a slice of one.
-	writer sync.Mutex
+	// views are what readers see of the source. They outlive it: candidates
+	// that are kept for long must not keep a source.
+	views *atomic.Pointer[[]*view]
 
-	mu      sync.RWMutex // guards all below
+	removed atomic.Bool // with its pod: look it up again
+
+	// writer orders the Applies and guards all below. The model's lock is
+	// taken after it, and let go of now and then.
+	writer  sync.Mutex
 	cursors map[string]Cursor
 	groups  map[int]*group
-	names   map[Hash]*name
-	byKey   map[Key][]*name // exactly the names that have the key
-	counts  Counts          // of the Apply in progress or the last
+	lanes   []*laneState // by number; nil: a free number
+	names   names
+	riches  pool[richName]
+	copies  pool[copyCount]
+	more    map[Hash][]loc // keys of rich names beyond the second
+	hidden  map[loc]Hash   // names with a holding that a report hid, by their keys
+	counts  Counts         // of the Apply in progress or the last
+	work    int            // names looked at since the model's lock was taken
 
 	// lossy: since the last clear, blocks were forgotten that the engine may
 	// hold. A report can then name blocks beside the known ones.
@@ -37,9 +59,16 @@ type source struct {
 	parked int           // elements of waiting
 
 	// idle are the names that nobody holds, oldest first, at most IdleNames of
-	// them after each change. They all have keys: a name without keys and
-	// holders is deleted.
-	idle list.List
+	// them after each change, and in the long run a quarter of what is held.
+	// They all have keys: a name without keys and holders is deleted.
+	idle      pool[idleName]
+	idleFirst uint32
+	idleLast  uint32
+
+	// shared has, once two names of one key were held, all names that hold
+	// something, by their keys. Those of one key are rich.
+	shared     map[loc]sharedNames
+	sharedKeys int // with two names or more
 
 	// pending are the stores of which a hash had no key, oldest first;
 	// pendingBytes is the sum of their costs. waiting has those among them
@@ -47,130 +76,92 @@ type source struct {
 	pending      list.List
 	pendingBytes int
 	waiting      map[place][]*pending
-}
+	parkedBy     map[Hash][]*pending // parked stores, by their hashes
 
-// place is a hash in a variant: what a key belongs to.
-type place struct {
-	hash    Hash
-	variant Variant
-}
-
-// shape is how the blocks of a holder are cut. The zero shape, of blocks known
-// by hash alone, stands for the shape of their group.
-type shape struct {
-	size    int // tokens
-	variant Variant
-}
-
-type group struct {
-	Group
-	shape  shape         // of its gpu blocks; of the largest if sizes differ
-	shapes map[shape]int // holders with a block of the shape
-}
-
-// name is what a source knows of a hash.
-type name struct {
-	hash    Hash
-	keys    []placed
-	held    []holding
-	holders int           // elements of held with copies > 0
-	idle    *list.Element // in source.idle if and only if holders == 0
-}
-
-// placed is a key of a name. Two with one variant make the name ambiguous.
-type placed struct {
-	key     Key
-	variant Variant
-}
-
-// holding says that a holder has a block, or had it: one without copies is
-// kept only if reported is set.
-type holding struct {
-	group  *group
-	tier   Tier
-	copies uint32
-	shape  shape
-	// reported: a store of the block was taken for a report. It may have been
-	// a second copy, so the block may be there although copies is 0. Only gpu
-	// holdings of full groups are.
-	reported bool
-	// parent is the block before this one, if chained.
-	chained bool
-	parent  Hash
-}
-
-// pending is a store of which at least one hash had no key.
-type pending struct {
-	group  *group
-	tier   Tier
-	hashes []Hash
-	// Parked stores: what places the hashes once the parent has a key.
-	parent place
-	locals []Local
-	shape  shape
-	elem   *list.Element
 }
 
 const (
 	// maxRestore bounds the walk of restore, in blocks: a hostile engine can
 	// make the parents a circle.
 	maxRestore = 1 << 12
-	// maxNames bounds the hashes of one key: it takes salts that the engine
-	// does not tell to have more than one.
+	// maxNames bounds the held names of one key: it takes salts that the
+	// engine does not tell to have more than one.
 	maxNames = 64
-	// maxShapes bounds the block sizes of a group: partial entries and chunks
-	// have one each.
-	maxShapes = 64
+	// maxCuts bounds the block sizes of a source, of which partial entries and
+	// chunks have one each, and maxLanes its lanes: readers walk a prompt once
+	// for each size of their candidates.
+	maxCuts  = 64
+	maxLanes = 256
 )
 
-// What a pending store costs, beside its locals: rough figures for the heap
-// that its entries and the names of its hashes take.
-const (
-	pendingBytes     = 256
-	pendingHashBytes = 256
-)
-
-func (p *pending) cost() int {
-	return pendingBytes + pendingHashBytes*len(p.hashes) + 8*len(p.locals)
-}
-
-func newSource(id Source, cfg *MemoryConfig) *source {
-	return &source{
+func newSource(id Source, m *Memory, md *model) *source {
+	s := &source{
 		id:      id,
-		cfg:     cfg,
+		cfg:     &m.cfg,
+		model:   md,
+		f:       md.forest,
 		cursors: make(map[string]Cursor),
 		groups:  make(map[int]*group),
-		names:   make(map[Hash]*name),
-		byKey:   make(map[Key][]*name),
 		waiting: make(map[place][]*pending),
+		views:   new(atomic.Pointer[[]*view]),
+
+		parkedBy: make(map[Hash][]*pending),
 	}
+	s.names.init(m.salt)
+	s.views.Store(new([]*view))
+	return s
 }
 
-// sliceHashes is how many hashes an Apply goes through before it lets readers
-// in.
-const sliceHashes = 4096
+// breath is how many names an Apply goes through before it lets the writers of
+// other sources in.
+const breath = 256
 
-func (s *source) applyAll(cur Cursor, changes []Change) Applied {
+// breathe lets them in.
+func (s *source) breathe(names int) {
+	if s.work += names; s.work < breath {
+		return
+	}
+	s.work = 0
+	s.model.mu.Unlock()
+	s.model.mu.Lock()
+	s.f.reclaim()
+}
+
+// applyAll returns false if the source was removed with its pod.
+func (s *source) applyAll(cur Cursor, changes []Change) (Applied, bool) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	if s.removed.Load() {
+		return Applied{}, false
+	}
 	if cur != (Cursor{}) {
 		if old, ok := s.cursors[cur.Stream]; ok && !old.Before(cur) {
-			return Applied{Cursor: old, Duplicate: true}
+			return Applied{Cursor: old, Duplicate: true}, true
 		}
 		s.cursors[cur.Stream] = cur
 	}
 	s.counts = Counts{}
-	for i, done := 0, 0; i < len(changes); i++ {
-		s.apply(&changes[i])
-		if done += 1 + len(changes[i].Hashes); done >= sliceHashes {
-			done = 0
-			s.mu.Unlock()
-			s.mu.Lock()
+	s.model.mu.Lock()
+	defer s.model.mu.Unlock()
+	s.f.reclaim()
+	for i := range changes {
+		if s.removed.Load() {
+			return Applied{}, false
 		}
+		s.apply(&changes[i])
+		s.breathe(1)
 	}
-	return Applied{Cursor: cur, Counts: s.counts}
+	return Applied{Cursor: cur, Counts: s.counts}, true
+}
+
+// retire has later Applies look for another source, and the one in progress stop
+// soon.
+func (s *source) retire() {
+	s.removed.Store(true)
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	s.pending.Init()
+	s.waiting, s.parkedBy, s.shared, s.hidden = nil, nil, nil, nil
 }
 
 func (s *source) apply(c *Change) {
@@ -181,475 +172,224 @@ func (s *source) apply(c *Change) {
 		s.remove(c)
 	case OpClear:
 		s.clear()
-	}
-	for s.idle.Len() > s.cfg.IdleNames {
-		s.delete(s.idle.Front().Value.(*name))
-		s.counts.Forgotten++
+	case OpClearTier:
+		s.clearTier(c.Tier)
 	}
 }
 
 // store places what can be placed, then counts.
 func (s *source) store(c *Change) {
-	g := s.group(c)
+	g, changed := s.group(c)
+	if changed {
+		defer s.publish()
+	}
 	if len(c.Hashes) == 0 {
 		return
 	}
 	s.counts.Stored += uint64(len(c.Hashes))
 	dense := len(c.Locals) > 0 && len(c.Hashes) == c.Blocks()
-	held, sh := c.Hashes, shape{c.BlockSize, c.Variant}
+	held, by := c.Hashes, cut{c.Variant, c.BlockSize}
 	switch {
 	case c.Tier != TierGPU && dense:
 		// A chunk of a lower tier is loaded as a whole or not at all: one
 		// block, named by its last hash.
 		held = c.Hashes[len(c.Hashes)-1:]
-		sh.size *= len(c.Hashes)
+		by.size *= len(c.Hashes)
 	case len(c.Locals) == 0:
-		sh = shape{}
+		by = cut{}
 	}
-	if g.shapes[sh] == 0 && len(g.shapes) >= maxShapes {
+	ln := s.lane(g, c.Tier, by)
+	variant, ok := s.f.variant(c.Variant)
+	if ln == nil || !ok && len(c.Locals) > 0 {
 		s.counts.Dropped++
 		s.lossy = true
 		return
 	}
+	st := storing{c: c, g: g, lane: ln, chained: dense}
+	s.begin(&st, held)
 	// What a lower tier says of a prefix leaves out salts and media, so it
 	// names nothing.
-	parked := dense && c.Tier == TierGPU && !s.place(c, sh)
-	s.hold(c, g, held, sh, dense)
-
-	if parked {
+	if dense && c.Tier == TierGPU {
+		if prev, ok := s.before(c, variant); ok {
+			s.storeAt(&st, prev, variant)
+			return
+		}
+		s.holdAll(&st, held)
 		s.park(&pending{
 			group: g, tier: c.Tier, hashes: slices.Clone(c.Hashes),
-			parent: place{c.Parent, c.Variant}, locals: slices.Clone(c.Locals),
-			shape: sh,
+			parent: place{c.Parent, variant}, locals: slices.Clone(c.Locals),
+			cut: by,
 		})
-	} else if slices.ContainsFunc(held, s.unplaced) {
+		return
+	}
+	s.holdAll(&st, held)
+	if !st.nothing && slices.ContainsFunc(held, s.unplaced) {
 		s.await(&pending{group: g, tier: c.Tier, hashes: slices.Clone(held)})
 	}
 }
 
-// unplaced reports whether h is held and has no key.
-func (s *source) unplaced(h Hash) bool {
-	n := s.names[h]
-	return n != nil && len(n.keys) == 0
+// storing is a store that is being carried out.
+type storing struct {
+	c       *Change
+	g       *group
+	lane    *laneState
+	guarded bool // against reports
+	report  bool
+	nothing bool // is held by it: it only gives names
+	chained bool // each block is the parent of the next
 }
 
-// group returns the group of a store, with what the store tells about it.
-func (s *source) group(c *Change) *group {
-	g := s.groups[c.Group.ID]
-	if g == nil {
-		g = &group{Group: c.Group, shapes: make(map[shape]int)}
-		s.groups[c.Group.ID] = g
+// begin decides what a store counts for, by the rules of Copies.
+func (s *source) begin(st *storing, held []Hash) {
+	c, full := st.c, st.g.Kind == GroupFull
+	st.guarded = c.Tier == TierGPU && c.Copies.Guarded()
+	if st.guarded && full && c.HasParent {
+		s.restore(c.Parent, st.g)
 	}
-	if c.Tier == TierGPU { // others may leave out the kind
-		g.Group = c.Group
-		if len(c.Locals) > 0 && c.BlockSize > g.shape.size {
-			g.shape = shape{c.BlockSize, c.Variant}
-		}
-	}
-	return g
-}
-
-// place names the hashes of a dense store and reports whether its parent was
-// known. What waited for one of the names is placed too.
-func (s *source) place(c *Change, sh shape) bool {
-	prev := c.Root
-	if c.HasParent {
-		var ok bool
-		if prev, ok = s.keyOf(place{c.Parent, c.Variant}); !ok {
-			return false
-		}
-	}
-	s.nameRange(prev, c.Hashes, c.Locals, sh)
-	return true
-}
-
-// keyOf returns the key of a hash in a variant, if there is just one.
-func (s *source) keyOf(at place) (key Key, ok bool) {
-	n := s.names[at.hash]
-	if n == nil {
-		return 0, false
-	}
-	for _, p := range n.keys {
-		if p.variant != at.variant {
-			continue
-		}
-		if ok {
-			return 0, false // ambiguous
-		}
-		key, ok = p.key, true
-	}
-	return key, ok
-}
-
-// nameRange gives consecutive blocks behind prev their keys, and then the
-// parked stores that continue any of them, theirs. It works through a list
-// because chains of orphans may be long.
-func (s *source) nameRange(prev Key, hashes []Hash, locals []Local, sh shape) {
-	type run struct {
-		prev   Key
-		hashes []Hash
-		locals []Local
-		shape  shape
-	}
-	work := []run{{prev, hashes, locals, sh}}
-	for len(work) > 0 {
-		r := work[len(work)-1]
-		work = work[:len(work)-1]
-		units := r.shape.size / r.shape.variant.Unit
-		key := r.prev
-		for i, h := range r.hashes {
-			for _, l := range r.locals[i*units : (i+1)*units] {
-				key = Chain(key, l)
-			}
-			s.nameOne(h, placed{key, r.shape.variant})
-			at := place{h, r.shape.variant}
-			k, ok := s.keyOf(at)
-			for ok && len(s.waiting[at]) > 0 {
-				p := s.waiting[at][0]
-				s.unpark(p)
-				s.counts.Joined++
-				work = append(work, run{k, p.hashes, p.locals, p.shape})
-			}
-		}
-	}
-}
-
-// nameOne records that h stands for a key.
-func (s *source) nameOne(h Hash, p placed) {
-	n := s.nameOf(h)
-	if slices.Contains(n.keys, p) {
-		return
-	}
-	if slices.ContainsFunc(n.keys, func(o placed) bool { return o.variant == p.variant }) {
-		if n.holders == 0 {
-			s.unname(n, p.variant) // the old block has gone: the hash is used anew
-			s.giveUp(n)
-		} else if s.counts.Ambiguous++; n.ambiguous() {
-			return // two keys are enough to know that nothing can be placed by it
-		}
-	}
-	if len(s.byKey[p.key]) >= maxNames {
-		s.counts.Ambiguous++
-		return
-	}
-	n.keys = append(n.keys, p)
-	s.byKey[p.key] = append(s.byKey[p.key], n)
-}
-
-func (s *source) unname(n *name, v Variant) {
-	n.keys = slices.DeleteFunc(n.keys, func(p placed) bool {
-		if p.variant == v {
-			s.unkey(p.key, n)
-		}
-		return p.variant == v
-	})
-}
-
-func (s *source) unkey(k Key, n *name) {
-	of := s.byKey[k]
-	if len(of) == 1 {
-		delete(s.byKey, k)
-		return
-	}
-	i := slices.Index(of, n)
-	s.byKey[k] = slices.Delete(of, i, i+1)
-}
-
-func (n *name) ambiguous() bool {
-	for i, p := range n.keys {
-		for _, o := range n.keys[:i] {
-			if p.variant == o.variant {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// nameOf returns the name of h, made if need be. A new one must be given a key
-// or a holder before the end of the change.
-func (s *source) nameOf(h Hash) *name {
-	n := s.names[h]
-	if n == nil {
-		n = &name{hash: h}
-		n.idle = s.idle.PushBack(n)
-		s.names[h] = n
-	}
-	return n
-}
-
-// settle puts a name where it belongs after its keys or holders changed.
-func (s *source) settle(n *name) {
-	switch {
-	case n.holders > 0:
-		if n.idle != nil {
-			s.idle.Remove(n.idle)
-			n.idle = nil
-		}
-	case len(n.keys) == 0:
-		s.delete(n)
-	case n.idle == nil:
-		n.idle = s.idle.PushBack(n)
-	}
-}
-
-// delete takes away a name that nobody holds.
-func (s *source) delete(n *name) {
-	s.giveUp(n)
-	for _, p := range n.keys {
-		s.unkey(p.key, n)
-	}
-	n.keys = nil
-	if n.idle != nil {
-		s.idle.Remove(n.idle)
-		n.idle = nil
-	}
-	delete(s.names, n.hash)
-}
-
-// hold records that the holder has the blocks, as the rules of Copies say.
-func (s *source) hold(c *Change, g *group, hashes []Hash, sh shape, dense bool) {
-	guarded := c.Tier == TierGPU && c.Copies.Guarded()
-	full := g.Kind == GroupFull
-	if guarded && full && c.HasParent {
-		s.restore(c.Parent, g)
-	}
-	if guarded && !full && !c.HasParent && s.anyHeld(hashes, g) {
+	if st.guarded && !full && !c.HasParent && s.anyHeld(held, st.g) {
 		// Reports of sparse groups name blocks that nobody holds.
-		s.counts.Reports += uint64(len(hashes))
-		return
+		s.counts.Reports += uint64(len(held))
+		st.nothing = true
 	}
-	report := c.Reused || guarded && !c.HasParent && (c.Copies == CopiesPartial || s.lossy || s.allSeen(hashes, g))
-	for i, h := range hashes {
-		n := s.nameOf(h)
-		b := n.holding(g, c.Tier)
-		if b == nil {
-			n.held = append(n.held, holding{group: g, tier: c.Tier})
-			b = &n.held[len(n.held)-1]
-		}
-		switch {
-		case b.copies == 0:
-			if b.reported {
-				s.counts.Restored++
+	st.report = c.Reused || st.guarded && !c.HasParent && (c.Copies == CopiesPartial || s.lossy || s.allSeen(held, st.g))
+}
+
+// before returns the loc that the first block of a dense store continues.
+func (s *source) before(c *Change, variant uint32) (loc, bool) {
+	if !c.HasParent {
+		return 0, true
+	}
+	return s.locOf(place{c.Parent, variant})
+}
+
+// storeAt carries out a dense gpu store behind prev.
+func (s *source) storeAt(st *storing, prev loc, variant uint32) {
+	c := st.c
+	key := c.Root
+	if prev != 0 {
+		key = s.f.keyAt(prev)
+	}
+	s.placeRange(prev, variant, key, c.Locals, c.BlockSize/c.Variant.Unit, func(from, to int, locOf func(int) loc) {
+		s.names.touch(c.Hashes[from:to])
+		s.storePiece(st, from, to, locOf)
+		if len(s.waiting) > 0 {
+			for _, h := range c.Hashes[from:to] {
+				s.join(place{h, variant})
 			}
-			s.gain(n, b, sh)
-		case c.Tier != TierGPU || c.Copies == CopiesSet:
-		case report || guarded && !full:
-			s.counts.Reports++
-			b.reported = guarded && full
-		default:
-			b.copies++
 		}
-		switch {
-		case !dense:
-		case i > 0:
-			b.chained, b.parent = true, hashes[i-1]
-		default:
-			b.chained, b.parent = c.HasParent, c.Parent
-		}
-		s.settle(n)
-	}
-}
-
-// allSeen reports whether each block is held in the gpu tier of g, or may be.
-func (s *source) allSeen(hashes []Hash, g *group) bool {
-	for _, h := range hashes {
-		n := s.names[h]
-		if n == nil || n.holding(g, TierGPU) == nil {
-			return false
-		}
-	}
-	return true
-}
-
-// anyHeld reports whether one of the blocks is held in the gpu tier of g.
-func (s *source) anyHeld(hashes []Hash, g *group) bool {
-	return slices.ContainsFunc(hashes, func(h Hash) bool {
-		n := s.names[h]
-		if n == nil {
-			return false
-		}
-		b := n.holding(g, TierGPU)
-		return b != nil && b.copies > 0
 	})
 }
 
-// restore brings back a block that was forgotten while a store of it had been
-// taken for a report, and its ancestors: a gpu store of a full group that names
-// it as its parent proves that they are there.
-func (s *source) restore(h Hash, g *group) {
-	for i := range maxRestore {
-		n := s.names[h]
-		if n == nil {
-			return
+// pieceUnits is how many keys are placed at once.
+const pieceUnits = 256
+
+// placeRange places the blocks of a range behind prev, whose key is key, piece
+// by piece. It has f see to the blocks that a piece ends, from one to another,
+// and lets other writers in between.
+func (s *source) placeRange(prev loc, variant uint32, key Key, locals []Local, units int, f func(from, to int, locOf func(int) loc)) {
+	if prev != 0 {
+		s.f.ref(prev) // not to lose it to the writers that are let in
+	}
+	r := s.model.takeRoom()
+	defer s.model.giveRoom(r)
+	keys, locs := r.keys[:0], r.locs[:]
+	for at := 0; at < len(locals); at += len(keys) {
+		keys = r.keys[:0]
+		for _, l := range locals[at:min(at+pieceUnits, len(locals))] {
+			key = Chain(key, l)
+			keys = append(keys, key)
 		}
-		b := n.holding(g, TierGPU)
-		if b == nil || i == 0 && b.copies > 0 {
-			return
+		if !s.f.place(prev, variant, keys, locs[:len(keys)]) {
+			s.counts.Dropped++
+			s.lossy = true
+			break
 		}
-		if b.copies == 0 {
-			s.counts.Restored++
-			s.gain(n, b, b.shape)
-			s.settle(n)
+		last := locs[len(keys)-1]
+		s.f.ref(last)
+		from, to := at/units, (at+len(keys))/units
+		if to > from {
+			first := at
+			f(from, to, func(i int) loc { return locs[(i+1)*units-1-first] })
 		}
-		if !b.chained {
-			return
+		if prev != 0 {
+			s.f.unref(prev)
 		}
-		h = b.parent
+		prev = last
+		s.breathe(len(keys))
+	}
+	if prev != 0 {
+		s.f.unref(prev)
 	}
 }
 
-func (n *name) holding(g *group, t Tier) *holding {
-	for i := range n.held {
-		if b := &n.held[i]; b.group == g && b.tier == t {
-			return b
+// room is the memory of a placeRange. Joining nests them, and others need theirs
+// while one lets them in.
+type room struct {
+	keys [pieceUnits]Key
+	locs [pieceUnits]loc
+}
+
+func (md *model) takeRoom() *room {
+	n := len(md.rooms)
+	if n == 0 {
+		return new(room)
+	}
+	r := md.rooms[n-1]
+	md.rooms = md.rooms[:n-1]
+	return r
+}
+
+func (md *model) giveRoom(r *room) {
+	if len(md.rooms) < 16 {
+		md.rooms = append(md.rooms, r)
+	}
+}
+
+// storePiece names blocks of a store, which end at the locs of locOf, and has
+// them held.
+//
+// Nearly all blocks are new to the source. So those that share a slab are given
+// plain names one after the other, and the slab is told once.
+func (s *source) storePiece(st *storing, from, to int, locOf func(int) loc) {
+	for from < to {
+		id := locOf(from).slab()
+		mine := s.slotsOf(id)
+		var plain, refs uint32
+		for i := from; i < to; i++ {
+			l := locOf(i)
+			bit := uint32(1) << l.slot()
+			if l.slab() != id || (mine|plain)&bit != 0 || s.shared != nil || st.nothing || s.names.add(st.c.Hashes[i], value(l)) != 0 {
+				break
+			}
+			plain |= bit
+			refs++
 		}
-	}
-	return nil
-}
-
-// gain gives a holder its first copy.
-func (s *source) gain(n *name, b *holding, sh shape) {
-	b.copies = 1
-	b.shape = sh
-	b.group.shapes[sh]++
-	n.holders++
-	s.blocks[b.tier]++
-}
-
-// lose takes the last copy from a holder.
-func (s *source) lose(n *name, b *holding) {
-	b.copies = 0
-	n.holders--
-	s.blocks[b.tier]--
-	if b.group.shapes[b.shape]--; b.group.shapes[b.shape] == 0 {
-		delete(b.group.shapes, b.shape)
-	}
-	if b.reported {
-		return
-	}
-	n.held = slices.DeleteFunc(n.held, func(o holding) bool { return o.group == b.group && o.tier == b.tier })
-}
-
-// giveUp drops what is remembered of blocks that may be there after all.
-func (s *source) giveUp(n *name) {
-	s.lossy = s.lossy || len(n.held) > 0
-	n.held = nil
-}
-
-func (s *source) remove(c *Change) {
-	g := s.groups[c.Group.ID]
-	for i, h := range c.Hashes {
-		s.counts.Removed++
-		n := s.names[h]
-		var b *holding
-		if n != nil && g != nil {
-			b = n.holding(g, c.Tier)
-		}
-		if b == nil || b.copies == 0 {
-			s.counts.UnknownRemove++
+		if refs > 0 {
+			s.f.meta(id).refs += refs
+			s.f.setMask(id, st.lane.ord, s.f.maskOf(id, st.lane.ord)|plain)
+			s.count(st.lane, int(refs))
+			from += int(refs)
 			continue
 		}
-		left := b.copies - 1
-		ambiguous := n.ambiguous()
-		switch {
-		case c.Remaining != nil:
-			left = c.Remaining[i]
-		case ambiguous:
-			left = 0
-			s.lossy = s.lossy || b.copies > 1 || b.reported
-		}
-		if left > 0 {
-			b.copies = left
-			continue
-		}
-		s.lose(n, b)
-		if ambiguous && n.holders == 0 {
-			s.delete(n) // whichever key it is used for next is the only one
-			continue
-		}
-		s.settle(n)
-	}
-}
-
-func (s *source) clear() {
-	s.counts.Cleared++
-	s.groups = make(map[int]*group)
-	s.pending.Init()
-	s.pendingBytes = 0
-	s.waiting = make(map[place][]*pending)
-	s.parked = 0
-	s.blocks = [NumTiers]int{}
-	s.lossy = false
-	for _, n := range s.names { // in any order: all were left at once
-		n.held, n.holders = nil, 0
-		s.settle(n)
-	}
-}
-
-// park keeps a store until its parent has a key.
-func (s *source) park(p *pending) {
-	s.counts.Parked++
-	s.parked++
-	s.waiting[p.parent] = append(s.waiting[p.parent], p)
-	s.await(p)
-}
-
-// await keeps a store in the queue of those that hold unplaced blocks.
-func (s *source) await(p *pending) {
-	p.elem = s.pending.PushBack(p)
-	s.pendingBytes += p.cost()
-	for s.pendingBytes > s.cfg.PendingBytes {
-		s.drop(s.pending.Front().Value.(*pending))
-	}
-}
-
-// unpark takes a parked store from the queues.
-func (s *source) unpark(p *pending) {
-	s.parked--
-	of := s.waiting[p.parent]
-	if len(of) == 1 {
-		delete(s.waiting, p.parent)
-	} else {
-		i := slices.Index(of, p)
-		s.waiting[p.parent] = slices.Delete(of, i, i+1)
-	}
-	s.leave(p)
-}
-
-func (s *source) leave(p *pending) {
-	s.pending.Remove(p.elem)
-	s.pendingBytes -= p.cost()
-}
-
-// drop gives up a store at the bound: its blocks that still have no key are
-// forgotten.
-func (s *source) drop(p *pending) {
-	if p.locals != nil {
-		s.unpark(p)
-	} else {
-		s.leave(p)
-	}
-	lost := false
-	for _, h := range p.hashes {
-		n := s.names[h]
-		if n == nil || len(n.keys) > 0 {
-			continue
-		}
-		if b := n.holding(p.group, p.tier); b != nil && b.copies > 0 {
-			b.reported = false
-			s.lose(n, b)
-			s.lossy, lost = true, true
-		}
-		s.settle(n)
-	}
-	if lost || p.locals != nil {
-		s.counts.Dropped++
+		h := st.c.Hashes[from]
+		s.hold(st, from, h, s.name(h, s.names.get(h), locOf(from)))
+		s.trimIdle()
+		from++
 	}
 }
 
 func (s *source) describe() SourceInfo {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return SourceInfo{Source: s.id, Blocks: s.blocks, Names: len(s.names), Parked: s.parked}
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	return SourceInfo{
+		Source: s.id, Blocks: s.blocks, Names: s.names.n, Parked: s.parked,
+		Bytes: s.bytes(),
+	}
+}
+
+func (s *source) bytes() int {
+	n := s.names.bytes() + s.pendingBytes
+	n += len(s.riches.pages)*poolPage*32 + len(s.copies.pages)*poolPage*32 + len(s.idle.pages)*poolPage*24
+	n += 4*cap(s.riches.free) + 4*cap(s.copies.free) + 4*cap(s.idle.free)
+	return n + 64*len(s.shared) + 48*len(s.hidden)
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -34,15 +35,8 @@ func Run(t *testing.T, open func(testing.TB, Config) index.Index) {
 	t.Run("PendingBound", func(t *testing.T) { testPendingBound(t, open) })
 	t.Run("ForgottenThenReported", func(t *testing.T) { testForgottenThenReported(t, open) })
 	t.Run("NamesBound", func(t *testing.T) { testNamesBound(t, open) })
-	t.Run("Random", func(t *testing.T) {
-		var fired firings
-		for seed := range uint64(12) {
-			t.Run(fmt.Sprint(seed), func(t *testing.T) { testRandom(t, open, seed, &fired) })
-		}
-		if !t.Failed() {
-			fired.check(t)
-		}
-	})
+	t.Run("Random", func(t *testing.T) { testRandomSeeds(t, open) })
+	t.Run("History", func(t *testing.T) { testHistory(t, open) })
 	t.Run("Concurrent", func(t *testing.T) { testConcurrent(t, open) })
 	t.Run("Close", func(t *testing.T) { testClose(t, open) })
 }
@@ -165,10 +159,17 @@ func (t *T) apply(src index.Source, changes ...index.Change) index.Counts {
 	return done.Counts
 }
 
+func (t *T) remove(pod string) {
+	t.Helper()
+	if err := t.ix.Remove(ctx, pod); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func (t *T) match(c chain, pods []string, held bool) []index.Row {
 	t.Helper()
 	var m index.Matches
-	if err := t.ix.Match(ctx, &index.Query{Model: "m", Keys: c.keys, Pods: pods, Held: held}, &m); err != nil {
+	if err := t.ix.Match(ctx, &index.Query{Candidates: index.NewCandidates("m", pods), Keys: c.keys, Held: held}, &m); err != nil {
 		t.Fatalf("Match: %v", err)
 	}
 	return m.Rows
@@ -180,7 +181,7 @@ func (t *T) row(src index.Source, group int, c chain) (found index.Row) {
 	t.Helper()
 	for _, r := range t.match(c, nil, false) {
 		if r.Source == src && r.Group.ID == group && r.BlockSize == size {
-			if found.BlockSize != 0 {
+			if found.View != nil {
 				t.Fatalf("two rows for %v group %d", src, group)
 			}
 			found = r
@@ -192,7 +193,7 @@ func (t *T) row(src index.Source, group int, c chain) (found index.Row) {
 // want checks the leading run of a source in its first group.
 func (t *T) want(src index.Source, c chain, run int) {
 	t.Helper()
-	if got := t.row(src, 0, c).Run; got != run {
+	if got := int(t.row(src, 0, c).Run); got != run {
 		t.Errorf("%s/%d holds %d blocks, want %d", src.Pod, src.Rank, got, run)
 	}
 }
@@ -244,7 +245,7 @@ var cases = []testCase{
 	{"HeldBitsOnRequestOnly", func(t *T) {
 		c := newChain(1, 70)
 		t.apply(podA, c.store(0, 70), bare(index.TierCPU, c.store(65, 66)))
-		if r := t.match(c, nil, false)[0]; r.Held[index.TierGPU] != nil {
+		if r := t.match(c, nil, false)[0]; r.Held != nil {
 			t.Errorf("held without request: %v", r.Held)
 		}
 		t.apply(podA, c.remove(0))
@@ -281,6 +282,122 @@ var cases = []testCase{
 		}
 		if rows := t.match(c, []string{}, false); len(rows) != 0 {
 			t.Errorf("no pods: %v", rows)
+		}
+	}},
+	{"RowsSayWhichCandidate", func(t *T) {
+		c := newChain(1, 2)
+		rank1 := index.Source{Pod: "b", Model: "m", Rank: 1}
+		for _, src := range []index.Source{podA, podB, rank1} {
+			t.apply(src, c.store(0, 2))
+		}
+		for _, r := range t.match(c, nil, false) {
+			if r.Pod != -1 {
+				t.Errorf("of every pod: %d, %v", r.Pod, r.Source)
+			}
+		}
+		pods := []string{"nobody", "b", "a"}
+		for _, held := range []bool{false, true} {
+			rows := t.match(c, pods, held)
+			for _, r := range rows {
+				if pods[r.Pod] != r.Source.Pod {
+					t.Errorf("%d stands for %v", r.Pod, r.Source)
+				}
+			}
+			if len(rows) != 3 {
+				t.Errorf("%d rows", len(rows))
+			}
+		}
+	}},
+	{"CandidatesFollowThePods", func(t *T) {
+		c := newChain(1, 3)
+		for name, of := range map[string]*index.Candidates{"every": index.NewCandidates("m", nil), "named": index.NewCandidates("m", []string{"a", "b"})} {
+			runs := func() string {
+				var m index.Matches
+				if err := t.ix.Match(ctx, &index.Query{Candidates: of, Keys: c.keys}, &m); err != nil {
+					t.Fatal(err)
+				}
+				slices.SortFunc(m.Rows, func(a, b index.Row) int { return strings.Compare(a.Source.Pod, b.Source.Pod) })
+				text := ""
+				for _, r := range m.Rows {
+					text += fmt.Sprint(r.Source.Pod, r.Run, " ")
+				}
+				return text
+			}
+			steps := []struct {
+				do   func()
+				want string
+			}{
+				{func() {}, ""},
+				{func() { t.apply(podB, c.store(0, 1)) }, "b1 "},
+				{func() { t.apply(podA, c.store(0, 3)) }, "a3 b1 "},
+				{func() { t.apply(podA, clearAll) }, "b1 "},
+				{func() { t.apply(podA, c.store(0, 2)) }, "a2 b1 "},
+				{func() { t.remove("a") }, "b1 "},
+				{func() { t.remove("b") }, ""},
+				{func() { t.apply(podA, c.store(0, 3)) }, "a3 "},
+				{func() { t.remove("a") }, ""},
+			}
+			for i, s := range steps {
+				s.do()
+				if got := runs(); got != s.want {
+					t.Errorf("%s, step %d: %q, want %q", name, i, got, s.want)
+				}
+			}
+		}
+	}},
+	{"KeysOncePerVariant", func(t *T) {
+		c := newChain(1, 8)
+		asked := map[index.Variant]int{}
+		match := func(pods ...string) {
+			t.Helper()
+			clear(asked)
+			var m index.Matches
+			q := index.Query{Candidates: index.NewCandidates("m", pods), Keys: func(v index.Variant) []index.Key {
+				asked[v]++
+				return c.keys(v)
+			}}
+			if err := t.ix.Match(ctx, &q, &m); err != nil {
+				t.Fatal(err)
+			}
+		}
+		by8 := with(c.store(0, 4), func(c *index.Change) { c.Variant.Unit, c.BlockSize = 8, 8 })
+		t.apply(podA, c.store(0, 8), inGroup(window, c.store(0, 8)), with(c.store(0, 8), func(c *index.Change) { c.BlockSize, c.Hashes = 32, []index.Hash{1, 2, 3, 4} }))
+		t.apply(podB, by8)
+		match("a", "b")
+		if len(asked) != 2 || asked[variant] != 1 || asked[index.Variant{Unit: 8}] != 1 {
+			t.Errorf("asked for %v", asked)
+		}
+		match("a")
+		if len(asked) != 1 || asked[variant] != 1 {
+			t.Errorf("of pod a alone: asked for %v", asked)
+		}
+	}},
+	{"ManyHolders", func(t *T) {
+		const pods = 17000
+		c, d := newChain(1, 2), newChain(2, 40)
+		for n := range pods {
+			src := index.Source{Pod: fmt.Sprint(n), Model: "m"}
+			t.apply(src, c.store(0, 1+n%2))
+			if n%100 == 0 {
+				t.apply(src, d.store(0, 33+n%200/100))
+			}
+		}
+		count := [41]int{}
+		for _, of := range []chain{c, d} {
+			for _, r := range t.match(of, nil, false) {
+				count[r.Run]++
+			}
+		}
+		if count[1] != pods/2 || count[2] != pods/2 || count[33] != pods/200 || count[34] != pods/200 {
+			t.Errorf("pods by run: %v", count)
+		}
+		for n := range pods {
+			if n%3 > 0 {
+				t.remove(fmt.Sprint(n))
+			}
+		}
+		if n := len(t.match(c, nil, false)); n != (pods+2)/3 {
+			t.Errorf("%d pods are left", n)
 		}
 	}},
 	{"ModelsNeverMix", func(t *T) {
@@ -555,7 +672,7 @@ var cases = []testCase{
 		t.apply(podB, c.store(0, 5))
 		for _, r := range t.match(c, nil, false) {
 			want := map[string][2]int{"a": {4 * unit, 3}, "b": {size, 5}}[r.Source.Pod]
-			if got := [2]int{r.BlockSize, r.Run}; got != want {
+			if got := [2]int{r.BlockSize, int(r.Run)}; got != want {
 				t.Errorf("pod %s: %v, want %v", r.Source.Pod, got, want)
 			}
 		}
@@ -585,6 +702,49 @@ var cases = []testCase{
 		t.want(podA, c, 4)
 		t.apply(podA, c.store(4, 5))
 		t.want(podA, c, 6)
+	}},
+	{"ARemovedOrphanHasNoSayInWhatItsHashIsUsedForNext", func(t *T) {
+		for name, do := range map[string]func(c, d chain){
+			"stored": func(c, d chain) { t.apply(podA, c.store(1, 2), c.remove(1), d.store(0, 2), c.store(0, 1)) },
+			"parked": func(c, d chain) {
+				t.apply(podA, c.store(1, 2), c.remove(1), d.store(1, 2), c.store(0, 1))
+				t.want(podA, c, 1)
+				t.apply(podA, d.store(0, 1))
+			},
+			"stored after the tier was cleared": func(c, d chain) {
+				t.apply(podA, c.store(1, 2), index.Change{Op: index.OpClearTier}, d.store(0, 2), c.store(0, 1))
+			},
+			"parked after the tier was cleared": func(c, d chain) {
+				t.apply(podA, c.store(1, 2), index.Change{Op: index.OpClearTier}, d.store(1, 2), c.store(0, 1))
+				t.want(podA, c, 1)
+				t.apply(podA, d.store(0, 1))
+			},
+			"named in another variant": func(c, d chain) {
+				by8 := with(inGroup(window, c.store(1, 2)), func(ch *index.Change) {
+					ch.Variant.Unit, ch.BlockSize, ch.HasParent = 8, 8, false
+				})
+				t.apply(podA, c.store(1, 2), by8, c.remove(1), d.store(0, 2), c.store(0, 1))
+			},
+		} {
+			c, d := newChain(1, 2), newChain(2, 2)
+			d.hashes[1] = c.hashes[1]
+			t.apply(podA, clearAll)
+			do(c, d)
+			if a, b := t.row(podA, 0, c).Run, t.row(podA, 0, d).Run; a != 1 || b != 2 {
+				t.Errorf("%s: runs of %d and %d, want 1 and 2", name, a, b)
+			}
+			t.remove("a")
+		}
+	}},
+	{"WhatIsKnownByHashKeepsItsSize", func(t *T) {
+		c, d := newChain(1, 2), newChain(2, 2)
+		t.apply(podA, c.store(0, 2), bare(index.TierCPU, c.store(1, 2)), c.remove(0, 1))
+		t.apply(podA, with(d.store(0, 2), func(c *index.Change) { c.BlockSize, c.Hashes = 32, c.Hashes[1:] }))
+		if rows := t.match(c, nil, false); len(rows) != 0 {
+			t.Errorf("rows %+v", rows)
+		}
+		t.apply(podA, c.store(0, 1))
+		t.want(podA, c, 2)
 	}},
 	{"AParkedStoreNeverLandsAtTheWrongDepth", func(t *T) {
 		c := newChain(1, 4)
@@ -637,6 +797,39 @@ var cases = []testCase{
 		t.want(podB, c, 4)
 		t.apply(podA, c.store(0, 2))
 		t.want(podA, c, 2)
+	}},
+	{"ClearTierEmptiesOneTier", func(t *T) {
+		c := newChain(1, 40)
+		tiers := []index.Change{c.store(0, 40), bare(index.TierCPU, c.store(0, 40)), bare(index.TierDisk, c.store(0, 3)), inGroup(window, c.store(0, 40))}
+		t.apply(podB, tiers...)
+		t.apply(podA, tiers...)
+		t.apply(podA, index.Change{Op: index.OpClearTier, Tier: index.TierGPU})
+		r := t.row(podA, 0, c)
+		if r.Run != 40 || r.GPU != 0 || r.Tiers != [index.NumTiers]int32{index.TierCPU: 40} || r.Last != index.TierCPU {
+			t.Errorf("row %+v", r)
+		}
+		if r := t.row(podA, 1, c); r.Run != 0 {
+			t.Errorf("the other group: %+v", r)
+		}
+		t.apply(podA, index.Change{Op: index.OpClearTier, Tier: index.TierCPU})
+		if r := t.row(podA, 0, c); r.Run != 3 || r.Last != index.TierDisk {
+			t.Errorf("row %+v", r)
+		}
+		if n := t.apply(podA, c.remove(0), inTier(index.TierCPU, c.remove(0))); n.UnknownRemove != 2 {
+			t.Errorf("counts %+v", n)
+		}
+		t.apply(podA, c.store(0, 20), bare(index.TierCPU, c.store(20, 40))) // names stay
+		if r := t.row(podA, 0, c); r.Run != 40 || r.GPU != 20 || r.Tiers[index.TierCPU] != 20 {
+			t.Errorf("row %+v", r)
+		}
+		if r := t.row(podB, 0, c); r.GPU != 40 || r.Tiers[index.TierGPU] != 40 {
+			t.Errorf("the other pod: %+v", r)
+		}
+	}},
+	{"ClearTierOfTheGPUEndsWhatAReportHid", func(t *T) {
+		c := newChain(1, 4)
+		t.apply(podA, guarded(c.store(0, 2)), guarded(c.store(0, 2)), c.remove(1, 0), index.Change{Op: index.OpClearTier}, guarded(c.store(2, 3)))
+		t.want(podA, c, 0)
 	}},
 	{"ClearedForgetsOrphans", func(t *T) {
 		c := newChain(1, 4)
@@ -703,14 +896,17 @@ var cases = []testCase{
 		c := newChain(1, 4)
 		good := c.store(0, 4)
 		for name, bad := range map[string]index.Change{
-			"op":         {Op: 9},
-			"tier":       inTier(index.NumTiers, good),
-			"group":      inGroup(index.Group{ID: -1}, good),
-			"big group":  inGroup(index.Group{ID: index.MaxGroups}, good),
-			"unit":       with(good, func(c *index.Change) { c.Variant.Unit = 0 }),
-			"size":       with(good, func(c *index.Change) { c.BlockSize = -16 }),
-			"ragged":     with(good, func(c *index.Change) { c.BlockSize = 48 }),
-			"hashes":     with(good, func(c *index.Change) { c.Locals = c.Locals[:2] }),
+			"op":        {Op: 9},
+			"tier":      inTier(index.NumTiers, good),
+			"group":     inGroup(index.Group{ID: -1}, good),
+			"big group": inGroup(index.Group{ID: index.MaxGroups}, good),
+			"unit":      with(good, func(c *index.Change) { c.Variant.Unit = 0 }),
+			"size":      with(good, func(c *index.Change) { c.BlockSize = -16 }),
+			"ragged":    with(good, func(c *index.Change) { c.BlockSize = 48 }),
+			"hashes":    with(good, func(c *index.Change) { c.Locals = c.Locals[:2] }),
+			"huge block": with(good, func(c *index.Change) {
+				c.BlockSize, c.Hashes, c.Locals = 16*(index.MaxBlockUnits+1), c.Hashes[:1], make([]index.Local, index.MaxBlockUnits+1)
+			}),
 			"copies":     with(good, func(c *index.Change) { c.Copies = 9 }),
 			"remaining":  with(c.remove(0, 1), func(c *index.Change) { c.Remaining = []uint32{1} }),
 			"gone group": inGroup(index.Group{ID: 1 << 30}, c.remove(0)),
@@ -767,7 +963,7 @@ var cases = []testCase{
 		t.apply(podB, c.store(0, 65))
 		var m index.Matches
 		for range 3 {
-			q := index.Query{Model: "m", Keys: c.keys, Held: true}
+			q := index.Query{Candidates: index.NewCandidates("m", nil), Keys: c.keys, Held: true}
 			if err := t.ix.Match(ctx, &q, &m); err != nil || len(m.Rows) != 2 {
 				t.Fatalf("%v, %v", m.Rows, err)
 			}
@@ -776,7 +972,7 @@ var cases = []testCase{
 				for i := range 130 {
 					n += int(r.Held[index.TierGPU][i/64] >> (i % 64) & 1)
 				}
-				if n != r.Run {
+				if n != int(r.Run) {
 					t.Errorf("%d bits for a run of %d", n, r.Run)
 				}
 			}
@@ -911,7 +1107,7 @@ func testConcurrent(t *testing.T, open func(testing.TB, Config) index.Index) {
 			defer stop.Store(true)
 			var m index.Matches
 			for range 4000 {
-				if err := ix.Match(ctx, &index.Query{Model: "m", Keys: c.keys}, &m); err != nil {
+				if err := ix.Match(ctx, &index.Query{Candidates: index.NewCandidates("m", nil), Keys: c.keys}, &m); err != nil {
 					t.Error(err)
 					return
 				}
@@ -944,7 +1140,7 @@ func testClose(t *testing.T, open func(testing.TB, Config) index.Index) {
 	_, err := ix.Apply(ctx, podA, index.Cursor{}, []index.Change{c.store(0, 1)})
 	for name, err := range map[string]error{
 		"Apply":  err,
-		"Match":  ix.Match(ctx, &index.Query{Model: "m", Keys: c.keys}, new(index.Matches)),
+		"Match":  ix.Match(ctx, &index.Query{Candidates: index.NewCandidates("m", nil), Keys: c.keys}, new(index.Matches)),
 		"Remove": ix.Remove(ctx, "a"),
 	} {
 		if !errors.Is(err, index.ErrClosed) {

@@ -1,0 +1,6 @@
+//go:build invariants
+
+package invariants
+
+// Enabled is set by the build tag invariants.
+const Enabled = true
