@@ -1,0 +1,117 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/kvindex/kvindex/index"
+)
+
+// model is the one that all pods serve.
+const model = "m"
+
+// variant and blockSize make a block one unit.
+var variant = index.Variant{Unit: blockSize}
+
+const blockSize = 16
+
+// Memory is the adapter of index.Memory.
+type Memory struct {
+	m    *index.Memory
+	pods []memoryPod
+}
+
+// memoryPod keeps the change of a call, so that the calls allocate nothing that
+// an event decoder would not.
+type memoryPod struct {
+	source index.Source
+	change [1]index.Change
+}
+
+// NewMemory returns an empty Memory for these pods, with the default
+// configuration.
+func NewMemory(pods []string) (*Memory, error) {
+	m, err := index.NewMemory(index.MemoryConfig{})
+	if err != nil {
+		return nil, err
+	}
+	b := &Memory{m: m, pods: make([]memoryPod, len(pods))}
+	for i, pod := range pods {
+		b.pods[i].source = index.Source{Pod: pod, Model: model}
+	}
+	return b, nil
+}
+
+// Store implements Index.
+func (b *Memory) Store(pod int, s *Store) error {
+	return b.apply(&b.pods[pod], index.Change{
+		Op: index.OpStore, Copies: index.CopiesExact,
+		Hashes: s.Hashes, Variant: variant, BlockSize: blockSize, Locals: s.Locals,
+		HasParent: s.HasParent, Parent: s.Parent, Root: s.Root,
+	})
+}
+
+// Remove implements Index.
+func (b *Memory) Remove(pod int, hashes []index.Hash) error {
+	return b.apply(&b.pods[pod], index.Change{Op: index.OpRemove, Hashes: hashes})
+}
+
+func (b *Memory) apply(p *memoryPod, c index.Change) error {
+	p.change[0] = c
+	a, err := b.m.Apply(context.Background(), p.source, index.Cursor{}, p.change[:])
+	if err != nil {
+		return err
+	}
+	if n := a.Counts.Parked + a.Counts.Dropped + a.Counts.Ambiguous + a.Counts.UnknownRemove; n > 0 {
+		return fmt.Errorf("%w: %s: %+v", ErrUnknown, p.source.Pod, a.Counts)
+	}
+	return nil
+}
+
+// RemovePod implements Index.
+func (b *Memory) RemovePod(pod int) error {
+	return b.m.Remove(context.Background(), b.pods[pod].source.Pod)
+}
+
+// Settle waits until nothing of removed pods is left.
+func (b *Memory) Settle() {
+	for b.m.Usage().Removed > 0 {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// Scorer implements Index.
+func (b *Memory) Scorer(pods []int) Scorer {
+	names := make([]string, len(pods))
+	for i, pod := range pods {
+		names[i] = b.pods[pod].source.Pod
+	}
+	s := &memoryScorer{m: b.m}
+	s.query = index.Query{
+		Candidates: index.NewCandidates(model, names),
+		Keys:       func(index.Variant) []index.Key { return s.keys },
+	}
+	return s
+}
+
+type memoryScorer struct {
+	m       *index.Memory
+	query   index.Query
+	keys    []index.Key
+	matches index.Matches
+}
+
+// Score implements Scorer.
+func (s *memoryScorer) Score(keys []index.Key, runs []int32) error {
+	clear(runs)
+	s.keys = keys
+	if err := s.m.Match(context.Background(), &s.query, &s.matches); err != nil {
+		return err
+	}
+	for i := range s.matches.Rows {
+		row := &s.matches.Rows[i]
+		runs[row.Pod] = row.Run
+	}
+	return nil
+}

@@ -1,0 +1,271 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kvindex/kvindex/index"
+)
+
+// OpKind is what an Op does.
+type OpKind uint8
+
+// The kinds of operations.
+const (
+	OpScore OpKind = iota
+	OpStore
+	OpRemove
+)
+
+// Op is one call of an Index.
+type Op struct {
+	Kind   OpKind
+	Pod    int          // of OpStore and OpRemove
+	Store  Store        // of OpStore
+	Hashes []index.Hash // of OpRemove
+	Keys   []index.Key  // of OpScore
+	Runs   []int32      // the answer to OpScore, for all pods
+}
+
+// Recording is what a router of requests asks of an index, and what the engines
+// behind it tell the index, in order.
+type Recording struct {
+	Pods     []string
+	Ops      []Op
+	Requests int
+
+	// Blocks in all operations of a kind, and those of the prompts that were
+	// cached where the request went.
+	Requested, Stored, Removed, Hit int
+}
+
+// Blocks is the number of block operations: blocks asked for, whether or not a
+// score looks at them all, stored and removed.
+func (r *Recording) Blocks() int { return r.Requested + r.Stored + r.Removed }
+
+// Record sends the requests of a trace to simulated engines, one or more, with a
+// number of blocks each, and records all that follows until the last has ended.
+// Each request goes to the engine with the most cached blocks of its prompt
+// less the blocks that it has to compute for others; of equal ones to one by
+// chance. Prompts beyond the size of an engine are cut.
+//
+// A block of the trace is one block of one unit here, whatever its tokens.
+func Record(t *Trace, engines, blocks int, seed uint64) *Recording {
+	r := &Recording{Pods: PodNames(engines)}
+	pool := make([]*engine, engines)
+	for i := range pool {
+		pool[i] = newEngine(i, blocks, max(1, stepTokens/t.BlockTokens), r.add)
+	}
+	random := rand.New(rand.NewPCG(seed, 0))
+	answers := uint64(answerNames)
+	for i := range t.Requests {
+		q := &t.Requests[i]
+		j := newJob(q, t.BlockTokens, blocks, &answers)
+		best, value, equal := 0, 0, 0
+		held := make([]int32, engines)
+		for i, e := range pool {
+			e.advance(q.At)
+			hits := e.run(j.keys[:j.prompt])
+			held[i] = int32(hits)
+			switch v := hits - e.work; {
+			case i == 0 || v > value:
+				best, value, equal = i, v, 1
+			case v == value:
+				if equal++; random.IntN(equal) == 0 {
+					best = i
+				}
+			}
+		}
+		r.Requests++
+		r.Hit += int(held[best])
+		if j.prompt > 0 {
+			r.add(Op{Kind: OpScore, Keys: j.keys[:j.prompt:j.prompt], Runs: held})
+		}
+		pool[best].admit(q.At, j)
+	}
+	for _, e := range pool {
+		for len(e.running) > 0 {
+			e.finish()
+		}
+	}
+	return r
+}
+
+func (r *Recording) add(op Op) {
+	r.Ops = append(r.Ops, op)
+	r.Requested += len(op.Keys)
+	r.Stored += len(op.Store.Hashes)
+	r.Removed += len(op.Hashes)
+}
+
+// newJob names all blocks of a request; the answer's are new ones.
+func newJob(q *Request, blockTokens, limit int, answers *uint64) job {
+	answer := min((q.Input%blockTokens+q.Output)/blockTokens, limit)
+	prompt := min(len(q.Blocks), limit-answer)
+	n := prompt + answer
+	j := job{
+		chain:     chain{make([]index.Key, 0, n), make([]index.Hash, 0, n), make([]index.Local, 0, n)},
+		prompt:    prompt,
+		promptMS:  msPerPromptToken * float64(q.Input),
+		perHitMS:  msPerPromptToken * float64(blockTokens),
+		answersMS: msPerAnswerToken * float64(q.Output),
+	}
+	key := chainRoot
+	for i := range n {
+		var name uint64
+		if i < prompt {
+			name = q.Blocks[i]
+		} else {
+			*answers++
+			name = *answers
+		}
+		local := index.Local(mix(name))
+		key = index.Chain(key, local)
+		j.keys = append(j.keys, key)
+		j.hashes = append(j.hashes, index.Hash(mix(uint64(key))))
+		j.locals = append(j.locals, local)
+	}
+	return j
+}
+
+// ErrAnswer is wrapped by the error about a score that is not as recorded.
+var ErrAnswer = errors.New("bench: wrong answer")
+
+// Replay does the operations in order and checks the answers. It returns how
+// long each score took.
+func (r *Recording) Replay(ix Index) ([]time.Duration, error) {
+	scores := newReader(ix, r)
+	for i := range r.Ops {
+		op := &r.Ops[i]
+		if op.Kind != OpScore {
+			if err := op.write(ix); err != nil {
+				return nil, fmt.Errorf("operation %d: %w", i, err)
+			}
+			continue
+		}
+		if err := scores.scoreOne(op); err != nil {
+			return nil, fmt.Errorf("operation %d: %w", i, err)
+		}
+		if !slices.Equal(scores.runs, op.Runs) {
+			return nil, fmt.Errorf("%w: operation %d: runs %v, want %v", ErrAnswer, i, scores.runs, op.Runs)
+		}
+	}
+	return scores.took, nil
+}
+
+func (op *Op) write(ix Index) error {
+	if op.Kind == OpRemove {
+		return ix.Remove(op.Pod, op.Hashes)
+	}
+	return ix.Store(op.Pod, &op.Store)
+}
+
+// window is how many operations of a recording go on at the same time at most, so
+// that a score meets about what it met when it was recorded.
+const window = 1024
+
+// Parts is a Recording cut for goroutines.
+type Parts struct {
+	recording *Recording
+	windows   []parts
+}
+
+// parts has the writes of a window by writer, and its scores by reader.
+type parts struct{ writes, scores [][]*Op }
+
+// Cut gives each of n writers the operations of every n-th pod in order, and each
+// of n readers every n-th score.
+func (r *Recording) Cut(n int) *Parts {
+	p := &Parts{recording: r}
+	for ops := range slices.Chunk(r.Ops, window) {
+		w := parts{make([][]*Op, n), make([][]*Op, n)}
+		scores := 0
+		for i := range ops {
+			op := &ops[i]
+			if op.Kind == OpScore {
+				w.scores[scores%n] = append(w.scores[scores%n], op)
+				scores++
+			} else {
+				w.writes[op.Pod%n] = append(w.writes[op.Pod%n], op)
+			}
+		}
+		p.windows = append(p.windows, w)
+	}
+	return p
+}
+
+// Replay does the operations of all writers and readers at once, until the last is
+// done: within a window each of them in order and as fast as it can. What a score
+// answers depends on the moment and is not checked. It returns how long each score
+// took.
+func (p *Parts) Replay(ix Index) ([]time.Duration, error) {
+	if len(p.windows) == 0 {
+		return nil, nil
+	}
+	n := len(p.windows[0].writes)
+	errs := make([]error, 2*n)
+	readers := make([]*reader, n)
+	for i := range readers {
+		readers[i] = newReader(ix, p.recording)
+	}
+	var wg sync.WaitGroup
+	for _, w := range p.windows {
+		for i := range n {
+			wg.Go(func() { errs[i] = write(ix, w.writes[i]) })
+			wg.Go(func() { errs[n+i] = readers[i].score(w.scores[i]) })
+		}
+		wg.Wait()
+		if err := errors.Join(errs...); err != nil {
+			return nil, err
+		}
+	}
+	var took []time.Duration
+	for _, r := range readers {
+		took = append(took, r.took...)
+	}
+	return took, nil
+}
+
+func write(ix Index, ops []*Op) error {
+	for _, op := range ops {
+		if err := op.write(ix); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reader scores for all pods of a recording.
+type reader struct {
+	scorer Scorer
+	runs   []int32
+	took   []time.Duration
+}
+
+func newReader(ix Index, r *Recording) *reader {
+	pods := make([]int, len(r.Pods))
+	for i := range pods {
+		pods[i] = i
+	}
+	return &reader{ix.Scorer(pods), make([]int32, len(pods)), make([]time.Duration, 0, r.Requests)}
+}
+
+func (r *reader) score(ops []*Op) error {
+	for _, op := range ops {
+		if err := r.scoreOne(op); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *reader) scoreOne(op *Op) error {
+	start := time.Now()
+	err := r.scorer.Score(op.Keys, r.runs)
+	r.took = append(r.took, time.Since(start))
+	return err
+}

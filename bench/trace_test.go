@@ -1,0 +1,128 @@
+package bench_test
+
+import (
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kvindex/kvindex/bench"
+)
+
+// write makes a trace file and returns its folder.
+func write(tb testing.TB, name, lines string) string {
+	tb.Helper()
+	folder := tb.TempDir()
+	f, err := os.Create(filepath.Join(folder, name+".jsonl.gz"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer f.Close()
+	z := gzip.NewWriter(f)
+	if _, err := z.Write([]byte(lines)); err != nil {
+		tb.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		tb.Fatal(err)
+	}
+	return folder
+}
+
+func TestLoad(t *testing.T) {
+	const shared = 1 << 40
+	for _, c := range []struct {
+		name, lines string
+		limit       int
+		want        []bench.Request
+	}{
+		{"conversation_512", `{"timestamp": 9, "input_length": 1100, "output_length": 5, "hash_ids": [4, 5, 6]}
+{"timestamp": 3, "input_length": 1024, "output_length": 6, "hash_ids": [4, 5]}`, 0, []bench.Request{
+			{At: 3, Input: 1024, Output: 6, Blocks: []uint64{4, 5}},
+			{At: 9, Input: 1100, Output: 5, Blocks: []uint64{4, 5}},
+		}},
+		{"agentic_64", `{"conv":"a","timestamp":0,"input_length":400,"output_length":5,"system_tokens":130,"runs":[[11,3],[20,2]]}
+{"conv":"a","timestamp":50,"input_length":300,"output_length":5,"system_tokens":130,"runs":[[30,1],[12,1]]}
+{"conv":"b","timestamp":20,"input_length":300,"output_length":6,"system_tokens":70,"runs":[[40,2]]}`, 0, []bench.Request{
+			{Input: 400, Output: 5, Blocks: []uint64{shared, shared + 1, 13, 20, 21}},
+			{At: 20, Input: 300, Output: 6, Blocks: []uint64{shared, 41}},
+			{At: 50, Input: 300, Output: 5, Blocks: []uint64{30, shared + 1}},
+		}},
+		{"agentic_64", strings.Repeat(`{"conv":"a","timestamp":7,"input_length":64,"output_length":5,"system_tokens":0,"runs":[[1,1]]}
+{"conv":"b","timestamp":5,"input_length":64,"output_length":5,"system_tokens":0,"runs":[[2,1]]}
+`, 17), 33, append(
+			// 34 conversations in 32 sessions: the 33rd begins when one that ended first has.
+			slices.Concat(
+				slices.Repeat([]bench.Request{{At: 5, Input: 64, Output: 5, Blocks: []uint64{2}}}, 16),
+				slices.Repeat([]bench.Request{{At: 7, Input: 64, Output: 5, Blocks: []uint64{1}}}, 16)),
+			bench.Request{At: 11, Input: 64, Output: 5, Blocks: []uint64{2}},
+		)},
+	} {
+		got, err := bench.Load(write(t, c.name, c.lines), c.name, c.limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(got.Requests) != len(c.want) {
+			t.Fatalf("%s: %d requests, want %d", c.name, len(got.Requests), len(c.want))
+		}
+		for i, q := range got.Requests {
+			if fmt.Sprint(q) != fmt.Sprint(c.want[i]) {
+				t.Errorf("%s: request %d: %v, want %v", c.name, i, q, c.want[i])
+			}
+		}
+	}
+}
+
+func TestLoadRefuses(t *testing.T) {
+	for _, c := range []struct{ name, lines, want string }{
+		{"nosuch", ``, `"nosuch"`},
+		{"conversation_512", `{`, "line 1"},
+		{"conversation_512", "{}\n" + `{"input_length": -5}`, "line 2: -5 and 0 tokens"},
+		{"conversation_512", `{"input_length": 2000000}`, "2000000 and 0 tokens"},
+		{"conversation_512", `{"input_length": 512, "hash_ids": [1099511627776]}`, "block 1099511627776"},
+		{"agentic_64", `{"input_length": 64}`, "0 runs"},
+		{"agentic_64", `{"input_length": 640, "runs":[[1,9],[20,2]]}`, "run of 2 from 20 where 1 blocks"},
+		{"agentic_64", `{"input_length": 640, "runs":[[1,18446744073709551615]]}`, "run of 18446744073709551615"},
+		{"agentic_64", `{"input_length": 640, "runs":[[1,1]], "system_tokens": -1}`, "-1 system tokens"},
+	} {
+		_, err := bench.Load(write(t, c.name, c.lines), c.name, 0)
+		if !errors.Is(err, bench.ErrTrace) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s %s: error %v, want one with %q", c.name, c.lines, err, c.want)
+		}
+	}
+}
+
+// FuzzLoad: whatever the lines are, they are refused or read, in bounded memory,
+// and can be replayed.
+func FuzzLoad(f *testing.F) {
+	f.Add("conversation_512", []byte(`{"timestamp": 0, "input_length": 1030, "output_length": 500, "hash_ids": [0, 1, 2]}`))
+	f.Add("agentic_64", []byte(`{"conv":"a","timestamp":1,"input_length":400,"output_length":70,"system_tokens":130,"runs":[[1,3],[9,2]]}`))
+	f.Add("agentic_64", []byte(`{"input_length":640,"runs":[[1,18446744073709551615]]}`))
+	f.Add("agentic_64", []byte(`{"input_length":640,"runs":[[1,5],[1,5]]}`))
+	f.Fuzz(func(t *testing.T, name string, lines []byte) {
+		folder := write(t, "conversation_512", string(lines))
+		if name == "agentic_64" {
+			folder = write(t, name, string(lines))
+		} else {
+			name = "conversation_512"
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		trace, err := bench.Load(folder, name, 8)
+		runtime.ReadMemStats(&after)
+		// Eight requests of 16,384 blocks, each in a slice that has grown, and what
+		// the decoders need.
+		if got, limit := after.TotalAlloc-before.TotalAlloc, uint64(8<<20+200*len(lines)); got > limit {
+			t.Fatalf("%d bytes allocated for %d bytes of lines", got, len(lines))
+		}
+		if err != nil {
+			return
+		}
+		r := bench.Record(trace, 2, 64, 1)
+		checkRecording(t, r, 64)
+	})
+}
