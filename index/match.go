@@ -247,8 +247,8 @@ func (w *walker) keysFor(r *resolved, keys func(Variant) []Key) {
 	}
 }
 
-// release keeps nothing but memory: the keys are the caller's, and the forest may
-// have gone before the next Match.
+// release lets the caller's keys go, and the forest, which may have gone before
+// the next Match.
 func (w *walker) release() {
 	w.f = nil
 	for i := range w.paths {
@@ -338,6 +338,11 @@ func ends(units, at, n int) uint32 {
 }
 
 // match appends the rows of one size of blocks.
+//
+// A view is in act by its gpu lane as long as all its blocks are there. When one
+// is missing, it has its row, or, if it has other lanes, becomes slow in the same
+// span. Views that do not hold the first block in the gpu are slow from there,
+// if another lane has it. No view is in both.
 func (w *walker) match(r *resolved, rc *resolvedCut, out *Matches) {
 	p := w.path(rc.variant)
 	w.act = append(w.act[:0], rc.gpu...)
@@ -501,37 +506,41 @@ func (w *walker) stop(v *slowView, out *Matches) {
 // hold the first block, which ends at a slot of s, in a lane of theirs. What act
 // says is not looked at again: a gpu copy may come or go meanwhile.
 func (w *walker) findSlow(r *resolved, rc *resolvedCut, s *span, slot int) {
-	one := func(ord, mask uint32) {
-		if mask>>slot&1 == 0 || int(ord>>6) >= len(rc.other) || rc.other[ord>>6]>>(ord&63)&1 == 0 {
-			return
+	w.holders(s.header, rc.other, func(ord, mask uint32) {
+		l := &r.lanes[ord]
+		if mask>>slot&1 != 0 && w.seen[l.first] != w.round && !(l.oneGPU && w.runs(rc, l.first)) {
+			w.slowDown(l.viewRef, 0)
 		}
-		v := r.lanes[ord].viewRef
-		if first := v.lanes[0].ord; w.seen[first] != w.round && !(v.oneGPU && w.runs(rc, first)) {
-			w.slowDown(v, 0)
-		}
-	}
-	switch s.kind() {
+	})
+}
+
+// holders calls f for each holder of a slab that is in set, a bitmap of
+// ordinals.
+func (w *walker) holders(h header, set []uint64, f func(ord, mask uint32)) {
+	has := func(ord uint32) bool { return int(ord>>6) < len(set) && set[ord>>6]>>(ord&63)&1 != 0 }
+	switch h.kind() {
 	case kindOne:
-		one(s.ord(), s.mask())
+		if has(h.ord()) {
+			f(h.ord(), h.mask())
+		}
 	case kindRecord:
-		rec := w.f.recs.at(s.record())
+		rec := w.f.recs.at(h.record())
 		for i := range rec.rows() {
 			mask, bitmap := rec.row(i)
-			for j := range bitmap {
+			for j := range min(len(bitmap), max(len(set)-rec.first(), 0)) {
 				word := rec.first() + j
-				if word >= len(rc.other) {
-					break
+				if set[word] == 0 {
+					continue
 				}
-				set := atomic.LoadUint64(&bitmap[j]) & rc.other[word]
-				for ; set != 0; set &= set - 1 {
-					one(uint32(word)<<6|uint32(bits.TrailingZeros64(set)), mask)
+				for here := atomic.LoadUint64(&bitmap[j]) & set[word]; here != 0; here &= here - 1 {
+					f(uint32(word)<<6|uint32(bits.TrailingZeros64(here)), mask)
 				}
 			}
 		}
 		entries := rec.entries()
 		for i := range entries {
-			if e := atomic.LoadUint64(&entries[i]); e != 0 {
-				one(uint32(e>>32), uint32(e))
+			if e := atomic.LoadUint64(&entries[i]); e != 0 && has(uint32(e>>32)) {
+				f(uint32(e>>32), uint32(e))
 			}
 		}
 	}
@@ -567,52 +576,15 @@ func (w *walker) maskAt(h header, ord uint32) uint32 {
 	return 0
 }
 
-// gather notes the slots of a span that the slow views hold.
-func (w *walker) gather(r *resolved, h header) {
-	one := func(ord, mask uint32) {
-		l := &r.lanes[ord]
-		w.slow[w.slot[l.first]].now[l.tier] |= mask
-	}
-	isSlow := func(ord uint32) bool {
-		return int(ord>>6) < len(w.slowSet) && w.slowSet[ord>>6]>>(ord&63)&1 != 0
-	}
-	switch h.kind() {
-	case kindOne:
-		if isSlow(h.ord()) {
-			one(h.ord(), h.mask())
-		}
-	case kindRecord:
-		rec := w.f.recs.at(h.record())
-		for i := range rec.rows() {
-			mask, bitmap := rec.row(i)
-			for j := range bitmap {
-				word := rec.first() + j
-				if word >= len(w.slowSet) {
-					break
-				}
-				if w.slowSet[word] == 0 {
-					continue
-				}
-				for set := atomic.LoadUint64(&bitmap[j]) & w.slowSet[word]; set != 0; set &= set - 1 {
-					one(uint32(word)<<6|uint32(bits.TrailingZeros64(set)), mask)
-				}
-			}
-		}
-		entries := rec.entries()
-		for i := range entries {
-			if e := atomic.LoadUint64(&entries[i]); e != 0 && isSlow(uint32(e>>32)) {
-				one(uint32(e>>32), uint32(e))
-			}
-		}
-	}
-}
-
 // narrowSlow goes on with the slow views and ends those whose run ends in s.
 func (w *walker) narrowSlow(r *resolved, s *span, end uint32, out *Matches) {
 	if len(w.slow) == 0 {
 		return
 	}
-	w.gather(r, s.header)
+	w.holders(s.header, w.slowSet, func(ord, mask uint32) {
+		l := &r.lanes[ord]
+		w.slow[w.slot[l.first]].now[l.tier] |= mask
+	})
 	kept := 0
 	for i := range w.slow {
 		v := &w.slow[i]

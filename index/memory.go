@@ -19,7 +19,9 @@ const (
 	// that wait for a name.
 	DefaultPendingBytes = 4 << 20
 	// DefaultIdleNames is the cache of a large pod: after a clear that stands
-	// for lost messages its blocks are still parents. They take about 3 MB.
+	// for lost messages its blocks are still parents. They take about 3 MB, and
+	// keep what lies in their slabs and before them: at worst all that was
+	// cleared.
 	DefaultIdleNames = 1 << 16
 )
 
