@@ -63,8 +63,10 @@ type SourceInfo struct {
 	// expected on it; "" and 0 if the rank was fed without numbers.
 	Stream string
 	Next   uint64
-	// Blocks are the blocks held, by tier, if the index can tell.
+	// Blocks are the blocks held, by tier, and Bytes is what its names for them
+	// take, if the index can tell.
 	Blocks [NumTiers]int
+	Bytes  int
 }
 
 // pod is what the Indexer knows of a pod, beside its blocks.
@@ -268,10 +270,10 @@ func (x *Indexer) Pods(dst []PodInfo) []PodInfo {
 	if x.closed.Load() {
 		return dst
 	}
-	blocks := make(map[index.Source][NumTiers]int)
+	known := make(map[index.Source]index.SourceInfo)
 	if d, ok := x.index.(index.Describer); ok {
 		for _, s := range d.Describe(nil) {
-			blocks[s.Source] = s.Blocks
+			known[s.Source] = s
 		}
 	}
 	x.mu.RLock()
@@ -284,7 +286,7 @@ func (x *Indexer) Pods(dst []PodInfo) []PodInfo {
 	for _, p := range pods {
 		p.mu.Lock()
 		for name, pm := range p.models {
-			dst = append(dst, pm.info(p.name, name, blocks))
+			dst = append(dst, pm.info(p.name, name, known))
 		}
 		p.mu.Unlock()
 	}
@@ -294,15 +296,17 @@ func (x *Indexer) Pods(dst []PodInfo) []PodInfo {
 	return dst
 }
 
-func (pm *podModel) info(pod, model string, blocks map[index.Source][NumTiers]int) PodInfo {
+func (pm *podModel) info(pod, model string, known map[index.Source]index.SourceInfo) PodInfo {
 	info := PodInfo{Pod: pod, Model: model, State: State(pm.state.Load())}
 	for n, r := range pm.ranks {
+		in := known[index.Source{Pod: pod, Model: model, Rank: n}]
 		info.Sources = append(info.Sources, SourceInfo{
 			Rank:   n,
 			State:  r.state,
 			Stream: r.stream,
 			Next:   r.next,
-			Blocks: blocks[index.Source{Pod: pod, Model: model, Rank: n}],
+			Blocks: in.Blocks,
+			Bytes:  in.Bytes,
 		})
 	}
 	slices.SortFunc(info.Sources, func(a, b SourceInfo) int { return cmp.Compare(a.Rank, b.Rank) })
@@ -315,6 +319,7 @@ type Stats struct {
 	Models, Pods, Sources int
 	Blocks                [NumTiers]int // held, by tier, if the index can tell
 	Parked                int           // stores that wait for their parent now
+	Index                 index.Usage   // what the index takes, if it is a Memory
 
 	Messages   uint64 // payloads taken, whatever became of them
 	Malformed  uint64 // payloads that could not be read
@@ -342,6 +347,9 @@ func (x *Indexer) Stats() Stats {
 	x.mu.RLock()
 	s.Models, s.Pods = len(x.models), len(x.pods)
 	x.mu.RUnlock()
+	if m, ok := x.index.(*index.Memory); ok {
+		s.Index = m.Usage()
+	}
 	if d, ok := x.index.(index.Describer); ok {
 		for _, info := range d.Describe(nil) {
 			s.Sources++

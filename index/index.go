@@ -419,7 +419,7 @@ type SourceInfo struct {
 	Blocks [NumTiers]int // hashes held, by tier
 	Names  int           // names kept, held or not
 	Parked int           // stores that wait for their parent
-	Bytes  int           // that the names take
+	Bytes  int           // that its names take; the rest it shares, see Usage
 }
 
 // Describer is an optional ability of an Index.

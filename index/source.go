@@ -389,7 +389,7 @@ func (s *source) describe() SourceInfo {
 
 func (s *source) bytes() int {
 	n := s.names.bytes() + s.pendingBytes
-	n += len(s.riches.pages)*poolPage*32 + len(s.copies.pages)*poolPage*32 + len(s.idle.pages)*poolPage*24
+	n += poolPage * (32*len(s.riches.pages) + 24*len(s.copies.pages) + 24*len(s.idle.pages))
 	n += 4*cap(s.riches.free) + 4*cap(s.copies.free) + 4*cap(s.idle.free)
 	return n + 64*len(s.shared) + 48*len(s.hidden)
 }
