@@ -51,7 +51,7 @@ func (md *model) check() error {
 			return fmt.Errorf("ordinal %d is free, and taken by %s", ord, ords[ord])
 		}
 	}
-	if len(md.graves) > 0 { // what is left of those is not counted
+	if len(md.graves)+md.dead > 0 { // what is left of those is not counted
 		return nil
 	}
 	return md.forest.check(held, refs)

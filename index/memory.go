@@ -65,6 +65,7 @@ type model struct {
 	podsGen, gen atomic.Uint64
 	pods         sync.Map    // podSources by name
 	n            int         // pods; guarded by Memory.mu
+	dead         int         // sources that were unlinked and are not buried yet; so too
 	gone         atomic.Bool // with its last pod
 
 	mu     sync.Mutex // of those who write in forest
@@ -300,7 +301,9 @@ func (m *Memory) unlink(pod string) (sources []*source) {
 			delete(models, name)
 			md.gone.Store(true)
 		}
-		sources = append(sources, *p.(*podSources).list.Load()...)
+		list := *p.(*podSources).list.Load()
+		md.dead += len(list)
+		sources = append(sources, list...)
 	}
 	m.models.Store(&models)
 	return sources
@@ -311,6 +314,7 @@ func (m *Memory) bury(s *source) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	md := s.model
+	md.dead--
 	if m.closed.Load() || md.gone.Load() {
 		return
 	}

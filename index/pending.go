@@ -59,7 +59,7 @@ func (s *source) placeParked(p *pending, prev loc) {
 		for i := from; i < to; i++ {
 			h := p.hashes[i]
 			v := s.names.get(h)
-			if p.gone != nil && p.gone[i] && (s.hasKeyIn(h, v, p.parent.variant) || s.parkedAnew(h)) {
+			if p.gone != nil && p.gone[i] && (s.hasKeyIn(h, v, p.parent.variant) || s.parkedAnew(place{h, p.parent.variant})) {
 				continue // it was removed, and then stored as something else
 			}
 			s.name(h, v, locOf(i))
@@ -68,10 +68,10 @@ func (s *source) placeParked(p *pending, prev loc) {
 	})
 }
 
-// parkedAnew reports whether a parked store says what h stands for now.
-func (s *source) parkedAnew(h Hash) bool {
-	return slices.ContainsFunc(s.parkedBy[h], func(p *pending) bool {
-		return p.gone == nil || !p.gone[slices.Index(p.hashes, h)]
+// parkedAnew reports whether a parked store says what a hash stands for now.
+func (s *source) parkedAnew(at place) bool {
+	return slices.ContainsFunc(s.parkedBy[at.hash], func(p *pending) bool {
+		return p.parent.variant == at.variant && (p.gone == nil || !p.gone[slices.Index(p.hashes, at.hash)])
 	})
 }
 
