@@ -96,9 +96,10 @@ type modelBlock struct {
 }
 
 type parkedStore struct {
-	unit   int
-	parent string
-	blocks []string
+	group, unit int
+	parent      string
+	blocks      []string
+	gone        map[string]bool // blocks that the gpu has lost since
 }
 
 // op is a change in the words of the model.
@@ -152,6 +153,11 @@ func (s *modelSource) apply(o *op, fired *firings) {
 	case index.OpClearTier:
 		fired.tierClears++
 		s.counts.Cleared++
+		for _, p := range s.parked {
+			for _, name := range p.blocks {
+				p.gone[name] = p.gone[name] || o.tier == index.TierGPU
+			}
+		}
 		for h, blocks := range s.held {
 			if h.tier == o.tier {
 				delete(s.held, h)
@@ -186,6 +192,11 @@ func (s *modelSource) remove(o *op, fired *firings) {
 			continue
 		}
 		fired.removals++
+		for _, p := range s.parked {
+			if o.tier == index.TierGPU && p.group == o.group.ID {
+				p.gone[name] = true
+			}
+		}
 		if !b.reported {
 			delete(blocks, name)
 		}
@@ -245,7 +256,7 @@ func (s *modelSource) store(o *op, fired *firings) {
 	}
 	s.hold(o, blocks, by, dense, fired)
 	if dense && gpu {
-		s.parked = append(s.parked, parkedStore{o.unit, o.parent, o.blocks})
+		s.parked = append(s.parked, parkedStore{o.group.ID, o.unit, o.parent, o.blocks, map[string]bool{}})
 		s.place(fired)
 	}
 }
@@ -346,7 +357,13 @@ func (s *modelSource) place(fired *firings) {
 				s.counts.Joined++
 			}
 			for _, b := range p.blocks {
-				s.named[modelName{b, p.unit}] = true
+				// A hash that was removed may be used for something else, which
+				// another parked store knows.
+				if !p.gone[b] || !slices.ContainsFunc(s.parked, func(o parkedStore) bool {
+					return o.unit == p.unit && slices.Contains(o.blocks, b) && !o.gone[b]
+				}) {
+					s.named[modelName{b, p.unit}] = true
+				}
 			}
 		}
 		if last >= 0 && len(rest) == len(s.parked) {
@@ -600,16 +617,25 @@ func (w *world) op(copies index.Copies, s *modelSource) op {
 	return o
 }
 
-// hidden has a prompt stored twice, which may be a report, some copies of it
-// removed, and a child stored, which proves that what is left of it is there.
-// Some of it may be without keys at that time: what comes before it is not
-// known yet, or some blocks were stored by hash alone.
+// hidden has a prompt stored twice in some groups, which may be a report, some
+// copies of it removed, and a child stored, which proves that what is left of it
+// is there.
 func (w *world) hidden(copies index.Copies) (ops []op) {
 	p := w.prompt()
-	k := w.cutting()
+	var proofs []op
+	for again := true; again; again = w.r.IntN(3) == 0 {
+		hide, prove := w.hiddenIn(w.cutting(), p, copies)
+		ops, proofs = append(ops, hide...), append(prove, proofs...)
+	}
+	return append(ops, proofs...)
+}
+
+// hiddenIn is hidden in one group. Some of the blocks may be without keys at that
+// time: what comes before them is not known yet, or some were stored by hash
+// alone.
+func (w *world) hiddenIn(k groupCutting, p string, copies index.Copies) (hide, prove []op) {
 	n := k.letters()
-	blocks := (len(p) - 1) / n
-	first, last := 0, 2+w.r.IntN(blocks-2)
+	first, last := 0, 2+w.r.IntN((len(p)-1)/n-2)
 	store := func(from, to int) op {
 		o := op{kind: index.OpStore, group: k.group, copies: copies, cutting: k.cutting, from: p[:1+from*n], to: p[:1+to*n]}
 		if from > 0 {
@@ -621,37 +647,35 @@ func (w *world) hidden(copies index.Copies) (ops []op) {
 		return o
 	}
 	if w.r.IntN(3) == 0 {
-		first = w.r.IntN(last)
+		first = w.r.IntN(last - 1)
 	}
 	all := store(first, last-1)
-	if first == last-1 {
-		all = store(0, last-1)
-	}
 	again := all
 	if first > 0 || w.r.IntN(4) == 0 {
 		again.bare = true
 	}
 	if w.r.IntN(4) == 0 {
-		by := all
-		by.bare, by.blocks = true, slices.DeleteFunc(slices.Clone(by.blocks), func(string) bool { return w.r.IntN(2) == 0 })
-		ops = append(ops, by)
+		some := all
+		some.bare = true
+		some.blocks = slices.DeleteFunc(slices.Clone(all.blocks), func(string) bool { return w.r.IntN(2) == 0 })
+		hide = append(hide, some)
 	}
-	ops = append(ops, all, again)
+	hide = append(hide, all, again)
 	if first > 0 {
 		cpu := all
 		cpu.bare, cpu.tier = true, index.TierCPU
-		ops = append(ops, cpu)
+		hide = append(hide, cpu)
 	}
 	for i := len(all.blocks) - 1; i >= 0; i-- {
 		if w.r.IntN(4) > 0 {
-			ops = append(ops, op{kind: index.OpRemove, group: k.group, blocks: all.blocks[i : i+1]})
+			hide = append(hide, op{kind: index.OpRemove, group: k.group, blocks: all.blocks[i : i+1]})
 		}
 	}
-	ops = append(ops, store(last-1, last))
+	prove = append(prove, store(last-1, last))
 	if w.r.IntN(2) == 0 {
-		ops = append(ops, store(0, last))
+		prove = append(prove, store(0, last))
 	}
-	return ops
+	return hide, prove
 }
 
 // step is an Apply, or a Remove.
@@ -952,12 +976,12 @@ func rowText(r index.Row) string {
 
 // firings counts how often each rule was put to work.
 type firings struct {
-	seeds, ops, queries, rows, hits, holes, sharers int
-	removals, copyRemovals, unknown                 int
-	clears, tierClears, podRemovals                 int
-	joined, reports, chunks                         int
-	restored, restoredByKey, restoredByParent       int
-	lowerTiers, partials, finer                     int
+	seeds, ops, queries, rows, hits, holes    int
+	removals, copyRemovals, unknown           int
+	clears, tierClears, podRemovals           int
+	joined, reports, chunks                   int
+	restored, restoredByKey, restoredByParent int
+	lowerTiers, partials, finer               int
 }
 
 // see counts what a row shows.

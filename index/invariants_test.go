@@ -1,0 +1,240 @@
+package index
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+)
+
+// TestInvariants has hashes, parents and keys drawn at random, so that they
+// contradict each other as no engine's would, against tiny bounds, of sources
+// that share their keys.
+func TestInvariants(t *testing.T) {
+	seeds := uint64(60)
+	if testing.Short() {
+		seeds = 20
+	}
+	var total Counts
+	var parked, removed, queries int
+	for seed := range seeds {
+		r := rand.New(rand.NewPCG(seed, 5))
+		m, err := NewMemory(MemoryConfig{PendingBytes: 8 << 10, IdleNames: 1 + r.IntN(20)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var srcs []Source
+		for pod := range 1 + r.IntN(4) {
+			srcs = append(srcs, Source{Pod: fmt.Sprint(pod), Model: "m"})
+		}
+		for step := range 400 {
+			src := srcs[min(r.IntN(2*len(srcs)), len(srcs)-1)] // one of them writes most
+			c := randomChange(r)
+			done, err := m.Apply(context.Background(), src, Cursor{}, []Change{c})
+			if err != nil {
+				t.Fatalf("%+v: %v", c, err)
+			}
+			total.Add(done.Counts)
+			if r.IntN(80) == 0 {
+				if err := m.Remove(context.Background(), srcs[r.IntN(len(srcs))].Pod); err != nil {
+					t.Fatal(err)
+				}
+				removed++
+			}
+			md := (*m.models.Load())["m"]
+			if md == nil { // with the last pod
+				continue
+			}
+			if err := md.check(); err != nil {
+				t.Fatalf("seed %d, step %d, after %+v of %v: %v", seed, step, c, src, err)
+			}
+			if step%16 == 0 {
+				queries++
+				if diff := heldAndPlain(m, r); diff != "" {
+					t.Fatalf("seed %d, step %d, after %+v of %v: %s", seed, step, c, src, diff)
+				}
+			}
+		}
+		for _, s := range m.Describe(nil) {
+			parked += s.Parked
+		}
+	}
+	t.Logf("%+v; %d pods removed, %d stores parked at the end, %d queries", total, removed, parked, queries)
+	for name, got := range map[string][2]uint64{
+		"parked": {total.Parked, 500}, "joined": {total.Joined, 100}, "dropped": {total.Dropped, 100},
+		"forgotten": {total.Forgotten, 500}, "ambiguous": {total.Ambiguous, 100}, "restored": {total.Restored, 20},
+		"reports": {total.Reports, 100}, "cleared": {total.Cleared, 50}, "pods removed": {uint64(removed), 100},
+	} {
+		if got[0]*60 < got[1]*seeds {
+			t.Errorf("%d %s, want at least %d: the test tests too little", got[0], name, got[1]*seeds/60)
+		}
+	}
+}
+
+// heldAndPlain returns how the answers with and without bits differ.
+func heldAndPlain(m *Memory, r *rand.Rand) string {
+	p := make([]Local, 8)
+	for i := range p {
+		p[i] = Local(r.IntN(2))
+	}
+	root := r.IntN(2)
+	keys := func(v Variant) (keys []Key) {
+		k := randomRoot(root, v)
+		for _, l := range p {
+			k = Chain(k, l)
+			keys = append(keys, k)
+		}
+		return keys
+	}
+	var held, plain Matches
+	c := NewCandidates("m", nil)
+	for _, q := range []struct {
+		held bool
+		out  *Matches
+	}{{true, &held}, {false, &plain}} {
+		if err := m.Match(context.Background(), &Query{Candidates: c, Keys: keys, Held: q.held}, q.out); err != nil {
+			return err.Error()
+		}
+	}
+	// Chunks of small blocks and larger blocks may have one size in two units.
+	type answer struct {
+		View
+		run, gpu int32
+		tiers    [NumTiers]int32
+		last     Tier
+	}
+	runs := map[answer]int{}
+	for _, row := range held.Rows {
+		if row.Run > 0 {
+			runs[answer{*row.View, row.Run, row.GPU, row.Tiers, row.Last}]++
+		}
+	}
+	for _, row := range plain.Rows {
+		runs[answer{*row.View, row.Run, row.GPU, row.Tiers, row.Last}]--
+	}
+	for a, n := range runs {
+		if n != 0 {
+			return fmt.Sprintf("%+v: %d more with bits than without", a, n)
+		}
+	}
+	return ""
+}
+
+func randomRoot(n int, v Variant) Key { return Key(n)<<8 | Key(v.Unit) }
+
+func randomChange(r *rand.Rand) Change {
+	c := Change{
+		Group:  []Group{{}, {}, {ID: 1, Kind: GroupWindow, Window: 32}}[r.IntN(3)],
+		Tier:   []Tier{TierGPU, TierGPU, TierGPU, TierCPU}[r.IntN(4)],
+		Copies: Copies(1 + r.IntN(4)),
+		Reused: r.IntN(10) == 0,
+	}
+	hash := func() Hash { return Hash(r.IntN(40)) }
+	for range 1 + r.IntN(4) {
+		c.Hashes = append(c.Hashes, hash())
+	}
+	switch r.IntN(12) {
+	case 0, 1, 2:
+		c.Op = OpRemove
+		if r.IntN(4) == 0 {
+			c.Remaining = make([]uint32, len(c.Hashes))
+			c.Remaining[0] = uint32(r.IntN(3))
+		}
+		return c
+	case 3:
+		switch r.IntN(8) {
+		case 0:
+			return Change{Op: OpClear}
+		case 1:
+			return Change{Op: OpClearTier, Tier: c.Tier}
+		}
+	}
+	c.Op = OpStore
+	if r.IntN(6) == 0 {
+		return c // by hash alone
+	}
+	c.BlockSize = []int{16, 16, 32, 8}[r.IntN(4)]
+	c.Variant = Variant{Unit: UnitOf(c.BlockSize)}
+	blocks := len(c.Hashes)
+	if r.IntN(6) == 0 {
+		blocks++ // masked
+	}
+	for range blocks * c.BlockSize / c.Variant.Unit {
+		c.Locals = append(c.Locals, Local(r.IntN(2)))
+	}
+	c.Root = randomRoot(r.IntN(2), c.Variant)
+	if r.IntN(2) == 0 {
+		c.HasParent, c.Parent = true, hash()
+	}
+	return c
+}
+
+// Whatever makes blocks of a new size, a group has a bounded number of sizes,
+// and those that nobody uses any more make room.
+func TestCutsBound(t *testing.T) {
+	for name, change := range map[string]func(blocks int) Change{
+		"block sizes": func(n int) Change { return Change{BlockSize: 16 * n, Hashes: []Hash{Hash(n)}} },
+		"chunks": func(n int) Change {
+			return Change{BlockSize: 16, Hashes: make([]Hash, n), Tier: TierCPU}
+		},
+		"masked": func(n int) Change { return Change{BlockSize: 8 * n, Hashes: []Hash{Hash(n)}} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, err := NewMemory(MemoryConfig{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			apply := func(c Change) uint64 {
+				t.Helper()
+				done, err := m.Apply(context.Background(), Source{Pod: "a", Model: "m"}, Cursor{}, []Change{c})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := (*m.models.Load())["m"].check(); err != nil {
+					t.Fatal(err)
+				}
+				return done.Counts.Dropped
+			}
+			store := func(n int) uint64 {
+				c := change(n)
+				c.Op, c.Copies = OpStore, CopiesExact
+				if c.Tier == TierCPU {
+					c.Hashes[n-1] = Hash(n)
+				}
+				c.Variant = Variant{Unit: UnitOf(c.BlockSize)}
+				blocks := len(c.Hashes)
+				if name == "masked" {
+					blocks++
+				}
+				c.Locals = make([]Local, blocks*c.BlockSize/c.Variant.Unit)
+				return apply(c)
+			}
+			dropped := uint64(0)
+			for n := 1; n <= 3*maxCuts; n++ {
+				dropped += store(n)
+			}
+			s := (*m.models.Load())["m"].source(Source{Pod: "a", Model: "m"})
+			cuts := func() int {
+				seen := map[cut]bool{}
+				for _, lanes := range s.groups[0].lanes {
+					for _, ln := range lanes {
+						seen[ln.cut] = true
+					}
+				}
+				return len(seen)
+			}
+			if cuts() != maxCuts || dropped < 2*maxCuts {
+				t.Errorf("%d sizes, %d stores dropped", cuts(), dropped)
+			}
+			gone := change(1)
+			gone.Op, gone.Hashes = OpRemove, nil
+			for n := 1; n <= maxCuts; n++ {
+				gone.Hashes = append(gone.Hashes, Hash(n))
+			}
+			apply(gone)
+			if dropped = store(2 * maxCuts); dropped != 0 || cuts() > maxCuts {
+				t.Errorf("%d sizes, %d stores dropped when nobody uses the others", cuts(), dropped)
+			}
+		})
+	}
+}
