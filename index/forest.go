@@ -367,7 +367,7 @@ func (f *forest) follow(id uint32, slot int, keys []Key, fresh bool) (n int, add
 	if n == len(keys) || slot+n < h.written() || slot+n == len(slots) {
 		return n, fresh && n == 0
 	}
-	if !(fresh && n == 0) && f.heads.find(f, keys[n]) != 0 {
+	if (!fresh || n > 0) && f.heads.find(f, keys[n]) != 0 {
 		return n, false
 	}
 	more := min(len(keys)-n, len(slots)-slot-n)

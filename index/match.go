@@ -508,7 +508,7 @@ func (w *walker) stop(v *slowView, out *Matches) {
 func (w *walker) findSlow(r *resolved, rc *resolvedCut, s *span, slot int) {
 	w.holders(s.header, rc.other, func(ord, mask uint32) {
 		l := &r.lanes[ord]
-		if mask>>slot&1 != 0 && w.seen[l.first] != w.round && !(l.oneGPU && w.runs(rc, l.first)) {
+		if mask>>slot&1 != 0 && w.seen[l.first] != w.round && (!l.oneGPU || !w.runs(rc, l.first)) {
 			w.slowDown(l.viewRef, 0)
 		}
 	})

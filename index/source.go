@@ -292,9 +292,9 @@ func (s *source) placeRange(prev loc, variant uint32, key Key, locals []Local, u
 	}
 	r := s.model.takeRoom()
 	defer s.model.giveRoom(r)
-	keys, locs := r.keys[:0], r.locs[:]
-	for at := 0; at < len(locals); at += len(keys) {
-		keys = r.keys[:0]
+	locs := r.locs[:]
+	for at := 0; at < len(locals); at += pieceUnits {
+		keys := r.keys[:0]
 		for _, l := range locals[at:min(at+pieceUnits, len(locals))] {
 			key = Chain(key, l)
 			keys = append(keys, key)

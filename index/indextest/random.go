@@ -798,10 +798,10 @@ func testRandom(t *testing.T, open func(testing.TB, Config) index.Index, seed ui
 			run(step{src: src, remove: true})
 		}
 		copies := modes[mode%4]
-		switch {
-		case mode == 4: // each source has its own
+		switch mode {
+		case 4: // each source has its own
 			copies = modes[(uint64(len(src.Pod))+uint64(src.Pod[0])+uint64(src.Rank))%4]
-		case mode == 5: // none
+		case 5: // none
 			copies = modes[w.r.IntN(4)]
 		}
 		var ops []op

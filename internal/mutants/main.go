@@ -152,8 +152,8 @@ var mutants = []mutant{
 	{"reads of slots that were never written", "index/match.go", "min(len(p.keys), p.end+h.written())", "min(len(p.keys), p.end+slabSlots)", "./index", "TestMemory/LeadingRun"},
 	{"a lower tier does not go on", "index/match.go", "if s != nil && len(l.lanes) > 1 {", "if s != nil && len(l.lanes) > 9 {", "./index", "TestMemory/TiersExtendKnownBlocks"},
 	{"a view in two rows", "index/match.go", "w.seen[l.first] != w.round &&", "", "./index", "TestMemory/ClearTierEmptiesOneTier"},
-	{"a view of the gpu in two rows", "index/match.go", "!(l.oneGPU && w.runs(rc, l.first)) {", "true {", "./index", "TestMemory/TheWordOfALowerTierNamesNothing"},
-	{"a view without its gpu block in no row", "index/match.go", "!(l.oneGPU && w.runs(rc, l.first)) {", "!l.oneGPU {", "./index", "TestMemory/TierBeforeName"},
+	{"a view of the gpu in two rows", "index/match.go", "(!l.oneGPU || !w.runs(rc, l.first)) {", "true {", "./index", "TestMemory/TheWordOfALowerTierNamesNothing"},
+	{"a view without its gpu block in no row", "index/match.go", "(!l.oneGPU || !w.runs(rc, l.first)) {", "!l.oneGPU {", "./index", "TestMemory/TierBeforeName"},
 	{"the worst tier counts", "index/match.go", "left &^= best\n", "", "./index", "TestMemory/TheBestTierCounts"},
 	{"keys for each size", "index/match.go", "if !slices.ContainsFunc(w.paths, func(p path) bool { return p.variant == v }) {\n\t\t\tn", "if true {\n\t\t\tn", "./index", "TestMemory/KeysOncePerVariant"},
 
