@@ -52,7 +52,7 @@ type sightings struct {
 
 // each calls f with each figure and how much is enough of it.
 func (s *sightings) each(f func(what string, n, enough int64)) {
-	f("matches", s.matches.Load(), 4000)
+	f("matches", s.matches.Load(), 3000)
 	f("claims", s.claims.Load(), 100_000)
 	f("exact rows", s.exact.Load(), 10_000)
 	f("rows during writes", s.overlapped.Load(), 1000)
@@ -730,7 +730,7 @@ func testHistory(t *testing.T, open func(testing.TB, Config) index.Index) {
 	t.Log(&h.saw)
 	before := h.saw.overlapped.Load()
 	for n, write := range []func(){first, last} {
-		matches, overlapped := h.saw.matches.Load()+2000, h.saw.overlapped.Load()+500
+		matches, overlapped := h.saw.matches.Load()+1500, h.saw.overlapped.Load()+500
 		enough := func(s *sightings) bool { return s.matches.Load() >= matches && s.overlapped.Load() >= overlapped }
 		h.run(write, func() { h.read(uint64(10+n), h.prompts[:1], candidates[:2], enough) })
 	}

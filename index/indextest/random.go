@@ -158,13 +158,17 @@ func (s *modelSource) apply(o *op, fired *firings) {
 				p.gone[name] = p.gone[name] || o.tier == index.TierGPU
 			}
 		}
+		names := map[string]bool{}
 		for h, blocks := range s.held {
 			if h.tier == o.tier {
 				delete(s.held, h)
 				for name := range blocks {
-					s.forget(name)
+					names[name] = true
 				}
 			}
+		}
+		for name := range names {
+			s.forget(name)
 		}
 	case index.OpRemove:
 		s.remove(o, fired)
@@ -622,6 +626,10 @@ func (w *world) op(copies index.Copies, s *modelSource) op {
 // is there.
 func (w *world) hidden(copies index.Copies) (ops []op) {
 	p := w.prompt()
+	if w.prompts == nil && w.r.IntN(2) == 0 { // of which no block has a key, most likely
+		p = string("ABCDEFGH"[w.r.IntN(8)]) + p[1:]
+	}
+	w.last = p
 	var proofs []op
 	for again := true; again; again = w.r.IntN(3) == 0 {
 		hide, prove := w.hiddenIn(w.cutting(), p, copies)
@@ -646,7 +654,7 @@ func (w *world) hiddenIn(k groupCutting, p string, copies index.Copies) (hide, p
 		}
 		return o
 	}
-	if w.r.IntN(3) == 0 {
+	if w.r.IntN(2) == 0 {
 		first = w.r.IntN(last - 1)
 	}
 	all := store(first, last-1)
@@ -824,7 +832,11 @@ func testRandom(t *testing.T, open func(testing.TB, Config) index.Index, seed ui
 			if w.r.IntN(4) == 0 {
 				c = index.NewCandidates("m", c.Pods())
 			}
-			if diff := m.compare(ix, c, w.prompt(), fired); diff != "" {
+			prompt := w.prompt()
+			if w.r.IntN(4) == 0 {
+				prompt = w.last
+			}
+			if diff := m.compare(ix, c, prompt, fired); diff != "" {
 				fail(diff)
 			}
 		}
@@ -1022,7 +1034,7 @@ func (f *firings) check(t *testing.T) {
 		"removals": {f.removals, 100}, "removals of one of several copies": {f.copyRemovals, 20},
 		"removals of nothing": {f.unknown, 100}, "clears": {f.clears, 3}, "clears of a tier": {f.tierClears, 3},
 		"pods removed": {f.podRemovals, 1}, "joined orphans": {f.joined, 20}, "reports": {f.reports, 50},
-		"restored": {f.restored, 10}, "walks by key": {f.restoredByKey, 5}, "walks by the parent's hash": {f.restoredByParent, 1},
+		"restored": {f.restored, 10}, "walks by key": {f.restoredByKey, 5}, "walks by the parent's hash, times 10": {10 * f.restoredByParent, 1},
 	} {
 		if got[0] < got[1]*f.seeds {
 			t.Errorf("%d %s, want at least %d: the test tests too little", got[0], name, got[1]*f.seeds)
