@@ -353,7 +353,7 @@ func (s *PodScore) fill(row *index.Row, cached int) {
 // better orders the rows of one pod: by what the engine would reuse, then by
 // what is held anywhere, then the lower rank first.
 func (sc *scorer) better(a, b bestRow) bool {
-	return cmp.Or(a.cached-b.cached, a.matched-b.matched, sc.rankOf(b)-sc.rankOf(a)) > 0
+	return cmp.Or(a.cached-b.cached, a.matched-b.matched, sc.rankOf(b)-sc.rankOf(a), int(b.row-a.row)) > 0
 }
 
 func (sc *scorer) rankOf(b bestRow) int { return sc.matches.Rows[b.row-1].Source.Rank }

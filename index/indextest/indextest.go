@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -205,6 +206,227 @@ type testCase struct {
 
 // Each case is a sentence of the contract.
 var cases = []testCase{
+	{"ForksNeverMix", func(t *T) {
+		c := newChain(1, 20)
+		f := c.fork(5, 30, 9)
+		g := f.fork(10, 3, 8)
+		t.apply(podA, c.store(0, 20), f.store(5, 35))
+		t.apply(podB, g.store(0, 13))
+		for _, w := range []struct {
+			src  index.Source
+			c    chain
+			want int
+		}{{podA, c, 20}, {podA, f, 35}, {podA, g, 10}, {podB, c, 5}, {podB, f, 10}, {podB, g, 13}} {
+			t.want(w.src, w.c, w.want)
+		}
+	}},
+	{"ABlockOfTwoNames", func(t *T) {
+		c := newChain(1, 3)
+		d := chain{c.root, c.locals, []index.Hash{91, 92, 93}} // as salts that the engine does not tell make them
+		t.apply(podA, c.store(0, 3), d.store(0, 3))
+		for i, step := range []struct {
+			do   index.Change
+			want int
+		}{{c.remove(2, 1), 3}, {d.remove(1), 1}, {d.remove(0), 1}, {c.remove(0), 0}, {d.store(0, 1), 1}, {c.store(1, 2), 3}, {d.remove(0), 0}} {
+			t.apply(podA, step.do)
+			if got := int(t.row(podA, 0, c).Run); got != step.want {
+				t.Errorf("step %d: %d blocks, want %d", i, got, step.want)
+			}
+		}
+	}},
+	{"AChildRestoresALongPrompt", func(t *T) {
+		const n = 700 // more than is stored at once
+		c := newChain(1, n+1)
+		t.apply(podA, guarded(c.store(0, n)), guarded(c.store(0, n)))
+		for b := n - 1; b >= 0; b-- {
+			t.apply(podA, c.remove(b))
+		}
+		t.want(podA, c, 0)
+		if got := t.apply(podA, guarded(c.store(n, n+1))); got.Restored != n {
+			t.Errorf("counts %+v", got)
+		}
+		t.want(podA, c, n+1)
+	}},
+	{"AChildRestoresInItsVariant", func(t *T) {
+		c := newChain(1, 4)
+		by8 := index.Change{Op: index.OpStore, Group: window, Copies: index.CopiesGuarded, Variant: index.Variant{Unit: 8}, BlockSize: 8, Root: 1}
+		for i := range index.Local(6) {
+			by8.Locals = append(by8.Locals, i)
+			by8.Hashes = append(by8.Hashes, index.Hash(i))
+		}
+		by8.Hashes[5] = c.hashes[2] // named there first
+		t.apply(podA, by8, guarded(c.store(0, 3)), guarded(c.store(0, 3)), c.remove(2, 1, 0))
+		if n := t.apply(podA, guarded(c.store(3, 4))); n.Restored != 3 {
+			t.Errorf("counts %+v", n)
+		}
+		t.want(podA, c, 4)
+	}},
+	{"TwoGroupsHideABlock", func(t *T) {
+		c := newChain(1, 3)
+		other := index.Group{ID: 2}
+		in := func(ch index.Change) index.Change { return inGroup(other, guarded(ch)) }
+		t.apply(podA, in(c.store(0, 2)), in(c.store(0, 2)), in(c.remove(0)))
+		t.apply(podA, guarded(c.store(0, 1)), guarded(c.store(0, 1)), c.remove(0))
+		t.apply(podA, guarded(c.store(0, 1))) // there again, in one group
+		if n := t.apply(podA, in(c.remove(1)), in(c.store(2, 3))); n.Restored != 2 {
+			t.Errorf("counts %+v", n)
+		}
+		if r := t.row(podA, 2, c); r.Run != 3 {
+			t.Errorf("row %+v", r)
+		}
+	}},
+	{"AClearEndsTheDoubts", func(t *T) {
+		c, d := newChain(1, 3), newChain(2, 2)
+		d.hashes = c.hashes
+		// An ambiguous removal leaves doubts: no report is counted.
+		t.apply(podA, guarded(d.store(0, 1)), guarded(c.store(0, 2)), c.remove(0), clearAll)
+		t.apply(podA, guarded(c.store(0, 2)), guarded(c.store(0, 3)), c.remove(0))
+		t.want(podA, c, 3)
+	}},
+	{"TheEndOfALargePodIsSeenAtOnce", func(t *T) {
+		c := newChain(1, 30000)
+		keys := c.keys(variant)
+		q := index.Query{Candidates: index.NewCandidates("m", nil), Keys: func(index.Variant) []index.Key { return keys }, Held: true}
+		sources := func() (names string) {
+			var m index.Matches
+			if err := t.ix.Match(ctx, &q, &m); err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range m.Rows {
+				names += r.Source.Pod
+			}
+			return names
+		}
+		t.apply(podA, c.store(0, 30000))
+		t.apply(podB, c.store(0, 1))
+		if got := sources(); got != "ab" && got != "ba" {
+			t.Errorf("pods %q", got)
+		}
+		t.remove("a")
+		if got := sources(); got != "b" {
+			t.Errorf("pods %q after the end of one", got)
+		}
+	}},
+	{"CandidatesOfAModelThatCameBack", func(t *T) {
+		c := newChain(1, 3)
+		of := index.NewCandidates("m", []string{"a", "b"})
+		for i, src := range []index.Source{podA, podB, podB, podA} {
+			t.apply(src, c.store(0, 3))
+			var m index.Matches
+			if err := t.ix.Match(ctx, &index.Query{Candidates: of, Keys: c.keys}, &m); err != nil {
+				t.Fatal(err)
+			}
+			if len(m.Rows) != 1 || m.Rows[0].Source != src || of.Pods()[m.Rows[0].Pod] != src.Pod {
+				t.Errorf("life %d: %+v", i, m.Rows)
+			}
+			t.remove(src.Pod) // and the model with it
+		}
+	}},
+	{"PodsMayChangeWhileKeysAreMade", func(t *T) {
+		c := newChain(1, 8)
+		by8 := with(c.store(0, 4), func(c *index.Change) { c.Variant.Unit, c.BlockSize = 8, 8 })
+		podC := index.Source{Pod: "c", Model: "m"}
+		t.apply(podA, c.store(0, 8))
+		t.apply(podB, c.store(0, 1))
+		asked := 0
+		var m index.Matches
+		q := index.Query{Candidates: index.NewCandidates("m", nil), Keys: func(v index.Variant) []index.Key {
+			if asked++; asked > 1 {
+				return c.keys(v)
+			}
+			t.remove("a")
+			for range 4 {
+				t.apply(podB, c.store(1, 2), c.remove(1)) // time for what was a's to be used anew
+			}
+			t.apply(podC, c.store(0, 3), by8)
+			return c.keys(v)
+		}}
+		if err := t.ix.Match(ctx, &q, &m); err != nil {
+			t.Fatal(err)
+		}
+		runs := map[index.Source]int32{}
+		for _, r := range m.Rows {
+			runs[r.Source] += r.Run
+		}
+		if want := (map[index.Source]int32{podB: 1, podC: 3}); !maps.Equal(runs, want) || asked != 2 {
+			t.Errorf("asked %d times: %v", asked, runs)
+		}
+	}},
+	{"CandidatesAreNoOthers", func(t *T) {
+		c, d := newChain(1, 4), newChain(2, 4)
+		of := index.NewCandidates("m", []string{"a"})
+		rows := func() int {
+			var m index.Matches
+			if err := t.ix.Match(ctx, &index.Query{Candidates: of, Keys: c.keys}, &m); err != nil {
+				t.Fatal(err)
+			}
+			return len(m.Rows)
+		}
+		t.apply(podB, c.store(0, 4))
+		t.apply(podA, c.store(0, 4))
+		if rows() != 1 {
+			t.Error("a pod is not seen")
+		}
+		t.apply(podA, clearAll)
+		for range 4 {
+			t.apply(podB, d.remove(0)) // time for what was a's to be used anew
+		}
+		t.apply(podB, bare(index.TierCPU, c.store(0, 4)), bare(index.TierDisk, c.store(0, 4)), inGroup(window, c.store(0, 4)))
+		if rows() != 0 {
+			t.Error("what one pod holds is said of another")
+		}
+	}},
+	{"AGroupIsWhatItsFirstStoreInTheGPUSays", func(t *T) {
+		c := newChain(1, 2)
+		unlike := index.Group{ID: window.ID} // as events of a tier that leave out the kind
+		see := func(when string, want index.Group, full int) {
+			t.Helper()
+			if r := t.row(podA, window.ID, c); r.View == nil || r.Group != want || r.FullGroups != full {
+				t.Errorf("%s: row %+v", when, r)
+			}
+		}
+		t.apply(podA, inGroup(unlike, bare(index.TierCPU, c.store(0, 2))), inGroup(window, c.store(0, 2)))
+		see("named after a tier spoke", window, 0)
+		t.apply(podA, inGroup(unlike, bare(index.TierCPU, c.store(0, 2))))
+		see("a tier speaks again", window, 0)
+		t.apply(podA, inGroup(unlike, c.store(0, 2)))
+		see("another kind", window, 0)
+		t.apply(podA, clearAll, inGroup(unlike, c.store(0, 2)))
+		see("told anew after a clear", unlike, 1)
+	}},
+	{"ASecondNameOfOneOfTwoKeys", func(t *T) {
+		// Names stand for one prefix in each variant; the other name of one of
+		// them has the block after the first has lost it.
+		c := newChain(1, 4)
+		other := index.Group{ID: 2}
+		set := func(ch index.Change) index.Change {
+			return with(ch, func(c *index.Change) { c.Copies = index.CopiesSet })
+		}
+		by8 := func(from int, hashes ...index.Hash) index.Change {
+			ch := index.Change{Op: index.OpStore, Group: other, Variant: index.Variant{Unit: 8}, BlockSize: 8, Hashes: hashes, Root: 8}
+			for i := range hashes {
+				ch.Locals = append(ch.Locals, index.Local(from+i))
+			}
+			if from > 0 {
+				ch.HasParent, ch.Parent = true, 103
+			}
+			return set(ch)
+		}
+		d := c.fork(4, 0, 0)
+		d.hashes[1] = 999
+		masked := func(ch index.Change, hashes ...index.Hash) index.Change {
+			return with(set(inGroup(window, ch)), func(c *index.Change) { c.Hashes = hashes })
+		}
+		t.apply(podA, set(c.store(0, 1)), set(c.store(1, 2)), by8(0, 101, c.hashes[0], 103, c.hashes[1]), clearAll)
+		t.apply(podA, by8(3, 999), masked(c.store(0, 4), c.hashes[1], c.hashes[3]), masked(c.store(0, 2), 999))
+		t.apply(podA, set(d.store(1, 2)), inGroup(window, c.remove(1)))
+		for _, r := range t.match(c, nil, true) {
+			if r.Group.ID == window.ID && r.BlockSize == size && r.Held[index.TierGPU][0]&0b10 != 0 {
+				return
+			}
+		}
+		t.Errorf("rows %+v", t.match(c, nil, true))
+	}},
 	{"EmptyIndexMatchesNothing", func(t *T) {
 		if rows := t.match(newChain(1, 4), nil, true); len(rows) != 0 {
 			t.Errorf("got %v", rows)

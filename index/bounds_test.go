@@ -1,0 +1,162 @@
+package index_test
+
+import (
+	"context"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/kvindex/kvindex/index"
+)
+
+var (
+	bounded = context.Background()
+	podA    = index.Source{Pod: "a", Model: "m"}
+	podB    = index.Source{Pod: "b", Model: "m"}
+)
+
+// blocksFrom stores n blocks of one unit behind a root, by hashes of their own.
+func blocksFrom(root index.Key, n int) index.Change {
+	c := index.Change{Op: index.OpStore, Copies: index.CopiesExact, Variant: index.Variant{Unit: 16}, BlockSize: 16, Root: root}
+	for i := range n {
+		c.Locals = append(c.Locals, index.Local(i))
+		c.Hashes = append(c.Hashes, index.Hash(root)<<32|index.Hash(i))
+	}
+	return c
+}
+
+func openMemory(t *testing.T) *index.Memory {
+	t.Helper()
+	m, err := index.NewMemory(index.MemoryConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	return m
+}
+
+func apply(t *testing.T, m *index.Memory, src index.Source, changes ...index.Change) index.Counts {
+	t.Helper()
+	done, err := m.Apply(bounded, src, index.Cursor{}, changes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return done.Counts
+}
+
+// Names that nobody holds are at most a quarter of the held ones, but a
+// thousand.
+func TestIdleNames(t *testing.T) {
+	m := openMemory(t)
+	kept, gone := blocksFrom(1, 8000), blocksFrom(2, 5000)
+	apply(t, m, podA, kept, gone, index.Change{Op: index.OpRemove, Hashes: gone.Hashes})
+	if n := m.Describe(nil)[0].Names - 8000; n != 2000 {
+		t.Errorf("%d idle names beside 8,000 held ones", n)
+	}
+	apply(t, m, podA, index.Change{Op: index.OpRemove, Hashes: kept.Hashes})
+	if n := m.Describe(nil)[0].Names; n != 1024 {
+		t.Errorf("%d idle names", n)
+	}
+}
+
+// Engines that hide their salts have several names of one prefix; a hostile one
+// may not have any number of them held.
+func TestNamesOfOneKey(t *testing.T) {
+	m := openMemory(t)
+	c := blocksFrom(1, 1)
+	var total index.Counts
+	for i := range 100 {
+		c.Hashes = []index.Hash{index.Hash(i)}
+		total.Add(apply(t, m, podA, c))
+	}
+	if info := m.Describe(nil)[0]; total.Ambiguous != 36 || info.Blocks[index.TierGPU] != 64 {
+		t.Errorf("%+v, counts %+v", info, total)
+	}
+}
+
+// A model has a bounded number of variants; stores in others are dropped.
+func TestVariantsBound(t *testing.T) {
+	m := openMemory(t)
+	var total index.Counts
+	for unit := 1; unit <= 40; unit++ {
+		c := blocksFrom(index.Key(unit), 2)
+		c.Variant.Unit, c.BlockSize = unit, unit
+		total.Add(apply(t, m, podA, c))
+	}
+	if total.Dropped != 8 {
+		t.Errorf("counts %+v", total)
+	}
+	rows := 0
+	var out index.Matches
+	q := index.Query{Candidates: index.NewCandidates("m", nil), Keys: func(v index.Variant) []index.Key {
+		first := index.Chain(index.Key(v.Unit), 0)
+		return []index.Key{first, index.Chain(first, 1)}
+	}}
+	if err := m.Match(bounded, &q, &out); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range out.Rows {
+		if rows++; r.Run != 2 {
+			t.Errorf("row %+v", r)
+		}
+	}
+	if rows != 32 {
+		t.Errorf("%d rows", rows)
+	}
+}
+
+// What nobody has a name for is forgotten, and its memory used again for those
+// who hold nothing of it.
+func TestMemoryIsUsedAgain(t *testing.T) {
+	m := openMemory(t)
+	apply(t, m, podB, blocksFrom(1, 3)) // the slab of these blocks keeps what else is in it
+	shared := blocksFrom(1, 40)
+	keys := func(index.Variant) (keys []index.Key) {
+		k := shared.Root
+		for _, l := range shared.Locals {
+			k = index.Chain(k, l)
+			keys = append(keys, k)
+		}
+		return keys
+	}
+	var out index.Matches
+	q := index.Query{Candidates: index.NewCandidates("m", []string{"a"}), Keys: keys}
+	var first index.Usage
+	for life := range 50 {
+		n := 40 - life%2*35
+		apply(t, m, podA, blocksFrom(1, n))
+		for root := range index.Key(20) {
+			c := blocksFrom(100*index.Key(life+1)+root, 300)
+			c.Hashes = blocksFrom(100+root, 300).Hashes
+			apply(t, m, podA, c)
+		}
+		if err := m.Match(bounded, &q, &out); err != nil {
+			t.Fatal(err)
+		}
+		if len(out.Rows) != 1 || int(out.Rows[0].Run) != n {
+			t.Fatalf("life %d: %+v, want a run of %d", life, out.Rows, n)
+		}
+		if got := m.Usage().Prefixes; got < n+20*300 || got > 40+20*300 {
+			t.Fatalf("life %d: %d prefixes", life, got)
+		}
+		if err := m.Remove(bounded, "a"); err != nil {
+			t.Fatal(err)
+		}
+		u := m.Usage()
+		for deadline := time.Now().Add(10 * time.Second); u.Removed > 0 && time.Now().Before(deadline); u = m.Usage() {
+			runtime.Gosched()
+		}
+		if u.Removed > 0 || u.Prefixes > 40 || u.Memberships != 3 {
+			t.Fatalf("life %d: %+v", life, u)
+		}
+		for range 4 {
+			apply(t, m, podB, index.Change{Op: index.OpRemove, Hashes: []index.Hash{7}}) // time for what was a's to be used anew
+		}
+		if life == 4 {
+			first = u
+		}
+		if life > 4 && (u.Keys > first.Keys || u.Heads > first.Heads || u.Holders > first.Holders) {
+			t.Fatalf("life %d: %+v, after the first %+v", life, u, first)
+		}
+	}
+}

@@ -1,0 +1,138 @@
+package index
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+)
+
+// The ordinals of lanes that have gone are used anew, but not as long as somebody
+// reads who may take them for the old ones.
+func TestOrdinals(t *testing.T) {
+	m, err := NewMemory(MemoryConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	apply := func(pod string, op Op) {
+		t.Helper()
+		c := Change{Op: op, Copies: CopiesExact, Hashes: []Hash{1}, Variant: Variant{Unit: 16}, BlockSize: 16, Locals: []Local{1}}
+		if _, err := m.Apply(context.Background(), Source{Pod: pod, Model: "m"}, Cursor{}, []Change{c}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	apply("a", OpStore)
+	apply("b", OpStore)
+	md := (*m.models.Load())["m"]
+	ord := func(pod string) uint32 { return md.source(Source{Pod: pod, Model: "m"}).lanes[0].ord }
+	goes := map[string]func(){
+		"cleared":          func() { apply("a", OpClear) },
+		"its tier cleared": func() { apply("a", OpClearTier) },
+		"removed": func() {
+			if err := m.Remove(context.Background(), "a"); err != nil {
+				t.Fatal(err)
+			}
+		},
+	}
+	n := 0
+	for name, end := range goes {
+		apply("a", OpStore)
+		was := ord("a")
+		reader := md.forest.enter()
+		end()
+		for range 8 {
+			apply(fmt.Sprint(n), OpStore)
+			if n++; ord(fmt.Sprint(n-1)) == was {
+				t.Errorf("%s: the ordinal %d is used anew while somebody reads", name, was)
+			}
+		}
+		reader.Add(-1)
+		for deadline := time.Now().Add(10 * time.Second); m.Usage().Removed > 0 && time.Now().Before(deadline); {
+			runtime.Gosched()
+		}
+		anew := false
+		for range 8 {
+			apply(fmt.Sprint(n), OpStore)
+			anew = anew || ord(fmt.Sprint(n)) == was
+			n++
+		}
+		if !anew {
+			t.Errorf("%s: the ordinal %d is not used anew", name, was)
+		}
+	}
+}
+
+// Things are handed out although there is always somebody inside, if nobody stays.
+func TestEpochsGoOn(t *testing.T) {
+	e := newEpochs()
+	var l limbo
+	handed := 0
+	in := e.enter()
+	for ref := range uint32(100) {
+		l.add(e, ref)
+		next := e.enter()
+		in.Add(-1)
+		in = next
+		e.step()
+		for _, ok := l.next(e); ok; _, ok = l.next(e) {
+			handed++
+		}
+	}
+	if handed < 90 {
+		t.Errorf("%d of 100 were handed out", handed)
+	}
+}
+
+// A source has a bounded number of lanes. Those that are empty make room, but not
+// those in which a block may be after all.
+func TestLanesBound(t *testing.T) {
+	m, err := NewMemory(MemoryConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	apply := func(changes ...Change) uint64 {
+		t.Helper()
+		done, err := m.Apply(context.Background(), Source{Pod: "a", Model: "m"}, Cursor{}, changes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := (*m.models.Load())["m"].check(); err != nil {
+			t.Fatal(err)
+		}
+		return done.Counts.Dropped
+	}
+	store := func(group, size int, hash Hash) Change {
+		return Change{
+			Op: OpStore, Copies: CopiesExact, Group: Group{ID: group}, Hashes: []Hash{hash},
+			Variant: Variant{Unit: 16}, BlockSize: size, Locals: make([]Local, size/16),
+		}
+	}
+	hidden := store(0, 16, 1<<20)
+	hidden.Copies = CopiesGuarded
+	apply(hidden, hidden, Change{Op: OpRemove, Hashes: hidden.Hashes})
+	dropped := uint64(0)
+	for i := range 2 * maxLanes {
+		dropped += apply(store(i%MaxGroups, 32+16*(i/MaxGroups), Hash(i)))
+	}
+	if dropped != maxLanes+1 {
+		t.Errorf("%d stores dropped", dropped)
+	}
+	for g := range MaxGroups {
+		gone := Change{Op: OpRemove, Group: Group{ID: g}}
+		for i := range Hash(maxLanes) {
+			gone.Hashes = append(gone.Hashes, i)
+		}
+		apply(gone)
+	}
+	if apply(store(0, 1600, 1)) != 0 {
+		t.Error("no room where all is empty")
+	}
+	child := store(0, 16, 2)
+	child.Copies, child.HasParent, child.Parent = CopiesGuarded, true, 1<<20
+	if apply(child); m.Describe(nil)[0].Blocks[TierGPU] != 3 {
+		t.Errorf("%+v", m.Describe(nil))
+	}
+}
