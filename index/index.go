@@ -101,6 +101,9 @@ type Cursor struct {
 	Stream string
 	Epoch  uint64 // raised when the engine starts anew
 	Next   uint64 // the sequence number that is expected next
+	// Time is the engine's clock at the newest message, in seconds; 0: not
+	// known. It is kept for whoever goes on from a stored cursor.
+	Time float64
 }
 
 // Before reports whether c stands before d, both of one stream.
@@ -155,10 +158,35 @@ const (
 func (c Copies) Guarded() bool { return c == CopiesGuarded || c == CopiesPartial }
 
 // Variant is a way of cutting prompts into units. Chains of different variants
-// never meet, because the variant is part of the root.
+// never meet, because the variant is part of the root. A backend compares
+// variants and looks at nothing but Unit.
 type Variant struct {
-	Unit int // tokens
+	Unit  int // tokens
+	Media MediaForm
+	// Block is the block size in tokens where media enter by blocks, that is
+	// with MediaBare; else 0.
+	Block int
+	// Pairs: what the engine caches are EAGLE's pairs of neighbouring tokens,
+	// one fewer than tokens. Then Unit and block sizes count pairs.
+	Pairs bool
 }
+
+// MediaForm is how the media of a prompt enter its units.
+type MediaForm uint8
+
+// The forms of media.
+const (
+	// MediaOffsets: an item enters the unit in which it starts, by its
+	// identifier and where in the unit that is.
+	MediaOffsets MediaForm = iota
+	// MediaBare: the identifiers of all items in a block enter its first unit.
+	MediaBare
+	// MediaPad: an item stands in the tokens themselves.
+	MediaPad
+
+	// NumMediaForms is the number of forms.
+	NumMediaForms = iota
+)
 
 // Op is what a Change does.
 type Op uint8
@@ -327,7 +355,9 @@ func (m *Matches) Bits(n int) []uint64 {
 type View struct {
 	Source    Source
 	Group     Group
-	BlockSize int // tokens
+	BlockSize int // tokens, or pairs
+	// Pairs is that of the blocks' Variant.
+	Pairs bool
 	// Groups is the number of groups that the source has announced, and
 	// FullGroups how many of them are GroupFull.
 	Groups, FullGroups int

@@ -296,7 +296,7 @@ func (s *source) publish() {
 				if i < 0 {
 					i = len(views)
 					views = append(views, &view{cut: by, View: View{
-						Source: s.id, Group: g.Group, BlockSize: by.size, Groups: len(s.groups), FullGroups: full,
+						Source: s.id, Group: g.Group, BlockSize: by.size, Pairs: by.variant.Pairs, Groups: len(s.groups), FullGroups: full,
 					}})
 				}
 				views[i].lanes = append(views[i].lanes, lane{ln.ord, ln.tier})

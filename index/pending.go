@@ -55,14 +55,14 @@ func (s *source) join(at place) {
 }
 
 func (s *source) placeParked(p *pending, prev loc) {
-	s.placeRange(prev, p.parent.variant, s.f.keyAt(prev), p.locals, p.cut.size/p.cut.variant.Unit, func(from, to int, locOf func(int) loc) {
+	s.placeRange(prev, p.parent.variant, s.f.keyAt(prev), p.locals, p.cut.size/p.cut.variant.Unit, func(from, to int, ends blockEnds) {
 		for i := from; i < to; i++ {
 			h := p.hashes[i]
 			v := s.names.get(h)
 			if p.gone != nil && p.gone[i] && (s.hasKeyIn(h, v, p.parent.variant) || s.parkedAnew(place{h, p.parent.variant})) {
 				continue // it was removed, and then stored as something else
 			}
-			s.name(h, v, locOf(i))
+			s.name(h, v, ends.of(i))
 			s.trimIdle()
 		}
 	})

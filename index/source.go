@@ -269,9 +269,9 @@ func (s *source) storeAt(st *storing, prev loc, variant uint32) {
 	if prev != 0 {
 		key = s.f.keyAt(prev)
 	}
-	s.placeRange(prev, variant, key, c.Locals, c.BlockSize/c.Variant.Unit, func(from, to int, locOf func(int) loc) {
+	s.placeRange(prev, variant, key, c.Locals, c.BlockSize/c.Variant.Unit, func(from, to int, ends blockEnds) {
 		s.names.touch(c.Hashes[from:to])
-		s.storePiece(st, from, to, locOf)
+		s.storePiece(st, from, to, ends)
 		if len(s.waiting) > 0 {
 			for _, h := range c.Hashes[from:to] {
 				s.join(place{h, variant})
@@ -286,7 +286,7 @@ const pieceUnits = 256
 // placeRange places the blocks of a range behind prev, whose key is key, piece
 // by piece. It has f see to the blocks that a piece ends, from one to another,
 // and lets other writers in between.
-func (s *source) placeRange(prev loc, variant uint32, key Key, locals []Local, units int, f func(from, to int, locOf func(int) loc)) {
+func (s *source) placeRange(prev loc, variant uint32, key Key, locals []Local, units int, f func(from, to int, ends blockEnds)) {
 	if prev != 0 {
 		s.f.ref(prev) // not to lose it to the writers that are let in
 	}
@@ -308,8 +308,7 @@ func (s *source) placeRange(prev loc, variant uint32, key Key, locals []Local, u
 		s.f.ref(last)
 		from, to := at/units, (at+len(keys))/units
 		if to > from {
-			first := at
-			f(from, to, func(i int) loc { return locs[(i+1)*units-1-first] })
+			f(from, to, blockEnds{locs, units, at})
 		}
 		if prev != 0 {
 			s.f.unref(prev)
@@ -321,6 +320,15 @@ func (s *source) placeRange(prev loc, variant uint32, key Key, locals []Local, u
 		s.f.unref(prev)
 	}
 }
+
+// blockEnds are the locs of a piece of a range, which begins at unit first.
+type blockEnds struct {
+	locs         []loc
+	units, first int // a block has units of them
+}
+
+// of returns where block i of the range ends.
+func (e blockEnds) of(i int) loc { return e.locs[(i+1)*e.units-1-e.first] }
 
 // room is the memory of a placeRange. Joining nests them, and others need theirs
 // while one lets them in.
@@ -345,18 +353,18 @@ func (md *model) giveRoom(r *room) {
 	}
 }
 
-// storePiece names blocks of a store, which end at the locs of locOf, and has
-// them held.
+// storePiece names blocks of a store, which end at ends, and has them
+// held.
 //
 // Nearly all blocks are new to the source. So those that share a slab are given
 // plain names one after the other, and the slab is told once.
-func (s *source) storePiece(st *storing, from, to int, locOf func(int) loc) {
+func (s *source) storePiece(st *storing, from, to int, ends blockEnds) {
 	for from < to {
-		id := locOf(from).slab()
+		id := ends.of(from).slab()
 		mine := s.slotsOf(id)
 		var plain, refs uint32
 		for i := from; i < to; i++ {
-			l := locOf(i)
+			l := ends.of(i)
 			bit := uint32(1) << l.slot()
 			if l.slab() != id || (mine|plain)&bit != 0 || s.shared != nil || st.nothing || s.names.add(st.c.Hashes[i], value(l)) != 0 {
 				break
@@ -372,7 +380,7 @@ func (s *source) storePiece(st *storing, from, to int, locOf func(int) loc) {
 			continue
 		}
 		h := st.c.Hashes[from]
-		s.hold(st, from, h, s.name(h, s.names.get(h), locOf(from)))
+		s.hold(st, from, h, s.name(h, s.names.get(h), ends.of(from)))
 		s.trimIdle()
 		from++
 	}

@@ -1082,7 +1082,7 @@ var cases = []testCase{
 		c := newChain(1, 4)
 		at := func(stream string, epoch, next uint64, ch index.Change) index.Applied {
 			t.Helper()
-			done, err := t.ix.Apply(ctx, podA, index.Cursor{Stream: stream, Epoch: epoch, Next: next}, []index.Change{ch})
+			done, err := t.ix.Apply(ctx, podA, index.Cursor{Stream: stream, Epoch: epoch, Next: next, Time: float64(next) / 2}, []index.Change{ch})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -1092,7 +1092,7 @@ var cases = []testCase{
 			t.Errorf("first: %+v", got)
 		}
 		for _, next := range []uint64{5, 4, 1} {
-			if got := at("s", 0, next, c.remove(0)); !got.Duplicate || got.Cursor.Next != 5 {
+			if got := at("s", 0, next, c.remove(0)); !got.Duplicate || got.Cursor.Next != 5 || got.Cursor.Time != 2.5 {
 				t.Errorf("again at %d: %+v", next, got)
 			}
 		}
