@@ -12,8 +12,10 @@ import (
 )
 
 // ErrMalformed is wrapped by every error about a payload that cannot be read.
-// Nothing of such a payload may be applied.
+// Nothing of such a payload may be applied. [ReasonOf] tells why.
 var ErrMalformed = errors.New("events: malformed payload")
+
+func malformed(err error) error { return fmt.Errorf("%w: %w", ErrMalformed, err) }
 
 // Kind is what an Event says.
 type Kind uint8
@@ -32,7 +34,7 @@ type Batch struct {
 	Rank    int     // data-parallel rank; 0 if HasRank is false
 	HasRank bool
 	Events  []Event
-	Unknown int // events of kinds that are not known: skipped
+	Unknown int // events of kinds that are not known, or about layers that are not scored: skipped
 
 	events []Event // the memory of Events, zero behind its length
 
@@ -53,30 +55,37 @@ const recentBits = 5
 type Event struct {
 	Kind Kind
 
+	HasParent bool // Parent is set
+	HasExtra  bool // Extra was sent
+	// Pairs: Tokens holds EAGLE pairs [t0, t1], [t1, t2] ... flattened.
+	Pairs bool
+	// Reused: the event says that it announces what was there already.
+	Reused bool
+
 	// Hashes are the engine's names of the blocks: integers as their 64 bits,
 	// byte strings folded to their last 8 bytes.
 	Hashes []uint64
 	// Parent is the hash of the block before the range of a Stored event.
-	Parent    uint64
-	HasParent bool
+	Parent uint64
 	// Tokens of the whole range, in a Stored event; it may be empty (a tier
 	// update), and longer than Hashes*BlockSize (a masked group).
-	Tokens []uint32
-	// Pairs: Tokens holds EAGLE pairs [t0, t1], [t1, t2] ... flattened.
-	Pairs     bool
+	Tokens    []uint32
 	BlockSize int // tokens; 0 if not told
 
 	// Adapter is lora_name, or lora_id in decimal where no name was sent.
 	Adapter string
+	// Salt is cache_salt where the event has a field for it (SGLang); vLLM puts
+	// it into Extra.
+	Salt string
 	// Medium is the tier as the engine spells it; "" means gpu.
 	Medium string
 	// Extra are the extra hash keys of the blocks, in order of Block. HasExtra
 	// tells that they were sent, if only to say that there are none. Without it
 	// salts and media are hidden, except where there is nothing to hide: vLLM
 	// leaves the keys out of an event without hashes (all blocks masked).
-	// Connectors never send them in their tier updates.
-	Extra    []ExtraKey
-	HasExtra bool
+	// Connectors never send them in their tier updates. Nor does SGLang ever: it
+	// has Salt, and its media are in the tokens.
+	Extra []ExtraKey
 
 	Group     int    // KV cache group, 0 if not told
 	GroupKind string // kv_cache_spec_kind, "" if not told
@@ -84,8 +93,6 @@ type Event struct {
 
 	Locality  string // "LOCAL", "REMOTE" or ""
 	Ownership string
-	// Reused: the event says that it announces what was there already.
-	Reused bool
 	// Remaining has the copies left for each removed hash, if it was sent.
 	Remaining []uint32
 }
@@ -95,13 +102,13 @@ type Event struct {
 func (b *Batch) Validate() error {
 	switch {
 	case b == nil:
-		return fmt.Errorf("%w: no batch", ErrMalformed)
+		return malformed(faultf(ReasonMissing, "no batch"))
 	case b.Rank < 0 || b.Rank > maxRank:
-		return fmt.Errorf("%w: rank %d is not in 0..%d", ErrMalformed, b.Rank, maxRank)
+		return malformed(faultf(ReasonType, "rank %d is not in 0..%d", b.Rank, maxRank))
 	}
 	for i := range b.Events {
 		if err := b.Events[i].validate(); err != nil {
-			return fmt.Errorf("%w: event %d: %w", ErrMalformed, i, err)
+			return malformed(fmt.Errorf("event %d: %w", i, err))
 		}
 	}
 	return nil
@@ -110,19 +117,19 @@ func (b *Batch) Validate() error {
 func (e *Event) validate() error {
 	switch {
 	case e.Kind < Stored || e.Kind > Cleared:
-		return fmt.Errorf("unknown kind %d", e.Kind)
+		return faultf(ReasonType, "unknown kind %d", e.Kind)
 	case e.BlockSize < 0 || e.BlockSize > maxBlockSize:
-		return fmt.Errorf("block size %d is not in 0..%d", e.BlockSize, maxBlockSize)
+		return faultf(ReasonType, "block size %d is not in 0..%d", e.BlockSize, maxBlockSize)
 	case e.Group < 0 || e.Group > maxGroup:
-		return fmt.Errorf("group %d is not in 0..%d", e.Group, maxGroup)
+		return faultf(ReasonType, "group %d is not in 0..%d", e.Group, maxGroup)
 	case e.Pairs && len(e.Tokens)%2 != 0:
-		return fmt.Errorf("%d tokens are not pairs", len(e.Tokens))
+		return faultf(ReasonContradiction, "%d tokens are not pairs", len(e.Tokens))
 	case e.Remaining != nil && len(e.Remaining) != len(e.Hashes):
-		return fmt.Errorf("%d remaining counts for %d hashes", len(e.Remaining), len(e.Hashes))
+		return faultf(ReasonContradiction, "%d remaining counts for %d hashes", len(e.Remaining), len(e.Hashes))
 	}
 	for i, k := range e.Extra {
 		if k.Block < 0 || k.Block >= len(e.Hashes) || i > 0 && k.Block < e.Extra[i-1].Block {
-			return fmt.Errorf("extra key %d of block %d, of %d hashes, in order of block", i, k.Block, len(e.Hashes))
+			return faultf(ReasonContradiction, "extra key %d of block %d, of %d hashes, in order of block", i, k.Block, len(e.Hashes))
 		}
 	}
 	return e.checkBlocks()
@@ -139,11 +146,11 @@ func (e *Event) checkBlocks() error {
 	}
 	switch {
 	case e.BlockSize == 0:
-		return fmt.Errorf("%d tokens without a block_size", n)
+		return faultf(ReasonMissing, "%d tokens without a block_size", n)
 	case n%e.BlockSize != 0:
-		return fmt.Errorf("%d tokens are not a multiple of block_size %d", n, e.BlockSize)
+		return faultf(ReasonContradiction, "%d tokens are not a multiple of block_size %d", n, e.BlockSize)
 	case len(e.Hashes) > n/e.BlockSize:
-		return fmt.Errorf("%d hashes for %d blocks", len(e.Hashes), n/e.BlockSize)
+		return faultf(ReasonContradiction, "%d hashes for %d blocks", len(e.Hashes), n/e.BlockSize)
 	}
 	return nil
 }
@@ -166,38 +173,4 @@ type ExtraKey struct {
 	Kind  ExtraKind
 	Text  string // of ExtraText, ExtraMedia; the raw bytes of ExtraBytes, ExtraOpaque
 	Int   int64  // of ExtraInt; of ExtraMedia: first token of the item less the block's, may be negative
-}
-
-// Message is one message of a transport.
-type Message struct {
-	Pod   string
-	Model string
-	// Stream names the endpoint or topic whose sequence numbers these are.
-	Stream string
-	Seq    uint64
-	// Payload is the batch as the engine published it. The rank is in it.
-	Payload []byte
-	// Reconnected tells that the connection was lost between the previous
-	// message of the stream and this one. It proves nothing: whether something
-	// was missed shows by the numbers.
-	Reconnected bool
-}
-
-// Gap is a run of sequence numbers that never came. The zero Gap is none.
-type Gap struct {
-	From, To uint64 // both inclusive
-	Lost     bool   // there is a gap
-}
-
-// Receipt says what became of a Message.
-type Receipt struct {
-	Applied   bool
-	Duplicate bool
-	Gap       Gap
-	Restarted bool // the engine had started anew: all that its ranks held was dropped
-}
-
-// Sink takes the messages of a transport.
-type Sink interface {
-	IngestMessage(Message) (Receipt, error)
 }

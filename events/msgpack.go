@@ -2,7 +2,6 @@ package events
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math"
 )
@@ -52,9 +51,9 @@ var leads = [32]struct {
 }
 
 var (
-	errEnds     = errors.New("the payload ends here")
-	errReserved = errors.New("the reserved byte 0xc1")
-	errDepth    = fmt.Errorf("nested more than %d deep", maxDepth)
+	errEnds     = faultf(ReasonTruncated, "the payload ends here")
+	errReserved = faultf(ReasonEncoding, "the reserved byte 0xc1")
+	errDepth    = faultf(ReasonLimit, "nested more than %d deep", maxDepth)
 )
 
 // A cursor reads the items of a MessagePack object one after the other
@@ -145,7 +144,7 @@ func (c *cursor) sized(f form, n uint64) (form, uint64, error) {
 }
 
 func (c *cursor) tooLong(f form, n uint64) error {
-	return fmt.Errorf("%s of length %d, with %d bytes left", f, n, c.left())
+	return faultf(ReasonTruncated, "%s of length %d, with %d bytes left", f, n, c.left())
 }
 
 // bytes reads the n bytes of a str, bin or ext whose head has been read. They
@@ -172,9 +171,18 @@ func (c *cursor) str() ([]byte, error) {
 		return nil, err
 	}
 	if f != formStr {
-		return nil, fmt.Errorf("%s is not a string", describe(f, n))
+		return nil, faultf(ReasonType, "%s is not a string", describe(f, n))
 	}
 	return c.bytes(n), nil
+}
+
+// at reads the bytes of item if they are the next.
+func (c *cursor) at(item string) bool {
+	if c.left() < len(item) || string(c.data[c.off:c.off+len(item)]) != item {
+		return false
+	}
+	c.off += len(item)
+	return true
 }
 
 // isNil reads a nil if there is one.
@@ -205,7 +213,7 @@ func (c *cursor) array() (int, error) {
 		return 0, err
 	}
 	if f != formArray {
-		return 0, fmt.Errorf("%s is not a list", describe(f, n))
+		return 0, faultf(ReasonType, "%s is not a list", describe(f, n))
 	}
 	return int(n), nil
 }
@@ -233,7 +241,7 @@ func (c *cursor) tokens(dst []uint32) (int, error) {
 			return i, err
 		}
 		if f != formInt || bits > math.MaxUint32 {
-			return i, fmt.Errorf("%s is not a token id", describe(f, bits))
+			return i, faultf(ReasonType, "%s is not a token id", describe(f, bits))
 		}
 		dst[i] = uint32(bits)
 		off = c.off
@@ -272,11 +280,6 @@ var shortBits = func() (b [256]struct {
 // and why.
 func (c *cursor) hashes(dst []uint64) (int, error) {
 	for i := range dst {
-		if c.left() > 8 && c.data[c.off] == 0xcf {
-			dst[i] = binary.BigEndian.Uint64(c.data[c.off+1:])
-			c.off += 9
-			continue
-		}
 		h, err := c.hash()
 		if err != nil {
 			return i, err
@@ -286,8 +289,18 @@ func (c *cursor) hashes(dst []uint64) (int, error) {
 	return len(dst), nil
 }
 
+// wide has a bit for each lead byte from 0xcf on behind which an integer lies in
+// 64 bits: one without and one with a sign.
+const wide = 1 | 1<<(0xd3-0xcf)
+
 // hash reads one name of a block.
 func (c *cursor) hash() (uint64, error) {
+	// The sign of an integer is as good as random: no branch may depend on it.
+	if c.left() > 8 && uint(wide)>>(c.data[c.off]-0xcf)&1 != 0 {
+		h := binary.BigEndian.Uint64(c.data[c.off+1:])
+		c.off += 9
+		return h, nil
+	}
 	f, n, err := c.next()
 	if err != nil {
 		return 0, err
@@ -298,11 +311,11 @@ func (c *cursor) hash() (uint64, error) {
 	case formBin:
 		b := c.bytes(n)
 		if n < 8 {
-			return 0, fmt.Errorf("%d bytes are too few for a hash", n)
+			return 0, faultf(ReasonType, "%d bytes are too few for a hash", n)
 		}
 		return binary.BigEndian.Uint64(b[n-8:]), nil
 	}
-	return 0, fmt.Errorf("%s is not a hash", describe(f, n))
+	return 0, faultf(ReasonType, "%s is not a hash", describe(f, n))
 }
 
 // skip reads an item of any form and all that is in it.

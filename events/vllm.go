@@ -1,7 +1,7 @@
 package events
 
 import (
-	"errors"
+	"bytes"
 	"fmt"
 	"math"
 	"slices"
@@ -54,6 +54,9 @@ import (
 //
 // The versions are hints: the form is decided by the types that are met, event
 // by event. What is behind the last position or under another key is skipped.
+// sglang.go has what SGLang's events have besides. LMCache and Mooncake inside
+// vLLM, Dynamo's consolidator and TensorRT-LLM's publisher (PR 17023) send these
+// forms too.
 
 // Limits on what one payload may hold. They bound the memory of a Batch to a
 // few hundred MB, whatever a pod sends, and leave room for the largest batch
@@ -70,6 +73,13 @@ const (
 	maxHashes = 1 << 22
 	// maxExtra: an adapter for each block of 16 tokens, and media besides.
 	maxExtra = 1 << 21
+	// minExtraBytes is what an extra key takes of a payload at the least: a name
+	// of a letter, and its share of its block's hash and list. A key of a byte
+	// would cost 40 times that in memory.
+	minExtraBytes = 4
+	// minEventBytes is the shortest event of a known kind: a BlockRemoved with
+	// nothing but an empty list of hashes.
+	minEventBytes = len("\x92\xacBlockRemoved\x90")
 
 	// maxRank: rank r publishes on port + r.
 	maxRank = math.MaxUint16
@@ -87,13 +97,17 @@ const (
 // has not met lately: tiers, kinds of groups and a few dozen adapters, salts
 // and media cost nothing.
 //
-// Decode reads the batches of vLLM since 0.9.0 in every published form. It
+// Decode reads the batches of vLLM since 0.9.0 and of SGLang since its first, of
+// May 2025, in every published form, which it tells by what is in each event. It
 // skips fields that it does not know, and events of kinds that it does not
 // know, which it counts in b.Unknown. Everything else that it cannot read is an
-// error that wraps [ErrMalformed], says what is wrong where, and leaves b
-// empty: a payload of more than 64 MiB, fields of another type than vLLM's,
-// events that contradict themselves (more hashes than blocks, half a block),
-// repeated keys, bytes behind the batch.
+// error that wraps [ErrMalformed], says what is wrong where, has a [Reason], and
+// leaves b empty: a payload of more than 64 MiB, fields of another type than the
+// engines', events that contradict themselves (more hashes than blocks, half a
+// block), repeated keys, bytes behind the batch.
+//
+// For a payload of n bytes, whatever they are, Decode allocates at most 64*n
+// bytes, and 16 KiB for an error.
 //
 // Decode is safe for concurrent use on different batches.
 func Decode(payload []byte, b *Batch) error {
@@ -101,7 +115,7 @@ func Decode(payload []byte, b *Batch) error {
 	d := decoder{cursor: cursor{data: payload}, b: b}
 	if err := d.batch(); err != nil {
 		b.reset()
-		return fmt.Errorf("%w: %w", ErrMalformed, err)
+		return malformed(err)
 	}
 	b.Events = tail(b.events, 0)
 	return nil
@@ -117,16 +131,12 @@ func (b *Batch) reset() {
 	b.hashes, b.tokens, b.counts = b.hashes[:0], b.tokens[:0], b.counts[:0]
 }
 
-// event appends an event. The events behind len(b.events) are always zero.
-func (b *Batch) event(k Kind) *Event {
-	n := len(b.events)
-	if n < cap(b.events) {
-		b.events = b.events[:n+1]
-	} else {
-		b.events = append(b.events, Event{})
-	}
-	b.events[n].Kind = k
-	return &b.events[n]
+// dropEvent takes the last event for one of an unknown kind.
+func (b *Batch) dropEvent() {
+	n := len(b.events) - 1
+	b.events[n] = Event{}
+	b.events = b.events[:n]
+	b.Unknown++
 }
 
 // maxRecent is the longest string worth remembering: an identifier, not a text.
@@ -160,8 +170,9 @@ func (b *Batch) text(raw []byte) (string, error) {
 	return s, nil
 }
 
-// usual returns the strings that vLLM itself puts into events: its media, its
-// kinds of groups (vllm/v1/kv_cache_interface.py) and localities.
+// usual returns the strings that engines themselves put into events: their
+// media, and vLLM's kinds of groups (vllm/v1/kv_cache_interface.py) and
+// localities.
 func usual(raw []byte) (string, bool) {
 	switch string(raw) {
 	case "":
@@ -178,6 +189,12 @@ func usual(raw []byte) (string, bool) {
 		return "FS", true
 	case "OBJ":
 		return "OBJ", true
+	case "CPU_PINNED":
+		return "CPU_PINNED", true
+	case "DISK":
+		return "DISK", true
+	case "EXTERNAL":
+		return "EXTERNAL", true
 	case "LOCAL":
 		return "LOCAL", true
 	case "REMOTE":
@@ -226,8 +243,11 @@ const (
 	fieldOrigin
 	fieldRemaining
 	fieldCacheSalt
+	fieldComponent
+	fieldComponents
 	fieldType
 	fieldUnknown
+	fieldNameOrMap // in an array: lora_name, or SGLang's map
 )
 
 // fieldNames must agree with fieldOf.
@@ -237,8 +257,28 @@ var fieldNames = [...]string{
 	fieldLoraName: "lora_name", fieldExtraKeys: "extra_keys", fieldGroup: "group_idx",
 	fieldGroupKind: "kv_cache_spec_kind", fieldWindow: "kv_cache_spec_sliding_window",
 	fieldLocality: "locality", fieldOwnership: "ownership", fieldOrigin: "origin",
-	fieldRemaining: "remaining_copy_counts", fieldCacheSalt: "cache_salt", fieldType: "type",
+	fieldRemaining: "remaining_copy_counts", fieldCacheSalt: "cache_salt",
+	fieldComponent: "component_type", fieldComponents: "component_types", fieldType: "type",
+	fieldNameOrMap: "lora_name",
 }
+
+// What engines write: the names in the short form of a str, and the type first.
+var (
+	writtenFields = func() (w [fieldUnknown]string) {
+		for f := range w {
+			w[f] = shortStr(fieldNames[f])
+		}
+		return w
+	}()
+	writtenTypes = [...]string{
+		Stored:  writtenFields[fieldType] + shortStr(kinds[Stored].name),
+		Removed: writtenFields[fieldType] + shortStr(kinds[Removed].name),
+		Cleared: writtenFields[fieldType] + shortStr(kinds[Cleared].name),
+	}
+)
+
+// shortStr is a str of less than 32 bytes as it is written.
+func shortStr(s string) string { return string([]byte{0xa0 | byte(len(s))}) + s }
 
 func fieldOf(key []byte) field {
 	switch string(key) {
@@ -274,6 +314,10 @@ func fieldOf(key []byte) field {
 		return fieldRemaining
 	case "cache_salt":
 		return fieldCacheSalt
+	case "component_type":
+		return fieldComponent
+	case "component_types":
+		return fieldComponents
 	case "type":
 		return fieldType
 	}
@@ -285,54 +329,83 @@ type fieldSet uint32
 
 func (s fieldSet) has(f field) bool { return s>>f&1 != 0 }
 
-// kinds says how each Kind is written; the zero Kind stands for those that are
-// not known.
-var kinds = [...]struct {
+// A layout says how an event is written.
+type layout struct {
 	name       string
 	positional []field  // the fields of the array form
+	required   int      // the array form has that many of them at least
+	order      []field  // the fields of the map form as they are written
 	known      fieldSet // the keys of the map form
-	required   int      // the array form has that many fields at least
 	always     fieldSet // the map form has these
-}{
+	varying    fieldSet // what differs from event to event, and the type: these come first
+}
+
+// kinds has the layout of each Kind; the zero Kind stands for those that are
+// not known.
+var kinds = [...]layout{
 	0: {name: "event of an unknown kind", known: 1 << fieldType},
 	Stored: {
 		name: "BlockStored",
 		positional: []field{
 			fieldHashes, fieldParent, fieldTokens, fieldBlockSize, fieldLoraID, fieldMedium,
+			fieldNameOrMap, fieldExtraKeys, fieldGroup, fieldGroupKind, fieldWindow,
+		},
+		order: []field{
+			fieldHashes, fieldParent, fieldTokens, fieldBlockSize, fieldLoraID, fieldMedium,
 			fieldLoraName, fieldExtraKeys, fieldGroup, fieldGroupKind, fieldWindow,
+			fieldLocality, fieldOwnership,
 		},
 		known:    (1<<fieldUnknown - 1) &^ (1 << fieldRemaining),
 		required: 4,
 		always:   1<<fieldHashes | 1<<fieldTokens,
+		varying:  1<<fieldType | 1<<fieldHashes | 1<<fieldParent | 1<<fieldTokens,
 	},
 	Removed: {
 		name:       "BlockRemoved",
 		positional: []field{fieldHashes, fieldMedium, fieldGroup},
+		order:      []field{fieldHashes, fieldMedium, fieldGroup, fieldLocality, fieldOwnership},
 		known: 1<<fieldType | 1<<fieldHashes | 1<<fieldMedium | 1<<fieldGroup |
-			1<<fieldLocality | 1<<fieldOwnership | 1<<fieldRemaining,
+			1<<fieldLocality | 1<<fieldOwnership | 1<<fieldRemaining | 1<<fieldComponent,
 		required: 1,
 		always:   1 << fieldHashes,
+		varying:  1<<fieldType | 1<<fieldHashes,
 	},
 	Cleared: {name: "AllBlocksCleared", known: 1 << fieldType},
 }
 
-var errUTF8 = errors.New("a string that is not UTF-8")
+var errUTF8 = faultf(ReasonEncoding, "a string that is not UTF-8")
 
 // A decoder reads one payload into b.
 type decoder struct {
 	cursor
 	b *Batch
 
+	rest int // events that are still to come, and the one that is being read
+
 	// Of the event that is being read:
 	e       *Event // nil if its kind is not known
+	aside   bool   // it is about other layers than those of full attention
 	loraID  form   // formInt, formNegative, or formInvalid if none was sent
 	lora    uint64
 	entries int // of extra_keys, if e.HasExtra
+	ending  ending
+
+	endings [Cleared + 1]ending // the latest of each kind
+}
+
+// An ending is what follows the varying fields of an event: its block size,
+// adapter, medium, group ... In most batches it is the same, byte for byte, in
+// all events of a kind, which is as fast to see as one of its fields is to read.
+type ending struct {
+	fields     int // items of an array or pairs of a map: the same bytes are as many of both only if there are none
+	start, end int // in the payload; both 0 if there is none
+	event      int // index in Batch.events of one that has it
+	entries    int // of its extra_keys
 }
 
 func (d *decoder) batch() error {
 	if len(d.data) > maxPayload {
-		return fmt.Errorf("%d bytes are more than %d", len(d.data), maxPayload)
+		return faultf(ReasonLimit, "%d bytes are more than %d", len(d.data), maxPayload)
 	}
 	f, n, err := d.next()
 	switch {
@@ -340,14 +413,14 @@ func (d *decoder) batch() error {
 	case f == formArray && n >= 2:
 		err = d.batchArray(int(n))
 	case f == formArray:
-		err = fmt.Errorf("a list of length %d is not a batch", n)
+		err = faultf(ReasonMissing, "a list of length %d is not a batch", n)
 	case f == formMap:
 		err = d.batchMap(int(n))
 	default:
-		err = fmt.Errorf("%s is not a batch", describe(f, n))
+		err = faultf(ReasonType, "%s is not a batch", describe(f, n))
 	}
 	if err == nil && d.left() > 0 {
-		err = fmt.Errorf("%d bytes behind the batch", d.left())
+		err = faultf(ReasonEncoding, "%d bytes behind the batch", d.left())
 	}
 	return err
 }
@@ -369,36 +442,45 @@ func (d *decoder) batchArray(n int) error {
 }
 
 func (d *decoder) batchMap(n int) error {
-	var seenTime, seenEvents, seenRank bool
+	const ts, events, rank, unknown = 0, 1, 2, 3
+	var seen [4]bool
 	for range n {
 		key, err := d.str()
 		if err != nil {
 			return fmt.Errorf("key: %w", err)
 		}
-		var seen *bool
+		f := unknown
 		switch string(key) {
 		case "ts":
-			seen, err = &seenTime, d.time()
+			f = ts
 		case "events":
-			seen, err = &seenEvents, d.events()
+			f = events
 		case "data_parallel_rank":
-			seen, err = &seenRank, d.rank()
-		default:
+			f = rank
+		}
+		if f != unknown && seen[f] {
+			return faultf(ReasonContradiction, "the key %s is repeated", key)
+		}
+		seen[f] = true
+		switch f {
+		case ts:
+			err = d.time()
+		case events:
+			err = d.events()
+		case rank:
+			err = d.rank()
+		case unknown:
 			if !utf8.Valid(key) {
 				return fmt.Errorf("key: %w", errUTF8)
 			}
-			seen, err = new(bool), d.skip()
+			err = d.skip()
 		}
 		if err != nil {
 			return err
 		}
-		if *seen {
-			return fmt.Errorf("the key %s is repeated", key)
-		}
-		*seen = true
 	}
-	if !seenEvents {
-		return errors.New("a batch without events")
+	if !seen[events] {
+		return faultf(ReasonMissing, "a batch without events")
 	}
 	return nil
 }
@@ -420,7 +502,7 @@ func (d *decoder) time() error {
 	case formNegative:
 		d.b.Time = float64(int64(bits))
 	default:
-		return fmt.Errorf("ts: %s is not a time", describe(f, bits))
+		return faultf(ReasonType, "ts: %s is not a time", describe(f, bits))
 	}
 	return nil
 }
@@ -446,6 +528,7 @@ func (d *decoder) events() error {
 		return fmt.Errorf("events: %w", err)
 	}
 	for i := range n {
+		d.rest = n - i
 		if err := d.event(); err != nil {
 			return fmt.Errorf("event %d: %w", i, err)
 		}
@@ -464,13 +547,13 @@ func (d *decoder) event() error {
 	case formMap:
 		return d.eventMap(int(n))
 	}
-	return fmt.Errorf("%s is not an event", describe(f, n))
+	return faultf(ReasonType, "%s is not an event", describe(f, n))
 }
 
 // eventArray reads the array form: the name of the kind and n-1 fields.
 func (d *decoder) eventArray(n int) error {
 	if n == 0 {
-		return errors.New("an empty list is not an event")
+		return faultf(ReasonMissing, "an empty list is not an event")
 	}
 	k, err := d.kind()
 	if err != nil {
@@ -478,24 +561,34 @@ func (d *decoder) eventArray(n int) error {
 	}
 	n--
 	d.begin(k)
-	kind := &kinds[k]
-	if n < kind.required {
-		return fmt.Errorf("%s: %d fields are too few", kind.name, n)
+	if n < kinds[k].required {
+		return faultf(ReasonMissing, "%s: %d fields are too few", kinds[k].name, n)
 	}
-	read := kind.positional[:min(n, len(kind.positional))]
-	for _, f := range read {
-		if err := d.value(f); err != nil {
-			return fmt.Errorf("%s: %s: %w", kind.name, fieldNames[f], err)
-		}
-	}
-	err = d.skipItems(n - len(read))
+	err = d.items(&kinds[k], n)
 	if err == nil {
 		err = d.end()
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", kind.name, err)
+		return fmt.Errorf("%s: %w", kinds[k].name, err)
 	}
 	return nil
+}
+
+// items reads n items of an array: the values of the fields that have a
+// position.
+func (d *decoder) items(l *layout, n int) error {
+	read := l.positional[:min(n, len(l.positional))]
+	seen := fieldSet(1 << fieldType)
+	for i, f := range read {
+		if err := d.value(f); err != nil {
+			return fmt.Errorf("%s: %w", fieldNames[f], err)
+		}
+		seen |= 1 << f
+		if seen == l.varying && d.repeats(ending{fields: n - i - 1, start: d.off}) {
+			return nil
+		}
+	}
+	return d.skipItems(n - len(read))
 }
 
 // eventMap reads the map form, of n keys in any order.
@@ -516,13 +609,13 @@ func (d *decoder) eventMap(n int) error {
 	} else {
 		d.off = start
 	}
-	if err := d.pairs(&kinds[k].known, n, &seen); err != nil {
+	if err := d.pairs(&kinds[k], n, &seen); err != nil {
 		return fmt.Errorf("%s: %w", kinds[k].name, err)
 	}
 	if missing := kinds[k].always &^ seen; missing != 0 {
 		for f := range fieldUnknown {
 			if missing.has(f) {
-				return fmt.Errorf("%s: %s is missing", kinds[k].name, fieldNames[f])
+				return faultf(ReasonMissing, "%s: %s is missing", kinds[k].name, fieldNames[f])
 			}
 		}
 	}
@@ -535,6 +628,11 @@ func (d *decoder) eventMap(n int) error {
 // findType reads the pairs of a map up to its type, the pair number at. Without
 // a type it reads all n and returns n.
 func (d *decoder) findType(n int) (k Kind, at int, err error) {
+	for k := Stored; n > 0 && k <= Cleared; k++ {
+		if d.at(writtenTypes[k]) {
+			return k, 0, nil
+		}
+	}
 	for at = range n {
 		f, err := d.key()
 		if err != nil {
@@ -552,28 +650,65 @@ func (d *decoder) findType(n int) (k Kind, at int, err error) {
 }
 
 // pairs reads n pairs of a map: the values of the known fields, which it adds to
-// seen.
-func (d *decoder) pairs(known *fieldSet, n int, seen *fieldSet) error {
-	for range n {
-		f, err := d.key()
-		if err != nil {
-			return err
+// seen. Engines write them in order, but for those that they leave out.
+func (d *decoder) pairs(l *layout, n int, seen *fieldSet) error {
+	order := l.order
+	for i := range n {
+		var f field
+		if len(order) > 0 && d.at(writtenFields[order[0]]) {
+			f, order = order[0], order[1:]
+		} else {
+			var err error
+			if f, err = d.key(); err != nil {
+				return err
+			}
+			order = order[1+slices.Index(order, f):]
 		}
-		if !known.has(f) {
+		if !l.known.has(f) {
 			if err := d.skip(); err != nil {
 				return err
 			}
 			continue
 		}
 		if seen.has(f) {
-			return fmt.Errorf("the key %s is repeated", fieldNames[f])
+			return faultf(ReasonContradiction, "the key %s is repeated", fieldNames[f])
 		}
 		*seen |= 1 << f
 		if err := d.value(f); err != nil {
 			return fmt.Errorf("%s: %w", fieldNames[f], err)
 		}
+		if *seen == l.varying && d.repeats(ending{fields: n - i - 1, start: d.off}) {
+			return nil
+		}
 	}
 	return nil
+}
+
+// repeats reads the ending that begins here if it is the latest of the kind.
+func (d *decoder) repeats(here ending) bool {
+	last := &d.endings[d.e.Kind]
+	if last.start == 0 || last.fields != here.fields ||
+		!bytes.HasPrefix(d.data[d.off:], d.data[last.start:last.end]) {
+		d.ending = here
+		return false
+	}
+	d.off += last.end - last.start
+	e, like := d.e, &d.b.events[last.event]
+	e.BlockSize, e.Adapter, e.Salt, e.Medium = like.BlockSize, like.Adapter, like.Salt, like.Medium
+	e.Group, e.GroupKind, e.Window = like.Group, like.GroupKind, like.Window
+	e.Locality, e.Ownership, e.Reused = like.Locality, like.Ownership, like.Reused
+	e.HasExtra, d.entries = like.HasExtra, last.entries
+	return true
+}
+
+// remember keeps the ending that has been read, if other events can have it
+// too: what lies in slices is each event's own.
+func (d *decoder) remember() {
+	if d.ending.start == 0 || d.e.Extra != nil || d.e.Remaining != nil {
+		return
+	}
+	d.ending.end, d.ending.event, d.ending.entries = d.off, len(d.b.events)-1, d.entries
+	d.endings[d.e.Kind] = d.ending
 }
 
 func (d *decoder) key() (field, error) {
@@ -610,25 +745,40 @@ func (d *decoder) kind() (Kind, error) {
 
 // begin starts an event of a kind.
 func (d *decoder) begin(k Kind) {
-	d.e, d.loraID = nil, formInvalid
+	d.e, d.loraID, d.aside, d.ending = nil, formInvalid, false, ending{}
 	if k == 0 {
 		d.b.Unknown++
 		return
 	}
-	d.e = d.b.event(k)
+	d.e = d.newEvent()
+	d.e.Kind = k
 }
 
-// value reads the value of a field into the event.
+// newEvent appends an event. Those behind len(b.events) are always zero.
+func (d *decoder) newEvent() *Event {
+	b, n := d.b, len(d.b.events)
+	if n == cap(b.events) {
+		// Of the rest, more than fit into the payload can only be of unknown
+		// kinds, which leave nothing.
+		b.events = grow(b.events, min(d.rest, 1+d.left()/minEventBytes), n+d.rest)
+	}
+	b.events = b.events[:n+1]
+	return &b.events[n]
+}
+
+// value reads the value of a field into the event. For all of them but the
+// hashes nil is the same as not to be there.
 func (d *decoder) value(f field) (err error) {
+	if f != fieldHashes && d.isNil() {
+		return nil
+	}
 	e := d.e
 	switch f {
 	case fieldHashes:
 		e.Hashes, err = d.blockHashes()
 	case fieldParent:
-		if !d.isNil() {
-			e.HasParent = true
-			e.Parent, err = d.hash()
-		}
+		e.HasParent = true
+		e.Parent, err = d.hash()
 	case fieldTokens:
 		err = d.tokenIDs()
 	case fieldBlockSize:
@@ -639,6 +789,8 @@ func (d *decoder) value(f field) (err error) {
 		e.Medium, err = d.text()
 	case fieldLoraName:
 		e.Adapter, err = d.text()
+	case fieldNameOrMap:
+		err = d.nameOrMap()
 	case fieldExtraKeys:
 		err = d.extraKeys()
 	case fieldGroup:
@@ -656,11 +808,12 @@ func (d *decoder) value(f field) (err error) {
 	case fieldRemaining:
 		e.Remaining, err = d.remaining()
 	case fieldCacheSalt:
-		// SGLang's events have the names of vLLM's, and this key besides, which
-		// parts chains that vLLM's fields cannot tell apart.
-		if !d.isNil() {
-			err = errors.New("not a field of vLLM's")
-		}
+		e.Salt, err = d.text()
+	case fieldComponent:
+		err = d.component()
+	case fieldComponents:
+		d.aside = true
+		err = d.skip()
 	case fieldType:
 		err = d.skip() // findType has read it
 	}
@@ -670,16 +823,21 @@ func (d *decoder) value(f field) (err error) {
 // end checks what only the whole event can tell.
 func (d *decoder) end() error {
 	e := d.e
-	if e == nil {
+	switch {
+	case e == nil:
+		return nil
+	case d.aside:
+		d.b.dropEvent()
 		return nil
 	}
+	d.remember()
 	switch e.Kind {
 	case Stored:
 		if e.Adapter == "" && d.loraID != formInvalid {
 			e.Adapter = d.adapter()
 		}
 		if e.HasExtra && d.entries != len(e.Hashes) {
-			return fmt.Errorf("extra_keys: %d entries for %d hashes", d.entries, len(e.Hashes))
+			return faultf(ReasonContradiction, "extra_keys: %d entries for %d hashes", d.entries, len(e.Hashes))
 		}
 		return e.checkBlocks()
 	case Removed:
@@ -699,9 +857,7 @@ func (d *decoder) blockHashes() ([]uint64, error) {
 	if err := limit(start+n, maxHashes, "hashes"); err != nil {
 		return nil, err
 	}
-	// Each takes a byte at least, so this grows by no more than 8 times the
-	// bytes that are there.
-	d.b.hashes = slices.Grow(d.b.hashes, n)[:start+n]
+	d.b.hashes = grow(d.b.hashes, n, start+d.left())[:start+n]
 	if i, err := d.hashes(d.b.hashes[start:]); err != nil {
 		return nil, fmt.Errorf("hash %d: %w", i, err)
 	}
@@ -709,9 +865,6 @@ func (d *decoder) blockHashes() ([]uint64, error) {
 }
 
 func (d *decoder) tokenIDs() error {
-	if d.isNil() {
-		return nil
-	}
 	n, err := d.array()
 	if err != nil {
 		return err
@@ -726,7 +879,7 @@ func (d *decoder) tokenIDs() error {
 	if err := limit(start+n*width, maxTokens, "tokens"); err != nil {
 		return err
 	}
-	d.b.tokens = slices.Grow(d.b.tokens, n*width)[:start+n*width]
+	d.b.tokens = grow(d.b.tokens, n*width, start+d.left())[:start+n*width]
 	dst := d.b.tokens[start:]
 	if d.e.Pairs {
 		err = d.tokenPairs(dst)
@@ -741,7 +894,7 @@ func (d *decoder) tokenPairs(dst []uint32) error {
 	for i := 0; i < len(dst); i += 2 {
 		n, err := d.array()
 		if err == nil && n != 2 {
-			err = fmt.Errorf("%d tokens are not a pair", n)
+			err = faultf(ReasonType, "%d tokens are not a pair", n)
 		}
 		if err == nil {
 			_, err = d.tokens(dst[i : i+2])
@@ -753,26 +906,20 @@ func (d *decoder) tokenPairs(dst []uint32) error {
 	return nil
 }
 
-// size reads a number from 0 to most; nil is 0.
+// size reads a number from 0 to most.
 func (d *decoder) size(most uint64) (int, error) {
-	if d.isNil() {
-		return 0, nil
-	}
 	f, n, err := d.next()
 	if err != nil {
 		return 0, err
 	}
 	if f != formInt || n > most {
-		return 0, fmt.Errorf("%s is not a number from 0 to %d", describe(f, n), most)
+		return 0, faultf(ReasonType, "%s is not a number from 0 to %d", describe(f, n), most)
 	}
 	return int(n), nil
 }
 
-// text reads a string; nil is "".
+// text reads a string.
 func (d *decoder) text() (string, error) {
-	if d.isNil() {
-		return "", nil
-	}
 	raw, err := d.str()
 	if err != nil {
 		return "", err
@@ -781,15 +928,12 @@ func (d *decoder) text() (string, error) {
 }
 
 func (d *decoder) adapterID() error {
-	if d.isNil() {
-		return nil
-	}
 	f, n, err := d.next()
 	if err != nil {
 		return err
 	}
 	if f != formInt && f != formNegative {
-		return fmt.Errorf("%s is not an id", describe(f, n))
+		return faultf(ReasonType, "%s is not an id", describe(f, n))
 	}
 	d.loraID, d.lora = f, n
 	return nil
@@ -807,9 +951,6 @@ func (d *decoder) adapter() string {
 }
 
 func (d *decoder) extraKeys() error {
-	if d.isNil() {
-		return nil
-	}
 	n, err := d.array()
 	if err != nil {
 		return err
@@ -833,9 +974,11 @@ func (d *decoder) extraKeysOf(block int) error {
 	if err != nil {
 		return err
 	}
-	if err := limit(len(d.b.extra)+n, maxExtra, "extra keys"); err != nil {
+	most := min(maxExtra, len(d.data)/minExtraBytes)
+	if err := limit(len(d.b.extra)+n, most, "extra keys"); err != nil {
 		return err
 	}
+	d.b.extra = grow(d.b.extra, n, most)
 	for i := range n {
 		key := ExtraKey{Block: block}
 		if err := d.extraKey(&key); err != nil {
@@ -915,7 +1058,7 @@ func (d *decoder) remaining() ([]uint32, error) {
 	start, from := d.off, len(d.b.counts)
 	f, n, err := d.next()
 	if err == nil && f == formArray && from+int(n) <= maxHashes {
-		d.b.counts = slices.Grow(d.b.counts, int(n))
+		d.b.counts = grow(d.b.counts, int(n), from+d.left())
 		counts := d.b.counts[:from+int(n)]
 		if _, err := d.tokens(counts[from:]); err == nil {
 			d.b.counts = counts
@@ -929,9 +1072,22 @@ func (d *decoder) remaining() ([]uint32, error) {
 // limit refuses more than most things.
 func limit(n, most int, things string) error {
 	if n > most {
-		return fmt.Errorf("more than %d %s", most, things)
+		return faultf(ReasonLimit, "more than %d %s", most, things)
 	}
 	return nil
+}
+
+// grow returns s with room for n more, where at most most can ever be needed.
+// It doubles, but not beyond that, so that what one payload makes of s in all
+// its steps is less than three times what it could need.
+func grow[T any](s []T, n, most int) []T {
+	need := len(s) + n
+	if need <= cap(s) {
+		return s
+	}
+	bigger := make([]T, len(s), max(need, min(2*cap(s), most)))
+	copy(bigger, s)
+	return bigger
 }
 
 // tail returns s[start:], nil if that is empty, so that the holder can neither

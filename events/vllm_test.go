@@ -2,6 +2,7 @@ package events_test
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
@@ -25,15 +26,19 @@ import (
 
 var update = flag.Bool("update", false, "write the golden payloads anew")
 
-// A shape is a published form of vLLM's batches.
+// A shape is a published form of batches.
 type shape struct {
+	engine   string // "" is vLLM
 	version  string
 	stored   int // positional fields of a BlockStored; 0: maps
 	removed  int // and of a BlockRemoved
 	rank     bool
 	batchMap bool
-	late     bool // has the fields of maps that were added after the first maps
+	late     bool // has the fields of vLLM's maps that were added after the first maps
+	salted   bool // has SGLang's cache_salt
 }
+
+func (s shape) sglang() bool { return s.engine == "sglang" }
 
 var shapes = []shape{
 	{version: "0.9.0", stored: 5, removed: 1},
@@ -46,6 +51,11 @@ var shapes = []shape{
 	{version: "2026-06", rank: true},
 	{version: "snapshot", rank: true, batchMap: true},
 	{version: "2026-07", rank: true, late: true},
+	{engine: "sglang", version: "2025-05", stored: 5, removed: 1},
+	{engine: "sglang", version: "2025-06", stored: 5, removed: 1, rank: true},
+	{engine: "sglang", version: "2026-02", stored: 6, removed: 2, rank: true},
+	{engine: "sglang", version: "2026-07", stored: 6, removed: 2, rank: true, salted: true},
+	{engine: "sglang", version: "2026-09", rank: true, salted: true},
 }
 
 // pair is a key and its value; pairs are a map that keeps their order.
@@ -127,6 +137,9 @@ func (w writer) event(e events.Event) any {
 		if e.HasParent {
 			parent = w.hash(e.Parent)
 		}
+		if w.sglang() {
+			return w.sglangStored(e, parent)
+		}
 		return w.fields("BlockStored", w.stored, 7, pairs{
 			{"block_hashes", w.hashes(e.Hashes)}, {"parent_block_hash", parent}, {"token_ids", tokenIDs(e)},
 			{"block_size", e.BlockSize}, {"lora_id", loraID}, {"medium", orNil(e.Medium)}, {"lora_name", loraName},
@@ -145,6 +158,19 @@ func (w writer) event(e events.Event) any {
 		})
 	}
 	return w.fields("AllBlocksCleared", 0, 0, nil)
+}
+
+// sglangStored puts the salt into a map behind the last position, or under a key.
+func (w writer) sglangStored(e events.Event, parent any) any {
+	all := pairs{
+		{"block_hashes", w.hashes(e.Hashes)}, {"parent_block_hash", parent}, {"token_ids", tokenIDs(e)}, {"block_size", e.BlockSize}, {"lora_id", nil},
+		{"medium", orNil(e.Medium)}, {"cache_salt", orNil(e.Salt)}, {"session_id", nil},
+	}
+	event := w.fields("BlockStored", w.stored, 5, all)
+	if list, ok := event.([]any); ok && e.Salt != "" {
+		return append(list, w.loose(pairs{{"cache_salt", e.Salt}}))
+	}
+	return event
 }
 
 // fields gives an event its form: positional fields, or in a map the first
@@ -269,6 +295,15 @@ func (s shape) carry(b view) view {
 }
 
 func (s shape) carryEvent(e *events.Event) {
+	if !s.salted {
+		e.Salt = ""
+	}
+	if s.sglang() {
+		e.Adapter, e.Extra, e.HasExtra, e.Group, e.GroupKind, e.Window = "", nil, false, 0, "", 0
+		if e.Kind == events.Removed && s.stored == 0 {
+			e.Remaining = nil
+		}
+	}
 	if !s.late {
 		e.Locality, e.Ownership, e.Reused, e.Remaining = "", "", false, nil
 	}
@@ -331,7 +366,7 @@ var samples = []struct {
 		{Kind: events.Removed, Hashes: []uint64{0xfeed_0000_0000_0001}, Medium: "GPU"},
 		{Kind: events.Cleared},
 	}}},
-	{what: "lora", digest: -1, batch: view{Time: 1_750_000_001, Events: []events.Event{
+	{what: "lora", digest: -1, since: func(s shape) bool { return !s.sglang() }, batch: view{Time: 1_750_000_001, Events: []events.Event{
 		{
 			Kind: events.Stored, Hashes: []uint64{math.MaxUint64, 5}, Tokens: tokensFrom(7, 8), BlockSize: 4, Adapter: "sql-adapter", Medium: "GPU",
 			Extra: []events.ExtraKey{
@@ -341,14 +376,14 @@ var samples = []struct {
 		},
 		{Kind: events.Stored, Hashes: []uint64{6}, Tokens: tokensFrom(9, 4), BlockSize: 4, Adapter: "12", Medium: "GPU"},
 	}}},
-	{what: "digests", digest: 32, since: func(s shape) bool { return s.stored != 5 }, batch: view{
+	{what: "digests", digest: 32, since: func(s shape) bool { return s.stored != 5 && !s.sglang() }, batch: view{
 		Time: 1_750_000_002, HasRank: true, Events: []events.Event{
 			{Kind: events.Stored, Hashes: []uint64{11, 12}, Parent: 10, HasParent: true, Tokens: tokensFrom(0, 32), BlockSize: 16, Medium: "GPU"},
 			{Kind: events.Stored, Hashes: []uint64{12}, BlockSize: 256, Medium: "CPU"},
 			{Kind: events.Removed, Hashes: []uint64{11, 12}, Medium: "CPU"},
 		},
 	}},
-	{what: "hybrid", digest: 0, since: func(s shape) bool { return s.stored == 11 || s.stored == 0 }, batch: view{
+	{what: "hybrid", digest: 0, since: func(s shape) bool { return (s.stored == 11 || s.stored == 0) && !s.sglang() }, batch: view{
 		Time: 1_750_000_003.5, HasRank: true, Events: []events.Event{
 			{
 				Kind: events.Stored, Hashes: []uint64{21}, Tokens: tokensFrom(0, 64), BlockSize: 16, Medium: "GPU", HasExtra: true, Group: 1,
@@ -364,6 +399,28 @@ var samples = []struct {
 			{Kind: events.Removed, Hashes: []uint64{21, 22}, Medium: "GPU", Group: 1, Locality: "REMOTE", Ownership: "peer", Remaining: []uint32{0, 1}},
 		},
 	}},
+	{what: "pages", digest: -1, since: shape.sglang, batch: view{Time: 1_750_000_004, HasRank: true, Events: []events.Event{
+		{Kind: events.Cleared},
+		{Kind: events.Stored, Hashes: []uint64{1 << 63}, Tokens: tokensFrom(0, 1), BlockSize: 1, Medium: "GPU"},
+		{Kind: events.Stored, Hashes: []uint64{2}, Parent: 1 << 63, HasParent: true, Tokens: tokensFrom(1, 1), BlockSize: 1, Medium: "GPU"},
+		{Kind: events.Stored, Hashes: []uint64{3}, Tokens: tokensFrom(0, 1), BlockSize: 1, Medium: "GPU", Salt: "tenant-a"},
+		{Kind: events.Stored, Hashes: []uint64{2}, Tokens: tokensFrom(1, 1), BlockSize: 1, Medium: "CPU_PINNED"},
+		{Kind: events.Removed, Hashes: []uint64{1 << 63}, Medium: "GPU"},
+		{Kind: events.Removed, Hashes: []uint64{2}, Medium: "DISK"},
+		{Kind: events.Removed, Hashes: []uint64{2}, Medium: "EXTERNAL"},
+	}}},
+	{what: "eagle", digest: -1, since: shape.sglang, batch: view{Time: 1_750_000_005, HasRank: true, Events: []events.Event{
+		{Kind: events.Stored, Hashes: []uint64{4, math.MaxUint64}, Tokens: pairsFrom(0, 4), Pairs: true, BlockSize: 2, Medium: "GPU", Salt: "соль"},
+	}}},
+}
+
+// pairsFrom are n EAGLE pairs.
+func pairsFrom(first, n int) (out []uint32) {
+	tokens := tokensFrom(first, n+1)
+	for i := range n {
+		out = append(out, tokens[i], tokens[i+1])
+	}
+	return out
 }
 
 // goldens calls f for every golden payload: its file, what wrote it, what it
@@ -375,7 +432,8 @@ func goldens(f func(file string, w writer, want view)) int {
 			if x.since != nil && !x.since(s) {
 				continue
 			}
-			f(filepath.Join("testdata", "vllm-"+s.version+"-"+x.what+".msgpack"), writer{shape: s, digest: x.digest}, s.carry(x.batch))
+			engine := cmp.Or(s.engine, "vllm")
+			f(filepath.Join("testdata", engine+"-"+s.version+"-"+x.what+".msgpack"), writer{shape: s, digest: x.digest}, s.carry(x.batch))
 			n++
 		}
 	}
@@ -408,7 +466,7 @@ func TestGolden(t *testing.T) {
 			}
 		}
 	})
-	files, err := filepath.Glob("testdata/vllm-*.msgpack")
+	files, err := filepath.Glob("testdata/*.msgpack")
 	if err != nil || len(files) != n {
 		t.Errorf("%d files in testdata, %d payloads (%v)", len(files), n, err)
 	}
@@ -474,10 +532,11 @@ func TestRoundTrip(t *testing.T) {
 		if got := shown(&b); !reflect.DeepEqual(got, want) {
 			t.Fatalf("batch %d, %+v:\n%x\ngot  %+v\nwant %+v", i, s, payload, got, want)
 		}
-		seen[s.version]++
+		checkAccepted(t, payload, &b)
+		seen[s.engine+s.version]++
 	}
 	t.Logf("%d batches: %v", n, seen)
-	if len(seen) != 16+len(shapes) {
+	if len(seen) != 17+len(shapes) {
 		t.Errorf("%d kinds of cases: %v", len(seen), seen)
 	}
 	for what, k := range seen {
@@ -518,6 +577,9 @@ func randomEvent(r *rand.Rand, seen map[string]int) events.Event {
 		Kind: events.Stored, BlockSize: []int{1, 2, 16, 32}[r.IntN(4)], Adapter: pick("", "", "sql-adapter", "7", "läufer"),
 		Medium: pick("", "GPU", "CPU", "cpu", "STORAGE", "tape"), Group: r.IntN(9), GroupKind: pick("", "full_attention", "sliding_window", "new_kind"),
 		Window: r.IntN(2) * 1024, Locality: pick("", "LOCAL", "REMOTE"), Ownership: pick("", "peer"), Reused: note("reused", r.IntN(5) == 0),
+	}
+	if note("salt", r.IntN(4) == 0) {
+		e.Salt = pick("tenant-a", "соль")
 	}
 	blocks := r.IntN(6)
 	e.Hashes = randomHashes(r, blocks)
@@ -652,8 +714,8 @@ func TestRefused(t *testing.T) {
 			"event 0: BlockRemoved: the key block_hashes is repeated",
 		},
 		{
-			event(pairs{{"type", "BlockStored"}, {"block_hashes", []any{}}, {"token_ids", nil}, {"cache_salt", "s"}}),
-			"event 0: BlockStored: cache_salt: not a field of vLLM's",
+			event(pairs{{"type", "BlockStored"}, {"block_hashes", []any{}}, {"token_ids", nil}, {"cache_salt", 5}}),
+			"event 0: BlockStored: cache_salt: 5 is not a string",
 		},
 
 		{with("block_hashes", nil), "event 0: BlockStored: block_hashes: nil is not a list"},
@@ -681,7 +743,18 @@ func TestRefused(t *testing.T) {
 		{with("lora_id", true), "event 0: BlockStored: lora_id: a bool is not an id"},
 		{with("medium", 1), "event 0: BlockStored: medium: 1 is not a string"},
 		{with("medium", "G\xc3"), "event 0: BlockStored: medium: a string that is not UTF-8"},
-		{with("lora_name", pairs{{"cache_salt", "s"}}), "event 0: BlockStored: lora_name: a map is not a string"},
+		{with("lora_name", pairs{{"cache_salt", 5}}), "event 0: BlockStored: lora_name: cache_salt: 5 is not a string"},
+		{with("lora_name", pairs{{"cache_salt", "\xff"}}), "event 0: BlockStored: lora_name: cache_salt: a string that is not UTF-8"},
+		{with("lora_name", pairs{{"cache_salt", "s"}, {"x", 1}, {"cache_salt", "s"}}), "event 0: BlockStored: lora_name: the key cache_salt is repeated"},
+		{with("lora_name", raw("81 01 02")), "event 0: BlockStored: lora_name: key: 1 is not a string"},
+		{with("lora_name", pairs{{"component_type", 1}}), "event 0: BlockStored: lora_name: component_type: 1 is not a string"},
+		{with("lora_name", []any{}), "event 0: BlockStored: lora_name: a list is not a string"},
+		{with("lora_name", []any{"full", 1}), "event 0: BlockStored: lora_name: 1 is not a string"},
+		{with("lora_name", 1), "event 0: BlockStored: lora_name: 1 is not a string"},
+		{
+			event(pairs{{"type", "BlockStored"}, {"block_hashes", []any{}}, {"token_ids", nil}, {"lora_name", pairs{{"cache_salt", "s"}}}}),
+			"event 0: BlockStored: lora_name: a map is not a string",
+		},
 		{with("extra_keys", []any{nil, nil}), "event 0: BlockStored: extra_keys: 2 entries for 1 hashes"},
 		{with("extra_keys", []any{}), "event 0: BlockStored: extra_keys: 0 entries for 1 hashes"},
 		{with("extra_keys", []any{"salt"}), "event 0: BlockStored: extra_keys: entry 0: a string is not a list"},
@@ -791,6 +864,7 @@ func TestAccepted(t *testing.T) {
 			if got := shown(&b); !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("\ngot  %+v\nwant %+v", got, tt.want)
 			}
+			checkAccepted(t, pack(t, tt.batch, true), &b)
 		})
 	}
 }
@@ -798,7 +872,7 @@ func TestAccepted(t *testing.T) {
 // TestUsualStrings: the strings that are not allocated are those that were sent.
 func TestUsualStrings(t *testing.T) {
 	for _, s := range []string{
-		"", "GPU", "CPU", "cpu", "STORAGE", "FS", "OBJ", "LOCAL", "REMOTE", "full_attention", "mla_attention", "sliding_window", "sliding_window_mla",
+		"", "GPU", "CPU", "cpu", "STORAGE", "FS", "OBJ", "CPU_PINNED", "DISK", "EXTERNAL", "LOCAL", "REMOTE", "full_attention", "mla_attention", "sliding_window", "sliding_window_mla",
 		"mamba", "chunked_local_attention", "sink_full_attention", "encoder_only_attention", "cross_attention", "unknown", "tape",
 	} {
 		var b events.Batch
@@ -855,7 +929,14 @@ func TestLimits(t *testing.T) {
 			return append(append(spell(t, "92 00 91 95 ab|BlockStored| 90 c0"), repeat(n, "\x07")...), 1)
 		}},
 		{"extra keys", 1 << 21, "event 0: BlockStored: extra_keys: entry 0: more than 2097152 extra keys", func(n int) []byte {
-			return append(spell(t, "92 00 91 99 ab|BlockStored| 91 07 c0 c0 00 c0 c0 c0 91"), repeat(n, "\x07")...)
+			return append(spell(t, "92 00 91 99 ab|BlockStored| 91 07 c0 c0 00 c0 c0 c0 91"), repeat(n, "\xa3abc")...)
+		}},
+		{"extra keys of a byte", 1000, "event 0: BlockStored: extra_keys: entry 0: more than 1000 extra keys", func(n int) []byte {
+			p := append(spell(t, "92 00 91 9d ab|BlockStored| 91 07 c0 c0 00 c0 c0 c0 91"), repeat(n, "\x07")...)
+			p = append(p, 0xc0, 0xc0, 0xc0, 0xc5, 0, 0)
+			padding := 4001 - len(p)
+			binary.BigEndian.PutUint16(p[len(p)-2:], uint16(padding))
+			return append(p, make([]byte, padding)...)
 		}},
 		{"bytes", 64 << 20, "67108865 bytes are more than 67108864", func(n int) []byte {
 			return append(binary.BigEndian.AppendUint32([]byte{0x93, 0, 0x90, 0xc6}, uint32(n-8)), make([]byte, n-8)...)
@@ -940,78 +1021,18 @@ func randomFull(r *rand.Rand, n int) []uint64 {
 	return out
 }
 
-func BenchmarkDecode(b *testing.B) {
-	for _, form := range []struct {
-		name  string
-		shape shape
-	}{{"array", shapes[6]}, {"map", shapes[9]}} {
-		for _, blocks := range []int{1, 8, 64} {
-			ring := ring(b, form.shape, 4096, blocks, nil)
-			run := func(name string, decode func([]byte) error) {
-				b.Run(fmt.Sprintf("form=%s/blocks=%d/%s", form.name, blocks, name), func(b *testing.B) {
-					b.ReportAllocs()
-					i := 0
-					for b.Loop() {
-						if err := decode(ring[i%len(ring)]); err != nil {
-							b.Fatal(err)
-						}
-						i++
-					}
-					b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*blocks), "ns/block")
-				})
-			}
-			var batch events.Batch
-			run("Decode", func(p []byte) error { return events.Decode(p, &batch) })
-			reader := bytes.NewReader(nil)
-			peer := msgpack.NewDecoder(reader)
-			run("msgpack", func(p []byte) error {
-				reader.Reset(p)
-				peer.Reset(reader)
-				_, err := peer.DecodeInterface()
-				return err
-			})
-		}
-	}
-}
-
-// BenchmarkDecodeRemoved decodes what an engine sends while it evicts: one
-// block an event.
-func BenchmarkDecodeRemoved(b *testing.B) {
-	const n = 64
-	r := rand.New(rand.NewPCG(3, 4))
-	ring := make([][]byte, 1024)
-	for i := range ring {
-		var v view
-		for range n {
-			v.Events = append(v.Events, events.Event{Kind: events.Removed, Hashes: randomFull(r, 1), Medium: "GPU"})
-		}
-		ring[i] = writer{shape: shapes[9]}.batch(b, v)
-	}
-	var batch events.Batch
-	b.ReportAllocs()
-	i := 0
-	for b.Loop() {
-		if err := events.Decode(ring[i%len(ring)], &batch); err != nil {
-			b.Fatal(err)
-		}
-		i++
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/block")
-}
-
-// plain is an event in a form that the golden rows, payloads decoded by a peer
-// and decoded events can all be brought to.
+// plain is an event in a form that golden rows and decoded events can both be
+// brought to.
 type plain struct {
 	Kind, Adapter, Medium, Extra, GroupKind, Locality, Ownership string
 
-	Hashes            []uint64
-	Parent            uint64
-	HasParent, Pairs  bool
-	Tokens            []uint32
-	BlockSize, Group  int
-	Window            int
-	Reused, CacheSalt bool
-	Remaining         string
+	Hashes           []uint64
+	Parent           uint64
+	HasParent, Pairs bool
+	Tokens           []uint32
+	BlockSize, Group int
+	Window           int
+	Salt             string
 }
 
 // plainEvent brings a decoded event to the plain form.
@@ -1019,7 +1040,7 @@ func plainEvent(t *testing.T, e events.Event) plain {
 	p := plain{
 		Kind: map[events.Kind]string{events.Stored: "BlockStored", events.Removed: "BlockRemoved", events.Cleared: "AllBlocksCleared"}[e.Kind], Adapter: e.Adapter,
 		Medium: e.Medium, GroupKind: e.GroupKind, Locality: e.Locality, Ownership: e.Ownership, Hashes: e.Hashes, Parent: e.Parent, HasParent: e.HasParent,
-		Pairs: e.Pairs, Tokens: e.Tokens, BlockSize: e.BlockSize, Group: e.Group, Window: e.Window,
+		Pairs: e.Pairs, Tokens: e.Tokens, BlockSize: e.BlockSize, Group: e.Group, Window: e.Window, Salt: e.Salt,
 	}
 	if !e.HasExtra {
 		return p
@@ -1048,8 +1069,7 @@ func plainEvent(t *testing.T, e events.Event) plain {
 	return p
 }
 
-// plainMap brings the fields of an event, as JSON or a peer's decoder has them,
-// to the plain form.
+// plainMap brings the fields of an event, as JSON has them, to the plain form.
 func plainMap(t *testing.T, kind string, m map[string]any) plain {
 	text := func(key string) string { s, _ := m[key].(string); return s }
 	number := func(key string) int {
@@ -1060,7 +1080,7 @@ func plainMap(t *testing.T, kind string, m map[string]any) plain {
 	}
 	p := plain{
 		Kind: kind, Adapter: text("lora_name"), Medium: text("medium"), GroupKind: text("kv_cache_spec_kind"), Locality: text("locality"), Ownership: text("ownership"),
-		BlockSize: number("block_size"), Group: number("group_idx"), Window: number("kv_cache_spec_sliding_window"), CacheSalt: m["cache_salt"] != nil,
+		BlockSize: number("block_size"), Group: number("group_idx"), Window: number("kv_cache_spec_sliding_window"), Salt: text("cache_salt"),
 	}
 	if p.Adapter == "" && m["lora_id"] != nil {
 		p.Adapter = fmt.Sprint(m["lora_id"])
@@ -1087,33 +1107,22 @@ func plainMap(t *testing.T, kind string, m map[string]any) plain {
 	return p
 }
 
-// bits are the 64 bits of an integer, or the last 64 of a byte string, also in
-// hex.
+// bits are the 64 bits of an integer, or the last 64 of a byte string in hex.
 func bits(t *testing.T, v any) uint64 {
 	t.Helper()
-	switch v := v.(type) {
-	case json.Number:
-		if n, err := strconv.ParseInt(v.String(), 10, 64); err == nil {
-			return uint64(n)
-		}
-		n, err := strconv.ParseUint(v.String(), 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
-	case string:
-		digest, err := hex.DecodeString(v)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return binary.BigEndian.Uint64(digest[len(digest)-8:])
-	case []byte:
-		return binary.BigEndian.Uint64(v[len(v)-8:])
+	if digest, ok := v.(string); ok {
+		raw := spell(t, digest)
+		return binary.BigEndian.Uint64(raw[len(raw)-8:])
 	}
-	if r := reflect.ValueOf(v); r.CanInt() {
-		return uint64(r.Int())
+	number := v.(json.Number).String()
+	if n, err := strconv.ParseInt(number, 10, 64); err == nil {
+		return uint64(n)
 	}
-	return reflect.ValueOf(v).Uint()
+	n, err := strconv.ParseUint(number, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // jsonOf writes extra keys as JSON: byte strings in hex, an entry without keys
@@ -1154,9 +1163,9 @@ func jsonOf(t *testing.T, v any) string {
 	return string(out)
 }
 
-// TestRows decodes recorded and malformed messages of all engines. Those of
-// vLLM must be read, the malformed ones refused, and those of other engines
-// read right or not at all.
+// TestRows decodes recorded and malformed messages of all engines. The malformed
+// ones must be refused; those of vLLM, of SGLang, and of engines that ride in
+// vLLM's forms must be read, and those of others read right or not at all.
 func TestRows(t *testing.T) {
 	type message struct {
 		Name, Hex, Engine, Format string
@@ -1165,6 +1174,9 @@ func TestRows(t *testing.T) {
 		Rank                      *int
 		Events                    []map[string]any
 	}
+	// AIBrix's first encoder wrote a list of tokens for each block, llm-d's
+	// storage writes its events as byte strings.
+	foreign := []string{"aibrix", "llmd-fs"}
 	count := map[string]int{}
 	var b events.Batch
 	for _, row := range testdata.Rows[message](t, testdata.Path(t, "the recorded messages of wire/events.jsonl", "wire", "events.jsonl")) {
@@ -1183,9 +1195,10 @@ func TestRows(t *testing.T) {
 				t.Errorf("%s: accepted", row.Name)
 			}
 			count[row.Engine+" malformed, refused"]++
+			count["refused: "+events.ReasonOf(err).String()]++
 			continue
 		case err != nil:
-			if row.Engine == "vllm" {
+			if !slices.Contains(foreign, row.Engine) {
 				t.Errorf("%s: %v", row.Name, err)
 			}
 			count[row.Engine+" refused"]++
@@ -1200,73 +1213,73 @@ func TestRows(t *testing.T) {
 			continue
 		}
 		for i, e := range b.Events {
+			if e.Salt != "" {
+				count["salted"]++
+			}
+			if e.Pairs {
+				count["pairs"]++
+			}
 			if got, want := plainEvent(t, e), plainMap(t, row.Events[i]["kind"].(string), row.Events[i]); !reflect.DeepEqual(got, want) {
 				t.Errorf("%s: event %d:\ngot  %+v\nwant %+v", row.Name, i, got, want)
 			}
 		}
 	}
 	t.Logf("rows: %v", count)
-	if count["vllm read"] < 400 || count["any malformed, refused"] < 280 {
-		t.Error("too few rows")
+	for what, least := range map[string]int{
+		"vllm read": 410, "sglang read": 77, "lmcache read": 14, "dynamo read": 9, "mooncake read": 8, "trtllm read": 8, "atom read": 1,
+		"any malformed, refused": 284, "sglang malformed, refused": 1, "salted": 8, "pairs": 8,
+	} {
+		if count[what] < least {
+			t.Errorf("%d rows of %q, want %d", count[what], what, least)
+		}
 	}
 }
 
-// TestRecorded decodes every payload that vLLM published in the recorded runs,
-// and compares it with what an independent decoder makes of it.
+// TestRecorded decodes every payload that vLLM and SGLang published in the
+// recorded runs, and compares it with what an independent decoder makes of it.
 func TestRecorded(t *testing.T) {
-	files := testdata.Glob(t, "the recorded runs of oracle/*.jsonl.gz", "oracle", "*.jsonl.gz")
-	positions := map[string][]string{
-		"BlockStored": {
-			"block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name", "extra_keys", "group_idx",
-			"kv_cache_spec_kind", "kv_cache_spec_sliding_window",
-		},
-		"BlockRemoved":     {"block_hashes", "medium", "group_idx"},
-		"AllBlocksCleared": {},
-	}
-	count := map[string]int{}
-	var b events.Batch
-	for _, file := range files {
-		for _, row := range testdata.Rows[struct{ Payload string }](t, file) {
-			if row.Payload == "" {
-				continue
-			}
-			payload := spell(t, row.Payload)
-			if err := events.Decode(payload, &b); err != nil {
-				t.Fatalf("%s: %v", file, err)
-			}
-			v, err := msgpack.NewDecoder(bytes.NewReader(payload)).DecodeInterface()
-			if err != nil {
-				t.Fatal(err)
-			}
-			peer := v.([]any)[1].([]any)
-			if len(peer) != len(b.Events) || b.Unknown != 0 {
-				t.Fatalf("%s: %d events and %d unknown, want %d", file, len(b.Events), b.Unknown, len(peer))
-			}
-			for i, e := range b.Events {
-				m, ok := peer[i].(map[string]any)
-				kind := "map "
-				if !ok {
-					kind = "array "
-					m = map[string]any{"type": peer[i].([]any)[0]}
-					for j, key := range positions[m["type"].(string)] {
-						if 1+j < len(peer[i].([]any)) {
-							m[key] = peer[i].([]any)[1+j]
+	const what = "the recorded runs of oracle/*.jsonl.gz and oracle/sglang/*.jsonl.gz"
+	for _, tt := range []struct {
+		engine string
+		files  []string
+	}{
+		{"vllm", testdata.Glob(t, what, "oracle", "*.jsonl.gz")},
+		{"sglang", testdata.Glob(t, what, "oracle", "sglang", "*.jsonl.gz")},
+	} {
+		t.Run(tt.engine, func(t *testing.T) {
+			count := map[string]int{}
+			var b events.Batch
+			for _, file := range tt.files {
+				for _, row := range testdata.Rows[struct{ Payload string }](t, file) {
+					if row.Payload == "" {
+						continue
+					}
+					count["payloads"]++
+					payload := spell(t, row.Payload)
+					if err := events.Decode(payload, &b); err != nil {
+						t.Fatalf("%s: %v", file, err)
+					}
+					if checkAccepted(t, payload, &b); t.Failed() || b.Unknown != 0 {
+						t.Fatalf("%s: %d unknown", file, b.Unknown)
+					}
+					for _, e := range b.Events {
+						count[fmt.Sprint("kind ", e.Kind)]++
+						if e.Kind == events.Stored && len(e.Hashes) == 0 && e.HasExtra {
+							count["extra keys without hashes"]++
+						}
+						if e.Salt != "" {
+							count["salted"]++
+						}
+						if e.Pairs {
+							count["pairs"]++
 						}
 					}
 				}
-				if got, want := plainEvent(t, e), plainMap(t, m["type"].(string), m); !reflect.DeepEqual(got, want) {
-					t.Fatalf("%s: event %d:\ngot  %+v\nwant %+v", file, i, got, want)
-				}
-				count[kind+m["type"].(string)]++
-				if e.Kind == events.Stored && len(e.Hashes) == 0 && e.HasExtra {
-					count["extra keys without hashes"]++
-				}
 			}
-			count["payloads"]++
-		}
-	}
-	t.Logf("%d files: %v", len(files), count)
-	if count["payloads"] < 1000 {
-		t.Error("too few payloads")
+			t.Logf("%d files: %v", len(tt.files), count)
+			if count["payloads"] < 1000 || tt.engine == "sglang" && (count["salted"] < 100 || count["pairs"] < 100) {
+				t.Error("too few payloads")
+			}
+		})
 	}
 }

@@ -1,0 +1,58 @@
+package events
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Reason says in one word why a payload was refused, for counters: each points
+// to another cause.
+type Reason uint8
+
+// The reasons of errors.
+const (
+	ReasonUnknown       Reason = iota // not an error of Decode or Validate
+	ReasonTruncated                   // the payload ends too early: it was cut, or a length in it lies
+	ReasonEncoding                    // not one MessagePack object, or a string that is not UTF-8: no engine's payload, or damaged
+	ReasonType                        // a field has a type or a value that no known version sends
+	ReasonMissing                     // a field that every known version sends is not there
+	ReasonContradiction               // fields exclude one another, or one is there twice
+	ReasonLimit                       // more of something than an engine can be made to send
+
+	NumReasons = iota
+)
+
+var reasonNames = [...]string{
+	ReasonUnknown: "unknown", ReasonTruncated: "truncated", ReasonEncoding: "encoding", ReasonType: "type",
+	ReasonMissing: "missing", ReasonContradiction: "contradiction", ReasonLimit: "limit",
+}
+
+func (r Reason) String() string {
+	if int(r) < len(reasonNames) {
+		return reasonNames[r]
+	}
+	return fmt.Sprintf("reason %d", uint8(r))
+}
+
+// ReasonOf returns why [Decode] or [Batch.Validate] returned err, which may be
+// wrapped: never ReasonUnknown for an error of theirs.
+func ReasonOf(err error) Reason {
+	var f *fault
+	if errors.As(err, &f) {
+		return f.reason
+	}
+	return ReasonUnknown
+}
+
+// A fault is what is wrong with a payload. It is the innermost error: those
+// around it say where.
+type fault struct {
+	reason Reason
+	text   string
+}
+
+func (f *fault) Error() string { return f.text }
+
+func faultf(r Reason, format string, args ...any) error {
+	return &fault{r, fmt.Sprintf(format, args...)}
+}

@@ -1,0 +1,92 @@
+package events
+
+// This file reads what SGLang's events have of their own,
+// python/sglang/srt/disaggregation/kv_events.py. Its classes began as copies of
+// vLLM's, so that names, positions and encoder are the same up to the medium,
+// and nothing in a message tells which engine it comes from: every event is
+// read by what is in it.
+//
+//	   BlockStored        type                        since
+//	1  block_hashes       [int], signed               2025-05
+//	2  parent_block_hash  int or nil                  2025-05
+//	3  token_ids          [int], or pairs with EAGLE  2025-05
+//	4  block_size         int, the page's length      2025-05
+//	5  lora_id            nil                         2025-05
+//	6  medium             str or nil                  2026-02-09, PR 18205
+//	7  -                  map, only if salted         2026-07, PR 30827
+//
+//	   BlockRemoved       type                        since
+//	1  block_hashes       [int], signed               2025-05
+//	2  medium             str or nil                  2026-02-09, PR 18205
+//
+//	   AllBlocksCleared has no fields. One begins the first batch.
+//
+// The batch has a rank since 2025-06 (PR 6852). The map in position 7, where
+// vLLM has lora_name, holds "cache_salt". Since 2026-09 (PR 37482) events are
+// maps: medium, cache_salt and session_id are there if set; a newer file of the
+// repository adds lora_name, which then is in the hashes too.
+//
+// Media are GPU, CPU_PINNED, DISK and EXTERNAL (PR 22894). Before mid 2026
+// each page was an event; since then runs are joined. A page can be one token.
+// Under EAGLE a token is the pair [t[i], t[i+1]].
+//
+// What no event tells: extra_key, the namespace of a request, in which SGLang
+// also puts the adapter. It is neither on the wire nor in the hashes, so blocks
+// of two adapters have one name and cannot be told apart.
+//
+// With --enable-kv-events-component-types (2026-09, off by default) each event
+// says in component_type which layers it is about: "full", "swa" or "mamba". In
+// a branch of the repository a list, component_types, takes the place of the
+// map, and replaces what an earlier event said of the same blocks. The names on
+// the wire are not confirmed by a recorded message. Events about other layers
+// than the full ones are skipped and counted as unknown: the full ones alone are
+// what an engine without the flag publishes, and a state of Mamba's has no
+// parent in mid-text, so that it would pass for the beginning of a prompt. Of
+// the branch none of the stores can be applied without overcounting, so all that
+// have a component_types are skipped; its removals are applied.
+
+// nameOrMap reads the position where vLLM has lora_name and SGLang a map.
+func (d *decoder) nameOrMap() (err error) {
+	start := d.off
+	f, n, err := d.next()
+	switch {
+	case err != nil:
+		return err
+	case f == formMap:
+		return d.metadata(int(n))
+	case f == formArray && n > 0:
+		return d.components(int(n))
+	}
+	d.off = start
+	d.e.Adapter, err = d.text()
+	return err
+}
+
+// metadata is SGLang's map.
+var metadata = layout{known: 1<<fieldCacheSalt | 1<<fieldComponent | 1<<fieldComponents}
+
+// metadata reads the n pairs of SGLang's map.
+func (d *decoder) metadata(n int) error {
+	var seen fieldSet
+	return d.pairs(&metadata, n, &seen)
+}
+
+// components reads the n items of a component_types in the place of the map.
+func (d *decoder) components(n int) error {
+	for range n {
+		if _, err := d.text(); err != nil {
+			return err
+		}
+	}
+	d.aside = true
+	return nil
+}
+
+// component reads a component_type.
+func (d *decoder) component() error {
+	name, err := d.text()
+	if name != "" && name != "full" {
+		d.aside = true
+	}
+	return err
+}
