@@ -25,13 +25,17 @@ const (
 	longHeader  = 9 // flags, length in 8 bytes
 )
 
-// Buffers of a connection. The end that reads events reads many at once, the
-// end that publishes writes many at once; the other direction is small.
+// Buffers of a connection. An idle one must be cheap, for there are hundreds;
+// a busy one reads many messages at once.
 const (
-	bulkBuffer  = 64 << 10
-	smallBuffer = 1 << 10
+	firstBuffer = 4 << 10
+	// bulkBuffer is what the read buffer of a busy connection becomes, and the
+	// write buffer of one that publishes is. No Budget counts it.
+	bulkBuffer = 32 << 10
 	// keepBuffer is the largest grown buffer that is kept for the next message.
 	keepBuffer = 256 << 10
+	// smallBuffer is for what a reader has to write: subscriptions, heartbeats.
+	smallBuffer = 512
 )
 
 // maxPingContext is how long the context of a PING may be (RFC 37).
@@ -45,6 +49,7 @@ type Conn struct {
 	nc   net.Conn
 	name string // the peer, for errors
 	cfg  Config
+	peer Peer
 	is31 bool // the peer speaks 3.1: heartbeats, subscriptions by command
 
 	// buf[start:end] is the window: bytes that came and are not yet consumed.
@@ -53,10 +58,14 @@ type Conn struct {
 	// to the front of buf, or to a larger buf, when more bytes are needed.
 	buf        []byte
 	start, end int
-	handedOut  int // length of what the caller has, to be consumed next
-	deadline   time.Time
+	handedOut  int      // length of what the caller has, to be consumed next
+	filled     bool     // the last read left no room: there may be more to read
 	parts      []frame  // of the message that is being read
 	frames     [][]byte // parts, as handed out
+
+	deadline time.Time     // of the message that is being read
+	patience time.Duration // for silence within a message; 0 is no bound of its own
+	armed    time.Time     // the read deadline that nc has
 
 	mu      sync.Mutex // guards charged, closed
 	charged int        // this connection's share of the budget
@@ -79,9 +88,18 @@ func newConn(nc net.Conn, name string, cfg Config) *Conn {
 		outBuffer = bulkBuffer
 	}
 	c := &Conn{nc: nc, name: name, cfg: cfg, out: &deadlineWriter{nc: nc, timeout: cfg.HandshakeTimeout}}
-	c.buf = make([]byte, c.firstBuffer())
+	c.buf = make([]byte, firstBuffer)
 	c.bw = bufio.NewWriterSize(c.out, outBuffer)
 	return c
+}
+
+// Peer tells who is at the other end.
+func (c *Conn) Peer() Peer {
+	p := c.peer
+	if a := c.nc.RemoteAddr(); a != nil {
+		p.Address = Name(a)
+	}
+	return p
 }
 
 // Close closes the connection and makes every pending call return. It may be
@@ -149,7 +167,7 @@ func (c *Conn) next() ([][]byte, command, error) {
 				return nil, command{}, err
 			}
 		}
-		f, err := c.frame(at, min(c.cfg.MaxFrame, c.cfg.MaxMessage-total))
+		f, err := c.frame(at, min(c.cfg.MaxFrame, c.cfg.MaxMessage-total), c.cfg.MaxCommand)
 		if err != nil {
 			return nil, command{}, midway(err)
 		}
@@ -231,14 +249,22 @@ func (c *Conn) await() error {
 	if c.end > c.start {
 		return nil
 	}
-	for pinged := false; ; pinged = true {
+	for pinged, idle := false, false; ; {
 		var until time.Time
-		if c.is31 {
+		if c.is31 || !idle {
 			until = time.Now().Add(c.cfg.Heartbeat)
 		}
 		err := c.fill(until)
 		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) {
 			return err
+		}
+		if !idle && c.cfg.OnIdle != nil {
+			c.cfg.OnIdle()
+		}
+		idle = true
+		c.resize(firstBuffer)
+		if !c.is31 {
+			continue
 		}
 		if pinged {
 			return fmt.Errorf("no answer to a heartbeat: %w", err)
@@ -248,11 +274,13 @@ func (c *Conn) await() error {
 		if err := c.sendCommand("PING", []byte{0, 0}); err != nil {
 			return err
 		}
+		pinged = true
 	}
 }
 
-// frame makes the frame that begins at offset at of the window available.
-func (c *Conn) frame(at, limit int) (frame, error) {
+// frame makes the frame that begins at offset at of the window available. The
+// limits are for the body of a message's frame and of a command.
+func (c *Conn) frame(at, limit, commandLimit int) (frame, error) {
 	if err := c.need(at + shortHeader); err != nil {
 		return frame{}, err
 	}
@@ -270,7 +298,7 @@ func (c *Conn) frame(at, limit int) (frame, error) {
 		size = binary.BigEndian.Uint64(c.window()[at+1:])
 	}
 	if f.flags&flagCommand != 0 {
-		limit = c.cfg.MaxCommand
+		limit = commandLimit
 	}
 	if size > uint64(limit) {
 		return frame{}, fmt.Errorf("%w: a frame of %d bytes where %d are allowed", ErrLimit, size, limit)
@@ -286,10 +314,15 @@ func (c *Conn) body(f frame) []byte { return c.buf[c.start+f.start : c.start+f.e
 // message, whose time runs from the first wait for more of it.
 func (c *Conn) need(n int) error {
 	for c.end-c.start < n {
+		now := time.Now()
 		if c.deadline.IsZero() {
-			c.deadline = time.Now().Add(c.cfg.MessageTimeout)
+			c.deadline = now.Add(c.cfg.MessageTimeout)
 		}
-		if err := c.fill(c.deadline); err != nil {
+		until := c.deadline
+		if quiet := now.Add(c.patience); c.patience > 0 && quiet.Before(until) {
+			until = quiet
+		}
+		if err := c.fill(until); err != nil {
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				return fmt.Errorf("begun, but not complete in time: %w", err)
 			}
@@ -304,25 +337,46 @@ func (c *Conn) fill(until time.Time) error {
 	if err := c.makeRoom(); err != nil {
 		return err
 	}
-	if err := c.nc.SetReadDeadline(until); err != nil {
-		return err
+	// To set a deadline costs more than to look at the clock. While messages
+	// come the one that nc has is earlier than it must be, and is left alone: it
+	// is put off when it passes, once a heartbeat.
+	if !until.IsZero() && (c.armed.IsZero() || until.Before(c.armed)) {
+		if err := c.arm(until); err != nil {
+			return err
+		}
 	}
-	n, err := c.nc.Read(c.buf[c.end:])
-	c.end += n
-	if n > 0 {
-		return nil // the error, if there is one, comes again
+	for {
+		n, err := c.nc.Read(c.buf[c.end:])
+		c.end += n
+		c.filled = c.end == len(c.buf)
+		if n > 0 {
+			return nil // the error, if there is one, comes again
+		}
+		if err == nil {
+			return io.ErrNoProgress
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) || c.armed.Equal(until) {
+			return err
+		}
+		if err := c.arm(until); err != nil {
+			return err
+		}
 	}
-	if err == nil {
-		return io.ErrNoProgress
-	}
-	return err
 }
 
-// makeRoom moves the window to the front of the buffer, and doubles a buffer
-// that is full of one unfinished message: so it is never more than twice what
-// came. The limits end a message before it can outgrow the largest buffer.
+func (c *Conn) arm(until time.Time) error {
+	c.armed = until
+	return c.nc.SetReadDeadline(until)
+}
+
+// makeRoom makes room for more bytes behind the window. A buffer that a read
+// filled grows, for the next read to take more at once. One that is full of one
+// unfinished message is doubled: so it is never more than twice what came. The
+// limits end a message before it can outgrow the largest buffer.
 func (c *Conn) makeRoom() error {
-	if c.start > 0 {
+	if c.filled && len(c.buf) < bulkBuffer {
+		c.resize(min(4*len(c.buf), bulkBuffer))
+	} else if c.start > 0 {
 		c.move(c.buf)
 	}
 	if c.end < len(c.buf) {
@@ -338,30 +392,27 @@ func (c *Conn) makeRoom() error {
 }
 
 // shrink gives up a buffer that one message made large, once what is left of
-// the window fits a first buffer.
+// the window fits a smaller one.
 func (c *Conn) shrink() {
-	first := c.firstBuffer()
-	if len(c.buf) <= keepBuffer || c.end-c.start > first/2 {
-		return
+	if len(c.buf) > keepBuffer && c.end-c.start <= bulkBuffer/2 {
+		c.resize(bulkBuffer)
 	}
-	c.move(make([]byte, first))
-	_ = c.charge(0) // only taking can fail
 }
 
-// move brings the window to the front of buf.
+// resize makes the buffer one that no Budget counts.
+func (c *Conn) resize(size int) {
+	if size != len(c.buf) {
+		c.move(make([]byte, size))
+		_ = c.charge(0) // only taking can fail
+	}
+}
+
+// move brings the window to the front of buf, which has room for it.
 func (c *Conn) move(buf []byte) {
 	c.end = copy(buf, c.window())
 	c.start = 0
 	c.buf = buf
-}
-
-// firstBuffer is the size of the buffer that a connection begins with, which no
-// Budget counts.
-func (c *Conn) firstBuffer() int {
-	if c.cfg.Type.publishes() {
-		return smallBuffer
-	}
-	return bulkBuffer
+	clear(c.frames[:cap(c.frames)]) // they would keep the buffer before alive
 }
 
 // charge makes n bytes the connection's share of the budget.

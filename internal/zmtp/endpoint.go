@@ -13,11 +13,15 @@ import (
 	"time"
 )
 
-// keepAlive finds a dead host in about half a minute where no heartbeat can.
+// keepAlive finds a dead host in 6 seconds where no heartbeat can: a peer that
+// speaks 3.0 sends nothing while there is no news. TCP_USER_TIMEOUT, which would
+// also bound the wait for the host to acknowledge what was sent, is left alone:
+// it ends connections to peers that live and merely do not read, and a reader
+// of events sends next to nothing.
 var keepAlive = net.KeepAliveConfig{
 	Enable:   true,
-	Idle:     15 * time.Second,
-	Interval: 5 * time.Second,
+	Idle:     3 * time.Second,
+	Interval: time.Second,
 	Count:    3,
 }
 
@@ -100,6 +104,9 @@ func Dial(ctx context.Context, name string, cfg Config) (*Conn, error) {
 	d := net.Dialer{Timeout: cfg.withDefaults().HandshakeTimeout, KeepAliveConfig: keepAlive}
 	nc, err := d.DialContext(ctx, e.network, e.address)
 	if err != nil {
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
 		return nil, fmt.Errorf("zmtp: connecting to %s: %w", name, err)
 	}
 	return Handshake(ctx, nc, name, cfg)

@@ -59,14 +59,14 @@ func (c *Conn) handshake() error {
 	if err := c.sendCommand("READY", c.metadata()); err != nil {
 		return err
 	}
-	peer, err := c.readReady()
-	if err != nil {
+	if err := c.readReady(); err != nil {
 		return err
 	}
-	if !slices.Contains(accepts, peer) {
-		return fmt.Errorf("%w: a %s socket cannot talk to %q", ErrProtocol, c.cfg.Type, peer)
+	if !slices.Contains(accepts, c.peer.Type) {
+		return fmt.Errorf("%w: a %s socket cannot talk to %.20q", ErrProtocol, c.cfg.Type, c.peer.Type)
 	}
 	c.out.timeout = c.cfg.WriteTimeout
+	c.patience = 2 * c.cfg.Heartbeat
 	return nil
 }
 
@@ -122,49 +122,66 @@ func appendProperty(b []byte, name, value string) []byte {
 	return append(b, value...)
 }
 
-// readReady returns the peer's socket type.
-func (c *Conn) readReady() (string, error) {
-	f, err := c.frame(0, c.cfg.MaxCommand)
+// readReady reads what the peer says of itself.
+func (c *Conn) readReady() error {
+	f, err := c.frame(0, c.cfg.MaxMetadata, c.cfg.MaxMetadata)
 	if err != nil {
-		return "", midway(err)
+		return midway(err)
 	}
 	if f.flags&flagCommand == 0 {
-		return "", fmt.Errorf("%w: a message before READY", ErrProtocol)
+		return fmt.Errorf("%w: a message before READY", ErrProtocol)
 	}
 	cmd, err := parseCommand(c.body(f))
 	if err != nil {
-		return "", err
+		return err
 	}
 	c.start += f.end
 	switch string(cmd.name) {
 	case "READY":
-		return socketType(cmd.data)
+		c.peer, err = parseMetadata(cmd.data)
+		return err
 	case "ERROR":
-		return "", cmd.refusal()
+		return cmd.refusal()
 	}
-	return "", fmt.Errorf("%w: %.20q where READY must be", ErrProtocol, cmd.name)
+	return fmt.Errorf("%w: %.20q where READY must be", ErrProtocol, cmd.name)
 }
 
-// socketType finds the Socket-Type in a READY's metadata.
-func socketType(data []byte) (string, error) {
-	found, value := false, ""
+// parseMetadata reads a READY's metadata, of which only these properties are of
+// use.
+func parseMetadata(data []byte) (p Peer, err error) {
+	typed, identified := false, false
 	for len(data) > 0 {
-		name, v, rest, err := nextProperty(data)
+		name, value, rest, err := nextProperty(data)
 		if err != nil {
-			return "", err
+			return p, err
 		}
-		if strings.EqualFold(string(name), "Socket-Type") {
-			if found {
-				return "", fmt.Errorf("%w: two socket types", ErrProtocol)
+		switch {
+		case strings.EqualFold(string(name), "Socket-Type"):
+			err = once(&typed, "socket types")
+			p.Type = SocketType(value)
+		case strings.EqualFold(string(name), "Identity"):
+			if err = once(&identified, "identities"); err == nil && len(value) > MaxIdentity {
+				err = fmt.Errorf("%w: an identity of %d bytes where %d are allowed", ErrLimit, len(value), MaxIdentity)
 			}
-			found, value = true, string(v)
+			p.Identity = string(value)
+		}
+		if err != nil {
+			return p, err
 		}
 		data = rest
 	}
-	if !found {
-		return "", fmt.Errorf("%w: no socket type", ErrProtocol)
+	if !typed {
+		return p, fmt.Errorf("%w: no socket type", ErrProtocol)
 	}
-	return value, nil
+	return p, nil
+}
+
+func once(seen *bool, what string) error {
+	if *seen {
+		return fmt.Errorf("%w: two %s", ErrProtocol, what)
+	}
+	*seen = true
+	return nil
 }
 
 // nextProperty splits the first property off metadata: the length of the name

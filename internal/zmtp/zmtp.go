@@ -31,16 +31,22 @@ var (
 
 // The limits and times of a Config that leaves them zero.
 const (
-	DefaultMaxFrame   = 32 << 20 // bytes
-	DefaultMaxFrames  = 16
-	DefaultMaxMessage = 32 << 20 // bytes
-	DefaultMaxCommand = 8 << 10  // bytes
+	DefaultMaxFrame    = 32 << 20 // bytes
+	DefaultMaxFrames   = 16
+	DefaultMaxMessage  = 32 << 20 // bytes
+	DefaultMaxCommand  = 8 << 10  // bytes
+	DefaultMaxMetadata = 8 << 10  // bytes
 
 	DefaultHandshakeTimeout = 5 * time.Second
 	DefaultMessageTimeout   = 30 * time.Second
 	DefaultWriteTimeout     = 10 * time.Second
-	DefaultHeartbeat        = 10 * time.Second
+	// DefaultHeartbeat finds a dead peer in 6 seconds. The peers, libzmq's I/O
+	// threads, answer at once whatever the engine is busy with.
+	DefaultHeartbeat = 3 * time.Second
 )
+
+// MaxIdentity is how many bytes a peer's identity may have (RFC 23).
+const MaxIdentity = 255
 
 // SocketType is the ZeroMQ socket that a connection belongs to, as it is
 // spelled on the wire.
@@ -58,16 +64,16 @@ const (
 func (t SocketType) publishes() bool { return t == PUB || t == ROUTER }
 
 // accepts lists the socket types that a peer may have.
-func (t SocketType) accepts() []string {
+func (t SocketType) accepts() []SocketType {
 	switch t {
 	case SUB:
-		return []string{"PUB", "XPUB"}
+		return []SocketType{"PUB", "XPUB"}
 	case PUB:
-		return []string{"SUB", "XSUB"}
+		return []SocketType{"SUB", "XSUB"}
 	case DEALER:
-		return []string{"ROUTER", "REP", "DEALER"}
+		return []SocketType{"ROUTER", "REP", "DEALER"}
 	case ROUTER:
-		return []string{"DEALER", "REQ", "ROUTER"}
+		return []SocketType{"DEALER", "REQ", "ROUTER"}
 	}
 	return nil
 }
@@ -80,18 +86,27 @@ type Config struct {
 	MaxFrame   int // bytes of one frame of a message
 	MaxFrames  int // frames of one message
 	MaxMessage int // bytes of all frames of one message
-	MaxCommand int // bytes of one command, the handshake's metadata included
+	MaxCommand int // bytes of one command after the handshake
+	// MaxMetadata bounds the READY command of the handshake, in bytes.
+	MaxMetadata int
 
 	// HandshakeTimeout bounds the dialling, and then the whole handshake.
 	HandshakeTimeout time.Duration
-	// MessageTimeout bounds the time from the first byte of a message to its last.
+	// MessageTimeout bounds the time from the first byte of a message to its
+	// last. A peer that is silent within a message for two heartbeats is given
+	// up before that.
 	MessageTimeout time.Duration
 	// WriteTimeout bounds each write to the network; below 0 there is none.
 	WriteTimeout time.Duration
 	// Heartbeat is the silence after which the peer gets a PING; if the next
 	// such time is silent too, the connection is given up. Peers that speak 3.0
-	// know no PING: there TCP's keepalive finds a dead host.
+	// know no PING: there TCP's keepalive finds a dead host in about the time
+	// that DefaultHeartbeat takes.
 	Heartbeat time.Duration
+
+	// OnIdle, if not nil, is called by Receive when it has waited for that time,
+	// before the PING.
+	OnIdle func()
 
 	// Budget is shared with other connections; nil is no bound.
 	Budget *Budget
@@ -112,6 +127,7 @@ func (c Config) withDefaults() Config {
 	orInt(&c.MaxFrames, DefaultMaxFrames)
 	orInt(&c.MaxMessage, DefaultMaxMessage)
 	orInt(&c.MaxCommand, DefaultMaxCommand)
+	orInt(&c.MaxMetadata, DefaultMaxMetadata)
 	orTime(&c.HandshakeTimeout, DefaultHandshakeTimeout)
 	orTime(&c.MessageTimeout, DefaultMessageTimeout)
 	orTime(&c.WriteTimeout, DefaultWriteTimeout)
@@ -119,8 +135,20 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// Peer is who is at the other end of a connection. All of it but Address is the
+// peer's own word.
+type Peer struct {
+	Type SocketType
+	// Identity is the name that the peer chose, at most MaxIdentity bytes of any
+	// value. Most sockets have none, and libzmq's publishers never tell theirs.
+	Identity string
+	// Address is where the peer is, resolved, as an endpoint. A peer that
+	// connected over a Unix socket has no path: its Address is ipc:// or ipc://@.
+	Address string
+}
+
 // A Budget bounds the memory that connections hold together for messages that
-// do not fit their first buffers. A connection that would exceed it fails with
+// do not fit 32 KiB. A connection that would exceed it fails with
 // ErrLimit. It is safe for concurrent use.
 type Budget struct {
 	free atomic.Int64

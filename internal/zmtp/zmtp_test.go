@@ -19,7 +19,10 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
-func TestMain(m *testing.M) { zmtptest.Main(m) }
+func TestMain(m *testing.M) {
+	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: resolver.dial}
+	zmtptest.Main(m)
+}
 
 // pair connects two sockets of this package over an endpoint.
 func pair(t *testing.T, endpoint string, dialling, accepting zmtp.Config) (dialled, accepted *zmtp.Conn) {
@@ -65,11 +68,7 @@ func TestMessagesArriveWhole(t *testing.T) {
 	}
 	for name, endpoint := range endpoints {
 		t.Run(name, func(t *testing.T) {
-			if ln, err := net.Listen("tcp6", "[::1]:0"); name == "tcp6" && err != nil {
-				t.Skip("no IPv6 on this machine")
-			} else if err == nil {
-				ln.Close()
-			}
+			needIPv6(t, endpoint)
 			sub, pub := pair(t, endpoint, zmtp.Config{Type: zmtp.SUB}, zmtp.Config{Type: zmtp.PUB})
 			if err := sub.Subscribe("kv"); err != nil {
 				t.Fatal(err)
@@ -232,19 +231,22 @@ func TestHandshakeRefuses(t *testing.T) {
 		{"READY of 2^60 bytes", append(greeting[:64:64], zmtptest.LongHeader(4, 1<<60)...), zmtp.ErrLimit},
 		{"READY of 2^63 bytes", append(greeting[:64:64], zmtptest.LongHeader(4, 1<<63)...), zmtp.ErrLimit},
 		{"endless metadata", ready(strings.Repeat(zmtptest.Property("X-Name", "value"), 1<<10)), zmtp.ErrLimit},
+		{"two identities", ready(zmtptest.Property("Socket-Type", "PUB") + strings.Repeat(zmtptest.Property("Identity", "x"), 2)), zmtp.ErrProtocol},
+		{"identity of 256 bytes", ready(zmtptest.Property("Socket-Type", "PUB") + zmtptest.Property("Identity", strings.Repeat("i", 256))), zmtp.ErrLimit},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			endpoint := play(t, tt.script)
 			c, err := zmtp.Dial(t.Context(), endpoint, zmtp.Config{Type: zmtp.SUB})
+			if c != nil {
+				c.Close()
+				t.Error("a connection")
+			}
 			if !errors.Is(err, tt.want) {
 				t.Fatalf("got %v, want %v", err, tt.want)
 			}
 			if !strings.Contains(err.Error(), endpoint) {
 				t.Errorf("%q does not name %s", err, endpoint)
-			}
-			if c != nil {
-				t.Error("a connection beside the error")
 			}
 		})
 	}
@@ -273,6 +275,57 @@ func TestHandshakeAccepts(t *testing.T) {
 	}
 	if _, err := zmtp.Dial(t.Context(), play(t, zmtptest.Hello(1, "PUSH")), zmtp.Config{Type: "PULL"}); err == nil {
 		t.Error("a socket type that is not supported was taken")
+	}
+}
+
+func TestMaxMetadata(t *testing.T) {
+	// READY, its name, and the socket type take 26 bytes.
+	script := append(zmtptest.Greeting(1), zmtptest.Command("READY", zmtptest.Property("Socket-Type", "PUB")+zmtptest.Property("X-Filler", strings.Repeat("x", 500)))...)
+	size := len(script) - 64 - 9
+	cfg := zmtp.Config{Type: zmtp.SUB, MaxCommand: 10, MaxMetadata: size}
+	against(t, script, cfg)
+	cfg.MaxMetadata--
+	c, err := zmtp.Dial(t.Context(), play(t, script), cfg)
+	if c != nil {
+		c.Close()
+	}
+	if !errors.Is(err, zmtp.ErrLimit) {
+		t.Errorf("metadata of %d bytes where %d are allowed: %v", size, size-1, err)
+	}
+}
+
+func TestPeerIsReported(t *testing.T) {
+	longest := strings.Repeat("\x00i", 127) + "!"
+	for _, identity := range []string{"", "pod-7", longest} {
+		script := append(zmtptest.Greeting(1), zmtptest.Command("READY", zmtptest.Property("identity", identity)+zmtptest.Property("Socket-Type", "XPUB"))...)
+		endpoint := play(t, script)
+		c, err := zmtp.Dial(t.Context(), strings.Replace(endpoint, "127.0.0.1", "localhost", 1), zmtp.Config{Type: zmtp.SUB})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := c.Peer(), (zmtp.Peer{Type: "XPUB", Identity: identity, Address: endpoint}); got != want {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+		c.Close()
+		if got := c.Peer().Identity; got != identity {
+			t.Errorf("after Close: %q", got)
+		}
+	}
+	for _, endpoint := range []string{"tcp://127.0.0.1:0", "tcp://[::1]:0", "ipc://" + filepath.Join(t.TempDir(), "s")} {
+		t.Run(endpoint, func(t *testing.T) {
+			needIPv6(t, endpoint)
+			dialled, accepted := pair(t, endpoint, zmtp.Config{Type: zmtp.SUB}, zmtp.Config{Type: zmtp.PUB})
+			stem := strings.TrimSuffix(endpoint, "0")
+			if got := dialled.Peer(); got.Type != "PUB" || !strings.HasPrefix(got.Address, stem) {
+				t.Errorf("dialled %+v", got)
+			}
+			if strings.HasPrefix(endpoint, "ipc") {
+				stem = "ipc://"
+			}
+			if got := accepted.Peer(); got.Type != "SUB" || !strings.HasPrefix(got.Address, stem) {
+				t.Errorf("accepted %+v", got)
+			}
+		})
 	}
 }
 
@@ -530,6 +583,49 @@ func TestNoHeartbeatBefore31(t *testing.T) {
 	})
 }
 
+// Each silence is told once, with either version.
+func TestOnIdle(t *testing.T) {
+	for minor := range byte(2) {
+		synctest.Test(t, func(t *testing.T) {
+			peer, nc := newRawPeer(zmtptest.Hello(minor, "PUB"))
+			defer peer.Close()
+			start := time.Now()
+			var idle []time.Duration
+			cfg := zmtp.Config{Type: zmtp.SUB, Heartbeat: 3 * time.Second, OnIdle: func() { idle = append(idle, time.Since(start)) }}
+			c, err := zmtp.Handshake(t.Context(), nc, "the peer", cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			go func() {
+				for _, after := range []time.Duration{11, 8, 1} {
+					<-time.After(after * time.Second)
+					peer.Write(zmtptest.Message("news"))
+				}
+			}()
+			go func() {
+				for heard := range peer.heard {
+					if strings.Contains(heard, "PING") {
+						peer.Write(zmtptest.Command("PONG", ""))
+					}
+				}
+			}()
+			for range 3 {
+				if _, err := c.Receive(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want := "[3s 14s]"
+			if minor == 1 { // the answer to a PING ends a silence, and begins one
+				want = "[3s 6s 9s 14s 17s]"
+			}
+			if got := fmt.Sprint(idle); got != want {
+				t.Errorf("3.%d: idle at %s, want %s", minor, got, want)
+			}
+		})
+	}
+}
+
 func TestPingIsAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		peer, nc := newRawPeer(zmtptest.Hello(1, "PUB"))
@@ -567,6 +663,57 @@ func TestPingIsAnswered(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestCloseEndsWhatWaits(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		said []byte // by the peer, before we wait
+		call func(c *zmtp.Conn) error
+	}{
+		{"Receive", nil, func(c *zmtp.Conn) error { _, err := c.Receive(); return err }},
+		{"Receive within a message", zmtptest.Frame(1, "topic"), func(c *zmtp.Conn) error { _, err := c.Receive(); return err }},
+		{"Receive within a frame", zmtptest.LongHeader(0, 1<<20), func(c *zmtp.Conn) error { _, err := c.Receive(); return err }},
+		{"Send", nil, func(c *zmtp.Conn) error { return c.Send(make([]byte, 100)) }},
+		{"Subscribe", nil, func(c *zmtp.Conn) error { return c.Subscribe("kv@") }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ours, theirs := net.Pipe()
+				defer theirs.Close()
+				go func() {
+					ready := zmtptest.Command("READY", zmtptest.Property("Socket-Type", "SUB"))
+					_, _ = io.ReadFull(theirs, make([]byte, 64))
+					_, _ = theirs.Write(zmtptest.Greeting(1))
+					_, _ = io.ReadFull(theirs, make([]byte, len(ready)))
+					_, _ = theirs.Write(zmtptest.Hello(1, "PUB")[64:])
+					if len(tt.said) > 0 {
+						_, _ = theirs.Write(tt.said)
+					} // and reads nothing more
+				}()
+				c, err := zmtp.Handshake(t.Context(), ours, "the peer", zmtp.Config{Type: zmtp.SUB})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ended := make(chan error, 1)
+				go func() { ended <- tt.call(c) }()
+				synctest.Wait() // it waits for the peer
+				select {
+				case err := <-ended:
+					t.Fatalf("did not wait: %v", err)
+				default:
+				}
+				start := time.Now()
+				c.Close()
+				if err := <-ended; err == nil || time.Since(start) != 0 {
+					t.Errorf("%v after %v", err, time.Since(start))
+				}
+				if _, err := c.Receive(); err == nil {
+					t.Error("received after Close")
+				}
+			})
+		})
+	}
 }
 
 func TestDripsHaveAnEnd(t *testing.T) {

@@ -1,0 +1,6 @@
+package zmtp
+
+import "net"
+
+// NetConn is the connection that a Conn reads from.
+func NetConn(c *Conn) net.Conn { return c.nc }

@@ -1,0 +1,425 @@
+package zmtp_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-zeromq/zmq4"
+
+	"github.com/kvindex/kvindex/internal/zmtp"
+	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
+)
+
+// patience bounds every wait of these tests.
+const patience = 20 * time.Second
+
+// stranger is a publisher of another implementation.
+type stranger struct {
+	send  func(frames ...string) error
+	flood func(n, size int) error // as peer.py has it
+}
+
+func libzmqStranger(peer *zmtptest.Python) stranger {
+	return stranger{
+		send: func(frames ...string) error {
+			for i, f := range frames {
+				frames[i] = hex.EncodeToString([]byte(f))
+			}
+			_, err := peer.Do("send %s", strings.Join(frames, ","))
+			return err
+		},
+		flood: func(n, size int) error { _, err := peer.Do("flood %d %d", n, size); return err },
+	}
+}
+
+func zmq4Stranger(pub zmq4.Socket) stranger {
+	send := func(frames ...[]byte) error { return pub.SendMulti(zmq4.NewMsgFrom(frames...)) }
+	return stranger{
+		send: func(frames ...string) error {
+			var bs [][]byte
+			for _, f := range frames {
+				bs = append(bs, []byte(f))
+			}
+			return send(bs...)
+		},
+		flood: func(n, size int) error {
+			for i := range n {
+				if err := send([]byte("kv@flood"), binary.BigEndian.AppendUint64(nil, uint64(i)), bytes.Repeat([]byte{byte(i)}, size)); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}
+
+// libzmq starts a socket of libzmq and returns where it listens.
+func libzmq(t *testing.T, args ...string) (peer *zmtptest.Python, endpoint string) {
+	t.Helper()
+	peer = zmtptest.StartPython(t, "testdata/peer.py", args...)
+	return peer, peer.Ready["endpoint"].(string)
+}
+
+func dial(t *testing.T, endpoint string, cfg zmtp.Config) *zmtp.Conn {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	c, err := zmtp.Dial(ctx, endpoint, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// accept listens, has a peer connect, and returns our end.
+func accept(t *testing.T, endpoint string, cfg zmtp.Config, connect func(endpoint string)) *zmtp.Conn {
+	t.Helper()
+	ln, err := zmtp.Listen(t.Context(), endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		defer close(accepted)
+		if nc, err := ln.Accept(); err == nil {
+			accepted <- nc
+		}
+	}()
+	connect(zmtp.Name(ln.Addr()))
+	var nc net.Conn
+	select {
+	case nc = <-accepted:
+	case <-time.After(patience):
+		t.Fatal("nobody connected")
+	}
+	c, err := zmtp.Handshake(t.Context(), nc, "the peer", cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func TestSubHearsLibzmq(t *testing.T) {
+	zmtptest.NeedLibzmq(t)
+	endpoints := map[string]string{
+		"tcp":  "tcp://127.0.0.1:*",
+		"tcp6": "tcp://[::1]:*",
+		"ipc":  "ipc://" + filepath.Join(t.TempDir(), "s"),
+	}
+	for name, endpoint := range endpoints {
+		for _, kind := range []string{"PUB", "XPUB"} {
+			t.Run("connecting/"+name+"/"+kind, func(t *testing.T) {
+				needIPv6(t, endpoint)
+				peer, at := libzmq(t, kind, "bind", endpoint)
+				hear(t, dial(t, at, zmtp.Config{Type: zmtp.SUB}), libzmqStranger(peer), kind, 20_000)
+			})
+			t.Run("listening/"+name+"/"+kind, func(t *testing.T) {
+				needIPv6(t, endpoint)
+				var peer *zmtptest.Python
+				sub := accept(t, strings.Replace(endpoint, "*", "0", 1), zmtp.Config{Type: zmtp.SUB}, func(at string) {
+					peer, _ = libzmq(t, kind, "connect", at)
+				})
+				hear(t, sub, libzmqStranger(peer), kind, 20_000)
+			})
+		}
+	}
+}
+
+// needIPv6 skips a test of an IPv6 endpoint where there is no IPv6.
+func needIPv6(t *testing.T, endpoint string) {
+	t.Helper()
+	ln, err := net.Listen("tcp6", "[::1]:0")
+	if err == nil {
+		ln.Close()
+	} else if strings.Contains(endpoint, "[") {
+		t.Skipf("not tested: %s, there is no IPv6 here", endpoint)
+	}
+}
+
+func TestSubHearsZMQ4(t *testing.T) {
+	const flood = 2000
+	t.Run("connecting", func(t *testing.T) {
+		pub := zmq4.NewPub(t.Context())
+		defer pub.Close()
+		if err := pub.Listen("tcp://127.0.0.1:0"); err != nil {
+			t.Fatal(err)
+		}
+		hear(t, dial(t, zmtp.Name(pub.Addr()), zmtp.Config{Type: zmtp.SUB}), zmq4Stranger(pub), "PUB", flood)
+	})
+	t.Run("listening", func(t *testing.T) {
+		pub := zmq4.NewPub(t.Context())
+		defer pub.Close()
+		dialled := make(chan error, 1)
+		sub := accept(t, "tcp://127.0.0.1:0", zmtp.Config{Type: zmtp.SUB}, func(at string) {
+			go func() { dialled <- pub.Dial(at) }() // it wants the handshake done
+		})
+		if err := <-dialled; err != nil {
+			t.Fatal(err)
+		}
+		hear(t, sub, zmq4Stranger(pub), "PUB", flood)
+	})
+}
+
+// hear subscribes and expects of a publisher what is asked for, whole and in
+// order: messages of all sizes, and many of them.
+func hear(t *testing.T, sub *zmtp.Conn, pub stranger, kind string, flood int) {
+	t.Helper()
+	if got := string(sub.Peer().Type); got != kind {
+		t.Errorf("the peer is a %s, want a %s", got, kind)
+	}
+	for _, topic := range []string{"kv@", "other"} {
+		if err := sub.Subscribe(topic); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sizes := []int{0, 1, 255, 256, 4095, 4096, 65_535, 65_536, 1 << 20, 10 << 20}
+	heard, failed := make(chan string, 100), make(chan error, 1)
+	go func() { // topics as they come, but for the flood, of which only the end is told
+		numbers := make(map[int]uint64)
+		for {
+			m, err := sub.Receive()
+			if err != nil {
+				failed <- err
+				return
+			}
+			if string(m[0]) != "kv@flood" {
+				heard <- string(m[0])
+				continue
+			}
+			size := len(m[2])
+			n := binary.BigEndian.Uint64(m[1])
+			if len(m) != 3 || n != numbers[size] || !bytes.Equal(m[2], bytes.Repeat([]byte{byte(n)}, size)) {
+				failed <- fmt.Errorf("message %d of %d bytes, %d frames, where %d must be", n, size, len(m), numbers[size])
+				return
+			}
+			numbers[size]++
+			heard <- fmt.Sprintf("%d of %d", n+1, size)
+		}
+	}()
+	next := func(what string) string {
+		t.Helper()
+		select {
+		case topic := <-heard:
+			return topic
+		case err := <-failed:
+			t.Fatal(err)
+		case <-time.After(patience):
+			t.Fatalf("waited in vain for %s", what)
+		}
+		return ""
+	}
+	// Until a publisher has read the subscription it drops what it sends.
+	for again := time.Tick(5 * time.Millisecond); ; {
+		if err := pub.send("other", "hello"); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-heard:
+		case err := <-failed:
+			t.Fatal(err)
+		case <-again:
+			continue
+		}
+		break
+	}
+	flooded := make(chan error, 1)
+	go func() {
+		for _, size := range sizes {
+			if err := pub.flood(1, size); err != nil {
+				flooded <- err
+				return
+			}
+		}
+		if err := pub.send("nobody's", "x"); err != nil {
+			flooded <- err
+			return
+		}
+		flooded <- pub.flood(flood, 100)
+	}()
+	var want []string
+	for _, size := range sizes {
+		want = append(want, fmt.Sprintf("1 of %d", size))
+	}
+	for i := range flood {
+		want = append(want, fmt.Sprintf("%d of 100", i+1))
+	}
+	for _, w := range want {
+		got := next(w)
+		for got == "other" { // the hello, once more
+			got = next(w)
+		}
+		if got != w {
+			t.Fatalf("got %q, want %q", got, w)
+		}
+	}
+	if err := <-flooded; err != nil {
+		t.Error(err)
+	}
+}
+
+// Heartbeats in both directions, beyond the time at which either end would hang up.
+func TestHeartbeatsWithLibzmq(t *testing.T) {
+	const heartbeat, silence = 100 * time.Millisecond, 8
+	for _, tt := range []struct {
+		name  string
+		cfg   zmtp.Config
+		extra []string
+		asks  func(w *wire) (asked, answered []byte)
+	}{
+		{"ours", zmtp.Config{Type: zmtp.SUB, Heartbeat: heartbeat}, nil, func(w *wire) ([]byte, []byte) { return w.wrote, w.read }},
+		{"theirs", zmtp.Config{Type: zmtp.SUB}, []string{"--heartbeat", fmt.Sprint(heartbeat.Milliseconds())}, func(w *wire) ([]byte, []byte) { return w.read, w.wrote }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			peer, at := libzmq(t, append([]string{"PUB", "bind", "tcp://127.0.0.1:*"}, tt.extra...)...)
+			nc, err := net.Dial("tcp", strings.TrimPrefix(at, "tcp://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := &wire{Conn: nc}
+			sub, err := zmtp.Handshake(t.Context(), w, at, tt.cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer sub.Close()
+			staysOpen(t, sub, libzmqStranger(peer), silence*heartbeat)
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			asked, answered := tt.asks(w)
+			pings, pongs := bytes.Count(asked, []byte("\x04PING")), bytes.Count(answered, []byte("\x04PONG"))
+			t.Logf("%d times PING, %d times PONG", pings, pongs)
+			if pings < silence/2 || pongs < silence/2-1 {
+				t.Errorf("%d times PING, %d times PONG in %d heartbeats", pings, pongs, silence)
+			}
+		})
+	}
+}
+
+// wire is a connection that keeps what was said.
+type wire struct {
+	net.Conn
+	mu          sync.Mutex // guards read, wrote
+	read, wrote []byte
+}
+
+func (w *wire) Read(b []byte) (int, error) {
+	n, err := w.Conn.Read(b)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.read = append(w.read, b[:n]...)
+	return n, err
+}
+
+func (w *wire) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	w.wrote = append(w.wrote, b...)
+	w.mu.Unlock()
+	return w.Conn.Write(b)
+}
+
+func staysOpen(t *testing.T, sub *zmtp.Conn, pub stranger, silence time.Duration) {
+	t.Helper()
+	if err := sub.Subscribe(""); err != nil {
+		t.Fatal(err)
+	}
+	received := make(chan error, 1)
+	go func() { _, err := sub.Receive(); received <- err }()
+	select {
+	case err := <-received:
+		t.Fatalf("in the silence: %v", err)
+	case <-time.After(silence):
+	}
+	if err := pub.send("news"); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-received:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(patience):
+		t.Error("no news")
+	}
+}
+
+func TestDealerAsksLibzmqRouter(t *testing.T) {
+	peer, at := libzmq(t, "ROUTER", "bind", "tcp://127.0.0.1:*")
+	echoes(t, dial(t, at, zmtp.Config{Type: zmtp.DEALER}), func(n int) error { _, err := peer.Do("echo %d", n); return err })
+}
+
+func TestDealerAsksZMQ4Router(t *testing.T) {
+	router := zmq4.NewRouter(t.Context())
+	defer router.Close()
+	if err := router.Listen("tcp://127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	echoes(t, dial(t, zmtp.Name(router.Addr()), zmtp.Config{Type: zmtp.DEALER}), func(n int) error {
+		for range n {
+			m, err := router.Recv()
+			if err == nil {
+				err = router.SendMulti(m)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// echoes asks and expects what it asked.
+func echoes(t *testing.T, dealer *zmtp.Conn, echo func(n int) error) {
+	t.Helper()
+	sizes := []int{8, 0, 255, 256, 65_536, 3 << 20}
+	echoed := make(chan error, 1)
+	go func() { echoed <- echo(len(sizes)) }()
+	for i, size := range sizes {
+		body := bytes.Repeat([]byte{byte(i)}, size)
+		if err := dealer.Send(nil, body); err != nil {
+			t.Fatal(err)
+		}
+		m, err := dealer.Receive()
+		if err != nil || len(m) != 2 || len(m[0]) != 0 || !bytes.Equal(m[1], body) {
+			t.Fatalf("%d bytes come back as %d frames, %v", size, len(m), err)
+		}
+	}
+	if err := <-echoed; err != nil {
+		t.Error(err)
+	}
+}
+
+// The other way round: what an engine of ours would see of an asker on libzmq.
+func TestRouterAnswersLibzmqDealer(t *testing.T) {
+	var peer *zmtptest.Python
+	router := accept(t, "tcp://127.0.0.1:0", zmtp.Config{Type: zmtp.ROUTER}, func(at string) {
+		peer, _ = libzmq(t, "DEALER", "connect", at, "--identity", "the asker")
+	})
+	if got := router.Peer(); got.Type != zmtp.DEALER || got.Identity != "the asker" || !strings.HasPrefix(got.Address, "tcp://127.0.0.1:") {
+		t.Errorf("the peer is %+v", got)
+	}
+	if err := libzmqStranger(peer).send("", "from 7"); err != nil {
+		t.Fatal(err)
+	}
+	m, err := router.Receive()
+	if err != nil || len(m) != 2 || string(m[1]) != "from 7" {
+		t.Fatalf("got %q, %v", m, err)
+	}
+	if err := router.Send(nil, []byte("batch")); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := peer.Do("recv")
+	if got, want := fmt.Sprint(answer["frames"]), fmt.Sprintf("[ %x]", "batch"); err != nil || got != want {
+		t.Errorf("got %s, %v, want %s", got, err, want)
+	}
+}
