@@ -3,8 +3,10 @@ package kvindex
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
@@ -12,9 +14,10 @@ import (
 
 // ingest is the memory of one ingest.
 type ingest struct {
-	batch   events.Batch
-	convert converter
-	losses  []Loss
+	batch    events.Batch
+	convert  converter
+	losses   []Loss
+	from, to State // of the pod
 }
 
 func (x *Indexer) newIngest() *ingest {
@@ -24,6 +27,7 @@ func (x *Indexer) newIngest() *ingest {
 	}
 	in.convert.changes = in.convert.changes[:0]
 	in.losses = in.losses[:0]
+	in.from, in.to = 0, 0
 	return in
 }
 
@@ -32,19 +36,40 @@ func (x *Indexer) count(s Stats) {
 	x.statsMu.Lock()
 	defer x.statsMu.Unlock()
 	t := &x.stats
-	t.Messages += s.Messages
-	t.Malformed += s.Malformed
-	t.Duplicates += s.Duplicates
-	t.Gaps += s.Gaps
-	t.Missing += s.Missing
-	t.Restarts += s.Restarts
+	t.add(s.StreamStats)
+	for i, n := range s.MalformedBy {
+		t.MalformedBy[i] += n
+	}
 	t.Marked += s.Marked
+	t.StoredEvents += s.StoredEvents
+	t.RemovedEvents += s.RemovedEvents
+	t.ClearedEvents += s.ClearedEvents
 	t.UnknownEvents += s.UnknownEvents
 	t.Foreign += s.Foreign
 	t.Unscored += s.Unscored
 	t.Scopeless += s.Scopeless
 	t.Adapters += s.Adapters
 	t.Counts.Add(s.Counts)
+}
+
+// countStream adds the counters of a stream, which may be nil, to its own and
+// to those of all.
+func (x *Indexer) countStream(st *stream, s StreamStats) {
+	if st != nil {
+		st.stats.add(s)
+	}
+	x.count(Stats{StreamStats: s})
+}
+
+// countMalformed counts a message that could not be read.
+func (x *Indexer) countMalformed(st *stream, bad error) {
+	s := StreamStats{Messages: 1, Malformed: 1}
+	if st != nil {
+		st.stats.add(s)
+	}
+	all := Stats{StreamStats: s}
+	all.MalformedBy[events.ReasonOf(bad)]++
+	x.count(all)
 }
 
 // applyBatch applies a batch whose order and completeness the host vouches
@@ -64,36 +89,57 @@ func (x *Indexer) applyBatch(podID, model string, b *events.Batch, in *ingest) e
 		return fmt.Errorf("kvindex: pod %q: %w", podID, err)
 	}
 	src := index.Source{Pod: podID, Model: model, Rank: b.Rank}
-	if _, err := x.apply(pm, src, index.Cursor{}, r.state == StatePartial, b, in); err != nil {
+	if _, err := x.apply(pm, src, index.Cursor{}, r.lossy(), b, in); err != nil {
 		return err
 	}
 	if r.state == StateUnknown || clears(b) {
 		r.state = StateLive
 	}
-	pm.settle()
+	r.messages++
+	r.lag = lagOf(b)
+	x.countStream(nil, StreamStats{Messages: 1})
+	pm.settle(in)
 	return nil
+}
+
+// lagOf is how far behind its engine a batch comes, by the clocks of both.
+func lagOf(b *events.Batch) time.Duration {
+	if b.Time <= 0 {
+		return 0
+	}
+	return time.Since(time.Unix(0, int64(min(b.Time*1e9, math.MaxInt64/2))))
 }
 
 // apply converts and applies a batch, after the changes that in has already.
 // partial: a part of the history of src was never seen. pod.mu is held.
 func (x *Indexer) apply(pm *podModel, src index.Source, cur index.Cursor, partial bool, b *events.Batch, in *ingest) (index.Applied, error) {
-	copies := pm.copies
-	if partial && copies == CopiesGuarded {
-		copies = index.CopiesPartial
+	profile := pm.profile
+	if partial && profile.Copies == CopiesGuarded {
+		profile.Copies = index.CopiesPartial
 	}
-	skipped := in.convert.convert(x.hash, src.Model, copies, b)
+	skipped := in.convert.convert(x.hash, src.Model, profile, b)
 	done, err := x.applyChanges(src, cur, in.convert.changes)
 	if err != nil || done.Duplicate {
 		return done, err
 	}
 	x.learnAdapters(pm, src, b)
-	x.count(Stats{
-		Messages:      1,
+	s := Stats{
 		UnknownEvents: uint64(b.Unknown),
 		Foreign:       skipped.foreign,
 		Unscored:      skipped.unscored,
 		Scopeless:     skipped.scopeless,
-	})
+	}
+	for i := range b.Events {
+		switch b.Events[i].Kind {
+		case events.Stored:
+			s.StoredEvents++
+		case events.Removed:
+			s.RemovedEvents++
+		case events.Cleared:
+			s.ClearedEvents++
+		}
+	}
+	x.count(s)
 	return done, nil
 }
 
@@ -115,14 +161,17 @@ func clears(b *events.Batch) bool {
 
 // IngestMessage applies a message of a transport with sequence numbers. It
 // drops what came before, notices what is missing and engines that started
-// anew, and then forgets all that the ranks of the stream held, because some
-// of it may have gone: what remains is never more than the truth. A rank that
-// another stream fed before is forgotten too.
+// anew. What the ranks of a stream held before an engine started anew is
+// forgotten; what they held before a loss too, unless WithLossPolicy says
+// otherwise, because some of it may have gone. A rank that another stream fed
+// before is forgotten as well.
+//
+// A message that comes again is dropped, however often and however late it
+// does: a queue may redeliver whatever it has.
 //
 // The receipt says what became of the message. A malformed one is an error
-// that wraps ErrMalformed, and a loss like any other: its number is used up
-// and the ranks of its stream are forgotten. After any other error the message
-// may be offered again.
+// that wraps ErrMalformed, and a loss like any other: its number is used up.
+// After any other error the message may be offered again.
 func (x *Indexer) IngestMessage(m Message) (Receipt, error) {
 	if err := x.check(m.Pod, m.Model); err != nil {
 		return Receipt{}, err
@@ -130,32 +179,40 @@ func (x *Indexer) IngestMessage(m Message) (Receipt, error) {
 	if m.Seq == math.MaxUint64 {
 		return Receipt{}, fmt.Errorf("kvindex: pod %q: stream %q: sequence number %d is a mark, not a message", m.Pod, m.Stream, m.Seq)
 	}
-	if m.Stream == "" {
-		m.Stream = "default" // "" is of plain Ingest
-	}
+	m.Stream = streamName(m.Stream)
 	in := x.newIngest()
 	defer x.ingests.Put(in)
 	bad := events.Decode(m.Payload, &in.batch)
 	receipt, err := x.ingestMessage(&m, bad, in)
-	x.tell(in.losses)
+	x.tell(in, m.Pod, m.Model)
 	return receipt, err
 }
 
-// tell calls the hook; no lock is held.
-func (x *Indexer) tell(losses []Loss) {
-	if x.hooks.Lost == nil {
-		return
+// streamName names a stream that has no name: "" is of plain Ingest.
+func streamName(name string) string {
+	if name == "" {
+		return "default"
 	}
-	for _, l := range losses {
-		x.hooks.Lost(l)
+	return name
+}
+
+// tell calls the hooks; no lock is held.
+func (x *Indexer) tell(in *ingest, pod, model string) {
+	if x.hooks.Lost != nil {
+		for _, l := range in.losses {
+			x.hooks.Lost(l)
+		}
+	}
+	if x.hooks.State != nil && in.from != in.to {
+		x.hooks.State(pod, model, in.from, in.to)
 	}
 }
 
 func (x *Indexer) ingestMessage(m *Message, bad error, in *ingest) (Receipt, error) {
 	if bad != nil && x.pod(m.Pod) == nil {
 		// Nobody is made known by what cannot be read.
-		in.losses = append(in.losses, lossOf(m, -1, events.Verdict{}, bad))
-		x.count(Stats{Messages: 1, Malformed: 1})
+		in.losses = append(in.losses, x.lossOf(m, -1, events.Verdict{}, bad))
+		x.countMalformed(nil, bad)
 		return Receipt{}, readError(m, bad)
 	}
 	p, err := x.lockPod(m.Pod)
@@ -167,113 +224,165 @@ func (x *Indexer) ingestMessage(m *Message, bad error, in *ingest) (Receipt, err
 	if err != nil {
 		return Receipt{}, err
 	}
-	defer pm.settle()
+	defer pm.settle(in)
 	st, err := pm.stream(m.Stream)
 	if err != nil {
 		return Receipt{}, fmt.Errorf("kvindex: pod %q: %w", m.Pod, err)
 	}
-	if bad != nil {
-		return x.ingestUnreadable(m, bad, pm, st, in)
+	var t target
+	if bad == nil {
+		if t, err = x.target(m, pm, st, &in.batch); err != nil {
+			return Receipt{}, err
+		}
 	}
+	a := events.Arrival{Seq: m.Seq, Digest: events.Digest(m.Payload), Decoded: bad == nil, Replayed: m.Replayed}
+	if bad == nil {
+		a.Time = in.batch.Time
+	}
+	v := st.seq.Check(a)
+	if m.Hold && (v.Gap.Lost || v.Missed || v.Restarted) {
+		return x.hold(m, st, v), nil
+	}
+	return x.deal(m, bad, pm, st, t, a, v, in)
+}
 
-	src := index.Source{Pod: m.Pod, Model: m.Model, Rank: in.batch.Rank}
-	if !in.batch.HasRank && len(st.ranks) > 0 {
-		src.Rank = st.ranks[0]
+// hold answers a message that is to wait until the engine was asked.
+func (x *Indexer) hold(m *Message, st *stream, v events.Verdict) Receipt {
+	if v.Gap.Lost && st.held == 0 {
+		x.countStream(st, StreamStats{Gaps: 1})
 	}
-	r, err := pm.rank(src.Rank)
-	if err != nil {
-		return Receipt{}, fmt.Errorf("kvindex: pod %q: stream %q: %w", m.Pod, m.Stream, err)
+	st.held = max(m.Seq, 1)
+	if v.Missed {
+		v.Gap = Gap{From: 0, To: m.Seq - 1, Lost: true}
 	}
-	moved, err := x.joins(st, r, src, m.Stream)
+	return Receipt{Held: true, Gap: v.Gap, Restarted: v.Restarted}
+}
+
+// deal does what the verdict on a message says.
+func (x *Indexer) deal(m *Message, bad error, pm *podModel, st *stream, t target, a events.Arrival, v events.Verdict, in *ingest) (Receipt, error) {
+	var done index.Applied
+	var err error
+	switch {
+	case v.Duplicate:
+	case bad != nil:
+		err = x.ingestUnreadable(m, bad, pm, st, v, in)
+	default:
+		done, err = x.ingestReadable(m, pm, st, t, v, in)
+	}
 	if err != nil {
 		return Receipt{}, err
 	}
-	return x.ingestReadable(m, pm, st, r, src, moved, in)
-}
-
-// ingestReadable applies a decoded message to its rank. moved: what the rank
-// holds came by another way.
-func (x *Indexer) ingestReadable(m *Message, pm *podModel, st *stream, r *rank, src index.Source, moved bool, in *ingest) (Receipt, error) {
-	a := arrivalOf(m, in.batch.Time, true)
-	v := st.seq.Check(a)
-	if v.Duplicate {
-		st.seq.Advance(a, v)
-		x.count(Stats{Messages: 1, Duplicates: 1})
+	st.seq.Advance(a, v)
+	if v.Duplicate || done.Duplicate { // or somebody else has applied it
+		x.countStream(st, StreamStats{Messages: 1, Duplicates: 1})
+		st.release(m)
 		return Receipt{Duplicate: true}, nil
 	}
+	x.countVerdict(m, st, v)
+	st.release(m)
+	receipt := Receipt{Applied: bad == nil, Gap: v.Gap, Restarted: v.Restarted}
+	if bad != nil {
+		x.countMalformed(st, bad)
+		return receipt, readError(m, bad)
+	}
+	x.countStream(st, StreamStats{Messages: 1})
+	return receipt, nil
+}
+
+// target is the rank that a message is for.
+type target struct {
+	src   index.Source
+	rank  *rank
+	moved bool // what the rank holds came by another way
+}
+
+func (x *Indexer) target(m *Message, pm *podModel, st *stream, b *events.Batch) (t target, err error) {
+	t.src = index.Source{Pod: m.Pod, Model: m.Model, Rank: b.Rank}
+	if !b.HasRank && len(st.ranks) > 0 {
+		t.src.Rank = st.ranks[0]
+	}
+	if t.rank, err = pm.rank(t.src.Rank); err != nil {
+		return t, fmt.Errorf("kvindex: pod %q: stream %q: %w", m.Pod, m.Stream, err)
+	}
+	t.moved, err = x.joins(st, t.rank, t.src, m.Stream)
+	return t, err
+}
+
+// ingestReadable applies a decoded message to its rank.
+func (x *Indexer) ingestReadable(m *Message, pm *podModel, st *stream, t target, v events.Verdict, in *ingest) (index.Applied, error) {
+	r := t.rank
 	lost := v.Gap.Lost || v.Restarted
-	wiped := moved || lost && r.stream == m.Stream
-	partial := lost || v.Missed || st.partial || r.state == StatePartial
-	cur := index.Cursor{Stream: m.Stream, Epoch: v.Epoch, Next: v.Next}
+	ours := lost && r.stream == m.Stream
+	kept := ours && x.keeps(v)
+	wiped := t.moved || ours && !kept
+	partial := lost || v.Missed || st.partial || r.lossy()
+	cur := st.cursor(m, v, in.batch.Time)
 	if lost {
-		if err := x.forget(m, pm, st, src.Rank, cur, v, nil, in); err != nil {
-			return Receipt{}, err
+		if err := x.lose(m, pm, st, t.src.Rank, cur, v, nil, in); err != nil {
+			return index.Applied{}, err
 		}
 	}
 	if wiped {
 		in.convert.changes = append(in.convert.changes, index.Change{Op: index.OpClear})
 	}
-	done, err := x.apply(pm, src, cur, partial, &in.batch, in)
-	if err != nil {
-		return Receipt{}, err
+	done, err := x.apply(pm, t.src, cur, partial, &in.batch, in)
+	if err != nil || done.Duplicate {
+		return done, err
 	}
-	st.seq.Advance(a, v)
-	if done.Duplicate { // somebody else has applied it
-		x.count(Stats{Messages: 1, Duplicates: 1})
-		return Receipt{Duplicate: true}, nil
-	}
-	pm.bind(r, src.Rank, m.Stream)
-	r.next = v.Next
+	pm.bind(r, t.src.Rank, m.Stream)
+	r.next, r.lag = v.Next, lagOf(&in.batch)
 	st.judge(v, lost)
-	if wiped || r.state == StateUnknown {
+	switch {
+	case clears(&in.batch):
+		r.state = StateLive
+	case kept:
+		r.state = StateUncertain
+	case wiped || r.state == StateUnknown:
 		r.state = StateLive
 		if st.partial {
 			r.state = StatePartial
 		}
 	}
-	if clears(&in.batch) {
-		r.state = StateLive
-	}
-	x.countVerdict(v)
-	if wiped {
-		in.losses = append(in.losses, lossOf(m, src.Rank, v, nil))
+	if wiped || kept {
+		in.losses = append(in.losses, x.lossOf(m, t.src.Rank, v, nil))
 	} else if lost && len(in.losses) == 0 {
-		in.losses = append(in.losses, lossOf(m, -1, v, nil))
+		in.losses = append(in.losses, x.lossOf(m, -1, v, nil))
 	}
-	return Receipt{Applied: true, Gap: v.Gap, Restarted: v.Restarted}, nil
+	return done, nil
 }
 
 // ingestUnreadable deals with a message that could not be decoded: its number
 // is used up, and what it said is lost.
-func (x *Indexer) ingestUnreadable(m *Message, bad error, pm *podModel, st *stream, in *ingest) (Receipt, error) {
-	a := arrivalOf(m, 0, false)
-	v := st.seq.Check(a)
-	if v.Duplicate {
-		st.seq.Advance(a, v)
-		x.count(Stats{Messages: 1, Duplicates: 1})
-		return Receipt{Duplicate: true}, nil
+func (x *Indexer) ingestUnreadable(m *Message, bad error, pm *podModel, st *stream, v events.Verdict, in *ingest) error {
+	if err := x.lose(m, pm, st, -1, st.cursor(m, v, 0), v, bad, in); err != nil {
+		return err
 	}
-	cur := index.Cursor{Stream: m.Stream, Epoch: v.Epoch, Next: v.Next}
-	if err := x.forget(m, pm, st, -1, cur, v, bad, in); err != nil {
-		return Receipt{}, err
-	}
-	st.seq.Advance(a, v)
 	st.judge(v, true)
 	st.partial = true
-	x.countVerdict(v)
-	x.count(Stats{Messages: 1, Malformed: 1})
 	if len(st.ranks) == 0 {
-		in.losses = append(in.losses, lossOf(m, -1, v, bad))
+		in.losses = append(in.losses, x.lossOf(m, -1, v, bad))
 	}
-	return Receipt{Gap: v.Gap, Restarted: v.Restarted}, readError(m, bad)
+	return nil
 }
 
 func readError(m *Message, bad error) error {
 	return fmt.Errorf("kvindex: pod %q: stream %q: message %d: %w", m.Pod, m.Stream, m.Seq, bad)
 }
 
-func arrivalOf(m *Message, time float64, decoded bool) events.Arrival {
-	return events.Arrival{Seq: m.Seq, Digest: events.Digest(m.Payload), Time: time, Decoded: decoded}
+// release ends the wait of a held message: it came, by itself or by a replay, or
+// is no longer waited for.
+func (st *stream) release(m *Message) {
+	if next, _ := st.seq.Next(); !m.Replayed || next > st.held {
+		st.held = 0
+	}
+}
+
+// cursor is where the stream stands behind a message.
+func (st *stream) cursor(m *Message, v events.Verdict, time float64) index.Cursor {
+	if !v.Restarted {
+		time = max(time, st.seq.Time())
+	}
+	return index.Cursor{Stream: m.Stream, Epoch: v.Epoch, Next: v.Next, Time: time}
 }
 
 // joins prepares a rank for a stream that has not fed it. moved: what the rank
@@ -292,8 +401,8 @@ func (x *Indexer) joins(st *stream, r *rank, src index.Source, name string) (mov
 	if done.Cursor.Next == 0 {
 		return moved, nil
 	}
-	if !st.seq.Started() && !moved {
-		st.seq.Resume(done.Cursor.Epoch, done.Cursor.Next)
+	if _, heard := st.seq.Next(); !heard && !moved {
+		st.seq.Resume(done.Cursor.Epoch, done.Cursor.Next, done.Cursor.Time)
 		st.partial = true
 		r.stream = name // a gap is its loss too
 		st.ranks = append(st.ranks, src.Rank)
@@ -317,20 +426,33 @@ func (pm *podModel) bind(r *rank, n int, name string) {
 	pm.streams[name].ranks = append(pm.streams[name].ranks, n)
 }
 
-// forget drops what the ranks of a stream hold, but for one whose batch
-// follows.
-func (x *Indexer) forget(m *Message, pm *podModel, st *stream, but int, cur index.Cursor, v events.Verdict, bad error, in *ingest) error {
+// keeps reports whether a loss leaves the blocks. An engine that started anew
+// has none of them.
+func (x *Indexer) keeps(v events.Verdict) bool { return x.keep && !v.Restarted }
+
+// lose settles by policy what the ranks of a stream hold, but for one whose
+// batch follows.
+func (x *Indexer) lose(m *Message, pm *podModel, st *stream, but int, cur index.Cursor, v events.Verdict, bad error, in *ingest) error {
 	for _, n := range st.ranks {
 		if n == but {
 			continue
 		}
-		src := index.Source{Pod: m.Pod, Model: m.Model, Rank: n}
-		if _, err := x.applyChanges(src, cur, []index.Change{{Op: index.OpClear}}); err != nil {
+		if x.keeps(v) {
+			pm.ranks[n].state = StateUncertain
+		} else if err := x.forget(pm, index.Source{Pod: m.Pod, Model: m.Model, Rank: n}, cur, StatePartial); err != nil {
 			return err
 		}
-		pm.ranks[n].state = StatePartial
-		in.losses = append(in.losses, lossOf(m, n, v, bad))
+		in.losses = append(in.losses, x.lossOf(m, n, v, bad))
 	}
+	return nil
+}
+
+// forget drops what a rank holds.
+func (x *Indexer) forget(pm *podModel, src index.Source, cur index.Cursor, then State) error {
+	if _, err := x.applyChanges(src, cur, []index.Change{{Op: index.OpClear}}); err != nil {
+		return err
+	}
+	pm.ranks[src.Rank].state = then
 	return nil
 }
 
@@ -355,66 +477,151 @@ func (pm *podModel) stream(name string) (*stream, error) {
 	return st, nil
 }
 
-func (x *Indexer) countVerdict(v events.Verdict) {
-	var s Stats
+func (x *Indexer) countVerdict(m *Message, st *stream, v events.Verdict) {
+	var s StreamStats
 	if v.Gap.Lost {
-		s.Gaps, s.Missing = 1, v.Gap.To-v.Gap.From+1
+		s.Missing = v.Gap.To - v.Gap.From + 1
+		if st.held == 0 { // else it was counted then
+			s.Gaps = 1
+		}
+		if m.Replayed {
+			s.PassedOver = s.Missing
+		}
 	}
 	if v.Restarted {
 		s.Restarts = 1
 	}
-	x.count(s)
+	if m.Replayed {
+		s.Replayed = 1
+	}
+	if s != (StreamStats{}) {
+		x.countStream(st, s)
+	}
 }
 
-func lossOf(m *Message, rank int, v events.Verdict, bad error) Loss {
+func (x *Indexer) lossOf(m *Message, rank int, v events.Verdict, bad error) Loss {
 	l := Loss{Pod: m.Pod, Model: m.Model, Stream: m.Stream, Rank: rank, Gap: v.Gap, Err: bad}
 	switch {
 	case v.Restarted:
 		l.Cause = LossRestart
 	case v.Gap.Lost:
 		l.Cause = LossGap
+		l.Replayed = m.Replayed
 	case bad != nil:
 		l.Cause = LossMalformed
 	default:
 		l.Cause = LossMoved
 	}
+	l.Kept = rank >= 0 && x.keeps(v) && l.Cause != LossMoved
 	return l
 }
 
-// MarkLost says that the host knows of a loss: all that the rank of the pod
-// holds, for every model, is forgotten. A rank never heard is an error.
+// StreamNext returns the number that is due on a stream, and whether anything
+// was heard of it since the engine behind it started.
+func (x *Indexer) StreamNext(podID, model, stream string) (next uint64, heard bool) {
+	p := x.pod(podID)
+	if p == nil {
+		return 0, false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if pm := p.models[model]; pm != nil && pm.streams[streamName(stream)] != nil {
+		return pm.streams[streamName(stream)].seq.Next()
+	}
+	return 0, false
+}
+
+// StreamRestarted says that the engine behind a stream has started anew, or no
+// longer knows what was applied: what its ranks held is forgotten, and its next
+// message is the first that is heard of it. A stream never heard of is no
+// error.
+func (x *Indexer) StreamRestarted(podID, model, stream string) error {
+	if err := x.check(podID, model); err != nil {
+		return err
+	}
+	in := x.newIngest()
+	defer x.ingests.Put(in)
+	err := x.streamRestarted(podID, model, streamName(stream), in)
+	x.tell(in, podID, model)
+	return err
+}
+
+func (x *Indexer) streamRestarted(podID, model, name string, in *ingest) error {
+	p := x.pod(podID)
+	if p == nil {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	pm := p.models[model]
+	if pm == nil || pm.streams[name] == nil {
+		return nil
+	}
+	defer pm.settle(in)
+	st := pm.streams[name]
+	epoch := st.seq.Epoch() + 1
+	for _, n := range st.ranks {
+		src := index.Source{Pod: podID, Model: model, Rank: n}
+		if err := x.forget(pm, src, index.Cursor{Stream: name, Epoch: epoch}, StateUnknown); err != nil {
+			return err
+		}
+		in.losses = append(in.losses, Loss{Pod: podID, Model: model, Stream: name, Rank: n, Cause: LossRestart})
+	}
+	st.seq.Restart()
+	st.partial, st.held = false, 0
+	x.countStream(st, StreamStats{Restarts: 1})
+	return nil
+}
+
+// MarkLost says that the host knows of a loss: what the rank of the pod holds,
+// for every model, is forgotten, or kept as WithLossPolicy says. A rank never
+// heard is an error.
 func (x *Indexer) MarkLost(podID string, rank int) error {
 	if x.closed.Load() {
 		return ErrClosed
 	}
-	losses, err := x.markLost(podID, rank)
-	x.tell(losses)
-	return err
-}
-
-func (x *Indexer) markLost(podID string, rank int) (losses []Loss, err error) {
 	p := x.pod(podID)
 	if p == nil {
-		return nil, fmt.Errorf("kvindex: pod %q was never heard", podID)
+		return fmt.Errorf("kvindex: pod %q was never heard", podID)
 	}
+	marked := false
+	for _, model := range p.modelNames() {
+		in := x.newIngest()
+		found, err := x.markLost(p, model, rank, in)
+		x.tell(in, podID, model)
+		x.ingests.Put(in)
+		if err != nil {
+			return err
+		}
+		marked = marked || found
+	}
+	if !marked {
+		return fmt.Errorf("kvindex: pod %q has no rank %d", podID, rank)
+	}
+	return nil
+}
+
+func (p *pod) modelNames() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for name, pm := range p.models {
-		r := pm.ranks[rank]
-		if r == nil {
-			continue
-		}
-		src := index.Source{Pod: podID, Model: name, Rank: rank}
-		if _, err := x.applyChanges(src, index.Cursor{}, []index.Change{{Op: index.OpClear}}); err != nil {
-			return losses, err
-		}
-		r.state = StatePartial
-		pm.settle()
-		x.count(Stats{Marked: 1})
-		losses = append(losses, Loss{Pod: podID, Model: name, Stream: r.stream, Rank: rank, Cause: LossMarked})
+	return slices.Sorted(maps.Keys(p.models))
+}
+
+func (x *Indexer) markLost(p *pod, model string, n int, in *ingest) (found bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	pm := p.models[model]
+	r := pm.ranks[n]
+	if r == nil {
+		return false, nil
 	}
-	if len(losses) == 0 {
-		return nil, fmt.Errorf("kvindex: pod %q has no rank %d", podID, rank)
+	defer pm.settle(in)
+	if x.keep {
+		r.state = StateUncertain
+	} else if err := x.forget(pm, index.Source{Pod: p.name, Model: model, Rank: n}, index.Cursor{}, StatePartial); err != nil {
+		return true, err
 	}
-	return losses, nil
+	x.count(Stats{Marked: 1})
+	in.losses = append(in.losses, Loss{Pod: p.name, Model: model, Stream: r.stream, Rank: n, Cause: LossMarked, Kept: x.keep})
+	return true, nil
 }

@@ -85,6 +85,7 @@ type Indexer struct {
 	hash       hasher
 	tokenizers map[string]tokenize.Tokenizer
 	profile    func(pod, model string) Profile
+	keep       bool // on a loss
 	hooks      Hooks
 	closed     atomic.Bool
 
@@ -114,6 +115,7 @@ func New(opts ...Option) (*Indexer, error) {
 		index:      c.index,
 		tokenizers: c.tokenizers,
 		profile:    c.profile,
+		keep:       c.keep,
 		hooks:      c.hooks,
 		pods:       make(map[string]*pod),
 		models:     make(map[string]*model),
@@ -156,10 +158,12 @@ func (x *Indexer) Ingest(podID, model string, payload []byte) error {
 	in := x.newIngest()
 	defer x.ingests.Put(in)
 	if err := events.Decode(payload, &in.batch); err != nil {
-		x.count(Stats{Messages: 1, Malformed: 1})
+		x.countMalformed(nil, err)
 		return fmt.Errorf("kvindex: pod %q: %w", podID, err)
 	}
-	return x.applyBatch(podID, model, &in.batch, in)
+	err := x.applyBatch(podID, model, &in.batch, in)
+	x.tell(in, podID, model)
+	return err
 }
 
 // ApplyBatch is Ingest for a batch that is decoded already. A batch that no
@@ -170,12 +174,14 @@ func (x *Indexer) ApplyBatch(podID, model string, b *events.Batch) error {
 		return err
 	}
 	if err := b.Validate(); err != nil {
-		x.count(Stats{Messages: 1, Malformed: 1})
+		x.countMalformed(nil, err)
 		return fmt.Errorf("kvindex: pod %q: %w", podID, err)
 	}
 	in := x.newIngest()
 	defer x.ingests.Put(in)
-	return x.applyBatch(podID, model, b, in)
+	err := x.applyBatch(podID, model, b, in)
+	x.tell(in, podID, model)
+	return err
 }
 
 // Close makes every method return ErrClosed and closes the index, unless it

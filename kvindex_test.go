@@ -510,6 +510,9 @@ func TestMessages(t *testing.T) {
 		t.Errorf("losses %v, want %v", causes, want)
 	}
 	n := ix.Stats()
+	if n.MalformedBy != [events.NumReasons]uint64{events.ReasonType: 1} {
+		t.Errorf("malformed by reason: %v", n.MalformedBy)
+	}
 	if n.Messages != 13 || n.Duplicates != 2 || n.Gaps != 2 || n.Missing != 10 || n.Restarts != 2 || n.Malformed != 1 {
 		t.Errorf("%+v", n)
 	}
@@ -521,13 +524,16 @@ func TestMessages(t *testing.T) {
 // An index that outlives its Indexer says how far each stream had come.
 func TestMessagesAfterARestartOfTheHost(t *testing.T) {
 	p := newPrompt(1, 16, 4)
-	for seq, want := range map[uint64]struct {
+	for _, c := range []struct {
+		seq     uint64
+		time    float64
 		receipt kvindex.Receipt
 		blocks  int
 	}{
-		6: {kvindex.Receipt{Duplicate: true}, 2},
-		7: {kvindex.Receipt{Applied: true}, 3},
-		9: {kvindex.Receipt{Applied: true, Gap: kvindex.Gap{From: 7, To: 8, Lost: true}}, 0},
+		{6, 2, kvindex.Receipt{Duplicate: true}, 2},
+		{6, 3, kvindex.Receipt{Applied: true, Restarted: true}, 0},
+		{7, 3, kvindex.Receipt{Applied: true}, 3},
+		{9, 3, kvindex.Receipt{Applied: true, Gap: kvindex.Gap{From: 7, To: 8, Lost: true}}, 0},
 	} {
 		m, err := index.NewMemory(index.MemoryConfig{})
 		if err != nil {
@@ -541,12 +547,12 @@ func TestMessagesAfterARestartOfTheHost(t *testing.T) {
 		}
 		old.Close()
 		ix := open(t, kvindex.WithIndex(m))
-		got, err := ix.IngestMessage(message("s", seq, 3, 0, p.stored(2, 3)))
-		if err != nil || got != want.receipt {
-			t.Errorf("message %d: %+v, %v", seq, got, err)
+		got, err := ix.IngestMessage(message("s", c.seq, c.time, 0, p.stored(2, 3)))
+		if err != nil || got != c.receipt {
+			t.Errorf("message %d: %+v, %v", c.seq, got, err)
 		}
-		if s := score(t, ix, kvindex.Request{Tokens: p.tokens})[0]; s.MatchedBlocks != want.blocks || s.State == kvindex.StateLive {
-			t.Errorf("message %d: %+v", seq, s)
+		if s := score(t, ix, kvindex.Request{Tokens: p.tokens})[0]; s.MatchedBlocks != c.blocks || s.State == kvindex.StateLive {
+			t.Errorf("message %d: %+v", c.seq, s)
 		}
 		m.Close()
 	}

@@ -16,6 +16,7 @@ type config struct {
 	seed       *[16]byte
 	tokenizers map[string]tokenize.Tokenizer
 	profile    func(pod, model string) Profile
+	keep       bool // on a loss
 	hooks      Hooks
 	errs       []error
 }
@@ -82,27 +83,36 @@ func WithProfile(profile func(pod, model string) Profile) Option {
 	}
 }
 
+// LossPolicy says what becomes of a view that lost messages which no replay
+// brings back.
+type LossPolicy uint8
+
+// The policies.
+const (
+	// LossForget forgets all that the rank held: what remains is never more
+	// than the truth. It is the default.
+	LossForget LossPolicy = iota
+	// LossKeep keeps it and marks the rank StateUncertain until its engine
+	// empties its cache or starts anew: blocks whose removal was lost are
+	// claimed on.
+	LossKeep
+)
+
+// WithLossPolicy sets what follows from lost messages. An engine that started
+// anew is forgotten under every policy.
+func WithLossPolicy(p LossPolicy) Option {
+	return func(c *config) {
+		if p > LossKeep {
+			c.errs = append(c.errs, fmt.Errorf("WithLossPolicy: unknown policy %d", p))
+		}
+		c.keep = p == LossKeep
+	}
+}
+
 // WithHooks sets functions to be called when something happens that an
 // operator should know.
 func WithHooks(h Hooks) Option {
 	return func(c *config) { c.hooks = h }
-}
-
-// Profile is what events cannot tell about a pod's engine. The zero Profile is
-// safe for every vLLM.
-type Profile struct {
-	// Copies says how gpu blocks are counted; 0: as suits the engine's format,
-	// for vLLM's CopiesGuarded. That is safe against clients that make an engine
-	// announce again what it holds (vLLM's kv_cache_report_mode, a field of its
-	// requests). CopiesExact misses nothing either, and is right if they cannot.
-	Copies Copies
-}
-
-func (p Profile) validate() error {
-	if p.Copies > CopiesSet {
-		return fmt.Errorf("unknown copies mode %d", p.Copies)
-	}
-	return nil
 }
 
 // Hooks are functions that the Indexer calls, each optional. They are called
@@ -112,15 +122,20 @@ type Hooks struct {
 	// Lost is called when messages of a pod were lost, and with them the view
 	// of what the pod holds.
 	Lost func(Loss)
+	// State is called when the state of a pod for a model has changed. Calls
+	// for changes that follow closely may come in another order.
+	State func(pod, model string, from, to State)
 }
 
 // Loss is what is known of lost messages.
 type Loss struct {
 	Pod, Model, Stream string
-	Rank               int // whose blocks were forgotten; -1: none of the stream is known yet
+	Rank               int // whose view was lost; -1: none of the stream is known yet
 	Cause              LossCause
 	Gap                Gap   // of LossGap
+	Replayed           bool  // of LossGap: the engine was asked, and does not have the messages
 	Err                error // of LossMalformed
+	Kept               bool  // by LossKeep; else the blocks were forgotten
 }
 
 // LossCause is why a view was lost.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
@@ -25,19 +26,26 @@ const (
 	MaxAdapters = 4096
 )
 
-// State says how far the view of a pod can be trusted. In every state what is
-// claimed was there; the states say whether there may be more.
+// State says how far the view of a pod can be trusted. What is claimed was
+// there, except that in StateReplaying and StateUncertain removals may have been
+// missed; the other states say whether there may be more.
 type State uint8
 
 // The states, worst first.
 const (
-	StateUnknown State = iota // never heard
-	StatePartial              // a part of the history was never seen
-	StateLive                 // all of the history was seen
+	StateUnknown   State = iota // never heard, or not since it started anew
+	StateUncertain              // messages were lost, and WithLossPolicy kept the blocks
+	StateReplaying              // messages are missing, and the engine is asked for them
+	StatePartial                // a part of the history was never seen, or forgotten after a loss
+	StateLive                   // all of the history was seen
 )
 
 func (s State) String() string {
 	switch s {
+	case StateUncertain:
+		return "uncertain"
+	case StateReplaying:
+		return "replaying"
 	case StatePartial:
 		return "partial"
 	case StateLive:
@@ -51,6 +59,11 @@ type PodInfo struct {
 	Pod   string
 	Model string
 	State State // the worst of its sources'
+	// WantsFullReport tells that the engine may hold blocks which it will never
+	// announce again by itself. A request that is sent there with vLLM's
+	// kv_cache_report_mode=full (vllm_xargs, since PR 45261) makes it announce
+	// the blocks of that request; default counting takes them for what they are.
+	WantsFullReport bool
 	// Sources are ordered by rank, then stream.
 	Sources []SourceInfo
 }
@@ -63,10 +76,38 @@ type SourceInfo struct {
 	// expected on it; "" and 0 if the rank was fed without numbers.
 	Stream string
 	Next   uint64
+	// Lag is how long after its time the newest batch was applied, by the
+	// engine's clock and ours; 0 if it had no time.
+	Lag time.Duration
 	// Blocks are the blocks held, by tier, and Bytes is what its names for them
 	// take, if the index can tell.
 	Blocks [NumTiers]int
 	Bytes  int
+
+	StreamStats // of Stream; of the rank if it was fed without numbers
+}
+
+// StreamStats counts what came over one stream, or all.
+type StreamStats struct {
+	Messages   uint64 // payloads taken, whatever became of them
+	Malformed  uint64 // payloads that could not be read
+	Duplicates uint64 // messages that had come before
+	Gaps       uint64 // holes noticed in the numbers
+	Missing    uint64 // messages in holes that were not filled
+	Replayed   uint64 // messages that the engine sent again and that were applied
+	PassedOver uint64 // of Missing, those that a replay passed over: the engine has them no more, or never had
+	Restarts   uint64 // engines that started anew
+}
+
+func (s *StreamStats) add(t StreamStats) {
+	s.Messages += t.Messages
+	s.Malformed += t.Malformed
+	s.Duplicates += t.Duplicates
+	s.Gaps += t.Gaps
+	s.Missing += t.Missing
+	s.Replayed += t.Replayed
+	s.PassedOver += t.PassedOver
+	s.Restarts += t.Restarts
 }
 
 // pod is what the Indexer knows of a pod, beside its blocks.
@@ -79,7 +120,7 @@ type pod struct {
 }
 
 type podModel struct {
-	copies   Copies
+	profile  Profile // complete
 	ranks    map[int]*rank
 	streams  map[string]*stream
 	adapters map[string]struct{} // those that the model was told of
@@ -92,7 +133,13 @@ type rank struct {
 	// fed without numbers. next is what is expected there.
 	stream string
 	next   uint64
+
+	messages uint64 // without numbers
+	lag      time.Duration
 }
+
+// lossy reports that the rank may hold more than is known, or less.
+func (r *rank) lossy() bool { return r.state == StatePartial || r.state == StateUncertain }
 
 // stream is the order of a stream and the ranks seen on it: all of them lose
 // when it does.
@@ -102,6 +149,8 @@ type stream struct {
 	// partial: messages of the engine's present life are missing, so a rank
 	// that is new on the stream may hold more than is known.
 	partial bool
+	held    uint64 // the message that waits for what is missing before it; 0: none
+	stats   StreamStats
 }
 
 // model is what scores need to know of a model. Guarded by Indexer.mu.
@@ -146,20 +195,18 @@ func (x *Indexer) podModel(p *pod, name string) (*podModel, error) {
 	if pm := p.models[name]; pm != nil {
 		return pm, nil
 	}
-	pm := &podModel{
-		copies:   CopiesGuarded,
-		ranks:    make(map[int]*rank),
-		streams:  make(map[string]*stream),
-		adapters: make(map[string]struct{}),
-	}
+	var profile Profile
 	if x.profile != nil {
-		profile := x.profile(p.name, name)
+		profile = x.profile(p.name, name)
 		if err := profile.validate(); err != nil {
 			return nil, fmt.Errorf("kvindex: WithProfile: pod %q: model %q: %w", p.name, name, err)
 		}
-		if profile.Copies != 0 {
-			pm.copies = profile.Copies
-		}
+	}
+	pm := &podModel{
+		profile:  profile.complete(),
+		ranks:    make(map[int]*rank),
+		streams:  make(map[string]*stream),
+		adapters: make(map[string]struct{}),
 	}
 	p.models[name] = pm
 	x.mu.Lock()
@@ -191,17 +238,24 @@ func (pm *podModel) rank(n int) (*rank, error) {
 	return r, nil
 }
 
-// settle works out the pod's state after a rank's changed. pod.mu is held.
-func (pm *podModel) settle() {
-	state := StatePartial // heard, but nothing that could be applied
+// settle works out the pod's state after a rank's or stream's changed, for in
+// to tell. pod.mu is held.
+func (pm *podModel) settle(in *ingest) {
+	state := StateUnknown
 	for _, r := range pm.ranks {
-		if r.state == StatePartial {
-			state = StatePartial
-			break
+		if r.state != StateUnknown && (state == StateUnknown || r.state < state) {
+			state = r.state
 		}
-		state = max(state, r.state)
 	}
-	pm.state.Store(uint32(state))
+	if state == StateUnknown {
+		state = StatePartial // heard, but nothing that could be applied
+	}
+	for _, st := range pm.streams {
+		if st.held > 0 {
+			state = min(state, StateReplaying)
+		}
+	}
+	in.from, in.to = State(pm.state.Swap(uint32(state))), state
 }
 
 // learnAdapters lets requests find the adapters of b by their names. pod.mu is
@@ -300,14 +354,24 @@ func (pm *podModel) info(pod, model string, known map[index.Source]index.SourceI
 	info := PodInfo{Pod: pod, Model: model, State: State(pm.state.Load())}
 	for n, r := range pm.ranks {
 		in := known[index.Source{Pod: pod, Model: model, Rank: n}]
-		info.Sources = append(info.Sources, SourceInfo{
-			Rank:   n,
-			State:  r.state,
-			Stream: r.stream,
-			Next:   r.next,
-			Blocks: in.Blocks,
-			Bytes:  in.Bytes,
-		})
+		s := SourceInfo{
+			Rank:        n,
+			State:       r.state,
+			Stream:      r.stream,
+			Next:        r.next,
+			Lag:         r.lag,
+			Blocks:      in.Blocks,
+			Bytes:       in.Bytes,
+			StreamStats: StreamStats{Messages: r.messages},
+		}
+		if st := pm.streams[r.stream]; st != nil {
+			s.StreamStats = st.stats
+			if st.held > 0 {
+				s.State = min(s.State, StateReplaying)
+			}
+		}
+		info.WantsFullReport = info.WantsFullReport || r.lossy()
+		info.Sources = append(info.Sources, s)
 	}
 	slices.SortFunc(info.Sources, func(a, b SourceInfo) int { return cmp.Compare(a.Rank, b.Rank) })
 	return info
@@ -321,18 +385,16 @@ type Stats struct {
 	Parked                int           // stores that wait for their parent now
 	Index                 index.Usage   // what the index takes, if it is a Memory
 
-	Messages   uint64 // payloads taken, whatever became of them
-	Malformed  uint64 // payloads that could not be read
-	Duplicates uint64 // messages that had come before
-	Gaps       uint64 // holes in the numbers of a stream
-	Missing    uint64 // messages in these holes
-	Restarts   uint64 // engines that started anew
-	Marked     uint64 // calls of MarkLost
+	StreamStats                           // of all streams
+	MalformedBy [events.NumReasons]uint64 // Malformed, by events.Reason
+	Marked      uint64                    // calls of MarkLost
+
+	StoredEvents, RemovedEvents, ClearedEvents uint64
 
 	UnknownEvents uint64 // events of kinds that are not known
 	Foreign       uint64 // events about copies that are not the pod's own
 	Unscored      uint64 // stores whose blocks no prompt can name
-	Scopeless     uint64 // gpu stores of engines that hide salts and media: prompts with and without are one
+	Scopeless     uint64 // gpu stores of engines that hide salts, media or adapters, as all of SGLang's: prompts with and without are one
 	Adapters      uint64 // adapters past MaxAdapters, found by Request.Adapter alone
 
 	// Counts are the index's own.

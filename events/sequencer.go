@@ -11,10 +11,12 @@ const (
 	// to tell a message that comes again from one of an engine that started
 	// anew and counts from 0.
 	digestRing = 1024
-	// backLimit is how many messages in a row must go back, each with a
-	// payload never seen, until the engine counts as restarted although its
-	// clock says nothing: the new host's clock may be behind.
+	// backLimit is how many messages must go back and contradict what was
+	// applied until the engine counts as restarted although its clock says
+	// nothing: the new host's clock may be behind.
 	backLimit = 16
+	// maxMarks is how many marks a stream has, spread evenly over its life.
+	maxMarks = 128
 )
 
 // Digest identifies a payload to a Sequencer.
@@ -25,6 +27,13 @@ func Digest(payload []byte) uint64 { return xxh3.Hash(payload) }
 // caller. Check says what a message is, and Advance records it once it has
 // been dealt with, so that a caller who could not apply it may try again.
 //
+// Numbers that go back are those of messages that come again, however old
+// (replays, queues that redeliver), or of an engine that started anew. It is an
+// engine that started anew if the message is newer than all that was applied,
+// or if 16 of them contradict it: the number had another payload, or the time is
+// that of a later number. What only comes again contradicts nothing, so no
+// redelivery is ever taken for a restart.
+//
 // The zero value is a stream of which nothing was heard. A Sequencer is not
 // safe for concurrent use.
 type Sequencer struct {
@@ -33,28 +42,50 @@ type Sequencer struct {
 	epoch   uint64
 	timed   bool    // time is known
 	time    float64 // of the newest message; never NaN
-	back    int     // messages in a row that went back with a payload never seen
+	back    int     // messages that went back and contradict, since one that does not
 	// other: a number came again, and not with the payload that was applied.
 	// If the numbers then catch up, they are those of another engine.
 	other bool
+	// blind: the numbers below next were applied elsewhere, and what came again
+	// since may be another engine's.
+	blind bool
 
 	recent []delivery // the last digestRing of them
 	oldest int        // index of the oldest, once there are digestRing
+	marks  []mark     // numbers divisible by stride, in order
+	stride uint64
 }
 
 type delivery struct {
 	seq, digest uint64
 }
 
-// Resume makes s go on behind a cursor that was stored elsewhere: another
-// process, or an earlier life of this one, has applied the stream up to there.
-// What it applied is not known by digest, so it can be told by numbers alone.
-func (s *Sequencer) Resume(epoch, next uint64) {
-	*s = Sequencer{started: true, epoch: epoch, next: next}
+// mark is what is remembered of a number for as long as the stream lasts.
+type mark struct {
+	delivery
+	time float64 // of the newest message then
 }
 
-// Started reports whether anything of the stream was heard or resumed.
-func (s *Sequencer) Started() bool { return s.started }
+// Resume makes s go on behind a cursor that was stored elsewhere: another
+// process, or an earlier life of this one, has applied the stream up to there.
+// What it applied is not known by digest. time is that of its newest message, 0
+// if it is not known; then 16 numbers that go back are a restart.
+func (s *Sequencer) Resume(epoch, next uint64, time float64) {
+	*s = Sequencer{started: true, epoch: epoch, next: next, timed: time != 0, time: time, blind: true}
+}
+
+// Restart makes s await the first message of an engine that has started anew.
+func (s *Sequencer) Restart() { *s = Sequencer{epoch: s.epoch + 1} }
+
+// Next returns the number that is due, and whether anything of the stream was
+// heard or resumed.
+func (s *Sequencer) Next() (next uint64, started bool) { return s.next, s.started }
+
+// Epoch returns how often the engine has started anew.
+func (s *Sequencer) Epoch() uint64 { return s.epoch }
+
+// Time returns the time of the newest message, 0 if it is not known.
+func (s *Sequencer) Time() float64 { return s.time }
 
 // Arrival is what a Sequencer is told of a message.
 type Arrival struct {
@@ -64,6 +95,9 @@ type Arrival struct {
 	// takes part with its number and digest alone.
 	Time    float64
 	Decoded bool
+	// Replayed: the engine sent it again on request, so it is what the engine
+	// of today has under that number.
+	Replayed bool
 }
 
 // Verdict is what a Sequencer says of an Arrival.
@@ -86,7 +120,7 @@ func (s *Sequencer) Check(a Arrival) Verdict {
 		v.Missed = a.Seq > 0
 	case a.Seq < s.next:
 		s.checkBack(a, &v)
-	case s.other:
+	case s.other, s.blind && s.back > 0 && a.Decoded && a.Time < s.time:
 		v.Restarted, v.Missed, v.Epoch = true, true, s.epoch+1
 	case a.Seq > s.next:
 		v.Gap = Gap{From: s.next, To: a.Seq - 1, Lost: true}
@@ -102,7 +136,7 @@ func (s *Sequencer) checkBack(a Arrival, v *Verdict) {
 		return
 	}
 	newer := a.Decoded && s.timed && a.Time > s.time
-	if newer || s.back+1 >= backLimit {
+	if newer || a.Replayed && s.differs(a) || s.contradicts(a) && s.back+1 >= backLimit {
 		v.Missed = a.Seq > 0
 		v.Duplicate, v.Restarted = false, true
 		v.Epoch, v.Next = s.epoch+1, a.Seq+1
@@ -126,18 +160,53 @@ func (s *Sequencer) Advance(a Arrival, v Verdict) {
 	}
 	s.started = true
 	s.next = v.Next
-	s.back = 0
-	d := delivery{a.Seq, a.Digest}
+	s.back, s.blind = 0, false
+	s.remember(delivery{a.Seq, a.Digest})
+}
+
+func (s *Sequencer) remember(d delivery) {
 	if len(s.recent) < digestRing {
 		s.recent = append(s.recent, d)
+	} else {
+		s.recent[s.oldest] = d
+		s.oldest = (s.oldest + 1) % digestRing
+	}
+	s.stride = max(s.stride, 1)
+	if d.seq%s.stride != 0 {
 		return
 	}
-	s.recent[s.oldest] = d
-	s.oldest = (s.oldest + 1) % digestRing
+	if len(s.marks) == maxMarks {
+		s.stride *= 2
+		s.marks = slices.DeleteFunc(s.marks, func(m mark) bool { return m.seq%s.stride != 0 })
+		if d.seq%s.stride != 0 {
+			return
+		}
+	}
+	s.marks = append(s.marks, mark{d, s.time})
 }
 
 func (s *Sequencer) seen(digest uint64) bool {
 	return slices.ContainsFunc(s.recent, func(d delivery) bool { return d.digest == digest })
+}
+
+// differs reports that the number of a message was applied with another
+// payload. A number that is no longer remembered does not differ.
+func (s *Sequencer) differs(a Arrival) bool {
+	other := func(d delivery) bool { return d.seq == a.Seq && d.digest != a.Digest }
+	return slices.ContainsFunc(s.recent, other) || slices.ContainsFunc(s.marks, func(m mark) bool { return other(m.delivery) })
+}
+
+// contradicts reports that a message whose number goes back cannot be one that
+// comes again.
+func (s *Sequencer) contradicts(a Arrival) bool {
+	switch {
+	case !s.timed, len(s.marks) > 0 && s.marks[0].time == s.time:
+		return true // the clock says nothing, and the payload was not seen
+	case s.differs(a):
+		return true
+	}
+	later := slices.IndexFunc(s.marks, func(m mark) bool { return m.seq > a.Seq })
+	return a.Decoded && later >= 0 && a.Time > s.marks[later].time
 }
 
 // advanceBack counts what may be the signs of a restart.
@@ -146,8 +215,10 @@ func (s *Sequencer) advanceBack(a Arrival) {
 		s.back = 0
 		return
 	}
-	s.back++
-	// Right after Resume nothing is known of what was applied: it may be
-	// another's too.
+	if s.blind || s.contradicts(a) {
+		s.back++
+	}
+	// Right after Resume without a time, nothing is known of what was applied:
+	// it may be another's too.
 	s.other = s.other || !s.timed || slices.ContainsFunc(s.recent, func(d delivery) bool { return d.seq == a.Seq })
 }

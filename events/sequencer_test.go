@@ -153,7 +153,7 @@ func TestSequencerResume(t *testing.T) {
 		60: {Epoch: 3, Next: 61, Gap: gap(50, 59)},
 	} {
 		var s events.Sequencer
-		s.Resume(3, 50)
+		s.Resume(3, 50, 0)
 		if got := offer(&s, at(seq, 1, 0)); got != want {
 			t.Errorf("message %d: %+v, want %+v", seq, got, want)
 		}
@@ -164,13 +164,137 @@ func TestSequencerResume(t *testing.T) {
 // started anew while nobody listened.
 func TestSequencerResumeBehindARestart(t *testing.T) {
 	var s events.Sequencer
-	s.Resume(0, 2)
+	s.Resume(0, 2, 0)
 	for i, want := range []events.Verdict{
 		{Duplicate: true, Next: 2}, {Duplicate: true, Next: 2}, {Restarted: true, Missed: true, Epoch: 1, Next: 3}, {Epoch: 1, Next: 4},
 	} {
 		if got := offer(&s, at(uint64(i), uint64(20+i), 5)); got != want {
 			t.Errorf("message %d: %+v, want %+v", i, got, want)
 		}
+	}
+}
+
+// Behind a stored cursor with a time, what a queue redelivers is told from an
+// engine that started anew.
+func TestSequencerResumeWithATime(t *testing.T) {
+	resumed := func() *events.Sequencer {
+		var s events.Sequencer
+		s.Resume(0, 100, 1000)
+		return &s
+	}
+	redelivered := resumed()
+	for seq := range uint64(100) {
+		if v := offer(redelivered, at(seq, seq, 900+float64(seq))); !v.Duplicate {
+			t.Fatalf("message %d again: %+v", seq, v)
+		}
+	}
+	if v := offer(redelivered, at(100, 100, 1000)); v != (events.Verdict{Next: 101}) {
+		t.Errorf("the next: %+v", v)
+	}
+	if v := offer(resumed(), at(0, 0, 1001)); !v.Restarted {
+		t.Errorf("a newer one that goes back: %+v", v)
+	}
+	behind := resumed()
+	for seq := range uint64(100) {
+		offer(behind, at(seq, seq, float64(seq)))
+	}
+	if v := offer(behind, at(100, 100, 100)); !v.Restarted {
+		t.Errorf("an engine with a clock that is behind catches up: %+v", v)
+	}
+}
+
+// TestSequencerRedelivery: a queue may redeliver all that it has, from anywhere
+// and as often as it likes, and no engine has restarted.
+func TestSequencerRedelivery(t *testing.T) {
+	const n = 20_000
+	message := func(seq uint64) events.Arrival { return at(seq, 1e6+seq, float64(seq/3)) }
+	for _, first := range []uint64{0, 1, 777} {
+		var s events.Sequencer
+		for seq := first; seq < n; seq++ {
+			offer(&s, message(seq))
+		}
+		for _, from := range []uint64{0, 1, 500, 10_000, n - 1025, n - 1} {
+			for seq := from; seq < n; seq++ {
+				if v := offer(&s, message(seq)); !v.Duplicate {
+					t.Fatalf("heard from %d, message %d again: %+v", first, seq, v)
+				}
+			}
+		}
+		if v := offer(&s, message(n)); v != (events.Verdict{Next: n + 1}) {
+			t.Fatalf("heard from %d, the next: %+v", first, v)
+		}
+	}
+}
+
+// TestSequencerContradictions: numbers of which nothing is remembered are no sign
+// of a restart, among however many signs.
+func TestSequencerContradictions(t *testing.T) {
+	var s events.Sequencer
+	for seq := range uint64(2000) {
+		offer(&s, at(seq, 1e6+seq, float64(seq)))
+	}
+	// What is marked of so many are the numbers divisible by 16.
+	for i := range uint64(15) {
+		for _, seq := range []uint64{16*i + 1, 16 * i, 16*i + 2} {
+			if v := offer(&s, at(seq, seq, float64(seq))); !v.Duplicate {
+				t.Fatalf("message %d: %+v", seq, v)
+			}
+		}
+	}
+	if v := offer(&s, at(16*15, 0, 16*15)); !v.Restarted {
+		t.Errorf("the 16th contradiction: %+v", v)
+	}
+}
+
+// TestSequencerRestartAfterALongLife: a restart shows soon even if the new
+// engine's clock is an hour behind, and nothing is remembered of most numbers.
+func TestSequencerRestartAfterALongLife(t *testing.T) {
+	const n = 1_000_000
+	for _, first := range []uint64{0, 300_000} {
+		var s events.Sequencer
+		for seq := first; seq < n; seq++ {
+			offer(&s, at(seq, 1e9+seq, float64(seq)))
+		}
+		for seq := range uint64(100) {
+			if v := offer(&s, at(seq, seq, n-3600+float64(seq))); v.Restarted {
+				if seq != 15 {
+					t.Errorf("heard from %d: noticed at message %d", first, seq)
+				}
+				break
+			} else if seq == 99 {
+				t.Errorf("heard from %d: not noticed", first)
+			}
+		}
+	}
+}
+
+// What the engine replays is what it has today: other bytes under a number that
+// is remembered are another engine's.
+func TestSequencerReplayed(t *testing.T) {
+	var s events.Sequencer
+	for seq := range uint64(10) {
+		offer(&s, at(seq, 100+seq, float64(seq)))
+	}
+	replayed := func(seq, digest uint64) events.Verdict {
+		a := at(seq, digest, float64(seq))
+		a.Replayed = true
+		return s.Check(a)
+	}
+	if v := replayed(9, 109); !v.Duplicate {
+		t.Errorf("the same: %+v", v)
+	}
+	if v := replayed(9, 209); !v.Restarted || !v.Missed {
+		t.Errorf("another: %+v", v)
+	}
+	if v := s.Check(at(9, 209, 9)); !v.Duplicate {
+		t.Errorf("another that came by itself: %+v", v)
+	}
+	s.Restart()
+	if next, started := s.Next(); started || next != 0 {
+		t.Errorf("after a restart %d is due, heard %v", next, started)
+	}
+	if v := offer(&s, at(3, 109, 1)); v != (events.Verdict{Missed: true, Epoch: 1, Next: 4}) {
+		t.Errorf("first after a restart: %+v", v)
 	}
 }
 

@@ -28,7 +28,10 @@ const (
 	DefaultMaxTopics  = 64
 	DefaultBackoffMin = 100 * time.Millisecond
 	DefaultBackoffMax = 10 * time.Second
-	DefaultHeartbeat  = 10 * time.Second
+	DefaultHeartbeat  = zmtp.DefaultHeartbeat
+	// DefaultReplayTimeout is long beside the 100 ms for which vLLM's publisher
+	// waits for batches before it looks at its replay socket.
+	DefaultReplayTimeout = 2 * time.Second
 )
 
 const (
@@ -55,8 +58,23 @@ type SubscriberConfig struct {
 	// Topic is what a topic must begin with; "" is all.
 	Topic string
 	// Pod and Model say whose messages these are. With Bind, what is empty comes
-	// from the topic kv@POD@MODEL, see ParseTopic.
+	// from the topic.
 	Pod, Model string
+	// ParseTopic reads topics, with Bind; nil is the function ParseTopic, for
+	// kv@POD@MODEL.
+	ParseTopic func(topic string) (pod, model string, err error)
+
+	// Replay is the endpoint of the engine's replay socket (vLLM's
+	// replay_endpoint, which it always binds); "" is none. What was missed is
+	// then asked for there: when the connection is made, and when there is a gap
+	// in the numbers. Meanwhile the messages that come wait. The sink must be a
+	// ReplaySink.
+	Replay string
+	// ReplayOf is Replay with Bind, for each pod: peer is the remote end of its
+	// connection, tcp://ip:port. nil, or "", is none.
+	ReplayOf func(pod, peer string) string
+	// ReplayTimeout is the silence that ends an answer of a replay socket.
+	ReplayTimeout time.Duration
 
 	MaxMessage  int   // bytes of a message; a peer that sends more is cut off
 	MaxBuffered int64 // bytes of messages that are being received
@@ -80,6 +98,8 @@ type SubscriberConfig struct {
 	OnListen func(endpoint string)
 	// OnConnect gets the peer's endpoint when the subscription was sent to it.
 	OnConnect func(endpoint string)
+	// OnReplay gets what came of asking an engine for what was missed.
+	OnReplay func(Replay)
 	// OnError gets what Run goes on after: lost connections, failed attempts to
 	// connect, errors of the sink. Dropped messages are only counted.
 	OnError func(error)
@@ -95,6 +115,10 @@ type SubscriberStats struct {
 	Connects    uint64
 	Disconnects uint64
 	Refused     uint64 // connections closed because there were MaxConns
+
+	Replays      uint64 // times that an engine was asked for what was missed
+	Replayed     uint64 // messages that came of it, part of Messages
+	ReplayErrors uint64 // of Replays, those that did not bring all
 }
 
 // Subscriber reads the events that engines publish over ZeroMQ and gives each
@@ -124,6 +148,7 @@ type Subscriber struct {
 
 	messages, malformed, badTopics, superseded  atomic.Uint64
 	sinkErrors, connects, disconnects, refusals atomic.Uint64
+	replays, replayed, replayErrors             atomic.Uint64
 
 	// Of a subscriber that connects; Run's goroutine has it.
 	only        source
@@ -171,11 +196,25 @@ func (c SubscriberConfig) validate(sink Sink) error {
 	check := zmtp.CheckDial
 	if c.Bind {
 		check = zmtp.CheckListen
+		if c.Replay != "" {
+			bad("Replay %q names one engine, and Bind is for many: set ReplayOf", c.Replay)
+		}
 	} else if c.Pod == "" || c.Model == "" {
 		bad("connecting to an engine needs its Pod (%q) and Model (%q)", c.Pod, c.Model)
 	}
 	if err := check(c.Endpoint); err != nil {
 		bad("%w", err)
+	}
+	if c.Replay != "" && !c.Bind {
+		if err := zmtp.CheckDial(c.Replay); err != nil {
+			bad("Replay: %w", err)
+		}
+	}
+	if !c.Bind && c.ReplayOf != nil {
+		bad("ReplayOf is for Bind: set Replay")
+	}
+	if _, ok := sink.(ReplaySink); !ok && sink != nil && (c.Replay != "" || c.ReplayOf != nil) {
+		bad("a replay needs a ReplaySink, which %T is not", sink)
 	}
 	if len(c.Topic) > maxTopicBytes {
 		bad("Topic has %d bytes, %d are allowed", len(c.Topic), maxTopicBytes)
@@ -183,7 +222,7 @@ func (c SubscriberConfig) validate(sink Sink) error {
 	if c.MaxMessage < 0 || c.MaxBuffered < 0 || c.MaxConns < 0 || c.MaxTopics < 0 {
 		bad("a limit below 0")
 	}
-	if c.BackoffMin < 0 || c.BackoffMax < 0 || c.Heartbeat < 0 {
+	if c.BackoffMin < 0 || c.BackoffMax < 0 || c.Heartbeat < 0 || c.ReplayTimeout < 0 {
 		bad("a time below 0")
 	}
 	if d := c.withDefaults(); d.BackoffMin > d.BackoffMax {
@@ -203,6 +242,10 @@ func (c SubscriberConfig) withDefaults() SubscriberConfig {
 	orDefault(&c.BackoffMin, DefaultBackoffMin)
 	orDefault(&c.BackoffMax, DefaultBackoffMax)
 	orDefault(&c.Heartbeat, DefaultHeartbeat)
+	orDefault(&c.ReplayTimeout, DefaultReplayTimeout)
+	if c.ParseTopic == nil {
+		c.ParseTopic = ParseTopic
+	}
 	return c
 }
 
@@ -238,6 +281,10 @@ func (s *Subscriber) Stats() SubscriberStats {
 		Connects:    s.connects.Load(),
 		Disconnects: s.disconnects.Load(),
 		Refused:     s.refusals.Load(),
+
+		Replays:      s.replays.Load(),
+		Replayed:     s.replayed.Load(),
+		ReplayErrors: s.replayErrors.Load(),
 	}
 }
 
@@ -262,17 +309,46 @@ func (s *Subscriber) connect(ctx context.Context) error {
 
 // session is one connection, from dialling to its loss.
 func (s *Subscriber) session(ctx context.Context) error {
-	conn, err := zmtp.Dial(ctx, s.cfg.Endpoint, s.wire)
+	wire := s.wire
+	catchUp := func() error {
+		if s.cfg.Replay == "" {
+			return nil
+		}
+		return s.catchUp(ctx, &s.only, s.cfg.Replay)
+	}
+	idle := s.onIdle(&wire, catchUp)
+	conn, err := zmtp.Dial(ctx, s.cfg.Endpoint, wire)
 	if err != nil {
 		return fmt.Errorf("events: subscriber: %w", err)
 	}
-	err = s.follow(ctx, conn, s.cfg.Endpoint, s.take)
+	err = s.follow(ctx, conn, s.cfg.Endpoint, idle, catchUp, func(_, payload []byte, seq uint64) error {
+		m := Message{Seq: seq, Payload: payload, Reconnected: s.reconnected}
+		s.reconnected = false
+		return s.offer(ctx, &s.only, s.cfg.Replay, m)
+	})
 	s.reconnected = true
 	return err
 }
 
-// follow subscribes and gives take each message until the connection is lost.
-func (s *Subscriber) follow(ctx context.Context, conn *zmtp.Conn, peer string, take func(topic, payload []byte, seq uint64)) error {
+// onIdle makes a connection ask once more, when it is idle for the first time,
+// what it may have missed: an engine may have published before it knew of the
+// subscription. What it returns tells the error of that.
+func (s *Subscriber) onIdle(wire *zmtp.Config, ask func() error) (failed func() error) {
+	var err error
+	asked := false
+	wire.OnIdle = func() {
+		if !asked {
+			asked = true
+			err = ask()
+		}
+	}
+	return func() error { return err }
+}
+
+// follow subscribes, calls begin, and then take with each message until the
+// connection is lost or one of them, or what the connection did when it was idle,
+// is in error.
+func (s *Subscriber) follow(ctx context.Context, conn *zmtp.Conn, peer string, idle, begin func() error, take func(topic, payload []byte, seq uint64) error) error {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	prefix := []byte(s.cfg.Topic)
@@ -284,49 +360,76 @@ func (s *Subscriber) follow(ctx context.Context, conn *zmtp.Conn, peer string, t
 	if s.cfg.OnConnect != nil {
 		s.cfg.OnConnect(peer)
 	}
+	if err := begin(); err != nil {
+		return fmt.Errorf("events: subscriber: leaving %s: %w", peer, err)
+	}
 	for {
 		m, err := conn.Receive()
 		if err != nil {
 			return fmt.Errorf("events: subscriber: connection lost: %w", err)
 		}
+		err = idle()
 		switch {
+		case err != nil:
 		case len(m) != 3 || len(m[1]) != 8:
 			s.malformed.Add(1)
 		case !bytes.HasPrefix(m[0], prefix):
 			s.badTopics.Add(1)
 		default:
-			take(m[0], m[2], binary.BigEndian.Uint64(m[1]))
+			err = take(m[0], m[2], binary.BigEndian.Uint64(m[1]))
+		}
+		if err != nil {
+			return fmt.Errorf("events: subscriber: leaving %s: %w", peer, err)
 		}
 	}
-}
-
-// take delivers a message of the one engine that is connected to.
-func (s *Subscriber) take(_, payload []byte, seq uint64) {
-	s.deliver(&s.only, seq, payload, s.reconnected)
-	s.reconnected = false
 }
 
 // source is whose messages a stream has.
 type source struct {
 	pod, model, stream string
+	// doubted: a message was not delivered because the engine that replays does
+	// not have it.
+	doubted bool
 }
 
-func (s *Subscriber) deliver(from *source, seq uint64, payload []byte, reconnected bool) {
+// offer delivers a message. If something is missing before it, and there is a
+// replay socket, the engine is asked for that first. An error ends the
+// connection.
+func (s *Subscriber) offer(ctx context.Context, from *source, replay string, m Message) error {
+	m.Hold = replay != ""
+	receipt, _ := s.deliver(from, m)
+	if receipt.Held {
+		came, err := s.repair(ctx, from, replay, receipt, m.Seq)
+		if came || err != nil || ctx.Err() != nil {
+			return err
+		}
+		m.Hold = false
+		receipt, _ = s.deliver(from, m)
+	}
+	if receipt.Applied {
+		from.doubted = false
+	}
+	return nil
+}
+
+// deliver gives a message to the sink, and tells of its errors.
+func (s *Subscriber) deliver(from *source, m Message) (Receipt, error) {
 	s.messages.Add(1)
-	_, err := s.sink.IngestMessage(Message{
-		Pod:         from.pod,
-		Model:       from.model,
-		Stream:      from.stream,
-		Seq:         seq,
-		Payload:     payload,
-		Reconnected: reconnected,
-	})
+	m.Pod, m.Model, m.Stream = from.pod, from.model, from.stream
+	receipt, err := s.sink.IngestMessage(m)
 	if err != nil {
 		s.sinkErrors.Add(1)
 		if s.cfg.OnError != nil {
-			s.cfg.OnError(fmt.Errorf("events: subscriber: message %d of %s: %w", seq, from.stream, err))
+			s.cfg.OnError(fmt.Errorf("events: subscriber: message %d of %s: %w", m.Seq, from.stream, err))
 		}
 	}
+	return receipt, err
+}
+
+// sinkFailed counts and reports an error of the sink that is about no message.
+func (s *Subscriber) sinkFailed(err error) {
+	s.sinkErrors.Add(1)
+	s.report(err)
 }
 
 func (s *Subscriber) report(err error) {
@@ -366,6 +469,8 @@ type link struct {
 // linkSource is a topic as one link publishes it.
 type linkSource struct {
 	source
+	replay     string // endpoint, "" if there is none
+	heard      bool   // on this link
 	topic      *topic
 	superseded bool // and that was reported
 }
@@ -441,11 +546,16 @@ func (s *Subscriber) oldestIdle() (oldest *link) {
 // attend reads from one engine until its connection is lost.
 func (s *Subscriber) attend(ctx context.Context, l *link) {
 	peer := zmtp.Name(l.nc.RemoteAddr())
-	conn, err := zmtp.Handshake(ctx, l.nc, peer, s.wire)
+	wire := s.wire
+	idle := s.onIdle(&wire, func() error { return s.catchUpLink(ctx, l) })
+	conn, err := zmtp.Handshake(ctx, l.nc, peer, wire)
 	if err != nil {
 		err = fmt.Errorf("events: subscriber: %w", err)
 	} else {
-		err = s.follow(ctx, conn, peer, func(topic, payload []byte, seq uint64) { s.takeFrom(l, topic, payload, seq) })
+		begin := func() error { return nil } // who it is shows by its first message
+		err = s.follow(ctx, conn, peer, idle, begin, func(topic, payload []byte, seq uint64) error {
+			return s.takeFrom(ctx, l, topic, Message{Seq: seq, Payload: payload})
+		})
 	}
 	s.mu.Lock()
 	delete(s.links, l)
@@ -458,29 +568,80 @@ func (s *Subscriber) attend(ctx context.Context, l *link) {
 	}
 }
 
+// catchUpLink asks for what was missed of all that a link publishes.
+func (s *Subscriber) catchUpLink(ctx context.Context, l *link) error {
+	for _, src := range l.sources {
+		src.topic.mu.Lock()
+		var err error
+		if ours, _ := src.topic.claim(l.id); ours && l.id >= src.topic.floor {
+			err = s.catchUpOn(ctx, src)
+		}
+		src.topic.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // takeFrom delivers a message of one of the engines.
-func (s *Subscriber) takeFrom(l *link, name, payload []byte, seq uint64) {
+func (s *Subscriber) takeFrom(ctx context.Context, l *link, name []byte, m Message) error {
 	src := l.sources[string(name)]
 	if src == nil {
 		if src = s.newSource(l, string(name)); src == nil {
 			s.badTopics.Add(1)
-			return
+			return nil
 		}
 		l.heard.Store(true)
 	}
 	// The lock keeps the messages of a stream in one row: an older connection
 	// cannot slip one in after the first of a newer one.
-	src.topic.mu.Lock()
-	defer src.topic.mu.Unlock()
-	ours, again := src.topic.claim(l.id)
-	if ours {
-		s.deliver(&src.source, seq, payload, again)
-		return
+	t := src.topic
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if l.id < t.floor {
+		return errOtherLife
 	}
-	s.superseded.Add(1)
-	if !src.superseded {
-		src.superseded = true
-		s.report(fmt.Errorf("events: subscriber: %s from %s: %w", src.stream, zmtp.Name(l.nc.RemoteAddr()), errSuperseded))
+	ours, again := t.claim(l.id)
+	if !ours {
+		s.superseded.Add(1)
+		if !src.superseded {
+			src.superseded = true
+			s.report(fmt.Errorf("events: subscriber: %s from %s: %w", src.stream, zmtp.Name(l.nc.RemoteAddr()), errSuperseded))
+		}
+		return nil
+	}
+	if !src.heard {
+		src.heard = true
+		if err := s.catchUpOn(ctx, src); err != nil {
+			return err
+		}
+	}
+	m.Reconnected = again
+	src.doubted = t.doubted
+	err := s.offer(ctx, &src.source, src.replay, m)
+	t.doubted = src.doubted
+	s.settle(t, err)
+	return err
+}
+
+// catchUpOn is catchUp for a topic, whose lock is held.
+func (s *Subscriber) catchUpOn(ctx context.Context, src *linkSource) error {
+	if src.replay == "" {
+		return nil
+	}
+	err := s.catchUp(ctx, &src.source, src.replay)
+	s.settle(src.topic, err)
+	return err
+}
+
+// settle ends all links to what was the engine of a topic before it started
+// anew: theirs is not the next word.
+func (s *Subscriber) settle(t *topic, err error) {
+	if errors.Is(err, errOtherLife) {
+		s.mu.Lock()
+		t.floor = s.lastID + 1
+		s.mu.Unlock()
 	}
 }
 
@@ -491,7 +652,7 @@ func (s *Subscriber) newSource(l *link, name string) *linkSource {
 	}
 	src := &linkSource{source: source{pod: s.cfg.Pod, model: s.cfg.Model, stream: s.cfg.Endpoint + " " + name}}
 	if src.pod == "" || src.model == "" {
-		pod, model, err := ParseTopic(name)
+		pod, model, err := s.cfg.ParseTopic(name)
 		if err != nil {
 			return nil
 		}
@@ -501,6 +662,9 @@ func (s *Subscriber) newSource(l *link, name string) *linkSource {
 		if src.model == "" {
 			src.model = model
 		}
+	}
+	if s.cfg.ReplayOf != nil {
+		src.replay = s.cfg.ReplayOf(src.pod, zmtp.Name(l.nc.RemoteAddr()))
 	}
 	src.topic = s.topics.join(name)
 	l.sources[name] = src

@@ -30,9 +30,9 @@ const rememberedTopics = 10_000
 type topics struct {
 	mu   sync.Mutex // guards what follows, and the refs of topics
 	open map[string]*topic
-	// Names without a connection, in two generations: when the younger one is
-	// full, the older one is forgotten.
-	young, old map[string]struct{}
+	// Names without a connection, with their doubted, in two generations: when
+	// the younger one is full, the older one is forgotten.
+	young, old map[string]bool
 	forgot     bool // from then on an unknown name may have been there before
 }
 
@@ -43,6 +43,9 @@ type topic struct {
 	mu    sync.Mutex // held while one of its messages is delivered
 	owner uint64     // the link that has it; 0 is none
 	known bool       // a link had it before
+	// doubted is that of its source, for the link after the one that goes.
+	doubted bool
+	floor   uint64 // links below it may be to an engine that is no more
 }
 
 // join returns the topic for one more connection.
@@ -53,7 +56,7 @@ func (ts *topics) join(name string) *topic {
 	if t == nil {
 		_, young := ts.young[name]
 		_, old := ts.old[name]
-		t = &topic{known: young || old || ts.forgot}
+		t = &topic{known: young || old || ts.forgot, doubted: ts.young[name] || ts.old[name]}
 		ts.open[name] = t
 	}
 	t.refs++
@@ -66,6 +69,7 @@ func (ts *topics) leave(name string, t *topic, id uint64) {
 	if t.owner == id {
 		t.owner = 0
 	}
+	doubted := t.doubted
 	t.mu.Unlock()
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -78,9 +82,9 @@ func (ts *topics) leave(name string, t *topic, id uint64) {
 		ts.young, ts.old = nil, ts.young
 	}
 	if ts.young == nil {
-		ts.young = make(map[string]struct{})
+		ts.young = make(map[string]bool)
 	}
-	ts.young[name] = struct{}{}
+	ts.young[name] = doubted
 }
 
 // claim says whether a message of a link is the topic's, and whether it is the

@@ -1,0 +1,675 @@
+package events_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/zmtp"
+)
+
+// ledger is a sink that writes down, stream by stream, what became of each
+// message: its number if it was applied, and losses.
+type ledger struct {
+	mu      sync.Mutex
+	seqs    map[string]*events.Sequencer
+	entries []string
+	fail    func(events.Message) error // before the message is dealt with
+	changed chan struct{}              // closed when there are more entries
+}
+
+func newLedger() *ledger {
+	return &ledger{seqs: make(map[string]*events.Sequencer), changed: make(chan struct{})}
+}
+
+func (l *ledger) of(pod, model, stream string) *events.Sequencer {
+	key := pod + " " + model + " " + stream
+	if l.seqs[key] == nil {
+		l.seqs[key] = new(events.Sequencer)
+	}
+	return l.seqs[key]
+}
+
+func (l *ledger) write(format string, args ...any) {
+	l.entries = append(l.entries, fmt.Sprintf(format, args...))
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+func (l *ledger) IngestMessage(m events.Message) (events.Receipt, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.fail != nil {
+		if err := l.fail(m); err != nil {
+			return events.Receipt{}, err
+		}
+	}
+	s := l.of(m.Pod, m.Model, m.Stream)
+	a := events.Arrival{Seq: m.Seq, Digest: events.Digest(m.Payload), Decoded: true, Replayed: m.Replayed}
+	_, _ = fmt.Sscan(string(m.Payload), &a.Time)
+	v := s.Check(a)
+	if m.Hold && (v.Gap.Lost || v.Missed || v.Restarted) {
+		g := v.Gap
+		if v.Missed {
+			g = events.Gap{From: 0, To: m.Seq - 1, Lost: true}
+		}
+		l.write("hold %d", m.Seq)
+		return events.Receipt{Held: true, Gap: g, Restarted: v.Restarted}, nil
+	}
+	s.Advance(a, v)
+	switch {
+	case v.Duplicate:
+		return events.Receipt{Duplicate: true}, nil
+	case v.Restarted:
+		l.write("restart")
+	case v.Missed:
+		l.write("late")
+	case v.Gap.Lost:
+		l.write("lost %d-%d", v.Gap.From, v.Gap.To)
+	}
+	l.write("%d", m.Seq)
+	return events.Receipt{Applied: true, Gap: v.Gap, Restarted: v.Restarted}, nil
+}
+
+func (l *ledger) StreamNext(pod, model, stream string) (uint64, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.of(pod, model, stream).Next()
+}
+
+func (l *ledger) StreamRestarted(pod, model, stream string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.of(pod, model, stream).Restart()
+	l.write("anew")
+	return nil
+}
+
+// expect waits until the entries are as they must be.
+func (l *ledger) expect(t *testing.T, want string) {
+	t.Helper()
+	deadline := time.After(patience)
+	for {
+		l.mu.Lock()
+		got, changed := strings.Join(l.entries, " "), l.changed
+		l.mu.Unlock()
+		if got == want {
+			return
+		}
+		select {
+		case <-changed:
+		case <-deadline:
+			t.Fatalf("got  %s\nwant %s", got, want)
+		}
+	}
+}
+
+// follow runs a Subscriber with a ledger until the test ends or stop is called.
+func follow(t *testing.T, l *ledger, cfg events.SubscriberConfig) (s *events.Subscriber, replays chan events.Replay, stop func()) {
+	t.Helper()
+	replays = make(chan events.Replay, 1000)
+	if !cfg.Bind {
+		cfg.Pod, cfg.Model = "a", "m"
+	}
+	cfg.BackoffMin, cfg.BackoffMax = time.Millisecond, 5*time.Millisecond
+	cfg.OnReplay = func(r events.Replay) { replays <- r }
+	s, err := events.NewSubscriber(l, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		wait(t, "Run to return", ended)
+	})
+	t.Cleanup(stop)
+	return s, replays, stop
+}
+
+// clock is a payload: the time of a message.
+func clock(n int) []byte { return fmt.Append(nil, n) }
+
+// numbers lists the numbers from..to as the ledger has them.
+func numbers(from, to int) string {
+	var b strings.Builder
+	for i := from; i <= to; i++ {
+		fmt.Fprintf(&b, " %d", i)
+	}
+	return strings.TrimSpace(b.String())
+}
+
+// TestReplayFillsGaps follows an engine through all that may be missed.
+func TestReplayFillsGaps(t *testing.T) {
+	engine := publisher(t, fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0", Buffer: 100})
+	now := 0
+	publish := func(n int, how func([]byte)) {
+		for range n {
+			now++
+			how(clock(now))
+		}
+	}
+	sent := func(p []byte) { engine.Publish(p) }
+	missed := func(p []byte) { engine.Skip(p) }
+	publish(3, missed) // before anybody listens
+	l := newLedger()
+	s, replays, stop := follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: engine.ReplayEndpoint()})
+	want := numbers(0, 2)
+	l.expect(t, want)
+	if r := wait(t, "a replay", replays); r.Messages != 3 || r.Err != nil || r.From != 0 || r.Restarted || r.Pod != "a" || r.Stream != engine.Endpoint() {
+		t.Errorf("first contact: %+v", r)
+	}
+	waitSubscriber(t, engine)
+
+	publish(2, sent)
+	publish(4, missed)
+	publish(1, sent)
+	want += " 3 4 hold 9 " + numbers(5, 9)
+	l.expect(t, want)
+	if r := wait(t, "a replay", replays); r.Messages != 6 || r.Err != nil || r.From != 5 {
+		t.Errorf("a gap: %+v", r)
+	}
+
+	// Away for a while: the last one is confirmed, the rest comes.
+	stop()
+	publish(5, missed)
+	_, replays, stop = follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: engine.ReplayEndpoint()})
+	want += " " + numbers(10, 14)
+	l.expect(t, want)
+	if r := wait(t, "a replay", replays); r.Messages != 6 || r.Err != nil || r.From != 10 || r.Restarted {
+		t.Errorf("back again: %+v", r)
+	}
+
+	// Away for so long that the engine has forgotten the last one.
+	stop()
+	publish(150, missed)
+	_, replays, stop = follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: engine.ReplayEndpoint()})
+	want += " anew late " + numbers(65, 164)
+	l.expect(t, want)
+	if r := wait(t, "a replay", replays); r.Messages != 100 || r.Err != nil || !r.Restarted {
+		t.Errorf("forgotten: %+v", r)
+	}
+
+	// The engine starts anew, gets past the number that was last, and its clock
+	// is behind.
+	stop()
+	if err := engine.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	now = 0
+	publish(60, missed)
+	l2 := len(want)
+	_, replays, stop = follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: engine.ReplayEndpoint()})
+	want += " anew " + numbers(0, 59)
+	l.expect(t, want)
+	if r := wait(t, "a replay", replays); r.Messages != 60 || r.Err != nil || !r.Restarted {
+		t.Errorf("restarted: %+v %s", r, want[l2:])
+	}
+	// And it comes as far as before: the number is there, with other bytes.
+	stop()
+	if err := engine.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	now = 1000
+	publish(70, missed)
+	_, replays, _ = follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: engine.ReplayEndpoint()})
+	want += " hold 59 anew " + numbers(0, 69)
+	l.expect(t, want)
+	if r := wait(t, "a replay", replays); r.Messages != 71 || r.Err != nil || !r.Restarted {
+		t.Errorf("restarted further: %+v", r)
+	}
+	if st := s.Stats(); st.Replays != 2 || st.Replayed != 9 || st.ReplayErrors != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// router is a replay socket that answers as it is told.
+type router struct {
+	endpoint string
+	mu       sync.Mutex
+	starts   []uint64 // what was asked for
+	answer   func(n int, start uint64) [][][]byte
+	close    bool // behind each answer
+}
+
+// newRouter answers request n, which asks for what is from start on, with the
+// messages that answer returns.
+func newRouter(t *testing.T, answer func(n int, start uint64) [][][]byte) *router {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ln, err := zmtp.Listen(ctx, "tcp://127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &router{endpoint: zmtp.Name(ln.Addr()), answer: answer}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			nc, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() { r.serve(ctx, nc) })
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		ln.Close()
+		all.Wait()
+	})
+	return r
+}
+
+func (r *router) serve(ctx context.Context, nc net.Conn) {
+	c, err := zmtp.Handshake(ctx, nc, "asker", zmtp.Config{Type: zmtp.ROUTER})
+	if err != nil {
+		return
+	}
+	defer c.Close()
+	defer context.AfterFunc(ctx, func() { c.Close() })()
+	for {
+		m, err := c.Receive()
+		if err != nil || len(m) != 2 || len(m[0]) != 0 || len(m[1]) != 8 {
+			return
+		}
+		start := binary.BigEndian.Uint64(m[1])
+		r.mu.Lock()
+		n := len(r.starts)
+		r.starts = append(r.starts, start)
+		r.mu.Unlock()
+		for _, frames := range r.answer(n, start) {
+			if c.Buffer(frames...) != nil {
+				return
+			}
+		}
+		if c.Flush() != nil || r.close {
+			return
+		}
+	}
+}
+
+func (r *router) asked() []uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.starts)
+}
+
+func reply(seq uint64) [][]byte {
+	return [][]byte{nil, binary.BigEndian.AppendUint64(nil, seq), clock(int(seq))}
+}
+
+func replyWithTopic(seq uint64) [][]byte {
+	return [][]byte{nil, []byte("kv@a@m"), binary.BigEndian.AppendUint64(nil, seq), clock(int(seq))}
+}
+
+func end() [][]byte { return [][]byte{nil, binary.BigEndian.AppendUint64(nil, math.MaxUint64), nil} }
+
+func endWithTopic() [][]byte {
+	return [][]byte{nil, nil, binary.BigEndian.AppendUint64(nil, math.MaxUint64), nil}
+}
+
+// TestReplayAnswers has an engine publish 0 and then 9, and answer in every way
+// that engines, and others, do.
+func TestReplayAnswers(t *testing.T) {
+	// has answers like an engine that has these.
+	has := func(reply func(uint64) [][]byte, end func() [][]byte, seqs ...uint64) func(int, uint64) [][][]byte {
+		return func(_ int, start uint64) (answer [][][]byte) {
+			for _, s := range seqs {
+				if s >= start {
+					answer = append(answer, reply(s))
+				}
+			}
+			return append(answer, end())
+		}
+	}
+	all := []uint64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}
+	for name, c := range map[string]struct {
+		answer func(n int, start uint64) [][][]byte // of requests 1 on; 0 is of the first contact
+		close  bool
+		want   string
+		asked  []uint64 // the first ones
+		failed string
+		then   string // when 10 is published
+	}{
+		"without topic": {answer: has(reply, end, all...), want: numbers(1, 9), asked: []uint64{0}, then: "10"},
+		"with topic":    {answer: has(replyWithTopic, endWithTopic, all...), want: numbers(1, 9), asked: []uint64{0}, then: "10"},
+		"a hole that the next answer fills": {
+			answer: func(n int, start uint64) [][][]byte {
+				if n == 1 {
+					return has(reply, end, 0, 1, 2, 5, 6, 7, 8, 9)(n, start)
+				}
+				return has(reply, end, all...)(n, start)
+			},
+			want: numbers(1, 9), asked: []uint64{0, 2}, then: "10",
+		},
+		"numbers that the engine never had": {
+			answer: has(reply, end, 0, 1, 2, 5, 6, 9),
+			want:   "1 2 lost 3-4 5 6 lost 7-8 9", asked: []uint64{0, 2, 6}, then: "10",
+		},
+		"no end": {
+			answer: func(n int, start uint64) [][][]byte {
+				whole := has(reply, end, all...)(n, start)
+				return whole[:min(len(whole)-1, 3)]
+			},
+			want: numbers(1, 9), asked: []uint64{0, 2, 4, 6, 8}, then: "10",
+		},
+		"cut off": {
+			answer: func(n int, start uint64) [][][]byte { return has(reply, end, all...)(n, start)[:2] },
+			close:  true,
+			want:   numbers(1, 9), asked: []uint64{0, 1, 2, 3, 4, 5, 6, 7, 8}, then: "10",
+		},
+		"older ones, and twice": {
+			answer: func(int, uint64) [][][]byte {
+				return [][][]byte{reply(0), reply(1), reply(0), reply(1), reply(2), reply(2), reply(3), reply(4), reply(5), reply(6), reply(7), reply(8), reply(9), end()}
+			},
+			want: numbers(1, 9), asked: []uint64{0}, then: "10",
+		},
+		"the start is forgotten":     {answer: has(reply, end, 6, 7, 8, 9), want: "anew late " + numbers(6, 9), asked: []uint64{0, 0, 9}, then: "10"},
+		"nothing":                    {answer: has(reply, end), want: "anew", asked: []uint64{0, 0}, then: "hold 10 late 10"},
+		"one answer is enough to go": {answer: has(reply, end, 0, 9), want: "lost 1-8 9", asked: []uint64{0}, then: "10"},
+		// What the engine that replays does not have came from another one, once.
+		"not all": {
+			answer: has(reply, end, 0, 1, 2, 3), want: "1 2 3", asked: []uint64{0, 3, 3, 3, 3}, failed: "does not have",
+			then: "hold 10 lost 4-9 10",
+		},
+		"silence": {
+			answer: func(int, uint64) [][][]byte { return nil }, want: "lost 1-8 9", asked: []uint64{0, 0, 0, 0, 0}, failed: "in time", then: "10",
+		},
+		"no answer to a request": {
+			answer: func(int, uint64) [][][]byte { return [][][]byte{{[]byte("what?")}} },
+			want:   "lost 1-8 9", asked: []uint64{0, 0, 0}, failed: "no answer to a replay", then: "10",
+		},
+		"a number of seven bytes": {
+			answer: func(int, uint64) [][][]byte { return [][][]byte{{nil, make([]byte, 7), nil}} },
+			want:   "lost 1-8 9", asked: []uint64{0, 0, 0}, failed: "no answer to a replay", then: "10",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRouter(t, func(n int, start uint64) [][][]byte {
+				if n == 0 {
+					return [][][]byte{end()}
+				}
+				return c.answer(n, start)
+			})
+			r.close = c.close
+			engine := publisher(t, fakeengine.PublisherConfig{})
+			l := newLedger()
+			_, replays, _ := follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: r.endpoint, ReplayTimeout: 200 * time.Millisecond})
+			wait(t, "the first replay", replays)
+			waitSubscriber(t, engine)
+			engine.Publish(clock(0))
+			for seq := range 8 {
+				engine.Skip(clock(seq + 1))
+			}
+			engine.Publish(clock(9))
+			l.expect(t, "0 hold 9 "+c.want)
+			done := wait(t, "a replay", replays)
+			if c.failed == "" && done.Err != nil || c.failed != "" && (done.Err == nil || !strings.Contains(done.Err.Error(), c.failed)) {
+				t.Errorf("%+v", done)
+			}
+			if left := strings.HasPrefix(c.want, "anew") || name == "not all"; left {
+				wait(t, "a replay on a new connection", replays)
+				waitSubscriber(t, engine)
+			}
+			if got := r.asked()[1:]; len(got) < len(c.asked) || !slices.Equal(got[:len(c.asked)], c.asked) {
+				t.Errorf("asked for what is from %v on, want %v: %+v", got, c.asked, done)
+			}
+			engine.Publish(clock(10))
+			l.expect(t, "0 hold 9 "+c.want+" "+c.then)
+		})
+	}
+}
+
+// TestReplayNobodyAnswers: while the replay socket cannot be reached, numbers say
+// what they can.
+func TestReplayNobodyAnswers(t *testing.T) {
+	engine := publisher(t, fakeengine.PublisherConfig{})
+	nobody, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody.Close()
+	l := newLedger()
+	_, replays, _ := follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: zmtp.Name(nobody.Addr()), ReplayTimeout: 20 * time.Millisecond})
+	if r := wait(t, "a replay", replays); r.Err == nil || r.Attempts < 3 || !strings.Contains(r.Err.Error(), "refused") {
+		t.Errorf("%+v", r)
+	}
+	waitSubscriber(t, engine)
+	engine.Publish(clock(0))
+	engine.Skip(clock(1))
+	engine.Publish(clock(2))
+	engine.Publish(clock(3))
+	l.expect(t, "0 hold 2 lost 1-1 2 3")
+}
+
+// TestReplaySinkErrors: what the sink did not take is asked for again, what it
+// cannot read is not.
+func TestReplaySinkErrors(t *testing.T) {
+	engine := publisher(t, fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0"})
+	for i := range 5 {
+		engine.Skip(clock(i))
+	}
+	l := newLedger()
+	busy := errors.New("busy")
+	failures := 0
+	l.fail = func(m events.Message) error {
+		if m.Seq == 2 && failures < 2 {
+			failures++
+			return busy
+		}
+		return nil
+	}
+	_, replays, _ := follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: engine.ReplayEndpoint()})
+	l.expect(t, numbers(0, 4))
+	if r := wait(t, "a replay", replays); r.Err != nil || r.Attempts != 3 || r.Messages != 7 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestReplayConfirmsLater: the replay socket of an engine that restarted is out of
+// reach when the connection is new. When a gap has it asked again, it must not
+// fill the gap as if it were the old engine.
+func TestReplayConfirmsLater(t *testing.T) {
+	const old, now = 1000, 2000 // times of message 0
+	var answers func(n int, start uint64) [][][]byte
+	has := func(clockOf0, to int) func(int, uint64) [][][]byte {
+		return func(_ int, start uint64) (answer [][][]byte) {
+			for s := start; s < uint64(to); s++ {
+				answer = append(answer, [][]byte{nil, binary.BigEndian.AppendUint64(nil, s), clock(clockOf0 + int(s))})
+			}
+			return append(answer, end())
+		}
+	}
+	var mu sync.Mutex
+	set := func(f func(int, uint64) [][][]byte) {
+		mu.Lock()
+		defer mu.Unlock()
+		answers = f
+	}
+	r := newRouter(t, func(n int, start uint64) [][][]byte {
+		mu.Lock()
+		defer mu.Unlock()
+		return answers(n, start)
+	})
+	set(has(old, 5))
+	engine := publisher(t, fakeengine.PublisherConfig{})
+	l := newLedger()
+	_, replays, _ := follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: r.endpoint, ReplayTimeout: 50 * time.Millisecond})
+	l.expect(t, numbers(0, 4))
+	wait(t, "the first replay", replays)
+	waitSubscriber(t, engine)
+
+	set(func(int, uint64) [][][]byte { return nil }) // silent
+	if err := engine.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	if r := wait(t, "a replay in vain", replays); r.Err == nil || r.From != 5 {
+		t.Errorf("%+v", r)
+	}
+	waitSubscriber(t, engine)
+	set(has(now, 10))
+	for i := range 9 {
+		engine.Skip(clock(now + i))
+	}
+	engine.Publish(clock(now + 9))
+	l.expect(t, numbers(0, 4)+" hold 9 hold 4 anew "+numbers(0, 9))
+	if r := wait(t, "a replay", replays); r.Err != nil || !r.Restarted || r.From != 5 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestReplayBound: engines that connect to a bound subscriber are asked at the
+// replay sockets that ReplayOf knows.
+func TestReplayBound(t *testing.T) {
+	l := newLedger()
+	listening := make(chan string, 1)
+	var mu sync.Mutex
+	sockets := make(map[string]string)
+	_, replays, _ := follow(t, l, events.SubscriberConfig{
+		Endpoint: "tcp://127.0.0.1:0", Bind: true, OnListen: func(e string) { listening <- e },
+		ParseTopic: func(topic string) (string, string, error) { return strings.TrimPrefix(topic, "pod-"), "m", nil },
+		ReplayOf: func(pod, peer string) string {
+			if !strings.HasPrefix(peer, "tcp://127.0.0.1:") {
+				t.Errorf("peer %q", peer)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			return sockets[pod]
+		},
+	})
+	endpoint := wait(t, "the listener", listening)
+	engine := publisher(t, fakeengine.PublisherConfig{Endpoint: endpoint, Connect: true, Topic: "pod-x", Replay: "tcp://127.0.0.1:0"})
+	mu.Lock()
+	sockets["x"] = engine.ReplayEndpoint()
+	mu.Unlock()
+	engine.Skip(clock(0))
+	engine.Skip(clock(1))
+	waitSubscriber(t, engine)
+	engine.Publish(clock(2))
+	l.expect(t, "0 1 2")
+	if r := wait(t, "a replay", replays); r.Pod != "x" || r.Messages != 3 {
+		t.Errorf("%+v", r)
+	}
+	engine.Skip(clock(3))
+	engine.Publish(clock(4))
+	l.expect(t, "0 1 2 hold 4 3 4")
+	if err := engine.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	waitSubscriber(t, engine)
+	for i := range 10 {
+		engine.Skip(clock(20 + i))
+	}
+	engine.Publish(clock(30))
+	l.expect(t, "0 1 2 hold 4 3 4 hold 4 anew "+numbers(0, 10))
+}
+
+// TestReplayStops: Run returns at once, whatever a replay is at.
+func TestReplayStops(t *testing.T) {
+	asked := make(chan struct{}, 100)
+	r := newRouter(t, func(int, uint64) [][][]byte {
+		asked <- struct{}{}
+		return nil
+	})
+	engine := publisher(t, fakeengine.PublisherConfig{})
+	_, _, stop := follow(t, newLedger(), events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: r.endpoint, ReplayTimeout: time.Hour})
+	wait(t, "a request", asked)
+	stop()
+}
+
+func TestReplayConfig(t *testing.T) {
+	plain := events.Sink(&subscription{})
+	for name, c := range map[string]struct {
+		sink events.Sink
+		cfg  events.SubscriberConfig
+		want string
+	}{
+		"not a replay sink": {plain, events.SubscriberConfig{Endpoint: "tcp://h:1", Pod: "a", Model: "m", Replay: "tcp://h:2"}, "ReplaySink"},
+		"bad endpoint":      {newLedger(), events.SubscriberConfig{Endpoint: "tcp://h:1", Pod: "a", Model: "m", Replay: "udp://h:2"}, "udp"},
+		"one for many":      {newLedger(), events.SubscriberConfig{Endpoint: "tcp://h:1", Bind: true, Replay: "tcp://h:2"}, "ReplayOf"},
+		"many for one":      {newLedger(), events.SubscriberConfig{Endpoint: "tcp://h:1", Pod: "a", Model: "m", ReplayOf: func(string, string) string { return "" }}, "set Replay"},
+		"negative":          {newLedger(), events.SubscriberConfig{Endpoint: "tcp://h:1", Pod: "a", Model: "m", ReplayTimeout: -1}, "below 0"},
+	} {
+		if _, err := events.NewSubscriber(c.sink, c.cfg); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// FuzzReplay has an engine answer whatever it likes: the replay ends, and
+// nothing is applied twice or out of order.
+func FuzzReplay(f *testing.F) {
+	f.Add([]byte{1, 2, 3, 255}, []byte{4, 255})
+	f.Add([]byte{1, 3, 3, 2, 0, 9}, []byte{})
+	f.Add([]byte{255}, []byte{9})
+	f.Fuzz(func(t *testing.T, first, second []byte) {
+		r := newRouter(t, func(n int, start uint64) (answer [][][]byte) {
+			script := [][]byte{{255}, append([]byte{0}, first...), append([]byte{0}, second...)}[min(n, 2)]
+			for _, b := range script[:min(len(script), 50)] {
+				switch b {
+				case 255:
+					answer = append(answer, end())
+				case 254:
+					answer = append(answer, [][]byte{nil})
+				default:
+					answer = append(answer, reply(uint64(b)))
+				}
+			}
+			return answer
+		})
+		engine := publisher(t, fakeengine.PublisherConfig{})
+		l := newLedger()
+		_, replays, stop := follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: r.endpoint, ReplayTimeout: 20 * time.Millisecond})
+		wait(t, "the first replay", replays)
+		waitSubscriber(t, engine)
+		engine.Publish(clock(0))
+		engine.Skip(clock(1))
+		engine.Publish(clock(2))
+		wait(t, "a replay", replays)
+		engine.Publish(clock(3))
+		last := -1
+		for deadline := time.After(patience); last < 2; {
+			l.mu.Lock()
+			last = -1
+			for _, e := range l.entries {
+				if e == "anew" {
+					last = -1
+				}
+				var n int
+				if _, err := fmt.Sscan(e, &n); err != nil {
+					continue
+				}
+				if n <= last {
+					t.Errorf("%d behind %d: %v", n, last, l.entries)
+				}
+				last = n
+			}
+			changed := l.changed
+			l.mu.Unlock()
+			if last >= 2 {
+				break
+			}
+			select {
+			case <-changed:
+			case <-deadline:
+				t.Fatalf("%v", l.entries)
+			}
+		}
+		stop()
+		if strings.Contains(strings.Join(l.entries, " "), "restart") {
+			t.Fatalf("%v", l.entries)
+		}
+	})
+}
