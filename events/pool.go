@@ -1,0 +1,798 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// What a PoolConfig leaves zero.
+const (
+	// DefaultConcurrency is how many slow pods it takes to delay others. What
+	// is not needed costs nothing: an idle Pool has no goroutine.
+	DefaultConcurrency  = 64
+	DefaultPoolMessages = 1 << 16
+	DefaultPoolBytes    = 256 << 20
+)
+
+const (
+	// poolTurn is how many messages of a pod are delivered before it stands in line
+	// again, if there is one.
+	poolTurn = 32
+	// Of pods and streams that nothing waits for about so many are remembered.
+	idlePods    = 1 << 10
+	idleStreams = 1 << 6
+)
+
+// ErrPoolClosed is returned by Offer and OfferRestart after Close.
+var ErrPoolClosed = errors.New("events: pool is closed")
+
+var errHold = errors.New("events: pool: a message with Hold needs the sink's receipt, which a pool does not have")
+
+// PoolConfig bounds a Pool and says what it does when it is full. A zero limit
+// is the default of its name.
+type PoolConfig struct {
+	// Concurrency is how many pods are served at a time. A pod whose messages
+	// the sink is slow with occupies one place; when slow pods have them all,
+	// the others wait for a place.
+	Concurrency int
+	// MaxMessages and MaxBytes bound what waits, the messages that the sink is
+	// at included; bytes are of payloads. A pod may have as much as it leaves
+	// free, give or take a message: alone one half, and k pods that flood the
+	// Pool leave to the others one part in k+1.
+	MaxMessages int
+	MaxBytes    int64
+	// DropOldest makes room for a message of a pod that has had its share by
+	// dropping older ones of the same pod. Otherwise, and where nothing may be
+	// dropped, Offer waits.
+	DropOldest bool
+
+	// The hooks may be nil. They are called by the goroutine that delivers the
+	// pod's messages, which wait for them.
+
+	// OnDrop gets each run of dropped messages of a stream, just before the
+	// sink gets what follows them.
+	OnDrop func(Drop)
+	// OnError gets each error of the sink, once, with the message; a restart
+	// comes as a message without a payload. The payload is valid during the
+	// call. If the error wraps ErrMalformed, the message was poison; a sink
+	// counts that as a loss.
+	OnError func(Message, error)
+}
+
+// Drop tells what a Pool dropped of a stream without delivering anything of it
+// in between.
+type Drop struct {
+	Pod, Model, Stream string
+	// From and To are the lowest and the highest number, both inclusive.
+	From, To uint64
+	// Messages is less than To-From+1 if the numbers had holes, and may be
+	// more if some came twice.
+	Messages uint64
+}
+
+// PoolStats count messages, and restarts with them. Offered is always the sum
+// of Messages, Delivered and Dropped.
+type PoolStats struct {
+	Messages int   // that wait or that the sink is at
+	Bytes    int64 // of their payloads
+
+	Offered   uint64 // taken by Offer
+	Delivered uint64 // that the sink is done with, in error too
+	Dropped   uint64
+	Malformed uint64 // errors of the sink that wrap ErrMalformed
+	Errors    uint64 // other errors of the sink
+	Waited    uint64 // calls that had to wait for room
+}
+
+// PodStats are the PoolStats of a pod.
+type PodStats struct {
+	Pod string
+	PoolStats
+}
+
+// Pool lets the goroutine that reads from a transport go on while a Sink is at
+// work. The messages of a source (pod, model, stream) are delivered in the order
+// in which they were offered, those of a pod one at a time, those of different
+// pods concurrently and in turns: neither a pod that floods the Pool nor one
+// that the sink is slow with delays another, see Concurrency and MaxMessages.
+//
+// With DropOldest nothing is lost in silence. The newest message of a stream is
+// never dropped, so that what was dropped shows as a hole before it. Where a
+// hole would not show, because the numbers went back or the sink does not know
+// the stream, it is told instead that the stream has restarted.
+//
+// A Pool is no Sink: what becomes of a message is not known when Offer returns,
+// and so there is no Receipt. Who has the engine send again what is missing
+// needs the receipts, and a Sink without a Pool. (A Subscriber needs no Pool
+// either: each of its connections has a goroutine, and waits in the socket.)
+//
+// All methods are safe for concurrent use. The constructor starts nothing; there
+// are at most Concurrency goroutines while there is something to deliver, and
+// none after Close. A panic of the sink is not recovered: what the sink was
+// about is unknown then, locks may be held, and scores may be wrong.
+type Pool struct {
+	sink    ReplaySink
+	cfg     PoolConfig
+	work    func() // p.run: making it anew would allocate
+	entries [classes]sync.Pool
+	waiters sync.Pool
+
+	mu      sync.Mutex // guards what follows, and all that is reached from it
+	pods    map[string]*podQueue
+	sweepAt int // pods that make room for another one
+	line    podLine
+	// starved are pods without a message that wait for others to leave room.
+	starved []*podQueue
+	stats   PoolStats
+	workers int
+	filling int // entries with room that are not in their queue yet
+
+	closed   bool
+	drained  chan struct{} // closed when closed, and workers and filling are 0
+	closeErr error
+}
+
+// NewPool checks the configuration.
+func NewPool(sink ReplaySink, cfg PoolConfig) (*Pool, error) {
+	var errs []error
+	if sink == nil {
+		errs = append(errs, errors.New("events: pool: no sink"))
+	}
+	if cfg.Concurrency < 0 || cfg.MaxMessages < 0 || cfg.MaxBytes < 0 {
+		errs = append(errs, errors.New("events: pool: a limit below 0"))
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	orDefault(&cfg.Concurrency, DefaultConcurrency)
+	orDefault(&cfg.MaxMessages, DefaultPoolMessages)
+	orDefault(&cfg.MaxBytes, DefaultPoolBytes)
+	p := &Pool{sink: sink, cfg: cfg, pods: make(map[string]*podQueue), sweepAt: idlePods, drained: make(chan struct{})}
+	p.work = p.run
+	return p, nil
+}
+
+// Offer takes a message and a copy of its payload. If there is no room it waits,
+// until ctx ends at most. A message that Offer returns an error for was not
+// taken: it may be offered again, and if it is not, it is missing in its stream.
+func (p *Pool) Offer(ctx context.Context, m Message) error {
+	n := len(m.Payload)
+	switch {
+	case m.Hold:
+		return errHold
+	case int64(n) > p.cfg.MaxBytes:
+		return fmt.Errorf("events: pool: pod %q: message %d of %q has %d bytes, MaxBytes is %d", m.Pod, m.Seq, m.Stream, n, p.cfg.MaxBytes)
+	}
+	s, err := p.reserve(ctx, m.Pod, m.Model, m.Stream, n)
+	if err != nil {
+		return err
+	}
+	e := p.newEntry(n)
+	e.stream, e.size, e.seq = s, n, m.Seq
+	e.reconnected, e.replayed, e.restart = m.Reconnected, m.Replayed, false
+	copy(e.buf, m.Payload) // without the lock: it may be long
+	p.push(e)
+	return nil
+}
+
+// OfferRestart makes a StreamRestarted of the sink, behind the messages of the
+// stream that were offered before. It waits as Offer does, and is never dropped.
+func (p *Pool) OfferRestart(ctx context.Context, pod, model, stream string) error {
+	s, err := p.reserve(ctx, pod, model, stream, 0)
+	if err != nil {
+		return err
+	}
+	e := p.newEntry(0)
+	e.stream, e.size, e.seq = s, 0, 0
+	e.reconnected, e.replayed, e.restart = false, false, true
+	p.push(e)
+	return nil
+}
+
+// Stats returns the counts so far.
+func (p *Pool) Stats() PoolStats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stats
+}
+
+// Pods appends the counts of every pod that has messages, and of those heard
+// lately, to dst. A pod that was silent while many others came counts anew.
+func (p *Pool) Pods(dst []PodStats) []PodStats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name, q := range p.pods {
+		dst = append(dst, PodStats{name, q.stats})
+	}
+	return dst
+}
+
+// Close takes no more messages, has those that were taken delivered and waits
+// for its goroutines. When ctx ends, what still waits is dropped and told to
+// OnDrop, but not to the sink: then the error, of every Close, wraps that of
+// ctx, and whoever goes on using the sink has to tell it. What the sink is at is
+// waited for even then. Callers that wait in Offer get ErrPoolClosed.
+func (p *Pool) Close(ctx context.Context) error {
+	p.mu.Lock()
+	if !p.closed {
+		p.closed = true
+		for _, q := range p.pods {
+			for _, w := range q.waiters {
+				p.forgetOffer(w.stream)
+				w.settle(ErrPoolClosed)
+			}
+			q.waiters = nil
+		}
+		p.checkDrained()
+	}
+	p.mu.Unlock()
+
+	select {
+	case <-p.drained:
+	case <-ctx.Done():
+		p.abandon(ctx.Err())
+		<-p.drained
+	}
+	for _, d := range p.untold() {
+		p.cfg.OnDrop(d)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.closeErr
+}
+
+// abandon drops all that waits.
+func (p *Pool) abandon(cause error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	before := p.stats.Dropped
+	for _, q := range p.pods {
+		for q.first[waiting] != nil {
+			p.drop(q.first[waiting])
+		}
+	}
+	if n := p.stats.Dropped - before; n > 0 {
+		p.closeErr = fmt.Errorf("events: pool: closed with %d messages not delivered: %w", n, cause)
+	}
+}
+
+// untold returns what was dropped and has nothing behind it.
+func (p *Pool) untold() (drops []Drop) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cfg.OnDrop == nil {
+		return nil
+	}
+	for _, q := range p.pods {
+		for _, s := range q.streams {
+			if s.lost.Messages > 0 {
+				drops = append(drops, s.lost)
+				s.lost = Drop{}
+			}
+		}
+	}
+	return drops
+}
+
+// checkDrained ends the waiting of Close.
+func (p *Pool) checkDrained() {
+	if p.closed && p.workers == 0 && p.filling == 0 {
+		close(p.drained)
+	}
+}
+
+// podQueue is a pod and what waits for it.
+type podQueue struct {
+	name    string
+	streams map[streamName]*poolStream
+	sweepAt int         // streams that make room for another one
+	recent  *poolStream // that was looked up last
+	offers  int         // of all streams
+
+	entryLists
+	stats   PoolStats
+	waiters []*poolWaiter // callers, in order
+
+	active  bool // in line or being served
+	starved bool // in Pool.starved
+	next    *podQueue
+}
+
+type streamName struct {
+	model, stream string
+}
+
+// poolStream is one source of a pod.
+type poolStream struct {
+	pod *podQueue
+	streamName
+	offers int        // that wait for room, wait, or are delivered
+	newest *poolEntry // the last one in the queue; nil if there is none
+
+	lost        Drop // behind the last delivery
+	reconnected bool // one of lost was
+	// owed: the sink could not be told that the stream has restarted.
+	owed bool
+}
+
+// lookup finds a stream or makes it.
+func (p *Pool) lookup(pod, model, name string) *poolStream {
+	q := p.pods[pod]
+	if q == nil {
+		if len(p.pods) >= p.sweepAt {
+			p.sweep()
+		}
+		q = &podQueue{name: strings.Clone(pod), streams: make(map[streamName]*poolStream), sweepAt: idleStreams}
+		p.pods[q.name] = q
+	}
+	if s := q.recent; s != nil && s.model == model && s.stream == name {
+		return s
+	}
+	s := q.streams[streamName{model, name}]
+	if s == nil {
+		if len(q.streams) >= q.sweepAt {
+			q.sweep()
+		}
+		s = &poolStream{pod: q, streamName: streamName{strings.Clone(model), strings.Clone(name)}}
+		q.streams[s.streamName] = s
+	}
+	q.recent = s
+	return s
+}
+
+// sweep forgets the pods that nothing waits for: peers may invent names.
+func (p *Pool) sweep() {
+	for name, q := range p.pods {
+		if q.offers == 0 {
+			delete(p.pods, name)
+		}
+	}
+	p.sweepAt = max(idlePods, 2*len(p.pods))
+}
+
+func (q *podQueue) sweep() {
+	q.recent = nil
+	for name, s := range q.streams {
+		if s.offers == 0 {
+			delete(q.streams, name)
+		}
+	}
+	q.sweepAt = max(idleStreams, 2*len(q.streams))
+}
+
+// reserve waits for room for n bytes of a stream. push uses it.
+func (p *Pool) reserve(ctx context.Context, pod, model, name string, n int) (*poolStream, error) {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return nil, ErrPoolClosed
+	}
+	s := p.lookup(pod, model, name)
+	q := s.pod
+	s.offers++
+	q.offers++
+	if len(q.waiters) == 0 && p.room(s, n) {
+		p.admit(s, n)
+		p.mu.Unlock()
+		return s, nil
+	}
+	w := p.newWaiter(s, n)
+	q.waiters = append(q.waiters, w)
+	q.stats.Waited++
+	p.stats.Waited++
+	p.noteStarved(q)
+	p.mu.Unlock()
+
+	select {
+	case <-w.ready:
+	case <-ctx.Done():
+		p.cancel(w, ctx.Err())
+		<-w.ready
+	}
+	err := w.err
+	p.waiters.Put(w)
+	return s, err
+}
+
+// forgetOffer takes back the beginning of reserve.
+func (p *Pool) forgetOffer(s *poolStream) {
+	s.offers--
+	s.pod.offers--
+}
+
+// room reports whether a message of n bytes fits, and with DropOldest sees to it
+// if it can. A caller that gets true admits the message.
+func (p *Pool) room(s *poolStream, n int) bool {
+	q := s.pod
+	for !p.fits(q, n) {
+		if !p.cfg.DropOldest {
+			return false
+		}
+		if q.first[spare] == nil {
+			return p.replace(s, n)
+		}
+		p.drop(q.first[spare])
+	}
+	return true
+}
+
+// fits: a pod may have as much as it leaves free. So the room of a pod shrinks
+// with what all have, and never is there none for a pod that has nothing.
+func (p *Pool) fits(q *podQueue, n int) bool {
+	return q.stats.Messages+1 <= p.cfg.MaxMessages-p.stats.Messages &&
+		q.stats.Bytes+int64(n) <= p.cfg.MaxBytes-p.stats.Bytes
+}
+
+// replace drops the newest message of a stream if that makes room for its next
+// one. Otherwise it has to stay: nothing else would show that it was there.
+func (p *Pool) replace(s *poolStream, n int) bool {
+	e := s.newest
+	if e == nil || e.restart {
+		return false
+	}
+	p.charge(s.pod, -1, -e.size)
+	ok := p.fits(s.pod, n)
+	p.charge(s.pod, 1, e.size)
+	if ok {
+		p.drop(e)
+	}
+	return ok
+}
+
+// charge counts messages and bytes that came or went.
+func (p *Pool) charge(q *podQueue, messages, bytes int) {
+	q.stats.Messages += messages
+	q.stats.Bytes += int64(bytes)
+	p.stats.Messages += messages
+	p.stats.Bytes += int64(bytes)
+}
+
+// admit gives a message its room.
+func (p *Pool) admit(s *poolStream, n int) {
+	p.charge(s.pod, 1, n)
+	s.pod.stats.Offered++
+	p.stats.Offered++
+	p.filling++
+}
+
+// drop takes a message out of its queue and records that it is lost.
+func (p *Pool) drop(e *poolEntry) {
+	s := e.stream
+	q := s.pod
+	q.take(e)
+	p.charge(q, -1, -e.size)
+	q.stats.Dropped++
+	p.stats.Dropped++
+	p.forgetOffer(s)
+	if !e.restart {
+		s.lose(e)
+	}
+	p.freeEntry(e)
+}
+
+// lose records a dropped message.
+func (s *poolStream) lose(e *poolEntry) {
+	l := &s.lost
+	if l.Messages == 0 {
+		*l = Drop{Pod: s.pod.name, Model: s.model, Stream: s.stream, From: e.seq, To: e.seq}
+	}
+	l.From, l.To = min(l.From, e.seq), max(l.To, e.seq)
+	l.Messages++
+	s.reconnected = s.reconnected || e.reconnected
+}
+
+// push puts an entry with room into its queue.
+func (p *Pool) push(e *poolEntry) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := e.stream
+	q := s.pod
+	p.filling--
+	if old := s.newest; old != nil && !old.restart {
+		q.link(spare, old)
+	}
+	s.newest = e
+	q.link(waiting, e)
+	if !q.active {
+		q.active = true
+		p.line.add(q)
+		if p.workers < p.cfg.Concurrency {
+			p.workers++
+			go p.work()
+		}
+	}
+	if len(q.waiters) > 0 {
+		p.serve(q)
+	}
+	p.serveStarved()
+}
+
+// run delivers until there is nothing in line.
+func (p *Pool) run() {
+	p.mu.Lock()
+	for q := p.line.take(); q != nil; q = p.line.take() {
+		for i := 0; q.first[waiting] != nil && (i < poolTurn || p.line.first == nil); i++ {
+			p.serveOne(q)
+		}
+		if q.active = q.first[waiting] != nil; q.active {
+			p.line.add(q)
+		}
+	}
+	p.workers--
+	p.checkDrained()
+	p.mu.Unlock()
+}
+
+// serveOne delivers the first message of a pod. It gives the lock away for it.
+func (p *Pool) serveOne(q *podQueue) {
+	e := q.first[waiting]
+	q.take(e)
+	s := e.stream
+	d := s.prepare(e)
+
+	p.mu.Unlock()
+	err := p.deliver(&d)
+	p.mu.Lock()
+
+	s.owed = d.restart
+	switch {
+	case errors.Is(err, ErrMalformed):
+		q.stats.Malformed++
+		p.stats.Malformed++
+	case err != nil:
+		q.stats.Errors++
+		p.stats.Errors++
+	}
+	q.stats.Delivered++
+	p.stats.Delivered++
+	p.charge(q, -1, -e.size)
+	p.forgetOffer(s)
+	p.freeEntry(e)
+	p.serve(q)
+	p.serveStarved()
+}
+
+// poolDelivery is what the sink gets at a time.
+type poolDelivery struct {
+	drop    Drop // before it; none if there are no messages in it
+	restart bool // comes first; false once that was done
+	message bool // and m is one
+	m       Message
+}
+
+// prepare makes a delivery of an entry and of what was dropped before it.
+func (s *poolStream) prepare(e *poolEntry) poolDelivery {
+	d := poolDelivery{
+		drop:    s.lost,
+		message: !e.restart,
+		restart: e.restart || s.owed,
+		m: Message{
+			Pod:         s.pod.name,
+			Model:       s.model,
+			Stream:      s.stream,
+			Seq:         e.seq,
+			Payload:     e.buf[:e.size],
+			Reconnected: e.reconnected || s.reconnected,
+			Replayed:    e.replayed,
+		},
+	}
+	s.lost, s.reconnected = Drop{}, false
+	return d
+}
+
+// deliver calls the sink and the hooks. A sink that does not learn of a restart
+// gets no message either: it would join it to what it should have forgotten.
+func (p *Pool) deliver(d *poolDelivery) (err error) {
+	if d.drop.Messages > 0 {
+		if p.cfg.OnDrop != nil {
+			p.cfg.OnDrop(d.drop)
+		}
+		d.restart = d.restart || p.hides(d)
+	}
+	if d.restart {
+		err = p.sink.StreamRestarted(d.m.Pod, d.m.Model, d.m.Stream)
+		d.restart = err != nil
+	}
+	if err == nil && d.message {
+		_, err = p.sink.IngestMessage(d.m)
+	}
+	if err != nil && p.cfg.OnError != nil {
+		p.cfg.OnError(d.m, err)
+	}
+	return err
+}
+
+// hides reports whether the message would hide that others were dropped before
+// it. A hole shows if all of it is beyond what the sink has and below what it
+// gets next. An engine that restarted counts from 0: without its first messages
+// the next one may seem to go on where the old engine stopped.
+func (p *Pool) hides(d *poolDelivery) bool {
+	next, heard := p.sink.StreamNext(d.m.Pod, d.m.Model, d.m.Stream)
+	return !heard || d.drop.From < next || d.m.Seq <= d.drop.To
+}
+
+// poolWaiter is a call of reserve that waits.
+type poolWaiter struct {
+	stream *poolStream
+	n      int
+	done   bool
+	err    error
+	ready  chan struct{} // gets one value when done
+}
+
+func (p *Pool) newWaiter(s *poolStream, n int) *poolWaiter {
+	w, _ := p.waiters.Get().(*poolWaiter)
+	if w == nil {
+		w = &poolWaiter{ready: make(chan struct{}, 1)}
+	}
+	w.stream, w.n, w.done, w.err = s, n, false, nil
+	return w
+}
+
+func (w *poolWaiter) settle(err error) {
+	w.done, w.err = true, err
+	w.ready <- struct{}{}
+}
+
+// cancel settles a waiter whose context has ended, if nobody else has.
+func (p *Pool) cancel(w *poolWaiter, cause error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if w.done {
+		return
+	}
+	q := w.stream.pod
+	i := slices.Index(q.waiters, w)
+	q.waiters = slices.Delete(q.waiters, i, i+1)
+	p.forgetOffer(w.stream)
+	w.settle(fmt.Errorf("events: pool: pod %q: waiting for room: %w", q.name, cause))
+	p.serve(q) // what comes next may be smaller
+}
+
+// serve admits those who wait for room in a pod's share, in order.
+func (p *Pool) serve(q *podQueue) {
+	for len(q.waiters) > 0 {
+		w := q.waiters[0]
+		if !p.room(w.stream, w.n) {
+			p.noteStarved(q)
+			return
+		}
+		p.admit(w.stream, w.n)
+		q.waiters = slices.Delete(q.waiters, 0, 1)
+		w.settle(nil)
+	}
+}
+
+// noteStarved: a pod that has a message is served when that is delivered; one
+// that has none depends on others.
+func (p *Pool) noteStarved(q *podQueue) {
+	if q.stats.Messages == 0 && !q.starved {
+		q.starved = true
+		p.starved = append(p.starved, q)
+	}
+}
+
+func (p *Pool) serveStarved() {
+	if len(p.starved) == 0 {
+		return
+	}
+	p.starved = slices.DeleteFunc(p.starved, func(q *podQueue) bool {
+		p.serve(q) // does not note it again
+		q.starved = len(q.waiters) > 0 && q.stats.Messages == 0
+		return !q.starved
+	})
+}
+
+// podLine is the pods that have messages and nobody who delivers them, in order.
+type podLine struct {
+	first, last *podQueue
+}
+
+func (l *podLine) add(q *podQueue) {
+	if l.first == nil {
+		l.first = q
+	} else {
+		l.last.next = q
+	}
+	l.last = q
+}
+
+func (l *podLine) take() *podQueue {
+	q := l.first
+	if q != nil {
+		l.first, q.next = q.next, nil
+	}
+	return q
+}
+
+// The lists of a podQueue.
+const (
+	waiting = iota // all entries, in order
+	spare          // messages that have a newer entry of their stream behind them
+	lists
+)
+
+type entryLists struct {
+	first, last [lists]*poolEntry
+}
+
+// poolEntry is a message or a restart that waits.
+type poolEntry struct {
+	stream      *poolStream
+	seq         uint64
+	size        int
+	reconnected bool
+	replayed    bool
+	restart     bool
+	spare       bool
+	class       int8
+	buf         []byte // its first size bytes are the payload
+	next, prev  [lists]*poolEntry
+}
+
+func (q *podQueue) link(l int, e *poolEntry) {
+	e.spare = l == spare
+	e.prev[l], e.next[l] = q.last[l], nil
+	if q.last[l] == nil {
+		q.first[l] = e
+	} else {
+		q.last[l].next[l] = e
+	}
+	q.last[l] = e
+}
+
+func (q *podQueue) unlink(l int, e *poolEntry) {
+	if e.prev[l] == nil {
+		q.first[l] = e.next[l]
+	} else {
+		e.prev[l].next[l] = e.next[l]
+	}
+	if e.next[l] == nil {
+		q.last[l] = e.prev[l]
+	} else {
+		e.next[l].prev[l] = e.prev[l]
+	}
+	e.prev[l], e.next[l] = nil, nil
+}
+
+// take removes an entry from the lists of its pod.
+func (q *podQueue) take(e *poolEntry) {
+	q.unlink(waiting, e)
+	if e.spare {
+		q.unlink(spare, e)
+	}
+	if e.stream.newest == e {
+		e.stream.newest = nil
+	}
+}
+
+// Entries are used again by the size of their buffers, powers of 2 from 256 B to
+// 1 MiB; larger ones, which are rare, are left to the collector.
+const (
+	minClassBits = 8
+	maxClassBits = 20
+	classes      = maxClassBits - minClassBits + 1
+)
+
+func (p *Pool) newEntry(n int) *poolEntry {
+	c := max(bits.Len(uint(max(n, 1)-1)), minClassBits) - minClassBits
+	if c >= classes {
+		return &poolEntry{class: -1, buf: make([]byte, n)}
+	}
+	if e, _ := p.entries[c].Get().(*poolEntry); e != nil {
+		return e
+	}
+	return &poolEntry{class: int8(c), buf: make([]byte, 1<<(c+minClassBits))}
+}
+
+func (p *Pool) freeEntry(e *poolEntry) {
+	e.stream = nil
+	if e.class >= 0 {
+		p.entries[e.class].Put(e)
+	}
+}
