@@ -27,7 +27,7 @@ type skipped struct {
 }
 
 // convert appends the changes of b to c.changes.
-func (c *converter) convert(h hasher, model string, copies index.Copies, b *events.Batch) skipped {
+func (c *converter) convert(h hasher, model string, p Profile, b *events.Batch) skipped {
 	var sk skipped
 	hashes, units := 0, 0
 	for i := range b.Events {
@@ -51,7 +51,7 @@ func (c *converter) convert(h hasher, model string, copies index.Copies, b *even
 		}
 		switch e.Kind {
 		case events.Stored:
-			c.changes = append(c.changes, c.stored(h, model, copies, e, &sk))
+			c.changes = append(c.changes, c.stored(h, model, p, e, &sk))
 		case events.Removed:
 			c.changes = append(c.changes, index.Change{
 				Op:        index.OpRemove,
@@ -81,12 +81,12 @@ func (c *converter) hashesOf(e *events.Event) []index.Hash {
 	return c.hashes[from:len(c.hashes):len(c.hashes)]
 }
 
-func (c *converter) stored(h hasher, model string, copies index.Copies, e *events.Event, sk *skipped) index.Change {
+func (c *converter) stored(h hasher, model string, p Profile, e *events.Event, sk *skipped) index.Change {
 	ch := index.Change{
 		Op:        index.OpStore,
 		Tier:      tierOf(e.Medium),
 		Group:     index.Group{ID: e.Group, Kind: groupKindOf(e.GroupKind), Window: e.Window},
-		Copies:    copies,
+		Copies:    p.Copies,
 		Hashes:    c.hashesOf(e),
 		HasParent: e.HasParent,
 		Parent:    index.Hash(e.Parent),
@@ -95,24 +95,47 @@ func (c *converter) stored(h hasher, model string, copies index.Copies, e *event
 	if len(e.Tokens) == 0 || e.BlockSize <= 0 {
 		return ch
 	}
-	if e.Pairs || e.BlockSize/index.UnitOf(e.BlockSize) > index.MaxBlockUnits {
-		sk.unscored++ // known by hash alone: prompts are cut neither into pairs nor so
+	v, ok := variantOf(e, p.Media)
+	if !ok {
+		sk.unscored++ // known by hash alone: prompts are not cut so
 		return ch
 	}
 	if ch.Tier == TierGPU && len(e.Hashes) > 0 && !e.HasExtra {
 		sk.scopeless++
 	}
-	ch.BlockSize = e.BlockSize
-	ch.Variant = index.Variant{Unit: index.UnitOf(e.BlockSize)}
+	ch.BlockSize, ch.Variant = e.BlockSize, v
 	s := scope{model: model, adapter: e.Adapter}
-	s.salt = c.readExtras(e, ch.Variant.Unit, sk)
+	s.salt = c.readExtras(e, v, sk)
+	width := v.Unit
+	if v.Pairs {
+		width *= 2
+	}
 	from := len(c.locals)
-	c.locals = h.of(e.Adapter).locals(c.locals, e.Tokens, ch.Variant.Unit, c.extras)
+	c.locals = h.of(e.Adapter).locals(c.locals, e.Tokens, width, c.extras)
 	ch.Locals = c.locals[from:len(c.locals):len(c.locals)]
 	if !ch.HasParent {
-		ch.Root = h.root(s, ch.Variant)
+		ch.Root = h.root(s, v)
 	}
 	return ch
+}
+
+// maxBareBlock is the largest block size with MediaBare; it has to be a power of
+// two. vLLM's --block-size allows no others; where it chooses an odd one itself,
+// for models with Mamba layers, blocks are known by hash alone. An index has
+// room for a few variants of a model, and each such size is one: no pod must be
+// able to fill it.
+const maxBareBlock = 256
+
+// variantOf is how an engine with such media cuts prompts; false: in a way that
+// prompts are not cut.
+func variantOf(e *events.Event, media MediaForm) (v index.Variant, ok bool) {
+	size := e.BlockSize
+	v = index.Variant{Unit: index.UnitOf(size), Media: media, Pairs: e.Pairs}
+	if media == MediaBare {
+		v.Block = size
+		return v, !e.Pairs && size <= maxBareBlock && size&(size-1) == 0
+	}
+	return v, size/v.Unit <= index.MaxBlockUnits
 }
 
 // readExtras sorts the extra keys of the blocks to their places and returns
@@ -123,10 +146,14 @@ func (c *converter) stored(h hasher, model string, copies index.Copies, e *event
 // A bare string in the first block of a prompt is the salt if it is the last
 // one: since March 2026 media come with their offset, [id, start - block
 // start], and enter the unit in which they start. Negative offsets are media of
-// an earlier block, which the chain has.
-func (c *converter) readExtras(e *events.Event, unit int, sk *skipped) (salt string) {
+// an earlier block, which the chain has. With MediaBare, media and salts are
+// bare alike, and enter the first unit of their block.
+//
+// SGLang has no extra keys, and tells the salt with every event.
+func (c *converter) readExtras(e *events.Event, v index.Variant, sk *skipped) (salt string) {
 	c.extras = c.extras[:0]
-	units := e.BlockSize / unit
+	salt = e.Salt
+	units := e.BlockSize / v.Unit
 	unscored := false
 	for i, k := range e.Extra {
 		first := k.Block * units
@@ -134,7 +161,8 @@ func (c *converter) readExtras(e *events.Event, unit int, sk *skipped) (salt str
 		switch k.Kind {
 		case events.ExtraMedia:
 			if k.Int >= 0 && k.Int < int64(e.BlockSize) {
-				c.extras = append(c.extras, mediaAt(k.Text, first*unit+int(k.Int), unit))
+				c.extras = append(c.extras, mediaAt(k.Text, first*v.Unit+int(k.Int), v.Unit))
+				unscored = unscored || v.Media != MediaOffsets
 			} else if k.Int >= 0 {
 				c.extras = append(c.extras, extra{first, unreadable, id, uint32(k.Int)})
 				unscored = true
@@ -144,12 +172,12 @@ func (c *converter) readExtras(e *events.Event, unit int, sk *skipped) (salt str
 			if opens && k.Text == e.Adapter && e.Adapter != "" {
 				continue
 			}
-			if k.Block == 0 && !e.HasParent && lastText(e.Extra[i:]) {
+			if v.Media != MediaBare && k.Block == 0 && !e.HasParent && lastText(e.Extra[i:]) {
 				salt = k.Text
 				continue
 			}
 			c.extras = append(c.extras, extra{first, mediaBare, id, 0})
-			unscored = true
+			unscored = unscored || v.Media != MediaBare
 		case events.ExtraInt:
 			if strconv.FormatInt(k.Int, 10) != e.Adapter {
 				c.extras = append(c.extras, extra{first, unreadable, uint64(k.Int), 1})

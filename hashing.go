@@ -2,7 +2,10 @@ package kvindex
 
 import (
 	"encoding/binary"
+	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/kvindex/kvindex/index"
 	"github.com/zeebo/xxh3"
@@ -43,6 +46,11 @@ func (h hasher) root(s scope, v index.Variant) index.Key {
 		b = append(b, part...)
 	}
 	b = binary.AppendUvarint(b, uint64(v.Unit))
+	if rest := (index.Variant{Unit: v.Unit}); v != rest {
+		b = append(b, byte(v.Media))
+		b = binary.AppendUvarint(b, uint64(v.Block))
+		b = strconv.AppendBool(b, v.Pairs)
+	}
 	return index.Key(xxh3.HashSeed(b, h.rootSeed))
 }
 
@@ -58,7 +66,7 @@ type extraKind byte
 
 const (
 	mediaStart extraKind = iota + 1 // a media item starts in the unit
-	mediaBare                       // an item without offset overlaps the block that the unit begins
+	mediaBare                       // an item overlaps the block that the unit begins
 	embeds                          // prompt embeddings
 	unreadable                      // an extra key of a form that is not known
 )
@@ -69,15 +77,86 @@ func mediaAt(id string, token, unit int) extra {
 	return extra{token / unit, mediaStart, xxh3.HashString(id), uint32(token % unit)}
 }
 
+// bareMedia appends the items of a prompt, by the blocks that they overlap, as
+// vLLM went through them (v1/core/kv_cache_utils.py, _gen_mm_extra_hash_keys,
+// before 2026-03-20). The salt comes behind the media of the first block.
+func bareMedia(dst []extra, media []Media, salt string, v index.Variant, tokens int) []extra {
+	for from := 0; from+v.Block <= tokens; from += v.Block {
+		to, first := from+v.Block, from/v.Unit
+		for len(media) > 0 && media[0].Offset < to {
+			m := &media[0]
+			end := m.Offset + min(max(m.Length, 1), tokens-m.Offset)
+			if end > from {
+				dst = append(dst, extra{first, mediaBare, xxh3.HashString(m.Hash), 0})
+			}
+			if end > to {
+				break
+			}
+			media = media[1:]
+		}
+		if from == 0 && salt != "" {
+			dst = append(dst, extra{first, mediaBare, xxh3.HashString(salt), 0})
+		}
+	}
+	return dst
+}
+
+// pad writes the items of a prompt over their tokens, as SGLang does
+// (srt/managers/schedule_batch.py, MM_PAD_SHIFT_VALUE, 2026-08-22).
+func pad(tokens []uint32, media []Media) error {
+	for i := range media {
+		m := &media[i]
+		hash, ok := lowBits(m.Hash)
+		if !ok {
+			return fmt.Errorf("%w: media %d: hash %q is not an integer, as SGLang's are", ErrRequest, i, m.Hash)
+		}
+		of := tokens[m.Offset:]
+		for j := range min(m.Length, len(of)) {
+			of[j] = padShift + hash
+		}
+	}
+	return nil
+}
+
+const (
+	padShift = 1_000_000
+	padBits  = 30
+)
+
+// lowBits returns the last padBits bits of a decimal integer of any length.
+func lowBits(decimal string) (n uint32, ok bool) {
+	digits, negative := strings.CutPrefix(decimal, "-")
+	for _, d := range []byte(digits) {
+		if d < '0' || d > '9' {
+			return 0, false
+		}
+		n = n*10 + uint32(d-'0')
+	}
+	if negative {
+		n = -n
+	}
+	return n & (1<<padBits - 1), digits != ""
+}
+
+// appendPairs appends what EAGLE's tree has of a prompt: each token with the
+// next.
+func appendPairs(dst, tokens []uint32) []uint32 {
+	for i := 1; i < len(tokens); i++ {
+		dst = append(dst, tokens[i-1], tokens[i])
+	}
+	return dst
+}
+
 const extraLen = 1 + 8 + 4
 
 // locals appends the locals of the whole units of tokens; a partial tail gives
-// none. extras are ordered by unit.
+// none. extras are ordered by unit. Pairs are hashed as the tokens that they
+// are, so a unit of them is of twice as many.
 //
 // A unit without extras hashes 4*unit bytes and one with k of them 4*unit +
 // 13*k, so within a variant no two contents give the same bytes.
 func (h hasher) locals(dst []index.Local, tokens []uint32, unit int, extras []extra) []index.Local {
-	var buf [4*16 + 2*extraLen]byte
+	var buf [4*32 + 2*extraLen]byte
 	b := buf[:4*unit]
 	dst = slices.Grow(dst, len(tokens)/unit)
 	for i := 0; (i+1)*unit <= len(tokens); i++ {

@@ -17,19 +17,30 @@ type recording struct {
 	Seq     uint64
 	Payload string
 
-	Query *struct {
-		Tokens []uint32
-		Lora   string
-		Salt   string
-		MM     []struct {
-			ID     string
-			Offset int
-		}
-	}
+	Query          *recordedQuery
 	HeldTokens     json.RawMessage `json:"held_tokens"`
 	ComputedTokens int             `json:"computed_tokens"`
 
 	DPRank int `json:"dp_rank"`
+}
+
+type recordedQuery struct {
+	Tokens []uint32
+	Lora   string
+	Salt   string
+	MM     []struct {
+		ID             string
+		Offset, Length int
+	}
+}
+
+// request is the question, with identifiers of media as vLLM has them.
+func (q *recordedQuery) request(*testing.T) kvindex.Request {
+	r := kvindex.Request{Adapter: q.Lora, Salt: q.Salt, Tokens: q.Tokens}
+	for _, m := range q.MM {
+		r.Media = append(r.Media, kvindex.Media{Hash: m.ID, Offset: m.Offset, Length: m.Length})
+	}
+	return r
 }
 
 func readRecording(t *testing.T, path string) (rows []recording) {
@@ -40,11 +51,15 @@ func readRecording(t *testing.T, path string) (rows []recording) {
 	return rows
 }
 
-// replay feeds a recording to an Indexer and asks its questions. check gets
-// the answer for the pod beside what the engine said.
-func replay(t *testing.T, rows []recording, copies kvindex.Copies, check func(got kvindex.PodScore, held, computed int)) {
+func withProfile(p kvindex.Profile) kvindex.Option {
+	return kvindex.WithProfile(func(string, string) kvindex.Profile { return p })
+}
+
+// replay feeds a recording to an Indexer and asks its questions, in the words of
+// ask. check gets the answer for the pod beside what the engine said.
+func replay(t *testing.T, rows []recording, p kvindex.Profile, ask func(*recordedQuery, *testing.T) kvindex.Request, check func(got kvindex.PodScore, held, computed int)) {
 	t.Helper()
-	ix, err := kvindex.New(kvindex.WithProfile(func(string, string) kvindex.Profile { return kvindex.Profile{Copies: copies} }))
+	ix, err := kvindex.New(withProfile(p))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,10 +77,8 @@ func replay(t *testing.T, rows []recording, copies kvindex.Copies, check func(go
 			}
 			continue
 		}
-		q := kvindex.Request{Model: "m", Adapter: row.Query.Lora, Salt: row.Query.Salt, Tokens: row.Query.Tokens, Pods: []string{"p"}}
-		for _, m := range row.Query.MM {
-			q.Media = append(q.Media, kvindex.Media{Hash: m.ID, Offset: m.Offset})
-		}
+		q := ask(row.Query, t)
+		q.Model, q.Pods = "m", []string{"p"}
 		if err := ix.ScoreRequest(context.Background(), &q, &answer); err != nil {
 			t.Fatalf("row %d: %v", i, err)
 		}
@@ -98,11 +111,11 @@ func (c *tally) add(got kvindex.PodScore, held, computed int) {
 	}
 }
 
-// denseRuns are the recorded runs of engines with one full-attention group,
-// without EAGLE and without media.
+// denseRuns are the recorded runs of engines with one full-attention group and
+// without EAGLE. 20_mix has adapters, salts, media, evictions and resets.
 var denseRuns = []string{
-	"01_*", "02_*", "03_*", "04_*", "05_*", "06_*", "13_preempt", "14_reset", "16_dcp2", "17_*", "18_async", "19_holes",
-	"b01_*", "b03_*", "b04_*", "b13_*", "b14_*", "b16_*", "c01_*", "c03_*", "c13_*", "c14_*",
+	"01_*", "02_*", "03_*", "04_*", "05_*", "06_*", "07_*", "13_preempt", "14_reset", "16_dcp2", "17_*", "18_async", "19_holes", "20_mix",
+	"c07_*", "b01_*", "b03_*", "b04_*", "b13_*", "b14_*", "b16_*", "c01_*", "c03_*", "c13_*", "c14_*",
 }
 
 func recordings(t *testing.T, patterns ...string) (paths []string) {
@@ -120,24 +133,30 @@ func TestRecordedRuns(t *testing.T) {
 	for _, path := range recordings(t, denseRuns...) {
 		rows := readRecording(t, path)
 		var e, g tally
-		replay(t, rows, kvindex.CopiesExact, e.add)
-		replay(t, rows, kvindex.CopiesGuarded, g.add)
-		t.Logf("%-28s exact %+v guarded %+v", filepath.Base(path), e, g)
-		if e.over+e.under+e.heldWrong > 0 {
+		replay(t, rows, kvindex.Profile{Copies: kvindex.CopiesExact}, (*recordedQuery).request, e.add)
+		replay(t, rows, kvindex.Profile{}, (*recordedQuery).request, g.add)
+		t.Logf("%-28s exact %+v default %+v", filepath.Base(path), e, g)
+		limit := untold[filepath.Base(path)]
+		if e.over > limit.over || e.under > 0 || e.heldWrong > limit.heldWrong {
 			t.Errorf("%s: exact profile: %+v", path, e)
 		}
-		if g.over > 0 {
+		if g.over > limit.over {
 			t.Errorf("%s: default profile: %+v", path, g)
 		}
 		exact.sum(e)
 		guarded.sum(g)
 	}
 	t.Logf("exact %+v", exact)
-	t.Logf("guarded %+v", guarded)
+	t.Logf("default %+v", guarded)
 	if exact.queries < 5000 || exact.hits < 1000 {
 		t.Errorf("too few questions: %+v", exact)
 	}
 }
+
+// untold has the questions that no index can answer right. vLLM hashes a block
+// of several media that generated tokens complete with the last one alone, and
+// its event lists them all, so that nobody finds that block again.
+var untold = map[string]tally{"07_multimodal_tail.jsonl.gz": {over: 3, heldWrong: 5}}
 
 func (c *tally) sum(d tally) {
 	c.queries += d.queries
@@ -151,26 +170,9 @@ func (c *tally) sum(d tally) {
 // disturb the default profile.
 func TestRecordedReports(t *testing.T) {
 	var g tally
-	replay(t, readRecording(t, recordings(t, "15_report_full")[0]), kvindex.CopiesGuarded, g.add)
+	replay(t, readRecording(t, recordings(t, "15_report_full")[0]), kvindex.Profile{}, (*recordedQuery).request, g.add)
 	t.Logf("%+v", g)
 	if g.over+g.under+g.heldWrong > 0 || g.queries < 100 {
 		t.Errorf("%+v", g)
-	}
-}
-
-// TestRecordedMedia: media with offsets give equal keys on both paths. Three
-// questions of 07_multimodal_tail have no right answer in the events.
-func TestRecordedMedia(t *testing.T) {
-	for _, path := range recordings(t, "07_multimodal", "07_multimodal_tail", "c07_multimodal") {
-		var e tally
-		replay(t, readRecording(t, path), kvindex.CopiesExact, e.add)
-		t.Logf("%-28s %+v", filepath.Base(path), e)
-		limit := 0
-		if filepath.Base(path) == "07_multimodal_tail.jsonl.gz" {
-			limit = 3
-		}
-		if e.over+e.under > limit {
-			t.Errorf("%s: %+v", path, e)
-		}
 	}
 }

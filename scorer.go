@@ -42,9 +42,9 @@ type Request struct {
 // Media is an image or another item whose placeholder tokens are in the
 // prompt.
 type Media struct {
-	Hash   string // the engine's own identifier: in vLLM the item's uuid or hash
+	Hash   string // the engine's own identifier: in vLLM the item's uuid or hash, in SGLang its hash in decimal
 	Offset int    // of its first placeholder token in the prompt
-	Length int    // in tokens; engines that tell where an item starts are matched without it
+	Length int    // in placeholder tokens; not needed where the profile says MediaOffsets
 }
 
 // Answer is the answer to a Request. A used one keeps its memory.
@@ -85,8 +85,12 @@ type scorer struct {
 	media  []Media
 
 	query   index.Query // whose Keys is the scorer's
+	err     error       // of Keys
 	tokens  []uint32    // of a prompt that was text
+	padded  []uint32    // the prompt with its media written over it
+	pairs   []uint32    // the prompt's, or the padded prompt's
 	locals  []index.Local
+	plain   index.Variant // that locals are of, if nothing but tokens is in them: its Unit and Pairs
 	extras  []extra
 	keys    []index.Key // of all variants, one after the other
 	matches index.Matches
@@ -145,9 +149,13 @@ func (x *Indexer) ScoreRequest(ctx context.Context, r *Request, dst *Answer) err
 		}
 	}
 	if len(set.names) > 0 {
-		sc.keys, sc.query.Candidates = sc.keys[:0], set.index
+		sc.keys, sc.plain, sc.err = sc.keys[:0], index.Variant{}, nil
+		sc.query.Candidates = set.index
 		if err := x.index.Match(ctx, &sc.query, &sc.matches); err != nil {
 			return x.failed(fmt.Errorf("kvindex: scoring for model %q: %w", set.base, err))
+		}
+		if sc.err != nil {
+			return sc.err
 		}
 		sc.score(set, r.Top, dst)
 	}
@@ -207,14 +215,55 @@ func (x *Indexer) release(sc *scorer) {
 
 // keysIn returns the keys of the prompt in a variant.
 func (sc *scorer) keysIn(v index.Variant) []index.Key {
-	sc.extras = sc.extras[:0]
-	for _, m := range sc.media {
-		sc.extras = append(sc.extras, mediaAt(m.Hash, m.Offset, v.Unit))
+	s := sc.scope
+	if v.Media == MediaBare {
+		s.salt = "" // it is in the first unit
 	}
-	sc.locals = sc.hash.of(sc.scope.adapter).locals(sc.locals[:0], sc.prompt, v.Unit, sc.extras)
+	if err := sc.cut(v); err != nil {
+		sc.err = err
+		return nil
+	}
 	from := len(sc.keys)
-	sc.keys = keys(sc.keys, sc.hash.root(sc.scope, v), sc.locals)
+	sc.keys = keys(sc.keys, sc.hash.root(s, v), sc.locals)
 	return sc.keys[from:len(sc.keys):len(sc.keys)]
+}
+
+// cut works out the locals of the prompt in a variant. Where there is nothing
+// but tokens in them, the forms of media share them.
+func (sc *scorer) cut(v index.Variant) error {
+	tokens := sc.prompt
+	sc.extras = sc.extras[:0]
+	switch v.Media {
+	case MediaOffsets:
+		for i := range sc.media {
+			sc.extras = append(sc.extras, mediaAt(sc.media[i].Hash, sc.media[i].Offset, v.Unit))
+		}
+	case MediaBare:
+		sc.extras = bareMedia(sc.extras, sc.media, sc.scope.salt, v, len(tokens))
+	case MediaPad:
+		if len(sc.media) > 0 {
+			sc.padded = append(sc.padded[:0], tokens...)
+			tokens = sc.padded
+			if err := pad(tokens, sc.media); err != nil {
+				return err
+			}
+		}
+	}
+	plain := index.Variant{Unit: v.Unit, Pairs: v.Pairs}
+	if len(sc.media) > 0 || len(sc.extras) > 0 {
+		plain = index.Variant{}
+	} else if plain == sc.plain {
+		return nil
+	}
+	sc.plain = plain
+	width := v.Unit
+	if v.Pairs {
+		sc.pairs = appendPairs(sc.pairs[:0], tokens)
+		tokens = sc.pairs
+		width *= 2
+	}
+	sc.locals = sc.hash.of(sc.scope.adapter).locals(sc.locals[:0], tokens, width, sc.extras)
+	return nil
 }
 
 // score turns the rows of the index into the scores of the best candidates.
@@ -247,7 +296,11 @@ func (sc *scorer) score(set *candidateSet, top int, dst *Answer) {
 
 func (sc *scorer) bestOf(i int) bestRow {
 	row := &sc.matches.Rows[i]
-	return bestRow{cachedTokens(row, len(sc.prompt)), int(row.Run) * row.BlockSize, int32(i + 1)}
+	length := len(sc.prompt)
+	if row.Pairs {
+		length--
+	}
+	return bestRow{cachedTokens(row, length), int(row.Run) * row.BlockSize, int32(i + 1)}
 }
 
 func (sc *scorer) improve(pod int32, t bestRow) {
@@ -327,14 +380,17 @@ func (sc *scorer) rank(top int) {
 	}
 }
 
-// cachedTokens is what the engine would reuse of a row's gpu blocks.
+// cachedTokens is what the engine would reuse of a row's gpu blocks, in a prompt
+// of so many tokens, or pairs.
 func cachedTokens(row *index.Row, promptTokens int) int {
 	size := row.BlockSize
 	if cached := int(row.GPU) * size; cached < promptTokens {
 		return cached
 	}
 	// The last token is always computed, for its logits: vLLM 2026-08-17,
-	// v1/core/kv_cache_manager.py, get_computed_blocks.
+	// v1/core/kv_cache_manager.py, get_computed_blocks; SGLang 2026-08-22,
+	// srt/managers/schedule_batch.py, init_next_round_input. So is EAGLE's last
+	// pair.
 	return (promptTokens - 1) / size * size
 }
 
