@@ -6,6 +6,8 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/vmihailenco/msgpack/v5"
+
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/internal/fakeengine"
@@ -89,6 +91,79 @@ func BenchmarkApplyBatch(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(b.N)*64/b.Elapsed().Seconds()/1e6, "Mblocks/s")
+}
+
+// BenchmarkIngestMessage takes messages as they come from the wire, each new: a
+// prefill announces 8 prompts of 32 blocks, a decode step one block of each of
+// 64 requests. When all have been taken the pod is removed, and it begins again
+// with the first. msgpack/v5 reads the same payloads into structs, beside.
+func BenchmarkIngestMessage(b *testing.B) {
+	for _, shape := range []struct {
+		name                     string
+		events, blocks, messages int
+	}{{"prefill", 8, 32, 2000}, {"decode", 64, 1, 8000}} {
+		for form, name := range map[fakeengine.Form]string{fakeengine.FormMaps: "maps", fakeengine.FormArrays12: "arrays"} {
+			name = shape.name + "/" + name
+			payloads := freshPayloads(fakeengine.Encoding{Form: form}, shape.events, shape.blocks, shape.messages)
+			perMessage := float64(shape.events * shape.blocks)
+			b.Run(name+"/kvindex", func(b *testing.B) {
+				ix := open(b)
+				m := kvindex.Message{Pod: "a", Model: "m", Stream: "s"}
+				b.ReportAllocs()
+				for i := 0; b.Loop(); i++ {
+					if i == len(payloads) {
+						b.StopTimer()
+						if err := ix.RemovePod("a"); err != nil {
+							b.Fatal(err)
+						}
+						i, m.Seq = 0, 0
+						b.StartTimer()
+					}
+					m.Payload = payloads[i]
+					if _, err := ix.IngestMessage(m); err != nil {
+						b.Fatal(err)
+					}
+					m.Seq++
+				}
+				b.ReportMetric(float64(b.N)*perMessage/b.Elapsed().Seconds()/1e6, "Mblocks/s")
+			})
+			b.Run(name+"/msgpack-v5-decoding-only", func(b *testing.B) {
+				b.ReportAllocs()
+				for i := 0; b.Loop(); i++ {
+					var batch []any
+					if err := msgpack.Unmarshal(payloads[i%len(payloads)], &batch); err != nil || len(batch) != 3 {
+						b.Fatal(err)
+					}
+				}
+				b.ReportMetric(float64(b.N)*perMessage/b.Elapsed().Seconds()/1e6, "Mblocks/s")
+			})
+		}
+	}
+}
+
+// freshPayloads are messages of that many events, of that many new blocks each.
+// The events of one message continue those of the one before, up to 32 blocks.
+func freshPayloads(form fakeengine.Encoding, evs, blocks, messages int) (payloads [][]byte) {
+	r := rand.New(rand.NewPCG(1, 1))
+	prompts := make([]prompt, evs)
+	hash := uint64(0)
+	for i, at := 0, 0; i < messages; i, at = i+1, at+blocks {
+		if at%32 == 0 {
+			at = 0
+			for j := range prompts {
+				hash++
+				prompts[j] = prompt{tokens: randomTokens(r, 32*16), size: 16, hash: r.Uint64() &^ 0xff}
+			}
+		}
+		batch := fakeengine.Batch{Time: float64(i)}
+		for _, p := range prompts {
+			s := p.stored(at, at+blocks)
+			s.Kind = fakeengine.KindFullAttention
+			batch.Events = append(batch.Events, s)
+		}
+		payloads = append(payloads, form.Append(nil, &batch))
+	}
+	return payloads
 }
 
 // BenchmarkIngest takes fresh payloads of 8 blocks: prompts of 64 blocks, one
