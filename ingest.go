@@ -18,6 +18,7 @@ type ingest struct {
 	convert  converter
 	losses   []Loss
 	from, to State // of the pod
+	stats    Stats
 }
 
 func (x *Indexer) newIngest() *ingest {
@@ -28,11 +29,27 @@ func (x *Indexer) newIngest() *ingest {
 	in.convert.changes = in.convert.changes[:0]
 	in.losses = in.losses[:0]
 	in.from, in.to = 0, 0
+	in.stats = Stats{}
 	return in
 }
 
-// count adds the counters of s.
-func (x *Indexer) count(s Stats) {
+// end counts, calls the hooks and gives in back; no lock is held.
+func (x *Indexer) end(in *ingest, pod, model string) {
+	x.count(&in.stats)
+	if x.hooks.Lost != nil {
+		for _, l := range in.losses {
+			x.hooks.Lost(l)
+		}
+	}
+	if x.hooks.State != nil && in.from != in.to {
+		x.hooks.State(pod, model, in.from, in.to)
+	}
+	x.ingests.Put(in)
+}
+
+// count adds what an ingest has counted. It is the only word to all pods that an
+// ingest has to wait for.
+func (x *Indexer) count(s *Stats) {
 	x.statsMu.Lock()
 	defer x.statsMu.Unlock()
 	t := &x.stats
@@ -52,24 +69,18 @@ func (x *Indexer) count(s Stats) {
 	t.Counts.Add(s.Counts)
 }
 
-// countStream adds the counters of a stream, which may be nil, to its own and
-// to those of all.
-func (x *Indexer) countStream(st *stream, s StreamStats) {
+// count adds to the counters of a stream, which may be nil, and of all.
+func (in *ingest) count(st *stream, s StreamStats) {
 	if st != nil {
 		st.stats.add(s)
 	}
-	x.count(Stats{StreamStats: s})
+	in.stats.add(s)
 }
 
 // countMalformed counts a message that could not be read.
-func (x *Indexer) countMalformed(st *stream, bad error) {
-	s := StreamStats{Messages: 1, Malformed: 1}
-	if st != nil {
-		st.stats.add(s)
-	}
-	all := Stats{StreamStats: s}
-	all.MalformedBy[events.ReasonOf(bad)]++
-	x.count(all)
+func (in *ingest) countMalformed(st *stream, bad error) {
+	in.count(st, StreamStats{Messages: 1, Malformed: 1})
+	in.stats.MalformedBy[events.ReasonOf(bad)]++
 }
 
 // applyBatch applies a batch whose order and completeness the host vouches
@@ -97,7 +108,7 @@ func (x *Indexer) applyBatch(podID, model string, b *events.Batch, in *ingest) e
 	}
 	r.messages++
 	r.lag = lagOf(b)
-	x.countStream(nil, StreamStats{Messages: 1})
+	in.count(nil, StreamStats{Messages: 1})
 	pm.settle(in)
 	return nil
 }
@@ -118,17 +129,16 @@ func (x *Indexer) apply(pm *podModel, src index.Source, cur index.Cursor, partia
 		profile.Copies = index.CopiesPartial
 	}
 	skipped := in.convert.convert(x.hash, src.Model, profile, b)
-	done, err := x.applyChanges(src, cur, in.convert.changes)
+	done, err := x.applyChanges(in, src, cur, in.convert.changes)
 	if err != nil || done.Duplicate {
 		return done, err
 	}
-	x.learnAdapters(pm, src, b)
-	s := Stats{
-		UnknownEvents: uint64(b.Unknown),
-		Foreign:       skipped.foreign,
-		Unscored:      skipped.unscored,
-		Scopeless:     skipped.scopeless,
-	}
+	x.learnAdapters(pm, src, b, in)
+	s := &in.stats
+	s.UnknownEvents += uint64(b.Unknown)
+	s.Foreign += skipped.foreign
+	s.Unscored += skipped.unscored
+	s.Scopeless += skipped.scopeless
 	for i := range b.Events {
 		switch b.Events[i].Kind {
 		case events.Stored:
@@ -139,17 +149,16 @@ func (x *Indexer) apply(pm *podModel, src index.Source, cur index.Cursor, partia
 			s.ClearedEvents++
 		}
 	}
-	x.count(s)
 	return done, nil
 }
 
 // applyChanges hands changes to the index and counts what they did.
-func (x *Indexer) applyChanges(src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
+func (x *Indexer) applyChanges(in *ingest, src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
 	done, err := x.index.Apply(context.Background(), src, cur, changes)
 	if err != nil {
 		return done, x.failed(fmt.Errorf("kvindex: pod %q: model %q: rank %d: %w", src.Pod, src.Model, src.Rank, err))
 	}
-	x.count(Stats{Counts: done.Counts})
+	in.stats.Counts.Add(done.Counts)
 	return done, nil
 }
 
@@ -181,11 +190,9 @@ func (x *Indexer) IngestMessage(m Message) (Receipt, error) {
 	}
 	m.Stream = streamName(m.Stream)
 	in := x.newIngest()
-	defer x.ingests.Put(in)
+	defer x.end(in, m.Pod, m.Model)
 	bad := events.Decode(m.Payload, &in.batch)
-	receipt, err := x.ingestMessage(&m, bad, in)
-	x.tell(in, m.Pod, m.Model)
-	return receipt, err
+	return x.ingestMessage(&m, bad, in)
 }
 
 // streamName names a stream that has no name: "" is of plain Ingest.
@@ -196,23 +203,11 @@ func streamName(name string) string {
 	return name
 }
 
-// tell calls the hooks; no lock is held.
-func (x *Indexer) tell(in *ingest, pod, model string) {
-	if x.hooks.Lost != nil {
-		for _, l := range in.losses {
-			x.hooks.Lost(l)
-		}
-	}
-	if x.hooks.State != nil && in.from != in.to {
-		x.hooks.State(pod, model, in.from, in.to)
-	}
-}
-
 func (x *Indexer) ingestMessage(m *Message, bad error, in *ingest) (Receipt, error) {
 	if bad != nil && x.pod(m.Pod) == nil {
 		// Nobody is made known by what cannot be read.
 		in.losses = append(in.losses, x.lossOf(m, -1, events.Verdict{}, bad))
-		x.countMalformed(nil, bad)
+		in.countMalformed(nil, bad)
 		return Receipt{}, readError(m, bad)
 	}
 	p, err := x.lockPod(m.Pod)
@@ -231,7 +226,7 @@ func (x *Indexer) ingestMessage(m *Message, bad error, in *ingest) (Receipt, err
 	}
 	var t target
 	if bad == nil {
-		if t, err = x.target(m, pm, st, &in.batch); err != nil {
+		if t, err = x.target(m, pm, st, in); err != nil {
 			return Receipt{}, err
 		}
 	}
@@ -241,15 +236,15 @@ func (x *Indexer) ingestMessage(m *Message, bad error, in *ingest) (Receipt, err
 	}
 	v := st.seq.Check(a)
 	if m.Hold && (v.Gap.Lost || v.Missed || v.Restarted) {
-		return x.hold(m, st, v), nil
+		return hold(m, st, v, in), nil
 	}
 	return x.deal(m, bad, pm, st, t, a, v, in)
 }
 
 // hold answers a message that is to wait until the engine was asked.
-func (x *Indexer) hold(m *Message, st *stream, v events.Verdict) Receipt {
+func hold(m *Message, st *stream, v events.Verdict, in *ingest) Receipt {
 	if v.Gap.Lost && st.held == 0 {
-		x.countStream(st, StreamStats{Gaps: 1})
+		in.count(st, StreamStats{Gaps: 1})
 	}
 	st.held = max(m.Seq, 1)
 	if v.Missed {
@@ -274,18 +269,18 @@ func (x *Indexer) deal(m *Message, bad error, pm *podModel, st *stream, t target
 	}
 	st.seq.Advance(a, v)
 	if v.Duplicate || done.Duplicate { // or somebody else has applied it
-		x.countStream(st, StreamStats{Messages: 1, Duplicates: 1})
+		in.count(st, StreamStats{Messages: 1, Duplicates: 1})
 		st.release(m)
 		return Receipt{Duplicate: true}, nil
 	}
-	x.countVerdict(m, st, v)
+	in.countVerdict(m, st, v)
 	st.release(m)
 	receipt := Receipt{Applied: bad == nil, Gap: v.Gap, Restarted: v.Restarted}
 	if bad != nil {
-		x.countMalformed(st, bad)
+		in.countMalformed(st, bad)
 		return receipt, readError(m, bad)
 	}
-	x.countStream(st, StreamStats{Messages: 1})
+	in.count(st, StreamStats{Messages: 1})
 	return receipt, nil
 }
 
@@ -296,7 +291,8 @@ type target struct {
 	moved bool // what the rank holds came by another way
 }
 
-func (x *Indexer) target(m *Message, pm *podModel, st *stream, b *events.Batch) (t target, err error) {
+func (x *Indexer) target(m *Message, pm *podModel, st *stream, in *ingest) (t target, err error) {
+	b := &in.batch
 	t.src = index.Source{Pod: m.Pod, Model: m.Model, Rank: b.Rank}
 	if !b.HasRank && len(st.ranks) > 0 {
 		t.src.Rank = st.ranks[0]
@@ -304,7 +300,7 @@ func (x *Indexer) target(m *Message, pm *podModel, st *stream, b *events.Batch) 
 	if t.rank, err = pm.rank(t.src.Rank); err != nil {
 		return t, fmt.Errorf("kvindex: pod %q: stream %q: %w", m.Pod, m.Stream, err)
 	}
-	t.moved, err = x.joins(st, t.rank, t.src, m.Stream)
+	t.moved, err = x.joins(st, t.rank, t.src, m.Stream, in)
 	return t, err
 }
 
@@ -389,11 +385,11 @@ func (st *stream) cursor(m *Message, v events.Verdict, time float64) index.Curso
 // holds came by another way, and what that has missed is not known. The index
 // is asked how far the stream had come, for it may outlive the Indexer, or
 // have another that writes.
-func (x *Indexer) joins(st *stream, r *rank, src index.Source, name string) (moved bool, err error) {
+func (x *Indexer) joins(st *stream, r *rank, src index.Source, name string, in *ingest) (moved bool, err error) {
 	if r.stream == name {
 		return false, nil
 	}
-	done, err := x.applyChanges(src, index.Cursor{Stream: name}, nil)
+	done, err := x.applyChanges(in, src, index.Cursor{Stream: name}, nil)
 	if err != nil {
 		return false, err
 	}
@@ -439,7 +435,7 @@ func (x *Indexer) lose(m *Message, pm *podModel, st *stream, but int, cur index.
 		}
 		if x.keeps(v) {
 			pm.ranks[n].state = StateUncertain
-		} else if err := x.forget(pm, index.Source{Pod: m.Pod, Model: m.Model, Rank: n}, cur, StatePartial); err != nil {
+		} else if err := x.forget(in, pm, index.Source{Pod: m.Pod, Model: m.Model, Rank: n}, cur, StatePartial); err != nil {
 			return err
 		}
 		in.losses = append(in.losses, x.lossOf(m, n, v, bad))
@@ -448,8 +444,8 @@ func (x *Indexer) lose(m *Message, pm *podModel, st *stream, but int, cur index.
 }
 
 // forget drops what a rank holds.
-func (x *Indexer) forget(pm *podModel, src index.Source, cur index.Cursor, then State) error {
-	if _, err := x.applyChanges(src, cur, []index.Change{{Op: index.OpClear}}); err != nil {
+func (x *Indexer) forget(in *ingest, pm *podModel, src index.Source, cur index.Cursor, then State) error {
+	if _, err := x.applyChanges(in, src, cur, []index.Change{{Op: index.OpClear}}); err != nil {
 		return err
 	}
 	pm.ranks[src.Rank].state = then
@@ -477,7 +473,7 @@ func (pm *podModel) stream(name string) (*stream, error) {
 	return st, nil
 }
 
-func (x *Indexer) countVerdict(m *Message, st *stream, v events.Verdict) {
+func (in *ingest) countVerdict(m *Message, st *stream, v events.Verdict) {
 	var s StreamStats
 	if v.Gap.Lost {
 		s.Missing = v.Gap.To - v.Gap.From + 1
@@ -495,7 +491,7 @@ func (x *Indexer) countVerdict(m *Message, st *stream, v events.Verdict) {
 		s.Replayed = 1
 	}
 	if s != (StreamStats{}) {
-		x.countStream(st, s)
+		in.count(st, s)
 	}
 }
 
@@ -540,10 +536,8 @@ func (x *Indexer) StreamRestarted(podID, model, stream string) error {
 		return err
 	}
 	in := x.newIngest()
-	defer x.ingests.Put(in)
-	err := x.streamRestarted(podID, model, streamName(stream), in)
-	x.tell(in, podID, model)
-	return err
+	defer x.end(in, podID, model)
+	return x.streamRestarted(podID, model, streamName(stream), in)
 }
 
 func (x *Indexer) streamRestarted(podID, model, name string, in *ingest) error {
@@ -562,14 +556,14 @@ func (x *Indexer) streamRestarted(podID, model, name string, in *ingest) error {
 	epoch := st.seq.Epoch() + 1
 	for _, n := range st.ranks {
 		src := index.Source{Pod: podID, Model: model, Rank: n}
-		if err := x.forget(pm, src, index.Cursor{Stream: name, Epoch: epoch}, StateUnknown); err != nil {
+		if err := x.forget(in, pm, src, index.Cursor{Stream: name, Epoch: epoch}, StateUnknown); err != nil {
 			return err
 		}
 		in.losses = append(in.losses, Loss{Pod: podID, Model: model, Stream: name, Rank: n, Cause: LossRestart})
 	}
 	st.seq.Restart()
 	st.partial, st.held = false, 0
-	x.countStream(st, StreamStats{Restarts: 1})
+	in.count(st, StreamStats{Restarts: 1})
 	return nil
 }
 
@@ -586,10 +580,7 @@ func (x *Indexer) MarkLost(podID string, rank int) error {
 	}
 	marked := false
 	for _, model := range p.modelNames() {
-		in := x.newIngest()
-		found, err := x.markLost(p, model, rank, in)
-		x.tell(in, podID, model)
-		x.ingests.Put(in)
+		found, err := x.markLost(p, model, rank)
 		if err != nil {
 			return err
 		}
@@ -607,7 +598,9 @@ func (p *pod) modelNames() []string {
 	return slices.Sorted(maps.Keys(p.models))
 }
 
-func (x *Indexer) markLost(p *pod, model string, n int, in *ingest) (found bool, err error) {
+func (x *Indexer) markLost(p *pod, model string, n int) (found bool, err error) {
+	in := x.newIngest()
+	defer x.end(in, p.name, model)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	pm := p.models[model]
@@ -618,10 +611,10 @@ func (x *Indexer) markLost(p *pod, model string, n int, in *ingest) (found bool,
 	defer pm.settle(in)
 	if x.keep {
 		r.state = StateUncertain
-	} else if err := x.forget(pm, index.Source{Pod: p.name, Model: model, Rank: n}, index.Cursor{}, StatePartial); err != nil {
+	} else if err := x.forget(in, pm, index.Source{Pod: p.name, Model: model, Rank: n}, index.Cursor{}, StatePartial); err != nil {
 		return true, err
 	}
-	x.count(Stats{Marked: 1})
+	in.stats.Marked++
 	in.losses = append(in.losses, Loss{Pod: p.name, Model: model, Stream: r.stream, Rank: n, Cause: LossMarked, Kept: x.keep})
 	return true, nil
 }

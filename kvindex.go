@@ -156,14 +156,12 @@ func (x *Indexer) Ingest(podID, model string, payload []byte) error {
 		return err
 	}
 	in := x.newIngest()
-	defer x.ingests.Put(in)
+	defer x.end(in, podID, model)
 	if err := events.Decode(payload, &in.batch); err != nil {
-		x.countMalformed(nil, err)
+		in.countMalformed(nil, err)
 		return fmt.Errorf("kvindex: pod %q: %w", podID, err)
 	}
-	err := x.applyBatch(podID, model, &in.batch, in)
-	x.tell(in, podID, model)
-	return err
+	return x.applyBatch(podID, model, &in.batch, in)
 }
 
 // ApplyBatch is Ingest for a batch that is decoded already. A batch that no
@@ -173,15 +171,13 @@ func (x *Indexer) ApplyBatch(podID, model string, b *events.Batch) error {
 	if err := x.check(podID, model); err != nil {
 		return err
 	}
+	in := x.newIngest()
+	defer x.end(in, podID, model)
 	if err := b.Validate(); err != nil {
-		x.countMalformed(nil, err)
+		in.countMalformed(nil, err)
 		return fmt.Errorf("kvindex: pod %q: %w", podID, err)
 	}
-	in := x.newIngest()
-	defer x.ingests.Put(in)
-	err := x.applyBatch(podID, model, b, in)
-	x.tell(in, podID, model)
-	return err
+	return x.applyBatch(podID, model, b, in)
 }
 
 // Close makes every method return ErrClosed and closes the index, unless it

@@ -260,7 +260,7 @@ func (pm *podModel) settle(in *ingest) {
 
 // learnAdapters lets requests find the adapters of b by their names. pod.mu is
 // held.
-func (x *Indexer) learnAdapters(pm *podModel, src index.Source, b *events.Batch) {
+func (x *Indexer) learnAdapters(pm *podModel, src index.Source, b *events.Batch, in *ingest) {
 	for i := range b.Events {
 		a := b.Events[i].Adapter
 		if a == "" {
@@ -270,7 +270,7 @@ func (x *Indexer) learnAdapters(pm *podModel, src index.Source, b *events.Batch)
 			continue
 		}
 		if len(pm.adapters) >= MaxAdapters {
-			x.count(Stats{Adapters: 1})
+			in.stats.Adapters++
 			continue
 		}
 		pm.adapters[a] = struct{}{}
