@@ -2,8 +2,8 @@
 // the batches of events, keeps the messages of a stream in order, and
 // subscribes to engines over ZeroMQ.
 //
-// Start with [Decode] for a payload, [Sequencer] for a transport of your own,
-// [Subscriber] for ZeroMQ.
+// Start with [Decode] for a payload, [Subscriber] for ZeroMQ, [Sequencer] for a
+// transport of your own, [Pool] for one that must not wait.
 package events
 
 import (

@@ -128,14 +128,23 @@ type SubscriberStats struct {
 // they came; with Bind those of different connections come concurrently. What a
 // message points to is valid during the call only. A sink that is slow makes
 // its stream wait, in the end at the publisher, which drops what it cannot
-// queue; an error of the sink is counted and reported, and the message is gone.
+// queue. An error of the sink is counted and reported.
 //
-// A stream is Endpoint or, with Bind, Endpoint and the topic: an engine that starts anew comes on a new connection with the same
-// topic, and the data-parallel ranks of one pod come with one topic to a port
-// each. The
-// first message after a connection was lost has Reconnected. If two connections
+// Where an engine has a replay socket, it is asked for what is missing: at each
+// new connection, when a connection is idle for the first time, and when a
+// number is missing. Every answer has to begin with the last message that was
+// applied, byte by byte. If it does not, the engine has started anew, or
+// forgotten: the sink is told, gets all that the engine has, and the connection
+// is made anew. Without a replay socket a message that is missing, or that the
+// sink did not take, is gone, and the sink is left to see that by the numbers.
+//
+// A stream is Endpoint or, with Bind, Endpoint and the topic: an engine that
+// starts anew comes on a new connection with the same topic, and the
+// data-parallel ranks of one pod come with one topic to a port each. The first
+// message after a connection was lost has Reconnected. If two connections
 // publish one topic, the newer one has it, for the older one is what a dead
-// engine left.
+// engine left. A connection that dies with Bind is noticed, but only the engine
+// can make another one; who it is shows by its first message.
 //
 // Peers are not trusted: see SubscriberConfig for what bounds them. But nothing
 // in ZeroMQ proves that a topic is a peer's own, so listen only where engines

@@ -45,8 +45,8 @@ type PublisherConfig struct {
 // (distributed/kv_events.py, 0.9.0 to 0.29): [topic, number, payload] on a PUB
 // socket, and the last batches again on a ROUTER socket to whoever asks. As
 // with libzmq, what a subscriber is too slow for is dropped without a word.
-// Unlike vLLM's, an answer to a replay is never cut short, and live batches do
-// not wait for it.
+// Unlike vLLM's, live batches do not wait for an answer to a replay, and such an
+// answer is whole, unless LoseReplies says otherwise.
 //
 // It owns its goroutines until Close and is safe for concurrent use.
 type Publisher struct {
@@ -61,6 +61,7 @@ type Publisher struct {
 	closed      bool
 	next        uint64
 	buffer      []publisherBatch
+	loses       func(i, n int) bool // nil: no reply is lost
 	conns       map[*zmtp.Conn]struct{}
 	subscribers map[*publisherSubscriber]struct{}
 	changed     chan struct{} // closed when subscriptions change, and replaced
@@ -133,6 +134,58 @@ func (p *Publisher) Publish(payload []byte) (seq uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	b := p.keep(payload)
+	p.send(b)
+	return b.seq
+}
+
+// Skip uses up a number for a batch that is kept for replay but never sent: a
+// loss on the wire.
+func (p *Publisher) Skip(payload []byte) (seq uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.keep(payload).seq
+}
+
+// Burn uses up a number for no batch, as vLLM does when it fails to encode one:
+// neither the subscribers nor a replay get it.
+func (p *Publisher) Burn() (seq uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.next++
+	return p.next - 1
+}
+
+// Repeat sends a batch to the subscribers once more, or late after Skip. It
+// reports whether the batch was still kept.
+func (p *Publisher) Repeat(seq uint64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i, found := p.find(seq)
+	if found {
+		p.send(p.buffer[i])
+	}
+	return found
+}
+
+// LoseReplies has answers to replays lose messages, as those of vLLM's ROUTER
+// do that do not fit its queue. Message i of the n batches of an answer, or its
+// end if i is n, is lost if lost says so. The function is not called
+// concurrently; nil ends it.
+func (p *Publisher) LoseReplies(lost func(i, n int) bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.loses = lost
+}
+
+// Next returns the number of the next batch.
+func (p *Publisher) Next() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.next
+}
+
+// send queues a batch for the subscribers; p.mu is held.
+func (p *Publisher) send(b publisherBatch) {
 	for s := range p.subscribers {
 		if s.wants(p.cfg.Topic) && len(s.queue) < p.cfg.Queue {
 			s.queue = append(s.queue, b)
@@ -142,15 +195,6 @@ func (p *Publisher) Publish(payload []byte) (seq uint64) {
 			}
 		}
 	}
-	return b.seq
-}
-
-// Skip uses up a number for a batch that is kept for replay but never sent: a
-// loss on the wire.
-func (p *Publisher) Skip(payload []byte) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.keep(payload)
 }
 
 func (p *Publisher) keep(payload []byte) publisherBatch {
@@ -176,6 +220,13 @@ func (p *Publisher) Restart() error {
 	p.next, p.buffer = 0, nil
 	p.hangUp()
 	return nil
+}
+
+// Disconnect closes all connections, with all that waits in them.
+func (p *Publisher) Disconnect() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.hangUp()
 }
 
 func (p *Publisher) hangUp() {
@@ -401,19 +452,33 @@ func (p *Publisher) answer(c *zmtp.Conn) {
 		if len(m) != 2 || len(m[1]) != 8 {
 			continue
 		}
-		batches := p.from(binary.BigEndian.Uint64(m[1]))
-		if publisherSend(c, nil, append(batches, publisherBatch{seq: publisherEnd})) != nil {
+		if publisherSend(c, nil, p.from(binary.BigEndian.Uint64(m[1]))) != nil {
 			return
 		}
 	}
 }
 
-// from returns what is kept of the batches from a number on.
+// from returns an answer: what is kept of the batches from a number on, and the
+// end, less what is lost.
 func (p *Publisher) from(start uint64) []publisherBatch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	i, _ := slices.BinarySearchFunc(p.buffer, start, func(b publisherBatch, seq uint64) int {
+	i, _ := p.find(start)
+	answer := append(slices.Clone(p.buffer[i:]), publisherBatch{seq: publisherEnd})
+	if p.loses == nil {
+		return answer
+	}
+	kept, n := answer[:0], len(answer)-1
+	for i, b := range answer {
+		if !p.loses(i, n) {
+			kept = append(kept, b)
+		}
+	}
+	return kept
+}
+
+func (p *Publisher) find(seq uint64) (i int, found bool) {
+	return slices.BinarySearchFunc(p.buffer, seq, func(b publisherBatch, seq uint64) int {
 		return cmp.Compare(b.seq, seq)
 	})
-	return slices.Clone(p.buffer[i:])
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -188,6 +189,70 @@ func TestPublisherReplays(t *testing.T) {
 				t.Fatalf("from %d: batch %d has number %d and %q", tt.start, i, seq, payloads[i])
 			}
 		}
+	}
+}
+
+// What is burnt is nowhere, what is repeated comes again, and replies are lost
+// as told.
+func TestPublisherMisbehaves(t *testing.T) {
+	p := newPublisher(t, fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0", Buffer: 6})
+	sub := publisherSubscribe(t, p, "")
+	publisherWait(t, p, 1)
+	for i := range uint64(10) {
+		var seq uint64
+		switch i {
+		case 4, 8:
+			seq = p.Burn()
+		case 6:
+			seq = p.Skip([]byte("6"))
+		default:
+			seq = p.Publish(fmt.Append(nil, i))
+		}
+		if seq != i || p.Next() != i+1 {
+			t.Fatalf("number %d and then %d, want %d", seq, p.Next(), i)
+		}
+	}
+	for seq, want := range map[uint64]bool{0: false, 1: false, 4: false, 8: false, 10: false, 6: true} {
+		if got := p.Repeat(seq); got != want {
+			t.Errorf("repeat of %d: %v", seq, got)
+		}
+	}
+	p.Repeat(3)
+	for _, seq := range []uint64{0, 1, 2, 3, 5, 7, 9, 6, 3} {
+		expectBatch(t, sub, "", seq, fmt.Sprint(seq))
+	}
+	dealer := publisherDial(t, p.ReplayEndpoint(), zmtp.DEALER)
+	for _, tt := range []struct {
+		lost func(i, n int) bool
+		want []uint64
+	}{
+		{nil, []uint64{2, 3, 5, 6, 7, 9}},
+		{func(i, _ int) bool { return i%2 == 1 }, []uint64{2, 5, 7}},
+		{func(i, n int) bool { return i < n-1 }, []uint64{9}},
+	} {
+		p.LoseReplies(tt.lost)
+		if got, _ := replayBatches(t, dealer, 0); !slices.Equal(got, tt.want) {
+			t.Errorf("replayed %d, want %d", got, tt.want)
+		}
+	}
+	p.LoseReplies(func(i, n int) bool { return i >= 2 }) // the end too
+	if err := dealer.Send(nil, binary.BigEndian.AppendUint64(nil, 4)); err != nil {
+		t.Fatal(err)
+	}
+	expectBatch(t, dealer, "", 5, "5")
+	expectBatch(t, dealer, "", 6, "6")
+	p.LoseReplies(nil)
+	if got, _ := replayBatches(t, dealer, 9); !slices.Equal(got, []uint64{9}) {
+		t.Errorf("after an answer without an end: %d", got)
+	}
+	p.Disconnect()
+	for _, c := range []*zmtp.Conn{sub, dealer} {
+		if m, err := c.Receive(); err == nil {
+			t.Errorf("received %q when disconnected", m)
+		}
+	}
+	if seq := p.Publish(nil); seq != 10 {
+		t.Errorf("number %d after a disconnection, want 10", seq)
 	}
 }
 
