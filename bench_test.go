@@ -93,77 +93,104 @@ func BenchmarkApplyBatch(b *testing.B) {
 	b.ReportMetric(float64(b.N)*64/b.Elapsed().Seconds()/1e6, "Mblocks/s")
 }
 
-// BenchmarkIngestMessage takes messages as they come from the wire, each new: a
-// prefill announces 8 prompts of 32 blocks, a decode step one block of each of
-// 64 requests. When all have been taken the pod is removed, and it begins again
-// with the first. msgpack/v5 reads the same payloads into structs, beside.
+// BenchmarkIngestMessage takes messages as they come from the wire: a prefill
+// announces 8 prompts of 32 blocks, a decode step one block of each of 64
+// requests. "fill" fills an empty index with a million blocks, which is then
+// emptied untimed. "steady" removes as well what an engine of half a million
+// blocks would evict for them, by messages of their own: Mblocks/s are those
+// stored, and as many are removed in the same time. msgpack/v5 decodes the
+// messages that store, beside.
 func BenchmarkIngestMessage(b *testing.B) {
 	for _, shape := range []struct {
-		name                     string
-		events, blocks, messages int
-	}{{"prefill", 8, 32, 2000}, {"decode", 64, 1, 8000}} {
-		for form, name := range map[fakeengine.Form]string{fakeengine.FormMaps: "maps", fakeengine.FormArrays12: "arrays"} {
-			name = shape.name + "/" + name
-			payloads := freshPayloads(fakeengine.Encoding{Form: form}, shape.events, shape.blocks, shape.messages)
-			perMessage := float64(shape.events * shape.blocks)
-			b.Run(name+"/kvindex", func(b *testing.B) {
-				ix := open(b)
-				m := kvindex.Message{Pod: "a", Model: "m", Stream: "s"}
-				b.ReportAllocs()
-				for i := 0; b.Loop(); i++ {
-					if i == len(payloads) {
-						b.StopTimer()
-						if err := ix.RemovePod("a"); err != nil {
-							b.Fatal(err)
-						}
-						i, m.Seq = 0, 0
-						b.StartTimer()
+		name           string
+		events, blocks int
+	}{{"prefill", 8, 32}, {"decode", 64, 1}} {
+		for _, form := range []struct {
+			name string
+			fakeengine.Form
+		}{{"maps", fakeengine.FormMaps}, {"arrays", fakeengine.FormArrays12}} {
+			stored, removed := engineCycle(fakeengine.Encoding{Form: form.Form}, shape.events, shape.blocks)
+			run := func(name string, step func(b *testing.B, i int)) {
+				b.Run(shape.name+"/"+form.name+"/"+name, func(b *testing.B) {
+					b.ReportAllocs()
+					for i := 0; b.Loop(); i++ {
+						step(b, i%len(stored))
 					}
-					m.Payload = payloads[i]
-					if _, err := ix.IngestMessage(m); err != nil {
+					b.ReportMetric(float64(b.N)*float64(shape.events*shape.blocks)/b.Elapsed().Seconds()/1e6, "Mblocks/s")
+				})
+			}
+			ix := open(b)
+			m := kvindex.Message{Pod: "a", Model: "m", Stream: "s"}
+			ingest := func(payload []byte) {
+				m.Payload = payload
+				if _, err := ix.IngestMessage(m); err != nil {
+					b.Fatal(err)
+				}
+				m.Seq++
+			}
+			run("fill", func(b *testing.B, i int) {
+				if i == 0 {
+					b.StopTimer()
+					if err := ix.RemovePod("a"); err != nil {
 						b.Fatal(err)
 					}
-					m.Seq++
+					b.StartTimer()
 				}
-				b.ReportMetric(float64(b.N)*perMessage/b.Elapsed().Seconds()/1e6, "Mblocks/s")
+				ingest(stored[i])
 			})
-			b.Run(name+"/msgpack-v5-decoding-only", func(b *testing.B) {
-				b.ReportAllocs()
-				for i := 0; b.Loop(); i++ {
-					var batch []any
-					if err := msgpack.Unmarshal(payloads[i%len(payloads)], &batch); err != nil || len(batch) != 3 {
-						b.Fatal(err)
-					}
+			steady := func(_ *testing.B, i int) {
+				if removed[i] != nil {
+					ingest(removed[i])
 				}
-				b.ReportMetric(float64(b.N)*perMessage/b.Elapsed().Seconds()/1e6, "Mblocks/s")
+				ingest(stored[i])
+			}
+			for i := range stored {
+				steady(b, i)
+			}
+			run("steady", steady)
+			run("msgpack-v5-decoding-only", func(b *testing.B, i int) {
+				var batch []any
+				if err := msgpack.Unmarshal(stored[i], &batch); err != nil || len(batch) != 3 {
+					b.Fatal(err)
+				}
 			})
 		}
 	}
 }
 
-// freshPayloads are messages of that many events, of that many new blocks each.
-// The events of one message continue those of the one before, up to 32 blocks.
-func freshPayloads(form fakeengine.Encoding, evs, blocks, messages int) (payloads [][]byte) {
+// engineCycle is what an engine publishes in a cycle after which it holds again
+// what it held: messages of that many events of that many blocks, which prolong
+// prompts of 32 blocks, and before some of them what is evicted.
+func engineCycle(form fakeengine.Encoding, evs, blocks int) (stored, removed [][]byte) {
+	const cycle = 1 << 20 // blocks
 	r := rand.New(rand.NewPCG(1, 1))
-	prompts := make([]prompt, evs)
-	hash := uint64(0)
-	for i, at := 0, 0; i < messages; i, at = i+1, at+blocks {
-		if at%32 == 0 {
-			at = 0
-			for j := range prompts {
-				hash++
-				prompts[j] = prompt{tokens: randomTokens(r, 32*16), size: 16, hash: r.Uint64() &^ 0xff}
-			}
+	groups := make([][]prompt, cycle/evs/32) // of prompts that grow together
+	for i := range groups {
+		for range evs {
+			groups[i] = append(groups[i], prompt{tokens: randomTokens(r, 32*16), size: 16, hash: r.Uint64() &^ 0xff})
 		}
-		batch := fakeengine.Batch{Time: float64(i)}
-		for _, p := range prompts {
-			s := p.stored(at, at+blocks)
-			s.Kind = fakeengine.KindFullAttention
-			batch.Events = append(batch.Events, s)
-		}
-		payloads = append(payloads, form.Append(nil, &batch))
 	}
-	return payloads
+	for i := range groups {
+		for at := 0; at < 32; at += blocks {
+			batch := fakeengine.Batch{Time: 1}
+			for _, p := range groups[i] {
+				s := p.stored(at, at+blocks)
+				s.Kind = fakeengine.KindFullAttention
+				batch.Events = append(batch.Events, s)
+			}
+			stored, removed = append(stored, form.Append(nil, &batch)), append(removed, nil)
+		}
+		evicted := fakeengine.Batch{Time: 1}
+		for _, p := range groups[(i+len(groups)/2)%len(groups)] {
+			all := make([]int, 32)
+			for j := range all {
+				all[j] = 31 - j
+			}
+			evicted.Events = append(evicted.Events, p.removed(all...))
+		}
+		removed[len(removed)-32/blocks] = form.Append(nil, &evicted)
+	}
+	return stored, removed
 }
 
 // BenchmarkIngest takes fresh payloads of 8 blocks: prompts of 64 blocks, one

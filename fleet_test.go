@@ -147,6 +147,10 @@ func (f *remoteFleet) StreamNext(pod, model, stream string) (uint64, bool) {
 	return f.ix.StreamNext(pod, model, stream)
 }
 
+func (f *remoteFleet) StreamInterrupted(pod, model, stream string) {
+	f.ix.StreamInterrupted(pod, model, stream)
+}
+
 func (f *remoteFleet) StreamRestarted(pod, model, stream string) error {
 	return f.ix.StreamRestarted(pod, model, stream)
 }

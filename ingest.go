@@ -243,10 +243,10 @@ func (x *Indexer) ingestMessage(m *Message, bad error, in *ingest) (Receipt, err
 
 // hold answers a message that is to wait until the engine was asked.
 func hold(m *Message, st *stream, v events.Verdict, in *ingest) Receipt {
-	if v.Gap.Lost && st.held == 0 {
+	if v.Gap.Lost && !st.held {
 		in.count(st, StreamStats{Gaps: 1})
 	}
-	st.held = max(m.Seq, 1)
+	st.held, st.heldSeq = true, m.Seq
 	if v.Missed {
 		v.Gap = Gap{From: 0, To: m.Seq - 1, Lost: true}
 	}
@@ -311,14 +311,14 @@ func (x *Indexer) ingestReadable(m *Message, pm *podModel, st *stream, t target,
 	ours := lost && r.stream == m.Stream
 	kept := ours && x.keeps(v)
 	wiped := t.moved || ours && !kept
-	partial := lost || v.Missed || st.partial || r.lossy()
+	partial := lost || v.Missed || r.state == StateUnknown && st.partial || r.lossy()
 	cur := st.cursor(m, v, in.batch.Time)
 	if lost {
 		if err := x.lose(m, pm, st, t.src.Rank, cur, v, nil, in); err != nil {
 			return index.Applied{}, err
 		}
 	}
-	if wiped {
+	if wiped || r.state == StateUnknown && r.stream == "" && !x.ownsIndex { // another may have left something
 		in.convert.changes = append(in.convert.changes, index.Change{Op: index.OpClear})
 	}
 	done, err := x.apply(pm, t.src, cur, partial, &in.batch, in)
@@ -365,11 +365,12 @@ func readError(m *Message, bad error) error {
 	return fmt.Errorf("kvindex: pod %q: stream %q: message %d: %w", m.Pod, m.Stream, m.Seq, bad)
 }
 
-// release ends the wait of a held message: it came, by itself or by a replay, or
-// is no longer waited for.
+// release is told that a message was dealt with. It ends the wait of a held one
+// when that came, by itself or by a replay.
 func (st *stream) release(m *Message) {
-	if next, _ := st.seq.Next(); !m.Replayed || next > st.held {
-		st.held = 0
+	st.interrupted = false
+	if next, _ := st.seq.Next(); next > st.heldSeq || m.Seq >= st.heldSeq {
+		st.held = false
 	}
 }
 
@@ -384,7 +385,7 @@ func (st *stream) cursor(m *Message, v events.Verdict, time float64) index.Curso
 // joins prepares a rank for a stream that has not fed it. moved: what the rank
 // holds came by another way, and what that has missed is not known. The index
 // is asked how far the stream had come, for it may outlive the Indexer, or
-// have another that writes.
+// have another that writes, or the rank may come back to the stream.
 func (x *Indexer) joins(st *stream, r *rank, src index.Source, name string, in *ingest) (moved bool, err error) {
 	if r.stream == name {
 		return false, nil
@@ -394,17 +395,20 @@ func (x *Indexer) joins(st *stream, r *rank, src index.Source, name string, in *
 		return false, err
 	}
 	moved = r.state != StateUnknown
-	if done.Cursor.Next == 0 {
+	if _, heard := st.seq.Next(); heard || done.Cursor.Epoch < st.seq.Epoch() || done.Cursor == (index.Cursor{Stream: name}) {
 		return moved, nil
 	}
-	if _, heard := st.seq.Next(); !heard && !moved {
-		st.seq.Resume(done.Cursor.Epoch, done.Cursor.Next, done.Cursor.Time)
-		st.partial = true
+	st.seq.Resume(done.Cursor.Epoch, done.Cursor.Next, done.Cursor.Time)
+	if done.Cursor.Next == 0 { // its engine started anew, and nothing was heard since
+		st.seq.Await()
+		return moved, nil
+	}
+	st.partial = true
+	if !moved {
 		r.stream = name // a gap is its loss too
 		st.ranks = append(st.ranks, src.Rank)
-		return false, nil
 	}
-	return true, nil
+	return moved, nil
 }
 
 // bind makes a stream the one that feeds a rank.
@@ -464,7 +468,7 @@ func (st *stream) judge(v events.Verdict, lost bool) {
 func (pm *podModel) stream(name string) (*stream, error) {
 	st := pm.streams[name]
 	if st == nil {
-		if len(pm.streams) >= MaxStreams {
+		if len(pm.streams) >= MaxStreams && !pm.dropStream() {
 			return nil, fmt.Errorf("stream %q is one more than the %d that a pod may have", name, MaxStreams)
 		}
 		st = new(stream)
@@ -473,11 +477,22 @@ func (pm *podModel) stream(name string) (*stream, error) {
 	return st, nil
 }
 
+// dropStream makes room for a stream by forgetting one that feeds no rank.
+func (pm *podModel) dropStream() bool {
+	for name, st := range pm.streams {
+		if len(st.ranks) == 0 {
+			delete(pm.streams, name)
+			return true
+		}
+	}
+	return false
+}
+
 func (in *ingest) countVerdict(m *Message, st *stream, v events.Verdict) {
 	var s StreamStats
 	if v.Gap.Lost {
 		s.Missing = v.Gap.To - v.Gap.From + 1
-		if st.held == 0 { // else it was counted then
+		if !st.held { // else it was counted then
 			s.Gaps = 1
 		}
 		if m.Replayed {
@@ -527,6 +542,27 @@ func (x *Indexer) StreamNext(podID, model, stream string) (next uint64, heard bo
 	return 0, false
 }
 
+// StreamInterrupted says that the connection of a stream is lost: until its next
+// message nobody knows whether what its ranks hold is still there, so that they
+// are StateUncertain. A stream never heard of is no error.
+func (x *Indexer) StreamInterrupted(podID, model, stream string) {
+	p := x.pod(podID)
+	if p == nil || x.closed.Load() {
+		return
+	}
+	in := x.newIngest()
+	defer x.end(in, podID, model)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	pm := p.models[model]
+	if p.removed || pm == nil || pm.streams[streamName(stream)] == nil {
+		return
+	}
+	st := pm.streams[streamName(stream)]
+	st.interrupted, st.held = true, false // what was held is gone with the connection
+	pm.settle(in)
+}
+
 // StreamRestarted says that the engine behind a stream has started anew, or no
 // longer knows what was applied: what its ranks held is forgotten, and its next
 // message is the first that is heard of it. A stream never heard of is no
@@ -548,7 +584,7 @@ func (x *Indexer) streamRestarted(podID, model, name string, in *ingest) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	pm := p.models[model]
-	if pm == nil || pm.streams[name] == nil {
+	if p.removed || pm == nil || pm.streams[name] == nil {
 		return nil
 	}
 	defer pm.settle(in)
@@ -562,7 +598,7 @@ func (x *Indexer) streamRestarted(podID, model, name string, in *ingest) error {
 		in.losses = append(in.losses, Loss{Pod: podID, Model: model, Stream: name, Rank: n, Cause: LossRestart})
 	}
 	st.seq.Restart()
-	st.partial, st.held = false, 0
+	st.partial, st.held, st.interrupted = false, false, false
 	in.count(st, StreamStats{Restarts: 1})
 	return nil
 }
@@ -605,7 +641,7 @@ func (x *Indexer) markLost(p *pod, model string, n int) (found bool, err error) 
 	defer p.mu.Unlock()
 	pm := p.models[model]
 	r := pm.ranks[n]
-	if r == nil {
+	if p.removed || r == nil {
 		return false, nil
 	}
 	defer pm.settle(in)

@@ -3,11 +3,13 @@ package kvindex_test
 import (
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
 
@@ -291,6 +293,172 @@ func TestLag(t *testing.T) {
 			if got := i.Sources[0].Lag; i.Pod == m.Pod && (got-c.want).Abs() > time.Minute && c.want > -1<<61 {
 				t.Errorf("time %v: lag %v, want %v", c.time, got, c.want)
 			}
+		}
+	}
+}
+
+// TestARankComesBack to a stream that it had before: what that stream said then is
+// old, and what it says now is taken.
+func TestARankComesBack(t *testing.T) {
+	p := newPrompt(1, 16, 8)
+	for name, restart := range map[string]bool{"same engine": false, "restarted in between": true} {
+		t.Run(name, func(t *testing.T) {
+			ix := open(t)
+			play(t, ix, p,
+				step{message("a", 0, 1, 0, p.stored(0, 1)), taken, 1, kvindex.StateLive},
+				step{message("a", 1, 2, 0, p.stored(1, 2)), taken, 2, kvindex.StateLive},
+			)
+			if restart {
+				play(t, ix, p, step{message("a", 0, 3, 0, p.stored(0, 1)), kvindex.Receipt{Applied: true, Restarted: true}, 1, kvindex.StateLive})
+			}
+			play(t, ix, p,
+				step{message("b", 0, 4, 0, p.stored(0, 4)), taken, 4, kvindex.StateLive},
+				step{message("a", 1, 2, 0, p.stored(1, 2)), repeat, 4, kvindex.StateLive},
+			)
+			if restart {
+				play(t, ix, p, step{message("a", 1, 5, 0, p.stored(0, 3)), taken, 3, kvindex.StatePartial})
+				return
+			}
+			play(t, ix, p,
+				step{message("a", 0, 5, 0, p.stored(0, 3)), kvindex.Receipt{Applied: true, Restarted: true}, 3, kvindex.StateLive},
+				step{message("a", 1, 6, 0, p.stored(3, 5)), taken, 5, kvindex.StateLive},
+			)
+		})
+	}
+}
+
+// TestStreamRestartedOutlivesTheHost: the cursor of an engine that has said
+// nothing since it started anew makes nobody deaf.
+func TestStreamRestartedOutlivesTheHost(t *testing.T) {
+	m, err := index.NewMemory(index.MemoryConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	p := newPrompt(1, 16, 8)
+	old := open(t, kvindex.WithIndex(m))
+	play(t, old, p, step{message("s", 0, 1, 0, p.stored(0, 4)), taken, 4, kvindex.StateLive})
+	if err := old.StreamRestarted("a", "m", "s"); err != nil {
+		t.Fatal(err)
+	}
+	old.Close()
+	play(t, open(t, kvindex.WithIndex(m)), p,
+		step{message("s", 0, 2, 0, p.stored(0, 2)), taken, 2, kvindex.StateLive},
+		step{message("s", 1, 3, 0, p.stored(2, 3)), taken, 3, kvindex.StateLive},
+	)
+	// What another stream left in the index is not claimed beside.
+	play(t, open(t, kvindex.WithIndex(m)), p, step{message("t", 0, 4, 0, p.stored(0, 1)), taken, 1, kvindex.StateLive})
+}
+
+// TestStreamInterrupted: until its next message nobody knows what a pod behind a
+// lost connection holds.
+func TestStreamInterrupted(t *testing.T) {
+	ix := open(t)
+	p := newPrompt(1, 16, 8)
+	state := func() kvindex.State {
+		return score(t, ix, kvindex.Request{Tokens: p.tokens, Pods: []string{"a"}})[0].State
+	}
+	ix.StreamInterrupted("a", "m", "s")
+	play(t, ix, p, step{message("s", 0, 1, 0, p.stored(0, 4)), taken, 4, kvindex.StateLive})
+	ix.StreamInterrupted("a", "m", "t")
+	if state() != kvindex.StateLive {
+		t.Errorf("another stream: %v", state())
+	}
+	ix.StreamInterrupted("a", "m", "s")
+	if state() != kvindex.StateUncertain || ix.Pods(nil)[0].Sources[0].State != kvindex.StateUncertain {
+		t.Errorf("interrupted: %v", state())
+	}
+	play(t, ix, p, step{message("s", 1, 2, 0, p.stored(4, 5)), taken, 5, kvindex.StateLive})
+	ix.StreamInterrupted("a", "m", "s")
+	confirm := replayed(hold(message("s", 1, 2, 0, p.stored(4, 5))))
+	play(t, ix, p, step{confirm, repeat, 5, kvindex.StateLive})
+	play(t, ix, p, step{hold(message("s", 9, 3, 0)), heldBehind(2, 8), 5, kvindex.StateReplaying})
+	ix.StreamInterrupted("a", "m", "s") // the held message will not come again
+	play(t, ix, p, step{confirm, repeat, 5, kvindex.StateLive})
+}
+
+// TestAHoleStaysOpen while old messages come again.
+func TestAHoleStaysOpen(t *testing.T) {
+	ix := open(t)
+	p := newPrompt(1, 16, 8)
+	play(t, ix, p,
+		step{message("s", 0, 1, 0, p.stored(0, 4)), taken, 4, kvindex.StateLive},
+		step{hold(message("s", 5, 6, 0)), heldBehind(1, 4), 4, kvindex.StateReplaying},
+		step{message("s", 0, 1, 0, p.stored(0, 4)), repeat, 4, kvindex.StateReplaying},
+	)
+}
+
+// TestAClearEndsThePartialView also for how copies are counted.
+func TestAClearEndsThePartialView(t *testing.T) {
+	p := newPrompt(1, 16, 8)
+	for _, first := range []uint64{0, 5} {
+		ix := open(t)
+		for i, evs := range [][]fakeengine.Event{
+			{fakeengine.Cleared{}},
+			{p.stored(0, 2)},
+			{p.stored(0, 4)}, // two that are held and two that are new: a second copy
+			{p.removed(0, 1)},
+		} {
+			if _, err := ix.IngestMessage(message("s", first+uint64(i), float64(i+1), 0, evs...)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := blocks(t, ix, "a", p); got != 4 {
+			t.Errorf("heard from %d: %d blocks", first, got)
+		}
+	}
+}
+
+// TestWhatAPodMayInvent is bounded, and does not shut its own stream out.
+func TestWhatAPodMayInvent(t *testing.T) {
+	ix := open(t)
+	p := newPrompt(1, 16, 8)
+	for i := range 2 * kvindex.MaxStreams {
+		if _, err := ix.IngestMessage(hold(message(fmt.Sprint("invented", i), 1, 1, 0))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	play(t, ix, p, step{message("s", 0, 1, 0, p.stored(0, 4)), taken, 4, kvindex.StateLive})
+	for i := range 2 * kvindex.MaxModels {
+		m := message("s", 0, 1, 0)
+		m.Model = fmt.Sprint("model", i)
+		if _, err := ix.IngestMessage(m); (err != nil) != (i >= kvindex.MaxModels-1) {
+			t.Fatalf("model %d: %v", i, err)
+		}
+	}
+	huge := message("s", 1<<64-2, 2, 0)
+	for _, ts := range []float64{2, 3, 4} {
+		huge.Payload = payload(ts, 0)
+		if _, err := ix.IngestMessage(huge); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ix.IngestMessage(message("s", 0, ts+0.5, 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := ix.Stats(); s.Missing != 1<<64-1 {
+		t.Errorf("%d messages are missing", s.Missing)
+	}
+}
+
+// TestThePodOfASlowCall may be gone when the call gets its turn.
+func TestThePodOfASlowCall(t *testing.T) {
+	p := newPrompt(1, 16, 8)
+	for range 200 {
+		ix := open(t)
+		if _, err := ix.IngestMessage(message("s", 0, 1, 0, p.stored(0, 4))); err != nil {
+			t.Fatal(err)
+		}
+		var calls sync.WaitGroup
+		calls.Go(func() { _ = ix.StreamRestarted("a", "m", "s") })
+		calls.Go(func() { _ = ix.MarkLost("a", 0) })
+		calls.Go(func() { _ = ix.RemovePod("a") })
+		calls.Wait()
+		if s := ix.Stats(); s.Pods != 0 || s.Sources != 0 {
+			t.Fatalf("%+v", s)
+		}
+		if r, err := ix.IngestMessage(message("s", 0, 2, 0, p.stored(0, 4))); err != nil || !r.Applied {
+			t.Fatalf("%+v, %v", r, err)
 		}
 	}
 }

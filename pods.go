@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -17,6 +18,8 @@ import (
 const (
 	// MaxPods is the number of pods.
 	MaxPods = 1 << 16
+	// MaxModels is the number of models of a pod.
+	MaxModels = 16
 	// MaxRanks is the number of data-parallel ranks of a pod and model.
 	MaxRanks = 256
 	// MaxStreams is the number of streams of a pod and model.
@@ -34,7 +37,7 @@ type State uint8
 // The states, worst first.
 const (
 	StateUnknown   State = iota // never heard, or not since it started anew
-	StateUncertain              // messages were lost, and WithLossPolicy kept the blocks
+	StateUncertain              // messages were lost, and WithLossPolicy kept the blocks, or the connection is lost
 	StateReplaying              // messages are missing, and the engine is asked for them
 	StatePartial                // a part of the history was never seen, or forgotten after a loss
 	StateLive                   // all of the history was seen
@@ -100,6 +103,10 @@ type StreamStats struct {
 }
 
 func (s *StreamStats) add(t StreamStats) {
+	// Numbers are the pod's word, so these two could go round.
+	t.Missing = min(t.Missing, math.MaxUint64-s.Missing)
+	t.PassedOver = min(t.PassedOver, math.MaxUint64-s.PassedOver)
+
 	s.Messages += t.Messages
 	s.Malformed += t.Malformed
 	s.Duplicates += t.Duplicates
@@ -149,8 +156,12 @@ type stream struct {
 	// partial: messages of the engine's present life are missing, so a rank
 	// that is new on the stream may hold more than is known.
 	partial bool
-	held    uint64 // the message that waits for what is missing before it; 0: none
-	stats   StreamStats
+	// held: message heldSeq waits for what is missing before it.
+	held    bool
+	heldSeq uint64
+	// interrupted: the connection is lost, and no message has come since.
+	interrupted bool
+	stats       StreamStats
 }
 
 // model is what scores need to know of a model. Guarded by Indexer.mu.
@@ -194,6 +205,9 @@ func (x *Indexer) pod(name string) *pod {
 func (x *Indexer) podModel(p *pod, name string) (*podModel, error) {
 	if pm := p.models[name]; pm != nil {
 		return pm, nil
+	}
+	if len(p.models) >= MaxModels {
+		return nil, fmt.Errorf("kvindex: pod %q: model %q is one more than the %d that a pod may have", p.name, name, MaxModels)
 	}
 	var profile Profile
 	if x.profile != nil {
@@ -241,21 +255,40 @@ func (pm *podModel) rank(n int) (*rank, error) {
 // settle works out the pod's state after a rank's or stream's changed, for in
 // to tell. pod.mu is held.
 func (pm *podModel) settle(in *ingest) {
-	state := StateUnknown
+	state, heard := StateLive, false
 	for _, r := range pm.ranks {
-		if r.state != StateUnknown && (state == StateUnknown || r.state < state) {
-			state = r.state
+		if r.state != StateUnknown || r.stream != "" {
+			state, heard = min(state, pm.stateOf(r)), true
 		}
 	}
-	if state == StateUnknown {
-		state = StatePartial // heard, but nothing that could be applied
-	}
-	for _, st := range pm.streams {
-		if st.held > 0 {
-			state = min(state, StateReplaying)
+	if !heard { // or nothing that could be applied
+		state = StatePartial
+		for _, st := range pm.streams {
+			state = st.limit(state)
 		}
 	}
 	in.from, in.to = State(pm.state.Swap(uint32(state))), state
+}
+
+// stateOf is the state of a rank, with what its stream waits for.
+func (pm *podModel) stateOf(r *rank) State {
+	if st := pm.streams[r.stream]; st != nil {
+		return st.limit(r.state)
+	}
+	return r.state
+}
+
+// limit is the state of a rank that has state but for its stream.
+func (st *stream) limit(state State) State {
+	switch {
+	case st.held && state == StateUnknown: // it will be known soon
+		return StateReplaying
+	case st.interrupted:
+		return min(state, StateUncertain)
+	case st.held:
+		return min(state, StateReplaying)
+	}
+	return state
 }
 
 // learnAdapters lets requests find the adapters of b by their names. pod.mu is
@@ -356,7 +389,7 @@ func (pm *podModel) info(pod, model string, known map[index.Source]index.SourceI
 		in := known[index.Source{Pod: pod, Model: model, Rank: n}]
 		s := SourceInfo{
 			Rank:        n,
-			State:       r.state,
+			State:       pm.stateOf(r),
 			Stream:      r.stream,
 			Next:        r.next,
 			Lag:         r.lag,
@@ -366,9 +399,6 @@ func (pm *podModel) info(pod, model string, known map[index.Source]index.SourceI
 		}
 		if st := pm.streams[r.stream]; st != nil {
 			s.StreamStats = st.stats
-			if st.held > 0 {
-				s.State = min(s.State, StateReplaying)
-			}
 		}
 		info.WantsFullReport = info.WantsFullReport || r.lossy()
 		info.Sources = append(info.Sources, s)
@@ -387,7 +417,7 @@ type Stats struct {
 
 	StreamStats                           // of all streams
 	MalformedBy [events.NumReasons]uint64 // Malformed, by events.Reason
-	Marked      uint64                    // calls of MarkLost
+	Marked      uint64                    // ranks of a pod and model that MarkLost was told of
 
 	StoredEvents, RemovedEvents, ClearedEvents uint64
 

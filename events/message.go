@@ -49,12 +49,15 @@ type Sink interface {
 }
 
 // ReplaySink is a Sink for who knows more of a stream than its messages say:
-// transports that can have an engine send again what was missed, and a Pool.
+// transports that lose connections, or can have an engine send again what was
+// missed, and a Pool.
 type ReplaySink interface {
 	Sink
 	// StreamNext returns the number that is due on a stream, and whether
 	// anything was heard of it since the engine behind it started.
 	StreamNext(pod, model, stream string) (next uint64, heard bool)
+	// StreamInterrupted tells that the connection of a stream is lost.
+	StreamInterrupted(pod, model, stream string)
 	// StreamRestarted tells that the engine behind a stream has started anew, or
 	// does not remember what was applied: what it held before is forgotten, and
 	// its next message is the first that is heard of it.

@@ -349,16 +349,19 @@ func (p *Pool) lookup(pod, model, name string) *poolStream {
 func (p *Pool) sweep() {
 	for name, q := range p.pods {
 		if q.offers == 0 {
-			delete(p.pods, name)
+			if q.sweep(); len(q.streams) == 0 {
+				delete(p.pods, name)
+			}
 		}
 	}
 	p.sweepAt = max(idlePods, 2*len(p.pods))
 }
 
+// sweep forgets the streams that nothing waits for and the sink knows all of.
 func (q *podQueue) sweep() {
 	q.recent = nil
 	for name, s := range q.streams {
-		if s.offers == 0 {
+		if s.offers == 0 && !s.owed && s.lost.Messages == 0 {
 			delete(q.streams, name)
 		}
 	}

@@ -76,6 +76,8 @@ func (d *desk) StreamNext(pod, model, stream string) (uint64, bool) {
 	return next, heard
 }
 
+func (*desk) StreamInterrupted(string, string, string) {}
+
 func (d *desk) StreamRestarted(pod, model, stream string) error {
 	source := sourceOf(pod, model, stream)
 	d.write(source, "restarted")
@@ -909,6 +911,8 @@ func TestNewPoolValidates(t *testing.T) {
 
 // idle is a sink that does nothing.
 type idle struct{ n atomic.Uint64 }
+
+func (*idle) StreamInterrupted(string, string, string) {}
 
 func (s *idle) IngestMessage(events.Message) (events.Receipt, error) {
 	s.n.Add(1)

@@ -38,16 +38,24 @@ const (
 	// replayPatience is how many times ReplayTimeout an engine may take to answer
 	// at all: it may be at its start.
 	replayPatience = 5
+	// replayLimit is how many times ReplayTimeout an engine may go on to answer,
+	// while what it publishes waits.
+	replayLimit = 150
 )
 
 var (
 	errReplayShape  = errors.New("a message that is no answer to a replay request")
 	errReplaySilent = errors.New("no answer in time")
 	errReplayShort  = errors.New("the engine does not have what is missing")
+	errReplayLong   = errors.New("the engine does not come to an end")
 	errReplayAnew   = errors.New("the engine has started anew, or forgotten what was applied")
 	// errOtherLife ends connections that may still bring what an engine said
 	// before it started anew.
 	errOtherLife = errors.New("the engine that replays is another one than is connected")
+	// errOnceMore ends the first connection to an engine: it was there before
+	// anything was known that could show whether the engine that replays is the
+	// same.
+	errOnceMore = errors.New("connecting once more to be sure that it is the same engine")
 )
 
 // Replay is what came of asking an engine for what was missed.
@@ -68,7 +76,8 @@ type replay struct {
 	wait     backoff // between answers that bring nothing
 	done     Replay
 	due      uint64 // the number that is expected next
-	fruitful bool   // the answer that is being read has brought something
+	end      time.Time
+	fruitful bool // the answer that is being read has brought something
 }
 
 func (s *Subscriber) newReplay(from *source, endpoint string) *replay {
@@ -80,14 +89,21 @@ func (s *Subscriber) newReplay(from *source, endpoint string) *replay {
 		wait:     backoff{min: s.cfg.BackoffMin, max: s.cfg.BackoffMax},
 		done:     Replay{Pod: from.pod, Model: from.model, Stream: from.stream, From: next},
 		due:      next,
+		end:      time.Now().Add(replayLimit * s.cfg.ReplayTimeout),
 	}
 }
 
 // catchUp has the engine send all that it has and that was not applied. If the
-// engine is another one than was known, that is an error: the connection is to be
-// made anew, for it may be to the one before.
+// engine is another one than was known, or none was known, that is an error: the
+// connection is to be made anew, for it may be to another one.
 func (s *Subscriber) catchUp(ctx context.Context, from *source, endpoint string) error {
-	return s.newReplay(from, endpoint).runAll(ctx, nil)
+	r := s.newReplay(from, endpoint)
+	first := r.due == 0
+	err := r.runAll(ctx, nil)
+	if err == nil && first && r.due > 0 {
+		err = errOnceMore
+	}
+	return err
 }
 
 // repair has the engine send what is missing before a message that is held, and
@@ -141,7 +157,6 @@ func (r *replay) report(ctx context.Context) {
 	}
 	s := r.s
 	s.replays.Add(1)
-	s.replayed.Add(uint64(r.done.Messages))
 	if r.done.Err != nil {
 		s.replayErrors.Add(1)
 	}
@@ -162,9 +177,9 @@ func (r *replay) run(ctx context.Context, until *uint64) {
 	for short := 0; ctx.Err() == nil; {
 		r.fruitful = false
 		r.done.Attempts++
-		ended, err := r.ask(ctx)
+		ended, err := r.ask(ctx, until)
 		switch r.done.Err = err; {
-		case errors.Is(err, errReplayAnew):
+		case errors.Is(err, errReplayAnew), errors.Is(err, errReplayLong):
 			return
 		case until != nil && r.due > *until, until == nil && ended:
 			r.done.Err = nil
@@ -185,8 +200,9 @@ func (r *replay) run(ctx context.Context, until *uint64) {
 	}
 }
 
-// ask sends one request and reads the answer: to its end, or to a hole.
-func (r *replay) ask(ctx context.Context) (ended bool, err error) {
+// ask sends one request and reads the answer: to its end, to the number that must
+// come, or to a hole.
+func (r *replay) ask(ctx context.Context, until *uint64) (ended bool, err error) {
 	wire := r.s.wire
 	wire.Type = zmtp.DEALER
 	wire.HandshakeTimeout = min(connectTimeout, r.s.cfg.ReplayTimeout)
@@ -236,6 +252,12 @@ func (r *replay) ask(ctx context.Context) (ended bool, err error) {
 				return false, err
 			}
 			r.due, r.fruitful, first = seq+1, true, false
+			if until != nil && r.due > *until {
+				return false, nil
+			}
+			if time.Now().After(r.end) {
+				return false, errReplayLong
+			}
 		}
 		silence.Reset(r.s.cfg.ReplayTimeout)
 	}
@@ -263,6 +285,7 @@ func (r *replay) deliver(m Message) (Receipt, error) {
 	}
 	if err == nil {
 		r.done.Messages++
+		r.s.replayed.Add(1)
 	}
 	return receipt, err
 }

@@ -87,6 +87,8 @@ func (l *ledger) StreamNext(pod, model, stream string) (uint64, bool) {
 	return l.of(pod, model, stream).Next()
 }
 
+func (l *ledger) StreamInterrupted(string, string, string) {}
+
 func (l *ledger) StreamRestarted(pod, model, stream string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -162,17 +164,15 @@ func TestReplayFillsGaps(t *testing.T) {
 	}
 	sent := func(p []byte) { engine.Publish(p) }
 	missed := func(p []byte) { engine.Skip(p) }
-	publish(3, missed) // before anybody listens
 	l := newLedger()
 	s, replays, stop := follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: engine.ReplayEndpoint()})
-	want := numbers(0, 2)
-	l.expect(t, want)
-	if r := wait(t, "a replay", replays); r.Messages != 3 || r.Err != nil || r.From != 0 || r.Restarted || r.Pod != "a" || r.Stream != engine.Endpoint() {
+	if r := wait(t, "a replay", replays); r.Messages != 0 || r.Err != nil || r.From != 0 || r.Restarted || r.Pod != "a" || r.Stream != engine.Endpoint() {
 		t.Errorf("first contact: %+v", r)
 	}
 	waitSubscriber(t, engine)
 
-	publish(2, sent)
+	publish(5, sent)
+	want := numbers(0, 2)
 	publish(4, missed)
 	publish(1, sent)
 	want += " 3 4 hold 9 " + numbers(5, 9)
@@ -229,9 +229,30 @@ func TestReplayFillsGaps(t *testing.T) {
 	if r := wait(t, "a replay", replays); r.Messages != 71 || r.Err != nil || !r.Restarted {
 		t.Errorf("restarted further: %+v", r)
 	}
-	if st := s.Stats(); st.Replays != 2 || st.Replayed != 9 || st.ReplayErrors != 0 {
+	if st := s.Stats(); st.Replays != 2 || st.Replayed != 6 || st.ReplayErrors != 0 {
 		t.Errorf("%+v", st)
 	}
+}
+
+// TestReplayFirstContact: an engine that has published before anybody listened
+// is connected to twice, for nothing showed that it was the engine that replays.
+func TestReplayFirstContact(t *testing.T) {
+	engine := publisher(t, fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0"})
+	for i := range 3 {
+		engine.Skip(clock(i))
+	}
+	l := newLedger()
+	s, replays, _ := follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: engine.ReplayEndpoint(), Heartbeat: 20 * time.Millisecond})
+	for _, want := range []events.Replay{{From: 0, Messages: 3}, {From: 3, Messages: 1}} {
+		if r := wait(t, "a replay", replays); r.Messages != want.Messages || r.From != want.From || r.Err != nil || r.Restarted {
+			t.Errorf("got %+v, want %+v", r, want)
+		}
+	}
+	if st := s.Stats(); st.Connects != 2 {
+		t.Errorf("%d connections", st.Connects)
+	}
+	engine.Publish(clock(3)) // perhaps before the subscription is known
+	l.expect(t, numbers(0, 3))
 }
 
 // router is a replay socket that answers as it is told.

@@ -31,8 +31,13 @@ func Digest(payload []byte) uint64 { return xxh3.Hash(payload) }
 // (replays, queues that redeliver), or of an engine that started anew. It is an
 // engine that started anew if the message is newer than all that was applied,
 // or if 16 of them contradict it: the number had another payload, or the time is
-// that of a later number. What only comes again contradicts nothing, so no
-// redelivery is ever taken for a restart.
+// that of a later number. What only comes again contradicts nothing. Messages of
+// the engine's life before this one are told by their time.
+//
+// So a redelivery is never taken for a restart, and a restart is seen at once,
+// unless the new clock is behind the old one: then after 16 numbers that are
+// remembered (all of the last 1,024, and some of the others), or when the numbers
+// or the clock have caught up.
 //
 // The zero value is a stream of which nothing was heard. A Sequencer is not
 // safe for concurrent use.
@@ -46,9 +51,12 @@ type Sequencer struct {
 	// other: a number came again, and not with the payload that was applied.
 	// If the numbers then catch up, they are those of another engine.
 	other bool
-	// blind: the numbers below next were applied elsewhere, and what came again
-	// since may be another engine's.
+	// blind: what was applied until now was applied elsewhere.
 	blind bool
+	// Of the life before this one, if the clock told them apart: the number that
+	// was due, and the time of the newest message.
+	oldNext uint64
+	oldTime float64
 
 	recent []delivery // the last digestRing of them
 	oldest int        // index of the oldest, once there are digestRing
@@ -68,14 +76,18 @@ type mark struct {
 
 // Resume makes s go on behind a cursor that was stored elsewhere: another
 // process, or an earlier life of this one, has applied the stream up to there.
-// What it applied is not known by digest. time is that of its newest message, 0
-// if it is not known; then 16 numbers that go back are a restart.
+// What it applied is not known by digest. time is that of its newest message:
+// what is older came before. If it is 0, not known, 16 numbers that go back are a
+// restart.
 func (s *Sequencer) Resume(epoch, next uint64, time float64) {
 	*s = Sequencer{started: true, epoch: epoch, next: next, timed: time != 0, time: time, blind: true}
 }
 
 // Restart makes s await the first message of an engine that has started anew.
 func (s *Sequencer) Restart() { *s = Sequencer{epoch: s.epoch + 1} }
+
+// Await makes s await the first message of the life that it is in.
+func (s *Sequencer) Await() { *s = Sequencer{epoch: s.epoch} }
 
 // Next returns the number that is due, and whether anything of the stream was
 // heard or resumed.
@@ -116,16 +128,27 @@ type Verdict struct {
 func (s *Sequencer) Check(a Arrival) Verdict {
 	v := Verdict{Epoch: s.epoch, Next: a.Seq + 1}
 	switch {
+	case s.old(a):
+		v.Duplicate, v.Next = true, s.next
 	case !s.started:
 		v.Missed = a.Seq > 0
 	case a.Seq < s.next:
 		s.checkBack(a, &v)
-	case s.other, s.blind && s.back > 0 && a.Decoded && a.Time < s.time:
+	case s.other:
 		v.Restarted, v.Missed, v.Epoch = true, true, s.epoch+1
 	case a.Seq > s.next:
 		v.Gap = Gap{From: s.next, To: a.Seq - 1, Lost: true}
 	}
 	return v
+}
+
+// old reports that a message came before all that is known of the engine, by its
+// time: from a life before, or before the cursor that was resumed.
+func (s *Sequencer) old(a Arrival) bool {
+	if !a.Decoded || a.Replayed {
+		return false
+	}
+	return a.Seq < s.oldNext && a.Time <= s.oldTime || s.blind && s.timed && a.Time < s.time
 }
 
 // checkBack tells a duplicate from a restart.
@@ -150,7 +173,11 @@ func (s *Sequencer) Advance(a Arrival, v Verdict) {
 		return
 	}
 	if v.Restarted {
+		was := *s
 		*s = Sequencer{epoch: v.Epoch}
+		if a.Decoded && was.timed && a.Time > was.time {
+			s.oldNext, s.oldTime = max(was.next, was.oldNext), was.time
+		}
 	}
 	if a.Decoded {
 		if a.Time > s.time || !s.timed && a.Time == a.Time { // not NaN
@@ -175,12 +202,12 @@ func (s *Sequencer) remember(d delivery) {
 	if d.seq%s.stride != 0 {
 		return
 	}
-	if len(s.marks) == maxMarks {
+	for len(s.marks) >= maxMarks && s.stride < 1<<63 {
 		s.stride *= 2
 		s.marks = slices.DeleteFunc(s.marks, func(m mark) bool { return m.seq%s.stride != 0 })
-		if d.seq%s.stride != 0 {
-			return
-		}
+	}
+	if d.seq%s.stride != 0 {
+		return
 	}
 	s.marks = append(s.marks, mark{d, s.time})
 }
@@ -199,11 +226,8 @@ func (s *Sequencer) differs(a Arrival) bool {
 // contradicts reports that a message whose number goes back cannot be one that
 // comes again.
 func (s *Sequencer) contradicts(a Arrival) bool {
-	switch {
-	case !s.timed, len(s.marks) > 0 && s.marks[0].time == s.time:
-		return true // the clock says nothing, and the payload was not seen
-	case s.differs(a):
-		return true
+	if !s.timed || s.differs(a) {
+		return true // if there are no times, a payload that was not seen is all there is
 	}
 	later := slices.IndexFunc(s.marks, func(m mark) bool { return m.seq > a.Seq })
 	return a.Decoded && later >= 0 && a.Time > s.marks[later].time
@@ -211,11 +235,14 @@ func (s *Sequencer) contradicts(a Arrival) bool {
 
 // advanceBack counts what may be the signs of a restart.
 func (s *Sequencer) advanceBack(a Arrival) {
-	if s.seen(a.Digest) {
-		s.back = 0
+	if s.old(a) {
 		return
 	}
-	if s.blind || s.contradicts(a) {
+	if s.seen(a.Digest) {
+		s.back, s.other = 0, false
+		return
+	}
+	if s.contradicts(a) {
 		s.back++
 	}
 	// Right after Resume without a time, nothing is known of what was applied:

@@ -3,6 +3,7 @@ package events_test
 import (
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"testing"
 
 	"github.com/kvindex/kvindex/events"
@@ -194,12 +195,9 @@ func TestSequencerResumeWithATime(t *testing.T) {
 	if v := offer(resumed(), at(0, 0, 1001)); !v.Restarted {
 		t.Errorf("a newer one that goes back: %+v", v)
 	}
-	behind := resumed()
-	for seq := range uint64(100) {
-		offer(behind, at(seq, seq, float64(seq)))
-	}
-	if v := offer(behind, at(100, 100, 100)); !v.Restarted {
-		t.Errorf("an engine with a clock that is behind catches up: %+v", v)
+	// Of an earlier life, and with the number that is due.
+	if v := offer(resumed(), at(100, 0, 999)); !v.Duplicate {
+		t.Errorf("an older one: %+v", v)
 	}
 }
 
@@ -222,6 +220,83 @@ func TestSequencerRedelivery(t *testing.T) {
 		}
 		if v := offer(&s, message(n)); v != (events.Verdict{Next: n + 1}) {
 			t.Fatalf("heard from %d, the next: %+v", first, v)
+		}
+	}
+}
+
+// TestSequencerRedeliveryOfALife: messages of the engine's life before come again.
+func TestSequencerRedeliveryOfALife(t *testing.T) {
+	var s events.Sequencer
+	for seq := range uint64(8) {
+		offer(&s, at(seq, 100+seq, 1000+float64(seq)))
+	}
+	for seq := range uint64(4) {
+		if v := offer(&s, at(seq, 200+seq, 2000+float64(seq))); v.Restarted != (seq == 0) {
+			t.Fatalf("the new life: %+v", v)
+		}
+	}
+	for _, from := range []uint64{0, 3, 4} {
+		for seq := from; seq < 8; seq++ {
+			if v := offer(&s, at(seq, 100+seq, 1000+float64(seq))); !v.Duplicate {
+				t.Fatalf("message %d of the old life: %+v", seq, v)
+			}
+		}
+		for seq := range uint64(4) {
+			if v := offer(&s, at(seq, 200+seq, 2000+float64(seq))); !v.Duplicate {
+				t.Fatalf("message %d again: %+v", seq, v)
+			}
+		}
+	}
+	if v := offer(&s, at(4, 204, 2004)); v != (events.Verdict{Epoch: 1, Next: 5}) {
+		t.Errorf("the next: %+v", v)
+	}
+}
+
+// TestSequencerRedeliveryWithoutClock: a clock that was ahead once, or none at
+// all, does not make a redelivery a restart.
+func TestSequencerRedeliveryWithoutClock(t *testing.T) {
+	for name, clock := range map[string]func(uint64) float64{
+		"none":        func(uint64) float64 { return 0 },
+		"ahead first": func(seq uint64) float64 { return float64(seq) + 1e6*float64(1-min(seq, 1)) },
+	} {
+		var s events.Sequencer
+		message := func(seq uint64) events.Arrival { return at(seq, 1e9+seq, clock(seq)) }
+		for seq := range uint64(3000) {
+			offer(&s, message(seq))
+		}
+		for seq := range uint64(3000) {
+			if v := offer(&s, message(seq)); !v.Duplicate {
+				t.Fatalf("%s: message %d again: %+v", name, seq, v)
+			}
+		}
+	}
+}
+
+// One odd repeat is forgotten when an honest one follows.
+func TestSequencerOddRepeat(t *testing.T) {
+	var s events.Sequencer
+	for seq := range uint64(3) {
+		offer(&s, at(seq, 10+seq, float64(seq)))
+	}
+	offer(&s, at(1, 99, 1))
+	offer(&s, at(2, 12, 2))
+	if v := offer(&s, at(3, 13, 3)); v != (events.Verdict{Next: 4}) {
+		t.Errorf("%+v", v)
+	}
+}
+
+// TestSequencerIsBounded: whatever numbers a pod uses.
+func TestSequencerIsBounded(t *testing.T) {
+	for _, step := range []uint64{1, 2, 3, 1 << 20, 1 << 44} {
+		var s events.Sequencer
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for i := range uint64(50_000) {
+			offer(&s, at(i*step, i, float64(i)))
+		}
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; n > 256<<10 {
+			t.Errorf("step %d: %d bytes allocated", step, n)
 		}
 	}
 }

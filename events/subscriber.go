@@ -131,8 +131,7 @@ type SubscriberStats struct {
 // queue. An error of the sink is counted and reported.
 //
 // Where an engine has a replay socket, it is asked for what is missing: at each
-// new connection, when a connection is idle for the first time, and when a
-// number is missing. Every answer has to begin with the last message that was
+// new connection, when a connection falls idle, and when a number is missing. Every answer has to begin with the last message that was
 // applied, byte by byte. If it does not, the engine has started anew, or
 // forgotten: the sink is told, gets all that the engine has, and the connection
 // is made anew. Without a replay socket a message that is missing, or that the
@@ -306,6 +305,9 @@ func (s *Subscriber) connect(ctx context.Context) error {
 		if ctx.Err() != nil {
 			break
 		}
+		if errors.Is(err, errOnceMore) {
+			continue
+		}
 		s.report(err)
 		// A peer that takes connections only to drop them is not hammered.
 		if s.messages.Load() > before || time.Since(start) > s.cfg.BackoffMax {
@@ -325,7 +327,8 @@ func (s *Subscriber) session(ctx context.Context) error {
 		}
 		return s.catchUp(ctx, &s.only, s.cfg.Replay)
 	}
-	idle := s.onIdle(&wire, catchUp)
+	idle := &idleness{ask: catchUp}
+	wire.OnIdle = idle.onIdle
 	conn, err := zmtp.Dial(ctx, s.cfg.Endpoint, wire)
 	if err != nil {
 		return fmt.Errorf("events: subscriber: %w", err)
@@ -336,28 +339,37 @@ func (s *Subscriber) session(ctx context.Context) error {
 		return s.offer(ctx, &s.only, s.cfg.Replay, m)
 	})
 	s.reconnected = true
+	s.interrupted(&s.only)
 	return err
 }
 
-// onIdle makes a connection ask once more, when it is idle for the first time,
-// what it may have missed: an engine may have published before it knew of the
-// subscription. What it returns tells the error of that.
-func (s *Subscriber) onIdle(wire *zmtp.Config, ask func() error) (failed func() error) {
-	var err error
-	asked := false
-	wire.OnIdle = func() {
-		if !asked {
-			asked = true
-			err = ask()
-		}
+// interrupted tells the sink that the connection of a stream is lost, if it wants
+// to know.
+func (s *Subscriber) interrupted(from *source) {
+	if sink, ok := s.sink.(ReplaySink); ok {
+		sink.StreamInterrupted(from.pod, from.model, from.stream)
 	}
-	return func() error { return err }
+}
+
+// idleness makes a connection ask what it may have missed when it falls idle: the
+// last message before the silence may have been lost, or published before the
+// engine knew of the subscription.
+type idleness struct {
+	ask   func() error
+	asked bool // since the last message
+	err   error
+}
+
+func (i *idleness) onIdle() {
+	if !i.asked && i.err == nil {
+		i.asked, i.err = true, i.ask()
+	}
 }
 
 // follow subscribes, calls begin, and then take with each message until the
 // connection is lost or one of them, or what the connection did when it was idle,
 // is in error.
-func (s *Subscriber) follow(ctx context.Context, conn *zmtp.Conn, peer string, idle, begin func() error, take func(topic, payload []byte, seq uint64) error) error {
+func (s *Subscriber) follow(ctx context.Context, conn *zmtp.Conn, peer string, idle *idleness, begin func() error, take func(topic, payload []byte, seq uint64) error) error {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	prefix := []byte(s.cfg.Topic)
@@ -377,7 +389,7 @@ func (s *Subscriber) follow(ctx context.Context, conn *zmtp.Conn, peer string, i
 		if err != nil {
 			return fmt.Errorf("events: subscriber: connection lost: %w", err)
 		}
-		err = idle()
+		err, idle.asked = idle.err, false
 		switch {
 		case err != nil:
 		case len(m) != 3 || len(m[1]) != 8:
@@ -556,7 +568,8 @@ func (s *Subscriber) oldestIdle() (oldest *link) {
 func (s *Subscriber) attend(ctx context.Context, l *link) {
 	peer := zmtp.Name(l.nc.RemoteAddr())
 	wire := s.wire
-	idle := s.onIdle(&wire, func() error { return s.catchUpLink(ctx, l) })
+	idle := &idleness{ask: func() error { return s.catchUpLink(ctx, l) }}
+	wire.OnIdle = idle.onIdle
 	conn, err := zmtp.Handshake(ctx, l.nc, peer, wire)
 	if err != nil {
 		err = fmt.Errorf("events: subscriber: %w", err)
@@ -570,7 +583,9 @@ func (s *Subscriber) attend(ctx context.Context, l *link) {
 	delete(s.links, l)
 	s.mu.Unlock()
 	for name, src := range l.sources {
-		s.topics.leave(name, src.topic, l.id)
+		if s.topics.leave(name, src.topic, l.id) {
+			s.interrupted(&src.source)
+		}
 	}
 	if ctx.Err() == nil {
 		s.report(err)
@@ -622,7 +637,8 @@ func (s *Subscriber) takeFrom(ctx context.Context, l *link, name []byte, m Messa
 	}
 	if !src.heard {
 		src.heard = true
-		if err := s.catchUpOn(ctx, src); err != nil {
+		// Its first message shows whether it is the engine that replays.
+		if err := s.catchUpOn(ctx, src); err != nil && !errors.Is(err, errOnceMore) {
 			return err
 		}
 	}

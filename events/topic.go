@@ -63,10 +63,10 @@ func (ts *topics) join(name string) *topic {
 	return t
 }
 
-// leave ends what join began for a link.
-func (ts *topics) leave(name string, t *topic, id uint64) {
+// leave ends what join began for a link, and reports whether the link had it.
+func (ts *topics) leave(name string, t *topic, id uint64) (ours bool) {
 	t.mu.Lock()
-	if t.owner == id {
+	if ours = t.owner == id; ours {
 		t.owner = 0
 	}
 	doubted := t.doubted
@@ -74,7 +74,7 @@ func (ts *topics) leave(name string, t *topic, id uint64) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	if t.refs--; t.refs > 0 {
-		return
+		return ours
 	}
 	delete(ts.open, name)
 	if len(ts.young) == rememberedTopics {
@@ -85,6 +85,7 @@ func (ts *topics) leave(name string, t *topic, id uint64) {
 		ts.young = make(map[string]bool)
 	}
 	ts.young[name] = doubted
+	return ours
 }
 
 // claim says whether a message of a link is the topic's, and whether it is the

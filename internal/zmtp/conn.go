@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -67,9 +68,10 @@ type Conn struct {
 	patience time.Duration // for silence within a message; 0 is no bound of its own
 	armed    time.Time     // the read deadline that nc has
 
-	mu      sync.Mutex // guards charged, closed
-	charged int        // this connection's share of the budget
-	closed  bool
+	mu     sync.Mutex // guards closed
+	closed bool
+	// overdrawn: the Budget has closed nc, for others needed the memory.
+	overdrawn atomic.Bool
 
 	wmu sync.Mutex // guards bw; held for a whole message
 	bw  *bufio.Writer
@@ -111,7 +113,7 @@ func (c *Conn) Close() error {
 		return nil
 	}
 	c.closed = true
-	c.cfg.Budget.give(c.charged)
+	c.cfg.Budget.exchange(c, 0)
 	return c.nc.Close()
 }
 
@@ -355,6 +357,9 @@ func (c *Conn) fill(until time.Time) error {
 		if err == nil {
 			return io.ErrNoProgress
 		}
+		if c.overdrawn.Load() {
+			return fmt.Errorf("%w: others needed the memory of an unfinished message of %d bytes", ErrLimit, c.end)
+		}
 		if !errors.Is(err, os.ErrDeadlineExceeded) || c.armed.Equal(until) {
 			return err
 		}
@@ -422,10 +427,8 @@ func (c *Conn) charge(n int) error {
 	if c.closed {
 		return net.ErrClosed
 	}
-	if !c.cfg.Budget.take(n) {
+	if !c.cfg.Budget.exchange(c, n) {
 		return fmt.Errorf("%w: no memory left for a message of more than %d bytes", ErrLimit, c.end)
 	}
-	c.cfg.Budget.give(c.charged)
-	c.charged = n
 	return nil
 }

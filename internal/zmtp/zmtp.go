@@ -14,7 +14,7 @@ package zmtp
 
 import (
 	"errors"
-	"sync/atomic"
+	"sync"
 	"time"
 )
 
@@ -148,32 +148,51 @@ type Peer struct {
 }
 
 // A Budget bounds the memory that connections hold together for messages that
-// do not fit 32 KiB. A connection that would exceed it fails with
-// ErrLimit. It is safe for concurrent use.
+// do not fit 32 KiB. Where there is not enough, the connection with the largest
+// unfinished message fails with ErrLimit: so peers that never finish theirs keep
+// nobody out for long. It is safe for concurrent use.
 type Budget struct {
-	free atomic.Int64
+	mu   sync.Mutex
+	free int64
+	held map[*Conn]int // what each has, above 0
 }
 
 // NewBudget returns a budget of that many bytes.
 func NewBudget(bytes int64) *Budget {
-	b := new(Budget)
-	b.free.Store(bytes)
-	return b
+	return &Budget{free: bytes, held: make(map[*Conn]int)}
 }
 
-func (b *Budget) take(n int) bool {
+// exchange gives c n bytes for what it has, both of which it needs for a moment.
+// It reports whether there was enough, or others with more could be ended.
+func (b *Budget) exchange(c *Conn, n int) bool {
 	if b == nil {
 		return true
 	}
-	if b.free.Add(-int64(n)) < 0 {
-		b.give(n)
-		return false
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for b.free < int64(n) {
+		largest := c
+		for other, has := range b.held {
+			if has > b.held[largest] {
+				largest = other
+			}
+		}
+		if largest == c || b.held[largest] <= n {
+			return false
+		}
+		largest.overdrawn.Store(true)
+		_ = largest.nc.Close()
+		b.drop(largest)
+	}
+	b.free -= int64(n)
+	b.drop(c)
+	if n > 0 {
+		b.held[c] = n
 	}
 	return true
 }
 
-func (b *Budget) give(n int) {
-	if b != nil {
-		b.free.Add(int64(n))
-	}
+func (b *Budget) drop(c *Conn) {
+	b.free += int64(b.held[c])
+	delete(b.held, c)
 }

@@ -415,21 +415,61 @@ func allocated() uint64 {
 func TestBudgetIsShared(t *testing.T) {
 	budget := zmtp.NewBudget(400 << 10)
 	cfg := zmtp.Config{Type: zmtp.SUB, Budget: budget}
-	big := append(zmtptest.Hello(1, "PUB"), zmtptest.Message(strings.Repeat("x", 200<<10))...)
-	big = append(big, zmtptest.Message("after")...)
-
-	first := against(t, big, cfg)
-	if m, err := first.Receive(); err != nil || len(m[0]) != 200<<10 {
+	message := func(kib int) []byte {
+		hello := append(zmtptest.Hello(1, "PUB"), zmtptest.Message(strings.Repeat("x", kib<<10))...)
+		return append(hello, zmtptest.Message("after")...)
+	}
+	first := against(t, message(100), cfg)
+	if m, err := first.Receive(); err != nil || len(m[0]) != 100<<10 {
 		t.Fatalf("the first: %v", err)
 	}
-	second := against(t, big, cfg)
+	second := against(t, message(200), cfg)
 	if _, err := second.Receive(); !errors.Is(err, zmtp.ErrLimit) {
 		t.Fatalf("beside the first: %v, want %v", err, zmtp.ErrLimit)
 	}
 	first.Close()
 	second.Close()
-	if m, err := against(t, big, cfg).Receive(); err != nil || len(m[0]) != 200<<10 {
+	if m, err := against(t, message(200), cfg).Receive(); err != nil || len(m[0]) != 200<<10 {
 		t.Fatalf("after both were closed: %v", err)
+	}
+}
+
+// TestBudgetGoesToTheSmall: peers that never finish their large messages give way
+// to those that send smaller ones.
+func TestBudgetGoesToTheSmall(t *testing.T) {
+	cfg := zmtp.Config{Type: zmtp.SUB, Budget: zmtp.NewBudget(4 << 20)}
+	unfinished := append(zmtptest.Hello(1, "PUB"), zmtptest.LongHeader(0, 8<<20)...)
+	unfinished = append(unfinished, make([]byte, 700<<10)...)
+	ended := make(chan error, 4)
+	for range 4 {
+		server, client := net.Pipe()
+		defer client.Close()
+		go func() { _, _ = client.Write(unfinished) }() // all but the end
+		go func() { _, _ = io.Copy(io.Discard, client) }()
+		c, err := zmtp.Handshake(t.Context(), server, "hog", cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		go func() {
+			_, err := c.Receive()
+			ended <- err
+		}()
+	}
+	small := append(zmtptest.Hello(1, "PUB"), zmtptest.Message(strings.Repeat("x", 200<<10))...)
+	for i := range 10 {
+		c := against(t, small, cfg)
+		if m, err := c.Receive(); err != nil || len(m[0]) != 200<<10 {
+			t.Fatalf("small message %d: %v", i, err)
+		}
+	}
+	select {
+	case err := <-ended:
+		if !errors.Is(err, zmtp.ErrLimit) {
+			t.Errorf("%v, want %v", err, zmtp.ErrLimit)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("none of the large ones was ended")
 	}
 }
 
