@@ -242,8 +242,16 @@ func TestFleet(t *testing.T) {
 	f := startFleet(t)
 	f.publish(3)
 	f.settle()
+	fresh, _ := footprint()
+	f.publish(1500) // more than what is remembered of each message
+	f.settle()
+	busy, _ := footprint()
+	// A connection gives its buffer back when it has been silent for a heartbeat.
+	<-time.After(2 * events.DefaultHeartbeat)
+	f.settle()
 	bytes, goroutines := footprint()
-	t.Logf("%.1f KiB and %.2f goroutines an engine", (bytes-before)/1024, goroutines-goroutinesBefore)
+	t.Logf("KiB an engine: %.1f at first, %.1f while there is traffic, %.1f at rest; %.2f goroutines",
+		(fresh-before)/1024, (busy-before)/1024, (bytes-before)/1024, goroutines-goroutinesBefore)
 	if bytes-before > 64<<10 && !raceEnabled {
 		t.Errorf("%.1f KiB an engine", (bytes-before)/1024)
 	}

@@ -192,7 +192,10 @@ func (s *Sequencer) Advance(a Arrival, v Verdict) {
 }
 
 func (s *Sequencer) remember(d delivery) {
-	if len(s.recent) < digestRing {
+	if n := len(s.recent); n < digestRing {
+		if n == cap(s.recent) { // append would make room for more than the ring takes
+			s.recent = append(make([]delivery, 0, min(max(2*n, 16), digestRing)), s.recent...)
+		}
 		s.recent = append(s.recent, d)
 	} else {
 		s.recent[s.oldest] = d
