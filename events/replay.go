@@ -103,6 +103,7 @@ func (s *Subscriber) catchUp(ctx context.Context, from *source, endpoint string)
 	if err == nil && first && r.due > 0 {
 		err = errOnceMore
 	}
+	from.forgets = from.forgets || errors.Is(r.done.Err, errReplayShort)
 	return err
 }
 
@@ -179,7 +180,7 @@ func (r *replay) run(ctx context.Context, until *uint64) {
 		r.done.Attempts++
 		ended, err := r.ask(ctx, until)
 		switch r.done.Err = err; {
-		case errors.Is(err, errReplayAnew), errors.Is(err, errReplayLong):
+		case errors.Is(err, errReplayAnew), errors.Is(err, errReplayLong), errors.Is(err, errReplayShort):
 			return
 		case until != nil && r.due > *until, until == nil && ended:
 			r.done.Err = nil
@@ -263,8 +264,14 @@ func (r *replay) ask(ctx context.Context, until *uint64) (ended bool, err error)
 	}
 }
 
-// confirm checks that an answer begins with the last message that was applied.
+// confirm checks that an answer begins with the last message that was applied. If
+// the present connection brought that, an answer without it proves nothing: the
+// engine does not keep what it publishes, or has ended, and with it the
+// connection.
 func (r *replay) confirm(seq uint64, payload []byte) error {
+	if seq != r.due-1 && r.from.spoke == r.due {
+		return errReplayShort
+	}
 	if seq != r.due-1 {
 		return errReplayAnew
 	}

@@ -299,13 +299,13 @@ func (s *Subscriber) Stats() SubscriberStats {
 // connect keeps one connection to the endpoint.
 func (s *Subscriber) connect(ctx context.Context) error {
 	wait := backoff{min: s.cfg.BackoffMin, max: s.cfg.BackoffMax}
-	for ctx.Err() == nil {
+	for again := false; ctx.Err() == nil; {
 		start, before := time.Now(), s.messages.Load()
 		err := s.session(ctx)
 		if ctx.Err() != nil {
 			break
 		}
-		if errors.Is(err, errOnceMore) {
+		if again = !again && errors.Is(err, errOnceMore); again {
 			continue
 		}
 		s.report(err)
@@ -327,8 +327,14 @@ func (s *Subscriber) session(ctx context.Context) error {
 		}
 		return s.catchUp(ctx, &s.only, s.cfg.Replay)
 	}
-	idle := &idleness{ask: catchUp}
+	idle := &idleness{ask: func() error {
+		if s.only.forgets {
+			return nil
+		}
+		return catchUp()
+	}}
 	wire.OnIdle = idle.onIdle
+	s.only.spoke, s.only.forgets = 0, false
 	conn, err := zmtp.Dial(ctx, s.cfg.Endpoint, wire)
 	if err != nil {
 		return fmt.Errorf("events: subscriber: %w", err)
@@ -411,6 +417,12 @@ type source struct {
 	// doubted: a message was not delivered because the engine that replays does
 	// not have it.
 	doubted bool
+	// spoke is the number behind the last message that the present connection
+	// brought and that was applied; 0 if there is none.
+	spoke uint64
+	// forgets: the engine behind the present connection does not keep what it
+	// publishes, so it is of no use to ask when it is idle.
+	forgets bool
 }
 
 // offer delivers a message. If something is missing before it, and there is a
@@ -428,7 +440,7 @@ func (s *Subscriber) offer(ctx context.Context, from *source, replay string, m M
 		receipt, _ = s.deliver(from, m)
 	}
 	if receipt.Applied {
-		from.doubted = false
+		from.doubted, from.spoke = false, m.Seq+1
 	}
 	return nil
 }
@@ -597,7 +609,7 @@ func (s *Subscriber) catchUpLink(ctx context.Context, l *link) error {
 	for _, src := range l.sources {
 		src.topic.mu.Lock()
 		var err error
-		if ours, _ := src.topic.claim(l.id); ours && l.id >= src.topic.floor {
+		if ours, _ := src.topic.claim(l.id); ours && l.id >= src.topic.floor && !src.forgets {
 			err = s.catchUpOn(ctx, src)
 		}
 		src.topic.mu.Unlock()
@@ -646,7 +658,7 @@ func (s *Subscriber) takeFrom(ctx context.Context, l *link, name []byte, m Messa
 	src.doubted = t.doubted
 	err := s.offer(ctx, &src.source, src.replay, m)
 	t.doubted = src.doubted
-	s.settle(t, err)
+	s.settle(src, err)
 	return err
 }
 
@@ -656,17 +668,18 @@ func (s *Subscriber) catchUpOn(ctx context.Context, src *linkSource) error {
 		return nil
 	}
 	err := s.catchUp(ctx, &src.source, src.replay)
-	s.settle(src.topic, err)
+	s.settle(src, err)
 	return err
 }
 
 // settle ends all links to what was the engine of a topic before it started
 // anew: theirs is not the next word.
-func (s *Subscriber) settle(t *topic, err error) {
+func (s *Subscriber) settle(src *linkSource, err error) {
 	if errors.Is(err, errOtherLife) {
 		s.mu.Lock()
-		t.floor = s.lastID + 1
+		src.topic.floor = s.lastID + 1
 		s.mu.Unlock()
+		s.interrupted(&src.source)
 	}
 }
 
