@@ -90,8 +90,8 @@ func (e *truth) write(t *testing.T, n int) (path string) {
 	return f.Name()
 }
 
-// compare checks that the index says of pod a what is true.
-func (e *truth) compare(t *testing.T, ix *kvindex.Indexer) {
+// wrong says what the index has wrong about pod a.
+func (e *truth) wrong(t *testing.T, ix *kvindex.Indexer) string {
 	t.Helper()
 	total := 0
 	for i, p := range e.prompts {
@@ -105,14 +105,15 @@ func (e *truth) compare(t *testing.T, ix *kvindex.Indexer) {
 			leading++
 		}
 		if got := blocks(t, ix, "a", p); got != leading {
-			t.Fatalf("prompt %d: %d blocks, the engine has %d", i, got, leading)
+			return fmt.Sprintf("prompt %d: %d blocks, the engine has %d", i, got, leading)
 		}
 	}
 	for _, info := range ix.Pods(nil) {
 		if info.Pod == "a" && info.Sources[0].Blocks[kvindex.TierGPU] != total {
-			t.Errorf("%d blocks, the engine has %d", info.Sources[0].Blocks[kvindex.TierGPU], total)
+			return fmt.Sprintf("%d blocks, the engine has %d", info.Sources[0].Blocks[kvindex.TierGPU], total)
 		}
 	}
+	return ""
 }
 
 // gate is a sink that lets messages pass while it is open.
@@ -236,24 +237,27 @@ func (l *libzmqEngine) attach() {
 	}
 }
 
-// settle waits until all that was published has been applied. The publisher
-// publishes on, for a message that is lost shows by the next one.
+// settle waits until all that was published has been applied, and the index says
+// what is true. The publisher publishes on, for a message that is lost shows by
+// the next one.
 func (l *libzmqEngine) settle() {
 	l.t.Helper()
-	due := uint64(l.do("pub %x", l.next())["seq"].(float64))
-	for {
+	publish := func() uint64 { return uint64(l.do("pub %x", l.next())["seq"].(float64)) }
+	wrong := "nothing is heard"
+	for due := publish(); ; {
 		for _, info := range l.Pods(nil) {
-			if info.Pod == "a" && info.Sources[0].Next >= due && info.State != kvindex.StateReplaying {
-				l.compare(l.t, l.Indexer)
+			if info.Pod != "a" || info.Sources[0].Next != due || info.State < kvindex.StatePartial {
+				wrong = fmt.Sprintf("%d is due: %+v", due, info)
+			} else if wrong = l.wrong(l.t, l.Indexer); wrong == "" {
 				return
 			}
 		}
 		select {
 		case <-l.passed:
 		case <-time.After(200 * time.Millisecond):
-			due = uint64(l.do("pub %x", l.next())["seq"].(float64))
+			due = publish()
 		case <-l.ctx.Done():
-			l.t.Fatalf("message %d is not applied: %+v", due, l.Pods(nil))
+			l.t.Fatal(wrong)
 		}
 	}
 }

@@ -100,12 +100,23 @@ func (l *ledger) StreamRestarted(pod, model, stream string) error {
 // expect waits until the entries are as they must be.
 func (l *ledger) expect(t *testing.T, want string) {
 	t.Helper()
+	l.wait(t, want, func(got string) bool { return got == want })
+}
+
+// expectEnd waits until the last entries are as they must be.
+func (l *ledger) expectEnd(t *testing.T, want string) {
+	t.Helper()
+	l.wait(t, "... "+want, func(got string) bool { return strings.HasSuffix(got, " "+want) })
+}
+
+func (l *ledger) wait(t *testing.T, want string, ok func(got string) bool) {
+	t.Helper()
 	deadline := time.After(patience)
 	for {
 		l.mu.Lock()
 		got, changed := strings.Join(l.entries, " "), l.changed
 		l.mu.Unlock()
-		if got == want {
+		if ok(got) {
 			return
 		}
 		select {
@@ -563,19 +574,15 @@ func TestReplayConfirmsLater(t *testing.T) {
 	if err := engine.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	if r := wait(t, "a replay in vain", replays); r.Err == nil || r.From != 5 {
-		t.Errorf("%+v", r)
-	}
+	wait(t, "a replay in vain", replays)
 	waitSubscriber(t, engine)
 	set(has(now, 10))
 	for i := range 9 {
 		engine.Skip(clock(now + i))
 	}
 	engine.Publish(clock(now + 9))
-	l.expect(t, numbers(0, 4)+" hold 9 hold 4 anew "+numbers(0, 9))
-	if r := wait(t, "a replay", replays); r.Err != nil || !r.Restarted || r.From != 5 {
-		t.Errorf("%+v", r)
-	}
+	// The gap behind 9 has it asked, unless the connection asked before.
+	l.expectEnd(t, "hold 4 anew "+numbers(0, 9))
 }
 
 // TestReplayBound: engines that connect to a bound subscriber are asked at the
