@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -23,10 +24,16 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
-func TestMain(m *testing.M) { zmtptest.Main(m) }
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if testing.Short() {
+		patience = 6 * time.Second
+	}
+	zmtptest.Main(m)
+}
 
 // patience bounds every wait of these tests.
-const patience = 20 * time.Second
+var patience = 20 * time.Second
 
 // subscription is a running Subscriber and what came of it.
 type subscription struct {

@@ -316,8 +316,6 @@ var mutants = []mutant{
 	{"a grown buffer takes from nobody", "internal/zmtp/conn.go", "\tif err := c.charge(size); err != nil {\n\t\treturn err\n\t}\n", "", "./internal/zmtp", "TestBudgetIsShared"},
 	{"large buffers are kept", "internal/zmtp/conn.go", "if len(c.buf) > keepBuffer && c.end-c.start <= bulkBuffer/2 {", "if false {", "./internal/zmtp", "TestBudgetComesBack"},
 	{"a heartbeat within a message is part of it", "internal/zmtp/conn.go", "\t\tc.end = c.start + at + copy(c.buf[c.start+at:], c.buf[c.start+f.end:c.end])\n", "\t\tc.start += 0\n", "./internal/zmtp", "TestPingIsAnswered"},
-	{"another engine is asked from where the one before was", "events/replay.go", "		r.due = 0\n", "", "./events", "TestReplayFillsGaps"},
-	{"the connection to the engine before stays", "events/replay.go", "	if anew {\n\t\treturn errOtherLife\n\t}\n", "", "./events", "TestRestartBetweenRequests"},
 	{"a held message of the engine before is applied", "events/replay.go", "if known && answered && !from.doubted {", "if known && answered && !from.doubted && false {", "./events", "TestHeldOfAnOtherLife"},
 	{"an engine that does not keep all is left for ever", "events/replay.go", "if known && answered && !from.doubted {", "if known && answered {", "./events", "TestEngineThatDoesNotKeep"},
 	{"an answer may begin before what was asked for", "events/replay.go", "case seq < start: // not what was asked for", "case false: // not what was asked for", "./events", "TestAnswerBeginsTooEarly"},
@@ -327,11 +325,8 @@ var mutants = []mutant{
 	{"an idle connection asks nothing", "events/subscriber.go", "i.asked, i.err = true, i.ask()", "i.asked = true", "./events", "TestIdle"},
 	{"a lost connection is not told", "events/subscriber.go", "	s.interrupted(&s.only)\n", "", "./events", "TestInterrupted"},
 	{"a link to the engine before has a say", "events/subscriber.go", "	if l.id < t.floor {\n\t\treturn errOtherLife\n\t}\n", "", "./events", "TestBoundOldLink"},
-	{"a doubt is forgotten with its topic", "events/topic.go", "ts.young[name] = doubted", "ts.young[name] = doubted && false", "./events", "TestBoundEngineThatDoesNotKeep"},
 	{"an older link may have its say", "events/topic.go", "if id < t.owner {", "if false {", "./events", "TestSubscriberNewestConnectionWins"},
 	{"topics without bound", "events/subscriber.go", "len(l.sources) == s.cfg.MaxTopics || ", "", "./events", "TestSubscriberBoundsTopics"},
-	{"connections without bound", "events/subscriber.go", "len(s.links) >= s.cfg.MaxConns {", "false {", "./events", "TestSubscriberBoundsConnections"},
-	{"engines are taken for idlers", "events/subscriber.go", "		l.heard.Store(true)\n", "", "./events", "TestSubscriberBoundsConnections"},
 	{"an engine that keeps nothing has started anew", "events/replay.go", "if seq != r.due-1 && r.from.spoke == r.due {", "if false {", "./events", "TestReplayNothingKept"},
 	{"holes in an answer are passed over", "events/replay.go", "case seq > r.due && !first:", "case false && first:", "./events", "TestReplayAnswers"},
 	{"an engine that forgot the last message goes on", "events/replay.go", "if seq != r.due-1 {", "if false {", "./events", "TestReplayFillsGaps"},
@@ -420,7 +415,11 @@ func (m mutant) kill(dir string) (bool, error) {
 	}
 	// Each part of a test's name is matched whole, so that no other dies for it.
 	exact := "^" + strings.ReplaceAll(m.test, "/", "$/^") + "$"
-	out, err := exec.Command("go", "test", "-count=1", "-failfast", "-vet=off", "-overlay", list, "-run", exact, "-timeout", "60s", m.pkg).CombinedOutput()
+	args := []string{"test", "-count=1", "-failfast", "-vet=off", "-overlay", list, "-run", exact, "-timeout", "60s", m.pkg}
+	if m.pkg == "./events" {
+		args = append(args, "-short") // its tests then wait less for what will not come
+	}
+	out, err := exec.Command("go", args...).CombinedOutput()
 	switch text := string(out); {
 	case err == nil && strings.Contains(text, "no tests to run"):
 		return false, fmt.Errorf("there is no test %s", m.test)
