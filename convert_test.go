@@ -2,6 +2,7 @@ package kvindex_test
 
 import (
 	"encoding/binary"
+	"math"
 	"math/rand/v2"
 	"testing"
 
@@ -101,7 +102,7 @@ func applyAny(t *testing.T, b *events.Batch, form byte) kvindex.Stats {
 		return kvindex.Stats{}
 	}
 	tokens := make([]uint32, 1100)
-	for _, q := range []kvindex.Request{{}, {Adapter: "lora"}, {Salt: "pepper", Media: []kvindex.Media{{Hash: "7", Offset: 5, Length: 1 << 62}}}} {
+	for _, q := range []kvindex.Request{{}, {Adapter: "lora"}, {Salt: "pepper", Media: []kvindex.Media{{Hash: "7", Offset: 5, Length: math.MaxInt}}}} {
 		q.Model, q.Tokens, q.Pods = "m", tokens, []string{"a"}
 		var a kvindex.Answer
 		if err := ix.ScoreRequest(ctx, &q, &a); err != nil || a.Pods[0].CachedTokens >= len(tokens) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"math/big"
 	"math/rand/v2"
 	"slices"
@@ -384,7 +385,7 @@ func TestMediaHashes(t *testing.T) {
 			t.Errorf("hash %q: %v, %+v", hash, err, a.Pods)
 		}
 	}
-	for _, m := range []kvindex.Media{{Hash: "5", Offset: 20, Length: 1 << 62}, {Hash: "-123456789012345678901234567890", Offset: 31, Length: 0}} {
+	for _, m := range []kvindex.Media{{Hash: "5", Offset: 20, Length: math.MaxInt}, {Hash: "-123456789012345678901234567890", Offset: 31, Length: 0}} {
 		q := kvindex.Request{Model: "m", Tokens: p.tokens, Media: []kvindex.Media{m}}
 		if err := ix.ScoreRequest(ctx, &q, &a); err != nil {
 			t.Errorf("%+v: %v", m, err)
