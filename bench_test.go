@@ -95,8 +95,8 @@ func BenchmarkApplyBatch(b *testing.B) {
 
 // BenchmarkIngestMessage takes messages as they come from the wire: a prefill
 // announces 8 prompts of 32 blocks, a decode step one block of each of 64
-// requests. "fill" fills an empty index with a million blocks, which is then
-// emptied untimed. "steady" removes as well what an engine of half a million
+// requests. "fill" fills an empty index with 262,144 blocks, which is then
+// emptied untimed. "steady" removes as well what an engine of 131,072
 // blocks would evict for them, by messages of their own: Mblocks/s are those
 // stored, and as many are removed in the same time. msgpack/v5 decodes the
 // messages that store, beside.
@@ -162,7 +162,7 @@ func BenchmarkIngestMessage(b *testing.B) {
 // what it held: messages of that many events of that many blocks, which prolong
 // prompts of 32 blocks, and before some of them what is evicted.
 func engineCycle(form fakeengine.Encoding, evs, blocks int) (stored, removed [][]byte) {
-	const cycle = 1 << 20 // blocks
+	const cycle = 1 << 18 // blocks
 	r := rand.New(rand.NewPCG(1, 1))
 	groups := make([][]prompt, cycle/evs/32) // of prompts that grow together
 	for i := range groups {
