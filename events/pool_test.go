@@ -583,6 +583,32 @@ func TestPoolOwesRestarts(t *testing.T) {
 	}
 }
 
+// TestPoolRemembersWhatItOwes, however many other names come.
+func TestPoolRemembersWhatItOwes(t *testing.T) {
+	d := newDesk()
+	failed := make(chan struct{})
+	d.redo = func() error {
+		select {
+		case <-failed:
+			return nil
+		default:
+			close(failed)
+			return errors.New("no connection")
+		}
+	}
+	p := newPool(t, d, events.PoolConfig{})
+	if err := p.OfferRestart(t.Context(), "p", "m", "s"); err != nil {
+		t.Fatal(err)
+	}
+	<-failed
+	for i := range 5000 {
+		mustOffer(t, p, poolMessage(fmt.Sprint("q", i), "s", 0, 1))
+	}
+	mustOffer(t, p, poolMessage("p", "s", 1, 1))
+	closePool(t, p)
+	d.expect(t, "p/m/s", "restarted restarted 1")
+}
+
 func TestPoolPoison(t *testing.T) {
 	d := newDesk()
 	d.fail = func(m events.Message) error {

@@ -491,6 +491,23 @@ func TestReplayNothingKept(t *testing.T) {
 	}
 }
 
+// TestReplayWithoutEnd: an engine that always has one more message does not keep
+// its own live messages waiting for ever.
+func TestReplayWithoutEnd(t *testing.T) {
+	t.Parallel()
+	r := newRouter(t, func(_ int, start uint64) [][][]byte {
+		return [][][]byte{reply(start), reply(start + 1)} // the one that is known, and one more
+	})
+	engine := publisher(t, fakeengine.PublisherConfig{})
+	s, replays, _ := follow(t, newLedger(), events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: r.endpoint, ReplayTimeout: 10 * time.Millisecond})
+	if got := wait(t, "a replay", replays); got.Err == nil || !strings.Contains(got.Err.Error(), "come to an end") || got.Restarted {
+		t.Errorf("%+v", got)
+	}
+	if st := s.Stats(); st.Replayed < 10 || st.ReplayErrors == 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
 // TestReplayNobodyAnswers: while the replay socket cannot be reached, numbers say
 // what they can.
 func TestReplayNobodyAnswers(t *testing.T) {

@@ -328,6 +328,8 @@ var mutants = []mutant{
 	{"an older link may have its say", "events/topic.go", "if id < t.owner {", "if false {", "./events", "TestSubscriberNewestConnectionWins"},
 	{"topics without bound", "events/subscriber.go", "len(l.sources) == s.cfg.MaxTopics || ", "", "./events", "TestSubscriberBoundsTopics"},
 	{"an engine that keeps nothing has started anew", "events/replay.go", "if seq != r.due-1 && r.from.spoke == r.due {", "if false {", "./events", "TestReplayNothingKept"},
+	{"a replay without end", "events/replay.go", "if time.Now().After(r.end) {", "if false {", "./events", "TestReplayWithoutEnd"},
+	{"what a pool owes is swept", "events/pool.go", "if s.offers == 0 && !s.owed && s.lost.Messages == 0 {", "if s.offers == 0 {", "./events", "TestPoolRemembersWhatItOwes"},
 	{"holes in an answer are passed over", "events/replay.go", "case seq > r.due && !first:", "case false && first:", "./events", "TestReplayAnswers"},
 	{"an engine that forgot the last message goes on", "events/replay.go", "if seq != r.due-1 {", "if false {", "./events", "TestReplayFillsGaps"},
 	{"another's last message goes on", "events/replay.go", "if err == nil && !receipt.Duplicate {", "if err == nil && false && !receipt.Duplicate {", "./events", "TestReplayFillsGaps"},
