@@ -24,7 +24,11 @@ type matcher struct {
 // A tokenRange is tokens[from:to] of a matcher.
 type tokenRange struct{ from, to int32 }
 
+// newMatcher returns nil for no tokens.
 func newMatcher(tokens []addedToken) *matcher {
+	if len(tokens) == 0 {
+		return nil
+	}
 	slices.SortFunc(tokens, func(a, b addedToken) int { return cmp.Compare(a.content, b.content) })
 	m := &matcher{tokens: tokens}
 	for i, t := range tokens {
@@ -38,7 +42,7 @@ func newMatcher(tokens []addedToken) *matcher {
 }
 
 // find returns the first token at or after s[i:] and where it begins; nil for none.
-func (m *matcher) find(s string, i int) (*addedToken, int) {
+func (m *matcher) find(s []byte, i int) (*addedToken, int) {
 	for ; i < len(s); i++ {
 		if r := m.byByte[s[i]]; r.to > r.from {
 			if t := m.longest(s[i:], r); t != nil {
@@ -52,7 +56,7 @@ func (m *matcher) find(s string, i int) (*addedToken, int) {
 // longest returns the longest token that s begins with, among those in r, which
 // all have s[0]. It narrows r to the tokens that have one more byte of s at a
 // time; a token that ends there sorts before the others.
-func (m *matcher) longest(s string, r tokenRange) *addedToken {
+func (m *matcher) longest(s []byte, r tokenRange) *addedToken {
 	var best *addedToken
 	for n := 1; ; n++ {
 		if t := &m.tokens[r.from]; len(t.content) == n {
@@ -85,8 +89,8 @@ func (m *matcher) narrow(r tokenRange, n int, b byte) tokenRange {
 }
 
 // alone reports whether s[begin:end] has no word character on either side.
-func alone(s string, begin, end int) bool {
-	if r, n := utf8.DecodeLastRuneInString(s[:begin]); n > 0 && classOf(r)&word != 0 {
+func alone(s []byte, begin, end int) bool {
+	if r, n := utf8.DecodeLastRune(s[:begin]); n > 0 && classOf(r)&word != 0 {
 		return false
 	}
 	if end == len(s) {
@@ -97,9 +101,9 @@ func alone(s string, begin, end int) bool {
 }
 
 // stripSpace returns the start of the run of white space at the end of s[from:to].
-func stripSpace(s string, from, to int) int {
+func stripSpace(s []byte, from, to int) int {
 	for to > from {
-		r, n := utf8.DecodeLastRuneInString(s[from:to])
+		r, n := utf8.DecodeLastRune(s[from:to])
 		if classOf(r)&space == 0 {
 			break
 		}
@@ -112,38 +116,32 @@ func stripSpace(s string, from, to int) int {
 // they see the text: first the tokens that look at it as it came, then those that
 // look at it normalized. No normalizer is supported, but the order shows where
 // tokens of both kinds overlap.
-func parseAdded(file object, vocab map[string]uint32) ([]*matcher, error) {
+func parseAdded(file object, vocab map[string]uint32) (plainTokens, normalized *matcher, err error) {
 	if file.absent("added_tokens") {
-		return nil, nil
+		return nil, nil, nil
 	}
 	items, err := file.list("added_tokens", maxAdded)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var plain, normalized []addedToken
+	var plain, normalizedTokens []addedToken
 	p := addedParser{vocab: vocab, seen: map[string]bool{}, next: uint32(len(vocab))}
 	for _, item := range items {
 		t, isNormalized, err := p.parse(item)
 		switch {
 		case err != nil:
-			return nil, err
+			return nil, nil, err
 		case t.content == "": // the official library passes over it, too
 		case isNormalized:
-			normalized = append(normalized, t)
+			normalizedTokens = append(normalizedTokens, t)
 		default:
 			plain = append(plain, t)
 		}
 	}
 	if err := p.checkSpaces(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var matchers []*matcher
-	for _, tokens := range [][]addedToken{plain, normalized} {
-		if len(tokens) > 0 {
-			matchers = append(matchers, newMatcher(tokens))
-		}
-	}
-	return matchers, nil
+	return newMatcher(plain), newMatcher(normalizedTokens), nil
 }
 
 type addedParser struct {
@@ -209,7 +207,7 @@ func (p *addedParser) id(content string, raw []byte) (uint32, error) {
 }
 
 func (p *addedParser) note(t addedToken) {
-	if c, _ := classAt(t.content, 0); c&space != 0 {
+	if c, _ := classAt([]byte(t.content), 0); c&space != 0 {
 		p.spaced = t.content
 	}
 	if t.rstrip {
@@ -224,4 +222,40 @@ func (p *addedParser) checkSpaces() error {
 		return unsupported("added token %.60q that begins with white space beside %.60q with rstrip", p.spaced, p.rstrip)
 	}
 	return nil
+}
+
+// cut appends the ids of s: those of the added tokens in it, and what between
+// appends for s[from:to] between them, which is never empty. A nil matcher has
+// no tokens.
+func (m *matcher) cut(dst []uint32, s []byte, between func(dst []uint32, from, to int) ([]uint32, error)) ([]uint32, error) {
+	from := 0 // s[:from] is done
+	var err error
+	for at := 0; m != nil; {
+		token, begin := m.find(s, at)
+		if token == nil {
+			break
+		}
+		end := begin + len(token.content)
+		at = end
+		if token.singleWord && !alone(s, begin, end) {
+			continue
+		}
+		if token.lstrip {
+			begin = stripSpace(s, from, begin)
+		}
+		if token.rstrip {
+			at = skip(s, end, space)
+		}
+		if from < begin {
+			if dst, err = between(dst, from, begin); err != nil {
+				return nil, err
+			}
+		}
+		dst = append(dst, token.id)
+		from = at
+	}
+	if from < len(s) {
+		return between(dst, from, len(s))
+	}
+	return dst, nil
 }

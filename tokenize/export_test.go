@@ -2,8 +2,8 @@ package tokenize
 
 // What tests compare piece by piece and code point by code point.
 var (
-	SplitGPT2   = splitGPT2
-	SplitLlama3 = splitLlama3
+	ScanGPT2   = scanGPT2
+	ScanLlama3 = scanLlama3
 )
 
 func IsLetter(r rune) bool { return classOf(r)&letter != 0 }

@@ -131,18 +131,24 @@ func parseSections(file object) (*BPE, error) {
 	}
 	t := &BPE{scratch: sync.Pool{New: func() any { return new(scratch) }}}
 	var err error
-	if t.split, t.prefixSpace, err = parsePreTokenizer(file.values["pre_tokenizer"]); err != nil {
+	if t.normalizer, err = parseNormalizer(file.values["normalizer"]); err != nil {
+		return nil, err
+	}
+	if t.pre, err = parsePreTokenizer(file.values["pre_tokenizer"]); err != nil {
 		return nil, err
 	}
 	if t.before, t.after, err = parsePostProcessor(file); err != nil {
 		return nil, err
 	}
-	vocab, err := t.parseModel(file.values["model"])
+	var vocab map[string]uint32
+	if t.model, vocab, err = parseModel(file.values["model"]); err != nil {
+		return nil, err
+	}
+	t.plain, t.normalized, err = parseAdded(file, vocab)
 	if err != nil {
 		return nil, err
 	}
-	t.added, err = parseAdded(file, vocab)
-	return t, err
+	return t, nil
 }
 
 // checkInert refuses what must be absent, and checks what has no part in encoding.
@@ -160,13 +166,6 @@ func checkInert(file object) error {
 		if !file.absent(name) {
 			return unsupported("%s", name)
 		}
-	}
-	if !file.absent("normalizer") {
-		n, err := parseComponent("normalizer", file.values["normalizer"])
-		if err != nil {
-			return err
-		}
-		return unsupported("normalizer %.60q", n.kind)
 	}
 	if file.absent("decoder") {
 		return nil

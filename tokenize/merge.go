@@ -66,19 +66,14 @@ func (t *mergeTable) rank(a, b uint32) uint32 {
 // longPiece is the number of bytes from which the lists beat the loop.
 const longPiece = 64
 
-// keepBytes is the most of a scratch's memory that outlives a call, so that one
-// huge word does not stay with the pool.
-const keepBytes = 4 << 20
-
-// A scratch is the memory that one call merges in.
-type scratch struct {
-	ids       []uint32
-	ranks     []uint32
-	lists     pairLists
-	unchecked int // bytes encoded since the context was looked at
+// A mergeScratch is the memory that pieces are merged in.
+type mergeScratch struct {
+	ids   []uint32
+	ranks []uint32
+	lists pairLists
 }
 
-func (w *scratch) bytes() int {
+func (w *mergeScratch) bytes() int {
 	l := &w.lists
 	return 4*(cap(w.ids)+cap(w.ranks)+cap(l.heads)+cap(l.ranks)+cap(l.taken)) + 24*(cap(l.symbols)+cap(l.batches))
 }
@@ -87,7 +82,7 @@ func (w *scratch) bytes() int {
 // It applies merges to w.ids, the ids of a piece's bytes, the lowest rank
 // first and of equal ranks the leftmost, until none applies. The ids that are
 // left are returned; they stay w's.
-func (t *mergeTable) merge(ctx context.Context, w *scratch) ([]uint32, error) {
+func (t *mergeTable) merge(ctx context.Context, w *mergeScratch) ([]uint32, error) {
 	if len(w.ids) < longPiece {
 		return t.mergeShort(w), nil
 	}
@@ -96,7 +91,7 @@ func (t *mergeTable) merge(ctx context.Context, w *scratch) ([]uint32, error) {
 
 // mergeShort looks for the lowest rank anew each time: quadratic, and the
 // fastest for a word.
-func (t *mergeTable) mergeShort(w *scratch) []uint32 {
+func (t *mergeTable) mergeShort(w *mergeScratch) []uint32 {
 	ids, ranks := w.ids, w.ranks[:0]
 	for i := 1; i < len(ids); i++ {
 		ranks = append(ranks, t.rank(ids[i-1], ids[i]))
@@ -132,7 +127,7 @@ func (t *mergeTable) mergeShort(w *scratch) []uint32 {
 // When it is taken no pair of a lower rank is left. So all that is merged before
 // the batch is done holds a result of the batch, and is longer than the two
 // tokens that its rank stands for: it cannot be one of them.
-func (t *mergeTable) mergeLong(ctx context.Context, w *scratch) ([]uint32, error) {
+func (t *mergeTable) mergeLong(ctx context.Context, w *mergeScratch) ([]uint32, error) {
 	l := &w.lists
 	l.reset(t, w.ids)
 	for turns := 1; l.step(t); turns++ {

@@ -3,33 +3,61 @@ package tokenize
 import (
 	"bytes"
 	"context"
+	"slices"
 )
 
-// parseModel reads the model section (tokenizers 0.23.2, models/bpe/model.rs and
-// serialization.rs) into t, and returns the vocabulary as the
-// file writes it.
-func (t *BPE) parseModel(raw []byte) (vocab map[string]uint32, err error) {
+// A model turns a piece into ids (tokenizers 0.23.2, models/bpe/model.rs).
+type model struct {
+	bytes   [256]uint32       // the id of each byte
+	words   map[string]uint32 // the pieces that are one token without merging
+	longest int               // bytes of the longest of words
+	merges  *mergeTable
+}
+
+// encode appends the ids of piece, which is not empty.
+func (t *model) encode(w *scratch, dst []uint32, piece []byte) ([]uint32, error) {
+	if len(piece) <= t.longest {
+		if id, ok := t.words[string(piece)]; ok {
+			return append(dst, id), nil
+		}
+	}
+	ids, err := t.mergePiece(w.ctx, &w.merge, piece)
+	return append(dst, ids...), err
+}
+
+func (t *model) mergePiece(ctx context.Context, w *mergeScratch, piece []byte) ([]uint32, error) {
+	w.ids = slices.Grow(w.ids[:0], len(piece))
+	for _, b := range piece {
+		w.ids = append(w.ids, t.bytes[b])
+	}
+	return t.merges.merge(ctx, w)
+}
+
+// parseModel reads the model section (tokenizers 0.23.2,
+// models/bpe/serialization.rs), and returns the vocabulary as the file writes it.
+func parseModel(raw []byte) (t *model, vocab map[string]uint32, err error) {
+	t = new(model)
 	o, err := parseObject("model", raw)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	ignoreMerges, err := parseModelSettings(o)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	vocab, err = parseVocab(o)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if t.merges, err = parseMerges(o, vocab); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	tokens := bytesOf(vocab)
 	for b := range 256 {
 		id, ok := tokens[string([]byte{byte(b)})]
 		if !ok {
 			// An unknown token, or nothing at all, would stand for it.
-			return nil, unsupported("a vocabulary without the byte %#02x", b)
+			return nil, nil, unsupported("a vocabulary without the byte %#02x", b)
 		}
 		t.bytes[b] = id
 	}
@@ -40,7 +68,7 @@ func (t *BPE) parseModel(raw []byte) (vocab map[string]uint32, err error) {
 	for word := range tokens {
 		t.longest = max(t.longest, len(word))
 	}
-	return vocab, nil
+	return t, vocab, nil
 }
 
 // parseModelSettings checks all fields but vocab and merges. unk_token and the
@@ -256,10 +284,10 @@ func byteAlphabet() [0x144]int16 {
 
 // dropUnmerged deletes the tokens that merging does not make of their own bytes.
 // What is left can be looked up instead of merged.
-func (t *BPE) dropUnmerged(tokens map[string]uint32) {
-	w := new(scratch)
+func (t *model) dropUnmerged(tokens map[string]uint32) {
+	w := new(mergeScratch)
 	for token, id := range tokens {
-		ids, err := t.mergePiece(context.Background(), w, token)
+		ids, err := t.mergePiece(context.Background(), w, []byte(token))
 		if err != nil || len(ids) != 1 || ids[0] != id {
 			delete(tokens, token)
 		}

@@ -21,16 +21,16 @@ func classOf(r rune) class {
 }
 
 // classAt returns the class and the length of the code point at s[i:].
-func classAt(s string, i int) (class, int) {
+func classAt(s []byte, i int) (class, int) {
 	if b := s[i]; b < utf8.RuneSelf {
 		return classOf(rune(b)), 1
 	}
-	r, n := utf8.DecodeRuneInString(s[i:])
+	r, n := utf8.DecodeRune(s[i:])
 	return classOf(r), n
 }
 
 // skip returns the end of the run of code points in any of classes that begins at i.
-func skip(s string, i int, classes class) int {
+func skip(s []byte, i int, classes class) int {
 	for i < len(s) {
 		c, n := classAt(s, i)
 		if c&classes == 0 {
@@ -42,7 +42,7 @@ func skip(s string, i int, classes class) int {
 }
 
 // skipOther returns the end of the run of code points in none of classes that begins at i.
-func skipOther(s string, i int, classes class) int {
+func skipOther(s []byte, i int, classes class) int {
 	for i < len(s) {
 		c, n := classAt(s, i)
 		if c&classes != 0 {

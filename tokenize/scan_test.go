@@ -12,19 +12,19 @@ import (
 	"github.com/kvindex/kvindex/tokenize"
 )
 
-var splitters = []struct {
+var scanners = []struct {
 	name      string
-	split     func(s string, i int) int
+	scan      func(s []byte, i int) (int, bool)
 	reference pattern
 }{
-	{"gpt2", tokenize.SplitGPT2, gpt2Reference},
-	{"llama3", tokenize.SplitLlama3, llama3Reference},
+	{"gpt2", tokenize.ScanGPT2, gpt2Reference},
+	{"llama3", tokenize.ScanLlama3, llama3Reference},
 }
 
-// splitAll returns the pieces that a splitter cuts s into.
-func splitAll(tb testing.TB, split func(string, int) int, s string) (pieces []string) {
+// splitAll returns the pieces that a scanner cuts s into.
+func splitAll(tb testing.TB, scan func([]byte, int) (int, bool), s string) (pieces []string) {
 	for i := 0; i < len(s); {
-		end := split(s, i)
+		end, _ := scan([]byte(s), i)
 		if end <= i || end > len(s) {
 			tb.Fatalf("%q: the piece at %d ends at %d", s, i, end)
 		}
@@ -36,8 +36,8 @@ func splitAll(tb testing.TB, split func(string, int) int, s string) (pieces []st
 
 func comparePieces(tb testing.TB, s string) {
 	tb.Helper()
-	for _, sp := range splitters {
-		got, want := splitAll(tb, sp.split, s), sp.reference.pieces(s)
+	for _, sp := range scanners {
+		got, want := splitAll(tb, sp.scan, s), sp.reference.pieces(s)
 		if !slices.Equal(got, want) {
 			tb.Errorf("%s: %q\n got %q\nwant %q", sp.name, s, got, want)
 		}
@@ -106,10 +106,10 @@ func TestPieces(t *testing.T) {
 		{"\nab", []string{"\n", "ab"}, []string{"\n", "ab"}},
 		{"ab  ", []string{"ab", "  "}, []string{"ab", "  "}},
 	} {
-		if got := splitAll(t, tokenize.SplitGPT2, c.text); !slices.Equal(got, c.gpt2) {
+		if got := splitAll(t, tokenize.ScanGPT2, c.text); !slices.Equal(got, c.gpt2) {
 			t.Errorf("gpt2 %q: got %q, want %q", c.text, got, c.gpt2)
 		}
-		if got := splitAll(t, tokenize.SplitLlama3, c.text); !slices.Equal(got, c.llama3) {
+		if got := splitAll(t, tokenize.ScanLlama3, c.text); !slices.Equal(got, c.llama3) {
 			t.Errorf("llama3 %q: got %q, want %q", c.text, got, c.llama3)
 		}
 	}
