@@ -84,6 +84,7 @@ type Indexer struct {
 	ownsIndex  bool
 	hash       hasher
 	tokenizers map[string]tokenize.Tokenizer
+	source     func(model string) tokenize.Tokenizer // of other models; may be nil
 	profile    func(pod, model string) Profile
 	keep       bool // on a loss
 	hooks      Hooks
@@ -114,6 +115,7 @@ func New(opts ...Option) (*Indexer, error) {
 	x := &Indexer{
 		index:      c.index,
 		tokenizers: c.tokenizers,
+		source:     c.source,
 		profile:    c.profile,
 		keep:       c.keep,
 		hooks:      c.hooks,
@@ -137,9 +139,9 @@ func New(opts ...Option) (*Indexer, error) {
 
 // Score says how much of prompt each pod holds for model, best first. The
 // prompt is tokenized as an engine's /v1/completions does, special tokens
-// included, so the model needs a tokenizer (WithTokenizer). Pods nil: every
-// pod heard for the model; empty: none. A pod that was asked for and holds
-// nothing is in the answer, with zeros.
+// included, so the model needs a tokenizer (WithTokenizer, WithTokenizers). Pods
+// nil: every pod heard for the model; empty: none. A pod that was asked for and
+// holds nothing is in the answer, with zeros.
 func (x *Indexer) Score(ctx context.Context, prompt, model string, pods []string) ([]PodScore, error) {
 	var a Answer
 	err := x.ScoreRequest(ctx, &Request{Model: model, Prompt: prompt, Pods: pods}, &a)

@@ -15,6 +15,7 @@ type config struct {
 	index      index.Index
 	seed       *[16]byte
 	tokenizers map[string]tokenize.Tokenizer
+	source     func(model string) tokenize.Tokenizer
 	profile    func(pod, model string) Profile
 	keep       bool // on a loss
 	hooks      Hooks
@@ -65,6 +66,25 @@ func WithTokenizer(model string, t tokenize.Tokenizer) Option {
 		default:
 			c.tokenizers[model] = t
 		}
+	}
+}
+
+// WithTokenizers scores text prompts for all other models by the tokenizers of
+// source, such as the Tokenizer method of a [tokenize.Pool]. The function is called
+// for each request with a text, and returns at once; nil: the model has none.
+//
+// It is asked for base models only: for the one that an adapter is on, if events
+// told of the adapter. But any name in a request that nothing is known of is taken
+// for a base model.
+func WithTokenizers(source func(model string) tokenize.Tokenizer) Option {
+	return func(c *config) {
+		if source == nil {
+			c.errs = append(c.errs, errors.New("WithTokenizers: the function is nil"))
+		}
+		if c.source != nil {
+			c.errs = append(c.errs, errors.New("WithTokenizers is given twice"))
+		}
+		c.source = source
 	}
 }
 

@@ -194,8 +194,11 @@ func (r *Request) validate() error {
 
 func (x *Indexer) tokenize(ctx context.Context, sc *scorer, r *Request, base string) ([]uint32, error) {
 	t := x.tokenizers[base]
+	if t == nil && x.source != nil {
+		t = x.source(base)
+	}
 	if t == nil {
-		return nil, fmt.Errorf("%w for model %q: register one by WithTokenizer, or score token ids by Request.Tokens", ErrNoTokenizer, base)
+		return nil, fmt.Errorf("%w for model %q: register one by WithTokenizer or WithTokenizers, or score token ids by Request.Tokens", ErrNoTokenizer, base)
 	}
 	var err error
 	if sc.tokens, err = t.Encode(ctx, sc.tokens[:0], r.Prompt, true); err != nil {

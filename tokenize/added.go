@@ -11,6 +11,7 @@ type addedToken struct {
 	content                    string
 	id                         uint32
 	singleWord, lstrip, rstrip bool
+	normalized, hidden         bool
 }
 
 // A matcher finds added tokens: at each place the longest one, and after a match
@@ -19,26 +20,44 @@ type addedToken struct {
 type matcher struct {
 	tokens []addedToken    // sorted by content, no two alike, none empty
 	byByte [256]tokenRange // tokens that begin with a byte
+	edges  edges
+	single bool // one has single_word
 }
 
 // A tokenRange is tokens[from:to] of a matcher.
 type tokenRange struct{ from, to int32 }
 
 // newMatcher returns nil for no tokens.
-func newMatcher(tokens []addedToken) *matcher {
+func newMatcher(tokens []addedToken) (*matcher, error) {
 	if len(tokens) == 0 {
-		return nil
+		return nil, nil
 	}
 	slices.SortFunc(tokens, func(a, b addedToken) int { return cmp.Compare(a.content, b.content) })
-	m := &matcher{tokens: tokens}
+	if err := checkTogether(tokens); err != nil {
+		return nil, err
+	}
+	m := &matcher{tokens: tokens, edges: edgesOf(tokens)}
 	for i, t := range tokens {
 		r := &m.byByte[t.content[0]]
 		if r.to == 0 {
 			r.from = int32(i)
 		}
 		r.to = int32(i) + 1
+		m.single = m.single || t.singleWord
 	}
-	return m
+	return m, nil
+}
+
+// size returns the bytes of memory of a matcher.
+func (m *matcher) size() int {
+	if m == nil {
+		return 0
+	}
+	n := 8*len(m.byByte) + 16*(len(m.edges.inside)+len(m.edges.last)+len(m.edges.alone))
+	for _, t := range m.tokens {
+		n += len(t.content) + 32
+	}
+	return n
 }
 
 // find returns the first token at or after s[i:] and where it begins; nil for none.
@@ -112,56 +131,59 @@ func stripSpace(s []byte, from, to int) int {
 	return to
 }
 
-// parseAdded reads the added_tokens section into matchers, in the order in which
-// they see the text: first the tokens that look at it as it came, then those that
-// look at it normalized. No normalizer is supported, but the order shows where
-// tokens of both kinds overlap.
-func parseAdded(file object, vocab map[string]uint32) (plainTokens, normalized *matcher, err error) {
+// An addedSet has the added tokens of a file, in order, as the official library
+// holds them (tokenizers 0.23.2, tokenizer/added_vocabulary.rs).
+type addedSet struct {
+	vocab     *vocab // of the model
+	next      uint32 // the id of the next token that the vocabulary does not have
+	tokens    []addedToken
+	byContent map[string]int
+	byID      map[uint32]int
+}
+
+// parseAdded reads the added_tokens section.
+func parseAdded(file object, v *vocab) (*addedSet, error) {
+	set := &addedSet{vocab: v, next: uint32(v.len()), byContent: map[string]int{}, byID: map[uint32]int{}}
 	if file.absent("added_tokens") {
-		return nil, nil, nil
+		return set, nil
 	}
 	items, err := file.list("added_tokens", maxAdded)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	var plain, normalizedTokens []addedToken
-	p := addedParser{vocab: vocab, seen: map[string]bool{}, next: uint32(len(vocab))}
 	for _, item := range items {
-		t, isNormalized, err := p.parse(item)
-		switch {
-		case err != nil:
-			return nil, nil, err
-		case t.content == "": // the official library passes over it, too
-		case isNormalized:
-			normalizedTokens = append(normalizedTokens, t)
-		default:
-			plain = append(plain, t)
+		o, err := parseObject("added token", item)
+		if err != nil {
+			return nil, err
+		}
+		t, err := parseAddedToken(o, "id")
+		if err != nil {
+			return nil, err
+		}
+		if _, ok := set.byContent[t.content]; ok {
+			return nil, malformed("added token %.60q is there twice", t.content)
+		}
+		id, ok := parseID(o.values["id"], maxVocab)
+		if !ok && t.content != "" {
+			return nil, malformed("added token %.60q has id %.20s", t.content, o.values["id"])
+		}
+		if err := set.add(t, id); err != nil {
+			return nil, err
 		}
 	}
-	if err := p.checkSpaces(); err != nil {
-		return nil, nil, err
-	}
-	return newMatcher(plain), newMatcher(normalizedTokens), nil
+	return set, nil
 }
 
-type addedParser struct {
-	vocab  map[string]uint32
-	seen   map[string]bool
-	next   uint32 // id of the next token that the vocabulary does not have
-	spaced string // a token that begins with white space, if any
-	rstrip string // a token with rstrip, if any
-}
-
-func (p *addedParser) parse(raw []byte) (t addedToken, normalized bool, err error) {
-	o, err := parseObject("added token", raw)
-	if err != nil {
-		return t, false, err
-	}
-	if err := o.only("id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"); err != nil {
-		return t, false, err
+// parseAddedToken reads an added token that may have further fields.
+func parseAddedToken(o object, further ...string) (t addedToken, err error) {
+	if err := o.only(append(further, "content", "single_word", "lstrip", "rstrip", "normalized", "special")...); err != nil {
+		return t, err
 	}
 	if t.content, err = o.text("content"); err != nil {
-		return t, false, err
+		return t, err
+	}
+	if len(t.content) > maxToken {
+		return t, malformed("an added token has %d bytes, more than %d", len(t.content), maxToken)
 	}
 	// special is for decoding: the text of a special token counts as the token.
 	var special bool
@@ -170,56 +192,106 @@ func (p *addedParser) parse(raw []byte) (t addedToken, normalized bool, err erro
 		flag *bool
 	}{
 		{"single_word", &t.singleWord}, {"lstrip", &t.lstrip}, {"rstrip", &t.rstrip},
-		{"normalized", &normalized}, {"special", &special},
+		{"normalized", &t.normalized}, {"special", &special},
 	} {
 		if *f.flag, err = o.flag(f.name); err != nil {
-			return t, false, err
+			return t, err
 		}
 	}
+	return t, nil
+}
+
+// add puts t into the set, or in place of the token of that content. The official
+// library passes over an empty one, and does not take ids from the file: the id is
+// the vocabulary's if that has the content, else the next free one. A file that
+// says another, id, would encode to ids that it does not name.
+func (s *addedSet) add(t addedToken, id uint32) error {
 	if t.content == "" {
-		return t, normalized, nil
+		return nil
 	}
-	if len(t.content) > maxToken {
-		return t, false, malformed("an added token has %d bytes, more than %d", len(t.content), maxToken)
+	if t.id = s.place(t.content); t.id != id {
+		return malformed("added token %.60q has id %d, but its place gives it %d", t.content, id, t.id)
 	}
-	if p.seen[t.content] {
-		return t, false, malformed("added token %.60q is there twice", t.content)
-	}
-	p.seen[t.content] = true
-	p.note(t)
-	t.id, err = p.id(t.content, o.values["id"])
-	return t, normalized, err
+	s.put(t)
+	return nil
 }
 
-// id returns the token's id. The official library does not take it from the
-// file: it is the vocabulary's if that has the content, else the next free one.
-// A file that says otherwise would encode to ids that it does not name.
-func (p *addedParser) id(content string, raw []byte) (uint32, error) {
-	want, ok := p.vocab[content]
+// place returns the id of the content, or the one that it would get.
+func (s *addedSet) place(content string) uint32 {
+	if i, ok := s.byContent[content]; ok {
+		return s.tokens[i].id
+	}
+	if id, ok := s.vocab.id([]byte(content)); ok {
+		return id
+	}
+	return s.next
+}
+
+// put puts t into the set, with the id that is its place. It takes the id from
+// another token that has it, which no text has then: the official library keeps one
+// token for an id.
+func (s *addedSet) put(t addedToken) {
+	i, ok := s.byContent[t.content]
 	if !ok {
-		want = p.next
-		p.next++
+		if _, ok := s.vocab.id([]byte(t.content)); !ok {
+			s.next++
+		}
+		i = len(s.tokens)
+		s.byContent[t.content] = i
+		s.tokens = append(s.tokens, t)
 	}
-	if id, ok := parseID(raw, maxVocab); !ok || id != want {
-		return 0, malformed("added token %.60q has id %.20s, but its place gives it %d", content, raw, want)
+	if other, ok := s.byID[t.id]; ok && other != i {
+		s.tokens[other].hidden = true
 	}
-	return want, nil
+	s.byID[t.id], s.tokens[i] = i, t
 }
 
-func (p *addedParser) note(t addedToken) {
-	if c, _ := classAt([]byte(t.content), 0); c&space != 0 {
-		p.spaced = t.content
+// matchers returns what finds the tokens in a text as it comes, and what finds
+// those that look at it normalized, by their own normalized text.
+func (s *addedSet) matchers(n *normalizer) (plain, normalized *matcher, err error) {
+	var raw, changed []addedToken
+	for _, t := range s.tokens {
+		if t.hidden {
+			continue
+		}
+		if !t.normalized {
+			raw = append(raw, t)
+			continue
+		}
+		text, err := n.apply(new(normalScratch), []byte(t.content), true)
+		if err != nil {
+			return nil, nil, err
+		}
+		if t.content = string(text); t.content == "" {
+			return nil, nil, malformed("added token %d is empty once it is normalized", t.id)
+		}
+		changed = append(changed, t)
 	}
-	if t.rstrip {
-		p.rstrip = t.content
+	if plain, err = newMatcher(raw); err != nil {
+		return nil, nil, err
 	}
+	normalized, err = newMatcher(changed)
+	return plain, normalized, err
 }
 
-// checkSpaces refuses a file in which one token could claim white space that
-// another has already taken: the official library then encodes it twice, or aborts.
-func (p *addedParser) checkSpaces() error {
-	if p.spaced != "" && p.rstrip != "" {
-		return unsupported("added token %.60q that begins with white space beside %.60q with rstrip", p.spaced, p.rstrip)
+// checkTogether refuses tokens, sorted by content, that the official library
+// cannot have together: two alike, or one that may claim white space that another
+// has already taken, which it then encodes twice, or aborts.
+func checkTogether(tokens []addedToken) error {
+	var spaced, rstrip string
+	for i, t := range tokens {
+		if i > 0 && tokens[i-1].content == t.content {
+			return malformed("added tokens %d and %d are both %.60q", tokens[i-1].id, t.id, t.content)
+		}
+		if c, _ := classAt([]byte(t.content), 0); c&space != 0 {
+			spaced = t.content
+		}
+		if t.rstrip {
+			rstrip = t.content
+		}
+	}
+	if spaced != "" && rstrip != "" {
+		return unsupported("added token %.60q that begins with white space beside %.60q with rstrip", spaced, rstrip)
 	}
 	return nil
 }
@@ -227,7 +299,7 @@ func (p *addedParser) checkSpaces() error {
 // cut appends the ids of s: those of the added tokens in it, and what between
 // appends for s[from:to] between them, which is never empty. A nil matcher has
 // no tokens.
-func (m *matcher) cut(dst []uint32, s []byte, between func(dst []uint32, from, to int) ([]uint32, error)) ([]uint32, error) {
+func (m *matcher) cut(w *scratch, dst []uint32, s []byte, between func(dst []uint32, from, to int) ([]uint32, error)) ([]uint32, error) {
 	from := 0 // s[:from] is done
 	var err error
 	for at := 0; m != nil; {
@@ -250,6 +322,9 @@ func (m *matcher) cut(dst []uint32, s []byte, between func(dst []uint32, from, t
 			if dst, err = between(dst, from, begin); err != nil {
 				return nil, err
 			}
+		}
+		if err = w.spend(at - begin); err != nil {
+			return nil, err
 		}
 		dst = append(dst, token.id)
 		from = at

@@ -1,11 +1,10 @@
 package tokenize_test
 
 import (
-	"bytes"
 	"context"
-	"io"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -70,12 +69,25 @@ func benchmarkEncode(b *testing.B, t tokenize.Tokenizer, texts []string) {
 	b.ReportMetric(float64(len(ids)), "tokens")
 }
 
+// BenchmarkEncode encodes texts that were never seen, keeping nothing, and one
+// text again and again.
 func BenchmarkEncode(b *testing.B) {
 	texts := freshTexts(b, 36<<10)
-	b.Run("tiny", func(b *testing.B) { benchmarkEncode(b, loadTiny(b), texts) })
-	for _, family := range supported {
-		b.Run(family, func(b *testing.B) { benchmarkEncode(b, loadOutside(b, family), texts) })
+	for _, family := range append([]string{"tiny"}, supported...) {
+		b.Run(family+"/cold", func(b *testing.B) {
+			t := loadFamily(b, family)
+			tokenize.Cold(t)
+			benchmarkEncode(b, t, texts)
+		})
+		b.Run(family+"/warm", func(b *testing.B) { benchmarkEncode(b, loadFamily(b, family), texts[:1]) })
 	}
+}
+
+func loadFamily(b *testing.B, family string) *tokenize.BPE {
+	if family == "tiny" {
+		return loadTiny(b)
+	}
+	return loadOutside(b, family)
 }
 
 func BenchmarkEncodeParallel(b *testing.B) {
@@ -99,12 +111,7 @@ func BenchmarkEncodeParallel(b *testing.B) {
 func BenchmarkEncodeHostile(b *testing.B) {
 	for _, family := range append([]string{"tiny"}, supported...) {
 		b.Run(family, func(b *testing.B) {
-			var t tokenize.Tokenizer
-			if family == "tiny" {
-				t = loadTiny(b)
-			} else {
-				t = loadOutside(b, family)
-			}
+			t := loadFamily(b, family)
 			for _, h := range hostileTexts(b, 1<<20) {
 				b.Run(h.name, func(b *testing.B) { benchmarkEncode(b, t, []string{h.text}) })
 			}
@@ -112,25 +119,67 @@ func BenchmarkEncodeHostile(b *testing.B) {
 	}
 }
 
-func BenchmarkLoad(b *testing.B) {
-	load := func(b *testing.B, file []byte) {
-		b.SetBytes(int64(len(file)))
-		b.ReportAllocs()
-		for b.Loop() {
-			if _, err := tokenize.Parse(bytes.NewReader(file)); err != nil {
-				b.Fatal(err)
+// peakHeap returns the most memory that the heap has while f runs, above what it
+// had before, garbage included.
+func peakHeap(f func()) uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	before, peak := m.HeapAlloc, m.HeapAlloc
+	done, sampled := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(sampled)
+		for {
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			peak = max(peak, m.HeapAlloc)
+			select {
+			case <-done:
+				return
+			default:
+				runtime.Gosched()
 			}
 		}
-	}
-	b.Run("tiny", func(b *testing.B) { load(b, readTiny(b)) })
-	for _, family := range supported {
-		b.Run(family, func(b *testing.B) {
-			path := testdata.Path(b, "loading "+family, "tokens", family, "tokenizer.json.gz")
-			file, err := io.ReadAll(testdata.Open(b, path))
+	}()
+	f()
+	close(done)
+	<-sampled
+	return peak - before
+}
+
+// liveHeap returns the memory that what f returns holds.
+func liveHeap(f func() any) uint64 {
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	v := f()
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	runtime.KeepAlive(v)
+	return after.HeapAlloc - before.HeapAlloc
+}
+
+func BenchmarkLoad(b *testing.B) {
+	load := func(b *testing.B, path string) {
+		open := func() *tokenize.BPE {
+			t, err := tokenize.Load(path)
 			if err != nil {
 				b.Fatal(err)
 			}
-			load(b, file)
+			return t
+		}
+		b.ReportAllocs()
+		for b.Loop() {
+			open()
+		}
+		b.ReportMetric(float64(peakHeap(func() { open() }))/1e6, "peak-MB")
+		b.ReportMetric(float64(liveHeap(func() any { return open() }))/1e6, "live-MB")
+		b.ReportMetric(float64(tokenize.Size(open()))/1e6, "size-MB")
+	}
+	b.Run("tiny", func(b *testing.B) { load(b, "testdata/tiny.json") })
+	for _, family := range supported {
+		b.Run(family, func(b *testing.B) {
+			load(b, testdata.Path(b, "loading "+family, "tokens", family, "tokenizer.json.gz"))
 		})
 	}
 }

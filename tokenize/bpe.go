@@ -25,13 +25,13 @@ var _ Tokenizer = (*BPE)(nil)
 
 // A scratch is the memory of one call.
 type scratch struct {
-	ctx       context.Context // of the call
-	unchecked int             // bytes encoded since ctx was looked at
+	unchecked int // bytes encoded since the last pause
 
 	text      []byte
 	normal    normalScratch
 	rewritten [maxSteps][]byte // by depth: a piece that a step has changed
 	merge     mergeScratch
+	words     wordCache
 }
 
 // keepBytes is the most of a scratch's memory that outlives a call, so that one
@@ -39,7 +39,7 @@ type scratch struct {
 const keepBytes = 4 << 20
 
 func (w *scratch) bytes() int {
-	n := cap(w.text) + w.normal.bytes() + w.merge.bytes()
+	n := cap(w.text) + w.normal.bytes() + w.merge.bytes() + w.words.bytes()
 	for _, b := range w.rewritten {
 		n += cap(b)
 	}
@@ -47,42 +47,64 @@ func (w *scratch) bytes() int {
 }
 
 // checkEvery is how many bytes are encoded, and how many merges of one piece
-// tried, between two looks at the context.
+// tried, between two pauses.
 const checkEvery = 1 << 16
 
-// spend counts n bytes of work and returns the context's error once it is done.
+// A pauser is called in the midst of an encoding with the context of the call, and
+// may let others go first. An error ends the encoding; the context's, if it is done.
+type pauser func(context.Context) error
+
+// A call is what a pause needs; the zero value does not pause.
+type call struct {
+	ctx   context.Context
+	pause pauser
+}
+
+func (c *call) rest() error {
+	if c.pause == nil {
+		return nil
+	}
+	return c.pause(c.ctx)
+}
+
+// spend counts n bytes of work and pauses now and then.
 func (w *scratch) spend(n int) error {
 	if w.unchecked += n; w.unchecked < checkEvery {
 		return nil
 	}
 	w.unchecked = 0
-	return w.ctx.Err()
+	return w.merge.rest()
 }
 
 // Encode implements [Tokenizer]. It returns ErrTextTooLong for a text of more
 // than MaxText bytes. With room in dst it allocates nothing, unless the text has
 // a single word of some ten thousands of bytes.
 func (t *BPE) Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
-	if err := ctx.Err(); err != nil {
+	return t.encode(call{ctx, context.Context.Err}, dst, text, textStart, special)
+}
+
+// encode appends the ids of text, which stands at a place.
+func (t *BPE) encode(c call, dst []uint32, text string, at place, special bool) ([]uint32, error) {
+	if err := c.ctx.Err(); err != nil {
 		return dst, err
 	}
 	w := t.scratch.Get().(*scratch)
 	defer func() {
-		w.ctx = nil
+		w.merge.call = call{}
 		if w.bytes() <= keepBytes {
 			t.scratch.Put(w)
 		}
 	}()
-	w.ctx, w.unchecked = ctx, 0
+	w.merge.call, w.unchecked = c, 0
 	if err := w.setText(text); err != nil {
 		return dst, err
 	}
 
 	ids := dst
-	if special {
+	if special && at == textStart {
 		ids = append(ids, t.before...)
 	}
-	ids, err := t.encodeText(w, ids, w.text)
+	ids, err := t.encodeText(w, ids, w.text, at)
 	if err != nil {
 		return dst, err
 	}
@@ -111,25 +133,27 @@ func (w *scratch) setText(s string) error {
 	return nil
 }
 
-// encodeText appends the ids of s, the whole text.
-func (t *BPE) encodeText(w *scratch, dst []uint32, s []byte) ([]uint32, error) {
-	return t.plain.cut(dst, s, func(dst []uint32, from, to int) ([]uint32, error) {
-		return t.encodeSegment(w, dst, s[from:to], from == 0)
+// encodeText appends the ids of s, the whole text or the rest of it.
+func (t *BPE) encodeText(w *scratch, dst []uint32, s []byte, at place) ([]uint32, error) {
+	return t.plain.cut(w, dst, s, func(dst []uint32, from, to int) ([]uint32, error) {
+		return t.encodeSegment(w, dst, s[from:to], at.of(from))
 	})
 }
 
-// encodeSegment appends the ids of s, a text without plain added tokens. first
-// says whether it begins the whole text.
-func (t *BPE) encodeSegment(w *scratch, dst []uint32, s []byte, first bool) ([]uint32, error) {
-	s = t.normalizer.apply(&w.normal, s)
-	return t.normalized.cut(dst, s, func(dst []uint32, from, to int) ([]uint32, error) {
-		return t.encodePieces(w, dst, s[from:to], 0, first && from == 0)
+// encodeSegment appends the ids of s, a text without plain added tokens.
+func (t *BPE) encodeSegment(w *scratch, dst []uint32, s []byte, at place) ([]uint32, error) {
+	s, err := t.normalizer.apply(&w.normal, s, at != inside)
+	if err != nil {
+		return nil, err
+	}
+	return t.normalized.cut(w, dst, s, func(dst []uint32, from, to int) ([]uint32, error) {
+		return t.encodePieces(w, dst, s[from:to], 0, at.of(from))
 	})
 }
 
 // encodePieces appends the ids of s, which the pre-tokenizer's steps from depth
 // on have yet to cut.
-func (t *BPE) encodePieces(w *scratch, dst []uint32, s []byte, depth int, first bool) ([]uint32, error) {
+func (t *BPE) encodePieces(w *scratch, dst []uint32, s []byte, depth int, at place) ([]uint32, error) {
 	if depth == len(t.pre.steps) {
 		if err := w.spend(len(s)); err != nil {
 			return nil, err
@@ -138,18 +162,23 @@ func (t *BPE) encodePieces(w *scratch, dst []uint32, s []byte, depth int, first 
 	}
 	step := &t.pre.steps[depth]
 	if step.rewrite != nil {
-		w.rewritten[depth] = step.rewrite(w.rewritten[depth][:0], s, first)
+		w.rewritten[depth] = step.rewrite(w.rewritten[depth][:0], s, at)
 		s = w.rewritten[depth]
 	}
 	var err error
 	for i := 0; i < len(s); {
-		from, to, next := step.next(s, i)
+		from, to := i, 0
+		if step.behavior == isolated {
+			to, _ = step.scan(s, i)
+		} else {
+			from, to = step.next(s, i)
+		}
 		if from < to {
-			if dst, err = t.encodePieces(w, dst, s[from:to], depth+1, first && from == 0); err != nil {
+			if dst, err = t.encodePieces(w, dst, s[from:to], depth+1, pieceStart); err != nil {
 				return nil, err
 			}
 		}
-		i = next
+		i = to
 	}
 	return dst, nil
 }

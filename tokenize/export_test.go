@@ -1,11 +1,6 @@
 package tokenize
 
-// What tests compare piece by piece and code point by code point.
-var (
-	ScanGPT2   = scanGPT2
-	ScanLlama3 = scanLlama3
-)
-
+// What tests compare code point by code point.
 func IsLetter(r rune) bool { return classOf(r)&letter != 0 }
 func IsNumber(r rune) bool { return classOf(r)&number != 0 }
 func IsSpace(r rune) bool  { return classOf(r)&space != 0 }

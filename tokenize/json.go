@@ -7,10 +7,10 @@ import (
 	"strconv"
 )
 
-// The sections of a tokenizer.json are read in place, from text that json.Valid
-// has passed: encoding/json would match names in any case, fill a missing or null
-// field with a zero and drop what it does not know, and each of these can mean
-// other ids. It also copies, and the vocabulary is most of the file.
+// The sections of a tokenizer.json, but the vocabulary and the merges, are read in
+// place, from text that json.Valid has passed: encoding/json would match names in
+// any case, fill a missing or null field with a zero and drop what it does not
+// know, and each of these can mean other ids.
 
 // maxFields bounds the fields of an object other than the vocabulary.
 const maxFields = 1 << 12

@@ -4,32 +4,36 @@ import (
 	"bufio"
 	"compress/flate"
 	"compress/gzip"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
-	"unicode/utf8"
 )
 
 // Limits on what a file may ask for; the largest tokenizers known have a third
 // of each or less. Loading takes memory in proportion to the file.
 const (
-	maxFile   = 64 << 20 // bytes, unpacked
-	maxVocab  = 1 << idBits
-	maxMerges = 1<<rankBits - 1
-	maxToken  = 1 << 12 // bytes of a token, as the file writes it
-	maxAdded  = 1 << 16 // added tokens
-	maxAround = 1 << 10 // tokens that the post-processor adds
-	maxSteps  = 1 << 6  // components of a sequence
+	maxFile    = 128 << 20 // bytes, unpacked
+	maxSection = 16 << 20  // bytes of a section but the model
+	maxSetting = 1 << 16   // bytes of a field of the model but its vocabulary and merges
+	maxVocab   = 1<<idBits - 1
+	maxMerges  = 1<<rankBits - 1
+	maxToken   = 1 << 12 // bytes of a token, as the file writes it
+	maxAdded   = 1 << 16 // added tokens
+	maxAround  = 1 << 10 // tokens that the post-processor adds
+	maxSteps   = 1 << 6  // components of a sequence
 )
 
 // Load reads the tokenizer.json at path, or the tokenizer.json or
 // tokenizer.json.gz in the folder path. The file may be gzip'd whatever its name.
-func Load(path string) (*BPE, error) {
+func Load(path string) (*BPE, error) { return load(path, nil) }
+
+// load also applies a config, if there is one.
+func load(path string, c *config) (*BPE, error) {
 	path, err := tokenizerFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("tokenize: %w", err)
@@ -39,7 +43,7 @@ func Load(path string) (*BPE, error) {
 		return nil, fmt.Errorf("tokenize: %w", err)
 	}
 	defer f.Close()
-	t, err := parse(f)
+	t, err := parse(f, c)
 	if err != nil {
 		return nil, fmt.Errorf("tokenize: %s: %w", path, err)
 	}
@@ -52,63 +56,49 @@ func tokenizerFile(path string) (string, error) {
 	if err != nil || !info.IsDir() {
 		return path, err
 	}
-	for _, name := range []string{"tokenizer.json", "tokenizer.json.gz"} {
-		file := filepath.Join(path, name)
-		if _, err = os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
-			return file, err
+	return fileIn(path, "tokenizer.json")
+}
+
+// fileIn returns the path of name, or of name.gz, in the folder dir.
+func fileIn(dir, name string) (string, error) {
+	for _, ext := range []string{"", ".gz"} {
+		path := filepath.Join(dir, name+ext)
+		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+			return path, err
 		}
 	}
-	return "", fmt.Errorf("no tokenizer.json in %s: %w", path, fs.ErrNotExist)
+	return "", fmt.Errorf("no %s in %s: %w", name, dir, fs.ErrNotExist)
 }
 
 // Parse reads a tokenizer.json, gzip'd or not.
 func Parse(r io.Reader) (*BPE, error) {
-	t, err := parse(r)
+	t, err := parse(r, nil)
 	if err != nil {
 		return nil, fmt.Errorf("tokenize: %w", err)
 	}
 	return t, nil
 }
 
-func parse(r io.Reader) (*BPE, error) {
-	data, err := readFile(r)
-	if err != nil {
-		return nil, err
-	}
-	if !utf8.Valid(data) {
-		return nil, malformed("not UTF-8")
-	}
-	if !json.Valid(data) {
-		return nil, malformed("not JSON, or cut off")
-	}
-	file, err := parseObject("the file", data[afterSpace(data, 0):])
-	if err != nil {
-		return nil, err
-	}
-	return parseSections(file)
+func parse(r io.Reader, c *config) (t *BPE, err error) {
+	err = unzipped(r, func(r io.Reader) error {
+		t, err = parseFile(newStream(r), c)
+		return err
+	})
+	return t, err
 }
 
-// readFile reads all of r, unpacked, and stops past maxFile.
-func readFile(r io.Reader) ([]byte, error) {
+// unzipped calls f with r, unpacked if it is gzip'd.
+func unzipped(r io.Reader, f func(r io.Reader) error) error {
 	b := bufio.NewReader(r)
 	magic, _ := b.Peek(2) // an error comes again
-	if string(magic) == "\x1f\x8b" {
-		z, err := gzip.NewReader(b)
-		if err != nil {
-			return nil, gzipError(err)
-		}
-		data, err := readAll(z)
-		return data, gzipError(err)
+	if string(magic) != "\x1f\x8b" {
+		return f(b)
 	}
-	return readAll(b)
-}
-
-func readAll(r io.Reader) ([]byte, error) {
-	data, err := io.ReadAll(io.LimitReader(r, maxFile+1))
-	if err == nil && len(data) > maxFile {
-		err = malformed("longer than %d bytes", maxFile)
+	z, err := gzip.NewReader(b)
+	if err != nil {
+		return gzipError(err)
 	}
-	return data, err
+	return gzipError(f(z))
 }
 
 // gzipError makes err ErrMalformed if it is about what was read, not the reading.
@@ -121,16 +111,23 @@ func gzipError(err error) error {
 	return err
 }
 
-func parseSections(file object) (*BPE, error) {
-	if err := file.only("version", "truncation", "padding", "added_tokens", "normalizer",
-		"pre_tokenizer", "post_processor", "decoder", "model"); err != nil {
+func parseFile(s *stream, c *config) (*BPE, error) {
+	file, model, err := readSections(s)
+	if err != nil {
 		return nil, err
+	}
+	if err := s.end(); err != nil {
+		return nil, err
+	}
+	if c != nil {
+		// transformers turns both off for each text.
+		delete(file.values, "truncation")
+		delete(file.values, "padding")
 	}
 	if err := checkInert(file); err != nil {
 		return nil, err
 	}
-	t := &BPE{scratch: sync.Pool{New: func() any { return new(scratch) }}}
-	var err error
+	t := newBPE()
 	if t.normalizer, err = parseNormalizer(file.values["normalizer"]); err != nil {
 		return nil, err
 	}
@@ -140,15 +137,161 @@ func parseSections(file object) (*BPE, error) {
 	if t.before, t.after, err = parsePostProcessor(file); err != nil {
 		return nil, err
 	}
-	var vocab map[string]uint32
-	if t.model, vocab, err = parseModel(file.values["model"]); err != nil {
-		return nil, err
+	if model == nil {
+		return nil, malformed("model is missing")
 	}
-	t.plain, t.normalized, err = parseAdded(file, vocab)
+	added, err := parseAdded(file, model.vocab)
 	if err != nil {
 		return nil, err
 	}
-	return t, nil
+	if c != nil {
+		if err := c.apply(t, file, added); err != nil {
+			return nil, fmt.Errorf("tokenizer_config.json: %w", err)
+		}
+	}
+	if t.plain, t.normalized, err = added.matchers(&t.normalizer); err != nil {
+		return nil, err
+	}
+	if err := t.checkTextStart(); err != nil {
+		return nil, err
+	}
+	t.model, err = newModel(model, t.pre.byteLevel)
+	return t, err
+}
+
+// checkTextStart refuses what makes the official library lose sight of which piece
+// begins the text, or see two of them, if a step goes by that.
+func (t *BPE) checkTextStart() error {
+	if t.pre.textStart && (!t.normalizer.keepsStart() || t.normalized != nil && len(t.normalizer.steps) > 0) {
+		return unsupported("pre_tokenizer with prepend_scheme first and a normalizer that changes a text's beginning")
+	}
+	return nil
+}
+
+func newBPE() *BPE {
+	return &BPE{scratch: sync.Pool{New: func() any { return new(scratch) }}}
+}
+
+// size returns the bytes of memory that t holds, without those of its calls.
+func (t *BPE) size() int {
+	return t.model.size() + t.plain.size() + t.normalized.size() + 4*(cap(t.before)+cap(t.after)) + patternSize*len(t.pre.steps)
+}
+
+// patternSize is about what the tables of a step's pattern take, in bytes.
+const patternSize = 10 << 10
+
+// readSections reads the file's sections as they are, but the model as it comes.
+func readSections(s *stream) (file object, model *modelFile, err error) {
+	file = object{where: "the file", values: map[string][]byte{}}
+	if s.peek() == 0 {
+		return file, nil, s.broken()
+	}
+	if s.peek() != '{' {
+		return file, nil, malformed("the file is not an object")
+	}
+	err = s.members(func(name []byte) (err error) {
+		if !slices.Contains(sections, string(name)) {
+			return unsupported("the file field %.60q", name)
+		}
+		if _, ok := file.values[string(name)]; ok || string(name) == "model" && model != nil {
+			return malformed("the file has two fields %.60q", name)
+		}
+		if string(name) == "model" {
+			model, err = readModel(s)
+			return err
+		}
+		file.values[string(name)], err = s.value(maxSection)
+		return err
+	})
+	return file, model, err
+}
+
+var sections = []string{
+	"version", "truncation", "padding", "added_tokens", "normalizer",
+	"pre_tokenizer", "post_processor", "decoder", "model",
+}
+
+// readModel reads the model section (tokenizers 0.23.2, models/mod.rs and
+// models/bpe/serialization.rs).
+func readModel(s *stream) (*modelFile, error) {
+	if s.peek() != '{' {
+		return nil, malformed("model is not an object")
+	}
+	f := &modelFile{object: object{where: "model", values: map[string][]byte{}}}
+	err := s.members(func(name []byte) (err error) {
+		if _, ok := f.values[string(name)]; ok {
+			return malformed("model has two fields %.60q", name)
+		}
+		f.values[string(name)] = nil
+		switch string(name) {
+		case "vocab":
+			f.vocab, err = readVocab(s)
+		case "merges":
+			f.merges, err = readMerges(s)
+		default:
+			f.values[string(name)], err = s.value(maxSetting)
+			if err == nil && len(f.values) > maxFields {
+				err = malformed("model has more than %d fields", maxFields)
+			}
+			if err == nil && string(name) == "type" {
+				err = f.checkType()
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if f.vocab == nil || f.merges == nil {
+		return nil, unsupported("a model without vocab or without merges")
+	}
+	delete(f.values, "vocab")
+	delete(f.values, "merges")
+	return f, nil
+}
+
+// checkType refuses a model that is not BPE. Old files have no type: there the
+// fields tell.
+func (f *modelFile) checkType() error {
+	kind, err := f.text("type")
+	if err == nil && kind != "BPE" {
+		err = unsupported("model %.60q", kind)
+	}
+	return err
+}
+
+func readVocab(s *stream) (*vocab, error) {
+	switch s.peek() {
+	case '{':
+	case '[':
+		return nil, unsupported("a model whose vocab is a list")
+	default:
+		return nil, malformed("model: field \"vocab\" is not an object")
+	}
+	v := new(vocab)
+	taken := make([]uint64, maxVocab/64+1) // a bit for each id
+	err := s.members(func(token []byte) error {
+		id, ok, err := s.id(maxVocab)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			return malformed("vocab: token %.60q has an id that is not an integer below %d", token, maxVocab)
+		}
+		if taken[id/64]>>(id%64)&1 != 0 {
+			return malformed("vocab: token %.60q has id %d, which another has", token, id)
+		}
+		taken[id/64] |= 1 << (id % 64)
+		v.add(token, id)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if i := v.index(); i >= 0 {
+		return nil, malformed("vocab: token %.60q is there twice", v.at(i))
+	}
+	return v, nil
 }
 
 // checkInert refuses what must be absent, and checks what has no part in encoding.
@@ -162,10 +305,11 @@ func checkInert(file object) error {
 			return unsupported("version %.60q", version)
 		}
 	}
-	for _, name := range []string{"truncation", "padding"} {
-		if !file.absent(name) {
-			return unsupported("%s", name)
-		}
+	if !file.absent("truncation") {
+		return unsupported("truncation")
+	}
+	if err := checkPadding(file); err != nil {
+		return err
 	}
 	if file.absent("decoder") {
 		return nil
@@ -174,11 +318,35 @@ func checkInert(file object) error {
 	if err != nil {
 		return err
 	}
-	if d.kind != "ByteLevel" {
+	if !slices.Contains(decoders, d.kind) {
 		return unsupported("decoder %.60q", d.kind)
 	}
-	_, err = parseByteLevel(d)
-	return err
+	return nil
+}
+
+// decoders are all there are (tokenizers 0.23.2, decoders/mod.rs). What is in them
+// plays no part in encoding.
+var decoders = []string{
+	"BPEDecoder", "ByteFallback", "ByteLevel", "CTC", "Fuse", "Metaspace", "Replace", "Sequence", "Strip", "WordPiece",
+}
+
+// checkPadding refuses padding but to the longest of the texts that are encoded
+// together, which one text is (tokenizers 0.23.2, utils/padding.rs).
+func checkPadding(file object) error {
+	if file.absent("padding") {
+		return nil
+	}
+	p, err := parseObject("padding", file.values["padding"])
+	if err != nil {
+		return err
+	}
+	if err := p.only("strategy", "direction", "pad_to_multiple_of", "pad_id", "pad_type_id", "pad_token"); err != nil {
+		return err
+	}
+	if strategy := p.values["strategy"]; string(strategy) != `"BatchLongest"` || !p.absent("pad_to_multiple_of") {
+		return unsupported("padding")
+	}
+	return nil
 }
 
 func unsupported(format string, args ...any) error {

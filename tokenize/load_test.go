@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,7 +15,9 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"unicode/utf16"
 
+	"github.com/kvindex/kvindex/internal/testdata"
 	"github.com/kvindex/kvindex/tokenize"
 )
 
@@ -138,15 +141,17 @@ func TestRefusals(t *testing.T) {
 	section := func(name string, v any) []byte { return variant(t, dict{name: v}, nil) }
 	model := func(name string, v any) []byte { return variant(t, nil, dict{name: v}) }
 	added := func(tokens ...any) []byte { return section("added_tokens", tokens) }
-	pre := func(v any) []byte { return section("pre_tokenizer", v) }
 	post := func(v any) []byte { return section("post_processor", v) }
 	vocab := func(token string, id any) []byte {
 		v := fromJSON[struct{ Model struct{ Vocab dict } }](t, readTiny(t)).Model.Vocab
 		v[token] = id
 		return model("vocab", v)
 	}
-	noByte := fromJSON[struct{ Model struct{ Vocab dict } }](t, readTiny(t)).Model.Vocab
-	delete(noByte, "Ā") // the byte 0x00
+	unknown := func(token string) []byte {
+		v := fromJSON[struct{ Model struct{ Vocab dict } }](t, readTiny(t)).Model.Vocab
+		delete(v, "Ā") // the byte 0x00
+		return variant(t, dict{"added_tokens": nil}, dict{"vocab": v, "merges": []any{}, "unk_token": token})
+	}
 
 	for _, c := range []struct {
 		name string
@@ -155,65 +160,35 @@ func TestRefusals(t *testing.T) {
 		want string
 	}{
 		{"empty", nil, malformed, "not JSON"},
-		{"text", []byte("hello"), malformed, "not JSON"},
+		{"text", []byte("hello"), malformed, "not an object"},
+		{"empty object", []byte("{}"), malformed, "model is missing"},
+		{"a section twice", []byte(`{"version":"1.0","version":"1.0"}`), malformed, `two fields "version"`},
+		{"model twice", []byte(`{"model":{"vocab":{},"merges":[]},"model":{}}`), malformed, `two fields "model"`},
+		{"nested deep", []byte(`{"padding":` + strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000) + "}"), malformed, "not JSON"},
+		{"nested without end", []byte(`{"padding":` + strings.Repeat("[", tokenize.MaxSection+1)), malformed, "a section has more than"},
 		{"number", []byte("5"), malformed, "not an object"},
 		{"array", []byte("[]"), malformed, "not an object"},
-		{"empty object", []byte("{}"), malformed, "pre_tokenizer is missing"},
 		{"more after the file", append(readTiny(t), '1'), malformed, "not JSON"},
 		{"not UTF-8", []byte("{\"version\":\"\xff\"}"), malformed, "not UTF-8"},
-		{"nested deep", []byte(strings.Repeat("[", 1<<20)), malformed, "not JSON"},
 		{"gzip'd nothing", zip(t, nil), malformed, "not JSON"},
 		{"gzip cut short", zip(t, readTiny(t))[:2000], malformed, "gzip"},
 		{"gzip header cut short", zip(t, nil)[:5], malformed, "gzip"},
 		{"gzip with a bad sum", append(zip(t, readTiny(t))[:len(zip(t, readTiny(t)))-8], make([]byte, 8)...), malformed, "gzip"},
 		{"gzip of nonsense", append(zip(t, readTiny(t))[:10], bytes.Repeat([]byte{0xff}, 100)...), malformed, "gzip"},
 		{"gzip and more", append(zip(t, readTiny(t)), "more"...), malformed, "gzip"},
-		{"a section twice", []byte(`{"model":{},"model":{}}`), malformed, `two fields "model"`},
 		{"unknown section", section("extra", 1), unsupported, `field "extra"`},
 		{"section in another case", section("Normalizer", nil), unsupported, `field "Normalizer"`},
 
 		{"version", section("version", "2.0"), unsupported, `version "2.0"`},
 		{"version not text", section("version", 1), malformed, `"version"`},
 		{"truncation", section("truncation", dict{"max_length": 512}), unsupported, "truncation is"},
-		{"padding", section("padding", dict{"pad_id": 0}), unsupported, "padding is"},
-		{"normalizer", section("normalizer", dict{"type": "NFC"}), unsupported, `normalizer "NFC" is not supported`},
-		{"normalizer without type", section("normalizer", dict{}), malformed, `normalizer: field "type"`},
-		{"decoder", section("decoder", dict{"type": "WordPiece"}), unsupported, `decoder "WordPiece"`},
+		{"padding", section("padding", dict{"strategy": dict{"Fixed": 8}}), unsupported, "padding is"},
+		{"padding to a multiple", section("padding", dict{"strategy": "BatchLongest", "pad_to_multiple_of": 8}), unsupported, "padding is"},
+		{"padding field", section("padding", dict{"strategy": "BatchLongest", "x": 1}), unsupported, `padding field "x"`},
+		{"padding not an object", section("padding", 1), malformed, "padding is not an object"},
+		{"decoder", section("decoder", dict{"type": "Other"}), unsupported, `decoder "Other"`},
 		{"decoder not an object", section("decoder", 1), malformed, "decoder is not an object"},
-		{"decoder field", section("decoder", byteLevel(dict{"x": 1})), unsupported, `decoder ByteLevel field "x"`},
 
-		{"no pre-tokenizer", pre(nil), unsupported, "pre_tokenizer null"},
-		{"pre-tokenizer", pre(dict{"type": "Metaspace"}), unsupported, `pre_tokenizer "Metaspace"`},
-		{"pre-tokenizer not an object", pre("ByteLevel"), malformed, "pre_tokenizer is not an object"},
-		{"ByteLevel without pattern", pre(byteLevel(dict{"use_regex": false})), unsupported, "without its pattern"},
-		{"ByteLevel field", pre(byteLevel(dict{"x": 1})), unsupported, `pre_tokenizer ByteLevel field "x"`},
-		{"ByteLevel null flag", pre(byteLevel(dict{"add_prefix_space": nil})), malformed, `"add_prefix_space"`},
-		{"ByteLevel missing flag", pre(dict{"type": "ByteLevel", "add_prefix_space": true}), malformed, `"trim_offsets"`},
-		{"ByteLevel null use_regex", pre(byteLevel(dict{"use_regex": nil})), malformed, `"use_regex"`},
-		{"sequence of one", pre(sequence(byteLevel(nil))), unsupported, "Sequence of 1"},
-		{"sequence of others", pre(sequence(dict{"type": "Digits"}, byteLevel(nil))), unsupported, `"Digits"`},
-		{"sequence field", pre(dict{"type": "Sequence", "pretokenizers": []any{}, "x": 1}), unsupported, `field "x"`},
-		{"sequence of too many", pre(sequence(make([]any, 100)...)), malformed, "more than 64"},
-		{"sequence of null", pre(sequence(nil, byteLevel(nil))), unsupported, "pre_tokenizer null"},
-		{"ByteLevel with pattern after Split", pre(sequence(split(nil), byteLevel(nil))), unsupported, "with its pattern after a Split"},
-		{
-			"prefix space after Split", pre(sequence(split(nil), byteLevel(dict{"use_regex": false, "add_prefix_space": true}))),
-			unsupported, "add_prefix_space after a Split",
-		},
-		{"split field", pre(sequence(split(dict{"x": 1}), byteLevel(nil))), unsupported, `pre_tokenizer Split field "x"`},
-		{"split behavior", pre(sequence(split(dict{"behavior": "Removed"}), byteLevel(nil))), unsupported, `behavior "Removed"`},
-		{"split inverted", pre(sequence(split(dict{"invert": true}), byteLevel(nil))), unsupported, "invert"},
-		{"split pattern", pre(sequence(split(dict{"pattern": dict{"Regex": `\s+`}}), byteLevel(nil))), unsupported, `pattern "\\s+"`},
-		{"split text", pre(sequence(split(dict{"pattern": dict{"String": " "}}), byteLevel(nil))), unsupported, `pattern field "String"`},
-		{"sequence not of an array, of pre-tokenizers", pre(dict{"type": "Sequence"}), malformed, `"pretokenizers"`},
-		{"sequence of a number", pre(sequence(byteLevel(nil), 1)), malformed, "not an object"},
-		{"split behavior not text", pre(sequence(split(dict{"behavior": 1}), byteLevel(nil))), malformed, `"behavior"`},
-		{"split invert not a flag", pre(sequence(split(dict{"invert": 1}), byteLevel(nil))), malformed, `"invert"`},
-		{"split pattern not text", pre(sequence(split(dict{"pattern": dict{"Regex": 1}}), byteLevel(nil))), malformed, `"Regex"`},
-		{"ByteLevel after Split", pre(sequence(split(nil), byteLevel(dict{"x": 1}))), unsupported, `field "x"`},
-		{"split no pattern", pre(sequence(split(dict{"pattern": nil}), byteLevel(nil))), malformed, "pattern is not an object"},
-
-		{"post-processor", post(dict{"type": "BertProcessing"}), unsupported, `post_processor "BertProcessing"`},
 		{"post-processor field", post(byteLevel(dict{"x": 1})), unsupported, `post_processor ByteLevel field "x"`},
 		{"two templates", post(dict{"type": "Sequence", "processors": []any{template(textPiece), template(textPiece)}}), unsupported, "second TemplateProcessing"},
 		{"sequence in sequence", post(dict{"type": "Sequence", "processors": []any{dict{"type": "Sequence", "processors": []any{}}}}), unsupported, `"Sequence"`},
@@ -249,12 +224,19 @@ func TestRefusals(t *testing.T) {
 		{"dropout", model("dropout", 0.1), unsupported, "model dropout"},
 		{"continuing_subword_prefix", model("continuing_subword_prefix", "##"), unsupported, `continuing_subword_prefix "##"`},
 		{"end_of_word_suffix", model("end_of_word_suffix", "</w>"), unsupported, `end_of_word_suffix "</w>"`},
-		{"fuse_unk", model("fuse_unk", true), unsupported, "model fuse_unk"},
-		{"byte_fallback", model("byte_fallback", true), unsupported, "model byte_fallback"},
+		{"byte_fallback not a flag", model("byte_fallback", 1), malformed, `"byte_fallback"`},
+		{"model twice the field", []byte(`{"model":{"dropout":null,"dropout":null}}`), malformed, `model has two fields "dropout"`},
+		{"vocab twice", []byte(`{"model":{"vocab":{},"vocab":{}}}`), malformed, `model has two fields "vocab"`},
+		{"model without vocab", []byte(`{"model":{"merges":[]}}`), unsupported, "without vocab or without merges"},
+		{"model without merges", []byte(`{"model":{"vocab":{}}}`), unsupported, "without vocab or without merges"},
+		{"model field too long", model("x", strings.Repeat("a", tokenize.MaxSetting)), malformed, "more than"},
+		{"WordPiece", model("type", "WordPiece"), unsupported, `model "WordPiece"`},
+		{"Unigram, untyped", []byte(`{"model":{"unk_id":2,"vocab":[["a",0.5]]}}`), unsupported, "vocab is a list"},
+		{"an unk_token that is needed", unknown("<none>"), malformed, `unk_token "<none>"`},
 		{"ignore_merges not a flag", model("ignore_merges", 1), malformed, `"ignore_merges"`},
 		{"unk_token not text", model("unk_token", 1), malformed, `"unk_token"`},
-		{"a byte without a token", model("vocab", noByte), unsupported, "without the byte 0x00"},
-		{"vocab not an object", model("vocab", []any{}), malformed, `"vocab"`},
+		{"vocab not an object", model("vocab", 5), malformed, `"vocab"`},
+		{"token too long", vocab(strings.Repeat("a", tokenize.MaxToken+1), 700), malformed, "more than 4096 bytes"},
 		{"merges not an array", model("merges", dict{}), malformed, `"merges"`},
 		{"token twice", []byte(`{"pre_tokenizer":` + asJSON(t, byteLevel(nil)) + `,"model":{"vocab":{"a":1,"a":2},"merges":[]}}`), malformed, `token "a" is there twice`},
 		{"id twice", vocab("new", 5), malformed, "id 5"},
@@ -264,7 +246,6 @@ func TestRefusals(t *testing.T) {
 		{"id text", vocab("new", "1000"), malformed, `"new"`},
 		{"id too large", vocab("new", tokenize.MaxVocab), malformed, `"new"`},
 		{"id past 64 bits", vocab("new", json.Number("99999999999999999999999")), malformed, `"new"`},
-		{"token too long", vocab(strings.Repeat("a", tokenize.MaxToken+1), 700), malformed, "4097 bytes"},
 		{"merge of an unknown token", model("merges", []any{[]any{"t", "日"}}), malformed, "merges: 0"},
 		{"merge to an unknown token", model("merges", []any{[]any{"z", "q"}}), malformed, "merges: 0"},
 		{"merge of one", model("merges", []any{[]any{"t"}}), malformed, "not a pair"},
@@ -302,6 +283,101 @@ func TestRefusals(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What encoding/json takes, and what it does not, in a name, in a token, in an id
+// and in a section.
+func TestParseIsStrict(t *testing.T) {
+	good := `{"version":"1.0","pre_tokenizer":` + asJSON(t, byteLevel(nil)) + `,"model":{"type":"BPE","vocab":{"\ud83d\ude00\n":0,"a":1,"aa":12},"merges":[["a","a"]]}}`
+	if _, err := tokenize.Parse(strings.NewReader(good)); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range [][2]string{
+		{`"a":1`, `"a":01`}, {`"a":1`, `"a":1.0`}, {`"a":1`, `"a":+1`}, {`"a":1`, `"a":`}, {`"a":1`, `"a" 1`}, {`"a":1`, `"a":1 2`},
+		{`"a":1`, `"a":1,`}, {`"a":1`, `,"a":1`}, {`"a":1`, `a:1`}, {`"a":1`, `"a":"1"`}, {`"a":1`, `"a":1]`}, {`"a":1`, `"a":99999999999`},
+		{`\ud83d\ude00`, `\ud83d`}, {`\ud83d\ude00`, `\ude00\ud83d`}, {`\ud83d\ude00`, `\ud83d\u0041`}, {`\ud83d\ude00`, `\ud83d\n`},
+		{`\ud83d`, `\ud83`}, {`\ud83d`, `\uD83G`}, {`\ud83d\ude00`, "\\u\x10000"}, {`\n`, `\x`}, {`\n`, "\n"}, {`\n`, "\x00"}, {`\n`, "\xff"}, {`\n`, "\xed\xa0\x80"},
+		{`1.0`, `1.0\ud83d`}, {`1.0`, "1.0\xff"}, {`1.0`, "1.0\n"}, {`"1.0"`, `"1.0" "1.0"`}, {`"1.0"`, ``}, {`"1.0"`, `1.0.0`},
+		{`[["a","a"]]`, `[["a" "a"]]`}, {`[["a","a"]]`, `[["a","a"],]`}, {`[["a","a"]]`, `[["a","a",]]`}, {`[["a","a"]]`, `[["a","a"]`},
+		{`}}`, `}`}, {`}}`, `}}}`}, {`}}`, `}} x`}, {`{"version"`, `{,"version"`}, {`{"version"`, "\xef\xbb\xbf{\"version\""},
+	} {
+		file := strings.Replace(good, c[0], c[1], 1)
+		for name, r := range map[string]io.Reader{"": strings.NewReader(file), " a byte at a time": iotest.OneByteReader(strings.NewReader(file))} {
+			if _, err := tokenize.Parse(r); !errors.Is(err, tokenize.ErrMalformed) {
+				t.Errorf("%q for %q%s: got %v", c[1], c[0], name, err)
+			}
+		}
+	}
+}
+
+// A file is read through a buffer: what it splits, wherever it splits it, is whole.
+func TestParseAcrossTheBuffer(t *testing.T) {
+	tiny := readTiny(t)
+	want := encode(t, loadTiny(t), "the wall", true)
+	for _, n := range []int{0, 1, tokenize.StreamBuffer - 1, tokenize.StreamBuffer, tokenize.StreamBuffer + 1} {
+		file := append(bytes.Repeat([]byte(" "), n), tiny...)
+		if got := encode(t, parse(t, file), "the wall", true); !slices.Equal(got, want) {
+			t.Errorf("after %d spaces: got %v", n, got)
+		}
+	}
+	bpe, err := tokenize.Parse(iotest.OneByteReader(bytes.NewReader(tiny)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := encode(t, bpe, "the wall", true); !slices.Equal(got, want) {
+		t.Errorf("a byte at a time: got %v", got)
+	}
+}
+
+// A file says the same whatever the order of its fields, and however it writes
+// its strings.
+func TestParseForms(t *testing.T) {
+	type field struct {
+		name  string
+		value json.RawMessage
+	}
+	write := func(fields ...field) json.RawMessage {
+		var b []string
+		for _, f := range fields {
+			b = append(b, asJSON(t, f.name)+":"+string(f.value))
+		}
+		return json.RawMessage("{" + strings.Join(b, ",") + "}")
+	}
+	file := fromJSON[map[string]json.RawMessage](t, readTiny(t))
+	model := fromJSON[map[string]json.RawMessage](t, file["model"])
+	want := encode(t, loadTiny(t), readProse(t), true)
+	for name, text := range map[string][]byte{
+		"vocab first": write(field{"model", write(field{"vocab", model["vocab"]}, field{"merges", model["merges"]})},
+			field{"pre_tokenizer", file["pre_tokenizer"]}, field{"added_tokens", file["added_tokens"]}),
+		"merges first": write(field{"added_tokens", file["added_tokens"]}, field{"pre_tokenizer", file["pre_tokenizer"]},
+			field{"model", write(field{"merges", model["merges"]}, field{"type", json.RawMessage(`"BPE"`)}, field{"vocab", model["vocab"]})}),
+		"escaped":                         escaped(readTiny(t)),
+		"padding of none":                 variant(t, dict{"padding": dict{"strategy": "BatchLongest", "pad_to_multiple_of": nil, "pad_id": 0}}, nil),
+		"dropout of none":                 bytes.Replace(readTiny(t), []byte(`"dropout":null`), []byte(`"dropout":0.0`), 1),
+		"another decoder":                 variant(t, dict{"decoder": dict{"type": "Sequence", "decoders": []any{dict{"type": "Fuse"}}}}, nil),
+		"an unk_token that no text needs": variant(t, nil, dict{"unk_token": "<none>"}),
+	} {
+		if got := encode(t, parse(t, text), readProse(t), false); !slices.Equal(got, want) {
+			t.Errorf("%s: got %v, want %v", name, clip(got), clip(want))
+		}
+	}
+}
+
+// escaped writes all but ASCII as escapes.
+func escaped(file []byte) []byte {
+	var b []byte
+	for _, r := range string(file) {
+		switch {
+		case r < 0x80:
+			b = append(b, byte(r))
+		case r < 0x10000:
+			b = fmt.Appendf(b, `\u%04X`, r)
+		default:
+			high, low := utf16.EncodeRune(r)
+			b = fmt.Appendf(b, `\u%04x\u%04x`, high, low)
+		}
+	}
+	return b
 }
 
 func asJSON(tb testing.TB, v any) string {
@@ -388,6 +464,40 @@ func TestParseMemory(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 		checkParseMemory(t, name, []byte(file))
+	}
+}
+
+// What size says is what the heap has, so that a budget of bytes can be kept.
+func TestSize(t *testing.T) {
+	check := func(name string, n int, open func() *tokenize.BPE) {
+		size := uint64(n * tokenize.Size(open()))
+		live := liveHeap(func() any {
+			all := make([]*tokenize.BPE, n)
+			for i := range all {
+				all[i] = open()
+			}
+			return all
+		})
+		t.Logf("%d of %s: size %d, on the heap %d", n, name, size, live)
+		if size > live+live/4 || live > size+size/4 {
+			t.Errorf("%d of %s: size %d, on the heap %d", n, name, size, live)
+		}
+	}
+	check("tiny", 100, func() *tokenize.BPE { return loadTiny(t) })
+	check("gpt2", 1, func() *tokenize.BPE { return loadOutside(t, "gpt2") })
+}
+
+// A file is never in memory at once: loading takes little more than what stays.
+func TestLoadingTakesLittleMemory(t *testing.T) {
+	path := testdata.Path(t, "the memory that loading 128,000 tokens takes", "tokens", "llama3")
+	peak := peakHeap(func() {
+		if _, err := tokenize.Load(path); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Logf("%d bytes at most", peak)
+	if peak > 40_000_000 {
+		t.Errorf("%d bytes at most", peak)
 	}
 }
 

@@ -1,14 +1,14 @@
 package tokenize
 
 import (
-	"context"
+	"bytes"
 	"math/bits"
 	"math/rand/v2"
 	"slices"
 )
 
-// A merge is stored in one word: 21 bits for each of the pair's ids, then its
-// rank plus one, so that zero is an empty slot.
+// A pair is stored in one word: 21 bits for each of its two, then its value plus
+// one, so that zero is an empty slot.
 const (
 	idBits   = 21
 	rankBits = 64 - 2*idBits
@@ -18,41 +18,38 @@ const (
 // noMerge is the rank of a pair that does not merge: after all others.
 const noMerge = ^uint32(0)
 
-// A mergeTable maps pairs of ids to their merges: a hash table with linear
-// probing, at most half full. It is read-only once made.
-type mergeTable struct {
-	slots  []uint64 // length a power of two
-	seed   uint64   // random, so that no file can choose where its pairs fall
-	result []uint32 // by rank: the id that the pair becomes
+// A pairTable maps pairs of numbers of idBits to values of rankBits: a hash table
+// with linear probing, at most three quarters full. It is read-only once made.
+type pairTable struct {
+	slots []uint64 // length a power of two
+	seed  uint64   // random, so that no file can choose where its pairs fall
 }
 
-func newMergeTable(n int) *mergeTable {
-	size := 1 << bits.Len(uint(2*n))
-	return &mergeTable{slots: make([]uint64, size), seed: rand.Uint64(), result: make([]uint32, 0, n)}
+func newPairTable(n int) pairTable {
+	return pairTable{slots: make([]uint64, 1<<bits.Len(uint(n+n/3))), seed: rand.Uint64()}
 }
 
 func pairKey(a, b uint32) uint64 { return uint64(a)<<idBits | uint64(b) }
 
 // slot returns the slot where the search for key begins.
-func (t *mergeTable) slot(key uint64) uint64 {
+func (t *pairTable) slot(key uint64) uint64 {
 	hi, lo := bits.Mul64(key^t.seed, 0x9e3779b97f4a7c15)
 	return hi ^ lo
 }
 
-// add gives the pair the next rank. Of two merges of one pair the last counts.
-func (t *mergeTable) add(a, b, result uint32) {
+// set gives the pair a value; the last one counts.
+func (t *pairTable) set(a, b, value uint32) {
 	key := pairKey(a, b)
 	mask := uint64(len(t.slots) - 1)
 	h := t.slot(key)
 	for t.slots[h&mask] != 0 && t.slots[h&mask]>>rankBits != key {
 		h++
 	}
-	t.result = append(t.result, result)
-	t.slots[h&mask] = key<<rankBits | uint64(len(t.result))
+	t.slots[h&mask] = key<<rankBits | uint64(value+1)
 }
 
-// rank returns the rank of the pair's merge, noMerge for none.
-func (t *mergeTable) rank(a, b uint32) uint32 {
+// value returns the pair's value, noMerge for none.
+func (t *pairTable) value(a, b uint32) uint32 {
 	key := pairKey(a, b)
 	mask := uint64(len(t.slots) - 1)
 	for h := t.slot(key); ; h++ {
@@ -63,11 +60,164 @@ func (t *mergeTable) rank(a, b uint32) uint32 {
 	}
 }
 
+// A mergeTable maps pairs of ids to the ranks of their merges.
+type mergeTable struct {
+	ranks  pairTable
+	result []uint32 // by rank: the id that the pair becomes
+}
+
+// newMergeTable returns a table for n pairs of as many ranks.
+func newMergeTable(n int) *mergeTable {
+	return &mergeTable{ranks: newPairTable(n), result: make([]uint32, 0, n)}
+}
+
+// add gives the pair the next rank. Of two merges of one pair the last counts.
+func (t *mergeTable) add(a, b, result uint32) {
+	t.ranks.set(a, b, uint32(len(t.result)))
+	t.result = append(t.result, result)
+}
+
+// rank returns the rank of the pair's merge, noMerge for none.
+func (t *mergeTable) rank(a, b uint32) uint32 { return t.ranks.value(a, b) }
+
+func (t *mergeTable) size() int { return 8*cap(t.ranks.slots) + 4*cap(t.result) }
+
+// A mergeList has the merges of a file, by rank, as pairs of tokens' texts.
+type mergeList struct {
+	text    []byte
+	lengths []uint16 // of the two texts of each merge
+}
+
+func (l *mergeList) len() int { return len(l.lengths) / 2 }
+
+// each calls f with the two texts of each merge.
+func (l *mergeList) each(f func(i int, a, b []byte) error) error {
+	from := 0
+	for i := range l.len() {
+		mid := from + int(l.lengths[2*i])
+		to := mid + int(l.lengths[2*i+1])
+		if err := f(i, l.text[from:mid], l.text[mid:to]); err != nil {
+			return err
+		}
+		from = to
+	}
+	return nil
+}
+
+// resolve makes the table.
+func (l *mergeList) resolve(v *vocab) (*mergeTable, error) {
+	t := newMergeTable(l.len())
+	var joined []byte
+	err := l.each(func(i int, a, b []byte) error {
+		joined = append(append(joined[:0], a...), b...)
+		left, ok1 := v.id(a)
+		right, ok2 := v.id(b)
+		result, ok3 := v.id(joined)
+		if !ok1 || !ok2 || !ok3 {
+			return malformed("merges: %d, %.60q and %.60q: they or what they make are not in the vocabulary", i, a, b)
+		}
+		t.add(left, right, result)
+		return nil
+	})
+	return t, err
+}
+
+// haveBytes reports whether a merge has a token that a byte falls back to.
+func (l *mergeList) haveBytes() bool {
+	isByte := func(s []byte) bool { return len(s) == len("<0x00>") && bytes.HasPrefix(s, []byte("<0x")) }
+	found := false
+	_ = l.each(func(_ int, a, b []byte) error {
+		found = found || isByte(a) || isByte(b)
+		return nil
+	})
+	return found
+}
+
+// readMerges reads the merges, which come in two forms: "a b" and ["a", "b"].
+func readMerges(s *stream) (*mergeList, error) {
+	if s.peek() != '[' {
+		return nil, malformed("model: field \"merges\" is not an array")
+	}
+	l := new(mergeList)
+	form := byte(0) // the first byte of each merge
+	err := s.elements(func() error {
+		if form == 0 {
+			form = s.peek()
+		}
+		if s.peek() != form {
+			return malformed("merges: %d is not in the form of those before it", l.len())
+		}
+		if l.len() == maxMerges {
+			return malformed("merges: more than %d", maxMerges)
+		}
+		switch form {
+		case '"':
+			return l.readLine(s)
+		case '[':
+			return l.readPair(s)
+		}
+		return l.notAPair()
+	})
+	return l, err
+}
+
+func (l *mergeList) notAPair() error { return malformed("merges: %d is not a pair of tokens", l.len()) }
+
+// readLine reads "a b". It passes over the version line that merges.txt begins
+// with and that old files still have.
+func (l *mergeList) readLine(s *stream) (err error) {
+	from := len(l.text)
+	if l.text, err = s.text(l.text, 2*maxToken+1); err != nil {
+		return err
+	}
+	line := l.text[from:]
+	if bytes.HasPrefix(line, []byte("#version")) {
+		l.text = l.text[:from]
+		return nil
+	}
+	space := bytes.IndexByte(line, ' ')
+	if space < 0 || bytes.IndexByte(line[space+1:], ' ') >= 0 {
+		return l.notAPair()
+	}
+	l.text = slices.Delete(l.text, from+space, from+space+1)
+	return l.close(space, len(line)-space-1)
+}
+
+// readPair reads ["a", "b"].
+func (l *mergeList) readPair(s *stream) error {
+	n := 0
+	var lengths [2]int
+	err := s.elements(func() (err error) {
+		if n == 2 || s.peek() != '"' {
+			return l.notAPair()
+		}
+		from := len(l.text)
+		l.text, err = s.text(l.text, maxToken)
+		lengths[n] = len(l.text) - from
+		n++
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return l.close(lengths[0], lengths[1])
+}
+
+// close makes a merge of what was appended to l.text.
+func (l *mergeList) close(a, b int) error {
+	if a == 0 || b == 0 || a > maxToken || b > maxToken {
+		return l.notAPair()
+	}
+	l.lengths = append(l.lengths, uint16(a), uint16(b))
+	return nil
+}
+
 // longPiece is the number of bytes from which the lists beat the loop.
 const longPiece = 64
 
 // A mergeScratch is the memory that pieces are merged in.
 type mergeScratch struct {
+	call
 	ids   []uint32
 	ranks []uint32
 	lists pairLists
@@ -82,11 +232,11 @@ func (w *mergeScratch) bytes() int {
 // It applies merges to w.ids, the ids of a piece's bytes, the lowest rank
 // first and of equal ranks the leftmost, until none applies. The ids that are
 // left are returned; they stay w's.
-func (t *mergeTable) merge(ctx context.Context, w *mergeScratch) ([]uint32, error) {
+func (t *mergeTable) merge(w *mergeScratch) ([]uint32, error) {
 	if len(w.ids) < longPiece {
 		return t.mergeShort(w), nil
 	}
-	return t.mergeLong(ctx, w)
+	return t.mergeLong(w)
 }
 
 // mergeShort looks for the lowest rank anew each time: quadratic, and the
@@ -127,14 +277,17 @@ func (t *mergeTable) mergeShort(w *mergeScratch) []uint32 {
 // When it is taken no pair of a lower rank is left. So all that is merged before
 // the batch is done holds a result of the batch, and is longer than the two
 // tokens that its rank stands for: it cannot be one of them.
-func (t *mergeTable) mergeLong(ctx context.Context, w *mergeScratch) ([]uint32, error) {
+func (t *mergeTable) mergeLong(w *mergeScratch) ([]uint32, error) {
 	l := &w.lists
-	l.reset(t, w.ids)
-	for turns := 1; l.step(t); turns++ {
-		if turns%checkEvery == 0 && ctx.Err() != nil {
-			w.lists = pairLists{} // they are not empty, as reset wants them
-			return nil, ctx.Err()
+	err := l.reset(&w.call, t, w.ids)
+	for turns := 1; err == nil && l.step(t); turns++ {
+		if turns%checkEvery == 0 {
+			err = w.rest()
 		}
+	}
+	if err != nil {
+		w.lists = pairLists{} // they are not empty, as reset wants them
+		return nil, err
 	}
 	left := w.ids[:0]
 	for i := int32(0); int(i) < len(l.symbols); i = l.symbols[i].next {
@@ -172,17 +325,26 @@ type batch struct {
 }
 
 // reset makes the lists of a piece. All lists are empty before.
-func (l *pairLists) reset(t *mergeTable, ids []uint32) {
+func (l *pairLists) reset(c *call, t *mergeTable, ids []uint32) error {
 	if len(l.heads) < len(t.result) {
 		l.heads = make([]int32, len(t.result))
 	}
-	l.symbols = slices.Grow(l.symbols[:0], len(ids))
+	if cap(l.symbols) < len(ids) {
+		l.symbols = make([]symbol, 0, len(ids)) // slices.Grow would write all of it first
+	}
+	l.symbols = l.symbols[:0]
 	for i, id := range ids {
+		if i%checkEvery == checkEvery-1 {
+			if err := c.rest(); err != nil {
+				return err
+			}
+		}
 		l.symbols = append(l.symbols, symbol{id: id, rank: noMerge, prev: int32(i) - 1, next: int32(i) + 1})
+		if i > 0 {
+			l.add(t, int32(i)-1)
+		}
 	}
-	for i := range len(ids) - 1 {
-		l.add(t, int32(i))
-	}
+	return nil
 }
 
 // step merges a pair or takes a list; false if nothing is left to do.

@@ -1,295 +1,430 @@
 package tokenize
 
 import (
-	"bytes"
-	"context"
+	"fmt"
 	"slices"
+	"unicode/utf8"
 )
 
-// A model turns a piece into ids (tokenizers 0.23.2, models/bpe/model.rs).
+// A model turns a piece into ids (tokenizers 0.23.2, models/bpe/model.rs). Its
+// symbols, which are merged, are the bytes of a piece or its characters.
 type model struct {
-	bytes   [256]uint32       // the id of each byte
-	words   map[string]uint32 // the pieces that are one token without merging
-	longest int               // bytes of the longest of words
+	words *vocab   // the tokens that a piece can be, by what stands in the piece
+	alone []uint64 // a bit for each of words: a piece that is the token comes to it alone
+	// uncut says that a piece is sought in words before it is cut by joints, and
+	// found there whatever merging makes of it.
+	uncut  bool
+	joints *joints // nil: no piece is cut
+
+	symbols symbolTable
 	merges  *mergeTable
+	cached  bool // pieces of several tokens are kept in a call's memory
+}
+
+func (t *model) size() int {
+	n := t.words.size() + 8*cap(t.alone) + t.symbols.size() + t.merges.size()
+	if t.joints != nil {
+		n += t.joints.size()
+	}
+	return n
 }
 
 // encode appends the ids of piece, which is not empty.
 func (t *model) encode(w *scratch, dst []uint32, piece []byte) ([]uint32, error) {
-	if len(piece) <= t.longest {
-		if id, ok := t.words[string(piece)]; ok {
+	if t.joints == nil {
+		return t.encodePart(w, dst, piece)
+	}
+	if t.uncut {
+		if id, ok := t.words.id(piece); ok {
 			return append(dst, id), nil
 		}
 	}
-	ids, err := t.mergePiece(w.ctx, &w.merge, piece)
-	return append(dst, ids...), err
+	var err error
+	for len(piece) > 0 {
+		n := t.joints.cut(piece)
+		if err = w.spend(n); err != nil {
+			return nil, err
+		}
+		if dst, err = t.encodePart(w, dst, piece[:n]); err != nil {
+			return nil, err
+		}
+		piece = piece[n:]
+	}
+	return dst, nil
 }
 
-func (t *model) mergePiece(ctx context.Context, w *mergeScratch, piece []byte) ([]uint32, error) {
-	w.ids = slices.Grow(w.ids[:0], len(piece))
-	for _, b := range piece {
-		w.ids = append(w.ids, t.bytes[b])
-	}
-	return t.merges.merge(ctx, w)
+// parts reports whether any piece with l right before r comes to the ids of what
+// ends with l and then those of what begins with r.
+func (t *model) parts(l, r rune) bool {
+	return t.joints != nil && !t.uncut && !t.joints.join(l, r)
 }
 
-// parseModel reads the model section (tokenizers 0.23.2,
-// models/bpe/serialization.rs), and returns the vocabulary as the file writes it.
-func parseModel(raw []byte) (t *model, vocab map[string]uint32, err error) {
-	t = new(model)
-	o, err := parseObject("model", raw)
-	if err != nil {
-		return nil, nil, err
-	}
-	ignoreMerges, err := parseModelSettings(o)
-	if err != nil {
-		return nil, nil, err
-	}
-	vocab, err = parseVocab(o)
-	if err != nil {
-		return nil, nil, err
-	}
-	if t.merges, err = parseMerges(o, vocab); err != nil {
-		return nil, nil, err
-	}
-	tokens := bytesOf(vocab)
-	for b := range 256 {
-		id, ok := tokens[string([]byte{byte(b)})]
-		if !ok {
-			// An unknown token, or nothing at all, would stand for it.
-			return nil, nil, unsupported("a vocabulary without the byte %#02x", b)
+// encodePart appends the ids of a part that is not cut further.
+func (t *model) encodePart(w *scratch, dst []uint32, part []byte) ([]uint32, error) {
+	short := len(part) <= max(t.words.longest, cachedBytes)
+	var hash uint64
+	if short {
+		hash = t.words.hash(part)
+		if i := t.words.find(hash, part); i >= 0 && t.isAlone(i) {
+			return append(dst, t.words.ids[i]), nil
 		}
-		t.bytes[b] = id
-	}
-	if !ignoreMerges {
-		t.dropUnmerged(tokens)
-	}
-	t.words = tokens
-	for word := range tokens {
-		t.longest = max(t.longest, len(word))
-	}
-	return t, vocab, nil
-}
-
-// parseModelSettings checks all fields but vocab and merges. unk_token and the
-// two settings about it would stand for bytes that the vocabulary lacks; none may
-// be lacking.
-func parseModelSettings(o object) (ignoreMerges bool, err error) {
-	// Old files have no type: the fields tell.
-	if _, ok := o.values["type"]; ok {
-		kind, err := o.text("type")
-		if err != nil {
-			return false, err
-		}
-		if kind != "BPE" {
-			return false, unsupported("model %.60q", kind)
+		if ids := w.words.find(hash, part); ids != nil {
+			return append(dst, ids...), nil
 		}
 	}
-	if err := o.only("type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
-		"fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"); err != nil {
-		return false, err
-	}
-	if !o.absent("dropout") {
-		return false, unsupported("model dropout")
-	}
-	if !o.absent("unk_token") {
-		if _, err := o.text("unk_token"); err != nil {
-			return false, err
-		}
-	}
-	for _, name := range []string{"continuing_subword_prefix", "end_of_word_suffix"} {
-		if o.absent(name) {
-			continue
-		}
-		affix, err := o.text(name)
-		if err != nil {
-			return false, err
-		}
-		if affix != "" {
-			return false, unsupported("model %s %.60q", name, affix)
-		}
-	}
-	for _, name := range []string{"fuse_unk", "byte_fallback"} {
-		if o.absent(name) {
-			continue
-		}
-		on, err := o.flag(name)
-		if err != nil {
-			return false, err
-		}
-		if on {
-			return false, unsupported("model %s", name)
-		}
-	}
-	if o.absent("ignore_merges") {
-		return false, nil
-	}
-	return o.flag("ignore_merges")
-}
-
-func parseVocab(o object) (map[string]uint32, error) {
-	raw := o.values["vocab"]
-	if len(raw) == 0 || raw[0] != '{' {
-		return nil, malformed("model: field \"vocab\" is not an object")
-	}
-	vocab := map[string]uint32{}
-	taken := make([]uint64, maxVocab/64) // a bit for each id
-	err := eachMember(raw, func(key, value []byte) error {
-		token := unquote(key)
-		if len(token) > maxToken {
-			return malformed("vocab: a token has %d bytes, more than %d", len(token), maxToken)
-		}
-		id, ok := parseID(value, maxVocab)
-		if !ok {
-			return malformed("vocab: token %.60q has an id that is not an integer below %d", token, maxVocab)
-		}
-		if taken[id/64]>>(id%64)&1 != 0 {
-			return malformed("vocab: token %.60q has id %d, which another has", token, id)
-		}
-		taken[id/64] |= 1 << (id % 64)
-		if _, ok := vocab[string(token)]; ok {
-			return malformed("vocab: token %.60q is there twice", token)
-		}
-		vocab[string(token)] = id
-		return nil
-	})
-	return vocab, err
-}
-
-// parseMerges reads the merges, which come in two forms: "a b" and ["a", "b"].
-func parseMerges(o object, vocab map[string]uint32) (*mergeTable, error) {
-	raw := o.values["merges"]
-	if len(raw) == 0 || raw[0] != '[' {
-		return nil, malformed("model: field \"merges\" is not an array")
-	}
-	var pairs [][2]uint32
-	var results []uint32
-	var joined []byte
-	form := raw[afterSpace(raw, 1)] // the first byte of the first merge
-	err := eachElement(raw, func(item []byte) error {
-		if item[0] != form {
-			return malformed("merges: %d is not in the form of those before it", len(results))
-		}
-		if len(results) == maxMerges {
-			return malformed("merges: more than %d", maxMerges)
-		}
-		a, b, ok := parseMerge(item)
-		if !ok {
-			return malformed("merges: %d is not a pair of tokens", len(results))
-		}
-		if a == nil {
-			return nil
-		}
-		joined = append(append(joined[:0], a...), b...)
-		left, ok1 := vocab[string(a)]
-		right, ok2 := vocab[string(b)]
-		result, ok3 := vocab[string(joined)]
-		if !ok1 || !ok2 || !ok3 {
-			return malformed("merges: %d, %.60q and %.60q: they or what they make are not in the vocabulary", len(results), a, b)
-		}
-		pairs = append(pairs, [2]uint32{left, right})
-		results = append(results, result)
-		return nil
-	})
+	ids, err := t.mergePart(&w.merge, part)
 	if err != nil {
 		return nil, err
 	}
-	t := newMergeTable(len(pairs))
-	for i, p := range pairs {
-		t.add(p[0], p[1], results[i])
+	if short && t.cached {
+		w.words.put(hash, part, ids)
 	}
+	return append(dst, ids...), nil
+}
+
+func (t *model) isAlone(i int) bool { return t.alone[i/64]>>(i%64)&1 != 0 }
+
+// mergePart returns the ids of a part, in memory of w.
+func (t *model) mergePart(w *mergeScratch, part []byte) ([]uint32, error) {
+	w.ids = t.symbols.append(w.ids[:0], part)
+	return t.merges.merge(w)
+}
+
+// A symbolTable has what the symbols of a piece are before any merge.
+type symbolTable struct {
+	bytes   *[256]uint32 // ids of bytes; nil if the symbols are characters
+	written [256]rune    // what a byte-level file writes bytes with
+	runes   runeTable    // ids of characters
+	missing bool         // some byte or character has no id of its own
+
+	// What has no id becomes fallback's ids of its bytes, if all have one; else it
+	// is unknown, or left out if that is noID.
+	fallback *[256]uint32
+	unknown  uint32
+	fuse     bool // unknown ones in a row become one
+}
+
+// noID stands for a token that is not there.
+const noID = ^uint32(0)
+
+func (t *symbolTable) size() int { return 3*4*256 + t.runes.size() }
+
+// append appends the symbols of a piece.
+func (t *symbolTable) append(dst []uint32, piece []byte) []uint32 {
+	if t.bytes == nil || t.missing {
+		return t.appendAny(dst, piece)
+	}
+	dst = slices.Grow(dst, len(piece))
+	for _, b := range piece {
+		dst = append(dst, t.bytes[b])
+	}
+	return dst
+}
+
+// appendAny does what merge_word does in tokenizers 0.23.2, models/bpe/model.rs.
+// There an unknown token waits for the next symbol that has an id or is unknown,
+// too: those that fall back go before it.
+func (t *symbolTable) appendAny(dst []uint32, piece []byte) []uint32 {
+	waiting := false
+	for i := 0; i < len(piece); {
+		id, n := t.symbol(piece[i:])
+		char := piece[i : i+n]
+		i += n
+		if id != noID {
+			if waiting {
+				dst = append(dst, t.unknown)
+				waiting = false
+			}
+			dst = append(dst, id)
+			continue
+		}
+		var fell bool
+		if dst, fell = t.fallBack(dst, char); fell || t.unknown == noID {
+			continue
+		}
+		if waiting && !t.fuse {
+			dst = append(dst, t.unknown)
+		}
+		waiting = true
+	}
+	if waiting {
+		dst = append(dst, t.unknown)
+	}
+	return dst
+}
+
+// symbol returns the id of the symbol that s begins with, noID for none, and its
+// length.
+func (t *symbolTable) symbol(s []byte) (id uint32, n int) {
+	if t.bytes != nil {
+		return t.bytes[s[0]], 1
+	}
+	r, n := runeAt(s, 0)
+	return t.runes.id(r), n
+}
+
+// fallBack appends the ids of the bytes of char, if all have one. Of a byte they
+// are those of the character that byte-level files write it with.
+func (t *symbolTable) fallBack(dst []uint32, char []byte) ([]uint32, bool) {
+	if t.fallback == nil {
+		return dst, false
+	}
+	var written [utf8.UTFMax]byte
+	if t.bytes != nil {
+		char = utf8.AppendRune(written[:0], t.written[char[0]])
+	}
+	for _, b := range char {
+		if t.fallback[b] == noID {
+			return dst, false
+		}
+	}
+	for _, b := range char {
+		dst = append(dst, t.fallback[b])
+	}
+	return dst, true
+}
+
+// A runeTable maps characters to ids.
+type runeTable struct {
+	block  []uint16 // by the upper bits of a character: its block of ids, plus one; 0 for none
+	blocks [][runeBlock]uint32
+}
+
+const runeBlock = 64
+
+func (t *runeTable) size() int { return 2*cap(t.block) + 4*runeBlock*cap(t.blocks) }
+
+func (t *runeTable) set(r rune, id uint32) {
+	if t.block == nil {
+		t.block = make([]uint16, utf8.MaxRune/runeBlock+1)
+	}
+	b := &t.block[r/runeBlock]
+	if *b == 0 {
+		var none [runeBlock]uint32
+		for i := range none {
+			none[i] = noID
+		}
+		t.blocks = append(t.blocks, none)
+		*b = uint16(len(t.blocks))
+	}
+	t.blocks[*b-1][r%runeBlock] = id
+}
+
+func (t *runeTable) id(r rune) uint32 {
+	if t.block == nil || t.block[r/runeBlock] == 0 {
+		return noID
+	}
+	return t.blocks[t.block[r/runeBlock]-1][r%runeBlock]
+}
+
+// A modelFile is a model section as it was read.
+type modelFile struct {
+	object        // its fields but these two
+	vocab  *vocab // as the file writes it
+	merges *mergeList
+}
+
+// newModel makes the model of a file whose pre-tokenizer is byte-level, or not.
+func newModel(f *modelFile, byteLevel bool) (*model, error) {
+	s, err := f.settings()
+	if err != nil {
+		return nil, err
+	}
+	t := &model{uncut: s.ignoreMerges, cached: true}
+	if t.merges, err = f.merges.resolve(f.vocab); err != nil {
+		return nil, err
+	}
+	t.words = f.vocab
+	if byteLevel {
+		t.words = byteWords(f.vocab)
+	}
+	t.symbols = newSymbolTable(f.vocab, s, byteLevel)
+	if err := t.symbols.checkUnknown(s); err != nil {
+		return nil, err
+	}
+	if !byteLevel && t.symbols.knowsAll() && !f.merges.haveBytes() {
+		t.joints = newJoints(f.merges)
+	}
+	t.findAlone()
 	return t, nil
 }
 
-// parseMerge returns the two tokens of a merge; neither is empty. It returns nil
-// for the version line that merges.txt begins with and that old files still have.
-func parseMerge(item []byte) (a, b []byte, ok bool) {
-	switch item[0] {
-	case '"':
-		line := unquote(item)
-		if bytes.HasPrefix(line, []byte("#version")) {
-			return nil, nil, true
-		}
-		a, b, _ = bytes.Cut(line, []byte(" "))
-		return a, b, len(a) > 0 && len(b) > 0 && bytes.IndexByte(b, ' ') < 0
-	case '[':
-		n := 0
-		for i := afterSpace(item, 1); item[i] != ']'; n++ {
-			if item[i] != '"' || n == 2 {
-				return nil, nil, false
-			}
-			end := valueEnd(item, i)
-			a, b = b, unquote(item[i:end])
-			i = nextItem(item, end)
-		}
-		return a, b, n == 2 && len(a) > 0 && len(b) > 0
-	}
-	return nil, nil, false
+// modelSettings are the fields of a model but its vocabulary and merges.
+type modelSettings struct {
+	unknown                             string
+	hasUnknown                          bool
+	fuseUnknown, fallBack, ignoreMerges bool
 }
 
-// bytesOf returns the vocabulary by the bytes that its tokens stand for. A token
-// with a character that stands for no byte is left out: no text can give it.
-func bytesOf(vocab map[string]uint32) map[string]uint32 {
-	alphabet := byteAlphabet()
-	type span struct {
-		from, to int
-		id       uint32
+// settings checks all fields but vocab and merges.
+func (f *modelFile) settings() (s modelSettings, err error) {
+	if err := f.only("type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
+		"fuse_unk", "byte_fallback", "ignore_merges"); err != nil {
+		return s, err
 	}
-	spans := make([]span, 0, len(vocab))
-	var text []byte
-	for token, id := range vocab {
-		from := len(text)
-		decodes := true
-		for _, r := range token {
-			if int(r) >= len(alphabet) || alphabet[r] < 0 {
-				decodes = false
-				break
-			}
-			text = append(text, byte(alphabet[r]))
-		}
-		if !decodes {
-			text = text[:from]
+	if !f.absent("dropout") && string(f.values["dropout"]) != "0.0" {
+		return s, unsupported("model dropout")
+	}
+	for _, name := range []string{"continuing_subword_prefix", "end_of_word_suffix"} {
+		if f.absent(name) {
 			continue
 		}
-		spans = append(spans, span{from, len(text), id})
+		affix, err := f.text(name)
+		if err != nil {
+			return s, err
+		}
+		if affix != "" {
+			return s, unsupported("model %s %.60q", name, affix)
+		}
 	}
-	// One string for all: a hundred thousand small ones would cost twice the memory.
-	all := string(text)
-	tokens := make(map[string]uint32, len(spans))
-	for _, s := range spans {
-		tokens[all[s.from:s.to]] = s.id
+	if s.hasUnknown = !f.absent("unk_token"); s.hasUnknown {
+		if s.unknown, err = f.text("unk_token"); err != nil {
+			return s, err
+		}
 	}
-	return tokens
+	for _, field := range []struct {
+		name string
+		flag *bool
+	}{{"fuse_unk", &s.fuseUnknown}, {"byte_fallback", &s.fallBack}, {"ignore_merges", &s.ignoreMerges}} {
+		if f.absent(field.name) {
+			continue
+		}
+		if *field.flag, err = f.flag(field.name); err != nil {
+			return s, err
+		}
+	}
+	return s, nil
+}
+
+func newSymbolTable(v *vocab, s modelSettings, byteLevel bool) symbolTable {
+	id := func(text string) uint32 {
+		if id, ok := v.id([]byte(text)); ok {
+			return id
+		}
+		return noID
+	}
+	t := symbolTable{unknown: noID, fuse: s.fuseUnknown, missing: true}
+	if s.hasUnknown {
+		t.unknown = id(s.unknown)
+	}
+	if s.fallBack {
+		t.fallback = new([256]uint32)
+		for b := range t.fallback {
+			t.fallback[b] = id(fmt.Sprintf("<0x%02X>", b))
+		}
+	}
+	if byteLevel {
+		t.bytes, t.written = new([256]uint32), byteCharacters()
+		t.missing = false
+		for b, r := range t.written {
+			t.bytes[b] = id(string(r))
+			t.missing = t.missing || t.bytes[b] == noID && inUTF8(byte(b))
+		}
+		return t
+	}
+	for i, id := range v.ids {
+		text := v.at(i)
+		if r, n := utf8.DecodeRune(text); n > 0 && n == len(text) {
+			t.runes.set(r, id)
+		}
+	}
+	return t
+}
+
+// inUTF8 reports whether a byte can be in UTF-8.
+func inUTF8(b byte) bool { return b != 0xc0 && b != 0xc1 && b < 0xf5 }
+
+// knowsAll reports whether no character is unknown: each byte of UTF-8 is one to
+// fall back to, or a character that has an id.
+func (t *symbolTable) knowsAll() bool {
+	if t.fallback == nil {
+		return false
+	}
+	for b, id := range t.fallback {
+		isCharacter := b < utf8.RuneSelf && t.runes.id(rune(b)) != noID
+		if id == noID && inUTF8(byte(b)) && !isCharacter {
+			return false
+		}
+	}
+	return true
+}
+
+// checkUnknown refuses an unk_token that is not in the vocabulary, if any text
+// could have need of it.
+func (t *symbolTable) checkUnknown(s modelSettings) error {
+	if s.hasUnknown && t.unknown == noID && t.missing && !t.knowsAll() {
+		return malformed("model: unk_token %.60q is not in the vocabulary", s.unknown)
+	}
+	return nil
+}
+
+// findAlone finds the words that a piece comes to alone: those that merging makes
+// of their own text, or all of them if merging has no say.
+func (t *model) findAlone() {
+	t.alone = make([]uint64, (t.words.len()+63)/64)
+	w := new(mergeScratch)
+	for i, id := range t.words.ids {
+		alone := t.uncut && t.joints == nil
+		if text := t.words.at(i); !alone && len(text) > 0 {
+			ids, err := t.mergePart(w, text)
+			alone = err == nil && len(ids) == 1 && ids[0] == id
+		}
+		if alone {
+			t.alone[i/64] |= 1 << (i % 64)
+		}
+	}
+}
+
+// byteWords returns the vocabulary by the bytes that its tokens stand for. A token
+// with a character that stands for no byte is left out: no text can give it.
+func byteWords(file *vocab) *vocab {
+	alphabet := byteAlphabet()
+	v := &vocab{
+		text: make([]byte, 0, len(file.text)),
+		ends: make([]uint32, 0, len(file.ends)),
+		ids:  make([]uint32, 0, len(file.ids)),
+	}
+next:
+	for i, id := range file.ids {
+		from := len(v.text)
+		for _, r := range string(file.at(i)) {
+			if int(r) >= len(alphabet) || alphabet[r] < 0 {
+				v.text = v.text[:from]
+				continue next
+			}
+			v.text = append(v.text, byte(alphabet[r]))
+		}
+		v.close(id)
+	}
+	v.index()
+	return v
+}
+
+// byteCharacters returns the character that byte-level files write each byte with.
+// Bytes that print in Latin-1 stand for themselves, the rest for the characters
+// from U+0100 on.
+func byteCharacters() (characters [256]rune) {
+	next := rune(0x100)
+	for b := range rune(256) {
+		if '!' <= b && b <= '~' || 0xa1 <= b && b <= 0xac || 0xae <= b {
+			characters[b] = b
+			continue
+		}
+		characters[b] = next
+		next++
+	}
+	return characters
 }
 
 // byteAlphabet returns, for each character that byte-level files write a byte
-// with, the byte; -1 for others. Bytes that print in Latin-1 stand for
-// themselves, the rest for the characters from U+0100 on.
+// with, the byte; -1 for others.
 func byteAlphabet() [0x144]int16 {
 	var alphabet [0x144]int16
 	for i := range alphabet {
 		alphabet[i] = -1
 	}
-	next := 0x100
-	for b := range 256 {
-		if '!' <= b && b <= '~' || 0xa1 <= b && b <= 0xac || 0xae <= b {
-			alphabet[b] = int16(b)
-			continue
-		}
-		alphabet[next] = int16(b)
-		next++
+	for b, r := range byteCharacters() {
+		alphabet[r] = int16(b)
 	}
 	return alphabet
-}
-
-// dropUnmerged deletes the tokens that merging does not make of their own bytes.
-// What is left can be looked up instead of merged.
-func (t *model) dropUnmerged(tokens map[string]uint32) {
-	w := new(mergeScratch)
-	for token, id := range tokens {
-		ids, err := t.mergePiece(context.Background(), w, []byte(token))
-		if err != nil || len(ids) != 1 || ids[0] != id {
-			delete(tokens, token)
-		}
-	}
 }

@@ -1,171 +1,342 @@
 package tokenize
 
-import "bytes"
+import (
+	"math/bits"
+	"unicode/utf8"
+)
 
 // A scanner finds the matches of a pattern. It returns the end of what begins at
 // s[i], and whether that is a match; if not, it is the text before the next match,
-// or before the end. i < len(s), s is valid UTF-8, and the end is past i.
+// or before the end. i < len(s), and the end is past i. It is called with 0 and
+// then with each end that it has returned.
 type scanner func(s []byte, i int) (end int, match bool)
 
-// The patterns are matched by exact text and scanned by hand: Go's regexp has no
-// lookahead, and an engine for it would cost more than the merging. Each scanner
-// is the pattern's first alternative that matches, with what its backtracking
-// comes to.
-const (
-	gpt2Pattern   = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
-	llama3Pattern = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+// A pattern is what cuts a text: its matches, and what lies between them.
+type pattern struct {
+	scan scanner
+
+	// spans says whether a match may have l right before r. It may say so of
+	// two that never meet in a match, but not the contrary.
+	spans func(l, r rune) bool
+
+	// total says that no text is outside the matches.
+	total bool
+}
+
+// gpt2Pattern is the one that ByteLevel has built in (tokenizers 0.23.2,
+// pre_tokenizers/byte_level.rs).
+const gpt2Pattern = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
+
+// Of the characters of the text, the components Digits and Punctuation match each
+// by itself (tokenizers 0.23.2, pre_tokenizers/digits.rs and punctuation.rs).
+var (
+	digits      = characters(isNumeric)
+	punctuation = characters(isPunctuation)
 )
 
-// scanGPT2 scans gpt2Pattern, which ByteLevel has built in
-// (tokenizers 0.23.2, pre_tokenizers/byte_level.rs).
-func scanGPT2(s []byte, i int) (int, bool) {
-	if s[i] == '\'' {
-		if n := contraction(s[i+1:], false); n > 0 {
-			return i + 1 + n, true
-		}
+func isNumeric(r rune) bool { return classOf(r)&numeric != 0 }
+
+func isPunctuation(r rune) bool {
+	if r < utf8.RuneSelf {
+		return classOf(r)&(punct|symbolic) != 0
 	}
-	c, _ := classAt(s, i)
-	if s[i] == ' ' && i+1 < len(s) {
-		if next, _ := classAt(s, i+1); next&space == 0 {
-			c = next
-			i++
-		}
-	}
-	switch {
-	case c&letter != 0:
-		return skip(s, i, letter), true
-	case c&number != 0:
-		return skip(s, i, number), true
-	case c&space == 0:
-		return skipOther(s, i, letter|number|space), true
-	}
-	return spaces(s, i), true
+	return classOf(r)&oldPunct != 0
 }
 
-// scanLlama3 scans llama3Pattern.
-func scanLlama3(s []byte, i int) (int, bool) {
-	if s[i] == '\'' {
-		if n := contraction(s[i+1:], true); n > 0 {
-			return i + 1 + n, true
+// mappedDigits is digits for a text that ByteLevel has already mapped to its
+// alphabet, but on the bytes themselves: of the characters that stand for bytes
+// ASCII's digits, ², ³, ¹, ¼, ½ and ¾ are numeric, each of which stands for the
+// byte of its own number.
+var mappedDigits = pattern{
+	scan: func(s []byte, i int) (int, bool) {
+		if isNumeric(rune(s[i])) {
+			return i + 1, true
 		}
-	}
-	c, n := classAt(s, i)
-	if c&letter != 0 {
-		return skip(s, i+n, letter), true
-	}
-	if c&number != 0 {
-		return threeNumbers(s, i+n), true
-	}
-	if i+n < len(s) && !isNewline(s[i]) {
-		next, width := classAt(s, i+n)
-		if next&letter != 0 {
-			return skip(s, i+n+width, letter), true
+		for i++; i < len(s) && !isNumeric(rune(s[i])); i++ {
 		}
-		if s[i] == ' ' && next&(space|number) == 0 {
-			return symbols(s, i+n+width), true
+		return i, false
+	},
+	spans: func(_, _ rune) bool { return false },
+}
+
+func characters(in func(rune) bool) pattern {
+	scan := func(s []byte, i int) (int, bool) {
+		r, n := utf8.DecodeRune(s[i:])
+		if in(r) {
+			return i + n, true
 		}
+		for i += n; i < len(s); i += n {
+			if r, n = utf8.DecodeRune(s[i:]); in(r) {
+				break
+			}
+		}
+		return i, false
 	}
-	if c&space == 0 {
-		return symbols(s, i+n), true
+	return pattern{scan: scan, spans: func(_, _ rune) bool { return false }}
+}
+
+// patternOf returns the pattern that a regular expression stands for, and false
+// if it has something that is not supported. It says what Oniguruma says, which
+// the official tokenizers 0.23.2 has (utils/onig.rs).
+func patternOf(regex string) (pattern, bool) {
+	p, ok := parseRegex(regex)
+	if !ok || !p.linear() {
+		return pattern{}, false
 	}
-	if end := lastNewline(s, i); end > i {
+	p.prepare()
+	scan, ok := knownScanners[regex]
+	if !ok {
+		scan = p.scan
+	}
+	return pattern{scan: scan, spans: p.spans(), total: p.total()}, true
+}
+
+// A program is a regular expression to scan with: its alternatives, of which the
+// first that matches counts.
+type program struct {
+	alternatives []alternative
+	starts       [256]uint32      // by first byte: a bit for each alternative that may begin with it
+	quick        [256]*quickMatch // by first byte: how the first of these matches most often, if so
+	skip         *runeSet         // if not nil: where nothing matches, nothing does in this set's run
+}
+
+const maxAlternatives = 32
+
+func (p *program) scan(s []byte, i int) (int, bool) {
+	if end := p.match(s, i); end > i {
 		return end, true
 	}
-	return spaces(s, i), true
-}
-
-func isNewline(b byte) bool { return b == '\n' || b == '\r' }
-
-// contraction returns the length of the s, t, re, ve, m, ll or d that s begins
-// with, 0 for none. With fold its case is ignored, as the (?i:) of a pattern
-// does: of all other code points only U+017F folds to one of these letters.
-func contraction(s []byte, fold bool) int {
-	if fold && bytes.HasPrefix(s, []byte("\u017f")) {
-		return len("\u017f")
-	}
-	switch lower(s, 0, fold) {
-	case 's', 't', 'm', 'd':
-		return 1
-	case 'r', 'v':
-		if lower(s, 1, fold) == 'e' {
-			return 2
+	for i < len(s) {
+		if p.skip != nil {
+			i = max(p.skip.run(s, i), i+1)
+		} else {
+			i++
 		}
-	case 'l':
-		if lower(s, 1, fold) == 'l' {
-			return 2
+		for i < len(s) && !utf8.RuneStart(s[i]) {
+			i++
 		}
-	}
-	return 0
-}
-
-// lower returns s[i], with fold in lower case if it is an ASCII letter; 0 past the end.
-func lower(s []byte, i int, fold bool) byte {
-	if i >= len(s) {
-		return 0
-	}
-	b := s[i]
-	if fold && 'A' <= b && b <= 'Z' {
-		b += 'a' - 'A'
-	}
-	return b
-}
-
-// threeNumbers ends \p{N}{1,3}, whose first number ends at i.
-func threeNumbers(s []byte, i int) int {
-	for range 2 {
-		if i == len(s) {
+		if i < len(s) && p.match(s, i) > i {
 			break
 		}
-		c, n := classAt(s, i)
-		if c&number == 0 {
-			break
-		}
-		i += n
 	}
-	return i
+	return i, false
 }
 
-// symbols ends [^\s\p{L}\p{N}]+[\r\n]*, whose first symbol ends at i.
-func symbols(s []byte, i int) int {
-	i = skipOther(s, i, letter|number|space)
-	for i < len(s) && isNewline(s[i]) {
+// A quickMatch is the match of a word, of which most of a text consists: perhaps
+// one character, a run, and what cannot fail after it.
+type quickMatch struct {
+	lead  bool      // the first byte is the character before it
+	begin [256]bool // ASCII that the run can begin with: none is of what may come before the run
+	run   *runeSet
+
+	tail   alternative
+	goesOn [256]bool // the bytes that tail can begin with
+}
+
+// match returns the end of the match at i, or none.
+func (p *program) match(s []byte, i int) int {
+	if q := p.quick[s[i]]; q != nil {
+		if end := q.match(s, i); end != none {
+			return end
+		}
+	}
+	for m := p.starts[s[i]]; m != 0; m &= m - 1 {
+		if end := p.alternatives[bits.TrailingZeros32(m)].match(s, i); end != none {
+			return end
+		}
+	}
+	return none
+}
+
+// match returns the end of a match at i; none if it is not as it is most often.
+func (q *quickMatch) match(s []byte, i int) int {
+	if q.lead {
 		i++
 	}
+	if i == len(s) || !q.begin[s[i]] {
+		return none
+	}
+	run := q.run
+	for i++; i < len(s) && run.bytes[s[i]] == yes; i++ {
+	}
+	if i < len(s) && run.bytes[s[i]] == ask {
+		i = run.run(s, i)
+	}
+	if i == len(s) || !q.goesOn[s[i]] {
+		return i
+	}
+	return q.tail.match(s, i)
+}
+
+const none = -1
+
+// An alternative is a sequence of items.
+type alternative []item
+
+// An item matches a part of the text.
+type item struct {
+	kind itemKind
+	set  *runeSet
+	// A run has from min to max code points of set, as many as there are; if what
+	// follows it then fails and gives is set, one less at a time.
+	min, max int
+	keeps    bool // a possessive quantifier: it gives nothing back
+	gives    bool
+	next     [256]bool    // with gives: the bytes that what follows can begin with
+	words    [][]*runeSet // of which the first that matches counts
+	begin    [4]uint64    // the bytes that words begin with
+	optional bool         // words may be missing
+	custom   *custom
+}
+
+type itemKind uint8
+
+const (
+	single   itemKind = iota // one of set
+	maybe                    // one of set, or nothing
+	some                     // one or more of set
+	anyOf                    // as many of set as there are
+	counted                  // from min to max of set
+	words                    // one of words
+	ahead                    // nothing, where one of set follows
+	notAhead                 // nothing, where none of set follows
+	lineEnd                  // nothing, before a newline or the end
+	byHand                   // what custom does
+)
+
+const unbounded = 1 << 30
+
+// match returns the end of the match at i, or none. Most often each item takes
+// what it can and nothing need be given back.
+func (a alternative) match(s []byte, i int) int {
+	start := i
+	gives := false
+	for k := range a {
+		t := &a[k]
+		end := t.match(s, i)
+		if end == none {
+			if gives {
+				return a.matchGiving(s, start)
+			}
+			return none
+		}
+		if t.gives && end > i && (t.kind != maybe || t.next[s[i]]) {
+			gives = true
+		}
+		i = end
+	}
 	return i
 }
 
-// lastNewline scans \s*[\r\n]+ at i: it ends after the last newline of the run
-// of white space, and at i if the run has none.
-func lastNewline(s []byte, i int) int {
-	end := i
-	for i < len(s) {
-		c, n := classAt(s, i)
-		if c&space == 0 {
-			break
-		}
-		i += n
-		if isNewline(s[i-n]) {
-			end = i
-		}
-	}
-	return end
-}
-
-// spaces scans \s+(?!\S)|\s+ at i: the run of white space less its last code
-// point, which goes to the word that follows; all of it if nothing follows or
-// if it is that one code point.
-func spaces(s []byte, i int) int {
-	start, last := i, i
-	for i < len(s) {
-		c, n := classAt(s, i)
-		if c&space == 0 {
-			break
-		}
-		last = i
-		i += n
-	}
-	if i == len(s) || last == start {
+// matchGiving returns the end of the match at i, or none: an item gives back what
+// the others fail after.
+func (a alternative) matchGiving(s []byte, i int) int {
+	if len(a) == 0 {
 		return i
 	}
-	return last
+	t := &a[0]
+	end := t.match(s, i)
+	if end == none {
+		return none
+	}
+	if !t.gives {
+		return a[1:].matchGiving(s, end)
+	}
+	least := i
+	for range t.min {
+		least += t.set.width(s, least)
+	}
+	for {
+		if end == len(s) || t.next[s[end]] {
+			if e := a[1:].matchGiving(s, end); e != none {
+				return e
+			}
+		}
+		if end == least {
+			return none
+		}
+		_, n := utf8.DecodeLastRune(s[:end])
+		end -= n
+	}
+}
+
+// match matches the item alone, which takes what it can.
+func (t *item) match(s []byte, i int) int {
+	switch t.kind {
+	case single:
+		if n := t.set.width(s, i); n > 0 {
+			return i + n
+		}
+		return none
+	case maybe:
+		return i + t.set.width(s, i)
+	case some:
+		if end := t.set.run(s, i); end > i {
+			return end
+		}
+		return none
+	case anyOf:
+		return t.set.run(s, i)
+	case counted:
+		return t.matchCounted(s, i)
+	case words:
+		return t.matchWords(s, i)
+	case ahead:
+		if t.set.width(s, i) == 0 {
+			return none
+		}
+	case notAhead:
+		if t.set.width(s, i) > 0 {
+			return none
+		}
+	case lineEnd:
+		if i < len(s) && s[i] != '\n' {
+			return none
+		}
+	case byHand:
+		return t.custom.match(s, i)
+	}
+	return i
+}
+
+func (t *item) matchCounted(s []byte, i int) int {
+	for n := range t.max {
+		w := t.set.width(s, i)
+		if w == 0 {
+			if n < t.min {
+				return none
+			}
+			break
+		}
+		i += w
+	}
+	return i
+}
+
+func (t *item) matchWords(s []byte, i int) int {
+	if i == len(s) || t.begin[s[i]>>6]>>(s[i]&63)&1 == 0 {
+		return t.unmatchedWords(i)
+	}
+	for _, word := range t.words {
+		end := i
+		for _, set := range word {
+			n := set.width(s, end)
+			if n == 0 {
+				end = none
+				break
+			}
+			end += n
+		}
+		if end != none {
+			return end
+		}
+	}
+	return t.unmatchedWords(i)
+}
+
+func (t *item) unmatchedWords(i int) int {
+	if t.optional {
+		return i
+	}
+	return none
 }

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"unicode"
 
@@ -12,79 +13,111 @@ import (
 	"github.com/kvindex/kvindex/tokenize"
 )
 
-var scanners = []struct {
-	name      string
-	scan      func(s []byte, i int) (int, bool)
-	reference pattern
-}{
-	{"gpt2", tokenize.ScanGPT2, gpt2Reference},
-	{"llama3", tokenize.ScanLlama3, llama3Reference},
-}
-
-// splitAll returns the pieces that a scanner cuts s into.
-func splitAll(tb testing.TB, scan func([]byte, int) (int, bool), s string) (pieces []string) {
+// patternSpans returns what a pattern cuts s into.
+func patternSpans(tb testing.TB, p tokenize.Pattern, s string) (spans []span) {
+	tb.Helper()
 	for i := 0; i < len(s); {
-		end, _ := scan([]byte(s), i)
+		end, match := p.Scan([]byte(s), i)
 		if end <= i || end > len(s) {
-			tb.Fatalf("%q: the piece at %d ends at %d", s, i, end)
+			tb.Fatalf("%q: what begins at %d ends at %d", s, i, end)
 		}
-		pieces = append(pieces, s[i:end])
+		if n := len(spans); !match && n > 0 && !spans[n-1].match {
+			tb.Fatalf("%q: nothing matches at %d, nor before", s, i)
+		}
+		spans = append(spans, span{s[i:end], match})
 		i = end
 	}
-	return pieces
+	return spans
 }
 
-func comparePieces(tb testing.TB, s string) {
+// compareSpans checks a pattern against its reference, and that it knows of all
+// that stands side by side in a match.
+func compareSpans(tb testing.TB, name string, got tokenize.Pattern, want pattern, s string) {
 	tb.Helper()
-	for _, sp := range scanners {
-		got, want := splitAll(tb, sp.scan, s), sp.reference.pieces(s)
-		if !slices.Equal(got, want) {
-			tb.Errorf("%s: %q\n got %q\nwant %q", sp.name, s, got, want)
-		}
+	spans := want.spans(s)
+	if is := patternSpans(tb, got, s); !slices.Equal(is, spans) {
+		tb.Errorf("%s: %q\n got %v\nwant %v", name, s, is, spans)
 	}
-}
-
-// One of each kind of code point that an alternative treats in its own way.
-var kinds = []rune("sSſrEvlLx1²'. \n\r\t\u00a0é日\u0301")
-
-func TestPiecesOfAllShortTexts(t *testing.T) {
-	n := 0
-	text := make([]rune, 4)
-	var fill func(i int)
-	fill = func(i int) {
-		if i == len(text) {
-			comparePieces(t, string(text))
-			n++
-			return
+	for _, x := range spans {
+		if !x.match {
+			if got.Total {
+				tb.Errorf("%s: %q of %q is no match", name, x.text, s)
+			}
+			continue
 		}
-		for _, r := range kinds {
-			text[i] = r
-			fill(i + 1)
-		}
-	}
-	fill(0)
-	t.Logf("%d texts of 4 code points", n)
-	if n < 100_000 {
-		t.Errorf("only %d texts", n)
-	}
-}
-
-func TestPiecesOfRandomTexts(t *testing.T) {
-	r := rand.New(rand.NewPCG(5, 6))
-	for range 20_000 {
-		text := make([]rune, 1+r.IntN(24))
-		for i := range text {
-			switch r.IntN(8) {
-			case 0:
-				text[i] = rune(r.IntN(0x20000))
-			case 1:
-				text[i] = rune(r.IntN(0x3000))
-			default:
-				text[i] = kinds[r.IntN(len(kinds))]
+		r := []rune(x.text)
+		for i := range len(r) - 1 {
+			if !got.Spans(r[i], r[i+1]) {
+				tb.Errorf("%s: %q matches, but cannot have %q before %q", name, x.text, r[i], r[i+1])
 			}
 		}
-		comparePieces(t, string(text))
 	}
+}
+
+// eachPattern runs f with each of patterns and with its reference.
+func eachPattern(tb testing.TB, f func(name string, got tokenize.Pattern, want pattern)) {
+	tb.Helper()
+	for _, p := range patterns {
+		got, ok := tokenize.PatternOf(p.regex)
+		if !ok {
+			tb.Errorf("%s is not supported: %s", p.name, p.regex)
+			continue
+		}
+		if got.Total != p.total {
+			tb.Errorf("%s: total is %v", p.name, got.Total)
+		}
+		f(p.name, got, patternOf(p.regex))
+	}
+}
+
+// One of each kind of code point that some pattern treats in its own way.
+var kinds = []rune("sSſrElAǅʰ1²'.(/ \n\r\t\u00a0日あé\u0301\u200d")
+
+func TestPatternsOfAllShortTexts(t *testing.T) {
+	n := 0
+	eachPattern(t, func(name string, got tokenize.Pattern, want pattern) {
+		for _, a := range kinds {
+			for _, b := range kinds {
+				for _, c := range kinds {
+					compareSpans(t, name, got, want, string([]rune{a, b, c}))
+					n++
+				}
+			}
+		}
+	})
+	t.Logf("%d texts of 3 code points", n)
+}
+
+func TestPatternsOfRandomTexts(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	eachPattern(t, func(name string, got tokenize.Pattern, want pattern) {
+		for range 1500 {
+			compareSpans(t, name, got, want, randomText(r, 24))
+		}
+	})
+}
+
+// randomText returns a text of which some kinds of code points make up most, so
+// that it has runs and not only changes.
+func randomText(r *rand.Rand, n int) string {
+	few := make([]rune, 1+r.IntN(5))
+	for i := range few {
+		few[i] = kinds[r.IntN(len(kinds))]
+	}
+	text := make([]rune, 1+r.IntN(n))
+	for i := range text {
+		switch r.IntN(16) {
+		case 0:
+			text[i] = rune(r.IntN(0x20000))
+		case 1:
+			text[i] = rune(r.IntN(0x3000))
+		case 2, 3, 4:
+			text[i] = kinds[r.IntN(len(kinds))]
+		default:
+			text[i] = few[r.IntN(len(few))]
+		}
+	}
+	return string(text)
 }
 
 func TestPieces(t *testing.T) {
@@ -106,25 +139,194 @@ func TestPieces(t *testing.T) {
 		{"\nab", []string{"\n", "ab"}, []string{"\n", "ab"}},
 		{"ab  ", []string{"ab", "  "}, []string{"ab", "  "}},
 	} {
-		if got := splitAll(t, tokenize.ScanGPT2, c.text); !slices.Equal(got, c.gpt2) {
-			t.Errorf("gpt2 %q: got %q, want %q", c.text, got, c.gpt2)
-		}
-		if got := splitAll(t, tokenize.ScanLlama3, c.text); !slices.Equal(got, c.llama3) {
-			t.Errorf("llama3 %q: got %q, want %q", c.text, got, c.llama3)
+		for regex, want := range map[string][]string{tokenize.GPT2Pattern: c.gpt2, llama3: c.llama3} {
+			p, ok := tokenize.PatternOf(regex)
+			if !ok {
+				t.Fatal(regex)
+			}
+			var got []string
+			for _, x := range patternSpans(t, p, c.text) {
+				got = append(got, x.text)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%s: %q: got %q, want %q", regex, c.text, got, want)
+			}
 		}
 	}
 }
 
-func FuzzSplit(f *testing.F) {
+// What can stand side by side in a match is not just anything.
+func TestSpans(t *testing.T) {
+	for _, c := range []struct {
+		regex string
+		pair  string
+		want  bool
+	}{
+		{llama3, "ab", true},
+		{llama3, " b", true},
+		{llama3, "b ", false},
+		{llama3, "a1", false},
+		{llama3, "1a", false},
+		{llama3, "12", true},
+		{llama3, ".\n", true},
+		{llama3, "\n.", false},
+		{llama3, "s'", false},
+		{llama3, "'s", true},
+		{llama3, "日本", true},
+		{llama3, "日。", false},
+		{tokenize.GPT2Pattern, ".a", false},
+		{tokenize.GPT2Pattern, " 1", true},
+		{`\p{N}`, "12", false},
+	} {
+		p, ok := tokenize.PatternOf(c.regex)
+		if !ok {
+			t.Fatal(c.regex)
+		}
+		r := []rune(c.pair)
+		if got := p.Spans(r[0], r[1]); got != c.want {
+			t.Errorf("%s: %q: got %v", c.regex, c.pair, got)
+		}
+	}
+}
+
+// What takes a time that is not linear, what may match nothing and what is not
+// known is refused.
+func TestRefusedPatterns(t *testing.T) {
+	for _, regex := range []string{
+		``, `a|`, `|a`, `a**`, `a+?`, `a{2}+`, `a{1,2}?`, `a{1000}`, `a{,3}`, `a{3,2}`, `a{0}`, `a{1`, `a*`, `a?b?`, `(?!a)`, `(?=a)b`, `^a`, `.`,
+		`(a`, `a)`, `[`, `[]`, `[]a]`, `[^]`, `[a`, `[b-a]`, `[a-b-c]`, `[a&&]`, `[&&a]`, `[[:alpha:]]`, `[^\s一]+[^[^一]]`, `[一&&\p{L}]`,
+		`\`, `\w`, `\b`, `\A`, `\G`, `\h`, `\x41`, `\u12`, `\ud800`, `\1`, `\'`, `\<`, `\p`, `\p{`, `\p{X}`, `\p{^L}`, `\pL`,
+		`(?<=a)b`, `(?<n>a)`, `(?>a)`, `(?m:a)`, `(?i)a`, `(?i:é)`, `(?i:[^a])`, `(?i:\p{L})`, `(?i:ss)`, `(?i:ﬁ)`, `(?:a|ab)c`, `(?:ab)+`, `(?:|a)`,
+		`(?!\s\S)a`, `(?!a|b)c`, `\p{L}+:|a`, `\s*[\r\n]*x|\s*[\r\n]+|\s+`, `\s+\n+x`, `\s*[\r\n]+|\s`, `a\s*b|\s+`, `\s+(?!\n)|\s+x`,
+		`(?:\r?\n)+(?!\r?\n)a`, `\d{1,3}(?=(?:\d{3})*\b)|a`, `(?:\r?\n)+(?!\r\n)`,
+	} {
+		if _, ok := tokenize.PatternOf(regex); ok {
+			t.Errorf("%q is not refused", regex)
+		}
+	}
+}
+
+// Texts of one long run would take minutes if a scanner went back over them.
+func TestLongRuns(t *testing.T) {
+	const n = 1 << 17
+	eachPattern(t, func(name string, got tokenize.Pattern, _ pattern) {
+		for _, part := range longRuns {
+			s := []byte(strings.Repeat(part, n/len(part)) + "x")
+			for i := 0; i < len(s); {
+				end, _ := got.Scan(s, i)
+				if end <= i {
+					t.Fatalf("%s: %q: no end at %d", name, part, i)
+				}
+				i = end
+			}
+		}
+	})
+}
+
+var longRuns = []string{"a", "A", "aA", "Aa", " ", "\n", "\r\n", " \n", "\n ", "'", "'s", "1", ".", ". ", "日", "ʰ", "Aʰ", "\u0301", "\u0301 ", "é", "a ", "。", "\x00"}
+
+func FuzzPatterns(f *testing.F) {
 	for _, s := range []string{"", "it's  a\n\n test", "'ſ 12345 \u00a0\u0301x", "日本 \r\n."} {
 		f.Add(s)
 	}
+	type both struct {
+		name string
+		got  tokenize.Pattern
+		want pattern
+	}
+	var all []both
+	eachPattern(f, func(name string, got tokenize.Pattern, want pattern) { all = append(all, both{name, got, want}) })
 	f.Fuzz(func(t *testing.T, s string) {
-		if len(s) > 1000 {
+		if len(s) > 200 {
 			t.Skip("the reference is slow")
 		}
-		comparePieces(t, string([]rune(s)))
+		for _, p := range all {
+			compareSpans(t, p.name, p.got, p.want, string([]rune(s)))
+		}
 	})
+}
+
+// A regular expression that is supported matches as its reference.
+func FuzzPatternOf(f *testing.F) {
+	for _, p := range patterns {
+		f.Add(p.regex, "it's  12345\n\n. é日本")
+	}
+	f.Fuzz(func(t *testing.T, regex, s string) {
+		if len(regex) > 400 || len(s) > 40 {
+			t.Skip("the reference is slow")
+		}
+		if got, ok := tokenize.PatternOf(regex); ok {
+			compareSpans(t, regex, got, patternOf(regex), string([]rune(s)))
+		}
+	})
+}
+
+func TestComponentCharacters(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		p    tokenize.Pattern
+		in   func(r rune) bool
+		size int
+	}{
+		// char::is_numeric of Unicode 17.0.0: 13 more than \p{N}.
+		{"Digits", tokenize.Digits, func(r rune) bool {
+			return tokenize.InProperty("N", r) || 0x11de0 <= r && r <= 0x11de9 || 0x16ff4 <= r && r <= 0x16ff6
+		}, 1_924},
+		// Unicode 8.0.0 and all of ASCII's: 140 fewer than \p{P} of 16.0.0, less two
+		// that are of it no more.
+		{"Punctuation", tokenize.Punctuation, nil, 726},
+	} {
+		size := 0
+		for r := range rune(unicode.MaxRune + 1) {
+			s := "a" + string(r) + "a"
+			got := patternSpans(t, c.p, s)
+			in := len(got) == 3 && got[1].match && got[1].text == string(r)
+			if !in && (len(got) != 1 || got[0].match) {
+				t.Fatalf("%s: %q: %v", c.name, s, got)
+			}
+			if in {
+				size++
+			}
+			if c.in != nil && in != c.in(r) {
+				t.Errorf("%s: %U is %v", c.name, r, in)
+			}
+		}
+		if size != c.size {
+			t.Errorf("%s: %d code points, want %d", c.name, size, c.size)
+		}
+		if c.p.Total || c.p.Spans('1', '1') || c.p.Spans('.', '.') {
+			t.Errorf("%s: a match is not one code point", c.name)
+		}
+	}
+	for s, want := range map[string]bool{".": true, "$": true, "\u166d": true, "\U000111c9": true, "\u061d": false, "\u2e43": false, "€": false, "a": false} {
+		if _, in := tokenize.Punctuation.Scan([]byte(s), 0); in != want {
+			t.Errorf("Punctuation: %q is %v", s, in)
+		}
+	}
+}
+
+// On bytes, mappedDigits cuts where digits cuts the characters that stand for them.
+func TestMappedDigits(t *testing.T) {
+	alphabet := newReference(t, readTiny(t), gpt2Reference).alphabet
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 5000 {
+		text := []byte(randomText(r, 12))
+		var mapped strings.Builder
+		starts := map[int]int{0: 0} // of bytes, by those of characters
+		for i, b := range text {
+			mapped.WriteString(alphabet[b])
+			starts[mapped.Len()] = i + 1
+		}
+		var want []span
+		at := 0
+		for _, x := range patternSpans(t, tokenize.Digits, mapped.String()) {
+			want = append(want, span{string(text[starts[at]:starts[at+len(x.text)]]), x.match})
+			at += len(x.text)
+		}
+		if got := patternSpans(t, tokenize.MappedDigits, string(text)); !slices.Equal(got, want) {
+			t.Errorf("%q: got %v, want %v", text, got, want)
+		}
+	}
 }
 
 // The classes are those of the official tokenizer, code point by code point.
@@ -141,7 +343,12 @@ func TestClassesAsOfficial(t *testing.T) {
 		name string
 		in   func(rune) bool
 		min  int
-	}{{"L", tokenize.IsLetter, 140_000}, {"N", tokenize.IsNumber, 1900}, {"S", tokenize.IsSpace, 25}} {
+	}{
+		{"L", tokenize.IsLetter, 140_000}, {"N", tokenize.IsNumber, 1900}, {"S", tokenize.IsSpace, 25},
+		{"M", property("M"), 2400}, {"P", property("P"), 800}, {"Sy", property("S"), 8000},
+		{"Lu", property("Lu"), 1800}, {"Ll", property("Ll"), 2200}, {"Lt", property("Lt"), 31},
+		{"Lm", property("Lm"), 400}, {"Lo", property("Lo"), 136_000},
+	} {
 		want := map[rune]bool{}
 		for _, r := range ranges[c.name] {
 			for x := r[0]; x <= r[1]; x++ {
@@ -160,6 +367,10 @@ func TestClassesAsOfficial(t *testing.T) {
 	}
 }
 
+func property(name string) func(rune) bool {
+	return func(r rune) bool { return tokenize.InProperty(name, r) }
+}
+
 // Go's tables were of Unicode 15.0.0, which has fewer code points of each class
 // and none that 16.0.0 has not.
 func TestClassesOfUnicode16(t *testing.T) {
@@ -172,6 +383,11 @@ func TestClassesOfUnicode16(t *testing.T) {
 		{"letter", tokenize.IsLetter, 141_028, []*unicode.RangeTable{unicode.L}},
 		{"number", tokenize.IsNumber, 1_911, []*unicode.RangeTable{unicode.N}},
 		{"space", tokenize.IsSpace, 25, []*unicode.RangeTable{unicode.White_Space}},
+		{"mark", property("M"), 2_501, []*unicode.RangeTable{unicode.M}},
+		{"punctuation", property("P"), 855, []*unicode.RangeTable{unicode.P}},
+		{"symbol", property("S"), 8_514, []*unicode.RangeTable{unicode.S}},
+		{"digit", property("Nd"), 760, []*unicode.RangeTable{unicode.Nd}},
+		{"Han", property("Han"), 99_030, []*unicode.RangeTable{unicode.Han}},
 		{"word", tokenize.IsWord, 144_667, []*unicode.RangeTable{
 			unicode.L, unicode.Nl, unicode.Other_Alphabetic, unicode.M, unicode.Nd, unicode.Pc, unicode.Join_Control,
 		}},

@@ -21,7 +21,7 @@ func parsePostProcessor(file object) (before, after []uint32, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	templates := 0
+	adding := 0
 	for _, item := range items {
 		o, err := parseComponent(where, item)
 		if err != nil {
@@ -34,9 +34,9 @@ func parsePostProcessor(file object) (before, after []uint32, err error) {
 		if o.kind == "ByteLevel" {
 			continue
 		}
-		if templates++; templates > 1 {
-			// The official library takes the first one's pieces for texts of their
-			// own: it encodes two as a pair, and aborts on three.
+		if adding++; adding > 1 {
+			// The official library takes a template's pieces for texts of their own:
+			// the second processor gets two as a pair, and may abort on three.
 			return nil, nil, unsupported("%s Sequence with a second %s", where, o.kind)
 		}
 		before, after = b, a
@@ -51,15 +51,59 @@ func parseProcessor(o component) (before, after []uint32, err error) {
 		return nil, nil, err
 	case "TemplateProcessing":
 		return parseTemplate(o)
+	case "RobertaProcessing":
+		return parseRoberta(o)
+	case "BertProcessing":
+		return parseAround(o, "cls", "sep")
 	}
 	return nil, nil, unsupported("post_processor %.60q", o.kind)
 }
 
+// parseRoberta reads RobertaProcessing (tokenizers 0.23.2, processors/roberta.rs).
+// Its two flags are about offsets.
+func parseRoberta(o component) (before, after []uint32, err error) {
+	for _, name := range []string{"trim_offsets", "add_prefix_space"} {
+		if _, err := o.flag(name); err != nil {
+			return nil, nil, err
+		}
+	}
+	return parseAround(o, "cls", "sep", "trim_offsets", "add_prefix_space")
+}
+
+// parseAround reads the two tokens that BertProcessing (tokenizers 0.23.2,
+// processors/bert.rs) and its like put around a text, in fields named cls and sep,
+// which are among fields.
+func parseAround(o component, fields ...string) (before, after []uint32, err error) {
+	if err := o.only(fields...); err != nil {
+		return nil, nil, err
+	}
+	if before, err = parseToken(o, "cls"); err != nil {
+		return nil, nil, err
+	}
+	after, err = parseToken(o, "sep")
+	return before, after, err
+}
+
+// parseToken returns the id of a field that has a token and its id.
+func parseToken(o component, name string) ([]uint32, error) {
+	pair, err := o.list(name, 2)
+	if err != nil {
+		return nil, err
+	}
+	if len(pair) == 2 && pair[0][0] == '"' {
+		if id, ok := parseID(pair[1], maxVocab); ok {
+			return []uint32{id}, nil
+		}
+	}
+	return nil, malformed("%s: field %q is not a token and an id below %d", o.where, name, maxVocab)
+}
+
 // parseTemplate reads TemplateProcessing (tokenizers 0.23.2,
-// processors/template.rs). Its pair template is for two texts,
-// which no prompt is.
+// processors/template.rs). Its pair template is for two texts, which no prompt is.
+// It has none of ByteLevel's settings, but files changed from one to the other
+// keep them, and the official library passes over them.
 func parseTemplate(o component) (before, after []uint32, err error) {
-	if err := o.only("single", "pair", "special_tokens"); err != nil {
+	if err := o.only("single", "pair", "special_tokens", "add_prefix_space", "trim_offsets", "use_regex"); err != nil {
 		return nil, nil, err
 	}
 	pieces, err := o.list("single", maxAround)

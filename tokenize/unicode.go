@@ -2,22 +2,16 @@ package tokenize
 
 import "unicode/utf8"
 
-//go:generate sh -c "go run ./internal/gentables $UNICODE_PACKAGE > unicode_tables.go.new && mv unicode_tables.go.new unicode_tables.go"
+//go:generate sh -c "go run ./internal/gentables $UNICODE_PACKAGES > unicode_tables.go.new && mv unicode_tables.go.new unicode_tables.go"
 
-// A class is the set of a code point's properties that patterns ask for. Its
-// bits are those that internal/gentables writes.
-type class uint8
-
-const (
-	letter class = 1 << iota // \p{L}
-	number                   // \p{N}
-	space                    // \s
-	word                     // \w, as the official added-token matcher's regexps have it
-)
+// A class is a set of kinds of code points: code points of one kind have the same
+// properties. A code point's own class has its kind alone, so that it is in a
+// class c if their intersection is not 0.
+type class uint64
 
 func classOf(r rune) class {
 	block := int(classIndex[uint32(r)>>classShift])
-	return class(classBlocks[block<<classShift|int(r&(1<<classShift-1))] & 0xf)
+	return 1 << (classBlocks[block<<classShift|int(r&(1<<classShift-1))] - firstKind)
 }
 
 // classAt returns the class and the length of the code point at s[i:].
@@ -34,18 +28,6 @@ func skip(s []byte, i int, classes class) int {
 	for i < len(s) {
 		c, n := classAt(s, i)
 		if c&classes == 0 {
-			break
-		}
-		i += n
-	}
-	return i
-}
-
-// skipOther returns the end of the run of code points in none of classes that begins at i.
-func skipOther(s []byte, i int, classes class) int {
-	for i < len(s) {
-		c, n := classAt(s, i)
-		if c&classes != 0 {
 			break
 		}
 		i += n

@@ -1,0 +1,277 @@
+package bench_test
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+
+	"github.com/kvindex/kvindex/internal/testdata"
+	"github.com/kvindex/kvindex/tokenize"
+)
+
+// tokenizers are the families of KVINDEX_TESTDATA.
+var tokenizers = []string{"deepseekv3", "gemma2", "gpt2", "llama2", "llama3", "o200k", "phi3", "qwen25", "tekken"}
+
+// An official is the Rust library through its binding for Node.js, in a process
+// of its own: testdata/tokenizers.js.
+type official struct {
+	requests *json.Encoder
+	answers  *json.Decoder
+}
+
+// newOfficial starts the process, which ends with the test; without node or the
+// npm package the test is skipped.
+func newOfficial(tb testing.TB) *official {
+	tb.Helper()
+	if err := exec.Command("node", "-e", "require('tokenizers')").Run(); err != nil {
+		tb.Skip("node with its package tokenizers is not there (npm install tokenizers@0.23.2, its folder in NODE_PATH): skipped the official encoder")
+	}
+	node := exec.Command("node", filepath.Join("testdata", "tokenizers.js"))
+	in, err1 := node.StdinPipe()
+	out, err2 := node.StdoutPipe()
+	if err := errors.Join(err1, err2, node.Start()); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		in.Close() // which ends it
+		if err := node.Wait(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return &official{json.NewEncoder(in), json.NewDecoder(bufio.NewReader(out))}
+}
+
+// ask sends a request and reads its answer.
+func ask[T any](tb testing.TB, o *official, request any) (answer T) {
+	tb.Helper()
+	if err := o.requests.Encode(request); err != nil {
+		tb.Fatal(err)
+	}
+	if err := o.answers.Decode(&answer); err != nil {
+		tb.Fatal(err)
+	}
+	return answer
+}
+
+// load makes it encode as a family.
+func (o *official) load(tb testing.TB, file string) {
+	tb.Helper()
+	got := ask[struct{ Version string }](tb, o, map[string]string{"file": file})
+	tb.Logf("tokenizers %s", got.Version)
+}
+
+type encodings struct {
+	NS  []float64
+	IDs [][]uint32
+}
+
+func (o *official) encode(tb testing.TB, texts []string) encodings {
+	tb.Helper()
+	return ask[encodings](tb, o, map[string][]string{"texts": texts})
+}
+
+func encodeAll(tb testing.TB, t tokenize.Tokenizer, texts []string) (all encodings) {
+	tb.Helper()
+	for _, text := range texts {
+		start := time.Now()
+		ids, err := t.Encode(context.Background(), nil, text, true)
+		took := time.Since(start)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		all.NS = append(all.NS, float64(took.Nanoseconds()))
+		all.IDs = append(all.IDs, ids)
+	}
+	return all
+}
+
+// family loads a family here and there.
+func (o *official) family(tb testing.TB, name string) *tokenize.BPE {
+	tb.Helper()
+	file := testdata.Path(tb, "the "+name+" tokenizer", "tokens", name, "tokenizer.json.gz")
+	t, err := tokenize.Load(file)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	o.load(tb, file)
+	return t
+}
+
+// TestTokenizeAsOfficial has texts that are new each time.
+func TestTokenizeAsOfficial(t *testing.T) {
+	for _, name := range tokenizers {
+		t.Run(name, func(t *testing.T) {
+			seed := rand.Uint64()
+			p := testdata.NewProse(t, "fresh texts by the official encoder", seed)
+			o := newOfficial(t)
+			bpe := o.family(t, name)
+			var texts []string
+			for range 100 {
+				texts = append(texts, scrambled(p, 1+p.IntN(400)))
+			}
+			us, them := encodeAll(t, bpe, texts), o.encode(t, texts)
+			for i, text := range texts {
+				if !slices.Equal(us.IDs[i], them.IDs[i]) {
+					t.Errorf("seed %d: %q: got %v, want %v", seed, text, us.IDs[i], them.IDs[i])
+				}
+			}
+			t.Logf("%d texts", len(texts))
+		})
+	}
+}
+
+var odd = []rune(" \n\r\t\u00a0\u2028\u3000'’1٣½\u0301\u200d\ufe0f▁")
+
+// scrambled returns a text of some words of prose with odd characters among them.
+func scrambled(p *testdata.Prose, size int) string {
+	text := []rune(p.Text(size))
+	for range p.IntN(1 + len(text)/4) {
+		at := p.IntN(len(text))
+		switch p.IntN(4) {
+		case 0:
+			text[at] = odd[p.IntN(len(odd))]
+		case 1:
+			text[at] = unicode.ToUpper(text[at])
+		case 2:
+			text[at] = p.Int32N(0x3100)
+		default:
+			text[at] = p.Int32N(0xd800)
+		}
+	}
+	return string(text)
+}
+
+// BenchmarkTokenize compares the tokenizer with the official one, one text of
+// 36 kB at a time, none of which either has seen. Both keep the memory and the
+// words that they have; the ids must be the same. An operation is 8 texts by each
+// in turn; the figures are medians of all texts.
+func BenchmarkTokenize(b *testing.B) {
+	for _, name := range tokenizers {
+		b.Run(name, func(b *testing.B) {
+			p := testdata.NewProse(b, "comparing with the official encoder", 1)
+			o := newOfficial(b)
+			t := o.family(b, name)
+			fresh := func() []string {
+				texts := make([]string, 8)
+				for i := range texts {
+					texts[i] = p.Text(36 << 10)
+				}
+				return texts
+			}
+			warm := fresh()
+			o.encode(b, warm)
+			encodeAll(b, t, warm)
+			var ours, theirs []float64
+			for b.Loop() {
+				texts := fresh()
+				us, them := encodeAll(b, t, texts), o.encode(b, texts)
+				for i := range texts {
+					if !slices.Equal(us.IDs[i], them.IDs[i]) {
+						b.Fatalf("other ids than the official ones for %q", texts[i])
+					}
+				}
+				ours, theirs = append(ours, us.NS...), append(theirs, them.NS...)
+			}
+			us, them := middle(ours), middle(theirs)
+			b.ReportMetric(0, "ns/op") // of no meaning here
+			b.ReportMetric(us/1e3, "us/text")
+			b.ReportMetric(them/1e3, "official-us/text")
+			b.ReportMetric(them/us, "ratio")
+		})
+	}
+}
+
+func middle(values []float64) float64 {
+	slices.Sort(values)
+	return values[len(values)/2]
+}
+
+// What a run of github.com/sugarme/tokenizer v0.3.0 came to.
+type sugarme struct {
+	panics bool // when it loads the file
+	exact  int  // of the corpus, texts of up to 5,000 bytes
+	long   bool // a text of 100 kB took less than longLimit; those that do not take over a minute
+}
+
+const (
+	longLimit  = 3 * time.Second
+	sugarmeEnd = 2 * time.Minute
+)
+
+// TestSugarme holds what another reader of tokenizer.json in Go gets right, so
+// that the day it gets better is noticed.
+func TestSugarme(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes half a minute: skipped what sugarme/tokenizer gets right")
+	}
+	folder := testdata.Path(t, "what sugarme/tokenizer gets right", "tokens")
+	program := filepath.Join(t.TempDir(), "sugarme")
+	if out, err := exec.Command("go", "build", "-o", program, "./sugarme").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	recorded := map[string]sugarme{
+		"deepseekv3": {panics: true},
+		"gemma2":     {exact: 3395},
+		"gpt2":       {exact: 3723, long: true},
+		"llama2":     {exact: 1756},
+		"llama3":     {panics: true},
+		"o200k":      {panics: true},
+		"phi3":       {exact: 1439},
+		"qwen25":     {panics: true},
+		"tekken":     {panics: true},
+	}
+	for _, family := range tokenizers {
+		t.Run(family, func(t *testing.T) {
+			t.Parallel()
+			got, want := runSugarme(t, program, folder, family), recorded[family]
+			t.Logf("%+v", got)
+			if want.panics && !got.panics || got.exact > want.exact || got.long && !want.long {
+				t.Errorf("it is better than recorded: %+v, was %+v", got, want)
+			}
+		})
+	}
+}
+
+func runSugarme(t *testing.T, program, folder, family string) (got sugarme) {
+	ctx, cancel := context.WithTimeout(t.Context(), sugarmeEnd)
+	defer cancel()
+	run := exec.CommandContext(ctx, program, folder, family)
+	out, err := run.StdoutPipe()
+	var stderr strings.Builder
+	run.Stderr = &stderr
+	if err := cmp.Or(err, run.Start()); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		line := lines.Text()
+		if n, ok := strings.CutPrefix(line, "exact "); ok {
+			if got.exact, err = strconv.Atoi(n); err != nil {
+				t.Fatal(err)
+			}
+			defer time.AfterFunc(longLimit, cancel).Stop()
+		}
+		got.long = got.long || line == "long"
+	}
+	if _, err := io.Copy(io.Discard, out); err != nil && ctx.Err() == nil {
+		t.Fatal(err)
+	}
+	err = run.Wait()
+	got.panics = strings.Contains(stderr.String(), "panic:")
+	if err != nil && ctx.Err() == nil && !got.panics {
+		t.Fatalf("%v: %s", err, stderr.String())
+	}
+	return got
+}

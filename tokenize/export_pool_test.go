@@ -1,0 +1,43 @@
+package tokenize
+
+import "fmt"
+
+const (
+	LongText   = longText
+	MaxLookups = maxLookups
+	MaxFailed  = maxFailed
+	MaxNames   = maxNames
+	FailedFor  = failedFor
+)
+
+// Size is what a Pool counts for t.
+func (t *BPE) Size() int64 { return int64(t.size()) }
+
+// Check says what does not fit together in a Pool that nobody is using.
+func (p *Pool) Check() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	names := map[*file]int{}
+	for _, f := range p.named {
+		names[f]++
+	}
+	bytes := int64(0)
+	for _, f := range p.files {
+		bytes += f.size
+		if f.size == 0 || f.lookups != 0 || f.names == 0 || f.names != names[f] || f.tokenizer == nil {
+			return fmt.Errorf("a file of %d bytes has %d lookups and %d names, of %d", f.size, f.lookups, f.names, names[f])
+		}
+		delete(names, f)
+	}
+	switch {
+	case len(names) > 0:
+		return fmt.Errorf("names of %d files that are gone", len(names))
+	case bytes != p.bytes || bytes > p.memory:
+		return fmt.Errorf("%d bytes, counted %d, at most %d", bytes, p.bytes, p.memory)
+	case len(p.pending) > 0 || len(p.lookups) > 0 || len(p.parses) > 0:
+		return fmt.Errorf("%d lookups, %d places and %d parses are not over", len(p.pending), len(p.lookups), len(p.parses))
+	case len(p.failed) > maxFailed || len(p.named) > maxNames:
+		return fmt.Errorf("%d failures and %d names are remembered", len(p.failed), len(p.named))
+	}
+	return p.gate.untouched()
+}

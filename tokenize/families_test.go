@@ -1,0 +1,153 @@
+package tokenize_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kvindex/kvindex/internal/testdata"
+	"github.com/kvindex/kvindex/tokenize"
+)
+
+// families are the contents of testdata/families.json.gz; the script that makes
+// it, record_families.js, says what they mean.
+type families struct {
+	Bases map[string]struct {
+		Vocab  map[string]int
+		Merges [][2]string
+	}
+	Cases []familyCase
+	Rows  []struct {
+		Text    string
+		Results []struct {
+			IDs   []uint32
+			Cases []int
+		}
+	}
+}
+
+type familyCase struct {
+	Name, Base string
+	File       map[string]any
+	Drop       []string
+	Vocab      map[string]int
+	Legacy     bool
+	Around     [2][]uint32
+}
+
+// A familyRow is a text and its ids without special tokens.
+type familyRow struct {
+	text string
+	ids  []uint32
+}
+
+// readFamilies returns the families and the rows of each of their cases.
+func readFamilies(tb testing.TB) (families, [][]familyRow) {
+	tb.Helper()
+	var f families
+	if err := json.NewDecoder(testdata.Open(tb, "testdata/families.json.gz")).Decode(&f); err != nil {
+		tb.Fatal(err)
+	}
+	rows := make([][]familyRow, len(f.Cases))
+	for _, row := range f.Rows {
+		for _, result := range row.Results {
+			for _, number := range result.Cases {
+				rows[number] = append(rows[number], familyRow{row.Text, result.IDs})
+			}
+		}
+	}
+	return f, rows
+}
+
+// file returns the tokenizer.json of a case.
+func (f families) file(tb testing.TB, c familyCase) []byte {
+	tb.Helper()
+	vocab := map[string]int{}
+	for _, tokens := range []map[string]int{f.Bases[c.Base].Vocab, c.Vocab} {
+		for token, id := range tokens {
+			if !slices.Contains(c.Drop, token) {
+				vocab[token] = id
+			}
+		}
+	}
+	var merges []any
+	if c.Legacy {
+		merges = append(merges, "#version: 0.2")
+	}
+	for _, m := range f.Bases[c.Base].Merges {
+		_, left := vocab[m[0]]
+		_, right := vocab[m[1]]
+		_, joined := vocab[m[0]+m[1]]
+		switch {
+		case !left || !right || !joined:
+		case c.Legacy:
+			merges = append(merges, m[0]+" "+m[1])
+		default:
+			merges = append(merges, m)
+		}
+	}
+	model := c.File["model"].(map[string]any)
+	model["vocab"], model["merges"] = vocab, merges
+	b, err := json.Marshal(c.File)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return b
+}
+
+// refusedFamilies are the cases that do not load, by a part of their names, and
+// what the error names.
+var refusedFamilies = map[string]string{
+	"lowercase":                             `"Lowercase"`,
+	"accents stripped":                      `"StripAccents"`,
+	"a run of spaces and one that takes it": "",
+	// Whether such a segment begins the text depends on what was taken from it.
+	"Metaspace first after": "first",
+	"added id":              "<|x|>",
+}
+
+func refusedFamily(name string) (names string, ok bool) {
+	for part, names := range refusedFamilies {
+		if strings.Contains(name, part) {
+			return names, true
+		}
+	}
+	return "", false
+}
+
+func TestFamiliesAsOfficial(t *testing.T) {
+	f, rows := readFamilies(t)
+	exact, refused := 0, 0
+	for number, c := range f.Cases {
+		t.Run(strings.ReplaceAll(c.Name, " ", "_"), func(t *testing.T) {
+			bpe, err := tokenize.Parse(bytes.NewReader(f.file(t, c)))
+			if names, ok := refusedFamily(c.Name); ok {
+				refused++
+				if err == nil || !errors.Is(err, tokenize.ErrUnsupported) && !errors.Is(err, tokenize.ErrMalformed) || !strings.Contains(err.Error(), names) {
+					t.Errorf("got %v, want an error that names %s", err, names)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, row := range rows[number] {
+				if got := encode(t, bpe, row.text, false); !slices.Equal(got, row.ids) {
+					t.Errorf("%.200q: got %v, want %v", row.text, clip(got), clip(row.ids))
+				}
+				want := slices.Concat(c.Around[0], row.ids, c.Around[1])
+				if got := encode(t, bpe, row.text, true); !slices.Equal(got, want) {
+					t.Errorf("%.200q with special: got %v, want %v", row.text, clip(got), clip(want))
+				}
+				exact++
+			}
+		})
+	}
+	t.Logf("%d rows of %d files, %d more files refused", exact, len(f.Cases)-refused, refused)
+	if exact < 50_000 {
+		t.Errorf("only %d rows", exact)
+	}
+}

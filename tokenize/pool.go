@@ -1,0 +1,567 @@
+package tokenize
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+)
+
+// What a PoolConfig leaves zero. Encodings is then runtime.GOMAXPROCS(0).
+const (
+	DefaultPoolMemory  = 1 << 30   // bytes: dozens of tokenizers
+	DefaultPoolWaiting = 256 << 20 // bytes
+)
+
+const (
+	// maxLookups is how many names are looked up at a time, their loading
+	// included, and maxParses how many files of these are read and parsed: that is
+	// work for a core, and takes several times the memory of what comes of it.
+	maxLookups = 16
+	maxParses  = 2
+
+	// A name whose lookup failed is looked up again after failedFor, or ten times
+	// as long as it took, at most failedForMost. Until then it has the same error.
+	failedFor     = time.Second
+	failedForMost = time.Minute
+
+	// maxFailed is how many such names are remembered. Who asks for more names
+	// gets ErrBusy, so that nobody has the disk searched by asking for names that
+	// do not exist.
+	maxFailed = 256
+
+	maxNames     = 1 << 12 // of loaded tokenizers, each under as many names as there are
+	maxModelName = 1 << 10 // bytes
+)
+
+var (
+	// ErrPoolClosed is returned by the methods of a Pool and its tokenizers after
+	// Close, and to those that wait when it is called.
+	ErrPoolClosed = errors.New("tokenize: pool is closed")
+
+	// ErrBusy is returned by the tokenizers of a Pool for a text that would have
+	// to wait while too much waits already, and for models not loaded while too
+	// many others fail to load.
+	ErrBusy = errors.New("tokenize: pool is busy")
+)
+
+// PoolConfig configures a Pool. A zero field is its default.
+type PoolConfig struct {
+	// Find returns the file of a model, read as Load does, or its folder, read as
+	// LoadPretrained does if it has a tokenizer_config.json. Nil: Hub{}.Find, the local HuggingFace cache.
+	//
+	// Models are named by whoever sends a request. So Find must not take a name
+	// for a path unchecked, and should refuse what the host does not serve: to
+	// load it may cost others their place.
+	//
+	// Its context ends when the Pool closes, and with no request: another may be
+	// waiting for the same model. It is called for up to 16 models at a time, and
+	// those that hang keep others from being loaded.
+	Find func(ctx context.Context, model string) (path string, err error)
+
+	// Memory bounds the bytes of the loaded tokenizers. When they pass it the
+	// least recently used go; one that is used at that moment stays in memory
+	// until its encodings end. A tokenizer that is larger by itself is refused.
+	Memory int64
+
+	// Encodings is how many texts are encoded at a time. More wait, in order of
+	// arrival. A text of 64 KiB and more lets the others go first each time that
+	// so much of it is encoded; and such texts have begun, and hold memory, only
+	// as far as they have twice MaxText bytes together.
+	Encodings int
+
+	// MaxText is the longest text, in bytes; more is ErrTextTooLong, at once. The
+	// default is the constant MaxText, and also the most.
+	MaxText int
+
+	// MaxWaiting bounds the bytes of the texts that wait, for a tokenizer to be
+	// loaded or to be encoded, each counting 4 KiB at least. One that would have
+	// to wait gets ErrBusy unless there is room for eight times its size: short
+	// texts find room where long ones do not.
+	MaxWaiting int64
+}
+
+// A Pool has tokenizers by the names of models. Each is loaded when it is first
+// asked for, once, and shared by all models whose names lead to the same files, in
+// the HuggingFace cache to the same blobs. A name is looked up once, and again
+// when its tokenizer had to go, or by Preload.
+//
+// All methods are safe for concurrent use. An idle Pool has no goroutine.
+type Pool struct {
+	find    func(model string) (string, error) // with a context that stop ends
+	stop    context.CancelFunc
+	stopped <-chan struct{}
+	memory  int64
+	maxText int
+
+	gate    gate
+	lookups chan struct{} // a place each
+	parses  chan struct{} // a place each
+	running sync.WaitGroup
+
+	mu      sync.Mutex // guards all below, and the fields of each file but ready, tokenizer and err
+	closed  bool
+	clock   uint64             // ticks at each use
+	pending map[string]*lookup // by name
+	named   map[string]*file   // loaded, by name
+	failed  map[string]failure // by name
+	expires time.Time          // the first of failed does not before
+	files   []*file            // loaded or being loaded; a loaded one has a name, or a lookup that will give it one
+	bytes   int64              // of the loaded files
+
+	loads, failures, evictions uint64
+}
+
+// A lookup finds the tokenizer of a name.
+type lookup struct {
+	done      chan struct{} // closed when the rest is there
+	tokenizer *BPE
+	err       error
+}
+
+// A file is a tokenizer in a Pool.
+type file struct {
+	info      os.FileInfo
+	config    [sha256.Size]byte // of what LoadPretrained reads beside it; zeros for nothing
+	ready     chan struct{}     // closed when tokenizer or err is there
+	tokenizer *BPE
+	err       error
+
+	size    int64  // 0: not counted in Pool.bytes
+	names   int    // in Pool.named
+	lookups int    // that will name it, or fail
+	used    uint64 // Pool.clock at the last use
+}
+
+type failure struct {
+	err   error
+	until time.Time
+}
+
+// NewPool returns an empty Pool.
+func NewPool(c PoolConfig) (*Pool, error) {
+	switch {
+	case c.Memory < 0, c.Encodings < 0, c.MaxText < 0, c.MaxWaiting < 0:
+		return nil, fmt.Errorf("tokenize: PoolConfig: Memory %d, Encodings %d, MaxText %d, MaxWaiting %d: none can be negative",
+			c.Memory, c.Encodings, c.MaxText, c.MaxWaiting)
+	case c.MaxText > MaxText:
+		return nil, fmt.Errorf("tokenize: PoolConfig: MaxText %d is more than %d", c.MaxText, MaxText)
+	}
+	if c.Find == nil {
+		c.Find = Hub{}.Find
+	}
+	c.Memory = cmp.Or(c.Memory, DefaultPoolMemory)
+	c.Encodings = cmp.Or(c.Encodings, runtime.GOMAXPROCS(0))
+	c.MaxText = cmp.Or(c.MaxText, MaxText)
+	c.MaxWaiting = cmp.Or(c.MaxWaiting, DefaultPoolWaiting)
+	ctx, stop := context.WithCancel(context.Background())
+	return &Pool{
+		find:    func(model string) (string, error) { return c.Find(ctx, model) },
+		stop:    stop,
+		stopped: ctx.Done(),
+		memory:  c.Memory,
+		maxText: c.MaxText,
+		gate:    gate{slots: c.Encodings, free: c.Encodings, maxBegun: 2 * int64(c.MaxText), maxWaiting: c.MaxWaiting},
+		lookups: make(chan struct{}, maxLookups),
+		parses:  make(chan struct{}, maxParses),
+		pending: make(map[string]*lookup),
+		named:   make(map[string]*file),
+		failed:  make(map[string]failure),
+	}, nil
+}
+
+// Tokenizer returns the tokenizer of a model, which nothing is done for yet: its
+// Encode waits until it is loaded, as long as the context allows, and returns the
+// error if it cannot be. The loading goes on without the caller.
+func (p *Pool) Tokenizer(model string) Tokenizer { return pooled{p, model} }
+
+type pooled struct {
+	pool  *Pool
+	model string
+}
+
+func (t pooled) Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
+	p := t.pool
+	if err := ctx.Err(); err != nil {
+		return dst, err
+	}
+	if len(text) > p.maxText {
+		return dst, fmt.Errorf("tokenize: %w: %d bytes, at most %d", ErrTextTooLong, len(text), p.maxText)
+	}
+	size := int64(len(text))
+	tokenizer, err := p.tokenizer(ctx, t.model, size)
+	if err != nil {
+		return dst, err
+	}
+	v, err := p.gate.enter(ctx, size)
+	if err != nil {
+		return dst, err
+	}
+	defer p.gate.leave(v)
+	pause := pauser(context.Context.Err)
+	if v.long() {
+		pause = func(ctx context.Context) error { return p.gate.pass(ctx, v) }
+	}
+	return tokenizer.encode(call{ctx, pause}, dst, text, textStart, special)
+}
+
+// tokenizer returns the tokenizer of model for a text of size bytes.
+func (p *Pool) tokenizer(ctx context.Context, model string, size int64) (*BPE, error) {
+	if f := p.use(model); f != nil {
+		return f.tokenizer, nil
+	}
+	v, err := p.gate.queue(size)
+	if err != nil {
+		return nil, err
+	}
+	defer p.gate.leave(v)
+	l, err := p.look(ctx, model, false)
+	if err != nil {
+		return nil, err
+	}
+	return p.wait(ctx, l)
+}
+
+// use returns the file of a name that has one.
+func (p *Pool) use(model string) *file {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f := p.named[model]
+	if f != nil {
+		p.clock++
+		f.used = p.clock
+	}
+	return f
+}
+
+// Preload loads the tokenizers of models and returns when all are there, with the
+// errors of those that are not. It looks every name up, also one that is loaded or
+// has just failed: so a host makes known that a name leads to another file now.
+// Without one that loads the name keeps what it had.
+func (p *Pool) Preload(ctx context.Context, models ...string) error {
+	var errs []error
+	var lookups []*lookup
+	for _, model := range models {
+		if ctx.Err() != nil {
+			break
+		}
+		l, err := p.look(ctx, model, true)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		lookups = append(lookups, l)
+	}
+	for _, l := range lookups {
+		if _, err := p.wait(ctx, l); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(append(errs, ctx.Err())...)
+}
+
+// Close ends what waits, with ErrPoolClosed, and waits for the lookups. Encodings
+// that have begun end by themselves, long ones with ErrPoolClosed. It is
+// idempotent.
+func (p *Pool) Close() error {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.gate.close()
+	p.stop()
+	p.running.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.named, p.failed, p.files, p.bytes = nil, nil, nil, 0
+	return nil
+}
+
+// PoolStats says what is in a Pool and what has happened in it.
+type PoolStats struct {
+	Tokenizers int   // loaded
+	Bytes      int64 // of memory that they take
+
+	Loads     uint64 // tokenizers loaded
+	Failures  uint64 // names that led to none
+	Evictions uint64 // tokenizers that went to make room
+	Refused   uint64 // texts that got ErrBusy because too much waited
+
+	Encoding int // texts, at this moment
+	Waiting  int // texts that have not begun
+}
+
+// Stats returns the figures of this moment.
+func (p *Pool) Stats() PoolStats {
+	p.mu.Lock()
+	s := PoolStats{Bytes: p.bytes, Loads: p.loads, Failures: p.failures, Evictions: p.evictions}
+	for _, f := range p.files {
+		if f.size > 0 {
+			s.Tokenizers++
+		}
+	}
+	p.mu.Unlock()
+	p.gate.mu.Lock()
+	defer p.gate.mu.Unlock()
+	s.Refused, s.Encoding, s.Waiting = p.gate.refused, p.gate.slots-p.gate.free, p.gate.waiters
+	return s
+}
+
+// look starts a lookup, or joins the one of that name. Unless it is to be anew, it
+// is a done one for a name that is known, and an error for one that has just
+// failed.
+func (p *Pool) look(ctx context.Context, model string, anew bool) (*lookup, error) {
+	p.mu.Lock()
+	l, err := p.known(model, anew)
+	p.mu.Unlock()
+	if l != nil || err != nil {
+		return l, err
+	}
+	select {
+	case p.lookups <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-p.stopped:
+		return nil, ErrPoolClosed
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if l, err = p.known(model, anew); l != nil || err != nil {
+		<-p.lookups
+		return l, err
+	}
+	l = &lookup{done: make(chan struct{})}
+	p.pending[model] = l
+	p.running.Go(func() { p.lookUp(model, l) })
+	return l, nil
+}
+
+// known returns what need not be looked up, as look does; nil and nil if there is
+// nothing.
+func (p *Pool) known(model string, anew bool) (*lookup, error) {
+	if p.closed {
+		return nil, ErrPoolClosed
+	}
+	if len(model) > maxModelName {
+		return nil, fmt.Errorf("tokenize: a model's name of %d bytes: %w", len(model), fs.ErrInvalid)
+	}
+	if l := p.pending[model]; l != nil || anew {
+		return l, nil
+	}
+	if f := p.named[model]; f != nil {
+		l := &lookup{make(chan struct{}), f.tokenizer, nil}
+		close(l.done)
+		return l, nil
+	}
+	p.forgiveFailed()
+	if f, ok := p.failed[model]; ok {
+		return nil, f.err
+	}
+	if len(p.failed) >= maxFailed {
+		return nil, fmt.Errorf("%w: model %q is not loaded, and %d others have just failed", ErrBusy, model, len(p.failed))
+	}
+	return nil, nil
+}
+
+func (p *Pool) wait(ctx context.Context, l *lookup) (*BPE, error) {
+	select {
+	case <-l.done:
+		return l.tokenizer, l.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-p.stopped:
+		return nil, ErrPoolClosed
+	}
+}
+
+// lookUp does a lookup, which has a place.
+func (p *Pool) lookUp(model string, l *lookup) {
+	began := time.Now()
+	f, err := p.load(model)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.pending, model)
+	switch {
+	case err == nil:
+		p.name(model, f)
+		l.tokenizer = f.tokenizer
+	case p.closed:
+		l.err = ErrPoolClosed
+	default:
+		l.err = fmt.Errorf("tokenize: model %q: %w", model, err)
+		p.fail(model, l.err, time.Since(began))
+	}
+	<-p.lookups
+	close(l.done)
+}
+
+// load returns the loaded file of a model, with the lookup counted in it.
+func (p *Pool) load(model string) (*file, error) {
+	path, err := p.find(model)
+	if err != nil {
+		return nil, err
+	}
+	c, path, err := source(path)
+	if err != nil {
+		return nil, err
+	}
+	if info, err := os.Stat(path); err != nil {
+		return nil, err
+	} else if !info.Mode().IsRegular() { // opening a pipe may take for ever
+		return nil, fmt.Errorf("%s is not a file: %w", path, fs.ErrInvalid)
+	}
+	r, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	info, err := r.Stat()
+	if err != nil {
+		return nil, err
+	}
+	f, ours := p.join(info, c)
+	if ours {
+		p.read(f, r, c)
+	}
+	<-f.ready
+	if f.err != nil {
+		return nil, fmt.Errorf("%s: %w", path, f.err)
+	}
+	return f, nil
+}
+
+// join returns the file that is the same, or a new one, which is then the
+// caller's to read.
+func (p *Pool) join(info os.FileInfo, c *config) (f *file, ours bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	sum := c.identity()
+	for _, f := range p.files {
+		if f.config == sum && os.SameFile(f.info, info) && f.info.Size() == info.Size() && f.info.ModTime().Equal(info.ModTime()) {
+			f.lookups++
+			return f, false
+		}
+	}
+	f = &file{info: info, config: sum, ready: make(chan struct{}), lookups: 1}
+	p.files = append(p.files, f)
+	return f, true
+}
+
+func (p *Pool) read(f *file, r *os.File, c *config) {
+	select {
+	case p.parses <- struct{}{}:
+		f.tokenizer, f.err = parse(r, c)
+		<-p.parses
+	case <-p.stopped:
+		f.err = ErrPoolClosed
+	}
+	size := int64(0)
+	if f.err == nil {
+		size = int64(f.tokenizer.size())
+		if size > p.memory {
+			f.tokenizer, f.err = nil, fmt.Errorf("it takes %d bytes of memory, more than the %d of the pool", size, p.memory)
+		}
+	}
+	p.mu.Lock()
+	if f.err != nil {
+		p.drop(f)
+	} else {
+		f.size = size
+		p.bytes += size
+		p.loads++
+	}
+	p.mu.Unlock()
+	close(f.ready)
+}
+
+// name gives f the name of a lookup that ends with it.
+func (p *Pool) name(model string, f *file) {
+	if p.named[model] != f {
+		f.names++
+		p.unname(model)
+		if len(p.named) == maxNames {
+			for other := range p.named {
+				p.unname(other)
+				break
+			}
+		}
+		p.named[model] = f
+	}
+	delete(p.failed, model)
+	p.clock++
+	f.used = p.clock
+	f.lookups--
+	p.evict(f)
+}
+
+// unname takes a name from the file that has it, if one does.
+func (p *Pool) unname(model string) {
+	f := p.named[model]
+	if f == nil {
+		return
+	}
+	delete(p.named, model)
+	if f.names--; f.names == 0 && f.lookups == 0 {
+		p.drop(f)
+	}
+}
+
+// evict makes room for keep, which has just been named.
+func (p *Pool) evict(keep *file) {
+	for p.bytes > p.memory {
+		var oldest *file
+		for _, f := range p.files {
+			if f != keep && f.size > 0 && f.lookups == 0 && (oldest == nil || f.used < oldest.used) {
+				oldest = f
+			}
+		}
+		if oldest == nil {
+			return // those that are left come here themselves
+		}
+		maps.DeleteFunc(p.named, func(_ string, f *file) bool { return f == oldest })
+		p.drop(oldest)
+		p.evictions++
+	}
+}
+
+func (p *Pool) drop(f *file) {
+	p.files = slices.DeleteFunc(p.files, func(other *file) bool { return other == f })
+	p.bytes -= f.size
+}
+
+// fail remembers a failed lookup that took so long.
+func (p *Pool) fail(model string, err error, took time.Duration) {
+	p.failures++
+	p.forgiveFailed()
+	if len(p.failed) >= maxFailed {
+		return // names that are not in failed are not looked up now
+	}
+	until := time.Now().Add(min(max(failedFor, 10*took), failedForMost))
+	if len(p.failed) == 0 || until.Before(p.expires) {
+		p.expires = until
+	}
+	p.failed[model] = failure{err, until}
+}
+
+// forgiveFailed forgets the failures whose time has passed.
+func (p *Pool) forgiveFailed() {
+	now := time.Now()
+	if now.Before(p.expires) {
+		return
+	}
+	p.expires = time.Time{}
+	for model, f := range p.failed {
+		if !now.Before(f.until) {
+			delete(p.failed, model)
+		} else if p.expires.IsZero() || f.until.Before(p.expires) {
+			p.expires = f.until
+		}
+	}
+}

@@ -1,0 +1,320 @@
+package tokenize
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+)
+
+// LoadPretrained reads the tokenizer.json in the folder dir and changes it as the
+// tokenizer_config.json beside it wants, which is what engines that load a model
+// through transformers serve: with its added_tokens_decoder and its named special
+// tokens, and with the tokens that add_bos_token and add_eos_token put around a
+// text. DeepSeek-V3's begin-of-sequence token, for one, is in that file alone.
+//
+// Where transformers 4.57 (tokenization_utils_fast.py and the classes' own files)
+// and 5 (tokenization_utils_tokenizers.py) read it differently, and where Python
+// code of the repository is the tokenizer, the folder is refused; Load reads its
+// tokenizer.json alone.
+func LoadPretrained(dir string) (*BPE, error) {
+	c, err := readConfig(dir)
+	if err != nil {
+		return nil, fmt.Errorf("tokenize: %w", err)
+	}
+	return load(dir, c)
+}
+
+// source returns the tokenizer.json that path is or has, and the config beside it,
+// nil if path is a file or there is none.
+func source(path string) (c *config, file string, err error) {
+	info, err := os.Stat(path)
+	if err == nil && info.IsDir() {
+		if c, err = readConfig(path); errors.Is(err, fs.ErrNotExist) {
+			c, err = nil, nil
+		}
+	}
+	if err == nil {
+		path, err = tokenizerFile(path)
+	}
+	return c, path, err
+}
+
+func readConfig(dir string) (*config, error) {
+	path, err := fileIn(dir, "tokenizer_config.json")
+	if err != nil {
+		return nil, err
+	}
+	raw, err := readSmall(path, maxConfig)
+	if err != nil {
+		return nil, err
+	}
+	c, err := parseConfig(raw)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return c, nil
+}
+
+// readSmall returns what is in a file, gzip'd or not, of at most limit bytes.
+func readSmall(path string, limit int64) ([]byte, error) {
+	if info, err := os.Stat(path); err != nil {
+		return nil, err
+	} else if !info.Mode().IsRegular() { // opening a pipe may take for ever
+		return nil, fmt.Errorf("%s is not a file: %w", path, fs.ErrInvalid)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var raw []byte
+	err = unzipped(f, func(r io.Reader) error {
+		raw, err = io.ReadAll(io.LimitReader(r, limit+1))
+		return err
+	})
+	if err == nil && int64(len(raw)) > limit {
+		err = malformed("%s: longer than %d bytes", path, limit)
+	}
+	return raw, err
+}
+
+// maxConfig bounds a tokenizer_config.json; that of Gemma 3 has a million bytes.
+const maxConfig = 16 << 20
+
+// A config is what a tokenizer_config.json says about ids.
+type config struct {
+	sum            [sha256.Size]byte // of the file
+	class          string
+	addBOS, addEOS setting
+	bos, eos       string
+	addPrefixSpace setting
+	added          []configToken
+	named          []string // contents of the named special tokens
+}
+
+// identity tells configs apart; nil has one, too.
+func (c *config) identity() (sum [sha256.Size]byte) {
+	if c != nil {
+		sum = c.sum
+	}
+	return sum
+}
+
+// A setting is a flag that may be absent.
+type setting struct{ given, on bool }
+
+func (s setting) or(on bool) bool { return s.given && s.on || !s.given && on }
+
+type configToken struct {
+	id uint32
+	addedToken
+}
+
+// Classes of transformers 4.57 that put a template of their own in the place of
+// the file's post-processor, and whether it begins with the begin-of-sequence
+// token if the config does not say.
+var templateClasses = map[string]bool{
+	"LlamaTokenizer": true, "CodeLlamaTokenizer": true, "GemmaTokenizer": true, "CohereTokenizer": true,
+	"GPTNeoXTokenizer": false,
+}
+
+// Classes that keep the file's post-processor.
+var plainClasses = []string{
+	"PreTrainedTokenizer", "TokenizersBackend", "GPT2Tokenizer", "Qwen2Tokenizer", "BloomTokenizer",
+	"CodeGenTokenizer", "RobertaTokenizer", "BartTokenizer", "WhisperTokenizer", "BlenderbotTokenizer",
+}
+
+func parseConfig(raw []byte) (*config, error) {
+	if !json.Valid(raw) {
+		return nil, malformed("not JSON, or cut off")
+	}
+	o, err := parseObject("the file", raw[afterSpace(raw, 0):])
+	if err != nil {
+		return nil, err
+	}
+	if !o.absent("auto_map") {
+		return nil, unsupported("a tokenizer that is Python code of the repository (auto_map)")
+	}
+	c := &config{sum: sha256.Sum256(raw)}
+	if c.class, err = o.text("tokenizer_class"); err != nil {
+		return nil, err
+	}
+	if n := len(c.class) - len("Fast"); n > 0 && c.class[n:] == "Fast" {
+		c.class = c.class[:n]
+	}
+	if _, ok := templateClasses[c.class]; !ok && !slices.Contains(plainClasses, c.class) {
+		return nil, unsupported("tokenizer_class %.60q", c.class)
+	}
+	var splitSpecial setting
+	for _, f := range []struct {
+		name string
+		to   *setting
+	}{
+		{"add_bos_token", &c.addBOS}, {"add_eos_token", &c.addEOS},
+		{"add_prefix_space", &c.addPrefixSpace}, {"split_special_tokens", &splitSpecial},
+	} {
+		if o.absent(f.name) {
+			continue
+		}
+		f.to.given = true
+		if f.to.on, err = o.flag(f.name); err != nil {
+			return nil, err
+		}
+	}
+	if splitSpecial.on {
+		return nil, unsupported("split_special_tokens")
+	}
+	if err := c.parseNamed(o); err != nil {
+		return nil, err
+	}
+	return c, c.parseAdded(o)
+}
+
+// parseNamed reads the special tokens that have a name.
+func (c *config) parseNamed(o object) error {
+	for _, name := range []string{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"} {
+		if o.absent(name) {
+			continue
+		}
+		content, err := tokenContent(o.where+" "+name, o.values[name])
+		if err != nil {
+			return err
+		}
+		switch name {
+		case "bos_token":
+			c.bos = content
+		case "eos_token":
+			c.eos = content
+		}
+		c.named = append(c.named, content)
+	}
+	const more = "additional_special_tokens"
+	if o.absent(more) {
+		return nil
+	}
+	items, err := o.list(more, maxAdded)
+	if err != nil {
+		return err
+	}
+	for _, item := range items {
+		content, err := tokenContent(o.where+" "+more, item)
+		if err != nil {
+			return err
+		}
+		c.named = append(c.named, content)
+	}
+	return nil
+}
+
+// tokenContent reads a token that is a string or an object with a content.
+func tokenContent(where string, raw []byte) (string, error) {
+	if len(raw) > 0 && raw[0] == '"' {
+		return string(unquote(raw)), nil
+	}
+	o, err := parseObject(where, raw)
+	if err != nil {
+		return "", err
+	}
+	return o.text("content")
+}
+
+func (c *config) parseAdded(o object) error {
+	const name = "added_tokens_decoder"
+	if o.absent(name) {
+		return nil
+	}
+	where := o.where + " " + name
+	raw := o.values[name]
+	if raw[0] != '{' {
+		return malformed("%s is not an object", where)
+	}
+	err := eachMember(raw, func(key, value []byte) error {
+		if len(c.added) == maxAdded {
+			return malformed("%s has more than %d tokens", where, maxAdded)
+		}
+		id, err := strconv.ParseUint(string(unquote(key)), 10, 32)
+		if err != nil || id >= maxVocab {
+			return malformed("%s: %.20s is not the id of a token", where, key)
+		}
+		token, err := parseObject(where, value)
+		if err != nil {
+			return err
+		}
+		t, err := parseAddedToken(token, "__type")
+		if err != nil {
+			return err
+		}
+		c.added = append(c.added, configToken{uint32(id), t})
+		return nil
+	})
+	slices.SortFunc(c.added, func(a, b configToken) int { return int(a.id) - int(b.id) })
+	return err
+}
+
+// apply changes t, which is complete but for its added tokens, and set, which has
+// those of the tokenizer.json.
+func (c *config) apply(t *BPE, file object, set *addedSet) error {
+	for _, a := range c.added {
+		if err := set.add(a.addedToken, a.id); err != nil {
+			return err
+		}
+	}
+	for _, content := range c.named {
+		if _, ok := set.byContent[content]; !ok && content != "" {
+			set.put(addedToken{content: content, id: set.place(content)})
+		}
+	}
+	if err := c.checkPrefixSpace(file); err != nil {
+		return err
+	}
+	return c.applyTemplate(t, !file.absent("post_processor"), set)
+}
+
+// checkPrefixSpace refuses a prefix space on which the two files differ: 4.57
+// takes the config's, which is false if it is absent, and 5 the tokenizer.json's.
+func (c *config) checkPrefixSpace(file object) error {
+	if file.absent("pre_tokenizer") {
+		return nil
+	}
+	o, err := parseComponent("pre_tokenizer", file.values["pre_tokenizer"])
+	if err != nil || o.kind != "ByteLevel" {
+		return err
+	}
+	on, err := o.flag("add_prefix_space")
+	if err == nil && on != c.addPrefixSpace.or(false) {
+		err = unsupported("add_prefix_space %t beside a tokenizer.json with %t", c.addPrefixSpace.or(false), on)
+	}
+	return err
+}
+
+func (c *config) applyTemplate(t *BPE, hasPostProcessor bool, set *addedSet) error {
+	around := func(bos, eos bool) (before, after []uint32) {
+		if bos && c.bos != "" {
+			before = []uint32{set.place(c.bos)}
+		}
+		if eos && c.eos != "" {
+			after = []uint32{set.place(c.eos)}
+		}
+		return before, after
+	}
+	before4, after4 := t.before, t.after
+	if bos, ok := templateClasses[c.class]; ok {
+		before4, after4 = around(c.addBOS.or(bos), c.addEOS.or(false))
+	}
+	before5, after5 := t.before, t.after
+	if c.addBOS.given || c.addEOS.given || !hasPostProcessor {
+		before5, after5 = around(c.addBOS.or(false), c.addEOS.or(false))
+	}
+	if !slices.Equal(before4, before5) || !slices.Equal(after4, after5) {
+		return unsupported("class %s, add_bos_token and add_eos_token, which transformers 4 reads as %d ... %d and 5 as %d ... %d,",
+			c.class, before4, after4, before5, after5)
+	}
+	t.before, t.after = before4, after4
+	return nil
+}

@@ -1,0 +1,153 @@
+package tokenize_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kvindex/kvindex/internal/testdata"
+	"github.com/kvindex/kvindex/tokenize"
+)
+
+// pretrained writes tiny.json, with sections replaced, and a config into a folder.
+func pretrained(tb testing.TB, sections, config dict) string {
+	tb.Helper()
+	dir := tb.TempDir()
+	text, err := json.Marshal(config)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for name, data := range map[string][]byte{
+		"tokenizer.json": variant(tb, sections, nil), "tokenizer_config.json": text,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func configOf(class string, changes dict) dict {
+	c := dict{"tokenizer_class": class, "chat_template": "{{ messages }}", "model_max_length": 1e30}
+	for k, v := range changes {
+		c[k] = v
+	}
+	return c
+}
+
+func configToken(content string, changes dict) dict {
+	a := addedToken(0, content, changes)
+	delete(a, "id")
+	return a
+}
+
+// endID is the id of <|end|>, which tiny.json has as its only added token.
+const endID = tinySize
+
+func TestLoadPretrained(t *testing.T) {
+	bos := dict{"post_processor": template(beginPiece, textPiece)} // the token 1
+	for _, c := range []struct {
+		name     string
+		sections dict
+		config   dict
+		text     string
+		want     []uint32
+	}{
+		{"class that keeps the file's tokens", bos, configOf("PreTrainedTokenizerFast", nil), "a", []uint32{1, 97}},
+		{"class without Fast", bos, configOf("Qwen2Tokenizer", nil), "a", []uint32{1, 97}},
+		{"class with a template", nil, configOf("LlamaTokenizerFast", dict{"add_bos_token": true, "bos_token": "<|end|>"}), "a", []uint32{endID, 97}},
+		{"both ends", nil, configOf("LlamaTokenizer", dict{
+			"add_bos_token": true, "bos_token": "<|end|>", "add_eos_token": true,
+			"eos_token": dict{"__type": "AddedToken", "content": "a", "lstrip": false, "normalized": true, "rstrip": false, "single_word": false},
+		}), "b", []uint32{endID, 98, 97}},
+		{"no token", bos, configOf("LlamaTokenizer", dict{"add_bos_token": false, "bos_token": "<|end|>"}), "a", []uint32{97}},
+		{"no begin-of-sequence token to add", nil, configOf("LlamaTokenizer", dict{"add_bos_token": true}), "a", []uint32{97}},
+		{"named token that is not there", nil, configOf("GPT2Tokenizer", dict{"pad_token": "<pad>"}), "<pad>", []uint32{endID + 1}},
+		{"additional special tokens", nil, configOf("GPT2Tokenizer", dict{
+			"additional_special_tokens": []any{"<x>", dict{"content": "<y>"}, "<|end|>"},
+		}), "<x><y><|end|>", []uint32{endID + 1, endID + 2, endID}},
+		{"token of the decoder", nil, configOf("GPT2Tokenizer", dict{
+			"added_tokens_decoder": dict{"654": configToken("<b>", nil), "655": configToken("<a>", nil)},
+		}), "<a><b>", []uint32{endID + 2, endID + 1}},
+		{"truncation and padding, which transformers turns off", dict{
+			"truncation": dict{"max_length": 1, "strategy": "LongestFirst", "stride": 0, "direction": "Right"},
+			"padding":    dict{"strategy": dict{"Fixed": 8}, "direction": "Right", "pad_to_multiple_of": nil, "pad_id": 0, "pad_type_id": 0, "pad_token": "a"},
+		}, configOf("PreTrainedTokenizerFast", nil), "ab<|end|>", []uint32{97, 98, endID}},
+		{"flags of the decoder", nil, configOf("GPT2Tokenizer", dict{
+			"added_tokens_decoder": dict{"653": configToken("<|end|>", dict{"rstrip": true, "special": true})},
+		}), "<|end|>  a", []uint32{endID, 97}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bpe, err := tokenize.LoadPretrained(pretrained(t, c.sections, c.config))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := encode(t, bpe, c.text, true); !slices.Equal(got, c.want) {
+				t.Errorf("got %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestLoadPretrainedRefusals(t *testing.T) {
+	bos := dict{"post_processor": template(beginPiece, textPiece)}
+	for _, c := range []struct {
+		name     string
+		sections dict
+		config   dict
+		kind     error
+		want     string
+	}{
+		{"no class", nil, dict{}, tokenize.ErrMalformed, `"tokenizer_class"`},
+		{"class", nil, configOf("KimiTokenizer", nil), tokenize.ErrUnsupported, `tokenizer_class "KimiTokenizer"`},
+		{"Python", nil, configOf("LlamaTokenizer", dict{"auto_map": dict{"AutoTokenizer": []any{"x.y", nil}}}), tokenize.ErrUnsupported, "auto_map"},
+		{"split_special_tokens", nil, configOf("GPT2Tokenizer", dict{"split_special_tokens": true}), tokenize.ErrUnsupported, "split_special_tokens"},
+		{"flag", nil, configOf("GPT2Tokenizer", dict{"add_bos_token": "yes"}), tokenize.ErrMalformed, `"add_bos_token"`},
+		{"token", nil, configOf("GPT2Tokenizer", dict{"bos_token": 5}), tokenize.ErrMalformed, "bos_token"},
+		{"decoder", nil, configOf("GPT2Tokenizer", dict{"added_tokens_decoder": []any{}}), tokenize.ErrMalformed, "added_tokens_decoder"},
+		{"id", nil, configOf("GPT2Tokenizer", dict{"added_tokens_decoder": dict{"-1": configToken("<b>", nil)}}), tokenize.ErrMalformed, "added_tokens_decoder"},
+		{"id of another place", nil, configOf("GPT2Tokenizer", dict{"added_tokens_decoder": dict{"700": configToken("<b>", nil)}}), tokenize.ErrMalformed, "its place gives it 654"},
+		{"default that the versions differ on", nil, configOf("LlamaTokenizer", dict{"bos_token": "<|end|>"}), tokenize.ErrUnsupported, "transformers 4"},
+		{"setting that the versions differ on", bos, configOf("GPT2Tokenizer", dict{"add_bos_token": false}), tokenize.ErrUnsupported, "transformers 4"},
+		{"prefix space", nil, configOf("GPT2Tokenizer", dict{"add_prefix_space": true}), tokenize.ErrUnsupported, "add_prefix_space true"},
+		{
+			"prefix space by default", dict{"pre_tokenizer": byteLevel(dict{"add_prefix_space": true})},
+			configOf("GPT2Tokenizer", nil), tokenize.ErrUnsupported, "add_prefix_space false",
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := tokenize.LoadPretrained(pretrained(t, c.sections, c.config))
+			if !errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+	if _, err := tokenize.LoadPretrained(t.TempDir()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("empty folder: got %v", err)
+	}
+}
+
+// What the nine families' configs change: DeepSeek-V3's adds a token at the
+// beginning, and the others say what their tokenizer.json says.
+func TestLoadPretrainedOfFamilies(t *testing.T) {
+	for _, family := range supported {
+		t.Run(family, func(t *testing.T) {
+			bpe, err := tokenize.LoadPretrained(testdata.Path(t, "the config of "+family, "tokens", family))
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := encode(t, loadOutside(t, family), "the harbour", true)
+			if family == "deepseekv3" {
+				want = append([]uint32{0}, want...)
+			}
+			if got := encode(t, bpe, "the harbour", true); !slices.Equal(got, want) {
+				t.Errorf("got %v, want %v", got, want)
+			}
+		})
+	}
+}

@@ -1,0 +1,108 @@
+package tokenize
+
+import (
+	"context"
+	"unicode/utf8"
+)
+
+// Resume returns the last position of text, in bytes, from which encoding may
+// be resumed whatever is appended to text: the ids of what lies before it are
+// settled. For p := t.Resume(text) and every text that begins with text,
+//
+//	Encode(longer) == Encode(text[:p]) + EncodeFrom(longer, p)
+//
+// but for the post-processor's tokens after the text, which come once, at the
+// end. It is 0 if there is no such position but the beginning.
+//
+// Such a position is the beginning of an added token, or one between two
+// characters that neither an added token, nor the normalizer, nor a piece, nor a
+// merge can ever join. In most languages each word has one.
+func (t *BPE) Resume(text string) int {
+	r, n := utf8.DecodeLastRuneInString(text)
+	for p := len(text) - n; p > 0; {
+		l, width := utf8.DecodeLastRuneInString(text[:p])
+		if t.settled(l, width, r, n, text[p:]) {
+			return p
+		}
+		p -= width
+		r, n = l, width
+	}
+	return 0
+}
+
+// settled reports whether encoding may resume between l and r, which begins
+// rest. Bytes that are not UTF-8 (U+FFFD of width 1) may yet become part of a
+// character.
+func (t *BPE) settled(l rune, lWidth int, r rune, rWidth int, rest string) bool {
+	if l == utf8.RuneError && lWidth == 1 || r == utf8.RuneError && rWidth == 1 {
+		return false
+	}
+	// Behind white space, lookaheads and lstrip depend on what is to the right.
+	if classOf(l)&space != 0 || t.plain.joins(l, r) {
+		return false
+	}
+	if t.plain.begins(rest) && classOf(r)&space == 0 {
+		return true
+	}
+	if t.plain.borders(l, r) {
+		return false
+	}
+	l, r, ok := t.normalizer.boundary(l, r)
+	if !ok || t.normalized.joins(l, r) || t.normalized.borders(l, r) {
+		return false
+	}
+	return t.pre.restarts(l, r) && (t.pre.ends(l, r) || t.model.parts(t.pre.rewritten(l), t.pre.rewritten(r)))
+}
+
+// EncodeFrom is Encode for text[from:], with from a position that Resume gave for
+// a text that text begins with. The post-processor's tokens before the text are
+// only in what begins at 0.
+func (t *BPE) EncodeFrom(ctx context.Context, dst []uint32, text string, from int, special bool) ([]uint32, error) {
+	at := textStart
+	if from > 0 {
+		at = inside
+	}
+	return t.encode(call{ctx, context.Context.Err}, dst, text[from:], at, special)
+}
+
+// edges says which characters added tokens have where a text may be cut.
+type edges struct {
+	inside map[[2]rune]bool // neighbours in a token
+	last   map[rune]bool    // last in a token: behind it, a text may be at the beginning of a segment
+	alone  map[rune]bool    // first in a token with single_word, which looks at what is before it
+}
+
+func edgesOf(tokens []addedToken) edges {
+	e := edges{map[[2]rune]bool{}, map[rune]bool{}, map[rune]bool{}}
+	for _, t := range tokens {
+		prev := rune(-1)
+		for _, r := range t.content {
+			if prev >= 0 {
+				e.inside[[2]rune{prev, r}] = true
+			} else if t.singleWord {
+				e.alone[r] = true
+			}
+			prev = r
+		}
+		e.last[prev] = true
+	}
+	return e
+}
+
+// joins reports whether a token may have l right before r.
+func (m *matcher) joins(l, r rune) bool { return m != nil && m.edges.inside[[2]rune{l, r}] }
+
+// borders reports whether a token may end with l, or must see l if it begins with r.
+func (m *matcher) borders(l, r rune) bool {
+	return m != nil && (m.edges.last[l] || m.edges.alone[r])
+}
+
+// begins reports whether a token is found where s begins, whatever comes before
+// and after s.
+func (m *matcher) begins(s string) bool {
+	if m == nil || m.single {
+		return false
+	}
+	first := m.byByte[s[0]]
+	return first.from < first.to && m.longest([]byte(s[:min(len(s), maxToken)]), first) != nil
+}

@@ -1,0 +1,177 @@
+package tokenize_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/kvindex/kvindex/internal/testdata"
+	"github.com/kvindex/kvindex/tokenize"
+)
+
+// resumed counts what checkResume saw.
+type resumed struct {
+	checks, found int
+	behind        int // bytes between the positions and the ends of the texts
+}
+
+// checkResume compares the ids of text with those of what comes before the
+// position that Resume gives for text[:cut], and what EncodeFrom gives behind it.
+func (n *resumed) checkResume(tb testing.TB, bpe *tokenize.BPE, text string, cut int) {
+	tb.Helper()
+	p := bpe.Resume(text[:cut])
+	n.checks++
+	if p < 0 || p > cut {
+		tb.Fatalf("%.200q: resumes at %d of %d", text[:cut], p, cut)
+	}
+	if p == 0 {
+		return
+	}
+	n.found++
+	n.behind += cut - p
+	got := encode(tb, bpe, text[:p], false)
+	got, err := bpe.EncodeFrom(context.Background(), got, text, p, false)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if want := encode(tb, bpe, text, false); !slices.Equal(got, want) {
+		from := max(0, p-60)
+		tb.Errorf("cut at %d, resumed at %d: ...%q | %.60q: got %v, want %v", cut, p, text[from:p], text[p:], clip(got), clip(want))
+	}
+}
+
+func TestResumeOfCorpus(t *testing.T) {
+	var texts []string
+	for _, row := range testdata.Rows[struct{ Text string }](t, testdata.Path(t, "cutting and growing 4,200 texts for each family", "tokens", "corpus.jsonl.gz")) {
+		if len(row.Text) < 20_000 {
+			texts = append(texts, row.Text)
+		}
+	}
+	for _, family := range supported {
+		t.Run(family, func(t *testing.T) {
+			bpe := loadOutside(t, family)
+			r := rand.New(rand.NewPCG(11, 12))
+			var n resumed
+			for i, text := range texts {
+				for range 3 {
+					if len(text) > 0 {
+						n.checkResume(t, bpe, text, r.IntN(len(text)+1))
+					}
+				}
+				other := texts[r.IntN(len(texts))]
+				n.checkResume(t, bpe, text+other, len(text))
+				if i%8 == 0 { // grow by a little at a time
+					for cut := range min(len(text), 80) {
+						n.checkResume(t, bpe, text, cut)
+					}
+				}
+			}
+			n.report(t)
+		})
+	}
+}
+
+// Every pipeline, with texts of everything that its components look at.
+func TestResumeOfFamilies(t *testing.T) {
+	f, rows := readFamilies(t)
+	var n resumed
+	for number, c := range f.Cases {
+		if _, refused := refusedFamily(c.Name); refused {
+			continue
+		}
+		t.Run(strings.ReplaceAll(c.Name, " ", "_"), func(t *testing.T) {
+			bpe := parse(t, f.file(t, c))
+			texts := newNasty(uint64(number), addedContents(c)...)
+			for range 150 {
+				text := texts.text()
+				for range 4 {
+					n.checkResume(t, bpe, text, texts.IntN(len(text)+1))
+				}
+				n.checkResume(t, bpe, text+rows[number][texts.IntN(len(rows[number]))].text, len(text))
+			}
+		})
+	}
+	n.report(t)
+}
+
+func addedContents(c familyCase) (contents []string) {
+	added, _ := c.File["added_tokens"].([]any)
+	for _, token := range added {
+		contents = append(contents, token.(map[string]any)["content"].(string))
+	}
+	return contents
+}
+
+func (n *resumed) report(t *testing.T) {
+	t.Helper()
+	t.Logf("%d cuts, %d resumed, on average %.1f bytes behind", n.checks, n.found, float64(n.behind)/float64(max(n.found, 1)))
+	if n.found*2 < n.checks {
+		t.Errorf("only %d of %d cuts have a position to resume from", n.found, n.checks)
+	}
+}
+
+// In prose every word has a position: the last is one word from the end.
+func TestResumeOfProse(t *testing.T) {
+	words := strings.Fields(readProse(t))
+	for name, f := range forms(t) {
+		t.Run(name, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(13, 14))
+			var n resumed
+			for range 300 {
+				text := englishLike(words, 200+r.IntN(200), r)
+				n.checkResume(t, f.bpe, text, 100+r.IntN(100))
+			}
+			n.report(t)
+			if n.found != n.checks || n.behind > 12*n.checks {
+				t.Errorf("%d of %d, %d bytes behind", n.found, n.checks, n.behind)
+			}
+		})
+	}
+}
+
+func TestResumeIsBetweenCharacters(t *testing.T) {
+	bpe := loadTiny(t)
+	text := "日本 \u00a0é, <|end|>\xff\xe6\x97 the harbour\xe6"
+	for cut := range len(text) + 1 {
+		if p := bpe.Resume(text[:cut]); p > 0 && !utf8.RuneStart(text[p]) {
+			t.Errorf("%q: resumes at %d, within a character", text[:cut], p)
+		}
+	}
+	for _, c := range []struct {
+		text string
+		want int
+	}{
+		{"", 0},
+		{"the", 0},
+		{"the wall", 3},
+		{"the wall ", 8},
+		{"the wall  ", 8},
+		{"the wall\n", 8},
+		{"the <|end|>", 3},
+		{"the<|end|>", 3},
+		{"the<|end|", 3}, // between a letter and a symbol
+		{"the wall\xe6", 3},
+	} {
+		if got := bpe.Resume(c.text); got != c.want {
+			t.Errorf("%q: got %d, want %d", c.text, got, c.want)
+		}
+	}
+}
+
+func FuzzResume(f *testing.F) {
+	f.Add("the wall <|end|> of the harbour", 9)
+	f.Add("日本 \xff", 4)
+	all := forms(f)
+	f.Fuzz(func(t *testing.T, text string, cut int) {
+		if cut < 0 || cut > len(text) {
+			return
+		}
+		for _, form := range all {
+			var n resumed
+			n.checkResume(t, form.bpe, text, cut)
+		}
+	})
+}

@@ -1,0 +1,78 @@
+package tokenize_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/kvindex/kvindex/tokenize"
+)
+
+func TestVocabAsMap(t *testing.T) {
+	r := rand.New(rand.NewPCG(15, 16))
+	texts := func(n int) string {
+		b := make([]byte, r.IntN(n))
+		for i := range b {
+			b[i] = "ab\x00\xff"[r.IntN(4)]
+		}
+		return string(b)
+	}
+	for _, size := range []int{0, 1, 2, 3, 100, 5000} {
+		want := map[string]uint32{}
+		var all []string
+		for len(all) < size {
+			s := texts(20)
+			if _, ok := want[s]; !ok {
+				want[s] = uint32(len(all))
+				all = append(all, s)
+			}
+		}
+		v, twice := tokenize.NewVocab(all)
+		if twice >= 0 {
+			t.Fatalf("%d texts: %q is there twice", size, all[twice])
+		}
+		for range 20_000 {
+			s := texts(20)
+			got, ok := v.ID(s)
+			if id, there := want[s]; ok != there || got != id {
+				t.Fatalf("%d texts, %q: got %d, %v, want %d, %v", size, s, got, ok, id, there)
+			}
+		}
+		for i, s := range all {
+			if got, ok := v.ID(s); !ok || got != uint32(i) {
+				t.Fatalf("%d texts, %q: got %d, %v, want %d", size, s, got, ok, i)
+			}
+		}
+		if size > 0 {
+			all = append(all, all[r.IntN(size)])
+			if _, twice := tokenize.NewVocab(all); twice != size {
+				t.Errorf("%d texts: %d is there twice, want the last", size, twice)
+			}
+		}
+	}
+}
+
+func BenchmarkVocab(b *testing.B) {
+	const size = 1 << 17
+	var texts []string
+	for i := range size {
+		texts = append(texts, fmt.Sprintf("%x", uint64(i)*2654435761))
+	}
+	v, _ := tokenize.NewVocab(texts)
+	for name, offset := range map[string]uint32{"there": 0, "not there": size} {
+		var asked []string
+		for i := range uint32(1 << 12) {
+			asked = append(asked, fmt.Sprintf("%x", uint64(i*31%size+offset)*2654435761))
+		}
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			i := 0
+			for b.Loop() {
+				if _, ok := v.ID(asked[i%len(asked)]); ok != (offset == 0) {
+					b.Fatal(asked[i%len(asked)])
+				}
+				i++
+			}
+		})
+	}
+}
