@@ -71,7 +71,8 @@ func WithTokenizer(model string, t tokenize.Tokenizer) Option {
 
 // WithTokenizers scores text prompts for all other models by the tokenizers of
 // source, such as the Tokenizer method of a [tokenize.Pool]. The function is called
-// for each request with a text, and returns at once; nil: the model has none.
+// for each request with a text, and returns at once; nil, and not a nil *BPE: the
+// model has none.
 //
 // It is asked for base models only: for the one that an adapter is on, if events
 // told of the adapter. But any name in a request that nothing is known of is taken

@@ -11,7 +11,7 @@ type addedToken struct {
 	content                    string
 	id                         uint32
 	singleWord, lstrip, rstrip bool
-	normalized, hidden         bool
+	normalized                 bool
 }
 
 // A matcher finds added tokens: at each place the longest one, and after a match
@@ -22,6 +22,9 @@ type matcher struct {
 	byByte [256]tokenRange // tokens that begin with a byte
 	edges  edges
 	single bool // one has single_word
+
+	second [256]bool // bytes that come second in a token
+	short  [256]bool // bytes that are a token
 }
 
 // A tokenRange is tokens[from:to] of a matcher.
@@ -44,6 +47,11 @@ func newMatcher(tokens []addedToken) (*matcher, error) {
 		}
 		r.to = int32(i) + 1
 		m.single = m.single || t.singleWord
+		if len(t.content) == 1 {
+			m.short[t.content[0]] = true
+		} else {
+			m.second[t.content[1]] = true
+		}
 	}
 	return m, nil
 }
@@ -60,16 +68,19 @@ func (m *matcher) size() int {
 	return n
 }
 
-// find returns the first token at or after s[i:] and where it begins; nil for none.
-func (m *matcher) find(s []byte, i int) (*addedToken, int) {
-	for ; i < len(s); i++ {
-		if r := m.byByte[s[i]]; r.to > r.from {
+// find returns the first token that begins in s[i:end] and where; nil and end for
+// none. Most files have hundreds that begin alike, and text has that character, so
+// the second byte is looked at, too.
+func (m *matcher) find(s []byte, i, end int) (*addedToken, int) {
+	for ; i < end; i++ {
+		r := m.byByte[s[i]]
+		if r.to > r.from && (m.short[s[i]] || i+1 < len(s) && m.second[s[i+1]]) {
 			if t := m.longest(s[i:], r); t != nil {
 				return t, i
 			}
 		}
 	}
-	return nil, len(s)
+	return nil, end
 }
 
 // longest returns the longest token that s begins with, among those in r, which
@@ -182,8 +193,8 @@ func parseAddedToken(o object, further ...string) (t addedToken, err error) {
 	if t.content, err = o.text("content"); err != nil {
 		return t, err
 	}
-	if len(t.content) > maxToken {
-		return t, malformed("an added token has %d bytes, more than %d", len(t.content), maxToken)
+	if len(t.content) > maxContent {
+		return t, malformed("an added token has %d bytes, more than %d", len(t.content), maxContent)
 	}
 	// special is for decoding: the text of a special token counts as the token.
 	var special bool
@@ -212,8 +223,7 @@ func (s *addedSet) add(t addedToken, id uint32) error {
 	if t.id = s.place(t.content); t.id != id {
 		return malformed("added token %.60q has id %d, but its place gives it %d", t.content, id, t.id)
 	}
-	s.put(t)
-	return nil
+	return s.put(t)
 }
 
 // place returns the id of the content, or the one that it would get.
@@ -227,23 +237,33 @@ func (s *addedSet) place(content string) uint32 {
 	return s.next
 }
 
-// put puts t into the set, with the id that is its place. It takes the id from
-// another token that has it, which no text has then: the official library keeps one
-// token for an id.
-func (s *addedSet) put(t addedToken) {
-	i, ok := s.byContent[t.content]
-	if !ok {
-		if _, ok := s.vocab.id([]byte(t.content)); !ok {
-			s.next++
+// resume makes the next free id the one that it is for tokens that are added to a
+// tokenizer that has its own.
+func (s *addedSet) resume() {
+	for id := range s.byID {
+		if id >= s.next {
+			s.next = id + 1
 		}
-		i = len(s.tokens)
-		s.byContent[t.content] = i
-		s.tokens = append(s.tokens, t)
 	}
-	if other, ok := s.byID[t.id]; ok && other != i {
-		s.tokens[other].hidden = true
+}
+
+// put puts t into the set, with the id that is its place. Of two tokens with one
+// id the official library finds the later one only, by what is left of both.
+func (s *addedSet) put(t addedToken) error {
+	i, ok := s.byContent[t.content]
+	if other, taken := s.byID[t.id]; taken && (!ok || other != i) {
+		return malformed("added tokens %.60q and %.60q both have id %d", s.tokens[other].content, t.content, t.id)
 	}
-	s.byID[t.id], s.tokens[i] = i, t
+	if ok {
+		s.tokens[i] = t
+		return nil
+	}
+	if _, ok := s.vocab.id([]byte(t.content)); !ok {
+		s.next++
+	}
+	s.byContent[t.content], s.byID[t.id] = len(s.tokens), len(s.tokens)
+	s.tokens = append(s.tokens, t)
+	return nil
 }
 
 // matchers returns what finds the tokens in a text as it comes, and what finds
@@ -251,16 +271,13 @@ func (s *addedSet) put(t addedToken) {
 func (s *addedSet) matchers(n *normalizer) (plain, normalized *matcher, err error) {
 	var raw, changed []addedToken
 	for _, t := range s.tokens {
-		if t.hidden {
-			continue
-		}
 		if !t.normalized {
 			raw = append(raw, t)
 			continue
 		}
-		text, err := n.apply(new(normalScratch), []byte(t.content), true)
+		text, err := n.apply(&normalScratch{most: maxContent}, []byte(t.content), true)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, malformed("added token %d has more than %d bytes once it is normalized", t.id, maxContent)
 		}
 		if t.content = string(text); t.content == "" {
 			return nil, nil, malformed("added token %d is empty once it is normalized", t.id)
@@ -303,9 +320,17 @@ func (m *matcher) cut(w *scratch, dst []uint32, s []byte, between func(dst []uin
 	from := 0 // s[:from] is done
 	var err error
 	for at := 0; m != nil; {
-		token, begin := m.find(s, at)
-		if token == nil {
+		window := min(at+checkEvery, len(s))
+		token, begin := m.find(s, at, window)
+		if err = w.spend(begin - at); err != nil {
+			return nil, err
+		}
+		if token == nil && window == len(s) {
 			break
+		}
+		if token == nil {
+			at = window
+			continue
 		}
 		end := begin + len(token.content)
 		at = end

@@ -21,7 +21,7 @@ type BPE struct {
 	scratch sync.Pool // of *scratch
 }
 
-var _ Tokenizer = (*BPE)(nil)
+var _ Resumer = (*BPE)(nil)
 
 // A scratch is the memory of one call.
 type scratch struct {
@@ -143,6 +143,9 @@ func (t *BPE) encodeText(w *scratch, dst []uint32, s []byte, at place) ([]uint32
 // encodeSegment appends the ids of s, a text without plain added tokens.
 func (t *BPE) encodeSegment(w *scratch, dst []uint32, s []byte, at place) ([]uint32, error) {
 	s, err := t.normalizer.apply(&w.normal, s, at != inside)
+	if err == nil {
+		err = w.spend(len(s))
+	}
 	if err != nil {
 		return nil, err
 	}

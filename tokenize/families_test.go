@@ -107,6 +107,7 @@ var refusedFamilies = map[string]string{
 	// Whether such a segment begins the text depends on what was taken from it.
 	"Metaspace first after": "first",
 	"added id":              "<|x|>",
+	"the id of the token":   "both have id",
 }
 
 func refusedFamily(name string) (names string, ok bool) {

@@ -146,16 +146,16 @@ func (f form) apply(w *normalScratch, dst, s []byte, _ bool) ([]byte, bool, erro
 	if i == len(s) {
 		return dst, false, nil
 	}
-	p := composer{form: f, dst: append(dst, s[:i]...), starter: -1, marks: w.marks[:0], sorted: w.sorted}
+	p := composer{form: f, dst: append(dst, s[:i]...), starter: -1, marks: w.marks[:0], sorted: w.sorted, most: w.limit()}
 	for i < len(s) {
 		next, ok := p.stretch(s, i)
 		if ok {
 			i = f.normalEnd(s, next)
 			p.dst = append(p.dst, s[next:i]...)
-			ok = len(p.dst) <= MaxText
+			ok = len(p.dst) <= p.most
 		}
 		if !ok {
-			return dst, false, tooLong()
+			return dst, false, tooLong(p.most)
 		}
 	}
 	w.marks, w.sorted = p.marks, p.sorted
@@ -171,6 +171,7 @@ type composer struct {
 	starter rune     // -1 for none yet
 	marks   []uint32 // a combining class and a code point of 21 bits each
 	sorted  []uint32 // scratch of the same form
+	most    int      // bytes of dst
 }
 
 // stretch takes the text from i on, as far as it may change together, and returns
@@ -185,7 +186,7 @@ func (p *composer) stretch(s []byte, i int) (end int, ok bool) {
 		p.add(r, v)
 		i += n
 		// A mark has at least two bytes; one that will yet compose has them, too.
-		if len(p.dst)+2*len(p.marks) > MaxText {
+		if len(p.dst)+2*len(p.marks) > p.most {
 			return i, false
 		}
 	}

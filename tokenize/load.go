@@ -24,6 +24,7 @@ const (
 	maxMerges  = 1<<rankBits - 1
 	maxToken   = 1 << 12 // bytes of a token, as the file writes it
 	maxAdded   = 1 << 16 // added tokens
+	maxContent = 1 << 9  // bytes of an added token, also when it is normalized
 	maxAround  = 1 << 10 // tokens that the post-processor adds
 	maxSteps   = 1 << 6  // components of a sequence
 )
@@ -38,7 +39,7 @@ func load(path string, c *config) (*BPE, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tokenize: %w", err)
 	}
-	f, err := os.Open(path)
+	f, err := open(path)
 	if err != nil {
 		return nil, fmt.Errorf("tokenize: %w", err)
 	}
@@ -48,6 +49,18 @@ func load(path string, c *config) (*BPE, error) {
 		return nil, fmt.Errorf("tokenize: %s: %w", path, err)
 	}
 	return t, nil
+}
+
+// open opens a file; opening a pipe might take for ever.
+func open(path string) (*os.File, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a file: %w", path, fs.ErrInvalid)
+	}
+	return os.Open(path)
 }
 
 // tokenizerFile returns path, or the file in it if it is a folder.
@@ -63,7 +76,9 @@ func tokenizerFile(path string) (string, error) {
 func fileIn(dir, name string) (string, error) {
 	for _, ext := range []string{"", ".gz"} {
 		path := filepath.Join(dir, name+ext)
-		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		// Not Stat: a link that leads nowhere is a file that is lost, not one that
+		// is not wanted.
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 			return path, err
 		}
 	}

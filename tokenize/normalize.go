@@ -29,6 +29,7 @@ type normalStep interface {
 
 // A normalScratch is the memory of one normalization.
 type normalScratch struct {
+	most          int       // bytes of a result; 0: MaxText
 	texts         [2][]byte // what steps have made, in turn
 	marks, sorted []uint32  // of a composer
 }
@@ -40,7 +41,7 @@ func (w *normalScratch) bytes() int {
 // apply returns s normalized: s itself if that changes nothing, else memory of w
 // that the next call with w overwrites. Without start s continues a text that has
 // begun before. It returns ErrTextTooLong if the result, or what a step makes on
-// the way to it, has more than MaxText bytes: a text could grow to many times its
+// the way to it, has more than w.most bytes: a text could grow to many times its
 // own length.
 func (n *normalizer) apply(w *normalScratch, s []byte, start bool) ([]byte, error) {
 	next := 0
@@ -58,8 +59,15 @@ func (n *normalizer) apply(w *normalScratch, s []byte, start bool) ([]byte, erro
 	return s, nil
 }
 
-func tooLong() error {
-	return fmt.Errorf("tokenize: %w: more than %d bytes once normalized", ErrTextTooLong, MaxText)
+func (w *normalScratch) limit() int {
+	if w.most > 0 {
+		return w.most
+	}
+	return MaxText
+}
+
+func tooLong(limit int) error {
+	return fmt.Errorf("tokenize: %w: more than %d bytes once normalized", ErrTextTooLong, limit)
 }
 
 // boundary reports whether a text can be normalized in two parts, cut between l
@@ -86,12 +94,12 @@ func (n *normalizer) keepsStart() bool {
 // A prepend begins a text that is not empty (normalizers/prepend.rs).
 type prepend string
 
-func (p prepend) apply(_ *normalScratch, dst, s []byte, start bool) ([]byte, bool, error) {
+func (p prepend) apply(w *normalScratch, dst, s []byte, start bool) ([]byte, bool, error) {
 	if !start || len(s) == 0 {
 		return dst, false, nil
 	}
-	if len(p)+len(s) > MaxText {
-		return dst, false, tooLong()
+	if len(p)+len(s) > w.limit() {
+		return dst, false, tooLong(w.limit())
 	}
 	return append(append(dst, p...), s...), true, nil
 }
@@ -104,20 +112,20 @@ func (prepend) keepsStart() bool { return true }
 // (normalizers/replace.rs).
 type replace struct{ pattern, content []byte }
 
-func (p *replace) apply(_ *normalScratch, dst, s []byte, _ bool) ([]byte, bool, error) {
+func (p *replace) apply(w *normalScratch, dst, s []byte, _ bool) ([]byte, bool, error) {
 	i := bytes.Index(s, p.pattern)
 	if i < 0 {
 		return dst, false, nil
 	}
 	for ; i >= 0; i = bytes.Index(s, p.pattern) {
 		dst = append(append(dst, s[:i]...), p.content...)
-		if len(dst) > MaxText {
-			return dst, false, tooLong()
+		if len(dst) > w.limit() {
+			return dst, false, tooLong(w.limit())
 		}
 		s = s[i+len(p.pattern):]
 	}
-	if len(dst)+len(s) > MaxText {
-		return dst, false, tooLong()
+	if len(dst)+len(s) > w.limit() {
+		return dst, false, tooLong(w.limit())
 	}
 	return append(dst, s...), true, nil
 }
@@ -165,7 +173,7 @@ type replaceRun struct {
 	content []byte
 }
 
-func (p *replaceRun) apply(_ *normalScratch, dst, s []byte, _ bool) ([]byte, bool, error) {
+func (p *replaceRun) apply(w *normalScratch, dst, s []byte, _ bool) ([]byte, bool, error) {
 	done, changed := 0, false // s[:done] is in dst
 	for i := p.next(s, 0); i < len(s); i = p.next(s, i) {
 		end, n := p.run(s, i)
@@ -173,16 +181,16 @@ func (p *replaceRun) apply(_ *normalScratch, dst, s []byte, _ bool) ([]byte, boo
 			dst = append(append(dst, s[done:i]...), p.content...)
 			done, changed = end, true
 		}
-		if len(dst) > MaxText {
-			return dst, false, tooLong()
+		if len(dst) > w.limit() {
+			return dst, false, tooLong(w.limit())
 		}
 		i = end
 	}
 	if !changed {
 		return dst, false, nil
 	}
-	if len(dst)+len(s)-done > MaxText {
-		return dst, false, tooLong()
+	if len(dst)+len(s)-done > w.limit() {
+		return dst, false, tooLong(w.limit())
 	}
 	return append(dst, s[done:]...), true, nil
 }

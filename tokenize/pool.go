@@ -19,6 +19,7 @@ import (
 const (
 	DefaultPoolMemory  = 1 << 30   // bytes: dozens of tokenizers
 	DefaultPoolWaiting = 256 << 20 // bytes
+	DefaultPoolMaxText = 4 << 20   // bytes
 )
 
 const (
@@ -55,8 +56,9 @@ var (
 
 // PoolConfig configures a Pool. A zero field is its default.
 type PoolConfig struct {
-	// Find returns the file of a model, read as Load does, or its folder, read as
-	// LoadPretrained does if it has a tokenizer_config.json. Nil: Hub{}.Find, the local HuggingFace cache.
+	// Find returns the folder of a model, which is read as LoadPretrained does if
+	// it has a tokenizer_config.json, or the path of a tokenizer.json, which is
+	// read alone, as Load does. Nil: Hub{}.Find, the local HuggingFace cache.
 	//
 	// Models are named by whoever sends a request. So Find must not take a name
 	// for a path unchecked, and should refuse what the host does not serve: to
@@ -64,22 +66,30 @@ type PoolConfig struct {
 	//
 	// Its context ends when the Pool closes, and with no request: another may be
 	// waiting for the same model. It is called for up to 16 models at a time, and
-	// those that hang keep others from being loaded.
+	// those that hang keep others from being loaded. So do 256 names that have
+	// just been refused: Preload what is served.
 	Find func(ctx context.Context, model string) (path string, err error)
 
 	// Memory bounds the bytes of the loaded tokenizers. When they pass it the
 	// least recently used go; one that is used at that moment stays in memory
 	// until its encodings end. A tokenizer that is larger by itself is refused.
+	// The memory of encodings is not in it: up to 60 bytes for each byte of a long
+	// text that has begun, in words that do not end, and up to 4 MiB kept for each
+	// tokenizer and processor until it has not been used for two rounds of the
+	// garbage collector.
 	Memory int64
 
 	// Encodings is how many texts are encoded at a time. More wait, in order of
 	// arrival. A text of 64 KiB and more lets the others go first each time that
-	// so much of it is encoded; and such texts have begun, and hold memory, only
-	// as far as they have twice MaxText bytes together.
+	// so much of it is sought through or encoded, but does not interrupt
+	// normalizing, nor the search for one piece's end, which take some 10 ms for a
+	// million bytes. Such texts have begun, and hold memory, only as far as they
+	// have twice MaxText bytes together.
 	Encodings int
 
 	// MaxText is the longest text, in bytes; more is ErrTextTooLong, at once. The
-	// default is the constant MaxText, and also the most.
+	// default is DefaultPoolMaxText, a million tokens of English, and the constant
+	// MaxText is the most.
 	MaxText int
 
 	// MaxWaiting bounds the bytes of the texts that wait, for a tokenizer to be
@@ -180,8 +190,10 @@ func NewPool(c PoolConfig) (*Pool, error) {
 
 // Tokenizer returns the tokenizer of a model, which nothing is done for yet: its
 // Encode waits until it is loaded, as long as the context allows, and returns the
-// error if it cannot be. The loading goes on without the caller.
+// error if it cannot be. It is a [Resumer], too. The loading goes on without the caller.
 func (p *Pool) Tokenizer(model string) Tokenizer { return pooled{p, model} }
+
+var _ Resumer = pooled{}
 
 type pooled struct {
 	pool  *Pool
@@ -189,6 +201,18 @@ type pooled struct {
 }
 
 func (t pooled) Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
+	return t.EncodeFrom(ctx, dst, text, 0, special)
+}
+
+// Resume is that of the tokenizer, and 0 as long as that is not loaded.
+func (t pooled) Resume(text string) int {
+	if f := t.pool.use(t.model); f != nil {
+		return f.tokenizer.Resume(text)
+	}
+	return 0
+}
+
+func (t pooled) EncodeFrom(ctx context.Context, dst []uint32, text string, from int, special bool) ([]uint32, error) {
 	p := t.pool
 	if err := ctx.Err(); err != nil {
 		return dst, err
@@ -196,7 +220,7 @@ func (t pooled) Encode(ctx context.Context, dst []uint32, text string, special b
 	if len(text) > p.maxText {
 		return dst, fmt.Errorf("tokenize: %w: %d bytes, at most %d", ErrTextTooLong, len(text), p.maxText)
 	}
-	size := int64(len(text))
+	size := int64(len(text) - max(0, min(from, len(text))))
 	tokenizer, err := p.tokenizer(ctx, t.model, size)
 	if err != nil {
 		return dst, err
@@ -210,7 +234,7 @@ func (t pooled) Encode(ctx context.Context, dst []uint32, text string, special b
 	if v.long() {
 		pause = func(ctx context.Context) error { return p.gate.pass(ctx, v) }
 	}
-	return tokenizer.encode(call{ctx, pause}, dst, text, textStart, special)
+	return tokenizer.encodeFrom(call{ctx, pause}, dst, text, from, special)
 }
 
 // tokenizer returns the tokenizer of model for a text of size bytes.
@@ -412,12 +436,7 @@ func (p *Pool) load(model string) (*file, error) {
 	if err != nil {
 		return nil, err
 	}
-	if info, err := os.Stat(path); err != nil {
-		return nil, err
-	} else if !info.Mode().IsRegular() { // opening a pipe may take for ever
-		return nil, fmt.Errorf("%s is not a file: %w", path, fs.ErrInvalid)
-	}
-	r, err := os.Open(path)
+	r, err := open(path)
 	if err != nil {
 		return nil, err
 	}

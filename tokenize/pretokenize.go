@@ -538,7 +538,7 @@ func (p *preTokenizerParser) parseMetaspace(o component) error {
 		// one can have come of the first character.
 		return unsupported("%s with prepend_scheme first after another component", o.where)
 	}
-	p.made.textStart = m.scheme == "first"
+	p.made.textStart = p.made.textStart || m.scheme == "first"
 	t := step{pattern: nothing, rewrite: m.rewrite, prefixes: m.scheme != "never"}
 	t.space, _ = utf8.DecodeRune(m.replacement)
 	if split {

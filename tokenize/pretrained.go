@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"slices"
-	"strconv"
 )
 
 // LoadPretrained reads the tokenizer.json in the folder dir and changes it as the
@@ -18,10 +17,12 @@ import (
 // tokens, and with the tokens that add_bos_token and add_eos_token put around a
 // text. DeepSeek-V3's begin-of-sequence token, for one, is in that file alone.
 //
-// Where transformers 4.57 (tokenization_utils_fast.py and the classes' own files)
-// and 5 (tokenization_utils_tokenizers.py) read it differently, and where Python
-// code of the repository is the tokenizer, the folder is refused; Load reads its
-// tokenizer.json alone.
+// It does as transformers 4.57 (tokenization_utils_fast.py and the classes' own
+// files). Where 5 (tokenization_utils_tokenizers.py) puts other tokens around a
+// text, the folder is refused; so it is where Python code of the repository or a
+// tokenizer.model is the tokenizer. But 5 also builds the pipelines of some classes
+// anew instead of reading them, and that is not looked at: an engine with such a
+// version is to be asked. Load reads a tokenizer.json alone.
 func LoadPretrained(dir string) (*BPE, error) {
 	c, err := readConfig(dir)
 	if err != nil {
@@ -30,13 +31,19 @@ func LoadPretrained(dir string) (*BPE, error) {
 	return load(dir, c)
 }
 
+// Files of older layouts, which transformers reads if the config has no
+// added_tokens_decoder.
+var olderFiles = []string{"added_tokens.json", "special_tokens_map.json"}
+
 // source returns the tokenizer.json that path is or has, and the config beside it,
 // nil if path is a file or there is none.
 func source(path string) (c *config, file string, err error) {
 	info, err := os.Stat(path)
 	if err == nil && info.IsDir() {
-		if c, err = readConfig(path); errors.Is(err, fs.ErrNotExist) {
-			c, err = nil, nil
+		if _, err := fileIn(path, configName); !errors.Is(err, fs.ErrNotExist) {
+			if c, err = readConfig(path); err != nil {
+				return nil, "", err
+			}
 		}
 	}
 	if err == nil {
@@ -45,8 +52,10 @@ func source(path string) (c *config, file string, err error) {
 	return c, path, err
 }
 
+const configName = "tokenizer_config.json"
+
 func readConfig(dir string) (*config, error) {
-	path, err := fileIn(dir, "tokenizer_config.json")
+	path, err := fileIn(dir, configName)
 	if err != nil {
 		return nil, err
 	}
@@ -58,17 +67,19 @@ func readConfig(dir string) (*config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
+	if c.added == nil {
+		for _, name := range olderFiles {
+			if _, err := fileIn(dir, name); !errors.Is(err, fs.ErrNotExist) {
+				return nil, fmt.Errorf("%s: %w", path, unsupported("a config without added_tokens_decoder beside %s", name))
+			}
+		}
+	}
 	return c, nil
 }
 
 // readSmall returns what is in a file, gzip'd or not, of at most limit bytes.
 func readSmall(path string, limit int64) ([]byte, error) {
-	if info, err := os.Stat(path); err != nil {
-		return nil, err
-	} else if !info.Mode().IsRegular() { // opening a pipe may take for ever
-		return nil, fmt.Errorf("%s is not a file: %w", path, fs.ErrInvalid)
-	}
-	f, err := os.Open(path)
+	f, err := open(path)
 	if err != nil {
 		return nil, err
 	}
@@ -94,8 +105,9 @@ type config struct {
 	addBOS, addEOS setting
 	bos, eos       string
 	addPrefixSpace setting
+	explicit       bool // add_bos_token or add_eos_token is there, if only as null
 	added          []configToken
-	named          []string // contents of the named special tokens
+	named          []namedToken
 }
 
 // identity tells configs apart; nil has one, too.
@@ -110,6 +122,12 @@ func (c *config) identity() (sum [sha256.Size]byte) {
 type setting struct{ given, on bool }
 
 func (s setting) or(on bool) bool { return s.given && s.on || !s.given && on }
+
+// A namedToken is a special token that has a name, or is listed as one.
+type namedToken struct {
+	content string
+	flags   bool // it is an object, with flags of its own
+}
 
 type configToken struct {
 	id uint32
@@ -142,6 +160,9 @@ func parseConfig(raw []byte) (*config, error) {
 		return nil, unsupported("a tokenizer that is Python code of the repository (auto_map)")
 	}
 	c := &config{sum: sha256.Sum256(raw)}
+	if o.absent("tokenizer_class") {
+		return nil, unsupported("a config without tokenizer_class")
+	}
 	if c.class, err = o.text("tokenizer_class"); err != nil {
 		return nil, err
 	}
@@ -151,13 +172,13 @@ func parseConfig(raw []byte) (*config, error) {
 	if _, ok := templateClasses[c.class]; !ok && !slices.Contains(plainClasses, c.class) {
 		return nil, unsupported("tokenizer_class %.60q", c.class)
 	}
-	var splitSpecial setting
+	var splitSpecial, fromSlow setting
 	for _, f := range []struct {
 		name string
 		to   *setting
 	}{
 		{"add_bos_token", &c.addBOS}, {"add_eos_token", &c.addEOS},
-		{"add_prefix_space", &c.addPrefixSpace}, {"split_special_tokens", &splitSpecial},
+		{"add_prefix_space", &c.addPrefixSpace}, {"split_special_tokens", &splitSpecial}, {"from_slow", &fromSlow},
 	} {
 		if o.absent(f.name) {
 			continue
@@ -167,8 +188,16 @@ func parseConfig(raw []byte) (*config, error) {
 			return nil, err
 		}
 	}
+	for _, name := range []string{"add_bos_token", "add_eos_token"} {
+		if _, ok := o.values[name]; ok {
+			c.explicit = true
+		}
+	}
 	if splitSpecial.on {
 		return nil, unsupported("split_special_tokens")
+	}
+	if fromSlow.on || c.class == "LlamaTokenizer" && c.addPrefixSpace.given {
+		return nil, unsupported("class %s with from_slow or add_prefix_space, which is made from tokenizer.model,", c.class)
 	}
 	if err := c.parseNamed(o); err != nil {
 		return nil, err
@@ -182,46 +211,63 @@ func (c *config) parseNamed(o object) error {
 		if o.absent(name) {
 			continue
 		}
-		content, err := tokenContent(o.where+" "+name, o.values[name])
+		t, err := parseNamedToken(o.where+" "+name, o.values[name])
 		if err != nil {
 			return err
 		}
 		switch name {
 		case "bos_token":
-			c.bos = content
+			c.bos = t.content
 		case "eos_token":
-			c.eos = content
+			c.eos = t.content
 		}
-		c.named = append(c.named, content)
+		c.named = append(c.named, t)
 	}
-	const more = "additional_special_tokens"
-	if o.absent(more) {
-		return nil
-	}
-	items, err := o.list(more, maxAdded)
-	if err != nil {
-		return err
-	}
-	for _, item := range items {
-		content, err := tokenContent(o.where+" "+more, item)
+	return c.parseFurther(o)
+}
+
+// parseFurther reads the special tokens that have no name, or one of the model's
+// own: a list in transformers 4, and a list or an object in 5.
+func (c *config) parseFurther(o object) error {
+	for _, name := range []string{"additional_special_tokens", "extra_special_tokens"} {
+		if o.absent(name) {
+			continue
+		}
+		add := func(raw []byte) error {
+			t, err := parseNamedToken(o.where+" "+name, raw)
+			c.named = append(c.named, t)
+			return err
+		}
+		if raw := o.values[name]; raw[0] == '{' {
+			if err := eachMember(raw, func(_, value []byte) error { return add(value) }); err != nil {
+				return err
+			}
+			continue
+		}
+		items, err := o.list(name, maxAdded)
 		if err != nil {
 			return err
 		}
-		c.named = append(c.named, content)
+		for _, item := range items {
+			if err := add(item); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
 
-// tokenContent reads a token that is a string or an object with a content.
-func tokenContent(where string, raw []byte) (string, error) {
+// parseNamedToken reads a token that is a string or an object with a content.
+func parseNamedToken(where string, raw []byte) (namedToken, error) {
 	if len(raw) > 0 && raw[0] == '"' {
-		return string(unquote(raw)), nil
+		return namedToken{content: string(unquote(raw))}, nil
 	}
 	o, err := parseObject(where, raw)
 	if err != nil {
-		return "", err
+		return namedToken{}, err
 	}
-	return o.text("content")
+	content, err := o.text("content")
+	return namedToken{content, true}, err
 }
 
 func (c *config) parseAdded(o object) error {
@@ -234,14 +280,20 @@ func (c *config) parseAdded(o object) error {
 	if raw[0] != '{' {
 		return malformed("%s is not an object", where)
 	}
+	seen := map[uint32]bool{}
+	c.added = []configToken{}
 	err := eachMember(raw, func(key, value []byte) error {
 		if len(c.added) == maxAdded {
 			return malformed("%s has more than %d tokens", where, maxAdded)
 		}
-		id, err := strconv.ParseUint(string(unquote(key)), 10, 32)
-		if err != nil || id >= maxVocab {
+		id, ok := parseID(unquote(key), maxVocab)
+		if !ok || len(key) > len(`"0"`) && key[1] == '0' {
 			return malformed("%s: %.20s is not the id of a token", where, key)
 		}
+		if seen[id] {
+			return malformed("%s has id %d twice", where, id)
+		}
+		seen[id] = true
 		token, err := parseObject(where, value)
 		if err != nil {
 			return err
@@ -250,7 +302,7 @@ func (c *config) parseAdded(o object) error {
 		if err != nil {
 			return err
 		}
-		c.added = append(c.added, configToken{uint32(id), t})
+		c.added = append(c.added, configToken{id, t})
 		return nil
 	})
 	slices.SortFunc(c.added, func(a, b configToken) int { return int(a.id) - int(b.id) })
@@ -260,14 +312,21 @@ func (c *config) parseAdded(o object) error {
 // apply changes t, which is complete but for its added tokens, and set, which has
 // those of the tokenizer.json.
 func (c *config) apply(t *BPE, file object, set *addedSet) error {
+	set.resume()
 	for _, a := range c.added {
 		if err := set.add(a.addedToken, a.id); err != nil {
 			return err
 		}
 	}
-	for _, content := range c.named {
-		if _, ok := set.byContent[content]; !ok && content != "" {
-			set.put(addedToken{content: content, id: set.place(content)})
+	for _, t := range c.named {
+		if _, ok := set.byContent[t.content]; ok || t.content == "" {
+			continue
+		}
+		if t.flags {
+			return unsupported("token %.60q with flags that is in no list of added tokens", t.content)
+		}
+		if err := set.put(addedToken{content: t.content, id: set.place(t.content)}); err != nil {
+			return err
 		}
 	}
 	if err := c.checkPrefixSpace(file); err != nil {
@@ -294,6 +353,9 @@ func (c *config) checkPrefixSpace(file object) error {
 }
 
 func (c *config) applyTemplate(t *BPE, hasPostProcessor bool, set *addedSet) error {
+	if bos, ok := templateClasses[c.class]; ok && (c.addBOS.or(bos) && c.bos == "" || c.addEOS.or(false) && c.eos == "") {
+		return unsupported("class %s that adds a token which the config does not name", c.class)
+	}
 	around := func(bos, eos bool) (before, after []uint32) {
 		if bos && c.bos != "" {
 			before = []uint32{set.place(c.bos)}
@@ -308,7 +370,7 @@ func (c *config) applyTemplate(t *BPE, hasPostProcessor bool, set *addedSet) err
 		before4, after4 = around(c.addBOS.or(bos), c.addEOS.or(false))
 	}
 	before5, after5 := t.before, t.after
-	if c.addBOS.given || c.addEOS.given || !hasPostProcessor {
+	if c.explicit || !hasPostProcessor {
 		before5, after5 = around(c.addBOS.or(false), c.addEOS.or(false))
 	}
 	if !slices.Equal(before4, before5) || !slices.Equal(after4, after5) {

@@ -1,6 +1,7 @@
 package tokenize_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -63,14 +64,16 @@ func TestLoadPretrained(t *testing.T) {
 		{"class with a template", nil, configOf("LlamaTokenizerFast", dict{"add_bos_token": true, "bos_token": "<|end|>"}), "a", []uint32{endID, 97}},
 		{"both ends", nil, configOf("LlamaTokenizer", dict{
 			"add_bos_token": true, "bos_token": "<|end|>", "add_eos_token": true,
-			"eos_token": dict{"__type": "AddedToken", "content": "a", "lstrip": false, "normalized": true, "rstrip": false, "single_word": false},
-		}), "b", []uint32{endID, 98, 97}},
+			"eos_token": dict{"__type": "AddedToken", "content": "<|end|>", "lstrip": false, "normalized": true, "rstrip": false, "single_word": false},
+		}), "b", []uint32{endID, 98, endID}},
 		{"no token", bos, configOf("LlamaTokenizer", dict{"add_bos_token": false, "bos_token": "<|end|>"}), "a", []uint32{97}},
-		{"no begin-of-sequence token to add", nil, configOf("LlamaTokenizer", dict{"add_bos_token": true}), "a", []uint32{97}},
 		{"named token that is not there", nil, configOf("GPT2Tokenizer", dict{"pad_token": "<pad>"}), "<pad>", []uint32{endID + 1}},
 		{"additional special tokens", nil, configOf("GPT2Tokenizer", dict{
-			"additional_special_tokens": []any{"<x>", dict{"content": "<y>"}, "<|end|>"},
+			"additional_special_tokens": []any{"<x>", "<y>", dict{"content": "<|end|>"}},
 		}), "<x><y><|end|>", []uint32{endID + 1, endID + 2, endID}},
+		{"tokens of the model's own", nil, configOf("GPT2Tokenizer", dict{
+			"extra_special_tokens": dict{"image_token": "<x>"},
+		}), "<x>", []uint32{endID + 1}},
 		{"token of the decoder", nil, configOf("GPT2Tokenizer", dict{
 			"added_tokens_decoder": dict{"654": configToken("<b>", nil), "655": configToken("<a>", nil)},
 		}), "<a><b>", []uint32{endID + 2, endID + 1}},
@@ -103,7 +106,7 @@ func TestLoadPretrainedRefusals(t *testing.T) {
 		kind     error
 		want     string
 	}{
-		{"no class", nil, dict{}, tokenize.ErrMalformed, `"tokenizer_class"`},
+		{"no class", nil, dict{}, tokenize.ErrUnsupported, "tokenizer_class"},
 		{"class", nil, configOf("KimiTokenizer", nil), tokenize.ErrUnsupported, `tokenizer_class "KimiTokenizer"`},
 		{"Python", nil, configOf("LlamaTokenizer", dict{"auto_map": dict{"AutoTokenizer": []any{"x.y", nil}}}), tokenize.ErrUnsupported, "auto_map"},
 		{"split_special_tokens", nil, configOf("GPT2Tokenizer", dict{"split_special_tokens": true}), tokenize.ErrUnsupported, "split_special_tokens"},
@@ -114,6 +117,11 @@ func TestLoadPretrainedRefusals(t *testing.T) {
 		{"id of another place", nil, configOf("GPT2Tokenizer", dict{"added_tokens_decoder": dict{"700": configToken("<b>", nil)}}), tokenize.ErrMalformed, "its place gives it 654"},
 		{"default that the versions differ on", nil, configOf("LlamaTokenizer", dict{"bos_token": "<|end|>"}), tokenize.ErrUnsupported, "transformers 4"},
 		{"setting that the versions differ on", bos, configOf("GPT2Tokenizer", dict{"add_bos_token": false}), tokenize.ErrUnsupported, "transformers 4"},
+		{"setting that is null in one version and there in the other", bos, configOf("GPT2Tokenizer", dict{"add_bos_token": nil}), tokenize.ErrUnsupported, "transformers 4"},
+		{"no token to begin with", nil, configOf("LlamaTokenizer", dict{"add_bos_token": true}), tokenize.ErrUnsupported, "does not name"},
+		{"token with flags", nil, configOf("GPT2Tokenizer", dict{"mask_token": dict{"content": "<m>", "lstrip": true}}), tokenize.ErrUnsupported, `"<m>"`},
+		{"slow", nil, configOf("GPT2Tokenizer", dict{"from_slow": true}), tokenize.ErrUnsupported, "tokenizer.model"},
+		{"slow by its prefix space", nil, configOf("LlamaTokenizer", dict{"add_prefix_space": false, "add_bos_token": false}), tokenize.ErrUnsupported, "tokenizer.model"},
 		{"prefix space", nil, configOf("GPT2Tokenizer", dict{"add_prefix_space": true}), tokenize.ErrUnsupported, "add_prefix_space true"},
 		{
 			"prefix space by default", dict{"pre_tokenizer": byteLevel(dict{"add_prefix_space": true})},
@@ -127,6 +135,26 @@ func TestLoadPretrainedRefusals(t *testing.T) {
 			}
 		})
 	}
+	older := pretrained(t, nil, configOf("GPT2Tokenizer", nil))
+	if err := os.WriteFile(filepath.Join(older, "special_tokens_map.json"), []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tokenize.LoadPretrained(older); !errors.Is(err, tokenize.ErrUnsupported) || !strings.Contains(err.Error(), "special_tokens_map.json") {
+		t.Errorf("an older layout: got %v", err)
+	}
+	lost := pretrained(t, nil, configOf("GPT2Tokenizer", nil))
+	config := filepath.Join(lost, "tokenizer_config.json")
+	if err := errors.Join(os.Remove(config), os.Symlink("gone", config)); err != nil {
+		t.Fatal(err)
+	}
+	pool, err := tokenize.NewPool(tokenize.PoolConfig{Find: func(context.Context, string) (string, error) { return lost, nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	if err := pool.Preload(t.Context(), "m"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a config whose link leads nowhere: got %v", err)
+	}
 	if _, err := tokenize.LoadPretrained(t.TempDir()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("empty folder: got %v", err)
 	}
@@ -135,7 +163,7 @@ func TestLoadPretrainedRefusals(t *testing.T) {
 // What the nine families' configs change: DeepSeek-V3's adds a token at the
 // beginning, and the others say what their tokenizer.json says.
 func TestLoadPretrainedOfFamilies(t *testing.T) {
-	for _, family := range supported {
+	for _, family := range tried {
 		t.Run(family, func(t *testing.T) {
 			bpe, err := tokenize.LoadPretrained(testdata.Path(t, "the config of "+family, "tokens", family))
 			if err != nil {

@@ -2,6 +2,7 @@ package tokenize
 
 import (
 	"context"
+	"fmt"
 	"unicode/utf8"
 )
 
@@ -16,10 +17,11 @@ import (
 //
 // Such a position is the beginning of an added token, or one between two
 // characters that neither an added token, nor the normalizer, nor a piece, nor a
-// merge can ever join. In most languages each word has one.
+// merge can ever join. In most languages each word has one; none is sought further
+// than 64 KiB from the end.
 func (t *BPE) Resume(text string) int {
 	r, n := utf8.DecodeLastRuneInString(text)
-	for p := len(text) - n; p > 0; {
+	for p := len(text) - n; p > max(0, len(text)-maxBehind); {
 		l, width := utf8.DecodeLastRuneInString(text[:p])
 		if t.settled(l, width, r, n, text[p:]) {
 			return p
@@ -29,6 +31,8 @@ func (t *BPE) Resume(text string) int {
 	}
 	return 0
 }
+
+const maxBehind = 64 << 10
 
 // settled reports whether encoding may resume between l and r, which begins
 // rest. Bytes that are not UTF-8 (U+FFFD of width 1) may yet become part of a
@@ -56,13 +60,20 @@ func (t *BPE) settled(l rune, lWidth int, r rune, rWidth int, rest string) bool 
 
 // EncodeFrom is Encode for text[from:], with from a position that Resume gave for
 // a text that text begins with. The post-processor's tokens before the text are
-// only in what begins at 0.
+// only in what begins at 0. A position outside of text is an error.
 func (t *BPE) EncodeFrom(ctx context.Context, dst []uint32, text string, from int, special bool) ([]uint32, error) {
+	return t.encodeFrom(call{ctx, context.Context.Err}, dst, text, from, special)
+}
+
+func (t *BPE) encodeFrom(c call, dst []uint32, text string, from int, special bool) ([]uint32, error) {
+	if from < 0 || from > len(text) {
+		return dst, fmt.Errorf("tokenize: position %d of a text of %d bytes", from, len(text))
+	}
 	at := textStart
 	if from > 0 {
 		at = inside
 	}
-	return t.encode(call{ctx, context.Context.Err}, dst, text[from:], at, special)
+	return t.encode(c, dst, text[from:], at, special)
 }
 
 // edges says which characters added tokens have where a text may be cut.
@@ -104,5 +115,5 @@ func (m *matcher) begins(s string) bool {
 		return false
 	}
 	first := m.byByte[s[0]]
-	return first.from < first.to && m.longest([]byte(s[:min(len(s), maxToken)]), first) != nil
+	return first.from < first.to && m.longest([]byte(s[:min(len(s), maxContent)]), first) != nil
 }

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -24,7 +23,7 @@ import (
 // The result encodes as tiktoken 0.14.0 does with all special tokens allowed, or
 // the file is refused as by [Load].
 func LoadTiktoken(path, pattern string, special map[string]uint32) (*BPE, error) {
-	f, err := os.Open(path)
+	f, err := open(path)
 	if err != nil {
 		return nil, fmt.Errorf("tokenize: %w", err)
 	}
@@ -215,8 +214,8 @@ func specialTokens(special map[string]uint32, ranks *vocab) (*matcher, error) {
 	ids := map[uint32]bool{}
 	var tokens []addedToken
 	for content, id := range special {
-		if content == "" || len(content) > maxToken || !utf8.ValidString(content) {
-			return nil, malformed("special token %.60q is empty, longer than %d bytes or not UTF-8", content, maxToken)
+		if content == "" || len(content) > maxContent || !utf8.ValidString(content) {
+			return nil, malformed("special token %.60q is empty, longer than %d bytes or not UTF-8", content, maxContent)
 		}
 		if id >= maxVocab {
 			return nil, malformed("special token %.60q has id %d, not below %d", content, id, maxVocab)
