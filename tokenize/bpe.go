@@ -170,7 +170,8 @@ func (t *BPE) encodePieces(w *scratch, dst []uint32, s []byte, depth int, at pla
 	}
 	var err error
 	for i := 0; i < len(s); {
-		from, to := i, 0
+		var to int
+		from := i
 		if step.behavior == isolated {
 			to, _ = step.scan(s, i)
 		} else {

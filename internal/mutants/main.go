@@ -336,6 +336,115 @@ var mutants = []mutant{
 	{"a gap is filled by any engine", "events/replay.go", "known := start == 0", "known := start == 0 || r.done.Attempts > 0", "./events", "TestReplayConfirmsLater"},
 	{"an early end is the end", "events/replay.go", "case until != nil && r.due > *until, until == nil && ended:", "case until != nil && r.due > *until, ended:", "./events", "TestReplayAnswers"},
 	{"what the sink did not take is gone", "events/replay.go", "	if errors.Is(err, ErrMalformed) {\n", "	if err != nil {\n", "./events", "TestReplaySinkErrors"},
+
+	{"the shortest added token", "tokenize/added.go", "best = t\n", "return t\n", "./tokenize", "TestCasesAsOfficial"},
+	{"a single word looks to its right only", "tokenize/added.go", "if r, n := utf8.DecodeLastRune(s[:begin]); n > 0 && classOf(r)&word != 0 {", "if false {", "./tokenize", "TestCasesAsOfficial"},
+	{"a word that is not alone hides nothing", "tokenize/added.go", "!alone(s, begin, end) {\n", "!alone(s, begin, end) {\n\t\t\tat = begin + 1\n", "./tokenize", "TestCasesAsOfficial"},
+	{"lstrip is ignored", "tokenize/added.go", "if token.lstrip {", "if false {", "./tokenize", "TestCasesAsOfficial"},
+	{"rstrip is ignored", "tokenize/added.go", "if token.rstrip {", "if false {", "./tokenize", "TestCasesAsOfficial"},
+	{"two added tokens with one id", "tokenize/added.go", "taken && (!ok || other != i)", "false && other == i", "./tokenize", "TestAddedTokensWithOneID"},
+	{"normalized tokens are sought as they are written", "tokenize/added.go", "if t.content = string(text); t.content == \"\" {", "if len(text) == 0 {", "./tokenize", "TestFamiliesAsOfficial"},
+	{"the ids of added tokens are the file's", "tokenize/added.go", "if t.id = s.place(t.content); t.id != id {", "if t.id = id; false {", "./tokenize", "TestRefusals/added_token_with_another_id"},
+	{"a token of the vocabulary takes an id", "tokenize/added.go", "if _, ok := s.vocab.id([]byte(t.content)); !ok {", "if true {", "./tokenize", "TestFamiliesAsOfficial"},
+
+	{"a prefix within a text", "tokenize/normalize.go", "if !start || len(s) == 0 {", "if len(s) == 0 {", "./tokenize", "TestNormalizeContinued"},
+
+	{"marks of a class change places", "tokenize/forms.go", "p.marks[i-1]>>21 > m>>21", "p.marks[i-1]>>21 >= m>>21", "./tokenize", "TestFormsPlain"},
+	{"a mark composes past one of its class", "tokenize/forms.go", "if len(kept) == 0 || kept[len(kept)-1]>>21 < m>>21 {", "if true {", "./tokenize", "TestFormsPlain"},
+	{"marks out of order are normal", "tokenize/forms.go", "class != 0 && class < last {", "class != 0 && class < last && false {", "./tokenize", "TestFormsPlain"},
+
+	{"replacements of any length", "tokenize/normalize.go", "if len(dst)+len(s) > w.limit() {", "if false {", "./tokenize", "TestReplaceTooLong"},
+	{"a boundary within a match", "tokenize/normalize.go", "if bytes.Contains(p.pattern,", "if false && bytes.Contains(p.pattern,", "./tokenize", "TestBoundaryWithinAMatch"},
+
+	{"what an accent may follow is settled", "tokenize/forms.go", "v&(valueBack|valueForward) == 0", "v&valueBack == 0", "./tokenize", "TestBoundaryCases"},
+
+	{"Metaspace first behind a strip", "tokenize/load.go", "if t.pre.textStart && (", "if false && (", "./tokenize", "TestFamiliesAsOfficial"},
+
+	{"the last match is not removed", "tokenize/pretokenize.go", "if match {\n\t\t\ti = to", "if false {\n\t\t\ti = to", "./tokenize", "TestRunsOfMatches"},
+	{"merged with the other side", "tokenize/pretokenize.go", "match != (t.behavior == mergedWithNext)", "match != (t.behavior == mergedWithPrevious)", "./tokenize", "TestPreTokenizers"},
+	{"two matches are merged", "tokenize/pretokenize.go", "if end, other := t.item(s, to); other != match {\n\t\t\tto", "if end, _ := t.item(s, to); true {\n\t\t\tto", "./tokenize", "TestPreTokenizers"},
+	{"a prefix space within a text", "tokenize/pretokenize.go", "if at != inside && s[0] != ' ' {", "if s[0] != ' ' {", "./tokenize", "TestCutsOfProse"},
+	{"Metaspace first behind an added token", "tokenize/pretokenize.go", "m.scheme == \"first\" && at == textStart", "m.scheme == \"first\" && at != inside", "./tokenize", "TestFamiliesAsOfficial"},
+	{"Metaspace never prepends", "tokenize/pretokenize.go", "m.scheme == \"first\" && at == textStart", "m.scheme != \"always\" && at == textStart", "./tokenize", "TestPreTokenizers"},
+	{"digits of characters behind ByteLevel", "tokenize/pretokenize.go", "step{pattern: mappedDigits}", "step{pattern: digits}", "./tokenize", "TestPreTokenizers"},
+	{"every segment begins the text", "tokenize/pretokenize.go", "if from > 0 {\n\t\treturn pieceStart", "if from < 0 {\n\t\treturn pieceStart", "./tokenize", "TestFamiliesAsOfficial"},
+
+	{"a piece is where its text is", "tokenize/bpe.go", "depth+1, pieceStart", "depth+1, at", "./tokenize", "TestResumeOfFamilies"},
+
+	{"Llama 3's contractions in lower case", "tokenize/scan_known.go", "contraction(s[i+1:], true)", "contraction(s[i+1:], false)", "./tokenize", "TestKnownPieces"},
+	{"the long s is no s", "tokenize/scan_known.go", "if fold && len(s) >= 2 &&", "if false &&", "./tokenize", "TestKnownPieces"},
+	{"any number of digits", "tokenize/scan_known.go", "n > 0 && digits > 0; digits--", "n > 0; digits--", "./tokenize", "TestPieces"},
+	{"all symbols take slashes", "tokenize/scan_known.go", "slashes && s[end] == '/'", "s[end] == '/'", "./tokenize", "TestKnownPieces"},
+	{"a mark is a lead", "tokenize/scan_known.go", "if word > i {\n", "if false {\n", "./tokenize", "TestKnownPieces"},
+
+	{"nothing is given back", "tokenize/scan.go", "return a.matchGiving(s, start)", "_ = start\n\t\t\t\treturn none", "./tokenize", "TestPatternsOfRandomTexts"},
+
+	{"a possessive run gives back", "tokenize/scan_program.go", "t.set == nil || t.keeps ||", "t.set == nil ||", "./tokenize", "TestPatternsOfRandomTexts"},
+
+	{"the long s is no s of a pattern", "tokenize/scan_regex.go", "t.add('\\u017f', '\\u017f')", "t.add('s', 's')", "./tokenize", "TestPatternsOfRandomTexts"},
+
+	{"a run within a run", "tokenize/scan_program.go", "if runs++; runs > 1 {", "if runs++; runs > 2 {", "./tokenize", "TestRefusedPatterns"},
+
+	{"groups of digits from the left", "tokenize/scan_custom.go", "count = (count-1)%3 + 1", "count = min(count, 3)", "./tokenize", "TestPatternsOfRandomTexts"},
+
+	{"a part of a character falls back", "tokenize/model.go", "if t.fallback[b] == noID {", "if t.fallback[b] == noID && false {", "./tokenize", "TestUnknownCharacters"},
+	{"bytes stay behind an unknown token", "tokenize/model.go", "\t\tvar fell bool\n", "\t\tif waiting && !t.fuse {\n\t\t\tdst = append(dst, t.unknown)\n\t\t\twaiting = false\n\t\t}\n\t\tvar fell bool\n", "./tokenize", "TestUnknownCharacters"},
+	{"unknown tokens are not fused", "tokenize/model.go", "if waiting && !t.fuse {", "if waiting {", "./tokenize", "TestUnknownCharacters"},
+	{"a piece is cut before it is a token", "tokenize/model.go", "if t.uncut {\n", "if false {\n", "./tokenize", "TestFamiliesAsOfficial"},
+	{"merges of bytes have no joints", "tokenize/model.go", " && !f.merges.haveBytes()", "", "./tokenize", "TestParts"},
+	{"a piece that is a token is that one", "tokenize/model.go", "i >= 0 && t.isAlone(i)", "i >= 0", "./tokenize", "TestCasesAsOfficial"},
+
+	{"a kept piece by its length and its first byte", "tokenize/words.go", "if !bytes.Equal(w.text[:w.length], piece) {", "if int(w.length) != len(piece) || !bytes.Equal(w.text[:1], piece[:1]) {", "./tokenize", "TestKeptPiecesAsReference"},
+
+	{"the rightmost merge first", "tokenize/merge.go", "if r < best {", "if r <= best {", "./tokenize", "TestRandomMergesAsReference"},
+	{"a batch is not interrupted", "tokenize/merge.go", "last < 0 || len(l.ranks) > 0 && l.ranks[0] < l.batches[last].rank", "last < 0", "./tokenize", "TestRandomMergesAsReference"},
+	{"a pair that has gone is merged", "tokenize/merge.go", "if s.rank != rank {", "if false {", "./tokenize", "TestRandomMergesAsReference"},
+	{"the first of two merges counts", "tokenize/merge.go", "\tt.ranks.set(a, b, uint32(len(t.result)))", "\tif t.rank(a, b) == noMerge {\n\t\tt.ranks.set(a, b, uint32(len(t.result)))\n\t}", "./tokenize", "TestCasesAsOfficial"},
+
+	{"the last of two fields counts", "tokenize/json.go", "if _, ok := o.values[string(name)]; ok {", "if false {", "./tokenize", "TestFieldsTwice"},
+
+	{"half a surrogate pair in a token", "tokenize/stream.go", "ok = ok && isHex && r != utf8.RuneError", "ok = ok && isHex", "./tokenize", "TestParseIsStrict"},
+
+	{"more behind the file", "tokenize/load.go", "if err := s.end(); err != nil {", "if err := error(nil); err != nil {", "./tokenize", "TestParseIsStrict"},
+
+	{"a text between two separators", "tokenize/template.go", "if before, err = parseToken(o, \"cls\"); err != nil {", "if before, err = parseToken(o, \"sep\"); err != nil {", "./tokenize", "TestPostProcessors"},
+
+	{"add_bos_token is for classes with a template", "tokenize/pretrained.go", "if c.explicit || ", "if ", "./tokenize", "TestLoadPretrainedRefusals"},
+
+	{"the first flags of a token count", "tokenize/added.go", "s.tokens[i] = t\n", "_ = i\n", "./tokenize", "TestLoadPretrained"},
+
+	{"a name takes a token's flags", "tokenize/pretrained.go", "; ok || t.content == \"\" {", "; false && ok || t.content == \"\" {", "./tokenize", "TestNamedTokenKeepsItsFlags"},
+	{"tokens in the order of the config", "tokenize/pretrained.go", "return int(a.id) - int(b.id)", "return 0", "./tokenize", "TestDecoderInAnyOrder"},
+
+	{"resumes behind white space", "tokenize/resume.go", "if classOf(l)&space != 0 || t.plain", "if t.plain", "./tokenize", "TestResumeOfFamilies"},
+	{"resumes within an added token", "tokenize/resume.go", " || t.plain.joins(l, r) {", " {", "./tokenize", "TestResumeOfFamilies"},
+	{"resumes where a single word may begin", "tokenize/resume.go", "if m == nil || m.single {", "if m == nil {", "./tokenize", "TestResumeOfFamilies"},
+	{"resumes where normalizing joins", "tokenize/resume.go", "if !ok || t.normalized", "if !ok && false || t.normalized", "./tokenize", "TestResumeOfFamilies"},
+
+	{"resumes behind what looks ahead", "tokenize/pretokenize.go", " || classOf(l)&t.looksAhead != 0 {\n\t\t\treturn false", " {\n\t\t\treturn false", "./tokenize", "TestCuts"},
+
+	{"a piece parts that may be a token", "tokenize/model.go", "t.joints != nil && !t.uncut &&", "t.joints != nil &&", "./tokenize", "TestParts"},
+
+	{"resumes within a character", "tokenize/resume.go", "if l == utf8.RuneError && lWidth == 1 || r == utf8.RuneError && rWidth == 1 {", "if false {", "./tokenize", "TestResumeIsBetweenCharacters"},
+
+	{"the highest rank first", "tokenize/tiktoken.go", "cmp.Compare(a.id, b.id)", "cmp.Compare(b.id, a.id)", "./tokenize", "TestTiktokenAsReference"},
+	{"a token of a rank file is merged", "tokenize/tiktoken.go", "uncut: true", "uncut: false", "./tokenize", "TestTiktokenAsReference"},
+	{"text that no piece has", "tokenize/tiktoken.go", "!ok || !p.total ||", "!ok ||", "./tokenize", "TestTiktokenNeedsAllOfTheText"},
+	{"special tokens that begin alike", "tokenize/tiktoken.go", "if strings.HasPrefix(tokens[i].content, tokens[i-1].content) {", "if false {", "./tokenize", "TestTiktokenRefusals/special_tokens_that_begin_alike"},
+
+	{"a name is looked up by each", "tokenize/pool.go", "if l := p.pending[model]; l != nil || anew {", "if l := p.pending[model]; anew {", "./tokenize", "TestPoolWaitsForALookup"},
+	{"a name is looked up by each who waited", "tokenize/pool.go", "if l, err = p.known(model, anew); l != nil || err != nil {", "if false {", "./tokenize", "TestPoolWaitsForAPlace"},
+	{"the most recently used tokenizer goes", "tokenize/pool.go", "f.used < oldest.used", "f.used > oldest.used", "./tokenize", "TestPoolMemory"},
+	{"slow failures are tried again soon", "tokenize/pool.go", "min(max(failedFor, 10*took), failedForMost)", "failedFor", "./tokenize", "TestPoolFailures"},
+
+	{"no slot is handed on", "tokenize/gate.go", "if g.line.Len() == 0 {", "if g.line.Len() >= 0 {", "./tokenize", "TestGateAgainstModel"},
+	{"who gives up keeps its place", "tokenize/gate.go", "if err != nil {\n\t\tg.leave(v)\n", "if err != nil {\n", "./tokenize", "TestGateAgainstModel"},
+	{"last come, first served", "tokenize/gate.go", "v.in, v.at = in, in.PushBack(v)", "v.in, v.at = in, in.PushFront(v)", "./tokenize", "TestGateAgainstModel"},
+	{"long texts without bound", "tokenize/gate.go", "if g.begun > 0 && g.begun+v.size > g.maxBegun {", "if false {", "./tokenize", "TestGateAgainstModel"},
+	{"long texts take the last room", "tokenize/gate.go", "(g.maxWaiting-g.waiting)/waitShare", "g.maxWaiting-g.waiting", "./tokenize", "TestGateRefuses"},
+
+	{"a revision leads out of its folder", "tokenize/hub.go", "if !validRepo(repo) || !validRevision(revision) {", "if !validRepo(repo) {", "./tokenize", "TestHubFinds"},
+	{"a ref leads out of its folder", "tokenize/hub.go", "if !validPart(commit) {", "if false {", "./tokenize", "TestHubFinds"},
 }
 
 func main() {
