@@ -383,7 +383,7 @@ func FuzzEncode(f *testing.F) {
 	all := forms(f)
 	f.Fuzz(func(t *testing.T, text string) {
 		if len(text) > 2000 {
-			t.Skip("the reference is slow")
+			return // the reference is slow
 		}
 		for _, form := range all {
 			form.check(t, text)

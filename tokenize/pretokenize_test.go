@@ -780,7 +780,7 @@ func FuzzPreTokenizer(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, seed uint64, choices []byte) {
 		if len(choices) > 300 {
-			t.Skip("the plain way is slow")
+			return // the plain way is slow
 		}
 		var text strings.Builder
 		for _, b := range choices {
@@ -799,7 +799,7 @@ func FuzzPreTokenizerSection(f *testing.F) {
 	f.Fuzz(func(t *testing.T, section, text string) {
 		var c map[string]json.RawMessage
 		if len(text) > 1000 || !utf8.ValidString(section) || json.Unmarshal([]byte(section), &c) != nil {
-			t.Skip()
+			return
 		}
 		p, err := tokenize.NewPreTokenizer(strings.TrimLeft(section, " \t\r\n"))
 		if err != nil {
