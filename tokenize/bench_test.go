@@ -69,17 +69,31 @@ func benchmarkEncode(b *testing.B, t tokenize.Tokenizer, texts []string) {
 	b.ReportMetric(float64(len(ids)), "tokens")
 }
 
-// BenchmarkEncode encodes texts that were never seen, keeping nothing, and one
-// text again and again.
+// BenchmarkEncode encodes texts that were never seen, cold, keeping nothing, and
+// warm, keeping the words of those before.
 func BenchmarkEncode(b *testing.B) {
-	texts := freshTexts(b, 36<<10)
 	for _, family := range append([]string{"tiny"}, supported...) {
+		texts := func(b *testing.B) []string {
+			if family == "tiny" {
+				return freshTexts(b, 36<<10)
+			}
+			p := testdata.NewProse(b, "encoding prose and code", 1)
+			texts := make([]string, 64)
+			for i := range texts {
+				texts[i] = p.Text(36 << 10)
+			}
+			return texts
+		}
 		b.Run(family+"/cold", func(b *testing.B) {
+			texts := texts(b)
 			t := loadFamily(b, family)
-			tokenize.Cold(t)
+			defer tokenize.Cold(t)()
 			benchmarkEncode(b, t, texts)
 		})
-		b.Run(family+"/warm", func(b *testing.B) { benchmarkEncode(b, loadFamily(b, family), texts[:1]) })
+		b.Run(family+"/warm", func(b *testing.B) {
+			texts := texts(b)
+			benchmarkEncode(b, loadFamily(b, family), texts)
+		})
 	}
 }
 

@@ -5,8 +5,11 @@ import (
 	"strings"
 )
 
-// Cold stops t from keeping what pieces came to.
-func Cold(t *BPE) { t.model.cached = false }
+// Cold stops t from keeping what pieces came to, until warm is called.
+func Cold(t *BPE) (warm func()) {
+	t.model.cached = false
+	return func() { t.model.cached = true }
+}
 
 func Size(t *BPE) int { return t.size() }
 
