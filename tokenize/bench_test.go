@@ -77,10 +77,10 @@ func BenchmarkEncode(b *testing.B) {
 			if family == "tiny" {
 				return freshTexts(b, 36<<10)
 			}
-			p := testdata.NewProse(b, "encoding prose and code", 1)
+			p := testdata.NewProse(b, "encoding English", 1)
 			texts := make([]string, 64)
 			for i := range texts {
-				texts[i] = p.Text(36 << 10)
+				texts[i] = p.English(36 << 10)
 			}
 			return texts
 		}

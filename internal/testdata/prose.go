@@ -11,7 +11,7 @@ import (
 // word in sixteen made up.
 type Prose struct {
 	*rand.Rand
-	words, lines []string
+	words, lines, english []string
 }
 
 // NewProse reads the corpus, or skips the test and says what for.
@@ -23,6 +23,7 @@ func NewProse(tb testing.TB, what string, seed uint64) *Prose {
 		switch {
 		case row.Kind == "english":
 			p.words = append(p.words, strings.Fields(row.Text)...)
+			p.english = append(p.english, row.Text)
 		case strings.HasPrefix(row.Kind, "code-"):
 			p.lines = append(p.lines, strings.SplitAfter(row.Text, "\n")...)
 		}
@@ -53,6 +54,17 @@ func (p *Prose) Text(size int) string {
 			b.WriteString(p.words[p.IntN(len(p.words))])
 			b.WriteByte(' ')
 		}
+	}
+	return strings.ToValidUTF8(b.String()[:size], "")
+}
+
+// English returns one of size bytes of the corpus's texts in English, in random
+// order, less a character cut at the end.
+func (p *Prose) English(size int) string {
+	var b strings.Builder
+	for b.Len() < size {
+		b.WriteString(p.english[p.IntN(len(p.english))])
+		b.WriteByte('\n')
 	}
 	return strings.ToValidUTF8(b.String()[:size], "")
 }
