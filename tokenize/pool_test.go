@@ -578,7 +578,7 @@ func TestPoolLongText(t *testing.T) {
 			t.Errorf("%s: %+v", h.name, got)
 		}
 		t.Logf("%s: short texts came after %d of %d turns", h.name, len(shorts)-1, turns) // the last is after the end
-		if len(shorts)-1 < turns/8 {
+		if len(shorts)-1 < turns/4 {
 			t.Errorf("%s: too few", h.name)
 		}
 	}
