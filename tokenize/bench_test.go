@@ -69,31 +69,40 @@ func benchmarkEncode(b *testing.B, t tokenize.Tokenizer, texts []string) {
 	b.ReportMetric(float64(len(ids)), "tokens")
 }
 
-// BenchmarkEncode encodes texts that were never seen, cold, keeping nothing, and
-// warm, keeping the words of those before.
+// BenchmarkEncode encodes texts that were never seen: English, cold, keeping
+// nothing, and warm, keeping the words of those before; and, cold, harder ones of
+// words in random order, made-up words and code.
 func BenchmarkEncode(b *testing.B) {
 	for _, family := range append([]string{"tiny"}, supported...) {
-		texts := func(b *testing.B) []string {
-			if family == "tiny" {
-				return freshTexts(b, 36<<10)
-			}
-			p := testdata.NewProse(b, "encoding English", 1)
-			texts := make([]string, 64)
-			for i := range texts {
-				texts[i] = p.English(36 << 10)
-			}
-			return texts
+		run := func(name string, cold bool, texts func(b *testing.B) []string) {
+			b.Run(family+"/"+name, func(b *testing.B) {
+				texts := texts(b)
+				t := loadFamily(b, family)
+				if cold {
+					defer tokenize.Cold(t)()
+				}
+				benchmarkEncode(b, t, texts)
+			})
 		}
-		b.Run(family+"/cold", func(b *testing.B) {
-			texts := texts(b)
-			t := loadFamily(b, family)
-			defer tokenize.Cold(t)()
-			benchmarkEncode(b, t, texts)
-		})
-		b.Run(family+"/warm", func(b *testing.B) {
-			texts := texts(b)
-			benchmarkEncode(b, loadFamily(b, family), texts)
-		})
+		if family == "tiny" {
+			texts := func(b *testing.B) []string { return freshTexts(b, 36<<10) }
+			run("cold", true, texts)
+			run("warm", false, texts)
+			continue
+		}
+		outside := func(text func(p *testdata.Prose, size int) string) func(b *testing.B) []string {
+			return func(b *testing.B) []string {
+				p := testdata.NewProse(b, "encoding "+family, 1)
+				texts := make([]string, 64)
+				for i := range texts {
+					texts[i] = text(p, 36<<10)
+				}
+				return texts
+			}
+		}
+		run("cold", true, outside((*testdata.Prose).English))
+		run("warm", false, outside((*testdata.Prose).English))
+		run("harder", true, outside((*testdata.Prose).Text))
 	}
 }
 

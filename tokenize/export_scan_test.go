@@ -1,5 +1,10 @@
 package tokenize
 
+import (
+	"maps"
+	"slices"
+)
+
 // A Pattern is a pattern for tests.
 type Pattern struct {
 	Scan  func(s []byte, i int) (int, bool)
@@ -30,3 +35,13 @@ func InProperty(name string, r rune) bool {
 	c, ok := property(name)
 	return ok && classOf(r)&c != 0
 }
+
+// ProgramOf is PatternOf without the scanners by hand.
+func ProgramOf(regex string) Pattern {
+	p, _ := parseRegex(regex)
+	p.prepare()
+	return pattern{scan: p.scan}.forTests()
+}
+
+// KnownPatterns are those that are scanned by hand.
+func KnownPatterns() []string { return slices.Collect(maps.Keys(knownScanners)) }

@@ -196,3 +196,31 @@ func TestAddedTokensWithOneID(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// The patterns that are scanned by hand are scanned by programs to the same pieces,
+// as near variants of them are.
+func TestKnownScannersAsPrograms(t *testing.T) {
+	known := tokenize.KnownPatterns()
+	for _, regex := range known {
+		hand, ok := tokenize.PatternOf(regex)
+		if !ok {
+			t.Fatalf("%s is not read", regex)
+		}
+		program := tokenize.ProgramOf(regex)
+		texts := newNasty(21, "'s", "'LL", "/", "\r\n")
+		for range 10_000 {
+			text := []byte(strings.ToValidUTF8(texts.text(), "\ufffd"))
+			for i := 0; i < len(text); {
+				end, match := hand.Scan(text, i)
+				other, matchToo := program.Scan(text, i)
+				if end != other || match != matchToo {
+					t.Fatalf("%s at %d of %q: %d %v by hand, %d %v by its program", regex, i, text, end, match, other, matchToo)
+				}
+				i = end
+			}
+		}
+	}
+	if len(known) != 5 {
+		t.Errorf("%d patterns", len(known))
+	}
+}
