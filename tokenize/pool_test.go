@@ -522,11 +522,15 @@ type signal struct {
 	looks atomic.Int32
 	n     int32
 	now   chan struct{}
+	then  chan struct{} // if not nil: the look lasts until it is closed
 }
 
 func (s *signal) Err() error {
 	if s.looks.Add(1) == s.n {
 		close(s.now)
+		if s.then != nil {
+			<-s.then
+		}
 	}
 	return s.Context.Err()
 }
@@ -592,6 +596,7 @@ func TestPoolCloseEndsTexts(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx := signals(t)
+	ctx.then = make(chan struct{})
 	errs := make(chan error, 1)
 	go func() {
 		_, err := p.Tokenizer("0").Encode(ctx, nil, strings.Repeat("a word ", tokenize.LongText), true)
@@ -599,6 +604,7 @@ func TestPoolCloseEndsTexts(t *testing.T) {
 	}()
 	<-ctx.now
 	p.Close()
+	close(ctx.then)
 	if err := <-errs; err != tokenize.ErrPoolClosed {
 		t.Error(err)
 	}

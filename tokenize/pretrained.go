@@ -59,7 +59,7 @@ func readConfig(dir string) (*config, error) {
 	if err != nil {
 		return nil, err
 	}
-	raw, err := readSmall(path, maxConfig)
+	raw, err := readWhole(path)
 	if err != nil {
 		return nil, err
 	}
@@ -77,8 +77,8 @@ func readConfig(dir string) (*config, error) {
 	return c, nil
 }
 
-// readSmall returns what is in a file, gzip'd or not, of at most limit bytes.
-func readSmall(path string, limit int64) ([]byte, error) {
+// readWhole returns what is in a file, gzip'd or not, of at most maxConfig bytes.
+func readWhole(path string) ([]byte, error) {
 	f, err := open(path)
 	if err != nil {
 		return nil, err
@@ -86,11 +86,11 @@ func readSmall(path string, limit int64) ([]byte, error) {
 	defer f.Close()
 	var raw []byte
 	err = unzipped(f, func(r io.Reader) error {
-		raw, err = io.ReadAll(io.LimitReader(r, limit+1))
+		raw, err = io.ReadAll(io.LimitReader(r, maxConfig+1))
 		return err
 	})
-	if err == nil && int64(len(raw)) > limit {
-		err = malformed("%s: longer than %d bytes", path, limit)
+	if err == nil && len(raw) > maxConfig {
+		err = malformed("%s: longer than %d bytes", path, maxConfig)
 	}
 	return raw, err
 }
