@@ -1,0 +1,63 @@
+package jinja
+
+import (
+	"errors"
+	"fmt"
+)
+
+var (
+	// ErrUnsupported is wrapped by the errors about what Jinja2 or Python has and
+	// this package does not.
+	ErrUnsupported = errors.New("not supported")
+	// ErrLimit is wrapped by the errors about a rendering past one of its Limits.
+	ErrLimit = errors.New("limit exceeded")
+)
+
+// An Error is an error of a template, at compiling or rendering.
+type Error struct {
+	// Class is the exception that Jinja2 or Python raises, such as
+	// "TemplateSyntaxError" or "TypeError"; "" with ErrUnsupported and ErrLimit.
+	Class     string
+	Message   string
+	Line, Col int   // of the template, from 1, Col in code points; 0: not known
+	Err       error // ErrUnsupported, ErrLimit or nil
+}
+
+func (e *Error) Error() string {
+	msg := e.Message
+	switch {
+	case e.Class != "":
+		msg = e.Class + ": " + msg
+	case e.Err != nil:
+		msg += ": " + e.Err.Error()
+	}
+	if e.Line == 0 {
+		return msg
+	}
+	return fmt.Sprintf("line %d, column %d: %s", e.Line, e.Col, msg)
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// raise is what Jinja2 or Python raises, at a place that the evaluator fills in.
+func raise(class, format string, args ...any) error {
+	return &Error{Class: class, Message: fmt.Sprintf(format, args...)}
+}
+
+func unsupported(format string, args ...any) error {
+	return &Error{Message: fmt.Sprintf(format, args...), Err: ErrUnsupported}
+}
+
+// raised tells whether err is an exception of one of the classes.
+func raised(err error, classes ...string) bool {
+	var e *Error
+	if !errors.As(err, &e) {
+		return false
+	}
+	for _, c := range classes {
+		if e.Class == c {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,44 @@
+// Package jinja renders chat templates as Jinja2 3.1.6 does in the environment
+// that transformers makes for them: an ImmutableSandboxedEnvironment with
+// trim_blocks, lstrip_blocks, the loopcontrols extension and the generation tag,
+// no autoescape, tojson as json.dumps without ASCII escapes, and the globals
+// raise_exception and strftime_now (transformers 4.57, utils/chat_template_utils.py).
+//
+// A template either renders byte by byte as there, or it is an error: what Jinja2
+// has and this package does not is refused by [Compile], by name and line, or,
+// where only a value shows it, by Render.
+package jinja
+
+import "time"
+
+// A Template is a compiled template. It is safe for concurrent use.
+type Template struct {
+	source string
+	root   *templateNode
+	slots  int // of the root's frame
+}
+
+// Env is what a rendering takes from its surroundings. The zero Env has the
+// default Limits and the local time.
+type Env struct {
+	// Now is the clock of strftime_now, whose time is told in the location it
+	// carries. Nil: time.Now.
+	Now    func() time.Time
+	Limits Limits
+}
+
+// Limits bound a rendering; each zero stands for its default.
+type Limits struct {
+	Steps  int // nodes evaluated and elements gone through; DefaultSteps
+	Depth  int // nested calls, and nested containers of a value; DefaultDepth
+	Output int // bytes of the result; DefaultOutput
+	Memory int // bytes of all values made on the way; DefaultMemory
+}
+
+// The defaults of Limits.
+const (
+	DefaultSteps  = 1 << 20
+	DefaultDepth  = 256
+	DefaultOutput = 16 << 20
+	DefaultMemory = 64 << 20
+)
