@@ -33,6 +33,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/tokenize"
+	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
 // Types that other packages own and users of this one need.
@@ -47,6 +48,9 @@ type (
 	Receipt = events.Receipt
 	// Gap is a run of sequence numbers that never came.
 	Gap = events.Gap
+	// Media is an image or another item whose placeholder tokens are in the
+	// prompt.
+	Media = chat.Media
 )
 
 // The tiers, fastest first, and the modes of counting copies.
@@ -73,6 +77,9 @@ var (
 	// ErrNoTokenizer is wrapped by the errors about text for a model without
 	// a tokenizer.
 	ErrNoTokenizer = errors.New("kvindex: no tokenizer")
+	// ErrNoTemplate is wrapped by the errors about chats for a model without a
+	// template.
+	ErrNoTemplate = errors.New("kvindex: no chat template")
 	// ErrRequest is wrapped by the errors about requests that make no sense.
 	ErrRequest = errors.New("kvindex: bad request")
 )
@@ -84,7 +91,8 @@ type Indexer struct {
 	ownsIndex  bool
 	hash       hasher
 	tokenizers map[string]tokenize.Tokenizer
-	source     func(model string) tokenize.Tokenizer // of other models; may be nil
+	source     func(model string) tokenize.Tokenizer                        // of other models; may be nil
+	chats      func(ctx context.Context, model string) (*chat.Model, error) // may be nil
 	profile    func(pod, model string) Profile
 	keep       bool // on a loss
 	hooks      Hooks
@@ -116,6 +124,7 @@ func New(opts ...Option) (*Indexer, error) {
 		index:      c.index,
 		tokenizers: c.tokenizers,
 		source:     c.source,
+		chats:      c.chats,
 		profile:    c.profile,
 		keep:       c.keep,
 		hooks:      c.hooks,

@@ -1,11 +1,13 @@
 package kvindex
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/tokenize"
+	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
 // Option configures New.
@@ -16,6 +18,7 @@ type config struct {
 	seed       *[16]byte
 	tokenizers map[string]tokenize.Tokenizer
 	source     func(model string) tokenize.Tokenizer
+	chats      func(ctx context.Context, model string) (*chat.Model, error)
 	profile    func(pod, model string) Profile
 	keep       bool // on a loss
 	hooks      Hooks
@@ -86,6 +89,21 @@ func WithTokenizers(source func(model string) tokenize.Tokenizer) Option {
 			c.errs = append(c.errs, errors.New("WithTokenizers is given twice"))
 		}
 		c.source = source
+	}
+}
+
+// WithChats scores chats, given by Request.Body, by the templates of source, such as
+// the Model method of a [chat.Models]. The function is called for each chat with the
+// name of its base model, as that of WithTokenizers is; nil: the model has none.
+func WithChats(source func(ctx context.Context, model string) (*chat.Model, error)) Option {
+	return func(c *config) {
+		if source == nil {
+			c.errs = append(c.errs, errors.New("WithChats: the function is nil"))
+		}
+		if c.chats != nil {
+			c.errs = append(c.errs, errors.New("WithChats is given twice"))
+		}
+		c.chats = source
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
 // Request is a prompt to score.
@@ -20,11 +21,20 @@ type Request struct {
 	// Salt is the request's cache_salt.
 	Salt string
 
-	// Exactly one of Prompt and Tokens.
+	// Exactly one of Prompt, Tokens and Body.
 	Prompt string
 	Tokens []uint32
+	// Body is a request for OpenAI's chat or completion API, as it came over HTTP,
+	// with the fields that vLLM adds. Its model and its cache_salt count where
+	// Model (or Candidates) and Salt are empty. A chat needs WithChats.
+	Body []byte
 
-	// Media are the media items of the prompt, in order of Offset.
+	// Rendered says that Prompt has its special tokens in it, as the text of a
+	// chat template has, so that none are put around it.
+	Rendered bool
+
+	// Media are the media items of the prompt, in order of Offset. For the media
+	// of a chat, in the order of its parts, Offset is not needed.
 	Media []Media
 
 	// Pods are those to score. Nil: every pod heard for the model; empty:
@@ -37,14 +47,6 @@ type Request struct {
 	// Top is the number of pods that the answer is to have, the best ones; 0:
 	// all.
 	Top int
-}
-
-// Media is an image or another item whose placeholder tokens are in the
-// prompt.
-type Media struct {
-	Hash   string // the engine's own identifier: in vLLM the item's uuid or hash, in SGLang its hash in decimal
-	Offset int    // of its first placeholder token in the prompt
-	Length int    // in placeholder tokens; not needed where the profile says MediaOffsets
 }
 
 // Answer is the answer to a Request. A used one keeps its memory.
@@ -84,18 +86,19 @@ type scorer struct {
 	prompt []uint32
 	media  []Media
 
-	query   index.Query // whose Keys is the scorer's
-	err     error       // of Keys
-	tokens  []uint32    // of a prompt that was text
-	padded  []uint32    // the prompt with its media written over it
-	pairs   []uint32    // the prompt's, or the padded prompt's
-	locals  []index.Local
-	plain   index.Variant // that locals are of, if nothing but tokens is in them: its Unit and Pairs
-	extras  []extra
-	keys    []index.Key // of all variants, one after the other
-	matches index.Matches
-	best    []bestRow // by candidate
-	order   []int32   // candidates, best first
+	query    index.Query // whose Keys is the scorer's
+	err      error       // of Keys
+	tokens   []uint32    // of a prompt that was text
+	expanded []uint32    // those of a chat with media, each with all of its tokens
+	padded   []uint32    // the prompt with its media written over it
+	pairs    []uint32    // the prompt's, or the padded prompt's
+	locals   []index.Local
+	plain    index.Variant // that locals are of, if nothing but tokens is in them: its Unit and Pairs
+	extras   []extra
+	keys     []index.Key // of all variants, one after the other
+	matches  index.Matches
+	best     []bestRow // by candidate
+	order    []int32   // candidates, best first
 }
 
 // bestRow is the best row of a candidate so far.
@@ -121,10 +124,14 @@ func (x *Indexer) ScoreRequest(ctx context.Context, r *Request, dst *Answer) err
 	if x.closed.Load() {
 		return ErrClosed
 	}
-	if err := r.validate(); err != nil {
+	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := ctx.Err(); err != nil {
+	r, asked, err := r.read()
+	if err != nil {
+		return err
+	}
+	if err := r.validate(asked); err != nil {
 		return err
 	}
 	set, err := x.candidates(r)
@@ -138,12 +145,16 @@ func (x *Indexer) ScoreRequest(ctx context.Context, r *Request, dst *Answer) err
 		sc.scope.adapter = r.Adapter
 	}
 	sc.prompt, sc.media = r.Tokens, r.Media
-	if r.Prompt != "" {
-		if sc.prompt, err = x.tokenize(ctx, sc, r, set.base); err != nil {
-			return err
-		}
+	switch {
+	case asked != nil:
+		err = x.renderChat(ctx, sc, r.Media, asked, set.base)
+	case r.Prompt != "":
+		sc.prompt, err = x.tokenize(ctx, sc, r.Prompt, r.Rendered, set.base)
 	}
-	for _, m := range r.Media {
+	if err != nil {
+		return err
+	}
+	for _, m := range sc.media {
 		if m.Offset >= len(sc.prompt) {
 			return fmt.Errorf("%w: media %q begins at token %d of %d", ErrRequest, m.Hash, m.Offset, len(sc.prompt))
 		}
@@ -163,7 +174,8 @@ func (x *Indexer) ScoreRequest(ctx context.Context, r *Request, dst *Answer) err
 	return nil
 }
 
-func (r *Request) validate() error {
+// validate refuses what makes no sense. asked is the chat of the body, if it is one.
+func (r *Request) validate(asked *chat.Request) error {
 	c := r.Candidates
 	switch {
 	case c == nil && r.Model == "":
@@ -174,6 +186,7 @@ func (r *Request) validate() error {
 		return fmt.Errorf("%w: model %q, and candidates of %q", ErrRequest, r.Model, c.model)
 	case r.Top < 0:
 		return fmt.Errorf("%w: the best %d pods", ErrRequest, r.Top)
+	case asked != nil:
 	case r.Prompt == "" && len(r.Tokens) == 0:
 		return fmt.Errorf("%w: the prompt is empty", ErrRequest)
 	case r.Prompt != "" && len(r.Tokens) > 0:
@@ -183,6 +196,8 @@ func (r *Request) validate() error {
 		switch {
 		case m.Hash == "":
 			return fmt.Errorf("%w: media %d has no hash", ErrRequest, i)
+		case asked != nil && m.Length == 0:
+			return fmt.Errorf("%w: media %q of a chat has no length", ErrRequest, m.Hash)
 		case m.Offset < 0 || m.Length < 0:
 			return fmt.Errorf("%w: media %q at token %d of length %d: neither can be negative", ErrRequest, m.Hash, m.Offset, m.Length)
 		case i > 0 && m.Offset < r.Media[i-1].Offset:
@@ -192,7 +207,7 @@ func (r *Request) validate() error {
 	return nil
 }
 
-func (x *Indexer) tokenize(ctx context.Context, sc *scorer, r *Request, base string) ([]uint32, error) {
+func (x *Indexer) tokenize(ctx context.Context, sc *scorer, text string, rendered bool, base string) ([]uint32, error) {
 	t := x.tokenizers[base]
 	if t == nil && x.source != nil {
 		t = x.source(base)
@@ -201,7 +216,7 @@ func (x *Indexer) tokenize(ctx context.Context, sc *scorer, r *Request, base str
 		return nil, fmt.Errorf("%w for model %q: register one by WithTokenizer or WithTokenizers, or score token ids by Request.Tokens", ErrNoTokenizer, base)
 	}
 	var err error
-	if sc.tokens, err = t.Encode(ctx, sc.tokens[:0], r.Prompt, true); err != nil {
+	if sc.tokens, err = t.Encode(ctx, sc.tokens[:0], text, !rendered); err != nil {
 		return nil, fmt.Errorf("kvindex: tokenizing for model %q: %w", base, err)
 	}
 	if len(sc.tokens) == 0 {

@@ -53,6 +53,7 @@ type (
 		on   expr
 		name string
 		args argExprs
+		fn   filterFunc // set by resolve; nil: no such filter
 	}
 	// A testExpr is "on is name(args)".
 	testExpr struct {
@@ -60,6 +61,7 @@ type (
 		on   expr
 		name string
 		args argExprs
+		fn   testFunc // set by resolve; nil: no such test
 	}
 	callExpr struct {
 		pos
@@ -71,11 +73,14 @@ type (
 		pos
 		on   expr
 		name string
+		has  attrOf // set by resolve
 	}
 	// A getitemExpr is "on[key]"; key may be a sliceExpr.
 	getitemExpr struct {
 		pos
 		on, key expr
+		name    string // key, if it is a constant str; set by resolve
+		has     attrOf // set by resolve
 	}
 	// A sliceExpr is "start:stop:step", each of which may be nil.
 	sliceExpr struct {
@@ -99,6 +104,18 @@ type (
 		op          string
 		left, right expr
 	}
+	// A sumExpr is "a + b + c ..." of at least three, which resolve makes of
+	// binaryExprs.
+	sumExpr struct {
+		pos
+		items []expr
+	}
+	// A raiseExpr is an expression that raises an error when evaluated, which
+	// resolve makes of what Python has no literal for.
+	raiseExpr struct {
+		pos
+		err error
+	}
 	// A unaryExpr is + or -.
 	unaryExpr struct {
 		pos
@@ -117,6 +134,9 @@ type (
 	}
 )
 
+// An attrOf tells whether a name may be an attribute of a dict, or of a str.
+type attrOf struct{ dict, str bool }
+
 // An operand is a comparison's: == != < <= > >= in, or "not in".
 type operand struct {
 	op string
@@ -129,6 +149,10 @@ type argExprs struct {
 	named []namedExpr
 	star  expr // may be nil
 	stars expr // may be nil
+}
+
+func (a *argExprs) none() bool {
+	return a.list == nil && a.named == nil && a.star == nil && a.stars == nil
 }
 
 type namedExpr struct {

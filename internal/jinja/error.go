@@ -61,3 +61,6 @@ func raised(err error, classes ...string) bool {
 	}
 	return false
 }
+
+// isUnsupported tells whether err is about what this package does not have.
+func isUnsupported(err error) bool { return errors.Is(err, ErrUnsupported) }

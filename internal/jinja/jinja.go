@@ -13,9 +13,12 @@ import "time"
 
 // A Template is a compiled template. It is safe for concurrent use.
 type Template struct {
-	source string
-	root   *templateNode
-	slots  int // of the root's frame
+	source  string
+	root    *templateNode
+	scope   scope    // of the root
+	slots   int      // of the root's frame
+	names   []string // of the variables that are taken from the host
+	globals []Value  // what each of names is if the host has none of it
 }
 
 // Env is what a rendering takes from its surroundings. The zero Env has the

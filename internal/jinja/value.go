@@ -1,6 +1,9 @@
 package jinja
 
-import "math/big"
+import (
+	"fmt"
+	"math/big"
+)
 
 // A Value is a value of Python:
 //
@@ -33,9 +36,11 @@ type Markup string
 // A List is a list.
 type List struct{ Items []Value }
 
-// A Tuple is a tuple. Name, if not empty, makes it a namedtuple in its repr.
+// A Tuple is a tuple. With names, which are attributes, it is what the filter
+// groupby gives, a namedtuple.
 type Tuple struct {
 	Items []Value
+	names []string
 }
 
 // A Range is range(Start, Stop, Step), with Step not 0.
@@ -55,15 +60,15 @@ const (
 	viewItems
 )
 
-// An Iterator is what can be gone through once. next returns false at the end; it
-// is not called again after the end or an error.
+// An Iterator is what can be gone through once. next returns false at the end and
+// ever after; it is not called again after an error.
 type Iterator struct {
 	class string // Python's name for its type, such as "generator"
 	next  func() (v Value, ok bool, err error)
 }
 
 // An Undefined is what a name or an attribute that is not there gives. Most uses
-// of it raise an UndefinedError with its message.
+// of it raise an UndefinedError with its message (Jinja2 3.1.6, runtime.py).
 type Undefined struct {
 	Message string // that is raised; built when it is first needed if empty
 	Class   string // of what is raised: "UndefinedError" or "SecurityError"
@@ -98,4 +103,130 @@ func integer(n *big.Int) Value {
 		return n.Int64()
 	}
 	return n
+}
+
+// typeName returns the name of v's type in Python.
+func typeName(v Value) string {
+	switch v := v.(type) {
+	case nil:
+		return "NoneType"
+	case bool:
+		return "bool"
+	case int64, *big.Int:
+		return "int"
+	case float64:
+		return "float"
+	case string:
+		return "str"
+	case Markup:
+		return "Markup"
+	case *List:
+		return "list"
+	case *Tuple:
+		if v.names != nil {
+			return "_GroupTuple"
+		}
+		return "tuple"
+	case *Dict:
+		return "dict"
+	case *Range:
+		return "range"
+	case *View:
+		return v.kind.String()
+	case *Iterator:
+		return v.class
+	case *Undefined:
+		return "Undefined"
+	case *Namespace:
+		return "Namespace"
+	case *boundMethod:
+		return "builtin_function_or_method"
+	case object:
+		return v.typeName()
+	}
+	return "function"
+}
+
+func (k viewKind) String() string {
+	return [...]string{viewKeys: "dict_keys", viewValues: "dict_values", viewItems: "dict_items"}[k]
+}
+
+// An object is a value of one of Jinja2's own classes: a macro, the loop, a cycler,
+// a joiner.
+type object interface {
+	typeName() string
+	// attr returns an attribute whose name does not begin with an underscore.
+	attr(m *machine, name string) (Value, bool, error)
+	// repr returns what str() and repr() give, unsupported if that is an address.
+	repr(m *machine) (string, error)
+}
+
+// modules are those of the classes that are not built in.
+var modules = map[string]string{
+	"Markup":      "markupsafe.",
+	"Namespace":   "jinja2.utils.",
+	"Cycler":      "jinja2.utils.",
+	"Joiner":      "jinja2.utils.",
+	"Undefined":   "jinja2.runtime.",
+	"Macro":       "jinja2.runtime.",
+	"LoopContext": "jinja2.runtime.",
+	"_GroupTuple": "jinja2.filters.",
+}
+
+// fail returns what Jinja2 raises when u is used.
+func (u *Undefined) fail() error {
+	class := u.Class
+	if class == "" {
+		class = "UndefinedError"
+	}
+	if u.Message != "" {
+		return raise(class, "%s", u.Message)
+	}
+	if u.Of == missing {
+		return raise(class, "%s is undefined", appendReprString(nil, u.Name))
+	}
+	return raise(class, "%s", attributeMessage(u.Of, appendReprString(nil, u.Name)))
+}
+
+// attributeMessage says that v has no attribute, whose name is quoted.
+func attributeMessage(v Value, quoted []byte) string {
+	return fmt.Sprintf("%s has no attribute %s", appendReprString(nil, objectName(v)), quoted)
+}
+
+// objectName is how Jinja2 calls v in a message (utils.py, object_type_repr).
+func objectName(v Value) string {
+	if v == nil {
+		return "None"
+	}
+	name := typeName(v)
+	return modules[name] + name + " object"
+}
+
+// asString returns a str, a Markup among them.
+func asString(v Value) (string, bool) {
+	switch v := v.(type) {
+	case string:
+		return v, true
+	case Markup:
+		return string(v), true
+	}
+	return "", false
+}
+
+// asInt64 returns an int that fits, a bool among them.
+func asInt64(v Value) (int64, bool) {
+	switch v := v.(type) {
+	case int64:
+		return v, true
+	case bool:
+		return boolInt(v), true
+	}
+	return 0, false
+}
+
+func boolInt(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
 }

@@ -1,0 +1,80 @@
+package jinja
+
+// Compile makes a Template of a source. What Jinja2 does not accept is an error,
+// and so is what this package does not do, ErrUnsupported.
+func Compile(source string) (*Template, error) {
+	root, err := parse(source)
+	if err != nil {
+		return nil, err
+	}
+	r := &resolver{
+		source: source, names: make(map[string]int32), budget: maxBranchNames,
+		consts: newMachine(&Env{Limits: foldLimits}, nil),
+	}
+	t := &Template{source: source, root: root}
+	r.template(t)
+	if r.budget < 0 {
+		return nil, overLimit("too many names in too many branches")
+	}
+	if r.err != nil {
+		return nil, r.err
+	}
+	t.names = make([]string, len(r.names))
+	t.globals = make([]Value, len(r.names))
+	for name, i := range r.names {
+		v, ok := global(name)
+		if !ok {
+			v = missing
+		}
+		t.names[i], t.globals[i] = name, v
+	}
+	return t, nil
+}
+
+// maxBranchNames bounds what tracking the names of all branches may copy, which
+// grows with the square of a template's size.
+const maxBranchNames = 1 << 22
+
+func (r *resolver) template(t *Template) {
+	if undeclared(t.root.body, "self")["self"] {
+		r.fail(t.root.pos, unsupported("the variable self"))
+	}
+	in := newRoutine(nil)
+	sym := newSymbols(in, &r.budget)
+	sym.visit(t.root.body)
+	t.scope = r.scope(sym, true)
+	r.stmts(t.root.body, site{sym: sym})
+	t.slots = len(in.slots)
+}
+
+// Render appends the template, rendered with the variables vars, to dst. With an
+// error it returns dst as it was. A nil env is the zero Env.
+func (t *Template) Render(dst []byte, vars *Dict, env *Env) ([]byte, error) {
+	if env == nil {
+		env = &Env{}
+	}
+	if vars == nil {
+		vars = &Dict{}
+	}
+	m := newMachine(env, dst[len(dst):])
+	m.source = t.source
+	m.context = make([]Value, len(t.names))
+	for i, name := range t.names {
+		v, ok := vars.Lookup(name)
+		if !ok {
+			v = t.globals[i]
+		}
+		m.context[i] = v
+	}
+	f, err := m.newFrame(t.slots, nil)
+	if err == nil {
+		err = m.enterScope(f, &t.scope)
+	}
+	if err == nil {
+		_, err = m.run(f, t.root.body)
+	}
+	if err != nil {
+		return dst, err
+	}
+	return append(dst, m.out...), nil
+}

@@ -1,0 +1,240 @@
+package jinja
+
+// WantsParts tells whether vLLM, left to itself, gives the template the content of
+// messages as lists of parts, its format "openai", and not as strings: it does if
+// the template loops over the content of a message. So v0.31.0 has it
+// (vllm/renderers/hf.py, _detect_content_format). Versions before August 2026 took
+// every loop over a variable "content" for one and no other parameter of a macro;
+// those before May 2026 neither.
+func (t *Template) WantsParts() bool {
+	// Parsed anew, as Compile changes the nodes: what it folds vLLM does not see.
+	root, err := parse(t.source)
+	if err != nil {
+		return false
+	}
+	f := &contentFinder{
+		assigned: make(map[string][]*setStmt),
+		calls:    make(map[string][]*callExpr),
+		messages: make(map[string]bool),
+	}
+	f.stmts(root.body, nil)
+	return f.findMessages() && f.loopsOverContent()
+}
+
+// A contentFinder has the statements of a template that matter, in the order of
+// Jinja2's find_all: those around others before them.
+type contentFinder struct {
+	assigned map[string][]*setStmt  // by the variable whose elements they assign
+	calls    map[string][]*callExpr // by the name of what they call
+	loops    []contentLoop
+	macros   []*contentMacro
+	messages map[string]bool // the variables that loops over messages have
+}
+
+type contentLoop struct {
+	*forStmt
+	in *contentMacro // the innermost around, or nil
+}
+
+type contentMacro struct {
+	*macroStmt
+	up *contentMacro
+	// fed are its parameters that some call gives the content of a message; those
+	// of the macro around if none.
+	fed map[string]bool
+}
+
+func (f *contentFinder) stmts(list []stmt, in *contentMacro) {
+	for _, s := range list {
+		f.stmt(s, in)
+	}
+}
+
+func (f *contentFinder) stmt(s stmt, in *contentMacro) {
+	switch s := s.(type) {
+	case *outputStmt:
+		for i := range s.items {
+			some(&s.items[i].expr, f.expr)
+		}
+	case *forStmt:
+		f.loops = append(f.loops, contentLoop{s, in})
+		f.expr(&s.iter)
+		some(&s.test, f.expr)
+		f.stmts(s.body, in)
+		f.stmts(s.els, in)
+	case *ifStmt:
+		f.expr(&s.test)
+		f.stmts(s.body, in)
+		for _, e := range s.elifs {
+			f.stmt(e, in)
+		}
+		f.stmts(s.els, in)
+	case *macroStmt:
+		each(s.defaults, f.expr)
+		m := &contentMacro{macroStmt: s, up: in}
+		f.macros = append(f.macros, m)
+		f.stmts(s.body, m)
+	case *callStmt:
+		var call expr = s.call
+		f.expr(&call)
+		each(s.defaults, f.expr)
+		f.stmts(s.body, in)
+	case *generationStmt:
+		f.stmts(s.body, in)
+	case *filterStmt:
+		eachChild(s.filter, f.expr)
+		f.stmts(s.body, in)
+	case *withStmt:
+		each(s.values, f.expr)
+		f.stmts(s.body, in)
+	case *setStmt:
+		if name, ok := elementsOf(s.value, ""); ok {
+			f.assigned[name] = append(f.assigned[name], s)
+		}
+		f.expr(&s.value)
+	case *setBlockStmt:
+		if s.filter != nil {
+			eachChild(s.filter, f.expr)
+		}
+		f.stmts(s.body, in)
+	}
+}
+
+func (f *contentFinder) expr(e *expr) {
+	if call, ok := (*e).(*callExpr); ok {
+		if fn, ok := call.fn.(*nameExpr); ok {
+			f.calls[fn.name] = append(f.calls[fn.name], call)
+		}
+	}
+	eachChild(*e, f.expr)
+}
+
+// elementsOf returns the name of the variable that e is, or, with a key, whose
+// attribute or item of that key it is; filters, tests and slices of it count.
+func elementsOf(e expr, key string) (name string, ok bool) {
+	switch e := e.(type) {
+	case *filterExpr:
+		return elementsOf(e.on, key)
+	case *testExpr:
+		return elementsOf(e.on, key)
+	case *nameExpr:
+		return e.name, key == ""
+	case *getattrExpr:
+		if e.name == key {
+			return elementsOfName(e.on)
+		}
+	case *getitemExpr:
+		if _, ok := e.key.(*sliceExpr); ok {
+			return elementsOf(e.on, key)
+		}
+		if c, ok := e.key.(*constExpr); ok && key != "" && c.value == Value(key) {
+			return elementsOfName(e.on)
+		}
+	}
+	return "", false
+}
+
+func elementsOfName(e expr) (string, bool) {
+	if n, ok := e.(*nameExpr); ok {
+		return n.name, true
+	}
+	return "", false
+}
+
+// findMessages fills in messages: from loops over the variable "messages" and over
+// those assigned from it, directly or not. False: a target is no plain name, which
+// ends vLLM's search.
+func (f *contentFinder) findMessages() bool {
+	lists := map[string]bool{"messages": true}
+	for open := []string{"messages"}; len(open) > 0; open = open[1:] {
+		for _, s := range f.assigned[open[0]] {
+			to, ok := s.target.(*nameExpr)
+			if !ok {
+				return false
+			}
+			if !lists[to.name] {
+				lists[to.name] = true
+				open = append(open, to.name)
+			}
+		}
+	}
+	for _, l := range f.loops {
+		if name, ok := elementsOf(l.iter, ""); !ok || !lists[name] {
+			continue
+		}
+		to, ok := l.target.(*nameExpr)
+		if !ok {
+			return false
+		}
+		f.messages[to.name] = true
+	}
+	return true
+}
+
+// isContent tells whether e is the content of a message.
+func (f *contentFinder) isContent(e expr) bool {
+	name, ok := elementsOf(e, "content")
+	return ok && f.messages[name]
+}
+
+func (f *contentFinder) loopsOverContent() bool {
+	f.feed()
+	for _, l := range f.loops {
+		if !f.isContent(l.iter) && !l.overFed() {
+			continue
+		}
+		_, ok := l.target.(*nameExpr)
+		return ok // else vLLM's search ends without a result
+	}
+	return false
+}
+
+// overFed tells whether the loop goes over a parameter that is given the content of
+// a message. Outside of macros a variable of the name content is taken for one.
+func (l contentLoop) overFed() bool {
+	n, ok := l.iter.(*nameExpr)
+	switch {
+	case !ok:
+		return false
+	case l.in == nil:
+		return n.name == "content"
+	}
+	return l.in.fed[n.name]
+}
+
+// feed fills in which parameters of the macros are given the content of a message.
+func (f *contentFinder) feed() {
+	type given struct {
+		places map[int]bool
+		names  map[string]bool
+	}
+	byName := make(map[string]given)
+	for name, calls := range f.calls {
+		g := given{make(map[int]bool), make(map[string]bool)}
+		for _, call := range calls {
+			for i, arg := range call.args.list {
+				if f.isContent(arg) {
+					g.places[i] = true
+				}
+			}
+			for _, arg := range call.args.named {
+				if f.isContent(arg.value) {
+					g.names[arg.name] = true
+				}
+			}
+		}
+		byName[name] = g
+	}
+	for _, m := range f.macros {
+		m.fed = make(map[string]bool)
+		g := byName[m.name]
+		for i, p := range m.params {
+			if g.places[i] || g.names[p.name] {
+				m.fed[p.name] = true
+			}
+		}
+		if len(m.fed) == 0 && m.up != nil {
+			m.fed = m.up.fed
+		}
+	}
+}

@@ -1,0 +1,369 @@
+package jinja
+
+import "strings"
+
+// The filters of Jinja2 3.1.6 (filters.py), with tojson as transformers has it.
+
+// A filterFunc is a filter: "v|name(args)".
+type filterFunc func(m *machine, v Value, args arguments) (Value, error)
+
+// filters are all filters by name. It is filled by init as map looks filters up.
+var filters map[string]filterFunc
+
+// refusedFilters are those that Jinja2 has and that cannot be exact.
+var refusedFilters = map[string]bool{"random": true}
+
+func init() {
+	filters = map[string]filterFunc{
+		"abs":            absFilter,
+		"attr":           attrFilter,
+		"batch":          batchFilter,
+		"capitalize":     stringMethod("capitalize"),
+		"center":         centerFilter,
+		"count":          lengthFilter,
+		"d":              defaultFilter,
+		"default":        defaultFilter,
+		"dictsort":       dictsortFilter,
+		"e":              escapeFilter,
+		"escape":         escapeFilter,
+		"filesizeformat": filesizeformatFilter,
+		"first":          firstFilter,
+		"float":          floatFilter,
+		"forceescape":    forceescapeFilter,
+		"format":         formatFilter,
+		"groupby":        groupbyFilter,
+		"indent":         indentFilter,
+		"int":            intFilter,
+		"items":          itemsFilter,
+		"join":           joinFilter,
+		"last":           lastFilter,
+		"length":         lengthFilter,
+		"list":           listFilter,
+		"lower":          stringMethod("lower"),
+		"map":            mapFilter,
+		"max":            extremeFilter("do_max", ">"),
+		"min":            extremeFilter("do_min", "<"),
+		"pprint":         pprintFilter,
+		"random":         randomFilter,
+		"reject":         selectFilter(false, false),
+		"rejectattr":     selectFilter(false, true),
+		"replace":        replaceFilter,
+		"reverse":        reverseFilter,
+		"round":          roundFilter,
+		"safe":           safeFilter,
+		"select":         selectFilter(true, false),
+		"selectattr":     selectFilter(true, true),
+		"slice":          sliceFilter,
+		"sort":           sortFilter,
+		"string":         stringFilter,
+		"striptags":      striptagsFilter,
+		"sum":            sumFilter,
+		"title":          titleFilter,
+		"tojson":         tojsonFilter,
+		"trim":           trimFilter,
+		"truncate":       truncateFilter,
+		"unique":         uniqueFilter,
+		"upper":          stringMethod("upper"),
+		"urlencode":      urlencodeFilter,
+		"urlize":         urlizeFilter,
+		"wordcount":      wordcountFilter,
+		"wordwrap":       wordwrapFilter,
+		"xmlattr":        xmlattrFilter,
+	}
+}
+
+// knownFilter tells whether Jinja2 has the filter.
+func knownFilter(name string) bool { return filters[name] != nil }
+
+// filter applies a filter by name, as Jinja2 does where it learns the name late.
+func (m *machine) filter(name string, v Value, args arguments) (Value, error) {
+	f := filters[name]
+	if f == nil {
+		return nil, raise("TemplateRuntimeError", "No filter named '%s'.", name)
+	}
+	return f(m, v, args)
+}
+
+// lateName returns the name of a filter or test that is a value.
+func lateName(kind string, name Value) (string, error) {
+	switch name := name.(type) {
+	case string:
+		return name, nil
+	case Markup:
+		return string(name), nil
+	case *List, *Dict:
+		return "", raise("TypeError", "unhashable type: '%s'", typeName(name))
+	}
+	return "", raise("TemplateRuntimeError", "No %s named by a %s.", kind, typeName(name))
+}
+
+func randomFilter(*machine, Value, arguments) (Value, error) {
+	return nil, unsupported("filter random")
+}
+
+// bound are the arguments of a filter or test in the order of its parameters, of
+// which none has more.
+type bound [6]Value
+
+// bindAfter binds v and behind it the arguments, as Jinja2 passes those of filters
+// and tests.
+func (a arguments) bindAfter(v Value, fn string, params ...string) (b bound, err error) {
+	list := make([]Value, 0, len(b))
+	if list = append(append(list, v), a.list...); len(a.named) > 0 || len(list) > len(params) {
+		values, err := arguments{list: list, named: a.named}.bind(fn, params...)
+		copy(b[:], values)
+		return b, err
+	}
+	n := copy(b[:], list)
+	for ; n < len(params); n++ {
+		if p := params[n]; p[len(p)-1] != '?' {
+			return b, raise("TypeError", "%s() missing required argument '%s'", fn, trimParam(p))
+		}
+		b[n] = missing
+	}
+	return b, nil
+}
+
+// only is bindAfter of what has one parameter.
+func (a arguments) only(fn, param string) error {
+	if a.none() {
+		return nil
+	}
+	_, err := a.bindAfter(nil, fn, param)
+	return err
+}
+
+func (a arguments) none() bool { return len(a.list) == 0 && len(a.named) == 0 }
+
+// or returns v, or the default if it was not given.
+func or(v, def Value) Value {
+	if v == missing {
+		return def
+	}
+	return v
+}
+
+// option returns the truth of v, or false if it was not given.
+func (m *machine) option(v Value) (bool, error) {
+	if v == missing {
+		return false, nil
+	}
+	return m.truth(v)
+}
+
+// softStr is markupsafe's soft_str: str(v), but a Markup stays one.
+func (m *machine) softStr(v Value) (Value, error) {
+	switch v.(type) {
+	case string, Markup:
+		return v, nil
+	}
+	return m.str(v)
+}
+
+// invoke calls a method that v must have.
+func (m *machine) invoke(v Value, name string, args ...Value) (Value, error) {
+	result, ok, err := m.callMethod(v, name, arguments{list: args})
+	if err != nil || ok {
+		return result, err
+	}
+	return nil, noAttribute(v, name)
+}
+
+// noAttribute is the error of getattr(v, name).
+func noAttribute(v Value, name string) error {
+	if u, ok := v.(*Undefined); ok {
+		return u.fail()
+	}
+	return raise("AttributeError", "'%s' object has no attribute '%s'", typeName(v), name)
+}
+
+// visit calls f with the elements of v, each of which is a step.
+func (m *machine) visit(v Value, f func(Value) error) error {
+	var items []Value
+	switch v := v.(type) {
+	case *List:
+		items = v.Items
+	case *Tuple:
+		items = v.Items
+	default:
+		return m.visitNext(v, f)
+	}
+	for _, item := range items {
+		if err := m.step(1); err != nil {
+			return err
+		}
+		if err := f(item); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *machine) visitNext(v Value, f func(Value) error) error {
+	it, err := m.iterate(v)
+	if err != nil {
+		return err
+	}
+	for {
+		item, ok, err := it.next()
+		if err != nil || !ok {
+			return err
+		}
+		if err := m.step(1); err != nil {
+			return err
+		}
+		if err := f(item); err != nil {
+			return err
+		}
+	}
+}
+
+// A nextFunc is an Iterator's next.
+type nextFunc func() (v Value, ok bool, err error)
+
+// iterator returns an Iterator over what next gives, which is not called again
+// after its end.
+func (m *machine) iterator(class string, next nextFunc) (Value, error) {
+	if err := m.alloc(128); err != nil {
+		return nil, err
+	}
+	done := false
+	return &Iterator{class: class, next: func() (Value, bool, error) {
+		if done {
+			return nil, false, nil
+		}
+		// Generators may be built upon generators without end.
+		if err := m.enter(); err != nil {
+			return nil, false, err
+		}
+		defer m.leave()
+		if err := m.step(1); err != nil {
+			return nil, false, err
+		}
+		v, ok, err := next()
+		done = err != nil || !ok
+		return v, ok, err
+	}}, nil
+}
+
+// generator returns a Python generator: start is its body up to the loop, which
+// runs when the first element is asked for. A nil nextFunc: there are none.
+func (m *machine) generator(start func() (nextFunc, error)) (Value, error) {
+	var next nextFunc
+	return m.iterator("generator", func() (Value, bool, error) {
+		if next == nil {
+			n, err := start()
+			if err != nil || n == nil {
+				return nil, false, err
+			}
+			next = n
+		}
+		return next()
+	})
+}
+
+// through is the generator of what f makes of the elements of v. If f returns false
+// the element is left out. start is run before the first element, unless v is false.
+func (m *machine) through(v Value, start func() (func(Value) (Value, bool, error), error)) (Value, error) {
+	return m.generator(func() (nextFunc, error) {
+		if ok, err := m.truth(v); err != nil || !ok {
+			return nil, err
+		}
+		f, err := start()
+		if err != nil {
+			return nil, err
+		}
+		it, err := m.iterate(v)
+		if err != nil {
+			return nil, err
+		}
+		return func() (Value, bool, error) {
+			for {
+				item, ok, err := it.next()
+				if err != nil || !ok {
+					return nil, false, err
+				}
+				if err := m.step(1); err != nil {
+					return nil, false, err
+				}
+				item, ok, err = f(item)
+				if err != nil || ok {
+					return item, ok, err
+				}
+			}
+		}, nil
+	})
+}
+
+// A getter looks an attribute up in values, by a path of parts as in "a.b.0".
+type getter struct {
+	parts      []Value
+	def        Value // for what is undefined; nil: that stays so
+	ignoreCase bool  // strings are made lower case
+}
+
+// newGetter returns the getter of an attribute=, which is a path, another key, or
+// nil for the value itself.
+func newGetter(attribute, def Value, ignoreCase bool) (getter, error) {
+	parts, err := pathParts(attribute)
+	return getter{parts: parts, def: def, ignoreCase: ignoreCase}, err
+}
+
+// pathParts returns the parts of a path, of which those of digits are ints.
+func pathParts(attribute Value) ([]Value, error) {
+	if attribute == nil {
+		return nil, nil
+	}
+	path, ok := asString(attribute)
+	if !ok {
+		return []Value{attribute}, nil
+	}
+	var parts []Value
+	for part := range strings.SplitSeq(path, ".") {
+		if !isDigits(part) {
+			parts = append(parts, part)
+			continue
+		}
+		n, ok := parseInt(part, 10)
+		if !ok {
+			// Such as "²", which is a digit and no number.
+			return nil, raise("ValueError", "invalid literal for int() with base 10: '%s'", part)
+		}
+		parts = append(parts, n)
+	}
+	return parts, nil
+}
+
+func (g getter) get(m *machine, v Value) (Value, error) {
+	for _, part := range g.parts {
+		var err error
+		if v, err = m.getitem(v, part); err != nil {
+			return nil, err
+		}
+		if g.def != nil && isUndefined(v) {
+			v = g.def
+		}
+	}
+	if !g.ignoreCase {
+		return v, nil
+	}
+	return m.lowered(v)
+}
+
+// lowered makes a string lower case and leaves what is none.
+func (m *machine) lowered(v Value) (Value, error) {
+	if s, ok := asString(v); ok {
+		return m.invoke(s, "lower")
+	}
+	return v, nil
+}
+
+func isUndefined(v Value) bool {
+	_, ok := v.(*Undefined)
+	return ok
+}
+
+// undefined is jinja2's Undefined with a hint.
+func undefined(hint string) *Undefined {
+	return &Undefined{Message: hint, Class: "UndefinedError", Of: missing}
+}

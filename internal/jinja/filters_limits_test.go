@@ -1,0 +1,238 @@
+package jinja
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// words returns n copies of s as a list.
+func manyOf(v Value, n int) *List { return &List{Items: slices.Repeat([]Value{v}, n)} }
+
+func deep(n int) Value {
+	v := Value(int64(1))
+	for range n {
+		v = &List{Items: []Value{v}}
+	}
+	return v
+}
+
+func named(args ...any) (a arguments) {
+	for i := 0; i < len(args); i += 2 {
+		a.named = append(a.named, argument{args[i].(string), args[i+1]})
+	}
+	return a
+}
+
+func positional(args ...Value) arguments { return arguments{list: args} }
+
+// TestFilterLimits is about what would take all memory or time.
+func TestFilterLimits(t *testing.T) {
+	const huge = int64(1) << 40
+	long := strings.Repeat("<a-b ", 1<<20)
+	for _, c := range []struct {
+		filter string
+		v      Value
+		args   arguments
+	}{
+		{"center", "x", positional(huge)},
+		{"indent", "x", positional(huge)},
+		{"indent", "x", positional(int64(1<<31 - 1))},
+		{"indent", strings.Repeat("x\n", 1<<16), positional(int64(1 << 16))},
+		{"batch", &List{Items: []Value{nil}}, positional(huge, "")},
+		{"slice", &List{}, positional(huge)},
+		{"slice", &List{}, positional(huge, "")},
+		{"tojson", deep(2), named("indent", huge)},
+		{"tojson", deep(2), named("indent", int64(1<<31-1))},
+		{"tojson", deep(200), named("indent", strings.Repeat(" ", 1<<20))},
+		{"tojson", deep(100000), arguments{}},
+		{"tojson", manyOf(long, 20), named("separators", positional(long, long).list[0])},
+		{"tojson", manyOf(strings.Repeat("\x01", 1<<20), 20), arguments{}},
+		{"pprint", deep(100000), arguments{}},
+		{"sort", &List{Items: []Value{deep(100000), deep(100000)}}, arguments{}},
+		{"unique", &List{Items: []Value{tuples(100000)}}, arguments{}},
+		{"replace", strings.Repeat("a", 1<<20), positional("", strings.Repeat("b", 1<<10))},
+		{"join", manyOf("x", 1<<10), positional(strings.Repeat("y", 1<<20))},
+		{"sum", manyOf(manyOf(nil, 1<<10), 1<<13), named("start", &List{})},
+		{"round", 1.5, positional(huge, "ceil")},
+		{"int", strings.Repeat("f", 16<<20), positional(nil, int64(16))},
+		{"escape", strings.Repeat("<", 15<<20), arguments{}},
+		{"urlencode", strings.Repeat("é", 10<<20), arguments{}},
+		{"striptags", strings.Repeat("<", 15<<20), arguments{}},
+		{"urlize", strings.Repeat("<", 15<<20), arguments{}},
+		{"wordwrap", strings.Repeat("x", 4<<20), positional(int64(1))},
+		{"xmlattr", dictOf(strings.Repeat("k", 1<<20), strings.Repeat("<", 15<<20)), arguments{}},
+		{"list", &Range{Stop: 1 << 40, Step: 1}, arguments{}},
+		{"map", &Range{Stop: 1 << 40, Step: 1}, positional("string")},
+		{"select", &Range{Stop: 1 << 40, Step: 1}, positional("none")},
+		{"min", &Range{Stop: 1 << 40, Step: 1}, arguments{}},
+		{"sum", &Range{Stop: 1 << 40, Step: 1}, arguments{}},
+		{"format", "%1000000000d", positional(int64(1))},
+	} {
+		m := newMachine(&Env{}, nil)
+		v, err := m.filter(c.filter, c.v, c.args)
+		if _, ok := v.(*Iterator); ok && err == nil {
+			_, err = m.list(v)
+		}
+		if !errors.Is(err, ErrLimit) {
+			t.Errorf("%s%.40v: %v", c.filter, c.args, err)
+		}
+	}
+}
+
+func dictOf(key string, v Value) *Dict {
+	d := &Dict{}
+	d.Set(key, v)
+	return d
+}
+
+func tuples(n int) Value {
+	v := Value(int64(1))
+	for range n {
+		v = &Tuple{Items: []Value{v}}
+	}
+	return v
+}
+
+// TestNestedGenerators is about a generator that a loop puts around another one again
+// and again.
+func TestNestedGenerators(t *testing.T) {
+	m := newMachine(&Env{}, nil)
+	v := Value(manyOf("x", 3))
+	for range 50000 {
+		var err error
+		if v, err = m.filter("map", v, positional("upper")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := m.list(v); !errors.Is(err, ErrLimit) {
+		t.Errorf("%v, not a limit", err)
+	}
+}
+
+// TestLazy is about when generators look at what they are given.
+func TestLazy(t *testing.T) {
+	m := newMachine(&Env{}, nil)
+	for _, c := range []struct {
+		filter string
+		v      Value
+		args   arguments
+		class  string // raised when the first element is asked for
+	}{
+		{"map", int64(5), arguments{}, "FilterArgumentError"},
+		{"map", int64(0), arguments{}, ""},
+		{"map", int64(5), positional("upper"), "TypeError"},
+		{"map", &List{}, positional("nosuch"), ""},
+		{"map", manyOf("a", 1), positional("nosuch"), "TemplateRuntimeError"},
+		{"select", int64(5), arguments{}, "TypeError"},
+		{"selectattr", manyOf("a", 1), arguments{}, "FilterArgumentError"},
+		{"selectattr", &List{}, arguments{}, ""},
+		{"items", int64(5), arguments{}, "TypeError"},
+		{"unique", int64(5), arguments{}, "TypeError"},
+		{"batch", int64(5), positional(int64(1)), "TypeError"},
+		{"slice", &List{}, positional(int64(0)), "ZeroDivisionError"},
+	} {
+		v, err := m.filter(c.filter, c.v, c.args)
+		if err != nil {
+			t.Errorf("%s: %v before it is gone through", c.filter, err)
+			continue
+		}
+		it := v.(*Iterator)
+		_, _, err = it.next()
+		if c.class == "" && err != nil || c.class != "" && !raised(err, c.class) {
+			t.Errorf("%s: %v, not %s", c.filter, err, c.class)
+		}
+		if _, ok, err := it.next(); ok || err != nil {
+			t.Errorf("%s: goes on behind its end", c.filter)
+		}
+	}
+}
+
+func TestRefused(t *testing.T) {
+	m := newMachine(&Env{}, nil)
+	for name := range refusedFilters {
+		if !knownFilter(name) {
+			t.Errorf("%s is not known", name)
+		}
+		if _, err := m.filter(name, &List{}, arguments{}); !errors.Is(err, ErrUnsupported) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	lipsum, _ := global("lipsum")
+	if _, err := lipsum.(callable).call(m, arguments{}); !errors.Is(err, ErrUnsupported) {
+		t.Errorf("lipsum: %v", err)
+	}
+}
+
+// TestCycler and TestJoiner go through what has a state.
+func TestCycler(t *testing.T) {
+	m := newMachine(&Env{}, nil)
+	c, err := newCycler(m, positional("a", "b"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	attr := func(name string) Value {
+		v, ok, err := c.(object).attr(m, name)
+		if !ok || err != nil {
+			t.Fatal(name, ok, err)
+		}
+		return v
+	}
+	do := func(name string) Value {
+		v, err := attr(name).(callable).call(m, arguments{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	got := []Value{do("next"), attr("current"), attr("pos"), do("next"), do("next"), do("reset"), attr("current")}
+	if want := []Value{"a", "b", int64(1), "b", "a", nil, "a"}; !slices.Equal(got, want) {
+		t.Errorf("%v, not %v", got, want)
+	}
+	if _, ok := c.(callable); ok {
+		t.Error("a cycler can be called")
+	}
+}
+
+func TestJoiner(t *testing.T) {
+	m := newMachine(&Env{}, nil)
+	j, err := newJoiner(m, named("sep", int64(7)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []Value{"", int64(7), int64(7)} {
+		if v, err := j.(callable).call(m, arguments{}); v != want || err != nil {
+			t.Errorf("%v %v, not %v", v, err, want)
+		}
+	}
+}
+
+// FuzzText gives the filters of text any text: they neither panic nor make what is
+// no UTF-8.
+func FuzzText(f *testing.F) {
+	for _, s := range []string{"", "a-b--c d", "<!-- x --> &amp; <b>", "http://a.b (c@d.ef)", "%-5d%c%%", "٣ 0x_1", "\r\n\x1c\u2028"} {
+		f.Add(s, int64(3))
+	}
+	f.Fuzz(func(t *testing.T, s string, n int64) {
+		s = strings.ToValidUTF8(s, "?")
+		for name, args := range map[string]arguments{
+			"capitalize": {}, "escape": {}, "filesizeformat": {}, "float": {}, "int": positional(nil, n), "lower": {},
+			"indent": positional(n, true, true), "pprint": {}, "striptags": {}, "title": {}, "trim": positional(s),
+			"tojson": named("ensure_ascii", n%2 == 0, "indent", n), "truncate": positional(n, n%2 == 0), "urlencode": {},
+			"urlize": positional(n), "wordcount": {}, "wordwrap": positional(n, n%3 != 0), "center": positional(n),
+			"groupby": positional(s), "format": positional(n),
+		} {
+			m := newMachine(&Env{Limits: Limits{Memory: 1 << 20, Steps: 1 << 16}}, nil)
+			v, err := m.filter(name, s, args)
+			if text, ok := asString(v); ok && err == nil && !utf8.ValidString(text) {
+				t.Errorf("%s of %q is %q", name, s, text)
+			}
+		}
+		m := newMachine(&Env{}, nil)
+		if v, err := strftimeNow(m, positional(s)); err == nil && !utf8.ValidString(v.(string)) {
+			t.Errorf("strftime of %q is %q", s, v)
+		}
+	})
+}

@@ -1,0 +1,743 @@
+package jinja
+
+import (
+	"slices"
+	"strings"
+)
+
+// The filters of sequences (Jinja2 3.1.6, filters.py).
+
+func lengthFilter(m *machine, v Value, args arguments) (Value, error) {
+	if err := args.only("len", "/obj"); err != nil {
+		return nil, err
+	}
+	n, err := m.length(v)
+	return int64(n), err
+}
+
+func listFilter(m *machine, v Value, args arguments) (Value, error) {
+	if err := args.only("do_list", "value"); err != nil {
+		return nil, err
+	}
+	items, err := m.list(v)
+	return &List{Items: items}, err
+}
+
+func defaultFilter(m *machine, v Value, args arguments) (Value, error) {
+	b, err := args.bindAfter(v, "do_default", "value", "default_value?", "boolean?")
+	if err != nil {
+		return nil, err
+	}
+	if isUndefined(v) {
+		return or(b[1], ""), nil
+	}
+	boolean, err := m.option(b[2])
+	if err != nil || !boolean {
+		return v, err
+	}
+	if ok, err := m.truth(v); err != nil || ok {
+		return v, err
+	}
+	return or(b[1], ""), nil
+}
+
+func attrFilter(m *machine, v Value, args arguments) (Value, error) {
+	b, err := args.bindAfter(v, "do_attr", "obj", "name")
+	if err != nil {
+		return nil, err
+	}
+	name, ok := asString(b[1])
+	if !ok {
+		return nil, raise("TypeError", "attribute name must be string, not '%s'", typeName(b[1]))
+	}
+	attr, ok, err := m.attr(v, name)
+	if err != nil || ok {
+		return attr, err
+	}
+	return &Undefined{Class: "UndefinedError", Name: name, Of: v}, nil
+}
+
+func firstFilter(m *machine, v Value, args arguments) (Value, error) {
+	if err := args.only("do_first", "seq"); err != nil {
+		return nil, err
+	}
+	it, err := m.iterate(v)
+	if err != nil {
+		return nil, err
+	}
+	first, ok, err := it.next()
+	if err != nil || ok {
+		return first, err
+	}
+	return undefined("No first item, sequence was empty."), nil
+}
+
+func lastFilter(m *machine, v Value, args arguments) (Value, error) {
+	if err := args.only("do_last", "seq"); err != nil {
+		return nil, err
+	}
+	if s, ok := asString(v); ok && s != "" {
+		return m.index(v, int64(-1))
+	} else if ok {
+		v = &Tuple{}
+	}
+	_, n, at := reversible(v)
+	if at == nil {
+		return nil, raise("TypeError", "'%s' object is not reversible", typeName(v))
+	}
+	if n == 0 {
+		return undefined("No last item, sequence was empty."), nil
+	}
+	return at(n - 1), nil
+}
+
+// reversible returns the class of Python's reversed(v), how many elements v has and
+// what gives the i-th, for a v that is no string. A nil at: v cannot be reversed.
+func reversible(v Value) (class string, n int, at func(i int) Value) {
+	switch v := v.(type) {
+	case *List:
+		return "list_reverseiterator", len(v.Items), func(i int) Value { return v.Items[i] }
+	case *Tuple:
+		return "reversed", len(v.Items), func(i int) Value { return v.Items[i] }
+	case *Range:
+		return "range_iterator", int(v.length()), func(i int) Value { return v.Start + int64(i)*v.Step }
+	case *Dict:
+		return "dict_reversekeyiterator", v.Len(), func(i int) Value { return v.keys[i] }
+	case *View:
+		class := [...]string{viewKeys: "key", viewValues: "value", viewItems: "item"}[v.kind]
+		return "dict_reverse" + class + "iterator", v.of.Len(), v.at
+	case *Undefined:
+		return "reversed", 0, func(int) Value { return nil }
+	}
+	return "", 0, nil
+}
+
+// reverseFilter gives an iterator, unless v is a string or has to be gone through.
+func reverseFilter(m *machine, v Value, args arguments) (Value, error) {
+	if err := args.only("do_reverse", "value"); err != nil {
+		return nil, err
+	}
+	if _, ok := asString(v); ok {
+		return m.slice(v, nil, nil, int64(-1))
+	}
+	if class, n, at := reversible(v); at != nil {
+		return m.iterator(class, func() (Value, bool, error) {
+			if n == 0 {
+				return nil, false, nil
+			}
+			n--
+			return at(n), true, nil
+		})
+	}
+	items, err := m.list(v)
+	if raised(err, "TypeError") {
+		return nil, raise("FilterArgumentError", "argument must be iterable")
+	}
+	slices.Reverse(items)
+	return &List{Items: items}, err
+}
+
+// itemsFilter does not look at v before it is gone through.
+func itemsFilter(m *machine, v Value, args arguments) (Value, error) {
+	if err := args.only("do_items", "value"); err != nil {
+		return nil, err
+	}
+	return m.generator(func() (nextFunc, error) {
+		if isUndefined(v) {
+			return nil, nil
+		}
+		d, ok := v.(*Dict)
+		if !ok {
+			return nil, raise("TypeError", "Can only get item pairs from a mapping.")
+		}
+		it, err := m.iterate(&View{of: d, kind: viewItems})
+		if err != nil {
+			return nil, err
+		}
+		return it.next, nil
+	})
+}
+
+func joinFilter(m *machine, v Value, args arguments) (Value, error) {
+	b, err := args.bindAfter(v, "do_join", "value", "d?", "attribute?")
+	if err != nil {
+		return nil, err
+	}
+	sep, err := m.str(or(b[1], ""))
+	if err != nil {
+		return nil, err
+	}
+	get, err := newGetter(or(b[2], nil), nil, false)
+	if err != nil {
+		return nil, err
+	}
+	var out []byte
+	first := true
+	err = m.visit(v, func(item Value) error {
+		item, err := get.get(m, item)
+		if err != nil {
+			return err
+		}
+		s, err := m.str(item)
+		if err != nil {
+			return err
+		}
+		if err := m.alloc(2 * (len(sep) + len(s))); err != nil {
+			return err
+		}
+		if !first {
+			out = append(out, sep...)
+		}
+		first = false
+		out = append(out, s...)
+		return nil
+	})
+	return string(out), err
+}
+
+// mapFilter looks at its arguments when the first element is asked for.
+func mapFilter(m *machine, v Value, args arguments) (Value, error) {
+	if err := args.late("do_map"); err != nil {
+		return nil, err
+	}
+	return m.through(v, func() (func(Value) (Value, bool, error), error) {
+		if len(args.list) == 0 && args.has("attribute") {
+			return m.mapAttribute(args)
+		}
+		if len(args.list) == 0 {
+			return nil, raise("FilterArgumentError", "map requires a filter argument")
+		}
+		rest := arguments{list: args.list[1:], named: args.named}
+		return func(item Value) (Value, bool, error) {
+			name, err := lateName("filter", args.list[0])
+			if err != nil {
+				return nil, false, err
+			}
+			item, err = m.filter(name, item, rest)
+			return item, true, err
+		}, nil
+	})
+}
+
+func (m *machine) mapAttribute(args arguments) (func(Value) (Value, bool, error), error) {
+	var attribute, def Value
+	for _, arg := range args.named {
+		switch arg.name {
+		case "attribute":
+			attribute = arg.value
+		case "default":
+			def = arg.value
+		default:
+			return nil, raise("FilterArgumentError", "Unexpected keyword argument '%s'", arg.name)
+		}
+	}
+	get, err := newGetter(attribute, def, false)
+	return func(item Value) (Value, bool, error) {
+		item, err := get.get(m, item)
+		return item, true, err
+	}, err
+}
+
+// late refuses the named arguments that stand for the first two of a function
+// whose others are only looked at later.
+func (a arguments) late(fn string) error {
+	for _, arg := range a.named {
+		if arg.name == "context" || arg.name == "value" {
+			return raise("TypeError", "%s() got multiple values for argument '%s'", fn, arg.name)
+		}
+	}
+	return nil
+}
+
+func (a arguments) has(name string) bool {
+	return slices.ContainsFunc(a.named, func(arg argument) bool { return arg.name == name })
+}
+
+// selectFilter is select, or reject if want is false, or theirs of an attribute.
+func selectFilter(want, attribute bool) filterFunc {
+	return func(m *machine, v Value, args arguments) (Value, error) {
+		if err := args.late("do_select"); err != nil {
+			return nil, err
+		}
+		return m.through(v, func() (func(Value) (Value, bool, error), error) {
+			list, get := args.list, getter{}
+			if attribute {
+				if len(list) == 0 {
+					return nil, raise("FilterArgumentError", "Missing parameter for attribute name")
+				}
+				var err error
+				if get, err = newGetter(list[0], nil, false); err != nil {
+					return nil, err
+				}
+				list = list[1:]
+			}
+			return func(item Value) (Value, bool, error) {
+				of, err := get.get(m, item)
+				if err != nil {
+					return nil, false, err
+				}
+				ok, err := m.selected(of, arguments{list: list, named: args.named})
+				return item, ok == want, err
+			}, nil
+		})
+	}
+}
+
+// selected is the test that args begin with, or the truth of v if they do not.
+func (m *machine) selected(v Value, args arguments) (bool, error) {
+	if len(args.list) == 0 {
+		return m.truth(v)
+	}
+	name, err := lateName("test", args.list[0])
+	if err != nil {
+		return false, err
+	}
+	return m.test(name, v, arguments{list: args.list[1:], named: args.named})
+}
+
+// batchFilter yields lists of linecount elements.
+func batchFilter(m *machine, v Value, args arguments) (Value, error) {
+	b, err := args.bindAfter(v, "do_batch", "value", "linecount", "fill_with?")
+	if err != nil {
+		return nil, err
+	}
+	count, fill := b[1], or(b[2], nil)
+	return m.generator(func() (nextFunc, error) {
+		it, err := m.iterate(v)
+		if err != nil {
+			return nil, err
+		}
+		var line []Value
+		ended := false
+		return func() (Value, bool, error) {
+			for !ended {
+				item, ok, err := it.next()
+				if err != nil {
+					return nil, false, err
+				}
+				if !ok {
+					ended = true
+					break
+				}
+				full, err := m.equal(int64(len(line)), count)
+				if err != nil {
+					return nil, false, err
+				}
+				if err := m.alloc(32); err != nil {
+					return nil, false, err
+				}
+				if full {
+					done := line
+					line = []Value{item}
+					return &List{Items: done}, true, nil
+				}
+				line = append(line, item)
+			}
+			if len(line) == 0 {
+				return nil, false, nil
+			}
+			done, err := m.fill(line, count, fill)
+			line = nil
+			return done, true, err
+		}, nil
+	})
+}
+
+// fill returns the last line of a batch.
+func (m *machine) fill(line []Value, count, with Value) (Value, error) {
+	last := &List{Items: line}
+	if with == nil {
+		return last, nil
+	}
+	if short, err := m.less("<", int64(len(line)), count); err != nil || !short {
+		return last, err
+	}
+	n, err := m.binary("-", count, int64(len(line)))
+	if err != nil {
+		return nil, err
+	}
+	more, err := m.binary("*", &List{Items: []Value{with}}, n)
+	if err != nil {
+		return nil, err
+	}
+	return m.binary("+", last, more)
+}
+
+// sliceFilter yields slices lists, which share the elements out.
+func sliceFilter(m *machine, v Value, args arguments) (Value, error) {
+	b, err := args.bindAfter(v, "do_slice", "value", "slices", "fill_with?")
+	if err != nil {
+		return nil, err
+	}
+	fill := or(b[2], nil)
+	return m.generator(func() (nextFunc, error) {
+		items, err := m.list(v)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := m.binary("//", int64(len(items)), b[1]); err != nil {
+			return nil, err
+		}
+		n, err := m.intArgument(b[1])
+		if err != nil {
+			return nil, err
+		}
+		return m.slices(items, n, fill), nil
+	})
+}
+
+func (m *machine) slices(items []Value, n int, fill Value) nextFunc {
+	i, from := 0, 0
+	return func() (Value, bool, error) {
+		if i >= n {
+			return nil, false, nil
+		}
+		size := len(items) / n
+		extra := i < len(items)%n
+		if extra {
+			size++
+		}
+		i++
+		if err := m.alloc(24 + 16*(size+1)); err != nil {
+			return nil, false, err
+		}
+		part := slices.Clone(items[from : from+size])
+		from += size
+		if fill != nil && !extra {
+			part = append(part, fill)
+		}
+		return &List{Items: part}, true, nil
+	}
+}
+
+// uniqueFilter yields the elements whose attribute no one before had.
+func uniqueFilter(m *machine, v Value, args arguments) (Value, error) {
+	b, err := args.bindAfter(v, "do_unique", "value", "case_sensitive?", "attribute?")
+	if err != nil {
+		return nil, err
+	}
+	return m.generator(func() (nextFunc, error) {
+		get, err := m.caseGetter(or(b[2], nil), nil, b[1])
+		if err != nil {
+			return nil, err
+		}
+		it, err := m.iterate(v)
+		if err != nil {
+			return nil, err
+		}
+		var seen Dict
+		return func() (Value, bool, error) {
+			for {
+				item, ok, err := it.next()
+				if err != nil || !ok {
+					return nil, false, err
+				}
+				if err := m.step(1); err != nil {
+					return nil, false, err
+				}
+				key, err := get.get(m, item)
+				if err != nil {
+					return nil, false, err
+				}
+				if _, ok, err = seen.get(m, key); err != nil {
+					return nil, false, err
+				}
+				if !ok {
+					return item, true, seen.set(m, key, nil)
+				}
+			}
+		}, nil
+	})
+}
+
+// caseGetter is the getter of a filter with the parameter case_sensitive.
+func (m *machine) caseGetter(attribute, def, caseSensitive Value) (getter, error) {
+	sensitive, err := m.option(caseSensitive)
+	if err != nil {
+		return getter{}, err
+	}
+	return newGetter(attribute, def, !sensitive)
+}
+
+// extremeFilter is min for op <, max for op >.
+func extremeFilter(fn, op string) filterFunc {
+	return func(m *machine, v Value, args arguments) (Value, error) {
+		b, err := args.bindAfter(v, fn, "value", "case_sensitive?", "attribute?")
+		if err != nil {
+			return nil, err
+		}
+		it, err := m.iterate(v)
+		if err != nil {
+			return nil, err
+		}
+		best, ok, err := it.next()
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			return undefined("No aggregated item, sequence was empty."), nil
+		}
+		get, err := m.caseGetter(or(b[2], nil), nil, b[1])
+		if err != nil {
+			return nil, err
+		}
+		bestKey, err := get.get(m, best)
+		if err != nil {
+			return nil, err
+		}
+		err = m.visitNext(it, func(item Value) error {
+			key, err := get.get(m, item)
+			if err != nil {
+				return err
+			}
+			ok, err := m.less(op, key, bestKey)
+			if ok {
+				best, bestKey = item, key
+			}
+			return err
+		})
+		return best, err
+	}
+}
+
+// A keyed is an element and what it is sorted by.
+type keyed struct{ key, value Value }
+
+// sort sorts as Python's sorted does, which keeps equal elements in their order,
+// backwards if reverse.
+func (m *machine) sort(items []keyed, reverse bool) error {
+	return m.sortBy(items, func(a, b Value) (bool, error) {
+		if reverse {
+			a, b = b, a
+		}
+		return m.less("<", a, b)
+	})
+}
+
+func (m *machine) sortBy(items []keyed, less func(a, b Value) (bool, error)) error {
+	if len(items) < 2 {
+		return nil
+	}
+	var failed error
+	for i := range items {
+		if nan, err := m.hasNaN(items[i].key); err != nil {
+			return err
+		} else if nan {
+			// The order then depends on which elements are compared.
+			return unsupported("sorting by nan")
+		}
+	}
+	slices.SortStableFunc(items, func(a, b keyed) int {
+		if failed != nil {
+			return 0
+		}
+		before := false
+		if failed = m.step(1); failed == nil {
+			before, failed = less(a.key, b.key)
+		}
+		if before {
+			return -1
+		}
+		return 0
+	})
+	return failed
+}
+
+func (m *machine) hasNaN(v Value) (bool, error) {
+	var items []Value
+	switch v := v.(type) {
+	case float64:
+		return v != v, nil
+	case *List:
+		items = v.Items
+	case *Tuple:
+		items = v.Items
+	default:
+		return false, nil
+	}
+	if err := m.enter(); err != nil {
+		return false, err
+	}
+	defer m.leave()
+	for _, item := range items {
+		if err := m.step(1); err != nil {
+			return false, err
+		}
+		if nan, err := m.hasNaN(item); err != nil || nan {
+			return nan, err
+		}
+	}
+	return false, nil
+}
+
+// sortOrder returns sorted's reverse. CPython 3.11 takes only an int for it, 3.12
+// anything.
+func (m *machine) sortOrder(reverse Value) (bool, error) {
+	switch n := or(reverse, false).(type) {
+	case bool:
+		return n, nil
+	case int64:
+		if n == int64(int32(n)) {
+			return n != 0, nil
+		}
+	}
+	return false, unsupported("reverse by a %s", typeName(reverse))
+}
+
+// dictsortFilter gives a list of key and value tuples.
+func dictsortFilter(m *machine, v Value, args arguments) (Value, error) {
+	b, err := args.bindAfter(v, "do_dictsort", "value", "case_sensitive?", "by?", "reverse?")
+	if err != nil {
+		return nil, err
+	}
+	part := int64(0)
+	switch by, _ := asString(or(b[2], "key")); by {
+	case "key":
+	case "value":
+		part = 1
+	default:
+		return nil, raise("FilterArgumentError", `You can only sort by either "key" or "value"`)
+	}
+	d, ok := v.(*Dict)
+	if !ok {
+		return nil, noAttribute(v, "items")
+	}
+	get, err := m.caseGetter(part, nil, b[1])
+	if err != nil {
+		return nil, err
+	}
+	if err := m.alloc(96 * d.Len()); err != nil {
+		return nil, err
+	}
+	pairs := make([]Value, d.Len())
+	for i := range pairs {
+		pairs[i] = d.pair(i)
+	}
+	return m.sortedBy(&List{Items: pairs}, b[3], func(pair Value) (Value, error) { return get.get(m, pair) })
+}
+
+// sortedBy is sorted(v, key=key, reverse=reverse).
+func (m *machine) sortedBy(v, reverse Value, key func(Value) (Value, error)) (Value, error) {
+	items, err := m.keyed(v, key)
+	if err != nil {
+		return nil, err
+	}
+	backwards, err := m.sortOrder(reverse)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.sort(items, backwards); err != nil {
+		return nil, err
+	}
+	if err := m.alloc(16 * len(items)); err != nil {
+		return nil, err
+	}
+	sorted := make([]Value, len(items))
+	for i, item := range items {
+		sorted[i] = item.value
+	}
+	return &List{Items: sorted}, nil
+}
+
+func (m *machine) keyed(v Value, key func(Value) (Value, error)) ([]keyed, error) {
+	var items []keyed
+	err := m.visit(v, func(item Value) error {
+		if err := m.alloc(64); err != nil {
+			return err
+		}
+		k, err := key(item)
+		items = append(items, keyed{k, item})
+		return err
+	})
+	return items, err
+}
+
+// sortFilter compares lists of attributes, so that those equal need no order.
+func sortFilter(m *machine, v Value, args arguments) (Value, error) {
+	b, err := args.bindAfter(v, "do_sort", "value", "reverse?", "case_sensitive?", "attribute?")
+	if err != nil {
+		return nil, err
+	}
+	attributes := []Value{or(b[3], nil)}
+	if s, ok := asString(attributes[0]); ok {
+		attributes = nil
+		for part := range strings.SplitSeq(s, ",") {
+			attributes = append(attributes, part)
+		}
+	}
+	gets := make([]getter, len(attributes))
+	for i, a := range attributes {
+		if gets[i], err = m.caseGetter(a, nil, b[2]); err != nil {
+			return nil, err
+		}
+	}
+	return m.sortedBy(v, b[1], func(item Value) (Value, error) {
+		if err := m.alloc(24 + 16*len(gets)); err != nil {
+			return nil, err
+		}
+		keys := make([]Value, len(gets))
+		for i, get := range gets {
+			var err error
+			if keys[i], err = get.get(m, item); err != nil {
+				return nil, err
+			}
+		}
+		return &List{Items: keys}, nil
+	})
+}
+
+// groupNames are the names of the elements of groupby's tuples.
+var groupNames = []string{"grouper", "list"}
+
+func groupbyFilter(m *machine, v Value, args arguments) (Value, error) {
+	b, err := args.bindAfter(v, "do_groupby", "value", "attribute", "default?", "case_sensitive?")
+	if err != nil {
+		return nil, err
+	}
+	get, err := m.caseGetter(b[1], or(b[2], nil), b[3])
+	if err != nil {
+		return nil, err
+	}
+	items, err := m.keyed(v, func(item Value) (Value, error) { return get.get(m, item) })
+	if err != nil {
+		return nil, err
+	}
+	if err := m.sort(items, false); err != nil {
+		return nil, err
+	}
+	// A group has the first one's attribute as it is.
+	get.ignoreCase = false
+	groups := &List{}
+	for from := 0; from < len(items); {
+		to := from + 1
+		for to < len(items) {
+			ok, err := m.same(items[from].key, items[to].key)
+			if err != nil {
+				return nil, err
+			}
+			if !ok {
+				break
+			}
+			to++
+		}
+		group, err := m.group(items[from:to], get)
+		if err != nil {
+			return nil, err
+		}
+		groups.Items = append(groups.Items, group)
+		from = to
+	}
+	return groups, nil
+}
+
+func (m *machine) group(items []keyed, get getter) (Value, error) {
+	if err := m.alloc(128 + 16*len(items)); err != nil {
+		return nil, err
+	}
+	members := make([]Value, len(items))
+	for i, item := range items {
+		members[i] = item.value
+	}
+	grouper, err := get.get(m, members[0])
+	return &Tuple{Items: []Value{grouper, &List{Items: members}}, names: groupNames}, err
+}

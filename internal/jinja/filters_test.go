@@ -1,0 +1,294 @@
+package jinja
+
+import (
+	"bufio"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math"
+	"math/big"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// recordedFilters is what testdata/record_filters.py wrote, with Jinja2 3.1.6 and CPython
+// 3.11.7. A longer recording than that in testdata may be given.
+var recordedFilters = flag.String("filters", "testdata/filters.jsonl.gz", "recorded calls of filters, tests and globals")
+
+// A recordedCall is a line of the recording.
+type recordedCall struct {
+	kind, name string
+	value      Value
+	args       arguments
+	want       string
+}
+
+func TestRecordedFilters(t *testing.T) {
+	f, err := os.Open(*recordedFilters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var r io.Reader = f
+	if strings.HasSuffix(*recordedFilters, ".gz") {
+		if r, err = gzip.NewReader(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, 1<<20)
+	calls, names, refused, classes := 0, map[string]int{}, map[string]int{}, 0
+	for lines.Scan() {
+		m := newMachine(&Env{}, nil)
+		c, err := readCall(m, lines.Bytes())
+		if err != nil {
+			t.Fatalf("%v: %s", err, lines.Bytes())
+		}
+		calls++
+		names[c.kind+" "+c.name]++
+		got, err := c.do(m)
+		var e *Error
+		switch {
+		case errors.Is(err, ErrUnsupported), errors.Is(err, ErrLimit) && !strings.HasPrefix(c.want, "!"):
+			refused[c.name+": "+err.Error()]++
+			continue
+		case errors.Is(err, ErrLimit):
+			continue
+		case errors.As(err, &e):
+			got = "!" + e.Class
+		case err != nil:
+			t.Fatal(err)
+		}
+		if got == c.want {
+			continue
+		}
+		if strings.HasPrefix(got, "!") && strings.HasPrefix(c.want, "!") {
+			classes++
+			if testing.Verbose() {
+				t.Logf("%s\n is %s, not %s (%v)", lines.Bytes(), got, c.want, err)
+			}
+			continue
+		}
+		t.Errorf("%s\n is %s, not %s (%v)", lines.Bytes(), got, c.want, err)
+	}
+	if err := lines.Err(); err != nil {
+		t.Fatal(err)
+	}
+	whole := strings.HasPrefix(*recordedFilters, "testdata")
+	for name := range filters {
+		if whole && names["f "+name] == 0 && !refusedFilters[name] {
+			t.Errorf("filter %s was not recorded", name)
+		}
+	}
+	for name := range tests {
+		if whole && names["t "+name] == 0 {
+			t.Errorf("test %s was not recorded", name)
+		}
+	}
+	for what, n := range refused {
+		t.Logf("refused %d times: %s", n, what)
+	}
+	t.Logf("%d calls of %d filters, tests and globals; %d errors of another class", calls, len(names), classes)
+}
+
+// do calls what was recorded and shows what it gives as record_filters.py does.
+func (c recordedCall) do(m *machine) (string, error) {
+	var v Value
+	var err error
+	switch c.kind {
+	case "f":
+		v, err = m.filter(c.name, c.value, c.args)
+	case "t":
+		v, err = m.test(c.name, c.value, c.args)
+	default:
+		if c.kind == "s" {
+			m.env.Now = c.now
+		}
+		g, _ := global(c.name)
+		v, err = g.(callable).call(m, c.args)
+	}
+	if err != nil {
+		return "", err
+	}
+	return show(m, v)
+}
+
+// now is the time that the value is: year, month, day and so on to microseconds.
+func (c recordedCall) now() time.Time {
+	var n [7]int
+	for i, v := range c.value.(*List).Items {
+		n[i] = int(v.(int64))
+	}
+	return time.Date(n[0], time.Month(n[1]), n[2], n[3], n[4], n[5], n[6]*1000, time.UTC)
+}
+
+func show(m *machine, v Value) (string, error) {
+	switch v := v.(type) {
+	case *Undefined:
+		var e *Error
+		errors.As(v.fail(), &e)
+		return "Undefined " + e.Message, nil
+	case *Iterator:
+		items, err := m.list(v)
+		if err != nil {
+			return "", err
+		}
+		s, err := show(m, &List{Items: items})
+		return v.class + " " + s, err
+	case *cycler, *joiner:
+		return typeName(v), nil
+	}
+	s, err := m.repr(v)
+	return typeName(v) + " " + s, err
+}
+
+func readCall(m *machine, line []byte) (c recordedCall, err error) {
+	var parts [6]json.RawMessage
+	if err := json.Unmarshal(line, &parts); err != nil {
+		return c, err
+	}
+	args, kwargs := parts[3], parts[4]
+	for i, to := range map[int]*string{0: &c.kind, 1: &c.name, 5: &c.want} {
+		if err := json.Unmarshal(parts[i], to); err != nil {
+			return c, err
+		}
+	}
+	if c.value, err = readValue(m, parts[2]); err != nil {
+		return c, err
+	}
+	list, err := readValue(m, args)
+	if err != nil {
+		return c, err
+	}
+	c.args.list = list.(*List).Items
+	d := json.NewDecoder(strings.NewReader(string(kwargs)))
+	if _, err := d.Token(); err != nil {
+		return c, err
+	}
+	for d.More() {
+		name, err := d.Token()
+		if err != nil {
+			return c, err
+		}
+		var raw json.RawMessage
+		if err := d.Decode(&raw); err != nil {
+			return c, err
+		}
+		v, err := readValue(m, raw)
+		if err != nil {
+			return c, err
+		}
+		c.args.named = append(c.args.named, argument{name.(string), v})
+	}
+	return c, nil
+}
+
+func readValues(m *machine, raw json.RawMessage) ([]Value, error) {
+	var parts []json.RawMessage
+	if err := json.Unmarshal(raw, &parts); err != nil {
+		return nil, err
+	}
+	values := make([]Value, len(parts))
+	for i, p := range parts {
+		var err error
+		if values[i], err = readValue(m, p); err != nil {
+			return nil, err
+		}
+	}
+	return values, nil
+}
+
+// readValue reads a value as record_filters.py encodes it.
+func readValue(m *machine, raw json.RawMessage) (Value, error) {
+	switch raw[0] {
+	case '[':
+		items, err := readValues(m, raw)
+		return &List{Items: items}, err
+	case '{':
+		var tagged map[string]json.RawMessage
+		if err := json.Unmarshal(raw, &tagged); err != nil {
+			return nil, err
+		}
+		for tag, raw := range tagged {
+			return readTagged(m, tag, raw)
+		}
+	case '"':
+		var s string
+		err := json.Unmarshal(raw, &s)
+		return s, err
+	case 't', 'f':
+		return raw[0] == 't', nil
+	case 'n':
+		return nil, nil
+	}
+	return nil, fmt.Errorf("bad value %s", raw)
+}
+
+func readTagged(m *machine, tag string, raw json.RawMessage) (Value, error) {
+	var s string
+	if raw[0] == '"' {
+		if err := json.Unmarshal(raw, &s); err != nil {
+			return nil, err
+		}
+	}
+	switch tag {
+	case "m":
+		return Markup(s), nil
+	case "u":
+		return &Undefined{Class: "UndefinedError", Name: s, Of: missing}, nil
+	case "i":
+		n, _ := new(big.Int).SetString(s, 10)
+		return integer(n), nil
+	case "f":
+		if s == "nan" {
+			return math.NaN(), nil
+		}
+		return strconv.ParseFloat(s, 64)
+	case "n":
+		attrs, err := readValue(m, raw)
+		if err != nil {
+			return nil, err
+		}
+		return &Namespace{attrs: attrs.(*Dict)}, nil
+	case "v":
+		parts, err := readValues(m, raw)
+		if err != nil {
+			return nil, err
+		}
+		kind := map[Value]viewKind{"keys": viewKeys, "values": viewValues, "items": viewItems}[parts[0]]
+		return &View{of: parts[1].(*Dict), kind: kind}, nil
+	case "r":
+		var ends [3]int64
+		err := json.Unmarshal(raw, &ends)
+		return &Range{Start: ends[0], Stop: ends[1], Step: ends[2]}, err
+	}
+	items, err := readValues(m, raw)
+	if err != nil {
+		return nil, err
+	}
+	switch tag {
+	case "t":
+		return &Tuple{Items: items}, nil
+	case "g":
+		return m.generator(func() (nextFunc, error) {
+			it, err := m.iterate(&List{Items: items})
+			return it.next, err
+		})
+	case "d":
+		d := &Dict{}
+		for _, item := range items {
+			pair := item.(*List).Items
+			if err := d.set(m, pair[0], pair[1]); err != nil {
+				return nil, err
+			}
+		}
+		return d, nil
+	}
+	return nil, fmt.Errorf("bad tag %s", tag)
+}

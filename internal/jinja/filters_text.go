@@ -1,0 +1,341 @@
+package jinja
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// The filters of text (Jinja2 3.1.6, filters.py).
+
+// stringMethod is the filter that is a method of str without arguments.
+func stringMethod(name string) filterFunc {
+	fn := "do_" + name
+	return func(m *machine, v Value, args arguments) (Value, error) {
+		if err := args.only(fn, "s"); err != nil {
+			return nil, err
+		}
+		s, err := m.softStr(v)
+		if err != nil {
+			return nil, err
+		}
+		return m.invoke(s, name)
+	}
+}
+
+func stringFilter(m *machine, v Value, args arguments) (Value, error) {
+	if err := args.only("soft_str", "/s"); err != nil {
+		return nil, err
+	}
+	return m.softStr(v)
+}
+
+func trimFilter(m *machine, v Value, args arguments) (Value, error) {
+	b, err := args.bindAfter(v, "do_trim", "value", "chars?")
+	if err != nil {
+		return nil, err
+	}
+	s, err := m.softStr(v)
+	if err != nil {
+		return nil, err
+	}
+	return m.invoke(s, "strip", or(b[1], nil))
+}
+
+func centerFilter(m *machine, v Value, args arguments) (Value, error) {
+	b, err := args.bindAfter(v, "do_center", "value", "width?")
+	if err != nil {
+		return nil, err
+	}
+	s, err := m.softStr(v)
+	if err != nil {
+		return nil, err
+	}
+	return m.invoke(s, "center", or(b[1], int64(80)))
+}
+
+// replaceFilter gives a str, whatever it was given.
+func replaceFilter(m *machine, v Value, args arguments) (Value, error) {
+	b, err := args.bindAfter(v, "do_replace", "s", "old", "new", "count?")
+	if err != nil {
+		return nil, err
+	}
+	var texts [3]Value
+	for i := range texts {
+		if texts[i], err = m.str(b[i]); err != nil {
+			return nil, err
+		}
+	}
+	count := or(b[3], nil)
+	if count == nil {
+		count = int64(-1)
+	}
+	return m.invoke(texts[0], "replace", texts[1], texts[2], count)
+}
+
+// titleFilter differs from str.title in what begins a word.
+func titleFilter(m *machine, v Value, args arguments) (Value, error) {
+	if err := args.only("do_title", "s"); err != nil {
+		return nil, err
+	}
+	s, err := m.str(v)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.alloc(len(s)); err != nil {
+		return nil, err
+	}
+	var out strings.Builder
+	for s != "" {
+		n := strings.IndexFunc(s, beginsWords)
+		if n < 0 {
+			n = len(s)
+		}
+		if err := m.titleWord(&out, s[:n]); err != nil {
+			return nil, err
+		}
+		s = s[n:]
+		rest := strings.TrimLeftFunc(s, beginsWords)
+		out.WriteString(s[:len(s)-len(rest)])
+		s = rest
+	}
+	return out.String(), nil
+}
+
+// beginsWords tells whether c is one of those before a word of title.
+func beginsWords(c rune) bool {
+	return c == '-' || c == '(' || c == '{' || c == '[' || c == '<' || isSpace(c)
+}
+
+// titleWord appends a word with its first character in upper case and the rest, as
+// a text of its own, in lower case.
+func (m *machine) titleWord(out *strings.Builder, word string) error {
+	_, n := utf8.DecodeRuneInString(word)
+	for _, part := range [...]struct{ text, method string }{{word[:n], "upper"}, {word[n:], "lower"}} {
+		if part.text == "" {
+			continue
+		}
+		v, err := m.invoke(part.text, part.method)
+		if err != nil {
+			return err
+		}
+		s, _ := asString(v)
+		out.WriteString(s)
+	}
+	return nil
+}
+
+func wordcountFilter(m *machine, v Value, args arguments) (Value, error) {
+	if err := args.only("do_wordcount", "s"); err != nil {
+		return nil, err
+	}
+	s, err := m.str(v)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.scan(len(s)); err != nil {
+		return nil, err
+	}
+	words, inside := int64(0), false
+	for _, c := range s {
+		is := isWord(c)
+		if is && !inside {
+			words++
+		}
+		inside = is
+	}
+	return words, nil
+}
+
+// formatFilter is "v % args".
+func formatFilter(m *machine, v Value, args arguments) (Value, error) {
+	if args.has("value") {
+		return nil, raise("TypeError", "do_format() got multiple values for argument 'value'")
+	}
+	if len(args.list) > 0 && len(args.named) > 0 {
+		return nil, raise("FilterArgumentError", "can't handle positional and keyword arguments at the same time")
+	}
+	s, err := m.softStr(v)
+	if err != nil {
+		return nil, err
+	}
+	if len(args.named) == 0 {
+		return m.binary("%", s, &Tuple{Items: args.list})
+	}
+	values := &Dict{}
+	for _, arg := range args.named {
+		if err := values.set(m, arg.name, arg.value); err != nil {
+			return nil, err
+		}
+	}
+	return m.binary("%", s, values)
+}
+
+// leeway is Jinja2's policy truncate.leeway.
+const leeway = int64(5)
+
+// truncateFilter cuts whatever has a length and slices, as Jinja2's does.
+func truncateFilter(m *machine, v Value, args arguments) (Value, error) {
+	b, err := args.bindAfter(v, "do_truncate", "s", "length?", "killwords?", "end?", "leeway?")
+	if err != nil {
+		return nil, err
+	}
+	length, end, more := or(b[1], int64(255)), or(b[3], "..."), or(b[4], nil)
+	if more == nil {
+		more = leeway
+	}
+	endLength, err := m.length(end)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.assertLess(int64(endLength), length); err != nil {
+		return nil, err
+	}
+	if err := m.assertLess(int64(0), more); err != nil {
+		return nil, err
+	}
+	n, err := m.length(v)
+	if err != nil {
+		return nil, err
+	}
+	allowed, err := m.binary("+", length, more)
+	if err != nil {
+		return nil, err
+	}
+	if ok, err := m.less("<=", int64(n), allowed); err != nil || ok {
+		return v, err
+	}
+	stop, err := m.binary("-", length, int64(endLength))
+	if err != nil {
+		return nil, err
+	}
+	cut, err := m.slice(v, nil, stop, nil)
+	if err != nil {
+		return nil, err
+	}
+	killWords, err := m.option(b[2])
+	if err != nil {
+		return nil, err
+	}
+	if !killWords {
+		words, err := m.invoke(cut, "rsplit", " ", int64(1))
+		if err != nil {
+			return nil, err
+		}
+		if cut, err = m.index(words, int64(0)); err != nil {
+			return nil, err
+		}
+	}
+	return m.binary("+", cut, end)
+}
+
+// assertLess is an assertion that n <= v.
+func (m *machine) assertLess(n, v Value) error {
+	ok, err := m.less(">=", v, n)
+	if err == nil && !ok {
+		err = raise("AssertionError", "expected >= %d", n)
+	}
+	return err
+}
+
+func indentFilter(m *machine, v Value, args arguments) (Value, error) {
+	b, err := args.bindAfter(v, "do_indent", "s", "width?", "first?", "blank?")
+	if err != nil {
+		return nil, err
+	}
+	width := or(b[1], int64(4))
+	if _, ok := asString(width); !ok {
+		if width, err = m.binary("*", " ", width); err != nil {
+			return nil, err
+		}
+	}
+	first, err := m.option(b[2])
+	if err != nil {
+		return nil, err
+	}
+	blank, err := m.option(b[3])
+	if err != nil {
+		return nil, err
+	}
+	prefix, _ := asString(width)
+	switch v := v.(type) {
+	case string:
+		if isMarkup(width) {
+			return m.indentMarkup(v, prefix, first, blank)
+		}
+		return m.indent(v, prefix, first, blank)
+	case Markup:
+		s, err := m.indent(string(v), prefix, first, blank)
+		return Markup(s), err
+	case *Undefined, *List:
+		return nil, noAttribute(v, "splitlines")
+	}
+	return nil, raise("TypeError", "indent of a %s", typeName(v))
+}
+
+// indentMarkup is indent of a str by a Markup, which escapes what it is put before:
+// of a first line that is not indented, nothing; of one that is, all once more,
+// unless empty lines are indented too.
+func (m *machine) indentMarkup(s, prefix string, first, blank bool) (Value, error) {
+	escaped, err := m.escape(s)
+	if err != nil {
+		return nil, err
+	}
+	out, err := m.indent(escaped, prefix, first && blank, blank)
+	if err != nil || blank {
+		return Markup(out), err
+	}
+	line := s
+	if i := strings.IndexFunc(s, isLineEnd); i >= 0 {
+		line = s[:i]
+	}
+	escapedLine, err := m.escape(line)
+	if err != nil {
+		return nil, err
+	}
+	out = line + out[len(escapedLine):]
+	if !first {
+		return out, nil
+	}
+	out, err = m.escape(out)
+	return Markup(prefix + out), err
+}
+
+// indent puts prefix before the lines of s: before the first and empty ones only if
+// told. A newline at the end of s is not kept.
+func (m *machine) indent(s, prefix string, first, blank bool) (string, error) {
+	lines, err := m.linesOf(s + "\n")
+	if err != nil {
+		return "", err
+	}
+	if err := m.alloc(3*len(s) + len(lines)*(17+len(prefix))); err != nil {
+		return "", err
+	}
+	var out strings.Builder
+	for i, line := range lines {
+		if i > 0 {
+			out.WriteByte('\n')
+		}
+		if i == 0 && first || i > 0 && (blank || line != "") {
+			out.WriteString(prefix)
+		}
+		out.WriteString(line)
+	}
+	return out.String(), nil
+}
+
+// linesOf is s.splitlines().
+func (m *machine) linesOf(s string) ([]string, error) {
+	v, err := m.splitLines(s, []Value{missing})
+	if err != nil {
+		return nil, err
+	}
+	items := v.(*List).Items
+	if err := m.alloc(16 * len(items)); err != nil {
+		return nil, err
+	}
+	lines := make([]string, len(items))
+	for i, item := range items {
+		lines[i] = item.(string)
+	}
+	return lines, nil
+}

@@ -1,0 +1,189 @@
+package jinja
+
+import (
+	"errors"
+	"math"
+	"math/big"
+)
+
+// Jinja2 evaluates constant expressions while it compiles and writes the values
+// into the Python that it makes (3.1.6, optimizer.py and as_const of nodes.py). It
+// shows: filters and tests that do not exist are not missed in what is never
+// reached, a negative constant before ** loses its sign to the result, and there
+// are no literals of inf and nan. So it is done here.
+
+// errNotConst ends the evaluation of what is not constant.
+var errNotConst = errors.New("not constant")
+
+// contextFilters are the filters that get the context, so are never constant.
+var contextFilters = map[string]bool{
+	"map": true, "random": true, "reject": true, "rejectattr": true, "select": true, "selectattr": true,
+}
+
+// foldLimits bound all evaluation of constants of a template.
+var foldLimits = Limits{Steps: 1 << 18, Memory: 1 << 20, Output: 1 << 20}
+
+// fold replaces what is constant of *p, innermost first, and tells whether *p may
+// be.
+func (r *resolver) fold(p *expr) bool {
+	all, consts := true, true
+	eachChild(*p, func(child *expr) {
+		all = r.fold(child) && all
+		_, is := (*child).(*constExpr)
+		consts = consts && is
+	})
+	switch e := (*p).(type) {
+	case *constExpr:
+		return true
+	case *nameExpr, *callExpr, *sliceExpr:
+		_, slice := e.(*sliceExpr)
+		return slice && all
+	case *boolExpr, *condExpr, *compareExpr:
+	default:
+		if !all {
+			return false
+		}
+	}
+	v, err := r.constant(*p)
+	switch {
+	case err == nil && hasLiteral(v):
+		*p = &constExpr{pos: (*p).at(), value: v}
+	case err != nil && consts:
+		r.failsFolded(*p, err)
+	}
+	return err == nil
+}
+
+// failsFolded keeps the error of a node whose as_const passes exceptions on.
+func (r *resolver) failsFolded(e expr, err error) {
+	switch e.(type) {
+	case *dictExpr, *concatExpr:
+		if !errors.Is(err, ErrUnsupported) && !errors.Is(err, ErrLimit) {
+			r.fail(e.at(), err)
+		}
+	}
+}
+
+// constant returns the value of e or, if it is none, an error.
+func (r *resolver) constant(e expr) (Value, error) {
+	v, err := r.consts.eval(nil, e)
+	r.consts.out, r.consts.depth = r.consts.out[:0], 0
+	return v, err
+}
+
+// text returns what is printed of e, if that is constant.
+func (r *resolver) text(e expr) (string, bool) {
+	v, err := r.constant(e)
+	if err != nil {
+		return "", false
+	}
+	s, err := r.consts.str(v)
+	return s, err == nil
+}
+
+// hasLiteral tells whether Jinja2 writes v into what it compiles (compiler.py,
+// has_safe_repr).
+func hasLiteral(v Value) bool {
+	switch v := v.(type) {
+	case nil, bool, int64, *big.Int, float64, string, Markup, *Range:
+		return true
+	case *List:
+		return haveLiterals(v.Items)
+	case *Tuple:
+		return haveLiterals(v.Items)
+	case *Dict:
+		return haveLiterals(v.keys) && haveLiterals(v.values)
+	}
+	return false
+}
+
+func haveLiterals(items []Value) bool {
+	for _, item := range items {
+		if !hasLiteral(item) {
+			return false
+		}
+	}
+	return true
+}
+
+// literal replaces a constant by what comes of it when Python reads it.
+func (r *resolver) literal(p *expr) {
+	e := (*p).(*constExpr)
+	switch name := badLiteral(e.value); name {
+	case "":
+	case "int":
+		r.fail(e.pos, raise("ValueError", "Exceeds the limit (4300 digits) for integer string conversion"))
+	default:
+		*p = &raiseExpr{pos: e.pos, err: raise("NameError", "name '%s' is not defined", name)}
+	}
+}
+
+// badLiteral returns what in v Python does not read back: "inf", "nan" or "int",
+// which is one of more than 4300 digits.
+func badLiteral(v Value) string {
+	switch v := v.(type) {
+	case float64:
+		if math.IsInf(v, 0) {
+			return "inf"
+		}
+		if math.IsNaN(v) {
+			return "nan"
+		}
+	case *big.Int:
+		if v.BitLen() > 14284 && len(new(big.Int).Abs(v).Text(10)) > 4300 {
+			return "int"
+		}
+	case *List:
+		return badLiterals(v.Items)
+	case *Tuple:
+		return badLiterals(v.Items)
+	case *Dict:
+		if bad := badLiterals(v.keys); bad != "" {
+			return bad
+		}
+		return badLiterals(v.values)
+	}
+	return ""
+}
+
+func badLiterals(items []Value) string {
+	bad := ""
+	for _, item := range items {
+		if b := badLiteral(item); b == "int" {
+			return b
+		} else if bad == "" {
+			bad = b
+		}
+	}
+	return bad
+}
+
+// power resolves "left ** right": a negative constant on the left is written with
+// its sign, to which ** then is nearer.
+func (r *resolver) power(p *expr) {
+	e := (*p).(*binaryExpr)
+	left, ok := e.left.(*constExpr)
+	if !ok || !negative(left.value) {
+		return
+	}
+	v, err := r.consts.unary("-", left.value)
+	if err != nil {
+		r.fail(e.pos, err)
+		return
+	}
+	*p = &unaryExpr{pos: e.pos, op: "-", on: &binaryExpr{
+		pos: e.pos, op: e.op, left: &constExpr{pos: left.pos, value: v}, right: e.right,
+	}}
+}
+
+func negative(v Value) bool {
+	switch v := v.(type) {
+	case int64:
+		return v < 0
+	case *big.Int:
+		return v.Sign() < 0
+	case float64:
+		return math.Signbit(v)
+	}
+	return false
+}

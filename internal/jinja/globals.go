@@ -1,0 +1,259 @@
+package jinja
+
+import (
+	"time"
+)
+
+// The globals of Jinja2 3.1.6 (defaults.py, sandbox.py, utils.py) and those that
+// transformers 4.57 adds (utils/chat_template_utils.py).
+
+// globals are all of them. Each is one value, as Python's are.
+var globals = map[string]Value{
+	"range":           &function{"range", safeRange},
+	"dict":            &function{"dict", newDict},
+	"namespace":       &function{"namespace", newNamespace},
+	"cycler":          &function{"cycler", newCycler},
+	"joiner":          &function{"joiner", newJoiner},
+	"lipsum":          &function{"lipsum", lipsum},
+	"raise_exception": &function{"raise_exception", raiseException},
+	"strftime_now":    &function{"strftime_now", strftimeNow},
+}
+
+// global returns a global variable.
+func global(name string) (Value, bool) {
+	v, ok := globals[name]
+	return v, ok
+}
+
+func lipsum(*machine, arguments) (Value, error) {
+	return nil, unsupported("function lipsum")
+}
+
+// maxRange is how many elements the sandbox lets a range have.
+const maxRange = 100000
+
+func safeRange(m *machine, args arguments) (Value, error) {
+	if len(args.named) > 0 || len(args.list) == 0 || len(args.list) > 3 {
+		return nil, raise("TypeError", "range expected 1 to 3 positional arguments")
+	}
+	r := &Range{Step: 1}
+	places := []*int64{&r.Start, &r.Stop, &r.Step}
+	if len(args.list) == 1 {
+		places = places[1:2]
+	}
+	for i, arg := range args.list {
+		n, ok := asInt64(arg)
+		switch {
+		case ok:
+			*places[i] = n
+		case isInt(arg):
+			return nil, unsupported("a range of ints that large")
+		default:
+			return nil, raise("TypeError", "'%s' object cannot be interpreted as an integer", typeName(arg))
+		}
+	}
+	if r.Step == 0 {
+		return nil, raise("ValueError", "range() arg 3 must not be zero")
+	}
+	if rangeLength(r) > maxRange {
+		return nil, raise("OverflowError", "Range too big. The sandbox blocks ranges larger than MAX_RANGE (%d).", maxRange)
+	}
+	return r, m.alloc(32)
+}
+
+// rangeLength returns the length of r, however far apart its ends are.
+func rangeLength(r *Range) uint64 {
+	low, high, step := r.Start, r.Stop, uint64(r.Step)
+	if r.Step < 0 {
+		low, high, step = high, low, -step
+	}
+	if low >= high {
+		return 0
+	}
+	return (uint64(high)-uint64(low)-1)/step + 1
+}
+
+func newDict(m *machine, args arguments) (Value, error) {
+	if len(args.list) > 1 {
+		return nil, raise("TypeError", "dict expected at most 1 argument, got %d", len(args.list))
+	}
+	d := &Dict{}
+	if err := m.alloc(64); err != nil {
+		return nil, err
+	}
+	if len(args.list) == 1 {
+		if err := m.updateDict(d, args.list[0]); err != nil {
+			return nil, err
+		}
+	}
+	for _, arg := range args.named {
+		if err := d.set(m, arg.name, arg.value); err != nil {
+			return nil, err
+		}
+	}
+	return d, nil
+}
+
+// updateDict is d.update(v), of a dict or of pairs.
+func (m *machine) updateDict(d *Dict, v Value) error {
+	switch v := v.(type) {
+	case *Undefined:
+		return v.fail()
+	case *Namespace:
+		if _, ok := v.attrs.Lookup("keys"); ok {
+			return unsupported("dict of a namespace with keys")
+		}
+	case *Dict:
+		for i := range v.Len() {
+			if err := m.step(1); err != nil {
+				return err
+			}
+			key, value := v.At(i)
+			if err := d.set(m, key, value); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return m.visit(v, func(item Value) error {
+		pair, err := m.list(item)
+		if err != nil {
+			return err
+		}
+		if len(pair) != 2 {
+			return raise("ValueError", "dictionary update sequence element has length %d; 2 is required", len(pair))
+		}
+		return d.set(m, pair[0], pair[1])
+	})
+}
+
+func newNamespace(m *machine, args arguments) (Value, error) {
+	d, err := newDict(m, args)
+	if err != nil {
+		return nil, err
+	}
+	return &Namespace{attrs: d.(*Dict)}, nil
+}
+
+// A cycler goes through its items again and again.
+type cycler struct {
+	items *Tuple // never empty
+	pos   int    // of the current one
+}
+
+func newCycler(m *machine, args arguments) (Value, error) {
+	if len(args.named) > 0 {
+		return nil, raise("TypeError", "Cycler.__init__() got an unexpected keyword argument '%s'", args.named[0].name)
+	}
+	if len(args.list) == 0 {
+		return nil, raise("RuntimeError", "at least one item has to be provided")
+	}
+	return &cycler{items: &Tuple{Items: args.list}}, m.alloc(64 + 16*len(args.list))
+}
+
+func (*cycler) typeName() string { return "Cycler" }
+
+func (*cycler) repr(*machine) (string, error) { return "", unsupported("printing a cycler") }
+
+func (c *cycler) attr(m *machine, name string) (Value, bool, error) {
+	switch name {
+	case "items":
+		return c.items, true, nil
+	case "pos":
+		return int64(c.pos), true, nil
+	case "current":
+		return c.items.Items[c.pos], true, nil
+	case "next":
+		return c.method(m, "next", c.next)
+	case "reset":
+		return c.method(m, "reset", c.reset)
+	}
+	return nil, false, nil
+}
+
+func (c *cycler) method(m *machine, name string, f func() Value) (Value, bool, error) {
+	return &function{name, func(_ *machine, args arguments) (Value, error) {
+		if _, err := args.bind(name); err != nil {
+			return nil, err
+		}
+		return f(), nil
+	}}, true, m.alloc(64)
+}
+
+func (c *cycler) next() Value {
+	v := c.items.Items[c.pos]
+	c.pos = (c.pos + 1) % len(c.items.Items)
+	return v
+}
+
+func (c *cycler) reset() Value {
+	c.pos = 0
+	return nil
+}
+
+// A joiner gives "" when it is first called, and sep from then on.
+type joiner struct {
+	sep  Value
+	used bool
+}
+
+func newJoiner(m *machine, args arguments) (Value, error) {
+	b, err := args.bind("Joiner", "sep?")
+	if err != nil {
+		return nil, err
+	}
+	return &joiner{sep: or(b[0], ", ")}, m.alloc(48)
+}
+
+func (*joiner) typeName() string { return "Joiner" }
+
+func (*joiner) repr(*machine) (string, error) { return "", unsupported("printing a joiner") }
+
+func (j *joiner) attr(_ *machine, name string) (Value, bool, error) {
+	switch name {
+	case "sep":
+		return j.sep, true, nil
+	case "used":
+		return j.used, true, nil
+	}
+	return nil, false, nil
+}
+
+func (j *joiner) call(_ *machine, args arguments) (Value, error) {
+	if _, err := args.bind("Joiner.__call__"); err != nil {
+		return nil, err
+	}
+	if !j.used {
+		j.used = true
+		return "", nil
+	}
+	return j.sep, nil
+}
+
+func raiseException(m *machine, args arguments) (Value, error) {
+	b, err := args.bind("raise_exception", "message")
+	if err != nil {
+		return nil, err
+	}
+	message, err := m.str(b[0])
+	if err != nil {
+		return nil, err
+	}
+	return nil, raise("TemplateError", "%s", message)
+}
+
+func strftimeNow(m *machine, args arguments) (Value, error) {
+	b, err := args.bind("strftime_now", "format")
+	if err != nil {
+		return nil, err
+	}
+	format, ok := asString(b[0])
+	if !ok {
+		return nil, raise("TypeError", "strftime() argument 1 must be str, not %s", typeName(b[0]))
+	}
+	now := time.Now
+	if m.env.Now != nil {
+		now = m.env.Now
+	}
+	return m.strftime(now(), format)
+}

@@ -1,0 +1,657 @@
+package jinja
+
+import (
+	"fmt"
+	"math"
+	"math/big"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// The lexer is Jinja2 3.1.6's (lexer.py) with trim_blocks and lstrip_blocks, no
+// line statements and the standard delimiters. As there, a token is lexed when the
+// parser comes to it, so that the first error of a template is the same.
+
+// A token's kind is one of the kinds below or, of an operator, the operator itself.
+type token struct {
+	kind string
+	at   pos
+	text string // of kindData, kindName
+	// value is that of kindString (string), kindInteger (int64 or *big.Int) and
+	// kindFloat (float64).
+	value Value
+}
+
+const (
+	kindData     = "text"
+	kindName     = "name"
+	kindString   = "string"
+	kindInteger  = "integer"
+	kindFloat    = "float"
+	kindVarBegin = "{{"
+	kindVarEnd   = "}}"
+	kindTagBegin = "{%"
+	kindTagEnd   = "%}"
+	kindEnd      = "end of template"
+)
+
+// describe names a token in errors.
+func (t token) describe() string {
+	if t.kind == kindName {
+		return t.text
+	}
+	return t.kind
+}
+
+type lexState uint8
+
+const (
+	inText lexState = iota
+	inComment
+	inRaw
+	inVar
+	inTag
+)
+
+type lexer struct {
+	source string // of normalized newlines
+	pos    int
+	state  lexState
+	// brackets are the closing brackets awaited; an end of tag that looks like
+	// operators is none as long as there are any.
+	brackets []byte
+	begin    token // of the tag behind the text just returned, if it has a kind
+	last     pos   // where the last token began
+}
+
+// normalizeNewlines makes each \r\n and \r a \n.
+func normalizeNewlines(source string) string {
+	if strings.IndexByte(source, '\r') < 0 {
+		return source
+	}
+	return strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(source)
+}
+
+// place returns line and column, from 1, of a place that parse left in a node.
+func place(source string, at pos) (line, col int) {
+	source = normalizeNewlines(source)
+	before := source[:min(int(at), len(source))]
+	start := strings.LastIndexByte(before, '\n') + 1
+	return 1 + strings.Count(before, "\n"), 1 + utf8.RuneCountInString(before[start:])
+}
+
+// A syntaxError is what lexer and parser panic with; parse recovers it.
+type syntaxError struct {
+	at  pos
+	err error
+}
+
+func failAt(at pos, format string, args ...any) {
+	panic(syntaxError{at, raise("TemplateSyntaxError", format, args...)})
+}
+
+func refuseAt(at pos, format string, args ...any) {
+	panic(syntaxError{at, unsupported(format, args...)})
+}
+
+// next returns the next token; at the end, again and again, one of kindEnd. That
+// lies, as Jinja2 has it, where the last token lay.
+func (l *lexer) next() token {
+	for {
+		t := l.begin
+		l.begin = token{}
+		if t.kind == "" {
+			if l.pos == len(l.source) {
+				return token{kind: kindEnd, at: l.last}
+			}
+			switch l.state {
+			case inText:
+				t = l.lexText()
+			case inComment:
+				l.skipComment()
+			case inRaw:
+				t = l.lexRaw()
+			case inVar, inTag:
+				t = l.lexCode()
+			}
+		}
+		if t.kind != "" {
+			l.last = t.at
+			return t
+		}
+	}
+}
+
+// lexText goes to behind the beginning of the next tag, comment or raw block, and
+// returns the text before it or, if there is none, the tag's token.
+func (l *lexer) lexText() token {
+	start := l.pos
+	i := start
+	for {
+		n := strings.IndexByte(l.source[i:], '{')
+		if n < 0 || i+n+1 == len(l.source) {
+			l.pos = len(l.source)
+			return token{kind: kindData, at: pos(start), text: l.source[start:]}
+		}
+		if i += n; strings.IndexByte("{%#", l.source[i+1]) >= 0 {
+			break
+		}
+		i++
+	}
+	l.pos = i + 2
+	sign := l.sign()
+	var begin token
+	switch l.source[i+1] {
+	case '{':
+		l.state = inVar
+		begin = token{kind: kindVarBegin, at: pos(i)}
+	case '#':
+		l.state = inComment
+	default:
+		if end := l.rawBegin(i + 2); end >= 0 {
+			l.pos, l.state = end, inRaw
+		} else {
+			l.state = inTag
+			begin = token{kind: kindTagBegin, at: pos(i)}
+		}
+	}
+	text := l.strip(start, i, sign, l.state != inVar)
+	if text == "" {
+		return begin
+	}
+	l.begin = begin
+	return token{kind: kindData, at: pos(start), text: text}
+}
+
+// sign takes a sign of white space control.
+func (l *lexer) sign() byte {
+	if l.pos < len(l.source) && (l.source[l.pos] == '-' || l.source[l.pos] == '+') {
+		l.pos++
+		return l.source[l.pos-1]
+	}
+	return 0
+}
+
+// strip returns the text from start to the tag at end without what the tag's sign
+// or, with lstrip, its standing first in its line removes.
+func (l *lexer) strip(start, end int, sign byte, lstrip bool) string {
+	text := l.source[start:end]
+	switch {
+	case sign == '-':
+		return strings.TrimRightFunc(text, isSpace)
+	case sign == 0 && lstrip:
+		line := strings.LastIndexByte(text, '\n') + 1
+		if line > 0 || start == 0 || l.source[start-1] == '\n' {
+			if strings.TrimLeftFunc(text[line:], isSpace) == "" {
+				return text[:line]
+			}
+		}
+	}
+	return text
+}
+
+// rawBegin returns the end of "{% raw %}" from behind its "{%", or -1.
+func (l *lexer) rawBegin(i int) int {
+	if i < len(l.source) && (l.source[i] == '-' || l.source[i] == '+') {
+		i++
+	}
+	i, ok := l.word(i, "raw")
+	switch rest := l.source[i:]; {
+	case !ok:
+	case strings.HasPrefix(rest, "-%}"):
+		return l.skipSpace(i + 3)
+	case strings.HasPrefix(rest, "%}"):
+		return i + 2
+	}
+	return -1
+}
+
+// word goes over a word with white space around it.
+func (l *lexer) word(i int, word string) (int, bool) {
+	i = l.skipSpace(i)
+	if !strings.HasPrefix(l.source[i:], word) {
+		return i, false
+	}
+	return l.skipSpace(i + len(word)), true
+}
+
+func (l *lexer) skipSpace(i int) int {
+	return len(l.source) - len(strings.TrimLeftFunc(l.source[i:], isSpace))
+}
+
+// lexRaw goes to behind "{% endraw %}" and returns the text before it, if any.
+func (l *lexer) lexRaw() token {
+	start := l.pos
+	for i := start; ; i += 2 {
+		n := strings.Index(l.source[i:], "{%")
+		if n < 0 {
+			failAt(pos(start), "a raw block has no end")
+		}
+		i += n
+		l.pos = i + 2
+		sign := l.sign()
+		after, ok := l.word(l.pos, "endraw")
+		if !ok {
+			continue
+		}
+		if after = l.tagEnd(after); after < 0 {
+			continue
+		}
+		l.pos, l.state = after, inText
+		if text := l.strip(start, i, sign, true); text != "" {
+			return token{kind: kindData, at: pos(start), text: text}
+		}
+		return token{}
+	}
+}
+
+// tagEnd returns where "%}" with sign at i ends, with what it removes behind it,
+// or -1.
+func (l *lexer) tagEnd(i int) int {
+	switch rest := l.source[i:]; {
+	case strings.HasPrefix(rest, "-%}"):
+		return l.skipSpace(i + 3)
+	case strings.HasPrefix(rest, "+%}"):
+		return i + 3
+	case strings.HasPrefix(rest, "%}\n"):
+		return i + 3
+	case strings.HasPrefix(rest, "%}"):
+		return i + 2
+	}
+	return -1
+}
+
+func (l *lexer) skipComment() {
+	n := strings.Index(l.source[l.pos:], "#}")
+	if n < 0 {
+		failAt(pos(l.pos), "a comment has no end")
+	}
+	sign := byte(0)
+	if n > 0 {
+		sign = l.source[l.pos+n-1]
+	}
+	l.pos += n + 2
+	l.state = inText
+	switch {
+	case sign == '-':
+		l.pos = l.skipSpace(l.pos)
+	case sign != '+' && strings.HasPrefix(l.source[l.pos:], "\n"):
+		l.pos++
+	}
+}
+
+// lexCode returns the next token within a tag, or none at the end of the template.
+func (l *lexer) lexCode() token {
+	if t, ok := l.lexEnd(); ok {
+		return t
+	}
+	if i := l.skipSpace(l.pos); i > l.pos {
+		l.pos = i
+		return token{}
+	}
+	switch c := l.source[l.pos]; {
+	case '0' <= c && c <= '9':
+		return l.lexNumber()
+	case isNameByte(c) || c >= utf8.RuneSelf:
+		return l.lexName()
+	case c == '\'' || c == '"':
+		return l.lexString(c)
+	}
+	return l.lexOperator()
+}
+
+// lexEnd returns the end of the tag, if it is here.
+func (l *lexer) lexEnd() (token, bool) {
+	if len(l.brackets) > 0 {
+		return token{}, false
+	}
+	start := l.pos
+	if l.state == inTag {
+		if end := l.tagEnd(start); end >= 0 {
+			l.pos, l.state = end, inText
+			return token{kind: kindTagEnd, at: pos(start)}, true
+		}
+		return token{}, false
+	}
+	switch rest := l.source[start:]; {
+	case strings.HasPrefix(rest, "-}}"):
+		l.pos = l.skipSpace(start + 3)
+	case strings.HasPrefix(rest, "}}"):
+		l.pos = start + 2
+	default:
+		return token{}, false
+	}
+	l.state = inText
+	return token{kind: kindVarEnd, at: pos(start)}, true
+}
+
+func isNameByte(c byte) bool {
+	return c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+}
+
+// nameLetters are the letters beyond ASCII that names may hold. Python has many
+// more, but takes names for equal that are so only in the form NFKC; these are
+// their own form, in any sequence.
+var nameLetters = &unicode.RangeTable{R16: []unicode.Range16{
+	{0xc0, 0xd6, 1},
+	{0xd8, 0xf6, 1},
+	{0xf8, 0x131, 1},
+	{0x14a, 0x17e, 1},
+	{0x38e, 0x3a1, 1},
+	{0x3a3, 0x3cf, 1},
+	{0x3fa, 0x481, 1},
+	{0x48a, 0x52f, 1},
+	{0x5d0, 0x5ea, 1},
+	{0x620, 0x64a, 1},
+	{0x3041, 0x3096, 1},
+	{0x30a1, 0x30fa, 1},
+	{0x4e00, 0x9fff, 1},
+	{0xac00, 0xd7a3, 1},
+}, LatinOffset: 2}
+
+func (l *lexer) lexName() token {
+	start := l.pos
+	i := start
+	for i < len(l.source) {
+		if isNameByte(l.source[i]) {
+			i++
+			continue
+		}
+		r, n := utf8.DecodeRuneInString(l.source[i:])
+		if r < utf8.RuneSelf {
+			break
+		}
+		if !unicode.Is(nameLetters, r) {
+			if unicode.In(r, unicode.L, unicode.M, unicode.N) {
+				refuseAt(pos(i), "the character %q of a name", r)
+			}
+			break
+		}
+		i += n
+	}
+	if i == start {
+		l.unexpected()
+	}
+	l.pos = i
+	return token{kind: kindName, at: pos(start), text: l.source[start:i]}
+}
+
+func (l *lexer) unexpected() {
+	r, _ := utf8.DecodeRuneInString(l.source[l.pos:])
+	failAt(pos(l.pos), "unexpected character %q", r)
+}
+
+// lexNumber lexes the longest number here, which a letter may follow at once.
+func (l *lexer) lexNumber() token {
+	start := l.pos
+	end := l.float()
+	kind := kindFloat
+	if end < 0 {
+		kind, end = kindInteger, l.integer()
+	}
+	if r, _ := utf8.DecodeRuneInString(l.source[end:]); r >= utf8.RuneSelf && unicode.Is(unicode.Nd, r) {
+		refuseAt(pos(end), "the digit %q", r)
+	}
+	l.pos = end
+	t := token{kind: kind, at: pos(start)}
+	text := strings.ReplaceAll(l.source[start:end], "_", "")
+	if kind == kindInteger {
+		t.value = parseInteger(text, t.at)
+		return t
+	}
+	f, err := strconv.ParseFloat(text, 64)
+	if err != nil || math.IsInf(f, 0) {
+		// Jinja2 would let it stand as a variable inf in the code it makes.
+		refuseAt(t.at, "the number %s", text)
+	}
+	t.value = f
+	return t
+}
+
+// float returns where a float ends that begins here, or -1.
+func (l *lexer) float() int {
+	if l.pos > 0 && l.source[l.pos-1] == '.' {
+		return -1 // as in x.1.2
+	}
+	end := l.digits(l.pos, isDecimal)
+	isFloat := false
+	if end < len(l.source) && l.source[end] == '.' {
+		if i := l.digits(end+1, isDecimal); i > end+1 {
+			end, isFloat = i, true
+		}
+	}
+	if end < len(l.source) && (l.source[end] == 'e' || l.source[end] == 'E') {
+		i := end + 1
+		if i < len(l.source) && (l.source[i] == '+' || l.source[i] == '-') {
+			i++
+		}
+		if j := l.digits(i, isDecimal); j > i {
+			end, isFloat = j, true
+		}
+	}
+	if !isFloat {
+		return -1
+	}
+	return end
+}
+
+// integer returns where the integer ends that begins here.
+func (l *lexer) integer() int {
+	if l.source[l.pos] != '0' {
+		return l.digits(l.pos, isDecimal)
+	}
+	i := l.pos + 1
+	if i < len(l.source) {
+		var is func(byte) bool
+		switch l.source[i] | 0x20 {
+		case 'b':
+			is = func(c byte) bool { return c == '0' || c == '1' }
+		case 'o':
+			is = func(c byte) bool { return '0' <= c && c <= '7' }
+		case 'x':
+			is = func(c byte) bool { return isDecimal(c) || 'a' <= c|0x20 && c|0x20 <= 'f' }
+		}
+		if is != nil {
+			first := i + 1
+			if first < len(l.source) && l.source[first] == '_' {
+				first++
+			}
+			if end := l.digits(first, is); end > first {
+				return end
+			}
+		}
+	}
+	return l.digits(l.pos, func(c byte) bool { return c == '0' })
+}
+
+func isDecimal(c byte) bool { return '0' <= c && c <= '9' }
+
+// digits returns where the digits from i on end, of which each may be parted from
+// the one before by an underscore.
+func (l *lexer) digits(i int, is func(byte) bool) int {
+	start := i
+	for i < len(l.source) {
+		switch c := l.source[i]; {
+		case is(c):
+			i++
+		case c == '_' && i > start && i+1 < len(l.source) && is(l.source[i+1]):
+			i += 2
+		default:
+			return i
+		}
+	}
+	return i
+}
+
+// parseInteger returns the value of an integer without underscores.
+func parseInteger(text string, at pos) Value {
+	if n, err := strconv.ParseInt(text, 0, 64); err == nil {
+		return n
+	}
+	base := 10
+	if text[0] == '0' {
+		switch text[1] | 0x20 {
+		case 'b':
+			base = 2
+		case 'o':
+			base = 8
+		case 'x':
+			base = 16
+		}
+		if base != 10 {
+			text = text[2:]
+		}
+	}
+	// A digit of base 10 takes 3.32 bits; one of base 2 at least 1.
+	if base == 10 && len(text) > maxDigits || len(text) > 4*maxDigits {
+		panic(longLiteral(at))
+	}
+	n, _ := new(big.Int).SetString(text, base)
+	if base != 10 && len(n.String()) > maxDigits {
+		panic(longLiteral(at))
+	}
+	return integer(n)
+}
+
+func longLiteral(at pos) syntaxError {
+	return syntaxError{at, raise("ValueError", "an integer of more than %d digits", maxDigits)}
+}
+
+func (l *lexer) lexString(quote byte) token {
+	start := l.pos
+	escaped := false
+	i := start + 1
+	for {
+		if i >= len(l.source) {
+			l.unexpected()
+		}
+		c := l.source[i]
+		if c == quote {
+			break
+		}
+		if c == '\\' {
+			escaped = true
+			i++
+		}
+		i++
+	}
+	s := l.source[start+1 : i]
+	if escaped {
+		s = unescapeLiteral(s, pos(start+1))
+	}
+	l.pos = i + 1
+	return token{kind: kindString, at: pos(start), value: s}
+}
+
+// escapes are the escapes of one letter.
+const escapes = "\\\\''\"\"a\ab\bf\fn\nr\rt\tv\v"
+
+// unescapeLiteral decodes a string as Python's unicode-escape does what
+// backslashreplace made of it: an unknown escape stays as it is, and a backslash
+// before a character beyond ASCII makes that one's own escape plain text.
+func unescapeLiteral(s string, at pos) string {
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		n := strings.IndexByte(s[i:], '\\')
+		if n < 0 {
+			b.WriteString(s[i:])
+			break
+		}
+		b.WriteString(s[i : i+n])
+		i += n + 2 // the lexer saw to a character behind each backslash
+		switch c := s[i-1]; {
+		case c == '\n':
+		case c >= utf8.RuneSelf:
+			r, n := utf8.DecodeRuneInString(s[i-1:])
+			b.WriteString(backslashReplace(r))
+			i += n - 1
+		case '0' <= c && c <= '7':
+			n := 1
+			for n < 3 && i-1+n < len(s) && '0' <= s[i-1+n] && s[i-1+n] <= '7' {
+				n++
+			}
+			r, _ := strconv.ParseUint(s[i-1:i-1+n], 8, 32)
+			b.WriteRune(rune(r))
+			i += n - 1
+		case c == 'x' || c == 'u' || c == 'U':
+			n := map[byte]int{'x': 2, 'u': 4, 'U': 8}[c]
+			b.WriteRune(hexEscape(s[i:min(i+n, len(s))], n, at+pos(i-2)))
+			i += n
+		case c == 'N':
+			refuseAt(at+pos(i-2), "the escape \\N")
+		default:
+			if k := strings.IndexByte(escapes, c); k >= 0 && k%2 == 0 {
+				b.WriteByte(escapes[k+1])
+			} else {
+				b.WriteByte('\\')
+				b.WriteByte(c)
+			}
+		}
+	}
+	return b.String()
+}
+
+// backslashReplace is a character beyond ASCII as Python's error handler of that
+// name writes it.
+func backslashReplace(r rune) string {
+	switch {
+	case r <= 0xff:
+		return fmt.Sprintf(`\x%02x`, r)
+	case r <= 0xffff:
+		return fmt.Sprintf(`\u%04x`, r)
+	}
+	return fmt.Sprintf(`\U%08x`, r)
+}
+
+func hexEscape(digits string, n int, at pos) rune {
+	r, err := strconv.ParseUint(digits, 16, 32)
+	switch {
+	case err != nil || len(digits) < n || r > unicode.MaxRune:
+		failAt(at, "a broken escape in a string")
+	case 0xd800 <= r && r < 0xe000:
+		refuseAt(at, "a surrogate in a string")
+	}
+	return rune(r)
+}
+
+func (l *lexer) lexOperator() token {
+	at := pos(l.pos)
+	rest := l.source[l.pos:]
+	n := 1
+	if len(rest) > 1 {
+		switch rest[:2] {
+		case "**", "//", "==", "!=", ">=", "<=":
+			n = 2
+		}
+	}
+	if n == 1 && strings.IndexByte("+-/*%~[](){}><=.:|,;", rest[0]) < 0 {
+		l.unexpected()
+	}
+	op := rest[:n]
+	l.balance(op, at)
+	l.pos += n
+	return token{kind: op, at: at}
+}
+
+// balance keeps account of an operator that is a bracket.
+func (l *lexer) balance(op string, at pos) {
+	switch op {
+	case "{":
+		l.brackets = append(l.brackets, '}')
+	case "(":
+		l.brackets = append(l.brackets, ')')
+	case "[":
+		l.brackets = append(l.brackets, ']')
+	case "}", ")", "]":
+		top := len(l.brackets) - 1
+		if top < 0 {
+			failAt(at, "unexpected %q", op)
+		}
+		if l.brackets[top] != op[0] {
+			failAt(at, "unexpected %q, expected %q", op, l.brackets[top:top+1])
+		}
+		l.brackets = l.brackets[:top]
+	}
+}

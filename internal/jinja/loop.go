@@ -1,0 +1,391 @@
+package jinja
+
+import (
+	"fmt"
+	"unicode/utf8"
+)
+
+// A source is what a for goes through.
+type source struct {
+	items []Value // of a list or tuple
+	text  string  // of a str
+	it    *Iterator
+	ended bool
+}
+
+// asciiText holds the strings of one ASCII character, ready made.
+var asciiText = func() (text [utf8.RuneSelf]Value) {
+	for c := range text {
+		text[c] = string(rune(c))
+	}
+	return text
+}()
+
+func (m *machine) newSource(v Value) (source, error) {
+	switch v := v.(type) {
+	case *List:
+		return source{items: v.Items}, nil
+	case *Tuple:
+		return source{items: v.Items}, nil
+	case string:
+		return source{text: v}, nil
+	}
+	it, err := m.iterate(v)
+	return source{it: it}, err
+}
+
+func (s *source) next(m *machine) (Value, bool, error) {
+	if err := m.step(1); err != nil {
+		return nil, false, err
+	}
+	switch {
+	case len(s.items) > 0:
+		v := s.items[0]
+		s.items = s.items[1:]
+		return v, true, nil
+	case s.text != "":
+		if c := s.text[0]; c < utf8.RuneSelf {
+			s.text = s.text[1:]
+			return asciiText[c], true, nil
+		}
+		_, size := utf8.DecodeRuneInString(s.text)
+		c := s.text[:size]
+		s.text = s.text[size:]
+		return c, true, m.alloc(16)
+	case s.it == nil:
+		return nil, false, nil
+	}
+	if s.ended {
+		return nil, false, nil
+	}
+	v, ok, err := s.it.next()
+	s.ended = err != nil || !ok
+	return v, ok, err
+}
+
+// execFor runs a for. A recursive one is a function of its own.
+func (m *machine) execFor(f *frame, st *forStmt) (flow, error) {
+	iterable, err := m.eval(f, st.iter)
+	if err != nil {
+		return flowNext, err
+	}
+	if st.recursive {
+		v, err := m.recurse(f, st, iterable, 0)
+		if err != nil {
+			return flowNext, err
+		}
+		return flowNext, m.writeText(v)
+	}
+	return m.loop(f, f, st, iterable, 0)
+}
+
+// recurse runs the body of a recursive for as a function, of a frame up.
+func (m *machine) recurse(up *frame, st *forStmt, iterable Value, depth int) (Value, error) {
+	f, err := m.newFrame(st.scope.slots, up)
+	if err != nil {
+		return nil, err
+	}
+	mark := len(m.out)
+	if _, err := m.loop(f, up, st, iterable, depth); err != nil {
+		return nil, err
+	}
+	return m.captured(mark)
+}
+
+// loop goes through iterable, with the variables of f. The frame up is that of the
+// function in which the for stands.
+func (m *machine) loop(f, up *frame, st *forStmt, iterable Value, depth int) (flow, error) {
+	if st.test != nil {
+		var err error
+		if iterable, err = m.filtered(up, st, iterable); err != nil {
+			return flowNext, err
+		}
+	}
+	src, err := m.newSource(iterable)
+	if err != nil {
+		return flowNext, err
+	}
+	if src.text != "" && st.scope.inert {
+		if err := m.step(len(src.text)); err != nil {
+			return flowNext, err
+		}
+		return flowNext, m.leaveScope(f, &st.scope.body)
+	}
+	turns := &src
+	if st.scope.loop >= 0 {
+		l := &loopContext{
+			iterable: iterable, source: src, length: -1, index0: -1, depth0: depth,
+			after: missing, current: missing, before: missing, changed: missing,
+		}
+		if st.recursive {
+			l.again = func(v Value) (Value, error) { return m.recurse(up, st, v, depth+1) }
+		}
+		if err := m.alloc(256); err != nil {
+			return flowNext, err
+		}
+		f.slots[st.scope.loop] = l
+		turns = nil
+	}
+	empty, err := m.turns(f, st, turns)
+	if err != nil {
+		return flowNext, err
+	}
+	if err := m.leaveScope(f, &st.scope.body); err != nil {
+		return flowNext, err
+	}
+	if !empty || len(st.els) == 0 {
+		return flowNext, nil
+	}
+	if err := m.enterScope(f, &st.scope.els); err != nil {
+		return flowNext, err
+	}
+	if end, err := m.run(f, st.els); err != nil || end != flowNext {
+		return end, err
+	}
+	return flowNext, m.leaveScope(f, &st.scope.els)
+}
+
+// turns runs the body for each element of src or, if it is nil, of the variable
+// loop. It tells whether no turn came to the end of the body: one that was broken
+// off does not count, so that the else of the for is run all the same.
+func (m *machine) turns(f *frame, st *forStmt, src *source) (empty bool, err error) {
+	var loop *loopContext
+	if src == nil {
+		loop = f.slots[st.scope.loop].(*loopContext)
+	}
+	empty = true
+	for {
+		var v Value
+		var ok bool
+		if loop != nil {
+			v, ok, err = loop.next(m)
+		} else {
+			v, ok, err = src.next(m)
+		}
+		if err != nil || !ok {
+			return empty, err
+		}
+		if err := m.assign(f, st.target, v); err != nil {
+			return empty, err
+		}
+		if err := m.enterScope(f, &st.scope.body); err != nil {
+			return empty, err
+		}
+		end, err := m.run(f, st.body)
+		if err != nil || end == flowBreak {
+			return empty, err
+		}
+		if end == flowNext {
+			empty = false
+		}
+	}
+}
+
+// filtered is the generator of the elements for which the condition of a for holds.
+// It has a frame of its own.
+func (m *machine) filtered(up *frame, st *forStmt, iterable Value) (Value, error) {
+	f, err := m.newFrame(st.scope.testSlots, up)
+	if err != nil {
+		return nil, err
+	}
+	var src source
+	begun, running := false, false
+	next := func() (Value, bool, error) {
+		if running {
+			return nil, false, raise("ValueError", "generator already executing")
+		}
+		running = true
+		defer func() { running = false }()
+		if !begun {
+			begun = true
+			if err := m.enterScope(f, &st.scope.test); err != nil {
+				return nil, false, err
+			}
+			if src, err = m.newSource(iterable); err != nil {
+				return nil, false, err
+			}
+		}
+		for {
+			v, ok, err := src.next(m)
+			if err != nil || !ok {
+				return nil, false, err
+			}
+			if err := m.assign(f, st.scope.testTarget, v); err != nil {
+				return nil, false, err
+			}
+			if ok, err = m.isTrue(f, st.test); err != nil {
+				return nil, false, err
+			}
+			if ok {
+				// A tuple is made anew of what it was unpacked to.
+				v, err := m.eval(f, st.scope.testTarget)
+				return v, err == nil, err
+			}
+		}
+	}
+	return &Iterator{class: "generator", next: next}, nil
+}
+
+// A loopContext is the variable loop (Jinja2 3.1.6, runtime.py, LoopContext).
+type loopContext struct {
+	source
+	iterable Value
+	length   int // -1: not yet known
+	index0   int
+	depth0   int
+	after    Value // the next element if it has been looked at, else missing
+	current  Value
+	before   Value
+	changed  Value // what it was last called with, or missing
+	again    func(iterable Value) (Value, error)
+}
+
+func (l *loopContext) next(m *machine) (Value, bool, error) {
+	v, ok, err := l.after, true, error(nil)
+	if isMissing(v) {
+		v, ok, err = l.source.next(m)
+	}
+	l.after = missing
+	if err != nil || !ok {
+		return nil, false, err
+	}
+	l.index0++
+	l.before, l.current = l.current, v
+	return v, true, nil
+}
+
+// peek returns the next element, or missing.
+func (l *loopContext) peek(m *machine) (Value, error) {
+	if isMissing(l.after) {
+		v, ok, err := l.source.next(m)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			l.after = v
+		}
+	}
+	return l.after, nil
+}
+
+// count returns how many elements there are, for which a generator is gone through
+// to its end.
+func (l *loopContext) count(m *machine) (int, error) {
+	if l.length >= 0 {
+		return l.length, nil
+	}
+	if _, ok := l.iterable.(*Iterator); !ok {
+		n, err := m.length(l.iterable)
+		if err == nil {
+			l.length = n
+		}
+		return n, err
+	}
+	var rest []Value
+	for {
+		v, ok, err := l.source.next(m)
+		if err != nil {
+			return 0, err
+		}
+		if !ok {
+			break
+		}
+		if err := m.alloc(32); err != nil {
+			return 0, err
+		}
+		rest = append(rest, v)
+	}
+	l.source = source{items: rest}
+	l.length = len(rest) + l.index0 + 1
+	if !isMissing(l.after) {
+		l.length++
+	}
+	return l.length, nil
+}
+
+func (l *loopContext) typeName() string { return "LoopContext" }
+
+func (l *loopContext) repr(m *machine) (string, error) {
+	n, err := l.count(m)
+	return fmt.Sprintf("<LoopContext %d/%d>", l.index0+1, n), err
+}
+
+func (l *loopContext) attr(m *machine, name string) (Value, bool, error) {
+	switch name {
+	case "index":
+		return int64(l.index0 + 1), true, nil
+	case "index0":
+		return int64(l.index0), true, nil
+	case "first":
+		return l.index0 == 0, true, nil
+	case "last":
+		v, err := l.peek(m)
+		return isMissing(v), true, err
+	case "length", "revindex", "revindex0":
+		n, err := l.count(m)
+		switch name {
+		case "revindex":
+			n -= l.index0
+		case "revindex0":
+			n -= l.index0 + 1
+		}
+		return int64(n), true, err
+	case "depth":
+		return int64(l.depth0 + 1), true, nil
+	case "depth0":
+		return int64(l.depth0), true, nil
+	case "previtem":
+		if l.index0 == 0 {
+			return &Undefined{Message: "there is no previous item", Of: missing}, true, nil
+		}
+		return l.before, true, nil
+	case "nextitem":
+		v, err := l.peek(m)
+		if isMissing(v) {
+			v = &Undefined{Message: "there is no next item", Of: missing}
+		}
+		return v, true, err
+	case "cycle":
+		return &function{"cycle", l.cycle}, true, nil
+	case "changed":
+		return &function{"changed", l.hasChanged}, true, nil
+	}
+	return nil, false, nil
+}
+
+func (l *loopContext) cycle(_ *machine, args arguments) (Value, error) {
+	switch {
+	case len(args.named) > 0:
+		return nil, raise("TypeError", "LoopContext.cycle() got an unexpected keyword argument '%s'", args.named[0].name)
+	case len(args.list) == 0:
+		return nil, raise("TypeError", "no items for cycling given")
+	}
+	return args.list[l.index0%len(args.list)], nil
+}
+
+func (l *loopContext) hasChanged(m *machine, args arguments) (Value, error) {
+	if len(args.named) > 0 {
+		return nil, raise("TypeError", "LoopContext.changed() got an unexpected keyword argument '%s'", args.named[0].name)
+	}
+	value := &Tuple{Items: args.list}
+	if l.changed != missing {
+		same, err := m.equal(l.changed, value)
+		if err != nil || same {
+			return false, err
+		}
+	}
+	l.changed = value
+	return true, nil
+}
+
+// call runs the body of the loop, a recursive one, for the elements of an argument.
+func (l *loopContext) call(_ *machine, args arguments) (Value, error) {
+	values, err := args.bind("LoopContext.__call__", "iterable")
+	if err != nil {
+		return nil, err
+	}
+	if l.again == nil {
+		return nil, raise("TypeError", "The loop must have the 'recursive' marker to be called recursively.")
+	}
+	return l.again(values[0])
+}

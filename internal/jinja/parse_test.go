@@ -1,0 +1,416 @@
+package jinja
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/big"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kvindex/kvindex/internal/testdata"
+)
+
+// TestParse compares nodes and errors with those of Jinja2 3.1.6 under CPython
+// 3.11.7, whose environment Compile's is.
+func TestParse(t *testing.T) {
+	for _, row := range parseRows(t) {
+		root, err := parse(row.In)
+		if row.Err != "" {
+			var e *Error
+			switch {
+			case !errors.As(err, &e):
+				t.Errorf("%q: %v, want %s", row.In, err, row.Err)
+			case e.Err == nil && e.Class != row.Err:
+				t.Errorf("%q: %v, want %s", row.In, err, row.Err)
+			case row.Line != 0 && e.Line != row.Line:
+				t.Errorf("%q: %v, want line %d", row.In, err, row.Line)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%q: %v", row.In, err)
+			continue
+		}
+		var s sexpr
+		if s.field(root.body); s.String() != row.Out {
+			t.Errorf("%q:\n%s, want\n%s", row.In, s.String(), row.Out)
+		}
+	}
+}
+
+type parseRow struct {
+	In, Out string
+	Err     string // the class of what Jinja2 raises
+	Line    int    // of a TemplateSyntaxError
+}
+
+func parseRows(tb testing.TB) (rows []parseRow) {
+	f, err := os.Open("testdata/parse.jsonl")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		var row parseRow
+		if err := json.Unmarshal(lines.Bytes(), &row); err != nil {
+			tb.Fatal(err)
+		}
+		rows = append(rows, row)
+	}
+	if len(rows) < 400 {
+		tb.Fatalf("only %d rows", len(rows))
+	}
+	return rows
+}
+
+// realTemplates are the sources of the real templates.
+func realTemplates(tb testing.TB) map[string]string {
+	files, _ := filepath.Glob(filepath.Join(testdata.Path(tb, "the real templates", "templates"), "*.jinja"))
+	sources := make(map[string]string)
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		sources[strings.TrimSuffix(filepath.Base(file), ".jinja")] = string(source)
+	}
+	if len(sources) < 40 {
+		tb.Fatalf("only %d templates", len(sources))
+	}
+	tb.Logf("%d templates", len(sources))
+	return sources
+}
+
+func TestParseRealTemplates(t *testing.T) {
+	for name, source := range realTemplates(t) {
+		if _, err := parse(source); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	for _, c := range []struct{ source, want string }{
+		{"a\n{% include 'a' %}", "line 2, column 4: the tag include: not supported"},
+		{"{% import 'a' as b %}", "line 1, column 4: the tag import: not supported"},
+		{"{% from 'a' import b %}", "line 1, column 4: the tag from: not supported"},
+		{"{% extends 'a' %}", "line 1, column 4: the tag extends: not supported"},
+		{"{% block a %}{% endblock %}", "line 1, column 4: the tag block: not supported"},
+		{"{% autoescape true %}{% endautoescape %}", "line 1, column 4: the tag autoescape: not supported"},
+		{`{{ "\N{DASH}" }}`, `line 1, column 5: the escape \N: not supported`},
+		{`{{ "a\ud800" }}`, "line 1, column 6: a surrogate in a string: not supported"},
+		{"{{ é\nﬁ }}", "line 2, column 1: the character 'ﬁ' of a name: not supported"},
+		{"{{ x\u0301 }}", "line 1, column 5: the character '\u0301' of a name: not supported"},
+		{"{{ 1٢ }}", "line 1, column 5: the digit '٢': not supported"},
+		{"{{ 1e999 }}", "line 1, column 4: the number 1e999: not supported"},
+		{"{{ a[1:2, 3] }}", "line 1, column 5: a slice among several subscripts: not supported"},
+		{"{{ a(b=1, b=2) }}", "line 1, column 11: an argument b given twice: not supported"},
+		{"{{ a(_loop_vars=1) }}", "line 1, column 5: an argument of the name _loop_vars: not supported"},
+		{"{% call a(caller=1) %}{% endcall %}", "line 1, column 4: the argument caller given by a call block: not supported"},
+	} {
+		if _, err := parse(c.source); !errors.Is(err, ErrUnsupported) || err.Error() != c.want {
+			t.Errorf("%q: %v, want %s", c.source, err, c.want)
+		}
+	}
+}
+
+func TestParseErrorPlaces(t *testing.T) {
+	for _, c := range []struct {
+		source    string
+		line, col int
+	}{
+		{"{{ a b }}", 1, 6},
+		{"é\r\né {{ 'é' b }}", 2, 10},
+		{"\r\r\n{{ ! }}", 3, 4},
+		{"{% if a %}\n", 1, 9}, // the end lies where the last token does
+		{"a\n  {% foo %}", 2, 6},
+		{"{{ '\n\\x4' }}", 2, 1},
+		{"{#\n", 0, 0},
+		{"{#\na", 1, 3},
+		{"{% raw %}\n\na", 1, 10},
+		{"{% set a =\n\t1 + %}", 2, 6},
+		{"{% macro a(b, b) %}{% endmacro %}", 1, 15},
+		{"{% break %}", 1, 4},
+		{"{{ (a] }}", 1, 6},
+	} {
+		_, err := parse(c.source)
+		var e *Error
+		if !errors.As(err, &e) {
+			e = &Error{}
+		}
+		if e.Line != c.line || e.Col != c.col {
+			t.Errorf("%q: %v, want line %d, column %d", c.source, err, c.line, c.col)
+		}
+	}
+}
+
+func TestParseLimits(t *testing.T) {
+	rep := strings.Repeat
+	for name, source := range map[string]string{
+		"brackets":   "{{ " + rep("(", 101) + "a" + rep(")", 101) + " }}",
+		"lists":      "{{ " + rep("[", 1<<19),
+		"if":         rep("{% if a %}", 101) + rep("{% endif %}", 101),
+		"not":        "{{ " + rep("not ", 101) + "a }}",
+		"signs":      "{{ " + rep("-", 101) + "a }}",
+		"else":       "{{ " + rep("a if b else ", 101) + "a }}",
+		"sum":        "{{ a" + rep("+a", 201) + " }}",
+		"and":        "{{ a" + rep(" and a", 201) + " }}",
+		"if if":      "{{ a" + rep(" if a", 201) + " }}",
+		"attributes": "{{ a" + rep(".a", 201) + " }}",
+		"calls":      "{{ a" + rep("()", 201) + " }}",
+		"filters":    "{{ a" + rep("|a", 201) + " }}",
+		"tests":      "{{ a" + rep(" is a()", 201) + " }}",
+		"parameters": "{% macro a(" + rep("b,", 201) + "c) %}{% endmacro %}",
+		"arguments":  "{{ a(" + rep("b=1,", 201) + ") }}",
+		"size":       rep("a", maxSource+1),
+	} {
+		if _, err := parse(source); !errors.Is(err, ErrLimit) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for name, source := range map[string]string{
+		"brackets": "{{ " + rep("(", 70) + "a" + rep(")", 70) + " }}",
+		"if":       rep("{% if a %}", 98) + rep("{% endif %}", 98),
+		"elif":     "{% if a %}" + rep("{% elif a %}", 2900) + "{% endif %}",
+		"sum":      "{{ a" + rep("+a", 197) + " }}",
+		"concat":   "{{ a" + rep("~a", 5000) + " }}",
+		"list":     "{{ [" + rep("a,", 5000) + "] }}",
+		"strings":  "{{ " + rep("'a' ", 5000) + "}}",
+		"loops":    rep("{% for a in b %}", 20) + rep("{% endfor %}", 20),
+		"size":     rep("a", maxSource),
+	} {
+		if _, err := parse(source); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for name, source := range map[string]string{
+		"loops":  rep("{% for a in b %}", 21) + rep("{% endfor %}", 21),
+		"digits": "{{ " + rep("9", 4301) + " }}",
+		"hex":    "{{ 0x" + rep("f", 4301) + " }}",
+	} {
+		want := map[string]string{"loops": "SyntaxError"}[name]
+		if want == "" {
+			want = "ValueError"
+		}
+		if _, err := parse(source); !raised(err, want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := parse("a\xff"); !raised(err, "UnicodeDecodeError") {
+		t.Error(err)
+	}
+}
+
+// FuzzParse looks for panics, and for places outside of the source.
+func FuzzParse(f *testing.F) {
+	for _, row := range parseRows(f) {
+		f.Add(row.In)
+	}
+	f.Fuzz(func(t *testing.T, source string) {
+		root, err := parse(source)
+		if (root == nil) != (err != nil) {
+			t.Fatal(root, err)
+		}
+		var e *Error
+		if err != nil && (!errors.As(err, &e) || e.Line > 1+strings.Count(normalizeNewlines(source), "\n")) {
+			t.Fatal(err)
+		}
+		(&Template{source: source}).WantsParts()
+	})
+}
+
+func BenchmarkParse(b *testing.B) {
+	source := realTemplates(b)["llama3-8b"]
+	b.SetBytes(int64(len(source)))
+	for b.Loop() {
+		if _, err := parse(source); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// sexpr writes nodes in the form of testdata/parse.jsonl: (kind field ...), with
+// lists in brackets and None for what is not there.
+type sexpr struct{ strings.Builder }
+
+func (s *sexpr) node(kind string, fields ...any) {
+	s.WriteString("(" + kind)
+	for _, f := range fields {
+		s.WriteByte(' ')
+		s.field(f)
+	}
+	s.WriteByte(')')
+}
+
+func (s *sexpr) list(n int, item func(i int)) {
+	s.WriteByte('[')
+	for i := range n {
+		if i > 0 {
+			s.WriteByte(' ')
+		}
+		item(i)
+	}
+	s.WriteByte(']')
+}
+
+func (s *sexpr) field(f any) {
+	switch f := f.(type) {
+	case nil:
+		s.WriteString("None")
+	case string:
+		s.WriteString(f)
+	case bool:
+		s.WriteString(map[bool]string{true: "True", false: "False"}[f])
+	case []stmt:
+		s.list(len(f), func(i int) { s.stmt(f[i]) })
+	case []expr:
+		s.list(len(f), func(i int) { s.expr(f[i]) })
+	case []*nameExpr:
+		s.list(len(f), func(i int) { s.expr(f[i]) })
+	case []namedExpr:
+		s.list(len(f), func(i int) { s.node("kw", f[i].name, f[i].value) })
+	case []operand:
+		s.list(len(f), func(i int) { s.node("op", strings.ReplaceAll(f[i].op, " ", ""), f[i].on) })
+	case *filterExpr:
+		if f == nil {
+			s.WriteString("None")
+			return
+		}
+		s.expr(f)
+	case expr:
+		s.expr(f)
+	default:
+		panic(fmt.Sprintf("%T", f))
+	}
+}
+
+// quote writes text in ASCII.
+func (s *sexpr) quote(text string) {
+	s.WriteByte('"')
+	for _, r := range text {
+		if r < ' ' || r > '~' || r == '"' || r == '\\' {
+			fmt.Fprintf(s, "<%x>", r)
+		} else {
+			s.WriteRune(r)
+		}
+	}
+	s.WriteByte('"')
+}
+
+func (s *sexpr) value(v Value) {
+	switch v := v.(type) {
+	case nil, bool:
+		s.field(v)
+	case string:
+		s.quote(v)
+	case int64:
+		fmt.Fprint(s, v)
+	case *big.Int:
+		fmt.Fprint(s, v)
+	case float64:
+		fmt.Fprintf(s, "%.17e", v)
+	default:
+		panic(fmt.Sprintf("%T", v))
+	}
+}
+
+func (s *sexpr) expr(e expr) {
+	args := func(kind string, on expr, name string, a argExprs) {
+		if name == "" {
+			s.node(kind, on, a.list, a.named, a.star, a.stars)
+		} else {
+			s.node(kind, on, name, a.list, a.named, a.star, a.stars)
+		}
+	}
+	switch e := e.(type) {
+	case *constExpr:
+		s.WriteString("(const ")
+		s.value(e.value)
+		s.WriteByte(')')
+	case *nameExpr:
+		s.node("name", e.name)
+	case *nsRefExpr:
+		s.node("nsref", e.name, e.attr)
+	case *tupleExpr:
+		s.node("tuple", e.items)
+	case *listExpr:
+		s.node("list", e.items)
+	case *dictExpr:
+		s.node("dict", e.keys, e.values)
+	case *condExpr:
+		s.node("cond", e.test, e.then, e.els)
+	case *filterExpr:
+		args("filter", e.on, e.name, e.args)
+	case *testExpr:
+		args("test", e.on, e.name, e.args)
+	case *callExpr:
+		args("call", e.fn, "", e.args)
+	case *getattrExpr:
+		s.node("getattr", e.on, e.name)
+	case *getitemExpr:
+		s.node("getitem", e.on, e.key)
+	case *sliceExpr:
+		s.node("slice", e.start, e.stop, e.step)
+	case *concatExpr:
+		s.node("concat", e.items)
+	case *compareExpr:
+		s.node("compare", e.first, e.rest)
+	case *binaryExpr:
+		s.node(e.op, e.left, e.right)
+	case *unaryExpr:
+		s.node(e.op, e.on)
+	case *boolExpr:
+		s.node(map[bool]string{true: "and", false: "or"}[e.and], e.left, e.right)
+	case *notExpr:
+		s.node("not", e.on)
+	default:
+		panic(fmt.Sprintf("%T", e))
+	}
+}
+
+func (s *sexpr) stmt(n stmt) {
+	switch n := n.(type) {
+	case *outputStmt:
+		s.WriteString("(output ")
+		s.list(len(n.items), func(i int) {
+			if n.items[i].expr == nil {
+				s.quote(n.items[i].text)
+			} else {
+				s.expr(n.items[i].expr)
+			}
+		})
+		s.WriteByte(')')
+	case *forStmt:
+		s.node("for", n.target, n.iter, n.body, n.els, n.test, n.recursive)
+	case *ifStmt:
+		elifs := make([]stmt, len(n.elifs))
+		for i, e := range n.elifs {
+			elifs[i] = e
+		}
+		s.node("if", n.test, n.body, elifs, n.els)
+	case *macroStmt:
+		s.node("macro", n.name, n.params, n.defaults, n.body)
+	case *callStmt:
+		s.node("callblock", n.call, n.params, n.defaults, n.body)
+	case *generationStmt:
+		s.node("generation", n.body)
+	case *filterStmt:
+		s.node("filterblock", n.body, n.filter)
+	case *withStmt:
+		s.node("with", n.targets, n.values, n.body)
+	case *setStmt:
+		s.node("set", n.target, n.value)
+	case *setBlockStmt:
+		s.node("setblock", n.target, n.filter, n.body)
+	case *breakStmt:
+		s.node("break")
+	case *continueStmt:
+		s.node("continue")
+	default:
+		panic(fmt.Sprintf("%T", n))
+	}
+}

@@ -1,0 +1,380 @@
+package jinja
+
+import (
+	"math"
+	"math/big"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// maxDigits is how many digits of an int CPython 3.11 reads or prints
+// (sys.int_info.default_max_str_digits).
+const maxDigits = 4300
+
+// str returns Python's str(v).
+func (m *machine) str(v Value) (string, error) {
+	switch v := v.(type) {
+	case string:
+		return v, nil
+	case Markup:
+		return string(v), nil
+	case int64:
+		return strconv.FormatInt(v, 10), nil
+	}
+	var buf [64]byte
+	b, err := m.appendStr(buf[:0], v)
+	if err != nil {
+		return "", err
+	}
+	return string(b), nil
+}
+
+// appendStr appends str(v). Of a str it charges nothing.
+func (m *machine) appendStr(dst []byte, v Value) ([]byte, error) {
+	switch v := v.(type) {
+	case string:
+		return append(dst, v...), nil
+	case Markup:
+		return append(dst, v...), nil
+	case *Undefined:
+		return dst, nil
+	}
+	return m.appendRepr(dst, v)
+}
+
+// appendRepr appends repr(v).
+func (m *machine) appendRepr(dst []byte, v Value) ([]byte, error) {
+	p := printer{m: m, dst: dst}
+	err := p.repr(v)
+	if err != nil {
+		return dst, err
+	}
+	return p.dst, nil
+}
+
+// repr returns repr(v).
+func (m *machine) repr(v Value) (string, error) {
+	b, err := m.appendRepr(nil, v)
+	return string(b), err
+}
+
+// A printer appends reprs to dst.
+type printer struct {
+	m    *machine
+	dst  []byte
+	open []*Namespace // being printed: the only values that can hold themselves
+}
+
+// write appends s, charged.
+func (p *printer) write(s string) error {
+	if err := p.m.alloc(len(s)); err != nil {
+		return err
+	}
+	p.dst = append(p.dst, s...)
+	return nil
+}
+
+func (p *printer) repr(v Value) error {
+	switch v := v.(type) {
+	case nil:
+		return p.write("None")
+	case bool:
+		if v {
+			return p.write("True")
+		}
+		return p.write("False")
+	case int64:
+		if err := p.m.alloc(20); err != nil {
+			return err
+		}
+		p.dst = strconv.AppendInt(p.dst, v, 10)
+		return nil
+	case *big.Int:
+		s, err := p.m.decimal(v)
+		if err != nil {
+			return err
+		}
+		return p.write(s)
+	case float64:
+		if err := p.m.alloc(24); err != nil {
+			return err
+		}
+		p.dst = appendFloat(p.dst, v)
+		return nil
+	case string:
+		return p.reprString(v)
+	case Markup:
+		if err := p.write("Markup("); err != nil {
+			return err
+		}
+		if err := p.reprString(string(v)); err != nil {
+			return err
+		}
+		return p.write(")")
+	case *Undefined:
+		return p.write("Undefined")
+	case *Range:
+		return p.write(rangeRepr(v))
+	case object:
+		s, err := v.repr(p.m)
+		if err != nil {
+			return err
+		}
+		return p.write(s)
+	}
+	return p.reprContainer(v)
+}
+
+func (p *printer) reprContainer(v Value) error {
+	if err := p.m.enter(); err != nil {
+		return err
+	}
+	defer p.m.leave()
+	switch v := v.(type) {
+	case *List:
+		return p.items("[", v.Items, "]")
+	case *Tuple:
+		if len(v.Items) == 1 {
+			return p.items("(", v.Items, ",)")
+		}
+		return p.items("(", v.Items, ")")
+	case *Dict:
+		return p.pairs(v, "{", ": ", "}")
+	case *View:
+		switch v.kind {
+		case viewKeys:
+			return p.items("dict_keys([", v.of.keys, "])")
+		case viewValues:
+			return p.items("dict_values([", v.of.values, "])")
+		}
+		return p.itemsView(v.of)
+	case *Namespace:
+		return p.namespace(v)
+	}
+	return unsupported("printing a %s", typeName(v))
+}
+
+func (p *printer) items(open string, items []Value, end string) error {
+	if err := p.write(open); err != nil {
+		return err
+	}
+	for i, item := range items {
+		if i > 0 {
+			if err := p.write(", "); err != nil {
+				return err
+			}
+		}
+		if err := p.element(item); err != nil {
+			return err
+		}
+	}
+	return p.write(end)
+}
+
+// element is repr of an element, which is a step.
+func (p *printer) element(v Value) error {
+	if err := p.m.step(1); err != nil {
+		return err
+	}
+	return p.repr(v)
+}
+
+// pairs prints a dict's keys and values, with sep between the two of each.
+func (p *printer) pairs(d *Dict, open, sep, end string) error {
+	for i, k := range d.keys {
+		if err := p.write(open); err != nil {
+			return err
+		}
+		open = ", "
+		if err := p.element(k); err != nil {
+			return err
+		}
+		if err := p.write(sep); err != nil {
+			return err
+		}
+		if err := p.element(d.values[i]); err != nil {
+			return err
+		}
+	}
+	if len(d.keys) == 0 {
+		end = open + end
+	}
+	return p.write(end)
+}
+
+func (p *printer) itemsView(d *Dict) error {
+	items := make([]Value, 0, min(d.Len(), 16))
+	for i := range d.keys {
+		if err := p.m.alloc(48); err != nil {
+			return err
+		}
+		items = append(items, d.pair(i))
+	}
+	return p.items("dict_items([", items, "])")
+}
+
+// pair returns the i-th key and its value as a tuple.
+func (d *Dict) pair(i int) *Tuple { return &Tuple{Items: []Value{d.keys[i], d.values[i]}} }
+
+func (p *printer) namespace(n *Namespace) error {
+	if slices.Contains(p.open, n) {
+		return p.write("<Namespace {...}>")
+	}
+	p.open = append(p.open, n)
+	defer func() { p.open = p.open[:len(p.open)-1] }()
+	return p.pairs(n.attrs, "<Namespace {", ": ", "}>")
+}
+
+func rangeRepr(r *Range) string {
+	s := "range(" + strconv.FormatInt(r.Start, 10) + ", " + strconv.FormatInt(r.Stop, 10)
+	if r.Step != 1 {
+		s += ", " + strconv.FormatInt(r.Step, 10)
+	}
+	return s + ")"
+}
+
+// decimal returns the digits of n, or the ValueError for too many of them.
+func (m *machine) decimal(n *big.Int) (string, error) {
+	if n.BitLen() > maxDigits*10/3 {
+		return "", tooManyDigits()
+	}
+	if err := m.alloc(n.BitLen() / 3); err != nil {
+		return "", err
+	}
+	if err := m.step(n.BitLen() / 256); err != nil {
+		return "", err
+	}
+	s := n.String()
+	if len(strings.TrimPrefix(s, "-")) > maxDigits {
+		return "", tooManyDigits()
+	}
+	return s, nil
+}
+
+func tooManyDigits() error {
+	return raise("ValueError", "Exceeds the limit (%d digits) for integer string conversion; use sys.set_int_max_str_digits() to increase the limit", maxDigits)
+}
+
+// appendFloat appends repr(f).
+func appendFloat(dst []byte, f float64) []byte {
+	switch abs := math.Abs(f); {
+	case f != f:
+		return append(dst, "nan"...)
+	case f > math.MaxFloat64:
+		return append(dst, "inf"...)
+	case f < -math.MaxFloat64:
+		return append(dst, "-inf"...)
+	case abs != 0 && (abs < 1e-4 || abs >= 1e16):
+		return strconv.AppendFloat(dst, f, 'e', -1, 64)
+	}
+	n := len(dst)
+	dst = strconv.AppendFloat(dst, f, 'f', -1, 64)
+	for _, c := range dst[n:] {
+		if c == '.' {
+			return dst
+		}
+	}
+	return append(dst, ".0"...)
+}
+
+// reprString appends the repr of a str.
+func (p *printer) reprString(s string) error {
+	if err := p.m.alloc(len(s) + 2); err != nil {
+		return err
+	}
+	if err := p.m.scan(len(s)); err != nil {
+		return err
+	}
+	n := len(p.dst)
+	p.dst = appendReprString(p.dst, s)
+	return p.m.alloc(len(p.dst) - n - len(s))
+}
+
+// appendReprString appends repr(s), which is at most four times as long.
+func appendReprString(dst []byte, s string) []byte {
+	quote := byte('\'')
+	if strings.IndexByte(s, '\'') >= 0 && strings.IndexByte(s, '"') < 0 {
+		quote = '"'
+	}
+	dst = append(dst, quote)
+	from := 0
+	for i := 0; i < len(s); {
+		c := s[i]
+		if c < utf8.RuneSelf {
+			if c >= ' ' && c != quote && c != '\\' && c != 0x7f {
+				i++
+				continue
+			}
+			dst = append(dst, s[from:i]...)
+			dst = appendEscape(dst, rune(c))
+			i++
+			from = i
+			continue
+		}
+		r, size := utf8.DecodeRuneInString(s[i:])
+		if !charOf(r).is(charPrintable) {
+			dst = append(dst, s[from:i]...)
+			dst = appendEscape(dst, r)
+			from = i + size
+		}
+		i += size
+	}
+	return append(append(dst, s[from:]...), quote)
+}
+
+// appendEscape appends the escape of r in a repr.
+func appendEscape(dst []byte, r rune) []byte {
+	switch r {
+	case '\n':
+		return append(dst, `\n`...)
+	case '\r':
+		return append(dst, `\r`...)
+	case '\t':
+		return append(dst, `\t`...)
+	case '\\', '\'', '"':
+		return append(dst, '\\', byte(r))
+	}
+	digits := 8
+	switch {
+	case r <= 0xff:
+		dst, digits = append(dst, `\x`...), 2
+	case r <= 0xffff:
+		dst, digits = append(dst, `\u`...), 4
+	default:
+		dst = append(dst, `\U`...)
+	}
+	for i := digits - 1; i >= 0; i-- {
+		dst = append(dst, "0123456789abcdef"[r>>(4*i)&15])
+	}
+	return dst
+}
+
+// ascii returns Python's ascii(v): its repr with all but ASCII escaped.
+func (m *machine) ascii(v Value) (string, error) {
+	s, err := m.repr(v)
+	if err != nil {
+		return "", err
+	}
+	return m.asciiOf(s)
+}
+
+// asciiOf returns s with all but ASCII escaped.
+func (m *machine) asciiOf(s string) (string, error) {
+	if isASCII(s) {
+		return s, nil
+	}
+	if err := m.alloc(len(s) * 5); err != nil {
+		return "", err
+	}
+	var b []byte
+	for _, r := range s {
+		if r < utf8.RuneSelf {
+			b = append(b, byte(r))
+		} else {
+			b = appendEscape(b, r)
+		}
+	}
+	return string(b), nil
+}

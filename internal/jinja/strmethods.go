@@ -1,0 +1,782 @@
+package jinja
+
+import (
+	"math"
+	"math/big"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// A textMethod is a method of str. Those of Markup give Markup for str.
+type textMethod struct {
+	params []string // as of arguments.bind
+	fn     func(m *machine, s string, a []Value) (Value, error)
+}
+
+// strMethods are the methods of CPython 3.11's str but format and format_map.
+var strMethods = map[string]textMethod{
+	"capitalize":   {nil, (*machine).capitalize},
+	"casefold":     {nil, convert(formFold)},
+	"center":       {[]string{"/width", "/fillchar?"}, pad("center")},
+	"count":        {searchParams, (*machine).strCount},
+	"encode":       {[]string{"encoding?", "errors?"}, refuse("encode")},
+	"endswith":     {searchParams, affix("endswith", strings.HasSuffix)},
+	"expandtabs":   {[]string{"tabsize?"}, (*machine).expandTabs},
+	"find":         {searchParams, find(strings.Index, false)},
+	"index":        {searchParams, find(strings.Index, true)},
+	"isalnum":      {nil, every(func(r rune) bool { return charOf(r).is(charAlpha | charDecimal | charDigit | charNumeric) })},
+	"isalpha":      {nil, everyFlag(charAlpha)},
+	"isascii":      {nil, func(m *machine, s string, _ []Value) (Value, error) { return isASCII(s), m.scan(len(s)) }},
+	"isdecimal":    {nil, everyFlag(charDecimal)},
+	"isdigit":      {nil, everyFlag(charDigit)},
+	"isidentifier": {nil, (*machine).isIdentifier},
+	"islower":      {nil, onlyCase(charLower, charUpper|charTitle)},
+	"isnumeric":    {nil, everyFlag(charNumeric)},
+	"isprintable":  {nil, (*machine).isPrintable},
+	"isspace":      {nil, every(isSpace)},
+	"istitle":      {nil, (*machine).isTitle},
+	"isupper":      {nil, onlyCase(charUpper, charLower|charTitle)},
+	"join":         {[]string{"/iterable"}, (*machine).strJoin},
+	"ljust":        {[]string{"/width", "/fillchar?"}, pad("ljust")},
+	"lower":        {nil, (*machine).lower},
+	"lstrip":       {[]string{"/chars?"}, strip(true, false)},
+	"maketrans":    {[]string{"/x", "/y?", "/z?"}, refuse("maketrans")},
+	"partition":    {[]string{"/sep"}, partition(strings.Index)},
+	"removeprefix": {[]string{"/prefix"}, remove("removeprefix", strings.TrimPrefix)},
+	"removesuffix": {[]string{"/suffix"}, remove("removesuffix", strings.TrimSuffix)},
+	"replace":      {[]string{"/old", "/new", "/count?"}, (*machine).strReplace},
+	"rfind":        {searchParams, find(strings.LastIndex, false)},
+	"rindex":       {searchParams, find(strings.LastIndex, true)},
+	"rjust":        {[]string{"/width", "/fillchar?"}, pad("rjust")},
+	"rpartition":   {[]string{"/sep"}, partition(strings.LastIndex)},
+	"rsplit":       {[]string{"sep?", "maxsplit?"}, split(true)},
+	"rstrip":       {[]string{"/chars?"}, strip(false, true)},
+	"split":        {[]string{"sep?", "maxsplit?"}, split(false)},
+	"splitlines":   {[]string{"keepends?"}, (*machine).splitLines},
+	"startswith":   {searchParams, affix("startswith", strings.HasPrefix)},
+	"strip":        {[]string{"/chars?"}, strip(true, true)},
+	"swapcase":     {nil, (*machine).swapCase},
+	"title":        {nil, (*machine).title},
+	"translate":    {[]string{"/table"}, (*machine).translate},
+	"upper":        {nil, convert(formUpper)},
+	"zfill":        {[]string{"/width"}, (*machine).zeroFill},
+}
+
+var searchParams = []string{"/sub", "/start?", "/end?"}
+
+func refuse(name string) func(*machine, string, []Value) (Value, error) {
+	return func(*machine, string, []Value) (Value, error) {
+		return nil, unsupported("str.%s", name)
+	}
+}
+
+// convert returns the method that puts every code point in a form.
+func convert(f form) func(*machine, string, []Value) (Value, error) {
+	return func(m *machine, s string, _ []Value) (Value, error) {
+		if isASCII(s) {
+			if err := m.charge(len(s)); err != nil {
+				return nil, err
+			}
+			if f == formUpper {
+				return strings.ToUpper(s), nil
+			}
+			return strings.ToLower(s), nil
+		}
+		return m.transform(s, func(dst []byte, _ int, r rune) []byte { return appendForm(dst, r, f) })
+	}
+}
+
+// charge charges a text of n bytes, and going through one as long.
+func (m *machine) charge(n int) error {
+	if err := m.alloc(n); err != nil {
+		return err
+	}
+	return m.scan(n)
+}
+
+// transform returns what add appends for each code point, which is at most three
+// times as long. at is where r stands.
+func (m *machine) transform(s string, add func(dst []byte, at int, r rune) []byte) (Value, error) {
+	if err := m.charge(3 * len(s)); err != nil {
+		return nil, err
+	}
+	dst := make([]byte, 0, len(s)+len(s)/8)
+	for i, r := range s {
+		dst = add(dst, i, r)
+	}
+	return string(dst), nil
+}
+
+func (m *machine) lower(s string, _ []Value) (Value, error) {
+	if isASCII(s) {
+		return strings.ToLower(s), m.charge(len(s))
+	}
+	return m.transform(s, func(dst []byte, at int, r rune) []byte { return appendLower(dst, s, at, r) })
+}
+
+// capitalSigma is the letter whose lower case depends on where it stands.
+const capitalSigma = 'Σ'
+
+// appendLower appends the lower case of r, which stands at s[at:].
+func appendLower(dst []byte, s string, at int, r rune) []byte {
+	if r == capitalSigma && finalSigma(s[:at], s[at+len("Σ"):]) {
+		return append(dst, "ς"...)
+	}
+	return appendForm(dst, r, formLower)
+}
+
+// finalSigma tells whether a sigma between before and after ends a word (CPython
+// 3.11, unicodeobject.c: handle_capital_sigma).
+func finalSigma(before, after string) bool {
+	for before != "" {
+		r, size := utf8.DecodeLastRuneInString(before)
+		if c := charOf(r); !c.is(charIgnorable) {
+			if !c.is(charCased) {
+				return false
+			}
+			break
+		}
+		before = before[:len(before)-size]
+	}
+	if before == "" {
+		return false
+	}
+	for _, r := range after {
+		if c := charOf(r); !c.is(charIgnorable) {
+			return !c.is(charCased)
+		}
+	}
+	return true
+}
+
+func (m *machine) capitalize(s string, _ []Value) (Value, error) {
+	return m.transform(s, func(dst []byte, at int, r rune) []byte {
+		if at == 0 {
+			return appendForm(dst, r, formTitle)
+		}
+		return appendLower(dst, s, at, r)
+	})
+}
+
+func (m *machine) title(s string, _ []Value) (Value, error) {
+	within := false
+	return m.transform(s, func(dst []byte, at int, r rune) []byte {
+		if within {
+			dst = appendLower(dst, s, at, r)
+		} else {
+			dst = appendForm(dst, r, formTitle)
+		}
+		within = charOf(r).is(charCased)
+		return dst
+	})
+}
+
+func (m *machine) swapCase(s string, _ []Value) (Value, error) {
+	return m.transform(s, func(dst []byte, at int, r rune) []byte {
+		switch c := charOf(r); {
+		case c.is(charUpper):
+			return appendLower(dst, s, at, r)
+		case c.is(charLower):
+			return appendForm(dst, r, formUpper)
+		}
+		return utf8.AppendRune(dst, r)
+	})
+}
+
+// every returns the method that tells whether a text is not empty and is holds of
+// all its code points.
+func every(is func(r rune) bool) func(*machine, string, []Value) (Value, error) {
+	return func(m *machine, s string, _ []Value) (Value, error) {
+		if err := m.scan(8 * len(s)); err != nil {
+			return nil, err
+		}
+		for _, r := range s {
+			if !is(r) {
+				return false, nil
+			}
+		}
+		return s != "", nil
+	}
+}
+
+func everyFlag(f charFlags) func(*machine, string, []Value) (Value, error) {
+	return every(func(r rune) bool { return charOf(r).is(f) })
+}
+
+func (m *machine) isPrintable(s string, _ []Value) (Value, error) {
+	if s == "" {
+		return true, nil
+	}
+	return everyFlag(charPrintable)(m, s, nil)
+}
+
+// onlyCase returns the method that tells whether some code point is of the case
+// has, and none of the cases not.
+func onlyCase(has, not charFlags) func(*machine, string, []Value) (Value, error) {
+	return func(m *machine, s string, _ []Value) (Value, error) {
+		found := false
+		for _, r := range s {
+			c := charOf(r)
+			if c.is(not) {
+				return false, nil
+			}
+			found = found || c.is(has)
+		}
+		return found, m.scan(8 * len(s))
+	}
+}
+
+func (m *machine) isTitle(s string, _ []Value) (Value, error) {
+	found, within := false, false
+	for _, r := range s {
+		c := charOf(r)
+		switch {
+		case c.is(charUpper|charTitle) && within, c.is(charLower) && !within:
+			return false, nil
+		case c.is(charUpper | charTitle | charLower):
+			found, within = true, true
+		default:
+			within = false
+		}
+	}
+	return found, m.scan(8 * len(s))
+}
+
+func (m *machine) isIdentifier(s string, _ []Value) (Value, error) {
+	for i, r := range s {
+		if c := charOf(r); i == 0 && !c.is(charIDStart) || !c.is(charIDPart) {
+			return false, nil
+		}
+	}
+	return s != "", m.scan(8 * len(s))
+}
+
+// textArgument returns an argument that must be a str.
+func textArgument(fn string, v Value) (string, error) {
+	s, ok := asString(v)
+	if !ok {
+		return "", raise("TypeError", "%s() argument must be str, not %s", fn, typeName(v))
+	}
+	return s, nil
+}
+
+// intOption returns an optional argument that is an int.
+func (m *machine) intOption(v Value, def int) (int, error) {
+	if v == missing {
+		return def, nil
+	}
+	return m.intArgument(v)
+}
+
+// cInt is intOption of an argument that must fit C's int.
+func (m *machine) cInt(v Value, def int) (int, error) {
+	n, err := m.intOption(v, def)
+	if err == nil && n != int(int32(n)) {
+		err = raise("OverflowError", "Python int too large to convert to C int")
+	}
+	return n, err
+}
+
+// given returns an optional argument, or None.
+func given(v Value) Value {
+	if v == missing {
+		return nil
+	}
+	return v
+}
+
+// A field is s[from:to] that a method searches. none says that nothing is in it,
+// not even the empty text: it begins behind the end.
+type field struct {
+	from, to int
+	none     bool
+}
+
+// field returns what start and end leave of s.
+func (m *machine) field(s string, start, end Value) (field, error) {
+	start, end = given(start), given(end)
+	from, to, err := m.bounds(s, start, end)
+	if err != nil || start == nil {
+		return field{from, to, from > to}, err
+	}
+	i, err := sliceBound(start, 0)
+	return field{from, to, from > to || from == len(s) && i > utf8.RuneCountInString(s)}, err
+}
+
+// find returns the method that finds a text by index, in code points; what is not
+// there is -1, or an error if so wanted.
+func find(index func(s, sub string) int, fail bool) func(*machine, string, []Value) (Value, error) {
+	return func(m *machine, s string, a []Value) (Value, error) {
+		sub, err := textArgument("find", a[0])
+		if err != nil {
+			return nil, err
+		}
+		f, err := m.field(s, a[1], a[2])
+		if err != nil {
+			return nil, err
+		}
+		at := -1
+		if !f.none {
+			at = index(s[f.from:f.to], sub)
+		}
+		switch {
+		case at >= 0:
+			return int64(utf8.RuneCountInString(s[:f.from+at])), m.scan(2 * len(s))
+		case fail:
+			return nil, raise("ValueError", "substring not found")
+		}
+		return int64(-1), m.scan(len(s))
+	}
+}
+
+func (m *machine) strCount(s string, a []Value) (Value, error) {
+	sub, err := textArgument("count", a[0])
+	if err != nil {
+		return nil, err
+	}
+	f, err := m.field(s, a[1], a[2])
+	if err != nil || f.none {
+		return int64(0), err
+	}
+	return int64(strings.Count(s[f.from:f.to], sub)), m.scan(len(s))
+}
+
+// affix returns startswith or endswith.
+func affix(name string, has func(s, affix string) bool) func(*machine, string, []Value) (Value, error) {
+	return func(m *machine, s string, a []Value) (Value, error) {
+		f, err := m.field(s, a[1], a[2])
+		if err != nil {
+			return nil, err
+		}
+		choice, ok := a[0].(*Tuple)
+		if !ok {
+			choice = &Tuple{Items: a[:1]}
+		}
+		for _, v := range choice.Items {
+			t, isText := asString(v)
+			switch {
+			case !isText && ok:
+				return nil, raise("TypeError", "tuple for %s must only contain str, not %s", name, typeName(v))
+			case !isText:
+				return nil, raise("TypeError", "%s first arg must be str or a tuple of str, not %s", name, typeName(v))
+			case !f.none && has(s[f.from:f.to], t):
+				return true, m.scan(len(t))
+			}
+			if err := m.step(1); err != nil {
+				return nil, err
+			}
+		}
+		return false, nil
+	}
+}
+
+// strip returns the method that strips chars, or white space, of the sides.
+func strip(left, right bool) func(*machine, string, []Value) (Value, error) {
+	return func(m *machine, s string, a []Value) (Value, error) {
+		cut, ok := asString(a[0])
+		if !ok && given(a[0]) != nil {
+			return nil, raise("TypeError", "strip arg must be None or str")
+		}
+		if err := m.scan(len(s) + 16*len(cut)); err != nil {
+			return nil, err
+		}
+		is := isSpace
+		if ok {
+			is = newRuneSet(cut).has
+		}
+		kept := s
+		if left {
+			kept = strings.TrimLeftFunc(kept, is)
+		}
+		if right {
+			kept = strings.TrimRightFunc(kept, is)
+		}
+		return kept, nil
+	}
+}
+
+// A runeSet is a set of code points.
+type runeSet struct {
+	ascii  [2]uint64
+	others map[rune]struct{}
+}
+
+func newRuneSet(s string) *runeSet {
+	set := &runeSet{}
+	for _, r := range s {
+		switch {
+		case r < utf8.RuneSelf:
+			set.ascii[r/64] |= 1 << (r % 64)
+		case set.others == nil:
+			set.others = map[rune]struct{}{r: {}}
+		default:
+			set.others[r] = struct{}{}
+		}
+	}
+	return set
+}
+
+func (s *runeSet) has(r rune) bool {
+	if r < utf8.RuneSelf {
+		return s.ascii[r/64]>>(r%64)&1 == 1
+	}
+	_, ok := s.others[r]
+	return ok
+}
+
+// remove returns removeprefix or removesuffix.
+func remove(name string, trim func(s, affix string) string) func(*machine, string, []Value) (Value, error) {
+	return func(_ *machine, s string, a []Value) (Value, error) {
+		t, err := textArgument(name, a[0])
+		if err != nil {
+			return nil, err
+		}
+		return trim(s, t), nil
+	}
+}
+
+func (m *machine) strReplace(s string, a []Value) (Value, error) {
+	old, err := textArgument("replace", a[0])
+	if err != nil {
+		return nil, err
+	}
+	by, err := textArgument("replace", a[1])
+	if err != nil {
+		return nil, err
+	}
+	most, err := m.intOption(a[2], -1)
+	if err != nil {
+		return nil, err
+	}
+	n := strings.Count(s, old)
+	if most >= 0 {
+		n = min(n, most)
+	}
+	if err := m.scan(2 * len(s)); err != nil || n == 0 {
+		return s, err
+	}
+	if err := m.alloc(len(s)); err != nil {
+		return nil, err
+	}
+	if err := m.allocMany(n, len(by)); err != nil {
+		return nil, err
+	}
+	return strings.Replace(s, old, by, n), nil
+}
+
+// strJoin joins texts by s.
+func (m *machine) strJoin(s string, a []Value) (Value, error) {
+	items, err := m.list(a[0])
+	if err != nil {
+		if raised(err, "TypeError") {
+			err = raise("TypeError", "can only join an iterable")
+		}
+		return nil, err
+	}
+	texts := make([]string, 0, len(items))
+	for i, item := range items {
+		t, ok := asString(item)
+		if !ok {
+			return nil, raise("TypeError", "sequence item %d: expected str instance, %s found", i, typeName(item))
+		}
+		if err := m.charge(len(t) + len(s) + 16); err != nil {
+			return nil, err
+		}
+		texts = append(texts, t)
+	}
+	return strings.Join(texts, s), nil
+}
+
+// separator returns the argument sep of a method; ok is false for None.
+func separator(v Value) (sep string, ok bool, err error) {
+	if v = given(v); v == nil {
+		return "", false, nil
+	}
+	sep, ok = asString(v)
+	switch {
+	case !ok:
+		err = raise("TypeError", "must be str or None, not %s", typeName(v))
+	case sep == "":
+		err = raise("ValueError", "empty separator")
+	}
+	return sep, true, err
+}
+
+// split returns split or rsplit.
+func split(right bool) func(*machine, string, []Value) (Value, error) {
+	return func(m *machine, s string, a []Value) (Value, error) {
+		most, err := m.intOption(a[1], -1)
+		if err != nil {
+			return nil, err
+		}
+		if most < 0 {
+			most = math.MaxInt
+		}
+		sep, ok, err := separator(a[0])
+		if err != nil {
+			return nil, err
+		}
+		if err := m.scan(2 * len(s)); err != nil {
+			return nil, err
+		}
+		cut := func(s string) (piece, rest string, more bool) { return cutAround(s, sep, right) }
+		if !ok {
+			s = trimSpace(s, right)
+			if s == "" {
+				return &List{}, nil
+			}
+			cut = func(s string) (piece, rest string, more bool) { return cutSpace(s, right) }
+		}
+		return m.splitBy(s, most, right, cut)
+	}
+}
+
+// splitBy cuts pieces off the left or the right of s.
+func (m *machine) splitBy(s string, most int, right bool, cut func(string) (string, string, bool)) (Value, error) {
+	var items []Value
+	for more := true; more; {
+		if err := m.alloc(48); err != nil {
+			return nil, err
+		}
+		piece := s
+		if more = most > 0; more {
+			most--
+			piece, s, more = cut(s)
+		}
+		items = append(items, piece)
+	}
+	if right {
+		slices.Reverse(items)
+	}
+	return &List{Items: items}, m.step(len(items) / 4)
+}
+
+// cutAround cuts s at the first or the last sep: piece is the outer side.
+func cutAround(s, sep string, right bool) (piece, rest string, more bool) {
+	if !right {
+		return strings.Cut(s, sep)
+	}
+	i := strings.LastIndex(s, sep)
+	if i < 0 {
+		return s, "", false
+	}
+	return s[i+len(sep):], s[:i], true
+}
+
+// cutSpace cuts a text, which does not begin with white space at the side that it
+// is cut from, at its next white space.
+func cutSpace(s string, right bool) (piece, rest string, more bool) {
+	if right {
+		i := strings.LastIndexFunc(s, isSpace)
+		if i < 0 {
+			return s, "", false
+		}
+		_, size := utf8.DecodeRuneInString(s[i:])
+		rest = trimSpace(s[:i], true)
+		return s[i+size:], rest, rest != ""
+	}
+	i := strings.IndexFunc(s, isSpace)
+	if i < 0 {
+		return s, "", false
+	}
+	rest = trimSpace(s[i:], false)
+	return s[:i], rest, rest != ""
+}
+
+func trimSpace(s string, right bool) string {
+	if right {
+		return strings.TrimRightFunc(s, isSpace)
+	}
+	return strings.TrimLeftFunc(s, isSpace)
+}
+
+// partition returns partition or rpartition.
+func partition(index func(s, sep string) int) func(*machine, string, []Value) (Value, error) {
+	return func(m *machine, s string, a []Value) (Value, error) {
+		sep, err := textArgument("partition", a[0])
+		if err == nil && sep == "" {
+			err = raise("ValueError", "empty separator")
+		}
+		if err != nil {
+			return nil, err
+		}
+		parts := []Value{s, "", ""}
+		if i := index(s, sep); i >= 0 {
+			parts = []Value{s[:i], s[i : i+len(sep)], s[i+len(sep):]}
+		} else if index("ab", "") != 0 {
+			parts = []Value{"", "", s}
+		}
+		if err := m.alloc(96); err != nil {
+			return nil, err
+		}
+		return &Tuple{Items: parts}, m.scan(len(s))
+	}
+}
+
+func (m *machine) splitLines(s string, a []Value) (Value, error) {
+	keep, err := m.cInt(a[0], 0)
+	if err != nil {
+		return nil, err
+	}
+	var items []Value
+	for s != "" {
+		if err := m.alloc(48); err != nil {
+			return nil, err
+		}
+		line, end := s, ""
+		if i := strings.IndexFunc(s, isLineEnd); i >= 0 {
+			_, size := utf8.DecodeRuneInString(s[i:])
+			if strings.HasPrefix(s[i:], "\r\n") {
+				size = 2
+			}
+			line, end = s[:i], s[i:i+size]
+		}
+		if keep != 0 {
+			items = append(items, s[:len(line)+len(end)])
+		} else {
+			items = append(items, line)
+		}
+		if err := m.scan(len(line) + 64); err != nil {
+			return nil, err
+		}
+		s = s[len(line)+len(end):]
+	}
+	return &List{Items: items}, nil
+}
+
+// pad returns center, ljust or rjust.
+func pad(name string) func(*machine, string, []Value) (Value, error) {
+	return func(m *machine, s string, a []Value) (Value, error) {
+		width, err := m.intArgument(a[0])
+		if err != nil {
+			return nil, err
+		}
+		fill := " "
+		if a[1] != missing {
+			if fill, err = textArgument(name, a[1]); err != nil {
+				return nil, err
+			}
+			if utf8.RuneCountInString(fill) != 1 {
+				return nil, raise("TypeError", "The fill character must be exactly one character long")
+			}
+		}
+		n := width - utf8.RuneCountInString(s)
+		if err := m.scan(len(s)); err != nil || width < 0 || n <= 0 {
+			return s, err
+		}
+		left := 0
+		switch name {
+		case "center":
+			left = n/2 + n&width&1
+		case "rjust":
+			left = n
+		}
+		return m.padded(s, fill, left, n-left)
+	}
+}
+
+// padded returns s with so many fills on its sides.
+func (m *machine) padded(s, fill string, left, right int) (string, error) {
+	if err := m.alloc(len(s)); err != nil {
+		return "", err
+	}
+	if err := m.allocMany(left+right, len(fill)); err != nil {
+		return "", err
+	}
+	return strings.Repeat(fill, left) + s + strings.Repeat(fill, right), nil
+}
+
+func (m *machine) zeroFill(s string, a []Value) (Value, error) {
+	width, err := m.intArgument(a[0])
+	if err != nil {
+		return nil, err
+	}
+	n := width - utf8.RuneCountInString(s)
+	if err := m.scan(len(s)); err != nil || width < 0 || n <= 0 {
+		return s, err
+	}
+	sign := ""
+	if s != "" && (s[0] == '+' || s[0] == '-') {
+		sign = s[:1]
+	}
+	filled, err := m.padded(s[len(sign):], "0", n, 0)
+	return sign + filled, err
+}
+
+func (m *machine) expandTabs(s string, a []Value) (Value, error) {
+	size, err := m.cInt(a[0], 8)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.charge(len(s)); err != nil {
+		return nil, err
+	}
+	var b []byte
+	column := 0
+	for _, r := range s {
+		if r != '\t' {
+			b = utf8.AppendRune(b, r)
+			if column++; r == '\n' || r == '\r' {
+				column = 0
+			}
+			continue
+		}
+		if size <= 0 {
+			continue
+		}
+		n := size - column%size
+		if err := m.charge(n); err != nil {
+			return nil, err
+		}
+		b = append(b, strings.Repeat(" ", n)...)
+		column += n
+	}
+	return string(b), nil
+}
+
+// translate maps each code point by a table of code points, texts or None.
+func (m *machine) translate(s string, a []Value) (Value, error) {
+	var b []byte
+	for _, r := range s {
+		if err := m.step(1); err != nil {
+			return nil, err
+		}
+		v, err := m.index(a[0], int64(r))
+		if raised(err, "KeyError", "IndexError") {
+			v, err = int64(r), nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		t, err := translated(v)
+		if err != nil {
+			return nil, err
+		}
+		if err := m.alloc(len(t)); err != nil {
+			return nil, err
+		}
+		b = append(b, t...)
+	}
+	return string(b), nil
+}
+
+func translated(v Value) (string, error) {
+	if v == nil {
+		return "", nil
+	}
+	if s, ok := asString(v); ok {
+		return s, nil
+	}
+	n, ok := asInt64(v)
+	_, isBig := v.(*big.Int)
+	switch {
+	case !ok && !isBig:
+		return "", raise("TypeError", "character mapping must return integer, None or str")
+	case !ok || n < 0 || n > utf8.MaxRune:
+		return "", raise("ValueError", "character mapping must be in range(0x110000)")
+	case !utf8.ValidRune(rune(n)):
+		return "", unsupported("a surrogate")
+	}
+	return string(rune(n)), nil
+}

@@ -1,0 +1,358 @@
+package jinja
+
+import (
+	"math"
+	"math/big"
+	"strconv"
+	"unicode/utf8"
+)
+
+// The filter tojson as transformers 4.57 defines it (utils/chat_template_utils.py):
+// json.dumps of CPython 3.11, with ensure_ascii false.
+
+// A jsonWriter is one json.dumps.
+type jsonWriter struct {
+	m         *machine
+	dst       []byte
+	ascii     bool // nothing but ASCII is written
+	sorted    bool
+	pretty    bool   // each element stands on a line
+	indent    string // of a line, for each level
+	item, key string // separators
+}
+
+func tojsonFilter(m *machine, v Value, args arguments) (Value, error) {
+	w := jsonWriter{m: m, dst: make([]byte, 0, 512), item: ", ", key: ": "}
+	if !args.none() {
+		if err := w.configure(v, args); err != nil {
+			return nil, err
+		}
+	}
+	if err := w.value(v, 0); err != nil {
+		return nil, err
+	}
+	if err := m.alloc(len(w.dst)); err != nil {
+		return nil, err
+	}
+	return string(w.dst), nil
+}
+
+func (w *jsonWriter) configure(v Value, args arguments) error {
+	b, err := args.bindAfter(v, "tojson", "x", "ensure_ascii?", "indent?", "separators?", "sort_keys?")
+	if err != nil {
+		return err
+	}
+	if w.ascii, err = w.m.option(b[1]); err != nil {
+		return err
+	}
+	if w.sorted, err = w.m.option(b[4]); err != nil {
+		return err
+	}
+	indent, separators := or(b[2], nil), or(b[3], nil)
+	w.pretty = indent != nil
+	if w.pretty {
+		w.item = ","
+	}
+	if separators != nil {
+		item, key, err := w.m.pair(separators)
+		if err != nil {
+			return err
+		}
+		// Of a string nothing else is looked at.
+		if isString(v) {
+			return nil
+		}
+		if w.item, err = w.separator(item); err != nil {
+			return err
+		}
+		if w.key, err = w.separator(key); err != nil {
+			return err
+		}
+	}
+	if isString(v) {
+		return nil
+	}
+	return w.indentBy(indent)
+}
+
+// separator returns the text of one. The encoder for indented JSON, which is another
+// than that for lines, takes more than strings as long as it does not use them, and
+// a Markup for what escapes.
+func (w *jsonWriter) separator(v Value) (string, error) {
+	s, ok := asString(v)
+	switch {
+	case w.pretty && (!ok || isMarkup(v)):
+		return "", unsupported("tojson with a %s as a separator", typeName(v))
+	case !ok:
+		return "", raise("TypeError", "make_encoder() argument must be str, not %s", typeName(v))
+	}
+	return s, nil
+}
+
+// indentBy sets the indentation: a text, or a number of spaces.
+func (w *jsonWriter) indentBy(v Value) error {
+	switch v := v.(type) {
+	case nil:
+		return nil
+	case string:
+		w.indent = v
+		return nil
+	case Markup:
+		return unsupported("tojson with a Markup as indent")
+	}
+	s, err := w.m.binary("*", " ", v)
+	if err != nil {
+		return err
+	}
+	w.indent, _ = asString(s)
+	return nil
+}
+
+func (w *jsonWriter) write(s string) error {
+	if err := w.m.alloc(len(s)); err != nil {
+		return err
+	}
+	w.dst = append(w.dst, s...)
+	return nil
+}
+
+// value writes v, at a level of nesting.
+func (w *jsonWriter) value(v Value, level int) error {
+	if err := w.m.step(1); err != nil {
+		return err
+	}
+	switch v := v.(type) {
+	case nil, bool, int64, *big.Int, float64:
+		return w.scalar(v)
+	case string:
+		return w.text(v)
+	case Markup:
+		return w.text(string(v))
+	case *List:
+		return w.list(v.Items, level)
+	case *Tuple:
+		return w.list(v.Items, level)
+	case *Dict:
+		return w.dict(v, level)
+	}
+	return raise("TypeError", "Object of type %s is not JSON serializable", typeName(v))
+}
+
+func (w *jsonWriter) scalar(v Value) error {
+	if err := w.m.alloc(24); err != nil {
+		return err
+	}
+	switch v := v.(type) {
+	case nil:
+		w.dst = append(w.dst, "null"...)
+	case bool:
+		w.dst = strconv.AppendBool(w.dst, v)
+	case int64:
+		w.dst = strconv.AppendInt(w.dst, v, 10)
+	case *big.Int:
+		s, err := w.m.decimal(v)
+		if err != nil {
+			return err
+		}
+		w.dst = append(w.dst, s...)
+	case float64:
+		switch {
+		case v != v:
+			w.dst = append(w.dst, "NaN"...)
+		case math.IsInf(v, 1):
+			w.dst = append(w.dst, "Infinity"...)
+		case math.IsInf(v, -1):
+			w.dst = append(w.dst, "-Infinity"...)
+		default:
+			w.dst = appendFloat(w.dst, v)
+		}
+	}
+	return nil
+}
+
+func (w *jsonWriter) list(items []Value, level int) error {
+	if len(items) == 0 {
+		return w.write("[]")
+	}
+	if err := w.m.enter(); err != nil {
+		return err
+	}
+	defer w.m.leave()
+	w.dst = append(w.dst, '[')
+	for i, item := range items {
+		if err := w.next(i, level+1); err != nil {
+			return err
+		}
+		if err := w.value(item, level+1); err != nil {
+			return err
+		}
+	}
+	return w.end("]", level)
+}
+
+func (w *jsonWriter) dict(d *Dict, level int) error {
+	if d.Len() == 0 {
+		return w.write("{}")
+	}
+	if err := w.m.enter(); err != nil {
+		return err
+	}
+	defer w.m.leave()
+	keys, values := d.keys, d.values
+	if w.sorted {
+		var err error
+		if keys, values, err = w.m.sortedDict(d); err != nil {
+			return err
+		}
+	}
+	w.dst = append(w.dst, '{')
+	for i, key := range keys {
+		if err := w.next(i, level+1); err != nil {
+			return err
+		}
+		if err := w.keyText(key); err != nil {
+			return err
+		}
+		if err := w.write(w.key); err != nil {
+			return err
+		}
+		if err := w.value(values[i], level+1); err != nil {
+			return err
+		}
+	}
+	return w.end("}", level)
+}
+
+// sortedDict returns the keys and values of d in the order of the keys, which are
+// never equal.
+func (m *machine) sortedDict(d *Dict) (keys, values []Value, err error) {
+	if err := m.alloc(64 * d.Len()); err != nil {
+		return nil, nil, err
+	}
+	items := make([]keyed, d.Len())
+	for i := range items {
+		items[i] = keyed{d.keys[i], d.values[i]}
+	}
+	if err := m.sort(items, false); err != nil {
+		return nil, nil, err
+	}
+	keys, values = make([]Value, len(items)), make([]Value, len(items))
+	for i, item := range items {
+		keys[i], values[i] = item.key, item.value
+	}
+	return keys, values, nil
+}
+
+// keyText writes a key, which is a string whatever it was.
+func (w *jsonWriter) keyText(key Value) error {
+	switch key := key.(type) {
+	case string:
+		return w.text(key)
+	case Markup:
+		return w.text(string(key))
+	case nil, bool, int64, *big.Int, float64:
+		w.dst = append(w.dst, '"')
+		if err := w.scalar(key); err != nil {
+			return err
+		}
+		w.dst = append(w.dst, '"')
+		return nil
+	}
+	return raise("TypeError", "keys must be str, int, float, bool or None, not %s", typeName(key))
+}
+
+// next writes what stands before the i-th element at a level.
+func (w *jsonWriter) next(i, level int) error {
+	if i > 0 {
+		if err := w.write(w.item); err != nil {
+			return err
+		}
+	}
+	return w.line(level)
+}
+
+func (w *jsonWriter) line(level int) error {
+	if !w.pretty {
+		return nil
+	}
+	if err := w.write("\n"); err != nil {
+		return err
+	}
+	for range level {
+		if err := w.write(w.indent); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *jsonWriter) end(bracket string, level int) error {
+	if err := w.line(level); err != nil {
+		return err
+	}
+	return w.write(bracket)
+}
+
+const hexDigits = "0123456789abcdef"
+
+// text writes a string.
+func (w *jsonWriter) text(s string) error {
+	if err := w.m.alloc(len(s) + 2); err != nil {
+		return err
+	}
+	if err := w.m.scan(len(s)); err != nil {
+		return err
+	}
+	n := len(w.dst)
+	w.dst = append(w.dst, '"')
+	from := 0
+	for i := 0; i < len(s); {
+		if c := s[i]; jsonPlain[c] && (c < 0x7f || !w.ascii) {
+			i++
+			continue
+		}
+		w.dst = append(w.dst, s[from:i]...)
+		r, size := utf8.DecodeRuneInString(s[i:])
+		w.dst = appendJSONEscape(w.dst, r)
+		i += size
+		from = i
+	}
+	w.dst = append(append(w.dst, s[from:]...), '"')
+	// An escape is at most six times as long as what it stands for.
+	return w.m.alloc(len(w.dst) - n - len(s) - 2)
+}
+
+// jsonPlain are the bytes that stand for themselves in a string.
+var jsonPlain = func() (plain [256]bool) {
+	for c := range plain {
+		plain[c] = c >= ' ' && c != '"' && c != '\\'
+	}
+	return plain
+}()
+
+func appendJSONEscape(dst []byte, r rune) []byte {
+	switch r {
+	case '"', '\\':
+		return append(dst, '\\', byte(r))
+	case '\n':
+		return append(dst, '\\', 'n')
+	case '\r':
+		return append(dst, '\\', 'r')
+	case '\t':
+		return append(dst, '\\', 't')
+	case '\f':
+		return append(dst, '\\', 'f')
+	case '\b':
+		return append(dst, '\\', 'b')
+	}
+	if r > 0xffff {
+		r -= 0x10000
+		dst = appendUnicode(dst, 0xd800+r>>10)
+		r = 0xdc00 + r&0x3ff
+	}
+	return appendUnicode(dst, r)
+}
+
+func appendUnicode(dst []byte, r rune) []byte {
+	return append(dst, '\\', 'u', hexDigits[r>>12&15], hexDigits[r>>8&15], hexDigits[r>>4&15], hexDigits[r&15])
+}

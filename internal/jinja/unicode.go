@@ -1,0 +1,112 @@
+package jinja
+
+import "unicode/utf8"
+
+// What CPython 3.11 knows of code points, which is Unicode 14.0. The tables are its
+// own, not those of package unicode, which change with the Go toolchain.
+
+// A char is the kind of a code point.
+type char struct {
+	flags charFlags
+	add   [4]int32 // by form: what the form's code point is ahead of it
+}
+
+type charFlags uint16
+
+const (
+	charLower charFlags = 1 << iota
+	charUpper
+	charTitle // title case, and not upper case
+	charAlpha
+	charDecimal
+	charDigit
+	charNumeric
+	charPrintable
+	charIDStart
+	charIDPart
+	charCased
+	charIgnorable // looked through by final sigma
+	charSpecial   // has forms in charForms
+)
+
+// A form is one that a code point is converted to.
+type form int
+
+const (
+	formUpper form = iota
+	formLower
+	formTitle
+	formFold
+)
+
+func (c *char) is(f charFlags) bool { return c.flags&f != 0 }
+
+// charOf returns the kind of r.
+func charOf(r rune) *char {
+	return &charKinds[charRuns[charRun(r)]&0xff]
+}
+
+// charRun returns the place of the run that r is in.
+func charRun(r rune) int {
+	low, high := 0, len(charRuns)
+	for high-low > 1 {
+		if mid := (low + high) / 2; rune(charRuns[mid]>>8) <= r {
+			low = mid
+		} else {
+			high = mid
+		}
+	}
+	return low
+}
+
+// decimalDigit returns the value of r as a digit of int(). The ten digits of a
+// script follow each other, and so do runs of them.
+func decimalDigit(r rune) (value int, ok bool) {
+	if r < utf8.RuneSelf {
+		return int(r - '0'), r >= '0' && r <= '9'
+	}
+	run := charRun(r)
+	if !charKinds[charRuns[run]&0xff].is(charDecimal) {
+		return 0, false
+	}
+	return int(r-rune(charRuns[run]>>8)) % 10, true
+}
+
+// appendForm appends r in a form.
+func appendForm(dst []byte, r rune, f form) []byte {
+	c := charOf(r)
+	if c.is(charSpecial) {
+		return append(dst, charForms[r][f]...)
+	}
+	return utf8.AppendRune(dst, r+c.add[f])
+}
+
+// isSpace tells whether Python's str.isspace holds of r.
+func isSpace(r rune) bool {
+	if r < utf8.RuneSelf {
+		return r == ' ' || r >= '\t' && r <= '\r' || r >= 0x1c && r <= 0x1f
+	}
+	switch r {
+	case 0x85, 0xa0, 0x1680, 0x2028, 0x2029, 0x202f, 0x205f, 0x3000:
+		return true
+	}
+	return r >= 0x2000 && r <= 0x200a
+}
+
+// isLineEnd tells whether Python's str.splitlines ends a line at r.
+func isLineEnd(r rune) bool {
+	switch r {
+	case '\n', '\v', '\f', '\r', 0x1c, 0x1d, 0x1e, 0x85, 0x2028, 0x2029:
+		return true
+	}
+	return false
+}
+
+func isASCII(s string) bool {
+	for i := 0; i < len(s); i++ {
+		if s[i] >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,85 @@
+package chat_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/kvindex/kvindex/internal/testdata"
+	"github.com/kvindex/kvindex/tokenize/chat"
+)
+
+// conversation is a request with so many messages after the system's.
+func conversation(messages int, more string) string {
+	var b strings.Builder
+	b.WriteString(`{"model":"m","messages":[{"role":"system","content":"You are a helpful assistant."}`)
+	for i := range messages {
+		role := []string{"user", "assistant"}[i%2]
+		fmt.Fprintf(&b, `,{"role":%q,"content":"This is message %d of the conversation, \"quoted\", with a line\nand some more words in it."}`, role, i)
+	}
+	return b.String() + "]" + more + "}"
+}
+
+const benchTool = `,"tools":[{"type":"function","function":{"name":"get_weather","description":"Get the weather","parameters":{"type":"object",` +
+	`"properties":{"location":{"type":"string","description":"City"},"unit":{"type":"string","enum":["c","f"]}},"required":["location"]}}}]`
+
+// ns/op of the whole way from the body to the text.
+func BenchmarkRender(b *testing.B) {
+	for _, c := range []struct{ name, template, body string }{
+		{"llama3.1/messages=5", "e2e-meta-llama_Llama-3.2-11B-Vision-Instruct", conversation(4, "")},
+		{"llama3.1/messages=5/tools", "e2e-meta-llama_Llama-3.2-11B-Vision-Instruct", conversation(3, benchTool)},
+		{"llama3.1/turns=50", "e2e-meta-llama_Llama-3.2-11B-Vision-Instruct", conversation(99, "")},
+		{"qwen3/messages=5", "qwen3", conversation(4, "")},
+		{"qwen3/turns=50", "qwen3", conversation(99, "")},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			source, err := os.ReadFile(testdata.Path(b, "the templates", "templates", c.template+".jinja"))
+			if err != nil {
+				b.Fatal(err)
+			}
+			m := newModel(b, string(source), chat.Options{})
+			b.ReportAllocs()
+			b.SetBytes(int64(len(c.body)))
+			for b.Loop() {
+				r, err := chat.Parse([]byte(c.body))
+				if err != nil {
+					b.Fatal(err)
+				}
+				if _, err := m.Render(r, nil); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkParse(b *testing.B) {
+	for _, n := range []int{4, 99} {
+		body := []byte(conversation(n, benchTool))
+		b.Run(fmt.Sprintf("messages=%d", n+1), func(b *testing.B) {
+			b.ReportAllocs()
+			b.SetBytes(int64(len(body)))
+			for b.Loop() {
+				if _, err := chat.Parse(body); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// What a client can do with a tool schema is to end within 50 ms.
+func BenchmarkHostile(b *testing.B) {
+	m := newModel(b, hostileTemplate, chat.Options{})
+	for name, schema := range hostileSchemas() {
+		body := []byte(`{` + hi + `,"tools":[{"function":{"name":"f","parameters":` + schema + `}}]}`)
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				if r, err := chat.Parse(body); err == nil {
+					_, _ = m.Render(r, nil)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,134 @@
+package chat_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/kvindex/kvindex/tokenize/chat"
+)
+
+// bytesAs is a tokenizer with a token for each byte, and one more around a text.
+type bytesAs struct{}
+
+func (bytesAs) Encode(_ context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
+	if special {
+		dst = append(dst, 1000)
+	}
+	for _, b := range []byte(text) {
+		dst = append(dst, uint32(b))
+	}
+	return dst, nil
+}
+
+// An engine answers /tokenize as one that renders with m.
+func engine(t *testing.T, m *chat.Model, asked *int) *httptest.Server {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		*asked++
+		body, err := io.ReadAll(r.Body)
+		if r.URL.Path != "/tokenize" || err != nil {
+			http.NotFound(w, r)
+			return
+		}
+		request, err := chat.Parse(body)
+		if err != nil || request.Model != `na"me` {
+			http.NotFound(w, r)
+			return
+		}
+		x, err := m.Render(request, nil)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		tokens, _ := bytesAs{}.Encode(r.Context(), nil, x.Text, request.AddSpecial)
+		json.NewEncoder(w).Encode(map[string]any{"count": len(tokens), "max_model_len": 99, "tokens": tokens})
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+const checked = "{% for m in messages %}{{ m.role }} {{ m }}{% endfor %}{{ tools }}{{ add_generation_prompt }}"
+
+func TestCheck(t *testing.T) {
+	raises := checked + "{% if tools %}{{ raise_exception('no tools') }}{% endif %}"
+	for _, c := range []struct {
+		name, ours, theirs string
+		o                  chat.Options
+		want               string // in the error
+	}{
+		{"equal", checked, checked, chat.Options{}, ""},
+		{"both refuse", raises, raises, chat.Options{}, ""},
+		{"not scorable here", "{{ ('a' * 10**9) | length }}", checked, chat.Options{}, ""},
+		{"another text", checked, checked + "x", chat.Options{}, "checking a turn"},
+		{"refused here", raises, checked, chat.Options{}, "checking tools"},
+		{"refused there", checked, raises, chat.Options{}, "checking tools"},
+		{"an older engine", checked, checked, chat.Options{KeepToolFields: true}, "an unknown field"},
+	} {
+		asked := 0
+		m, theirs := newModel(t, c.ours, c.o), newModel(t, c.theirs, chat.Options{})
+		err := m.Check(t.Context(), nil, engine(t, theirs, &asked).URL+"/", `na"me`, bytesAs{})
+		if c.want == "" && err != nil || c.want != "" && (!errors.Is(err, chat.ErrCheckFailed) || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if c.want == "" && asked != 12 {
+			t.Errorf("%s: asked %d times", c.name, asked)
+		}
+		x, rendered := m.Render(parse(t, `{`+hi+`,"chat_template":"x"}`), nil)
+		if errors.Is(rendered, chat.ErrCheckFailed) != (c.want != "") {
+			t.Errorf("%s: then %q, %v", c.name, text(x), rendered)
+		}
+		if again := m.Check(t.Context(), nil, engine(t, m, &asked).URL, `na"me`, bytesAs{}); errors.Is(again, chat.ErrCheckFailed) != (c.want != "") {
+			t.Errorf("%s: again %v", c.name, again)
+		}
+	}
+}
+
+// What is no answer is no verdict.
+func TestCheckUnreachable(t *testing.T) {
+	m := newModel(t, checked, chat.Options{})
+	for name, handler := range map[string]http.HandlerFunc{
+		"not found": http.NotFound,
+		"broken":    func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) },
+		"not JSON":  func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "x") },
+		"no tokens": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") },
+		"too long": func(w http.ResponseWriter, _ *http.Request) {
+			io.Copy(w, io.LimitReader(zeros{}, 2<<20))
+		},
+		"cut off": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "9")
+			fmt.Fprint(w, "{")
+		},
+	} {
+		s := httptest.NewServer(handler)
+		err := m.Check(t.Context(), s.Client(), s.URL, "m", bytesAs{})
+		s.Close()
+		if err == nil || errors.Is(err, chat.ErrCheckFailed) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := m.Check(t.Context(), nil, "http://127.0.0.1:1", "m", bytesAs{}); err == nil || errors.Is(err, chat.ErrCheckFailed) {
+		t.Errorf("nobody there: %v", err)
+	}
+	if err := m.Check(t.Context(), nil, ":", "m", bytesAs{}); err == nil || errors.Is(err, chat.ErrCheckFailed) {
+		t.Errorf("no address: %v", err)
+	}
+	if _, err := m.Render(parse(t, `{`+hi+`}`), nil); err != nil {
+		t.Error(err)
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) {
+	for i := range b {
+		b[i] = '0'
+	}
+	return len(b), nil
+}

@@ -1,0 +1,90 @@
+package chat
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/kvindex/kvindex/internal/jinja"
+)
+
+// otherRenderers are the architectures whose chats vLLM renders by programs of its
+// own, or reads with a tokenizer of its own (autumn 2026: config/model.py,
+// tokenizer_mode, and renderers/registry.py), by the beginnings of their names.
+var otherRenderers = []struct{ architecture, renderer string }{
+	{"GptOssForCausalLM", "harmony's (gpt-oss)"},
+	{"DeepseekV32ForCausalLM", "DeepSeek-V3.2's own"},
+	{"DeepseekV4ForCausalLM", "DeepSeek-V4's own"},
+	{"KimiK3ForConditionalGeneration", "Kimi-K3's own"},
+	{"Inkling", "Inkling's own"},
+	{"Grok1ForCausalLM", "Grok-2's own"},
+	{"MoonshotKimiaForCausalLM", "Kimi-Audio's own"},
+	{"QwenVLForConditionalGeneration", "Qwen-VL's own"},
+	{"Terratorch", "Terratorch's"},
+}
+
+// otherTypes are the same by model_type.
+var otherTypes = map[string]string{
+	"gpt_oss":      "harmony's (gpt-oss)",
+	"deepseek_v32": "DeepSeek-V3.2's own",
+	"deepseek_v4":  "DeepSeek-V4's own",
+	"kimi_k3":      "Kimi-K3's own",
+}
+
+// mistralFiles are those by which vLLM chooses mistral-common (autumn 2026:
+// tokenizers/registry.py, resolve_tokenizer_args), beside weights that need not be
+// here.
+var mistralFiles = []string{"tekken.json", "tokenizer.model.v*"}
+
+// elsewhere refuses a model that is not rendered from a template.
+func elsewhere(renderer string) error {
+	return unsupported("the engine renders chats of this model by a program, %s, and not by a template: use the engine's own tokenizer, by a remote one", renderer)
+}
+
+// refuseModel refuses models whose engine does not render a template. One whose
+// host says that it does is looked at for harmony alone, which vLLM does not
+// switch off.
+func refuseModel(dir string, config *jinja.Dict, usesTemplate bool) error {
+	kind, _ := optional(config, "model_type").(string)
+	if renderer, ok := otherTypes[kind]; ok && (!usesTemplate || kind == "gpt_oss") {
+		return elsewhere(renderer)
+	}
+	if usesTemplate {
+		return nil
+	}
+	if encoder, _ := optional(config, "is_encoder_decoder").(bool); encoder {
+		return unsupported("a model with an encoder")
+	}
+	architectures, _ := optional(config, "architectures").(*jinja.List)
+	if architectures == nil {
+		architectures = new(jinja.List)
+	}
+	for _, v := range architectures.Items {
+		for _, o := range otherRenderers {
+			if a, _ := v.(string); strings.HasPrefix(a, o.architecture) {
+				return elsewhere(o.renderer)
+			}
+		}
+	}
+	for _, pattern := range mistralFiles {
+		if files, _ := filepath.Glob(filepath.Join(escapeGlob(dir), pattern)); len(files) > 0 {
+			return elsewhere("mistral-common's, as " + filepath.Base(files[0]) + " is there")
+		}
+	}
+	return nil
+}
+
+// escapeGlob makes a folder's name a pattern of itself.
+func escapeGlob(dir string) string {
+	if os.PathSeparator == '\\' { // where there is no escape
+		return dir
+	}
+	var b strings.Builder
+	for _, c := range []byte(dir) {
+		if strings.IndexByte(`*?[\`, c) >= 0 {
+			b.WriteByte('\\')
+		}
+		b.WriteByte(c)
+	}
+	return b.String()
+}

@@ -1,0 +1,14 @@
+package chat
+
+import "time"
+
+const MaxModels = maxModels
+
+func (s *Models) Remembered() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.loads)
+}
+
+// SetNow gives s a clock.
+func (s *Models) SetNow(now func() time.Time) { s.now = now }

@@ -1,0 +1,74 @@
+package chat
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/kvindex/kvindex/internal/jinja"
+)
+
+// Shapes returns what the template gets of a chat request's messages, or of its
+// tools, in a notation that tells types and order.
+func Shapes(body string, parts, keep bool) (messages, tools string, err error) {
+	r, err := Parse([]byte(body))
+	if err != nil {
+		return "", "", err
+	}
+	var list []jinja.Value
+	for i := range r.chat.messages {
+		list = append(list, r.chat.messages[i].dict(parts))
+	}
+	m := &Model{options: Options{KeepToolFields: keep}}
+	dumped, err := m.tools(r.chat)
+	if err != nil {
+		return "", "", err
+	}
+	tools = "None"
+	if dumped != nil {
+		tools = show(dumped)
+	}
+	return show(&jinja.List{Items: list}), tools, nil
+}
+
+// ShowJSON returns a JSON text in the notation of Shapes.
+func ShowJSON(s string) (string, error) {
+	v, err := decode(s)
+	return show(v), err
+}
+
+// SyntaxError tells whether decode calls a text none of JSON.
+func SyntaxError(s string) bool {
+	_, err := decode(s)
+	var e *syntaxError
+	return errors.As(err, &e)
+}
+
+func show(v jinja.Value) string {
+	switch v := v.(type) {
+	case nil:
+		return "None"
+	case string:
+		return strconv.Quote(v)
+	case float64:
+		return "f" + strconv.FormatFloat(v, 'g', -1, 64)
+	case *jinja.List:
+		items := make([]string, len(v.Items))
+		for i, item := range v.Items {
+			items[i] = show(item)
+		}
+		return "[" + strings.Join(items, " ") + "]"
+	case *jinja.Dict:
+		items := make([]string, v.Len())
+		for i := range items {
+			key, value := v.At(i)
+			items[i] = show(key) + ":" + show(value)
+		}
+		return "{" + strings.Join(items, " ") + "}"
+	}
+	return fmt.Sprint(v)
+}
+
+// CutFinal is cutFinal.
+var CutFinal = cutFinal

@@ -1,0 +1,133 @@
+package chat
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/kvindex/kvindex/internal/jinja"
+)
+
+// A fieldError is an error about a field of a request. Whoever reads an outer
+// field puts its name before the path.
+type fieldError struct {
+	sentinel error
+	path     string // such as "messages[2].content[0].text"
+	msg      string
+}
+
+func (e *fieldError) Error() string {
+	if e.path == "" {
+		return e.sentinel.Error() + ": " + e.msg
+	}
+	return e.sentinel.Error() + ": " + e.path + ": " + e.msg
+}
+func (e *fieldError) Unwrap() error { return e.sentinel }
+
+func badField(path, format string, args ...any) error {
+	return &fieldError{ErrMalformed, path, fmt.Sprintf(format, args...)}
+}
+
+func unscored(path, format string, args ...any) error {
+	return &fieldError{ErrNotScorable, path, fmt.Sprintf(format, args...)}
+}
+
+func wrongType(path string, v jinja.Value, want string) error {
+	return badField(path, "%s, not %s", kind(v), want)
+}
+
+// within puts an outer field before the path of an error.
+func within(err error, format string, args ...any) error {
+	var e *fieldError
+	if !errors.As(err, &e) {
+		return err
+	}
+	outer := fmt.Sprintf(format, args...)
+	if e.path != "" && e.path[0] != '[' {
+		outer += "."
+	}
+	return &fieldError{e.sentinel, outer + e.path, e.msg}
+}
+
+// Most fields may be null, which is as if they were not there.
+
+// optional returns a field, nil if it is null or not there.
+func optional(o *jinja.Dict, name string) jinja.Value {
+	v, _ := o.Lookup(name)
+	return v
+}
+
+func optionalText(o *jinja.Dict, name string) (string, error) {
+	switch v := optional(o, name).(type) {
+	case nil:
+		return "", nil
+	case string:
+		return v, nil
+	default:
+		return "", wrongType(name, v, "a string")
+	}
+}
+
+func optionalObject(o *jinja.Dict, name string) (*jinja.Dict, error) {
+	switch v := optional(o, name).(type) {
+	case nil:
+		return nil, nil
+	case *jinja.Dict:
+		return v, nil
+	default:
+		return nil, wrongType(name, v, "an object")
+	}
+}
+
+func optionalList(o *jinja.Dict, name string) (*jinja.List, error) {
+	switch v := optional(o, name).(type) {
+	case nil:
+		return nil, nil
+	case *jinja.List:
+		return v, nil
+	default:
+		return nil, wrongType(name, v, "an array")
+	}
+}
+
+// text returns a field that has to be a string.
+func text(o *jinja.Dict, name string) (string, error) {
+	v, ok := o.Lookup(name)
+	if !ok {
+		return "", badField(name, "missing")
+	}
+	s, ok := v.(string)
+	if !ok {
+		return "", wrongType(name, v, "a string")
+	}
+	return s, nil
+}
+
+// flag returns a field that is boolean as pydantic 2.13 reads one: numbers and
+// words that mean one are taken, null is not.
+func flag(o *jinja.Dict, name string, or bool) (bool, error) {
+	v, ok := o.Lookup(name)
+	if !ok {
+		return or, nil
+	}
+	switch v := v.(type) {
+	case bool:
+		return v, nil
+	case int64:
+		if v == 0 || v == 1 {
+			return v == 1, nil
+		}
+	case float64:
+		if v == 0 || v == 1 {
+			return v == 1, nil
+		}
+	case string:
+		switch strings.ToLower(v) {
+		case "1", "on", "t", "true", "y", "yes":
+			return true, nil
+		case "0", "off", "f", "false", "n", "no":
+			return false, nil
+		}
+	}
+	return false, wrongType(name, v, "a boolean")
+}

@@ -1,0 +1,108 @@
+package chat
+
+import (
+	"strings"
+	"unicode"
+
+	"github.com/kvindex/kvindex/internal/jinja"
+)
+
+// finalTag marks where the final message of a chat ends in the text, if the model
+// is to continue it (transformers, utils/chat_template_utils.py,
+// render_jinja_template).
+const finalTag = "CONTINUE_FINAL_MESSAGE_TAG "
+
+// tagFinal puts the tag behind the last text of a message and returns the text.
+func tagFinal(m *jinja.Dict) (string, error) {
+	content, _ := m.Lookup("content")
+	if s, ok := content.(string); ok {
+		m.Set("content", s+finalTag)
+		return s, nil
+	}
+	parts := content.(*jinja.List).Items
+	for i := len(parts) - 1; i >= 0; i-- {
+		p := parts[i].(*jinja.Dict)
+		if s, ok := p.Lookup("text"); ok {
+			p.Set("text", s.(string)+finalTag)
+			return s.(string), nil
+		}
+	}
+	return "", badField("continue_final_message", "the final message has no text")
+}
+
+// cutFinal cuts a rendering at the tag.
+func cutFinal(text, final string) (string, error) {
+	tag := strings.TrimRight(finalTag, " ")
+	at := strings.LastIndex(text, tag)
+	if at < 0 || !strings.Contains(text, strings.TrimFunc(final, isSpace)) {
+		return "", of(ErrTemplate, "continue_final_message: the final message is not in its text")
+	}
+	if strings.HasPrefix(text[at:], finalTag) {
+		return text[:at], nil
+	}
+	return strings.TrimRightFunc(text[:at], isSpace), nil
+}
+
+// isSpace is what str.strip of Python 3.12 strips.
+func isSpace(r rune) bool { return unicode.IsSpace(r) || 0x1c <= r && r <= 0x1f }
+
+// systemFirst makes developer messages system messages, and all of these one, the
+// first (vLLM, renderers/hf.py, _convert_developer_to_system and
+// _consolidate_system_messages).
+func systemFirst(messages []jinja.Value) []jinja.Value {
+	var system []string
+	rest := make([]jinja.Value, 1, len(messages)+1)
+	misplaced := false
+	for i, v := range messages {
+		m := v.(*jinja.Dict)
+		role, _ := m.Lookup("role")
+		if role == "developer" {
+			m = withoutTools(m)
+			messages[i] = m
+			role = "system"
+		}
+		if role != "system" {
+			rest = append(rest, m)
+			continue
+		}
+		misplaced = misplaced || i > 0
+		if s := contentText(m); s != "" {
+			system = append(system, s)
+		}
+	}
+	if !misplaced {
+		return messages
+	}
+	first := new(jinja.Dict)
+	first.Set("role", "system")
+	first.Set("content", strings.Join(system, "\n\n"))
+	rest[0] = first
+	return rest
+}
+
+// withoutTools is a developer message as a system message.
+func withoutTools(m *jinja.Dict) *jinja.Dict {
+	d := new(jinja.Dict)
+	for i := range m.Len() {
+		if key, v := m.At(i); key != "tools" {
+			d.Set(key.(string), v)
+		}
+	}
+	d.Set("role", "system")
+	return d
+}
+
+// contentText is the content of a message, its texts joined if it is in parts.
+func contentText(m *jinja.Dict) string {
+	content, _ := m.Lookup("content")
+	if s, ok := content.(string); ok {
+		return s
+	}
+	var texts []string
+	for _, part := range content.(*jinja.List).Items {
+		if s, ok := part.(*jinja.Dict).Lookup("text"); ok {
+			texts = append(texts, s.(string))
+		}
+	}
+	return strings.Join(texts, "\n")
+}

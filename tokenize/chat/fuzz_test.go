@@ -1,0 +1,60 @@
+package chat_test
+
+import (
+	"errors"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/kvindex/kvindex/tokenize/chat"
+)
+
+// A request is taken or refused, and what is taken is rendered or refused; the
+// error always says whose fault it is.
+func FuzzParse(f *testing.F) {
+	for _, body := range []string{
+		`{"prompt":"a","cache_salt":"s"}`, `{"prompt":[[1,2]]}`, `{"messages":[{"role":"user","content":"hi"}]}`,
+		`{"messages":[{"role":"assistant","content":null,"reasoning_content":"r","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"a\":[1.0,NaN]}"}}]},` +
+			`{"role":"tool","tool_call_id":"1","content":[{"type":"text","text":"x"},"y"]}],"tools":[{"function":{"name":"f","strict":1,"x":{}}}]}`,
+		`{"messages":[{"role":"developer","content":"d"},{"role":"system","content":[]},{"role":"assistant","content":" a "}],` +
+			`"add_generation_prompt":false,"continue_final_message":"yes","reasoning_effort":"low","documents":[{"t":"x"}],"chat_template_kwargs":{"x":1e999}}`,
+		`{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"u"}}]}],"chat_template":"{{ messages }}"}`,
+	} {
+		f.Add([]byte(body))
+	}
+	var models []*chat.Model
+	for _, source := range []string{
+		"{{ messages }}{{ tools | tojson }}{{ documents }}{{ x }}",
+		"{% for m in messages %}{% for p in m.content %}{{ p.text | trim }}{% endfor %}{% endfor %}",
+	} {
+		for _, keep := range []bool{false, true} {
+			models = append(models, newModel(f, source, chat.Options{KeepToolFields: keep, RefuseTemplates: true}))
+		}
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		r, err := chat.Parse(body)
+		if err != nil {
+			if !errors.Is(err, chat.ErrMalformed) && !errors.Is(err, chat.ErrNotScorable) {
+				t.Fatal(err)
+			}
+			return
+		}
+		if !r.Chat() {
+			return
+		}
+		for _, m := range models {
+			x, err := m.Render(r, nil)
+			if err != nil {
+				if !errors.Is(err, chat.ErrMalformed) && !errors.Is(err, chat.ErrNotScorable) && !errors.Is(err, chat.ErrTemplate) {
+					t.Fatal(err)
+				}
+				continue
+			}
+			if !utf8.ValidString(x.Text) {
+				t.Fatalf("%q is not UTF-8", x.Text)
+			}
+			if n, err := x.Shared(); err == nil && (n < 0 || n > len(x.Text)) {
+				t.Fatalf("%d of %d", n, len(x.Text))
+			}
+		}
+	})
+}

@@ -1,0 +1,248 @@
+package chat
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/kvindex/kvindex/internal/jinja"
+)
+
+// A Request is a chat or completion request as an engine would take it. It is not
+// changed after Parse, and safe for concurrent use.
+type Request struct {
+	Model string // as the client named it; "" if it did not
+	Salt  string // cache_salt
+
+	// AddSpecial is whether the tokenizer puts its special tokens around the text:
+	// by default that of a completion but not that of a chat, whose template has
+	// them.
+	AddSpecial bool
+
+	// Prompt or Tokens is what a completion asks for.
+	Prompt string
+	Tokens []uint32
+
+	chat *conversation
+}
+
+// Chat tells whether it is a chat request, which a Model renders.
+func (r *Request) Chat() bool { return r.chat != nil }
+
+// A conversation is what a chat request says of its text.
+type conversation struct {
+	messages            []message
+	tools               []*tool
+	noTools             bool // tool_choice "none"
+	template            string
+	kwargs              *jinja.Dict // chat_template_kwargs, may be nil
+	documents           *jinja.List // nil: none
+	effort              string      // reasoning_effort
+	addGenerationPrompt bool
+	continueFinal       bool
+	mediaOptions        string // a field that changes what becomes of media
+	media               int    // parts
+}
+
+// Parse reads a request of OpenAI's API as it came over HTTP: a chat if it has
+// "messages", a completion if it has "prompt". It takes and refuses what vLLM of autumn 2026
+// (entrypoints/openai/chat_completion/protocol.py and
+// completion/protocol.py) takes and refuses, as far as it bears on the text;
+// fields without a bearing on it are not looked at. The request keeps nothing of
+// body.
+func Parse(body []byte) (*Request, error) {
+	if len(body) > MaxBody {
+		return nil, notScorable("longer than %d bytes", MaxBody)
+	}
+	if !utf8.Valid(body) {
+		return nil, malformed("not UTF-8")
+	}
+	v, err := decode(strings.TrimPrefix(string(body), "\ufeff"))
+	if err != nil {
+		var syntax *syntaxError
+		if errors.As(err, &syntax) {
+			err = malformed("not JSON: %w", syntax)
+		}
+		return nil, err
+	}
+	o, ok := v.(*jinja.Dict)
+	if !ok {
+		return nil, malformed("%s, not an object", kind(v))
+	}
+	return parseRequest(o)
+}
+
+func parseRequest(o *jinja.Dict) (*Request, error) {
+	r := new(Request)
+	_, chat := o.Lookup("messages")
+	_, completion := o.Lookup("prompt")
+	if chat == completion {
+		return nil, malformed("it needs either messages or a prompt")
+	}
+	var err error
+	if r.Model, err = optionalText(o, "model"); err != nil {
+		return nil, err
+	}
+	if r.Salt, err = optionalText(o, "cache_salt"); err != nil {
+		return nil, err
+	}
+	// A host may keep these, which must not keep the whole request.
+	r.Model, r.Salt = strings.Clone(r.Model), strings.Clone(r.Salt)
+	if optional(o, "cache_salt") != nil && r.Salt == "" {
+		return nil, badField("cache_salt", "empty")
+	}
+	if r.AddSpecial, err = flag(o, "add_special_tokens", completion); err != nil {
+		return nil, err
+	}
+	if err := refuseFields(o); err != nil {
+		return nil, err
+	}
+	if completion {
+		return r, r.parsePrompt(o)
+	}
+	r.chat, err = parseConversation(o)
+	return r, err
+}
+
+// refuseFields refuses what makes other tokens of a text than the tokenizer does.
+func refuseFields(o *jinja.Dict) error {
+	for _, name := range []string{"truncate_prompt_tokens", "prompt_embeds"} {
+		if optional(o, name) != nil {
+			return unscored(name, "what an engine makes of it is not known here")
+		}
+	}
+	transfer, err := optionalObject(o, "kv_transfer_params")
+	if err != nil || transfer == nil {
+		return err
+	}
+	if optional(transfer, "prompt_token_ids") != nil {
+		return unscored("kv_transfer_params.prompt_token_ids", "the engine takes them for the prompt")
+	}
+	return nil
+}
+
+func (r *Request) parsePrompt(o *jinja.Dict) error {
+	if optional(o, "suffix") != nil {
+		return badField("suffix", "no engine takes one")
+	}
+	switch v := optional(o, "prompt").(type) {
+	case string:
+		r.Prompt = v
+	case *jinja.List:
+		return r.parsePrompts(v.Items)
+	default:
+		return wrongType("prompt", v, "a string or an array")
+	}
+	return nil
+}
+
+func (r *Request) parsePrompts(items []jinja.Value) (err error) {
+	if len(items) == 0 {
+		return badField("prompt", "empty")
+	}
+	if _, ok := items[0].(int64); ok {
+		r.Tokens, err = tokenIDs("prompt", items)
+		return err
+	}
+	if len(items) > 1 {
+		return unscored("prompt", "%d prompts in one request", len(items))
+	}
+	switch v := items[0].(type) {
+	case string:
+		r.Prompt = v
+	case *jinja.List:
+		if len(v.Items) == 0 {
+			return badField("prompt[0]", "empty")
+		}
+		r.Tokens, err = tokenIDs("prompt[0]", v.Items)
+	default:
+		err = wrongType("prompt[0]", v, "a string or an array")
+	}
+	return err
+}
+
+func tokenIDs(path string, items []jinja.Value) ([]uint32, error) {
+	ids := make([]uint32, len(items))
+	for i, item := range items {
+		id, ok := item.(int64)
+		if !ok || id < 0 || id > math.MaxUint32 {
+			return nil, within(badField("", "not the id of a token"), "%s[%d]", path, i)
+		}
+		ids[i] = uint32(id)
+	}
+	return ids, nil
+}
+
+func parseConversation(o *jinja.Dict) (*conversation, error) {
+	c := new(conversation)
+	var err error
+	if c.addGenerationPrompt, err = flag(o, "add_generation_prompt", true); err != nil {
+		return nil, err
+	}
+	if c.continueFinal, err = flag(o, "continue_final_message", false); err != nil {
+		return nil, err
+	}
+	if c.continueFinal && c.addGenerationPrompt {
+		return nil, badField("continue_final_message", "it needs add_generation_prompt false")
+	}
+	if c.template, err = optionalText(o, "chat_template"); err != nil {
+		return nil, err
+	}
+	if c.kwargs, err = optionalObject(o, "chat_template_kwargs"); err != nil {
+		return nil, err
+	}
+	if err := c.parseEffort(o); err != nil {
+		return nil, err
+	}
+	if err := c.parseDocuments(o); err != nil {
+		return nil, err
+	}
+	if err := c.parseTools(o); err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"mm_processor_kwargs", "media_io_kwargs"} {
+		options, err := optionalObject(o, name)
+		if err != nil {
+			return nil, err
+		}
+		if options != nil && options.Len() > 0 {
+			c.mediaOptions = name
+		}
+	}
+	return c, c.parseMessages(o)
+}
+
+// efforts are the values of reasoning_effort.
+const efforts = " none minimal low medium high xhigh max "
+
+func (c *conversation) parseEffort(o *jinja.Dict) (err error) {
+	const name = "reasoning_effort"
+	if c.effort, err = optionalText(o, name); err != nil || optional(o, name) == nil {
+		return err
+	}
+	if c.effort == "" || strings.Contains(c.effort, " ") || !strings.Contains(efforts, " "+c.effort+" ") {
+		return badField(name, "it is none of%s", strings.TrimSuffix(efforts, " "))
+	}
+	return nil
+}
+
+// parseDocuments admits objects with strings only.
+func (c *conversation) parseDocuments(o *jinja.Dict) (err error) {
+	if c.documents, err = optionalList(o, "documents"); err != nil || c.documents == nil {
+		return err
+	}
+	for i, item := range c.documents.Items {
+		d, ok := item.(*jinja.Dict)
+		if !ok {
+			return within(wrongType("", item, "an object"), "documents[%d]", i)
+		}
+		for j := range d.Len() {
+			key, v := d.At(j)
+			if _, ok := v.(string); !ok {
+				return within(wrongType(key.(string), v, "a string"), "documents[%d]", i)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,133 @@
+package chat_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kvindex/kvindex/tokenize/chat"
+)
+
+// The errors name the field, and what is wrong with it.
+func TestParseErrors(t *testing.T) {
+	const call = `{"messages":[{"role":"assistant","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":`
+	for _, c := range []struct{ body, want string }{
+		{``, `malformed: not JSON: no value at byte 0`},
+		{"{\"prompt\":\"\xff\"}", `malformed: not UTF-8`},
+		{`[]`, `malformed: an array, not an object`},
+		{strings.Repeat("[", 101), `not scorable: nested deeper than 100`},
+		{`"\ud800"`, `malformed: a lone surrogate in a string, which no tokenizer takes`},
+		{`{}`, `malformed: it needs either messages or a prompt`},
+		{`{` + hi + `,"prompt":"a"}`, `malformed: it needs either messages or a prompt`},
+		{`{"messages":null}`, `malformed: messages: empty`},
+		{`{"messages":[]}`, `malformed: messages: empty`},
+		{`{"messages":{}}`, `malformed: messages: an object, not an array`},
+		{`{"messages":[5]}`, `malformed: messages[0]: a number, not an object`},
+		{`{"messages":[{"content":"x"}]}`, `malformed: messages[0].role: missing`},
+		{`{"messages":[{"role":null}]}`, `malformed: messages[0].role: null, not a string`},
+		{`{"messages":[{"role":"user","content":5}]}`, `malformed: messages[0].content: a number, not a string or an array`},
+		{`{"messages":[{"role":"user","content":null}]}`, `malformed: messages[0].content: null, not a string or an array`},
+		{`{"messages":[{"role":"user","content":[5]}]}`, `malformed: messages[0].content[0]: a number, not an object`},
+		{`{"messages":[{"role":"user","content":[{"type":"text"}]}]}`, `malformed: messages[0].content[0].text: missing`},
+		{`{"messages":[{"role":"user","content":[{"type":"text","text":5}]}]}`, `malformed: messages[0].content[0].text: a number, not a string`},
+		{`{"messages":[{"role":"user","content":[{"text":"a"}]}]}`, `malformed: messages[0].content[0].type: missing`},
+		{`{"messages":[{"role":"user","content":[{"type":5}]}]}`, `malformed: messages[0].content[0].type: a number, not a string`},
+		{`{"messages":[{"role":"user","content":[{"type":"x"}]}]}`, `malformed: messages[0].content[0].type: unknown: "x"`},
+		{`{"messages":[{"role":"user","content":[{"type":"text","text":"a","uuid":"u"}]}]}`,
+			`malformed: messages[0].content[0].uuid: of a part that is no media`},
+		{`{"messages":[{"role":"user","content":"a","name":1}]}`, `malformed: messages[0].name: a number, not a string`},
+		{`{"messages":[{"role":"tool","content":"a","tool_call_id":1}]}`, `malformed: messages[0].tool_call_id: a number, not a string`},
+		{`{"messages":[{"role":"assistant","reasoning":1}]}`, `malformed: messages[0].reasoning: a number, not a string`},
+		{`{"messages":[{"role":"assistant","tool_calls":"x"}]}`, `malformed: messages[0].tool_calls: a string, not an array`},
+		{`{"messages":[{"role":"assistant","tool_calls":[{"id":"1"}]}]}`, `malformed: messages[0].tool_calls[0].type: missing`},
+		{`{"messages":[{"role":"assistant","tool_calls":[{"id":"1","type":"custom"}]}]}`, `malformed: messages[0].tool_calls[0].type: not "function"`},
+		{call + `{}}}]}]}`, `malformed: messages[0].tool_calls[0].function.arguments: an object, not a string`},
+		{call + `"\"\\ud800\""}}]}]}`,
+			`malformed: messages[0].tool_calls[0].function.arguments: a lone surrogate in a string, which no tokenizer takes`},
+		{call + `"` + strings.Repeat("[", 101) + `"}}]}]}`, `not scorable: messages[0].tool_calls[0].function.arguments: nested deeper than 100`},
+		{`{"messages":[{"role":"developer","content":"","tools":[]}]}`, `not scorable: messages[0].tools: tools of a developer message`},
+		{`{"messages":[{"role":"user","author":{}}]}`, `not scorable: messages[0].author: the engine may take the message for one of harmony's`},
+		{`{` + hi + `,"model":1}`, `malformed: model: a number, not a string`},
+		{`{` + hi + `,"cache_salt":""}`, `malformed: cache_salt: empty`},
+		{`{` + hi + `,"cache_salt":1}`, `malformed: cache_salt: a number, not a string`},
+		{`{` + hi + `,"add_generation_prompt":null}`, `malformed: add_generation_prompt: null, not a boolean`},
+		{`{` + hi + `,"add_generation_prompt":2}`, `malformed: add_generation_prompt: a number, not a boolean`},
+		{`{` + hi + `,"continue_final_message":true}`, `malformed: continue_final_message: it needs add_generation_prompt false`},
+		{`{` + hi + `,"chat_template":1}`, `malformed: chat_template: a number, not a string`},
+		{`{` + hi + `,"chat_template_kwargs":[]}`, `malformed: chat_template_kwargs: an array, not an object`},
+		{`{` + hi + `,"reasoning_effort":"huge"}`, `malformed: reasoning_effort: it is none of none minimal low medium high xhigh max`},
+		{`{` + hi + `,"reasoning_effort":"low medium"}`, `malformed: reasoning_effort: it is none of none minimal low medium high xhigh max`},
+		{`{` + hi + `,"documents":[{"title":1}]}`, `malformed: documents[0].title: a number, not a string`},
+		{`{` + hi + `,"documents":["x"]}`, `malformed: documents[0]: a string, not an object`},
+		{`{` + hi + `,"mm_processor_kwargs":5}`, `malformed: mm_processor_kwargs: a number, not an object`},
+		{`{` + hi + `,"tools":[]}`, `malformed: tools: empty`},
+		{`{` + hi + `,"tools":[{}]}`, `malformed: tools[0].function: missing`},
+		{`{` + hi + `,"tools":[{"type":"custom","function":{"name":"f"}}]}`, `malformed: tools[0].type: not "function"`},
+		{`{` + hi + `,"tools":[{"function":{"name":1}}]}`, `malformed: tools[0].function.name: a number, not a string`},
+		{`{` + hi + `,"tools":[{"function":{"name":"f","description":1}}]}`, `malformed: tools[0].function.description: a number, not a string`},
+		{`{` + hi + `,"tools":[{"function":{"name":"f","parameters":"{}"}}]}`, `malformed: tools[0].function.parameters: a string, not an object`},
+		{`{` + hi + `,"tools":[{"function":{"name":"f","strict":"x"}}]}`, `malformed: tools[0].function.strict: a string, not a boolean`},
+		{`{` + hi + `,"tool_choice":"auto"}`, `malformed: tool_choice: there are no tools`},
+		{`{` + hi + `,"tool_choice":"x"}`, `malformed: tool_choice: neither none, auto, required nor an object`},
+		{`{` + hi + `,"tool_choice":{"function":{}}}`, `malformed: tool_choice.function.name: missing`},
+		{`{` + hi + `,"tool_choice":{}}`, `malformed: tool_choice.function: missing`},
+		{`{` + hi + `,"truncate_prompt_tokens":5}`, `not scorable: truncate_prompt_tokens: what an engine makes of it is not known here`},
+		{`{` + hi + `,"kv_transfer_params":{"prompt_token_ids":[1]}}`,
+			`not scorable: kv_transfer_params.prompt_token_ids: the engine takes them for the prompt`},
+		{`{"prompt":null}`, `malformed: prompt: null, not a string or an array`},
+		{`{"prompt":[]}`, `malformed: prompt: empty`},
+		{`{"prompt":[[]]}`, `malformed: prompt[0]: empty`},
+		{`{"prompt":["a","b"]}`, `not scorable: prompt: 2 prompts in one request`},
+		{`{"prompt":[1,-1]}`, `malformed: prompt[1]: not the id of a token`},
+		{`{"prompt":[[1,"a"]]}`, `malformed: prompt[0][1]: not the id of a token`},
+		{`{"prompt":[1.5]}`, `malformed: prompt[0]: a number, not a string or an array`},
+		{`{"prompt":"a","suffix":"b"}`, `malformed: suffix: no engine takes one`},
+		{`{"prompt":"a","prompt_embeds":"b"}`, `not scorable: prompt_embeds: what an engine makes of it is not known here`},
+	} {
+		_, err := chat.Parse([]byte(c.body))
+		if err == nil || err.Error() != c.want {
+			t.Errorf("%s: %v", c.body, err)
+			continue
+		}
+		sentinel := chat.ErrMalformed
+		if strings.HasPrefix(c.want, "not scorable") {
+			sentinel = chat.ErrNotScorable
+		}
+		if !errors.Is(err, sentinel) {
+			t.Errorf("%s: %v does not wrap %v", c.body, err, sentinel)
+		}
+	}
+	if _, err := chat.Parse(make([]byte, chat.MaxBody+1)); !errors.Is(err, chat.ErrNotScorable) {
+		t.Errorf("a long body: %v", err)
+	}
+}
+
+func TestParse(t *testing.T) {
+	r := parse(t, `{"model":"m","prompt":"a\u00e9","cache_salt":"s","echo":true,"max_tokens":"x","user":5}`)
+	if r.Chat() || r.Model != "m" || r.Prompt != "aé" || r.Salt != "s" || !r.AddSpecial {
+		t.Errorf("%+v", r)
+	}
+	for _, body := range []string{`{"prompt":[1,2]}`, `{"prompt":[[1,2]]}`} {
+		if r := parse(t, body); !slices.Equal(r.Tokens, []uint32{1, 2}) || r.Prompt != "" {
+			t.Errorf("%s: %+v", body, r)
+		}
+	}
+	if r := parse(t, `{"prompt":["a"],"add_special_tokens":false}`); r.Prompt != "a" || r.AddSpecial {
+		t.Errorf("%+v", r)
+	}
+	if r := parse(t, "\ufeff"+`{`+hi+`,"model":null,"cache_salt":null}`); !r.Chat() || r.AddSpecial {
+		t.Errorf("%+v", r)
+	}
+	// As pydantic reads a bool.
+	for _, yes := range []string{`true`, `1`, `1.0`, `"1"`, `"ON"`, `"t"`, `"True"`, `"y"`, `"yes"`} {
+		if r := parse(t, `{`+hi+`,"add_special_tokens":`+yes+`}`); !r.AddSpecial {
+			t.Errorf("%s is false", yes)
+		}
+	}
+	for _, no := range []string{`false`, `0`, `-0.0`, `"0"`, `"off"`, `"F"`, `"FALSE"`, `"n"`, `"no"`} {
+		if r := parse(t, `{"prompt":"a","add_special_tokens":`+no+`}`); r.AddSpecial {
+			t.Errorf("%s is true", no)
+		}
+	}
+}

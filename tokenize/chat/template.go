@@ -1,0 +1,145 @@
+package chat
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/kvindex/kvindex/internal/jinja"
+)
+
+// A template is one of a model's, or a request's own.
+type template struct {
+	program   *jinja.Template
+	parts     bool // it wants content as parts, not as one string
+	developer bool // it knows the role
+}
+
+// Names of templates that transformers knows.
+const (
+	defaultTemplate = "default"
+	toolTemplate    = "tool_use"
+)
+
+// maxTemplate bounds a template, in bytes; those of models have up to 30,000.
+const maxTemplate = 1 << 20
+
+func (m *Model) compile(source string) (*template, error) {
+	if len(source) > maxTemplate {
+		return nil, unsupported("a chat template longer than %d bytes", maxTemplate)
+	}
+	if strings.Contains(source, "<|start|>") && strings.Contains(source, "<|channel|>") {
+		return nil, elsewhere("harmony's (gpt-oss)")
+	}
+	for _, name := range []string{"additional_special_tokens", "extra_special_tokens"} {
+		if strings.Contains(source, name) {
+			return nil, unsupported("a chat template that reads %s, which versions of transformers differ on", name)
+		}
+	}
+	program, err := jinja.Compile(source)
+	if err != nil {
+		return nil, unsupported("the chat template: %w", err)
+	}
+	t := &template{program: program, parts: program.WantsParts()}
+	switch m.options.ContentFormat {
+	case "string":
+		t.parts = false
+	case "openai":
+		t.parts = true
+	}
+	// vLLM, renderers/hf.py, _detect_developer_role_support.
+	t.developer = strings.Contains(source, `"developer"`) || strings.Contains(source, `'developer'`)
+	return t, nil
+}
+
+// name compiles the model's own templates.
+func (m *Model) name(sources map[string]string) error {
+	m.named = make(map[string]*template, len(sources))
+	for name, source := range sources {
+		t, err := m.compile(source)
+		if err != nil {
+			return err
+		}
+		m.named[name] = t
+	}
+	return nil
+}
+
+// choose returns the template of a chat: its own, the options', or the model's
+// (vLLM, renderers/hf.py, resolve_chat_template; transformers, get_chat_template).
+func (m *Model) choose(c *conversation, tools bool) (*template, error) {
+	if c.template != "" {
+		if m.options.RefuseTemplates {
+			return nil, badField("chat_template", "the engine takes none from requests")
+		}
+		if t, ok := m.named[c.template]; ok && !m.single {
+			return t, nil
+		}
+		t, err := m.cache.compile(m, c.template)
+		if err != nil {
+			return nil, within(&fieldError{ErrNotScorable, "", err.Error()}, "chat_template")
+		}
+		return t, nil
+	}
+	if m.given != nil {
+		return m.given, nil
+	}
+	if !tools && m.processor != nil {
+		return m.processor, nil
+	}
+	if t, ok := m.named[toolTemplate]; ok && tools && !m.single {
+		return t, nil
+	}
+	if t, ok := m.named[defaultTemplate]; ok {
+		return t, nil
+	}
+	names := make([]string, 0, len(m.named))
+	for name := range m.named {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return nil, of(ErrTemplate, "the model has none for it, only %q", names)
+}
+
+// A templateCache has the templates of requests, compiled.
+type templateCache struct {
+	mu     sync.Mutex
+	of     map[string]*template // guarded by mu, and so is oldest
+	oldest []string             // the keys of of
+}
+
+// maxCached bounds a templateCache.
+const maxCached = 16
+
+func (c *templateCache) compile(m *Model, source string) (*template, error) {
+	c.mu.Lock()
+	t := c.of[source]
+	c.mu.Unlock()
+	if t != nil {
+		return t, nil
+	}
+	if len(source) > maxTemplate {
+		return nil, errors.New("too long")
+	}
+	source = strings.Clone(source)
+	t, err := m.compile(source)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.of[source] != nil {
+		return t, nil
+	}
+	if len(c.oldest) == maxCached {
+		delete(c.of, c.oldest[0])
+		c.oldest = slices.Delete(c.oldest, 0, 1)
+	}
+	if c.of == nil {
+		c.of = make(map[string]*template, maxCached)
+	}
+	c.of[source] = t
+	c.oldest = append(c.oldest, source)
+	return t, nil
+}
