@@ -12,12 +12,13 @@
 //	...
 //	ids, err := tokenizer.Encode(ctx, nil, rendering.Text, request.AddSpecial)
 //
-// What is done to a request before its template is rendered follows vLLM as it is in
-// autumn 2026, and how templates are chosen and rendered transformers 4.57 and 5
-// (utils/chat_template_utils.py, tokenization_utils_base.py). A model or a
-// template that asks for something else is refused when it is loaded, and a
-// request when it is rendered; nothing is approximated. [Model.Check] compares
-// with a running engine.
+// What is done to a request before its template is rendered follows vLLM as it is
+// in autumn 2026, after 0.28, and how templates are chosen and rendered
+// transformers 4.57 and 5 (utils/chat_template_utils.py,
+// tokenization_utils_base.py). A model or a template that asks for something else
+// is refused when it is loaded, and a request when it is rendered; nothing is
+// approximated. Older engines differ, in the fields of tools and in what becomes
+// of developer messages at least: [Model.Check] compares with a running one.
 package chat
 
 import (
@@ -50,9 +51,9 @@ type Options struct {
 	// engine without --trust-request-chat-template does.
 	RefuseTemplates bool
 
-	// KeepToolFields hands the fields of tools that the engine does not know to
-	// the template, as vLLM up to 0.24 does.
-	KeepToolFields bool
+	// DropToolFields says that the engine keeps the fields of tools that it does
+	// not know from the template, as vLLM up to 0.24 does not.
+	DropToolFields bool
 
 	// UsesTemplate says that the engine renders the model's template although its
 	// files make vLLM choose otherwise: --tokenizer-mode hf.

@@ -128,7 +128,7 @@ func TestRefusals(t *testing.T) {
 	if _, err := newModel(t, "x", chat.Options{RefuseTemplates: true}).Render(parse(t, `{`+hi+`,"chat_template":"y"}`), nil); !errors.Is(err, chat.ErrMalformed) {
 		t.Errorf("a request's template: %v", err)
 	}
-	kept := newModel(t, "{{ tools }}", chat.Options{KeepToolFields: true})
+	kept := newModel(t, "{{ tools }}", chat.Options{})
 	for _, tool := range []string{`{"function":{"name":"f","defer_loading":true}}`, `{"function":{"name":"f","strict":null}}`, `{"function":{"name":"f","x":1,"strict":true}}`} {
 		if _, err := kept.Render(parse(t, `{`+hi+`,"tools":[`+tool+`]}`), nil); !errors.Is(err, chat.ErrNotScorable) {
 			t.Errorf("%s: %v", tool, err)

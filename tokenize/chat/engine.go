@@ -1,8 +1,8 @@
 package chat
 
 import (
+	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/kvindex/kvindex/internal/jinja"
@@ -67,24 +67,9 @@ func refuseModel(dir string, config *jinja.Dict, usesTemplate bool) error {
 		}
 	}
 	for _, pattern := range mistralFiles {
-		if files, _ := filepath.Glob(filepath.Join(escapeGlob(dir), pattern)); len(files) > 0 {
-			return elsewhere("mistral-common's, as " + filepath.Base(files[0]) + " is there")
+		if files, _ := fs.Glob(os.DirFS(dir), pattern); len(files) > 0 {
+			return elsewhere("mistral-common's, as " + files[0] + " is there")
 		}
 	}
 	return nil
-}
-
-// escapeGlob makes a folder's name a pattern of itself.
-func escapeGlob(dir string) string {
-	if os.PathSeparator == '\\' { // where there is no escape
-		return dir
-	}
-	var b strings.Builder
-	for _, c := range []byte(dir) {
-		if strings.IndexByte(`*?[\`, c) >= 0 {
-			b.WriteByte('\\')
-		}
-		b.WriteByte(c)
-	}
-	return b.String()
 }

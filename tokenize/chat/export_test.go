@@ -20,7 +20,7 @@ func Shapes(body string, parts, keep bool) (messages, tools string, err error) {
 	for i := range r.chat.messages {
 		list = append(list, r.chat.messages[i].dict(parts))
 	}
-	m := &Model{options: Options{KeepToolFields: keep}}
+	m := &Model{options: Options{DropToolFields: !keep}}
 	dumped, err := m.tools(r.chat)
 	if err != nil {
 		return "", "", err

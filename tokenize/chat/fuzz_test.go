@@ -27,7 +27,7 @@ func FuzzParse(f *testing.F) {
 		"{% for m in messages %}{% for p in m.content %}{{ p.text | trim }}{% endfor %}{% endfor %}",
 	} {
 		for _, keep := range []bool{false, true} {
-			models = append(models, newModel(f, source, chat.Options{KeepToolFields: keep, RefuseTemplates: true}))
+			models = append(models, newModel(f, source, chat.Options{DropToolFields: !keep, RefuseTemplates: true}))
 		}
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {

@@ -82,10 +82,10 @@ var words = []struct {
 }
 
 func (d *decoder) value() (jinja.Value, error) {
-	switch c := d.next(); {
-	case c == '"':
+	switch c := d.next(); c {
+	case '"':
 		return d.string()
-	case c == '{' || c == '[':
+	case '{', '[':
 		if err := d.count(); err != nil {
 			return nil, err
 		}

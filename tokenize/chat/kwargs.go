@@ -121,7 +121,7 @@ func (m *Model) tools(c *conversation) (*jinja.List, error) {
 	}
 	l := &jinja.List{Items: make([]jinja.Value, len(c.tools))}
 	for i, t := range c.tools {
-		if !m.options.KeepToolFields {
+		if m.options.DropToolFields {
 			l.Items[i] = t.dump()
 			continue
 		}

@@ -46,11 +46,10 @@ type conversation struct {
 }
 
 // Parse reads a request of OpenAI's API as it came over HTTP: a chat if it has
-// "messages", a completion if it has "prompt". It takes and refuses what vLLM of autumn 2026
-// (entrypoints/openai/chat_completion/protocol.py and
-// completion/protocol.py) takes and refuses, as far as it bears on the text;
-// fields without a bearing on it are not looked at. The request keeps nothing of
-// body.
+// "messages", a completion if it has "prompt". It takes and refuses what vLLM of
+// autumn 2026 does (entrypoints/openai/chat_completion/protocol.py and
+// completion/protocol.py), as far as it bears on the text; other fields are not
+// looked at. The request keeps nothing of body.
 func Parse(body []byte) (*Request, error) {
 	if len(body) > MaxBody {
 		return nil, notScorable("longer than %d bytes", MaxBody)

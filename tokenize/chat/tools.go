@@ -160,10 +160,11 @@ func optionalFlag(o *jinja.Dict, name string) (jinja.Value, error) {
 	return on, nil
 }
 
-// dump is what the engine gives its template: the fields in its own order, with
-// null for a description and for parameters that are not there. vLLM of autumn 2026
-// (entrypoints/openai/chat_completion/protocol.py, ChatCompletionToolsParam, and
-// generate/base/protocol.py, FunctionDefinition) leaves out what it does not know.
+// dump is what an engine with DropToolFields gives its template: the fields in its
+// own order, with null for a description and for parameters that are not there. vLLM of autumn
+// 2026 (entrypoints/openai/chat_completion/protocol.py, ChatCompletionToolsParam,
+// and generate/base/protocol.py, FunctionDefinition) leaves out what it does not
+// know.
 func (t *tool) dump() *jinja.Dict {
 	function := new(jinja.Dict)
 	function.Set("name", t.name)
