@@ -19,10 +19,8 @@ func (m *machine) binary(op string, a, b Value) (Value, error) {
 		return m.numbers(op, a, b)
 	}
 	if s, ok := asString(a); ok && op == "%" {
-		if _, markup := a.(Markup); markup {
-			return m.percentMarkup(s, b)
-		}
-		return m.percent(s, b)
+		_, markup := a.(Markup)
+		return m.percent(s, markup, b)
 	}
 	if u, ok := a.(*Undefined); ok {
 		return nil, u.fail()
@@ -162,9 +160,11 @@ func floatInt(f float64) Value {
 	return integer(n)
 }
 
-// words is how much of m's steps an operation on numbers of so many bits takes if
-// it is quadratic in them.
-func words(x, y *big.Int) int { return (x.BitLen()/64 + 1) * (y.BitLen()/64 + 1) / 32 }
+// quadratic is how many steps an operation takes that is quadratic in numbers of so
+// many bits.
+func quadratic(xBits, yBits int) int {
+	return int(min(int64(xBits/64+1)*int64(yBits/64+1)/32, math.MaxInt32))
+}
 
 func (m *machine) ints(op string, x, y *big.Int) (Value, error) {
 	if op == "**" {
@@ -177,7 +177,7 @@ func (m *machine) ints(op string, x, y *big.Int) (Value, error) {
 		return nil, err
 	}
 	if op != "+" && op != "-" {
-		if err := m.step(words(x, y)); err != nil {
+		if err := m.step(quadratic(x.BitLen(), y.BitLen())); err != nil {
 			return nil, err
 		}
 	}
@@ -256,8 +256,7 @@ func (m *machine) intPower(x, y *big.Int) (Value, error) {
 	if err := m.alloc(int(bits/8) + 16); err != nil {
 		return nil, err
 	}
-	w := int(bits/64) + 1
-	if err := m.step(min(w, math.MaxInt16) * min(w, math.MaxInt16) / 32); err != nil {
+	if err := m.step(quadratic(int(bits), int(bits))); err != nil {
 		return nil, err
 	}
 	return integer(new(big.Int).Exp(x, y, nil)), nil

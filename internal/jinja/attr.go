@@ -146,7 +146,7 @@ var privateOf = map[string]string{
 	"function":                   privateOfCode + "__annotations__ __builtins__ __closure__ __code__ __defaults__ __dict__ __get__ __globals__ __kwdefaults__ ",
 	"Undefined":                  " __add__ __aiter__ __bool__ __call__ __complex__ __div__ __float__ __floordiv__ __getattr__ __getitem__ __int__ __iter__ __len__ __mod__ __module__ __mul__ __neg__ __pos__ __pow__ __radd__ __rdiv__ __rfloordiv__ __rmod__ __rmul__ __rpow__ __rsub__ __rtruediv__ __slots__ __sub__ __truediv__ _fail_with_undefined_error _undefined_exception _undefined_hint _undefined_message _undefined_name _undefined_obj ",
 	"LoopContext":                " __annotations__ __call__ __dict__ __iter__ __len__ __module__ __next__ __weakref__ _after _before _current _iterable _iterator _last_changed_value _length _peek_next _recurse _to_iterator _undefined ",
-	"Macro":                      " __call__ __dict__ __module__ __weakref__ _argument_count _default_autoescape _environment _func _invoke ",
+	"Macro":                      " __call__ __dict__ __module__ __weakref__ _argument_count _async_invoke _default_autoescape _environment _func _invoke ",
 	"Cycler":                     " __dict__ __module__ __next__ __weakref__ ",
 	"Joiner":                     " __call__ __dict__ __module__ __weakref__ ",
 }
@@ -241,7 +241,7 @@ func (m *machine) privateAttr(obj Value, name string) (Value, bool, error) {
 			return nil, false, unsupported("%s.%s", class, name)
 		}
 	case *Undefined:
-		if !has && !(strings.HasPrefix(name, "__") && strings.HasSuffix(name, "__")) {
+		if !has && (!strings.HasPrefix(name, "__") || !strings.HasSuffix(name, "__")) {
 			return nil, false, obj.fail()
 		}
 	}

@@ -8,13 +8,13 @@ func Compile(source string) (*Template, error) {
 		return nil, err
 	}
 	r := &resolver{
-		source: source, names: make(map[string]int32), budget: maxBranchNames,
+		source: source, names: make(map[string]int32), budget: maxNames,
 		consts: newMachine(&Env{Limits: foldLimits}, nil),
 	}
 	t := &Template{source: source, root: root}
 	r.template(t)
 	if r.budget < 0 {
-		return nil, overLimit("too many names in too many branches")
+		return nil, overLimit("too many names in too many blocks")
 	}
 	if r.err != nil {
 		return nil, r.err
@@ -31,12 +31,11 @@ func Compile(source string) (*Template, error) {
 	return t, nil
 }
 
-// maxBranchNames bounds what tracking the names of all branches may copy, which
-// grows with the square of a template's size.
-const maxBranchNames = 1 << 22
+// maxNames bounds what finding the variables of a template may take.
+const maxNames = 1 << 20
 
 func (r *resolver) template(t *Template) {
-	if undeclared(t.root.body, "self")["self"] {
+	if r.undeclared(t.root.body, "self")["self"] {
 		r.fail(t.root.pos, unsupported("the variable self"))
 	}
 	in := newRoutine(nil)

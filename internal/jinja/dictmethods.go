@@ -35,9 +35,13 @@ func viewOf(kind viewKind) func(*machine, Value, []Value) (Value, error) {
 }
 
 // isDisjoint tells whether a view of keys or items has no element of what is
-// iterated.
+// iterated. Of two such views the shorter is.
 func isDisjoint(m *machine, self Value, a []Value) (Value, error) {
-	items, err := m.list(a[0])
+	other := a[0]
+	if isSetView(other) && isSetView(self) && other.(*View).of.Len() > self.(*View).of.Len() {
+		self, other = other, self
+	}
+	items, err := m.list(other)
 	if err != nil {
 		return nil, err
 	}

@@ -34,10 +34,7 @@ func (m *machine) eval(f *frame, e expr) (Value, error) {
 	}
 	v, err := m.compute(f, e)
 	if err != nil {
-		if err != errNotConst {
-			err = locate(err, m.source, e.at())
-		}
-		return nil, err
+		return nil, locate(err, m.source, e.at())
 	}
 	return v, nil
 }
@@ -64,6 +61,9 @@ func (m *machine) compute(f *frame, e expr) (Value, error) {
 	case *callExpr:
 		return m.evalCall(f, e)
 	case *filterExpr:
+		if e.on == nil { // what a block captured
+			return nil, errNotConst
+		}
 		v, err := m.eval(f, e.on)
 		if err != nil {
 			return nil, err

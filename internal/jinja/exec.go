@@ -177,11 +177,7 @@ func (m *machine) assign(f *frame, target expr, v Value) error {
 	case *nameExpr:
 		f.slots[t.ref.slot] = v
 	case *nsRefExpr:
-		ns, ok := (*f.variable(t.ref)).(*Namespace)
-		if !ok {
-			return unsupported("an assignment to %s.%s together with one to %s", t.name, t.attr, t.name)
-		}
-		return ns.attrs.set(m, t.attr, v)
+		return m.setAttr(*f.variable(t.ref), t.attr, v)
 	case *tupleExpr:
 		items, err := m.unpack(v, len(t.items))
 		if err != nil {
@@ -194,6 +190,18 @@ func (m *machine) assign(f *frame, target expr, v Value) error {
 		}
 	}
 	return nil
+}
+
+// setAttr is Python's "of[name] = v", as which Jinja2 sets the attributes of a
+// namespace.
+func (m *machine) setAttr(of Value, name string, v Value) error {
+	switch of := of.(type) {
+	case *Namespace:
+		return of.attrs.set(m, name, v)
+	case *Dict:
+		return unsupported("a change of a dict")
+	}
+	return raise("TypeError", "'%s' object does not support item assignment", typeName(of))
 }
 
 // unpack returns the n elements of v.

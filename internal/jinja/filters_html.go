@@ -113,7 +113,7 @@ func (m *machine) stripTags(s string) (string, error) {
 	if err := m.alloc(6 * len(s)); err != nil {
 		return "", err
 	}
-	if err := m.scan(8 * len(s)); err != nil {
+	if err := m.step(len(s) / 32); err != nil {
 		return "", err
 	}
 	text := withoutAll([]byte(s), "<!--", "-->")

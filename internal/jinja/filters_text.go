@@ -303,11 +303,14 @@ func (m *machine) indentMarkup(s, prefix string, first, blank bool) (Value, erro
 // indent puts prefix before the lines of s: before the first and empty ones only if
 // told. A newline at the end of s is not kept.
 func (m *machine) indent(s, prefix string, first, blank bool) (string, error) {
+	if err := m.alloc(3 * len(s)); err != nil {
+		return "", err
+	}
 	lines, err := m.linesOf(s + "\n")
 	if err != nil {
 		return "", err
 	}
-	if err := m.alloc(3*len(s) + len(lines)*(17+len(prefix))); err != nil {
+	if err := m.allocMany(len(lines), len(prefix)+1); err != nil {
 		return "", err
 	}
 	var out strings.Builder

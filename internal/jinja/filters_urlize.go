@@ -75,7 +75,7 @@ func urlizeFilter(m *machine, v Value, args arguments) (Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := m.scan(64 * len(text)); err != nil {
+	if err := m.step(len(text) / 4); err != nil {
 		return nil, err
 	}
 	var out strings.Builder

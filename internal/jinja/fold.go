@@ -23,21 +23,28 @@ var contextFilters = map[string]bool{
 // foldLimits bound all evaluation of constants of a template.
 var foldLimits = Limits{Steps: 1 << 18, Memory: 1 << 20, Output: 1 << 20}
 
-// fold replaces what is constant of *p, innermost first, and tells whether *p may
-// be.
+// fold replaces what is constant of *p, innermost first, and tells whether *p has a
+// constant value, if perhaps one that cannot be written.
 func (r *resolver) fold(p *expr) bool {
-	all, consts := true, true
+	var constant []bool // of the children
+	all := true
 	eachChild(*p, func(child *expr) {
-		all = r.fold(child) && all
-		_, is := (*child).(*constExpr)
-		consts = consts && is
+		ok := r.fold(child)
+		constant = append(constant, ok)
+		all = all && ok
 	})
 	switch e := (*p).(type) {
 	case *constExpr:
 		return true
-	case *nameExpr, *callExpr, *sliceExpr:
-		_, slice := e.(*sliceExpr)
-		return slice && all
+	case *nameExpr, *callExpr, *raiseExpr:
+		return false
+	case *sliceExpr:
+		return all
+	case *dictExpr:
+		r.checkKeys(e, constant)
+		if !all {
+			return false
+		}
 	case *boolExpr, *condExpr, *compareExpr:
 	default:
 		if !all {
@@ -48,18 +55,30 @@ func (r *resolver) fold(p *expr) bool {
 	switch {
 	case err == nil && hasLiteral(v):
 		*p = &constExpr{pos: (*p).at(), value: v}
-	case err != nil && consts:
-		r.failsFolded(*p, err)
+	case errors.Is(err, ErrUnsupported) || errors.Is(err, ErrLimit):
+		*p = &raiseExpr{pos: (*p).at(), err: err}
+	case err != nil && all:
+		if _, ok := (*p).(*concatExpr); ok {
+			r.fail((*p).at(), err)
+		}
 	}
 	return err == nil
 }
 
-// failsFolded keeps the error of a node whose as_const passes exceptions on.
-func (r *resolver) failsFolded(e expr, err error) {
-	switch e.(type) {
-	case *dictExpr, *concatExpr:
-		if !errors.Is(err, ErrUnsupported) && !errors.Is(err, ErrLimit) {
-			r.fail(e.at(), err)
+// checkKeys fails if the constant keys of a dict, up to the first that is not, have
+// no hash: unlike other errors Jinja2 does not put this one off.
+func (r *resolver) checkKeys(e *dictExpr, constant []bool) {
+	d := &Dict{}
+	for i := range e.keys {
+		if !constant[2*i] || !constant[2*i+1] {
+			return
+		}
+		key, err := r.constant(e.keys[i])
+		if err == nil {
+			err = d.set(r.consts, key, nil)
+		}
+		if raised(err, "TypeError") {
+			r.fail(e.keys[i].at(), err)
 		}
 	}
 }

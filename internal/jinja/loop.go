@@ -159,6 +159,8 @@ func (m *machine) turns(f *frame, st *forStmt, src *source) (empty bool, err err
 		var ok bool
 		if loop != nil {
 			v, ok, err = loop.next(m)
+			// The body may have a macro of that name.
+			f.slots[st.scope.loop] = loop
 		} else {
 			v, ok, err = src.next(m)
 		}

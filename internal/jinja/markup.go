@@ -61,7 +61,17 @@ func (m *machine) callMarkup(s, name string, args arguments) (v Value, ok bool, 
 		t, err := m.escape(a[0])
 		return Markup(t), true, err
 	case "striptags", "unescape":
-		return nil, true, unsupported("Markup.%s", name)
+		if _, err := args.fill(name, nil); err != nil {
+			return nil, true, err
+		}
+		if name == "striptags" {
+			t, err := m.stripTags(s)
+			return t, true, err
+		}
+		if err := m.charge(6 * len(s)); err != nil {
+			return nil, true, err
+		}
+		return unescapeHTML(s), true, nil
 	case "removesuffix":
 		a, err := args.bind(name, "suffix")
 		if err != nil {

@@ -33,7 +33,8 @@ func (m *machine) floatText(f float64, style floatStyle) (string, error) {
 	if style.upper {
 		s = strings.ToUpper(s)
 	}
-	if f == f && math.Signbit(f) && !(style.noNegZero && !strings.ContainsAny(s, "123456789iI")) {
+	signed := !style.noNegZero || strings.ContainsAny(s, "123456789iI")
+	if f == f && math.Signbit(f) && signed {
 		s = "-" + s
 	}
 	return s, nil

@@ -17,30 +17,22 @@ type percentFormatter struct {
 	dst     []byte
 }
 
-// percent returns format % v of a str.
-func (m *machine) percent(format string, v Value) (Value, error) {
-	p := percentFormatter{m: m, args: []Value{v}, mapping: missing}
+// percent returns format % v of a str, or of a Markup, which escapes the values.
+func (m *machine) percent(format string, markup bool, v Value) (Value, error) {
+	p := percentFormatter{m: m, args: []Value{v}, mapping: missing, markup: markup}
 	switch v := v.(type) {
 	case *Tuple:
 		p.args = v.Items
 	case *Dict, *List, *Range, *Undefined:
 		p.mapping = v
 	}
-	err := p.format(format)
-	return string(p.dst), err
-}
-
-// percentMarkup returns format % v of a Markup, which escapes the values.
-func (m *machine) percentMarkup(format string, v Value) (Value, error) {
-	p := percentFormatter{m: m, args: []Value{v}, mapping: missing, markup: true}
-	switch v := v.(type) {
-	case *Tuple:
-		p.args = v.Items
-	case *Dict, *List, *Range, *Undefined:
-		p.mapping = v
+	if err := p.format(format); err != nil {
+		return nil, err
 	}
-	err := p.format(format)
-	return Markup(p.dst), err
+	if markup {
+		return Markup(p.dst), nil
+	}
+	return string(p.dst), nil
 }
 
 func (p *percentFormatter) format(s string) error {

@@ -50,18 +50,22 @@ func (m *machine) power(x, y float64) (Value, error) {
 	return f, err
 }
 
-// positivePower returns x ** y for x > 0. The engines' C library (glibc) errs by up
-// to 0.52 units of the last place, so a result that close to the middle of two
-// floats is not known.
+// positivePower returns x ** y for x > 0. The engines' C library errs by up to 0.511
+// + |y log x| * 1.5 / 2^15 units of the last place (glibc 2.28 and later, e_pow.c),
+// so a result that close to the middle of two floats is not known.
 func (m *machine) positivePower(x, y float64) (float64, error) {
 	if err := m.step(1000); err != nil {
 		return 0, err
 	}
-	switch log := math.Log2(x) * y; {
+	log := math.Log2(x) * y
+	if x > 0.5 && x < 2 {
+		log = math.Log1p(x-1) / math.Ln2 * y // exact near 1
+	}
+	switch {
 	case log > 1100:
 		return 0, tooLarge()
-	case log < -1200 || x == 1:
-		return map[bool]float64{true: 1}[x == 1], nil
+	case log < -1200:
+		return 0, nil
 	case math.Abs(log) < 1e-18:
 		return 1, nil
 	}
@@ -73,9 +77,9 @@ func (m *machine) positivePower(x, y float64) (float64, error) {
 	if math.IsInf(f, 0) {
 		return 0, tooLarge()
 	}
-	const slack = 0.025
+	slack := 0.0115 + math.Abs(log)*math.Ln2*1.5/(1<<15)
+	unit := math.Nextafter(f, math.Inf(1)) - f
 	for _, by := range []float64{-slack, slack} {
-		unit := math.Nextafter(f, math.Inf(1)) - f
 		moved := new(big.Float).Add(exact, big.NewFloat(0).Mul(big.NewFloat(unit), big.NewFloat(by)))
 		if g, _ := moved.Float64(); g != f {
 			return 0, unsupported("a power that is not certain in its last digit")

@@ -10,7 +10,9 @@ import (
 type resolver struct {
 	source string
 	names  map[string]int32 // of the variables that are taken from the host
-	budget int              // names that may yet be copied for the branches of ifs
+	// budget is how many names may yet be gone through, or copied for the branches
+	// of ifs, which grows with the square of a template's size.
+	budget int
 	consts *machine
 	// unset are the parameters whose defaults are not yet resolved, of the macro
 	// that is being defined.
@@ -175,7 +177,7 @@ func (r *resolver) forLoop(st *forStmt, s site) {
 	}
 	st.scope.loop = -1
 	body := site{sym: s.sym.inner(in)}
-	if st.recursive || undeclared(st.body, "loop")["loop"] {
+	if st.recursive || r.undeclared(st.body, "loop")["loop"] {
 		st.scope.loop = body.sym.declare("loop").slot
 	}
 	body.sym.declareTarget(st.target)
@@ -273,7 +275,7 @@ func (r *resolver) macro(m *macroScope, params []*nameExpr, defaults []expr, bod
 	inner := site{sym: s.sym.inner(in)}
 	m.pos, m.body = at, body
 	visitMacro(inner.sym, params, defaults, body)
-	used := undeclared(body, "caller", "kwargs", "varargs")
+	used := r.undeclared(body, "caller", "kwargs", "varargs")
 	first := len(params) - len(defaults)
 	for i, p := range params {
 		switch p.name {

@@ -6,7 +6,6 @@ import "maps"
 type routine struct {
 	up    *routine
 	slots map[slotKey]*variable
-	loops int // its for statements around the place that is being resolved
 }
 
 type slotKey struct {
@@ -31,7 +30,7 @@ type symbols struct {
 	refs   map[string]*variable
 	loads  map[*variable]symbolLoad
 	stores map[string]bool
-	budget *int // entries that may yet be copied
+	budget *int // of the resolver
 }
 
 type symbolLoad struct {
@@ -53,12 +52,15 @@ func (s *symbols) inner(in *routine) *symbols {
 	return i
 }
 
+// branch returns a copy for a branch of an if, or nil when the budget is spent.
 func (s *symbols) branch() *symbols {
 	b := *s
-	*s.budget -= len(s.refs) + len(s.loads) + len(s.stores)
-	if *s.budget >= 0 {
-		b.refs, b.loads, b.stores = maps.Clone(s.refs), maps.Clone(s.loads), maps.Clone(s.stores)
+	// It is copied here and again by merge.
+	*s.budget -= 2 * (len(s.refs) + len(s.loads) + len(s.stores))
+	if *s.budget < 0 {
+		return nil
 	}
+	b.refs, b.loads, b.stores = maps.Clone(s.refs), maps.Clone(s.loads), maps.Clone(s.stores)
 	return &b
 }
 
@@ -174,7 +176,7 @@ func (s *symbols) visit(list []stmt) {
 func (s *symbols) visitIf(st *ifStmt) {
 	s.names(&st.test)
 	body, elifs, els := s.branch(), s.branch(), s.branch()
-	if *s.budget < 0 {
+	if els == nil {
 		return
 	}
 	body.visit(st.body)
@@ -182,7 +184,10 @@ func (s *symbols) visitIf(st *ifStmt) {
 		elifs.visitIf(e)
 	}
 	els.visit(st.els)
-	s.merge(body, elifs, els)
+	*s.budget -= 2 * (len(body.refs) + len(elifs.refs) + len(els.refs) - 3*len(s.refs))
+	if *s.budget >= 0 {
+		s.merge(body, elifs, els)
+	}
 }
 
 // names tracks the names that an expression reads.

@@ -171,12 +171,16 @@ func (w nameWalk) expr(e *expr) {
 
 // undeclared returns which of the names the statements read before they are
 // declared anywhere in them (compiler.py, find_undeclared).
-func undeclared(list []stmt, names ...string) map[string]bool {
+func (r *resolver) undeclared(list []stmt, names ...string) map[string]bool {
 	open, found := make(map[string]bool), make(map[string]bool)
 	for _, n := range names {
 		open[n] = true
 	}
+	if r.budget < 0 {
+		return found
+	}
 	nameWalk(func(name string, use nameUse, _ pos) {
+		r.budget--
 		if !open[name] {
 			return
 		}

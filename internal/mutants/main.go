@@ -1,11 +1,12 @@
 // Mutants breaks the rules of the project one at a time and checks that for
 // each a named test fails. It changes no file: the compiler is shown the broken
-// one through an overlay.
+// ones through an overlay, those of a package all in one test binary.
 //
 //	go run ./internal/mutants [name ...]
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // mutant replaces old, which must stand in the file exactly once.
@@ -463,26 +465,28 @@ func run(names []string) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	var chosen []mutant
-	for _, m := range mutants {
+	var chosen []*trial
+	for i, m := range mutants {
 		if len(names) == 0 || slices.Contains(names, m.name) {
-			chosen = append(chosen, m)
+			chosen = append(chosen, &trial{mutant: m, n: i + 1, patience: time.Minute})
 		}
+	}
+	if err := weaveAll(dir, chosen); err != nil {
+		return err
 	}
 	var next, killed atomic.Int64
 	var wg sync.WaitGroup
-	for worker := range atOnce {
+	for range atOnce {
 		wg.Go(func() {
-			dir := filepath.Join(dir, fmt.Sprint(worker))
 			for i := next.Add(1); int(i) <= len(chosen); i = next.Add(1) {
-				m := chosen[i-1]
-				switch dead, err := m.kill(dir); {
+				t := chosen[i-1]
+				switch dead, err := t.kill(dir); {
 				case err != nil:
-					fmt.Printf("%s (%s): %v\n", m.name, m.file, err)
+					fmt.Printf("%s (%s): %v\n", t.name, t.file, err)
 				case dead:
 					killed.Add(1)
 				default:
-					fmt.Printf("ALIVE: %s (%s): %s passes\n", m.name, m.file, m.test)
+					fmt.Printf("ALIVE: %s (%s): %s passes\n", t.name, t.file, t.test)
 				}
 			}
 		})
@@ -496,50 +500,103 @@ func run(names []string) error {
 	return nil
 }
 
+// trial is a mutant under its number, which tells it from the others.
+type trial struct {
+	mutant
+	n        int
+	woven    string        // the test binary that has it among others, if one has
+	patience time.Duration // until a test that has not ended has failed: more than all those of its package take
+}
+
 // kill reports whether the mutant's test fails on it. It works in dir.
-func (m mutant) kill(dir string) (bool, error) {
-	src, err := os.ReadFile(m.file)
-	if err != nil {
-		return false, err
+func (t *trial) kill(dir string) (bool, error) {
+	bin := t.woven
+	if bin == "" { // it is built alone
+		src, err := t.apply()
+		if err != nil {
+			return false, err
+		}
+		bin = filepath.Join(dir, fmt.Sprintf("%d.test", t.n))
+		defer os.Remove(bin)
+		if err := build(bin, t.pkg, map[string][]byte{t.file: src}); err != nil {
+			return false, err
+		}
 	}
-	if n := strings.Count(string(src), m.old); n != 1 {
-		return false, fmt.Errorf("%q stands there %d times", m.old, n)
+	out, err := test(bin, t.pkg, t.n, t.pattern(), t.patience)
+	if err == nil { // what must not happen for a while may come later on a busy machine
+		out, err = test(bin, t.pkg, t.n, t.pattern(), t.patience)
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return false, err
-	}
-	broken := filepath.Join(dir, "broken.go")
-	if err := os.WriteFile(broken, []byte(strings.Replace(string(src), m.old, m.new, 1)), 0o600); err != nil {
-		return false, err
-	}
-	abs, err := filepath.Abs(m.file)
-	if err != nil {
-		return false, err
-	}
-	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{abs: broken}})
-	if err != nil {
-		return false, err
-	}
-	list := filepath.Join(dir, "overlay.json")
-	if err := os.WriteFile(list, overlay, 0o600); err != nil {
-		return false, err
-	}
-	// Each part of a test's name is matched whole, so that no other dies for it.
-	exact := "^" + strings.ReplaceAll(m.test, "/", "$/^") + "$"
-	args := []string{"test", "-count=1", "-failfast", "-vet=off", "-overlay", list, "-run", exact, "-timeout", "60s", m.pkg}
-	if m.pkg == "./events" {
-		args = append(args, "-short") // its tests then wait less for what will not come
-	}
-	out, err := exec.Command("go", args...).CombinedOutput()
 	switch text := string(out); {
 	case err == nil && strings.Contains(text, "no tests to run"):
-		return false, fmt.Errorf("there is no test %s", m.test)
+		return false, fmt.Errorf("there is no test %s", t.test)
 	case err == nil:
 		return false, nil
-	case strings.Contains(text, "[build failed]") || strings.Contains(text, "[setup failed]"):
-		return false, fmt.Errorf("does not build:\n%s", text)
-	case !strings.Contains(text, "--- FAIL: "+strings.SplitN(m.test, "/", 2)[0]) && !strings.Contains(text, "panic: "):
-		return false, fmt.Errorf("%s did not run:\n%s", m.test, text)
+	case !strings.Contains(text, "--- FAIL: "+strings.SplitN(t.test, "/", 2)[0]) && !strings.Contains(text, "panic: "):
+		return false, fmt.Errorf("%s did not run: %w\n%s", t.test, err, text)
 	}
 	return true, nil
+}
+
+// apply returns the broken file.
+func (t *trial) apply() ([]byte, error) {
+	src, err := os.ReadFile(t.file)
+	if err != nil {
+		return nil, err
+	}
+	if n := strings.Count(string(src), t.old); n != 1 {
+		return nil, fmt.Errorf("%q stands there %d times", t.old, n)
+	}
+	return []byte(strings.Replace(string(src), t.old, t.new, 1)), nil
+}
+
+// pattern matches each part of the test's name whole, so that the mutant does
+// not die for another.
+func (t *trial) pattern() string {
+	return "^" + strings.ReplaceAll(t.test, "/", "$/^") + "$"
+}
+
+// build makes the test binary of a package in which files, some perhaps new, are
+// other ones.
+func build(bin, pkg string, files map[string][]byte) error {
+	overlay := struct{ Replace map[string]string }{make(map[string]string)}
+	for file, src := range files {
+		abs, err := filepath.Abs(file)
+		if err != nil {
+			return err
+		}
+		shown := fmt.Sprintf("%s.%d.go", bin, len(overlay.Replace))
+		defer os.Remove(shown)
+		if err := os.WriteFile(shown, src, 0o600); err != nil {
+			return err
+		}
+		overlay.Replace[abs] = shown
+	}
+	list, err := json.Marshal(overlay)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(bin+".json", list, 0o600); err != nil {
+		return err
+	}
+	defer os.Remove(bin + ".json")
+	out, err := exec.Command("go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", bin+".json", "-o", bin, pkg).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("does not build: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// test runs tests of a binary on mutant n, or with none if n is 0.
+func test(bin, pkg string, n int, pattern string, timeout time.Duration) ([]byte, error) {
+	// Behind the binary's own timeout, which says where it hung.
+	ctx, cancel := context.WithTimeout(context.Background(), timeout+10*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, bin, "-test.failfast", "-test.paniconexit0", "-test.timeout", timeout.String(), "-test.run", pattern)
+	if pkg == "./events" {
+		cmd.Args = append(cmd.Args, "-test.short") // its tests then wait less for what will not come
+	}
+	cmd.Dir = pkg
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", chosenEnv, n))
+	cmd.WaitDelay = 10 * time.Second // for what it started
+	return cmd.CombinedOutput()
 }

@@ -67,7 +67,7 @@ words = ["", "a", "b", "ab", "abc", "Abc", "ABC", "hello world", " x ", "\t\n x\
          "it's", 'say "hi"', "both ' and \"", "back\\slash", "tab\t", "line\nline\r\nline\rend", "nul\x00", "\x1f\x7f\x80\xa0\xad",
          "é", "e\u0301", "ß", "Straße", "ﬁ", "İ", "ı", "ΑΣ", "ΑΣΑ", "Σ", "ὈΔΥΣΣΕΎΣ", "ǅ", "ǆ", "Ǆ", "ŉ", "ΐ", "日本語", "😀", "👩‍👩‍👧",
          "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\x1dh\x1ei", "\u3000wide\u3000", "\u200bzero", "٣٤", "²", "½", "Ⅷ", "Title Case", "not_title",
-         "word-word's", "12", "-12", "+5", "007", "1_000", "\u1e9e", "\U00010400", "\U0001d7d8", "ʰ", "aʰΣ", "\u0345", "&<>'\"",
+         "word-word's", "12", "-12", "+5", "007", "1_000", "\u1e9e", "\U00010400", "\U0001d7d8", "ʰ", "aʰΣ", "\u0345", "&<>'\"", "a &amp; <b x='>'>c</b>", "&#65;&lt;&notit;&#x110000; &amp", "<!-- c --> x  <",
          "x" * 50, "ab" * 20, "aaa", "\ufffe\uffff", "\U000e0001", "\u0378", "%s", "{}", "key", "items", "<b>", "mañana", "ﬀ", "ꭓ"]
 runes = "aAbB zZ\t\n\r'\"\\-_.,:09éßΣσςİıǅﬁ日😀\u0301\u00ad\u2028\x85\x1c\u00b2٣½Ⅷªʰΐŉⅷⓐ\U00010428\u1f88"
 
@@ -340,6 +340,7 @@ strargs["join"] = lambda s: [rnd.choice([[text() for _ in range(rnd.randrange(4)
 strargs["replace"] = lambda s: [element(s), rnd.choice(["", "x", "<&>", text()]), rnd.choice([-1, 0, 1, 2, 5, -3])][: rnd.randrange(2, 4)]
 strargs["translate"] = lambda s: [rnd.choice([{97: "x", 98: None, 99: 100, 233: "ee", 0x1F600: ""}, {97: 1.5}, {97: -1}, [], ["x"] * 100, "y" * 110, {}, None, {97: 0x110000}])]
 strargs["escape"] = lambda s: [value()]
+strargs["striptags"] = strargs["unescape"] = lambda s: []
 strmethods = list(strargs)
 kwnames = {"split": ["sep", "maxsplit"], "rsplit": ["sep", "maxsplit"], "splitlines": ["keepends"], "expandtabs": ["tabsize"], "removesuffix": ["suffix"], "find": ["sub"]}
 

@@ -1,0 +1,166 @@
+package jinja
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func render(source string, vars *Dict, env *Env) (string, error) {
+	t, err := Compile(source)
+	if err != nil {
+		return "", err
+	}
+	out, err := t.Render(nil, vars, env)
+	return string(out), err
+}
+
+// An error has the place of the innermost node that was being evaluated.
+func TestErrorPlaces(t *testing.T) {
+	for _, c := range []struct {
+		source    string
+		class     string
+		line, col int
+	}{
+		{"a\n{{ 'é' + nobody.x }}", "UndefinedError", 2, 16},
+		{"{{ 1 }}\n\n  {% for i in 5 %}{% endfor %}", "TypeError", 3, 6},
+		{"{% macro f() %}\n{{ nobody() }}{% endmacro %}\n{{ f() }}", "UndefinedError", 2, 10},
+		{"{% set a, b = [1] %}", "ValueError", 1, 4},
+		{"{% set nobody.x = 1 %}", "TemplateRuntimeError", 1, 4},
+		{"{% filter length %}a{% endfilter %}", "TypeError", 1, 4},
+		{"{% if true %}\r\n{{ 1|zork }}{% endif %}{{ nobody.x.y }}", "TemplateRuntimeError", 2, 6},
+		{"a\n{{ 1|zork }}", "TemplateAssertionError", 2, 6},
+		{"{{ raise_exception('no') }}", "TemplateError", 1, 19},
+		{"{% for i in [1, 2] %}\n{{ i + 'a' }}{% endfor %}", "TypeError", 2, 4},
+	} {
+		_, err := render(c.source, nil, nil)
+		var e *Error
+		if !errors.As(err, &e) || e.Class != c.class || e.Line != c.line || e.Col != c.col {
+			t.Errorf("%q: error %v, want %s at line %d, column %d", c.source, err, c.class, c.line, c.col)
+		}
+	}
+}
+
+func TestUnsupportedAtCompile(t *testing.T) {
+	for _, source := range []string{
+		"{{ self }}",
+		"{% if false %}{{ [1]|random }}{% endif %}",
+		"{{ dict(class=1, **{'class': 2}) }}",
+	} {
+		if _, err := Compile(source); !errors.Is(err, ErrUnsupported) {
+			t.Errorf("%q: error %v, want one that is ErrUnsupported", source, err)
+		}
+	}
+}
+
+func TestUnsupportedAtRender(t *testing.T) {
+	for _, source := range []string{
+		// Jinja2 prints "missing", or changes the dict.
+		"{% set ns = namespace() %}{% for y in [1] %}{% macro f() %}{{ y }}{% endmacro %}{% set ns.f = f %}{% endfor %}{{ ns.f() }}",
+		"{% set ns = namespace() %}{% set ns, ns.a = {}, 2 %}",
+	} {
+		if _, err := render(source, nil, nil); !errors.Is(err, ErrUnsupported) {
+			t.Errorf("%q: error %v, want one that is ErrUnsupported", source, err)
+		}
+	}
+}
+
+// Whatever a template does ends, in an error that is ErrLimit and within bounds of
+// time.
+func TestLimits(t *testing.T) {
+	double := strings.Repeat("{% set a = a ~ a %}", 60)
+	vars := &Dict{}
+	vars.Set("x", &List{Items: make([]Value, 1000)})
+	for _, source := range []string{
+		"{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+		"{% macro f() %}{{ caller() }}{% endmacro %}{% macro g() %}{% call f() %}{{ g() }}{% endcall %}{% endmacro %}{{ g() }}",
+		"{% for i in x recursive %}{{ loop(x) }}{% endfor %}",
+		"{% for i in x %}{% for i in x %}{% for i in x %}{% endfor %}{% endfor %}{% endfor %}",
+		"{% for i in x %}{% for i in x %}{% for i in x if false %}{% endfor %}{% endfor %}{% endfor %}",
+		"{% for i in range(99999) %}{% for c in 'a' * 99999 %}{% if c['type'] == 'x' %}{% endif %}{% endfor %}{% endfor %}",
+		"{% set a = 'a' %}" + double + "{{ a }}",
+		"{% set a = 'a' %}" + strings.Repeat("{% set a = a + a + a %}", 60) + "{{ a }}",
+		"{% set a = 'a' %}" + strings.Repeat("{% set a %}{{ a }}{{ a }}{% endset %}", 60) + "{{ a }}",
+		"{% set a = [1] %}" + strings.Repeat("{% set a = [a, a, a, a, a, a, a, a, a, a, a, a, a, a, a, a] %}", 60) + "{{ a }}",
+		"{% set ns = namespace(g=x) %}{% for i in range(9999) %}{% set ns.g = [ns.g] %}{% endfor %}{{ ns.g }}",
+		"{% for i in range(99999) %}{{ 'a' * 1000 }}{% endfor %}",
+		"{% for i in range(99999) %}" + strings.Repeat("a", 1000) + "{% endfor %}",
+		"{% macro f() %}{% endmacro %}{% for i in range(99999) %}{{ f(*x) }}{% endfor %}",
+		"{% macro f() %}{{ varargs }}{% endmacro %}{% for i in range(99999) %}{% set a = f(*x) %}{% endfor %}",
+	} {
+		began := time.Now()
+		_, err := render(source, vars, nil)
+		var e *Error
+		if !errors.Is(err, ErrLimit) && (!errors.As(err, &e) || e.Class != "TypeError") {
+			t.Errorf("%.100q: error %v, want one that is ErrLimit", source, err)
+		}
+		if d := time.Since(began); d > 10*time.Second {
+			t.Errorf("%.100q: took %v", source, d)
+		}
+	}
+}
+
+func TestOwnLimits(t *testing.T) {
+	for _, c := range []struct {
+		source string
+		limits Limits
+	}{
+		{"{{ 'abc' }}", Limits{Output: 2}},
+		{"{% for i in [1, 2, 3] %}{% endfor %}", Limits{Steps: 3}},
+		{"{% macro f(n) %}{{ f(n - 1) if n }}{% endmacro %}{{ f(3) }}", Limits{Depth: 3}},
+		{"{% set a %}{{ nobody }}" + strings.Repeat("a", 1000) + "{% endset %}", Limits{Memory: 900}},
+	} {
+		if _, err := render(c.source, nil, &Env{Limits: c.limits}); !errors.Is(err, ErrLimit) {
+			t.Errorf("%q with %+v: error %v, want one that is ErrLimit", c.source, c.limits, err)
+		}
+		if _, err := render(c.source, nil, nil); err != nil {
+			t.Errorf("%q: error %v", c.source, err)
+		}
+	}
+}
+
+func TestRenderAppends(t *testing.T) {
+	good, err := Compile("{{ a }}{% set b %}x{% endset %}{{ b }}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad, err := Compile("xyz{% set b %}x{{ a.b.c }}{% endset %}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	vars := &Dict{}
+	vars.Set("a", "A")
+	for _, room := range []int{0, 1, 100} {
+		dst := append(make([]byte, 0, 3+room), "dst"...)
+		if out, err := good.Render(dst, vars, nil); err != nil || string(out) != "dstAx" {
+			t.Errorf("room for %d: %q, error %v", room, out, err)
+		}
+		if out, err := bad.Render(dst, vars, nil); err == nil || string(out) != "dst" || cap(out) != cap(dst) {
+			t.Errorf("room for %d: %q, error %v, want dst as it was and an error", room, out, err)
+		}
+	}
+}
+
+// A Template is rendered by many at a time, each with variables of its own.
+func TestConcurrentRenders(t *testing.T) {
+	tmpl, err := Compile("{% macro f(c) %}{{ a }}{{ c }}{% endmacro %}{% for i in [1, 2] %}{% set a = a ~ i %}{{ f(i) }}{{ loop.last }}{% endfor %}{{ [3, 4]|join }}{{ 'x' + a + 'y' }}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for _, a := range []string{"p", "q"} {
+		wg.Go(func() {
+			vars := &Dict{}
+			vars.Set("a", a)
+			want := a + "1False" + a + "2True34x" + a + "y"
+			for range 100 {
+				if out, err := tmpl.Render(nil, vars, nil); err != nil || string(out) != want {
+					t.Errorf("%q, error %v, want %q", out, err, want)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}

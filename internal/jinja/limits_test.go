@@ -1,0 +1,186 @@
+package jinja
+
+import (
+	"errors"
+	"math"
+	"math/big"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+)
+
+func nestedLists(depth int) Value {
+	v := Value(&List{})
+	for range depth {
+		v = &List{Items: []Value{v}}
+	}
+	return v
+}
+
+// What would make much of little is refused before it is made.
+func TestValueLimits(t *testing.T) {
+	huge := new(big.Int).Lsh(big.NewInt(1), 1<<20)
+	long := strings.Repeat("a", 1<<20)
+	nested := nestedLists(10000)
+	call := func(obj Value, name string, args ...Value) func(m *machine) (Value, error) {
+		return func(m *machine) (Value, error) {
+			v, _, err := m.callMethod(obj, name, arguments{list: args})
+			return v, err
+		}
+	}
+	binary := func(op string, a, b Value) func(m *machine) (Value, error) {
+		return func(m *machine) (Value, error) { return m.binary(op, a, b) }
+	}
+	for name, run := range map[string]func(m *machine) (Value, error){
+		"str * int":       binary("*", "abc", int64(1e9)),
+		"str * max":       binary("*", "abc", int64(math.MaxInt64)),
+		"list * int":      binary("*", &List{Items: []Value{nil, nil}}, int64(math.MaxInt64/2)),
+		"int ** int":      binary("**", int64(10), int64(1e9)),
+		"int ** big":      binary("**", int64(3), huge),
+		"big * big":       binary("*", huge, huge),
+		"big // big":      binary("//", huge, new(big.Int).Rsh(huge, 1<<19)),
+		"percent width":   binary("%", "%999999999d", int64(1)),
+		"percent prec":    binary("%", "%.999999999d", int64(1)),
+		"percent float":   binary("%", "%.999999999f", 1.5),
+		"percent star":    binary("%", "%*s", &Tuple{Items: []Value{int64(math.MaxInt64), ""}}),
+		"format width":    call("{:1999999999}", "format", "x"),
+		"format group":    call("{:01999999999,}", "format", int64(1)),
+		"format max":      call("{:2147483647}", "format", int64(1)),
+		"format prec":     call("{:.2147483647f}", "format", 1.5),
+		"center":          call("x", "center", int64(math.MaxInt64)),
+		"zfill":           call("x", "zfill", int64(1e12)),
+		"expandtabs":      call("\t", "expandtabs", int64(math.MaxInt32)),
+		"replace":         call(long, "replace", "a", strings.Repeat("b", 1000)),
+		"join":            call(long, "join", long),
+		"nested repr":     func(m *machine) (Value, error) { return m.repr(nested) },
+		"nested equality": func(m *machine) (Value, error) { return m.equal(nested, nestedLists(10000)) },
+		"range in":        func(m *machine) (Value, error) { return m.contains(0.5, &Range{0, math.MaxInt64, 1}) },
+		"range count":     call(&Range{0, math.MaxInt64, 1}, "count", 0.5),
+	} {
+		t.Run(name, func(t *testing.T) {
+			start := time.Now()
+			v, err := run(newMachine(&Env{}, nil))
+			if !errors.Is(err, ErrLimit) && !isUnsupported(err) {
+				t.Errorf("%T, %v, want %v", v, err, ErrLimit)
+			}
+			if d := time.Since(start); d > 10*time.Second {
+				t.Errorf("took %v", d)
+			}
+		})
+	}
+}
+
+func TestUndefinedMessages(t *testing.T) {
+	m := newMachine(&Env{}, nil)
+	for want, get := range map[string]func() (Value, error){
+		`'dict object' has no attribute 'x'`: func() (Value, error) { return m.getattr(&Dict{}, "x") },
+		`'list object' has no attribute 'x'`: func() (Value, error) { return m.getitem(&List{}, "x") },
+		`list object has no element 3`:       func() (Value, error) { return m.getitem(&List{}, int64(3)) },
+		`dict object has no element (1,)`: func() (Value, error) {
+			return m.getitem(&Dict{}, &Tuple{Items: []Value{int64(1)}})
+		},
+		`'None' has no attribute 'x'`:                                 func() (Value, error) { return m.getattr(nil, "x") },
+		`None has no element 0`:                                       func() (Value, error) { return m.getitem(nil, int64(0)) },
+		`'jinja2.utils.Namespace object' has no attribute 'x'`:        func() (Value, error) { return m.getattr(&Namespace{attrs: &Dict{}}, "x") },
+		`access to attribute 'append' of 'list' object is unsafe.`:    func() (Value, error) { return m.getattr(&List{}, "append") },
+		`access to attribute '__class__' of 'str' object is unsafe.`:  func() (Value, error) { return m.getattr("", "__class__") },
+		`access to attribute '__class__' of 'dict' object is unsafe.`: func() (Value, error) { return m.getattr(&Dict{}, "__class__") },
+		`'x' is undefined`:                                            func() (Value, error) { return &Undefined{Name: "x", Of: missing}, nil },
+	} {
+		v, err := get()
+		u, ok := v.(*Undefined)
+		if err != nil || !ok {
+			t.Errorf("%T, %v, want Undefined: %s", v, err, want)
+			continue
+		}
+		if e := new(Error); !errors.As(u.fail(), &e) || e.Message != want {
+			t.Errorf("%v, want %s", u.fail(), want)
+		}
+	}
+}
+
+// A key is found whatever number it is written as, among many keys of all kinds.
+func TestDictKeys(t *testing.T) {
+	m := newMachine(&Env{}, nil)
+	d := &Dict{}
+	for i := range int64(40) {
+		for _, k := range []Value{i, "k" + string(rune('a'+i)), &Tuple{Items: []Value{i, "x"}}, float64(i) + 0.5} {
+			if err := d.set(m, k, i); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if d.Len() != 160 {
+		t.Errorf("%d keys, want 160", d.Len())
+	}
+	for _, k := range []Value{true, 1.0, "kb", Markup("kb"), &Tuple{Items: []Value{1.0, Markup("x")}}, 1.5} {
+		if v, ok, err := d.get(m, k); v != int64(1) || !ok || err != nil {
+			t.Errorf("key %v: %v, %v, %v", k, v, ok, err)
+		}
+	}
+	for _, k := range []Value{&List{}, d, &Tuple{Items: []Value{&List{}}}} {
+		if _, _, err := d.get(m, k); !raised(err, "TypeError") {
+			t.Errorf("key %T: %v, want TypeError", k, err)
+		}
+	}
+}
+
+// Neither kind of format ends in a panic, or in a text that is no UTF-8.
+func FuzzFormat(f *testing.F) {
+	for _, s := range []string{"{}", "{0[a].b!r:>{1}}", "{a:+,.2f}", "%(k)-5.2f%%", "%*d", "{:{:{}}}", "{!a:é^12}", "%#0+12x"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if !utf8.ValidString(s) {
+			t.Skip()
+		}
+		m := newMachine(&Env{Limits: Limits{Memory: 1 << 20}}, nil)
+		d := &Dict{}
+		d.Set("k", 1.5)
+		args := arguments{list: []Value{int64(7), "é<", d}, named: []argument{{"a", int64(-1234567)}}}
+		for _, run := range []func() (Value, error){
+			func() (Value, error) { v, _, err := m.callMethod(s, "format", args); return v, err },
+			func() (Value, error) { v, _, err := m.callMethod(Markup(s), "format", args); return v, err },
+			func() (Value, error) { return m.binary("%", s, &Tuple{Items: args.list}) },
+			func() (Value, error) { return m.binary("%", s, d) },
+			func() (Value, error) { return m.binary("%", Markup(s), 2.5) },
+		} {
+			v, err := run()
+			if text, ok := asString(v); err == nil && (!ok || !utf8.ValidString(text)) {
+				t.Errorf("%T %q", v, text)
+			}
+		}
+	})
+}
+
+func BenchmarkValues(b *testing.B) {
+	m := newMachine(&Env{Limits: Limits{Steps: math.MaxInt, Memory: math.MaxInt}}, nil)
+	d := &Dict{}
+	d.Set("role", "user")
+	d.Set("content", "  some words of a message\n")
+	content := Value("  some words of a message\n")
+	for name, run := range map[string]func() (Value, error){
+		"getattr": func() (Value, error) { return m.getattr(d, "content") },
+		"getitem": func() (Value, error) { return m.getitem(d, "content") },
+		"missing": func() (Value, error) { return m.getattr(d, "tool_calls") },
+		"equal":   func() (Value, error) { return m.equal(content, "user") },
+		"strip":   func() (Value, error) { v, _, err := m.callMethod(content, "strip", arguments{}); return v, err },
+		"startswith": func() (Value, error) {
+			v, _, err := m.callMethod(content, "startswith", arguments{list: []Value{"  s"}})
+			return v, err
+		},
+		"split": func() (Value, error) { v, _, err := m.callMethod(content, "split", arguments{}); return v, err },
+		"slice": func() (Value, error) { return m.slice(content, int64(1), int64(-1), nil) },
+		"repr":  func() (Value, error) { return m.repr(d) },
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := run(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
