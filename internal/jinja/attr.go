@@ -153,8 +153,7 @@ var privateOf = map[string]string{
 
 // listed tells whether name is one of the names, which stand between spaces.
 func listed(names, name string) bool {
-	i := strings.Index(names, name)
-	return i > 0 && names[i-1] == ' ' && names[i+len(name)] == ' '
+	return strings.Contains(names, " "+name+" ") && !strings.Contains(name, " ")
 }
 
 // attr returns Python's getattr(obj, name); ok is false where that is an

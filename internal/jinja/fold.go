@@ -42,22 +42,27 @@ func (r *resolver) fold(p *expr) bool {
 		return all
 	case *dictExpr:
 		r.checkKeys(e, constant)
-		if !all {
-			return false
-		}
 	case *boolExpr, *condExpr, *compareExpr:
-	default:
-		if !all {
-			return false
+		// These may be constant though not all their children are.
+		v, err := r.constant(*p)
+		if err == nil && hasLiteral(v) {
+			*p = &constExpr{pos: (*p).at(), value: v}
 		}
+		return err == nil
 	}
+	return all && r.foldAll(p)
+}
+
+// foldAll is fold of a node whose children all have constant values.
+func (r *resolver) foldAll(p *expr) bool {
 	v, err := r.constant(*p)
 	switch {
 	case err == nil && hasLiteral(v):
 		*p = &constExpr{pos: (*p).at(), value: v}
 	case errors.Is(err, ErrUnsupported) || errors.Is(err, ErrLimit):
+		// A constant there, of a value not known here.
 		*p = &raiseExpr{pos: (*p).at(), err: err}
-	case err != nil && all:
+	case err != nil:
 		if _, ok := (*p).(*concatExpr); ok {
 			r.fail((*p).at(), err)
 		}

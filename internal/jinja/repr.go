@@ -64,7 +64,10 @@ func (m *machine) repr(v Value) (string, error) {
 type printer struct {
 	m    *machine
 	dst  []byte
-	open []*Namespace // being printed: the only values that can hold themselves
+	open []Value // lists, tuples, dicts and views being printed
+	// within is how many namespaces are being printed: only through one can a
+	// value hold itself.
+	within int
 }
 
 // write appends s, charged.
@@ -132,6 +135,14 @@ func (p *printer) reprContainer(v Value) error {
 		return err
 	}
 	defer p.m.leave()
+	if n, ok := v.(*Namespace); ok {
+		return p.namespace(n)
+	}
+	if p.within > 0 && slices.Contains(p.open, v) {
+		return p.write(ellipsis(v))
+	}
+	p.open = append(p.open, v)
+	defer func() { p.open = p.open[:len(p.open)-1] }()
 	switch v := v.(type) {
 	case *List:
 		return p.items("[", v.Items, "]")
@@ -150,10 +161,21 @@ func (p *printer) reprContainer(v Value) error {
 			return p.items("dict_values([", v.of.values, "])")
 		}
 		return p.itemsView(v.of)
-	case *Namespace:
-		return p.namespace(v)
 	}
 	return unsupported("printing a %s", typeName(v))
+}
+
+// ellipsis is what stands for a value within itself.
+func ellipsis(v Value) string {
+	switch v.(type) {
+	case *List:
+		return "[...]"
+	case *Tuple:
+		return "(...)"
+	case *Dict:
+		return "{...}"
+	}
+	return "..."
 }
 
 func (p *printer) items(open string, items []Value, end string) error {
@@ -219,12 +241,16 @@ func (p *printer) itemsView(d *Dict) error {
 func (d *Dict) pair(i int) *Tuple { return &Tuple{Items: []Value{d.keys[i], d.values[i]}} }
 
 func (p *printer) namespace(n *Namespace) error {
-	if slices.Contains(p.open, n) {
-		return p.write("<Namespace {...}>")
+	if err := p.write("<Namespace "); err != nil {
+		return err
 	}
-	p.open = append(p.open, n)
-	defer func() { p.open = p.open[:len(p.open)-1] }()
-	return p.pairs(n.attrs, "<Namespace {", ": ", "}>")
+	p.within++
+	err := p.repr(n.attrs)
+	p.within--
+	if err != nil {
+		return err
+	}
+	return p.write(">")
 }
 
 func rangeRepr(r *Range) string {
