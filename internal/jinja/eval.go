@@ -219,14 +219,31 @@ func (m *machine) evalItems(f *frame, list []expr) ([]Value, error) {
 	return items, nil
 }
 
+// evalDict evaluates all pairs before it looks whether the keys have a hash, but
+// long dicts pair by pair up to their last few, as the code does that CPython 3.11
+// makes of a dict display (compile.c, compiler_dict).
 func (m *machine) evalDict(f *frame, e *dictExpr) (Value, error) {
+	late := len(e.keys) % 17
+	if late == 16 {
+		late = 0
+	}
 	d := &Dict{}
+	var pairs [15][2]Value
 	for i := range e.keys {
 		key, value, err := m.evalBoth(f, e.keys[i], e.values[i])
+		if err == nil {
+			if at := i - (len(e.keys) - late); at >= 0 {
+				pairs[at] = [2]Value{key, value}
+			} else {
+				err = d.set(m, key, value)
+			}
+		}
 		if err != nil {
 			return nil, err
 		}
-		if err := d.set(m, key, value); err != nil {
+	}
+	for _, p := range pairs[:late] {
+		if err := d.set(m, p[0], p[1]); err != nil {
 			return nil, err
 		}
 	}

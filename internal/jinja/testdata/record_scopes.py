@@ -387,6 +387,9 @@ BY_HAND = r"""
 {% macro f() %}{{ caller(1) }}{% endmacro %}{% call(p, q=p) f() %}{{ p }}{{ q }}{% endcall %}
 {% macro f() %}{{ caller(1, 2) }}{% endmacro %}{% call f() %}{% endcall %}
 {% set y = 5 %}{% macro f() %}{{ caller() }}{% endmacro %}{% call f() %}{{ y }}{% set y = 6 %}{{ y }}{% endcall %}{{ y }}
+{{ {x: 1, 2: nobody.y} }}
+{{ {x: 1, 2: a, 3: 4, 4: a, 5: 1, 6: 1, 7: 1, 8: 1, 9: 1, 10: 1, 11: 1, 12: 1, 13: 1, 14: 1, 15: 1, 16: nobody.y} }}
+{{ {x: 1, 2: a, 3: 4, 4: a, 5: 1, 6: 1, 7: 1, 8: 1, 9: 1, 10: 1, 11: 1, 12: 1, 13: 1, 14: 1, 15: 1, 16: 1, 17: nobody.y} }}
 {{ nobody }}{{ nobody.y }}
 {{ nobody() }}
 {{ nobody(raise_exception('first')) }}
