@@ -249,6 +249,7 @@ func hostileSchemas() map[string]string {
 		"wide":      `{"x":[` + strings.Repeat("0,", 1<<14) + `0]}`,
 		"huge":      "{" + strings.Repeat(`"x":{"type":"string","description":"d"},`, 1<<18) + `"y":1}`,
 		"huge list": `{"x":[[0],` + strings.Repeat("0,", 1<<22) + `0]}`,
-		"long":      `{"x":"` + strings.Repeat("\\u0001", 8<<20/6) + `"}`,
+		"long":      `{"x":"` + strings.Repeat("\\u0001", 2<<20/6-100) + `"}`,
+		"longer":    `{"x":"` + strings.Repeat("\\u0001", 8<<20/6) + `"}`,
 	}
 }

@@ -21,6 +21,8 @@ const (
 	maxValues = 1 << 17 // keys and values
 	maxTokens = 1 << 20 // that a prompt may come as, which do not count as values
 	maxDigits = 4300    // of an integer, as Python's int has it
+	maxTools  = 2 << 20 // bytes of a request's tools; a catalog of 260 has 400,000
+	maxLong   = 1 << 18 // digits of all integers that do not fit 64 bits
 )
 
 // A decoder reads JSON as json.loads of Python 3.12 does: keys in order, of equal
@@ -28,11 +30,17 @@ const (
 // floats, and NaN, Infinity and -Infinity. What only Python can hold, a lone
 // surrogate, is refused.
 type decoder struct {
-	s      string // valid UTF-8
-	at     int
-	depth  int
+	s     string // valid UTF-8
+	at    int
+	depth int
+	*counts
+}
+
+// counts are what has been read of a request, in all of its texts.
+type counts struct {
 	values int
 	tokens int
+	long   int // digits of integers that do not fit 64 bits
 }
 
 // A syntaxError is what json.loads raises a JSONDecodeError for.
@@ -45,8 +53,10 @@ func (e *syntaxError) Error() string { return e.msg + " at byte " + strconv.Itoa
 
 // decode reads a whole text. Its errors are syntaxErrors, and fieldErrors without a
 // path.
-func decode(s string) (jinja.Value, error) {
-	d := decoder{s: s}
+func decode(s string) (jinja.Value, error) { return new(counts).decode(s) }
+
+func (n *counts) decode(s string) (jinja.Value, error) {
+	d := decoder{s: s, counts: n}
 	v, err := d.value()
 	if err != nil {
 		return nil, err
@@ -156,9 +166,13 @@ func (d *decoder) object() (jinja.Value, error) {
 			return nil, d.fail("no ':'")
 		}
 		d.at++
+		from := d.at
 		v, err := d.value()
 		if err != nil {
 			return nil, err
+		}
+		if d.depth == 1 && key == "tools" && d.at-from > maxTools {
+			return nil, unscored("tools", "longer than %d bytes", maxTools)
 		}
 		o.Set(key, v)
 		switch d.next() {
@@ -239,8 +253,12 @@ func (d *decoder) number() (jinja.Value, error) {
 	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
 		return n, nil
 	}
-	if len(strings.TrimPrefix(text, "-")) > maxDigits {
+	digits := len(strings.TrimPrefix(text, "-"))
+	if digits > maxDigits {
 		return nil, badField("", "an integer of more than %d digits", maxDigits)
+	}
+	if d.long += digits; d.long > maxLong {
+		return nil, unscored("", "more than %d digits of long integers", maxLong)
 	}
 	n, _ := new(big.Int).SetString(text, 10)
 	return n, nil

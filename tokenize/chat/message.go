@@ -34,7 +34,7 @@ const (
 	partMedia
 )
 
-func (c *conversation) parseMessages(o *jinja.Dict) error {
+func (c *conversation) parseMessages(o *jinja.Dict, n *counts) error {
 	list, err := optionalList(o, "messages")
 	if err == nil && (list == nil || len(list.Items) == 0) {
 		err = badField("messages", "empty")
@@ -49,7 +49,7 @@ func (c *conversation) parseMessages(o *jinja.Dict) error {
 			return within(wrongType("", item, "an object"), "messages[%d]", i)
 		}
 		m := &c.messages[i]
-		if err := m.parse(o); err != nil {
+		if err := m.parse(o, n); err != nil {
 			return within(err, "messages[%d]", i)
 		}
 		for _, p := range m.content {
@@ -61,7 +61,7 @@ func (c *conversation) parseMessages(o *jinja.Dict) error {
 	return nil
 }
 
-func (m *message) parse(o *jinja.Dict) (err error) {
+func (m *message) parse(o *jinja.Dict, n *counts) (err error) {
 	if m.role, err = text(o, "role"); err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func (m *message) parse(o *jinja.Dict) (err error) {
 		if err := m.parseReasoning(o); err != nil {
 			return err
 		}
-		return m.parseToolCalls(o)
+		return m.parseToolCalls(o, n)
 	case "tool":
 		m.toolCallID, m.hasID = o.Lookup("tool_call_id")
 		if _, ok := m.toolCallID.(string); !ok && m.toolCallID != nil {
@@ -198,14 +198,14 @@ func (p *part) parse(v jinja.Value) (err error) {
 	return err
 }
 
-func (m *message) parseToolCalls(o *jinja.Dict) error {
+func (m *message) parseToolCalls(o *jinja.Dict, n *counts) error {
 	calls, err := optionalList(o, "tool_calls")
 	if err != nil || calls == nil || len(calls.Items) == 0 {
 		return err
 	}
 	m.toolCalls = &jinja.List{Items: make([]jinja.Value, len(calls.Items))}
 	for i, item := range calls.Items {
-		if m.toolCalls.Items[i], err = parseToolCall(item); err != nil {
+		if m.toolCalls.Items[i], err = parseToolCall(item, n); err != nil {
 			return within(err, "tool_calls[%d]", i)
 		}
 	}
@@ -215,7 +215,7 @@ func (m *message) parseToolCalls(o *jinja.Dict) error {
 // parseToolCall puts the fields into the engine's order: those of OpenAI's types
 // (openai-python 3.3, chat_completion_message_function_tool_call_param.py), which
 // pydantic makes it by, then the others as they came.
-func parseToolCall(v jinja.Value) (jinja.Value, error) {
+func parseToolCall(v jinja.Value, n *counts) (jinja.Value, error) {
 	o, ok := v.(*jinja.Dict)
 	if !ok {
 		return nil, wrongType("", v, "an object")
@@ -237,7 +237,7 @@ func parseToolCall(v jinja.Value) (jinja.Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	called, err := parseCalled(function)
+	called, err := parseCalled(function, n)
 	if err != nil {
 		return nil, within(err, "function")
 	}
@@ -251,7 +251,7 @@ func parseToolCall(v jinja.Value) (jinja.Value, error) {
 
 // parseCalled reads the function of a tool call. Its arguments are a string of
 // JSON; one that is none is taken for no arguments (_postprocess_messages).
-func parseCalled(o *jinja.Dict) (*jinja.Dict, error) {
+func parseCalled(o *jinja.Dict, n *counts) (*jinja.Dict, error) {
 	raw, err := text(o, "arguments")
 	if err != nil {
 		return nil, err
@@ -260,7 +260,7 @@ func parseCalled(o *jinja.Dict) (*jinja.Dict, error) {
 	if err != nil {
 		return nil, err
 	}
-	args, err := decode(raw)
+	args, err := n.decode(raw)
 	if err != nil {
 		var syntax *syntaxError
 		if !errors.As(err, &syntax) {

@@ -57,7 +57,8 @@ func Parse(body []byte) (*Request, error) {
 	if !utf8.Valid(body) {
 		return nil, malformed("not UTF-8")
 	}
-	v, err := decode(strings.TrimPrefix(string(body), "\ufeff"))
+	n := new(counts)
+	v, err := n.decode(strings.TrimPrefix(string(body), "\ufeff"))
 	if err != nil {
 		var syntax *syntaxError
 		if errors.As(err, &syntax) {
@@ -69,10 +70,10 @@ func Parse(body []byte) (*Request, error) {
 	if !ok {
 		return nil, malformed("%s, not an object", kind(v))
 	}
-	return parseRequest(o)
+	return parseRequest(o, n)
 }
 
-func parseRequest(o *jinja.Dict) (*Request, error) {
+func parseRequest(o *jinja.Dict, n *counts) (*Request, error) {
 	r := new(Request)
 	_, chat := o.Lookup("messages")
 	_, completion := o.Lookup("prompt")
@@ -100,7 +101,7 @@ func parseRequest(o *jinja.Dict) (*Request, error) {
 	if completion {
 		return r, r.parsePrompt(o)
 	}
-	r.chat, err = parseConversation(o)
+	r.chat, err = parseConversation(o, n)
 	return r, err
 }
 
@@ -173,7 +174,7 @@ func tokenIDs(path string, items []jinja.Value) ([]uint32, error) {
 	return ids, nil
 }
 
-func parseConversation(o *jinja.Dict) (*conversation, error) {
+func parseConversation(o *jinja.Dict, n *counts) (*conversation, error) {
 	c := new(conversation)
 	var err error
 	if c.addGenerationPrompt, err = flag(o, "add_generation_prompt", true); err != nil {
@@ -209,7 +210,7 @@ func parseConversation(o *jinja.Dict) (*conversation, error) {
 			c.mediaOptions = name
 		}
 	}
-	return c, c.parseMessages(o)
+	return c, c.parseMessages(o, n)
 }
 
 // efforts are the values of reasoning_effort.

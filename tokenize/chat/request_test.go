@@ -3,6 +3,7 @@ package chat_test
 import (
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -128,6 +129,31 @@ func TestParse(t *testing.T) {
 	for _, no := range []string{`false`, `0`, `-0.0`, `"0"`, `"off"`, `"F"`, `"FALSE"`, `"n"`, `"no"`} {
 		if r := parse(t, `{"prompt":"a","add_special_tokens":`+no+`}`); r.AddSpecial {
 			t.Errorf("%s is true", no)
+		}
+	}
+}
+
+// What is in strings of JSON counts with the request that they are in.
+func TestParseCountsAllOfARequest(t *testing.T) {
+	call := func(arguments string) string {
+		return `{"id":"c","type":"function","function":{"name":"f","arguments":` + strconv.Quote(arguments) + `}}`
+	}
+	calls := func(n int, arguments string) string {
+		return `{"messages":[{"role":"assistant","tool_calls":[` + strings.Repeat(call(arguments)+",", n) + call("{}") + `]}]}`
+	}
+	list := `["` + strings.Repeat(`a","`, 4000) + `a"]`
+	digits := "[" + strings.Repeat("7", 4000) + "]"
+	for _, c := range []struct {
+		name, body string
+		want       error
+	}{
+		{"some lists", calls(20, list), nil},
+		{"many lists", calls(40, list), chat.ErrNotScorable},
+		{"some long integers", calls(60, digits), nil},
+		{"many long integers", calls(70, digits), chat.ErrNotScorable},
+	} {
+		if _, err := chat.Parse([]byte(c.body)); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
 	}
 }

@@ -1,7 +1,7 @@
 package chat
 
 import (
-	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -22,8 +22,12 @@ const (
 	toolTemplate    = "tool_use"
 )
 
-// maxTemplate bounds a template, in bytes; those of models have up to 30,000.
-const maxTemplate = 1 << 20
+// Bounds of a template, in bytes; those of models have up to 30,000. To compile a
+// hostile one takes half a microsecond a byte.
+const (
+	maxTemplate        = 1 << 20 // of a model
+	maxRequestTemplate = 1 << 16 // of a request
+)
 
 func (m *Model) compile(source string) (*template, error) {
 	if len(source) > maxTemplate {
@@ -119,8 +123,8 @@ func (c *templateCache) compile(m *Model, source string) (*template, error) {
 	if t != nil {
 		return t, nil
 	}
-	if len(source) > maxTemplate {
-		return nil, errors.New("too long")
+	if len(source) > maxRequestTemplate {
+		return nil, fmt.Errorf("longer than %d bytes", maxRequestTemplate)
 	}
 	source = strings.Clone(source)
 	t, err := m.compile(source)
