@@ -46,7 +46,9 @@ const checkTool = `{"type":"function","function":{"parameters":{"type":"object",
 // client is http.DefaultClient; its timeout, if any, and ctx bound the wait.
 //
 // A conversation that both refuse is the same to both, and one that the model
-// calls not scorable is passed over. If any differs, the model refuses every
+// calls not scorable is passed over. The engine has to be vLLM: SGLang's /tokenize
+// takes no chats. Before 2026 vLLM's did not know --default-chat-template-kwargs,
+// so a model with Options.Kwargs differs there. If any conversation differs, the model refuses every
 // Render from then on: both that error and Check's wrap ErrCheckFailed. An engine
 // that cannot be reached, or answers something else, is an error too but no
 // verdict.
@@ -57,8 +59,11 @@ func (m *Model) Check(ctx context.Context, client *http.Client, url, model strin
 	if client == nil {
 		client = http.DefaultClient
 	}
-	for _, c := range checks {
+	for i, c := range checks {
 		want, refused, err := engineTokens(ctx, client, url, model, c.fields)
+		if i == 0 && refused != "" {
+			err = fmt.Errorf("the engine takes no chat: %.200s", refused)
+		}
 		if err == nil {
 			err = m.compare(ctx, t, c.fields, want, refused)
 		}

@@ -132,3 +132,29 @@ func (zeros) Read(b []byte) (int, error) {
 	}
 	return len(b), nil
 }
+
+// An engine that takes no chats, as SGLang's /tokenize, tells nothing of the model.
+func TestCheckAgainstAnotherEngine(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, `{"error": "prompt: Field required"}`, http.StatusBadRequest)
+	}))
+	defer s.Close()
+	m := newModel(t, checked, chat.Options{})
+	if err := m.Check(t.Context(), nil, s.URL, "m", bytesAs{}); err == nil || errors.Is(err, chat.ErrCheckFailed) {
+		t.Error(err)
+	}
+	if _, err := m.Render(parse(t, `{`+hi+`}`), nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// No tools are a list of none.
+func TestNoTools(t *testing.T) {
+	m := newModel(t, "{{ tools }}", chat.Options{})
+	for fields, want := range map[string]string{``: "None", `,"tools":null`: "None", `,"tools":[]`: "[]", `,"tools":[],"tool_choice":"auto"`: "[]"} {
+		x, err := m.Render(parse(t, `{`+hi+fields+`}`), nil)
+		if err != nil || x.Text != want {
+			t.Errorf("%s: %q, %v, want %q", fields, text(x), err, want)
+		}
+	}
+}

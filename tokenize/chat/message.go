@@ -2,6 +2,7 @@ package chat
 
 import (
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/kvindex/kvindex/internal/jinja"
@@ -118,8 +119,8 @@ func (m *message) parseReasoning(o *jinja.Dict) error {
 		case string:
 			m.reasoning = v
 			return nil
-		default:
-			return wrongType(name, v, "a string")
+		default: // pydantic keeps it, as a field that it does not know
+			return unscored(name, "%s, not a string", kind(v))
 		}
 	}
 	return nil
@@ -140,13 +141,27 @@ func (m *message) parseContent(o *jinja.Dict) error {
 			if s, ok := item.(string); ok {
 				m.content[i].text = s
 			} else if err := m.content[i].parse(item); err != nil {
-				return within(err, "content[%d]", i)
+				return m.leniently(within(err, "content[%d]", i))
 			}
 		}
 	default:
 		return wrongType("content", v, "a string or an array")
 	}
 	return nil
+}
+
+// roles are those of OpenAI's API. Engines read messages of others by a type of
+// their own, which is less strict.
+var roles = []string{"developer", "system", "user", "assistant", "tool", "function"}
+
+// leniently makes an error about a part of a message with another role one about
+// what an engine may take.
+func (m *message) leniently(err error) error {
+	var e *fieldError
+	if slices.Contains(roles, m.role) || !errors.As(err, &e) {
+		return err
+	}
+	return &fieldError{ErrNotScorable, e.path, e.msg}
 }
 
 // textParts are the types of parts that are text, and the field that has it.

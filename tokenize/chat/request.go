@@ -75,10 +75,13 @@ func Parse(body []byte) (*Request, error) {
 
 func parseRequest(o *jinja.Dict, n *counts) (*Request, error) {
 	r := new(Request)
-	_, chat := o.Lookup("messages")
-	_, completion := o.Lookup("prompt")
-	if chat == completion {
-		return nil, malformed("it needs either messages or a prompt")
+	chat := optional(o, "messages") != nil
+	completion := optional(o, "prompt") != nil
+	switch {
+	case chat && completion: // the address that it was sent to says which counts
+		return nil, notScorable("it has both messages and a prompt")
+	case !chat && !completion:
+		return nil, malformed("it needs messages or a prompt")
 	}
 	var err error
 	if r.Model, err = optionalText(o, "model"); err != nil {

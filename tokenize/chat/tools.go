@@ -27,10 +27,7 @@ func (c *conversation) parseTools(o *jinja.Dict) error {
 	if err != nil {
 		return err
 	}
-	if tools != nil && len(tools.Items) == 0 {
-		return badField("tools", "empty")
-	}
-	if tools != nil {
+	if tools != nil { // an empty list is one, as engines had it until 2026
 		c.tools = make([]*tool, len(tools.Items))
 		for i, item := range tools.Items {
 			if c.tools[i], err = parseTool(item); err != nil {
