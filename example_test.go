@@ -9,6 +9,7 @@ import (
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/tokenize/chat"
 	"github.com/vmihailenco/msgpack/v5"
 )
 
@@ -164,4 +165,47 @@ func ExampleWithIndex() {
 	err = ix.Ingest("pod-a", "llama", stored(ids(48)))
 	fmt.Println(err, ix.Stats().Blocks[kvindex.TierGPU])
 	// Output: <nil> 3
+}
+
+// The body of a chat request, as it came over HTTP, is scored by the text that the
+// engine makes of it. chat.Load reads a model's own template, and
+// tokenize.LoadPretrained its tokenizer.
+func ExampleWithChats() {
+	const template = `{% for m in messages %}<{{ m.role }}>{{ m.content }}
+{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}`
+	model, err := chat.New(template, nil, chat.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ix, err := kvindex.New(
+		kvindex.WithTokenizer("llama", words{}),
+		kvindex.WithChats(func(context.Context, string) (*chat.Model, error) { return model, nil }),
+	)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer ix.Close()
+
+	// The first turn of the conversation is in the cache of pod-a.
+	first, err := words{}.Encode(context.Background(), nil, "<system>Be brief.\n<user>Name a river of Europe.\n<assistant>Danube\n", false)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := ix.Ingest("pod-a", "llama", stored(first[:64])); err != nil {
+		log.Fatal(err)
+	}
+
+	body := []byte(`{"model": "llama", "temperature": 0.2, "messages": [
+		{"role": "system", "content": "Be brief."},
+		{"role": "user", "content": [{"type": "text", "text": "Name a river of Europe."}]},
+		{"role": "assistant", "content": "Danube"},
+		{"role": "user", "content": "And of Asia?"}]}`)
+	var answer kvindex.Answer
+	if err := ix.ScoreRequest(context.Background(), &kvindex.Request{Body: body}, &answer); err != nil {
+		log.Fatal(err)
+	}
+	for _, s := range answer.Pods {
+		fmt.Printf("%s holds %d of %d tokens\n", s.Pod, s.CachedTokens, answer.PromptTokens)
+	}
+	// Output: pod-a holds 64 of 96 tokens
 }
