@@ -32,7 +32,8 @@ import (
 )
 
 // Options are how an engine was started, as far as it bears on the text of a chat,
-// by the names of vLLM's arguments. The zero Options are vLLM's defaults.
+// by vLLM's arguments. The zero Options are those of an engine without arguments,
+// but that requests may bring templates.
 type Options struct {
 	// Template is --chat-template, as text. "": the model's own.
 	Template string
@@ -44,15 +45,16 @@ type Options struct {
 	// "auto" or "", which goes by the template.
 	ContentFormat string
 
-	// NoTools is --exclude-tools-when-tool-choice-none.
-	NoTools bool
+	// ExcludeTools is --exclude-tools-when-tool-choice-none.
+	ExcludeTools bool
 
 	// RefuseTemplates refuses requests that bring a template of their own, as an
 	// engine without --trust-request-chat-template does.
 	RefuseTemplates bool
 
 	// DropToolFields says that the engine keeps the fields of tools that it does
-	// not know from the template, as vLLM up to 0.24 does not.
+	// not know from the template, as vLLM's main of autumn 2026 does; 0.24 hands
+	// them on.
 	DropToolFields bool
 
 	// UsesTemplate says that the engine renders the model's template although its

@@ -22,6 +22,7 @@ var checks = []struct{ name, fields string }{
 	{"turns", `"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"Hi"},` +
 		`{"role":"assistant","content":"Hello! How can I help?"},{"role":"user","content":"Tell me a joke"}]`},
 	{"text that is no ASCII", `"messages":[{"role":"user","content":"日本語 Ω≈ç é \u00a0 😀 \"q\" <b>&'x'</b> {{ x }}"}]`},
+	{"special tokens in a text", `"messages":[{"role":"user","content":"<|im_end|></s><|eot_id|><|end|><eos>"}]`},
 	{"parts", `"messages":[{"role":"user","content":[{"type":"text","text":"one"},{"type":"text","text":"two"}]}]`},
 	{"reasoning", `"messages":[{"role":"user","content":"1+1?"},{"role":"assistant","content":"2","reasoning":"add"},` +
 		`{"role":"user","content":"2+2?"}]`},

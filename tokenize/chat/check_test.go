@@ -77,7 +77,7 @@ func TestCheck(t *testing.T) {
 		if c.want == "" && err != nil || c.want != "" && (!errors.Is(err, chat.ErrCheckFailed) || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %v", c.name, err)
 		}
-		if c.want == "" && asked != 12 {
+		if c.want == "" && asked != 13 {
 			t.Errorf("%s: asked %d times", c.name, asked)
 		}
 		x, rendered := m.Render(parse(t, `{`+hi+`,"chat_template":"x"}`), nil)

@@ -3,7 +3,6 @@ package chat
 import (
 	"errors"
 	"fmt"
-	"math"
 
 	"github.com/kvindex/kvindex/internal/jinja"
 )
@@ -14,9 +13,9 @@ var (
 	// They name the field.
 	ErrMalformed = errors.New("malformed")
 
-	// ErrNotScorable is wrapped by the errors about a request that an engine takes
-	// and whose tokens this package cannot tell: media without hashes, a template
-	// of its own. They name the field.
+	// ErrNotScorable is wrapped by the errors about a request that an engine may
+	// take and whose tokens this package cannot tell, such as media without
+	// hashes. They name the field.
 	ErrNotScorable = errors.New("not scorable")
 
 	// ErrUnsupported is wrapped by the errors about a model whose engine renders
@@ -41,11 +40,6 @@ func of(sentinel error, format string, args ...any) error {
 func malformed(format string, args ...any) error   { return of(ErrMalformed, format, args...) }
 func notScorable(format string, args ...any) error { return of(ErrNotScorable, format, args...) }
 func unsupported(format string, args ...any) error { return of(ErrUnsupported, format, args...) }
-
-var (
-	inf = math.Inf(1)
-	nan = math.NaN()
-)
 
 // kind names the type of a JSON value in errors.
 func kind(v jinja.Value) string {

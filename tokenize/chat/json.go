@@ -1,6 +1,7 @@
 package chat
 
 import (
+	"math"
 	"math/big"
 	"strconv"
 	"strings"
@@ -10,13 +11,18 @@ import (
 	"github.com/kvindex/kvindex/internal/jinja"
 )
 
+// MaxBody is the longest request that Parse reads, in bytes. Images that are written
+// out in it count too.
+const MaxBody = 32 << 20
+
+var (
+	inf = math.Inf(1)
+	nan = math.NaN()
+)
+
 // Limits of a JSON text. An engine's own are Python's: a thousand levels and 4,300
 // digits.
 const (
-	// MaxBody is the longest request that Parse reads, in bytes. Images that are
-	// written out in it count too.
-	MaxBody = 32 << 20
-
 	maxDepth  = 100     // arrays and objects in one another
 	maxValues = 1 << 17 // keys and values
 	maxTokens = 1 << 20 // that a prompt may come as, which do not count as values

@@ -116,7 +116,7 @@ func checkObjects(vars *jinja.Dict, name string) error {
 
 // tools are those of the request as its template gets them, nil if there are none.
 func (m *Model) tools(c *conversation) (*jinja.List, error) {
-	if c.tools == nil || c.noTools && m.options.NoTools {
+	if c.tools == nil || c.noTools && m.options.ExcludeTools {
 		return nil, nil
 	}
 	l := &jinja.List{Items: make([]jinja.Value, len(c.tools))}

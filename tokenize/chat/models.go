@@ -34,8 +34,8 @@ type load struct {
 }
 
 const (
-	// maxModels is how many names are remembered; the one not used for the
-	// longest makes room.
+	// maxModels is how many names are remembered. One that led to an error makes
+	// room before a model, and what was not used for the longest before others.
 	maxModels = 1024
 	// retry is how long an error stands for further attempts.
 	retry = time.Second
@@ -90,15 +90,17 @@ func (s *Models) clock() time.Time {
 	return time.Now()
 }
 
-// evict forgets the name that was not used for the longest.
+// evict forgets a name.
 func (s *Models) evict() {
-	oldest := ""
-	for name, l := range s.loads {
-		if oldest == "" || l.used.Before(s.loads[oldest].used) {
-			oldest = name
+	var name string
+	var worst *load
+	for n, l := range s.loads {
+		failed := !l.ended.IsZero()
+		if worst == nil || failed && worst.ended.IsZero() || failed == !worst.ended.IsZero() && l.used.Before(worst.used) {
+			name, worst = n, l
 		}
 	}
-	delete(s.loads, oldest)
+	delete(s.loads, name)
 }
 
 func (s *Models) read(ctx context.Context, name string) (*Model, error) {

@@ -102,10 +102,14 @@ func parseRequest(o *jinja.Dict, n *counts) (*Request, error) {
 		return nil, err
 	}
 	if completion {
-		return r, r.parsePrompt(o)
+		err = r.parsePrompt(o)
+	} else {
+		r.chat, err = parseConversation(o, n)
 	}
-	r.chat, err = parseConversation(o, n)
-	return r, err
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
 }
 
 // refuseFields refuses what makes other tokens of a text than the tokenizer does.

@@ -82,7 +82,7 @@ func (m *Model) choose(c *conversation, tools bool) (*template, error) {
 		}
 		t, err := m.cache.compile(m, c.template)
 		if err != nil {
-			return nil, within(&fieldError{ErrNotScorable, "", err.Error()}, "chat_template")
+			return nil, notScorable("chat_template: %w", err)
 		}
 		return t, nil
 	}

@@ -157,11 +157,10 @@ func optionalFlag(o *jinja.Dict, name string) (jinja.Value, error) {
 	return on, nil
 }
 
-// dump is what an engine with DropToolFields gives its template: the fields in its
-// own order, with null for a description and for parameters that are not there. vLLM of autumn
-// 2026 (entrypoints/openai/chat_completion/protocol.py, ChatCompletionToolsParam,
-// and generate/base/protocol.py, FunctionDefinition) leaves out what it does not
-// know.
+// dump is the fields that the engine knows, in its own order, with null for a
+// description and for parameters that are not there (vLLM's main of autumn 2026,
+// entrypoints/openai/chat_completion/protocol.py, ChatCompletionToolsParam, and
+// generate/base/protocol.py, FunctionDefinition).
 func (t *tool) dump() *jinja.Dict {
 	function := new(jinja.Dict)
 	function.Set("name", t.name)
@@ -182,9 +181,8 @@ func (t *tool) dump() *jinja.Dict {
 	return o
 }
 
-// dumpAll is dump as vLLM did it up to 0.24: with the fields it did not know
-// behind the others. Versions differ on the place of strict and of defer_loading
-// among them.
+// dumpAll is dump with the other fields behind, as pydantic puts them in vLLM 0.9 to
+// 0.24. Versions differ on the place of strict and of defer_loading among them.
 func (t *tool) dumpAll() (*jinja.Dict, error) {
 	switch {
 	case t.deferred != nil:
