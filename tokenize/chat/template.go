@@ -14,6 +14,26 @@ type template struct {
 	program   *jinja.Template
 	parts     bool // it wants content as parts, not as one string
 	developer bool // it knows the role
+	foreign   bool // it is a request's
+}
+
+// Limits of a rendering. A model's templates take up to 1,600 steps a message; what
+// they do with tools must not take long, whoever wrote the schema.
+const (
+	baseSteps    = 1 << 19
+	messageSteps = 1 << 11 // for each message
+	maxSteps     = 1 << 22
+
+	foreignSteps    = 1 << 18 // in baseSteps' place
+	maxForeignSteps = 1 << 20
+)
+
+func (t *template) limits(messages int) jinja.Limits {
+	base, most := baseSteps, maxSteps
+	if t.foreign {
+		base, most = foreignSteps, maxForeignSteps
+	}
+	return jinja.Limits{Steps: min(base+messages*messageSteps, most)}
 }
 
 // Names of templates that transformers knows.
@@ -131,6 +151,7 @@ func (c *templateCache) compile(m *Model, source string) (*template, error) {
 	if err != nil {
 		return nil, err
 	}
+	t.foreign = true
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.of[source] != nil {
