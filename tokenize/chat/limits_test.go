@@ -29,6 +29,8 @@ func TestStepsGrowWithMessages(t *testing.T) {
 		{"a short one, of little work", once(50), body(1, ""), true},
 		{"of a request, as long", "x", body(2000, own(perMessage)), false},
 		{"of a request, of little work", "x", body(1, own(once(50))), true},
+		{"of a request, a long one", "x", body(1, own(strings.Repeat("x", 70_000))), false},
+		{"a long one", strings.Repeat("x", 70_000), body(1, ""), true},
 	} {
 		_, err := newModel(t, c.template, chat.Options{}).Render(parse(t, c.body), nil)
 		if c.fits && err != nil || !c.fits && !errors.Is(err, chat.ErrNotScorable) {

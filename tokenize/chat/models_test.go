@@ -83,10 +83,12 @@ func TestModelsWaitWithinContext(t *testing.T) {
 	if _, err := s.Model(second, "m"); !errors.Is(err, context.Canceled) {
 		t.Errorf("waiting: %v", err)
 	}
+	third := &watched{Context: t.Context(), waited: make(chan struct{})}
 	go func() {
-		_, err := s.Model(t.Context(), "m")
+		_, err := s.Model(third, "m")
 		errs <- err
 	}()
+	<-third.waited
 	cancelFirst()
 	a, b := <-errs, <-errs
 	if a == nil {
@@ -95,6 +97,18 @@ func TestModelsWaitWithinContext(t *testing.T) {
 	if !errors.Is(a, context.Canceled) || b != nil {
 		t.Errorf("the one that was cancelled: %v, the one that waited: %v", a, b)
 	}
+}
+
+// A watched context tells when it is first waited for.
+type watched struct {
+	context.Context
+	once   sync.Once
+	waited chan struct{}
+}
+
+func (c *watched) Done() <-chan struct{} {
+	c.once.Do(func() { close(c.waited) })
+	return c.Context.Done()
 }
 
 // Errors are remembered, and so are only so many names.
