@@ -643,7 +643,10 @@ func (m *machine) evalStars(f *frame, named []argument, e expr) ([]argument, err
 	explicit := len(named)
 	for i := range d.Len() {
 		key, value := d.At(i)
-		name, ok := asString(key)
+		name, ok := key.(string)
+		if _, markup := key.(Markup); markup {
+			return nil, unsupported("a Markup as the name of an argument") // kwargs would keep it one
+		}
 		if !ok {
 			return nil, raise("TypeError", "keywords must be strings")
 		}

@@ -1,0 +1,69 @@
+package jinja
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+// seedTemplates are random programs for the native fuzzers to start from.
+func seedTemplates() []string {
+	list := []string{
+		"{{ 'a' * 10**9 }}", "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+		"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "{{ ''.center(10**9) }}", "{{ 2 ** 10 ** 9 }}",
+		"{{ '%1000000000d' % 1 }}", "{{ '{:>1000000000}'.format(1) }}", "{{ 'a'|indent(10**9) }}",
+		"{{ [[1] * 99999] * 99999 }}", strings.Repeat("(", 1000), strings.Repeat("{% if a %}", 300),
+		"{% for x in x recursive %}{{ loop(x) }}{% endfor %}", "{{ 'a,' * 9999|replace(',', 'b' * 9999) }}",
+	}
+	for i := range uint64(30) {
+		list = append(list, generate(3, i, false).template)
+	}
+	return list
+}
+
+// FuzzCompile: no panic, and every error is an Error.
+func FuzzCompile(f *testing.F) {
+	for _, t := range seedTemplates() {
+		f.Add(t)
+	}
+	f.Fuzz(func(t *testing.T, source string) {
+		_, err := Compile(source)
+		var e *Error
+		if err != nil && !errors.As(err, &e) {
+			t.Fatalf("an error of another kind: %v", err)
+		}
+	})
+}
+
+// FuzzRender: no panic, and the limits hold.
+func FuzzRender(f *testing.F) {
+	for i, t := range seedTemplates() {
+		f.Add(t, uint64(i))
+	}
+	limits := Limits{Steps: 20_000, Depth: 50, Output: 10_000, Memory: 1 << 20}
+	f.Fuzz(func(t *testing.T, source string, seed uint64) {
+		compiled, err := Compile(source)
+		if err != nil {
+			return
+		}
+		vars := generate(seed, 0, false).vars
+		before := "before"
+		start := time.Now()
+		out, err := compiled.Render([]byte(before), vars, &Env{Now: func() time.Time { return oracleNow }, Limits: limits})
+		if took := time.Since(start); took > 5*time.Second {
+			t.Fatalf("took %v", took)
+		}
+		var e *Error
+		switch {
+		case err != nil && !errors.As(err, &e):
+			t.Fatalf("an error of another kind: %v", err)
+		case err != nil && string(out) != before:
+			t.Fatalf("an error, but the output became %q", out)
+		case !strings.HasPrefix(string(out), before):
+			t.Fatalf("the output does not follow what was there: %q", out)
+		case len(out) > len(before)+limits.Output:
+			t.Fatalf("%d bytes of output", len(out))
+		}
+	})
+}

@@ -1,0 +1,984 @@
+package jinja
+
+import (
+	"fmt"
+	"math/big"
+	"sort"
+	"strconv"
+	"strings"
+)
+
+// The precedences of expressions, from the loosest.
+const (
+	levelNot     = 4
+	levelUnary   = 10
+	levelFilter  = 11
+	levelPostfix = 12
+)
+
+// wider are types that stand for a choice of others.
+var wider = map[string][]string{
+	"value":  {"str", "str", "str", "int", "int", "float", "bool", "none", "lstr", "lint", "lnum", "lany", "lrec", "dint", "dstr", "dany", "rec", "tuple"},
+	"any":    {"str", "str", "str", "markup", "int", "int", "float", "bool", "none", "lstr", "lint", "lnum", "lany", "llint", "lrec", "dint", "dany", "dmix", "rec", "tuple", "maybe", "unsure", "range", "json", "lpair", "groups", "namespace", "view"},
+	"list":   {"lstr", "lint", "lnum", "lany", "llint", "lrec"},
+	"iter":   {"lstr", "lint", "lnum", "lany", "llint", "lrec", "xstr", "xint", "xany", "xrec", "xlist", "range"},
+	"sized":  {"str", "lstr", "lint", "lany", "dint", "dstr", "rec", "tuple", "range", "markup", "view"},
+	"num":    {"int", "int", "float", "float", "bool"},
+	"istr":   {"lstr", "lstr", "xstr", "str"},
+	"iint":   {"lint", "lint", "xint", "range"},
+	"irec":   {"lrec", "lrec", "xrec"},
+	"dict":   {"dint", "dstr", "dany", "rec"},
+	"scalar": {"str", "int", "float", "bool", "none"},
+}
+
+// elementOf tells what going through a type gives.
+var elementOf = map[string]string{
+	"lstr": "str", "lint": "int", "lnum": "num", "lany": "any", "llint": "lint", "lrec": "rec",
+	"xstr": "str", "xint": "int", "xany": "any", "xrec": "rec", "xlist": "lany", "range": "int",
+	"dint": "int", "dstr": "str", "dany": "any",
+}
+
+// A row is a form of expression. Its pattern holds <type> or <type:level> for an
+// expression, <type!> for one that takes a postfix, the name of a special part
+// likewise, «optional parts» and ‹this¦that›.
+type row struct {
+	result  string
+	level   int
+	uses    []string
+	pattern string
+	since   bool // differs in Jinja2 3.1.2
+	name    string
+	args    string // of a filter, within parentheses
+}
+
+var (
+	allRows   []*row // but those of loops
+	rowsOf    = map[string][]*row{}
+	loopRows  []*row
+	filtersOf = map[string][]*row{} // by what they take
+	testsOf   = map[string][]*row{}
+	odd       []string
+)
+
+func init() {
+	lines := func(table string, columns int, each func(c []string)) {
+		for line := range strings.Lines(strings.TrimSpace(table)) {
+			if line = strings.TrimSpace(line); line != "" {
+				c := strings.SplitN(line, " ", columns)
+				if len(c) != columns {
+					panic("a row too short: " + line)
+				}
+				each(c)
+			}
+		}
+	}
+	add := func(r *row) {
+		allRows = append(allRows, r)
+		rowsOf[r.result] = append(rowsOf[r.result], r)
+	}
+	since := func(name *string) bool {
+		n, ok := strings.CutPrefix(*name, "+")
+		*name = n
+		return ok
+	}
+	lines(filterTable, 4, func(c []string) {
+		r := &row{result: c[1], level: levelFilter, since: since(&c[2]), uses: []string{"filter:" + c[2]}, name: c[2]}
+		r.pattern = "<" + c[0] + ":11>" + "‹|¦|¦|¦ | ¦| ›" + c[2]
+		if c[3] != "-" {
+			r.args = "(" + c[3] + ")"
+			r.pattern += r.args
+		}
+		add(r)
+		filtersOf[c[0]] = append(filtersOf[c[0]], r)
+	})
+	lines(methodTable, 4, func(c []string) {
+		r := &row{result: c[1], level: levelPostfix, since: since(&c[2]), name: c[2]}
+		r.pattern = "<" + c[0] + "!>." + c[2]
+		kind := map[string]string{"lstr": "list", "lint": "list", "lany": "list", "list": "list", "dint": "dict", "dstr": "dict", "dany": "dict", "rec": "dict", "bool": "int", "markup": "str"}
+		owner := c[0]
+		if k, ok := kind[owner]; ok {
+			owner = k
+		}
+		r.uses = []string{owner + "." + c[2]}
+		switch c[3] {
+		case "attribute":
+		case "-":
+			r.pattern += "()"
+		default:
+			r.pattern += "(" + c[3] + ")"
+		}
+		add(r)
+	})
+	lines(testTable, 3, func(c []string) {
+		r := &row{result: "bool", level: levelNot, since: since(&c[1]), uses: []string{"test:" + c[1]}, name: c[1]}
+		not := "‹¦¦ not›"
+		r.pattern = "<" + c[0] + ":11> is" + not + " " + c[1]
+		if c[2] != "-" {
+			r.args = ", " + c[2]
+			r.pattern += "(" + c[2] + ")"
+		}
+		testsOf[c[0]] = append(testsOf[c[0]], r)
+		if c[1][0] >= 'a' {
+			add(r)
+			if c[2] != "-" && strings.HasPrefix(c[2], "<") {
+				bare := *r
+				bare.uses = append([]string{"test without parentheses"}, r.uses...)
+				bare.pattern = "<" + c[0] + ":11> is" + not + " " + c[1] + " " + strings.Replace(c[2], ">", "?>", 1)
+				add(&bare)
+			}
+		}
+	})
+	general := func(c []string) *row {
+		level, err := strconv.Atoi(c[1])
+		if err != nil {
+			panic(err)
+		}
+		r := &row{result: c[0], level: level, since: since(&c[2]), pattern: c[3]}
+		if c[2] != "-" {
+			r.uses = strings.Split(c[2], ",")
+		}
+		return r
+	}
+	lines(expressionTable, 4, func(c []string) { add(general(c)) })
+	odd = strings.Split(strings.TrimSpace(oddTable), "\n{")
+	for i := range odd[1:] {
+		odd[i+1] = "{" + odd[i+1]
+	}
+	lines(loopTable, 4, func(c []string) { loopRows = append(loopRows, general(c)) })
+}
+
+// resolve picks a type that t stands for.
+func (g *generator) resolve(t string) string {
+	for {
+		c, ok := wider[t]
+		if !ok {
+			return t
+		}
+		t = c[g.rng.IntN(len(c))]
+	}
+}
+
+// expr makes an expression of a type that binds at least as tightly as level.
+func (g *generator) expr(t string, depth, level int) string {
+	if g.chance(g.wrong) {
+		t = "any"
+	}
+	if t == "any" && g.chance(150) {
+		if name, ok := g.anyName(); ok {
+			return name
+		}
+	}
+	t = g.resolve(t)
+	var text string
+	var got int
+	rows := rowsOf[t]
+	switch {
+	case g.inLoop > 0 && g.chance(120):
+		if text, got = g.loopOf(t, depth); text != "" {
+			break
+		}
+		fallthrough
+	default:
+		if len(rows) == 0 || depth <= 0 || g.chance(350) {
+			if text, got = g.leaf(t); text != "" {
+				break
+			}
+		}
+		if len(rows) == 0 {
+			panic("nothing of type " + t)
+		}
+		r := rows[g.rng.IntN(len(rows))]
+		for tries := 0; g.old && r.since && tries < 20; tries++ {
+			r = rows[g.rng.IntN(len(rows))]
+		}
+		text, got = g.row(r, depth-1)
+	}
+	if g.chance(30) {
+		return "(" + text + ")"
+	}
+	return wrap(text, got, level)
+}
+
+func wrap(text string, got, level int) string {
+	if got < level {
+		return "(" + text + ")"
+	}
+	return text
+}
+
+func (g *generator) row(r *row, depth int) (string, int) {
+	for _, u := range r.uses {
+		g.use(u)
+	}
+	return g.expand(r.pattern, depth), r.level
+}
+
+// loopOf is an expression of the loop variable, of type t if there is one.
+func (g *generator) loopOf(t string, depth int) (string, int) {
+	r := loopRows[g.rng.IntN(len(loopRows))]
+	if r.result != t {
+		return "", 0
+	}
+	return g.row(r, depth-1)
+}
+
+// expand fills in a pattern.
+func (g *generator) expand(p string, depth int) string {
+	var b strings.Builder
+	for len(p) > 0 {
+		switch {
+		case strings.HasPrefix(p, "«"):
+			inside, rest := matching(p, "«", "»")
+			if g.chance(500) {
+				b.WriteString(g.expand(inside, depth))
+			}
+			p = rest
+		case strings.HasPrefix(p, "‹"):
+			inside, rest := matching(p, "‹", "›")
+			choices := alternatives(inside)
+			b.WriteString(g.expand(choices[g.rng.IntN(len(choices))], depth))
+			p = rest
+		case p[0] == '<' && len(p) > 1 && p[1] >= 'a' && p[1] <= 'z':
+			end := strings.IndexByte(p, '>')
+			hole := p[1:end]
+			p = p[end+1:]
+			level := 1
+			if h, ok := strings.CutSuffix(hole, "!"); ok {
+				hole, level = h, levelPostfix
+			} else if h, ok := strings.CutSuffix(hole, "?"); ok {
+				// What begins with a parenthesis would be taken for arguments.
+				text := g.hole(h, depth, levelPostfix)
+				if text[0] == '(' {
+					text = "(" + text + ")"
+				}
+				b.WriteString(text)
+				continue
+			} else if h, l, ok := strings.Cut(hole, ":"); ok {
+				hole = h
+				level, _ = strconv.Atoi(l)
+			}
+			b.WriteString(g.hole(hole, depth, level))
+		default:
+			b.WriteByte(p[0])
+			p = p[1:]
+		}
+	}
+	return strings.ReplaceAll(b.String(), "(, ", "(")
+}
+
+func matching(p, open, end string) (inside, rest string) {
+	depth := 0
+	for i := 0; i < len(p); i++ {
+		switch {
+		case strings.HasPrefix(p[i:], open):
+			depth++
+		case strings.HasPrefix(p[i:], end):
+			if depth--; depth == 0 {
+				return p[len(open):i], p[i+len(end):]
+			}
+		}
+	}
+	panic("unbalanced: " + p)
+}
+
+func alternatives(p string) []string {
+	var list []string
+	depth, start := 0, 0
+	for i := range p {
+		switch {
+		case strings.HasPrefix(p[i:], "‹"):
+			depth++
+		case strings.HasPrefix(p[i:], "›"):
+			depth--
+		case depth == 0 && strings.HasPrefix(p[i:], "¦"):
+			list = append(list, p[start:i])
+			start = i + len("¦")
+		}
+	}
+	return append(list, p[start:])
+}
+
+// hole makes a special part, or an expression of a type.
+func (g *generator) hole(hole string, depth, level int) string {
+	small := func(from, to int) string {
+		n := from + g.rng.IntN(to-from+1)
+		if n < 0 && level > levelUnary {
+			return fmt.Sprintf("(%d)", n)
+		}
+		return strconv.Itoa(n)
+	}
+	switch hole {
+	case "w":
+		return small(0, 16)
+	case "n":
+		return small(0, 5)
+	case "npos":
+		return small(1, 5)
+	case "k":
+		return small(-4, 4)
+	case "nz":
+		return wrap(g.pick("1", "2", "3", "7", "10", "-2", "-3", "64"), levelUnary, level)
+	case "ch":
+		return g.quote(g.pick("*", " ", "é", "0", "日", "-", "<", "'"))
+	case "chars":
+		return g.quote(g.pick("a", " ", "ab", "xyz", " \n", "é", "aeiou", "<>", "B", "--", "", "日本", "'\""))
+	case "sub":
+		return g.quote(g.pick("a", "e", "an", " ", "\n", "l", "o", "B", "é", "", "1", "<b>", "-", "apple", "日"))
+	case "sep":
+		return g.quote(g.pick(",", " ", "a", ", ", "-", "\n", "e", "--", "é", "an"))
+	case "key":
+		return g.quote(g.key())
+	case "attr":
+		return g.quote(g.pick("name", "n", "f", "ok", "sub.k", "sub.l.0", "sub.l.1", "name", "n"))
+	case "optattr":
+		return g.quote(g.pick("opt", "nope", "sub.nope", "sub.l.7", "name", "n"))
+	case "strattr":
+		return g.quote(g.pick("name", "sub.k", "sub.l.1"))
+	case "numattr":
+		return g.quote(g.pick("n", "f", "ok", "sub.l.0"))
+	case "sortattr":
+		return g.quote(g.pick("name", "n", "f", "ok", "sub.k", "name,n", "n,name", "ok,f,name", "sub.l.0"))
+	case "aname":
+		return g.pick("a", "b", "key", "x", "name", "if_", "é")
+	case "filtername":
+		return g.quote(g.pick("upper", "tojson", "nope", "e", "d", "", "map"))
+	case "testname":
+		return g.quote(g.pick("defined", "==", "nope", "eq", "in", "", "odd"))
+	case "fmtcall":
+		return g.formatCall(depth)
+	case "fmtmap":
+		return g.formatMap(depth)
+	case "percent":
+		return g.percent(depth)
+	case "fmtfilter":
+		return g.formatFilter(depth)
+	case "strf":
+		return g.quote(g.strftime())
+	case "jsonargs":
+		return g.jsonArgs(depth)
+	case "mapstr":
+		return g.mapArgs("str", depth)
+	case "mapnum":
+		return g.mapArgs(g.pick("int", "num", "num"), depth)
+	case "mapany":
+		return g.mapArgs(g.pick("value", "any"), depth)
+	case "teststr":
+		return g.testArgs(g.pick("str", "str", "scalar", "any"), depth)
+	case "testint":
+		return g.testArgs(g.pick("int", "num", "scalar", "any"), depth)
+	case "testany":
+		return g.testArgs("any", depth)
+	case "attrtest":
+		switch g.rng.IntN(3) {
+		case 0:
+			return g.hole("numattr", depth, 1) + ", " + g.testArgs("num", depth)
+		case 1:
+			return g.hole("strattr", depth, 1) + ", " + g.testArgs("str", depth)
+		default:
+			return g.hole("optattr", depth, 1) + ", " + g.quote(g.pick("defined", "undefined", "none", "string"))
+		}
+	case "slicing":
+		return g.slicing(depth)
+	case "stringlit":
+		return g.quote(g.text())
+	case "adjacent":
+		return g.quote(g.text()) + " " + g.quote(g.word())
+	case "numberlit":
+		return wrap(g.number(), levelUnary, level)
+	case "garbage":
+		var b strings.Builder
+		for range 1 + g.rng.IntN(4) {
+			b.WriteString(g.pick("<", ">", "^", "=", "+", "-", " ", "#", "0", ",", "_", ".", "z", "1", "9", "20", "é", "*", "(a)", "d", "s", "r", "x", "f", "e", "g", "n", "%", "c", "b", "a", "A", "Y", "M", "L", "l", "Q", "E", "O", "\\n", "\\x00", "i", "u", "5.2"))
+		}
+		return b.String()
+	case "numtext":
+		return g.quote(g.pick("12", " 12 ", "1_000", "0x1f", "-0b11", "0o17", "+5", "+-5", "1.5", "1e3", "nan", "-inf", "Infinity", "٣٤", "", " ", "1__0", "_1", "zz", "1e400", "0", "-0", "007", "12.", ".5", "1_0.5", "9223372036854775808", "1e19", "½", "0x", "1\u00a0"))
+	case "macro":
+		if len(g.macros) > 0 {
+			m := g.macros[g.rng.IntN(len(g.macros))]
+			if !m.callsCaller {
+				return g.macroCall(m)
+			}
+		}
+		return "'no macro'"
+	}
+	return g.expr(hole, depth, level)
+}
+
+// mapArgs are the arguments that make map apply a filter to each of a type.
+func (g *generator) mapArgs(t string, depth int) string {
+	rows := filtersOf[t]
+	r := rows[g.rng.IntN(len(rows))]
+	for tries := 0; (g.old && r.since || strings.HasPrefix(r.result, "x")) && tries < 50; tries++ {
+		r = rows[g.rng.IntN(len(rows))]
+	}
+	g.use("map:" + r.name)
+	args := strings.Trim(r.args, "()")
+	if r.args != "" {
+		full := g.expand(r.args, depth)
+		args = full[1 : len(full)-1]
+	}
+	if args == "" {
+		return g.quote(r.name)
+	}
+	return g.quote(r.name) + ", " + args
+}
+
+func (g *generator) testArgs(t string, depth int) string {
+	rows := testsOf[t]
+	r := rows[g.rng.IntN(len(rows))]
+	g.use("test:" + r.name)
+	return g.quote(r.name) + g.expand(r.args, depth)
+}
+
+func (g *generator) slicing(depth int) string {
+	g.use("operator:slice")
+	part := func() string {
+		if g.chance(400) {
+			return ""
+		}
+		if g.chance(100) {
+			return "none"
+		}
+		return g.hole("k", depth, 1)
+	}
+	t := part() + ":" + part()
+	if g.chance(400) {
+		step := g.pick("1", "2", "-1", "-2", "3", "", "none", "7")
+		if g.chance(10) {
+			step = "0"
+		}
+		t += ":" + step
+	}
+	return t
+}
+
+// Names.
+
+func (g *generator) visible(want func(typ string) bool) (string, bool) {
+	var found []string
+	shadowed := map[string]bool{}
+	for i := len(g.names) - 1; i >= 0; i-- {
+		b := g.names[i]
+		if shadowed[b.name] {
+			continue
+		}
+		shadowed[b.name] = true
+		if want(b.typ) {
+			found = append(found, b.name)
+		}
+	}
+	if len(found) == 0 {
+		return "", false
+	}
+	// The younger the likelier.
+	n := min(g.rng.IntN(len(found)), g.rng.IntN(len(found)))
+	return found[n], true
+}
+
+func (g *generator) anyName() (string, bool) {
+	return g.visible(func(string) bool { return true })
+}
+
+// leaf is a name or a literal of a type; "" if there is none.
+func (g *generator) leaf(t string) (string, int) {
+	if g.chance(550) {
+		if name, ok := g.visible(func(typ string) bool { return typ == t }); ok {
+			return name, levelPostfix
+		}
+	}
+	items := func(n int, item func() string) string {
+		list := make([]string, g.rng.IntN(n))
+		for i := range list {
+			list[i] = item()
+		}
+		return strings.Join(list, ", ")
+	}
+	quoted := func() string { return g.quote(g.word()) }
+	digit := func() string { return strconv.Itoa(g.rng.IntN(12)) }
+	switch t {
+	case "str":
+		g.use("literal:str")
+		return g.quote(g.text()), levelPostfix
+	case "markup":
+		g.use("filter:safe")
+		return g.quote(g.pick("<b>x</b>", "a & b", "&amp; &#39; &lt;", "plain", "<i>Don't</i>")) + "|safe", levelFilter
+	case "int":
+		g.use("literal:int")
+		if g.chance(600) {
+			return digit(), levelPostfix
+		}
+		return g.integerLiteral()
+	case "float":
+		g.use("literal:float")
+		return g.floatLiteral(), levelPostfix
+	case "bool":
+		g.use("literal:bool")
+		return g.pick("true", "false", "True", "False"), levelPostfix
+	case "none":
+		g.use("literal:none")
+		return g.pick("none", "None"), levelPostfix
+	case "lstr":
+		g.use("literal:list")
+		return "[" + items(5, quoted) + "]", levelPostfix
+	case "lint":
+		g.use("literal:list")
+		return "[" + items(6, digit) + "]", levelPostfix
+	case "lnum":
+		g.use("literal:list")
+		return "[" + items(5, func() string { return g.pick(digit(), g.floatLiteral(), "-"+digit(), "true") }) + "]", levelPostfix
+	case "lany":
+		g.use("literal:list")
+		return "[" + items(5, func() string { return g.expr("scalar", 0, 1) }) + "]", levelPostfix
+	case "llint":
+		g.use("literal:list")
+		return "[" + items(4, func() string { return "[" + items(4, digit) + "]" }) + "]", levelPostfix
+	case "lpair":
+		g.use("literal:tuple")
+		return "[" + items(4, func() string { return "(" + quoted() + ", " + digit() + ")" }) + "]", levelPostfix
+	case "lrec":
+		return "lr", levelPostfix
+	case "rec":
+		g.use("literal:dict")
+		return fmt.Sprintf("{'name': %s, 'n': %s, 'f': %s, 'ok': true, 'sub': {'k': %s, 'l': [%s, %s]}}", quoted(), digit(), g.floatLiteral(), quoted(), digit(), quoted()), levelPostfix
+	case "tuple":
+		g.use("literal:tuple")
+		return g.pick("(1, 'a')", "()", "(s,)", "(1, (2, 3))", "('x', none, 1.5)", "(1, 2, 3, 4)"), levelPostfix
+	case "dint":
+		g.use("literal:dict")
+		return "{" + items(5, func() string { return g.quote(g.key()) + ": " + digit() }) + "}", levelPostfix
+	case "dstr":
+		g.use("literal:dict")
+		return "{" + items(5, func() string { return g.quote(g.key()) + ": " + g.quote(g.word()) }) + "}", levelPostfix
+	case "dany":
+		g.use("literal:dict")
+		return "{" + items(5, func() string { return g.quote(g.key()) + ": " + g.expr("scalar", 0, 1) }) + "}", levelPostfix
+	case "dmix":
+		g.use("literal:dict")
+		return "{" + items(6, func() string {
+			return g.pick("1", "1.0", "true", "none", "'1'", "2.5", "-3", "false", "0", "10000000000000000000000") + ": " + g.expr("scalar", 0, 1)
+		}) + "}", levelPostfix
+	case "range":
+		g.use("global:range")
+		return g.pick("range(3)", "range(0)", "range(1, 7, 2)", "range(5, 0, -1)", "range(-2, 2)"), levelPostfix
+	case "json":
+		return "tools", levelPostfix
+	case "messages", "tree", "links":
+		return t, levelPostfix
+	case "message":
+		return "(messages|first|default({'role': 'user', 'content': 'hi'}))", levelPostfix
+	case "unsure":
+		return g.pick("nope", "missing_one", "r.nope", "dx['none such']", "ls[99]", "r.sub.zz"), levelPostfix
+	case "namespace":
+		return "namespace(v=1)", levelPostfix
+	case "xint":
+		return g.pick("range(4)", "[3, 1, 2]|map('abs')"), levelFilter
+	case "xstr":
+		return g.pick("lw|map('upper')", "lw|select", "'abc'|reverse|map('lower')"), levelFilter
+	case "xany":
+		return g.pick("lx|select('defined')", "lx|reject('undefined')", "dx.values()"), levelFilter
+	case "xrec":
+		return g.pick("lr|selectattr('ok')", "lr|rejectattr('ok')", "lr|reject('none')"), levelFilter
+	case "xlist":
+		return g.pick("li|batch(2)", "lw|slice(2)"), levelFilter
+	}
+	return "", 0
+}
+
+func (g *generator) integerLiteral() (string, int) {
+	n, _ := g.integer().(int64)
+	b := big.NewInt(n)
+	if g.chance(100) {
+		b = new(big.Int).Lsh(big.NewInt(int64(1+g.rng.IntN(50))), uint(g.rng.IntN(90)))
+	}
+	b.Abs(b)
+	var t string
+	switch g.rng.IntN(6) {
+	case 0:
+		g.use("literal:hex")
+		t = g.pick("0x", "0X") + b.Text(16)
+	case 1:
+		g.use("literal:octal")
+		t = g.pick("0o", "0O") + b.Text(8)
+	case 2:
+		g.use("literal:binary")
+		t = g.pick("0b", "0B") + b.Text(2)
+	case 3:
+		g.use("literal:underscore")
+		t = b.String()
+		if len(t) > 3 {
+			t = t[:len(t)-3] + "_" + t[len(t)-3:]
+		}
+	default:
+		t = b.String()
+	}
+	if g.chance(250) {
+		return "-" + t, levelUnary
+	}
+	return t, levelPostfix
+}
+
+func (g *generator) number() string {
+	if g.chance(400) {
+		return g.floatLiteral()
+	}
+	t, _ := g.integerLiteral()
+	return t
+}
+
+func (g *generator) floatLiteral() string {
+	if g.chance(4) {
+		return "1e999"
+	}
+	return g.pick("0.5", "1.0", "2.5", "3.14159", "1e3", "1.5e-7", "2E+2", "1_0.2_5", "0.1", "100.0", "1e16", "123456789.125", "1e22", "5e-324", "0.0", "7.25")
+}
+
+// quote writes a string as a literal, in one of many ways.
+func (g *generator) quote(s string) string {
+	q := g.pick("'", "'", "\"")
+	var b strings.Builder
+	b.WriteString(q)
+	for _, r := range s {
+		switch {
+		case string(r) == q || r == '\\':
+			b.WriteString("\\" + string(r))
+		case r == '\n' && g.chance(800):
+			b.WriteString("\\n")
+		case r == '\t' && g.chance(500):
+			b.WriteString("\\t")
+		case r == '\r' || r == 0:
+			fmt.Fprintf(&b, "\\x%02x", r)
+		case g.chance(30):
+			g.use("literal:escape")
+			switch {
+			case r < 256 && g.chance(500):
+				fmt.Fprintf(&b, "\\x%02x", r)
+			case r < 512 && g.chance(500):
+				fmt.Fprintf(&b, "\\%03o", r)
+			case r < 1<<16 && g.chance(700):
+				fmt.Fprintf(&b, "\\u%04x", r)
+			default:
+				fmt.Fprintf(&b, "\\U%08X", r)
+			}
+		default:
+			b.WriteRune(r)
+		}
+	}
+	if g.chance(20) {
+		g.use("literal:escape")
+		b.WriteString(g.pick("\\q", "\\a\\b\\f\\v", "\\0", "\\\n", "\\7x", "\\'\\\"", "\\-"))
+	}
+	b.WriteString(q)
+	return b.String()
+}
+
+// Formats.
+
+// argument is an expression with the kind of format that suits it.
+func (g *generator) formatted(depth int) (e, kind string) {
+	kind = g.pick("int", "int", "float", "float", "str", "str", "bool", "value", "none")
+	return g.expr(kind, min(depth, 1), 1), kind
+}
+
+// spec is a format spec for a kind of value, or nothing.
+func (g *generator) spec(kind string) string {
+	var b strings.Builder
+	if kind == "value" || kind == "none" {
+		return ""
+	}
+	if kind == "bool" {
+		kind = g.pick("int", "int", "bool")
+	}
+	add := func(perThousand int, name string, choices ...string) string {
+		if !g.chance(perThousand) {
+			return ""
+		}
+		c := g.pick(choices...)
+		b.WriteString(c)
+		if name != "" {
+			g.use("format:" + name + c)
+		}
+		return c
+	}
+	if g.chance(400) {
+		add(500, "", "*", "0", "é", " ", "x", "<", "日")
+		if kind == "str" {
+			add(1000, "align ", "<", ">", "^")
+		} else {
+			add(1000, "align ", "<", ">", "^", "=")
+		}
+	}
+	if kind == "str" || kind == "bool" {
+		if add(150, "", "0") != "" {
+			g.use("format:zero")
+		}
+		add(500, "", "3", "8", "12", "1")
+		if kind == "str" && g.chance(300) {
+			g.use("format:precision")
+			b.WriteString("." + g.pick("0", "2", "5"))
+			add(400, "str ", "s")
+		}
+		return b.String()
+	}
+	add(300, "sign ", "+", "-", " ")
+	if kind == "float" && add(60, "", "z") != "" {
+		g.use("format:z")
+	}
+	if add(150, "", "#") != "" {
+		g.use("format:#")
+	}
+	if add(200, "", "0") != "" {
+		g.use("format:zero")
+	}
+	add(500, "", "3", "8", "12", "24", "1")
+	grouped := add(250, "grouping ", ",", "_")
+	if kind == "float" {
+		if g.chance(500) {
+			g.use("format:precision")
+			b.WriteString("." + g.pick("0", "1", "2", "5", "17"))
+		}
+		if g.chance(700) {
+			c := g.pick("e", "E", "f", "F", "g", "G", "%", "n")
+			if c == "n" && grouped != "" {
+				c = "f"
+			}
+			g.use("format:float " + c)
+			b.WriteString(c)
+		}
+		return b.String()
+	}
+	switch g.rng.IntN(10) {
+	case 0, 1, 2:
+	case 3:
+		c := g.pick("e", "f", "g", "%", "E", "G")
+		g.use("format:int " + c)
+		b.WriteString(c)
+	default:
+		c := g.pick("d", "b", "o", "x", "X", "n", "d", "x")
+		if grouped == "," && c != "d" || grouped != "" && c == "n" {
+			c = "d"
+		}
+		g.use("format:int " + c)
+		b.WriteString(c)
+	}
+	return b.String()
+}
+
+// field is a replacement field.
+func (g *generator) field(name, kind, access string) string {
+	conv := ""
+	if g.chance(200) {
+		conv = g.pick("!r", "!s", "!a")
+		g.use("format:" + conv)
+		kind = "str"
+	}
+	spec := ""
+	if g.chance(800) {
+		spec = g.spec(kind)
+	}
+	if spec != "" {
+		spec = ":" + spec
+	}
+	return "{" + name + access + conv + spec + "}"
+}
+
+func (g *generator) formatText() string {
+	t := g.pick("", "", " ", "a", "{{", "}}", "|", "é", ", ")
+	return t
+}
+
+func (g *generator) formatCall(depth int) string {
+	var f strings.Builder
+	var args, named []string
+	numbered := g.chance(400)
+	for range 1 + g.rng.IntN(4) {
+		f.WriteString(g.formatText())
+		switch g.rng.IntN(6) {
+		case 0:
+			g.use("format:name")
+			e, kind := g.formatted(depth)
+			name := string(rune('a' + len(named)))
+			named = append(named, name+"="+e)
+			f.WriteString(g.field(name, kind, ""))
+		case 1:
+			g.use("format:access")
+			name := string(rune('a' + len(named)))
+			named = append(named, name+"="+g.expr("rec", 0, 1))
+			access := g.pick("[name]", ".name", "[sub][l][0]", ".sub.k", "[n]", ".n")
+			f.WriteString(g.field(name, map[bool]string{true: "int", false: "str"}[strings.HasSuffix(access, "n]") || access == ".n" || strings.HasSuffix(access, "0]")], access))
+		case 2:
+			if !numbered {
+				e, _ := g.formatted(depth)
+				args = append(args, e)
+				f.WriteString("{}")
+				break
+			}
+			g.use("format:nested")
+			e := g.expr("str", 0, 1)
+			args = append(args, e, g.hole("w", 0, 1))
+			fmt.Fprintf(&f, "{%d:>{%d}}", len(args)-2, len(args)-1)
+		default:
+			e, kind := g.formatted(depth)
+			name := ""
+			if numbered {
+				g.use("format:number")
+				name = strconv.Itoa(len(args))
+			}
+			args = append(args, e)
+			f.WriteString(g.field(name, kind, ""))
+		}
+	}
+	f.WriteString(g.formatText())
+	return g.quote(f.String()) + ".format(" + strings.Join(append(args, named...), ", ") + ")"
+}
+
+func (g *generator) formatMap(depth int) string {
+	e, kind := g.formatted(depth)
+	f := g.formatText() + g.field("a", kind, "") + g.formatText() + g.field("b", "str", "")
+	return g.quote(f) + ".format_map({'a': " + e + ", 'b': " + g.expr("str", 0, 1) + "})"
+}
+
+// conversion is one of % formatting, with its argument's type.
+func (g *generator) conversion(key string) (c, kind string) {
+	kind = g.pick("int", "int", "float", "any", "str", "num")
+	var letter string
+	switch kind {
+	case "int":
+		letter = g.pick("d", "i", "u", "x", "X", "o", "d")
+	case "float", "num":
+		letter = g.pick("e", "E", "f", "F", "g", "G", "d")
+	default:
+		letter = g.pick("s", "r", "a")
+	}
+	if g.chance(40) {
+		kind, letter = "ch", "c"
+	}
+	if kind == "any" {
+		kind = "value"
+	}
+	if letter == "d" && kind != "int" {
+		kind = "int"
+	}
+	g.use("percent:" + letter)
+	flags := ""
+	if g.chance(400) {
+		for _, f := range []string{"-", "+", " ", "#", "0"} {
+			if g.chance(250) {
+				g.use("percent:flag " + f)
+				flags += f
+			}
+		}
+	}
+	width := ""
+	if g.chance(350) {
+		g.use("percent:width")
+		width = g.pick("1", "5", "12")
+	}
+	if g.chance(250) {
+		g.use("percent:precision")
+		width += "." + g.pick("0", "2", "6", "")
+	}
+	return "%" + key + flags + width + g.pick("", "", "", "", "l") + letter, kind
+}
+
+func (g *generator) percent(depth int) string {
+	var f strings.Builder
+	var args []string
+	mapping := g.chance(200)
+	for i := range 1 + g.rng.IntN(3) {
+		f.WriteString(g.pick("", " ", "a", "%%", "é", ": "))
+		key := ""
+		name := string(rune('a' + i))
+		if mapping {
+			g.use("percent:mapping")
+			key = "(" + name + ")"
+		} else if g.chance(60) {
+			g.use("percent:star")
+			f.WriteString("%*d")
+			args = append(args, g.hole("k", 0, 1), g.expr("int", 0, 1))
+			continue
+		}
+		c, kind := g.conversion(key)
+		f.WriteString(c)
+		e := g.hole(kind, min(depth, 1), 1)
+		if mapping {
+			e = "'" + name + "': " + e
+		}
+		args = append(args, e)
+	}
+	switch {
+	case mapping:
+		return g.quote(f.String()) + " % {" + strings.Join(args, ", ") + "}"
+	case len(args) == 1:
+		return g.quote(f.String()) + " % (" + args[0] + ",)"
+	}
+	return g.quote(f.String()) + " % (" + strings.Join(args, ", ") + ")"
+}
+
+func (g *generator) formatFilter(depth int) string {
+	t := g.percent(depth)
+	i := strings.LastIndex(t, " % ")
+	f, args := t[:i], t[i+3:]
+	for _, end := range []string{" % (", " % {"} {
+		if j := strings.Index(t, end); j >= 0 && t[j-1] == t[0] {
+			f, args = t[:j], t[j+3:]
+			break
+		}
+	}
+	if args[0] == '(' {
+		return f + "|format(" + args[1:len(args)-1] + ")"
+	}
+	if g.chance(500) {
+		return f + "|format(**" + args + ")"
+	}
+	return f + "|format(" + args + ")"
+}
+
+// directives are those of strftime that CPython on glibc knows, but %s, which
+// depends on the zone of the machine.
+const directives = "aAbBcdeDFfgGhHIjklmMnpPrRStTuUVwWxXyYzZ%C"
+
+func (g *generator) strftime() string {
+	var b strings.Builder
+	for range 1 + g.rng.IntN(9) {
+		b.WriteString(g.pick("", " ", "-", "T", "é", ":"))
+		d := string(directives[g.rng.IntN(len(directives))])
+		g.use("strftime:%" + d)
+		flag := ""
+		if !strings.Contains("%fzZ", d) && g.chance(120) {
+			flag = g.pick("-", "_", "0", "^", "#")
+			g.use("strftime:flag " + flag)
+		}
+		b.WriteString("%" + flag + d)
+	}
+	return b.String()
+}
+
+// jsonArgs are the arguments of tojson, after an opening parenthesis.
+func (g *generator) jsonArgs(depth int) string {
+	if g.chance(250) {
+		g.use("tojson:positional")
+		list := []string{g.pick("true", "false"), g.pick("none", "2", "0", "'\\t'"), g.pick("none", "(',', ':')"), g.pick("true", "false")}
+		return strings.Join(list[:1+g.rng.IntN(4)], ", ")
+	}
+	options := map[string][]string{
+		"ensure_ascii": {"true", "false", "yes", "1", "none"},
+		"indent":       {"0", "1", "2", "4", "none", "'\\t'", "'--'", "-1", "true", "''", "li|length"},
+		"separators":   {"(',', ':')", "[', ', ': ']", "none", "(s, t)", "(' ', '=')"},
+		"sort_keys":    {"true", "false", "no"},
+	}
+	names := make([]string, 0, len(options))
+	for name := range options {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	var args []string
+	for _, name := range names {
+		if g.chance(400) {
+			g.use("tojson:" + name)
+			args = append(args, name+"="+g.pick(options[name]...))
+		}
+	}
+	g.rng.Shuffle(len(args), func(i, j int) { args[i], args[j] = args[j], args[i] })
+	return strings.Join(args, ", ")
+}
