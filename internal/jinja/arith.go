@@ -166,6 +166,17 @@ func quadratic(xBits, yBits int) int {
 	return int(min(int64(xBits/64+1)*int64(yBits/64+1)/32, math.MaxInt32))
 }
 
+// intWork is how many steps an operation on big ints of so many bits takes.
+func intWork(op string, xBits, yBits int) int {
+	switch op {
+	case "+", "-":
+		return 8
+	case "/": // a fraction in its lowest terms
+		return 80 + 16*min(quadratic(xBits, yBits), math.MaxInt32/32)
+	}
+	return 10 + quadratic(xBits, yBits)
+}
+
 func (m *machine) ints(op string, x, y *big.Int) (Value, error) {
 	if op == "**" {
 		return m.intPower(x, y)
@@ -176,10 +187,8 @@ func (m *machine) ints(op string, x, y *big.Int) (Value, error) {
 	if err := m.alloc((x.BitLen() + y.BitLen()) / 8); err != nil {
 		return nil, err
 	}
-	if op != "+" && op != "-" {
-		if err := m.step(quadratic(x.BitLen(), y.BitLen())); err != nil {
-			return nil, err
-		}
+	if err := m.step(intWork(op, x.BitLen(), y.BitLen())); err != nil {
+		return nil, err
 	}
 	n := new(big.Int)
 	switch op {

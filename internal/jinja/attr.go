@@ -153,12 +153,18 @@ var privateOf = map[string]string{
 
 // listed tells whether name is one of the names, which stand between spaces.
 func listed(names, name string) bool {
-	return strings.Contains(names, " "+name+" ") && !strings.Contains(name, " ")
+	return len(name) <= longestAttr && strings.Contains(names, " "+name+" ") && !strings.Contains(name, " ")
 }
+
+// longestAttr is no shorter than any name in the lists, in bytes.
+const longestAttr = 32
 
 // attr returns Python's getattr(obj, name); ok is false where that is an
 // AttributeError. What the sandbox lets no template use is an Undefined.
 func (m *machine) attr(obj Value, name string) (v Value, ok bool, err error) {
+	if err := m.scan(4 * len(name)); err != nil { // it is looked up in several maps
+		return nil, false, err
+	}
 	if strings.HasPrefix(name, "_") {
 		return m.privateAttr(obj, name)
 	}

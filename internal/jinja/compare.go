@@ -11,10 +11,10 @@ func (m *machine) equal(a, b Value) (bool, error) {
 	switch a := a.(type) {
 	case string:
 		s, ok := asString(b)
-		return ok && a == s, m.scan(min(len(a), len(s)))
+		return ok && a == s, m.scan(2 * min(len(a), len(s)))
 	case Markup:
 		s, ok := asString(b)
-		return ok && string(a) == s, m.scan(min(len(a), len(s)))
+		return ok && string(a) == s, m.scan(2 * min(len(a), len(s)))
 	case nil:
 		return b == nil, nil
 	case bool, int64, *big.Int, float64:
@@ -213,7 +213,7 @@ func (m *machine) less(op string, a, b Value) (bool, error) {
 	}
 	if s, ok := asString(a); ok {
 		if t, ok := asString(b); ok {
-			return holds(op, strings.Compare(s, t)), m.scan(min(len(s), len(t)))
+			return holds(op, strings.Compare(s, t)), m.scan(2 * min(len(s), len(t)))
 		}
 	}
 	switch a := a.(type) {
@@ -331,7 +331,10 @@ func (m *machine) containsText(needle Value, in string) (bool, error) {
 	if !ok {
 		return false, raise("TypeError", "'in <string>' requires string as left operand, not %s", typeName(needle))
 	}
-	return strings.Contains(in, s), m.scan(len(in))
+	if err := m.find(len(in), s); err != nil {
+		return false, err
+	}
+	return strings.Contains(in, s), nil
 }
 
 func (m *machine) containsItem(needle Value, items []Value) (bool, error) {

@@ -14,6 +14,10 @@ type Dict struct {
 	others       map[any]int32    // places of the other keys, by their hashKey
 }
 
+// lookup is what looking a key up takes of [machine.scan] for each of its bytes: it
+// may be compared with as many keys as are not in a map.
+const lookup = manyKeys - 1
+
 // manyKeys is from how many keys on a Dict looks them up in a map.
 const manyKeys = 9
 
@@ -74,7 +78,7 @@ func (d *Dict) find(key string) int {
 func (d *Dict) get(m *machine, key Value) (Value, bool, error) {
 	if s, ok := asString(key); ok {
 		v, ok := d.Lookup(s)
-		return v, ok, nil
+		return v, ok, m.scan(lookup * len(s))
 	}
 	h, err := m.hashKey(key)
 	if err != nil {
@@ -92,6 +96,9 @@ func (d *Dict) set(m *machine, key, value Value) error {
 		return err
 	}
 	if s, ok := asString(key); ok {
+		if err := m.scan(lookup * len(s)); err != nil {
+			return err
+		}
 		if i := d.find(s); i >= 0 {
 			d.values[i] = value
 		} else {
@@ -135,7 +142,10 @@ func (m *machine) hashKey(v Value) (any, error) {
 		n, _ := asInt64(v)
 		return n, nil
 	case *big.Int:
-		if err := m.alloc(v.BitLen() / 8); err != nil {
+		if err := m.alloc(v.BitLen() / 4); err != nil {
+			return nil, err
+		}
+		if err := m.chars(v.BitLen()); err != nil {
 			return nil, err
 		}
 		return bigKey(v.Append(nil, 16)), nil

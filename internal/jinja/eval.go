@@ -347,7 +347,7 @@ func (m *machine) evalEqual(f *frame, a, b expr) (bool, error) {
 	}
 	if s, ok := x.(string); ok {
 		if t, ok := y.(string); ok {
-			return s == t, m.scan(len(s))
+			return s == t, m.scan(2 * min(len(s), len(t)))
 		}
 	}
 	if isMissing(x) {

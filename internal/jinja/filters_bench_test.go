@@ -43,7 +43,7 @@ func BenchmarkFilter(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				m := machine{steps: 1000, memory: 1 << 20}
+				m := machine{work: 1 << 20, memory: 1 << 20}
 				if _, err := f(&m, text, arguments{list: c.args}); err != nil {
 					b.Fatal(err)
 				}

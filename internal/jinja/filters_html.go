@@ -75,6 +75,9 @@ func (m *machine) xmlAttribute(out *strings.Builder, key, value Value) error {
 	if !ok {
 		return raise("TypeError", "expected string or bytes-like object, got '%s'", typeName(key))
 	}
+	if err := m.kinds(len(name)); err != nil {
+		return err
+	}
 	if strings.ContainsAny(name, " \t\n\v\f\r/>=") {
 		return raise("ValueError", "Invalid character in attribute name: %q", name)
 	}
@@ -113,7 +116,7 @@ func (m *machine) stripTags(s string) (string, error) {
 	if err := m.alloc(6 * len(s)); err != nil {
 		return "", err
 	}
-	if err := m.step(len(s) / 32); err != nil {
+	if err := m.unescaping(s); err != nil {
 		return "", err
 	}
 	text := withoutAll([]byte(s), "<!--", "-->")
@@ -143,6 +146,14 @@ func withoutAll(s []byte, open, end string) []byte {
 		copy(s[rest:], s[kept:kept+back])
 	}
 	return append(s[:kept], s[rest:]...)
+}
+
+// unescaping charges stripTags or unescapeHTML of s.
+func (m *machine) unescaping(s string) error {
+	if err := m.chars(8 * len(s)); err != nil {
+		return err
+	}
+	return m.step(20 * strings.Count(s, "&"))
 }
 
 // longestReference is how much of a named character reference is read.
@@ -306,6 +317,9 @@ func (m *machine) appendQuoted(dst []byte, v Value, query bool) ([]byte, error) 
 		return dst, err
 	}
 	if err := m.alloc(6*len(s) + 2); err != nil {
+		return dst, err
+	}
+	if err := m.chars(6 * len(s)); err != nil {
 		return dst, err
 	}
 	for i := 0; i < len(s); i++ {

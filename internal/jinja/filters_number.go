@@ -107,6 +107,9 @@ func filesizeformatFilter(m *machine, v Value, args arguments) (Value, error) {
 		return n + " Bytes", err
 	}
 	const prefixes = "kMGTPEZY"
+	if err := m.step(150); err != nil {
+		return nil, err
+	}
 	unit, i := new(big.Int).Exp(big.NewInt(base), big.NewInt(2), nil), 0
 	for ; i < len(prefixes)-1; i++ {
 		if less, err := m.less("<", bytes, integer(new(big.Int).Set(unit))); err != nil {
@@ -209,10 +212,21 @@ func (m *machine) parsedInt(s string, base Value) (Value, error) {
 	if err := m.alloc(3 * len(s)); err != nil {
 		return nil, err
 	}
+	if err := m.number(s); err != nil {
+		return nil, err
+	}
 	if v, ok := parseInt(s, n); ok {
 		return v, nil
 	}
 	return nil, raise("ValueError", "invalid literal for int() with base %d", n)
+}
+
+// number charges reading a number of the text s, or the error that it is none.
+func (m *machine) number(s string) error {
+	if err := m.step(raising); err != nil {
+		return err
+	}
+	return m.kinds(2 * len(s))
 }
 
 // quadratic charges n*n steps.
@@ -334,6 +348,9 @@ func (m *machine) float(v Value) (float64, error) {
 		return 0, raise("TypeError", "float() argument must be a string or a real number, not '%s'", typeName(v))
 	}
 	if err := m.alloc(2 * len(s)); err != nil {
+		return 0, err
+	}
+	if err := m.number(s); err != nil {
 		return 0, err
 	}
 	f, ok := parseFloat(s)

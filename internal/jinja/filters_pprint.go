@@ -1,9 +1,6 @@
 package jinja
 
-import (
-	"strings"
-	"unicode/utf8"
-)
+import "strings"
 
 // The filter pprint: pprint.pformat of CPython 3.11 in its usual form: 80 wide,
 // indented by 1, dicts sorted.
@@ -139,7 +136,9 @@ func (p *prettyPrinter) format(v Value, indent, allowance, level int) error {
 	if err != nil {
 		return err
 	}
-	if utf8.RuneCountInString(rep) <= pprintWidth-indent-allowance {
+	if n, err := p.m.runes(rep); err != nil {
+		return err
+	} else if n <= pprintWidth-indent-allowance {
 		return p.write(rep)
 	}
 	if err := p.m.enter(); err != nil {
@@ -205,7 +204,11 @@ func (p *prettyPrinter) dict(d *Dict, indent, allowance, level int) error {
 		if i == d.Len()-1 {
 			behind = allowance
 		}
-		if err := p.format(d.values[i], indent+utf8.RuneCountInString(rep)+2, behind, level); err != nil {
+		n, err := p.m.runes(rep)
+		if err != nil {
+			return err
+		}
+		if err := p.format(d.values[i], indent+n+2, behind, level); err != nil {
 			return err
 		}
 	}
@@ -263,7 +266,11 @@ func (p *prettyPrinter) literals(s string, width, allowance int) ([]string, erro
 	}
 	fits := func(s string, width int) (bool, error) {
 		rep, err := p.m.repr(s)
-		return utf8.RuneCountInString(rep) <= width, err
+		if err != nil {
+			return false, err
+		}
+		n, err := p.m.runes(rep)
+		return n <= width, err
 	}
 	lines := split.(*List).Items
 	for i, item := range lines {
@@ -283,6 +290,9 @@ func (p *prettyPrinter) literals(s string, width, allowance int) ([]string, erro
 		from, to := 0, 0 // of the line: what is gathered for the next literal
 		for to < len(line) {
 			next := wordEnd(line, to)
+			if err := p.m.chars(4 * (next - to)); err != nil {
+				return nil, err
+			}
 			room := width
 			if next == len(line) {
 				room -= behind

@@ -81,11 +81,17 @@ func titleFilter(m *machine, v Value, args arguments) (Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := m.alloc(len(s)); err != nil {
+	if err := m.alloc(2 * len(s)); err != nil {
+		return nil, err
+	}
+	if err := m.chars(6 * len(s)); err != nil {
 		return nil, err
 	}
 	var out strings.Builder
 	for s != "" {
+		if err := m.step(10); err != nil {
+			return nil, err
+		}
 		n := strings.IndexFunc(s, beginsWords)
 		if n < 0 {
 			n = len(s)
@@ -132,7 +138,7 @@ func wordcountFilter(m *machine, v Value, args arguments) (Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := m.scan(len(s)); err != nil {
+	if err := m.kinds(len(s)); err != nil {
 		return nil, err
 	}
 	words, inside := int64(0), false
@@ -285,6 +291,9 @@ func (m *machine) indentMarkup(s, prefix string, first, blank bool) (Value, erro
 		return Markup(out), err
 	}
 	line := s
+	if err := m.chars(4 * len(s)); err != nil {
+		return nil, err
+	}
 	if i := strings.IndexFunc(s, isLineEnd); i >= 0 {
 		line = s[:i]
 	}

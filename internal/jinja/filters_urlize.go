@@ -75,11 +75,14 @@ func urlizeFilter(m *machine, v Value, args arguments) (Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := m.step(len(text) / 4); err != nil {
+	if err := m.kinds(6 * len(text)); err != nil {
 		return nil, err
 	}
 	var out strings.Builder
 	for text != "" {
+		if err := m.step(40); err != nil {
+			return nil, err
+		}
 		n := strings.IndexFunc(text, isSpace)
 		if n < 0 {
 			n = len(text)
@@ -172,6 +175,9 @@ func (l *linker) word(word string) (string, error) {
 		}
 		for range min(open, strings.Count(tail, pair[1])) {
 			end := strings.Index(tail, pair[1]) + len(pair[1])
+			if err := l.m.alloc(len(middle) + end); err != nil {
+				return "", err
+			}
 			middle, tail = middle+tail[:end], tail[end:]
 		}
 	}
@@ -222,6 +228,9 @@ func (l *linker) link(s string) (string, error) {
 		return `<a href="mailto:` + s + `">` + s + `</a>`, nil
 	}
 	for _, scheme := range l.schemes {
+		if err := l.m.step(1); err != nil {
+			return "", err
+		}
 		if s == scheme || !strings.HasPrefix(s, scheme) {
 			continue
 		}

@@ -24,7 +24,10 @@ func wordwrapFilter(m *machine, v Value, args arguments) (Value, error) {
 	if !ok {
 		return nil, noAttribute(v, "splitlines")
 	}
-	if err := m.alloc(3 * len(s)); err != nil {
+	if err := m.alloc(24 * len(s)); err != nil {
+		return nil, err
+	}
+	if err := m.kinds(4 * len(s)); err != nil {
 		return nil, err
 	}
 	w := wrapper{m: m, onHyphens: b[4] == missing || b[4] == true}

@@ -48,6 +48,9 @@ func (f *fieldFormatter) format(dst []byte, s string, depth int) ([]byte, error)
 		return nil, err
 	}
 	for s != "" {
+		if err := f.m.step(1); err != nil {
+			return nil, err
+		}
 		i := strings.IndexAny(s, "{}")
 		if i < 0 {
 			return append(dst, s...), nil
@@ -138,6 +141,9 @@ name:
 
 // field appends a field.
 func (f *fieldFormatter) field(dst []byte, name string, conversion rune, spec string, depth int) ([]byte, error) {
+	if err := f.m.step(10); err != nil {
+		return nil, err
+	}
 	v, err := f.lookup(name)
 	if err != nil {
 		return nil, err
@@ -164,7 +170,7 @@ func (f *fieldFormatter) field(dst []byte, name string, conversion rune, spec st
 	if err != nil {
 		return nil, err
 	}
-	return append(dst, s...), f.m.charge(len(s))
+	return append(dst, s...), f.m.alloc(2 * len(s))
 }
 
 // value formats v by its spec.
@@ -234,6 +240,9 @@ func (f *fieldFormatter) first(name string) (Value, error) {
 	case f.mapping != missing:
 		return f.m.index(f.mapping, name)
 	}
+	if err := f.m.step(len(f.named) / 8); err != nil {
+		return nil, err
+	}
 	for _, a := range f.named {
 		if a.name == name {
 			return a.value, nil
@@ -266,6 +275,9 @@ func (f *fieldFormatter) path(v Value, path string) (Value, error) {
 			return nil, raise("ValueError", "Empty attribute in format string")
 		}
 		var err error
+		if err := f.m.step(4); err != nil {
+			return nil, err
+		}
 		if v, err = f.step(v, name, kind == '.'); err != nil {
 			return nil, err
 		}

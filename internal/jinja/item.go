@@ -10,9 +10,9 @@ import (
 func (m *machine) length(v Value) (int, error) {
 	switch v := v.(type) {
 	case string:
-		return utf8.RuneCountInString(v), m.scan(len(v))
+		return m.runes(v)
 	case Markup:
-		return utf8.RuneCountInString(string(v)), m.scan(len(v))
+		return m.runes(string(v))
 	case *List:
 		return len(v.Items), nil
 	case *Tuple:
@@ -35,6 +35,14 @@ func (m *machine) length(v Value) (int, error) {
 		}
 	}
 	return 0, raise("TypeError", "object of type '%s' has no len()", typeName(v))
+}
+
+// runes returns how many code points s has.
+func (m *machine) runes(s string) (int, error) {
+	if err := m.chars(2 * len(s)); err != nil {
+		return 0, err
+	}
+	return utf8.RuneCountInString(s), nil
 }
 
 // length returns how many elements r has, or -1 if that does not fit int64.
@@ -198,10 +206,10 @@ func charValue(s string) Value {
 func (m *machine) offset(s string, i int) (int, error) {
 	if i >= 0 {
 		at := forward(s, i)
-		return at, m.scan(at)
+		return at, m.chars(2 * at)
 	}
 	at := backward(s, i)
-	return at, m.scan(len(s) - at)
+	return at, m.chars(2 * (len(s) - at))
 }
 
 func forward(s string, n int) int {
@@ -364,7 +372,7 @@ func (m *machine) sliceText(s string, start, stop, step Value) (string, error) {
 	if by, ok := asInt64(step); step == nil || ok && by == 1 {
 		return m.substring(s, start, stop)
 	}
-	if err := m.scan(len(s)); err != nil {
+	if err := m.chars(4 * len(s)); err != nil {
 		return "", err
 	}
 	sp, err := sliceSpan(utf8.RuneCountInString(s), start, stop, step)
@@ -386,6 +394,9 @@ func (m *machine) sliceText(s string, start, stop, step Value) (string, error) {
 
 func (m *machine) sliceRunes(s string, sp span) (string, error) {
 	if err := m.alloc(5 * len(s)); err != nil {
+		return "", err
+	}
+	if err := m.chars(4 * len(s)); err != nil {
 		return "", err
 	}
 	runes := []rune(s)
@@ -482,9 +493,9 @@ func (m *machine) iterate(v Value) (*Iterator, error) {
 		}
 		return m.counted("range_iterator", int(n), func(i int) Value { return v.at(int64(i)) }), nil
 	case string:
-		return m.eachChar(v), nil
+		return m.eachChar(v)
 	case Markup:
-		return m.eachChar(string(v)), nil
+		return m.eachChar(string(v))
 	case *Undefined:
 		return m.counted("generator", 0, nil), nil
 	case *Iterator:
@@ -510,7 +521,10 @@ func (m *machine) counted(class string, n int, at func(i int) Value) *Iterator {
 }
 
 // eachChar goes through the code points of s.
-func (m *machine) eachChar(s string) *Iterator {
+func (m *machine) eachChar(s string) (*Iterator, error) {
+	if err := m.chars(len(s)); err != nil {
+		return nil, err
+	}
 	class := "str_iterator"
 	if isASCII(s) {
 		class = "str_ascii_iterator"
@@ -523,7 +537,7 @@ func (m *machine) eachChar(s string) *Iterator {
 		c := s[:size]
 		s = s[size:]
 		return charValue(c), true, m.alloc(16)
-	}}
+	}}, nil
 }
 
 // list returns the elements of v, which must not be changed.

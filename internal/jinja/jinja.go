@@ -40,7 +40,7 @@ type Limits struct {
 
 // The defaults of Limits.
 const (
-	DefaultSteps  = 1 << 20
+	DefaultSteps  = 2 << 20
 	DefaultDepth  = 256
 	DefaultOutput = 16 << 20
 	DefaultMemory = 64 << 20

@@ -106,7 +106,7 @@ func (m *machine) loop(f, up *frame, st *forStmt, iterable Value, depth int) (fl
 		return flowNext, err
 	}
 	if src.text != "" && st.scope.inert {
-		if err := m.step(len(src.text)); err != nil {
+		if err := m.chars(len(src.text)); err != nil {
 			return flowNext, err
 		}
 		return flowNext, m.leaveScope(f, &st.scope.body)

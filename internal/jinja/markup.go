@@ -13,11 +13,14 @@ func (m *machine) escape(v Value) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := m.scan(len(s)); err != nil || !strings.ContainsAny(s, `&><'"`) {
+	if err := m.chars(3 * len(s)); err != nil || !strings.ContainsAny(s, `&><'"`) {
 		return s, err
 	}
 	// Each character becomes at most five.
 	if err := m.alloc(5 * len(s)); err != nil {
+		return "", err
+	}
+	if err := m.chars(8 * len(s)); err != nil {
 		return "", err
 	}
 	return escaper.Replace(s), nil
@@ -68,7 +71,10 @@ func (m *machine) callMarkup(s, name string, args arguments) (v Value, ok bool, 
 			t, err := m.stripTags(s)
 			return t, true, err
 		}
-		if err := m.charge(6 * len(s)); err != nil {
+		if err := m.alloc(6 * len(s)); err != nil {
+			return nil, true, err
+		}
+		if err := m.unescaping(s); err != nil {
 			return nil, true, err
 		}
 		return unescapeHTML(s), true, nil

@@ -23,6 +23,9 @@ func (m *machine) floatText(f float64, style floatStyle) (string, error) {
 	if err := m.alloc(min(style.precision, math.MaxInt32) + 330); err != nil {
 		return "", err
 	}
+	if err := m.step(floatWork(f)); err != nil {
+		return "", err
+	}
 	s := finiteText(math.Abs(f), style)
 	switch {
 	case f != f:
@@ -38,6 +41,12 @@ func (m *machine) floatText(f float64, style floatStyle) (string, error) {
 		s = "-" + s
 	}
 	return s, nil
+}
+
+// floatWork is how many steps the digits of f take, or reading f of its digits.
+func floatWork(f float64) int {
+	_, exp := math.Frexp(f)
+	return 20 + max(exp, -exp)/2
 }
 
 // finiteText writes f, which is at least 0; infinities and nan it writes somehow.
@@ -127,7 +136,7 @@ func (m *machine) intText(n *big.Int, base int) (digits string, negative bool, e
 		s, err := m.decimal(n)
 		return strings.TrimPrefix(s, "-"), negative, err
 	}
-	if err := m.charge(n.BitLen()); err != nil {
+	if err := m.charge(2 * n.BitLen()); err != nil {
 		return "", false, err
 	}
 	return strings.TrimPrefix(n.Text(base), "-"), negative, nil
@@ -258,7 +267,10 @@ func (m *machine) formatValue(v Value, spec string) (string, error) {
 		return m.str(v)
 	}
 	class := typeName(v)
-	if err := m.scan(len(spec)); err != nil {
+	if err := m.step(10); err != nil {
+		return "", err
+	}
+	if err := m.kinds(len(spec)); err != nil {
 		return "", err
 	}
 	if s, ok := asString(v); ok {
@@ -305,14 +317,27 @@ func (m *machine) formatText(s, class string, f formatSpec) (string, error) {
 		return "", raise("ValueError", "'=' alignment not allowed in string format specifier")
 	}
 	if f.precision >= 0 {
-		s = s[:forward(s, f.precision)]
+		var err error
+		if s, err = m.cut(s, f.precision); err != nil {
+			return "", err
+		}
 	}
-	n := f.width - utf8.RuneCountInString(s)
-	if err := m.scan(len(s)); err != nil || n <= 0 {
+	if f.width <= 0 {
+		return s, nil
+	}
+	length, err := m.runes(s)
+	n := f.width - length
+	if err != nil || n <= 0 {
 		return s, err
 	}
 	left, _, right := f.padding(n)
 	return m.padded(s, f.fill, left, right)
+}
+
+// cut returns the first n code points of s.
+func (m *machine) cut(s string, n int) (string, error) {
+	to, err := m.offset(s, n)
+	return s[:to], err
 }
 
 // padding divides n fills: left, between sign and digits, right.

@@ -47,12 +47,18 @@ func (p *percentFormatter) format(s string) error {
 		if i == len(s) {
 			break
 		}
+		if err := p.m.step(1); err != nil {
+			return err
+		}
 		if strings.HasPrefix(s[i:], "%%") {
 			if err := p.write("%"); err != nil {
 				return err
 			}
 			s = s[i+2:]
 			continue
+		}
+		if err := p.m.step(8); err != nil {
+			return err
 		}
 		d := directive{s: s[i+1:], precision: -1}
 		if err := d.parse(p); err != nil {
@@ -71,7 +77,7 @@ func (p *percentFormatter) format(s string) error {
 
 // write appends s, charged.
 func (p *percentFormatter) write(s string) error {
-	if err := p.m.charge(len(s)); err != nil {
+	if err := p.m.alloc(2 * len(s)); err != nil {
 		return err
 	}
 	p.dst = append(p.dst, s...)
@@ -206,7 +212,7 @@ func (p *percentFormatter) directive(d *directive) error {
 	switch d.code {
 	case 's', 'r', 'a':
 		if s, err = p.text(v, d.code); err == nil && d.precision >= 0 {
-			s = s[:forward(s, d.precision)]
+			s, err = p.m.cut(s, d.precision)
 		}
 		return p.pad(s, "", d, false, err)
 	case 'c':
@@ -241,7 +247,7 @@ func (p *percentFormatter) text(v Value, code rune) (string, error) {
 }
 
 func (p *percentFormatter) char(v Value) (string, error) {
-	if s, ok := asString(v); ok && !p.markup && utf8.RuneCountInString(s) == 1 {
+	if s, ok := asString(v); ok && !p.markup && len(s) <= utf8.UTFMax && utf8.RuneCountInString(s) == 1 {
 		return s, nil
 	}
 	if isInt(v) && !p.markup {
@@ -360,7 +366,14 @@ func (p *percentFormatter) pad(s, head string, d *directive, zeros bool, err err
 	if err != nil {
 		return err
 	}
-	n := max(0, d.width-len(head)-utf8.RuneCountInString(s))
+	n := max(0, d.width-len(head))
+	if n > 0 {
+		length, err := p.m.runes(s)
+		if err != nil {
+			return err
+		}
+		n = max(0, n-length)
+	}
 	switch {
 	case n == 0:
 	case d.left:

@@ -269,7 +269,7 @@ func (m *machine) decimal(n *big.Int) (string, error) {
 	if err := m.alloc(n.BitLen() / 3); err != nil {
 		return "", err
 	}
-	if err := m.step(n.BitLen() / 256); err != nil {
+	if err := m.step(10 + n.BitLen()/16); err != nil {
 		return "", err
 	}
 	s := n.String()
@@ -310,8 +310,13 @@ func (p *printer) reprString(s string) error {
 	if err := p.m.alloc(len(s) + 2); err != nil {
 		return err
 	}
-	if err := p.m.scan(len(s)); err != nil {
+	if err := p.m.chars(2 * len(s)); err != nil {
 		return err
+	}
+	if !isASCII(s) {
+		if err := p.m.kinds(len(s)); err != nil {
+			return err
+		}
 	}
 	n := len(p.dst)
 	p.dst = appendReprString(p.dst, s)
@@ -388,6 +393,9 @@ func (m *machine) ascii(v Value) (string, error) {
 
 // asciiOf returns s with all but ASCII escaped.
 func (m *machine) asciiOf(s string) (string, error) {
+	if err := m.chars(8 * len(s)); err != nil {
+		return "", err
+	}
 	if isASCII(s) {
 		return s, nil
 	}

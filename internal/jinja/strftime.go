@@ -40,6 +40,9 @@ func (m *machine) strftime(t time.Time, format string) (string, error) {
 		if err := m.alloc(2 * (len(text) + maxWidth)); err != nil {
 			return "", err
 		}
+		if err := m.step(40); err != nil {
+			return "", err
+		}
 		out = append(out, text...)
 		if !found {
 			return string(out), nil

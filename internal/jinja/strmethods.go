@@ -27,7 +27,7 @@ var strMethods = map[string]textMethod{
 	"index":        {searchParams, find(strings.Index, true)},
 	"isalnum":      {nil, every(func(r rune) bool { return charOf(r).is(charAlpha | charDecimal | charDigit | charNumeric) })},
 	"isalpha":      {nil, everyFlag(charAlpha)},
-	"isascii":      {nil, func(m *machine, s string, _ []Value) (Value, error) { return isASCII(s), m.scan(len(s)) }},
+	"isascii":      {nil, func(m *machine, s string, _ []Value) (Value, error) { return isASCII(s), m.chars(len(s)) }},
 	"isdecimal":    {nil, everyFlag(charDecimal)},
 	"isdigit":      {nil, everyFlag(charDigit)},
 	"isidentifier": {nil, (*machine).isIdentifier},
@@ -74,6 +74,9 @@ func refuse(name string) func(*machine, string, []Value) (Value, error) {
 // convert returns the method that puts every code point in a form.
 func convert(f form) func(*machine, string, []Value) (Value, error) {
 	return func(m *machine, s string, _ []Value) (Value, error) {
+		if err := m.chars(len(s)); err != nil {
+			return nil, err
+		}
 		if isASCII(s) {
 			if err := m.charge(len(s)); err != nil {
 				return nil, err
@@ -87,18 +90,21 @@ func convert(f form) func(*machine, string, []Value) (Value, error) {
 	}
 }
 
-// charge charges a text of n bytes, and going through one as long.
+// charge charges a text of n bytes, and looking at each of its characters.
 func (m *machine) charge(n int) error {
 	if err := m.alloc(n); err != nil {
 		return err
 	}
-	return m.scan(n)
+	return m.chars(2 * n)
 }
 
 // transform returns what add appends for each code point, which is at most three
 // times as long. at is where r stands.
 func (m *machine) transform(s string, add func(dst []byte, at int, r rune) []byte) (Value, error) {
-	if err := m.charge(3 * len(s)); err != nil {
+	if err := m.alloc(3 * len(s)); err != nil {
+		return nil, err
+	}
+	if err := m.kinds(2 * len(s)); err != nil {
 		return nil, err
 	}
 	dst := make([]byte, 0, len(s)+len(s)/8)
@@ -109,8 +115,11 @@ func (m *machine) transform(s string, add func(dst []byte, at int, r rune) []byt
 }
 
 func (m *machine) lower(s string, _ []Value) (Value, error) {
+	if err := m.charge(len(s)); err != nil {
+		return nil, err
+	}
 	if isASCII(s) {
-		return strings.ToLower(s), m.charge(len(s))
+		return strings.ToLower(s), nil
 	}
 	return m.transform(s, func(dst []byte, at int, r rune) []byte { return appendLower(dst, s, at, r) })
 }
@@ -188,7 +197,7 @@ func (m *machine) swapCase(s string, _ []Value) (Value, error) {
 // all its code points.
 func every(is func(r rune) bool) func(*machine, string, []Value) (Value, error) {
 	return func(m *machine, s string, _ []Value) (Value, error) {
-		if err := m.scan(8 * len(s)); err != nil {
+		if err := m.kinds(len(s)); err != nil {
 			return nil, err
 		}
 		for _, r := range s {
@@ -215,6 +224,9 @@ func (m *machine) isPrintable(s string, _ []Value) (Value, error) {
 // has, and none of the cases not.
 func onlyCase(has, not charFlags) func(*machine, string, []Value) (Value, error) {
 	return func(m *machine, s string, _ []Value) (Value, error) {
+		if err := m.kinds(len(s)); err != nil {
+			return nil, err
+		}
 		found := false
 		for _, r := range s {
 			c := charOf(r)
@@ -223,11 +235,14 @@ func onlyCase(has, not charFlags) func(*machine, string, []Value) (Value, error)
 			}
 			found = found || c.is(has)
 		}
-		return found, m.scan(8 * len(s))
+		return found, nil
 	}
 }
 
 func (m *machine) isTitle(s string, _ []Value) (Value, error) {
+	if err := m.kinds(len(s)); err != nil {
+		return nil, err
+	}
 	found, within := false, false
 	for _, r := range s {
 		c := charOf(r)
@@ -240,16 +255,19 @@ func (m *machine) isTitle(s string, _ []Value) (Value, error) {
 			within = false
 		}
 	}
-	return found, m.scan(8 * len(s))
+	return found, nil
 }
 
 func (m *machine) isIdentifier(s string, _ []Value) (Value, error) {
+	if err := m.kinds(len(s)); err != nil {
+		return nil, err
+	}
 	for i, r := range s {
 		if c := charOf(r); i == 0 && !c.is(charIDStart) || !c.is(charIDPart) {
 			return false, nil
 		}
 	}
-	return s != "", m.scan(8 * len(s))
+	return s != "", nil
 }
 
 // textArgument returns an argument that must be a str.
@@ -318,15 +336,19 @@ func find(index func(s, sub string) int, fail bool) func(*machine, string, []Val
 		}
 		at := -1
 		if !f.none {
+			if err := m.chars(2 * (f.to - f.from)); err != nil {
+				return nil, err
+			}
 			at = index(s[f.from:f.to], sub)
 		}
 		switch {
 		case at >= 0:
-			return int64(utf8.RuneCountInString(s[:f.from+at])), m.scan(2 * len(s))
+			n, err := m.runes(s[:f.from+at])
+			return int64(n), err
 		case fail:
 			return nil, raise("ValueError", "substring not found")
 		}
-		return int64(-1), m.scan(len(s))
+		return int64(-1), nil
 	}
 }
 
@@ -339,7 +361,29 @@ func (m *machine) strCount(s string, a []Value) (Value, error) {
 	if err != nil || f.none {
 		return int64(0), err
 	}
-	return int64(strings.Count(s[f.from:f.to], sub)), m.scan(len(s))
+	n, err := m.count(s[f.from:f.to], sub)
+	return int64(n), err
+}
+
+// count returns how often sub is in s, which is charged as it is found.
+func (m *machine) count(s, sub string) (int, error) {
+	if sub == "" {
+		n, err := m.runes(s)
+		return n + 1, err
+	}
+	if err := m.find(len(s), sub); err != nil || len(sub) == 1 {
+		return strings.Count(s, sub), err
+	}
+	for n := 0; ; n++ {
+		i := strings.Index(s, sub)
+		if i < 0 {
+			return n, nil
+		}
+		if err := m.step(1); err != nil {
+			return 0, err
+		}
+		s = s[i+len(sub):]
+	}
 }
 
 // affix returns startswith or endswith.
@@ -360,11 +404,15 @@ func affix(name string, has func(s, affix string) bool) func(*machine, string, [
 				return nil, raise("TypeError", "tuple for %s must only contain str, not %s", name, typeName(v))
 			case !isText:
 				return nil, raise("TypeError", "%s first arg must be str or a tuple of str, not %s", name, typeName(v))
-			case !f.none && has(s[f.from:f.to], t):
-				return true, m.scan(len(t))
 			}
 			if err := m.step(1); err != nil {
 				return nil, err
+			}
+			if err := m.scan(2 * min(len(t), f.to-f.from)); err != nil {
+				return nil, err
+			}
+			if !f.none && has(s[f.from:f.to], t) {
+				return true, nil
 			}
 		}
 		return false, nil
@@ -378,21 +426,26 @@ func strip(left, right bool) func(*machine, string, []Value) (Value, error) {
 		if !ok && given(a[0]) != nil {
 			return nil, raise("TypeError", "strip arg must be None or str")
 		}
-		if err := m.scan(len(s) + 16*len(cut)); err != nil {
-			return nil, err
-		}
 		is := isSpace
 		if ok {
+			if err := m.alloc(8 * len(cut)); err != nil {
+				return nil, err
+			}
+			if err := m.kinds(len(cut)); err != nil {
+				return nil, err
+			}
 			is = newRuneSet(cut).has
 		}
+		// Only what is stripped is looked at, so it is charged as that is done.
+		cuts := func(r rune) bool { return m.kinds(1) == nil && is(r) }
 		kept := s
 		if left {
-			kept = strings.TrimLeftFunc(kept, is)
+			kept = strings.TrimLeftFunc(kept, cuts)
 		}
 		if right {
-			kept = strings.TrimRightFunc(kept, is)
+			kept = strings.TrimRightFunc(kept, cuts)
 		}
-		return kept, nil
+		return kept, m.step(0)
 	}
 }
 
@@ -427,12 +480,12 @@ func (s *runeSet) has(r rune) bool {
 
 // remove returns removeprefix or removesuffix.
 func remove(name string, trim func(s, affix string) string) func(*machine, string, []Value) (Value, error) {
-	return func(_ *machine, s string, a []Value) (Value, error) {
+	return func(m *machine, s string, a []Value) (Value, error) {
 		t, err := textArgument(name, a[0])
 		if err != nil {
 			return nil, err
 		}
-		return trim(s, t), nil
+		return trim(s, t), m.scan(2 * min(len(s), len(t)))
 	}
 }
 
@@ -449,12 +502,21 @@ func (m *machine) strReplace(s string, a []Value) (Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := strings.Count(s, old)
+	n, err := m.count(s, old)
+	if err != nil {
+		return nil, err
+	}
 	if most >= 0 {
 		n = min(n, most)
 	}
-	if err := m.scan(2 * len(s)); err != nil || n == 0 {
-		return s, err
+	if n == 0 {
+		return s, nil
+	}
+	if err := m.find(len(s), old); err != nil {
+		return nil, err
+	}
+	if err := m.step(n); err != nil {
+		return nil, err
 	}
 	if err := m.alloc(len(s)); err != nil {
 		return nil, err
@@ -480,7 +542,7 @@ func (m *machine) strJoin(s string, a []Value) (Value, error) {
 		if !ok {
 			return nil, raise("TypeError", "sequence item %d: expected str instance, %s found", i, typeName(item))
 		}
-		if err := m.charge(len(t) + len(s) + 16); err != nil {
+		if err := m.alloc(len(t) + len(s) + 64); err != nil {
 			return nil, err
 		}
 		texts = append(texts, t)
@@ -517,7 +579,7 @@ func split(right bool) func(*machine, string, []Value) (Value, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := m.scan(2 * len(s)); err != nil {
+		if err := m.splitting(len(s), sep, ok, right); err != nil {
 			return nil, err
 		}
 		cut := func(s string) (piece, rest string, more bool) { return cutAround(s, sep, right) }
@@ -532,10 +594,24 @@ func split(right bool) func(*machine, string, []Value) (Value, error) {
 	}
 }
 
+// splitting charges looking for what n bytes are split at, white space without a sep.
+func (m *machine) splitting(n int, sep string, bySep, right bool) error {
+	switch {
+	case !bySep:
+		return m.chars(4 * n)
+	case right:
+		return m.chars(2 * n)
+	}
+	return m.find(n, sep)
+}
+
 // splitBy cuts pieces off the left or the right of s.
 func (m *machine) splitBy(s string, most int, right bool, cut func(string) (string, string, bool)) (Value, error) {
 	var items []Value
 	for more := true; more; {
+		if err := m.step(1); err != nil {
+			return nil, err
+		}
 		if err := m.alloc(48); err != nil {
 			return nil, err
 		}
@@ -549,7 +625,7 @@ func (m *machine) splitBy(s string, most int, right bool, cut func(string) (stri
 	if right {
 		slices.Reverse(items)
 	}
-	return &List{Items: items}, m.step(len(items) / 4)
+	return &List{Items: items}, nil
 }
 
 // cutAround cuts s at the first or the last sep: piece is the outer side.
@@ -601,6 +677,9 @@ func partition(index func(s, sep string) int) func(*machine, string, []Value) (V
 		if err != nil {
 			return nil, err
 		}
+		if err := m.chars(2 * len(s)); err != nil {
+			return nil, err
+		}
 		parts := []Value{s, "", ""}
 		if i := index(s, sep); i >= 0 {
 			parts = []Value{s[:i], s[i : i+len(sep)], s[i+len(sep):]}
@@ -610,7 +689,7 @@ func partition(index func(s, sep string) int) func(*machine, string, []Value) (V
 		if err := m.alloc(96); err != nil {
 			return nil, err
 		}
-		return &Tuple{Items: parts}, m.scan(len(s))
+		return &Tuple{Items: parts}, nil
 	}
 }
 
@@ -622,6 +701,9 @@ func (m *machine) splitLines(s string, a []Value) (Value, error) {
 	var items []Value
 	for s != "" {
 		if err := m.alloc(48); err != nil {
+			return nil, err
+		}
+		if err := m.step(1); err != nil {
 			return nil, err
 		}
 		line, end := s, ""
@@ -637,7 +719,7 @@ func (m *machine) splitLines(s string, a []Value) (Value, error) {
 		} else {
 			items = append(items, line)
 		}
-		if err := m.scan(len(line) + 64); err != nil {
+		if err := m.chars(4 * len(line)); err != nil {
 			return nil, err
 		}
 		s = s[len(line)+len(end):]
@@ -657,12 +739,13 @@ func pad(name string) func(*machine, string, []Value) (Value, error) {
 			if fill, err = textArgument(name, a[1]); err != nil {
 				return nil, err
 			}
-			if utf8.RuneCountInString(fill) != 1 {
+			if len(fill) > utf8.UTFMax || utf8.RuneCountInString(fill) != 1 {
 				return nil, raise("TypeError", "The fill character must be exactly one character long")
 			}
 		}
-		n := width - utf8.RuneCountInString(s)
-		if err := m.scan(len(s)); err != nil || width < 0 || n <= 0 {
+		length, err := m.runes(s)
+		n := width - length
+		if err != nil || width < 0 || n <= 0 {
 			return s, err
 		}
 		left := 0
@@ -692,8 +775,9 @@ func (m *machine) zeroFill(s string, a []Value) (Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := width - utf8.RuneCountInString(s)
-	if err := m.scan(len(s)); err != nil || width < 0 || n <= 0 {
+	length, err := m.runes(s)
+	n := width - length
+	if err != nil || width < 0 || n <= 0 {
 		return s, err
 	}
 	sign := ""
@@ -709,7 +793,10 @@ func (m *machine) expandTabs(s string, a []Value) (Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := m.charge(len(s)); err != nil {
+	if err := m.alloc(2 * len(s)); err != nil {
+		return nil, err
+	}
+	if err := m.chars(4 * len(s)); err != nil {
 		return nil, err
 	}
 	var b []byte
@@ -726,7 +813,10 @@ func (m *machine) expandTabs(s string, a []Value) (Value, error) {
 			continue
 		}
 		n := size - column%size
-		if err := m.charge(n); err != nil {
+		if err := m.step(1); err != nil {
+			return nil, err
+		}
+		if err := m.alloc(3 * n); err != nil {
 			return nil, err
 		}
 		b = append(b, strings.Repeat(" ", n)...)
@@ -739,11 +829,14 @@ func (m *machine) expandTabs(s string, a []Value) (Value, error) {
 func (m *machine) translate(s string, a []Value) (Value, error) {
 	var b []byte
 	for _, r := range s {
-		if err := m.step(1); err != nil {
+		if err := m.step(2); err != nil {
 			return nil, err
 		}
 		v, err := m.index(a[0], int64(r))
 		if raised(err, "KeyError", "IndexError") {
+			if err := m.step(raising); err != nil {
+				return nil, err
+			}
 			v, err = int64(r), nil
 		}
 		if err != nil {
@@ -753,7 +846,7 @@ func (m *machine) translate(s string, a []Value) (Value, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := m.alloc(len(t)); err != nil {
+		if err := m.alloc(2*len(t) + 4); err != nil {
 			return nil, err
 		}
 		b = append(b, t...)

@@ -300,7 +300,7 @@ func (w *jsonWriter) text(s string) error {
 	if err := w.m.alloc(len(s) + 2); err != nil {
 		return err
 	}
-	if err := w.m.scan(len(s)); err != nil {
+	if err := w.m.chars(2 * len(s)); err != nil {
 		return err
 	}
 	n := len(w.dst)

@@ -43,8 +43,19 @@ func (c *char) is(f charFlags) bool { return c.flags&f != 0 }
 
 // charOf returns the kind of r.
 func charOf(r rune) *char {
+	if r < utf8.RuneSelf {
+		return &charKinds[asciiKinds[r]]
+	}
 	return &charKinds[charRuns[charRun(r)]&0xff]
 }
+
+// asciiKinds are the kinds of ASCII, which needs no search.
+var asciiKinds = func() (kinds [utf8.RuneSelf]uint8) {
+	for r := range kinds {
+		kinds[r] = uint8(charRuns[charRun(rune(r))] & 0xff)
+	}
+	return kinds
+}()
 
 // charRun returns the place of the run that r is in.
 func charRun(r rune) int {

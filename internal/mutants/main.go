@@ -474,7 +474,7 @@ var mutants = []mutant{
 	{"a request's template of any length", "tokenize/chat/template.go", "if len(source) > maxRequestTemplate {", "if false {", "./tokenize/chat", "TestStepsGrowWithMessages"},
 	{"harmony is rendered", "tokenize/chat/template.go", "strings.Contains(source, \"<|channel|>\")", "false", "./tokenize/chat", "TestRefusals"},
 	{"harmony is not recognised", "tokenize/chat/engine.go", "\"gpt_oss\":      \"harmony's (gpt-oss)\",", "", "./tokenize/chat", "TestOtherRenderers"},
-	{"steps do not grow with messages", "tokenize/chat/template.go", "min(base+messages*messageSteps, most)", "min(base+messages*0, most)", "./tokenize/chat", "TestStepsGrowWithMessages"},
+	{"steps do not grow with messages", "tokenize/chat/template.go", "base+len(messages)*messageSteps+", "base+len(messages)*0+", "./tokenize/chat", "TestStepsGrowWithMessages"},
 	{"a request's template has a model's steps", "tokenize/chat/template.go", "t.foreign = true", "", "./tokenize/chat", "TestStepsGrowWithMessages"},
 	{"a failed check is forgotten", "tokenize/chat/check.go", "m.failed.CompareAndSwap(nil, &err)", "_ = m", "./tokenize/chat", "TestCheck"},
 	{"tokens are not compared", "tokenize/chat/check.go", "slices.Equal(got, want)", "slices.Equal(got, got)", "./tokenize/chat", "TestCheck"},

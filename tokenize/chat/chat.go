@@ -233,7 +233,7 @@ func (m *Model) render(t *template, messages []message, continueFinal bool, vars
 		}
 	}
 	vars.Set("messages", &jinja.List{Items: list})
-	text, err := m.run(t, vars, len(messages))
+	text, err := m.run(t, vars, t.limits(messages))
 	if err != nil {
 		return "", err
 	}
@@ -243,13 +243,13 @@ func (m *Model) render(t *template, messages []message, continueFinal bool, vars
 	return text, nil
 }
 
-func (m *Model) run(t *template, vars *jinja.Dict, messages int) (string, error) {
+func (m *Model) run(t *template, vars *jinja.Dict, limits jinja.Limits) (string, error) {
 	buf, _ := m.buffers.Get().(*[]byte)
 	if buf == nil {
 		buf = new([]byte)
 	}
 	defer m.buffers.Put(buf)
-	out, err := t.program.Render((*buf)[:0], vars, &jinja.Env{Now: m.options.Now, Limits: t.limits(messages)})
+	out, err := t.program.Render((*buf)[:0], vars, &jinja.Env{Now: m.options.Now, Limits: limits})
 	if err != nil {
 		return "", renderError(err)
 	}

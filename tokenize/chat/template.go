@@ -17,23 +17,39 @@ type template struct {
 	foreign   bool // it is a request's
 }
 
-// Limits of a rendering. A model's templates take up to 1,600 steps a message; what
-// they do with tools must not take long, whoever wrote the schema.
+// Limits of a rendering. What templates do with tools must not take long, whoever
+// wrote the schema. But a conversation may be long: of the known templates one takes
+// 1,600 steps for each of a thousand messages.
 const (
 	baseSteps    = 1 << 19
-	messageSteps = 1 << 11 // for each message
-	maxSteps     = 1 << 22
+	messageSteps = 1 << 12
+	textOfAStep  = 8 // bytes of content that another step is for
+	maxSteps     = 1 << 23
 
 	foreignSteps    = 1 << 18 // in baseSteps' place
 	maxForeignSteps = 1 << 20
+
+	// Some templates write the text so far anew for each message.
+	baseMemory    = 64 << 20
+	messageMemory = 512 << 10
+	maxMemory     = 512 << 20
 )
 
-func (t *template) limits(messages int) jinja.Limits {
+func (t *template) limits(messages []message) jinja.Limits {
+	text := 0
+	for i := range messages {
+		for j := range messages[i].content {
+			text += len(messages[i].content[j].text)
+		}
+	}
 	base, most := baseSteps, maxSteps
 	if t.foreign {
 		base, most = foreignSteps, maxForeignSteps
 	}
-	return jinja.Limits{Steps: min(base+messages*messageSteps, most)}
+	return jinja.Limits{
+		Steps:  min(base+len(messages)*messageSteps+text/textOfAStep, most),
+		Memory: min(baseMemory+len(messages)*messageMemory, maxMemory),
+	}
 }
 
 // Names of templates that transformers knows.
