@@ -56,12 +56,15 @@ func TestUnsupportedAtCompile(t *testing.T) {
 }
 
 func TestUnsupportedAtRender(t *testing.T) {
+	vars := &Dict{}
+	vars.Set("n", int64(1))
 	for _, source := range []string{
 		// Jinja2 prints "missing", or changes the dict.
 		"{% set ns = namespace() %}{% for y in [1] %}{% macro f() %}{{ y }}{% endmacro %}{% set ns.f = f %}{% endfor %}{{ ns.f() }}",
 		"{% set ns = namespace() %}{% set ns, ns.a = {}, 2 %}",
+		"{{ '{:\\x00}'.format(n) }}",
 	} {
-		if _, err := render(source, nil, nil); !errors.Is(err, ErrUnsupported) {
+		if _, err := render(source, vars, nil); !errors.Is(err, ErrUnsupported) {
 			t.Errorf("%q: error %v, want one that is ErrUnsupported", source, err)
 		}
 	}

@@ -207,6 +207,9 @@ func parseSpec(spec, class string, align byte) (formatSpec, error) {
 	if size < len(s) {
 		return f, raise("ValueError", "Invalid format specifier '%s' for object of type '%s'", spec, class)
 	}
+	if size > 0 && r == 0 {
+		return f, unsupported("a format code of NUL") // Python takes it for none, or does not
+	}
 	if size > 0 {
 		f.kind = r
 	} else if class == "str" || class == "Markup" {
