@@ -146,6 +146,7 @@ func TestBodyErrors(t *testing.T) {
 		{kvindex.Request{Body: []byte(`{"model": "m", "tools": [{"type": "function", "function": {"name": "f"}}], ` + messages + `}`)}, kvindex.ErrRequest, "no tools here"},
 		{kvindex.Request{Body: []byte(`{"model": "m", ` + messages + `}`), Prompt: "hello"}, kvindex.ErrRequest, "it has a body, and a prompt"},
 		{kvindex.Request{Body: []byte(`{"model": "m", ` + messages + `}`), Tokens: []uint32{1}}, kvindex.ErrRequest, "it has a body, and a prompt"},
+		{kvindex.Request{Body: []byte(`{"model": "m", ` + messages + `}`), Rendered: true}, kvindex.ErrRequest, "it has a body, and a prompt"},
 		{kvindex.Request{Body: []byte(`{"model": "other", ` + messages + `}`)}, kvindex.ErrNoTemplate, `"other"`},
 		{kvindex.Request{Body: []byte(`{"model": "other", "prompt": "hello"}`)}, kvindex.ErrNoTokenizer, `"other"`},
 		{kvindex.Request{Body: []byte(`{"model": "m", "prompt": ["a", "b"]}`)}, chat.ErrNotScorable, "prompt"},

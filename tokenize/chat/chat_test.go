@@ -85,6 +85,11 @@ func TestMessages(t *testing.T) {
 		{"developer first and alone", "{{ messages[0] }}", `{"messages":[{"role":"developer","content":"d","name":"n"}]}`,
 			"{'role': 'system', 'content': 'd', 'name': 'n'}"},
 		{"systems stay", roles, `{"messages":[{"role":"user","content":"u"},{"role":"system","content":"s"}]}`, "user u;system s;"},
+		{"arguments that are no JSON", "{{ messages[0].tool_calls }}",
+			`{"messages":[{"role":"assistant","tool_calls":[{"type":"function","id":"i","function":{"name":"f","arguments":"{'a':1}"}}]}]}`,
+			"[{'id': 'i', 'function': {'arguments': {}, 'name': 'f'}, 'type': 'function'}]"},
+		{"a tool's answer with an odd name", "{{ messages[0] }}", `{"messages":[{"role":"tool","content":"a","tool_call_id":"t","name":5}]}`,
+			"{'role': 'tool', 'content': 'a', 'tool_call_id': 't'}"},
 	} {
 		x, err := newModel(t, c.template, chat.Options{}).Render(parse(t, c.body), nil)
 		if err != nil || x.Text != c.want {
@@ -156,11 +161,21 @@ func TestOwnTemplate(t *testing.T) {
 			}
 		}
 	}
+	if n := m.CachedTemplates(); n != chat.MaxCached {
+		t.Errorf("%d templates are kept, want %d", n, chat.MaxCached)
+	}
+	// A single one goes by no name.
+	if x, err := m.Render(parse(t, `{`+hi+`,"chat_template":"default"}`), nil); err != nil || x.Text != "default" {
+		t.Errorf("default: %q, %v", text(x), err)
+	}
 	if x, err := m.Render(parse(t, `{`+hi+`,"chat_template":""}`), nil); err != nil || x.Text != "model" {
 		t.Errorf("an empty one: %q, %v", text(x), err)
 	}
 	given := newModel(t, "model", chat.Options{Template: "given"})
 	if x, err := given.Render(parse(t, `{`+hi+`}`), nil); err != nil || x.Text != "given" {
+		t.Errorf("%q, %v", text(x), err)
+	}
+	if x, err := given.Render(parse(t, `{`+hi+`,"chat_template":"own"}`), nil); err != nil || x.Text != "own" {
 		t.Errorf("%q, %v", text(x), err)
 	}
 }

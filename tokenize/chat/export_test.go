@@ -70,5 +70,14 @@ func show(v jinja.Value) string {
 	return fmt.Sprint(v)
 }
 
+const MaxCached = maxCached
+
+// CachedTemplates returns how many templates of requests are kept.
+func (m *Model) CachedTemplates() int {
+	m.cache.mu.Lock()
+	defer m.cache.mu.Unlock()
+	return len(m.cache.of)
+}
+
 // CutFinal is cutFinal.
 var CutFinal = cutFinal

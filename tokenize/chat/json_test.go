@@ -41,6 +41,7 @@ func TestJSON(t *testing.T) {
 		{strings.Repeat("1", 4301), chat.ErrMalformed}, {"-" + strings.Repeat("1", 4301), chat.ErrMalformed},
 		{strings.Repeat("[", 101), chat.ErrNotScorable}, {"[" + strings.Repeat("0,", 1<<20) + "0]", chat.ErrNotScorable},
 		{"[" + strings.Repeat(`"",`, 1<<17) + "0]", chat.ErrNotScorable}, {"[" + strings.Repeat("{},", 1<<17) + "0]", chat.ErrNotScorable},
+		{"[[[[" + strings.Repeat("0,", 1<<17) + "0]]]]", chat.ErrNotScorable},
 	} {
 		if _, err := chat.ShowJSON(c.text); !errors.Is(err, c.want) {
 			t.Errorf("%.20s: %v", c.text, err)

@@ -65,6 +65,7 @@ func TestMedia(t *testing.T) {
 		{"no hashes", qwen, imageTemplate, body, nil,
 			"not scorable: messages[0].content[0]: image: the engine's hash of it and the number of its tokens are needed"},
 		{"too few", qwen, imageTemplate, body, media[:1], "not scorable: 1 media, and the messages have 2"},
+		{"too many", qwen, imageTemplate, body, append(slices.Clip(media), media[0]), "not scorable: 3 media, and the messages have 2"},
 		{"none wanted", qwen, imageTemplate, `{` + hi + `}`, media, "not scorable: 2 media, and the messages have none"},
 		{"a video", qwen, imageTemplate, video, media[:1],
 			"not scorable: messages[0].content[0]: video: how the engine of this model places it is not known"},

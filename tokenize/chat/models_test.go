@@ -136,3 +136,27 @@ func TestModelsBounds(t *testing.T) {
 		t.Errorf("%d names are remembered, want %d", n, chat.MaxModels)
 	}
 }
+
+// Names that lead to nothing do not make room at the cost of a model.
+func TestModelsKeepModels(t *testing.T) {
+	dir := folder(t, plainModel("x"))
+	finds := 0
+	s := &chat.Models{Find: func(_ context.Context, name string) (string, error) {
+		if name == "m" {
+			finds++
+			return dir, nil
+		}
+		return "", errors.New("missing")
+	}}
+	now := time.Unix(1, 0)
+	s.SetNow(func() time.Time { return now })
+	for i := range chat.MaxModels + 10 {
+		if i == 0 || i == chat.MaxModels+9 {
+			if _, err := s.Model(t.Context(), "m"); err != nil || finds != 1 {
+				t.Fatalf("%v after %d searches", err, finds)
+			}
+		}
+		now = now.Add(time.Millisecond)
+		_, _ = s.Model(t.Context(), fmt.Sprint(i))
+	}
+}

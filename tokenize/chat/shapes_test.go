@@ -99,6 +99,16 @@ func TestContinueFinal(t *testing.T) {
 	}
 }
 
+// Of a final message in parts the last text is continued.
+func TestContinueParts(t *testing.T) {
+	m := newModel(t, "{% for m in messages %}{% for p in m.content %}<{{ p.text }}>{% endfor %}{% endfor %}", chat.Options{})
+	r := parse(t, `{"messages":[{"role":"assistant","content":[{"type":"text","text":"a"},{"type":"text","text":"b "}]}],`+
+		`"add_generation_prompt":false,"continue_final_message":true}`)
+	if x, err := m.Render(r, nil); err != nil || x.Text != "<a><b " {
+		t.Errorf("%q, %v", text(x), err)
+	}
+}
+
 func parse(tb testing.TB, body string) *chat.Request {
 	tb.Helper()
 	r, err := chat.Parse([]byte(body))
