@@ -122,6 +122,10 @@ func TestOwnLimits(t *testing.T) {
 		{"{{ 'abc' }}", Limits{Output: 2}},
 		{"{% set a = [1] %}{{ a }}", Limits{Output: 2}},
 		{"{% for i in [1, 2, 3] %}{% endfor %}", Limits{Steps: 3}},
+		{"{% set a = 'b' * 99999 %}{% if a|length %}{% endif %}", Limits{Steps: 100}},
+		{"{% set a = 'b' * 99999 %}{% if a.islower() %}{% endif %}", Limits{Steps: 10_000}},
+		{"{% set a = 'b' * 99999 %}{% set b = a ~ a %}", Limits{Steps: 1500}},
+		{"{% set a = '<' * 99999 %}{% set b = a|e %}", Limits{Memory: 200_000}},
 		{"{% macro f(n) %}{{ f(n - 1) if n }}{% endmacro %}{{ f(3) }}", Limits{Depth: 3}},
 		{"{% set a %}{{ nobody }}" + strings.Repeat("a", 1000) + "{% endset %}", Limits{Memory: 900}},
 	} {
