@@ -207,11 +207,10 @@ func parseSpec(spec, class string, align byte) (formatSpec, error) {
 	if size < len(s) {
 		return f, raise("ValueError", "Invalid format specifier '%s' for object of type '%s'", spec, class)
 	}
-	if size > 0 && r == 0 {
-		return f, unsupported("a format code of NUL") // Python takes it for none, or does not
-	}
 	if size > 0 {
-		f.kind = r
+		if f.kind = r; r == 0 && class != "float" { // CPython takes it for none of a float only
+			return f, raise("ValueError", "Unknown format code '\\x0' for object of type '%s'", class)
+		}
 	} else if class == "str" || class == "Markup" {
 		f.kind = 's'
 	}
