@@ -174,7 +174,7 @@ func intWork(op string, xBits, yBits int) int {
 	case "/": // a fraction in its lowest terms
 		return 80 + 16*min(quadratic(xBits, yBits), math.MaxInt32/32)
 	}
-	return 10 + quadratic(xBits, yBits)
+	return 10 + xBits/512 + quadratic(xBits, yBits)
 }
 
 func (m *machine) ints(op string, x, y *big.Int) (Value, error) {
@@ -265,6 +265,9 @@ func (m *machine) intPower(x, y *big.Int) (Value, error) {
 	if err := m.alloc(int(bits/8) + 16); err != nil {
 		return nil, err
 	}
+	if err := m.step(raising); err != nil {
+		return nil, err
+	}
 	if err := m.step(quadratic(int(bits), int(bits))); err != nil {
 		return nil, err
 	}
@@ -287,6 +290,10 @@ func (m *machine) floats(op string, x, y float64) (Value, error) {
 	}
 	if op == "/" {
 		return x / y, nil
+	}
+	// It goes through the bits that x has before y.
+	if err := m.step(floatWork(x/y) / 2); err != nil {
+		return nil, err
 	}
 	// CPython 3.11, floatobject.c: float_rem and _float_div_mod.
 	mod := math.Mod(x, y)

@@ -166,6 +166,9 @@ func (m *machine) attr(obj Value, name string) (v Value, ok bool, err error) {
 		return nil, false, err
 	}
 	if strings.HasPrefix(name, "_") {
+		if err := m.alloc(8 * len(name)); err != nil {
+			return nil, false, err
+		}
 		return m.privateAttr(obj, name)
 	}
 	switch obj := obj.(type) {
@@ -203,7 +206,7 @@ func (m *machine) attr(obj Value, name string) (v Value, ok bool, err error) {
 	}
 	switch class := typeName(obj); {
 	case listed(unsafeAttrs[class], name):
-		return unsafeAttr(obj, name), true, nil
+		return unsafeAttr(obj, name), true, m.step(raising / 2)
 	case listed(unsupportedAttrs[class], name):
 		return nil, false, unsupported("%s.%s", class, name)
 	}
@@ -251,7 +254,7 @@ func (m *machine) privateAttr(obj Value, name string) (Value, bool, error) {
 		}
 	}
 	if has {
-		return unsafeAttr(obj, name), true, nil
+		return unsafeAttr(obj, name), true, m.step(raising / 2)
 	}
 	return nil, false, nil
 }
@@ -272,6 +275,9 @@ func unsafeAttr(obj Value, name string) Value {
 // item.
 func (m *machine) getattr(obj Value, name string) (Value, error) {
 	if d, ok := obj.(*Dict); ok && !isDictAttr(name) && !strings.HasPrefix(name, "_") {
+		if err := m.scan(lookup * len(name)); err != nil {
+			return nil, err
+		}
 		if v, ok := d.Lookup(name); ok {
 			return v, nil
 		}
@@ -296,9 +302,15 @@ func (m *machine) getattr(obj Value, name string) (Value, error) {
 // attribute.
 func (m *machine) getitem(obj, key Value) (Value, error) {
 	name, isText := asString(key)
+	if err := m.scan(lookup * len(name)); err != nil {
+		return nil, err
+	}
 	if !isText {
 		v, err := m.index(obj, key)
 		if raised(err, "TypeError", "KeyError", "IndexError") {
+			if err := m.step(raising); err != nil {
+				return nil, err
+			}
 			return m.noElement(obj, key)
 		}
 		return v, err

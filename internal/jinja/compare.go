@@ -128,7 +128,7 @@ func (m *machine) subset(a, b *View) (bool, error) {
 	}
 	defer m.leave()
 	for i := range a.of.keys {
-		if err := m.step(1); err != nil {
+		if err := m.step(4); err != nil {
 			return false, err
 		}
 		if ok, err := m.contains(a.at(i), b); err != nil || !ok {
@@ -181,6 +181,9 @@ func (m *machine) compareFloat(f float64, n Value) (c int, ordered bool, err err
 	}
 	if i, ok := asInt64(n); ok && i > -1<<53 && i < 1<<53 {
 		return compare(f, float64(i)), true, nil
+	}
+	if err := m.step(floatWork(f) / 8); err != nil {
+		return 0, false, err
 	}
 	whole, _ := big.NewFloat(f).Int(nil)
 	if c := whole.Cmp(bigInt(n)); c != 0 {

@@ -92,7 +92,10 @@ func (d *Dict) get(m *machine, key Value) (Value, bool, error) {
 
 // set gives a key of any type a value, as Set does.
 func (d *Dict) set(m *machine, key, value Value) error {
-	if err := m.alloc(64); err != nil {
+	if err := m.alloc(128); err != nil {
+		return err
+	}
+	if err := m.step(2); err != nil {
 		return err
 	}
 	if s, ok := asString(key); ok {
@@ -101,8 +104,11 @@ func (d *Dict) set(m *machine, key, value Value) error {
 		}
 		if i := d.find(s); i >= 0 {
 			d.values[i] = value
-		} else {
-			d.add(s, key, value)
+			return nil
+		}
+		d.add(s, key, value)
+		if len(d.keys) == manyKeys {
+			return m.step(20) // for the map
 		}
 		return nil
 	}
@@ -115,6 +121,9 @@ func (d *Dict) set(m *machine, key, value Value) error {
 		return nil
 	}
 	if d.others == nil {
+		if err := m.alloc(256); err != nil {
+			return err
+		}
 		d.others = make(map[any]int32)
 	}
 	d.others[h] = int32(len(d.keys))
@@ -150,6 +159,9 @@ func (m *machine) hashKey(v Value) (any, error) {
 		}
 		return bigKey(v.Append(nil, 16)), nil
 	case float64:
+		if err := m.step(floatWork(v) / 8); err != nil {
+			return nil, err
+		}
 		return floatHash(v)
 	case string:
 		return v, nil
@@ -208,14 +220,14 @@ func (m *machine) tupleHash(t *Tuple) (any, error) {
 	defer m.leave()
 	var b []byte
 	part := func(kind byte, s string) error {
-		if err := m.alloc(len(s) + 16); err != nil {
+		if err := m.alloc(2*len(s) + 16); err != nil {
 			return err
 		}
 		b = append(binary.AppendUvarint(append(b, kind), uint64(len(s))), s...)
 		return nil
 	}
 	for _, item := range t.Items {
-		if err := m.step(1); err != nil {
+		if err := m.step(2); err != nil {
 			return nil, err
 		}
 		h, err := m.hashKey(item)

@@ -42,6 +42,9 @@ func (m *machine) eval(f *frame, e expr) (Value, error) {
 func (m *machine) compute(f *frame, e expr) (Value, error) {
 	switch e := e.(type) {
 	case *nameExpr:
+		if err := m.alloc(80); err != nil {
+			return nil, err
+		}
 		return unassigned(f, e)
 	case *getattrExpr:
 		on, err := m.eval(f, e.on)
@@ -49,6 +52,9 @@ func (m *machine) compute(f *frame, e expr) (Value, error) {
 			return nil, err
 		}
 		if d, ok := on.(*Dict); ok && f != nil && !e.has.dict {
+			if err := m.scan(lookup * len(e.name)); err != nil {
+				return nil, err
+			}
 			if v, ok := d.Lookup(e.name); ok {
 				return v, nil
 			}
@@ -132,12 +138,18 @@ func (m *machine) isTrue(f *frame, e expr) (bool, error) {
 	switch e := e.(type) {
 	case *boolExpr:
 		ok, err := m.isTrue(f, e.left)
+		if err == nil {
+			err = m.scan(stepParts / 4)
+		}
 		if err != nil || ok != e.and {
 			return ok, err
 		}
 		return m.isTrue(f, e.right)
 	case *notExpr:
 		ok, err := m.isTrue(f, e.on)
+		if err == nil {
+			err = m.scan(stepParts / 4)
+		}
 		return !ok, err
 	}
 	v, err := m.look(f, e)
@@ -173,7 +185,7 @@ func (m *machine) look(f *frame, e expr) (Value, error) {
 	}
 	v, err := m.eval(f, on)
 	if err == nil {
-		err = m.step(1)
+		err = m.scan(stepParts + lookup*len(name))
 	}
 	if err != nil {
 		return nil, err
@@ -206,6 +218,9 @@ func (m *machine) look(f *frame, e expr) (Value, error) {
 
 func (m *machine) evalItems(f *frame, list []expr) ([]Value, error) {
 	if err := m.alloc(16*len(list) + 24); err != nil {
+		return nil, err
+	}
+	if err := m.step(len(list) / 4); err != nil {
 		return nil, err
 	}
 	items := make([]Value, len(list))
@@ -256,6 +271,9 @@ func (m *machine) evalItem(f *frame, e *getitemExpr) (Value, error) {
 		return nil, err
 	}
 	if d, ok := on.(*Dict); ok && e.name != "" {
+		if err := m.scan(lookup * len(e.name)); err != nil {
+			return nil, err
+		}
 		if v, ok := d.Lookup(e.name); ok {
 			return v, nil
 		}
@@ -322,6 +340,9 @@ func (m *machine) evalCompare(f *frame, e *compareExpr) (Value, error) {
 		return nil, err
 	}
 	for i := range e.rest {
+		if err := m.step(1); err != nil {
+			return nil, err
+		}
 		right, err := m.eval(f, e.rest[i].on)
 		if err != nil {
 			return nil, err
@@ -443,6 +464,9 @@ func (m *machine) evalConcat(f *frame, e *concatExpr) (Value, error) {
 // printConcat writes "a ~ b ~ c": all are evaluated before the first is made a
 // string.
 func (m *machine) printConcat(f *frame, e *concatExpr) error {
+	if err := m.step(len(e.items) / 2); err != nil {
+		return err
+	}
 	var few [8]Value
 	items := few[:0]
 	for _, item := range e.items {
@@ -473,6 +497,9 @@ func (m *machine) evalFilter(f *frame, e *filterExpr, v Value) (Value, error) {
 	}
 	if fn == nil {
 		return nil, raise("TemplateRuntimeError", "No filter named '%s' found.", e.name)
+	}
+	if err := m.step(2); err != nil {
+		return nil, err
 	}
 	return fn(m, v, args)
 }
@@ -544,6 +571,9 @@ func (m *machine) evalMethod(f *frame, e *callExpr, fn *getattrExpr) (Value, err
 		return nil, err
 	}
 	if late {
+		if err := m.step(2); err != nil {
+			return nil, err
+		}
 		v, ok, err := m.callMethod(on, fn.name, args)
 		if ok || err != nil {
 			return v, err
@@ -650,6 +680,12 @@ func (m *machine) evalStars(f *frame, named []argument, e expr) ([]argument, err
 		if !ok {
 			return nil, raise("TypeError", "keywords must be strings")
 		}
+		if err := m.step(1 + explicit/8); err != nil {
+			return nil, err
+		}
+		if err := m.scan(explicit * len(name)); err != nil {
+			return nil, err
+		}
 		if slices.Contains(reservedArgs, name) {
 			return nil, unsupported("an argument of the name %s", name)
 		}
@@ -657,9 +693,6 @@ func (m *machine) evalStars(f *frame, named []argument, e expr) ([]argument, err
 			if other.name == name {
 				return nil, raise("TypeError", "got multiple values for keyword argument '%s'", name)
 			}
-		}
-		if err := m.step(1 + explicit/8); err != nil {
-			return nil, err
 		}
 		named = append(named, argument{name, value})
 	}

@@ -89,6 +89,9 @@ func (m *machine) print(f *frame, e expr) error {
 		return nil
 	case *condExpr:
 		ok, err := m.isTrue(f, e.test)
+		if err == nil {
+			err = m.step(1)
+		}
 		switch {
 		case err != nil:
 			return err
@@ -127,6 +130,9 @@ func (m *machine) execIf(f *frame, st *ifStmt) (flow, error) {
 		return m.run(f, st.body)
 	}
 	for _, e := range st.elifs {
+		if err := m.step(1); err != nil {
+			return flowNext, err
+		}
 		if ok, err = m.isTrue(f, e.test); err != nil {
 			return flowNext, err
 		}
@@ -183,6 +189,9 @@ func (m *machine) assign(f *frame, target expr, v Value) error {
 		if err != nil {
 			return err
 		}
+		if err := m.step(len(t.items) / 2); err != nil {
+			return err
+		}
 		for i, item := range t.items {
 			if err := m.assign(f, item, items[i]); err != nil {
 				return err
@@ -227,6 +236,9 @@ func (m *machine) unpack(v Value, n int) ([]Value, error) {
 			}
 			if !ok {
 				break
+			}
+			if err := m.step(2); err != nil {
+				return nil, err
 			}
 			items = append(items, item)
 		}

@@ -304,13 +304,13 @@ type getter struct {
 
 // newGetter returns the getter of an attribute=, which is a path, another key, or
 // nil for the value itself.
-func newGetter(attribute, def Value, ignoreCase bool) (getter, error) {
-	parts, err := pathParts(attribute)
+func (m *machine) newGetter(attribute, def Value, ignoreCase bool) (getter, error) {
+	parts, err := m.pathParts(attribute)
 	return getter{parts: parts, def: def, ignoreCase: ignoreCase}, err
 }
 
 // pathParts returns the parts of a path, of which those of digits are ints.
-func pathParts(attribute Value) ([]Value, error) {
+func (m *machine) pathParts(attribute Value) ([]Value, error) {
 	if attribute == nil {
 		return nil, nil
 	}
@@ -319,7 +319,13 @@ func pathParts(attribute Value) ([]Value, error) {
 		return []Value{attribute}, nil
 	}
 	var parts []Value
+	if err := m.kinds(len(path)); err != nil {
+		return nil, err
+	}
 	for part := range strings.SplitSeq(path, ".") {
+		if err := m.alloc(48); err != nil {
+			return nil, err
+		}
 		if !isDigits(part) {
 			parts = append(parts, part)
 			continue
@@ -336,7 +342,10 @@ func pathParts(attribute Value) ([]Value, error) {
 
 func (g getter) get(m *machine, v Value) (Value, error) {
 	for _, part := range g.parts {
-		var err error
+		err := m.step(2)
+		if err != nil {
+			return nil, err
+		}
 		if v, err = m.getitem(v, part); err != nil {
 			return nil, err
 		}

@@ -37,7 +37,7 @@ func sumFilter(m *machine, v Value, args arguments) (Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	get, err := newGetter(or(b[1], nil), nil, false)
+	get, err := m.newGetter(or(b[1], nil), nil, false)
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +185,7 @@ func (m *machine) int(v, base Value) (Value, error) {
 		case math.IsInf(v, 0):
 			return nil, raise("OverflowError", "cannot convert float infinity to integer")
 		}
-		return floatInt(v), nil
+		return floatInt(v), m.step(floatWork(v) / 16)
 	case *Undefined:
 		return nil, v.fail()
 	}
@@ -445,6 +445,9 @@ func (m *machine) round(v, digits Value) (Value, error) {
 	if isFloat {
 		n, err := m.intArgument(digits)
 		if err != nil {
+			return nil, err
+		}
+		if err := m.step(floatWork(f) + max(min(n, mostDigits), 0)); err != nil {
 			return nil, err
 		}
 		return roundFloat(f, n)

@@ -274,6 +274,9 @@ func (p *prettyPrinter) literals(s string, width, allowance int) ([]string, erro
 	}
 	lines := split.(*List).Items
 	for i, item := range lines {
+		if err := p.m.step(4); err != nil {
+			return nil, err
+		}
 		line := item.(string)
 		behind := 0
 		if i == len(lines)-1 {

@@ -167,7 +167,7 @@ func joinFilter(m *machine, v Value, args arguments) (Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	get, err := newGetter(or(b[2], nil), nil, false)
+	get, err := m.newGetter(or(b[2], nil), nil, false)
 	if err != nil {
 		return nil, err
 	}
@@ -183,6 +183,9 @@ func joinFilter(m *machine, v Value, args arguments) (Value, error) {
 			return err
 		}
 		if err := m.alloc(2 * (len(sep) + len(s))); err != nil {
+			return err
+		}
+		if err := m.chars(len(sep) + len(s)); err != nil {
 			return err
 		}
 		if !first {
@@ -231,7 +234,7 @@ func (m *machine) mapAttribute(args arguments) (func(Value) (Value, bool, error)
 			return nil, raise("FilterArgumentError", "Unexpected keyword argument '%s'", arg.name)
 		}
 	}
-	get, err := newGetter(attribute, def, false)
+	get, err := m.newGetter(attribute, def, false)
 	return func(item Value) (Value, bool, error) {
 		item, err := get.get(m, item)
 		return item, true, err
@@ -266,7 +269,7 @@ func selectFilter(want, attribute bool) filterFunc {
 					return nil, raise("FilterArgumentError", "Missing parameter for attribute name")
 				}
 				var err error
-				if get, err = newGetter(list[0], nil, false); err != nil {
+				if get, err = m.newGetter(list[0], nil, false); err != nil {
 					return nil, err
 				}
 				list = list[1:]
@@ -456,7 +459,7 @@ func (m *machine) caseGetter(attribute, def, caseSensitive Value) (getter, error
 	if err != nil {
 		return getter{}, err
 	}
-	return newGetter(attribute, def, !sensitive)
+	return m.newGetter(attribute, def, !sensitive)
 }
 
 // extremeFilter is min for op <, max for op >.
@@ -665,6 +668,9 @@ func sortFilter(m *machine, v Value, args arguments) (Value, error) {
 			attributes = append(attributes, part)
 		}
 	}
+	if err := m.alloc(96 * len(attributes)); err != nil {
+		return nil, err
+	}
 	gets := make([]getter, len(attributes))
 	for i, a := range attributes {
 		if gets[i], err = m.caseGetter(a, nil, b[2]); err != nil {
@@ -677,7 +683,10 @@ func sortFilter(m *machine, v Value, args arguments) (Value, error) {
 		}
 		keys := make([]Value, len(gets))
 		for i, get := range gets {
-			var err error
+			err := m.step(1)
+			if err != nil {
+				return nil, err
+			}
 			if keys[i], err = get.get(m, item); err != nil {
 				return nil, err
 			}
@@ -732,6 +741,9 @@ func groupbyFilter(m *machine, v Value, args arguments) (Value, error) {
 
 func (m *machine) group(items []keyed, get getter) (Value, error) {
 	if err := m.alloc(128 + 16*len(items)); err != nil {
+		return nil, err
+	}
+	if err := m.step(4); err != nil {
 		return nil, err
 	}
 	members := make([]Value, len(items))

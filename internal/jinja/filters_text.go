@@ -185,6 +185,9 @@ func truncateFilter(m *machine, v Value, args arguments) (Value, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := m.step(10); err != nil {
+		return nil, err
+	}
 	length, end, more := or(b[1], int64(255)), or(b[3], "..."), or(b[4], nil)
 	if more == nil {
 		more = leeway

@@ -267,6 +267,9 @@ func (m *machine) slice(obj, start, stop, step Value) (Value, error) {
 		items, err := m.sliceItems(obj.Items, start, stop, step)
 		return &Tuple{Items: items}, err
 	case *Range:
+		if err := m.step(raising); err != nil {
+			return nil, err
+		}
 		return sliceRange(obj, start, stop, step)
 	case *Undefined:
 		return nil, obj.fail()
@@ -485,7 +488,17 @@ func (m *machine) iterate(v Value) (*Iterator, error) {
 		return m.counted("dict_keyiterator", v.Len(), func(i int) Value { return v.keys[i] }), nil
 	case *View:
 		class := [...]string{viewKeys: "dict_keyiterator", viewValues: "dict_valueiterator", viewItems: "dict_itemiterator"}[v.kind]
-		return m.counted(class, v.of.Len(), v.at), nil
+		it := m.counted(class, v.of.Len(), v.at)
+		if v.kind == viewItems {
+			next := it.next
+			it.next = func() (Value, bool, error) {
+				if err := m.alloc(80); err != nil {
+					return nil, false, err
+				}
+				return next()
+			}
+		}
+		return it, nil
 	case *Range:
 		n := v.length()
 		if n < 0 || n > math.MaxInt {

@@ -30,9 +30,11 @@ type Env struct {
 	Limits Limits
 }
 
-// Limits bound a rendering; each zero stands for its default.
+// Limits bound a rendering; each zero stands for its default. A template that goes
+// through all messages for each of them, or adds to a text again and again, comes to
+// a limit of Steps or Memory with some hundred messages.
 type Limits struct {
-	Steps  int // nodes evaluated and elements gone through; DefaultSteps
+	Steps  int // nodes evaluated, elements gone through, and other work as long; DefaultSteps
 	Depth  int // nested calls, and nested containers of a value; DefaultDepth
 	Output int // bytes of the result; DefaultOutput
 	Memory int // bytes of all values made on the way; DefaultMemory
@@ -40,8 +42,8 @@ type Limits struct {
 
 // The defaults of Limits.
 const (
-	DefaultSteps  = 2 << 20
+	DefaultSteps  = 5 << 18 // 50 ms or so
 	DefaultDepth  = 256
 	DefaultOutput = 16 << 20
-	DefaultMemory = 64 << 20
+	DefaultMemory = 96 << 20
 )

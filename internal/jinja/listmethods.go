@@ -113,7 +113,10 @@ func rangeIndex(m *machine, self Value, a []Value) (Value, error) {
 	return nil, raise("ValueError", "sequence.index(x): x not in sequence")
 }
 
-func bitCount(_ *machine, self Value, _ []Value) (Value, error) {
+func bitCount(m *machine, self Value, _ []Value) (Value, error) {
+	if err := m.chars(bigInt(self).BitLen() / 8); err != nil {
+		return nil, err
+	}
 	n := 0
 	for _, w := range bigInt(self).Bits() {
 		n += bits.OnesCount(uint(w))
@@ -126,8 +129,11 @@ func isInteger(_ *machine, self Value, _ []Value) (Value, error) {
 	return f == math.Trunc(f) && !math.IsInf(f, 0), nil
 }
 
-func floatRatio(_ *machine, self Value, _ []Value) (Value, error) {
+func floatRatio(m *machine, self Value, _ []Value) (Value, error) {
 	f := self.(float64)
+	if err := m.step(floatWork(f)); err != nil {
+		return nil, err
+	}
 	switch {
 	case f != f:
 		return nil, raise("ValueError", "cannot convert NaN to integer ratio")

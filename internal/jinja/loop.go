@@ -309,6 +309,9 @@ func (l *loopContext) typeName() string { return "LoopContext" }
 
 func (l *loopContext) repr(m *machine) (string, error) {
 	n, err := l.count(m)
+	if err == nil {
+		err = m.step(8)
+	}
 	return fmt.Sprintf("<LoopContext %d/%d>", l.index0+1, n), err
 }
 

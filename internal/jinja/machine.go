@@ -8,9 +8,10 @@ import (
 // A machine is one rendering: its output and what is left of its limits. What it
 // makes and does is charged before it is made or done.
 //
-// A step is what evaluates a node of the template and goes through one element, or
-// takes as long: 25 ns or so of a core of 2024. What takes longer is charged as many
-// steps as it may take, by [machine.scan], [machine.chars] and [machine.call].
+// A step is what it takes to evaluate a node of the template, or to go through one
+// element: at most some 40 ns of a server's core of 2024, so that DefaultSteps are
+// about 50 ms. What takes longer is charged more: text by [machine.scan],
+// [machine.chars] or [machine.kinds], values by [machine.alloc].
 type machine struct {
 	env     *Env
 	limits  Limits
@@ -22,11 +23,11 @@ type machine struct {
 	depth   int     // of calls now
 }
 
-const (
-	stepShift = 8  // a step has 1<<stepShift parts
-	raising   = 40 // steps of making an error
-	allocWork = 2  // parts of a step that a byte of memory takes
-)
+// Work is counted in parts of a step, so that little of it adds up.
+const stepParts = 256
+
+// raising is how many steps an error takes that is not the end.
+const raising = 20
 
 func newMachine(env *Env, out []byte) *machine {
 	l := env.Limits
@@ -38,7 +39,7 @@ func newMachine(env *Env, out []byte) *machine {
 			*d.limit = d.or
 		}
 	}
-	work := int64(min(uint64(l.Steps), math.MaxInt64>>stepShift)) << stepShift
+	work := stepParts * min(int64(l.Steps), math.MaxInt64/stepParts)
 	return &machine{env: env, limits: l, out: out, work: work, memory: int64(l.Memory)}
 }
 
@@ -47,44 +48,43 @@ func overLimit(format string, args ...any) error {
 }
 
 // step charges n steps: nodes evaluated, elements gone through.
-func (m *machine) step(n int) error {
-	if m.work -= int64(n) << stepShift; m.work < 0 {
-		return m.exhausted()
-	}
-	return nil
-}
+func (m *machine) step(n int) error { return m.spend(stepParts * int64(n)) }
 
-// scan charges going through n bytes with what looks at many at once, such as a copy
-// or a search for a byte.
-func (m *machine) scan(n int) error {
-	if m.work -= int64(n); m.work < 0 {
-		return m.exhausted()
-	}
-	return nil
-}
+// scan charges n bytes that are gone through many at once, as in a copy, a
+// comparison, or a search for one byte.
+func (m *machine) scan(n int) error { return m.spend(int64(n)) }
 
-// chars charges looking at each character of n bytes.
-func (m *machine) chars(n int) error { return m.scan(8 * n) }
+// chars charges n bytes of which each is looked at.
+func (m *machine) chars(n int) error { return m.spend(8 * int64(n)) }
 
-// kinds charges looking up the kind of each character of n bytes, or as much.
-func (m *machine) kinds(n int) error { return m.scan(64 * n) }
+// kinds charges n bytes of which the kind of each character is looked up, or where
+// each is as much work as that.
+func (m *machine) kinds(n int) error { return m.spend(64 * int64(n)) }
 
-// find charges looking for sub in n bytes, forwards.
+// find charges looking for sub in n bytes, from the left.
 func (m *machine) find(n int, sub string) error {
 	switch {
 	case len(sub) < 2:
 		return m.scan(n)
-	case len(sub) < 64:
-		return m.scan(4 * n)
+	case len(sub) < 64: // for which there are instructions
+		return m.spend(4 * int64(n))
 	}
 	return m.chars(2 * n)
 }
 
-// alloc charges n bytes of values, and the work of making them. Elements of
-// containers count 16.
+// spend charges parts of a step.
+func (m *machine) spend(parts int64) error {
+	if m.work -= parts; m.work < 0 {
+		return m.exhausted()
+	}
+	return nil
+}
+
+// alloc charges n bytes of values, and half a step and more for making them.
+// Elements of containers count 16.
 func (m *machine) alloc(n int) error {
 	m.memory -= int64(n)
-	m.work -= allocWork * int64(n)
+	m.work -= stepParts/2 + 2*int64(n)
 	if m.work|m.memory|int64(n) < 0 {
 		return m.exhausted()
 	}

@@ -45,6 +45,9 @@ func (c *macro) attr(_ *machine, name string) (Value, bool, error) {
 
 // call runs the macro and returns what it writes.
 func (c *macro) call(m *machine, args arguments) (Value, error) {
+	if err := m.step(2 + len(c.params)/4); err != nil {
+		return nil, err
+	}
 	f, err := m.newFrame(c.slots, c.up)
 	if err != nil {
 		return nil, err
@@ -73,7 +76,10 @@ func (c *macro) setDefault(m *machine, f *frame, p *param) error {
 	if p.def != nil {
 		v, err = m.eval(f, p.def)
 	} else {
-		v, err = &Undefined{Message: "parameter '" + p.name + "' was not provided", Name: p.name, Of: missing}, m.alloc(64)
+		if err := m.alloc(128 + len(p.name)); err != nil {
+			return err
+		}
+		v = &Undefined{Message: "parameter '" + p.name + "' was not provided", Name: p.name, Of: missing}
 	}
 	f.slots[p.slot] = v
 	return err
@@ -88,6 +94,9 @@ func (c *macro) bind(m *machine, f *frame, args arguments) error {
 	foundCaller := c.isParam && given == len(c.params)
 	named := args.named
 	for _, p := range c.params[given:] {
+		if err := m.taking(named, p.name); err != nil {
+			return err
+		}
 		var v Value
 		v, named = takeArgument(named, p.name)
 		f.slots[p.slot] = v
@@ -134,6 +143,17 @@ func (c *macro) bindRest(m *machine, f *frame, list []Value, named []argument) e
 		return raise("TypeError", "macro '%s' takes not more than %d argument(s)", c.name, len(c.params))
 	}
 	return nil
+}
+
+// taking charges takeArgument.
+func (m *machine) taking(named []argument, name string) error {
+	if len(named) == 0 {
+		return nil
+	}
+	if err := m.alloc(32 * len(named)); err != nil {
+		return err
+	}
+	return m.spend(int64(len(named)) * int64(len(name)+16))
 }
 
 // takeArgument returns the argument of a name, missing if there is none, and the

@@ -472,6 +472,9 @@ func (m *machine) formatNumber(n numeral, f formatSpec) (string, error) {
 		return "", err
 	}
 	digits := n.digits
+	if err := m.step(10 + max(len(digits), least)/4); err != nil {
+		return "", err
+	}
 	if digits != "" {
 		digits = f.grouped(digits, least)
 	}

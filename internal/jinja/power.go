@@ -54,7 +54,7 @@ func (m *machine) power(x, y float64) (Value, error) {
 // + |y log x| * 1.5 / 2^15 units of the last place (glibc 2.28 and later, e_pow.c),
 // so a result that close to the middle of two floats is not known.
 func (m *machine) positivePower(x, y float64) (float64, error) {
-	if err := m.step(1000); err != nil {
+	if err := m.step(2000); err != nil {
 		return 0, err
 	}
 	log := math.Log2(x) * y

@@ -104,6 +104,9 @@ func (p *printer) repr(v Value) error {
 		if err := p.m.alloc(24); err != nil {
 			return err
 		}
+		if err := p.m.step(3); err != nil {
+			return err
+		}
 		p.dst = appendFloat(p.dst, v)
 		return nil
 	case string:
@@ -138,8 +141,13 @@ func (p *printer) reprContainer(v Value) error {
 	if n, ok := v.(*Namespace); ok {
 		return p.namespace(n)
 	}
-	if p.within > 0 && slices.Contains(p.open, v) {
-		return p.write(ellipsis(v))
+	if p.within > 0 {
+		if err := p.m.step(len(p.open) / 8); err != nil {
+			return err
+		}
+		if slices.Contains(p.open, v) {
+			return p.write(ellipsis(v))
+		}
 	}
 	p.open = append(p.open, v)
 	defer func() { p.open = p.open[:len(p.open)-1] }()
@@ -269,7 +277,7 @@ func (m *machine) decimal(n *big.Int) (string, error) {
 	if err := m.alloc(n.BitLen() / 3); err != nil {
 		return "", err
 	}
-	if err := m.step(10 + n.BitLen()/16); err != nil {
+	if err := m.step(10 + n.BitLen()/12); err != nil {
 		return "", err
 	}
 	s := n.String()
@@ -320,7 +328,11 @@ func (p *printer) reprString(s string) error {
 	}
 	n := len(p.dst)
 	p.dst = appendReprString(p.dst, s)
-	return p.m.alloc(len(p.dst) - n - len(s))
+	more := len(p.dst) - n - len(s) - 2
+	if err := p.m.alloc(more); err != nil {
+		return err
+	}
+	return p.m.chars(2 * more)
 }
 
 // appendReprString appends repr(s), which is at most four times as long.

@@ -29,7 +29,7 @@ func isMissing(v Value) bool {
 
 // newFrame returns a frame of n variables, none of them assigned.
 func (m *machine) newFrame(n int, up *frame) (*frame, error) {
-	if err := m.alloc(16*n + 32); err != nil {
+	if err := m.alloc(16*n + 48); err != nil {
 		return nil, err
 	}
 	f := &frame{slots: make([]Value, n), up: up}

@@ -104,7 +104,7 @@ func (m *machine) transform(s string, add func(dst []byte, at int, r rune) []byt
 	if err := m.alloc(3 * len(s)); err != nil {
 		return nil, err
 	}
-	if err := m.kinds(2 * len(s)); err != nil {
+	if err := m.kinds(3 * len(s)); err != nil {
 		return nil, err
 	}
 	dst := make([]byte, 0, len(s)+len(s)/8)

@@ -171,7 +171,7 @@ func nameTest(fn string, known func(string) bool) testFunc {
 			return false, err
 		}
 		if name, ok := asString(v); ok {
-			return known(name), nil
+			return known(name), m.scan(2 * len(name))
 		}
 		_, err := m.hashKey(v)
 		return false, err

@@ -278,6 +278,9 @@ func (w *jsonWriter) line(level int) error {
 	if err := w.write("\n"); err != nil {
 		return err
 	}
+	if err := w.m.step(level / 8); err != nil {
+		return err
+	}
 	for range level {
 		if err := w.write(w.indent); err != nil {
 			return err
@@ -319,7 +322,11 @@ func (w *jsonWriter) text(s string) error {
 	}
 	w.dst = append(append(w.dst, s[from:]...), '"')
 	// An escape is at most six times as long as what it stands for.
-	return w.m.alloc(len(w.dst) - n - len(s) - 2)
+	more := len(w.dst) - n - len(s) - 2
+	if err := w.m.alloc(more); err != nil {
+		return err
+	}
+	return w.m.chars(2 * more)
 }
 
 // jsonPlain are the bytes that stand for themselves in a string.

@@ -21,7 +21,7 @@ type template struct {
 // wrote the schema. But a conversation may be long: of the known templates one takes
 // 1,600 steps for each of a thousand messages.
 const (
-	baseSteps    = 1 << 19
+	baseSteps    = 5 << 18 // a catalog of 400 kB of tools takes 760,000
 	messageSteps = 1 << 12
 	textOfAStep  = 8 // bytes of content that another step is for
 	maxSteps     = 1 << 23
@@ -30,7 +30,7 @@ const (
 	maxForeignSteps = 1 << 20
 
 	// Some templates write the text so far anew for each message.
-	baseMemory    = 64 << 20
+	baseMemory    = 128 << 20
 	messageMemory = 512 << 10
 	maxMemory     = 512 << 20
 )

@@ -1,0 +1,307 @@
+package jinja
+
+import (
+	"errors"
+	"fmt"
+	"math/big"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kvindex/kvindex/internal/testdata"
+)
+
+// textSize is about how many bytes the texts have that hostile programs work on.
+const textSize = 1 << 16
+
+// workVars are texts and values that are much work.
+func workVars() *Dict {
+	vars := &Dict{}
+	for name, s := range map[string]string{
+		"a": "a", "é": "é", "c": "你", "words": "word ", "spaced": "é ", "lines": "a\n", "html": "<&>'", "space": " ",
+		"digits": "1", "controls": "\x01", "sigma": "Σ", "hyphens": "ab-cd--", "dash": "-", "tags": "<a>", "refs": "&amp;",
+		"percents": "%%", "strings": "%s", "keys": "%(k)s", "braces": "{{", "fields": "{}", "named": "{k}", "dirs": "%c", "path": "a.",
+	} {
+		vars.Set(name, strings.Repeat(s, textSize/len(s)))
+	}
+	vars.Set("brackets", "www."+strings.Repeat("(", textSize/2)+strings.Repeat(")", textSize/2))
+	vars.Set("r", &Range{Stop: 99999, Step: 1})
+	vars.Set("big", new(big.Int).Exp(big.NewInt(7), big.NewInt(5000), nil))
+	vars.Set("huge", new(big.Int).Lsh(big.NewInt(1), 100000))
+	vars.Set("f", 1.5e300)
+	vars.Set("g", 1.23456789)
+	vars.Set("i", int64(5))
+	vars.Set("s", "ab")
+	vars.Set("l", &List{Items: []Value{int64(3), int64(1), int64(2)}})
+	vars.Set("ones", manyOf(int64(1), 1<<12))
+	vars.Set("short", manyOf("ab", 1<<12))
+	vars.Set("texts", manyOf(strings.Repeat("é", 1<<12), 16))
+	vars.Set("empty", &Tuple{Items: manyOf("", textSize/2).Items})
+	d := &Dict{}
+	for i := range 12 {
+		d.Set("k"+strings.Repeat("k", i), "")
+	}
+	vars.Set("d", d)
+	return vars
+}
+
+// hostileTexts are expressions that go through a text, and how many steps that takes
+// at least for each 256 of its bytes.
+var hostileTexts = map[int][]string{
+	1: {
+		"a == a ~ ''", "a < a ~ ''", "d[a]", "d.get(a)", "a in d", "{a: 1}", "s[a]", "l[a]", "s|attr(a)", "a is filter", "a is test",
+		"a.startswith(a)", "a.endswith(a)", "a.removeprefix(a)", "a.find('b')", "a.count('b')", "'b' in a", "a ~ 'b'", "a + 'b'", "a * 2",
+		"a.partition('b')", "a.split('b')", "texts|unique|list", "texts|sort", "texts|join",
+	},
+	4: {"'ab' in a", "(a[:100] ~ 'b') in a", "a.count('ab')", "a.replace('ab', '')"},
+	8: {
+		"a|length", "é|length", "é[::-1]", "é[30000]", "é[-30000]", "é[30000:]", "é.find('ü')", "é.rfind('ü')", "a.rfind('ba')",
+		"é.find('é', 30000)", "é.count('')", "a.center(9)", "é.zfill(9)", "a.isascii()", "a.rpartition('b')", "a.rsplit('ba')",
+		"a|upper", "a|lower", "a|first", "a is iterable", "a|e", "a|tojson", "[a]|string", "a|truncate", "a.expandtabs()",
+		"lines.splitlines()", "words.split()", "words.rsplit()", "a|urlencode", "a|striptags", "'%r' % a", "'{!r:>9}'.format(a)", "é.strip('é')", "é|tojson(ensure_ascii=true)",
+	},
+	64: {
+		"é|wordcount", "words|wordcount", "é|title", "words|title", "é.title()", "é.swapcase()", "é.capitalize()", "é|upper", "é|lower",
+		"é.casefold()", "sigma.lower()", "é.isalnum()", "é.isalpha()", "digits.isdigit()", "é.islower()", "é is upper", "é.istitle()",
+		"é.isidentifier()", "é.isprintable()", "space.isspace()", "space|trim", "a.strip('a')", "s.strip(é)",
+		"[é]|string", "'%a' % é", "html|e", "refs|striptags", "tags|striptags", "controls|tojson",
+		"é|urlize", "a|urlize", "brackets|urlize", "words|wordwrap", "a|wordwrap(1)", "dash|wordwrap(10)", "hyphens|wordwrap",
+		"words|pprint", "é|pprint", "a|int", "digits|float", "percents % ()", "strings % empty", "keys % d", "braces.format()",
+		"fields.format(*empty)", "named.format(**d)", "a.translate({})", "strftime_now(dirs)", "l|map(attribute=path, default=0)|list",
+	},
+}
+
+// takes tells whether rendering takes so many steps.
+func takes(t *testing.T, source string, vars *Dict, steps int) bool {
+	t.Helper()
+	compiled, err := Compile(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = compiled.Render(nil, vars, &Env{Limits: Limits{Steps: steps}})
+	return errors.Is(err, ErrLimit)
+}
+
+// Going through text is charged by what it takes for each byte.
+func TestTextWork(t *testing.T) {
+	vars := workVars()
+	for each, expressions := range hostileTexts {
+		for _, e := range expressions {
+			if least := each * textSize / 256; !takes(t, "{% if "+e+" %}{% endif %}", vars, least) {
+				t.Errorf("%s takes less than %d steps", e, least)
+			}
+		}
+	}
+}
+
+// hostileValues are expressions that take long for how little they are.
+var hostileValues = []string{
+	"big|string", "big|tojson", "big // 3", "big % (big - 1)", "big / (big + 1)", "big * big", "(big // 7**4700)|float", "(big // 7**4700)|filesizeformat",
+	"big|round(-100)", "-huge", "huge.bit_count()", "huge is odd", "huge // 3", "{huge: 1}", "'{:x}'.format(huge)", "'{:,}'.format(big)", "i ** 20",
+	"f % g", "f // g", "g ** g", "f ** 0.001", "g|round(300)", "f|int", "{f: 1}", "f == big // 7**4700", "f.as_integer_ratio()", "'%.300f' % f",
+	"f|filesizeformat", "l[99]", "d[3]", "d[g]", "s[9]", "none[1]", "s|int", "s|float", "s.__class__", "d.pop", "zzz", "s.zzz", "r[5:7]",
+	"l|unique|list", "l|groupby('real')", "l|sort", "l|pprint", "l|map('string')|list", "l|batch(2)|list", "d.values()|sort(attribute=(',' * 99))",
+	"s|urlize", "s|title", "s|center", "path[:9]|truncate(4, leeway=0)", "s|replace('a', 'b')", "s.partition(' ')", "'%s%s' % (s, s)", "'{a:>9}'.format(a=s)",
+	"ones|sum", "ones|sort", "ones|string", "ones|tojson", "ones == ones[:]", "ones.count(2)", "99 in ones", "ones[::2]", "ones + ones", "ones|slice(99)|list",
+	"short|map('title')|list", "short|map('int')|list", "short|map('urlize')|list", "short|map('pprint')|list", "short|join(',')", "short|unique|list",
+	"dict(**d)", "dict(d, k=1)", "d.items()|list", "d.items() == dict(d).items()", "d|dictsort", "d|tojson", "d|xmlattr", "namespace(a=1)", "cycler(1, 2)",
+	"strftime_now('%c')", "loop|string", "loop.changed(ones)", "loop.cycle(*ones)",
+}
+
+// hostilePrograms are statements that take long.
+func hostilePrograms() map[string]string {
+	many := func(format string) string {
+		var b strings.Builder
+		for i := range 190 {
+			fmt.Fprintf(&b, format, i)
+		}
+		return b.String()
+	}
+	long := strings.Repeat("a", textSize)
+	return map[string]string{
+		"nothing":           ``,
+		"elif":              `{% if zzz %}` + strings.Repeat(`{% elif zzz %}`, 500) + `{% endif %}`,
+		"and":               `{% if ` + strings.Repeat("i and ", 190) + `i %}{% endif %}`,
+		"or":                `{{ ` + strings.Repeat("zzz or ", 190) + `'' }}`,
+		"not":               `{% if ` + strings.Repeat("not ", 90) + `i %}{% endif %}`,
+		"compare":           `{% if i ` + strings.Repeat("== i ", 190) + `%}{% endif %}`,
+		"condition":         `{{ ` + strings.Repeat("1 if zzz else ", 90) + `'' }}`,
+		"concat":            `{% set x = ` + strings.Repeat("i ~ ", 190) + `'' %}`,
+		"undefined":         strings.Repeat(`{{ zzz }}`, 500),
+		"constants":         `{% if [` + strings.Repeat("1,", 500) + `i] %}{% endif %}`,
+		"dict":              `{% if {` + many(`'a%d': i,`) + `} %}{% endif %}`,
+		"call":              `{{ call() }}`,
+		"arguments":         `{{ wide(` + many(`a%d=1,`) + `) }}`,
+		"defaults":          `{{ wide() }}`,
+		"keywords":          `{{ rest(**d) }}`,
+		"positions":         `{{ rest(*ones) }}`,
+		"caller":            `{% call call() %}{% endcall %}`,
+		"long name":         `{% if d.` + long + ` %}{% endif %}`,
+		"long name of list": `{% if l.` + long + ` %}{% endif %}`,
+		"long private name": `{% if l._` + long + ` %}{% endif %}`,
+		"long key":          `{% if d['` + long + `'] %}{% endif %}`,
+		"long parameter":    `{{ long() }}`,
+		"abandoned block":   `{% set x %}{{ a }}{% continue %}{% endset %}`,
+		"unpacked":          `{% set ` + many("a%d,") + `z = ones[:191] %}`,
+		"unpacked text":     `{% set x, y = 'éü' %}`,
+		"items":             `{% for k, v in d.items() %}{% endfor %}`,
+		"condition of for":  `{% for k in l if k %}{% endfor %}`,
+		"characters":        `{% for k in é %}{% if k == 'x' %}{% endif %}{% endfor %}`,
+		"no characters":     `{% for k in a %}{% if k['x'] == 'x' %}{% endif %}{% endfor %}`,
+		"namespace":         `{% set ns.x = {i: 1} %}`,
+		"namespaces":        `{% if ns.all|string %}{% endif %}`,
+		"indented":          `{% if ns.deep|tojson(indent=0) %}{% endif %}`,
+		"shared":            `{{ ns.shared }}`,
+		"shared equal":      `{% if ns.shared == ns.other %}{% endif %}`,
+		"shared key":        `{% if {ns.pair: 1} %}{% endif %}`,
+	}
+}
+
+// again is a program that does something until a limit.
+func again(do string) string {
+	params := strings.TrimSuffix(strings.Repeat("a%d,", 190), ",")
+	numbers := make([]any, 190)
+	for i := range numbers {
+		numbers[i] = i
+	}
+	return `{% macro call() %}{{ caller }}{% endmacro %}{% macro wide(` + fmt.Sprintf(params, numbers...) + `) %}{% endmacro %}` +
+		`{% macro rest() %}{{ kwargs is none or varargs is none or '' }}{% endmacro %}{% macro long(` + strings.Repeat("a", textSize) + `) %}{% endmacro %}` +
+		`{% set ns = namespace(deep=1, shared=[], other=[], pair=(1, 2)) %}` +
+		`{% for x in range(100) %}{% set ns.deep = [ns.deep] %}{% set ns.shared = [ns.shared, ns.shared] %}{% set ns.other = [ns.other, ns.other] %}{% endfor %}` +
+		`{% for x in range(15) %}{% set ns.pair = (ns.pair, ns.pair) %}{% endfor %}{% set ns.all = [ns.deep, ns, [ns] * 99] %}` +
+		`{% for x in r %}{% for x in r %}` + do + `{% endfor %}{% endfor %}`
+}
+
+func allHostile() map[string]string {
+	all := make(map[string]string)
+	for name, do := range hostilePrograms() {
+		all[name] = again(do)
+	}
+	expressions := hostileValues
+	for _, texts := range hostileTexts {
+		expressions = append(expressions[:len(expressions):len(expressions)], texts...)
+	}
+	for _, e := range expressions {
+		all[e] = again("{% if (" + e + ") is none %}{% endif %}")
+	}
+	return all
+}
+
+// Whatever a template does again and again ends at a limit.
+func TestRepeatedWork(t *testing.T) {
+	vars := workVars()
+	for name, source := range allHostile() {
+		compiled, err := Compile(source)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if _, err := compiled.Render(nil, vars, &Env{Limits: Limits{Steps: 1 << 16}}); !errors.Is(err, ErrLimit) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// ns/op is how long a hostile template takes until it ends at a limit.
+func BenchmarkLimits(b *testing.B) {
+	vars := workVars()
+	for name, source := range allHostile() {
+		compiled, err := Compile(source)
+		if err != nil {
+			b.Fatalf("%s: %v", name, err)
+		}
+		b.Run(strings.ReplaceAll(name, " ", ""), func(b *testing.B) {
+			for b.Loop() {
+				if _, err := compiled.Render(nil, vars, nil); !errors.Is(err, ErrLimit) {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// longConversation has n messages of size bytes each, in parts if the template wants
+// parts.
+func longConversation(t *Template, n, size int) *Dict {
+	text := strings.Repeat("Why, the <think> of Zürich & a walk; it's \"late\".\n\nSo: 你好, tell me. ", size/70+1)[:size]
+	content := Value(strings.ToValidUTF8(text, ""))
+	if t.WantsParts() {
+		part := dictOf("type", "text")
+		part.Set("text", content)
+		content = &List{Items: []Value{part}}
+	}
+	messages := &List{}
+	for i := range n {
+		m := dictOf("role", []string{"user", "assistant"}[i%2])
+		m.Set("content", content)
+		messages.Items = append(messages.Items, m)
+	}
+	vars := conversation(0)
+	vars.Set("messages", messages)
+	return vars
+}
+
+// manyTools are tools of 400 kB as JSON.
+func manyTools() Value {
+	properties := &Dict{}
+	for i := range 8 {
+		p := dictOf("type", "string")
+		p.Set("description", `The <name> of a city in Zürich, or so: it's "one" of them all`)
+		properties.Set(fmt.Sprint("name", i), p)
+	}
+	parameters := dictOf("type", "object")
+	parameters.Set("properties", properties)
+	parameters.Set("required", &List{Items: []Value{"name1", "name2"}})
+	tools := &List{}
+	for i := range 400 {
+		f := dictOf("name", fmt.Sprint("get_weather", i))
+		f.Set("description", "Get the weather")
+		f.Set("parameters", parameters)
+		tool := dictOf("type", "function")
+		tool.Set("function", f)
+		tools.Items = append(tools.Items, tool)
+	}
+	return tools
+}
+
+// fewMessages are templates that for each message go back through those before it,
+// which no limit can be meant to bear of thousands.
+var fewMessages = map[string]bool{"gemma4": true}
+
+// What is long but no attack stays within the limits.
+func TestLongConversations(t *testing.T) {
+	dir := testdata.Path(t, "chat templates", "templates")
+	files, err := filepath.Glob(filepath.Join(dir, "*.jinja"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rendered := 0
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".jinja")
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		template, err := Compile(string(source))
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		for _, c := range []struct{ messages, size int }{{2000, 2000}, {5000, 200}, {1, 8 << 20}, {3, 2 << 20}, {1, 100}} {
+			if fewMessages[name] {
+				c.messages = min(c.messages, 500)
+			}
+			vars := longConversation(template, c.messages, c.size)
+			if c.size == 100 {
+				vars.Set("tools", manyTools())
+			}
+			_, err := template.Render(nil, vars, nil)
+			if errors.Is(err, ErrLimit) {
+				t.Errorf("%s with %d messages of %d bytes: %v", name, c.messages, c.size, err)
+			}
+			if err == nil {
+				rendered++
+			}
+		}
+	}
+	t.Logf("%d rendered, of %d templates", rendered, len(files))
+}
