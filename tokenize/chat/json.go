@@ -346,7 +346,7 @@ func (d *decoder) escape() (rune, error) {
 	return 0, badField("", "a lone surrogate in a string, which no tokenizer takes")
 }
 
-// unicode reads the four digits of a \u escape.
+// unicode reads an escape of \u and four digits.
 func (d *decoder) unicode() (rune, bool) {
 	s := d.s[d.at:]
 	if len(s) < 6 || s[0] != '\\' || s[1] != 'u' {
