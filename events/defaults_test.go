@@ -21,7 +21,7 @@ func TestDefaults(t *testing.T) {
 		testdata.Default{Name: "DefaultPoolMessages", Zero: int64(p.cfg.MaxMessages), Want: DefaultPoolMessages},
 		testdata.Default{Name: "DefaultPoolBytes", Zero: p.cfg.MaxBytes, Want: DefaultPoolBytes},
 		testdata.Default{Name: "DefaultMaxMessage", Zero: int64(s.cfg.MaxMessage), Want: DefaultMaxMessage},
-		testdata.Default{Name: "DefaultMaxBuffered", Zero: int64(s.cfg.MaxBuffered), Want: DefaultMaxBuffered},
+		testdata.Default{Name: "DefaultMaxBuffered", Zero: s.cfg.MaxBuffered, Want: DefaultMaxBuffered},
 		testdata.Default{Name: "DefaultMaxConns", Zero: int64(s.cfg.MaxConns), Want: DefaultMaxConns},
 		testdata.Default{Name: "DefaultMaxTopics", Zero: int64(s.cfg.MaxTopics), Want: DefaultMaxTopics},
 		testdata.Default{Name: "DefaultBackoffMin", Zero: int64(s.cfg.BackoffMin), Want: int64(DefaultBackoffMin)},
