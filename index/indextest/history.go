@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/kvindex/kvindex/index"
 )
@@ -480,6 +479,9 @@ func (h *history) raceRemove(sources []index.Source) {
 	}
 }
 
+// mostMatches are more by far than are needed to see enough.
+const mostMatches = 200_000
+
 // read asks about prompts and checks the answers until enough was seen.
 func (h *history) read(seed uint64, prompts []string, candidates []*index.Candidates, enough func(*sightings) bool) {
 	r := rand.New(rand.NewPCG(seed, 5))
@@ -510,8 +512,11 @@ func (h *history) read(seed uint64, prompts []string, candidates []*index.Candid
 		case h.tick <- struct{}{}:
 		default:
 		}
-		if h.saw.matches.Add(1)%256 == 0 && enough(&h.saw) {
+		switch n := h.saw.matches.Add(1); {
+		case n%256 == 0 && enough(&h.saw):
 			h.finish()
+		case n == mostMatches:
+			h.fail("too little was seen in %d matches: %v", n, &h.saw)
 		}
 	}
 }
@@ -744,8 +749,6 @@ func (h *history) run(work ...func()) {
 	}
 	h.done = make(chan struct{})
 	h.finish = sync.OnceFunc(func() { close(h.done) })
-	timeout := time.AfterFunc(time.Minute, func() { h.fail("too little was seen in time: %v", &h.saw) })
-	defer timeout.Stop()
 	var wg sync.WaitGroup
 	for _, f := range work {
 		wg.Go(f)
