@@ -19,11 +19,11 @@ func BenchmarkScoreRequest(b *testing.B) {
 	for _, pods := range []int{1, 16, 256} {
 		b.Run(fmt.Sprintf("blocks=512/pods=%d", pods), func(b *testing.B) {
 			ix := open(b)
-			p := newPrompt(1, 16, 512)
+			p := fakeengine.NewPrompt(1, 16, 512)
 			for i := range pods {
-				ingest(b, ix, fmt.Sprint("pod", i), p.stored(0, 511))
+				ingest(b, ix, fmt.Sprint("pod", i), p.Stored(0, 511))
 			}
-			q := kvindex.Request{Model: "m", Tokens: p.tokens}
+			q := kvindex.Request{Model: "m", Tokens: p.Tokens}
 			var a kvindex.Answer
 			b.ReportAllocs()
 			for b.Loop() {
@@ -40,25 +40,25 @@ func BenchmarkScoreRequest(b *testing.B) {
 // were resolved before, beside the hashing alone.
 func BenchmarkScoreBest(b *testing.B) {
 	ix := open(b)
-	p := newPrompt(1, 16, 512)
+	p := fakeengine.NewPrompt(1, 16, 512)
 	var pods []string
 	for i := range 256 {
 		pods = append(pods, fmt.Sprint("pod", i))
-		ingest(b, ix, pods[i], p.stored(0, 511))
+		ingest(b, ix, pods[i], p.Stored(0, 511))
 	}
 	b.Run("hashing", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			p.tokens[511*16]++
-			kvindex.HashPrompt(ix, "m", p.tokens)
+			p.Tokens[511*16]++
+			kvindex.HashPrompt(ix, "m", p.Tokens)
 		}
 	})
 	b.Run("best=8/pods=256", func(b *testing.B) {
-		q := kvindex.Request{Candidates: ix.Candidates("m", pods), Tokens: p.tokens, Top: 8}
+		q := kvindex.Request{Candidates: ix.Candidates("m", pods), Tokens: p.Tokens, Top: 8}
 		var a kvindex.Answer
 		b.ReportAllocs()
 		for b.Loop() {
-			p.tokens[511*16]++
+			p.Tokens[511*16]++
 			if err := ix.ScoreRequest(ctx, &q, &a); err != nil || len(a.Pods) != 8 || a.Pods[7].MatchedBlocks != 511 {
 				b.Fatal(err)
 			}
@@ -164,17 +164,17 @@ func BenchmarkIngestMessage(b *testing.B) {
 func engineCycle(form fakeengine.Encoding, evs, blocks int) (stored, removed [][]byte) {
 	const cycle = 1 << 18 // blocks
 	r := rand.New(rand.NewPCG(1, 1))
-	groups := make([][]prompt, cycle/evs/32) // of prompts that grow together
+	groups := make([][]fakeengine.Prompt, cycle/evs/32) // of prompts that grow together
 	for i := range groups {
 		for range evs {
-			groups[i] = append(groups[i], prompt{tokens: randomTokens(r, 32*16), size: 16, hash: r.Uint64() &^ 0xff})
+			groups[i] = append(groups[i], fakeengine.Prompt{Tokens: randomTokens(r, 32*16), Size: 16, Hash: r.Uint64() &^ 0xff})
 		}
 	}
 	for i := range groups {
 		for at := 0; at < 32; at += blocks {
 			batch := fakeengine.Batch{Time: 1}
 			for _, p := range groups[i] {
-				s := p.stored(at, at+blocks)
+				s := p.Stored(at, at+blocks)
 				s.Kind = fakeengine.KindFullAttention
 				batch.Events = append(batch.Events, s)
 			}
@@ -186,7 +186,7 @@ func engineCycle(form fakeengine.Encoding, evs, blocks int) (stored, removed [][
 			for j := range all {
 				all[j] = 31 - j
 			}
-			evicted.Events = append(evicted.Events, p.removed(all...))
+			evicted.Events = append(evicted.Events, p.Removed(all...))
 		}
 		removed[len(removed)-32/blocks] = form.Append(nil, &evicted)
 	}
@@ -201,9 +201,9 @@ func BenchmarkIngest(b *testing.B) {
 	ix := open(b)
 	var payloads [][]byte
 	for i := range kept {
-		p := prompt{tokens: randomTokens(r, 64*16), size: 16, hash: uint64(i+1) << 32}
+		p := fakeengine.Prompt{Tokens: randomTokens(r, 64*16), Size: 16, Hash: uint64(i+1) << 32}
 		for from := 0; from < 64; from += 8 {
-			payloads = append(payloads, payload(1, 0, p.stored(from, from+8)))
+			payloads = append(payloads, fakeengine.Payload(1, 0, p.Stored(from, from+8)))
 		}
 	}
 	b.ReportAllocs()
@@ -228,7 +228,7 @@ func BenchmarkIngest(b *testing.B) {
 // BenchmarkRejectMalformed reads 64 blocks before it finds the fault.
 func BenchmarkRejectMalformed(b *testing.B) {
 	ix := open(b)
-	bad := payload(1, 0, newPrompt(1, 16, 64).stored(0, 64), fakeengine.Cleared{})
+	bad := fakeengine.Payload(1, 0, fakeengine.NewPrompt(1, 16, 64).Stored(0, 64), fakeengine.Cleared{})
 	bad = bad[:len(bad)-1]
 	b.ReportAllocs()
 	for b.Loop() {
@@ -249,8 +249,8 @@ func BenchmarkHeap(b *testing.B) {
 		ix := open(b)
 		before := liveHeap()
 		for i := range prompts {
-			p := prompt{tokens: randomTokens(r, size*16), size: 16, hash: uint64(i+1) << 32}
-			ingest(b, ix, "a", p.stored(0, size))
+			p := fakeengine.Prompt{Tokens: randomTokens(r, size*16), Size: 16, Hash: uint64(i+1) << 32}
+			ingest(b, ix, "a", p.Stored(0, size))
 		}
 		b.ReportMetric(float64(liveHeap()-before)/(prompts*size), "B/block")
 		runtime.KeepAlive(ix)

@@ -369,13 +369,13 @@ func TestMediaHashes(t *testing.T) {
 		}
 		return kvindex.Profile{}
 	}))
-	p := newPrompt(1, 16, 2)
+	p := fakeengine.NewPrompt(1, 16, 2)
 	for _, pod := range []string{"sglang", "vllm"} {
-		ingest(t, ix, pod, p.stored(0, 2))
+		ingest(t, ix, pod, p.Stored(0, 2))
 	}
 	var a kvindex.Answer
 	for _, hash := range []string{"cat", "0x12", "1.5", "-", "+3", "1 "} {
-		q := kvindex.Request{Model: "m", Tokens: p.tokens, Media: []kvindex.Media{{Hash: hash, Offset: 16, Length: 4}}}
+		q := kvindex.Request{Model: "m", Tokens: p.Tokens, Media: []kvindex.Media{{Hash: hash, Offset: 16, Length: 4}}}
 		err := ix.ScoreRequest(ctx, &q, &a)
 		if !errors.Is(err, kvindex.ErrRequest) || !strings.Contains(err.Error(), strconv.Quote(hash)) || !strings.Contains(err.Error(), "media 0") || len(a.Pods) > 0 {
 			t.Errorf("hash %q: %v, %+v", hash, err, a.Pods)
@@ -386,7 +386,7 @@ func TestMediaHashes(t *testing.T) {
 		}
 	}
 	for _, m := range []kvindex.Media{{Hash: "5", Offset: 20, Length: math.MaxInt}, {Hash: "-123456789012345678901234567890", Offset: 31, Length: 0}} {
-		q := kvindex.Request{Model: "m", Tokens: p.tokens, Media: []kvindex.Media{m}}
+		q := kvindex.Request{Model: "m", Tokens: p.Tokens, Media: []kvindex.Media{m}}
 		if err := ix.ScoreRequest(ctx, &q, &a); err != nil {
 			t.Errorf("%+v: %v", m, err)
 		}
@@ -397,12 +397,12 @@ func TestMediaHashes(t *testing.T) {
 // is shorter than a token.
 func TestNestedItems(t *testing.T) {
 	ix := open(t, withProfile(kvindex.Profile{Media: kvindex.MediaBare}))
-	p := newPrompt(1, 16, 4)
-	s := p.stored(0, 4)
+	p := fakeengine.NewPrompt(1, 16, 4)
+	s := p.Stored(0, 4)
 	video, end := enginehash.Text("video"), enginehash.Text("end")
 	s.Extra = [][]enginehash.Extra{{video}, {video}, {video}, {end}}
 	ingest(t, ix, "a", s)
-	q := kvindex.Request{Tokens: p.tokens, Media: []kvindex.Media{
+	q := kvindex.Request{Tokens: p.Tokens, Media: []kvindex.Media{
 		{Hash: "video", Offset: 0, Length: 40}, {Hash: "audio", Offset: 4, Length: 2}, {Hash: "end", Offset: 48},
 	}}
 	if got := score(t, ix, q)[0].MatchedBlocks; got != 4 {
@@ -423,8 +423,8 @@ func TestSGLangCounts(t *testing.T) {
 		{kvindex.Profile{}, 0},
 	} {
 		ix := open(t, withProfile(c.profile))
-		p := newPrompt(1, 16, 2)
-		ingest(t, ix, "a", p.stored(0, 2), p.stored(0, 2), p.removed(1, 0))
+		p := fakeengine.NewPrompt(1, 16, 2)
+		ingest(t, ix, "a", p.Stored(0, 2), p.Stored(0, 2), p.Removed(1, 0))
 		if got := blocks(t, ix, "a", p); got != c.want {
 			t.Errorf("%+v: %d blocks, want %d", c.profile, got, c.want)
 		}
@@ -441,8 +441,8 @@ func TestVariantsAreFew(t *testing.T) {
 	}))
 	odd := 0
 	for size := 1; size <= 600; size++ {
-		p := newPrompt(uint64(size), size, 1)
-		ingest(t, ix, "bare", p.stored(0, 1))
+		p := fakeengine.NewPrompt(uint64(size), size, 1)
+		ingest(t, ix, "bare", p.Stored(0, 1))
 		if blocks(t, ix, "bare", p) == 0 {
 			odd++
 		}
@@ -451,7 +451,7 @@ func TestVariantsAreFew(t *testing.T) {
 		t.Errorf("%d sizes are not scored: %+v", odd, got)
 	}
 	var batch events.Batch
-	tokens := newPrompt(1, 1, 1000).tokens
+	tokens := fakeengine.NewPrompt(1, 1, 1000).Tokens
 	for _, size := range []int{1, 2, 4, 8, 16} {
 		for _, e := range []events.Event{{Tokens: tokens[:size]}, {Tokens: tokens[:2*size], Pairs: true}} {
 			e.Kind, e.BlockSize, e.Hashes = events.Stored, size, []uint64{uint64(len(batch.Events))}
@@ -474,15 +474,15 @@ func TestMediaOfAnotherForm(t *testing.T) {
 	for i, extra := range []enginehash.Extra{enginehash.Media("11", 3), enginehash.Text("11")} {
 		for _, form := range forms {
 			ix := open(t, withProfile(kvindex.Profile{Media: form}))
-			p := newPrompt(1, 16, 2)
-			s := p.stored(0, 2)
+			p := fakeengine.NewPrompt(1, 16, 2)
+			s := p.Stored(0, 2)
 			s.Extra = [][]enginehash.Extra{nil, {extra}}
 			ingest(t, ix, "a", s)
 			want, unscored := 1, uint64(1)
 			if form == forms[i] {
 				want, unscored = 2, 0
 			}
-			q := kvindex.Request{Tokens: p.tokens, Media: []kvindex.Media{{Hash: "11", Offset: 19, Length: 2}}}
+			q := kvindex.Request{Tokens: p.Tokens, Media: []kvindex.Media{{Hash: "11", Offset: 19, Length: 2}}}
 			if got := score(t, ix, q)[0].MatchedBlocks; got != want || ix.Stats().Unscored != unscored {
 				t.Errorf("%+v, form %d: %d blocks, want %d, %d unscored", extra, form, got, want, ix.Stats().Unscored)
 			}
@@ -497,7 +497,7 @@ func TestMediaOfAnotherForm(t *testing.T) {
 // media the tokens only once for each unit.
 func BenchmarkScoreVariants(b *testing.B) {
 	forms := map[string]kvindex.Profile{"offsets": {}, "bare": {Media: kvindex.MediaBare}, "pad": {Media: kvindex.MediaPad}}
-	p := newPrompt(1, 16, 512)
+	p := fakeengine.NewPrompt(1, 16, 512)
 	for _, c := range []struct {
 		pods  []string
 		media []kvindex.Media
@@ -512,9 +512,9 @@ func BenchmarkScoreVariants(b *testing.B) {
 		b.Run(fmt.Sprintf("%s/media=%d", strings.Join(c.pods, "+"), len(c.media)), func(b *testing.B) {
 			ix := open(b, kvindex.WithProfile(func(pod, _ string) kvindex.Profile { return forms[pod] }))
 			for _, pod := range c.pods {
-				ingest(b, ix, pod, p.stored(0, 511))
+				ingest(b, ix, pod, p.Stored(0, 511))
 			}
-			q := kvindex.Request{Model: "m", Tokens: p.tokens, Media: c.media}
+			q := kvindex.Request{Model: "m", Tokens: p.Tokens, Media: c.media}
 			var a kvindex.Answer
 			b.ReportAllocs()
 			for b.Loop() {

@@ -29,14 +29,14 @@ func hold(m kvindex.Message) kvindex.Message     { m.Hold = true; return m }
 func replayed(m kvindex.Message) kvindex.Message { m.Replayed = true; return m }
 
 // play offers the messages of the steps; blocks are those of p.
-func play(t *testing.T, ix *kvindex.Indexer, p prompt, steps ...step) {
+func play(t *testing.T, ix *kvindex.Indexer, p fakeengine.Prompt, steps ...step) {
 	t.Helper()
 	for i, c := range steps {
 		got, err := ix.IngestMessage(c.m)
 		if err != nil || got != c.want {
 			t.Fatalf("step %d: %+v, %v; want %+v", i, got, err, c.want)
 		}
-		if s := score(t, ix, kvindex.Request{Tokens: p.tokens, Pods: []string{"a"}})[0]; s.MatchedBlocks != c.blocks || s.State != c.state {
+		if s := score(t, ix, kvindex.Request{Tokens: p.Tokens, Pods: []string{"a"}})[0]; s.MatchedBlocks != c.blocks || s.State != c.state {
 			t.Fatalf("step %d: %d blocks, %v; want %d, %v", i, s.MatchedBlocks, s.State, c.blocks, c.state)
 		}
 	}
@@ -60,15 +60,15 @@ func TestReplayedGap(t *testing.T) {
 			seen = append(seen, fmt.Sprintf("%s %s %v %v", pod, model, from, to))
 		},
 	}))
-	p := newPrompt(1, 16, 8)
-	next := message("s", 3, 4, 0, p.removed(7))
+	p := fakeengine.NewPrompt(1, 16, 8)
+	next := message("s", 3, 4, 0, p.Removed(7))
 	play(t, ix, p,
-		step{message("s", 0, 1, 0, p.stored(0, 2)), taken, 2, kvindex.StateLive},
+		step{message("s", 0, 1, 0, p.Stored(0, 2)), taken, 2, kvindex.StateLive},
 		step{hold(next), heldBehind(1, 2), 2, kvindex.StateReplaying},
 		step{hold(next), heldBehind(1, 2), 2, kvindex.StateReplaying},
-		step{replayed(message("s", 0, 1, 0, p.stored(0, 2))), repeat, 2, kvindex.StateReplaying},
-		step{replayed(message("s", 1, 2, 0, p.stored(2, 6))), taken, 6, kvindex.StateReplaying},
-		step{replayed(message("s", 2, 3, 0, p.stored(6, 8))), taken, 8, kvindex.StateReplaying},
+		step{replayed(message("s", 0, 1, 0, p.Stored(0, 2))), repeat, 2, kvindex.StateReplaying},
+		step{replayed(message("s", 1, 2, 0, p.Stored(2, 6))), taken, 6, kvindex.StateReplaying},
+		step{replayed(message("s", 2, 3, 0, p.Stored(6, 8))), taken, 8, kvindex.StateReplaying},
 		step{next, taken, 7, kvindex.StateLive},
 	)
 	if want := []string{"a m unknown live", "a m live replaying", "a m replaying live"}; !slices.Equal(seen, want) {
@@ -87,12 +87,12 @@ func TestReplayedGap(t *testing.T) {
 // replay need not offer it again.
 func TestReplayBringsTheHeldMessage(t *testing.T) {
 	ix := open(t)
-	p := newPrompt(1, 16, 8)
+	p := fakeengine.NewPrompt(1, 16, 8)
 	play(t, ix, p,
-		step{hold(message("s", 1, 2, 0, p.stored(2, 4))), heldBehind(0, 0), 0, kvindex.StateReplaying},
-		step{replayed(message("s", 0, 1, 0, p.stored(0, 2))), taken, 2, kvindex.StateReplaying},
-		step{replayed(message("s", 1, 2, 0, p.stored(2, 4))), taken, 4, kvindex.StateLive},
-		step{replayed(message("s", 2, 3, 0, p.stored(4, 5))), taken, 5, kvindex.StateLive},
+		step{hold(message("s", 1, 2, 0, p.Stored(2, 4))), heldBehind(0, 0), 0, kvindex.StateReplaying},
+		step{replayed(message("s", 0, 1, 0, p.Stored(0, 2))), taken, 2, kvindex.StateReplaying},
+		step{replayed(message("s", 1, 2, 0, p.Stored(2, 4))), taken, 4, kvindex.StateLive},
+		step{replayed(message("s", 2, 3, 0, p.Stored(4, 5))), taken, 5, kvindex.StateLive},
 	)
 }
 
@@ -110,13 +110,13 @@ func TestReplayPassesOver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var losses []kvindex.Loss
 			ix := open(t, c.option, kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) { losses = append(losses, l) }}))
-			p := newPrompt(1, 16, 8)
+			p := fakeengine.NewPrompt(1, 16, 8)
 			play(t, ix, p,
-				step{message("s", 0, 1, 0, p.stored(0, 4)), taken, 4, kvindex.StateLive},
-				step{hold(message("s", 9, 9, 0, p.stored(0, 1))), heldBehind(1, 8), 4, kvindex.StateReplaying},
-				step{replayed(message("s", 3, 3, 0, p.stored(0, 1))), kvindex.Receipt{Applied: true, Gap: lostGap(1, 2)}, c.blocks[0], min(c.state, kvindex.StateReplaying)},
-				step{replayed(message("s", 4, 4, 0, p.stored(1, 3))), taken, c.blocks[1], min(c.state, kvindex.StateReplaying)},
-				step{message("s", 9, 9, 0, p.stored(0, 1)), kvindex.Receipt{Applied: true, Gap: lostGap(5, 8)}, c.blocks[2], c.state},
+				step{message("s", 0, 1, 0, p.Stored(0, 4)), taken, 4, kvindex.StateLive},
+				step{hold(message("s", 9, 9, 0, p.Stored(0, 1))), heldBehind(1, 8), 4, kvindex.StateReplaying},
+				step{replayed(message("s", 3, 3, 0, p.Stored(0, 1))), kvindex.Receipt{Applied: true, Gap: lostGap(1, 2)}, c.blocks[0], min(c.state, kvindex.StateReplaying)},
+				step{replayed(message("s", 4, 4, 0, p.Stored(1, 3))), taken, c.blocks[1], min(c.state, kvindex.StateReplaying)},
+				step{message("s", 9, 9, 0, p.Stored(0, 1)), kvindex.Receipt{Applied: true, Gap: lostGap(5, 8)}, c.blocks[2], c.state},
 			)
 			kept := c.state == kvindex.StateUncertain
 			if len(losses) != 2 || losses[0].Gap != lostGap(1, 2) || !losses[0].Replayed || losses[1].Replayed || losses[0].Kept != kept || losses[1].Kept != kept {
@@ -135,45 +135,45 @@ func TestReplayPassesOver(t *testing.T) {
 // TestLossKeep: doubt ends when the cache is emptied or the engine starts anew,
 // and forgetting is for engines that do.
 func TestLossKeep(t *testing.T) {
-	p := newPrompt(1, 16, 8)
+	p := fakeengine.NewPrompt(1, 16, 8)
 	doubtful := func() *kvindex.Indexer {
 		ix := open(t, kvindex.WithLossPolicy(kvindex.LossKeep))
 		play(t, ix, p,
-			step{message("s", 0, 1, 0, p.stored(0, 4)), taken, 4, kvindex.StateLive},
-			step{message("s", 2, 3, 0, p.stored(4, 5)), kvindex.Receipt{Applied: true, Gap: lostGap(1, 1)}, 5, kvindex.StateUncertain},
-			step{message("s", 3, 4, 0, p.stored(5, 6)), taken, 6, kvindex.StateUncertain},
+			step{message("s", 0, 1, 0, p.Stored(0, 4)), taken, 4, kvindex.StateLive},
+			step{message("s", 2, 3, 0, p.Stored(4, 5)), kvindex.Receipt{Applied: true, Gap: lostGap(1, 1)}, 5, kvindex.StateUncertain},
+			step{message("s", 3, 4, 0, p.Stored(5, 6)), taken, 6, kvindex.StateUncertain},
 		)
 		return ix
 	}
-	play(t, doubtful(), p, step{message("s", 4, 5, 0, fakeengine.Cleared{}, p.stored(0, 1)), taken, 1, kvindex.StateLive})
-	play(t, doubtful(), p, step{message("s", 0, 5, 0, p.stored(0, 2)), kvindex.Receipt{Applied: true, Restarted: true}, 2, kvindex.StateLive})
+	play(t, doubtful(), p, step{message("s", 4, 5, 0, fakeengine.Cleared{}, p.Stored(0, 1)), taken, 1, kvindex.StateLive})
+	play(t, doubtful(), p, step{message("s", 0, 5, 0, p.Stored(0, 2)), kvindex.Receipt{Applied: true, Restarted: true}, 2, kvindex.StateLive})
 	// A report of what is held counts no copy in a view that may have missed
 	// removals.
 	play(t, doubtful(), p,
-		step{message("s", 4, 5, 0, p.stored(0, 4)), taken, 6, kvindex.StateUncertain},
-		step{message("s", 5, 6, 0, p.removed(3)), taken, 3, kvindex.StateUncertain},
+		step{message("s", 4, 5, 0, p.Stored(0, 4)), taken, 6, kvindex.StateUncertain},
+		step{message("s", 5, 6, 0, p.Removed(3)), taken, 3, kvindex.StateUncertain},
 	)
 
 	ix := open(t, kvindex.WithLossPolicy(kvindex.LossKeep))
-	play(t, ix, p, step{message("s", 0, 1, 0, p.stored(0, 4)), taken, 4, kvindex.StateLive})
+	play(t, ix, p, step{message("s", 0, 1, 0, p.Stored(0, 4)), taken, 4, kvindex.StateLive})
 	bad := message("s", 1, 2, 0)
 	bad.Payload = []byte("no msgpack")
 	if _, err := ix.IngestMessage(bad); err == nil {
 		t.Error("a bad message is no error")
 	}
-	if s := score(t, ix, kvindex.Request{Tokens: p.tokens})[0]; s.MatchedBlocks != 4 || s.State != kvindex.StateUncertain {
+	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.MatchedBlocks != 4 || s.State != kvindex.StateUncertain {
 		t.Errorf("a bad message: %+v", s)
 	}
 	ix = open(t, kvindex.WithLossPolicy(kvindex.LossKeep))
-	ingest(t, ix, "a", p.stored(0, 3))
+	ingest(t, ix, "a", p.Stored(0, 3))
 	if err := ix.MarkLost("a", 0); err != nil {
 		t.Fatal(err)
 	}
-	if s := score(t, ix, kvindex.Request{Tokens: p.tokens})[0]; s.MatchedBlocks != 3 || s.State != kvindex.StateUncertain {
+	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.MatchedBlocks != 3 || s.State != kvindex.StateUncertain {
 		t.Errorf("marked lost: %+v", s)
 	}
-	ingest(t, ix, "a", p.stored(0, 4)) // three that are known, and one that is not
-	ingest(t, ix, "a", p.removed(0))
+	ingest(t, ix, "a", p.Stored(0, 4)) // three that are known, and one that is not
+	ingest(t, ix, "a", p.Removed(0))
 	if got := blocks(t, ix, "a", p); got != 0 {
 		t.Errorf("%d blocks behind a removal of the first: a report was counted", got)
 	}
@@ -187,7 +187,7 @@ func TestLossKeep(t *testing.T) {
 func TestStreamRestarted(t *testing.T) {
 	var losses []kvindex.Loss
 	ix := open(t, kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) { losses = append(losses, l) }}))
-	p := newPrompt(1, 16, 8)
+	p := fakeengine.NewPrompt(1, 16, 8)
 	anew := func(stream string) {
 		t.Helper()
 		if err := ix.StreamRestarted("a", "m", stream); err != nil {
@@ -203,29 +203,29 @@ func TestStreamRestarted(t *testing.T) {
 	anew("s")
 	due("s", 0, false)
 	play(t, ix, p,
-		step{message("s", 0, 1, 0, p.stored(0, 4)), taken, 4, kvindex.StateLive},
-		step{message("s", 1, 2, 0, p.stored(4, 5)), taken, 5, kvindex.StateLive},
+		step{message("s", 0, 1, 0, p.Stored(0, 4)), taken, 4, kvindex.StateLive},
+		step{message("s", 1, 2, 0, p.Stored(4, 5)), taken, 5, kvindex.StateLive},
 	)
 	due("s", 2, true)
 	anew("other")
 	due("s", 2, true)
 	anew("s")
 	due("s", 0, false)
-	if s := score(t, ix, kvindex.Request{Tokens: p.tokens})[0]; s.MatchedBlocks != 0 || s.State == kvindex.StateLive {
+	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.MatchedBlocks != 0 || s.State == kvindex.StateLive {
 		t.Errorf("%+v", s)
 	}
 	// Its clock is behind, and it is past the number that was due.
 	play(t, ix, p,
-		step{hold(message("s", 2, 1, 0, p.stored(2, 3))), heldBehind(0, 1), 0, kvindex.StateReplaying},
-		step{replayed(message("s", 0, 0.5, 0, p.stored(0, 1))), taken, 1, kvindex.StateReplaying},
-		step{replayed(message("s", 1, 0.7, 0, p.stored(1, 2))), taken, 2, kvindex.StateReplaying},
-		step{message("s", 2, 1, 0, p.stored(2, 3)), taken, 3, kvindex.StateLive},
+		step{hold(message("s", 2, 1, 0, p.Stored(2, 3))), heldBehind(0, 1), 0, kvindex.StateReplaying},
+		step{replayed(message("s", 0, 0.5, 0, p.Stored(0, 1))), taken, 1, kvindex.StateReplaying},
+		step{replayed(message("s", 1, 0.7, 0, p.Stored(1, 2))), taken, 2, kvindex.StateReplaying},
+		step{message("s", 2, 1, 0, p.Stored(2, 3)), taken, 3, kvindex.StateLive},
 	)
 	if s := ix.Stats(); s.Restarts != 1 || len(losses) != 1 || losses[0].Cause != kvindex.LossRestart || losses[0].Rank != 0 {
 		t.Errorf("%+v %+v", s.StreamStats, losses)
 	}
 	anew("s")
-	play(t, ix, p, step{message("s", 5, 9, 0, p.stored(0, 2)), taken, 2, kvindex.StatePartial})
+	play(t, ix, p, step{message("s", 5, 9, 0, p.Stored(0, 2)), taken, 2, kvindex.StatePartial})
 	if !ix.Pods(nil)[0].WantsFullReport {
 		t.Error("history is missing, and no full report is wanted")
 	}
@@ -238,12 +238,12 @@ func TestStreamRestarted(t *testing.T) {
 // nothing and counts nothing twice.
 func TestRedelivery(t *testing.T) {
 	ix := open(t)
-	p := newPrompt(1, 16, 1)
-	q := newPrompt(2, 16, 1)
+	p := fakeengine.NewPrompt(1, 16, 1)
+	q := fakeengine.NewPrompt(2, 16, 1)
 	send := func(seq int) kvindex.Receipt {
-		evs := []fakeengine.Event{p.stored(0, 1)} // one copy after the other
+		evs := []fakeengine.Event{p.Stored(0, 1)} // one copy after the other
 		if seq%2 == 1 {
-			evs = []fakeengine.Event{p.removed(0), q.stored(0, 1), q.removed(0)}
+			evs = []fakeengine.Event{p.Removed(0), q.Stored(0, 1), q.Removed(0)}
 		}
 		r, err := ix.IngestMessage(message("s", uint64(seq), float64(1+seq/10), 0, evs...))
 		if err != nil {
@@ -278,13 +278,13 @@ func TestRedelivery(t *testing.T) {
 // TestLag is told by the time of the batch.
 func TestLag(t *testing.T) {
 	ix := open(t)
-	p := newPrompt(1, 16, 1)
+	p := fakeengine.NewPrompt(1, 16, 1)
 	second := func(ago time.Duration) float64 { return float64(time.Now().Add(-ago).UnixMilli()) / 1000 }
 	for _, c := range []struct {
 		time float64
 		want time.Duration
 	}{{second(time.Hour), time.Hour}, {second(-time.Hour), -time.Hour}, {0, 0}, {-5, 0}, {1e300, -1 << 62}} {
-		m := message("s", 0, c.time, 0, p.stored(0, 1))
+		m := message("s", 0, c.time, 0, p.Stored(0, 1))
 		m.Pod = fmt.Sprint(c.time)
 		if _, err := ix.IngestMessage(m); err != nil {
 			t.Fatal(err)
@@ -300,28 +300,28 @@ func TestLag(t *testing.T) {
 // TestARankComesBack to a stream that it had before: what that stream said then is
 // old, and what it says now is taken.
 func TestARankComesBack(t *testing.T) {
-	p := newPrompt(1, 16, 8)
+	p := fakeengine.NewPrompt(1, 16, 8)
 	for name, restart := range map[string]bool{"same engine": false, "restarted in between": true} {
 		t.Run(name, func(t *testing.T) {
 			ix := open(t)
 			play(t, ix, p,
-				step{message("a", 0, 1, 0, p.stored(0, 1)), taken, 1, kvindex.StateLive},
-				step{message("a", 1, 2, 0, p.stored(1, 2)), taken, 2, kvindex.StateLive},
+				step{message("a", 0, 1, 0, p.Stored(0, 1)), taken, 1, kvindex.StateLive},
+				step{message("a", 1, 2, 0, p.Stored(1, 2)), taken, 2, kvindex.StateLive},
 			)
 			if restart {
-				play(t, ix, p, step{message("a", 0, 3, 0, p.stored(0, 1)), kvindex.Receipt{Applied: true, Restarted: true}, 1, kvindex.StateLive})
+				play(t, ix, p, step{message("a", 0, 3, 0, p.Stored(0, 1)), kvindex.Receipt{Applied: true, Restarted: true}, 1, kvindex.StateLive})
 			}
 			play(t, ix, p,
-				step{message("b", 0, 4, 0, p.stored(0, 4)), taken, 4, kvindex.StateLive},
-				step{message("a", 1, 2, 0, p.stored(1, 2)), repeat, 4, kvindex.StateLive},
+				step{message("b", 0, 4, 0, p.Stored(0, 4)), taken, 4, kvindex.StateLive},
+				step{message("a", 1, 2, 0, p.Stored(1, 2)), repeat, 4, kvindex.StateLive},
 			)
 			if restart {
-				play(t, ix, p, step{message("a", 1, 5, 0, p.stored(0, 3)), taken, 3, kvindex.StatePartial})
+				play(t, ix, p, step{message("a", 1, 5, 0, p.Stored(0, 3)), taken, 3, kvindex.StatePartial})
 				return
 			}
 			play(t, ix, p,
-				step{message("a", 0, 5, 0, p.stored(0, 3)), kvindex.Receipt{Applied: true, Restarted: true}, 3, kvindex.StateLive},
-				step{message("a", 1, 6, 0, p.stored(3, 5)), taken, 5, kvindex.StateLive},
+				step{message("a", 0, 5, 0, p.Stored(0, 3)), kvindex.Receipt{Applied: true, Restarted: true}, 3, kvindex.StateLive},
+				step{message("a", 1, 6, 0, p.Stored(3, 5)), taken, 5, kvindex.StateLive},
 			)
 		})
 	}
@@ -335,31 +335,31 @@ func TestStreamRestartedOutlivesTheHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	p := newPrompt(1, 16, 8)
+	p := fakeengine.NewPrompt(1, 16, 8)
 	old := open(t, kvindex.WithIndex(m))
-	play(t, old, p, step{message("s", 0, 1, 0, p.stored(0, 4)), taken, 4, kvindex.StateLive})
+	play(t, old, p, step{message("s", 0, 1, 0, p.Stored(0, 4)), taken, 4, kvindex.StateLive})
 	if err := old.StreamRestarted("a", "m", "s"); err != nil {
 		t.Fatal(err)
 	}
 	old.Close()
 	play(t, open(t, kvindex.WithIndex(m)), p,
-		step{message("s", 0, 2, 0, p.stored(0, 2)), taken, 2, kvindex.StateLive},
-		step{message("s", 1, 3, 0, p.stored(2, 3)), taken, 3, kvindex.StateLive},
+		step{message("s", 0, 2, 0, p.Stored(0, 2)), taken, 2, kvindex.StateLive},
+		step{message("s", 1, 3, 0, p.Stored(2, 3)), taken, 3, kvindex.StateLive},
 	)
 	// What another stream left in the index is not claimed beside.
-	play(t, open(t, kvindex.WithIndex(m)), p, step{message("t", 0, 4, 0, p.stored(0, 1)), taken, 1, kvindex.StateLive})
+	play(t, open(t, kvindex.WithIndex(m)), p, step{message("t", 0, 4, 0, p.Stored(0, 1)), taken, 1, kvindex.StateLive})
 }
 
 // TestStreamInterrupted: until its next message nobody knows what a pod behind a
 // lost connection holds.
 func TestStreamInterrupted(t *testing.T) {
 	ix := open(t)
-	p := newPrompt(1, 16, 8)
+	p := fakeengine.NewPrompt(1, 16, 8)
 	state := func() kvindex.State {
-		return score(t, ix, kvindex.Request{Tokens: p.tokens, Pods: []string{"a"}})[0].State
+		return score(t, ix, kvindex.Request{Tokens: p.Tokens, Pods: []string{"a"}})[0].State
 	}
 	ix.StreamInterrupted("a", "m", "s")
-	play(t, ix, p, step{message("s", 0, 1, 0, p.stored(0, 4)), taken, 4, kvindex.StateLive})
+	play(t, ix, p, step{message("s", 0, 1, 0, p.Stored(0, 4)), taken, 4, kvindex.StateLive})
 	ix.StreamInterrupted("a", "m", "t")
 	if state() != kvindex.StateLive {
 		t.Errorf("another stream: %v", state())
@@ -368,9 +368,9 @@ func TestStreamInterrupted(t *testing.T) {
 	if state() != kvindex.StateUncertain || ix.Pods(nil)[0].Sources[0].State != kvindex.StateUncertain {
 		t.Errorf("interrupted: %v", state())
 	}
-	play(t, ix, p, step{message("s", 1, 2, 0, p.stored(4, 5)), taken, 5, kvindex.StateLive})
+	play(t, ix, p, step{message("s", 1, 2, 0, p.Stored(4, 5)), taken, 5, kvindex.StateLive})
 	ix.StreamInterrupted("a", "m", "s")
-	confirm := replayed(hold(message("s", 1, 2, 0, p.stored(4, 5))))
+	confirm := replayed(hold(message("s", 1, 2, 0, p.Stored(4, 5))))
 	play(t, ix, p, step{confirm, repeat, 5, kvindex.StateLive})
 	play(t, ix, p, step{hold(message("s", 9, 3, 0)), heldBehind(2, 8), 5, kvindex.StateReplaying})
 	ix.StreamInterrupted("a", "m", "s") // the held message will not come again
@@ -380,24 +380,24 @@ func TestStreamInterrupted(t *testing.T) {
 // TestAHoleStaysOpen while old messages come again.
 func TestAHoleStaysOpen(t *testing.T) {
 	ix := open(t)
-	p := newPrompt(1, 16, 8)
+	p := fakeengine.NewPrompt(1, 16, 8)
 	play(t, ix, p,
-		step{message("s", 0, 1, 0, p.stored(0, 4)), taken, 4, kvindex.StateLive},
+		step{message("s", 0, 1, 0, p.Stored(0, 4)), taken, 4, kvindex.StateLive},
 		step{hold(message("s", 5, 6, 0)), heldBehind(1, 4), 4, kvindex.StateReplaying},
-		step{message("s", 0, 1, 0, p.stored(0, 4)), repeat, 4, kvindex.StateReplaying},
+		step{message("s", 0, 1, 0, p.Stored(0, 4)), repeat, 4, kvindex.StateReplaying},
 	)
 }
 
 // TestAClearEndsThePartialView also for how copies are counted.
 func TestAClearEndsThePartialView(t *testing.T) {
-	p := newPrompt(1, 16, 8)
+	p := fakeengine.NewPrompt(1, 16, 8)
 	for _, first := range []uint64{0, 5} {
 		ix := open(t)
 		for i, evs := range [][]fakeengine.Event{
 			{fakeengine.Cleared{}},
-			{p.stored(0, 2)},
-			{p.stored(0, 4)}, // two that are held and two that are new: a second copy
-			{p.removed(0, 1)},
+			{p.Stored(0, 2)},
+			{p.Stored(0, 4)}, // two that are held and two that are new: a second copy
+			{p.Removed(0, 1)},
 		} {
 			if _, err := ix.IngestMessage(message("s", first+uint64(i), float64(i+1), 0, evs...)); err != nil {
 				t.Fatal(err)
@@ -412,13 +412,13 @@ func TestAClearEndsThePartialView(t *testing.T) {
 // TestWhatAPodMayInvent is bounded, and does not shut its own stream out.
 func TestWhatAPodMayInvent(t *testing.T) {
 	ix := open(t)
-	p := newPrompt(1, 16, 8)
+	p := fakeengine.NewPrompt(1, 16, 8)
 	for i := range 2 * kvindex.MaxStreams {
 		if _, err := ix.IngestMessage(hold(message(fmt.Sprint("invented", i), 1, 1, 0))); err != nil {
 			t.Fatal(err)
 		}
 	}
-	play(t, ix, p, step{message("s", 0, 1, 0, p.stored(0, 4)), taken, 4, kvindex.StateLive})
+	play(t, ix, p, step{message("s", 0, 1, 0, p.Stored(0, 4)), taken, 4, kvindex.StateLive})
 	for i := range 2 * kvindex.MaxModels {
 		m := message("s", 0, 1, 0)
 		m.Model = fmt.Sprint("model", i)
@@ -428,7 +428,7 @@ func TestWhatAPodMayInvent(t *testing.T) {
 	}
 	huge := message("s", 1<<64-2, 2, 0)
 	for _, ts := range []float64{2, 3, 4} {
-		huge.Payload = payload(ts, 0)
+		huge.Payload = fakeengine.Payload(ts, 0)
 		if _, err := ix.IngestMessage(huge); err != nil {
 			t.Fatal(err)
 		}
@@ -443,10 +443,10 @@ func TestWhatAPodMayInvent(t *testing.T) {
 
 // TestThePodOfASlowCall may be gone when the call gets its turn.
 func TestThePodOfASlowCall(t *testing.T) {
-	p := newPrompt(1, 16, 8)
+	p := fakeengine.NewPrompt(1, 16, 8)
 	for range 200 {
 		ix := open(t)
-		if _, err := ix.IngestMessage(message("s", 0, 1, 0, p.stored(0, 4))); err != nil {
+		if _, err := ix.IngestMessage(message("s", 0, 1, 0, p.Stored(0, 4))); err != nil {
 			t.Fatal(err)
 		}
 		var calls sync.WaitGroup
@@ -457,7 +457,7 @@ func TestThePodOfASlowCall(t *testing.T) {
 		if s := ix.Stats(); s.Pods != 0 || s.Sources != 0 {
 			t.Fatalf("%+v", s)
 		}
-		if r, err := ix.IngestMessage(message("s", 0, 2, 0, p.stored(0, 4))); err != nil || !r.Applied {
+		if r, err := ix.IngestMessage(message("s", 0, 2, 0, p.Stored(0, 4))); err != nil || !r.Applied {
 			t.Fatalf("%+v, %v", r, err)
 		}
 	}

@@ -18,14 +18,14 @@ import (
 func TestASaltedChainKeepsItsRoot(t *testing.T) {
 	for name, extended := range map[string]string{"without the salt": "", "with it": "pepper", "with another": "sugar"} {
 		ix := open(t)
-		p := newPrompt(1, 16, 3)
+		p := fakeengine.NewPrompt(1, 16, 3)
 		e := func(from, to int, salt string) events.Event {
-			e := events.Event{Kind: events.Stored, Tokens: p.tokens[from*16 : to*16], BlockSize: 16, Salt: salt, HasParent: from > 0}
+			e := events.Event{Kind: events.Stored, Tokens: p.Tokens[from*16 : to*16], BlockSize: 16, Salt: salt, HasParent: from > 0}
 			for i := from; i < to; i++ {
-				e.Hashes = append(e.Hashes, p.hash+uint64(i))
+				e.Hashes = append(e.Hashes, p.Hash+uint64(i))
 			}
 			if from > 0 {
-				e.Parent = p.hash + uint64(from-1)
+				e.Parent = p.Hash + uint64(from-1)
 			}
 			return e
 		}
@@ -35,7 +35,7 @@ func TestASaltedChainKeepsItsRoot(t *testing.T) {
 			}
 		}
 		for salt, want := range map[string]int{"pepper": 3, "": 0, "sugar": 0} {
-			if got := score(t, ix, kvindex.Request{Tokens: p.tokens, Salt: salt})[0].MatchedBlocks; got != want {
+			if got := score(t, ix, kvindex.Request{Tokens: p.Tokens, Salt: salt})[0].MatchedBlocks; got != want {
 				t.Errorf("extended %s, salt %q: %d blocks, want %d", name, salt, got, want)
 			}
 		}
@@ -45,7 +45,7 @@ func TestASaltedChainKeepsItsRoot(t *testing.T) {
 // Hashes in bytes and integers of one stream are one name.
 func TestHashesInBytesAndIntegers(t *testing.T) {
 	ix := open(t)
-	p := newPrompt(0xfedcba98, 16, 6)
+	p := fakeengine.NewPrompt(0xfedcba98, 16, 6)
 	send := func(inBytes bool, e fakeengine.Event) {
 		t.Helper()
 		if err := ix.Ingest("a", "m", fakeengine.Encoding{ByteHashes: inBytes}.Append(nil, &fakeengine.Batch{Events: []fakeengine.Event{e}})); err != nil {
@@ -57,13 +57,13 @@ func TestHashesInBytesAndIntegers(t *testing.T) {
 		event   fakeengine.Event
 		want    int
 	}{
-		{false, p.stored(0, 2), 2},
-		{true, p.stored(2, 4), 4},
-		{false, p.stored(4, 6), 6},
-		{true, p.removed(1), 1},
-		{true, p.stored(1, 2), 6},
-		{false, p.removed(3), 3},
-		{false, p.removed(1), 1},
+		{false, p.Stored(0, 2), 2},
+		{true, p.Stored(2, 4), 4},
+		{false, p.Stored(4, 6), 6},
+		{true, p.Removed(1), 1},
+		{true, p.Stored(1, 2), 6},
+		{false, p.Removed(3), 3},
+		{false, p.Removed(1), 1},
 	} {
 		send(c.inBytes, c.event)
 		if got := blocks(t, ix, "a", p); got != c.want {
@@ -82,10 +82,10 @@ func TestTierNames(t *testing.T) {
 		"GPU ": kvindex.TierOther, "GPU2": kvindex.TierOther, "HBM": kvindex.TierOther, "ＧＰＵ": kvindex.TierOther,
 	} {
 		ix := open(t)
-		p := newPrompt(1, 16, 2)
-		stored := p.stored(0, 2)
+		p := fakeengine.NewPrompt(1, 16, 2)
+		stored := p.Stored(0, 2)
 		stored.Medium = name
-		removed := p.removed(0)
+		removed := p.Removed(0)
 		ingest(t, ix, "a", stored)
 		if got := ix.Stats().Blocks; got[want] == 0 || want != kvindex.TierGPU && got[kvindex.TierGPU] > 0 {
 			t.Errorf("%q: %v", name, got)
@@ -101,7 +101,7 @@ func TestTierNames(t *testing.T) {
 // prompt is computed always.
 func TestPairs(t *testing.T) {
 	ix := open(t)
-	tokens := newPrompt(1, 1, 50).tokens
+	tokens := fakeengine.NewPrompt(1, 1, 50).Tokens
 	store := func(hash uint64, pairs []uint32) {
 		e := events.Event{Kind: events.Stored, Hashes: []uint64{hash}, Tokens: pairs, Pairs: true, BlockSize: 16, HasParent: hash > 1, Parent: hash - 1}
 		if err := ix.ApplyBatch("a", "m", &events.Batch{Events: []events.Event{e}}); err != nil {
@@ -131,7 +131,7 @@ func TestPairs(t *testing.T) {
 }
 
 func TestProfiles(t *testing.T) {
-	p := newPrompt(1, 16, 1)
+	p := fakeengine.NewPrompt(1, 16, 1)
 	for _, c := range []struct {
 		profile kvindex.Profile
 		want    string
@@ -141,7 +141,7 @@ func TestProfiles(t *testing.T) {
 		{kvindex.Profile{Media: index.NumMediaForms}, "unknown media form 3"},
 		{kvindex.Profile{Copies: 4}, "unknown copies mode 4"},
 	} {
-		err := open(t, withProfile(c.profile)).Ingest("a", "m", payload(1, 0, p.stored(0, 1)))
+		err := open(t, withProfile(c.profile)).Ingest("a", "m", fakeengine.Payload(1, 0, p.Stored(0, 1)))
 		if got := fmt.Sprint(err); err == nil && c.want != "" || !strings.Contains(got, c.want) {
 			t.Errorf("%+v: %v", c.profile, err)
 		}
@@ -183,7 +183,7 @@ func TestVariantKeys(t *testing.T) {
 		{Unit: 8},
 		{Unit: 8, Media: index.MediaPad},
 	}
-	plain := kvindex.Request{Model: "m", Salt: "salt", Tokens: newPrompt(1, 16, 3).tokens, Pods: []string{"a"}}
+	plain := kvindex.Request{Model: "m", Salt: "salt", Tokens: fakeengine.NewPrompt(1, 16, 3).Tokens, Pods: []string{"a"}}
 	media := plain
 	media.Media = []kvindex.Media{{Hash: "11", Offset: 17, Length: 20}}
 	ask := func(q kvindex.Request, variants ...index.Variant) [][]index.Key {

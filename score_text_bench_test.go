@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/testdata"
 	"github.com/kvindex/kvindex/tokenize"
 )
@@ -23,10 +24,10 @@ func BenchmarkScoreText(b *testing.B) {
 	ix := open(b, kvindex.WithTokenizer("m", t))
 	texts := make([]string, prompts)
 	hold := func(hash int, tokens []uint32, holders int) int {
-		q := prompt{tokens: tokens, size: 16, hash: uint64(hash+1) << 32}
+		q := fakeengine.Prompt{Tokens: tokens, Size: 16, Hash: uint64(hash+1) << 32}
 		first := p.IntN(pods)
 		for i := range holders {
-			ingest(b, ix, fmt.Sprint("pod", (first+i)%pods), q.stored(0, len(tokens)/16))
+			ingest(b, ix, fmt.Sprint("pod", (first+i)%pods), q.Stored(0, len(tokens)/16))
 		}
 		return len(tokens) / 16
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/tokenize"
 )
 
@@ -46,13 +47,13 @@ func TestTokenizersFromASource(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := prompt{tokens: tokens, size: 16, hash: uint64(i + 1)}
-		if err := ix.Ingest("pod", c.model, payload(1, 0, p.stored(0, 3))); err != nil {
+		p := fakeengine.Prompt{Tokens: tokens, Size: 16, Hash: uint64(i + 1)}
+		if err := ix.Ingest("pod", c.model, fakeengine.Payload(1, 0, p.Stored(0, 3))); err != nil {
 			t.Fatal(err)
 		}
-		on := prompt{tokens: tokens, size: 16, hash: uint64(i+1) << 8}.stored(0, 2)
+		on := fakeengine.Prompt{Tokens: tokens, Size: 16, Hash: uint64(i+1) << 8}.Stored(0, 2)
 		on.Adapter = "adapter-of-" + c.model
-		if err := ix.Ingest("pod", c.model, payload(1, 0, on)); err != nil {
+		if err := ix.Ingest("pod", c.model, fakeengine.Payload(1, 0, on)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -140,8 +141,8 @@ func TestTokenizersOfAPool(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := prompt{tokens: tokens, size: 16, hash: 1}
-	ingest(t, ix, "pod", p.stored(0, 4))
+	p := fakeengine.Prompt{Tokens: tokens, Size: 16, Hash: 1}
+	ingest(t, ix, "pod", p.Stored(0, 4))
 	got, err := ix.Score(ctx, text, "m", nil)
 	if err != nil || got[0].MatchedBlocks != 4 {
 		t.Errorf("%+v, %v", got, err)
