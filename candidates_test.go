@@ -3,83 +3,11 @@ package kvindex_test
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"testing"
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
-
-// The best pods of an answer are those that the whole answer begins with.
-func TestTop(t *testing.T) {
-	ix := open(t)
-	p := fakeengine.NewPrompt(1, 16, 5)
-	for pod, n := range map[string]int{"a": 1, "b": 3, "c": 0, "d": 3, "e": 2, "f": 1, "g": 3} {
-		ingest(t, ix, pod, p.Stored(0, 1), p.Removed(0))
-		if n > 0 {
-			ingest(t, ix, pod, p.Stored(0, n))
-		}
-	}
-	all := score(t, ix, kvindex.Request{Tokens: p.Tokens})
-	for top := 1; top <= len(all)+1; top++ {
-		got := score(t, ix, kvindex.Request{Tokens: p.Tokens, Top: top})
-		if want := all[:min(top, len(all))]; !slices.Equal(got, want) {
-			t.Errorf("the best %d: %+v\nwant %+v", top, got, want)
-		}
-	}
-	names := ""
-	for _, s := range all {
-		names += s.Pod
-	}
-	if names != "bdgeafc" {
-		t.Errorf("order %q", names)
-	}
-}
-
-// Of the ranks of a pod the one counts that would reuse the most, then the one
-// that holds the most anywhere, then the first.
-func TestRanks(t *testing.T) {
-	p := fakeengine.NewPrompt(1, 16, 8)
-	lower := func(from, to int) *fakeengine.Stored {
-		s := p.Stored(from, to)
-		s.Tokens, s.BlockSize, s.Parent, s.Medium = nil, 0, nil, "cpu"
-		return s
-	}
-	evicted := func(from, to int) (ev []fakeengine.Event) {
-		ev = append(ev, p.Stored(from, to), lower(from, to))
-		for b := from; b < to; b++ {
-			ev = append(ev, p.Removed(b))
-		}
-		return ev
-	}
-	for name, c := range map[string]struct {
-		ranks [][]fakeengine.Event
-		want  int
-	}{
-		"cached":    {[][]fakeengine.Event{{p.Stored(0, 2)}, {p.Stored(0, 4)}, {p.Stored(0, 3)}}, 1},
-		"matched":   {[][]fakeengine.Event{{p.Stored(0, 2)}, append([]fakeengine.Event{p.Stored(0, 2)}, evicted(2, 5)...), {p.Stored(0, 2)}}, 1},
-		"the gpu":   {[][]fakeengine.Event{evicted(0, 8), {p.Stored(0, 1)}, evicted(0, 8)}, 1},
-		"the first": {[][]fakeengine.Event{nil, {p.Stored(0, 2)}, {p.Stored(0, 2)}, {p.Stored(0, 2)}}, 1},
-	} {
-		ix := open(t)
-		for backwards, pod := range []string{"a", "b"} {
-			for i := range c.ranks {
-				rank := i
-				if backwards > 0 {
-					rank = len(c.ranks) - 1 - i
-				}
-				if err := ix.Ingest(pod, "m", fakeengine.Payload(1, rank, c.ranks[rank]...)); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		for _, s := range score(t, ix, kvindex.Request{Tokens: p.Tokens}) {
-			if s.Rank != c.want {
-				t.Errorf("%s: pod %s: rank %d, want %d", name, s.Pod, s.Rank, c.want)
-			}
-		}
-	}
-}
 
 // Candidates follow pods, models and adapters as they come and go.
 func TestCandidates(t *testing.T) {
@@ -125,5 +53,42 @@ func TestCandidates(t *testing.T) {
 		if err := ix.ScoreRequest(ctx, &r, new(kvindex.Answer)); !errors.Is(err, kvindex.ErrRequest) {
 			t.Errorf("candidates and another %s: %v", name, err)
 		}
+	}
+}
+
+// A pod's adapters are found by name as long as it is there, and many of one
+// pod do not push out those of another.
+func TestAdaptersByName(t *testing.T) {
+	ix := open(t, kvindex.WithTokenizer("taken", words{}))
+	p := fakeengine.NewPrompt(1, 16, 1)
+	hash := uint64(0)
+	adapter := func(pod, model, name string) {
+		hash++
+		s := fakeengine.Prompt{Tokens: p.Tokens, Size: 16, Hash: hash << 32}.Stored(0, 1)
+		s.Adapter = name
+		if err := ix.Ingest(pod, model, fakeengine.Payload(1, 0, s)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range kvindex.MaxAdapters + 2 {
+		adapter("evil", "m2", fmt.Sprint("a", i))
+	}
+	adapter("evil", "m2", "sql")
+	adapter("evil", "m2", "taken")
+	adapter("good", "m", "sql")
+	find := func(name string, pods ...string) int {
+		return score(t, ix, kvindex.Request{Model: name, Tokens: p.Tokens, Pods: pods})[0].MatchedBlocks
+	}
+	if find("sql", "good") != 1 || find("a5", "evil") != 1 || find("taken", "evil") != 0 {
+		t.Error("adapters are not found by name")
+	}
+	if n := ix.Stats().Adapters; n != 4 {
+		t.Errorf("%d adapters too many", n)
+	}
+	if err := ix.RemovePod("evil"); err != nil {
+		t.Fatal(err)
+	}
+	if s := score(t, ix, kvindex.Request{Model: "sql", Tokens: p.Tokens}); len(s) != 1 || s[0].Pod != "good" {
+		t.Errorf("%+v", s)
 	}
 }
