@@ -2,7 +2,6 @@ package kvindex_test
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -162,21 +161,34 @@ func TestAClearEndsThePartialView(t *testing.T) {
 // TestLag is told by the time of the batch.
 func TestLag(t *testing.T) {
 	ix := open(t)
-	p := fakeengine.NewPrompt(1, 16, 1)
-	second := func(ago time.Duration) float64 { return float64(time.Now().Add(-ago).UnixMilli()) / 1000 }
-	for _, c := range []struct {
-		time float64
-		want time.Duration
-	}{{second(time.Hour), time.Hour}, {second(-time.Hour), -time.Hour}, {0, 0}, {-5, 0}, {1e300, -1 << 62}} {
-		m := message("s", 0, c.time, 0, p.Stored(0, 1))
-		m.Pod = fmt.Sprint(c.time)
+	lag := func(pod string, at float64) time.Duration {
+		t.Helper()
+		m := message("s", 0, at, 0)
+		m.Pod = pod
 		if _, err := ix.IngestMessage(m); err != nil {
 			t.Fatal(err)
 		}
 		for _, i := range ix.Pods(nil) {
-			if got := i.Sources[0].Lag; i.Pod == m.Pod && (got-c.want).Abs() > time.Minute && c.want > -1<<61 {
-				t.Errorf("time %v: lag %v, want %v", c.time, got, c.want)
+			if i.Pod == pod {
+				return i.Sources[0].Lag
 			}
 		}
+		t.Fatalf("no pod %s", pod)
+		return 0
 	}
+	const rounding = time.Millisecond // of a time in a float
+	for pod, age := range map[string]time.Duration{"late": time.Hour, "ahead": -time.Hour} {
+		at := time.Now().Add(-age).Round(0) // without the monotonic clock
+		least := time.Since(at)
+		got := lag(pod, float64(at.UnixMicro())/1e6)
+		if most := time.Since(at); got < least-rounding || got > most+rounding {
+			t.Errorf("%s: lag %v, want %v to %v", pod, got, least, most)
+		}
+	}
+	for pod, at := range map[string]float64{"no clock": 0, "before all": -5} {
+		if got := lag(pod, at); got != 0 {
+			t.Errorf("%s: lag %v", pod, got)
+		}
+	}
+	lag("never", 1e300) // any, and no panic
 }
