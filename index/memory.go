@@ -1,6 +1,7 @@
 package index
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -71,12 +72,8 @@ func NewMemory(cfg MemoryConfig) (*Memory, error) {
 	if cfg.IdleNames < 0 {
 		return nil, fmt.Errorf("index: IdleNames is %d", cfg.IdleNames)
 	}
-	if cfg.PendingBytes == 0 {
-		cfg.PendingBytes = DefaultPendingBytes
-	}
-	if cfg.IdleNames == 0 {
-		cfg.IdleNames = DefaultIdleNames
-	}
+	cfg.PendingBytes = cmp.Or(cfg.PendingBytes, DefaultPendingBytes)
+	cfg.IdleNames = cmp.Or(cfg.IdleNames, DefaultIdleNames)
 	if cfg.Seed == ([16]byte{}) {
 		rand.Read(cfg.Seed[:]) // never fails
 	}
