@@ -104,8 +104,8 @@ func TestReplayPassesOver(t *testing.T) {
 		blocks []int
 		state  kvindex.State
 	}{
-		"forget": {kvindex.WithLossPolicy(kvindex.LossForget), []int{1, 3, 1}, kvindex.StatePartial},
-		"keep":   {kvindex.WithLossPolicy(kvindex.LossKeep), []int{4, 4, 4}, kvindex.StateUncertain},
+		"forget": {kvindex.WithLossPolicy(kvindex.ForgetOnLoss), []int{1, 3, 1}, kvindex.StatePartial},
+		"keep":   {kvindex.WithLossPolicy(kvindex.KeepOnLoss), []int{4, 4, 4}, kvindex.StateUncertain},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var losses []kvindex.Loss
@@ -137,7 +137,7 @@ func TestReplayPassesOver(t *testing.T) {
 func TestLossKeep(t *testing.T) {
 	p := newPrompt(1, 16, 8)
 	doubtful := func() *kvindex.Indexer {
-		ix := open(t, kvindex.WithLossPolicy(kvindex.LossKeep))
+		ix := open(t, kvindex.WithLossPolicy(kvindex.KeepOnLoss))
 		play(t, ix, p,
 			step{message("s", 0, 1, 0, p.stored(0, 4)), taken, 4, kvindex.StateLive},
 			step{message("s", 2, 3, 0, p.stored(4, 5)), kvindex.Receipt{Applied: true, Gap: lostGap(1, 1)}, 5, kvindex.StateUncertain},
@@ -154,7 +154,7 @@ func TestLossKeep(t *testing.T) {
 		step{message("s", 5, 6, 0, p.removed(3)), taken, 3, kvindex.StateUncertain},
 	)
 
-	ix := open(t, kvindex.WithLossPolicy(kvindex.LossKeep))
+	ix := open(t, kvindex.WithLossPolicy(kvindex.KeepOnLoss))
 	play(t, ix, p, step{message("s", 0, 1, 0, p.stored(0, 4)), taken, 4, kvindex.StateLive})
 	bad := message("s", 1, 2, 0)
 	bad.Payload = []byte("no msgpack")
@@ -164,7 +164,7 @@ func TestLossKeep(t *testing.T) {
 	if s := score(t, ix, kvindex.Request{Tokens: p.tokens})[0]; s.MatchedBlocks != 4 || s.State != kvindex.StateUncertain {
 		t.Errorf("a bad message: %+v", s)
 	}
-	ix = open(t, kvindex.WithLossPolicy(kvindex.LossKeep))
+	ix = open(t, kvindex.WithLossPolicy(kvindex.KeepOnLoss))
 	ingest(t, ix, "a", p.stored(0, 3))
 	if err := ix.MarkLost("a", 0); err != nil {
 		t.Fatal(err)

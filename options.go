@@ -128,23 +128,23 @@ type LossPolicy uint8
 
 // The policies.
 const (
-	// LossForget forgets all that the rank held: what remains is never more
+	// ForgetOnLoss forgets all that the rank held: what remains is never more
 	// than the truth. It is the default.
-	LossForget LossPolicy = iota
-	// LossKeep keeps it and marks the rank StateUncertain until its engine
+	ForgetOnLoss LossPolicy = iota
+	// KeepOnLoss keeps it and marks the rank StateUncertain until its engine
 	// empties its cache or starts anew: blocks whose removal was lost are
 	// claimed on.
-	LossKeep
+	KeepOnLoss
 )
 
 // WithLossPolicy sets what follows from lost messages. An engine that started
 // anew is forgotten under every policy.
 func WithLossPolicy(p LossPolicy) Option {
 	return func(c *config) {
-		if p > LossKeep {
+		if p > KeepOnLoss {
 			c.errs = append(c.errs, fmt.Errorf("WithLossPolicy: unknown policy %d", p))
 		}
-		c.keep = p == LossKeep
+		c.keep = p == KeepOnLoss
 	}
 }
 
@@ -174,7 +174,7 @@ type Loss struct {
 	Gap                Gap   // of LossGap
 	Replayed           bool  // of LossGap: the engine was asked, and does not have the messages
 	Err                error // of LossMalformed
-	Kept               bool  // by LossKeep; else the blocks were forgotten
+	Kept               bool  // by KeepOnLoss; else the blocks were forgotten
 }
 
 // LossCause is why a view was lost.
