@@ -886,10 +886,10 @@ func (s *schedule) check() (held, blocks int) {
 			under++
 		}
 	}
-	held, blocks = len(ids), s.indexer.Stats().Blocks[0]
+	held, blocks = len(ids), s.indexer.Stats().Blocks.Of(kvindex.TierGPU)
 	want := held
 	if s.guarded {
-		want = s.reference.Stats().Blocks[0]
+		want = s.reference.Stats().Blocks.Of(kvindex.TierGPU)
 	}
 	state := s.indexer.Pods(nil)[0].State
 	var losses, restarts, kept int

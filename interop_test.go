@@ -133,13 +133,13 @@ func TestLibzmqToScores(t *testing.T) {
 	command("seq %d", len(payloads)+2)
 	command("pub %x", payload(1e9, 0, newPrompt(7, 16, 2).stored(0, 2)))
 	wait("message behind a gap", sink.seqs)
-	if got := blocks(t, sink.Indexer, "a", newPrompt(7, 16, 2)); got != 2 || sink.Stats().Blocks[0] != 2 {
+	if got := blocks(t, sink.Indexer, "a", newPrompt(7, 16, 2)); got != 2 || sink.Stats().Blocks.Of(kvindex.TierGPU) != 2 {
 		t.Errorf("%d blocks behind a gap, %+v", got, sink.Stats())
 	}
 	command("restart")
 	reach()
 	first(payload(2e9, 0, newPrompt(8, 16, 3).stored(0, 3)))
-	if got := sink.Stats().Blocks[0]; got != 3 {
+	if got := sink.Stats().Blocks.Of(kvindex.TierGPU); got != 3 {
 		t.Errorf("%d blocks after a restart", got)
 	}
 	if !slices.Equal(losses, []string{"gap", "restart"}) {

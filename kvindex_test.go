@@ -124,8 +124,8 @@ func TestScoreText(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []kvindex.PodScore{
-		{Pod: "b", Score: 48, MatchedBlocks: 3, BlockTokens: 16, Tiers: [kvindex.NumTiers]int{3}, CachedTokens: 48, State: kvindex.StateLive},
-		{Pod: "a", Score: 16, MatchedBlocks: 1, BlockTokens: 16, Tiers: [kvindex.NumTiers]int{1}, CachedTokens: 16, State: kvindex.StateLive},
+		{Pod: "b", Score: 48, MatchedBlocks: 3, BlockTokens: 16, Tiers: kvindex.TierCountsOf(3), CachedTokens: 48, State: kvindex.StateLive},
+		{Pod: "a", Score: 16, MatchedBlocks: 1, BlockTokens: 16, Tiers: kvindex.TierCountsOf(1), CachedTokens: 16, State: kvindex.StateLive},
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %+v\nwant %+v", got, want)
@@ -318,7 +318,7 @@ func TestTiers(t *testing.T) {
 	for b, medium := range []string{"gpu", "cpu", "Disk", "object_store", "from the future", ""} {
 		ingest(t, ix, "a", p.removed(b), tier(medium, b))
 	}
-	want := [kvindex.NumTiers]int{2, 1, 1, 1, 1}
+	want := kvindex.TierCountsOf(2, 1, 1, 1, 1)
 	s := score(t, ix, kvindex.Request{Tokens: p.tokens})[0]
 	if s.Tiers != want || s.MatchedBlocks != 6 || s.CachedTokens != 16 {
 		t.Errorf("got %+v", s)
@@ -450,7 +450,7 @@ func TestRemovePod(t *testing.T) {
 	if s := score(t, ix, kvindex.Request{Tokens: p.tokens, Pods: []string{"a"}})[0]; s.State != kvindex.StateUnknown || s.MatchedBlocks != 0 {
 		t.Errorf("got %+v", s)
 	}
-	if n := ix.Stats(); n.Pods != 1 || n.Models != 1 || n.Sources != 1 || n.Index.Memberships != n.Blocks[kvindex.TierGPU] || n.Index.Keys == 0 || n.Index.Names == 0 {
+	if n := ix.Stats(); n.Pods != 1 || n.Models != 1 || n.Sources != 1 || n.Index.Memberships != n.Blocks.Of(kvindex.TierGPU) || n.Index.Keys == 0 || n.Index.Names == 0 {
 		t.Errorf("%+v", n)
 	}
 	if err := ix.RemovePod("b"); err != nil {
@@ -510,13 +510,13 @@ func TestMessages(t *testing.T) {
 		t.Errorf("losses %v, want %v", causes, want)
 	}
 	n := ix.Stats()
-	if n.MalformedBy != [events.NumReasons]uint64{events.ReasonType: 1} {
+	if n.MalformedBy.String() != "type=1" || n.MalformedBy.Of(events.ReasonType) != 1 {
 		t.Errorf("malformed by reason: %v", n.MalformedBy)
 	}
 	if n.Messages != 13 || n.Duplicates != 2 || n.Gaps != 2 || n.Missing != 10 || n.Restarts != 2 || n.Malformed != 1 {
 		t.Errorf("%+v", n)
 	}
-	if got := ix.Pods(nil); len(got) != 1 || got[0].State != kvindex.StatePartial || got[0].Sources[0].Stream != "s" || got[0].Sources[0].Next != 10 || got[0].Sources[0].Blocks[0] != 1 {
+	if got := ix.Pods(nil); len(got) != 1 || got[0].State != kvindex.StatePartial || got[0].Sources[0].Stream != "s" || got[0].Sources[0].Next != 10 || got[0].Sources[0].Blocks.Of(kvindex.TierGPU) != 1 {
 		t.Errorf("%+v", got)
 	}
 }
@@ -566,7 +566,7 @@ func TestLossByStream(t *testing.T) {
 	ranks := func() (got [4]int) {
 		t.Helper()
 		for _, info := range ix.Pods(nil)[0].Sources {
-			got[info.Rank] = info.Blocks[0]
+			got[info.Rank] = info.Blocks.Of(kvindex.TierGPU)
 		}
 		return got
 	}
@@ -938,7 +938,7 @@ func TestClose(t *testing.T) {
 	if got := ix.Pods(nil); len(got) != 0 {
 		t.Errorf("Pods: %+v", got)
 	}
-	if n := ix.Stats(); n.Messages != 1 || n.Blocks[0] != 0 {
+	if n := ix.Stats(); n.Messages != 1 || n.Blocks.Of(kvindex.TierGPU) != 0 {
 		t.Errorf("Stats: %+v", n)
 	}
 }

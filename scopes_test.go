@@ -87,11 +87,11 @@ func TestTierNames(t *testing.T) {
 		stored.Medium = name
 		removed := p.removed(0)
 		ingest(t, ix, "a", stored)
-		if got := ix.Stats().Blocks; got[want] == 0 || want != kvindex.TierGPU && got[kvindex.TierGPU] > 0 {
+		if got := ix.Stats().Blocks; got.Of(want) == 0 || want != kvindex.TierGPU && got.Of(kvindex.TierGPU) > 0 {
 			t.Errorf("%q: %v", name, got)
 		}
 		ingest(t, ix, "a", removed)
-		if got := ix.Stats().Blocks; want != kvindex.TierGPU && got[want] == 0 {
+		if got := ix.Stats().Blocks; want != kvindex.TierGPU && got.Of(want) == 0 {
 			t.Errorf("%q: removed from the gpu: %v", name, got)
 		}
 	}
