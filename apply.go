@@ -206,13 +206,22 @@ func (in *ingest) apply(r *rank, cur index.Cursor) (index.Applied, error) {
 
 // applyChanges hands changes to the index and counts what they did.
 func (in *ingest) applyChanges(r *rank, cur index.Cursor, changes []index.Change) (index.Applied, error) {
-	src := index.Source{Pod: in.pod, Model: in.model, Rank: r.n}
-	done, err := in.x.index.Apply(context.Background(), src, cur, changes)
+	done, err := in.x.index.Apply(context.Background(), in.source(r), cur, changes)
 	if err != nil {
-		return done, in.x.failed(fmt.Errorf("kvindex: pod %q: model %q: rank %d: %w", in.pod, in.model, r.n, err))
+		return done, in.failed(r, err)
 	}
 	in.stats.Counts.Add(done.Counts)
 	return done, nil
+}
+
+// source is a rank to the index.
+func (in *ingest) source(r *rank) index.Source {
+	return index.Source{Pod: in.pod, Model: in.model, Rank: r.n}
+}
+
+// failed says where the index failed.
+func (in *ingest) failed(r *rank, err error) error {
+	return in.x.failed(fmt.Errorf("kvindex: pod %q: model %q: rank %d: %w", in.pod, in.model, r.n, err))
 }
 
 // clears reports whether b empties the cache: what is known from then on is

@@ -93,7 +93,8 @@ func (c *converter) stored(e *events.Event) index.Change {
 		Op:        index.OpStore,
 		Tier:      tierOf(e.Medium),
 		Group:     index.Group{ID: e.Group, Kind: groupKindOf(e.GroupKind), Window: e.Window},
-		Copies:    c.copies(),
+		Copies:    c.profile.Copies,
+		Partial:   c.partial,
 		Hashes:    c.hashesOf(e),
 		HasParent: e.HasParent,
 		Parent:    index.Hash(e.Parent),
@@ -124,14 +125,6 @@ func (c *converter) stored(e *events.Event) index.Change {
 		ch.Root = c.hash.root(s, v)
 	}
 	return ch
-}
-
-// copies is how the copies of a gpu store are counted.
-func (c *converter) copies() Copies {
-	if c.partial && c.profile.Copies == CopiesGuarded {
-		return index.CopiesPartial
-	}
-	return c.profile.Copies
 }
 
 // maxBareBlock is the largest block size with MediaBare; it has to be a power of

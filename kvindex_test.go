@@ -713,6 +713,9 @@ func TestMalformedFirst(t *testing.T) {
 	if _, err := ix.IngestMessage(bad); !errors.Is(err, kvindex.ErrMalformed) || !strings.Contains(err.Error(), `"a"`) {
 		t.Errorf("error %v", err)
 	}
+	if n := ix.Stats(); n.Pods != 0 || n.Messages != 1 || n.Malformed != 1 {
+		t.Errorf("after a message that nobody could read: %+v", n)
+	}
 	p := newPrompt(1, 16, 1)
 	if _, err := ix.IngestMessage(message("s", 1, 2, 0, p.stored(0, 1))); err != nil {
 		t.Fatal(err)

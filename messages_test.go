@@ -462,3 +462,41 @@ func TestThePodOfASlowCall(t *testing.T) {
 		}
 	}
 }
+
+// TestALossIsOfTheRanksOfItsStream, and no longer of those that have moved away.
+func TestALossIsOfTheRanksOfItsStream(t *testing.T) {
+	p := newPrompt(1, 16, 4)
+	for name, there := range map[string][]kvindex.Message{
+		"moved to a new stream": {message("s", 0, 1, 0), message("s", 1, 2, 1), message("t", 0, 3, 1)},
+		"moved back":            {message("t", 0, 1, 1), message("s", 0, 2, 0), message("s", 1, 3, 1), {Stream: "s"}, message("s", 0, 4, 0), message("t", 1, 5, 1)},
+	} {
+		var lost []int
+		ix := open(t, kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) {
+			if l.Cause == kvindex.LossMalformed {
+				lost = append(lost, l.Rank)
+			}
+		}}))
+		for _, m := range there {
+			if m.Payload == nil {
+				if err := ix.StreamRestarted("a", "m", m.Stream); err != nil {
+					t.Fatal(err)
+				}
+			} else if r, err := ix.IngestMessage(m); err != nil || !r.Applied {
+				t.Fatalf("%s: %+v, %v", name, r, err)
+			}
+		}
+		next, _ := ix.StreamNext("a", "m", "t")
+		if r, err := ix.IngestMessage(message("t", next, 6, 1, p.stored(0, 3))); err != nil || r != taken {
+			t.Fatalf("%s: %+v, %v", name, r, err)
+		}
+		next, _ = ix.StreamNext("a", "m", "s")
+		bad := message("s", next, 7, 0)
+		bad.Payload = []byte("no msgpack")
+		if _, err := ix.IngestMessage(bad); err == nil {
+			t.Fatal("a bad message is no error")
+		}
+		if got := blocks(t, ix, "a", p); got != 3 || !slices.Equal(lost, []int{0}) {
+			t.Errorf("%s: %d blocks, ranks %v lost", name, got, lost)
+		}
+	}
+}

@@ -199,7 +199,6 @@ type scorer struct {
 	media  []Media
 
 	query    index.Query // whose Keys is the scorer's
-	err      error       // of Keys
 	tokens   []uint32    // of a prompt that was text
 	expanded []uint32    // those of a chat with media, each with all of its tokens
 	padded   []uint32    // the prompt with its media written over it
@@ -314,27 +313,27 @@ func (sc *scorer) tokenize(ctx context.Context, text string, rendered bool) (err
 // match asks the index who holds what of the prompt. It asks back, by keysIn, for
 // the keys of each variant that a candidate has.
 func (sc *scorer) match(ctx context.Context) error {
-	sc.keys, sc.plain, sc.err = sc.keys[:0], index.Variant{}, nil
+	sc.keys, sc.plain = sc.keys[:0], index.Variant{}
 	sc.query.Candidates = sc.set.index
-	if err := sc.x.index.Match(ctx, &sc.query, &sc.matches); err != nil {
-		return sc.x.failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.base, err))
+	err := sc.x.index.Match(ctx, &sc.query, &sc.matches)
+	if err == nil || errors.Is(err, ErrRequest) { // of keysIn
+		return err
 	}
-	return sc.err
+	return sc.x.failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.base, err))
 }
 
 // keysIn returns the keys of the prompt in a variant.
-func (sc *scorer) keysIn(v index.Variant) []index.Key {
+func (sc *scorer) keysIn(v index.Variant) ([]index.Key, error) {
 	s := sc.scope
 	if v.Media == MediaBare {
 		s.salt = "" // it is in the first unit
 	}
 	if err := sc.cut(v); err != nil {
-		sc.err = err
-		return nil
+		return nil, err
 	}
 	from := len(sc.keys)
 	sc.keys = keys(sc.keys, sc.x.hash.root(s, v), sc.locals)
-	return sc.keys[from:len(sc.keys):len(sc.keys)]
+	return sc.keys[from:len(sc.keys):len(sc.keys)], nil
 }
 
 // cut works out the locals of the prompt in a variant. Where there is nothing

@@ -26,6 +26,7 @@
 package kvindex
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/kvindex/kvindex/events"
@@ -158,16 +159,16 @@ func (d *delivery) join() error {
 	if r.stream == st {
 		return nil
 	}
-	done, err := d.applyChanges(r, index.Cursor{Stream: st.name}, nil)
+	cur, err := d.x.index.Cursor(context.Background(), d.source(r), st.name)
 	if err != nil {
-		return err
+		return d.failed(r, err)
 	}
 	d.moved = r.state != StateUnknown
-	if _, heard := st.seq.Next(); heard || done.Cursor.Epoch < st.seq.Epoch() || done.Cursor == (index.Cursor{Stream: st.name}) {
+	if _, heard := st.seq.Next(); heard || cur.Epoch < st.seq.Epoch() || cur == (index.Cursor{}) {
 		return nil
 	}
-	st.seq.Resume(done.Cursor.Epoch, done.Cursor.Next, done.Cursor.Time)
-	if done.Cursor.Next == 0 { // its engine started anew, and nothing was heard since
+	st.seq.Resume(cur.Epoch, cur.Next, cur.Time)
+	if cur.Next == 0 { // its engine started anew, and nothing was heard since
 		st.seq.Await()
 		return nil
 	}
