@@ -1,20 +1,22 @@
 // Loss: what follows from a message for what is known of its stream's ranks.
 //
-// A rank is cleared before a batch is applied to it if what it held may be wrong:
+// What a rank held is forgotten before a batch is applied to it if it may be wrong:
 // its engine started anew, another stream fed it, or messages are missing and the
 // policy is to forget. The clear goes in front of the changes of the batch, in one
-// Apply: a reader that sees a block of the batch cannot see one from before, and
-// an error leaves all as it was. The other ranks of the stream lose as much, since
-// the missing messages may have been theirs. Each is cleared by an Apply of its
-// own, with the cursor of the message, so that an Indexer that goes on from the
-// index does not take up what was lost.
+// Apply, so an error leaves all as it was.
 //
-// To forget is never too much, only too little: the engine still holds most of
-// what is forgotten, and will not announce it again. Therefore the view is partial
-// afterwards. A partial or uncertain view also counts copies more carefully: a
-// store may then be a report of blocks that are known in part.
+// The other ranks of the stream lose as much, because the missing messages may have
+// been theirs. Each of them is cleared by an Apply of its own, with the cursor of
+// the message: an Indexer that later goes on from the index finds all ranks of a
+// stream at one place.
 //
-// What all this means for the state of a rank is in State.after.
+// To forget claims too little, never too much: the engine holds most of what was
+// forgotten, and will not announce it again. So the view is partial afterwards. In
+// a partial view, and in an uncertain one, a store without a parent may be a report
+// that names blocks which are not known beside others that are. The index is told
+// so (Change.Partial), and counts no such store as another copy.
+//
+// What follows for the state of a rank is said by State.after.
 
 package kvindex
 
@@ -60,9 +62,11 @@ func (in *ingest) unnumbered(bad error) error {
 func (d *delivery) take() (again bool, err error) {
 	r, st, v := d.rank, d.stream, &d.verdict
 	lost := v.Gap.Lost || v.Restarted
-	ours := lost && r.stream == st
+	ours := lost && r.stream == st // else the rank held nothing that this stream could lose
 	kept := ours && d.keeps()
 	wiped := d.moved || ours && !kept
+	// A rank that was heard already, and is not lossy, knows its whole history
+	// although its stream does not: its cache was emptied since.
 	d.convert.partial = lost || v.Missed || r.state == StateUnknown && st.partial || r.lossy()
 	if lost {
 		if err := d.loseOthers(); err != nil {
@@ -87,7 +91,7 @@ func (d *delivery) take() (again bool, err error) {
 	r.heard(d.batch, !st.partial)
 	if wiped || kept {
 		d.tellLoss(r.n)
-	} else if lost && len(d.losses) == 0 {
+	} else if lost && len(d.losses) == 0 { // a loss is told, even if no rank had anything to lose
 		d.tellLoss(-1)
 	}
 	return false, nil

@@ -9,8 +9,8 @@
 //
 //   - a duplicate: nothing follows;
 //   - the next one: it is applied;
-//   - behind a gap, or of an engine that started anew: first the loss of all ranks
-//     of the stream is dealt with (apply.go), then the message is applied;
+//   - behind a gap, or of an engine that started anew: what the ranks of the stream
+//     held is settled (apply.go), and the message is applied;
 //   - unreadable: its number is used up, and what it said is lost as in a gap.
 //
 // A transport that can ask its engine for what is missing offers its messages with
@@ -71,7 +71,7 @@ func (st *stream) limit(state State) State {
 	return state
 }
 
-// judge keeps partial after a message.
+// judge keeps partial after a message. lost: it came behind a loss, or is one.
 func (st *stream) judge(v *events.Verdict, lost bool) {
 	if v.Restarted {
 		st.partial = v.Missed
@@ -174,7 +174,9 @@ func (d *delivery) join() error {
 	}
 	st.partial = true
 	if !d.moved {
-		d.pm.bind(r, st) // a gap is its loss too
+		// What it holds in the index came over this stream, so a gap before this
+		// message is its loss too.
+		d.pm.bind(r, st)
 	}
 	return nil
 }

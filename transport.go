@@ -1,10 +1,10 @@
-package kvindex
-
-// For transports only. These methods make the Indexer an [events.ReplaySink],
+// For transports only: these methods make the Indexer an [events.ReplaySink],
 // together with Message.Hold, Message.Replayed and Receipt.Held: what a transport
 // needs that loses connections, or that can ask an engine to send again what was
 // missed. An [events.Subscriber] uses all of them. A host that has no transport of
 // its own needs none of them.
+
+package kvindex
 
 import "github.com/kvindex/kvindex/index"
 
