@@ -20,12 +20,12 @@ type copyCount struct {
 
 // slotsOf returns the slots of a slab that any lane of s holds.
 func (s *source) slotsOf(id uint32) (set uint32) {
-	if header(s.f.meta(id).header).kind() == kindNone {
+	if s.f.Empty(id) {
 		return 0
 	}
 	for _, ln := range s.lanes {
 		if ln != nil {
-			set |= s.f.maskOf(id, ln.ord)
+			set |= s.f.Mask(id, ln.ord)
 		}
 	}
 	return set
@@ -57,21 +57,9 @@ func (s *source) unhide(h Hash, v value, n uint32) {
 	}
 }
 
-func (s *source) hasBit(l loc, ln *laneState) bool {
-	return s.f.maskOf(l.slab(), ln.ord)>>l.slot()&1 != 0
-}
-
-func (s *source) setBit(l loc, ln *laneState) {
-	s.f.setMask(l.slab(), ln.ord, s.f.maskOf(l.slab(), ln.ord)|1<<l.slot())
-}
-
-func (s *source) clearBit(l loc, ln *laneState) {
-	s.f.setMask(l.slab(), ln.ord, s.f.maskOf(l.slab(), ln.ord)&^(1<<l.slot()))
-}
-
 // holdsAt reports whether any name holds something at l.
 func (s *source) holdsAt(l loc) bool {
-	return s.slotsOf(l.slab())>>l.slot()&1 != 0
+	return s.slotsOf(l.Slab())>>l.Slot()&1 != 0
 }
 
 func (s *source) count(ln *laneState, n int) {
@@ -86,7 +74,7 @@ func (s *source) holding(v value, g *group, t Tier) (ln *laneState, c, copies ui
 	switch {
 	case v.plain():
 		for _, ln := range g.lanes[t] {
-			if s.hasBit(loc(v), ln) {
+			if s.f.Holds(loc(v), ln.ord) {
 				return ln, 0, 1
 			}
 		}
@@ -105,7 +93,7 @@ func (s *source) holding(v value, g *group, t Tier) (ln *laneState, c, copies ui
 // holdAll has hashes held that the store does not place.
 func (s *source) holdAll(st *storing, hashes []Hash) {
 	for i, h := range hashes {
-		s.hold(st, i, h, s.names.get(h))
+		s.hold(st, i, h, s.names.Get(h))
 		s.trimIdle()
 		s.breathe(1)
 	}
@@ -156,7 +144,7 @@ func (s *source) gain(h Hash, v value, ln *laneState, n uint32) value {
 	var buf [2]loc
 	switch {
 	case v.plain():
-		s.setBit(loc(v), ln)
+		s.f.Hold(loc(v), ln.ord)
 		s.count(ln, 1)
 		return v
 	case v.isIdle():
@@ -169,8 +157,8 @@ func (s *source) gain(h Hash, v value, ln *laneState, n uint32) value {
 		if len(s.shared[l].more) == 0 {
 			s.leaveIdle(v.number())
 			v = value(l)
-			s.names.put(h, v)
-			s.setBit(l, ln)
+			s.names.Put(h, v)
+			s.f.Hold(l, ln.ord)
 			s.count(ln, 1)
 			return v
 		}
@@ -207,7 +195,7 @@ func (s *source) gain(h Hash, v value, ln *laneState, n uint32) value {
 	c.lane, c.copies = ln.number, 1
 	r.holders++
 	for _, l := range s.keysOf(h, v, &buf) {
-		s.setBit(l, ln)
+		s.f.Hold(l, ln.ord)
 	}
 	s.count(ln, 1)
 	return v
@@ -223,7 +211,7 @@ func (s *source) lose(h Hash, v value, ln *laneState, n uint32) {
 	}
 	if v.plain() {
 		l := loc(v)
-		s.clearBit(l, ln)
+		s.f.Release(l, ln.ord)
 		if !s.holdsAt(l) {
 			s.unclaim(h, l)
 			s.toIdle(h, l)
@@ -236,7 +224,7 @@ func (s *source) lose(h Hash, v value, ln *laneState, n uint32) {
 	r.holders--
 	for _, l := range s.keysOf(h, v, &buf) {
 		if !s.othersHold(h, l, ln) {
-			s.clearBit(l, ln)
+			s.f.Release(l, ln.ord)
 		}
 		if c.reported {
 			s.hide(l, h)
@@ -273,7 +261,7 @@ func (s *source) drop(r *richName, n uint32) {
 // allSeen reports whether each block is held in the gpu tier of g, or may be.
 func (s *source) allSeen(hashes []Hash, g *group) bool {
 	for _, h := range hashes {
-		if ln, _, _ := s.holding(s.names.get(h), g, TierGPU); ln == nil {
+		if ln, _, _ := s.holding(s.names.Get(h), g, TierGPU); ln == nil {
 			return false
 		}
 		s.breathe(1)
@@ -285,7 +273,7 @@ func (s *source) allSeen(hashes []Hash, g *group) bool {
 func (s *source) anyHeld(hashes []Hash, g *group) bool {
 	return slices.ContainsFunc(hashes, func(h Hash) bool {
 		s.breathe(1)
-		_, _, copies := s.holding(s.names.get(h), g, TierGPU)
+		_, _, copies := s.holding(s.names.Get(h), g, TierGPU)
 		return copies > 0
 	})
 }
@@ -295,7 +283,7 @@ func (s *source) anyHeld(hashes []Hash, g *group) bool {
 // it as its parent proves that they are there.
 func (s *source) restore(h Hash, g *group) {
 	var buf [2]loc
-	v := s.names.get(h)
+	v := s.names.Get(h)
 	if ln, _, copies := s.holding(v, g, TierGPU); ln == nil || copies > 0 {
 		return
 	}
@@ -318,10 +306,10 @@ func (s *source) restore(h Hash, g *group) {
 			if !b.chained {
 				return
 			}
-			h, v = b.parent, s.names.get(b.parent)
+			h, v = b.parent, s.names.Get(b.parent)
 			continue
 		}
-		i := slices.IndexFunc(keys, func(l loc) bool { return s.f.variants[s.f.variantOf(l)] == g.cutOf(ln).variant })
+		i := slices.IndexFunc(keys, func(l loc) bool { return s.model.variants[s.f.Variant(l)] == g.cutOf(ln).variant })
 		if i < 0 {
 			return
 		}
@@ -331,24 +319,24 @@ func (s *source) restore(h Hash, g *group) {
 		if h, ok = s.hiddenAbove(l, ln, g, &left); !ok {
 			return
 		}
-		v = s.names.get(h)
+		v = s.names.Get(h)
 	}
 }
 
 // hiddenAbove returns the name of the next block before the one at l that is
 // not there and may be, if all between are there.
 func (s *source) hiddenAbove(l loc, ln *laneState, g *group, left *int) (Hash, bool) {
-	unit := s.f.variants[s.f.variantOf(l)].Unit
+	unit := s.model.variants[s.f.Variant(l)].Unit
 	for ; *left > 0; *left-- {
 		s.breathe(1)
 		size := g.cutOf(ln).size
 		if size == 0 || size%unit != 0 {
 			return 0, false
 		}
-		if l = s.f.up(l, size/unit); l == 0 {
+		if l = s.f.Up(l, size/unit); l == 0 {
 			return 0, false
 		}
-		i := slices.IndexFunc(g.lanes[TierGPU], func(ln *laneState) bool { return s.hasBit(l, ln) })
+		i := slices.IndexFunc(g.lanes[TierGPU], func(ln *laneState) bool { return s.f.Holds(l, ln.ord) })
 		if i < 0 {
 			h, ok := s.hidden[l]
 			return h, ok
@@ -365,7 +353,7 @@ func (s *source) remove(c *Change) {
 		s.counts.Removed++
 		var ln *laneState
 		var n, copies uint32
-		v := s.names.get(h)
+		v := s.names.Get(h)
 		if g != nil {
 			ln, n, copies = s.holding(v, g, c.Tier)
 		}
@@ -392,7 +380,7 @@ func (s *source) remove(c *Change) {
 			continue
 		}
 		s.lose(h, v, ln, n)
-		if v = s.names.get(h); ambiguous && v != 0 && (v.isIdle() || s.riches.at(v.number()).holders == 0) {
+		if v = s.names.Get(h); ambiguous && v != 0 && (v.isIdle() || s.riches.at(v.number()).holders == 0) {
 			s.delete(h, v) // whichever key it is used for next is the only one
 		}
 		s.trimIdle()

@@ -107,18 +107,16 @@ func (s *source) leaveLanes(lanes []*laneState) bool {
 		if s.removed.Load() {
 			return false
 		}
-		var seg *nameSegment
-		seg, pos, last = s.names.next(pos)
-		batch = batch[:0]
-		seg.each(func(h Hash, _ uint32) { batch = append(batch, h) })
+		batch, pos = s.names.Some(batch[:0], pos)
+		last = pos == 0
 		for _, h := range batch {
-			s.leaveName(h, s.names.get(h), lanes, gone)
+			s.leaveName(h, s.names.Get(h), lanes, gone)
 			s.forget(s.cfg.IdleNames, 1)
 			s.breathe(1)
 		}
 	}
 	for _, ln := range lanes {
-		s.f.ords.leaving.add(s.f.epochs, ln.ord)
+		s.f.RetireOrdinal(ln.ord)
 	}
 	return true
 }
@@ -127,7 +125,7 @@ func (s *source) leaveName(h Hash, v value, lanes []*laneState, gone []bool) {
 	var buf [2]loc
 	for _, l := range s.keysOf(h, v, &buf) {
 		for _, ln := range lanes {
-			s.f.setMask(l.slab(), ln.ord, 0)
+			s.f.ReleaseSlab(l, ln.ord)
 		}
 	}
 	switch {
@@ -168,7 +166,7 @@ func (s *source) leaveName(h Hash, v value, lanes []*laneState, gone []bool) {
 // holdsAtBut is holdsAt without those lanes that are gone.
 func (s *source) holdsAtBut(l loc, gone []bool) bool {
 	for i, ln := range s.lanes {
-		if ln != nil && !gone[i] && s.hasBit(l, ln) {
+		if ln != nil && !gone[i] && s.f.Holds(l, ln.ord) {
 			return true
 		}
 	}
@@ -231,7 +229,7 @@ func (s *source) lane(g *group, t Tier, by cut) *laneState {
 			return nil
 		}
 	}
-	ord, ok := s.f.ords.take()
+	ord, ok := s.f.TakeOrdinal()
 	if !ok {
 		return nil
 	}
@@ -272,7 +270,7 @@ func (s *source) dropEmptyLanes() {
 	s.publish()
 	for _, ln := range old {
 		s.lanes[ln.number] = nil
-		s.f.ords.leaving.add(s.f.epochs, ln.ord)
+		s.f.RetireOrdinal(ln.ord)
 	}
 }
 

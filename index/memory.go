@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/kvindex/kvindex/index/internal/forest"
+	"github.com/kvindex/kvindex/index/internal/names"
 	"github.com/kvindex/kvindex/internal/invariants"
 )
 
@@ -69,9 +71,11 @@ type model struct {
 	gone         atomic.Bool // with its last pod
 
 	mu     sync.Mutex // of those who write in forest
-	forest *forest
-	graves []*grave
-	rooms  []*room
+	forest *forest.Forest
+	// variants are those of the forest's chains, by number.
+	variants []Variant
+	graves   []*grave
+	rooms    []*room
 }
 
 // identity is what tells a model from another one of its name.
@@ -83,10 +87,8 @@ type podSources struct {
 
 // grave is a source that was removed and still has names in the forest.
 type grave struct {
-	s    *source
-	pos  uint64 // of the segment of s.names that is next
-	line int    // in it
-	end  bool
+	s  *source
+	at names.Position // of the names that are next
 }
 
 var (
@@ -163,7 +165,7 @@ func (m *Memory) source(id Source) (*source, error) {
 	models := *m.models.Load()
 	md := models[id.Model]
 	if md == nil {
-		md = &model{id: new(identity), forest: newForest()}
+		md = &model{id: new(identity), forest: forest.New()}
 		models = maps.Clone(models)
 		models[id.Model] = md
 		m.models.Store(&models)
@@ -184,6 +186,19 @@ func (m *Memory) source(id Source) (*source, error) {
 	md.podsGen.Add(1)
 	md.gen.Add(1)
 	return s, nil
+}
+
+// variant returns the number of a variant, or false if there are too many. md.mu
+// is held.
+func (md *model) variant(v Variant) (n uint32, ok bool) {
+	i := slices.Index(md.variants, v)
+	if i < 0 {
+		if i = len(md.variants); i == forest.MaxVariants {
+			return 0, false
+		}
+		md.variants = append(md.variants, v)
+	}
+	return uint32(i), true
 }
 
 func (md *model) source(id Source) *source {
@@ -258,18 +273,19 @@ func (w *walker) answer(md *model, r *resolved, q *Query, out *Matches) (done bo
 	if err := w.keysFor(r, q.Keys); err != nil {
 		return false, err
 	}
-	reader := md.forest.enter()
-	defer reader.Add(-1) // a panic must not keep memory from being used again
+	defer md.forest.Enter().Leave() // a panic must not keep memory from being used again
 	if md.gen.Load() != r.gen {
 		if r = md.resolve(q.Candidates); !w.knows(r) {
 			return false, nil
 		}
 	}
 	for i := range r.cuts {
+		w.r, w.rc, w.out = r, &r.cuts[i], out
+		w.p = w.path(w.rc.variant)
 		if q.Held {
-			w.matchHeld(r, &r.cuts[i], out)
+			w.matchHeld()
 		} else {
-			w.match(r, &r.cuts[i], out)
+			w.match()
 		}
 	}
 	return true, nil
@@ -303,7 +319,7 @@ func (m *Memory) checked() {
 	defer m.mu.Unlock()
 	m.changes++
 	for _, md := range *m.models.Load() {
-		if size := md.n + md.forest.slots; m.changes%(1+size/1000*size/1000) != 0 {
+		if size := md.n + md.forest.Usage().Prefixes; m.changes%(1+size/1000*size/1000) != 0 {
 			continue
 		}
 		if err := md.check(); err != nil {
@@ -373,40 +389,28 @@ func (md *model) tidy(names int) {
 		if names, done = g.tidy(names); done {
 			for _, ln := range g.s.lanes {
 				if ln != nil {
-					md.forest.ords.leaving.add(md.forest.epochs, ln.ord)
+					md.forest.RetireOrdinal(ln.ord)
 				}
 			}
 			md.graves = slices.Delete(md.graves, 0, 1)
 		}
 	}
-	md.forest.reclaim()
+	md.forest.Reclaim()
 }
 
 // tidy goes on for so many names, and returns how many it did not need.
 func (g *grave) tidy(names int) (left int, done bool) {
 	var buf [2]loc
-	for !g.end {
-		seg, after, last := g.s.names.next(g.pos)
-		for ; g.line < len(seg.lines); g.line++ {
-			if names <= 0 {
-				return 0, false
-			}
-			l := &seg.lines[g.line]
-			for j := range l.count() {
-				names--
-				for _, at := range g.s.keysOf(Hash(l.hash[j]), value(l.value[j]), &buf) {
-					for _, ln := range g.s.lanes {
-						if ln != nil {
-							g.s.f.setMask(at.slab(), ln.ord, 0)
-						}
-					}
-					g.s.f.unref(at)
+	return g.s.names.Walk(&g.at, names, func(h Hash, v value) {
+		for _, l := range g.s.keysOf(h, v, &buf) {
+			for _, ln := range g.s.lanes {
+				if ln != nil {
+					g.s.f.ReleaseSlab(l, ln.ord)
 				}
 			}
+			g.s.f.Unref(l)
 		}
-		g.pos, g.line, g.end = after, 0, last
-	}
-	return names, true
+	})
 }
 
 // Describe implements Describer.
@@ -438,10 +442,11 @@ type Usage struct {
 func (m *Memory) Usage() (u Usage) {
 	for _, md := range *m.models.Load() {
 		md.mu.Lock()
-		u.Prefixes += md.forest.slots
-		u.Keys += md.forest.keyBytes()
-		u.Heads += md.forest.heads.bytes()
-		u.Holders += md.forest.recs.bytes()
+		f := md.forest.Usage()
+		u.Prefixes += f.Prefixes
+		u.Keys += f.Keys
+		u.Heads += f.Heads
+		u.Holders += f.Holders
 		u.Removed += len(md.graves)
 		md.mu.Unlock()
 	}

@@ -47,8 +47,8 @@ type sharedNames struct {
 // locOf returns the loc of a hash in a variant, if there is just one.
 func (s *source) locOf(at place) (found loc, ok bool) {
 	var buf [2]loc
-	for _, l := range s.keysOf(at.hash, s.names.get(at.hash), &buf) {
-		if s.f.variantOf(l) != at.variant {
+	for _, l := range s.keysOf(at.hash, s.names.Get(at.hash), &buf) {
+		if s.f.Variant(l) != at.variant {
 			continue
 		}
 		if ok {
@@ -84,16 +84,16 @@ func (s *source) keysOf(h Hash, v value, buf *[2]loc) []loc {
 func (s *source) name(h Hash, v value, l loc) value {
 	var buf [2]loc
 	if v == 0 {
-		s.f.ref(l)
+		s.f.Ref(l)
 		return s.toIdle(h, l)
 	}
 	same := 0
-	variant := s.f.variantOf(l)
+	variant := s.f.Variant(l)
 	for _, k := range s.keysOf(h, v, &buf) {
 		if k == l {
 			return v
 		}
-		if s.f.variantOf(k) == variant {
+		if s.f.Variant(k) == variant {
 			same++
 		}
 	}
@@ -101,8 +101,8 @@ func (s *source) name(h Hash, v value, l loc) value {
 		switch {
 		case v.isIdle(): // the old block has gone: the hash is used anew
 			n := s.idle.at(v.number())
-			s.f.ref(l)
-			s.f.unref(n.loc)
+			s.f.Ref(l)
+			s.f.Unref(n.loc)
 			n.loc = l
 			return v
 		case v.isRich() && s.riches.at(v.number()).holders == 0:
@@ -119,12 +119,12 @@ func (s *source) name(h Hash, v value, l loc) value {
 		s.counts.Ambiguous++
 		return v
 	}
-	s.f.ref(l)
+	s.f.Ref(l)
 	s.addKey(h, r, l)
 	for i := r.first; i != 0; {
 		c := s.copies.at(i)
 		if c.copies > 0 {
-			s.setBit(l, s.lanes[c.lane])
+			s.f.Hold(l, s.lanes[c.lane].ord)
 		} else {
 			s.hide(l, h)
 		}
@@ -157,8 +157,8 @@ func (s *source) unname(h Hash, v value, variant uint32) {
 	r.keys = [2]loc{}
 	delete(s.more, h)
 	for _, l := range all {
-		if s.f.variantOf(l) == variant {
-			s.f.unref(l)
+		if s.f.Variant(l) == variant {
+			s.f.Unref(l)
 		} else {
 			s.addKey(h, r, l)
 		}
@@ -191,7 +191,7 @@ func (s *source) enrich(h Hash, v value) value {
 		l := loc(v)
 		r.keys[0] = l
 		for _, ln := range s.lanes {
-			if ln != nil && s.hasBit(l, ln) {
+			if ln != nil && s.f.Holds(l, ln.ord) {
 				r.first = s.copies.take(copyCount{lane: ln.number, copies: 1, next: r.first})
 				r.holders++
 			}
@@ -202,7 +202,7 @@ func (s *source) enrich(h Hash, v value) value {
 		n.loc = 0
 	}
 	v = tagRich | value(s.riches.take(r))
-	s.names.put(h, v)
+	s.names.Put(h, v)
 	return v
 }
 
@@ -237,7 +237,7 @@ func (s *source) settle(h Hash, v value) value {
 		s.idle.at(idle).loc = l
 		v = tagIdle | value(idle)
 	}
-	s.names.put(h, v)
+	s.names.Put(h, v)
 	return v
 }
 
@@ -258,7 +258,7 @@ func (s *source) claim(h Hash, l loc) bool {
 		return false
 	default:
 		if len(at.more) == 0 {
-			s.enrich(at.one, s.names.get(at.one))
+			s.enrich(at.one, s.names.Get(at.one))
 			s.sharedKeys++
 		}
 		at.more = append(at.more, h)
@@ -297,7 +297,7 @@ func (s *source) unclaim(h Hash, l loc) {
 func (s *source) share() {
 	var buf [2]loc
 	s.shared = make(map[loc]sharedNames)
-	s.names.each(func(h Hash, v value) {
+	s.names.Each(func(h Hash, v value) {
 		s.breathe(1)
 		if v.plain() || v.isRich() && s.riches.at(v.number()).holders > 0 {
 			for _, l := range s.keysOf(h, v, &buf) {
@@ -326,7 +326,7 @@ func (s *source) holdsBy(o, h Hash, ln *laneState) bool {
 	if o == h {
 		return false
 	}
-	v := s.names.get(o)
+	v := s.names.Get(o)
 	for i := s.riches.at(v.number()).first; i != 0; {
 		c := s.copies.at(i)
 		if c.lane == ln.number && c.copies > 0 {
@@ -341,7 +341,7 @@ func (s *source) holdsBy(o, h Hash, ln *laneState) bool {
 // that nobody holds.
 func (s *source) toIdle(h Hash, l loc) value {
 	v := tagIdle | value(s.pushIdle(idleName{hash: h, loc: l}))
-	s.names.put(h, v)
+	s.names.Put(h, v)
 	return v
 }
 
@@ -396,7 +396,7 @@ func (s *source) trimIdle() {
 func (s *source) forget(most, n int) {
 	for ; n > 0 && s.idle.len() > most; n-- {
 		h := s.idle.at(s.idleFirst).hash
-		s.delete(h, s.names.get(h))
+		s.delete(h, s.names.Get(h))
 		s.counts.Forgotten++
 	}
 }
@@ -406,7 +406,7 @@ func (s *source) delete(h Hash, v value) {
 	var buf [2]loc
 	s.giveUp(h, v)
 	for _, l := range s.keysOf(h, v, &buf) {
-		s.f.unref(l)
+		s.f.Unref(l)
 	}
 	idle := v.number()
 	if v.isRich() {
@@ -417,7 +417,7 @@ func (s *source) delete(h Hash, v value) {
 	if idle != 0 {
 		s.leaveIdle(idle)
 	}
-	s.names.remove(h)
+	s.names.Remove(h)
 }
 
 // ambiguous reports whether a name has two keys in one variant.
@@ -429,7 +429,7 @@ func (s *source) ambiguous(h Hash, v value) bool {
 	keys := s.keysOf(h, v, &buf)
 	for i, k := range keys {
 		for _, o := range keys[:i] {
-			if s.f.variantOf(k) == s.f.variantOf(o) {
+			if s.f.Variant(k) == s.f.Variant(o) {
 				return true
 			}
 		}
@@ -439,12 +439,12 @@ func (s *source) ambiguous(h Hash, v value) bool {
 
 // unplaced reports whether h is held and has no key.
 func (s *source) unplaced(h Hash) bool {
-	v := s.names.get(h)
+	v := s.names.Get(h)
 	return v.isRich() && s.riches.at(v.number()).keys[0] == 0
 }
 
 // hasKeyIn reports whether a name has a key in a variant.
 func (s *source) hasKeyIn(h Hash, v value, variant uint32) bool {
 	var buf [2]loc
-	return slices.ContainsFunc(s.keysOf(h, v, &buf), func(l loc) bool { return s.f.variantOf(l) == variant })
+	return slices.ContainsFunc(s.keysOf(h, v, &buf), func(l loc) bool { return s.f.Variant(l) == variant })
 }

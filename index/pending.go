@@ -55,10 +55,10 @@ func (s *source) join(at place) {
 }
 
 func (s *source) placeParked(p *pending, prev loc) {
-	s.placeRange(prev, p.parent.variant, s.f.keyAt(prev), p.locals, p.cut.size/p.cut.variant.Unit, func(from, to int, ends blockEnds) {
+	s.placeRange(prev, p.parent.variant, Key(s.f.Key(prev)), p.locals, p.cut.size/p.cut.variant.Unit, func(from, to int, ends blockEnds) {
 		for i := from; i < to; i++ {
 			h := p.hashes[i]
-			v := s.names.get(h)
+			v := s.names.Get(h)
 			if p.gone != nil && p.gone[i] && (s.hasKeyIn(h, v, p.parent.variant) || s.parkedAnew(place{h, p.parent.variant})) {
 				continue // it was removed, and then stored as something else
 			}
@@ -150,7 +150,7 @@ func (s *source) abandon(p *pending) {
 		if !s.unplaced(h) {
 			continue
 		}
-		v := s.names.get(h)
+		v := s.names.Get(h)
 		if ln, n, copies := s.holding(v, p.group, p.tier); copies > 0 {
 			s.copies.at(n).reported = false
 			s.lose(h, v, ln, n)

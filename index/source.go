@@ -5,7 +5,13 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/kvindex/kvindex/index/internal/forest"
+	"github.com/kvindex/kvindex/index/internal/names"
 )
+
+// loc is where a key is in the forest.
+type loc = forest.Loc
 
 // source is one cache as its events describe it.
 //
@@ -29,7 +35,7 @@ type source struct {
 	id    Source
 	cfg   *MemoryConfig
 	model *model
-	f     *forest
+	f     *forest.Forest
 
 	// views are what readers see of the source. They outlive it: candidates
 	// that are kept for long must not keep a source.
@@ -43,7 +49,7 @@ type source struct {
 	cursors map[string]Cursor
 	groups  map[int]*group
 	lanes   []*laneState // by number; nil: a free number
-	names   names
+	names   names.Table[Hash, value]
 	riches  pool[richName]
 	copies  pool[copyCount]
 	more    map[Hash][]loc // keys of rich names beyond the second
@@ -107,7 +113,7 @@ func newSource(id Source, m *Memory, md *model) *source {
 
 		parkedBy: make(map[Hash][]*pending),
 	}
-	s.names.init(m.salt)
+	s.names.Init(m.salt)
 	s.views.Store(new([]*view))
 	return s
 }
@@ -124,7 +130,7 @@ func (s *source) breathe(names int) {
 	s.work = 0
 	s.model.mu.Unlock()
 	s.model.mu.Lock()
-	s.f.reclaim()
+	s.f.Reclaim()
 }
 
 // applyAll returns false if the source was removed with its pod.
@@ -143,7 +149,7 @@ func (s *source) applyAll(cur Cursor, changes []Change) (Applied, bool) {
 	s.counts = Counts{}
 	s.model.mu.Lock()
 	defer s.model.mu.Unlock()
-	s.f.reclaim()
+	s.f.Reclaim()
 	for i := range changes {
 		if s.removed.Load() {
 			return Applied{}, false
@@ -199,7 +205,7 @@ func (s *source) store(c *Change) {
 		by = cut{}
 	}
 	ln := s.lane(g, c.Tier, by)
-	variant, ok := s.f.variant(c.Variant)
+	variant, ok := s.model.variant(c.Variant)
 	if ln == nil || !ok && len(c.Locals) > 0 {
 		s.counts.Dropped++
 		s.lossy = true
@@ -267,10 +273,10 @@ func (s *source) storeAt(st *storing, prev loc, variant uint32) {
 	c := st.c
 	key := c.Root
 	if prev != 0 {
-		key = s.f.keyAt(prev)
+		key = Key(s.f.Key(prev))
 	}
 	s.placeRange(prev, variant, key, c.Locals, c.BlockSize/c.Variant.Unit, func(from, to int, ends blockEnds) {
-		s.names.touch(c.Hashes[from:to])
+		s.names.Touch(c.Hashes[from:to])
 		s.storePiece(st, from, to, ends)
 		if len(s.waiting) > 0 {
 			for _, h := range c.Hashes[from:to] {
@@ -288,7 +294,7 @@ const pieceUnits = 256
 // and lets other writers in between.
 func (s *source) placeRange(prev loc, variant uint32, key Key, locals []Local, units int, f func(from, to int, ends blockEnds)) {
 	if prev != 0 {
-		s.f.ref(prev) // not to lose it to the writers that are let in
+		s.f.Ref(prev) // not to lose it to the writers that are let in
 	}
 	r := s.model.takeRoom()
 	defer s.model.giveRoom(r)
@@ -297,27 +303,27 @@ func (s *source) placeRange(prev loc, variant uint32, key Key, locals []Local, u
 		keys := r.keys[:0]
 		for _, l := range locals[at:min(at+pieceUnits, len(locals))] {
 			key = Chain(key, l)
-			keys = append(keys, key)
+			keys = append(keys, forest.Key(key))
 		}
-		if !s.f.place(prev, variant, keys, locs[:len(keys)]) {
+		if !s.f.Place(prev, variant, keys, locs[:len(keys)]) {
 			s.counts.Dropped++
 			s.lossy = true
 			break
 		}
 		last := locs[len(keys)-1]
-		s.f.ref(last)
+		s.f.Ref(last)
 		from, to := at/units, (at+len(keys))/units
 		if to > from {
 			f(from, to, blockEnds{locs, units, at})
 		}
 		if prev != 0 {
-			s.f.unref(prev)
+			s.f.Unref(prev)
 		}
 		prev = last
 		s.breathe(len(keys))
 	}
 	if prev != 0 {
-		s.f.unref(prev)
+		s.f.Unref(prev)
 	}
 }
 
@@ -333,7 +339,7 @@ func (e blockEnds) of(i int) loc { return e.locs[(i+1)*e.units-1-e.first] }
 // room is the memory of a placeRange. Joining nests them, and others need theirs
 // while one lets them in.
 type room struct {
-	keys [pieceUnits]Key
+	keys [pieceUnits]forest.Key
 	locs [pieceUnits]loc
 }
 
@@ -360,27 +366,26 @@ func (md *model) giveRoom(r *room) {
 // plain names one after the other, and the slab is told once.
 func (s *source) storePiece(st *storing, from, to int, ends blockEnds) {
 	for from < to {
-		id := ends.of(from).slab()
+		id := ends.of(from).Slab()
 		mine := s.slotsOf(id)
 		var plain, refs uint32
 		for i := from; i < to; i++ {
 			l := ends.of(i)
-			bit := uint32(1) << l.slot()
-			if l.slab() != id || (mine|plain)&bit != 0 || s.shared != nil || st.nothing || s.names.add(st.c.Hashes[i], value(l)) != 0 {
+			bit := uint32(1) << l.Slot()
+			if l.Slab() != id || (mine|plain)&bit != 0 || s.shared != nil || st.nothing || s.names.Add(st.c.Hashes[i], value(l)) != 0 {
 				break
 			}
 			plain |= bit
 			refs++
 		}
 		if refs > 0 {
-			s.f.meta(id).refs += refs
-			s.f.setMask(id, st.lane.ord, s.f.maskOf(id, st.lane.ord)|plain)
+			s.f.RefAndHold(id, st.lane.ord, plain)
 			s.count(st.lane, int(refs))
 			from += int(refs)
 			continue
 		}
 		h := st.c.Hashes[from]
-		s.hold(st, from, h, s.name(h, s.names.get(h), ends.of(from)))
+		s.hold(st, from, h, s.name(h, s.names.Get(h), ends.of(from)))
 		s.trimIdle()
 		from++
 	}
@@ -390,13 +395,13 @@ func (s *source) describe() SourceInfo {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	return SourceInfo{
-		Source: s.id, Blocks: s.blocks, Names: s.names.n, Parked: s.parked,
+		Source: s.id, Blocks: s.blocks, Names: s.names.Len(), Parked: s.parked,
 		Bytes: s.bytes(),
 	}
 }
 
 func (s *source) bytes() int {
-	n := s.names.bytes() + s.pendingBytes
+	n := s.names.Bytes() + s.pendingBytes
 	n += poolPage * (32*len(s.riches.pages) + 24*len(s.copies.pages) + 24*len(s.idle.pages))
 	n += 4*cap(s.riches.free) + 4*cap(s.copies.free) + 4*cap(s.idle.free)
 	return n + 64*len(s.shared) + 48*len(s.hidden)

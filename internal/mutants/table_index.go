@@ -41,12 +41,12 @@ var indexMutants = table{breaks: "./index", rows: []mutant{
 	{"a clear of doubts that stay", "source.clear", "s.lossy = false\n", "", "TestMemory/AClearEndsTheDoubts"},
 
 	{"a hidden block of another lane is forgotten", "source.unhide", "if i != n && c.copies == 0 {", "if false {", "TestMemory/TwoGroupsHideABlock"},
-	{"a child restores in any variant", "source.restore", "s.f.variants[s.f.variantOf(l)] == g.cutOf(ln).variant", "true || l == 0", "TestMemory/AChildRestoresInItsVariant"},
+	{"a child restores in any variant", "source.restore", "s.model.variants[s.f.Variant(l)] == g.cutOf(ln).variant", "true || l == 0", "TestMemory/AChildRestoresInItsVariant"},
 	{"the second key of a name is not claimed", "source.gain", "if s.shared == nil && slices.ContainsFunc(s.keysOf(h, v, &buf), s.holdsAt) {", "if false {", "TestMemory/ASecondNameOfOneOfTwoKeys"},
 
 	{"pods may not change while keys are made", "walker.answer", "if md.gen.Load() != r.gen {", "if false {", "TestMemory/PodsMayChangeWhileKeysAreMade"},
-	{"an ordinal is not given back", "model.tidy", "md.forest.ords.leaving.add(md.forest.epochs, ln.ord)", "_ = ln", "TestOrdinals"},
-	{"readers never leave", "walker.answer", "defer reader.Add(-1)", "defer reader.Add(0)", "TestMemoryIsUsedAgain"},
+	{"an ordinal is not given back", "model.tidy", "md.forest.RetireOrdinal(ln.ord)", "_ = ln", "TestOrdinals"},
+	{"readers never leave", "walker.answer", "defer md.forest.Enter().Leave()", "md.forest.Enter()", "TestMemoryIsUsedAgain"},
 
 	{"a doubt is taken for certainty", "source.begin", "|| s.lossy || s.allSeen", "|| s.allSeen", "TestMemory/AfterAnAmbiguousRemovalNoReportIsCounted"},
 
@@ -65,10 +65,11 @@ var indexMutants = table{breaks: "./index", rows: []mutant{
 
 	{"a tier's clear leaves a group", "source.clearTier", "old = append(old, g.lanes[t]...)", "if g.ID > 0 {\n\t\t\tcontinue\n\t\t}\n\t\told = append(old, g.lanes[t]...)", "TestMemory/ClearTierEmptiesOneTier"},
 	{"a clear leaves what reports hid", "source.leaveName", "s.drop(r, i)\n", "", "TestMemory/Random"},
-	{"a clear leaves the slabs' holders", "source.leaveName", "s.f.setMask(l.slab(), ln.ord, 0)", "_, _ = l, ln", "TestMemory/ClearTierEmptiesOneTier"},
+	{"a clear leaves the slabs' holders", "source.leaveName", "s.f.ReleaseSlab(l, ln.ord)", "_, _ = l, ln", "TestMemory/ClearTierEmptiesOneTier"},
 	{"a clear keeps orphans", "source.clear", "s.waiting = make(map[place][]*pending)\n", "", "TestMemory/Random"},
 	{"block sizes mixed", "source.publish", "v.Group.ID == g.ID && v.cut == by", "v.Group.ID == g.ID", "TestMemory/AChunkOfALowerTierIsOneBlock"},
 	{"groups mixed", "source.publish", "v.Group.ID == g.ID && v.cut == by", "v.cut == by", "TestMemory/GroupsShareNames"},
+	{"variants without bound", "model.variant", "i == forest.MaxVariants", "false", "TestVariantsBound"},
 	{"views never renewed", "source.publish", "s.model.gen.Add(1)", "", "TestMemory/CandidatesFollowThePods"},
 	{"block sizes without bound", "source.roomFor", "len(cuts) <= maxCuts", "len(cuts) <= 100*maxCuts", "TestCutsBound"},
 	{"lanes without bound", "source.roomFor", "lanes < maxLanes", "lanes < 100*maxLanes", "TestLanesBound"},
@@ -78,36 +79,7 @@ var indexMutants = table{breaks: "./index", rows: []mutant{
 	{"a tier's clear leaves orphans their say", "source.clearTier", "if t == TierGPU {", "if false {", "TestMemory/ARemovedOrphanHasNoSayInWhatItsHashIsUsedForNext"},
 	{"the kind of a group is what a tier says", "source.group", "if c.Tier == TierGPU && !g.told {", "if !g.told {", "TestMemory/AGroupIsWhatItsFirstStoreInTheGPUSays"},
 
-	{"a key in two places", "forest.place", "id = f.heads.find(f, keys[0])", "id = 0", "TestMemory/PodsRestrictTheAnswer"},
-	{"a slot for another key", "forest.follow", "if n == len(keys) || slot+n < h.written() ||", "if n == len(keys) ||", "TestMemory/ForksNeverMix"},
-	{"slots that were never written", "forest.follow", "n < len(keys) && slot+n < h.written() &&", "n < len(keys) && slot+n < slabSlots &&", "TestMemory/LeadingRun"},
-	{"a slab goes while a child is behind it", "forest.newSlab", "if parent != 0 {\n\t\tf.ref(parent)", "if false {\n\t\tf.ref(parent)", "TestBurnedSlots"},
-	{"a slab's parent stays for ever", "forest.unref", "l = m.parent", "l = 0", "TestMemoryIsUsedAgain"},
-	{"a slab that has gone is found", "forest.unref", "f.heads.remove(Key(f.keys(id)[0]), id)", "", "TestMemory/Random"},
-	{"a slab at once anew", "forest.reclaim", "id, ok := f.leaving.next(f.epochs)", "late := &epochs{}\n\t\tlate.now.Store(1 << 40)\n\t\tid, ok := f.leaving.next(late)", "TestForestAgainstTrie"},
-	{"an ordinal at once anew", "ordinals.reclaim", "ord, ok := o.leaving.next(e)", "late := &epochs{}\n\t\tlate.now.Store(1 << 40)\n\t\tord, ok := o.leaving.next(late)", "TestOrdinals"},
-	{"variants without bound", "forest.variant", "len(f.variants) == maxVariants", "false", "TestVariantsBound"},
-	{"one block up for each", "forest.up", "n -= l.slot() + 1", "n -= l.slot()", "TestMemory/AChildRestoresALongPrompt"},
-
-	{"a holder stays in its row", "forest.setRecord", "if row >= 0 {", "if row >= len(r) {", "TestMemory/AllHolders"},
-	{"a holder stays in its entry", "forest.setRecord", "if entry >= 0 {", "if entry >= len(r) {", "TestMemory/TheBestTierCounts"},
-	{"a holder lost at a regrouping", "forest.regroup", "if o != ord {", "if o < ord {", "TestRecordsAgainstMap"},
-	{"holders of rows are lost", "forest.group", "-first] |= 1 <<", "-first] = 1 <<", "TestMemory/AllHolders"},
-	{"a record at once anew", "arena.give", "a.classes[class].leaving.add(e, addr)", "a.classes[class].free = append(a.classes[class].free, addr)", "TestRecordsAgainstMap"},
-
-	{"a split puts all in one half", "heads.split", "half = halves[1]", "half = halves[0]", "TestHeadsAgainstMap"},
-	{"heads by half a key", "heads.find", "atomic.LoadUint64(&f.keys(id)[0]) == uint64(k) {", "id != 0 {", "TestHeadsAgainstMap"},
-	{"no trace of a removed head", "heads.remove", "atomic.StoreUint64(&s.slots[i], headTomb)", "atomic.StoreUint64(&s.slots[i], 0)", "TestHeadsAgainstMap"},
-	{"a cleaned segment in half its places", "heads.clean", "fresh := &headSegment{depth: s.depth}", "fresh := &headSegment{depth: s.depth + 1}", "TestHeadsAgainstMap"},
-
-	{"a name behind a full line is lost", "names.add", "s.lines[home].fill += passedOne", "", "TestNamesAgainstMap"},
-	{"a removed name leaves a mark", "names.remove", "s.lines[home].fill -= passedOne", "", "TestNamesAgainstMap"},
-	{"a split of names by another bit", "names.grow", "bit := 63 - s.depth", "bit := 62 - s.depth", "TestNamesAgainstMap"},
 	{"a pool emptied with one thing in it", "pool.give", "len(p.free) == int(p.next)", "len(p.free) >= int(p.next)-1", "TestMemory/AChildRestoresALongPrompt"},
-
-	{"used again an epoch too early", "limbo.next", ".epoch+2 >", ".epoch+1 >", "TestEpochOrders"},
-	{"an epoch ends before its readers", "epochs.step", "e.stripes[i].readers[(now+1)&1].Load() != 0", "e.stripes[i].readers[(now+1)&1].Load() < 0", "TestEpochOrders"},
-	{"the wrong readers", "epochs.step", "readers[(now+1)&1]", "readers[now&1]", "TestEpochsGoOn"},
 
 	{"invalid change applied", "Memory.Apply", "err := changes[i].Validate(); err != nil", "err := changes[i].Validate(); err != nil && i > len(changes)", "TestMemory/AnInvalidChangeAppliesNothing"},
 
@@ -116,8 +88,8 @@ var indexMutants = table{breaks: "./index", rows: []mutant{
 
 	{"a pod's end is not heard", "Memory.unlink", "md.podsGen.Add(1)\n\t\tmd.gen.Add(1)\n\t\tif md.n--", "if md.n--", "TestMemory/TheEndOfALargePodIsSeenAtOnce"},
 	{"a new source is not heard", "Memory.source", "md.podsGen.Add(1)\n\tmd.gen.Add(1)", "md.gen.Add(1)", "TestMemory/CandidatesFollowThePods"},
-	{"a removed pod is a ghost", "grave.tidy", "g.s.f.setMask(at.slab(), ln.ord, 0)", "_ = ln", "TestMemoryIsUsedAgain"},
-	{"a removed pod leaves its keys", "grave.tidy", "g.s.f.unref(at)", "", "TestMemoryIsUsedAgain"},
+	{"a removed pod is a ghost", "grave.tidy", "g.s.f.ReleaseSlab(l, ln.ord)", "_ = ln", "TestMemoryIsUsedAgain"},
+	{"a removed pod leaves its keys", "grave.tidy", "g.s.f.Unref(l)", "", "TestMemoryIsUsedAgain"},
 
 	{"one hole skipped", "walker.narrow", "if missing := end &^ mask; missing == 0 {", "if missing := end &^ mask; missing&(missing-1) == 0 {", "TestMemory/HolesAreExact"},
 	{"one hole of many holders skipped", "walker.narrow", "if missing == 0 {\n\t\t\t\t\ta.next |= set", "if missing&(missing-1) == 0 {\n\t\t\t\t\ta.next |= set", "TestMemory/AllHolders"},
@@ -129,14 +101,14 @@ var indexMutants = table{breaks: "./index", rows: []mutant{
 	{"rows are all of the first candidate", "model.resolve", "r.addPod(p.(*podSources), int32(i))", "r.addPod(p.(*podSources), int32(i-i))", "TestMemory/RowsSayWhichCandidate"},
 	{"rows of lower tiers are of the first candidate", "walker.stop", "Row{View: &v.View, Pod: v.pod, Run: v.run,", "Row{View: &v.View, Run: v.run,", "TestMemory/Random"},
 	{"cuts mixed", "resolved.cutOf", "return rc.cut == c })", "return true })", "TestMemory/KeysOncePerVariant"},
-	{"blocks end at the first unit", "ends", "slot := units - 1 - at%units", "slot := 0", "TestMemory/BlockSizesOfOneModel"},
-	{"blocks end by slabs", "ends", "slot := units - 1 - at%units", "slot := units - 1", "TestMemory/Random"},
-	{"the neighbour is taken unseen", "walker.extend", "h.kind() == kindNone || atomic", "h.kind() == kindNone || p.end < 0 && atomic", "TestMemory/Random"},
-	{"reads of slots that were never written", "walker.extend", "min(len(p.keys), p.end+h.written())", "min(len(p.keys), p.end+slabSlots)", "TestMemory/LeadingRun"},
 	{"a lower tier does not go on", "walker.finish", "if s != nil && len(l.lanes) > 1 {", "if s != nil && len(l.lanes) > 9 {", "TestMemory/TiersExtendKnownBlocks"},
 	{"a view in two rows", "walker.findSlow", "w.seen[l.first] != w.round &&", "", "TestMemory/ClearTierEmptiesOneTier"},
-	{"a view of the gpu in two rows", "walker.findSlow", "(!l.oneGPU || !w.runs(rc, l.first)) {", "true {", "TestMemory/TheWordOfALowerTierNamesNothing"},
-	{"a view without its gpu block in no row", "walker.findSlow", "(!l.oneGPU || !w.runs(rc, l.first)) {", "!l.oneGPU {", "TestMemory/TierBeforeName"},
+	{"a view of the gpu in two rows", "walker.findSlow", "(!l.oneGPU || !w.runs(l.first)) {", "true {", "TestMemory/TheWordOfALowerTierNamesNothing"},
+	{"a view without its gpu block in no row", "walker.findSlow", "(!l.oneGPU || !w.runs(l.first)) {", "!l.oneGPU {", "TestMemory/TierBeforeName"},
 	{"the worst tier counts", "slowView.advance", "left &^= best\n", "", "TestMemory/TheBestTierCounts"},
 	{"keys for each size", "walker.keysFor", "if !slices.ContainsFunc(w.paths, func(p path) bool { return p.variant == v }) {\n\t\t\tof", "if true {\n\t\t\tof", "TestMemory/KeysOncePerVariant"},
+}}
+
+var indexMutantsOfRoot = table{breaks: "./index", tests: ".", rows: []mutant{
+	{"rows without pairs", "source.publish", "Pairs: by.variant.Pairs, ", "", "TestScopesAgainstModel"},
 }}

@@ -1,9 +1,10 @@
-package index
+package forest
 
 import (
 	"math/bits"
 	"slices"
 	"sync/atomic"
+	"unsafe"
 )
 
 // A record says who holds which slots of a slab that has several holders:
@@ -76,9 +77,12 @@ func (r record) find(ord uint32) (mask uint32, entry, row int) {
 	return 0, -1, -1
 }
 
-// maskOf returns the slots of a slab that ord holds. For writers.
-func (f *forest) maskOf(id, ord uint32) uint32 {
-	switch h := header(f.meta(id).header); {
+// Empty reports whether nobody holds a slot of a slab.
+func (f *Forest) Empty(slab uint32) bool { return header(f.meta(slab).header).kind() == kindNone }
+
+// Mask returns the slots of a slab that ord holds.
+func (f *Forest) Mask(slab, ord uint32) uint32 {
+	switch h := header(f.meta(slab).header); {
 	case h.kind() == kindRecord:
 		mask, _, _ := f.recs.at(h.record()).find(ord)
 		return mask
@@ -88,8 +92,30 @@ func (f *forest) maskOf(id, ord uint32) uint32 {
 	return 0
 }
 
+// Holds reports whether ord holds what is at l.
+func (f *Forest) Holds(l Loc, ord uint32) bool { return f.Mask(l.Slab(), ord)>>l.Slot()&1 != 0 }
+
+// Hold has ord hold what is at l. Somebody must keep it there by a Ref.
+func (f *Forest) Hold(l Loc, ord uint32) {
+	f.setMask(l.Slab(), ord, f.Mask(l.Slab(), ord)|1<<l.Slot())
+}
+
+// RefAndHold is Ref and Hold for several slots of a slab.
+func (f *Forest) RefAndHold(slab, ord, slots uint32) {
+	f.meta(slab).refs += uint32(bits.OnesCount32(slots))
+	f.setMask(slab, ord, f.Mask(slab, ord)|slots)
+}
+
+// Release takes what is at l from ord.
+func (f *Forest) Release(l Loc, ord uint32) {
+	f.setMask(l.Slab(), ord, f.Mask(l.Slab(), ord)&^(1<<l.Slot()))
+}
+
+// ReleaseSlab takes from ord all that it holds in the slab of l.
+func (f *Forest) ReleaseSlab(l Loc, ord uint32) { f.setMask(l.Slab(), ord, 0) }
+
 // setMask has ord hold the slots of mask and no others.
-func (f *forest) setMask(id, ord, mask uint32) {
+func (f *Forest) setMask(id, ord, mask uint32) {
 	m := f.meta(id)
 	h := header(m.header)
 	switch {
@@ -107,7 +133,7 @@ func (f *forest) setMask(id, ord, mask uint32) {
 	}
 }
 
-func (f *forest) setRecord(m *slabMeta, ord, mask uint32) {
+func (f *Forest) setRecord(m *slabMeta, ord, mask uint32) {
 	r := f.recs.at(header(m.header).record())
 	old, entry, row := r.find(ord)
 	if old == mask {
@@ -159,7 +185,7 @@ func (f *forest) setRecord(m *slabMeta, ord, mask uint32) {
 }
 
 // regroup makes a new record of r, in which ord holds mask.
-func (f *forest) regroup(m *slabMeta, r record, ord, mask uint32) {
+func (f *Forest) regroup(m *slabMeta, r record, ord, mask uint32) {
 	f.sorted = f.sorted[:0]
 	if mask != 0 {
 		f.sorted = append(f.sorted, uint64(mask)<<32|uint64(ord))
@@ -191,7 +217,7 @@ func (r record) each(f func(ord, mask uint32)) {
 
 // group puts the holders of f.sorted, each mask<<32 | ordinal, in place of what
 // the slab has. Those that share a mask make a row if that is smaller.
-func (f *forest) group(m *slabMeta) {
+func (f *Forest) group(m *slabMeta) {
 	h := header(m.header)
 	all := f.sorted
 	defer func() {
@@ -400,10 +426,10 @@ func (a *arena) reclaim(e *epochs) {
 
 func (a *arena) bytes() (n int) {
 	for _, page := range *a.pages.Load() {
-		n += 8*len(page) + 24
+		n += wordBytes*len(page) + int(unsafe.Sizeof(page))
 	}
 	for i := range a.classes {
-		n += 4*cap(a.classes[i].free) + 16*cap(a.classes[i].leaving.queue)
+		n += refBytes*cap(a.classes[i].free) + leavingBytes*cap(a.classes[i].leaving.queue)
 	}
 	return n
 }
