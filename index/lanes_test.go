@@ -3,9 +3,7 @@ package index
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"testing"
-	"time"
 )
 
 // The ordinals of lanes that have gone are used anew, but not as long as somebody
@@ -49,9 +47,7 @@ func TestOrdinals(t *testing.T) {
 			}
 		}
 		reader.Leave()
-		for deadline := time.Now().Add(10 * time.Second); m.Usage().Removed > 0 && time.Now().Before(deadline); {
-			runtime.Gosched()
-		}
+		m.sweepers.Wait()
 		anew := false
 		for range 8 {
 			apply(fmt.Sprint(n), OpStore)

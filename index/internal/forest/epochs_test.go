@@ -297,6 +297,7 @@ func TestReadersKeepWhatTheySee(t *testing.T) {
 			r := rand.New(rand.NewPCG(n, 19))
 			for !stop.Load() {
 				g.plant(t, r)
+				runtime.Gosched() // with one processor, readers and writers take turns
 			}
 		})
 	}

@@ -1,4 +1,4 @@
-package kvindex_test
+package systemtest
 
 import (
 	"bufio"
@@ -24,7 +24,7 @@ import (
 // each of which is there or not.
 type truth struct {
 	r       *rand.Rand
-	prompts []prompt
+	prompts []fakeengine.Prompt
 	held    [][]bool
 	clock   float64
 }
@@ -34,7 +34,7 @@ const truthBlocks = 8
 func newTruth(seed uint64, prompts, blockSize int) *truth {
 	e := &truth{r: rand.New(rand.NewPCG(seed, 3)), clock: 1e9}
 	for i := range prompts {
-		e.prompts = append(e.prompts, newPrompt(seed<<16|uint64(i), blockSize, truthBlocks))
+		e.prompts = append(e.prompts, fakeengine.NewPrompt(seed<<16|uint64(i), blockSize, truthBlocks))
 		e.held = append(e.held, make([]bool, truthBlocks))
 	}
 	return e
@@ -52,13 +52,13 @@ func (e *truth) next() []byte {
 	}
 	if first < len(held) && e.r.IntN(3) > 0 {
 		held[first] = true
-		return payload(e.clock, 0, p.stored(first, first+1))
+		return fakeengine.Payload(e.clock, 0, p.Stored(first, first+1))
 	}
 	if b := e.r.IntN(len(held)); held[b] {
 		held[b] = false
-		return payload(e.clock, 0, p.removed(b))
+		return fakeengine.Payload(e.clock, 0, p.Removed(b))
 	}
-	return payload(e.clock, 0)
+	return fakeengine.Payload(e.clock, 0)
 }
 
 // restart is an engine that starts with nothing.
@@ -197,7 +197,7 @@ func startLibzmqEngine(t *testing.T, e *truth, bind bool, args ...string) *libzm
 		cancel()
 		<-ended
 	})
-	l.python = zmtptest.StartPython(t, filepath.Join("events", "testdata", "publisher.py"),
+	l.python = zmtptest.StartPython(t, filepath.Join("..", "..", "events", "testdata", "publisher.py"),
 		append([]string{pub, "--topic", "kv@a@m", "--replay", replay}, args...)...)
 	return l
 }
@@ -360,7 +360,7 @@ func TestLibzmqRestarts(t *testing.T) {
 			for range 50 {
 				l.do("pub %x", l.next())
 			}
-			l.do("pub %x", payload(l.clock+1, 0, fakeengine.Cleared{}))
+			l.do("pub %x", fakeengine.Payload(l.clock+1, 0, fakeengine.Cleared{}))
 			l.restart()
 			l.settle()
 			s := l.Stats()

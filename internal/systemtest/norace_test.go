@@ -1,5 +1,5 @@
 //go:build !race
 
-package kvindex_test
+package systemtest
 
 const raceEnabled = false

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/internal/enginehash"
+	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
@@ -35,8 +36,8 @@ func chats(t *testing.T, template string) *kvindex.Indexer {
 // holdAll makes a pod hold all blocks of a prompt.
 func holdAll(t *testing.T, ix *kvindex.Indexer, pod string, hash uint64, tokens []uint32) int {
 	t.Helper()
-	p := prompt{tokens: tokens, size: 16, hash: hash << 32}
-	ingest(t, ix, pod, p.stored(0, len(tokens)/16))
+	p := fakeengine.Prompt{Tokens: tokens, Size: 16, Hash: hash << 32}
+	ingest(t, ix, pod, p.Stored(0, len(tokens)/16))
 	return len(tokens) / 16
 }
 
@@ -86,15 +87,15 @@ func TestBodyScopes(t *testing.T) {
 	ix := chats(t, turns)
 	const text = "\x01<user>how do boats come and go?</user><assistant>"
 	blocks := len(text) / 16
-	plain := prompt{tokens: bytesOf(text), size: 16, hash: 1 << 32}
-	ingest(t, ix, "plain", plain.stored(0, blocks))
-	salted := prompt{tokens: bytesOf(text), size: 16, hash: 2 << 32}
-	s := salted.stored(0, blocks)
+	plain := fakeengine.Prompt{Tokens: bytesOf(text), Size: 16, Hash: 1 << 32}
+	ingest(t, ix, "plain", plain.Stored(0, blocks))
+	salted := fakeengine.Prompt{Tokens: bytesOf(text), Size: 16, Hash: 2 << 32}
+	s := salted.Stored(0, blocks)
 	s.Extra = make([][]enginehash.Extra, blocks)
 	s.Extra[0] = []enginehash.Extra{enginehash.Text("pepper")}
 	ingest(t, ix, "salted", s)
-	adapted := prompt{tokens: bytesOf(text), size: 16, hash: 3 << 32}
-	s = adapted.stored(0, blocks)
+	adapted := fakeengine.Prompt{Tokens: bytesOf(text), Size: 16, Hash: 3 << 32}
+	s = adapted.Stored(0, blocks)
 	s.Adapter = "tuned"
 	ingest(t, ix, "adapted", s)
 	const messages = `"messages": [{"role": "user", "content": "how do boats come and go?"}]}`
@@ -187,8 +188,8 @@ func TestBodyMedia(t *testing.T) {
 	models := chat.Models{Find: func(context.Context, string) (string, error) { return dir, nil }}
 	ix := open(t, kvindex.WithTokenizer("m", words{}), kvindex.WithChats(models.Model))
 	tokens := bytesOf("a picture [" + strings.Repeat("#", 20) + "] and one more: [" + strings.Repeat("#", 5) + "] compare them")
-	p := prompt{tokens: tokens, size: 16, hash: 1 << 32}
-	s := p.stored(0, 4)
+	p := fakeengine.Prompt{Tokens: tokens, Size: 16, Hash: 1 << 32}
+	s := p.Stored(0, 4)
 	s.Extra = [][]enginehash.Extra{{enginehash.Media("cat", 11)}, {enginehash.Media("cat", 11-16)}, nil, {enginehash.Media("dog", 0)}}
 	ingest(t, ix, "pod", s)
 

@@ -1,4 +1,4 @@
-package kvindex_test
+package systemtest
 
 import (
 	"context"
@@ -25,7 +25,7 @@ func libzmqPublisher(t *testing.T) (endpoint string, command func(format string,
 	}
 	endpoint = l.Addr().String()
 	l.Close()
-	script := filepath.Join("events", "testdata", "publisher.py")
+	script := filepath.Join("..", "..", "events", "testdata", "publisher.py")
 	if dir := os.Getenv("KVINDEX_TESTDATA"); dir != "" {
 		script = filepath.Join(dir, "wire", "publisher.py")
 	}
@@ -117,7 +117,7 @@ func TestLibzmqToScores(t *testing.T) {
 	}
 	hits := 0
 	for _, p := range engine.prompts {
-		s := score(t, sink.Indexer, kvindex.Request{Tokens: p, Pods: []string{"a"}})[0]
+		s := score(t, sink.Indexer, kvindex.Request{Model: "m", Tokens: p, Pods: []string{"a"}})[0]
 		want := engine.Cached(p, "", "")
 		if s.CachedTokens != want || s.State != kvindex.StateLive {
 			t.Errorf("%d tokens: %+v, the engine reuses %d", len(p), s, want)
@@ -131,14 +131,14 @@ func TestLibzmqToScores(t *testing.T) {
 	}
 
 	command("seq %d", len(payloads)+2)
-	command("pub %x", payload(1e9, 0, newPrompt(7, 16, 2).stored(0, 2)))
+	command("pub %x", fakeengine.Payload(1e9, 0, fakeengine.NewPrompt(7, 16, 2).Stored(0, 2)))
 	wait("message behind a gap", sink.seqs)
-	if got := blocks(t, sink.Indexer, "a", newPrompt(7, 16, 2)); got != 2 || sink.Stats().Blocks.Of(kvindex.TierGPU) != 2 {
+	if got := blocks(t, sink.Indexer, "a", fakeengine.NewPrompt(7, 16, 2)); got != 2 || sink.Stats().Blocks.Of(kvindex.TierGPU) != 2 {
 		t.Errorf("%d blocks behind a gap, %+v", got, sink.Stats())
 	}
 	command("restart")
 	reach()
-	first(payload(2e9, 0, newPrompt(8, 16, 3).stored(0, 3)))
+	first(fakeengine.Payload(2e9, 0, fakeengine.NewPrompt(8, 16, 3).Stored(0, 3)))
 	if got := sink.Stats().Blocks.Of(kvindex.TierGPU); got != 3 {
 		t.Errorf("%d blocks after a restart", got)
 	}
@@ -164,7 +164,7 @@ func TestManyEnginesToScores(t *testing.T) {
 	go func() { ended <- sub.Run(ctx) }()
 	defer func() { cancel(); <-ended }()
 	endpoint := <-listening
-	p := newPrompt(1, 16, 3)
+	p := fakeengine.NewPrompt(1, 16, 3)
 	for i, pod := range []string{"10.0.0.1:8000", "b"} {
 		engine, err := fakeengine.NewPublisher(fakeengine.PublisherConfig{Endpoint: endpoint, Connect: true, Topic: "kv@" + pod + "@m"})
 		if err != nil {
@@ -174,7 +174,7 @@ func TestManyEnginesToScores(t *testing.T) {
 		if err := engine.WaitSubscribers(ctx, 1); err != nil {
 			t.Fatal(err)
 		}
-		engine.Publish(payload(1, 0, p.stored(0, 2+i)))
+		engine.Publish(fakeengine.Payload(1, 0, p.Stored(0, 2+i)))
 		select {
 		case <-sink.seqs:
 		case <-ctx.Done():
@@ -200,9 +200,9 @@ func servedEngine(t *testing.T) (e servedPrompts, payloads [][]byte) {
 		t.Fatal(err)
 	}
 	e.Engine = engine
-	base := newPrompt(1, 16, 30).tokens
+	base := fakeengine.NewPrompt(1, 16, 30).Tokens
 	for i := range 20 {
-		p := append(slices.Clone(base[:16*(1+i%3)]), newPrompt(uint64(i+2), 16, 8).tokens[:20+5*i]...)
+		p := append(slices.Clone(base[:16*(1+i%3)]), fakeengine.NewPrompt(uint64(i+2), 16, 8).Tokens[:20+5*i]...)
 		e.prompts = append(e.prompts, p)
 		if _, err := e.Submit(fakeengine.Request{Tokens: p, MaxTokens: 4}); err != nil {
 			t.Fatal(err)

@@ -1,6 +1,6 @@
 //go:build unix
 
-package kvindex_test
+package systemtest
 
 import (
 	"bufio"
@@ -216,7 +216,7 @@ func (f *remoteFleet) wrong() string {
 				}
 			}
 			p := f.truths[i].prompts[j]
-			if s := score(f.tb, f.ix, kvindex.Request{Tokens: p.tokens, Pods: []string{info.Pod}})[0]; s.MatchedBlocks != leading {
+			if s := score(f.tb, f.ix, kvindex.Request{Model: "m", Tokens: p.Tokens, Pods: []string{info.Pod}})[0]; s.MatchedBlocks != leading {
 				return fmt.Sprintf("%s: %d blocks of prompt %d, the engine has %d", info.Pod, s.MatchedBlocks, j, leading)
 			}
 		}

@@ -3,10 +3,8 @@ package kvindex_test
 import (
 	"cmp"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"math/big"
 	"math/rand/v2"
 	"slices"
@@ -15,7 +13,6 @@ import (
 	"testing"
 
 	"github.com/kvindex/kvindex"
-	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/internal/enginehash"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/vmihailenco/msgpack/v5"
@@ -358,171 +355,5 @@ func TestScopesAgainstModel(t *testing.T) {
 	}
 	if len(fired) < 38 {
 		t.Errorf("only %d things happened", len(fired))
-	}
-}
-
-// With MediaPad the hash has to be an integer; other engines take any.
-func TestMediaHashes(t *testing.T) {
-	ix := open(t, kvindex.WithProfile(func(pod, _ string) kvindex.Profile {
-		if pod == "sglang" {
-			return kvindex.Profile{Media: kvindex.MediaPad}
-		}
-		return kvindex.Profile{}
-	}))
-	p := newPrompt(1, 16, 2)
-	for _, pod := range []string{"sglang", "vllm"} {
-		ingest(t, ix, pod, p.stored(0, 2))
-	}
-	var a kvindex.Answer
-	for _, hash := range []string{"cat", "0x12", "1.5", "-", "+3", "1 "} {
-		q := kvindex.Request{Model: "m", Tokens: p.tokens, Media: []kvindex.Media{{Hash: hash, Offset: 16, Length: 4}}}
-		err := ix.ScoreRequest(ctx, &q, &a)
-		if !errors.Is(err, kvindex.ErrRequest) || !strings.Contains(err.Error(), strconv.Quote(hash)) || !strings.Contains(err.Error(), "media 0") || len(a.Pods) > 0 {
-			t.Errorf("hash %q: %v, %+v", hash, err, a.Pods)
-		}
-		q.Pods = []string{"vllm"}
-		if err := ix.ScoreRequest(ctx, &q, &a); err != nil || a.Pods[0].MatchedBlocks != 1 {
-			t.Errorf("hash %q: %v, %+v", hash, err, a.Pods)
-		}
-	}
-	for _, m := range []kvindex.Media{{Hash: "5", Offset: 20, Length: math.MaxInt}, {Hash: "-123456789012345678901234567890", Offset: 31, Length: 0}} {
-		q := kvindex.Request{Model: "m", Tokens: p.tokens, Media: []kvindex.Media{m}}
-		if err := ix.ScoreRequest(ctx, &q, &a); err != nil {
-			t.Errorf("%+v: %v", m, err)
-		}
-	}
-}
-
-// Of items that lie in others vLLM has those that begin behind them, and no item
-// is shorter than a token.
-func TestNestedItems(t *testing.T) {
-	ix := open(t, withProfile(kvindex.Profile{Media: kvindex.MediaBare}))
-	p := newPrompt(1, 16, 4)
-	s := p.stored(0, 4)
-	video, end := enginehash.Text("video"), enginehash.Text("end")
-	s.Extra = [][]enginehash.Extra{{video}, {video}, {video}, {end}}
-	ingest(t, ix, "a", s)
-	q := kvindex.Request{Tokens: p.tokens, Media: []kvindex.Media{
-		{Hash: "video", Offset: 0, Length: 40}, {Hash: "audio", Offset: 4, Length: 2}, {Hash: "end", Offset: 48},
-	}}
-	if got := score(t, ix, q)[0].MatchedBlocks; got != 4 {
-		t.Errorf("%d blocks", got)
-	}
-}
-
-// SGLang stores and removes a block once for each of the namespaces that its
-// events hide, so its profile counts; a guarded view takes the second for a
-// report.
-func TestSGLangCounts(t *testing.T) {
-	for _, c := range []struct {
-		profile kvindex.Profile
-		want    int
-	}{
-		{kvindex.Profile{Media: kvindex.MediaPad}, 2},
-		{kvindex.Profile{Media: kvindex.MediaPad, Copies: kvindex.CopiesGuarded}, 0},
-		{kvindex.Profile{}, 0},
-	} {
-		ix := open(t, withProfile(c.profile))
-		p := newPrompt(1, 16, 2)
-		ingest(t, ix, "a", p.stored(0, 2), p.stored(0, 2), p.removed(1, 0))
-		if got := blocks(t, ix, "a", p); got != c.want {
-			t.Errorf("%+v: %d blocks, want %d", c.profile, got, c.want)
-		}
-	}
-}
-
-// A pod whose blocks are of many sizes takes no room from others.
-func TestVariantsAreFew(t *testing.T) {
-	ix := open(t, kvindex.WithProfile(func(pod, _ string) kvindex.Profile {
-		if pod == "bare" {
-			return kvindex.Profile{Media: kvindex.MediaBare}
-		}
-		return kvindex.Profile{Media: kvindex.MediaPad}
-	}))
-	odd := 0
-	for size := 1; size <= 600; size++ {
-		p := newPrompt(uint64(size), size, 1)
-		ingest(t, ix, "bare", p.stored(0, 1))
-		if blocks(t, ix, "bare", p) == 0 {
-			odd++
-		}
-	}
-	if got := ix.Stats(); odd != 600-9 || got.Unscored != uint64(odd) || got.Counts.Dropped > 0 {
-		t.Errorf("%d sizes are not scored: %+v", odd, got)
-	}
-	var batch events.Batch
-	tokens := newPrompt(1, 1, 1000).tokens
-	for _, size := range []int{1, 2, 4, 8, 16} {
-		for _, e := range []events.Event{{Tokens: tokens[:size]}, {Tokens: tokens[:2*size], Pairs: true}} {
-			e.Kind, e.BlockSize, e.Hashes = events.Stored, size, []uint64{uint64(len(batch.Events))}
-			batch.Events = append(batch.Events, e)
-		}
-	}
-	for _, pod := range []string{"a", "bare"} {
-		if err := ix.ApplyBatch(pod, "m", &batch); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got := ix.Stats(); got.Counts.Dropped > 0 || got.Unscored != uint64(odd)+5 {
-		t.Errorf("%+v", got)
-	}
-}
-
-// Media of another form than the profile's are no request's, and are counted.
-func TestMediaOfAnotherForm(t *testing.T) {
-	forms := []kvindex.MediaForm{kvindex.MediaOffsets, kvindex.MediaBare, kvindex.MediaPad}
-	for i, extra := range []enginehash.Extra{enginehash.Media("11", 3), enginehash.Text("11")} {
-		for _, form := range forms {
-			ix := open(t, withProfile(kvindex.Profile{Media: form}))
-			p := newPrompt(1, 16, 2)
-			s := p.stored(0, 2)
-			s.Extra = [][]enginehash.Extra{nil, {extra}}
-			ingest(t, ix, "a", s)
-			want, unscored := 1, uint64(1)
-			if form == forms[i] {
-				want, unscored = 2, 0
-			}
-			q := kvindex.Request{Tokens: p.tokens, Media: []kvindex.Media{{Hash: "11", Offset: 19, Length: 2}}}
-			if got := score(t, ix, q)[0].MatchedBlocks; got != want || ix.Stats().Unscored != unscored {
-				t.Errorf("%+v, form %d: %d blocks, want %d, %d unscored", extra, form, got, want, ix.Stats().Unscored)
-			}
-			if got := blocks(t, ix, "a", p); got != 1 {
-				t.Errorf("%+v, form %d: %d blocks without media", extra, form, got)
-			}
-		}
-	}
-}
-
-// A prompt is hashed in every variant that its candidates have, but without
-// media the tokens only once for each unit.
-func BenchmarkScoreVariants(b *testing.B) {
-	forms := map[string]kvindex.Profile{"offsets": {}, "bare": {Media: kvindex.MediaBare}, "pad": {Media: kvindex.MediaPad}}
-	p := newPrompt(1, 16, 512)
-	for _, c := range []struct {
-		pods  []string
-		media []kvindex.Media
-	}{
-		{pods: []string{"offsets"}},
-		{pods: []string{"bare"}},
-		{pods: []string{"pad"}},
-		{pods: []string{"offsets", "pad"}},
-		{pods: []string{"offsets", "bare", "pad"}},
-		{pods: []string{"offsets", "bare", "pad"}, media: []kvindex.Media{{Hash: "11", Offset: 100 * 16, Length: 1000}}},
-	} {
-		b.Run(fmt.Sprintf("%s/media=%d", strings.Join(c.pods, "+"), len(c.media)), func(b *testing.B) {
-			ix := open(b, kvindex.WithProfile(func(pod, _ string) kvindex.Profile { return forms[pod] }))
-			for _, pod := range c.pods {
-				ingest(b, ix, pod, p.stored(0, 511))
-			}
-			q := kvindex.Request{Model: "m", Tokens: p.tokens, Media: c.media}
-			var a kvindex.Answer
-			b.ReportAllocs()
-			for b.Loop() {
-				q.Tokens[511*16]++
-				if err := ix.ScoreRequest(ctx, &q, &a); err != nil || a.Pods[0].MatchedBlocks < 100 {
-					b.Fatal(err, a.Pods)
-				}
-			}
-		})
 	}
 }

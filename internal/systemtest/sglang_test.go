@@ -1,4 +1,4 @@
-package kvindex_test
+package systemtest
 
 import (
 	"path/filepath"
