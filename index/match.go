@@ -95,6 +95,30 @@ func (w *walker) path(v Variant) *path {
 	return &w.paths[slices.IndexFunc(w.paths, func(p path) bool { return p.variant == v })]
 }
 
+// answer returns false if r does not hold any more. It enters first, and looks
+// then: from there on no ordinal of r is given to somebody else.
+func (w *walker) answer(md *model, r *resolved, q *Query, out *Matches) (done bool, err error) {
+	if err := w.keysFor(r, q.Keys); err != nil {
+		return false, err
+	}
+	defer md.forest.Enter().Leave() // a panic must not keep memory from being used again
+	if md.gen.Load() != r.gen {
+		if r = md.resolve(q.Candidates); !w.knows(r) {
+			return false, nil
+		}
+	}
+	for i := range r.cuts {
+		w.r, w.rc, w.out = r, &r.cuts[i], out
+		w.p = w.path(w.rc.variant)
+		if q.Held {
+			w.matchHeld()
+		} else {
+			w.match()
+		}
+	}
+	return true, nil
+}
+
 // match appends the rows of one size of blocks.
 //
 // A view is in act by its gpu lane as long as all its blocks are there. When one
