@@ -17,7 +17,8 @@ type Message struct {
 	// started anew, to be held back, because whoever offers it can ask the
 	// engine: the Receipt is Held, and its Gap says what is missing before it.
 	// The message is then to be offered again behind what came, without Hold if
-	// the engine could not be asked.
+	// the engine could not be asked. Only a transport that can ask sets Hold and
+	// Replayed; all others leave both false.
 	Hold bool
 	// Replayed tells that the engine sent the message again on request, from
 	// a number on that was asked for: the numbers that it passes over are lost

@@ -85,7 +85,7 @@ type schedule struct {
 	ctx    context.Context
 
 	repairable bool // all losses lie within the replay buffer
-	keep       bool // LossKeep
+	keep       bool // KeepOnLoss
 	bind       bool
 	guarded    bool // default counting of copies, and reports; else CopiesExact
 	noReplay   bool
@@ -215,7 +215,7 @@ func (s *schedule) start() (stop func()) {
 	}()
 	options := []kvindex.Option{kvindex.WithHooks(kvindex.Hooks{Lost: s.lost})}
 	if s.keep {
-		options = append(options, kvindex.WithLossPolicy(kvindex.LossKeep))
+		options = append(options, kvindex.WithLossPolicy(kvindex.KeepOnLoss))
 	}
 	s.indexer = s.newIndexer(options...)
 	stops = append(stops, func() { s.indexer.Close(); s.reference.Close() })
@@ -886,10 +886,10 @@ func (s *schedule) check() (held, blocks int) {
 			under++
 		}
 	}
-	held, blocks = len(ids), s.indexer.Stats().Blocks[0]
+	held, blocks = len(ids), s.indexer.Stats().Blocks.Of(kvindex.TierGPU)
 	want := held
 	if s.guarded {
-		want = s.reference.Stats().Blocks[0]
+		want = s.reference.Stats().Blocks.Of(kvindex.TierGPU)
 	}
 	state := s.indexer.Pods(nil)[0].State
 	var losses, restarts, kept int

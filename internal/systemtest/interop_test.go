@@ -133,13 +133,13 @@ func TestLibzmqToScores(t *testing.T) {
 	command("seq %d", len(payloads)+2)
 	command("pub %x", fakeengine.Payload(1e9, 0, fakeengine.NewPrompt(7, 16, 2).Stored(0, 2)))
 	wait("message behind a gap", sink.seqs)
-	if got := blocks(t, sink.Indexer, "a", fakeengine.NewPrompt(7, 16, 2)); got != 2 || sink.Stats().Blocks[0] != 2 {
+	if got := blocks(t, sink.Indexer, "a", fakeengine.NewPrompt(7, 16, 2)); got != 2 || sink.Stats().Blocks.Of(kvindex.TierGPU) != 2 {
 		t.Errorf("%d blocks behind a gap, %+v", got, sink.Stats())
 	}
 	command("restart")
 	reach()
 	first(fakeengine.Payload(2e9, 0, fakeengine.NewPrompt(8, 16, 3).Stored(0, 3)))
-	if got := sink.Stats().Blocks[0]; got != 3 {
+	if got := sink.Stats().Blocks.Of(kvindex.TierGPU); got != 3 {
 		t.Errorf("%d blocks after a restart", got)
 	}
 	if !slices.Equal(losses, []string{"gap", "restart"}) {

@@ -109,8 +109,8 @@ func (e *truth) wrong(t *testing.T, ix *kvindex.Indexer) string {
 		}
 	}
 	for _, info := range ix.Pods(nil) {
-		if info.Pod == "a" && info.Sources[0].Blocks[kvindex.TierGPU] != total {
-			return fmt.Sprintf("%d blocks, the engine has %d", info.Sources[0].Blocks[kvindex.TierGPU], total)
+		if info.Pod == "a" && info.Sources[0].Blocks.Of(kvindex.TierGPU) != total {
+			return fmt.Sprintf("%d blocks, the engine has %d", info.Sources[0].Blocks.Of(kvindex.TierGPU), total)
 		}
 	}
 	return ""
