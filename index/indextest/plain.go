@@ -3,14 +3,13 @@ package indextest
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 
 	"github.com/kvindex/kvindex/index"
 )
 
-// Plain is an index of maps and slices behind one mutex, written to be read
+// Plain is an index of maps and slices behind one lock, written to be read
 // beside the contract and to be right, whatever it costs. It passes [Run], so
 // it serves tests as a second opinion, and the author of a backend as an example.
 // Do not use it for anything else: an answer looks at every name of every
@@ -23,7 +22,7 @@ type Plain struct {
 	seed   [16]byte
 	bounds Config
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.RWMutex // guards what follows
 	closed bool
 	pods   map[string]map[index.Source]*plainSource
 }
@@ -77,9 +76,9 @@ type plainKey struct {
 // not kept.
 type plainName struct {
 	hash index.Hash
-	keys []plainKey // none: no store has placed it yet
-	held map[plainHolder]*plainCopies
-	idle int // the tick at which it lost its last holder
+	keys []plainKey     // none: no store has placed it yet
+	held []*plainCopies // one a holder
+	idle int            // the tick at which it lost its last holder
 }
 
 type plainHolder struct {
@@ -90,6 +89,7 @@ type plainHolder struct {
 // plainCopies are the copies of a block that a holder has. None: a report may
 // have hidden one, so the block may be there; that is all that is known.
 type plainCopies struct {
+	at       plainHolder
 	n        uint64
 	by       plainCut
 	reported bool // a store of it was taken for a report, and may have been a copy
@@ -164,8 +164,8 @@ func (p *Plain) source(src index.Source) *plainSource {
 
 // Cursor implements index.Index.
 func (p *Plain) Cursor(ctx context.Context, src index.Source, stream string) (index.Cursor, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.mu.RLock()
+	defer p.mu.RUnlock()
 	if err := p.usable(ctx); err != nil {
 		return index.Cursor{}, err
 	}
@@ -197,15 +197,15 @@ func (p *Plain) Close() error {
 // Describe implements index.Describer. It does not know how many bytes names
 // take.
 func (p *Plain) Describe(dst []index.SourceInfo) []index.SourceInfo {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.mu.RLock()
+	defer p.mu.RUnlock()
 	for _, sources := range p.pods {
 		for src, s := range sources {
 			info := index.SourceInfo{Source: src, Names: len(s.names)}
 			for _, n := range s.names {
-				for at, b := range n.held {
+				for _, b := range n.held {
 					if b.n > 0 {
-						info.Blocks[at.tier]++
+						info.Blocks[b.at.tier]++
 					}
 				}
 			}
@@ -220,28 +220,41 @@ func (p *Plain) Describe(dst []index.SourceInfo) []index.SourceInfo {
 	return dst
 }
 
+// plainPrompt is a prompt in one variant: after how many units a key stands.
+type plainPrompt struct {
+	variant index.Variant
+	units   int
+	ends    map[index.Key]int
+}
+
 // Match implements index.Index. It asks for keys with p unlocked, until it has
 // those of all variants that the candidates have by then.
 func (p *Plain) Match(ctx context.Context, q *index.Query, m *index.Matches) error {
 	m.Reset()
-	keys := map[index.Variant][]index.Key{}
+	var prompts []plainPrompt
 	for {
-		missing, err := p.answer(ctx, q, keys, m)
+		missing, err := p.answer(ctx, q, prompts, m)
 		if err != nil || len(missing) == 0 {
 			return err
 		}
-		for v := range missing {
-			if keys[v], err = q.Keys(v); err != nil {
+		for _, v := range missing {
+			keys, err := q.Keys(v)
+			if err != nil {
 				return err
 			}
+			ends := map[index.Key]int{}
+			for i, k := range keys {
+				ends[k] = i + 1
+			}
+			prompts = append(prompts, plainPrompt{v, len(keys), ends})
 		}
 	}
 }
 
-// answer fills m, or returns the variants of which it needs the keys as well.
-func (p *Plain) answer(ctx context.Context, q *index.Query, keys map[index.Variant][]index.Key, m *index.Matches) (missing map[index.Variant]bool, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// answer fills m, or returns the variants in which it needs the prompt as well.
+func (p *Plain) answer(ctx context.Context, q *index.Query, prompts []plainPrompt, m *index.Matches) (missing []index.Variant, err error) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
 	if err := p.usable(ctx); err != nil {
 		return nil, err
 	}
@@ -266,32 +279,27 @@ func (p *Plain) answer(ctx context.Context, q *index.Query, keys map[index.Varia
 			}
 		}
 	}
-	missing = map[index.Variant]bool{}
 	each(func(_ index.Source, s *plainSource) {
-		for v := range s.variants() {
-			if _, ok := keys[v]; !ok {
-				missing[v] = true
+		for _, v := range s.variants() {
+			if !slices.Contains(missing, v) && !slices.ContainsFunc(prompts, func(p plainPrompt) bool { return p.variant == v }) {
+				missing = append(missing, v)
 			}
 		}
 	})
 	if len(missing) > 0 {
 		return missing, nil
 	}
-	ends := map[plainKey]int{} // in units
-	for v, of := range keys {
-		for i, k := range of {
-			ends[plainKey{v, k}] = i + 1
-		}
-	}
 	each(func(src index.Source, s *plainSource) {
-		for of, held := range s.blocks(ends) {
-			row := index.Row{View: s.view(src, of), Pod: pods[src.Pod]}
-			count(&row, held)
-			if q.Held {
-				row.Held = bits(held, len(keys[of.by.variant])/of.by.units(), m)
-			}
-			if q.Held || row.Run > 0 {
-				m.Rows = append(m.Rows, row)
+		for _, prompt := range prompts {
+			for of, held := range s.blocks(prompt) {
+				row := index.Row{View: s.view(src, of), Pod: pods[src.Pod]}
+				count(&row, held)
+				if q.Held {
+					row.Held = bits(held, prompt.units/of.by.units(), m)
+				}
+				if q.Held || row.Run > 0 {
+					m.Rows = append(m.Rows, row)
+				}
 			}
 		}
 	})
@@ -299,12 +307,11 @@ func (p *Plain) answer(ctx context.Context, q *index.Query, keys map[index.Varia
 }
 
 // variants are those of the blocks that are held.
-func (s *plainSource) variants() map[index.Variant]bool {
-	variants := map[index.Variant]bool{}
+func (s *plainSource) variants() (variants []index.Variant) {
 	for _, n := range s.names {
-		for at, b := range n.held {
-			if by := s.cutOf(at, b); b.n > 0 && by != (plainCut{}) {
-				variants[by.variant] = true
+		for _, b := range n.held {
+			if by := s.cutOf(b); b.n > 0 && by != (plainCut{}) && !slices.Contains(variants, by.variant) {
+				variants = append(variants, by.variant)
 			}
 		}
 	}
@@ -320,29 +327,29 @@ type plainRow struct {
 // plainHeld is the blocks of a prompt that are held, by tier.
 type plainHeld [index.NumTiers]map[int]bool
 
-// blocks returns what s holds of a prompt, of which ends says after how many
-// units a key stands. A block is seen where its end is a block's end.
-func (s *plainSource) blocks(ends map[plainKey]int) map[plainRow]*plainHeld {
+// blocks returns what s holds of a prompt. A block is seen if it ends where a
+// block of the prompt does.
+func (s *plainSource) blocks(prompt plainPrompt) map[plainRow]*plainHeld {
 	rows := map[plainRow]*plainHeld{}
 	for _, n := range s.names {
-		for _, k := range n.keys {
-			end, ok := ends[k]
+		for _, k := range n.keysIn(prompt.variant) {
+			end, ok := prompt.ends[k.key]
 			if !ok {
 				continue
 			}
-			for at, b := range n.held {
-				by := s.cutOf(at, b)
-				if b.n == 0 || by.variant != k.variant || end%by.units() != 0 {
+			for _, b := range n.held {
+				by := s.cutOf(b)
+				if b.n == 0 || by.variant != prompt.variant || end%by.units() != 0 {
 					continue
 				}
-				row := plainRow{at.group, by}
+				row := plainRow{b.at.group, by}
 				if rows[row] == nil {
 					rows[row] = new(plainHeld)
 				}
-				if rows[row][at.tier] == nil {
-					rows[row][at.tier] = map[int]bool{}
+				if rows[row][b.at.tier] == nil {
+					rows[row][b.at.tier] = map[int]bool{}
 				}
-				rows[row][at.tier][end/by.units()-1] = true
+				rows[row][b.at.tier][end/by.units()-1] = true
 			}
 		}
 	}
@@ -415,7 +422,7 @@ func (s *plainSource) apply(c *index.Change) {
 func (s *plainSource) drop(from func(plainHolder) bool) {
 	for _, n := range s.names {
 		was := n.isHeld()
-		maps.DeleteFunc(n.held, func(at plainHolder, _ *plainCopies) bool { return from(at) })
+		n.held = slices.DeleteFunc(n.held, func(b *plainCopies) bool { return from(b.at) })
 		if was || len(n.keys) == 0 {
 			s.left(n)
 		}
@@ -480,8 +487,8 @@ func (s *plainSource) tell(c *index.Change) {
 		return
 	}
 	for _, n := range s.names { // what is known by hash keeps the size it was taken to have
-		for at, b := range n.held {
-			if at.group == g.ID && b.by == (plainCut{}) {
+		for _, b := range n.held {
+			if b.at.group == g.ID && b.by == (plainCut{}) {
 				b.by = g.by
 			}
 		}
@@ -489,9 +496,9 @@ func (s *plainSource) tell(c *index.Change) {
 	g.by = plainCut{c.Variant, c.BlockSize}
 }
 
-func (s *plainSource) cutOf(at plainHolder, b *plainCopies) plainCut {
+func (s *plainSource) cutOf(b *plainCopies) plainCut {
 	if b.by == (plainCut{}) {
-		return s.groups[at.group].by
+		return s.groups[b.at.group].by
 	}
 	return b.by
 }
@@ -520,23 +527,33 @@ func (s *plainSource) judge(c *index.Change, hashes []index.Hash) plainStore {
 	case c.HasParent && st.full:
 		s.restore(c.Parent, gpu)
 	case c.HasParent:
-	case !st.full && slices.ContainsFunc(hashes, func(h index.Hash) bool { return s.copies(h, gpu).n > 0 }):
+	case !st.full && slices.ContainsFunc(hashes, func(h index.Hash) bool { return s.has(h, gpu) }):
 		// A report of a sparse group names blocks that nobody holds.
 		s.counts.Reports += uint64(len(hashes))
 		st.nothing = true
 	default:
-		unknown := func(h index.Hash) bool { return s.names[h] == nil || s.names[h].held[gpu] == nil }
+		unknown := func(h index.Hash) bool { return s.names[h].of(gpu) == nil }
 		st.report = st.report || c.Partial || s.lossy || !slices.ContainsFunc(hashes, unknown)
 	}
 	return st
 }
 
-// copies returns what a holder has of a block; its zero value if nothing.
-func (s *plainSource) copies(h index.Hash, at plainHolder) plainCopies {
-	if n := s.names[h]; n != nil && n.held[at] != nil {
-		return *n.held[at]
+// of returns what a holder has of a block, or may have; nil: nothing.
+func (n *plainName) of(at plainHolder) *plainCopies {
+	if n != nil {
+		for _, b := range n.held {
+			if b.at == at {
+				return b
+			}
+		}
 	}
-	return plainCopies{}
+	return nil
+}
+
+// has reports whether a holder has a block.
+func (s *plainSource) has(h index.Hash, at plainHolder) bool {
+	b := s.names[h].of(at)
+	return b != nil && b.n > 0
 }
 
 // hold has block i of a store held.
@@ -548,10 +565,10 @@ func (s *plainSource) hold(st *plainStore, i int, h index.Hash) {
 	if n == nil {
 		n = s.add(h)
 	}
-	b := n.held[st.at]
+	b := n.of(st.at)
 	if b == nil {
-		b = new(plainCopies)
-		n.held[st.at] = b
+		b = &plainCopies{at: st.at}
+		n.held = append(n.held, b)
 	} else if b.n == 0 {
 		s.counts.Restored++
 	}
@@ -574,7 +591,7 @@ func (s *plainSource) hold(st *plainStore, i int, h index.Hash) {
 }
 
 func (s *plainSource) add(h index.Hash) *plainName {
-	n := &plainName{hash: h, held: map[plainHolder]*plainCopies{}}
+	n := &plainName{hash: h}
 	s.names[h] = n
 	return n
 }
@@ -583,13 +600,13 @@ func (s *plainSource) add(h index.Hash) *plainName {
 // taken for a report, and those before it: its child was stored, so they are
 // there.
 func (s *plainSource) restore(h index.Hash, gpu plainHolder) {
-	if s.copies(h, gpu).n > 0 {
+	if s.has(h, gpu) {
 		return
 	}
 	seen := map[*plainName]bool{} // parents may be a circle
 	for n := s.names[h]; n != nil && !seen[n]; {
 		seen[n] = true
-		b := n.held[gpu]
+		b := n.of(gpu)
 		if b == nil {
 			return
 		}
@@ -609,9 +626,10 @@ func (s *plainSource) restore(h index.Hash, gpu plainHolder) {
 }
 
 // hiddenBefore returns the name of the nearest block before that of n which a
-// report hid, if all blocks between are there.
+// report hid, if all blocks between are there; nil if there is none, or none for
+// sure.
 func (s *plainSource) hiddenBefore(n *plainName, gpu plainHolder) *plainName {
-	by := s.cutOf(gpu, n.held[gpu])
+	by := s.cutOf(n.of(gpu))
 	i := slices.IndexFunc(n.keys, func(k plainKey) bool { return k.variant == by.variant })
 	if i < 0 {
 		return nil
@@ -624,20 +642,27 @@ func (s *plainSource) hiddenBefore(n *plainName, gpu plainHolder) *plainName {
 			}
 			k.key = before
 		}
-		var there, hidden *plainName
+		var hidden []*plainName
+		there := plainCut{} // of the smallest block
 		for _, o := range s.names {
-			if b := o.held[gpu]; b == nil || !slices.Contains(o.keys, k) {
+			b := o.of(gpu)
+			if b == nil || !slices.Contains(o.keys, k) || s.cutOf(b).variant != k.variant {
 				continue
-			} else if b.n > 0 {
-				there = o
-			} else {
-				hidden = o
+			}
+			if b.n == 0 {
+				hidden = append(hidden, o)
+			} else if of := s.cutOf(b); there.size == 0 || of.size < there.size {
+				there = of
 			}
 		}
-		if there == nil {
-			return hidden
+		switch {
+		case there.size > 0:
+			by = there
+		case len(hidden) == 1:
+			return hidden[0]
+		default:
+			return nil // which of two names the engine means is not known
 		}
-		by = s.cutOf(gpu, there.held[gpu])
 	}
 }
 
@@ -728,7 +753,7 @@ func (s *plainSource) name(h index.Hash, k plainKey) {
 // giveUp drops what is remembered of a block that may be there after all.
 func (s *plainSource) giveUp(n *plainName) {
 	s.lossy = s.lossy || len(n.held) > 0
-	clear(n.held)
+	n.held = nil
 }
 
 // delete forgets a name that nobody holds.
@@ -797,10 +822,10 @@ func (s *plainSource) abandon(w *plainWait) {
 	s.waiting = s.waiting[1:]
 	lost := w.parked
 	for _, h := range w.hashes {
-		if s.unplaced(h) && s.copies(h, w.at).n > 0 {
-			n := s.names[h]
-			n.held[w.at].reported = false
-			s.lose(n, w.at)
+		if s.unplaced(h) && s.has(h, w.at) {
+			b := s.names[h].of(w.at)
+			b.reported = false
+			s.lose(s.names[h], b)
 			s.lossy, lost = true, true
 		}
 	}
@@ -854,12 +879,12 @@ func (s *plainSource) remove(c *index.Change) {
 	at := plainHolder{c.Group.ID, c.Tier}
 	for i, h := range c.Hashes {
 		s.counts.Removed++
-		b := s.copies(h, at)
-		if b.n == 0 {
+		if !s.has(h, at) {
 			s.counts.UnknownRemove++
 			continue
 		}
 		n := s.names[h]
+		b := n.of(at)
 		ambiguous := slices.ContainsFunc(n.keys, func(k plainKey) bool { return len(n.keysIn(k.variant)) > 1 })
 		left := b.n - 1
 		switch {
@@ -870,10 +895,10 @@ func (s *plainSource) remove(c *index.Change) {
 			s.lossy = s.lossy || b.n > 1 || b.reported
 		}
 		if left > 0 {
-			n.held[at].n = left
+			b.n = left
 			continue
 		}
-		s.lose(n, at)
+		s.lose(n, b)
 		if ambiguous && !n.isHeld() {
 			s.delete(n) // whichever key it is used for next is the only one
 		}
@@ -882,16 +907,14 @@ func (s *plainSource) remove(c *index.Change) {
 }
 
 // lose takes the last copy of a block from a holder.
-func (s *plainSource) lose(n *plainName, at plainHolder) {
+func (s *plainSource) lose(n *plainName, b *plainCopies) {
 	for _, w := range s.waiting {
-		if at.tier == index.TierGPU && w.at.group == at.group {
+		if b.at.tier == index.TierGPU && w.at.group == b.at.group {
 			w.gone[n.hash] = true
 		}
 	}
-	if b := n.held[at]; b.reported {
-		b.n = 0
-	} else {
-		delete(n.held, at)
+	if b.n = 0; !b.reported {
+		n.held = slices.DeleteFunc(n.held, func(o *plainCopies) bool { return o == b })
 	}
 	s.left(n)
 }
