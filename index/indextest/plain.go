@@ -462,7 +462,7 @@ func (s *plainSource) store(c *index.Change) {
 	switch {
 	case placed:
 		s.join(by.variant, hashes)
-	case names:
+	case names && len(s.names[c.Parent].keysIn(c.Variant)) == 0:
 		s.counts.Parked++
 		s.wait(&plainWait{at: at, hashes: slices.Clone(hashes), parked: true, parent: c.Parent, by: by, locals: slices.Clone(c.Locals)})
 	case !st.nothing && slices.ContainsFunc(hashes, s.unplaced):
@@ -696,21 +696,20 @@ func (s *plainSource) chain(from index.Key, root bool, locals []index.Local, by 
 
 // keyOf returns the key of a hash in a variant, if there is just one.
 func (s *plainSource) keyOf(h index.Hash, v index.Variant) (index.Key, bool) {
-	n := s.names[h]
-	if n == nil {
-		return 0, false
-	}
-	of := n.keysIn(v)
+	of := s.names[h].keysIn(v)
 	if len(of) != 1 {
 		return 0, false
 	}
 	return of[0].key, true
 }
 
+// keysIn returns what a hash stands for in a variant.
 func (n *plainName) keysIn(v index.Variant) (of []plainKey) {
-	for _, k := range n.keys {
-		if k.variant == v {
-			of = append(of, k)
+	if n != nil {
+		for _, k := range n.keys {
+			if k.variant == v {
+				of = append(of, k)
+			}
 		}
 	}
 	return of
@@ -864,8 +863,7 @@ func (s *plainSource) place(w *plainWait, parent index.Key) {
 	v := w.by.variant
 	for i, k := range s.chain(parent, false, w.locals, w.by) {
 		h := w.hashes[i]
-		n := s.names[h]
-		anew := n != nil && len(n.keysIn(v)) > 0 || slices.ContainsFunc(s.waiting, func(o *plainWait) bool {
+		anew := len(s.names[h].keysIn(v)) > 0 || slices.ContainsFunc(s.waiting, func(o *plainWait) bool {
 			return o.parked && o.by.variant == v && slices.Contains(o.hashes, h) && !o.gone[h]
 		})
 		if !w.gone[h] || !anew {
