@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/kvindex/kvindex/index"
 )
@@ -35,13 +36,9 @@ type history struct {
 	racers  map[index.Source]*raceLog
 	saw     sightings
 	tick    chan struct{} // gets something after an answer, if it is empty
-	limit   int64         // matches after which a run that has not seen enough fails
 	done    chan struct{}
 	finish  func() // closes done
 }
-
-// maxMatches is ten times what a run takes.
-const maxMatches = 50_000
 
 // sightings count what was checked. Rows are those of sources that were written
 // to meanwhile, but for the exact ones; cut and grown ones are shorter and longer
@@ -483,6 +480,12 @@ func (h *history) raceRemove(sources []index.Source) {
 	}
 }
 
+// late reports that the test binary is about to be ended.
+func (h *history) late() bool {
+	deadline, ok := h.t.Deadline()
+	return ok && time.Until(deadline) < 10*time.Second
+}
+
 // read asks about prompts and checks the answers until enough was seen.
 func (h *history) read(seed uint64, prompts []string, candidates []*index.Candidates, enough func(*sightings) bool) {
 	r := rand.New(rand.NewPCG(seed, 5))
@@ -518,11 +521,11 @@ func (h *history) read(seed uint64, prompts []string, candidates []*index.Candid
 			}
 		}
 		switch n := h.saw.matches.Add(1); {
-		case n%256 > 0:
+		case n%256 != 0:
 		case enough(&h.saw):
 			h.finish()
-		case n > h.limit:
-			h.fail("too little was seen in %d answers: %v", n, &h.saw)
+		case h.late():
+			h.fail("too little was seen before the deadline of the test: %v", &h.saw)
 		}
 	}
 }
@@ -755,7 +758,6 @@ func (h *history) run(work ...func()) {
 	}
 	h.done = make(chan struct{})
 	h.finish = sync.OnceFunc(func() { close(h.done) })
-	h.limit = h.saw.matches.Load() + maxMatches
 	var wg sync.WaitGroup
 	for _, f := range work {
 		wg.Go(f)

@@ -21,6 +21,7 @@ import (
 type Plain struct {
 	seed   [16]byte
 	bounds Config
+	cost   plainCost
 
 	mu     sync.RWMutex // guards what follows
 	closed bool
@@ -34,12 +35,17 @@ var (
 
 // NewPlain returns an empty Plain. A field of bounds that is 0 bounds nothing.
 func NewPlain(seed [16]byte, bounds Config) *Plain {
-	return &Plain{seed: seed, bounds: bounds, pods: map[string]map[index.Source]*plainSource{}}
+	return &Plain{seed: seed, bounds: bounds, cost: plainCost{256, 160, 8}, pods: map[string]map[index.Source]*plainSource{}}
 }
+
+// plainCost is what a store that waits counts for in bytes: it, and each of its
+// hashes and locals.
+type plainCost struct{ store, hash, local int }
 
 // plainSource is one cache.
 type plainSource struct {
 	bounds  Config
+	cost    plainCost
 	cursors map[string]index.Cursor
 	groups  map[int]*plainGroup
 	names   map[index.Hash]*plainName
@@ -154,7 +160,7 @@ func (p *Plain) source(src index.Source) *plainSource {
 	s := p.pods[src.Pod][src]
 	if s == nil {
 		s = &plainSource{
-			bounds: p.bounds, cursors: map[string]index.Cursor{}, groups: map[int]*plainGroup{},
+			bounds: p.bounds, cost: p.cost, cursors: map[string]index.Cursor{}, groups: map[int]*plainGroup{},
 			names: map[index.Hash]*plainName{}, before: map[plainKey]index.Key{},
 		}
 		p.pods[src.Pod][src] = s
@@ -808,10 +814,9 @@ func (s *plainSource) wait(w *plainWait) {
 	}
 }
 
-// waitingBytes reckons as index.Memory does.
 func (s *plainSource) waitingBytes() (n int) {
 	for _, w := range s.waiting {
-		n += 256 + 160*len(w.hashes) + 8*len(w.locals)
+		n += s.cost.store + s.cost.hash*len(w.hashes) + s.cost.local*len(w.locals)
 	}
 	return n
 }

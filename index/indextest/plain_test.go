@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"sort"
 	"testing"
 
 	"github.com/kvindex/kvindex/index"
@@ -27,10 +28,11 @@ func TestMemoryAgainstPlain(t *testing.T) {
 	}
 	var total index.Counts
 	steps := 0
+	cost := costOfMemory(t)
 	for i := range seeds {
 		seed := *fromFlag + uint64(i)
 		if !t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			counts, n := newHostile(seed).run(t, 600)
+			counts, n := newHostile(seed, cost).run(t, 600)
 			total.Add(counts)
 			steps += n
 		}) {
@@ -44,6 +46,7 @@ func TestMemoryAgainstPlain(t *testing.T) {
 type hostile struct {
 	r       *rand.Rand
 	bounds  Config
+	cost    plainCost
 	clears  bool
 	sources []index.Source
 	copies  []index.Copies
@@ -54,8 +57,8 @@ type hostile struct {
 	last    index.Change // store: what follows is often about it
 }
 
-func newHostile(seed uint64) *hostile {
-	w := &hostile{r: rand.New(rand.NewPCG(seed, 7))}
+func newHostile(seed uint64, cost plainCost) *hostile {
+	w := &hostile{r: rand.New(rand.NewPCG(seed, 7)), cost: cost}
 	w.lies = []int{0, 1, 5, 20, 100}[seed%5]
 	w.hashes = []int{1021, 101, 19}[w.r.IntN(3)]
 	w.copies = []index.Copies{index.CopiesGuarded, index.CopiesGuarded, index.CopiesExact, index.CopiesSet}[w.r.IntN(3):]
@@ -111,6 +114,7 @@ func (w *hostile) replay(trace []hostileStep) (total index.Counts, done int, dif
 	}
 	defer memory.Close()
 	plain := NewPlain(memory.Seed(), w.bounds)
+	plain.cost = w.cost
 	for i, st := range trace {
 		s := plain.source(st.src)
 		if s.leavesAChoice() {
@@ -134,6 +138,31 @@ func (w *hostile) replay(trace []hostileStep) (total index.Counts, done int, dif
 		}
 	}
 	return total, len(trace), ""
+}
+
+// costOfMemory finds out what stores that wait count for in Memory: what is more
+// than the bound is dropped at once.
+func costOfMemory(t *testing.T) plainCost {
+	of := func(hashes, locals int) int {
+		c := index.Change{
+			Op: index.OpStore, Copies: index.CopiesExact, Hashes: make([]index.Hash, hashes), HasParent: true, Parent: 1,
+			Variant: variant, BlockSize: unit * locals / hashes, Locals: make([]index.Local, locals),
+		}
+		return 1 + sort.Search(1<<16, func(bound int) bool {
+			memory, err := index.NewMemory(index.MemoryConfig{PendingBytes: bound + 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer memory.Close()
+			done, err := memory.Apply(ctx, podA, index.Cursor{}, []index.Change{c})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return done.Counts.Dropped == 0
+		})
+	}
+	one, longer, two := of(1, 1), of(1, 2), of(2, 2)
+	return plainCost{2*one - two, two - longer, longer - one}
 }
 
 // leavesAChoice reports whether a report hid a block, and a prefix has two names
