@@ -174,7 +174,7 @@ func (p *Pool) Offer(ctx context.Context, m Message) error {
 	}
 	e := p.newEntry(n)
 	e.stream, e.size, e.seq = s, n, m.Seq
-	e.reconnected, e.replayed, e.restart = m.Reconnected, m.Replayed, false
+	e.replayed, e.restart = m.Replayed, false
 	copy(e.buf, m.Payload) // without the lock: it may be long
 	p.push(e)
 	return nil
@@ -189,7 +189,7 @@ func (p *Pool) OfferRestart(ctx context.Context, pod, model, stream string) erro
 	}
 	e := p.newEntry(0)
 	e.stream, e.size, e.seq = s, 0, 0
-	e.reconnected, e.replayed, e.restart = false, false, true
+	e.replayed, e.restart = false, true
 	p.push(e)
 	return nil
 }
@@ -314,8 +314,7 @@ type poolStream struct {
 	offers int        // that wait for room, wait, or are delivered
 	newest *poolEntry // the last one in the queue; nil if there is none
 
-	lost        Drop // behind the last delivery
-	reconnected bool // one of lost was
+	lost Drop // behind the last delivery
 	// owed: the sink could not be told that the stream has restarted.
 	owed bool
 }
@@ -486,7 +485,6 @@ func (s *poolStream) lose(e *poolEntry) {
 	}
 	l.From, l.To = min(l.From, e.seq), max(l.To, e.seq)
 	l.Messages++
-	s.reconnected = s.reconnected || e.reconnected
 }
 
 // push puts an entry with room into its queue.
@@ -575,16 +573,15 @@ func (s *poolStream) prepare(e *poolEntry) poolDelivery {
 		message: !e.restart,
 		restart: e.restart || s.owed,
 		m: Message{
-			Pod:         s.pod.name,
-			Model:       s.model,
-			Stream:      s.stream,
-			Seq:         e.seq,
-			Payload:     e.buf[:e.size],
-			Reconnected: e.reconnected || s.reconnected,
-			Replayed:    e.replayed,
+			Pod:      s.pod.name,
+			Model:    s.model,
+			Stream:   s.stream,
+			Seq:      e.seq,
+			Payload:  e.buf[:e.size],
+			Replayed: e.replayed,
 		},
 	}
-	s.lost, s.reconnected = Drop{}, false
+	s.lost = Drop{}
 	return d
 }
 
@@ -726,16 +723,15 @@ type entryLists struct {
 
 // poolEntry is a message or a restart that waits.
 type poolEntry struct {
-	stream      *poolStream
-	seq         uint64
-	size        int
-	reconnected bool
-	replayed    bool
-	restart     bool
-	spare       bool
-	class       int8
-	buf         []byte // its first size bytes are the payload
-	next, prev  [lists]*poolEntry
+	stream     *poolStream
+	seq        uint64
+	size       int
+	replayed   bool
+	restart    bool
+	spare      bool
+	class      int8
+	buf        []byte // its first size bytes are the payload
+	next, prev [lists]*poolEntry
 }
 
 func (q *podQueue) link(l int, e *poolEntry) {

@@ -46,9 +46,6 @@ func (d *desk) IngestMessage(m events.Message) (events.Receipt, error) {
 		d.before(m)
 	}
 	source, flag := sourceOf(m.Pod, m.Model, m.Stream), ""
-	if m.Reconnected {
-		flag += "r"
-	}
 	if m.Replayed {
 		flag += "R"
 	}
@@ -493,15 +490,16 @@ func TestPoolDropsNothingInVain(t *testing.T) {
 	d.expect(t, "p/m/s", "0 1")
 }
 
-// TestPoolKeepsReconnected: the mark of a dropped message passes to the next.
-func TestPoolKeepsReconnected(t *testing.T) {
+// TestPoolPassesReplayed: the mark is of its message alone, also if that is
+// dropped.
+func TestPoolPassesReplayed(t *testing.T) {
 	d, g := newDesk(), newGate("p")
 	d.before = g.wait
 	p := newPool(t, d, events.PoolConfig{MaxMessages: 3, DropOldest: true, OnDrop: d.OnDrop})
 	mustOffer(t, p, poolMessage("p", "s", 0, 1))
 	<-g.entered
 	m := poolMessage("p", "s", 1, 1)
-	m.Reconnected = true
+	m.Replayed = true
 	mustOffer(t, p, m, poolMessage("p", "s", 2, 1))
 	close(g.open)
 	poolUntil(t, p, "delivered", func(s events.PoolStats) bool { return s.Messages == 0 })
@@ -509,7 +507,7 @@ func TestPoolKeepsReconnected(t *testing.T) {
 	m.Replayed = true
 	mustOffer(t, p, m)
 	closePool(t, p)
-	d.expect(t, "p/m/s", "0 -1..1:1 2r 3R")
+	d.expect(t, "p/m/s", "0 -1..1:1 2 3R")
 }
 
 func TestPoolRestarts(t *testing.T) {

@@ -139,11 +139,10 @@ type SubscriberStats struct {
 //
 // A stream is Endpoint or, with Bind, Endpoint and the topic: an engine that
 // starts anew comes on a new connection with the same topic, and the
-// data-parallel ranks of one pod come with one topic to a port each. The first
-// message after a connection was lost has Reconnected. If two connections
-// publish one topic, the newer one has it, for the older one is what a dead
-// engine left. A connection that dies with Bind is noticed, but only the engine
-// can make another one; who it is shows by its first message.
+// data-parallel ranks of one pod come with one topic to a port each. If two
+// connections publish one topic, the newer one has it, for the older one is what
+// a dead engine left. A connection that dies with Bind is noticed, but only the
+// engine can make another one; who it is shows by its first message.
 //
 // Peers are not trusted: see SubscriberConfig for what bounds them. But nothing
 // in ZeroMQ proves that a topic is a peer's own, so listen only where engines
@@ -159,8 +158,7 @@ type Subscriber struct {
 	replays, replayed, replayErrors             atomic.Uint64
 
 	// Of a subscriber that connects; Run's goroutine has it.
-	only        source
-	reconnected bool // a connection was lost since the last message
+	only source
 
 	// Of a subscriber that listens.
 	topics topics
@@ -340,11 +338,8 @@ func (s *Subscriber) session(ctx context.Context) error {
 		return fmt.Errorf("events: subscriber: %w", err)
 	}
 	err = s.follow(ctx, conn, s.cfg.Endpoint, idle, catchUp, func(_, payload []byte, seq uint64) error {
-		m := Message{Seq: seq, Payload: payload, Reconnected: s.reconnected}
-		s.reconnected = false
-		return s.offer(ctx, &s.only, s.cfg.Replay, m)
+		return s.offer(ctx, &s.only, s.cfg.Replay, Message{Seq: seq, Payload: payload})
 	})
-	s.reconnected = true
 	s.interrupted(&s.only)
 	return err
 }
@@ -609,7 +604,7 @@ func (s *Subscriber) catchUpLink(ctx context.Context, l *link) error {
 	for _, src := range l.sources {
 		src.topic.mu.Lock()
 		var err error
-		if ours, _ := src.topic.claim(l.id); ours && l.id >= src.topic.floor && !src.forgets {
+		if src.topic.claim(l.id) && l.id >= src.topic.floor && !src.forgets {
 			err = s.catchUpOn(ctx, src)
 		}
 		src.topic.mu.Unlock()
@@ -638,8 +633,7 @@ func (s *Subscriber) takeFrom(ctx context.Context, l *link, name []byte, m Messa
 	if l.id < t.floor {
 		return errOtherLife
 	}
-	ours, again := t.claim(l.id)
-	if !ours {
+	if !t.claim(l.id) {
 		s.superseded.Add(1)
 		if !src.superseded {
 			src.superseded = true
@@ -654,7 +648,6 @@ func (s *Subscriber) takeFrom(ctx context.Context, l *link, name []byte, m Messa
 			return err
 		}
 	}
-	m.Reconnected = again
 	src.doubted = t.doubted
 	err := s.offer(ctx, &src.source, src.replay, m)
 	t.doubted = src.doubted

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -142,7 +143,7 @@ func (s *subscription) expect(want events.Message) {
 }
 
 func show(m events.Message) string {
-	return fmt.Sprintf("{pod %q model %q stream %q number %d payload %.50q reconnected %v}", m.Pod, m.Model, m.Stream, m.Seq, m.Payload, m.Reconnected)
+	return fmt.Sprintf("{pod %q model %q stream %q number %d payload %.50q}", m.Pod, m.Model, m.Stream, m.Seq, m.Payload)
 }
 
 func publisher(t *testing.T, cfg fakeengine.PublisherConfig) *fakeengine.Publisher {
@@ -175,7 +176,7 @@ func TestSubscriberConnects(t *testing.T) {
 			if got := wait(t, "OnConnect", s.connected); got != p.Endpoint() {
 				t.Errorf("connected to %s, want %s", got, p.Endpoint())
 			}
-			for round := range 3 {
+			for range 3 {
 				waitSubscriber(t, p)
 				for i := range uint64(200) {
 					p.Publish(fmt.Append(nil, "batch ", i))
@@ -184,7 +185,6 @@ func TestSubscriberConnects(t *testing.T) {
 					s.expect(events.Message{
 						Pod: "10.0.0.7:8000", Model: "org/model", Stream: p.Endpoint(),
 						Seq: i, Payload: fmt.Append(nil, "batch ", i),
-						Reconnected: round > 0 && i == 0,
 					})
 				}
 				if err := p.Restart(); err != nil {
@@ -208,12 +208,15 @@ func TestSubscriberKeepsTrying(t *testing.T) {
 			t.Errorf("%q does not name %s", err, endpoint)
 		}
 	}
-	for round := range 2 {
+	for round := range uint64(2) {
 		p := publisher(t, fakeengine.PublisherConfig{Endpoint: endpoint})
 		waitSubscriber(t, p)
 		p.Publish([]byte("x"))
-		if m := s.next(); m.Reconnected != (round > 0) {
-			t.Errorf("round %d: Reconnected is %v", round, m.Reconnected)
+		if m := s.next(); m.Seq != 0 || m.Stream != endpoint {
+			t.Errorf("round %d: got %s", round, show(m))
+		}
+		if st := s.Stats(); st.Connects != round+1 || st.Disconnects != round {
+			t.Errorf("round %d: stats %+v", round, st)
 		}
 		if err := p.Close(); err != nil {
 			t.Fatal(err)
@@ -273,8 +276,15 @@ func TestSubscriberSurvivesHostileEngines(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			good := after(zmtptest.Message("topic", number(5), "payload"))
 			s := subscribe(t, events.SubscriberConfig{Endpoint: rawServer(t, tt.script, good)})
-			if m := s.next(); m.Seq != 5 || string(m.Payload) != "payload" || m.Reconnected != tt.handshaken {
-				t.Errorf("got %s, want it with Reconnected %v", show(m), tt.handshaken)
+			if m := s.next(); m.Seq != 5 || string(m.Payload) != "payload" {
+				t.Errorf("got %s", show(m))
+			}
+			lost := uint64(0)
+			if tt.handshaken {
+				lost = 1
+			}
+			if st := s.Stats(); st.Connects != lost+1 || st.Disconnects != lost {
+				t.Errorf("stats %+v, want %d lost connections", st, lost)
 			}
 			if err := <-s.errors; !strings.Contains(err.Error(), tt.wantInError) {
 				t.Errorf("%q does not say %q", err, tt.wantInError)
@@ -306,8 +316,11 @@ func TestSubscriberSurvivesHostileEngines(t *testing.T) {
 				_ = nc.(*net.TCPConn).CloseWrite()
 			}
 		}
-		if m := s.next(); m.Seq != 1 || !m.Reconnected {
+		if m := s.next(); m.Seq != 1 {
 			t.Errorf("got %s", show(m))
+		}
+		if st := s.Stats(); st.Connects != 2 || st.Disconnects != 1 {
+			t.Errorf("stats %+v", st)
 		}
 		if err := <-s.errors; !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("got %v, want %v", err, io.ErrUnexpectedEOF)
@@ -320,8 +333,11 @@ func TestSubscriberLeavesDeadEngines(t *testing.T) {
 	dead := zmtptest.Hello(1, "PUB")
 	good := append(zmtptest.Hello(1, "PUB"), zmtptest.Message("", number(9), "x")...)
 	s := subscribe(t, events.SubscriberConfig{Endpoint: rawServer(t, dead, good), Heartbeat: 20 * time.Millisecond})
-	if m := s.next(); m.Seq != 9 || !m.Reconnected {
+	if m := s.next(); m.Seq != 9 {
 		t.Errorf("got %s", show(m))
+	}
+	if st := s.Stats(); st.Connects != 2 || st.Disconnects != 1 {
+		t.Errorf("stats %+v", st)
 	}
 	if err := <-s.errors; !errors.Is(err, os.ErrDeadlineExceeded) || !strings.Contains(err.Error(), "heartbeat") {
 		t.Errorf("got %v", err)
@@ -345,7 +361,7 @@ func TestSubscriberDropsMalformed(t *testing.T) {
 	}, nil)
 	s := subscribe(t, events.SubscriberConfig{Endpoint: rawServer(t, script), Topic: "kv"})
 	for _, want := range []uint64{0, 2} {
-		if m := s.next(); m.Seq != want || m.Reconnected {
+		if m := s.next(); m.Seq != want {
 			t.Errorf("got %s, want number %d", show(m), want)
 		}
 	}
@@ -448,9 +464,7 @@ func TestSubscriberRunsOnceAtATime(t *testing.T) {
 		t.Errorf("a second Run: %v, want %v", err, events.ErrRunning)
 	}
 	p.Publish(nil)
-	if m := s.next(); m.Reconnected {
-		t.Error("Reconnected at the first message")
-	}
+	s.next()
 	s.stop()
 	if err := p.Restart(); err != nil { // else the publisher may not have noticed
 		t.Fatal(err)
@@ -458,8 +472,8 @@ func TestSubscriberRunsOnceAtATime(t *testing.T) {
 	s.run()
 	waitSubscriber(t, p)
 	p.Publish(nil)
-	if m := s.next(); !m.Reconnected {
-		t.Error("not Reconnected after a pause")
+	if m := s.next(); m.Seq != 0 || s.Stats().Connects != 2 {
+		t.Errorf("after a pause: got %s, stats %+v", show(m), s.Stats())
 	}
 }
 
@@ -502,7 +516,7 @@ func TestSubscriberListens(t *testing.T) {
 			for _, e := range engines {
 				publishers = append(publishers, publisher(t, fakeengine.PublisherConfig{Endpoint: endpoint, Connect: true, Topic: e.topic}))
 			}
-			for round := range 3 {
+			for range 3 {
 				for i, p := range publishers {
 					waitSubscriber(t, p)
 					for seq := range uint64(50) {
@@ -512,7 +526,6 @@ func TestSubscriberListens(t *testing.T) {
 						s.expect(events.Message{
 							Pod: engines[i].pod, Model: engines[i].model, Stream: stream + engines[i].topic,
 							Seq: seq, Payload: fmt.Append(nil, seq),
-							Reconnected: round > 0 && seq == 0,
 						})
 					}
 					if err := p.Restart(); err != nil {
@@ -656,18 +669,18 @@ func TestSubscriberNewestConnectionWins(t *testing.T) {
 	message := func(seq uint64) []byte { return zmtptest.Message(topic, number(seq), "x") }
 	s := subscribe(t, events.SubscriberConfig{Endpoint: "tcp://127.0.0.1:0", Bind: true})
 	endpoint := wait(t, "OnListen", s.listening)
-	expect := func(seq uint64, reconnected bool) {
+	expect := func(seq uint64) {
 		t.Helper()
-		if m := s.next(); m.Seq != seq || m.Reconnected != reconnected {
-			t.Fatalf("got %s, want %d, Reconnected %v", show(m), seq, reconnected)
+		if m := s.next(); m.Seq != seq {
+			t.Fatalf("got %s, want %d", show(m), seq)
 		}
 	}
 	older := engine(t, endpoint, message(100), message(101))
-	expect(100, false)
-	expect(101, false)
+	expect(100)
+	expect(101)
 	newer := engine(t, endpoint, message(0), message(1))
-	expect(0, true)
-	expect(1, false)
+	expect(0)
+	expect(1)
 	say(t, older, message(102))
 	if err := wait(t, "OnError", s.errors); !strings.Contains(err.Error(), topic) {
 		t.Errorf("%q does not name the topic", err)
@@ -675,61 +688,32 @@ func TestSubscriberNewestConnectionWins(t *testing.T) {
 	say(t, older, message(103))
 	s.waitStats("the older one's messages", func(st events.SubscriberStats) bool { return st.Superseded == 2 })
 	say(t, newer, message(2))
-	expect(2, false)
+	expect(2)
 	newer.Close()
 	s.waitStats("the newer one to go", func(st events.SubscriberStats) bool { return st.Disconnects == 1 })
 	wait(t, "OnError", s.errors)
 	say(t, older, message(104))
-	expect(104, true)
+	expect(104)
 	say(t, older, message(105))
-	expect(105, false)
+	expect(105)
 	if len(s.errors) != 0 {
 		t.Errorf("more errors: %v", <-s.errors)
 	}
 }
 
-// Topics that went are remembered, within a bound; beyond it an engine that is
-// new may be taken for one that was there before, never the other way round.
-func TestSubscriberRemembersTopics(t *testing.T) {
-	const many = 25_000 // more than are remembered
-	s := subscribe(t, events.SubscriberConfig{Endpoint: "tcp://127.0.0.1:0", Bind: true, MaxTopics: many})
-	endpoint := wait(t, "OnListen", s.listening)
-	connects := uint64(0)
-	publish := func(pods ...string) (last events.Message) {
-		t.Helper()
-		var script [][]byte
-		for _, p := range pods {
-			script = append(script, zmtptest.Message("kv@"+p+"@model", number(0), ""))
-		}
-		nc := engine(t, endpoint, script...)
-		for range pods {
-			last = s.next()
-		}
-		nc.Close()
-		connects++
-		s.waitStats("the end of the connection", func(st events.SubscriberStats) bool { return st.Disconnects == connects })
-		wait(t, "OnError", s.errors) // after its topics were left
-		return last
+// A stream that is doubted stays so while no connection brings it; peers may
+// invent topics, so that the memory of it has a bound.
+func TestSubscriberRemembersDoubts(t *testing.T) {
+	var names []string
+	for i := range 2*events.RememberedDoubts + 1 {
+		names = append(names, fmt.Sprint("pod-", i))
 	}
-	for _, tt := range []struct {
-		pod         string
-		reconnected bool
-	}{{"a", false}, {"a", true}, {"b", false}, {"a", true}} {
-		if m := publish(tt.pod); m.Reconnected != tt.reconnected {
-			t.Errorf("got %s, want Reconnected %v", show(m), tt.reconnected)
-		}
+	if got := events.DoubtsOf(names[:2*events.RememberedDoubts]); len(got) != 2*events.RememberedDoubts {
+		t.Errorf("%d topics are doubted still, want all %d", len(got), 2*events.RememberedDoubts)
 	}
-	pods := make([]string, many)
-	for i := range pods {
-		pods[i] = fmt.Sprint("pod-", i)
-	}
-	if m := publish(pods...); m.Reconnected {
-		t.Error("Reconnected while everything is remembered")
-	}
-	for _, pod := range []string{"a", "pod-7", "a new one"} {
-		if m := publish(pod); !m.Reconnected {
-			t.Errorf("%s: not Reconnected though topics were forgotten", pod)
-		}
+	// One more makes room by half.
+	if got, want := events.DoubtsOf(names), names[events.RememberedDoubts:]; !slices.Equal(got, want) {
+		t.Errorf("%d topics are doubted still, want the last %d", len(got), len(want))
 	}
 }
 
@@ -955,6 +939,7 @@ func hearLibzmq(t *testing.T, script string, bind bool, transport string) {
 		return err
 	})
 
+	connects := s.Stats().Connects
 	do("restart")
 	// Publishing goes on until the subscriber has found its way back.
 	deadline := time.After(patience)
@@ -964,8 +949,8 @@ func hearLibzmq(t *testing.T, script string, bind bool, transport string) {
 		do("pub " + fmt.Sprintf("%x", "again"))
 		select {
 		case m := <-s.messages:
-			if heard = true; !m.Reconnected || string(m.Payload) != "again" {
-				t.Fatalf("the first message after a restart: %s", show(m))
+			if heard = true; string(m.Payload) != "again" || s.Stats().Connects == connects {
+				t.Fatalf("the first message after a restart: %s, stats %+v", show(m), s.Stats())
 			}
 		case <-tick.C:
 		case <-deadline:
@@ -973,13 +958,12 @@ func hearLibzmq(t *testing.T, script string, bind bool, transport string) {
 		}
 	}
 
-	// Large messages, and many.
+	// Large messages, and many, on one connection.
+	connects = s.Stats().Connects
 	do("flood 3 " + strings.Repeat("ab", 5<<20))
 	do("flood 20000 0102")
 	for large, small := 0, 0; small < 20000; {
 		switch m := s.next(); {
-		case m.Reconnected:
-			t.Fatalf("connection lost: %v", <-s.errors)
 		case len(m.Payload) == 5<<20:
 			large++
 		case len(m.Payload) == 2:
@@ -987,6 +971,9 @@ func hearLibzmq(t *testing.T, script string, bind bool, transport string) {
 				t.Fatalf("%d large messages before the small ones, want 3", large)
 			}
 		}
+	}
+	if st := s.Stats(); st.Connects != connects {
+		t.Errorf("%d connections, want %d: %v", st.Connects, connects, <-s.errors)
 	}
 }
 

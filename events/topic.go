@@ -20,20 +20,18 @@ func ParseTopic(topic string) (pod, model string, err error) {
 	return pod, model, nil
 }
 
-// rememberedTopics is how many topics without a connection are remembered, at
-// least, and half of the most.
-const rememberedTopics = 10_000
+// rememberedDoubts is how many doubted topics without a connection are
+// remembered, at least, and half of the most.
+const rememberedDoubts = 10_000
 
-// topics knows the topics of open connections, and remembers those of closed
-// ones, so that an engine that comes back is told from one that is new. Its zero
-// value needs open.
+// topics knows the topics of open connections, and which of the others are
+// doubted: the next connection has to know it. Its zero value needs open.
 type topics struct {
 	mu   sync.Mutex // guards what follows, and the refs of topics
 	open map[string]*topic
-	// Names without a connection, with their doubted, in two generations: when
-	// the younger one is full, the older one is forgotten.
-	young, old map[string]bool
-	forgot     bool // from then on an unknown name may have been there before
+	// Doubted names without a connection, in two generations: when the younger
+	// one is full, the older one is forgotten.
+	young, old map[string]struct{}
 }
 
 // topic is shared by the connections that publish it.
@@ -42,7 +40,6 @@ type topic struct {
 
 	mu    sync.Mutex // held while one of its messages is delivered
 	owner uint64     // the link that has it; 0 is none
-	known bool       // a link had it before
 	// doubted is that of its source, for the link after the one that goes.
 	doubted bool
 	floor   uint64 // links below it may be to an engine that is no more
@@ -56,7 +53,9 @@ func (ts *topics) join(name string) *topic {
 	if t == nil {
 		_, young := ts.young[name]
 		_, old := ts.old[name]
-		t = &topic{known: young || old || ts.forgot, doubted: ts.young[name] || ts.old[name]}
+		delete(ts.young, name)
+		delete(ts.old, name)
+		t = &topic{doubted: young || old}
 		ts.open[name] = t
 	}
 	t.refs++
@@ -77,24 +76,25 @@ func (ts *topics) leave(name string, t *topic, id uint64) (ours bool) {
 		return ours
 	}
 	delete(ts.open, name)
-	if len(ts.young) == rememberedTopics {
-		ts.forgot = ts.forgot || len(ts.old) > 0
+	if !doubted {
+		return ours
+	}
+	if len(ts.young) == rememberedDoubts {
 		ts.young, ts.old = nil, ts.young
 	}
 	if ts.young == nil {
-		ts.young = make(map[string]bool)
+		ts.young = make(map[string]struct{})
 	}
-	ts.young[name] = doubted
+	ts.young[name] = struct{}{}
 	return ours
 }
 
-// claim says whether a message of a link is the topic's, and whether it is the
-// first after another link's. The caller holds t.mu.
-func (t *topic) claim(id uint64) (ours, again bool) {
+// claim gives the topic to a link, unless a newer one has it, and reports whether
+// the link has it. The caller holds t.mu.
+func (t *topic) claim(id uint64) (ours bool) {
 	if id < t.owner {
-		return false, false
+		return false
 	}
-	again = id != t.owner && t.known
-	t.owner, t.known = id, true
-	return true, again
+	t.owner = id
+	return true
 }
