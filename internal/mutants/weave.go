@@ -4,9 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"go/ast"
-	"go/parser"
-	"go/token"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -60,16 +57,16 @@ func weaveAll(dir string, chosen []*trial) error {
 
 func weavePackage(bin, pkg string, trials []*trial) error {
 	files, woven := make(map[string][]byte), []*trial(nil)
-	for _, first := range trials {
-		if files[first.file] != nil {
+	for _, t := range trials {
+		if t.err != nil || files[t.at.file] != nil {
 			continue
 		}
-		src, name, in, err := weave(first.file, trials)
+		src, in, err := weave(t.at.source, trials)
 		if err != nil {
 			return err
 		}
-		files[first.file] = src
-		files[filepath.Join(filepath.Dir(first.file), "mutant__.go")] = fmt.Appendf(nil, chooser, name)
+		files[t.at.file] = src
+		files[filepath.Join(filepath.Dir(t.at.file), "mutant__.go")] = fmt.Appendf(nil, chooser, t.at.Name.Name)
 		woven = append(woven, in...)
 	}
 	if len(woven) == 0 {
@@ -94,33 +91,22 @@ func weavePackage(bin, pkg string, trials []*trial) error {
 	return nil
 }
 
-// weave returns a file with those of the mutants in it that it can have, and the
-// name of its package.
-func weave(file string, trials []*trial) (src []byte, name string, in []*trial, err error) {
-	if src, err = os.ReadFile(file); err != nil {
-		return nil, "", nil, err
-	}
-	whole, err := parse(string(src))
-	if err != nil {
-		return nil, "", nil, err
-	}
+// weave returns a file with those of the mutants in it that it can have.
+func weave(whole *source, trials []*trial) (src []byte, in []*trial, err error) {
 	copies := make([]string, len(whole.Decls))
 	cases := make([]string, len(whole.Decls))
 	for _, t := range trials {
-		if t.file != file {
+		if t.err != nil || t.at.source != whole {
 			continue
 		}
-		broken, err := t.apply()
-		if err != nil {
-			continue // which it says when it is tried
-		}
-		i, text := changed(whole, string(broken))
-		if text == "" {
+		i := t.at.decl
+		body := t.body()
+		if body == "" {
 			continue
 		}
 		fn := function{whole, whole.Decls[i].(*ast.FuncDecl)}
 		cases[i] += fmt.Sprintf("\tcase %d:\n\t\t%s\n", t.n, fn.call(t.n))
-		copies[i] += fn.head(t.n) + text + "\n\n"
+		copies[i] += fn.head(t.n) + body + "\n\n"
 		in = append(in, t)
 	}
 	var b strings.Builder
@@ -131,52 +117,12 @@ func weave(file string, trials []*trial) (src []byte, name string, in []*trial, 
 		}
 		fn := function{whole, d.(*ast.FuncDecl)}
 		from, to := whole.offset(d.Pos()), whole.offset(d.End())
-		fmt.Fprintf(&b, "%s%s{\n\tswitch mutant__ {\n%s\tdefault:\n\t\t%s\n\t}\n}\n\n", src[at:from], fn.dispatcher(), cases[i], fn.call(0))
+		fmt.Fprintf(&b, "%s%s{\n\tswitch mutant__ {\n%s\tdefault:\n\t\t%s\n\t}\n}\n\n", whole.src[at:from], fn.dispatcher(), cases[i], fn.call(0))
 		b.WriteString(copies[i] + fn.head(0) + whole.text(fn.decl.Body))
 		at = to
 	}
-	b.Write(src[at:])
-	return []byte(b.String()), whole.Name.Name, in, nil
-}
-
-// source is a parsed file.
-type source struct {
-	*ast.File
-	fset *token.FileSet
-	src  string
-}
-
-func parse(src string) (*source, error) {
-	fset := token.NewFileSet()
-	f, err := parser.ParseFile(fset, "", src, parser.SkipObjectResolution|parser.ParseComments)
-	return &source{f, fset, src}, err
-}
-
-func (s *source) offset(p token.Pos) int { return s.fset.Position(p).Offset }
-
-func (s *source) text(n ast.Node) string { return s.src[s.offset(n.Pos()):s.offset(n.End())] }
-
-// changed returns the one declaration that is another one in a broken file and
-// the body that it has there, or no body if it is not the body of a function,
-// and that alone, that changed.
-func changed(whole *source, brokenSrc string) (at int, body string) {
-	broken, err := parse(brokenSrc)
-	if err != nil || len(broken.Decls) != len(whole.Decls) {
-		return 0, ""
-	}
-	for i, d := range whole.Decls {
-		if whole.text(d) == broken.text(broken.Decls[i]) {
-			continue
-		}
-		was, ok := d.(*ast.FuncDecl)
-		is, ok2 := broken.Decls[i].(*ast.FuncDecl)
-		if !ok || !ok2 || body != "" || was.Name.Name == "init" || directive(was) ||
-			(function{whole, was}).head(0) != (function{broken, is}).head(0) {
-			return 0, ""
-		}
-		at, body = i, broken.text(is.Body)
-	}
-	return at, body
+	b.WriteString(whole.src[at:])
+	return []byte(b.String()), in, nil
 }
 
 // function is a function of a source.
