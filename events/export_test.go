@@ -20,3 +20,6 @@ func DoubtsOf(names []string) (doubted []string) {
 // RememberedDoubts is how many doubted topics without a connection are remembered
 // at least.
 const RememberedDoubts = rememberedDoubts
+
+func (c SubscriberConfig) WithDefaults() SubscriberConfig { return c.withDefaults() }
+func (c PoolConfig) WithDefaults() PoolConfig             { return c.withDefaults() }

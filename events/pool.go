@@ -1,6 +1,7 @@
 package events
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -149,12 +150,16 @@ func NewPool(sink ReplaySink, cfg PoolConfig) (*Pool, error) {
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	orDefault(&cfg.Concurrency, DefaultConcurrency)
-	orDefault(&cfg.MaxMessages, DefaultPoolMessages)
-	orDefault(&cfg.MaxBytes, DefaultPoolBytes)
-	p := &Pool{sink: sink, cfg: cfg, pods: make(map[string]*podQueue), sweepAt: idlePods, drained: make(chan struct{})}
+	p := &Pool{sink: sink, cfg: cfg.withDefaults(), pods: make(map[string]*podQueue), sweepAt: idlePods, drained: make(chan struct{})}
 	p.work = p.run
 	return p, nil
+}
+
+func (c PoolConfig) withDefaults() PoolConfig {
+	c.Concurrency = cmp.Or(c.Concurrency, DefaultConcurrency)
+	c.MaxMessages = cmp.Or(c.MaxMessages, DefaultPoolMessages)
+	c.MaxBytes = cmp.Or(c.MaxBytes, DefaultPoolBytes)
+	return c
 }
 
 // Offer takes a message and a copy of its payload. If there is no room it waits,

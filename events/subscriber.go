@@ -2,6 +2,7 @@ package events
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -241,24 +242,18 @@ func (c SubscriberConfig) validate(sink Sink) error {
 }
 
 func (c SubscriberConfig) withDefaults() SubscriberConfig {
-	orDefault(&c.MaxMessage, DefaultMaxMessage)
-	orDefault(&c.MaxBuffered, DefaultMaxBuffered)
-	orDefault(&c.MaxConns, DefaultMaxConns)
-	orDefault(&c.MaxTopics, DefaultMaxTopics)
-	orDefault(&c.BackoffMin, DefaultBackoffMin)
-	orDefault(&c.BackoffMax, DefaultBackoffMax)
-	orDefault(&c.Heartbeat, DefaultHeartbeat)
-	orDefault(&c.ReplayTimeout, DefaultReplayTimeout)
+	c.MaxMessage = cmp.Or(c.MaxMessage, DefaultMaxMessage)
+	c.MaxBuffered = cmp.Or(c.MaxBuffered, DefaultMaxBuffered)
+	c.MaxConns = cmp.Or(c.MaxConns, DefaultMaxConns)
+	c.MaxTopics = cmp.Or(c.MaxTopics, DefaultMaxTopics)
+	c.BackoffMin = cmp.Or(c.BackoffMin, DefaultBackoffMin)
+	c.BackoffMax = cmp.Or(c.BackoffMax, DefaultBackoffMax)
+	c.Heartbeat = cmp.Or(c.Heartbeat, DefaultHeartbeat)
+	c.ReplayTimeout = cmp.Or(c.ReplayTimeout, DefaultReplayTimeout)
 	if c.ParseTopic == nil {
 		c.ParseTopic = ParseTopic
 	}
 	return c
-}
-
-func orDefault[T int | int64 | time.Duration](v *T, d T) {
-	if *v == 0 {
-		*v = d
-	}
 }
 
 // Run subscribes until ctx ends, waits for its goroutines and returns ctx's
