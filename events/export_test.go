@@ -1,24 +1,23 @@
 package events
 
-// DoubtsOf has a connection bring each topic, doubt it and go; and then another
-// one bring each again, in order. It returns the topics that are doubted still.
-func DoubtsOf(names []string) (doubted []string) {
-	ts := topics{open: make(map[string]*topic)}
-	for _, name := range names {
-		t := ts.join(name)
-		t.doubted = true
-		ts.leave(name, t, 1)
+// DoubtsOf has a connection bring a stream for each topic, doubt it and go; and
+// then another one bring each again, in order. It returns the topics of the
+// streams that are doubted still.
+func DoubtsOf(topics []string) (doubted []string) {
+	var owners streamOwners
+	for _, topic := range topics {
+		o := owners.join(topic)
+		o.doubted = true
+		owners.leave(topic, o, 1)
 	}
-	for _, name := range names {
-		if ts.join(name).doubted {
-			doubted = append(doubted, name)
+	for _, topic := range topics {
+		if owners.join(topic).doubted {
+			doubted = append(doubted, topic)
 		}
 	}
 	return doubted
 }
 
-// RememberedDoubts is how many doubted topics without a connection are remembered
-// at least.
 const RememberedDoubts = rememberedDoubts
 
 func (c SubscriberConfig) WithDefaults() SubscriberConfig { return c.withDefaults() }

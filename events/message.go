@@ -4,7 +4,7 @@ package events
 type Message struct {
 	Pod   string
 	Model string
-	// Stream names the endpoint or topic whose sequence numbers these are.
+	// Stream names the stream of Pod and Model that Seq counts.
 	Stream string
 	Seq    uint64
 	// Payload is the batch as the engine published it. The rank is in it.

@@ -97,10 +97,10 @@ type PodStats struct {
 }
 
 // Pool lets the goroutine that reads from a transport go on while a Sink is at
-// work. The messages of a source (pod, model, stream) are delivered in the order
-// in which they were offered, those of a pod one at a time, those of different
-// pods concurrently and in turns: neither a pod that floods the Pool nor one
-// that the sink is slow with delays another, see Concurrency and MaxMessages.
+// work. The messages of a stream are delivered in the order in which they were
+// offered, those of a pod one at a time, those of different pods concurrently and
+// in turns: neither a pod that floods the Pool nor one that the sink is slow with
+// delays another, see Concurrency and MaxMessages.
 //
 // With DropOldest nothing is lost in silence. The newest message of a stream is
 // never dropped, so that what was dropped shows as a hole before it. Where a
@@ -309,10 +309,10 @@ type podQueue struct {
 }
 
 type streamName struct {
-	model, stream string
+	model, name string // Message.Model, Message.Stream
 }
 
-// poolStream is one source of a pod.
+// poolStream is one stream of a pod.
 type poolStream struct {
 	pod *podQueue
 	streamName
@@ -334,7 +334,7 @@ func (p *Pool) lookup(pod, model, name string) *poolStream {
 		q = &podQueue{name: strings.Clone(pod), streams: make(map[streamName]*poolStream), sweepAt: idleStreams}
 		p.pods[q.name] = q
 	}
-	if s := q.recent; s != nil && s.model == model && s.stream == name {
+	if s := q.recent; s != nil && s.model == model && s.name == name {
 		return s
 	}
 	s := q.streams[streamName{model, name}]
@@ -486,7 +486,7 @@ func (p *Pool) drop(e *poolEntry) {
 func (s *poolStream) lose(e *poolEntry) {
 	l := &s.lost
 	if l.Messages == 0 {
-		*l = Drop{Pod: s.pod.name, Model: s.model, Stream: s.stream, From: e.seq, To: e.seq}
+		*l = Drop{Pod: s.pod.name, Model: s.model, Stream: s.name, From: e.seq, To: e.seq}
 	}
 	l.From, l.To = min(l.From, e.seq), max(l.To, e.seq)
 	l.Messages++
@@ -580,7 +580,7 @@ func (s *poolStream) prepare(e *poolEntry) poolDelivery {
 		m: Message{
 			Pod:      s.pod.name,
 			Model:    s.model,
-			Stream:   s.stream,
+			Stream:   s.name,
 			Seq:      e.seq,
 			Payload:  e.buf[:e.size],
 			Replayed: e.replayed,
