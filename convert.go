@@ -17,6 +17,7 @@ type converter struct {
 	locals  []index.Local
 	hashes  []index.Hash
 	extras  []extra
+	partial bool // a part of the source's history was never seen
 }
 
 // skipped counts what a batch said that no change can carry.
@@ -87,6 +88,7 @@ func (c *converter) stored(h hasher, model string, p Profile, e *events.Event, s
 		Tier:      tierOf(e.Medium),
 		Group:     index.Group{ID: e.Group, Kind: groupKindOf(e.GroupKind), Window: e.Window},
 		Copies:    p.Copies,
+		Partial:   c.partial,
 		Hashes:    c.hashesOf(e),
 		HasParent: e.HasParent,
 		Parent:    index.Hash(e.Parent),

@@ -124,11 +124,8 @@ func lagOf(b *events.Batch) time.Duration {
 // apply converts and applies a batch, after the changes that in has already.
 // partial: a part of the history of src was never seen. pod.mu is held.
 func (x *Indexer) apply(pm *podModel, src index.Source, cur index.Cursor, partial bool, b *events.Batch, in *ingest) (index.Applied, error) {
-	profile := pm.profile
-	if partial && profile.Copies == CopiesGuarded {
-		profile.Copies = index.CopiesPartial
-	}
-	skipped := in.convert.convert(x.hash, src.Model, profile, b)
+	in.convert.partial = partial
+	skipped := in.convert.convert(x.hash, src.Model, pm.profile, b)
 	done, err := x.applyChanges(in, src, cur, in.convert.changes)
 	if err != nil || done.Duplicate {
 		return done, err
@@ -390,16 +387,16 @@ func (x *Indexer) joins(st *stream, r *rank, src index.Source, name string, in *
 	if r.stream == name {
 		return false, nil
 	}
-	done, err := x.applyChanges(in, src, index.Cursor{Stream: name}, nil)
+	cur, err := x.index.Cursor(context.Background(), src, name)
 	if err != nil {
-		return false, err
+		return false, x.failed(fmt.Errorf("kvindex: pod %q: model %q: rank %d: %w", src.Pod, src.Model, src.Rank, err))
 	}
 	moved = r.state != StateUnknown
-	if _, heard := st.seq.Next(); heard || done.Cursor.Epoch < st.seq.Epoch() || done.Cursor == (index.Cursor{Stream: name}) {
+	if _, heard := st.seq.Next(); heard || cur.Epoch < st.seq.Epoch() || cur == (index.Cursor{}) {
 		return moved, nil
 	}
-	st.seq.Resume(done.Cursor.Epoch, done.Cursor.Next, done.Cursor.Time)
-	if done.Cursor.Next == 0 { // its engine started anew, and nothing was heard since
+	st.seq.Resume(cur.Epoch, cur.Next, cur.Time)
+	if cur.Next == 0 { // its engine started anew, and nothing was heard since
 		st.seq.Await()
 		return moved, nil
 	}

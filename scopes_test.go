@@ -158,7 +158,11 @@ type asked struct {
 func (a *asked) Match(_ context.Context, q *index.Query, _ *index.Matches) error {
 	a.keys = nil
 	for _, v := range a.variants {
-		a.keys = append(a.keys, slices.Clone(q.Keys(v)))
+		keys, err := q.Keys(v)
+		if err != nil {
+			return err
+		}
+		a.keys = append(a.keys, slices.Clone(keys))
 	}
 	return nil
 }

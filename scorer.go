@@ -3,6 +3,7 @@ package kvindex
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -87,7 +88,6 @@ type scorer struct {
 	media  []Media
 
 	query    index.Query // whose Keys is the scorer's
-	err      error       // of Keys
 	tokens   []uint32    // of a prompt that was text
 	expanded []uint32    // those of a chat with media, each with all of its tokens
 	padded   []uint32    // the prompt with its media written over it
@@ -160,13 +160,12 @@ func (x *Indexer) ScoreRequest(ctx context.Context, r *Request, dst *Answer) err
 		}
 	}
 	if len(set.names) > 0 {
-		sc.keys, sc.plain, sc.err = sc.keys[:0], index.Variant{}, nil
+		sc.keys, sc.plain = sc.keys[:0], index.Variant{}
 		sc.query.Candidates = set.index
-		if err := x.index.Match(ctx, &sc.query, &sc.matches); err != nil {
+		if err := x.index.Match(ctx, &sc.query, &sc.matches); errors.Is(err, ErrRequest) {
+			return err
+		} else if err != nil {
 			return x.failed(fmt.Errorf("kvindex: scoring for model %q: %w", set.base, err))
-		}
-		if sc.err != nil {
-			return sc.err
 		}
 		sc.score(set, r.Top, dst)
 	}
@@ -232,18 +231,17 @@ func (x *Indexer) release(sc *scorer) {
 }
 
 // keysIn returns the keys of the prompt in a variant.
-func (sc *scorer) keysIn(v index.Variant) []index.Key {
+func (sc *scorer) keysIn(v index.Variant) ([]index.Key, error) {
 	s := sc.scope
 	if v.Media == MediaBare {
 		s.salt = "" // it is in the first unit
 	}
 	if err := sc.cut(v); err != nil {
-		sc.err = err
-		return nil
+		return nil, err
 	}
 	from := len(sc.keys)
 	sc.keys = keys(sc.keys, sc.hash.root(s, v), sc.locals)
-	return sc.keys[from:len(sc.keys):len(sc.keys)]
+	return sc.keys[from:len(sc.keys):len(sc.keys)], nil
 }
 
 // cut works out the locals of the prompt in a variant. Where there is nothing

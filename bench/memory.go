@@ -90,7 +90,7 @@ func (b *Memory) Scorer(pods []int) Scorer {
 	s := &memoryScorer{m: b.m}
 	s.query = index.Query{
 		Candidates: index.NewCandidates(model, names),
-		Keys:       func(index.Variant) []index.Key { return s.keys },
+		Keys:       func(index.Variant) ([]index.Key, error) { return s.keys, nil },
 	}
 	return s
 }

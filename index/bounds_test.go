@@ -88,9 +88,9 @@ func TestVariantsBound(t *testing.T) {
 	}
 	rows := 0
 	var out index.Matches
-	q := index.Query{Candidates: index.NewCandidates("m", nil), Keys: func(v index.Variant) []index.Key {
+	q := index.Query{Candidates: index.NewCandidates("m", nil), Keys: func(v index.Variant) ([]index.Key, error) {
 		first := index.Chain(index.Key(v.Unit), 0)
-		return []index.Key{first, index.Chain(first, 1)}
+		return []index.Key{first, index.Chain(first, 1)}, nil
 	}}
 	if err := m.Match(bounded, &q, &out); err != nil {
 		t.Fatal(err)
@@ -111,13 +111,13 @@ func TestMemoryIsUsedAgain(t *testing.T) {
 	m := openMemory(t)
 	apply(t, m, podB, blocksFrom(1, 3)) // the slab of these blocks keeps what else is in it
 	shared := blocksFrom(1, 40)
-	keys := func(index.Variant) (keys []index.Key) {
+	keys := func(index.Variant) (keys []index.Key, err error) {
 		k := shared.Root
 		for _, l := range shared.Locals {
 			k = index.Chain(k, l)
 			keys = append(keys, k)
 		}
-		return keys
+		return keys, nil
 	}
 	var out index.Matches
 	q := index.Query{Candidates: index.NewCandidates("m", []string{"a"}), Keys: keys}

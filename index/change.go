@@ -39,7 +39,7 @@ func (c *Change) Validate() error {
 		}
 		return nil
 	}
-	if c.Copies < CopiesGuarded || c.Copies > CopiesPartial {
+	if c.Copies < CopiesGuarded || c.Copies > CopiesSet {
 		return fmt.Errorf("%w: unknown copies mode %d", ErrInvalid, c.Copies)
 	}
 	if len(c.Locals) == 0 {

@@ -148,14 +148,7 @@ const (
 	CopiesExact
 	// CopiesSet counts nothing: the first removal takes the block.
 	CopiesSet
-	// CopiesPartial is CopiesGuarded for a source of which a part of the
-	// history was never seen. There a report may name blocks beside the known
-	// ones, so no store without a parent counts a block that is held.
-	CopiesPartial
 )
-
-// Guarded reports whether reports are expected among the stores.
-func (c Copies) Guarded() bool { return c == CopiesGuarded || c == CopiesPartial }
 
 // Variant is a way of cutting prompts into units. Chains of different variants
 // never meet, because the variant is part of the root. A backend compares
@@ -208,6 +201,10 @@ type Change struct {
 	Group Group
 	// Copies matters in the gpu tier only.
 	Copies Copies
+	// Partial, with CopiesGuarded: a part of the source's history was never
+	// seen. There a report may name blocks beside the known ones, so no store
+	// without a parent counts a block that is held.
+	Partial bool
 
 	// Hashes name the blocks. A store whose Locals cover more blocks than it
 	// has Hashes is masked: it keeps only some blocks of its range and does
@@ -288,13 +285,13 @@ type Applied struct {
 }
 
 // Candidates are the pods that a query asks about, of one model. A backend
-// resolves their names once and remembers in them what it found, so they are
-// best made once and used for many queries. They are immutable and safe for
-// concurrent use.
+// resolves their names once and notes in them what it found, so they are best
+// made once and used for many queries. They are safe for concurrent use, and the
+// names in them never change.
 type Candidates struct {
-	model    string
-	pods     []string
-	resolved atomic.Pointer[resolved] // of the Memory that saw them last
+	model string
+	pods  []string
+	memo  atomic.Pointer[any]
 }
 
 // NewCandidates returns the named pods, none twice. Nil: every pod that holds
@@ -309,14 +306,26 @@ func (c *Candidates) Model() string { return c.model }
 // Pods returns the names, as they were given.
 func (c *Candidates) Pods() []string { return c.pods }
 
+// Memo returns what was noted by SetMemo last; nil: nothing. It may be of another
+// backend.
+func (c *Candidates) Memo() any {
+	if p := c.memo.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// SetMemo is for backends: it notes what one has found out about c.
+func (c *Candidates) SetMemo(v any) { c.memo.Store(&v) }
+
 // Query asks how long a prefix of one prompt the sources of a model hold.
 type Query struct {
 	Candidates *Candidates
 	// Keys returns the prefix keys of the prompt in a variant: element i is
 	// the key after (i+1)*Unit tokens. A backend calls it at most once for
 	// each variant in which a candidate has blocks, and keeps the slice for
-	// the length of Match only.
-	Keys func(Variant) []Key
+	// the length of Match only. An error ends Match, which returns it.
+	Keys func(Variant) ([]Key, error)
 	// Held asks for Row.Held.
 	Held bool
 }
@@ -325,17 +334,17 @@ type Query struct {
 // its memory for the next Match. It is for one goroutine at a time.
 type Matches struct {
 	Rows []Row
+	// Memo is memory of the backend that filled m last, to be used again. It may
+	// be of another backend.
+	Memo any
 
 	bits []uint64
-	held [][NumTiers][]uint64
-	walk walker
 }
 
 // Reset empties m.
 func (m *Matches) Reset() {
 	m.Rows = m.Rows[:0]
 	m.bits = m.bits[:0]
-	m.held = m.held[:0]
 }
 
 // Bits returns a zeroed bit set of n bits that lives as long as the answer.
@@ -428,6 +437,10 @@ type Index interface {
 	// stored one of its stream makes the call a no-op. A concurrent Match may
 	// see a part of the changes. Apply keeps none of the slices.
 	Apply(ctx context.Context, src Source, cur Cursor, changes []Change) (Applied, error)
+
+	// Cursor returns the stored cursor of a stream of a source: the zero Cursor if
+	// there is none. It changes nothing.
+	Cursor(ctx context.Context, src Source, stream string) (Cursor, error)
 
 	// Match fills m with one row for each source, group and block size that
 	// holds a first block of the prompt (with Query.Held: any block), in no

@@ -78,13 +78,13 @@ func heldAndPlain(m *Memory, r *rand.Rand) string {
 		p[i] = Local(r.IntN(2))
 	}
 	root := r.IntN(2)
-	keys := func(v Variant) (keys []Key) {
+	keys := func(v Variant) (keys []Key, err error) {
 		k := randomRoot(root, v)
 		for _, l := range p {
 			k = Chain(k, l)
 			keys = append(keys, k)
 		}
-		return keys
+		return keys, nil
 	}
 	var held, plain Matches
 	c := NewCandidates("m", nil)
@@ -126,7 +126,7 @@ func randomChange(r *rand.Rand) Change {
 	c := Change{
 		Group:  []Group{{}, {}, {ID: 1, Kind: GroupWindow, Window: 32}}[r.IntN(3)],
 		Tier:   []Tier{TierGPU, TierGPU, TierGPU, TierCPU}[r.IntN(4)],
-		Copies: Copies(1 + r.IntN(4)),
+		Copies: Copies(1 + r.IntN(3)), Partial: r.IntN(4) == 0,
 		Reused: r.IntN(10) == 0,
 	}
 	hash := func() Hash { return Hash(r.IntN(40)) }

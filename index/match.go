@@ -66,7 +66,7 @@ func setBit(set []uint64, ord uint32) []uint64 {
 
 // resolve returns what md knows of c now.
 func (md *model) resolve(c *Candidates) *resolved {
-	r := c.resolved.Load()
+	r, _ := c.Memo().(*resolved)
 	pods, gen := md.podsGen.Load(), md.gen.Load()
 	switch {
 	case r == nil || r.of != md.id || r.pods != pods:
@@ -94,7 +94,7 @@ func (md *model) resolve(c *Candidates) *resolved {
 	// was used anew meanwhile. Nobody uses it, because its generation has passed;
 	// nor must anything be made of it.
 	if md.gen.Load() == gen {
-		c.resolved.Store(r)
+		c.SetMemo(r)
 	}
 	return r
 }
@@ -206,6 +206,13 @@ type walker struct {
 	seen    []uint32
 	slot    []uint32
 	round   uint32
+
+	held [][NumTiers][]uint64 // of the rows
+}
+
+func (w *walker) begin(f *forest) {
+	w.f = f
+	w.paths, w.held = w.paths[:0], w.held[:0]
 }
 
 // path is a prompt in one variant, and the slabs that it goes through, found as
@@ -236,15 +243,20 @@ type slowView struct {
 }
 
 // keysFor sets up the paths of all variants of r that there are none of yet.
-func (w *walker) keysFor(r *resolved, keys func(Variant) []Key) {
+func (w *walker) keysFor(r *resolved, keys func(Variant) ([]Key, error)) error {
 	for i := range r.cuts {
 		v := r.cuts[i].variant
 		if !slices.ContainsFunc(w.paths, func(p path) bool { return p.variant == v }) {
+			of, err := keys(v)
+			if err != nil {
+				return err
+			}
 			n := len(w.paths)
 			w.paths = slices.Grow(w.paths, 1)[:n+1]
-			w.paths[n] = path{variant: v, keys: keys(v), spans: w.paths[n].spans[:0]}
+			w.paths[n] = path{variant: v, keys: of, spans: w.paths[n].spans[:0]}
 		}
 	}
+	return nil
 }
 
 // release lets the caller's keys go, and the forest, which may have gone before
@@ -665,8 +677,8 @@ func (w *walker) matchHeld(r *resolved, rc *resolvedCut, out *Matches) {
 		if !row.count(&held, blocks) {
 			continue
 		}
-		out.held = append(out.held, held)
-		row.Held = &out.held[len(out.held)-1]
+		w.held = append(w.held, held)
+		row.Held = &w.held[len(w.held)-1]
 		out.Rows = append(out.Rows, row)
 	}
 }

@@ -199,6 +199,28 @@ func (md *model) source(id Source) *source {
 	return nil
 }
 
+// Cursor implements Index. It waits for the Apply of the source that is in
+// progress.
+func (m *Memory) Cursor(ctx context.Context, src Source, stream string) (Cursor, error) {
+	if m.closed.Load() {
+		return Cursor{}, ErrClosed
+	}
+	if err := ctx.Err(); err != nil {
+		return Cursor{}, err
+	}
+	md := (*m.models.Load())[src.Model]
+	if md == nil {
+		return Cursor{}, nil
+	}
+	s := md.source(src)
+	if s == nil {
+		return Cursor{}, nil
+	}
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	return s.cursors[stream], nil
+}
+
 // Match implements Index.
 func (m *Memory) Match(ctx context.Context, q *Query, out *Matches) error {
 	out.Reset()
@@ -215,26 +237,32 @@ func (m *Memory) Match(ctx context.Context, q *Query, out *Matches) error {
 	if md == nil {
 		return nil
 	}
-	w := &out.walk
-	w.f = md.forest
-	w.paths = w.paths[:0]
-	defer w.release()
-	r := md.resolve(q.Candidates)
-	for !w.answer(md, r, q, out) {
-		r = md.resolve(q.Candidates)
+	w, ok := out.Memo.(*walker)
+	if !ok {
+		w = new(walker)
+		out.Memo = w
 	}
-	return nil
+	w.begin(md.forest)
+	defer w.release()
+	for {
+		done, err := w.answer(md, md.resolve(q.Candidates), q, out)
+		if done || err != nil {
+			return err
+		}
+	}
 }
 
 // answer returns false if r does not hold any more. It enters first, and looks
 // then: from there on no ordinal of r is given to somebody else.
-func (w *walker) answer(md *model, r *resolved, q *Query, out *Matches) bool {
-	w.keysFor(r, q.Keys)
+func (w *walker) answer(md *model, r *resolved, q *Query, out *Matches) (done bool, err error) {
+	if err := w.keysFor(r, q.Keys); err != nil {
+		return false, err
+	}
 	reader := md.forest.enter()
 	defer reader.Add(-1) // a panic must not keep memory from being used again
 	if md.gen.Load() != r.gen {
 		if r = md.resolve(q.Candidates); !w.knows(r) {
-			return false
+			return false, nil
 		}
 	}
 	for i := range r.cuts {
@@ -244,7 +272,7 @@ func (w *walker) answer(md *model, r *resolved, q *Query, out *Matches) bool {
 			w.match(r, &r.cuts[i], out)
 		}
 	}
-	return true
+	return true, nil
 }
 
 // Remove implements Index. What the pod held is not seen any more when it

@@ -48,13 +48,13 @@ func (p soakPrompt) first(n int) soakPrompt {
 	return soakPrompt{p.root, p.locals[:n:n], p.hashes[:n:n]}
 }
 
-func (p soakPrompt) keys(Variant) (keys []Key) {
+func (p soakPrompt) keys(Variant) (keys []Key, err error) {
 	k := p.root
 	for _, l := range p.locals {
 		k = Chain(k, l)
 		keys = append(keys, k)
 	}
-	return keys
+	return keys, nil
 }
 
 // soakPool is the conversations that go on, as many all the time.

@@ -242,7 +242,7 @@ type storing struct {
 // begin decides what a store counts for, by the rules of Copies.
 func (s *source) begin(st *storing, held []Hash) {
 	c, full := st.c, st.g.Kind == GroupFull
-	st.guarded = c.Tier == TierGPU && c.Copies.Guarded()
+	st.guarded = c.Tier == TierGPU && c.Copies == CopiesGuarded
 	if st.guarded && full && c.HasParent {
 		s.restore(c.Parent, st.g)
 	}
@@ -251,7 +251,7 @@ func (s *source) begin(st *storing, held []Hash) {
 		s.counts.Reports += uint64(len(held))
 		st.nothing = true
 	}
-	st.report = c.Reused || st.guarded && !c.HasParent && (c.Copies == CopiesPartial || s.lossy || s.allSeen(held, st.g))
+	st.report = c.Reused || st.guarded && !c.HasParent && (c.Partial || s.lossy || s.allSeen(held, st.g))
 }
 
 // before returns the loc that the first block of a dense store continues.

@@ -490,14 +490,14 @@ func (h *history) read(seed uint64, prompts []string, candidates []*index.Candid
 	for _, p := range prompts {
 		keys[p] = map[int][]index.Key{}
 		for _, unit := range []int{8, 16} {
-			keys[p][unit] = keysOf(p)(index.Variant{Unit: unit})
+			keys[p][unit], _ = keysOf(p)(index.Variant{Unit: unit})
 		}
 	}
 	var got index.Matches
 	for h.running() {
 		c := candidates[r.IntN(len(candidates))]
 		p := prompts[r.IntN(len(prompts))]
-		q := index.Query{Candidates: c, Held: r.IntN(3) == 0, Keys: func(v index.Variant) []index.Key { return keys[p][v.Unit] }}
+		q := index.Query{Candidates: c, Held: r.IntN(3) == 0, Keys: func(v index.Variant) ([]index.Key, error) { return keys[p][v.Unit], nil }}
 		from := h.clock.Add(1)
 		err := h.ix.Match(ctx, &q, &got)
 		to := h.clock.Add(1)

@@ -91,9 +91,9 @@ func (c chain) fork(n, more int, salt uint64) chain {
 	return f
 }
 
-func (c chain) keys(v index.Variant) []index.Key {
+func (c chain) keys(v index.Variant) ([]index.Key, error) {
 	if v != variant {
-		return nil
+		return nil, nil
 	}
 	var keys []index.Key
 	k := c.root
@@ -101,7 +101,7 @@ func (c chain) keys(v index.Variant) []index.Key {
 		k = index.Chain(k, l)
 		keys = append(keys, k)
 	}
-	return keys
+	return keys, nil
 }
 
 // store announces blocks [from, to) of c in the gpu, counted exactly.
@@ -285,8 +285,8 @@ var cases = []testCase{
 	}},
 	{"TheEndOfALargePodIsSeenAtOnce", func(t *T) {
 		c := newChain(1, 30000)
-		keys := c.keys(variant)
-		q := index.Query{Candidates: index.NewCandidates("m", nil), Keys: func(index.Variant) []index.Key { return keys }, Held: true}
+		keys, _ := c.keys(variant)
+		q := index.Query{Candidates: index.NewCandidates("m", nil), Keys: func(index.Variant) ([]index.Key, error) { return keys, nil }, Held: true}
 		sources := func() (names string) {
 			var m index.Matches
 			if err := t.ix.Match(ctx, &q, &m); err != nil {
@@ -330,7 +330,7 @@ var cases = []testCase{
 		t.apply(podB, c.store(0, 1))
 		asked := 0
 		var m index.Matches
-		q := index.Query{Candidates: index.NewCandidates("m", nil), Keys: func(v index.Variant) []index.Key {
+		q := index.Query{Candidates: index.NewCandidates("m", nil), Keys: func(v index.Variant) ([]index.Key, error) {
 			if asked++; asked > 1 {
 				return c.keys(v)
 			}
@@ -574,7 +574,7 @@ var cases = []testCase{
 			t.Helper()
 			clear(asked)
 			var m index.Matches
-			q := index.Query{Candidates: index.NewCandidates("m", pods), Keys: func(v index.Variant) []index.Key {
+			q := index.Query{Candidates: index.NewCandidates("m", pods), Keys: func(v index.Variant) ([]index.Key, error) {
 				asked[v]++
 				return c.keys(v)
 			}}
@@ -706,10 +706,10 @@ var cases = []testCase{
 			t.Errorf("row %+v", r)
 		}
 	}},
-	{"CopiesPartialCountsNoRepeatFromTheRoot", func(t *T) {
+	{"PartialCountsNoRepeatFromTheRoot", func(t *T) {
 		c := newChain(1, 4)
 		partial := func(ch index.Change) index.Change {
-			return with(ch, func(c *index.Change) { c.Copies = index.CopiesPartial })
+			return with(ch, func(c *index.Change) { c.Copies, c.Partial = index.CopiesGuarded, true })
 		}
 		t.apply(podA, partial(c.store(0, 2)), partial(c.store(0, 3)), partial(c.store(2, 3)), c.remove(2))
 		t.want(podA, c, 3)
@@ -1114,6 +1114,60 @@ var cases = []testCase{
 			t.Errorf("after Remove: %+v", got)
 		}
 	}},
+	{"CursorIsTheStoredOne", func(t *T) {
+		c := newChain(1, 4)
+		want := func(src index.Source, stream string, want index.Cursor) {
+			t.Helper()
+			if got, err := t.ix.Cursor(ctx, src, stream); err != nil || got != want {
+				t.Errorf("%v, stream %q: %+v, %v, want %+v", src, stream, got, err, want)
+			}
+		}
+		t.apply(podB, c.store(0, 1))
+		want(podA, "s", index.Cursor{})
+		if d, ok := t.ix.(index.Describer); ok {
+			if known := d.Describe(nil); len(known) != 1 {
+				t.Errorf("asking for a cursor made %+v", known)
+			}
+		}
+		first := index.Cursor{Stream: "s", Epoch: 1, Next: 7, Time: 3.5}
+		for _, cur := range []index.Cursor{first, {Stream: "s", Epoch: 1, Next: 6}, {Stream: "other", Next: 2}} {
+			if _, err := t.ix.Apply(ctx, podA, cur, []index.Change{c.store(0, 1)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want(podA, "s", first)
+		want(podA, "other", index.Cursor{Stream: "other", Next: 2})
+		want(podA, "third", index.Cursor{})
+		want(podB, "s", index.Cursor{})
+		want(index.Source{Pod: "a", Model: "m", Rank: 1}, "s", index.Cursor{})
+		t.apply(podA, index.Change{Op: index.OpClear})
+		want(podA, "s", first)
+		t.remove("a")
+		want(podA, "s", index.Cursor{})
+	}},
+	{"AnErrorOfKeysEndsMatch", func(t *T) {
+		c := newChain(1, 4)
+		t.apply(podA, c.store(0, 4))
+		none := errors.New("no keys")
+		q := index.Query{Candidates: index.NewCandidates("m", nil), Keys: func(index.Variant) ([]index.Key, error) { return nil, none }}
+		var m index.Matches
+		if err := t.ix.Match(ctx, &q, &m); !errors.Is(err, none) || len(m.Rows) > 0 {
+			t.Errorf("%v, rows %+v", err, m.Rows)
+		}
+		t.want(podA, c, 4)
+	}},
+	{"MemosOfOthers", func(t *T) {
+		c := newChain(1, 4)
+		t.apply(podA, c.store(0, 4))
+		of := index.NewCandidates("m", []string{"a"})
+		of.SetMemo("of another backend")
+		m := index.Matches{Memo: "of another backend"}
+		for range 2 {
+			if err := t.ix.Match(ctx, &index.Query{Candidates: of, Keys: c.keys}, &m); err != nil || len(m.Rows) != 1 || m.Rows[0].Run != 4 {
+				t.Errorf("%v, rows %+v", err, m.Rows)
+			}
+		}
+	}},
 	{"AnInvalidChangeAppliesNothing", func(t *T) {
 		c := newChain(1, 4)
 		good := c.store(0, 4)
@@ -1360,8 +1414,10 @@ func testClose(t *testing.T, open func(testing.TB, Config) index.Index) {
 	}
 	c := newChain(1, 1)
 	_, err := ix.Apply(ctx, podA, index.Cursor{}, []index.Change{c.store(0, 1)})
+	_, errCursor := ix.Cursor(ctx, podA, "s")
 	for name, err := range map[string]error{
 		"Apply":  err,
+		"Cursor": errCursor,
 		"Match":  ix.Match(ctx, &index.Query{Candidates: index.NewCandidates("m", nil), Keys: c.keys}, new(index.Matches)),
 		"Remove": ix.Remove(ctx, "a"),
 	} {

@@ -102,6 +102,9 @@ type parkedStore struct {
 	gone        map[string]bool // blocks that the gpu has lost since
 }
 
+// partial is CopiesGuarded in a partial view.
+const partial = index.CopiesSet + 1
+
 // op is a change in the words of the model.
 type op struct {
 	kind   index.Op
@@ -269,7 +272,7 @@ func (s *modelSource) store(o *op, fired *firings) {
 func (s *modelSource) hold(o *op, blocks []string, by cutting, dense bool, fired *firings) {
 	gpu, isFull := o.tier == index.TierGPU, o.group.Kind == index.GroupFull
 	hasParent := !o.bare && o.parent != ""
-	guarded := gpu && o.copies.Guarded()
+	guarded := gpu && (o.copies == index.CopiesGuarded || o.copies == partial)
 	held := s.blocks(o.group.ID, o.tier)
 	there := func(name string) bool { return held[name] != nil && held[name].copies > 0 }
 	if guarded && isFull && hasParent && !there(o.parent) {
@@ -282,7 +285,7 @@ func (s *modelSource) hold(o *op, blocks []string, by cutting, dense bool, fired
 	report := o.reused
 	if guarded && !hasParent {
 		seen := !slices.ContainsFunc(blocks, func(name string) bool { return held[name] == nil })
-		report = report || seen || s.lossy || o.copies == index.CopiesPartial
+		report = report || seen || s.lossy || o.copies == partial
 	}
 	for i, name := range blocks {
 		b := held[name]
@@ -516,20 +519,23 @@ func locals(letters string, unit int) (l []index.Local) {
 
 func rootOf(prefix string, unit int) index.Key { return index.Key(unit)<<8 | index.Key(prefix[0]) }
 
-func keysOf(prompt string) func(index.Variant) []index.Key {
-	return func(v index.Variant) (keys []index.Key) {
+func keysOf(prompt string) func(index.Variant) ([]index.Key, error) {
+	return func(v index.Variant) (keys []index.Key, err error) {
 		k := rootOf(prompt, v.Unit)
 		for _, l := range locals(prompt[1:], v.Unit) {
 			k = index.Chain(k, l)
 			keys = append(keys, k)
 		}
-		return keys
+		return keys, nil
 	}
 }
 
 // change says o in the words of the index.
 func (w *world) change(o *op) index.Change {
 	c := index.Change{Op: o.kind, Tier: o.tier, Group: o.group, Copies: o.copies, Reused: o.reused, Remaining: o.remaining}
+	if o.copies == partial {
+		c.Copies, c.Partial = index.CopiesGuarded, true
+	}
 	for _, name := range o.blocks {
 		c.Hashes = append(c.Hashes, w.hashOf(name))
 	}
@@ -769,7 +775,7 @@ func testRandom(t *testing.T, open func(testing.TB, Config) index.Index, seed ui
 	defer func() { ix.Close() }()
 	fired.seeds++
 	mode := seed % 6
-	modes := []index.Copies{index.CopiesGuarded, index.CopiesExact, index.CopiesPartial, index.CopiesSet}
+	modes := []index.Copies{index.CopiesGuarded, index.CopiesExact, partial, index.CopiesSet}
 	// What a report hid is not looked for behind blocks of another unit.
 	w.mixed = mode == 1 || mode == 3
 	w.twice = seed%12 == 7 || seed%12 == 9

@@ -21,7 +21,7 @@ var indexMutants = table{breaks: "./index", rows: []mutant{
 	{"report counted", "source.begin", "st.report = c.Reused || st.guarded && !c.HasParent &&", "st.report = c.Reused || false &&", "TestMemory/CopiesGuardedTakesARepeatFromTheRootForAReport"},
 	{"mixed store taken for a report", "source.begin", "s.allSeen(held, st.g))", "true)", "TestMemory/CopiesGuardedCountsARepeatWithANewBlock"},
 	{"reused counted", "source.begin", "st.report = c.Reused ||", "st.report =", "TestMemory/ReusedNeverCounts"},
-	{"partial taken for whole", "source.begin", "c.Copies == CopiesPartial ||", "", "TestMemory/CopiesPartialCountsNoRepeatFromTheRoot"},
+	{"partial taken for whole", "source.begin", "c.Partial ||", "", "TestMemory/PartialCountsNoRepeatFromTheRoot"},
 	{"nothing restored", "source.begin", "if st.guarded && full && c.HasParent {", "if false {", "TestMemory/AChildRestoresWhatAReportHid"},
 	{"reports add to sparse groups", "source.begin", "if st.guarded && !full && !c.HasParent && s.anyHeld(held, st.g) {", "if false {", "TestMemory/AReportAddsNothingToSparseGroups"},
 	{"orphan at the root", "source.before", "return s.locOf(place{c.Parent, variant})", "prev, _ := s.locOf(place{c.Parent, variant})\n\treturn prev, true", "TestMemory/AParkedStoreNeverLandsAtTheWrongDepth"},
@@ -32,6 +32,8 @@ var indexMutants = table{breaks: "./index", rows: []mutant{
 	{"a clear keeps blocks", "source.apply", "\tcase OpClear:\n\t\ts.clear()", "\tcase OpClear:", "TestMemory/ClearedEmptiesEveryTierAndGroup"},
 	{"a tier's clear is ignored", "source.apply", "s.clearTier(c.Tier)", "", "TestMemory/ClearTierEmptiesOneTier"},
 	{"a tier's clear is a clear", "source.apply", "s.clearTier(c.Tier)", "s.clear()", "TestMemory/ClearTierEmptiesOneTier"},
+	{"asking for a cursor makes its source", "Memory.Cursor", "s := md.source(src)\n", "s, _ := m.source(src)\n", "TestMemory/CursorIsTheStoredOne"},
+	{"an error of keys forgiven", "walker.keysFor", "if err != nil {", "if false {", "TestMemory/AnErrorOfKeysEndsMatch"},
 	{"cursor ignored", "source.applyAll", "ok && !old.Before(cur)", "ok && false", "TestMemory/CursorsMakeRepeatsANoOp"},
 
 	{"an ambiguous hash keeps one key", "source.name", "same > 1 {", "same > 0 {", "TestMemory/AmbiguousHashes"},
@@ -136,5 +138,5 @@ var indexMutants = table{breaks: "./index", rows: []mutant{
 	{"a view of the gpu in two rows", "walker.findSlow", "(!l.oneGPU || !w.runs(rc, l.first)) {", "true {", "TestMemory/TheWordOfALowerTierNamesNothing"},
 	{"a view without its gpu block in no row", "walker.findSlow", "(!l.oneGPU || !w.runs(rc, l.first)) {", "!l.oneGPU {", "TestMemory/TierBeforeName"},
 	{"the worst tier counts", "slowView.advance", "left &^= best\n", "", "TestMemory/TheBestTierCounts"},
-	{"keys for each size", "walker.keysFor", "if !slices.ContainsFunc(w.paths, func(p path) bool { return p.variant == v }) {\n\t\t\tn", "if true {\n\t\t\tn", "TestMemory/KeysOncePerVariant"},
+	{"keys for each size", "walker.keysFor", "if !slices.ContainsFunc(w.paths, func(p path) bool { return p.variant == v }) {\n\t\t\tof", "if true {\n\t\t\tof", "TestMemory/KeysOncePerVariant"},
 }}
