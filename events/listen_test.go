@@ -224,11 +224,22 @@ func TestSubscriberCannotListen(t *testing.T) {
 }
 
 // zmq4: a bound socket does the handshakes one after the other, and waits in each
-// for ever.
+// for ever. Here engines are heard while others idle; a machine that is so slow
+// that the idlers are thrown out meanwhile has a few more tries.
 func TestFaultIdleClientBlocksABoundSocket(t *testing.T) {
+	for range 5 {
+		if heardBesideIdlers(t) {
+			return
+		}
+	}
+	t.Error("no engine was heard before the idlers were thrown out")
+}
+
+// heardBesideIdlers has engines heard beside connections that stop in the
+// handshake, and reports whether all of these were still there then.
+func heardBesideIdlers(t *testing.T) bool {
 	s := subscribe(t, events.SubscriberConfig{Endpoint: "tcp://127.0.0.1:0", Bind: true})
 	endpoint := wait(t, "OnListen", s.listening)
-	start := time.Now()
 	hello := zmtptest.Hello(1, "PUB")
 	for _, said := range []int{0, 0, 0, 1, 10, 63, 64, 65, len(hello) - 1, len(hello)} {
 		guest(t, endpoint, hello[:said]) // says nothing more, and stays
@@ -257,8 +268,5 @@ func TestFaultIdleClientBlocksABoundSocket(t *testing.T) {
 		}
 		break
 	}
-	// The idlers are thrown out 5 seconds after they came, not before.
-	if took := time.Since(start); took > 4*time.Second {
-		t.Errorf("the engines were heard after %v", took)
-	}
+	return len(s.errors) == 0
 }

@@ -201,7 +201,7 @@ func TestRepairEnds(t *testing.T) {
 // TestReplaySlowly: an answer may take as long as it likes while it goes on.
 func TestReplaySlowly(t *testing.T) {
 	t.Parallel()
-	const n, pace, timeout = 8, 150 * time.Millisecond, time.Second
+	const n, pace, timeout = 15, 150 * time.Millisecond, 2 * time.Second
 	asked := make(chan net.Conn, 10)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/go-zeromq/zmq4"
 
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/faultproxy"
 	"github.com/kvindex/kvindex/internal/zmtp"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
@@ -188,16 +189,18 @@ func hearLibzmq(t *testing.T, script string, bind bool, transport string) {
 
 // libzmq answers heartbeats, so an engine that is merely idle is not left.
 func TestSubscriberStaysWithIdleLibzmq(t *testing.T) {
-	endpoint := "ipc://" + filepath.Join(t.TempDir(), "pub")
-	peer := zmtptest.StartPython(t, "testdata/publisher.py", endpoint, "--topic", "kv@pod-a@model")
-	const heartbeat = 400 * time.Millisecond
-	s := subscribe(t, events.SubscriberConfig{Endpoint: endpoint, Heartbeat: heartbeat})
-	wait(t, "OnConnect", s.connected)
-	select {
-	case <-time.After(3 * heartbeat):
-	case err := <-s.errors:
+	port := freePort(t)
+	peer := zmtptest.StartPython(t, "testdata/publisher.py", "tcp://*:"+port, "--topic", "kv@pod-a@model")
+	between, err := faultproxy.Listen("127.0.0.1:" + port)
+	if err != nil {
 		t.Fatal(err)
 	}
+	defer between.Close()
+	s := subscribe(t, events.SubscriberConfig{Endpoint: "tcp://" + between.Addr(), Heartbeat: time.Second})
+	wait(t, "OnConnect", s.connected)
+	// It says nothing else. A PING without an answer would have been the last one.
+	pongs := faultproxy.Fault{Kind: faultproxy.Inject, Direction: faultproxy.Down, After: 2 * len(zmtptest.Command("PONG", ""))}
+	wait(t, "two answers to heartbeats", between.Arm(pongs).Fired())
 	untilHeard(t, s, func(seq uint64) error {
 		_, err := peer.Do("pub %x", payload(seq))
 		return err
