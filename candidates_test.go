@@ -3,94 +3,22 @@ package kvindex_test
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"testing"
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
 
-// The best pods of an answer are those that the whole answer begins with.
-func TestTop(t *testing.T) {
-	ix := open(t)
-	p := newPrompt(1, 16, 5)
-	for pod, n := range map[string]int{"a": 1, "b": 3, "c": 0, "d": 3, "e": 2, "f": 1, "g": 3} {
-		ingest(t, ix, pod, p.stored(0, 1), p.removed(0))
-		if n > 0 {
-			ingest(t, ix, pod, p.stored(0, n))
-		}
-	}
-	all := score(t, ix, kvindex.Request{Tokens: p.tokens})
-	for top := 1; top <= len(all)+1; top++ {
-		got := score(t, ix, kvindex.Request{Tokens: p.tokens, Top: top})
-		if want := all[:min(top, len(all))]; !slices.Equal(got, want) {
-			t.Errorf("the best %d: %+v\nwant %+v", top, got, want)
-		}
-	}
-	names := ""
-	for _, s := range all {
-		names += s.Pod
-	}
-	if names != "bdgeafc" {
-		t.Errorf("order %q", names)
-	}
-}
-
-// Of the ranks of a pod the one counts that would reuse the most, then the one
-// that holds the most anywhere, then the first.
-func TestRanks(t *testing.T) {
-	p := newPrompt(1, 16, 8)
-	lower := func(from, to int) *fakeengine.Stored {
-		s := p.stored(from, to)
-		s.Tokens, s.BlockSize, s.Parent, s.Medium = nil, 0, nil, "cpu"
-		return s
-	}
-	evicted := func(from, to int) (ev []fakeengine.Event) {
-		ev = append(ev, p.stored(from, to), lower(from, to))
-		for b := from; b < to; b++ {
-			ev = append(ev, p.removed(b))
-		}
-		return ev
-	}
-	for name, c := range map[string]struct {
-		ranks [][]fakeengine.Event
-		want  int
-	}{
-		"cached":    {[][]fakeengine.Event{{p.stored(0, 2)}, {p.stored(0, 4)}, {p.stored(0, 3)}}, 1},
-		"matched":   {[][]fakeengine.Event{{p.stored(0, 2)}, append([]fakeengine.Event{p.stored(0, 2)}, evicted(2, 5)...), {p.stored(0, 2)}}, 1},
-		"the gpu":   {[][]fakeengine.Event{evicted(0, 8), {p.stored(0, 1)}, evicted(0, 8)}, 1},
-		"the first": {[][]fakeengine.Event{nil, {p.stored(0, 2)}, {p.stored(0, 2)}, {p.stored(0, 2)}}, 1},
-	} {
-		ix := open(t)
-		for backwards, pod := range []string{"a", "b"} {
-			for i := range c.ranks {
-				rank := i
-				if backwards > 0 {
-					rank = len(c.ranks) - 1 - i
-				}
-				if err := ix.Ingest(pod, "m", payload(1, rank, c.ranks[rank]...)); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		for _, s := range score(t, ix, kvindex.Request{Tokens: p.tokens}) {
-			if s.Rank != c.want {
-				t.Errorf("%s: pod %s: rank %d, want %d", name, s.Pod, s.Rank, c.want)
-			}
-		}
-	}
-}
-
 // Candidates follow pods, models and adapters as they come and go.
 func TestCandidates(t *testing.T) {
 	ix := open(t)
-	p := newPrompt(1, 16, 4)
+	p := fakeengine.NewPrompt(1, 16, 4)
 	every, named, adapter := ix.Candidates("m", nil), ix.Candidates("m", []string{"b", "a", "b"}), ix.Candidates("sql", []string{"b"})
 	see := func(when, wantEvery, wantNamed, wantAdapter string) {
 		t.Helper()
 		for c, want := range map[*kvindex.Candidates]string{every: wantEvery, named: wantNamed, adapter: wantAdapter} {
 			var a kvindex.Answer
-			if err := ix.ScoreRequest(ctx, &kvindex.Request{Tokens: p.tokens, Candidates: c}, &a); err != nil {
+			if err := ix.ScoreRequest(ctx, &kvindex.Request{Tokens: p.Tokens, Candidates: c}, &a); err != nil {
 				t.Fatal(err)
 			}
 			got := ""
@@ -103,11 +31,11 @@ func TestCandidates(t *testing.T) {
 		}
 	}
 	see("nobody", "", "a0unknown b0unknown ", "b0unknown ")
-	ingest(t, ix, "b", p.stored(0, 2))
+	ingest(t, ix, "b", p.Stored(0, 2))
 	see("b", "b2live ", "b2live a0unknown ", "b0unknown ")
-	ingest(t, ix, "c", p.stored(0, 3))
+	ingest(t, ix, "c", p.Stored(0, 3))
 	see("c", "c3live b2live ", "b2live a0unknown ", "b0unknown ")
-	q := prompt{p.tokens, 16, 2 << 32}.stored(0, 1)
+	q := fakeengine.Prompt{Tokens: p.Tokens, Size: 16, Hash: 2 << 32}.Stored(0, 1)
 	q.Adapter = "sql"
 	ingest(t, ix, "b", q)
 	see("an adapter", "c3live b2live ", "b2live a0unknown ", "b1live ")
@@ -115,15 +43,52 @@ func TestCandidates(t *testing.T) {
 		t.Fatal(err)
 	}
 	see("b has gone", "c3live ", "a0unknown b0unknown ", "b0unknown ")
-	ingest(t, ix, "b", p.stored(0, 1))
+	ingest(t, ix, "b", p.Stored(0, 1))
 	see("b is back", "c3live b1live ", "b1live a0unknown ", "b0unknown ")
 	for name, r := range map[string]kvindex.Request{
 		"pods":  {Candidates: every, Pods: []string{"b"}},
 		"model": {Candidates: every, Model: "other"},
 	} {
-		r.Tokens = p.tokens
+		r.Tokens = p.Tokens
 		if err := ix.ScoreRequest(ctx, &r, new(kvindex.Answer)); !errors.Is(err, kvindex.ErrRequest) {
 			t.Errorf("candidates and another %s: %v", name, err)
 		}
+	}
+}
+
+// A pod's adapters are found by name as long as it is there, and many of one
+// pod do not push out those of another.
+func TestAdaptersByName(t *testing.T) {
+	ix := open(t, kvindex.WithTokenizer("taken", words{}))
+	p := fakeengine.NewPrompt(1, 16, 1)
+	hash := uint64(0)
+	adapter := func(pod, model, name string) {
+		hash++
+		s := fakeengine.Prompt{Tokens: p.Tokens, Size: 16, Hash: hash << 32}.Stored(0, 1)
+		s.Adapter = name
+		if err := ix.Ingest(pod, model, fakeengine.Payload(1, 0, s)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range kvindex.MaxAdapters + 2 {
+		adapter("evil", "m2", fmt.Sprint("a", i))
+	}
+	adapter("evil", "m2", "sql")
+	adapter("evil", "m2", "taken")
+	adapter("good", "m", "sql")
+	find := func(name string, pods ...string) int {
+		return score(t, ix, kvindex.Request{Model: name, Tokens: p.Tokens, Pods: pods})[0].MatchedBlocks
+	}
+	if find("sql", "good") != 1 || find("a5", "evil") != 1 || find("taken", "evil") != 0 {
+		t.Error("adapters are not found by name")
+	}
+	if n := ix.Stats().Adapters; n != 4 {
+		t.Errorf("%d adapters too many", n)
+	}
+	if err := ix.RemovePod("evil"); err != nil {
+		t.Fatal(err)
+	}
+	if s := score(t, ix, kvindex.Request{Model: "sql", Tokens: p.Tokens}); len(s) != 1 || s[0].Pod != "good" {
+		t.Errorf("%+v", s)
 	}
 }

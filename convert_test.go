@@ -8,7 +8,316 @@ import (
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/enginehash"
+	"github.com/kvindex/kvindex/internal/fakeengine"
 )
+
+func TestTiers(t *testing.T) {
+	ix := open(t)
+	p := fakeengine.NewPrompt(1, 16, 6)
+	tier := func(medium string, block int) *fakeengine.Stored {
+		s := p.Stored(block, block+1)
+		s.Tokens, s.BlockSize, s.Parent, s.Medium = nil, 0, nil, medium
+		return s
+	}
+	ingest(t, ix, "a", p.Stored(0, 6))
+	for b, medium := range []string{"gpu", "cpu", "Disk", "object_store", "from the future", ""} {
+		ingest(t, ix, "a", p.Removed(b), tier(medium, b))
+	}
+	want := [kvindex.NumTiers]int{2, 1, 1, 1, 1}
+	s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]
+	if s.Tiers != want || s.MatchedBlocks != 6 || s.CachedTokens != 16 {
+		t.Errorf("got %+v", s)
+	}
+}
+
+// Names of tiers compare without case; what nobody knows is not the gpu.
+func TestTierNames(t *testing.T) {
+	for name, want := range map[string]kvindex.Tier{
+		"": kvindex.TierGPU, "GPU": kvindex.TierGPU, "gPu": kvindex.TierGPU,
+		"CPU": kvindex.TierCPU, "cpu_pinned": kvindex.TierCPU, "CPU_PINNED": kvindex.TierCPU,
+		"DISK": kvindex.TierDisk, "storage": kvindex.TierDisk,
+		"EXTERNAL": kvindex.TierRemote, "External": kvindex.TierRemote, "OBJ": kvindex.TierRemote,
+		"GPU ": kvindex.TierOther, "GPU2": kvindex.TierOther, "HBM": kvindex.TierOther, "ＧＰＵ": kvindex.TierOther,
+	} {
+		ix := open(t)
+		p := fakeengine.NewPrompt(1, 16, 2)
+		stored := p.Stored(0, 2)
+		stored.Medium = name
+		removed := p.Removed(0)
+		ingest(t, ix, "a", stored)
+		if got := ix.Stats().Blocks; got[want] == 0 || want != kvindex.TierGPU && got[kvindex.TierGPU] > 0 {
+			t.Errorf("%q: %v", name, got)
+		}
+		ingest(t, ix, "a", removed)
+		if got := ix.Stats().Blocks; want != kvindex.TierGPU && got[want] == 0 {
+			t.Errorf("%q: removed from the gpu: %v", name, got)
+		}
+	}
+}
+
+// Copies in another place are not the pod's own.
+func TestForeignCopies(t *testing.T) {
+	ix := open(t)
+	p := fakeengine.NewPrompt(1, 16, 2)
+	var b events.Batch
+	for _, e := range []events.Event{{Locality: "REMOTE"}, {Ownership: "peer"}, {Locality: "local"}} {
+		e.Kind, e.Hashes, e.Tokens, e.BlockSize = events.Stored, []uint64{uint64(len(b.Events))}, p.Tokens[:16], 16
+		if e.Locality == "REMOTE" {
+			e.Hashes, e.Tokens = []uint64{8, 9}, p.Tokens
+		}
+		b.Events = append(b.Events, e)
+	}
+	if err := ix.ApplyBatch("a", "m", &b); err != nil {
+		t.Fatal(err)
+	}
+	if got := blocks(t, ix, "a", p); got != 1 || ix.Stats().Foreign != 2 {
+		t.Errorf("%d blocks, %+v", got, ix.Stats())
+	}
+}
+
+// Media are told from each other and from their absence, by what they are and
+// where they start; an item that lasts over several blocks is in the chain.
+func TestMedia(t *testing.T) {
+	ix := open(t)
+	p := fakeengine.NewPrompt(1, 16, 4)
+	s := p.Stored(0, 4)
+	item := func(offset int64) []enginehash.Extra {
+		return []enginehash.Extra{{Kind: enginehash.ExtraMedia, Text: "cat", Int: offset}}
+	}
+	s.Extra = [][]enginehash.Extra{nil, item(5), item(-11), nil} // tokens 21 to 40
+	ingest(t, ix, "a", s)
+	for _, c := range []struct {
+		media []kvindex.Media
+		want  int
+	}{
+		{[]kvindex.Media{{Hash: "cat", Offset: 21}}, 4},
+		{[]kvindex.Media{{Hash: "dog", Offset: 21}}, 1},
+		{[]kvindex.Media{{Hash: "cat", Offset: 22}}, 1},
+		{[]kvindex.Media{{Hash: "cat", Offset: 5}}, 0},
+		{[]kvindex.Media{{Hash: "cat", Offset: 21}, {Hash: "cat", Offset: 50}}, 3},
+		{nil, 1},
+	} {
+		if got := score(t, ix, kvindex.Request{Tokens: p.Tokens, Media: c.media})[0].MatchedBlocks; got != c.want {
+			t.Errorf("media %v: %d blocks, want %d", c.media, got, c.want)
+		}
+	}
+	// What no request can name matches no request.
+	for i, odd := range []enginehash.Extra{
+		{Kind: enginehash.ExtraBytes, Text: "embeddings"}, {Kind: enginehash.ExtraInt, Int: 7}, {Kind: enginehash.ExtraMedia, Text: "cat", Int: 99},
+	} {
+		q := fakeengine.NewPrompt(uint64(2+i), 16, 2)
+		s := q.Stored(0, 2)
+		s.Extra = [][]enginehash.Extra{nil, {odd}}
+		ingest(t, ix, "a", s)
+		if got := blocks(t, ix, "a", q); got != 1 {
+			t.Errorf("extra key %+v: %d blocks, want 1", odd, got)
+		}
+	}
+	if n := ix.Stats().Unscored; n != 3 {
+		t.Errorf("%d unscored stores", n)
+	}
+}
+
+// Media of another form than the profile's are no request's, and are counted.
+func TestMediaOfAnotherForm(t *testing.T) {
+	forms := []kvindex.MediaForm{kvindex.MediaOffsets, kvindex.MediaBare, kvindex.MediaPad}
+	for i, extra := range []enginehash.Extra{enginehash.Media("11", 3), enginehash.Text("11")} {
+		for _, form := range forms {
+			ix := open(t, withProfile(kvindex.Profile{Media: form}))
+			p := fakeengine.NewPrompt(1, 16, 2)
+			s := p.Stored(0, 2)
+			s.Extra = [][]enginehash.Extra{nil, {extra}}
+			ingest(t, ix, "a", s)
+			want, unscored := 1, uint64(1)
+			if form == forms[i] {
+				want, unscored = 2, 0
+			}
+			q := kvindex.Request{Tokens: p.Tokens, Media: []kvindex.Media{{Hash: "11", Offset: 19, Length: 2}}}
+			if got := score(t, ix, q)[0].MatchedBlocks; got != want || ix.Stats().Unscored != unscored {
+				t.Errorf("%+v, form %d: %d blocks, want %d, %d unscored", extra, form, got, want, ix.Stats().Unscored)
+			}
+			if got := blocks(t, ix, "a", p); got != 1 {
+				t.Errorf("%+v, form %d: %d blocks without media", extra, form, got)
+			}
+		}
+	}
+}
+
+// EAGLE's blocks are of pairs, one fewer than tokens, and the last pair of a
+// prompt is computed always.
+func TestPairs(t *testing.T) {
+	ix := open(t)
+	tokens := fakeengine.NewPrompt(1, 1, 50).Tokens
+	store := func(hash uint64, pairs []uint32) {
+		e := events.Event{Kind: events.Stored, Hashes: []uint64{hash}, Tokens: pairs, Pairs: true, BlockSize: 16, HasParent: hash > 1, Parent: hash - 1}
+		if err := ix.ApplyBatch("a", "m", &events.Batch{Events: []events.Event{e}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var pairs []uint32
+	for i := range 48 {
+		pairs = append(pairs, tokens[i], tokens[i+1])
+	}
+	store(1, pairs[:32])
+	store(2, pairs[32:64])
+	for n, want := range map[int][2]int{1: {}, 16: {}, 17: {1, 0}, 18: {1, 16}, 32: {1, 16}, 33: {2, 16}, 34: {2, 32}, 50: {2, 32}} {
+		s := score(t, ix, kvindex.Request{Tokens: tokens[:n]})[0]
+		if got := [2]int{s.MatchedBlocks, s.CachedTokens}; got != want {
+			t.Errorf("%d tokens: got %v, want %v", n, got, want)
+		}
+	}
+	pairs[64+2*7+1]++ // not the token that the next pair begins with
+	store(3, pairs[64:])
+	if got := score(t, ix, kvindex.Request{Tokens: tokens})[0].MatchedBlocks; got != 2 {
+		t.Errorf("%d blocks with pairs that are no prompt's", got)
+	}
+	if n := ix.Stats().Unscored; n != 0 {
+		t.Errorf("%d unscored", n)
+	}
+}
+
+// Blocks of a size that would be cut into too many units are known by their
+// hashes alone, and do no harm to the rest of their batch.
+func TestOddBlockSizes(t *testing.T) {
+	ix := open(t)
+	p := fakeengine.NewPrompt(1, 16, 2)
+	odd := fakeengine.NewPrompt(2, 4099, 1)
+	ingest(t, ix, "a", odd.Stored(0, 1), p.Stored(0, 2))
+	if n := ix.Stats().Unscored; blocks(t, ix, "a", p) != 2 || blocks(t, ix, "a", odd) != 0 || n != 1 {
+		t.Errorf("%+v", ix.Stats())
+	}
+}
+
+// A pod whose blocks are of many sizes takes no room from others.
+func TestVariantsAreFew(t *testing.T) {
+	ix := open(t, kvindex.WithProfile(func(pod, _ string) kvindex.Profile {
+		if pod == "bare" {
+			return kvindex.Profile{Media: kvindex.MediaBare}
+		}
+		return kvindex.Profile{Media: kvindex.MediaPad}
+	}))
+	odd := 0
+	for size := 1; size <= 600; size++ {
+		p := fakeengine.NewPrompt(uint64(size), size, 1)
+		ingest(t, ix, "bare", p.Stored(0, 1))
+		if blocks(t, ix, "bare", p) == 0 {
+			odd++
+		}
+	}
+	if got := ix.Stats(); odd != 600-9 || got.Unscored != uint64(odd) || got.Counts.Dropped > 0 {
+		t.Errorf("%d sizes are not scored: %+v", odd, got)
+	}
+	var batch events.Batch
+	tokens := fakeengine.NewPrompt(1, 1, 1000).Tokens
+	for _, size := range []int{1, 2, 4, 8, 16} {
+		for _, e := range []events.Event{{Tokens: tokens[:size]}, {Tokens: tokens[:2*size], Pairs: true}} {
+			e.Kind, e.BlockSize, e.Hashes = events.Stored, size, []uint64{uint64(len(batch.Events))}
+			batch.Events = append(batch.Events, e)
+		}
+	}
+	for _, pod := range []string{"a", "bare"} {
+		if err := ix.ApplyBatch(pod, "m", &batch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := ix.Stats(); got.Counts.Dropped > 0 || got.Unscored != uint64(odd)+5 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// A salt is told with the first block of a chain, or with each: what comes
+// behind that block belongs to its root.
+func TestASaltedChainKeepsItsRoot(t *testing.T) {
+	for name, extended := range map[string]string{"without the salt": "", "with it": "pepper", "with another": "sugar"} {
+		ix := open(t)
+		p := fakeengine.NewPrompt(1, 16, 3)
+		e := func(from, to int, salt string) events.Event {
+			e := events.Event{Kind: events.Stored, Tokens: p.Tokens[from*16 : to*16], BlockSize: 16, Salt: salt, HasParent: from > 0}
+			for i := from; i < to; i++ {
+				e.Hashes = append(e.Hashes, p.Hash+uint64(i))
+			}
+			if from > 0 {
+				e.Parent = p.Hash + uint64(from-1)
+			}
+			return e
+		}
+		for _, b := range []events.Batch{{Events: []events.Event{e(0, 1, "pepper")}}, {Events: []events.Event{e(1, 3, extended)}}} {
+			if err := ix.ApplyBatch("a", "m", &b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for salt, want := range map[string]int{"pepper": 3, "": 0, "sugar": 0} {
+			if got := score(t, ix, kvindex.Request{Tokens: p.Tokens, Salt: salt})[0].MatchedBlocks; got != want {
+				t.Errorf("extended %s, salt %q: %d blocks, want %d", name, salt, got, want)
+			}
+		}
+	}
+}
+
+// vLLM names the first block alike for an adapter and for a salt of its name.
+func TestASaltNamedLikeAnAdapter(t *testing.T) {
+	ix := open(t)
+	e, err := fakeengine.New(fakeengine.Config{Model: "m", Publish: func(p []byte) { ix.Ingest("a", "m", p) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := fakeengine.NewPrompt(1, 16, 3)
+	for _, r := range []fakeengine.Request{{Tokens: p.Tokens[:17], Adapter: "x"}, {Tokens: p.Tokens, Salt: "x"}} {
+		if _, err := e.Submit(r); err != nil {
+			t.Fatal(err)
+		}
+		e.Drain()
+	}
+	if got := score(t, ix, kvindex.Request{Tokens: p.Tokens, Adapter: "x"})[0]; got.MatchedBlocks*16 > e.Held(p.Tokens, "x", "") {
+		t.Errorf("claims %d blocks, the engine holds %d tokens", got.MatchedBlocks, e.Held(p.Tokens, "x", ""))
+	}
+}
+
+// Engines without extra_keys cannot tell a salted prompt from a plain one.
+func TestScopelessEnginesAreCounted(t *testing.T) {
+	ix := open(t)
+	old := fakeengine.Encoding{Form: fakeengine.FormArrays7}
+	if err := ix.Ingest("a", "m", old.Append(nil, &fakeengine.Batch{Events: []fakeengine.Event{fakeengine.NewPrompt(1, 16, 1).Stored(0, 1)}})); err != nil {
+		t.Fatal(err)
+	}
+	s := fakeengine.NewPrompt(2, 16, 1).Stored(0, 1)
+	s.Extra = [][]enginehash.Extra{nil}
+	ingest(t, ix, "a", s)
+	if n := ix.Stats().Scopeless; n != 1 {
+		t.Errorf("%d scopeless stores", n)
+	}
+}
+
+// Hashes in bytes and integers of one stream are one name.
+func TestHashesInBytesAndIntegers(t *testing.T) {
+	ix := open(t)
+	p := fakeengine.NewPrompt(0xfedcba98, 16, 6)
+	send := func(inBytes bool, e fakeengine.Event) {
+		t.Helper()
+		if err := ix.Ingest("a", "m", fakeengine.Encoding{ByteHashes: inBytes}.Append(nil, &fakeengine.Batch{Events: []fakeengine.Event{e}})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for step, c := range []struct {
+		inBytes bool
+		event   fakeengine.Event
+		want    int
+	}{
+		{false, p.Stored(0, 2), 2},
+		{true, p.Stored(2, 4), 4},
+		{false, p.Stored(4, 6), 6},
+		{true, p.Removed(1), 1},
+		{true, p.Stored(1, 2), 6},
+		{false, p.Removed(3), 3},
+		{false, p.Removed(1), 1},
+	} {
+		send(c.inBytes, c.event)
+		if got := blocks(t, ix, "a", p); got != c.want {
+			t.Errorf("step %d: %d blocks, want %d", step, got, c.want)
+		}
+	}
+}
 
 // fields takes the fields of batches from fuzzed bytes; behind their end all is
 // zero.

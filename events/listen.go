@@ -204,7 +204,8 @@ func (s *Subscriber) settle(st *boundStream, err error) {
 	}
 }
 
-// newStream returns nil if the topic says nothing, or is one too many.
+// newStream begins a stream that a connection brings under a topic. It returns nil
+// if the topic names no pod and model, or is one too many.
 func (s *Subscriber) newStream(c *connection, topic string) *boundStream {
 	if len(c.streams) == s.cfg.MaxTopics || len(topic) > maxTopicBytes {
 		return nil

@@ -136,8 +136,9 @@ type SubscriberStats struct {
 // new connection, when a connection falls idle, and when a number is missing. Every
 // answer has to begin with the last message that was applied, byte by byte. If it
 // does not, the engine has started anew, or forgotten: the sink is told, gets all
-// that the engine has, and the connection is made anew. Without a replay socket a message that is missing, or that the
-// sink did not take, is gone, and the sink is left to see that by the numbers.
+// that the engine has, and the connection is made anew. Without a replay socket a
+// message that is missing, or that the sink did not take, is gone, and the sink is
+// left to see that by the numbers.
 //
 // A stream is Endpoint or, with Bind, Endpoint and the topic: an engine that
 // starts anew comes on a new connection with the same topic, and the

@@ -4,7 +4,6 @@ import (
 	"context"
 	"runtime"
 	"testing"
-	"time"
 
 	"github.com/kvindex/kvindex/index"
 )
@@ -143,10 +142,10 @@ func TestMemoryIsUsedAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		u := m.Usage()
-		for deadline := time.Now().Add(10 * time.Second); u.Removed > 0 && time.Now().Before(deadline); u = m.Usage() {
+		for ; u.Removed > 0; u = m.Usage() { // the pod is tidied up in the background
 			runtime.Gosched()
 		}
-		if u.Removed > 0 || u.Prefixes > 40 || u.Memberships != 3 {
+		if u.Prefixes > 40 || u.Memberships != 3 {
 			t.Fatalf("life %d: %+v", life, u)
 		}
 		for range 4 {

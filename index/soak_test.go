@@ -287,6 +287,7 @@ func TestSoak(t *testing.T) {
 		<-tick.C
 		s.pause.Lock()
 		heaps = append(heaps, s.sample(t, r))
+		m.sweepers.Wait() // nobody removes anything meanwhile
 		if n := runtime.NumGoroutine(); n > goroutines {
 			t.Errorf("%d goroutines, were %d", n, goroutines)
 		}

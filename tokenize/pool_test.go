@@ -540,51 +540,63 @@ func signals(t *testing.T) *signal {
 	return &signal{Context: t.Context(), n: 2, now: make(chan struct{})}
 }
 
-// Short texts go ahead of a long one, each after a turn of it; and it is encoded
+// turns is a context that calls a function each time that it is looked at. A long
+// text does so when it may give its slot away.
+type turns struct {
+	context.Context
+	look func()
+}
+
+func (c turns) Err() error {
+	c.look()
+	return c.Context.Err()
+}
+
+// Short texts go ahead of a long one, one at each turn of it; and it is encoded
 // as it would be alone, even if its tokenizer has to go meanwhile.
 func TestPoolLongText(t *testing.T) {
 	dir := tinies(t, 2)
 	tiny := loadTiny(t)
-	const turns = 16
-	for _, h := range hostileTexts(t, turns*tokenize.LongText) {
+	const wantTurns = 16
+	for _, h := range hostileTexts(t, wantTurns*tokenize.LongText) {
 		if !slices.Contains([]string{"prose", "one letter"}, h.name) {
 			continue
 		}
-		p := openPool(t, tokenize.PoolConfig{Find: finds(dir), Encodings: 1, Memory: tiny.Size()})
-		if err := p.Preload(t.Context(), "0"); err != nil {
-			t.Fatal(err)
-		}
-		ctx := signals(t)
-		var long []uint32
-		var err error
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			long, err = p.Tokenizer("0").Encode(ctx, nil, h.text, true)
-		}()
-		<-ctx.now
-		shorts := map[int32]bool{} // by how often the long one had asked before: the turns with one
-		for running := true; running; {
-			if err := encodeErr(t.Context(), p, "1"); err != nil {
+		synctest.Test(t, func(t *testing.T) {
+			p := openPool(t, tokenize.PoolConfig{Find: finds(dir), Encodings: 1, Memory: tiny.Size()})
+			if err := p.Preload(t.Context(), "0"); err != nil {
 				t.Fatal(err)
 			}
-			shorts[ctx.looks.Load()] = true
-			select {
-			case <-done:
-				running = false
-			default:
+			looks, came, served := 0, 0, 0
+			ctx := turns{t.Context(), func() {
+				if looks++; looks <= 2 {
+					return // in front of the gate, and where the encoding begins
+				}
+				synctest.Wait()
+				if served != came {
+					t.Errorf("%s: the short text of turn %d still waits", h.name, came)
+				}
+				came++
+				go func() {
+					if err := encodeErr(t.Context(), p, "1"); err != nil {
+						t.Error(err)
+					}
+					served++
+				}()
+				synctest.Wait() // until it waits for the slot
+			}}
+			long, err := p.Tokenizer("0").Encode(ctx, nil, h.text, true)
+			if err != nil || !slices.Equal(long, encode(t, tiny, h.text, true)) {
+				t.Errorf("%s: %v, or other ids than alone", h.name, err)
 			}
-		}
-		if err != nil || !slices.Equal(long, encode(t, tiny, h.text, true)) {
-			t.Errorf("%s: %v, or other ids than alone", h.name, err)
-		}
-		if got := p.Stats(); got.Evictions != 1 {
-			t.Errorf("%s: %+v", h.name, got)
-		}
-		t.Logf("%s: short texts came after %d of %d turns", h.name, len(shorts)-1, turns) // the last is after the end
-		if len(shorts)-1 < turns/4 {
-			t.Errorf("%s: too few", h.name)
-		}
+			synctest.Wait()
+			if got := p.Stats(); got.Evictions != 1 || served != came {
+				t.Errorf("%s: %d of %d short texts were served, %+v", h.name, served, came, got)
+			}
+			if came < wantTurns-1 {
+				t.Errorf("%s: %d turns, want %d", h.name, came, wantTurns)
+			}
+		})
 	}
 }
 

@@ -480,6 +480,12 @@ func (h *history) raceRemove(sources []index.Source) {
 	}
 }
 
+// late reports that the test binary is about to be ended.
+func (h *history) late() bool {
+	deadline, ok := h.t.Deadline()
+	return ok && time.Until(deadline) < 10*time.Second
+}
+
 // read asks about prompts and checks the answers until enough was seen.
 func (h *history) read(seed uint64, prompts []string, candidates []*index.Candidates, enough func(*sightings) bool) {
 	r := rand.New(rand.NewPCG(seed, 5))
@@ -510,8 +516,12 @@ func (h *history) read(seed uint64, prompts []string, candidates []*index.Candid
 		case h.tick <- struct{}{}:
 		default:
 		}
-		if h.saw.matches.Add(1)%256 == 0 && enough(&h.saw) {
+		switch n := h.saw.matches.Add(1); {
+		case n%256 != 0:
+		case enough(&h.saw):
 			h.finish()
+		case h.late():
+			h.fail("too little was seen before the deadline of the test: %v", &h.saw)
 		}
 	}
 }
@@ -744,8 +754,6 @@ func (h *history) run(work ...func()) {
 	}
 	h.done = make(chan struct{})
 	h.finish = sync.OnceFunc(func() { close(h.done) })
-	timeout := time.AfterFunc(time.Minute, func() { h.fail("too little was seen in time: %v", &h.saw) })
-	defer timeout.Stop()
 	var wg sync.WaitGroup
 	for _, f := range work {
 		wg.Go(f)

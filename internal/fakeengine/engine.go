@@ -5,7 +5,7 @@
 //
 // Start with [New]; give requests to [Engine.Submit], drive the engine with
 // [Engine.Step], ask [Engine.Cached] and [Engine.Held]. [Encoding] alone writes
-// batches that no engine made.
+// batches that no engine made; [Prompt] makes events for them.
 //
 // Reproduced: vLLM 017e9f4448b7 (2026-08-17), v1/core/block_pool.py,
 // v1/core/kv_cache_manager.py and v1/core/sched/scheduler.py, for a model with

@@ -1,0 +1,194 @@
+package kvindex_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+)
+
+// A loss on one stream leaves the other ranks alone, and takes all ranks of its
+// own.
+func TestLossByStream(t *testing.T) {
+	ix := open(t)
+	p := fakeengine.NewPrompt(1, 16, 4)
+	ranks := func() (got [4]int) {
+		t.Helper()
+		for _, info := range ix.Pods(nil)[0].Sources {
+			got[info.Rank] = info.Blocks[0]
+		}
+		return got
+	}
+	for _, m := range []kvindex.Message{
+		message("s", 0, 1, 0, p.Stored(0, 1)), message("s", 1, 1, 1, p.Stored(0, 2)),
+		message("t", 0, 1, 2, p.Stored(0, 3)), message("u", 5, 1, 3, p.Stored(0, 4)),
+	} {
+		if _, err := ix.IngestMessage(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := ranks(); got != [4]int{1, 2, 3, 4} {
+		t.Fatalf("blocks by rank %v", got)
+	}
+	if info := ix.Pods(nil)[0]; info.State != kvindex.StatePartial || info.Sources[2].State != kvindex.StateLive {
+		t.Errorf("%+v", info)
+	}
+	if _, err := ix.IngestMessage(message("s", 9, 2, 1, p.Stored(0, 1))); err != nil {
+		t.Fatal(err)
+	}
+	if got := ranks(); got != [4]int{0, 1, 3, 4} {
+		t.Fatalf("blocks by rank %v", got)
+	}
+	if err := ix.MarkLost("a", 2); err != nil {
+		t.Fatal(err)
+	}
+	if got := ranks(); got != [4]int{0, 1, 0, 4} {
+		t.Fatalf("blocks by rank %v", got)
+	}
+}
+
+// TestLossKeep: doubt ends when the cache is emptied or the engine starts anew,
+// and forgetting is for engines that do.
+func TestLossKeep(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 8)
+	doubtful := func() *kvindex.Indexer {
+		ix := open(t, kvindex.WithLossPolicy(kvindex.LossKeep))
+		play(t, ix, p,
+			step{message("s", 0, 1, 0, p.Stored(0, 4)), taken, 4, kvindex.StateLive},
+			step{message("s", 2, 3, 0, p.Stored(4, 5)), kvindex.Receipt{Applied: true, Gap: lostGap(1, 1)}, 5, kvindex.StateUncertain},
+			step{message("s", 3, 4, 0, p.Stored(5, 6)), taken, 6, kvindex.StateUncertain},
+		)
+		return ix
+	}
+	play(t, doubtful(), p, step{message("s", 4, 5, 0, fakeengine.Cleared{}, p.Stored(0, 1)), taken, 1, kvindex.StateLive})
+	play(t, doubtful(), p, step{message("s", 0, 5, 0, p.Stored(0, 2)), kvindex.Receipt{Applied: true, Restarted: true}, 2, kvindex.StateLive})
+	// A report of what is held counts no copy in a view that may have missed
+	// removals.
+	play(t, doubtful(), p,
+		step{message("s", 4, 5, 0, p.Stored(0, 4)), taken, 6, kvindex.StateUncertain},
+		step{message("s", 5, 6, 0, p.Removed(3)), taken, 3, kvindex.StateUncertain},
+	)
+
+	ix := open(t, kvindex.WithLossPolicy(kvindex.LossKeep))
+	play(t, ix, p, step{message("s", 0, 1, 0, p.Stored(0, 4)), taken, 4, kvindex.StateLive})
+	bad := message("s", 1, 2, 0)
+	bad.Payload = []byte("no msgpack")
+	if _, err := ix.IngestMessage(bad); err == nil {
+		t.Error("a bad message is no error")
+	}
+	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.MatchedBlocks != 4 || s.State != kvindex.StateUncertain {
+		t.Errorf("a bad message: %+v", s)
+	}
+	ix = open(t, kvindex.WithLossPolicy(kvindex.LossKeep))
+	ingest(t, ix, "a", p.Stored(0, 3))
+	if err := ix.MarkLost("a", 0); err != nil {
+		t.Fatal(err)
+	}
+	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.MatchedBlocks != 3 || s.State != kvindex.StateUncertain {
+		t.Errorf("marked lost: %+v", s)
+	}
+	ingest(t, ix, "a", p.Stored(0, 4)) // three that are known, and one that is not
+	ingest(t, ix, "a", p.Removed(0))
+	if got := blocks(t, ix, "a", p); got != 0 {
+		t.Errorf("%d blocks behind a removal of the first: a report was counted", got)
+	}
+	if _, err := kvindex.New(kvindex.WithLossPolicy(7)); err == nil {
+		t.Error("policy 7 is no error")
+	}
+}
+
+// The first message of a pod cannot be read: nothing is known to be lost, but
+// what follows is not the whole history.
+func TestMalformedFirst(t *testing.T) {
+	var losses []kvindex.Loss
+	ix := open(t, kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) { losses = append(losses, l) }}))
+	bad := message("s", 0, 1, 0)
+	bad.Payload = nil
+	if _, err := ix.IngestMessage(bad); !errors.Is(err, kvindex.ErrMalformed) || !strings.Contains(err.Error(), `"a"`) {
+		t.Errorf("error %v", err)
+	}
+	p := fakeengine.NewPrompt(1, 16, 1)
+	if _, err := ix.IngestMessage(message("s", 1, 2, 0, p.Stored(0, 1))); err != nil {
+		t.Fatal(err)
+	}
+	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.State != kvindex.StatePartial || s.MatchedBlocks != 1 {
+		t.Errorf("got %+v", s)
+	}
+	if len(losses) != 1 || losses[0].Rank != -1 {
+		t.Errorf("losses %+v", losses)
+	}
+}
+
+// Where history is missing, a report may name blocks beside the known ones:
+// counting them as copies would outlive their removal.
+func TestPartialViewCountsNoReport(t *testing.T) {
+	ix := open(t)
+	p := fakeengine.NewPrompt(1, 16, 4)
+	for i, e := range []fakeengine.Event{p.Stored(0, 2), p.Stored(0, 4), p.Removed(1)} {
+		if _, err := ix.IngestMessage(message("s", uint64(5+i), float64(i), 0, e)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := blocks(t, ix, "a", p); got != 1 {
+		t.Errorf("%d blocks, want 1", got)
+	}
+}
+
+// TestAClearEndsThePartialView also for how copies are counted.
+func TestAClearEndsThePartialView(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 8)
+	for _, first := range []uint64{0, 5} {
+		ix := open(t)
+		for i, evs := range [][]fakeengine.Event{
+			{fakeengine.Cleared{}},
+			{p.Stored(0, 2)},
+			{p.Stored(0, 4)}, // two that are held and two that are new: a second copy
+			{p.Removed(0, 1)},
+		} {
+			if _, err := ix.IngestMessage(message("s", first+uint64(i), float64(i+1), 0, evs...)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := blocks(t, ix, "a", p); got != 4 {
+			t.Errorf("heard from %d: %d blocks", first, got)
+		}
+	}
+}
+
+// TestLag is told by the time of the batch.
+func TestLag(t *testing.T) {
+	ix := open(t)
+	lag := func(pod string, at float64) time.Duration {
+		t.Helper()
+		m := message("s", 0, at, 0)
+		m.Pod = pod
+		if _, err := ix.IngestMessage(m); err != nil {
+			t.Fatal(err)
+		}
+		for _, i := range ix.Pods(nil) {
+			if i.Pod == pod {
+				return i.Sources[0].Lag
+			}
+		}
+		t.Fatalf("no pod %s", pod)
+		return 0
+	}
+	const rounding = time.Millisecond // of a time in a float
+	for pod, age := range map[string]time.Duration{"late": time.Hour, "ahead": -time.Hour} {
+		at := time.Now().Add(-age).Round(0) // without the monotonic clock
+		least := time.Since(at)
+		got := lag(pod, float64(at.UnixMicro())/1e6)
+		if most := time.Since(at); got < least-rounding || got > most+rounding {
+			t.Errorf("%s: lag %v, want %v to %v", pod, got, least, most)
+		}
+	}
+	for pod, at := range map[string]float64{"no clock": 0, "before all": -5} {
+		if got := lag(pod, at); got != 0 {
+			t.Errorf("%s: lag %v", pod, got)
+		}
+	}
+	lag("never", 1e300) // any, and no panic
+}

@@ -1,0 +1,357 @@
+package forest
+
+import (
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// What happens in a script of TestEpochOrders, beside n > 0: n is taken out of
+// reach.
+const (
+	doStep  = 0
+	doEnter = -1
+	doLeave = -2
+)
+
+// Whatever the order in which readers enter and leave, and a writer takes things
+// out of reach and goes on, nothing is handed out while somebody is inside who
+// entered before it was taken out of reach. All orders of some scripts are tried.
+func TestEpochOrders(t *testing.T) {
+	orders, kept := 0, 0
+	for _, scripts := range [][][]int{
+		{{1, doStep, 2, doStep, doStep, doStep}, {doEnter, doLeave}, {doEnter, doLeave}, {doEnter, doLeave}},
+		{{doStep, 1, doStep, doStep, 2, 3, doStep}, {doEnter, doLeave, doEnter, doLeave}, {doEnter, doLeave}},
+	} {
+		at := make([]int, len(scripts))
+		var order []int
+		var try func()
+		try = func() {
+			end := true
+			for i, s := range scripts {
+				if at[i] < len(s) {
+					end = false
+					at[i]++
+					order = append(order, i)
+					try()
+					order = order[:len(order)-1]
+					at[i]--
+				}
+			}
+			if end {
+				orders++
+				kept += playEpochs(t, scripts, order)
+			}
+		}
+		try()
+	}
+	t.Logf("%d orders, in which something had to wait for a step %d times", orders, kept)
+	if orders < 100_000 || kept < 100_000 {
+		t.Error("the test tests too little")
+	}
+}
+
+// playEpochs plays one order of scripts, and returns how often something was not
+// handed out after a step.
+func playEpochs(t *testing.T, scripts [][]int, order []int) (kept int) {
+	e := &epochs{stripes: make([]stripe, 1)}
+	var l limbo
+	var handed []uint32
+	leave := make([]*atomic.Int64, len(scripts)) // of the readers that are inside
+	visit := make([]int, len(scripts))           // how often they entered
+	type seen struct{ reader, visit int }
+	maySee := map[uint32][]seen{}
+	step := func() {
+		e.step()
+		for {
+			ref, ok := l.next(e)
+			if !ok {
+				break
+			}
+			handed = append(handed, ref)
+			for _, s := range maySee[ref] {
+				if leave[s.reader] != nil && visit[s.reader] == s.visit {
+					t.Fatalf("order %v: %d was handed out while reader %d may see it", order, ref, s.reader)
+				}
+			}
+		}
+		kept += l.len()
+	}
+	next := make([]int, len(scripts))
+	for _, i := range order {
+		what := scripts[i][next[i]]
+		next[i]++
+		switch what {
+		case doStep:
+			step()
+		case doEnter:
+			leave[i] = e.enter()
+			visit[i]++
+		case doLeave:
+			leave[i].Add(-1)
+			leave[i] = nil
+		default:
+			for r, in := range leave {
+				if in != nil {
+					maySee[uint32(what)] = append(maySee[uint32(what)], seen{r, visit[r]})
+				}
+			}
+			l.add(e, uint32(what))
+		}
+	}
+	last := kept
+	for range 2 { // nobody is inside: two steps are enough
+		step()
+	}
+	if want := []uint32{1, 2, 3}[:len(handed)]; l.len() != 0 || len(handed) < 2 || !slices.Equal(handed, want) {
+		t.Fatalf("order %v: %v were handed out, %d wait", order, handed, l.len())
+	}
+	return last
+}
+
+// A limbo is a queue, whose memory is bounded by what waits in it.
+func TestLimbo(t *testing.T) {
+	r := rand.New(rand.NewPCG(17, 18))
+	e := newEpochs()
+	var l limbo
+	var want []uint32
+	for step := range 200_000 {
+		if r.IntN(4) < []int{3, 1, 2}[step/5000%3] {
+			l.add(e, uint32(step))
+			want = append(want, uint32(step))
+		}
+		e.step()
+		for range 2 {
+			ref, ok := l.next(e)
+			if ok && (len(want) == 0 || ref != want[0]) {
+				t.Fatalf("%d is next", ref)
+			}
+			if ok {
+				want = want[1:]
+			}
+		}
+		if l.len() != len(want) {
+			t.Fatalf("%d wait, want %d", l.len(), len(want))
+		}
+		if len(l.queue) > 2*l.len()+1024 {
+			t.Fatalf("a queue of %d for %d that wait", len(l.queue), l.len())
+		}
+	}
+}
+
+// garden is what TestReadersKeepWhatTheySee plants: chains of which each has
+// keys and holders that follow from its number, so that a reader can tell what
+// belongs to another.
+type garden struct {
+	f          *Forest
+	mu         sync.Mutex // of the writers
+	keys       [][]Key
+	held       []bool         // chains that are planted
+	locs       []Loc          // where they are referred to
+	last       map[uint32]int // the chain that had a slab last
+	made, anew atomic.Int64   // chains, and slabs of them that another one had before
+}
+
+const (
+	gardenOrds  = 300
+	gardenChain = slabSlots + 7 // more than a slab
+)
+
+func newGarden(chains int) *garden {
+	g := &garden{f: New(), keys: make([][]Key, chains), held: make([]bool, chains), locs: make([]Loc, chains), last: map[uint32]int{}}
+	for c := range g.keys {
+		k := Key(c + 1)
+		for i := range gardenChain {
+			k = chain(k, uint64(i))
+			g.keys[c] = append(g.keys[c], k)
+		}
+	}
+	return g
+}
+
+// mask is what a holder has of the first slab of a chain whenever it has
+// something of it. A holder that moves inside a record may have both.
+func (g *garden) mask(chain int, ord uint32, other bool) uint32 {
+	if other {
+		chain += len(g.keys)
+	}
+	return []uint32{0xFF, 0xFFFF, 0xFFFFFFFF, 0xF0F0F0F0, 0x80000001, 1<<(uint(ord)%32) | 1}[(uint32(chain)*7+ord)%6]
+}
+
+// plant makes a chain with some holders, changes those, and takes it all away.
+func (g *garden) plant(t *testing.T, r *rand.Rand) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c := r.IntN(len(g.keys))
+	locs := make([]Loc, gardenChain)
+	if !g.held[c] {
+		if !g.f.Place(0, 0, g.keys[c], locs) {
+			t.Error("no room")
+		}
+		g.held[c], g.locs[c] = true, locs[gardenChain-1]
+		g.f.Ref(g.locs[c])
+		g.made.Add(1)
+		for _, l := range locs {
+			if last, ok := g.last[l.Slab()]; ok && last != c {
+				g.anew.Add(1)
+			}
+			g.last[l.Slab()] = c
+		}
+	}
+	id := g.f.heads.find(g.f, g.keys[c][0])
+	for range r.IntN(60) {
+		ord := r.Uint32N(gardenOrds)
+		g.f.setMask(id, ord, []uint32{g.mask(c, ord, false), g.mask(c, ord, true), 0}[r.IntN(3)])
+	}
+	if r.IntN(3) == 0 {
+		for ord := range readHolders(g.f, id) {
+			g.f.setMask(id, ord, 0)
+		}
+		g.f.Unref(g.locs[c])
+		g.held[c] = false
+	}
+	g.f.Reclaim()
+}
+
+// visit looks at a chain as a reader does, again and again, and returns how
+// often it was there.
+func (g *garden) visit(t *testing.T, r *rand.Rand) (keys, holders int) {
+	c := r.IntN(len(g.keys))
+	reader := g.f.Enter()
+	defer reader.Leave()
+	for at := 0; at < gardenChain; {
+		id := g.f.heads.find(g.f, g.keys[c][at])
+		if id == 0 {
+			return keys, holders
+		}
+		slots, h := g.f.keys(id), g.f.meta(id).load()
+		n := h.written()
+		for range 3 {
+			// The header may lose its holders or the slab be given up meanwhile,
+			// but as long as this reader is inside, nobody has it for another
+			// chain, and its keys are those that they were.
+			for i := range min(n, gardenChain-at) {
+				if got := Key(atomic.LoadUint64(&slots[i])); got != g.keys[c][at+i] {
+					t.Errorf("slot %d of a slab of chain %d became %x", i, c, got)
+				}
+				keys++
+			}
+			if at == 0 {
+				holders += g.visitHolders(t, c, h)
+			}
+			runtime.Gosched()
+		}
+		if n == 0 {
+			return keys, holders
+		}
+		at += n
+	}
+	return keys, holders
+}
+
+// visitHolders reads what an old header says. Its record is not used for another
+// slab either, and each word of it was true at some moment.
+func (g *garden) visitHolders(t *testing.T, chain int, h header) (n int) {
+	see := func(ord, mask uint32) {
+		n++
+		if ord >= gardenOrds || mask != g.mask(chain, ord, false) && mask != g.mask(chain, ord, true) {
+			t.Errorf("%d has %b of chain %d", ord, mask, chain)
+		}
+	}
+	switch h.kind() {
+	case kindOne:
+		see(h.ord(), h.mask())
+	case kindRecord:
+		rec := g.f.recs.at(h.record())
+		for i := range rec.rows() {
+			mask, bitmap := rec.row(i)
+			for w := range bitmap {
+				for set, b := atomic.LoadUint64(&bitmap[w]), uint32(0); set != 0; set, b = set>>1, b+1 {
+					if set&1 != 0 {
+						see(uint32(rec.first()+w)<<6|b, mask)
+					}
+				}
+			}
+		}
+		entries := rec.entries()
+		for i := range entries {
+			if e := atomic.LoadUint64(&entries[i]); e != 0 {
+				see(uint32(e>>32), uint32(e))
+			}
+		}
+	}
+	return n
+}
+
+// Writers give up slabs and records and use them anew as fast as they can, while
+// readers look at them.
+func TestReadersKeepWhatTheySee(t *testing.T) {
+	g := newGarden(12)
+	var stop atomic.Bool
+	var writers, readers sync.WaitGroup
+	for n := range uint64(2) {
+		writers.Go(func() {
+			r := rand.New(rand.NewPCG(n, 19))
+			for !stop.Load() {
+				g.plant(t, r)
+				runtime.Gosched() // with one processor, readers and writers take turns
+			}
+		})
+	}
+	var keys, holders atomic.Int64
+	visits := 20_000
+	if testing.Short() {
+		visits = 4000
+	}
+	for n := range uint64(2) {
+		readers.Go(func() {
+			r := rand.New(rand.NewPCG(n, 20))
+			for i := 0; i < visits || g.anew.Load() < 500; i++ {
+				k, h := g.visit(t, r)
+				keys.Add(int64(k))
+				holders.Add(int64(h))
+				if t.Failed() {
+					return
+				}
+			}
+		})
+	}
+	readers.Wait()
+	stop.Store(true)
+	writers.Wait()
+	t.Logf("%d keys and %d holders looked at, %d chains made, of slabs that another one had %d times",
+		keys.Load(), holders.Load(), g.made.Load(), g.anew.Load())
+	if keys.Load() < 50_000 || holders.Load() < 10_000 {
+		t.Error("the test tests too little")
+	}
+	for range 3 {
+		g.f.Reclaim()
+	}
+	if g.f.leaving.len() != 0 || g.f.recs.waiting != 0 {
+		t.Errorf("nobody reads, and %d slabs and %d records wait", g.f.leaving.len(), g.f.recs.waiting)
+	}
+}
+
+// Things are handed out although there is always somebody inside, if nobody stays.
+func TestEpochsGoOn(t *testing.T) {
+	e := newEpochs()
+	var l limbo
+	handed := 0
+	in := e.enter()
+	for ref := range uint32(100) {
+		l.add(e, ref)
+		next := e.enter()
+		in.Add(-1)
+		in = next
+		e.step()
+		for _, ok := l.next(e); ok; _, ok = l.next(e) {
+			handed++
+		}
+	}
+	if handed < 90 {
+		t.Errorf("%d of 100 were handed out", handed)
+	}
+}

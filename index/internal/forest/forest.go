@@ -1,0 +1,480 @@
+// Package forest keeps who holds which prefix of a model, for many readers and
+// writers. It knows keys, places and holders by number, and nothing of what they
+// stand for.
+//
+// # What is kept
+//
+// Prompts are looked up by prefix keys, one for each unit of tokens, and a key
+// has one place in the forest, whatever blocks end there and whoever holds
+// them. Keys that follow each other lie side by side in slabs:
+//
+//	 head table                 slab 7 (32 slots)            slab 8
+//	┌──────────────┐  k0   ┌────┬────┬────┬─ ─ ┬─────┐   ┌─────┬─────┬─ ─
+//	│ k0  -> slab 7│──────>│ k0 │ k1 │ k2 │    │ k31 │   │ k32 │ k33 │
+//	│ k32 -> slab 8│       └────┴────┴────┴─ ─ ┴─────┘   └─────┴─────┴─ ─
+//	│ x3  -> slab 9│                 \                    parent: slab 7, 31
+//	└──────────────┘                  \   slab 9
+//	 the first key of each slab        ┌────┬────┬─ ─
+//	                                   │ x3 │ x4 │        a fork
+//	                                   └────┴────┴─ ─     parent: slab 7, 2
+//
+//	 header of a slab, one word: what is written, and who holds it
+//	   nobody
+//	   one holder     its ordinal and a mask of 32 bits, one a slot
+//	   several        a record: see record
+//
+// A holder is a number, its ordinal. Its bit at a slot says that it has the block
+// that ends there; of blocks of several units only the last slot is set. So
+// blocks of 16 and 528 tokens, chunks of 256 and hybrid groups share one chain.
+//
+// A record is a little matrix of one slab: holders that have the same slots
+// share a row, a mask and a bitmap of ordinals; the rest have an entry each, an
+// ordinal and a mask. A system prompt in front of a fork is two rows whoever
+// holds it. Nothing is shared between slabs.
+//
+// # Invariants (checked by Check)
+//
+//   - A key is in one slot only. Every chain begins at a root, which the head
+//     table finds, or behind a Loc that somebody keeps (Ref); what follows a Loc
+//     is the next slot or a slab that the head table finds. So nobody can begin
+//     a second copy of a chain in its middle.
+//   - A slot is written once in the life of its slab. Slots at the end of which
+//     nobody holds any more stay what they are, and are held again if the same
+//     chain comes back; another chain forks off into a slab of its own.
+//   - A slab lives as long as somebody refers to one of its slots (Ref) or a slab
+//     is behind one. Nobody may hold what he does not refer to, so a slab
+//     without refs has no holders, and what is before a held block is still
+//     there, with its key.
+//   - A holder of a slab is in its header, or in one row or entry of its record,
+//     and nowhere else.
+//
+// # Who may do what
+//
+// All writers of a model hold its lock, for a few hundred blocks at a time:
+// then they let others in. Readers hold nothing. What they rely on:
+//
+//   - All words that readers see are loaded and stored atomically, or written
+//     before an atomic store makes them reachable: keys before the header that
+//     says they are written, a record before the header that points to it, a
+//     slab before its slot in the head table.
+//   - A reader loads a slab's header once. What it claims of a slot is what one
+//     load said: the header's mask, a row's bitmap word, or an entry. Rows have
+//     masks that never change; a holder whose slots change moves to another row
+//     or entry, and is there before it leaves the old one. So each claim was
+//     true at one moment, while the Match ran; a block that is being moved may
+//     be missed, never invented. A record that was replaced keeps what was true
+//     when it was.
+//   - A slab, record or ordinal that was given up is used anew two epochs later
+//     (epochs): a reader that could reach it has left by then. So the key that a
+//     reader compares and the holders that it finds are of one life of the slab,
+//     and an ordinal means to it whom it meant when it entered: it learns what
+//     ordinals stand for after that (Enter), and nobody gives one up that is
+//     still to be learned (RetireOrdinal).
+//   - The head table is replaced page by page; an old page stays what it was for
+//     those who look at it, and the garbage collector takes it.
+//
+// All that somebody holds is forgotten at once by not looking at his ordinal any
+// more. His bits follow in small steps, between which other writers are let in,
+// and then the ordinal can be given up.
+//
+// # Why so, and what else was tried
+//
+//   - Slabs in the order of chains: 512 keys are 17 streams of cache lines, and
+//     the next slab is usually the neighbour. With a table of all keys each block
+//     is a miss of its own: 77 bytes and 177 us for 512 cold blocks in a sharded
+//     Go map, 5 us in slabs that the head table alone finds, 2 us with the
+//     neighbour tried first.
+//   - Keys are kept whole. Tags of 40 bits halve the memory for one holder and
+//     need a lookup a block, 21 us cold.
+//   - Holders by slab, not sets shared by all slabs. Interned sets, one for all
+//     holders of a block, cost less as long as neighbours have the same holders
+//     (0.2 bytes a block against 2.6, with 8 holders), and a set, its hash and
+//     its count for one block in five when they have not: with 8 random holders
+//     and a fifth of the memberships removed at random 26 bytes a block, against
+//     7.6 for records, which stay there whatever else goes. In a record 32
+//     blocks of a holder are 8 bytes at most, and there is no table of sets to
+//     fill, count or sweep.
+//   - Slabs of three sizes, 8, 16 and 32 slots: single-block prompts would else
+//     take 289 bytes instead of 97. Larger ones would waste more behind forks,
+//     smaller ones need more heads. Real chats have a dozen blocks between two
+//     forks, coding agents hundreds.
+//   - Units and not blocks as slots: blocks of 64 tokens take four slots. A tree
+//     for each block size would take one, but then a name's place in one tree
+//     would say nothing of its place in another, and hybrid groups, chunks and
+//     engines of other block sizes could not share anything.
+//   - Epochs and not reference counts: two adds to a counter of the reader's own
+//     stripe for a whole Match, and none for each slab. Versions of slabs that
+//     readers check again would have them wait for a writer that keeps changing
+//     a hot slab.
+//   - One lock for the writers of a model. Sharding it by chains would let cores
+//     write side by side, and make every chain that forks or is removed lock
+//     twice; one core takes in more blocks than a thousand engines compute.
+package forest
+
+import (
+	"math/bits"
+	"sync/atomic"
+	"unsafe"
+)
+
+const (
+	slabSlots  = 32  // of the largest slabs: the bits of a mask
+	minSlots   = 8   // of the smallest
+	chunkSlabs = 128 // so that both arrays of a chunk are of sizes that Go has
+
+	// maxSlabs is what a loc can address beside its two tag bits.
+	maxSlabs = 1 << 26
+	// maxOrds is what a slab's header can hold.
+	maxOrds = 1 << 24
+
+	// MaxVariants is the number of variants: what a slab's refs can hold beside
+	// their number.
+	MaxVariants = 1 << 5
+)
+
+// Key is a prefix key. Equal keys are equal prefixes, of one variant.
+type Key uint64
+
+// Loc is the place of a key: slab and slot. The zero Loc is before the first key
+// of every chain; slab 0 is never used. Its top LocBits bits are always 0.
+type Loc uint32
+
+// LocBits is how many bits a caller has for itself beside a Loc.
+const LocBits = 2
+
+func locOf(id uint32, slot int) Loc { return Loc(id<<5 | uint32(slot)) }
+
+// Slab returns the slab of l, and Slot which of its up to 32 slots l is.
+func (l Loc) Slab() uint32 { return uint32(l) >> 5 }
+func (l Loc) Slot() int    { return int(l & (slabSlots - 1)) }
+
+// Forest is the prefix tree of one model. All methods are for the one writer that
+// holds the model's lock, but for Enter and what a [Path] does.
+type Forest struct {
+	*epochs
+	heads  *heads
+	chunks atomic.Pointer[[]chunk]
+	recs   arena
+
+	// Of the writers, who hold the model's lock.
+	slabs [slabSizes]struct {
+		next uint32 // of the newest chunk, never used; a multiple of chunkSlabs: none
+		free []uint32
+	}
+	leaving limbo // slabs
+	slots   int   // keys
+	ords    ordinals
+	sorted  []uint64 // memory of regroup
+}
+
+// chunk has slabs of one size.
+type chunk struct {
+	keys  []uint64
+	meta  *[chunkSlabs]slabMeta
+	slots uint32 // of a slab: minSlots, twice or four times that
+}
+
+// slabSizes is the number of sizes.
+const slabSizes = 3
+
+// sizeFor returns the size, by number, of a slab for a run of n keys.
+func sizeFor(n int) int { return min(bits.Len(uint(n-1)/minSlots), slabSizes-1) }
+
+// slabMeta is what there is of a slab beside its keys.
+type slabMeta struct {
+	// header says who holds which slots; see the essay. Readers load it once.
+	header uint64
+	// Of the writers: the loc of what comes before the first slot; and in refs
+	// the number of names at and of slabs behind the slots of this one, with
+	// the variant in the top bits.
+	parent Loc
+	refs   uint32
+}
+
+const refsBits = 27
+
+// A header is kind<<62 | written slots<<56 | ordinal<<32 | mask for a slab with
+// one holder, and kind<<62 | written slots<<56 | record for one with several.
+type header uint64
+
+const (
+	kindNone header = iota
+	kindOne
+	kindRecord
+)
+
+func (h header) kind() header        { return h >> 62 }
+func (h header) written() int        { return int(h >> 56 & 63) }
+func (h header) ord() uint32         { return uint32(h>>32) & (maxOrds - 1) }
+func (h header) mask() uint32        { return uint32(h) }
+func (h header) record() uint32      { return uint32(h) }
+func (h header) writtenBits() header { return h & (63 << 56) }
+
+func headerOne(h header, ord, mask uint32) header {
+	return kindOne<<62 | h.writtenBits() | header(ord)<<32 | header(mask)
+}
+
+// New returns an empty Forest.
+func New() *Forest {
+	f := &Forest{epochs: newEpochs(), heads: newHeads()}
+	f.chunks.Store(new([]chunk))
+	f.recs.init()
+	return f
+}
+
+// keys returns the slots of a slab.
+func (f *Forest) keys(id uint32) []uint64 {
+	return (*f.chunks.Load())[id/chunkSlabs].slab(id)
+}
+
+func (c *chunk) slab(id uint32) []uint64 {
+	at := id % chunkSlabs * c.slots
+	return c.keys[at : at+c.slots : at+c.slots]
+}
+
+func (f *Forest) meta(id uint32) *slabMeta {
+	c := *f.chunks.Load()
+	return &c[id/chunkSlabs].meta[id%chunkSlabs]
+}
+
+func (m *slabMeta) load() header   { return header(atomic.LoadUint64(&m.header)) }
+func (m *slabMeta) store(h header) { atomic.StoreUint64(&m.header, uint64(h)) }
+
+// Key returns the key at l.
+func (f *Forest) Key(l Loc) Key { return Key(f.keys(l.Slab())[l.Slot()]) }
+
+// Variant returns the variant of l's chain.
+func (f *Forest) Variant(l Loc) uint32 { return f.meta(l.Slab()).refs >> refsBits }
+
+// newSlab returns a slab that begins with k, behind parent, for a run of n keys,
+// or 0 if there are no more.
+func (f *Forest) newSlab(k Key, parent Loc, variant uint32, n int) uint32 {
+	size := sizeFor(n)
+	if parent != 0 {
+		if p := len(f.keys(parent.Slab())); parent.Slot() == p-1 {
+			size = max(size, sizeFor(2*p)) // a run that grows
+		}
+	}
+	id := f.takeSlab(size)
+	if id == 0 {
+		return 0
+	}
+	f.keys(id)[0] = uint64(k)
+	m := f.meta(id)
+	m.parent, m.refs = parent, variant<<refsBits
+	m.store(1 << 56)
+	f.heads.add(f, k, id)
+	f.slots++
+	if parent != 0 {
+		f.Ref(parent)
+	}
+	return id
+}
+
+func (f *Forest) takeSlab(size int) uint32 {
+	of := &f.slabs[size]
+	if n := len(of.free); n > 0 {
+		id := of.free[n-1]
+		of.free = of.free[:n-1]
+		return id
+	}
+	if of.next%chunkSlabs == 0 {
+		chunks := *f.chunks.Load()
+		if len(chunks) == maxSlabs/chunkSlabs {
+			return 0
+		}
+		slots := uint32(minSlots) << size
+		of.next = uint32(len(chunks)) * chunkSlabs
+		if of.next == 0 {
+			of.next = 1 // 0 is no slab
+		}
+		chunks = append(chunks, chunk{make([]uint64, chunkSlabs*slots), new([chunkSlabs]slabMeta), slots})
+		f.chunks.Store(&chunks)
+	}
+	of.next++
+	return of.next - 1
+}
+
+// Place finds or makes the locs of keys, which follow each other behind prev.
+// The caller must refer to the last one (Ref) before it lets go of the lock, and
+// gets false if there is no more room; then what was made is gone again.
+func (f *Forest) Place(prev Loc, variant uint32, keys []Key, locs []Loc) bool {
+	start := prev
+	fresh := false // the slot at prev was made just now: nothing is behind it
+	for len(keys) > 0 {
+		n := 0
+		if id := prev.Slab(); id != 0 {
+			n, fresh = f.follow(id, prev.Slot()+1, keys, fresh)
+		}
+		if n == 0 {
+			var id uint32
+			if !fresh {
+				id = f.heads.find(f, keys[0])
+			}
+			if fresh = id == 0; fresh {
+				if id = f.newSlab(keys[0], prev, variant, len(keys)); id == 0 {
+					if prev != start {
+						f.Ref(prev)
+						f.Unref(prev)
+					}
+					return false
+				}
+			}
+			prev = locOf(id, 0)
+			locs[0] = prev
+			n = 1
+		} else {
+			for i := range n {
+				prev++
+				locs[i] = prev
+			}
+		}
+		keys, locs = keys[n:], locs[n:]
+	}
+	return true
+}
+
+// follow returns how many of keys are in the slots of a slab from one on,
+// where it adds what fits if nothing else is behind the slot before, and
+// whether the last one was added.
+func (f *Forest) follow(id uint32, slot int, keys []Key, fresh bool) (n int, added bool) {
+	m := f.meta(id)
+	h := m.load()
+	slots := f.keys(id)
+	for n < len(keys) && slot+n < h.written() && slots[slot+n] == uint64(keys[n]) {
+		n++
+	}
+	if n == len(keys) || slot+n < h.written() || slot+n == len(slots) {
+		return n, fresh && n == 0
+	}
+	if (!fresh || n > 0) && f.heads.find(f, keys[n]) != 0 {
+		return n, false
+	}
+	more := min(len(keys)-n, len(slots)-slot-n)
+	for i := range more {
+		slots[slot+n+i] = uint64(keys[n+i])
+	}
+	m.store(h + header(more)<<56)
+	f.slots += more
+	return n + more, true
+}
+
+// Ref keeps what is at l, and all before it, until it is taken back by Unref.
+func (f *Forest) Ref(l Loc) { f.meta(l.Slab()).refs++ }
+
+// Unref takes back a Ref. A slab without any is given up: nobody may hold a slot
+// of it any more.
+func (f *Forest) Unref(l Loc) {
+	for l != 0 {
+		id := l.Slab()
+		m := f.meta(id)
+		if m.refs--; m.refs<<(32-refsBits) != 0 {
+			return
+		}
+		f.heads.remove(Key(f.keys(id)[0]), id)
+		f.slots -= m.load().written()
+		m.store(0)
+		f.leaving.add(f.epochs, id)
+		l = m.parent
+	}
+}
+
+// Up returns the loc n slots before l, 0 if its chain begins there.
+func (f *Forest) Up(l Loc, n int) Loc {
+	for l != 0 && n > l.Slot() {
+		n -= l.Slot() + 1
+		l = f.meta(l.Slab()).parent
+		if n == 0 {
+			return l
+		}
+	}
+	if l == 0 {
+		return 0
+	}
+	return l - Loc(n)
+}
+
+// Reclaim makes ready for use what no reader can see any more.
+func (f *Forest) Reclaim() {
+	if f.leaving.len() == 0 && f.recs.waiting == 0 && f.ords.leaving.len() == 0 {
+		return
+	}
+	f.step()
+	for {
+		id, ok := f.leaving.next(f.epochs)
+		if !ok {
+			break
+		}
+		of := &f.slabs[sizeFor(len(f.keys(id)))]
+		of.free = append(of.free, id)
+	}
+	f.recs.reclaim(f.epochs)
+	f.ords.reclaim(f.epochs)
+}
+
+// Usage is what a Forest has and what that takes.
+type Usage struct {
+	Prefixes int // keys
+	// Bytes: of the keys, of the table that finds them, and of who holds them.
+	Keys, Heads, Holders int
+}
+
+// Usage says what f has.
+func (f *Forest) Usage() Usage {
+	return Usage{Prefixes: f.slots, Keys: f.keyBytes(), Heads: f.heads.bytes(), Holders: f.recs.bytes()}
+}
+
+// Bytes of what stands in arrays.
+const (
+	wordBytes    = int(unsafe.Sizeof(uint64(0)))
+	refBytes     = int(unsafe.Sizeof(uint32(0)))
+	leavingBytes = int(unsafe.Sizeof(leaving{}))
+)
+
+func (f *Forest) keyBytes() int {
+	n := leavingBytes * cap(f.leaving.queue)
+	for _, c := range *f.chunks.Load() {
+		n += wordBytes*len(c.keys) + int(unsafe.Sizeof(c)+unsafe.Sizeof(*c.meta))
+	}
+	for i := range f.slabs {
+		n += refBytes * cap(f.slabs[i].free)
+	}
+	return n
+}
+
+// TakeOrdinal returns the ordinal of a new holder, or false if there are no more.
+func (f *Forest) TakeOrdinal() (ord uint32, ok bool) { return f.ords.take() }
+
+// RetireOrdinal gives an ordinal back. No slab may have it any more, and readers
+// that resolve their candidates from now on must not get it. It is used anew when
+// no reader can take it for the old one.
+func (f *Forest) RetireOrdinal(ord uint32) { f.ords.leaving.add(f.epochs, ord) }
+
+// ordinals number the holders.
+type ordinals struct {
+	next    uint32
+	free    []uint32
+	leaving limbo
+}
+
+func (o *ordinals) take() (ord uint32, ok bool) {
+	if n := len(o.free); n > 0 {
+		ord, o.free = o.free[n-1], o.free[:n-1]
+		return ord, true
+	}
+	if o.next == maxOrds {
+		return 0, false
+	}
+	o.next++
+	return o.next - 1, true
+}
+
+func (o *ordinals) reclaim(e *epochs) {
+	for {
+		ord, ok := o.leaving.next(e)
+		if !ok {
+			return
+		}
+		o.free = append(o.free, ord)
+	}
+}

@@ -1,0 +1,286 @@
+package kvindex_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/vmihailenco/msgpack/v5"
+)
+
+var _ events.Sink = (*kvindex.Indexer)(nil)
+
+func TestBadIngests(t *testing.T) {
+	ix := open(t)
+	p := fakeengine.NewPrompt(1, 16, 1)
+	for name, err := range map[string]error{
+		"pod":   ix.Ingest("", "m", fakeengine.Payload(1, 0)),
+		"model": ix.Ingest("a", "", fakeengine.Payload(1, 0)),
+		"rank":  ix.MarkLost("a", 0),
+	} {
+		if err == nil || !strings.HasPrefix(err.Error(), "kvindex: ") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	m := message("s", math.MaxUint64, 1, 0, p.Stored(0, 1))
+	if _, err := ix.IngestMessage(m); err == nil || !strings.Contains(err.Error(), `stream "s"`) {
+		t.Errorf("the end mark as a message: %v", err)
+	}
+	ingest(t, ix, "a", p.Stored(0, 1))
+	if err := ix.MarkLost("a", 3); err == nil || !strings.Contains(err.Error(), "no rank 3") {
+		t.Errorf("MarkLost of no rank: %v", err)
+	}
+	// Ranks and streams are bounded.
+	var last error
+	for rank := range kvindex.MaxRanks + 1 {
+		last = ix.Ingest("r", "m", fakeengine.Payload(1, rank))
+	}
+	if last == nil || !strings.Contains(last.Error(), "rank 256") {
+		t.Errorf("rank %d: %v", kvindex.MaxRanks, last)
+	}
+	for n := range kvindex.MaxStreams + 1 {
+		m := message(fmt.Sprint(n), 0, 1, 0)
+		m.Payload = nil // a stream without a rank: one with a rank would take it over
+		_, last = ix.IngestMessage(m)
+	}
+	if last == nil || !strings.Contains(last.Error(), `stream "1024"`) {
+		t.Errorf("stream %d: %v", kvindex.MaxStreams, last)
+	}
+}
+
+func TestBadBatches(t *testing.T) {
+	ix := open(t)
+	stored := events.Event{Kind: events.Stored, Hashes: []uint64{1}, Tokens: make([]uint32, 16), BlockSize: 16}
+	with := func(set func(*events.Event)) *events.Batch {
+		e := stored
+		set(&e)
+		return &events.Batch{Events: []events.Event{e}}
+	}
+	for text, b := range map[string]*events.Batch{
+		"no batch":              nil,
+		"rank -1":               {Rank: -1},
+		"unknown kind 9":        with(func(e *events.Event) { e.Kind = 9 }),
+		"block size -16":        with(func(e *events.Event) { e.BlockSize = -16 }),
+		"without a block_size":  with(func(e *events.Event) { e.BlockSize = 0 }),
+		"not a multiple":        with(func(e *events.Event) { e.BlockSize = 5 }),
+		"2 hashes for 1 blocks": with(func(e *events.Event) { e.Hashes = []uint64{1, 2} }),
+		"group -1":              with(func(e *events.Event) { e.Group = -1 }),
+		"are not pairs":         with(func(e *events.Event) { e.Pairs, e.Tokens = true, e.Tokens[:15] }),
+		"remaining counts":      with(func(e *events.Event) { e.Remaining = []uint32{1, 2} }),
+		"extra key 0":           with(func(e *events.Event) { e.Extra = []events.ExtraKey{{Block: 1}} }),
+	} {
+		if err := ix.ApplyBatch("a", "m", b); !errors.Is(err, kvindex.ErrMalformed) || !strings.Contains(err.Error(), text) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	if err := ix.ApplyBatch("a", "m", &events.Batch{Events: []events.Event{stored}}); err != nil {
+		t.Error(err)
+	}
+	bad := open(t, kvindex.WithProfile(func(string, string) kvindex.Profile { return kvindex.Profile{Copies: 99} }))
+	if err := bad.Ingest("a", "m", fakeengine.Payload(1, 0)); err == nil || !strings.Contains(err.Error(), "WithProfile") {
+		t.Errorf("a bad profile: %v", err)
+	}
+}
+
+func TestMalformedPayloads(t *testing.T) {
+	ix := open(t)
+	p := fakeengine.NewPrompt(1, 16, 3)
+	good := fakeengine.Payload(1, 0, p.Stored(0, 2), p.Stored(2, 3))
+	for n := range good {
+		if err := ix.Ingest("a", "m", good[:n]); !errors.Is(err, kvindex.ErrMalformed) || !strings.Contains(err.Error(), `pod "a"`) {
+			t.Fatalf("%d of %d bytes: %v", n, len(good), err)
+		}
+	}
+	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens, Pods: []string{"a"}})[0]; s.MatchedBlocks != 0 {
+		t.Errorf("something was applied: %+v", s)
+	}
+	if err := ix.Ingest("a", "m", good); err != nil || blocks(t, ix, "a", p) != 3 {
+		t.Errorf("the next good batch: %v", err)
+	}
+	for _, size := range []int{-16, math.MaxInt32} {
+		s := p.Stored(0, 1)
+		s.BlockSize = size
+		if err := ix.Ingest("a", "m", fakeengine.Payload(1, 0, s)); !errors.Is(err, kvindex.ErrMalformed) || !strings.Contains(err.Error(), "block_size") {
+			t.Errorf("block size %d: %v", size, err)
+		}
+	}
+}
+
+// BenchmarkIngest takes fresh payloads of 8 blocks: prompts of 64 blocks, one
+// after the other, until the pod is removed and all begins again.
+func BenchmarkIngest(b *testing.B) {
+	r := rand.New(rand.NewPCG(1, 1))
+	const kept = 4096
+	ix := open(b)
+	var payloads [][]byte
+	for i := range kept {
+		p := fakeengine.Prompt{Tokens: randomTokens(r, 64*16), Size: 16, Hash: uint64(i+1) << 32}
+		for from := 0; from < 64; from += 8 {
+			payloads = append(payloads, fakeengine.Payload(1, 0, p.Stored(from, from+8)))
+		}
+	}
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		if i == len(payloads) {
+			b.StopTimer()
+			if err := ix.RemovePod("a"); err != nil {
+				b.Fatal(err)
+			}
+			i = 0
+			b.StartTimer()
+		}
+		if err := ix.Ingest("a", "m", payloads[i]); err != nil {
+			b.Fatal(err)
+		}
+		i++
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/8, "ns/block")
+}
+
+// BenchmarkApplyBatch takes decoded batches of 64 fresh blocks, up to a million
+// blocks; then the pod is removed and all begins again.
+func BenchmarkApplyBatch(b *testing.B) {
+	r := rand.New(rand.NewPCG(1, 1))
+	ix := open(b)
+	batch := events.Batch{Events: []events.Event{{
+		Kind: events.Stored, Hashes: make([]uint64, 64), Tokens: randomTokens(r, 64*16), BlockSize: 16, HasExtra: true,
+	}}}
+	e := &batch.Events[0]
+	b.ReportAllocs()
+	for i := uint64(1); b.Loop(); i++ {
+		if i%(1_000_000/64) == 0 {
+			if err := ix.RemovePod("a"); err != nil {
+				b.Fatal(err)
+			}
+		}
+		e.Tokens[0]++
+		for j := range e.Hashes {
+			e.Hashes[j] = (i<<6 | uint64(j)) * 0x9E3779B97F4A7C15
+		}
+		if err := ix.ApplyBatch("a", "m", &batch); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.N)*64/b.Elapsed().Seconds()/1e6, "Mblocks/s")
+}
+
+// BenchmarkIngestMessage takes messages as they come from the wire: a prefill
+// announces 8 prompts of 32 blocks, a decode step one block of each of 64
+// requests. "fill" fills an empty index with 262,144 blocks, which is then
+// emptied untimed. "steady" removes as well what an engine of 131,072
+// blocks would evict for them, by messages of their own: Mblocks/s are those
+// stored, and as many are removed in the same time. msgpack/v5 decodes the
+// messages that store, beside.
+func BenchmarkIngestMessage(b *testing.B) {
+	for _, shape := range []struct {
+		name           string
+		events, blocks int
+	}{{"prefill", 8, 32}, {"decode", 64, 1}} {
+		for _, form := range []struct {
+			name string
+			fakeengine.Form
+		}{{"maps", fakeengine.FormMaps}, {"arrays", fakeengine.FormArrays12}} {
+			stored, removed := engineCycle(fakeengine.Encoding{Form: form.Form}, shape.events, shape.blocks)
+			run := func(name string, step func(b *testing.B, i int)) {
+				b.Run(shape.name+"/"+form.name+"/"+name, func(b *testing.B) {
+					b.ReportAllocs()
+					for i := 0; b.Loop(); i++ {
+						step(b, i%len(stored))
+					}
+					b.ReportMetric(float64(b.N)*float64(shape.events*shape.blocks)/b.Elapsed().Seconds()/1e6, "Mblocks/s")
+				})
+			}
+			ix := open(b)
+			m := kvindex.Message{Pod: "a", Model: "m", Stream: "s"}
+			ingest := func(payload []byte) {
+				m.Payload = payload
+				if _, err := ix.IngestMessage(m); err != nil {
+					b.Fatal(err)
+				}
+				m.Seq++
+			}
+			run("fill", func(b *testing.B, i int) {
+				if i == 0 {
+					b.StopTimer()
+					if err := ix.RemovePod("a"); err != nil {
+						b.Fatal(err)
+					}
+					b.StartTimer()
+				}
+				ingest(stored[i])
+			})
+			steady := func(_ *testing.B, i int) {
+				if removed[i] != nil {
+					ingest(removed[i])
+				}
+				ingest(stored[i])
+			}
+			for i := range stored {
+				steady(b, i)
+			}
+			run("steady", steady)
+			run("msgpack-v5-decoding-only", func(b *testing.B, i int) {
+				var batch []any
+				if err := msgpack.Unmarshal(stored[i], &batch); err != nil || len(batch) != 3 {
+					b.Fatal(err)
+				}
+			})
+		}
+	}
+}
+
+// engineCycle is what an engine publishes in a cycle after which it holds again
+// what it held: messages of that many events of that many blocks, which prolong
+// prompts of 32 blocks, and before some of them what is evicted.
+func engineCycle(form fakeengine.Encoding, evs, blocks int) (stored, removed [][]byte) {
+	const cycle = 1 << 18 // blocks
+	r := rand.New(rand.NewPCG(1, 1))
+	groups := make([][]fakeengine.Prompt, cycle/evs/32) // of prompts that grow together
+	for i := range groups {
+		for range evs {
+			groups[i] = append(groups[i], fakeengine.Prompt{Tokens: randomTokens(r, 32*16), Size: 16, Hash: r.Uint64() &^ 0xff})
+		}
+	}
+	for i := range groups {
+		for at := 0; at < 32; at += blocks {
+			batch := fakeengine.Batch{Time: 1}
+			for _, p := range groups[i] {
+				s := p.Stored(at, at+blocks)
+				s.Kind = fakeengine.KindFullAttention
+				batch.Events = append(batch.Events, s)
+			}
+			stored, removed = append(stored, form.Append(nil, &batch)), append(removed, nil)
+		}
+		evicted := fakeengine.Batch{Time: 1}
+		for _, p := range groups[(i+len(groups)/2)%len(groups)] {
+			all := make([]int, 32)
+			for j := range all {
+				all[j] = 31 - j
+			}
+			evicted.Events = append(evicted.Events, p.Removed(all...))
+		}
+		removed[len(removed)-32/blocks] = form.Append(nil, &evicted)
+	}
+	return stored, removed
+}
+
+// BenchmarkRejectMalformed reads 64 blocks before it finds the fault.
+func BenchmarkRejectMalformed(b *testing.B) {
+	ix := open(b)
+	bad := fakeengine.Payload(1, 0, fakeengine.NewPrompt(1, 16, 64).Stored(0, 64), fakeengine.Cleared{})
+	bad = bad[:len(bad)-1]
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := ix.Ingest("a", "m", bad); err == nil {
+			b.Fatal("no error")
+		}
+	}
+	b.SetBytes(int64(len(bad)))
+}

@@ -1,0 +1,1048 @@
+package systemtest
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/faultproxy"
+	"github.com/kvindex/kvindex/internal/invariants"
+	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
+)
+
+var (
+	faultsSeed = flag.Uint64("faults.seed", 1, "seed of the first schedule of TestFaults")
+	faultsN    = flag.Int("faults.n", 0, "schedules of TestFaults; 0: 1000, with -race 500, with -short 60, with the tag invariants 120")
+)
+
+const (
+	// faultsPatience bounds every wait of a schedule.
+	faultsPatience = 30 * time.Second
+	// faultsFire is how long a fault may take to happen that will happen unless
+	// another one came in its way.
+	faultsFire = 300 * time.Millisecond
+	// faultsLost is how long a message that ends a schedule is waited for until
+	// another one is sent: it may be lost between an answer to a replay and the
+	// subscription, and no engine is silent for ever.
+	faultsLost = time.Second
+	// handshakeOf... are the bytes that an engine's sockets send before their
+	// first message: the greeting and READY.
+	handshakeOfPUB    = 64 + 2 + 6 + (1 + 11 + 4 + 3)
+	handshakeOfROUTER = 64 + 2 + 6 + (1 + 11 + 4 + 6) + (1 + 8 + 4)
+)
+
+// fault is a kind of fault.
+type fault struct {
+	name string
+	do   func(*schedule)
+	// beyond: what is lost cannot come back, or not surely.
+	beyond bool
+	// replay: it needs a replay socket.
+	replay bool
+}
+
+var faults = []fault{
+	{name: "drop", do: (*schedule).drop},
+	{name: "replay cut short", do: (*schedule).replayCutShort, replay: true},
+	{name: "replay with holes", do: (*schedule).replayWithHoles, replay: true},
+	{name: "duplicate", do: (*schedule).duplicate},
+	{name: "late", do: (*schedule).late},
+	{name: "late across a reconnect", do: (*schedule).stale, replay: true},
+	{name: "replay overtaken", do: (*schedule).overtaken, replay: true},
+	{name: "cut", do: (*schedule).cut},
+	{name: "replay cut", do: (*schedule).cutReplay, replay: true},
+	{name: "stall", do: (*schedule).stall},
+	{name: "half-open", do: (*schedule).halfOpen},
+	{name: "replay half-open", do: (*schedule).halfOpenReplay, replay: true},
+	{name: "garbage", do: (*schedule).garbage},
+	{name: "oversized", do: (*schedule).oversized},
+	{name: "restart", do: (*schedule).restart},
+	{name: "restart, clock behind", do: (*schedule).restartBehind, replay: true},
+	{name: "restart, past the last number", do: (*schedule).restartPast, replay: true},
+	{name: "restart within a replay", do: (*schedule).restartInReplay, beyond: true, replay: true},
+	{name: "number burnt", do: (*schedule).burn, beyond: true},
+	{name: "engine forgot", do: (*schedule).forgot, beyond: true},
+}
+
+// schedule is one engine behind faults, and one Indexer that follows it. What
+// happens follows from the seed, but for how the goroutines of both ends
+// interleave.
+type schedule struct {
+	seed   uint64
+	random *rand.Rand
+	ctx    context.Context
+
+	repairable bool // all losses lie within the replay buffer
+	keep       bool // LossKeep
+	bind       bool
+	guarded    bool // default counting of copies, and reports; else CopiesExact
+	noReplay   bool
+	kinds      []fault
+	encoding   fakeengine.Encoding
+
+	engine    *fakeengine.Engine
+	clock     float64
+	talks     []*faultTalk
+	serving   []*faultTalk
+	markers   uint64
+	how       func(payload []byte) // what becomes of a batch
+	batched   int
+	bytes     int
+	buffer    int
+	last      []byte // the newest payload
+	restarts  int
+	resets    int
+	lostAgain int // final messages that were lost
+
+	publisher    *fakeengine.Publisher
+	live, replay *faultproxy.Proxy
+	data         faultproxy.Direction // of live: from the engine
+	indexer      *kvindex.Indexer
+	reference    *kvindex.Indexer // is told the present engine's batches directly
+	stream       string
+	took         chan struct{} // holds a token when a message was taken
+
+	mu       sync.Mutex // guards what follows
+	losses   map[kvindex.LossCause]int
+	kept     int
+	connects int
+	lossyN   int // answers to replays that lost something
+	errors   []string
+	replays  []string
+
+	tally map[string]int
+}
+
+type faultTalk struct {
+	handle        *fakeengine.Handle
+	prompt        []uint32
+	adapter, salt string
+}
+
+func (t *faultTalk) tokens() []uint32 {
+	return append(slices.Clone(t.prompt), t.handle.Output()...)
+}
+
+// faultFailure is what a schedule panics with: it runs outside of the test's
+// goroutine.
+type faultFailure struct{ error }
+
+func (s *schedule) fail(format string, args ...any) {
+	panic(faultFailure{fmt.Errorf(format, args...)})
+}
+
+func (s *schedule) must(err error) {
+	if err != nil {
+		s.fail("%w", err)
+	}
+}
+
+func newSchedule(seed uint64) *schedule {
+	s := &schedule{
+		seed:   seed,
+		random: rand.New(rand.NewPCG(seed, 0)),
+		losses: make(map[kvindex.LossCause]int),
+		tally:  make(map[string]int),
+		took:   make(chan struct{}, 1),
+		clock:  1e9,
+	}
+	s.repairable = s.random.IntN(10) < 5
+	s.keep = s.random.IntN(2) == 0
+	s.bind = s.random.IntN(4) == 0
+	s.guarded = s.random.IntN(4) == 0
+	s.noReplay = !s.repairable && s.random.IntN(6) == 0
+	s.encoding.ByteHashes = s.random.IntN(2) == 0
+	if s.random.IntN(3) == 0 {
+		s.encoding.Form = fakeengine.FormArrays12
+	}
+	s.buffer = 10_000
+	if !s.repairable {
+		s.buffer = 12
+	}
+	could := slices.DeleteFunc(slices.Clone(faults), func(f fault) bool {
+		return f.beyond && s.repairable || f.replay && s.noReplay
+	})
+	for range 3 + s.random.IntN(6) {
+		k := could[s.random.IntN(len(could))]
+		if !s.repairable && s.random.IntN(5) == 0 { // these are few, and go with no others
+			k = could[len(could)-1-s.random.IntN(3)]
+		}
+		s.kinds = append(s.kinds, k)
+	}
+	return s
+}
+
+func (s *schedule) String() string {
+	var kinds []string
+	for _, f := range s.kinds {
+		kinds = append(kinds, f.name)
+	}
+	return fmt.Sprintf("repairable %v, keep %v, bind %v, guarded %v, replay %v: %s",
+		s.repairable, s.keep, s.bind, s.guarded, !s.noReplay, strings.Join(kinds, "; "))
+}
+
+// has reports whether the schedule has a fault whose name contains text.
+func (s *schedule) has(text string) bool {
+	return slices.ContainsFunc(s.kinds, func(f fault) bool { return strings.Contains(f.name, text) })
+}
+
+// start brings up the engine, the proxies and the subscriber. The function that
+// it returns takes them down.
+func (s *schedule) start() (stop func()) {
+	var stops []func()
+	stop = func() {
+		for _, f := range slices.Backward(stops) {
+			f()
+		}
+	}
+	defer func() {
+		if e := recover(); e != nil {
+			stop()
+			panic(e)
+		}
+	}()
+	options := []kvindex.Option{kvindex.WithHooks(kvindex.Hooks{Lost: s.lost})}
+	if s.keep {
+		options = append(options, kvindex.WithLossPolicy(kvindex.LossKeep))
+	}
+	s.indexer = s.newIndexer(options...)
+	stops = append(stops, func() { s.indexer.Close(); s.reference.Close() })
+	s.newEngine()
+	s.how = s.send
+
+	cfg := events.SubscriberConfig{
+		BackoffMin: time.Millisecond, BackoffMax: 20 * time.Millisecond,
+		OnConnect: func(string) { s.note(func() { s.connects++ }) },
+		OnReplay: func(r events.Replay) {
+			s.note(func() { s.replays = append(s.replays, fmt.Sprintf("%+v", r)) })
+		},
+		OnError: func(err error) { s.note(func() { s.errors = append(s.errors, err.Error()) }) },
+	}
+	if s.has("half-open") {
+		cfg.Heartbeat = 100 * time.Millisecond
+	}
+	if s.has("replay") {
+		cfg.ReplayTimeout = 200 * time.Millisecond
+	}
+	pub := fakeengine.PublisherConfig{Topic: "kv@a@m", Buffer: s.buffer, Connect: s.bind}
+	if !s.noReplay {
+		pub.Replay = "tcp://127.0.0.1:0"
+	}
+	ctx, cancel := context.WithCancel(s.ctx)
+	stops = append(stops, cancel)
+	run := func() {
+		sub, err := events.NewSubscriber(faultSink{s.indexer, s}, cfg)
+		s.must(err)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_ = sub.Run(ctx)
+		}()
+		stops = append(stops, func() { cancel(); <-ended })
+	}
+	proxy := func(endpoint string) *faultproxy.Proxy {
+		p, err := faultproxy.Listen(strings.TrimPrefix(endpoint, "tcp://"))
+		s.must(err)
+		stops = append(stops, func() { p.Close() })
+		return p
+	}
+	publish := func() {
+		var err error
+		s.publisher, err = fakeengine.NewPublisher(pub)
+		s.must(err)
+		stops = append(stops, func() { s.publisher.Close() })
+		if !s.noReplay {
+			p := proxy(s.publisher.ReplayEndpoint())
+			s.note(func() { s.replay = p })
+		}
+		if s.random.IntN(4) == 0 { // the subscriber comes late
+			s.batches(1+s.random.IntN(10), s.skip)
+			s.count("late subscriber")
+		}
+	}
+	if s.bind {
+		listening := make(chan string, 1)
+		cfg.Endpoint, cfg.Bind = "tcp://127.0.0.1:0", true
+		s.stream = cfg.Endpoint + " " + pub.Topic
+		cfg.OnListen = func(endpoint string) { listening <- endpoint }
+		if !s.noReplay {
+			cfg.ReplayOf = func(string, string) (endpoint string) {
+				s.note(func() { endpoint = "tcp://" + s.replay.Addr() })
+				return endpoint
+			}
+		}
+		run()
+		s.live = proxy(<-listening)
+		s.data = faultproxy.Up
+		pub.Endpoint = "tcp://" + s.live.Addr()
+		s.live.Refuse(true)
+		publish()
+		s.live.Refuse(false)
+	} else {
+		publish()
+		s.live = proxy(s.publisher.Endpoint())
+		s.data = faultproxy.Down
+		cfg.Endpoint, cfg.Pod, cfg.Model = "tcp://"+s.live.Addr(), "a", "m"
+		s.stream = cfg.Endpoint
+		if !s.noReplay {
+			cfg.Replay = "tcp://" + s.replay.Addr()
+		}
+		run()
+	}
+	s.connected()
+	return stop
+}
+
+func (s *schedule) newIndexer(options ...kvindex.Option) *kvindex.Indexer {
+	if !s.guarded {
+		options = append(options, kvindex.WithProfile(func(string, string) kvindex.Profile {
+			return kvindex.Profile{Copies: kvindex.CopiesExact}
+		}))
+	}
+	ix, err := kvindex.New(options...)
+	s.must(err)
+	return ix
+}
+
+func (s *schedule) note(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+}
+
+func (s *schedule) lost(l kvindex.Loss) {
+	s.note(func() {
+		s.losses[l.Cause]++
+		if l.Kept {
+			s.kept++
+		}
+	})
+}
+
+func (s *schedule) count(kind string) { s.tally[kind]++ }
+
+// faultSink tells of each message that the Indexer took.
+type faultSink struct {
+	*kvindex.Indexer
+	s *schedule
+}
+
+func (f faultSink) IngestMessage(m kvindex.Message) (kvindex.Receipt, error) {
+	r, err := f.Indexer.IngestMessage(m)
+	select {
+	case f.s.took <- struct{}{}:
+	default:
+	}
+	return r, err
+}
+
+// newEngine starts the engine, or starts it anew.
+func (s *schedule) newEngine() {
+	if s.reference != nil {
+		s.reference.Close()
+	}
+	s.reference = s.newIndexer()
+	var err error
+	s.engine, err = fakeengine.New(fakeengine.Config{
+		Model: "m", Blocks: 24 + s.random.IntN(40), HashSeed: fmt.Sprint(s.random.Uint32()), Encoding: s.encoding,
+		Seed: s.random.Uint64(), ChunkTokens: 64,
+		Now:     func() float64 { s.clock += 1. / 64; return s.clock },
+		Publish: func(payload []byte) { s.publish(payload) },
+	})
+	s.must(err)
+	s.serving = nil
+}
+
+func (s *schedule) publish(payload []byte) {
+	s.must(s.reference.Ingest("a", "m", payload))
+	s.batched++
+	s.bytes += len(payload)
+	s.last = payload
+	s.how(payload)
+}
+
+func (s *schedule) send(payload []byte) { s.publisher.Publish(payload) }
+func (s *schedule) skip(payload []byte) { s.publisher.Skip(payload) }
+func (s *schedule) burnt([]byte)        { s.publisher.Burn() }
+
+// batches has the engine work until it has published n batches.
+func (s *schedule) batches(n int, how func([]byte)) {
+	s.how = how
+	defer func() { s.how = s.send }()
+	for until := s.batched + n; s.batched < until; {
+		if len(s.serving) < 2 || s.random.IntN(8) == 0 {
+			s.submit(s.request())
+		}
+		switch s.random.IntN(150) {
+		case 0:
+			s.engine.ResetRunning()
+			s.resets++
+		case 1:
+			s.serving[s.random.IntN(len(s.serving))].handle.Abort()
+		}
+		s.step()
+	}
+}
+
+func (s *schedule) step() {
+	s.engine.Step()
+	s.serving = slices.DeleteFunc(s.serving, func(t *faultTalk) bool { return t.handle.Done() })
+}
+
+// request makes a prompt that is new, or goes on from an older one.
+func (s *schedule) request() fakeengine.Request {
+	const size, most = 16, 10
+	r := fakeengine.Request{MaxTokens: 1 + s.random.IntN(24), SkipReadingPrefixCache: s.random.IntN(15) == 0, ReportFull: s.guarded && s.random.IntN(4) == 0}
+	if len(s.talks) == 0 || s.random.IntN(4) == 0 {
+		if s.random.IntN(4) == 0 {
+			r.Adapter = "sql"
+		}
+		if s.random.IntN(4) == 0 {
+			r.Salt = "tenant"
+		}
+	} else {
+		t := s.talks[len(s.talks)-1-s.random.IntN(min(len(s.talks), 6))]
+		r.Tokens, r.Adapter, r.Salt = t.tokens(), t.adapter, t.salt
+		if s.random.IntN(3) == 0 {
+			r.Tokens = r.Tokens[:1+s.random.IntN(len(r.Tokens))]
+		}
+	}
+	for range 1 + s.random.IntN(4*size) {
+		r.Tokens = append(r.Tokens, s.random.Uint32N(50_000))
+	}
+	r.Tokens = r.Tokens[:min(len(r.Tokens), size*most)]
+	return r
+}
+
+func (s *schedule) submit(r fakeengine.Request) *faultTalk {
+	h, err := s.engine.Submit(r)
+	s.must(err)
+	t := &faultTalk{h, r.Tokens, r.Adapter, r.Salt}
+	s.talks = append(s.talks, t)
+	s.serving = append(s.serving, t)
+	return t
+}
+
+// connected waits until what is published reaches somebody.
+func (s *schedule) connected() { s.must(s.publisher.WaitSubscribers(s.ctx, 1)) }
+
+// fired waits for a fault, and counts it if it happens.
+func (s *schedule) fired(kind string, a *faultproxy.Armed) bool {
+	t := time.NewTimer(faultsFire)
+	defer t.Stop()
+	select {
+	case <-a.Fired():
+		s.count(kind)
+		return true
+	case <-t.C:
+		a.Disarm()
+		s.count("did not happen: " + kind)
+		return false
+	}
+}
+
+// until waits for a condition, which is looked at again when a message was
+// taken. It gives up after a time, 0 for a schedule's patience.
+func (s *schedule) until(patience time.Duration, what string, cond func() bool) bool {
+	deadline := time.NewTimer(faultsPatience)
+	if patience > 0 {
+		deadline.Reset(patience)
+	}
+	defer deadline.Stop()
+	poll := time.NewTicker(10 * time.Millisecond)
+	defer poll.Stop()
+	for !cond() {
+		select {
+		case <-s.took:
+		case <-poll.C:
+		case <-deadline.C:
+			if patience == 0 {
+				s.fail("%s does not come: %s", what, s.situation())
+			}
+			return false
+		}
+	}
+	return true
+}
+
+// situation is what is known of a schedule that failed.
+func (s *schedule) situation() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return fmt.Sprintf("pods %+v\nthe engine's next is %d, %d subscribed, losses %v\nthe last errors:\n%s\nthe last replays:\n%s",
+		s.indexer.Pods(nil), s.publisher.Next(), s.connects, s.losses,
+		strings.Join(s.errors[max(0, len(s.errors)-5):], "\n"), strings.Join(s.replays[max(0, len(s.replays)-5):], "\n"))
+}
+
+// settle publishes a last message and waits until all is applied.
+func (s *schedule) settle() {
+	deadline := time.Now().Add(faultsPatience)
+	for {
+		s.connected()
+		s.markers++
+		tokens := make([]uint32, 40)
+		for i := range tokens {
+			tokens[i] = uint32(100_000 + 1000*s.markers + uint64(i))
+		}
+		t := s.submit(fakeengine.Request{Tokens: tokens, MaxTokens: 1})
+		for !t.handle.Done() {
+			s.step()
+		}
+		for len(s.serving) > 0 {
+			s.step()
+		}
+		patience := faultsLost
+		if time.Now().Add(patience).After(deadline) {
+			patience = 0
+		}
+		if s.until(patience, "the last message", func() bool {
+			next, _ := s.indexer.StreamNext("a", "m", s.stream)
+			return next == s.publisher.Next() && s.matched(s.indexer, t) == s.engine.Held(t.tokens(), "", "")/16
+		}) {
+			if s.until(faultsLost, "", s.calm) {
+				return
+			}
+			state := s.indexer.Pods(nil)[0].State
+			if state == kvindex.StateReplaying || time.Now().After(deadline) {
+				s.fail("all is applied, and the pod is %v for ever: %s", state, s.situation())
+			}
+		}
+		s.lostAgain++
+	}
+}
+
+// calm reports that nothing is being asked for, and that no connection was lost
+// behind the last message: with Bind only the next message tells that there is
+// another one.
+func (s *schedule) calm() bool {
+	switch s.indexer.Pods(nil)[0].State {
+	case kvindex.StateReplaying:
+		return false
+	case kvindex.StateUncertain:
+		kept := 0
+		s.note(func() { kept = s.kept })
+		return kept > 0
+	}
+	return true
+}
+
+func (s *schedule) matched(ix *kvindex.Indexer, t *faultTalk) int {
+	var a kvindex.Answer
+	s.must(ix.ScoreRequest(s.ctx, &kvindex.Request{Model: "m", Tokens: t.tokens(), Adapter: t.adapter, Salt: t.salt, Pods: []string{"a"}}, &a))
+	return a.Pods[0].MatchedBlocks
+}
+
+// The faults.
+
+func (s *schedule) some() int { return 1 + s.random.IntN(5) }
+
+func (s *schedule) drop() {
+	s.connected()
+	s.batches(s.some(), s.skip)
+	s.batches(s.some(), s.send)
+	s.count("drop")
+}
+
+func (s *schedule) burn() {
+	s.batches(1+s.random.IntN(2), s.burnt)
+	s.batches(s.some(), s.send)
+	s.count("number burnt")
+}
+
+func (s *schedule) forgot() {
+	s.batches(s.buffer+s.some(), s.skip)
+	s.batches(s.some(), s.send)
+	s.count("engine forgot")
+}
+
+func (s *schedule) duplicate() {
+	s.connected()
+	for range s.some() {
+		s.batches(1, s.send)
+		s.publisher.Repeat(s.publisher.Next() - 1)
+		if n := s.publisher.Next(); s.random.IntN(2) == 0 {
+			s.publisher.Repeat(n - 1 - s.random.Uint64N(min(n, 30)))
+		}
+	}
+	s.count("duplicate")
+}
+
+func (s *schedule) late() {
+	s.connected()
+	first := s.publisher.Next()
+	n := s.some()
+	s.batches(n, s.skip)
+	s.batches(s.some(), s.send)
+	for _, i := range s.random.Perm(n) {
+		s.publisher.Repeat(first + uint64(i))
+	}
+	s.count("late")
+}
+
+// stale: what an old connection had arrives behind what the new one brought.
+func (s *schedule) stale() {
+	s.connected()
+	s.settle()
+	s.connected()
+	hold := s.live.Arm(faultproxy.Fault{Kind: faultproxy.Hold, Direction: s.data})
+	if !hold.HasFired() {
+		hold.Disarm()
+		s.count("did not happen: late across a reconnect")
+		return
+	}
+	s.batches(s.some()+s.random.IntN(2)*20, s.send)
+	connects := s.connections()
+	if s.bind {
+		s.publisher.Disconnect()
+		s.until(0, "a new connection", func() bool { return s.connections() > connects })
+		s.settle()
+		hold.Release() // on the old connection, which the subscriber still has
+		s.count("late across a reconnect")
+		return
+	}
+	var old []byte
+	if !s.until(faultsFire, "", func() bool {
+		old = append(old, hold.Take()...)
+		return bytes.Contains(old, s.last)
+	}) {
+		s.count("did not happen: late across a reconnect")
+		hold.Release()
+		return
+	}
+	s.live.Cut()
+	s.until(0, "a new connection", func() bool { return s.connections() > connects })
+	s.settle()
+	s.fired("late across a reconnect", s.live.Arm(faultproxy.Fault{Kind: faultproxy.Inject, Direction: s.data, Data: old}))
+}
+
+func (s *schedule) disconnections() (n int) {
+	s.note(func() { n = len(s.errors) })
+	return n
+}
+
+func (s *schedule) connections() (n int) {
+	s.note(func() { n = s.connects })
+	return n
+}
+
+// lossy makes answers to replays lose messages, and the engine lose some to ask
+// for.
+func (s *schedule) lossy(kind string, lost func(i, n int) bool) {
+	before := 0
+	s.note(func() { before = s.lossyN })
+	s.publisher.LoseReplies(func(i, n int) bool {
+		if !lost(i, n) {
+			return false
+		}
+		s.note(func() { s.lossyN++ })
+		return true
+	})
+	s.connected()
+	s.batches(4+s.random.IntN(12), s.skip)
+	s.batches(s.some(), s.send)
+	happened := func() (yes bool) {
+		s.note(func() { yes = s.lossyN > before })
+		return yes
+	}
+	if s.until(faultsFire, "", happened) {
+		s.count(kind)
+	}
+	if s.random.IntN(2) == 0 {
+		s.settle()
+	}
+}
+
+func (s *schedule) replayCutShort() {
+	most := 3 + s.random.IntN(6)
+	s.lossy("replay cut short", func(i, _ int) bool { return i >= most })
+}
+
+func (s *schedule) replayWithHoles() {
+	every, phase := 2+s.random.IntN(6), s.random.IntN(6)
+	s.lossy("replay with holes", func(i, _ int) bool { return i > 1 && (i+phase)%every == 0 })
+}
+
+// ask makes the subscriber ask for a replay.
+func (s *schedule) ask() {
+	s.connected()
+	s.batches(s.some(), s.skip)
+	s.batches(1, s.send)
+}
+
+func (s *schedule) overtaken() {
+	hold := s.replay.ArmNext(faultproxy.Fault{Kind: faultproxy.Hold, Direction: faultproxy.Down, After: s.random.IntN(handshakeOfROUTER + 20)})
+	s.ask()
+	if s.fired("replay overtaken", hold) {
+		s.batches(s.some(), s.send)
+		hold.Release()
+	}
+}
+
+func (s *schedule) cutReplay() {
+	cut := s.replay.ArmNext(faultproxy.Fault{Kind: faultproxy.Cut, Direction: faultproxy.Down, After: 1 + s.random.IntN(handshakeOfROUTER+200)})
+	s.ask()
+	s.fired("replay cut", cut)
+}
+
+func (s *schedule) halfOpenReplay() {
+	silence := s.replay.ArmNext(faultproxy.Fault{Kind: faultproxy.Silence, Direction: faultproxy.Down, After: s.random.IntN(handshakeOfROUTER + 200)})
+	s.ask()
+	s.fired("replay half-open", silence)
+}
+
+// within arms a fault in what is published next, and publishes until it must
+// have come.
+func (s *schedule) within(kind string, k faultproxy.Kind, most int) *faultproxy.Armed {
+	s.connected()
+	after := s.random.IntN(most)
+	a := s.live.Arm(faultproxy.Fault{Kind: k, Direction: s.data, After: after})
+	for until := s.bytes + after + 1; s.bytes < until; {
+		s.batches(1, s.send)
+	}
+	if !s.fired(kind, a) {
+		return nil
+	}
+	return a
+}
+
+func (s *schedule) cut() {
+	s.within("cut", faultproxy.Cut, 2000)
+	s.batches(s.some(), s.send)
+}
+
+func (s *schedule) stall() {
+	hold := s.within("stall", faultproxy.Hold, 2000)
+	s.batches(s.some(), s.send)
+	if hold != nil && s.random.IntN(4) > 0 {
+		hold.Release()
+	}
+}
+
+func (s *schedule) halfOpen() {
+	lost := s.disconnections()
+	happened := s.within("half-open", faultproxy.Silence, 1000) != nil
+	s.batches(s.some(), s.send)
+	if happened && s.bind {
+		// The subscriber notices, but it is for the engine to connect again,
+		// which learns late from its host that nobody is there.
+		if s.until(faultsLost, "", func() bool { return s.disconnections() > lost }) {
+			s.count("half-open, noticed with Bind")
+		}
+		s.live.Cut()
+	}
+}
+
+// slip slips bytes in between messages, or at the begin of a connection.
+func (s *schedule) slip(kind string, b []byte) {
+	f := faultproxy.Fault{Kind: faultproxy.Inject, Direction: s.data, Data: b}
+	switch n := s.random.IntN(4); {
+	case n == 0 && s.replay != nil:
+		f.Direction, f.After = faultproxy.Down, handshakeOfROUTER*s.random.IntN(2)
+		a := s.replay.ArmNext(f)
+		s.ask()
+		s.fired(kind, a)
+	case n == 1:
+		f.After = handshakeOfPUB * s.random.IntN(2)
+		a := s.live.ArmNext(f)
+		s.live.Cut()
+		s.batches(s.some(), s.send)
+		s.fired(kind, a)
+	default:
+		s.settle()
+		s.fired(kind, s.live.Arm(f))
+		s.batches(s.some(), s.send)
+	}
+}
+
+func (s *schedule) garbage() {
+	b := make([]byte, 1+s.random.IntN(300))
+	for i := range b {
+		b[i] = byte(s.random.Uint32())
+	}
+	s.slip("garbage", b)
+}
+
+func (s *schedule) oversized() {
+	sizes := []uint64{events.DefaultMaxMessage + 1, math.MaxUint32, 1 << 40, 1 << 60, math.MaxInt64, 1 << 63, math.MaxUint64}
+	s.slip("oversized", zmtptest.LongHeader(byte(s.random.IntN(2)), sizes[s.random.IntN(len(sizes))]))
+}
+
+// beforeRestart: what is not applied when an engine goes is lost with it.
+func (s *schedule) beforeRestart() {
+	if s.repairable || s.noReplay {
+		s.settle()
+	}
+}
+
+func (s *schedule) restartNow(kind string) {
+	s.must(s.publisher.Restart())
+	s.newEngine()
+	s.clock += 5
+	s.restarts++
+	s.count(kind)
+}
+
+func (s *schedule) restart() {
+	s.beforeRestart()
+	due := s.publisher.Next() // all is applied
+	s.restartNow("restart")
+	if s.noReplay {
+		s.heardAnew(due)
+	}
+	s.batches(s.some(), s.send)
+}
+
+// heardAnew publishes until something of the present engine is heard. Without a
+// replay nothing tells it from the engine before if the first number that is
+// heard of it is the one that was due: that number is not sent, so that what
+// other faults take cannot make it the first.
+func (s *schedule) heardAnew(due uint64) {
+	noticed := func() uint64 { st := s.indexer.Stats(); return st.Restarts + st.Gaps }
+	for before := noticed(); ; s.lostAgain++ {
+		s.connected()
+		if s.publisher.Next() == due {
+			s.batches(1, s.skip)
+		}
+		s.batches(1, s.send)
+		if s.until(faultsLost, "", func() bool { return noticed() > before }) {
+			return
+		}
+	}
+}
+
+func (s *schedule) behind() { s.clock -= 100 + 1000*s.random.Float64() }
+
+func (s *schedule) restartBehind() {
+	s.beforeRestart()
+	s.restartNow("restart, clock behind")
+	s.behind()
+	s.batches(s.some(), s.send)
+}
+
+func (s *schedule) restartPast() {
+	s.beforeRestart()
+	old := s.publisher.Next()
+	s.live.Refuse(true)
+	s.restartNow("restart, past the last number")
+	if s.random.IntN(2) == 0 {
+		s.behind()
+	}
+	s.batches(int(old)+s.some(), s.send)
+	s.live.Refuse(false)
+}
+
+// restartInReplay: the engine that answers is not the one that was asked.
+func (s *schedule) restartInReplay() {
+	wait := faultproxy.Fault{Kind: faultproxy.Hold, Direction: faultproxy.Up}
+	first := s.replay.ArmNext(wait)
+	s.ask()
+	if !s.fired("request for a replay held", first) {
+		return
+	}
+	second := s.replay.ArmNext(wait)
+	old := s.publisher.Next()
+	s.live.Refuse(true)
+	s.restartNow("restart within a replay")
+	if s.random.IntN(2) == 0 {
+		s.behind()
+	}
+	s.batches(int(old)+s.some(), s.send)
+	s.fired("request for a replay held", second)
+	second.Release()
+	s.live.Refuse(false)
+}
+
+// check compares the index with the engine, and what was said of it with what
+// happened.
+func (s *schedule) check() (held, blocks int) {
+	over, under := 0, 0
+	ids := make(map[int]bool)
+	for _, t := range s.talks {
+		tokens := t.tokens()
+		for _, id := range s.engine.BlockIDs(tokens, t.adapter, t.salt) {
+			if id != 0 {
+				ids[id] = true
+			}
+		}
+		got, truth := s.matched(s.indexer, t), s.engine.Held(tokens, t.adapter, t.salt)/16
+		over += max(0, got-truth)
+		want := truth
+		if s.guarded {
+			want = s.matched(s.reference, t)
+		}
+		if got != want {
+			under++
+		}
+	}
+	held, blocks = len(ids), s.indexer.Stats().Blocks[0]
+	want := held
+	if s.guarded {
+		want = s.reference.Stats().Blocks[0]
+	}
+	state := s.indexer.Pods(nil)[0].State
+	var losses, restarts, kept int
+	s.note(func() {
+		restarts, kept = s.losses[kvindex.LossRestart], s.kept
+		for _, n := range s.losses {
+			losses += n
+		}
+		losses -= restarts
+	})
+	s.count("state " + state.String())
+	switch {
+	case (over > 0 || blocks > held) && state == kvindex.StateUncertain && s.keep && !s.repairable:
+		s.count("over, and uncertain")
+	case over > 0 || blocks > held:
+		s.fail("over: %d blocks over in prompts, %d blocks claimed, %d held: %s", over, blocks, held, s.situation())
+	}
+	if state == kvindex.StateUncertain && (!s.keep || kept == 0) {
+		s.fail("uncertain without a loss that kept blocks: %s", s.situation())
+	}
+	if s.repairable {
+		switch {
+		case restarts > s.restarts:
+			s.fail("%d losses by restarts, there were %d: %s", restarts, s.restarts, s.situation())
+		case losses > 0:
+			s.fail("%d losses, and all could be replayed: %s", losses, s.situation())
+		case state != kvindex.StateLive:
+			s.fail("state %v, and all could be replayed: %s", state, s.situation())
+		case under > 0 || blocks != want:
+			s.fail("%d of %d prompts are wrong, %d blocks claimed, %d known, %d held: %s", under, len(s.talks), blocks, want, held, s.situation())
+		}
+	}
+	return held, blocks
+}
+
+// run is a whole schedule.
+func (s *schedule) run(ctx context.Context) (held, blocks int, err error) {
+	defer func() {
+		if e := recover(); e != nil {
+			f, ok := e.(faultFailure)
+			if !ok {
+				panic(e)
+			}
+			err = fmt.Errorf("seed %d (%v): %w", s.seed, s, f.error)
+		}
+	}()
+	ctx, cancel := context.WithTimeout(ctx, 3*faultsPatience)
+	defer cancel()
+	s.ctx = ctx
+	stop := s.start()
+	defer stop()
+	for _, f := range s.kinds {
+		s.batches(s.some(), s.send)
+		f.do(s)
+		if s.random.IntN(3) == 0 {
+			s.settle()
+		}
+	}
+	s.live.Heal()
+	if s.replay != nil {
+		s.replay.Heal()
+	}
+	s.publisher.LoseReplies(nil)
+	s.connected()
+	s.settle()
+	s.settle() // behind all that was still under way
+	held, blocks = s.check()
+	return held, blocks, nil
+}
+
+// TestFaults has engines serve behind faults, by random schedules, and compares
+// what the index says with what the engines hold when all is quiet: never more,
+// and the same where all that was lost can be replayed.
+func TestFaults(t *testing.T) {
+	zmtptest.NoLeaks(t)
+	n := *faultsN
+	switch {
+	case n > 0:
+	case testing.Short():
+		n = 60
+	case invariants.Enabled:
+		n = 120
+	case raceEnabled:
+		n = 500
+	default:
+		n = 1000
+	}
+	type share struct{ schedules, held, blocks int }
+	var (
+		mu     sync.Mutex
+		total  = make(map[string]int)
+		shares = make(map[string]share)
+		failed int
+		work   = make(chan uint64)
+		done   sync.WaitGroup
+	)
+	for range 32 * runtime.GOMAXPROCS(0) { // they mostly wait
+		done.Go(func() {
+			for seed := range work {
+				s := newSchedule(seed)
+				held, blocks, err := s.run(t.Context())
+				mu.Lock()
+				for k, v := range s.tally {
+					total[k] += v
+				}
+				total["resets"] += s.resets
+				total["batches"] += s.batched
+				total["last messages lost"] += s.lostAgain
+				if err != nil {
+					failed++
+					text := err.Error()
+					if failed > 20 { // the others in a line
+						text, _, _ = strings.Cut(text, "\n")
+					}
+					t.Errorf("%s\nagain by -run 'TestFaults$' -faults.n 1 -faults.seed %d", text, seed)
+				} else {
+					kind := fmt.Sprintf("repairable %v, keep %v, bind %v, replay %v", s.repairable, s.keep, s.bind, !s.noReplay)
+					sh := shares[kind]
+					shares[kind] = share{sh.schedules + 1, sh.held + held, sh.blocks + blocks}
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	start := time.Now()
+	for i := range n {
+		work <- *faultsSeed + uint64(i)
+	}
+	close(work)
+	done.Wait()
+	t.Logf("%d schedules in %v, %d failed", n, time.Since(start).Round(time.Millisecond), failed)
+	for _, k := range sortedKeys(total) {
+		t.Logf("%6d %s", total[k], k)
+	}
+	for _, k := range sortedKeys(shares) {
+		sh := shares[k]
+		t.Logf("%s: %d schedules, %.1f %% of %d blocks retained", k, sh.schedules, 100*float64(sh.blocks)/float64(max(sh.held, 1)), sh.held)
+	}
+	if n < 60 {
+		return
+	}
+	for _, f := range faults {
+		if least := n / 10; total[f.name] < least {
+			t.Errorf("%q happened %d times, at least %d are wanted", f.name, total[f.name], least)
+		}
+	}
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	var keys []string
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

@@ -1,0 +1,290 @@
+//go:build unix
+
+package systemtest
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+)
+
+// fleetEnv makes the test binary serve a fleet of engines instead of testing, so
+// that what the subscribers take can be told from what the engines take.
+const fleetEnv = "KVINDEX_SERVE_FLEET"
+
+const fleetSize = 500
+
+func fleetTruth(i int) *truth { return newTruth(uint64(i+100), 4, 16) }
+
+// serveFleet obeys the lines of its input: "publish N" has each engine publish N
+// batches, "restart FROM TO" restarts engines; each is answered by a line. It
+// begins with a line of endpoints for each engine.
+func serveFleet() error {
+	var engines []*fakeengine.Publisher
+	var truths []*truth
+	for i := range fleetSize {
+		p, err := fakeengine.NewPublisher(fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0"})
+		if err != nil {
+			return err
+		}
+		defer p.Close()
+		engines, truths = append(engines, p), append(truths, fleetTruth(i))
+		fmt.Println(p.Endpoint(), p.ReplayEndpoint())
+	}
+	in := bufio.NewScanner(os.Stdin)
+	for in.Scan() {
+		var from, to int
+		if n, _ := fmt.Sscanf(in.Text(), "restart %d %d", &from, &to); n == 2 {
+			for i := from; i < to; i++ {
+				if err := engines[i].Restart(); err != nil {
+					return err
+				}
+				truths[i].restart()
+			}
+		} else if n, _ := fmt.Sscanf(in.Text(), "publish %d", &from); n == 1 {
+			for i, p := range engines {
+				for range from {
+					p.Publish(truths[i].next())
+				}
+			}
+		}
+		fmt.Println("done")
+	}
+	return in.Err()
+}
+
+func TestMain(m *testing.M) {
+	if os.Getenv(fleetEnv) == "" {
+		os.Exit(m.Run())
+	}
+	if err := serveFleet(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// remoteFleet are the engines of another process, and an Indexer that follows them
+// all.
+type remoteFleet struct {
+	tb      testing.TB
+	ix      *kvindex.Indexer
+	truths  []*truth
+	in      io.Writer
+	out     *bufio.Scanner
+	changed chan struct{} // a message was applied
+}
+
+func startFleet(tb testing.TB) *remoteFleet {
+	tb.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), fleetEnv+"=1")
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		_ = in.Close()
+		_ = cmd.Wait()
+	})
+	f := &remoteFleet{tb: tb, ix: open(tb), in: in, out: bufio.NewScanner(out), changed: make(chan struct{}, 1)}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	tb.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+	for i := range fleetSize {
+		if !f.out.Scan() {
+			tb.Fatal("the fleet ended")
+		}
+		endpoint, replay, _ := strings.Cut(f.out.Text(), " ")
+		sub, err := events.NewSubscriber(f, events.SubscriberConfig{
+			Endpoint: endpoint, Replay: replay, Pod: fleetPod(i), Model: "m",
+			BackoffMin: 10 * time.Millisecond, BackoffMax: 100 * time.Millisecond,
+		})
+		if err != nil {
+			tb.Fatal(err)
+		}
+		f.truths = append(f.truths, fleetTruth(i))
+		running.Go(func() { _ = sub.Run(ctx) })
+	}
+	return f
+}
+
+func fleetPod(i int) string { return fmt.Sprintf("pod-%03d", i) }
+
+func (f *remoteFleet) IngestMessage(m kvindex.Message) (kvindex.Receipt, error) {
+	r, err := f.ix.IngestMessage(m)
+	select {
+	case f.changed <- struct{}{}:
+	default:
+	}
+	return r, err
+}
+
+func (f *remoteFleet) StreamNext(pod, model, stream string) (uint64, bool) {
+	return f.ix.StreamNext(pod, model, stream)
+}
+
+func (f *remoteFleet) StreamInterrupted(pod, model, stream string) {
+	f.ix.StreamInterrupted(pod, model, stream)
+}
+
+func (f *remoteFleet) StreamRestarted(pod, model, stream string) error {
+	return f.ix.StreamRestarted(pod, model, stream)
+}
+
+func (f *remoteFleet) do(format string, args ...any) {
+	f.tb.Helper()
+	if _, err := fmt.Fprintf(f.in, format+"\n", args...); err != nil || !f.out.Scan() {
+		f.tb.Fatal("the fleet ended: ", err)
+	}
+}
+
+func (f *remoteFleet) publish(n int) {
+	f.tb.Helper()
+	f.do("publish %d", n)
+	for _, e := range f.truths {
+		for range n {
+			e.next()
+		}
+	}
+}
+
+func (f *remoteFleet) restart(from, to int) {
+	f.tb.Helper()
+	f.do("restart %d %d", from, to)
+	for _, e := range f.truths[from:to] {
+		e.restart()
+	}
+}
+
+// settle waits until the index says of all engines what is true.
+func (f *remoteFleet) settle() {
+	f.tb.Helper()
+	deadline := time.After(2 * time.Minute)
+	for {
+		wrong := f.wrong()
+		if wrong == "" {
+			return
+		}
+		select {
+		case <-f.changed:
+		case <-time.After(50 * time.Millisecond):
+		case <-deadline:
+			f.tb.Fatal(wrong)
+		}
+	}
+}
+
+func (f *remoteFleet) wrong() string {
+	infos := f.ix.Pods(nil)
+	if len(infos) != fleetSize {
+		return fmt.Sprintf("%d pods are known", len(infos))
+	}
+	for i, info := range infos { // ordered by name
+		held := 0
+		for j, blocks := range f.truths[i].held {
+			leading := 0
+			for b, h := range blocks {
+				if h {
+					held++
+				}
+				if h && leading == b {
+					leading++
+				}
+			}
+			p := f.truths[i].prompts[j]
+			if s := score(f.tb, f.ix, kvindex.Request{Model: "m", Tokens: p.Tokens, Pods: []string{info.Pod}})[0]; s.MatchedBlocks != leading {
+				return fmt.Sprintf("%s: %d blocks of prompt %d, the engine has %d", info.Pod, s.MatchedBlocks, j, leading)
+			}
+		}
+		if info.State != kvindex.StateLive || info.Sources[0].Blocks[kvindex.TierGPU] != held || info.Sources[0].Missing > 0 {
+			return fmt.Sprintf("%d blocks: %+v", held, info)
+		}
+	}
+	return ""
+}
+
+// footprint is what the process takes for each engine: live heap and stacks.
+func footprint() (bytes, goroutines float64) {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return float64(m.HeapAlloc+m.StackInuse) / fleetSize, float64(runtime.NumGoroutine()) / fleetSize
+}
+
+// TestFleet follows 500 engines, 50 of which restart at once.
+func TestFleet(t *testing.T) {
+	before, goroutinesBefore := footprint()
+	f := startFleet(t)
+	f.publish(3)
+	f.settle()
+	fresh, _ := footprint()
+	f.publish(1500) // more than what is remembered of each message
+	f.settle()
+	busy, _ := footprint()
+	// A connection gives its buffer back when it has been silent for a heartbeat.
+	<-time.After(2 * events.DefaultHeartbeat)
+	f.settle()
+	bytes, goroutines := footprint()
+	t.Logf("KiB an engine: %.1f at first, %.1f while there is traffic, %.1f at rest; %.2f goroutines",
+		(fresh-before)/1024, (busy-before)/1024, (bytes-before)/1024, goroutines-goroutinesBefore)
+	if bytes-before > 64<<10 && !raceEnabled {
+		t.Errorf("%.1f KiB an engine", (bytes-before)/1024)
+	}
+	if goroutines-goroutinesBefore > 2 {
+		t.Errorf("%.2f goroutines an engine", goroutines-goroutinesBefore)
+	}
+	f.restart(100, 150)
+	f.publish(5)
+	f.settle()
+	if s := f.ix.Stats(); s.Restarts != 50 || s.Missing != 0 {
+		t.Errorf("%+v", s.StreamStats)
+	}
+}
+
+// BenchmarkFleetIdle follows 500 engines that have nothing to say: what it costs
+// to know that they are there.
+func BenchmarkFleetIdle(b *testing.B) {
+	f := startFleet(b)
+	f.publish(1)
+	f.settle()
+	used := func() time.Duration {
+		var u syscall.Rusage
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+			b.Fatal(err)
+		}
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	before := used()
+	for b.Loop() {
+		<-time.After(10 * time.Second)
+	}
+	b.ReportMetric(100*float64(used()-before)/float64(b.Elapsed()), "%core")
+	bytes, goroutines := footprint()
+	b.ReportMetric(bytes/1024, "KiB/engine")
+	b.ReportMetric(goroutines, "goroutines/engine")
+}

@@ -1,0 +1,42 @@
+package systemtest
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+)
+
+func open(t testing.TB, opts ...kvindex.Option) *kvindex.Indexer {
+	t.Helper()
+	ix, err := kvindex.New(opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ix.Close() })
+	return ix
+}
+
+func score(t testing.TB, ix *kvindex.Indexer, r kvindex.Request) []kvindex.PodScore {
+	t.Helper()
+	var a kvindex.Answer
+	if err := ix.ScoreRequest(t.Context(), &r, &a); err != nil {
+		t.Fatal(err)
+	}
+	return a.Pods
+}
+
+// blocks returns what one pod matches of a prompt of model m.
+func blocks(t testing.TB, ix *kvindex.Indexer, pod string, p fakeengine.Prompt) int {
+	t.Helper()
+	return score(t, ix, kvindex.Request{Model: "m", Tokens: p.Tokens, Pods: []string{pod}})[0].MatchedBlocks
+}
+
+func randomTokens(r *rand.Rand, n int) []uint32 {
+	tokens := make([]uint32, n)
+	for i := range tokens {
+		tokens[i] = r.Uint32N(150_000)
+	}
+	return tokens
+}

@@ -1,0 +1,373 @@
+package systemtest
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
+)
+
+// truth is what an engine holds, made up at random: prompts of a few blocks,
+// each of which is there or not.
+type truth struct {
+	r       *rand.Rand
+	prompts []fakeengine.Prompt
+	held    [][]bool
+	clock   float64
+}
+
+const truthBlocks = 8
+
+func newTruth(seed uint64, prompts, blockSize int) *truth {
+	e := &truth{r: rand.New(rand.NewPCG(seed, 3)), clock: 1e9}
+	for i := range prompts {
+		e.prompts = append(e.prompts, fakeengine.NewPrompt(seed<<16|uint64(i), blockSize, truthBlocks))
+		e.held = append(e.held, make([]bool, truthBlocks))
+	}
+	return e
+}
+
+// next is the next payload: a block comes or goes. Blocks come in order, for an
+// engine names no parent that it does not hold.
+func (e *truth) next() []byte {
+	e.clock += 0.001
+	i := e.r.IntN(len(e.prompts))
+	p, held := e.prompts[i], e.held[i]
+	first := 0
+	for first < len(held) && held[first] {
+		first++
+	}
+	if first < len(held) && e.r.IntN(3) > 0 {
+		held[first] = true
+		return fakeengine.Payload(e.clock, 0, p.Stored(first, first+1))
+	}
+	if b := e.r.IntN(len(held)); held[b] {
+		held[b] = false
+		return fakeengine.Payload(e.clock, 0, p.Removed(b))
+	}
+	return fakeengine.Payload(e.clock, 0)
+}
+
+// restart is an engine that starts with nothing.
+func (e *truth) restart() {
+	for i := range e.held {
+		clear(e.held[i])
+	}
+}
+
+// write puts n payloads into a file as the publisher wants them.
+func (e *truth) write(t *testing.T, n int) (path string) {
+	t.Helper()
+	f, err := os.CreateTemp(t.TempDir(), "payloads")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := bufio.NewWriterSize(f, 1<<20)
+	for range n {
+		p := e.next()
+		_, _ = w.Write(binary.BigEndian.AppendUint32(nil, uint32(len(p))))
+		_, _ = w.Write(p)
+	}
+	if err := w.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return f.Name()
+}
+
+// wrong says what the index has wrong about pod a.
+func (e *truth) wrong(t *testing.T, ix *kvindex.Indexer) string {
+	t.Helper()
+	total := 0
+	for i, p := range e.prompts {
+		leading := 0
+		for _, h := range e.held[i] {
+			if h {
+				total++
+			}
+		}
+		for leading < truthBlocks && e.held[i][leading] {
+			leading++
+		}
+		if got := blocks(t, ix, "a", p); got != leading {
+			return fmt.Sprintf("prompt %d: %d blocks, the engine has %d", i, got, leading)
+		}
+	}
+	for _, info := range ix.Pods(nil) {
+		if info.Pod == "a" && info.Sources[0].Blocks[kvindex.TierGPU] != total {
+			return fmt.Sprintf("%d blocks, the engine has %d", info.Sources[0].Blocks[kvindex.TierGPU], total)
+		}
+	}
+	return ""
+}
+
+// gate is a sink that lets messages pass while it is open.
+type gate struct {
+	*kvindex.Indexer
+	mu     sync.Mutex
+	closed bool
+	open   sync.Cond
+	waits  atomic.Bool // a message waits at the closed gate
+	passed chan struct{}
+}
+
+func newGate(ix *kvindex.Indexer) *gate {
+	g := &gate{Indexer: ix, passed: make(chan struct{}, 1)}
+	g.open.L = &g.mu
+	return g
+}
+
+func (g *gate) set(closed bool) {
+	g.mu.Lock()
+	g.closed = closed
+	g.mu.Unlock()
+	g.open.Broadcast()
+}
+
+func (g *gate) IngestMessage(m kvindex.Message) (kvindex.Receipt, error) {
+	g.mu.Lock()
+	for g.closed {
+		g.waits.Store(true)
+		g.open.Wait()
+	}
+	g.mu.Unlock()
+	r, err := g.Indexer.IngestMessage(m)
+	select {
+	case g.passed <- struct{}{}:
+	default:
+	}
+	return r, err
+}
+
+// libzmqEngine is an engine on libzmq and a Subscriber that follows it.
+type libzmqEngine struct {
+	t *testing.T
+	*truth
+	*gate
+	python  *zmtptest.Python
+	ctx     context.Context
+	replays chan events.Replay
+	losses  chan kvindex.Loss
+}
+
+func startLibzmqEngine(t *testing.T, e *truth, bind bool, args ...string) *libzmqEngine {
+	t.Helper()
+	zmtptest.NeedLibzmq(t)
+	l := &libzmqEngine{t: t, truth: e, replays: make(chan events.Replay, 10_000), losses: make(chan kvindex.Loss, 10_000)}
+	l.gate = newGate(open(t, kvindex.WithHooks(kvindex.Hooks{Lost: func(loss kvindex.Loss) { l.losses <- loss }})))
+	replay := "tcp://127.0.0.1:" + freePort(t)
+	pub := "tcp://127.0.0.1:" + freePort(t)
+	cfg := events.SubscriberConfig{
+		Endpoint: pub, Pod: "a", Model: "m", Replay: replay, Bind: bind,
+		BackoffMin: time.Millisecond, BackoffMax: 50 * time.Millisecond, ReplayTimeout: 200 * time.Millisecond,
+		OnReplay: func(r events.Replay) { l.replays <- r },
+	}
+	if bind {
+		cfg.Pod, cfg.Model, cfg.Replay = "", "", ""
+		cfg.ReplayOf = func(string, string) string { return replay }
+	} else {
+		_, port, _ := net.SplitHostPort(pub[len("tcp://"):])
+		pub = "tcp://*:" + port
+	}
+	sub, err := events.NewSubscriber(l.gate, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	l.ctx = ctx
+	ended := make(chan error, 1)
+	go func() { ended <- sub.Run(ctx) }()
+	t.Cleanup(func() {
+		l.set(false)
+		cancel()
+		<-ended
+	})
+	l.python = zmtptest.StartPython(t, filepath.Join("..", "..", "events", "testdata", "publisher.py"),
+		append([]string{pub, "--topic", "kv@a@m", "--replay", replay}, args...)...)
+	return l
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	return port
+}
+
+func (l *libzmqEngine) do(format string, args ...any) map[string]any {
+	l.t.Helper()
+	answer, err := l.python.Do(format, args...)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return answer
+}
+
+// attach publishes until the first message has come.
+func (l *libzmqEngine) attach() {
+	l.t.Helper()
+	for {
+		l.do("pub %x", l.next())
+		select {
+		case <-l.passed:
+			return
+		case <-time.After(20 * time.Millisecond):
+		case <-l.ctx.Done():
+			l.t.Fatal("nothing is heard")
+		}
+	}
+}
+
+// settle waits until all that was published has been applied, and the index says
+// what is true. The publisher publishes on, for a message that is lost shows by
+// the next one.
+func (l *libzmqEngine) settle() {
+	l.t.Helper()
+	publish := func() uint64 { return uint64(l.do("pub %x", l.next())["seq"].(float64)) }
+	wrong := "nothing is heard"
+	for due := publish(); ; {
+		for _, info := range l.Pods(nil) {
+			if info.Pod != "a" || info.Sources[0].Next != due || info.State < kvindex.StatePartial {
+				wrong = fmt.Sprintf("%d is due: %+v", due, info)
+			} else if wrong = l.wrong(l.t, l.Indexer); wrong == "" {
+				return
+			}
+		}
+		select {
+		case <-l.passed:
+		case <-time.After(200 * time.Millisecond):
+			due = publish()
+		case <-l.ctx.Done():
+			l.t.Fatal(wrong)
+		}
+	}
+}
+
+func (l *libzmqEngine) noLoss() {
+	l.t.Helper()
+	select {
+	case loss := <-l.losses:
+		l.t.Fatalf("lost: %+v", loss)
+	default:
+	}
+	if s := l.Pods(nil)[0]; s.State != kvindex.StateLive || s.Sources[0].Missing != 0 {
+		l.t.Fatalf("%+v", s)
+	}
+}
+
+// TestLibzmqMillion: a million messages of a libzmq publisher, in order, one
+// engine that is connected to and one that connects.
+func TestLibzmqMillion(t *testing.T) {
+	n := 1_000_000
+	if testing.Short() || raceEnabled {
+		n = 100_000
+	}
+	for _, bind := range []bool{false, true} {
+		t.Run(fmt.Sprintf("bind=%v", bind), func(t *testing.T) {
+			l := startLibzmqEngine(t, newTruth(1, 500, 4), bind)
+			l.attach()
+			l.do("pubfile %s", l.write(t, n))
+			l.settle()
+			l.noLoss()
+			s := l.Stats()
+			if s.Messages-s.Duplicates < uint64(n) || s.Restarts != 0 {
+				t.Errorf("%+v", s.StreamStats)
+			}
+			t.Logf("%d messages, %+v", n, s.StreamStats)
+		})
+	}
+}
+
+// TestLibzmqSlowSubscriber: what libzmq drops before a subscriber that does not
+// read is replayed, by a ROUTER whose short queue drops as well, while the
+// engine publishes on; in both forms of answers.
+func TestLibzmqSlowSubscriber(t *testing.T) {
+	for _, c := range []struct {
+		bind bool
+		args []string
+	}{{false, nil}, {true, []string{"--replay-topic"}}} {
+		t.Run(fmt.Sprintf("bind=%v", c.bind), func(t *testing.T) {
+			// Blocks of 528 tokens: some 2 kB a message.
+			l := startLibzmqEngine(t, newTruth(2, 60, 528), c.bind, append(c.args, "--hwm", "50", "--buffer", "60000", "--replay-hwm", "300")...)
+			l.attach()
+			l.settle()
+			for range 2 {
+				l.set(true)
+				l.waits.Store(false)
+				for !l.waits.Load() {
+					l.do("pub %x", l.next())
+				}
+				// More than the socket and its queue take; all of it is within
+				// the buffer.
+				l.do("pubfile %s", l.write(t, 12_000))
+				l.set(false)
+				l.do("pubfile %s", l.write(t, 3_000)) // while it catches up
+				l.settle()
+			}
+			l.noLoss()
+			s := l.Stats()
+			if s.Gaps < 2 || s.Replayed < 10_000 {
+				t.Errorf("nothing was lost and replayed: %+v", s.StreamStats)
+			}
+			most := 0
+			for len(l.replays) > 0 {
+				most = max(most, (<-l.replays).Attempts)
+			}
+			if most < 3 {
+				t.Errorf("%d requests for one gap: the ROUTER dropped nothing", most)
+			}
+			t.Logf("%+v, up to %d requests for one gap", s.StreamStats, most)
+		})
+	}
+}
+
+// TestLibzmqRestarts: a publisher restarts again and again, also unheard.
+func TestLibzmqRestarts(t *testing.T) {
+	for _, bind := range []bool{false, true} {
+		t.Run(fmt.Sprintf("bind=%v", bind), func(t *testing.T) {
+			l := startLibzmqEngine(t, newTruth(3, 50, 16), bind)
+			l.attach()
+			for i := range 6 {
+				l.do("pubfile %s", l.write(t, 500+100*(i%3)))
+				if i%2 == 0 {
+					l.settle()
+				}
+				l.do("restart")
+				l.restart()
+			}
+			l.do("pubfile %s", l.write(t, 2000))
+			l.settle()
+			l.do("burn 3") // no replay can bring these
+			for range 50 {
+				l.do("pub %x", l.next())
+			}
+			l.do("pub %x", fakeengine.Payload(l.clock+1, 0, fakeengine.Cleared{}))
+			l.restart()
+			l.settle()
+			s := l.Stats()
+			if s.Restarts < 3 || s.PassedOver != 3 || s.Missing != 3 {
+				t.Errorf("%+v", s.StreamStats)
+			}
+			t.Logf("%+v", s.StreamStats)
+		})
+	}
+}

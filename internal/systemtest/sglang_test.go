@@ -1,0 +1,110 @@
+package systemtest
+
+import (
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/internal/testdata"
+)
+
+// sglangRuns are the recorded runs of SGLang's trees without window or Mamba
+// layers and without namespaces that its events hide. t* have one event a page.
+var sglangRuns = []string{
+	"s01_*", "s02_*", "s03_*", "s05_*", "s06_*", "s07_*", "s08_*", "s09_*", "s10_*", "s11_*", "s13_*", "s40_old_radix*",
+	"t01_*", "t02_*", "t06_*", "t08_*",
+}
+
+func sglangRecordings(t *testing.T, patterns ...string) (paths []string) {
+	t.Helper()
+	for _, p := range patterns {
+		paths = append(paths, testdata.Glob(t, "the recorded runs of SGLang's prefix cache", "oracle", "sglang", p+".jsonl.gz")...)
+	}
+	return paths
+}
+
+// plain is the question as it was recorded, with media written into its tokens.
+func (q *recordedQuery) plain(*testing.T) kvindex.Request {
+	return kvindex.Request{Salt: q.Salt, Tokens: q.Tokens}
+}
+
+// placeholder stands for media in the prompts of padded.
+const placeholder = 7
+
+// padded is the question as a gateway has it, before media are written into it.
+func (q *recordedQuery) padded(t *testing.T) kvindex.Request {
+	r := q.plain(t)
+	r.Tokens = slices.Clone(r.Tokens)
+	for _, m := range q.MM {
+		hash, err := strconv.ParseUint(m.ID, 16, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Media = append(r.Media, kvindex.Media{Hash: strconv.FormatUint(hash, 10), Offset: m.Offset, Length: m.Length})
+		for i := range m.Length {
+			r.Tokens[m.Offset+i] = placeholder
+		}
+	}
+	return r
+}
+
+// TestRecordedSGLang has every answer right, with SGLang's profile and with
+// none.
+func TestRecordedSGLang(t *testing.T) {
+	var profiled, unprofiled tally
+	media := 0
+	for _, path := range sglangRecordings(t, sglangRuns...) {
+		rows := readRecording(t, path)
+		var p, u tally
+		replay(t, rows, kvindex.Profile{}, (*recordedQuery).plain, u.add)
+		replay(t, rows, kvindex.Profile{Media: kvindex.MediaPad}, (*recordedQuery).padded, p.add)
+		for _, r := range rows {
+			if r.Query != nil {
+				media += len(r.Query.MM)
+			}
+		}
+		t.Logf("%-28s %+v without a profile %+v", filepath.Base(path), p, u)
+		if p.over+p.under+p.heldWrong+u.over+u.under+u.heldWrong > 0 {
+			t.Errorf("%s: %+v, without a profile %+v", path, p, u)
+		}
+		profiled.sum(p)
+		unprofiled.sum(u)
+	}
+	t.Logf("%+v, %d media", profiled, media)
+	t.Logf("without a profile %+v", unprofiled)
+	if profiled.queries < 8000 || profiled.hits < 5000 || media < 100 {
+		t.Errorf("too few questions: %+v, %d media", profiled, media)
+	}
+}
+
+// TestRecordedSGLangUntold: what was not published yet is not claimed, and what
+// is wrong where several namespaces share the cache is no more than must be.
+func TestRecordedSGLangUntold(t *testing.T) {
+	for name, over := range map[string]int{"s12_late": 0, "s04_extra_key": 19, "s14_mix": 23, "t04_extra_key": 53} {
+		rows := readRecording(t, sglangRecordings(t, name)[0])
+		var p, u tally
+		replay(t, rows, kvindex.Profile{}, (*recordedQuery).plain, u.add)
+		replay(t, rows, kvindex.Profile{Media: kvindex.MediaPad}, (*recordedQuery).padded, p.add)
+		t.Logf("%-28s %+v without a profile %+v", name, p, u)
+		if p.over > over || p.under > 8 || u.over > over || p.queries < 300 {
+			t.Errorf("%s: %+v, without a profile %+v", name, p, u)
+		}
+	}
+}
+
+// TestRecordedSGLangHost: with a host tier (HiCache), what the gpu's part of a
+// prompt lets SGLang reuse is right.
+func TestRecordedSGLangHost(t *testing.T) {
+	var all tally
+	for _, path := range sglangRecordings(t, "s30_*") {
+		var p tally
+		replay(t, readRecording(t, path), kvindex.Profile{Media: kvindex.MediaPad}, (*recordedQuery).padded, p.add)
+		all.sum(p)
+	}
+	t.Logf("%+v", all)
+	if all.over+all.under > 0 || all.queries < 2000 || all.hits < 1500 {
+		t.Errorf("%+v", all)
+	}
+}

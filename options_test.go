@@ -1,0 +1,104 @@
+package kvindex_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/tokenize"
+)
+
+func TestOptions(t *testing.T) {
+	m, err := index.NewMemory(index.MemoryConfig{Seed: testSeed})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	for _, c := range []struct {
+		want string
+		opts []kvindex.Option
+	}{
+		{"WithKeySeed contradicts WithIndex", []kvindex.Option{kvindex.WithIndex(m), kvindex.WithKeySeed(testSeed)}},
+		{"the seed is all zeros", []kvindex.Option{kvindex.WithKeySeed([16]byte{})}},
+		{"the index is nil", []kvindex.Option{kvindex.WithIndex(nil)}},
+		{`the tokenizer of model "x" is nil`, []kvindex.Option{kvindex.WithTokenizer("x", nil)}},
+		{"the model is empty", []kvindex.Option{kvindex.WithTokenizer("", words{})}},
+		{`model "x" has two tokenizers`, []kvindex.Option{kvindex.WithTokenizer("x", words{}), kvindex.WithTokenizer("x", words{})}},
+		{"WithProfile: the function is nil", []kvindex.Option{kvindex.WithProfile(nil)}},
+		{"WithIndex is given twice", []kvindex.Option{kvindex.WithIndex(m), kvindex.WithIndex(m)}},
+		{"WithKeySeed is given twice", []kvindex.Option{kvindex.WithKeySeed(testSeed), kvindex.WithKeySeed(testSeed)}},
+	} {
+		if _, err := kvindex.New(c.opts...); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("got %v, want %q", err, c.want)
+		}
+	}
+	_, err = kvindex.New(kvindex.WithIndex(nil), kvindex.WithProfile(nil))
+	if err == nil || !strings.Contains(err.Error(), "index") || !strings.Contains(err.Error(), "function") {
+		t.Errorf("two mistakes: %v", err)
+	}
+
+	// A backend that was given stays open, and its seed is used.
+	ix := open(t, kvindex.WithIndex(m))
+	p := fakeengine.NewPrompt(1, 16, 2)
+	ingest(t, ix, "a", p.Stored(0, 2))
+	if err := ix.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := open(t, kvindex.WithIndex(m)); blocks(t, got, "a", p) != 2 {
+		t.Error("the backend was closed, or its seed is not used")
+	}
+}
+
+func TestTokenizersOptions(t *testing.T) {
+	source := func(string) tokenize.Tokenizer { return nil }
+	for want, opts := range map[string][]kvindex.Option{
+		"WithTokenizers: the function is nil": {kvindex.WithTokenizers(nil)},
+		"WithTokenizers is given twice":       {kvindex.WithTokenizers(source), kvindex.WithTokenizers(source)},
+	} {
+		if _, err := kvindex.New(opts...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
+
+func TestProfiles(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 1)
+	for _, c := range []struct {
+		profile kvindex.Profile
+		want    string
+	}{
+		{kvindex.Profile{}, ""},
+		{kvindex.Profile{Media: kvindex.MediaPad, Copies: kvindex.CopiesSet}, ""},
+		{kvindex.Profile{Media: index.NumMediaForms}, "unknown media form 3"},
+		{kvindex.Profile{Copies: 4}, "unknown copies mode 4"},
+	} {
+		err := open(t, withProfile(c.profile)).Ingest("a", "m", fakeengine.Payload(1, 0, p.Stored(0, 1)))
+		if got := fmt.Sprint(err); err == nil && c.want != "" || !strings.Contains(got, c.want) {
+			t.Errorf("%+v: %v", c.profile, err)
+		}
+	}
+}
+
+// SGLang stores and removes a block once for each of the namespaces that its
+// events hide, so its profile counts; a guarded view takes the second for a
+// report.
+func TestSGLangCounts(t *testing.T) {
+	for _, c := range []struct {
+		profile kvindex.Profile
+		want    int
+	}{
+		{kvindex.Profile{Media: kvindex.MediaPad}, 2},
+		{kvindex.Profile{Media: kvindex.MediaPad, Copies: kvindex.CopiesGuarded}, 0},
+		{kvindex.Profile{}, 0},
+	} {
+		ix := open(t, withProfile(c.profile))
+		p := fakeengine.NewPrompt(1, 16, 2)
+		ingest(t, ix, "a", p.Stored(0, 2), p.Stored(0, 2), p.Removed(1, 0))
+		if got := blocks(t, ix, "a", p); got != c.want {
+			t.Errorf("%+v: %d blocks, want %d", c.profile, got, c.want)
+		}
+	}
+}

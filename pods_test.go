@@ -1,0 +1,91 @@
+package kvindex_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+)
+
+func TestRemovePod(t *testing.T) {
+	ix := open(t)
+	p := fakeengine.NewPrompt(1, 16, 2)
+	ingest(t, ix, "a", p.Stored(0, 2))
+	ingest(t, ix, "b", p.Stored(0, 2))
+	for range 2 {
+		if err := ix.RemovePod("a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := score(t, ix, kvindex.Request{Tokens: p.Tokens}); len(got) != 1 || got[0].Pod != "b" {
+		t.Errorf("got %+v", got)
+	}
+	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens, Pods: []string{"a"}})[0]; s.State != kvindex.StateUnknown || s.MatchedBlocks != 0 {
+		t.Errorf("got %+v", s)
+	}
+	if n := ix.Stats(); n.Pods != 1 || n.Models != 1 || n.Sources != 1 || n.Index.Memberships != n.Blocks[kvindex.TierGPU] || n.Index.Keys == 0 || n.Index.Names == 0 {
+		t.Errorf("%+v", n)
+	}
+	if err := ix.RemovePod("b"); err != nil {
+		t.Fatal(err)
+	}
+	if n := ix.Stats(); n.Pods != 0 || n.Models != 0 || n.Sources != 0 {
+		t.Errorf("%+v", n)
+	}
+}
+
+// TestWhatAPodMayInvent is bounded, and does not shut its own stream out.
+func TestWhatAPodMayInvent(t *testing.T) {
+	ix := open(t)
+	p := fakeengine.NewPrompt(1, 16, 8)
+	for i := range 2 * kvindex.MaxStreams {
+		if _, err := ix.IngestMessage(hold(message(fmt.Sprint("invented", i), 1, 1, 0))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	play(t, ix, p, step{message("s", 0, 1, 0, p.Stored(0, 4)), taken, 4, kvindex.StateLive})
+	for i := range 2 * kvindex.MaxModels {
+		m := message("s", 0, 1, 0)
+		m.Model = fmt.Sprint("model", i)
+		if _, err := ix.IngestMessage(m); (err != nil) != (i >= kvindex.MaxModels-1) {
+			t.Fatalf("model %d: %v", i, err)
+		}
+	}
+	huge := message("s", 1<<64-2, 2, 0)
+	for _, ts := range []float64{2, 3, 4} {
+		huge.Payload = fakeengine.Payload(ts, 0)
+		if _, err := ix.IngestMessage(huge); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ix.IngestMessage(message("s", 0, ts+0.5, 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := ix.Stats(); s.Missing != 1<<64-1 {
+		t.Errorf("%d messages are missing", s.Missing)
+	}
+}
+
+// TestThePodOfASlowCall may be gone when the call gets its turn.
+func TestThePodOfASlowCall(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 8)
+	for range 200 {
+		ix := open(t)
+		if _, err := ix.IngestMessage(message("s", 0, 1, 0, p.Stored(0, 4))); err != nil {
+			t.Fatal(err)
+		}
+		var calls sync.WaitGroup
+		calls.Go(func() { _ = ix.StreamRestarted("a", "m", "s") })
+		calls.Go(func() { _ = ix.MarkLost("a", 0) })
+		calls.Go(func() { _ = ix.RemovePod("a") })
+		calls.Wait()
+		if s := ix.Stats(); s.Pods != 0 || s.Sources != 0 {
+			t.Fatalf("%+v", s)
+		}
+		if r, err := ix.IngestMessage(message("s", 0, 2, 0, p.Stored(0, 4))); err != nil || !r.Applied {
+			t.Fatalf("%+v, %v", r, err)
+		}
+	}
+}

@@ -1,0 +1,232 @@
+package kvindex_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/internal/enginehash"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/tokenize/chat"
+)
+
+const turns = `{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}`
+
+// chats opens an Indexer with a chat template for model "m".
+func chats(t *testing.T, template string) *kvindex.Indexer {
+	t.Helper()
+	m, err := chat.New(template, map[string]string{"bos_token": "\x01"}, chat.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return open(t, kvindex.WithTokenizer("m", words{}), kvindex.WithChats(func(_ context.Context, model string) (*chat.Model, error) {
+		if model != "m" {
+			return nil, nil
+		}
+		return m, nil
+	}))
+}
+
+// holdAll makes a pod hold all blocks of a prompt.
+func holdAll(t *testing.T, ix *kvindex.Indexer, pod string, hash uint64, tokens []uint32) int {
+	t.Helper()
+	p := fakeengine.Prompt{Tokens: tokens, Size: 16, Hash: hash << 32}
+	ingest(t, ix, pod, p.Stored(0, len(tokens)/16))
+	return len(tokens) / 16
+}
+
+func bytesOf(text string) (tokens []uint32) {
+	tokens, _ = words{}.Encode(ctx, nil, text, false)
+	return tokens
+}
+
+// A chat, its text and its tokens are the same prompt.
+func TestBodiesOfOnePrompt(t *testing.T) {
+	ix := chats(t, turns)
+	const text = "\x01<system>be short</system><user>how do boats come and go?</user><assistant>"
+	n := holdAll(t, ix, "pod", 1, bytesOf(text))
+	quoted := strconv.Quote(text)
+	quoted = strings.ReplaceAll(quoted, `\x01`, `\u0001`)
+	var ids []string
+	for _, id := range bytesOf(text) {
+		ids = append(ids, strconv.Itoa(int(id)))
+	}
+	const messages = `"messages": [{"role": "system", "content": "be short"}, {"role": "user", "content": [{"type": "text", "text": "how do boats come and go?"}]}]`
+	for name, r := range map[string]kvindex.Request{
+		"chat":                {Body: []byte(`{"model": "m", ` + messages + `}`)},
+		"chat, unknown field": {Body: []byte(`{"model": "m", "odd": {"messages": 1}, "stream": true, "temperature": 0.5, ` + messages + `}`)},
+		"chat, model given":   {Model: "m", Body: []byte(`{"model": "alias", ` + messages + `}`)},
+		"chat, no model":      {Model: "m", Body: []byte(`{` + messages + `}`)},
+		"chat, candidates":    {Candidates: ix.Candidates("m", nil), Body: []byte(`{"model": "alias", ` + messages + `}`)},
+		"text":                {Model: "m", Prompt: text, Rendered: true},
+		"tokens":              {Model: "m", Tokens: bytesOf(text)},
+		"completion":          {Body: []byte(`{"model": "m", "add_special_tokens": false, "prompt": ` + quoted + `}`)},
+		"completion with BOS": {Body: []byte(`{"model": "m", "prompt": ` + strings.Replace(quoted, `\u0001`, "", 1) + `}`)},
+		"completion of ids":   {Body: []byte(`{"model": "m", "prompt": [` + strings.Join(ids, ",") + `]}`)},
+	} {
+		var a kvindex.Answer
+		if err := ix.ScoreRequest(ctx, &r, &a); err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if len(a.Pods) != 1 || a.Pods[0].MatchedBlocks != n || a.PromptTokens != len(text) {
+			t.Errorf("%s: %+v, want %d blocks of %d tokens", name, a, n, len(text))
+		}
+	}
+}
+
+// What a body says of the scope leads to other keys, and what the caller says goes
+// before it.
+func TestBodyScopes(t *testing.T) {
+	ix := chats(t, turns)
+	const text = "\x01<user>how do boats come and go?</user><assistant>"
+	blocks := len(text) / 16
+	plain := fakeengine.Prompt{Tokens: bytesOf(text), Size: 16, Hash: 1 << 32}
+	ingest(t, ix, "plain", plain.Stored(0, blocks))
+	salted := fakeengine.Prompt{Tokens: bytesOf(text), Size: 16, Hash: 2 << 32}
+	s := salted.Stored(0, blocks)
+	s.Extra = make([][]enginehash.Extra, blocks)
+	s.Extra[0] = []enginehash.Extra{enginehash.Text("pepper")}
+	ingest(t, ix, "salted", s)
+	adapted := fakeengine.Prompt{Tokens: bytesOf(text), Size: 16, Hash: 3 << 32}
+	s = adapted.Stored(0, blocks)
+	s.Adapter = "tuned"
+	ingest(t, ix, "adapted", s)
+	const messages = `"messages": [{"role": "user", "content": "how do boats come and go?"}]}`
+	for name, c := range map[string]struct {
+		r    kvindex.Request
+		want string
+	}{
+		"plain":            {kvindex.Request{Body: []byte(`{"model": "m", ` + messages)}, "plain"},
+		"salt":             {kvindex.Request{Body: []byte(`{"model": "m", "cache_salt": "pepper", ` + messages)}, "salted"},
+		"the caller's":     {kvindex.Request{Salt: "pepper", Body: []byte(`{"model": "m", "cache_salt": "sugar", ` + messages)}, "salted"},
+		"adapter by name":  {kvindex.Request{Body: []byte(`{"model": "tuned", ` + messages)}, "adapted"},
+		"adapter, caller":  {kvindex.Request{Adapter: "tuned", Body: []byte(`{"model": "m", ` + messages)}, "adapted"},
+		"nobody's":         {kvindex.Request{Body: []byte(`{"model": "m", "cache_salt": "sugar", ` + messages)}, ""},
+		"adapter and salt": {kvindex.Request{Salt: "pepper", Body: []byte(`{"model": "tuned", ` + messages)}, ""},
+	} {
+		var a kvindex.Answer
+		if err := ix.ScoreRequest(ctx, &c.r, &a); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		var holders []string
+		for _, s := range a.Pods {
+			if s.MatchedBlocks > 0 {
+				holders = append(holders, s.Pod)
+			}
+		}
+		if got := strings.Join(holders, " "); got != c.want {
+			t.Errorf("%s: held by %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+func TestBodyErrors(t *testing.T) {
+	ix := chats(t, turns+`{% if tools %}{{ raise_exception("no tools here") }}{% endif %}`)
+	const messages = `"messages": [{"role": "user", "content": "hello"}]`
+	for _, c := range []struct {
+		r    kvindex.Request
+		is   error
+		says string
+	}{
+		{kvindex.Request{Body: []byte(`{`)}, kvindex.ErrRequest, "not JSON"},
+		{kvindex.Request{Body: []byte{}}, kvindex.ErrRequest, "not JSON"},
+		{kvindex.Request{Body: []byte(`{"model": "m"}`)}, kvindex.ErrRequest, "messages"},
+		{kvindex.Request{Body: []byte(`{` + messages + `}`)}, kvindex.ErrRequest, "the model is empty"},
+		{kvindex.Request{Body: []byte(`{"model": 7, ` + messages + `}`)}, kvindex.ErrRequest, "model"},
+		{kvindex.Request{Body: []byte(`{"model": "m", "messages": [{"role": "user", "content": 7}]}`)}, kvindex.ErrRequest, "messages[0].content"},
+		{kvindex.Request{Body: []byte(`{"model": "m", "chat_template_kwargs": [], ` + messages + `}`)}, kvindex.ErrRequest, "chat_template_kwargs"},
+		{kvindex.Request{Body: []byte(`{"model": "m", "cache_salt": {}, ` + messages + `}`)}, kvindex.ErrRequest, "cache_salt"},
+		{kvindex.Request{Body: []byte(`{"model": "m", "prompt": ""}`)}, kvindex.ErrRequest, "empty"},
+		{kvindex.Request{Body: []byte(`{"model": "m", "tools": [{"type": "function", "function": {"name": "f"}}], ` + messages + `}`)}, kvindex.ErrRequest, "no tools here"},
+		{kvindex.Request{Body: []byte(`{"model": "m", ` + messages + `}`), Prompt: "hello"}, kvindex.ErrRequest, "it has a body, and a prompt"},
+		{kvindex.Request{Body: []byte(`{"model": "m", ` + messages + `}`), Tokens: []uint32{1}}, kvindex.ErrRequest, "it has a body, and a prompt"},
+		{kvindex.Request{Body: []byte(`{"model": "m", ` + messages + `}`), Rendered: true}, kvindex.ErrRequest, "it has a body, and a prompt"},
+		{kvindex.Request{Body: []byte(`{"model": "other", ` + messages + `}`)}, kvindex.ErrNoTemplate, `"other"`},
+		{kvindex.Request{Body: []byte(`{"model": "other", "prompt": "hello"}`)}, kvindex.ErrNoTokenizer, `"other"`},
+		{kvindex.Request{Body: []byte(`{"model": "m", "prompt": ["a", "b"]}`)}, chat.ErrNotScorable, "prompt"},
+		{kvindex.Request{Body: []byte(`{"model": "m", "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]}`)}, chat.ErrNotScorable, "messages[0].content[0]"},
+	} {
+		a := kvindex.Answer{PromptTokens: 7, Pods: make([]kvindex.PodScore, 3)}
+		err := ix.ScoreRequest(ctx, &c.r, &a)
+		if !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v, want %v that says %q", c.r.Body, err, c.is, c.says)
+		}
+		if errors.Is(err, kvindex.ErrRequest) != (c.is == kvindex.ErrRequest) {
+			t.Errorf("%s: %v: is the request bad?", c.r.Body, err)
+		}
+		if a.PromptTokens != 0 || len(a.Pods) != 0 {
+			t.Errorf("%s: there is an answer beside the error: %+v", c.r.Body, a)
+		}
+	}
+	without := open(t, kvindex.WithTokenizer("m", words{}))
+	err := without.ScoreRequest(ctx, &kvindex.Request{Body: []byte(`{"model": "m", ` + messages + `}`)}, new(kvindex.Answer))
+	if !errors.Is(err, kvindex.ErrNoTemplate) {
+		t.Errorf("without templates: %v", err)
+	}
+}
+
+// The media of a chat are placed where the template names them, each with all of
+// its tokens.
+func TestBodyMedia(t *testing.T) {
+	dir := t.TempDir()
+	for name, content := range map[string]string{
+		"config.json":           `{"model_type": "qwen2_vl", "image_token_id": 35}`,
+		"tokenizer_config.json": `{"tokenizer_class": "PreTrainedTokenizerFast", "added_tokens_decoder": {}}`,
+		"chat_template.jinja":   `{% for m in messages %}{% for part in m.content %}{% if part.type == 'text' %}{{ part.text }}{% else %}[#]{% endif %}{% endfor %}{% endfor %}`,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	models := chat.Models{Find: func(context.Context, string) (string, error) { return dir, nil }}
+	ix := open(t, kvindex.WithTokenizer("m", words{}), kvindex.WithChats(models.Model))
+	tokens := bytesOf("a picture [" + strings.Repeat("#", 20) + "] and one more: [" + strings.Repeat("#", 5) + "] compare them")
+	p := fakeengine.Prompt{Tokens: tokens, Size: 16, Hash: 1 << 32}
+	s := p.Stored(0, 4)
+	s.Extra = [][]enginehash.Extra{{enginehash.Media("cat", 11)}, {enginehash.Media("cat", 11-16)}, nil, {enginehash.Media("dog", 0)}}
+	ingest(t, ix, "pod", s)
+
+	const body = `{"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "a picture "},
+		{"type": "image_url", "image_url": {"url": "data:1"}}, {"type": "text", "text": " and one more: "},
+		{"type": "image_url", "image_url": {"url": "data:2"}}, {"type": "text", "text": " compare them"}]}]}`
+	for _, c := range []struct {
+		media []kvindex.Media
+		want  int
+	}{
+		{[]kvindex.Media{{Hash: "cat", Length: 20}, {Hash: "dog", Length: 5}}, 4},
+		{[]kvindex.Media{{Hash: "cat", Length: 20}, {Hash: "cow", Length: 5}}, 3},
+		{[]kvindex.Media{{Hash: "dog", Length: 20}, {Hash: "cat", Length: 5}}, 0},
+		{[]kvindex.Media{{Hash: "cat", Length: 21}, {Hash: "dog", Length: 5}}, 1},
+	} {
+		media := slices.Clone(c.media)
+		var a kvindex.Answer
+		if err := ix.ScoreRequest(ctx, &kvindex.Request{Body: []byte(body), Media: c.media}, &a); err != nil {
+			t.Fatal(err)
+		}
+		if got := a.Pods[0].MatchedBlocks; got != c.want {
+			t.Errorf("%v: %d blocks, want %d", c.media, got, c.want)
+		}
+		if !slices.Equal(media, c.media) {
+			t.Errorf("the caller's media were changed: %v", c.media)
+		}
+	}
+	for _, media := range [][]kvindex.Media{nil, {{Hash: "cat", Length: 20}}, {{Hash: "cat", Length: 1}, {Hash: "dog", Length: 1}, {Hash: "cow", Length: 1}}} {
+		err := ix.ScoreRequest(ctx, &kvindex.Request{Body: []byte(body), Media: media}, new(kvindex.Answer))
+		if !errors.Is(err, chat.ErrNotScorable) {
+			t.Errorf("%v: %v", media, err)
+		}
+	}
+	for _, media := range []kvindex.Media{{Hash: "cat"}, {Hash: "cat", Length: -1}, {Length: 7}} {
+		r := kvindex.Request{Body: []byte(body), Media: []kvindex.Media{media, {Hash: "dog", Length: 5}}}
+		if err := ix.ScoreRequest(ctx, &r, new(kvindex.Answer)); !errors.Is(err, kvindex.ErrRequest) {
+			t.Errorf("%+v: %v", media, err)
+		}
+	}
+}

@@ -1,0 +1,534 @@
+package kvindex_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/testdata"
+	"github.com/kvindex/kvindex/tokenize"
+)
+
+func TestScorePods(t *testing.T) {
+	ix := open(t)
+	p := fakeengine.NewPrompt(1, 16, 4)
+	for _, pod := range []string{"c", "a", "b"} {
+		ingest(t, ix, pod, p.Stored(0, 2))
+	}
+	ingest(t, ix, "b", p.Stored(2, 3))
+	names := func(pods []string) (got string) {
+		for _, s := range score(t, ix, kvindex.Request{Tokens: p.Tokens, Pods: pods}) {
+			got += fmt.Sprintf("%s=%d/%v ", s.Pod, s.MatchedBlocks, s.State)
+		}
+		return got
+	}
+	for _, c := range []struct {
+		pods []string
+		want string
+	}{
+		{nil, "b=3/live a=2/live c=2/live "},
+		{[]string{}, ""},
+		{[]string{"c", "nobody", "a", "c"}, "a=2/live c=2/live nobody=0/unknown "},
+	} {
+		if got := names(c.pods); got != c.want {
+			t.Errorf("pods %q: got %q, want %q", c.pods, got, c.want)
+		}
+	}
+}
+
+// The best pods of an answer are those that the whole answer begins with.
+func TestTop(t *testing.T) {
+	ix := open(t)
+	p := fakeengine.NewPrompt(1, 16, 5)
+	for pod, n := range map[string]int{"a": 1, "b": 3, "c": 0, "d": 3, "e": 2, "f": 1, "g": 3} {
+		ingest(t, ix, pod, p.Stored(0, 1), p.Removed(0))
+		if n > 0 {
+			ingest(t, ix, pod, p.Stored(0, n))
+		}
+	}
+	all := score(t, ix, kvindex.Request{Tokens: p.Tokens})
+	for top := 1; top <= len(all)+1; top++ {
+		got := score(t, ix, kvindex.Request{Tokens: p.Tokens, Top: top})
+		if want := all[:min(top, len(all))]; !slices.Equal(got, want) {
+			t.Errorf("the best %d: %+v\nwant %+v", top, got, want)
+		}
+	}
+	names := ""
+	for _, s := range all {
+		names += s.Pod
+	}
+	if names != "bdgeafc" {
+		t.Errorf("order %q", names)
+	}
+}
+
+// Of the ranks of a pod the one counts that would reuse the most, then the one
+// that holds the most anywhere, then the first.
+func TestRanks(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 8)
+	lower := func(from, to int) *fakeengine.Stored {
+		s := p.Stored(from, to)
+		s.Tokens, s.BlockSize, s.Parent, s.Medium = nil, 0, nil, "cpu"
+		return s
+	}
+	evicted := func(from, to int) (ev []fakeengine.Event) {
+		ev = append(ev, p.Stored(from, to), lower(from, to))
+		for b := from; b < to; b++ {
+			ev = append(ev, p.Removed(b))
+		}
+		return ev
+	}
+	for name, c := range map[string]struct {
+		ranks [][]fakeengine.Event
+		want  int
+	}{
+		"cached":    {[][]fakeengine.Event{{p.Stored(0, 2)}, {p.Stored(0, 4)}, {p.Stored(0, 3)}}, 1},
+		"matched":   {[][]fakeengine.Event{{p.Stored(0, 2)}, append([]fakeengine.Event{p.Stored(0, 2)}, evicted(2, 5)...), {p.Stored(0, 2)}}, 1},
+		"the gpu":   {[][]fakeengine.Event{evicted(0, 8), {p.Stored(0, 1)}, evicted(0, 8)}, 1},
+		"the first": {[][]fakeengine.Event{nil, {p.Stored(0, 2)}, {p.Stored(0, 2)}, {p.Stored(0, 2)}}, 1},
+	} {
+		ix := open(t)
+		for backwards, pod := range []string{"a", "b"} {
+			for i := range c.ranks {
+				rank := i
+				if backwards > 0 {
+					rank = len(c.ranks) - 1 - i
+				}
+				if err := ix.Ingest(pod, "m", fakeengine.Payload(1, rank, c.ranks[rank]...)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for _, s := range score(t, ix, kvindex.Request{Tokens: p.Tokens}) {
+			if s.Rank != c.want {
+				t.Errorf("%s: pod %s: rank %d, want %d", name, s.Pod, s.Rank, c.want)
+			}
+		}
+	}
+}
+
+// The last token is always computed, and a block is reused whole.
+func TestCachedTokens(t *testing.T) {
+	ix := open(t)
+	p := fakeengine.NewPrompt(1, 16, 4)
+	ingest(t, ix, "a", p.Stored(0, 4))
+	for n, want := range map[int][2]int{1: {0, 0}, 15: {0, 0}, 16: {1, 0}, 17: {1, 16}, 32: {2, 16}, 33: {2, 32}, 63: {3, 48}, 64: {4, 48}} {
+		s := score(t, ix, kvindex.Request{Tokens: p.Tokens[:n]})[0]
+		if got := [2]int{s.MatchedBlocks, s.CachedTokens}; got != want {
+			t.Errorf("%d tokens: got %v, want %v", n, got, want)
+		}
+	}
+}
+
+func TestPartialTailYieldsNoKey(t *testing.T) {
+	ix := open(t)
+	p := fakeengine.NewPrompt(1, 16, 3)
+	ingest(t, ix, "a", p.Stored(0, 3))
+	for n := 33; n < 48; n++ {
+		if got := score(t, ix, kvindex.Request{Tokens: p.Tokens[:n]})[0].MatchedBlocks; got != 2 {
+			t.Errorf("%d tokens match %d blocks", n, got)
+		}
+	}
+}
+
+func TestBlockSizes(t *testing.T) {
+	ix := open(t)
+	want := map[string]int{}
+	tokens := fakeengine.NewPrompt(1, 1, 1200).Tokens
+	for i, size := range []int{1, 2, 8, 16, 24, 32, 48, 64, 100, 528} {
+		p := fakeengine.Prompt{Tokens: tokens, Size: size, Hash: uint64(i+1) << 32}
+		pod := fmt.Sprint("by", size)
+		n := 1100 / size
+		ingest(t, ix, pod, p.Stored(0, n))
+		want[pod] = n * size
+	}
+	for _, s := range score(t, ix, kvindex.Request{Tokens: tokens}) {
+		if got := s.MatchedBlocks * s.BlockTokens; got != want[s.Pod] || s.CachedTokens != got {
+			t.Errorf("%s: %d tokens held, %d cached, want %d", s.Pod, got, s.CachedTokens, want[s.Pod])
+		}
+	}
+}
+
+func TestHybridIsAnUpperBound(t *testing.T) {
+	ix := open(t)
+	p := fakeengine.NewPrompt(1, 16, 4)
+	window := p.Stored(0, 4)
+	window.Group, window.Kind, window.Window = 1, "sliding_window", 32
+	ingest(t, ix, "a", p.Stored(0, 3), window)
+	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; !s.UpperBound || s.MatchedBlocks != 3 {
+		t.Errorf("got %+v", s)
+	}
+	ingest(t, ix, "a", p.Removed(0)) // the window group's blocks do not stand in for it
+	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.MatchedBlocks != 0 {
+		t.Errorf("got %+v", s)
+	}
+	ingest(t, ix, "b", p.Stored(0, 3))
+	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.Pod != "b" || s.UpperBound {
+		t.Errorf("got %+v", s)
+	}
+}
+
+// All full-attention groups have to hold a block: the one that holds the least
+// counts, and one that holds nothing makes it nothing.
+func TestSeveralFullGroups(t *testing.T) {
+	ix := open(t)
+	p := fakeengine.NewPrompt(1, 16, 8)
+	coarse := fakeengine.Prompt{Tokens: p.Tokens, Size: 32, Hash: 2 << 32}.Stored(0, 3)
+	coarse.Group = 1
+	ingest(t, ix, "a", p.Stored(0, 8), coarse)
+	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.CachedTokens != 96 || s.BlockTokens != 32 || !s.UpperBound {
+		t.Errorf("got %+v", s)
+	}
+	ingest(t, ix, "a", p.Removed(1))
+	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.CachedTokens != 16 || s.BlockTokens != 16 {
+		t.Errorf("got %+v", s)
+	}
+	ingest(t, ix, "a", p.Removed(0))
+	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.CachedTokens != 0 || s.MatchedBlocks != 0 {
+		t.Errorf("got %+v", s)
+	}
+}
+
+func TestManyHolders(t *testing.T) {
+	ix := open(t)
+	p := fakeengine.NewPrompt(1, 16, 2)
+	for n := range 1200 {
+		ingest(t, ix, fmt.Sprint("pod", n), p.Stored(0, 2))
+	}
+	got := score(t, ix, kvindex.Request{Tokens: p.Tokens})
+	if len(got) != 1200 || got[1199].MatchedBlocks != 2 {
+		t.Errorf("%d pods, the last %+v", len(got), got[len(got)-1])
+	}
+}
+
+func TestBadRequests(t *testing.T) {
+	ix := open(t, kvindex.WithTokenizer("m", words{}))
+	tokens := []uint32{1, 2, 3}
+	for _, c := range []struct {
+		r    kvindex.Request
+		is   error
+		text string
+	}{
+		{kvindex.Request{Tokens: tokens}, kvindex.ErrRequest, "model is empty"},
+		{kvindex.Request{Model: "m"}, kvindex.ErrRequest, "prompt is empty"},
+		{kvindex.Request{Model: "m", Tokens: []uint32{}}, kvindex.ErrRequest, "prompt is empty"},
+		{kvindex.Request{Model: "m", Prompt: "x", Tokens: tokens}, kvindex.ErrRequest, "both"},
+		{kvindex.Request{Model: "m", Prompt: "nothing"}, kvindex.ErrRequest, "no tokens"},
+		{kvindex.Request{Model: "m", Prompt: "fail"}, nil, `model "m": no such text`},
+		{kvindex.Request{Model: "n", Prompt: "x"}, kvindex.ErrNoTokenizer, `model "n": register one by WithTokenizer`},
+		{kvindex.Request{Model: "m", Tokens: tokens, Media: []kvindex.Media{{Hash: "h", Offset: 3}}}, kvindex.ErrRequest, `media "h" begins at token 3 of 3`},
+		{kvindex.Request{Model: "m", Tokens: tokens, Media: []kvindex.Media{{Hash: "h", Offset: -1}}}, kvindex.ErrRequest, `media "h"`},
+		{kvindex.Request{Model: "m", Tokens: tokens, Media: []kvindex.Media{{Offset: 1}}}, kvindex.ErrRequest, "media 0 has no hash"},
+		{kvindex.Request{Model: "m", Tokens: tokens, Media: []kvindex.Media{{Hash: "h", Length: -1}}}, kvindex.ErrRequest, `media "h"`},
+		{kvindex.Request{Model: "m", Tokens: tokens, Media: []kvindex.Media{{Hash: "g", Offset: 1}, {Hash: "h"}}}, kvindex.ErrRequest, `media "h"`},
+	} {
+		a := kvindex.Answer{PromptTokens: 9, Pods: make([]kvindex.PodScore, 3)}
+		err := ix.ScoreRequest(ctx, &c.r, &a)
+		if err == nil || c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.text) {
+			t.Errorf("%+v: error %v", c.r, err)
+		}
+		if len(a.Pods) != 0 || a.PromptTokens != 0 {
+			t.Errorf("%+v: answer %+v", c.r, a)
+		}
+	}
+	if s := score(t, ix, kvindex.Request{Model: "never", Tokens: tokens, Pods: []string{"x"}}); len(s) != 1 || s[0] != (kvindex.PodScore{Pod: "x"}) {
+		t.Errorf("a model never heard: %+v", s)
+	}
+	cancelled, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := ix.ScoreRequest(cancelled, &kvindex.Request{Model: "m", Tokens: tokens}, new(kvindex.Answer)); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+}
+
+// shifted is words with ids of its own.
+type shifted uint32
+
+func (s shifted) Encode(_ context.Context, dst []uint32, text string, _ bool) ([]uint32, error) {
+	for _, b := range []byte(text) {
+		dst = append(dst, uint32(b)+uint32(s))
+	}
+	return dst, nil
+}
+
+// A source has the tokenizers of the models that have none by name, and of the
+// adapters on them.
+func TestTokenizersFromASource(t *testing.T) {
+	const text = "a prompt of some forty letters, give or take a few"
+	var asked []string
+	ix := open(t, kvindex.WithTokenizer("named", words{}), kvindex.WithTokenizers(func(model string) tokenize.Tokenizer {
+		asked = append(asked, model)
+		switch model {
+		case "none":
+			return nil
+		case "other":
+			return shifted(2000)
+		}
+		return shifted(1000)
+	}))
+	for i, c := range []struct {
+		model string
+		by    tokenize.Tokenizer
+	}{{"m", shifted(1000)}, {"other", shifted(2000)}, {"named", words{}}} {
+		tokens, err := c.by.Encode(ctx, nil, text, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := fakeengine.Prompt{Tokens: tokens, Size: 16, Hash: uint64(i + 1)}
+		if err := ix.Ingest("pod", c.model, fakeengine.Payload(1, 0, p.Stored(0, 3))); err != nil {
+			t.Fatal(err)
+		}
+		on := fakeengine.Prompt{Tokens: tokens, Size: 16, Hash: uint64(i+1) << 8}.Stored(0, 2)
+		on.Adapter = "adapter-of-" + c.model
+		if err := ix.Ingest("pod", c.model, fakeengine.Payload(1, 0, on)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		name, adapter string
+		asked         string // of the source
+		matched       int
+	}{
+		{"m", "", "m", 3},
+		{"other", "", "other", 3},
+		{"named", "", "", 3},
+		{"adapter-of-m", "", "m", 2},
+		{"adapter-of-other", "", "other", 2},
+		{"adapter-of-named", "", "", 2},
+		{"other", "adapter-of-other", "other", 2},
+		{"never-heard", "", "never-heard", 0},
+	} {
+		asked = nil
+		for name, r := range map[string]kvindex.Request{
+			"by pods":       {Model: c.name, Pods: []string{"pod"}},
+			"by candidates": {Candidates: ix.Candidates(c.name, []string{"pod"})},
+		} {
+			r.Adapter, r.Prompt = c.adapter, text
+			var a kvindex.Answer
+			if err := ix.ScoreRequest(ctx, &r, &a); err != nil {
+				t.Fatal(err)
+			}
+			if got := a.Pods[0].MatchedBlocks; got != c.matched {
+				t.Errorf("%s, %s: %d blocks, want %d", c.name, name, got, c.matched)
+			}
+		}
+		want := []string{c.asked, c.asked}
+		if c.asked == "" {
+			want = nil
+		}
+		if !slices.Equal(asked, want) {
+			t.Errorf("%s: the source was asked for %q, want %q", c.name, asked, want)
+		}
+	}
+	asked = nil
+	if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: []uint32{1}}, new(kvindex.Answer)); err != nil || asked != nil {
+		t.Errorf("tokens: %v, the source was asked for %q", err, asked)
+	}
+	if _, err := ix.Score(ctx, text, "none", nil); !errors.Is(err, kvindex.ErrNoTokenizer) {
+		t.Errorf("a model without: %v", err)
+	}
+}
+
+// A pool of tokenizers is a source.
+func TestTokenizersOfAPool(t *testing.T) {
+	dir := t.TempDir()
+	tiny, err := os.ReadFile("tokenize/testdata/tiny.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "tokenizer.json"), tiny, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	missing := errors.New("missing")
+	pool, err := tokenize.NewPool(tokenize.PoolConfig{Find: func(_ context.Context, model string) (string, error) {
+		if model != "m" {
+			return "", missing
+		}
+		return dir, nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	ix := open(t, kvindex.WithTokenizers(pool.Tokenizer))
+	text := strings.Repeat("the boats come and go ", 20)
+	tokens, err := pool.Tokenizer("m").Encode(ctx, nil, text, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := fakeengine.Prompt{Tokens: tokens, Size: 16, Hash: 1}
+	ingest(t, ix, "pod", p.Stored(0, 4))
+	got, err := ix.Score(ctx, text, "m", nil)
+	if err != nil || got[0].MatchedBlocks != 4 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := ix.Score(ctx, text, "unknown", nil); !errors.Is(err, missing) {
+		t.Errorf("unknown: %v", err)
+	}
+	if err := pool.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ix.Score(ctx, text, "m", nil); !errors.Is(err, tokenize.ErrPoolClosed) {
+		t.Errorf("closed: %v", err)
+	}
+}
+
+// BenchmarkScoreRequest scores 512 blocks of token ids that every pod holds;
+// the first token of the last block is new each time.
+func BenchmarkScoreRequest(b *testing.B) {
+	for _, pods := range []int{1, 16, 256} {
+		b.Run(fmt.Sprintf("blocks=512/pods=%d", pods), func(b *testing.B) {
+			ix := open(b)
+			p := fakeengine.NewPrompt(1, 16, 512)
+			for i := range pods {
+				ingest(b, ix, fmt.Sprint("pod", i), p.Stored(0, 511))
+			}
+			q := kvindex.Request{Model: "m", Tokens: p.Tokens}
+			var a kvindex.Answer
+			b.ReportAllocs()
+			for b.Loop() {
+				q.Tokens[511*16]++
+				if err := ix.ScoreRequest(ctx, &q, &a); err != nil || a.Pods[0].MatchedBlocks != 511 {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkScoreBest is BenchmarkScoreRequest for the best 8 of 256 pods that
+// were resolved before, beside the hashing alone.
+func BenchmarkScoreBest(b *testing.B) {
+	ix := open(b)
+	p := fakeengine.NewPrompt(1, 16, 512)
+	var pods []string
+	for i := range 256 {
+		pods = append(pods, fmt.Sprint("pod", i))
+		ingest(b, ix, pods[i], p.Stored(0, 511))
+	}
+	b.Run("hashing", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			p.Tokens[511*16]++
+			kvindex.HashPrompt(ix, "m", p.Tokens)
+		}
+	})
+	b.Run("best=8/pods=256", func(b *testing.B) {
+		q := kvindex.Request{Candidates: ix.Candidates("m", pods), Tokens: p.Tokens, Top: 8}
+		var a kvindex.Answer
+		b.ReportAllocs()
+		for b.Loop() {
+			p.Tokens[511*16]++
+			if err := ix.ScoreRequest(ctx, &q, &a); err != nil || len(a.Pods) != 8 || a.Pods[7].MatchedBlocks != 511 {
+				b.Fatal(err)
+			}
+		}
+	})
+}
+
+// A prompt is hashed in every variant that its candidates have, but without
+// media the tokens only once for each unit.
+func BenchmarkScoreVariants(b *testing.B) {
+	forms := map[string]kvindex.Profile{"offsets": {}, "bare": {Media: kvindex.MediaBare}, "pad": {Media: kvindex.MediaPad}}
+	p := fakeengine.NewPrompt(1, 16, 512)
+	for _, c := range []struct {
+		pods  []string
+		media []kvindex.Media
+	}{
+		{pods: []string{"offsets"}},
+		{pods: []string{"bare"}},
+		{pods: []string{"pad"}},
+		{pods: []string{"offsets", "pad"}},
+		{pods: []string{"offsets", "bare", "pad"}},
+		{pods: []string{"offsets", "bare", "pad"}, media: []kvindex.Media{{Hash: "11", Offset: 100 * 16, Length: 1000}}},
+	} {
+		b.Run(fmt.Sprintf("%s/media=%d", strings.Join(c.pods, "+"), len(c.media)), func(b *testing.B) {
+			ix := open(b, kvindex.WithProfile(func(pod, _ string) kvindex.Profile { return forms[pod] }))
+			for _, pod := range c.pods {
+				ingest(b, ix, pod, p.Stored(0, 511))
+			}
+			q := kvindex.Request{Model: "m", Tokens: p.Tokens, Media: c.media}
+			var a kvindex.Answer
+			b.ReportAllocs()
+			for b.Loop() {
+				q.Tokens[511*16]++
+				if err := ix.ScoreRequest(ctx, &q, &a); err != nil || a.Pods[0].MatchedBlocks < 100 {
+					b.Fatal(err, a.Pods)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkScoreText scores prompts of 32 kB of text for 64 pods: tokenizing,
+// hashing and looking up, in an index of a million blocks. One to eight pods hold
+// the first three quarters of each prompt. No prompt comes twice in a thousand
+// scores. "tokenizing" is its part of the time.
+func BenchmarkScoreText(b *testing.B) {
+	const prompts, size, pods, blocks = 1000, 32 << 10, 64, 1_000_000
+	t, err := tokenize.Load(testdata.Path(b, "the Llama 3 tokenizer", "tokens", "llama3"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	p := testdata.NewProse(b, "texts to score", 1)
+	ix := open(b, kvindex.WithTokenizer("m", t))
+	texts := make([]string, prompts)
+	hold := func(hash int, tokens []uint32, holders int) int {
+		q := fakeengine.Prompt{Tokens: tokens, Size: 16, Hash: uint64(hash+1) << 32}
+		first := p.IntN(pods)
+		for i := range holders {
+			ingest(b, ix, fmt.Sprint("pod", (first+i)%pods), q.Stored(0, len(tokens)/16))
+		}
+		return len(tokens) / 16
+	}
+	held := 0
+	for i := range texts {
+		texts[i] = p.Text(size)
+		ids, err := t.Encode(ctx, nil, texts[i], true)
+		if err != nil {
+			b.Fatal(err)
+		}
+		held += hold(i, ids[:len(ids)*3/4], 1+p.IntN(8))
+	}
+	for i := prompts; held < blocks; i++ {
+		held += hold(i, randomTokens(p.Rand, 512*16), 1)
+	}
+	names := make([]string, pods)
+	for i := range names {
+		names[i] = fmt.Sprint("pod", i)
+	}
+	at := 0
+	next := func() string {
+		at = (at + 1) % prompts
+		return texts[at]
+	}
+	b.Run(fmt.Sprintf("bytes=%d/pods=%d/blocks=%d", size, pods, blocks), func(b *testing.B) {
+		q := kvindex.Request{Candidates: ix.Candidates("m", names)}
+		var a kvindex.Answer
+		b.ReportAllocs()
+		for b.Loop() {
+			q.Prompt = next()
+			if err := ix.ScoreRequest(ctx, &q, &a); err != nil || a.Pods[0].MatchedBlocks < a.PromptTokens/16/2 {
+				b.Fatal(err, a.Pods[0])
+			}
+		}
+		b.ReportMetric(float64(a.PromptTokens), "tokens")
+		b.ReportMetric(float64(a.Pods[0].MatchedBlocks), "matched")
+	})
+	b.Run("tokenizing", func(b *testing.B) {
+		var ids []uint32
+		b.ReportAllocs()
+		for b.Loop() {
+			if ids, err = t.Encode(ctx, ids[:0], next(), true); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}

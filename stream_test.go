@@ -1,0 +1,347 @@
+package kvindex_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+)
+
+func message(stream string, seq uint64, time float64, rank int, evs ...fakeengine.Event) kvindex.Message {
+	return kvindex.Message{Pod: "a", Model: "m", Stream: stream, Seq: seq, Payload: fakeengine.Payload(time, rank, evs...)}
+}
+
+func lostGap(from, to uint64) kvindex.Gap { return kvindex.Gap{From: from, To: to, Lost: true} }
+
+// step is a message and what must become of it.
+type step struct {
+	m      kvindex.Message
+	want   kvindex.Receipt
+	blocks int
+	state  kvindex.State
+}
+
+func hold(m kvindex.Message) kvindex.Message { m.Hold = true; return m }
+
+func replayed(m kvindex.Message) kvindex.Message { m.Replayed = true; return m }
+
+// play offers the messages of the steps; blocks are those of p.
+func play(t *testing.T, ix *kvindex.Indexer, p fakeengine.Prompt, steps ...step) {
+	t.Helper()
+	for i, c := range steps {
+		got, err := ix.IngestMessage(c.m)
+		if err != nil || got != c.want {
+			t.Fatalf("step %d: %+v, %v; want %+v", i, got, err, c.want)
+		}
+		if s := score(t, ix, kvindex.Request{Tokens: p.Tokens, Pods: []string{"a"}})[0]; s.MatchedBlocks != c.blocks || s.State != c.state {
+			t.Fatalf("step %d: %d blocks, %v; want %d, %v", i, s.MatchedBlocks, s.State, c.blocks, c.state)
+		}
+	}
+}
+
+var (
+	taken  = kvindex.Receipt{Applied: true}
+	repeat = kvindex.Receipt{Duplicate: true}
+)
+
+func heldBehind(from, to uint64) kvindex.Receipt {
+	return kvindex.Receipt{Held: true, Gap: lostGap(from, to)}
+}
+
+// TestMessages plays a stream with all that can happen to it.
+func TestMessages(t *testing.T) {
+	var losses []kvindex.Loss
+	ix := open(t, kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) { losses = append(losses, l) }}))
+	p := fakeengine.NewPrompt(1, 16, 8)
+	lost := func(from, to uint64) kvindex.Gap { return kvindex.Gap{From: from, To: to, Lost: true} }
+	bad := message("s", 7, 7, 0)
+	bad.Payload = []byte("no msgpack")
+	for i, c := range []struct {
+		m      kvindex.Message
+		want   kvindex.Receipt
+		bad    bool
+		blocks int
+		state  kvindex.State
+	}{
+		{m: message("s", 0, 1, 0, p.Stored(0, 2)), want: kvindex.Receipt{Applied: true}, blocks: 2, state: kvindex.StateLive},
+		{m: message("s", 1, 2, 0, p.Stored(2, 4)), want: kvindex.Receipt{Applied: true}, blocks: 4, state: kvindex.StateLive},
+		{m: message("s", 0, 1, 0, p.Stored(0, 2)), want: kvindex.Receipt{Duplicate: true}, blocks: 4, state: kvindex.StateLive},
+		{m: message("s", 4, 4, 0, p.Stored(0, 3)), want: kvindex.Receipt{Applied: true, Gap: lost(2, 3)}, blocks: 3, state: kvindex.StatePartial},
+		{m: message("s", 3, 3, 0, p.Stored(3, 5)), want: kvindex.Receipt{Duplicate: true}, blocks: 3, state: kvindex.StatePartial},
+		{m: message("s", 5, 5, 0, fakeengine.Cleared{}, p.Stored(0, 1)), want: kvindex.Receipt{Applied: true}, blocks: 1, state: kvindex.StateLive},
+		{m: message("s", 6, 6, 0, p.Stored(1, 7)), want: kvindex.Receipt{Applied: true}, blocks: 7, state: kvindex.StateLive},
+		{m: bad, bad: true, blocks: 0, state: kvindex.StatePartial},
+		{m: message("s", 8, 8, 0, p.Stored(0, 1)), want: kvindex.Receipt{Applied: true}, blocks: 1, state: kvindex.StatePartial},
+		{m: message("s", 0, 9, 0, p.Stored(0, 2)), want: kvindex.Receipt{Applied: true, Restarted: true}, blocks: 2, state: kvindex.StateLive},
+		{m: message("s", 1, 10, 0, p.Removed(1)), want: kvindex.Receipt{Applied: true}, blocks: 1, state: kvindex.StateLive},
+		{m: message("s", 0, 11, 0, p.Stored(0, 5)), want: kvindex.Receipt{Applied: true, Restarted: true}, blocks: 5, state: kvindex.StateLive},
+		{m: message("s", 9, 12, 0, p.Stored(0, 1)), want: kvindex.Receipt{Applied: true, Gap: lost(1, 8)}, blocks: 1, state: kvindex.StatePartial},
+	} {
+		got, err := ix.IngestMessage(c.m)
+		if got != c.want || c.bad != errors.Is(err, kvindex.ErrMalformed) || !c.bad && err != nil {
+			t.Fatalf("step %d: %+v, %v; want %+v", i, got, err, c.want)
+		}
+		if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.MatchedBlocks != c.blocks || s.State != c.state {
+			t.Fatalf("step %d: %d blocks, %v; want %d, %v", i, s.MatchedBlocks, s.State, c.blocks, c.state)
+		}
+	}
+	var causes []string
+	for _, l := range losses {
+		causes = append(causes, l.Cause.String())
+	}
+	if want := []string{"gap", "malformed", "restart", "restart", "gap"}; !slices.Equal(causes, want) {
+		t.Errorf("losses %v, want %v", causes, want)
+	}
+	n := ix.Stats()
+	if n.MalformedBy != [events.NumReasons]uint64{events.ReasonType: 1} {
+		t.Errorf("malformed by reason: %v", n.MalformedBy)
+	}
+	if n.Messages != 13 || n.Duplicates != 2 || n.Gaps != 2 || n.Missing != 10 || n.Restarts != 2 || n.Malformed != 1 {
+		t.Errorf("%+v", n)
+	}
+	if got := ix.Pods(nil); len(got) != 1 || got[0].State != kvindex.StatePartial || got[0].Sources[0].Stream != "s" || got[0].Sources[0].Next != 10 || got[0].Sources[0].Blocks[0] != 1 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// An index that outlives its Indexer says how far each stream had come.
+func TestMessagesAfterARestartOfTheHost(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 4)
+	for _, c := range []struct {
+		seq     uint64
+		time    float64
+		receipt kvindex.Receipt
+		blocks  int
+	}{
+		{6, 2, kvindex.Receipt{Duplicate: true}, 2},
+		{6, 3, kvindex.Receipt{Applied: true, Restarted: true}, 0},
+		{7, 3, kvindex.Receipt{Applied: true}, 3},
+		{9, 3, kvindex.Receipt{Applied: true, Gap: kvindex.Gap{From: 7, To: 8, Lost: true}}, 0},
+	} {
+		m, err := index.NewMemory(index.MemoryConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		old := open(t, kvindex.WithIndex(m))
+		for i, e := range []kvindex.Message{message("s", 8, 1, 0, p.Stored(0, 1)), message("s", 6, 2, 0, p.Stored(0, 2))} {
+			if r, err := old.IngestMessage(e); err != nil || !r.Applied || r.Restarted != (i == 1) {
+				t.Fatalf("%+v, %v", r, err)
+			}
+		}
+		old.Close()
+		ix := open(t, kvindex.WithIndex(m))
+		got, err := ix.IngestMessage(message("s", c.seq, c.time, 0, p.Stored(2, 3)))
+		if err != nil || got != c.receipt {
+			t.Errorf("message %d: %+v, %v", c.seq, got, err)
+		}
+		if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.MatchedBlocks != c.blocks || s.State == kvindex.StateLive {
+			t.Errorf("message %d: %+v", c.seq, s)
+		}
+		m.Close()
+	}
+}
+
+// TestReplayedGap: a gap that a replay fills loses nothing.
+func TestReplayedGap(t *testing.T) {
+	var seen []string
+	ix := open(t, kvindex.WithHooks(kvindex.Hooks{
+		Lost: func(l kvindex.Loss) { seen = append(seen, "lost") },
+		State: func(pod, model string, from, to kvindex.State) {
+			seen = append(seen, fmt.Sprintf("%s %s %v %v", pod, model, from, to))
+		},
+	}))
+	p := fakeengine.NewPrompt(1, 16, 8)
+	next := message("s", 3, 4, 0, p.Removed(7))
+	play(t, ix, p,
+		step{message("s", 0, 1, 0, p.Stored(0, 2)), taken, 2, kvindex.StateLive},
+		step{hold(next), heldBehind(1, 2), 2, kvindex.StateReplaying},
+		step{hold(next), heldBehind(1, 2), 2, kvindex.StateReplaying},
+		step{replayed(message("s", 0, 1, 0, p.Stored(0, 2))), repeat, 2, kvindex.StateReplaying},
+		step{replayed(message("s", 1, 2, 0, p.Stored(2, 6))), taken, 6, kvindex.StateReplaying},
+		step{replayed(message("s", 2, 3, 0, p.Stored(6, 8))), taken, 8, kvindex.StateReplaying},
+		step{next, taken, 7, kvindex.StateLive},
+	)
+	if want := []string{"a m unknown live", "a m live replaying", "a m replaying live"}; !slices.Equal(seen, want) {
+		t.Errorf("hooks: %q, want %q", seen, want)
+	}
+	s := ix.Stats()
+	if s.Gaps != 1 || s.Missing != 0 || s.Replayed != 2 || s.PassedOver != 0 || s.Duplicates != 1 || s.Messages != 5 {
+		t.Errorf("%+v", s.StreamStats)
+	}
+	if got := ix.Pods(nil)[0]; got.Sources[0].StreamStats != s.StreamStats || got.WantsFullReport || got.Sources[0].Next != 4 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestReplayBringsTheHeldMessage: whoever gets the message that is held from the
+// replay need not offer it again.
+func TestReplayBringsTheHeldMessage(t *testing.T) {
+	ix := open(t)
+	p := fakeengine.NewPrompt(1, 16, 8)
+	play(t, ix, p,
+		step{hold(message("s", 1, 2, 0, p.Stored(2, 4))), heldBehind(0, 0), 0, kvindex.StateReplaying},
+		step{replayed(message("s", 0, 1, 0, p.Stored(0, 2))), taken, 2, kvindex.StateReplaying},
+		step{replayed(message("s", 1, 2, 0, p.Stored(2, 4))), taken, 4, kvindex.StateLive},
+		step{replayed(message("s", 2, 3, 0, p.Stored(4, 5))), taken, 5, kvindex.StateLive},
+	)
+}
+
+// TestReplayPassesOver: what a replay passes over, and what does not come at
+// all, is lost.
+func TestReplayPassesOver(t *testing.T) {
+	for name, c := range map[string]struct {
+		option kvindex.Option
+		blocks []int
+		state  kvindex.State
+	}{
+		"forget": {kvindex.WithLossPolicy(kvindex.LossForget), []int{1, 3, 1}, kvindex.StatePartial},
+		"keep":   {kvindex.WithLossPolicy(kvindex.LossKeep), []int{4, 4, 4}, kvindex.StateUncertain},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var losses []kvindex.Loss
+			ix := open(t, c.option, kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) { losses = append(losses, l) }}))
+			p := fakeengine.NewPrompt(1, 16, 8)
+			play(t, ix, p,
+				step{message("s", 0, 1, 0, p.Stored(0, 4)), taken, 4, kvindex.StateLive},
+				step{hold(message("s", 9, 9, 0, p.Stored(0, 1))), heldBehind(1, 8), 4, kvindex.StateReplaying},
+				step{replayed(message("s", 3, 3, 0, p.Stored(0, 1))), kvindex.Receipt{Applied: true, Gap: lostGap(1, 2)}, c.blocks[0], min(c.state, kvindex.StateReplaying)},
+				step{replayed(message("s", 4, 4, 0, p.Stored(1, 3))), taken, c.blocks[1], min(c.state, kvindex.StateReplaying)},
+				step{message("s", 9, 9, 0, p.Stored(0, 1)), kvindex.Receipt{Applied: true, Gap: lostGap(5, 8)}, c.blocks[2], c.state},
+			)
+			kept := c.state == kvindex.StateUncertain
+			if len(losses) != 2 || losses[0].Gap != lostGap(1, 2) || !losses[0].Replayed || losses[1].Replayed || losses[0].Kept != kept || losses[1].Kept != kept {
+				t.Errorf("%+v", losses)
+			}
+			if s := ix.Stats(); s.Gaps != 1 || s.Missing != 6 || s.PassedOver != 2 || s.Replayed != 2 {
+				t.Errorf("%+v", s.StreamStats)
+			}
+			if !ix.Pods(nil)[0].WantsFullReport {
+				t.Error("no full report is wanted")
+			}
+		})
+	}
+}
+
+// TestAHoleStaysOpen while old messages come again.
+func TestAHoleStaysOpen(t *testing.T) {
+	ix := open(t)
+	p := fakeengine.NewPrompt(1, 16, 8)
+	play(t, ix, p,
+		step{message("s", 0, 1, 0, p.Stored(0, 4)), taken, 4, kvindex.StateLive},
+		step{hold(message("s", 5, 6, 0)), heldBehind(1, 4), 4, kvindex.StateReplaying},
+		step{message("s", 0, 1, 0, p.Stored(0, 4)), repeat, 4, kvindex.StateReplaying},
+	)
+}
+
+// TestRedelivery: a queue that redelivers whatever it has, from anywhere, clears
+// nothing and counts nothing twice.
+func TestRedelivery(t *testing.T) {
+	ix := open(t)
+	p := fakeengine.NewPrompt(1, 16, 1)
+	q := fakeengine.NewPrompt(2, 16, 1)
+	send := func(seq int) kvindex.Receipt {
+		evs := []fakeengine.Event{p.Stored(0, 1)} // one copy after the other
+		if seq%2 == 1 {
+			evs = []fakeengine.Event{p.Removed(0), q.Stored(0, 1), q.Removed(0)}
+		}
+		r, err := ix.IngestMessage(message("s", uint64(seq), float64(1+seq/10), 0, evs...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	const n = 4001
+	for seq := range n {
+		if r := send(seq); r != taken {
+			t.Fatalf("message %d: %+v", seq, r)
+		}
+	}
+	for _, from := range []int{0, 17, n / 2, n - 1} {
+		for seq := from; seq < n; seq++ {
+			if r := send(seq); r != repeat {
+				t.Fatalf("message %d again: %+v", seq, r)
+			}
+		}
+	}
+	if got := blocks(t, ix, "a", p); got != 1 {
+		t.Errorf("%d blocks", got)
+	}
+	if r := send(n); r != taken || blocks(t, ix, "a", p) != 0 {
+		t.Errorf("the next: %+v, %d blocks", r, blocks(t, ix, "a", p))
+	}
+	if s := ix.Stats(); s.Restarts != 0 || s.Gaps != 0 {
+		t.Errorf("%+v", s.StreamStats)
+	}
+}
+
+// What a rank held under another stream, or before it had one, may have gone.
+func TestARankMovesToAnotherStream(t *testing.T) {
+	p, q := fakeengine.NewPrompt(1, 16, 2), fakeengine.NewPrompt(2, 16, 1)
+	for _, c := range []struct {
+		name  string
+		first func(*kvindex.Indexer) error
+		seq   uint64
+		want  kvindex.State
+	}{
+		{"a new engine", nil, 0, kvindex.StateLive},
+		{"attached late", nil, 7, kvindex.StatePartial},
+		{"fed without numbers before", func(ix *kvindex.Indexer) error { return ix.Ingest("a", "m", fakeengine.Payload(1, 0, p.Stored(0, 2))) }, 9, kvindex.StatePartial},
+	} {
+		var causes []string
+		ix := open(t, kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) { causes = append(causes, l.Cause.String()) }}))
+		first := c.first
+		if first == nil {
+			first = func(ix *kvindex.Indexer) error {
+				_, err := ix.IngestMessage(message("tcp://10.0.0.1:5557", 0, 1, 0, p.Stored(0, 2)))
+				return err
+			}
+		}
+		if err := first(ix); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ix.IngestMessage(message("tcp://10.0.0.2:5557", c.seq, 2, 0, q.Stored(0, 1))); err != nil {
+			t.Fatal(err)
+		}
+		if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.MatchedBlocks != 0 || s.State != c.want || blocks(t, ix, "a", q) != 1 {
+			t.Errorf("%s: %+v", c.name, s)
+		}
+		if !slices.Equal(causes, []string{"moved"}) {
+			t.Errorf("%s: losses %v", c.name, causes)
+		}
+	}
+}
+
+// TestARankComesBack to a stream that it had before: what that stream said then is
+// old, and what it says now is taken.
+func TestARankComesBack(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 8)
+	for name, restart := range map[string]bool{"same engine": false, "restarted in between": true} {
+		t.Run(name, func(t *testing.T) {
+			ix := open(t)
+			play(t, ix, p,
+				step{message("a", 0, 1, 0, p.Stored(0, 1)), taken, 1, kvindex.StateLive},
+				step{message("a", 1, 2, 0, p.Stored(1, 2)), taken, 2, kvindex.StateLive},
+			)
+			if restart {
+				play(t, ix, p, step{message("a", 0, 3, 0, p.Stored(0, 1)), kvindex.Receipt{Applied: true, Restarted: true}, 1, kvindex.StateLive})
+			}
+			play(t, ix, p,
+				step{message("b", 0, 4, 0, p.Stored(0, 4)), taken, 4, kvindex.StateLive},
+				step{message("a", 1, 2, 0, p.Stored(1, 2)), repeat, 4, kvindex.StateLive},
+			)
+			if restart {
+				play(t, ix, p, step{message("a", 1, 5, 0, p.Stored(0, 3)), taken, 3, kvindex.StatePartial})
+				return
+			}
+			play(t, ix, p,
+				step{message("a", 0, 5, 0, p.Stored(0, 3)), kvindex.Receipt{Applied: true, Restarted: true}, 3, kvindex.StateLive},
+				step{message("a", 1, 6, 0, p.Stored(3, 5)), taken, 5, kvindex.StateLive},
+			)
+		})
+	}
+}

@@ -1,0 +1,114 @@
+package kvindex_test
+
+import (
+	"testing"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+)
+
+var _ events.ReplaySink = (*kvindex.Indexer)(nil)
+
+// TestStreamRestarted: an engine that is known to have started anew is heard
+// for the first time again.
+func TestStreamRestarted(t *testing.T) {
+	var losses []kvindex.Loss
+	ix := open(t, kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) { losses = append(losses, l) }}))
+	p := fakeengine.NewPrompt(1, 16, 8)
+	anew := func(stream string) {
+		t.Helper()
+		if err := ix.StreamRestarted("a", "m", stream); err != nil {
+			t.Fatal(err)
+		}
+	}
+	due := func(stream string, want uint64, heard bool) {
+		t.Helper()
+		if next, ok := ix.StreamNext("a", "m", stream); next != want || ok != heard {
+			t.Errorf("stream %q: %d is due, heard %v; want %d, %v", stream, next, ok, want, heard)
+		}
+	}
+	anew("s")
+	due("s", 0, false)
+	play(t, ix, p,
+		step{message("s", 0, 1, 0, p.Stored(0, 4)), taken, 4, kvindex.StateLive},
+		step{message("s", 1, 2, 0, p.Stored(4, 5)), taken, 5, kvindex.StateLive},
+	)
+	due("s", 2, true)
+	anew("other")
+	due("s", 2, true)
+	anew("s")
+	due("s", 0, false)
+	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.MatchedBlocks != 0 || s.State == kvindex.StateLive {
+		t.Errorf("%+v", s)
+	}
+	// Its clock is behind, and it is past the number that was due.
+	play(t, ix, p,
+		step{hold(message("s", 2, 1, 0, p.Stored(2, 3))), heldBehind(0, 1), 0, kvindex.StateReplaying},
+		step{replayed(message("s", 0, 0.5, 0, p.Stored(0, 1))), taken, 1, kvindex.StateReplaying},
+		step{replayed(message("s", 1, 0.7, 0, p.Stored(1, 2))), taken, 2, kvindex.StateReplaying},
+		step{message("s", 2, 1, 0, p.Stored(2, 3)), taken, 3, kvindex.StateLive},
+	)
+	if s := ix.Stats(); s.Restarts != 1 || len(losses) != 1 || losses[0].Cause != kvindex.LossRestart || losses[0].Rank != 0 {
+		t.Errorf("%+v %+v", s.StreamStats, losses)
+	}
+	anew("s")
+	play(t, ix, p, step{message("s", 5, 9, 0, p.Stored(0, 2)), taken, 2, kvindex.StatePartial})
+	if !ix.Pods(nil)[0].WantsFullReport {
+		t.Error("history is missing, and no full report is wanted")
+	}
+	if err := ix.StreamRestarted("", "m", "s"); err == nil {
+		t.Error("no pod is no error")
+	}
+}
+
+// TestStreamRestartedOutlivesTheHost: the cursor of an engine that has said
+// nothing since it started anew makes nobody deaf.
+func TestStreamRestartedOutlivesTheHost(t *testing.T) {
+	m, err := index.NewMemory(index.MemoryConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	p := fakeengine.NewPrompt(1, 16, 8)
+	old := open(t, kvindex.WithIndex(m))
+	play(t, old, p, step{message("s", 0, 1, 0, p.Stored(0, 4)), taken, 4, kvindex.StateLive})
+	if err := old.StreamRestarted("a", "m", "s"); err != nil {
+		t.Fatal(err)
+	}
+	old.Close()
+	play(t, open(t, kvindex.WithIndex(m)), p,
+		step{message("s", 0, 2, 0, p.Stored(0, 2)), taken, 2, kvindex.StateLive},
+		step{message("s", 1, 3, 0, p.Stored(2, 3)), taken, 3, kvindex.StateLive},
+	)
+	// What another stream left in the index is not claimed beside.
+	play(t, open(t, kvindex.WithIndex(m)), p, step{message("t", 0, 4, 0, p.Stored(0, 1)), taken, 1, kvindex.StateLive})
+}
+
+// TestStreamInterrupted: until its next message nobody knows what a pod behind a
+// lost connection holds.
+func TestStreamInterrupted(t *testing.T) {
+	ix := open(t)
+	p := fakeengine.NewPrompt(1, 16, 8)
+	state := func() kvindex.State {
+		return score(t, ix, kvindex.Request{Tokens: p.Tokens, Pods: []string{"a"}})[0].State
+	}
+	ix.StreamInterrupted("a", "m", "s")
+	play(t, ix, p, step{message("s", 0, 1, 0, p.Stored(0, 4)), taken, 4, kvindex.StateLive})
+	ix.StreamInterrupted("a", "m", "t")
+	if state() != kvindex.StateLive {
+		t.Errorf("another stream: %v", state())
+	}
+	ix.StreamInterrupted("a", "m", "s")
+	if state() != kvindex.StateUncertain || ix.Pods(nil)[0].Sources[0].State != kvindex.StateUncertain {
+		t.Errorf("interrupted: %v", state())
+	}
+	play(t, ix, p, step{message("s", 1, 2, 0, p.Stored(4, 5)), taken, 5, kvindex.StateLive})
+	ix.StreamInterrupted("a", "m", "s")
+	confirm := replayed(hold(message("s", 1, 2, 0, p.Stored(4, 5))))
+	play(t, ix, p, step{confirm, repeat, 5, kvindex.StateLive})
+	play(t, ix, p, step{hold(message("s", 9, 3, 0)), heldBehind(2, 8), 5, kvindex.StateReplaying})
+	ix.StreamInterrupted("a", "m", "s") // the held message will not come again
+	play(t, ix, p, step{confirm, repeat, 5, kvindex.StateLive})
+}
