@@ -36,11 +36,11 @@ func TestDefaults(t *testing.T) {
 	}
 	declared := 0
 	for _, file := range files {
-		source, err := os.ReadFile(file)
+		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range regexp.MustCompile(`(?m)^\t(Default\w+) +=`).FindAllSubmatch(source, -1) {
+		for _, m := range regexp.MustCompile(`(?m)^\t(Default\w+) +=`).FindAllSubmatch(text, -1) {
 			if declared++; tests[string(m[1])].want == 0 {
 				t.Errorf("%s is not tested", m[1])
 			}
