@@ -4,6 +4,7 @@
 package zmtptest
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"os"
@@ -62,6 +63,19 @@ func Message(frames ...string) []byte {
 		b = append(b, Frame(flags, f)...)
 	}
 	return b
+}
+
+// Context bounds what a test waits for. It ends with the test, or so long before
+// the deadline of the test binary that the test can still say what did not come:
+// no machine is too slow for that.
+func Context(t *testing.T) context.Context {
+	end, ok := t.Deadline()
+	if !ok {
+		return t.Context()
+	}
+	ctx, cancel := context.WithDeadline(t.Context(), end.Add(-5*time.Second))
+	t.Cleanup(cancel)
+	return ctx
 }
 
 // Main is a TestMain: it runs the tests and fails if goroutines stay behind.
