@@ -20,7 +20,7 @@ import (
 )
 
 // patience bounds every wait of these tests.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // stranger is a publisher of another implementation.
 type stranger struct {
