@@ -3,17 +3,13 @@ package index
 import (
 	"errors"
 	"fmt"
-	"math/bits"
 	"slices"
+
+	"github.com/kvindex/kvindex/index/internal/forest"
 )
 
 // The checks of what the comments of the structures promise. They look at
 // everything, and run after each change with the build tag invariants.
-
-// slabHolder is a holder of slots of a slab.
-type slabHolder struct {
-	slab, ord uint32
-}
 
 // check returns what is wrong in md. The caller keeps sources from coming and
 // going; those that write are waited for.
@@ -29,7 +25,7 @@ func (md *model) check() error {
 	}
 	md.mu.Lock()
 	defer md.mu.Unlock()
-	held := make(map[slabHolder]uint32)
+	held := make(map[forest.Holding]uint32)
 	refs := make(map[uint32]uint32)
 	ords := make(map[uint32]string)
 	for _, s := range sources {
@@ -46,122 +42,18 @@ func (md *model) check() error {
 			ords[ln.ord] = fmt.Sprint(s.id)
 		}
 	}
-	for _, ord := range md.forest.ords.free {
-		if ords[ord] != "" {
-			return fmt.Errorf("ordinal %d is free, and taken by %s", ord, ords[ord])
-		}
+	if err := md.forest.CheckOrdinals(func(ord uint32) bool { return ords[ord] != "" }); err != nil {
+		return err
 	}
 	if len(md.graves)+md.dead > 0 { // what is left of those is not counted
 		return nil
 	}
-	return md.forest.check(held, refs)
-}
-
-func (f *forest) check(held map[slabHolder]uint32, refs map[uint32]uint32) error {
-	gone := make(map[uint32]bool)
-	for i := range f.slabs {
-		for _, id := range f.slabs[i].free {
-			gone[id] = true
-		}
-		for id := f.slabs[i].next; id%chunkSlabs != 0; id++ { // never used
-			gone[id] = true
-		}
-	}
-	for _, l := range f.leaving.queue[f.leaving.from:] {
-		gone[l.ref] = true
-	}
-	at := make(map[Key]loc)
-	slots := 0
-	last := uint32(len(*f.chunks.Load())) * chunkSlabs
-	for id := uint32(1); id < last; id++ {
-		m := f.meta(id)
-		h := m.load()
-		if gone[id] {
-			if h != 0 {
-				return fmt.Errorf("slab %d is gone and has the header %x", id, uint64(h))
-			}
-			continue
-		}
-		if m.parent != 0 {
-			refs[m.parent.slab()]++
-			if p := m.parent; gone[p.slab()] || p.slot() >= f.meta(p.slab()).load().written() {
-				return fmt.Errorf("slab %d is behind %d of slab %d, which is not there", id, p.slot(), p.slab())
-			}
-		}
-		keys := f.keys(id)
-		if got := f.heads.find(f, Key(keys[0])); got != id {
-			return fmt.Errorf("slab %d is not found by its key, but %d", id, got)
-		}
-		slots += h.written()
-		for i := range h.written() {
-			if o, ok := at[Key(keys[i])]; ok {
-				return fmt.Errorf("key %x is at %d of slab %d and at %d of slab %d", keys[i], o.slot(), o.slab(), i, id)
-			}
-			at[Key(keys[i])] = locOf(id, i)
-		}
-		if err := f.checkHolders(id, h, held); err != nil {
-			return fmt.Errorf("slab %d: %w", id, err)
-		}
-	}
-	if slots != f.slots {
-		return fmt.Errorf("%d keys, counted %d", slots, f.slots)
-	}
-	for h, mask := range held {
-		if mask != 0 {
-			return fmt.Errorf("slab %d does not say that %d holds %b", h.slab, h.ord, mask)
-		}
-	}
-	for id := uint32(1); id < last; id++ {
-		if got := f.meta(id).refs << (32 - refsBits) >> (32 - refsBits); !gone[id] && (got != refs[id] || got == 0) {
-			return fmt.Errorf("slab %d has %d refs, counted %d", id, refs[id], got)
-		}
-	}
-	return nil
-}
-
-// checkHolders compares the holders of a slab with those that are to be, and
-// takes them from held.
-func (f *forest) checkHolders(id uint32, h header, held map[slabHolder]uint32) error {
-	var err error
-	n, seen := 0, make(map[uint32]bool)
-	each := func(ord, mask uint32) {
-		n++
-		at := slabHolder{id, ord}
-		switch {
-		case seen[ord]:
-			err = fmt.Errorf("holder %d is there twice", ord)
-		case mask == 0 || bits.Len32(mask) > h.written():
-			err = fmt.Errorf("holder %d has %b of %d slots", ord, mask, h.written())
-		case held[at] != mask:
-			err = fmt.Errorf("holder %d has %b, want %b", ord, mask, held[at])
-		case f.maskOf(id, ord) != mask:
-			err = fmt.Errorf("holder %d is not found", ord)
-		}
-		seen[ord] = true
-		delete(held, at)
-	}
-	switch h.kind() {
-	case kindOne:
-		each(h.ord(), h.mask())
-	case kindRecord:
-		r := f.recs.at(h.record())
-		r.each(each)
-		used := 0
-		for _, e := range r.entries() {
-			if e != 0 {
-				used++
-			}
-		}
-		if n != r.holders() || n < 2 || used != r.used() {
-			return fmt.Errorf("%d holders, %d in entries, counted %d and %d", n, used, r.holders(), r.used())
-		}
-	}
-	return err
+	return md.forest.Check(held, refs)
 }
 
 // check adds to held and refs what the names of s stand for, and returns what
 // is wrong with them.
-func (s *source) check(held map[slabHolder]uint32, refs map[uint32]uint32) error {
+func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) error {
 	type tally struct{ blocks, hidden int }
 	lanes := make(map[uint32]tally)
 	plain := make(map[loc]Hash) // names that may not share their key
@@ -172,13 +64,14 @@ func (s *source) check(held map[slabHolder]uint32, refs map[uint32]uint32) error
 			err = fmt.Errorf(format, args...)
 		}
 	}
-	hold := func(l loc, ln *laneState) { held[slabHolder{l.slab(), ln.ord}] |= 1 << l.slot() }
-	s.names.each(func(h Hash, v value) {
+	hold := func(l loc, ln *lane) { held[forest.Holding{Slab: l.Slab(), Ord: ln.ord}] |= 1 << l.Slot() }
+	s.names.Each(func(h Hash, v value) {
 		n++
 		var buf [2]loc
-		keys := s.keysOf(h, v, &buf)
+		nm := name{s, h, v}
+		keys := nm.locs(&buf)
 		for _, l := range keys {
-			refs[l.slab()]++
+			refs[l.Slab()]++
 		}
 		switch {
 		case v.plain():
@@ -191,7 +84,7 @@ func (s *source) check(held map[slabHolder]uint32, refs map[uint32]uint32) error
 				fail("name %d is plain and nobody holds it", h)
 			}
 			for _, ln := range s.lanes {
-				if ln != nil && s.hasBit(l, ln) {
+				if ln != nil && s.f.Holds(l, ln.ord) {
 					hold(l, ln)
 					t := lanes[ln.number]
 					t.blocks++
@@ -269,8 +162,8 @@ func (s *source) check(held map[slabHolder]uint32, refs map[uint32]uint32) error
 	for i := range lanes {
 		return fmt.Errorf("blocks are held in lane %d, which is gone", i)
 	}
-	if blocks != s.blocks || n != s.names.n {
-		return fmt.Errorf("%d names and blocks %v, counted %d and %v", n, blocks, s.names.n, s.blocks)
+	if blocks != s.blocks || n != s.names.Len() {
+		return fmt.Errorf("%d names and blocks %v, counted %d and %v", n, blocks, s.names.Len(), s.blocks)
 	}
 	queued, last := 0, uint32(0)
 	for i := s.idleFirst; i != 0; i = s.idle.at(i).next {
@@ -318,7 +211,7 @@ func (s *source) checkPending() error {
 		return fmt.Errorf("%d parked stores more than waiting ones", parked)
 	}
 	var err error
-	s.names.each(func(h Hash, _ value) {
+	s.names.Each(func(h Hash, _ value) {
 		if s.unplaced(h) && !waits[h] {
 			err = fmt.Errorf("name %d is held, has no key, and is in no bounded queue", h)
 		}

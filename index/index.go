@@ -27,6 +27,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/zeebo/xxh3"
 )
@@ -243,7 +244,7 @@ func (c *Change) Blocks() int {
 }
 
 // Counts says what changes did, beyond what was asked for. Every undercount
-// that a backend knows of is one of these.
+// that a backend knows of is one of these. All fields are uint64.
 type Counts struct {
 	Stored   uint64 // hashes stored, copies and reports included
 	Removed  uint64 // hashes removed
@@ -262,17 +263,16 @@ type Counts struct {
 
 // Add adds d to c.
 func (c *Counts) Add(d Counts) {
-	c.Stored += d.Stored
-	c.Removed += d.Removed
-	c.Cleared += d.Cleared
-	c.Reports += d.Reports
-	c.Restored += d.Restored
-	c.Parked += d.Parked
-	c.Joined += d.Joined
-	c.Dropped += d.Dropped
-	c.Forgotten += d.Forgotten
-	c.Ambiguous += d.Ambiguous
-	c.UnknownRemove += d.UnknownRemove
+	sum, more := c.words(), d.words()
+	for i := range sum {
+		sum[i] += more[i]
+	}
+}
+
+// words are the counters one after the other: all fields are one word, so that a
+// new one has to be written nowhere else.
+func (c *Counts) words() *[unsafe.Sizeof(Counts{}) / 8]uint64 {
+	return (*[unsafe.Sizeof(Counts{}) / 8]uint64)(unsafe.Pointer(c))
 }
 
 // Applied is the outcome of an Apply.

@@ -38,7 +38,7 @@ func TestOrdinals(t *testing.T) {
 	for name, end := range goes {
 		apply("a", OpStore)
 		was := ord("a")
-		reader := md.forest.enter()
+		reader := md.forest.Enter()
 		end()
 		for range 8 {
 			apply(fmt.Sprint(n), OpStore)
@@ -46,7 +46,7 @@ func TestOrdinals(t *testing.T) {
 				t.Errorf("%s: the ordinal %d is used anew while somebody reads", name, was)
 			}
 		}
-		reader.Add(-1)
+		reader.Leave()
 		m.sweepers.Wait()
 		anew := false
 		for range 8 {
@@ -57,27 +57,6 @@ func TestOrdinals(t *testing.T) {
 		if !anew {
 			t.Errorf("%s: the ordinal %d is not used anew", name, was)
 		}
-	}
-}
-
-// Things are handed out although there is always somebody inside, if nobody stays.
-func TestEpochsGoOn(t *testing.T) {
-	e := newEpochs()
-	var l limbo
-	handed := 0
-	in := e.enter()
-	for ref := range uint32(100) {
-		l.add(e, ref)
-		next := e.enter()
-		in.Add(-1)
-		in = next
-		e.step()
-		for _, ok := l.next(e); ok; _, ok = l.next(e) {
-			handed++
-		}
-	}
-	if handed < 90 {
-		t.Errorf("%d of 100 were handed out", handed)
 	}
 }
 

@@ -1,6 +1,7 @@
 package index
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -10,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/kvindex/kvindex/index/internal/forest"
 	"github.com/kvindex/kvindex/internal/invariants"
 )
 
@@ -57,38 +59,6 @@ type Memory struct {
 	changes int // that checked has seen; guarded by mu
 }
 
-// model is the sources of a model and the prefix tree that they share.
-type model struct {
-	id *identity
-	// podsGen is raised after any change of the pods and their sources, and gen
-	// after those and any change of a source's views.
-	podsGen, gen atomic.Uint64
-	pods         sync.Map    // podSources by name
-	n            int         // pods; guarded by Memory.mu
-	dead         int         // sources that were unlinked and are not buried yet; so too
-	gone         atomic.Bool // with its last pod
-
-	mu     sync.Mutex // of those who write in forest
-	forest *forest
-	graves []*grave
-	rooms  []*room
-}
-
-// identity is what tells a model from another one of its name.
-type identity struct{ _ byte }
-
-type podSources struct {
-	list atomic.Pointer[[]*source] // replaced, never changed in place
-}
-
-// grave is a source that was removed and still has names in the forest.
-type grave struct {
-	s    *source
-	pos  uint64 // of the segment of s.names that is next
-	line int    // in it
-	end  bool
-}
-
 var (
 	_ Index     = (*Memory)(nil)
 	_ Describer = (*Memory)(nil)
@@ -102,12 +72,8 @@ func NewMemory(cfg MemoryConfig) (*Memory, error) {
 	if cfg.IdleNames < 0 {
 		return nil, fmt.Errorf("index: IdleNames is %d", cfg.IdleNames)
 	}
-	if cfg.PendingBytes == 0 {
-		cfg.PendingBytes = DefaultPendingBytes
-	}
-	if cfg.IdleNames == 0 {
-		cfg.IdleNames = DefaultIdleNames
-	}
+	cfg.PendingBytes = cmp.Or(cfg.PendingBytes, DefaultPendingBytes)
+	cfg.IdleNames = cmp.Or(cfg.IdleNames, DefaultIdleNames)
 	if cfg.Seed == ([16]byte{}) {
 		rand.Read(cfg.Seed[:]) // never fails
 	}
@@ -163,7 +129,7 @@ func (m *Memory) source(id Source) (*source, error) {
 	models := *m.models.Load()
 	md := models[id.Model]
 	if md == nil {
-		md = &model{id: new(identity), forest: newForest()}
+		md = &model{id: new(identity), forest: forest.New()}
 		models = maps.Clone(models)
 		models[id.Model] = md
 		m.models.Store(&models)
@@ -184,19 +150,6 @@ func (m *Memory) source(id Source) (*source, error) {
 	md.podsGen.Add(1)
 	md.gen.Add(1)
 	return s, nil
-}
-
-func (md *model) source(id Source) *source {
-	p, ok := md.pods.Load(id.Pod)
-	if !ok {
-		return nil
-	}
-	for _, s := range *p.(*podSources).list.Load() {
-		if s.id.Rank == id.Rank {
-			return s
-		}
-	}
-	return nil
 }
 
 // Cursor implements Index. It waits for the Apply of the source that is in
@@ -252,29 +205,6 @@ func (m *Memory) Match(ctx context.Context, q *Query, out *Matches) error {
 	}
 }
 
-// answer returns false if r does not hold any more. It enters first, and looks
-// then: from there on no ordinal of r is given to somebody else.
-func (w *walker) answer(md *model, r *resolved, q *Query, out *Matches) (done bool, err error) {
-	if err := w.keysFor(r, q.Keys); err != nil {
-		return false, err
-	}
-	reader := md.forest.enter()
-	defer reader.Add(-1) // a panic must not keep memory from being used again
-	if md.gen.Load() != r.gen {
-		if r = md.resolve(q.Candidates); !w.knows(r) {
-			return false, nil
-		}
-	}
-	for i := range r.cuts {
-		if q.Held {
-			w.matchHeld(r, &r.cuts[i], out)
-		} else {
-			w.match(r, &r.cuts[i], out)
-		}
-	}
-	return true, nil
-}
-
 // Remove implements Index. What the pod held is not seen any more when it
 // returns; its memory is tidied up by a goroutine that ends when that is done,
 // and that Close waits for.
@@ -303,110 +233,13 @@ func (m *Memory) checked() {
 	defer m.mu.Unlock()
 	m.changes++
 	for _, md := range *m.models.Load() {
-		if size := md.n + md.forest.slots; m.changes%(1+size/1000*size/1000) != 0 {
+		if size := md.n + md.forest.Usage().Prefixes; m.changes%(1+size/1000*size/1000) != 0 {
 			continue
 		}
 		if err := md.check(); err != nil {
 			panic(err)
 		}
 	}
-}
-
-// unlink takes a pod out of sight and returns its sources. A model goes with its
-// last pod.
-func (m *Memory) unlink(pod string) (sources []*source) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	models := maps.Clone(*m.models.Load())
-	for name, md := range models {
-		p, ok := md.pods.LoadAndDelete(pod)
-		if !ok {
-			continue
-		}
-		md.podsGen.Add(1)
-		md.gen.Add(1)
-		if md.n--; md.n == 0 {
-			delete(models, name)
-			md.gone.Store(true)
-		}
-		list := *p.(*podSources).list.Load()
-		md.dead += len(list)
-		sources = append(sources, list...)
-	}
-	m.models.Store(&models)
-	return sources
-}
-
-// bury has a removed source tidied up, unless its model goes as a whole.
-func (m *Memory) bury(s *source) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	md := s.model
-	md.dead--
-	if m.closed.Load() || md.gone.Load() {
-		return
-	}
-	md.mu.Lock()
-	defer md.mu.Unlock()
-	if md.graves = append(md.graves, &grave{s: s}); len(md.graves) == 1 {
-		m.sweepers.Go(func() {
-			for !m.closed.Load() && !md.gone.Load() && md.sweep() {
-			}
-		})
-	}
-}
-
-// sweep does a step of tidying up and reports whether there is more to do.
-func (md *model) sweep() bool {
-	md.mu.Lock()
-	defer md.mu.Unlock()
-	md.tidy(breath)
-	return len(md.graves) > 0
-}
-
-// tidy takes some names of removed sources out of the forest, and makes memory
-// ready for use that no reader sees any more.
-func (md *model) tidy(names int) {
-	for names > 0 && len(md.graves) > 0 {
-		g := md.graves[0]
-		var done bool
-		if names, done = g.tidy(names); done {
-			for _, ln := range g.s.lanes {
-				if ln != nil {
-					md.forest.ords.leaving.add(md.forest.epochs, ln.ord)
-				}
-			}
-			md.graves = slices.Delete(md.graves, 0, 1)
-		}
-	}
-	md.forest.reclaim()
-}
-
-// tidy goes on for so many names, and returns how many it did not need.
-func (g *grave) tidy(names int) (left int, done bool) {
-	var buf [2]loc
-	for !g.end {
-		seg, after, last := g.s.names.next(g.pos)
-		for ; g.line < len(seg.lines); g.line++ {
-			if names <= 0 {
-				return 0, false
-			}
-			l := &seg.lines[g.line]
-			for j := range l.count() {
-				names--
-				for _, at := range g.s.keysOf(Hash(l.hash[j]), value(l.value[j]), &buf) {
-					for _, ln := range g.s.lanes {
-						if ln != nil {
-							g.s.f.setMask(at.slab(), ln.ord, 0)
-						}
-					}
-					g.s.f.unref(at)
-				}
-			}
-		}
-		g.pos, g.line, g.end = after, 0, last
-	}
-	return names, true
 }
 
 // Describe implements Describer.
@@ -438,10 +271,11 @@ type Usage struct {
 func (m *Memory) Usage() (u Usage) {
 	for _, md := range *m.models.Load() {
 		md.mu.Lock()
-		u.Prefixes += md.forest.slots
-		u.Keys += md.forest.keyBytes()
-		u.Heads += md.forest.heads.bytes()
-		u.Holders += md.forest.recs.bytes()
+		f := md.forest.Usage()
+		u.Prefixes += f.Prefixes
+		u.Keys += f.Keys
+		u.Heads += f.Heads
+		u.Holders += f.Holders
 		u.Removed += len(md.graves)
 		md.mu.Unlock()
 	}

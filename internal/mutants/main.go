@@ -37,7 +37,7 @@ type table struct {
 
 // tables has a file for each package, so that its rules stand in one place.
 var tables = []table{
-	rootMutants, indexMutants, indexRootMutants, eventsMutants, zmtpMutants, tokenizeMutants, chatMutants, jinjaMutants,
+	rootMutants, indexMutants, indexMutantsOfRoot, forestMutants, forestMutantsOfIndex, namesMutants, eventsMutants, zmtpMutants, tokenizeMutants, chatMutants, jinjaMutants,
 }
 
 func main() {

@@ -1,4 +1,4 @@
-package index
+package forest
 
 import (
 	"math/rand/v2"

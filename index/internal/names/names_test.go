@@ -1,10 +1,16 @@
-package index
+package names
 
 import (
 	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"unsafe"
+)
+
+type (
+	Hash  uint64
+	value uint32
 )
 
 // hashKinds are ways to draw hashes. With the salt 0, 1 a mixed hash is the hash
@@ -28,12 +34,12 @@ var hashKinds = []struct {
 
 // The table is a map: it grows and shrinks, splits and lets lines overflow,
 // whatever the hashes are.
-func TestNamesAgainstMap(t *testing.T) {
+func TestAgainstMap(t *testing.T) {
 	for _, k := range hashKinds {
 		t.Run(k.name, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(1, 2))
-			var n names
-			n.init(k.salt)
+			var n Table[Hash, value]
+			n.Init(k.salt)
 			m := map[Hash]value{}
 			deepest, largest := uint(0), 0
 			for phase := range 8 {
@@ -42,29 +48,29 @@ func TestNamesAgainstMap(t *testing.T) {
 					adds := r.IntN(10) < []int{9, 5, 1, 0}[phase%4]
 					switch {
 					case adds && r.IntN(2) == 0:
-						n.put(h, v)
+						n.Put(h, v)
 						m[h] = v
 					case adds:
-						if old := n.add(h, v); old != m[h] {
+						if old := n.Add(h, v); old != m[h] {
 							t.Fatalf("add of %x returns %d, want %d", h, old, m[h])
 						} else if old == 0 {
 							m[h] = v
 						}
 					default:
-						n.remove(h)
+						n.Remove(h)
 						delete(m, h)
 					}
-					if got := n.get(h); got != m[h] {
+					if got := n.Get(h); got != m[h] {
 						t.Fatalf("%x is %d, want %d", h, got, m[h])
 					}
 				}
 				if phase == 7 {
 					for h := range m {
-						n.remove(h)
+						n.Remove(h)
 					}
 					clear(m)
 				}
-				compareNames(t, &n, m)
+				compare(t, &n, m)
 				deepest, largest = max(deepest, n.depth), max(largest, n.n)
 			}
 			t.Logf("up to %d names in %d places of the directory", largest, 1<<deepest)
@@ -75,16 +81,16 @@ func TestNamesAgainstMap(t *testing.T) {
 	}
 }
 
-// compareNames checks everything that can be asked of n, and that a segment has
+// compare checks everything that can be asked of n, and that a segment has
 // no more than a line for each name, or the fewest that it can have, or what a
 // split has just given it.
-func compareNames(t *testing.T, n *names, m map[Hash]value) {
+func compare(t *testing.T, n *Table[Hash, value], m map[Hash]value) {
 	t.Helper()
 	if n.n != len(m) {
 		t.Fatalf("%d names, want %d", n.n, len(m))
 	}
 	got := map[Hash]value{}
-	n.each(func(h Hash, v value) {
+	n.Each(func(h Hash, v value) {
 		if _, ok := got[h]; ok {
 			t.Fatalf("%x is there twice", h)
 		}
@@ -94,17 +100,18 @@ func compareNames(t *testing.T, n *names, m map[Hash]value) {
 		t.Fatalf("each finds %d names, want %d", len(got), len(m))
 	}
 	for h, v := range m {
-		if p := n.find(h); p == nil || value(*p) != v {
+		if p := n.find(uint64(h)); p == nil || value(*p) != v {
 			t.Fatalf("%x is not found", h)
 		}
-		if o := h ^ 1<<40; n.find(o) != nil && m[o] == 0 {
+		if o := h ^ 1<<40; n.find(uint64(o)) != nil && m[o] == 0 {
 			t.Fatalf("%x is found", o)
 		}
 	}
 	size, lines := 0, 0
 	for pos, last := uint64(0), false; !last; {
-		var s *nameSegment
-		s, pos, last = n.next(pos)
+		var s *segment
+		s, pos = n.at(pos)
+		last = pos == 0
 		behind := 0
 		for i := range s.lines {
 			behind += int(s.lines[i].fill >> fillBits)
@@ -115,21 +122,59 @@ func compareNames(t *testing.T, n *names, m map[Hash]value) {
 			t.Fatalf("a segment of %d lines has %d names and passes %d searches on", len(s.lines), s.n, behind)
 		}
 	}
-	if size != len(m) || n.bytes() < 64*lines {
-		t.Fatalf("%d names in %d lines take %d bytes", size, lines, n.bytes())
+	if size != len(m) || n.Bytes() < 64*lines {
+		t.Fatalf("%d names in %d lines take %d bytes", size, lines, n.Bytes())
+	}
+}
+
+// A walk in steps sees each name once, and its steps are about as long as asked
+// for.
+func TestWalk(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	for _, size := range []int{0, 1, 5, 100, 5000} {
+		var n Table[Hash, value]
+		n.Init([2]uint64{r.Uint64(), r.Uint64()})
+		for range size {
+			n.Put(Hash(r.Uint64()), 1)
+		}
+		seen := map[Hash]int{}
+		var p Position
+		for done := false; !done; {
+			before, step := len(seen), 1+r.IntN(20)
+			var left int
+			left, done = n.Walk(&p, step, func(h Hash, _ value) { seen[h]++ })
+			if got := len(seen) - before; got > step+lineNames || !done && got < step || done && left != max(step-got, 0) {
+				t.Fatalf("%d names: a step of %d sees %d and has %d left, done %v", size, step, got, left, done)
+			}
+		}
+		if len(seen) != size {
+			t.Errorf("%d names, %d were seen", size, len(seen))
+		}
+		for h, times := range seen {
+			if times != 1 {
+				t.Errorf("%x was seen %d times", h, times)
+			}
+		}
+	}
+}
+
+// The lines of the table are cache lines.
+func TestLayout(t *testing.T) {
+	if size := unsafe.Sizeof(line{}); size != 64 {
+		t.Errorf("a line has %d bytes", size)
 	}
 }
 
 // A table that only grows has little room that stands empty.
-func TestNamesAreDense(t *testing.T) {
+func TestDense(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
-	var n names
-	n.init([2]uint64{r.Uint64(), r.Uint64()})
+	var n Table[Hash, value]
+	n.Init([2]uint64{r.Uint64(), r.Uint64()})
 	least, most := 1e9, 0.0
 	for i := range 200_000 {
-		n.put(Hash(r.Uint64()), value(i+1))
+		n.Put(Hash(r.Uint64()), value(i+1))
 		if i >= 10_000 && i%100 == 0 {
-			per := float64(n.bytes()) / float64(n.n)
+			per := float64(n.Bytes()) / float64(n.n)
 			least, most = min(least, per), max(most, per)
 		}
 	}
@@ -139,35 +184,38 @@ func TestNamesAreDense(t *testing.T) {
 	}
 }
 
-// A walk by next, in segments, sees each name that is there all the time just
+// A walk by Some sees each name that is there all the time just
 // once, whatever comes and goes between the segments.
-func TestNamesWalkDuringChanges(t *testing.T) {
+func TestSomeDuringChanges(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for _, k := range hashKinds[:2] {
-		var n names
-		n.init(k.salt)
+		var n Table[Hash, value]
+		n.Init(k.salt)
 		stay := map[Hash]bool{}
 		for range 10_000 {
 			h := k.draw(r)
-			n.put(h, 1)
+			n.Put(h, 1)
 			stay[h] = true
 		}
 		var guests []Hash
 		segments, depth := 0, n.depth
 		seen := map[Hash]int{}
 		for pos, last := uint64(0), false; !last; segments++ {
-			var s *nameSegment
-			s, pos, last = n.next(pos)
-			s.each(func(h Hash, _ uint32) { seen[h]++ })
+			var some []Hash
+			some, pos = n.Some(nil, pos)
+			last = pos == 0
+			for _, h := range some {
+				seen[h]++
+			}
 			for range 3000 {
 				if h := k.draw(r); !stay[h] {
-					n.put(h, 2)
+					n.Put(h, 2)
 					guests = append(guests, h)
 				}
 			}
 			for len(guests) > 10_000 {
 				i := r.IntN(len(guests))
-				n.remove(guests[i])
+				n.Remove(guests[i])
 				guests = slices.Delete(guests, i, i+1)
 			}
 		}
@@ -183,22 +231,22 @@ func TestNamesWalkDuringChanges(t *testing.T) {
 	}
 }
 
-func FuzzNames(f *testing.F) {
+func FuzzTable(f *testing.F) {
 	f.Add([]byte("\x01aaaaaaaa\x01aaaaaaab\x00aaaaaaaa"), uint64(0), uint64(1))
 	f.Fuzz(func(t *testing.T, ops []byte, salt, factor uint64) {
-		var n names
-		n.init([2]uint64{salt, factor})
+		var n Table[Hash, value]
+		n.Init([2]uint64{salt, factor})
 		m := map[Hash]value{}
 		for ; len(ops) >= 3; ops = ops[3:] {
 			h := Hash(ops[1])<<56 | Hash(ops[2])<<24 | Hash(ops[2]&7)
 			if ops[0]&1 == 0 {
-				n.remove(h)
+				n.Remove(h)
 				delete(m, h)
 			} else {
-				n.put(h, value(ops[0]))
+				n.Put(h, value(ops[0]))
 				m[h] = value(ops[0])
 			}
 		}
-		compareNames(t, &n, m)
+		compare(t, &n, m)
 	})
 }

@@ -1,9 +1,10 @@
-package index
+package forest
 
 import (
 	"math/bits"
 	"slices"
 	"sync/atomic"
+	"unsafe"
 )
 
 // A record says who holds which slots of a slab that has several holders:
@@ -25,14 +26,14 @@ type record []uint64
 
 const recordHead = 3
 
-func (r record) rows() int    { return int(r[0] >> 8 & (1<<32 - 1)) }
-func (r record) class() int   { return int(r[0] & 255) }
-func (r record) room() int    { return int(r[0] >> 40) }
-func (r record) width() int   { return int(r[1] >> 32) }
-func (r record) first() int   { return int(uint32(r[1])) }
-func (r record) holders() int { return int(r[2] & (1<<24 - 1)) }
-func (r record) used() int    { return int(r[2] >> 24 & (1<<24 - 1)) }
-func (r record) written() int { return int(r[2] >> 48) }
+func (r record) rows() int     { return int(r[0] >> 8 & (1<<32 - 1)) }
+func (r record) class() int    { return int(r[0] & 255) }
+func (r record) capacity() int { return int(r[0] >> 40) }
+func (r record) width() int    { return int(r[1] >> 32) }
+func (r record) first() int    { return int(uint32(r[1])) }
+func (r record) holders() int  { return int(r[2] & (1<<24 - 1)) }
+func (r record) used() int     { return int(r[2] >> 24 & (1<<24 - 1)) }
+func (r record) written() int  { return int(r[2] >> 48) }
 
 func (r record) count(holders, used, written int) {
 	n := min(r.written()+written, 1<<16-1)
@@ -48,7 +49,7 @@ func (r record) row(i int) (mask uint32, bitmap []uint64) {
 
 func (r record) entries() []uint64 {
 	at := recordHead + r.rows()*(r.width()+1)
-	return r[at : at+r.room()]
+	return r[at : at+r.capacity()]
 }
 
 // bit returns the word and the bit of ord in a row's bitmap.
@@ -76,9 +77,12 @@ func (r record) find(ord uint32) (mask uint32, entry, row int) {
 	return 0, -1, -1
 }
 
-// maskOf returns the slots of a slab that ord holds. For writers.
-func (f *forest) maskOf(id, ord uint32) uint32 {
-	switch h := header(f.meta(id).header); {
+// Empty reports whether nobody holds a slot of a slab.
+func (f *Forest) Empty(slab uint32) bool { return header(f.meta(slab).header).kind() == kindNone }
+
+// Mask returns the slots of a slab that ord holds.
+func (f *Forest) Mask(slab, ord uint32) uint32 {
+	switch h := header(f.meta(slab).header); {
 	case h.kind() == kindRecord:
 		mask, _, _ := f.recs.at(h.record()).find(ord)
 		return mask
@@ -88,8 +92,30 @@ func (f *forest) maskOf(id, ord uint32) uint32 {
 	return 0
 }
 
+// Holds reports whether ord holds what is at l.
+func (f *Forest) Holds(l Loc, ord uint32) bool { return f.Mask(l.Slab(), ord)>>l.Slot()&1 != 0 }
+
+// Hold has ord hold what is at l. Somebody must keep it there by a Ref.
+func (f *Forest) Hold(l Loc, ord uint32) {
+	f.setMask(l.Slab(), ord, f.Mask(l.Slab(), ord)|1<<l.Slot())
+}
+
+// RefAndHold is Ref and Hold for several slots of a slab.
+func (f *Forest) RefAndHold(slab, ord, slots uint32) {
+	f.meta(slab).refs += uint32(bits.OnesCount32(slots))
+	f.setMask(slab, ord, f.Mask(slab, ord)|slots)
+}
+
+// Release takes what is at l from ord.
+func (f *Forest) Release(l Loc, ord uint32) {
+	f.setMask(l.Slab(), ord, f.Mask(l.Slab(), ord)&^(1<<l.Slot()))
+}
+
+// ReleaseSlab takes from ord all that it holds in the slab of l.
+func (f *Forest) ReleaseSlab(l Loc, ord uint32) { f.setMask(l.Slab(), ord, 0) }
+
 // setMask has ord hold the slots of mask and no others.
-func (f *forest) setMask(id, ord, mask uint32) {
+func (f *Forest) setMask(id, ord, mask uint32) {
 	m := f.meta(id)
 	h := header(m.header)
 	switch {
@@ -98,7 +124,7 @@ func (f *forest) setMask(id, ord, mask uint32) {
 	case h.kind() == kindOne && h.ord() != ord:
 		if mask != 0 {
 			f.sorted = append(f.sorted[:0], uint64(h.mask())<<32|uint64(h.ord()), uint64(mask)<<32|uint64(ord))
-			f.group(m)
+			f.pack(m)
 		}
 	case mask == 0:
 		m.store(h.writtenBits())
@@ -107,7 +133,7 @@ func (f *forest) setMask(id, ord, mask uint32) {
 	}
 }
 
-func (f *forest) setRecord(m *slabMeta, ord, mask uint32) {
+func (f *Forest) setRecord(m *slabMeta, ord, mask uint32) {
 	r := f.recs.at(header(m.header).record())
 	old, entry, row := r.find(ord)
 	if old == mask {
@@ -135,7 +161,7 @@ func (f *forest) setRecord(m *slabMeta, ord, mask uint32) {
 		to := entry
 		if to < 0 {
 			if to = slices.Index(r.entries(), 0); to < 0 {
-				f.regroup(m, r, ord, mask)
+				f.repack(m, r, ord, mask)
 				return
 			}
 			used++
@@ -154,12 +180,12 @@ func (f *forest) setRecord(m *slabMeta, ord, mask uint32) {
 	r.count(holders, used, written)
 	n := r.holders()
 	if n < 2 || len(r) > 16 && len(r) > 4*n || r.used() > 4 && r.written() > 2*n+16 {
-		f.regroup(m, r, ord, mask)
+		f.repack(m, r, ord, mask)
 	}
 }
 
-// regroup makes a new record of r, in which ord holds mask.
-func (f *forest) regroup(m *slabMeta, r record, ord, mask uint32) {
+// repack makes a new record of r, in which ord holds mask.
+func (f *Forest) repack(m *slabMeta, r record, ord, mask uint32) {
 	f.sorted = f.sorted[:0]
 	if mask != 0 {
 		f.sorted = append(f.sorted, uint64(mask)<<32|uint64(ord))
@@ -169,7 +195,7 @@ func (f *forest) regroup(m *slabMeta, r record, ord, mask uint32) {
 			f.sorted = append(f.sorted, uint64(has)<<32|uint64(o))
 		}
 	})
-	f.group(m)
+	f.pack(m)
 }
 
 // each calls f for each holder. For writers.
@@ -189,9 +215,9 @@ func (r record) each(f func(ord, mask uint32)) {
 	}
 }
 
-// group puts the holders of f.sorted, each mask<<32 | ordinal, in place of what
+// pack puts the holders of f.sorted, each mask<<32 | ordinal, in place of what
 // the slab has. Those that share a mask make a row if that is smaller.
-func (f *forest) group(m *slabMeta) {
+func (f *Forest) pack(m *slabMeta) {
 	h := header(m.header)
 	all := f.sorted
 	defer func() {
@@ -215,7 +241,7 @@ func (f *forest) group(m *slabMeta) {
 	first := int(lo >> 6)
 	width := int(hi>>6) - first + 1
 	rows, rest := 0, 0
-	groups(all, func(g []uint64) {
+	runs(all, func(g []uint64) {
 		if len(g) > width+1 {
 			rows++
 		} else {
@@ -232,7 +258,7 @@ func (f *forest) group(m *slabMeta) {
 	r[2] = uint64(rest)<<24 | uint64(len(all))
 	clear(r[recordHead:])
 	row, entries := recordHead, r.entries()
-	groups(all, func(g []uint64) {
+	runs(all, func(g []uint64) {
 		if rows == 0 || len(g) <= width+1 {
 			for i, e := range g {
 				entries[i] = e<<32 | e>>32
@@ -249,8 +275,8 @@ func (f *forest) group(m *slabMeta) {
 	m.store(kindRecord<<62 | h.writtenBits() | header(at))
 }
 
-// groups calls f for each run of equal masks.
-func groups(sorted []uint64, f func([]uint64)) {
+// runs calls f for each run of equal masks.
+func runs(sorted []uint64, f func([]uint64)) {
 	for from := 0; from < len(sorted); {
 		to := from + 1
 		for to < len(sorted) && sorted[to]>>32 == sorted[from]>>32 {
@@ -400,10 +426,10 @@ func (a *arena) reclaim(e *epochs) {
 
 func (a *arena) bytes() (n int) {
 	for _, page := range *a.pages.Load() {
-		n += 8*len(page) + 24
+		n += wordBytes*len(page) + int(unsafe.Sizeof(page))
 	}
 	for i := range a.classes {
-		n += 4*cap(a.classes[i].free) + 16*cap(a.classes[i].leaving.queue)
+		n += refBytes*cap(a.classes[i].free) + leavingBytes*cap(a.classes[i].leaving.queue)
 	}
 	return n
 }

@@ -1,4 +1,4 @@
-package index
+package forest
 
 import (
 	"fmt"
@@ -12,15 +12,15 @@ import (
 // what. A key is there as long as its slab is, and a slab as long as somebody
 // refers to one of its slots or a slab is behind one.
 type trie struct {
-	f    *forest
+	f    *Forest
 	at   map[Key]*trieNode
-	refs map[loc]int
+	refs map[Loc]int
 	saw  trieSights
 }
 
 type trieNode struct {
 	parent Key // 0: none
-	loc    loc
+	loc    Loc
 }
 
 type trieSights struct {
@@ -28,22 +28,22 @@ type trieSights struct {
 }
 
 func newTrie() *trie {
-	return &trie{f: newForest(), at: map[Key]*trieNode{}, refs: map[loc]int{}}
+	return &trie{f: New(), at: map[Key]*trieNode{}, refs: map[Loc]int{}}
 }
 
 // place has the forest place keys behind the parent, 0 for none, and compares
 // what it says with what is known.
-func (tr *trie) place(t *testing.T, parent Key, keys []Key) []loc {
+func (tr *trie) place(t *testing.T, parent Key, keys []Key) []Loc {
 	t.Helper()
-	prev := loc(0)
+	prev := Loc(0)
 	if parent != 0 {
 		prev = tr.at[parent].loc
 	}
-	locs := make([]loc, len(keys))
-	if !tr.f.place(prev, 0, keys, locs) {
+	locs := make([]Loc, len(keys))
+	if !tr.f.Place(prev, 0, keys, locs) {
 		t.Fatal("no room")
 	}
-	taken := map[loc]Key{}
+	taken := map[Loc]Key{}
 	for k, n := range tr.at {
 		taken[n.loc] = k
 	}
@@ -61,12 +61,12 @@ func (tr *trie) place(t *testing.T, parent Key, keys []Key) []loc {
 			t.Fatalf("keys %x and %x are at %x", k, taken[locs[i]], locs[i])
 		default:
 			tr.saw.made++
-			if locs[i].slot() == 0 {
+			if locs[i].Slot() == 0 {
 				tr.saw.slabs++
 			}
 			tr.at[k] = &trieNode{parent, locs[i]}
 		}
-		if got := tr.f.keyAt(locs[i]); got != k {
+		if got := tr.f.Key(locs[i]); got != k {
 			t.Fatalf("key %x is at the place of %x", got, k)
 		}
 		parent = k
@@ -78,20 +78,20 @@ func (tr *trie) place(t *testing.T, parent Key, keys []Key) []loc {
 func (tr *trie) tidy() {
 	behind := map[uint32]uint32{} // the slab that a slab is behind
 	for _, n := range tr.at {
-		if n.loc.slot() == 0 {
-			behind[n.loc.slab()] = 0
+		if n.loc.Slot() == 0 {
+			behind[n.loc.Slab()] = 0
 			if n.parent != 0 {
-				behind[n.loc.slab()] = tr.at[n.parent].loc.slab()
+				behind[n.loc.Slab()] = tr.at[n.parent].loc.Slab()
 			}
 		}
 	}
 	alive := map[uint32]bool{}
 	for l := range tr.refs {
-		for id := l.slab(); id != 0 && !alive[id]; id = behind[id] {
+		for id := l.Slab(); id != 0 && !alive[id]; id = behind[id] {
 			alive[id] = true
 		}
 	}
-	maps.DeleteFunc(tr.at, func(_ Key, n *trieNode) bool { return !alive[n.loc.slab()] })
+	maps.DeleteFunc(tr.at, func(_ Key, n *trieNode) bool { return !alive[n.loc.Slab()] })
 	tr.saw.freed += len(behind) - len(alive)
 }
 
@@ -103,44 +103,44 @@ func (tr *trie) compare(t *testing.T) {
 		t.Fatalf("%d keys, want %d", f.slots, len(tr.at))
 	}
 	for k, n := range tr.at {
-		if f.keyAt(n.loc) != k || n.loc.slot() >= f.meta(n.loc.slab()).load().written() {
+		if f.Key(n.loc) != k || n.loc.Slot() >= f.meta(n.loc.Slab()).load().written() {
 			t.Fatalf("key %x is not at %x", k, n.loc)
 		}
 		want := uint32(0)
-		if n.loc.slot() == 0 {
-			want = n.loc.slab()
+		if n.loc.Slot() == 0 {
+			want = n.loc.Slab()
 		}
 		if got := f.heads.find(f, k); got != want {
 			t.Fatalf("the slab of key %x is %d, want %d", k, got, want)
 		}
 		up, depth := k, 0
 		for ; up != 0; up = tr.at[up].parent {
-			if got := f.up(n.loc, depth); got != tr.at[up].loc {
+			if got := f.Up(n.loc, depth); got != tr.at[up].loc {
 				t.Fatalf("%d before %x is %x, want %x", depth, n.loc, got, tr.at[up].loc)
 			}
 			depth++
 		}
-		if got := f.up(n.loc, depth); got != 0 {
+		if got := f.Up(n.loc, depth); got != 0 {
 			t.Fatalf("%x is before the beginning", got)
 		}
 		tr.saw.deepest = max(tr.saw.deepest, depth)
 	}
 	refs := map[uint32]uint32{}
 	for l, n := range tr.refs {
-		refs[l.slab()] += uint32(n)
+		refs[l.Slab()] += uint32(n)
 	}
-	if err := f.check(map[slabHolder]uint32{}, refs); err != nil {
+	if err := f.Check(map[Holding]uint32{}, refs); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (tr *trie) ref(l loc) {
-	tr.f.ref(l)
+func (tr *trie) ref(l Loc) {
+	tr.f.Ref(l)
 	tr.refs[l]++
 }
 
-func (tr *trie) unref(l loc) {
-	tr.f.unref(l)
+func (tr *trie) unref(l Loc) {
+	tr.f.Unref(l)
 	if tr.refs[l]--; tr.refs[l] == 0 {
 		delete(tr.refs, l)
 	}
@@ -157,12 +157,12 @@ func TestForestAgainstTrie(t *testing.T) {
 			if r.IntN(3) > 0 || len(tr.refs) == 0 {
 				parent, root := Key(0), Key(r.IntN(3))
 				if named := slices.Sorted(maps.Keys(tr.refs)); len(named) > 0 && r.IntN(2) == 0 {
-					parent = tr.f.keyAt(named[r.IntN(len(named))])
+					parent = tr.f.Key(named[r.IntN(len(named))])
 					root = parent
 				}
 				keys := make([]Key, 1+r.IntN([]int{3, 20, 100}[r.IntN(3)]))
 				for i := range keys {
-					root = Chain(root, Local(r.IntN(letters)))
+					root = chain(root, uint64(r.IntN(letters)))
 					keys[i] = root
 				}
 				locs := tr.place(t, parent, keys)
@@ -180,7 +180,7 @@ func TestForestAgainstTrie(t *testing.T) {
 			}
 			tr.tidy()
 			if r.IntN(2) == 0 {
-				tr.f.reclaim()
+				tr.f.Reclaim()
 			}
 			if step%5 == 0 {
 				tr.compare(t)
@@ -213,9 +213,9 @@ func TestForestAgainstTrie(t *testing.T) {
 // is there.
 func TestBurnedSlots(t *testing.T) {
 	tr := newTrie()
-	chain := func(root Key, locals ...Local) (keys []Key) {
+	chain := func(root Key, locals ...uint64) (keys []Key) {
 		for _, l := range locals {
-			root = Chain(root, l)
+			root = chain(root, l)
 			keys = append(keys, root)
 		}
 		return keys
@@ -227,8 +227,8 @@ func TestBurnedSlots(t *testing.T) {
 	tr.unref(locs[3])
 	other := tr.place(t, 0, b)
 	tr.ref(other[2])
-	if other[2].slab() == locs[1].slab() {
-		t.Errorf("slot %d was given to another key", other[2].slot())
+	if other[2].Slab() == locs[1].Slab() {
+		t.Errorf("slot %d was given to another key", other[2].Slot())
 	}
 	if again := tr.place(t, 0, a); again[3] != locs[3] {
 		t.Errorf("the key is at %x, was at %x", again[3], locs[3])
@@ -242,7 +242,7 @@ func TestForestWithoutRoom(t *testing.T) {
 	keys := make([]Key, 5*slabSlots)
 	k := Key(1)
 	for i := range keys {
-		k = Chain(k, Local(i))
+		k = chain(k, uint64(i))
 		keys[i] = k
 	}
 	locs := tr.place(t, 0, keys[:slabSlots])
@@ -261,7 +261,7 @@ func TestForestWithoutRoom(t *testing.T) {
 		t.Fatal("there was no slab to take")
 	}
 	slots := tr.f.slots
-	if tr.f.place(locs[3], 0, keys[4:], make([]loc, len(keys)-4)) {
+	if tr.f.Place(locs[3], 0, keys[4:], make([]Loc, len(keys)-4)) {
 		t.Error("there was room")
 	}
 	if tr.f.slots < slots || tr.f.slots > slots+slabSlots {
@@ -291,7 +291,7 @@ func TestHeadsAgainstMap(t *testing.T) {
 	for _, k := range headKinds {
 		t.Run(k.name, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(15, 16))
-			f := newForest()
+			f := New()
 			m := map[Key]uint32{}
 			var live []Key
 			splits, cleans := 0, 0
@@ -304,14 +304,14 @@ func TestHeadsAgainstMap(t *testing.T) {
 				switch enough := len(m) >= []int{250, 1800, 900}[step/5000]; {
 				case enough:
 					i := r.IntN(len(live))
-					f.unref(locOf(m[live[i]], 0))
+					f.Unref(locOf(m[live[i]], 0))
 					delete(m, live[i])
 					live = slices.Delete(live, i, i+1)
 				case id == 0:
 					dir := f.heads.dir.Load()
 					segment := dir.place(key).Load()
 					m[key] = f.newSlab(key, 0, 0, 1)
-					f.ref(locOf(m[key], 0))
+					f.Ref(locOf(m[key], 0))
 					live = append(live, key)
 					now := f.heads.dir.Load().place(key).Load()
 					switch {
@@ -321,7 +321,7 @@ func TestHeadsAgainstMap(t *testing.T) {
 						cleans++
 					}
 				}
-				f.reclaim()
+				f.Reclaim()
 				if step%500 == 0 {
 					compareHeads(t, f, m)
 				}
@@ -338,7 +338,7 @@ func TestHeadsAgainstMap(t *testing.T) {
 	}
 }
 
-func compareHeads(t *testing.T, f *forest, m map[Key]uint32) {
+func compareHeads(t *testing.T, f *Forest, m map[Key]uint32) {
 	t.Helper()
 	for key, id := range m {
 		if got := f.heads.find(f, key); got != id {

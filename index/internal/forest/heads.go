@@ -1,8 +1,9 @@
-package index
+package forest
 
 import (
 	"math/bits"
 	"sync/atomic"
+	"unsafe"
 )
 
 // heads finds the slab that begins with a key. It is an extendible hash table:
@@ -57,7 +58,7 @@ func headLine(k Key) int {
 }
 
 // find returns the slab that begins with k, or 0.
-func (h *heads) find(f *forest, k Key) uint32 {
+func (h *heads) find(f *Forest, k Key) uint32 {
 	d := h.dir.Load()
 	s := d.place(k).Load()
 	line := headLine(k)
@@ -81,7 +82,7 @@ func (h *heads) find(f *forest, k Key) uint32 {
 	return 0
 }
 
-func (h *heads) add(f *forest, k Key, id uint32) {
+func (h *heads) add(f *Forest, k Key, id uint32) {
 	p := h.dir.Load().place(k)
 	s := p.Load()
 	for s.used >= headFull {
@@ -127,13 +128,13 @@ func (h *heads) remove(k Key, id uint32) {
 }
 
 // clean replaces s by a copy without the deleted slots.
-func (h *heads) clean(f *forest, k Key, s *headSegment) {
+func (h *heads) clean(f *Forest, k Key, s *headSegment) {
 	fresh := &headSegment{depth: s.depth}
 	s.each(func(id uint32) { fresh.put(Key(f.keys(id)[0]), id) })
 	h.publish(k, fresh)
 }
 
-func (h *heads) split(f *forest, k Key, s *headSegment) {
+func (h *heads) split(f *Forest, k Key, s *headSegment) {
 	if d := h.dir.Load(); uint(s.depth) == d.depth {
 		twice := &headDir{depth: d.depth + 1, segs: make([]atomic.Pointer[headSegment], 2*len(d.segs))}
 		for i := range twice.segs {
@@ -175,10 +176,10 @@ func (s *headSegment) each(f func(id uint32)) {
 
 func (h *heads) bytes() int {
 	d := h.dir.Load()
-	n, last := 8*len(d.segs), (*headSegment)(nil)
+	n, last := wordBytes*len(d.segs), (*headSegment)(nil)
 	for i := range d.segs {
 		if s := d.segs[i].Load(); s != last {
-			n, last = n+4096, s
+			n, last = n+int(unsafe.Sizeof(*s)), s
 		}
 	}
 	return n

@@ -1,10 +1,21 @@
-package index
+package forest
 
 import (
+	"encoding/binary"
 	"flag"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/zeebo/xxh3"
 )
+
+// chain is index.Chain.
+func chain(prev Key, local uint64) Key {
+	var b [16]byte
+	binary.LittleEndian.PutUint64(b[:8], uint64(prev))
+	binary.LittleEndian.PutUint64(b[8:], local)
+	return Key(xxh3.Hash(b[:]))
+}
 
 var benchBlocks = flag.Int("blocks", 1_000_000, "blocks of the benchmarks of the forest")
 
@@ -14,32 +25,28 @@ var benchBlocks = flag.Int("blocks", 1_000_000, "blocks of the benchmarks of the
 func BenchmarkForestInsert(b *testing.B) {
 	const n = 512
 	r := rand.New(rand.NewPCG(1, 1))
-	f := newForest()
-	v, _ := f.variant(Variant{Unit: 16})
-	ord, _ := f.ords.take()
-	keys, locs := make([]Key, n), make([]loc, n)
+	f := New()
+	ord, _ := f.TakeOrdinal()
+	keys, locs := make([]Key, n), make([]Loc, n)
 	b.ReportAllocs()
 	for b.Loop() {
 		if f.slots >= *benchBlocks {
 			b.StopTimer()
-			f = newForest()
-			v, _ = f.variant(Variant{Unit: 16})
+			f = New()
 			b.StartTimer()
 		}
 		key := Key(r.Uint64())
 		for i := range keys {
-			key = Chain(key, Local(i))
+			key = chain(key, uint64(i))
 			keys[i] = key
 		}
-		f.place(0, v, keys, locs)
+		f.Place(0, 0, keys, locs)
 		for i := 0; i < n; {
-			id, mask, refs := locs[i].slab(), uint32(0), uint32(0)
-			for ; i < n && locs[i].slab() == id; i++ {
-				mask |= 1 << locs[i].slot()
-				refs++
+			id, mask := locs[i].Slab(), uint32(0)
+			for ; i < n && locs[i].Slab() == id; i++ {
+				mask |= 1 << locs[i].Slot()
 			}
-			f.meta(id).refs += refs
-			f.setMask(id, ord, mask)
+			f.RefAndHold(id, ord, mask)
 		}
 	}
 	b.ReportMetric(float64(b.N)*n/b.Elapsed().Seconds()/1e6, "Mblocks/s")

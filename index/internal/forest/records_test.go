@@ -1,4 +1,4 @@
-package index
+package forest
 
 import (
 	"maps"
@@ -8,29 +8,29 @@ import (
 )
 
 // testSlab returns a slab with n slots written that stays, behind no other.
-func testSlab(t *testing.T, f *forest, root uint64, n int) uint32 {
+func testSlab(t *testing.T, f *Forest, root uint64, n int) uint32 {
 	t.Helper()
-	keys, locs := make([]Key, n), make([]loc, n)
+	keys, locs := make([]Key, n), make([]Loc, n)
 	k := Key(root)
 	for i := range keys {
-		k = Chain(k, Local(i))
+		k = chain(k, uint64(i))
 		keys[i] = k
 	}
-	if !f.place(0, 0, keys, locs) {
+	if !f.Place(0, 0, keys, locs) {
 		t.Fatal("no room")
 	}
 	for _, l := range locs {
-		f.ref(l)
+		f.Ref(l)
 	}
-	if locs[n-1].slab() != locs[0].slab() {
+	if locs[n-1].Slab() != locs[0].Slab() {
 		t.Fatalf("%d keys are in more than one slab", n)
 	}
-	return locs[0].slab()
+	return locs[0].Slab()
 }
 
 // readHolders is a plain walk over what the header of a slab says, as readers
 // do it.
-func readHolders(f *forest, id uint32) map[uint32]uint32 {
+func readHolders(f *Forest, id uint32) map[uint32]uint32 {
 	got := map[uint32]uint32{}
 	h := f.meta(id).load()
 	switch h.kind() {
@@ -84,7 +84,7 @@ func TestRecordsAgainstMap(t *testing.T) {
 	for _, k := range holderKinds {
 		t.Run(k.name, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(7, 8))
-			f := newForest()
+			f := New()
 			const slabs = 5
 			var ids []uint32
 			want := map[uint32]map[uint32]uint32{}
@@ -109,7 +109,7 @@ func TestRecordsAgainstMap(t *testing.T) {
 				if mask == 0 {
 					delete(want[id], ord)
 				}
-				if got := f.maskOf(id, ord); got != mask {
+				if got := f.Mask(id, ord); got != mask {
 					t.Fatalf("step %d: %d holds %b, want %b", step, ord, got, mask)
 				}
 				h := header(f.meta(id).header)
@@ -125,7 +125,7 @@ func TestRecordsAgainstMap(t *testing.T) {
 					compareHolders(t, f, id, want[id])
 				}
 				if step%5 == 0 {
-					f.reclaim()
+					f.Reclaim()
 				}
 			}
 			for _, id := range ids {
@@ -138,7 +138,7 @@ func TestRecordsAgainstMap(t *testing.T) {
 				}
 			}
 			for range 3 {
-				f.reclaim()
+				f.Reclaim()
 			}
 			t.Logf("up to %d holders, %d rows, %d records made, %.1f words a holder beside 8, %d kB in all", most, rows, made, worst, f.recs.bytes()/1024)
 			if worst > 4 || f.recs.waiting != 0 {
@@ -152,20 +152,21 @@ func TestRecordsAgainstMap(t *testing.T) {
 }
 
 // compareHolders compares what is said of a slab in all ways.
-func compareHolders(t *testing.T, f *forest, id uint32, want map[uint32]uint32) {
+func compareHolders(t *testing.T, f *Forest, id uint32, want map[uint32]uint32) {
 	t.Helper()
 	if got := readHolders(f, id); !maps.Equal(got, want) {
 		t.Fatalf("readers see %v, want %v", got, want)
 	}
-	w := walker{f: f}
-	held := map[slabHolder]uint32{}
+	p := Path[Key]{f: f}
+	held := map[Holding]uint32{}
 	h := f.meta(id).load()
+	s := Span{header: h}
 	for ord, mask := range want {
-		held[slabHolder{id, ord}] = mask
-		if got := w.maskAt(h, ord); got != mask {
+		held[Holding{id, ord}] = mask
+		if got := p.Mask(&s, ord); got != mask {
 			t.Fatalf("readers find %b of %d, want %b", got, ord, mask)
 		}
-		if want[ord^64] == 0 && (w.maskAt(h, ord^64) != 0 || f.maskOf(id, ord^64) != 0) {
+		if want[ord^64] == 0 && (p.Mask(&s, ord^64) != 0 || f.Mask(id, ord^64) != 0) {
 			t.Fatalf("%d is found", ord^64)
 		}
 	}
@@ -179,7 +180,7 @@ func compareHolders(t *testing.T, f *forest, id uint32, want map[uint32]uint32) 
 
 // Holders that all hold the same take about a bit each.
 func TestRecordsShareMasks(t *testing.T) {
-	f := newForest()
+	f := New()
 	id := testSlab(t, f, 1, slabSlots)
 	const n = 2000
 	for ord := range uint32(n) {
@@ -201,7 +202,7 @@ func TestRecordsShareMasks(t *testing.T) {
 func TestRecordsShrink(t *testing.T) {
 	r := rand.New(rand.NewPCG(13, 14))
 	for _, k := range holderKinds[1:] {
-		f := newForest()
+		f := New()
 		id := testSlab(t, f, 1, slabSlots)
 		want := map[uint32]uint32{}
 		for range 4000 {
@@ -218,7 +219,7 @@ func TestRecordsShrink(t *testing.T) {
 					t.Fatalf("%s: %d words for %d holders", k.name, len(rec), len(want))
 				}
 			}
-			f.reclaim()
+			f.Reclaim()
 		}
 	}
 }
@@ -226,7 +227,7 @@ func TestRecordsShrink(t *testing.T) {
 // A record may be larger than a page of the arena, and its memory comes back.
 func TestHugeRecords(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 10))
-	f := newForest()
+	f := New()
 	id := testSlab(t, f, 1, slabSlots)
 	want := map[uint32]uint32{}
 	n := uint32(6500)
@@ -235,7 +236,7 @@ func TestHugeRecords(t *testing.T) {
 		for ord := range n {
 			want[ord] = 1 + r.Uint32N(1<<30)
 			f.setMask(id, ord, want[ord])
-			f.reclaim()
+			f.Reclaim()
 		}
 		if rec := f.recs.at(header(f.meta(id).header).record()); rec.class() != hugeClass {
 			t.Fatalf("a record of %d words is of class %d", len(rec), rec.class())
@@ -243,12 +244,12 @@ func TestHugeRecords(t *testing.T) {
 		compareHolders(t, f, id, want)
 		for ord := range n {
 			f.setMask(id, ord, 0)
-			f.reclaim()
+			f.Reclaim()
 		}
 		clear(want)
 		compareHolders(t, f, id, want)
 		for range 3 {
-			f.reclaim()
+			f.Reclaim()
 		}
 		if round == 0 {
 			pages = len(*f.recs.pages.Load())
@@ -263,7 +264,7 @@ func TestHugeRecords(t *testing.T) {
 // The memory of records does not grow with the number of changes.
 func TestArenaIsReused(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 12))
-	f := newForest()
+	f := New()
 	var ids []uint32
 	for i := range uint64(40) {
 		ids = append(ids, testSlab(t, f, i, slabSlots))
@@ -276,7 +277,7 @@ func TestArenaIsReused(t *testing.T) {
 			id := ids[(step/4000*7+r.IntN(10))%len(ids)]
 			f.setMask(id, r.Uint32N(300), []uint32{r.Uint32(), 0}[r.IntN(2)])
 			if step%16 == 0 {
-				f.reclaim()
+				f.Reclaim()
 			}
 		}
 		sizes = append(sizes, f.recs.bytes())

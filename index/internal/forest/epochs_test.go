@@ -1,4 +1,4 @@
-package index
+package forest
 
 import (
 	"math/rand/v2"
@@ -146,11 +146,11 @@ func TestLimbo(t *testing.T) {
 // keys and holders that follow from its number, so that a reader can tell what
 // belongs to another.
 type garden struct {
-	f          *forest
+	f          *Forest
 	mu         sync.Mutex // of the writers
 	keys       [][]Key
 	held       []bool         // chains that are planted
-	locs       []loc          // where they are referred to
+	locs       []Loc          // where they are referred to
 	last       map[uint32]int // the chain that had a slab last
 	made, anew atomic.Int64   // chains, and slabs of them that another one had before
 }
@@ -161,11 +161,11 @@ const (
 )
 
 func newGarden(chains int) *garden {
-	g := &garden{f: newForest(), keys: make([][]Key, chains), held: make([]bool, chains), locs: make([]loc, chains), last: map[uint32]int{}}
+	g := &garden{f: New(), keys: make([][]Key, chains), held: make([]bool, chains), locs: make([]Loc, chains), last: map[uint32]int{}}
 	for c := range g.keys {
 		k := Key(c + 1)
 		for i := range gardenChain {
-			k = Chain(k, Local(i))
+			k = chain(k, uint64(i))
 			g.keys[c] = append(g.keys[c], k)
 		}
 	}
@@ -186,19 +186,19 @@ func (g *garden) plant(t *testing.T, r *rand.Rand) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c := r.IntN(len(g.keys))
-	locs := make([]loc, gardenChain)
+	locs := make([]Loc, gardenChain)
 	if !g.held[c] {
-		if !g.f.place(0, 0, g.keys[c], locs) {
+		if !g.f.Place(0, 0, g.keys[c], locs) {
 			t.Error("no room")
 		}
 		g.held[c], g.locs[c] = true, locs[gardenChain-1]
-		g.f.ref(g.locs[c])
+		g.f.Ref(g.locs[c])
 		g.made.Add(1)
 		for _, l := range locs {
-			if last, ok := g.last[l.slab()]; ok && last != c {
+			if last, ok := g.last[l.Slab()]; ok && last != c {
 				g.anew.Add(1)
 			}
-			g.last[l.slab()] = c
+			g.last[l.Slab()] = c
 		}
 	}
 	id := g.f.heads.find(g.f, g.keys[c][0])
@@ -210,18 +210,18 @@ func (g *garden) plant(t *testing.T, r *rand.Rand) {
 		for ord := range readHolders(g.f, id) {
 			g.f.setMask(id, ord, 0)
 		}
-		g.f.unref(g.locs[c])
+		g.f.Unref(g.locs[c])
 		g.held[c] = false
 	}
-	g.f.reclaim()
+	g.f.Reclaim()
 }
 
 // visit looks at a chain as a reader does, again and again, and returns how
 // often it was there.
 func (g *garden) visit(t *testing.T, r *rand.Rand) (keys, holders int) {
 	c := r.IntN(len(g.keys))
-	reader := g.f.enter()
-	defer reader.Add(-1)
+	reader := g.f.Enter()
+	defer reader.Leave()
 	for at := 0; at < gardenChain; {
 		id := g.f.heads.find(g.f, g.keys[c][at])
 		if id == 0 {
@@ -328,9 +328,30 @@ func TestReadersKeepWhatTheySee(t *testing.T) {
 		t.Error("the test tests too little")
 	}
 	for range 3 {
-		g.f.reclaim()
+		g.f.Reclaim()
 	}
 	if g.f.leaving.len() != 0 || g.f.recs.waiting != 0 {
 		t.Errorf("nobody reads, and %d slabs and %d records wait", g.f.leaving.len(), g.f.recs.waiting)
+	}
+}
+
+// Things are handed out although there is always somebody inside, if nobody stays.
+func TestEpochsGoOn(t *testing.T) {
+	e := newEpochs()
+	var l limbo
+	handed := 0
+	in := e.enter()
+	for ref := range uint32(100) {
+		l.add(e, ref)
+		next := e.enter()
+		in.Add(-1)
+		in = next
+		e.step()
+		for _, ok := l.next(e); ok; _, ok = l.next(e) {
+			handed++
+		}
+	}
+	if handed < 90 {
+		t.Errorf("%d of 100 were handed out", handed)
 	}
 }

@@ -1,4 +1,6 @@
-// The forest: who holds which prefix of a model, for many readers and writers.
+// Package forest keeps who holds which prefix of a model, for many readers and
+// writers. It knows keys, places and holders by number, and nothing of what they
+// stand for.
 //
 // # What is kept
 //
@@ -21,34 +23,28 @@
 //	   one holder     its ordinal and a mask of 32 bits, one a slot
 //	   several        a record: see record
 //
-// A holder is a lane: a source, group, tier and block size (laneState). It is a
-// number, its ordinal, and its bit at a slot says that it has the block that
-// ends there; of blocks of several units only the last slot is set. So blocks
-// of 16 and 528 tokens, chunks of 256 and hybrid groups share one chain, and a
-// hash that one group has named is found by all.
+// A holder is a number, its ordinal. Its bit at a slot says that it has the block
+// that ends there; of blocks of several units only the last slot is set. So
+// blocks of 16 and 528 tokens, chunks of 256 and hybrid groups share one chain.
 //
 // A record is a little matrix of one slab: holders that have the same slots
 // share a row, a mask and a bitmap of ordinals; the rest have an entry each, an
 // ordinal and a mask. A system prompt in front of a fork is two rows whoever
 // holds it. Nothing is shared between slabs.
 //
-// In the other direction each source has a table from engine hashes to locs
-// (names), in 12.8 bytes a place, and what does not fit in a loc beside
-// (richName). For a name with one key and one copy in each lane, which nearly
-// all are, the bits of the slot are the only record of who holds it.
-//
-// # Invariants (checked by check.go)
+// # Invariants (checked by Check)
 //
 //   - A key is in one slot only. Every chain begins at a root, which the head
-//     table finds, or behind a loc that a name keeps; what follows a loc is the
-//     next slot or a slab that the head table finds. So nobody can begin a
-//     second copy of a chain in its middle.
+//     table finds, or behind a Loc that somebody keeps (Ref); what follows a Loc
+//     is the next slot or a slab that the head table finds. So nobody can begin
+//     a second copy of a chain in its middle.
 //   - A slot is written once in the life of its slab. Slots at the end of which
 //     nobody holds any more stay what they are, and are held again if the same
 //     chain comes back; another chain forks off into a slab of its own.
-//   - A slab lives as long as a name stands for one of its slots or a slab is
-//     behind one (refs). Each holding has a name, so a slab without refs has no
-//     holders, and what is before a held block is still there, with its key.
+//   - A slab lives as long as somebody refers to one of its slots (Ref) or a slab
+//     is behind one. Nobody may hold what he does not refer to, so a slab
+//     without refs has no holders, and what is before a held block is still
+//     there, with its key.
 //   - A holder of a slab is in its header, or in one row or entry of its record,
 //     and nowhere else.
 //
@@ -71,18 +67,15 @@
 //   - A slab, record or ordinal that was given up is used anew two epochs later
 //     (epochs): a reader that could reach it has left by then. So the key that a
 //     reader compares and the holders that it finds are of one life of the slab,
-//     and an ordinal means to it whom it meant when it resolved its candidates:
-//     it enters first, and then looks whether the model's generation is still
-//     that of its candidates; an ordinal is given up after the generation was
-//     raised.
+//     and an ordinal means to it whom it meant when it entered: it learns what
+//     ordinals stand for after that (Enter), and nobody gives one up that is
+//     still to be learned (RetireOrdinal).
 //   - The head table is replaced page by page; an old page stays what it was for
 //     those who look at it, and the garbage collector takes it.
 //
-// A pod, rank or tier is forgotten by giving up its ordinals: the generation is
-// raised, candidates are resolved anew, and nobody looks at its bits any more.
-// The bits, names and slabs follow in small steps, between which other writers
-// are let in: those of a removed pod by a goroutine of their own (grave), those
-// of a cleared rank or tier before the Apply returns.
+// All that somebody holds is forgotten at once by not looking at his ordinal any
+// more. His bits follow in small steps, between which other writers are let in,
+// and then the ordinal can be given up.
 //
 // # Why so, and what else was tried
 //
@@ -116,22 +109,12 @@
 //   - One lock for the writers of a model. Sharding it by chains would let cores
 //     write side by side, and make every chain that forks or is removed lock
 //     twice; one core takes in more blocks than a thousand engines compute.
-//
-// # What will live here
-//
-// A byte budget: every size is known here (Usage), evicting is to take a leaf's
-// names from their sources, last slots first, so that chains stay prefixes; a
-// clock hand over the slabs' metas, which have room for a bit that a sample of
-// the reads sets, says which. Ageing: the same hand, with an epoch of the wall
-// clock for each slab. Snapshots: chains by parents before children, lanes by
-// ordinal, names by source; all but names is in chunks and pages that can be
-// written as they are.
-
-package index
+package forest
 
 import (
 	"math/bits"
 	"sync/atomic"
+	"unsafe"
 )
 
 const (
@@ -143,36 +126,45 @@ const (
 	maxSlabs = 1 << 26
 	// maxOrds is what a slab's header can hold.
 	maxOrds = 1 << 24
-	// maxVariants is what a slab's refs can hold beside their number.
-	maxVariants = 1 << 5
+
+	// MaxVariants is the number of variants: what a slab's refs can hold beside
+	// their number.
+	MaxVariants = 1 << 5
 )
 
-// loc is the place of a prefix key: slab and slot. The zero loc is before the
-// first block of every chain; slab 0 is never used.
-type loc uint32
+// Key is a prefix key. Equal keys are equal prefixes, of one variant.
+type Key uint64
 
-func locOf(id uint32, slot int) loc { return loc(id<<5 | uint32(slot)) }
+// Loc is the place of a key: slab and slot. The zero Loc is before the first key
+// of every chain; slab 0 is never used. Its top LocBits bits are always 0.
+type Loc uint32
 
-func (l loc) slab() uint32 { return uint32(l) >> 5 }
-func (l loc) slot() int    { return int(l & (slabSlots - 1)) }
+// LocBits is how many bits a caller has for itself beside a Loc.
+const LocBits = 2
 
-// forest is the prefix tree of one model.
-type forest struct {
+func locOf(id uint32, slot int) Loc { return Loc(id<<5 | uint32(slot)) }
+
+// Slab returns the slab of l, and Slot which of its up to 32 slots l is.
+func (l Loc) Slab() uint32 { return uint32(l) >> 5 }
+func (l Loc) Slot() int    { return int(l & (slabSlots - 1)) }
+
+// Forest is the prefix tree of one model. All methods are for the one writer that
+// holds the model's lock, but for Enter and what a [Path] does.
+type Forest struct {
 	*epochs
 	heads  *heads
 	chunks atomic.Pointer[[]chunk]
 	recs   arena
 
 	// Of the writers, who hold the model's lock.
-	variants []Variant
-	slabs    [slabSizes]struct {
+	slabs [slabSizes]struct {
 		next uint32 // of the newest chunk, never used; a multiple of chunkSlabs: none
 		free []uint32
 	}
 	leaving limbo // slabs
 	slots   int   // keys
 	ords    ordinals
-	sorted  []uint64 // memory of regroup
+	sorted  []uint64 // memory of repack
 }
 
 // chunk has slabs of one size.
@@ -195,7 +187,7 @@ type slabMeta struct {
 	// Of the writers: the loc of what comes before the first slot; and in refs
 	// the number of names at and of slabs behind the slots of this one, with
 	// the variant in the top bits.
-	parent loc
+	parent Loc
 	refs   uint32
 }
 
@@ -222,15 +214,16 @@ func headerOne(h header, ord, mask uint32) header {
 	return kindOne<<62 | h.writtenBits() | header(ord)<<32 | header(mask)
 }
 
-func newForest() *forest {
-	f := &forest{epochs: newEpochs(), heads: newHeads()}
+// New returns an empty Forest.
+func New() *Forest {
+	f := &Forest{epochs: newEpochs(), heads: newHeads()}
 	f.chunks.Store(new([]chunk))
 	f.recs.init()
 	return f
 }
 
 // keys returns the slots of a slab.
-func (f *forest) keys(id uint32) []uint64 {
+func (f *Forest) keys(id uint32) []uint64 {
 	return (*f.chunks.Load())[id/chunkSlabs].slab(id)
 }
 
@@ -239,7 +232,7 @@ func (c *chunk) slab(id uint32) []uint64 {
 	return c.keys[at : at+c.slots : at+c.slots]
 }
 
-func (f *forest) meta(id uint32) *slabMeta {
+func (f *Forest) meta(id uint32) *slabMeta {
 	c := *f.chunks.Load()
 	return &c[id/chunkSlabs].meta[id%chunkSlabs]
 }
@@ -247,31 +240,18 @@ func (f *forest) meta(id uint32) *slabMeta {
 func (m *slabMeta) load() header   { return header(atomic.LoadUint64(&m.header)) }
 func (m *slabMeta) store(h header) { atomic.StoreUint64(&m.header, uint64(h)) }
 
-func (f *forest) keyAt(l loc) Key { return Key(f.keys(l.slab())[l.slot()]) }
+// Key returns the key at l.
+func (f *Forest) Key(l Loc) Key { return Key(f.keys(l.Slab())[l.Slot()]) }
 
-// variantOf returns the number of the variant of l's chain.
-func (f *forest) variantOf(l loc) uint32 { return f.meta(l.slab()).refs >> refsBits }
-
-// variant returns the number of a variant, or false if there are too many.
-func (f *forest) variant(v Variant) (uint32, bool) {
-	for i, o := range f.variants {
-		if o == v {
-			return uint32(i), true
-		}
-	}
-	if len(f.variants) == maxVariants {
-		return 0, false
-	}
-	f.variants = append(f.variants, v)
-	return uint32(len(f.variants) - 1), true
-}
+// Variant returns the variant of l's chain.
+func (f *Forest) Variant(l Loc) uint32 { return f.meta(l.Slab()).refs >> refsBits }
 
 // newSlab returns a slab that begins with k, behind parent, for a run of n keys,
 // or 0 if there are no more.
-func (f *forest) newSlab(k Key, parent loc, variant uint32, n int) uint32 {
+func (f *Forest) newSlab(k Key, parent Loc, variant uint32, n int) uint32 {
 	size := sizeFor(n)
 	if parent != 0 {
-		if p := len(f.keys(parent.slab())); parent.slot() == p-1 {
+		if p := len(f.keys(parent.Slab())); parent.Slot() == p-1 {
 			size = max(size, sizeFor(2*p)) // a run that grows
 		}
 	}
@@ -286,12 +266,12 @@ func (f *forest) newSlab(k Key, parent loc, variant uint32, n int) uint32 {
 	f.heads.add(f, k, id)
 	f.slots++
 	if parent != 0 {
-		f.ref(parent)
+		f.Ref(parent)
 	}
 	return id
 }
 
-func (f *forest) takeSlab(size int) uint32 {
+func (f *Forest) takeSlab(size int) uint32 {
 	of := &f.slabs[size]
 	if n := len(of.free); n > 0 {
 		id := of.free[n-1]
@@ -315,16 +295,16 @@ func (f *forest) takeSlab(size int) uint32 {
 	return of.next - 1
 }
 
-// place finds or makes the locs of keys, which follow each other behind prev.
-// The caller must refer to the last one before it lets go of the lock, and
+// Place finds or makes the locs of keys, which follow each other behind prev.
+// The caller must refer to the last one (Ref) before it lets go of the lock, and
 // gets false if there is no more room; then what was made is gone again.
-func (f *forest) place(prev loc, variant uint32, keys []Key, locs []loc) bool {
+func (f *Forest) Place(prev Loc, variant uint32, keys []Key, locs []Loc) bool {
 	start := prev
 	fresh := false // the slot at prev was made just now: nothing is behind it
 	for len(keys) > 0 {
 		n := 0
-		if id := prev.slab(); id != 0 {
-			n, fresh = f.follow(id, prev.slot()+1, keys, fresh)
+		if id := prev.Slab(); id != 0 {
+			n, fresh = f.follow(id, prev.Slot()+1, keys, fresh)
 		}
 		if n == 0 {
 			var id uint32
@@ -334,8 +314,8 @@ func (f *forest) place(prev loc, variant uint32, keys []Key, locs []loc) bool {
 			if fresh = id == 0; fresh {
 				if id = f.newSlab(keys[0], prev, variant, len(keys)); id == 0 {
 					if prev != start {
-						f.ref(prev)
-						f.unref(prev)
+						f.Ref(prev)
+						f.Unref(prev)
 					}
 					return false
 				}
@@ -357,7 +337,7 @@ func (f *forest) place(prev loc, variant uint32, keys []Key, locs []loc) bool {
 // follow returns how many of keys are in the slots of a slab from one on,
 // where it adds what fits if nothing else is behind the slot before, and
 // whether the last one was added.
-func (f *forest) follow(id uint32, slot int, keys []Key, fresh bool) (n int, added bool) {
+func (f *Forest) follow(id uint32, slot int, keys []Key, fresh bool) (n int, added bool) {
 	m := f.meta(id)
 	h := m.load()
 	slots := f.keys(id)
@@ -379,13 +359,14 @@ func (f *forest) follow(id uint32, slot int, keys []Key, fresh bool) (n int, add
 	return n + more, true
 }
 
-func (f *forest) ref(l loc) { f.meta(l.slab()).refs++ }
+// Ref keeps what is at l, and all before it, until it is taken back by Unref.
+func (f *Forest) Ref(l Loc) { f.meta(l.Slab()).refs++ }
 
-// unref takes back a ref. A slab without any is given up: nobody holds a slot
-// of it, for each holding has a name.
-func (f *forest) unref(l loc) {
+// Unref takes back a Ref. A slab without any is given up: nobody may hold a slot
+// of it any more.
+func (f *Forest) Unref(l Loc) {
 	for l != 0 {
-		id := l.slab()
+		id := l.Slab()
 		m := f.meta(id)
 		if m.refs--; m.refs<<(32-refsBits) != 0 {
 			return
@@ -398,11 +379,11 @@ func (f *forest) unref(l loc) {
 	}
 }
 
-// up returns the loc n slots before l, 0 if its chain begins there.
-func (f *forest) up(l loc, n int) loc {
-	for l != 0 && n > l.slot() {
-		n -= l.slot() + 1
-		l = f.meta(l.slab()).parent
+// Up returns the loc n slots before l, 0 if its chain begins there.
+func (f *Forest) Up(l Loc, n int) Loc {
+	for l != 0 && n > l.Slot() {
+		n -= l.Slot() + 1
+		l = f.meta(l.Slab()).parent
 		if n == 0 {
 			return l
 		}
@@ -410,22 +391,11 @@ func (f *forest) up(l loc, n int) loc {
 	if l == 0 {
 		return 0
 	}
-	return l - loc(n)
+	return l - Loc(n)
 }
 
-func (f *forest) keyBytes() int {
-	n := 16 * cap(f.leaving.queue)
-	for _, c := range *f.chunks.Load() {
-		n += 8*len(c.keys) + chunkSlabs*16 + 40
-	}
-	for i := range f.slabs {
-		n += 4 * cap(f.slabs[i].free)
-	}
-	return n
-}
-
-// reclaim makes ready for use what no reader can see any more.
-func (f *forest) reclaim() {
+// Reclaim makes ready for use what no reader can see any more.
+func (f *Forest) Reclaim() {
 	if f.leaving.len() == 0 && f.recs.waiting == 0 && f.ords.leaving.len() == 0 {
 		return
 	}
@@ -442,8 +412,45 @@ func (f *forest) reclaim() {
 	f.ords.reclaim(f.epochs)
 }
 
-// ordinals number the holders. One is used anew when no reader can take it for
-// the old one.
+// Usage is what a Forest has and what that takes.
+type Usage struct {
+	Prefixes int // keys
+	// Bytes: of the keys, of the table that finds them, and of who holds them.
+	Keys, Heads, Holders int
+}
+
+// Usage says what f has.
+func (f *Forest) Usage() Usage {
+	return Usage{Prefixes: f.slots, Keys: f.keyBytes(), Heads: f.heads.bytes(), Holders: f.recs.bytes()}
+}
+
+// Bytes of what stands in arrays.
+const (
+	wordBytes    = int(unsafe.Sizeof(uint64(0)))
+	refBytes     = int(unsafe.Sizeof(uint32(0)))
+	leavingBytes = int(unsafe.Sizeof(leaving{}))
+)
+
+func (f *Forest) keyBytes() int {
+	n := leavingBytes * cap(f.leaving.queue)
+	for _, c := range *f.chunks.Load() {
+		n += wordBytes*len(c.keys) + int(unsafe.Sizeof(c)+unsafe.Sizeof(*c.meta))
+	}
+	for i := range f.slabs {
+		n += refBytes * cap(f.slabs[i].free)
+	}
+	return n
+}
+
+// TakeOrdinal returns the ordinal of a new holder, or false if there are no more.
+func (f *Forest) TakeOrdinal() (ord uint32, ok bool) { return f.ords.take() }
+
+// RetireOrdinal gives an ordinal back. No slab may have it any more, and readers
+// that resolve their candidates from now on must not get it. It is used anew when
+// no reader can take it for the old one.
+func (f *Forest) RetireOrdinal(ord uint32) { f.ords.leaving.add(f.epochs, ord) }
+
+// ordinals number the holders.
 type ordinals struct {
 	next    uint32
 	free    []uint32

@@ -1,0 +1,41 @@
+package index
+
+import "unsafe"
+
+// pool has things without pointers, by number from 1, in pages.
+type pool[T any] struct {
+	pages []*[poolPage]T
+	free  []uint32
+	next  uint32
+}
+
+const poolPage = 256
+
+func (p *pool[T]) at(i uint32) *T { return &p.pages[i/poolPage][i%poolPage] }
+
+func (p *pool[T]) take(v T) uint32 {
+	var i uint32
+	if n := len(p.free); n > 0 {
+		i, p.free = p.free[n-1], p.free[:n-1]
+	} else {
+		if p.next++; int(p.next/poolPage) == len(p.pages) {
+			p.pages = append(p.pages, new([poolPage]T))
+		}
+		i = p.next
+	}
+	*p.at(i) = v
+	return i
+}
+
+// give takes i back. A pool that nothing is in any more lets its memory go.
+func (p *pool[T]) give(i uint32) {
+	if p.free = append(p.free, i); len(p.free) == int(p.next) {
+		*p = pool[T]{}
+	}
+}
+
+func (p *pool[T]) len() int { return int(p.next) - len(p.free) }
+
+func (p *pool[T]) bytes() int {
+	return len(p.pages)*int(unsafe.Sizeof([poolPage]T{})) + cap(p.free)*int(unsafe.Sizeof(p.next))
+}
