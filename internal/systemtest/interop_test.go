@@ -39,7 +39,7 @@ func libzmqPublisher(t *testing.T) (endpoint string, command func(format string,
 	}
 }
 
-// applied is a sink that tells of each message that its Indexer took.
+// applied is a sink that tells of each message that its Indexer applied.
 type applied struct {
 	*kvindex.Indexer
 	seqs chan uint64
@@ -47,7 +47,9 @@ type applied struct {
 
 func (a applied) IngestMessage(m kvindex.Message) (kvindex.Receipt, error) {
 	r, err := a.Indexer.IngestMessage(m)
-	a.seqs <- m.Seq
+	if r.Applied {
+		a.seqs <- m.Seq
+	}
 	return r, err
 }
 
@@ -66,7 +68,7 @@ func TestLibzmqToScores(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithCancel(zmtptest.Context(t))
 	defer cancel()
 	ended := make(chan error)
 	go func() { ended <- sub.Run(ctx) }()
@@ -158,7 +160,7 @@ func TestManyEnginesToScores(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithCancel(zmtptest.Context(t))
 	defer cancel()
 	ended := make(chan error)
 	go func() { ended <- sub.Run(ctx) }()
