@@ -1,35 +1,52 @@
-package events
+package events_test
 
 import (
+	"os"
+	"path/filepath"
+	"regexp"
 	"testing"
 
-	"github.com/kvindex/kvindex/internal/testdata"
+	"github.com/kvindex/kvindex/events"
 )
 
+// TestDefaults: a zero config gives what the Default constants say, each of them.
 func TestDefaults(t *testing.T) {
-	p, err := NewPool(ignore{}, PoolConfig{})
+	s, p := events.SubscriberConfig{}.WithDefaults(), events.PoolConfig{}.WithDefaults()
+	tests := map[string]struct{ got, want int64 }{
+		"DefaultMaxMessage":    {int64(s.MaxMessage), events.DefaultMaxMessage},
+		"DefaultMaxBuffered":   {s.MaxBuffered, events.DefaultMaxBuffered},
+		"DefaultMaxConns":      {int64(s.MaxConns), events.DefaultMaxConns},
+		"DefaultMaxTopics":     {int64(s.MaxTopics), events.DefaultMaxTopics},
+		"DefaultBackoffMin":    {int64(s.BackoffMin), int64(events.DefaultBackoffMin)},
+		"DefaultBackoffMax":    {int64(s.BackoffMax), int64(events.DefaultBackoffMax)},
+		"DefaultHeartbeat":     {int64(s.Heartbeat), int64(events.DefaultHeartbeat)},
+		"DefaultReplayTimeout": {int64(s.ReplayTimeout), int64(events.DefaultReplayTimeout)},
+		"DefaultConcurrency":   {int64(p.Concurrency), events.DefaultConcurrency},
+		"DefaultPoolMessages":  {int64(p.MaxMessages), events.DefaultPoolMessages},
+		"DefaultPoolBytes":     {p.MaxBytes, events.DefaultPoolBytes},
+	}
+	for name, tt := range tests {
+		if tt.got != tt.want || tt.got == 0 {
+			t.Errorf("%s is %d, a zero config gives %d", name, tt.want, tt.got)
+		}
+	}
+	files, err := filepath.Glob("*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer p.Close(t.Context())
-	s, err := NewSubscriber(ignore{}, SubscriberConfig{Endpoint: "tcp://127.0.0.1:5557", Pod: "a", Model: "m"})
-	if err != nil {
-		t.Fatal(err)
+	declared := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`(?m)^\t(Default\w+) +=`).FindAllSubmatch(text, -1) {
+			if declared++; tests[string(m[1])].want == 0 {
+				t.Errorf("%s is not tested", m[1])
+			}
+		}
 	}
-	testdata.Defaults(t,
-		testdata.Default{Name: "DefaultConcurrency", Zero: int64(p.cfg.Concurrency), Want: DefaultConcurrency},
-		testdata.Default{Name: "DefaultPoolMessages", Zero: int64(p.cfg.MaxMessages), Want: DefaultPoolMessages},
-		testdata.Default{Name: "DefaultPoolBytes", Zero: p.cfg.MaxBytes, Want: DefaultPoolBytes},
-		testdata.Default{Name: "DefaultMaxMessage", Zero: int64(s.cfg.MaxMessage), Want: DefaultMaxMessage},
-		testdata.Default{Name: "DefaultMaxBuffered", Zero: s.cfg.MaxBuffered, Want: DefaultMaxBuffered},
-		testdata.Default{Name: "DefaultMaxConns", Zero: int64(s.cfg.MaxConns), Want: DefaultMaxConns},
-		testdata.Default{Name: "DefaultMaxTopics", Zero: int64(s.cfg.MaxTopics), Want: DefaultMaxTopics},
-		testdata.Default{Name: "DefaultBackoffMin", Zero: int64(s.cfg.BackoffMin), Want: int64(DefaultBackoffMin)},
-		testdata.Default{Name: "DefaultBackoffMax", Zero: int64(s.cfg.BackoffMax), Want: int64(DefaultBackoffMax)},
-		testdata.Default{Name: "DefaultHeartbeat", Zero: int64(s.cfg.Heartbeat), Want: int64(DefaultHeartbeat)},
-		testdata.Default{Name: "DefaultReplayTimeout", Zero: int64(s.cfg.ReplayTimeout), Want: int64(DefaultReplayTimeout)},
-	)
+	if declared != len(tests) {
+		t.Errorf("%d constants, %d of them tested", declared, len(tests))
+	}
 }
-
-// ignore is a sink of nothing.
-type ignore struct{ ReplaySink }

@@ -64,11 +64,12 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 			err = fmt.Errorf(format, args...)
 		}
 	}
-	hold := func(l loc, ln *laneState) { held[forest.Holding{Slab: l.Slab(), Ord: ln.ord}] |= 1 << l.Slot() }
+	hold := func(l loc, ln *lane) { held[forest.Holding{Slab: l.Slab(), Ord: ln.ord}] |= 1 << l.Slot() }
 	s.names.Each(func(h Hash, v value) {
 		n++
 		var buf [2]loc
-		keys := s.keysOf(h, v, &buf)
+		nm := name{s, h, v}
+		keys := nm.locs(&buf)
 		for _, l := range keys {
 			refs[l.Slab()]++
 		}

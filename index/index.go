@@ -27,6 +27,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/zeebo/xxh3"
 )
@@ -126,7 +127,8 @@ const (
 
 // Group is a KV-cache group of a hybrid model. Each group has blocks of its
 // own. Only ID identifies it; what the first gpu store tells of it holds until
-// a clear.
+// a clear. Any store announces its group, one without hashes too; what a lower
+// tier tells of it holds until the gpu does.
 type Group struct {
 	ID     int
 	Kind   GroupKind
@@ -139,9 +141,11 @@ type Copies uint8
 
 const (
 	// CopiesGuarded counts one copy a store, but takes a store without a
-	// parent whose blocks are all held already for a report of what is there,
-	// and never counts a repeat in a group that is not GroupFull. It never
-	// claims a block that has gone, whatever reports are mixed in.
+	// parent whose blocks are all held already, or were forgotten uncounted,
+	// for a report of what is there. In a group that is not GroupFull it never
+	// counts a repeat, and a store without a parent that names a held block
+	// adds nothing at all. It never claims a block that has gone, whatever
+	// reports are mixed in.
 	CopiesGuarded Copies = iota + 1
 	// CopiesExact counts every store: right where each one stands for a
 	// physical copy that a removal will follow.
@@ -188,7 +192,7 @@ type Op uint8
 const (
 	OpStore Op = iota + 1
 	OpRemove
-	OpClear     // drops all that the source holds, in every tier and group
+	OpClear     // drops all that the source holds, in every tier and group, but no cursor
 	OpClearTier // drops all that the source holds in Tier, in every group
 )
 
@@ -213,15 +217,18 @@ type Change struct {
 
 	// Variant, BlockSize (tokens) and Locals describe the whole range of a
 	// store. Without Locals the store is known by its hashes alone: each is
-	// held once another store names it, with the block size of its group. A
-	// store with Locals in a lower tier is one chunk: one block of the length
-	// of the range, held under the last hash once a gpu store names that.
+	// held once another store names it, with the block size of its group. That
+	// is the largest that a gpu store has told; a larger one that is told later
+	// does not change the blocks of before. A store with Locals in a lower tier
+	// is one chunk: one block of the length of the range, held under the last
+	// hash once a gpu store names that.
 	Variant   Variant
 	BlockSize int
 	Locals    []Local
 
 	// A store with Locals continues the prefix that the engine calls Parent
-	// if HasParent, else it begins a chain at Root.
+	// if HasParent, else it begins a chain at Root. Without Locals, HasParent
+	// and Parent still count for the rules of Copies.
 	HasParent bool
 	Parent    Hash
 	Root      Key
@@ -243,7 +250,7 @@ func (c *Change) Blocks() int {
 }
 
 // Counts says what changes did, beyond what was asked for. Every undercount
-// that a backend knows of is one of these.
+// that a backend knows of is one of these. All fields are uint64.
 type Counts struct {
 	Stored   uint64 // hashes stored, copies and reports included
 	Removed  uint64 // hashes removed
@@ -253,26 +260,25 @@ type Counts struct {
 
 	Parked    uint64 // stores with an unknown parent, kept until it is named
 	Joined    uint64 // parked stores whose parent was named
-	Dropped   uint64 // stores given up at the bound on what waits for a name
+	Dropped   uint64 // stores given up at a bound: on what waits for a name, or another of the backend
 	Forgotten uint64 // names of blocks that nobody holds, given up at their bound
 
-	Ambiguous     uint64 // stores that gave a held hash another key
+	Ambiguous     uint64 // stores that gave a held hash another key, or a key more hashes than a backend keeps
 	UnknownRemove uint64 // removals of blocks that were not held
 }
 
 // Add adds d to c.
 func (c *Counts) Add(d Counts) {
-	c.Stored += d.Stored
-	c.Removed += d.Removed
-	c.Cleared += d.Cleared
-	c.Reports += d.Reports
-	c.Restored += d.Restored
-	c.Parked += d.Parked
-	c.Joined += d.Joined
-	c.Dropped += d.Dropped
-	c.Forgotten += d.Forgotten
-	c.Ambiguous += d.Ambiguous
-	c.UnknownRemove += d.UnknownRemove
+	sum, more := c.words(), d.words()
+	for i := range sum {
+		sum[i] += more[i]
+	}
+}
+
+// words are the counters one after the other: all fields are one word, so that a
+// new one has to be written nowhere else.
+func (c *Counts) words() *[unsafe.Sizeof(Counts{}) / 8]uint64 {
+	return (*[unsafe.Sizeof(Counts{}) / 8]uint64)(unsafe.Pointer(c))
 }
 
 // Applied is the outcome of an Apply.
@@ -324,7 +330,9 @@ type Query struct {
 	// Keys returns the prefix keys of the prompt in a variant: element i is
 	// the key after (i+1)*Unit tokens. A backend calls it at most once for
 	// each variant in which a candidate has blocks, and keeps the slice for
-	// the length of Match only. An error ends Match, which returns it.
+	// the length of Match only. An error ends Match, which returns it without
+	// rows. A backend holds no lock meanwhile, because keys take long and Keys
+	// may call the index; Match answers with what is held after the last call.
 	Keys func(Variant) ([]Key, error)
 	// Held asks for Row.Held.
 	Held bool
@@ -373,7 +381,7 @@ type View struct {
 }
 
 // Row is what one group of one source holds of a prompt, in blocks of one
-// size.
+// size. A block counts if it ends where a block of the prompt does.
 type Row struct {
 	*View
 	// Pod is the position of the pod among the candidates, -1 if those were
@@ -405,46 +413,55 @@ var ErrClosed = errors.New("index: closed")
 //     rows are exact, but for the undercounts that [Counts] names. Holes are
 //     exact: a source without block 7 has a run of 7, whatever follows.
 //   - All holders. There is no limit on how many sources share a block.
-//   - Order. Changes of one Apply are applied in order, except that masked
-//     stores are placed after all others have named their blocks.
+//   - Order. Changes of one Apply are applied in order.
 //   - Copies. A gpu block is held until each counted copy was removed, by the
 //     rules of [Copies]. Lower tiers are sets. If reports are guarded against,
 //     a block that was forgotten while a store of it had not been counted
-//     comes back, with its ancestors, when a later gpu store of a full group
-//     names it as its parent, or when a store without a parent reports it
-//     again.
+//     comes back when a later gpu store of a full group names it as its
+//     parent, or when a store without a parent reports it again. With a parent
+//     come its ancestors, up to one that was counted and has gone; a backend
+//     may bound how many. A clear of the gpu ends that. Once a block was
+//     forgotten that may be there, at a bound or by an ambiguous removal,
+//     stores count until the next OpClear as with [Change.Partial].
 //   - Names. All groups and tiers of a source share the names of its hashes. A
 //     name is kept while anybody of the source holds the block, and after that
 //     within a bounded budget, oldest first. Only gpu stores give names: what a
-//     lower tier says of a prefix leaves out salts and media.
-//   - Ambiguity. A held hash to which a second store gives another key names
-//     both; its removal removes both; a store that names it as its parent is
-//     never placed.
+//     lower tier says of a prefix leaves out salts and media. A hash names one
+//     prefix in each variant. One prefix may have several hashes: it is held as
+//     long as one of them is.
+//   - Ambiguity. A held hash to which a second store gives another key of the
+//     same variant names both, but not a third; its removal removes both; a
+//     store that names it as its parent is never placed. A hash that nobody
+//     holds is used anew: the next key takes the place of the old one.
 //   - Unknown parents. A store whose parent has no name is parked within a
 //     bound and placed when the parent is named; removals apply to it
-//     meanwhile.
+//     meanwhile. A hash of it that was removed stands for what was stored by it
+//     since, if anything was.
 //   - Scopes. Sources share nothing. A chain inherits its root from its
 //     parent.
 //
-// All methods are safe for concurrent use.
+// All methods are safe for concurrent use. Those with a context return its error,
+// and do nothing, if it has ended when they are called.
 type Index interface {
-	// Seed returns the seed of the locals and roots of this index. It never
-	// changes.
+	// Seed returns the seed of the locals and roots of this index. It is not
+	// zero and never changes.
 	Seed() [16]byte
 
 	// Apply carries out changes of one source in order and stores the cursor
-	// with them: both or, on an error, neither. A cursor at or below the
-	// stored one of its stream makes the call a no-op. A concurrent Match may
-	// see a part of the changes. Apply keeps none of the slices.
+	// with them: both or, on an error, neither. A change that is not valid is
+	// an error that wraps ErrInvalid. A cursor at or below the stored one of
+	// its stream makes the call a no-op. A concurrent Match may see a part of
+	// the changes. Apply keeps none of the slices.
 	Apply(ctx context.Context, src Source, cur Cursor, changes []Change) (Applied, error)
 
 	// Cursor returns the stored cursor of a stream of a source: the zero Cursor if
 	// there is none. It changes nothing.
 	Cursor(ctx context.Context, src Source, stream string) (Cursor, error)
 
-	// Match fills m with one row for each source, group and block size that
-	// holds a first block of the prompt (with Query.Held: any block), in no
-	// particular order. m is reset first.
+	// Match fills m with one row for each source, group, variant and block size
+	// of which a first block of the prompt is held (with Query.Held: any block),
+	// in no particular order. m is reset first. A query without Candidates is
+	// an error that wraps ErrInvalid.
 	Match(ctx context.Context, q *Query, m *Matches) error
 
 	// Remove forgets a pod: its blocks, names and cursors, for all models and
@@ -459,7 +476,7 @@ type Index interface {
 // SourceInfo describes a source for people and metrics.
 type SourceInfo struct {
 	Source Source
-	Blocks [NumTiers]int // hashes held, by tier
+	Blocks [NumTiers]int // hashes held, by tier; once for each group
 	Names  int           // names kept, held or not
 	Parked int           // stores that wait for their parent
 	Bytes  int           // that its names take; the rest it shares, see Usage
@@ -469,4 +486,10 @@ type SourceInfo struct {
 type Describer interface {
 	// Describe appends a SourceInfo for each source to dst.
 	Describe(dst []SourceInfo) []SourceInfo
+}
+
+// Sizer is an optional ability of an Index: it tells what it takes.
+type Sizer interface {
+	// Usage says what the index holds and what that takes.
+	Usage() Usage
 }

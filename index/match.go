@@ -7,6 +7,21 @@ import (
 	"github.com/kvindex/kvindex/index/internal/forest"
 )
 
+// A Match goes along the slabs of a prompt once for each size in which its
+// candidates have blocks (resolvedCut), and asks each slab who holds it. Nobody is
+// looked up: the lanes that may answer are bits of a bitmap, and a slab takes from
+// it those that miss a block.
+//
+//   - Most views have one lane, of the gpu. As long as all blocks of such a lane
+//     are there its bit stays in act, and costs nothing of its own: a word of 64
+//     lanes is narrowed by one AND with a row of the slab's record.
+//   - A view with other lanes is looked at in every tier, slab by slab (slowView):
+//     from the first block on if that is not in the gpu, else from the slab in
+//     which its gpu run ends.
+//   - The answer needs no lock. Each claim of a row was true at one moment (package
+//     forest), and a lane's ordinal means whom it meant when the walker entered
+//     (answer). What is being moved by a writer may be missed.
+
 // walker is the memory of a Match.
 type walker struct {
 	f     *forest.Forest
@@ -93,6 +108,30 @@ func (w *walker) knows(r *resolved) bool {
 
 func (w *walker) path(v Variant) *path {
 	return &w.paths[slices.IndexFunc(w.paths, func(p path) bool { return p.variant == v })]
+}
+
+// answer returns false if r does not hold any more. It enters first, and looks
+// then: from there on no ordinal of r is given to somebody else.
+func (w *walker) answer(md *model, r *resolved, q *Query, out *Matches) (done bool, err error) {
+	if err := w.keysFor(r, q.Keys); err != nil {
+		return false, err
+	}
+	defer md.forest.Enter().Leave() // a panic must not keep memory from being used again
+	if md.gen.Load() != r.gen {
+		if r = md.resolve(q.Candidates); !w.knows(r) {
+			return false, nil
+		}
+	}
+	for i := range r.cuts {
+		w.r, w.rc, w.out = r, &r.cuts[i], out
+		w.p = w.path(w.rc.variant)
+		if q.Held {
+			w.matchHeld()
+		} else {
+			w.match()
+		}
+	}
+	return true, nil
 }
 
 // match appends the rows of one size of blocks.

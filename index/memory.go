@@ -1,6 +1,7 @@
 package index
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -11,7 +12,6 @@ import (
 	"sync/atomic"
 
 	"github.com/kvindex/kvindex/index/internal/forest"
-	"github.com/kvindex/kvindex/index/internal/names"
 	"github.com/kvindex/kvindex/internal/invariants"
 )
 
@@ -59,38 +59,6 @@ type Memory struct {
 	changes int // that checked has seen; guarded by mu
 }
 
-// model is the sources of a model and the prefix tree that they share.
-type model struct {
-	id *identity
-	// podsGen is raised after any change of the pods and their sources, and gen
-	// after those and any change of a source's views.
-	podsGen, gen atomic.Uint64
-	pods         sync.Map    // podSources by name
-	n            int         // pods; guarded by Memory.mu
-	dead         int         // sources that were unlinked and are not buried yet; so too
-	gone         atomic.Bool // with its last pod
-
-	mu     sync.Mutex // of those who write in forest
-	forest *forest.Forest
-	// variants are those of the forest's chains, by number.
-	variants []Variant
-	graves   []*grave
-	rooms    []*room
-}
-
-// identity is what tells a model from another one of its name.
-type identity struct{ _ byte }
-
-type podSources struct {
-	list atomic.Pointer[[]*source] // replaced, never changed in place
-}
-
-// grave is a source that was removed and still has names in the forest.
-type grave struct {
-	s  *source
-	at names.Position // of the names that are next
-}
-
 var (
 	_ Index     = (*Memory)(nil)
 	_ Describer = (*Memory)(nil)
@@ -104,12 +72,8 @@ func NewMemory(cfg MemoryConfig) (*Memory, error) {
 	if cfg.IdleNames < 0 {
 		return nil, fmt.Errorf("index: IdleNames is %d", cfg.IdleNames)
 	}
-	if cfg.PendingBytes == 0 {
-		cfg.PendingBytes = DefaultPendingBytes
-	}
-	if cfg.IdleNames == 0 {
-		cfg.IdleNames = DefaultIdleNames
-	}
+	cfg.PendingBytes = cmp.Or(cfg.PendingBytes, DefaultPendingBytes)
+	cfg.IdleNames = cmp.Or(cfg.IdleNames, DefaultIdleNames)
 	if cfg.Seed == ([16]byte{}) {
 		rand.Read(cfg.Seed[:]) // never fails
 	}
@@ -188,32 +152,6 @@ func (m *Memory) source(id Source) (*source, error) {
 	return s, nil
 }
 
-// variant returns the number of a variant, or false if there are too many. md.mu
-// is held.
-func (md *model) variant(v Variant) (n uint32, ok bool) {
-	i := slices.Index(md.variants, v)
-	if i < 0 {
-		if i = len(md.variants); i == forest.MaxVariants {
-			return 0, false
-		}
-		md.variants = append(md.variants, v)
-	}
-	return uint32(i), true
-}
-
-func (md *model) source(id Source) *source {
-	p, ok := md.pods.Load(id.Pod)
-	if !ok {
-		return nil
-	}
-	for _, s := range *p.(*podSources).list.Load() {
-		if s.id.Rank == id.Rank {
-			return s
-		}
-	}
-	return nil
-}
-
 // Cursor implements Index. It waits for the Apply of the source that is in
 // progress.
 func (m *Memory) Cursor(ctx context.Context, src Source, stream string) (Cursor, error) {
@@ -267,30 +205,6 @@ func (m *Memory) Match(ctx context.Context, q *Query, out *Matches) error {
 	}
 }
 
-// answer returns false if r does not hold any more. It enters first, and looks
-// then: from there on no ordinal of r is given to somebody else.
-func (w *walker) answer(md *model, r *resolved, q *Query, out *Matches) (done bool, err error) {
-	if err := w.keysFor(r, q.Keys); err != nil {
-		return false, err
-	}
-	defer md.forest.Enter().Leave() // a panic must not keep memory from being used again
-	if md.gen.Load() != r.gen {
-		if r = md.resolve(q.Candidates); !w.knows(r) {
-			return false, nil
-		}
-	}
-	for i := range r.cuts {
-		w.r, w.rc, w.out = r, &r.cuts[i], out
-		w.p = w.path(w.rc.variant)
-		if q.Held {
-			w.matchHeld()
-		} else {
-			w.match()
-		}
-	}
-	return true, nil
-}
-
 // Remove implements Index. What the pod held is not seen any more when it
 // returns; its memory is tidied up by a goroutine that ends when that is done,
 // and that Close waits for.
@@ -326,91 +240,6 @@ func (m *Memory) checked() {
 			panic(err)
 		}
 	}
-}
-
-// unlink takes a pod out of sight and returns its sources. A model goes with its
-// last pod.
-func (m *Memory) unlink(pod string) (sources []*source) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	models := maps.Clone(*m.models.Load())
-	for name, md := range models {
-		p, ok := md.pods.LoadAndDelete(pod)
-		if !ok {
-			continue
-		}
-		md.podsGen.Add(1)
-		md.gen.Add(1)
-		if md.n--; md.n == 0 {
-			delete(models, name)
-			md.gone.Store(true)
-		}
-		list := *p.(*podSources).list.Load()
-		md.dead += len(list)
-		sources = append(sources, list...)
-	}
-	m.models.Store(&models)
-	return sources
-}
-
-// bury has a removed source tidied up, unless its model goes as a whole.
-func (m *Memory) bury(s *source) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	md := s.model
-	md.dead--
-	if m.closed.Load() || md.gone.Load() {
-		return
-	}
-	md.mu.Lock()
-	defer md.mu.Unlock()
-	if md.graves = append(md.graves, &grave{s: s}); len(md.graves) == 1 {
-		m.sweepers.Go(func() {
-			for !m.closed.Load() && !md.gone.Load() && md.sweep() {
-			}
-		})
-	}
-}
-
-// sweep does a step of tidying up and reports whether there is more to do.
-func (md *model) sweep() bool {
-	md.mu.Lock()
-	defer md.mu.Unlock()
-	md.tidy(breath)
-	return len(md.graves) > 0
-}
-
-// tidy takes some names of removed sources out of the forest, and makes memory
-// ready for use that no reader sees any more.
-func (md *model) tidy(names int) {
-	for names > 0 && len(md.graves) > 0 {
-		g := md.graves[0]
-		var done bool
-		if names, done = g.tidy(names); done {
-			for _, ln := range g.s.lanes {
-				if ln != nil {
-					md.forest.RetireOrdinal(ln.ord)
-				}
-			}
-			md.graves = slices.Delete(md.graves, 0, 1)
-		}
-	}
-	md.forest.Reclaim()
-}
-
-// tidy goes on for so many names, and returns how many it did not need.
-func (g *grave) tidy(names int) (left int, done bool) {
-	var buf [2]loc
-	return g.s.names.Walk(&g.at, names, func(h Hash, v value) {
-		for _, l := range g.s.keysOf(h, v, &buf) {
-			for _, ln := range g.s.lanes {
-				if ln != nil {
-					g.s.f.ReleaseSlab(l, ln.ord)
-				}
-			}
-			g.s.f.Unref(l)
-		}
-	})
 }
 
 // Describe implements Describer.

@@ -3,7 +3,18 @@ package index
 import (
 	"container/list"
 	"slices"
+	"unsafe"
 )
+
+// What waits. A store of which a hash has no key is kept in a queue, because its
+// blocks are held and nothing else would ever let go of them: at the bound in
+// bytes the oldest is dropped, and its blocks that still have no key with it.
+//
+// A dense store whose parent has no key is parked as well: it knows how its blocks
+// go on, and is placed when the parent gets its key, wherever that comes from. It
+// is never attached anywhere else. Until then its blocks may be removed, and their
+// hashes be used for something else; a parked store then has no say any more in
+// what such a hash stands for (unsay).
 
 // pending is a store of which at least one hash had no key.
 type pending struct {
@@ -19,15 +30,16 @@ type pending struct {
 	elem   *list.Element
 }
 
-// What a pending store costs, beside its locals: rough figures for the heap
-// that its entries and the names of its hashes take.
+// What a pending store costs in heap: it, its element of the queue and its entry of
+// waiting; for each hash its name, which is rich, a copy, and an entry of parkedBy.
 const (
-	pendingBytes     = 256
-	pendingHashBytes = 160
+	pendingCost     = int(unsafe.Sizeof(pending{})+unsafe.Sizeof(list.Element{})) + 64
+	pendingHashCost = int(unsafe.Sizeof(Hash(0))+unsafe.Sizeof(richName{})+unsafe.Sizeof(copyCount{})) + 96
+	localBytes      = int(unsafe.Sizeof(Local(0)))
 )
 
 func (p *pending) cost() int {
-	return pendingBytes + pendingHashBytes*len(p.hashes) + 8*len(p.locals)
+	return pendingCost + pendingHashCost*len(p.hashes) + localBytes*len(p.locals)
 }
 
 // join places the parked stores that wait for a hash which has a key now, and
@@ -44,7 +56,7 @@ func (s *source) join(at place) {
 				break
 			}
 			p := s.waiting[at][0]
-			s.unpark(p)
+			s.takeParked(p)
 			s.counts.Joined++
 			s.placeParked(p, prev)
 			for _, h := range p.hashes {
@@ -55,14 +67,14 @@ func (s *source) join(at place) {
 }
 
 func (s *source) placeParked(p *pending, prev loc) {
-	s.placeRange(prev, p.parent.variant, Key(s.f.Key(prev)), p.locals, p.cut.size/p.cut.variant.Unit, func(from, to int, ends blockEnds) {
+	r := blockRange{prev, Key(s.f.Key(prev)), p.parent.variant, p.locals, p.cut.size / p.cut.variant.Unit}
+	s.placeRange(r, func(from, to int, ends blockEnds) {
 		for i := from; i < to; i++ {
-			h := p.hashes[i]
-			v := s.names.Get(h)
-			if p.gone != nil && p.gone[i] && (s.hasKeyIn(h, v, p.parent.variant) || s.parkedAnew(place{h, p.parent.variant})) {
+			n := s.name(p.hashes[i])
+			if p.unsaid(i) && (n.hasKeyIn(r.variant) || s.parkedAnew(place{n.hash, r.variant})) {
 				continue // it was removed, and then stored as something else
 			}
-			s.name(h, v, ends.of(i))
+			n.place(ends.of(i))
 			s.trimIdle()
 		}
 	})
@@ -71,23 +83,36 @@ func (s *source) placeParked(p *pending, prev loc) {
 // parkedAnew reports whether a parked store says what a hash stands for now.
 func (s *source) parkedAnew(at place) bool {
 	return slices.ContainsFunc(s.parkedBy[at.hash], func(p *pending) bool {
-		return p.parent.variant == at.variant && (p.gone == nil || !p.gone[slices.Index(p.hashes, at.hash)])
+		return p.parent.variant == at.variant && !p.unsaid(slices.Index(p.hashes, at.hash))
 	})
 }
 
-// leaveParked notes that the gpu does not hold a block of a group any more: a
-// parked store that named it has no say in what its hash stands for next.
-func (s *source) leaveParked(h Hash, g *group) {
+// unsaid reports whether p has no say in what its hash i stands for.
+func (p *pending) unsaid(i int) bool { return p.gone != nil && p.gone[i] }
+
+// unsay notes that the gpu does not hold a block of a group any more: a parked
+// store that named it has no say in what its hash stands for next.
+func (s *source) unsay(h Hash, g *group) {
 	for _, p := range s.parkedBy[h] {
-		if p.group != g {
-			continue
+		if p.group == g {
+			p.unsay(func(o Hash) bool { return o == h })
 		}
-		if p.gone == nil {
-			p.gone = make([]bool, len(p.hashes))
-		}
-		for i, o := range p.hashes {
-			p.gone[i] = p.gone[i] || o == h
-		}
+	}
+}
+
+// unsayAll notes that the gpu holds nothing any more.
+func (s *source) unsayAll() {
+	for e := s.pending.Front(); e != nil; e = e.Next() {
+		e.Value.(*pending).unsay(func(Hash) bool { return true })
+	}
+}
+
+func (p *pending) unsay(which func(Hash) bool) {
+	if p.gone == nil {
+		p.gone = make([]bool, len(p.hashes))
+	}
+	for i, h := range p.hashes {
+		p.gone[i] = p.gone[i] || which(h)
 	}
 }
 
@@ -109,12 +134,12 @@ func (s *source) await(p *pending) {
 	p.elem = s.pending.PushBack(p)
 	s.pendingBytes += p.cost()
 	for s.pendingBytes > s.cfg.PendingBytes {
-		s.abandon(s.pending.Front().Value.(*pending))
+		s.drop(s.pending.Front().Value.(*pending))
 	}
 }
 
-// unpark takes a parked store from the queues.
-func (s *source) unpark(p *pending) {
+// takeParked takes a parked store out of all queues.
+func (s *source) takeParked(p *pending) {
 	s.parked--
 	for _, h := range p.hashes {
 		of := slices.DeleteFunc(s.parkedBy[h], func(o *pending) bool { return o == p })
@@ -129,35 +154,44 @@ func (s *source) unpark(p *pending) {
 		i := slices.Index(of, p)
 		s.waiting[p.parent] = slices.Delete(of, i, i+1)
 	}
-	s.leave(p)
+	s.take(p)
 }
 
-func (s *source) leave(p *pending) {
+// take takes a store out of the queue.
+func (s *source) take(p *pending) {
 	s.pending.Remove(p.elem)
 	s.pendingBytes -= p.cost()
 }
 
-// abandon gives up a store at the bound: its blocks that still have no key are
-// forgotten.
-func (s *source) abandon(p *pending) {
+// drop gives up a store at the bound: its blocks that still have no key are
+// released, and with them their names forgotten.
+func (s *source) drop(p *pending) {
 	if p.locals != nil {
-		s.unpark(p)
+		s.takeParked(p)
 	} else {
-		s.leave(p)
+		s.take(p)
 	}
 	lost := false
-	for _, h := range p.hashes {
-		if !s.unplaced(h) {
+	for _, hash := range p.hashes {
+		n := s.name(hash)
+		if !n.unplaced() {
 			continue
 		}
-		v := s.names.Get(h)
-		if ln, n, copies := s.holding(v, p.group, p.tier); copies > 0 {
-			s.copies.at(n).reported = false
-			s.lose(h, v, ln, n)
-			s.lossy, lost = true, true
+		if h := n.holding(p.group, p.tier); h.copies > 0 {
+			n.counted(&h).reported = false
+			n.release(h)
+			s.doubts, lost = true, true
 		}
 	}
 	if lost || p.locals != nil {
 		s.counts.Dropped++
 	}
+}
+
+// clearPending lets go of all that waits.
+func (s *source) clearPending() {
+	s.pending.Init()
+	s.pendingBytes, s.parked = 0, 0
+	s.waiting = make(map[place][]*pending)
+	s.parkedBy = make(map[Hash][]*pending)
 }

@@ -1,5 +1,7 @@
 package index
 
+import "unsafe"
+
 // pool has things without pointers, by number from 1, in pages.
 type pool[T any] struct {
 	pages []*[poolPage]T
@@ -33,3 +35,7 @@ func (p *pool[T]) give(i uint32) {
 }
 
 func (p *pool[T]) len() int { return int(p.next) - len(p.free) }
+
+func (p *pool[T]) bytes() int {
+	return len(p.pages)*int(unsafe.Sizeof([poolPage]T{})) + cap(p.free)*int(unsafe.Sizeof(p.next))
+}

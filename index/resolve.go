@@ -5,6 +5,13 @@ import (
 	"sync/atomic"
 )
 
+// Candidates are names, and a Match wants bitmaps of ordinals. Both are kept
+// together in the Candidates (Memo), with the generations of the model in which
+// they were worked out. As long as no pod came or went and no source changed its
+// lanes, a Match only compares two numbers. After a change of lanes what is known
+// is copied and brought up to date, source by source; after a change of pods it is
+// made anew.
+
 // resolved is what a model knows of some candidates. It is immutable, and holds
 // as long as the model's generations are those that it was made in.
 type resolved struct {

@@ -2,9 +2,9 @@ package index
 
 import (
 	"container/list"
-	"slices"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/kvindex/kvindex/index/internal/forest"
 	"github.com/kvindex/kvindex/index/internal/names"
@@ -15,22 +15,40 @@ type loc = forest.Loc
 
 // source is one cache as its events describe it.
 //
-// The engine speaks of blocks by hash, prompts are looked up by key. So all
-// that is known hangs on the name of a hash: the keys it stands for, by their
-// locs in the forest, and who holds it. A hash that no store has placed yet has
-// a name without keys: it is held, and no query sees it. This makes orphans,
-// masked stores and stores by hash alone one case: holding is recorded at
-// once, and placing a name, whenever it happens, makes the block visible.
+// # Names
 //
-// A name is one of four things, told apart by its value:
+// The engine speaks of blocks by hash, prompts are looked up by key. So all that
+// is known hangs on the name of a hash: the keys it stands for, by their places
+// in the forest, and who holds it. A hash that no store has placed yet has a name
+// without keys: it is held, and no query sees it. This makes orphans, masked
+// stores of hybrid groups and stores by hash alone one case: holding is recorded
+// at once, and placing a name, whenever it happens, makes the block visible. A
+// removal need not know which of them it meets. See name.
 //
-//	nothing   it is not known
-//	plain     one key, and it holds one copy in each lane that its slot in the
-//	          forest says: nothing else needs to be kept
-//	idle      one key, and nobody holds it: its place in the queue of those
-//	rich      anything else: its richName
+// # Lanes
 //
-// Each key of a name is a ref of its slab.
+// Who holds a block is a lane: a group and tier of the source, and how its blocks
+// are cut. The forest knows a lane by its ordinal. See lane.
+//
+// # Verbs
+//
+// A change becomes a few steps, and each verb means one of them:
+//
+//	place    a hash gets a key that it stands for
+//	hold     a lane gets a copy of a block, its first or one more
+//	release  a lane gives up its last copy; the name stays, idle, if it has keys
+//	hide     what a lane released may be there after all: a report was not counted
+//	forget   a name goes, with its keys and all that is hidden
+//	park     a store waits until its parent has a key
+//	unsay    a parked store has no say any more in what a hash stands for
+//	drop     what waits for a key is given up, at the bound
+//	clear    all that the source holds goes, or all of a tier
+//	retire   lanes, or the source, are shown to readers no more, and then go
+//
+// Each has a file that begins with its rules: store.go, remove.go, clear.go,
+// reports.go what is hidden and comes back, pending.go what waits, name.go,
+// shared.go and idle.go what names are, lanes.go, graves.go what is left of a
+// removed pod.
 type source struct {
 	id    Source
 	cfg   *MemoryConfig
@@ -44,11 +62,11 @@ type source struct {
 	removed atomic.Bool // with its pod: look it up again
 
 	// writer orders the Applies and guards all below. The model's lock is
-	// taken after it, and let go of now and then.
+	// taken after it, and let go of now and then (yield).
 	writer  sync.Mutex
 	cursors map[string]Cursor
 	groups  map[int]*group
-	lanes   []*laneState // by number; nil: a free number
+	lanes   []*lane // by number; nil: a free number
 	names   names.Table[Hash, value]
 	riches  pool[richName]
 	copies  pool[copyCount]
@@ -57,16 +75,16 @@ type source struct {
 	counts  Counts         // of the Apply in progress or the last
 	work    int            // names looked at since the model's lock was taken
 
-	// lossy: since the last clear, blocks were forgotten that the engine may
+	// doubts: since the last clear, blocks were given up that the engine may
 	// hold. A report can then name blocks beside the known ones.
-	lossy bool
+	doubts bool
 
 	blocks [NumTiers]int // holdings with copies, by tier
 	parked int           // elements of waiting
 
 	// idle are the names that nobody holds, oldest first, at most IdleNames of
 	// them after each change, and in the long run a quarter of what is held.
-	// They all have keys: a name without keys and holders is deleted.
+	// They all have keys: a name without keys and holders is forgotten.
 	idle      pool[idleName]
 	idleFirst uint32
 	idleLast  uint32
@@ -83,48 +101,34 @@ type source struct {
 	pendingBytes int
 	waiting      map[place][]*pending
 	parkedBy     map[Hash][]*pending // parked stores, by their hashes
-
 }
-
-const (
-	// maxRestore bounds the walk of restore, in blocks: a hostile engine can
-	// make the parents a circle.
-	maxRestore = 1 << 12
-	// maxNames bounds the held names of one key: it takes salts that the
-	// engine does not tell to have more than one.
-	maxNames = 64
-	// maxCuts bounds the block sizes of a source, of which partial entries and
-	// chunks have one each, and maxLanes its lanes: readers walk a prompt once
-	// for each size of their candidates.
-	maxCuts  = 64
-	maxLanes = 256
-)
 
 func newSource(id Source, m *Memory, md *model) *source {
 	s := &source{
-		id:      id,
-		cfg:     &m.cfg,
-		model:   md,
-		f:       md.forest,
-		cursors: make(map[string]Cursor),
-		groups:  make(map[int]*group),
-		waiting: make(map[place][]*pending),
-		views:   new(atomic.Pointer[[]*view]),
-
+		id:       id,
+		cfg:      &m.cfg,
+		model:    md,
+		f:        md.forest,
+		cursors:  make(map[string]Cursor),
+		groups:   make(map[int]*group),
+		waiting:  make(map[place][]*pending),
 		parkedBy: make(map[Hash][]*pending),
+		views:    new(atomic.Pointer[[]*view]),
 	}
 	s.names.Init(m.salt)
 	s.views.Store(new([]*view))
 	return s
 }
 
-// breath is how many names an Apply goes through before it lets the writers of
-// other sources in.
-const breath = 256
+// yieldAfter is how many names an Apply goes through before it lets the writers
+// of other sources in.
+const yieldAfter = 256
 
-// breathe lets them in.
-func (s *source) breathe(names int) {
-	if s.work += names; s.work < breath {
+// yield lets the writers of other sources in, if it is time after so many names
+// more. The forest may be another one then: only what the names of s refer to is
+// still where it was.
+func (s *source) yield(names int) {
+	if s.work += names; s.work < yieldAfter {
 		return
 	}
 	s.work = 0
@@ -155,19 +159,9 @@ func (s *source) applyAll(cur Cursor, changes []Change) (Applied, bool) {
 			return Applied{}, false
 		}
 		s.apply(&changes[i])
-		s.breathe(1)
+		s.yield(1)
 	}
 	return Applied{Cursor: cur, Counts: s.counts}, true
-}
-
-// retire has later Applies look for another source, and the one in progress stop
-// soon.
-func (s *source) retire() {
-	s.removed.Store(true)
-	s.writer.Lock()
-	defer s.writer.Unlock()
-	s.pending.Init()
-	s.waiting, s.parkedBy, s.shared, s.hidden = nil, nil, nil, nil
 }
 
 func (s *source) apply(c *Change) {
@@ -183,212 +177,10 @@ func (s *source) apply(c *Change) {
 	}
 }
 
-// store places what can be placed, then counts.
-func (s *source) store(c *Change) {
-	g, changed := s.group(c)
-	if changed {
-		defer s.publish()
-	}
-	if len(c.Hashes) == 0 {
-		return
-	}
-	s.counts.Stored += uint64(len(c.Hashes))
-	dense := len(c.Locals) > 0 && len(c.Hashes) == c.Blocks()
-	held, by := c.Hashes, cut{c.Variant, c.BlockSize}
-	switch {
-	case c.Tier != TierGPU && dense:
-		// A chunk of a lower tier is loaded as a whole or not at all: one
-		// block, named by its last hash.
-		held = c.Hashes[len(c.Hashes)-1:]
-		by.size *= len(c.Hashes)
-	case len(c.Locals) == 0:
-		by = cut{}
-	}
-	ln := s.lane(g, c.Tier, by)
-	variant, ok := s.model.variant(c.Variant)
-	if ln == nil || !ok && len(c.Locals) > 0 {
-		s.counts.Dropped++
-		s.lossy = true
-		return
-	}
-	st := storing{c: c, g: g, lane: ln, chained: dense}
-	s.begin(&st, held)
-	// What a lower tier says of a prefix leaves out salts and media, so it
-	// names nothing.
-	if dense && c.Tier == TierGPU {
-		if prev, ok := s.before(c, variant); ok {
-			s.storeAt(&st, prev, variant)
-			return
-		}
-		s.holdAll(&st, held)
-		s.park(&pending{
-			group: g, tier: c.Tier, hashes: slices.Clone(c.Hashes),
-			parent: place{c.Parent, variant}, locals: slices.Clone(c.Locals),
-			cut: by,
-		})
-		return
-	}
-	s.holdAll(&st, held)
-	if !st.nothing && slices.ContainsFunc(held, s.unplaced) {
-		s.await(&pending{group: g, tier: c.Tier, hashes: slices.Clone(held)})
-	}
-}
-
-// storing is a store that is being carried out.
-type storing struct {
-	c       *Change
-	g       *group
-	lane    *laneState
-	guarded bool // against reports
-	report  bool
-	nothing bool // is held by it: it only gives names
-	chained bool // each block is the parent of the next
-}
-
-// begin decides what a store counts for, by the rules of Copies.
-func (s *source) begin(st *storing, held []Hash) {
-	c, full := st.c, st.g.Kind == GroupFull
-	st.guarded = c.Tier == TierGPU && c.Copies == CopiesGuarded
-	if st.guarded && full && c.HasParent {
-		s.restore(c.Parent, st.g)
-	}
-	if st.guarded && !full && !c.HasParent && s.anyHeld(held, st.g) {
-		// Reports of sparse groups name blocks that nobody holds.
-		s.counts.Reports += uint64(len(held))
-		st.nothing = true
-	}
-	st.report = c.Reused || st.guarded && !c.HasParent && (c.Partial || s.lossy || s.allSeen(held, st.g))
-}
-
-// before returns the loc that the first block of a dense store continues.
-func (s *source) before(c *Change, variant uint32) (loc, bool) {
-	if !c.HasParent {
-		return 0, true
-	}
-	return s.locOf(place{c.Parent, variant})
-}
-
-// storeAt carries out a dense gpu store behind prev.
-func (s *source) storeAt(st *storing, prev loc, variant uint32) {
-	c := st.c
-	key := c.Root
-	if prev != 0 {
-		key = Key(s.f.Key(prev))
-	}
-	s.placeRange(prev, variant, key, c.Locals, c.BlockSize/c.Variant.Unit, func(from, to int, ends blockEnds) {
-		s.names.Touch(c.Hashes[from:to])
-		s.storePiece(st, from, to, ends)
-		if len(s.waiting) > 0 {
-			for _, h := range c.Hashes[from:to] {
-				s.join(place{h, variant})
-			}
-		}
-	})
-}
-
-// pieceUnits is how many keys are placed at once.
-const pieceUnits = 256
-
-// placeRange places the blocks of a range behind prev, whose key is key, piece
-// by piece. It has f see to the blocks that a piece ends, from one to another,
-// and lets other writers in between.
-func (s *source) placeRange(prev loc, variant uint32, key Key, locals []Local, units int, f func(from, to int, ends blockEnds)) {
-	if prev != 0 {
-		s.f.Ref(prev) // not to lose it to the writers that are let in
-	}
-	r := s.model.takeRoom()
-	defer s.model.giveRoom(r)
-	locs := r.locs[:]
-	for at := 0; at < len(locals); at += pieceUnits {
-		keys := r.keys[:0]
-		for _, l := range locals[at:min(at+pieceUnits, len(locals))] {
-			key = Chain(key, l)
-			keys = append(keys, forest.Key(key))
-		}
-		if !s.f.Place(prev, variant, keys, locs[:len(keys)]) {
-			s.counts.Dropped++
-			s.lossy = true
-			break
-		}
-		last := locs[len(keys)-1]
-		s.f.Ref(last)
-		from, to := at/units, (at+len(keys))/units
-		if to > from {
-			f(from, to, blockEnds{locs, units, at})
-		}
-		if prev != 0 {
-			s.f.Unref(prev)
-		}
-		prev = last
-		s.breathe(len(keys))
-	}
-	if prev != 0 {
-		s.f.Unref(prev)
-	}
-}
-
-// blockEnds are the locs of a piece of a range, which begins at unit first.
-type blockEnds struct {
-	locs         []loc
-	units, first int // a block has units of them
-}
-
-// of returns where block i of the range ends.
-func (e blockEnds) of(i int) loc { return e.locs[(i+1)*e.units-1-e.first] }
-
-// room is the memory of a placeRange. Joining nests them, and others need theirs
-// while one lets them in.
-type room struct {
-	keys [pieceUnits]forest.Key
-	locs [pieceUnits]loc
-}
-
-func (md *model) takeRoom() *room {
-	n := len(md.rooms)
-	if n == 0 {
-		return new(room)
-	}
-	r := md.rooms[n-1]
-	md.rooms = md.rooms[:n-1]
-	return r
-}
-
-func (md *model) giveRoom(r *room) {
-	if len(md.rooms) < 16 {
-		md.rooms = append(md.rooms, r)
-	}
-}
-
-// storePiece names blocks of a store, which end at ends, and has them
-// held.
-//
-// Nearly all blocks are new to the source. So those that share a slab are given
-// plain names one after the other, and the slab is told once.
-func (s *source) storePiece(st *storing, from, to int, ends blockEnds) {
-	for from < to {
-		id := ends.of(from).Slab()
-		mine := s.slotsOf(id)
-		var plain, refs uint32
-		for i := from; i < to; i++ {
-			l := ends.of(i)
-			bit := uint32(1) << l.Slot()
-			if l.Slab() != id || (mine|plain)&bit != 0 || s.shared != nil || st.nothing || s.names.Add(st.c.Hashes[i], value(l)) != 0 {
-				break
-			}
-			plain |= bit
-			refs++
-		}
-		if refs > 0 {
-			s.f.RefAndHold(id, st.lane.ord, plain)
-			s.count(st.lane, int(refs))
-			from += int(refs)
-			continue
-		}
-		h := st.c.Hashes[from]
-		s.hold(st, from, h, s.name(h, s.names.Get(h), ends.of(from)))
-		s.trimIdle()
-		from++
-	}
+// count notes that a lane holds so many blocks more.
+func (s *source) count(ln *lane, n int) {
+	ln.blocks += n
+	s.blocks[ln.tier] += n
 }
 
 func (s *source) describe() SourceInfo {
@@ -400,9 +192,13 @@ func (s *source) describe() SourceInfo {
 	}
 }
 
+// What an entry of a map takes beside its key and value is about as much again.
+const (
+	sharedBytes = 2 * int(unsafe.Sizeof(loc(0))+unsafe.Sizeof(sharedNames{}))
+	hiddenBytes = 2 * int(unsafe.Sizeof(loc(0))+unsafe.Sizeof(Hash(0)))
+)
+
 func (s *source) bytes() int {
-	n := s.names.Bytes() + s.pendingBytes
-	n += poolPage * (32*len(s.riches.pages) + 24*len(s.copies.pages) + 24*len(s.idle.pages))
-	n += 4*cap(s.riches.free) + 4*cap(s.copies.free) + 4*cap(s.idle.free)
-	return n + 64*len(s.shared) + 48*len(s.hidden)
+	return s.names.Bytes() + s.pendingBytes + s.riches.bytes() + s.copies.bytes() + s.idle.bytes() +
+		sharedBytes*len(s.shared) + hiddenBytes*len(s.hidden)
 }

@@ -17,11 +17,15 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
-// Config bounds a backend under test, so that the suite can reach its limits.
-// A backend that has no such bound ignores the field.
+// Config has the two bounds that the contract asks for, small enough for the
+// suite to reach. 0 is the default of the backend.
 type Config struct {
-	PendingBytes int // as index.MemoryConfig; 0: the default
-	IdleNames    int
+	// PendingBytes bounds what waits for a name in a source. A store that waits
+	// counts for 256 bytes at least, whatever it takes.
+	PendingBytes int
+	// IdleNames is the number of names of a source that are kept although nobody
+	// holds their blocks.
+	IdleNames int
 }
 
 // Run checks a backend. open returns a new empty one; the suite closes it.
@@ -740,6 +744,15 @@ var cases = []testCase{
 		t.apply(podA, guarded(c.store(0, 3)), c.remove(2, 1, 0), guarded(c.store(3, 4)))
 		t.want(podA, c, 0)
 	}},
+	{"AChildKnownByItsHashRestores", func(t *T) {
+		c := newChain(1, 4)
+		t.apply(podA, guarded(c.store(0, 3)), guarded(c.store(0, 3)), c.remove(2, 1, 0))
+		child := guarded(with(bare(index.TierGPU, c.store(3, 4)), func(ch *index.Change) { ch.HasParent, ch.Parent = true, c.hashes[2] }))
+		if n := t.apply(podA, child); n.Restored != 3 {
+			t.Errorf("counts %+v", n)
+		}
+		t.want(podA, c, 3)
+	}},
 	{"AReportRestoresWhatAReportHid", func(t *T) {
 		c := newChain(1, 2)
 		t.apply(podA, guarded(c.store(0, 2)), guarded(c.store(0, 2)), c.remove(0), guarded(c.store(0, 2)), c.remove(1))
@@ -901,6 +914,31 @@ var cases = []testCase{
 		t.apply(podA, index.Change{Op: index.OpRemove, Hashes: []index.Hash{101}})
 		if rows := t.match(c, []string{"a"}, false); rows[0].Run != 1 {
 			t.Errorf("rows %+v", rows)
+		}
+	}},
+	{"BlocksOfOneSizeInTwoVariants", func(t *T) {
+		c := newChain(1, 8)
+		by8 := with(c.store(0, 4), func(c *index.Change) { c.Variant.Unit, c.BlockSize, c.Root = 8, 8, 5 })
+		long := with(c.store(0, 8), func(c *index.Change) { c.BlockSize, c.Hashes = 32, []index.Hash{11, 12, 13, 14} })
+		t.apply(podA, by8, inTier(index.TierCPU, by8), long)
+		runs := map[index.Tier]int32{}
+		var m index.Matches
+		q := index.Query{Candidates: index.NewCandidates("m", nil), Keys: func(v index.Variant) ([]index.Key, error) {
+			if v == variant {
+				return c.keys(v)
+			}
+			return chain{root: 5, locals: c.locals}.keys(variant)
+		}}
+		if err := t.ix.Match(ctx, &q, &m); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range m.Rows {
+			if r.BlockSize == 32 {
+				runs[r.Last] += r.Run
+			}
+		}
+		if !maps.Equal(runs, map[index.Tier]int32{index.TierGPU: 4, index.TierCPU: 1}) {
+			t.Errorf("rows %+v", m.Rows)
 		}
 	}},
 	{"AnUnknownParentParks", func(t *T) {
@@ -1429,7 +1467,22 @@ func testClose(t *testing.T, open func(testing.TB, Config) index.Index) {
 	cancel()
 	open2 := open(t, Config{})
 	defer open2.Close()
-	if _, err := open2.Apply(cancelled, podA, index.Cursor{}, nil); !errors.Is(err, context.Canceled) {
-		t.Errorf("Apply of a cancelled context: %v", err)
+	tt := &T{T: t, ix: open2}
+	tt.apply(podA, c.store(0, 1))
+	_, err = open2.Apply(cancelled, podA, index.Cursor{}, []index.Change{clearAll})
+	_, errCursor = open2.Cursor(cancelled, podA, "s")
+	for name, err := range map[string]error{
+		"Apply":  err,
+		"Cursor": errCursor,
+		"Match":  open2.Match(cancelled, &index.Query{Candidates: index.NewCandidates("m", nil), Keys: c.keys}, new(index.Matches)),
+		"Remove": open2.Remove(cancelled, "a"),
+	} {
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%s of a cancelled context: %v", name, err)
+		}
+	}
+	tt.want(podA, c, 1)
+	if err := open2.Match(ctx, &index.Query{Keys: c.keys}, new(index.Matches)); !errors.Is(err, index.ErrInvalid) {
+		t.Errorf("Match without candidates: %v", err)
 	}
 }

@@ -879,6 +879,23 @@ func replay(t *testing.T, open func(testing.TB, Config) index.Index, w *world, t
 // shrink takes steps out of a history that fails as long as it fails, and ops
 // out of the steps.
 func shrink(trace []step, fails func([]step) string) ([]step, string) {
+	trace, diff := fewest(trace, fails)
+	for i := range trace {
+		for j := 0; j < len(trace[i].ops); {
+			less := slices.Clone(trace)
+			less[i].ops = slices.Delete(slices.Clone(trace[i].ops), j, j+1)
+			if d := fails(less); d != "" {
+				trace, diff = less, d
+			} else {
+				j++
+			}
+		}
+	}
+	return trace, diff
+}
+
+// fewest takes what it can out of a history that fails as long as it fails.
+func fewest[T any](trace []T, fails func([]T) string) ([]T, string) {
 	diff := fails(trace)
 	if diff == "" {
 		return trace, "nothing when done again"
@@ -890,17 +907,6 @@ func shrink(trace []step, fails func([]step) string) ([]step, string) {
 				trace, diff = less, d
 			} else {
 				from += n
-			}
-		}
-	}
-	for i := range trace {
-		for j := 0; j < len(trace[i].ops); {
-			less := slices.Clone(trace)
-			less[i].ops = slices.Delete(slices.Clone(trace[i].ops), j, j+1)
-			if d := fails(less); d != "" {
-				trace, diff = less, d
-			} else {
-				j++
 			}
 		}
 	}

@@ -3,7 +3,7 @@ package main
 var forestMutants = table{breaks: "./index/internal/forest", rows: []mutant{
 	{"a slab goes while a child is behind it", "Forest.newSlab", "if parent != 0 {\n\t\tf.Ref(parent)", "if false {\n\t\tf.Ref(parent)", "TestBurnedSlots"},
 	{"a slab at once anew", "Forest.Reclaim", "id, ok := f.leaving.next(f.epochs)", "late := &epochs{}\n\t\tlate.now.Store(1 << 40)\n\t\tid, ok := f.leaving.next(late)", "TestForestAgainstTrie"},
-	{"a holder lost at a regrouping", "Forest.regroup", "if o != ord {", "if o < ord {", "TestRecordsAgainstMap"},
+	{"a holder lost at a regrouping", "Forest.repack", "if o != ord {", "if o < ord {", "TestRecordsAgainstMap"},
 	{"a record at once anew", "arena.give", "a.classes[class].leaving.add(e, addr)", "a.classes[class].free = append(a.classes[class].free, addr)", "TestRecordsAgainstMap"},
 	{"a split puts all in one half", "heads.split", "half = halves[1]", "half = halves[0]", "TestHeadsAgainstMap"},
 	{"heads by half a key", "heads.find", "atomic.LoadUint64(&f.keys(id)[0]) == uint64(k) {", "id != 0 {", "TestHeadsAgainstMap"},
@@ -25,7 +25,7 @@ var forestMutantsOfIndex = table{breaks: "./index/internal/forest", tests: "./in
 	{"one block up for each", "Forest.Up", "n -= l.Slot() + 1", "n -= l.Slot()", "TestMemory/AChildRestoresALongPrompt"},
 	{"a holder stays in its row", "Forest.setRecord", "if row >= 0 {", "if row >= len(r) {", "TestMemory/AllHolders"},
 	{"a holder stays in its entry", "Forest.setRecord", "if entry >= 0 {", "if entry >= len(r) {", "TestMemory/TheBestTierCounts"},
-	{"holders of rows are lost", "Forest.group", "-first] |= 1 <<", "-first] = 1 <<", "TestMemory/AllHolders"},
+	{"holders of rows are lost", "Forest.pack", "-first] |= 1 <<", "-first] = 1 <<", "TestMemory/AllHolders"},
 	{"blocks end at the first unit", "Span.Ends", "slot := n - 1 - s.At%n", "slot := 0", "TestMemory/BlockSizesOfOneModel"},
 	{"blocks end by slabs", "Span.Ends", "slot := n - 1 - s.At%n", "slot := n - 1", "TestMemory/Random"},
 	{"the neighbour is taken unseen", "Path.extend", "h.kind() == kindNone || atomic", "h.kind() == kindNone || p.end < 0 && atomic", "TestMemory/Random"},

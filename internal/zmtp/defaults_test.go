@@ -1,22 +1,28 @@
-package zmtp
+package zmtp_test
 
 import (
 	"testing"
 
-	"github.com/kvindex/kvindex/internal/testdata"
+	"github.com/kvindex/kvindex/internal/zmtp"
 )
 
+// TestDefaults: a zero Config gives what the Default constants say.
 func TestDefaults(t *testing.T) {
-	c := Config{}.withDefaults()
-	testdata.Defaults(t,
-		testdata.Default{Name: "DefaultMaxFrame", Zero: int64(c.MaxFrame), Want: DefaultMaxFrame},
-		testdata.Default{Name: "DefaultMaxFrames", Zero: int64(c.MaxFrames), Want: DefaultMaxFrames},
-		testdata.Default{Name: "DefaultMaxMessage", Zero: int64(c.MaxMessage), Want: DefaultMaxMessage},
-		testdata.Default{Name: "DefaultMaxCommand", Zero: int64(c.MaxCommand), Want: DefaultMaxCommand},
-		testdata.Default{Name: "DefaultMaxMetadata", Zero: int64(c.MaxMetadata), Want: DefaultMaxMetadata},
-		testdata.Default{Name: "DefaultHandshakeTimeout", Zero: int64(c.HandshakeTimeout), Want: int64(DefaultHandshakeTimeout)},
-		testdata.Default{Name: "DefaultMessageTimeout", Zero: int64(c.MessageTimeout), Want: int64(DefaultMessageTimeout)},
-		testdata.Default{Name: "DefaultWriteTimeout", Zero: int64(c.WriteTimeout), Want: int64(DefaultWriteTimeout)},
-		testdata.Default{Name: "DefaultHeartbeat", Zero: int64(c.Heartbeat), Want: int64(DefaultHeartbeat)},
-	)
+	c := zmtp.Config{}.WithDefaults()
+	tests := map[string]struct{ got, want int64 }{
+		"DefaultMaxFrame":         {int64(c.MaxFrame), zmtp.DefaultMaxFrame},
+		"DefaultMaxFrames":        {int64(c.MaxFrames), zmtp.DefaultMaxFrames},
+		"DefaultMaxMessage":       {int64(c.MaxMessage), zmtp.DefaultMaxMessage},
+		"DefaultMaxCommand":       {int64(c.MaxCommand), zmtp.DefaultMaxCommand},
+		"DefaultMaxMetadata":      {int64(c.MaxMetadata), zmtp.DefaultMaxMetadata},
+		"DefaultHandshakeTimeout": {int64(c.HandshakeTimeout), int64(zmtp.DefaultHandshakeTimeout)},
+		"DefaultMessageTimeout":   {int64(c.MessageTimeout), int64(zmtp.DefaultMessageTimeout)},
+		"DefaultWriteTimeout":     {int64(c.WriteTimeout), int64(zmtp.DefaultWriteTimeout)},
+		"DefaultHeartbeat":        {int64(c.Heartbeat), int64(zmtp.DefaultHeartbeat)},
+	}
+	for name, tt := range tests {
+		if tt.got != tt.want {
+			t.Errorf("%s is %d, a zero Config gives %d", name, tt.want, tt.got)
+		}
+	}
 }

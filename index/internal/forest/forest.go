@@ -164,7 +164,7 @@ type Forest struct {
 	leaving limbo // slabs
 	slots   int   // keys
 	ords    ordinals
-	sorted  []uint64 // memory of regroup
+	sorted  []uint64 // memory of repack
 }
 
 // chunk has slabs of one size.

@@ -26,14 +26,14 @@ type record []uint64
 
 const recordHead = 3
 
-func (r record) rows() int    { return int(r[0] >> 8 & (1<<32 - 1)) }
-func (r record) class() int   { return int(r[0] & 255) }
-func (r record) room() int    { return int(r[0] >> 40) }
-func (r record) width() int   { return int(r[1] >> 32) }
-func (r record) first() int   { return int(uint32(r[1])) }
-func (r record) holders() int { return int(r[2] & (1<<24 - 1)) }
-func (r record) used() int    { return int(r[2] >> 24 & (1<<24 - 1)) }
-func (r record) written() int { return int(r[2] >> 48) }
+func (r record) rows() int     { return int(r[0] >> 8 & (1<<32 - 1)) }
+func (r record) class() int    { return int(r[0] & 255) }
+func (r record) capacity() int { return int(r[0] >> 40) }
+func (r record) width() int    { return int(r[1] >> 32) }
+func (r record) first() int    { return int(uint32(r[1])) }
+func (r record) holders() int  { return int(r[2] & (1<<24 - 1)) }
+func (r record) used() int     { return int(r[2] >> 24 & (1<<24 - 1)) }
+func (r record) written() int  { return int(r[2] >> 48) }
 
 func (r record) count(holders, used, written int) {
 	n := min(r.written()+written, 1<<16-1)
@@ -49,7 +49,7 @@ func (r record) row(i int) (mask uint32, bitmap []uint64) {
 
 func (r record) entries() []uint64 {
 	at := recordHead + r.rows()*(r.width()+1)
-	return r[at : at+r.room()]
+	return r[at : at+r.capacity()]
 }
 
 // bit returns the word and the bit of ord in a row's bitmap.
@@ -124,7 +124,7 @@ func (f *Forest) setMask(id, ord, mask uint32) {
 	case h.kind() == kindOne && h.ord() != ord:
 		if mask != 0 {
 			f.sorted = append(f.sorted[:0], uint64(h.mask())<<32|uint64(h.ord()), uint64(mask)<<32|uint64(ord))
-			f.group(m)
+			f.pack(m)
 		}
 	case mask == 0:
 		m.store(h.writtenBits())
@@ -161,7 +161,7 @@ func (f *Forest) setRecord(m *slabMeta, ord, mask uint32) {
 		to := entry
 		if to < 0 {
 			if to = slices.Index(r.entries(), 0); to < 0 {
-				f.regroup(m, r, ord, mask)
+				f.repack(m, r, ord, mask)
 				return
 			}
 			used++
@@ -180,12 +180,12 @@ func (f *Forest) setRecord(m *slabMeta, ord, mask uint32) {
 	r.count(holders, used, written)
 	n := r.holders()
 	if n < 2 || len(r) > 16 && len(r) > 4*n || r.used() > 4 && r.written() > 2*n+16 {
-		f.regroup(m, r, ord, mask)
+		f.repack(m, r, ord, mask)
 	}
 }
 
-// regroup makes a new record of r, in which ord holds mask.
-func (f *Forest) regroup(m *slabMeta, r record, ord, mask uint32) {
+// repack makes a new record of r, in which ord holds mask.
+func (f *Forest) repack(m *slabMeta, r record, ord, mask uint32) {
 	f.sorted = f.sorted[:0]
 	if mask != 0 {
 		f.sorted = append(f.sorted, uint64(mask)<<32|uint64(ord))
@@ -195,7 +195,7 @@ func (f *Forest) regroup(m *slabMeta, r record, ord, mask uint32) {
 			f.sorted = append(f.sorted, uint64(has)<<32|uint64(o))
 		}
 	})
-	f.group(m)
+	f.pack(m)
 }
 
 // each calls f for each holder. For writers.
@@ -215,9 +215,9 @@ func (r record) each(f func(ord, mask uint32)) {
 	}
 }
 
-// group puts the holders of f.sorted, each mask<<32 | ordinal, in place of what
+// pack puts the holders of f.sorted, each mask<<32 | ordinal, in place of what
 // the slab has. Those that share a mask make a row if that is smaller.
-func (f *Forest) group(m *slabMeta) {
+func (f *Forest) pack(m *slabMeta) {
 	h := header(m.header)
 	all := f.sorted
 	defer func() {
@@ -241,7 +241,7 @@ func (f *Forest) group(m *slabMeta) {
 	first := int(lo >> 6)
 	width := int(hi>>6) - first + 1
 	rows, rest := 0, 0
-	groups(all, func(g []uint64) {
+	runs(all, func(g []uint64) {
 		if len(g) > width+1 {
 			rows++
 		} else {
@@ -258,7 +258,7 @@ func (f *Forest) group(m *slabMeta) {
 	r[2] = uint64(rest)<<24 | uint64(len(all))
 	clear(r[recordHead:])
 	row, entries := recordHead, r.entries()
-	groups(all, func(g []uint64) {
+	runs(all, func(g []uint64) {
 		if rows == 0 || len(g) <= width+1 {
 			for i, e := range g {
 				entries[i] = e<<32 | e>>32
@@ -275,8 +275,8 @@ func (f *Forest) group(m *slabMeta) {
 	m.store(kindRecord<<62 | h.writtenBits() | header(at))
 }
 
-// groups calls f for each run of equal masks.
-func groups(sorted []uint64, f func([]uint64)) {
+// runs calls f for each run of equal masks.
+func runs(sorted []uint64, f func([]uint64)) {
 	for from := 0; from < len(sorted); {
 		to := from + 1
 		for to < len(sorted) && sorted[to]>>32 == sorted[from]>>32 {

@@ -20,7 +20,7 @@ type Table[H ~uint64, V ~uint32] struct {
 	depth uint
 	segs  []*segment
 	n     int
-	seen  uint32 // what Touch has seen
+	seen  uint32 // what Prefetch has seen
 }
 
 // line has its names in front. fill is their number and, from the fourth
@@ -111,9 +111,9 @@ func (t *Table[H, V]) Get(h H) V {
 	return 0
 }
 
-// Touch asks for the memory of some hashes, so that what is done with them one
+// Prefetch asks for the memory of some hashes, so that what is done with them one
 // after the other does not wait for each.
-func (t *Table[H, V]) Touch(hashes []H) {
+func (t *Table[H, V]) Prefetch(hashes []H) {
 	seen := t.seen
 	for _, h := range hashes {
 		mixed := t.mixed(uint64(h))

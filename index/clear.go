@@ -1,0 +1,133 @@
+package index
+
+import "slices"
+
+// A clear takes all that the source holds, in every tier and group, or in one tier.
+//
+// Readers see that at once, because the lanes are retired first: no view has their
+// ordinals any more. What the names and the forest have of them follows, a few
+// hundred names at a time, while other writers are let in. The names stay, idle:
+// a clear may stand for lost messages, and then they are the parents of what comes
+// next.
+
+// clear drops all that the source holds.
+func (s *source) clear() {
+	s.counts.Cleared++
+	s.doubts = false
+	if len(s.groups) == 0 {
+		return
+	}
+	old := s.lanes
+	s.groups = make(map[int]*group)
+	s.clearPending()
+	s.shared, s.hidden, s.sharedKeys = nil, nil, 0
+	s.publish()
+	if s.emptyLanes(old) {
+		s.lanes = nil
+		s.blocks = [NumTiers]int{}
+	}
+}
+
+// clearTier drops what the source holds in a tier.
+func (s *source) clearTier(t Tier) {
+	s.counts.Cleared++
+	var old []*lane
+	for _, g := range s.groups {
+		old = append(old, g.lanes[t]...)
+		g.lanes[t] = nil
+	}
+	if t == TierGPU {
+		s.unsayAll()
+	}
+	if len(old) == 0 {
+		return
+	}
+	s.publish()
+	if s.emptyLanes(old) {
+		for _, ln := range old {
+			s.lanes[ln.number] = nil
+		}
+		s.blocks[t] = 0
+	}
+}
+
+// emptyLanes takes all blocks from lanes that readers do not see any more, and
+// gives up their ordinals. It returns false if the source is removed meanwhile:
+// then all goes with it.
+func (s *source) emptyLanes(lanes []*lane) bool {
+	lanes = slices.DeleteFunc(slices.Clone(lanes), func(ln *lane) bool { return ln == nil })
+	gone := make([]bool, len(s.lanes))
+	for _, ln := range lanes {
+		gone[ln.number] = true
+	}
+	var some []Hash
+	for next, more := uint64(0), true; more; more = next != 0 {
+		if s.removed.Load() {
+			return false
+		}
+		some, next = s.names.Some(some[:0], next)
+		for _, h := range some {
+			n := s.name(h)
+			n.releaseLanes(lanes, gone)
+			s.forgetIdle(s.cfg.IdleNames, 1)
+			s.yield(1)
+		}
+	}
+	for _, ln := range lanes {
+		s.f.RetireOrdinal(ln.ord)
+	}
+	return true
+}
+
+// releaseLanes takes a block from some lanes, which gone has by number.
+func (n *name) releaseLanes(lanes []*lane, gone []bool) {
+	s := n.s
+	var buf [2]loc
+	for _, l := range n.locs(&buf) {
+		for _, ln := range lanes {
+			s.f.ReleaseSlab(l, ln.ord)
+		}
+	}
+	switch {
+	case n.plain():
+		if l := loc(n.value); !s.holdsAtBut(l, gone) {
+			s.disclaim(n.hash, l)
+			n.becomeIdle(l)
+		}
+	case n.isRich():
+		held, r := n.held(), n.rich()
+		for i := r.first; i != 0; {
+			c := *s.copies.at(i)
+			if gone[c.lane] {
+				if c.copies > 0 {
+					r.holders--
+				} else {
+					n.unhide(i)
+				}
+				n.unlink(i)
+			}
+			i = c.next
+		}
+		if r.holders == 0 && r.keys[0] == 0 {
+			n.forget()
+			return
+		}
+		if held && r.holders == 0 {
+			for _, l := range n.locs(&buf) {
+				s.disclaim(n.hash, l)
+			}
+			r.idle = s.pushIdle(idleName{hash: n.hash})
+		}
+		n.simplify()
+	}
+}
+
+// holdsAtBut is holdsAt without those lanes that are gone.
+func (s *source) holdsAtBut(l loc, gone []bool) bool {
+	for i, ln := range s.lanes {
+		if ln != nil && !gone[i] && s.f.Holds(l, ln.ord) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,116 @@
+package index
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/kvindex/kvindex/index/internal/names"
+)
+
+// A pod is removed in three steps. Its sources are taken out of sight: from then on
+// no Match sees them, and an Apply makes new ones. They are retired: an Apply that
+// is in progress stops soon. And what their names still have in the forest is tidied
+// up, a few hundred names at a time, by a goroutine that ends when that is done, or
+// by the model's going as a whole.
+
+// grave is a source that was removed and still has names in the forest.
+type grave struct {
+	s  *source
+	at names.Position // of the names that are next
+}
+
+// unlink takes a pod out of sight and returns its sources. A model goes with its
+// last pod.
+func (m *Memory) unlink(pod string) (sources []*source) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	models := maps.Clone(*m.models.Load())
+	for name, md := range models {
+		p, ok := md.pods.LoadAndDelete(pod)
+		if !ok {
+			continue
+		}
+		md.podsGen.Add(1)
+		md.gen.Add(1)
+		if md.n--; md.n == 0 {
+			delete(models, name)
+			md.gone.Store(true)
+		}
+		list := *p.(*podSources).list.Load()
+		md.dead += len(list)
+		sources = append(sources, list...)
+	}
+	m.models.Store(&models)
+	return sources
+}
+
+// bury has a removed source tidied up, unless its model goes as a whole.
+func (m *Memory) bury(s *source) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	md := s.model
+	md.dead--
+	if m.closed.Load() || md.gone.Load() {
+		return
+	}
+	md.mu.Lock()
+	defer md.mu.Unlock()
+	if md.graves = append(md.graves, &grave{s: s}); len(md.graves) == 1 {
+		m.sweepers.Go(func() {
+			for !m.closed.Load() && !md.gone.Load() && md.sweep() {
+			}
+		})
+	}
+}
+
+// sweep does a step of tidying up and reports whether there is more to do.
+func (md *model) sweep() bool {
+	md.mu.Lock()
+	defer md.mu.Unlock()
+	md.tidy(yieldAfter)
+	return len(md.graves) > 0
+}
+
+// tidy takes some names of removed sources out of the forest, and makes memory
+// ready for use that no reader sees any more.
+func (md *model) tidy(names int) {
+	for names > 0 && len(md.graves) > 0 {
+		g := md.graves[0]
+		var done bool
+		if names, done = g.tidy(names); done {
+			for _, ln := range g.s.lanes {
+				if ln != nil {
+					md.forest.RetireOrdinal(ln.ord)
+				}
+			}
+			md.graves = slices.Delete(md.graves, 0, 1)
+		}
+	}
+	md.forest.Reclaim()
+}
+
+// tidy goes on for so many names, and returns how many it did not need.
+func (g *grave) tidy(names int) (left int, done bool) {
+	var buf [2]loc
+	return g.s.names.Walk(&g.at, names, func(h Hash, v value) {
+		n := name{g.s, h, v}
+		for _, l := range n.locs(&buf) {
+			for _, ln := range g.s.lanes {
+				if ln != nil {
+					g.s.f.ReleaseSlab(l, ln.ord)
+				}
+			}
+			g.s.f.Unref(l)
+		}
+	})
+}
+
+// retire has later Applies look for another source, and the one in progress stop
+// soon.
+func (s *source) retire() {
+	s.removed.Store(true)
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	s.clearPending()
+	s.shared, s.hidden = nil, nil
+}

@@ -1,0 +1,350 @@
+package indextest
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sort"
+	"testing"
+
+	"github.com/kvindex/kvindex/index"
+)
+
+func TestPlain(t *testing.T) {
+	Run(t, func(_ testing.TB, c Config) index.Index { return NewPlain([16]byte{1}, c) })
+}
+
+// TestMemoryAgainstPlain has Memory and Plain do the same random changes, in
+// which hashes, parents, groups and tokens contradict each other now and then,
+// or all the time, as no engine's would.
+func TestMemoryAgainstPlain(t *testing.T) {
+	seeds := 60
+	switch {
+	case *seedsFlag > 0:
+		seeds = *seedsFlag
+	case testing.Short():
+		seeds = 12
+	}
+	var total index.Counts
+	steps := 0
+	cost := costOfMemory(t)
+	for i := range seeds {
+		seed := *fromFlag + uint64(i)
+		if !t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			counts, n := newHostile(seed, cost).run(t, 600)
+			total.Add(counts)
+			steps += n
+		}) {
+			return
+		}
+	}
+	t.Logf("%d changes: %+v", steps, total)
+}
+
+// hostile makes up changes and prompts.
+type hostile struct {
+	r       *rand.Rand
+	bounds  Config
+	cost    plainCost
+	clears  bool
+	sources []index.Source
+	copies  []index.Copies
+	lies    int  // of a hundred parents, groups and the like, how many may be any
+	hashes  int  // that there are
+	tidy    bool // a prefix has one hash, and a group has blocks of one size
+	prompts [][]index.Local
+	last    index.Change // store: what follows is often about it
+}
+
+func newHostile(seed uint64, cost plainCost) *hostile {
+	w := &hostile{r: rand.New(rand.NewPCG(seed, 7)), cost: cost}
+	w.lies = []int{0, 1, 5, 20, 100}[seed%5]
+	w.hashes = []int{1021, 101, 19}[w.r.IntN(3)]
+	w.copies = []index.Copies{index.CopiesGuarded, index.CopiesGuarded, index.CopiesExact, index.CopiesSet}[w.r.IntN(3):]
+	w.tidy = w.r.IntN(3) > 0
+	for pod := range 1 + w.r.IntN(3) {
+		w.sources = append(w.sources, index.Source{Pod: fmt.Sprint(pod), Model: "m"}, index.Source{Pod: fmt.Sprint(pod), Model: "m", Rank: 1})
+	}
+	// What is cleared at once has no order in which its names are forgotten.
+	if w.clears = w.r.IntN(3) > 0; !w.clears {
+		w.bounds.IdleNames = 1 + w.r.IntN(8)
+	}
+	for range 1 + w.r.IntN(6) {
+		w.prompts = append(w.prompts, newPrompt(w.r))
+	}
+	if w.r.IntN(2) == 0 {
+		w.bounds.PendingBytes = 1 << (10 + w.r.IntN(4))
+	}
+	return w
+}
+
+// run makes up to n changes, and returns what they counted.
+func (w *hostile) run(t *testing.T, n int) (total index.Counts, done int) {
+	var trace []hostileStep
+	for range n {
+		src := w.sources[min(w.r.IntN(2*len(w.sources)), len(w.sources)-1)] // one of them writes most
+		trace = append(trace, hostileStep{src, w.change(), w.r.IntN(len(w.prompts))})
+	}
+	total, done, diff := w.replay(trace)
+	if diff != "" {
+		t.Error(diff)
+		trace, diff = fewest(trace, func(trace []hostileStep) string {
+			_, _, diff := w.replay(trace)
+			return diff
+		})
+		t.Errorf("%d steps of those suffice for %s\n%+v", len(trace), diff, trace)
+	}
+	return total, done
+}
+
+// hostileStep is a change, and the prompt that is looked at afterwards.
+type hostileStep struct {
+	src    index.Source
+	change index.Change
+	prompt int
+}
+
+// replay returns the first difference that a history shows, until it leaves a
+// choice.
+func (w *hostile) replay(trace []hostileStep) (total index.Counts, done int, diff string) {
+	memory, err := index.NewMemory(index.MemoryConfig{PendingBytes: w.bounds.PendingBytes, IdleNames: w.bounds.IdleNames})
+	if err != nil {
+		return total, 0, err.Error()
+	}
+	defer memory.Close()
+	plain := NewPlain(memory.Seed(), w.bounds)
+	plain.cost = w.cost
+	for i, st := range trace {
+		s := plain.source(st.src)
+		if s.leavesAChoice() {
+			return total, i, ""
+		}
+		if s.hasChildOfTwo(&st.change) {
+			continue
+		}
+		a, errA := memory.Apply(ctx, st.src, index.Cursor{}, []index.Change{st.change})
+		b, errB := plain.Apply(ctx, st.src, index.Cursor{}, []index.Change{st.change})
+		total.Add(a.Counts)
+		if a != b || errA != nil || errB != nil {
+			diff = fmt.Sprintf("memory %+v, %v\nplain  %+v, %v", a, errA, b, errB)
+		} else if a, b := described(memory), described(plain); !maps.Equal(a, b) {
+			diff = fmt.Sprintf("memory %+v\nplain  %+v", a, b)
+		} else {
+			diff = w.compare(memory, plain, w.prompts[st.prompt])
+		}
+		if diff != "" {
+			return total, i, fmt.Sprintf("step %d, after %+v:\n%s", i, st, diff)
+		}
+	}
+	return total, len(trace), ""
+}
+
+// costOfMemory finds out what stores that wait count for in Memory: what is more
+// than the bound is dropped at once.
+func costOfMemory(t *testing.T) plainCost {
+	of := func(hashes, locals int) int {
+		c := index.Change{
+			Op: index.OpStore, Copies: index.CopiesExact, Hashes: make([]index.Hash, hashes), HasParent: true, Parent: 1,
+			Variant: variant, BlockSize: unit * locals / hashes, Locals: make([]index.Local, locals),
+		}
+		return 1 + sort.Search(1<<16, func(bound int) bool {
+			memory, err := index.NewMemory(index.MemoryConfig{PendingBytes: bound + 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer memory.Close()
+			done, err := memory.Apply(ctx, podA, index.Cursor{}, []index.Change{c})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return done.Counts.Dropped == 0
+		})
+	}
+	one, longer, two := of(1, 1), of(1, 2), of(2, 2)
+	return plainCost{2*one - two, two - longer, longer - one}
+}
+
+// leavesAChoice reports whether a report hid a block, and a prefix has two names
+// in the gpu. The contract does not say which of them comes back.
+func (s *plainSource) leavesAChoice() bool {
+	named := map[plainKey]*plainName{}
+	hidden, twice := false, false
+	for _, n := range s.names {
+		for _, b := range n.held {
+			if b.at.tier != index.TierGPU {
+				continue
+			}
+			hidden = hidden || b.n == 0
+			for _, k := range n.keys {
+				twice = twice || named[k] != nil && named[k] != n
+				named[k] = n
+			}
+		}
+	}
+	return hidden && twice
+}
+
+// hasChildOfTwo reports whether a store names a parent that stands for two
+// prefixes. Plain does not park it, Memory does.
+func (s *plainSource) hasChildOfTwo(c *index.Change) bool {
+	return c.Op == index.OpStore && c.HasParent && len(s.names[c.Parent].keysIn(c.Variant)) > 1
+}
+
+func described(d index.Describer) map[index.Source]index.SourceInfo {
+	of := map[index.Source]index.SourceInfo{}
+	for _, info := range d.Describe(nil) {
+		info.Bytes = 0
+		of[info.Source] = info
+	}
+	return of
+}
+
+const hostileUnits = 16 // of 8 tokens: a prompt
+
+func newPrompt(r *rand.Rand) (prompt []index.Local) {
+	for range hostileUnits {
+		prompt = append(prompt, index.Local(r.IntN(8)/7))
+	}
+	return prompt
+}
+
+func (w *hostile) prompt() []index.Local { return w.prompts[w.r.IntN(len(w.prompts))] }
+
+// cut returns the root of a prompt and its locals in a variant.
+func cut(prompt []index.Local, v index.Variant) (root index.Key, locals []index.Local) {
+	for i := 0; i < len(prompt); i += v.Unit / 8 {
+		l := prompt[i] << 1
+		if v.Unit == 16 {
+			l |= prompt[i+1]
+		}
+		locals = append(locals, l)
+	}
+	return index.Key(v.Unit), locals
+}
+
+func (w *hostile) change() index.Change {
+	r := w.r
+	c := index.Change{
+		Group:  []index.Group{{}, {}, {}, {}, {ID: 1, Kind: index.GroupWindow, Window: 32}, {ID: 2}}[r.IntN(6)],
+		Tier:   []index.Tier{index.TierGPU, index.TierGPU, index.TierGPU, index.TierGPU, index.TierCPU, index.TierDisk}[r.IntN(6)],
+		Copies: w.copies[r.IntN(len(w.copies))], Partial: r.IntN(40) == 0, Reused: r.IntN(20) == 0,
+	}
+	lie := func() bool { return r.IntN(100) < w.lies }
+	switch n := r.IntN(200); {
+	case !w.clears:
+	case n == 0:
+		return index.Change{Op: index.OpClear}
+	case n < 3:
+		return index.Change{Op: index.OpClearTier, Tier: c.Tier}
+	}
+	again := w.last
+	switch n := r.IntN(5); {
+	case again.Op == 0:
+	case n == 0:
+		return again
+	case n < 3:
+		again.Op = index.OpRemove
+		from := r.IntN(len(again.Hashes))
+		again.Hashes = again.Hashes[from : from+1+r.IntN(len(again.Hashes)-from)]
+		return again
+	}
+	c.BlockSize = []int{16, 16, 32, 8}[r.IntN(4)]
+	if w.tidy {
+		c.BlockSize = []int{16, 8, 32}[c.Group.ID]
+	}
+	switch {
+	case !lie():
+	case w.tidy:
+		c.Group.Kind = index.GroupKind(r.IntN(2))
+	default:
+		c.Group.ID = r.IntN(3)
+	}
+	c.Variant = index.Variant{Unit: index.UnitOf(c.BlockSize)}
+	root, locals := cut(w.prompt(), c.Variant)
+	units := c.BlockSize / c.Variant.Unit
+	blocks := len(locals) / units
+	from := r.IntN(blocks)
+	if r.IntN(3) == 0 {
+		from = 0
+	}
+	to := from + 1 + r.IntN(min(blocks-from, 4))
+	key := root
+	var ends []index.Key
+	for i, l := range locals {
+		if key = index.Chain(key, l); (i+1)%units == 0 {
+			ends = append(ends, key)
+		}
+	}
+	hash := func(end index.Key) index.Hash {
+		if !w.tidy && lie() {
+			return index.Hash(r.IntN(40))
+		}
+		return index.Hash(end) % index.Hash(w.hashes)
+	}
+	for _, end := range ends[from:to] {
+		c.Hashes = append(c.Hashes, hash(end))
+	}
+	if r.IntN(6) == 0 {
+		if c.Op = index.OpRemove; r.IntN(8) == 0 {
+			for range c.Hashes {
+				c.Remaining = append(c.Remaining, uint32(r.IntN(3)))
+			}
+		}
+		return c
+	}
+	c.Op, c.Root = index.OpStore, root
+	if from > 0 || lie() {
+		c.HasParent, c.Parent = true, hash(ends[max(from, 1)-1])
+		if lie() {
+			c.Parent = hash(ends[r.IntN(len(ends))])
+		}
+	}
+	switch c.Locals = locals[from*units : to*units]; r.IntN(12) {
+	case 0, 1: // by hash alone
+		c.Locals = nil
+	case 2: // masked
+		if i := r.IntN(len(c.Hashes)); len(c.Hashes) > 1 {
+			c.Hashes = slices.Delete(c.Hashes, i, i+1)
+		}
+	}
+	w.last = c
+	return c
+}
+
+// compare asks both about a prompt, and returns how the answers differ.
+func (w *hostile) compare(a, b index.Index, prompt []index.Local) string {
+	of := index.NewCandidates("m", []string{"2", "nobody", "0", "1"})
+	keys := func(v index.Variant) (keys []index.Key, err error) {
+		key, locals := cut(prompt, v)
+		for _, l := range locals {
+			key = index.Chain(key, l)
+			keys = append(keys, key)
+		}
+		return keys, nil
+	}
+	for _, held := range []bool{false, true} {
+		var rows [2][]string
+		for i, ix := range []index.Index{a, b} {
+			var m index.Matches
+			if err := ix.Match(ctx, &index.Query{Candidates: of, Keys: keys, Held: held}, &m); err != nil {
+				return err.Error()
+			}
+			for _, r := range m.Rows {
+				text := rowText(r)
+				if r.Held != nil {
+					text += fmt.Sprint(*r.Held)
+				}
+				rows[i] = append(rows[i], text)
+			}
+			slices.Sort(rows[i])
+		}
+		if !slices.Equal(rows[0], rows[1]) {
+			only := func(a, b []string) []string {
+				return slices.DeleteFunc(slices.Clone(a), func(text string) bool { return slices.Contains(b, text) })
+			}
+			return fmt.Sprintf("held %v: memory %q\nplain  %q", held, only(rows[0], rows[1]), only(rows[1], rows[0]))
+		}
+	}
+	return ""
+}

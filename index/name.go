@@ -1,0 +1,393 @@
+package index
+
+import "slices"
+
+// A name is one of four things, told apart by its value:
+//
+//	nothing   it is not known
+//	plain     one key, and it holds one copy in each lane that its slot in the
+//	          forest says: nothing else needs to be kept
+//	idle      one key, and nobody holds it: its place in the queue of those
+//	rich      anything else: its richName
+//
+// Nearly all names are plain or idle: a place in the table of names, 12.8 bytes,
+// is all that they take. Each key of a name is a ref of its slab, so what a name
+// stands for, and all that comes before it, stays in the forest.
+//
+// Two stores may give one hash two keys, because an engine may hide what makes
+// them differ (salts, media), or cut one prefix in two variants. While a hash is
+// held, a second key in one variant makes it ambiguous: it stands for both, its
+// removal removes both, and a store that names it as its parent is not placed.
+// Once nobody holds it, another key takes the place of the first: the engine uses
+// the hash anew.
+
+// value is what the table has of a name.
+type value uint32
+
+const (
+	tagIdle value = 2 << 30 // number in source.idle
+	tagRich value = 3 << 30 // number in source.riches
+	tagBits       = tagRich
+)
+
+func (v value) plain() bool { return v>>31 == 0 && v != 0 }
+
+func (v value) isIdle() bool { return v&tagBits == tagIdle }
+
+func (v value) isRich() bool { return v&tagBits == tagRich }
+
+func (v value) number() uint32 { return uint32(v &^ tagBits) }
+
+// richName is a name of which a place in the forest does not say all.
+type richName struct {
+	hash    Hash
+	keys    [2]loc // 0: none; further ones are in source.more
+	first   uint32 // of its copyCounts
+	holders uint32 // copyCounts with copies
+	idle    uint32 // number in source.idle, if holders is 0 and it has keys
+}
+
+// copyCount says that a lane has a block, or had it: one without copies is kept
+// only if reported is set.
+type copyCount struct {
+	// parent is the block before this one, if chained. It is asked for only
+	// as long as the name has no key.
+	parent  Hash
+	copies  uint32
+	next    uint32
+	lane    uint32 // number
+	chained bool
+	// reported: a store of the block was taken for a report. It may have been
+	// a second copy, so the block may be there although copies is 0. Only gpu
+	// holdings of full groups are.
+	reported bool
+}
+
+// name is a handle of a hash and what the table has of it, for one operation. Its
+// methods keep it true; nothing else may change the name meanwhile.
+type name struct {
+	s    *source
+	hash Hash
+	value
+}
+
+func (s *source) name(h Hash) name { return name{s, h, s.names.Get(h)} }
+
+func (n *name) set(v value) {
+	n.value = v
+	n.s.names.Put(n.hash, v)
+}
+
+// rich returns what there is of a rich name.
+func (n *name) rich() *richName { return n.s.riches.at(n.number()) }
+
+// held reports whether any lane holds something by the name.
+func (n *name) held() bool { return n.plain() || n.isRich() && n.rich().holders > 0 }
+
+// locs returns the places of the keys, in buf if there are few.
+func (n *name) locs(buf *[2]loc) []loc {
+	*buf = [2]loc{}
+	switch {
+	case n.plain():
+		buf[0] = loc(n.value)
+	case n.isIdle():
+		buf[0] = n.s.idle.at(n.number()).loc
+	case n.isRich():
+		*buf = n.rich().keys
+		if buf[1] != 0 && n.s.more[n.hash] != nil {
+			return slices.Concat(buf[:], n.s.more[n.hash])
+		}
+	}
+	i := 0
+	for i < 2 && buf[i] != 0 {
+		i++
+	}
+	return buf[:i]
+}
+
+// unplaced reports whether the name is held and has no key.
+func (n *name) unplaced() bool { return n.isRich() && n.rich().keys[0] == 0 }
+
+// hasKeyIn reports whether the name has a key in a variant.
+func (n *name) hasKeyIn(variant uint32) bool {
+	var buf [2]loc
+	return slices.ContainsFunc(n.locs(&buf), func(l loc) bool { return n.s.f.Variant(l) == variant })
+}
+
+// ambiguous reports whether the name has two keys in one variant.
+func (n *name) ambiguous() bool {
+	var buf [2]loc
+	if !n.isRich() || n.rich().keys[1] == 0 {
+		return false
+	}
+	keys := n.locs(&buf)
+	for i, k := range keys {
+		for _, o := range keys[:i] {
+			if n.s.f.Variant(k) == n.s.f.Variant(o) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// place is a hash in a variant, by number: what a key belongs to.
+type place struct {
+	hash    Hash
+	variant uint32
+}
+
+// locOf returns the place of the key of a hash in a variant, if there is just one.
+func (s *source) locOf(at place) (found loc, ok bool) {
+	var buf [2]loc
+	n := s.name(at.hash)
+	for _, l := range n.locs(&buf) {
+		if s.f.Variant(l) != at.variant {
+			continue
+		}
+		if ok {
+			return 0, false // ambiguous
+		}
+		found, ok = l, true
+	}
+	return found, ok
+}
+
+// place has the name stand for the key at l. Whoever holds it holds that too.
+func (n *name) place(l loc) {
+	s := n.s
+	var buf [2]loc
+	if n.value == 0 {
+		s.f.Ref(l)
+		n.becomeIdle(l)
+		return
+	}
+	same := 0
+	variant := s.f.Variant(l)
+	for _, k := range n.locs(&buf) {
+		if k == l {
+			return
+		}
+		if s.f.Variant(k) == variant {
+			same++
+		}
+	}
+	if same > 0 {
+		switch {
+		case n.isIdle(): // the old block has gone: the hash is used anew
+			i := s.idle.at(n.number())
+			s.f.Ref(l)
+			s.f.Unref(i.loc)
+			i.loc = l
+			return
+		case !n.held():
+			n.unplace(variant)
+		default:
+			if s.counts.Ambiguous++; same > 1 {
+				return // two keys are enough to know that nothing can be placed by it
+			}
+		}
+	}
+	n.enrich()
+	r := n.rich()
+	if r.holders > 0 && !s.claim(n.hash, l) {
+		s.counts.Ambiguous++
+		return
+	}
+	s.f.Ref(l)
+	n.addKey(l)
+	for i := r.first; i != 0; {
+		c := s.copies.at(i)
+		if c.copies > 0 {
+			s.f.Hold(l, s.lanes[c.lane].ord)
+		} else {
+			s.hide(l, n.hash)
+		}
+		i = c.next
+	}
+	n.simplify()
+}
+
+func (n *name) addKey(l loc) {
+	s, r := n.s, n.rich()
+	switch {
+	case r.keys[0] == 0:
+		r.keys[0] = l
+	case r.keys[1] == 0:
+		r.keys[1] = l
+	default:
+		if s.more == nil {
+			s.more = make(map[Hash][]loc)
+		}
+		s.more[n.hash] = append(s.more[n.hash], l)
+	}
+}
+
+// unplace takes from a rich name that nobody holds its keys of a variant, and what
+// is hidden of the blocks.
+func (n *name) unplace(variant uint32) {
+	var buf [2]loc
+	n.forgetHidden()
+	all := slices.Clone(n.locs(&buf))
+	n.rich().keys = [2]loc{}
+	delete(n.s.more, n.hash)
+	for _, l := range all {
+		if n.s.f.Variant(l) == variant {
+			n.s.f.Unref(l)
+		} else {
+			n.addKey(l)
+		}
+	}
+}
+
+// enrich makes the name rich, whatever it is.
+func (n *name) enrich() {
+	if n.isRich() {
+		return
+	}
+	s := n.s
+	r := richName{hash: n.hash}
+	switch {
+	case n.plain():
+		l := loc(n.value)
+		r.keys[0] = l
+		for _, ln := range s.lanes {
+			if ln != nil && s.f.Holds(l, ln.ord) {
+				r.first = s.copies.take(copyCount{lane: ln.number, copies: 1, next: r.first})
+				r.holders++
+			}
+		}
+	case n.isIdle():
+		i := s.idle.at(n.number())
+		r.keys[0], r.idle = i.loc, n.number()
+		i.loc = 0
+	}
+	n.set(tagRich | value(s.riches.take(r)))
+}
+
+// simplify makes the name plain or idle if that says all there is to say.
+func (n *name) simplify() {
+	if !n.isRich() {
+		return
+	}
+	s, r := n.s, n.rich()
+	if r.keys[0] == 0 || r.keys[1] != 0 {
+		return
+	}
+	for i := r.first; i != 0; {
+		c := s.copies.at(i)
+		if c.copies != 1 || c.reported {
+			return
+		}
+		i = c.next
+	}
+	if r.holders > 0 && len(s.shared[r.keys[0]].more) > 0 {
+		return
+	}
+	l, idle := r.keys[0], r.idle
+	for i := r.first; i != 0; {
+		next := s.copies.at(i).next
+		s.copies.give(i)
+		i = next
+	}
+	s.riches.give(n.number())
+	if idle == 0 {
+		n.set(value(l))
+		return
+	}
+	s.idle.at(idle).loc = l
+	n.set(tagIdle | value(idle))
+}
+
+// forget takes the name away, which nobody may hold.
+func (n *name) forget() {
+	s := n.s
+	var buf [2]loc
+	n.forgetHidden()
+	for _, l := range n.locs(&buf) {
+		s.f.Unref(l)
+	}
+	idle := n.number()
+	if n.isRich() {
+		idle = n.rich().idle
+		delete(s.more, n.hash)
+		s.riches.give(n.number())
+	}
+	if idle != 0 {
+		s.unlinkIdle(idle)
+	}
+	s.names.Remove(n.hash)
+	n.value = 0
+}
+
+// holding is a handle of what a group and tier have of a name.
+type holding struct {
+	lane   *lane  // nil: nothing
+	count  uint32 // number of the copyCount; 0: the name is plain
+	copies uint32 // 0: it is hidden
+}
+
+// holding returns the lane of a group and tier that holds the block, or did until
+// it was hidden.
+func (n *name) holding(g *group, t Tier) holding {
+	s := n.s
+	switch {
+	case n.plain():
+		for _, ln := range g.lanes[t] {
+			if s.f.Holds(loc(n.value), ln.ord) {
+				return holding{ln, 0, 1}
+			}
+		}
+	case n.isRich():
+		for i := n.rich().first; i != 0; {
+			c := s.copies.at(i)
+			if ln := s.lanes[c.lane]; ln.group == g && ln.tier == t {
+				return holding{ln, i, c.copies}
+			}
+			i = c.next
+		}
+	}
+	return holding{}
+}
+
+// counted returns the copyCount of a holding, for which the name becomes rich.
+func (n *name) counted(h *holding) *copyCount {
+	s := n.s
+	if h.count == 0 {
+		n.enrich()
+		h.count = n.rich().first
+		for s.copies.at(h.count).lane != h.lane.number {
+			h.count = s.copies.at(h.count).next
+		}
+	}
+	return s.copies.at(h.count)
+}
+
+// unlink takes a copyCount from a rich name.
+func (n *name) unlink(count uint32) {
+	s := n.s
+	p := &n.rich().first
+	for *p != count {
+		p = &s.copies.at(*p).next
+	}
+	*p = s.copies.at(count).next
+	s.copies.give(count)
+}
+
+// slotsOf returns the slots of a slab that any lane of s holds.
+func (s *source) slotsOf(slab uint32) (set uint32) {
+	if s.f.Empty(slab) {
+		return 0
+	}
+	for _, ln := range s.lanes {
+		if ln != nil {
+			set |= s.f.Mask(slab, ln.ord)
+		}
+	}
+	return set
+}
+
+// holdsAt reports whether any name holds something at l.
+func (s *source) holdsAt(l loc) bool {
+	return s.slotsOf(l.Slab())>>l.Slot()&1 != 0
+}

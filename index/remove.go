@@ -1,0 +1,91 @@
+package index
+
+// A removal takes a copy of each block from what a group and tier hold. Which
+// prefix the block is does not matter, so a block that was never placed is
+// removed like any other. The name stays when the last holder has gone: it is idle
+// (idle.go).
+
+func (s *source) remove(c *Change) {
+	g := s.groups[c.Group.ID]
+	for i, hash := range c.Hashes {
+		s.yield(1)
+		s.counts.Removed++
+		n := s.name(hash)
+		var h holding
+		if g != nil {
+			h = n.holding(g, c.Tier)
+		}
+		if h.copies == 0 {
+			s.counts.UnknownRemove++
+			continue
+		}
+		left := h.copies - 1
+		ambiguous := n.ambiguous()
+		switch {
+		case c.Remaining != nil:
+			left = c.Remaining[i]
+		case ambiguous: // nobody knows which of its blocks has gone
+			left = 0
+			s.doubts = s.doubts || h.copies > 1 || n.counted(&h).reported
+		}
+		if left > 0 {
+			if left != h.copies {
+				n.counted(&h).copies = left
+				n.simplify()
+			}
+			continue
+		}
+		n.release(h)
+		if ambiguous && n.value != 0 && !n.held() {
+			n.forget() // whichever key it is used for next is the only one
+		}
+		s.trimIdle()
+	}
+}
+
+// release takes the last copy of a block from a lane. The name is idle then, or
+// forgotten, if nobody holds it any more.
+func (n *name) release(h holding) {
+	s := n.s
+	var buf [2]loc
+	s.count(h.lane, -1)
+	if h.lane.tier == TierGPU && s.parked > 0 {
+		s.unsay(n.hash, h.lane.group)
+	}
+	if n.plain() {
+		l := loc(n.value)
+		s.f.Release(l, h.lane.ord)
+		if !s.holdsAt(l) {
+			s.disclaim(n.hash, l)
+			n.becomeIdle(l)
+		}
+		return
+	}
+	r, c := n.rich(), s.copies.at(h.count)
+	c.copies = 0
+	r.holders--
+	for _, l := range n.locs(&buf) {
+		if !n.othersHold(l, h.lane) {
+			s.f.Release(l, h.lane.ord)
+		}
+		if c.reported {
+			s.hide(l, n.hash)
+		}
+		if r.holders == 0 {
+			s.disclaim(n.hash, l)
+		}
+	}
+	if c.reported {
+		h.lane.hidden++
+	} else {
+		n.unlink(h.count)
+	}
+	switch {
+	case r.holders == 0 && r.keys[0] == 0:
+		n.forget()
+		return
+	case r.holders == 0:
+		r.idle = s.pushIdle(idleName{hash: n.hash})
+	}
+	n.simplify()
+}

@@ -1,0 +1,336 @@
+package index
+
+import (
+	"slices"
+
+	"github.com/kvindex/kvindex/index/internal/forest"
+)
+
+// A store says that blocks are held, and perhaps what their hashes stand for. The
+// two are kept apart:
+//
+//   - Only a dense store of the gpu names: it lists a hash for each block of its
+//     range. If the place of what comes before the range is known, the range is
+//     placed in the forest and each hash gets the key at the end of its block;
+//     else the store is parked.
+//   - A masked store, with fewer hashes than blocks, does not say which blocks it
+//     keeps. Its hashes are held, and seen once another store names them.
+//   - What a lower tier says of a prefix names nothing: vLLM's offloading events
+//     leave out salts and media, so placing a hash by them would claim a salted
+//     prompt for everybody.
+//   - A dense store of a lower tier is a chunk, which is loaded as a whole or not
+//     at all and may be removed by its last hash alone (vLLM's self-describing
+//     chunks). So it is one block of the chunk's length, held by that hash.
+//
+// What a store counts for is decided in reports.go.
+
+// storing is a store that is being carried out.
+type storing struct {
+	s       *source
+	c       *Change
+	group   *group
+	lane    *lane
+	guarded bool // against reports
+	report  bool
+	nothing bool // is held by it: it only gives names
+	chained bool // each block is the parent of the next
+}
+
+func (s *source) store(c *Change) {
+	g, changed := s.groupFor(c)
+	if changed {
+		defer s.publish()
+	}
+	if len(c.Hashes) == 0 {
+		return
+	}
+	s.counts.Stored += uint64(len(c.Hashes))
+	dense := len(c.Locals) > 0 && len(c.Hashes) == c.Blocks()
+	held, by := c.Hashes, cut{c.Variant, c.BlockSize}
+	switch {
+	case c.Tier != TierGPU && dense:
+		held = c.Hashes[len(c.Hashes)-1:]
+		by.size *= len(c.Hashes)
+	case len(c.Locals) == 0:
+		by = cut{}
+	}
+	ln := s.laneFor(g, c.Tier, by)
+	variant, ok := s.model.variant(c.Variant)
+	if ln == nil || !ok && len(c.Locals) > 0 {
+		s.counts.Dropped++
+		s.doubts = true
+		return
+	}
+	st := storing{s: s, c: c, group: g, lane: ln, chained: dense}
+	st.judge(held)
+	if dense && c.Tier == TierGPU {
+		if prev, ok := s.before(c, variant); ok {
+			st.placeAll(prev, variant)
+			return
+		}
+		st.holdAll(held)
+		s.park(&pending{
+			group: g, tier: c.Tier, hashes: slices.Clone(c.Hashes),
+			parent: place{c.Parent, variant}, locals: slices.Clone(c.Locals),
+			cut: by,
+		})
+		return
+	}
+	st.holdAll(held)
+	if !st.nothing && slices.ContainsFunc(held, s.unplaced) {
+		s.await(&pending{group: g, tier: c.Tier, hashes: slices.Clone(held)})
+	}
+}
+
+// unplaced reports whether h is held and has no key.
+func (s *source) unplaced(h Hash) bool {
+	n := s.name(h)
+	return n.unplaced()
+}
+
+// before returns the place that the first block of a dense store continues.
+func (s *source) before(c *Change, variant uint32) (loc, bool) {
+	if !c.HasParent {
+		return 0, true
+	}
+	return s.locOf(place{c.Parent, variant})
+}
+
+// placeAll carries out a dense gpu store behind prev, and places what waited for
+// its blocks.
+func (st *storing) placeAll(prev loc, variant uint32) {
+	s, c := st.s, st.c
+	key := c.Root
+	if prev != 0 {
+		key = Key(s.f.Key(prev))
+	}
+	r := blockRange{prev, key, variant, c.Locals, c.BlockSize / c.Variant.Unit}
+	s.placeRange(r, func(from, to int, ends blockEnds) {
+		s.names.Prefetch(c.Hashes[from:to])
+		st.placePiece(from, to, ends)
+		if len(s.waiting) > 0 {
+			for _, h := range c.Hashes[from:to] {
+				s.join(place{h, variant})
+			}
+		}
+	})
+}
+
+// placePiece names blocks of a store, which end at ends, and has them held.
+//
+// Nearly all blocks are new to the source. So those that share a slab are given
+// plain names one after the other, and the slab is told once.
+func (st *storing) placePiece(from, to int, ends blockEnds) {
+	s := st.s
+	for from < to {
+		id := ends.of(from).Slab()
+		mine := s.slotsOf(id)
+		var plain uint32
+		first := from
+		for ; from < to; from++ {
+			l := ends.of(from)
+			bit := uint32(1) << l.Slot()
+			if l.Slab() != id || (mine|plain)&bit != 0 || s.shared != nil || st.nothing || s.names.Add(st.c.Hashes[from], value(l)) != 0 {
+				break
+			}
+			plain |= bit
+		}
+		if from > first {
+			s.f.RefAndHold(id, st.lane.ord, plain)
+			s.count(st.lane, from-first)
+			continue
+		}
+		n := s.name(st.c.Hashes[from])
+		n.place(ends.of(from))
+		st.hold(from, &n)
+		s.trimIdle()
+		from++
+	}
+}
+
+// holdAll has hashes held that the store does not place.
+func (st *storing) holdAll(hashes []Hash) {
+	for i, h := range hashes {
+		n := st.s.name(h)
+		st.hold(i, &n)
+		st.s.trimIdle()
+		st.s.yield(1)
+	}
+}
+
+// hold records that the lane of the store has its block i, by the rules of
+// Copies.
+func (st *storing) hold(i int, n *name) {
+	if st.nothing {
+		return
+	}
+	s, c, full := st.s, st.c, st.group.Kind == GroupFull
+	h := n.holding(st.group, c.Tier)
+	switch {
+	case h.copies == 0:
+		if h.lane != nil {
+			s.counts.Restored++
+		}
+		h = n.gain(st.lane, h)
+	case c.Tier != TierGPU || c.Copies == CopiesSet:
+	case st.report || st.guarded && !full:
+		s.counts.Reports++
+		if st.guarded && full || h.count != 0 {
+			n.counted(&h).reported = st.guarded && full
+		}
+	default:
+		n.counted(&h).copies++
+	}
+	if !n.isRich() {
+		return
+	}
+	if h.count != 0 && st.chained {
+		b := s.copies.at(h.count)
+		if b.chained, b.parent = c.HasParent, c.Parent; i > 0 {
+			b.chained, b.parent = true, c.Hashes[i-1]
+		}
+	}
+	n.simplify()
+}
+
+// gain gives a lane its first copy of a block. was is what the name has of the
+// group and tier: nothing, or what is hidden. It returns what it has then; that is
+// was, if too many names have the key.
+func (n *name) gain(ln *lane, was holding) holding {
+	s := n.s
+	var buf [2]loc
+	switch {
+	case n.plain():
+		s.f.Hold(loc(n.value), ln.ord)
+		s.count(ln, 1)
+		return holding{ln, 0, 1}
+	case n.isIdle():
+		i := n.number()
+		l := s.idle.at(i).loc
+		if !s.claim(n.hash, l) {
+			s.counts.Ambiguous++
+			s.doubts = true
+			return was
+		}
+		if len(s.shared[l].more) == 0 {
+			s.unlinkIdle(i)
+			n.set(value(l))
+			s.f.Hold(l, ln.ord)
+			s.count(ln, 1)
+			return holding{ln, 0, 1}
+		}
+	case n.isRich() && !n.held():
+		if !n.claimKeys() {
+			s.counts.Ambiguous++
+			s.doubts = true
+			return was
+		}
+	}
+	n.enrich()
+	r := n.rich()
+	if r.idle != 0 {
+		s.unlinkIdle(r.idle)
+		r.idle = 0
+	}
+	count := was.count
+	if count == 0 {
+		count = s.copies.take(copyCount{next: r.first})
+		r.first = count
+	} else {
+		n.unhide(count)
+	}
+	c := s.copies.at(count)
+	c.lane, c.copies = ln.number, 1
+	r.holders++
+	for _, l := range n.locs(&buf) {
+		s.f.Hold(l, ln.ord)
+	}
+	s.count(ln, 1)
+	return holding{ln, count, 1}
+}
+
+// claimKeys claims all keys of a name that nobody holds, or none.
+func (n *name) claimKeys() bool {
+	s := n.s
+	var buf [2]loc
+	keys := n.locs(&buf)
+	if s.shared == nil && slices.ContainsFunc(keys, s.holdsAt) {
+		s.noteShared() // before the first key is claimed
+	}
+	for i, l := range keys {
+		if !s.claim(n.hash, l) {
+			for _, l := range keys[:i] {
+				s.disclaim(n.hash, l)
+			}
+			return false
+		}
+	}
+	return true
+}
+
+// blockRange is blocks that follow each other, to be placed.
+type blockRange struct {
+	behind  loc // 0: a root
+	key     Key // at behind, or the root
+	variant uint32
+	locals  []Local
+	units   int // of a block
+}
+
+// blockEnds are the places of a piece of a range, which begins at unit first.
+type blockEnds struct {
+	locs         []loc
+	units, first int // a block has units of them
+}
+
+// of returns where block i of the range ends.
+func (e *blockEnds) of(i int) loc { return e.locs[(i+1)*e.units-1-e.first] }
+
+// pieceUnits is how many keys are placed at once.
+const pieceUnits = 256
+
+// scratch is the memory of a placeRange. Joining nests them, and others need theirs
+// while one lets them in.
+type scratch struct {
+	keys [pieceUnits]forest.Key
+	locs [pieceUnits]loc
+}
+
+// placeRange places the blocks of a range, piece by piece. It has each see to the
+// blocks that a piece ends, from one to another, and lets other writers in
+// between.
+func (s *source) placeRange(r blockRange, each func(from, to int, ends blockEnds)) {
+	prev, key := r.behind, r.key
+	if prev != 0 {
+		s.f.Ref(prev) // not to lose it to the writers that are let in
+	}
+	mem := s.model.takeScratch()
+	defer s.model.giveScratch(mem)
+	locs := mem.locs[:]
+	for at := 0; at < len(r.locals); at += pieceUnits {
+		keys := mem.keys[:0]
+		for _, l := range r.locals[at:min(at+pieceUnits, len(r.locals))] {
+			key = Chain(key, l)
+			keys = append(keys, forest.Key(key))
+		}
+		if !s.f.Place(prev, r.variant, keys, locs[:len(keys)]) {
+			s.counts.Dropped++
+			s.doubts = true
+			break
+		}
+		last := locs[len(keys)-1]
+		s.f.Ref(last)
+		from, to := at/r.units, (at+len(keys))/r.units
+		if to > from {
+			each(from, to, blockEnds{locs, r.units, at})
+		}
+		if prev != 0 {
+			s.f.Unref(prev)
+		}
+		prev = last
+		s.yield(len(keys))
+	}
+	if prev != 0 {
+		s.f.Unref(prev)
+	}
+}
