@@ -2,6 +2,7 @@ package kvindex_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +19,7 @@ func TestLossByStream(t *testing.T) {
 	ranks := func() (got [4]int) {
 		t.Helper()
 		for _, info := range ix.Pods(nil)[0].Sources {
-			got[info.Rank] = info.Blocks[0]
+			got[info.Rank] = info.Blocks.Of(kvindex.TierGPU)
 		}
 		return got
 	}
@@ -55,7 +56,7 @@ func TestLossByStream(t *testing.T) {
 func TestLossKeep(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	doubtful := func() *kvindex.Indexer {
-		ix := open(t, kvindex.WithLossPolicy(kvindex.LossKeep))
+		ix := open(t, kvindex.WithLossPolicy(kvindex.KeepOnLoss))
 		play(t, ix, p,
 			step{message("s", 0, 1, 0, p.Stored(0, 4)), taken, 4, kvindex.StateLive},
 			step{message("s", 2, 3, 0, p.Stored(4, 5)), kvindex.Receipt{Applied: true, Gap: lostGap(1, 1)}, 5, kvindex.StateUncertain},
@@ -72,7 +73,7 @@ func TestLossKeep(t *testing.T) {
 		step{message("s", 5, 6, 0, p.Removed(3)), taken, 3, kvindex.StateUncertain},
 	)
 
-	ix := open(t, kvindex.WithLossPolicy(kvindex.LossKeep))
+	ix := open(t, kvindex.WithLossPolicy(kvindex.KeepOnLoss))
 	play(t, ix, p, step{message("s", 0, 1, 0, p.Stored(0, 4)), taken, 4, kvindex.StateLive})
 	bad := message("s", 1, 2, 0)
 	bad.Payload = []byte("no msgpack")
@@ -82,7 +83,7 @@ func TestLossKeep(t *testing.T) {
 	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.MatchedBlocks != 4 || s.State != kvindex.StateUncertain {
 		t.Errorf("a bad message: %+v", s)
 	}
-	ix = open(t, kvindex.WithLossPolicy(kvindex.LossKeep))
+	ix = open(t, kvindex.WithLossPolicy(kvindex.KeepOnLoss))
 	ingest(t, ix, "a", p.Stored(0, 3))
 	if err := ix.MarkLost("a", 0); err != nil {
 		t.Fatal(err)
@@ -109,6 +110,9 @@ func TestMalformedFirst(t *testing.T) {
 	bad.Payload = nil
 	if _, err := ix.IngestMessage(bad); !errors.Is(err, kvindex.ErrMalformed) || !strings.Contains(err.Error(), `"a"`) {
 		t.Errorf("error %v", err)
+	}
+	if n := ix.Stats(); n.Pods != 0 || n.Messages != 1 || n.Malformed != 1 {
+		t.Errorf("after a message that nobody could read: %+v", n)
 	}
 	p := fakeengine.NewPrompt(1, 16, 1)
 	if _, err := ix.IngestMessage(message("s", 1, 2, 0, p.Stored(0, 1))); err != nil {
@@ -191,4 +195,42 @@ func TestLag(t *testing.T) {
 		}
 	}
 	lag("never", 1e300) // any, and no panic
+}
+
+// TestALossIsOfTheRanksOfItsStream, and no longer of those that have moved away.
+func TestALossIsOfTheRanksOfItsStream(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 4)
+	for name, there := range map[string][]kvindex.Message{
+		"moved to a new stream": {message("s", 0, 1, 0), message("s", 1, 2, 1), message("t", 0, 3, 1)},
+		"moved back":            {message("t", 0, 1, 1), message("s", 0, 2, 0), message("s", 1, 3, 1), {Stream: "s"}, message("s", 0, 4, 0), message("t", 1, 5, 1)},
+	} {
+		var lost []int
+		ix := open(t, kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) {
+			if l.Cause == kvindex.LossMalformed {
+				lost = append(lost, l.Rank)
+			}
+		}}))
+		for _, m := range there {
+			if m.Payload == nil {
+				if err := ix.StreamRestarted("a", "m", m.Stream); err != nil {
+					t.Fatal(err)
+				}
+			} else if r, err := ix.IngestMessage(m); err != nil || !r.Applied {
+				t.Fatalf("%s: %+v, %v", name, r, err)
+			}
+		}
+		next, _ := ix.StreamNext("a", "m", "t")
+		if r, err := ix.IngestMessage(message("t", next, 6, 1, p.Stored(0, 3))); err != nil || r != taken {
+			t.Fatalf("%s: %+v, %v", name, r, err)
+		}
+		next, _ = ix.StreamNext("a", "m", "s")
+		bad := message("s", next, 7, 0)
+		bad.Payload = []byte("no msgpack")
+		if _, err := ix.IngestMessage(bad); err == nil {
+			t.Fatal("a bad message is no error")
+		}
+		if got := blocks(t, ix, "a", p); got != 3 || !slices.Equal(lost, []int{0}) {
+			t.Errorf("%s: %d blocks, ranks %v lost", name, got, lost)
+		}
+	}
 }

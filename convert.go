@@ -13,11 +13,17 @@ import (
 // converter turns decoded batches into changes. Its memory is reused; the
 // changes live until the next batch.
 type converter struct {
+	hash    hasher
+	model   string
+	profile Profile
+	// partial: a part of the history of the rank was never seen.
+	partial bool
+
 	changes []index.Change
+	skipped skipped
 	locals  []index.Local
 	hashes  []index.Hash
 	extras  []extra
-	partial bool // a part of the source's history was never seen
 }
 
 // skipped counts what a batch said that no change can carry.
@@ -27,9 +33,10 @@ type skipped struct {
 	scopeless uint64 // stores of an engine that hides salts and media
 }
 
-// convert appends the changes of b to c.changes.
-func (c *converter) convert(h hasher, model string, p Profile, b *events.Batch) skipped {
-	var sk skipped
+// convert appends the changes of b to c.changes, and counts in c.skipped what
+// else b says.
+func (c *converter) convert(b *events.Batch) {
+	c.skipped = skipped{}
 	hashes, units := 0, 0
 	for i := range b.Events {
 		hashes += len(b.Events[i].Hashes)
@@ -43,16 +50,16 @@ func (c *converter) convert(h hasher, model string, p Profile, b *events.Batch) 
 	for i := range b.Events {
 		e := &b.Events[i]
 		if foreign(e) {
-			sk.foreign++
+			c.skipped.foreign++
 			continue
 		}
 		if e.Group >= index.MaxGroups {
-			sk.unscored++
+			c.skipped.unscored++
 			continue
 		}
 		switch e.Kind {
 		case events.Stored:
-			c.changes = append(c.changes, c.stored(h, model, p, e, &sk))
+			c.changes = append(c.changes, c.stored(e))
 		case events.Removed:
 			c.changes = append(c.changes, index.Change{
 				Op:        index.OpRemove,
@@ -65,7 +72,6 @@ func (c *converter) convert(h hasher, model string, p Profile, b *events.Batch) 
 			c.changes = append(c.changes, index.Change{Op: index.OpClear})
 		}
 	}
-	return sk
 }
 
 // foreign reports that the copy belongs to somebody else: vLLM's locality (PR
@@ -82,12 +88,12 @@ func (c *converter) hashesOf(e *events.Event) []index.Hash {
 	return c.hashes[from:len(c.hashes):len(c.hashes)]
 }
 
-func (c *converter) stored(h hasher, model string, p Profile, e *events.Event, sk *skipped) index.Change {
+func (c *converter) stored(e *events.Event) index.Change {
 	ch := index.Change{
 		Op:        index.OpStore,
 		Tier:      tierOf(e.Medium),
 		Group:     index.Group{ID: e.Group, Kind: groupKindOf(e.GroupKind), Window: e.Window},
-		Copies:    p.Copies,
+		Copies:    c.profile.Copies,
 		Partial:   c.partial,
 		Hashes:    c.hashesOf(e),
 		HasParent: e.HasParent,
@@ -97,26 +103,26 @@ func (c *converter) stored(h hasher, model string, p Profile, e *events.Event, s
 	if len(e.Tokens) == 0 || e.BlockSize <= 0 {
 		return ch
 	}
-	v, ok := variantOf(e, p.Media)
+	v, ok := variantOf(e, c.profile.Media)
 	if !ok {
-		sk.unscored++ // known by hash alone: prompts are not cut so
+		c.skipped.unscored++ // known by hash alone: prompts are not cut so
 		return ch
 	}
 	if ch.Tier == TierGPU && len(e.Hashes) > 0 && !e.HasExtra {
-		sk.scopeless++
+		c.skipped.scopeless++
 	}
 	ch.BlockSize, ch.Variant = e.BlockSize, v
-	s := scope{model: model, adapter: e.Adapter}
-	s.salt = c.readExtras(e, v, sk)
+	s := scope{model: c.model, adapter: e.Adapter}
+	s.salt = c.readExtras(e, v)
 	width := v.Unit
 	if v.Pairs {
 		width *= 2
 	}
 	from := len(c.locals)
-	c.locals = h.of(e.Adapter).locals(c.locals, e.Tokens, width, c.extras)
+	c.locals = c.hash.of(e.Adapter).locals(c.locals, e.Tokens, width, c.extras)
 	ch.Locals = c.locals[from:len(c.locals):len(c.locals)]
 	if !ch.HasParent {
-		ch.Root = h.root(s, v)
+		ch.Root = c.hash.root(s, v)
 	}
 	return ch
 }
@@ -152,7 +158,7 @@ func variantOf(e *events.Event, media MediaForm) (v index.Variant, ok bool) {
 // bare alike, and enter the first unit of their block.
 //
 // SGLang has no extra keys, and tells the salt with every event.
-func (c *converter) readExtras(e *events.Event, v index.Variant, sk *skipped) (salt string) {
+func (c *converter) readExtras(e *events.Event, v index.Variant) (salt string) {
 	c.extras = c.extras[:0]
 	salt = e.Salt
 	units := e.BlockSize / v.Unit
@@ -194,7 +200,7 @@ func (c *converter) readExtras(e *events.Event, v index.Variant, sk *skipped) (s
 		}
 	}
 	if unscored {
-		sk.unscored++
+		c.skipped.unscored++
 	}
 	slices.SortStableFunc(c.extras, func(a, b extra) int { return a.unit - b.unit })
 	return salt

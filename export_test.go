@@ -5,6 +5,12 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
+// TierCountsOf has a number for each of the first tiers.
+func TierCountsOf(n ...int) (c TierCounts) {
+	copy(c.n[:], n)
+	return c
+}
+
 // KeysOf is the read path's hashing, for tests of the chain rule.
 func KeysOf(seed [16]byte, model, adapter, salt string, unit int, tokens []uint32) (root index.Key, locals []index.Local, prefix []index.Key) {
 	h := newHasher(seed)
@@ -23,7 +29,7 @@ func LocalsWith(seed [16]byte, unit int, tokens []uint32, kind int, id string, a
 
 // HashPrompt does the hashing of a score and nothing else.
 func HashPrompt(x *Indexer, model string, tokens []uint32) {
-	sc := x.newScorer()
+	sc := x.newScorer(nil)
 	defer x.scorers.Put(sc)
 	v := index.Variant{Unit: 16}
 	sc.locals = x.hash.locals(sc.locals[:0], tokens, v.Unit, nil)

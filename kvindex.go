@@ -60,7 +60,6 @@ const (
 	TierDisk   = index.TierDisk
 	TierRemote = index.TierRemote
 	TierOther  = index.TierOther
-	NumTiers   = index.NumTiers
 
 	CopiesGuarded = index.CopiesGuarded
 	CopiesExact   = index.CopiesExact
@@ -107,7 +106,7 @@ type Indexer struct {
 	models map[string]*model
 
 	statsMu sync.Mutex // guards stats; the last lock taken
-	stats   Stats
+	stats   Counters
 }
 
 // New returns an empty Indexer. Without options it takes the events of any
@@ -166,29 +165,9 @@ func (x *Indexer) Ingest(podID, model string, payload []byte) error {
 	if err := x.check(podID, model); err != nil {
 		return err
 	}
-	in := x.newIngest()
-	defer x.end(in, podID, model)
-	if err := events.Decode(payload, &in.batch); err != nil {
-		in.countMalformed(nil, err)
-		return fmt.Errorf("kvindex: pod %q: %w", podID, err)
-	}
-	return x.applyBatch(podID, model, &in.batch, in)
-}
-
-// ApplyBatch is Ingest for a batch that is decoded already. A batch that no
-// payload could decode to is an error that wraps ErrMalformed. It keeps nothing
-// of b.
-func (x *Indexer) ApplyBatch(podID, model string, b *events.Batch) error {
-	if err := x.check(podID, model); err != nil {
-		return err
-	}
-	in := x.newIngest()
-	defer x.end(in, podID, model)
-	if err := b.Validate(); err != nil {
-		in.countMalformed(nil, err)
-		return fmt.Errorf("kvindex: pod %q: %w", podID, err)
-	}
-	return x.applyBatch(podID, model, b, in)
+	in := x.newIngest(podID, model)
+	defer in.end()
+	return in.unnumbered(events.Decode(payload, in.batch))
 }
 
 // Close makes every method return ErrClosed and closes the index, unless it

@@ -87,8 +87,8 @@ func TestScoreText(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []kvindex.PodScore{
-		{Pod: "b", Score: 48, MatchedBlocks: 3, BlockTokens: 16, Tiers: [kvindex.NumTiers]int{3}, CachedTokens: 48, State: kvindex.StateLive},
-		{Pod: "a", Score: 16, MatchedBlocks: 1, BlockTokens: 16, Tiers: [kvindex.NumTiers]int{1}, CachedTokens: 16, State: kvindex.StateLive},
+		{Pod: "b", Score: 48, MatchedBlocks: 3, BlockTokens: 16, Tiers: kvindex.TierCountsOf(3), CachedTokens: 48, State: kvindex.StateLive},
+		{Pod: "a", Score: 16, MatchedBlocks: 1, BlockTokens: 16, Tiers: kvindex.TierCountsOf(1), CachedTokens: 16, State: kvindex.StateLive},
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %+v\nwant %+v", got, want)
@@ -150,7 +150,7 @@ func TestClose(t *testing.T) {
 	if got := ix.Pods(nil); len(got) != 0 {
 		t.Errorf("Pods: %+v", got)
 	}
-	if n := ix.Stats(); n.Messages != 1 || n.Blocks[0] != 0 {
+	if n := ix.Stats(); n.Messages != 1 || n.Blocks.Of(kvindex.TierGPU) != 0 {
 		t.Errorf("Stats: %+v", n)
 	}
 }

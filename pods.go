@@ -1,17 +1,14 @@
 package kvindex
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/kvindex/kvindex/events"
-	"github.com/kvindex/kvindex/index"
 )
 
 // What one pod may make the Indexer remember beside its blocks.
@@ -29,94 +26,6 @@ const (
 	MaxAdapters = 4096
 )
 
-// State says how far the view of a pod can be trusted. What is claimed was
-// there, except that in StateReplaying and StateUncertain removals may have been
-// missed; the other states say whether there may be more.
-type State uint8
-
-// The states, worst first.
-const (
-	StateUnknown   State = iota // never heard, or not since it started anew
-	StateUncertain              // messages were lost, and WithLossPolicy kept the blocks, or the connection is lost
-	StateReplaying              // messages are missing, and the engine is asked for them
-	StatePartial                // a part of the history was never seen, or forgotten after a loss
-	StateLive                   // all of the history was seen
-)
-
-func (s State) String() string {
-	switch s {
-	case StateUncertain:
-		return "uncertain"
-	case StateReplaying:
-		return "replaying"
-	case StatePartial:
-		return "partial"
-	case StateLive:
-		return "live"
-	}
-	return "unknown"
-}
-
-// PodInfo describes a pod for one model.
-type PodInfo struct {
-	Pod   string
-	Model string
-	State State // the worst of its sources'
-	// WantsFullReport tells that the engine may hold blocks which it will never
-	// announce again by itself. A request that is sent there with vLLM's
-	// kv_cache_report_mode=full (vllm_xargs, since PR 45261) makes it announce
-	// the blocks of that request; default counting takes them for what they are.
-	WantsFullReport bool
-	// Sources are ordered by rank, then stream.
-	Sources []SourceInfo
-}
-
-// SourceInfo describes a rank of a pod.
-type SourceInfo struct {
-	Rank  int
-	State State
-	// Stream is the newest stream of the rank, and Next the sequence number
-	// expected on it; "" and 0 if the rank was fed without numbers.
-	Stream string
-	Next   uint64
-	// Lag is how long after its time the newest batch was applied, by the
-	// engine's clock and ours; 0 if it had no time.
-	Lag time.Duration
-	// Blocks are the blocks held, by tier, and Bytes is what its names for them
-	// take, if the index can tell.
-	Blocks [NumTiers]int
-	Bytes  int
-
-	StreamStats // of Stream; of the rank if it was fed without numbers
-}
-
-// StreamStats counts what came over one stream, or all.
-type StreamStats struct {
-	Messages   uint64 // payloads taken, whatever became of them
-	Malformed  uint64 // payloads that could not be read
-	Duplicates uint64 // messages that had come before
-	Gaps       uint64 // holes noticed in the numbers
-	Missing    uint64 // messages in holes that were not filled
-	Replayed   uint64 // messages that the engine sent again and that were applied
-	PassedOver uint64 // of Missing, those that a replay passed over: the engine has them no more, or never had
-	Restarts   uint64 // engines that started anew
-}
-
-func (s *StreamStats) add(t StreamStats) {
-	// Numbers are the pod's word, so these two could go round.
-	t.Missing = min(t.Missing, math.MaxUint64-s.Missing)
-	t.PassedOver = min(t.PassedOver, math.MaxUint64-s.PassedOver)
-
-	s.Messages += t.Messages
-	s.Malformed += t.Malformed
-	s.Duplicates += t.Duplicates
-	s.Gaps += t.Gaps
-	s.Missing += t.Missing
-	s.Replayed += t.Replayed
-	s.PassedOver += t.PassedOver
-	s.Restarts += t.Restarts
-}
-
 // pod is what the Indexer knows of a pod, beside its blocks.
 type pod struct {
 	name string
@@ -126,6 +35,7 @@ type pod struct {
 	models  map[string]*podModel
 }
 
+// podModel is what a pod serves of one model.
 type podModel struct {
 	profile  Profile // complete
 	ranks    map[int]*rank
@@ -134,34 +44,17 @@ type podModel struct {
 	state    atomic.Uint32       // State, the worst of ranks'; read without pod.mu
 }
 
+// rank is a data-parallel rank of a pod, for one model.
 type rank struct {
-	state State
-	// stream is the one that feeds the rank, whose ranks have it; "" if it is
-	// fed without numbers. next is what is expected there.
-	stream string
+	n     int
+	state State // changed by on alone
+	// stream is the one that feeds the rank, and has it among its ranks; nil if
+	// it is fed without numbers. next is what is expected there.
+	stream *stream
 	next   uint64
 
 	messages uint64 // without numbers
 	lag      time.Duration
-}
-
-// lossy reports that the rank may hold more than is known, or less.
-func (r *rank) lossy() bool { return r.state == StatePartial || r.state == StateUncertain }
-
-// stream is the order of a stream and the ranks seen on it: all of them lose
-// when it does.
-type stream struct {
-	seq   events.Sequencer
-	ranks []int
-	// partial: messages of the engine's present life are missing, so a rank
-	// that is new on the stream may hold more than is known.
-	partial bool
-	// held: message heldSeq waits for what is missing before it.
-	held    bool
-	heldSeq uint64
-	// interrupted: the connection is lost, and no message has come since.
-	interrupted bool
-	stats       StreamStats
 }
 
 // model is what scores need to know of a model. Guarded by Indexer.mu.
@@ -169,6 +62,96 @@ type model struct {
 	everyone *Candidates
 	pods     map[string]*podModel
 	adapters map[string]map[string]bool // to the pods that told of it
+}
+
+// A viewEvent is what happened to a rank, as far as it bears on how its view can
+// be trusted.
+type viewEvent uint8
+
+const (
+	heardAll  viewEvent = iota // a batch was applied, and so was all that the engine said before it
+	heardLate                  // a batch was applied, but not all that the engine said before it
+	emptied                    // a batch was applied that says that the cache was emptied
+	doubted                    // messages were lost, and the blocks were kept
+	forgotten                  // messages were lost, and the blocks were forgotten
+	replaced                   // the blocks were forgotten: the engine, or the way to it, is another one
+)
+
+// after is the state of a rank in state s after an event. No other rule changes
+// the state of a rank.
+//
+// A batch by itself cures no doubt: what is missing in a view stays missing,
+// because an engine announces a block once. An emptied cache does, for from then
+// on all is known, whatever was lost before.
+func (s State) after(e viewEvent) State {
+	switch {
+	case e == emptied:
+		return StateLive
+	case e == doubted:
+		return StateUncertain
+	case e == forgotten:
+		return StatePartial
+	case e == replaced:
+		return StateUnknown
+	case s != StateUnknown:
+		return s
+	case e == heardLate:
+		return StatePartial
+	}
+	return StateLive
+}
+
+// on changes the state by an event.
+func (r *rank) on(e viewEvent) { r.state = r.state.after(e) }
+
+// heard takes note of a batch that was applied. whole: so was all that the engine
+// said before it.
+func (r *rank) heard(b *events.Batch, whole bool) {
+	r.lag = lagOf(b)
+	switch {
+	case clears(b):
+		r.on(emptied)
+	case whole:
+		r.on(heardAll)
+	default:
+		r.on(heardLate)
+	}
+}
+
+// lossy reports that the rank may hold more than is known, or less.
+func (r *rank) lossy() bool { return r.state == StatePartial || r.state == StateUncertain }
+
+// view is the state of the rank, with what its stream waits for.
+func (r *rank) view() State {
+	if r.stream != nil {
+		return r.stream.limit(r.state)
+	}
+	return r.state
+}
+
+// settle works out the pod's state after a rank's or a stream's has changed, and
+// returns the one before and the new one. pod.mu is held.
+func (pm *podModel) settle() (from, to State) {
+	state, heard := StateLive, false
+	for _, r := range pm.ranks {
+		if r.state != StateUnknown || r.stream != nil {
+			state, heard = min(state, r.view()), true
+		}
+	}
+	if !heard { // or nothing that could be applied
+		state = StatePartial
+		for _, st := range pm.streams {
+			state = st.limit(state)
+		}
+	}
+	return State(pm.state.Swap(uint32(state))), state
+}
+
+// pod returns a pod that was heard, or nil.
+func (x *Indexer) pod(name string) *pod {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.pods[name]
 }
 
 // lockPod returns the pod, made if need be, with its mutex held.
@@ -194,11 +177,19 @@ func (x *Indexer) lockPod(name string) (*pod, error) {
 	}
 }
 
-// pod returns a pod that was heard, or nil.
-func (x *Indexer) pod(name string) *pod {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	return x.pods[name]
+// lockKnown returns a pod that was heard for the model, with its mutex held, and
+// what it serves of the model; nil if there is none.
+func (x *Indexer) lockKnown(name, model string) (*pod, *podModel) {
+	p := x.pod(name)
+	if p == nil {
+		return nil, nil
+	}
+	p.mu.Lock()
+	if pm := p.models[model]; pm != nil && !p.removed {
+		return p, pm
+	}
+	p.mu.Unlock()
+	return nil, nil
 }
 
 // podModel returns what p serves of a model, made if need be. p.mu is held.
@@ -246,76 +237,82 @@ func (pm *podModel) rank(n int) (*rank, error) {
 		if len(pm.ranks) >= MaxRanks {
 			return nil, fmt.Errorf("rank %d is one more than the %d that a pod may have", n, MaxRanks)
 		}
-		r = new(rank)
+		r = &rank{n: n}
 		pm.ranks[n] = r
 	}
 	return r, nil
 }
 
-// settle works out the pod's state after a rank's or stream's changed, for in
-// to tell. pod.mu is held.
-func (pm *podModel) settle(in *ingest) {
-	state, heard := StateLive, false
-	for _, r := range pm.ranks {
-		if r.state != StateUnknown || r.stream != "" {
-			state, heard = min(state, pm.stateOf(r)), true
+// stream returns a stream of pm, made if need be. pod.mu is held.
+func (pm *podModel) stream(name string) (*stream, error) {
+	st := pm.streams[name]
+	if st == nil {
+		if len(pm.streams) >= MaxStreams && !pm.dropStream() {
+			return nil, fmt.Errorf("stream %q is one more than the %d that a pod may have", name, MaxStreams)
+		}
+		st = &stream{name: name}
+		pm.streams[name] = st
+	}
+	return st, nil
+}
+
+// dropStream makes room for a stream by forgetting one that feeds no rank.
+func (pm *podModel) dropStream() bool {
+	for name, st := range pm.streams {
+		if len(st.ranks) == 0 {
+			delete(pm.streams, name)
+			return true
 		}
 	}
-	if !heard { // or nothing that could be applied
-		state = StatePartial
-		for _, st := range pm.streams {
-			state = st.limit(state)
+	return false
+}
+
+// bind makes a stream the one that feeds a rank. The one that fed it before goes
+// with its last rank.
+func (pm *podModel) bind(r *rank, st *stream) {
+	old := r.stream
+	if old == st {
+		return
+	}
+	if old != nil {
+		old.ranks = slices.DeleteFunc(old.ranks, func(o *rank) bool { return o == r })
+		if len(old.ranks) == 0 {
+			delete(pm.streams, old.name)
 		}
 	}
-	in.from, in.to = State(pm.state.Swap(uint32(state))), state
+	r.stream = st
+	st.ranks = append(st.ranks, r)
 }
 
-// stateOf is the state of a rank, with what its stream waits for.
-func (pm *podModel) stateOf(r *rank) State {
-	if st := pm.streams[r.stream]; st != nil {
-		return st.limit(r.state)
-	}
-	return r.state
-}
-
-// limit is the state of a rank that has state but for its stream.
-func (st *stream) limit(state State) State {
-	switch {
-	case st.held && state == StateUnknown: // it will be known soon
-		return StateReplaying
-	case st.interrupted:
-		return min(state, StateUncertain)
-	case st.held:
-		return min(state, StateReplaying)
-	}
-	return state
-}
-
-// learnAdapters lets requests find the adapters of b by their names. pod.mu is
-// held.
-func (x *Indexer) learnAdapters(pm *podModel, src index.Source, b *events.Batch, in *ingest) {
-	for i := range b.Events {
-		a := b.Events[i].Adapter
+// learnAdapters lets requests find the adapters of a batch by their names.
+func (in *ingest) learnAdapters() {
+	for i := range in.batch.Events {
+		a := in.batch.Events[i].Adapter
 		if a == "" {
 			continue
 		}
-		if _, ok := pm.adapters[a]; ok {
+		if _, ok := in.pm.adapters[a]; ok {
 			continue
 		}
-		if len(pm.adapters) >= MaxAdapters {
+		if len(in.pm.adapters) >= MaxAdapters {
 			in.stats.Adapters++
 			continue
 		}
-		pm.adapters[a] = struct{}{}
-		x.mu.Lock()
-		md := x.models[src.Model]
-		if md.adapters[a] == nil {
-			md.adapters[a] = make(map[string]bool)
-		}
-		md.adapters[a][src.Pod] = true
-		x.heard.Add(1)
-		x.mu.Unlock()
+		in.pm.adapters[a] = struct{}{}
+		in.x.learnAdapter(a, in.model, in.pod)
 	}
+}
+
+// learnAdapter notes that a pod told of an adapter of a model.
+func (x *Indexer) learnAdapter(name, model, pod string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	md := x.models[model]
+	if md.adapters[name] == nil {
+		md.adapters[name] = make(map[string]bool)
+	}
+	md.adapters[name][pod] = true
+	x.heard.Add(1)
 }
 
 // RemovePod forgets a pod: its blocks, streams and states. A pod never heard of
@@ -350,106 +347,4 @@ func (x *Indexer) RemovePod(name string) error {
 		}
 	}
 	return nil
-}
-
-// Pods appends the pods that were heard to dst, ordered by name, then model.
-func (x *Indexer) Pods(dst []PodInfo) []PodInfo {
-	if x.closed.Load() {
-		return dst
-	}
-	known := make(map[index.Source]index.SourceInfo)
-	if d, ok := x.index.(index.Describer); ok {
-		for _, s := range d.Describe(nil) {
-			known[s.Source] = s
-		}
-	}
-	x.mu.RLock()
-	pods := make([]*pod, 0, len(x.pods))
-	for _, p := range x.pods {
-		pods = append(pods, p)
-	}
-	x.mu.RUnlock()
-	from := len(dst)
-	for _, p := range pods {
-		p.mu.Lock()
-		for name, pm := range p.models {
-			dst = append(dst, pm.info(p.name, name, known))
-		}
-		p.mu.Unlock()
-	}
-	slices.SortFunc(dst[from:], func(a, b PodInfo) int {
-		return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Model, b.Model))
-	})
-	return dst
-}
-
-func (pm *podModel) info(pod, model string, known map[index.Source]index.SourceInfo) PodInfo {
-	info := PodInfo{Pod: pod, Model: model, State: State(pm.state.Load())}
-	for n, r := range pm.ranks {
-		in := known[index.Source{Pod: pod, Model: model, Rank: n}]
-		s := SourceInfo{
-			Rank:        n,
-			State:       pm.stateOf(r),
-			Stream:      r.stream,
-			Next:        r.next,
-			Lag:         r.lag,
-			Blocks:      in.Blocks,
-			Bytes:       in.Bytes,
-			StreamStats: StreamStats{Messages: r.messages},
-		}
-		if st := pm.streams[r.stream]; st != nil {
-			s.StreamStats = st.stats
-		}
-		info.WantsFullReport = info.WantsFullReport || r.lossy()
-		info.Sources = append(info.Sources, s)
-	}
-	slices.SortFunc(info.Sources, func(a, b SourceInfo) int { return cmp.Compare(a.Rank, b.Rank) })
-	return info
-}
-
-// Stats counts what happened since New. Undercounts that the library knows of
-// are all here.
-type Stats struct {
-	Models, Pods, Sources int
-	Blocks                [NumTiers]int // held, by tier, if the index can tell
-	Parked                int           // stores that wait for their parent now
-	Index                 index.Usage   // what the index takes, if it is a Memory
-
-	StreamStats                           // of all streams
-	MalformedBy [events.NumReasons]uint64 // Malformed, by events.Reason
-	Marked      uint64                    // ranks of a pod and model that MarkLost was told of
-
-	StoredEvents, RemovedEvents, ClearedEvents uint64
-
-	UnknownEvents uint64 // events of kinds that are not known
-	Foreign       uint64 // events about copies that are not the pod's own
-	Unscored      uint64 // stores whose blocks no prompt can name
-	Scopeless     uint64 // gpu stores of engines that hide salts, media or adapters, as all of SGLang's: prompts with and without are one
-	Adapters      uint64 // adapters past MaxAdapters, found by Request.Adapter alone
-
-	// Counts are the index's own.
-	Counts index.Counts
-}
-
-// Stats returns the counters.
-func (x *Indexer) Stats() Stats {
-	x.statsMu.Lock()
-	s := x.stats
-	x.statsMu.Unlock()
-	x.mu.RLock()
-	s.Models, s.Pods = len(x.models), len(x.pods)
-	x.mu.RUnlock()
-	if m, ok := x.index.(*index.Memory); ok {
-		s.Index = m.Usage()
-	}
-	if d, ok := x.index.(index.Describer); ok {
-		for _, info := range d.Describe(nil) {
-			s.Sources++
-			s.Parked += info.Parked
-			for t, n := range info.Blocks {
-				s.Blocks[t] += n
-			}
-		}
-	}
-	return s
 }

@@ -67,7 +67,7 @@ type PodScore struct {
 	// that the rank holds, in any tier. Tiers splits it by best tier.
 	MatchedBlocks int
 	BlockTokens   int
-	Tiers         [NumTiers]int
+	Tiers         TierCounts
 	// CachedTokens is what the engine would reuse from its gpu: the leading
 	// run of gpu blocks, but never the last token of the prompt, which is
 	// always computed, and whole blocks only.
@@ -77,43 +77,6 @@ type PodScore struct {
 	UpperBound bool
 
 	State State
-}
-
-// scorer is what one ScoreRequest works with. Its memory is used again.
-type scorer struct {
-	// Of the request: what keys hashes.
-	hash   hasher
-	scope  scope
-	prompt []uint32
-	media  []Media
-
-	query    index.Query // whose Keys is the scorer's
-	tokens   []uint32    // of a prompt that was text
-	expanded []uint32    // those of a chat with media, each with all of its tokens
-	padded   []uint32    // the prompt with its media written over it
-	pairs    []uint32    // the prompt's, or the padded prompt's
-	locals   []index.Local
-	plain    index.Variant // that locals are of, if nothing but tokens is in them: its Unit and Pairs
-	extras   []extra
-	keys     []index.Key // of all variants, one after the other
-	matches  index.Matches
-	best     []bestRow // by candidate
-	order    []int32   // candidates, best first
-}
-
-// bestRow is the best row of a candidate so far.
-type bestRow struct {
-	cached, matched int   // tokens
-	row             int32 // in matches, plus one
-}
-
-func (x *Indexer) newScorer() *scorer {
-	sc, _ := x.scorers.Get().(*scorer)
-	if sc == nil {
-		sc = &scorer{hash: x.hash}
-		sc.query.Keys = sc.keysIn
-	}
-	return sc
 }
 
 // ScoreRequest is Score for everything that a request can say. The answer goes
@@ -138,39 +101,58 @@ func (x *Indexer) ScoreRequest(ctx context.Context, r *Request, dst *Answer) err
 	if err != nil {
 		return err
 	}
-	sc := x.newScorer()
-	defer x.release(sc)
-	sc.scope = scope{set.base, set.adapter, r.Salt}
-	if r.Adapter != "" {
-		sc.scope.adapter = r.Adapter
-	}
-	sc.prompt, sc.media = r.Tokens, r.Media
-	switch {
-	case asked != nil:
-		err = x.renderChat(ctx, sc, r.Media, asked, set.base)
-	case r.Prompt != "":
-		sc.prompt, err = x.tokenize(ctx, sc, r.Prompt, r.Rendered, set.base)
-	}
-	if err != nil {
+	sc := x.newScorer(set)
+	defer sc.release()
+	if err := sc.readPrompt(ctx, r, asked); err != nil {
 		return err
 	}
-	for _, m := range sc.media {
-		if m.Offset >= len(sc.prompt) {
-			return fmt.Errorf("%w: media %q begins at token %d of %d", ErrRequest, m.Hash, m.Offset, len(sc.prompt))
-		}
-	}
 	if len(set.names) > 0 {
-		sc.keys, sc.plain = sc.keys[:0], index.Variant{}
-		sc.query.Candidates = set.index
-		if err := x.index.Match(ctx, &sc.query, &sc.matches); errors.Is(err, ErrRequest) {
+		if err := sc.match(ctx); err != nil {
 			return err
-		} else if err != nil {
-			return x.failed(fmt.Errorf("kvindex: scoring for model %q: %w", set.base, err))
 		}
-		sc.score(set, r.Top, dst)
+		sc.chooseRows()
+		sc.rank(r.Top)
+		sc.answer(dst)
 	}
 	dst.PromptTokens = len(sc.prompt)
 	return nil
+}
+
+// The request: its body, and what makes no sense.
+
+// read returns r with what its Body says where r says nothing, and the chat that it
+// asks for, if it does. Without a Body it is r.
+func (r *Request) read() (read *Request, asked *chat.Request, err error) {
+	if r.Body == nil {
+		return r, nil, nil
+	}
+	if r.Prompt != "" || len(r.Tokens) > 0 || r.Rendered {
+		return r, nil, fmt.Errorf("%w: it has a body, and a prompt or tokens or Rendered", ErrRequest)
+	}
+	body, err := chat.Parse(r.Body)
+	if err != nil {
+		return r, nil, ofBody(err)
+	}
+	filled := *r
+	if r.Model == "" && r.Candidates == nil {
+		filled.Model = body.Model
+	}
+	if r.Salt == "" {
+		filled.Salt = body.Salt
+	}
+	if body.Chat() {
+		return &filled, body, nil
+	}
+	filled.Prompt, filled.Tokens, filled.Rendered = body.Prompt, body.Tokens, !body.AddSpecial
+	return &filled, nil, nil
+}
+
+// ofBody tells requests that no engine takes from those that cannot be scored.
+func ofBody(err error) error {
+	if errors.Is(err, chat.ErrMalformed) || errors.Is(err, chat.ErrTemplate) {
+		return fmt.Errorf("%w: the body: %w", ErrRequest, err)
+	}
+	return fmt.Errorf("kvindex: the body: %w", err)
 }
 
 // validate refuses what makes no sense. asked is the chat of the body, if it is one.
@@ -206,28 +188,138 @@ func (r *Request) validate(asked *chat.Request) error {
 	return nil
 }
 
-func (x *Indexer) tokenize(ctx context.Context, sc *scorer, text string, rendered bool, base string) ([]uint32, error) {
+// A scorer is one request on its way. Its memory is used again.
+type scorer struct {
+	x   *Indexer
+	set *candidateSet
+
+	// Of the request: what keys are made of.
+	scope  scope
+	prompt []uint32
+	media  []Media
+
+	query    index.Query // whose Keys is the scorer's
+	tokens   []uint32    // of a prompt that was text
+	expanded []uint32    // those of a chat with media, each with all of its tokens
+	padded   []uint32    // the prompt with its media written over it
+	pairs    []uint32    // the prompt's, or the padded prompt's
+	locals   []index.Local
+	plain    index.Variant // that locals are of, if nothing but tokens is in them: its Unit and Pairs
+	extras   []extra
+	keys     []index.Key // of all variants, one after the other
+	matches  index.Matches
+	best     []bestRow // by candidate
+	order    []int32   // candidates, best first
+}
+
+// bestRow is the best row of a candidate so far.
+type bestRow struct {
+	cached, matched int   // tokens
+	row             int32 // in matches, plus one
+}
+
+func (x *Indexer) newScorer(set *candidateSet) *scorer {
+	sc, _ := x.scorers.Get().(*scorer)
+	if sc == nil {
+		sc = &scorer{x: x}
+		sc.query.Keys = sc.keysIn
+	}
+	sc.set = set
+	return sc
+}
+
+// release keeps the memory of a scorer and nothing of its request.
+func (sc *scorer) release() {
+	sc.set, sc.scope, sc.prompt, sc.media, sc.query.Candidates = nil, scope{}, nil, nil, nil
+	sc.x.scorers.Put(sc)
+}
+
+// The prompt: text to tokens.
+
+// readPrompt sets the scope, the prompt and its media to those of r, or of the
+// chat that it asks for.
+func (sc *scorer) readPrompt(ctx context.Context, r *Request, asked *chat.Request) (err error) {
+	sc.scope = scope{sc.set.base, cmp.Or(r.Adapter, sc.set.adapter), r.Salt}
+	sc.prompt, sc.media = r.Tokens, r.Media
+	switch {
+	case asked != nil:
+		err = sc.renderChat(ctx, asked)
+	case r.Prompt != "":
+		err = sc.tokenize(ctx, r.Prompt, r.Rendered)
+	}
+	if err != nil {
+		return err
+	}
+	for _, m := range sc.media {
+		if m.Offset >= len(sc.prompt) {
+			return fmt.Errorf("%w: media %q begins at token %d of %d", ErrRequest, m.Hash, m.Offset, len(sc.prompt))
+		}
+	}
+	return nil
+}
+
+// renderChat sets the prompt to the tokens of a chat, and puts each medium in its
+// place.
+func (sc *scorer) renderChat(ctx context.Context, asked *chat.Request) error {
+	base := sc.set.base
+	var model *chat.Model
+	if sc.x.chats != nil {
+		var err error
+		if model, err = sc.x.chats(ctx, base); err != nil {
+			return fmt.Errorf("kvindex: the chat template of model %q: %w", base, err)
+		}
+	}
+	if model == nil {
+		return fmt.Errorf("%w for model %q: give one by WithChats, or score the rendered text by Request.Prompt and Rendered", ErrNoTemplate, base)
+	}
+	text, err := model.Render(asked, sc.media)
+	if err != nil {
+		return ofBody(err)
+	}
+	if err := sc.tokenize(ctx, text.Text, !asked.AddSpecial); err != nil || len(sc.media) == 0 {
+		return err
+	}
+	sc.expanded, sc.media, err = text.Expand(sc.expanded[:0], sc.prompt)
+	sc.prompt = sc.expanded
+	if err != nil {
+		return ofBody(err)
+	}
+	return nil
+}
+
+// tokenize sets the prompt to the tokens of a text. rendered: its special tokens
+// are in it.
+func (sc *scorer) tokenize(ctx context.Context, text string, rendered bool) (err error) {
+	x, base := sc.x, sc.set.base
 	t := x.tokenizers[base]
 	if t == nil && x.source != nil {
 		t = x.source(base)
 	}
 	if t == nil {
-		return nil, fmt.Errorf("%w for model %q: register one by WithTokenizer or WithTokenizers, or score token ids by Request.Tokens", ErrNoTokenizer, base)
+		return fmt.Errorf("%w for model %q: register one by WithTokenizer or WithTokenizers, or score token ids by Request.Tokens", ErrNoTokenizer, base)
 	}
-	var err error
 	if sc.tokens, err = t.Encode(ctx, sc.tokens[:0], text, !rendered); err != nil {
-		return nil, fmt.Errorf("kvindex: tokenizing for model %q: %w", base, err)
+		return fmt.Errorf("kvindex: tokenizing for model %q: %w", base, err)
 	}
 	if len(sc.tokens) == 0 {
-		return nil, fmt.Errorf("%w: the prompt has no tokens", ErrRequest)
+		return fmt.Errorf("%w: the prompt has no tokens", ErrRequest)
 	}
-	return sc.tokens, nil
+	sc.prompt = sc.tokens
+	return nil
 }
 
-// release keeps the memory of a scorer and nothing of its request.
-func (x *Indexer) release(sc *scorer) {
-	sc.scope, sc.prompt, sc.media, sc.query.Candidates = scope{}, nil, nil, nil
-	x.scorers.Put(sc)
+// The index: tokens to keys, keys to rows.
+
+// match asks the index who holds what of the prompt. It asks back, by keysIn, for
+// the keys of each variant that a candidate has.
+func (sc *scorer) match(ctx context.Context) error {
+	sc.keys, sc.plain = sc.keys[:0], index.Variant{}
+	sc.query.Candidates = sc.set.index
+	err := sc.x.index.Match(ctx, &sc.query, &sc.matches)
+	if err == nil || errors.Is(err, ErrRequest) { // of keysIn
+		return err
+	}
+	return sc.x.failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.base, err))
 }
 
 // keysIn returns the keys of the prompt in a variant.
@@ -240,7 +332,7 @@ func (sc *scorer) keysIn(v index.Variant) ([]index.Key, error) {
 		return nil, err
 	}
 	from := len(sc.keys)
-	sc.keys = keys(sc.keys, sc.hash.root(s, v), sc.locals)
+	sc.keys = keys(sc.keys, sc.x.hash.root(s, v), sc.locals)
 	return sc.keys[from:len(sc.keys):len(sc.keys)], nil
 }
 
@@ -278,13 +370,15 @@ func (sc *scorer) cut(v index.Variant) error {
 		tokens = sc.pairs
 		width *= 2
 	}
-	sc.locals = sc.hash.of(sc.scope.adapter).locals(sc.locals[:0], tokens, width, sc.extras)
+	sc.locals = sc.x.hash.of(sc.scope.adapter).locals(sc.locals[:0], tokens, width, sc.extras)
 	return nil
 }
 
-// score turns the rows of the index into the scores of the best candidates.
-func (sc *scorer) score(set *candidateSet, top int, dst *Answer) {
-	n := len(set.names)
+// The rows: which is a candidate's best, and what it says.
+
+// chooseRows finds the best row of each candidate.
+func (sc *scorer) chooseRows() {
+	n := len(sc.set.names)
 	sc.best = slices.Grow(sc.best[:0], n)[:n]
 	clear(sc.best)
 	hybrid := false
@@ -299,14 +393,6 @@ func (sc *scorer) score(set *candidateSet, top int, dst *Answer) {
 	}
 	if hybrid {
 		sc.scoreHybrids()
-	}
-	sc.rank(top)
-	for _, at := range sc.order {
-		s := PodScore{Pod: set.names[at], State: set.state(at)}
-		if b := sc.best[at]; b.row > 0 {
-			s.fill(&sc.matches.Rows[b.row-1], b.cached)
-		}
-		dst.Pods = append(dst.Pods, s)
 	}
 }
 
@@ -367,6 +453,28 @@ func (sc *scorer) scoreHybrids() {
 	}
 }
 
+// better orders the rows of one pod: by what the engine would reuse, then by
+// what is held anywhere, then the lower rank first.
+func (sc *scorer) better(a, b bestRow) bool {
+	return cmp.Or(a.cached-b.cached, a.matched-b.matched, sc.rankOf(b)-sc.rankOf(a), int(b.row-a.row)) > 0
+}
+
+func (sc *scorer) rankOf(b bestRow) int { return sc.matches.Rows[b.row-1].Source.Rank }
+
+// cachedTokens is what the engine would reuse of a row's gpu blocks, in a prompt
+// of so many tokens, or pairs.
+func cachedTokens(row *index.Row, promptTokens int) int {
+	size := row.BlockSize
+	if cached := int(row.GPU) * size; cached < promptTokens {
+		return cached
+	}
+	// The last token is always computed, for its logits: vLLM 2026-08-17,
+	// v1/core/kv_cache_manager.py, get_computed_blocks; SGLang 2026-08-22,
+	// srt/managers/schedule_batch.py, init_next_round_input. So is EAGLE's last
+	// pair.
+	return (promptTokens - 1) / size * size
+}
+
 // rank fills order with the best candidates, best first; those that are equal
 // by name, which is how candidates are ordered.
 func (sc *scorer) rank(top int) {
@@ -396,18 +504,15 @@ func (sc *scorer) rank(top int) {
 	}
 }
 
-// cachedTokens is what the engine would reuse of a row's gpu blocks, in a prompt
-// of so many tokens, or pairs.
-func cachedTokens(row *index.Row, promptTokens int) int {
-	size := row.BlockSize
-	if cached := int(row.GPU) * size; cached < promptTokens {
-		return cached
+// answer says what the best rows are.
+func (sc *scorer) answer(dst *Answer) {
+	for _, at := range sc.order {
+		s := PodScore{Pod: sc.set.names[at], State: sc.set.state(at)}
+		if b := sc.best[at]; b.row > 0 {
+			s.fill(&sc.matches.Rows[b.row-1], b.cached)
+		}
+		dst.Pods = append(dst.Pods, s)
 	}
-	// The last token is always computed, for its logits: vLLM 2026-08-17,
-	// v1/core/kv_cache_manager.py, get_computed_blocks; SGLang 2026-08-22,
-	// srt/managers/schedule_batch.py, init_next_round_input. So is EAGLE's last
-	// pair.
-	return (promptTokens - 1) / size * size
 }
 
 func (s *PodScore) fill(row *index.Row, cached int) {
@@ -416,16 +521,8 @@ func (s *PodScore) fill(row *index.Row, cached int) {
 	s.MatchedBlocks = int(row.Run)
 	s.BlockTokens = row.BlockSize
 	for t, n := range row.Tiers {
-		s.Tiers[t] = int(n)
+		s.Tiers.n[t] = int(n)
 	}
 	s.CachedTokens = cached
 	s.UpperBound = row.Groups > 1 || row.Group.Kind != index.GroupFull
 }
-
-// better orders the rows of one pod: by what the engine would reuse, then by
-// what is held anywhere, then the lower rank first.
-func (sc *scorer) better(a, b bestRow) bool {
-	return cmp.Or(a.cached-b.cached, a.matched-b.matched, sc.rankOf(b)-sc.rankOf(a), int(b.row-a.row)) > 0
-}
-
-func (sc *scorer) rankOf(b bestRow) int { return sc.matches.Rows[b.row-1].Source.Rank }

@@ -98,13 +98,13 @@ func TestMessages(t *testing.T) {
 		t.Errorf("losses %v, want %v", causes, want)
 	}
 	n := ix.Stats()
-	if n.MalformedBy != [events.NumReasons]uint64{events.ReasonType: 1} {
+	if n.MalformedBy.String() != "type=1" || n.MalformedBy.Of(events.ReasonType) != 1 {
 		t.Errorf("malformed by reason: %v", n.MalformedBy)
 	}
 	if n.Messages != 13 || n.Duplicates != 2 || n.Gaps != 2 || n.Missing != 10 || n.Restarts != 2 || n.Malformed != 1 {
 		t.Errorf("%+v", n)
 	}
-	if got := ix.Pods(nil); len(got) != 1 || got[0].State != kvindex.StatePartial || got[0].Sources[0].Stream != "s" || got[0].Sources[0].Next != 10 || got[0].Sources[0].Blocks[0] != 1 {
+	if got := ix.Pods(nil); len(got) != 1 || got[0].State != kvindex.StatePartial || got[0].Sources[0].Stream != "s" || got[0].Sources[0].Next != 10 || got[0].Sources[0].Blocks.Of(kvindex.TierGPU) != 1 {
 		t.Errorf("%+v", got)
 	}
 }
@@ -199,8 +199,8 @@ func TestReplayPassesOver(t *testing.T) {
 		blocks []int
 		state  kvindex.State
 	}{
-		"forget": {kvindex.WithLossPolicy(kvindex.LossForget), []int{1, 3, 1}, kvindex.StatePartial},
-		"keep":   {kvindex.WithLossPolicy(kvindex.LossKeep), []int{4, 4, 4}, kvindex.StateUncertain},
+		"forget": {kvindex.WithLossPolicy(kvindex.ForgetOnLoss), []int{1, 3, 1}, kvindex.StatePartial},
+		"keep":   {kvindex.WithLossPolicy(kvindex.KeepOnLoss), []int{4, 4, 4}, kvindex.StateUncertain},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var losses []kvindex.Loss

@@ -4,6 +4,26 @@
 //
 // Start with [Decode] for a payload, [Subscriber] for ZeroMQ, [Sequencer] for a
 // transport of your own, [Pool] for one that must not wait.
+//
+// # Words
+//
+// Each of these words has one meaning in this package:
+//
+//   - An engine publishes. Its life lasts from its start to its end; an engine
+//     that starts anew has another life and counts its messages from 0 again.
+//   - A stream is what has sequence numbers of its own: the messages of one pod
+//     and model from one endpoint or, where engines connect to a [Subscriber],
+//     under one topic. A stream outlasts connections and lives.
+//   - A topic is the text in front of each message in ZeroMQ. It is how a
+//     Subscriber that listens tells the streams of its connections apart.
+//   - A connection is a socket that is open to one peer. It can bring several
+//     streams, and several connections can bring one stream: then one of them,
+//     the newest, has it.
+//   - A peer is whatever is at the other end of a connection: an engine, if it
+//     is what it should be.
+//
+// What package index calls a source, one cache, has no name here: a stream can
+// feed the caches of several ranks.
 package events
 
 import (

@@ -4,20 +4,17 @@ package events
 type Message struct {
 	Pod   string
 	Model string
-	// Stream names the endpoint or topic whose sequence numbers these are.
+	// Stream names the stream of Pod and Model that Seq counts.
 	Stream string
 	Seq    uint64
 	// Payload is the batch as the engine published it. The rank is in it.
 	Payload []byte
-	// Reconnected tells that the connection was lost between the previous
-	// message of the stream and this one. It proves nothing: whether something
-	// was missed shows by the numbers.
-	Reconnected bool
 	// Hold asks for a message behind a gap, or of an engine that seems to have
 	// started anew, to be held back, because whoever offers it can ask the
 	// engine: the Receipt is Held, and its Gap says what is missing before it.
 	// The message is then to be offered again behind what came, without Hold if
-	// the engine could not be asked.
+	// the engine could not be asked. Only a transport that can ask sets Hold and
+	// Replayed; all others leave both false.
 	Hold bool
 	// Replayed tells that the engine sent the message again on request, from
 	// a number on that was asked for: the numbers that it passes over are lost

@@ -53,6 +53,7 @@ var leads = [32]struct {
 var (
 	errEnds     = faultf(ReasonTruncated, "the payload ends here")
 	errReserved = faultf(ReasonEncoding, "the reserved byte 0xc1")
+	errUTF8     = faultf(ReasonEncoding, "a string that is not UTF-8")
 	errDepth    = faultf(ReasonLimit, "nested more than %d deep", maxDepth)
 )
 

@@ -1,15 +1,9 @@
 package events_test
 
 import (
-	"bytes"
 	"encoding/hex"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"reflect"
-	"runtime/metrics"
-	"slices"
 	"strings"
 	"testing"
 
@@ -197,129 +191,4 @@ func TestClaims(t *testing.T) {
 		}
 	}
 	t.Logf("%d payloads", n)
-}
-
-// checkRefused fails unless err is nil or b was refused as it should be.
-func checkRefused(t testing.TB, err error, b *events.Batch) {
-	t.Helper()
-	if err == nil {
-		return
-	}
-	if !errors.Is(err, events.ErrMalformed) {
-		t.Errorf("error %v does not wrap ErrMalformed", err)
-	}
-	if events.ReasonOf(err) == events.ReasonUnknown {
-		t.Errorf("error %v has no reason", err)
-	}
-	if !reflect.DeepEqual(shown(b), view{}) {
-		t.Errorf("refused with %v, but the batch holds %+v", err, shown(b))
-	}
-}
-
-// view is what a Batch shows.
-type view struct {
-	Time    float64
-	Rank    int
-	HasRank bool
-	Events  []events.Event
-	Unknown int
-}
-
-func shown(b *events.Batch) view {
-	return view{b.Time, b.Rank, b.HasRank, b.Events, b.Unknown}
-}
-
-// kept is a copy of what b shows that stays what it is when b changes.
-func kept(b *events.Batch) view {
-	v := shown(b)
-	v.Events = slices.Clone(v.Events)
-	for i := range v.Events {
-		e := &v.Events[i]
-		e.Hashes, e.Tokens, e.Extra, e.Remaining = slices.Clone(e.Hashes), slices.Clone(e.Tokens), slices.Clone(e.Extra), slices.Clone(e.Remaining)
-	}
-	return v
-}
-
-// checkAccepted fails unless b, which p was decoded into, is valid and what a
-// peer reads.
-func checkAccepted(t testing.TB, p []byte, b *events.Batch) {
-	t.Helper()
-	if err := b.Validate(); err != nil {
-		t.Errorf("%v\n%x", err, p)
-	}
-	peer := newPeer(p)
-	if err := peer.read(); err != nil {
-		t.Fatalf("%v\n%x", err, p)
-	}
-	if got := shown(b); !reflect.DeepEqual(got, peer.view) {
-		t.Errorf("%x:\ngot  %+v\npeer %+v", p, got, peer.view)
-	}
-}
-
-// odd are payloads whose fields engines have in places of their own.
-var odd = []string{
-	"93 00 91 98 ab|BlockStored| 91 07 c0 91 01 01 c0 c0 81 aa|cache_salt| a1|s| c0",
-	"93 00 91 98 ab|BlockStored| 91 07 c0 91 01 01 c0 c0 82 a1|x| c3 ae|component_type| a4|full| c0",
-	"93 00 91 98 ab|BlockStored| 91 07 c0 91 01 01 c0 c0 91 a4|full| c0",
-	"93 00 91 85 a4|type| ab|BlockStored| ac|block_hashes| 91 d3ffffffffffffffff a9|token_ids| 91 920102 aa|block_size| 01 aa|cache_salt| a1|s| c0",
-	"93 00 91 83 a4|type| ac|BlockRemoved| ac|block_hashes| 91 07 ae|component_type| a5|mamba| c0",
-	"93 00 91 83 ac|block_hashes| 91 c4080102030405060708 b5|remaining_copy_counts| 91 02 a4|type| ac|BlockRemoved| c0",
-	"93 00 91 99 ab|BlockStored| 91 07 c0 c0 00 ff c0 c0 91 95 01 a1|s| 92 a1|i| fd c4021234 92 01 01 02",
-}
-
-func FuzzDecode(f *testing.F) {
-	files, err := filepath.Glob("testdata/*.msgpack")
-	if err != nil || len(files) == 0 {
-		f.Fatal("no testdata: ", err)
-	}
-	var dirt [][]byte
-	for _, file := range files {
-		p, err := os.ReadFile(file)
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(p)
-		dirt = append(dirt, p)
-	}
-	for _, prefix := range places {
-		f.Add(spell(f, prefix+claims[0]))
-		f.Add(spell(f, prefix+"c0 c0 c0 c0 c0 c0 c0 c0 c0 c0 c0 c0 c0 c0 c0"))
-	}
-	heap := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
-	for _, s := range odd {
-		f.Add(spell(f, s))
-	}
-	f.Fuzz(func(t *testing.T, p []byte) {
-		payload := bytes.Clone(p)
-		var b events.Batch
-		metrics.Read(heap)
-		before := heap[0].Value.Uint64()
-		err := events.Decode(payload, &b)
-		metrics.Read(heap)
-		if got := heap[0].Value.Uint64() - before; got > uint64(bytesPerByte*len(p)+1<<20) {
-			t.Errorf("%d bytes allocated for a payload of %d", got, len(p))
-		}
-		checkRefused(t, err, &b)
-		first := kept(&b)
-		if err == nil {
-			checkAccepted(t, payload, &b)
-		}
-
-		for i := range payload {
-			payload[i] ^= 0xff
-		}
-		if !reflect.DeepEqual(kept(&b), first) {
-			t.Error("the batch changed with the payload")
-		}
-
-		for _, d := range dirt[:3] {
-			if err := events.Decode(d, &b); err != nil {
-				t.Fatal(err)
-			}
-		}
-		again := events.Decode(p, &b)
-		if fmt.Sprint(again) != fmt.Sprint(err) || !reflect.DeepEqual(kept(&b), first) {
-			t.Errorf("fresh: %+v, %v\nused: %+v, %v", first, err, kept(&b), again)
-		}
-	})
 }

@@ -1,6 +1,7 @@
 package events
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -96,10 +97,10 @@ type PodStats struct {
 }
 
 // Pool lets the goroutine that reads from a transport go on while a Sink is at
-// work. The messages of a source (pod, model, stream) are delivered in the order
-// in which they were offered, those of a pod one at a time, those of different
-// pods concurrently and in turns: neither a pod that floods the Pool nor one
-// that the sink is slow with delays another, see Concurrency and MaxMessages.
+// work. The messages of a stream are delivered in the order in which they were
+// offered, those of a pod one at a time, those of different pods concurrently and
+// in turns: neither a pod that floods the Pool nor one that the sink is slow with
+// delays another, see Concurrency and MaxMessages.
 //
 // With DropOldest nothing is lost in silence. The newest message of a stream is
 // never dropped, so that what was dropped shows as a hole before it. Where a
@@ -149,12 +150,16 @@ func NewPool(sink ReplaySink, cfg PoolConfig) (*Pool, error) {
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	orDefault(&cfg.Concurrency, DefaultConcurrency)
-	orDefault(&cfg.MaxMessages, DefaultPoolMessages)
-	orDefault(&cfg.MaxBytes, DefaultPoolBytes)
-	p := &Pool{sink: sink, cfg: cfg, pods: make(map[string]*podQueue), sweepAt: idlePods, drained: make(chan struct{})}
+	p := &Pool{sink: sink, cfg: cfg.withDefaults(), pods: make(map[string]*podQueue), sweepAt: idlePods, drained: make(chan struct{})}
 	p.work = p.run
 	return p, nil
+}
+
+func (c PoolConfig) withDefaults() PoolConfig {
+	c.Concurrency = cmp.Or(c.Concurrency, DefaultConcurrency)
+	c.MaxMessages = cmp.Or(c.MaxMessages, DefaultPoolMessages)
+	c.MaxBytes = cmp.Or(c.MaxBytes, DefaultPoolBytes)
+	return c
 }
 
 // Offer takes a message and a copy of its payload. If there is no room it waits,
@@ -174,7 +179,7 @@ func (p *Pool) Offer(ctx context.Context, m Message) error {
 	}
 	e := p.newEntry(n)
 	e.stream, e.size, e.seq = s, n, m.Seq
-	e.reconnected, e.replayed, e.restart = m.Reconnected, m.Replayed, false
+	e.replayed, e.restart = m.Replayed, false
 	copy(e.buf, m.Payload) // without the lock: it may be long
 	p.push(e)
 	return nil
@@ -189,7 +194,7 @@ func (p *Pool) OfferRestart(ctx context.Context, pod, model, stream string) erro
 	}
 	e := p.newEntry(0)
 	e.stream, e.size, e.seq = s, 0, 0
-	e.reconnected, e.replayed, e.restart = false, false, true
+	e.replayed, e.restart = false, true
 	p.push(e)
 	return nil
 }
@@ -304,18 +309,17 @@ type podQueue struct {
 }
 
 type streamName struct {
-	model, stream string
+	model, name string // Message.Model, Message.Stream
 }
 
-// poolStream is one source of a pod.
+// poolStream is one stream of a pod.
 type poolStream struct {
 	pod *podQueue
 	streamName
 	offers int        // that wait for room, wait, or are delivered
 	newest *poolEntry // the last one in the queue; nil if there is none
 
-	lost        Drop // behind the last delivery
-	reconnected bool // one of lost was
+	lost Drop // behind the last delivery
 	// owed: the sink could not be told that the stream has restarted.
 	owed bool
 }
@@ -330,7 +334,7 @@ func (p *Pool) lookup(pod, model, name string) *poolStream {
 		q = &podQueue{name: strings.Clone(pod), streams: make(map[streamName]*poolStream), sweepAt: idleStreams}
 		p.pods[q.name] = q
 	}
-	if s := q.recent; s != nil && s.model == model && s.stream == name {
+	if s := q.recent; s != nil && s.model == model && s.name == name {
 		return s
 	}
 	s := q.streams[streamName{model, name}]
@@ -482,11 +486,10 @@ func (p *Pool) drop(e *poolEntry) {
 func (s *poolStream) lose(e *poolEntry) {
 	l := &s.lost
 	if l.Messages == 0 {
-		*l = Drop{Pod: s.pod.name, Model: s.model, Stream: s.stream, From: e.seq, To: e.seq}
+		*l = Drop{Pod: s.pod.name, Model: s.model, Stream: s.name, From: e.seq, To: e.seq}
 	}
 	l.From, l.To = min(l.From, e.seq), max(l.To, e.seq)
 	l.Messages++
-	s.reconnected = s.reconnected || e.reconnected
 }
 
 // push puts an entry with room into its queue.
@@ -575,16 +578,15 @@ func (s *poolStream) prepare(e *poolEntry) poolDelivery {
 		message: !e.restart,
 		restart: e.restart || s.owed,
 		m: Message{
-			Pod:         s.pod.name,
-			Model:       s.model,
-			Stream:      s.stream,
-			Seq:         e.seq,
-			Payload:     e.buf[:e.size],
-			Reconnected: e.reconnected || s.reconnected,
-			Replayed:    e.replayed,
+			Pod:      s.pod.name,
+			Model:    s.model,
+			Stream:   s.name,
+			Seq:      e.seq,
+			Payload:  e.buf[:e.size],
+			Replayed: e.replayed,
 		},
 	}
-	s.lost, s.reconnected = Drop{}, false
+	s.lost = Drop{}
 	return d
 }
 
@@ -726,16 +728,15 @@ type entryLists struct {
 
 // poolEntry is a message or a restart that waits.
 type poolEntry struct {
-	stream      *poolStream
-	seq         uint64
-	size        int
-	reconnected bool
-	replayed    bool
-	restart     bool
-	spare       bool
-	class       int8
-	buf         []byte // its first size bytes are the payload
-	next, prev  [lists]*poolEntry
+	stream     *poolStream
+	seq        uint64
+	size       int
+	replayed   bool
+	restart    bool
+	spare      bool
+	class      int8
+	buf        []byte // its first size bytes are the payload
+	next, prev [lists]*poolEntry
 }
 
 func (q *podQueue) link(l int, e *poolEntry) {

@@ -18,14 +18,14 @@ import (
 	"github.com/kvindex/kvindex/events"
 )
 
-// desk is a sink that writes down, per source, what it and the hooks get.
+// desk is a sink that writes down, per stream, what it and the hooks get.
 type desk struct {
 	before func(events.Message)       // called first, without the lock
 	fail   func(events.Message) error // nil: never
 	redo   func() error               // of StreamRestarted; nil: never fails
 
 	mu   sync.Mutex
-	next map[string]uint64 // by source, if heard
+	next map[string]uint64 // by stream, if heard
 	said map[string][]string
 }
 
@@ -33,54 +33,51 @@ func newDesk() *desk {
 	return &desk{next: make(map[string]uint64), said: make(map[string][]string)}
 }
 
-func sourceOf(pod, model, stream string) string { return pod + "/" + model + "/" + stream }
+func streamOf(pod, model, stream string) string { return pod + "/" + model + "/" + stream }
 
-func (d *desk) write(source, format string, args ...any) {
+func (d *desk) write(stream, format string, args ...any) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.said[source] = append(d.said[source], fmt.Sprintf(format, args...))
+	d.said[stream] = append(d.said[stream], fmt.Sprintf(format, args...))
 }
 
 func (d *desk) IngestMessage(m events.Message) (events.Receipt, error) {
 	if d.before != nil {
 		d.before(m)
 	}
-	source, flag := sourceOf(m.Pod, m.Model, m.Stream), ""
-	if m.Reconnected {
-		flag += "r"
-	}
+	stream, flag := streamOf(m.Pod, m.Model, m.Stream), ""
 	if m.Replayed {
 		flag += "R"
 	}
-	if want := poolPayload(source, m.Seq, len(m.Payload)); !bytes.Equal(m.Payload, want) {
+	if want := poolPayload(stream, m.Seq, len(m.Payload)); !bytes.Equal(m.Payload, want) {
 		flag += " with another's payload"
 	}
 	var err error
 	if d.fail != nil {
 		err = d.fail(m)
 	}
-	d.write(source, "%d%s", m.Seq, flag)
+	d.write(stream, "%d%s", m.Seq, flag)
 	if err != nil {
 		return events.Receipt{}, err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.next[source] = m.Seq + 1
+	d.next[stream] = m.Seq + 1
 	return events.Receipt{Applied: true}, nil
 }
 
 func (d *desk) StreamNext(pod, model, stream string) (uint64, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	next, heard := d.next[sourceOf(pod, model, stream)]
+	next, heard := d.next[streamOf(pod, model, stream)]
 	return next, heard
 }
 
 func (*desk) StreamInterrupted(string, string, string) {}
 
 func (d *desk) StreamRestarted(pod, model, stream string) error {
-	source := sourceOf(pod, model, stream)
-	d.write(source, "restarted")
+	stream = streamOf(pod, model, stream)
+	d.write(stream, "restarted")
 	if d.redo != nil {
 		if err := d.redo(); err != nil {
 			return err
@@ -88,32 +85,32 @@ func (d *desk) StreamRestarted(pod, model, stream string) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.next, source)
+	delete(d.next, stream)
 	return nil
 }
 
 func (d *desk) OnDrop(l events.Drop) {
-	d.write(sourceOf(l.Pod, l.Model, l.Stream), "-%d..%d:%d", l.From, l.To, l.Messages)
+	d.write(streamOf(l.Pod, l.Model, l.Stream), "-%d..%d:%d", l.From, l.To, l.Messages)
 }
 
-func (d *desk) expect(t *testing.T, source, want string) {
+func (d *desk) expect(t *testing.T, stream, want string) {
 	t.Helper()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if got := strings.Join(d.said[source], " "); got != want {
-		t.Errorf("%s got %q, want %q", source, got, want)
+	if got := strings.Join(d.said[stream], " "); got != want {
+		t.Errorf("%s got %q, want %q", stream, got, want)
 	}
 }
 
 // poolPayload is what the tests send with a number.
-func poolPayload(source string, seq uint64, n int) []byte {
+func poolPayload(stream string, seq uint64, n int) []byte {
 	h := fnv.New64a()
-	fmt.Fprint(h, source, seq)
+	fmt.Fprint(h, stream, seq)
 	return bytes.Repeat([]byte{byte(h.Sum64())}, n)
 }
 
 func poolMessage(pod, stream string, seq uint64, n int) events.Message {
-	return events.Message{Pod: pod, Model: "m", Stream: stream, Seq: seq, Payload: poolPayload(sourceOf(pod, "m", stream), seq, n)}
+	return events.Message{Pod: pod, Model: "m", Stream: stream, Seq: seq, Payload: poolPayload(streamOf(pod, "m", stream), seq, n)}
 }
 
 func newPool(t testing.TB, sink events.ReplaySink, cfg events.PoolConfig) *events.Pool {
@@ -233,35 +230,35 @@ func runPoolModel(t *testing.T, dropping bool, seed uint64) {
 	var delivered, dropped, runs, restarts uint64
 	for pod := range pods {
 		for st := range streams {
-			source := sourceOf(fmt.Sprint("pod", pod), "m", fmt.Sprint(st))
+			stream := streamOf(fmt.Sprint("pod", pod), "m", fmt.Sprint(st))
 			next, heard, lost, told := uint64(0), false, false, false
-			for _, line := range d.said[source] {
+			for _, line := range d.said[stream] {
 				var from, to, n uint64
 				switch _, err := fmt.Sscanf(line, "-%d..%d:%d", &from, &to, &n); {
 				case err == nil:
 					if from != next || n != to-from+1 || lost {
-						t.Fatalf("%s: %q behind %d: %v", source, line, next, d.said[source])
+						t.Fatalf("%s: %q behind %d: %v", stream, line, next, d.said[stream])
 					}
 					next, dropped, lost = to+1, dropped+n, true
 					runs++
 				case line == "restarted":
 					if heard || !lost {
-						t.Fatalf("%s restarted at %d: %v", source, next, d.said[source])
+						t.Fatalf("%s restarted at %d: %v", stream, next, d.said[stream])
 					}
 					told = true
 					restarts++
 				case line != fmt.Sprint(next):
-					t.Fatalf("%s: %q, want %d: %v", source, line, next, d.said[source])
+					t.Fatalf("%s: %q, want %d: %v", stream, line, next, d.said[stream])
 				default:
 					if lost && !heard && !told {
-						t.Fatalf("%s: a loss before %d was not told", source, next)
+						t.Fatalf("%s: a loss before %d was not told", stream, next)
 					}
 					next, heard, lost = next+1, true, false
 					delivered++
 				}
 			}
 			if next != messages || lost {
-				t.Errorf("%s ends at %d, lost %t", source, next, lost)
+				t.Errorf("%s ends at %d, lost %t", stream, next, lost)
 			}
 		}
 	}
@@ -323,7 +320,7 @@ func TestPoolBlockedPodDelaysNoOther(t *testing.T) {
 			stuck.Wait()
 			closePool(t, p)
 			for i := range 8 {
-				if got := d.said[sourceOf(fmt.Sprint("pod", i), "m", "s")]; !dropping && len(got) != 200 {
+				if got := d.said[streamOf(fmt.Sprint("pod", i), "m", "s")]; !dropping && len(got) != 200 {
 					t.Errorf("pod%d got %d messages", i, len(got))
 				}
 			}
@@ -493,15 +490,16 @@ func TestPoolDropsNothingInVain(t *testing.T) {
 	d.expect(t, "p/m/s", "0 1")
 }
 
-// TestPoolKeepsReconnected: the mark of a dropped message passes to the next.
-func TestPoolKeepsReconnected(t *testing.T) {
+// TestPoolPassesReplayed: the mark is of its message alone, also if that is
+// dropped.
+func TestPoolPassesReplayed(t *testing.T) {
 	d, g := newDesk(), newGate("p")
 	d.before = g.wait
 	p := newPool(t, d, events.PoolConfig{MaxMessages: 3, DropOldest: true, OnDrop: d.OnDrop})
 	mustOffer(t, p, poolMessage("p", "s", 0, 1))
 	<-g.entered
 	m := poolMessage("p", "s", 1, 1)
-	m.Reconnected = true
+	m.Replayed = true
 	mustOffer(t, p, m, poolMessage("p", "s", 2, 1))
 	close(g.open)
 	poolUntil(t, p, "delivered", func(s events.PoolStats) bool { return s.Messages == 0 })
@@ -509,7 +507,7 @@ func TestPoolKeepsReconnected(t *testing.T) {
 	m.Replayed = true
 	mustOffer(t, p, m)
 	closePool(t, p)
-	d.expect(t, "p/m/s", "0 -1..1:1 2r 3R")
+	d.expect(t, "p/m/s", "0 -1..1:1 2 3R")
 }
 
 func TestPoolRestarts(t *testing.T) {

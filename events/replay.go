@@ -71,8 +71,7 @@ type Replay struct {
 // replay asks for what a stream misses.
 type replay struct {
 	s        *Subscriber
-	from     *source
-	endpoint string
+	st       *stream
 	wait     backoff // between answers that bring nothing
 	done     Replay
 	due      uint64 // the number that is expected next
@@ -80,37 +79,40 @@ type replay struct {
 	fruitful bool // the answer that is being read has brought something
 }
 
-func (s *Subscriber) newReplay(from *source, endpoint string) *replay {
-	next, _ := s.sink.(ReplaySink).StreamNext(from.pod, from.model, from.stream)
+func (s *Subscriber) newReplay(st *stream) *replay {
+	next, _ := s.sink.(ReplaySink).StreamNext(st.pod, st.model, st.name)
 	return &replay{
-		s:        s,
-		from:     from,
-		endpoint: endpoint,
-		wait:     backoff{min: s.cfg.BackoffMin, max: s.cfg.BackoffMax},
-		done:     Replay{Pod: from.pod, Model: from.model, Stream: from.stream, From: next},
-		due:      next,
-		end:      time.Now().Add(replayLimit * s.cfg.ReplayTimeout),
+		s:    s,
+		st:   st,
+		wait: backoff{min: s.cfg.BackoffMin, max: s.cfg.BackoffMax},
+		done: Replay{Pod: st.pod, Model: st.model, Stream: st.name, From: next},
+		due:  next,
+		end:  time.Now().Add(replayLimit * s.cfg.ReplayTimeout),
 	}
 }
 
 // catchUp has the engine send all that it has and that was not applied. If the
 // engine is another one than was known, or none was known, that is an error: the
-// connection is to be made anew, for it may be to another one.
-func (s *Subscriber) catchUp(ctx context.Context, from *source, endpoint string) error {
-	r := s.newReplay(from, endpoint)
+// connection is to be made anew, for it may be to another one. Without a replay
+// socket catchUp does nothing.
+func (s *Subscriber) catchUp(ctx context.Context, st *stream) error {
+	if st.replayAt == "" {
+		return nil
+	}
+	r := s.newReplay(st)
 	first := r.due == 0
 	err := r.runAll(ctx, nil)
 	if err == nil && first && r.due > 0 {
 		err = errOnceMore
 	}
-	from.forgets = from.forgets || errors.Is(r.done.Err, errReplayShort)
+	st.forgets = st.forgets || errors.Is(r.done.Err, errReplayShort)
 	return err
 }
 
 // repair has the engine send what is missing before a message that is held, and
 // reports whether the message came too. The error is that of catchUp.
-func (s *Subscriber) repair(ctx context.Context, from *source, endpoint string, held Receipt, seq uint64) (came bool, err error) {
-	r := s.newReplay(from, endpoint)
+func (s *Subscriber) repair(ctx context.Context, st *stream, held Receipt, seq uint64) (came bool, err error) {
+	r := s.newReplay(st)
 	known := r.due > 0
 	until := &seq
 	if held.Restarted {
@@ -126,8 +128,8 @@ func (s *Subscriber) repair(ctx context.Context, from *source, endpoint string, 
 	// not have the message, that is another's; but if the same happens again, it
 	// is an engine that does not keep all.
 	answered := r.done.Err == nil || errors.Is(r.done.Err, errReplayShort)
-	if known && answered && !from.doubted {
-		from.doubted = true
+	if known && answered && !st.doubted {
+		st.doubted = true
 		return false, errOtherLife
 	}
 	return false, nil
@@ -139,8 +141,8 @@ func (r *replay) runAll(ctx context.Context, until *uint64) error {
 	anew := errors.Is(r.done.Err, errReplayAnew) && ctx.Err() == nil
 	if anew {
 		r.done.Restarted = true
-		if err := r.s.sink.(ReplaySink).StreamRestarted(r.from.pod, r.from.model, r.from.stream); err != nil {
-			r.s.sinkFailed(fmt.Errorf("events: subscriber: %s: %w", r.from.stream, err))
+		if err := r.s.sink.(ReplaySink).StreamRestarted(r.st.pod, r.st.model, r.st.name); err != nil {
+			r.s.sinkFailed(fmt.Errorf("events: subscriber: %s: %w", r.st.name, err))
 		}
 		r.due = 0
 		r.run(ctx, nil)
@@ -164,7 +166,7 @@ func (r *replay) report(ctx context.Context) {
 	if s.cfg.OnReplay != nil {
 		done := r.done
 		if done.Err != nil {
-			done.Err = fmt.Errorf("events: subscriber: replay of %s from %s: %w", r.from.stream, r.endpoint, done.Err)
+			done.Err = fmt.Errorf("events: subscriber: replay of %s from %s: %w", r.st.name, r.st.replayAt, done.Err)
 		}
 		s.cfg.OnReplay(done)
 	}
@@ -207,7 +209,7 @@ func (r *replay) ask(ctx context.Context, until *uint64) (ended bool, err error)
 	wire := r.s.wire
 	wire.Type = zmtp.DEALER
 	wire.HandshakeTimeout = min(connectTimeout, r.s.cfg.ReplayTimeout)
-	conn, err := zmtp.Dial(ctx, r.endpoint, wire)
+	conn, err := zmtp.Dial(ctx, r.st.replayAt, wire)
 	if err != nil {
 		return false, err
 	}
@@ -269,7 +271,7 @@ func (r *replay) ask(ctx context.Context, until *uint64) (ended bool, err error)
 // engine does not keep what it publishes, or has ended, and with it the
 // connection.
 func (r *replay) confirm(seq uint64, payload []byte) error {
-	if seq != r.due-1 && r.from.spoke == r.due {
+	if seq != r.due-1 && r.st.spoke == r.due {
 		return errReplayShort
 	}
 	if seq != r.due-1 {
@@ -286,7 +288,7 @@ func (r *replay) confirm(seq uint64, payload []byte) error {
 // that was not dealt with.
 func (r *replay) deliver(m Message) (Receipt, error) {
 	m.Replayed = true
-	receipt, err := r.s.deliver(r.from, m)
+	receipt, err := r.s.deliver(r.st, m)
 	if errors.Is(err, ErrMalformed) {
 		err = nil
 	}

@@ -1,6 +1,6 @@
 package events
 
-// This file reads what SGLang's events have of their own,
+// This file reads what only SGLang's events have,
 // python/sglang/srt/disaggregation/kv_events.py. Its classes began as copies of
 // vLLM's, so that names, positions and encoder are the same up to the medium,
 // and nothing in a message tells which engine it comes from: every event is

@@ -2,18 +2,22 @@ package events
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/kvindex/kvindex/internal/zmtp"
 )
+
+// This file has what a Subscriber that connects (connect.go) and one that listens
+// (listen.go) share: the configuration, and the way of a message from the
+// connection to the sink. Both ask engines for what was missed (replay.go).
 
 // What a SubscriberConfig leaves zero.
 const (
@@ -42,8 +46,6 @@ const (
 
 // ErrRunning is returned by Run while another Run of the Subscriber lasts.
 var ErrRunning = errors.New("events: subscriber is running already")
-
-var errSuperseded = errors.New("a newer connection publishes the same topic")
 
 // SubscriberConfig says whom a Subscriber listens to. Only Endpoint is required,
 // and Pod and Model if it connects; a zero limit is the default of its name.
@@ -110,7 +112,7 @@ type SubscriberStats struct {
 	Messages    uint64 // given to the sink
 	Malformed   uint64 // dropped: not [topic, 8 bytes, payload]
 	BadTopics   uint64 // dropped: not subscribed to, not kv@POD@MODEL, or one too many
-	Superseded  uint64 // dropped: a newer connection publishes the topic
+	Superseded  uint64 // dropped: a newer connection brings the stream
 	SinkErrors  uint64
 	Connects    uint64
 	Disconnects uint64
@@ -131,19 +133,19 @@ type SubscriberStats struct {
 // queue. An error of the sink is counted and reported.
 //
 // Where an engine has a replay socket, it is asked for what is missing: at each
-// new connection, when a connection falls idle, and when a number is missing. Every answer has to begin with the last message that was
-// applied, byte by byte. If it does not, the engine has started anew, or
-// forgotten: the sink is told, gets all that the engine has, and the connection
-// is made anew. Without a replay socket a message that is missing, or that the
-// sink did not take, is gone, and the sink is left to see that by the numbers.
+// new connection, when a connection falls idle, and when a number is missing. Every
+// answer has to begin with the last message that was applied, byte by byte. If it
+// does not, the engine has started anew, or forgotten: the sink is told, gets all
+// that the engine has, and the connection is made anew. Without a replay socket a
+// message that is missing, or that the sink did not take, is gone, and the sink is
+// left to see that by the numbers.
 //
 // A stream is Endpoint or, with Bind, Endpoint and the topic: an engine that
 // starts anew comes on a new connection with the same topic, and the
-// data-parallel ranks of one pod come with one topic to a port each. The first
-// message after a connection was lost has Reconnected. If two connections
-// publish one topic, the newer one has it, for the older one is what a dead
-// engine left. A connection that dies with Bind is noticed, but only the engine
-// can make another one; who it is shows by its first message.
+// data-parallel ranks of one pod come with one topic to a port each. If two
+// connections bring one stream, the newer one has it, for the older one is what a
+// dead engine left. A connection that dies with Bind is noticed, but only the
+// engine can make another one; who it is shows by its first message.
 //
 // Peers are not trusted: see SubscriberConfig for what bounds them. But nothing
 // in ZeroMQ proves that a topic is a peer's own, so listen only where engines
@@ -159,14 +161,13 @@ type Subscriber struct {
 	replays, replayed, replayErrors             atomic.Uint64
 
 	// Of a subscriber that connects; Run's goroutine has it.
-	only        source
-	reconnected bool // a connection was lost since the last message
+	only stream
 
 	// Of a subscriber that listens.
-	topics topics
-	mu     sync.Mutex // guards links, lastID
-	links  map[*link]struct{}
-	lastID uint64
+	owners streamOwners
+	mu     sync.Mutex // guards conns, lastID
+	conns  map[*connection]struct{}
+	lastID uint64 // of a connection
 }
 
 // NewSubscriber checks everything that can be checked without the network. Run
@@ -187,9 +188,8 @@ func NewSubscriber(sink Sink, cfg SubscriberConfig) (*Subscriber, error) {
 			Heartbeat:        cfg.Heartbeat,
 			Budget:           zmtp.NewBudget(cfg.MaxBuffered),
 		},
-		only:   source{pod: cfg.Pod, model: cfg.Model, stream: cfg.Endpoint},
-		topics: topics{open: make(map[string]*topic)},
-		links:  make(map[*link]struct{}),
+		only:  stream{pod: cfg.Pod, model: cfg.Model, name: cfg.Endpoint, replayAt: cfg.Replay},
+		conns: make(map[*connection]struct{}),
 	}, nil
 }
 
@@ -243,24 +243,18 @@ func (c SubscriberConfig) validate(sink Sink) error {
 }
 
 func (c SubscriberConfig) withDefaults() SubscriberConfig {
-	orDefault(&c.MaxMessage, DefaultMaxMessage)
-	orDefault(&c.MaxBuffered, DefaultMaxBuffered)
-	orDefault(&c.MaxConns, DefaultMaxConns)
-	orDefault(&c.MaxTopics, DefaultMaxTopics)
-	orDefault(&c.BackoffMin, DefaultBackoffMin)
-	orDefault(&c.BackoffMax, DefaultBackoffMax)
-	orDefault(&c.Heartbeat, DefaultHeartbeat)
-	orDefault(&c.ReplayTimeout, DefaultReplayTimeout)
+	c.MaxMessage = cmp.Or(c.MaxMessage, DefaultMaxMessage)
+	c.MaxBuffered = cmp.Or(c.MaxBuffered, DefaultMaxBuffered)
+	c.MaxConns = cmp.Or(c.MaxConns, DefaultMaxConns)
+	c.MaxTopics = cmp.Or(c.MaxTopics, DefaultMaxTopics)
+	c.BackoffMin = cmp.Or(c.BackoffMin, DefaultBackoffMin)
+	c.BackoffMax = cmp.Or(c.BackoffMax, DefaultBackoffMax)
+	c.Heartbeat = cmp.Or(c.Heartbeat, DefaultHeartbeat)
+	c.ReplayTimeout = cmp.Or(c.ReplayTimeout, DefaultReplayTimeout)
 	if c.ParseTopic == nil {
 		c.ParseTopic = ParseTopic
 	}
 	return c
-}
-
-func orDefault[T int | int64 | time.Duration](v *T, d T) {
-	if *v == 0 {
-		*v = d
-	}
 }
 
 // Run subscribes until ctx ends, waits for its goroutines and returns ctx's
@@ -296,80 +290,20 @@ func (s *Subscriber) Stats() SubscriberStats {
 	}
 }
 
-// connect keeps one connection to the endpoint.
-func (s *Subscriber) connect(ctx context.Context) error {
-	wait := backoff{min: s.cfg.BackoffMin, max: s.cfg.BackoffMax}
-	for again := false; ctx.Err() == nil; {
-		start, before := time.Now(), s.messages.Load()
-		err := s.session(ctx)
-		if ctx.Err() != nil {
-			break
-		}
-		if again = !again && errors.Is(err, errOnceMore); again {
-			continue
-		}
-		s.report(err)
-		// A peer that takes connections only to drop them is not hammered.
-		if s.messages.Load() > before || time.Since(start) > s.cfg.BackoffMax {
-			wait.reset()
-		}
-		wait.sleep(ctx)
-	}
-	return ctx.Err()
-}
-
-// session is one connection, from dialling to its loss.
-func (s *Subscriber) session(ctx context.Context) error {
-	wire := s.wire
-	catchUp := func() error {
-		if s.cfg.Replay == "" {
-			return nil
-		}
-		return s.catchUp(ctx, &s.only, s.cfg.Replay)
-	}
-	idle := &idleness{ask: func() error {
-		if s.only.forgets {
-			return nil
-		}
-		return catchUp()
-	}}
-	wire.OnIdle = idle.onIdle
-	s.only.spoke, s.only.forgets = 0, false
-	conn, err := zmtp.Dial(ctx, s.cfg.Endpoint, wire)
-	if err != nil {
-		return fmt.Errorf("events: subscriber: %w", err)
-	}
-	err = s.follow(ctx, conn, s.cfg.Endpoint, idle, catchUp, func(_, payload []byte, seq uint64) error {
-		m := Message{Seq: seq, Payload: payload, Reconnected: s.reconnected}
-		s.reconnected = false
-		return s.offer(ctx, &s.only, s.cfg.Replay, m)
-	})
-	s.reconnected = true
-	s.interrupted(&s.only)
-	return err
-}
-
-// interrupted tells the sink that the connection of a stream is lost, if it wants
-// to know.
-func (s *Subscriber) interrupted(from *source) {
-	if sink, ok := s.sink.(ReplaySink); ok {
-		sink.StreamInterrupted(from.pod, from.model, from.stream)
-	}
-}
-
-// idleness makes a connection ask what it may have missed when it falls idle: the
-// last message before the silence may have been lost, or published before the
-// engine knew of the subscription.
-type idleness struct {
-	ask   func() error
-	asked bool // since the last message
-	err   error
-}
-
-func (i *idleness) onIdle() {
-	if !i.asked && i.err == nil {
-		i.asked, i.err = true, i.ask()
-	}
+// stream is a stream as a connection brings it.
+type stream struct {
+	pod, model string
+	name       string // Message.Stream
+	replayAt   string // endpoint of the engine's replay socket; "" is none
+	// doubted: a message was not delivered because the engine that replays does
+	// not have it.
+	doubted bool
+	// spoke is the number behind the last message that the present connection
+	// brought and that was applied; 0 if there is none.
+	spoke uint64
+	// forgets: the engine behind the present connection does not keep what it
+	// publishes, so it is of no use to ask when it is idle.
+	forgets bool
 }
 
 // follow subscribes, calls begin, and then take with each message until the
@@ -411,52 +345,61 @@ func (s *Subscriber) follow(ctx context.Context, conn *zmtp.Conn, peer string, i
 	}
 }
 
-// source is whose messages a stream has.
-type source struct {
-	pod, model, stream string
-	// doubted: a message was not delivered because the engine that replays does
-	// not have it.
-	doubted bool
-	// spoke is the number behind the last message that the present connection
-	// brought and that was applied; 0 if there is none.
-	spoke uint64
-	// forgets: the engine behind the present connection does not keep what it
-	// publishes, so it is of no use to ask when it is idle.
-	forgets bool
+// idleness makes a connection ask what it may have missed when it falls idle: the
+// last message before the silence may have been lost, or published before the
+// engine knew of the subscription.
+type idleness struct {
+	ask   func() error
+	asked bool // since the last message
+	err   error
+}
+
+func (i *idleness) onIdle() {
+	if !i.asked && i.err == nil {
+		i.asked, i.err = true, i.ask()
+	}
 }
 
 // offer delivers a message. If something is missing before it, and there is a
 // replay socket, the engine is asked for that first. An error ends the
 // connection.
-func (s *Subscriber) offer(ctx context.Context, from *source, replay string, m Message) error {
-	m.Hold = replay != ""
-	receipt, _ := s.deliver(from, m)
+func (s *Subscriber) offer(ctx context.Context, st *stream, m Message) error {
+	m.Hold = st.replayAt != ""
+	receipt, _ := s.deliver(st, m)
 	if receipt.Held {
-		came, err := s.repair(ctx, from, replay, receipt, m.Seq)
+		came, err := s.repair(ctx, st, receipt, m.Seq)
 		if came || err != nil || ctx.Err() != nil {
 			return err
 		}
 		m.Hold = false
-		receipt, _ = s.deliver(from, m)
+		receipt, _ = s.deliver(st, m)
 	}
 	if receipt.Applied {
-		from.doubted, from.spoke = false, m.Seq+1
+		st.doubted, st.spoke = false, m.Seq+1
 	}
 	return nil
 }
 
 // deliver gives a message to the sink, and tells of its errors.
-func (s *Subscriber) deliver(from *source, m Message) (Receipt, error) {
+func (s *Subscriber) deliver(st *stream, m Message) (Receipt, error) {
 	s.messages.Add(1)
-	m.Pod, m.Model, m.Stream = from.pod, from.model, from.stream
+	m.Pod, m.Model, m.Stream = st.pod, st.model, st.name
 	receipt, err := s.sink.IngestMessage(m)
 	if err != nil {
 		s.sinkErrors.Add(1)
 		if s.cfg.OnError != nil {
-			s.cfg.OnError(fmt.Errorf("events: subscriber: message %d of %s: %w", m.Seq, from.stream, err))
+			s.cfg.OnError(fmt.Errorf("events: subscriber: message %d of %s: %w", m.Seq, st.name, err))
 		}
 	}
 	return receipt, err
+}
+
+// interrupted tells the sink that the connection of a stream is lost, if it wants
+// to know.
+func (s *Subscriber) interrupted(st *stream) {
+	if sink, ok := s.sink.(ReplaySink); ok {
+		sink.StreamInterrupted(st.pod, st.model, st.name)
+	}
 }
 
 // sinkFailed counts and reports an error of the sink that is about no message.
@@ -489,222 +432,4 @@ func (b *backoff) sleep(ctx context.Context) {
 	case <-t.C:
 	case <-ctx.Done():
 	}
-}
-
-// link is the connection of one engine to a listening subscriber.
-type link struct {
-	id      uint64 // in order of arrival
-	nc      net.Conn
-	heard   atomic.Bool // it has delivered a message
-	sources map[string]*linkSource
-}
-
-// linkSource is a topic as one link publishes it.
-type linkSource struct {
-	source
-	replay     string // endpoint, "" if there is none
-	heard      bool   // on this link
-	topic      *topic
-	superseded bool // and that was reported
-}
-
-// listen accepts engines.
-func (s *Subscriber) listen(ctx context.Context) error {
-	ln, err := zmtp.Listen(ctx, s.cfg.Endpoint)
-	if err != nil {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		return fmt.Errorf("events: subscriber: %w", err)
-	}
-	defer ln.Close()
-	defer context.AfterFunc(ctx, func() { _ = ln.Close() })()
-	if s.cfg.OnListen != nil {
-		s.cfg.OnListen(zmtp.Name(ln.Addr()))
-	}
-	var readers sync.WaitGroup
-	defer readers.Wait()
-	wait := backoff{min: s.cfg.BackoffMin, max: s.cfg.BackoffMax}
-	for {
-		nc, err := ln.Accept()
-		if ctx.Err() != nil {
-			if err == nil {
-				_ = nc.Close()
-			}
-			return ctx.Err()
-		}
-		if err != nil { // out of file descriptors, say: it may pass
-			s.report(fmt.Errorf("events: subscriber: accepting at %s: %w", s.cfg.Endpoint, err))
-			wait.sleep(ctx)
-			continue
-		}
-		wait.reset()
-		if l := s.admit(nc); l != nil {
-			readers.Go(func() { s.attend(ctx, l) })
-		}
-	}
-}
-
-// admit makes room for a connection. When there are too many, the oldest one
-// that never delivered a message gives way: an engine comes back by itself, and
-// idlers cannot keep engines out.
-func (s *Subscriber) admit(nc net.Conn) *link {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.links) >= s.cfg.MaxConns {
-		s.refusals.Add(1)
-		idle := s.oldestIdle()
-		if idle == nil {
-			_ = nc.Close()
-			return nil
-		}
-		_ = idle.nc.Close()
-		delete(s.links, idle)
-	}
-	s.lastID++
-	l := &link{id: s.lastID, nc: nc, sources: make(map[string]*linkSource)}
-	s.links[l] = struct{}{}
-	return l
-}
-
-func (s *Subscriber) oldestIdle() (oldest *link) {
-	for l := range s.links {
-		if !l.heard.Load() && (oldest == nil || l.id < oldest.id) {
-			oldest = l
-		}
-	}
-	return oldest
-}
-
-// attend reads from one engine until its connection is lost.
-func (s *Subscriber) attend(ctx context.Context, l *link) {
-	peer := zmtp.Name(l.nc.RemoteAddr())
-	wire := s.wire
-	idle := &idleness{ask: func() error { return s.catchUpLink(ctx, l) }}
-	wire.OnIdle = idle.onIdle
-	conn, err := zmtp.Handshake(ctx, l.nc, peer, wire)
-	if err != nil {
-		err = fmt.Errorf("events: subscriber: %w", err)
-	} else {
-		begin := func() error { return nil } // who it is shows by its first message
-		err = s.follow(ctx, conn, peer, idle, begin, func(topic, payload []byte, seq uint64) error {
-			return s.takeFrom(ctx, l, topic, Message{Seq: seq, Payload: payload})
-		})
-	}
-	s.mu.Lock()
-	delete(s.links, l)
-	s.mu.Unlock()
-	for name, src := range l.sources {
-		if s.topics.leave(name, src.topic, l.id) {
-			s.interrupted(&src.source)
-		}
-	}
-	if ctx.Err() == nil {
-		s.report(err)
-	}
-}
-
-// catchUpLink asks for what was missed of all that a link publishes.
-func (s *Subscriber) catchUpLink(ctx context.Context, l *link) error {
-	for _, src := range l.sources {
-		src.topic.mu.Lock()
-		var err error
-		if ours, _ := src.topic.claim(l.id); ours && l.id >= src.topic.floor && !src.forgets {
-			err = s.catchUpOn(ctx, src)
-		}
-		src.topic.mu.Unlock()
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// takeFrom delivers a message of one of the engines.
-func (s *Subscriber) takeFrom(ctx context.Context, l *link, name []byte, m Message) error {
-	src := l.sources[string(name)]
-	if src == nil {
-		if src = s.newSource(l, string(name)); src == nil {
-			s.badTopics.Add(1)
-			return nil
-		}
-		l.heard.Store(true)
-	}
-	// The lock keeps the messages of a stream in one row: an older connection
-	// cannot slip one in after the first of a newer one.
-	t := src.topic
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if l.id < t.floor {
-		return errOtherLife
-	}
-	ours, again := t.claim(l.id)
-	if !ours {
-		s.superseded.Add(1)
-		if !src.superseded {
-			src.superseded = true
-			s.report(fmt.Errorf("events: subscriber: %s from %s: %w", src.stream, zmtp.Name(l.nc.RemoteAddr()), errSuperseded))
-		}
-		return nil
-	}
-	if !src.heard {
-		src.heard = true
-		// Its first message shows whether it is the engine that replays.
-		if err := s.catchUpOn(ctx, src); err != nil && !errors.Is(err, errOnceMore) {
-			return err
-		}
-	}
-	m.Reconnected = again
-	src.doubted = t.doubted
-	err := s.offer(ctx, &src.source, src.replay, m)
-	t.doubted = src.doubted
-	s.settle(src, err)
-	return err
-}
-
-// catchUpOn is catchUp for a topic, whose lock is held.
-func (s *Subscriber) catchUpOn(ctx context.Context, src *linkSource) error {
-	if src.replay == "" {
-		return nil
-	}
-	err := s.catchUp(ctx, &src.source, src.replay)
-	s.settle(src, err)
-	return err
-}
-
-// settle ends all links to what was the engine of a topic before it started
-// anew: theirs is not the next word.
-func (s *Subscriber) settle(src *linkSource, err error) {
-	if errors.Is(err, errOtherLife) {
-		s.mu.Lock()
-		src.topic.floor = s.lastID + 1
-		s.mu.Unlock()
-		s.interrupted(&src.source)
-	}
-}
-
-// newSource returns nil if the topic says nothing, or is one too many.
-func (s *Subscriber) newSource(l *link, name string) *linkSource {
-	if len(l.sources) == s.cfg.MaxTopics || len(name) > maxTopicBytes {
-		return nil
-	}
-	src := &linkSource{source: source{pod: s.cfg.Pod, model: s.cfg.Model, stream: s.cfg.Endpoint + " " + name}}
-	if src.pod == "" || src.model == "" {
-		pod, model, err := s.cfg.ParseTopic(name)
-		if err != nil {
-			return nil
-		}
-		if src.pod == "" {
-			src.pod = pod
-		}
-		if src.model == "" {
-			src.model = model
-		}
-	}
-	if s.cfg.ReplayOf != nil {
-		src.replay = s.cfg.ReplayOf(src.pod, zmtp.Name(l.nc.RemoteAddr()))
-	}
-	src.topic = s.topics.join(name)
-	l.sources[name] = src
-	return src
 }

@@ -487,3 +487,9 @@ type Describer interface {
 	// Describe appends a SourceInfo for each source to dst.
 	Describe(dst []SourceInfo) []SourceInfo
 }
+
+// Sizer is an optional ability of an Index: it tells what it takes.
+type Sizer interface {
+	// Usage says what the index holds and what that takes.
+	Usage() Usage
+}

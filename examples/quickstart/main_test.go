@@ -6,10 +6,11 @@ import (
 	"errors"
 	"io"
 	"regexp"
-	"runtime"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
 func TestQuickstart(t *testing.T) {
@@ -47,7 +48,7 @@ func (s stopper) Write(p []byte) (int, error) {
 }
 
 func TestInterrupt(t *testing.T) {
-	before := runtime.NumGoroutine()
+	zmtptest.NoLeaks(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	if err := run(ctx, stopper{cancel}, workload{seed: 5, talks: 4, turns: 50}); !errors.Is(err, context.Canceled) {
@@ -56,13 +57,4 @@ func TestInterrupt(t *testing.T) {
 	if err := run(ctx, io.Discard, workload{seed: 5, talks: 1, turns: 1}); !errors.Is(err, context.Canceled) {
 		t.Errorf("interrupted before it began: %v", err)
 	}
-	// fleet.stop waits for all that was started; give the runtime its turn to
-	// take down the last frames.
-	for range 1000 {
-		if runtime.NumGoroutine() <= before {
-			return
-		}
-		runtime.Gosched()
-	}
-	t.Errorf("%d goroutines, %d before", runtime.NumGoroutine(), before)
 }

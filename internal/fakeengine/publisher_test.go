@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/go-zeromq/zmq4"
 
@@ -19,15 +18,6 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
-
-// publisherPatience bounds every wait of these tests.
-const publisherPatience = 20 * time.Second
-
-func publisherContext(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), publisherPatience)
-	t.Cleanup(cancel)
-	return ctx
-}
 
 func newPublisher(t *testing.T, cfg fakeengine.PublisherConfig) *fakeengine.Publisher {
 	t.Helper()
@@ -48,7 +38,7 @@ func newPublisher(t *testing.T, cfg fakeengine.PublisherConfig) *fakeengine.Publ
 
 func publisherDial(t *testing.T, endpoint string, kind zmtp.SocketType) *zmtp.Conn {
 	t.Helper()
-	c, err := zmtp.Dial(publisherContext(t), endpoint, zmtp.Config{Type: kind})
+	c, err := zmtp.Dial(zmtptest.Context(t), endpoint, zmtp.Config{Type: kind})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +48,7 @@ func publisherDial(t *testing.T, endpoint string, kind zmtp.SocketType) *zmtp.Co
 
 func publisherWait(t *testing.T, p *fakeengine.Publisher, n int) {
 	t.Helper()
-	if err := p.WaitSubscribers(publisherContext(t), n); err != nil {
+	if err := p.WaitSubscribers(zmtptest.Context(t), n); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -417,7 +407,7 @@ func TestPublisherErrors(t *testing.T) {
 
 func TestPublisherTalksToZMQ4(t *testing.T) {
 	p := newPublisher(t, fakeengine.PublisherConfig{Topic: "kv@pod@model", Replay: "tcp://127.0.0.1:0"})
-	sub := zmq4.NewSub(publisherContext(t))
+	sub := zmq4.NewSub(zmtptest.Context(t))
 	defer sub.Close()
 	if err := sub.SetOption(zmq4.OptionSubscribe, "kv@"); err != nil {
 		t.Fatal(err)
@@ -440,7 +430,7 @@ func TestPublisherTalksToZMQ4(t *testing.T) {
 			t.Fatalf("message %d: %q", i, m.Frames)
 		}
 	}
-	dealer := zmq4.NewDealer(publisherContext(t))
+	dealer := zmq4.NewDealer(zmtptest.Context(t))
 	defer dealer.Close()
 	if err := dealer.Dial(p.ReplayEndpoint()); err != nil {
 		t.Fatal(err)

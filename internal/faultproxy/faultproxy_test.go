@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -15,8 +16,8 @@ import (
 )
 
 const (
-	patience = 20 * time.Second
-	// quiet is how long nothing must come.
+	patience = 2 * time.Minute
+	// quiet is how long nothing must come where no later event can show it.
 	quiet = 30 * time.Millisecond
 )
 
@@ -98,6 +99,16 @@ func (r *rig) hearNothing(c net.Conn) {
 		r.Fatalf("heard %q, %v", b[:n], err)
 	}
 	_ = c.SetReadDeadline(time.Now().Add(patience))
+}
+
+// held waits until so much is kept back, which has not been passed on then.
+func (r *rig) held(hold *faultproxy.Armed, want string) {
+	r.Helper()
+	for late := zmtptest.Context(r.T); hold.Held() != want; runtime.Gosched() {
+		if late.Err() != nil {
+			r.Fatalf("%q is held, want %q", hold.Held(), want)
+		}
+	}
 }
 
 // hearEnd wants the connection to end, with or without a reset.
@@ -187,10 +198,10 @@ func TestHold(t *testing.T) {
 	r.hear(server, "x")
 	again := r.Arm(faultproxy.Fault{Kind: faultproxy.Hold, Direction: faultproxy.Down})
 	r.say(server, "ef")
+	r.held(again, "cdef")
 	hold.Release()
-	r.hearNothing(client)
+	r.held(again, "cdef")
 	server.Close() // what is held outlives its sender
-	r.hearNothing(client)
 	again.Release()
 	r.hear(client, "cdef")
 	r.hearEnd(client)
@@ -203,13 +214,11 @@ func TestTake(t *testing.T) {
 	hold := r.Arm(faultproxy.Fault{Kind: faultproxy.Hold, Direction: faultproxy.Up})
 	r.fired(hold)
 	r.say(client, "late")
-	var late []byte
-	for len(late) < 4 {
-		late = append(late, hold.Take()...)
-		r.hearNothing(server)
-	}
+	r.held(hold, "late")
+	late := hold.Take()
 	r.Cut()
 	r.hearEnd(client)
+	r.hearEnd(server)
 	client, server = r.connect()
 	r.say(client, "new")
 	r.hear(server, "new")
@@ -302,12 +311,13 @@ func TestRefuse(t *testing.T) {
 func TestHeal(t *testing.T) {
 	r := newRig(t)
 	client, server := r.connect()
-	r.fired(r.Arm(faultproxy.Fault{Kind: faultproxy.Hold, Direction: faultproxy.Up}))
+	hold := r.Arm(faultproxy.Fault{Kind: faultproxy.Hold, Direction: faultproxy.Up})
+	r.fired(hold)
 	r.Arm(faultproxy.Fault{Kind: faultproxy.Cut, Direction: faultproxy.Down, After: 1})
 	r.ArmNext(faultproxy.Fault{Kind: faultproxy.Cut, Direction: faultproxy.Up})
 	r.Refuse(true)
 	r.say(client, "held")
-	r.hearNothing(server)
+	r.held(hold, "held")
 	r.Heal()
 	r.hear(server, "held")
 	r.say(server, "well")

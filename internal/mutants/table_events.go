@@ -53,22 +53,24 @@ var eventsMutants = table{breaks: "./events", rows: []mutant{
 
 	{"one reason for all", "ReasonOf", "return f.reason", "return ReasonType", "TestReasonOf"},
 
-	{"a held message of the engine before is applied", "Subscriber.repair", "if known && answered && !from.doubted {", "if known && answered && !from.doubted && false {", "TestHeldOfAnOtherLife"},
-	{"an engine that does not keep all is left for ever", "Subscriber.repair", "if known && answered && !from.doubted {", "if known && answered {", "TestEngineThatDoesNotKeep"},
+	{"a held message of the engine before is applied", "Subscriber.repair", "if known && answered && !st.doubted {", "if known && answered && !st.doubted && false {", "TestHeldOfAnOtherLife"},
+	{"an engine that does not keep all is left for ever", "Subscriber.repair", "if known && answered && !st.doubted {", "if known && answered {", "TestEngineThatDoesNotKeep"},
 	{"an answer may begin before what was asked for", "replay.ask", "case seq < start: // not what was asked for", "case false: // not what was asked for", "TestAnswerBeginsTooEarly"},
 	{"the confirmation is applied", "replay.confirm", "Payload: payload, Hold: true})", "Payload: payload})", "TestRestartBetweenRequests"},
 	{"what is behind a held message is waited for", "replay.ask", "\t\t\tif until != nil && r.due > *until {\n\t\t\t\treturn false, nil\n\t\t\t}\n", "", "TestRepairEnds"},
 
 	{"an idle connection asks again and again", "idleness.onIdle", "if !i.asked && i.err == nil {", "if i.err == nil {", "TestIdle"},
 	{"an idle connection asks nothing", "idleness.onIdle", "i.asked, i.err = true, i.ask()", "i.asked = true", "TestIdle"},
-	{"a lost connection is not told", "Subscriber.session", "\ts.interrupted(&s.only)\n", "", "TestInterrupted"},
-	{"a link to the engine before has a say", "Subscriber.takeFrom", "\tif l.id < t.floor {\n\t\treturn errOtherLife\n\t}\n", "", "TestBoundOldLink"},
+	{"a lost connection is not told", "Subscriber.session", "\ts.interrupted(st)\n", "", "TestInterrupted"},
+	{"a connection to the engine before has a say", "Subscriber.takeFrom", "\tif c.id < o.floor {\n\t\treturn errOtherLife\n\t}\n", "", "TestBoundOldConnection"},
 
-	{"an older link may have its say", "topic.claim", "if id < t.owner {", "if false {", "TestSubscriberNewestConnectionWins"},
+	{"an older connection may have its say", "streamOwner.claim", "if id < o.conn {", "if false {", "TestSubscriberNewestConnectionWins"},
+	{"a doubt ends with its connection", "streamOwners.leave", "if o.doubted {", "if false {", "TestBoundEngineThatDoesNotKeep"},
+	{"doubts without bound", "streamOwners.remember", "if len(so.young) == rememberedDoubts {", "if false {", "TestSubscriberRemembersDoubts"},
 
-	{"topics without bound", "Subscriber.newSource", "len(l.sources) == s.cfg.MaxTopics || ", "", "TestSubscriberBoundsTopics"},
+	{"topics without bound", "Subscriber.newStream", "len(c.streams) == s.cfg.MaxTopics || ", "", "TestSubscriberBoundsTopics"},
 
-	{"an engine that keeps nothing has started anew", "replay.confirm", "if seq != r.due-1 && r.from.spoke == r.due {", "if false {", "TestReplayNothingKept"},
+	{"an engine that keeps nothing has started anew", "replay.confirm", "if seq != r.due-1 && r.st.spoke == r.due {", "if false {", "TestReplayNothingKept"},
 	{"a replay without end", "replay.ask", "if time.Now().After(r.end) {", "if false {", "TestReplayWithoutEnd"},
 
 	{"what a pool owes is swept", "podQueue.sweep", "if s.offers == 0 && !s.owed && s.lost.Messages == 0 {", "if s.offers == 0 {", "TestPoolRemembersWhatItOwes"},

@@ -2,8 +2,8 @@ package main
 
 var rootMutants = table{breaks: ".", rows: []mutant{
 	{"no length-1 cap", "cachedTokens", "(promptTokens - 1) / size * size", "promptTokens / size * size", "TestCachedTokens"},
-	{"window group stands for the full one", "scorer.score", "case row.Group.Kind == index.GroupFull || row.FullGroups == 0:", "default:", "TestHybridIsAnUpperBound"},
-	{"one full group is enough", "scorer.score", "case row.FullGroups > 1:", "case false:", "TestSeveralFullGroups"},
+	{"window group stands for the full one", "scorer.chooseRows", "case row.Group.Kind == index.GroupFull || row.FullGroups == 0:", "default:", "TestHybridIsAnUpperBound"},
+	{"one full group is enough", "scorer.chooseRows", "case row.FullGroups > 1:", "case false:", "TestSeveralFullGroups"},
 	{"a group that holds nothing does not count", "scorer.scoreHybrids", "if l.groups == sc.matches.Rows[l.row-1].FullGroups {", "if l.groups > 0 {", "TestSeveralFullGroups"},
 	{"the group that holds the most counts", "scorer.scoreHybrids", "sc.better(l.bestRow, b)", "sc.better(b, l.bestRow)", "TestSeveralFullGroups"},
 	{"ranks in any order", "scorer.improve", "b.row == 0 || sc.better(t, *b)", "true", "TestRanks"},
@@ -19,16 +19,16 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 
 	{"a new pod is not heard", "Indexer.podModel", "md.pods[p.name] = pm\n\tx.heard.Add(1)", "md.pods[p.name] = pm", "TestCandidates"},
 	{"a pod that leaves is not heard", "Indexer.RemovePod", "delete(x.pods, name)\n\tx.heard.Add(1)", "delete(x.pods, name)", "TestCandidates"},
-	{"a new adapter is not heard", "Indexer.learnAdapters", "x.heard.Add(1)\n\t\tx.mu.Unlock()", "x.mu.Unlock()", "TestCandidates"},
-	{"the best rank speaks for the pod", "podModel.settle", "state, heard = min(state, pm.stateOf(r)), true", "state, heard = max(state, pm.stateOf(r)), true", "TestLossByStream"},
+	{"a new adapter is not heard", "Indexer.learnAdapter", "\tx.heard.Add(1)\n", "", "TestCandidates"},
+	{"the best rank speaks for the pod", "podModel.settle", "min(state, r.view()), true", "max(state, r.view()), true", "TestLossByStream"},
 
 	{"the first rank counts", "scorer.improve", "b.row == 0 || sc.better(t, *b)", "b.row == 0", "TestRanks"},
 	{"the higher of equal ranks", "scorer.better", "sc.rankOf(b)-sc.rankOf(a)", "sc.rankOf(a)-sc.rankOf(b)", "TestRanks"},
 
 	{"an adapter of other pods", "Indexer.resolve", "c.pods != nil && !slices.ContainsFunc(c.pods, func(pod string) bool { return told[pod] })", "false", "TestScopes"},
 
-	{"model ignored", "Indexer.applyBatch", "src := index.Source{Pod: podID, Model: model, Rank: b.Rank}", "src := index.Source{Pod: podID, Model: \"m\", Rank: b.Rank}", "TestScopes"},
-	{"rank ignored", "Indexer.applyBatch", "src := index.Source{Pod: podID, Model: model, Rank: b.Rank}", "src := index.Source{Pod: podID, Model: model}", "TestScopes"},
+	{"model ignored", "ingest.source", "Model: in.model", "Model: \"m\"", "TestScopes"},
+	{"rank ignored", "ingest.source", ", Rank: r.n", "", "TestScopes"},
 
 	{"salt ignored", "hasher.root", "{s.model, s.adapter, s.salt}", "{s.model, s.adapter}", "TestScopes"},
 	{"seed ignored", "hasher.locals", "xxh3.HashSeed(full, h.localSeed)", "xxh3.Hash(full)", "TestScopesSeparate"},
@@ -40,40 +40,40 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 	{"copies of others counted", "converter.convert", "if foreign(e) {", "if false {", "TestForeignCopies"},
 	{"an unknown medium is the gpu", "tierOf", "\treturn TierOther\n", "\treturn TierGPU\n", "TestTiers"},
 
-	{"gap forgiven", "Indexer.ingestReadable", "lost := v.Gap.Lost || v.Restarted", "lost := v.Restarted", "TestMessages"},
-	{"restart forgiven", "Indexer.ingestReadable", "lost := v.Gap.Lost || v.Restarted", "lost := v.Gap.Lost", "TestMessages"},
-	{"malformed forgiven", "Indexer.ingestUnreadable", "if err := x.lose(m, pm, st, -1, st.cursor(m, v, 0), v, bad, in); err != nil {", "if err := error(nil); err != nil {", "TestMessages"},
-	{"other ranks of a stream keep their view", "Indexer.lose", "\t\tif n == but {", "\t\tif n >= 0 {", "TestLossByStream"},
-	{"reports counted in a partial view", "Indexer.apply", "in.convert.partial = partial", "_ = partial", "TestPartialViewCountsNoReport"},
-	{"a stored cursor ignored", "Indexer.joins", "if cur.Next == 0 {", "if true {", "TestMessagesAfterARestartOfTheHost"},
-	{"a moved rank keeps its blocks", "Indexer.joins", "moved = r.state != StateUnknown", "moved = false", "TestARankMovesToAnotherStream"},
+	{"gap forgiven", "delivery.take", "lost := v.Gap.Lost || v.Restarted", "lost := v.Restarted", "TestMessages"},
+	{"restart forgiven", "delivery.take", "lost := v.Gap.Lost || v.Restarted", "lost := v.Gap.Lost", "TestMessages"},
+	{"malformed forgiven", "delivery.skip", "if err := d.loseOthers(); err != nil {", "if err := error(nil); err != nil {", "TestMessages"},
+	{"other ranks of a stream keep their view", "delivery.loseOthers", "if r == d.rank {", "if r != nil {", "TestLossByStream"},
+	{"reports counted in a partial view", "converter.stored", "Partial:   c.partial,", "", "TestPartialViewCountsNoReport"},
+	{"a stored cursor ignored", "delivery.join", "if cur.Next == 0 {", "if true {", "TestMessagesAfterARestartOfTheHost"},
+	{"a moved rank keeps its blocks", "delivery.join", "d.moved = r.state != StateUnknown", "d.moved = false", "TestARankMovesToAnotherStream"},
 
 	{"adapter not in the units", "hasher.of", "if adapter != \"\" {", "if false {", "TestASaltNamedLikeAnAdapter"},
 
-	{"a clear leaves the view partial", "Indexer.ingestReadable", "\tcase clears(&in.batch):", "\tcase false:", "TestMessages"},
-	{"the time of a cursor is not stored", "stream.cursor", "Next: v.Next, Time: time}", "Next: v.Next}", "TestMessagesAfterARestartOfTheHost"},
-	{"a first message is never held", "Indexer.ingestMessage", "if m.Hold && (v.Gap.Lost || v.Missed || v.Restarted) {", "if m.Hold && v.Gap.Lost {", "TestStreamRestarted"},
+	{"a clear leaves the view partial", "rank.heard", "case clears(b):", "case false:", "TestMessages"},
+	{"the time of a cursor is not stored", "delivery.cursor", "Next: v.Next, Time: time}", "Next: v.Next}", "TestMessagesAfterARestartOfTheHost"},
+	{"a first message is never held", "delivery.deliver", "d.m.Hold && (v.Gap.Lost || v.Missed || v.Restarted) {", "d.m.Hold && v.Gap.Lost {", "TestStreamRestarted"},
 
 	{"a pod that waits for a replay is live", "stream.limit", "\tcase st.held:\n\t\treturn min(state, StateReplaying)", "\tcase false:\n\t\treturn min(state, StateReplaying)", "TestReplayedGap"},
 	{"a lost connection is nothing", "stream.limit", "\tcase st.interrupted:", "\tcase false:", "TestStreamInterrupted"},
 
-	{"any message ends the wait", "stream.release", "next > st.heldSeq || m.Seq >= st.heldSeq {", "next > 0 {", "TestAHoleStaysOpen"},
-	{"a message that a replay brought is waited for", "stream.release", "next > st.heldSeq || m.Seq >= st.heldSeq {", "m.Seq > st.heldSeq && next > 0 {", "TestReplayBringsTheHeldMessage"},
+	{"any message ends the wait", "stream.release", "next > st.heldSeq || seq >= st.heldSeq {", "next > 0 {", "TestAHoleStaysOpen"},
+	{"a message that a replay brought is waited for", "stream.release", "next > st.heldSeq || seq >= st.heldSeq {", "seq > st.heldSeq && next > 0 {", "TestReplayBringsTheHeldMessage"},
 	{"a held message outlives its connection", "Indexer.StreamInterrupted", "st.interrupted, st.held = true, false", "st.interrupted = true", "TestStreamInterrupted"},
-	{"what others left is claimed beside", "Indexer.ingestReadable", "r.stream == \"\" && !x.ownsIndex {", "r.stream == \"\" && false {", "TestStreamRestartedOutlivesTheHost"},
-	{"a rank that comes back is deaf", "Indexer.joins", "\tst.seq.Resume(cur.Epoch, cur.Next, cur.Time)\n", "\tif moved {\n\t\treturn true, nil\n\t}\n\tst.seq.Resume(cur.Epoch, cur.Next, cur.Time)\n", "TestARankComesBack"},
-	{"partial for ever", "Indexer.ingestReadable", "r.state == StateUnknown && st.partial ||", "st.partial ||", "TestAClearEndsThePartialView"},
-	{"slow calls find a removed pod", "Indexer.streamRestarted", "if p.removed || pm == nil || pm.streams[name] == nil {", "if pm == nil || pm.streams[name] == nil {", "TestThePodOfASlowCall"},
+	{"what others left is claimed beside", "delivery.take", "r.stream == nil && !d.x.ownsIndex {", "r.stream == nil && false {", "TestStreamRestartedOutlivesTheHost"},
+	{"a rank that comes back is deaf", "delivery.join", "\tst.seq.Resume(cur.Epoch, cur.Next, cur.Time)\n", "\tif d.moved {\n\t\treturn nil\n\t}\n\tst.seq.Resume(cur.Epoch, cur.Next, cur.Time)\n", "TestARankComesBack"},
+	{"partial for ever", "delivery.take", "r.state == StateUnknown && st.partial ||", "st.partial ||", "TestAClearEndsThePartialView"},
+	{"slow calls find a removed pod", "Indexer.lockKnown", "pm != nil && !p.removed {", "pm != nil {", "TestThePodOfASlowCall"},
 	{"invented streams shut out", "podModel.stream", "if len(pm.streams) >= MaxStreams && !pm.dropStream() {", "if len(pm.streams) >= MaxStreams {", "TestWhatAPodMayInvent"},
 
 	{"models without bound", "Indexer.podModel", "if len(p.models) >= MaxModels {", "if false {", "TestWhatAPodMayInvent"},
 
-	{"restarted engines are kept", "Indexer.keeps", "return x.keep && !v.Restarted", "return x.keep", "TestLossKeep"},
-	{"all losses forget", "Indexer.keeps", "return x.keep && !v.Restarted", "return false", "TestLossKeep"},
+	{"restarted engines are kept", "delivery.keeps", "return d.x.keep && !d.verdict.Restarted", "return d.x.keep", "TestLossKeep"},
+	{"all losses forget", "delivery.keeps", "return d.x.keep && !d.verdict.Restarted", "return false", "TestLossKeep"},
 
 	{"reports counted in an uncertain view", "rank.lossy", "return r.state == StatePartial || r.state == StateUncertain", "return r.state == StatePartial", "TestLossKeep"},
 
-	{"a stream that began anew goes on", "Indexer.streamRestarted", "\tst.seq.Restart()\n", "", "TestStreamRestarted"},
+	{"a stream that began anew goes on", "Indexer.StreamRestarted", "\tst.seq.Restart()\n", "", "TestStreamRestarted"},
 
 	{"media form not in the root", "hasher.root", "b = append(b, byte(v.Media))", "_ = v.Media", "TestVariantKeys"},
 	{"block size not in the root", "hasher.root", "b = binary.AppendUvarint(b, uint64(v.Block))", "", "TestVariantKeys"},
@@ -96,7 +96,7 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 	{"all rows of pairs", "scorer.bestOf", "\tif row.Pairs {\n\t\tlength--", "\tif true {\n\t\tlength--", "TestScopesAgainstModel"},
 	{"locals of another unit", "scorer.cut", "plain == sc.plain {", "sc.plain != (index.Variant{}) {", "TestVariantKeys"},
 	{"locals with a salt are plain", "scorer.cut", "if len(sc.media) > 0 || len(sc.extras) > 0 {", "if len(sc.media) > 0 {", "TestVariantKeys"},
-	{"an error of one prompt for all", "Indexer.ScoreRequest", "index.Variant{}, nil\n", "index.Variant{}, sc.err\n", "TestMediaHashes"},
+	{"an error of one prompt for all", "scorer.keysIn", "return nil, err", "sc.query.Keys = func(index.Variant) ([]index.Key, error) { return nil, err }\n\t\treturn nil, err", "TestMediaHashes"},
 
 	{"an SGLang is guarded", "Profile.complete", "\tcase p.Media == MediaPad:", "\tcase false:", "TestSGLangCounts"},
 
@@ -111,7 +111,7 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 	{"items that are over go on", "bareMedia", "\t\t\tif end > from {", "\t\t\tif end > 0 {", "TestNestedItems"},
 	{"media without a length", "bareMedia", "min(max(m.Length, 1), tokens-m.Offset)", "min(m.Length, tokens-m.Offset)", "TestNestedItems"},
 
-	{"locals of the prompt before", "Indexer.ScoreRequest", "sc.keys, sc.plain, sc.err = sc.keys[:0], index.Variant{}, nil", "sc.keys, sc.err = sc.keys[:0], nil", "TestCachedTokens"},
+	{"locals of the prompt before", "scorer.match", "sc.keys, sc.plain = sc.keys[:0], index.Variant{}", "sc.keys = sc.keys[:0]", "TestCachedTokens"},
 
 	{"an adapter's number is media", "converter.readExtras", "if strconv.FormatInt(k.Int, 10) != e.Adapter {", "if strconv.FormatInt(k.Int, 10) != e.Adapter+\"x\" {", "TestScopesAgainstModel"},
 	{"an adapter's name is media", "converter.readExtras", "if opens && k.Text == e.Adapter && e.Adapter != \"\" {", "if opens && k.Text == e.Adapter && e.Adapter == \"\" {", "TestScopesAgainstModel"},
@@ -119,12 +119,12 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 	{"a body's model goes before the caller's", "Request.read", "if r.Model == \"\" && r.Candidates == nil {", "if r.Candidates == nil {", "TestBodiesOfOnePrompt"},
 	{"a body's salt goes before the caller's", "Request.read", "if r.Salt == \"\" {", "if true {", "TestBodyScopes"},
 	{"a body's salt is not heard", "Request.read", "filled.Salt = body.Salt", "filled.Salt = \"\"", "TestBodyScopes"},
-	{"a chat gets a second BOS", "Indexer.renderChat", "text.Text, !asked.AddSpecial, base)", "text.Text, asked.AddSpecial, base)", "TestBodiesOfOnePrompt"},
+	{"a chat gets a second BOS", "scorer.renderChat", "text.Text, !asked.AddSpecial)", "text.Text, asked.AddSpecial)", "TestBodiesOfOnePrompt"},
 	{"a completion gets no BOS", "Request.read", "body.Prompt, body.Tokens, !body.AddSpecial", "body.Prompt, body.Tokens, true", "TestBodiesOfOnePrompt"},
 	{"what cannot be scored is a bad request", "ofBody", "if errors.Is(err, chat.ErrMalformed) || errors.Is(err, chat.ErrTemplate) {", "if true {", "TestBodyErrors"},
-	{"a chat's media stay where they are", "Indexer.renderChat", "sc.prompt = sc.expanded\n", "", "TestBodyMedia"},
+	{"a chat's media stay where they are", "scorer.renderChat", "sc.prompt = sc.expanded\n", "", "TestBodyMedia"},
 
-	{"rendered text gets a BOS", "Indexer.tokenize", "text, !rendered)", "text, true)", "TestBodiesOfOnePrompt"},
+	{"rendered text gets a BOS", "scorer.tokenize", "text, !rendered)", "text, true)", "TestBodiesOfOnePrompt"},
 	{"media of a chat without a length", "Request.validate", "case asked != nil && m.Length == 0:", "case false:", "TestBodyMedia"},
 
 	{"the body's model goes before candidates", "Request.read", "if r.Model == \"\" && r.Candidates == nil {", "if r.Model == \"\" {", "TestBodiesOfOnePrompt"},
@@ -132,4 +132,19 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 	{"a body beside tokens", "Request.read", "if r.Prompt != \"\" || len(r.Tokens) > 0 || r.Rendered {", "if r.Prompt != \"\" || r.Rendered {", "TestBodyErrors"},
 	{"a body that is rendered", "Request.read", "if r.Prompt != \"\" || len(r.Tokens) > 0 || r.Rendered {", "if r.Prompt != \"\" || len(r.Tokens) > 0 {", "TestBodyErrors"},
 	{"what a template refuses is the host's fault", "ofBody", "errors.Is(err, chat.ErrMalformed) || errors.Is(err, chat.ErrTemplate) {", "errors.Is(err, chat.ErrMalformed) {", "TestBodyErrors"},
+
+	{"a batch cures all doubt", "State.after", "case s != StateUnknown:", "case s != StateUnknown && s != StateUncertain:", "TestLossKeep"},
+	{"what was forgotten is all that was there", "State.after", "case e == forgotten:\n\t\treturn StatePartial", "case e == forgotten:\n\t\treturn StateLive", "TestMessages"},
+	{"who was heard late is live", "State.after", "case e == heardLate:", "case false:", "TestStreamRestarted"},
+	{"another engine's view goes on", "State.after", "case e == replaced:", "case false:", "TestMessages"},
+	{"reports counted after a mark", "ingest.unnumbered", "in.convert.partial = r.lossy()", "in.convert.partial = false", "TestLossKeep"},
+	{"a rank has two streams", "podModel.bind", "old.ranks = slices.DeleteFunc(old.ranks, func(o *rank) bool { return o == r })", "", "TestALossIsOfTheRanksOfItsStream"},
+	{"a rank that goes on leaves no stream", "delivery.join", "d.pm.bind(r, st)", "r.stream, st.ranks = st, append(st.ranks, r)", "TestALossIsOfTheRanksOfItsStream"},
+	{"what cannot be read makes a pod known", "delivery.deliver", "d.bad != nil && d.x.pod(d.pod) == nil", "false", "TestMalformedFirst"},
+	{"what a replay passes over is not counted", "delivery.tally", "s.PassedOver = s.Missing", "s.PassedOver = 0", "TestReplayPassesOver"},
+	{"a held gap is counted twice", "delivery.tally", "if !d.stream.held {", "if true {", "TestReplayPassesOver"},
+	{"counters go round", "addCounters", "min(n, math.MaxUint64-sum[i])", "n", "TestWhatAPodMayInvent"},
+	{"tiers of no number", "TierCounts.Of", "if int(t) < len(c.n) {", "if true {", "TestCountsByKind"},
+	{"reasons of no number", "ReasonCounts.Of", "if int(r) < len(c.n) {", "if true {", "TestCountsByKind"},
+	{"nobody asks what the index takes", "Indexer.Stats", "s.Index = m.Usage()", "_ = m", "TestRemovePod"},
 }}

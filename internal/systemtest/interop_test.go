@@ -39,7 +39,7 @@ func libzmqPublisher(t *testing.T) (endpoint string, command func(format string,
 	}
 }
 
-// applied is a sink that tells of each message that its Indexer took.
+// applied is a sink that tells of each message that its Indexer applied.
 type applied struct {
 	*kvindex.Indexer
 	seqs chan uint64
@@ -47,7 +47,9 @@ type applied struct {
 
 func (a applied) IngestMessage(m kvindex.Message) (kvindex.Receipt, error) {
 	r, err := a.Indexer.IngestMessage(m)
-	a.seqs <- m.Seq
+	if r.Applied {
+		a.seqs <- m.Seq
+	}
 	return r, err
 }
 
@@ -66,7 +68,7 @@ func TestLibzmqToScores(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithCancel(zmtptest.Context(t))
 	defer cancel()
 	ended := make(chan error)
 	go func() { ended <- sub.Run(ctx) }()
@@ -133,13 +135,13 @@ func TestLibzmqToScores(t *testing.T) {
 	command("seq %d", len(payloads)+2)
 	command("pub %x", fakeengine.Payload(1e9, 0, fakeengine.NewPrompt(7, 16, 2).Stored(0, 2)))
 	wait("message behind a gap", sink.seqs)
-	if got := blocks(t, sink.Indexer, "a", fakeengine.NewPrompt(7, 16, 2)); got != 2 || sink.Stats().Blocks[0] != 2 {
+	if got := blocks(t, sink.Indexer, "a", fakeengine.NewPrompt(7, 16, 2)); got != 2 || sink.Stats().Blocks.Of(kvindex.TierGPU) != 2 {
 		t.Errorf("%d blocks behind a gap, %+v", got, sink.Stats())
 	}
 	command("restart")
 	reach()
 	first(fakeengine.Payload(2e9, 0, fakeengine.NewPrompt(8, 16, 3).Stored(0, 3)))
-	if got := sink.Stats().Blocks[0]; got != 3 {
+	if got := sink.Stats().Blocks.Of(kvindex.TierGPU); got != 3 {
 		t.Errorf("%d blocks after a restart", got)
 	}
 	if !slices.Equal(losses, []string{"gap", "restart"}) {
@@ -158,7 +160,7 @@ func TestManyEnginesToScores(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithCancel(zmtptest.Context(t))
 	defer cancel()
 	ended := make(chan error)
 	go func() { ended <- sub.Run(ctx) }()

@@ -109,8 +109,8 @@ func (e *truth) wrong(t *testing.T, ix *kvindex.Indexer) string {
 		}
 	}
 	for _, info := range ix.Pods(nil) {
-		if info.Pod == "a" && info.Sources[0].Blocks[kvindex.TierGPU] != total {
-			return fmt.Sprintf("%d blocks, the engine has %d", info.Sources[0].Blocks[kvindex.TierGPU], total)
+		if info.Pod == "a" && info.Sources[0].Blocks.Of(kvindex.TierGPU) != total {
+			return fmt.Sprintf("%d blocks, the engine has %d", info.Sources[0].Blocks.Of(kvindex.TierGPU), total)
 		}
 	}
 	return ""
@@ -154,6 +154,11 @@ func (g *gate) IngestMessage(m kvindex.Message) (kvindex.Receipt, error) {
 	return r, err
 }
 
+// libzmqSilence is when an answer to a replay is begun again: longer than Python
+// may need for one on a busy machine, for it answers to the end also those that
+// nobody waits for any more.
+const libzmqSilence = 5 * time.Second
+
 // libzmqEngine is an engine on libzmq and a Subscriber that follows it.
 type libzmqEngine struct {
 	t *testing.T
@@ -174,7 +179,7 @@ func startLibzmqEngine(t *testing.T, e *truth, bind bool, args ...string) *libzm
 	pub := "tcp://127.0.0.1:" + freePort(t)
 	cfg := events.SubscriberConfig{
 		Endpoint: pub, Pod: "a", Model: "m", Replay: replay, Bind: bind,
-		BackoffMin: time.Millisecond, BackoffMax: 50 * time.Millisecond, ReplayTimeout: 200 * time.Millisecond,
+		BackoffMin: time.Millisecond, BackoffMax: 50 * time.Millisecond, ReplayTimeout: libzmqSilence,
 		OnReplay: func(r events.Replay) { l.replays <- r },
 	}
 	if bind {
@@ -188,7 +193,7 @@ func startLibzmqEngine(t *testing.T, e *truth, bind bool, args ...string) *libzm
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithCancel(zmtptest.Context(t))
 	l.ctx = ctx
 	ended := make(chan error, 1)
 	go func() { ended <- sub.Run(ctx) }()
@@ -262,6 +267,18 @@ func (l *libzmqEngine) settle() {
 	}
 }
 
+// reach waits until message seq has been applied.
+func (l *libzmqEngine) reach(seq uint64) {
+	l.t.Helper()
+	for l.Pods(nil)[0].Sources[0].Next <= seq {
+		select {
+		case <-l.passed:
+		case <-l.ctx.Done():
+			l.t.Fatalf("message %d is not heard", seq)
+		}
+	}
+}
+
 func (l *libzmqEngine) noLoss() {
 	l.t.Helper()
 	select {
@@ -285,7 +302,10 @@ func TestLibzmqMillion(t *testing.T) {
 		t.Run(fmt.Sprintf("bind=%v", bind), func(t *testing.T) {
 			l := startLibzmqEngine(t, newTruth(1, 500, 4), bind)
 			l.attach()
-			l.do("pubfile %s", l.write(t, n))
+			for range n / 50_000 { // two of them are less than libzmq's queue takes
+				sent := l.do("pubfile %s", l.write(t, 50_000))["seq"].(float64)
+				l.reach(uint64(sent) - 50_000)
+			}
 			l.settle()
 			l.noLoss()
 			s := l.Stats()
@@ -310,7 +330,15 @@ func TestLibzmqSlowSubscriber(t *testing.T) {
 			l := startLibzmqEngine(t, newTruth(2, 60, 528), c.bind, append(c.args, "--hwm", "50", "--buffer", "60000", "--replay-hwm", "300")...)
 			l.attach()
 			l.settle()
-			for range 2 {
+			most := 0
+			var s kvindex.Stats
+			// As often as it takes: a ROUTER that gets less of the machine than
+			// its asker drops nothing.
+			for round := 0; round < 2 || s.Replayed < 10_000 || most < 3; round++ {
+				if round == 20 {
+					t.Fatalf("%d requests for one gap, %+v: nothing was lost and replayed, or the ROUTER dropped nothing", most, s.StreamStats)
+				}
+				before := l.Stats().Gaps
 				l.set(true)
 				l.waits.Store(false)
 				for !l.waits.Load() {
@@ -322,18 +350,13 @@ func TestLibzmqSlowSubscriber(t *testing.T) {
 				l.set(false)
 				l.do("pubfile %s", l.write(t, 3_000)) // while it catches up
 				l.settle()
-			}
-			l.noLoss()
-			s := l.Stats()
-			if s.Gaps < 2 || s.Replayed < 10_000 {
-				t.Errorf("nothing was lost and replayed: %+v", s.StreamStats)
-			}
-			most := 0
-			for len(l.replays) > 0 {
-				most = max(most, (<-l.replays).Attempts)
-			}
-			if most < 3 {
-				t.Errorf("%d requests for one gap: the ROUTER dropped nothing", most)
+				l.noLoss()
+				if s = l.Stats(); s.Gaps == before {
+					t.Fatalf("libzmq dropped nothing: %+v", s.StreamStats)
+				}
+				for len(l.replays) > 0 {
+					most = max(most, (<-l.replays).Attempts)
+				}
 			}
 			t.Logf("%+v, up to %d requests for one gap", s.StreamStats, most)
 		})

@@ -4,3 +4,5 @@ import "net"
 
 // NetConn is the connection that a Conn reads from.
 func NetConn(c *Conn) net.Conn { return c.nc }
+
+func (c Config) WithDefaults() Config { return c.withDefaults() }

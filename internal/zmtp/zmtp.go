@@ -13,6 +13,7 @@
 package zmtp
 
 import (
+	"cmp"
 	"errors"
 	"sync"
 	"time"
@@ -113,25 +114,15 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	orInt := func(v *int, d int) {
-		if *v == 0 {
-			*v = d
-		}
-	}
-	orTime := func(v *time.Duration, d time.Duration) {
-		if *v == 0 {
-			*v = d
-		}
-	}
-	orInt(&c.MaxFrame, DefaultMaxFrame)
-	orInt(&c.MaxFrames, DefaultMaxFrames)
-	orInt(&c.MaxMessage, DefaultMaxMessage)
-	orInt(&c.MaxCommand, DefaultMaxCommand)
-	orInt(&c.MaxMetadata, DefaultMaxMetadata)
-	orTime(&c.HandshakeTimeout, DefaultHandshakeTimeout)
-	orTime(&c.MessageTimeout, DefaultMessageTimeout)
-	orTime(&c.WriteTimeout, DefaultWriteTimeout)
-	orTime(&c.Heartbeat, DefaultHeartbeat)
+	c.MaxFrame = cmp.Or(c.MaxFrame, DefaultMaxFrame)
+	c.MaxFrames = cmp.Or(c.MaxFrames, DefaultMaxFrames)
+	c.MaxMessage = cmp.Or(c.MaxMessage, DefaultMaxMessage)
+	c.MaxCommand = cmp.Or(c.MaxCommand, DefaultMaxCommand)
+	c.MaxMetadata = cmp.Or(c.MaxMetadata, DefaultMaxMetadata)
+	c.HandshakeTimeout = cmp.Or(c.HandshakeTimeout, DefaultHandshakeTimeout)
+	c.MessageTimeout = cmp.Or(c.MessageTimeout, DefaultMessageTimeout)
+	c.WriteTimeout = cmp.Or(c.WriteTimeout, DefaultWriteTimeout)
+	c.Heartbeat = cmp.Or(c.Heartbeat, DefaultHeartbeat)
 	return c
 }
 

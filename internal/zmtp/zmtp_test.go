@@ -468,7 +468,7 @@ func TestBudgetGoesToTheSmall(t *testing.T) {
 		if !errors.Is(err, zmtp.ErrLimit) {
 			t.Errorf("%v, want %v", err, zmtp.ErrLimit)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		t.Error("none of the large ones was ended")
 	}
 }

@@ -4,6 +4,7 @@
 package zmtptest
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"os"
@@ -64,10 +65,24 @@ func Message(frames ...string) []byte {
 	return b
 }
 
+// Context bounds what a test waits for. It ends with the test, or so long before
+// the deadline of the test binary that the test can still say what did not come:
+// no machine is too slow for that.
+func Context(tb testing.TB) context.Context {
+	if t, ok := tb.(*testing.T); ok {
+		if end, ok := t.Deadline(); ok {
+			ctx, cancel := context.WithDeadline(t.Context(), end.Add(-5*time.Second))
+			t.Cleanup(cancel)
+			return ctx
+		}
+	}
+	return tb.Context()
+}
+
 // Main is a TestMain: it runs the tests and fails if goroutines stay behind.
 func Main(m *testing.M) {
 	code := m.Run()
-	if left := leftovers(5 * time.Second); code == 0 && left != "" {
+	if left := leftovers(time.Minute); code == 0 && left != "" {
 		fmt.Fprintf(os.Stderr, "goroutines left behind:\n%s\n", left)
 		code = 1
 	}
@@ -78,7 +93,7 @@ func Main(m *testing.M) {
 // it cleans up after this call have ended.
 func NoLeaks(t *testing.T) {
 	t.Cleanup(func() {
-		if left := leftovers(5 * time.Second); left != "" {
+		if left := leftovers(time.Minute); left != "" {
 			t.Errorf("goroutines left behind:\n%s", left)
 		}
 	})

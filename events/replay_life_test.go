@@ -1,7 +1,6 @@
 package events_test
 
 import (
-	"context"
 	"encoding/binary"
 	"io"
 	"math"
@@ -18,8 +17,7 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
-// quietly is how long nothing must happen.
-const quietly = 100 * time.Millisecond
+// This file has the tests of replays where engines start anew or forget.
 
 // life is what an engine has between its start and its end: as many messages,
 // and the time of message 0, which tells the lives of an engine apart.
@@ -62,6 +60,22 @@ func (l *lives) become(now life) {
 	l.now = now
 }
 
+// speaker is an engine that says on each connection what comes next, whoever
+// listens. What it says on the first one is not heard if the first replay brings
+// something: it is left for another one.
+func speaker(t *testing.T, connections ...[][]byte) (endpoint string) {
+	t.Helper()
+	var scripts [][]byte
+	for _, messages := range connections {
+		scripts = append(scripts, slices.Concat(zmtptest.Hello(1, "PUB"), slices.Concat(messages...)))
+	}
+	return rawServer(t, scripts...)
+}
+
+func (l life) live(seq uint64) []byte {
+	return zmtptest.Message("kv@a@m", number(seq), string(l.payload(seq)))
+}
+
 // TestRestartBetweenRequests: an answer has a hole, and the engine starts anew
 // before it is asked for that. What the new one has under those numbers does not
 // fill it.
@@ -101,22 +115,6 @@ func TestRestartBetweenRequests(t *testing.T) {
 	if st := s.Stats(); st.Connects != 2 {
 		t.Errorf("%d connections, want 2", st.Connects)
 	}
-}
-
-// speaker is an engine that says on each connection what comes next, whoever
-// listens. What it says on the first one is not heard if the first replay brings
-// something: it is left for another one.
-func speaker(t *testing.T, connections ...[][]byte) (endpoint string) {
-	t.Helper()
-	var scripts [][]byte
-	for _, messages := range connections {
-		scripts = append(scripts, slices.Concat(zmtptest.Hello(1, "PUB"), slices.Concat(messages...)))
-	}
-	return rawServer(t, scripts...)
-}
-
-func (l life) live(seq uint64) []byte {
-	return zmtptest.Message("kv@a@m", number(seq), string(l.payload(seq)))
 }
 
 // TestHeldOfAnOtherLife: connections still have a message of the engine that was
@@ -203,7 +201,7 @@ func TestRepairEnds(t *testing.T) {
 // TestReplaySlowly: an answer may take as long as it likes while it goes on.
 func TestReplaySlowly(t *testing.T) {
 	t.Parallel()
-	const n, pace, timeout = 8, 150 * time.Millisecond, time.Second
+	const n, pace, timeout = 15, 150 * time.Millisecond, 2 * time.Second
 	asked := make(chan net.Conn, 10)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -260,8 +258,8 @@ func newBound(t *testing.T, replay string, cfg events.SubscriberConfig) *bound {
 	return b
 }
 
-// link is a connection of an engine that says something.
-func (b *bound) link(l life, seqs ...uint64) net.Conn {
+// connect is a connection of an engine that says something.
+func (b *bound) connect(l life, seqs ...uint64) net.Conn {
 	b.Helper()
 	nc := engine(b.T, b.endpoint)
 	b.say(nc, l, seqs...)
@@ -286,44 +284,6 @@ func (b *bound) left(nc net.Conn) {
 	}
 }
 
-// TestBoundHeldOfAnOtherLife is TestHeldOfAnOtherLife for engines that connect.
-// The next connection's messages are taken.
-func TestBoundHeldOfAnOtherLife(t *testing.T) {
-	old, now := life{100, 10}, life{200, 5}
-	r := newLives(t, now)
-	b := newBound(t, r.endpoint, events.SubscriberConfig{})
-	b.left(b.link(old, 9))
-	b.expect(t, numbers(0, 4)+" hold 9")
-	r.become(life{200, 6})
-	b.link(now, 5, 6)
-	b.expect(t, numbers(0, 4)+" hold 9 5 6")
-}
-
-// TestBoundOldLink: a connection to an engine that is no more has no say, also
-// not when no newer one is there, and also not if the number is the one that is
-// due.
-func TestBoundOldLink(t *testing.T) {
-	old, now := life{100, 2}, life{200, 3}
-	r := newLives(t, old)
-	b := newBound(t, r.endpoint, events.SubscriberConfig{})
-	older := b.link(old, 1)
-	b.expect(t, "0 1")
-	r.become(now)
-	b.left(b.link(now, 2)) // it may be the old engine's, for all that is known
-	want := "0 1 hold 1 anew 0 1 2"
-	b.expect(t, want)
-	newer := b.link(now, 3)
-	want += " 3"
-	b.expect(t, want)
-	newer.Close()
-	b.waitDisconnects(2)
-	b.say(older, old, 4)
-	b.left(older)
-	r.become(life{200, 4})
-	b.link(now, 4, 5)
-	b.expect(t, want+" 4 5")
-}
-
 // waitDisconnects waits until as many connections were ended.
 func (b *bound) waitDisconnects(n uint64) {
 	b.Helper()
@@ -337,6 +297,19 @@ func (b *bound) waitDisconnects(n uint64) {
 			b.Fatalf("%d connections have ended, want %d", b.Stats().Disconnects, n)
 		}
 	}
+}
+
+// TestBoundHeldOfAnOtherLife is TestHeldOfAnOtherLife for engines that connect.
+// The next connection's messages are taken.
+func TestBoundHeldOfAnOtherLife(t *testing.T) {
+	old, now := life{100, 10}, life{200, 5}
+	r := newLives(t, now)
+	b := newBound(t, r.endpoint, events.SubscriberConfig{})
+	b.left(b.connect(old, 9))
+	b.expect(t, numbers(0, 4)+" hold 9")
+	r.become(life{200, 6})
+	b.connect(now, 5, 6)
+	b.expect(t, numbers(0, 4)+" hold 9 5 6")
 }
 
 // TestEngineThatDoesNotKeep: an engine confirms what was applied, but does not
@@ -360,163 +333,15 @@ func TestEngineThatDoesNotKeep(t *testing.T) {
 }
 
 // TestBoundEngineThatDoesNotKeep is TestEngineThatDoesNotKeep for engines that
-// connect. When the second connection comes there is none that has its topic.
+// connect. When the second connection comes there is none that has the stream.
 func TestBoundEngineThatDoesNotKeep(t *testing.T) {
 	engine := life{100, 4}
 	r := newLives(t, engine)
 	b := newBound(t, r.endpoint, events.SubscriberConfig{})
-	b.left(b.link(engine, 9))
-	b.link(engine, 10, 11)
+	b.left(b.connect(engine, 9))
+	b.connect(engine, 10, 11)
 	b.expect(t, numbers(0, 3)+" hold 9 hold 10 lost 4-9 10 11")
 	if st := b.Stats(); st.Connects != 2 {
 		t.Errorf("%d connections, want 2", st.Connects)
-	}
-}
-
-// hushed is an engine of ZMTP 3.0, which knows no heartbeats: it may be silent for
-// as long as it likes. Its connections come from the channel.
-func hushed(t *testing.T) (endpoint string, connections <-chan net.Conn) {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	accepted, gone := make(chan net.Conn, 100), make(chan struct{})
-	go func() {
-		defer close(gone)
-		for {
-			nc, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			defer nc.Close()
-			_, _ = nc.Write(zmtptest.Hello(0, "PUB"))
-			accepted <- nc
-		}
-	}()
-	t.Cleanup(func() { ln.Close(); <-gone })
-	return zmtp.Name(ln.Addr()), accepted
-}
-
-// TestIdle: what an engine published before it knew of the subscription, and the
-// last message before a silence, show by no later number while the engine is
-// silent. They are asked for, once a silence.
-func TestIdle(t *testing.T) {
-	has := []int{1, 1, 3, 5} // when it is asked
-	r := newRouter(t, func(n int, start uint64) [][][]byte { return life{100, has[min(n, 3)]}.answer(start) })
-	endpoint, connections := hushed(t)
-	l := newLedger()
-	_, replays, _ := follow(t, l, events.SubscriberConfig{Endpoint: endpoint, Replay: r.endpoint, Heartbeat: 50 * time.Millisecond})
-	l.expect(t, "0 1 2")
-	wait(t, "a connection", connections)
-	nc := wait(t, "the next connection", connections)
-	say(t, nc, life{from: 100}.live(3)) // 4 is lost
-	l.expect(t, "0 1 2 3 4")
-	for i, messages := range []int{1, 1, 3, 2} {
-		if got := wait(t, "a replay", replays); got.Err != nil || got.Messages != messages || got.Restarted {
-			t.Errorf("replay %d: %+v", i, got)
-		}
-	}
-	say(t, nc, zmtptest.Command("PING", "\x00\x00")) // a sign of life is no message
-	select {
-	case got := <-replays:
-		t.Errorf("asked again: %+v", got)
-	case <-time.After(quietly):
-	}
-}
-
-// TestBoundIdle is TestIdle for engines that connect.
-func TestBoundIdle(t *testing.T) {
-	r := newRouter(t, func(n int, start uint64) [][][]byte { return life{100, 1 + 2*n}.answer(start) })
-	b := newBound(t, r.endpoint, events.SubscriberConfig{Heartbeat: 50 * time.Millisecond})
-	b.say(guest(t, b.endpoint, zmtptest.Hello(0, "PUB")), life{from: 100}, 0)
-	b.expect(t, "0 1 2")
-	if got, want := r.asked(), []uint64{0, 0}; !slices.Equal(got, want) {
-		t.Errorf("asked for what is from %v on, want %v", got, want)
-	}
-}
-
-// TestIdleFindsAnOtherLife: the connection is still open, but who replays is the
-// next engine. What the connection brings then is not applied, though its number
-// is the one that is due.
-func TestIdleFindsAnOtherLife(t *testing.T) {
-	old, now := life{100, 1}, life{200, 3}
-	r := newRouter(t, func(n int, start uint64) [][][]byte {
-		switch n {
-		case 0, 1:
-			return old.answer(start)
-		case 2, 3:
-			return now.answer(start)
-		}
-		return life{200, 5}.answer(start)
-	})
-	endpoint, connections := hushed(t)
-	l := newLedger()
-	follow(t, l, events.SubscriberConfig{Endpoint: endpoint, Replay: r.endpoint, Heartbeat: 50 * time.Millisecond})
-	l.expect(t, "0 hold 0 anew 0 1 2")
-	wait(t, "a connection", connections)
-	say(t, wait(t, "the next connection", connections), old.live(3))
-	l.expect(t, "0 hold 0 anew 0 1 2 3 4")
-}
-
-// interruptions is a ledger that says of which streams the connection was lost.
-type interruptions struct {
-	*ledger
-	streams chan string
-}
-
-func (i interruptions) StreamInterrupted(pod, model, stream string) {
-	i.streams <- pod + " " + model + " " + stream
-}
-
-// TestInterrupted: the sink is told when the connection of a stream is lost, but
-// not of one that another has taken its place of.
-func TestInterrupted(t *testing.T) {
-	sink := interruptions{newLedger(), make(chan string, 1000)}
-	run := func(cfg events.SubscriberConfig) *events.Subscriber {
-		cfg.BackoffMin, cfg.BackoffMax = time.Millisecond, 5*time.Millisecond
-		s, err := events.NewSubscriber(sink, cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(context.Background())
-		ended := make(chan error, 1)
-		go func() { ended <- s.Run(ctx) }()
-		t.Cleanup(func() {
-			cancel()
-			wait(t, "Run to return", ended)
-		})
-		return s
-	}
-	told := func(want string) {
-		t.Helper()
-		if got := wait(t, "an interruption", sink.streams); got != want {
-			t.Errorf("told of %q, want %q", got, want)
-		}
-	}
-	endpoint, connections := hushed(t)
-	connected := make(chan string, 1000)
-	run(events.SubscriberConfig{Endpoint: endpoint, Pod: "a", Model: "m", OnConnect: func(e string) { connected <- e }})
-	wait(t, "the subscription", connected)
-	wait(t, "the connection", connections).Close()
-	told("a m " + endpoint)
-
-	listening := make(chan string, 1)
-	b := &bound{T: t, ledger: sink.ledger}
-	cfg := events.SubscriberConfig{Endpoint: "tcp://127.0.0.1:0", Bind: true, OnListen: func(e string) { listening <- e }}
-	b.Subscriber = run(cfg)
-	b.endpoint = wait(t, "the listener", listening)
-	engine := life{100, 10}
-	older := b.link(engine, 0)
-	b.expect(t, "0")
-	newer := b.link(engine, 1)
-	b.expect(t, "0 1")
-	older.Close()
-	b.waitDisconnects(1)
-	newer.Close()
-	told("a m " + cfg.Endpoint + " kv@a@m")
-	b.waitDisconnects(2)
-	if n := len(sink.streams); n != 0 {
-		t.Errorf("told %d times more: %q", n, <-sink.streams)
 	}
 }

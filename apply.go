@@ -1,0 +1,243 @@
+// Loss: what follows from a message for what is known of its stream's ranks.
+//
+// What a rank held is forgotten before a batch is applied to it if it may be wrong:
+// its engine started anew, another stream fed it, or messages are missing and the
+// policy is to forget. The clear goes in front of the changes of the batch, in one
+// Apply, so an error leaves all as it was.
+//
+// The other ranks of the stream lose as much, because the missing messages may have
+// been theirs. Each of them is cleared by an Apply of its own, with the cursor of
+// the message: an Indexer that later goes on from the index finds all ranks of a
+// stream at one place.
+//
+// To forget claims too little, never too much: the engine holds most of what was
+// forgotten, and will not announce it again. So the view is partial afterwards. In
+// a partial view, and in an uncertain one, a store without a parent may be a report
+// that names blocks which are not known beside others that are. The index is told
+// so (Change.Partial), and counts no such store as another copy.
+//
+// What follows for the state of a rank is said by State.after.
+
+package kvindex
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
+)
+
+// unnumbered applies the batch, whose order and completeness the host vouches
+// for, unless it could not be read.
+func (in *ingest) unnumbered(bad error) error {
+	if bad != nil {
+		in.count(nil, in.malformed(bad))
+		return fmt.Errorf("kvindex: pod %q: %w", in.pod, bad)
+	}
+	if err := in.enter(); err != nil {
+		return err
+	}
+	defer in.leave()
+	r, err := in.pm.rank(in.batch.Rank)
+	if err != nil {
+		return fmt.Errorf("kvindex: pod %q: %w", in.pod, err)
+	}
+	in.convert.partial = r.lossy()
+	if _, err := in.apply(r, index.Cursor{}); err != nil {
+		return err
+	}
+	r.heard(in.batch, true)
+	r.messages++
+	in.count(nil, StreamStats{Messages: 1})
+	in.settle()
+	return nil
+}
+
+// take applies a message that could be read. again: it had been applied by
+// another who writes to the index.
+func (d *delivery) take() (again bool, err error) {
+	r, st, v := d.rank, d.stream, &d.verdict
+	lost := v.Gap.Lost || v.Restarted
+	ours := lost && r.stream == st // else the rank held nothing that this stream could lose
+	kept := ours && d.keeps()
+	wiped := d.moved || ours && !kept
+	// A rank that was heard already, and is not lossy, knows its whole history
+	// although its stream does not: its cache was emptied since.
+	d.convert.partial = lost || v.Missed || r.state == StateUnknown && st.partial || r.lossy()
+	if lost {
+		if err := d.loseOthers(); err != nil {
+			return false, err
+		}
+	}
+	if wiped || r.state == StateUnknown && r.stream == nil && !d.x.ownsIndex { // another may have left something
+		d.convert.changes = append(d.convert.changes, index.Change{Op: index.OpClear})
+	}
+	done, err := d.apply(r, d.cursor())
+	if err != nil || done.Duplicate {
+		return done.Duplicate, err
+	}
+	d.pm.bind(r, st)
+	r.next = v.Next
+	st.judge(v, lost)
+	if wiped {
+		r.on(replaced)
+	} else if kept {
+		r.on(doubted)
+	}
+	r.heard(d.batch, !st.partial)
+	if wiped || kept {
+		d.tellLoss(r.n)
+	} else if lost && len(d.losses) == 0 { // a loss is told, even if no rank had anything to lose
+		d.tellLoss(-1)
+	}
+	return false, nil
+}
+
+// skip deals with a message that could not be read: its number is used up, and
+// what it said is lost.
+func (d *delivery) skip() error {
+	if err := d.loseOthers(); err != nil {
+		return err
+	}
+	st := d.stream
+	st.judge(&d.verdict, true)
+	st.partial = true
+	if len(st.ranks) == 0 {
+		d.tellLoss(-1)
+	}
+	return nil
+}
+
+// loseOthers settles by policy what the ranks of the stream hold, but for the one
+// whose batch follows.
+func (d *delivery) loseOthers() error {
+	for _, r := range d.stream.ranks {
+		if r == d.rank {
+			continue
+		}
+		if err := d.lose(r, lossEvent(d.keeps()), d.cursor()); err != nil {
+			return err
+		}
+		d.tellLoss(r.n)
+	}
+	return nil
+}
+
+// keeps reports whether a loss leaves the blocks. An engine that started anew
+// has none of them.
+func (d *delivery) keeps() bool { return d.x.keep && !d.verdict.Restarted }
+
+// cursor is where the stream stands behind the message.
+func (d *delivery) cursor() index.Cursor {
+	v, time := &d.verdict, d.arrival.Time
+	if !v.Restarted {
+		time = max(time, d.stream.seq.Time())
+	}
+	return index.Cursor{Stream: d.stream.name, Epoch: v.Epoch, Next: v.Next, Time: time}
+}
+
+// tellLoss notes a loss for the hook: of a rank, or -1 if none of the stream is known.
+func (d *delivery) tellLoss(rank int) {
+	v := &d.verdict
+	l := Loss{Pod: d.pod, Model: d.model, Stream: d.m.Stream, Rank: rank, Gap: v.Gap, Err: d.bad}
+	switch {
+	case v.Restarted:
+		l.Cause = LossRestart
+	case v.Gap.Lost:
+		l.Cause = LossGap
+		l.Replayed = d.m.Replayed
+	case d.bad != nil:
+		l.Cause = LossMalformed
+	default:
+		l.Cause = LossMoved
+	}
+	l.Kept = rank >= 0 && d.keeps() && l.Cause != LossMoved
+	d.losses = append(d.losses, l)
+}
+
+// lossEvent is what a loss is to a rank.
+func lossEvent(kept bool) viewEvent {
+	if kept {
+		return doubted
+	}
+	return forgotten
+}
+
+// lose does to a rank what a loss brings: unless it is only doubted, the index
+// forgets what it held, together with the cursor.
+func (in *ingest) lose(r *rank, e viewEvent, cur index.Cursor) error {
+	if e != doubted {
+		if _, err := in.applyChanges(r, cur, []index.Change{{Op: index.OpClear}}); err != nil {
+			return err
+		}
+	}
+	r.on(e)
+	return nil
+}
+
+// apply converts the batch and applies it to a rank, behind the changes that are
+// there already.
+func (in *ingest) apply(r *rank, cur index.Cursor) (index.Applied, error) {
+	c := &in.convert
+	c.model, c.profile = in.model, in.pm.profile
+	c.convert(in.batch)
+	done, err := in.applyChanges(r, cur, c.changes)
+	if err != nil || done.Duplicate {
+		return done, err
+	}
+	in.learnAdapters()
+	s := &in.stats
+	s.UnknownEvents += uint64(in.batch.Unknown)
+	s.Foreign += c.skipped.foreign
+	s.Unscored += c.skipped.unscored
+	s.Scopeless += c.skipped.scopeless
+	for i := range in.batch.Events {
+		switch in.batch.Events[i].Kind {
+		case events.Stored:
+			s.StoredEvents++
+		case events.Removed:
+			s.RemovedEvents++
+		case events.Cleared:
+			s.ClearedEvents++
+		}
+	}
+	return done, nil
+}
+
+// applyChanges hands changes to the index and counts what they did.
+func (in *ingest) applyChanges(r *rank, cur index.Cursor, changes []index.Change) (index.Applied, error) {
+	done, err := in.x.index.Apply(context.Background(), in.source(r), cur, changes)
+	if err != nil {
+		return done, in.failed(r, err)
+	}
+	in.stats.Counts.Add(done.Counts)
+	return done, nil
+}
+
+// source is a rank to the index.
+func (in *ingest) source(r *rank) index.Source {
+	return index.Source{Pod: in.pod, Model: in.model, Rank: r.n}
+}
+
+// failed says where the index failed.
+func (in *ingest) failed(r *rank, err error) error {
+	return in.x.failed(fmt.Errorf("kvindex: pod %q: model %q: rank %d: %w", in.pod, in.model, r.n, err))
+}
+
+// clears reports whether b empties the cache: what is known from then on is
+// all there is.
+func clears(b *events.Batch) bool {
+	return slices.ContainsFunc(b.Events, func(e events.Event) bool { return e.Kind == events.Cleared })
+}
+
+// lagOf is how far behind its engine a batch comes, by the clocks of both.
+func lagOf(b *events.Batch) time.Duration {
+	if b.Time <= 0 {
+		return 0
+	}
+	return time.Since(time.Unix(0, int64(min(b.Time*1e9, math.MaxInt64/2))))
+}

@@ -1,0 +1,91 @@
+package events_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
+)
+
+// The newest connection has the stream; when it is gone an older one may have it
+// again.
+func TestSubscriberNewestConnectionWins(t *testing.T) {
+	const topic = "kv@pod@model"
+	message := func(seq uint64) []byte { return zmtptest.Message(topic, number(seq), "x") }
+	s := subscribe(t, events.SubscriberConfig{Endpoint: "tcp://127.0.0.1:0", Bind: true})
+	endpoint := wait(t, "OnListen", s.listening)
+	expect := func(seq uint64) {
+		t.Helper()
+		if m := s.next(); m.Seq != seq {
+			t.Fatalf("got %s, want %d", show(m), seq)
+		}
+	}
+	older := engine(t, endpoint, message(100), message(101))
+	expect(100)
+	expect(101)
+	newer := engine(t, endpoint, message(0), message(1))
+	expect(0)
+	expect(1)
+	say(t, older, message(102))
+	if err := wait(t, "OnError", s.errors); !strings.Contains(err.Error(), topic) {
+		t.Errorf("%q does not name the topic", err)
+	}
+	say(t, older, message(103))
+	s.waitStats("the older one's messages", func(st events.SubscriberStats) bool { return st.Superseded == 2 })
+	say(t, newer, message(2))
+	expect(2)
+	newer.Close()
+	s.waitStats("the newer one to go", func(st events.SubscriberStats) bool { return st.Disconnects == 1 })
+	wait(t, "OnError", s.errors)
+	say(t, older, message(104))
+	expect(104)
+	say(t, older, message(105))
+	expect(105)
+	if len(s.errors) != 0 {
+		t.Errorf("more errors: %v", <-s.errors)
+	}
+}
+
+// A stream that is doubted stays so while no connection brings it; peers may
+// invent topics, so that the memory of it has a bound.
+func TestSubscriberRemembersDoubts(t *testing.T) {
+	var names []string
+	for i := range 2*events.RememberedDoubts + 1 {
+		names = append(names, fmt.Sprint("pod-", i))
+	}
+	if got := events.DoubtsOf(names[:2*events.RememberedDoubts]); len(got) != 2*events.RememberedDoubts {
+		t.Errorf("%d topics are doubted still, want all %d", len(got), 2*events.RememberedDoubts)
+	}
+	// One more makes room by half.
+	if got, want := events.DoubtsOf(names), names[events.RememberedDoubts:]; !slices.Equal(got, want) {
+		t.Errorf("%d topics are doubted still, want the last %d", len(got), len(want))
+	}
+}
+
+// TestBoundOldConnection: a connection to an engine that is no more has no say, also
+// not when no newer one is there, and also not if the number is the one that is
+// due.
+func TestBoundOldConnection(t *testing.T) {
+	old, now := life{100, 2}, life{200, 3}
+	r := newLives(t, old)
+	b := newBound(t, r.endpoint, events.SubscriberConfig{})
+	older := b.connect(old, 1)
+	b.expect(t, "0 1")
+	r.become(now)
+	b.left(b.connect(now, 2)) // it may be the old engine's, for all that is known
+	want := "0 1 hold 1 anew 0 1 2"
+	b.expect(t, want)
+	newer := b.connect(now, 3)
+	want += " 3"
+	b.expect(t, want)
+	newer.Close()
+	b.waitDisconnects(2)
+	b.say(older, old, 4)
+	b.left(older)
+	r.become(life{200, 4})
+	b.connect(now, 4, 5)
+	b.expect(t, want+" 4 5")
+}

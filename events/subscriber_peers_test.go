@@ -1,0 +1,222 @@
+package events_test
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-zeromq/zmq4"
+
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/faultproxy"
+	"github.com/kvindex/kvindex/internal/zmtp"
+	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
+)
+
+// This file has the tests against publishers of other libraries.
+
+func TestSubscriberHearsZMQ4(t *testing.T) {
+	publish := func(t *testing.T, s *subscription, pub zmq4.Socket, topic string) {
+		t.Helper()
+		defer pub.Close()
+		untilHeard(t, s, func(seq uint64) error {
+			return pub.SendMulti(zmq4.NewMsgFrom([]byte(topic), []byte(number(seq)), payload(seq)))
+		})
+	}
+	t.Run("connecting", func(t *testing.T) {
+		pub := zmq4.NewPub(t.Context())
+		if err := pub.Listen("tcp://127.0.0.1:0"); err != nil {
+			t.Fatal(err)
+		}
+		s := subscribe(t, events.SubscriberConfig{Endpoint: zmtp.Name(pub.Addr())})
+		publish(t, s, pub, "")
+	})
+	t.Run("listening", func(t *testing.T) {
+		s := subscribe(t, events.SubscriberConfig{Endpoint: "tcp://127.0.0.1:0", Bind: true, Topic: "kv@"})
+		pub := zmq4.NewPub(t.Context())
+		if err := pub.Dial(wait(t, "OnListen", s.listening)); err != nil {
+			t.Fatal(err)
+		}
+		publish(t, s, pub, "kv@pod-a@model")
+	})
+}
+
+func payload(seq uint64) []byte { return fmt.Append(nil, strings.Repeat("p", int(seq)*7), seq) }
+
+// untilHeard publishes number 0 until the first message arrives, for a publisher
+// drops everything before it hears of the subscription; then 500 more.
+func untilHeard(t *testing.T, s *subscription, publish func(seq uint64) error) {
+	t.Helper()
+	var seq uint64
+	deadline := time.After(patience)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for heard := false; !heard; seq++ {
+		if err := publish(seq); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case m := <-s.messages:
+			heard = true
+			s.messages <- m // looked at below; it is alone or not, the order is checked by number
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal("nothing was heard")
+		}
+	}
+	const more = 500
+	last := seq + more - 1
+	for ; seq <= last; seq++ {
+		if err := publish(seq); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := make(map[uint64]events.Message)
+	for {
+		m := s.next()
+		if m.Pod != "pod-a" || m.Model != "model" || !bytes.Equal(m.Payload, payload(m.Seq)) {
+			t.Fatalf("got %s", show(m))
+		}
+		if got[m.Seq] = m; m.Seq == last {
+			break
+		}
+	}
+	if len(got) < more+1 || s.Stats().Malformed != 0 {
+		t.Errorf("%d messages, stats %+v", len(got), s.Stats())
+	}
+}
+
+// libzmqScripts are the publishers to test against: the project's own and, if
+// there is one, that of the data folder.
+func libzmqScripts(t *testing.T) []string {
+	scripts := []string{"testdata/publisher.py"}
+	if dir := os.Getenv("KVINDEX_TESTDATA"); dir != "" {
+		scripts = append(scripts, filepath.Join(dir, "wire", "publisher.py"))
+	} else {
+		t.Log("not tested: the publisher of the data folder, KVINDEX_TESTDATA is unset")
+	}
+	return scripts
+}
+
+func TestSubscriberHearsLibzmq(t *testing.T) {
+	zmtptest.NeedLibzmq(t)
+	scripts := libzmqScripts(t)
+	for _, script := range scripts {
+		for _, bind := range []bool{false, true} {
+			for _, transport := range []string{"tcp", "ipc"} {
+				if bind && transport == "ipc" {
+					continue // the scripts, as vLLM, bind every ipc endpoint
+				}
+				t.Run(fmt.Sprintf("%s/bind=%v/%s", filepath.Base(filepath.Dir(script)), bind, transport), func(t *testing.T) {
+					hearLibzmq(t, script, bind, transport)
+				})
+			}
+		}
+	}
+	t.Logf("%d scripts", len(scripts))
+}
+
+func hearLibzmq(t *testing.T, script string, bind bool, transport string) {
+	var s *subscription
+	var peer *zmtptest.Python
+	const topic = "kv@pod-a@model"
+	switch {
+	case bind:
+		s = subscribe(t, events.SubscriberConfig{Endpoint: "tcp://127.0.0.1:0", Bind: true})
+		peer = zmtptest.StartPython(t, script, wait(t, "OnListen", s.listening), "--topic", topic)
+	case transport == "ipc":
+		endpoint := "ipc://" + filepath.Join(t.TempDir(), "pub")
+		peer = zmtptest.StartPython(t, script, endpoint, "--topic", topic)
+		s = subscribe(t, events.SubscriberConfig{Endpoint: endpoint, Topic: "kv@"})
+	default:
+		port := freePort(t)
+		peer = zmtptest.StartPython(t, script, "tcp://*:"+port, "--topic", topic)
+		s = subscribe(t, events.SubscriberConfig{Endpoint: "tcp://127.0.0.1:" + port, Topic: "kv@"})
+	}
+	do := func(command string) {
+		t.Helper()
+		if _, err := peer.Do("%s", command); err != nil {
+			t.Fatal(err)
+		}
+	}
+	untilHeard(t, s, func(seq uint64) error {
+		_, err := peer.Do("pub %x", payload(seq))
+		return err
+	})
+
+	connects := s.Stats().Connects
+	do("restart")
+	// Publishing goes on until the subscriber has found its way back.
+	deadline := time.After(patience)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for heard := false; !heard; {
+		do("pub " + fmt.Sprintf("%x", "again"))
+		select {
+		case m := <-s.messages:
+			if heard = true; string(m.Payload) != "again" || s.Stats().Connects == connects {
+				t.Fatalf("the first message after a restart: %s, stats %+v", show(m), s.Stats())
+			}
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("nothing was heard after a restart: %+v", s.Stats())
+		}
+	}
+
+	// Large messages, and many, on one connection.
+	connects = s.Stats().Connects
+	do("flood 3 " + strings.Repeat("ab", 5<<20))
+	do("flood 20000 0102")
+	for large, small := 0, 0; small < 20000; {
+		switch m := s.next(); {
+		case len(m.Payload) == 5<<20:
+			large++
+		case len(m.Payload) == 2:
+			if small++; large != 3 {
+				t.Fatalf("%d large messages before the small ones, want 3", large)
+			}
+		}
+	}
+	if st := s.Stats(); st.Connects != connects {
+		t.Errorf("%d connections, want %d: %v", st.Connects, connects, <-s.errors)
+	}
+}
+
+// libzmq answers heartbeats, so an engine that is merely idle is not left.
+func TestSubscriberStaysWithIdleLibzmq(t *testing.T) {
+	port := freePort(t)
+	peer := zmtptest.StartPython(t, "testdata/publisher.py", "tcp://*:"+port, "--topic", "kv@pod-a@model")
+	between, err := faultproxy.Listen("127.0.0.1:" + port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer between.Close()
+	s := subscribe(t, events.SubscriberConfig{Endpoint: "tcp://" + between.Addr(), Heartbeat: time.Second})
+	wait(t, "OnConnect", s.connected)
+	// It says nothing else. A PING without an answer would have been the last one.
+	pongs := faultproxy.Fault{Kind: faultproxy.Inject, Direction: faultproxy.Down, After: 2 * len(zmtptest.Command("PONG", ""))}
+	wait(t, "two answers to heartbeats", between.Arm(pongs).Fired())
+	untilHeard(t, s, func(seq uint64) error {
+		_, err := peer.Do("pub %x", payload(seq))
+		return err
+	})
+	if got := s.Stats(); got.Disconnects != 0 {
+		t.Errorf("stats %+v", got)
+	}
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	_, port, _ := net.SplitHostPort(ln.Addr().String())
+	return port
+}

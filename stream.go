@@ -1,0 +1,257 @@
+// Order: what a message is to its stream.
+//
+// One place decides it, whatever the transport is: the Sequencer of the stream. It
+// knows numbers, times and digests, and nothing of blocks. Check says what the
+// message is and changes nothing. Advance records it, when all that follows is
+// done. So a message that could not be applied can be offered again.
+//
+// A message is one of these:
+//
+//   - a duplicate: nothing follows;
+//   - the next one: it is applied;
+//   - behind a gap, or of an engine that started anew: what the ranks of the stream
+//     held is settled (apply.go), and the message is applied;
+//   - unreadable: its number is used up, and what it said is lost as in a gap.
+//
+// A transport that can ask its engine for what is missing offers its messages with
+// Hold. Then a gap is an answer, the receipt, and not a fact yet: nothing is done
+// until the message is offered again, behind what the engine sent. So no message
+// waits here. While the engine is asked, live messages wait in the queue of the
+// engine; if that overflows, it is one more gap.
+//
+// A rank belongs to the stream that feeds it. Another stream may speak for it, for
+// example if its pod came back under another address. What was said in between is
+// not known, so what the rank held is forgotten.
+
+package kvindex
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
+)
+
+// stream is the order of a stream and the ranks seen on it: all of them lose
+// when it does.
+type stream struct {
+	name  string
+	seq   events.Sequencer
+	ranks []*rank
+	// partial: messages of the engine's present life are missing, so a rank
+	// that is new on the stream may hold more than is known.
+	partial bool
+	// held: message heldSeq waits for what is missing before it.
+	held    bool
+	heldSeq uint64
+	// interrupted: the connection is lost, and no message has come since.
+	interrupted bool
+	stats       StreamStats
+}
+
+// streamName names a stream that has no name: "" is of plain Ingest.
+func streamName(name string) string {
+	if name == "" {
+		return "default"
+	}
+	return name
+}
+
+// limit is the state of a rank that has state but for its stream.
+func (st *stream) limit(state State) State {
+	switch {
+	case st.held && state == StateUnknown: // it will be known soon
+		return StateReplaying
+	case st.interrupted:
+		return min(state, StateUncertain)
+	case st.held:
+		return min(state, StateReplaying)
+	}
+	return state
+}
+
+// judge keeps partial after a message. lost: it came behind a loss, or is one.
+func (st *stream) judge(v *events.Verdict, lost bool) {
+	if v.Restarted {
+		st.partial = v.Missed
+	} else if v.Missed || lost {
+		st.partial = true
+	}
+}
+
+// release is told that a message was dealt with. It ends the wait of a held one
+// when that came, by itself or by a replay.
+func (st *stream) release(seq uint64) {
+	st.interrupted = false
+	if next, _ := st.seq.Next(); next > st.heldSeq || seq >= st.heldSeq {
+		st.held = false
+	}
+}
+
+// delivery is one message on its way. It lives on the stack; what needs memory is
+// in its ingest.
+type delivery struct {
+	*ingest
+	m   Message
+	bad error // why the payload could not be read; nil: it is the batch
+
+	// Found by address.
+	stream *stream
+	rank   *rank // that the batch is for; nil if it is bad
+	moved  bool  // what the rank holds came by another way
+
+	// What the stream says of it, for which arrival is asked.
+	arrival events.Arrival
+	verdict events.Verdict
+}
+
+// deliver brings the message to its stream and does what follows.
+func (d *delivery) deliver() (Receipt, error) {
+	if d.bad != nil && d.x.pod(d.pod) == nil {
+		// Nobody is made known by what cannot be read.
+		d.tellLoss(-1)
+		d.count(nil, d.malformed(d.bad))
+		return Receipt{}, d.refusal()
+	}
+	if err := d.enter(); err != nil {
+		return Receipt{}, err
+	}
+	defer d.leave()
+	defer d.settle()
+	if err := d.address(); err != nil {
+		return Receipt{}, err
+	}
+	d.arrival = events.Arrival{Seq: d.m.Seq, Digest: events.Digest(d.m.Payload), Decoded: d.bad == nil, Replayed: d.m.Replayed}
+	if d.bad == nil {
+		d.arrival.Time = d.batch.Time
+	}
+	d.verdict = d.stream.seq.Check(d.arrival)
+	if v := &d.verdict; d.m.Hold && (v.Gap.Lost || v.Missed || v.Restarted) {
+		return d.hold(), nil
+	}
+	return d.deal()
+}
+
+// address finds the stream of the message, and the rank that it is for.
+func (d *delivery) address() (err error) {
+	if d.stream, err = d.pm.stream(d.m.Stream); err != nil {
+		return fmt.Errorf("kvindex: pod %q: %w", d.pod, err)
+	}
+	if d.bad != nil {
+		return nil
+	}
+	n := d.batch.Rank
+	if !d.batch.HasRank && len(d.stream.ranks) > 0 {
+		n = d.stream.ranks[0].n
+	}
+	if d.rank, err = d.pm.rank(n); err != nil {
+		return fmt.Errorf("kvindex: pod %q: stream %q: %w", d.pod, d.m.Stream, err)
+	}
+	return d.join()
+}
+
+// join prepares a rank for a stream that has not fed it. The index is asked how
+// far the stream had come, for it may outlive the Indexer, or have another that
+// writes, or the rank may come back to the stream.
+func (d *delivery) join() error {
+	r, st := d.rank, d.stream
+	if r.stream == st {
+		return nil
+	}
+	cur, err := d.x.index.Cursor(context.Background(), d.source(r), st.name)
+	if err != nil {
+		return d.failed(r, err)
+	}
+	d.moved = r.state != StateUnknown
+	if _, heard := st.seq.Next(); heard || cur.Epoch < st.seq.Epoch() || cur == (index.Cursor{}) {
+		return nil
+	}
+	st.seq.Resume(cur.Epoch, cur.Next, cur.Time)
+	if cur.Next == 0 { // its engine started anew, and nothing was heard since
+		st.seq.Await()
+		return nil
+	}
+	st.partial = true
+	if !d.moved {
+		// What it holds in the index came over this stream, so a gap before this
+		// message is its loss too.
+		d.pm.bind(r, st)
+	}
+	return nil
+}
+
+// hold answers a message that is to wait until the engine was asked.
+func (d *delivery) hold() Receipt {
+	st, gap := d.stream, d.verdict.Gap
+	if gap.Lost && !st.held {
+		d.count(st, StreamStats{Gaps: 1})
+	}
+	st.held, st.heldSeq = true, d.m.Seq
+	if d.verdict.Missed {
+		gap = Gap{From: 0, To: d.m.Seq - 1, Lost: true}
+	}
+	return Receipt{Held: true, Gap: gap, Restarted: d.verdict.Restarted}
+}
+
+// deal does what the verdict says.
+func (d *delivery) deal() (Receipt, error) {
+	v := &d.verdict
+	again := v.Duplicate
+	var err error
+	switch {
+	case again:
+	case d.bad != nil:
+		err = d.skip()
+	default:
+		again, err = d.take()
+	}
+	if err != nil {
+		return Receipt{}, err
+	}
+	d.stream.seq.Advance(d.arrival, *v)
+	d.tally(again)
+	d.stream.release(d.m.Seq)
+	if again {
+		return Receipt{Duplicate: true}, nil
+	}
+	receipt := Receipt{Applied: d.bad == nil, Gap: v.Gap, Restarted: v.Restarted}
+	if d.bad != nil {
+		return receipt, d.refusal()
+	}
+	return receipt, nil
+}
+
+// tally counts a message that was dealt with; again: it had come before.
+func (d *delivery) tally(again bool) {
+	v, s := &d.verdict, StreamStats{Messages: 1}
+	switch {
+	case again:
+		s.Duplicates = 1
+		d.count(d.stream, s)
+		return
+	case d.bad != nil:
+		s = d.malformed(d.bad)
+	}
+	if v.Gap.Lost {
+		s.Missing = v.Gap.To - v.Gap.From + 1
+		if !d.stream.held { // else it was counted then
+			s.Gaps = 1
+		}
+		if d.m.Replayed {
+			s.PassedOver = s.Missing
+		}
+	}
+	if v.Restarted {
+		s.Restarts = 1
+	}
+	if d.m.Replayed {
+		s.Replayed = 1
+	}
+	d.count(d.stream, s)
+}
+
+// refusal is the error about a message that could not be read.
+func (d *delivery) refusal() error {
+	return fmt.Errorf("kvindex: pod %q: stream %q: message %d: %w", d.pod, d.m.Stream, d.m.Seq, d.bad)
+}
