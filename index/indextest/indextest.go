@@ -1,5 +1,5 @@
 // Package indextest is the suite that every backend of package index must
-// pass.
+// pass: [Run]. [Plain] is a backend that passes it and is easy to read.
 package indextest
 
 import (
