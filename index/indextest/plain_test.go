@@ -244,7 +244,6 @@ func (w *hostile) change() index.Change {
 		Tier:   []index.Tier{index.TierGPU, index.TierGPU, index.TierGPU, index.TierGPU, index.TierCPU, index.TierDisk}[r.IntN(6)],
 		Copies: w.copies[r.IntN(len(w.copies))], Partial: r.IntN(40) == 0, Reused: r.IntN(20) == 0,
 	}
-	lie := func() bool { return r.IntN(100) < w.lies }
 	switch n := r.IntN(200); {
 	case !w.clears:
 	case n == 0:
@@ -263,6 +262,13 @@ func (w *hostile) change() index.Change {
 		again.Hashes = again.Hashes[from : from+1+r.IntN(len(again.Hashes)-from)]
 		return again
 	}
+	return w.fresh(c)
+}
+
+// fresh makes c the removal or the store of a part of a prompt.
+func (w *hostile) fresh(c index.Change) index.Change {
+	r := w.r
+	lie := func() bool { return r.IntN(100) < w.lies }
 	c.BlockSize = []int{16, 16, 32, 8}[r.IntN(4)]
 	if w.tidy {
 		c.BlockSize = []int{16, 8, 32}[c.Group.ID]
