@@ -264,9 +264,9 @@ type plainHeld [index.NumTiers]map[int]bool
 func (s *plainSource) blocks(prompt plainPrompt) map[plainRow]*plainHeld {
 	rows := map[plainRow]*plainHeld{}
 	for _, n := range s.names {
-		for _, k := range n.keysIn(prompt.variant) {
+		for _, k := range n.keys {
 			end, ok := prompt.ends[k.key]
-			if !ok {
+			if !ok || k.variant != prompt.variant {
 				continue
 			}
 			for _, b := range n.held {
