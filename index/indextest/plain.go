@@ -9,7 +9,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
-// Plain is an index of maps and slices behind one lock, written to be read
+// Plain is an index of maps and slices behind one mutex, written to be read
 // beside the contract and to be right, whatever it costs. It passes [Run], so
 // it serves tests as a second opinion, and the author of a backend as an example.
 // Do not use it for anything else: an answer looks at every name of every
@@ -23,7 +23,7 @@ type Plain struct {
 	bounds Config
 	cost   plainCost
 
-	mu     sync.RWMutex // guards what follows
+	mu     sync.Mutex // guards what follows
 	closed bool
 	pods   map[string]map[index.Source]*plainSource
 }
@@ -96,8 +96,8 @@ func (p *Plain) source(src index.Source) *plainSource {
 
 // Cursor implements index.Index.
 func (p *Plain) Cursor(ctx context.Context, src index.Source, stream string) (index.Cursor, error) {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if err := p.usable(ctx); err != nil {
 		return index.Cursor{}, err
 	}
@@ -129,8 +129,8 @@ func (p *Plain) Close() error {
 // Describe implements index.Describer. It does not know how many bytes names
 // take.
 func (p *Plain) Describe(dst []index.SourceInfo) []index.SourceInfo {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for _, sources := range p.pods {
 		for src, s := range sources {
 			info := index.SourceInfo{Source: src, Names: len(s.names)}
@@ -185,8 +185,8 @@ func (p *Plain) Match(ctx context.Context, q *index.Query, m *index.Matches) err
 
 // answer fills m, or returns the variants in which it needs the prompt as well.
 func (p *Plain) answer(ctx context.Context, q *index.Query, prompts []plainPrompt, m *index.Matches) (missing []index.Variant, err error) {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if err := p.usable(ctx); err != nil {
 		return nil, err
 	}
