@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/kvindex/kvindex/internal/decls"
 )
 
 // source is a parsed file.
@@ -70,7 +72,7 @@ func (p pkgSource) find(m mutant) (at place, err error) {
 	named, times := false, 0
 	for _, s := range p {
 		for i, d := range s.Decls {
-			if !slices.Contains(names(d), m.breaks) {
+			if !slices.Contains(decls.Names(d), m.breaks) {
 				continue
 			}
 			named = true
@@ -89,40 +91,6 @@ func (p pkgSource) find(m mutant) (at place, err error) {
 		return at, fmt.Errorf("%q stands in %s %d times", m.old, m.breaks, times)
 	}
 	return at, nil
-}
-
-// names returns what a declaration declares; a method as Type.Method.
-func names(d ast.Decl) (all []string) {
-	switch d := d.(type) {
-	case *ast.FuncDecl:
-		if d.Recv == nil {
-			return []string{d.Name.Name}
-		}
-		return []string{receiver(d.Recv.List[0].Type) + "." + d.Name.Name}
-	case *ast.GenDecl:
-		for _, spec := range d.Specs {
-			if v, ok := spec.(*ast.ValueSpec); ok {
-				for _, name := range v.Names {
-					all = append(all, name.Name)
-				}
-			}
-		}
-	}
-	return all
-}
-
-func receiver(t ast.Expr) string {
-	switch t := t.(type) {
-	case *ast.StarExpr:
-		return receiver(t.X)
-	case *ast.IndexExpr:
-		return receiver(t.X)
-	case *ast.IndexListExpr:
-		return receiver(t.X)
-	case *ast.Ident:
-		return t.Name
-	}
-	return ""
 }
 
 // broken returns the file as the mutant has it.
