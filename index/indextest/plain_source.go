@@ -522,7 +522,7 @@ func (s *plainSource) join(v index.Variant, hashes []index.Hash) {
 				}
 				w := s.waiting[i]
 				if len(of) > 1 {
-					w.parked = false // for good
+					w.parked, w.locals = false, nil // for good
 					continue
 				}
 				s.waiting = slices.Delete(s.waiting, i, i+1)

@@ -132,15 +132,9 @@ func (w *hostile) replay(trace []hostileStep) (total index.Counts, done int, dif
 		if s.leavesAChoice() {
 			return total, i, ""
 		}
-		if s.hasChildOfTwo(&st.change) {
-			continue
-		}
 		a, errA := memory.Apply(ctx, st.src, index.Cursor{}, []index.Change{st.change})
 		b, errB := plain.Apply(ctx, st.src, index.Cursor{}, []index.Change{st.change})
 		total.Add(a.Counts)
-		if s.hasOrphanOfTwo() {
-			return total, i, ""
-		}
 		if a != b || errA != nil || errB != nil {
 			diff = fmt.Sprintf("memory %+v, %v\nplain  %+v, %v", a, errA, b, errB)
 		} else if a, b := described(memory), described(plain); !maps.Equal(a, b) {
@@ -198,18 +192,6 @@ func (s *plainSource) leavesAChoice() bool {
 		}
 	}
 	return hidden && twice
-}
-
-// hasChildOfTwo reports whether a store names a parent that stands for two
-// prefixes. Plain does not park it, Memory does.
-func (s *plainSource) hasChildOfTwo(c *index.Change) bool {
-	return c.Op == index.OpStore && c.HasParent && len(s.names[c.Parent].keysIn(c.Variant)) > 1
-}
-
-// hasOrphanOfTwo reports whether a parent that was waited for got two prefixes at
-// once. Plain places its children no more, Memory keeps them parked.
-func (s *plainSource) hasOrphanOfTwo() bool {
-	return slices.ContainsFunc(s.waiting, func(w *plainWait) bool { return !w.parked && w.locals != nil })
 }
 
 func described(d index.Describer) map[index.Source]index.SourceInfo {
