@@ -170,7 +170,7 @@ func NewPool(c PoolConfig) (*Pool, error) {
 	}
 	c.Memory = cmp.Or(c.Memory, DefaultPoolMemory)
 	c.Encodings = cmp.Or(c.Encodings, runtime.GOMAXPROCS(0))
-	c.MaxText = cmp.Or(c.MaxText, MaxText)
+	c.MaxText = cmp.Or(c.MaxText, DefaultPoolMaxText)
 	c.MaxWaiting = cmp.Or(c.MaxWaiting, DefaultPoolWaiting)
 	ctx, stop := context.WithCancel(context.Background())
 	return &Pool{

@@ -15,6 +15,7 @@
 package fakeengine
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -69,22 +70,11 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	for _, d := range []struct {
-		field *int
-		value int
-	}{
-		{&c.BlockSize, 16},
-		{&c.Blocks, 1024},
-		{&c.TokenBudget, 2048},
-		{&c.MaxRunning, 64},
-	} {
-		if *d.field == 0 {
-			*d.field = d.value
-		}
-	}
-	if c.Vocabulary == 0 {
-		c.Vocabulary = 32_000
-	}
+	c.BlockSize = cmp.Or(c.BlockSize, 16)
+	c.Blocks = cmp.Or(c.Blocks, 1024)
+	c.TokenBudget = cmp.Or(c.TokenBudget, 2048)
+	c.MaxRunning = cmp.Or(c.MaxRunning, 64)
+	c.Vocabulary = cmp.Or(c.Vocabulary, 32_000)
 	return c
 }
 

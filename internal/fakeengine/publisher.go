@@ -80,15 +80,9 @@ type publisherSubscriber struct {
 
 // NewPublisher opens the sockets and serves them until Close.
 func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
-	if cfg.Endpoint == "" {
-		cfg.Endpoint = "tcp://127.0.0.1:0"
-	}
-	if cfg.Buffer == 0 {
-		cfg.Buffer = DefaultPublisherBuffer
-	}
-	if cfg.Queue == 0 {
-		cfg.Queue = DefaultPublisherQueue
-	}
+	cfg.Endpoint = cmp.Or(cfg.Endpoint, "tcp://127.0.0.1:0")
+	cfg.Buffer = cmp.Or(cfg.Buffer, DefaultPublisherBuffer)
+	cfg.Queue = cmp.Or(cfg.Queue, DefaultPublisherQueue)
 	if cfg.Buffer < 0 || cfg.Queue < 0 {
 		return nil, fmt.Errorf("fakeengine: a publisher cannot keep %d and queue %d batches", cfg.Buffer, cfg.Queue)
 	}

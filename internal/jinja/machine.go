@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 )
@@ -31,14 +32,10 @@ const raising = 20
 
 func newMachine(env *Env, out []byte) *machine {
 	l := env.Limits
-	for _, d := range []struct {
-		limit *int
-		or    int
-	}{{&l.Steps, DefaultSteps}, {&l.Depth, DefaultDepth}, {&l.Output, DefaultOutput}, {&l.Memory, DefaultMemory}} {
-		if *d.limit == 0 {
-			*d.limit = d.or
-		}
-	}
+	l.Steps = cmp.Or(l.Steps, DefaultSteps)
+	l.Depth = cmp.Or(l.Depth, DefaultDepth)
+	l.Output = cmp.Or(l.Output, DefaultOutput)
+	l.Memory = cmp.Or(l.Memory, DefaultMemory)
 	work := stepParts * min(int64(l.Steps), math.MaxInt64/stepParts)
 	return &machine{env: env, limits: l, out: out, work: work, memory: int64(l.Memory)}
 }

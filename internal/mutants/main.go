@@ -2,18 +2,25 @@
 // each a named test fails. It changes no file: the compiler is shown the broken
 // ones through an overlay, those of a package all in one test binary.
 //
-//	go run ./internal/mutants [name ...]
+//	go run ./internal/mutants                            # all
+//	go run ./internal/mutants name ...                   # those
+//	go run ./internal/mutants -of ./events,./index       # those of the packages
+//	go run ./internal/mutants -of ./events -turn 3       # and a tenth of all others
+//
+// Without names every row is checked to name a function and a text in it.
 package main
 
 import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -37,26 +44,50 @@ type table struct {
 
 // tables has a file for each package, so that its rules stand in one place.
 var tables = []table{
-	rootMutants, indexMutants, indexMutantsOfRoot, forestMutants, forestMutantsOfIndex, namesMutants, eventsMutants, zmtpMutants, tokenizeMutants, chatMutants, jinjaMutants,
+	rootMutants, indexMutants, indexMutantsOfRoot, forestMutants, forestMutantsOfIndex, namesMutants, eventsMutants, zmtpMutants, tokenizeMutants, chatMutants, chatcheckMutants, jinjaMutants,
 }
 
 func main() {
-	if err := run(os.Args[1:]); err != nil {
+	var s selection
+	flag.Func("of", "`packages`, separated by commas, of which all mutants are tried", func(list string) error {
+		s.some, s.packages = true, strings.FieldsFunc(list, func(r rune) bool { return r == ',' })
+		return nil
+	})
+	flag.Func("turn", "a `number`: of the other packages a tenth of the mutants is tried, all in ten turns", func(n string) error {
+		turn, err := strconv.ParseUint(n, 10, 63)
+		s.some, s.tenth, s.turn = true, true, int(turn%turns)
+		return err
+	})
+	flag.Parse()
+	s.names = flag.Args()
+	if err := run(s); err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
 }
 
+// turns is how many it takes until each mutant has been tried.
+const turns = 10
+
+// A selection says which mutants to try; the zero selection is all of them.
+type selection struct {
+	names    []string
+	some     bool     // without names: those of packages, and a tenth of the others
+	packages []string // that are broken, or whose tests must fail
+	tenth    bool
+	turn     int // which tenth
+}
+
 // atOnce is how many mutants are tried at a time.
 const atOnce = 2
 
-func run(names []string) error {
+func run(s selection) error {
 	dir, err := os.MkdirTemp("", "mutants")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	chosen, err := choose(names)
+	chosen, of, err := s.choose()
 	if err != nil {
 		return err
 	}
@@ -82,8 +113,8 @@ func run(names []string) error {
 	}
 	wg.Wait()
 	n := int(killed.Load())
-	fmt.Printf("%d of %d mutants killed\n", n, len(chosen))
-	if n < len(chosen) || n == 0 {
+	fmt.Printf("%d of %d mutants killed, there are %d\n", n, len(chosen), of)
+	if n < len(chosen) || of == 0 {
 		return fmt.Errorf("%d mutants were not killed", len(chosen)-n)
 	}
 	return nil
@@ -100,31 +131,41 @@ type trial struct {
 	patience time.Duration // until a test that has not ended has failed: more than all those of its package take
 }
 
-// choose returns the named mutants, or all, each with what it breaks.
-func choose(names []string) ([]*trial, error) {
-	var chosen []*trial
-	unknown := slices.Clone(names)
-	n := 0
+// choose returns the mutants of a selection, each with what it breaks, and how
+// many there are. Without names, rows that break nothing are among them.
+func (s selection) choose() (chosen []*trial, all int, err error) {
+	var rest []*trial
+	unknown := slices.Clone(s.names)
 	for _, t := range tables {
 		src, err := load(t.breaks)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		for _, m := range t.rows {
-			n++
-			if len(names) > 0 && !slices.Contains(names, m.name) {
-				continue
-			}
+			all++
+			one := &trial{mutant: m, n: all, pkg: cmp.Or(t.tests, t.breaks), patience: time.Minute}
+			one.at, one.err = src.find(m)
 			unknown = slices.DeleteFunc(unknown, func(name string) bool { return name == m.name })
-			of := &trial{mutant: m, n: n, pkg: cmp.Or(t.tests, t.breaks), patience: time.Minute}
-			of.at, of.err = src.find(m)
-			chosen = append(chosen, of)
+			switch {
+			case len(s.names) == 0 && one.err != nil,
+				slices.Contains(s.names, m.name),
+				len(s.names) == 0 && !s.some,
+				slices.Contains(s.packages, t.breaks),
+				slices.Contains(s.packages, one.pkg):
+				chosen = append(chosen, one)
+			default:
+				rest = append(rest, one)
+			}
 		}
 	}
 	if len(unknown) > 0 {
-		return nil, fmt.Errorf("there is no mutant %q", unknown)
+		return nil, 0, fmt.Errorf("there is no mutant %q", unknown)
 	}
-	return chosen, nil
+	if s.tenth {
+		// Neighbours, because they share a binary.
+		chosen = append(chosen, rest[s.turn*len(rest)/turns:(s.turn+1)*len(rest)/turns]...)
+	}
+	return chosen, all, nil
 }
 
 // kill reports whether the mutant's test fails on it. It works in dir.

@@ -30,9 +30,7 @@ var chatMutants = table{breaks: "./tokenize/chat", rows: []mutant{
 	{"steps do not grow with messages", "template.limits", "base+len(messages)*messageSteps+", "base+len(messages)*0+", "TestStepsGrowWithMessages"},
 	{"a request's template has a model's steps", "templateCache.compile", "t.foreign = true", "", "TestStepsGrowWithMessages"},
 
-	{"a failed check is forgotten", "Model.Check", "m.failed.CompareAndSwap(nil, &err)", "_ = m", "TestCheck"},
-	{"tokens are not compared", "Model.compare", "slices.Equal(got, want)", "slices.Equal(got, got)", "TestCheck"},
-	{"an engine without chats is a verdict", "Model.Check", "if i == 0 && refused != \"\" {", "if i < 0 && refused != \"\" {", "TestCheckAgainstAnotherEngine"},
+	{"a failed check is forgotten", "Model.Refuse", "m.refused.CompareAndSwap(nil, &err)", "_ = err", "TestRefuse"},
 
 	{"media in any number", "Rendering.Expand", "if len(media) < len(x.media) {", "if false {", "TestMedia"},
 	{"media of models that place them otherwise", "Rendering.place", "case !ok:", "case !ok && id > 0:", "TestMedia"},
@@ -122,11 +120,6 @@ var chatMutants = table{breaks: "./tokenize/chat", rows: []mutant{
 	{"media more than parts", "Rendering.place", "if len(x.media) != len(x.expands) {", "if len(x.media) < len(x.expands) {", "TestMedia"},
 	{"media begin behind what was there", "Rendering.Expand", "m.Offset = len(dst) - from", "m.Offset = len(dst)", "TestMedia"},
 	{"a placeholder of nobody", "Rendering.Expand", "if n == len(x.media) || x.expands[n] != token {", "if n == len(x.media) {\n\t\t\tdst = append(dst, token)\n\t\t\tcontinue\n\t\t}\n\t\tif x.expands[n] != token {", "TestMedia"},
-
-	{"what is not scorable differs", "Model.compare", "case errors.Is(err, ErrNotScorable):\n\t\treturn nil", "case errors.Is(err, ErrNotScorable):\n\t\treturn of(ErrCheckFailed, \"%w\", err)", "TestCheck"},
-	{"what both refuse differs", "Model.compare", "case err != nil && refused != \"\":", "case false:", "TestCheck"},
-	{"what the engine refuses is no difference", "Model.compare", "\tcase refused != \"\":\n", "\tcase refused != \"\":\n\t\treturn nil\n\tcase false:\n", "TestCheck"},
-	{"no tokens are a difference", "engineTokens", "if len(answer.Tokens) == 0 {", "if false {", "TestCheckUnreachable"},
 
 	{"any message ends a turn", "Rendering.Shared", "c.messages[at].role != \"assistant\" {", "false {", "TestShared"},
 	{"the final message ends the turn before", "Rendering.Shared", "at := len(c.messages) - 2", "at := len(c.messages) - 1", "TestShared"},

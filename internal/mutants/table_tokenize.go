@@ -1,6 +1,8 @@
 package main
 
 var tokenizeMutants = table{breaks: "./tokenize", rows: []mutant{
+	{"the default of a pool's texts is the most", "NewPool", "cmp.Or(c.MaxText, DefaultPoolMaxText)", "cmp.Or(c.MaxText, MaxText)", "TestDefaults"},
+
 	{"the shortest added token", "matcher.longest", "best = t\n", "return t\n", "TestCasesAsOfficial"},
 	{"a single word looks to its right only", "alone", "if r, n := utf8.DecodeLastRune(s[:begin]); n > 0 && classOf(r)&word != 0 {", "if false {", "TestCasesAsOfficial"},
 	{"a word that is not alone hides nothing", "matcher.cut", "!alone(s, begin, end) {\n", "!alone(s, begin, end) {\n\t\t\tat = begin + 1\n", "TestCasesAsOfficial"},

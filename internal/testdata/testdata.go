@@ -1,5 +1,6 @@
-// Package testdata finds, for tests, the folder with data of the real engines
-// that the environment variable KVINDEX_TESTDATA names.
+// Package testdata finds what tests compare with: the folder with data of the real
+// engines that the environment variable KVINDEX_TESTDATA names, prose, and what the
+// package under test declares.
 package testdata
 
 import (

@@ -18,7 +18,7 @@
 // tokenization_utils_base.py). A model or a template that asks for something else
 // is refused when it is loaded, and a request when it is rendered; nothing is
 // approximated. Older engines differ, in the fields of tools and in what becomes
-// of developer messages at least: [Model.Check] compares with a running one.
+// of developer messages at least: package chatcheck compares with a running one.
 package chat
 
 import (
@@ -77,8 +77,8 @@ type Model struct {
 	special   []specialToken
 	media     map[string]uint32 // the token that stands for media of a kind
 	cache     templateCache
-	buffers   sync.Pool // of *[]byte
-	failed    atomic.Pointer[error]
+	buffers   sync.Pool             // of *[]byte
+	refused   atomic.Pointer[error] // nil before Refuse
 }
 
 type specialToken struct{ name, content string }
@@ -155,8 +155,8 @@ type Rendering struct {
 // Its errors wrap ErrMalformed and ErrTemplate where the engine would refuse the
 // request, ErrNotScorable where it would not, and ErrCheckFailed.
 func (m *Model) Render(r *Request, media []Media) (*Rendering, error) {
-	if failed := m.failed.Load(); failed != nil {
-		return nil, *failed
+	if err := m.Refused(); err != nil {
+		return nil, err
 	}
 	if r.chat == nil {
 		return nil, malformed("a completion, not a chat")
@@ -174,6 +174,22 @@ func (m *Model) Render(r *Request, media []Media) (*Rendering, error) {
 		return nil, err
 	}
 	return x, nil
+}
+
+// Refuse makes every Render from now on return an error that wraps ErrCheckFailed
+// and reason: how an engine was found to render otherwise, as chatcheck does. The
+// first reason stays.
+func (m *Model) Refuse(reason error) {
+	err := fmt.Errorf("chat: %w: %w", ErrCheckFailed, reason)
+	m.refused.CompareAndSwap(nil, &err)
+}
+
+// Refused returns the error of a model after Refuse, and nil before.
+func (m *Model) Refused() error {
+	if err := m.refused.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // Shared returns up to which byte the text equals that of the conversation one

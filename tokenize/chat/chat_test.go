@@ -268,3 +268,31 @@ func hostileSchemas() map[string]string {
 		"longer":    `{"x":"` + strings.Repeat("\\u0001", 8<<20/6) + `"}`,
 	}
 }
+
+// No tools are a list of none.
+func TestNoTools(t *testing.T) {
+	m := newModel(t, "{{ tools }}", chat.Options{})
+	for fields, want := range map[string]string{``: "None", `,"tools":null`: "None", `,"tools":[]`: "[]", `,"tools":[],"tool_choice":"auto"`: "[]"} {
+		x, err := m.Render(parse(t, `{`+hi+fields+`}`), nil)
+		if err != nil || x.Text != want {
+			t.Errorf("%s: %q, %v, want %q", fields, text(x), err, want)
+		}
+	}
+}
+
+// What a check has found stands for every chat, and the first finding stays.
+func TestRefuse(t *testing.T) {
+	m := newModel(t, "{{ messages }}", chat.Options{})
+	if err := m.Refused(); err != nil {
+		t.Error(err)
+	}
+	first, second := errors.New("first"), errors.New("second")
+	m.Refuse(first)
+	m.Refuse(second)
+	_, rendered := m.Render(parse(t, `{`+hi+`}`), nil)
+	for _, err := range []error{rendered, m.Refused()} {
+		if !errors.Is(err, chat.ErrCheckFailed) || !errors.Is(err, first) || errors.Is(err, second) {
+			t.Error(err)
+		}
+	}
+}

@@ -27,8 +27,8 @@ var (
 	// engine refuses it too.
 	ErrTemplate = errors.New("the chat template refused it")
 
-	// ErrCheckFailed is wrapped by every error of a Model that was found to render
-	// otherwise than its engine.
+	// ErrCheckFailed is wrapped by the errors of a Model after [Model.Refuse]: it was
+	// found to render otherwise than its engine.
 	ErrCheckFailed = errors.New("an engine's answer differs")
 )
 

@@ -1,7 +1,14 @@
-package chat
+// Package chatcheck finds out whether a running engine renders chats as a
+// [chat.Model] does. It is apart from package chat because it speaks HTTP: who does
+// not import it has no HTTP client in the program.
+//
+//	engine := chatcheck.Engine{URL: "http://10.0.0.7:8000", Model: "llama-3"}
+//	err := engine.Check(ctx, model, tokenizer)
+package chatcheck
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,9 +19,60 @@ import (
 	"strings"
 
 	"github.com/kvindex/kvindex/tokenize"
+	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// checks are the conversations of [Model.Check], as fields of a request.
+// An Engine is where a running engine serves a model. It has to be vLLM: SGLang's
+// /tokenize takes no chats.
+type Engine struct {
+	// URL is the engine's address, to which "/tokenize" is added.
+	URL string
+
+	// Model is the name that the engine serves the model by.
+	Model string
+
+	// Client sends the requests. Nil: http.DefaultClient. Its timeout, if it has
+	// one, bounds the wait beside the context of Check.
+	Client *http.Client
+}
+
+// Check asks the engine for the tokens of a dozen conversations and compares them
+// with those of m by t, its tokenizer.
+//
+// If the tokens of any conversation differ, or only one of the two refuses it, m
+// refuses every Render from then on, and the errors of Check and of Render wrap
+// [chat.ErrCheckFailed]. For a model that is refused already Check returns that
+// error and asks nothing. A conversation that both refuse is the same to both, and
+// one that m calls not scorable is passed over. An engine that cannot be reached,
+// or that answers something else, is an error too but no verdict.
+//
+// Before 2026 vLLM's /tokenize did not know --default-chat-template-kwargs, so a
+// model with chat.Options.Kwargs differs there.
+func (e Engine) Check(ctx context.Context, m *chat.Model, t tokenize.Tokenizer) error {
+	if err := m.Refused(); err != nil {
+		return err
+	}
+	for i, c := range checks {
+		want, refused, err := e.tokens(ctx, c.fields)
+		if i == 0 && refused != "" {
+			err = fmt.Errorf("the engine takes no chat: %.200s", refused)
+		}
+		var difference error
+		if err == nil {
+			difference, err = compare(ctx, m, t, c.fields, want, refused)
+		}
+		if err != nil {
+			return fmt.Errorf("chatcheck: checking %s: %w", c.name, err)
+		}
+		if difference != nil {
+			m.Refuse(fmt.Errorf("checking %s: %w", c.name, difference))
+			break
+		}
+	}
+	return m.Refused()
+}
+
+// checks are the conversations of [Engine.Check], as fields of a request.
 var checks = []struct{ name, fields string }{
 	{"a turn", `"messages":[{"role":"user","content":"Hello"}]`},
 	{"no generation prompt", `"messages":[{"role":"user","content":"Hello"}],"add_generation_prompt":false`},
@@ -41,91 +99,53 @@ var checks = []struct{ name, fields string }{
 const checkTool = `{"type":"function","function":{"parameters":{"type":"object","properties":{"city":{"type":"string","description":"as \"Zürich\""},` +
 	`"days":{"type":"integer","default":1e0}},"required":["city"]},"name":"weather","description":"Tells the <weather>."`
 
-// Check asks an engine for the tokens of a dozen conversations and compares them
-// with the model's by t, its tokenizer. url is the engine's address, to which
-// "/tokenize" is added, and model the name that it serves the model by. A nil
-// client is http.DefaultClient; its timeout, if any, and ctx bound the wait.
-//
-// A conversation that both refuse is the same to both, and one that the model
-// calls not scorable is passed over. The engine has to be vLLM: SGLang's /tokenize
-// takes no chats. Before 2026 vLLM's did not know --default-chat-template-kwargs,
-// so a model with Options.Kwargs differs there. If any conversation differs, the model refuses every
-// Render from then on: both that error and Check's wrap ErrCheckFailed. An engine
-// that cannot be reached, or answers something else, is an error too but no
-// verdict.
-func (m *Model) Check(ctx context.Context, client *http.Client, url, model string, t tokenize.Tokenizer) error {
-	if failed := m.failed.Load(); failed != nil {
-		return *failed
-	}
-	if client == nil {
-		client = http.DefaultClient
-	}
-	for i, c := range checks {
-		want, refused, err := engineTokens(ctx, client, url, model, c.fields)
-		if i == 0 && refused != "" {
-			err = fmt.Errorf("the engine takes no chat: %.200s", refused)
-		}
-		if err == nil {
-			err = m.compare(ctx, t, c.fields, want, refused)
-		}
-		if err != nil {
-			err = fmt.Errorf("chat: checking %s: %w", c.name, err)
-			if errors.Is(err, ErrCheckFailed) {
-				m.failed.CompareAndSwap(nil, &err)
-			}
-			return err
-		}
-	}
-	return nil
-}
-
-// compare returns an error that wraps ErrCheckFailed if the model's tokens are not
-// want, or it does not refuse what the engine does.
-func (m *Model) compare(ctx context.Context, t tokenize.Tokenizer, fields string, want []uint32, refused string) error {
-	r, err := Parse([]byte("{" + fields + "}"))
+// compare returns how the model differs if its tokens are not want, or if it does
+// not refuse what the engine does.
+func compare(ctx context.Context, m *chat.Model, t tokenize.Tokenizer, fields string, want []uint32, refused string) (difference, err error) {
+	r, err := chat.Parse([]byte("{" + fields + "}"))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	x, err := m.Render(r, nil)
 	switch {
-	case errors.Is(err, ErrNotScorable):
-		return nil
+	case errors.Is(err, chat.ErrNotScorable):
+		return nil, nil
 	case err != nil && refused != "":
-		return nil
+		return nil, nil
 	case err != nil:
-		return of(ErrCheckFailed, "it takes what here is refused: %w", err)
+		return fmt.Errorf("it takes what here is refused: %w", err), nil
 	case refused != "":
-		return of(ErrCheckFailed, "it refuses what here is taken: %.200s", refused)
+		return fmt.Errorf("it refuses what here is taken: %.200s", refused), nil
 	}
 	got, err := t.Encode(ctx, nil, x.Text, r.AddSpecial)
 	if err != nil || slices.Equal(got, want) {
-		return err
+		return nil, err
 	}
 	at := 0
 	for at < min(len(got), len(want)) && got[at] == want[at] {
 		at++
 	}
-	return of(ErrCheckFailed, "%d tokens, and here %d, which differ from token %d on", len(want), len(got), at)
+	return fmt.Errorf("%d tokens, and here %d, which differ from token %d on", len(want), len(got), at), nil
 }
 
 // maxAnswer bounds an engine's answer, in bytes.
 const maxAnswer = 1 << 20
 
-// engineTokens asks for the tokens of a chat (vLLM of autumn 2026,
+// tokens asks for the tokens of a chat (vLLM of autumn 2026,
 // entrypoints/serve/tokenize/protocol.py). refused is what the engine says if it
 // does not take the request.
-func engineTokens(ctx context.Context, client *http.Client, url, model, fields string) (tokens []uint32, refused string, err error) {
-	name, err := json.Marshal(model)
+func (e Engine) tokens(ctx context.Context, fields string) (tokens []uint32, refused string, err error) {
+	name, err := json.Marshal(e.Model)
 	if err != nil {
 		return nil, "", err
 	}
 	body := `{"model":` + string(name) + "," + fields + "}"
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(url, "/")+"/tokenize", strings.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(e.URL, "/")+"/tokenize", strings.NewReader(body))
 	if err != nil {
 		return nil, "", err
 	}
 	request.Header.Set("Content-Type", "application/json")
-	response, err := client.Do(request)
+	response, err := cmp.Or(e.Client, http.DefaultClient).Do(request)
 	if err != nil {
 		return nil, "", err
 	}

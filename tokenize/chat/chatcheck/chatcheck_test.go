@@ -1,4 +1,4 @@
-package chat_test
+package chatcheck_test
 
 import (
 	"context"
@@ -12,7 +12,33 @@ import (
 	"testing"
 
 	"github.com/kvindex/kvindex/tokenize/chat"
+	"github.com/kvindex/kvindex/tokenize/chat/chatcheck"
 )
+
+const hi = `{"messages":[{"role":"user","content":"hi"}]}`
+
+func newModel(t *testing.T, template string, o chat.Options) *chat.Model {
+	t.Helper()
+	m, err := chat.New(template, map[string]string{"bos_token": "<s>", "eos_token": "</s>"}, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// render renders the chat of a body.
+func render(t *testing.T, m *chat.Model, body string) (string, error) {
+	t.Helper()
+	r, err := chat.Parse([]byte(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := m.Render(r, nil)
+	if err != nil {
+		return "", err
+	}
+	return x.Text, nil
+}
 
 // bytesAs is a tokenizer with a token for each byte, and one more around a text.
 type bytesAs struct{}
@@ -73,18 +99,18 @@ func TestCheck(t *testing.T) {
 	} {
 		asked := 0
 		m, theirs := newModel(t, c.ours, c.o), newModel(t, c.theirs, chat.Options{})
-		err := m.Check(t.Context(), nil, engine(t, theirs, &asked).URL+"/", `na"me`, bytesAs{})
+		err := chatcheck.Engine{URL: engine(t, theirs, &asked).URL + "/", Model: `na"me`}.Check(t.Context(), m, bytesAs{})
 		if c.want == "" && err != nil || c.want != "" && (!errors.Is(err, chat.ErrCheckFailed) || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 		if c.want == "" && asked != 13 {
 			t.Errorf("%s: asked %d times", c.name, asked)
 		}
-		x, rendered := m.Render(parse(t, `{`+hi+`,"chat_template":"x"}`), nil)
+		text, rendered := render(t, m, `{"messages":[{"role":"user","content":"hi"}],"chat_template":"x"}`)
 		if errors.Is(rendered, chat.ErrCheckFailed) != (c.want != "") {
-			t.Errorf("%s: then %q, %v", c.name, text(x), rendered)
+			t.Errorf("%s: then %q, %v", c.name, text, rendered)
 		}
-		if again := m.Check(t.Context(), nil, engine(t, m, &asked).URL, `na"me`, bytesAs{}); errors.Is(again, chat.ErrCheckFailed) != (c.want != "") {
+		if again := (chatcheck.Engine{URL: engine(t, m, &asked).URL, Model: `na"me`}).Check(t.Context(), m, bytesAs{}); errors.Is(again, chat.ErrCheckFailed) != (c.want != "") {
 			t.Errorf("%s: again %v", c.name, again)
 		}
 	}
@@ -107,19 +133,19 @@ func TestCheckUnreachable(t *testing.T) {
 		},
 	} {
 		s := httptest.NewServer(handler)
-		err := m.Check(t.Context(), s.Client(), s.URL, "m", bytesAs{})
+		err := chatcheck.Engine{URL: s.URL, Model: "m", Client: s.Client()}.Check(t.Context(), m, bytesAs{})
 		s.Close()
 		if err == nil || errors.Is(err, chat.ErrCheckFailed) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := m.Check(t.Context(), nil, "http://127.0.0.1:1", "m", bytesAs{}); err == nil || errors.Is(err, chat.ErrCheckFailed) {
+	if err := (chatcheck.Engine{URL: "http://127.0.0.1:1", Model: "m"}).Check(t.Context(), m, bytesAs{}); err == nil || errors.Is(err, chat.ErrCheckFailed) {
 		t.Errorf("nobody there: %v", err)
 	}
-	if err := m.Check(t.Context(), nil, ":", "m", bytesAs{}); err == nil || errors.Is(err, chat.ErrCheckFailed) {
+	if err := (chatcheck.Engine{URL: ":", Model: "m"}).Check(t.Context(), m, bytesAs{}); err == nil || errors.Is(err, chat.ErrCheckFailed) {
 		t.Errorf("no address: %v", err)
 	}
-	if _, err := m.Render(parse(t, `{`+hi+`}`), nil); err != nil {
+	if _, err := render(t, m, hi); err != nil {
 		t.Error(err)
 	}
 }
@@ -140,21 +166,10 @@ func TestCheckAgainstAnotherEngine(t *testing.T) {
 	}))
 	defer s.Close()
 	m := newModel(t, checked, chat.Options{})
-	if err := m.Check(t.Context(), nil, s.URL, "m", bytesAs{}); err == nil || errors.Is(err, chat.ErrCheckFailed) {
+	if err := (chatcheck.Engine{URL: s.URL, Model: "m"}).Check(t.Context(), m, bytesAs{}); err == nil || errors.Is(err, chat.ErrCheckFailed) {
 		t.Error(err)
 	}
-	if _, err := m.Render(parse(t, `{`+hi+`}`), nil); err != nil {
+	if _, err := render(t, m, hi); err != nil {
 		t.Error(err)
-	}
-}
-
-// No tools are a list of none.
-func TestNoTools(t *testing.T) {
-	m := newModel(t, "{{ tools }}", chat.Options{})
-	for fields, want := range map[string]string{``: "None", `,"tools":null`: "None", `,"tools":[]`: "[]", `,"tools":[],"tool_choice":"auto"`: "[]"} {
-		x, err := m.Render(parse(t, `{`+hi+fields+`}`), nil)
-		if err != nil || x.Text != want {
-			t.Errorf("%s: %q, %v, want %q", fields, text(x), err, want)
-		}
 	}
 }
