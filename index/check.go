@@ -56,7 +56,8 @@ func (md *model) check() error {
 func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) error {
 	type tally struct{ blocks, hidden int }
 	lanes := make(map[uint32]tally)
-	plain := make(map[loc]Hash) // names that may not share their key
+	hidden := make(map[loc]int32) // names
+	plain := make(map[loc]Hash)   // names that may not share their key
 	idle, n := 0, 0
 	var err error
 	fail := func(format string, args ...any) {
@@ -118,6 +119,11 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 				lanes[c.lane] = t
 				i = c.next
 			}
+			if nm.isHidden(0) {
+				for _, l := range keys {
+					hidden[l]++
+				}
+			}
 			if holders == 0 {
 				idle++
 			}
@@ -140,6 +146,15 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 	})
 	if err != nil {
 		return err
+	}
+	for l, at := range s.hidden {
+		if at.n != hidden[l] || at.n > 1 && !at.many {
+			return fmt.Errorf("%d names with the key at %d are hidden, counted %+v", hidden[l], l, at)
+		}
+		delete(hidden, l)
+	}
+	if len(hidden) > 0 {
+		return fmt.Errorf("names are hidden that are not counted: %v", hidden)
 	}
 	for l, h := range plain {
 		if at := s.shared[l]; s.shared != nil && (at.one != h || len(at.more) > 0) {
@@ -187,7 +202,7 @@ func (s *source) checkPending() error {
 		for _, h := range p.hashes {
 			waits[h] = true
 		}
-		if p.locals == nil {
+		if !p.parked {
 			continue
 		}
 		parked++
@@ -203,7 +218,7 @@ func (s *source) checkPending() error {
 		if len(of) == 0 {
 			return fmt.Errorf("nobody waits for %v", at)
 		}
-		if _, ok := s.locOf(at); ok {
+		if _, n := s.locOf(at); n > 0 {
 			return fmt.Errorf("a store waits for %v, which has a key", at)
 		}
 	}

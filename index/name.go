@@ -137,20 +137,20 @@ type place struct {
 	variant uint32
 }
 
-// locOf returns the place of the key of a hash in a variant, if there is just one.
-func (s *source) locOf(at place) (found loc, ok bool) {
+// locOf returns the place of the first key of a hash in a variant, and how many
+// there are.
+func (s *source) locOf(at place) (found loc, n int) {
 	var buf [2]loc
-	n := s.name(at.hash)
-	for _, l := range n.locs(&buf) {
+	of := s.name(at.hash)
+	for _, l := range of.locs(&buf) {
 		if s.f.Variant(l) != at.variant {
 			continue
 		}
-		if ok {
-			return 0, false // ambiguous
+		if n++; n == 1 {
+			found = l
 		}
-		found, ok = l, true
 	}
-	return found, ok
+	return found, n
 }
 
 // place has the name stand for the key at l. Whoever holds it holds that too.
@@ -200,10 +200,11 @@ func (n *name) place(l loc) {
 		c := s.copies.at(i)
 		if c.copies > 0 {
 			s.f.Hold(l, s.lanes[c.lane].ord)
-		} else {
-			s.hide(l, n.hash)
 		}
 		i = c.next
+	}
+	if n.isHidden(0) {
+		s.hide(l, n.hash)
 	}
 	n.simplify()
 }

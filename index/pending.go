@@ -23,6 +23,7 @@ type pending struct {
 	hashes []Hash
 	// Parked stores: what places the hashes once the parent has a key, and
 	// which of them were removed meanwhile; nil: none.
+	parked bool
 	parent place
 	locals []Local
 	cut    cut
@@ -51,11 +52,17 @@ func (s *source) join(at place) {
 		at := work[len(work)-1]
 		work = work[:len(work)-1]
 		for len(s.waiting[at]) > 0 {
-			prev, ok := s.locOf(at)
-			if !ok {
+			prev, n := s.locOf(at)
+			if n == 0 {
 				break
 			}
 			p := s.waiting[at][0]
+			if n > 1 { // which of them it continues will never be known
+				s.unpark(p)
+				s.pendingBytes -= localBytes * len(p.locals)
+				p.locals = nil
+				continue
+			}
 			s.takeParked(p)
 			s.counts.Joined++
 			s.placeParked(p, prev)
@@ -120,6 +127,7 @@ func (p *pending) unsay(which func(Hash) bool) {
 func (s *source) park(p *pending) {
 	s.counts.Parked++
 	s.parked++
+	p.parked = true
 	s.waiting[p.parent] = append(s.waiting[p.parent], p)
 	for _, h := range p.hashes {
 		if of := s.parkedBy[h]; len(of) == 0 || of[len(of)-1] != p {
@@ -140,6 +148,12 @@ func (s *source) await(p *pending) {
 
 // takeParked takes a parked store out of all queues.
 func (s *source) takeParked(p *pending) {
+	s.unpark(p)
+	s.take(p)
+}
+
+// unpark has a parked store wait for its names alone.
+func (s *source) unpark(p *pending) {
 	s.parked--
 	for _, h := range p.hashes {
 		of := slices.DeleteFunc(s.parkedBy[h], func(o *pending) bool { return o == p })
@@ -154,7 +168,7 @@ func (s *source) takeParked(p *pending) {
 		i := slices.Index(of, p)
 		s.waiting[p.parent] = slices.Delete(of, i, i+1)
 	}
-	s.take(p)
+	p.parked = false
 }
 
 // take takes a store out of the queue.
@@ -166,12 +180,12 @@ func (s *source) take(p *pending) {
 // drop gives up a store at the bound: its blocks that still have no key are
 // released, and with them their names forgotten.
 func (s *source) drop(p *pending) {
-	if p.locals != nil {
+	lost := p.parked
+	if p.parked {
 		s.takeParked(p)
 	} else {
 		s.take(p)
 	}
-	lost := false
 	for _, hash := range p.hashes {
 		n := s.name(hash)
 		if !n.unplaced() {
@@ -183,7 +197,7 @@ func (s *source) drop(p *pending) {
 			s.doubts, lost = true, true
 		}
 	}
-	if lost || p.locals != nil {
+	if lost {
 		s.counts.Dropped++
 	}
 }

@@ -62,13 +62,14 @@ func (n *name) release(h holding) {
 		return
 	}
 	r, c := n.rich(), s.copies.at(h.count)
+	hides := c.reported && !n.isHidden(h.count)
 	c.copies = 0
 	r.holders--
 	for _, l := range n.locs(&buf) {
 		if !n.othersHold(l, h.lane) {
 			s.f.Release(l, h.lane.ord)
 		}
-		if c.reported {
+		if hides {
 			s.hide(l, n.hash)
 		}
 		if r.holders == 0 {

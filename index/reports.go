@@ -43,6 +43,9 @@ import "slices"
 // exactly one block makes a hot first block vanish: 1,369 of 10,000 answers were
 // under in a trial, with it none.
 //
+// Where two names of one prefix are hidden, which of them the engine still has is
+// not known, and a wrong guess would outlive its removal: neither comes back.
+//
 // Only a hidden parent is a proof. To walk the ancestors from every store would
 // find more (120 instead of 517 undercounts in 10,000 requests), and is not done:
 // a connector whose load fails makes vLLM forget a block that is in use, and then
@@ -94,12 +97,26 @@ func (s *source) anyHeld(hashes []Hash, g *group) bool {
 	return false
 }
 
-// hide notes that a name with the key at l has a holding that a report hid.
+// hiddenNames are the names of one key with a holding that a report hid.
+type hiddenNames struct {
+	first Hash
+	n     int32
+	many  bool // were two or more, since there was none
+}
+
+// hide notes that a name with the key at l has a holding that a report hid, and had
+// none before.
 func (s *source) hide(l loc, h Hash) {
-	if s.hidden == nil {
-		s.hidden = make(map[loc]Hash)
+	at := s.hidden[l]
+	if at.n++; at.n == 1 {
+		at = hiddenNames{first: h, n: 1}
+	} else {
+		at.many = true
 	}
-	s.hidden[l] = h
+	if s.hidden == nil {
+		s.hidden = make(map[loc]hiddenNames)
+	}
+	s.hidden[l] = at
 }
 
 // unhide is told before a copyCount that is hidden stops to be so.
@@ -107,18 +124,32 @@ func (n *name) unhide(count uint32) {
 	s := n.s
 	var buf [2]loc
 	s.lanes[s.copies.at(count).lane].hidden--
+	if n.isHidden(count) {
+		return
+	}
+	for _, l := range n.locs(&buf) {
+		at, ok := s.hidden[l]
+		if !ok {
+			continue // all are forgotten
+		}
+		if at.n--; at.n == 0 {
+			delete(s.hidden, l)
+		} else {
+			s.hidden[l] = at
+		}
+	}
+}
+
+// isHidden reports whether a holding of a rich name is hidden, but for one.
+func (n *name) isHidden(but uint32) bool {
 	for i := n.rich().first; i != 0; {
-		c := s.copies.at(i)
-		if i != count && c.copies == 0 {
-			return // the name is hidden for another lane too
+		c := n.s.copies.at(i)
+		if i != but && c.copies == 0 {
+			return true
 		}
 		i = c.next
 	}
-	for _, l := range n.locs(&buf) {
-		if s.hidden[l] == n.hash {
-			delete(s.hidden, l)
-		}
-	}
+	return false
 }
 
 // forgetHidden forgets what is hidden of a name that nobody holds.
@@ -196,8 +227,8 @@ func (s *source) hiddenAbove(l loc, ln *lane, left *int) (Hash, bool) {
 		}
 		i := slices.IndexFunc(g.lanes[TierGPU], func(ln *lane) bool { return s.f.Holds(l, ln.ord) })
 		if i < 0 {
-			h, ok := s.hidden[l]
-			return h, ok
+			at := s.hidden[l]
+			return at.first, at.n == 1 && !at.many
 		}
 		ln = g.lanes[TierGPU][i]
 	}

@@ -70,10 +70,10 @@ type source struct {
 	names   names.Table[Hash, value]
 	riches  pool[richName]
 	copies  pool[copyCount]
-	more    map[Hash][]loc // keys of rich names beyond the second
-	hidden  map[loc]Hash   // names with a holding that a report hid, by their keys
-	counts  Counts         // of the Apply in progress or the last
-	work    int            // names looked at since the model's lock was taken
+	more    map[Hash][]loc      // keys of rich names beyond the second
+	hidden  map[loc]hiddenNames // what reports hid, by key
+	counts  Counts              // of the Apply in progress or the last
+	work    int                 // names looked at since the model's lock was taken
 
 	// doubts: since the last clear, blocks were given up that the engine may
 	// hold. A report can then name blocks beside the known ones.
@@ -195,7 +195,7 @@ func (s *source) describe() SourceInfo {
 // What an entry of a map takes beside its key and value is about as much again.
 const (
 	sharedBytes = 2 * int(unsafe.Sizeof(loc(0))+unsafe.Sizeof(sharedNames{}))
-	hiddenBytes = 2 * int(unsafe.Sizeof(loc(0))+unsafe.Sizeof(Hash(0)))
+	hiddenBytes = 2 * int(unsafe.Sizeof(loc(0))+unsafe.Sizeof(hiddenNames{}))
 )
 
 func (s *source) bytes() int {

@@ -1,6 +1,7 @@
 package index
 
 import (
+	"math"
 	"slices"
 
 	"github.com/kvindex/kvindex/index/internal/forest"
@@ -64,17 +65,20 @@ func (s *source) store(c *Change) {
 	st := storing{s: s, c: c, group: g, lane: ln, chained: dense}
 	st.judge(held)
 	if dense && c.Tier == TierGPU {
-		if prev, ok := s.before(c, variant); ok {
+		switch prev, n := s.before(c, variant); n {
+		case 1:
 			st.placeAll(prev, variant)
 			return
+		case 0:
+			st.holdAll(held)
+			s.park(&pending{
+				group: g, tier: c.Tier, hashes: slices.Clone(c.Hashes),
+				parent: place{c.Parent, variant}, locals: slices.Clone(c.Locals),
+				cut: by,
+			})
+			return
 		}
-		st.holdAll(held)
-		s.park(&pending{
-			group: g, tier: c.Tier, hashes: slices.Clone(c.Hashes),
-			parent: place{c.Parent, variant}, locals: slices.Clone(c.Locals),
-			cut: by,
-		})
-		return
+		// Which of two prefixes it continues will never be known.
 	}
 	st.holdAll(held)
 	if !st.nothing && slices.ContainsFunc(held, s.unplaced) {
@@ -88,10 +92,11 @@ func (s *source) unplaced(h Hash) bool {
 	return n.unplaced()
 }
 
-// before returns the place that the first block of a dense store continues.
-func (s *source) before(c *Change, variant uint32) (loc, bool) {
+// before returns the place that the first block of a dense store continues, and
+// how many there are.
+func (s *source) before(c *Change, variant uint32) (at loc, n int) {
 	if !c.HasParent {
-		return 0, true
+		return 0, 1
 	}
 	return s.locOf(place{c.Parent, variant})
 }
@@ -179,7 +184,9 @@ func (st *storing) hold(i int, n *name) {
 			n.counted(&h).reported = st.guarded && full
 		}
 	default:
-		n.counted(&h).copies++
+		if b := n.counted(&h); b.copies < math.MaxUint32 { // a removal may have said so
+			b.copies++
+		}
 	}
 	if !n.isRich() {
 		return

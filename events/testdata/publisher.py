@@ -127,7 +127,7 @@ class Publisher:
 
     def run(self):
         """Carries out commands and answers requests until the input ends."""
-        rest = b""
+        rest = []  # of a line: some have ten megabytes
         while True:
             poller = zmq.Poller()
             poller.register(0, zmq.POLLIN)
@@ -138,9 +138,11 @@ class Publisher:
                 data = os.read(0, 1 << 20)
                 if not data:
                     return
-                *lines, rest = (rest + data).split(b"\n")
+                *lines, last = data.split(b"\n")
                 for line in lines:
-                    self.obey(line.decode())
+                    self.obey(b"".join((*rest, line)).decode())
+                    rest = []
+                rest.append(last)
             self.answer()
 
     def obey(self, line):

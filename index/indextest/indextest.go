@@ -1,5 +1,5 @@
 // Package indextest is the suite that every backend of package index must
-// pass.
+// pass: [Run]. [Plain] is a backend that passes it and is easy to read.
 package indextest
 
 import (
@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -1150,6 +1151,50 @@ var cases = []testCase{
 		}
 		if got := at("s", 0, 1, c.store(0, 1)); got.Duplicate {
 			t.Errorf("after Remove: %+v", got)
+		}
+	}},
+	{"AStoreAfterTheLargestRemaining", func(t *T) {
+		c := newChain(1, 1)
+		left := func(n uint32) index.Change {
+			return with(c.remove(0), func(ch *index.Change) { ch.Remaining = []uint32{n} })
+		}
+		t.apply(podA, c.store(0, 1), left(math.MaxUint32), c.store(0, 1))
+		t.want(podA, c, 1)
+		t.apply(podA, left(0))
+		t.want(podA, c, 0)
+	}},
+	{"AChildOfAnAmbiguousHashIsNeverPlaced", func(t *T) {
+		c, d, e := newChain(1, 2), newChain(2, 2), newChain(3, 2)
+		d.hashes, e.hashes = c.hashes, c.hashes
+		e.locals[1] = c.locals[1]
+		t.apply(podA, c.store(0, 1), d.store(0, 1), c.store(1, 2), c.remove(0)) // the child is of c or d
+		t.apply(podA, e.store(0, 1))
+		t.want(podA, e, 1)
+	}},
+	{"AParentOfTwoPrefixesAtOnce", func(t *T) {
+		// The orphan waits for a hash that one store gives two blocks.
+		c, e := newChain(1, 4), newChain(3, 2)
+		c.hashes[1] = c.hashes[0]
+		e.hashes = []index.Hash{c.hashes[0], 77}
+		t.apply(podA, e.store(1, 2), c.store(0, 2))
+		t.want(podA, chain{c.root, append(c.locals[:2:2], e.locals[1]), nil}, 2)
+		t.want(podA, chain{c.root, append(c.locals[:1:1], e.locals[1]), nil}, 1)
+		t.apply(podA, c.remove(0))
+		t.apply(podA, e.store(0, 1))
+		t.want(podA, e, 1)
+	}},
+	{"WhichOfTwoNamesIsHiddenIsNotGuessed", func(t *T) {
+		for _, src := range []index.Source{podA, podB} {
+			c := newChain(1, 4)
+			d := chain{c.root, c.locals, []index.Hash{91, 92, 93, 94}} // as salts that the engine does not tell make them
+			t.apply(src, guarded(c.store(0, 3)), guarded(c.store(0, 3)), guarded(d.store(0, 3)), guarded(d.store(0, 3)))
+			t.apply(src, c.remove(2, 1, 0), d.remove(2, 1, 0))
+			if src == podB {
+				c, d = d, c
+			}
+			t.apply(src, guarded(c.store(3, 4))) // proves that blocks of c are there, not of d
+			t.apply(src, c.remove(3, 2, 1, 0))
+			t.want(src, c, 0)
 		}
 	}},
 	{"CursorIsTheStoredOne", func(t *T) {
