@@ -255,7 +255,8 @@ func (m *Memory) Describe(dst []SourceInfo) []SourceInfo {
 	return dst
 }
 
-// Usage is what a Memory holds and what that takes.
+// Usage is what an index holds and what that takes. A backend that does not keep one
+// of the kinds of bytes apart leaves it 0.
 type Usage struct {
 	Prefixes    int // keys
 	Memberships int // blocks held, of all holders together

@@ -157,7 +157,7 @@ func (g *gate) IngestMessage(m kvindex.Message) (kvindex.Receipt, error) {
 // libzmqSilence is when an answer to a replay is begun again: longer than Python
 // may need for one on a busy machine, for it answers to the end also those that
 // nobody waits for any more.
-const libzmqSilence = 5 * time.Second
+const libzmqSilence = 3 * time.Second
 
 // libzmqEngine is an engine on libzmq and a Subscriber that follows it.
 type libzmqEngine struct {
