@@ -1,7 +1,7 @@
 package main
 
 var indexMutants = table{breaks: "./index", rows: []mutant{
-	{"set for count", "storing.hold", "n.counted(&h).copies++", "n.counted(&h).copies = 1", "TestMemory/CopiesExact"},
+	{"set for count", "storing.hold", "b.copies++", "b.copies = 1", "TestMemory/CopiesExact"},
 	{"one copy less", "source.remove", "left := h.copies - 1", "left := h.copies", "TestMemory/CopiesExact"},
 	{"remaining ignored", "source.remove", "case c.Remaining != nil:", "case false:", "TestMemory/RemainingSetsTheCount"},
 	{"sparse repeats counted", "storing.hold", "case st.report || st.guarded && !full:", "case st.report:", "TestMemory/CopiesGuardedNeverCountsRepeatsInSparseGroups"},
