@@ -56,7 +56,7 @@ func (w *walker) begin(f *forest.Forest) {
 // path is a prompt in one variant.
 type path struct {
 	variant Variant
-	forest.Path[Key]
+	forest.Path
 }
 
 // slowView is a view whose blocks are looked at in every tier.
@@ -81,7 +81,7 @@ func (w *walker) keysFor(r *resolved, keys func(Variant) ([]Key, error)) error {
 			n := len(w.paths)
 			w.paths = slices.Grow(w.paths, 1)[:n+1]
 			w.paths[n].variant = v
-			w.paths[n].Begin(w.f, of)
+			forest.Begin(&w.paths[n].Path, w.f, of)
 		}
 	}
 	return nil
@@ -206,15 +206,16 @@ func (w *walker) narrow(s *forest.Span, end uint32) bool {
 	if ord, mask, ok := s.Holder(); ok {
 		single(ord, mask)
 	} else if rec, ok := w.p.Record(s); ok {
+		from := rec.First()
 		for i := range rec.Rows() {
-			row := rec.Row(i)
-			missing := end &^ row.Mask
+			mask, holders := rec.Row(i)
+			missing := end &^ mask
 			for j := range w.act {
 				a := &w.act[j]
-				if a.bits == 0 {
+				if a.word-from >= uint32(len(holders)) || a.bits == 0 {
 					continue
 				}
-				set := a.bits & row.Word(a.word)
+				set := a.bits & holders.Word(a.word-from)
 				if missing == 0 {
 					a.next |= set
 				} else if set != 0 {
@@ -248,15 +249,16 @@ func (w *walker) finish(s *forest.Span, word uint32, set uint64, run int32) {
 	if run == 0 {
 		return
 	}
+	lanes, out := w.r.lanes, w.out
 	for ; set != 0; set &= set - 1 {
-		l := &w.r.lanes[word<<6|uint32(bits.TrailingZeros64(set))]
+		l := &lanes[word<<6|uint32(bits.TrailingZeros64(set))]
 		if s != nil && len(l.lanes) > 1 {
 			w.slowDown(l.viewRef, int32(s.At/w.rc.units))
 			continue
 		}
-		n := len(w.out.Rows)
-		w.out.Rows = slices.Grow(w.out.Rows, 1)[:n+1]
-		row := &w.out.Rows[n]
+		n := len(out.Rows)
+		out.Rows = slices.Grow(out.Rows, 1)[:n+1]
+		row := &out.Rows[n]
 		*row = Row{View: &l.View, Pod: l.pod, Run: run, GPU: run}
 		row.Tiers[TierGPU] = run
 	}

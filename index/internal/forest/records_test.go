@@ -157,7 +157,7 @@ func compareHolders(t *testing.T, f *Forest, id uint32, want map[uint32]uint32) 
 	if got := readHolders(f, id); !maps.Equal(got, want) {
 		t.Fatalf("readers see %v, want %v", got, want)
 	}
-	p := Path[Key]{f: f}
+	p := Path{f: f}
 	held := map[Holding]uint32{}
 	h := f.meta(id).load()
 	s := Span{header: h}

@@ -3,6 +3,7 @@ package forest
 import (
 	"math/bits"
 	"sync/atomic"
+	"unsafe"
 )
 
 // Reader is somebody who reads: as long as it is inside, nothing that it can
@@ -18,13 +19,13 @@ func (r Reader) Leave() { r.inside.Add(-1) }
 // Path is the way of some keys, a prompt's, through the slabs. What the slabs say
 // is read as it is asked for, and once. A Path is for one Reader that is inside;
 // its zero value is ready for Begin, and keeps its memory for the next one.
-type Path[K ~uint64] struct {
+type Path struct {
 	f     *Forest
-	keys  []K
+	keys  []uint64
 	spans []Span
 	end   int    // keys that the spans cover
 	slab  uint32 // of the last span
-	done  bool
+	done  bool   // the next key is not there
 }
 
 // Span is the part of a path that is in one slab, from its first slot on.
@@ -35,38 +36,34 @@ type Span struct {
 
 // Begin begins a path. The keys must stay what they are until it is not used any
 // more.
-func (p *Path[K]) Begin(f *Forest, keys []K) {
-	*p = Path[K]{f: f, keys: keys, spans: p.spans[:0]}
+func Begin[K ~uint64](p *Path, f *Forest, keys []K) {
+	*p = Path{f: f, keys: unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(keys))), len(keys)), spans: p.spans[:0]}
 }
 
 // Release lets go of the forest and the keys.
-func (p *Path[K]) Release() { p.f, p.keys = nil, nil }
+func (p *Path) Release() { p.f, p.keys = nil, nil }
 
 // Len returns the number of keys.
-func (p *Path[K]) Len() int { return len(p.keys) }
+func (p *Path) Len() int { return len(p.keys) }
 
 // End returns how many leading keys the spans cover that were asked for.
-func (p *Path[K]) End() int { return p.end }
+func (p *Path) End() int { return p.end }
 
 // Span returns span i, or false if the path ends before it: behind the last key,
-// or where the next key is not in the forest.
-func (p *Path[K]) Span(i int) (*Span, bool) {
-	for i >= len(p.spans) {
-		if p.done || !p.extend() {
-			p.done = true
-			return nil, false
-		}
+// or where the next key is not in the forest. Spans are asked for in order.
+func (p *Path) Span(i int) (*Span, bool) {
+	if i == len(p.spans) && !p.extend() {
+		return nil, false
 	}
 	return &p.spans[i], true
 }
 
 // Spans returns all spans, also those behind keys that are not in the forest.
 // Span and End must not be called after it.
-func (p *Path[K]) Spans() []Span {
-	for !p.done {
+func (p *Path) Spans() []Span {
+	for p.end < len(p.keys) {
 		if !p.extend() {
-			p.end++
-			p.done = p.end >= len(p.keys)
+			p.end, p.done = p.end+1, false
 		}
 	}
 	return p.spans
@@ -76,8 +73,8 @@ func (p *Path[K]) Spans() []Span {
 // neighbours, so the next one is tried before the head table is asked. That is
 // no guess about the answer: a key is in one place only, so a slab that is held
 // and begins with the key is the one.
-func (p *Path[K]) extend() bool {
-	if p.end == len(p.keys) {
+func (p *Path) extend() bool {
+	if p.done || p.end == len(p.keys) {
 		return false
 	}
 	k := Key(p.keys[p.end])
@@ -90,6 +87,7 @@ func (p *Path[K]) extend() bool {
 	}
 	if h.kind() == kindNone || atomic.LoadUint64(&chunks[id/chunkSlabs].slab(id)[0]) != uint64(k) {
 		if id = f.heads.find(f, k); id == 0 {
+			p.done = true
 			return false
 		}
 		h = f.meta(id).load()
@@ -99,16 +97,17 @@ func (p *Path[K]) extend() bool {
 	s.N = same(f.keys(id), p.keys[p.end:min(len(p.keys), p.end+h.written())])
 	p.spans = append(p.spans, s)
 	p.end += s.N
-	return s.N > 0
+	p.done = s.N == 0
+	return !p.done
 }
 
 // same returns how many leading keys are those of a slab.
-func same[K ~uint64](slab []uint64, keys []K) int {
+func same(slab, keys []uint64) int {
 	if len(keys) > len(slab) {
 		return 0
 	}
 	for i, k := range keys {
-		if atomic.LoadUint64(&slab[i]) != uint64(k) {
+		if atomic.LoadUint64(&slab[i]) != k {
 			return i
 		}
 	}
@@ -135,7 +134,7 @@ func (s *Span) Holder() (ord, mask uint32, ok bool) {
 }
 
 // Record returns who holds the slots of a span, if its slab has several holders.
-func (p *Path[K]) Record(s *Span) (r Record, ok bool) {
+func (p *Path) Record(s *Span) (r Record, ok bool) {
 	if s.header.kind() != kindRecord {
 		return Record{}, false
 	}
@@ -146,11 +145,13 @@ func (p *Path[K]) Record(s *Span) (r Record, ok bool) {
 // or, while it moves, in two. What one call claims was true at that moment.
 type Record struct{ words record }
 
-// Rows returns the number of rows, Row one of them.
-func (r Record) Rows() int { return r.words.rows() }
-func (r Record) Row(i int) Row {
+// Rows returns the number of rows, Row the slots of one of them and its holders: a
+// bit each, from the ordinal 64*First on.
+func (r Record) Rows() int     { return r.words.rows() }
+func (r Record) First() uint32 { return uint32(r.words.first()) }
+func (r Record) Row(i int) (mask uint32, holders Bits) {
 	mask, bitmap := r.words.row(i)
-	return Row{mask, uint32(r.words.first()), bitmap}
+	return mask, bitmap
 }
 
 // Entries returns the entries.
@@ -165,24 +166,15 @@ func (e Entries) At(i int) (ord, mask uint32) {
 	return uint32(word >> 32), uint32(word)
 }
 
-// Row is the holders of the same slots.
-type Row struct {
-	Mask   uint32
-	first  uint32
-	bitmap []uint64
-}
+// Bits are a bitmap of which writers change words.
+type Bits []uint64
 
-// Word returns the holders with the ordinals from 64*n on, a bit each.
-func (r *Row) Word(n uint32) uint64 {
-	if n -= r.first; n < uint32(len(r.bitmap)) {
-		return atomic.LoadUint64(&r.bitmap[n])
-	}
-	return 0
-}
+// Word returns word i of b.
+func (b Bits) Word(i uint32) uint64 { return atomic.LoadUint64(&b[i]) }
 
 // HoldersIn calls f for each holder of a span's slab that is in set, a bitmap of
 // ordinals.
-func (p *Path[K]) HoldersIn(s *Span, set []uint64, f func(ord, mask uint32)) {
+func (p *Path) HoldersIn(s *Span, set []uint64, f func(ord, mask uint32)) {
 	has := func(ord uint32) bool { return int(ord>>6) < len(set) && set[ord>>6]>>(ord&63)&1 != 0 }
 	if ord, mask, ok := s.Holder(); ok && has(ord) {
 		f(ord, mask)
@@ -192,14 +184,18 @@ func (p *Path[K]) HoldersIn(s *Span, set []uint64, f func(ord, mask uint32)) {
 		return
 	}
 	for i := range r.Rows() {
-		row := r.Row(i)
-		first := int(row.first)
-		for word := first; word < min(first+len(row.bitmap), len(set)); word++ {
+		mask, holders := r.Row(i)
+		first := r.First()
+		for j := range uint32(len(holders)) {
+			word := first + j
+			if int(word) >= len(set) {
+				break
+			}
 			if set[word] == 0 {
 				continue
 			}
-			for here := row.Word(uint32(word)) & set[word]; here != 0; here &= here - 1 {
-				f(uint32(word)<<6|uint32(bits.TrailingZeros64(here)), row.Mask)
+			for here := holders.Word(j) & set[word]; here != 0; here &= here - 1 {
+				f(word<<6|uint32(bits.TrailingZeros64(here)), mask)
 			}
 		}
 	}
@@ -212,7 +208,7 @@ func (p *Path[K]) HoldersIn(s *Span, set []uint64, f func(ord, mask uint32)) {
 }
 
 // Mask returns the slots of a span's slab that ord holds.
-func (p *Path[K]) Mask(s *Span, ord uint32) uint32 {
+func (p *Path) Mask(s *Span, ord uint32) uint32 {
 	if one, mask, ok := s.Holder(); ok && one == ord {
 		return mask
 	}
@@ -222,8 +218,8 @@ func (p *Path[K]) Mask(s *Span, ord uint32) uint32 {
 	}
 	word, bit, ok := r.words.bit(ord)
 	for i := range r.Rows() {
-		if row := r.Row(i); ok && atomic.LoadUint64(&row.bitmap[word])&bit != 0 {
-			return row.Mask
+		if mask, holders := r.Row(i); ok && holders.Word(uint32(word))&bit != 0 {
+			return mask
 		}
 	}
 	entries := r.Entries()
