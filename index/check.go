@@ -75,7 +75,7 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 			refs[l.Slab()]++
 		}
 		switch {
-		case v.plain():
+		case v.isPlain():
 			l := loc(v)
 			if o, ok := plain[l]; ok {
 				fail("names %d and %d are plain and have one key", h, o)
@@ -119,7 +119,7 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 				lanes[c.lane] = t
 				i = c.next
 			}
-			if nm.isHidden(0) {
+			if nm.isHiddenExcept(0) {
 				for _, l := range keys {
 					hidden[l]++
 				}

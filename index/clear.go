@@ -37,7 +37,7 @@ func (s *source) clearTier(t Tier) {
 		g.lanes[t] = nil
 	}
 	if t == TierGPU {
-		s.unsayAll()
+		s.voidAll()
 	}
 	if len(old) == 0 {
 		return
@@ -89,8 +89,8 @@ func (n *name) releaseLanes(lanes []*lane, gone []bool) {
 		}
 	}
 	switch {
-	case n.plain():
-		if l := loc(n.value); !s.holdsAtBut(l, gone) {
+	case n.isPlain():
+		if l := loc(n.value); !s.holdsAtExcept(l, gone) {
 			s.disclaim(n.hash, l)
 			n.becomeIdle(l)
 		}
@@ -122,8 +122,8 @@ func (n *name) releaseLanes(lanes []*lane, gone []bool) {
 	}
 }
 
-// holdsAtBut is holdsAt without those lanes that are gone.
-func (s *source) holdsAtBut(l loc, gone []bool) bool {
+// holdsAtExcept is holdsAt without those lanes that are gone.
+func (s *source) holdsAtExcept(l loc, gone []bool) bool {
 	for i, ln := range s.lanes {
 		if ln != nil && !gone[i] && s.f.Holds(l, ln.ord) {
 			return true

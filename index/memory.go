@@ -233,7 +233,10 @@ func (m *Memory) checked() {
 	defer m.mu.Unlock()
 	m.changes++
 	for _, md := range *m.models.Load() {
-		if size := md.n + md.forest.Usage().Prefixes; m.changes%(1+size/1000*size/1000) != 0 {
+		md.mu.Lock()
+		size := md.n + md.forest.Len()
+		md.mu.Unlock()
+		if m.changes%(1+size/1000*size/1000) != 0 {
 			continue
 		}
 		if err := md.check(); err != nil {

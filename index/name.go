@@ -30,7 +30,7 @@ const (
 	tagBits       = tagRich
 )
 
-func (v value) plain() bool { return v>>31 == 0 && v != 0 }
+func (v value) isPlain() bool { return v>>31 == 0 && v != 0 }
 
 func (v value) isIdle() bool { return v&tagBits == tagIdle }
 
@@ -82,13 +82,13 @@ func (n *name) set(v value) {
 func (n *name) rich() *richName { return n.s.riches.at(n.number()) }
 
 // held reports whether any lane holds something by the name.
-func (n *name) held() bool { return n.plain() || n.isRich() && n.rich().holders > 0 }
+func (n *name) held() bool { return n.isPlain() || n.isRich() && n.rich().holders > 0 }
 
 // locs returns the places of the keys, in buf if there are few.
 func (n *name) locs(buf *[2]loc) []loc {
 	*buf = [2]loc{}
 	switch {
-	case n.plain():
+	case n.isPlain():
 		buf[0] = loc(n.value)
 	case n.isIdle():
 		buf[0] = n.s.idle.at(n.number()).loc
@@ -131,15 +131,16 @@ func (n *name) ambiguous() bool {
 	return false
 }
 
-// place is a hash in a variant, by number: what a key belongs to.
-type place struct {
+// hashIn is a hash in a variant, by number: it has one key at most, unless it is
+// ambiguous.
+type hashIn struct {
 	hash    Hash
 	variant uint32
 }
 
 // locOf returns the place of the first key of a hash in a variant, and how many
 // there are.
-func (s *source) locOf(at place) (found loc, n int) {
+func (s *source) locOf(at hashIn) (found loc, n int) {
 	var buf [2]loc
 	of := s.name(at.hash)
 	for _, l := range of.locs(&buf) {
@@ -203,7 +204,7 @@ func (n *name) place(l loc) {
 		}
 		i = c.next
 	}
-	if n.isHidden(0) {
+	if n.isHiddenExcept(0) {
 		s.hide(l, n.hash)
 	}
 	n.simplify()
@@ -249,7 +250,7 @@ func (n *name) enrich() {
 	s := n.s
 	r := richName{hash: n.hash}
 	switch {
-	case n.plain():
+	case n.isPlain():
 		l := loc(n.value)
 		r.keys[0] = l
 		for _, ln := range s.lanes {
@@ -324,7 +325,7 @@ func (n *name) forget() {
 // holding is a handle of what a group and tier have of a name.
 type holding struct {
 	lane   *lane  // nil: nothing
-	count  uint32 // number of the copyCount; 0: the name is plain
+	entry  uint32 // number of its copyCount; 0: the name is plain
 	copies uint32 // 0: it is hidden
 }
 
@@ -333,7 +334,7 @@ type holding struct {
 func (n *name) holding(g *group, t Tier) holding {
 	s := n.s
 	switch {
-	case n.plain():
+	case n.isPlain():
 		for _, ln := range g.lanes[t] {
 			if s.f.Holds(loc(n.value), ln.ord) {
 				return holding{ln, 0, 1}
@@ -351,17 +352,17 @@ func (n *name) holding(g *group, t Tier) holding {
 	return holding{}
 }
 
-// counted returns the copyCount of a holding, for which the name becomes rich.
-func (n *name) counted(h *holding) *copyCount {
+// copyCount returns the copyCount of a holding, for which the name becomes rich.
+func (n *name) copyCount(h *holding) *copyCount {
 	s := n.s
-	if h.count == 0 {
+	if h.entry == 0 {
 		n.enrich()
-		h.count = n.rich().first
-		for s.copies.at(h.count).lane != h.lane.number {
-			h.count = s.copies.at(h.count).next
+		h.entry = n.rich().first
+		for s.copies.at(h.entry).lane != h.lane.number {
+			h.entry = s.copies.at(h.entry).next
 		}
 	}
-	return s.copies.at(h.count)
+	return s.copies.at(h.entry)
 }
 
 // unlink takes a copyCount from a rich name.

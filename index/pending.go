@@ -14,7 +14,8 @@ import (
 // go on, and is placed when the parent gets its key, wherever that comes from. It
 // is never attached anywhere else. Until then its blocks may be removed, and their
 // hashes be used for something else; a parked store then has no say any more in
-// what such a hash stands for (unsay).
+// what such a hash stands for (void). If the parent gets two keys at once, the store
+// waits for its names alone.
 
 // pending is a store of which at least one hash had no key.
 type pending struct {
@@ -24,7 +25,7 @@ type pending struct {
 	// Parked stores: what places the hashes once the parent has a key, and
 	// which of them were removed meanwhile; nil: none.
 	parked bool
-	parent place
+	parent hashIn
 	locals []Local
 	cut    cut
 	gone   []bool
@@ -46,8 +47,8 @@ func (p *pending) cost() int {
 // join places the parked stores that wait for a hash which has a key now, and
 // those that wait for theirs. It works through a list because chains of
 // orphans may be long.
-func (s *source) join(at place) {
-	work := []place{at}
+func (s *source) join(at hashIn) {
+	work := []hashIn{at}
 	for len(work) > 0 {
 		at := work[len(work)-1]
 		work = work[:len(work)-1]
@@ -61,13 +62,14 @@ func (s *source) join(at place) {
 				s.unpark(p)
 				s.pendingBytes -= localBytes * len(p.locals)
 				p.locals = nil
+				s.counts.Dropped++
 				continue
 			}
 			s.takeParked(p)
 			s.counts.Joined++
 			s.placeParked(p, prev)
 			for _, h := range p.hashes {
-				work = append(work, place{h, at.variant})
+				work = append(work, hashIn{h, at.variant})
 			}
 		}
 	}
@@ -78,7 +80,7 @@ func (s *source) placeParked(p *pending, prev loc) {
 	s.placeRange(r, func(from, to int, ends blockEnds) {
 		for i := from; i < to; i++ {
 			n := s.name(p.hashes[i])
-			if p.unsaid(i) && (n.hasKeyIn(r.variant) || s.parkedAnew(place{n.hash, r.variant})) {
+			if p.isVoid(i) && (n.hasKeyIn(r.variant) || s.parkedAnew(hashIn{n.hash, r.variant})) {
 				continue // it was removed, and then stored as something else
 			}
 			n.place(ends.of(i))
@@ -88,33 +90,35 @@ func (s *source) placeParked(p *pending, prev loc) {
 }
 
 // parkedAnew reports whether a parked store says what a hash stands for now.
-func (s *source) parkedAnew(at place) bool {
+func (s *source) parkedAnew(at hashIn) bool {
 	return slices.ContainsFunc(s.parkedBy[at.hash], func(p *pending) bool {
-		return p.parent.variant == at.variant && !p.unsaid(slices.Index(p.hashes, at.hash))
+		return p.parent.variant == at.variant && !p.isVoid(slices.Index(p.hashes, at.hash))
 	})
 }
 
-// unsaid reports whether p has no say in what its hash i stands for.
-func (p *pending) unsaid(i int) bool { return p.gone != nil && p.gone[i] }
+// isVoid reports whether p has no say in what its hash i stands for.
+func (p *pending) isVoid(i int) bool { return p.gone != nil && p.gone[i] }
 
-// unsay notes that the gpu does not hold a block of a group any more: a parked
+// void notes that the gpu does not hold a block of a group any more: a parked
 // store that named it has no say in what its hash stands for next.
-func (s *source) unsay(h Hash, g *group) {
+func (s *source) void(h Hash, g *group) {
 	for _, p := range s.parkedBy[h] {
 		if p.group == g {
-			p.unsay(func(o Hash) bool { return o == h })
+			p.void(func(o Hash) bool { return o == h })
 		}
 	}
 }
 
-// unsayAll notes that the gpu holds nothing any more.
-func (s *source) unsayAll() {
+// voidAll notes that the gpu holds nothing any more.
+func (s *source) voidAll() {
 	for e := s.pending.Front(); e != nil; e = e.Next() {
-		e.Value.(*pending).unsay(func(Hash) bool { return true })
+		if p := e.Value.(*pending); p.parked {
+			p.void(func(Hash) bool { return true })
+		}
 	}
 }
 
-func (p *pending) unsay(which func(Hash) bool) {
+func (p *pending) void(which func(Hash) bool) {
 	if p.gone == nil {
 		p.gone = make([]bool, len(p.hashes))
 	}
@@ -192,7 +196,7 @@ func (s *source) drop(p *pending) {
 			continue
 		}
 		if h := n.holding(p.group, p.tier); h.copies > 0 {
-			n.counted(&h).reported = false
+			n.copyCount(&h).reported = false
 			n.release(h)
 			s.doubts, lost = true, true
 		}
@@ -206,6 +210,6 @@ func (s *source) drop(p *pending) {
 func (s *source) clearPending() {
 	s.pending.Init()
 	s.pendingBytes, s.parked = 0, 0
-	s.waiting = make(map[place][]*pending)
+	s.waiting = make(map[hashIn][]*pending)
 	s.parkedBy = make(map[Hash][]*pending)
 }

@@ -2,8 +2,8 @@ package index
 
 // A removal takes a copy of each block from what a group and tier hold. Which
 // prefix the block is does not matter, so a block that was never placed is
-// removed like any other. The name stays when the last holder has gone: it is idle
-// (idle.go).
+// removed like any other. When the last holder has gone, the name is idle if it has
+// a key (idle.go), and forgotten if it has none.
 
 func (s *source) remove(c *Change) {
 	g := s.groups[c.Group.ID]
@@ -26,11 +26,11 @@ func (s *source) remove(c *Change) {
 			left = c.Remaining[i]
 		case ambiguous: // nobody knows which of its blocks has gone
 			left = 0
-			s.doubts = s.doubts || h.copies > 1 || n.counted(&h).reported
+			s.doubts = s.doubts || h.copies > 1 || n.copyCount(&h).reported
 		}
 		if left > 0 {
 			if left != h.copies {
-				n.counted(&h).copies = left
+				n.copyCount(&h).copies = left
 				n.simplify()
 			}
 			continue
@@ -50,9 +50,9 @@ func (n *name) release(h holding) {
 	var buf [2]loc
 	s.count(h.lane, -1)
 	if h.lane.tier == TierGPU && s.parked > 0 {
-		s.unsay(n.hash, h.lane.group)
+		s.void(n.hash, h.lane.group)
 	}
-	if n.plain() {
+	if n.isPlain() {
 		l := loc(n.value)
 		s.f.Release(l, h.lane.ord)
 		if !s.holdsAt(l) {
@@ -61,8 +61,8 @@ func (n *name) release(h holding) {
 		}
 		return
 	}
-	r, c := n.rich(), s.copies.at(h.count)
-	hides := c.reported && !n.isHidden(h.count)
+	r, c := n.rich(), s.copies.at(h.entry)
+	hides := c.reported && !n.isHiddenExcept(h.entry)
 	c.copies = 0
 	r.holders--
 	for _, l := range n.locs(&buf) {
@@ -79,7 +79,7 @@ func (n *name) release(h holding) {
 	if c.reported {
 		h.lane.hidden++
 	} else {
-		n.unlink(h.count)
+		n.unlink(h.entry)
 	}
 	switch {
 	case r.holders == 0 && r.keys[0] == 0:

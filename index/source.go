@@ -36,14 +36,17 @@ type loc = forest.Loc
 //
 //	place    a hash gets a key that it stands for
 //	hold     a lane gets a copy of a block, its first or one more
-//	release  a lane gives up its last copy; the name stays, idle, if it has keys
+//	gain     a lane gets its first copy
+//	claim    a hash is about to hold a key that other hashes may hold
+//	release  a lane gives up its last copy; the name is idle if nobody else holds it
 //	hide     what a lane released may be there after all: a report was not counted
+//	restore  what was hidden is held again: a child proved that it is there
 //	forget   a name goes, with its keys and all that is hidden
 //	park     a store waits until its parent has a key
-//	unsay    a parked store has no say any more in what a hash stands for
+//	void     a parked store has no say any more in what a hash stands for
 //	drop     what waits for a key is given up, at the bound
 //	clear    all that the source holds goes, or all of a tier
-//	retire   lanes, or the source, are shown to readers no more, and then go
+//	retire   lanes, or the source, are not shown to readers any more, and then they go
 //
 // Each has a file that begins with its rules: store.go, remove.go, clear.go,
 // reports.go what is hidden and comes back, pending.go what waits, name.go,
@@ -99,7 +102,7 @@ type source struct {
 	// that are parked, by the parent that would place them.
 	pending      list.List
 	pendingBytes int
-	waiting      map[place][]*pending
+	waiting      map[hashIn][]*pending
 	parkedBy     map[Hash][]*pending // parked stores, by their hashes
 }
 
@@ -111,7 +114,7 @@ func newSource(id Source, m *Memory, md *model) *source {
 		f:        md.forest,
 		cursors:  make(map[string]Cursor),
 		groups:   make(map[int]*group),
-		waiting:  make(map[place][]*pending),
+		waiting:  make(map[hashIn][]*pending),
 		parkedBy: make(map[Hash][]*pending),
 		views:    new(atomic.Pointer[[]*view]),
 	}
@@ -125,7 +128,7 @@ func newSource(id Source, m *Memory, md *model) *source {
 const yieldAfter = 256
 
 // yield lets the writers of other sources in, if it is time after so many names
-// more. The forest may be another one then: only what the names of s refer to is
+// more. The forest may have changed then: only what the names of s refer to is
 // still where it was.
 func (s *source) yield(names int) {
 	if s.work += names; s.work < yieldAfter {

@@ -12,8 +12,9 @@ import (
 //
 //   - Only a dense store of the gpu names: it lists a hash for each block of its
 //     range. If the place of what comes before the range is known, the range is
-//     placed in the forest and each hash gets the key at the end of its block;
-//     else the store is parked.
+//     placed in the forest and each hash gets the key at the end of its block. If
+//     it is not known, the store is parked. If the parent stands for two prefixes,
+//     the store is never placed.
 //   - A masked store, with fewer hashes than blocks, does not say which blocks it
 //     keeps. Its hashes are held, and seen once another store names them.
 //   - What a lower tier says of a prefix names nothing: vLLM's offloading events
@@ -27,14 +28,14 @@ import (
 
 // storing is a store that is being carried out.
 type storing struct {
-	s       *source
-	c       *Change
-	group   *group
-	lane    *lane
-	guarded bool // against reports
-	report  bool
-	nothing bool // is held by it: it only gives names
-	chained bool // each block is the parent of the next
+	s         *source
+	c         *Change
+	group     *group
+	lane      *lane
+	guarded   bool // against reports
+	report    bool
+	namesOnly bool // nothing is held by it
+	chained   bool // each block is the parent of the next
 }
 
 func (s *source) store(c *Change) {
@@ -73,15 +74,15 @@ func (s *source) store(c *Change) {
 			st.holdAll(held)
 			s.park(&pending{
 				group: g, tier: c.Tier, hashes: slices.Clone(c.Hashes),
-				parent: place{c.Parent, variant}, locals: slices.Clone(c.Locals),
+				parent: hashIn{c.Parent, variant}, locals: slices.Clone(c.Locals),
 				cut: by,
 			})
 			return
 		}
-		// Which of two prefixes it continues will never be known.
+		s.dropChild(c.Hashes)
 	}
 	st.holdAll(held)
-	if !st.nothing && slices.ContainsFunc(held, s.unplaced) {
+	if !st.namesOnly && slices.ContainsFunc(held, s.unplaced) {
 		s.await(&pending{group: g, tier: c.Tier, hashes: slices.Clone(held)})
 	}
 }
@@ -92,13 +93,25 @@ func (s *source) unplaced(h Hash) bool {
 	return n.unplaced()
 }
 
+// dropChild is told of a store whose parent stands for two prefixes. Which of them it
+// continues will never be known, so its blocks are held and nothing else: what their
+// hashes stood for before says nothing of them.
+func (s *source) dropChild(hashes []Hash) {
+	s.counts.Dropped++
+	for _, h := range hashes {
+		if n := s.name(h); n.value != 0 && !n.held() {
+			n.forget()
+		}
+	}
+}
+
 // before returns the place that the first block of a dense store continues, and
 // how many there are.
 func (s *source) before(c *Change, variant uint32) (at loc, n int) {
 	if !c.HasParent {
 		return 0, 1
 	}
-	return s.locOf(place{c.Parent, variant})
+	return s.locOf(hashIn{c.Parent, variant})
 }
 
 // placeAll carries out a dense gpu store behind prev, and places what waited for
@@ -115,7 +128,7 @@ func (st *storing) placeAll(prev loc, variant uint32) {
 		st.placePiece(from, to, ends)
 		if len(s.waiting) > 0 {
 			for _, h := range c.Hashes[from:to] {
-				s.join(place{h, variant})
+				s.join(hashIn{h, variant})
 			}
 		}
 	})
@@ -135,7 +148,7 @@ func (st *storing) placePiece(from, to int, ends blockEnds) {
 		for ; from < to; from++ {
 			l := ends.of(from)
 			bit := uint32(1) << l.Slot()
-			if l.Slab() != id || (mine|plain)&bit != 0 || s.shared != nil || st.nothing || s.names.Add(st.c.Hashes[from], value(l)) != 0 {
+			if l.Slab() != id || (mine|plain)&bit != 0 || s.shared != nil || st.namesOnly || s.names.Add(st.c.Hashes[from], value(l)) != 0 {
 				break
 			}
 			plain |= bit
@@ -166,7 +179,7 @@ func (st *storing) holdAll(hashes []Hash) {
 // hold records that the lane of the store has its block i, by the rules of
 // Copies.
 func (st *storing) hold(i int, n *name) {
-	if st.nothing {
+	if st.namesOnly {
 		return
 	}
 	s, c, full := st.s, st.c, st.group.Kind == GroupFull
@@ -180,19 +193,19 @@ func (st *storing) hold(i int, n *name) {
 	case c.Tier != TierGPU || c.Copies == CopiesSet:
 	case st.report || st.guarded && !full:
 		s.counts.Reports++
-		if st.guarded && full || h.count != 0 {
-			n.counted(&h).reported = st.guarded && full
+		if st.guarded && full || h.entry != 0 {
+			n.copyCount(&h).reported = st.guarded && full
 		}
 	default:
-		if b := n.counted(&h); b.copies < math.MaxUint32 { // a removal may have said so
+		if b := n.copyCount(&h); b.copies < math.MaxUint32 { // a removal may have said so
 			b.copies++
 		}
 	}
 	if !n.isRich() {
 		return
 	}
-	if h.count != 0 && st.chained {
-		b := s.copies.at(h.count)
+	if h.entry != 0 && st.chained {
+		b := s.copies.at(h.entry)
 		if b.chained, b.parent = c.HasParent, c.Parent; i > 0 {
 			b.chained, b.parent = true, c.Hashes[i-1]
 		}
@@ -207,7 +220,7 @@ func (n *name) gain(ln *lane, was holding) holding {
 	s := n.s
 	var buf [2]loc
 	switch {
-	case n.plain():
+	case n.isPlain():
 		s.f.Hold(loc(n.value), ln.ord)
 		s.count(ln, 1)
 		return holding{ln, 0, 1}
@@ -239,7 +252,7 @@ func (n *name) gain(ln *lane, was holding) holding {
 		s.unlinkIdle(r.idle)
 		r.idle = 0
 	}
-	count := was.count
+	count := was.entry
 	if count == 0 {
 		count = s.copies.take(copyCount{next: r.first})
 		r.first = count

@@ -40,6 +40,7 @@ func Run(t *testing.T, open func(testing.TB, Config) index.Index) {
 	}
 	t.Run("PendingBound", func(t *testing.T) { testPendingBound(t, open) })
 	t.Run("ForgottenThenReported", func(t *testing.T) { testForgottenThenReported(t, open) })
+	t.Run("ForgottenAndHidden", func(t *testing.T) { testForgottenAndHidden(t, open) })
 	t.Run("NamesBound", func(t *testing.T) { testNamesBound(t, open) })
 	t.Run("Random", func(t *testing.T) { testRandomSeeds(t, open) })
 	t.Run("History", func(t *testing.T) { testHistory(t, open) })
@@ -1171,6 +1172,17 @@ var cases = []testCase{
 		t.apply(podA, e.store(0, 1))
 		t.want(podA, e, 1)
 	}},
+	{"AChildOfAnAmbiguousHashHasNoOldKey", func(t *T) {
+		c, d := newChain(1, 2), newChain(2, 2)
+		d.hashes = c.hashes
+		t.apply(podA, c.store(0, 2), c.remove(1), d.store(0, 1))
+		done, err := t.ix.Apply(ctx, podA, index.Cursor{}, []index.Change{c.store(1, 2)}) // of c or d
+		if err != nil || done.Counts.Dropped != 1 {
+			t.Errorf("%+v, %v", done, err)
+		}
+		t.want(podA, c, 1)
+		t.want(podA, d, 1)
+	}},
 	{"AParentOfTwoPrefixesAtOnce", func(t *T) {
 		// The orphan waits for a hash that one store gives two blocks.
 		c, e := newChain(1, 4), newChain(3, 2)
@@ -1394,6 +1406,25 @@ func testForgottenThenReported(t *testing.T, open func(testing.TB, Config) index
 	}
 	tt.apply(podA, guarded(c.store(0, 2)), c.remove(1))
 	tt.want(podA, c, 1)
+}
+
+// testForgottenAndHidden: one of two names of a prefix is hidden and then forgotten
+// at the bound, the other one is hidden later. A child proves that the prefix is
+// there, and not by which name.
+func testForgottenAndHidden(t *testing.T, open func(testing.TB, Config) index.Index) {
+	ix := open(t, Config{IdleNames: 2})
+	defer ix.Close()
+	it := &T{T: t, ix: ix}
+	c := newChain(1, 3)
+	d := chain{c.root, c.locals, []index.Hash{91}}
+	others := []chain{newChain(8, 1), newChain(9, 1)}
+	it.apply(podA, guarded(c.store(0, 2)), guarded(c.store(0, 2)), others[0].store(0, 1), others[1].store(0, 1))
+	it.apply(podA, c.remove(0), c.remove(1), guarded(d.store(0, 1))) // the engine has another copy of both
+	it.apply(podA, others[0].remove(0))                              // c's first block is forgotten
+	it.apply(podA, others[0].store(0, 1), guarded(d.store(0, 1)), d.remove(0))
+	it.apply(podA, guarded(c.store(2, 3)))
+	it.apply(podA, c.remove(2), c.remove(1), c.remove(0))
+	it.want(podA, c, 0)
 }
 
 func testNamesBound(t *testing.T, open func(testing.TB, Config) index.Index) {

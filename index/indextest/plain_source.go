@@ -132,8 +132,20 @@ func (s *plainSource) store(c *index.Change) {
 	st := s.judge(c, hashes)
 	st.at, st.by, st.whole = at, by, whole
 	ends, placed := []plainKey(nil), false
+	parents := 1
 	if names {
 		ends, placed = s.follow(c)
+		if c.HasParent {
+			parents = len(s.names[c.Parent].keysIn(c.Variant))
+		}
+	}
+	if parents > 1 { // of which of them are its blocks?
+		s.counts.Dropped++
+		for _, h := range hashes {
+			if n := s.names[h]; n != nil && !n.isHeld() {
+				s.forget(n)
+			}
+		}
 	}
 	for i, h := range hashes {
 		if placed {
@@ -145,7 +157,7 @@ func (s *plainSource) store(c *index.Change) {
 	switch {
 	case placed:
 		s.join(by.variant, hashes)
-	case names && len(s.names[c.Parent].keysIn(c.Variant)) == 0:
+	case names && parents == 0:
 		s.counts.Parked++
 		s.wait(&plainWait{at: at, hashes: slices.Clone(hashes), parked: true, parent: c.Parent, by: by, locals: slices.Clone(c.Locals)})
 	case !st.nothing && slices.ContainsFunc(hashes, s.unplaced):
@@ -341,10 +353,10 @@ func (s *plainSource) hiddenBefore(n *plainName, gpu plainHolder) *plainName {
 		switch {
 		case there.size > 0:
 			by = there
-		case len(hidden) == 1:
+		case len(hidden) == 1 && !s.doubts:
 			return hidden[0]
 		default:
-			return nil // which of two names the engine means is not known
+			return nil // whether the engine means this name is not known
 		}
 	}
 }
@@ -523,6 +535,7 @@ func (s *plainSource) join(v index.Variant, hashes []index.Hash) {
 				w := s.waiting[i]
 				if len(of) > 1 {
 					w.parked, w.locals = false, nil // for good
+					s.counts.Dropped++
 					continue
 				}
 				s.waiting = slices.Delete(s.waiting, i, i+1)

@@ -122,7 +122,7 @@ const (
 	minSlots   = 8   // of the smallest
 	chunkSlabs = 128 // so that both arrays of a chunk are of sizes that Go has
 
-	// maxSlabs is what a loc can address beside its two tag bits.
+	// maxSlabs is what a Loc can address beside its free bit.
 	maxSlabs = 1 << 26
 	// maxOrds is what a slab's header can hold.
 	maxOrds = 1 << 24
@@ -136,11 +136,8 @@ const (
 type Key uint64
 
 // Loc is the place of a key: slab and slot. The zero Loc is before the first key
-// of every chain; slab 0 is never used. Its top LocBits bits are always 0.
+// of every chain; slab 0 is never used. Bit 31 of a Loc is always 0.
 type Loc uint32
-
-// LocBits is how many bits a caller has for itself beside a Loc.
-const LocBits = 2
 
 func locOf(id uint32, slot int) Loc { return Loc(id<<5 | uint32(slot)) }
 
@@ -418,6 +415,9 @@ type Usage struct {
 	// Bytes: of the keys, of the table that finds them, and of who holds them.
 	Keys, Heads, Holders int
 }
+
+// Len returns the number of keys.
+func (f *Forest) Len() int { return f.slots }
 
 // Usage says what f has.
 func (f *Forest) Usage() Usage {

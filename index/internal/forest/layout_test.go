@@ -26,6 +26,9 @@ func TestLayout(t *testing.T) {
 			t.Errorf("%s is %d, want %d", name, c.got, c.want)
 		}
 	}
+	if last := locOf(maxSlabs-1, slabSlots-1); last>>31 != 0 {
+		t.Errorf("the last place is %x", last)
+	}
 	f := New()
 	f.Place(0, 0, []Key{1, 2, 3}, make([]Loc, 3))
 	if at := uintptr(unsafe.Pointer(f.meta(1))); at%8 != 0 {

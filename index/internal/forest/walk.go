@@ -34,7 +34,7 @@ type Span struct {
 	header header
 }
 
-// Begin begins a path. The keys must stay what they are until it is not used any
+// Begin begins a path. It is no method, because keys may be of any type of 64 bits. The keys must stay what they are until it is not used any
 // more.
 func Begin[K ~uint64](p *Path, f *Forest, keys []K) {
 	*p = Path{f: f, keys: unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(keys))), len(keys)), spans: p.spans[:0]}
@@ -160,7 +160,7 @@ func (r Record) Entries() Entries { return r.words.entries() }
 // Entries are holders with slots of their own.
 type Entries []uint64
 
-// At returns a holder and its slots; 0: the entry is free.
+// At returns a holder and its slots; no slots: the entry is free.
 func (e Entries) At(i int) (ord, mask uint32) {
 	word := atomic.LoadUint64(&e[i])
 	return uint32(word >> 32), uint32(word)
