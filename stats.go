@@ -70,6 +70,9 @@ func (c TierCounts) All() iter.Seq2[Tier, int] {
 // String names the tiers whose number is not 0, as "gpu=3 cpu=1".
 func (c TierCounts) String() string { return notZero(c.All()) }
 
+// MarshalJSON writes an object of all tiers by name.
+func (c TierCounts) MarshalJSON() ([]byte, error) { return object(c.All()), nil }
+
 // ReasonCounts is a number for each reason why a payload was refused.
 // ReasonCounts can be compared; the zero value has 0 for all reasons.
 type ReasonCounts struct {
@@ -98,6 +101,9 @@ func (c ReasonCounts) All() iter.Seq2[events.Reason, uint64] {
 // String names the reasons whose number is not 0, as "truncated=3 type=1".
 func (c ReasonCounts) String() string { return notZero(c.All()) }
 
+// MarshalJSON writes an object of all reasons by name.
+func (c ReasonCounts) MarshalJSON() ([]byte, error) { return object(c.All()), nil }
+
 func notZero[K any, N int | uint64](all iter.Seq2[K, N]) string {
 	var s []string
 	for k, n := range all {
@@ -106,6 +112,17 @@ func notZero[K any, N int | uint64](all iter.Seq2[K, N]) string {
 		}
 	}
 	return strings.Join(s, " ")
+}
+
+func object[K fmt.Stringer, N int | uint64](all iter.Seq2[K, N]) []byte {
+	b := []byte{'{'}
+	for k, n := range all {
+		if len(b) > 1 {
+			b = append(b, ',')
+		}
+		b = fmt.Appendf(b, "%q:%d", k.String(), n)
+	}
+	return append(b, '}')
 }
 
 // PodInfo describes a pod for one model.

@@ -1,6 +1,7 @@
 package kvindex_test
 
 import (
+	"encoding/json"
 	"reflect"
 	"testing"
 
@@ -58,5 +59,10 @@ func TestCountsByKind(t *testing.T) {
 	}
 	if n != events.NumReasons || reasons.Of(200) != 0 || reasons.String() != "" {
 		t.Errorf("%d reasons, %v", n, reasons)
+	}
+	text, err := json.Marshal(map[string]any{"tiers": tiers, "reasons": reasons})
+	var back struct{ Tiers, Reasons map[string]int }
+	if err != nil || json.Unmarshal(text, &back) != nil || back.Tiers["gpu"] != 3 || back.Tiers["disk"] != 1 || len(back.Reasons) != events.NumReasons {
+		t.Errorf("%s, %v", text, err)
 	}
 }
