@@ -419,9 +419,12 @@ var ErrClosed = errors.New("index: closed")
 //     a block that was forgotten while a store of it had not been counted
 //     comes back when a later gpu store of a full group names it as its
 //     parent, or when a store without a parent reports it again. With a parent
-//     come its ancestors, up to one that was counted and has gone; a backend
-//     may bound how many. A clear of the gpu ends that. Once a block was
-//     forgotten that may be there, at a bound or by an ambiguous removal,
+//     come its ancestors, up to one that was counted and has gone, or of which
+//     it is not sure by which hash the engine has it: two hashes of its prefix
+//     were hidden at one time, or a hidden one was forgotten since the last
+//     OpClear. A backend may bound how many. A clear of the gpu ends that.
+//     Once a block was forgotten that may be there, at a bound or by an
+//     ambiguous removal,
 //     stores count until the next OpClear as with [Change.Partial].
 //   - Names. All groups and tiers of a source share the names of its hashes. A
 //     name is kept while anybody of the source holds the block, and after that
