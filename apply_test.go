@@ -219,11 +219,11 @@ func TestALossIsOfTheRanksOfItsStream(t *testing.T) {
 				t.Fatalf("%s: %+v, %v", name, r, err)
 			}
 		}
-		next, _ := ix.StreamNext("a", "m", "t")
+		next := ix.StreamNext("a", "m", "t").Next
 		if r, err := ix.IngestMessage(message("t", next, 6, 1, p.Stored(0, 3))); err != nil || r != taken {
 			t.Fatalf("%s: %+v, %v", name, r, err)
 		}
-		next, _ = ix.StreamNext("a", "m", "s")
+		next = ix.StreamNext("a", "m", "s").Next
 		bad := message("s", next, 7, 0)
 		bad.Payload = []byte("no msgpack")
 		if _, err := ix.IngestMessage(bad); err == nil {

@@ -22,6 +22,7 @@ type State uint8
 // The states, worst first.
 const (
 	StateUnknown   State = iota // never heard, or not since it started anew
+	StateSilent                 // a transport is to bring it, and nothing has come yet
 	StateUncertain              // messages were lost, and WithLossPolicy kept the blocks, or the connection is lost
 	StateReplaying              // messages are missing, and the engine is asked for them
 	StatePartial                // a part of the history was never seen, or forgotten after a loss
@@ -30,6 +31,8 @@ const (
 
 func (s State) String() string {
 	switch s {
+	case StateSilent:
+		return "silent"
 	case StateUncertain:
 		return "uncertain"
 	case StateReplaying:

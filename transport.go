@@ -6,26 +6,31 @@
 
 package kvindex
 
-import "github.com/kvindex/kvindex/index"
+import (
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
+)
 
-// StreamNext returns the number that is due on a stream, and whether anything
-// was heard of it since the engine behind it started. Only transports need it.
-func (x *Indexer) StreamNext(podID, model, stream string) (next uint64, heard bool) {
+// StreamNext returns where a stream stands: the number that is due, and whether
+// anything was heard of it since the engine behind it started. Only transports
+// need it.
+func (x *Indexer) StreamNext(podID, model, stream string) events.Position {
 	p, pm := x.lockKnown(podID, model)
 	if p == nil {
-		return 0, false
+		return events.Position{}
 	}
 	defer p.mu.Unlock()
-	if st := pm.streams[streamName(stream)]; st != nil {
-		return st.seq.Next()
+	st := pm.streams[streamName(stream)]
+	if st == nil {
+		return events.Position{}
 	}
-	return 0, false
+	next, heard := st.seq.Next()
+	return events.Position{Next: next, Heard: heard, Partial: st.partial}
 }
 
-// StreamInterrupted says that the connection of a stream is lost: until its next
-// message nobody knows whether what its ranks hold is still there, so that they
-// are StateUncertain. A stream never heard of is no error. Only transports need it.
-func (x *Indexer) StreamInterrupted(podID, model, stream string) {
+// StreamNote takes note of what a transport tells of a stream beside its messages.
+// A stream never heard of is no error. Only transports need it.
+func (x *Indexer) StreamNote(podID, model, stream string, n events.Note) {
 	if x.closed.Load() {
 		return
 	}
@@ -36,7 +41,9 @@ func (x *Indexer) StreamInterrupted(podID, model, stream string) {
 		return
 	}
 	defer in.leave()
-	st.interrupted, st.held = true, false // what was held is gone with the connection
+	if n == events.NoteLost {
+		st.interrupted, st.held = true, false // what was held is gone with the connection
+	}
 	in.settle()
 }
 

@@ -25,8 +25,8 @@ func TestStreamRestarted(t *testing.T) {
 	}
 	due := func(stream string, want uint64, heard bool) {
 		t.Helper()
-		if next, ok := ix.StreamNext("a", "m", stream); next != want || ok != heard {
-			t.Errorf("stream %q: %d is due, heard %v; want %d, %v", stream, next, ok, want, heard)
+		if at := ix.StreamNext("a", "m", stream); at.Next != want || at.Heard != heard {
+			t.Errorf("stream %q: %d is due, heard %v; want %d, %v", stream, at.Next, at.Heard, want, heard)
 		}
 	}
 	anew("s")
@@ -94,21 +94,21 @@ func TestStreamInterrupted(t *testing.T) {
 	state := func() kvindex.State {
 		return score(t, ix, kvindex.Request{Tokens: p.Tokens, Pods: []string{"a"}})[0].State
 	}
-	ix.StreamInterrupted("a", "m", "s")
+	ix.StreamNote("a", "m", "s", events.NoteLost)
 	play(t, ix, p, step{message("s", 0, 1, 0, p.Stored(0, 4)), taken, 4, kvindex.StateLive})
-	ix.StreamInterrupted("a", "m", "t")
+	ix.StreamNote("a", "m", "t", events.NoteLost)
 	if state() != kvindex.StateLive {
 		t.Errorf("another stream: %v", state())
 	}
-	ix.StreamInterrupted("a", "m", "s")
+	ix.StreamNote("a", "m", "s", events.NoteLost)
 	if state() != kvindex.StateUncertain || ix.Pods(nil)[0].Sources[0].State != kvindex.StateUncertain {
 		t.Errorf("interrupted: %v", state())
 	}
 	play(t, ix, p, step{message("s", 1, 2, 0, p.Stored(4, 5)), taken, 5, kvindex.StateLive})
-	ix.StreamInterrupted("a", "m", "s")
+	ix.StreamNote("a", "m", "s", events.NoteLost)
 	confirm := replayed(hold(message("s", 1, 2, 0, p.Stored(4, 5))))
 	play(t, ix, p, step{confirm, repeat, 5, kvindex.StateLive})
 	play(t, ix, p, step{hold(message("s", 9, 3, 0)), heldBehind(2, 8), 5, kvindex.StateReplaying})
-	ix.StreamInterrupted("a", "m", "s") // the held message will not come again
+	ix.StreamNote("a", "m", "s", events.NoteLost) // the held message will not come again
 	play(t, ix, p, step{confirm, repeat, 5, kvindex.StateLive})
 }

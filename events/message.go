@@ -45,17 +45,55 @@ type Sink interface {
 	IngestMessage(Message) (Receipt, error)
 }
 
+// Position is where a stream stands.
+type Position struct {
+	Next  uint64 // the number that is due
+	Heard bool   // something was heard of the engine behind it since that started
+	// Partial: messages of the engine's present life were missed. A replay from
+	// number 0 on would bring them, if the engine still has it.
+	Partial bool
+}
+
+// Note is what a transport tells of a stream beside its messages.
+type Note uint8
+
+// The notes.
+const (
+	// NoteOpened: a transport begins to bring the stream. Until its first message
+	// it is silent.
+	NoteOpened Note = iota + 1
+	// NoteConnected: the connection of the stream stands.
+	NoteConnected
+	// NoteLost: the connection of the stream is lost. Until NoteCurrent or a
+	// message that is newer nobody knows whether what was said still holds.
+	NoteLost
+	// NoteHeld: messages of the stream wait, or older ones are caught up with.
+	NoteHeld
+	// NoteCurrent: all that the engine has published was offered, and nothing waits.
+	NoteCurrent
+	// NoteReleased: nothing waits any more, but not all that was missed has come.
+	NoteReleased
+	// NoteNoReplay: the replay socket does not answer, so that no message waits
+	// for it. It is tried again.
+	NoteNoReplay
+	// NoteReplay: the replay socket has answered.
+	NoteReplay
+	// NoteClosed: the transport brings the stream no more.
+	NoteClosed
+)
+
 // ReplaySink is a Sink for who knows more of a stream than its messages say:
 // transports that lose connections, or can have an engine send again what was
 // missed, and a Pool.
 type ReplaySink interface {
 	Sink
-	// StreamNext returns the number that is due on a stream, and whether
-	// anything was heard of it since the engine behind it started.
-	StreamNext(pod, model, stream string) (next uint64, heard bool)
-	// StreamInterrupted tells that the connection of a stream is lost.
-	StreamInterrupted(pod, model, stream string)
-	// StreamRestarted tells that the engine behind a stream has started anew, or
+	// StreamNext returns where a stream stands. One never heard of stands at its
+	// beginning.
+	StreamNext(pod, model, stream string) Position
+	// StreamNote tells what became of a stream beside its messages. NoteOpened
+	// makes a stream known; all others are about one that is.
+	StreamNote(pod, model, stream string, n Note)
+	// StreamRestarted tells that the engine behind a stream has restarted, or
 	// does not remember what was applied: what it held before is forgotten, and
 	// its next message is the first that is heard of it.
 	StreamRestarted(pod, model, stream string) error

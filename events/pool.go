@@ -617,8 +617,8 @@ func (p *Pool) deliver(d *poolDelivery) (err error) {
 // gets next. An engine that restarted counts from 0: without its first messages
 // the next one may seem to go on where the old engine stopped.
 func (p *Pool) hides(d *poolDelivery) bool {
-	next, heard := p.sink.StreamNext(d.m.Pod, d.m.Model, d.m.Stream)
-	return !heard || d.drop.From < next || d.m.Seq <= d.drop.To
+	at := p.sink.StreamNext(d.m.Pod, d.m.Model, d.m.Stream)
+	return !at.Heard || d.drop.From < at.Next || d.m.Seq <= d.drop.To
 }
 
 // poolWaiter is a call of reserve that waits.

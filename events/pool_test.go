@@ -66,14 +66,14 @@ func (d *desk) IngestMessage(m events.Message) (events.Receipt, error) {
 	return events.Receipt{Applied: true}, nil
 }
 
-func (d *desk) StreamNext(pod, model, stream string) (uint64, bool) {
+func (d *desk) StreamNext(pod, model, stream string) events.Position {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	next, heard := d.next[streamOf(pod, model, stream)]
-	return next, heard
+	return events.Position{Next: next, Heard: heard}
 }
 
-func (*desk) StreamInterrupted(string, string, string) {}
+func (*desk) StreamNote(string, string, string, events.Note) {}
 
 func (d *desk) StreamRestarted(pod, model, stream string) error {
 	stream = streamOf(pod, model, stream)
@@ -936,14 +936,14 @@ func TestNewPoolValidates(t *testing.T) {
 // idle is a sink that does nothing.
 type idle struct{ n atomic.Uint64 }
 
-func (*idle) StreamInterrupted(string, string, string) {}
+func (*idle) StreamNote(string, string, string, events.Note) {}
 
 func (s *idle) IngestMessage(events.Message) (events.Receipt, error) {
 	s.n.Add(1)
 	return events.Receipt{Applied: true}, nil
 }
-func (*idle) StreamNext(string, string, string) (uint64, bool) { return 0, false }
-func (*idle) StreamRestarted(pod, model, stream string) error  { return nil }
+func (*idle) StreamNext(string, string, string) events.Position { return events.Position{} }
+func (*idle) StreamRestarted(pod, model, stream string) error   { return nil }
 
 func BenchmarkPool(b *testing.B) {
 	for _, pods := range []int{1, 64} {

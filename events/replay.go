@@ -80,7 +80,7 @@ type replay struct {
 }
 
 func (s *Subscriber) newReplay(st *stream) *replay {
-	next, _ := s.sink.(ReplaySink).StreamNext(st.pod, st.model, st.name)
+	next := s.sink.(ReplaySink).StreamNext(st.pod, st.model, st.name).Next
 	return &replay{
 		s:    s,
 		st:   st,

@@ -81,13 +81,14 @@ func (l *ledger) IngestMessage(m events.Message) (events.Receipt, error) {
 	return events.Receipt{Applied: true, Gap: v.Gap, Restarted: v.Restarted}, nil
 }
 
-func (l *ledger) StreamNext(pod, model, stream string) (uint64, bool) {
+func (l *ledger) StreamNext(pod, model, stream string) events.Position {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.of(pod, model, stream).Next()
+	next, heard := l.of(pod, model, stream).Next()
+	return events.Position{Next: next, Heard: heard}
 }
 
-func (l *ledger) StreamInterrupted(string, string, string) {}
+func (l *ledger) StreamNote(string, string, string, events.Note) {}
 
 func (l *ledger) StreamRestarted(pod, model, stream string) error {
 	l.mu.Lock()

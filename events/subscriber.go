@@ -398,7 +398,7 @@ func (s *Subscriber) deliver(st *stream, m Message) (Receipt, error) {
 // to know.
 func (s *Subscriber) interrupted(st *stream) {
 	if sink, ok := s.sink.(ReplaySink); ok {
-		sink.StreamInterrupted(st.pod, st.model, st.name)
+		sink.StreamNote(st.pod, st.model, st.name, NoteLost)
 	}
 }
 

@@ -429,8 +429,10 @@ type interruptions struct {
 	streams chan string
 }
 
-func (i interruptions) StreamInterrupted(pod, model, stream string) {
-	i.streams <- pod + " " + model + " " + stream
+func (i interruptions) StreamNote(pod, model, stream string, n events.Note) {
+	if n == events.NoteLost {
+		i.streams <- pod + " " + model + " " + stream
+	}
 }
 
 // TestInterrupted: the sink is told when the connection of a stream is lost, but

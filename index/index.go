@@ -103,8 +103,10 @@ type Cursor struct {
 	Epoch  uint64 // raised when the engine starts anew
 	Next   uint64 // the sequence number that is expected next
 	// Time is the engine's clock at the newest message, in seconds; 0: not
-	// known. It is kept for whoever goes on from a stored cursor.
-	Time float64
+	// known. Digest is that of message Next-1 (events.Digest); 0: not known. Both
+	// are kept for whoever goes on from a stored cursor.
+	Time   float64
+	Digest uint64
 }
 
 // Before reports whether c stands before d, both of one stream.

@@ -59,7 +59,7 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 
 	{"any message ends the wait", "stream.release", "next > st.heldSeq || seq >= st.heldSeq {", "next > 0 {", "TestAHoleStaysOpen"},
 	{"a message that a replay brought is waited for", "stream.release", "next > st.heldSeq || seq >= st.heldSeq {", "seq > st.heldSeq && next > 0 {", "TestReplayBringsTheHeldMessage"},
-	{"a held message outlives its connection", "Indexer.StreamInterrupted", "st.interrupted, st.held = true, false", "st.interrupted = true", "TestStreamInterrupted"},
+	{"a held message outlives its connection", "Indexer.StreamNote", "st.interrupted, st.held = true, false", "st.interrupted = true", "TestStreamInterrupted"},
 	{"what others left is claimed beside", "delivery.take", "r.stream == nil && !d.x.ownsIndex {", "r.stream == nil && false {", "TestStreamRestartedOutlivesTheHost"},
 	{"a rank that comes back is deaf", "delivery.join", "\tst.seq.Resume(cur.Epoch, cur.Next, cur.Time)\n", "\tif d.moved {\n\t\treturn nil\n\t}\n\tst.seq.Resume(cur.Epoch, cur.Next, cur.Time)\n", "TestARankComesBack"},
 	{"partial for ever", "delivery.take", "r.state == StateUnknown && st.partial ||", "st.partial ||", "TestAClearEndsThePartialView"},

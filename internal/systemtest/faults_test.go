@@ -515,7 +515,7 @@ func (s *schedule) settle() {
 			patience = 0
 		}
 		if s.until(patience, "the last message", func() bool {
-			next, _ := s.indexer.StreamNext("a", "m", s.stream)
+			next := s.indexer.StreamNext("a", "m", s.stream).Next
 			return next == s.publisher.Next() && s.matched(s.indexer, t) == s.engine.Held(t.tokens(), "", "")/16
 		}) {
 			if s.until(faultsLost, "", s.calm) {

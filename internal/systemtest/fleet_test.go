@@ -144,12 +144,12 @@ func (f *remoteFleet) IngestMessage(m kvindex.Message) (kvindex.Receipt, error) 
 	return r, err
 }
 
-func (f *remoteFleet) StreamNext(pod, model, stream string) (uint64, bool) {
+func (f *remoteFleet) StreamNext(pod, model, stream string) events.Position {
 	return f.ix.StreamNext(pod, model, stream)
 }
 
-func (f *remoteFleet) StreamInterrupted(pod, model, stream string) {
-	f.ix.StreamInterrupted(pod, model, stream)
+func (f *remoteFleet) StreamNote(pod, model, stream string, n events.Note) {
+	f.ix.StreamNote(pod, model, stream, n)
 }
 
 func (f *remoteFleet) StreamRestarted(pod, model, stream string) error {
