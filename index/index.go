@@ -100,11 +100,12 @@ type Source struct {
 // stream and is never checked.
 type Cursor struct {
 	Stream string
-	Epoch  uint64 // raised when the engine starts anew
+	Epoch  uint64 // raised when the engine restarts
 	Next   uint64 // the sequence number that is expected next
-	// Time is the engine's clock at the newest message, in seconds; 0: not
-	// known. Digest is that of message Next-1 (events.Digest); 0: not known. Both
-	// are kept for whoever goes on from a stored cursor.
+	// Time is how far the engine's clock had come, in seconds; 0: not known. Digest
+	// is that of message Next-1 (events.Digest); 0: not known. A backend keeps both
+	// as they are, and looks at neither: they are for whoever goes on from the
+	// stored cursor.
 	Time   float64
 	Digest uint64
 }
@@ -455,12 +456,13 @@ type Index interface {
 	// Apply carries out changes of one source in order and stores the cursor
 	// with them: both or, on an error, neither. A change that is not valid is
 	// an error that wraps ErrInvalid. A cursor at or below the stored one of
-	// its stream makes the call a no-op. A concurrent Match may see a part of
+	// its stream makes the call a no-op: the stored one stays, whatever Time and
+	// Digest say. A concurrent Match may see a part of
 	// the changes. Apply keeps none of the slices.
 	Apply(ctx context.Context, src Source, cur Cursor, changes []Change) (Applied, error)
 
-	// Cursor returns the stored cursor of a stream of a source: the zero Cursor if
-	// there is none. It changes nothing.
+	// Cursor returns the stored cursor of a stream of a source, as Apply had it: the
+	// zero Cursor if there is none. It changes nothing.
 	Cursor(ctx context.Context, src Source, stream string) (Cursor, error)
 
 	// Match fills m with one row for each source, group, variant and block size

@@ -1122,7 +1122,7 @@ var cases = []testCase{
 		c := newChain(1, 4)
 		at := func(stream string, epoch, next uint64, ch index.Change) index.Applied {
 			t.Helper()
-			done, err := t.ix.Apply(ctx, podA, index.Cursor{Stream: stream, Epoch: epoch, Next: next, Time: float64(next) / 2}, []index.Change{ch})
+			done, err := t.ix.Apply(ctx, podA, index.Cursor{Stream: stream, Epoch: epoch, Next: next, Time: float64(next) / 2, Digest: ^next}, []index.Change{ch})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -1132,7 +1132,7 @@ var cases = []testCase{
 			t.Errorf("first: %+v", got)
 		}
 		for _, next := range []uint64{5, 4, 1} {
-			if got := at("s", 0, next, c.remove(0)); !got.Duplicate || got.Cursor.Next != 5 || got.Cursor.Time != 2.5 {
+			if got := at("s", 0, next, c.remove(0)); !got.Duplicate || got.Cursor != (index.Cursor{Stream: "s", Next: 5, Time: 2.5, Digest: ^uint64(5)}) {
 				t.Errorf("again at %d: %+v", next, got)
 			}
 		}
@@ -1224,8 +1224,10 @@ var cases = []testCase{
 				t.Errorf("asking for a cursor made %+v", known)
 			}
 		}
-		first := index.Cursor{Stream: "s", Epoch: 1, Next: 7, Time: 3.5}
-		for _, cur := range []index.Cursor{first, {Stream: "s", Epoch: 1, Next: 6}, {Stream: "other", Next: 2}} {
+		first := index.Cursor{Stream: "s", Epoch: 1, Next: 7, Time: 3.5, Digest: math.MaxUint64}
+		for _, cur := range []index.Cursor{
+			first, {Stream: "s", Epoch: 1, Next: 6, Time: 9, Digest: 8}, {Stream: "s", Epoch: 1, Next: 7, Time: 9, Digest: 8}, {Stream: "other", Next: 2},
+		} {
 			if _, err := t.ix.Apply(ctx, podA, cur, []index.Change{c.store(0, 1)}); err != nil {
 				t.Fatal(err)
 			}
@@ -1237,6 +1239,11 @@ var cases = []testCase{
 		want(index.Source{Pod: "a", Model: "m", Rank: 1}, "s", index.Cursor{})
 		t.apply(podA, index.Change{Op: index.OpClear})
 		want(podA, "s", first)
+		next := index.Cursor{Stream: "s", Epoch: 1, Next: 8, Digest: 1} // its time is not known
+		if done, err := t.ix.Apply(ctx, podA, next, nil); err != nil || done.Cursor != next {
+			t.Errorf("%+v, %v", done, err)
+		}
+		want(podA, "s", next)
 		t.remove("a")
 		want(podA, "s", index.Cursor{})
 	}},

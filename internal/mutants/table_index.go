@@ -37,6 +37,8 @@ var indexMutants = table{breaks: "./index", rows: []mutant{
 	{"asking for a cursor makes its source", "Memory.Cursor", "s := md.source(src)\n", "s, _ := m.source(src)\n", "TestMemory/CursorIsTheStoredOne"},
 	{"an error of keys forgiven", "walker.keysFor", "if err != nil {", "if false {", "TestMemory/AnErrorOfKeysEndsMatch"},
 	{"cursor ignored", "source.applyAll", "ok && !old.Before(cur)", "ok && false", "TestMemory/CursorsMakeRepeatsANoOp"},
+	{"the digest of a cursor is not kept", "source.applyAll", "s.cursors[cur.Stream] = cur\n", "s.cursors[cur.Stream] = Cursor{cur.Stream, cur.Epoch, cur.Next, cur.Time, 0}\n", "TestMemory/CursorIsTheStoredOne"},
+	{"a repeat changes the stored cursor", "source.applyAll", "return Applied{Cursor: old, Duplicate: true}, true", "s.cursors[cur.Stream] = cur\n\t\t\treturn Applied{Cursor: old, Duplicate: true}, true", "TestMemory/CursorIsTheStoredOne"},
 
 	{"an ambiguous hash keeps one key", "name.place", "same > 1 {", "same > 0 {", "TestMemory/AmbiguousHashes"},
 
