@@ -133,11 +133,8 @@ func (d *delivery) keeps() bool { return d.x.keep && !d.verdict.Restarted }
 
 // cursor is where the stream stands behind the message.
 func (d *delivery) cursor() index.Cursor {
-	v, time := &d.verdict, d.arrival.Time
-	if !v.Restarted {
-		time = max(time, d.stream.seq.Time())
-	}
-	return index.Cursor{Stream: d.stream.name, Epoch: v.Epoch, Next: v.Next, Time: time}
+	a, v := d.arrival, d.verdict
+	return index.Cursor{Stream: d.stream.name, Epoch: v.Epoch, Next: v.Next, Time: d.stream.seq.CursorTime(a, v), Digest: a.Digest}
 }
 
 // tellLoss notes a loss for the hook: of a rank, or -1 if none of the stream is known.

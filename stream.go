@@ -127,7 +127,7 @@ func (d *delivery) deliver() (Receipt, error) {
 		d.arrival.Time = d.batch.Time
 	}
 	d.verdict = d.stream.seq.Check(d.arrival)
-	if v := &d.verdict; d.m.Hold && (v.Gap.Lost || v.Missed || v.Restarted) {
+	if v := &d.verdict; d.m.Hold && (v.Gap.Lost || v.Missed || v.Restarted || v.Doubtful && d.stream.seq.Ask()) {
 		return d.hold(), nil
 	}
 	return d.deal()
@@ -167,7 +167,7 @@ func (d *delivery) join() error {
 	if _, heard := st.seq.Next(); heard || cur.Epoch < st.seq.Epoch() || cur == (index.Cursor{}) {
 		return nil
 	}
-	st.seq.Resume(cur.Epoch, cur.Next, cur.Time)
+	st.seq.Resume(cur.Epoch, cur.Next, cur.Time, cur.Digest)
 	if cur.Next == 0 { // its engine started anew, and nothing was heard since
 		st.seq.Await()
 		return nil

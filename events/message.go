@@ -9,9 +9,10 @@ type Message struct {
 	Seq    uint64
 	// Payload is the batch as the engine published it. The rank is in it.
 	Payload []byte
-	// Hold asks for a message behind a gap, or of an engine that seems to have
-	// started anew, to be held back, because whoever offers it can ask the
-	// engine: the Receipt is Held, and its Gap says what is missing before it.
+	// Hold asks for a message behind a gap, of an engine that seems to have
+	// restarted, or of which one or the other may be so, to be held back, because
+	// whoever offers it can ask the engine: the Receipt is Held, and its Gap says
+	// what is missing before it.
 	// The message is then to be offered again behind what came, without Hold if
 	// the engine could not be asked. Only a transport that can ask sets Hold and
 	// Replayed; all others leave both false.
@@ -33,7 +34,10 @@ type Receipt struct {
 	Applied   bool
 	Duplicate bool
 	// Held: nothing was done, because the message asked for it and there is
-	// Gap before it, or Restarted.
+	// Gap before it, or Restarted; or neither, if the message goes back and its
+	// payload is not remembered, or nobody has confirmed that the engine is still
+	// the one of the stored cursor. The last message that was applied, sent by the
+	// engine again, says that it is.
 	Held      bool
 	Gap       Gap
 	Restarted bool // the engine had started anew: all that its ranks held was dropped

@@ -1,15 +1,17 @@
 package events
 
 import (
+	"cmp"
 	"slices"
+	"sort"
 
 	"github.com/zeebo/xxh3"
 )
 
 const (
 	// digestRing is how many of the last payloads of a stream are remembered
-	// to tell a message that comes again from one of an engine that started
-	// anew and counts from 0.
+	// to tell a message that comes again from one of an engine that restarted
+	// and counts from 0.
 	digestRing = 1024
 	// backLimit is how many messages must go back and contradict what was
 	// applied until the engine counts as restarted although its clock says
@@ -28,16 +30,18 @@ func Digest(payload []byte) uint64 { return xxh3.Hash(payload) }
 // been dealt with, so that a caller who could not apply it may try again.
 //
 // Numbers that go back are those of messages that come again, however old
-// (replays, queues that redeliver), or of an engine that started anew. It is an
-// engine that started anew if the message is newer than all that was applied,
-// or if 16 of them contradict it: the number had another payload, or the time is
-// that of a later number. What only comes again contradicts nothing. Messages of
-// the engine's life before this one are told by their time.
+// (replays, queues that redeliver), or of an engine that restarted. It is an
+// engine that restarted if the message is newer than all that was applied, or if
+// 16 of them contradict it: the number had another payload, the number was passed
+// over, so that nothing was ever applied under it, or the time is that of a later
+// number. What only comes again contradicts nothing. Messages of the engine's life
+// before this one are told by their time, and the last of them by their digests.
 //
 // So a redelivery is never taken for a restart, and a restart is seen at once,
 // unless the new clock is behind the old one: then after 16 numbers that are
 // remembered (all of the last 1,024, and some of the others), or when the numbers
-// or the clock have caught up.
+// or the clock have caught up. One message with a number far ahead stops a stream
+// for no more than 16 messages.
 //
 // The zero value is a stream of which nothing was heard. A Sequencer is not
 // safe for concurrent use.
@@ -47,20 +51,34 @@ type Sequencer struct {
 	epoch   uint64
 	timed   bool    // time is known
 	time    float64 // of the newest message; never NaN
+	last    float64 // time of the last message
+	sure    float64 // the newest time that two messages in a row have reached; 0: none
 	back    int     // messages that went back and contradict, since one that does not
 	// other: a number came again, and not with the payload that was applied.
 	// If the numbers then catch up, they are those of another engine.
 	other bool
-	// blind: what was applied until now was applied elsewhere.
+	// blind: what was applied until now was applied elsewhere, and the engine has
+	// not confirmed it.
 	blind bool
-	// Of the life before this one, if the clock told them apart: the number that
-	// was due, and the time of the newest message.
-	oldNext uint64
-	oldTime float64
+	asked bool // see Ask
+	had   memory
+	// Of the life before this one: what it had, and if the clock told the two
+	// apart, the number that was due and the time of the newest message. What is not
+	// newer than olderTime came before that life too.
+	before             memory
+	oldNext            uint64
+	oldTime, olderTime float64
+}
 
+// memory is what is remembered of the messages of a life.
+type memory struct {
 	recent []delivery // the last digestRing of them
 	oldest int        // index of the oldest, once there are digestRing
-	marks  []mark     // numbers divisible by stride, in order
+	// floor: nothing was applied under a number from here on that is not in
+	// recent. What is below the first number that was heard is so as long as few
+	// messages have gone on from there.
+	floor  uint64
+	marks  []mark // numbers divisible by stride, in order
 	stride uint64
 }
 
@@ -76,14 +94,20 @@ type mark struct {
 
 // Resume makes s go on behind a cursor that was stored elsewhere: another
 // process, or an earlier life of this one, has applied the stream up to there.
-// What it applied is not known by digest. time is that of its newest message:
-// what is older came before. If it is 0, not known, 16 numbers that go back are a
-// restart.
-func (s *Sequencer) Resume(epoch, next uint64, time float64) {
-	*s = Sequencer{started: true, epoch: epoch, next: next, timed: time != 0, time: time, blind: true}
+// digest is that of message next-1, time what CursorTime said of it. What is older
+// came before. If time is 0, not known, 16 numbers that go back are a restart. If
+// digest is 0, not known, nothing is known of what was applied.
+func (s *Sequencer) Resume(epoch, next uint64, time float64, digest uint64) {
+	*s = Sequencer{
+		started: true, epoch: epoch, next: next, blind: true, had: memory{floor: next},
+		timed: time != 0, time: time, last: time, sure: time,
+	}
+	if next > 0 && digest != 0 {
+		s.had.add(delivery{next - 1, digest}, time)
+	}
 }
 
-// Restart makes s await the first message of an engine that has started anew.
+// Restart makes s await the first message of an engine that has restarted.
 func (s *Sequencer) Restart() { *s = Sequencer{epoch: s.epoch + 1} }
 
 // Await makes s await the first message of the life that it is in.
@@ -93,11 +117,26 @@ func (s *Sequencer) Await() { *s = Sequencer{epoch: s.epoch} }
 // heard or resumed.
 func (s *Sequencer) Next() (next uint64, started bool) { return s.next, s.started }
 
-// Epoch returns how often the engine has started anew.
+// Epoch returns how often the engine has restarted.
 func (s *Sequencer) Epoch() uint64 { return s.epoch }
 
-// Time returns the time of the newest message, 0 if it is not known.
-func (s *Sequencer) Time() float64 { return s.time }
+// CursorTime returns the time to store with the cursor behind a message that Check
+// has judged: the newest that two messages in a row have reached, so that one
+// message whose time is far ahead does not make all others old for who resumes
+// there. 0: none is known.
+func (s *Sequencer) CursorTime(a Arrival, v Verdict) float64 {
+	known := a.Decoded && a.Time == a.Time // not NaN
+	switch {
+	case v.Restarted || !s.timed:
+		if known {
+			return a.Time
+		}
+		return 0
+	case known:
+		return max(s.sure, min(s.last, a.Time))
+	}
+	return cmp.Or(s.sure, s.last)
+}
 
 // Arrival is what a Sequencer is told of a message.
 type Arrival struct {
@@ -120,6 +159,10 @@ type Verdict struct {
 	// Missed: the engine published messages before this one, since it
 	// started, that this stream never had: at first contact and at restarts.
 	Missed bool
+	// Doubtful: nothing proves what the message is taken for. It counts as a
+	// Duplicate, but its payload is not remembered. Or it goes on behind a cursor,
+	// and the engine may have restarted since that was stored.
+	Doubtful bool
 	// Epoch and Next are the cursor of the stream after the message.
 	Epoch, Next uint64
 }
@@ -128,40 +171,55 @@ type Verdict struct {
 func (s *Sequencer) Check(a Arrival) Verdict {
 	v := Verdict{Epoch: s.epoch, Next: a.Seq + 1}
 	switch {
-	case s.old(a):
-		v.Duplicate, v.Next = true, s.next
 	case !s.started:
 		v.Missed = a.Seq > 0
-	case a.Seq < s.next:
+	case a.Seq < s.next || s.old(a):
 		s.checkBack(a, &v)
 	case s.other:
 		v.Restarted, v.Missed, v.Epoch = true, true, s.epoch+1
 	case a.Seq > s.next:
 		v.Gap = Gap{From: s.next, To: a.Seq - 1, Lost: true}
+	default:
+		v.Doubtful = s.blind && !a.Replayed
 	}
 	return v
 }
 
+// Ask reports whether to ask the engine about a Doubtful message: once, until a
+// message has come by itself, not replayed, and was applied. What waits in the
+// queue of a connection comes before that.
+func (s *Sequencer) Ask() bool {
+	first := !s.asked
+	s.asked = true
+	return first
+}
+
 // old reports that a message came before all that is known of the engine, by its
-// time: from a life before, or before the cursor that was resumed.
+// time: from a life before, or before the cursor that was resumed; or that the life
+// before had it.
 func (s *Sequencer) old(a Arrival) bool {
-	if !a.Decoded || a.Replayed {
+	if a.Replayed {
 		return false
 	}
-	return a.Seq < s.oldNext && a.Time <= s.oldTime || s.blind && s.timed && a.Time < s.time
+	byTime := a.Seq < s.oldNext && a.Time <= s.oldTime || s.blind && s.timed && a.Time < s.time
+	return a.Decoded && byTime || s.before.has(a)
 }
+
+// known reports that the message was applied, as far as is remembered.
+func (s *Sequencer) known(a Arrival) bool { return s.had.has(a) || s.before.has(a) }
 
 // checkBack tells a duplicate from a restart.
 func (s *Sequencer) checkBack(a Arrival, v *Verdict) {
 	v.Duplicate = true
 	v.Next = s.next
-	if s.seen(a.Digest) {
+	if s.known(a) {
 		return
 	}
+	v.Doubtful = true
 	newer := a.Decoded && s.timed && a.Time > s.time
-	if newer || a.Replayed && s.differs(a) || s.contradicts(a) && s.back+1 >= backLimit {
+	if newer || a.Replayed && s.had.differs(a) || s.contradicts(a) && s.back+1 >= backLimit {
 		v.Missed = a.Seq > 0
-		v.Duplicate, v.Restarted = false, true
+		v.Duplicate, v.Doubtful, v.Restarted = false, false, true
 		v.Epoch, v.Next = s.epoch+1, a.Seq+1
 	}
 }
@@ -172,77 +230,67 @@ func (s *Sequencer) Advance(a Arrival, v Verdict) {
 		s.advanceBack(a)
 		return
 	}
+	time := s.CursorTime(a, v)
 	if v.Restarted {
 		was := *s
-		*s = Sequencer{epoch: v.Epoch}
+		*s = Sequencer{epoch: v.Epoch, before: was.had}
 		if a.Decoded && was.timed && a.Time > was.time {
-			s.oldNext, s.oldTime = max(was.next, was.oldNext), was.time
+			next, time := was.end()
+			s.oldNext, s.oldTime, s.olderTime = max(next, was.oldNext), max(time, was.oldTime), was.oldTime
 		}
 	}
-	if a.Decoded {
-		if a.Time > s.time || !s.timed && a.Time == a.Time { // not NaN
+	if a.Decoded && a.Time == a.Time { // not NaN
+		if s.timed {
+			s.sure = time
+		}
+		if a.Time > s.time || !s.timed {
 			s.time = a.Time
 		}
-		s.timed = true
+		s.last = a.Time
 	}
+	s.timed = s.timed || a.Decoded
 	s.started = true
 	s.next = v.Next
 	s.back, s.blind = 0, false
-	s.remember(delivery{a.Seq, a.Digest})
+	s.asked = s.asked && a.Replayed
+	s.had.add(delivery{a.Seq, a.Digest}, s.time)
 }
 
-func (s *Sequencer) remember(d delivery) {
-	if n := len(s.recent); n < digestRing {
-		if n == cap(s.recent) { // append would make room for more than the ring takes
-			s.recent = append(make([]delivery, 0, min(max(2*n, 16), digestRing)), s.recent...)
+// end returns where the life that is over stood: the number that was due, and the
+// time of the newest message. What its last messages jumped to is left out, for one
+// with a number far ahead would make all that follows old. They are remembered.
+func (s *Sequencer) end() (next uint64, time float64) {
+	due, last := s.had.floor, max(len(s.had.recent)-backLimit, 0)
+	if last > 0 {
+		due = s.had.at(last-1).seq + 1
+	}
+	for i := last; i < len(s.had.recent); i++ {
+		seq := s.had.at(i).seq
+		if seq > due {
+			return due, s.sure
 		}
-		s.recent = append(s.recent, d)
-	} else {
-		s.recent[s.oldest] = d
-		s.oldest = (s.oldest + 1) % digestRing
+		due = seq + 1
 	}
-	s.stride = max(s.stride, 1)
-	if d.seq%s.stride != 0 {
-		return
-	}
-	for len(s.marks) >= maxMarks && s.stride < 1<<63 {
-		s.stride *= 2
-		s.marks = slices.DeleteFunc(s.marks, func(m mark) bool { return m.seq%s.stride != 0 })
-	}
-	if d.seq%s.stride != 0 {
-		return
-	}
-	s.marks = append(s.marks, mark{d, s.time})
-}
-
-func (s *Sequencer) seen(digest uint64) bool {
-	return slices.ContainsFunc(s.recent, func(d delivery) bool { return d.digest == digest })
-}
-
-// differs reports that the number of a message was applied with another
-// payload. A number that is no longer remembered does not differ.
-func (s *Sequencer) differs(a Arrival) bool {
-	other := func(d delivery) bool { return d.seq == a.Seq && d.digest != a.Digest }
-	return slices.ContainsFunc(s.recent, other) || slices.ContainsFunc(s.marks, func(m mark) bool { return other(m.delivery) })
+	return s.next, s.time
 }
 
 // contradicts reports that a message whose number goes back cannot be one that
 // comes again.
 func (s *Sequencer) contradicts(a Arrival) bool {
-	if !s.timed || s.differs(a) {
-		return true // if there are no times, a payload that was not seen is all there is
+	if s.old(a) {
+		return a.Decoded && !s.blind && a.Time > s.olderTime && s.before.contradicts(a)
 	}
-	later := slices.IndexFunc(s.marks, func(m mark) bool { return m.seq > a.Seq })
-	return a.Decoded && later >= 0 && a.Time > s.marks[later].time
+	return !s.timed || s.had.contradicts(a) // if there are no times, a payload that was not seen is all there is
 }
 
 // advanceBack counts what may be the signs of a restart.
 func (s *Sequencer) advanceBack(a Arrival) {
-	if s.old(a) {
-		return
-	}
-	if s.seen(a.Digest) {
-		s.back, s.other = 0, false
+	old := s.old(a)
+	if s.known(a) {
+		if !old {
+			s.back, s.other = 0, false
+			s.blind = s.blind && !a.Replayed
+		}
 		return
 	}
 	if s.contradicts(a) {
@@ -250,5 +298,74 @@ func (s *Sequencer) advanceBack(a Arrival) {
 	}
 	// Right after Resume without a time, nothing is known of what was applied:
 	// it may be another's too.
-	s.other = s.other || !s.timed || slices.ContainsFunc(s.recent, func(d delivery) bool { return d.seq == a.Seq })
+	s.other = s.other || !old && (!s.timed || s.had.differs(a))
+}
+
+// at returns the ith of the messages in recent.
+func (m *memory) at(i int) delivery { return m.recent[(m.oldest+i)%len(m.recent)] }
+
+// add remembers a message behind all others; time is that of the newest.
+func (m *memory) add(d delivery, time float64) {
+	switch n := len(m.recent); {
+	case n == digestRing:
+		m.floor = m.recent[m.oldest].seq + 1
+		m.recent[m.oldest] = d
+		m.oldest = (m.oldest + 1) % digestRing
+	case n == cap(m.recent): // append would make room for more than the ring takes
+		m.recent = append(make([]delivery, 0, min(max(2*n, backLimit), digestRing)), m.recent...)
+		fallthrough
+	default:
+		m.recent = append(m.recent, d)
+	}
+	if len(m.recent) == backLimit {
+		m.floor = max(m.floor, m.recent[0].seq)
+	}
+	m.stride = max(m.stride, 1)
+	if d.seq%m.stride != 0 {
+		return
+	}
+	for len(m.marks) >= maxMarks && m.stride < 1<<63 {
+		m.stride *= 2
+		m.marks = slices.DeleteFunc(m.marks, func(k mark) bool { return k.seq%m.stride != 0 })
+	}
+	if d.seq%m.stride != 0 {
+		return
+	}
+	m.marks = append(m.marks, mark{d, time})
+}
+
+// find returns what was applied under a number, if that is remembered.
+func (m *memory) find(seq uint64) (digest uint64, found bool) {
+	i := sort.Search(len(m.recent), func(i int) bool { return m.at(i).seq >= seq })
+	if i < len(m.recent) && m.at(i).seq == seq {
+		return m.at(i).digest, true
+	}
+	i, found = slices.BinarySearchFunc(m.marks, seq, func(k mark, seq uint64) int { return cmp.Compare(k.seq, seq) })
+	if !found {
+		return 0, false
+	}
+	return m.marks[i].digest, true
+}
+
+// has reports that the message is remembered.
+func (m *memory) has(a Arrival) bool {
+	digest, found := m.find(a.Seq)
+	return found && digest == a.Digest
+}
+
+// differs reports that the number of a message was applied with another payload. A
+// number that is no longer remembered does not differ.
+func (m *memory) differs(a Arrival) bool {
+	digest, found := m.find(a.Seq)
+	return found && digest != a.Digest
+}
+
+// contradicts reports that a message whose number is below the next cannot be one
+// of those that were applied. An engine that is asked may send what was passed over.
+func (m *memory) contradicts(a Arrival) bool {
+	if m.differs(a) || a.Seq >= m.floor && !a.Replayed {
+		return true
+	}
+	later := slices.IndexFunc(m.marks, func(k mark) bool { return k.seq > a.Seq })
+	return a.Decoded && later >= 0 && a.Time > m.marks[later].time
 }

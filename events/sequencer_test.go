@@ -28,6 +28,9 @@ func TestSequencer(t *testing.T) {
 		want events.Verdict
 	}
 	again := func(next uint64) events.Verdict { return events.Verdict{Duplicate: true, Next: next} }
+	doubtful := func(next uint64) events.Verdict {
+		return events.Verdict{Duplicate: true, Doubtful: true, Next: next}
+	}
 	undecoded := func(a events.Arrival) events.Arrival {
 		a.Decoded, a.Time = false, 0
 		return a
@@ -49,7 +52,7 @@ func TestSequencer(t *testing.T) {
 		"a late one of a gap is a duplicate by its time": {
 			{at(0, 10, 1), events.Verdict{Next: 1}},
 			{at(3, 13, 3), events.Verdict{Gap: gap(1, 2), Next: 4}},
-			{at(2, 12, 2), again(4)},
+			{at(2, 12, 2), doubtful(4)},
 			{at(4, 14, 4), events.Verdict{Next: 5}},
 		},
 		"duplicates by digest, however new their time": {
@@ -72,28 +75,28 @@ func TestSequencer(t *testing.T) {
 		"NaN is never newer": {
 			{at(0, 10, math.NaN()), events.Verdict{Next: 1}},
 			{at(1, 11, math.NaN()), events.Verdict{Next: 2}},
-			{at(0, 20, math.NaN()), again(2)},
+			{at(0, 20, math.NaN()), doubtful(2)},
 			{at(0, 21, 1), events.Verdict{Restarted: true, Epoch: 1, Next: 1}},
 		},
 		"what cannot be decoded uses up its number": {
 			{at(0, 10, 1), events.Verdict{Next: 1}},
 			{undecoded(at(1, 11, 0)), events.Verdict{Next: 2}},
 			{undecoded(at(5, 15, 0)), events.Verdict{Gap: gap(2, 4), Next: 6}},
-			{undecoded(at(4, 14, 0)), again(6)},
+			{undecoded(at(4, 14, 0)), doubtful(6)},
 			{at(6, 17, 2), events.Verdict{Next: 7}},
 		},
 		"an engine whose clock is behind catches up": {
 			{at(0, 10, 1000), events.Verdict{Next: 1}},
 			{at(1, 11, 1001), events.Verdict{Next: 2}},
-			{at(0, 20, 900), again(2)},
-			{at(1, 21, 901), again(2)},
+			{at(0, 20, 900), doubtful(2)},
+			{at(1, 21, 901), doubtful(2)},
 			{at(2, 22, 902), events.Verdict{Restarted: true, Missed: true, Epoch: 1, Next: 3}},
 			{at(3, 23, 903), events.Verdict{Epoch: 1, Next: 4}},
 		},
 		"one that was missing comes late, and all goes on": {
 			{at(0, 10, 1), events.Verdict{Next: 1}},
 			{at(2, 12, 3), events.Verdict{Gap: gap(1, 1), Next: 3}},
-			{at(1, 11, 2), again(3)},
+			{at(1, 11, 2), doubtful(3)},
 			{at(3, 13, 4), events.Verdict{Next: 4}},
 		},
 	} {
@@ -149,12 +152,12 @@ func TestSequencerRetry(t *testing.T) {
 
 func TestSequencerResume(t *testing.T) {
 	for seq, want := range map[uint64]events.Verdict{
-		49: {Epoch: 3, Next: 50, Duplicate: true},
-		50: {Epoch: 3, Next: 51},
+		49: {Epoch: 3, Next: 50, Duplicate: true, Doubtful: true},
+		50: {Epoch: 3, Next: 51, Doubtful: true},
 		60: {Epoch: 3, Next: 61, Gap: gap(50, 59)},
 	} {
 		var s events.Sequencer
-		s.Resume(3, 50, 0)
+		s.Resume(3, 50, 0, 0)
 		if got := offer(&s, at(seq, 1, 0)); got != want {
 			t.Errorf("message %d: %+v, want %+v", seq, got, want)
 		}
@@ -165,9 +168,9 @@ func TestSequencerResume(t *testing.T) {
 // started anew while nobody listened.
 func TestSequencerResumeBehindARestart(t *testing.T) {
 	var s events.Sequencer
-	s.Resume(0, 2, 0)
+	s.Resume(0, 2, 0, 0)
 	for i, want := range []events.Verdict{
-		{Duplicate: true, Next: 2}, {Duplicate: true, Next: 2}, {Restarted: true, Missed: true, Epoch: 1, Next: 3}, {Epoch: 1, Next: 4},
+		{Duplicate: true, Doubtful: true, Next: 2}, {Duplicate: true, Doubtful: true, Next: 2}, {Restarted: true, Missed: true, Epoch: 1, Next: 3}, {Epoch: 1, Next: 4},
 	} {
 		if got := offer(&s, at(uint64(i), uint64(20+i), 5)); got != want {
 			t.Errorf("message %d: %+v, want %+v", i, got, want)
@@ -180,7 +183,7 @@ func TestSequencerResumeBehindARestart(t *testing.T) {
 func TestSequencerResumeWithATime(t *testing.T) {
 	resumed := func() *events.Sequencer {
 		var s events.Sequencer
-		s.Resume(0, 100, 1000)
+		s.Resume(0, 100, 1000, 0)
 		return &s
 	}
 	redelivered := resumed()
@@ -189,7 +192,7 @@ func TestSequencerResumeWithATime(t *testing.T) {
 			t.Fatalf("message %d again: %+v", seq, v)
 		}
 	}
-	if v := offer(redelivered, at(100, 100, 1000)); v != (events.Verdict{Next: 101}) {
+	if v := offer(redelivered, at(100, 100, 1000)); v != (events.Verdict{Next: 101, Doubtful: true}) {
 		t.Errorf("the next: %+v", v)
 	}
 	if v := offer(resumed(), at(0, 0, 1001)); !v.Restarted {
@@ -370,6 +373,434 @@ func TestSequencerReplayed(t *testing.T) {
 	}
 	if v := offer(&s, at(3, 109, 1)); v != (events.Verdict{Missed: true, Epoch: 1, Next: 4}) {
 		t.Errorf("first after a restart: %+v", v)
+	}
+}
+
+// TestSequencerResumeWithADigest: the message before a cursor is known by its bytes.
+func TestSequencerResumeWithADigest(t *testing.T) {
+	replayed := func(a events.Arrival) events.Arrival { a.Replayed = true; return a }
+	anew := events.Verdict{Restarted: true, Missed: true, Epoch: 4, Next: 50}
+	for name, c := range map[string]struct {
+		time float64 // of the cursor
+		a    events.Arrival
+		want events.Verdict
+	}{
+		"the same bytes":                    {1000, at(49, 7, 1000), events.Verdict{Duplicate: true, Epoch: 3, Next: 50}},
+		"the same bytes, older":             {1000, at(49, 7, 999), events.Verdict{Duplicate: true, Epoch: 3, Next: 50}},
+		"the same bytes replayed":           {1000, replayed(at(49, 7, 1000)), events.Verdict{Duplicate: true, Epoch: 3, Next: 50}},
+		"other bytes replayed":              {1000, replayed(at(49, 8, 900)), anew},
+		"other bytes replayed, time or not": {0, replayed(at(49, 8, 900)), anew},
+		"other bytes":                       {1000, at(49, 8, 900), events.Verdict{Duplicate: true, Doubtful: true, Epoch: 3, Next: 50}},
+		"other bytes, newer":                {1000, at(49, 8, 1001), anew},
+		"one before":                        {1000, at(48, 8, 900), events.Verdict{Duplicate: true, Doubtful: true, Epoch: 3, Next: 50}},
+		"one before replayed":               {1000, replayed(at(48, 8, 900)), events.Verdict{Duplicate: true, Doubtful: true, Epoch: 3, Next: 50}},
+		"the next, older":                   {1000, at(50, 8, 900), events.Verdict{Duplicate: true, Doubtful: true, Epoch: 3, Next: 50}},
+		"the next":                          {1000, at(50, 8, 1001), events.Verdict{Doubtful: true, Epoch: 3, Next: 51}},
+		"the next replayed":                 {1000, replayed(at(50, 8, 1001)), events.Verdict{Epoch: 3, Next: 51}},
+	} {
+		var s events.Sequencer
+		s.Resume(3, 50, c.time, 7)
+		if got := offer(&s, c.a); got != c.want {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+	}
+	// Other bytes that count: if the numbers then go on, they are another engine's.
+	var s events.Sequencer
+	s.Resume(3, 50, 1000, 7)
+	offer(&s, at(49, 8, 1000))
+	if v := offer(&s, at(50, 9, 1000)); !v.Restarted {
+		t.Errorf("behind other bytes: %+v", v)
+	}
+}
+
+// TestSequencerConfirmed: once the engine has sent the last message again, it is
+// known to be the one of the cursor, and its clock may go back.
+func TestSequencerConfirmed(t *testing.T) {
+	for _, replayed := range []bool{true, false} {
+		var s events.Sequencer
+		s.Resume(0, 50, 1000, 7)
+		a := at(49, 7, 1000)
+		a.Replayed = replayed
+		offer(&s, a)
+		if v := s.Check(at(50, 8, 999)); v.Duplicate == replayed {
+			t.Errorf("replayed %v: %+v", replayed, v)
+		}
+		if v := s.Check(at(50, 8, 1001)); v.Doubtful == replayed {
+			t.Errorf("replayed %v: %+v", replayed, v)
+		}
+	}
+}
+
+// TestSequencerAsk: of doubtful messages one is held until news has come by itself.
+func TestSequencerAsk(t *testing.T) {
+	var s events.Sequencer
+	for seq := range uint64(4) {
+		offer(&s, at(seq, 100+seq, 1000+float64(seq)))
+	}
+	ask := func(want bool) {
+		t.Helper()
+		if v := s.Check(at(1, 500, 900)); !v.Duplicate || !v.Doubtful {
+			t.Errorf("%+v", v)
+		}
+		if got := s.Ask(); got != want {
+			t.Errorf("asked: %v, want %v", got, want)
+		}
+	}
+	ask(true)
+	ask(false)
+	offer(&s, at(1, 500, 900))
+	offer(&s, at(3, 103, 1003))
+	ask(false)
+	a := at(4, 104, 1004)
+	a.Replayed = true
+	offer(&s, a) // what is in the queue of the connection may be older
+	ask(false)
+	offer(&s, at(5, 105, 1005))
+	ask(true)
+	s.Restart()
+	offer(&s, at(0, 0, 0))
+	offer(&s, at(1, 0, 1))
+	if !s.Ask() {
+		t.Error("another engine is not asked")
+	}
+}
+
+// TestSequencerCursorTime: one message with a time that is far ahead is not the
+// time of a cursor.
+func TestSequencerCursorTime(t *testing.T) {
+	const far = 1e10
+	undecoded := func(a events.Arrival) events.Arrival { a.Decoded, a.Time = false, 0; return a }
+	var s events.Sequencer
+	for i, c := range []struct {
+		a    events.Arrival
+		want float64
+	}{
+		{undecoded(at(0, 1, 0)), 0},
+		{at(1, 2, 10), 10},
+		{undecoded(at(2, 3, 0)), 10},
+		{at(3, 4, 12), 10},
+		{undecoded(at(4, 5, 0)), 10},
+		{at(5, 6, 13), 12},
+		{at(6, 7, far), 13},
+		{at(7, 8, 14), 14},
+		{at(8, 9, math.NaN()), 14},
+		{at(9, 10, 5), 14},
+		{at(1<<40, 11, far), 14},
+		{at(3, 12, far+1), far + 1}, // an engine that restarted
+		{at(4, 13, far+2), far + 1},
+	} {
+		v := s.Check(c.a)
+		if got := s.CursorTime(c.a, v); got != c.want {
+			t.Errorf("message %d: %v, want %v", i, got, c.want)
+		}
+		s.Advance(c.a, v)
+	}
+	// So who resumes behind it takes what the engine says.
+	var far2 events.Sequencer
+	far2.Resume(0, 1<<40+1, 14, 11)
+	if v := offer(&far2, at(10, 14, 15)); !v.Restarted {
+		t.Errorf("resumed behind a far message: %+v", v)
+	}
+}
+
+// TestSequencerClockBehindTheLifeBefore: the clock of a new engine may be one that
+// the life before had. What it says is told from that life's messages by numbers.
+func TestSequencerClockBehindTheLifeBefore(t *testing.T) {
+	lives := func() (s events.Sequencer) {
+		for seq := range uint64(50) {
+			offer(&s, at(seq, 1000+seq, 1000+float64(seq)))
+		}
+		for life := uint64(1); life < 3; life++ {
+			for seq := range uint64(300) {
+				offer(&s, at(seq, 2000*life+seq, 2000*float64(life)+float64(seq)))
+			}
+		}
+		return s
+	}
+	s := lives()
+	for seq := range uint64(20) {
+		v := offer(&s, at(seq, 9000+seq, 2100+float64(seq)))
+		if v.Restarted != (seq == 15) {
+			t.Fatalf("message %d: %+v", seq, v)
+		}
+	}
+	s = lives()
+	for range 2 {
+		for seq := range uint64(300) { // of the two lives before
+			if v := offer(&s, at(seq, 2000+seq, 2000+float64(seq))); !v.Duplicate || v.Doubtful {
+				t.Fatalf("message %d of the life before: %+v", seq, v)
+			}
+			if v := offer(&s, at(seq%50, 1000+seq%50, 1000+float64(seq%50))); !v.Duplicate {
+				t.Fatalf("message %d of the first life: %+v", seq%50, v)
+			}
+		}
+		for seq := range uint64(50) {
+			if v := offer(&s, at(seq, 1000+seq, 1000+float64(seq))); !v.Duplicate {
+				t.Fatalf("message %d of the first life: %+v", seq, v)
+			}
+		}
+	}
+}
+
+// farAhead is a message of nobody with a number and a time far ahead.
+func farAhead(seq, digest uint64) events.Arrival { return at(1<<60+seq, digest, 1e10+float64(digest)) }
+
+// TestSequencerFarMessage: one message with a number that is far ahead, or some,
+// stops a stream for 16 messages and no longer.
+func TestSequencerFarMessage(t *testing.T) {
+	message := func(seq uint64) events.Arrival { return at(seq, 1e6+seq, 1000+float64(seq)) }
+	for name, c := range map[string]struct {
+		resume bool
+		first  uint64
+		far    []events.Arrival
+	}{
+		"one":                           {far: []events.Arrival{farAhead(0, 1)}},
+		"its time alone is not far":     {far: []events.Arrival{at(1<<60, 1, 1100)}},
+		"its time is NaN":               {far: []events.Arrival{at(1<<60, 1, math.NaN())}},
+		"twice in a row":                {far: []events.Arrival{farAhead(0, 1), farAhead(1, 2)}},
+		"twice, with a hole":            {far: []events.Arrival{farAhead(0, 1), farAhead(9, 2)}},
+		"the same number twice":         {far: []events.Arrival{farAhead(0, 1), farAhead(0, 2)}},
+		"the second goes back":          {far: []events.Arrival{farAhead(9, 1), farAhead(0, 2)}},
+		"the third goes back":           {far: []events.Arrival{farAhead(9, 1), farAhead(10, 2), at(3, 9, 2e10)}},
+		"heard late":                    {first: 5000, far: []events.Arrival{farAhead(0, 1)}},
+		"behind a cursor":               {resume: true, far: []events.Arrival{farAhead(0, 1)}},
+		"the first":                     {first: 100, far: []events.Arrival{farAhead(0, 1)}},
+		"the first, and another":        {first: 100, far: []events.Arrival{farAhead(0, 1), farAhead(7, 2)}},
+		"the first, and its like again": {first: 100, far: []events.Arrival{farAhead(0, 1), farAhead(0, 2)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var s events.Sequencer
+			seq := uint64(100)
+			switch {
+			case c.resume:
+				s.Resume(0, seq, 1099, 1e6+seq-1)
+			default:
+				for before := c.first; before < seq; before++ {
+					offer(&s, message(before))
+				}
+				if c.first > seq {
+					for seq = c.first; seq < c.first+3000; seq++ {
+						offer(&s, message(seq))
+					}
+				}
+			}
+			for _, a := range c.far {
+				if v := offer(&s, a); v.Duplicate {
+					t.Fatalf("%+v: %+v", a, v)
+				}
+			}
+			for i := uint64(0); ; i++ {
+				if v := offer(&s, message(seq+i)); !v.Duplicate {
+					if i > 15 {
+						t.Errorf("it goes on at message %d: %+v", i, v)
+					}
+					seq += i + 1
+					break
+				} else if i > 100 {
+					t.Fatal("it does not go on")
+				}
+			}
+			epoch := s.Epoch()
+			for i := range uint64(50) {
+				for _, a := range c.far[len(c.far)-1:] { // it comes again
+					if v := s.Check(a); !v.Duplicate {
+						t.Fatalf("%+v again: %+v", a, v)
+					}
+				}
+				if v := offer(&s, message(seq+i)); v != (events.Verdict{Epoch: epoch, Next: seq + i + 1}) {
+					t.Fatalf("message %d: %+v", seq+i, v)
+				}
+			}
+		})
+	}
+}
+
+// TestSequencerFarTime: a time that is far ahead by itself stops nothing, for the
+// numbers go on. A restart then shows by 16 numbers, as without a clock.
+func TestSequencerFarTime(t *testing.T) {
+	var s events.Sequencer
+	for seq := range uint64(100) {
+		a := at(seq, 100+seq, float64(seq))
+		if seq == 50 {
+			a.Time = 1e10
+		}
+		if v := offer(&s, a); v != (events.Verdict{Next: seq + 1}) {
+			t.Fatalf("message %d: %+v", seq, v)
+		}
+	}
+	for seq := range uint64(16) {
+		if v := offer(&s, at(seq, 500+seq, 200+float64(seq))); v.Restarted != (seq == 15) {
+			t.Fatalf("message %d of another engine: %+v", seq, v)
+		}
+	}
+}
+
+// TestSequencerLateMessages: what was missing comes late, fewer than 16 in a row,
+// and clears nothing; nor does what the engine sends again.
+func TestSequencerLateMessages(t *testing.T) {
+	message := func(seq uint64) events.Arrival { return at(seq, 1e6+seq, 1000+float64(seq)) }
+	for _, first := range []uint64{0, 20} { // that was heard
+		var s events.Sequencer
+		for seq := first; seq < 60; seq++ {
+			offer(&s, message(seq))
+		}
+		for seq := uint64(160); seq < 170; seq++ {
+			if v := offer(&s, message(seq)); v.Duplicate || v.Restarted {
+				t.Fatalf("message %d: %+v", seq, v)
+			}
+			for late := range uint64(15) {
+				a := message(60 + 10*(seq-160) + late%10)
+				if first > 0 && late < 10 {
+					a = message(late)
+				}
+				if v := offer(&s, a); !v.Duplicate || !v.Doubtful {
+					t.Fatalf("%+v: %+v", a, v)
+				}
+			}
+		}
+		for seq := uint64(60); seq < 160; seq++ {
+			a := message(seq)
+			a.Replayed = true
+			if v := offer(&s, a); !v.Duplicate {
+				t.Fatalf("replayed %+v: %+v", a, v)
+			}
+		}
+		for seq := range first { // what was said before anybody listened
+			if v := offer(&s, message(seq)); !v.Duplicate {
+				t.Fatalf("message %d: %+v", seq, v)
+			}
+		}
+	}
+}
+
+// TestSequencerRedeliveryOfMuch: a queue redelivers 100,000 messages in order, out
+// of order and in part, of a stream that had holes.
+func TestSequencerRedeliveryOfMuch(t *testing.T) {
+	const n = 100_000
+	message := func(seq uint64) events.Arrival { return at(seq, 1e9+seq, float64(seq/3)) }
+	var s events.Sequencer
+	var applied []events.Arrival
+	for seq := range uint64(n) {
+		if seq/100%10 == 3 || seq%31 == 0 { // a hundred, and one
+			continue
+		}
+		offer(&s, message(seq))
+		applied = append(applied, message(seq))
+	}
+	next, _ := s.Next()
+	again := func(how string, a events.Arrival) {
+		t.Helper()
+		if v := offer(&s, a); !v.Duplicate {
+			t.Fatalf("%s, %+v again: %+v", how, a, v)
+		}
+	}
+	for _, a := range applied {
+		again("in order", a)
+	}
+	for i := range applied {
+		again("backwards", applied[len(applied)-1-i])
+	}
+	r := rand.New(rand.NewPCG(1, 1))
+	for range n / 5 {
+		again("anyhow", applied[r.IntN(len(applied))])
+	}
+	for _, a := range applied[len(applied)/2:] {
+		if r.IntN(2) == 0 {
+			again("in part", a)
+		}
+	}
+	if v := offer(&s, message(next)); v != (events.Verdict{Next: next + 1}) {
+		t.Errorf("the next: %+v", v)
+	}
+}
+
+// TestSequencerGoesOn plays engines behind a transport that loses and redelivers,
+// with messages of nobody in between. Whatever has happened, a live stream is
+// applied again after 16 of its messages, and a redelivery is never a restart.
+func TestSequencerGoesOn(t *testing.T) {
+	fired := map[string]int{}
+	for seed := range uint64(400) {
+		r := rand.New(rand.NewPCG(seed, 9))
+		var s events.Sequencer
+		clock, digest := 1e6, uint64(0)
+		var before, first events.Arrival // of the life before, and of the present one
+		var applied []events.Arrival     // of the life as the Sequencer sees it
+		offer := func(a events.Arrival) events.Verdict {
+			v := s.Check(a)
+			s.Advance(a, v)
+			if v.Restarted || len(applied) == 0 {
+				before, first, applied = first, a, applied[:0]
+			}
+			if !v.Duplicate {
+				applied = append(applied, a)
+			}
+			return v
+		}
+		next := uint64(r.IntN(2) * r.IntN(50))
+		live := func() events.Arrival {
+			clock += r.Float64()
+			digest++
+			next++
+			return at(next-1, digest, clock)
+		}
+		for range 30 {
+			switch r.IntN(6) {
+			case 0:
+				next += uint64(r.IntN(40))
+				fired["loss"]++
+			case 1:
+				next = 0
+				fired["restart"]++
+			case 2: // a new host, of a time of which all is remembered
+				next = 0
+				since := first.Time + 16 // the first that is remembered with its time may be a later one
+				if first.Seq == 0 && before.Seq == 0 {
+					since = before.Time + 1
+				}
+				clock = max(clock-float64(r.IntN(2000)), min(since, clock))
+				fired["clock behind"]++
+			case 3:
+				for range 1 + r.IntN(2) {
+					digest++
+					offer(farAhead(uint64(r.IntN(3)), digest))
+				}
+				fired["far"]++
+			case 4:
+				clock += 1e7 * float64(r.IntN(2)) // for good
+				fired["far time"]++
+			}
+			back := 0
+			for ; offer(live()).Duplicate; back++ {
+				if back > 16 {
+					t.Fatalf("seed %d: stopped at number %d, clock %v: %+v", seed, next, clock, s.Epoch())
+				}
+			}
+			fired["stopped"] += min(back, 1)
+			for range r.IntN(30) {
+				if v := offer(live()); v.Duplicate || v.Gap.Lost || v.Restarted {
+					t.Fatalf("seed %d: number %d: %+v", seed, next-1, v)
+				}
+			}
+			again := applied[r.IntN(len(applied)):]
+			shuffled := r.IntN(2) == 0
+			for i := range again {
+				a := again[i]
+				if shuffled {
+					a = again[r.IntN(len(again))]
+				}
+				before := s.Epoch()
+				if v := offer(a); !v.Duplicate || v.Doubtful || s.Epoch() != before {
+					t.Fatalf("seed %d: %+v again: %+v", seed, a, v)
+				}
+				fired["again"]++
+			}
+		}
+	}
+	t.Log(fired)
+	for _, what := range []string{"loss", "restart", "clock behind", "far", "far time", "stopped", "again"} {
+		if fired[what] < 500 {
+			t.Errorf("%d times %s", fired[what], what)
+		}
 	}
 }
 

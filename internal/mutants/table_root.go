@@ -51,8 +51,12 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 	{"adapter not in the units", "hasher.of", "if adapter != \"\" {", "if false {", "TestASaltNamedLikeAnAdapter"},
 
 	{"a clear leaves the view partial", "rank.heard", "case clears(b):", "case false:", "TestMessages"},
-	{"the time of a cursor is not stored", "delivery.cursor", "Next: v.Next, Time: time}", "Next: v.Next}", "TestMessagesAfterARestartOfTheHost"},
-	{"a first message is never held", "delivery.deliver", "d.m.Hold && (v.Gap.Lost || v.Missed || v.Restarted) {", "d.m.Hold && v.Gap.Lost {", "TestStreamRestarted"},
+	{"the time of a cursor is not stored", "delivery.cursor", "Time: d.stream.seq.CursorTime(a, v), ", "", "TestMessagesAfterARestartOfTheHost"},
+	{"the digest of a cursor is not stored", "delivery.cursor", ", Digest: a.Digest", "", "TestKeptIndexIsAskedAbout"},
+	{"the digest of a cursor is not used", "delivery.join", "cur.Time, cur.Digest)", "cur.Time, 0)", "TestKeptIndexIsAskedAbout"},
+	{"a doubtful message is taken for a repeat", "delivery.deliver", "|| v.Doubtful && d.stream.seq.Ask()", "", "TestKeptIndexIsAskedAbout"},
+	{"a doubtful message is held each time", "delivery.deliver", "v.Doubtful && d.stream.seq.Ask()", "v.Doubtful", "TestKeptIndexIsAskedAbout"},
+	{"a first message is never held", "delivery.deliver", "v.Gap.Lost || v.Missed ||", "v.Gap.Lost ||", "TestStreamRestarted"},
 
 	{"a pod that waits for a replay is live", "stream.limit", "\tcase st.held:\n\t\treturn min(state, StateReplaying)", "\tcase false:\n\t\treturn min(state, StateReplaying)", "TestReplayedGap"},
 	{"a lost connection is nothing", "stream.limit", "\tcase st.interrupted:", "\tcase false:", "TestStreamInterrupted"},
@@ -61,7 +65,7 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 	{"a message that a replay brought is waited for", "stream.release", "next > st.heldSeq || seq >= st.heldSeq {", "seq > st.heldSeq && next > 0 {", "TestReplayBringsTheHeldMessage"},
 	{"a held message outlives its connection", "Indexer.StreamNote", "st.interrupted, st.held = true, false", "st.interrupted = true", "TestStreamInterrupted"},
 	{"what others left is claimed beside", "delivery.take", "r.stream == nil && !d.x.ownsIndex {", "r.stream == nil && false {", "TestStreamRestartedOutlivesTheHost"},
-	{"a rank that comes back is deaf", "delivery.join", "\tst.seq.Resume(cur.Epoch, cur.Next, cur.Time)\n", "\tif d.moved {\n\t\treturn nil\n\t}\n\tst.seq.Resume(cur.Epoch, cur.Next, cur.Time)\n", "TestARankComesBack"},
+	{"a rank that comes back is deaf", "delivery.join", "\tst.seq.Resume(cur.Epoch, cur.Next, cur.Time, cur.Digest)\n", "\tif d.moved {\n\t\treturn nil\n\t}\n\tst.seq.Resume(cur.Epoch, cur.Next, cur.Time, cur.Digest)\n", "TestARankComesBack"},
 	{"partial for ever", "delivery.take", "r.state == StateUnknown && st.partial ||", "st.partial ||", "TestAClearEndsThePartialView"},
 	{"slow calls find a removed pod", "Indexer.lockKnown", "pm != nil && !p.removed {", "pm != nil {", "TestThePodOfASlowCall"},
 	{"invented streams shut out", "podModel.stream", "if len(pm.streams) >= MaxStreams && !pm.dropStream() {", "if len(pm.streams) >= MaxStreams {", "TestWhatAPodMayInvent"},

@@ -1,0 +1,132 @@
+package kvindex_test
+
+import (
+	"testing"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+)
+
+// heardTen returns an Indexer that has heard ten messages of a stream, at the times
+// from 1000 on, and what goes on from its index.
+func heardTen(t *testing.T) (ix *kvindex.Indexer, another func() *kvindex.Indexer, p fakeengine.Prompt) {
+	t.Helper()
+	m, err := index.NewMemory(index.MemoryConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	p = fakeengine.NewPrompt(1, 16, 20)
+	ix = open(t, kvindex.WithIndex(m))
+	for seq := range 10 {
+		if got, err := ix.IngestMessage(message("s", uint64(seq), 1000+float64(seq), 0, p.Stored(seq, seq+1))); err != nil || got != taken {
+			t.Fatalf("%+v, %v", got, err)
+		}
+	}
+	return ix, func() *kvindex.Indexer {
+		ix.Close()
+		return open(t, kvindex.WithIndex(m))
+	}, p
+}
+
+// TestKeptIndexIsAskedAbout: an Indexer over a kept index holds the first message
+// that nothing proves, once.
+func TestKeptIndexIsAskedAbout(t *testing.T) {
+	held := kvindex.Receipt{Held: true}
+	anew := kvindex.Receipt{Held: true, Restarted: true, Gap: lostGap(0, 8)}
+	type step struct {
+		m      kvindex.Message
+		want   kvindex.Receipt
+		blocks int
+	}
+	p := fakeengine.NewPrompt(1, 16, 20)
+	last := message("s", 9, 1009, 0, p.Stored(9, 10))
+	another := message("s", 9, 509, 0, p.Stored(0, 1)) // with its clock behind
+	for name, steps := range map[string][]step{
+		"restarted, below the number": {
+			{hold(message("s", 3, 503, 0, p.Stored(0, 1))), held, 10},
+			{hold(message("s", 4, 504, 0, p.Stored(0, 1))), repeat, 10},
+			{message("s", 3, 503, 0, p.Stored(0, 1)), repeat, 10},
+			{hold(message("s", 5, 505, 0, p.Stored(0, 1))), repeat, 10},
+		},
+		"restarted, at the number": {
+			{hold(message("s", 10, 510, 0, p.Stored(0, 1))), held, 10},
+			{hold(replayed(another)), anew, 10},
+			{replayed(another), kvindex.Receipt{Applied: true, Restarted: true}, 1},
+		},
+		"restarted, and the clock has caught up": {
+			{hold(message("s", 10, 1010, 0, p.Stored(0, 1))), held, 10},
+			{hold(replayed(another)), anew, 10},
+		},
+		"restarted, past the number": {
+			{hold(message("s", 15, 1015, 0, p.Stored(0, 1))), heldBehind(10, 14), 10},
+			{hold(replayed(another)), anew, 10},
+		},
+		"restarted, and it catches up from its beginning": {
+			{replayed(message("s", 8, 508, 0, p.Stored(0, 1))), repeat, 10},
+			{replayed(another), kvindex.Receipt{Applied: true, Restarted: true}, 1},
+			{replayed(message("s", 10, 510, 0, p.Stored(1, 2))), taken, 2},
+		},
+		"the same engine": {
+			{hold(message("s", 10, 1010, 0, p.Stored(10, 11))), held, 10},
+			{hold(replayed(last)), repeat, 10},
+			{replayed(message("s", 10, 1010, 0, p.Stored(10, 11))), taken, 11},
+			{hold(message("s", 11, 1011, 0, p.Stored(11, 12))), taken, 12},
+			{hold(message("s", 5, 505, 0, p.Stored(0, 1))), held, 12},
+		},
+		"the same engine, which is not asked": {
+			{hold(message("s", 10, 1010, 0, p.Stored(10, 11))), held, 10},
+			{message("s", 10, 1010, 0, p.Stored(10, 11)), taken, 11},
+		},
+		"the last message again": {
+			{hold(last), repeat, 10},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, kept, _ := heardTen(t)
+			ix := kept()
+			for i, c := range steps {
+				if got, err := ix.IngestMessage(c.m); err != nil || got != c.want {
+					t.Fatalf("step %d: %+v, %v; want %+v", i, got, err, c.want)
+				}
+				if got := blocks(t, ix, "a", p); got != c.blocks {
+					t.Fatalf("step %d: %d blocks, want %d", i, got, c.blocks)
+				}
+			}
+		})
+	}
+}
+
+// TestFarMessage: a message with a number and a time far ahead stops a pod for 16
+// messages, and a host that goes on from its index for none.
+func TestFarMessage(t *testing.T) {
+	for name, kept := range map[string]bool{"heard": false, "kept": true} {
+		t.Run(name, func(t *testing.T) {
+			ix, another, p := heardTen(t)
+			got, err := ix.IngestMessage(message("s", 1<<60, 1e10, 0, p.Stored(0, 2)))
+			if err != nil || got != (kvindex.Receipt{Applied: true, Gap: lostGap(10, 1<<60-1)}) {
+				t.Fatalf("%+v, %v", got, err)
+			}
+			if kept {
+				ix = another()
+			}
+			for seq := range uint64(20) {
+				got, err := ix.IngestMessage(message("s", 10+seq, 1010+float64(seq), 0, p.Stored(0, 1)))
+				want := repeat
+				switch {
+				case seq == 15 && !kept, seq == 0 && kept:
+					want = kvindex.Receipt{Applied: true, Restarted: true}
+				case seq > 15 || kept:
+					want = taken
+				}
+				if err != nil || got != want {
+					t.Fatalf("message %d: %+v, %v", 10+seq, got, err)
+				}
+			}
+			if got := blocks(t, ix, "a", p); got != 1 {
+				t.Errorf("%d blocks", got)
+			}
+		})
+	}
+}
