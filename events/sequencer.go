@@ -2,6 +2,7 @@ package events
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"sort"
 
@@ -66,6 +67,7 @@ type Sequencer struct {
 	// apart, the number that was due and the time of the newest message. What is not
 	// newer than olderTime came before that life too.
 	before             memory
+	clocked            bool
 	oldNext            uint64
 	oldTime, olderTime float64
 }
@@ -236,7 +238,10 @@ func (s *Sequencer) Advance(a Arrival, v Verdict) {
 		*s = Sequencer{epoch: v.Epoch, before: was.had}
 		if a.Decoded && was.timed && a.Time > was.time {
 			next, time := was.end()
-			s.oldNext, s.oldTime, s.olderTime = max(next, was.oldNext), max(time, was.oldTime), was.oldTime
+			s.clocked, s.oldNext, s.oldTime, s.olderTime = true, max(next, was.oldNext), max(time, was.oldTime), was.oldTime
+			if was.epoch > 0 && !was.clocked { // the lives before that one are not known by their times
+				s.olderTime = math.Inf(1)
+			}
 		}
 	}
 	if a.Decoded && a.Time == a.Time { // not NaN

@@ -540,6 +540,21 @@ func TestSequencerClockBehindTheLifeBefore(t *testing.T) {
 			}
 		}
 	}
+	// A life that began without a clock: what came before it is not known by its time.
+	var unclocked events.Sequencer
+	for _, life := range []struct{ n, digest, time uint64 }{{300, 1000, 1000}, {316, 2000, 500}, {100, 3000, 5000}} {
+		for seq := range life.n {
+			offer(&unclocked, at(seq, life.digest+seq, float64(life.time+seq)))
+		}
+	}
+	if unclocked.Epoch() != 2 {
+		t.Fatalf("%d restarts", unclocked.Epoch())
+	}
+	for seq := range uint64(300) {
+		if v := offer(&unclocked, at(seq, 1000+seq, 500+float64(seq)/2)); !v.Duplicate {
+			t.Fatalf("message %d of the first life: %+v", seq, v)
+		}
+	}
 }
 
 // farAhead is a message of nobody with a number and a time far ahead.
@@ -551,6 +566,7 @@ func TestSequencerFarMessage(t *testing.T) {
 	message := func(seq uint64) events.Arrival { return at(seq, 1e6+seq, 1000+float64(seq)) }
 	for name, c := range map[string]struct {
 		resume bool
+		epoch  uint64
 		first  uint64
 		far    []events.Arrival
 	}{
@@ -564,6 +580,7 @@ func TestSequencerFarMessage(t *testing.T) {
 		"the third goes back":           {far: []events.Arrival{farAhead(9, 1), farAhead(10, 2), at(3, 9, 2e10)}},
 		"heard late":                    {first: 5000, far: []events.Arrival{farAhead(0, 1)}},
 		"behind a cursor":               {resume: true, far: []events.Arrival{farAhead(0, 1)}},
+		"behind a cursor, twice":        {resume: true, epoch: 1, far: []events.Arrival{farAhead(0, 1), farAhead(0, 2)}},
 		"the first":                     {first: 100, far: []events.Arrival{farAhead(0, 1)}},
 		"the first, and another":        {first: 100, far: []events.Arrival{farAhead(0, 1), farAhead(7, 2)}},
 		"the first, and its like again": {first: 100, far: []events.Arrival{farAhead(0, 1), farAhead(0, 2)}},
@@ -573,7 +590,7 @@ func TestSequencerFarMessage(t *testing.T) {
 			seq := uint64(100)
 			switch {
 			case c.resume:
-				s.Resume(0, seq, 1099, 1e6+seq-1)
+				s.Resume(c.epoch, seq, 1099, 1e6+seq-1)
 			default:
 				for before := c.first; before < seq; before++ {
 					offer(&s, message(before))
@@ -724,15 +741,19 @@ func TestSequencerGoesOn(t *testing.T) {
 		var s events.Sequencer
 		clock, digest := 1e6, uint64(0)
 		var before, first events.Arrival // of the life before, and of the present one
-		var applied []events.Arrival     // of the life as the Sequencer sees it
+		var beforeClocked, clocked bool  // each: the clock told it from the one before
+		newest := 0.0
+		var applied []events.Arrival // of the life as the Sequencer sees it
 		offer := func(a events.Arrival) events.Verdict {
 			v := s.Check(a)
 			s.Advance(a, v)
 			if v.Restarted || len(applied) == 0 {
 				before, first, applied = first, a, applied[:0]
+				beforeClocked, clocked = clocked, s.Epoch() == 0 || a.Time > newest
+				newest = a.Time
 			}
 			if !v.Duplicate {
-				applied = append(applied, a)
+				applied, newest = append(applied, a), max(newest, a.Time)
 			}
 			return v
 		}
@@ -754,7 +775,7 @@ func TestSequencerGoesOn(t *testing.T) {
 			case 2: // a new host, of a time of which all is remembered
 				next = 0
 				since := first.Time + 16 // the first that is remembered with its time may be a later one
-				if first.Seq == 0 && before.Seq == 0 {
+				if first.Seq == 0 && before.Seq == 0 && beforeClocked {
 					since = before.Time + 1
 				}
 				clock = max(clock-float64(r.IntN(2000)), min(since, clock))

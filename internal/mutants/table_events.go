@@ -36,6 +36,7 @@ var eventsMutants = table{breaks: "./events", rows: []mutant{
 	{"a far message freezes a stream twice", "Sequencer.old", "|| s.before.has(a)", "", "TestSequencerFarMessage"},
 	{"the times of the life before hide a restart", "Sequencer.contradicts", "return a.Decoded && !s.blind &&", "return false &&", "TestSequencerClockBehindTheLifeBefore"},
 	{"an older life contradicts", "Sequencer.contradicts", "a.Time > s.olderTime &&", "", "TestSequencerClockBehindTheLifeBefore"},
+	{"lives whose times are not known contradict", "Sequencer.Advance", "s.olderTime = math.Inf(1)", "", "TestSequencerClockBehindTheLifeBefore"},
 	{"what is older than the cursor contradicts", "Sequencer.contradicts", "!s.blind &&", "", "TestSequencerResumeWithATime"},
 
 	{"the first connection is trusted", "Subscriber.catchUp", "if err == nil && first && r.due > 0 {", "if false && first {", "TestReplayFirstContact"},
