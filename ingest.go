@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
@@ -115,6 +116,7 @@ type ingest struct {
 	// Found by enter or find; locked is the pod, whose mutex is held until leave.
 	locked *pod
 	pm     *podModel
+	now    time.Time // when that was
 
 	batch   *events.Batch // to be applied: decoded, or the host's
 	decoded events.Batch
@@ -151,7 +153,7 @@ func (in *ingest) enter() (err error) {
 		p.mu.Unlock()
 		return err
 	}
-	in.locked, in.pm = p, pm
+	in.locked, in.pm, in.now = p, pm, time.Now()
 	return nil
 }
 
@@ -159,6 +161,7 @@ func (in *ingest) enter() (err error) {
 // has gone.
 func (in *ingest) find() bool {
 	in.locked, in.pm = in.x.lockKnown(in.pod, in.model)
+	in.now = time.Now()
 	return in.pm != nil
 }
 

@@ -106,9 +106,16 @@ func TestStreamInterrupted(t *testing.T) {
 	}
 	play(t, ix, p, step{message("s", 1, 2, 0, p.Stored(4, 5)), taken, 5, kvindex.StateLive})
 	ix.StreamNote("a", "m", "s", events.NoteLost)
-	confirm := replayed(hold(message("s", 1, 2, 0, p.Stored(4, 5))))
-	play(t, ix, p, step{confirm, repeat, 5, kvindex.StateLive})
+	again := replayed(hold(message("s", 1, 2, 0, p.Stored(4, 5))))
+	current := func() { ix.StreamNote("a", "m", "s", events.NoteCurrent) }
+	play(t, ix, p, step{again, repeat, 5, kvindex.StateUncertain})
+	if current(); state() != kvindex.StateLive {
+		t.Errorf("all was offered: %v", state())
+	}
 	play(t, ix, p, step{hold(message("s", 9, 3, 0)), heldBehind(2, 8), 5, kvindex.StateReplaying})
 	ix.StreamNote("a", "m", "s", events.NoteLost) // the held message will not come again
-	play(t, ix, p, step{confirm, repeat, 5, kvindex.StateLive})
+	play(t, ix, p, step{again, repeat, 5, kvindex.StateUncertain})
+	if current(); state() != kvindex.StateLive {
+		t.Errorf("all was offered once more: %v", state())
+	}
 }
