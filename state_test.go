@@ -287,6 +287,10 @@ func TestTwoEnginesOfOneName(t *testing.T) {
 func TestARankComesBackToWhoGoesOn(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	before := []kvindex.Message{message("a", 0, 1, 0, p.Stored(0, 4)), message("b", 0, 2, 0)}
+	var life []kvindex.Message // another one
+	for i := range uint64(20) {
+		life = append(life, replayed(message("a", i, float64(i+3), 0)))
+	}
 	for name, c := range map[string]struct {
 		acts  []act
 		last  kvindex.Message
@@ -297,14 +301,16 @@ func TestARankComesBackToWhoGoesOn(t *testing.T) {
 		"the other is closed":        {[]act{note("b", events.NoteClosed)}, message("a", 1, 3, 0), kvindex.StatePartial, true},
 		"its engine has restarted":   {nil, message("a", 0, 3, 0), kvindex.StateLive, true},
 		"a replay of another life":   {[]act{restarted("a")}, replayed(message("a", 0, 3, 0)), kvindex.StateUncertain, false},
-		"and a message behind it":    {[]act{restarted("a"), brings(replayed(message("a", 0, 3, 0)))}, message("a", 1, 4, 0), kvindex.StateUncertain, false},
+		"and a message behind it":    {[]act{restarted("a"), brings(life...)}, message("a", 20, 40, 0), kvindex.StateUncertain, false},
 		"it goes on":                 {nil, message("a", 1, 3, 0), kvindex.StateUncertain, false},
 		"a third one":                {[]act{brings(message("a", 1, 3, 0))}, message("c", 0, 4, 0), kvindex.StateLive, true},
 		"another address, by replay": {nil, replayed(message("c", 0, 4, 0)), kvindex.StateReplaying, true},
 	} {
 		ix := open(t)
 		note("a", events.NoteOpened)(t, ix)
-		brings(before...)(t, ix)
+		brings(before[0])(t, ix)
+		note("b", events.NoteOpened)(t, ix)
+		brings(before[1])(t, ix)
 		for _, a := range c.acts {
 			a(t, ix)
 		}
@@ -312,8 +318,12 @@ func TestARankComesBackToWhoGoesOn(t *testing.T) {
 		if err != nil || r.Applied != c.moves || r.Duplicate {
 			t.Errorf("%s: %+v, %v", name, r, err)
 		}
-		if s := ix.Pods(nil)[0].Sources[0]; s.State != c.want || (s.Stream == c.last.Stream) != c.moves {
+		info := ix.Pods(nil)[0]
+		if s := info.Sources[0]; s.State != c.want || (s.Stream == c.last.Stream) != c.moves {
 			t.Errorf("%s: %+v", name, s)
+		}
+		if gone := len(info.Streams) == 1; gone != (name == "the other is closed") {
+			t.Errorf("%s: %+v", name, info.Streams)
 		}
 	}
 }
