@@ -67,7 +67,7 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 	{"a held message outlives its connection", "stream.note", "st.held, st.behind = false, false // what was held is gone with the connection", "", "TestStreamInterrupted"},
 	{"a silent stream is cut off", "stream.note", "st.interrupted = st.interrupted || !st.heard.IsZero()\n\t\tst.opened", "st.interrupted = true\n\t\tst.opened", "TestChangesOfState"},
 	{"what was caught up with in part is all", "stream.note", "st.interrupted = st.interrupted || st.waits() && !st.heard.IsZero()", "st.interrupted = false", "TestChangesOfState"},
-	{"a closed stream is still to come", "stream.note", "st.opened = st.opened && n == events.NoteLost", "", "TestASilentPod"},
+	{"a closed stream is still to come", "stream.note", "st.opened = st.opened && n == events.NoteLost", "", "TestARankComesBackToWhoGoesOn"},
 	{"a silent pod is not listed", "ingest.noted", "if n != events.NoteOpened {", "if true {", "TestASilentPod"},
 	{"a silent pod is partial", "podModel.settle", "if pm.silent > 0 {", "if false {", "TestASilentPod"},
 	{"who was silent stays so", "delivery.address", "\t\td.pm.silent--\n", "\t\td.pm.silent += 0\n", "TestChangesOfState"},
