@@ -25,11 +25,12 @@ func (x *Indexer) ApplyBatch(podID, model string, b *events.Batch) error {
 }
 
 // IngestMessage applies a message of a transport with sequence numbers. It
-// drops what came before, notices what is missing and engines that started
-// anew. What the ranks of a stream held before an engine started anew is
+// drops what came before, notices what is missing and engines that restarted.
+// What the ranks of a stream held before an engine restarted is
 // forgotten; what they held before a loss too, unless WithLossPolicy says
-// otherwise, because some of it may have gone. A rank that another stream fed
-// before is forgotten as well.
+// otherwise, because some of it may have gone. What a rank held by another stream
+// is forgotten as well, if the rank moves to this one; if that stream goes on to
+// speak for it, the message is not applied (StreamStats.Contested).
 //
 // A message that comes again is dropped, however often and however late it
 // does: a queue may redeliver whatever it has.
