@@ -49,6 +49,7 @@ func (in *ingest) unnumbered(bad error) error {
 	if _, err := in.apply(r, index.Cursor{}); err != nil {
 		return err
 	}
+	r.kept = false
 	r.heard(in.batch, in.now, true)
 	in.count(nil, StreamStats{Messages: 1})
 	in.settle()
@@ -77,6 +78,9 @@ func (d *delivery) take() (again bool, err error) {
 	d.convert.partial = lost || v.Missed || back || r.state == StateUnknown && st.partial || r.lossy()
 	if wiped || r.state == StateUnknown && r.stream == nil && !d.x.ownsIndex { // another may have left something
 		d.convert.changes = append(d.convert.changes, index.Change{Op: index.OpClear})
+	}
+	if err := d.feeds(); err != nil {
+		return false, err
 	}
 	done, err := d.apply(r, d.cursor())
 	if err != nil || done.Duplicate {

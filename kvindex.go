@@ -104,6 +104,7 @@ type Indexer struct {
 	mu     sync.RWMutex  // guards pods and models; taken after pod.mu, never before
 	pods   map[string]*pod
 	models map[string]*model
+	kept   map[string]map[string][]int // ranks that the index holds from before, by pods and models not heard yet
 
 	statsMu sync.Mutex // guards stats; the last lock taken
 	stats   Counters
@@ -141,6 +142,7 @@ func New(opts ...Option) (*Indexer, error) {
 		}
 		x.index, x.ownsIndex = m, true
 	}
+	x.kept = keptRanks(x.index)
 	x.hash = newHasher(x.index.Seed())
 	return x, nil
 }

@@ -54,6 +54,7 @@ type rank struct {
 	// it is fed without numbers.
 	stream  *stream
 	contest contest
+	kept    bool // what it holds is in the index from before, and nobody has spoken for it
 
 	messages        uint64 // applied
 	stored, removed uint64 // blocks
@@ -161,7 +162,7 @@ func (r *rank) view() State {
 	if r.stream != nil {
 		state = r.stream.limit(state)
 	}
-	if r.contest.open {
+	if r.contest.open || r.kept {
 		state = min(state, StateUncertain)
 	}
 	return state
@@ -266,6 +267,7 @@ func (x *Indexer) podModel(p *pod, name string) (*podModel, error) {
 		}
 		x.models[name] = md
 	}
+	x.recall(pm, p.name, name)
 	md.pods[p.name] = pm
 	x.heard.Add(1)
 	return pm, nil
@@ -322,7 +324,7 @@ func (pm *podModel) bind(r *rank, st *stream) {
 			delete(pm.streams, old.name)
 		}
 	}
-	r.stream = st
+	r.stream, r.kept = st, false
 	st.ranks = append(st.ranks, r)
 }
 
@@ -375,6 +377,7 @@ func (x *Indexer) RemovePod(name string) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	delete(x.pods, name)
+	delete(x.kept, name)
 	x.heard.Add(1)
 	for m, pm := range p.models {
 		x.forget(name, m, pm)

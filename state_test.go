@@ -201,6 +201,75 @@ func TestAKeptIndexIsNotTrusted(t *testing.T) {
 	)
 }
 
+// TestTheRanksOfAKeptIndex are known before they are heard: they lose with their
+// stream, and are not claimed beside another.
+func TestTheRanksOfAKeptIndex(t *testing.T) {
+	ranks := func(ix *kvindex.Indexer) (got string) {
+		for _, s := range ix.Pods(nil)[0].Sources {
+			got += fmt.Sprint(s.Blocks.Of(kvindex.TierGPU), " ", s.State, " ")
+		}
+		return got
+	}
+	for name, c := range map[string]struct {
+		before, after []act
+		want          string
+	}{
+		"a repeat":              {nil, []act{brings(at("s", 1, 1))}, "1 uncertain 1 uncertain "},
+		"the next message":      {nil, []act{brings(at("s", 2, 1))}, "1 partial 2 partial "},
+		"a gap":                 {nil, []act{brings(at("s", 5, 1))}, "0 partial 1 partial "},
+		"a restart":             {nil, []act{brings(later("s", 0, 1))}, "0 live 1 live "},
+		"another address":       {nil, []act{brings(at("t", 0, 0))}, "1 live 1 uncertain "},
+		"... of both":           {nil, []act{brings(at("t", 0, 0), at("t", 1, 1))}, "1 live 1 live "},
+		"without numbers":       {nil, []act{func(_ *testing.T, ix *kvindex.Indexer) { _ = ix.Ingest("a", "m", at("", 9, 0).Payload) }}, "2 partial 1 uncertain "},
+		"the address before":    {[]act{brings(at("t", 0, 0), at("t", 1, 1))}, []act{brings(at("s", 2, 0), at("s", 3, 1))}, "1 partial 1 partial "},
+		"the address since":     {[]act{brings(at("t", 0, 0), at("t", 1, 1))}, []act{brings(at("t", 2, 0))}, "2 partial 1 partial "},
+		"there and back":        {[]act{brings(at("t", 0, 0), at("t", 1, 1), later("s", 0, 0), later("s", 1, 1))}, []act{brings(later("s", 2, 0))}, "2 partial 1 partial "},
+		"there, back and there": {[]act{brings(at("t", 0, 0), at("t", 1, 1), later("s", 0, 0), later("s", 1, 1))}, []act{brings(at("t", 2, 0))}, "1 partial 1 uncertain "},
+	} {
+		m, err := index.NewMemory(index.MemoryConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		old := open(t, kvindex.WithIndex(m))
+		for _, a := range append([]act{brings(at("s", 0, 0), at("s", 1, 1))}, c.before...) {
+			a(t, old)
+		}
+		ix := open(t, kvindex.WithIndex(m))
+		for _, a := range c.after {
+			a(t, ix)
+		}
+		if got := ranks(ix); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+		if err := ix.RemovePod("a"); err != nil {
+			t.Fatal(err)
+		}
+		brings(at("s", 0, 0))(t, ix)
+		if got := ranks(ix); got != "1 live " {
+			t.Errorf("%s, and removed: %s", name, got)
+		}
+		m.Close()
+	}
+}
+
+// TestARemovedPodOfAKeptIndex is forgotten before it is heard, too.
+func TestARemovedPodOfAKeptIndex(t *testing.T) {
+	m, err := index.NewMemory(index.MemoryConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	brings(at("s", 0, 0), at("s", 1, 1))(t, open(t, kvindex.WithIndex(m)))
+	ix := open(t, kvindex.WithIndex(m))
+	if err := ix.RemovePod("a"); err != nil {
+		t.Fatal(err)
+	}
+	brings(at("s", 0, 0))(t, ix)
+	if got := ix.Pods(nil)[0]; got.State != kvindex.StateLive || len(got.Sources) != 1 {
+		t.Errorf("%+v", got)
+	}
+}
+
 // TestRanksOfARestartedEngine: the life that was seen from its first message is
 // known of all ranks of the stream, whichever has spoken.
 func TestRanksOfARestartedEngine(t *testing.T) {

@@ -223,19 +223,18 @@ func (d *delivery) join() error {
 	if _, heard := st.seq.Next(); heard || cur.Epoch < st.seq.Epoch() || cur == (index.Cursor{}) {
 		return nil
 	}
+	if cur.Next > 0 {
+		if cur, err = d.adopt(cur); err != nil {
+			return err
+		}
+	}
 	st.seq.Resume(cur.Epoch, cur.Next, cur.Time)
 	if cur.Next == 0 { // its engine started anew, and nothing was heard since
 		st.seq.Await()
 		return nil
 	}
 	st.partial = true
-	if !d.moved && r.stream == nil {
-		// What it holds in the index came over this stream, so a gap before this
-		// message is its loss too. Nobody knows whether it still holds that.
-		d.pm.bind(r, st)
-		r.on(heardLate)
-		st.interrupted = true
-	}
+	d.moved = r.stream != st && r.state != StateUnknown
 	return nil
 }
 

@@ -83,7 +83,8 @@ func TestStreamRestartedOutlivesTheHost(t *testing.T) {
 		step{message("s", 1, 3, 0, p.Stored(2, 3)), taken, 3, kvindex.StateLive},
 	)
 	// What another stream left in the index is not claimed beside.
-	play(t, open(t, kvindex.WithIndex(m)), p, step{message("t", 0, 4, 0, p.Stored(0, 1)), taken, 1, kvindex.StateLive})
+	describesNothing := struct{ index.Index }{m}
+	play(t, open(t, kvindex.WithIndex(describesNothing)), p, step{message("t", 0, 4, 0, p.Stored(0, 1)), taken, 1, kvindex.StateLive})
 }
 
 // TestStreamInterrupted: until its next message nobody knows what a pod behind a
