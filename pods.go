@@ -377,8 +377,8 @@ func (x *Indexer) RemovePod(name string) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	delete(x.pods, name)
-	delete(x.kept, name)
 	x.heard.Add(1)
+	delete(x.kept, name)
 	for m, pm := range p.models {
 		x.forget(name, m, pm)
 	}
