@@ -14,6 +14,7 @@ package kvindex
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -26,37 +27,32 @@ import (
 // counts, and its Digest is of the name.
 const feederCursor = "\x00feeder"
 
-// keptRanks finds which ranks hold something in the index, by pod and model.
-func keptRanks(ix index.Index) map[string]map[string][]int {
-	kept := make(map[string]map[string][]int)
-	d, ok := ix.(index.Describer)
+// recall makes the pods known that the index holds something of.
+func (x *Indexer) recall() error {
+	d, ok := x.index.(index.Describer)
 	if !ok {
-		return kept
+		return nil
 	}
 	for _, s := range d.Describe(nil) {
 		if s.Blocks == [index.NumTiers]int{} {
 			continue
 		}
-		models := kept[s.Source.Pod]
-		if models == nil {
-			models = make(map[string][]int)
-			kept[s.Source.Pod] = models
+		in := x.newIngest(s.Source.Pod, s.Source.Model)
+		if err := in.enter(); err != nil {
+			return err
 		}
-		models[s.Source.Model] = append(models[s.Source.Model], s.Source.Rank)
-	}
-	return kept
-}
-
-// recall makes the ranks of pm known that hold something in the index from before.
-// x.mu is held.
-func (x *Indexer) recall(pm *podModel, pod, model string) {
-	for _, n := range x.kept[pod][model] {
-		if r, err := pm.rank(n); err == nil {
+		r, err := in.pm.rank(s.Source.Rank)
+		if err == nil {
 			r.kept = true
 			r.on(heardLate)
+			in.pm.settle()
+		}
+		in.leave()
+		if err != nil {
+			return fmt.Errorf("kvindex: pod %q: %w", in.pod, err)
 		}
 	}
-	delete(x.kept[pod], model)
+	return nil
 }
 
 // fedLast reports whether the stream fed a rank last, by what was noted.

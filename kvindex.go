@@ -104,13 +104,13 @@ type Indexer struct {
 	mu     sync.RWMutex  // guards pods and models; taken after pod.mu, never before
 	pods   map[string]*pod
 	models map[string]*model
-	kept   map[string]map[string][]int // ranks that the index holds from before, by pods and models not heard yet
 
 	statsMu sync.Mutex // guards stats; the last lock taken
 	stats   Counters
 }
 
-// New returns an empty Indexer. Without options it takes the events of any
+// New returns an Indexer that knows no pods but those of its index, which is empty
+// unless WithIndex gives another. Without options it takes the events of any
 // model and scores prompts given as token ids.
 func New(opts ...Option) (*Indexer, error) {
 	c := config{tokenizers: make(map[string]tokenize.Tokenizer)}
@@ -142,8 +142,12 @@ func New(opts ...Option) (*Indexer, error) {
 		}
 		x.index, x.ownsIndex = m, true
 	}
-	x.kept = keptRanks(x.index)
 	x.hash = newHasher(x.index.Seed())
+	if !x.ownsIndex {
+		if err := x.recall(); err != nil {
+			return nil, err
+		}
+	}
 	return x, nil
 }
 

@@ -27,10 +27,10 @@ type config struct {
 }
 
 // WithIndex uses another backend than the in-memory index with its defaults.
-// The backend stays the caller's: Close leaves it open. What it holds already is
-// claimed as StateUncertain, until the stream that fed it last goes on, and is
-// forgotten if another one speaks for its rank. An index that is no Describer does
-// not tell of ranks that are not heard.
+// The backend stays the caller's: Close leaves it open. Pods that it holds something
+// of are known from the beginning, if it is an index.Describer, as StateUncertain
+// until the stream that fed them last goes on. If another one speaks for a rank, what
+// was held of it is forgotten. Pods that are no more are RemovePod's.
 func WithIndex(ix index.Index) Option {
 	return func(c *config) {
 		if ix == nil {

@@ -267,7 +267,6 @@ func (x *Indexer) podModel(p *pod, name string) (*podModel, error) {
 		}
 		x.models[name] = md
 	}
-	x.recall(pm, p.name, name)
 	md.pods[p.name] = pm
 	x.heard.Add(1)
 	return pm, nil
@@ -378,7 +377,6 @@ func (x *Indexer) RemovePod(name string) error {
 	defer x.mu.Unlock()
 	delete(x.pods, name)
 	x.heard.Add(1)
-	delete(x.kept, name)
 	for m, pm := range p.models {
 		x.forget(name, m, pm)
 	}

@@ -252,8 +252,8 @@ func TestTheRanksOfAKeptIndex(t *testing.T) {
 	}
 }
 
-// TestARemovedPodOfAKeptIndex is forgotten before it is heard, too.
-func TestARemovedPodOfAKeptIndex(t *testing.T) {
+// TestAPodOfAKeptIndex is known before it is heard, and can be removed.
+func TestAPodOfAKeptIndex(t *testing.T) {
 	m, err := index.NewMemory(index.MemoryConfig{})
 	if err != nil {
 		t.Fatal(err)
@@ -261,6 +261,10 @@ func TestARemovedPodOfAKeptIndex(t *testing.T) {
 	defer m.Close()
 	brings(at("s", 0, 0), at("s", 1, 1))(t, open(t, kvindex.WithIndex(m)))
 	ix := open(t, kvindex.WithIndex(m))
+	p := fakeengine.NewPrompt(0, 16, 1)
+	if got := score(t, ix, kvindex.Request{Tokens: p.Tokens}); len(got) != 1 || got[0].State != kvindex.StateUncertain || got[0].MatchedBlocks != 1 {
+		t.Errorf("not heard yet: %+v", got)
+	}
 	if err := ix.RemovePod("a"); err != nil {
 		t.Fatal(err)
 	}

@@ -78,7 +78,8 @@ func TestStreamRestartedOutlivesTheHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	old.Close()
-	play(t, open(t, kvindex.WithIndex(m)), p,
+	noLoss := kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) { t.Errorf("lost: %+v", l) }})
+	play(t, open(t, kvindex.WithIndex(m), noLoss), p,
 		step{message("s", 0, 2, 0, p.Stored(0, 2)), taken, 2, kvindex.StateLive},
 		step{message("s", 1, 3, 0, p.Stored(2, 3)), taken, 3, kvindex.StateLive},
 	)
