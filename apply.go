@@ -131,11 +131,13 @@ func (d *delivery) skip() error {
 // its engine, they are empty, and all is known of them.
 func (d *delivery) settleOthers(lost bool) error {
 	v := &d.verdict
-	_, started := d.stream.seq.Next()
+	if _, started := d.stream.seq.Next(); started && !lost {
+		return nil
+	}
 	for _, r := range d.stream.ranks {
 		e := lossEvent(d.keeps())
 		switch {
-		case r == d.rank || started && !lost:
+		case r == d.rank:
 			continue
 		case d.bad == nil && !v.Missed && v.Restarted:
 			e = emptied
