@@ -24,7 +24,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/kvindex/kvindex/events"
@@ -50,8 +49,8 @@ func (in *ingest) unnumbered(bad error) error {
 	if _, err := in.apply(r, index.Cursor{}); err != nil {
 		return err
 	}
-	r.heard(in.batch, true)
-	r.messages++
+	r.kept = false
+	r.heard(in.batch, in.now, true)
 	in.count(nil, StreamStats{Messages: 1})
 	in.settle()
 	return nil
@@ -62,33 +61,48 @@ func (in *ingest) unnumbered(bad error) error {
 func (d *delivery) take() (again bool, err error) {
 	r, st, v := d.rank, d.stream, &d.verdict
 	lost := v.Gap.Lost || v.Restarted
+	if err := d.settleOthers(lost); err != nil {
+		return false, err
+	}
+	if d.stays() {
+		st.judge(v, lost)
+		d.standBack()
+		return false, nil
+	}
 	ours := lost && r.stream == st // else the rank held nothing that this stream could lose
 	kept := ours && d.keeps()
 	wiped := d.moved || ours && !kept
+	back := d.returns()
 	// A rank that was heard already, and is not lossy, knows its whole history
 	// although its stream does not: its cache was emptied since.
-	d.convert.partial = lost || v.Missed || r.state == StateUnknown && st.partial || r.lossy()
-	if lost {
-		if err := d.loseOthers(); err != nil {
-			return false, err
-		}
-	}
+	d.convert.partial = lost || v.Missed || back || r.state == StateUnknown && st.partial || r.lossy()
 	if wiped || r.state == StateUnknown && r.stream == nil && !d.x.ownsIndex { // another may have left something
 		d.convert.changes = append(d.convert.changes, index.Change{Op: index.OpClear})
+	}
+	if err := d.feeds(); err != nil {
+		return false, err
 	}
 	done, err := d.apply(r, d.cursor())
 	if err != nil || done.Duplicate {
 		return done.Duplicate, err
 	}
-	d.pm.bind(r, st)
-	r.next = v.Next
-	st.judge(v, lost)
-	if wiped {
-		r.on(replaced)
-	} else if kept {
-		r.on(doubted)
+	if r.stream == st {
+		r.contest.spoke()
+	} else {
+		r.contest.decided()
+		d.pm.bind(r, st)
 	}
-	r.heard(d.batch, !st.partial)
+	st.judge(v, lost)
+	st.partial = st.partial || back
+	switch {
+	case wiped:
+		r.on(replaced)
+	case kept:
+		r.on(doubted)
+	case v.Missed && r.state == StateLive: // it was empty and whole, until now
+		r.on(forgotten)
+	}
+	r.heard(d.batch, d.now, !st.partial)
 	if wiped || kept {
 		d.tellLoss(r.n)
 	} else if lost && len(d.losses) == 0 { // a loss is told, even if no rank had anything to lose
@@ -100,7 +114,7 @@ func (d *delivery) take() (again bool, err error) {
 // skip deals with a message that could not be read: its number is used up, and
 // what it said is lost.
 func (d *delivery) skip() error {
-	if err := d.loseOthers(); err != nil {
+	if err := d.settleOthers(true); err != nil {
 		return err
 	}
 	st := d.stream
@@ -112,14 +126,30 @@ func (d *delivery) skip() error {
 	return nil
 }
 
-// loseOthers settles by policy what the ranks of the stream hold, but for the one
-// whose batch follows.
-func (d *delivery) loseOthers() error {
+// settleOthers settles what the ranks of the stream hold, but for the one whose
+// batch follows. A loss is theirs too, by policy. But if the message is the first of
+// its engine, they are empty, and all is known of them.
+func (d *delivery) settleOthers(lost bool) error {
+	v := &d.verdict
+	if _, started := d.stream.seq.Next(); started && !lost {
+		return nil
+	}
 	for _, r := range d.stream.ranks {
-		if r == d.rank {
+		e := lossEvent(d.keeps())
+		switch {
+		case r == d.rank:
+			continue
+		case d.bad == nil && !v.Missed && v.Restarted:
+			e = emptied
+		case !lost: // the first message since StreamRestarted, which cleared them
+			e = heardAll
+			if v.Missed {
+				e = forgotten
+			}
+			r.on(e)
 			continue
 		}
-		if err := d.lose(r, lossEvent(d.keeps()), d.cursor()); err != nil {
+		if err := d.lose(r, e, d.cursor()); err != nil {
 			return err
 		}
 		d.tellLoss(r.n)
@@ -139,21 +169,29 @@ func (d *delivery) cursor() index.Cursor {
 
 // tellLoss notes a loss for the hook: of a rank, or -1 if none of the stream is known.
 func (d *delivery) tellLoss(rank int) {
-	v := &d.verdict
-	l := Loss{Pod: d.pod, Model: d.model, Stream: d.m.Stream, Rank: rank, Gap: v.Gap, Err: d.bad}
+	v, cause := &d.verdict, LossMoved
 	switch {
 	case v.Restarted:
-		l.Cause = LossRestart
+		cause = LossRestart
 	case v.Gap.Lost:
-		l.Cause = LossGap
-		l.Replayed = d.m.Replayed
+		cause = LossGap
 	case d.bad != nil:
-		l.Cause = LossMalformed
-	default:
-		l.Cause = LossMoved
+		cause = LossMalformed
 	}
-	l.Kept = rank >= 0 && d.keeps() && l.Cause != LossMoved
+	l := d.loss(rank, cause)
+	l.Err = d.bad
+	l.Replayed = cause == LossGap && d.m.Replayed
+	l.Kept = rank >= 0 && d.keeps() && cause != LossMoved
 	d.losses = append(d.losses, l)
+}
+
+// loss is a loss that the message shows.
+func (d *delivery) loss(rank int, cause LossCause) Loss {
+	l := Loss{Pod: d.pod, Model: d.model, Stream: d.m.Stream, Rank: rank, Cause: cause, Seq: d.m.Seq, Gap: d.verdict.Gap}
+	if d.bad == nil {
+		l.Time = timeOf(d.batch)
+	}
+	return l
 }
 
 // lossEvent is what a loss is to a rank.
@@ -187,6 +225,8 @@ func (in *ingest) apply(r *rank, cur index.Cursor) (index.Applied, error) {
 		return done, err
 	}
 	in.learnAdapters()
+	r.stored += done.Counts.Stored
+	r.removed += done.Counts.Removed
 	s := &in.stats
 	s.UnknownEvents += uint64(in.batch.Unknown)
 	s.Foreign += c.skipped.foreign
@@ -225,16 +265,10 @@ func (in *ingest) failed(r *rank, err error) error {
 	return in.x.failed(fmt.Errorf("kvindex: pod %q: model %q: rank %d: %w", in.pod, in.model, r.n, err))
 }
 
-// clears reports whether b empties the cache: what is known from then on is
-// all there is.
-func clears(b *events.Batch) bool {
-	return slices.ContainsFunc(b.Events, func(e events.Event) bool { return e.Kind == events.Cleared })
-}
-
-// lagOf is how far behind its engine a batch comes, by the clocks of both.
-func lagOf(b *events.Batch) time.Duration {
-	if b.Time <= 0 {
-		return 0
+// timeOf is the time of a batch by its engine's clock; the zero Time if it has none.
+func timeOf(b *events.Batch) time.Time {
+	if !(b.Time > 0) {
+		return time.Time{}
 	}
-	return time.Since(time.Unix(0, int64(min(b.Time*1e9, math.MaxInt64/2))))
+	return time.Unix(0, int64(min(b.Time*1e9, math.MaxInt64/2)))
 }

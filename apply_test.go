@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
 
@@ -202,7 +203,7 @@ func TestALossIsOfTheRanksOfItsStream(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 4)
 	for name, there := range map[string][]kvindex.Message{
 		"moved to a new stream": {message("s", 0, 1, 0), message("s", 1, 2, 1), message("t", 0, 3, 1)},
-		"moved back":            {message("t", 0, 1, 1), message("s", 0, 2, 0), message("s", 1, 3, 1), {Stream: "s"}, message("s", 0, 4, 0), message("t", 1, 5, 1)},
+		"moved back":            {message("t", 0, 1, 1), message("s", 0, 2, 0), message("s", 1, 3, 1), {Stream: "s"}, message("s", 0, 4, 0), {Stream: "s", Seq: 1}, message("t", 1, 5, 1)},
 	} {
 		var lost []int
 		ix := open(t, kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) {
@@ -211,7 +212,9 @@ func TestALossIsOfTheRanksOfItsStream(t *testing.T) {
 			}
 		}}))
 		for _, m := range there {
-			if m.Payload == nil {
+			if m.Payload == nil && m.Seq == 1 {
+				ix.StreamNote("a", "m", m.Stream, events.NoteLost)
+			} else if m.Payload == nil {
 				if err := ix.StreamRestarted("a", "m", m.Stream); err != nil {
 					t.Fatal(err)
 				}

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
@@ -24,11 +25,12 @@ func (x *Indexer) ApplyBatch(podID, model string, b *events.Batch) error {
 }
 
 // IngestMessage applies a message of a transport with sequence numbers. It
-// drops what came before, notices what is missing and engines that started
-// anew. What the ranks of a stream held before an engine started anew is
+// drops what came before, notices what is missing and engines that restarted.
+// What the ranks of a stream held before an engine restarted is
 // forgotten; what they held before a loss too, unless WithLossPolicy says
-// otherwise, because some of it may have gone. A rank that another stream fed
-// before is forgotten as well.
+// otherwise, because some of it may have gone. What a rank held by another stream
+// is forgotten as well, if the rank moves to this one; if that stream goes on to
+// speak for it, the message is not applied (StreamStats.Contested).
 //
 // A message that comes again is dropped, however often and however late it
 // does: a queue may redeliver whatever it has.
@@ -115,6 +117,7 @@ type ingest struct {
 	// Found by enter or find; locked is the pod, whose mutex is held until leave.
 	locked *pod
 	pm     *podModel
+	now    time.Time // when that was
 
 	batch   *events.Batch // to be applied: decoded, or the host's
 	decoded events.Batch
@@ -151,7 +154,7 @@ func (in *ingest) enter() (err error) {
 		p.mu.Unlock()
 		return err
 	}
-	in.locked, in.pm = p, pm
+	in.locked, in.pm, in.now = p, pm, time.Now()
 	return nil
 }
 
@@ -159,6 +162,7 @@ func (in *ingest) enter() (err error) {
 // has gone.
 func (in *ingest) find() bool {
 	in.locked, in.pm = in.x.lockKnown(in.pod, in.model)
+	in.now = time.Now()
 	return in.pm != nil
 }
 

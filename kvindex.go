@@ -109,7 +109,8 @@ type Indexer struct {
 	stats   Counters
 }
 
-// New returns an empty Indexer. Without options it takes the events of any
+// New returns an Indexer that knows no pods but those of its index, which is empty
+// unless WithIndex gives another. Without options it takes the events of any
 // model and scores prompts given as token ids.
 func New(opts ...Option) (*Indexer, error) {
 	c := config{tokenizers: make(map[string]tokenize.Tokenizer)}
@@ -142,6 +143,11 @@ func New(opts ...Option) (*Indexer, error) {
 		x.index, x.ownsIndex = m, true
 	}
 	x.hash = newHasher(x.index.Seed())
+	if !x.ownsIndex {
+		if err := x.recall(); err != nil {
+			return nil, err
+		}
+	}
 	return x, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/tokenize"
@@ -26,7 +27,10 @@ type config struct {
 }
 
 // WithIndex uses another backend than the in-memory index with its defaults.
-// The backend stays the caller's: Close leaves it open.
+// The backend stays the caller's: Close leaves it open. Pods that it holds something
+// of are known from the beginning, if it is an index.Describer, as StateUncertain
+// until the stream that fed them last goes on. If another one speaks for a rank, what
+// was held of it is forgotten. Pods that are no more are RemovePod's.
 func WithIndex(ix index.Index) Option {
 	return func(c *config) {
 		if ix == nil {
@@ -108,7 +112,7 @@ func WithChats(source func(ctx context.Context, model string) (*chat.Model, erro
 }
 
 // WithProfile tells what events cannot tell about the engine of a pod. The
-// function is called for each pod and model at its first message; it must not
+// function is called for each pod and model when it is heard of first; it must not
 // call the Indexer.
 func WithProfile(profile func(pod, model string) Profile) Option {
 	return func(c *config) {
@@ -226,10 +230,11 @@ func WithHooks(h Hooks) Option {
 // must be safe for concurrent use.
 type Hooks struct {
 	// Lost is called when messages of a pod were lost, and with them the view
-	// of what the pod holds.
+	// of what the pod holds, and once when two streams begin to contest a rank.
 	Lost func(Loss)
 	// State is called when the state of a pod for a model has changed. Calls
-	// for changes that follow closely may come in another order.
+	// for changes that follow closely may come in another order. A pod begins
+	// unknown or, if a transport is to bring it, silent: that is no change.
 	State func(pod, model string, from, to State)
 }
 
@@ -238,39 +243,42 @@ type Loss struct {
 	Pod, Model, Stream string
 	Rank               int // whose view was lost; -1: none of the stream is known yet
 	Cause              LossCause
-	Gap                Gap   // of LossGap
-	Replayed           bool  // of LossGap: the engine was asked, and does not have the messages
-	Err                error // of LossMalformed
-	Kept               bool  // by KeepOnLoss; else the blocks were forgotten
+	// Seq is the number of the message at which it was noticed, and Time the time
+	// of its batch by the engine's clock, zero if it has none. Both are zero where
+	// no message showed it: MarkLost, StreamRestarted.
+	Seq      uint64
+	Time     time.Time
+	Gap      Gap   // of LossGap
+	Replayed bool  // of LossGap: the engine was asked, and does not have the messages
+	Err      error // of LossMalformed and LossContested
+	Kept     bool  // by KeepOnLoss, or of LossContested; else the blocks were forgotten
 }
 
-// LossCause is why a view was lost.
+// LossCause is why a view was lost. It has its String in JSON.
 type LossCause uint8
 
 // The causes of losses.
 const (
 	LossGap       LossCause = iota + 1 // sequence numbers are missing
 	LossMalformed                      // a message could not be read
-	LossRestart                        // the engine started anew
+	LossRestart                        // the engine restarted
 	LossMarked                         // MarkLost
 	LossMoved                          // another stream speaks for the rank now
+	// LossContested: Stream, which had the rank before, goes on to speak for it, and
+	// so does another. Two engines may be configured under one pod and rank. What
+	// Stream says is not applied to the rank (StreamStats.Contested).
+	LossContested
 )
 
-func (c LossCause) String() string {
-	switch c {
-	case LossGap:
-		return "gap"
-	case LossMalformed:
-		return "malformed"
-	case LossRestart:
-		return "restart"
-	case LossMarked:
-		return "marked"
-	case LossMoved:
-		return "moved"
-	}
-	return "unknown"
-}
+var lossNames = []string{"unknown", "gap", "malformed", "restart", "marked", "moved", "contested"}
+
+func (c LossCause) String() string { return nameOf(lossNames, c) }
+
+// MarshalText returns the String of c.
+func (c LossCause) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+
+// UnmarshalText reads what MarshalText has written.
+func (c *LossCause) UnmarshalText(text []byte) error { return setByName(c, lossNames, text) }
 
 // validate names every illegal setting and combination at once.
 func (c *config) validate() error {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
 )
 
 // What one pod may make the Indexer remember beside its blocks.
@@ -41,7 +42,8 @@ type podModel struct {
 	ranks    map[int]*rank
 	streams  map[string]*stream
 	adapters map[string]struct{} // those that the model was told of
-	state    atomic.Uint32       // State, the worst of ranks'; read without pod.mu
+	silent   int                 // streams that are silent
+	state    atomic.Uint32       // State, the worst of ranks' and streams'; read without pod.mu
 }
 
 // rank is a data-parallel rank of a pod, for one model.
@@ -49,12 +51,16 @@ type rank struct {
 	n     int
 	state State // changed by on alone
 	// stream is the one that feeds the rank, and has it among its ranks; nil if
-	// it is fed without numbers. next is what is expected there.
-	stream *stream
-	next   uint64
+	// it is fed without numbers.
+	stream  *stream
+	contest contest
+	kept    bool // what it holds is in the index from before, and nobody has spoken for it
 
-	messages uint64 // without numbers
-	lag      time.Duration
+	messages        uint64 // applied
+	stored, removed uint64 // blocks
+	groups          []GroupInfo
+	lag             time.Duration // of the newest batch
+	at              time.Time     // when that was applied
 }
 
 // model is what scores need to know of a model. Guarded by Indexer.mu.
@@ -104,12 +110,26 @@ func (s State) after(e viewEvent) State {
 // on changes the state by an event.
 func (r *rank) on(e viewEvent) { r.state = r.state.after(e) }
 
-// heard takes note of a batch that was applied. whole: so was all that the engine
-// said before it.
-func (r *rank) heard(b *events.Batch, whole bool) {
-	r.lag = lagOf(b)
+// heard takes note of a batch that was applied at a time. whole: so was all that
+// the engine said before it.
+func (r *rank) heard(b *events.Batch, at time.Time, whole bool) {
+	r.messages++
+	r.at, r.lag = at, 0
+	if t := timeOf(b); !t.IsZero() {
+		r.lag = at.Sub(t)
+	}
+	clears := false
+	for i := range b.Events {
+		e := &b.Events[i]
+		switch e.Kind {
+		case events.Cleared: // what is known from then on is all there is
+			clears = true
+		case events.Stored:
+			r.learn(e)
+		}
+	}
 	switch {
-	case clears(b):
+	case clears:
 		r.on(emptied)
 	case whole:
 		r.on(heardAll)
@@ -118,15 +138,34 @@ func (r *rank) heard(b *events.Batch, whole bool) {
 	}
 }
 
+// learn takes note of what a store tells of its group.
+func (r *rank) learn(e *events.Event) {
+	for i := range r.groups {
+		if g := &r.groups[i]; g.ID == e.Group {
+			if g.BlockSize != e.BlockSize && e.BlockSize > 0 && tierOf(e.Medium) == TierGPU {
+				g.BlockSize = e.BlockSize
+			}
+			return
+		}
+	}
+	if e.Group < index.MaxGroups && e.BlockSize > 0 && tierOf(e.Medium) == TierGPU && !foreign(e) {
+		r.groups = append(r.groups, GroupInfo{index.Group{ID: e.Group, Kind: groupKindOf(e.GroupKind), Window: e.Window}, e.BlockSize})
+	}
+}
+
 // lossy reports that the rank may hold more than is known, or less.
 func (r *rank) lossy() bool { return r.state == StatePartial || r.state == StateUncertain }
 
 // view is the state of the rank, with what its stream waits for.
 func (r *rank) view() State {
+	state := r.state
 	if r.stream != nil {
-		return r.stream.limit(r.state)
+		state = r.stream.limit(state)
 	}
-	return r.state
+	if r.contest.open || r.kept {
+		state = min(state, StateUncertain)
+	}
+	return state
 }
 
 // settle works out the pod's state after a rank's or a stream's has changed, and
@@ -143,6 +182,9 @@ func (pm *podModel) settle() (from, to State) {
 		for _, st := range pm.streams {
 			state = st.limit(state)
 		}
+	}
+	if pm.silent > 0 {
+		state = min(state, StateSilent)
 	}
 	return State(pm.state.Swap(uint32(state))), state
 }
@@ -256,10 +298,11 @@ func (pm *podModel) stream(name string) (*stream, error) {
 	return st, nil
 }
 
-// dropStream makes room for a stream by forgetting one that feeds no rank.
+// dropStream makes room for a stream by forgetting one that feeds no rank and that
+// no transport has.
 func (pm *podModel) dropStream() bool {
 	for name, st := range pm.streams {
-		if len(st.ranks) == 0 {
+		if len(st.ranks) == 0 && !st.opened {
 			delete(pm.streams, name)
 			return true
 		}
@@ -268,7 +311,7 @@ func (pm *podModel) dropStream() bool {
 }
 
 // bind makes a stream the one that feeds a rank. The one that fed it before goes
-// with its last rank.
+// with its last rank, unless a transport has it.
 func (pm *podModel) bind(r *rank, st *stream) {
 	old := r.stream
 	if old == st {
@@ -276,11 +319,11 @@ func (pm *podModel) bind(r *rank, st *stream) {
 	}
 	if old != nil {
 		old.ranks = slices.DeleteFunc(old.ranks, func(o *rank) bool { return o == r })
-		if len(old.ranks) == 0 {
+		if len(old.ranks) == 0 && !old.opened {
 			delete(pm.streams, old.name)
 		}
 	}
-	r.stream = st
+	r.stream, r.kept = st, false
 	st.ranks = append(st.ranks, r)
 }
 
@@ -335,16 +378,41 @@ func (x *Indexer) RemovePod(name string) error {
 	delete(x.pods, name)
 	x.heard.Add(1)
 	for m, pm := range p.models {
-		md := x.models[m]
-		delete(md.pods, name)
-		for a := range pm.adapters {
-			if delete(md.adapters[a], name); len(md.adapters[a]) == 0 {
-				delete(md.adapters, a)
-			}
-		}
-		if len(md.pods) == 0 {
-			delete(x.models, m)
-		}
+		x.forget(name, m, pm)
 	}
 	return nil
+}
+
+// forget takes from a model what scores know of a pod. x.mu is held.
+func (x *Indexer) forget(pod, model string, pm *podModel) {
+	md := x.models[model]
+	delete(md.pods, pod)
+	for a := range pm.adapters {
+		if delete(md.adapters[a], pod); len(md.adapters[a]) == 0 {
+			delete(md.adapters, a)
+		}
+	}
+	if len(md.pods) == 0 {
+		delete(x.models, model)
+	}
+}
+
+// leaveEmpty forgets of a pod what it was to serve of a model, if nothing of that was
+// ever heard and no stream of it is to come, and the pod if it has nothing else. It
+// reports whether it did. pod.mu is held.
+func (x *Indexer) leaveEmpty(p *pod, model string) bool {
+	pm := p.models[model]
+	if len(pm.ranks) > 0 || len(pm.streams) > 0 {
+		return false
+	}
+	delete(p.models, model)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.heard.Add(1)
+	x.forget(p.name, model, pm)
+	if len(p.models) == 0 {
+		p.removed = true
+		delete(x.pods, p.name)
+	}
+	return true
 }

@@ -2,8 +2,10 @@ package kvindex
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"iter"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -16,33 +18,67 @@ import (
 
 // State says how far the view of a pod can be trusted. What is claimed was
 // there, except that in StateReplaying and StateUncertain removals may have been
-// missed; the other states say whether there may be more.
+// missed; the other states say whether there may be more. A state has its String in
+// JSON.
 type State uint8
 
-// The states, worst first.
+// The states, worst first. The state of a pod is the worst of its ranks' and of its
+// streams': a pod of which one stream is silent is silent, whatever others bring.
 const (
-	StateUnknown   State = iota // never heard, or not since it started anew
-	StateSilent                 // a transport is to bring it, and nothing has come yet
-	StateUncertain              // messages were lost, and WithLossPolicy kept the blocks, or the connection is lost
-	StateReplaying              // messages are missing, and the engine is asked for them
+	StateUnknown   State = iota // never heard, or not since it restarted
+	StateSilent                 // a transport has a stream of it that has brought nothing yet
+	StateUncertain              // messages were lost and WithLossPolicy kept the blocks, or the connection was lost and nothing newer has come, or two streams speak for a rank
+	StateReplaying              // messages are missing, and the engine is asked for them or they are caught up with
 	StatePartial                // a part of the history was never seen, or forgotten after a loss
 	StateLive                   // all of the history was seen
 )
 
-func (s State) String() string {
-	switch s {
-	case StateSilent:
-		return "silent"
-	case StateUncertain:
-		return "uncertain"
-	case StateReplaying:
-		return "replaying"
-	case StatePartial:
-		return "partial"
-	case StateLive:
-		return "live"
+var stateNames = []string{"unknown", "silent", "uncertain", "replaying", "partial", "live"}
+
+func (s State) String() string { return nameOf(stateNames, s) }
+
+// MarshalText returns the String of s.
+func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads what MarshalText has written.
+func (s *State) UnmarshalText(text []byte) error { return setByName(s, stateNames, text) }
+
+// ReplayState says what is known of the replay socket of a stream. It has its String
+// in JSON.
+type ReplayState uint8
+
+// The states of a replay.
+const (
+	ReplayIdle    ReplayState = iota // nothing is waited for
+	ReplayWaiting                    // messages wait for what was missed, or older ones are caught up with
+	ReplayNone                       // the socket does not answer: what is missed is lost
+)
+
+var replayNames = []string{"idle", "waiting", "none"}
+
+func (s ReplayState) String() string { return nameOf(replayNames, s) }
+
+// MarshalText returns the String of s.
+func (s ReplayState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads what MarshalText has written.
+func (s *ReplayState) UnmarshalText(text []byte) error { return setByName(s, replayNames, text) }
+
+// nameOf names a value that has none after the first.
+func nameOf[E ~uint8](names []string, e E) string {
+	if int(e) < len(names) {
+		return names[e]
 	}
-	return "unknown"
+	return names[0]
+}
+
+func setByName[E ~uint8](e *E, names []string, text []byte) error {
+	i := slices.Index(names, string(text))
+	if i < 0 {
+		return fmt.Errorf("kvindex: %q is none of %s", text, strings.Join(names, ", "))
+	}
+	*e = E(i)
+	return nil
 }
 
 // TierCounts is a number for each tier. TierCounts can be compared; the zero
@@ -76,6 +112,16 @@ func (c TierCounts) String() string { return notZero(c.All()) }
 // MarshalJSON writes an object of all tiers by name.
 func (c TierCounts) MarshalJSON() ([]byte, error) { return object(c.All()), nil }
 
+// UnmarshalJSON reads what MarshalJSON has written.
+func (c *TierCounts) UnmarshalJSON(b []byte) error {
+	by := make(map[Tier]int)
+	err := json.Unmarshal(b, &by)
+	for t, n := range by {
+		c.n[t] = n
+	}
+	return err
+}
+
 // ReasonCounts is a number for each reason why a payload was refused.
 // ReasonCounts can be compared; the zero value has 0 for all reasons.
 type ReasonCounts struct {
@@ -107,6 +153,16 @@ func (c ReasonCounts) String() string { return notZero(c.All()) }
 // MarshalJSON writes an object of all reasons by name.
 func (c ReasonCounts) MarshalJSON() ([]byte, error) { return object(c.All()), nil }
 
+// UnmarshalJSON reads what MarshalJSON has written.
+func (c *ReasonCounts) UnmarshalJSON(b []byte) error {
+	by := make(map[events.Reason]uint64)
+	err := json.Unmarshal(b, &by)
+	for r, n := range by {
+		c.n[r] = n
+	}
+	return err
+}
+
 func notZero[K any, N int | uint64](all iter.Seq2[K, N]) string {
 	var s []string
 	for k, n := range all {
@@ -132,33 +188,72 @@ func object[K fmt.Stringer, N int | uint64](all iter.Seq2[K, N]) []byte {
 type PodInfo struct {
 	Pod   string
 	Model string
-	State State // the worst of its sources'
+	State State // the worst of its sources' and streams'
 	// WantsFullReport tells that the engine may hold blocks which it will never
 	// announce again by itself. A request that is sent there with vLLM's
 	// kv_cache_report_mode=full (vllm_xargs, since PR 45261) makes it announce
 	// the blocks of that request; default counting takes them for what they are.
 	WantsFullReport bool
-	// Sources are ordered by rank, then stream.
+	// Connected is since when a connection to it stands; zero: none does, or its
+	// transport does not tell. Heard is when its last message came, by this
+	// host's clock; zero: none has.
+	Connected, Heard time.Time
+	Profile          Profile  // as it was completed
+	Adapters         []string // that events told of, in order
+	// Sources are ordered by rank, Streams by name.
 	Sources []SourceInfo
+	Streams []StreamInfo
 }
 
 // SourceInfo describes a rank of a pod.
 type SourceInfo struct {
 	Rank  int
 	State State
-	// Stream is the newest stream of the rank, and Next the sequence number
-	// expected on it; "" and 0 if the rank was fed without numbers.
+	// Stream is the newest stream of the rank; "" if it was fed without numbers.
 	Stream string
-	Next   uint64
-	// Lag is how long after its time the newest batch was applied, by the
-	// engine's clock and ours; 0 if it had no time.
-	Lag time.Duration
+	// Lag is how far the view is behind the engine: how long after its time the
+	// newest batch was applied, by the engine's clock and ours; 0 if it had no
+	// time. While something is due (messages wait, are caught up with, or the
+	// connection is lost) it grows. Age is how long ago that was.
+	Lag, Age time.Duration
 	// Blocks are the blocks held, by tier, and Bytes is what its names for them
 	// take, if the index can tell.
 	Blocks TierCounts
 	Bytes  int
 
-	StreamStats // of Stream; of the rank if it was fed without numbers
+	Messages        uint64 // applied
+	Stored, Removed uint64 // blocks, in messages that were applied
+	// Groups are the KV-cache groups whose blocks stores of the gpu told of.
+	Groups []GroupInfo
+}
+
+// GroupInfo describes a KV-cache group of a rank.
+type GroupInfo struct {
+	index.Group
+	BlockSize int // in tokens, of the newest store
+}
+
+// StreamInfo describes a stream of a pod and model.
+type StreamInfo struct {
+	Stream string
+	Next   uint64 // the sequence number that is expected
+	// Connected is since when the connection stands; zero: it does not, or the
+	// transport does not tell. Heard is when the last message came, whatever
+	// became of it; zero: none has.
+	Connected, Heard time.Time
+	Replay           ReplayState
+	LastMalformed    MalformedInfo
+
+	StreamStats
+}
+
+// MalformedInfo describes the last message of a stream that could not be read. The
+// zero value is none.
+type MalformedInfo struct {
+	Seq    uint64
+	Time   time.Time // when it came
+	Reason events.Reason
+	Error  string
 }
 
 // StreamStats counts what came over one stream, or all.
@@ -170,7 +265,8 @@ type StreamStats struct {
 	Missing    uint64 // messages in holes that were not filled
 	Replayed   uint64 // messages that the engine sent again and that were applied
 	PassedOver uint64 // of Missing, those that a replay passed over: the engine has them no more, or never had
-	Restarts   uint64 // engines that started anew
+	Restarts   uint64 // engines that restarted
+	Contested  uint64 // messages that were not applied because another stream speaks for their rank
 }
 
 // Stats counts what happened since New. Undercounts that the library knows of
@@ -181,6 +277,11 @@ type Stats struct {
 	Blocks                TierCounts  // held, by tier, if the index can tell
 	Parked                int         // stores that wait for their parent now
 	Index                 index.Usage // what the index takes, if it can tell (index.Sizer)
+	// Of each pod and model: those of a state other than StatePartial and
+	// StateLive, and streams that are connected, wait for a replay, or whose replay
+	// socket does not answer.
+	Silent, Uncertain, Replaying int
+	Connected, Waiting, NoReplay int
 
 	Counters
 }
@@ -241,10 +342,49 @@ func (x *Indexer) Stats() Stats {
 			}
 		}
 	}
+	x.eachPod(func(_ *pod, _ string, pm *podModel) { pm.count(&s) })
 	return s
 }
 
-// Pods appends the pods that were heard to dst, ordered by name, then model.
+// count adds to s what there is now.
+func (pm *podModel) count(s *Stats) {
+	switch State(pm.state.Load()) {
+	case StateSilent:
+		s.Silent++
+	case StateUncertain:
+		s.Uncertain++
+	case StateReplaying:
+		s.Replaying++
+	}
+	for _, st := range pm.streams {
+		if !st.connected.IsZero() {
+			s.Connected++
+		}
+		switch st.replay() {
+		case ReplayWaiting:
+			s.Waiting++
+		case ReplayNone:
+			s.NoReplay++
+		}
+	}
+}
+
+// eachPod calls f for each pod and model, with the pod's mutex held.
+func (x *Indexer) eachPod(f func(p *pod, model string, pm *podModel)) {
+	x.mu.RLock()
+	pods := slices.Collect(maps.Values(x.pods))
+	x.mu.RUnlock()
+	for _, p := range pods {
+		p.mu.Lock()
+		for model, pm := range p.models {
+			f(p, model, pm)
+		}
+		p.mu.Unlock()
+	}
+}
+
+// Pods appends the pods that were heard, and those that a transport is to bring, to
+// dst, ordered by name, then model.
 func (x *Indexer) Pods(dst []PodInfo) []PodInfo {
 	if x.closed.Load() {
 		return dst
@@ -255,48 +395,78 @@ func (x *Indexer) Pods(dst []PodInfo) []PodInfo {
 			known[s.Source] = s
 		}
 	}
-	x.mu.RLock()
-	pods := make([]*pod, 0, len(x.pods))
-	for _, p := range x.pods {
-		pods = append(pods, p)
-	}
-	x.mu.RUnlock()
-	from := len(dst)
-	for _, p := range pods {
-		p.mu.Lock()
-		for name, pm := range p.models {
-			dst = append(dst, pm.info(index.Source{Pod: p.name, Model: name}, known))
+	from, now := len(dst), time.Now()
+	x.eachPod(func(p *pod, model string, pm *podModel) {
+		info := PodInfo{Pod: p.name, Model: model}
+		pm.describe(&info, now)
+		for i := range info.Sources {
+			s := &info.Sources[i]
+			in := known[index.Source{Pod: p.name, Model: model, Rank: s.Rank}]
+			s.Blocks, s.Bytes = TierCounts{in.Blocks}, in.Bytes
 		}
-		p.mu.Unlock()
-	}
+		dst = append(dst, info)
+	})
 	slices.SortFunc(dst[from:], func(a, b PodInfo) int {
 		return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Model, b.Model))
 	})
 	return dst
 }
 
-// info describes the ranks of pm, by what the index knows of them. src has their
-// pod and model.
-func (pm *podModel) info(src index.Source, known map[index.Source]index.SourceInfo) PodInfo {
-	info := PodInfo{Pod: src.Pod, Model: src.Model, State: State(pm.state.Load())}
-	for n, r := range pm.ranks {
-		src.Rank = n
-		in := known[src]
-		s := SourceInfo{
-			Rank:        n,
-			State:       r.view(),
-			Next:        r.next,
-			Lag:         r.lag,
-			Blocks:      TierCounts{in.Blocks},
-			Bytes:       in.Bytes,
-			StreamStats: StreamStats{Messages: r.messages},
+// describe fills in what is known beside the index. pod.mu is held.
+func (pm *podModel) describe(info *PodInfo, now time.Time) {
+	info.State, info.Profile = State(pm.state.Load()), pm.profile
+	info.Adapters = slices.Sorted(maps.Keys(pm.adapters))
+	for _, st := range pm.streams {
+		s := st.info()
+		info.Streams = append(info.Streams, s)
+		if s.Heard.After(info.Heard) {
+			info.Heard = s.Heard
 		}
-		if r.stream != nil {
-			s.Stream, s.StreamStats = r.stream.name, r.stream.stats
+		if c := s.Connected; !c.IsZero() && (info.Connected.IsZero() || c.Before(info.Connected)) {
+			info.Connected = c
 		}
+	}
+	slices.SortFunc(info.Streams, func(a, b StreamInfo) int { return cmp.Compare(a.Stream, b.Stream) })
+	for _, r := range pm.ranks {
+		info.Sources = append(info.Sources, r.info(now))
 		info.WantsFullReport = info.WantsFullReport || r.lossy()
-		info.Sources = append(info.Sources, s)
+		if at := r.at.Round(0); at.After(info.Heard) { // without a stream
+			info.Heard = at
+		}
 	}
 	slices.SortFunc(info.Sources, func(a, b SourceInfo) int { return cmp.Compare(a.Rank, b.Rank) })
-	return info
+}
+
+func (r *rank) info(now time.Time) SourceInfo {
+	s := SourceInfo{Rank: r.n, State: r.view(), Lag: r.lag, Messages: r.messages, Stored: r.stored, Removed: r.removed}
+	s.Groups = slices.Clone(r.groups)
+	if !r.at.IsZero() {
+		s.Age = now.Sub(r.at)
+	}
+	if st := r.stream; st != nil {
+		if s.Stream = st.name; st.waits() || st.interrupted {
+			s.Lag += s.Age
+		}
+	}
+	return s
+}
+
+func (st *stream) info() StreamInfo {
+	s := StreamInfo{Stream: st.name, Connected: st.connected.Round(0), Heard: st.heard.Round(0), Replay: st.replay(), StreamStats: st.stats}
+	s.Next, _ = st.seq.Next()
+	if m := st.malformed; m.err != nil {
+		s.LastMalformed = MalformedInfo{m.seq, m.time.Round(0), events.ReasonOf(m.err), m.err.Error()}
+	}
+	return s
+}
+
+// replay is what is known of the stream's replay socket.
+func (st *stream) replay() ReplayState {
+	switch {
+	case st.waits():
+		return ReplayWaiting
+	case st.noReplay:
+		return ReplayNone
+	}
+	return ReplayIdle
 }

@@ -2,11 +2,18 @@ package kvindex_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/fakeengine"
 )
 
 // TestCountersAreWords of 64 bits, without exception: so they are added.
@@ -64,5 +71,152 @@ func TestCountsByKind(t *testing.T) {
 	var back struct{ Tiers, Reasons map[string]int }
 	if err != nil || json.Unmarshal(text, &back) != nil || back.Tiers["gpu"] != 3 || back.Tiers["disk"] != 1 || len(back.Reasons) != events.NumReasons {
 		t.Errorf("%s, %v", text, err)
+	}
+}
+
+// TestEnumerationsAreText: each value of an enumeration is written by its name and
+// read again, and no other name is.
+func TestEnumerationsAreText(t *testing.T) {
+	enumeration(t, kvindex.StateLive)
+	enumeration(t, kvindex.LossContested)
+	enumeration(t, kvindex.ReplayNone)
+	enumeration(t, kvindex.TierOther)
+	enumeration(t, kvindex.CopiesSet)
+	enumeration(t, kvindex.MediaPad)
+	enumeration(t, index.GroupOther)
+	enumeration(t, events.ReasonLimit)
+}
+
+// enumeration has last for its last value.
+func enumeration[E interface {
+	~uint8
+	fmt.Stringer
+}](t *testing.T, last E) {
+	t.Helper()
+	seen := make(map[string]bool)
+	for e := E(0); e <= last; e++ {
+		text, err := json.Marshal(map[string]E{"e": e})
+		var back map[string]E
+		if err != nil || json.Unmarshal(text, &back) != nil || back["e"] != e || !strings.Contains(string(text), `"`+e.String()+`"`) {
+			t.Errorf("%T %d: %s, %v, read as %v", e, e, text, err, back)
+		}
+		seen[e.String()] = true
+	}
+	if len(seen) != int(last)+1 {
+		t.Errorf("%T: %d names for %d values", last, len(seen), last+1)
+	}
+	if err := json.Unmarshal([]byte(`"no such name"`), &last); err == nil {
+		t.Errorf("%T: any name is read", last)
+	}
+	_ = (last + 1).String() // any, and no panic
+}
+
+// TestFigures: what Pods and Stats tell of a stream, its messages and its rank.
+func TestFigures(t *testing.T) { synctest.Test(t, figures) }
+
+func figures(t *testing.T) {
+	var losses []kvindex.Loss
+	ix := open(t, kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) { losses = append(losses, l) }}))
+	started := time.Now()
+	clock := func() float64 { return float64(time.Now().UnixMilli()) / 1e3 }
+	pod := func() kvindex.PodInfo { return ix.Pods(nil)[0] }
+	is := func(what string, got, want any) {
+		t.Helper()
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %v, want %v", what, got, want)
+		}
+	}
+	note("s", events.NoteOpened, events.NoteConnected, events.NoteNoReplay)(t, ix)
+	is("no socket", pod().Streams[0].Replay, kvindex.ReplayNone)
+	is("no socket", ix.Stats().NoReplay, 1)
+	note("s", events.NoteReplay)(t, ix)
+	is("a socket", pod().Streams[0].Replay, kvindex.ReplayIdle)
+
+	time.Sleep(time.Second)
+	p := fakeengine.NewPrompt(1, 16, 8)
+	first := p.Stored(0, 4)
+	first.Adapter = "tuned"
+	at := clock()
+	time.Sleep(2 * time.Second)
+	brings(message("s", 0, at, 0, first, p.Removed(3)))(t, ix)
+	time.Sleep(3 * time.Second)
+	i := pod()
+	is("connected", i.Connected.Equal(started), true)
+	is("heard", i.Heard.Equal(started.Add(3*time.Second)), true)
+	is("adapters", i.Adapters, []string{"tuned"})
+	s := i.Sources[0]
+	is("lag and age", []time.Duration{s.Lag.Round(time.Millisecond), s.Age}, []time.Duration{2 * time.Second, 3 * time.Second})
+	is("messages and blocks", []uint64{s.Messages, s.Stored, s.Removed}, []uint64{1, 4, 1})
+	is("groups", s.Groups, []kvindex.GroupInfo{{BlockSize: 16}})
+	if text, err := json.Marshal(i); err != nil {
+		t.Error(err)
+	} else {
+		var back kvindex.PodInfo
+		is("error of JSON", json.Unmarshal(text, &back), nil)
+		again, err := json.Marshal(back)
+		is("JSON", string(again), string(text))
+		is("error of JSON", err, nil)
+		is("state in JSON", strings.Contains(string(text), `"State":"live"`), true)
+	}
+
+	// A message waits: what is due makes the view older.
+	brings(hold(message("s", 2, clock(), 0)))(t, ix)
+	time.Sleep(4 * time.Second)
+	is("lag while one waits", pod().Sources[0].Lag.Round(time.Millisecond), 9*time.Second)
+	is("replay", pod().Streams[0].Replay, kvindex.ReplayWaiting)
+	is("waiting", []int{ix.Stats().Waiting, ix.Stats().Replaying, ix.Stats().Connected}, []int{1, 1, 1})
+	brings(replayed(message("s", 1, clock()-8, 0)))(t, ix)
+	is("lag of an old message", pod().Sources[0].Lag.Round(time.Millisecond), 8*time.Second)
+	brings(message("s", 2, clock(), 0))(t, ix)
+	is("lag when it is made up", pod().Sources[0].Lag.Round(time.Millisecond), time.Duration(0))
+	note("s", events.NoteHeld)(t, ix)
+	brings(replayed(message("s", 3, clock()-5, 0)))(t, ix)
+	note("s", events.NoteCurrent)(t, ix)
+	is("lag behind a replay", pod().Sources[0].Lag, time.Duration(0))
+	note("s", events.NoteLost)(t, ix)
+	time.Sleep(time.Second)
+	is("lag while it is lost", pod().Sources[0].Lag, time.Second)
+	is("connected", pod().Connected.IsZero(), true)
+	is("uncertain", ix.Stats().Uncertain, 1)
+
+	bad := message("s", 4, 0, 0)
+	bad.Payload = []byte("{}")
+	if _, err := ix.IngestMessage(bad); err == nil {
+		t.Error("no error")
+	}
+	m := pod().Streams[0].LastMalformed
+	is("malformed", []any{m.Seq, m.Time.Equal(time.Now()), m.Reason, m.Error != ""}, []any{uint64(4), true, events.ReasonType, true})
+	is("malformed as a loss", []any{losses[0].Seq, losses[0].Time.IsZero()}, []any{uint64(4), true})
+	gap := clock()
+	brings(message("s", 9, gap, 0))(t, ix)
+	l := losses[1]
+	is("a gap as a loss", []any{l.Seq, l.Gap, l.Time.Sub(started).Round(time.Millisecond) == time.Since(started)}, []any{uint64(9), lostGap(5, 8), true})
+	is("next", pod().Streams[0].Next, uint64(10))
+
+	text, err := json.Marshal(ix.Stats())
+	var back kvindex.Stats
+	if err != nil || json.Unmarshal(text, &back) != nil || back != ix.Stats() {
+		t.Errorf("stats in JSON: %s, %v: %+v", text, err, back)
+	}
+}
+
+// TestGroupsThatAreTold are those of the gpu, each once.
+func TestGroupsThatAreTold(t *testing.T) {
+	ix := open(t)
+	p := fakeengine.NewPrompt(1, 16, 8)
+	group := func(id int, kind, medium string) *fakeengine.Stored {
+		s := p.Stored(0, 2)
+		s.Group, s.Kind, s.Medium = id, kind, medium
+		return s
+	}
+	brings(message("s", 0, 1, 0, group(0, fakeengine.KindFullAttention, "GPU"), group(1, "mamba", "CPU"), group(2, "mamba", "GPU"), group(2, "mamba", "GPU")))(t, ix)
+	want := []kvindex.GroupInfo{{BlockSize: 16}, {Group: index.Group{ID: 2, Kind: index.GroupMamba}, BlockSize: 16}}
+	if got := ix.Pods(nil)[0].Sources[0].Groups; !slices.Equal(got, want) {
+		t.Errorf("%+v", got)
+	}
+	q := fakeengine.NewPrompt(2, 32, 2)
+	brings(message("s", 1, 2, 0, q.Stored(0, 1)))(t, ix)
+	if got := ix.Pods(nil)[0].Sources[0].Groups[0].BlockSize; got != 32 {
+		t.Errorf("block size %d", got)
 	}
 }

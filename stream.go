@@ -21,13 +21,15 @@
 //
 // A rank belongs to the stream that feeds it. Another stream may speak for it, for
 // example if its pod came back under another address. What was said in between is
-// not known, so what the rank held is forgotten.
+// not known, so what the rank held is forgotten. If the stream that had the rank
+// goes on, two engines have one name: contest.go.
 
 package kvindex
 
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
@@ -42,12 +44,35 @@ type stream struct {
 	// partial: messages of the engine's present life are missing, so a rank
 	// that is new on the stream may hold more than is known.
 	partial bool
-	// held: message heldSeq waits for what is missing before it.
-	held    bool
-	heldSeq uint64
-	// interrupted: the connection is lost, and no message has come since.
+	// skipped: messages of the engine's present life were not applied, because
+	// another stream has their rank.
+	skipped bool
+
+	// What limits the views of the ranks, whatever they hold.
+	//
+	// held: message heldSeq waits for what is missing before it, or, if heldOld,
+	// because its number goes back.
+	held, heldOld bool
+	heldSeq       uint64
+	// behind: older messages are caught up with.
+	behind bool
+	// interrupted: the connection was lost, or another process applied what is
+	// known, and nothing has confirmed it since.
 	interrupted bool
-	stats       StreamStats
+
+	opened    bool      // a transport has it
+	connected time.Time // since when its connection stands; zero: it does not
+	heard     time.Time // when its last message came; zero: none has
+	noReplay  bool      // its replay socket does not answer
+	malformed malformed // the last one
+	stats     StreamStats
+}
+
+// malformed is a message that could not be read.
+type malformed struct {
+	seq  uint64
+	time time.Time
+	err  error
 }
 
 // streamName names a stream that has no name: "" is of plain Ingest.
@@ -58,34 +83,56 @@ func streamName(name string) string {
 	return name
 }
 
-// limit is the state of a rank that has state but for its stream.
+// silent reports that the stream is to come, and has brought nothing yet.
+func (st *stream) silent() bool { return st.opened && st.heard.IsZero() }
+
+// waits reports that what the engine has said already is still to come.
+func (st *stream) waits() bool { return st.held || st.behind }
+
+// limit is the state of a rank that has state but for its stream. A rank that
+// holds nothing since its engine restarted has the state of what is waited for,
+// because that will make it known.
 func (st *stream) limit(state State) State {
+	most := StateLive
 	switch {
-	case st.held && state == StateUnknown: // it will be known soon
-		return StateReplaying
 	case st.interrupted:
-		return min(state, StateUncertain)
-	case st.held:
-		return min(state, StateReplaying)
+		most = StateUncertain
+	case st.waits():
+		most = StateReplaying
+	default:
+		return state
 	}
-	return state
+	if state == StateUnknown {
+		return most
+	}
+	return min(state, most)
 }
 
 // judge keeps partial after a message. lost: it came behind a loss, or is one.
 func (st *stream) judge(v *events.Verdict, lost bool) {
 	if v.Restarted {
-		st.partial = v.Missed
+		st.partial, st.skipped = v.Missed, false
 	} else if v.Missed || lost {
 		st.partial = true
 	}
 }
 
-// release is told that a message was dealt with. It ends the wait of a held one
-// when that came, by itself or by a replay.
-func (st *stream) release(seq uint64) {
-	st.interrupted = false
-	if next, _ := st.seq.Next(); next > st.heldSeq || seq >= st.heldSeq {
+// dealt is told that a message was dealt with; again: it had come before.
+//
+// Only what is newer than all before and comes by itself shows that nothing is
+// missing. What comes again shows nothing, and a replay may fall silent half-way.
+// But a replay that brings the message which waits, or one behind it, has brought
+// all up to a message that came by itself.
+func (st *stream) dealt(m *Message, again bool) {
+	came := st.held && (m.Seq == st.heldSeq || m.Seq > st.heldSeq && !st.heldOld)
+	if came {
 		st.held = false
+	}
+	switch {
+	case !again && !m.Replayed, came && !st.heldOld:
+		st.interrupted, st.behind = false, false
+	case !again:
+		st.behind = true
 	}
 }
 
@@ -100,6 +147,11 @@ type delivery struct {
 	stream *stream
 	rank   *rank // that the batch is for; nil if it is bad
 	moved  bool  // what the rank holds came by another way
+	// before is the cursor of the stream for the rank, if another way has the
+	// rank; not zero: the stream has fed it before.
+	before index.Cursor
+	// contested: another stream has the rank and keeps it.
+	contested bool
 
 	// What the stream says of it, for which arrival is asked.
 	arrival events.Arrival
@@ -138,6 +190,10 @@ func (d *delivery) address() (err error) {
 	if d.stream, err = d.pm.stream(d.m.Stream); err != nil {
 		return fmt.Errorf("kvindex: pod %q: %w", d.pod, err)
 	}
+	if d.stream.silent() {
+		d.pm.silent--
+	}
+	d.stream.heard = d.now
 	if d.bad != nil {
 		return nil
 	}
@@ -163,21 +219,22 @@ func (d *delivery) join() error {
 	if err != nil {
 		return d.failed(r, err)
 	}
-	d.moved = r.state != StateUnknown
+	d.moved, d.before = r.state != StateUnknown, cur
 	if _, heard := st.seq.Next(); heard || cur.Epoch < st.seq.Epoch() || cur == (index.Cursor{}) {
 		return nil
 	}
-	st.seq.Resume(cur.Epoch, cur.Next, cur.Time, cur.Digest)
+	if cur.Next > 0 {
+		if cur, err = d.adopt(cur); err != nil {
+			return err
+		}
+	}
+	st.seq.Resume(cur.Epoch, cur.Next, cur.Time)
 	if cur.Next == 0 { // its engine started anew, and nothing was heard since
 		st.seq.Await()
 		return nil
 	}
 	st.partial = true
-	if !d.moved {
-		// What it holds in the index came over this stream, so a gap before this
-		// message is its loss too.
-		d.pm.bind(r, st)
-	}
+	d.moved = r.stream != st && r.state != StateUnknown
 	return nil
 }
 
@@ -187,7 +244,8 @@ func (d *delivery) hold() Receipt {
 	if gap.Lost && !st.held {
 		d.count(st, StreamStats{Gaps: 1})
 	}
-	st.held, st.heldSeq = true, d.m.Seq
+	next, _ := st.seq.Next()
+	st.held, st.heldSeq, st.heldOld = true, d.m.Seq, d.m.Seq < next
 	if d.verdict.Missed {
 		gap = Gap{From: 0, To: d.m.Seq - 1, Lost: true}
 	}
@@ -211,11 +269,11 @@ func (d *delivery) deal() (Receipt, error) {
 	}
 	d.stream.seq.Advance(d.arrival, *v)
 	d.tally(again)
-	d.stream.release(d.m.Seq)
+	d.stream.dealt(&d.m, again)
 	if again {
 		return Receipt{Duplicate: true}, nil
 	}
-	receipt := Receipt{Applied: d.bad == nil, Gap: v.Gap, Restarted: v.Restarted}
+	receipt := Receipt{Applied: d.bad == nil && !d.contested, Gap: v.Gap, Restarted: v.Restarted}
 	if d.bad != nil {
 		return receipt, d.refusal()
 	}
@@ -232,6 +290,7 @@ func (d *delivery) tally(again bool) {
 		return
 	case d.bad != nil:
 		s = d.malformed(d.bad)
+		d.stream.malformed = malformed{d.m.Seq, d.now, d.bad}
 	}
 	if v.Gap.Lost {
 		s.Missing = v.Gap.To - v.Gap.From + 1
@@ -245,7 +304,9 @@ func (d *delivery) tally(again bool) {
 	if v.Restarted {
 		s.Restarts = 1
 	}
-	if d.m.Replayed {
+	if d.contested {
+		s.Contested = 1
+	} else if d.m.Replayed {
 		s.Replayed = 1
 	}
 	d.count(d.stream, s)

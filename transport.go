@@ -7,13 +7,16 @@
 package kvindex
 
 import (
+	"slices"
+	"time"
+
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 )
 
-// StreamNext returns where a stream stands: the number that is due, and whether
-// anything was heard of it since the engine behind it started. Only transports
-// need it.
+// StreamNext returns where a stream stands: the number that is due, whether
+// anything was heard of it since the engine behind it started, and whether a rank of
+// it lacks a part of what the engine has said since. Only transports need it.
 func (x *Indexer) StreamNext(podID, model, stream string) events.Position {
 	p, pm := x.lockKnown(podID, model)
 	if p == nil {
@@ -25,31 +28,127 @@ func (x *Indexer) StreamNext(podID, model, stream string) events.Position {
 		return events.Position{}
 	}
 	next, heard := st.seq.Next()
-	return events.Position{Next: next, Heard: heard, Partial: st.partial}
+	return events.Position{Next: next, Heard: heard, Partial: st.lacks()}
+}
+
+// lacks reports that a replay of all that the engine has said would make the view
+// better.
+func (st *stream) lacks() bool {
+	if len(st.ranks) == 0 {
+		return st.partial
+	}
+	return slices.ContainsFunc(st.ranks, (*rank).lossy)
 }
 
 // StreamNote takes note of what a transport tells of a stream beside its messages.
-// A stream never heard of is no error. Only transports need it.
+// NoteOpened makes the pod and the stream known, as StateSilent; where there is no
+// room for them it does nothing. A note about another stream never heard of does
+// nothing either. Only transports need it.
 func (x *Indexer) StreamNote(podID, model, stream string, n events.Note) {
-	if x.closed.Load() {
+	if x.check(podID, model) != nil {
 		return
 	}
 	in := x.newIngest(podID, model)
 	defer in.end()
-	st := in.findStream(stream)
+	st := in.noted(streamName(stream), n)
 	if st == nil {
 		return
 	}
 	defer in.leave()
-	if n == events.NoteLost {
-		st.interrupted, st.held = true, false // what was held is gone with the connection
+	if st.note(n, in.now); n == events.NoteClosed {
+		in.close(st)
 	}
-	in.settle()
+	if x.leaveEmpty(in.locked, model) {
+		return
+	}
+	in.pm.countSilent()
+	if in.settle(); in.from == StateUnknown && in.to == StateSilent {
+		in.from = in.to // so it begins: nothing has changed
+	}
 }
 
-// StreamRestarted says that the engine behind a stream has started anew, or no
-// longer knows what was applied: what its ranks held is forgotten, and its next
-// message is the first that is heard of it. A stream never heard of is no
+// noted finds the stream of a note and locks its pod, or returns nil.
+func (in *ingest) noted(name string, n events.Note) *stream {
+	if n != events.NoteOpened {
+		return in.findStream(name)
+	}
+	if in.enter() != nil {
+		return nil
+	}
+	st, err := in.pm.stream(name)
+	if err != nil {
+		in.leave()
+	}
+	return st
+}
+
+// note changes what limits the views of the stream's ranks, and what is told of it.
+func (st *stream) note(n events.Note, now time.Time) {
+	switch n {
+	case events.NoteOpened:
+		st.opened = true
+	case events.NoteConnected:
+		st.connected = now
+	case events.NoteLost, events.NoteClosed:
+		st.connected = time.Time{}
+		st.held, st.behind = false, false // what was held is gone with the connection
+		st.interrupted = st.interrupted || !st.heard.IsZero()
+		st.opened = st.opened && n == events.NoteLost
+	case events.NoteHeld:
+		st.behind = true
+	case events.NoteCurrent:
+		st.current()
+	case events.NoteReleased:
+		st.interrupted = st.interrupted || st.waits() && !st.heard.IsZero()
+		st.held, st.behind = false, false
+	case events.NoteNoReplay, events.NoteReplay:
+		st.noReplay = n == events.NoteNoReplay
+	}
+}
+
+// current takes note that all that the engine has said was offered.
+func (st *stream) current() {
+	_, started := st.seq.Next()
+	for _, r := range st.ranks {
+		if st.waits() || st.interrupted {
+			r.lag = 0 // it was made up
+		}
+		if !started && r.state == StateUnknown { // the engine restarted, and has said nothing
+			r.on(heardAll)
+		}
+	}
+	st.held, st.behind, st.interrupted = false, false, false
+}
+
+// close ends a stream that its transport brings no more. Without ranks it is
+// forgotten, and ranks that others have are contested by it no more.
+func (in *ingest) close(st *stream) {
+	if st.skipped {
+		for _, r := range in.pm.ranks {
+			r.contest = contest{}
+		}
+	}
+	if len(st.ranks) == 0 {
+		delete(in.pm.streams, st.name)
+	}
+}
+
+// countSilent counts the silent streams.
+func (pm *podModel) countSilent() {
+	pm.silent = 0
+	for _, st := range pm.streams {
+		if st.silent() {
+			pm.silent++
+		}
+	}
+}
+
+// StreamRestarted says that the engine behind a stream has restarted, or that all
+// it has said is sent once more: what its ranks held is forgotten, and its next
+// message is the first that is heard of it. If its connection was lost, or messages
+// wait, the state stays what it is until that ends; else it is StateUnknown until
+// that message. If that is the first of the engine, or NoteCurrent comes instead,
+// nothing is missing from the views of its ranks. A stream never heard of is no
 // error. Only transports need it.
 func (x *Indexer) StreamRestarted(podID, model, stream string) error {
 	if err := x.check(podID, model); err != nil {
@@ -68,10 +167,12 @@ func (x *Indexer) StreamRestarted(podID, model, stream string) error {
 		if err := in.lose(r, replaced, anew); err != nil {
 			return err
 		}
+		r.contest = contest{}
 		in.losses = append(in.losses, Loss{Pod: podID, Model: model, Stream: st.name, Rank: r.n, Cause: LossRestart})
 	}
 	st.seq.Restart()
-	st.partial, st.held, st.interrupted = false, false, false
+	st.partial, st.skipped = false, false
+	st.held, st.behind = false, st.waits()
 	in.count(st, StreamStats{Restarts: 1})
 	return nil
 }

@@ -3,6 +3,7 @@ package events
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // Reason says in one word why a payload was refused, for counters: each points
@@ -32,6 +33,19 @@ func (r Reason) String() string {
 		return reasonNames[r]
 	}
 	return fmt.Sprintf("reason %d", uint8(r))
+}
+
+// MarshalText returns the String of r.
+func (r Reason) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// UnmarshalText reads what MarshalText has written.
+func (r *Reason) UnmarshalText(text []byte) error {
+	i := slices.Index(reasonNames[:], string(text))
+	if i < 0 {
+		return fmt.Errorf("events: %q is no reason", text)
+	}
+	*r = Reason(i)
+	return nil
 }
 
 // ReasonOf returns why [Decode] or [Batch.Validate] returned err, which may be

@@ -221,7 +221,7 @@ func (f *remoteFleet) wrong() string {
 				return fmt.Sprintf("%s: %d blocks of prompt %d, the engine has %d", info.Pod, s.MatchedBlocks, j, leading)
 			}
 		}
-		if info.State != kvindex.StateLive || info.Sources[0].Blocks.Of(kvindex.TierGPU) != held || info.Sources[0].Missing > 0 {
+		if info.State != kvindex.StateLive || info.Sources[0].Blocks.Of(kvindex.TierGPU) != held || info.Streams[0].Missing > 0 {
 			return fmt.Sprintf("%d blocks: %+v", held, info)
 		}
 	}

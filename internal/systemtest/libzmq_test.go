@@ -251,7 +251,7 @@ func (l *libzmqEngine) settle() {
 	wrong := "nothing is heard"
 	for due := publish(); ; {
 		for _, info := range l.Pods(nil) {
-			if info.Pod != "a" || info.Sources[0].Next != due || info.State < kvindex.StatePartial {
+			if info.Pod != "a" || info.Streams[0].Next != due || info.State < kvindex.StatePartial {
 				wrong = fmt.Sprintf("%d is due: %+v", due, info)
 			} else if wrong = l.wrong(l.t, l.Indexer); wrong == "" {
 				return
@@ -270,7 +270,7 @@ func (l *libzmqEngine) settle() {
 // reach waits until message seq has been applied.
 func (l *libzmqEngine) reach(seq uint64) {
 	l.t.Helper()
-	for l.Pods(nil)[0].Sources[0].Next <= seq {
+	for l.Pods(nil)[0].Streams[0].Next <= seq {
 		select {
 		case <-l.passed:
 		case <-l.ctx.Done():
@@ -286,7 +286,7 @@ func (l *libzmqEngine) noLoss() {
 		l.t.Fatalf("lost: %+v", loss)
 	default:
 	}
-	if s := l.Pods(nil)[0]; s.State != kvindex.StateLive || s.Sources[0].Missing != 0 {
+	if s := l.Pods(nil)[0]; s.State != kvindex.StateLive || s.Streams[0].Missing != 0 {
 		l.t.Fatalf("%+v", s)
 	}
 }

@@ -1,0 +1,114 @@
+// Kept: an index that outlives its Indexer, or has others that write to it.
+//
+// What such an index holds of a rank is the truth of the moment in which it was
+// stored. It is claimed from the beginning, so the rank has a state from the
+// beginning: partial, and uncertain until a stream confirms it. That can only be the
+// stream which fed the rank last, and which goes on from the cursor that it left.
+// If another one speaks for the rank first, what is held of it is forgotten.
+//
+// Which stream fed a rank last does not show by the cursors, because each stream
+// has one. So it is noted, in a cursor of its own, before the first message of
+// another stream is applied.
+
+package kvindex
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/kvindex/kvindex/index"
+	"github.com/zeebo/xxh3"
+)
+
+// feederCursor is the stream whose cursor notes which one feeds a rank: its Epoch
+// counts, and its Digest is of the name.
+const feederCursor = "\x00feeder"
+
+// recall makes the pods known that the index holds something of.
+func (x *Indexer) recall() error {
+	d, ok := x.index.(index.Describer)
+	if !ok {
+		return nil
+	}
+	for _, s := range d.Describe(nil) {
+		if s.Blocks == [index.NumTiers]int{} {
+			continue
+		}
+		in := x.newIngest(s.Source.Pod, s.Source.Model)
+		if err := in.enter(); err != nil {
+			return err
+		}
+		r, err := in.pm.rank(s.Source.Rank)
+		if err == nil {
+			r.kept = true
+			r.on(heardLate)
+			in.pm.settle()
+		}
+		in.leave()
+		if err != nil {
+			return fmt.Errorf("kvindex: pod %q: %w", in.pod, err)
+		}
+	}
+	return nil
+}
+
+// fedLast reports whether the stream fed a rank last, by what was noted.
+func (d *delivery) fedLast(r *rank) (bool, error) {
+	cur, err := d.x.index.Cursor(context.Background(), d.source(r), feederCursor)
+	if err != nil {
+		return false, d.failed(r, err)
+	}
+	return cur == (index.Cursor{}) || cur.Digest == xxh3.HashString(d.stream.name), nil
+}
+
+// feeds notes that the stream feeds the rank from now on. Nobody else knows of what
+// an Indexer's own index holds.
+func (d *delivery) feeds() error {
+	if d.rank.stream == d.stream || d.x.ownsIndex {
+		return nil
+	}
+	cur, err := d.x.index.Cursor(context.Background(), d.source(d.rank), feederCursor)
+	if err != nil {
+		return d.failed(d.rank, err)
+	}
+	digest := xxh3.HashString(d.stream.name)
+	if cur.Digest == digest && cur.Epoch > 0 {
+		return nil
+	}
+	_, err = d.applyChanges(d.rank, index.Cursor{Stream: feederCursor, Epoch: cur.Epoch + 1, Next: math.MaxUint64, Digest: digest}, nil)
+	return err
+}
+
+// adopt gives the stream the ranks that it fed last. It goes on from cur, that of
+// the message's rank, or from that of the rank which came furthest.
+func (d *delivery) adopt(cur index.Cursor) (index.Cursor, error) {
+	for _, n := range slices.Sorted(maps.Keys(d.pm.ranks)) {
+		r := d.pm.ranks[n]
+		if r.stream != nil || r != d.rank && !r.kept || r.state != StateUnknown && !r.kept {
+			continue
+		}
+		its, err := d.x.index.Cursor(context.Background(), d.source(r), d.stream.name)
+		if err != nil {
+			return cur, d.failed(r, err)
+		}
+		last, err := d.fedLast(r)
+		if err != nil {
+			return cur, err
+		}
+		if !last || its.Next == 0 || its.Epoch != cur.Epoch {
+			continue
+		}
+		// What it holds came over this stream, so a gap before this message is its
+		// loss too. Nobody knows whether it still holds that.
+		d.pm.bind(r, d.stream)
+		r.on(heardLate)
+		d.stream.interrupted = true
+		if cur.Before(its) {
+			cur = its
+		}
+	}
+	return cur, nil
+}
