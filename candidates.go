@@ -26,6 +26,7 @@ type candidateSet struct {
 	err           error
 	names         []string          // sorted
 	states        []*podModel       // nil: never heard
+	hashes        []uint64          // of names, for ties
 	index         *index.Candidates // names
 }
 
@@ -99,7 +100,9 @@ func (x *Indexer) resolve(c *Candidates, adapter string) *candidateSet {
 		slices.Sort(set.names)
 	}
 	set.states = make([]*podModel, len(set.names))
+	set.hashes = make([]uint64, len(set.names))
 	for i, name := range set.names {
+		set.hashes[i] = x.hash.pod(name)
 		if md != nil {
 			set.states[i] = md.pods[name]
 		}

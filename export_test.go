@@ -35,3 +35,9 @@ func HashPrompt(x *Indexer, model string, tokens []uint32) {
 	sc.locals = x.hash.locals(sc.locals[:0], tokens, v.Unit, nil)
 	sc.keys = keys(sc.keys[:0], x.hash.root(scope{model: model}, v), sc.locals)
 }
+
+// Place is where a pod stands among equals for a prompt of a scope without a model.
+func Place(x *Indexer, pod, adapter, salt string, tokens []uint32, media []Media) uint32 {
+	prompt, _ := x.hash.prompt(nil, scope{adapter: adapter, salt: salt}, tokens, media)
+	return place(prompt, x.hash.pod(pod))
+}

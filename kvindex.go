@@ -145,11 +145,11 @@ func New(opts ...Option) (*Indexer, error) {
 	return x, nil
 }
 
-// Score says how much of prompt each pod holds for model, best first. The
-// prompt is tokenized as an engine's /v1/completions does, special tokens
-// included, so the model needs a tokenizer (WithTokenizer, WithTokenizers). Pods
-// nil: every pod heard for the model; empty: none. A pod that was asked for and
-// holds nothing is in the answer, with zeros.
+// Score says how much of prompt each pod holds for model, best first; equal ones
+// in the order of Answer.Pods. The prompt is tokenized as an engine's
+// /v1/completions does, special tokens included, so the model needs a tokenizer
+// (WithTokenizer, WithTokenizers). Pods nil: every pod heard for the model; empty:
+// none. A pod that was asked for and holds nothing is in the answer, with zeros.
 func (x *Indexer) Score(ctx context.Context, prompt, model string, pods []string) ([]PodScore, error) {
 	var a Answer
 	err := x.ScoreRequest(ctx, &Request{Model: model, Prompt: prompt, Pods: pods}, &a)

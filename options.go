@@ -40,9 +40,10 @@ func WithIndex(ix index.Index) Option {
 }
 
 // WithKeySeed sets the seed of the prefix keys, so that keys can be compared
-// between processes. By default it is random, and it should be secret: who
-// knows it can forge prompts with equal keys. A backend given by WithIndex has
-// a seed of its own, so the two options exclude each other.
+// between processes, and equal pods come in the same order in all of them. By
+// default it is random, and it should be secret: who knows it can forge prompts
+// with equal keys. A backend given by WithIndex has a seed of its own, so the two
+// options exclude each other.
 func WithKeySeed(seed [16]byte) Option {
 	return func(c *config) {
 		if seed == ([16]byte{}) {
