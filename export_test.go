@@ -29,7 +29,7 @@ func LocalsWith(seed [16]byte, unit int, tokens []uint32, kind int, id string, a
 
 // HashPrompt does the hashing of a score and nothing else.
 func HashPrompt(x *Indexer, model string, tokens []uint32) {
-	sc := x.newScorer(nil)
+	sc := x.newScorer()
 	defer x.scorers.Put(sc)
 	v := index.Variant{Unit: 16}
 	sc.locals = x.hash.locals(sc.locals[:0], tokens, v.Unit, nil)
@@ -41,3 +41,21 @@ func Place(x *Indexer, pod, adapter, salt string, tokens []uint32, media []Media
 	prompt, _ := x.hash.prompt(nil, scope{adapter: adapter, salt: salt}, tokens, media)
 	return place(prompt, x.hash.pod(pod))
 }
+
+// Silence makes a pod known for a model as one that was never heard.
+func Silence(x *Indexer, pod, model string) error {
+	p, err := x.lockPod(pod)
+	if err != nil {
+		return err
+	}
+	defer p.mu.Unlock()
+	pm, err := x.podModel(p, model)
+	if err == nil {
+		pm.state.Store(uint32(StateSilent))
+	}
+	return err
+}
+
+// FewScores is how many scores a tally has at most before it settles, and MuchText
+// how many tokens.
+const FewScores, MuchText = 1 << 15, 1 << 23

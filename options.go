@@ -232,6 +232,10 @@ type Hooks struct {
 	// State is called when the state of a pod for a model has changed. Calls
 	// for changes that follow closely may come in another order.
 	State func(pod, model string, from, to State)
+	// Scored is called at the end of each score, by the goroutine that scores and
+	// before it has its answer, whatever the outcome; not after Close. Without it
+	// no times are taken.
+	Scored func(Scored)
 }
 
 // Loss is what is known of lost messages.

@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"math/bits"
 	"slices"
+	"time"
 
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/tokenize/chat"
@@ -55,6 +57,13 @@ type Request struct {
 // Answer is the answer to a Request. A used one keeps its memory.
 type Answer struct {
 	PromptTokens int
+	// Unknown tells why all pods hold nothing: it wraps ErrUnknownModel or
+	// ErrUnknownAdapter, and says what is known instead; nil: both are known, or
+	// some pod holds a part of the prompt. Known are the models of pods that were
+	// heard or that a transport is to bring; as long as there is none at all, no
+	// model is unknown, and as long as all pods of a model are silent, none of its
+	// adapters.
+	Unknown error
 	// Pods are ordered by CachedTokens, the most first. Those of equal CachedTokens
 	// come in an order that the prompt and their names give: the same prompt has
 	// the same order each time, and prompts spread evenly, so that the first of
@@ -91,34 +100,49 @@ type PodScore struct {
 }
 
 // ScoreRequest is Score for everything that a request can say. The answer goes
-// to dst, whose memory is reused; on an error it is empty. A model never heard
-// of gives zeros and StateUnknown.
+// to dst, whose memory is reused; on an error it is empty. A model or an adapter
+// that is not known gives zeros and Answer.Unknown.
 func (x *Indexer) ScoreRequest(ctx context.Context, r *Request, dst *Answer) error {
-	dst.PromptTokens, dst.Pods = 0, dst.Pods[:0]
+	*dst = Answer{Pods: dst.Pods[:0]}
 	if x.closed.Load() {
 		return ErrClosed
 	}
+	sc := x.newScorer()
+	defer sc.release()
+	err := sc.score(ctx, r, dst)
+	sc.tell(dst, err)
+	return err
+}
+
+func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error) {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	r, asked, err := r.read()
-	if err != nil {
-		return err
+	sc.scope.model, sc.scope.adapter = r.Model, r.Adapter
+	var asked *chat.Request
+	if r.Body != nil {
+		began := sc.clock()
+		r, asked, err = r.read()
+		sc.spend(&sc.times.render, began)
+		if err != nil {
+			return err
+		}
+		sc.scope.model = r.Model
 	}
 	if err := r.validate(asked); err != nil {
 		return err
 	}
-	set, err := x.candidates(r)
-	if err != nil {
+	if sc.set, err = sc.x.candidates(r); err != nil {
 		return err
 	}
-	sc := x.newScorer(set)
-	defer sc.release()
 	if err := sc.readPrompt(ctx, r, asked); err != nil {
 		return err
 	}
-	if len(set.names) > 0 {
-		if err := sc.match(ctx); err != nil {
+	if len(sc.set.names) > 0 {
+		began := sc.clock()
+		err := sc.match(ctx)
+		sc.spend(&sc.times.match, began)
+		if err != nil {
 			return err
 		}
 		sc.chooseRows()
@@ -126,17 +150,15 @@ func (x *Indexer) ScoreRequest(ctx context.Context, r *Request, dst *Answer) err
 		sc.answer(dst)
 	}
 	dst.PromptTokens = len(sc.prompt)
+	dst.Unknown = sc.unknown(r.Adapter)
 	return nil
 }
 
 // The request: its body, and what makes no sense.
 
 // read returns r with what its Body says where r says nothing, and the chat that it
-// asks for, if it does. Without a Body it is r.
+// asks for, if it does.
 func (r *Request) read() (read *Request, asked *chat.Request, err error) {
-	if r.Body == nil {
-		return r, nil, nil
-	}
 	if r.Prompt != "" || len(r.Tokens) > 0 || r.Rendered {
 		return r, nil, fmt.Errorf("%w: it has a body, and a prompt or tokens or Rendered", ErrRequest)
 	}
@@ -201,8 +223,10 @@ func (r *Request) validate(asked *chat.Request) error {
 
 // A scorer is one request on its way. Its memory is used again.
 type scorer struct {
-	x   *Indexer
-	set *candidateSet
+	x     *Indexer
+	tally *tally
+	set   *candidateSet
+	times times // if a hook asks
 
 	// Of the request: what keys are made of.
 	scope  scope
@@ -228,25 +252,28 @@ type scorer struct {
 	starts []int32  // where the candidates of a part of the places begin
 }
 
+// times are what a score spent where.
+type times struct{ render, tokenize, match time.Duration }
+
 // bestRow is the best row of a candidate so far.
 type bestRow struct {
 	cached, matched int   // tokens
 	row             int32 // in matches, plus one
 }
 
-func (x *Indexer) newScorer(set *candidateSet) *scorer {
+func (x *Indexer) newScorer() *scorer {
 	sc, _ := x.scorers.Get().(*scorer)
 	if sc == nil {
-		sc = &scorer{x: x}
+		sc = &scorer{x: x, tally: &x.tallies[x.made.Add(1)%uint32(len(x.tallies))]}
 		sc.query.Keys = sc.keysIn
 	}
-	sc.set = set
 	return sc
 }
 
 // release keeps the memory of a scorer and nothing of its request.
 func (sc *scorer) release() {
 	sc.set, sc.scope, sc.prompt, sc.media, sc.query.Candidates = nil, scope{}, nil, nil, nil
+	sc.times, sc.best = times{}, sc.best[:0]
 	sc.x.scorers.Put(sc)
 }
 
@@ -281,14 +308,19 @@ func (sc *scorer) renderChat(ctx context.Context, asked *chat.Request) error {
 	var model *chat.Model
 	if sc.x.chats != nil {
 		var err error
-		if model, err = sc.x.chats(ctx, base); err != nil {
-			return fmt.Errorf("kvindex: the chat template of model %q: %w", base, err)
+		began := sc.clock()
+		model, err = sc.x.chats(ctx, base)
+		sc.spend(&sc.times.render, began)
+		if err != nil {
+			return sc.set.explain(fmt.Errorf("kvindex: the chat template of model %q: %w", base, orNone(err, ErrNoTemplate)))
 		}
 	}
 	if model == nil {
-		return fmt.Errorf("%w for model %q: give one by WithChats, or score the rendered text by Request.Prompt and Rendered", ErrNoTemplate, base)
+		return sc.set.explain(fmt.Errorf("%w for model %q: give one by WithChats, or score the rendered text by Request.Prompt and Rendered", ErrNoTemplate, base))
 	}
+	began := sc.clock()
 	text, err := model.Render(asked, sc.media)
+	sc.spend(&sc.times.render, began)
 	if err != nil {
 		return ofBody(err)
 	}
@@ -312,16 +344,27 @@ func (sc *scorer) tokenize(ctx context.Context, text string, rendered bool) (err
 		t = x.source(base)
 	}
 	if t == nil {
-		return fmt.Errorf("%w for model %q: register one by WithTokenizer or WithTokenizers, or score token ids by Request.Tokens", ErrNoTokenizer, base)
+		return sc.set.explain(fmt.Errorf("%w for model %q: register one by WithTokenizer or WithTokenizers, or score token ids by Request.Tokens", ErrNoTokenizer, base))
 	}
-	if sc.tokens, err = t.Encode(ctx, sc.tokens[:0], text, !rendered); err != nil {
-		return fmt.Errorf("kvindex: tokenizing for model %q: %w", base, err)
+	began := sc.clock()
+	sc.tokens, err = t.Encode(ctx, sc.tokens[:0], text, !rendered)
+	sc.spend(&sc.times.tokenize, began)
+	if err != nil {
+		return sc.set.explain(fmt.Errorf("kvindex: tokenizing for model %q: %w", base, orNone(err, ErrNoTokenizer)))
 	}
 	if len(sc.tokens) == 0 {
 		return fmt.Errorf("%w: the prompt has no tokens", ErrRequest)
 	}
 	sc.prompt = sc.tokens
 	return nil
+}
+
+// orNone makes err one about what is not there if it says that a file is not.
+func orNone(err, none error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: %w", none, err)
+	}
+	return err
 }
 
 // The index: tokens to keys, keys to rows.
@@ -631,6 +674,19 @@ func (sc *scorer) answer(dst *Answer) {
 		}
 		dst.Pods = append(dst.Pods, s)
 	}
+}
+
+// unknown says what name of the request is not known. What a pod holds a part of
+// is: an index may be older than what was heard.
+func (sc *scorer) unknown(adapter string) error {
+	err := sc.set.unknown
+	if err == nil && adapter != "" {
+		err = sc.x.unknownAdapter(sc.set.base, adapter)
+	}
+	if err != nil && slices.ContainsFunc(sc.best, func(b bestRow) bool { return b.matched > 0 }) {
+		return nil
+	}
+	return err
 }
 
 func (s *PodScore) fill(row *index.Row, cached int) {

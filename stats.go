@@ -182,6 +182,8 @@ type Stats struct {
 	Parked                int         // stores that wait for their parent now
 	Index                 index.Usage // what the index takes, if it can tell (index.Sizer)
 
+	Scores ScoreStats // since New
+
 	Counters
 }
 
@@ -209,14 +211,14 @@ type Counters struct {
 //
 // The sum stays at the largest number: a pod may claim any sequence numbers, so
 // Missing and PassedOver could go round.
-func addCounters[T Counters | StreamStats](t, s *T) {
+func addCounters[T Counters | StreamStats | ScoreStats](t, s *T) {
 	sum, more := words(t), words(s)
 	for i, n := range more {
 		sum[i] += min(n, math.MaxUint64-sum[i])
 	}
 }
 
-func words[T Counters | StreamStats](t *T) []uint64 {
+func words[T Counters | StreamStats | ScoreStats](t *T) []uint64 {
 	return unsafe.Slice((*uint64)(unsafe.Pointer(t)), unsafe.Sizeof(*t)/8)
 }
 
@@ -226,6 +228,7 @@ func (x *Indexer) Stats() Stats {
 	x.statsMu.Lock()
 	s.Counters = x.stats
 	x.statsMu.Unlock()
+	s.Scores = x.scores()
 	x.mu.RLock()
 	s.Models, s.Pods = len(x.models), len(x.pods)
 	x.mu.RUnlock()
