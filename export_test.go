@@ -56,6 +56,14 @@ func Silence(x *Indexer, pod, model string) error {
 	return err
 }
 
-// FewScores is how many scores a tally has at most before it settles, and MuchText
-// how many tokens.
-const FewScores, MuchText = 1 << 15, 1 << 23
+// Tally is one of those that count scores.
+type Tally = tally
+
+func (t *tally) Count(o Outcome, prompt, cached int) { t.count(o, prompt, cached) }
+
+func (t *tally) Sum() ScoreStats {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.settle()
+	return t.all
+}

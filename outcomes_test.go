@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -208,11 +209,15 @@ func TestAnOldIndexIsKnown(t *testing.T) {
 	if err := ix.Ingest("b", "other", fakeengine.Payload(1, 0, p.Stored(0, 1))); err != nil {
 		t.Fatal(err)
 	}
-	for tokens, want := range map[int]error{32: nil, 15: kvindex.ErrUnknownModel} {
+	for _, c := range []struct {
+		tokens int
+		pods   []string
+		want   error
+	}{{32, []string{"a"}, nil}, {32, nil, kvindex.ErrUnknownModel}, {15, []string{"a"}, kvindex.ErrUnknownModel}} {
 		var a kvindex.Answer
-		err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: p.Tokens[:tokens], Pods: []string{"a"}}, &a)
-		if err != nil || !errors.Is(a.Unknown, want) || want == nil && a.Unknown != nil {
-			t.Errorf("%d tokens: %v, %+v", tokens, err, a)
+		err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: p.Tokens[:c.tokens], Pods: c.pods}, &a)
+		if err != nil || !errors.Is(a.Unknown, c.want) || c.want == nil && a.Unknown != nil {
+			t.Errorf("%+v: %v, %+v", c, err, a)
 		}
 	}
 }
@@ -220,39 +225,54 @@ func TestAnOldIndexIsKnown(t *testing.T) {
 // No score is lost or counted twice, however many there are at once and however
 // long their prompts.
 func TestScoresAreCounted(t *testing.T) {
-	ix := open(t)
-	p := fakeengine.NewPrompt(1, 16, 2)
-	ingest(t, ix, "a", p.Stored(0, 1))
-	huge := make([]uint32, kvindex.MuchText)
+	var tally kvindex.Tally
 	var all sync.WaitGroup
 	var want [4]uint64 // scores, prompt tokens, cached tokens, bad requests
-	for i, n := range []int{kvindex.FewScores + 100, 300, 300, 2} {
+	for _, c := range []struct {
+		n       uint64
+		outcome kvindex.Outcome
+		prompt  int
+	}{{70_000, kvindex.OutcomeScored, 300}, {50, kvindex.OutcomeScored, 1<<23 - 1}, {50, kvindex.OutcomeScored, 1<<24 + 1}, {5000, kvindex.OutcomeBadRequest, 0}} {
 		for range 2 {
-			tokens := [...][]uint32{p.Tokens, huge[:kvindex.MuchText/250], nil, huge}[i]
-			if tokens == nil {
-				want[3] += uint64(n)
+			cached := max(c.prompt-1, 0)
+			want[1] += c.n * uint64(c.prompt)
+			want[2] += c.n * uint64(cached)
+			if c.outcome == kvindex.OutcomeScored {
+				want[0] += c.n
 			} else {
-				want[0] += uint64(n)
-				want[1] += uint64(n * len(tokens))
-			}
-			if i == 0 {
-				want[2] += uint64(16 * n)
+				want[3] += c.n
 			}
 			all.Go(func() {
-				var a kvindex.Answer
-				for range n {
-					_ = ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: tokens, Pods: []string{"a", "b"}}, &a)
-					if i == 1 {
-						ix.Stats()
+				for i := range c.n {
+					tally.Count(c.outcome, c.prompt, cached)
+					if i%1000 == 0 {
+						tally.Sum()
 					}
 				}
 			})
 		}
 	}
 	all.Wait()
-	s := ix.Stats().Scores
+	s := tally.Sum()
 	if got := [4]uint64{s.Outcomes.Of(kvindex.OutcomeScored), s.PromptTokens, s.CachedTokens, s.Outcomes.Of(kvindex.OutcomeBadRequest)}; got != want {
 		t.Errorf("got %d, want %d", got, want)
+	}
+
+	ix := open(t)
+	p := fakeengine.NewPrompt(1, 16, 2)
+	ingest(t, ix, "a", p.Stored(0, 1))
+	for range 4 {
+		all.Go(func() {
+			for range 100 {
+				if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: p.Tokens}, new(kvindex.Answer)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if s := ix.Stats().Scores; s.Outcomes.Of(kvindex.OutcomeScored) != 400 || s.PromptTokens != 400*32 || s.CachedTokens != 400*16 {
+		t.Errorf("%+v", s)
 	}
 }
 
@@ -289,15 +309,19 @@ func TestScoredHook(t *testing.T) {
 		s := fakeengine.Prompt{Tokens: bytesOf(text), Size: 16, Hash: 1}.Stored(0, 2)
 		s.Adapter = "tuned"
 		ingest(t, ix, "a", s)
+		score(t, ix, kvindex.Request{Tokens: bytesOf("tokens")})
 		var a kvindex.Answer
 		if err := ix.ScoreRequest(ctx, &kvindex.Request{Body: []byte(`{"model": "tuned", "messages": [{"role": "user", "content": "how do boats come and go?"}]}`)}, &a); err != nil {
 			t.Fatal(err)
 		}
+		score(t, ix, kvindex.Request{Tokens: bytesOf("tokens")})
+		tokens := kvindex.Scored{Model: "m", PromptTokens: 6}
 		want := []kvindex.Scored{
+			tokens, tokens, // the second by the hook
 			{Model: "m", Adapter: "tuned", PromptTokens: len(text), CachedTokens: 32, Render: 3 * time.Second, Tokenize: time.Second},
-			{Model: "m", PromptTokens: 6},
+			tokens,
 		}
-		if len(told) != 2 || told[0] != want[0] || told[1] != want[1] {
+		if !slices.Equal(told, want) {
 			t.Errorf("told %+v\nwant %+v", told, want)
 		}
 	})
