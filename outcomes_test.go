@@ -149,6 +149,10 @@ func TestMistakes(t *testing.T) {
 			t.Errorf("%s: %d prompt tokens, want %d", what, got, a.PromptTokens)
 		}
 	}
+	err = ix.Ingest("pod", "m", []byte(`{"events": []}`))
+	if !errors.Is(err, kvindex.ErrMalformed) || !strings.Contains(err.Error(), "looks like JSON: a batch is MessagePack") {
+		t.Errorf("JSON for a batch: %v", err)
+	}
 }
 
 // What is not told by any pod is unknown only if some pod could have told it.
