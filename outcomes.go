@@ -1,6 +1,7 @@
 package kvindex
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,9 +86,6 @@ var outcomes = [...]struct {
 }
 
 func outcomeOf(err error) Outcome {
-	if err == nil {
-		return OutcomeScored
-	}
 	for _, o := range outcomes {
 		if errors.Is(err, o.is) {
 			return o.Outcome
@@ -154,24 +152,23 @@ type Scored struct {
 }
 
 // tell counts a score and calls the hook.
-func (sc *scorer) tell(dst *Answer, err error) {
-	if err == nil {
-		err = dst.Unknown
+func (sc *scorer) tell(r *Request, dst *Answer, err error) {
+	outcome, cached := OutcomeScored, 0
+	if err != nil || dst.Unknown != nil {
+		outcome = outcomeOf(cmp.Or(err, dst.Unknown))
 	}
-	outcome, cached := outcomeOf(err), 0
 	if len(dst.Pods) > 0 {
 		cached = dst.Pods[0].CachedTokens
 	}
 	sc.tally.count(outcome, dst.PromptTokens, cached)
 	if hook := sc.x.hooks.Scored; hook != nil {
 		s := Scored{
-			Model: sc.scope.model, Adapter: sc.scope.adapter,
-			Outcome: outcome, Err: err, Unknown: dst.Unknown,
+			Model: r.Model, Adapter: r.Adapter, Outcome: outcome, Err: err, Unknown: dst.Unknown,
 			PromptTokens: dst.PromptTokens, CachedTokens: cached,
 			Render: sc.times.render, Tokenize: sc.times.tokenize, Match: sc.times.match,
 		}
-		if dst.Unknown != nil {
-			s.Err = nil
+		if sc.set != nil {
+			s.Model, s.Adapter = sc.set.base, cmp.Or(r.Adapter, sc.set.adapter)
 		}
 		hook(s)
 	}

@@ -110,7 +110,7 @@ func (x *Indexer) ScoreRequest(ctx context.Context, r *Request, dst *Answer) err
 	sc := x.newScorer()
 	defer sc.release()
 	err := sc.score(ctx, r, dst)
-	sc.tell(dst, err)
+	sc.tell(r, dst, err)
 	return err
 }
 
@@ -118,7 +118,6 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	sc.scope.model, sc.scope.adapter = r.Model, r.Adapter
 	var asked *chat.Request
 	if r.Body != nil {
 		began := sc.clock()
@@ -127,7 +126,6 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 		if err != nil {
 			return err
 		}
-		sc.scope.model = r.Model
 	}
 	if err := r.validate(asked); err != nil {
 		return err
@@ -150,7 +148,9 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 		sc.answer(dst)
 	}
 	dst.PromptTokens = len(sc.prompt)
-	dst.Unknown = sc.unknown(r.Adapter)
+	if sc.set.unknown != nil || r.Adapter != "" {
+		dst.Unknown = sc.unknown(r.Adapter)
+	}
 	return nil
 }
 

@@ -403,6 +403,27 @@ func BenchmarkScoreRequest(b *testing.B) {
 	}
 }
 
+// BenchmarkScoreParallel scores short prompts that 16 pods were resolved for, on all
+// processors at once.
+func BenchmarkScoreParallel(b *testing.B) {
+	ix := open(b)
+	p := fakeengine.NewPrompt(1, 16, 2)
+	for i := range 16 {
+		ingest(b, ix, fmt.Sprint("pod", i), p.Stored(0, 1))
+	}
+	c := ix.Candidates("m", nil)
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		q := kvindex.Request{Tokens: p.Tokens, Candidates: c, Top: 1}
+		var a kvindex.Answer
+		for pb.Next() {
+			if err := ix.ScoreRequest(ctx, &q, &a); err != nil || a.Pods[0].MatchedBlocks != 1 {
+				b.Error(err)
+			}
+		}
+	})
+}
+
 // BenchmarkScoreBest is BenchmarkScoreRequest for the best 8 of 256 pods that
 // were resolved before, beside the hashing alone.
 func BenchmarkScoreBest(b *testing.B) {

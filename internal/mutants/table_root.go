@@ -30,7 +30,7 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 
 	{"an unknown model untold", "Indexer.resolve", "set.unknown = x.unknownModel(c.model)", "_ = x.unknownModel(c.model)", "TestMistakes"},
 	{"an unknown model uncounted", "outcomes", "{ErrUnknownModel, OutcomeUnknownModel},", "{ErrUnknownModel, OutcomeScored},", "TestMistakes"},
-	{"an unknown adapter untold", "scorer.unknown", "err == nil && adapter != \"\" {", "false {", "TestMistakes"},
+	{"an unknown adapter untold", "scorer.unknown", "err == nil && adapter != \"\" {", "err == nil && adapter == \"\" {", "TestMistakes"},
 	{"a model is unknown where nobody is known", "Indexer.resolve", "!set.known && len(x.models) > 0 {", "!set.known {", "TestUnknownNames"},
 	{"silent pods tell of no adapter", "Indexer.unknownAdapter", "State(pm.state.Load()) != StateSilent {", "State(pm.state.Load()) != 99 {", "TestUnknownNames"},
 	{"what is held is unknown", "scorer.unknown", "return b.matched > 0", "return b.matched < 0", "TestAnOldIndexIsKnown"},
