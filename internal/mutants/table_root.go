@@ -65,6 +65,7 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 	{"rank ignored", "ingest.source", ", Rank: r.n", "", "TestScopes"},
 
 	{"salt ignored", "hasher.root", "{s.model, s.adapter, s.salt}", "{s.model, s.adapter}", "TestScopes"},
+	{"eight tokens over eight others", "putTokens", "to[32:]", "to[0:]", "TestKnownKeys"},
 	{"seed ignored", "hasher.locals", "xxh3.HashSeed(full, h.localSeed)", "xxh3.Hash(full)", "TestScopesSeparate"},
 
 	{"root of its own for each block", "converter.stored", "HasParent: e.HasParent,", "HasParent: false,", "TestScopes"},
