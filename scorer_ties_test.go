@@ -77,7 +77,7 @@ func TestTiesSpread(t *testing.T) {
 func TestTiesAgainstModel(t *testing.T) {
 	r := rand.New(rand.NewPCG(4, 5))
 	for round := range 300 {
-		ix := open(t)
+		ix := open(t, kvindex.WithKeySeed(testSeed))
 		names := fleet(t, ix, 1+r.IntN(1+round%40))
 		p := fakeengine.Prompt{Tokens: randomTokens(r, 16*(1+r.IntN(90))), Size: 16, Hash: 1}
 		cached := make(map[string]int)
