@@ -2,6 +2,7 @@ package kvindex
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"sync/atomic"
 
@@ -23,9 +24,12 @@ type Candidates struct {
 type candidateSet struct {
 	heard         uint64
 	base, adapter string // what the model's name means
+	known         bool   // pods are known for base
+	unknown       error  // wraps ErrUnknownModel: there are none, but for other models
 	err           error
 	names         []string          // sorted
 	states        []*podModel       // nil: never heard
+	hashes        []uint64          // of names, for ties
 	index         *index.Candidates // names
 }
 
@@ -91,6 +95,9 @@ func (x *Indexer) resolve(c *Candidates, adapter string) *candidateSet {
 		}
 	}
 	md := x.models[set.base]
+	if set.known = md != nil; !set.known && len(x.models) > 0 {
+		set.unknown = x.unknownModel(c.model)
+	}
 	set.names = c.pods
 	if c.pods == nil && md != nil {
 		for name := range md.pods {
@@ -99,7 +106,9 @@ func (x *Indexer) resolve(c *Candidates, adapter string) *candidateSet {
 		slices.Sort(set.names)
 	}
 	set.states = make([]*podModel, len(set.names))
+	set.hashes = make([]uint64, len(set.names))
 	for i, name := range set.names {
+		set.hashes[i] = x.hash.pod(name)
 		if md != nil {
 			set.states[i] = md.pods[name]
 		}
@@ -109,6 +118,52 @@ func (x *Indexer) resolve(c *Candidates, adapter string) *candidateSet {
 	}
 	set.index = index.NewCandidates(set.base, set.names)
 	return set
+}
+
+// unknownModel says what is known instead of a model. x.mu is held.
+func (x *Indexer) unknownModel(name string) error {
+	names := slices.Sorted(maps.Keys(x.models))
+	for _, base := range names {
+		if len(x.models[base].adapters[name]) > 0 {
+			return fmt.Errorf("%w %.100q: it is an adapter of %.100q, but none of the pods asked has told of it: give %.100[3]q as Model, and it as Adapter", ErrUnknownModel, name, base)
+		}
+	}
+	const most = 3
+	list := fmt.Sprintf("%.100q", names[:min(most, len(names))])
+	if len(names) > most {
+		list = fmt.Sprintf("%s and %d more", list, len(names)-most)
+	}
+	return fmt.Errorf("%w %.100q: pods are known for %s alone: is it one of these under another name (--served-model-name)? %s", ErrUnknownModel, name, list, maybeAdapter)
+}
+
+const maybeAdapter = "It may also be an adapter that no event has told of yet: give the base model as Model, and it as Adapter"
+
+// unknownAdapter returns an error if no pod has told of an adapter of a model, but
+// some pod could have.
+func (x *Indexer) unknownAdapter(model, name string) error {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	md := x.models[model]
+	if md == nil || len(md.adapters[name]) > 0 {
+		return nil
+	}
+	for _, pm := range md.pods {
+		if State(pm.state.Load()) != StateSilent {
+			return fmt.Errorf("%w %.100q of model %.100q: no pod has told of it, but of %d others: either no block of it was stored yet, or the engine's events call it otherwise (SGLang's name no adapters)", ErrUnknownAdapter, name, model, len(md.adapters))
+		}
+	}
+	return nil
+}
+
+// explain adds to an error about the model of set that its name is not known.
+func (set *candidateSet) explain(err error) error {
+	switch {
+	case set.unknown != nil:
+		return fmt.Errorf("%w (%w)", err, set.unknown)
+	case !set.known:
+		return fmt.Errorf("%w (no pod is known. %s)", err, maybeAdapter)
+	}
+	return err
 }
 
 func (set *candidateSet) state(i int32) State {

@@ -29,9 +29,41 @@ func LocalsWith(seed [16]byte, unit int, tokens []uint32, kind int, id string, a
 
 // HashPrompt does the hashing of a score and nothing else.
 func HashPrompt(x *Indexer, model string, tokens []uint32) {
-	sc := x.newScorer(nil)
+	sc := x.newScorer()
 	defer x.scorers.Put(sc)
 	v := index.Variant{Unit: 16}
 	sc.locals = x.hash.locals(sc.locals[:0], tokens, v.Unit, nil)
 	sc.keys = keys(sc.keys[:0], x.hash.root(scope{model: model}, v), sc.locals)
+}
+
+// Place is where a pod stands among equals for a prompt of a scope without a model.
+func Place(x *Indexer, pod, adapter, salt string, tokens []uint32, media []Media) uint32 {
+	prompt, _ := x.hash.prompt(nil, scope{adapter: adapter, salt: salt}, tokens, media)
+	return place(prompt, x.hash.pod(pod))
+}
+
+// Silence makes a pod known for a model as one that was never heard.
+func Silence(x *Indexer, pod, model string) error {
+	p, err := x.lockPod(pod)
+	if err != nil {
+		return err
+	}
+	defer p.mu.Unlock()
+	pm, err := x.podModel(p, model)
+	if err == nil {
+		pm.state.Store(uint32(StateSilent))
+	}
+	return err
+}
+
+// Tally is one of those that count scores.
+type Tally = tally
+
+func (t *tally) Count(o Outcome, prompt, cached int) { t.count(o, prompt, cached) }
+
+func (t *tally) Sum() ScoreStats {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.settle()
+	return t.all
 }

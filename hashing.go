@@ -3,6 +3,7 @@ package kvindex
 import (
 	"encoding/binary"
 	"fmt"
+	"math/bits"
 	"slices"
 	"strconv"
 	"strings"
@@ -160,9 +161,7 @@ func (h hasher) locals(dst []index.Local, tokens []uint32, unit int, extras []ex
 	b := buf[:4*unit]
 	dst = slices.Grow(dst, len(tokens)/unit)
 	for i := 0; (i+1)*unit <= len(tokens); i++ {
-		for j, t := range tokens[i*unit : (i+1)*unit] {
-			binary.LittleEndian.PutUint32(b[4*j:], t)
-		}
+		putTokens(b, tokens[i*unit:(i+1)*unit])
 		full := b
 		for len(extras) > 0 && extras[0].unit == i {
 			x := extras[0]
@@ -185,4 +184,64 @@ func keys(dst []index.Key, prev index.Key, locals []index.Local) []index.Key {
 		dst = append(dst, prev)
 	}
 	return dst
+}
+
+// Ties. Pods that would reuse the same of a prompt are ordered by a rendezvous: the
+// prompt gives each pod a place, whoever else is asked for. So prompts that nobody
+// holds spread evenly, equal ones go to the same pod, and a pod that comes or goes
+// moves no prompt but its own.
+
+// tieTokens is how many tokens at either end of a prompt its places depend on. A
+// prompt of more is told from another by these and its length.
+const tieTokens = 512
+
+// prompt returns the hash of a prompt by which ties are broken: of its tokens and of
+// what else separates it from others, but not of the model. It writes what it hashes
+// to b, which it returns.
+func (h hasher) prompt(b []byte, s scope, tokens []uint32, media []Media) (uint64, []byte) {
+	b = binary.LittleEndian.AppendUint64(b, uint64(len(tokens)))
+	b = binary.LittleEndian.AppendUint64(b, xxh3.HashString(s.adapter))
+	b = binary.LittleEndian.AppendUint64(b, xxh3.HashString(s.salt))
+	for i := range media {
+		b = binary.LittleEndian.AppendUint64(b, xxh3.HashString(media[i].Hash))
+	}
+	if len(tokens) <= 2*tieTokens {
+		b = appendTokens(b, tokens)
+	} else {
+		b = appendTokens(b, tokens[:tieTokens])
+		b = appendTokens(b, tokens[len(tokens)-tieTokens:])
+	}
+	return xxh3.HashSeed(b, h.localSeed), b
+}
+
+func appendTokens(b []byte, tokens []uint32) []byte {
+	at := len(b)
+	b = slices.Grow(b, 4*len(tokens))[:at+4*len(tokens)]
+	putTokens(b[at:], tokens)
+	return b
+}
+
+// putTokens writes tokens, two a word where it can.
+func putTokens(to []byte, tokens []uint32) {
+	for len(tokens) >= 8 && len(to) >= 32 {
+		t, b := (*[8]uint32)(tokens), (*[32]byte)(to)
+		binary.LittleEndian.PutUint64(b[0:], uint64(t[0])|uint64(t[1])<<32)
+		binary.LittleEndian.PutUint64(b[8:], uint64(t[2])|uint64(t[3])<<32)
+		binary.LittleEndian.PutUint64(b[16:], uint64(t[4])|uint64(t[5])<<32)
+		binary.LittleEndian.PutUint64(b[24:], uint64(t[6])|uint64(t[7])<<32)
+		tokens, to = tokens[8:], to[32:]
+	}
+	for i, t := range tokens {
+		binary.LittleEndian.PutUint32(to[4*i:], t)
+	}
+}
+
+// pod returns the hash of a pod's name for place.
+func (h hasher) pod(name string) uint64 { return xxh3.HashStringSeed(name, h.rootSeed) }
+
+// place says where a pod stands among equals for a prompt, by the hashes of both:
+// the highest is first.
+func place(prompt, pod uint64) uint32 {
+	high, low := bits.Mul64(prompt^pod, 0x9e3779b97f4a7c15)
+	return uint32((high ^ low) >> 32)
 }

@@ -79,6 +79,14 @@ var (
 	// ErrNoTemplate is wrapped by the errors about chats for a model without a
 	// template.
 	ErrNoTemplate = errors.New("kvindex: no chat template")
+	// ErrUnknownModel is wrapped by the errors about a model that no pod is known
+	// for, while pods are known for others: its name is likely another one than
+	// the pods' events come under.
+	ErrUnknownModel = errors.New("kvindex: unknown model")
+	// ErrUnknownAdapter is wrapped by the errors about an adapter that no pod of
+	// its model has told of: none of them holds a block of it, or its name is
+	// another one in their events.
+	ErrUnknownAdapter = errors.New("kvindex: unknown adapter")
 	// ErrRequest is wrapped by the errors about requests that make no sense.
 	ErrRequest = errors.New("kvindex: bad request")
 )
@@ -99,6 +107,8 @@ type Indexer struct {
 
 	ingests sync.Pool // of *ingest
 	scorers sync.Pool // of *scorer
+	made    atomic.Uint32
+	tallies [16]tally // of scores; each scorer has one of them
 
 	heard  atomic.Uint64 // raised, with mu held, when pods, models or adapters come or go
 	mu     sync.RWMutex  // guards pods and models; taken after pod.mu, never before
@@ -151,11 +161,13 @@ func New(opts ...Option) (*Indexer, error) {
 	return x, nil
 }
 
-// Score says how much of prompt each pod holds for model, best first. The
-// prompt is tokenized as an engine's /v1/completions does, special tokens
-// included, so the model needs a tokenizer (WithTokenizer, WithTokenizers). Pods
-// nil: every pod heard for the model; empty: none. A pod that was asked for and
-// holds nothing is in the answer, with zeros.
+// Score says how much of prompt each pod holds for model, best first; equal ones
+// in the order of Answer.Pods. The prompt is tokenized as an engine's
+// /v1/completions does, special tokens included, so the model needs a tokenizer
+// (WithTokenizer, WithTokenizers). Pods nil: every pod heard for the model; empty:
+// none. A pod that was asked for and holds nothing is in the answer, with zeros;
+// so are all pods if the model is not known, which Answer.Unknown of ScoreRequest
+// and Stats.Scores tell.
 func (x *Indexer) Score(ctx context.Context, prompt, model string, pods []string) ([]PodScore, error) {
 	var a Answer
 	err := x.ScoreRequest(ctx, &Request{Model: model, Prompt: prompt, Pods: pods}, &a)

@@ -44,9 +44,10 @@ func WithIndex(ix index.Index) Option {
 }
 
 // WithKeySeed sets the seed of the prefix keys, so that keys can be compared
-// between processes. By default it is random, and it should be secret: who
-// knows it can forge prompts with equal keys. A backend given by WithIndex has
-// a seed of its own, so the two options exclude each other.
+// between processes, and equal pods come in the same order in all of them. By
+// default it is random, and it should be secret: who knows it can forge prompts
+// with equal keys. A backend given by WithIndex has a seed of its own, so the two
+// options exclude each other.
 func WithKeySeed(seed [16]byte) Option {
 	return func(c *config) {
 		if seed == ([16]byte{}) {
@@ -236,6 +237,10 @@ type Hooks struct {
 	// for changes that follow closely may come in another order. A pod begins
 	// unknown or, if a transport is to bring it, silent: that is no change.
 	State func(pod, model string, from, to State)
+	// Scored is called at the end of each score, by the goroutine that scores and
+	// before it has its answer, whatever the outcome; not after Close. Without it
+	// no times are taken.
+	Scored func(Scored)
 }
 
 // Loss is what is known of lost messages.

@@ -5,7 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"math"
+	"math/bits"
 	"slices"
+	"time"
 
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/tokenize/chat"
@@ -53,7 +57,23 @@ type Request struct {
 // Answer is the answer to a Request. A used one keeps its memory.
 type Answer struct {
 	PromptTokens int
-	Pods         []PodScore // best first; ties by name
+	// Unknown tells why all pods hold nothing: it wraps ErrUnknownModel or
+	// ErrUnknownAdapter, and says what is known instead; nil: both are known, or
+	// some pod holds a part of the prompt. Known are the models of pods that were
+	// heard or that a transport is to bring; as long as there is none at all, no
+	// model is unknown, and as long as all pods of a model are silent, none of its
+	// adapters.
+	Unknown error
+	// Pods are ordered by CachedTokens, the most first. Those of equal CachedTokens
+	// come in an order that the prompt and their names give: the same prompt has
+	// the same order each time, and prompts spread evenly, so that the first of
+	// Pods is a good choice even if none holds anything. The order of two pods does
+	// not depend on the others. It comes from the seed of the keys (WithKeySeed):
+	// Indexers of one seed agree.
+	//
+	// Of a prompt count its length, its first and last 512 tokens, its media, its
+	// salt and its adapter. It takes 0.3 us at the most.
+	Pods []PodScore
 }
 
 // PodScore says what a pod holds of a prompt.
@@ -80,34 +100,47 @@ type PodScore struct {
 }
 
 // ScoreRequest is Score for everything that a request can say. The answer goes
-// to dst, whose memory is reused; on an error it is empty. A model never heard
-// of gives zeros and StateUnknown.
+// to dst, whose memory is reused; on an error it is empty. A model or an adapter
+// that is not known gives zeros and Answer.Unknown.
 func (x *Indexer) ScoreRequest(ctx context.Context, r *Request, dst *Answer) error {
-	dst.PromptTokens, dst.Pods = 0, dst.Pods[:0]
+	*dst = Answer{Pods: dst.Pods[:0]}
 	if x.closed.Load() {
 		return ErrClosed
 	}
+	sc := x.newScorer()
+	defer sc.release()
+	err := sc.score(ctx, r, dst)
+	sc.tell(r, dst, err)
+	return err
+}
+
+func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error) {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	r, asked, err := r.read()
-	if err != nil {
-		return err
+	var asked *chat.Request
+	if r.Body != nil {
+		began := sc.clock()
+		r, asked, err = r.read()
+		sc.spend(&sc.times.render, began)
+		if err != nil {
+			return err
+		}
 	}
 	if err := r.validate(asked); err != nil {
 		return err
 	}
-	set, err := x.candidates(r)
-	if err != nil {
+	if sc.set, err = sc.x.candidates(r); err != nil {
 		return err
 	}
-	sc := x.newScorer(set)
-	defer sc.release()
 	if err := sc.readPrompt(ctx, r, asked); err != nil {
 		return err
 	}
-	if len(set.names) > 0 {
-		if err := sc.match(ctx); err != nil {
+	if len(sc.set.names) > 0 {
+		began := sc.clock()
+		err := sc.match(ctx)
+		sc.spend(&sc.times.match, began)
+		if err != nil {
 			return err
 		}
 		sc.chooseRows()
@@ -115,17 +148,17 @@ func (x *Indexer) ScoreRequest(ctx context.Context, r *Request, dst *Answer) err
 		sc.answer(dst)
 	}
 	dst.PromptTokens = len(sc.prompt)
+	if sc.set.unknown != nil || r.Adapter != "" {
+		dst.Unknown = sc.unknown(r.Adapter)
+	}
 	return nil
 }
 
 // The request: its body, and what makes no sense.
 
 // read returns r with what its Body says where r says nothing, and the chat that it
-// asks for, if it does. Without a Body it is r.
+// asks for, if it does.
 func (r *Request) read() (read *Request, asked *chat.Request, err error) {
-	if r.Body == nil {
-		return r, nil, nil
-	}
 	if r.Prompt != "" || len(r.Tokens) > 0 || r.Rendered {
 		return r, nil, fmt.Errorf("%w: it has a body, and a prompt or tokens or Rendered", ErrRequest)
 	}
@@ -190,8 +223,10 @@ func (r *Request) validate(asked *chat.Request) error {
 
 // A scorer is one request on its way. Its memory is used again.
 type scorer struct {
-	x   *Indexer
-	set *candidateSet
+	x     *Indexer
+	tally *tally
+	set   *candidateSet
+	times times // if a hook asks
 
 	// Of the request: what keys are made of.
 	scope  scope
@@ -210,7 +245,15 @@ type scorer struct {
 	matches  index.Matches
 	best     []bestRow // by candidate
 	order    []int32   // candidates, best first
+
+	// Of ties:
+	hashed []byte   // what the prompt's hash is of
+	ranks  []uint64 // what candidates are ordered by
+	starts []int32  // where the candidates of a part of the places begin
 }
+
+// times are what a score spent where.
+type times struct{ render, tokenize, match time.Duration }
 
 // bestRow is the best row of a candidate so far.
 type bestRow struct {
@@ -218,19 +261,19 @@ type bestRow struct {
 	row             int32 // in matches, plus one
 }
 
-func (x *Indexer) newScorer(set *candidateSet) *scorer {
+func (x *Indexer) newScorer() *scorer {
 	sc, _ := x.scorers.Get().(*scorer)
 	if sc == nil {
-		sc = &scorer{x: x}
+		sc = &scorer{x: x, tally: &x.tallies[x.made.Add(1)%uint32(len(x.tallies))]}
 		sc.query.Keys = sc.keysIn
 	}
-	sc.set = set
 	return sc
 }
 
 // release keeps the memory of a scorer and nothing of its request.
 func (sc *scorer) release() {
 	sc.set, sc.scope, sc.prompt, sc.media, sc.query.Candidates = nil, scope{}, nil, nil, nil
+	sc.times, sc.best = times{}, sc.best[:0]
 	sc.x.scorers.Put(sc)
 }
 
@@ -265,14 +308,19 @@ func (sc *scorer) renderChat(ctx context.Context, asked *chat.Request) error {
 	var model *chat.Model
 	if sc.x.chats != nil {
 		var err error
-		if model, err = sc.x.chats(ctx, base); err != nil {
-			return fmt.Errorf("kvindex: the chat template of model %q: %w", base, err)
+		began := sc.clock()
+		model, err = sc.x.chats(ctx, base)
+		sc.spend(&sc.times.render, began)
+		if err != nil {
+			return sc.set.explain(fmt.Errorf("kvindex: the chat template of model %q: %w", base, orNone(err, ErrNoTemplate)))
 		}
 	}
 	if model == nil {
-		return fmt.Errorf("%w for model %q: give one by WithChats, or score the rendered text by Request.Prompt and Rendered", ErrNoTemplate, base)
+		return sc.set.explain(fmt.Errorf("%w for model %q: give one by WithChats, or score the rendered text by Request.Prompt and Rendered", ErrNoTemplate, base))
 	}
+	began := sc.clock()
 	text, err := model.Render(asked, sc.media)
+	sc.spend(&sc.times.render, began)
 	if err != nil {
 		return ofBody(err)
 	}
@@ -296,16 +344,27 @@ func (sc *scorer) tokenize(ctx context.Context, text string, rendered bool) (err
 		t = x.source(base)
 	}
 	if t == nil {
-		return fmt.Errorf("%w for model %q: register one by WithTokenizer or WithTokenizers, or score token ids by Request.Tokens", ErrNoTokenizer, base)
+		return sc.set.explain(fmt.Errorf("%w for model %q: register one by WithTokenizer or WithTokenizers, or score token ids by Request.Tokens", ErrNoTokenizer, base))
 	}
-	if sc.tokens, err = t.Encode(ctx, sc.tokens[:0], text, !rendered); err != nil {
-		return fmt.Errorf("kvindex: tokenizing for model %q: %w", base, err)
+	began := sc.clock()
+	sc.tokens, err = t.Encode(ctx, sc.tokens[:0], text, !rendered)
+	sc.spend(&sc.times.tokenize, began)
+	if err != nil {
+		return sc.set.explain(fmt.Errorf("kvindex: tokenizing for model %q: %w", base, orNone(err, ErrNoTokenizer)))
 	}
 	if len(sc.tokens) == 0 {
 		return fmt.Errorf("%w: the prompt has no tokens", ErrRequest)
 	}
 	sc.prompt = sc.tokens
 	return nil
+}
+
+// orNone makes err one about what is not there if it says that a file is not.
+func orNone(err, none error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: %w", none, err)
+	}
+	return err
 }
 
 // The index: tokens to keys, keys to rows.
@@ -475,33 +534,135 @@ func cachedTokens(row *index.Row, promptTokens int) int {
 	return (promptTokens - 1) / size * size
 }
 
-// rank fills order with the best candidates, best first; those that are equal
-// by name, which is how candidates are ordered.
+// rank fills order with the best candidates, best first. Those that would reuse
+// the same come in the order of their places (hasher.pod), then by name, which is
+// how candidates are ordered.
 func (sc *scorer) rank(top int) {
-	sc.order = sc.order[:0]
-	if top == 0 || top >= len(sc.best) {
-		for i := range sc.best {
-			sc.order = append(sc.order, int32(i))
-		}
-		slices.SortFunc(sc.order, func(a, b int32) int {
-			return cmp.Or(sc.best[b].cached-sc.best[a].cached, int(a-b))
-		})
+	if n := len(sc.best); top > 0 && top < n {
+		sc.rankBest(top)
 		return
 	}
-	for i := range sc.best {
+	order := slices.Grow(sc.order[:0], len(sc.best))[:len(sc.best)]
+	sc.order = order
+	sorted, last := true, math.MaxInt
+	for i := range order {
+		order[i] = int32(i)
 		cached := sc.best[i].cached
-		at := len(sc.order)
-		if at == top && cached <= sc.best[sc.order[at-1]].cached {
-			continue
-		}
-		for at > 0 && cached > sc.best[sc.order[at-1]].cached {
-			at--
-		}
-		if len(sc.order) == top {
-			sc.order = sc.order[:top-1]
-		}
-		sc.order = slices.Insert(sc.order, at, int32(i))
+		sorted, last = sorted && cached <= last, cached
 	}
+	if !sorted {
+		slices.SortFunc(order, func(a, b int32) int { return sc.best[b].cached - sc.best[a].cached })
+	}
+	hash, hashed := uint64(0), false
+	for len(order) > 1 {
+		n, cached := 1, sc.best[order[0]].cached
+		if sc.best[order[len(order)-1]].cached == cached { // most often nothing
+			n = len(order)
+		}
+		for n < len(order) && sc.best[order[n]].cached == cached {
+			n++
+		}
+		if n > 1 {
+			if !hashed {
+				hash, hashed = sc.hashPrompt(), true
+			}
+			sc.spread(order[:n], hash)
+		}
+		order = order[n:]
+	}
+}
+
+// spread orders candidates that would reuse the same. Places are even, so each is
+// put near its own at once, and few have to be moved then.
+func (sc *scorer) spread(tied []int32, prompt uint64) {
+	n, hashes := len(tied), sc.set.hashes
+	width := bits.Len(uint(n)) // of parts, more than candidates
+	shift := 64 - width
+	sc.ranks = slices.Grow(sc.ranks[:0], 2*n)[:2*n]
+	sc.starts = slices.Grow(sc.starts[:0], 1<<width)[:1<<width]
+	clear(sc.starts)
+	ranks, sorted, starts := sc.ranks[:n], sc.ranks[n:], sc.starts
+	for i, at := range tied {
+		r := uint64(^place(prompt, hashes[at]))<<32 | uint64(at)
+		ranks[i] = r
+		starts[r>>shift]++
+	}
+	sum := int32(0)
+	for i, count := range starts {
+		starts[i] = sum
+		sum += count
+	}
+	for _, r := range ranks {
+		at := starts[r>>shift]
+		starts[r>>shift] = at + 1
+		sorted[at] = r
+	}
+	for i, r := range sorted {
+		for ; i > 0 && sorted[i-1] > r; i-- {
+			sorted[i] = sorted[i-1]
+		}
+		sorted[i] = r
+	}
+	for i, r := range sorted {
+		tied[i] = int32(uint32(r))
+	}
+}
+
+// rankBest is rank for fewer than all. It asks for places only if some of the best
+// are equal, or equal to the best of the rest.
+func (sc *scorer) rankBest(top int) {
+	sc.ranks = slices.Grow(sc.ranks[:0], len(sc.best))[:len(sc.best)]
+	ranks := sc.ranks
+	for i := range ranks {
+		ranks[i] = uint64(sc.best[i].cached) << 32
+	}
+	rest := sc.chooseBest(top)
+	least := ranks[sc.order[top-1]]
+	tied := rest == least
+	for i := 1; i < top; i++ {
+		tied = tied || ranks[sc.order[i]] == ranks[sc.order[i-1]]
+	}
+	if !tied {
+		return
+	}
+	prompt, hashes := sc.hashPrompt(), sc.set.hashes
+	for i, r := range ranks {
+		if r >= least {
+			ranks[i] = r | uint64(place(prompt, hashes[i]))
+		}
+	}
+	sc.chooseBest(top)
+}
+
+// chooseBest fills order with the candidates of the highest ranks, and returns the
+// highest of the rest.
+func (sc *scorer) chooseBest(top int) (rest uint64) {
+	order, ranks := sc.order[:0], sc.ranks
+	for i, rank := range ranks {
+		at := len(order)
+		if at < top {
+			order = append(order, 0)
+		} else {
+			at--
+			last := ranks[order[at]]
+			if rank <= last {
+				rest = max(rest, rank)
+				continue
+			}
+			rest = last
+		}
+		for ; at > 0 && rank > ranks[order[at-1]]; at-- {
+			order[at] = order[at-1]
+		}
+		order[at] = int32(i)
+	}
+	sc.order = order
+	return rest
+}
+
+func (sc *scorer) hashPrompt() (hash uint64) {
+	hash, sc.hashed = sc.x.hash.prompt(sc.hashed[:0], sc.scope, sc.prompt, sc.media)
+	return hash
 }
 
 // answer says what the best rows are.
@@ -513,6 +674,19 @@ func (sc *scorer) answer(dst *Answer) {
 		}
 		dst.Pods = append(dst.Pods, s)
 	}
+}
+
+// unknown says what name of the request is not known. What a pod holds a part of
+// is: an index may be older than what was heard.
+func (sc *scorer) unknown(adapter string) error {
+	err := sc.set.unknown
+	if err == nil && adapter != "" {
+		err = sc.x.unknownAdapter(sc.set.base, adapter)
+	}
+	if err != nil && slices.ContainsFunc(sc.best, func(b bestRow) bool { return b.matched > 0 }) {
+		return nil
+	}
+	return err
 }
 
 func (s *PodScore) fill(row *index.Row, cached int) {

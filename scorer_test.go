@@ -19,7 +19,7 @@ import (
 func TestScorePods(t *testing.T) {
 	ix := open(t)
 	p := fakeengine.NewPrompt(1, 16, 4)
-	for _, pod := range []string{"c", "a", "b"} {
+	for _, pod := range []string{"c", "b"} {
 		ingest(t, ix, pod, p.Stored(0, 2))
 	}
 	ingest(t, ix, "b", p.Stored(2, 3))
@@ -33,9 +33,9 @@ func TestScorePods(t *testing.T) {
 		pods []string
 		want string
 	}{
-		{nil, "b=3/live a=2/live c=2/live "},
+		{nil, "b=3/live c=2/live "},
 		{[]string{}, ""},
-		{[]string{"c", "nobody", "a", "c"}, "a=2/live c=2/live nobody=0/unknown "},
+		{[]string{"c", "nobody", "b", "c"}, "b=3/live c=2/live nobody=0/unknown "},
 	} {
 		if got := names(c.pods); got != c.want {
 			t.Errorf("pods %q: got %q, want %q", c.pods, got, c.want)
@@ -60,12 +60,12 @@ func TestTop(t *testing.T) {
 			t.Errorf("the best %d: %+v\nwant %+v", top, got, want)
 		}
 	}
-	names := ""
+	var cached []int
 	for _, s := range all {
-		names += s.Pod
+		cached = append(cached, s.CachedTokens)
 	}
-	if names != "bdgeafc" {
-		t.Errorf("order %q", names)
+	if want := []int{48, 48, 48, 32, 16, 16, 0}; !slices.Equal(cached, want) {
+		t.Errorf("%d, want %d", cached, want)
 	}
 }
 
@@ -401,6 +401,27 @@ func BenchmarkScoreRequest(b *testing.B) {
 			}
 		})
 	}
+}
+
+// BenchmarkScoreParallel scores short prompts that 16 pods were resolved for, on all
+// processors at once.
+func BenchmarkScoreParallel(b *testing.B) {
+	ix := open(b)
+	p := fakeengine.NewPrompt(1, 16, 2)
+	for i := range 16 {
+		ingest(b, ix, fmt.Sprint("pod", i), p.Stored(0, 1))
+	}
+	c := ix.Candidates("m", nil)
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		q := kvindex.Request{Tokens: p.Tokens, Candidates: c, Top: 1}
+		var a kvindex.Answer
+		for pb.Next() {
+			if err := ix.ScoreRequest(ctx, &q, &a); err != nil || a.Pods[0].MatchedBlocks != 1 {
+				b.Error(err)
+			}
+		}
+	})
 }
 
 // BenchmarkScoreBest is BenchmarkScoreRequest for the best 8 of 256 pods that

@@ -283,6 +283,8 @@ type Stats struct {
 	Silent, Uncertain, Replaying int
 	Connected, Waiting, NoReplay int
 
+	Scores ScoreStats // since New
+
 	Counters
 }
 
@@ -310,14 +312,14 @@ type Counters struct {
 //
 // The sum stays at the largest number: a pod may claim any sequence numbers, so
 // Missing and PassedOver could go round.
-func addCounters[T Counters | StreamStats](t, s *T) {
+func addCounters[T Counters | StreamStats | ScoreStats](t, s *T) {
 	sum, more := words(t), words(s)
 	for i, n := range more {
 		sum[i] += min(n, math.MaxUint64-sum[i])
 	}
 }
 
-func words[T Counters | StreamStats](t *T) []uint64 {
+func words[T Counters | StreamStats | ScoreStats](t *T) []uint64 {
 	return unsafe.Slice((*uint64)(unsafe.Pointer(t)), unsafe.Sizeof(*t)/8)
 }
 
@@ -327,6 +329,7 @@ func (x *Indexer) Stats() Stats {
 	x.statsMu.Lock()
 	s.Counters = x.stats
 	x.statsMu.Unlock()
+	s.Scores = x.scores()
 	x.mu.RLock()
 	s.Models, s.Pods = len(x.models), len(x.pods)
 	x.mu.RUnlock()

@@ -38,6 +38,7 @@ func TestCountersAreWords(t *testing.T) {
 		return bytes
 	}
 	walk("Counters", reflect.TypeFor[kvindex.Counters]())
+	walk("ScoreStats", reflect.TypeFor[kvindex.ScoreStats]())
 	walk("StreamStats", reflect.TypeFor[kvindex.StreamStats]())
 }
 

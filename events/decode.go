@@ -1,6 +1,7 @@
 package events
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"unicode/utf8"
@@ -139,6 +140,8 @@ func (d *decoder) batch() error {
 		err = faultf(ReasonMissing, "a list of length %d is not a batch", n)
 	case f == formMap:
 		err = d.batchMap(int(n))
+	case looksLikeJSON(d.data):
+		err = faultf(ReasonEncoding, "it looks like JSON: a batch is MessagePack, as the engine publishes it")
 	default:
 		err = faultf(ReasonType, "%s is not a batch", describe(f, n))
 	}
@@ -146,6 +149,13 @@ func (d *decoder) batch() error {
 		err = faultf(ReasonEncoding, "%d bytes behind the batch", d.left())
 	}
 	return err
+}
+
+// looksLikeJSON tells that a payload that is no batch begins as JSON's objects and
+// arrays do, which as MessagePack are small numbers.
+func looksLikeJSON(payload []byte) bool {
+	text := bytes.TrimLeft(payload, " \t\r\n")
+	return len(text) > 0 && (text[0] == '{' || text[0] == '[')
 }
 
 func (d *decoder) batchArray(n int) error {

@@ -160,6 +160,9 @@ func TestRefused(t *testing.T) {
 	}{
 		{nil, "nil is not a batch"},
 		{7, "7 is not a batch"},
+		{msgpack.RawMessage(" \r\n"), "32 is not a batch"},
+		{msgpack.RawMessage(`{"ts": 1.5, "events": []}`), "it looks like JSON: a batch is MessagePack, as the engine publishes it"},
+		{msgpack.RawMessage("\r\n\t [1.5, []]"), "it looks like JSON: a batch is MessagePack, as the engine publishes it"},
 		{[]any{}, "a list of length 0 is not a batch"},
 		{[]any{1.5}, "a list of length 1 is not a batch"},
 		{pairs{}, "a batch without events"},

@@ -20,6 +20,7 @@ func TestReasonOf(t *testing.T) {
 		{"93 00 dd00ffffff 00", events.ReasonTruncated},
 		{"93 00 91 92 ac|BlockRemoved| 91 cf00", events.ReasonTruncated},
 		{"93 00 91 91 ff 00", events.ReasonType},
+		{"|{}|", events.ReasonEncoding},
 		{"93 00 91 c1 00", events.ReasonEncoding},
 		{"93 00 91 91 a1ff 00", events.ReasonEncoding},
 		{"93 00 90 00 00", events.ReasonEncoding},

@@ -68,6 +68,8 @@ var eventsMutants = table{breaks: "./events", rows: []mutant{
 	{"endings of other kinds", "decoder.repeats", "last.start == 0 || last.fields != here.fields ||", "last.start == 0 ||", "TestEndings"},
 	{"events grow by a claim", "decoder.newEvent", "min(d.rest, 1+d.left()/minEventBytes)", "d.rest", "TestBoundedMemory"},
 	{"extra keys without bound", "decoder.extraKeysOf", "min(maxExtra, len(d.data)/minExtraBytes)", "maxExtra", "TestBoundedMemory"},
+	{"JSON is a number", "looksLikeJSON", "text[0] == '{' || text[0] == '['", "false", "TestRefused"},
+	{"JSON behind spaces is a number", "looksLikeJSON", "bytes.TrimLeft(payload, \" \\t\\r\\n\")", "bytes.TrimLeft(payload, \"\")", "TestRefused"},
 	{"keys repeat", "decoder.batchMap", "if f != unknown && seen[f] {", "if false {", "TestRefused"},
 	{"hashes may be nil", "decoder.value", "if f != fieldHashes && d.isNil()", "if d.isNil()", "TestRefused"},
 

@@ -1,0 +1,243 @@
+package kvindex
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvindex/kvindex/tokenize"
+	"github.com/kvindex/kvindex/tokenize/chat"
+)
+
+// Outcome is how a score ended.
+type Outcome uint8
+
+// The outcomes. One is counted for each request: the first in this order that is
+// true of it, but OutcomeScored only if none is.
+const (
+	OutcomeScored         Outcome = iota
+	OutcomeCancelled              // the context ended
+	OutcomeUnknownModel           // no pod is known for the model: ErrUnknownModel, told by the error or by Answer.Unknown
+	OutcomeUnknownAdapter         // no pod has told of the adapter: ErrUnknownAdapter, likewise
+	OutcomeRefused                // the chat template refuses the conversation, as the engine does, or it is another one than the engine's
+	OutcomeBadRequest             // any other ErrRequest
+	OutcomeNotScorable            // the request asks for what the engine takes and kvindex cannot tell the tokens of: chat.ErrNotScorable
+	OutcomeUnsupported            // of the model no chat, or no text, is scored: ErrUnsupported of tokenize or chat, chat.ErrCheckFailed
+	OutcomeNoTokenizer            // ErrNoTokenizer
+	OutcomeNoTemplate             // ErrNoTemplate
+	OutcomeTooLong                // tokenize.ErrTextTooLong
+	OutcomeBusy                   // tokenize.ErrBusy
+	OutcomeFailed                 // any other error, such as the index's
+
+	numOutcomes = iota
+)
+
+var outcomeNames = [numOutcomes]string{
+	OutcomeScored: "scored", OutcomeCancelled: "cancelled", OutcomeUnknownModel: "unknown_model", OutcomeUnknownAdapter: "unknown_adapter",
+	OutcomeRefused: "refused", OutcomeBadRequest: "bad_request", OutcomeNotScorable: "not_scorable", OutcomeUnsupported: "unsupported",
+	OutcomeNoTokenizer: "no_tokenizer", OutcomeNoTemplate: "no_template", OutcomeTooLong: "too_long", OutcomeBusy: "busy", OutcomeFailed: "failed",
+}
+
+func (o Outcome) String() string {
+	if int(o) < len(outcomeNames) {
+		return outcomeNames[o]
+	}
+	return fmt.Sprintf("outcome %d", uint8(o))
+}
+
+// MarshalText writes what String returns.
+func (o Outcome) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
+
+// UnmarshalText reads what MarshalText writes of an outcome that there is.
+func (o *Outcome) UnmarshalText(text []byte) error {
+	for i, name := range outcomeNames {
+		if name == string(text) {
+			*o = Outcome(i)
+			return nil
+		}
+	}
+	return fmt.Errorf("kvindex: no outcome is called %q", text)
+}
+
+// outcomes are the errors of outcomes, in the order of Outcome.
+var outcomes = [...]struct {
+	is error
+	Outcome
+}{
+	{context.Canceled, OutcomeCancelled},
+	{context.DeadlineExceeded, OutcomeCancelled},
+	{ErrUnknownModel, OutcomeUnknownModel},
+	{ErrUnknownAdapter, OutcomeUnknownAdapter},
+	{chat.ErrTemplate, OutcomeRefused},
+	{ErrRequest, OutcomeBadRequest},
+	{chat.ErrNotScorable, OutcomeNotScorable},
+	{chat.ErrUnsupported, OutcomeUnsupported},
+	{chat.ErrCheckFailed, OutcomeUnsupported},
+	{tokenize.ErrUnsupported, OutcomeUnsupported},
+	{ErrNoTokenizer, OutcomeNoTokenizer},
+	{ErrNoTemplate, OutcomeNoTemplate},
+	{tokenize.ErrTextTooLong, OutcomeTooLong},
+	{tokenize.ErrBusy, OutcomeBusy},
+}
+
+func outcomeOf(err error) Outcome {
+	for _, o := range outcomes {
+		if errors.Is(err, o.is) {
+			return o.Outcome
+		}
+	}
+	return OutcomeFailed
+}
+
+// OutcomeCounts is a number for each outcome. OutcomeCounts can be compared; the
+// zero value has 0 for all outcomes.
+type OutcomeCounts struct {
+	n [numOutcomes]uint64
+}
+
+// Of returns the number for an outcome, 0 if there is no such outcome.
+func (c OutcomeCounts) Of(o Outcome) uint64 {
+	if int(o) < len(c.n) {
+		return c.n[o]
+	}
+	return 0
+}
+
+// All goes through the outcomes and their numbers.
+func (c OutcomeCounts) All() iter.Seq2[Outcome, uint64] {
+	return func(yield func(Outcome, uint64) bool) {
+		for o, n := range c.n {
+			if !yield(Outcome(o), n) {
+				return
+			}
+		}
+	}
+}
+
+// String names the outcomes whose number is not 0, as "scored=3 bad_request=1".
+func (c OutcomeCounts) String() string { return notZero(c.All()) }
+
+// MarshalJSON writes an object of all outcomes by name.
+func (c OutcomeCounts) MarshalJSON() ([]byte, error) { return object(c.All()), nil }
+
+// ScoreStats counts scores since New, those that end with ErrClosed excepted. Each
+// counts up to 2^64-1 and then stays.
+type ScoreStats struct {
+	Outcomes     OutcomeCounts
+	PromptTokens uint64 // of the scores without an error
+	CachedTokens uint64 // of their best pods
+}
+
+// Scored says how one score ended.
+type Scored struct {
+	// Model and Adapter are those that were scored: if the request names an adapter
+	// as its model, its base model and it. After an error they may be the request's.
+	Model, Adapter string
+	Outcome        Outcome
+	Err            error // what ScoreRequest returns
+	Unknown        error // Answer.Unknown
+
+	PromptTokens int
+	CachedTokens int // of the best pod
+
+	// Render is the time for reading a body, finding the chat template and making
+	// the text; Tokenize that for making tokens of a text, with waiting for a
+	// tokenizer; Match that for hashing the prompt and asking the index.
+	Render, Tokenize, Match time.Duration
+}
+
+// tell counts a score and calls the hook.
+func (sc *scorer) tell(r *Request, dst *Answer, err error) {
+	outcome, cached := OutcomeScored, 0
+	if err != nil || dst.Unknown != nil {
+		outcome = outcomeOf(cmp.Or(err, dst.Unknown))
+	}
+	if len(dst.Pods) > 0 {
+		cached = dst.Pods[0].CachedTokens
+	}
+	sc.tally.count(outcome, dst.PromptTokens, cached)
+	if hook := sc.x.hooks.Scored; hook != nil {
+		s := Scored{
+			Model: r.Model, Adapter: r.Adapter, Outcome: outcome, Err: err, Unknown: dst.Unknown,
+			PromptTokens: dst.PromptTokens, CachedTokens: cached,
+			Render: sc.times.render, Tokenize: sc.times.tokenize, Match: sc.times.match,
+		}
+		if sc.set != nil {
+			s.Model, s.Adapter = sc.set.base, cmp.Or(r.Adapter, sc.set.adapter)
+		}
+		hook(s)
+	}
+}
+
+// clock returns the time if a hook asks for it.
+func (sc *scorer) clock() (now time.Time) {
+	if sc.x.hooks.Scored != nil {
+		now = time.Now()
+	}
+	return now
+}
+
+// spend adds the time since clock returned began.
+func (sc *scorer) spend(on *time.Duration, began time.Time) {
+	if sc.x.hooks.Scored != nil {
+		*on += time.Since(began)
+	}
+}
+
+// A tally counts scores. Most of them cost one atomic operation.
+type tally struct {
+	// few are scores of OutcomeScored that all does not have yet: their number
+	// from bit 48 on, their prompt tokens from 24 on, and their cached tokens. No
+	// part is ever half full, so that two sums do not run into one another.
+	few atomic.Uint64
+
+	mu  sync.Mutex
+	all ScoreStats
+
+	_ [64]byte // the next one is in another cache line
+}
+
+const halfFull = 1<<63 | 1<<47 | 1<<23
+
+func (t *tally) count(o Outcome, prompt, cached int) {
+	if o == OutcomeScored && prompt < 1<<23 {
+		few := t.few.Load()
+		sum := few + (1<<48 | uint64(prompt)<<24 | uint64(cached))
+		if sum&halfFull == 0 && t.few.CompareAndSwap(few, sum) {
+			return
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.settle()
+	t.add(o, 1, uint64(prompt), uint64(cached))
+}
+
+// settle moves few to all. mu is held.
+func (t *tally) settle() {
+	few := t.few.Swap(0)
+	t.add(OutcomeScored, few>>48, few>>24&(1<<24-1), few&(1<<24-1))
+}
+
+func (t *tally) add(o Outcome, n, prompt, cached uint64) {
+	s := ScoreStats{PromptTokens: prompt, CachedTokens: cached}
+	s.Outcomes.n[o] = n
+	addCounters(&t.all, &s)
+}
+
+// scores returns what all tallies have.
+func (x *Indexer) scores() (s ScoreStats) {
+	for i := range x.tallies {
+		t := &x.tallies[i]
+		t.mu.Lock()
+		t.settle()
+		addCounters(&s, &t.all)
+		t.mu.Unlock()
+	}
+	return s
+}

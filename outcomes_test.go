@@ -1,0 +1,362 @@
+package kvindex_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/tokenize"
+	"github.com/kvindex/kvindex/tokenize/chat"
+)
+
+// fails is a tokenizer that has one error for all texts.
+type fails struct{ err error }
+
+func (f fails) Encode(context.Context, []uint32, string, bool) ([]uint32, error) { return nil, f.err }
+
+// TestMistakes has what each mistake in a request, or in the wiring that a request
+// meets, is told: its cause and its cure, by the error or by Answer.Unknown. Each is
+// counted by its outcome and told to the hook.
+func TestMistakes(t *testing.T) {
+	var told []kvindex.Scored
+	template, err := chat.New(turns+`{% if tools %}{{ raise_exception("no tools here") }}{% endif %}`, nil, chat.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	missing := fmt.Errorf("no folder of it: %w", fs.ErrNotExist)
+	ix := open(t,
+		kvindex.WithHooks(kvindex.Hooks{Scored: func(s kvindex.Scored) { told = append(told, s) }}),
+		kvindex.WithTokenizer("m", words{}),
+		kvindex.WithTokenizers(func(model string) tokenize.Tokenizer {
+			switch model {
+			case "busy":
+				return fails{fmt.Errorf("the pool: %w", tokenize.ErrBusy)}
+			case "short":
+				return fails{tokenize.ErrTextTooLong}
+			case "wordpiece":
+				return fails{tokenize.ErrUnsupported}
+			case "elsewhere", "m-nobody":
+				return fails{missing}
+			}
+			return nil
+		}),
+		kvindex.WithChats(func(_ context.Context, model string) (*chat.Model, error) {
+			switch model {
+			case "m":
+				return template, nil
+			case "program":
+				return nil, fmt.Errorf("it is rendered otherwise: %w", chat.ErrUnsupported)
+			case "elsewhere":
+				return nil, missing
+			}
+			return nil, nil
+		}))
+	p := fakeengine.NewPrompt(1, 16, 1)
+	for i, model := range []string{"m", "busy", "short", "wordpiece", "elsewhere", "program", "no-text"} {
+		s := p.Stored(0, 1)
+		if i == 0 {
+			s.Adapter = "sql"
+		}
+		if err := ix.Ingest("pod", model, fakeengine.Payload(1, 0, s)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const hello = `"messages": [{"role": "user", "content": "hello"}]`
+	body := func(s string) []byte { return []byte(`{` + s + `}`) }
+	cancelled, cancel := context.WithCancel(ctx)
+	cancel()
+	for _, c := range []struct {
+		outcome string
+		is      error // the error's, or Answer.Unknown's
+		unknown bool
+		says    string // in this order, by |
+		r       kvindex.Request
+	}{
+		{"scored", nil, false, "", kvindex.Request{Model: "m", Tokens: p.Tokens}},
+		{"scored", nil, false, "", kvindex.Request{Model: "sql", Tokens: p.Tokens}},
+		{"scored", nil, false, "", kvindex.Request{Model: "m", Adapter: "sql", Prompt: "hello"}},
+		{"unknown_model", kvindex.ErrUnknownModel, true, `"M"|"busy" "elsewhere" "m"|4 more|--served-model-name|adapter|Model`, kvindex.Request{Model: "M", Tokens: p.Tokens}},
+		{"unknown_model", kvindex.ErrUnknownModel, true, `"M"|--served-model-name`, kvindex.Request{Model: "M", Adapter: "sql", Tokens: p.Tokens, Pods: []string{"pod"}}},
+		{"unknown_model", kvindex.ErrUnknownModel, true, `"M"|--served-model-name`, kvindex.Request{Candidates: ix.Candidates("M", nil), Tokens: p.Tokens}},
+		{"unknown_model", kvindex.ErrUnknownModel, true, `"sql"|adapter of "m"|none of the pods asked|"m" as Model`, kvindex.Request{Model: "sql", Tokens: p.Tokens, Pods: []string{"other"}}},
+		{"unknown_model", kvindex.ErrNoTokenizer, false, `"M"|WithTokenizer|unknown model|--served-model-name|adapter that no event has told of yet|Model`, kvindex.Request{Model: "M", Prompt: "hello"}},
+		{"unknown_model", kvindex.ErrNoTemplate, false, `"M"|WithChats|unknown model|--served-model-name|adapter`, kvindex.Request{Body: body(`"model": "M", ` + hello)}},
+		{"unknown_model", kvindex.ErrNoTokenizer, false, `"m-nobody"|no folder|unknown model|--served-model-name`, kvindex.Request{Model: "m-nobody", Prompt: "hello"}},
+		{"unknown_adapter", kvindex.ErrUnknownAdapter, true, `"SQL"|"m"|1 others|no block of it was stored|call it otherwise`, kvindex.Request{Model: "m", Adapter: "SQL", Tokens: p.Tokens}},
+		{"unknown_adapter", kvindex.ErrUnknownAdapter, true, `"SQL"|"m"`, kvindex.Request{Model: "m", Adapter: "SQL", Body: body(hello)}},
+		{"no_tokenizer", kvindex.ErrNoTokenizer, false, `"no-text"|WithTokenizer`, kvindex.Request{Model: "no-text", Prompt: "hello"}},
+		{"no_tokenizer", kvindex.ErrNoTokenizer, false, `"elsewhere"|no folder of it`, kvindex.Request{Model: "elsewhere", Prompt: "hello"}},
+		{"no_template", kvindex.ErrNoTemplate, false, `"no-text"|WithChats|Rendered`, kvindex.Request{Model: "no-text", Body: body(hello)}},
+		{"no_template", kvindex.ErrNoTemplate, false, `"elsewhere"|no folder of it`, kvindex.Request{Model: "elsewhere", Body: body(hello)}},
+		{"unsupported", chat.ErrUnsupported, false, `"program"|rendered otherwise`, kvindex.Request{Model: "program", Body: body(hello)}},
+		{"unsupported", tokenize.ErrUnsupported, false, `"wordpiece"`, kvindex.Request{Model: "wordpiece", Prompt: "hello"}},
+		{"not_scorable", chat.ErrNotScorable, false, "prompt", kvindex.Request{Body: body(`"model": "m", "prompt": ["a", "b"]`)}},
+		{"refused", kvindex.ErrRequest, false, "no tools here", kvindex.Request{Body: body(`"model": "m", "tools": [{"type": "function", "function": {"name": "f"}}], ` + hello)}},
+		{"bad_request", kvindex.ErrRequest, false, "not JSON", kvindex.Request{Body: body("")[:1]}},
+		{"bad_request", kvindex.ErrRequest, false, "the model is empty", kvindex.Request{Tokens: p.Tokens}},
+		{"busy", tokenize.ErrBusy, false, `"busy"`, kvindex.Request{Model: "busy", Prompt: "hello"}},
+		{"too_long", tokenize.ErrTextTooLong, false, `"short"`, kvindex.Request{Model: "short", Prompt: "hello"}},
+		{"failed", nil, false, `"m": no such text`, kvindex.Request{Model: "m", Prompt: "fail"}},
+		{"cancelled", context.Canceled, false, "", kvindex.Request{Model: "m", Top: -1}},
+	} {
+		told = nil
+		before := ix.Stats().Scores
+		with := ctx
+		if c.outcome == "cancelled" {
+			with = cancelled
+		}
+		a := kvindex.Answer{Unknown: errors.New("of the request before")}
+		err := ix.ScoreRequest(with, &c.r, &a)
+		what := fmt.Sprintf("%s %+v", c.outcome, c.r)
+		said := err
+		if c.unknown {
+			said = a.Unknown
+		}
+		if c.unknown == (err != nil) && c.outcome != "scored" || c.unknown != (a.Unknown != nil) || !errors.Is(said, c.is) && c.outcome != "failed" {
+			t.Errorf("%s: error %v, unknown %v", what, err, a.Unknown)
+		}
+		rest, ok := fmt.Sprint(said), false
+		for _, word := range strings.Split(c.says, "|") {
+			if _, rest, ok = strings.Cut(rest, word); !ok {
+				t.Errorf("%s: nothing of %q in %q", what, word, fmt.Sprint(said))
+			}
+		}
+		if len(told) != 1 || told[0].Outcome.String() != c.outcome || !errors.Is(told[0].Err, err) || told[0].Unknown != a.Unknown || told[0].PromptTokens != a.PromptTokens {
+			t.Errorf("%s: the hook was told %+v", what, told)
+		}
+		now := ix.Stats().Scores
+		for o, n := range now.Outcomes.All() {
+			want := before.Outcomes.Of(o)
+			if o.String() == c.outcome {
+				want++
+			}
+			if n != want {
+				t.Errorf("%s: %d scores %v, want %d", what, n, o, want)
+			}
+		}
+		if got := now.PromptTokens - before.PromptTokens; got != uint64(a.PromptTokens) {
+			t.Errorf("%s: %d prompt tokens, want %d", what, got, a.PromptTokens)
+		}
+	}
+	err = ix.Ingest("pod", "m", []byte(`{"events": []}`))
+	if !errors.Is(err, kvindex.ErrMalformed) || !strings.Contains(err.Error(), "looks like JSON: a batch is MessagePack") {
+		t.Errorf("JSON for a batch: %v", err)
+	}
+}
+
+// What is not told by any pod is unknown only if some pod could have told it.
+func TestUnknownNames(t *testing.T) {
+	ix := open(t)
+	p := fakeengine.NewPrompt(1, 16, 2)
+	c := ix.Candidates("m", nil)
+	see := func(when string, q kvindex.Request, want error) {
+		t.Helper()
+		a := kvindex.Answer{}
+		q.Tokens = p.Tokens
+		if err := ix.ScoreRequest(ctx, &q, &a); err != nil || !errors.Is(a.Unknown, want) || want == nil && a.Unknown != nil {
+			t.Errorf("%s: %v, unknown: %v, want %v", when, err, a.Unknown, want)
+		}
+	}
+	silence := func(pod, model string) {
+		t.Helper()
+		if err := kvindex.Silence(ix, pod, model); err != nil {
+			t.Fatal(err)
+		}
+	}
+	see("nobody is known", kvindex.Request{Candidates: c}, nil)
+	silence("a", "other")
+	see("another is awaited", kvindex.Request{Candidates: c}, kvindex.ErrUnknownModel)
+	silence("b", "m")
+	see("it is awaited", kvindex.Request{Candidates: c}, nil)
+	see("nobody could tell of the adapter", kvindex.Request{Candidates: c, Adapter: "sql"}, nil)
+	if err := ix.RemovePod("b"); err != nil {
+		t.Fatal(err)
+	}
+	see("it has gone", kvindex.Request{Candidates: c}, kvindex.ErrUnknownModel)
+	ingest(t, ix, "b", p.Stored(0, 1))
+	see("it is heard", kvindex.Request{Candidates: c}, nil)
+	see("nobody told of the adapter", kvindex.Request{Candidates: c, Adapter: "sql"}, kvindex.ErrUnknownAdapter)
+	s := p.Stored(1, 2)
+	s.Adapter = "sql"
+	ingest(t, ix, "b", s)
+	see("somebody told of it", kvindex.Request{Candidates: c, Adapter: "sql"}, nil)
+	see("... and not the pods asked", kvindex.Request{Model: "m", Pods: []string{"z"}, Adapter: "sql"}, nil)
+
+	// Without a tokenizer and without pods, a name may still be an adapter's.
+	err := open(t).ScoreRequest(ctx, &kvindex.Request{Model: "sql", Prompt: "x"}, new(kvindex.Answer))
+	if !errors.Is(err, kvindex.ErrNoTokenizer) || !strings.Contains(err.Error(), "an adapter that no event has told of yet: give the base model as Model") {
+		t.Errorf("no tokenizer: %v", err)
+	}
+}
+
+// What somebody holds is known, though an Indexer was told of less than its index.
+func TestAnOldIndexIsKnown(t *testing.T) {
+	m, err := index.NewMemory(index.MemoryConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	p := fakeengine.NewPrompt(1, 16, 2)
+	ingest(t, open(t, kvindex.WithIndex(m)), "a", p.Stored(0, 2))
+	ix := open(t, kvindex.WithIndex(m))
+	if err := ix.Ingest("b", "other", fakeengine.Payload(1, 0, p.Stored(0, 1))); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		tokens int
+		pods   []string
+		want   error
+	}{{32, []string{"a"}, nil}, {32, nil, kvindex.ErrUnknownModel}, {15, []string{"a"}, kvindex.ErrUnknownModel}} {
+		var a kvindex.Answer
+		err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: p.Tokens[:c.tokens], Pods: c.pods}, &a)
+		if err != nil || !errors.Is(a.Unknown, c.want) || c.want == nil && a.Unknown != nil {
+			t.Errorf("%+v: %v, %+v", c, err, a)
+		}
+	}
+}
+
+// No score is lost or counted twice, however many there are at once and however
+// long their prompts.
+func TestScoresAreCounted(t *testing.T) {
+	var tally kvindex.Tally
+	var all sync.WaitGroup
+	var want [4]uint64 // scores, prompt tokens, cached tokens, bad requests
+	for _, c := range []struct {
+		n       uint64
+		outcome kvindex.Outcome
+		prompt  int
+	}{{70_000, kvindex.OutcomeScored, 300}, {50, kvindex.OutcomeScored, 1<<23 - 1}, {50, kvindex.OutcomeScored, 1<<24 + 1}, {5000, kvindex.OutcomeBadRequest, 0}} {
+		for range 2 {
+			cached := max(c.prompt-1, 0)
+			want[1] += c.n * uint64(c.prompt)
+			want[2] += c.n * uint64(cached)
+			if c.outcome == kvindex.OutcomeScored {
+				want[0] += c.n
+			} else {
+				want[3] += c.n
+			}
+			all.Go(func() {
+				for i := range c.n {
+					tally.Count(c.outcome, c.prompt, cached)
+					if i%1000 == 0 {
+						tally.Sum()
+					}
+				}
+			})
+		}
+	}
+	all.Wait()
+	s := tally.Sum()
+	if got := [4]uint64{s.Outcomes.Of(kvindex.OutcomeScored), s.PromptTokens, s.CachedTokens, s.Outcomes.Of(kvindex.OutcomeBadRequest)}; got != want {
+		t.Errorf("got %d, want %d", got, want)
+	}
+
+	ix := open(t)
+	p := fakeengine.NewPrompt(1, 16, 2)
+	ingest(t, ix, "a", p.Stored(0, 1))
+	for range 4 {
+		all.Go(func() {
+			for range 100 {
+				if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: p.Tokens}, new(kvindex.Answer)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if s := ix.Stats().Scores; s.Outcomes.Of(kvindex.OutcomeScored) != 400 || s.PromptTokens != 400*32 || s.CachedTokens != 400*16 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// sleepy takes a second for all but its tokens.
+type sleepy struct{}
+
+func (sleepy) Encode(_ context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
+	time.Sleep(time.Second)
+	return words{}.Encode(ctx, dst, text, special)
+}
+
+// The hook is told where the time went, and may score.
+func TestScoredHook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		template, err := chat.New(turns, nil, chat.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var told []kvindex.Scored
+		var ix *kvindex.Indexer
+		ix = open(t, kvindex.WithTokenizer("m", sleepy{}),
+			kvindex.WithChats(func(context.Context, string) (*chat.Model, error) {
+				time.Sleep(3 * time.Second)
+				return template, nil
+			}),
+			kvindex.WithHooks(kvindex.Hooks{Scored: func(s kvindex.Scored) {
+				if told = append(told, s); len(told) == 1 {
+					if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: bytesOf("tokens")}, new(kvindex.Answer)); err != nil {
+						t.Error(err)
+					}
+				}
+			}}))
+		const text = "<user>how do boats come and go?</user><assistant>"
+		s := fakeengine.Prompt{Tokens: bytesOf(text), Size: 16, Hash: 1}.Stored(0, 2)
+		s.Adapter = "tuned"
+		ingest(t, ix, "a", s)
+		score(t, ix, kvindex.Request{Tokens: bytesOf("tokens")})
+		var a kvindex.Answer
+		if err := ix.ScoreRequest(ctx, &kvindex.Request{Body: []byte(`{"model": "tuned", "messages": [{"role": "user", "content": "how do boats come and go?"}]}`)}, &a); err != nil {
+			t.Fatal(err)
+		}
+		score(t, ix, kvindex.Request{Tokens: bytesOf("tokens")})
+		tokens := kvindex.Scored{Model: "m", PromptTokens: 6}
+		want := []kvindex.Scored{
+			tokens, tokens, // the second by the hook
+			{Model: "m", Adapter: "tuned", PromptTokens: len(text), CachedTokens: 32, Render: 3 * time.Second, Tokenize: time.Second},
+			tokens,
+		}
+		if !slices.Equal(told, want) {
+			t.Errorf("told %+v\nwant %+v", told, want)
+		}
+	})
+}
+
+// Outcomes have names in text and in JSON, and are read back.
+func TestOutcomesAsText(t *testing.T) {
+	var counts kvindex.OutcomeCounts
+	n := 0
+	for o := range counts.All() {
+		text, err := json.Marshal(o)
+		var back kvindex.Outcome
+		if err != nil || json.Unmarshal(text, &back) != nil || back != o || strings.Contains(string(text), " ") || len(text) < 3 {
+			t.Errorf("%v: %s, %v, %v", o, text, err, back)
+		}
+		n++
+	}
+	var o kvindex.Outcome
+	if err := o.UnmarshalText([]byte("fine")); err == nil {
+		t.Error("an outcome of no name")
+	}
+	if counts.Of(200) != 0 || kvindex.Outcome(200).String() != "outcome 200" || n != int(kvindex.OutcomeFailed)+1 {
+		t.Errorf("%d outcomes", n)
+	}
+	ix := open(t)
+	score(t, ix, kvindex.Request{Tokens: []uint32{1}})
+	s := ix.Stats().Scores.Outcomes
+	if text, err := json.Marshal(s); err != nil || s.String() != "scored=1" || !strings.HasPrefix(string(text), `{"scored":1,"cancelled":0,`) {
+		t.Errorf("%v: %s, %v", s, text, err)
+	}
+	for range s.All() {
+		break
+	}
+}
