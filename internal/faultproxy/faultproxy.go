@@ -104,6 +104,13 @@ func (a *Armed) Take() []byte {
 	return held
 }
 
+// Held returns what is kept back in the direction of a Hold that has happened.
+func (a *Armed) Held() string {
+	a.lane.mu.Lock()
+	defer a.lane.mu.Unlock()
+	return string(a.lane.held)
+}
+
 // Proxy forwards TCP connections from a port of the loopback interface to a
 // target. It is transparent but for the faults that are armed. It owns its
 // goroutines until Close and is safe for concurrent use.
