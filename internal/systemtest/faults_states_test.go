@@ -111,12 +111,16 @@ func otherBytes(payload []byte) []byte {
 // was noticed. No new connection is possible.
 func (s *schedule) cutOff() {
 	s.connected()
-	lost := s.disconnections()
 	s.live.Refuse(true)
 	s.live.Cut()
-	s.until(0, "the loss of a connection", func() bool { return s.disconnections() > lost })
+	s.noticed()
 	s.batches(5+s.random.IntN(15), s.skip)
 	s.never("live while cut off", kvindex.StateLive)
+}
+
+// noticed waits until it is known that a connection is lost.
+func (s *schedule) noticed() {
+	s.until(0, "the loss of a connection", func() bool { return s.state() <= kvindex.StateUncertain })
 }
 
 // taken publishes until something that comes over the PUB socket was dealt with.
@@ -139,15 +143,12 @@ func (s *schedule) taken() bool {
 func (s *schedule) hostDies() {
 	s.beforeRestart()
 	s.connected()
-	lost := s.disconnections()
 	s.live.Blackhole(true)
 	if s.replay != nil {
 		s.replay.Blackhole(true)
 	}
 	s.batches(s.some(), s.send)
-	if s.until(0, "that nobody is there", func() bool { return s.disconnections() > lost }); s.state() == kvindex.StateLive {
-		s.fail("live before a host that is dead: %s", s.situation())
-	}
+	s.noticed()
 	if !s.noReplay && s.random.IntN(2) == 0 {
 		s.restartNow("restart after its host died")
 		if s.random.IntN(2) == 0 {
@@ -420,10 +421,9 @@ func (s *schedule) twoConnections() {
 	}
 	s.until(0, "a newer connection", func() bool { return s.connections() > connects })
 	s.settle()
-	lost := s.disconnections()
 	s.live.Refuse(true)
 	s.live.Arm(faultproxy.Fault{Kind: faultproxy.Cut, Direction: s.data})
-	s.until(0, "the loss of the newer connection", func() bool { return s.disconnections() > lost })
+	s.noticed()
 	s.batches(5+s.random.IntN(15), s.skip)
 	if s.replay != nil && s.random.IntN(2) == 0 { // nobody says what was missed
 		s.replay.Refuse(true)

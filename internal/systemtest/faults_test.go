@@ -33,7 +33,7 @@ var (
 const (
 	// faultsPatience bounds every wait of a schedule, of which there are many at a
 	// time.
-	faultsPatience = 15 * time.Second
+	faultsPatience = 3 * time.Minute
 	// faultsFire is how long a fault may take to happen that will happen unless
 	// another one came in its way.
 	faultsFire = 2 * time.Second
@@ -213,7 +213,7 @@ func newSchedule(seed uint64, lag time.Duration) *schedule {
 	rare := slices.DeleteFunc(slices.Clone(could), func(f fault) bool { return !(f.beyond || f.binds) })
 	for range 3 + s.random.IntN(6) {
 		k := could[s.random.IntN(len(could))]
-		if len(rare) > 0 && s.random.IntN(3) == 0 { // these go with few schedules
+		if len(rare) > 0 && s.random.IntN(5) < 2 { // these go with few schedules
 			k = rare[s.random.IntN(len(rare))]
 		}
 		s.kinds = append(s.kinds, k)
