@@ -404,7 +404,7 @@ type faultSink struct {
 
 func (f faultSink) IngestMessage(m kvindex.Message) (kvindex.Receipt, error) {
 	r, err := f.Indexer.IngestMessage(m)
-	if !m.Replayed && (r.Applied || r.Duplicate) {
+	if !m.Replayed && !r.Held && err == nil {
 		f.s.note(func() { f.s.heard = m.Seq + 1 })
 	}
 	select {
