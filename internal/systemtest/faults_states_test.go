@@ -409,7 +409,10 @@ func (s *schedule) twoConnections() {
 		return
 	}
 	s.batches(s.some(), s.send)
-	s.until(0, "what is held", func() bool { return strings.Contains(hold.Held(), string(s.last)) })
+	if !s.until(faultsFire, "", func() bool { return strings.Contains(hold.Held(), string(s.last)) }) {
+		hold.Release()
+		return
+	}
 	connects := s.connections()
 	if s.random.IntN(2) == 0 {
 		s.restartNow("restart with a newer connection")
