@@ -57,6 +57,7 @@ type gatewayCase struct {
 	prompts    int
 	own        bool                                     // engines have replay sockets
 	wrong      func(testing.TB) (replayEndpoint string) // what is set instead
+	late       bool                                     // answers of these come as late as vLLM's
 	drop, kill bool
 	timeout    time.Duration // ReplayTimeout
 }
@@ -73,6 +74,14 @@ func (c gatewayCase) start(t *testing.T) *gateway {
 		g.pods = append(g.pods, p)
 		g.startEngine(p, uint64(i), fakeengine.PublisherConfig{})
 		t.Cleanup(func() { p.publisher.Close() })
+		if c.late { // vLLM's publisher waits for a batch before it looks
+			p.publisher.LoseReplies(func(i, _ int) bool {
+				if i == 0 {
+					time.Sleep(100 * time.Millisecond)
+				}
+				return false
+			})
+		}
 		cfg := events.SubscriberConfig{
 			Endpoint: p.publisher.Endpoint(), Replay: p.publisher.ReplayEndpoint(), Pod: name, Model: "m",
 			BackoffMin: time.Millisecond, BackoffMax: 20 * time.Millisecond, ReplayTimeout: c.timeout,
@@ -253,6 +262,7 @@ func TestGateway(t *testing.T) {
 		"replay":                     {prompts: 1000, own: true},
 		"drops, no replay":           {prompts: 300, drop: true},
 		"drops, replay":              {prompts: 300, own: true, drop: true},
+		"drops, late replay":         {prompts: 100, own: true, late: true, drop: true},
 		"restart, no replay":         {prompts: 300, kill: true},
 		"restart, replay":            {prompts: 300, own: true, kill: true},
 		"replay port closed":         {prompts: 300, wrong: closedEndpoint, timeout: forever},
