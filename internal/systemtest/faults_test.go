@@ -2,6 +2,7 @@ package systemtest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -551,6 +552,8 @@ func (s *schedule) until(patience time.Duration, what string, cond func() bool) 
 		select {
 		case <-s.took:
 		case <-poll.C:
+		case <-s.ctx.Done():
+			s.fail("%s does not come: %s", cmp.Or(what, "what is waited for"), s.situation())
 		case <-deadline.C:
 			if patience == 0 {
 				s.fail("%s does not come: %s", what, s.situation())
