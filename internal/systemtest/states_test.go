@@ -108,3 +108,20 @@ func TestFarNumber(t *testing.T) {
 		})
 	}
 }
+
+// TestReplayComesBack: what was lost for want of a replay socket is made up for when
+// that answers again and the engine still has all of its life.
+func TestReplayComesBack(t *testing.T) {
+	zmtptest.NoLeaks(t)
+	scripted(t, true, func(s *schedule) {
+		s.replay.Refuse(true)
+		s.ask()
+		s.until(0, "the loss", func() bool { return s.state() == kvindex.StatePartial })
+		s.replay.Refuse(false)
+		for !s.until(faultsLost, "", func() bool { return s.state() == kvindex.StateLive }) {
+			s.must(s.ctx.Err())
+			s.batches(1, s.send)
+		}
+		s.repairable = false // it was lost for a while
+	})
+}
