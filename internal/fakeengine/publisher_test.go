@@ -168,7 +168,7 @@ func TestPublisherReplays(t *testing.T) {
 		}
 	}
 	for _, tt := range []struct{ start, first, count uint64 }{
-		{0, 150, 100}, {150, 150, 100}, {151, 151, 99}, {249, 249, 1}, {250, 0, 0}, {1<<64 - 1, 0, 0},
+		{0, 150, 100}, {150, 150, 100}, {151, 151, 99}, {249, 249, 1}, {250, 0, 0}, {1 << 62, 0, 0}, {1<<64 - 1, 0, 0},
 	} {
 		numbers, payloads := replayBatches(t, dealer, tt.start)
 		if uint64(len(numbers)) != tt.count {
@@ -478,12 +478,33 @@ func TestPublisherTalksToLibzmq(t *testing.T) {
 			if got := fmt.Sprint(answer["messages"]); got != want {
 				t.Errorf("replay: %.300s, want %.300s", got, want)
 			}
+			if answer, err = peer.Do("replay %d", 1<<62); err != nil || fmt.Sprint(answer["messages"]) != "[]" {
+				t.Errorf("replay from a number beyond all: %v, %v", answer, err)
+			}
 			if err := p.Restart(); err != nil {
 				t.Fatal(err)
 			}
 			publisherWait(t, p, 1) // libzmq comes back by itself
 			libzmqReceives(t, p, peer)
 		})
+	}
+}
+
+// TestLibzmqReplayBeyondAll: an engine on libzmq answers as a Publisher does, at
+// once and with the end alone, when asked from a number that it will never reach.
+func TestLibzmqReplayBeyondAll(t *testing.T) {
+	zmtptest.NeedLibzmq(t)
+	zmtptest.NoLeaks(t)
+	replay := "ipc://" + filepath.Join(t.TempDir(), "replay")
+	peer := zmtptest.StartPython(t, "../../events/testdata/publisher.py", "tcp://127.0.0.1:*", "--replay", replay)
+	dealer := publisherDial(t, replay, zmtp.DEALER)
+	for n := range 2 { // before the first batch, and behind it
+		if numbers, _ := replayBatches(t, dealer, 1<<62); len(numbers) > 0 {
+			t.Errorf("%d batches published: replayed %d", n, numbers)
+		}
+		if _, err := peer.Do("pub 00"); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

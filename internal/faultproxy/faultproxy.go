@@ -104,20 +104,28 @@ func (a *Armed) Take() []byte {
 	return held
 }
 
+// Held returns what is kept back in the direction of a Hold that has happened.
+func (a *Armed) Held() string {
+	a.lane.mu.Lock()
+	defer a.lane.mu.Unlock()
+	return string(a.lane.held)
+}
+
 // Proxy forwards TCP connections from a port of the loopback interface to a
 // target. It is transparent but for the faults that are armed. It owns its
 // goroutines until Close and is safe for concurrent use.
 type Proxy struct {
-	target string
 	ln     net.Listener
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 
 	mu     sync.Mutex // guards what follows; taken before a lane's, never after
-	links  []*link    // the newest last
-	next   []*Armed   // for the next connection
+	target string
+	links  []*link  // the newest last
+	next   []*Armed // for the next connection
 	refuse bool
+	dark   bool
 }
 
 // Listen opens a proxy to target, a host and port.
@@ -165,6 +173,29 @@ func (p *Proxy) Refuse(on bool) {
 	p.refuse = on
 }
 
+// Redirect has new connections forwarded to another target.
+func (p *Proxy) Redirect(target string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.target = target
+}
+
+// Blackhole is what the death of a host looks like from outside: all connections
+// go silent, and the new ones too. When that ends the silent ones are closed, as a
+// host does that has no memory of them.
+func (p *Proxy) Blackhole(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.dark = on
+	for _, l := range p.links {
+		if on {
+			l.silence()
+		} else if l.silent.Load() {
+			l.close()
+		}
+	}
+}
+
 // Cut closes all connections.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
@@ -179,7 +210,7 @@ func (p *Proxy) Cut() {
 func (p *Proxy) Heal() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.next, p.refuse = nil, false
+	p.next, p.refuse, p.dark = nil, false, false
 	for _, l := range p.links {
 		l.lanes[Up].heal()
 		l.lanes[Down].heal()
@@ -218,7 +249,10 @@ func (p *Proxy) accept() {
 func (p *Proxy) serve(client net.Conn) {
 	defer client.Close()
 	var d net.Dialer
-	target, err := d.DialContext(p.ctx, "tcp", p.target)
+	p.mu.Lock()
+	address := p.target
+	p.mu.Unlock()
+	target, err := d.DialContext(p.ctx, "tcp", address)
 	if err != nil {
 		return
 	}
@@ -246,6 +280,9 @@ func (p *Proxy) join(client, target net.Conn) *link {
 		return nil
 	}
 	l := newLink(client, target)
+	if p.dark {
+		l.silence()
+	}
 	p.links = append(p.links, l)
 	next := p.next
 	p.next = nil

@@ -256,6 +256,49 @@ func TestSilence(t *testing.T) {
 	r.hear(server2, "y")
 }
 
+func TestBlackhole(t *testing.T) {
+	r := newRig(t)
+	client, server := r.connect()
+	r.Blackhole(true)
+	r.say(client, "x")
+	r.say(server, "x")
+	client2 := r.dial()
+	server2, err := r.target.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server2.Close()
+	r.say(client2, "x")
+	r.hearNothing(client)
+	r.hearNothing(server)
+	r.hearNothing(server2)
+	r.Blackhole(false)
+	r.hearEnd(client)
+	r.hearEnd(client2)
+	r.connect()
+}
+
+func TestRedirect(t *testing.T) {
+	r := newRig(t)
+	client, server := r.connect()
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	r.Redirect(other.Addr().String())
+	r.say(client, "still")
+	r.hear(server, "still")
+	client = r.dial()
+	server, err = other.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	r.say(client, "there")
+	r.hear(server, "there")
+}
+
 func TestInject(t *testing.T) {
 	r := newRig(t)
 	client, server := r.connect()

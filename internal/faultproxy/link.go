@@ -38,6 +38,11 @@ func newLink(client, target net.Conn) *link {
 	return l
 }
 
+func (l *link) silence() {
+	l.silent.Store(true)
+	l.dead.Store(true)
+}
+
 func (l *link) close() {
 	l.once.Do(func() {
 		l.dead.Store(true)
@@ -140,8 +145,7 @@ func (n *lane) fire(a *Armed) error {
 		}
 		n.holds = append(n.holds, a)
 	case Silence:
-		n.silent.Store(true)
-		n.dead.Store(true)
+		n.silence()
 	case Inject:
 		return n.write(a.fault.Data)
 	}

@@ -1,0 +1,446 @@
+package systemtest
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/faultproxy"
+)
+
+// These are the faults of TestFaults behind which a state may promise too much, and
+// how that is seen while they last.
+
+// engineLife is what an engine has published since it started.
+type engineLife struct {
+	published []numbered
+	// view is an Indexer that was told of all before a number.
+	view *kvindex.Indexer
+	told int // of published
+}
+
+type numbered struct {
+	seq     uint64
+	payload []byte
+}
+
+// state is the state of the pod.
+func (s *schedule) state() kvindex.State {
+	if pods := s.indexer.Pods(nil); len(pods) > 0 {
+		return pods[0].State
+	}
+	return kvindex.StateUnknown
+}
+
+// compare tells by how many blocks the answers about prompts say too much, how many
+// blocks the engine holds of them, and how many are claimed.
+func (s *schedule) compare() (over, held, blocks int) {
+	ids := make(map[int]bool)
+	for _, t := range s.talks {
+		tokens := t.tokens()
+		for _, id := range s.engine.BlockIDs(tokens, t.adapter, t.salt) {
+			if id != 0 {
+				ids[id] = true
+			}
+		}
+		over += max(0, s.matched(s.indexer, t)-s.engine.Held(tokens, t.adapter, t.salt)/16)
+	}
+	return over, len(ids), s.indexer.Stats().Blocks.Of(kvindex.TierGPU)
+}
+
+// never fails if the pod is in a state, or a better one, and more is claimed than
+// the engine holds. The engine does not work meanwhile.
+func (s *schedule) never(what string, least kvindex.State) {
+	before := s.state()
+	if s.ambiguous || before < least {
+		return
+	}
+	over, held, blocks := s.compare()
+	if (over > 0 || blocks > held) && s.state() == before {
+		s.fail("%s: %d blocks over in prompts, %d blocks claimed, %d held: %s", what, over, blocks, held, s.situation())
+	}
+}
+
+// glance asks of a prompt at any moment. What is on the way is not known yet, so an
+// answer may say as much as the messages say that were applied, and those of an
+// engine before if its end is not known yet.
+func (s *schedule) glance() {
+	state, pos := s.state(), s.indexer.StreamNext("a", "m", s.stream)
+	if s.ambiguous || state < kvindex.StatePartial || len(s.talks) == 0 {
+		return
+	}
+	t := s.talks[len(s.talks)-1-s.random.IntN(min(len(s.talks), 6))]
+	got := s.matched(s.indexer, t)
+	if s.state() != state || s.indexer.StreamNext("a", "m", s.stream) != pos {
+		return
+	}
+	most := 0
+	for _, life := range slices.Backward(s.lives) {
+		if most = max(most, s.matched(s.viewOf(life, pos.Next), t)); got <= most {
+			s.count("glances")
+			return
+		}
+	}
+	s.fail("over at a glance: %d blocks of a prompt, %d when %d is due: %s", got, most, pos.Next, s.situation())
+}
+
+// viewOf returns an Indexer that was told what an engine published before a number.
+func (s *schedule) viewOf(life *engineLife, next uint64) *kvindex.Indexer {
+	if n := life.told; life.view == nil || n > 0 && life.published[n-1].seq >= next {
+		if life.view != nil {
+			life.view.Close()
+		}
+		life.view, life.told = s.newIndexer(false), 0
+	}
+	for ; life.told < len(life.published) && life.published[life.told].seq < next; life.told++ {
+		s.must(life.view.Ingest("a", "m", life.published[life.told].payload))
+	}
+	return life.view
+}
+
+// otherBytes is a batch that says the same in other bytes: its time is another one.
+func otherBytes(payload []byte) []byte {
+	other := slices.Clone(payload)
+	other[9] ^= 1 // behind the headers of the array and of the time
+	return other
+}
+
+// cutOff has the connection lost while the engine goes on, and returns when that
+// was noticed. No new connection is possible.
+func (s *schedule) cutOff() {
+	s.connected()
+	s.live.Refuse(true)
+	s.live.Cut()
+	s.noticed()
+	s.batches(5+s.random.IntN(15), s.skip)
+	s.never("live while cut off", kvindex.StateLive)
+}
+
+// noticed waits until it is known that a connection is lost.
+func (s *schedule) noticed() {
+	s.until(0, "the loss of a connection", func() bool { return s.state() <= kvindex.StateUncertain })
+}
+
+// taken publishes until something that comes over the PUB socket was dealt with.
+func (s *schedule) taken() bool {
+	for range 5 {
+		s.connected()
+		s.batches(1, s.send)
+		due := s.publisher.Next()
+		if s.until(faultsLost, "", func() (yes bool) {
+			s.note(func() { yes = s.heard == due })
+			return yes
+		}) {
+			return true
+		}
+	}
+	return false
+}
+
+// hostDies: nobody says that the connections are lost.
+func (s *schedule) hostDies() {
+	s.beforeRestart()
+	s.connected()
+	s.live.Blackhole(true)
+	if s.replay != nil {
+		s.replay.Blackhole(true)
+	}
+	s.batches(s.some(), s.send)
+	s.noticed()
+	if !s.noReplay && s.random.IntN(2) == 0 {
+		s.restartNow("restart after its host died")
+		if s.random.IntN(2) == 0 {
+			s.behind()
+		}
+	} else {
+		s.publisher.Disconnect()
+	}
+	s.live.Blackhole(false)
+	if s.replay != nil {
+		s.replay.Blackhole(false)
+	}
+	s.batches(s.some(), s.send)
+	s.count("host dies")
+}
+
+// replayFallsSilent: an answer has what is known already, and then nothing more.
+func (s *schedule) replayFallsSilent() {
+	s.settle()
+	s.cutOff()
+	asked := 0
+	s.publisher.LoseReplies(func(i, _ int) bool {
+		if i == 0 {
+			s.note(func() { asked++ })
+		}
+		return i > 0
+	})
+	s.live.Refuse(false)
+	s.connected()
+	if s.bind { // who it is shows by its first message
+		s.batches(1, s.send)
+	}
+	s.until(faultsFire, "", func() (again bool) {
+		s.never("live when an answer fell silent", kvindex.StateLive)
+		s.note(func() { again = asked > 1 })
+		return again
+	})
+	s.publisher.LoseReplies(nil)
+	s.note(func() {
+		if asked > 0 {
+			s.count("replay falls silent")
+		}
+	})
+	s.batches(s.some(), s.send)
+}
+
+// replayDiffers: the engine sends again what it has published in other bytes.
+func (s *schedule) replayDiffers() {
+	asked := false
+	s.twin.LoseReplies(func(int, int) bool {
+		s.note(func() { asked = true })
+		return false
+	})
+	s.replay.Redirect(strings.TrimPrefix(s.twin.ReplayEndpoint(), "tcp://"))
+	if s.random.IntN(2) == 0 {
+		s.settle()
+		s.cutOff()
+		s.live.Refuse(false)
+	}
+	s.ask()
+	if s.until(faultsFire, "", func() (yes bool) {
+		s.note(func() { yes = asked })
+		return yes
+	}) {
+		s.count("replay differs")
+	}
+	s.batches(s.some(), s.send)
+	s.replay.Redirect(strings.TrimPrefix(s.publisher.ReplayEndpoint(), "tcp://"))
+}
+
+// stranger is another engine that is called as the schedule's.
+type stranger struct {
+	*fakeengine.Engine
+	s      *schedule
+	random *rand.Rand
+	held   int // blocks
+}
+
+func (s *schedule) newStranger(publish func([]byte)) *stranger {
+	o := &stranger{s: s, random: rand.New(rand.NewPCG(s.seed, 1))}
+	var err error
+	o.Engine, err = fakeengine.New(fakeengine.Config{
+		Model: "m", HashSeed: "another", Encoding: s.encoding,
+		Now: func() float64 { s.clock += 1. / 64; return s.clock }, Publish: publish,
+	})
+	s.must(err)
+	return o
+}
+
+// work has it publish a batch or two.
+func (o *stranger) work() {
+	_, err := o.Submit(fakeengine.Request{Tokens: randomTokens(o.random, 16*(1+o.random.IntN(4))+1), MaxTokens: 1})
+	o.s.must(err)
+	o.Drain()
+	c := o.Counts()
+	o.held = c.Stored - c.Removed
+}
+
+// replayOfAnother: who answers is another engine, which has published as much.
+func (s *schedule) replayOfAnother() {
+	other := s.newPublisher(fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0"})
+	asked := false
+	other.LoseReplies(func(int, int) bool {
+		s.note(func() { asked = true })
+		return false
+	})
+	engine := s.newStranger(func(payload []byte) { other.Skip(payload) })
+	for until := s.publisher.Next() + s.random.Uint64N(8); other.Next() < until; {
+		engine.work()
+	}
+	s.ambiguous = true
+	s.replay.Redirect(strings.TrimPrefix(other.ReplayEndpoint(), "tcp://"))
+	switch s.random.IntN(3) {
+	case 0:
+		s.cutOff()
+		s.live.Refuse(false)
+	case 1: // nothing is known
+		s.unfollow()
+		s.must(s.indexer.RemovePod("a"))
+		s.follow()
+	default:
+		s.ask()
+	}
+	if s.taken() {
+		s.ambiguous = false
+		s.never("live with the blocks of another engine", kvindex.StateLive)
+		s.note(func() {
+			if asked {
+				s.count("replay of another")
+			}
+		})
+	}
+	s.replay.Redirect(strings.TrimPrefix(s.publisher.ReplayEndpoint(), "tcp://"))
+	s.ambiguous = true
+	s.batches(s.some(), s.send)
+	s.settle()
+	s.ambiguous = false
+	s.never("over when the right engine answers again", kvindex.StatePartial)
+}
+
+// reopen ends the Indexer and its subscriber, has something done, and makes both
+// again on the index that is kept.
+func (s *schedule) reopen(meanwhile func()) {
+	s.unfollow()
+	s.must(s.indexer.Close())
+	meanwhile()
+	s.openIndexer()
+	s.follow()
+	s.connected()
+	s.never("live on a kept index", kvindex.StateLive)
+}
+
+func (s *schedule) keptIndex() {
+	s.reopen(func() {
+		if s.random.IntN(2) == 0 {
+			s.batches(s.some(), s.skip)
+		}
+	})
+	if s.random.IntN(2) == 0 && s.publisher.Next() > 0 {
+		s.publisher.Repeat(s.publisher.Next() - 1)
+	}
+	s.batches(s.some(), s.send)
+	s.count("kept index")
+}
+
+// keptIndexBehind: the engine restarts while nobody listens, and its clock is
+// behind.
+func (s *schedule) keptIndexBehind() {
+	s.beforeRestart()
+	old := s.publisher.Next()
+	s.reopen(func() {
+		s.restartNow("kept index, restart, clock behind")
+		s.behind()
+		switch s.random.IntN(3) {
+		case 0:
+			s.batches(s.some(), s.skip)
+		case 1:
+			s.batches(int(old)+s.some(), s.skip)
+		}
+	})
+	s.batches(20+s.random.IntN(20), s.send)
+}
+
+// move: the pod comes at another address, with its engine or with a new one.
+func (s *schedule) move() {
+	s.beforeRestart()
+	if s.memory != nil && s.random.IntN(2) == 0 {
+		s.reopen(func() {})
+		if s.publisher.Next() > 0 { // the stream is resumed by a repeat alone
+			s.publisher.Repeat(s.publisher.Next() - 1)
+			s.until(faultsFire, "", func() bool { return s.indexer.StreamNext("a", "m", s.stream).Heard })
+		}
+	}
+	s.unfollow()
+	s.live.Close()
+	if s.random.IntN(2) == 0 {
+		s.restartNow("restart with a move")
+		if s.random.IntN(2) == 0 {
+			s.behind()
+		}
+	} else {
+		s.batches(s.random.IntN(20), s.skip)
+	}
+	s.live = s.proxy(s.publisher.Endpoint())
+	s.cfg.Endpoint = "tcp://" + s.live.Addr()
+	s.stream = s.cfg.Endpoint
+	s.follow()
+	s.connected()
+	s.taken()
+	s.count("move")
+}
+
+// twoOfOneName: two engines speak for one rank, each over a stream of its own.
+func (s *schedule) twoOfOneName() {
+	other := s.newPublisher(fakeengine.PublisherConfig{})
+	engine := s.newStranger(func(payload []byte) { other.Publish(payload) })
+	cfg := s.cfg
+	cfg.Endpoint, cfg.Replay = other.Endpoint(), ""
+	s.connected()
+	s.ambiguous = true
+	end := s.subscribe(cfg)
+	s.must(other.WaitSubscribers(s.ctx, 1))
+	for range s.some() {
+		if s.taken() {
+			s.oneOf(engine)
+		}
+		engine.work()
+		s.until(faultsLost, "", func() bool { return s.indexer.StreamNext("a", "m", cfg.Endpoint).Next == other.Next() })
+		s.oneOf(engine)
+	}
+	end()
+	s.must(other.Close())
+	s.taken()
+	s.count("two engines of one name")
+	s.settle()
+	s.ambiguous = false
+	s.never("over when one engine is left", kvindex.StatePartial)
+}
+
+// oneOf fails if more is claimed than one of two engines holds.
+func (s *schedule) oneOf(o *stranger) {
+	state := s.state()
+	_, held, blocks := s.compare()
+	if most := max(held, o.held); state == kvindex.StateLive && blocks > most && s.state() == state {
+		s.fail("live with the blocks of two engines: %d claimed, %d held by one and %d by the other: %s", blocks, held, o.held, s.situation())
+	}
+}
+
+// twoConnections: a newer connection of a topic is lost, and an older one that is
+// still open brings what the engine said before.
+func (s *schedule) twoConnections() {
+	s.beforeRestart()
+	s.connected()
+	due := s.publisher.Next()
+	hold := s.live.Arm(faultproxy.Fault{Kind: faultproxy.Hold, Direction: s.data})
+	if !hold.HasFired() {
+		hold.Disarm()
+		return
+	}
+	s.batches(s.some(), s.send)
+	if !s.until(faultsFire, "", func() bool { return strings.Contains(hold.Held(), string(s.last)) }) {
+		hold.Release()
+		return
+	}
+	connects := s.connections()
+	if s.random.IntN(2) == 0 {
+		s.restartNow("restart with a newer connection")
+		if s.noReplay {
+			s.heardAnew(due)
+		}
+	} else {
+		s.publisher.Disconnect()
+	}
+	s.until(0, "a newer connection", func() bool { return s.connections() > connects })
+	s.settle()
+	s.live.Refuse(true)
+	s.live.Arm(faultproxy.Fault{Kind: faultproxy.Cut, Direction: s.data})
+	s.noticed()
+	s.batches(5+s.random.IntN(15), s.skip)
+	if s.replay != nil && s.random.IntN(2) == 0 { // nobody says what was missed
+		s.replay.Refuse(true)
+	}
+	taken := s.indexer.Stats().Messages
+	hold.Release()
+	if s.until(faultsFire, "", func() bool { return s.indexer.Stats().Messages > taken }) {
+		s.count("two connections of a topic, and the older one is heard")
+	}
+	s.never("live by an older connection", kvindex.StateLive)
+	if s.replay != nil {
+		s.replay.Refuse(false)
+	}
+	s.live.Refuse(false)
+	s.batches(s.some(), s.send)
+	s.count("two connections of a topic")
+}

@@ -1,0 +1,255 @@
+package systemtest
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
+)
+
+// These are endpoints where there is no engine.
+
+// closedEndpoint is one where nothing listens.
+func closedEndpoint(t testing.TB) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return "tcp://" + l.Addr().String()
+}
+
+// httpEndpoint is Go's HTTP server, which waits for the end of a line.
+func httpEndpoint(t testing.TB) string {
+	s := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(s.Close)
+	return "tcp://" + strings.TrimPrefix(s.URL, "http://")
+}
+
+// refusingEndpoint is an HTTP server that answers at once, as uvicorn does.
+func refusingEndpoint(t testing.TB) string {
+	return serveTCP(t, func(c net.Conn) {
+		if _, err := io.ReadFull(c, make([]byte, 1)); err == nil {
+			fmt.Fprint(c, "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\n\r\nInvalid HTTP request received.")
+		}
+	})
+}
+
+// muteEndpoint takes connections and says nothing.
+func muteEndpoint(t testing.TB) string {
+	return serveTCP(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
+}
+
+// serveTCP has each connection served, and then closed, until the test ends.
+func serveTCP(t testing.TB, serve func(net.Conn)) (endpoint string) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var (
+		done  sync.WaitGroup
+		mu    sync.Mutex
+		conns []net.Conn
+	)
+	done.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			conns = append(conns, c)
+			mu.Unlock()
+			done.Go(func() {
+				defer c.Close()
+				serve(c)
+			})
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		mu.Lock()
+		for _, c := range conns {
+			c.Close()
+		}
+		mu.Unlock()
+		done.Wait()
+	})
+	return "tcp://" + l.Addr().String()
+}
+
+// mistake is a wiring that cannot work, and how that shows.
+type mistake struct {
+	name  string
+	wire  func(w *wiring)
+	told  string // regular expression of what OnError is told
+	state kvindex.State
+}
+
+var mistakes = []mistake{
+	{"replay endpoint closed", func(w *wiring) { w.Replay = closedEndpoint(w.t) }, `replay.*refused`, kvindex.StateLive},
+	{"replay endpoint of Go's HTTP", func(w *wiring) { w.Replay = httpEndpoint(w.t) }, `(?i)replay.*\b(no|not) (zmtp|zeromq)`, kvindex.StateLive},
+	{"replay endpoint of uvicorn", func(w *wiring) { w.Replay = refusingEndpoint(w.t) }, `replay.*HTTP`, kvindex.StateLive},
+	{"replay endpoint accepts", func(w *wiring) { w.Replay = muteEndpoint(w.t) }, `(?i)replay.*\b(no|not) (zmtp|zeromq)`, kvindex.StateLive},
+	{"replay endpoint of another engine", (*wiring).anotherReplay, `(?i)replay.*another`, kvindex.StatePartial},
+	{"endpoint closed", func(w *wiring) { w.Endpoint = closedEndpoint(w.t) }, `refused`, kvindex.StateSilent},
+	{"endpoint of Go's HTTP", func(w *wiring) { w.Endpoint = httpEndpoint(w.t) }, `(?i)\b(no|not) (zmtp|zeromq)`, kvindex.StateSilent},
+	{"endpoint of uvicorn", func(w *wiring) { w.Endpoint = refusingEndpoint(w.t) }, `HTTP`, kvindex.StateSilent},
+	{"endpoint accepts", func(w *wiring) { w.Endpoint = muteEndpoint(w.t) }, `(?i)\b(no|not) (zmtp|zeromq)`, kvindex.StateSilent},
+	{"endpoint is a ROUTER", func(w *wiring) { w.Endpoint = w.replay }, `ROUTER`, kvindex.StateSilent},
+}
+
+// wiring is a Subscriber before an engine that publishes.
+type wiring struct {
+	events.SubscriberConfig
+	t         *testing.T
+	ix        *kvindex.Indexer
+	publisher *fakeengine.Publisher
+	replay    string // endpoint of the engine's replay socket
+	errors    chan error
+}
+
+func newWiring(t *testing.T) *wiring {
+	p, err := fakeengine.NewPublisher(fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	w := &wiring{t: t, ix: open(t), publisher: p, replay: p.ReplayEndpoint(), errors: make(chan error, 1000)}
+	w.SubscriberConfig = events.SubscriberConfig{Endpoint: p.Endpoint(), Pod: "a", Model: "m", OnError: func(err error) {
+		select {
+		case w.errors <- err:
+		default:
+		}
+	}}
+	return w
+}
+
+// anotherReplay has the replay socket of an engine that has published as much.
+func (w *wiring) anotherReplay() {
+	other, err := fakeengine.NewPublisher(fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0"})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { other.Close() })
+	w.Replay = other.ReplayEndpoint()
+	for i := range uint64(3) {
+		other.Skip(fakeengine.Payload(1e9+float64(i), 0, fakeengine.NewPrompt(100+i, 16, 2).Stored(0, 2)))
+		w.publisher.Skip(w.batch(i))
+	}
+}
+
+func (w *wiring) batch(i uint64) []byte {
+	return fakeengine.Payload(1e9+float64(i), 0, fakeengine.NewPrompt(i, 16, 1).Stored(0, 1))
+}
+
+// told waits for an error, and logs how long that took.
+func (w *wiring) told(text string) error {
+	w.t.Helper()
+	start := time.Now()
+	var others []error
+	for wanted := regexp.MustCompile(text); ; {
+		select {
+		case err := <-w.errors:
+			if wanted.MatchString(err.Error()) {
+				w.t.Logf("after %v: %v", time.Since(start).Round(time.Millisecond), err)
+				return err
+			}
+			others = append(others, err)
+		case <-zmtptest.Context(w.t).Done():
+			w.t.Fatalf("nobody tells %q, but %v", text, others)
+		}
+	}
+}
+
+// reaches waits for a state of the pod.
+func (w *wiring) reaches(state kvindex.State) {
+	w.t.Helper()
+	for {
+		pods := w.ix.Pods(nil)
+		if len(pods) == 1 && pods[0].Pod == "a" && pods[0].State == state {
+			return
+		}
+		select {
+		case <-time.After(pollEvery):
+		case <-zmtptest.Context(w.t).Done():
+			w.t.Fatalf("pods %+v, want one that is %v", pods, state)
+		}
+	}
+}
+
+// TestMistakes: whatever is wired wrongly is told, and nothing that is wired rightly
+// waits for it.
+func TestMistakes(t *testing.T) {
+	zmtptest.NoLeaks(t)
+	for _, m := range mistakes {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWiring(t)
+			m.wire(w)
+			runSubscriber(t, w.ix, w.SubscriberConfig)
+			if m.state == kvindex.StateSilent {
+				w.told(m.told)
+				w.reaches(kvindex.StateSilent)
+				return
+			}
+			if err := w.publisher.WaitSubscribers(zmtptest.Context(t), 1); err != nil {
+				t.Fatal(err)
+			}
+			w.publisher.Publish(w.batch(w.publisher.Next()))
+			w.told(m.told)
+			w.reaches(m.state)
+			for i := range uint64(3) {
+				if n := blocks(t, w.ix, "a", fakeengine.NewPrompt(100+i, 16, 2)); n > 0 {
+					t.Errorf("%d blocks of another engine", n)
+				}
+			}
+		})
+	}
+}
+
+// TestMistakesAtOnce: what is wrong by itself is an error.
+func TestMistakesAtOnce(t *testing.T) {
+	for _, m := range []struct {
+		name, told string
+		do         func(*kvindex.Indexer) error
+	}{
+		{"endpoint to connect to is any", `0\.0\.0\.0`, func(ix *kvindex.Indexer) error {
+			_, err := events.NewSubscriber(ix, events.SubscriberConfig{Endpoint: "tcp://0.0.0.0:5557", Pod: "a", Model: "m"})
+			return err
+		}},
+		{"replay endpoint is any", `0\.0\.0\.0`, func(ix *kvindex.Indexer) error {
+			_, err := events.NewSubscriber(ix, events.SubscriberConfig{Endpoint: "tcp://10.0.0.1:5557", Replay: "tcp://0.0.0.0:5558", Pod: "a", Model: "m"})
+			return err
+		}},
+		{"JSON", "JSON", func(ix *kvindex.Indexer) error {
+			return ix.Ingest("a", "m", []byte(`[1754000000.5, [{"type": "BlockStored"}], 0]`))
+		}},
+		{"text for an unknown name", "adapter", func(ix *kvindex.Indexer) error {
+			_, err := ix.Score(t.Context(), "prompt", "sql", nil)
+			return err
+		}},
+	} {
+		t.Run(m.name, func(t *testing.T) {
+			ix := open(t)
+			if err := ix.Ingest("a", "m", fakeengine.Payload(1e9, 0, fakeengine.NewPrompt(1, 16, 1).Stored(0, 1))); err != nil {
+				t.Fatal(err)
+			}
+			err := m.do(ix)
+			if err == nil || !regexp.MustCompile(m.told).MatchString(err.Error()) {
+				t.Errorf("error %v, want one with %s", err, m.told)
+			}
+		})
+	}
+}

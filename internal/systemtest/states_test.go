@@ -1,0 +1,127 @@
+package systemtest
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/faultproxy"
+	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
+)
+
+// scripted is a schedule whose faults a test tells, one after the other. A
+// subscriber connects; all is known and live when the script begins.
+func scripted(t *testing.T, replay bool, script func(*schedule)) {
+	t.Helper()
+	s := newSchedule(1, 0)
+	s.repairable, s.keep, s.bind, s.guarded, s.noReplay = true, false, false, false, !replay
+	s.buffer = 10_000
+	s.kinds = []fault{{name: "script", do: func(s *schedule) {
+		s.settle()
+		script(s)
+	}}}
+	if replay {
+		s.kinds = append(s.kinds, fault{name: "replay differs", do: func(*schedule) {}}) // there is a twin
+	}
+	if _, _, err := s.run(zmtptest.Context(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestHostDies: that nobody is there any more is noticed although the replay
+// socket, which is as dead, has all the time to answer.
+func TestHostDies(t *testing.T) {
+	zmtptest.NoLeaks(t)
+	scripted(t, true, func(s *schedule) {
+		s.unfollow()
+		s.cfg.Heartbeat, s.cfg.ReplayTimeout = 100*time.Millisecond, time.Hour
+		s.follow()
+		s.settle()
+		s.live.Blackhole(true)
+		s.replay.Blackhole(true)
+		start := time.Now()
+		s.noticed()
+		t.Logf("noticed after %v", time.Since(start).Round(time.Millisecond))
+	})
+}
+
+// TestReplayDiffers: a replay socket with other bytes than were published does not
+// end connection after connection.
+func TestReplayDiffers(t *testing.T) {
+	zmtptest.NoLeaks(t)
+	scripted(t, true, func(s *schedule) {
+		s.replay.Redirect(strings.TrimPrefix(s.twin.ReplayEndpoint(), "tcp://"))
+		connects := s.connections()
+		for range 10 {
+			s.ask()
+			s.taken()
+		}
+		if n := s.connections() - connects; n > 4 {
+			s.fail("%d connections for 10 gaps: %s", n, s.situation())
+		}
+		s.repairable = false // what the twin has is no proof
+		s.replay.Redirect(strings.TrimPrefix(s.publisher.ReplayEndpoint(), "tcp://"))
+	})
+}
+
+// TestCatchingUp: a view is not live while what was missed comes.
+func TestCatchingUp(t *testing.T) {
+	zmtptest.NoLeaks(t)
+	scripted(t, true, func(s *schedule) {
+		s.cutOff()
+		s.batches(400, s.skip)
+		hold := s.replay.ArmNext(faultproxy.Fault{Kind: faultproxy.Hold, Direction: faultproxy.Down, After: handshakeOfROUTER + 20_000})
+		before := s.indexer.Stats().Replayed
+		s.live.Refuse(false)
+		s.until(0, "a part of what was missed", func() bool { return hold.HasFired() && s.indexer.Stats().Replayed > before+10 })
+		for range 20 { // whatever has come is applied by and by
+			if state := s.state(); state > kvindex.StateReplaying {
+				s.fail("%v while it is caught up: %s", state, s.situation())
+			}
+			s.until(pollEvery, "", func() bool { return false })
+		}
+		hold.Release()
+		s.until(0, "a live view", func() bool { return s.state() == kvindex.StateLive })
+		s.never("live", kvindex.StateLive)
+	})
+}
+
+// TestFarNumber: one message of a number and a time that no engine reaches is no
+// end of a stream.
+func TestFarNumber(t *testing.T) {
+	zmtptest.NoLeaks(t)
+	for _, replay := range []bool{false, true} {
+		t.Run(fmt.Sprintf("replay=%v", replay), func(t *testing.T) {
+			scripted(t, replay, func(s *schedule) {
+				seq := binary.BigEndian.AppendUint64(nil, 1<<60)
+				far := zmtptest.Message("kv@a@m", string(seq), string(fakeengine.Payload(1e15, 0)))
+				heard := s.indexer.Stats().Messages
+				s.live.Arm(faultproxy.Fault{Kind: faultproxy.Inject, Direction: s.data, Data: far})
+				s.until(0, "the far message", func() bool { return s.indexer.Stats().Messages > heard })
+				s.repairable = replay
+				s.batches(40, s.send)
+			})
+		})
+	}
+}
+
+// TestReplayComesBack: what was lost for want of a replay socket is made up for when
+// that answers again and the engine still has all of its life.
+func TestReplayComesBack(t *testing.T) {
+	zmtptest.NoLeaks(t)
+	scripted(t, true, func(s *schedule) {
+		s.replay.Refuse(true)
+		s.ask()
+		s.until(0, "the loss", func() bool { return s.state() == kvindex.StatePartial })
+		s.replay.Refuse(false)
+		for !s.until(faultsLost, "", func() bool { return s.state() == kvindex.StateLive }) {
+			s.must(s.ctx.Err())
+			s.batches(1, s.send)
+		}
+		s.repairable = false // it was lost for a while
+	})
+}
