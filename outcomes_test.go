@@ -209,7 +209,7 @@ func TestAnOldIndexIsKnown(t *testing.T) {
 	defer m.Close()
 	p := fakeengine.NewPrompt(1, 16, 2)
 	ingest(t, open(t, kvindex.WithIndex(m)), "a", p.Stored(0, 2))
-	ix := open(t, kvindex.WithIndex(m))
+	ix := open(t, kvindex.WithIndex(struct{ index.Index }{m})) // which describes nothing
 	if err := ix.Ingest("b", "other", fakeengine.Payload(1, 0, p.Stored(0, 1))); err != nil {
 		t.Fatal(err)
 	}

@@ -181,7 +181,7 @@ func figures(t *testing.T) {
 	is("uncertain", ix.Stats().Uncertain, 1)
 
 	bad := message("s", 4, 0, 0)
-	bad.Payload = []byte("{}")
+	bad.Payload = []byte{7}
 	if _, err := ix.IngestMessage(bad); err == nil {
 		t.Error("no error")
 	}

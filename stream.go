@@ -228,7 +228,7 @@ func (d *delivery) join() error {
 			return err
 		}
 	}
-	st.seq.Resume(cur.Epoch, cur.Next, cur.Time)
+	st.seq.Resume(cur.Epoch, cur.Next, cur.Time, cur.Digest)
 	if cur.Next == 0 { // its engine started anew, and nothing was heard since
 		st.seq.Await()
 		return nil

@@ -143,14 +143,25 @@ func (pm *podModel) countSilent() {
 	}
 }
 
-// StreamRestarted says that the engine behind a stream has restarted, or that all
-// it has said is sent once more: what its ranks held is forgotten, and its next
-// message is the first that is heard of it. If its connection was lost, or messages
-// wait, the state stays what it is until that ends; else it is StateUnknown until
-// that message. If that is the first of the engine, or NoteCurrent comes instead,
-// nothing is missing from the views of its ranks. A stream never heard of is no
-// error. Only transports need it.
+// StreamRestarted says that the engine behind a stream has restarted, or no longer
+// knows what was applied: what its ranks held is forgotten, and its next message is
+// the first that is heard of it. If its connection was lost, or messages wait, the
+// state stays what it is until that ends; else it is StateUnknown until that message.
+// If that is the first of the engine, or NoteCurrent comes instead, nothing is
+// missing from the views of its ranks. A stream never heard of is no error. Only
+// transports need it.
 func (x *Indexer) StreamRestarted(podID, model, stream string) error {
+	return x.beginAgain(podID, model, stream, LossRestart)
+}
+
+// StreamRewound is StreamRestarted for an engine that sends all that it has said
+// since it started once more. It is no restart, and no loss. Only transports need it.
+func (x *Indexer) StreamRewound(podID, model, stream string) error {
+	return x.beginAgain(podID, model, stream, 0)
+}
+
+// beginAgain forgets what the ranks of a stream held; cause is the loss to tell, or 0.
+func (x *Indexer) beginAgain(podID, model, stream string, cause LossCause) error {
 	if err := x.check(podID, model); err != nil {
 		return err
 	}
@@ -168,12 +179,16 @@ func (x *Indexer) StreamRestarted(podID, model, stream string) error {
 			return err
 		}
 		r.contest = contest{}
-		in.losses = append(in.losses, Loss{Pod: podID, Model: model, Stream: st.name, Rank: r.n, Cause: LossRestart})
+		if cause != 0 {
+			in.losses = append(in.losses, Loss{Pod: podID, Model: model, Stream: st.name, Rank: r.n, Cause: cause})
+		}
 	}
 	st.seq.Restart()
 	st.partial, st.skipped = false, false
-	st.held, st.behind = false, st.waits()
-	in.count(st, StreamStats{Restarts: 1})
+	st.held, st.behind = false, st.waits() || cause == 0
+	if cause != 0 {
+		in.count(st, StreamStats{Restarts: 1})
+	}
 	return nil
 }
 

@@ -14,19 +14,33 @@ import (
 
 // connect keeps one connection to the endpoint.
 func (s *Subscriber) connect(ctx context.Context) error {
+	var quiet silence
+	defer quiet.stop()
+	owner := s.owners.join("")
+	defer s.owners.leave("", owner, 0)
+	var failing teller
 	wait := backoff{min: s.cfg.BackoffMin, max: s.cfg.BackoffMax}
-	for again := false; ctx.Err() == nil; {
-		start, before := time.Now(), s.messages.Load()
-		err := s.session(ctx)
+	st := s.engine(owner)
+	s.note(st, NoteOpened)
+	defer s.note(st, NoteClosed)
+	for again := false; ctx.Err() == nil; st = s.engine(owner) {
+		start := time.Now()
+		heard, err := s.session(ctx, st, &quiet)
 		if ctx.Err() != nil {
 			break
 		}
-		if again = !again && errors.Is(err, errOnceMore); again {
-			continue
+		if again = !again && isOurs(err); again {
+			continue // which is nothing that the sink need know
 		}
-		s.report(err)
+		s.note(st, NoteLost)
+		if heard {
+			failing = teller{}
+		}
+		if !isOurs(err) && failing.tells(err) {
+			s.report(err)
+		}
 		// A peer that takes connections only to drop them is not hammered.
-		if s.messages.Load() > before || time.Since(start) > s.cfg.BackoffMax {
+		if heard || time.Since(start) > s.cfg.BackoffMax {
 			wait.reset()
 		}
 		wait.sleep(ctx)
@@ -34,26 +48,35 @@ func (s *Subscriber) connect(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// session is one connection, from dialling to its loss.
-func (s *Subscriber) session(ctx context.Context) error {
-	st := &s.only
-	st.spoke, st.forgets = 0, false
-	catchUp := func() error { return s.catchUp(ctx, st) }
-	idle := &idleness{ask: func() error {
-		if st.forgets {
-			return nil
-		}
-		return catchUp()
-	}}
-	wire := s.wire
-	wire.OnIdle = idle.onIdle
-	conn, err := zmtp.Dial(ctx, s.cfg.Endpoint, wire)
-	if err != nil {
-		return fmt.Errorf("events: subscriber: %w", err)
-	}
-	err = s.follow(ctx, conn, s.cfg.Endpoint, idle, catchUp, func(_, payload []byte, seq uint64) error {
-		return s.offer(ctx, st, Message{Seq: seq, Payload: payload})
-	})
-	s.interrupted(st)
-	return err
+// engine is the stream of the one engine, for its next connection.
+func (s *Subscriber) engine(owner *streamOwner) *stream {
+	return &stream{pod: s.cfg.Pod, model: s.cfg.Model, name: s.cfg.Endpoint, replayAt: s.cfg.Replay, owner: owner}
 }
+
+// session is one connection, from dialling to its loss. heard: it brought a
+// message.
+func (s *Subscriber) session(ctx context.Context, st *stream, quiet *silence) (heard bool, err error) {
+	s.lastID++
+	c := &connection{id: s.lastID, peer: s.cfg.Endpoint}
+	st.conn = c
+	wire := s.wire
+	wire.OnIdle = c.fallIdle
+	conn, err := zmtp.Dial(ctx, c.peer, wire)
+	if err != nil {
+		return false, fmt.Errorf("events: subscriber: pod %q: %w", st.pod, err)
+	}
+	quiet.begin(s, st, c)
+	begin := func(ctx context.Context) error {
+		c.onIdle = func() { s.ask(ctx, st) }
+		s.note(st, NoteConnected)
+		return s.askFirst(ctx, st)
+	}
+	err = s.follow(ctx, conn, c, begin, func(ctx context.Context, _ []byte, m Message) error {
+		quiet.stop()
+		return s.take(ctx, st, m)
+	})
+	return c.heard.Load(), err
+}
+
+// isOurs tells a connection that was ended for another one from one that failed.
+func isOurs(err error) bool { return errors.Is(err, errOnceMore) || errors.Is(err, errOtherLife) }

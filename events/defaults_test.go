@@ -21,6 +21,7 @@ func TestDefaults(t *testing.T) {
 		"DefaultBackoffMax":    {int64(s.BackoffMax), int64(events.DefaultBackoffMax)},
 		"DefaultHeartbeat":     {int64(s.Heartbeat), int64(events.DefaultHeartbeat)},
 		"DefaultReplayTimeout": {int64(s.ReplayTimeout), int64(events.DefaultReplayTimeout)},
+		"DefaultSilence":       {int64(s.Silence), int64(events.DefaultSilence)},
 		"DefaultConcurrency":   {int64(p.Concurrency), events.DefaultConcurrency},
 		"DefaultPoolMessages":  {int64(p.MaxMessages), events.DefaultPoolMessages},
 		"DefaultPoolBytes":     {p.MaxBytes, events.DefaultPoolBytes},

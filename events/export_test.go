@@ -7,18 +7,21 @@ func DoubtsOf(topics []string) (doubted []string) {
 	var owners streamOwners
 	for _, topic := range topics {
 		o := owners.join(topic)
-		o.doubted = true
+		o.trust.doubted = true
 		owners.leave(topic, o, 1)
 	}
 	for _, topic := range topics {
-		if owners.join(topic).doubted {
+		if owners.join(topic).trust.doubted {
 			doubted = append(doubted, topic)
 		}
 	}
 	return doubted
 }
 
-const RememberedDoubts = rememberedDoubts
+const (
+	RememberedTrusts = rememberedTrusts
+	ProbeStart       = probeStart
+)
 
 func (c SubscriberConfig) WithDefaults() SubscriberConfig { return c.withDefaults() }
 func (c PoolConfig) WithDefaults() PoolConfig             { return c.withDefaults() }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"sync"
-	"sync/atomic"
 
 	"github.com/kvindex/kvindex/internal/zmtp"
 )
@@ -17,22 +16,6 @@ import (
 // connections has a stream that several bring is for owner.go to say.
 
 var errSuperseded = errors.New("a newer connection publishes the same topic")
-
-// connection is one of the connections to a listening Subscriber.
-type connection struct {
-	id      uint64 // in order of arrival
-	nc      net.Conn
-	heard   atomic.Bool             // it has brought a message
-	streams map[string]*boundStream // by topic
-}
-
-// boundStream is a stream as one connection to a listening Subscriber brings it.
-type boundStream struct {
-	stream
-	owner      *streamOwner
-	heard      bool // on this connection
-	superseded bool // a newer connection has the stream, and that was reported
-}
 
 // listen accepts engines.
 func (s *Subscriber) listen(ctx context.Context) error {
@@ -88,7 +71,7 @@ func (s *Subscriber) admit(nc net.Conn) *connection {
 		delete(s.conns, idle)
 	}
 	s.lastID++
-	c := &connection{id: s.lastID, nc: nc, streams: make(map[string]*boundStream)}
+	c := &connection{id: s.lastID, peer: zmtp.Name(nc.RemoteAddr()), nc: nc, streams: make(map[string]*stream)}
 	s.conns[c] = struct{}{}
 	return c
 }
@@ -104,109 +87,81 @@ func (s *Subscriber) oldestIdle() (oldest *connection) {
 
 // attend reads from one engine until its connection is lost.
 func (s *Subscriber) attend(ctx context.Context, c *connection) {
-	peer := zmtp.Name(c.nc.RemoteAddr())
+	var quiet silence
 	wire := s.wire
-	idle := &idleness{ask: func() error { return s.catchUpConn(ctx, c) }}
-	wire.OnIdle = idle.onIdle
-	conn, err := zmtp.Handshake(ctx, c.nc, peer, wire)
+	wire.OnIdle = c.fallIdle
+	conn, err := zmtp.Handshake(ctx, c.nc, c.peer, wire)
 	if err != nil {
 		err = fmt.Errorf("events: subscriber: %w", err)
 	} else {
-		begin := func() error { return nil } // who it is shows by its first message
-		err = s.follow(ctx, conn, peer, idle, begin, func(topic, payload []byte, seq uint64) error {
-			return s.takeFrom(ctx, c, topic, Message{Seq: seq, Payload: payload})
+		quiet.begin(s, &stream{pod: s.cfg.Pod, model: s.cfg.Model}, c)
+		begin := func(ctx context.Context) error { // who it is shows by its first message
+			c.onIdle = func() {
+				for _, st := range c.streams {
+					s.ask(ctx, st)
+				}
+			}
+			return nil
+		}
+		err = s.follow(ctx, conn, c, begin, func(ctx context.Context, topic []byte, m Message) error {
+			quiet.stop()
+			return s.takeFrom(ctx, c, topic, m)
 		})
 	}
+	quiet.stop()
 	s.mu.Lock()
 	delete(s.conns, c)
 	s.mu.Unlock()
 	for topic, st := range c.streams {
 		if s.owners.leave(topic, st.owner, c.id) {
-			s.interrupted(&st.stream)
+			s.note(st, NoteLost)
 		}
 	}
-	if ctx.Err() == nil {
+	if ctx.Err() == nil && !isOurs(err) {
 		s.report(err)
 	}
 }
 
-// catchUpConn is catchUp for all streams that a connection brings.
-func (s *Subscriber) catchUpConn(ctx context.Context, c *connection) error {
-	for _, st := range c.streams {
-		st.owner.mu.Lock()
-		var err error
-		if st.owner.claim(c.id) && c.id >= st.owner.floor && !st.forgets {
-			err = s.catchUpOn(ctx, st)
-		}
-		st.owner.mu.Unlock()
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // takeFrom delivers a message of one of the connections.
 func (s *Subscriber) takeFrom(ctx context.Context, c *connection, topic []byte, m Message) error {
-	st := c.streams[string(topic)]
+	if st := c.streams[string(topic)]; st != nil {
+		return s.take(ctx, st, m)
+	}
+	st := s.newStream(c, string(topic))
 	if st == nil {
-		if st = s.newStream(c, string(topic)); st == nil {
-			s.badTopics.Add(1)
-			return nil
-		}
-		c.heard.Store(true)
-	}
-	// The lock keeps the messages of a stream in one row: an older connection
-	// cannot slip one in after the first of a newer one.
-	o := st.owner
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if c.id < o.floor {
-		return errOtherLife
-	}
-	if !o.claim(c.id) {
-		s.superseded.Add(1)
-		if !st.superseded {
-			st.superseded = true
-			s.report(fmt.Errorf("events: subscriber: %s from %s: %w", st.name, zmtp.Name(c.nc.RemoteAddr()), errSuperseded))
-		}
+		s.badTopics.Add(1)
 		return nil
 	}
-	if !st.heard {
-		st.heard = true
-		// Its first message shows whether it is the engine that replays.
-		if err := s.catchUpOn(ctx, st); err != nil && !errors.Is(err, errOnceMore) {
-			return err
-		}
+	// The first message shows whether it is the engine that replays, which is
+	// asked before it is delivered.
+	_, ours, err := s.enter(st)
+	if !ours {
+		return err
 	}
-	st.doubted = o.doubted
-	err := s.offer(ctx, &st.stream, m)
-	o.doubted = st.doubted
-	s.settle(st, err)
+	st.owner.mu.Unlock()
+	if err := s.askFirst(ctx, st); err != nil {
+		return err
+	}
+	err = s.take(ctx, st, m)
+	s.note(st, NoteConnected)
 	return err
 }
 
-// catchUpOn is catchUp for a stream whose owner is locked.
-func (s *Subscriber) catchUpOn(ctx context.Context, st *boundStream) error {
-	err := s.catchUp(ctx, &st.stream)
-	s.settle(st, err)
-	return err
-}
-
-// settle ends all connections to what was the engine of a stream before it started
-// anew: theirs is not the next word.
-func (s *Subscriber) settle(st *boundStream, err error) {
-	if errors.Is(err, errOtherLife) {
+// settle ends all connections to what was the engine of a stream before it
+// restarted: theirs is not the next word. The owner is locked.
+func (s *Subscriber) settle(st *stream, err error) error {
+	if s.cfg.Bind && errors.Is(err, errOtherLife) {
 		s.mu.Lock()
 		st.owner.floor = s.lastID + 1
 		s.mu.Unlock()
-		s.interrupted(&st.stream)
+		s.note(st, NoteLost)
 	}
+	return err
 }
 
 // newStream begins a stream that a connection brings under a topic. It returns nil
 // if the topic names no pod and model, or is one too many.
-func (s *Subscriber) newStream(c *connection, topic string) *boundStream {
+func (s *Subscriber) newStream(c *connection, topic string) *stream {
 	if len(c.streams) == s.cfg.MaxTopics || len(topic) > maxTopicBytes {
 		return nil
 	}
@@ -218,11 +173,10 @@ func (s *Subscriber) newStream(c *connection, topic string) *boundStream {
 		}
 		pod, model = cmp.Or(pod, topicPod), cmp.Or(model, topicModel)
 	}
-	st := &boundStream{stream: stream{pod: pod, model: model, name: s.cfg.Endpoint + " " + topic}}
+	st := &stream{pod: pod, model: model, name: s.cfg.Endpoint + " " + topic, conn: c, owner: s.owners.join(topic)}
 	if s.cfg.ReplayOf != nil {
-		st.replayAt = s.cfg.ReplayOf(pod, zmtp.Name(c.nc.RemoteAddr()))
+		st.replayAt = s.cfg.ReplayOf(pod, c.peer)
 	}
-	st.owner = s.owners.join(topic)
 	c.streams[topic] = st
 	return st
 }

@@ -101,4 +101,8 @@ type ReplaySink interface {
 	// does not remember what was applied: what it held before is forgotten, and
 	// its next message is the first that is heard of it.
 	StreamRestarted(pod, model, stream string) error
+	// StreamRewound tells that the engine's whole present life comes again, from
+	// message 0 on, because a part of it was missed: what was applied of it is
+	// forgotten.
+	StreamRewound(pod, model, stream string) error
 }

@@ -2,22 +2,47 @@ package events
 
 import "sync"
 
-// This file tells which connection has a stream that several connections to a
-// listening Subscriber bring.
+// This file tells which connection has a stream that several connections bring, and
+// what is known of the replay socket behind the stream, whichever connection has it.
 
-// rememberedDoubts is how many doubted streams without a connection are
-// remembered, at least, and half of the most.
-const rememberedDoubts = 10_000
+// trust is what a stream has seen of its replay socket. The zero value is that of
+// one that was never asked.
+type trust struct {
+	// serves: it answers, so that messages wait for what it sends.
+	serves bool
+	// doubted: a message was not delivered because the engine that replays does
+	// not have it.
+	doubted bool
+	// strikes counts the connections, one after the other, whose own message it
+	// had with other bytes, or not at all. At maxStrikes it is another engine's.
+	strikes int
+	// untested: it has brought messages, and nothing has shown since that it is of
+	// the engine behind the connection.
+	untested bool
+	// short: it no longer has the beginning of the engine's present life.
+	short bool
+}
+
+// maxStrikes is 2, for the first one may be of an engine that restarted meanwhile.
+const maxStrikes = 2
+
+// holds reports whether messages wait for what the socket sends: it answers, and
+// nothing speaks against it.
+func (t *trust) holds() bool { return t.serves && t.strikes == 0 }
+
+// rememberedTrusts is how many streams without a connection are remembered, at
+// least, and half of the most.
+const rememberedTrusts = 10_000
 
 // streamOwners has the owner of each stream that a connection brings, by topic. Of
-// the other streams it remembers those that are doubted, for the next connection
-// that brings one. Its zero value has none.
+// the other streams it remembers what is known of their replay sockets, for the
+// next connection that brings one. Its zero value has none.
 type streamOwners struct {
 	mu   sync.Mutex // guards what follows, and the refs of owners
 	open map[string]*streamOwner
-	// Doubted streams without a connection, in two generations: when the younger
-	// one is full, the older one is forgotten.
-	young, old map[string]struct{}
+	// Streams without a connection, in two generations: when the younger one is
+	// full, the older one is forgotten.
+	young, old map[string]trust
 }
 
 // streamOwner says which connection has a stream: the newest of those that bring
@@ -25,10 +50,11 @@ type streamOwners struct {
 type streamOwner struct {
 	refs int // connections that bring the stream; guarded by streamOwners.mu
 
-	mu      sync.Mutex // held while a message of the stream is delivered
-	conn    uint64     // id of the connection that has the stream; 0 is none
-	doubted bool       // stream.doubted, whichever connection has it
-	floor   uint64     // connections with an id below it may be to an engine that is no more
+	mu     sync.Mutex // held while messages of the stream are delivered
+	conn   uint64     // id of the connection that has the stream; 0 is none
+	newest uint64     // the highest id that ever had it
+	floor  uint64     // connections with an id below it may be to an engine that is no more
+	trust  trust
 }
 
 // join returns the owner of a stream for one more connection that brings it.
@@ -37,11 +63,13 @@ func (so *streamOwners) join(topic string) *streamOwner {
 	defer so.mu.Unlock()
 	o := so.open[topic]
 	if o == nil {
-		_, young := so.young[topic]
-		_, old := so.old[topic]
+		known, ok := so.young[topic]
+		if !ok {
+			known = so.old[topic]
+		}
 		delete(so.young, topic)
 		delete(so.old, topic)
-		o = &streamOwner{doubted: young || old}
+		o = &streamOwner{trust: known}
 		if so.open == nil {
 			so.open = make(map[string]*streamOwner)
 		}
@@ -65,29 +93,31 @@ func (so *streamOwners) leave(topic string, o *streamOwner, id uint64) (ours boo
 		return ours
 	}
 	delete(so.open, topic)
-	if o.doubted { // o is nobody else's any more
-		so.remember(topic)
+	if o.trust != (trust{}) { // o is nobody else's any more
+		so.remember(topic, o.trust)
 	}
 	return ours
 }
 
-// remember keeps a doubted stream for when it comes again.
-func (so *streamOwners) remember(topic string) {
-	if len(so.young) == rememberedDoubts {
+// remember keeps what is known of a stream for when it comes again.
+func (so *streamOwners) remember(topic string, t trust) {
+	if len(so.young) == rememberedTrusts {
 		so.young, so.old = nil, so.young
 	}
 	if so.young == nil {
-		so.young = make(map[string]struct{})
+		so.young = make(map[string]trust)
 	}
-	so.young[topic] = struct{}{}
+	so.young[topic] = t
 }
 
 // claim gives the stream to a connection, unless a newer one has it, and reports
-// whether the connection has it. The caller holds o.mu.
-func (o *streamOwner) claim(id uint64) (ours bool) {
+// whether the connection has it. back: it is older than one that had the stream, so
+// what was said last was said by another engine. The caller holds o.mu.
+func (o *streamOwner) claim(id uint64) (ours, back bool) {
 	if id < o.conn {
-		return false
+		return false, false
 	}
-	o.conn = id
-	return true
+	back = o.conn != id && id < o.newest
+	o.conn, o.newest = id, max(o.newest, id)
+	return true, back
 }

@@ -53,14 +53,14 @@ func TestSubscriberNewestConnectionWins(t *testing.T) {
 // invent topics, so that the memory of it has a bound.
 func TestSubscriberRemembersDoubts(t *testing.T) {
 	var names []string
-	for i := range 2*events.RememberedDoubts + 1 {
+	for i := range 2*events.RememberedTrusts + 1 {
 		names = append(names, fmt.Sprint("pod-", i))
 	}
-	if got := events.DoubtsOf(names[:2*events.RememberedDoubts]); len(got) != 2*events.RememberedDoubts {
-		t.Errorf("%d topics are doubted still, want all %d", len(got), 2*events.RememberedDoubts)
+	if got := events.DoubtsOf(names[:2*events.RememberedTrusts]); len(got) != 2*events.RememberedTrusts {
+		t.Errorf("%d topics are doubted still, want all %d", len(got), 2*events.RememberedTrusts)
 	}
 	// One more makes room by half.
-	if got, want := events.DoubtsOf(names), names[events.RememberedDoubts:]; !slices.Equal(got, want) {
+	if got, want := events.DoubtsOf(names), names[events.RememberedTrusts:]; !slices.Equal(got, want) {
 		t.Errorf("%d topics are doubted still, want the last %d", len(got), len(want))
 	}
 }
@@ -78,6 +78,7 @@ func TestBoundOldConnection(t *testing.T) {
 	b.left(b.connect(now, 2)) // it may be the old engine's, for all that is known
 	want := "0 1 hold 1 anew 0 1 2"
 	b.expect(t, want)
+	r.become(life{200, 4})
 	newer := b.connect(now, 3)
 	want += " 3"
 	b.expect(t, want)
@@ -85,7 +86,7 @@ func TestBoundOldConnection(t *testing.T) {
 	b.waitDisconnects(2)
 	b.say(older, old, 4)
 	b.left(older)
-	r.become(life{200, 4})
+	r.become(life{200, 6})
 	b.connect(now, 4, 5)
 	b.expect(t, want+" 4 5")
 }

@@ -75,6 +75,8 @@ func (d *desk) StreamNext(pod, model, stream string) events.Position {
 
 func (*desk) StreamNote(string, string, string, events.Note) {}
 
+func (*desk) StreamRewound(string, string, string) error { return nil }
+
 func (d *desk) StreamRestarted(pod, model, stream string) error {
 	stream = streamOf(pod, model, stream)
 	d.write(stream, "restarted")
@@ -944,6 +946,7 @@ func (s *idle) IngestMessage(events.Message) (events.Receipt, error) {
 }
 func (*idle) StreamNext(string, string, string) events.Position { return events.Position{} }
 func (*idle) StreamRestarted(pod, model, stream string) error   { return nil }
+func (*idle) StreamRewound(pod, model, stream string) error     { return nil }
 
 func BenchmarkPool(b *testing.B) {
 	for _, pods := range []int{1, 64} {

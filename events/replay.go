@@ -1,11 +1,13 @@
 package events
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
+	"syscall"
 	"time"
 
 	"github.com/kvindex/kvindex/internal/zmtp"
@@ -38,6 +40,8 @@ const (
 	// replayPatience is how many times ReplayTimeout an engine may take to answer
 	// at all: it may be at its start.
 	replayPatience = 5
+	// refusedPatience is the same for one that refuses connections.
+	refusedPatience = time.Second
 	// replayLimit is how many times ReplayTimeout an engine may go on to answer,
 	// while what it publishes waits.
 	replayLimit = 150
@@ -68,19 +72,23 @@ type Replay struct {
 	Err                error  // why it ended before all that the engine has, or all that was missing, had come
 }
 
-// replay asks for what a stream misses.
+// replay asks for what a stream misses. The stream is locked.
 type replay struct {
 	s        *Subscriber
 	st       *stream
-	wait     backoff // between answers that bring nothing
+	conn     *zmtp.Conn // for the first request, if not nil
+	wait     backoff    // between answers that bring nothing
 	done     Replay
 	due      uint64 // the number that is expected next
 	end      time.Time
 	fruitful bool // the answer that is being read has brought something
+	// whole: the engine's whole life is asked for, to take the place of what was
+	// applied. It is false once number 0 has come.
+	whole bool
 }
 
 func (s *Subscriber) newReplay(st *stream) *replay {
-	next := s.sink.(ReplaySink).StreamNext(st.pod, st.model, st.name).Next
+	next := s.position(st).Next
 	return &replay{
 		s:    s,
 		st:   st,
@@ -91,61 +99,176 @@ func (s *Subscriber) newReplay(st *stream) *replay {
 	}
 }
 
-// catchUp has the engine send all that it has and that was not applied. If the
-// engine is another one than was known, or none was known, that is an error: the
-// connection is to be made anew, for it may be to another one. Without a replay
-// socket catchUp does nothing.
-func (s *Subscriber) catchUp(ctx context.Context, st *stream) error {
-	if st.replayAt == "" {
+func (s *Subscriber) position(st *stream) Position {
+	return s.sink.(ReplaySink).StreamNext(st.pod, st.model, st.name)
+}
+
+// catchUp has the engine send all that it has and that was not applied. An error is
+// that of the replay socket or, if the engine is another one than was known, or none
+// was known, of those that end a connection: it is to be made anew, for it may be to
+// another engine.
+func (s *Subscriber) catchUp(ctx context.Context, r *replay) error {
+	st, t, from := r.st, &r.st.owner.trust, r.due
+	err := r.runAll(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if err = r.done.Err; err != nil {
+		st.current = false
+		if errors.Is(err, errOthersReplay) {
+			return s.strike(st)
+		}
+		st.forgets = st.forgets || errors.Is(err, errReplayShort)
+		s.note(st, NoteReleased)
+		return err
+	}
+	if from > 0 && st.spoke == from {
+		t.strikes, t.untested = 0, false
+	} else if r.due > from {
+		t.untested = true
+	}
+	if from == 0 && r.due > 0 && !s.cfg.Bind {
+		return errOnceMore
+	}
+	if at := s.position(st); at.Partial && !t.short {
+		if err := s.rewind(ctx, st); err != nil {
+			s.note(st, NoteReleased)
+			return err
+		}
+	}
+	st.current = true
+	s.note(st, NoteCurrent)
+	return nil
+}
+
+// rewind has the engine send its whole life, if it still has that, in the place of
+// what was applied of it: a part of that was missed.
+func (s *Subscriber) rewind(ctx context.Context, st *stream) error {
+	r := s.newReplay(st)
+	r.due, r.done.From, r.whole = 0, 0, true
+	r.run(ctx, nil)
+	if r.whole { // all is as it was
+		st.owner.trust.short = errors.Is(r.done.Err, errReplayShort)
 		return nil
 	}
-	r := s.newReplay(st)
-	first := r.due == 0
-	err := r.runAll(ctx, nil)
-	if err == nil && first && r.due > 0 {
-		err = errOnceMore
+	r.report(ctx)
+	if r.done.Err == nil { // what is still missing, the engine cannot bring
+		st.owner.trust.short = s.position(st).Partial
 	}
-	st.forgets = st.forgets || errors.Is(r.done.Err, errReplayShort)
-	return err
+	return r.done.Err
+}
+
+// strike deals with a replay socket that does not have what the connection of the
+// stream has brought. Whoever it was that restarted, or was taken for another, what
+// was applied is forgotten.
+func (s *Subscriber) strike(st *stream) error {
+	t := &st.owner.trust
+	t.untested = false
+	switch t.strikes {
+	case 0:
+		t.strikes = 1
+		s.restarted(st)
+		s.report(fmt.Errorf("events: subscriber: pod %q: its replay socket %s is another engine's, unless the engine has restarted in this moment: its next message will show it: %w", st.pod, st.replayAt, errNotPublished))
+		return errOtherLife
+	case 1:
+		t.strikes = maxStrikes
+		s.noReplay(st, errOthersReplay)
+	}
+	return nil
+}
+
+// test asks a replay socket that was struck for the first message that a connection
+// brings. If it has that, it is of the engine that is connected.
+func (s *Subscriber) test(ctx context.Context, st *stream, m Message) {
+	t := &st.owner.trust
+	st.tested = true
+	switch same, _, err := s.has(ctx, st, m); {
+	case err != nil:
+	case same:
+		t.strikes = 0
+	default:
+		_ = s.strike(st)
+	}
+}
+
+// has asks whether a replay socket has a message. gone: it has later ones only.
+func (s *Subscriber) has(ctx context.Context, st *stream, m Message) (same, gone bool, err error) {
+	conn, err := s.dialReplay(ctx, st.replayAt)
+	if err != nil {
+		return false, false, err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	defer time.AfterFunc(min(firstAnswer, s.cfg.ReplayTimeout), func() { _ = conn.Close() }).Stop()
+	if err := conn.Send(nil, binary.BigEndian.AppendUint64(nil, m.Seq)); err != nil {
+		return false, false, err
+	}
+	reply, err := conn.Receive()
+	if err != nil {
+		return false, false, err
+	}
+	seq, payload, err := readReply(reply)
+	return seq == m.Seq && bytes.Equal(payload, m.Payload), seq != m.Seq, err
 }
 
 // repair has the engine send what is missing before a message that is held, and
-// reports whether the message came too. The error is that of catchUp.
-func (s *Subscriber) repair(ctx context.Context, st *stream, held Receipt, seq uint64) (came bool, err error) {
-	r := s.newReplay(st)
+// reports whether the message came too. An error is one of those that end a
+// connection.
+func (s *Subscriber) repair(ctx context.Context, st *stream, held Receipt, m Message) (came bool, err error) {
+	r, t := s.newReplay(st), &st.owner.trust
 	known := r.due > 0
-	until := &seq
-	if held.Restarted {
+	until := &m
+	if held.Restarted || m.Seq < r.due {
 		until = nil
 	}
 	if err := r.runAll(ctx, until); err != nil {
 		return false, err
 	}
-	if until != nil && r.due > seq {
+	switch bad := r.done.Err; {
+	case errors.Is(bad, errOthersReplay):
+		return false, s.strike(st)
+	case until != nil && r.due > m.Seq:
+		t.untested = false
 		return true, nil
+	case bad != nil && !errors.Is(bad, errReplayShort):
+		t.serves = false
+		s.noReplay(st, bad)
+		return false, nil
+	case !held.Restarted && until == nil:
+		return false, s.checkRepeat(ctx, st, m)
+	case !known || t.doubted:
+		return false, nil
 	}
 	// An engine keeps what it publishes. If it is the one that was known, and does
 	// not have the message, that is another's; but if the same happens again, it
 	// is an engine that does not keep all.
-	answered := r.done.Err == nil || errors.Is(r.done.Err, errReplayShort)
-	if known && answered && !st.doubted {
-		st.doubted = true
-		return false, errOtherLife
+	t.doubted = true
+	return false, errOtherLife
+}
+
+// checkRepeat finds out whether a message whose number goes back, and which is not
+// remembered, is one that the engine that replays has published.
+func (s *Subscriber) checkRepeat(ctx context.Context, st *stream, m Message) error {
+	same, gone, err := s.has(ctx, st, m)
+	// What it no longer has may be a repeat, but not the first that a connection
+	// brings.
+	if err != nil || same || gone && st.spoke > 0 {
+		return nil
 	}
-	return false, nil
+	return s.strike(st)
 }
 
 // runAll runs, once more from nothing if the engine has restarted, and reports.
-func (r *replay) runAll(ctx context.Context, until *uint64) error {
+func (r *replay) runAll(ctx context.Context, until *Message) error {
 	r.run(ctx, until)
 	anew := errors.Is(r.done.Err, errReplayAnew) && ctx.Err() == nil
 	if anew {
 		r.done.Restarted = true
-		if err := r.s.sink.(ReplaySink).StreamRestarted(r.st.pod, r.st.model, r.st.name); err != nil {
-			r.s.sinkFailed(fmt.Errorf("events: subscriber: %s: %w", r.st.name, err))
-		}
+		r.s.restarted(r.st)
 		r.due = 0
+		r.st.owner.trust.short = false
 		r.run(ctx, nil)
+		r.st.owner.trust.untested = r.due > 0
 	}
 	r.report(ctx)
 	if anew {
@@ -175,16 +298,16 @@ func (r *replay) report(ctx context.Context) {
 // run asks until the engine has sent all that it has or, if there is a number
 // that must come, until that has come; or until it is known to be another
 // engine.
-func (r *replay) run(ctx context.Context, until *uint64) {
+func (r *replay) run(ctx context.Context, until *Message) {
 	since := time.Now()
 	for short := 0; ctx.Err() == nil; {
 		r.fruitful = false
 		r.done.Attempts++
 		ended, err := r.ask(ctx, until)
 		switch r.done.Err = err; {
-		case errors.Is(err, errReplayAnew), errors.Is(err, errReplayLong), errors.Is(err, errReplayShort):
+		case errors.Is(err, errReplayAnew), errors.Is(err, errReplayLong), errors.Is(err, errReplayShort), errors.Is(err, errOthersReplay):
 			return
-		case until != nil && r.due > *until, until == nil && ended:
+		case until != nil && r.due > until.Seq, until == nil && ended:
 			r.done.Err = nil
 			return
 		case ended:
@@ -195,7 +318,7 @@ func (r *replay) run(ctx context.Context, until *uint64) {
 		case r.fruitful:
 			short, since = 0, time.Now()
 			r.wait.reset()
-		case short >= replayAttempts, time.Since(since) >= replayPatience*r.s.cfg.ReplayTimeout:
+		case short >= replayAttempts, time.Since(since) >= r.patience(err):
 			return
 		default:
 			r.wait.sleep(ctx)
@@ -203,15 +326,24 @@ func (r *replay) run(ctx context.Context, until *uint64) {
 	}
 }
 
+// patience is how long answers may bring nothing. A socket that is closed while its
+// engine publishes will hardly be opened.
+func (r *replay) patience(err error) time.Duration {
+	patience := replayPatience * r.s.cfg.ReplayTimeout
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return min(patience, refusedPatience)
+	}
+	return patience
+}
+
 // ask sends one request and reads the answer: to its end, to the number that must
 // come, or to a hole.
-func (r *replay) ask(ctx context.Context, until *uint64) (ended bool, err error) {
-	wire := r.s.wire
-	wire.Type = zmtp.DEALER
-	wire.HandshakeTimeout = min(connectTimeout, r.s.cfg.ReplayTimeout)
-	conn, err := zmtp.Dial(ctx, r.st.replayAt, wire)
-	if err != nil {
-		return false, err
+func (r *replay) ask(ctx context.Context, until *Message) (ended bool, err error) {
+	conn := r.conn
+	if r.conn = nil; conn == nil {
+		if conn, err = r.s.dialReplay(ctx, r.st.replayAt); err != nil {
+			return false, err
+		}
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
@@ -234,11 +366,16 @@ func (r *replay) ask(ctx context.Context, until *uint64) (ended bool, err error)
 			return false, err
 		}
 		seq, payload, err := readReply(m)
+		if start == 0 && first && seq > 0 {
+			r.st.owner.trust.short = true
+		}
 		switch {
 		case err != nil:
 			return false, err
 		case seq < start: // not what was asked for
 			continue
+		case r.whole && seq > 0:
+			return false, errReplayShort
 		case !known:
 			if err := r.confirm(seq, payload); err != nil {
 				return false, err
@@ -250,12 +387,18 @@ func (r *replay) ask(ctx context.Context, until *uint64) (ended bool, err error)
 			continue
 		case seq > r.due && !first:
 			return false, nil // a hole
+		case until != nil && seq == until.Seq && !bytes.Equal(payload, until.Payload):
+			return false, errOthersReplay
 		default:
+			if r.whole {
+				r.whole = false
+				r.s.failed(r.st, r.s.sink.(ReplaySink).StreamRewound(r.st.pod, r.st.model, r.st.name))
+			}
 			if _, err := r.deliver(Message{Seq: seq, Payload: payload}); err != nil {
 				return false, err
 			}
 			r.due, r.fruitful, first = seq+1, true, false
-			if until != nil && r.due > *until {
+			if until != nil && r.due > until.Seq {
 				return false, nil
 			}
 			if time.Now().After(r.end) {
@@ -267,21 +410,27 @@ func (r *replay) ask(ctx context.Context, until *uint64) (ended bool, err error)
 }
 
 // confirm checks that an answer begins with the last message that was applied. If
-// the present connection brought that, an answer without it proves nothing: the
-// engine does not keep what it publishes, or has ended, and with it the
-// connection.
+// the present connection brought that, an answer without it proves no restart: the
+// engine does not keep what it publishes, or has ended, and with it the connection;
+// or it is not the engine that replays.
 func (r *replay) confirm(seq uint64, payload []byte) error {
-	if seq != r.due-1 && r.st.spoke == r.due {
+	ours := r.st.spoke == r.due
+	switch {
+	case seq != r.due-1 && ours && !r.st.owner.trust.untested:
 		return errReplayShort
-	}
-	if seq != r.due-1 {
+	case seq != r.due-1 && ours:
+		return errOthersReplay
+	case seq != r.due-1:
 		return errReplayAnew
 	}
 	receipt, err := r.deliver(Message{Seq: seq, Payload: payload, Hold: true})
-	if err == nil && !receipt.Duplicate {
-		err = errReplayAnew
+	switch {
+	case err != nil || receipt.Duplicate:
+		return err
+	case ours:
+		return errOthersReplay
 	}
-	return err
+	return errReplayAnew
 }
 
 // deliver gives a message of an answer to the sink. The error is of a message

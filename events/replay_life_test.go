@@ -138,7 +138,8 @@ func TestHeldOfAnOtherLife(t *testing.T) {
 			t.Errorf("replay %d: %+v", i, got)
 		}
 	}
-	if got, want := r.asked(), []uint64{0, 4, 4, 4, 4, 4, 5, 5, 5, 5}; !slices.Equal(got, want) {
+	// One request more is whether it is the engine that replays.
+	if got, want := r.asked(), []uint64{0, 4, 4, 4, 4, 4, 5, 5, 5, 5}; len(got) < len(want) || !slices.Equal(got[:len(want)], want) {
 		t.Errorf("asked for what is from %v on, want %v", got, want)
 	}
 }
@@ -225,7 +226,7 @@ func TestReplaySlowly(t *testing.T) {
 	l := newLedger()
 	_, replays, _ := follow(t, l, events.SubscriberConfig{Endpoint: endpoint, Replay: zmtp.Name(ln.Addr()), ReplayTimeout: timeout})
 	nc := wait(t, "a request", asked)
-	say(t, nc, zmtptest.Hello(0, "ROUTER"))
+	say(t, nc, slices.Concat(zmtptest.Hello(0, "ROUTER"), zmtptest.Message("", number(math.MaxUint64), ""))) // it answers
 	tick := time.NewTicker(pace)
 	defer tick.Stop()
 	for seq := range uint64(n) {

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,17 +33,21 @@ const (
 	// DefaultMaxTopics is more than any engine needs, which publishes one.
 	DefaultMaxTopics  = 64
 	DefaultBackoffMin = 100 * time.Millisecond
-	DefaultBackoffMax = 10 * time.Second
+	// DefaultBackoffMax is short, because what an engine publishes before it is
+	// connected to is lost where there is no replay.
+	DefaultBackoffMax = time.Second
 	DefaultHeartbeat  = zmtp.DefaultHeartbeat
 	// DefaultReplayTimeout is long beside the 100 ms for which vLLM's publisher
 	// waits for batches before it looks at its replay socket.
 	DefaultReplayTimeout = 2 * time.Second
+	// DefaultSilence is long beside the start of an engine's first request.
+	DefaultSilence = 30 * time.Second
 )
 
 const (
 	maxTopicBytes = 1 << 10
 	// connectTimeout bounds the dialling, and then the whole handshake.
-	connectTimeout = 5 * time.Second
+	connectTimeout = 2 * time.Second
 )
 
 // ErrRunning is returned by Run while another Run of the Subscriber lasts.
@@ -68,9 +74,11 @@ type SubscriberConfig struct {
 
 	// Replay is the endpoint of the engine's replay socket (vLLM's
 	// replay_endpoint, which it always binds); "" is none. What was missed is
-	// then asked for there: when the connection is made, and when there is a gap
-	// in the numbers. Meanwhile the messages that come wait. The sink must be a
-	// ReplaySink.
+	// then asked for there: when the connection is made, when it falls idle, and
+	// when there is a gap in the numbers. Meanwhile the messages that come wait.
+	// For a socket that has never answered they wait half a second at most: that
+	// is told to OnError and OnReplay, and it is tried again beside the stream.
+	// The sink must be a ReplaySink.
 	Replay string
 	// ReplayOf is Replay with Bind, for each pod: peer is the remote end of its
 	// connection, tcp://ip:port. nil, or "", is none.
@@ -88,6 +96,9 @@ type SubscriberConfig struct {
 	// BackoffMin and BackoffMax bound the time between attempts to connect. It
 	// doubles from one to the next and varies at random by half.
 	BackoffMin, BackoffMax time.Duration
+	// Silence is how long an engine may say nothing from its first connection on
+	// until OnError gets a SilentError, once. With Bind, each connection.
+	Silence time.Duration
 	// Heartbeat is the silence after which a peer is asked for a sign of life,
 	// if it speaks ZMTP 3.1 as libzmq does since 4.3. A second such silence ends
 	// the connection.
@@ -103,7 +114,9 @@ type SubscriberConfig struct {
 	// OnReplay gets what came of asking an engine for what was missed.
 	OnReplay func(Replay)
 	// OnError gets what Run goes on after: lost connections, failed attempts to
-	// connect, errors of the sink. Dropped messages are only counted.
+	// connect, replay sockets that do not answer, engines that say nothing, errors
+	// of the sink. What goes on failing in one way is told again after twice the
+	// time, up to a minute. Dropped messages are only counted.
 	OnError func(error)
 }
 
@@ -160,10 +173,6 @@ type Subscriber struct {
 	sinkErrors, connects, disconnects, refusals atomic.Uint64
 	replays, replayed, replayErrors             atomic.Uint64
 
-	// Of a subscriber that connects; Run's goroutine has it.
-	only stream
-
-	// Of a subscriber that listens.
 	owners streamOwners
 	mu     sync.Mutex // guards conns, lastID
 	conns  map[*connection]struct{}
@@ -188,7 +197,6 @@ func NewSubscriber(sink Sink, cfg SubscriberConfig) (*Subscriber, error) {
 			Heartbeat:        cfg.Heartbeat,
 			Budget:           zmtp.NewBudget(cfg.MaxBuffered),
 		},
-		only:  stream{pod: cfg.Pod, model: cfg.Model, name: cfg.Endpoint, replayAt: cfg.Replay},
 		conns: make(map[*connection]struct{}),
 	}, nil
 }
@@ -230,7 +238,7 @@ func (c SubscriberConfig) validate(sink Sink) error {
 	if c.MaxMessage < 0 || c.MaxBuffered < 0 || c.MaxConns < 0 || c.MaxTopics < 0 {
 		bad("a limit below 0")
 	}
-	if c.BackoffMin < 0 || c.BackoffMax < 0 || c.Heartbeat < 0 || c.ReplayTimeout < 0 {
+	if c.BackoffMin < 0 || c.BackoffMax < 0 || c.Heartbeat < 0 || c.ReplayTimeout < 0 || c.Silence < 0 {
 		bad("a time below 0")
 	}
 	if d := c.withDefaults(); d.BackoffMin > d.BackoffMax {
@@ -251,6 +259,7 @@ func (c SubscriberConfig) withDefaults() SubscriberConfig {
 	c.BackoffMax = cmp.Or(c.BackoffMax, DefaultBackoffMax)
 	c.Heartbeat = cmp.Or(c.Heartbeat, DefaultHeartbeat)
 	c.ReplayTimeout = cmp.Or(c.ReplayTimeout, DefaultReplayTimeout)
+	c.Silence = cmp.Or(c.Silence, DefaultSilence)
 	if c.ParseTopic == nil {
 		c.ParseTopic = ParseTopic
 	}
@@ -290,26 +299,66 @@ func (s *Subscriber) Stats() SubscriberStats {
 	}
 }
 
+// connection is one connection to an engine.
+type connection struct {
+	id      uint64 // in order of arrival
+	peer    string // its endpoint
+	nc      net.Conn
+	heard   atomic.Bool        // it has brought a message
+	streams map[string]*stream // by topic; one that connects has one, under ""
+
+	idle    bool // since the last message
+	onIdle  func()
+	asking  sync.WaitGroup        // of askers
+	leaving atomic.Pointer[error] // why it is ended from this side
+	close   func() error
+}
+
+// leave ends the connection.
+func (c *connection) leave(why error) {
+	c.leaving.CompareAndSwap(nil, &why)
+	_ = c.close()
+}
+
+// fallIdle has the engine asked what may have been missed when a connection falls
+// idle: the last message before the silence may have been lost, or published before
+// the engine knew of the subscription.
+func (c *connection) fallIdle() {
+	if !c.idle {
+		c.idle = true
+		c.onIdle()
+	}
+}
+
 // stream is a stream as a connection brings it.
 type stream struct {
 	pod, model string
 	name       string // Message.Stream
 	replayAt   string // endpoint of the engine's replay socket; "" is none
-	// doubted: a message was not delivered because the engine that replays does
-	// not have it.
-	doubted bool
+	conn       *connection
+	owner      *streamOwner // whose mu guards what follows
+
+	superseded bool // a newer connection has the stream, and that was reported
+	tested     bool // its first message was asked for, see strikes
 	// spoke is the number behind the last message that the present connection
 	// brought and that was applied; 0 if there is none.
 	spoke uint64
 	// forgets: the engine behind the present connection does not keep what it
 	// publishes, so it is of no use to ask when it is idle.
 	forgets bool
+	// current: the last answer of the replay socket ended as it should.
+	current bool
+
+	asking atomic.Bool // an asker of the stream is under way
 }
 
-// follow subscribes, calls begin, and then take with each message until the
-// connection is lost or one of them, or what the connection did when it was idle,
-// is in error.
-func (s *Subscriber) follow(ctx context.Context, conn *zmtp.Conn, peer string, idle *idleness, begin func() error, take func(topic, payload []byte, seq uint64) error) error {
+// follow subscribes and gives take each message, until the connection is lost or
+// take is in error. begin is called before the first one.
+func (s *Subscriber) follow(ctx context.Context, conn *zmtp.Conn, c *connection, begin func(context.Context) error, take taker) error {
+	ctx, cancel := context.WithCancel(ctx)
+	c.close = conn.Close
+	defer c.asking.Wait()
+	defer cancel()
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	prefix := []byte(s.cfg.Topic)
@@ -319,63 +368,113 @@ func (s *Subscriber) follow(ctx context.Context, conn *zmtp.Conn, peer string, i
 	s.connects.Add(1)
 	defer s.disconnects.Add(1)
 	if s.cfg.OnConnect != nil {
-		s.cfg.OnConnect(peer)
+		s.cfg.OnConnect(c.peer)
 	}
-	if err := begin(); err != nil {
-		return fmt.Errorf("events: subscriber: leaving %s: %w", peer, err)
-	}
-	for {
-		m, err := conn.Receive()
-		if err != nil {
-			return fmt.Errorf("events: subscriber: connection lost: %w", err)
+	err := begin(ctx)
+	for err == nil {
+		var m [][]byte
+		if m, err = conn.Receive(); err != nil {
+			err = fmt.Errorf("events: subscriber: connection lost: %w", err)
+			break
 		}
-		err, idle.asked = idle.err, false
+		c.idle = false
 		switch {
-		case err != nil:
 		case len(m) != 3 || len(m[1]) != 8:
 			s.malformed.Add(1)
 		case !bytes.HasPrefix(m[0], prefix):
 			s.badTopics.Add(1)
 		default:
-			err = take(m[0], m[2], binary.BigEndian.Uint64(m[1]))
-		}
-		if err != nil {
-			return fmt.Errorf("events: subscriber: leaving %s: %w", peer, err)
+			c.heard.Store(true)
+			err = take(ctx, m[0], Message{Seq: binary.BigEndian.Uint64(m[1]), Payload: m[2]})
 		}
 	}
-}
-
-// idleness makes a connection ask what it may have missed when it falls idle: the
-// last message before the silence may have been lost, or published before the
-// engine knew of the subscription.
-type idleness struct {
-	ask   func() error
-	asked bool // since the last message
-	err   error
-}
-
-func (i *idleness) onIdle() {
-	if !i.asked && i.err == nil {
-		i.asked, i.err = true, i.ask()
+	if why := c.leaving.Load(); why != nil {
+		err = *why
 	}
+	if isOurs(err) {
+		err = fmt.Errorf("events: subscriber: leaving %s: %w", c.peer, err)
+	}
+	return err
+}
+
+// taker takes a message that a connection has brought.
+type taker func(ctx context.Context, topic []byte, m Message) error
+
+// take delivers a message that a stream's connection has brought, if that has the
+// stream. An error ends the connection.
+func (s *Subscriber) take(ctx context.Context, st *stream, m Message) error {
+	waited, ours, err := s.enter(st)
+	if !ours {
+		return err
+	}
+	defer st.owner.mu.Unlock()
+	err = s.settle(st, s.offer(ctx, st, m))
+	if waited && err == nil {
+		s.noteEnd(st)
+	}
+	return err
+}
+
+// enter locks a stream for its connection, if that has it. waited: an engine was
+// being asked, and the sink was told that the message has to wait for that.
+func (s *Subscriber) enter(st *stream) (waited, ours bool, err error) {
+	o, c := st.owner, st.conn
+	if !o.mu.TryLock() {
+		if waited = st.asking.Load(); waited {
+			s.note(st, NoteHeld)
+		}
+		o.mu.Lock()
+	}
+	if c.id < o.floor {
+		o.mu.Unlock()
+		return waited, false, errOtherLife
+	}
+	ours, back := o.claim(c.id)
+	if !ours {
+		o.mu.Unlock()
+		s.superseded.Add(1)
+		if !st.superseded {
+			st.superseded = true
+			s.report(fmt.Errorf("events: subscriber: %s from %s: %w", st.name, c.peer, errSuperseded))
+		}
+		return waited, false, nil
+	}
+	if back {
+		s.restarted(st)
+	}
+	return waited, true, nil
 }
 
 // offer delivers a message. If something is missing before it, and there is a
-// replay socket, the engine is asked for that first. An error ends the
-// connection.
+// replay socket that answers, the engine is asked for that first.
 func (s *Subscriber) offer(ctx context.Context, st *stream, m Message) error {
-	m.Hold = st.replayAt != ""
+	t := &st.owner.trust
+	if t.strikes > 0 && !st.tested && st.replayAt != "" {
+		s.test(ctx, st, m)
+	}
+	m.Hold = st.replayAt != "" && t.holds()
 	receipt, _ := s.deliver(st, m)
-	if receipt.Held {
-		came, err := s.repair(ctx, st, receipt, m.Seq)
+	held := receipt.Held
+	if held {
+		came, err := s.repair(ctx, st, receipt, m)
 		if came || err != nil || ctx.Err() != nil {
 			return err
 		}
 		m.Hold = false
 		receipt, _ = s.deliver(st, m)
 	}
+	if receipt.Restarted {
+		t.short = false
+	}
 	if receipt.Applied {
-		st.doubted, st.spoke = false, m.Seq+1
+		first := st.spoke == 0
+		t.doubted, st.spoke = false, m.Seq+1
+		switch {
+		case t.untested:
+			s.verify(ctx, st, m)
+		case held, first && st.tested:
+			s.ask(ctx, st)
+		}
 	}
 	return nil
 }
@@ -387,31 +486,68 @@ func (s *Subscriber) deliver(st *stream, m Message) (Receipt, error) {
 	receipt, err := s.sink.IngestMessage(m)
 	if err != nil {
 		s.sinkErrors.Add(1)
-		if s.cfg.OnError != nil {
-			s.cfg.OnError(fmt.Errorf("events: subscriber: message %d of %s: %w", m.Seq, st.name, err))
-		}
+		s.report(fmt.Errorf("events: subscriber: message %d of %s: %w", m.Seq, st.name, err))
 	}
 	return receipt, err
 }
 
-// interrupted tells the sink that the connection of a stream is lost, if it wants
-// to know.
-func (s *Subscriber) interrupted(st *stream) {
+// note tells the sink what became of a stream, if it wants to know.
+func (s *Subscriber) note(st *stream, n Note) {
 	if sink, ok := s.sink.(ReplaySink); ok {
-		sink.StreamNote(st.pod, st.model, st.name, NoteLost)
+		sink.StreamNote(st.pod, st.model, st.name, n)
 	}
 }
 
-// sinkFailed counts and reports an error of the sink that is about no message.
-func (s *Subscriber) sinkFailed(err error) {
-	s.sinkErrors.Add(1)
-	s.report(err)
+// noteEnd tells the sink that no message of a stream waits for an answer any more.
+func (s *Subscriber) noteEnd(st *stream) {
+	if st.current {
+		s.note(st, NoteCurrent)
+	} else {
+		s.note(st, NoteReleased)
+	}
+}
+
+// restarted tells the sink that the engine of a stream is another one.
+func (s *Subscriber) restarted(st *stream) {
+	if sink, ok := s.sink.(ReplaySink); ok {
+		s.failed(st, sink.StreamRestarted(st.pod, st.model, st.name))
+	}
+}
+
+// failed reports an error of the sink that is about no message.
+func (s *Subscriber) failed(st *stream, err error) {
+	if err != nil {
+		s.sinkErrors.Add(1)
+		s.report(fmt.Errorf("events: subscriber: %s: %w", st.name, err))
+	}
 }
 
 func (s *Subscriber) report(err error) {
 	if s.cfg.OnError != nil {
 		s.cfg.OnError(err)
 	}
+}
+
+// teller keeps what goes on failing in one way from being told at every attempt.
+type teller struct {
+	last  string
+	at    time.Time
+	quiet time.Duration
+}
+
+func (t *teller) tells(err error) bool {
+	now, way := time.Now(), err.Error()
+	var op *net.OpError
+	if errors.As(err, &op) {
+		way = strings.Replace(way, op.Error(), op.Op+": "+op.Err.Error(), 1) // without the port of this end
+	}
+	if way != t.last {
+		*t = teller{last: way}
+	} else if now.Sub(t.at) < t.quiet {
+		return false
+	}
+	t.at, t.quiet = now, min(max(2*t.quiet, time.Second), time.Minute)
+	return true
 }
 
 // backoff is the time between attempts: it doubles, and varies by half so that

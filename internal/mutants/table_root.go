@@ -86,8 +86,12 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 	{"adapter not in the units", "hasher.of", "if adapter != \"\" {", "if false {", "TestASaltNamedLikeAnAdapter"},
 
 	{"a clear leaves the view partial", "rank.heard", "case clears:", "case clears && false:", "TestMessages"},
-	{"the time of a cursor is not stored", "delivery.cursor", "Next: v.Next, Time: time}", "Next: v.Next}", "TestMessagesAfterARestartOfTheHost"},
-	{"a first message is never held", "delivery.deliver", "d.m.Hold && (v.Gap.Lost || v.Missed || v.Restarted) {", "d.m.Hold && v.Gap.Lost {", "TestStreamRestarted"},
+	{"the time of a cursor is not stored", "delivery.cursor", "Time: d.stream.seq.CursorTime(a, v), ", "", "TestMessagesAfterARestartOfTheHost"},
+	{"the digest of a cursor is not stored", "delivery.cursor", ", Digest: a.Digest", "", "TestKeptIndexIsAskedAbout"},
+	{"the digest of a cursor is not used", "delivery.join", "cur.Time, cur.Digest)", "cur.Time, 0)", "TestKeptIndexIsAskedAbout"},
+	{"a doubtful message is taken for a repeat", "delivery.deliver", "|| v.Doubtful && d.stream.seq.Ask()", "", "TestKeptIndexIsAskedAbout"},
+	{"a doubtful message is held each time", "delivery.deliver", "v.Doubtful && d.stream.seq.Ask()", "v.Doubtful", "TestKeptIndexIsAskedAbout"},
+	{"a first message is never held", "delivery.deliver", "v.Gap.Lost || v.Missed ||", "v.Gap.Lost ||", "TestStreamRestarted"},
 
 	{"a pod that waits for a replay is live", "stream.waits", "return st.held || st.behind", "return st.behind", "TestReplayedGap"},
 	{"a pod that catches up is live", "stream.waits", "return st.held || st.behind", "return st.held", "TestChangesOfState"},
@@ -112,7 +116,7 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 	{"a restart without a word is unknown", "stream.current", "if !started && r.state == StateUnknown {", "if !started && r.state == StateLive {", "TestChangesOfState"},
 	{"what was made up is due", "stream.current", "\t\t\tr.lag = 0 // it was made up\n", "", "TestFigures"},
 	{"nothing is ever due", "rank.info", "st.waits() || st.interrupted {", "false {", "TestFigures"},
-	{"a message that waits ends with a restart", "Indexer.StreamRestarted", "st.held, st.behind = false, st.waits()", "st.held, st.behind = false, false", "TestChangesOfState"},
+	{"a message that waits ends with a restart", "Indexer.beginAgain", "st.held, st.behind = false, st.waits() || cause == 0", "st.held, st.behind = false, false", "TestChangesOfState"},
 	{"a kept index is confirmed", "delivery.adopt", "\t\td.stream.interrupted = true\n", "", "TestAKeptIndexIsNotTrusted"},
 	{"a kept index is trusted across a move", "delivery.join", "d.moved = r.stream != st && r.state != StateUnknown", "d.moved = false", "TestTheRanksOfAKeptIndex"},
 	{"a kept index is trusted by who fed it once", "delivery.adopt", "if !last || its.Next == 0", "if its.Next == 0 || false && last", "TestTheRanksOfAKeptIndex"},
@@ -157,7 +161,7 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 
 	{"reports counted in an uncertain view", "rank.lossy", "return r.state == StatePartial || r.state == StateUncertain", "return r.state == StatePartial", "TestLossKeep"},
 
-	{"a stream that began anew goes on", "Indexer.StreamRestarted", "\tst.seq.Restart()\n", "", "TestStreamRestarted"},
+	{"a stream that began anew goes on", "Indexer.beginAgain", "\tst.seq.Restart()\n", "", "TestStreamRestarted"},
 
 	{"media form not in the root", "hasher.root", "b = append(b, byte(v.Media))", "_ = v.Media", "TestVariantKeys"},
 	{"block size not in the root", "hasher.root", "b = binary.AppendUvarint(b, uint64(v.Block))", "", "TestVariantKeys"},

@@ -152,6 +152,10 @@ func (f *remoteFleet) StreamNote(pod, model, stream string, n events.Note) {
 	f.ix.StreamNote(pod, model, stream, n)
 }
 
+func (f *remoteFleet) StreamRewound(pod, model, stream string) error {
+	return f.ix.StreamRewound(pod, model, stream)
+}
+
 func (f *remoteFleet) StreamRestarted(pod, model, stream string) error {
 	return f.ix.StreamRestarted(pod, model, stream)
 }

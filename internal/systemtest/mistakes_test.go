@@ -151,7 +151,27 @@ func (w *wiring) anotherReplay() {
 }
 
 func (w *wiring) batch(i uint64) []byte {
-	return fakeengine.Payload(1e9+float64(i), 0, fakeengine.NewPrompt(i, 16, 1).Stored(0, 1))
+	return fakeengine.Payload(1e9+float64(i), 0, fakeengine.NewPrompt(i%100, 16, 1).Stored(0, 1))
+}
+
+// publishOn has the engine publish until the test ends: a message may be lost with
+// a connection that is made once more.
+func (w *wiring) publishOn() {
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			w.publisher.Publish(w.batch(w.publisher.Next()))
+			select {
+			case <-tick.C:
+			case <-stop:
+				return
+			}
+		}
+	}()
+	w.t.Cleanup(func() { close(stop); <-stopped })
 }
 
 // told waits for an error, and logs how long that took.
@@ -207,7 +227,7 @@ func TestMistakes(t *testing.T) {
 			if err := w.publisher.WaitSubscribers(zmtptest.Context(t), 1); err != nil {
 				t.Fatal(err)
 			}
-			w.publisher.Publish(w.batch(w.publisher.Next()))
+			w.publishOn()
 			w.told(m.told)
 			w.reaches(m.state)
 			for i := range uint64(3) {

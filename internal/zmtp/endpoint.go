@@ -49,8 +49,8 @@ func dialEndpoint(name string) (endpoint, error) {
 	if err != nil || e.network == "unix" {
 		return e, err
 	}
-	if host == "" || host == "*" || port == 0 {
-		return e, fmt.Errorf("zmtp: endpoint %q: connecting needs a host and a port", name)
+	if ip := net.ParseIP(host); host == "" || host == "*" || port == 0 || ip != nil && ip.IsUnspecified() {
+		return e, fmt.Errorf("zmtp: endpoint %q: connecting needs the peer's own host and port; *, 0.0.0.0, [::] and port 0 are for listening", name)
 	}
 	return e, nil
 }

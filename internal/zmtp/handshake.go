@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -63,7 +65,7 @@ func (c *Conn) handshake() error {
 		return err
 	}
 	if !slices.Contains(accepts, c.peer.Type) {
-		return fmt.Errorf("%w: a %s socket cannot talk to %.20q", ErrProtocol, c.cfg.Type, c.peer.Type)
+		return fmt.Errorf("%w: a %s socket cannot talk to %.20q: is it the port of another socket?", ErrProtocol, c.cfg.Type, c.peer.Type)
 	}
 	c.out.timeout = c.cfg.WriteTimeout
 	c.patience = 2 * c.cfg.Heartbeat
@@ -79,10 +81,10 @@ func (c *Conn) greet() error {
 		return err
 	}
 	if err := c.need(1); err != nil {
-		return midway(err)
+		return c.silent(err)
 	}
-	if b := c.window()[0]; b != 0xff {
-		return fmt.Errorf("%w: a greeting begins with ff, not %02x", ErrProtocol, b)
+	if c.window()[0] != 0xff {
+		return c.stranger()
 	}
 	if err := c.need(signatureSize + 1); err != nil {
 		return midway(err)
@@ -104,6 +106,30 @@ func (c *Conn) greet() error {
 	c.is31 = w[signatureSize] > majorVersion || w[signatureSize+1] >= 1
 	c.start += greetingSize
 	return nil
+}
+
+// silent says of a peer that said nothing what that means, if it means anything.
+func (c *Conn) silent(err error) error {
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return fmt.Errorf("%w: the peer accepts connections and said nothing in %v, so it is no ZeroMQ socket: %w", ErrProtocol, c.cfg.HandshakeTimeout, os.ErrDeadlineExceeded)
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET):
+		return fmt.Errorf("%w: the peer hung up without a word, so it may be no ZeroMQ socket: %w", ErrProtocol, midway(err))
+	}
+	return err
+}
+
+// stranger says what a peer that is no ZeroMQ socket may be.
+func (c *Conn) stranger() error {
+	_ = c.need(len("HTTP/")) // what it is shows by less too
+	w := c.window()
+	switch {
+	case bytes.HasPrefix(w, []byte("HTTP/")):
+		return fmt.Errorf("%w: the peer answers in HTTP: it is no ZeroMQ socket, but perhaps the engine's API", ErrProtocol)
+	case w[0] == 0x15 || w[0] == 0x16:
+		return fmt.Errorf("%w: the peer answers in TLS: it is no ZeroMQ socket", ErrProtocol)
+	}
+	return fmt.Errorf("%w: a greeting begins with ff, not %02x: the peer is no ZeroMQ socket", ErrProtocol, w[0])
 }
 
 // metadata is what READY says of this end.

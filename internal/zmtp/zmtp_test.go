@@ -46,7 +46,7 @@ func pair(t *testing.T, endpoint string, dialling, accepting zmtp.Config) (diall
 		c, err := zmtp.Handshake(t.Context(), nc, "the dialler", accepting)
 		done <- result{c, err}
 	}()
-	dialled, err = zmtp.Dial(t.Context(), zmtp.Name(ln.Addr()), dialling)
+	dialled, err = zmtp.Dial(t.Context(), strings.Replace(zmtp.Name(ln.Addr()), "[::]", "127.0.0.1", 1), dialling)
 	if err != nil {
 		t.Fatal(err)
 	}

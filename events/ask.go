@@ -1,0 +1,230 @@
+package events
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/kvindex/kvindex/internal/zmtp"
+)
+
+// This file asks engines for what was missed beside their connections, which go on
+// being read: when a connection is made, when it falls idle, when a replay failed.
+// While an engine answers, the stream is locked, and its messages wait. Before its
+// replay socket has ever answered nothing waits for that, but at the beginning of a
+// connection for a moment. So a socket that nobody serves costs nothing but its
+// messages to OnError.
+//
+// What a replay socket says is believed until a message shows that it is not of the
+// engine behind the connection: the socket has it with other bytes, or does not
+// have it. That may be of an engine that restarted meanwhile, so the connection is
+// made anew, and what was applied is forgotten. Then the first message of a
+// connection has to be in the socket before it is believed again.
+
+const (
+	// firstAnswer is how long a connection that begins waits for a replay socket
+	// that has never answered.
+	firstAnswer = 500 * time.Millisecond
+	// askBackoff is how many times BackoffMax lies between attempts at most.
+	askBackoff = 10
+	// probeStart is a number that no engine comes to: the answer is its end alone.
+	probeStart = 1 << 62
+)
+
+var (
+	errNotPublished = errors.New("it does not have what the engine has just published")
+	errOthersReplay = fmt.Errorf("it is another engine's: %w", errNotPublished)
+)
+
+// ask begins to ask the engine of a stream for all that was not applied, if nobody
+// does. settled is closed when a first attempt has ended.
+func (s *Subscriber) ask(ctx context.Context, st *stream) (settled <-chan struct{}) {
+	first := make(chan struct{})
+	if st.replayAt == "" || !st.asking.CompareAndSwap(false, true) {
+		close(first)
+		return first
+	}
+	settle := sync.OnceFunc(func() { close(first) })
+	st.conn.asking.Go(func() {
+		defer settle()
+		defer st.asking.Store(false)
+		s.keepAsking(ctx, st, settle)
+	})
+	return first
+}
+
+// verify asks a replay socket that has brought messages for one that the connection
+// has brought, which goes on meanwhile.
+func (s *Subscriber) verify(ctx context.Context, st *stream, m Message) {
+	if !st.asking.CompareAndSwap(false, true) {
+		return
+	}
+	m.Payload = bytes.Clone(m.Payload)
+	st.conn.asking.Go(func() {
+		defer st.asking.Store(false)
+		same, _, err := s.has(ctx, st, m)
+		if !s.verified(st, same, err) {
+			s.keepAsking(ctx, st, func() {})
+		}
+	})
+}
+
+// verified takes note of what a replay socket said of a message. It reports whether
+// that said something.
+func (s *Subscriber) verified(st *stream, same bool, err error) bool {
+	o := st.owner
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	t := &o.trust
+	switch {
+	case o.conn != st.conn.id || !t.untested:
+	case err != nil:
+		t.serves = false
+		return false
+	case same:
+		t.untested = false
+	default:
+		if err := s.settle(st, s.strike(st)); err != nil {
+			st.conn.leave(err)
+		}
+	}
+	return true
+}
+
+// askFirst asks when a connection begins to bring a stream, and returns when its
+// messages can be read.
+func (s *Subscriber) askFirst(ctx context.Context, st *stream) error {
+	if st.replayAt == "" {
+		return nil
+	}
+	var limit <-chan time.Time
+	st.owner.mu.Lock()
+	st.owner.claim(st.conn.id)
+	if !st.owner.trust.serves {
+		t := time.NewTimer(firstAnswer)
+		defer t.Stop()
+		limit = t.C
+	}
+	st.owner.mu.Unlock()
+	select {
+	case <-s.ask(ctx, st):
+	case <-limit:
+	case <-ctx.Done():
+	}
+	if why := st.conn.leaving.Load(); why != nil {
+		return *why
+	}
+	return nil
+}
+
+// keepAsking asks until the engine has answered, or the connection ends.
+func (s *Subscriber) keepAsking(ctx context.Context, st *stream, settle func()) {
+	o := st.owner
+	wait := backoff{min: s.cfg.BackoffMin, max: askBackoff * s.cfg.BackoffMax}
+	var failing teller
+	for ctx.Err() == nil {
+		o.mu.Lock()
+		serves := o.trust.serves
+		o.mu.Unlock()
+		var conn *zmtp.Conn
+		var err error
+		if !serves {
+			conn, err = s.reach(ctx, st.replayAt)
+		}
+		if err == nil {
+			o.mu.Lock()
+			err = s.askLocked(ctx, st, conn)
+			o.mu.Unlock()
+		}
+		switch {
+		case err == nil || ctx.Err() != nil:
+			return
+		case isOurs(err):
+			st.conn.leave(err)
+			return
+		}
+		if failing.tells(err) {
+			s.noReplay(st, err)
+			if !serves {
+				r := s.newReplay(st)
+				r.done.Attempts, r.done.Err = 1, err
+				r.report(ctx)
+			}
+		}
+		settle()
+		wait.sleep(ctx)
+	}
+}
+
+// noReplay tells that a replay socket is of no use now.
+func (s *Subscriber) noReplay(st *stream, err error) {
+	s.note(st, NoteNoReplay)
+	s.report(fmt.Errorf("events: subscriber: pod %q: its replay socket %s is of no use, so that what is missed is lost; it is tried again: %w", st.pod, st.replayAt, err))
+}
+
+// reach connects to a replay socket and finds out whether it answers.
+func (s *Subscriber) reach(ctx context.Context, endpoint string) (*zmtp.Conn, error) {
+	conn, err := s.dialReplay(ctx, endpoint)
+	if err != nil {
+		return nil, err
+	}
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	silence := time.AfterFunc(s.cfg.ReplayTimeout, func() { _ = conn.Close() })
+	if err = conn.Send(nil, binary.BigEndian.AppendUint64(nil, probeStart)); err == nil {
+		var m [][]byte
+		if m, err = conn.Receive(); err == nil {
+			_, _, err = readReply(m)
+		}
+	}
+	if !silence.Stop() {
+		err = errReplaySilent
+	}
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+func (s *Subscriber) dialReplay(ctx context.Context, endpoint string) (*zmtp.Conn, error) {
+	wire := s.wire
+	wire.Type = zmtp.DEALER
+	wire.HandshakeTimeout = min(connectTimeout, s.cfg.ReplayTimeout)
+	return zmtp.Dial(ctx, endpoint, wire)
+}
+
+// askLocked has the engine send all that was not applied. conn, if not nil, has
+// answered. An error of the replay socket is to be tried again; the others are
+// those that end a connection.
+func (s *Subscriber) askLocked(ctx context.Context, st *stream, conn *zmtp.Conn) error {
+	t := &st.owner.trust
+	idle := t.serves // the stream goes on, so nobody waits to begin
+	if conn != nil {
+		defer conn.Close()
+		if !t.serves {
+			t.serves = true
+			s.note(st, NoteReplay)
+		}
+	}
+	if ctx.Err() != nil || st.owner.conn != st.conn.id || st.forgets && idle {
+		return nil
+	}
+	r := s.newReplay(st)
+	r.conn = conn
+	if t.strikes > 0 && (st.spoke == 0 || st.spoke != r.due) {
+		return nil // a message of this connection has to show whose socket it is
+	}
+	err := s.settle(st, s.catchUp(ctx, r))
+	if err == nil || isOurs(err) {
+		return err
+	}
+	if errors.Is(err, errReplayShort) || errors.Is(err, errOthersReplay) {
+		return nil // asked again, it would say the same
+	}
+	t.serves = false
+	return err
+}

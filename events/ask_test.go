@@ -1,0 +1,352 @@
+package events_test
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/zmtp"
+	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
+)
+
+// listener accepts connections for serve until the test ends.
+func listener(t *testing.T, endpoint string, serve func(net.Conn)) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", strings.TrimPrefix(endpoint, "tcp://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		for {
+			nc, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			defer nc.Close()
+			serve(nc)
+		}
+	}()
+	t.Cleanup(func() { ln.Close(); <-gone })
+	return zmtp.Name(ln.Addr())
+}
+
+// closedPort is an endpoint that refuses connections.
+func closedPort(t *testing.T) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln.Close()
+	return zmtp.Name(ln.Addr())
+}
+
+// strangers are endpoints that accept connections and are no ZeroMQ sockets, by
+// what is told of them.
+func strangers(t *testing.T) map[string]string {
+	srv := &http.Server{Handler: http.NotFoundHandler()}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = srv.Serve(ln) }()
+	t.Cleanup(func() { srv.Close() })
+	answers := func(text string) string {
+		return listener(t, "127.0.0.1:0", func(nc net.Conn) { _, _ = io.WriteString(nc, text) })
+	}
+	return map[string]string{
+		zmtp.Name(ln.Addr()): "said nothing in 2s, so it is no ZeroMQ socket", // it waits for the end of a line
+		answers(""):          "said nothing in 2s, so it is no ZeroMQ socket",
+		answers("HTTP/1.1 400 Bad Request\r\n\r\n"):                  "answers in HTTP",
+		answers("\x15\x03\x01\x00\x02\x02\x16"):                      "answers in TLS",
+		answers("SSH-2.0-OpenSSH_9.2p1\r\n"):                         "is no ZeroMQ socket",
+		listener(t, "127.0.0.1:0", func(nc net.Conn) { nc.Close() }): "hung up without a word",
+		answers(string(zmtptest.Hello(1, "PULL"))):                   "is it the port of another socket?",
+	}
+}
+
+// TestStrangers: a connection that never becomes ZeroMQ says so.
+func TestStrangers(t *testing.T) {
+	t.Parallel()
+	for endpoint, want := range strangers(t) {
+		s := subscribe(t, events.SubscriberConfig{Endpoint: endpoint})
+		if err := wait(t, "OnError", s.errors); !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), endpoint) {
+			t.Errorf("got %v, want it to name %s and to say %q", err, endpoint, want)
+		}
+	}
+}
+
+// TestReplayOfNobody: no message waits for a replay socket that has never answered.
+// That is told, and the engine's whole life is asked for when it answers.
+func TestReplayOfNobody(t *testing.T) {
+	t.Parallel()
+	type socket struct{ endpoint, want string }
+	mute := listener(t, "127.0.0.1:0", func(nc net.Conn) { _, _ = nc.Write(zmtptest.Hello(1, "ROUTER")) })
+	sockets := []socket{{closedPort(t), "connection refused"}, {mute, "no answer in time"}}
+	for endpoint, want := range strangers(t) {
+		sockets = append(sockets, socket{endpoint, want})
+	}
+	for _, socket := range sockets {
+		engine := publisher(t, fakeengine.PublisherConfig{})
+		l := newLedger()
+		l.notes = make(chan events.Note, 10_000)
+		told := make(chan error, 10_000)
+		_, replays, _ := follow(t, l, events.SubscriberConfig{
+			Endpoint: engine.Endpoint(), Replay: socket.endpoint, OnError: func(err error) { told <- err },
+		})
+		waitSubscriber(t, engine)
+		engine.Publish(clock(0))
+		engine.Skip(clock(1))
+		engine.Publish(clock(2))
+		l.expect(t, "0 lost 1-1 2")
+		err := wait(t, "OnError", told)
+		for _, want := range []string{socket.want, socket.endpoint, `pod "a"`, "replay socket"} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: got %v, want it to say %q", socket.endpoint, err, want)
+			}
+		}
+		if r := wait(t, "a replay", replays); !strings.Contains(r.Err.Error(), socket.want) {
+			t.Errorf("%s: got %v, want it to say %q", socket.endpoint, r.Err, socket.want)
+		}
+		var notes []events.Note
+		for !slices.Contains(notes, events.NoteNoReplay) {
+			notes = append(notes, wait(t, "a note", l.notes))
+		}
+		if want := []events.Note{events.NoteOpened, events.NoteConnected, events.NoteNoReplay}; !slices.Equal(notes, want) {
+			t.Errorf("%s: notes %v, want %v", socket.endpoint, notes, want)
+		}
+	}
+}
+
+// TestReplayComesLater: when a replay socket answers at last, the whole life of the
+// engine takes the place of what was heard of it.
+func TestReplayComesLater(t *testing.T) {
+	t.Parallel()
+	at := "ipc://" + filepath.Join(t.TempDir(), "replay")
+	engine := publisher(t, fakeengine.PublisherConfig{})
+	l := newLedger()
+	l.notes = make(chan events.Note, 10_000)
+	told := make(chan error, 10_000)
+	follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: at, OnError: func(err error) { told <- err }})
+	waitSubscriber(t, engine)
+	now := life{100, 5}
+	engine.Publish(now.payload(0))
+	for seq := range uint64(3) {
+		engine.Skip(now.payload(1 + seq))
+	}
+	engine.Publish(now.payload(4))
+	l.expect(t, "0 lost 1-3 4")
+	wait(t, "OnError", told)
+	newRouterAt(t, at, func(_ int, start uint64) [][][]byte { return now.answer(start) })
+	l.expect(t, "0 lost 1-3 4 rewound 0 1 2 3 4")
+	for want := range slices.Values([]events.Note{events.NoteReplay, events.NoteCurrent}) {
+		for wait(t, "a note", l.notes) != want {
+		}
+	}
+	engine.Publish(life{100, 6}.payload(5))
+	l.expectEnd(t, "rewound 0 1 2 3 4 5")
+}
+
+// TestReplayTooShort: half a life does not take the place of what was heard.
+func TestReplayTooShort(t *testing.T) {
+	t.Parallel()
+	at := "ipc://" + filepath.Join(t.TempDir(), "replay")
+	engine := publisher(t, fakeengine.PublisherConfig{})
+	l := newLedger()
+	told := make(chan error, 10_000)
+	_, replays, _ := follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: at, OnError: func(err error) { told <- err }})
+	waitSubscriber(t, engine)
+	now := life{100, 5}
+	engine.Skip(now.payload(0))
+	for seq := range uint64(4) {
+		engine.Publish(now.payload(1 + seq))
+	}
+	l.expect(t, "late 1 2 3 4")
+	wait(t, "OnError", told)
+	r := newRouterAt(t, at, func(_ int, start uint64) [][][]byte { return now.answer(max(start, 2)) })
+	for wait(t, "a replay", replays).Err != nil {
+	}
+	engine.Publish(life{100, 6}.payload(5))
+	l.expect(t, "late 1 2 3 4 5")
+	if got, want := r.asked(), []uint64{4, 0}; !slices.Equal(got, want) {
+		t.Errorf("asked for what is from %v on, want %v", got, want)
+	}
+}
+
+// TestBoundOlderConnection: when the newer connection of a topic is lost, an older
+// one that is still open has it again. But it is of another engine.
+func TestBoundOlderConnection(t *testing.T) {
+	t.Parallel()
+	b := newBound(t, "", events.SubscriberConfig{})
+	older := b.connect(life{100, 0}, 0, 1)
+	b.expect(t, "0 1")
+	newer := b.connect(life{200, 0}, 2, 3)
+	b.expect(t, "0 1 2 3")
+	newer.Close()
+	b.waitDisconnects(1)
+	b.say(older, life{100, 0}, 4)
+	b.expect(t, "0 1 2 3 anew late 4")
+	b.say(older, life{100, 0}, 5)
+	b.expect(t, "0 1 2 3 anew late 4 5")
+}
+
+// TestReplayOfAnother: a replay socket that belongs to another engine is found out
+// by the first message of the connection, at whatever number that engine is, and
+// what it brought is forgotten. It is not asked at every message from then on, and
+// believed again when it is the engine's.
+func TestReplayOfAnother(t *testing.T) {
+	t.Parallel()
+	own, others := life{100, 100}, life{500, 0}
+	for name, tt := range map[string]struct {
+		others int // messages of the other engine
+		first  int // the first number that is heard
+	}{
+		"at the same number":                 {10, 10},
+		"behind":                             {5, 10},
+		"ahead":                              {60, 10},
+		"ahead, and both from the beginning": {60, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			others.n = tt.others
+			socket := newLives(t, others)
+			engine := publisher(t, fakeengine.PublisherConfig{})
+			for seq := range uint64(tt.first) {
+				engine.Skip(own.payload(seq))
+			}
+			l := newLedger()
+			told := make(chan error, 10_000)
+			s, _, _ := follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: socket.endpoint, OnError: func(err error) { told <- err }})
+			// A connection that is ended for another one may lose a message.
+			seq := uint64(tt.first)
+			publish := func() { engine.Publish(own.payload(seq)); seq++ }
+			for ended := false; !ended; {
+				waitSubscriber(t, engine)
+				publish()
+				select {
+				case err := <-told:
+					if !strings.Contains(err.Error(), "another engine's") {
+						t.Errorf("told %v", err)
+					}
+					ended = strings.Contains(err.Error(), "of no use")
+				case <-time.After(20 * time.Millisecond):
+				}
+			}
+			if n := int(seq) - tt.first; n > 10 {
+				t.Errorf("told after %d messages", n)
+			}
+			asked := len(socket.asked())
+			for range 20 {
+				publish()
+			}
+			l.wait(t, "the engine's own messages alone", func(got string) bool {
+				i := strings.LastIndex(got, "anew ")
+				return i >= 0 && !strings.Contains(got[i:], "lost") && strings.HasSuffix(got, " "+numbers(int(seq)-20, int(seq)-1))
+			})
+			if n := len(socket.asked()); n > asked+3 {
+				t.Errorf("asked %d times for 20 messages", n-asked)
+			}
+			if st := s.Stats(); st.Connects > 8 {
+				t.Errorf("%d connections", st.Connects)
+			}
+		})
+	}
+}
+
+// TestDeadHost: a dead host is noticed by its heartbeat, and not only when its
+// replay socket has been waited for.
+func TestDeadHost(t *testing.T) {
+	t.Parallel()
+	const heartbeat = 50 * time.Millisecond
+	var n atomic.Int64
+	socket := newRouter(t, func(int, uint64) [][][]byte {
+		if n.Add(1) == 1 {
+			return [][][]byte{end()}
+		}
+		return nil // silent
+	})
+	dead := rawServer(t, zmtptest.Hello(1, "PUB"))
+	told := make(chan error, 10_000)
+	follow(t, newLedger(), events.SubscriberConfig{
+		Endpoint: dead, Replay: socket.endpoint, Heartbeat: heartbeat, ReplayTimeout: time.Hour, OnError: func(err error) { told <- err },
+	})
+	if err := wait(t, "OnError", told); !strings.Contains(err.Error(), "no answer to a heartbeat") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestSilence: an engine that says nothing is told of, once, with what may be the
+// cause.
+func TestSilence(t *testing.T) {
+	t.Parallel()
+	const silence = 50 * time.Millisecond
+	quiet := zmtptest.Hello(0, "PUB")
+	other := slices.Concat(quiet, zmtptest.Message("metrics", number(0), "x"), zmtptest.Message("", "no number", "x"))
+	for name, tt := range map[string]struct {
+		script []byte
+		bind   bool
+		want   string
+	}{
+		"nothing":               {quiet, false, "has said nothing"},
+		"other messages":        {other, false, "but 2 other messages"},
+		"nothing, bound":        {quiet, true, "has said nothing"},
+		"other messages, bound": {other, true, "but 2 other messages"},
+	} {
+		cfg := events.SubscriberConfig{Silence: silence, Topic: "kv@", Bind: tt.bind, Endpoint: "tcp://127.0.0.1:0"}
+		if !tt.bind {
+			cfg.Endpoint = rawServer(t, tt.script)
+		}
+		s := subscribe(t, cfg)
+		if tt.bind {
+			guest(t, wait(t, "OnListen", s.listening), tt.script)
+		}
+		err := wait(t, "OnError", s.errors)
+		var silent *events.SilentError
+		if !errors.As(err, &silent) || silent.After != silence || silent.Topic != "kv@" || silent.Endpoint == "" {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, want := range []string{tt.want, `do not begin with "kv@"`, "enable_kv_cache_events"} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: got %v, want it to say %q", name, err, want)
+			}
+		}
+	}
+}
+
+// TestSilenceEnds: a message ends the wait for it.
+func TestSilenceEnds(t *testing.T) {
+	t.Parallel()
+	spoken := slices.Concat(zmtptest.Hello(0, "PUB"), zmtptest.Message("", number(0), "x"))
+	s := subscribe(t, events.SubscriberConfig{Silence: 200 * time.Millisecond, Endpoint: rawServer(t, spoken)})
+	s.next()
+	late := subscribe(t, events.SubscriberConfig{Silence: 400 * time.Millisecond, Endpoint: rawServer(t, zmtptest.Hello(0, "PUB"))})
+	wait(t, "the silence of another", late.errors)
+	if len(s.errors) > 0 {
+		t.Error(<-s.errors)
+	}
+}
+
+// TestTellOnce: what goes on failing in one way is not told at every attempt, but
+// another failure is.
+func TestTellOnce(t *testing.T) {
+	t.Parallel()
+	closes := rawServer(t, zmtptest.Hello(1, "ROUTER"))
+	s := subscribe(t, events.SubscriberConfig{Endpoint: closes, BackoffMin: time.Millisecond, BackoffMax: time.Millisecond})
+	wait(t, "OnError", s.errors)
+	nobody := subscribe(t, events.SubscriberConfig{Endpoint: closedPort(t), BackoffMin: 300 * time.Millisecond, BackoffMax: 300 * time.Millisecond})
+	wait(t, "OnError", nobody.errors)
+	if n := len(s.errors); n > 2 {
+		t.Errorf("told %d times more", n)
+	}
+}
