@@ -126,9 +126,10 @@ func TestMistakes(t *testing.T) {
 		if c.unknown == (err != nil) && c.outcome != "scored" || c.unknown != (a.Unknown != nil) || !errors.Is(said, c.is) && c.outcome != "failed" {
 			t.Errorf("%s: error %v, unknown %v", what, err, a.Unknown)
 		}
-		rest, ok := fmt.Sprint(said), false
+		rest := fmt.Sprint(said)
 		for _, word := range strings.Split(c.says, "|") {
-			if _, rest, ok = strings.Cut(rest, word); !ok {
+			_, behind, ok := strings.Cut(rest, word)
+			if rest = behind; !ok {
 				t.Errorf("%s: nothing of %q in %q", what, word, fmt.Sprint(said))
 			}
 		}

@@ -93,7 +93,7 @@ func (st *stream) waits() bool { return st.held || st.behind }
 // holds nothing since its engine restarted has the state of what is waited for,
 // because that will make it known.
 func (st *stream) limit(state State) State {
-	most := StateLive
+	var most State
 	switch {
 	case st.interrupted:
 		most = StateUncertain

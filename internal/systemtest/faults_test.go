@@ -211,7 +211,7 @@ func newSchedule(seed uint64, lag time.Duration) *schedule {
 			return s
 		}
 	}
-	rare := slices.DeleteFunc(slices.Clone(could), func(f fault) bool { return !(f.beyond || f.binds) })
+	rare := slices.DeleteFunc(slices.Clone(could), func(f fault) bool { return !f.beyond && !f.binds })
 	for range 3 + s.random.IntN(6) {
 		k := could[s.random.IntN(len(could))]
 		if len(rare) > 0 && s.random.IntN(5) < 2 { // these go with few schedules
