@@ -1,6 +1,7 @@
 package systemtest
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -234,6 +235,38 @@ func TestMistakes(t *testing.T) {
 				if n := blocks(t, w.ix, "a", fakeengine.NewPrompt(100+i, 16, 2)); n > 0 {
 					t.Errorf("%d blocks of another engine", n)
 				}
+			}
+		})
+	}
+}
+
+// TestSilence: an engine that is connected to and says nothing is told of once, with
+// what may be the cause.
+func TestSilence(t *testing.T) {
+	zmtptest.NoLeaks(t)
+	for _, m := range []struct {
+		name, told string
+		wire       func(*wiring)
+	}{
+		{"topic that nothing matches", `kv@nobody`, func(w *wiring) { w.Topic = "kv@nobody" }},
+		{"events off", `(?i)events`, func(*wiring) {}},
+	} {
+		t.Run(m.name, func(t *testing.T) {
+			w := newWiring(t)
+			w.Silence = 50 * time.Millisecond
+			m.wire(w)
+			runSubscriber(t, w.ix, w.SubscriberConfig)
+			w.reaches(kvindex.StateSilent)
+			silent := new(events.SilentError)
+			if err := w.told(m.told); !errors.As(err, &silent) || silent.Pod != "a" || silent.Model != "m" || silent.Endpoint != w.Endpoint {
+				t.Errorf("%#v", err)
+			}
+			w.reaches(kvindex.StateSilent)
+			// As long a silence later another one is told of, and this one not again.
+			w.Pod = "b"
+			runSubscriber(t, w.ix, w.SubscriberConfig)
+			if err := w.told(m.told); !errors.As(err, &silent) || silent.Pod != "b" {
+				t.Errorf("%#v", err)
 			}
 		})
 	}
