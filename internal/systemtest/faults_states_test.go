@@ -442,5 +442,12 @@ func (s *schedule) twoConnections() {
 	}
 	s.live.Refuse(false)
 	s.batches(s.some(), s.send)
+	s.settle()
+	s.note(func() { // what is older may be taken for another life: that is forgotten, and replayed
+		if n := s.losses[kvindex.LossRestart]; n > s.restarts {
+			s.restarts = n
+			s.count("an older connection is taken for a restart")
+		}
+	})
 	s.count("two connections of a topic")
 }
