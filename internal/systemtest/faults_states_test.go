@@ -430,6 +430,7 @@ func (s *schedule) twoConnections() {
 	s.batches(5+s.random.IntN(15), s.skip)
 	if s.replay != nil && s.random.IntN(2) == 0 { // nobody says what was missed
 		s.replay.Refuse(true)
+		s.repairable = false
 	}
 	taken := s.indexer.Stats().Messages
 	hold.Release()
