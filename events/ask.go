@@ -1,7 +1,6 @@
 package events
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -21,9 +20,10 @@ import (
 //
 // What a replay socket says is believed until a message shows that it is not of the
 // engine behind the connection: the socket has it with other bytes, or does not
-// have it. That may be of an engine that restarted meanwhile, so the connection is
-// made anew, and what was applied is forgotten. Then the first message of a
-// connection has to be in the socket before it is believed again.
+// have it. The first message that comes behind a replay is held until that is known.
+// An engine may have restarted in this moment, so the connection is made anew, and
+// what was applied is forgotten. Then the first message of a connection has to be in
+// the socket before it is believed again.
 
 const (
 	// firstAnswer is how long a connection that begins waits for a replay socket
@@ -55,44 +55,6 @@ func (s *Subscriber) ask(ctx context.Context, st *stream) (settled <-chan struct
 		s.keepAsking(ctx, st, settle)
 	})
 	return first
-}
-
-// verify asks a replay socket that has brought messages for one that the connection
-// has brought, which goes on meanwhile.
-func (s *Subscriber) verify(ctx context.Context, st *stream, m Message) {
-	if !st.asking.CompareAndSwap(false, true) {
-		return
-	}
-	m.Payload = bytes.Clone(m.Payload)
-	st.conn.asking.Go(func() {
-		defer st.asking.Store(false)
-		same, _, err := s.has(ctx, st, m)
-		if !s.verified(st, same, err) {
-			s.keepAsking(ctx, st, func() {})
-		}
-	})
-}
-
-// verified takes note of what a replay socket said of a message. It reports whether
-// that said something.
-func (s *Subscriber) verified(st *stream, same bool, err error) bool {
-	o := st.owner
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	t := &o.trust
-	switch {
-	case o.conn != st.conn.id || !t.untested:
-	case err != nil:
-		t.serves = false
-		return false
-	case same:
-		t.untested = false
-	default:
-		if err := s.settle(st, s.strike(st)); err != nil {
-			st.conn.leave(err)
-		}
-	}
-	return true
 }
 
 // askFirst asks when a connection begins to bring a stream, and returns when its
@@ -212,11 +174,11 @@ func (s *Subscriber) askLocked(ctx context.Context, st *stream, conn *zmtp.Conn)
 	if ctx.Err() != nil || st.owner.conn != st.conn.id || st.forgets {
 		return nil
 	}
+	if t.strikes > 0 {
+		return nil // the first message of a connection has to show whose socket it is
+	}
 	r := s.newReplay(st)
 	r.conn = conn
-	if t.strikes > 0 && (st.spoke == 0 || st.spoke != r.due) {
-		return nil // a message of this connection has to show whose socket it is
-	}
 	err := s.settle(st, s.catchUp(ctx, r))
 	if err == nil || isOurs(err) {
 		return err

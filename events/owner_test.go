@@ -74,6 +74,7 @@ func TestBoundOldConnection(t *testing.T) {
 	b := newBound(t, r.endpoint, events.SubscriberConfig{})
 	older := b.connect(old, 1)
 	b.expect(t, "0 1")
+	r.waitAsked(t, 2) // for all, and for 1
 	r.become(now)
 	b.left(b.connect(now, 2)) // it may be the old engine's, for all that is known
 	want := "0 1 hold 1 anew 0 1 2"

@@ -123,7 +123,7 @@ func (s *Subscriber) catchUp(ctx context.Context, r *replay) error {
 		return err
 	}
 	if from > 0 && st.spoke == from {
-		t.strikes, t.untested = 0, false
+		t.untested = false
 	} else if r.due > from {
 		t.untested = true
 	}
@@ -163,7 +163,8 @@ func (s *Subscriber) rewind(ctx context.Context, st *stream) error {
 // was applied is forgotten.
 func (s *Subscriber) strike(st *stream) error {
 	t := &st.owner.trust
-	t.untested = false
+	t.untested, st.current = false, false
+	s.note(st, NoteReleased)
 	switch t.strikes {
 	case 0:
 		t.strikes = 1
@@ -177,18 +178,22 @@ func (s *Subscriber) strike(st *stream) error {
 	return nil
 }
 
-// test asks a replay socket that was struck for the first message that a connection
-// brings. If it has that, it is of the engine that is connected.
-func (s *Subscriber) test(ctx context.Context, st *stream, m Message) {
+// test asks a replay socket that nothing has shown to be the engine's for the first
+// message that a connection brings. An error ends the connection.
+func (s *Subscriber) test(ctx context.Context, st *stream, m Message) error {
 	t := &st.owner.trust
 	st.tested = true
-	switch same, _, err := s.has(ctx, st, m); {
+	same, _, err := s.has(ctx, st, m)
+	switch {
 	case err != nil:
+		t.serves = false
+		s.noReplay(st, err)
+		return nil
 	case same:
-		t.strikes = 0
-	default:
-		_ = s.strike(st)
+		t.strikes, t.untested = 0, false
+		return nil
 	}
+	return s.strike(st)
 }
 
 // has asks whether a replay socket has a message. gone: it has later ones only.
@@ -203,12 +208,16 @@ func (s *Subscriber) has(ctx context.Context, st *stream, m Message) (same, gone
 	if err := conn.Send(nil, binary.BigEndian.AppendUint64(nil, m.Seq)); err != nil {
 		return false, false, err
 	}
-	reply, err := conn.Receive()
-	if err != nil {
-		return false, false, err
+	for {
+		reply, err := conn.Receive()
+		if err != nil {
+			return false, false, err
+		}
+		seq, payload, err := readReply(reply)
+		if err != nil || seq >= m.Seq { // else it is not what was asked for
+			return seq == m.Seq && bytes.Equal(payload, m.Payload), seq != m.Seq, err
+		}
 	}
-	seq, payload, err := readReply(reply)
-	return seq == m.Seq && bytes.Equal(payload, m.Payload), seq != m.Seq, err
 }
 
 // repair has the engine send what is missing before a message that is held, and

@@ -369,6 +369,21 @@ func (r *router) asked() []uint64 {
 	return slices.Clone(r.starts)
 }
 
+// waitAsked waits until as many requests have come.
+func (r *router) waitAsked(t *testing.T, n int) {
+	t.Helper()
+	deadline := time.After(patience)
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for len(r.asked()) < n {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("%d requests, want %d", len(r.asked()), n)
+		}
+	}
+}
+
 func reply(seq uint64) [][]byte {
 	return [][]byte{nil, binary.BigEndian.AppendUint64(nil, seq), clock(int(seq))}
 }

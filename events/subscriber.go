@@ -341,7 +341,7 @@ type stream struct {
 	owner      *streamOwner // whose mu guards what follows
 
 	superseded bool // a newer connection has the stream, and that was reported
-	tested     bool // its first message was asked for, see strikes
+	tested     bool // the replay socket was asked for its first message
 	// spoke is the number behind the last message that the present connection
 	// brought and that was applied; 0 if there is none.
 	spoke uint64
@@ -451,8 +451,10 @@ func (s *Subscriber) enter(st *stream) (waited, ours bool, err error) {
 // replay socket that answers, the engine is asked for that first.
 func (s *Subscriber) offer(ctx context.Context, st *stream, m Message) error {
 	t := &st.owner.trust
-	if t.strikes > 0 && !st.tested && st.replayAt != "" {
-		s.test(ctx, st, m)
+	if (t.strikes > 0 || t.untested) && !st.tested {
+		if err := s.test(ctx, st, m); err != nil {
+			return err
+		}
 	}
 	m.Hold = st.replayAt != "" && t.holds()
 	receipt, _ := s.deliver(st, m)
@@ -471,10 +473,7 @@ func (s *Subscriber) offer(ctx context.Context, st *stream, m Message) error {
 	if receipt.Applied {
 		first := st.spoke == 0
 		t.doubted, st.spoke = false, m.Seq+1
-		switch {
-		case t.untested:
-			s.verify(ctx, st, m)
-		case held, first && st.tested:
+		if held || first && st.tested {
 			s.ask(ctx, st)
 		}
 	}
