@@ -451,7 +451,8 @@ func (s *Subscriber) enter(st *stream) (waited, ours bool, err error) {
 // replay socket that answers, the engine is asked for that first.
 func (s *Subscriber) offer(ctx context.Context, st *stream, m Message) error {
 	t := &st.owner.trust
-	if (t.strikes > 0 || t.untested) && !st.tested {
+	struck := t.strikes > 0
+	if (struck || t.untested) && !st.tested {
 		if err := s.test(ctx, st, m); err != nil {
 			return err
 		}
@@ -471,9 +472,8 @@ func (s *Subscriber) offer(ctx context.Context, st *stream, m Message) error {
 		t.short = false
 	}
 	if receipt.Applied {
-		first := st.spoke == 0
 		t.doubted, st.spoke = false, m.Seq+1
-		if held || first && st.tested {
+		if held || struck && t.strikes == 0 {
 			s.ask(ctx, st)
 		}
 	}

@@ -391,11 +391,11 @@ func TestIdle(t *testing.T) {
 
 // TestBoundIdle is TestIdle for engines that connect.
 func TestBoundIdle(t *testing.T) {
-	r := newRouter(t, func(n int, start uint64) [][][]byte { return life{100, 1 + 2*n}.answer(start) })
+	r := newRouter(t, func(n int, start uint64) [][][]byte { return life{100, 1 + n}.answer(start) })
 	b := newBound(t, r.endpoint, events.SubscriberConfig{Heartbeat: 50 * time.Millisecond})
 	b.say(guest(t, b.endpoint, zmtptest.Hello(0, "PUB")), life{from: 100}, 0)
 	b.expect(t, "0 1 2")
-	if got, want := r.asked(), []uint64{0, 0}; !slices.Equal(got, want) {
+	if got, want := r.asked(), []uint64{0, 0, 0}; !slices.Equal(got, want) { // for all, for message 0, for what may be missed
 		t.Errorf("asked for what is from %v on, want %v", got, want)
 	}
 }
