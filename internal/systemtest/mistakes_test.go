@@ -108,7 +108,12 @@ var mistakes = []mistake{
 	{"endpoint of uvicorn", func(w *wiring) { w.Endpoint = refusingEndpoint(w.t) }, `HTTP`, kvindex.StateSilent},
 	{"endpoint accepts", func(w *wiring) { w.Endpoint = muteEndpoint(w.t) }, `(?i)\b(no|not) (zmtp|zeromq)`, kvindex.StateSilent},
 	{"endpoint is a ROUTER", func(w *wiring) { w.Endpoint = w.replay }, `ROUTER`, kvindex.StateSilent},
+	{"topic of nobody", func(w *wiring) { w.Topic, w.Silence = "KV@", soon; w.publishOn() }, `said nothing .* do not begin with "KV@"`, kvindex.StateSilent},
+	{"events are off", func(w *wiring) { w.Silence = soon }, `said nothing .* enable_kv_cache_events`, kvindex.StateSilent},
 }
+
+// soon is a time of silence that a test waits for.
+const soon = 100 * time.Millisecond
 
 // wiring is a Subscriber before an engine that publishes.
 type wiring struct {
