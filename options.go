@@ -205,7 +205,7 @@ const (
 	// than the truth. It is the default.
 	ForgetOnLoss LossPolicy = iota
 	// KeepOnLoss keeps it and marks the rank StateUncertain until its engine
-	// empties its cache or starts anew: blocks whose removal was lost are
+	// empties its cache or restarts: blocks whose removal was lost are
 	// claimed on.
 	KeepOnLoss
 )

@@ -233,7 +233,7 @@ func TestReplayFillsGaps(t *testing.T) {
 		t.Errorf("forgotten: %+v", r)
 	}
 
-	// The engine starts anew, gets past the number that was last, and its clock
+	// The engine restarts, gets past the number that was last, and its clock
 	// is behind.
 	stop()
 	if err := engine.Restart(); err != nil {
