@@ -100,7 +100,7 @@ var eventsMutants = table{breaks: "./events", rows: []mutant{
 	{"holes in an answer are passed over", "replay.ask", "case seq > r.due && !first:", "case false && first:", "TestReplayAnswers"},
 	{"an engine that forgot the last message goes on", "replay.confirm", "\tcase seq != r.due-1:\n", "\tcase false:\n", "TestReplayFillsGaps"},
 	{"another's last message goes on", "replay.confirm", "case err != nil || receipt.Duplicate:", "case err != nil || receipt.Duplicate || true:", "TestReplayFillsGaps"},
-	{"a gap is filled by any engine", "replay.ask", "known := start == 0", "known := start == 0 || r.done.Attempts > 0", "TestReplayConfirmsLater"},
+	{"a gap is filled by any engine", "replay.ask", "known := start == 0", "known := start == 0 || r.done.Attempts > 0", "TestHeldOfAnOtherLife"},
 	{"an early end is the end", "replay.run", "case until != nil && r.due > until.Seq, until == nil && ended:", "case until != nil && r.due > until.Seq, ended:", "TestReplayAnswers"},
 	{"what the sink did not take is gone", "replay.deliver", "\tif errors.Is(err, ErrMalformed) {\n", "\tif err != nil {\n", "TestReplaySinkErrors"},
 	{"a closed replay port is held for", "trust.holds", "return t.serves && t.strikes == 0", "return t.strikes == 0", "TestReplayOfNobody"},
