@@ -163,7 +163,7 @@ func (s *Subscriber) keepAsking(ctx context.Context, st *stream, settle func()) 
 // noReplay tells that a replay socket is of no use now.
 func (s *Subscriber) noReplay(st *stream, err error) {
 	s.note(st, NoteNoReplay)
-	s.report(fmt.Errorf("events: subscriber: pod %q: its replay socket %s is of no use, so that what is missed is lost; it is tried again: %w", st.pod, st.replayAt, err))
+	s.report(fmt.Errorf("events: subscriber: pod %q: its replay socket %s is of no use, so what is missed meanwhile is lost; it is tried again: %w", st.pod, st.replayAt, err))
 }
 
 // reach connects to a replay socket and finds out whether it answers.
@@ -202,7 +202,6 @@ func (s *Subscriber) dialReplay(ctx context.Context, endpoint string) (*zmtp.Con
 // those that end a connection.
 func (s *Subscriber) askLocked(ctx context.Context, st *stream, conn *zmtp.Conn) error {
 	t := &st.owner.trust
-	idle := t.serves // the stream goes on, so nobody waits to begin
 	if conn != nil {
 		defer conn.Close()
 		if !t.serves {
@@ -210,7 +209,7 @@ func (s *Subscriber) askLocked(ctx context.Context, st *stream, conn *zmtp.Conn)
 			s.note(st, NoteReplay)
 		}
 	}
-	if ctx.Err() != nil || st.owner.conn != st.conn.id || st.forgets && idle {
+	if ctx.Err() != nil || st.owner.conn != st.conn.id || st.forgets {
 		return nil
 	}
 	r := s.newReplay(st)

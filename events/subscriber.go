@@ -302,11 +302,13 @@ func (s *Subscriber) Stats() SubscriberStats {
 
 // connection is one connection to an engine.
 type connection struct {
-	id      uint64 // in order of arrival
-	peer    string // its endpoint
+	id    uint64      // in order of arrival
+	peer  string      // its endpoint
+	heard atomic.Bool // it has brought a message
+
+	// Of one to a listening Subscriber.
 	nc      net.Conn
-	heard   atomic.Bool        // it has brought a message
-	streams map[string]*stream // by topic; one that connects has one, under ""
+	streams map[string]*stream // by topic
 
 	idle    bool // since the last message
 	onIdle  func()

@@ -430,6 +430,7 @@ func (s *schedule) twoConnections() {
 	s.batches(5+s.random.IntN(15), s.skip)
 	if s.replay != nil && s.random.IntN(2) == 0 { // nobody says what was missed
 		s.replay.Refuse(true)
+		s.repairable = false
 	}
 	taken := s.indexer.Stats().Messages
 	hold.Release()
@@ -442,5 +443,12 @@ func (s *schedule) twoConnections() {
 	}
 	s.live.Refuse(false)
 	s.batches(s.some(), s.send)
+	s.settle()
+	s.note(func() { // what is older may be taken for another life: that is forgotten, and replayed
+		if n := s.losses[kvindex.LossRestart]; n > s.restarts {
+			s.restarts = n
+			s.count("an older connection is taken for a restart")
+		}
+	})
 	s.count("two connections of a topic")
 }

@@ -337,6 +337,13 @@ func (g *gateway) run(c gatewayCase) {
 			return len(g.errors) > 0
 		})
 	}
+	if c.wrong != nil {
+		g.until("what is wrong with the replay endpoint", func() bool {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			return len(g.errors) > 0
+		})
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	seen := make(map[kvindex.State]int)

@@ -1,6 +1,7 @@
 package systemtest
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -108,12 +109,7 @@ var mistakes = []mistake{
 	{"endpoint of uvicorn", func(w *wiring) { w.Endpoint = refusingEndpoint(w.t) }, `HTTP`, kvindex.StateSilent},
 	{"endpoint accepts", func(w *wiring) { w.Endpoint = muteEndpoint(w.t) }, `(?i)\b(no|not) (zmtp|zeromq)`, kvindex.StateSilent},
 	{"endpoint is a ROUTER", func(w *wiring) { w.Endpoint = w.replay }, `ROUTER`, kvindex.StateSilent},
-	{"topic of nobody", func(w *wiring) { w.Topic, w.Silence = "KV@", soon; w.publishOn() }, `said nothing .* do not begin with "KV@"`, kvindex.StateSilent},
-	{"events are off", func(w *wiring) { w.Silence = soon }, `said nothing .* enable_kv_cache_events`, kvindex.StateSilent},
 }
-
-// soon is a time of silence that a test waits for.
-const soon = 100 * time.Millisecond
 
 // wiring is a Subscriber before an engine that publishes.
 type wiring struct {
@@ -244,24 +240,63 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// TestMistakesAtOnce: what is wrong by itself is an error.
-func TestMistakesAtOnce(t *testing.T) {
+// TestSilence: an engine that is connected to and says nothing is told of once, with
+// what may be the cause.
+func TestSilence(t *testing.T) {
+	zmtptest.NoLeaks(t)
 	for _, m := range []struct {
 		name, told string
+		wire       func(*wiring)
+	}{
+		{"topic that nothing matches", `kv@nobody`, func(w *wiring) { w.Topic = "kv@nobody" }},
+		{"events off", `(?i)events`, func(*wiring) {}},
+	} {
+		t.Run(m.name, func(t *testing.T) {
+			w := newWiring(t)
+			w.Silence = 50 * time.Millisecond
+			m.wire(w)
+			runSubscriber(t, w.ix, w.SubscriberConfig)
+			w.reaches(kvindex.StateSilent)
+			silent := new(events.SilentError)
+			if err := w.told(m.told); !errors.As(err, &silent) || silent.Pod != "a" || silent.Model != "m" || silent.Endpoint != w.Endpoint {
+				t.Errorf("%#v", err)
+			}
+			w.reaches(kvindex.StateSilent)
+			// As long a silence later another one is told of, and this one not again.
+			w.Pod = "b"
+			runSubscriber(t, w.ix, w.SubscriberConfig)
+			if err := w.told(m.told); !errors.As(err, &silent) || silent.Pod != "b" {
+				t.Errorf("%#v", err)
+			}
+		})
+	}
+}
+
+// TestMistakesAtOnce: what is wrong by itself is an error.
+func TestMistakesAtOnce(t *testing.T) {
+	malformed := func(s kvindex.Stats) uint64 { return s.Malformed }
+	scores := func(o kvindex.Outcome) func(kvindex.Stats) uint64 {
+		return func(s kvindex.Stats) uint64 { return s.Scores.Outcomes.Of(o) }
+	}
+	for _, m := range []struct {
+		name, told string
+		counted    func(kvindex.Stats) uint64 // nil: it is an error of who makes a Subscriber
 		do         func(*kvindex.Indexer) error
 	}{
-		{"endpoint to connect to is any", `0\.0\.0\.0`, func(ix *kvindex.Indexer) error {
+		{"endpoint to connect to is any", `0\.0\.0\.0`, nil, func(ix *kvindex.Indexer) error {
 			_, err := events.NewSubscriber(ix, events.SubscriberConfig{Endpoint: "tcp://0.0.0.0:5557", Pod: "a", Model: "m"})
 			return err
 		}},
-		{"replay endpoint is any", `0\.0\.0\.0`, func(ix *kvindex.Indexer) error {
+		{"replay endpoint is any", `0\.0\.0\.0`, nil, func(ix *kvindex.Indexer) error {
 			_, err := events.NewSubscriber(ix, events.SubscriberConfig{Endpoint: "tcp://10.0.0.1:5557", Replay: "tcp://0.0.0.0:5558", Pod: "a", Model: "m"})
 			return err
 		}},
-		{"JSON", "JSON", func(ix *kvindex.Indexer) error {
+		{"JSON", "JSON", malformed, func(ix *kvindex.Indexer) error {
 			return ix.Ingest("a", "m", []byte(`[1754000000.5, [{"type": "BlockStored"}], 0]`))
 		}},
-		{"text for an unknown name", "adapter", func(ix *kvindex.Indexer) error {
+		{"model under two names", `"org/m".*"m"`, scores(kvindex.OutcomeUnknownModel), func(ix *kvindex.Indexer) error { return unknown(t, ix, "org/m", "") }},
+		{"adapter that nobody has told of", `"sql"`, scores(kvindex.OutcomeUnknownAdapter), func(ix *kvindex.Indexer) error { return unknown(t, ix, "m", "sql") }},
+		{"text for an unknown name", "adapter", scores(kvindex.OutcomeUnknownModel), func(ix *kvindex.Indexer) error {
 			_, err := ix.Score(t.Context(), "prompt", "sql", nil)
 			return err
 		}},
@@ -275,6 +310,19 @@ func TestMistakesAtOnce(t *testing.T) {
 			if err == nil || !regexp.MustCompile(m.told).MatchString(err.Error()) {
 				t.Errorf("error %v, want one with %s", err, m.told)
 			}
+			if m.counted != nil && m.counted(ix.Stats()) != 1 {
+				t.Errorf("not counted: %+v", ix.Stats())
+			}
 		})
 	}
+}
+
+// unknown is what the answer about a prompt says of its names.
+func unknown(t *testing.T, ix *kvindex.Indexer, model, adapter string) error {
+	t.Helper()
+	var a kvindex.Answer
+	if err := ix.ScoreRequest(t.Context(), &kvindex.Request{Model: model, Adapter: adapter, Tokens: make([]uint32, 20)}, &a); err != nil {
+		t.Fatal(err)
+	}
+	return a.Unknown
 }
