@@ -1,7 +1,7 @@
 // Loss: what follows from a message for what is known of its stream's ranks.
 //
 // What a rank held is forgotten before a batch is applied to it if it may be wrong:
-// its engine started anew, another stream fed it, or messages are missing and the
+// its engine restarted, another stream fed it, or messages are missing and the
 // policy is to forget. The clear goes in front of the changes of the batch, in one
 // Apply, so an error leaves all as it was.
 //
@@ -157,7 +157,7 @@ func (d *delivery) settleOthers(lost bool) error {
 	return nil
 }
 
-// keeps reports whether a loss leaves the blocks. An engine that started anew
+// keeps reports whether a loss leaves the blocks. An engine that restarted
 // has none of them.
 func (d *delivery) keeps() bool { return d.x.keep && !d.verdict.Restarted }
 

@@ -52,7 +52,7 @@ func TestLossByStream(t *testing.T) {
 	}
 }
 
-// TestLossKeep: doubt ends when the cache is emptied or the engine starts anew,
+// TestLossKeep: doubt ends when the cache is emptied or the engine restarts,
 // and forgetting is for engines that do.
 func TestLossKeep(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)

@@ -2,6 +2,7 @@ package kvindex
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -204,7 +205,7 @@ const (
 	// than the truth. It is the default.
 	ForgetOnLoss LossPolicy = iota
 	// KeepOnLoss keeps it and marks the rank StateUncertain until its engine
-	// empties its cache or starts anew: blocks whose removal was lost are
+	// empties its cache or restarts: blocks whose removal was lost are
 	// claimed on.
 	KeepOnLoss
 )
@@ -255,8 +256,17 @@ type Loss struct {
 	Time     time.Time
 	Gap      Gap   // of LossGap
 	Replayed bool  // of LossGap: the engine was asked, and does not have the messages
-	Err      error // of LossMalformed and LossContested
+	Err      error // why message Seq could not be read, whatever the Cause; or of LossContested
 	Kept     bool  // by KeepOnLoss, or of LossContested; else the blocks were forgotten
+}
+
+// MarshalJSON writes Err as its text.
+func (l Loss) MarshalJSON() ([]byte, error) {
+	type fields Loss
+	return json.Marshal(struct {
+		fields
+		Err string `json:",omitempty"`
+	}{fields(l), textOf(l.Err)})
 }
 
 // LossCause is why a view was lost. It has its String in JSON.

@@ -3,8 +3,8 @@ package kvindex
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
-	"fmt"
 	"iter"
 	"sync"
 	"sync/atomic"
@@ -14,7 +14,7 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// Outcome is how a score ended.
+// Outcome is how a score ended. It has its String in JSON.
 type Outcome uint8
 
 // The outcomes. One is counted for each request: the first in this order that is
@@ -37,32 +37,19 @@ const (
 	numOutcomes = iota
 )
 
-var outcomeNames = [numOutcomes]string{
+var outcomeNames = []string{
 	OutcomeScored: "scored", OutcomeCancelled: "cancelled", OutcomeUnknownModel: "unknown_model", OutcomeUnknownAdapter: "unknown_adapter",
 	OutcomeRefused: "refused", OutcomeBadRequest: "bad_request", OutcomeNotScorable: "not_scorable", OutcomeUnsupported: "unsupported",
 	OutcomeNoTokenizer: "no_tokenizer", OutcomeNoTemplate: "no_template", OutcomeTooLong: "too_long", OutcomeBusy: "busy", OutcomeFailed: "failed",
 }
 
-func (o Outcome) String() string {
-	if int(o) < len(outcomeNames) {
-		return outcomeNames[o]
-	}
-	return fmt.Sprintf("outcome %d", uint8(o))
-}
+func (o Outcome) String() string { return nameOf(outcomeNames, o) }
 
-// MarshalText writes what String returns.
+// MarshalText returns the String of o.
 func (o Outcome) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
 
-// UnmarshalText reads what MarshalText writes of an outcome that there is.
-func (o *Outcome) UnmarshalText(text []byte) error {
-	for i, name := range outcomeNames {
-		if name == string(text) {
-			*o = Outcome(i)
-			return nil
-		}
-	}
-	return fmt.Errorf("kvindex: no outcome is called %q", text)
-}
+// UnmarshalText reads what MarshalText has written.
+func (o *Outcome) UnmarshalText(text []byte) error { return setByName(o, outcomeNames, text) }
 
 // outcomes are the errors of outcomes, in the order of Outcome.
 var outcomes = [...]struct {
@@ -125,6 +112,9 @@ func (c OutcomeCounts) String() string { return notZero(c.All()) }
 // MarshalJSON writes an object of all outcomes by name.
 func (c OutcomeCounts) MarshalJSON() ([]byte, error) { return object(c.All()), nil }
 
+// UnmarshalJSON reads what MarshalJSON has written.
+func (c *OutcomeCounts) UnmarshalJSON(b []byte) error { return readObject[Outcome](b, c.n[:]) }
+
 // ScoreStats counts scores since New, those that end with ErrClosed excepted. Each
 // counts up to 2^64-1 and then stays.
 type ScoreStats struct {
@@ -149,6 +139,15 @@ type Scored struct {
 	// the text; Tokenize that for making tokens of a text, with waiting for a
 	// tokenizer; Match that for hashing the prompt and asking the index.
 	Render, Tokenize, Match time.Duration
+}
+
+// MarshalJSON writes errors as their text.
+func (s Scored) MarshalJSON() ([]byte, error) {
+	type fields Scored
+	return json.Marshal(struct {
+		fields
+		Err, Unknown string `json:",omitempty"`
+	}{fields(s), textOf(s.Err), textOf(s.Unknown)})
 }
 
 // tell counts a score and calls the hook.

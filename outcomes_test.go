@@ -348,7 +348,7 @@ func TestOutcomesAsText(t *testing.T) {
 	if err := o.UnmarshalText([]byte("fine")); err == nil {
 		t.Error("an outcome of no name")
 	}
-	if counts.Of(200) != 0 || kvindex.Outcome(200).String() != "outcome 200" || n != int(kvindex.OutcomeFailed)+1 {
+	if counts.Of(200) != 0 || kvindex.Outcome(200).String() != "invalid" || n != int(kvindex.OutcomeFailed)+1 {
 		t.Errorf("%d outcomes", n)
 	}
 	ix := open(t)

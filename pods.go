@@ -359,7 +359,8 @@ func (x *Indexer) learnAdapter(name, model, pod string) {
 }
 
 // RemovePod forgets a pod: its blocks, streams and states. A pod never heard of
-// is no error.
+// is no error. End its Subscriber before: else the next message brings the pod
+// back, as one that was never seen whole.
 func (x *Indexer) RemovePod(name string) error {
 	if x.closed.Load() {
 		return ErrClosed

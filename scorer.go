@@ -3,6 +3,7 @@ package kvindex
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -74,6 +75,15 @@ type Answer struct {
 	// Of a prompt count its length, its first and last 512 tokens, its media, its
 	// salt and its adapter. It takes 0.3 us at the most.
 	Pods []PodScore
+}
+
+// MarshalJSON writes Unknown as its text.
+func (a Answer) MarshalJSON() ([]byte, error) {
+	type fields Answer
+	return json.Marshal(struct {
+		fields
+		Unknown string `json:",omitempty"`
+	}{fields(a), textOf(a.Unknown)})
 }
 
 // PodScore says what a pod holds of a prompt.

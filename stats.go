@@ -49,7 +49,7 @@ type ReplayState uint8
 
 // The states of a replay.
 const (
-	ReplayIdle    ReplayState = iota // nothing is waited for
+	ReplayIdle    ReplayState = iota // nothing is waited for, or there is no replay socket
 	ReplayWaiting                    // messages wait for what was missed, or older ones are caught up with
 	ReplayNone                       // the socket does not answer: what is missed is lost
 )
@@ -64,12 +64,11 @@ func (s ReplayState) MarshalText() ([]byte, error) { return []byte(s.String()), 
 // UnmarshalText reads what MarshalText has written.
 func (s *ReplayState) UnmarshalText(text []byte) error { return setByName(s, replayNames, text) }
 
-// nameOf names a value that has none after the first.
 func nameOf[E ~uint8](names []string, e E) string {
 	if int(e) < len(names) {
 		return names[e]
 	}
-	return names[0]
+	return "invalid"
 }
 
 func setByName[E ~uint8](e *E, names []string, text []byte) error {
@@ -113,14 +112,7 @@ func (c TierCounts) String() string { return notZero(c.All()) }
 func (c TierCounts) MarshalJSON() ([]byte, error) { return object(c.All()), nil }
 
 // UnmarshalJSON reads what MarshalJSON has written.
-func (c *TierCounts) UnmarshalJSON(b []byte) error {
-	by := make(map[Tier]int)
-	err := json.Unmarshal(b, &by)
-	for t, n := range by {
-		c.n[t] = n
-	}
-	return err
-}
+func (c *TierCounts) UnmarshalJSON(b []byte) error { return readObject[Tier](b, c.n[:]) }
 
 // ReasonCounts is a number for each reason why a payload was refused.
 // ReasonCounts can be compared; the zero value has 0 for all reasons.
@@ -154,13 +146,14 @@ func (c ReasonCounts) String() string { return notZero(c.All()) }
 func (c ReasonCounts) MarshalJSON() ([]byte, error) { return object(c.All()), nil }
 
 // UnmarshalJSON reads what MarshalJSON has written.
-func (c *ReasonCounts) UnmarshalJSON(b []byte) error {
-	by := make(map[events.Reason]uint64)
-	err := json.Unmarshal(b, &by)
-	for r, n := range by {
-		c.n[r] = n
+func (c *ReasonCounts) UnmarshalJSON(b []byte) error { return readObject[events.Reason](b, c.n[:]) }
+
+// textOf is what JSON has of an error; "" if it is nil.
+func textOf(err error) string {
+	if err == nil {
+		return ""
 	}
-	return err
+	return err.Error()
 }
 
 func notZero[K any, N int | uint64](all iter.Seq2[K, N]) string {
@@ -182,6 +175,16 @@ func object[K fmt.Stringer, N int | uint64](all iter.Seq2[K, N]) []byte {
 		b = fmt.Appendf(b, "%q:%d", k.String(), n)
 	}
 	return append(b, '}')
+}
+
+// readObject reads what object has written.
+func readObject[K ~uint8, N int | uint64](b []byte, to []N) error {
+	var by map[K]N
+	err := json.Unmarshal(b, &by)
+	for k, n := range by {
+		to[k] = n
+	}
+	return err
 }
 
 // PodInfo describes a pod for one model.
@@ -212,9 +215,10 @@ type SourceInfo struct {
 	// Stream is the newest stream of the rank; "" if it was fed without numbers.
 	Stream string
 	// Lag is how far the view is behind the engine: how long after its time the
-	// newest batch was applied, by the engine's clock and ours; 0 if it had no
-	// time. While something is due (messages wait, are caught up with, or the
-	// connection is lost) it grows. Age is how long ago that was.
+	// newest batch was applied, by the engine's clock and this host's; 0 if it had
+	// no time, below 0 if the engine's clock is ahead. While something is due
+	// (messages wait, are caught up with, or the connection is lost) it grows.
+	// Age is how long ago the newest batch was applied; 0 if none was.
 	Lag, Age time.Duration
 	// Blocks are the blocks held, by tier, and Bytes is what its names for them
 	// take, if the index can tell.
@@ -277,9 +281,9 @@ type Stats struct {
 	Blocks                TierCounts  // held, by tier, if the index can tell
 	Parked                int         // stores that wait for their parent now
 	Index                 index.Usage // what the index takes, if it can tell (index.Sizer)
-	// Of each pod and model: those of a state other than StatePartial and
-	// StateLive, and streams that are connected, wait for a replay, or whose replay
-	// socket does not answer.
+	// Silent, Uncertain and Replaying count pods in that state, once for each of
+	// their models. Connected, Waiting and NoReplay count streams: those with a
+	// connection, in ReplayWaiting and in ReplayNone.
 	Silent, Uncertain, Replaying int
 	Connected, Waiting, NoReplay int
 

@@ -2,6 +2,7 @@ package kvindex_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -81,6 +82,7 @@ func TestEnumerationsAreText(t *testing.T) {
 	enumeration(t, kvindex.StateLive)
 	enumeration(t, kvindex.LossContested)
 	enumeration(t, kvindex.ReplayNone)
+	enumeration(t, kvindex.OutcomeFailed)
 	enumeration(t, kvindex.TierOther)
 	enumeration(t, kvindex.CopiesSet)
 	enumeration(t, kvindex.MediaPad)
@@ -194,10 +196,33 @@ func figures(t *testing.T) {
 	is("a gap as a loss", []any{l.Seq, l.Gap, l.Time.Sub(started).Round(time.Millisecond) == time.Since(started)}, []any{uint64(9), lostGap(5, 8), true})
 	is("next", pod().Streams[0].Next, uint64(10))
 
+	var a kvindex.Answer
+	if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "M", Tokens: p.Tokens}, &a); err != nil {
+		t.Error(err)
+	}
 	text, err := json.Marshal(ix.Stats())
 	var back kvindex.Stats
 	if err != nil || json.Unmarshal(text, &back) != nil || back != ix.Stats() {
 		t.Errorf("stats in JSON: %s, %v: %+v", text, err, back)
+	}
+}
+
+// TestErrorsAreTextInJSON: what is told as an error is not lost in JSON.
+func TestErrorsAreTextInJSON(t *testing.T) {
+	err := errors.New("the cause")
+	for want, told := range map[string]any{
+		`"Unknown":"the cause"`:                   kvindex.Answer{Unknown: err},
+		`"Err":"the cause"`:                       kvindex.Loss{Err: err},
+		`"Err":"the cause","Unknown":"the cause"`: kvindex.Scored{Err: err, Unknown: err},
+	} {
+		if text, err := json.Marshal(told); err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("%T: %s, %v, want %s", told, text, err, want)
+		}
+	}
+	for _, told := range []any{kvindex.Answer{}, kvindex.Loss{}, kvindex.Scored{}} {
+		if text, err := json.Marshal(told); err != nil || strings.Contains(string(text), "Unknown") || strings.Contains(string(text), "Err") {
+			t.Errorf("%T: %s, %v", told, text, err)
+		}
 	}
 }
 

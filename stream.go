@@ -9,7 +9,7 @@
 //
 //   - a duplicate: nothing follows;
 //   - the next one: it is applied;
-//   - behind a gap, or of an engine that started anew: what the ranks of the stream
+//   - behind a gap, or of an engine that restarted: what the ranks of the stream
 //     held is settled (apply.go), and the message is applied;
 //   - unreadable: its number is used up, and what it said is lost as in a gap.
 //
@@ -229,7 +229,7 @@ func (d *delivery) join() error {
 		}
 	}
 	st.seq.Resume(cur.Epoch, cur.Next, cur.Time, cur.Digest)
-	if cur.Next == 0 { // its engine started anew, and nothing was heard since
+	if cur.Next == 0 { // its engine restarted, and nothing was heard since
 		st.seq.Await()
 		return nil
 	}

@@ -11,7 +11,7 @@ import (
 
 var _ events.ReplaySink = (*kvindex.Indexer)(nil)
 
-// TestStreamRestarted: an engine that is known to have started anew is heard
+// TestStreamRestarted: an engine that is known to have restarted is heard
 // for the first time again.
 func TestStreamRestarted(t *testing.T) {
 	var losses []kvindex.Loss
@@ -64,7 +64,7 @@ func TestStreamRestarted(t *testing.T) {
 }
 
 // TestStreamRestartedOutlivesTheHost: the cursor of an engine that has said
-// nothing since it started anew makes nobody deaf.
+// nothing since it restarted makes nobody deaf.
 func TestStreamRestartedOutlivesTheHost(t *testing.T) {
 	m, err := index.NewMemory(index.MemoryConfig{})
 	if err != nil {

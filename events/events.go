@@ -10,7 +10,7 @@
 // Each of these words has one meaning in this package:
 //
 //   - An engine publishes. Its life lasts from its start to its end; an engine
-//     that starts anew has another life and counts its messages from 0 again.
+//     that restarts has another life and counts its messages from 0 again.
 //   - A stream is what has sequence numbers of its own: the messages of one pod
 //     and model from one endpoint or, where engines connect to a [Subscriber],
 //     under one topic. A stream outlasts connections and lives.

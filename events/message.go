@@ -40,7 +40,7 @@ type Receipt struct {
 	// engine again, says that it is.
 	Held      bool
 	Gap       Gap
-	Restarted bool // the engine had started anew: all that its ranks held was dropped
+	Restarted bool // the engine had restarted: all that its ranks held was dropped
 }
 
 // Sink takes the messages of a transport.
@@ -54,7 +54,7 @@ type Position struct {
 	Next  uint64 // the number that is due
 	Heard bool   // something was heard of the engine behind it since that started
 	// Partial: messages of the engine's present life were missed. A replay from
-	// number 0 on would bring them, if the engine still has it.
+	// number 0 on would bring them, if the engine still has them.
 	Partial bool
 }
 

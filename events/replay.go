@@ -52,9 +52,9 @@ var (
 	errReplaySilent = errors.New("no answer in time")
 	errReplayShort  = errors.New("the engine does not have what is missing")
 	errReplayLong   = errors.New("the engine does not come to an end")
-	errReplayAnew   = errors.New("the engine has started anew, or forgotten what was applied")
+	errReplayAnew   = errors.New("the engine has restarted, or forgotten what was applied")
 	// errOtherLife ends connections that may still bring what an engine said
-	// before it started anew.
+	// before it restarted.
 	errOtherLife = errors.New("the engine that replays is another one than is connected")
 	// errOnceMore ends the first connection to an engine: it was there before
 	// anything was known that could show whether the engine that replays is the
@@ -68,7 +68,7 @@ type Replay struct {
 	From               uint64 // the first number that was asked for
 	Messages           int    // that came
 	Attempts           int    // requests that were sent
-	Restarted          bool   // the engine does not have what was applied last: it started anew, or forgot
+	Restarted          bool   // the engine does not have what was applied last: it restarted, or forgot
 	Err                error  // why it ended before all that the engine has, or all that was missing, had come
 }
 

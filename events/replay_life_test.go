@@ -17,7 +17,7 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
-// This file has the tests of replays where engines start anew or forget.
+// This file has the tests of replays where engines restart or forget.
 
 // life is what an engine has between its start and its end: as many messages,
 // and the time of message 0, which tells the lives of an engine apart.
@@ -76,7 +76,7 @@ func (l life) live(seq uint64) []byte {
 	return zmtptest.Message("kv@a@m", number(seq), string(l.payload(seq)))
 }
 
-// TestRestartBetweenRequests: an answer has a hole, and the engine starts anew
+// TestRestartBetweenRequests: an answer has a hole, and the engine restarts
 // before it is asked for that. What the new one has under those numbers does not
 // fill it.
 func TestRestartBetweenRequests(t *testing.T) {
@@ -143,7 +143,7 @@ func TestHeldOfAnOtherLife(t *testing.T) {
 	}
 }
 
-// TestReplayOfTheEngineBefore: the engine has started anew, and the replay socket
+// TestReplayOfTheEngineBefore: the engine has restarted, and the replay socket
 // is still that of the one before. The first message that says so has all forgotten
 // that the socket brought.
 func TestReplayOfTheEngineBefore(t *testing.T) {

@@ -233,7 +233,7 @@ func TestReplayFillsGaps(t *testing.T) {
 		t.Errorf("forgotten: %+v", r)
 	}
 
-	// The engine starts anew, gets past the number that was last, and its clock
+	// The engine restarts, gets past the number that was last, and its clock
 	// is behind.
 	stop()
 	if err := engine.Restart(); err != nil {
@@ -408,6 +408,9 @@ func TestReplayAnswers(t *testing.T) {
 				if s >= start {
 					answer = append(answer, reply(s))
 				}
+			}
+			if start == 10 { // which was published then
+				answer = append(answer, reply(10))
 			}
 			return append(answer, end())
 		}

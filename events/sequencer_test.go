@@ -165,7 +165,7 @@ func TestSequencerResume(t *testing.T) {
 }
 
 // Behind a stored cursor, numbers that go back may be those of an engine that
-// started anew while nobody listened.
+// restarted while nobody listened.
 func TestSequencerResumeBehindARestart(t *testing.T) {
 	var s events.Sequencer
 	s.Resume(0, 2, 0, 0)
@@ -179,7 +179,7 @@ func TestSequencerResumeBehindARestart(t *testing.T) {
 }
 
 // Behind a stored cursor with a time, what a queue redelivers is told from an
-// engine that started anew.
+// engine that restarted.
 func TestSequencerResumeWithATime(t *testing.T) {
 	resumed := func() *events.Sequencer {
 		var s events.Sequencer

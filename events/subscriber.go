@@ -54,7 +54,9 @@ const (
 var ErrRunning = errors.New("events: subscriber is running already")
 
 // SubscriberConfig says whom a Subscriber listens to. Only Endpoint is required,
-// and Pod and Model if it connects; a zero limit is the default of its name.
+// and Pod and Model if it connects; a zero limit is the default of its name. The
+// functions that begin with On may be nil. They are called from several goroutines
+// at once, and messages may wait for them: they must be quick.
 type SubscriberConfig struct {
 	// Endpoint is tcp://host:port, an IPv6 host in brackets, or ipc://path. A
 	// host name is resolved at every attempt to connect. With Bind the host may
@@ -104,9 +106,6 @@ type SubscriberConfig struct {
 	// the connection.
 	Heartbeat time.Duration
 
-	// The hooks may be nil. They are called from the goroutines that read, from
-	// several at once with Bind: they must be quick.
-
 	// OnListen gets the endpoint, with its real port, when Bind listens.
 	OnListen func(endpoint string)
 	// OnConnect gets the peer's endpoint when the subscription was sent to it.
@@ -148,13 +147,15 @@ type SubscriberStats struct {
 // Where an engine has a replay socket, it is asked for what is missing: at each
 // new connection, when a connection falls idle, and when a number is missing. Every
 // answer has to begin with the last message that was applied, byte by byte. If it
-// does not, the engine has started anew, or forgotten: the sink is told, gets all
-// that the engine has, and the connection is made anew. Without a replay socket a
-// message that is missing, or that the sink did not take, is gone, and the sink is
-// left to see that by the numbers.
+// does not, the engine has restarted, or forgotten: the sink is told, gets all
+// that the engine has, and the connection is made once more. A replay socket that
+// does not have what the connection brings is another engine's: OnError is told,
+// and nothing more is taken from it. Without a replay socket a message that is
+// missing, or that the sink did not take, is gone, and the sink is left to see that
+// by the numbers.
 //
 // A stream is Endpoint or, with Bind, Endpoint and the topic: an engine that
-// starts anew comes on a new connection with the same topic, and the
+// restarts comes on a new connection with the same topic, and the
 // data-parallel ranks of one pod come with one topic to a port each. If two
 // connections bring one stream, the newer one has it, for the older one is what a
 // dead engine left. A connection that dies with Bind is noticed, but only the
