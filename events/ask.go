@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/kvindex/kvindex/internal/zmtp"
@@ -41,7 +42,7 @@ var (
 )
 
 // ask begins to ask the engine of a stream for all that was not applied, if nobody
-// does. settled is closed when a first attempt has ended.
+// does. settled is closed when that has ended, or seems to be in vain.
 func (s *Subscriber) ask(ctx context.Context, st *stream) (settled <-chan struct{}) {
 	first := make(chan struct{})
 	if st.replayAt == "" || !st.asking.CompareAndSwap(false, true) {
@@ -117,7 +118,9 @@ func (s *Subscriber) keepAsking(ctx context.Context, st *stream, settle func()) 
 				r.report(ctx)
 			}
 		}
-		settle()
+		if serves || errors.Is(err, syscall.ECONNREFUSED) { // else the next attempt may do better
+			settle()
+		}
 		wait.sleep(ctx)
 	}
 }

@@ -184,23 +184,6 @@ func TestReplayTooShort(t *testing.T) {
 	}
 }
 
-// TestBoundOlderConnection: when the newer connection of a topic is lost, an older
-// one that is still open has it again. But it is of another engine.
-func TestBoundOlderConnection(t *testing.T) {
-	t.Parallel()
-	b := newBound(t, "", events.SubscriberConfig{})
-	older := b.connect(life{100, 0}, 0, 1)
-	b.expect(t, "0 1")
-	newer := b.connect(life{200, 0}, 2, 3)
-	b.expect(t, "0 1 2 3")
-	newer.Close()
-	b.waitDisconnects(1)
-	b.say(older, life{100, 0}, 4)
-	b.expect(t, "0 1 2 3 anew late 4")
-	b.say(older, life{100, 0}, 5)
-	b.expect(t, "0 1 2 3 anew late 4 5")
-}
-
 // TestReplayOfAnother: a replay socket that belongs to another engine is found out
 // by the first message of the connection, at whatever number that engine is, and
 // what it brought is forgotten. It is not asked at every message from then on, and

@@ -29,15 +29,17 @@ func (s *Subscriber) connect(ctx context.Context) error {
 		if ctx.Err() != nil {
 			break
 		}
-		if again = !again && isOurs(err); again {
-			continue // which is nothing that the sink need know
+		if again = !again && errors.Is(err, errOnceMore); again {
+			continue
 		}
-		s.note(st, NoteLost)
 		if heard {
 			failing = teller{}
 		}
-		if !isOurs(err) && failing.tells(err) {
-			s.report(err)
+		if !isOurs(err) { // else the sink need not know
+			s.note(st, NoteLost)
+			if failing.tells(err) {
+				s.report(err)
+			}
 		}
 		// A peer that takes connections only to drop them is not hammered.
 		if heard || time.Since(start) > s.cfg.BackoffMax {

@@ -46,15 +46,15 @@ type streamOwners struct {
 }
 
 // streamOwner says which connection has a stream: the newest of those that bring
-// it, for an older one is what a dead engine left. They share it.
+// it, for an older one is what a dead engine left. When the newest is lost, the
+// older ones are ended too: an engine that lives comes back by itself. They share it.
 type streamOwner struct {
 	refs int // connections that bring the stream; guarded by streamOwners.mu
 
-	mu     sync.Mutex // held while messages of the stream are delivered
-	conn   uint64     // id of the connection that has the stream; 0 is none
-	newest uint64     // the highest id that ever had it
-	floor  uint64     // connections with an id below it may be to an engine that is no more
-	trust  trust
+	mu    sync.Mutex // held while messages of the stream are delivered
+	conn  uint64     // id of the connection that has the stream; 0 is none
+	floor uint64     // connections with an id below it may be to an engine that is no more
+	trust trust
 }
 
 // join returns the owner of a stream for one more connection that brings it.
@@ -84,7 +84,7 @@ func (so *streamOwners) join(topic string) *streamOwner {
 func (so *streamOwners) leave(topic string, o *streamOwner, id uint64) (ours bool) {
 	o.mu.Lock()
 	if ours = o.conn == id; ours {
-		o.conn = 0
+		o.conn, o.floor = 0, max(o.floor, id+1) // what an older one has left is old
 	}
 	o.mu.Unlock()
 	so.mu.Lock()
@@ -111,13 +111,11 @@ func (so *streamOwners) remember(topic string, t trust) {
 }
 
 // claim gives the stream to a connection, unless a newer one has it, and reports
-// whether the connection has it. back: it is older than one that had the stream, so
-// what was said last was said by another engine. The caller holds o.mu.
-func (o *streamOwner) claim(id uint64) (ours, back bool) {
+// whether the connection has it. The caller holds o.mu.
+func (o *streamOwner) claim(id uint64) (ours bool) {
 	if id < o.conn {
-		return false, false
+		return false
 	}
-	back = o.conn != id && id < o.newest
-	o.conn, o.newest = id, max(o.newest, id)
-	return true, back
+	o.conn = id
+	return true
 }

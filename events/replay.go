@@ -183,7 +183,12 @@ func (s *Subscriber) strike(st *stream) error {
 func (s *Subscriber) test(ctx context.Context, st *stream, m Message) error {
 	t := &st.owner.trust
 	st.tested = true
+	wait, since := backoff{min: s.cfg.BackoffMin, max: s.cfg.BackoffMax}, time.Now()
 	same, _, err := s.has(ctx, st, m)
+	for err != nil && time.Since(since) < firstAnswer && ctx.Err() == nil {
+		wait.sleep(ctx)
+		same, _, err = s.has(ctx, st, m)
+	}
 	switch {
 	case err != nil:
 		t.serves = false

@@ -432,8 +432,7 @@ func (s *Subscriber) enter(st *stream) (waited, ours bool, err error) {
 		o.mu.Unlock()
 		return waited, false, errOtherLife
 	}
-	ours, back := o.claim(c.id)
-	if !ours {
+	if !o.claim(c.id) {
 		o.mu.Unlock()
 		s.superseded.Add(1)
 		if !st.superseded {
@@ -441,9 +440,6 @@ func (s *Subscriber) enter(st *stream) (waited, ours bool, err error) {
 			s.report(fmt.Errorf("events: subscriber: %s from %s: %w", st.name, c.peer, errSuperseded))
 		}
 		return waited, false, nil
-	}
-	if back {
-		s.restarted(st)
 	}
 	return waited, true, nil
 }

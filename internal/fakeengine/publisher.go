@@ -61,7 +61,8 @@ type Publisher struct {
 	closed      bool
 	next        uint64
 	buffer      []publisherBatch
-	loses       func(i, n int) bool // nil: no reply is lost
+	loses       func(i, n int) bool   // nil: no reply is lost
+	accepted    map[net.Conn]struct{} // until their handshake has failed or they are served to the end
 	conns       map[*zmtp.Conn]struct{}
 	subscribers map[*publisherSubscriber]struct{}
 	changed     chan struct{} // closed when subscriptions change, and replaced
@@ -91,6 +92,7 @@ func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 		cfg:         cfg,
 		endpoint:    cfg.Endpoint,
 		cancel:      cancel,
+		accepted:    make(map[net.Conn]struct{}),
 		conns:       make(map[*zmtp.Conn]struct{}),
 		subscribers: make(map[*publisherSubscriber]struct{}),
 		changed:     make(chan struct{}),
@@ -227,6 +229,9 @@ func (p *Publisher) hangUp() {
 	for c := range p.conns {
 		_ = c.Close()
 	}
+	for nc := range p.accepted { // a handshake may be under way
+		_ = nc.Close()
+	}
 	clear(p.conns)
 	clear(p.subscribers)
 	p.notify()
@@ -305,11 +310,17 @@ func (p *Publisher) listen(ctx context.Context, endpoint string, t zmtp.SocketTy
 				publisherPause(ctx, time.Second)
 				continue
 			}
+			p.mu.Lock()
+			p.accepted[nc] = struct{}{}
+			p.mu.Unlock()
 			p.done.Go(func() {
 				name := zmtp.Name(nc.RemoteAddr())
 				if c, err := zmtp.Handshake(ctx, nc, name, publisherWire(t)); err == nil {
 					p.attend(c, serve)
 				}
+				p.mu.Lock()
+				delete(p.accepted, nc)
+				p.mu.Unlock()
 			})
 		}
 	})

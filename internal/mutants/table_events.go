@@ -83,7 +83,7 @@ var eventsMutants = table{breaks: "./events", rows: []mutant{
 
 	{"an idle connection asks again and again", "connection.fallIdle", "if !c.idle {", "if true {", "TestIdle"},
 	{"an idle connection asks nothing", "connection.fallIdle", "\t\tc.onIdle()\n", "", "TestIdle"},
-	{"a lost connection is not told", "Subscriber.connect", "\t\ts.note(st, NoteLost)\n", "", "TestInterrupted"},
+	{"a lost connection is not told", "Subscriber.connect", "\t\t\ts.note(st, NoteLost)\n", "", "TestInterrupted"},
 	{"a connection to the engine before has a say", "Subscriber.enter", "if c.id < o.floor {", "if false {", "TestBoundOldConnection"},
 
 	{"an older connection may have its say", "streamOwner.claim", "if id < o.conn {", "if false {", "TestSubscriberNewestConnectionWins"},
@@ -113,6 +113,6 @@ var eventsMutants = table{breaks: "./events", rows: []mutant{
 	{"another engine's replay is taken", "Subscriber.catchUp", "\t\tt.untested = true\n", "", "TestReplayOfAnother"},
 	{"another engine's replay hides the engine", "Subscriber.checkRepeat", "if err != nil || same || gone && st.spoke > 0 {", "if err != nil || same || gone || true {", "TestReplayOfAnother"},
 	{"what another engine's replay brought stays", "Subscriber.strike", "\t\ts.restarted(st)\n", "", "TestReplayOfAnother"},
-	{"an older connection goes on where a newer one was", "streamOwner.claim", "back = o.conn != id && id < o.newest", "back = false", "TestBoundOlderConnection"},
+	{"an older connection has its say again", "streamOwners.leave", "o.conn, o.floor = 0, max(o.floor, id+1)", "o.conn = 0", "TestSubscriberNewestConnectionWins"},
 	{"a message does not end the silence", "silence.stop", "q.timer.Stop()", "_ = q", "TestSilenceEnds"},
 }}
