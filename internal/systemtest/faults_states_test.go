@@ -423,6 +423,7 @@ func (s *schedule) twoConnections() {
 		s.publisher.Disconnect()
 	}
 	s.until(0, "a newer connection", func() bool { return s.connections() > connects })
+	s.batches(1, s.send) // by which the newer one has the topic
 	s.settle()
 	s.live.Refuse(true)
 	s.live.Arm(faultproxy.Fault{Kind: faultproxy.Cut, Direction: s.data})
