@@ -70,9 +70,10 @@ func (c gatewayCase) start(t *testing.T) *gateway {
 		defer g.mu.Unlock()
 		g.changes = append(g.changes, stateChange{pod, from, to})
 	}}))
-	for i, name := range []string{"a", "b", "c"} {
-		p := &gatewayPod{name: name, replay: c.own, drop: c.drop}
-		g.pods = append(g.pods, p)
+	for _, name := range []string{"a", "b", "c"} {
+		g.pods = append(g.pods, &gatewayPod{name: name, replay: c.own, drop: c.drop})
+	}
+	for i, p := range g.pods {
 		g.startEngine(p, uint64(i), fakeengine.PublisherConfig{})
 		t.Cleanup(func() { p.publisher.Close() })
 		if c.late { // vLLM's publisher waits for a batch before it looks
@@ -84,7 +85,7 @@ func (c gatewayCase) start(t *testing.T) *gateway {
 			})
 		}
 		cfg := events.SubscriberConfig{
-			Endpoint: p.publisher.Endpoint(), Replay: p.publisher.ReplayEndpoint(), Pod: name, Model: "m",
+			Endpoint: p.publisher.Endpoint(), Replay: p.publisher.ReplayEndpoint(), Pod: p.name, Model: "m",
 			BackoffMin: time.Millisecond, BackoffMax: 20 * time.Millisecond, ReplayTimeout: c.timeout,
 			OnError: func(err error) {
 				g.mu.Lock()
