@@ -158,6 +158,45 @@ func TestReplayComesLater(t *testing.T) {
 	l.expectEnd(t, "rewound 0 1 2 3 4 5")
 }
 
+// TestReplayFailsUntested: a socket that fails while nothing has shown yet whose it is
+// is asked again for all that was missed, and not only whose it is.
+func TestReplayFailsUntested(t *testing.T) {
+	t.Parallel()
+	now := life{100, 7}
+	var down atomic.Bool
+	socket := newRouter(t, func(n int, start uint64) [][][]byte {
+		switch {
+		case down.Load():
+			return nil
+		case n < 2:
+			return life{100, 5}.answer(start)
+		}
+		return now.answer(start)
+	})
+	engine := publisher(t, fakeengine.PublisherConfig{})
+	for seq := range uint64(5) {
+		engine.Skip(now.payload(seq))
+	}
+	l := newLedger()
+	l.fail = func(m events.Message) error { // when the socket was given up
+		if m.Seq == 6 && !m.Hold && !m.Replayed {
+			down.Store(false)
+		}
+		return nil
+	}
+	_, replays, _ := follow(t, l, events.SubscriberConfig{
+		Endpoint: engine.Endpoint(), Replay: socket.endpoint, ReplayTimeout: 200 * time.Millisecond,
+		Heartbeat: time.Hour, // it never falls idle
+	})
+	wait(t, "the first replay", replays)
+	wait(t, "that of the connection made once more", replays)
+	waitSubscriber(t, engine)
+	down.Store(true)
+	engine.Skip(now.payload(5))
+	engine.Publish(now.payload(6))
+	l.expect(t, "0 1 2 3 4 hold 6 lost 5-5 6 rewound 0 1 2 3 4 5 6")
+}
+
 // TestReplayTooShort: half a life does not take the place of what was heard.
 func TestReplayTooShort(t *testing.T) {
 	t.Parallel()

@@ -107,6 +107,7 @@ var eventsMutants = table{breaks: "./events", rows: []mutant{
 	{"a closed replay port is not told", "Subscriber.keepAsking", "if failing.tells(err) {", "if failing.tells(err) && false {", "TestReplayOfNobody"},
 	{"what goes on failing is told at every attempt", "teller.tells", "} else if now.Sub(t.at) < t.quiet {", "} else if false {", "TestTellOnce"},
 	{"what was missed for want of a replay stays missed", "Subscriber.catchUp", "if at := s.position(st); at.Partial && !t.short {", "if at := s.position(st); false && at.Partial {", "TestReplayComesLater"},
+	{"whose a socket is takes the place of what it has", "Subscriber.verified", "return t.serves", "return true", "TestReplayFailsUntested"},
 	{"half a life takes the place of the whole", "replay.ask", "case r.whole && seq > 0:", "case false:", "TestReplayTooShort"},
 	{"an answer that ended is not told", "Subscriber.catchUp", "\ts.note(st, NoteCurrent)\n", "", "TestReplayComesLater"},
 	{"another engine's replay is a restart", "replay.confirm", "\tcase ours:\n", "\tcase false:\n", "TestReplayOfAnother"},
