@@ -23,8 +23,8 @@ import (
 // engine behind the connection: the socket has it with other bytes, or does not
 // have it. The first message that comes behind a replay is held until that is known.
 // An engine may have restarted in this moment, so the connection is made anew, and
-// what was applied is forgotten. Then the first message of a connection has to be in
-// the socket before it is believed again.
+// what was applied is forgotten. Then the first message of a connection, or behind a
+// silence, has to be in the socket before it is believed again.
 
 const (
 	// firstAnswer is how long a connection that begins waits for a replay socket
@@ -100,19 +100,17 @@ func (s *Subscriber) keepAsking(ctx context.Context, st *stream, settle func()) 
 		}
 		if err == nil {
 			o.mu.Lock()
-			err = s.askLocked(ctx, st, conn)
+			if err = s.askLocked(ctx, st, conn); isOurs(err) {
+				st.conn.leave(err) // before a message of it can be taken
+			}
 			o.mu.Unlock()
 		}
-		switch {
-		case err == nil || ctx.Err() != nil:
-			return
-		case isOurs(err):
-			st.conn.leave(err)
+		if err == nil || isOurs(err) || ctx.Err() != nil {
 			return
 		}
 		if failing.tells(err) {
 			s.noReplay(st, err)
-			if !serves {
+			if !serves && conn == nil { // else the replay has told
 				r := s.newReplay(st)
 				r.done.Attempts, r.done.Err = 1, err
 				r.report(ctx)
@@ -177,11 +175,12 @@ func (s *Subscriber) askLocked(ctx context.Context, st *stream, conn *zmtp.Conn)
 	if ctx.Err() != nil || st.owner.conn != st.conn.id || st.forgets {
 		return nil
 	}
-	if t.strikes > 0 {
-		return nil // the first message of a connection has to show whose socket it is
+	if t.strikes > 0 { // the next message has to show whose socket it is
+		st.tested = false
+		return nil
 	}
 	r := s.newReplay(st)
-	r.conn = conn
+	r.conn, r.hasty = conn, conn != nil
 	err := s.settle(st, s.catchUp(ctx, r))
 	if err == nil || isOurs(err) {
 		return err

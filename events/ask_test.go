@@ -194,7 +194,44 @@ func TestReplayFailsUntested(t *testing.T) {
 	down.Store(true)
 	engine.Skip(now.payload(5))
 	engine.Publish(now.payload(6))
-	l.expect(t, "0 1 2 3 4 hold 6 lost 5-5 6 rewound 0 1 2 3 4 5 6")
+	l.expect(t, "0 1 2 3 4 lost 5-5 6 rewound 0 1 2 3 4 5 6")
+}
+
+// TestReplayOfNewEngine: an engine that had said nothing when it was asked first has
+// all of its life, and is asked for that when a replay has failed.
+func TestReplayOfNewEngine(t *testing.T) {
+	t.Parallel()
+	var down, spoken atomic.Bool
+	socket := newRouter(t, func(_ int, start uint64) [][][]byte {
+		switch {
+		case down.Load():
+			return nil
+		case spoken.Load():
+			return life{100, 3}.answer(start)
+		}
+		return [][][]byte{end()}
+	})
+	engine := publisher(t, fakeengine.PublisherConfig{})
+	l := newLedger()
+	l.fail = func(m events.Message) error { // when the socket was given up
+		if m.Seq == 2 && !m.Hold && !m.Replayed {
+			down.Store(false)
+		}
+		return nil
+	}
+	_, replays, _ := follow(t, l, events.SubscriberConfig{
+		Endpoint: engine.Endpoint(), Replay: socket.endpoint, ReplayTimeout: 200 * time.Millisecond,
+		Heartbeat: time.Hour, // it never falls idle
+	})
+	wait(t, "the first replay", replays)
+	waitSubscriber(t, engine)
+	spoken.Store(true)
+	down.Store(true)
+	now := life{100, 3}
+	engine.Publish(now.payload(0))
+	engine.Skip(now.payload(1))
+	engine.Publish(now.payload(2))
+	l.expect(t, "0 hold 2 lost 1-1 2 rewound 0 1 2")
 }
 
 // TestReplayTooShort: half a life does not take the place of what was heard.
@@ -229,7 +266,7 @@ func TestReplayTooShort(t *testing.T) {
 // believed again when it is the engine's.
 func TestReplayOfAnother(t *testing.T) {
 	t.Parallel()
-	own, others := life{100, 100}, life{500, 0}
+	own := life{100, 100}
 	for name, tt := range map[string]struct {
 		others int // messages of the other engine
 		first  int // the first number that is heard
@@ -241,8 +278,7 @@ func TestReplayOfAnother(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			others.n = tt.others
-			socket := newLives(t, others)
+			socket := newLives(t, life{500, tt.others})
 			engine := publisher(t, fakeengine.PublisherConfig{})
 			for seq := range uint64(tt.first) {
 				engine.Skip(own.payload(seq))
@@ -283,6 +319,116 @@ func TestReplayOfAnother(t *testing.T) {
 				t.Errorf("%d connections", st.Connects)
 			}
 		})
+	}
+}
+
+// TestReplayBelievedAgain: a socket that was another engine's is tried by the first
+// message behind a silence, and the sink is told when it is the engine's.
+func TestReplayBelievedAgain(t *testing.T) {
+	t.Parallel()
+	own, others := life{100, 10}, life{500, 10}
+	socket := newLives(t, others)
+	engine := publisher(t, fakeengine.PublisherConfig{})
+	for seq := range uint64(10) {
+		engine.Skip(own.payload(seq))
+	}
+	l := newLedger()
+	l.notes = make(chan events.Note, 10_000)
+	follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: socket.endpoint, Heartbeat: 50 * time.Millisecond})
+	publish := func() { engine.Publish(own.payload(uint64(own.n))); own.n++ }
+	for told := false; !told; { // a connection that is ended for another one may lose a message
+		waitSubscriber(t, engine)
+		publish()
+		select {
+		case n := <-l.notes:
+			told = n == events.NoteNoReplay
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	publish()
+	l.expectEnd(t, numbers(own.n-1, own.n-1))
+	for told := false; !told; {
+		socket.become(life{own.from, own.n + 1})
+		publish()
+		select {
+		case n := <-l.notes:
+			told = n == events.NoteReplay
+		case <-time.After(150 * time.Millisecond): // a silence
+		}
+	}
+	l.expectEnd(t, "rewound "+numbers(0, own.n-1))
+}
+
+// TestReplayOfAnotherAtOnce: what was read of a connection before it was left is not
+// taken: it would count as the first message of the next one.
+func TestReplayOfAnotherAtOnce(t *testing.T) {
+	t.Parallel()
+	own := life{100, 100}
+	socket := newLives(t, life{500, 10})
+	engine := publisher(t, fakeengine.PublisherConfig{})
+	for seq := range uint64(10) {
+		engine.Skip(own.payload(seq))
+	}
+	l := newLedger()
+	l.notes = make(chan events.Note, 10_000)
+	_, replays, _ := follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: socket.endpoint, OnError: func(err error) {
+		if strings.Contains(err.Error(), "unless the engine has restarted") {
+			engine.Publish(own.payload(11))
+			for wait(t, "a note", l.notes) != events.NoteHeld {
+			}
+		}
+	}})
+	wait(t, "the first replay", replays)
+	wait(t, "that of the connection made once more", replays)
+	waitSubscriber(t, engine)
+	engine.Publish(own.payload(10))
+	l.wait(t, "the loss of all", func(got string) bool { return strings.Contains(got, "anew") })
+	for seq := uint64(12); ; seq++ { // until the next connection brings one
+		waitSubscriber(t, engine)
+		engine.Publish(own.payload(seq))
+		l.mu.Lock()
+		got, changed := strings.Join(l.entries, " "), l.changed
+		l.mu.Unlock()
+		if strings.Contains(got, "anew late 11") {
+			t.Fatalf("got %s", got)
+		}
+		if strings.Contains(got, "anew late") {
+			return
+		}
+		select {
+		case <-changed:
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// TestReplayOfTwo: a replay endpoint behind which there are two engines is told of.
+func TestReplayOfTwo(t *testing.T) {
+	t.Parallel()
+	socket := newRouter(t, func(n int, start uint64) [][][]byte { return life{100 + 400*(n%2), 10}.answer(start) })
+	engine := publisher(t, fakeengine.PublisherConfig{})
+	told := make(chan error, 10_000)
+	follow(t, newLedger(), events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: socket.endpoint, OnError: func(err error) { told <- err }})
+	if err := wait(t, "OnError", told); !strings.Contains(err.Error(), "another one than is connected") {
+		t.Errorf("told %v", err)
+	}
+}
+
+// TestReplayAnswersNothing: a socket that has answered a probe and nothing else is
+// waited for once, and that is told once.
+func TestReplayAnswersNothing(t *testing.T) {
+	t.Parallel()
+	socket := newRouter(t, func(int, uint64) [][][]byte { return nil })
+	engine := publisher(t, fakeengine.PublisherConfig{})
+	s, replays, stop := follow(t, newLedger(), events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: socket.endpoint, ReplayTimeout: 100 * time.Millisecond})
+	for i := range 3 {
+		if r := wait(t, "a replay", replays); r.Attempts != 1 || r.Err == nil {
+			t.Errorf("replay %d: %+v", i, r)
+		}
+	}
+	stop()
+	if got, want := s.Stats().Replays, uint64(len(socket.asked())); got > want {
+		t.Errorf("%d replays for %d requests", got, want)
 	}
 }
 

@@ -29,17 +29,20 @@ func (s *Subscriber) connect(ctx context.Context) error {
 		if ctx.Err() != nil {
 			break
 		}
-		if again = !again && errors.Is(err, errOnceMore); again {
+		if again = !again && isOurs(err); again { // of which nobody need know
+			if errors.Is(err, errOtherLife) {
+				wait.sleep(ctx)
+			}
 			continue
 		}
+		s.note(st, NoteLost)
 		if heard {
 			failing = teller{}
 		}
-		if !isOurs(err) { // else the sink need not know
-			s.note(st, NoteLost)
-			if failing.tells(err) {
-				s.report(err)
-			}
+		// Where an engine restarts, one connection is ended for another one. Two in a
+		// row that brought nothing are ended by whoever else replays.
+		if (!isOurs(err) || !heard) && failing.tells(err) {
+			s.report(err)
 		}
 		// A peer that takes connections only to drop them is not hammered.
 		if heard || time.Since(start) > s.cfg.BackoffMax {

@@ -82,6 +82,9 @@ type replay struct {
 	due      uint64 // the number that is expected next
 	end      time.Time
 	fruitful bool // the answer that is being read has brought something
+	// hasty: the socket has answered nothing but a probe, so one request that brings
+	// nothing is enough.
+	hasty bool
 	// whole: the engine's whole life is asked for, to take the place of what was
 	// applied. It is false once number 0 has come.
 	whole bool
@@ -118,12 +121,13 @@ func (s *Subscriber) catchUp(ctx context.Context, r *replay) error {
 		if errors.Is(err, errOthersReplay) {
 			return s.strike(st)
 		}
-		st.forgets = st.forgets || errors.Is(err, errReplayShort)
+		// What another engine's socket does not have says nothing of this engine.
+		st.forgets = st.forgets || t.strikes == 0 && errors.Is(err, errReplayShort)
 		s.note(st, NoteReleased)
 		return err
 	}
 	if from > 0 && st.spoke == from {
-		t.untested = false
+		s.believe(st)
 	} else if r.due > from {
 		t.untested = true
 	}
@@ -178,6 +182,16 @@ func (s *Subscriber) strike(st *stream) error {
 	return nil
 }
 
+// believe takes note that a replay socket has what the connection of the stream has
+// brought.
+func (s *Subscriber) believe(st *stream) {
+	t := &st.owner.trust
+	if t.strikes == maxStrikes {
+		s.note(st, NoteReplay)
+	}
+	t.strikes, t.untested = 0, false
+}
+
 // test asks a replay socket that nothing has shown to be the engine's for the first
 // message that a connection brings. An error ends the connection.
 func (s *Subscriber) test(ctx context.Context, st *stream, m Message) error {
@@ -193,9 +207,10 @@ func (s *Subscriber) test(ctx context.Context, st *stream, m Message) error {
 	case err != nil:
 		t.serves = false
 		s.noReplay(st, err)
+		s.ask(ctx, st)
 		return nil
 	case same:
-		t.strikes, t.untested = 0, false
+		s.believe(st)
 		return nil
 	}
 	return s.strike(st)
@@ -330,7 +345,7 @@ func (r *replay) run(ctx context.Context, until *Message) {
 		}
 		switch {
 		case r.fruitful:
-			short, since = 0, time.Now()
+			short, since, r.hasty = 0, time.Now(), false
 			r.wait.reset()
 		case short >= replayAttempts, time.Since(since) >= r.patience(err):
 			return
@@ -343,6 +358,9 @@ func (r *replay) run(ctx context.Context, until *Message) {
 // patience is how long answers may bring nothing. A socket that is closed while its
 // engine publishes will hardly be opened.
 func (r *replay) patience(err error) time.Duration {
+	if r.hasty {
+		return 0
+	}
 	patience := replayPatience * r.s.cfg.ReplayTimeout
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		return min(patience, refusedPatience)
@@ -380,7 +398,7 @@ func (r *replay) ask(ctx context.Context, until *Message) (ended bool, err error
 			return false, err
 		}
 		seq, payload, err := readReply(m)
-		if start == 0 && first && seq > 0 {
+		if start == 0 && first && seq > 0 && seq != replayEnd {
 			r.st.owner.trust.short = true
 		}
 		switch {

@@ -342,7 +342,7 @@ type stream struct {
 	owner      *streamOwner // whose mu guards what follows
 
 	superseded bool // a newer connection has the stream, and that was reported
-	tested     bool // the replay socket was asked for its first message
+	tested     bool // the replay socket was asked for a message of it
 	// spoke is the number behind the last message that the present connection
 	// brought and that was applied; 0 if there is none.
 	spoke uint64
@@ -427,6 +427,10 @@ func (s *Subscriber) enter(st *stream) (waited, ours bool, err error) {
 			s.note(st, NoteHeld)
 		}
 		o.mu.Lock()
+	}
+	if why := c.leaving.Load(); why != nil { // what was read of it before is not the next word
+		o.mu.Unlock()
+		return waited, false, *why
 	}
 	if c.id < o.floor {
 		o.mu.Unlock()

@@ -83,7 +83,7 @@ var eventsMutants = table{breaks: "./events", rows: []mutant{
 
 	{"an idle connection asks again and again", "connection.fallIdle", "if !c.idle {", "if true {", "TestIdle"},
 	{"an idle connection asks nothing", "connection.fallIdle", "\t\tc.onIdle()\n", "", "TestIdle"},
-	{"a lost connection is not told", "Subscriber.connect", "\t\t\ts.note(st, NoteLost)\n", "", "TestInterrupted"},
+	{"a lost connection is not told", "Subscriber.connect", "\t\ts.note(st, NoteLost)\n", "", "TestInterrupted"},
 	{"a connection to the engine before has a say", "Subscriber.enter", "if c.id < o.floor {", "if false {", "TestBoundOldConnection"},
 
 	{"an older connection may have its say", "streamOwner.claim", "if id < o.conn {", "if false {", "TestSubscriberNewestConnectionWins"},
@@ -107,7 +107,6 @@ var eventsMutants = table{breaks: "./events", rows: []mutant{
 	{"a closed replay port is not told", "Subscriber.keepAsking", "if failing.tells(err) {", "if failing.tells(err) && false {", "TestReplayOfNobody"},
 	{"what goes on failing is told at every attempt", "teller.tells", "} else if now.Sub(t.at) < t.quiet {", "} else if false {", "TestTellOnce"},
 	{"what was missed for want of a replay stays missed", "Subscriber.catchUp", "if at := s.position(st); at.Partial && !t.short {", "if at := s.position(st); false && at.Partial {", "TestReplayComesLater"},
-	{"whose a socket is takes the place of what it has", "Subscriber.verified", "return t.serves", "return true", "TestReplayFailsUntested"},
 	{"half a life takes the place of the whole", "replay.ask", "case r.whole && seq > 0:", "case false:", "TestReplayTooShort"},
 	{"an answer that ended is not told", "Subscriber.catchUp", "\ts.note(st, NoteCurrent)\n", "", "TestReplayComesLater"},
 	{"another engine's replay is a restart", "replay.confirm", "\tcase ours:\n", "\tcase false:\n", "TestReplayOfAnother"},
@@ -115,5 +114,11 @@ var eventsMutants = table{breaks: "./events", rows: []mutant{
 	{"another engine's replay hides the engine", "Subscriber.checkRepeat", "if err != nil || same || gone && st.spoke > 0 {", "if err != nil || same || gone || true {", "TestReplayOfAnother"},
 	{"what another engine's replay brought stays", "Subscriber.strike", "\t\ts.restarted(st)\n", "", "TestReplayOfAnother"},
 	{"an older connection has its say again", "streamOwners.leave", "o.conn, o.floor = 0, max(o.floor, id+1)", "o.conn = 0", "TestSubscriberNewestConnectionWins"},
+	{"what another engine's replay lacks, the engine forgets", "Subscriber.catchUp", "t.strikes == 0 && errors.Is(err, errReplayShort)", "errors.Is(err, errReplayShort)", "TestReplayBelievedAgain"},
+	{"a socket that is the engine's again stays of no use", "Subscriber.believe", "\t\ts.note(st, NoteReplay)\n", "", "TestReplayBelievedAgain"},
+	{"a socket that answers probes alone is held for", "replay.patience", "if r.hasty {", "if false {", "TestReplayAnswersNothing"},
+	{"two engines behind a replay endpoint are not told", "Subscriber.connect", "(!isOurs(err) || !heard) && failing", "!isOurs(err) && failing", "TestReplayOfTwo"},
+	{"what was read before a connection was left is taken", "Subscriber.enter", "why != nil {", "false && why != nil {", "TestReplayOfAnotherAtOnce"},
+	{"an engine that has said nothing has forgotten", "replay.ask", "seq > 0 && seq != replayEnd {", "seq > 0 {", "TestReplayOfNewEngine"},
 	{"a message does not end the silence", "silence.stop", "q.timer.Stop()", "_ = q", "TestSilenceEnds"},
 }}
