@@ -112,3 +112,49 @@ func (d *delivery) adopt(cur index.Cursor) (index.Cursor, error) {
 	}
 	return cur, nil
 }
+
+// keptCursor returns where a stream that was not heard yet left the ranks of a kept
+// index that nothing has fed since, and those ranks. src has their pod and model.
+func (x *Indexer) keptCursor(pm *podModel, src index.Source, name string) (last index.Cursor, ranks []*rank, err error) {
+	for _, r := range pm.ranks {
+		if !r.kept || r.stream != nil {
+			continue
+		}
+		src.Rank = r.n
+		cur, err := x.index.Cursor(context.Background(), src, name)
+		if err != nil {
+			return last, nil, err
+		}
+		if cur.Next > 0 {
+			ranks = append(ranks, r)
+		}
+		if last.Before(cur) {
+			last = cur
+		}
+	}
+	return last, ranks, nil
+}
+
+// begun returns a stream that is to begin again; nil if it was never heard. What it
+// left in a kept index goes with it.
+func (in *ingest) begun(name string) (*stream, error) {
+	st := in.pm.streams[name]
+	if st != nil {
+		if _, heard := st.seq.Next(); heard {
+			return st, nil
+		}
+	}
+	cur, ranks, err := in.x.keptCursor(in.pm, index.Source{Pod: in.pod, Model: in.model}, name)
+	if err != nil || len(ranks) == 0 {
+		return st, err
+	}
+	if st, err = in.pm.stream(name); err != nil {
+		return nil, err
+	}
+	for _, r := range ranks {
+		in.pm.bind(r, st)
+		r.kept = false
+	}
+	st.seq.Resume(cur.Epoch, cur.Next, cur.Time, cur.Digest)
+	return st, nil
+}

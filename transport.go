@@ -23,12 +23,17 @@ func (x *Indexer) StreamNext(podID, model, stream string) events.Position {
 		return events.Position{}
 	}
 	defer p.mu.Unlock()
-	st := pm.streams[streamName(stream)]
-	if st == nil {
-		return events.Position{}
+	name := streamName(stream)
+	st := pm.streams[name]
+	if st != nil {
+		if next, heard := st.seq.Next(); heard {
+			return events.Position{Next: next, Heard: heard, Partial: st.lacks()}
+		}
 	}
-	next, heard := st.seq.Next()
-	return events.Position{Next: next, Heard: heard, Partial: st.lacks()}
+	if cur, _, err := x.keptCursor(pm, index.Source{Pod: podID, Model: model}, name); err == nil && cur.Next > 0 {
+		return events.Position{Next: cur.Next, Heard: true, Partial: true}
+	}
+	return events.Position{Partial: st != nil && st.lacks()}
 }
 
 // lacks reports that a replay of all that the engine has said would make the view
@@ -167,11 +172,14 @@ func (x *Indexer) beginAgain(podID, model, stream string, cause LossCause) error
 	}
 	in := x.newIngest(podID, model)
 	defer in.end()
-	st := in.findStream(stream)
-	if st == nil {
+	if !in.find() {
 		return nil
 	}
 	defer in.leave()
+	st, err := in.begun(streamName(stream))
+	if st == nil {
+		return err
+	}
 	defer in.settle()
 	anew := index.Cursor{Stream: st.name, Epoch: st.seq.Epoch() + 1}
 	for _, r := range st.ranks {
