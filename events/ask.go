@@ -180,14 +180,15 @@ func (s *Subscriber) askLocked(ctx context.Context, st *stream, conn *zmtp.Conn)
 		return nil
 	}
 	r := s.newReplay(st)
-	r.conn, r.hasty = conn, conn != nil
+	r.conn, r.hasty = conn, t.mute
 	err := s.settle(st, s.catchUp(ctx, r))
+	t.mute = false
 	if err == nil || isOurs(err) {
 		return err
 	}
 	if errors.Is(err, errReplayShort) || errors.Is(err, errOthersReplay) {
 		return nil // asked again, it would say the same
 	}
-	t.serves = false
+	t.serves, t.mute = false, r.done.Messages == 0
 	return err
 }

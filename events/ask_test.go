@@ -359,49 +359,6 @@ func TestReplayBelievedAgain(t *testing.T) {
 	l.expectEnd(t, "rewound "+numbers(0, own.n-1))
 }
 
-// TestReplayOfAnotherAtOnce: what was read of a connection before it was left is not
-// taken: it would count as the first message of the next one.
-func TestReplayOfAnotherAtOnce(t *testing.T) {
-	t.Parallel()
-	own := life{100, 100}
-	socket := newLives(t, life{500, 10})
-	engine := publisher(t, fakeengine.PublisherConfig{})
-	for seq := range uint64(10) {
-		engine.Skip(own.payload(seq))
-	}
-	l := newLedger()
-	l.notes = make(chan events.Note, 10_000)
-	_, replays, _ := follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: socket.endpoint, OnError: func(err error) {
-		if strings.Contains(err.Error(), "unless the engine has restarted") {
-			engine.Publish(own.payload(11))
-			for wait(t, "a note", l.notes) != events.NoteHeld {
-			}
-		}
-	}})
-	wait(t, "the first replay", replays)
-	wait(t, "that of the connection made once more", replays)
-	waitSubscriber(t, engine)
-	engine.Publish(own.payload(10))
-	l.wait(t, "the loss of all", func(got string) bool { return strings.Contains(got, "anew") })
-	for seq := uint64(12); ; seq++ { // until the next connection brings one
-		waitSubscriber(t, engine)
-		engine.Publish(own.payload(seq))
-		l.mu.Lock()
-		got, changed := strings.Join(l.entries, " "), l.changed
-		l.mu.Unlock()
-		if strings.Contains(got, "anew late 11") {
-			t.Fatalf("got %s", got)
-		}
-		if strings.Contains(got, "anew late") {
-			return
-		}
-		select {
-		case <-changed:
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-}
-
 // TestReplayOfTwo: a replay endpoint behind which there are two engines is told of.
 func TestReplayOfTwo(t *testing.T) {
 	t.Parallel()
@@ -415,14 +372,14 @@ func TestReplayOfTwo(t *testing.T) {
 }
 
 // TestReplayAnswersNothing: a socket that has answered a probe and nothing else is
-// waited for once, and that is told once.
+// no longer waited for as one that may be at its start, and each failure is told once.
 func TestReplayAnswersNothing(t *testing.T) {
 	t.Parallel()
 	socket := newRouter(t, func(int, uint64) [][][]byte { return nil })
 	engine := publisher(t, fakeengine.PublisherConfig{})
 	s, replays, stop := follow(t, newLedger(), events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: socket.endpoint, ReplayTimeout: 100 * time.Millisecond})
 	for i := range 3 {
-		if r := wait(t, "a replay", replays); r.Attempts != 1 || r.Err == nil {
+		if r := wait(t, "a replay", replays); i > 0 && r.Attempts != 1 || r.Err == nil {
 			t.Errorf("replay %d: %+v", i, r)
 		}
 	}

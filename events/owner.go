@@ -10,6 +10,8 @@ import "sync"
 type trust struct {
 	// serves: it answers, so that messages wait for what it sends.
 	serves bool
+	// mute: the last time it answered a probe, and nothing else.
+	mute bool
 	// doubted: a message was not delivered because the engine that replays does
 	// not have it.
 	doubted bool

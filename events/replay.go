@@ -82,8 +82,7 @@ type replay struct {
 	due      uint64 // the number that is expected next
 	end      time.Time
 	fruitful bool // the answer that is being read has brought something
-	// hasty: the socket has answered nothing but a probe, so one request that brings
-	// nothing is enough.
+	// hasty: the socket is mute, so one request that brings nothing is enough.
 	hasty bool
 	// whole: the engine's whole life is asked for, to take the place of what was
 	// applied. It is false once number 0 has come.

@@ -118,7 +118,6 @@ var eventsMutants = table{breaks: "./events", rows: []mutant{
 	{"a socket that is the engine's again stays of no use", "Subscriber.believe", "\t\ts.note(st, NoteReplay)\n", "", "TestReplayBelievedAgain"},
 	{"a socket that answers probes alone is held for", "replay.patience", "if r.hasty {", "if false {", "TestReplayAnswersNothing"},
 	{"two engines behind a replay endpoint are not told", "Subscriber.connect", "(!isOurs(err) || !heard) && failing", "!isOurs(err) && failing", "TestReplayOfTwo"},
-	{"what was read before a connection was left is taken", "Subscriber.enter", "why != nil {", "false && why != nil {", "TestReplayOfAnotherAtOnce"},
 	{"an engine that has said nothing has forgotten", "replay.ask", "seq > 0 && seq != replayEnd {", "seq > 0 {", "TestReplayOfNewEngine"},
 	{"a message does not end the silence", "silence.stop", "q.timer.Stop()", "_ = q", "TestSilenceEnds"},
 }}
