@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
@@ -128,5 +129,53 @@ func TestFarMessage(t *testing.T) {
 				t.Errorf("%d blocks", got)
 			}
 		})
+	}
+}
+
+// TestAKeptStreamStandsSomewhere: before a stream of a kept index is heard its
+// transport is told where it left its ranks, so that the engine is asked for its last
+// message; and if it does not have that, all that the stream left is forgotten.
+func TestAKeptStreamStandsSomewhere(t *testing.T) {
+	m, err := index.NewMemory(index.MemoryConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	p := fakeengine.NewPrompt(1, 16, 4)
+	ingestMessage := func(ix *kvindex.Indexer, m kvindex.Message) {
+		t.Helper()
+		if r, err := ix.IngestMessage(m); err != nil || !r.Applied {
+			t.Fatalf("message %d: %+v, %v", m.Seq, r, err)
+		}
+	}
+	first := open(t, kvindex.WithIndex(m))
+	for seq := range uint64(3) {
+		ingestMessage(first, message("s", seq, 1000+float64(seq), 0, p.Stored(int(seq), int(seq)+1)))
+	}
+	for _, opened := range []bool{false, true} {
+		ix := open(t, kvindex.WithIndex(m))
+		if opened {
+			ix.StreamNote("a", "m", "s", events.NoteOpened)
+		}
+		if at, want := ix.StreamNext("a", "m", "s"), (events.Position{Next: 3, Heard: true, Partial: true}); at != want {
+			t.Errorf("opened %v: the stream stands at %+v, want %+v", opened, at, want)
+		}
+		if at := ix.StreamNext("a", "m", "other"); at != (events.Position{}) {
+			t.Errorf("opened %v: another stream stands at %+v", opened, at)
+		}
+	}
+	ix := open(t, kvindex.WithIndex(m))
+	if n := blocks(t, ix, "a", p); n != 3 {
+		t.Errorf("%d blocks kept, want 3", n)
+	}
+	if err := ix.StreamRestarted("a", "m", "s"); err != nil {
+		t.Fatal(err)
+	}
+	if n := blocks(t, ix, "a", p); n != 0 {
+		t.Errorf("%d blocks of the engine before, want none", n)
+	}
+	ingestMessage(ix, replayed(message("s", 0, 500, 0, p.Stored(0, 1)))) // with its clock behind
+	if n := blocks(t, ix, "a", p); n != 1 {
+		t.Errorf("%d blocks, want 1", n)
 	}
 }
