@@ -120,8 +120,7 @@ func (s *Subscriber) catchUp(ctx context.Context, r *replay) error {
 		if errors.Is(err, errOthersReplay) {
 			return s.strike(st)
 		}
-		// What another engine's socket does not have says nothing of this engine.
-		st.forgets = st.forgets || t.strikes == 0 && errors.Is(err, errReplayShort)
+		st.forgets = st.forgets || errors.Is(err, errReplayShort)
 		s.note(st, NoteReleased)
 		return err
 	}
@@ -197,10 +196,10 @@ func (s *Subscriber) test(ctx context.Context, st *stream, m Message) error {
 	t := &st.owner.trust
 	st.tested = true
 	wait, since := backoff{min: s.cfg.BackoffMin, max: s.cfg.BackoffMax}, time.Now()
-	same, _, err := s.has(ctx, st, m)
+	same, err := s.has(ctx, st, m)
 	for err != nil && time.Since(since) < firstAnswer && ctx.Err() == nil {
 		wait.sleep(ctx)
-		same, _, err = s.has(ctx, st, m)
+		same, err = s.has(ctx, st, m)
 	}
 	switch {
 	case err != nil:
@@ -215,26 +214,26 @@ func (s *Subscriber) test(ctx context.Context, st *stream, m Message) error {
 	return s.strike(st)
 }
 
-// has asks whether a replay socket has a message. gone: it has later ones only.
-func (s *Subscriber) has(ctx context.Context, st *stream, m Message) (same, gone bool, err error) {
+// has asks whether a replay socket has a message.
+func (s *Subscriber) has(ctx context.Context, st *stream, m Message) (bool, error) {
 	conn, err := s.dialReplay(ctx, st.replayAt)
 	if err != nil {
-		return false, false, err
+		return false, err
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	defer time.AfterFunc(min(firstAnswer, s.cfg.ReplayTimeout), func() { _ = conn.Close() }).Stop()
 	if err := conn.Send(nil, binary.BigEndian.AppendUint64(nil, m.Seq)); err != nil {
-		return false, false, err
+		return false, err
 	}
 	for {
 		reply, err := conn.Receive()
 		if err != nil {
-			return false, false, err
+			return false, err
 		}
 		seq, payload, err := readReply(reply)
 		if err != nil || seq >= m.Seq { // else it is not what was asked for
-			return seq == m.Seq && bytes.Equal(payload, m.Payload), seq != m.Seq, err
+			return seq == m.Seq && bytes.Equal(payload, m.Payload), err
 		}
 	}
 }
@@ -262,9 +261,7 @@ func (s *Subscriber) repair(ctx context.Context, st *stream, held Receipt, m Mes
 		t.serves = false
 		s.noReplay(st, bad)
 		return false, nil
-	case !held.Restarted && until == nil:
-		return false, s.checkRepeat(ctx, st, m)
-	case !known || t.doubted:
+	case !held.Restarted && until == nil, !known || t.doubted:
 		return false, nil
 	}
 	// An engine keeps what it publishes. If it is the one that was known, and does
@@ -272,18 +269,6 @@ func (s *Subscriber) repair(ctx context.Context, st *stream, held Receipt, m Mes
 	// is an engine that does not keep all.
 	t.doubted = true
 	return false, errOtherLife
-}
-
-// checkRepeat finds out whether a message whose number goes back, and which is not
-// remembered, is one that the engine that replays has published.
-func (s *Subscriber) checkRepeat(ctx context.Context, st *stream, m Message) error {
-	same, gone, err := s.has(ctx, st, m)
-	// What it no longer has may be a repeat, but not the first that a connection
-	// brings.
-	if err != nil || same || gone && st.spoke > 0 {
-		return nil
-	}
-	return s.strike(st)
 }
 
 // runAll runs, once more from nothing if the engine has restarted, and reports.

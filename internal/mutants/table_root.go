@@ -125,6 +125,8 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 	{"a stream goes on where one rank stopped", "delivery.adopt", "if cur.Before(its) {", "if false {", "TestTheRanksOfAKeptIndex"},
 	{"ranks of a kept index are unknown", "New", "if !x.ownsIndex {", "if false {", "TestTheRanksOfAKeptIndex"},
 	{"ranks of a kept index are partial", "rank.view", "if r.contest.open || r.kept {", "if r.contest.open {", "TestTheRanksOfAKeptIndex"},
+	{"a stream of a kept index stands nowhere", "Indexer.StreamNext", "err == nil && cur.Next > 0 {", "false && err == nil && cur.Next > 0 {", "TestAKeptStreamStandsSomewhere"},
+	{"what a stream left in a kept index outlives its engine", "ingest.begun", "if err != nil || len(ranks) == 0 {", "if err != nil || len(ranks) >= 0 {", "TestAKeptStreamStandsSomewhere"},
 	{"ranks that hold nothing are kept", "Indexer.recall", "if s.Blocks == [index.NumTiers]int{} {", "if false {", "TestStreamRestartedOutlivesTheHost"},
 	{"other ranks of a restarted engine are partial", "delivery.settleOthers", "\t\t\te = emptied\n", "", "TestRanksOfARestartedEngine"},
 	{"other ranks of a restarted engine are live", "delivery.settleOthers", "case d.bad == nil && !v.Missed && v.Restarted:", "case v.Restarted:", "TestRanksOfARestartedEngine"},
