@@ -114,7 +114,7 @@ type SubscriberConfig struct {
 	OnReplay func(Replay)
 	// OnError gets what Run goes on after: lost connections, failed attempts to
 	// connect, replay sockets that do not answer, engines that say nothing, errors
-	// of the sink. What goes on failing in one way is told again after twice the
+	// of the sink, each. A connection that goes on failing in one way is told again after twice the
 	// time, up to a minute. Dropped messages are only counted.
 	OnError func(error)
 }

@@ -109,7 +109,6 @@ var eventsMutants = table{breaks: "./events", rows: []mutant{
 	{"what was missed for want of a replay stays missed", "Subscriber.catchUp", "if at := s.position(st); at.Partial && !t.short {", "if at := s.position(st); false && at.Partial {", "TestReplayComesLater"},
 	{"half a life takes the place of the whole", "replay.ask", "case r.whole && seq > 0:", "case false:", "TestReplayTooShort"},
 	{"an answer that ended is not told", "Subscriber.catchUp", "\ts.note(st, NoteCurrent)\n", "", "TestReplayComesLater"},
-	{"another engine's replay is a restart", "replay.confirm", "\tcase ours:\n", "\tcase false:\n", "TestReplayOfAnother"},
 	{"another engine's replay is taken", "Subscriber.catchUp", "\t\tt.untested = true\n", "", "TestReplayOfAnother"},
 	{"what another engine's replay brought stays", "Subscriber.strike", "\t\ts.restarted(st)\n", "", "TestReplayOfAnother"},
 	{"an older connection has its say again", "streamOwners.leave", "o.conn, o.floor = 0, max(o.floor, id+1)", "o.conn = 0", "TestSubscriberNewestConnectionWins"},
