@@ -113,9 +113,9 @@ type SubscriberConfig struct {
 	// OnReplay gets what came of asking an engine for what was missed.
 	OnReplay func(Replay)
 	// OnError gets what Run goes on after: lost connections, failed attempts to
-	// connect, replay sockets that do not answer, engines that say nothing, errors
-	// of the sink, each. A connection that goes on failing in one way is told again after twice the
-	// time, up to a minute. Dropped messages are only counted.
+	// connect, replay sockets that do not answer, engines that say nothing, and each
+	// error of the sink. An attempt that goes on failing in one way is told again
+	// after twice the time, up to a minute. Dropped messages are only counted.
 	OnError func(error)
 }
 
