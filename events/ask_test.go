@@ -309,7 +309,7 @@ func TestReplayOfAnother(t *testing.T) {
 				publish()
 			}
 			l.wait(t, "the engine's own messages alone", func(got string) bool {
-				i := strings.LastIndex(got, "anew ")
+				i := strings.LastIndex(got, "rewound ")
 				return i >= 0 && !strings.Contains(got[i:], "lost") && strings.HasSuffix(got, " "+numbers(int(seq)-20, int(seq)-1))
 			})
 			if n := len(socket.asked()); n > asked+3 {

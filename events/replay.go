@@ -170,7 +170,7 @@ func (s *Subscriber) strike(st *stream) error {
 	switch t.strikes {
 	case 0:
 		t.strikes = 1
-		s.restarted(st)
+		s.rewound(st)
 		s.report(fmt.Errorf("events: subscriber: pod %q: its replay socket %s is another engine's, unless the engine has restarted in this moment: its next message will show it: %w", st.pod, st.replayAt, errNotPublished))
 		return errOtherLife
 	case 1:
@@ -408,7 +408,7 @@ func (r *replay) ask(ctx context.Context, until *Message) (ended bool, err error
 		default:
 			if r.whole {
 				r.whole = false
-				r.s.failed(r.st, r.s.sink.(ReplaySink).StreamRewound(r.st.pod, r.st.model, r.st.name))
+				r.s.rewound(r.st)
 			}
 			if _, err := r.deliver(Message{Seq: seq, Payload: payload}); err != nil {
 				return false, err

@@ -132,7 +132,7 @@ func TestHeldOfAnOtherLife(t *testing.T) {
 	l := newLedger()
 	_, replays, _ := follow(t, l, events.SubscriberConfig{Endpoint: endpoint, Replay: r.endpoint})
 	// The first 9 comes before anything has shown whose the replay socket is.
-	l.expect(t, numbers(0, 4)+" anew hold 5 "+numbers(0, 5)+" hold 9 6")
+	l.expect(t, numbers(0, 4)+" rewound hold 5 "+numbers(0, 5)+" hold 9 6")
 	for i, from := range []uint64{0, 5, 0, 6, 6} {
 		if got := wait(t, "a replay", replays); (got.Err != nil) != (i == 3) || got.Restarted || got.From != from {
 			t.Errorf("replay %d: %+v", i, got)
@@ -152,7 +152,7 @@ func TestReplayOfTheEngineBefore(t *testing.T) {
 	endpoint := speaker(t, nil, [][]byte{now.live(2)}, [][]byte{now.live(3), now.live(4)})
 	l := newLedger()
 	s, _, _ := follow(t, l, events.SubscriberConfig{Endpoint: endpoint, Replay: r.endpoint})
-	l.expect(t, numbers(0, 4)+" anew late 3 4")
+	l.expect(t, numbers(0, 4)+" rewound late 3 4")
 	if st := s.Stats(); st.Connects != 3 {
 		t.Errorf("%d connections, want 3", st.Connects)
 	}
@@ -307,10 +307,10 @@ func TestBoundHeldOfAnOtherLife(t *testing.T) {
 	r := newLives(t, now)
 	b := newBound(t, r.endpoint, events.SubscriberConfig{})
 	b.left(b.connect(old, 9))
-	b.expect(t, numbers(0, 4)+" anew")
+	b.expect(t, numbers(0, 4)+" rewound")
 	r.become(life{200, 6})
 	b.connect(now, 5, 6)
-	b.expect(t, numbers(0, 4)+" anew hold 5 "+numbers(0, 6))
+	b.expect(t, numbers(0, 4)+" rewound hold 5 "+numbers(0, 6))
 }
 
 // TestEngineThatDoesNotKeep: an engine confirms what was applied, but does not

@@ -516,6 +516,12 @@ func (s *Subscriber) restarted(st *stream) {
 	}
 }
 
+// rewound tells the sink that what it had of a stream comes once more. The stream
+// has a replay socket, so the sink is a ReplaySink.
+func (s *Subscriber) rewound(st *stream) {
+	s.failed(st, s.sink.(ReplaySink).StreamRewound(st.pod, st.model, st.name))
+}
+
 // failed reports an error of the sink that is about no message.
 func (s *Subscriber) failed(st *stream, err error) {
 	if err != nil {

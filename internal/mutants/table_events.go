@@ -110,7 +110,7 @@ var eventsMutants = table{breaks: "./events", rows: []mutant{
 	{"half a life takes the place of the whole", "replay.ask", "case r.whole && seq > 0:", "case false:", "TestReplayTooShort"},
 	{"an answer that ended is not told", "Subscriber.catchUp", "\ts.note(st, NoteCurrent)\n", "", "TestReplayComesLater"},
 	{"another engine's replay is taken", "Subscriber.catchUp", "\t\tt.untested = true\n", "", "TestReplayOfAnother"},
-	{"what another engine's replay brought stays", "Subscriber.strike", "\t\ts.restarted(st)\n", "", "TestReplayOfAnother"},
+	{"what another engine's replay brought stays", "Subscriber.strike", "\t\ts.rewound(st)\n", "", "TestReplayOfAnother"},
 	{"an older connection has its say again", "streamOwners.leave", "o.conn, o.floor = 0, max(o.floor, id+1)", "o.conn = 0", "TestSubscriberNewestConnectionWins"},
 	{"a socket that is the engine's again stays of no use", "Subscriber.believe", "\t\ts.note(st, NoteReplay)\n", "", "TestReplayBelievedAgain"},
 	{"a socket that answers probes alone is held for", "replay.patience", "if r.hasty {", "if false {", "TestReplayAnswersNothing"},
