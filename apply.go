@@ -51,6 +51,7 @@ func (in *ingest) unnumbered(bad error) error {
 	}
 	r.kept = false
 	r.heard(in.batch, in.now, true)
+	in.cured(r)
 	in.count(nil, StreamStats{Messages: 1})
 	in.settle()
 	return nil
@@ -82,6 +83,11 @@ func (d *delivery) take() (again bool, err error) {
 	if err := d.feeds(); err != nil {
 		return false, err
 	}
+	if kept {
+		if err := d.doubts(r, true); err != nil {
+			return false, err
+		}
+	}
 	done, err := d.apply(r, d.cursor())
 	if err != nil || done.Duplicate {
 		return done.Duplicate, err
@@ -103,6 +109,7 @@ func (d *delivery) take() (again bool, err error) {
 		r.on(forgotten)
 	}
 	r.heard(d.batch, d.now, !st.partial)
+	d.cured(r)
 	if wiped || kept {
 		d.tellLoss(r.n)
 	} else if lost && len(d.losses) == 0 { // a loss is told, even if no rank had anything to lose
@@ -205,12 +212,15 @@ func lossEvent(kept bool) viewEvent {
 // lose does to a rank what a loss brings: unless it is only doubted, the index
 // forgets what it held, together with the cursor.
 func (in *ingest) lose(r *rank, e viewEvent, cur index.Cursor) error {
-	if e != doubted {
-		if _, err := in.applyChanges(r, cur, []index.Change{{Op: index.OpClear}}); err != nil {
+	if e == doubted {
+		if err := in.doubts(r, true); err != nil {
 			return err
 		}
+	} else if _, err := in.applyChanges(r, cur, []index.Change{{Op: index.OpClear}}); err != nil {
+		return err
 	}
 	r.on(e)
+	in.cured(r)
 	return nil
 }
 

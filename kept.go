@@ -8,7 +8,8 @@
 //
 // Which stream fed a rank last does not show by the cursors, because each stream
 // has one. So it is noted, in a cursor of its own, before the first message of
-// another stream is applied.
+// another stream is applied. A loss that was kept (KeepOnLoss) is noted in the same
+// way, before the message behind it is applied.
 
 package kvindex
 
@@ -27,6 +28,10 @@ import (
 // counts, and its Digest is of the name.
 const feederCursor = "\x00feeder"
 
+// doubtCursor is the stream whose cursor notes that some of what a rank holds may have
+// gone, because a loss was kept: its Epoch counts, and its Digest is 1 or 0.
+const doubtCursor = "\x00doubt"
+
 // recall makes the pods known that the index holds something of.
 func (x *Indexer) recall() error {
 	d, ok := x.index.(index.Describer)
@@ -44,8 +49,9 @@ func (x *Indexer) recall() error {
 		r, err := in.pm.rank(s.Source.Rank)
 		if err == nil {
 			r.kept = true
-			r.on(heardLate)
-			in.pm.settle()
+			if err = in.recalled(r); err == nil {
+				in.pm.settle()
+			}
 		}
 		in.leave()
 		if err != nil {
@@ -53,6 +59,48 @@ func (x *Indexer) recall() error {
 		}
 	}
 	return nil
+}
+
+// recalled takes note that a rank holds what is in the index from before.
+func (in *ingest) recalled(r *rank) error {
+	cur, err := in.x.index.Cursor(context.Background(), in.source(r), doubtCursor)
+	if err != nil {
+		return in.failed(r, err)
+	}
+	if r.doubt = cur.Digest == 1; r.doubt {
+		r.on(doubted)
+	} else {
+		r.on(heardLate)
+	}
+	return nil
+}
+
+// cured takes the note of a kept loss back, if nothing of it is left. If that fails, it is
+// tried again behind the next message.
+func (in *ingest) cured(r *rank) {
+	if r.doubt && r.state != StateUncertain {
+		_ = in.doubts(r, false)
+	}
+}
+
+// doubts notes in the index whether a loss was kept of what the rank holds. Nobody else
+// knows of what an Indexer's own index holds.
+func (in *ingest) doubts(r *rank, doubt bool) error {
+	if r.doubt == doubt || in.x.ownsIndex {
+		return nil
+	}
+	cur, err := in.x.index.Cursor(context.Background(), in.source(r), doubtCursor)
+	if err != nil {
+		return in.failed(r, err)
+	}
+	cur = index.Cursor{Stream: doubtCursor, Epoch: cur.Epoch + 1}
+	if doubt {
+		cur.Digest = 1
+	}
+	if _, err = in.applyChanges(r, cur, nil); err == nil {
+		r.doubt = doubt
+	}
+	return err
 }
 
 // fedLast reports whether the stream fed a rank last, by what was noted.
@@ -103,8 +151,10 @@ func (d *delivery) adopt(cur index.Cursor) (index.Cursor, error) {
 		}
 		// What it holds came over this stream, so a gap before this message is its
 		// loss too. Nobody knows whether it still holds that.
+		if err := d.recalled(r); err != nil {
+			return cur, err
+		}
 		d.pm.bind(r, d.stream)
-		r.on(heardLate)
 		d.stream.interrupted = true
 		if cur.Before(its) {
 			cur = its

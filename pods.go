@@ -55,6 +55,7 @@ type rank struct {
 	stream  *stream
 	contest contest
 	kept    bool // what it holds is in the index from before, and nobody has spoken for it
+	doubt   bool // the index has a note that a loss was kept
 
 	messages        uint64 // applied
 	stored, removed uint64 // blocks

@@ -11,7 +11,7 @@ import (
 
 // heardTen returns an Indexer that has heard ten messages of a stream, at the times
 // from 1000 on, and what goes on from its index.
-func heardTen(t *testing.T) (ix *kvindex.Indexer, another func() *kvindex.Indexer, p fakeengine.Prompt) {
+func heardTen(t *testing.T, options ...kvindex.Option) (ix *kvindex.Indexer, another func() *kvindex.Indexer, p fakeengine.Prompt) {
 	t.Helper()
 	m, err := index.NewMemory(index.MemoryConfig{})
 	if err != nil {
@@ -19,7 +19,8 @@ func heardTen(t *testing.T) (ix *kvindex.Indexer, another func() *kvindex.Indexe
 	}
 	t.Cleanup(func() { m.Close() })
 	p = fakeengine.NewPrompt(1, 16, 20)
-	ix = open(t, kvindex.WithIndex(m))
+	options = append(options, kvindex.WithIndex(m))
+	ix = open(t, options...)
 	for seq := range 10 {
 		if got, err := ix.IngestMessage(message("s", uint64(seq), 1000+float64(seq), 0, p.Stored(seq, seq+1))); err != nil || got != taken {
 			t.Fatalf("%+v, %v", got, err)
@@ -27,7 +28,8 @@ func heardTen(t *testing.T) (ix *kvindex.Indexer, another func() *kvindex.Indexe
 	}
 	return ix, func() *kvindex.Indexer {
 		ix.Close()
-		return open(t, kvindex.WithIndex(m))
+		ix = open(t, options...)
+		return ix
 	}, p
 }
 
@@ -96,6 +98,58 @@ func TestKeptIndexIsAskedAbout(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestAKeptLossIsKept: who goes on from an index knows of the losses that were kept, until
+// the engine has emptied its cache or restarted.
+func TestAKeptLossIsKept(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 20)
+	for name, c := range map[string]struct {
+		then []kvindex.Message
+		want kvindex.State
+	}{
+		"nothing":          {nil, kvindex.StateUncertain},
+		"a message":        {[]kvindex.Message{message("s", 13, 1013, 0, p.Stored(13, 14))}, kvindex.StateUncertain},
+		"a clear":          {[]kvindex.Message{message("s", 13, 1013, 0, fakeengine.Cleared{}, p.Stored(0, 1))}, kvindex.StateLive},
+		"a restart":        {[]kvindex.Message{message("s", 0, 1013, 0, p.Stored(0, 1))}, kvindex.StateLive},
+		"another stream":   {[]kvindex.Message{message("r", 0, 1013, 0, p.Stored(0, 1))}, kvindex.StateLive},
+		"a clear, then on": {[]kvindex.Message{message("s", 13, 1013, 0, fakeengine.Cleared{}, p.Stored(0, 1)), message("s", 14, 1014, 0, p.Stored(0, 1))}, kvindex.StateLive},
+	} {
+		for _, late := range []bool{false, true} { // the first Indexer hears what follows, or another one
+			ix, another, _ := heardTen(t, kvindex.WithLossPolicy(kvindex.KeepOnLoss))
+			send := func(m kvindex.Message) {
+				if _, err := ix.IngestMessage(m); err != nil {
+					t.Fatal(err)
+				}
+			}
+			send(message("s", 12, 1012, 0, p.Stored(12, 13)))
+			if late {
+				ix = another()
+			}
+			for _, m := range c.then {
+				send(m)
+			}
+			if got := ix.Pods(nil)[0].State; got != c.want {
+				t.Errorf("%s, late %t: %v, want %v", name, late, got, c.want)
+			}
+			ix = another()
+			if got := ix.Pods(nil)[0].State; got != kvindex.StateUncertain {
+				t.Errorf("%s, late %t: kept, %v", name, late, got)
+			}
+			if len(c.then) == 0 {
+				continue
+			}
+			last := c.then[len(c.then)-1]
+			send(message(last.Stream, last.Seq+1, 1020, 0, p.Stored(1, 2)))
+			want := kvindex.StatePartial // what was said before it is not known to be all
+			if c.want == kvindex.StateUncertain {
+				want = c.want
+			}
+			if got := ix.Pods(nil)[0].State; got != want {
+				t.Errorf("%s, late %t: kept and heard, %v, want %v", name, late, got, want)
+			}
+		}
 	}
 }
 
