@@ -1,6 +1,7 @@
 package events
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -17,7 +18,8 @@ import (
 // While an engine answers, the stream is locked, and its messages wait. Before its
 // replay socket has ever answered nothing waits for that, but at the beginning of a
 // connection for a moment. So a socket that nobody serves costs nothing but its
-// messages to OnError.
+// messages to OnError. What was taken without it is verified when it answers at last:
+// then the engine is asked for what was applied before the connection began.
 //
 // What a replay socket says is believed until a message shows that it is not of the
 // engine behind the connection: the socket has it with other bytes, or does not
@@ -67,6 +69,7 @@ func (s *Subscriber) askFirst(ctx context.Context, st *stream) error {
 	var limit <-chan time.Time
 	st.owner.mu.Lock()
 	st.owner.claim(st.conn.id)
+	st.owner.trust.joint = cmp.Or(st.owner.trust.joint, s.position(st).Next)
 	if !st.owner.trust.serves {
 		t := time.NewTimer(firstAnswer)
 		defer t.Stop()
@@ -76,6 +79,7 @@ func (s *Subscriber) askFirst(ctx context.Context, st *stream) error {
 	select {
 	case <-s.ask(ctx, st):
 	case <-limit:
+		s.note(st, NoteNoReplay)
 	case <-ctx.Done():
 	}
 	if why := st.conn.leaving.Load(); why != nil {
@@ -169,7 +173,7 @@ func (s *Subscriber) askLocked(ctx context.Context, st *stream, conn *zmtp.Conn)
 		defer conn.Close()
 		if !t.serves {
 			t.serves = true
-			s.note(st, NoteReplay)
+			defer s.note(st, NoteReplay) // when that which was missed has come
 		}
 	}
 	if ctx.Err() != nil || st.owner.conn != st.conn.id || st.forgets {
@@ -180,6 +184,9 @@ func (s *Subscriber) askLocked(ctx context.Context, st *stream, conn *zmtp.Conn)
 		return nil
 	}
 	r := s.newReplay(st)
+	if t.joint > 0 && t.joint < r.due { // messages were taken before anything showed whose they are
+		r.due, r.done.From = t.joint, t.joint
+	}
 	r.conn, r.hasty = conn, t.mute
 	err := s.settle(st, s.catchUp(ctx, r))
 	t.mute = false

@@ -150,12 +150,59 @@ func TestReplayComesLater(t *testing.T) {
 	wait(t, "OnError", told)
 	newRouterAt(t, at, func(_ int, start uint64) [][][]byte { return now.answer(start) })
 	l.expect(t, "0 lost 1-3 4 rewound 0 1 2 3 4")
-	for want := range slices.Values([]events.Note{events.NoteReplay, events.NoteCurrent}) {
+	for want := range slices.Values([]events.Note{events.NoteCurrent, events.NoteReplay}) {
 		for wait(t, "a note", l.notes) != want {
 		}
 	}
 	engine.Publish(life{100, 6}.payload(5))
 	l.expectEnd(t, "rewound 0 1 2 3 4 5")
+}
+
+// TestReplayComesAfterARestart: without a replay socket nothing tells an engine that has
+// restarted from the one before, if the first number that is heard of it is just the one
+// that was due. When the socket answers at last, it shows.
+func TestReplayComesAfterARestart(t *testing.T) {
+	t.Parallel()
+	at := "ipc://" + filepath.Join(t.TempDir(), "replay")
+	engine := publisher(t, fakeengine.PublisherConfig{})
+	l := newLedger()
+	told := make(chan error, 10_000)
+	follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: at, OnError: func(err error) { told <- err }})
+	waitSubscriber(t, engine)
+	before, now := life{100, 3}, life{200, 4}
+	for seq := range uint64(3) {
+		engine.Publish(before.payload(seq))
+	}
+	l.expect(t, "0 1 2")
+	if err := engine.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	for seq := range uint64(3) {
+		engine.Skip(now.payload(seq))
+	}
+	waitSubscriber(t, engine)
+	engine.Publish(now.payload(3))
+	l.expect(t, "0 1 2 3")
+	engine.Disconnect()
+	waitSubscriber(t, engine)
+	engine.Publish(now.payload(4))
+	l.expect(t, "0 1 2 3 4")
+	now.n++
+	newRouterAt(t, at, func(_ int, start uint64) [][][]byte { return now.answer(start) })
+	l.expect(t, "0 1 2 3 4 hold 2 anew 0 1 2 3 4")
+}
+
+// TestReplayIsSlow: a socket that takes its time is told of when nothing waits for it any
+// more.
+func TestReplayIsSlow(t *testing.T) {
+	t.Parallel()
+	mute := listener(t, "127.0.0.1:0", func(nc net.Conn) { _, _ = nc.Write(zmtptest.Hello(1, "ROUTER")) })
+	engine := publisher(t, fakeengine.PublisherConfig{})
+	l := newLedger()
+	l.notes = make(chan events.Note, 10_000)
+	follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: mute, ReplayTimeout: time.Hour})
+	for wait(t, "a note", l.notes) != events.NoteNoReplay {
+	}
 }
 
 // TestReplayFailsUntested: a socket that fails while nothing has shown yet whose it is
@@ -357,6 +404,41 @@ func TestReplayBelievedAgain(t *testing.T) {
 		}
 	}
 	l.expectEnd(t, "rewound "+numbers(0, own.n-1))
+}
+
+// TestReplayOfAnotherUntilNow: what another engine's socket has brought is forgotten too
+// if the right engine answers at its address before the first message is tested.
+func TestReplayOfAnotherUntilNow(t *testing.T) {
+	t.Parallel()
+	socket := newLives(t, life{500, 10})
+	engine := publisher(t, fakeengine.PublisherConfig{})
+	l := newLedger()
+	_, replays, _ := follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: socket.endpoint})
+	wait(t, "the first replay", replays)
+	wait(t, "that of the connection made once more", replays)
+	waitSubscriber(t, engine)
+	own := life{100, 11}
+	socket.become(own)
+	for seq := range uint64(10) {
+		engine.Skip(own.payload(seq))
+	}
+	engine.Publish(own.payload(10))
+	l.wait(t, "another engine's to be forgotten", func(got string) bool { return strings.Contains(got, "rewound") })
+	for all := false; !all; { // a connection that is ended for another one may lose a message
+		own.n++
+		socket.become(own)
+		engine.Publish(own.payload(uint64(own.n - 1)))
+		select {
+		case r := <-replays:
+			all = r.From == 0 && r.Messages > 10
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	l.expectEnd(t, numbers(own.n-1, own.n-1))
+	l.wait(t, "the engine's own life", func(got string) bool {
+		i := strings.LastIndex(got, "rewound")
+		return i >= 0 && strings.Contains(got[i:], numbers(0, 10))
+	})
 }
 
 // TestReplayOfTwo: a replay endpoint behind which there are two engines is told of.

@@ -21,6 +21,9 @@ type trust struct {
 	// untested: it has brought messages, and nothing has shown since that it is of
 	// the engine behind the connection.
 	untested bool
+	// joint is the number that was due when the first connection began of which it has not
+	// shown yet whether its engine has what was applied before; 0: there is none.
+	joint uint64
 	// short: it no longer has the beginning of the engine's present life.
 	short bool
 }

@@ -165,7 +165,7 @@ func (s *Subscriber) rewind(ctx context.Context, st *stream) error {
 // was applied is forgotten.
 func (s *Subscriber) strike(st *stream) error {
 	t := &st.owner.trust
-	t.untested, st.current = false, false
+	t.untested, t.joint, st.current = false, 0, false
 	s.note(st, NoteReleased)
 	switch t.strikes {
 	case 0:
@@ -214,7 +214,8 @@ func (s *Subscriber) test(ctx context.Context, st *stream, m Message) error {
 	return s.strike(st)
 }
 
-// has asks whether a replay socket has a message.
+// has asks whether a replay socket has a message and, if that is the next one, what was
+// applied before it: others may have answered at its address until now.
 func (s *Subscriber) has(ctx context.Context, st *stream, m Message) (bool, error) {
 	conn, err := s.dialReplay(ctx, st.replayAt)
 	if err != nil {
@@ -223,7 +224,11 @@ func (s *Subscriber) has(ctx context.Context, st *stream, m Message) (bool, erro
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	defer time.AfterFunc(min(firstAnswer, s.cfg.ReplayTimeout), func() { _ = conn.Close() }).Stop()
-	if err := conn.Send(nil, binary.BigEndian.AppendUint64(nil, m.Seq)); err != nil {
+	start := m.Seq
+	if start > 0 && s.position(st).Next == start {
+		start--
+	}
+	if err := conn.Send(nil, binary.BigEndian.AppendUint64(nil, start)); err != nil {
 		return false, err
 	}
 	for {
@@ -232,8 +237,17 @@ func (s *Subscriber) has(ctx context.Context, st *stream, m Message) (bool, erro
 			return false, err
 		}
 		seq, payload, err := readReply(reply)
-		if err != nil || seq >= m.Seq { // else it is not what was asked for
-			return seq == m.Seq && bytes.Equal(payload, m.Payload), err
+		switch {
+		case err != nil, seq > m.Seq:
+			return false, err
+		case seq == m.Seq:
+			return start == m.Seq && bytes.Equal(payload, m.Payload), nil
+		case seq == start: // else it is not what was asked for
+			before, err := s.deliver(st, Message{Seq: seq, Payload: payload, Hold: true, Replayed: true})
+			if err != nil || !before.Duplicate {
+				return false, err
+			}
+			start = m.Seq
 		}
 	}
 }
@@ -279,7 +293,7 @@ func (r *replay) runAll(ctx context.Context, until *Message) error {
 		r.done.Restarted = true
 		r.s.restarted(r.st)
 		r.due = 0
-		r.st.owner.trust.short = false
+		r.st.owner.trust.short, r.st.owner.trust.joint = false, 0
 		r.run(ctx, nil)
 		r.st.owner.trust.untested = r.due > 0
 	}
@@ -396,7 +410,7 @@ func (r *replay) ask(ctx context.Context, until *Message) (ended bool, err error
 			if err := r.confirm(seq, payload); err != nil {
 				return false, err
 			}
-			known = true
+			known, r.st.owner.trust.joint = true, 0
 		case seq == replayEnd:
 			return true, nil
 		case seq < r.due: // once more

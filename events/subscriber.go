@@ -470,7 +470,7 @@ func (s *Subscriber) offer(ctx context.Context, st *stream, m Message) error {
 		receipt, _ = s.deliver(st, m)
 	}
 	if receipt.Restarted {
-		t.short = false
+		t.short, t.joint = false, 0
 	}
 	if receipt.Applied {
 		t.doubted, st.spoke = false, m.Seq+1

@@ -116,5 +116,9 @@ var eventsMutants = table{breaks: "./events", rows: []mutant{
 	{"a socket that answers probes alone is held for", "replay.patience", "if r.hasty {", "if false {", "TestReplayAnswersNothing"},
 	{"two engines behind a replay endpoint are not told", "Subscriber.connect", "(!isOurs(err) || !heard) && failing", "!isOurs(err) && failing", "TestReplayOfTwo"},
 	{"an engine that has said nothing has forgotten", "replay.ask", "seq > 0 && seq != replayEnd {", "seq > 0 {", "TestReplayOfNewEngine"},
+	{"a late answer shows no restart", "Subscriber.askLocked", "if t.joint > 0 && t.joint < r.due {", "if false {", "TestReplayComesAfterARestart"},
+	{"a late answer is asked for the last connection alone", "Subscriber.askFirst", "cmp.Or(st.owner.trust.joint, s.position(st).Next)", "cmp.Or(0, s.position(st).Next)", "TestReplayComesAfterARestart"},
+	{"a slow replay socket is not told", "Subscriber.askFirst", "\t\ts.note(st, NoteNoReplay)\n", "", "TestReplayIsSlow"},
+	{"what another engine's replay brought is not tested", "Subscriber.has", "\t\tstart--\n", "", "TestReplayOfAnotherUntilNow"},
 	{"a message does not end the silence", "silence.stop", "q.timer.Stop()", "_ = q", "TestSilenceEnds"},
 }}

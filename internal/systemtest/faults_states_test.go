@@ -54,7 +54,7 @@ func (s *schedule) compare() (over, held, blocks int) {
 // the engine holds. The engine does not work meanwhile.
 func (s *schedule) never(what string, least kvindex.State) {
 	before := s.state()
-	if s.ambiguous || before < least {
+	if s.ambiguous || before < least || s.unverified() {
 		return
 	}
 	over, held, blocks := s.compare()

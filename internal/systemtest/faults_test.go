@@ -147,6 +147,7 @@ type schedule struct {
 	losses   map[kvindex.LossCause]int
 	kept     int
 	connects int
+	out      bool   // the replay socket did not answer for a while
 	lossyN   int    // answers to replays that lost something
 	heard    uint64 // behind the last message that was dealt with, but for those of replays
 	errors   []string
@@ -413,6 +414,13 @@ func (f faultSink) IngestMessage(m kvindex.Message) (kvindex.Receipt, error) {
 	default:
 	}
 	return r, err
+}
+
+func (f faultSink) StreamNote(podID, model, stream string, n events.Note) {
+	if n == events.NoteNoReplay {
+		f.s.note(func() { f.s.out = true })
+	}
+	f.Indexer.StreamNote(podID, model, stream, n)
 }
 
 // newEngine starts the engine, or starts it anew.
@@ -986,6 +994,8 @@ func (s *schedule) check() (held, blocks int) {
 	switch {
 	case (over > 0 || blocks > held) && state == kvindex.StateUncertain && s.keep && (!s.repairable || s.replayOut()):
 		s.count("over, and uncertain")
+	case (over > 0 || blocks > held) && s.unverified():
+		s.count("over, as its replay socket is still to show a restart")
 	case over > 0 || blocks > held:
 		s.fail("over: %d blocks over in prompts, %d blocks claimed, %d held: %s", over, blocks, held, s.situation())
 	}
@@ -1009,8 +1019,25 @@ func (s *schedule) check() (held, blocks int) {
 
 // replayOut reports that the replay socket was out of service for a while, in which
 // nothing waits for it: messages are lost then.
-func (s *schedule) replayOut() bool {
-	return s.has("replay half-open") || s.has("replay cut") || s.has("host dies")
+func (s *schedule) replayOut() (out bool) {
+	s.note(func() { out = s.out })
+	return out || s.has("replay half-open") || s.has("replay cut") || s.has("host dies")
+}
+
+// unverified reports that nothing has told yet which life of the engine is heard: as long
+// as its replay socket does not answer, a restart shows by the numbers alone.
+func (s *schedule) unverified() bool { return s.restarts > 0 && !s.noReplay && !s.serves() }
+
+// serves reports that the replay socket answers, as far as is known.
+func (s *schedule) serves() bool {
+	for _, p := range s.indexer.Pods(nil) {
+		for _, st := range p.Streams {
+			if st.Stream == s.stream && st.Replay == kvindex.ReplayNone {
+				return false
+			}
+		}
+	}
+	return !s.noReplay
 }
 
 // run is a whole schedule.
