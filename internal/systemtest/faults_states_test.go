@@ -352,8 +352,12 @@ func (s *schedule) move() {
 	} else {
 		s.batches(s.random.IntN(20), s.skip)
 	}
-	s.live = s.proxy(s.publisher.Endpoint())
-	s.cfg.Endpoint = "tcp://" + s.live.Addr()
+	for slices.Contains(s.addresses, s.cfg.Endpoint) { // a port may be given again
+		s.live.Close()
+		s.live = s.proxy(s.publisher.Endpoint())
+		s.cfg.Endpoint = "tcp://" + s.live.Addr()
+	}
+	s.addresses = append(s.addresses, s.cfg.Endpoint)
 	s.stream = s.cfg.Endpoint
 	s.follow()
 	s.connected()
@@ -367,6 +371,7 @@ func (s *schedule) twoOfOneName() {
 	engine := s.newStranger(func(payload []byte) { other.Publish(payload) })
 	cfg := s.cfg
 	cfg.Endpoint, cfg.Replay = other.Endpoint(), ""
+	s.addresses = append(s.addresses, cfg.Endpoint)
 	s.connected()
 	s.ambiguous = true
 	end := s.subscribe(cfg)

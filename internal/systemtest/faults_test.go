@@ -141,6 +141,7 @@ type schedule struct {
 	unfollow     func() // ends the subscriber
 	stops        []func()
 	stream       string
+	addresses    []string      // of streams that were
 	took         chan struct{} // holds a token when a message was taken
 
 	mu       sync.Mutex // guards what follows
@@ -308,6 +309,7 @@ func (s *schedule) start() {
 		s.live = s.proxy(s.publisher.Endpoint())
 		s.cfg.Endpoint = "tcp://" + s.live.Addr()
 		s.stream = s.cfg.Endpoint
+		s.addresses = append(s.addresses, s.stream)
 		s.follow()
 	}
 	s.stops = append(s.stops, func() { s.unfollow() })
@@ -1149,7 +1151,7 @@ func TestFaults(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go machine.measure(ctx)
-	for range 32 * runtime.GOMAXPROCS(0) { // they mostly wait
+	for range 64 { // they mostly wait
 		done.Go(func() {
 			for seed := range work {
 				s := newSchedule(seed, machine.begin())
