@@ -1004,7 +1004,9 @@ func (s *schedule) check() (held, blocks int) {
 	if state == kvindex.StateUncertain && (!s.keep || kept == 0) {
 		s.fail("uncertain without a loss that kept blocks: %s", s.situation())
 	}
-	if s.repairable && (losses == 0 || !s.replayOut()) {
+	if s.repairable && !s.serves() {
+		s.count("its replay socket does not answer in the end")
+	} else if s.repairable && (losses == 0 || !s.replayOut()) {
 		switch {
 		case restarts > s.restarts:
 			s.fail("%d losses by restarts, there were %d: %s", restarts, s.restarts, s.situation())
