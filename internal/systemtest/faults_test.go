@@ -966,8 +966,8 @@ func (s *schedule) restartInReplay() {
 }
 
 // check compares the index with the engine, and what was said of it with what
-// happened.
-func (s *schedule) check() (held, blocks int) {
+// happened. calm is false if a connection was lost meanwhile, as on a busy machine.
+func (s *schedule) check() (held, blocks int, calm bool) {
 	over, held, blocks := s.compare()
 	under := 0
 	for _, t := range s.talks {
@@ -992,6 +992,9 @@ func (s *schedule) check() (held, blocks int) {
 		}
 		losses -= restarts
 	})
+	if state == kvindex.StateReplaying || state == kvindex.StateUncertain && (!s.keep || kept == 0) {
+		return held, blocks, false
+	}
 	s.count("state " + state.String())
 	switch {
 	case (over > 0 || blocks > held) && state == kvindex.StateUncertain && s.keep && (!s.repairable || s.replayOut()):
@@ -1000,9 +1003,6 @@ func (s *schedule) check() (held, blocks int) {
 		s.count("over, as its replay socket is still to show a restart")
 	case over > 0 || blocks > held:
 		s.fail("over: %d blocks over in prompts, %d blocks claimed, %d held: %s", over, blocks, held, s.situation())
-	}
-	if state == kvindex.StateUncertain && (!s.keep || kept == 0) {
-		s.fail("uncertain without a loss that kept blocks: %s", s.situation())
 	}
 	if s.repairable && !s.serves() {
 		s.count("its replay socket does not answer in the end")
@@ -1018,7 +1018,7 @@ func (s *schedule) check() (held, blocks int) {
 			s.fail("%d of %d prompts are wrong, %d blocks claimed, %d known, %d held: %s", under, len(s.talks), blocks, want, held, s.situation())
 		}
 	}
-	return held, blocks
+	return held, blocks, true
 }
 
 // replayOut reports that the replay socket was out of service for a while, in which
@@ -1074,10 +1074,17 @@ func (s *schedule) run(ctx context.Context) (held, blocks int, err error) {
 	}
 	s.publisher.LoseReplies(nil)
 	s.connected()
-	s.settle()
-	s.settle() // behind all that was still under way
-	held, blocks = s.check()
-	return held, blocks, nil
+	for try := 1; ; try++ {
+		s.settle()
+		s.settle() // behind all that was still under way
+		var calm bool
+		if held, blocks, calm = s.check(); calm {
+			return held, blocks, nil
+		}
+		if try == 20 {
+			s.fail("uncertain without a loss that kept blocks, or replaying: %s", s.situation())
+		}
+	}
 }
 
 // pace tells how much of the machine is left for schedules, by how late a timer
