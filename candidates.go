@@ -81,7 +81,7 @@ func (x *Indexer) resolve(c *Candidates, adapter string) *candidateSet {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	set := &candidateSet{heard: x.heard.Load(), base: c.model}
-	if adapter == "" && x.models[c.model] == nil && x.tokenizers[c.model] == nil {
+	if _, given := x.given[c.model]; adapter == "" && x.models[c.model] == nil && !given {
 		for name, md := range x.models {
 			told := md.adapters[c.model]
 			if len(told) == 0 || c.pods != nil && !slices.ContainsFunc(c.pods, func(pod string) bool { return told[pod] }) {

@@ -62,7 +62,7 @@ func TestCandidates(t *testing.T) {
 // A pod's adapters are found by name as long as it is there, and many of one
 // pod do not push out those of another.
 func TestAdaptersByName(t *testing.T) {
-	ix := open(t, kvindex.WithTokenizer("taken", words{}))
+	ix := open(t, kvindex.WithModel("taken", kvindex.Model{Tokenizer: words{}}))
 	p := fakeengine.NewPrompt(1, 16, 1)
 	hash := uint64(0)
 	adapter := func(pod, model, name string) {

@@ -68,7 +68,7 @@ func Example() {
 // Text needs the model's tokenizer; tokenize.Load reads its tokenizer.json.
 // Here a byte is a token.
 func ExampleIndexer_Score() {
-	ix, err := kvindex.New(kvindex.WithTokenizer("bytes", words{}))
+	ix, err := kvindex.New(kvindex.WithModel("bytes", kvindex.Model{Tokenizer: words{}}))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -168,18 +168,16 @@ func ExampleWithIndex() {
 }
 
 // The body of a chat request, as it came over HTTP, is scored by the text that the
-// engine makes of it. chat.Load reads a model's own template, and
-// tokenize.LoadPretrained its tokenizer.
-func ExampleWithChats() {
-	const template = `{% for m in messages %}<{{ m.role }}>{{ m.content }}
+// engine makes of it. LoadModel reads a model's own tokenizer and template.
+func ExampleWithModel() {
+	const source = `{% for m in messages %}<{{ m.role }}>{{ m.content }}
 {% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}`
-	model, err := chat.New(template, nil, chat.Options{})
+	template, err := chat.New(source, nil, chat.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
 	ix, err := kvindex.New(
-		kvindex.WithTokenizer("llama", words{}),
-		kvindex.WithChats(func(context.Context, string) (*chat.Model, error) { return model, nil }),
+		kvindex.WithModel("llama", kvindex.Model{Tokenizer: words{}, Chat: template}),
 	)
 	if err != nil {
 		log.Fatal(err)

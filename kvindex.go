@@ -5,7 +5,9 @@
 // an [events.Subscriber] feed them from the engines' ZeroMQ sockets through
 // [Indexer.IngestMessage]. Then ask [Indexer.Score] for each request:
 //
-//	ix, err := kvindex.New(kvindex.WithTokenizer(model, tok))
+//	m, err := kvindex.LoadModel("/models/llama-3")
+//	...
+//	ix, err := kvindex.New(kvindex.WithModel("llama-3", m))
 //	...
 //	err = ix.Ingest(podID, model, payload)
 //	...
@@ -32,7 +34,6 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
-	"github.com/kvindex/kvindex/tokenize"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
@@ -78,7 +79,7 @@ var (
 	ErrNoTokenizer = errors.New("kvindex: no tokenizer")
 	// ErrNoTemplate is wrapped by the errors about chats for a model without a
 	// template.
-	ErrNoTemplate = errors.New("kvindex: no chat template")
+	ErrNoTemplate = chat.ErrNoTemplate
 	// ErrUnknownModel is wrapped by the errors about a model that no pod is known
 	// for, while pods are known for others: its name is likely another one than
 	// the pods' events come under.
@@ -94,16 +95,15 @@ var (
 // Indexer is the whole of the library: it takes events in and gives scores
 // out. It must be made by New. All methods are safe for concurrent use.
 type Indexer struct {
-	index      index.Index
-	ownsIndex  bool
-	hash       hasher
-	tokenizers map[string]tokenize.Tokenizer
-	source     func(model string) tokenize.Tokenizer                        // of other models; may be nil
-	chats      func(ctx context.Context, model string) (*chat.Model, error) // may be nil
-	profile    func(pod, model string) Profile
-	keep       bool // on a loss
-	hooks      Hooks
-	closed     atomic.Bool
+	index     index.Index
+	ownsIndex bool
+	hash      hasher
+	given     map[string]Model
+	source    func(ctx context.Context, name string) (Model, error) // of other models; may be nil
+	profile   func(pod, model string) Profile
+	keep      bool // on a loss
+	hooks     Hooks
+	closed    atomic.Bool
 
 	ingests sync.Pool // of *ingest
 	scorers sync.Pool // of *scorer
@@ -123,7 +123,7 @@ type Indexer struct {
 // unless WithIndex gives another. Without options it takes the events of any
 // model and scores prompts given as token ids.
 func New(opts ...Option) (*Indexer, error) {
-	c := config{tokenizers: make(map[string]tokenize.Tokenizer)}
+	c := config{given: make(map[string]Model)}
 	for _, o := range opts {
 		o(&c)
 	}
@@ -131,15 +131,14 @@ func New(opts ...Option) (*Indexer, error) {
 		return nil, err
 	}
 	x := &Indexer{
-		index:      c.index,
-		tokenizers: c.tokenizers,
-		source:     c.source,
-		chats:      c.chats,
-		profile:    c.profile,
-		keep:       c.keep,
-		hooks:      c.hooks,
-		pods:       make(map[string]*pod),
-		models:     make(map[string]*model),
+		index:   c.index,
+		given:   c.given,
+		source:  c.source,
+		profile: c.profile,
+		keep:    c.keep,
+		hooks:   c.hooks,
+		pods:    make(map[string]*pod),
+		models:  make(map[string]*model),
 	}
 	if x.index == nil {
 		var mc index.MemoryConfig
@@ -164,7 +163,7 @@ func New(opts ...Option) (*Indexer, error) {
 // Score says how much of prompt each pod holds for model, best first; equal ones
 // in the order of Answer.Pods. The prompt is tokenized as an engine's
 // /v1/completions does, special tokens included, so the model needs a tokenizer
-// (WithTokenizer, WithTokenizers). Pods nil: every pod heard for the model; empty:
+// (WithModel, WithModels). Pods nil: every pod heard for the model; empty:
 // none. A pod that was asked for and holds nothing is in the answer, with zeros;
 // so are all pods if the model is not known, which Answer.Unknown of ScoreRequest
 // and Stats.Scores tell.

@@ -76,7 +76,7 @@ func blocks(t testing.TB, ix *kvindex.Indexer, pod string, p fakeengine.Prompt) 
 }
 
 func TestScoreText(t *testing.T) {
-	ix := open(t, kvindex.WithTokenizer("m", words{}))
+	ix := open(t, kvindex.WithModel("m", kvindex.Model{Tokenizer: words{}}))
 	text := "a prompt of some forty letters, give or take a few"
 	tokens, _ := words{}.Encode(ctx, nil, text, true)
 	p := fakeengine.Prompt{Tokens: tokens, Size: 16, Hash: 1}

@@ -8,23 +8,20 @@ import (
 	"time"
 
 	"github.com/kvindex/kvindex/index"
-	"github.com/kvindex/kvindex/tokenize"
-	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
 // Option configures New.
 type Option func(*config)
 
 type config struct {
-	index      index.Index
-	seed       *[16]byte
-	tokenizers map[string]tokenize.Tokenizer
-	source     func(model string) tokenize.Tokenizer
-	chats      func(ctx context.Context, model string) (*chat.Model, error)
-	profile    func(pod, model string) Profile
-	keep       bool // on a loss
-	hooks      Hooks
-	errs       []error
+	index   index.Index
+	seed    *[16]byte
+	given   map[string]Model
+	source  func(ctx context.Context, name string) (Model, error)
+	profile func(pod, model string) Profile
+	keep    bool // on a loss
+	hooks   Hooks
+	errs    []error
 }
 
 // WithIndex uses another backend than the in-memory index with its defaults.
@@ -61,55 +58,41 @@ func WithKeySeed(seed [16]byte) Option {
 	}
 }
 
-// WithTokenizer scores text prompts for model, and for the adapters on it, by
-// the token ids of t. It may be given once for each model.
-func WithTokenizer(model string, t tokenize.Tokenizer) Option {
+// WithModel scores texts and chats for a base model, and for the adapters on it, by
+// what m has. It may be given once for each model.
+func WithModel(name string, m Model) Option {
 	return func(c *config) {
+		_, twice := c.given[name]
 		switch {
-		case model == "":
-			c.errs = append(c.errs, errors.New("WithTokenizer: the model is empty"))
-		case t == nil:
-			c.errs = append(c.errs, fmt.Errorf("WithTokenizer: the tokenizer of model %q is nil", model))
-		case c.tokenizers[model] != nil:
-			c.errs = append(c.errs, fmt.Errorf("WithTokenizer: model %q has two tokenizers", model))
+		case name == "":
+			c.errs = append(c.errs, errors.New("WithModel: the name is empty"))
+		case m.Tokenizer == nil:
+			c.errs = append(c.errs, fmt.Errorf("WithModel: model %q has no Tokenizer", name))
+		case twice:
+			c.errs = append(c.errs, fmt.Errorf("WithModel: model %q is given twice", name))
 		default:
-			c.tokenizers[model] = t
+			c.given[name] = m
 		}
 	}
 }
 
-// WithTokenizers scores text prompts for all other models by the tokenizers of
-// source, such as the Tokenizer method of a [tokenize.Pool]. The function is called
-// for each request with a text, and returns at once; nil, and not a nil *BPE: the
-// model has none.
+// WithModels scores texts and chats for all other models by what source returns for
+// their names, such as the Model method of [Models]. The function is called for each
+// request with a text or a chat, by many goroutines at a time. A Model without a
+// Tokenizer: there is no such model.
 //
 // It is asked for base models only: for the one that an adapter is on, if events
 // told of the adapter. But any name in a request that nothing is known of is taken
 // for a base model.
-func WithTokenizers(source func(model string) tokenize.Tokenizer) Option {
+func WithModels(source func(ctx context.Context, name string) (Model, error)) Option {
 	return func(c *config) {
 		if source == nil {
-			c.errs = append(c.errs, errors.New("WithTokenizers: the function is nil"))
+			c.errs = append(c.errs, errors.New("WithModels: the function is nil"))
 		}
 		if c.source != nil {
-			c.errs = append(c.errs, errors.New("WithTokenizers is given twice"))
+			c.errs = append(c.errs, errors.New("WithModels is given twice"))
 		}
 		c.source = source
-	}
-}
-
-// WithChats scores chats, given by Request.Body, by the templates of source, such as
-// the Model method of a [chat.Models]. The function is called for each chat with the
-// name of its base model, as that of WithTokenizers is; nil: the model has none.
-func WithChats(source func(ctx context.Context, model string) (*chat.Model, error)) Option {
-	return func(c *config) {
-		if source == nil {
-			c.errs = append(c.errs, errors.New("WithChats: the function is nil"))
-		}
-		if c.chats != nil {
-			c.errs = append(c.errs, errors.New("WithChats is given twice"))
-		}
-		c.chats = source
 	}
 }
 
@@ -210,8 +193,8 @@ const (
 	KeepOnLoss
 )
 
-// WithLossPolicy sets what follows from lost messages. An engine that started
-// anew is forgotten under every policy.
+// WithLossPolicy sets what follows from lost messages. An engine that
+// restarted is forgotten under every policy.
 func WithLossPolicy(p LossPolicy) Option {
 	return func(c *config) {
 		if p > KeepOnLoss {

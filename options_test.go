@@ -1,6 +1,7 @@
 package kvindex_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -8,7 +9,6 @@ import (
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
-	"github.com/kvindex/kvindex/tokenize"
 )
 
 func TestOptions(t *testing.T) {
@@ -17,6 +17,8 @@ func TestOptions(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
+	wordy := kvindex.Model{Tokenizer: words{}}
+	source := func(context.Context, string) (kvindex.Model, error) { return wordy, nil }
 	for _, c := range []struct {
 		want string
 		opts []kvindex.Option
@@ -24,9 +26,11 @@ func TestOptions(t *testing.T) {
 		{"WithKeySeed contradicts WithIndex", []kvindex.Option{kvindex.WithIndex(m), kvindex.WithKeySeed(testSeed)}},
 		{"the seed is all zeros", []kvindex.Option{kvindex.WithKeySeed([16]byte{})}},
 		{"the index is nil", []kvindex.Option{kvindex.WithIndex(nil)}},
-		{`the tokenizer of model "x" is nil`, []kvindex.Option{kvindex.WithTokenizer("x", nil)}},
-		{"the model is empty", []kvindex.Option{kvindex.WithTokenizer("", words{})}},
-		{`model "x" has two tokenizers`, []kvindex.Option{kvindex.WithTokenizer("x", words{}), kvindex.WithTokenizer("x", words{})}},
+		{`model "x" has no Tokenizer`, []kvindex.Option{kvindex.WithModel("x", kvindex.Model{})}},
+		{"the name is empty", []kvindex.Option{kvindex.WithModel("", wordy)}},
+		{`model "x" is given twice`, []kvindex.Option{kvindex.WithModel("x", wordy), kvindex.WithModel("x", wordy)}},
+		{"WithModels: the function is nil", []kvindex.Option{kvindex.WithModels(nil)}},
+		{"WithModels is given twice", []kvindex.Option{kvindex.WithModels(source), kvindex.WithModels(source)}},
 		{"WithProfile: the function is nil", []kvindex.Option{kvindex.WithProfile(nil)}},
 		{"WithIndex is given twice", []kvindex.Option{kvindex.WithIndex(m), kvindex.WithIndex(m)}},
 		{"WithKeySeed is given twice", []kvindex.Option{kvindex.WithKeySeed(testSeed), kvindex.WithKeySeed(testSeed)}},
@@ -49,18 +53,6 @@ func TestOptions(t *testing.T) {
 	}
 	if got := open(t, kvindex.WithIndex(m)); blocks(t, got, "a", p) != 2 {
 		t.Error("the backend was closed, or its seed is not used")
-	}
-}
-
-func TestTokenizersOptions(t *testing.T) {
-	source := func(string) tokenize.Tokenizer { return nil }
-	for want, opts := range map[string][]kvindex.Option{
-		"WithTokenizers: the function is nil": {kvindex.WithTokenizers(nil)},
-		"WithTokenizers is given twice":       {kvindex.WithTokenizers(source), kvindex.WithTokenizers(source)},
-	} {
-		if _, err := kvindex.New(opts...); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %q", err, want)
-		}
 	}
 }
 

@@ -135,9 +135,9 @@ type Scored struct {
 	PromptTokens int
 	CachedTokens int // of the best pod
 
-	// Render is the time for reading a body, finding the chat template and making
-	// the text; Tokenize that for making tokens of a text, with waiting for a
-	// tokenizer; Match that for hashing the prompt and asking the index.
+	// Render is the time for reading a body and making the text of a chat; Tokenize
+	// that for making tokens of a text, with finding the Model and waiting for it;
+	// Match that for hashing the prompt and asking the index.
 	Render, Tokenize, Match time.Duration
 }
 

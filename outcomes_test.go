@@ -37,33 +37,28 @@ func TestMistakes(t *testing.T) {
 	missing := fmt.Errorf("no folder of it: %w", fs.ErrNotExist)
 	ix := open(t,
 		kvindex.WithHooks(kvindex.Hooks{Scored: func(s kvindex.Scored) { told = append(told, s) }}),
-		kvindex.WithTokenizer("m", words{}),
-		kvindex.WithTokenizers(func(model string) tokenize.Tokenizer {
+		kvindex.WithModel("m", kvindex.Model{Tokenizer: words{}, Chat: template}),
+		kvindex.WithModels(func(_ context.Context, model string) (kvindex.Model, error) {
 			switch model {
 			case "busy":
-				return fails{fmt.Errorf("the pool: %w", tokenize.ErrBusy)}
+				return kvindex.Model{Tokenizer: fails{fmt.Errorf("the pool: %w", tokenize.ErrBusy)}}, nil
 			case "short":
-				return fails{tokenize.ErrTextTooLong}
+				return kvindex.Model{Tokenizer: fails{tokenize.ErrTextTooLong}}, nil
 			case "wordpiece":
-				return fails{tokenize.ErrUnsupported}
-			case "elsewhere", "m-nobody":
-				return fails{missing}
-			}
-			return nil
-		}),
-		kvindex.WithChats(func(_ context.Context, model string) (*chat.Model, error) {
-			switch model {
-			case "m":
-				return template, nil
+				return kvindex.Model{Tokenizer: fails{tokenize.ErrUnsupported}}, nil
 			case "program":
-				return nil, fmt.Errorf("it is rendered otherwise: %w", chat.ErrUnsupported)
-			case "elsewhere":
-				return nil, missing
+				return kvindex.Model{Tokenizer: words{}, ChatErr: fmt.Errorf("it is rendered otherwise: %w", chat.ErrUnsupported)}, nil
+			case "lazy":
+				return kvindex.Model{Tokenizer: fails{missing}, ChatErr: missing}, nil
+			case "plain":
+				return kvindex.Model{Tokenizer: words{}}, nil
+			case "elsewhere", "m-nobody":
+				return kvindex.Model{}, missing
 			}
-			return nil, nil
+			return kvindex.Model{}, nil
 		}))
 	p := fakeengine.NewPrompt(1, 16, 1)
-	for i, model := range []string{"m", "busy", "short", "wordpiece", "elsewhere", "program", "no-text"} {
+	for i, model := range []string{"m", "busy", "short", "wordpiece", "elsewhere", "lazy", "program", "plain", "no-text"} {
 		s := p.Stored(0, 1)
 		if i == 0 {
 			s.Adapter = "sql"
@@ -86,19 +81,22 @@ func TestMistakes(t *testing.T) {
 		{"scored", nil, false, "", kvindex.Request{Model: "m", Tokens: p.Tokens}},
 		{"scored", nil, false, "", kvindex.Request{Model: "sql", Tokens: p.Tokens}},
 		{"scored", nil, false, "", kvindex.Request{Model: "m", Adapter: "sql", Prompt: "hello"}},
-		{"unknown_model", kvindex.ErrUnknownModel, true, `"M"|"busy" "elsewhere" "m"|4 more|--served-model-name|adapter|Model`, kvindex.Request{Model: "M", Tokens: p.Tokens}},
+		{"unknown_model", kvindex.ErrUnknownModel, true, `"M"|"busy" "elsewhere" "lazy"|6 more|--served-model-name|adapter|Model`, kvindex.Request{Model: "M", Tokens: p.Tokens}},
 		{"unknown_model", kvindex.ErrUnknownModel, true, `"M"|--served-model-name`, kvindex.Request{Model: "M", Adapter: "sql", Tokens: p.Tokens, Pods: []string{"pod"}}},
 		{"unknown_model", kvindex.ErrUnknownModel, true, `"M"|--served-model-name`, kvindex.Request{Candidates: ix.Candidates("M", nil), Tokens: p.Tokens}},
 		{"unknown_model", kvindex.ErrUnknownModel, true, `"sql"|adapter of "m"|none of the pods asked|"m" as Model`, kvindex.Request{Model: "sql", Tokens: p.Tokens, Pods: []string{"other"}}},
-		{"unknown_model", kvindex.ErrNoTokenizer, false, `"M"|WithTokenizer|unknown model|--served-model-name|adapter that no event has told of yet|Model`, kvindex.Request{Model: "M", Prompt: "hello"}},
-		{"unknown_model", kvindex.ErrNoTemplate, false, `"M"|WithChats|unknown model|--served-model-name|adapter`, kvindex.Request{Body: body(`"model": "M", ` + hello)}},
+		{"unknown_model", kvindex.ErrNoTokenizer, false, `"M"|WithModel|unknown model|--served-model-name|adapter that no event has told of yet|Model`, kvindex.Request{Model: "M", Prompt: "hello"}},
+		{"unknown_model", kvindex.ErrNoTokenizer, false, `"M"|WithModel|unknown model|--served-model-name|adapter`, kvindex.Request{Body: body(`"model": "M", ` + hello)}},
 		{"unknown_model", kvindex.ErrNoTokenizer, false, `"m-nobody"|no folder|unknown model|--served-model-name`, kvindex.Request{Model: "m-nobody", Prompt: "hello"}},
 		{"unknown_adapter", kvindex.ErrUnknownAdapter, true, `"SQL"|"m"|1 others|no block of it was stored|call it otherwise`, kvindex.Request{Model: "m", Adapter: "SQL", Tokens: p.Tokens}},
 		{"unknown_adapter", kvindex.ErrUnknownAdapter, true, `"SQL"|"m"`, kvindex.Request{Model: "m", Adapter: "SQL", Body: body(hello)}},
-		{"no_tokenizer", kvindex.ErrNoTokenizer, false, `"no-text"|WithTokenizer`, kvindex.Request{Model: "no-text", Prompt: "hello"}},
+		{"no_tokenizer", kvindex.ErrNoTokenizer, false, `"no-text"|WithModel`, kvindex.Request{Model: "no-text", Prompt: "hello"}},
 		{"no_tokenizer", kvindex.ErrNoTokenizer, false, `"elsewhere"|no folder of it`, kvindex.Request{Model: "elsewhere", Prompt: "hello"}},
-		{"no_template", kvindex.ErrNoTemplate, false, `"no-text"|WithChats|Rendered`, kvindex.Request{Model: "no-text", Body: body(hello)}},
-		{"no_template", kvindex.ErrNoTemplate, false, `"elsewhere"|no folder of it`, kvindex.Request{Model: "elsewhere", Body: body(hello)}},
+		{"no_tokenizer", kvindex.ErrNoTokenizer, false, `"lazy"|no folder of it`, kvindex.Request{Model: "lazy", Prompt: "hello"}},
+		{"no_tokenizer", kvindex.ErrNoTokenizer, false, `"no-text"|WithModel`, kvindex.Request{Model: "no-text", Body: body(hello)}},
+		{"no_tokenizer", kvindex.ErrNoTokenizer, false, `"elsewhere"|no folder of it`, kvindex.Request{Model: "elsewhere", Body: body(hello)}},
+		{"no_template", kvindex.ErrNoTemplate, false, `"plain"|no Chat|Rendered`, kvindex.Request{Model: "plain", Body: body(hello)}},
+		{"no_template", kvindex.ErrNoTemplate, false, `"lazy"|no folder of it`, kvindex.Request{Model: "lazy", Body: body(hello)}},
 		{"unsupported", chat.ErrUnsupported, false, `"program"|rendered otherwise`, kvindex.Request{Model: "program", Body: body(hello)}},
 		{"unsupported", tokenize.ErrUnsupported, false, `"wordpiece"`, kvindex.Request{Model: "wordpiece", Prompt: "hello"}},
 		{"not_scorable", chat.ErrNotScorable, false, "prompt", kvindex.Request{Body: body(`"model": "m", "prompt": ["a", "b"]`)}},
@@ -298,10 +296,10 @@ func TestScoredHook(t *testing.T) {
 		}
 		var told []kvindex.Scored
 		var ix *kvindex.Indexer
-		ix = open(t, kvindex.WithTokenizer("m", sleepy{}),
-			kvindex.WithChats(func(context.Context, string) (*chat.Model, error) {
+		ix = open(t,
+			kvindex.WithModels(func(context.Context, string) (kvindex.Model, error) {
 				time.Sleep(3 * time.Second)
-				return template, nil
+				return kvindex.Model{Tokenizer: sleepy{}, Chat: template}, nil
 			}),
 			kvindex.WithHooks(kvindex.Hooks{Scored: func(s kvindex.Scored) {
 				if told = append(told, s); len(told) == 1 {
@@ -323,7 +321,7 @@ func TestScoredHook(t *testing.T) {
 		tokens := kvindex.Scored{Model: "m", PromptTokens: 6}
 		want := []kvindex.Scored{
 			tokens, tokens, // the second by the hook
-			{Model: "m", Adapter: "tuned", PromptTokens: len(text), CachedTokens: 32, Render: 3 * time.Second, Tokenize: time.Second},
+			{Model: "m", Adapter: "tuned", PromptTokens: len(text), CachedTokens: 32, Tokenize: 4 * time.Second},
 			tokens,
 		}
 		if !slices.Equal(told, want) {

@@ -32,7 +32,7 @@ type Request struct {
 	Tokens []uint32
 	// Body is a request for OpenAI's chat or completion API, as it came over HTTP,
 	// with the fields that vLLM adds. Its model and its cache_salt count where
-	// Model (or Candidates) and Salt are empty. A chat needs WithChats.
+	// Model (or Candidates) and Salt are empty. A chat needs a Model with a Chat.
 	Body []byte
 
 	// Rendered says that Prompt has its special tokens in it, as the text of a
@@ -291,17 +291,22 @@ func (sc *scorer) release() {
 
 // readPrompt sets the scope, the prompt and its media to those of r, or of the
 // chat that it asks for.
-func (sc *scorer) readPrompt(ctx context.Context, r *Request, asked *chat.Request) (err error) {
+func (sc *scorer) readPrompt(ctx context.Context, r *Request, asked *chat.Request) error {
 	sc.scope = scope{sc.set.base, cmp.Or(r.Adapter, sc.set.adapter), r.Salt}
 	sc.prompt, sc.media = r.Tokens, r.Media
-	switch {
-	case asked != nil:
-		err = sc.renderChat(ctx, asked)
-	case r.Prompt != "":
-		err = sc.tokenize(ctx, r.Prompt, r.Rendered)
-	}
-	if err != nil {
-		return err
+	if asked != nil || r.Prompt != "" {
+		model, err := sc.model(ctx)
+		if err != nil {
+			return err
+		}
+		if asked != nil {
+			err = sc.renderChat(ctx, model, asked)
+		} else {
+			err = sc.tokenize(ctx, model, r.Prompt, r.Rendered)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	for _, m := range sc.media {
 		if m.Offset >= len(sc.prompt) {
@@ -311,30 +316,41 @@ func (sc *scorer) readPrompt(ctx context.Context, r *Request, asked *chat.Reques
 	return nil
 }
 
-// renderChat sets the prompt to the tokens of a chat, and puts each medium in its
-// place.
-func (sc *scorer) renderChat(ctx context.Context, asked *chat.Request) error {
-	base := sc.set.base
-	var model *chat.Model
-	if sc.x.chats != nil {
-		var err error
+// model returns what texts of the base model are scored with.
+func (sc *scorer) model(ctx context.Context) (m Model, err error) {
+	x, base := sc.x, sc.set.base
+	m, ok := x.given[base]
+	if !ok && x.source != nil {
 		began := sc.clock()
-		model, err = sc.x.chats(ctx, base)
-		sc.spend(&sc.times.render, began)
+		m, err = x.source(ctx, base)
+		sc.spend(&sc.times.tokenize, began)
 		if err != nil {
-			return sc.set.explain(fmt.Errorf("kvindex: the chat template of model %q: %w", base, orNone(err, ErrNoTemplate)))
+			return m, sc.set.explain(fmt.Errorf("kvindex: model %q: %w", base, orNone(err, ErrNoTokenizer)))
 		}
 	}
-	if model == nil {
-		return sc.set.explain(fmt.Errorf("%w for model %q: give one by WithChats, or score the rendered text by Request.Prompt and Rendered", ErrNoTemplate, base))
+	if m.Tokenizer == nil {
+		return m, sc.set.explain(fmt.Errorf("%w for model %q: give it by WithModel or WithModels, or score token ids by Request.Tokens", ErrNoTokenizer, base))
+	}
+	return m, nil
+}
+
+// renderChat sets the prompt to the tokens of a chat, and puts each medium in its
+// place.
+func (sc *scorer) renderChat(ctx context.Context, model Model, asked *chat.Request) error {
+	switch base := sc.set.base; {
+	case model.Chat != nil:
+	case model.ChatErr != nil:
+		return sc.set.explain(fmt.Errorf("kvindex: the chat template of model %q: %w", base, orNone(model.ChatErr, ErrNoTemplate)))
+	default:
+		return sc.set.explain(fmt.Errorf("%w for model %q: its Model has no Chat: give one, or score the rendered text by Request.Prompt and Rendered", ErrNoTemplate, base))
 	}
 	began := sc.clock()
-	text, err := model.Render(asked, sc.media)
+	text, err := model.Chat.Render(asked, sc.media)
 	sc.spend(&sc.times.render, began)
 	if err != nil {
 		return ofBody(err)
 	}
-	if err := sc.tokenize(ctx, text.Text, !asked.AddSpecial); err != nil || len(sc.media) == 0 {
+	if err := sc.tokenize(ctx, model, text.Text, !asked.AddSpecial); err != nil || len(sc.media) == 0 {
 		return err
 	}
 	sc.expanded, sc.media, err = text.Expand(sc.expanded[:0], sc.prompt)
@@ -347,20 +363,12 @@ func (sc *scorer) renderChat(ctx context.Context, asked *chat.Request) error {
 
 // tokenize sets the prompt to the tokens of a text. rendered: its special tokens
 // are in it.
-func (sc *scorer) tokenize(ctx context.Context, text string, rendered bool) (err error) {
-	x, base := sc.x, sc.set.base
-	t := x.tokenizers[base]
-	if t == nil && x.source != nil {
-		t = x.source(base)
-	}
-	if t == nil {
-		return sc.set.explain(fmt.Errorf("%w for model %q: register one by WithTokenizer or WithTokenizers, or score token ids by Request.Tokens", ErrNoTokenizer, base))
-	}
+func (sc *scorer) tokenize(ctx context.Context, model Model, text string, rendered bool) (err error) {
 	began := sc.clock()
-	sc.tokens, err = t.Encode(ctx, sc.tokens[:0], text, !rendered)
+	sc.tokens, err = model.Tokenizer.Encode(ctx, sc.tokens[:0], text, !rendered)
 	sc.spend(&sc.times.tokenize, began)
 	if err != nil {
-		return sc.set.explain(fmt.Errorf("kvindex: tokenizing for model %q: %w", base, orNone(err, ErrNoTokenizer)))
+		return sc.set.explain(fmt.Errorf("kvindex: tokenizing for model %q: %w", sc.set.base, orNone(err, ErrNoTokenizer)))
 	}
 	if len(sc.tokens) == 0 {
 		return fmt.Errorf("%w: the prompt has no tokens", ErrRequest)

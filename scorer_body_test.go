@@ -1,7 +1,6 @@
 package kvindex_test
 
 import (
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -25,12 +24,7 @@ func chats(t *testing.T, template string) *kvindex.Indexer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return open(t, kvindex.WithTokenizer("m", words{}), kvindex.WithChats(func(_ context.Context, model string) (*chat.Model, error) {
-		if model != "m" {
-			return nil, nil
-		}
-		return m, nil
-	}))
+	return open(t, kvindex.WithModel("m", kvindex.Model{Tokenizer: words{}, Chat: m}))
 }
 
 // holdAll makes a pod hold all blocks of a prompt.
@@ -148,7 +142,7 @@ func TestBodyErrors(t *testing.T) {
 		{kvindex.Request{Body: []byte(`{"model": "m", ` + messages + `}`), Prompt: "hello"}, kvindex.ErrRequest, "it has a body, and a prompt"},
 		{kvindex.Request{Body: []byte(`{"model": "m", ` + messages + `}`), Tokens: []uint32{1}}, kvindex.ErrRequest, "it has a body, and a prompt"},
 		{kvindex.Request{Body: []byte(`{"model": "m", ` + messages + `}`), Rendered: true}, kvindex.ErrRequest, "it has a body, and a prompt"},
-		{kvindex.Request{Body: []byte(`{"model": "other", ` + messages + `}`)}, kvindex.ErrNoTemplate, `"other"`},
+		{kvindex.Request{Body: []byte(`{"model": "other", ` + messages + `}`)}, kvindex.ErrNoTokenizer, `"other"`},
 		{kvindex.Request{Body: []byte(`{"model": "other", "prompt": "hello"}`)}, kvindex.ErrNoTokenizer, `"other"`},
 		{kvindex.Request{Body: []byte(`{"model": "m", "prompt": ["a", "b"]}`)}, chat.ErrNotScorable, "prompt"},
 		{kvindex.Request{Body: []byte(`{"model": "m", "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]}`)}, chat.ErrNotScorable, "messages[0].content[0]"},
@@ -165,7 +159,7 @@ func TestBodyErrors(t *testing.T) {
 			t.Errorf("%s: there is an answer beside the error: %+v", c.r.Body, a)
 		}
 	}
-	without := open(t, kvindex.WithTokenizer("m", words{}))
+	without := open(t, kvindex.WithModel("m", kvindex.Model{Tokenizer: words{}}))
 	err := without.ScoreRequest(ctx, &kvindex.Request{Body: []byte(`{"model": "m", ` + messages + `}`)}, new(kvindex.Answer))
 	if !errors.Is(err, kvindex.ErrNoTemplate) {
 		t.Errorf("without templates: %v", err)
@@ -185,8 +179,11 @@ func TestBodyMedia(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	models := chat.Models{Find: func(context.Context, string) (string, error) { return dir, nil }}
-	ix := open(t, kvindex.WithTokenizer("m", words{}), kvindex.WithChats(models.Model))
+	template, err := chat.Load(dir, chat.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ix := open(t, kvindex.WithModel("m", kvindex.Model{Tokenizer: words{}, Chat: template}))
 	tokens := bytesOf("a picture [" + strings.Repeat("#", 20) + "] and one more: [" + strings.Repeat("#", 5) + "] compare them")
 	p := fakeengine.Prompt{Tokens: tokens, Size: 16, Hash: 1 << 32}
 	s := p.Stored(0, 4)

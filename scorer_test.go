@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -209,7 +207,7 @@ func TestManyHolders(t *testing.T) {
 }
 
 func TestBadRequests(t *testing.T) {
-	ix := open(t, kvindex.WithTokenizer("m", words{}))
+	ix := open(t, kvindex.WithModel("m", kvindex.Model{Tokenizer: words{}}))
 	tokens := []uint32{1, 2, 3}
 	for _, c := range []struct {
 		r    kvindex.Request
@@ -222,7 +220,7 @@ func TestBadRequests(t *testing.T) {
 		{kvindex.Request{Model: "m", Prompt: "x", Tokens: tokens}, kvindex.ErrRequest, "both"},
 		{kvindex.Request{Model: "m", Prompt: "nothing"}, kvindex.ErrRequest, "no tokens"},
 		{kvindex.Request{Model: "m", Prompt: "fail"}, nil, `model "m": no such text`},
-		{kvindex.Request{Model: "n", Prompt: "x"}, kvindex.ErrNoTokenizer, `model "n": register one by WithTokenizer`},
+		{kvindex.Request{Model: "n", Prompt: "x"}, kvindex.ErrNoTokenizer, `model "n": give it by WithModel`},
 		{kvindex.Request{Model: "m", Tokens: tokens, Media: []kvindex.Media{{Hash: "h", Offset: 3}}}, kvindex.ErrRequest, `media "h" begins at token 3 of 3`},
 		{kvindex.Request{Model: "m", Tokens: tokens, Media: []kvindex.Media{{Hash: "h", Offset: -1}}}, kvindex.ErrRequest, `media "h"`},
 		{kvindex.Request{Model: "m", Tokens: tokens, Media: []kvindex.Media{{Offset: 1}}}, kvindex.ErrRequest, "media 0 has no hash"},
@@ -260,18 +258,18 @@ func (s shifted) Encode(_ context.Context, dst []uint32, text string, _ bool) ([
 
 // A source has the tokenizers of the models that have none by name, and of the
 // adapters on them.
-func TestTokenizersFromASource(t *testing.T) {
+func TestModelsFromASource(t *testing.T) {
 	const text = "a prompt of some forty letters, give or take a few"
 	var asked []string
-	ix := open(t, kvindex.WithTokenizer("named", words{}), kvindex.WithTokenizers(func(model string) tokenize.Tokenizer {
+	ix := open(t, kvindex.WithModel("named", kvindex.Model{Tokenizer: words{}}), kvindex.WithModels(func(_ context.Context, model string) (kvindex.Model, error) {
 		asked = append(asked, model)
 		switch model {
 		case "none":
-			return nil
+			return kvindex.Model{}, nil
 		case "other":
-			return shifted(2000)
+			return kvindex.Model{Tokenizer: shifted(2000)}, nil
 		}
-		return shifted(1000)
+		return kvindex.Model{Tokenizer: shifted(1000)}, nil
 	}))
 	for i, c := range []struct {
 		model string
@@ -333,50 +331,6 @@ func TestTokenizersFromASource(t *testing.T) {
 	}
 	if _, err := ix.Score(ctx, text, "none", nil); !errors.Is(err, kvindex.ErrNoTokenizer) {
 		t.Errorf("a model without: %v", err)
-	}
-}
-
-// A pool of tokenizers is a source.
-func TestTokenizersOfAPool(t *testing.T) {
-	dir := t.TempDir()
-	tiny, err := os.ReadFile("tokenize/testdata/tiny.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "tokenizer.json"), tiny, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	missing := errors.New("missing")
-	pool, err := tokenize.NewPool(tokenize.PoolConfig{Find: func(_ context.Context, model string) (string, error) {
-		if model != "m" {
-			return "", missing
-		}
-		return dir, nil
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
-	ix := open(t, kvindex.WithTokenizers(pool.Tokenizer))
-	text := strings.Repeat("the boats come and go ", 20)
-	tokens, err := pool.Tokenizer("m").Encode(ctx, nil, text, true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := fakeengine.Prompt{Tokens: tokens, Size: 16, Hash: 1}
-	ingest(t, ix, "pod", p.Stored(0, 4))
-	got, err := ix.Score(ctx, text, "m", nil)
-	if err != nil || got[0].MatchedBlocks != 4 {
-		t.Errorf("%+v, %v", got, err)
-	}
-	if _, err := ix.Score(ctx, text, "unknown", nil); !errors.Is(err, missing) {
-		t.Errorf("unknown: %v", err)
-	}
-	if err := pool.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := ix.Score(ctx, text, "m", nil); !errors.Is(err, tokenize.ErrPoolClosed) {
-		t.Errorf("closed: %v", err)
 	}
 }
 
@@ -499,7 +453,7 @@ func BenchmarkScoreText(b *testing.B) {
 		b.Fatal(err)
 	}
 	p := testdata.NewProse(b, "texts to score", 1)
-	ix := open(b, kvindex.WithTokenizer("m", t))
+	ix := open(b, kvindex.WithModel("m", kvindex.Model{Tokenizer: t}))
 	texts := make([]string, prompts)
 	hold := func(hash int, tokens []uint32, holders int) int {
 		q := fakeengine.Prompt{Tokens: tokens, Size: 16, Hash: uint64(hash+1) << 32}

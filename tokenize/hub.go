@@ -60,9 +60,16 @@ func (h Hub) Find(ctx context.Context, model string) (string, error) {
 	dir = filepath.Join(dir, "models--"+strings.ReplaceAll(repo, "/", "--"))
 	snapshot, err := findSnapshot(dir, revision)
 	if err != nil {
-		return "", fmt.Errorf("model %q at revision %q in %s: %w", repo, revision, dir, err)
+		err = fmt.Errorf("revision %q in %s: %w", revision, dir, err)
 	}
-	return snapshot, nil
+	if errors.Is(err, fs.ErrNotExist) {
+		how := "hf download " + repo
+		if ok {
+			how += " --revision " + revision
+		}
+		err = fmt.Errorf("%w: %q fetches it, if that is its name on the hub", err, how)
+	}
+	return snapshot, err
 }
 
 // findSnapshot does what try_to_load_from_cache does in huggingface_hub 1.1,

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 )
 
@@ -69,7 +70,13 @@ func tokenizerFile(path string) (string, error) {
 	if err != nil || !info.IsDir() {
 		return path, err
 	}
-	return fileIn(path, "tokenizer.json")
+	file, err := fileIn(path, "tokenizer.json")
+	for _, other := range []string{"tekken.json", "tiktoken.model", "tokenizer.model"} {
+		if _, there := fileIn(path, other); err != nil && there == nil {
+			return "", fmt.Errorf("%w: %s is there, which is not read", err, other)
+		}
+	}
+	return file, err
 }
 
 // fileIn returns the path of name, or of name.gz, in the folder dir.
@@ -102,11 +109,17 @@ func parse(r io.Reader, c *config) (t *BPE, err error) {
 	return t, err
 }
 
+// lfsPointer begins what git has in the place of a large file that was not fetched.
+const lfsPointer = "version https://git-lfs.github.com/spec/"
+
 // unzipped calls f with r, unpacked if it is gzip'd.
 func unzipped(r io.Reader, f func(r io.Reader) error) error {
 	b := bufio.NewReader(r)
-	magic, _ := b.Peek(2) // an error comes again
-	if string(magic) != "\x1f\x8b" {
+	magic, _ := b.Peek(len(lfsPointer)) // an error comes again
+	switch {
+	case string(magic) == lfsPointer:
+		return malformed("a git LFS pointer, not the file: git lfs pull fetches it")
+	case !strings.HasPrefix(string(magic), "\x1f\x8b"):
 		return f(b)
 	}
 	z, err := gzip.NewReader(b)

@@ -24,7 +24,17 @@ import (
 // anew instead of reading them, and that is not looked at: an engine with such a
 // version is to be asked. Load reads a tokenizer.json alone.
 func LoadPretrained(dir string) (*BPE, error) {
+	info, err := os.Stat(dir)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("tokenize: the folder of the model: %w", err)
+	case !info.IsDir():
+		return nil, fmt.Errorf("tokenize: %s is a file, not the folder of a model: %w", dir, fs.ErrInvalid)
+	}
 	c, err := readConfig(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%w: Load reads a tokenizer.json alone", err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("tokenize: %w", err)
 	}
@@ -90,9 +100,12 @@ func readWhole(path string) ([]byte, error) {
 		return err
 	})
 	if err == nil && len(raw) > maxConfig {
-		err = malformed("%s: longer than %d bytes", path, maxConfig)
+		err = malformed("longer than %d bytes", maxConfig)
 	}
-	return raw, err
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return raw, nil
 }
 
 // maxConfig bounds a tokenizer_config.json; that of Gemma 3 has a million bytes.
@@ -161,7 +174,7 @@ func parseConfig(raw []byte) (*config, error) {
 	}
 	c := &config{sum: sha256.Sum256(raw)}
 	if o.absent("tokenizer_class") {
-		return nil, unsupported("a config without tokenizer_class")
+		return nil, unsupported("a config without tokenizer_class (an engine then chooses the class by the type of the model)")
 	}
 	if c.class, err = o.text("tokenizer_class"); err != nil {
 		return nil, err

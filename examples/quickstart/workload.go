@@ -50,7 +50,7 @@ func roundRobin(n int, scores []kvindex.PodScore, _ map[string]int) int {
 
 // play has a fresh fleet serve the workload by a policy.
 func play(ctx context.Context, tok tokenize.Tokenizer, w workload, choose policy, out io.Writer) (*result, error) {
-	f, err := start(ctx, kvindex.WithTokenizer(model, tok))
+	f, err := start(ctx, kvindex.WithModel(model, kvindex.Model{Tokenizer: tok}))
 	if err != nil {
 		return nil, err
 	}

@@ -23,6 +23,9 @@ var (
 	// construct that it does not know.
 	ErrUnsupported = errors.New("not supported")
 
+	// ErrNoTemplate is wrapped by the error about a model that has no chat template.
+	ErrNoTemplate = errors.New("no chat template")
+
 	// ErrTemplate is wrapped by what a template raises about a conversation. The
 	// engine refuses it too.
 	ErrTemplate = errors.New("the chat template refused it")

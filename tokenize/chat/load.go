@@ -40,6 +40,13 @@ func Load(dir string, o Options) (*Model, error) {
 }
 
 func (m *Model) load(dir string) error {
+	info, err := os.Stat(dir)
+	if err == nil && !info.IsDir() {
+		err = fmt.Errorf("a file, not the folder of a model: %w", fs.ErrInvalid)
+	}
+	if err != nil {
+		return err
+	}
 	model, err := readObject(dir, "config.json")
 	if err != nil {
 		return err
@@ -63,7 +70,7 @@ func (m *Model) load(dir string) error {
 		return err
 	}
 	if len(sources) == 0 && m.given == nil {
-		return unsupported("a model without a chat template")
+		return of(ErrNoTemplate, "neither chat_template.jinja nor a chat_template in tokenizer_config.json")
 	}
 	texts := []string{m.options.Template}
 	for _, s := range sources {
@@ -352,6 +359,8 @@ func read(dir, name string) (content string, ok bool, err error) {
 		return "", false, fmt.Errorf("%s: %w", path, err)
 	case len(b) > maxFile:
 		return "", false, unsupported("%s is longer than %d bytes", path, maxFile)
+	case strings.HasPrefix(string(b), "version https://git-lfs.github.com/spec/"):
+		return "", false, unsupported("%s is a git LFS pointer, not the file: git lfs pull fetches it", path)
 	case !utf8.Valid(b):
 		return "", false, unsupported("%s is not UTF-8", path)
 	}

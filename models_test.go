@@ -1,0 +1,282 @@
+package kvindex_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/tokenize"
+	"github.com/kvindex/kvindex/tokenize/chat"
+)
+
+const (
+	plainConfig = `{"tokenizer_class": "PreTrainedTokenizerFast", "added_tokens_decoder": {}}`
+	lfsPointer  = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 9085657\n"
+)
+
+// files are those of a model whose tokenizer is the project's own small one, with a
+// chat template and more.
+func files(t *testing.T, more map[string]string) map[string]string {
+	t.Helper()
+	tiny, err := os.ReadFile("tokenize/testdata/tiny.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{"tokenizer.json": string(tiny), "tokenizer_config.json": plainConfig, "chat_template.jinja": folderTemplate}
+	for name, content := range more {
+		all[name] = content
+	}
+	return all
+}
+
+// folderTemplate writes tools, and content that it wants as parts.
+const folderTemplate = `{% for t in tools or [] %}{{ t | tojson }}{% endfor %}` +
+	`{% for m in messages %}<{{ m.role }}>{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}<assistant>`
+
+// folder writes files, but those that are empty, to a folder.
+func folder(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, content := range files {
+		if content == "" {
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// cache makes a folder the snapshot of a model in a HuggingFace cache.
+func cache(t *testing.T, name, dir string) string {
+	t.Helper()
+	root := t.TempDir()
+	repo := filepath.Join(root, "models--"+strings.ReplaceAll(name, "/", "--"))
+	for _, err := range []error{
+		os.MkdirAll(filepath.Join(repo, "refs"), 0o700),
+		os.MkdirAll(filepath.Join(repo, "snapshots"), 0o700),
+		os.WriteFile(filepath.Join(repo, "refs", "main"), []byte("c0ffee"), 0o600),
+		os.CopyFS(filepath.Join(repo, "snapshots", "c0ffee"), os.DirFS(dir)),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+const (
+	toolBody  = `{"tools": [{"type": "function", "function": {"name": "find"}}], "messages": [{"role": "user", "content": "find the boats that come and go, and tell where they are"}]}`
+	partsBody = `{"messages": [{"role": "user", "content": [{"type": "text", "text": "how do the boats "}, {"type": "text", "text": "come and go, and where are they now?"}]}]}`
+	saltBody  = `{"cache_salt": "pepper", "messages": [{"role": "user", "content": "how do the boats come and go, and where are they now?"}]}`
+)
+
+// A folder is all that is needed of a model: its chats are scored as by its tokenizer
+// and its template apart. The option has it, or Models find it by its name.
+func TestModelFromAFolder(t *testing.T) {
+	dir := folder(t, files(t, nil))
+	tok, err := tokenize.LoadPretrained(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template, err := chat.Load(dir, chat.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := kvindex.LoadModel(dir)
+	if err != nil || loaded.ChatErr != nil {
+		t.Fatal(err, loaded.ChatErr)
+	}
+	t.Setenv("HF_HUB_CACHE", cache(t, "org/m", dir))
+	hub := newModels(t, kvindex.ModelsConfig{})
+	found := newModels(t, kvindex.ModelsConfig{PoolConfig: tokenize.PoolConfig{Find: func(_ context.Context, name string) (string, error) {
+		if name != "org/m" {
+			return "", fs.ErrNotExist
+		}
+		return dir, nil
+	}}})
+	if err := hub.Preload(ctx, "org/m"); err != nil || hub.Stats().Tokenizers != 1 {
+		t.Fatal(err, hub.Stats())
+	}
+	for name, option := range map[string]kvindex.Option{
+		"LoadModel": kvindex.WithModel("org/m", loaded),
+		"the cache": kvindex.WithModels(hub.Model),
+		"a Find":    kvindex.WithModels(found.Model),
+	} {
+		ix := open(t, option)
+		for i, body := range []string{toolBody, partsBody, saltBody} {
+			asked, err := chat.Parse([]byte(body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := template.Render(asked, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tokens, err := tok.Encode(ctx, nil, text.Text, false)
+			if err != nil || len(tokens) < 17 {
+				t.Fatal(len(tokens), err)
+			}
+			p := fakeengine.Prompt{Tokens: tokens, Size: 16, Hash: uint64(i+1) << 32}
+			if err := ix.Ingest("pod", "org/m", fakeengine.Payload(1, 0, p.Stored(0, 1))); err != nil {
+				t.Fatal(err)
+			}
+			var a kvindex.Answer
+			if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "org/m", Body: []byte(body)}, &a); err != nil {
+				t.Fatal(name, err)
+			}
+			want := 1
+			if body == saltBody {
+				want = 0 // what was stored has no salt
+			}
+			if a.PromptTokens != len(tokens) || a.Pods[0].MatchedBlocks != want {
+				t.Errorf("%s: %s: %+v, want %d tokens and %d blocks", name, body, a, len(tokens), want)
+			}
+		}
+		if scores, err := ix.Score(ctx, "a text alone", "org/m", nil); err != nil || len(scores) != 1 {
+			t.Errorf("%s: %v %v", name, scores, err)
+		}
+	}
+}
+
+func newModels(t *testing.T, c kvindex.ModelsConfig) *kvindex.Models {
+	t.Helper()
+	m, err := kvindex.NewModels(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	return m
+}
+
+// Models use the options of each model, end with the caller's context, and close with
+// their pool.
+func TestModels(t *testing.T) {
+	dir := folder(t, files(t, map[string]string{"chat_template.jinja": `{{ messages[0].content }}{{ more }}`}))
+	s := newModels(t, kvindex.ModelsConfig{
+		PoolConfig: tokenize.PoolConfig{Find: func(context.Context, string) (string, error) { return dir, nil }},
+		Options:    func(model string) chat.Options { return chat.Options{Kwargs: `{"more": "` + model + `"}`} },
+	})
+	asked, err := chat.Parse([]byte(`{"messages": [{"role": "user", "content": "hello "}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"a", "b"} {
+		m, err := s.Model(ctx, name)
+		if err != nil || m.ChatErr != nil {
+			t.Fatal(err, m.ChatErr)
+		}
+		if text, err := m.Chat.Render(asked, nil); err != nil || text.Text != "hello "+name {
+			t.Errorf("%s: %q, %v", name, text.Text, err)
+		}
+	}
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := s.Model(ended, "c"); !errors.Is(err, context.Canceled) {
+		t.Errorf("an ended context: %v", err)
+	}
+	ix := open(t, kvindex.WithModels(s.Model))
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ix.Score(ctx, "hello", "a", nil); !errors.Is(err, tokenize.ErrPoolClosed) {
+		t.Errorf("closed: %v", err)
+	}
+	if _, err := kvindex.NewModels(kvindex.ModelsConfig{PoolConfig: tokenize.PoolConfig{Encodings: -1}}); err == nil || !strings.Contains(err.Error(), "Encodings -1") {
+		t.Errorf("a bad configuration: %v", err)
+	}
+}
+
+// Whoever gives a wrong folder is told what is wrong with it, and how to mend it. says
+// are parts of the error of LoadModel, or of ChatErr if the texts can be scored.
+func TestModelMistakes(t *testing.T) {
+	file := filepath.Join(folder(t, files(t, nil)), "tokenizer.json")
+	t.Setenv("HF_HUB_CACHE", t.TempDir())
+	for name, c := range map[string]struct {
+		dir  string
+		more map[string]string
+		is   error
+		chat bool
+		says string
+	}{
+		"a folder that does not exist": {dir: filepath.Join(t.TempDir(), "llama"), is: fs.ErrNotExist, says: "the folder of the model|llama"},
+		"a file":                       {dir: file, is: fs.ErrInvalid, says: "tokenizer.json is a file, not the folder"},
+		"no config":                    {more: map[string]string{"tokenizer_config.json": ""}, is: fs.ErrNotExist, says: "no tokenizer_config.json|Load reads a tokenizer.json alone"},
+		"no tokenizer":                 {more: map[string]string{"tokenizer.json": ""}, is: fs.ErrNotExist, says: "no tokenizer.json"},
+		"another tokenizer":            {more: map[string]string{"tokenizer.json": "", "tiktoken.model": "x"}, is: fs.ErrNotExist, says: "no tokenizer.json|tiktoken.model is there, which is not read"},
+		"no class":                     {more: map[string]string{"tokenizer_config.json": "{}"}, is: tokenize.ErrUnsupported, says: "without tokenizer_class"},
+		"an LFS tokenizer":             {more: map[string]string{"tokenizer.json": lfsPointer}, is: tokenize.ErrMalformed, says: "tokenizer.json|git LFS pointer|git lfs pull"},
+		"an LFS config":                {more: map[string]string{"tokenizer_config.json": lfsPointer}, is: tokenize.ErrMalformed, says: "tokenizer_config.json|git lfs pull"},
+		"an LFS template":              {more: map[string]string{"chat_template.jinja": lfsPointer}, is: chat.ErrUnsupported, chat: true, says: "chat_template.jinja|git lfs pull"},
+		"no template":                  {more: map[string]string{"chat_template.jinja": ""}, is: kvindex.ErrNoTemplate, chat: true, says: "neither chat_template.jinja nor a chat_template"},
+		"a bad template":               {more: map[string]string{"chat_template.jinja": "{% if %}"}, is: chat.ErrUnsupported, chat: true, says: "line 1"},
+		"rendered by a program":        {more: map[string]string{"config.json": `{"model_type": "gpt_oss"}`}, is: chat.ErrUnsupported, chat: true, says: "harmony"},
+	} {
+		dir := c.dir
+		if dir == "" {
+			dir = folder(t, files(t, c.more))
+		}
+		m, err := kvindex.LoadModel(dir)
+		if c.chat {
+			if err != nil || m.Tokenizer == nil || m.Chat != nil {
+				t.Errorf("%s: %+v, %v", name, m, err)
+			}
+			err = m.ChatErr
+		}
+		complain(t, name, err, c.is, c.says)
+
+		// The same by Models, when a chat is scored.
+		s := newModels(t, kvindex.ModelsConfig{PoolConfig: tokenize.PoolConfig{Find: func(context.Context, string) (string, error) { return dir, nil }}})
+		if name == "a file" || name == "no config" { // which Models take
+			continue
+		}
+		if err := s.Preload(ctx, "m"); c.is != kvindex.ErrNoTemplate {
+			complain(t, name+", preloaded", err, c.is, strings.TrimPrefix(c.says, "the folder of the model|"))
+		} else if err != nil {
+			t.Errorf("%s, preloaded: %v", name, err)
+		}
+		ix := open(t, kvindex.WithModels(s.Model))
+		err = ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Body: []byte(partsBody)}, new(kvindex.Answer))
+		if name != "an LFS config" { // of which a chat's error is chat's own
+			complain(t, name+", scored", err, c.is, "")
+		}
+		if _, err := ix.Score(ctx, "a text", "m", nil); (err == nil) != c.chat {
+			t.Errorf("%s: a text: %v", name, err)
+		}
+	}
+	s := newModels(t, kvindex.ModelsConfig{})
+	ix := open(t, kvindex.WithModels(s.Model))
+	for _, r := range []kvindex.Request{
+		{Model: "meta-llama/Llama-3.1-8B-Instruct", Prompt: "hello"},
+		{Model: "meta-llama/Llama-3.1-8B-Instruct", Body: []byte(saltBody)},
+	} {
+		is := kvindex.ErrNoTokenizer
+		if r.Body != nil {
+			is = kvindex.ErrNoTemplate
+		}
+		complain(t, "never downloaded", ix.ScoreRequest(ctx, &r, new(kvindex.Answer)), is,
+			os.Getenv("HF_HUB_CACHE")+`|"hf download meta-llama/Llama-3.1-8B-Instruct" fetches it`)
+	}
+	_, err := tokenize.Hub{}.Find(ctx, "org/m@v2")
+	complain(t, "a revision", err, fs.ErrNotExist, `"hf download org/m --revision v2"`)
+}
+
+// complain fails unless err wraps is and says all of the parts.
+func complain(t *testing.T, name string, err, is error, parts string) {
+	t.Helper()
+	if !errors.Is(err, is) {
+		t.Errorf("%s: %v, want one that wraps %v", name, err, is)
+		return
+	}
+	if missing := slices.DeleteFunc(strings.Split(parts, "|"), func(part string) bool { return strings.Contains(err.Error(), part) }); len(missing) > 0 {
+		t.Errorf("%s: %v: it does not say %q", name, err, missing)
+	}
+}
