@@ -1,12 +1,27 @@
 package jinja
 
+// ContentLoops are the loops that vLLM takes for ones over the content of a message,
+// which changed (vllm/renderers/hf.py, _detect_content_format).
+type ContentLoops uint8
+
+const (
+	// LoopsOverMessages are loops over the content of a variable of a loop over
+	// messages, which all versions take for some.
+	LoopsOverMessages ContentLoops = iota
+
+	// LoopsOverContent are these and all over a variable content, as 0.22.0 has it.
+	LoopsOverContent
+
+	// LoopsOverParameters are, beside the first, loops over a parameter of a macro
+	// that is given the content of a message, and outside of macros those over a
+	// variable content. So v0.31.0 has it.
+	LoopsOverParameters
+)
+
 // WantsParts tells whether vLLM, left to itself, gives the template the content of
 // messages as lists of parts, its format "openai", and not as strings: it does if
-// the template loops over the content of a message. So v0.31.0 has it
-// (vllm/renderers/hf.py, _detect_content_format). Versions before August 2026 took
-// every loop over a variable "content" for one and no other parameter of a macro;
-// those before May 2026 neither.
-func (t *Template) WantsParts() bool {
+// the template loops over the content of a message.
+func (t *Template) WantsParts(loops ContentLoops) bool {
 	// Parsed anew, as Compile changes the nodes: what it folds vLLM does not see.
 	root, err := parse(t.source)
 	if err != nil {
@@ -18,7 +33,7 @@ func (t *Template) WantsParts() bool {
 		messages: make(map[string]bool),
 	}
 	f.stmts(root.body, nil)
-	return f.findMessages() && f.loopsOverContent()
+	return f.findMessages() && f.loopsOverContent(loops)
 }
 
 // A contentFinder has the statements of a template that matter, in the order of
@@ -177,10 +192,10 @@ func (f *contentFinder) isContent(e expr) bool {
 	return ok && f.messages[name]
 }
 
-func (f *contentFinder) loopsOverContent() bool {
+func (f *contentFinder) loopsOverContent(loops ContentLoops) bool {
 	f.feed()
 	for _, l := range f.loops {
-		if !f.isContent(l.iter) && !l.overFed() {
+		if !f.isContent(l.iter) && !l.overOther(loops) {
 			continue
 		}
 		_, ok := l.target.(*nameExpr)
@@ -189,14 +204,14 @@ func (f *contentFinder) loopsOverContent() bool {
 	return false
 }
 
-// overFed tells whether the loop goes over a parameter that is given the content of
-// a message. Outside of macros a variable of the name content is taken for one.
-func (l contentLoop) overFed() bool {
+// overOther tells whether the loop goes over a variable that is taken for the content
+// of a message.
+func (l contentLoop) overOther(loops ContentLoops) bool {
 	n, ok := l.iter.(*nameExpr)
 	switch {
-	case !ok:
+	case !ok, loops == LoopsOverMessages:
 		return false
-	case l.in == nil:
+	case l.in == nil, loops == LoopsOverContent:
 		return n.name == "content"
 	}
 	return l.in.fed[n.name]

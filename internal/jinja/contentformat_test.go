@@ -63,7 +63,7 @@ func TestWantsParts(t *testing.T) {
 		if _, err := parse(source); err != nil {
 			t.Fatalf("%q: %v", source, err)
 		}
-		if got := tmpl.WantsParts(); got != want {
+		if got := tmpl.WantsParts(LoopsOverParameters); got != want {
 			t.Errorf("%q: %v, want %v", source, got, want)
 		}
 	}
@@ -81,7 +81,7 @@ func TestWantsPartsOfRealTemplates(t *testing.T) {
 		"kimi-k2":                                      true,
 	}
 	for name, source := range realTemplates(t) {
-		if got := (&Template{source: source}).WantsParts(); got != want[name] {
+		if got := (&Template{source: source}).WantsParts(LoopsOverParameters); got != want[name] {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

@@ -219,7 +219,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil && (!errors.As(err, &e) || e.Line > 1+strings.Count(normalizeNewlines(source), "\n")) {
 			t.Fatal(err)
 		}
-		(&Template{source: source}).WantsParts()
+		(&Template{source: source}).WantsParts(LoopsOverParameters)
 	})
 }
 

@@ -225,7 +225,7 @@ func BenchmarkLimits(b *testing.B) {
 func longConversation(t *Template, n, size int) *Dict {
 	text := strings.Repeat("Why, the <think> of Zürich & a walk; it's \"late\".\n\nSo: 你好, tell me. ", size/70+1)[:size]
 	content := Value(strings.ToValidUTF8(text, ""))
-	if t.WantsParts() {
+	if t.WantsParts(LoopsOverParameters) {
 		part := dictOf("type", "text")
 		part.Set("text", content)
 		content = &List{Items: []Value{part}}

@@ -35,6 +35,13 @@ import (
 // by vLLM's arguments. The zero Options are those of an engine without arguments,
 // but that requests may bring templates.
 type Options struct {
+	// Engine is vLLM's version, such as "0.28" or "0.9.2", or "main", that of
+	// November 2026. "": the newest release, 0.31. A version in between is as the
+	// last that changed something. Chats are not scorable if what bears on them came
+	// with a release that is not known; there are few such changes, all later than
+	// 0.27.
+	Engine string
+
 	// Template is --chat-template, as text. "": the model's own.
 	Template string
 
@@ -52,11 +59,6 @@ type Options struct {
 	// engine without --trust-request-chat-template does.
 	RefuseTemplates bool
 
-	// DropToolFields says that the engine keeps the fields of tools that it does
-	// not know from the template, as vLLM's main of autumn 2026 does; 0.24 hands
-	// them on.
-	DropToolFields bool
-
 	// UsesTemplate says that the engine renders the model's template although its
 	// files make vLLM choose otherwise: --tokenizer-mode hf.
 	UsesTemplate bool
@@ -69,6 +71,7 @@ type Options struct {
 // A Model renders the chats of one model. It is safe for concurrent use.
 type Model struct {
 	options   Options
+	engine    version
 	kwargs    *jinja.Dict // of the options
 	given     *template   // of the options
 	named     map[string]*template
@@ -105,6 +108,10 @@ func New(source string, special map[string]string, o Options) (*Model, error) {
 
 func (m *Model) configure(o Options) error {
 	m.options = o
+	var err error
+	if m.engine, err = parseVersion(o.Engine); err != nil {
+		return err
+	}
 	switch o.ContentFormat {
 	case "", "auto", "string", "openai":
 	default:
@@ -125,11 +132,9 @@ func (m *Model) configure(o Options) error {
 		m.kwargs = kwargs
 	}
 	if o.Template != "" {
-		var err error
 		m.given, err = m.compile(o.Template)
-		return err
 	}
-	return nil
+	return err
 }
 
 // Media is an image or the like of a chat: the engine's own hash of it, and how
@@ -164,6 +169,9 @@ func (m *Model) Render(r *Request, media []Media) (*Rendering, error) {
 	x := &Rendering{model: m, chat: r.chat, media: media}
 	t, vars, err := m.prepare(r.chat)
 	if err != nil {
+		return nil, err
+	}
+	if err := m.check(r, t); err != nil {
 		return nil, err
 	}
 	if err := x.place(t); err != nil {
@@ -235,10 +243,10 @@ func (m *Model) render(t *template, messages []message, continueFinal bool, vars
 	list := make([]jinja.Value, len(messages))
 	developer := false
 	for i := range messages {
-		list[i] = messages[i].dict(t.parts)
+		list[i] = messages[i].dict(t.parts, m.engine)
 		developer = developer || messages[i].role == "developer"
 	}
-	if developer && !t.developer {
+	if developer && !t.developer && m.engine.does(makesDeveloperSystem) {
 		list = systemFirst(list)
 	}
 	final := ""

@@ -10,17 +10,23 @@ import (
 )
 
 // Shapes returns what the template gets of a chat request's messages, or of its
-// tools, in a notation that tells types and order.
-func Shapes(body string, parts, keep bool) (messages, tools string, err error) {
+// tools, from an engine, in a notation that tells types and order.
+func Shapes(body string, parts bool, engine string) (messages, tools string, err error) {
 	r, err := Parse([]byte(body))
 	if err != nil {
 		return "", "", err
 	}
+	m := new(Model)
+	if err := m.configure(Options{Engine: engine}); err != nil {
+		return "", "", err
+	}
+	if err := m.check(r, &template{parts: parts}); err != nil {
+		return "", "", err
+	}
 	var list []jinja.Value
 	for i := range r.chat.messages {
-		list = append(list, r.chat.messages[i].dict(parts))
+		list = append(list, r.chat.messages[i].dict(parts, m.engine))
 	}
-	m := &Model{options: Options{DropToolFields: !keep}}
 	dumped, err := m.tools(r.chat)
 	if err != nil {
 		return "", "", err

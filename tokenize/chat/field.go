@@ -3,6 +3,9 @@ package chat
 import (
 	"errors"
 	"fmt"
+	"math"
+	"math/big"
+	"regexp"
 	"strings"
 
 	"github.com/kvindex/kvindex/internal/jinja"
@@ -103,31 +106,53 @@ func text(o *jinja.Dict, name string) (string, error) {
 	return s, nil
 }
 
-// flag returns a field that is boolean as pydantic 2.13 reads one: numbers and
-// words that mean one are taken, null is not.
+// flag returns a field that is boolean. Null is none.
 func flag(o *jinja.Dict, name string, or bool) (bool, error) {
 	v, ok := o.Lookup(name)
 	if !ok {
 		return or, nil
 	}
+	on, ok := asFlag(v)
+	if !ok {
+		return false, wrongType(name, v, "a boolean")
+	}
+	return on, nil
+}
+
+// asFlag reads a boolean as pydantic 2.13 does: numbers and words that mean one are
+// taken.
+func asFlag(v jinja.Value) (on, ok bool) {
 	switch v := v.(type) {
 	case bool:
-		return v, nil
+		return v, true
 	case int64:
-		if v == 0 || v == 1 {
-			return v == 1, nil
-		}
+		return v == 1, v == 0 || v == 1
 	case float64:
-		if v == 0 || v == 1 {
-			return v == 1, nil
-		}
+		return v == 1, v == 0 || v == 1
 	case string:
 		switch strings.ToLower(v) {
 		case "1", "on", "t", "true", "y", "yes":
-			return true, nil
+			return true, true
 		case "0", "off", "f", "false", "n", "no":
-			return false, nil
+			return false, true
 		}
 	}
-	return false, wrongType(name, v, "a boolean")
+	return false, false
 }
+
+// isInteger tells whether pydantic 2.13 reads a value as an integer: booleans, whole
+// numbers and their decimal digits are.
+func isInteger(v jinja.Value) bool {
+	switch v := v.(type) {
+	case bool, int64, *big.Int:
+		return true
+	case float64:
+		return v == math.Trunc(v) && math.Abs(v) < 1<<63
+	case string:
+		return len(v) <= maxDigits && integer.MatchString(v)
+	}
+	return false
+}
+
+// integer matches pydantic 2.13's texts of integers.
+var integer = regexp.MustCompile(`^\s*[+-]?[0-9]+(_[0-9]+)*(\.0+)?\s*$`)

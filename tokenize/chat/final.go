@@ -21,7 +21,10 @@ func tagFinal(m *jinja.Dict) (string, error) {
 	}
 	parts := content.(*jinja.List).Items
 	for i := len(parts) - 1; i >= 0; i-- {
-		p := parts[i].(*jinja.Dict)
+		p, ok := parts[i].(*jinja.Dict)
+		if !ok {
+			return "", unscored("continue_final_message", "the final message has a string among its parts")
+		}
 		if s, ok := p.Lookup("text"); ok {
 			p.Set("text", s.(string)+finalTag)
 			return s.(string), nil

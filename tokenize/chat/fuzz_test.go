@@ -18,6 +18,9 @@ func FuzzParse(f *testing.F) {
 		`{"messages":[{"role":"developer","content":"d"},{"role":"system","content":[]},{"role":"assistant","content":" a "}],` +
 			`"add_generation_prompt":false,"continue_final_message":"yes","reasoning_effort":"low","documents":[{"t":"x"}],"chat_template_kwargs":{"x":1e999}}`,
 		`{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"u"}}]}],"chat_template":"{{ messages }}"}`,
+		`{"messages":[{"role":"system","content":"x-anthropic-billing-header: a\nb"},{"role":"assistant","content":[{"type":"text","cache_control":{}},"s"],` +
+			`"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"[1]"}}]}],"tools":[],"n":"2","cache_salt":"a/b"}`,
+		`{"system":"s","messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"t"}]}]}`,
 	} {
 		f.Add([]byte(body))
 	}
@@ -26,8 +29,8 @@ func FuzzParse(f *testing.F) {
 		"{{ messages }}{{ tools | tojson }}{{ documents }}{{ x }}",
 		"{% for m in messages %}{% for p in m.content %}{{ p.text | trim }}{% endfor %}{% endfor %}",
 	} {
-		for _, keep := range []bool{false, true} {
-			models = append(models, newModel(f, source, chat.Options{DropToolFields: !keep, RefuseTemplates: true}))
+		for _, engine := range []string{"", "main", "0.28", "0.9", "0.15", "0.22"} {
+			models = append(models, newModel(f, source, chat.Options{Engine: engine, RefuseTemplates: true}))
 		}
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {

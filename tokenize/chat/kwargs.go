@@ -2,6 +2,8 @@ package chat
 
 import (
 	"slices"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/kvindex/kvindex/internal/jinja"
 )
@@ -22,7 +24,7 @@ var droppedKwargs = []string{"range", "dict", "lipsum", "cycler", "joiner", "nam
 // messages: those of the engine's options, of the request, and the special tokens,
 // each going before the next (vLLM, renderers/params.py, merge_kwargs, and
 // renderers/hf.py, resolve_chat_template_kwargs; transformers,
-// apply_chat_template).
+// apply_chat_template). Before vLLM 0.16 the request's kwargs go before all.
 //
 // A variable that the template does not mention makes no difference, so the
 // engine's filter for those is not needed.
@@ -41,26 +43,72 @@ func (m *Model) prepare(c *conversation) (*template, *jinja.Dict, error) {
 	if tools != nil {
 		vars.Set("tools", tools)
 	}
-	if err := addKwargs(vars, c.kwargs, false); err != nil {
-		return nil, nil, err
+	merges := m.engine.does(mergesKwargs)
+	if merges {
+		if err := addKwargs(vars, c.kwargs, false); err != nil {
+			return nil, nil, err
+		}
 	}
 	if c.documents != nil {
 		vars.Set("documents", c.documents)
 	}
-	if c.effort != "" {
-		vars.Set("reasoning_effort", c.effort)
-		if _, ok := lookup(c.kwargs, "enable_thinking"); !ok {
-			vars.Set("enable_thinking", c.effort != "none")
+	vars.Set("add_generation_prompt", c.addGenerationPrompt)
+	if !merges {
+		if err := m.addOldKwargs(vars, c.kwargs); err != nil {
+			return nil, nil, err
 		}
+	}
+	if err := m.addEffort(vars, c); err != nil {
+		return nil, nil, err
 	}
 	for _, name := range []string{"tools", "documents"} {
 		if err := checkObjects(vars, name); err != nil {
 			return nil, nil, err
 		}
 	}
-	vars.Set("add_generation_prompt", c.addGenerationPrompt)
 	t, err := m.choose(c, optional(vars, "tools") != nil)
 	return t, vars, err
+}
+
+// addOldKwargs adds kwargs as vLLM did before 0.16.
+func (m *Model) addOldKwargs(vars, kwargs *jinja.Dict) error {
+	if kwargs == nil {
+		return nil
+	}
+	for i := range kwargs.Len() {
+		name, _ := kwargs.At(i)
+		if name == "continue_final_message" || !m.engine.does(filtersKwargs) && slices.Contains(droppedKwargs, name.(string)) {
+			return unscored("chat_template_kwargs."+name.(string), "what this version of the engine makes of it is not known here")
+		}
+	}
+	return addKwargs(vars, kwargs, true)
+}
+
+// efforts are the values of reasoning_effort, and what came with them.
+var efforts = map[string]change{
+	"low": takesEffort, "medium": takesEffort, "high": takesEffort, "none": takesEffortNone,
+	"minimal": takesAllEfforts, "xhigh": takesAllEfforts, "max": takesAllEfforts,
+}
+
+func (m *Model) addEffort(vars *jinja.Dict, c *conversation) error {
+	const name = "reasoning_effort"
+	if !m.engine.does(takesEffort) { // a field as any
+		return nil
+	}
+	effort, ok := c.effort.(string)
+	switch needs, known := efforts[effort]; {
+	case !ok && c.effort != nil:
+		return wrongType(name, c.effort, "a string")
+	case ok && (!known || !m.engine.does(needs)):
+		return badField(name, "%.60q is none that the engine takes", effort)
+	case !m.engine.does(handsEffort), !ok && m.engine.does(mergesKwargs):
+		return nil
+	}
+	vars.Set(name, c.effort)
+	if _, ok := lookup(c.kwargs, "enable_thinking"); !ok && m.engine.does(enablesThinking) {
+		vars.Set("enable_thinking", effort != "none")
+	}
+	return nil
 }
 
 func lookup(o *jinja.Dict, name string) (jinja.Value, bool) {
@@ -116,20 +164,54 @@ func checkObjects(vars *jinja.Dict, name string) error {
 
 // tools are those of the request as its template gets them, nil if there are none.
 func (m *Model) tools(c *conversation) (*jinja.List, error) {
-	if c.tools == nil || c.noTools && m.options.ExcludeTools {
+	switch {
+	case c.tools == nil:
 		return nil, nil
+	case len(c.tools) == 0 && m.engine.does(refusesEmptyTools):
+		return nil, badField("tools", "empty")
+	case len(c.tools) == 0 && c.needsTool:
+		return nil, unscored("tools", "empty, and a tool is required: what this version of the engine makes of it is not known here")
 	}
 	l := &jinja.List{Items: make([]jinja.Value, len(c.tools))}
 	for i, t := range c.tools {
-		if m.options.DropToolFields {
-			l.Items[i] = t.dump()
-			continue
-		}
-		all, err := t.dumpAll()
+		o, err := t.dump(m.engine)
 		if err != nil {
 			return nil, within(err, "tools[%d]", i)
 		}
-		l.Items[i] = all
+		l.Items[i] = o
+	}
+	if c.noTools && (m.options.ExcludeTools || !m.engine.does(keepsTools)) {
+		return nil, nil
 	}
 	return l, nil
+}
+
+// check returns an error if the engine refuses what it says of a chat beside its
+// template, or does something with it that is not known.
+func (m *Model) check(r *Request, t *template) error {
+	if oddSalt(r.Salt) {
+		if err := m.engine.knows(checksSalts, "cache_salt"); err != nil {
+			return err
+		}
+		if m.engine.does(checksSalts) {
+			return badField("cache_salt", "more than 128 characters, or one that the engine takes in none")
+		}
+	}
+	if t.unsure {
+		return m.engine.knows(findsLoopsOverParameters, "")
+	}
+	messages := r.chat.messages
+	for i := range messages {
+		if err := messages[i].check(t.parts, m.engine); err != nil {
+			return within(err, "messages[%d]", i)
+		}
+	}
+	return nil
+}
+
+// maxSalt is how many characters a salt may have.
+const maxSalt = 128
+
+func oddSalt(s string) bool {
+	return strings.ContainsAny(s, "@/\\\x00") || len(s) > maxSalt && utf8.RuneCountInString(s) > maxSalt
 }

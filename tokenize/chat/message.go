@@ -8,15 +8,18 @@ import (
 	"github.com/kvindex/kvindex/internal/jinja"
 )
 
-// A message is one of a conversation, as vLLM of autumn 2026 keeps it
-// (entrypoints/chat_utils.py, _parse_chat_message_content). Fields that it does
-// not name do not reach a template.
+// A message is one of a conversation, with all that some version of vLLM keeps of
+// it (entrypoints/chat_utils.py, since November 2026 renderers/chat_utils,
+// _parse_chat_message_content). Fields that it does not name do not reach a
+// template.
 type message struct {
 	role       string
 	content    []part
-	toolCalls  *jinja.List // nil: none
-	reasoning  jinja.Value // a string, or nil
-	toolCallID jinja.Value // a string or nil, if hasID
+	toolCalls  *jinja.List    // nil: none; arguments that are odd are {}
+	odd        []oddArguments // in order
+	reasoning  jinja.Value    // a string, or nil
+	replaced   jinja.Value    // reasoning_content, a string or nil
+	toolCallID jinja.Value    // a string or nil, if hasID
 	hasID      bool
 	name, task jinja.Value // a string, or nil
 }
@@ -25,6 +28,7 @@ type message struct {
 type part struct {
 	kind partKind
 	text string // or the name of the tool, or the kind of the media
+	rare *rarePart
 }
 
 type partKind uint8
@@ -33,7 +37,25 @@ const (
 	partText partKind = iota
 	partTool          // a tool_reference
 	partMedia
+	partSkipped // a text without text
 )
+
+// A rarePart is what few parts have.
+type rarePart struct {
+	needs change  // came with the type of the part
+	kind  string  // its type
+	bare  bool    // it is a string
+	uuid  bool    // a text has one
+	more  []field // that vLLM does not know, in order
+}
+
+// oddArguments are those of a tool call that are no object.
+type oddArguments struct {
+	call  int         // in toolCalls
+	until change      // came with taking them for {}
+	value jinja.Value // before, if they are JSON
+	json  bool
+}
 
 func (c *conversation) parseMessages(o *jinja.Dict, n *counts) error {
 	list, err := optionalList(o, "messages")
@@ -111,16 +133,11 @@ func (m *message) parseName(o *jinja.Dict) error {
 	return wrongType("name", v, "a string")
 }
 
-// parseReasoning reads reasoning, or reasoning_content in its stead.
 func (m *message) parseReasoning(o *jinja.Dict) error {
-	for _, name := range []string{"reasoning", "reasoning_content"} {
-		switch v := optional(o, name).(type) {
-		case nil:
-		case string:
-			m.reasoning = v
-			return nil
-		default: // pydantic keeps it, as a field that it does not know
-			return unscored(name, "%s, not a string", kind(v))
+	m.reasoning, m.replaced = optional(o, "reasoning"), optional(o, "reasoning_content")
+	for _, f := range []field{{"reasoning", m.reasoning}, {"reasoning_content", m.replaced}} {
+		if _, ok := f.value.(string); !ok && f.value != nil { // pydantic keeps it, as a field that it does not know
+			return unscored(f.name, "%s, not a string", kind(f.value))
 		}
 	}
 	return nil
@@ -138,10 +155,11 @@ func (m *message) parseContent(o *jinja.Dict) error {
 	case *jinja.List:
 		m.content = make([]part, len(v.Items))
 		for i, item := range v.Items {
+			p := &m.content[i]
 			if s, ok := item.(string); ok {
-				m.content[i].text = s
-			} else if err := m.content[i].parse(item); err != nil {
-				return m.leniently(within(err, "content[%d]", i))
+				p.text, p.rare = s, &rarePart{bare: true}
+			} else if err := p.parse(item); err != nil {
+				return within(err, "content[%d]", i)
 			}
 		}
 	default:
@@ -150,78 +168,118 @@ func (m *message) parseContent(o *jinja.Dict) error {
 	return nil
 }
 
-// roles are those of OpenAI's API. Engines read messages of others by a type of
-// their own, which is less strict.
-var roles = []string{"developer", "system", "user", "assistant", "tool", "function"}
-
-// leniently makes an error about a part of a message with another role one about
-// what an engine may take.
-func (m *message) leniently(err error) error {
-	var e *fieldError
-	if slices.Contains(roles, m.role) || !errors.As(err, &e) {
-		return err
-	}
-	return &fieldError{ErrNotScorable, e.path, e.msg}
-}
-
-// textParts are the types of parts that are text, and the field that has it.
-var textParts = map[string]string{
-	"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal", "thinking": "thinking",
+// textParts are the types of parts that are text, the field that has it, and what
+// came with them.
+var textParts = map[string]struct {
+	field string
+	needs change
+}{
+	"text": {"text", always}, "refusal": {"refusal", always},
+	"thinking": {"thinking", takesThinking}, "input_text": {"text", takesThinking},
+	"output_text": {"text", takesOutputText}, "tool_reference": {"name", takesReferences},
 }
 
 // mediaParts are the types of parts that are media, and of what kind; those that a
 // part without a type may be by its fields come first, as the engine looks.
 var mediaParts = []struct{ name, media string }{
 	{"image_url", "image"}, {"image_pil", "image"}, {"image_embeds", "image embeddings"},
-	{"audio_embeds", "audio embeddings"}, {"prompt_embeds", "prompt embeddings"},
+	{"audio_embeds", "audio embeddings"}, {"video_embeds", "video embeddings"}, {"prompt_embeds", "prompt embeddings"},
 	{"audio_url", "audio"}, {"input_audio", "audio"}, {"video_url", "video"},
 	{"input_image", "image"}, {"file", "file"},
 }
 
-func (p *part) parse(v jinja.Value) (err error) {
+// partFields are those that vLLM knows of some part, which it does not hand on
+// (_collect_known_content_part_fields).
+var partFields = map[string]bool{
+	"type": true, "text": true, "image_url": true, "input_audio": true, "file": true, "refusal": true, "audio_url": true,
+	"video_url": true, "image_pil": true, "uuid": true, "image_embeds": true, "audio_embeds": true, "data": true,
+	"name": true, "thinking": true, "closed": true,
+}
+
+func (p *part) parse(v jinja.Value) error {
 	o, ok := v.(*jinja.Dict)
 	if !ok {
 		return wrongType("", v, "an object")
 	}
-	name, typed := o.Lookup("type")
-	kind, ok := name.(string)
-	if typed && !ok {
-		return wrongType("type", name, "a string")
+	typed := optional(o, "type")
+	name, ok := typed.(string)
+	if typed != nil && !ok {
+		return wrongType("type", typed, "a string")
 	}
+	p.parseMore(o)
+	untyped := typed == nil || optional(o, "uuid") != nil // a uuid is media's
 	for _, m := range mediaParts {
-		if _, has := o.Lookup(m.name); kind == m.name || !typed && has {
+		if _, has := o.Lookup(m.name); name == m.name || untyped && has {
 			p.kind, p.text = partMedia, m.media
 			return nil
 		}
 	}
-	if !typed {
+	if typed == nil {
 		return badField("type", "missing")
 	}
-	if optional(o, "uuid") != nil {
-		return badField("uuid", "of a part that is no media")
-	}
-	if kind == "tool_reference" {
-		p.kind = partTool
-		p.text, err = text(o, "name")
-		return err
-	}
-	field, ok := textParts[kind]
+	return p.parseText(o, name)
+}
+
+func (p *part) parseText(o *jinja.Dict, name string) error {
+	t, ok := textParts[name]
 	if !ok {
-		return badField("type", "unknown: %.60q", kind)
+		return badField("type", "unknown: %.60q", name)
 	}
-	p.text, err = text(o, field)
-	return err
+	switch v := optional(o, t.field).(type) {
+	case string:
+		p.text = v
+	case nil:
+		if name != "text" && name != "refusal" {
+			return unscored(t.field, "missing")
+		}
+		p.kind = partSkipped
+	default:
+		return unscored(t.field, "%s, not a string", kind(v))
+	}
+	if name == "tool_reference" {
+		p.kind = partTool
+	}
+	if uuid := optional(o, "uuid") != nil; uuid || name != "text" || p.kind == partSkipped {
+		r := p.rarely()
+		r.needs, r.kind, r.uuid = t.needs, name, uuid
+	}
+	return nil
+}
+
+// rarely returns what few parts have, for being set.
+func (p *part) rarely() *rarePart {
+	if p.rare == nil {
+		p.rare = new(rarePart)
+	}
+	return p.rare
+}
+
+// parseMore keeps the fields that vLLM does not know.
+func (p *part) parseMore(o *jinja.Dict) {
+	for i := range o.Len() {
+		key, v := o.At(i)
+		if name := key.(string); !partFields[name] {
+			r := p.rarely()
+			r.more = append(r.more, field{name, v})
+		}
+	}
 }
 
 func (m *message) parseToolCalls(o *jinja.Dict, n *counts) error {
 	calls, err := optionalList(o, "tool_calls")
-	if err != nil || calls == nil || len(calls.Items) == 0 {
+	if err != nil || calls == nil {
 		return err
 	}
 	m.toolCalls = &jinja.List{Items: make([]jinja.Value, len(calls.Items))}
 	for i, item := range calls.Items {
-		if m.toolCalls.Items[i], err = parseToolCall(item, n); err != nil {
+		call, odd, err := parseToolCall(item, n)
+		if err != nil {
 			return within(err, "tool_calls[%d]", i)
+		}
+		m.toolCalls.Items[i] = call
+		if odd != nil {
+			odd.call = i
+			m.odd = append(m.odd, *odd)
 		}
 	}
 	return nil
@@ -230,64 +288,71 @@ func (m *message) parseToolCalls(o *jinja.Dict, n *counts) error {
 // parseToolCall puts the fields into the engine's order: those of OpenAI's types
 // (openai-python 3.3, chat_completion_message_function_tool_call_param.py), which
 // pydantic makes it by, then the others as they came.
-func parseToolCall(v jinja.Value, n *counts) (jinja.Value, error) {
+func parseToolCall(v jinja.Value, n *counts) (call *jinja.Dict, odd *oddArguments, err error) {
 	o, ok := v.(*jinja.Dict)
 	if !ok {
-		return nil, wrongType("", v, "an object")
+		return nil, nil, wrongType("", v, "an object")
 	}
 	id, err := text(o, "id")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if kind, err := text(o, "type"); err != nil || kind != "function" {
 		if err == nil {
 			err = badField("type", `not "function"`)
 		}
-		return nil, err
+		return nil, nil, err
 	}
 	function, err := optionalObject(o, "function")
 	if err == nil && function == nil {
 		err = badField("function", "missing")
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	called, err := parseCalled(function, n)
+	called, odd, err := parseCalled(function, n)
 	if err != nil {
-		return nil, within(err, "function")
+		return nil, nil, within(err, "function")
 	}
-	call := new(jinja.Dict)
+	call = new(jinja.Dict)
 	call.Set("id", id)
 	call.Set("function", called)
 	call.Set("type", "function")
 	others(call, o)
-	return call, nil
+	return call, odd, nil
 }
 
 // parseCalled reads the function of a tool call. Its arguments are a string of
-// JSON; one that is none is taken for no arguments (_postprocess_messages).
-func parseCalled(o *jinja.Dict, n *counts) (*jinja.Dict, error) {
+// JSON. Those that are no object are taken for {}, or odd.
+func parseCalled(o *jinja.Dict, n *counts) (called *jinja.Dict, odd *oddArguments, err error) {
 	raw, err := text(o, "arguments")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	name, err := text(o, "name")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	args, err := n.decode(raw)
-	if err != nil {
-		var syntax *syntaxError
-		if !errors.As(err, &syntax) {
-			return nil, within(err, "arguments")
-		}
+	v, err := n.decode(raw)
+	args, ok := v.(*jinja.Dict)
+	var syntax *syntaxError
+	switch {
+	case err != nil && !errors.As(err, &syntax):
+		return nil, nil, within(err, "arguments")
+	case !ok:
 		args = new(jinja.Dict)
+		odd = &oddArguments{until: takesAnyArguments, value: v, json: err == nil}
+		if raw == "" {
+			odd.until = takesEmptyArguments
+		} else if err == nil && v == nil {
+			odd.until = takesNullArguments
+		}
 	}
-	called := new(jinja.Dict)
+	called = new(jinja.Dict)
 	called.Set("arguments", args)
 	called.Set("name", name)
 	others(called, o)
-	return called, nil
+	return called, odd, nil
 }
 
 // others gives to the fields of from that it does not have.
@@ -300,25 +365,102 @@ func others(to, from *jinja.Dict) {
 	}
 }
 
+// check returns an error if the engine refuses the message, or does something with
+// it that is not known. Parts tells whether the template wants these.
+func (m *message) check(parts bool, engine version) error {
+	for i := range m.content {
+		p := &m.content[i]
+		if m.role == "system" && strings.HasPrefix(p.text, billingHeader) && p.billed() {
+			if err := engine.knows(dropsBillingHeader, "content"); err != nil {
+				return err
+			}
+		}
+		if p.rare == nil {
+			continue
+		}
+		if err := p.check(m, parts, engine); err != nil {
+			return within(err, "content[%d]", i)
+		}
+	}
+	for _, odd := range m.odd {
+		err := engine.knows(odd.until, "")
+		if err == nil && !odd.json && !engine.does(odd.until) {
+			err = badField("", "no JSON")
+		}
+		if err != nil {
+			return within(err, "tool_calls[%d].function.arguments", odd.call)
+		}
+	}
+	return nil
+}
+
+func (p *part) check(m *message, parts bool, engine version) error {
+	r := p.rare
+	_, answer := m.toolCallID.(string)
+	switch {
+	case !engine.does(r.needs):
+		return badField("type", "unknown: %q", r.kind)
+	case r.uuid && engine.does(skipsEmptyParts):
+		return badField("uuid", "of a part that is no media")
+	case p.kind == partSkipped && !engine.does(skipsEmptyParts):
+		return badField(textParts[r.kind].field, "missing")
+	case p.kind == partSkipped && m.role == "tool" && answer:
+		return unscored(textParts[r.kind].field, "missing: the other parts tell whether the engine takes it")
+	case !parts || !engine.does(handsPartFields):
+		return nil
+	}
+	for _, f := range r.more {
+		switch f.name {
+		case "prompt_cache_breakpoint", "video_embeds":
+			return unscored(f.name, "it depends on the engine's version of the package openai, and on its own, whether templates get it")
+		}
+	}
+	return nil
+}
+
+// billingHeader begins the line that Claude Code puts before its system prompt, new
+// in each request.
+const billingHeader = "x-anthropic-billing-header"
+
+// billed tells whether the engine would look for the header in the part.
+func (p *part) billed() bool {
+	return p.kind == partText && (p.rare == nil || p.rare.kind == "" || p.rare.kind == "text")
+}
+
+// unbilled is the content without the header.
+func unbilled(content []part) []part {
+	var list []part
+	for _, p := range content {
+		if p.billed() && strings.HasPrefix(p.text, billingHeader) {
+			_, p.text, _ = strings.Cut(p.text, "\n")
+			if p.text == "" {
+				continue
+			}
+		}
+		list = append(list, p)
+	}
+	return list
+}
+
 // dict is the message as the template gets it, its content as parts or as one
 // string.
-func (m *message) dict(parts bool) *jinja.Dict {
+func (m *message) dict(parts bool, engine version) *jinja.Dict {
 	d := new(jinja.Dict)
 	d.Set("role", m.role)
-	if parts && (m.role != "tool" || !m.plain()) {
-		d.Set("content", m.parts())
+	content := m.content
+	if m.role == "system" && engine.does(dropsBillingHeader) {
+		content = unbilled(content)
+	}
+	joins := m.role == "tool" && plain(content) && engine.does(joinsToolText)
+	if parts && !joins {
+		d.Set("content", partsOf(content, engine))
 	} else {
-		d.Set("content", m.joined(parts))
+		d.Set("content", joined(content, parts))
 	}
 	switch m.role {
 	case "assistant":
-		if m.toolCalls != nil {
-			d.Set("tool_calls", m.toolCalls)
-		}
-		if m.reasoning != nil {
-			d.Set("reasoning", m.reasoning)
-			d.Set("reasoning_content", m.reasoning)
-		}
+		m.addCalls(d, engine)
+		m.addReasoning(d, engine)
 	case "tool":
 		if m.hasID {
 			d.Set("tool_call_id", m.toolCallID)
@@ -327,31 +469,86 @@ func (m *message) dict(parts bool) *jinja.Dict {
 	if m.name != nil {
 		d.Set("name", m.name)
 	}
-	if m.task != nil {
+	if m.task != nil && engine.does(handsTask) {
 		d.Set("task", m.task)
 	}
-	if m.role == "developer" {
+	if m.role == "developer" && engine.does(handsDeveloperTools) {
 		d.Set("tools", nil)
 	}
 	return d
 }
 
-// plain tells whether the content is all text.
-func (m *message) plain() bool {
-	for _, p := range m.content {
-		if p.kind != partText {
+func (m *message) addCalls(d *jinja.Dict, engine version) {
+	if m.toolCalls == nil || len(m.toolCalls.Items) == 0 && engine.does(dropsEmptyCalls) {
+		return
+	}
+	calls := m.toolCalls
+	for _, odd := range m.odd {
+		if !engine.does(odd.until) {
+			calls = withArguments(calls, odd)
+		}
+	}
+	d.Set("tool_calls", calls)
+}
+
+// withArguments is a list of tool calls with the arguments of one as they came.
+func withArguments(calls *jinja.List, odd oddArguments) *jinja.List {
+	call := calls.Items[odd.call].(*jinja.Dict)
+	called, _ := call.Lookup("function")
+	function := new(jinja.Dict)
+	function.Set("arguments", odd.value)
+	others(function, called.(*jinja.Dict))
+	changed := new(jinja.Dict)
+	changed.Set("id", optional(call, "id"))
+	changed.Set("function", function)
+	others(changed, call)
+	list := &jinja.List{Items: slices.Clone(calls.Items)}
+	list.Items[odd.call] = changed
+	return list
+}
+
+func (m *message) addReasoning(d *jinja.Dict, engine version) {
+	v := m.reasoning
+	switch {
+	case !engine.does(handsReasoning):
+		return
+	case !engine.does(readsReasoningAlone): // by Python's "or"
+		if v == nil || v == "" {
+			v = m.replaced
+		}
+	case v == nil && engine.does(renamesReasoning):
+		v = m.replaced
+	}
+	if v != nil {
+		d.Set("reasoning", v)
+		d.Set("reasoning_content", v)
+	}
+}
+
+// plain tells whether content is all text.
+func plain(content []part) bool {
+	for _, p := range content {
+		if p.kind == partTool || p.kind == partMedia {
 			return false
 		}
 	}
 	return true
 }
 
-func (m *message) parts() *jinja.List {
-	l := &jinja.List{Items: make([]jinja.Value, len(m.content))}
-	for i, p := range m.content {
+func partsOf(content []part, engine version) *jinja.List {
+	l := &jinja.List{Items: make([]jinja.Value, 0, len(content))}
+	for _, p := range content {
 		d := new(jinja.Dict)
 		switch p.kind {
+		case partSkipped:
+			continue
 		case partText:
+			if p.rare != nil && p.rare.bare && !engine.does(wrapsStrings) {
+				if p.text != "" {
+					l.Items = append(l.Items, p.text)
+				}
+				continue
+			}
 			d.Set("type", "text")
 			d.Set("text", p.text)
 		case partTool:
@@ -360,21 +557,26 @@ func (m *message) parts() *jinja.List {
 		case partMedia:
 			d.Set("type", p.text)
 		}
-		l.Items[i] = d
+		if p.rare != nil && p.kind != partTool && engine.does(handsPartFields) {
+			for _, f := range p.rare.more {
+				d.Set(f.name, f.value)
+			}
+		}
+		l.Items = append(l.Items, d)
 	}
 	return l
 }
 
-// joined is the content as one string. Empty parts leave no line, unless they
-// were parts before (of a tool message).
-func (m *message) joined(empties bool) string {
-	if len(m.content) == 1 {
-		return m.content[0].text
+// joined is content as one string. Empty parts leave no line, unless they were
+// parts before (of a tool message).
+func joined(content []part, empties bool) string {
+	if len(content) == 1 {
+		return content[0].text
 	}
 	var b strings.Builder
 	first := true
-	for _, p := range m.content {
-		if p.text == "" && !empties {
+	for _, p := range content {
+		if p.kind == partSkipped || p.text == "" && !empties {
 			continue
 		}
 		if !first {

@@ -35,22 +35,36 @@ type conversation struct {
 	messages            []message
 	tools               []*tool
 	noTools             bool // tool_choice "none"
+	needsTool           bool // tool_choice "required"
 	template            string
 	kwargs              *jinja.Dict // chat_template_kwargs, may be nil
 	documents           *jinja.List // nil: none
-	effort              string      // reasoning_effort
+	effort              jinja.Value // reasoning_effort, null if it is not there
 	addGenerationPrompt bool
 	continueFinal       bool
 	mediaOptions        string // a field that changes what becomes of media
 	media               int    // parts
 }
 
-// Parse reads a request of OpenAI's API as it came over HTTP: a chat if it has
-// "messages", a completion if it has "prompt". It takes and refuses what vLLM of
-// autumn 2026 does (entrypoints/openai/chat_completion/protocol.py and
-// completion/protocol.py), as far as it bears on the text; other fields are not
-// looked at. The request keeps nothing of body.
-func Parse(body []byte) (*Request, error) {
+// Parse is ParsePath where the path is not known.
+func Parse(body []byte) (*Request, error) { return ParsePath("", body) }
+
+// ParsePath reads the body of a request as it came over HTTP, to a path such as
+// "/v1/chat/completions", which may have a prefix and a query. It reads OpenAI's
+// chats and completions, and refuses bodies of other APIs: its errors about these
+// wrap ErrNotScorable and name the API. Without a path, or by one that it does not
+// know, a body is a chat if it has "messages" and a completion if it has "prompt";
+// then a body of another API that has none of its marks is read as one of these.
+//
+// It takes and refuses what vLLM does (entrypoints/openai/chat_completion/protocol.py
+// and completion/protocol.py), as far as it bears on the text; what not all versions
+// do is decided by [Model.Render]. Other fields are not looked at. The request keeps
+// nothing of body.
+func ParsePath(path string, body []byte) (*Request, error) {
+	api := apiOf(path)
+	if api > completions {
+		return nil, notScorable("it was sent to %s, whose bodies are not read", api)
+	}
 	if len(body) > MaxBody {
 		return nil, notScorable("longer than %d bytes", MaxBody)
 	}
@@ -70,19 +84,25 @@ func Parse(body []byte) (*Request, error) {
 	if !ok {
 		return nil, malformed("%s, not an object", kind(v))
 	}
-	return parseRequest(o, n)
+	if api == unknown {
+		api, err = apiOfBody(o)
+		if err != nil {
+			return nil, err
+		}
+		r, err := parseRequest(o, n, api)
+		if err != nil {
+			return nil, orAnother(err, o)
+		}
+		if r.chat != nil && r.chat.signed() {
+			return nil, another("messages.content.signature", messages)
+		}
+		return r, nil
+	}
+	return parseRequest(o, n, api)
 }
 
-func parseRequest(o *jinja.Dict, n *counts) (*Request, error) {
+func parseRequest(o *jinja.Dict, n *counts, api api) (*Request, error) {
 	r := new(Request)
-	chat := optional(o, "messages") != nil
-	completion := optional(o, "prompt") != nil
-	switch {
-	case chat && completion: // the address that it was sent to says which counts
-		return nil, notScorable("it has both messages and a prompt")
-	case !chat && !completion:
-		return nil, malformed("it needs messages or a prompt")
-	}
 	var err error
 	if r.Model, err = optionalText(o, "model"); err != nil {
 		return nil, err
@@ -95,13 +115,16 @@ func parseRequest(o *jinja.Dict, n *counts) (*Request, error) {
 	if optional(o, "cache_salt") != nil && r.Salt == "" {
 		return nil, badField("cache_salt", "empty")
 	}
-	if r.AddSpecial, err = flag(o, "add_special_tokens", completion); err != nil {
+	if v, ok := o.Lookup("n"); ok && !isInteger(v) && (v != nil || api == completions) {
+		return nil, wrongType("n", v, "an integer")
+	}
+	if r.AddSpecial, err = flag(o, "add_special_tokens", api == completions); err != nil {
 		return nil, err
 	}
 	if err := refuseFields(o); err != nil {
 		return nil, err
 	}
-	if completion {
+	if api == completions {
 		err = r.parsePrompt(o)
 	} else {
 		r.chat, err = parseConversation(o, n)
@@ -134,6 +157,8 @@ func (r *Request) parsePrompt(o *jinja.Dict) error {
 		return badField("suffix", "no engine takes one")
 	}
 	switch v := optional(o, "prompt").(type) {
+	case nil:
+		return badField("prompt", "missing")
 	case string:
 		r.Prompt = v
 	case *jinja.List:
@@ -199,9 +224,7 @@ func parseConversation(o *jinja.Dict, n *counts) (*conversation, error) {
 	if c.kwargs, err = optionalObject(o, "chat_template_kwargs"); err != nil {
 		return nil, err
 	}
-	if err := c.parseEffort(o); err != nil {
-		return nil, err
-	}
+	c.effort = optional(o, "reasoning_effort")
 	if err := c.parseDocuments(o); err != nil {
 		return nil, err
 	}
@@ -218,20 +241,6 @@ func parseConversation(o *jinja.Dict, n *counts) (*conversation, error) {
 		}
 	}
 	return c, c.parseMessages(o, n)
-}
-
-// efforts are the values of reasoning_effort.
-const efforts = " none minimal low medium high xhigh max "
-
-func (c *conversation) parseEffort(o *jinja.Dict) (err error) {
-	const name = "reasoning_effort"
-	if c.effort, err = optionalText(o, name); err != nil || optional(o, name) == nil {
-		return err
-	}
-	if c.effort == "" || strings.Contains(c.effort, " ") || !strings.Contains(efforts, " "+c.effort+" ") {
-		return badField(name, "it is none of%s", strings.TrimSuffix(efforts, " "))
-	}
-	return nil
 }
 
 // parseDocuments admits objects with strings only.

@@ -2,7 +2,9 @@ package chat_test
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/kvindex/kvindex/tokenize/chat"
@@ -21,65 +23,103 @@ func recorded[T any](t *testing.T, name string) []T {
 	return rows
 }
 
-// What pydantic and vLLM's rules make of 250 random requests (testdata/record.py).
-func TestShapes(t *testing.T) {
-	type shape struct{ Messages, Tools, Err string }
-	taken, refused := 0, 0
-	for _, row := range recorded[struct {
-		Body          string
-		String, Parts shape
-		Kept          *string
-	}](t, "shapes.json") {
-		for _, of := range []struct {
-			name        string
-			want        shape
-			parts, keep bool
-		}{
-			{"string", row.String, false, false},
-			{"parts", row.Parts, true, false},
-			{"kept", shape{row.String.Messages, orNone(row.Kept), row.String.Err}, false, true},
-		} {
-			messages, tools, err := chat.Shapes(row.Body, of.parts, of.keep)
-			if of.want.Err != "" || of.keep && row.Kept == nil {
-				continue // what the engine refuses need not be refused here
-			}
-			if err != nil {
-				refused++
-				continue
-			}
-			taken++
-			want, err := chat.ShowJSON(of.want.Messages)
-			if err != nil {
-				t.Fatal(err)
-			}
-			wantTools, err := chat.ShowJSON(of.want.Tools)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if messages != want || tools != wantTools {
-				t.Errorf("%s as %s:\n got %s, %s\nwant %s, %s", row.Body, of.name, messages, tools, want, wantTools)
-			}
+// A row is what a version of vLLM makes of a random request (testdata/record.py).
+type row struct {
+	Engine, Body  string
+	String, Parts struct{ Messages, Tools, Err string }
+}
+
+// outcomes are how many rows were taken, refused although the engine takes them, and
+// taken although it refuses them, which does no harm.
+type outcomes struct{ taken, refused, lenient int }
+
+func (n *outcomes) compare(t *testing.T, row row) {
+	t.Helper()
+	for _, parts := range []bool{false, true} {
+		recorded := row.String
+		if parts {
+			recorded = row.Parts
 		}
-	}
-	t.Logf("%d taken, %d that the engine takes refused", taken, refused)
-	if taken < 400 || refused > taken/8 {
-		t.Errorf("%d taken, %d refused", taken, refused)
+		messages, tools, err := chat.Shapes(row.Body, parts, row.Engine)
+		switch {
+		case recorded.Err != "" && err == nil:
+			n.lenient++
+			continue
+		case recorded.Err != "":
+			continue
+		case errors.Is(err, chat.ErrMalformed):
+			t.Errorf("%s takes %s (parts: %t): %v", row.Engine, row.Body, parts, err)
+			continue
+		case err != nil:
+			n.refused++
+			continue
+		}
+		n.taken++
+		want, err := chat.ShowJSON(recorded.Messages)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantTools, err := chat.ShowJSON(recorded.Tools)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if messages != want || tools != wantTools {
+			t.Errorf("%s of %s (parts: %t):\n got %s, %s\nwant %s, %s", row.Engine, row.Body, parts, messages, tools, want, wantTools)
+		}
 	}
 }
 
-func orNone(s *string) string {
-	if s == nil {
-		return "null"
+// What pydantic and vLLM's rules make of 360 random requests, by eleven versions.
+func TestShapes(t *testing.T) {
+	var n outcomes
+	for _, row := range recorded[row](t, "shapes.json") {
+		n.compare(t, row)
 	}
-	return *s
+	t.Logf("%+v", n)
+	if n.taken < 450 || n.refused > n.taken/8 {
+		t.Errorf("%+v", n)
+	}
+}
+
+// The same of as many requests as one likes, from the folder KVINDEX_SHAPES.
+func TestManyShapes(t *testing.T) {
+	dir := os.Getenv("KVINDEX_SHAPES")
+	if dir == "" {
+		t.Skip("KVINDEX_SHAPES is not set: it names a folder that testdata/record.py writes")
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no rows in %s: %v", dir, err)
+	}
+	for _, name := range files {
+		t.Run(filepath.Base(name), func(t *testing.T) {
+			f, err := os.Open(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			var n outcomes
+			rows := json.NewDecoder(f)
+			for rows.More() {
+				var row row
+				if err := rows.Decode(&row); err != nil {
+					t.Fatal(err)
+				}
+				n.compare(t, row)
+			}
+			t.Logf("%+v", n)
+			if n.taken == 0 || n.refused > n.taken/8 {
+				t.Errorf("%+v", n)
+			}
+		})
+	}
 }
 
 func TestContinueFinal(t *testing.T) {
-	type row struct {
+	for _, row := range recorded[struct {
 		Template, Content string
 		Out               *string
-	}
-	for _, row := range recorded[row](t, "final.json") {
+	}](t, "final.json") {
 		m, err := chat.New(row.Template, nil, chat.Options{})
 		if err != nil {
 			t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 type template struct {
 	program   *jinja.Template
 	parts     bool // it wants content as parts, not as one string
+	unsure    bool // which of the two is not known of the engine's version
 	developer bool // it knows the role
 	foreign   bool // it is a request's
 }
@@ -81,16 +82,32 @@ func (m *Model) compile(source string) (*template, error) {
 	if err != nil {
 		return nil, unsupported("the chat template: %w", err)
 	}
-	t := &template{program: program, parts: program.WantsParts()}
+	t := &template{program: program}
 	switch m.options.ContentFormat {
 	case "string":
-		t.parts = false
 	case "openai":
 		t.parts = true
+	default:
+		m.detect(t)
 	}
 	// vLLM, renderers/hf.py, _detect_developer_role_support.
 	t.developer = strings.Contains(source, `"developer"`) || strings.Contains(source, `'developer'`)
 	return t, nil
+}
+
+// detect tells what content the template wants, as the engine would.
+func (m *Model) detect(t *template) {
+	loops := jinja.LoopsOverMessages
+	switch {
+	case m.engine.does(findsLoopsOverParameters):
+		loops = jinja.LoopsOverParameters
+	case m.engine.does(findsLoopsOverContent):
+		loops = jinja.LoopsOverContent
+	}
+	t.parts = t.program.WantsParts(loops)
+	if m.engine.knows(findsLoopsOverParameters, "") != nil {
+		t.unsure = t.parts != t.program.WantsParts(jinja.LoopsOverParameters)
+	}
 }
 
 // name compiles the model's own templates.
@@ -114,6 +131,9 @@ func (m *Model) choose(c *conversation, tools bool) (*template, error) {
 			return nil, badField("chat_template", "the engine takes none from requests")
 		}
 		if t, ok := m.named[c.template]; ok && !m.single {
+			if !m.engine.does(looksUpTemplates) {
+				return nil, unscored("chat_template", "this version of the engine takes the name for a template when it tells what content it wants")
+			}
 			return t, nil
 		}
 		t, err := m.cache.compile(m, c.template)

@@ -7,14 +7,10 @@ type tool struct {
 	name        string
 	description jinja.Value // a string, or nil
 	parameters  jinja.Value // a dict, or nil
-	strict      jinja.Value // a bool, or nil
-	deferred    jinja.Value // defer_loading of the function: a bool, or nil
-	deferTool   jinja.Value // defer_loading of the tool: a bool, or nil
 
-	// Fields that engines do not know, in order.
+	// The other fields, in order. Those called strict and defer_loading became ones
+	// that vLLM knows.
 	more, moreOfTool []field
-	strictAt         int // how many of more stand before strict
-	nullStrict       bool
 }
 
 type field struct {
@@ -27,7 +23,7 @@ func (c *conversation) parseTools(o *jinja.Dict) error {
 	if err != nil {
 		return err
 	}
-	if tools != nil { // an empty list is one, as engines had it until 2026
+	if tools != nil { // an empty list is one
 		c.tools = make([]*tool, len(tools.Items))
 		for i, item := range tools.Items {
 			if c.tools[i], err = parseTool(item); err != nil {
@@ -59,7 +55,9 @@ func (c *conversation) parseToolChoice(o *jinja.Dict) error {
 		switch v {
 		case "none":
 			c.noTools = true
-		case "auto", "required":
+		case "required":
+			c.needsTool = true
+		case "auto":
 		default:
 			return badField(name, "neither none, auto, required nor an object")
 		}
@@ -91,8 +89,6 @@ func parseTool(v jinja.Value) (*tool, error) {
 			if function, ok = v.(*jinja.Dict); !ok {
 				err = wrongType("function", v, "an object")
 			}
-		case "defer_loading":
-			t.deferTool, err = optionalFlag(o, "defer_loading")
 		default:
 			t.moreOfTool = append(t.moreOfTool, field{key.(string), v})
 		}
@@ -105,9 +101,6 @@ func parseTool(v jinja.Value) (*tool, error) {
 	}
 	if err := t.parseFunction(function); err != nil {
 		return nil, within(err, "function")
-	}
-	if t.deferred == nil {
-		t.deferred = t.deferTool
 	}
 	return t, nil
 }
@@ -130,11 +123,6 @@ func (t *tool) parseFunction(o *jinja.Dict) (err error) {
 				err = wrongType("parameters", v, "an object")
 			}
 			t.parameters = v
-		case "strict":
-			t.strictAt, t.nullStrict = len(t.more), v == nil
-			t.strict, err = optionalFlag(o, "strict")
-		case "defer_loading":
-			t.deferred, err = optionalFlag(o, "defer_loading")
 		default:
 			t.more = append(t.more, field{key.(string), v})
 		}
@@ -145,58 +133,65 @@ func (t *tool) parseFunction(o *jinja.Dict) (err error) {
 	return nil
 }
 
-// optionalFlag returns a bool, or nil if the field is null or not there.
-func optionalFlag(o *jinja.Dict, name string) (jinja.Value, error) {
-	if optional(o, name) == nil {
-		return nil, nil
-	}
-	on, err := flag(o, name, false)
-	if err != nil {
-		return nil, err
-	}
-	return on, nil
-}
-
-// dump is the fields that the engine knows, in its own order, with null for a
-// description and for parameters that are not there (vLLM's main of autumn 2026,
-// entrypoints/openai/chat_completion/protocol.py, ChatCompletionToolsParam, and
-// generate/base/protocol.py, FunctionDefinition).
-func (t *tool) dump() *jinja.Dict {
+// dump is the tool as the template gets it: the fields that the engine knows in its
+// own order, with null for a description and for parameters that are not there, then
+// the others, if it hands them on (entrypoints/openai/chat_completion/protocol.py,
+// ChatCompletionToolsParam, and generate/base/protocol.py, FunctionDefinition).
+func (t *tool) dump(engine version) (*jinja.Dict, error) {
 	function := new(jinja.Dict)
 	function.Set("name", t.name)
 	function.Set("description", t.description)
 	function.Set("parameters", t.parameters)
-	if t.strict != nil {
-		function.Set("strict", t.strict)
+	if err := addFlag(function, t.more, "strict", engine.does(takesStrict)); err != nil {
+		return nil, within(err, "function")
 	}
-	if t.deferred != nil {
-		function.Set("defer_loading", t.deferred)
+	defers := engine.does(takesDeferLoading)
+	if err := addFlag(function, t.more, "defer_loading", defers); err != nil {
+		return nil, within(err, "function")
 	}
 	o := new(jinja.Dict)
 	o.Set("type", "function")
 	o.Set("function", function)
-	if t.deferTool != nil {
-		o.Set("defer_loading", t.deferTool)
+	if err := addFlag(o, t.moreOfTool, "defer_loading", defers); err != nil {
+		return nil, err
 	}
-	return o
-}
-
-// dumpAll is dump with the other fields behind, as pydantic puts them in vLLM 0.9 to
-// 0.24. Versions differ on the place of strict and of defer_loading among them.
-func (t *tool) dumpAll() (*jinja.Dict, error) {
-	switch {
-	case t.deferred != nil:
-		return nil, unscored("function.defer_loading", "versions of the engine differ on it")
-	case t.nullStrict, t.strict != nil && t.strictAt > 0:
-		return nil, unscored("function.strict", "versions of the engine differ on its place")
+	if v, ok := o.Lookup("defer_loading"); ok {
+		if _, own := function.Lookup("defer_loading"); !own {
+			function.Set("defer_loading", v)
+		}
 	}
-	o := t.dump()
-	function, _ := o.Lookup("function")
-	for _, f := range t.more {
-		function.(*jinja.Dict).Set(f.name, f.value)
-	}
-	for _, f := range t.moreOfTool {
-		o.Set(f.name, f.value)
+	if !engine.does(dropsToolFields) {
+		addOthers(function, t.more, engine.does(takesStrict), defers)
+		addOthers(o, t.moreOfTool, false, defers)
 	}
 	return o, nil
+}
+
+// addFlag adds a field of the name to o as a bool, if the engine knows it and it is
+// there and not null.
+func addFlag(o *jinja.Dict, fields []field, name string, known bool) error {
+	if !known {
+		return nil
+	}
+	for _, f := range fields {
+		if f.name != name || f.value == nil {
+			continue
+		}
+		on, ok := asFlag(f.value)
+		if !ok {
+			return wrongType(name, f.value, "a boolean")
+		}
+		o.Set(name, on)
+	}
+	return nil
+}
+
+// addOthers adds the fields to o but those that are known.
+func addOthers(o *jinja.Dict, fields []field, strict, defers bool) {
+	for _, f := range fields {
+		if strict && f.name == "strict" || defers && f.name == "defer_loading" {
+			continue
+		}
+		o.Set(f.name, f.value)
+	}
 }

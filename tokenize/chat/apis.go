@@ -1,0 +1,236 @@
+package chat
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/kvindex/kvindex/internal/jinja"
+)
+
+// An api is what a body is of: the two that are read, then the others.
+type api uint8
+
+const (
+	unknown api = iota
+	chats
+	completions
+	batches
+	messages
+	responses
+	embeddings
+	reranking
+	scoring
+	classification
+	pooling
+	audio
+	tokenizing
+	rendering
+	generating
+	cohere
+	ollama
+	gemini
+)
+
+func (a api) String() string {
+	return [...]string{
+		chats: "OpenAI's chat completions", completions: "OpenAI's completions", batches: "vLLM's batches of chats",
+		messages: "Anthropic's Messages API", responses: "OpenAI's Responses API", embeddings: "OpenAI's embeddings",
+		reranking: "an API for reranking", scoring: "an API for scoring", classification: "an API for classification",
+		pooling: "an API for pooling", audio: "an API for audio", tokenizing: "an API for tokenizing",
+		rendering: "vLLM's rendering", generating: "an engine's own API for generating", cohere: "Cohere's API",
+		ollama: "Ollama's API", gemini: "Gemini's API",
+	}[a]
+}
+
+// paths are how paths end, those that end as others do first.
+var paths = []struct {
+	end string
+	api api
+}{
+	{"/chat/completions", chats},
+	{"/completions", completions},
+	{"/chat/completions/batch", batches},
+	{"/messages", messages},
+	{"/messages/count_tokens", messages},
+	{"/responses", responses},
+	{"/embeddings", embeddings},
+	{"/rerank", reranking},
+	{"/score", scoring},
+	{"/classify", classification},
+	{"/pooling", pooling},
+	{"/audio/transcriptions", audio},
+	{"/audio/translations", audio},
+	{"/audio/speech", audio},
+	{"/realtime", audio},
+	{"/tokenize", tokenizing},
+	{"/detokenize", tokenizing},
+	{"/completions/render", rendering},
+	{"/completions/derender", rendering},
+	{"/v2/embed", cohere},
+	{"/v2/chat", cohere},
+	{"/api/chat", ollama},
+	{"/api/generate", ollama},
+	{"/api/embed", ollama},
+	{"/generate", generating},
+	{":generateContent", gemini},
+	{":streamGenerateContent", gemini},
+}
+
+// apiOf tells which API a path is of.
+func apiOf(path string) api {
+	if i := strings.IndexAny(path, "?#"); i >= 0 {
+		path = path[:i]
+	}
+	path = strings.TrimRight(path, "/")
+	for _, p := range paths {
+		if strings.HasSuffix(path, p.end) {
+			return p.api
+		}
+	}
+	return unknown
+}
+
+// marks are fields that a chat or completion never has, and of which API they are.
+// What engines ignore, but people send with chats, is not among them.
+var marks = []struct {
+	field string
+	api   api
+}{
+	{"system", messages}, {"anthropic_version", messages}, {"anthropic_beta", messages}, {"stop_sequences", messages},
+	{"output_config", messages}, {"context_management", messages}, {"mcp_servers", messages},
+	{"encoding_format", embeddings}, {"dimensions", embeddings},
+}
+
+// alone are fields of bodies with neither messages nor a prompt.
+var alone = []struct {
+	field string
+	api   api
+}{
+	{"previous_response_id", responses}, {"instructions", responses}, {"max_output_tokens", responses},
+	{"query", reranking}, {"queries", scoring}, {"text_1", scoring}, {"data_1", scoring},
+	{"contents", gemini}, {"sampling_params", generating}, {"inputs", generating}, {"token_ids", generating},
+	{"tokens", tokenizing}, {"file", audio},
+}
+
+// apiOfBody tells whether a body is a chat or a completion, by its fields.
+func apiOfBody(o *jinja.Dict) (api, error) {
+	chat := optional(o, "messages") != nil
+	prompt := optional(o, "prompt")
+	completion := prompt != nil || optional(o, "prompt_embeds") != nil
+	for _, m := range marks {
+		if optional(o, m.field) != nil {
+			return unknown, another(m.field, m.api)
+		}
+	}
+	_, object := prompt.(*jinja.Dict)
+	switch {
+	case chat && completion: // the path says which counts
+		return unknown, notScorable("it has both messages and a prompt")
+	case object && !chat:
+		return unknown, another("prompt", responses)
+	case chat:
+		return chats, nil
+	case completion:
+		return completions, nil
+	}
+	for _, m := range alone {
+		if optional(o, m.field) != nil {
+			return unknown, another(m.field, m.api)
+		}
+	}
+	switch v := optional(o, "input").(type) {
+	case nil:
+		return unknown, malformed("it needs messages or a prompt")
+	case *jinja.List:
+		if len(v.Items) > 0 {
+			if _, ok := v.Items[0].(*jinja.Dict); !ok {
+				return unknown, another("input", embeddings)
+			}
+		}
+		return unknown, another("input", responses)
+	}
+	return unknown, unscored("input", "of %s or of %s, whose bodies are not read", responses, embeddings)
+}
+
+func another(path string, a api) error {
+	return unscored(path, "of %s, whose bodies are not read", a)
+}
+
+// orAnother is err, or, where a chat is malformed because it is Anthropic's, what
+// tells so.
+func orAnother(err error, o *jinja.Dict) error {
+	if !errors.Is(err, ErrMalformed) {
+		return err
+	}
+	if path := messagesMark(o); path != "" {
+		return another(path, messages)
+	}
+	return err
+}
+
+// signed tells whether a thought is signed, as only Anthropic's are.
+func (c *conversation) signed() bool {
+	for i := range c.messages {
+		for _, p := range c.messages[i].content {
+			if p.rare == nil || p.rare.kind != "thinking" {
+				continue
+			}
+			if slices.ContainsFunc(p.rare.more, func(f field) bool { return f.name == "signature" }) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// messagesMark returns a field that only Anthropic's API has, "" if there is none.
+func messagesMark(o *jinja.Dict) string {
+	if tools, ok := optional(o, "tools").(*jinja.List); ok {
+		for _, item := range tools.Items {
+			if tool, ok := item.(*jinja.Dict); ok && optional(tool, "input_schema") != nil {
+				return "tools.input_schema"
+			}
+		}
+	}
+	if choice, ok := optional(o, "tool_choice").(*jinja.Dict); ok {
+		switch optional(choice, "type") {
+		case "auto", "any", "tool", "none":
+			return "tool_choice.type"
+		}
+	}
+	list, _ := optional(o, "messages").(*jinja.List)
+	if list == nil {
+		return ""
+	}
+	for _, item := range list.Items {
+		m, ok := item.(*jinja.Dict)
+		if !ok {
+			continue
+		}
+		content, _ := optional(m, "content").(*jinja.List)
+		if content != nil && hasBlock(content) {
+			return "messages.content"
+		}
+	}
+	return ""
+}
+
+// blocks are the types of parts that only Anthropic's API has.
+var blocks = map[string]bool{
+	"tool_use": true, "tool_result": true, "image": true, "document": true, "search_result": true,
+	"redacted_thinking": true, "server_tool_use": true, "web_search_tool_result": true,
+}
+
+func hasBlock(content *jinja.List) bool {
+	for _, item := range content.Items {
+		p, ok := item.(*jinja.Dict)
+		if !ok {
+			continue
+		}
+		if name, _ := optional(p, "type").(string); blocks[name] {
+			return true
+		}
+	}
+	return false
+}

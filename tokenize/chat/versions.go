@@ -1,0 +1,148 @@
+package chat
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// A version is one of vLLM's: 1,000,000 times its first number, 1,000 times its
+// second, and its third.
+type version uint32
+
+const (
+	oldest version = 9_000  // whose source was read
+	newest version = 31_000 // that was released
+	inMain version = math.MaxUint32
+)
+
+// parseVersion reads Options.Engine. A fourth number changes nothing.
+func parseVersion(s string) (version, error) {
+	switch s {
+	case "":
+		return newest, nil
+	case "main":
+		return inMain, nil
+	}
+	numbers := strings.Split(s, ".")
+	ok := 2 <= len(numbers) && len(numbers) <= 4
+	var v version
+	for i, scale := 0, version(1_000_000); ok && i < len(numbers); i, scale = i+1, scale/1000 {
+		n, err := strconv.ParseUint(numbers[i], 10, 64)
+		ok = err == nil && n <= 999
+		v += version(n) * scale
+	}
+	switch {
+	case !ok:
+		return 0, fmt.Errorf(`Engine %.60q is no version of vLLM, such as "0.28" or "main"`, s)
+	case v < oldest:
+		return 0, fmt.Errorf("Engine %q is older than 0.9, the first version that is known", s)
+	}
+	return v, nil
+}
+
+// A change is something that vLLM does with chats since one of its versions.
+type change uint8
+
+const (
+	always change = iota
+	keepsTools
+	takesThinking
+	takesEffort
+	skipsEmptyParts
+	takesEmptyArguments
+	filtersKwargs
+	handsReasoning
+	takesOutputText
+	dropsEmptyCalls
+	handsDeveloperTools
+	handsEffort
+	mergesKwargs
+	readsReasoningAlone
+	takesEffortNone
+	wrapsStrings
+	looksUpTemplates
+	joinsToolText
+	handsTask
+	refusesEmptyTools
+	takesReferences
+	takesDeferLoading
+	takesAllEfforts
+	findsLoopsOverContent
+	renamesReasoning
+	enablesThinking
+	takesNullArguments
+	makesDeveloperSystem
+	takesStrict
+	handsPartFields
+	dropsToolFields
+	findsLoopsOverParameters
+	checksSalts
+	takesAnyArguments
+	dropsBillingHeader
+	changes
+)
+
+// history says since which release vLLM does what. It was read at the tags of the
+// releases 0.9.0 to 0.27.1 and in the sources named, which are files below vllm/ and
+// commits of main.
+//
+// The sources of 0.28 to 0.31 could not be read. Where their dates or what others
+// wrote do not tell either, a change is not known of the versions from unknown on, up
+// to since: what a chat becomes that it bears on cannot be told for these.
+var history = [changes]struct {
+	since, unknown version
+	does           string
+	source         string
+}{
+	always:                   {0, 0, "", ""},
+	keepsTools:               {9_002, 0, "tools stay although none may be chosen", "entrypoints/openai/protocol.py, 3d19d47d9"},
+	takesThinking:            {10_000, 0, "it takes parts of the types thinking and input_text", "entrypoints/chat_utils.py, 6d8d0a24c"},
+	takesEffort:              {10_001, 0, "reasoning_effort is a field, of low, medium or high", "entrypoints/openai/protocol.py, f263a4b53"},
+	skipsEmptyParts:          {11_000, 0, "it skips parts without text, and refuses texts with a uuid", "entrypoints/chat_utils.py, 7f2ea7074"},
+	takesEmptyArguments:      {11_000, 0, "empty arguments of a tool call are {}", "entrypoints/chat_utils.py, f91480b2d"},
+	filtersKwargs:            {11_000, 0, "it drops kwargs that are no variables of the template", "entrypoints/chat_utils.py, 7977e5027"},
+	handsReasoning:           {11_001, 0, "templates get reasoning", "entrypoints/chat_utils.py, 5c9ad138d"},
+	takesOutputText:          {12_000, 0, "it takes parts of the type output_text", "entrypoints/chat_utils.py, ea38474ac"},
+	dropsEmptyCalls:          {13_000, 0, "it drops an empty list of tool calls", "entrypoints/chat_utils.py, b337647aa"},
+	handsDeveloperTools:      {13_000, 0, "developer messages have tools, null without", "entrypoints/chat_utils.py, 855b101d7"},
+	handsEffort:              {14_000, 0, "templates get reasoning_effort, until 0.16 as null without", "entrypoints/openai/chat_completion/serving.py, 60b77e146"},
+	mergesKwargs:             {16_000, 0, "fields go before chat_template_kwargs, of which null and auto count for nothing", "renderers/params.py, f0a1c8453"},
+	readsReasoningAlone:      {16_000, 0, "reasoning_content no longer stands in for reasoning", "entrypoints/chat_utils.py, c5113f60f and bf001da4b"},
+	takesEffortNone:          {18_000, 0, "reasoning_effort may be none", "entrypoints/openai/chat_completion/protocol.py, a3ea760ea"},
+	wrapsStrings:             {18_000, 0, "a string among parts becomes a part", "entrypoints/chat_utils.py, 0836be3b0"},
+	looksUpTemplates:         {18_000, 0, "chat_template may name one before its content format is told", "renderers/hf.py, b41aa264f"},
+	joinsToolText:            {20_000, 0, "a tool message of texts is one string", "entrypoints/chat_utils.py, afabb5f45"},
+	handsTask:                {20_000, 0, "templates get task", "entrypoints/chat_utils.py, 4d51588e2"},
+	refusesEmptyTools:        {20_000, 0, "it refuses an empty list of tools", "entrypoints/openai/chat_completion/protocol.py, 18013df6a"},
+	takesReferences:          {21_000, 0, "it takes parts of the type tool_reference", "entrypoints/chat_utils.py, 11b69129e"},
+	takesDeferLoading:        {21_000, 0, "defer_loading of tools is a field", "entrypoints/openai/chat_completion/protocol.py, 11b69129e"},
+	takesAllEfforts:          {21_000, 0, "reasoning_effort may be minimal, xhigh or max", "entrypoints/openai/chat_completion/protocol.py, 33f36d426"},
+	findsLoopsOverContent:    {22_000, 0, "a template wants parts if it loops over a variable content", "renderers/hf.py, 56434e865"},
+	renamesReasoning:         {22_000, 0, "reasoning_content stands in for a reasoning that is null", "entrypoints/openai/chat_completion/protocol.py, 346cf163a"},
+	enablesThinking:          {22_000, 0, "reasoning_effort sets enable_thinking", "entrypoints/openai/chat_completion/protocol.py, 52a31ccec"},
+	takesNullArguments:       {23_000, 0, "arguments null of a tool call are {}", "entrypoints/chat_utils.py, f0204358d"},
+	makesDeveloperSystem:     {23_000, 0, "developer messages become system messages where the template does not know them", "renderers/hf.py, 27f1d34a2"},
+	takesStrict:              {24_000, 0, "strict of functions is a field", "entrypoints/openai/engine/protocol.py, cd9078fe5"},
+	handsPartFields:          {26_000, 0, "templates get unknown fields of parts", "entrypoints/chat_utils.py, 26c909ed7"},
+	dropsToolFields:          {27_000, 0, "it drops unknown fields of tools", "entrypoints/openai/engine/protocol.py, e8b358b4c"},
+	findsLoopsOverParameters: {31_000, 29_000, "a template wants parts if a macro loops over content that it is given", "renderers/hf.py, pull request 53824, opened on the day of 0.28.0"},
+	checksSalts:              {31_000, 29_000, "it refuses salts of more than 128 characters or with @, /, \\ or NUL", "entrypoints/generate/base/protocol.py, 022e555db; pull request 51444, merged in September 2026"},
+	takesAnyArguments:        {inMain, 29_000, "arguments of a tool call that are no JSON, or no object, are {}", "renderers/chat_utils/parse_chat_message.py, be90fe165; pull request 48922, which others brought to 0.28"},
+	dropsBillingHeader:       {inMain, 28_000, "it drops a first line x-anthropic-billing-header of system texts", "renderers/chat_utils/parse_chat_message_content.py, be90fe165; not in main of 21 August 2026"},
+}
+
+// does tells whether the version does what came with a change, no if that is not
+// known.
+func (v version) does(c change) bool { return v >= history[c].since }
+
+// knows returns an error about a field if it is not known whether the version does
+// what came with a change.
+func (v version) knows(c change, path string) error {
+	h := history[c]
+	if h.unknown == 0 || v < h.unknown || v >= h.since {
+		return nil
+	}
+	return unscored(path, "since which version of vLLM this holds is not known: %s", h.does)
+}
