@@ -87,3 +87,20 @@ func (m *Model) CachedTemplates() int {
 
 // CutFinal is cutFinal.
 var CutFinal = cutFinal
+
+// CheckHistory returns an error if the history is not in order, or a change in it has
+// no words or source.
+func CheckHistory() error {
+	for c := always + 1; c < changes; c++ {
+		h := history[c]
+		switch {
+		case h.does == "" || h.source == "":
+			return fmt.Errorf("change %d has no words, or no source", c)
+		case h.since < history[c-1].since:
+			return fmt.Errorf("%q is older than what is before it", h.does)
+		case h.unknown >= h.since:
+			return fmt.Errorf("%q is known before it is not", h.does)
+		}
+	}
+	return nil
+}
