@@ -7,18 +7,18 @@ var chatMutants = table{breaks: "./tokenize/chat", rows: []mutant{
 	{"values without bound", "decoder.count", "d.values > maxValues {", "false {", "TestParseCountsAllOfARequest"},
 	{"long integers without bound", "decoder.number", "d.long > maxLong {", "false {", "TestParseCountsAllOfARequest"},
 
-	{"arguments of calls count for themselves", "parseCalled", "args, err := n.decode(raw)", "args, err := decode(raw)", "TestParseCountsAllOfARequest"},
+	{"arguments of calls count for themselves", "parseCalled", "v, err := n.decode(raw)", "v, err := decode(raw)", "TestParseCountsAllOfARequest"},
 
 	{"tools of any length", "decoder.object", "d.at-from > maxTools {", "d.at < from {", "TestHostileTools"},
 
 	{"arguments of calls stay strings", "parseCalled", "called.Set(\"arguments\", args)", "_ = args\n\tcalled.Set(\"arguments\", raw)", "TestShapes"},
-	{"reasoning by its old name alone", "message.parseReasoning", "[]string{\"reasoning\", \"reasoning_content\"}", "[]string{\"reasoning_content\"}", "TestShapes"},
+	{"reasoning by its old name alone", "message.addReasoning", "v := m.reasoning", "v := m.replaced", "TestShapes"},
 
 	{"tools in the order of the client", "tool.dump", "function.Set(\"name\", t.name)\n\tfunction.Set(\"description\", t.description)", "function.Set(\"description\", t.description)\n\tfunction.Set(\"name\", t.name)", "TestShapes"},
 
 	{"the space behind the final message stays", "cutFinal", "return strings.TrimRightFunc(text[:at], isSpace), nil", "return text[:at], nil", "TestContinueFinal"},
 
-	{"an odd role's parts are malformed", "message.leniently", "slices.Contains(roles, m.role) ||", "slices.Contains(roles, m.role) || true ||", "TestParseErrors"},
+	{"a part without text is refused", "part.parseText", "if name != \"text\" && name != \"refusal\" {", "if name != \"\" {", "TestVersions"},
 
 	{"the tools' template is not chosen", "Model.choose", "ok && tools && !m.single {", "ok && false {", "TestChoice"},
 	{"a request's template is not its own", "Model.choose", "if c.template != \"\" {", "if false {", "TestOwnTemplate"},
@@ -48,38 +48,39 @@ var chatMutants = table{breaks: "./tokenize/chat", rows: []mutant{
 	{"leading zeros", "decoder.number", "if d.s[d.at] == '0' {", "if false {", "TestJSON"},
 	{"more behind a request", "counts.decode", "if d.space(); d.at < len(s) {", "if d.space(); false {", "TestJSON"},
 
-	{"special tokens around a chat", "parseRequest", "flag(o, \"add_special_tokens\", completion)", "flag(o, \"add_special_tokens\", true)", "TestParse"},
-	{"no special tokens around a prompt", "parseRequest", "flag(o, \"add_special_tokens\", completion)", "flag(o, \"add_special_tokens\", false)", "TestParse"},
+	{"special tokens around a chat", "parseRequest", "flag(o, \"add_special_tokens\", api == completions)", "flag(o, \"add_special_tokens\", true)", "TestParse"},
+	{"no special tokens around a prompt", "parseRequest", "flag(o, \"add_special_tokens\", api == completions)", "flag(o, \"add_special_tokens\", false)", "TestParse"},
 
-	{"a number is no boolean", "flag", "\tcase float64:\n\t\tif v == 0 || v == 1 {", "\tcase float64:\n\t\tif false {", "TestParse"},
+	{"a number is no boolean", "asFlag", "\tcase float64:\n\t\treturn v == 1, v == 0 || v == 1", "\tcase float64:\n\t\treturn false, false", "TestParse"},
 
 	{"an empty salt is none", "parseRequest", "if optional(o, \"cache_salt\") != nil && r.Salt == \"\" {", "if false {", "TestParseErrors"},
 	{"a generation prompt behind the final message", "parseConversation", "if c.continueFinal && c.addGenerationPrompt {", "if false {", "TestParseErrors"},
-	{"a chat with a prompt", "parseRequest", "case chat && completion:", "case false:", "TestParseErrors"},
+	{"a chat with a prompt", "apiOfBody", "case chat && completion:", "case false:", "TestParseErrors"},
 	{"a truncated prompt is whole", "refuseFields", "[]string{\"truncate_prompt_tokens\", \"prompt_embeds\"}", "[]string{\"prompt_embeds\"}", "TestParseErrors"},
 
 	{"a developer's tools are dropped", "message.parse", "if optional(o, \"tools\") != nil {", "if false {", "TestParseErrors"},
-	{"empty parts leave a line", "message.joined", "if p.text == \"\" && !empties {", "if false {", "TestMessages"},
-	{"parts are joined by a space", "message.joined", "b.WriteByte('\\n')", "b.WriteByte(' ')", "TestMessages"},
-	{"a tool's answer is in parts", "message.dict", "if parts && (m.role != \"tool\" || !m.plain()) {", "if parts {", "TestShapes"},
-	{"reasoning_content goes first", "message.parseReasoning", "[]string{\"reasoning\", \"reasoning_content\"}", "[]string{\"reasoning_content\", \"reasoning\"}", "TestShapes"},
-	{"reasoning by one name", "message.dict", "d.Set(\"reasoning_content\", m.reasoning)", "", "TestShapes"},
-	{"broken arguments are refused", "parseCalled", "if !errors.As(err, &syntax) {", "if true || !errors.As(err, &syntax) {", "TestMessages"},
-	{"a tool call in the client's order", "parseToolCall", "call := new(jinja.Dict)\n", "call := new(jinja.Dict)\n\tothers(call, o)\n", "TestShapes"},
+	{"empty parts leave a line", "joined", "|| p.text == \"\" && !empties {", "{", "TestMessages"},
+	{"parts are joined by a space", "joined", "b.WriteByte('\\n')", "b.WriteByte(' ')", "TestMessages"},
+	{"a tool's answer is in parts", "message.dict", "joins := m.role == \"tool\" &&", "joins := m.role == \"\" &&", "TestShapes"},
+	{"reasoning_content goes first", "message.addReasoning", "case v == nil && engine.does(renamesReasoning):", "case m.replaced != nil && engine.does(renamesReasoning):", "TestShapes"},
+	{"reasoning by one name", "message.addReasoning", "d.Set(\"reasoning_content\", v)", "", "TestShapes"},
+	{"broken arguments are refused", "parseCalled", "err != nil && !errors.As(err, &syntax):", "err != nil && (true || errors.As(err, &syntax)):", "TestVersions"},
+	{"a tool call in the client's order", "parseToolCall", "call = new(jinja.Dict)\n", "call = new(jinja.Dict)\n\tothers(call, o)\n", "TestShapes"},
 	{"a tool call without its other fields", "parseToolCall", "\tothers(call, o)\n", "", "TestShapes"},
 	{"any name of a tool's answer is one", "message.parseName", "!ok || m.role == \"tool\" && id {", "!ok || id && false {", "TestMessages"},
 
-	{"strict unset is there", "tool.dump", "\tif t.strict != nil {\n", "\tif true {\n", "TestShapes"},
-	{"a tool without its other fields", "tool.dumpAll", "\t\to.Set(f.name, f.value)\n", "\t\t_ = f\n", "TestShapes"},
-	{"strict among other fields", "tool.dumpAll", "case t.nullStrict, t.strict != nil && t.strictAt > 0:", "case false:", "TestRefusals"},
+	{"strict unset is there", "addFlag", "if f.name != name || f.value == nil {", "if f.name != name {", "TestShapes"},
+	{"a tool without its other fields", "addOthers", "\t\to.Set(f.name, f.value)\n", "\t\t_ = f\n", "TestShapes"},
+	{"strict among other fields", "addOthers", "strict && f.name == \"strict\" ||", "", "TestShapes"},
+	{"a tool does not defer for its function", "tool.dump", "if _, own := function.Lookup(\"defer_loading\"); !own {", "if false {", "TestShapes"},
 
-	{"tools not chosen are taken away", "Model.tools", "c.noTools && m.options.ExcludeTools {", "c.noTools {", "TestVariables"},
-	{"tools not chosen stay", "Model.tools", "c.noTools && m.options.ExcludeTools {", "false {", "TestVariables"},
+	{"tools not chosen are taken away", "Model.tools", "c.noTools && (m.options.ExcludeTools || !m.engine.does(keepsTools)) {", "c.noTools {", "TestVariables"},
+	{"tools not chosen stay", "Model.tools", "c.noTools && (m.options.ExcludeTools || !m.engine.does(keepsTools)) {", "false {", "TestVariables"},
 	{"null takes the engine's kwargs away", "addKwargs", "case !unset && (v == nil || v == \"auto\"):", "case !unset && v == \"auto\":", "TestVariables"},
 	{"auto is a value", "addKwargs", "case !unset && (v == nil || v == \"auto\"):", "case !unset && v == nil:", "TestVariables"},
 	{"kwargs that are no variables", "addKwargs", "case slices.Contains(refusedKwargs, name):", "case false:", "TestRefusals"},
 	{"kwargs take the place of functions", "addKwargs", "case slices.Contains(droppedKwargs, name), ", "case ", "TestVariables"},
-	{"effort goes before thinking", "Model.prepare", "if _, ok := lookup(c.kwargs, \"enable_thinking\"); !ok {", "if true {", "TestVariables"},
+	{"effort goes before thinking", "Model.addEffort", "!ok && m.engine.does(enablesThinking) {", "m.engine.does(enablesThinking) || ok {", "TestVariables"},
 	{"kwargs go before the generation prompt", "Model.prepare", "\tvars.Set(\"add_generation_prompt\", c.addGenerationPrompt)\n", "\tif _, ok := vars.Lookup(\"add_generation_prompt\"); !ok {\n\t\tvars.Set(\"add_generation_prompt\", c.addGenerationPrompt)\n\t}\n", "TestVariables"},
 	{"kwargs go before documents", "Model.prepare", "if c.documents != nil {", "if _, ok := vars.Lookup(\"documents\"); !ok && c.documents != nil {", "TestVariables"},
 	{"tools of kwargs may be anything", "checkObjects", "if _, ok := item.(*jinja.Dict); !ok {", "if _, ok := item.(*jinja.Dict); !ok && item == nil {", "TestRefusals"},
@@ -92,11 +93,11 @@ var chatMutants = table{breaks: "./tokenize/chat", rows: []mutant{
 	{"system messages are always made one", "systemFirst", "misplaced = misplaced || i > 0", "misplaced = true", "TestMessages"},
 	{"system messages are lines", "systemFirst", "strings.Join(system, \"\\n\\n\")", "strings.Join(system, \"\\n\")", "TestMessages"},
 
-	{"a developer is always a system", "Model.render", "if developer && !t.developer {", "if developer {", "TestMessages"},
+	{"a developer is always a system", "Model.render", "if developer && !t.developer &&", "if developer &&", "TestMessages"},
 
 	{"the engine's template goes before a request's", "Model.choose", "if c.template != \"\" {", "if c.template != \"\" && m.given == nil {", "TestOwnTemplate"},
 	{"the model's template goes before the engine's", "Model.choose", "if m.given != nil {", "if m.given != nil && len(m.named) == 0 {", "TestOwnTemplate"},
-	{"a single template has a name", "Model.choose", "ok && !m.single {\n\t\t\treturn t, nil\n\t\t}\n\t\tt, err", "ok {\n\t\t\treturn t, nil\n\t\t}\n\t\tt, err", "TestOwnTemplate"},
+	{"a single template has a name", "Model.choose", "ok && !m.single {\n\t\t\tif", "ok {\n\t\t\tif", "TestOwnTemplate"},
 	{"templates of requests are taken", "Model.choose", "if m.options.RefuseTemplates {", "if false {", "TestRefusals"},
 	{"the processor's template for tools", "Model.choose", "if !tools && m.processor != nil {", "if m.processor != nil {", "TestChoice"},
 	{"the template for tools without tools", "Model.choose", "m.named[toolTemplate]; ok && tools &&", "m.named[toolTemplate]; ok &&", "TestChoice"},
@@ -104,7 +105,7 @@ var chatMutants = table{breaks: "./tokenize/chat", rows: []mutant{
 	{"files beside the config's templates", "Model.readTemplates", "if len(sources) > 0 {", "if false {", "TestChoice"},
 
 	{"templates of requests without bound", "templateCache.compile", "if len(c.oldest) == maxCached {", "if false {", "TestOwnTemplate"},
-	{"the content format of the options is not heard", "Model.compile", "\tcase \"string\":\n\t\tt.parts = false\n", "", "TestMessages"},
+	{"the content format of the options is not heard", "Model.compile", "\tcase \"string\":\n", "", "TestMessages"},
 
 	{"harmony is switched off", "refuseModel", "(!usesTemplate || kind == \"gpt_oss\")", "!usesTemplate", "TestOtherRenderers"},
 	{"architectures by their whole names", "refuseModel", "strings.HasPrefix(a, o.architecture)", "strings.HasPrefix(o.architecture, a)", "TestOtherRenderers"},
@@ -129,4 +130,27 @@ var chatMutants = table{breaks: "./tokenize/chat", rows: []mutant{
 
 	{"errors are not remembered", "Models.load", "now.Sub(l.ended) < retry)", "false)", "TestModelsBounds"},
 	{"an error stands for a model's place", "Models.evict", "failed && worst.ended.IsZero() || failed == !worst.ended.IsZero() && l.used.Before(worst.used)", "failed && false || l.used.Before(worst.used)", "TestModelsKeepModels"},
+
+	{"null arguments are kept", "message.addCalls", "if !engine.does(odd.until) {", "if !engine.does(odd.until) || odd.json && odd.value == nil {", "TestVersions"},
+	{"a list is arguments", "message.addCalls", "if !engine.does(odd.until) {", "if odd.json {", "TestShapes"},
+	{"arguments that are odd are changed for all", "withArguments", "list := &jinja.List{Items: slices.Clone(calls.Items)}", "_ = slices.Clone[[]jinja.Value]\n\tlist := calls", "TestOneRequestOfManyEngines"},
+	{"an unknown field of a part is dropped", "partsOf", "for _, f := range p.rare.more {", "for _, f := range p.rare.more[:0] {", "TestShapes"},
+	{"a known field of a part is handed on", "part.parseMore", "!partFields[name] {", "true {", "TestShapes"},
+	{"the billing header stays", "message.dict", "engine.does(dropsBillingHeader) {", "false {", "TestVersions"},
+	{"the billing header of anybody", "message.dict", "if m.role == \"system\" && ", "if ", "TestVersions"},
+	{"the billing header of a refusal", "part.billed", "p.rare.kind == \"\" || ", "true || ", "TestVersions"},
+	{"the version is ignored", "version.does", "v >= history[c].since", "inMain >= history[c].since", "TestVersions"},
+	{"what is not known of a version is not done", "version.knows", "h.unknown == 0 ||", "true ||", "TestVersions"},
+	{"a version without its second number", "parseVersion", "v += version(n) * scale", "v += version(n) * scale * version(i)", "TestVersions"},
+	{"any salt", "oddSalt", "s, \"@/\\\\\\x00\") ||", "\"\", s) ||", "TestVersions"},
+	{"a salt's bytes are its characters", "oddSalt", "utf8.RuneCountInString(s) > maxSalt", "utf8.RuneCountInString(s) > 0", "TestVersions"},
+	{"n may be anything", "parseRequest", "!isInteger(v) &&", "false &&", "TestParseErrors"},
+	{"the kwargs of old engines are merged", "Model.prepare", "if !merges {", "if false {", "TestVersions"},
+	{"a template that is unsure", "Model.check", "if t.unsure {", "if false {", "TestContentFormatByVersion"},
+
+	{"Anthropic's messages are a chat", "apiOfBody", "range marks {", "range marks[:0] {", "TestOtherAPIs"},
+	{"Anthropic's blocks are malformed", "orAnother", "path != \"\" {", "false {", "TestOtherAPIs"},
+	{"Anthropic's thoughts are a chat's", "conversation.signed", "return true", "return false", "TestOtherAPIs"},
+	{"the path is not heard", "apiOf", "return p.api", "_ = p", "TestParsePath"},
+	{"the query is the path", "apiOf", "if i := strings.IndexAny(path, \"?#\"); i >= 0 {", "if i := -1; i >= 0 {", "TestParsePath"},
 }}

@@ -12,13 +12,14 @@
 //	...
 //	ids, err := tokenizer.Encode(ctx, nil, rendering.Text, request.AddSpecial)
 //
-// What is done to a request before its template is rendered follows vLLM as it is
-// in autumn 2026, after 0.28, and how templates are chosen and rendered
-// transformers 4.57 and 5 (utils/chat_template_utils.py,
-// tokenization_utils_base.py). A model or a template that asks for something else
-// is refused when it is loaded, and a request when it is rendered; nothing is
-// approximated. Older engines differ, in the fields of tools and in what becomes
-// of developer messages at least: package chatcheck compares with a running one.
+// What is done to a request before its template is rendered follows vLLM, from 0.9 to
+// main of autumn 2026: [Options].Engine says which version. What changed when, and by
+// which source, is the table in versions.go; the sources of the releases up to 0.27.1
+// and of main were read. How templates are chosen and rendered follows transformers
+// 4.57 and 5 (utils/chat_template_utils.py, tokenization_utils_base.py). A model or a
+// template that asks for something else is refused when it is loaded, and a request
+// when it is rendered; nothing is approximated. Package chatcheck compares with a
+// running engine. SGLang's shaping is its own, and not known here.
 package chat
 
 import (
@@ -35,11 +36,10 @@ import (
 // by vLLM's arguments. The zero Options are those of an engine without arguments,
 // but that requests may bring templates.
 type Options struct {
-	// Engine is vLLM's version, such as "0.28" or "0.9.2", or "main", that of
-	// November 2026. "": the newest release, 0.31. A version in between is as the
-	// last that changed something. Chats are not scorable if what bears on them came
-	// with a release that is not known; there are few such changes, all later than
-	// 0.27.
+	// Engine is vLLM's version, such as "0.28" or "0.9.2", or "main", as it was in
+	// autumn 2026. "": the newest release, 0.31. A version is as the last one up to
+	// it that changed something. Of some changes after 0.27 the release is not
+	// known: chats that they bear on are not scorable by the releases in question.
 	Engine string
 
 	// Template is --chat-template, as text. "": the model's own.
@@ -157,8 +157,9 @@ type Rendering struct {
 
 // Render renders a chat. Media are those of its parts, in order.
 //
-// Its errors wrap ErrMalformed and ErrTemplate where the engine would refuse the
-// request, ErrNotScorable where it would not, and ErrCheckFailed.
+// Its errors wrap ErrMalformed and ErrTemplate where the engine of the version in
+// Options would refuse the request, ErrNotScorable where it would not, and
+// ErrCheckFailed.
 func (m *Model) Render(r *Request, media []Media) (*Rendering, error) {
 	if err := m.Refused(); err != nil {
 		return nil, err

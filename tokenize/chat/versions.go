@@ -35,9 +35,9 @@ func parseVersion(s string) (version, error) {
 	}
 	switch {
 	case !ok:
-		return 0, fmt.Errorf(`Engine %.60q is no version of vLLM, such as "0.28" or "main"`, s)
+		return 0, fmt.Errorf(`an Engine of %.60q is no version of vLLM, such as "0.28" or "main"`, s)
 	case v < oldest:
-		return 0, fmt.Errorf("Engine %q is older than 0.9, the first version that is known", s)
+		return 0, fmt.Errorf("an Engine of %q is older than 0.9, the first version that is known", s)
 	}
 	return v, nil
 }

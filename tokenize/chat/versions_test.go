@@ -17,14 +17,14 @@ func TestEngine(t *testing.T) {
 		}
 	}
 	for engine, want := range map[string]string{
-		"28":           `chat: Engine "28" is no version of vLLM, such as "0.28" or "main"`,
-		"v0.28":        `chat: Engine "v0.28" is no version of vLLM, such as "0.28" or "main"`,
-		"0.28rc1":      `chat: Engine "0.28rc1" is no version of vLLM, such as "0.28" or "main"`,
-		"0.1000":       `chat: Engine "0.1000" is no version of vLLM, such as "0.28" or "main"`,
-		"0.28.":        `chat: Engine "0.28." is no version of vLLM, such as "0.28" or "main"`,
-		"0.28.0.0.0":   `chat: Engine "0.28.0.0.0" is no version of vLLM, such as "0.28" or "main"`,
-		"sglang-0.5.9": `chat: Engine "sglang-0.5.9" is no version of vLLM, such as "0.28" or "main"`,
-		"0.8.5":        `chat: Engine "0.8.5" is older than 0.9, the first version that is known`,
+		"28":           `chat: an Engine of "28" is no version of vLLM, such as "0.28" or "main"`,
+		"v0.28":        `chat: an Engine of "v0.28" is no version of vLLM, such as "0.28" or "main"`,
+		"0.28rc1":      `chat: an Engine of "0.28rc1" is no version of vLLM, such as "0.28" or "main"`,
+		"0.1000":       `chat: an Engine of "0.1000" is no version of vLLM, such as "0.28" or "main"`,
+		"0.28.":        `chat: an Engine of "0.28." is no version of vLLM, such as "0.28" or "main"`,
+		"0.28.0.0.0":   `chat: an Engine of "0.28.0.0.0" is no version of vLLM, such as "0.28" or "main"`,
+		"sglang-0.5.9": `chat: an Engine of "sglang-0.5.9" is no version of vLLM, such as "0.28" or "main"`,
+		"0.8.5":        `chat: an Engine of "0.8.5" is older than 0.9, the first version that is known`,
 	} {
 		if _, err := chat.New("x", nil, chat.Options{Engine: engine}); err == nil || err.Error() != want {
 			t.Errorf("%q: %v, want %s", engine, err, want)
@@ -190,6 +190,22 @@ func TestContentFormatByVersion(t *testing.T) {
 		for i := 0; i < len(c.by); i += 2 {
 			if got := render(t, chat.Options{Engine: c.by[i]}, c.template, body); got != c.by[i+1] {
 				t.Errorf("%q of %s: %s, want %s", c.by[i], c.template, got, c.by[i+1])
+			}
+		}
+	}
+}
+
+// A request keeps what versions differ on, and no engine changes it for another.
+func TestOneRequestOfManyEngines(t *testing.T) {
+	r := parse(t, `{"messages":[{"role":"system","content":"x-anthropic-billing-header\ns"},{"role":"assistant","tool_calls":[`+
+		`{"id":"i","type":"function","function":{"name":"f","arguments":"[1]"}},{"id":"j","type":"function","function":{"name":"f","arguments":"2"}}]}]}`)
+	for range 2 {
+		for engine, want := range map[string]string{
+			"0.27": "x-anthropic-billing-header\ns [1] 2", "main": "s {} {}",
+		} {
+			m := newModel(t, "{{ messages[0].content }}{% for c in messages[1].tool_calls %} {{ c.function.arguments }}{% endfor %}", chat.Options{Engine: engine})
+			if x, err := m.Render(r, nil); err != nil || x.Text != want {
+				t.Errorf("%s: %q, %v, want %q", engine, text(x), err, want)
 			}
 		}
 	}

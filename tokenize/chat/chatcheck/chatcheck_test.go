@@ -95,7 +95,7 @@ func TestCheck(t *testing.T) {
 		{"another text", checked, checked + "x", chat.Options{}, "checking a turn"},
 		{"refused here", raises, checked, chat.Options{}, "checking tools"},
 		{"refused there", checked, raises, chat.Options{}, "checking tools"},
-		{"an older engine", checked, checked, chat.Options{DropToolFields: true}, "an unknown field"},
+		{"an older engine", checked, checked, chat.Options{Engine: "0.26"}, "an unknown field"},
 	} {
 		asked := 0
 		m, theirs := newModel(t, c.ours, c.o), newModel(t, c.theirs, chat.Options{})
