@@ -12,7 +12,7 @@ var chatMutants = table{breaks: "./tokenize/chat", rows: []mutant{
 	{"tools of any length", "decoder.object", "d.at-from > maxTools {", "d.at < from {", "TestHostileTools"},
 
 	{"arguments of calls stay strings", "parseCalled", "called.Set(\"arguments\", args)", "_ = args\n\tcalled.Set(\"arguments\", raw)", "TestShapes"},
-	{"reasoning by its old name alone", "message.addReasoning", "v := m.reasoning", "v := m.replaced", "TestShapes"},
+	{"reasoning by its old name alone", "message.addReasoning", "v := m.reasoning\n\tvar replaced jinja.Value\n", "var v, replaced jinja.Value\n", "TestShapes"},
 
 	{"tools in the order of the client", "tool.dump", "function.Set(\"name\", t.name)\n\tfunction.Set(\"description\", t.description)", "function.Set(\"description\", t.description)\n\tfunction.Set(\"name\", t.name)", "TestShapes"},
 
@@ -62,7 +62,7 @@ var chatMutants = table{breaks: "./tokenize/chat", rows: []mutant{
 	{"empty parts leave a line", "joined", "|| p.text == \"\" && !empties {", "{", "TestMessages"},
 	{"parts are joined by a space", "joined", "b.WriteByte('\\n')", "b.WriteByte(' ')", "TestMessages"},
 	{"a tool's answer is in parts", "message.dict", "joins := m.role == \"tool\" &&", "joins := m.role == \"\" &&", "TestShapes"},
-	{"reasoning_content goes first", "message.addReasoning", "case v == nil && engine.does(renamesReasoning):", "case m.replaced != nil && engine.does(renamesReasoning):", "TestShapes"},
+	{"reasoning_content goes first", "message.addReasoning", "case v == nil && engine.does(renamesReasoning):", "case replaced != nil && engine.does(renamesReasoning):", "TestShapes"},
 	{"reasoning by one name", "message.addReasoning", "d.Set(\"reasoning_content\", v)", "", "TestShapes"},
 	{"broken arguments are refused", "parseCalled", "err != nil && !errors.As(err, &syntax):", "err != nil && (true || errors.As(err, &syntax)):", "TestVersions"},
 	{"a tool call in the client's order", "parseToolCall", "call = new(jinja.Dict)\n", "call = new(jinja.Dict)\n\tothers(call, o)\n", "TestShapes"},

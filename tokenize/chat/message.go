@@ -15,13 +15,19 @@ import (
 type message struct {
 	role       string
 	content    []part
-	toolCalls  *jinja.List    // nil: none; arguments that are odd are {}
-	odd        []oddArguments // in order
-	reasoning  jinja.Value    // a string, or nil
-	replaced   jinja.Value    // reasoning_content, a string or nil
-	toolCallID jinja.Value    // a string or nil, if hasID
+	toolCalls  *jinja.List // nil: none; arguments that are odd are {}
+	reasoning  jinja.Value // a string, or nil
+	toolCallID jinja.Value // a string or nil, if hasID
 	hasID      bool
-	name, task jinja.Value // a string, or nil
+	name       jinja.Value // a string, or nil
+	rare       *rareMessage
+}
+
+// A rareMessage is what few messages have.
+type rareMessage struct {
+	odd      []oddArguments // in order
+	replaced jinja.Value    // reasoning_content, a string or nil
+	task     jinja.Value    // a string, or nil
 }
 
 // A part is a piece of a message's content.
@@ -98,7 +104,7 @@ func (m *message) parse(o *jinja.Dict, n *counts) (err error) {
 		return err
 	}
 	if task, ok := optional(o, "task").(string); ok {
-		m.task = task
+		m.rarely().task = task
 	}
 	switch m.role {
 	case "assistant":
@@ -134,13 +140,27 @@ func (m *message) parseName(o *jinja.Dict) error {
 }
 
 func (m *message) parseReasoning(o *jinja.Dict) error {
-	m.reasoning, m.replaced = optional(o, "reasoning"), optional(o, "reasoning_content")
-	for _, f := range []field{{"reasoning", m.reasoning}, {"reasoning_content", m.replaced}} {
-		if _, ok := f.value.(string); !ok && f.value != nil { // pydantic keeps it, as a field that it does not know
-			return unscored(f.name, "%s, not a string", kind(f.value))
+	for _, name := range []string{"reasoning", "reasoning_content"} {
+		v := optional(o, name)
+		if _, ok := v.(string); !ok && v != nil { // pydantic keeps it, as a field that it does not know
+			return unscored(name, "%s, not a string", kind(v))
+		}
+		switch {
+		case name == "reasoning":
+			m.reasoning = v
+		case v != nil:
+			m.rarely().replaced = v
 		}
 	}
 	return nil
+}
+
+// rarely returns what few messages have, for being set.
+func (m *message) rarely() *rareMessage {
+	if m.rare == nil {
+		m.rare = new(rareMessage)
+	}
+	return m.rare
 }
 
 func (m *message) parseContent(o *jinja.Dict) error {
@@ -279,7 +299,8 @@ func (m *message) parseToolCalls(o *jinja.Dict, n *counts) error {
 		m.toolCalls.Items[i] = call
 		if odd != nil {
 			odd.call = i
-			m.odd = append(m.odd, *odd)
+			r := m.rarely()
+			r.odd = append(r.odd, *odd)
 		}
 	}
 	return nil
@@ -382,7 +403,10 @@ func (m *message) check(parts bool, engine version) error {
 			return within(err, "content[%d]", i)
 		}
 	}
-	for _, odd := range m.odd {
+	if m.rare == nil {
+		return nil
+	}
+	for _, odd := range m.rare.odd {
 		err := engine.knows(odd.until, "")
 		if err == nil && !odd.json && !engine.does(odd.until) {
 			err = badField("", "no JSON")
@@ -469,8 +493,8 @@ func (m *message) dict(parts bool, engine version) *jinja.Dict {
 	if m.name != nil {
 		d.Set("name", m.name)
 	}
-	if m.task != nil && engine.does(handsTask) {
-		d.Set("task", m.task)
+	if m.rare != nil && m.rare.task != nil && engine.does(handsTask) {
+		d.Set("task", m.rare.task)
 	}
 	if m.role == "developer" && engine.does(handsDeveloperTools) {
 		d.Set("tools", nil)
@@ -483,9 +507,11 @@ func (m *message) addCalls(d *jinja.Dict, engine version) {
 		return
 	}
 	calls := m.toolCalls
-	for _, odd := range m.odd {
-		if !engine.does(odd.until) {
-			calls = withArguments(calls, odd)
+	if m.rare != nil {
+		for _, odd := range m.rare.odd {
+			if !engine.does(odd.until) {
+				calls = withArguments(calls, odd)
+			}
 		}
 	}
 	d.Set("tool_calls", calls)
@@ -509,15 +535,19 @@ func withArguments(calls *jinja.List, odd oddArguments) *jinja.List {
 
 func (m *message) addReasoning(d *jinja.Dict, engine version) {
 	v := m.reasoning
+	var replaced jinja.Value
+	if m.rare != nil {
+		replaced = m.rare.replaced
+	}
 	switch {
 	case !engine.does(handsReasoning):
 		return
 	case !engine.does(readsReasoningAlone): // by Python's "or"
 		if v == nil || v == "" {
-			v = m.replaced
+			v = replaced
 		}
 	case v == nil && engine.does(renamesReasoning):
-		v = m.replaced
+		v = replaced
 	}
 	if v != nil {
 		d.Set("reasoning", v)
