@@ -148,7 +148,7 @@ var chatMutants = table{breaks: "./tokenize/chat", rows: []mutant{
 	{"the kwargs of old engines are merged", "Model.prepare", "if !merges {", "if false {", "TestVersions"},
 	{"a template that is unsure", "Model.check", "if t.unsure {", "if false {", "TestContentFormatByVersion"},
 
-	{"Anthropic's messages are a chat", "apiOfBody", "range marks {", "range marks[:0] {", "TestOtherAPIs"},
+	{"Anthropic's messages are a chat", "apiOfBody", "a != unknown && v != nil {", "a > messages && v != nil {", "TestOtherAPIs"},
 	{"Anthropic's blocks are malformed", "orAnother", "path != \"\" {", "false {", "TestOtherAPIs"},
 	{"Anthropic's thoughts are a chat's", "conversation.signed", "return true", "return false", "TestOtherAPIs"},
 	{"the path is not heard", "apiOf", "return p.api", "_ = p", "TestParsePath"},

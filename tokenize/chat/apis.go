@@ -91,15 +91,16 @@ func apiOf(path string) api {
 	return unknown
 }
 
-// marks are fields that a chat or completion never has, and of which API they are.
-// What engines ignore, but people send with chats, is not among them.
-var marks = []struct {
-	field string
-	api   api
-}{
-	{"system", messages}, {"anthropic_version", messages}, {"anthropic_beta", messages}, {"stop_sequences", messages},
-	{"output_config", messages}, {"context_management", messages}, {"mcp_servers", messages},
-	{"encoding_format", embeddings}, {"dimensions", embeddings},
+// markOf tells of which other API a field is that a chat or completion never has.
+// What engines ignore, but people send with chats, is none.
+func markOf(name string) api {
+	switch name {
+	case "system", "anthropic_version", "anthropic_beta", "stop_sequences", "output_config", "context_management", "mcp_servers":
+		return messages
+	case "encoding_format", "dimensions":
+		return embeddings
+	}
+	return unknown
 }
 
 // alone are fields of bodies with neither messages nor a prompt.
@@ -118,9 +119,10 @@ func apiOfBody(o *jinja.Dict) (api, error) {
 	chat := optional(o, "messages") != nil
 	prompt := optional(o, "prompt")
 	completion := prompt != nil || optional(o, "prompt_embeds") != nil
-	for _, m := range marks {
-		if optional(o, m.field) != nil {
-			return unknown, another(m.field, m.api)
+	for i := range o.Len() {
+		key, v := o.At(i)
+		if a := markOf(key.(string)); a != unknown && v != nil {
+			return unknown, another(key.(string), a)
 		}
 	}
 	_, object := prompt.(*jinja.Dict)
