@@ -84,13 +84,13 @@ const (
 	changes
 )
 
-// history says since which release vLLM does what. It was read at the tags of the
-// releases 0.9.0 to 0.27.1 and in the sources named, which are files below vllm/ and
-// commits of main.
+// history says since which release vLLM does what. It was read at the tags of 0.9.0 to
+// 0.27.1 and in main of 21 August and of autumn 2026; 0.28.0 is of 26 August. Sources
+// are files below vllm/ and commits of main.
 //
-// The sources of 0.28 to 0.31 could not be read. Where their dates or what others
-// wrote do not tell either, a change is not known of the versions from unknown on, up
-// to since: what a chat becomes that it bears on cannot be told for these.
+// The tags of later releases could not be read. Where neither dates nor what others
+// wrote tell whether they have a change, it is not known of the versions from unknown
+// on, up to since: what a chat becomes that it bears on cannot be told for these.
 var history = [changes]struct {
 	since, unknown version
 	does           string
