@@ -27,7 +27,7 @@ const (
 	OutcomeRefused                // the chat template refuses the conversation, as the engine does, or it is another one than the engine's
 	OutcomeBadRequest             // any other ErrRequest
 	OutcomeNotScorable            // the request asks for what the engine takes and kvindex cannot tell the tokens of: chat.ErrNotScorable
-	OutcomeUnsupported            // of the model no chat, or no text, is scored: ErrUnsupported of tokenize or chat, chat.ErrCheckFailed
+	OutcomeUnsupported            // of the model no chat, or no text, is scored: ErrUnsupported of tokenize or chat
 	OutcomeNoTokenizer            // ErrNoTokenizer
 	OutcomeNoTemplate             // ErrNoTemplate
 	OutcomeTooLong                // tokenize.ErrTextTooLong
@@ -64,7 +64,6 @@ var outcomes = [...]struct {
 	{ErrRequest, OutcomeBadRequest},
 	{chat.ErrNotScorable, OutcomeNotScorable},
 	{chat.ErrUnsupported, OutcomeUnsupported},
-	{chat.ErrCheckFailed, OutcomeUnsupported},
 	{tokenize.ErrUnsupported, OutcomeUnsupported},
 	{ErrNoTokenizer, OutcomeNoTokenizer},
 	{ErrNoTemplate, OutcomeNoTemplate},

@@ -105,6 +105,10 @@ type PodScore struct {
 	// UpperBound tells that the engine has several groups of blocks, of which
 	// the full-attention ones alone were asked: it may reuse less.
 	UpperBound bool
+	// NotScorable tells that what the chat uses is excluded for this pod, by
+	// [chat.Model.Exclude]: nothing is claimed of it, and it comes behind the pods
+	// that hold nothing.
+	NotScorable bool
 
 	State State
 }
@@ -154,6 +158,7 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 			return err
 		}
 		sc.chooseRows()
+		sc.exclude()
 		sc.rank(r.Top)
 		sc.answer(dst)
 	}
@@ -242,6 +247,7 @@ type scorer struct {
 	scope  scope
 	prompt []uint32
 	media  []Media
+	text   *chat.Rendering // nil: no chat
 
 	query    index.Query // whose Keys is the scorer's
 	tokens   []uint32    // of a prompt that was text
@@ -282,7 +288,7 @@ func (x *Indexer) newScorer() *scorer {
 
 // release keeps the memory of a scorer and nothing of its request.
 func (sc *scorer) release() {
-	sc.set, sc.scope, sc.prompt, sc.media, sc.query.Candidates = nil, scope{}, nil, nil, nil
+	sc.set, sc.scope, sc.prompt, sc.media, sc.text, sc.query.Candidates = nil, scope{}, nil, nil, nil, nil
 	sc.times, sc.best = times{}, sc.best[:0]
 	sc.x.scorers.Put(sc)
 }
@@ -350,6 +356,7 @@ func (sc *scorer) renderChat(ctx context.Context, model Model, asked *chat.Reque
 	if err != nil {
 		return ofBody(err)
 	}
+	sc.text = text
 	if err := sc.tokenize(ctx, model, text.Text, !asked.AddSpecial); err != nil || len(sc.media) == 0 {
 		return err
 	}
@@ -632,7 +639,7 @@ func (sc *scorer) rankBest(top int) {
 	sc.ranks = slices.Grow(sc.ranks[:0], len(sc.best))[:len(sc.best)]
 	ranks := sc.ranks
 	for i := range ranks {
-		ranks[i] = uint64(sc.best[i].cached) << 32
+		ranks[i] = uint64(sc.best[i].cached-notScorable) << 32
 	}
 	rest := sc.chooseBest(top)
 	least := ranks[sc.order[top-1]]
@@ -687,7 +694,10 @@ func (sc *scorer) hashPrompt() (hash uint64) {
 func (sc *scorer) answer(dst *Answer) {
 	for _, at := range sc.order {
 		s := PodScore{Pod: sc.set.names[at], State: sc.set.state(at)}
-		if b := sc.best[at]; b.row > 0 {
+		switch b := sc.best[at]; {
+		case b.cached == notScorable:
+			s.NotScorable = true
+		case b.row > 0:
 			s.fill(&sc.matches.Rows[b.row-1], b.cached)
 		}
 		dst.Pods = append(dst.Pods, s)

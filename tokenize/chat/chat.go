@@ -80,8 +80,8 @@ type Model struct {
 	special   []specialToken
 	media     map[string]uint32 // the token that stands for media of a kind
 	cache     templateCache
-	buffers   sync.Pool             // of *[]byte
-	refused   atomic.Pointer[error] // nil before Refuse
+	buffers   sync.Pool                  // of *[]byte
+	excluded  atomic.Pointer[exclusions] // nil: none
 }
 
 type specialToken struct{ name, content string }
@@ -153,21 +153,35 @@ type Rendering struct {
 	chat    *conversation
 	media   []Media
 	expands []uint32 // for each of media the token that stands for it
+
+	features Features            // of the chat, if anything is excluded
+	excluded map[string]Features // by pod, whether or not the chat uses them
 }
 
 // Render renders a chat. Media are those of its parts, in order.
 //
 // Its errors wrap ErrMalformed and ErrTemplate where the engine of the version in
-// Options would refuse the request, ErrNotScorable where it would not, and
-// ErrCheckFailed.
+// Options would refuse the request, and ErrNotScorable where it would not.
 func (m *Model) Render(r *Request, media []Media) (*Rendering, error) {
-	if err := m.Refused(); err != nil {
+	x := &Rendering{model: m, media: media}
+	if err := x.exclude(r); err != nil {
 		return nil, err
 	}
+	return x.renderChat(r)
+}
+
+// RenderAnyway is Render as if nothing was excluded, for whoever compares the model
+// with an engine, as chatcheck does.
+func (m *Model) RenderAnyway(r *Request, media []Media) (*Rendering, error) {
+	return (&Rendering{model: m, media: media}).renderChat(r)
+}
+
+func (x *Rendering) renderChat(r *Request) (*Rendering, error) {
 	if r.chat == nil {
 		return nil, malformed("a completion, not a chat")
 	}
-	x := &Rendering{model: m, chat: r.chat, media: media}
+	m := x.model
+	x.chat = r.chat
 	t, vars, err := m.prepare(r.chat)
 	if err != nil {
 		return nil, err
@@ -183,22 +197,6 @@ func (m *Model) Render(r *Request, media []Media) (*Rendering, error) {
 		return nil, err
 	}
 	return x, nil
-}
-
-// Refuse makes every Render from now on return an error that wraps ErrCheckFailed
-// and reason: how an engine was found to render otherwise, as chatcheck does. The
-// first reason stays.
-func (m *Model) Refuse(reason error) {
-	err := fmt.Errorf("chat: %w: %w", ErrCheckFailed, reason)
-	m.refused.CompareAndSwap(nil, &err)
-}
-
-// Refused returns the error of a model after Refuse, and nil before.
-func (m *Model) Refused() error {
-	if err := m.refused.Load(); err != nil {
-		return *err
-	}
-	return nil
 }
 
 // Shared returns up to which byte the text equals that of the conversation one

@@ -270,20 +270,3 @@ func TestNoTools(t *testing.T) {
 		}
 	}
 }
-
-// What a check has found stands for every chat, and the first finding stays.
-func TestRefuse(t *testing.T) {
-	m := newModel(t, "{{ messages }}", chat.Options{})
-	if err := m.Refused(); err != nil {
-		t.Error(err)
-	}
-	first, second := errors.New("first"), errors.New("second")
-	m.Refuse(first)
-	m.Refuse(second)
-	_, rendered := m.Render(parse(t, `{`+hi+`}`), nil)
-	for _, err := range []error{rendered, m.Refused()} {
-		if !errors.Is(err, chat.ErrCheckFailed) || !errors.Is(err, first) || errors.Is(err, second) {
-			t.Error(err)
-		}
-	}
-}

@@ -15,7 +15,7 @@ var (
 
 	// ErrNotScorable is wrapped by the errors about a request that an engine may
 	// take and whose tokens this package cannot tell, such as media without
-	// hashes. They name the field.
+	// hashes, or whose features are excluded. They name the field or the features.
 	ErrNotScorable = errors.New("not scorable")
 
 	// ErrUnsupported is wrapped by the errors about a model whose engine renders
@@ -29,10 +29,6 @@ var (
 	// ErrTemplate is wrapped by what a template raises about a conversation. The
 	// engine refuses it too.
 	ErrTemplate = errors.New("the chat template refused it")
-
-	// ErrCheckFailed is wrapped by the errors of a Model after [Model.Refuse]: it was
-	// found to render otherwise than its engine.
-	ErrCheckFailed = errors.New("an engine's answer differs")
 )
 
 // of wraps sentinel with a message that ends as the sentinel says.

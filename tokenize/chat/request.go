@@ -24,7 +24,8 @@ type Request struct {
 	Prompt string
 	Tokens []uint32
 
-	chat *conversation
+	chat   *conversation
+	source *jinja.Dict // of a chat, for Features
 }
 
 // Chat tells whether it is a chat request, which a Model renders.
@@ -127,6 +128,7 @@ func parseRequest(o *jinja.Dict, n *counts, api api) (*Request, error) {
 	if api == completions {
 		err = r.parsePrompt(o)
 	} else {
+		r.source = o
 		r.chat, err = parseConversation(o, n)
 	}
 	if err != nil {

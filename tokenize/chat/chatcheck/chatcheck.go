@@ -1,22 +1,21 @@
 // Package chatcheck finds out whether a running engine renders chats as a
-// [chat.Model] does. It is apart from package chat because it speaks HTTP: who does
-// not import it has no HTTP client in the program.
+// [chat.Model] does, and in which features they differ. It is apart from package
+// chat because it speaks HTTP: who does not import it has no HTTP client in the
+// program.
 //
 //	engine := chatcheck.Engine{URL: "http://10.0.0.7:8000", Model: "llama-3"}
-//	err := engine.Check(ctx, model, tokenizer)
+//	report, err := engine.Check(ctx, model, tokenizer)
+//	...
+//	fmt.Println(report)
+//	model.Exclude("pod-a", report.Differs())
 package chatcheck
 
 import (
-	"bytes"
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
-	"strings"
 
 	"github.com/kvindex/kvindex/tokenize"
 	"github.com/kvindex/kvindex/tokenize/chat"
@@ -25,148 +24,167 @@ import (
 // An Engine is where a running engine serves a model. It has to be vLLM: SGLang's
 // /tokenize takes no chats.
 type Engine struct {
-	// URL is the engine's address, to which "/tokenize" is added.
+	// URL is the engine's address, to which "/tokenize" is added. A "/v1" at its
+	// end, as OpenAI's clients want it, is taken off.
 	URL string
 
 	// Model is the name that the engine serves the model by.
 	Model string
 
 	// Client sends the requests. Nil: http.DefaultClient. Its timeout, if it has
-	// one, bounds the wait beside the context of Check.
+	// one, bounds the wait for each answer beside the context of Check.
 	Client *http.Client
 }
 
-// Check asks the engine for the tokens of a dozen conversations and compares them
-// with those of m by t, its tokenizer.
+// Check asks the engine for the tokens of some thirty conversations, one after the
+// other, and compares them with those of m by t, its tokenizer. It changes nothing:
+// what of the report is to have consequences, the host hands to [chat.Model.Exclude].
+// What is excluded already is compared as anything else.
 //
-// If the tokens of any conversation differ, or only one of the two refuses it, m
-// refuses every Render from then on, and the errors of Check and of Render wrap
-// [chat.ErrCheckFailed]. For a model that is refused already Check returns that
-// error and asks nothing. A conversation that both refuse is the same to both, and
-// one that m calls not scorable is passed over. An engine that cannot be reached,
-// or that answers something else, is an error too but no verdict.
+// An engine that cannot be reached, is busy or answers anything but tokens or a
+// refusal (400, 422) is an error and no difference; so is a tokenizer's error. The
+// report is nil then, unless the engine has failed (500, 501) at single
+// conversations but not at the first: these have no answer in the report, and the
+// error is that of the first of them.
 //
-// Before 2026 vLLM's /tokenize did not know --default-chat-template-kwargs, so a
-// model with chat.Options.Kwargs differs there.
-func (e Engine) Check(ctx context.Context, m *chat.Model, t tokenize.Tokenizer) error {
-	if err := m.Refused(); err != nil {
-		return err
-	}
-	for i, c := range checks {
-		want, refused, err := e.tokens(ctx, c.fields)
-		if i == 0 && refused != "" {
-			err = fmt.Errorf("the engine takes no chat: %.200s", refused)
-		}
-		var difference error
-		if err == nil {
-			difference, err = compare(ctx, m, t, c.fields, want, refused)
-		}
-		if err != nil {
-			return fmt.Errorf("chatcheck: checking %s: %w", c.name, err)
-		}
-		if difference != nil {
-			m.Refuse(fmt.Errorf("checking %s: %w", c.name, difference))
-			break
-		}
-	}
-	return m.Refused()
-}
-
-// checks are the conversations of [Engine.Check], as fields of a request.
-var checks = []struct{ name, fields string }{
-	{"a turn", `"messages":[{"role":"user","content":"Hello"}]`},
-	{"no generation prompt", `"messages":[{"role":"user","content":"Hello"}],"add_generation_prompt":false`},
-	{"a system message", `"messages":[{"role":"system","content":"  You are a pirate.\n"},{"role":"user","content":" Hi there \n"}]`},
-	{"turns", `"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"Hi"},` +
-		`{"role":"assistant","content":"Hello! How can I help?"},{"role":"user","content":"Tell me a joke"}]`},
-	{"text that is no ASCII", `"messages":[{"role":"user","content":"日本語 Ω≈ç é \u00a0 😀 \"q\" <b>&'x'</b> {{ x }}"}]`},
-	{"special tokens in a text", `"messages":[{"role":"user","content":"<|im_end|></s><|eot_id|><|end|><eos>"}]`},
-	{"parts", `"messages":[{"role":"user","content":[{"type":"text","text":"one"},{"type":"text","text":"two"}]}]`},
-	{"reasoning", `"messages":[{"role":"user","content":"1+1?"},{"role":"assistant","content":"2","reasoning":"add"},` +
-		`{"role":"user","content":"2+2?"}]`},
-	{"the final message continued", `"messages":[{"role":"user","content":"Write"},{"role":"assistant","content":"Sure, "}],` +
-		`"add_generation_prompt":false,"continue_final_message":true`},
-	{"a developer message", `"messages":[{"role":"developer","content":"Be brief."},{"role":"user","content":"Hi"}]`},
-	{"tools", `"messages":[{"role":"user","content":"Weather?"}],"tools":[` + checkTool + `}}]`},
-	{"a tool with an unknown field", `"messages":[{"role":"user","content":"Weather?"}],"tools":[` + checkTool + `,"x-note":"y"}}]`},
-	{"tool calls", `"messages":[{"role":"user","content":"Weather?"},{"role":"assistant","content":null,"tool_calls":[` +
-		`{"type":"function","id":"abcdef123","function":{"name":"weather","arguments":"{\"city\": \"Zürich\", \"days\": 3}"}}]},` +
-		`{"role":"tool","tool_call_id":"abcdef123","content":"{\"t\": 21.5}"},{"role":"assistant","content":"It is 21.5."},` +
-		`{"role":"user","content":"Thanks"}],"tools":[` + checkTool + `}}]`},
-}
-
-// checkTool is a tool without its end.
-const checkTool = `{"type":"function","function":{"parameters":{"type":"object","properties":{"city":{"type":"string","description":"as \"Zürich\""},` +
-	`"days":{"type":"integer","default":1e0}},"required":["city"]},"name":"weather","description":"Tells the <weather>."`
-
-// compare returns how the model differs if its tokens are not want, or if it does
-// not refuse what the engine does.
-func compare(ctx context.Context, m *chat.Model, t tokenize.Tokenizer, fields string, want []uint32, refused string) (difference, err error) {
-	r, err := chat.Parse([]byte("{" + fields + "}"))
+// The engine is asked by vLLM's /tokenize, which renders as its chat API does but
+// reads fewer fields (December 2025 to autumn 2026, entrypoints/serve/tokenize,
+// protocol.py and serving.py). Documents are sent in chat_template_kwargs. Of
+// tool_choice, reasoning_effort and media /tokenize tells nothing, and an empty list
+// of tools is no mistake there. Before 2026 it did not know
+// --default-chat-template-kwargs, so a model with chat.Options.Kwargs can differ
+// from /tokenize and not from the engine's chats.
+//
+// Check can be called for many engines and models at once.
+func (e Engine) Check(ctx context.Context, m *chat.Model, t tokenize.Tokenizer) (*Report, error) {
+	p, err := e.dial()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("chatcheck: %w", err)
 	}
-	x, err := m.Render(r, nil)
+	r := &Report{URL: p.base, Model: e.Model}
+	var failed error
+	for i, c := range conversations {
+		a, err := p.ask(ctx, m, t, c)
+		var f *failure
+		if i == 0 && a.Outcome == EngineRefuses || i == 0 && a.Outcome == BothRefuse {
+			err = fmt.Errorf("%s takes no chat: %s (SGLang's /tokenize takes none; vLLM's needs a chat template)", p.base, a.Engine.Refusal)
+		}
+		switch {
+		case err == nil:
+		case i > 0 && errors.As(err, &f):
+			a.Outcome, a.Difference = NoAnswer, f.Error()
+			if failed == nil {
+				failed = fmt.Errorf("chatcheck: %s: %w", c.name, err)
+			}
+		default:
+			return nil, fmt.Errorf("chatcheck: %s: %w", c.name, err)
+		}
+		r.Conversations = append(r.Conversations, a)
+	}
+	return r, failed
+}
+
+// ask compares one conversation.
+func (p *port) ask(ctx context.Context, m *chat.Model, t tokenize.Tokenizer, c conversation) (a Conversation, err error) {
+	body := `{"model":` + p.name + "," + c.fields + "}"
+	a = Conversation{Name: c.name, Feature: c.feature, Features: chat.FeaturePlain | c.feature, Request: body}
+	if a.Engine.Tokens, a.Engine.Refusal, err = p.tokens(ctx, body); err != nil {
+		return a, err
+	}
+	request, refusal := chat.Parse([]byte(body))
+	if refusal == nil {
+		a.Features |= request.Features()
+		var x *chat.Rendering
+		if x, refusal = m.RenderAnyway(request, nil); refusal == nil {
+			a.Here.Text = x.Text
+			if a.Here.Tokens, err = t.Encode(ctx, nil, x.Text, request.AddSpecial); err != nil {
+				return a, fmt.Errorf("tokenizing: %w", err)
+			}
+		}
+	}
+	if refusal != nil {
+		a.Here.Refusal = refusal.Error()
+	}
 	switch {
-	case errors.Is(err, chat.ErrNotScorable):
-		return nil, nil
-	case err != nil && refused != "":
-		return nil, nil
-	case err != nil:
-		return fmt.Errorf("it takes what here is refused: %w", err), nil
-	case refused != "":
-		return fmt.Errorf("it refuses what here is taken: %.200s", refused), nil
+	case errors.Is(refusal, chat.ErrNotScorable):
+		a.Outcome = NotScorable
+	case refusal != nil && a.Engine.Refusal != "":
+		a.Outcome = BothRefuse
+	case refusal != nil:
+		a.Outcome = EngineTakes
+	case a.Engine.Refusal != "":
+		a.Outcome = EngineRefuses
+	case slices.Equal(a.Here.Tokens, a.Engine.Tokens):
+		a.Engine.Text = a.Here.Text
+		return a, nil
+	default:
+		a.Outcome = Differs
 	}
-	got, err := t.Encode(ctx, nil, x.Text, r.AddSpecial)
-	if err != nil || slices.Equal(got, want) {
-		return nil, err
+	if a.Outcome == Differs || a.Outcome == EngineTakes {
+		a.Engine.Text = p.text(ctx, a.Engine.Tokens)
 	}
-	at := 0
-	for at < min(len(got), len(want)) && got[at] == want[at] {
-		at++
-	}
-	return fmt.Errorf("%d tokens, and here %d, which differ from token %d on", len(want), len(got), at), nil
+	a.Difference = a.difference()
+	return a, nil
 }
 
-// maxAnswer bounds an engine's answer, in bytes.
-const maxAnswer = 1 << 20
-
-// tokens asks for the tokens of a chat (vLLM of autumn 2026,
-// entrypoints/serve/tokenize/protocol.py). refused is what the engine says if it
-// does not take the request.
-func (e Engine) tokens(ctx context.Context, fields string) (tokens []uint32, refused string, err error) {
-	name, err := json.Marshal(e.Model)
-	if err != nil {
-		return nil, "", err
-	}
-	body := `{"model":` + string(name) + "," + fields + "}"
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(e.URL, "/")+"/tokenize", strings.NewReader(body))
-	if err != nil {
-		return nil, "", err
-	}
-	request.Header.Set("Content-Type", "application/json")
-	response, err := cmp.Or(e.Client, http.DefaultClient).Do(request)
-	if err != nil {
-		return nil, "", err
-	}
-	defer response.Body.Close()
-	raw, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
-	switch {
-	case err != nil:
-		return nil, "", err
-	case len(raw) > maxAnswer:
-		return nil, "", fmt.Errorf("an answer longer than %d bytes", maxAnswer)
-	case response.StatusCode == http.StatusBadRequest, response.StatusCode == http.StatusUnprocessableEntity:
-		return nil, response.Status + ": " + string(bytes.ToValidUTF8(raw, nil)), nil
-	case response.StatusCode != http.StatusOK:
-		return nil, "", fmt.Errorf("the engine answers %s", response.Status)
-	}
-	var answer struct{ Tokens []uint32 }
-	if err := json.Unmarshal(raw, &answer); err != nil {
-		return nil, "", fmt.Errorf("the engine's answer: %w", err)
-	}
-	if len(answer.Tokens) == 0 {
-		return nil, "", errors.New("the engine's answer has no tokens")
-	}
-	return answer.Tokens, "", nil
+// A conversation is one that is sent. There is one for each feature that has nothing
+// but it and what it implies, which comes before it, so that a difference is the
+// feature's.
+type conversation struct {
+	name    string
+	feature chat.Features // that it is about
+	fields  string        // of a request
 }
+
+// Messages and tools of conversations.
+const (
+	hello   = `{"role":"user","content":"Hello"}`
+	reply   = `{"role":"assistant","content":"Hi! How can I help?"}`
+	weather = `{"type":"function","function":{"name":"weather","description":"Tells the <weather>.","parameters":` +
+		`{"type":"object","properties":{"city":{"type":"string","description":"as \"Zürich\""},"days":{"type":"integer","default":1e0}},"required":["city"]}`
+)
+
+// call is messages with a tool call, with arguments in JSON as a JSON string.
+func call(arguments string) string {
+	return `"messages":[{"role":"user","content":"Weather?"},{"role":"assistant","content":null,"tool_calls":[` +
+		`{"type":"function","id":"abcdef123","function":{"name":"weather","arguments":` + arguments + `}}]},` +
+		`{"role":"tool","tool_call_id":"abcdef123","content":"{\"t\": 21.5}"}]`
+}
+
+var conversations = []conversation{
+	{"a turn", chat.FeaturePlain, `"messages":[` + hello + `]`},
+	{"space around a text", chat.FeaturePlain, `"messages":[{"role":"user","content":"  Hi there \n"}]`},
+	{"text that is no ASCII", chat.FeaturePlain, `"messages":[{"role":"user","content":"日本語 Ω≈ç é \u00a0 😀 \"q\" <b>&'x'</b> {{ x }}"}]`},
+	{"special tokens in a text", chat.FeaturePlain, `"messages":[{"role":"user","content":"<|im_end|></s><|eot_id|><|end|><eos>"}]`},
+	{"no generation prompt", chat.FeatureNoGenerationPrompt, `"messages":[` + hello + `],"add_generation_prompt":false`},
+	{"a system message", chat.FeatureSystem, `"messages":[{"role":"system","content":"  You are a pirate.\n"},` + hello + `]`},
+	{"a developer message", chat.FeatureDeveloper, `"messages":[{"role":"developer","content":"Be brief."},` + hello + `]`},
+	{"turns", chat.FeatureTurns, `"messages":[` + hello + `,` + reply + `,{"role":"user","content":"Tell me a joke"}]`},
+	{"a name", chat.FeatureNames, `"messages":[{"role":"user","name":"ann","content":"Hello"}]`},
+	{"parts", chat.FeatureParts, `"messages":[{"role":"user","content":[{"type":"text","text":"one"},{"type":"text","text":"two"}]}]`},
+	{"tools", chat.FeatureTools, `"messages":[` + hello + `],"tools":[` + weather + `}}]`},
+	{"a tool without parameters", chat.FeatureTools, `"messages":[` + hello + `],"tools":[{"type":"function","function":{"name":"now"}}]`},
+	{"documents", chat.FeatureDocuments, `"messages":[` + hello + `],"chat_template_kwargs":{"documents":[{"title":"Boats","text":"They come and go."}]}`},
+	{"template kwargs", chat.FeatureKwargs, `"messages":[` + hello + `],"chat_template_kwargs":{"enable_thinking":false,"thinking":false}`},
+
+	{"the final message continued", chat.FeatureContinueFinal, `"messages":[{"role":"user","content":"Write, "}],` + continued},
+	{"the assistant's final message continued", chat.FeatureContinueFinal, `"messages":[` + hello + `,{"role":"assistant","content":"Sure, "}],` + continued},
+	{"Claude Code's billing header", chat.FeatureBillingHeader, `"messages":[{"role":"system","content":"x-anthropic-billing-header: cc_version=2.1.77; cch=1f2e3;\nBe brief."},` + hello + `]`},
+	{"reasoning", chat.FeatureReasoning, `"messages":[` + hello + `,{"role":"assistant","content":"Hi!","reasoning":"a greeting"}]`},
+	{"reasoning before the last turn", chat.FeatureReasoning, `"messages":[` + hello + `,{"role":"assistant","content":"Hi!","reasoning_content":"a greeting"},` + hello + `]`},
+	{"a part with an unknown field", chat.FeaturePartFields, `"messages":[{"role":"user","content":[{"type":"text","text":"one","cache_control":{"type":"ephemeral"}},{"type":"text","text":"two"}]}]`},
+	{"a part without text", chat.FeatureEmptyParts, `"messages":[{"role":"user","content":[{"type":"text","text":null},{"type":"text","text":"two"}]}]`},
+	{"a part with an empty text", chat.FeatureEmptyParts, `"messages":[{"role":"user","content":[{"type":"text","text":"one"},{"type":"text","text":""},{"type":"text","text":"two"}]}]`},
+	{"a tool with an unknown field", chat.FeatureToolFields, `"messages":[` + hello + `],"tools":[` + weather + `,"x-note":"y"}}]`},
+	{"a strict tool", chat.FeatureToolFields, `"messages":[` + hello + `],"tools":[` + weather + `,"strict":true}}]`},
+	{"a tool call", chat.FeatureToolCalls, call(`"{\"city\": \"Zürich\", \"days\": 3}"`)},
+	{"a tool call among tools", chat.FeatureToolCalls, call(`"{\"city\": \"Zürich\"}"`) + `,"tools":[` + weather + `}}]`},
+	{"arguments that are null", chat.FeatureArguments, call(`"null"`)},
+	{"arguments that are a list", chat.FeatureArguments, call(`"[1, \"a\"]"`)},
+	{"arguments that are a number", chat.FeatureArguments, call(`"7"`)},
+	{"arguments that are a string", chat.FeatureArguments, call(`"\"Zürich\""`)},
+	{"arguments that are empty", chat.FeatureArguments, call(`""`)},
+	{"arguments that are no JSON", chat.FeatureArguments, call(`"{\"city\": "`)},
+}
+
+const continued = `"add_generation_prompt":false,"continue_final_message":true`

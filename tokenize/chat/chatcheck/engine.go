@@ -1,0 +1,141 @@
+package chatcheck
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// A port is where requests are sent.
+type port struct {
+	client *http.Client
+	base   string // the address, without a password
+	url    *url.URL
+	name   string // of the model, in JSON
+}
+
+// dial looks at the address. It sends nothing.
+func (e Engine) dial() (*port, error) {
+	u, err := url.Parse(e.URL)
+	switch {
+	case !strings.Contains(e.URL, "://"):
+		return nil, fmt.Errorf("the address %q has no scheme: is it http://%[1]s or https://%[1]s?", e.URL)
+	case err != nil:
+		return nil, fmt.Errorf("the address: %w", err)
+	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
+		return nil, fmt.Errorf("the address %q is not that of an HTTP server, as http://10.0.0.7:8000 is", u.Redacted())
+	case e.Model == "":
+		return nil, errors.New("the model's name is empty")
+	}
+	u.Path = strings.TrimRight(u.Path, "/")
+	u.Path = strings.TrimRight(strings.TrimSuffix(u.Path, "/v1"), "/")
+	u.RawPath, u.RawQuery, u.Fragment = "", "", ""
+	name, err := json.Marshal(e.Model)
+	return &port{cmp.Or(e.Client, http.DefaultClient), u.Redacted(), u, string(name)}, err
+}
+
+// A failure is an engine's answer that it failed, which may be the conversation's
+// doing.
+type failure struct{ error }
+
+// maxAnswer bounds an engine's answer, in bytes.
+const maxAnswer = 1 << 20
+
+// post returns the body of an answer of status 200, or what the engine says if it
+// refuses the request.
+func (p *port) post(ctx context.Context, path, body string) (answer []byte, refusal string, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url.JoinPath(path).String(), strings.NewReader(body))
+	if err != nil {
+		return nil, "", err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := p.client.Do(request)
+	if err != nil {
+		if strings.Contains(err.Error(), "malformed HTTP") {
+			err = fmt.Errorf("what answers at %s is no HTTP server: %w", p.base, err)
+		}
+		return nil, "", err
+	}
+	defer response.Body.Close()
+	raw, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
+	if err == nil && len(raw) > maxAnswer {
+		err = fmt.Errorf("more than %d bytes", maxAnswer)
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("the answer of %s: %w", p.base, err)
+	}
+	said := response.Status + ": " + message(raw)
+	switch response.StatusCode {
+	case http.StatusOK:
+		return raw, "", nil
+	case http.StatusBadRequest, http.StatusUnprocessableEntity:
+		return nil, said, nil
+	case http.StatusNotFound:
+		if strings.Contains(said, "model") {
+			return nil, "", fmt.Errorf("%s does not serve model %s: %s", p.base, p.name, said)
+		}
+		return nil, "", fmt.Errorf("%s has no %s: %s: is it the address of a vLLM server?", p.base, path, said)
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		return nil, "", fmt.Errorf("%s is busy: %s", p.base, said)
+	case http.StatusInternalServerError, http.StatusNotImplemented:
+		return nil, "", &failure{fmt.Errorf("%s failed: %s", p.base, said)}
+	}
+	return nil, "", fmt.Errorf("%s answers %s", p.base, said)
+}
+
+// message returns what an answer says, in one line of some 200 bytes: its message,
+// where vLLM and SGLang have one, or all of it.
+func message(raw []byte) string {
+	var answer struct {
+		Message string
+		Error   json.RawMessage
+	}
+	var inner struct{ Message string }
+	_ = json.Unmarshal(raw, &answer) // it may be anything
+	_ = json.Unmarshal(answer.Error, &inner)
+	text := cmp.Or(inner.Message, answer.Message, string(raw))
+	return cut(strings.Join(strings.Fields(strings.ToValidUTF8(text, "\ufffd")), " "), 200)
+}
+
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "..."
+}
+
+// tokens asks for the tokens of a chat.
+func (p *port) tokens(ctx context.Context, body string) (tokens []uint32, refusal string, err error) {
+	raw, refusal, err := p.post(ctx, "/tokenize", body)
+	if err != nil || refusal != "" {
+		return nil, refusal, err
+	}
+	var answer struct{ Tokens []uint32 }
+	if err := json.Unmarshal(raw, &answer); err != nil {
+		return nil, "", fmt.Errorf("%s answers what is no tokens: %w", p.base, err)
+	}
+	if len(answer.Tokens) == 0 {
+		return nil, "", fmt.Errorf("%s answers without tokens: %s", p.base, message(raw))
+	}
+	return answer.Tokens, "", nil
+}
+
+// text asks for the text of tokens. It is for people: without an answer it is "".
+func (p *port) text(ctx context.Context, tokens []uint32) string {
+	body, err := json.Marshal(map[string]any{"model": json.RawMessage(p.name), "tokens": tokens})
+	if err != nil {
+		return ""
+	}
+	raw, _, err := p.post(ctx, "/detokenize", string(body))
+	var answer struct{ Prompt string }
+	if err != nil || json.Unmarshal(raw, &answer) != nil {
+		return ""
+	}
+	return answer.Prompt
+}

@@ -1,0 +1,328 @@
+package chat
+
+import (
+	"fmt"
+	"iter"
+	"maps"
+	"strings"
+
+	"github.com/kvindex/kvindex/internal/jinja"
+)
+
+// Features is a set of what chats use that engines' versions and settings differ
+// in. The zero value is the empty set; sets are joined by |. In text it is the names
+// in the order of the constants, with commas between.
+type Features uint32
+
+// The features. A chat has the features that are named behind "implies" wherever it
+// has the one before.
+const (
+	FeaturePlain              Features = 1 << iota // every chat has it: if an engine differs there, it differs everywhere
+	FeatureNoGenerationPrompt                      // add_generation_prompt is false
+	FeatureContinueFinal                           // continue_final_message; implies NoGenerationPrompt
+	FeatureSystem                                  // a system message
+	FeatureBillingHeader                           // a system message with Claude Code's "x-anthropic-billing-header"; implies System
+	FeatureDeveloper                               // a developer message
+	FeatureTurns                                   // a message of the assistant, or of a tool
+	FeatureReasoning                               // reasoning of the assistant; implies Turns
+	FeatureToolCalls                               // a tool call, or a message of a tool; implies Turns
+	FeatureArguments                               // arguments of a tool call that are no JSON object; implies ToolCalls
+	FeatureTools                                   // tools
+	FeatureToolFields                              // fields of a tool beside name, description and parameters; implies Tools
+	FeatureParts                                   // content in parts
+	FeaturePartFields                              // fields of a part beside its type and its text; implies Parts
+	FeatureEmptyParts                              // a part without text, or with an empty one; implies Parts
+	FeatureNames                                   // a message with a name
+	FeatureDocuments                               // documents
+	FeatureKwargs                                  // chat_template_kwargs but tools and documents, or reasoning_effort
+
+	allFeatures = 1<<iota - 1
+)
+
+var featureNames = []string{
+	"plain", "no_generation_prompt", "continue_final", "system", "billing_header", "developer", "turns", "reasoning", "tool_calls",
+	"arguments", "tools", "tool_fields", "parts", "part_fields", "empty_parts", "names", "documents", "kwargs",
+}
+
+// String returns the names of f, "none" if it is empty.
+func (f Features) String() string {
+	var names []string
+	for i, name := range featureNames {
+		if f&(1<<i) != 0 {
+			names = append(names, name)
+		}
+	}
+	if f &^= allFeatures; f != 0 {
+		names = append(names, fmt.Sprintf("%#x", uint32(f)))
+	}
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, ",")
+}
+
+// MarshalText returns the String of f.
+func (f Features) MarshalText() ([]byte, error) { return []byte(f.String()), nil }
+
+// UnmarshalText reads what MarshalText has written.
+func (f *Features) UnmarshalText(text []byte) error {
+	var set Features
+	if s := string(text); s != "none" {
+	names:
+		for name := range strings.SplitSeq(s, ",") {
+			for i, known := range featureNames {
+				if name == known {
+					set |= 1 << i
+					continue names
+				}
+			}
+			return fmt.Errorf("chat: %.60q is no feature", name)
+		}
+	}
+	*f = set
+	return nil
+}
+
+// Features returns what a chat uses; none for a completion.
+func (r *Request) Features() Features {
+	c := r.chat
+	if c == nil {
+		return 0
+	}
+	f := FeaturePlain
+	if !c.addGenerationPrompt {
+		f |= FeatureNoGenerationPrompt
+	}
+	if c.continueFinal {
+		f |= FeatureContinueFinal
+	}
+	if c.documents != nil {
+		f |= FeatureDocuments
+	}
+	if c.effort != "" {
+		f |= FeatureKwargs
+	}
+	for name, v := range entries(c.kwargs) {
+		switch name {
+		case "documents":
+			f |= FeatureDocuments
+		case "tools":
+			f |= featuresOfTools(v)
+		default:
+			f |= FeatureKwargs
+		}
+	}
+	f |= featuresOfTools(optional(r.source, "tools"))
+	for _, v := range items(optional(r.source, "messages")) {
+		if m, ok := v.(*jinja.Dict); ok {
+			f |= featuresOfMessage(m)
+		}
+	}
+	return f
+}
+
+func featuresOfTools(v jinja.Value) (f Features) {
+	for _, v := range items(v) {
+		f |= FeatureTools
+		t, _ := v.(*jinja.Dict)
+		for name, v := range entries(t) {
+			switch name {
+			case "type":
+			case "function":
+				function, _ := v.(*jinja.Dict)
+				for name := range entries(function) {
+					if name != "name" && name != "description" && name != "parameters" {
+						f |= FeatureToolFields
+					}
+				}
+			default:
+				f |= FeatureToolFields
+			}
+		}
+	}
+	return f
+}
+
+func featuresOfMessage(m *jinja.Dict) (f Features) {
+	role, content := optional(m, "role"), optional(m, "content")
+	switch role {
+	case "system":
+		f |= FeatureSystem | billedText(content)
+	case "developer":
+		f |= FeatureDeveloper
+	case "assistant":
+		f |= FeatureTurns
+		if optional(m, "reasoning") != nil || optional(m, "reasoning_content") != nil {
+			f |= FeatureReasoning
+		}
+		for _, call := range items(optional(m, "tool_calls")) {
+			f |= FeatureToolCalls
+			if !hasObject(call) {
+				f |= FeatureArguments
+			}
+		}
+	case "tool":
+		f |= FeatureTurns | FeatureToolCalls
+	}
+	if optional(m, "name") != nil {
+		f |= FeatureNames
+	}
+	if _, ok := content.(*jinja.List); ok {
+		f |= FeatureParts
+	}
+	for _, v := range items(content) {
+		if p, ok := v.(*jinja.Dict); ok {
+			f |= featuresOfPart(p)
+		}
+		if role == "system" {
+			f |= billedText(v)
+		}
+	}
+	return f
+}
+
+func featuresOfPart(p *jinja.Dict) (f Features) {
+	kind, _ := optional(p, "type").(string)
+	known, text := textParts[kind]
+	field := known.field
+	if !text {
+		field = kind
+	}
+	for name := range entries(p) {
+		if name != "type" && name != field {
+			f |= FeaturePartFields
+		}
+	}
+	if v := optional(p, field); text && (v == nil || v == "") {
+		f |= FeatureEmptyParts
+	}
+	return f
+}
+
+// billedText looks for the billing header in a text, or in the text of a part: anywhere,
+// so that it is found wherever an engine looks.
+func billedText(v jinja.Value) Features {
+	if p, ok := v.(*jinja.Dict); ok {
+		v = optional(p, "text")
+	}
+	if s, ok := v.(string); ok && strings.Contains(s, billingHeader) {
+		return FeatureBillingHeader
+	}
+	return 0
+}
+
+// hasObject tells whether the arguments of a tool call are a JSON object.
+func hasObject(call jinja.Value) bool {
+	o, _ := call.(*jinja.Dict)
+	if o == nil {
+		return false
+	}
+	function, _ := optional(o, "function").(*jinja.Dict)
+	if function == nil {
+		return false
+	}
+	raw, _ := optional(function, "arguments").(string)
+	args, err := decode(raw)
+	_, ok := args.(*jinja.Dict)
+	return err == nil && ok
+}
+
+func items(v jinja.Value) []jinja.Value {
+	if l, ok := v.(*jinja.List); ok {
+		return l.Items
+	}
+	return nil
+}
+
+// entries goes through a dict, which may be nil.
+func entries(d *jinja.Dict) iter.Seq2[string, jinja.Value] {
+	return func(yield func(string, jinja.Value) bool) {
+		for i := 0; d != nil && i < d.Len(); i++ {
+			if name, v := d.At(i); !yield(name.(string), v) {
+				return
+			}
+		}
+	}
+}
+
+// exclusions are what Exclude was told. They are immutable.
+type exclusions struct {
+	all  Features
+	pods map[string]Features // none of them is empty
+}
+
+// maxExcluded bounds the pods of exclusions.
+const maxExcluded = 4096
+
+// Exclude makes chats that use one of the features f not scorable: for the pod of
+// that name, or for all pods if pod is "". It takes the place of what was excluded
+// for that pod, or for all pods, before; f 0 takes that back.
+//
+// What is excluded for all pods makes Render return an error that wraps
+// ErrNotScorable and names the features. What is excluded for one pod is told by
+// [Rendering.Excluded]: an Indexer then claims nothing of that pod and goes on to
+// score the others.
+//
+// 4,096 pods are kept. Of one more the features are excluded for all pods, in
+// addition to what is. A host whose pods come and go takes back what it has excluded
+// for a pod that is gone.
+//
+// It is safe to call while chats are rendered, and counts for what is rendered from
+// then on.
+func (m *Model) Exclude(pod string, f Features) {
+	f &= allFeatures
+	for {
+		old := m.excluded.Load()
+		e := new(exclusions)
+		if old != nil {
+			e.all, e.pods = old.all, maps.Clone(old.pods)
+		}
+		_, kept := e.pods[pod]
+		switch {
+		case pod == "":
+			e.all = f
+		case f == 0:
+			delete(e.pods, pod)
+		case !kept && len(e.pods) >= maxExcluded:
+			e.all |= f
+		default:
+			if e.pods == nil {
+				e.pods = make(map[string]Features)
+			}
+			e.pods[pod] = f
+		}
+		if e.all == 0 && len(e.pods) == 0 {
+			e = nil
+		}
+		if m.excluded.CompareAndSwap(old, e) {
+			return
+		}
+	}
+}
+
+// exclude notes for which pods a chat is not scorable. If it is not for all, that is
+// the error.
+func (x *Rendering) exclude(r *Request) error {
+	e := x.model.excluded.Load()
+	if e == nil {
+		return nil
+	}
+	x.features, x.excluded = r.Features(), e.pods
+	if f := x.features & e.all; f != 0 {
+		return notScorable("the chat uses what Model.Exclude has excluded for all pods: %s", f)
+	}
+	return nil
+}
+
+// Excluded goes through the pods for which the chat is not scorable by
+// [Model.Exclude], as it was when the chat was rendered, and those of its features
+// that are excluded there.
+func (x *Rendering) Excluded() iter.Seq2[string, Features] {
+	return func(yield func(string, Features) bool) {
+		for pod, f := range x.excluded {
+			if f &= x.features; f != 0 && !yield(pod, f) {
+				return
+			}
+		}
+	}
+}
