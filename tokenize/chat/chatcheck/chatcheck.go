@@ -87,13 +87,12 @@ func (e Engine) Check(ctx context.Context, m *chat.Model, t tokenize.Tokenizer) 
 // ask compares one conversation.
 func (p *port) ask(ctx context.Context, m *chat.Model, t tokenize.Tokenizer, c conversation) (a Conversation, err error) {
 	body := `{"model":` + p.name + "," + c.fields + "}"
-	a = Conversation{Name: c.name, Feature: c.feature, Features: chat.FeaturePlain | c.feature, Request: body}
+	a = Conversation{Name: c.name, Feature: c.feature, Features: chat.FeaturePlain | c.feature | c.with, Request: body}
 	if a.Engine.Tokens, a.Engine.Refusal, err = p.tokens(ctx, body); err != nil {
 		return a, err
 	}
 	request, refusal := chat.Parse([]byte(body))
 	if refusal == nil {
-		a.Features |= request.Features()
 		var x *chat.Rendering
 		if x, refusal = m.RenderAnyway(request, nil); refusal == nil {
 			a.Here.Text = x.Text
@@ -133,6 +132,7 @@ func (p *port) ask(ctx context.Context, m *chat.Model, t tokenize.Tokenizer, c c
 type conversation struct {
 	name    string
 	feature chat.Features // that it is about
+	with    chat.Features // that it uses besides, but for FeaturePlain
 	fields  string        // of a request
 }
 
@@ -152,39 +152,39 @@ func call(arguments string) string {
 }
 
 var conversations = []conversation{
-	{"a turn", chat.FeaturePlain, `"messages":[` + hello + `]`},
-	{"space around a text", chat.FeaturePlain, `"messages":[{"role":"user","content":"  Hi there \n"}]`},
-	{"text that is no ASCII", chat.FeaturePlain, `"messages":[{"role":"user","content":"日本語 Ω≈ç é \u00a0 😀 \"q\" <b>&'x'</b> {{ x }}"}]`},
-	{"special tokens in a text", chat.FeaturePlain, `"messages":[{"role":"user","content":"<|im_end|></s><|eot_id|><|end|><eos>"}]`},
-	{"no generation prompt", chat.FeatureNoGenerationPrompt, `"messages":[` + hello + `],"add_generation_prompt":false`},
-	{"a system message", chat.FeatureSystem, `"messages":[{"role":"system","content":"  You are a pirate.\n"},` + hello + `]`},
-	{"a developer message", chat.FeatureDeveloper, `"messages":[{"role":"developer","content":"Be brief."},` + hello + `]`},
-	{"turns", chat.FeatureTurns, `"messages":[` + hello + `,` + reply + `,{"role":"user","content":"Tell me a joke"}]`},
-	{"a name", chat.FeatureNames, `"messages":[{"role":"user","name":"ann","content":"Hello"}]`},
-	{"parts", chat.FeatureParts, `"messages":[{"role":"user","content":[{"type":"text","text":"one"},{"type":"text","text":"two"}]}]`},
-	{"tools", chat.FeatureTools, `"messages":[` + hello + `],"tools":[` + weather + `}}]`},
-	{"a tool without parameters", chat.FeatureTools, `"messages":[` + hello + `],"tools":[{"type":"function","function":{"name":"now"}}]`},
-	{"documents", chat.FeatureDocuments, `"messages":[` + hello + `],"chat_template_kwargs":{"documents":[{"title":"Boats","text":"They come and go."}]}`},
-	{"template kwargs", chat.FeatureKwargs, `"messages":[` + hello + `],"chat_template_kwargs":{"enable_thinking":false,"thinking":false}`},
+	{"a turn", chat.FeaturePlain, 0, `"messages":[` + hello + `]`},
+	{"space around a text", chat.FeaturePlain, 0, `"messages":[{"role":"user","content":"  Hi there \n"}]`},
+	{"text that is no ASCII", chat.FeaturePlain, 0, `"messages":[{"role":"user","content":"日本語 Ω≈ç é \u00a0 😀 \"q\" <b>&'x'</b> {{ x }}"}]`},
+	{"special tokens in a text", chat.FeaturePlain, 0, `"messages":[{"role":"user","content":"<|im_end|></s><|eot_id|><|end|><eos>"}]`},
+	{"no generation prompt", chat.FeatureNoGenerationPrompt, 0, `"messages":[` + hello + `],"add_generation_prompt":false`},
+	{"a system message", chat.FeatureSystem, 0, `"messages":[{"role":"system","content":"  You are a pirate.\n"},` + hello + `]`},
+	{"a developer message", chat.FeatureDeveloper, 0, `"messages":[{"role":"developer","content":"Be brief."},` + hello + `]`},
+	{"turns", chat.FeatureTurns, 0, `"messages":[` + hello + `,` + reply + `,{"role":"user","content":"Tell me a joke"}]`},
+	{"a name", chat.FeatureNames, 0, `"messages":[{"role":"user","name":"ann","content":"Hello"}]`},
+	{"parts", chat.FeatureParts, 0, `"messages":[{"role":"user","content":[{"type":"text","text":"one"},{"type":"text","text":"two"}]}]`},
+	{"tools", chat.FeatureTools, 0, `"messages":[` + hello + `],"tools":[` + weather + `}}]`},
+	{"a tool without parameters", chat.FeatureTools, 0, `"messages":[` + hello + `],"tools":[{"type":"function","function":{"name":"now"}}]`},
+	{"documents", chat.FeatureDocuments, 0, `"messages":[` + hello + `],"chat_template_kwargs":{"documents":[{"title":"Boats","text":"They come and go."}]}`},
+	{"template kwargs", chat.FeatureKwargs, 0, `"messages":[` + hello + `],"chat_template_kwargs":{"enable_thinking":false,"thinking":false}`},
 
-	{"the final message continued", chat.FeatureContinueFinal, `"messages":[{"role":"user","content":"Write, "}],` + continued},
-	{"the assistant's final message continued", chat.FeatureContinueFinal, `"messages":[` + hello + `,{"role":"assistant","content":"Sure, "}],` + continued},
-	{"Claude Code's billing header", chat.FeatureBillingHeader, `"messages":[{"role":"system","content":"x-anthropic-billing-header: cc_version=2.1.77; cch=1f2e3;\nBe brief."},` + hello + `]`},
-	{"reasoning", chat.FeatureReasoning, `"messages":[` + hello + `,{"role":"assistant","content":"Hi!","reasoning":"a greeting"}]`},
-	{"reasoning before the last turn", chat.FeatureReasoning, `"messages":[` + hello + `,{"role":"assistant","content":"Hi!","reasoning_content":"a greeting"},` + hello + `]`},
-	{"a part with an unknown field", chat.FeaturePartFields, `"messages":[{"role":"user","content":[{"type":"text","text":"one","cache_control":{"type":"ephemeral"}},{"type":"text","text":"two"}]}]`},
-	{"a part without text", chat.FeatureEmptyParts, `"messages":[{"role":"user","content":[{"type":"text","text":null},{"type":"text","text":"two"}]}]`},
-	{"a part with an empty text", chat.FeatureEmptyParts, `"messages":[{"role":"user","content":[{"type":"text","text":"one"},{"type":"text","text":""},{"type":"text","text":"two"}]}]`},
-	{"a tool with an unknown field", chat.FeatureToolFields, `"messages":[` + hello + `],"tools":[` + weather + `,"x-note":"y"}}]`},
-	{"a strict tool", chat.FeatureToolFields, `"messages":[` + hello + `],"tools":[` + weather + `,"strict":true}}]`},
-	{"a tool call", chat.FeatureToolCalls, call(`"{\"city\": \"Zürich\", \"days\": 3}"`)},
-	{"a tool call among tools", chat.FeatureToolCalls, call(`"{\"city\": \"Zürich\"}"`) + `,"tools":[` + weather + `}}]`},
-	{"arguments that are null", chat.FeatureArguments, call(`"null"`)},
-	{"arguments that are a list", chat.FeatureArguments, call(`"[1, \"a\"]"`)},
-	{"arguments that are a number", chat.FeatureArguments, call(`"7"`)},
-	{"arguments that are a string", chat.FeatureArguments, call(`"\"Zürich\""`)},
-	{"arguments that are empty", chat.FeatureArguments, call(`""`)},
-	{"arguments that are no JSON", chat.FeatureArguments, call(`"{\"city\": "`)},
+	{"the final message continued", chat.FeatureContinueFinal, chat.FeatureNoGenerationPrompt, `"messages":[{"role":"user","content":"Write, "}],` + continued},
+	{"the assistant's final message continued", chat.FeatureContinueFinal, chat.FeatureNoGenerationPrompt | chat.FeatureTurns, `"messages":[` + hello + `,{"role":"assistant","content":"Sure, "}],` + continued},
+	{"Claude Code's billing header", chat.FeatureBillingHeader, chat.FeatureSystem, `"messages":[{"role":"system","content":"x-anthropic-billing-header: cc_version=2.1.77; cch=1f2e3;\nBe brief."},` + hello + `]`},
+	{"reasoning", chat.FeatureReasoning, chat.FeatureTurns, `"messages":[` + hello + `,{"role":"assistant","content":"Hi!","reasoning":"a greeting"}]`},
+	{"reasoning before the last turn", chat.FeatureReasoning, chat.FeatureTurns, `"messages":[` + hello + `,{"role":"assistant","content":"Hi!","reasoning_content":"a greeting"},` + hello + `]`},
+	{"a part with an unknown field", chat.FeaturePartFields, chat.FeatureParts, `"messages":[{"role":"user","content":[{"type":"text","text":"one","cache_control":{"type":"ephemeral"}},{"type":"text","text":"two"}]}]`},
+	{"a part without text", chat.FeatureEmptyParts, chat.FeatureParts, `"messages":[{"role":"user","content":[{"type":"text","text":null},{"type":"text","text":"two"}]}]`},
+	{"a part with an empty text", chat.FeatureEmptyParts, chat.FeatureParts, `"messages":[{"role":"user","content":[{"type":"text","text":"one"},{"type":"text","text":""},{"type":"text","text":"two"}]}]`},
+	{"a tool with an unknown field", chat.FeatureToolFields, chat.FeatureTools, `"messages":[` + hello + `],"tools":[` + weather + `,"x-note":"y"}}]`},
+	{"a strict tool", chat.FeatureToolFields, chat.FeatureTools, `"messages":[` + hello + `],"tools":[` + weather + `,"strict":true}}]`},
+	{"a tool call", chat.FeatureToolCalls, chat.FeatureTurns, call(`"{\"city\": \"Zürich\", \"days\": 3}"`)},
+	{"a tool call among tools", chat.FeatureToolCalls, chat.FeatureTurns | chat.FeatureTools, call(`"{\"city\": \"Zürich\"}"`) + `,"tools":[` + weather + `}}]`},
+	{"arguments that are null", chat.FeatureArguments, chat.FeatureTurns | chat.FeatureToolCalls, call(`"null"`)},
+	{"arguments that are a list", chat.FeatureArguments, chat.FeatureTurns | chat.FeatureToolCalls, call(`"[1, \"a\"]"`)},
+	{"arguments that are a number", chat.FeatureArguments, chat.FeatureTurns | chat.FeatureToolCalls, call(`"7"`)},
+	{"arguments that are a string", chat.FeatureArguments, chat.FeatureTurns | chat.FeatureToolCalls, call(`"\"Zürich\""`)},
+	{"arguments that are empty", chat.FeatureArguments, chat.FeatureTurns | chat.FeatureToolCalls, call(`""`)},
+	{"arguments that are no JSON", chat.FeatureArguments, chat.FeatureTurns | chat.FeatureToolCalls, call(`"{\"city\": "`)},
 }
 
 const continued = `"add_generation_prompt":false,"continue_final_message":true`

@@ -70,7 +70,10 @@ func (p *port) post(ctx context.Context, path, body string) (answer []byte, refu
 	if err != nil {
 		return nil, "", fmt.Errorf("the answer of %s: %w", p.base, err)
 	}
-	said := response.Status + ": " + message(raw)
+	said := response.Status
+	if m := message(raw); m != "" {
+		said += ": " + m
+	}
 	switch response.StatusCode {
 	case http.StatusOK:
 		return raw, "", nil
@@ -97,9 +100,11 @@ func message(raw []byte) string {
 		Error   json.RawMessage
 	}
 	var inner struct{ Message string }
+	var text string
 	_ = json.Unmarshal(raw, &answer) // it may be anything
 	_ = json.Unmarshal(answer.Error, &inner)
-	text := cmp.Or(inner.Message, answer.Message, string(raw))
+	_ = json.Unmarshal(answer.Error, &text)
+	text = cmp.Or(inner.Message, answer.Message, text, string(raw))
 	return cut(strings.Join(strings.Fields(strings.ToValidUTF8(text, "\ufffd")), " "), 200)
 }
 

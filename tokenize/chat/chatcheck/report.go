@@ -2,6 +2,7 @@ package chatcheck
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -66,6 +67,16 @@ func (o Outcome) String() string {
 // MarshalText returns the String of o.
 func (o Outcome) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
 
+// UnmarshalText reads what MarshalText has written.
+func (o *Outcome) UnmarshalText(text []byte) error {
+	i := slices.Index(outcomeNames, string(text))
+	if i < 0 {
+		return fmt.Errorf("chatcheck: %.60q is no outcome", text)
+	}
+	*o = Outcome(i)
+	return nil
+}
+
 func (o Outcome) differs() bool { return o == Differs || o == EngineRefuses || o == EngineTakes }
 
 // Differs returns the features that differ, for [chat.Model.Exclude]; none if all
@@ -74,37 +85,52 @@ func (o Outcome) differs() bool { return o == Differs || o == EngineRefuses || o
 // A conversation that differs is laid to the feature that it is about, unless
 // another that it uses differs by itself: so chats that use none of what Differs
 // returns are, by these conversations, the engine's.
-func (r *Report) Differs() (f chat.Features) {
-	for _, c := range r.Conversations {
-		if c.Outcome.differs() && c.Features&f == 0 {
+func (r *Report) Differs() chat.Features {
+	f, _ := r.differs()
+	return f
+}
+
+// differs returns also the conversations that show it.
+func (r *Report) differs() (f chat.Features, shown []*Conversation) {
+	for i := range r.Conversations {
+		if c := &r.Conversations[i]; c.Outcome.differs() && c.Features&^c.Feature&f == 0 {
 			f |= c.Feature
+			shown = append(shown, c)
 		}
 	}
-	return f
+	return f, shown
 }
 
 // String says what differs, with where and the request, and what was not compared.
 // It is one line if all is equal.
 func (r *Report) String() string {
 	var equal int
-	var differ, rest strings.Builder
-	for _, c := range r.Conversations {
-		switch {
+	var also []string
+	var b, rest strings.Builder
+	f, shown := r.differs()
+	for i := range r.Conversations {
+		switch c := &r.Conversations[i]; {
 		case c.Outcome == Equal:
 			equal++
-		case c.Outcome.differs():
-			fmt.Fprintf(&differ, "%s (%s): %s\n  %s\n  asked: %s\n", c.Name, c.Feature, c.Outcome, c.Difference, c.Request)
-		default:
-			fmt.Fprintf(&rest, "not compared: %s (%s): %s: %s\n", c.Name, c.Feature, c.Outcome, c.Difference)
+		case !c.Outcome.differs():
+			fmt.Fprintf(&rest, "\nnot compared: %s (%s): %s: %s", c.Name, c.Feature, c.Outcome, c.Difference)
+		case !slices.Contains(shown, c):
+			also = append(also, c.Name)
 		}
 	}
-	head := fmt.Sprintf("%s at %s: %d of %d conversations are equal, ", r.Model, r.URL, equal, len(r.Conversations))
-	if f := r.Differs(); f != 0 {
-		head += "what differs is " + f.String()
+	fmt.Fprintf(&b, "%s at %s: %d of %d conversations are equal, ", r.Model, r.URL, equal, len(r.Conversations))
+	if f == 0 {
+		b.WriteString("none differs")
 	} else {
-		head += "none differs"
+		b.WriteString("what differs is " + f.String())
 	}
-	return strings.TrimSuffix(head+"\n"+differ.String()+rest.String(), "\n")
+	for _, c := range shown {
+		fmt.Fprintf(&b, "\n%s (%s): %s: %s\n  asked: %s", c.Name, c.Feature, c.Outcome, c.Difference, c.Request)
+	}
+	if also != nil {
+		b.WriteString("\nfor that, or by more, also: " + strings.Join(also, ", "))
+	}
+	return b.String() + rest.String()
 }
 
 // difference says in words how the two sides differ.
