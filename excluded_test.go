@@ -129,6 +129,7 @@ func TestExcludedPodsAreLast(t *testing.T) {
 			}
 		}
 		for _, r := range []kvindex.Request{{Body: plain}, {Model: "m", Prompt: "how do boats come and go?"}} {
+			score(t, ix, kvindex.Request{Body: tools}) // of which nothing stays
 			for _, s := range score(t, ix, r) {
 				if s.NotScorable {
 					t.Errorf("without %v: %+v", excluded, s)

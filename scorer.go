@@ -65,7 +65,8 @@ type Answer struct {
 	// model is unknown, and as long as all pods of a model are silent, none of its
 	// adapters.
 	Unknown error
-	// Pods are ordered by CachedTokens, the most first. Those of equal CachedTokens
+	// Pods are ordered by CachedTokens, the most first, and those that are not
+	// scorable last. Those of equal CachedTokens
 	// come in an order that the prompt and their names give: the same prompt has
 	// the same order each time, and prompts spread evenly, so that the first of
 	// Pods is a good choice even if none holds anything. The order of two pods does

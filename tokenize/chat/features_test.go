@@ -113,8 +113,15 @@ func TestExclude(t *testing.T) {
 		t.Errorf("anyway: %q, %v", text(x), err)
 	}
 	m.Exclude("", 0)
+	x, err := m.Render(tools, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	m.Exclude("a", chat.FeatureParts) // in the place of tools
 	m.Exclude("c", 0)
+	if got := maps.Collect(x.Excluded()); len(got) != 2 {
+		t.Errorf("what was rendered before: %v", got)
+	}
 	m.Exclude("never", 0)
 	is("taken back", tools, nil)
 	m.Exclude("", 1<<31)

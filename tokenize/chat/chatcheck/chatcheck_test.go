@@ -123,7 +123,7 @@ var fakes = []struct {
 		m.texts(func(s string) string { return strings.Replace(s, "x-anthropic-billing-header", "header", 1) })
 	})},
 	{"developer is kept", chat.FeatureDeveloper, each("developer", func(m body) { m["role"] = "developers" })},
-	{"answers are stripped of a point", chat.FeatureTurns, each("assistant", func(m body) { m.texts(mark) })},
+	{"answers are another", chat.FeatureTurns, each("assistant", func(m body) { m.texts(mark) })},
 	{"reasoning is dropped", chat.FeatureReasoning, each("assistant", func(m body) { delete(m, "reasoning"); delete(m, "reasoning_content") })},
 	{"reasoning by its new name alone", chat.FeatureReasoning, each("assistant", func(m body) { delete(m, "reasoning_content") })},
 	{"tool calls are dropped", chat.FeatureToolCalls, each("assistant", func(m body) { delete(m, "tool_calls") })},
@@ -543,9 +543,9 @@ func TestCheckWithoutAnAnswer(t *testing.T) {
 		says    string
 	}{
 		{"away", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, false, "EOF"},
-		{"busy", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(429) }, false, "busy"},
-		{"not up", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }, false, "busy"},
-		{"failing", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }, true, "failed: 500"},
+		{"busy", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTooManyRequests) }, false, "busy"},
+		{"not up", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }, false, "busy"},
+		{"failing", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }, true, "failed: 500"},
 		{"hanging", func(_ http.ResponseWriter, r *http.Request) { cancel(); <-r.Context().Done() }, false, "context canceled"},
 	} {
 		e := serve(t, func(w http.ResponseWriter, r *http.Request) {

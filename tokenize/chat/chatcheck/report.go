@@ -170,7 +170,7 @@ func (c *Conversation) firstByte() string {
 	case here == engine:
 		return "; the texts are equal, so the tokenizers differ, or one puts special tokens around the text"
 	}
-	for at > 0 && !(runeStarts(here, at) && runeStarts(engine, at)) {
+	for at > 0 && (!runeStarts(here, at) || !runeStarts(engine, at)) {
 		at--
 	}
 	return fmt.Sprintf("; byte %d begins %s in the engine and %s here", at, quoted(engine[at:]), quoted(here[at:]))
