@@ -66,10 +66,10 @@ type Answer struct {
 	// adapters.
 	Unknown error
 	// Pods are ordered by CachedTokens, the most first, and those that are not
-	// scorable last. Those of equal CachedTokens
-	// come in an order that the prompt and their names give: the same prompt has
-	// the same order each time, and prompts spread evenly, so that the first of
-	// Pods is a good choice even if none holds anything. The order of two pods does
+	// scorable last. Those of equal CachedTokens come in an order that the prompt and
+	// their names give: the same prompt has the same order each time, and prompts
+	// spread evenly, so that the first of Pods is a good choice even if none holds
+	// anything. The order of two pods does
 	// not depend on the others. It comes from the seed of the keys (WithKeySeed):
 	// Indexers of one seed agree.
 	//
