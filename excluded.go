@@ -8,10 +8,10 @@ const notScorable = -1
 
 // exclude takes back what was found of the pods for which the chat is not scorable.
 func (sc *scorer) exclude() {
-	if sc.text == nil {
+	if sc.rendering == nil {
 		return
 	}
-	for pod := range sc.text.Excluded() {
+	for pod := range sc.rendering.Excluded() {
 		if i, ok := slices.BinarySearch(sc.set.names, pod); ok {
 			sc.best[i].cached = notScorable
 		}

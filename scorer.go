@@ -248,7 +248,6 @@ type scorer struct {
 	scope  scope
 	prompt []uint32
 	media  []Media
-	text   *chat.Rendering // nil: no chat
 
 	query    index.Query // whose Keys is the scorer's
 	tokens   []uint32    // of a prompt that was text
@@ -262,6 +261,8 @@ type scorer struct {
 	matches  index.Matches
 	best     []bestRow // by candidate
 	order    []int32   // candidates, best first
+
+	rendering *chat.Rendering // of a chat, for its exclusions
 
 	// Of ties:
 	hashed []byte   // what the prompt's hash is of
@@ -289,8 +290,9 @@ func (x *Indexer) newScorer() *scorer {
 
 // release keeps the memory of a scorer and nothing of its request.
 func (sc *scorer) release() {
-	sc.set, sc.scope, sc.prompt, sc.media, sc.text, sc.query.Candidates = nil, scope{}, nil, nil, nil, nil
+	sc.set, sc.scope, sc.prompt, sc.media, sc.query.Candidates = nil, scope{}, nil, nil, nil
 	sc.times, sc.best = times{}, sc.best[:0]
+	sc.rendering = nil
 	sc.x.scorers.Put(sc)
 }
 
@@ -357,7 +359,7 @@ func (sc *scorer) renderChat(ctx context.Context, model Model, asked *chat.Reque
 	if err != nil {
 		return ofBody(err)
 	}
-	sc.text = text
+	sc.rendering = text
 	if err := sc.tokenize(ctx, model, text.Text, !asked.AddSpecial); err != nil || len(sc.media) == 0 {
 		return err
 	}

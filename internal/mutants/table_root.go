@@ -11,7 +11,7 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 	{"an excluded pod is claimed in part", "scorer.answer", "case b.cached == notScorable:\n\t\t\ts.NotScorable = true\n", "", "TestExcludeWhatACheckFinds"},
 	{"an excluded pod is the best", "scorer.rankBest", "uint64(sc.best[i].cached-notScorable) << 32", "uint64(sc.best[i].cached) << 32", "TestExcludedPodsAreLast"},
 	{"an excluded pod is as good as an empty one", "notScorable", "-1", "0", "TestExcludedPodsAreLast"},
-	{"what was excluded for the chat before", "scorer.release", "sc.media, sc.text, sc.query.Candidates = nil, scope{}, nil, nil, nil, nil", "sc.media, sc.query.Candidates = nil, scope{}, nil, nil, nil", "TestExcludedPodsAreLast"},
+	{"what was excluded for the chat before", "scorer.release", "sc.rendering = nil", "", "TestExcludedPodsAreLast"},
 	{"top ignored", "scorer.rank", "top > 0 && top < n {", "n < 0 {", "TestTop"},
 	{"the last of the best is worse than the rest", "scorer.chooseBest", "if rank <= last {", "if rank <= last || true {", "TestTop"},
 	{"top in reverse", "scorer.chooseBest", "rank > ranks[order[at-1]]", "rank < ranks[order[at-1]]", "TestTop"},
