@@ -26,6 +26,7 @@ func (s *source) clear() {
 		s.lanes = nil
 		s.blocks = [NumTiers]int{}
 	}
+	s.clears++
 }
 
 // clearTier drops what the source holds in a tier.

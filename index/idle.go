@@ -16,6 +16,7 @@ type idleName struct {
 	hash       Hash
 	loc        loc // 0: the name is rich
 	prev, next uint32
+	clears     uint32 // those before it became idle
 }
 
 // becomeIdle makes a name that nobody holds idle: it has one key, which it refers
@@ -25,7 +26,7 @@ func (n *name) becomeIdle(l loc) {
 }
 
 func (s *source) pushIdle(n idleName) uint32 {
-	n.prev = s.idleLast
+	n.prev, n.clears = s.idleLast, s.clears
 	i := s.idle.take(n)
 	if s.idleLast == 0 {
 		s.idleFirst = i

@@ -91,6 +91,7 @@ type source struct {
 	idle      pool[idleName]
 	idleFirst uint32
 	idleLast  uint32
+	clears    uint32 // OpClears, with what they left idle
 
 	// shared has, once two names of one key were held, all names that hold
 	// something, by their keys. Those of one key are rich.

@@ -1356,6 +1356,7 @@ var cases = []testCase{
 			}
 		}
 	}},
+	{"ATraceOfABlock", func(t *T) { testTrace(t) }},
 	{"SeedIsStable", func(t *T) {
 		if a, b := t.ix.Seed(), t.ix.Seed(); a != b || a == ([16]byte{}) {
 			t.Errorf("seeds %x, %x", a, b)
@@ -1524,6 +1525,85 @@ func testConcurrent(t *testing.T, open func(testing.TB, Config) index.Index) {
 		})
 	}
 	wg.Wait()
+}
+
+// block is a block of c.
+func (c chain) block(n int) index.Block {
+	keys, _ := c.keys(variant)
+	return index.Block{Variant: variant, Size: size, Number: n, Key: keys[n], Locals: c.locals}
+}
+
+// testTrace is for backends that are an index.Explainer.
+func testTrace(t *T) {
+	x, ok := t.ix.(index.Explainer)
+	if !ok {
+		t.Skip("no index.Explainer")
+	}
+	c := newChain(1, 6)
+	other := c.fork(3, 3, 9)
+	want := func(src index.Source, b index.Block, want index.Trace) {
+		t.Helper()
+		if got, err := x.Explain(ctx, src, b); err != nil || got != want {
+			t.Errorf("block %d: %+v, %v, want %+v", b.Number, got, err, want)
+		}
+	}
+	none := index.Trace{}
+	want(podA, c.block(0), none)
+	t.apply(podB, c.store(0, 6), c.remove(5))
+	t.apply(podA, c.store(0, 3), c.remove(2))
+	want(podA, c.block(1), none) // it is held
+	want(podA, c.block(2), index.Trace{Gone: index.GoneRemoved})
+	want(podA, c.block(3), none) // another pod has it
+	t.apply(podA, c.store(2, 3), bare(index.TierCPU, c.store(2, 3)), c.remove(2))
+	want(podA, c.block(2), none) // a lower tier has it
+	t.apply(podA, index.Change{Op: index.OpClearTier, Tier: index.TierCPU})
+	want(podA, c.block(2), index.Trace{Gone: index.GoneRemoved})
+	want(podA, c.block(1), none)
+
+	t.apply(podA, clearAll)
+	for n := range 3 {
+		want(podA, c.block(n), index.Trace{Gone: index.GoneCleared})
+	}
+	t.apply(podA, c.store(0, 1), c.remove(0))
+	want(podA, c.block(0), index.Trace{Gone: index.GoneRemoved})
+	want(podA, c.block(1), index.Trace{Gone: index.GoneCleared})
+	t.apply(podA, guarded(c.store(0, 1)), guarded(c.store(0, 1)), c.remove(0))
+	want(podA, c.block(0), index.Trace{Gone: index.GoneHidden})
+
+	// Stores that wait, from block 4 on: the parent was never named.
+	t.apply(podA, c.store(4, 5), c.store(5, 6), other.store(5, 6))
+	want(podA, c.block(3), index.Trace{Parked: 2, ParkedAt: 4})
+	want(podA, c.block(4), index.Trace{Parked: 2, ParkedAt: 4})
+	want(podA, c.block(5), index.Trace{Parked: 1, ParkedAt: 5})
+	want(podA, other.block(3), index.Trace{Parked: 1, ParkedAt: 5})
+	want(podA, newChain(2, 6).block(0), none)
+	longer := c.fork(5, 3, 8)
+	want(podA, longer.block(3), index.Trace{Parked: 1, ParkedAt: 4})
+	t.apply(podA, c.remove(5))
+	want(podA, c.block(5), none)
+	want(podA, c.block(3), index.Trace{Parked: 1, ParkedAt: 4})
+	sizes := c.block(0)
+	sizes.Size = 2 * size
+	want(podA, sizes, index.Trace{Gone: index.GoneHidden})
+	sizes.Key = 0
+	want(podA, sizes, none)
+
+	sizes.Size = size + 1
+	if _, err := x.Explain(ctx, podA, sizes); !errors.Is(err, index.ErrInvalid) {
+		t.Errorf("a block of %d tokens: %v", sizes.Size, err)
+	}
+	if _, err := x.Explain(ctx, podA, index.Block{Variant: variant, Size: size, Number: -1}); !errors.Is(err, index.ErrInvalid) {
+		t.Errorf("block -1: %v", err)
+	}
+	cancelled, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := x.Explain(cancelled, podA, c.block(0)); !errors.Is(err, context.Canceled) {
+		t.Errorf("a cancelled context: %v", err)
+	}
+	t.ix.Close()
+	if _, err := x.Explain(ctx, podA, c.block(0)); !errors.Is(err, index.ErrClosed) {
+		t.Errorf("closed: %v", err)
+	}
 }
 
 func testClose(t *testing.T, open func(testing.TB, Config) index.Index) {

@@ -1,6 +1,7 @@
 package indextest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -31,6 +32,7 @@ type Plain struct {
 var (
 	_ index.Index     = (*Plain)(nil)
 	_ index.Describer = (*Plain)(nil)
+	_ index.Explainer = (*Plain)(nil)
 )
 
 // NewPlain returns an empty Plain. A field of bounds that is 0 bounds nothing.
@@ -150,6 +152,37 @@ func (p *Plain) Describe(dst []index.SourceInfo) []index.SourceInfo {
 		}
 	}
 	return dst
+}
+
+// Explain implements index.Explainer.
+func (p *Plain) Explain(ctx context.Context, src index.Source, b index.Block) (t index.Trace, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := cmp.Or(p.usable(ctx), b.Validate()); err != nil {
+		return t, err
+	}
+	s := p.pods[src.Pod][src]
+	if s == nil {
+		return t, nil
+	}
+	t.Gone = s.gone(plainKey{b.Variant, b.Key})
+	for _, w := range s.waiting {
+		if !w.parked || w.by != (plainCut{b.Variant, b.Size}) || w.gone[w.hashes[0]] {
+			continue
+		}
+		units := w.by.units()
+		for i := b.Number; (i+1)*units <= len(b.Locals); i++ {
+			rest := b.Locals[i*units:]
+			if n := min(len(rest), len(w.locals)); !slices.Equal(rest[:n], w.locals[:n]) {
+				continue
+			}
+			if t.Parked++; t.Parked == 1 || i < t.ParkedAt {
+				t.ParkedAt = i
+			}
+			break
+		}
+	}
+	return t, nil
 }
 
 // plainPrompt is a prompt in one variant: after how many units a key stands.

@@ -18,6 +18,7 @@ type plainSource struct {
 	doubts  bool                   // since the last clear, blocks were forgotten that may be there
 	counts  index.Counts           // of the Apply in progress
 	tick    int                    // counts the times that a name was left without holders
+	cleared int                    // the tick of the last OpClear
 }
 
 type plainGroup struct {
@@ -90,6 +91,7 @@ func (s *plainSource) apply(c *index.Change) {
 		s.counts.Cleared++
 		s.doubts, s.waiting, s.groups = false, nil, map[int]*plainGroup{}
 		s.clear(func(plainHolder) bool { return true })
+		s.cleared = s.tick
 	case index.OpClearTier:
 		s.counts.Cleared++
 		for _, w := range s.waiting {
@@ -605,4 +607,20 @@ func (s *plainSource) release(n *plainName, b *plainCopies) {
 		n.held = slices.DeleteFunc(n.held, func(o *plainCopies) bool { return o == b })
 	}
 	s.left(n)
+}
+
+// gone says how the block with a key went.
+func (s *plainSource) gone(k plainKey) (g index.Gone) {
+	for _, n := range s.names {
+		switch {
+		case n.isHeld() || !slices.Contains(n.keys, k):
+		case len(n.held) > 0:
+			g = max(g, index.GoneHidden)
+		case n.idle > s.cleared:
+			g = max(g, index.GoneRemoved)
+		default:
+			g = max(g, index.GoneCleared)
+		}
+	}
+	return g
 }

@@ -1,6 +1,7 @@
 package indextest
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -32,21 +33,26 @@ func TestMemoryAgainstPlain(t *testing.T) {
 	}
 	var total index.Counts
 	steps := 0
+	var traced traceCounts
 	cost := costOfMemory(t)
 	for i := range seeds {
 		seed := *fromFlag + uint64(i)
 		if !t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			counts, n := newHostile(seed, cost).run(t, 600)
+			w := newHostile(seed, cost)
+			counts, n := w.run(t, 600)
 			total.Add(counts)
 			steps += n
+			traced.add(w.traced)
 		}) {
 			return
 		}
 	}
-	t.Logf("%d changes: %+v", steps, total)
+	t.Logf("%d changes: %+v; %+v", steps, total, traced)
 	for name, got := range map[string][2]uint64{
 		"parked": {total.Parked, 500}, "joined": {total.Joined, 50}, "dropped": {total.Dropped, 200}, "forgotten": {total.Forgotten, 5},
 		"reports": {total.Reports, 200}, "restored": {total.Restored, 20}, "ambiguous": {total.Ambiguous, 100}, "cleared": {total.Cleared, 50},
+		"traced removals": {traced.gone[index.GoneRemoved], 1000}, "traced clears": {traced.gone[index.GoneCleared], 1000},
+		"traced reports": {traced.gone[index.GoneHidden], 100}, "traced parked stores": {traced.parked, 1000},
 	} {
 		if seeds >= 40 && got[0]*40 < got[1]*uint64(seeds) {
 			t.Errorf("%d %s, want at least %d of 40 seeds: the test tests too little", got[0], name, got[1])
@@ -67,6 +73,20 @@ type hostile struct {
 	tidy    bool // a prefix has one hash, and a group has blocks of one size
 	prompts [][]index.Local
 	last    index.Change // store: what follows is often about it
+	traced  traceCounts
+}
+
+// traceCounts counts what Traces told of.
+type traceCounts struct {
+	gone   [index.GoneHidden + 1]uint64
+	parked uint64
+}
+
+func (c *traceCounts) add(d traceCounts) {
+	for i, n := range d.gone {
+		c.gone[i] += n
+	}
+	c.parked += d.parked
 }
 
 func newHostile(seed uint64, cost plainCost) *hostile {
@@ -140,7 +160,7 @@ func (w *hostile) replay(trace []hostileStep) (total index.Counts, done int, dif
 		} else if a, b := described(memory), described(plain); !maps.Equal(a, b) {
 			diff = fmt.Sprintf("memory %+v\nplain  %+v", a, b)
 		} else {
-			diff = w.compare(memory, plain, w.prompts[st.prompt])
+			diff = cmp.Or(w.compare(memory, plain, w.prompts[st.prompt]), w.compareTraces(memory, plain, w.prompts[st.prompt]))
 		}
 		if diff != "" {
 			return total, i, fmt.Sprintf("step %d, after %+v:\n%s", i, st, diff)
@@ -353,6 +373,32 @@ func (w *hostile) compare(a, b index.Index, prompt []index.Local) string {
 				return slices.DeleteFunc(slices.Clone(a), func(text string) bool { return slices.Contains(b, text) })
 			}
 			return fmt.Sprintf("held %v: memory %q\nplain  %q", held, only(rows[0], rows[1]), only(rows[1], rows[0]))
+		}
+	}
+	return ""
+}
+
+// compareTraces asks both about the blocks of a prompt, and returns how the answers
+// differ.
+func (w *hostile) compareTraces(a, b index.Explainer, prompt []index.Local) string {
+	for _, size := range []int{8, 16, 32} {
+		v := index.Variant{Unit: index.UnitOf(size)}
+		key, locals := cut(prompt, v)
+		units := size / v.Unit
+		for i, l := range locals {
+			if key = index.Chain(key, l); (i+1)%units != 0 {
+				continue
+			}
+			of := index.Block{Variant: v, Size: size, Number: i / units, Key: key, Locals: locals}
+			for _, src := range w.sources {
+				one, errA := a.Explain(ctx, src, of)
+				two, errB := b.Explain(ctx, src, of)
+				if one != two || errA != nil || errB != nil {
+					return fmt.Sprintf("%v: block %d of %d tokens: memory %+v, %v\nplain  %+v, %v", src, i/units, size, one, errA, two, errB)
+				}
+				w.traced.gone[one.Gone]++
+				w.traced.parked += uint64(min(one.Parked, 1))
+			}
 		}
 	}
 	return ""
