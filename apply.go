@@ -228,7 +228,7 @@ func (in *ingest) lose(r *rank, e viewEvent, cur index.Cursor) error {
 // there already.
 func (in *ingest) apply(r *rank, cur index.Cursor) (index.Applied, error) {
 	c := &in.convert
-	c.model, c.profile = in.model, in.pm.profile
+	c.model, c.profile, c.recent = in.model, in.pm.profile, &in.pm.recent
 	c.convert(in.batch)
 	done, err := in.applyChanges(r, cur, c.changes)
 	if err != nil || done.Duplicate {

@@ -18,6 +18,7 @@ type converter struct {
 	profile Profile
 	// partial: a part of the history of the rank was never seen.
 	partial bool
+	recent  *recentScopes // of the pod and model
 
 	changes []index.Change
 	skipped skipped
@@ -123,6 +124,9 @@ func (c *converter) stored(e *events.Event) index.Change {
 	ch.Locals = c.locals[from:len(c.locals):len(c.locals)]
 	if !ch.HasParent {
 		ch.Root = c.hash.root(s, v)
+		if s.salt != "" {
+			c.recent.salted.add(saltedRoot{ch.Root, v, e.Adapter})
+		}
 	}
 	return ch
 }
@@ -201,6 +205,10 @@ func (c *converter) readExtras(e *events.Event, v index.Variant) (salt string) {
 	}
 	if unscored {
 		c.skipped.unscored++
+	}
+	for _, x := range c.extras {
+		x.unit = 0
+		c.recent.extras.add(x)
 	}
 	slices.SortStableFunc(c.extras, func(a, b extra) int { return a.unit - b.unit })
 	return salt

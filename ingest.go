@@ -168,8 +168,16 @@ func (in *ingest) find() bool {
 
 func (in *ingest) leave() { in.locked.mu.Unlock() }
 
-// settle works out the state of the pod.
-func (in *ingest) settle() { in.from, in.to = in.pm.settle() }
+// settle works out the state of the pod, and notes what was lost.
+func (in *ingest) settle() {
+	in.from, in.to = in.pm.settle()
+	for i := range in.losses {
+		l := &in.losses[i]
+		if r := in.pm.ranks[l.Rank]; r != nil && l.Cause != LossContested {
+			r.lost = lastLoss{l.Cause, in.now}
+		}
+	}
+}
 
 // count adds to the counters of a stream, which may be nil, and of all.
 func (in *ingest) count(st *stream, s StreamStats) {
@@ -201,6 +209,6 @@ func (in *ingest) end() {
 	if x.hooks.State != nil && in.from != in.to {
 		x.hooks.State(in.pod, in.model, in.from, in.to)
 	}
-	in.batch, in.locked, in.pm = nil, nil, nil
+	in.batch, in.locked, in.pm, in.convert.recent = nil, nil, nil, nil
 	x.ingests.Put(in)
 }

@@ -42,8 +42,9 @@ type podModel struct {
 	ranks    map[int]*rank
 	streams  map[string]*stream
 	adapters map[string]struct{} // those that the model was told of
-	silent   int                 // streams that are silent
-	state    atomic.Uint32       // State, the worst of ranks' and streams'; read without pod.mu
+	recent   recentScopes
+	silent   int           // streams that are silent
+	state    atomic.Uint32 // State, the worst of ranks' and streams'; read without pod.mu
 }
 
 // rank is a data-parallel rank of a pod, for one model.
@@ -56,6 +57,7 @@ type rank struct {
 	contest contest
 	kept    bool // what it holds is in the index from before, and nobody has spoken for it
 	doubt   bool // the index has a note that a loss was kept
+	lost    lastLoss
 
 	messages        uint64 // applied
 	stored, removed uint64 // blocks
@@ -132,6 +134,7 @@ func (r *rank) heard(b *events.Batch, at time.Time, whole bool) {
 	switch {
 	case clears:
 		r.on(emptied)
+		r.lost = lastLoss{at: at}
 	case whole:
 		r.on(heardAll)
 	default:

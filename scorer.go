@@ -246,6 +246,7 @@ type scorer struct {
 
 	// Of the request: what keys are made of.
 	scope  scope
+	text   string // that the prompt was made of, if it was
 	prompt []uint32
 	media  []Media
 
@@ -290,7 +291,7 @@ func (x *Indexer) newScorer() *scorer {
 
 // release keeps the memory of a scorer and nothing of its request.
 func (sc *scorer) release() {
-	sc.set, sc.scope, sc.prompt, sc.media, sc.query.Candidates = nil, scope{}, nil, nil, nil
+	sc.set, sc.scope, sc.text, sc.prompt, sc.media, sc.query.Candidates = nil, scope{}, "", nil, nil, nil
 	sc.times, sc.best = times{}, sc.best[:0]
 	sc.rendering = nil
 	sc.x.scorers.Put(sc)
@@ -374,6 +375,7 @@ func (sc *scorer) renderChat(ctx context.Context, model Model, asked *chat.Reque
 // tokenize sets the prompt to the tokens of a text. rendered: its special tokens
 // are in it.
 func (sc *scorer) tokenize(ctx context.Context, model Model, text string, rendered bool) (err error) {
+	sc.text = text
 	began := sc.clock()
 	sc.tokens, err = model.Tokenizer.Encode(ctx, sc.tokens[:0], text, !rendered)
 	sc.spend(&sc.times.tokenize, began)

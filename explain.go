@@ -1,0 +1,877 @@
+// Explain: why the score of a pod is what it is.
+//
+// The score is that of ScoreRequest, by the same code. One question is left then: why
+// does the first block that does not count not count? Causes are looked for in the
+// order of Cause, and the first one found is told. What is certain comes first: what
+// the index still knows of the block. Then comes what is likely: the block is another
+// pod's, or the same tokens are held under another scope. Last comes what is possible:
+// the view of the pod lacks something.
+
+package kvindex
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kvindex/kvindex/index"
+)
+
+// Cause is why the first block that does not count does not. It has its String in
+// JSON.
+type Cause uint8
+
+// The causes. Of several that are true an Explanation has the first in this order; but
+// CauseLost comes behind CauseHeldBack if it is only possible.
+const (
+	CauseError          Cause = iota + 1 // the request is not scored: Explanation.Err, of the kind Outcome
+	CauseUnknownModel                    // no pod is known for the model: Explanation.Unknown
+	CauseUnknownAdapter                  // no pod has told of the adapter: Explanation.Unknown
+	CauseUnknownPod                      // the pod was never heard for the model
+	CauseNoBlock                         // the prompt is shorter than a block of the pod
+	CauseWhole                           // all whole blocks are in the gpu: a part of a block, and the last token, are always computed
+	CauseLowerTier                       // it is held in Explanation.Tier, and not in the gpu
+	CauseGroup                           // one KV-cache group of the engine holds it, another one does not
+	CauseHidden                          // it was removed, but may be there: a store of it was not counted (CopiesGuarded)
+	CauseEvicted                         // the pod held it and has removed it
+	CauseLost                            // messages were lost, and with them the block, or the word of it: Explanation.Loss
+	CauseCleared                         // the pod held it, and then its cache was emptied
+	CauseParked                          // stores that may be of it wait for their parent, which is not known
+	CauseSilent                          // nothing has come from the pod yet
+	CauseElsewhere                       // other pods hold it, and this one has never stored it as far as is known
+	CauseOtherAdapter                    // the pod holds the same tokens under another adapter: Explanation.Scope
+	CauseOtherSalt                       // likewise another salt
+	CauseOtherMedia                      // likewise other media
+	CauseContested                       // two streams speak for the rank
+	CauseHeldBack                        // messages wait, are caught up with, or are to confirm the view
+	CausePartial                         // a part of the pod's history was never seen
+	CauseNeverStored                     // the pod has never stored it, as far as is known
+	CauseUntold                          // it is not held, and the index cannot tell more (it is no index.Explainer), or it changes too fast
+)
+
+var causeNames = []string{
+	0: "none", CauseError: "error", CauseUnknownModel: "unknown_model", CauseUnknownAdapter: "unknown_adapter", CauseUnknownPod: "unknown_pod",
+	CauseNoBlock: "no_block", CauseWhole: "whole", CauseLowerTier: "lower_tier", CauseGroup: "group", CauseHidden: "hidden", CauseEvicted: "evicted",
+	CauseLost: "lost", CauseCleared: "cleared", CauseParked: "parked", CauseSilent: "silent", CauseElsewhere: "elsewhere",
+	CauseOtherAdapter: "other_adapter", CauseOtherSalt: "other_salt", CauseOtherMedia: "other_media", CauseContested: "contested",
+	CauseHeldBack: "held_back", CausePartial: "partial", CauseNeverStored: "never_stored", CauseUntold: "untold",
+}
+
+func (c Cause) String() string { return nameOf(causeNames, c) }
+
+// MarshalText returns the String of c.
+func (c Cause) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+
+// UnmarshalText reads what MarshalText has written.
+func (c *Cause) UnmarshalText(text []byte) error { return setByName(c, causeNames, text) }
+
+// Explanation says why the score of a pod is what it is. It has the prompt in it, so
+// it is as secret as that; a salt is not in it.
+type Explanation struct {
+	// The request as it was understood. Text is what the tokens were made of; "" if
+	// the request has tokens. After an error it is as far as the request was read.
+	Model, Adapter string
+	Salted         bool
+	Media          []Media
+	Text           string
+	Tokens         []uint32
+
+	// Score is what ScoreRequest says of the pod; Err and Unknown are what it returns
+	// and Answer.Unknown. Outcome is how Stats would count it.
+	Score        PodScore
+	Outcome      Outcome
+	Err, Unknown error
+
+	// The pod has blocks of BlockTokens tokens, 0 if that is not known, and the prompt
+	// has as many whole ones as Blocks says. Block is the first that does not count, on
+	// rank Rank, and Token its first token; all count if Block is Blocks.
+	BlockTokens, Blocks int
+	Rank                int
+	Block, Token        int
+
+	// Cause is why that block does not count, and Why says it in words, with what to
+	// look at.
+	Cause Cause
+	Why   string
+
+	Tier   Tier      // of CauseLowerTier
+	Pods   []string  // of CauseElsewhere: the first by name
+	Others int       // of CauseElsewhere: how many there are
+	Scope  string    // under which the pod holds the tokens; of a salt it says only that there is one
+	Loss   LossCause // of CauseLost
+	LostAt time.Time // of CauseLost: when it was noticed
+	Parked int       // of CauseParked: the stores that wait
+}
+
+// MarshalJSON writes errors as their text, and no LostAt where there is none.
+func (e *Explanation) MarshalJSON() ([]byte, error) {
+	type fields Explanation
+	return json.Marshal(struct {
+		*fields
+		Err, Unknown string     `json:",omitempty"`
+		Loss         *LossCause `json:",omitempty"`
+		LostAt       *time.Time `json:",omitempty"`
+	}{(*fields)(e), textOf(e.Err), textOf(e.Unknown), notZeroOf(&e.Loss), notZeroOf(&e.LostAt)})
+}
+
+func notZeroOf[T comparable](v *T) *T {
+	if zero := *new(T); *v == zero {
+		return nil
+	}
+	return v
+}
+
+// maxShown is how many bytes of a text, and how many ids, String shows.
+const (
+	maxShown    = 160
+	maxShownIDs = 12
+)
+
+// String says it on several lines. Long texts and ids are cut.
+func (e *Explanation) String() string {
+	var b strings.Builder
+	s := &e.Score
+	fmt.Fprintf(&b, "pod %q: %d of %d tokens cached, rank %d, %v\n", s.Pod, s.CachedTokens, len(e.Tokens), e.Rank, s.State)
+	fmt.Fprintf(&b, "  request: model %q", e.Model)
+	if e.Adapter != "" {
+		fmt.Fprintf(&b, ", adapter %q", e.Adapter)
+	}
+	if e.Salted {
+		b.WriteString(", with a salt")
+	}
+	if len(e.Media) > 0 {
+		fmt.Fprintf(&b, ", %d media", len(e.Media))
+	}
+	if e.Text != "" {
+		if text := e.Text; len(text) <= maxShown {
+			fmt.Fprintf(&b, "\n  text:    %q", text)
+		} else {
+			fmt.Fprintf(&b, "\n  text:    %q ... %q (%d bytes)", text[:maxShown/2], text[len(text)-maxShown/2:], len(text))
+		}
+	}
+	if ids := e.Tokens; len(ids) > maxShownIDs {
+		fmt.Fprintf(&b, "\n  tokens:  %v ... %v", ids[:maxShownIDs-3], ids[len(ids)-3:])
+	} else if len(ids) > 0 {
+		fmt.Fprintf(&b, "\n  tokens:  %v", ids)
+	}
+	if e.BlockTokens > 0 {
+		fmt.Fprintf(&b, "\n  blocks:  %d of %d tokens; held from the first on: %d", e.Blocks, e.BlockTokens, s.MatchedBlocks)
+		if s.MatchedBlocks > 0 {
+			fmt.Fprintf(&b, " (%v)", s.Tiers)
+		}
+		fmt.Fprintf(&b, "; the next is %d, from token %d on", e.Block, e.Token)
+	}
+	fmt.Fprintf(&b, "\n  cause:   %v\n  %s\n", e.Cause, e.Why)
+	return b.String()
+}
+
+// Explain says why the score of a pod for a request is what it is. The score is that
+// of ScoreRequest for the same request, by the same code: the pod is added to
+// Request.Pods or Candidates if it is not among them, and Top does not count. What
+// ScoreRequest returns as an error is Explanation.Err; only a closed Indexer, an ended
+// context and an empty pod are errors of Explain. It counts nothing in Stats, and calls
+// no hook.
+//
+// Explain is for people: it takes up to some tens of milliseconds, and what feeds the
+// pod may wait for some of them. What the causes say of is what is still known: the
+// names of evicted blocks that the index keeps (index.MemoryConfig.IdleNames), and the
+// last 64 salts, and media, of the pod.
+func (x *Indexer) Explain(ctx context.Context, r *Request, pod string) (*Explanation, error) {
+	switch {
+	case x.closed.Load():
+		return nil, ErrClosed
+	case pod == "":
+		return nil, errors.New("kvindex: the pod is empty")
+	}
+	q := r.withPod(pod)
+	const tries = 4
+	for try := 1; ; try++ {
+		e, changed, err := x.explain(ctx, &q, pod)
+		if err != nil {
+			return nil, err
+		}
+		if !changed || try == tries {
+			return e, nil
+		}
+	}
+}
+
+// withPod returns r with a pod among those to score, and all of them.
+func (r *Request) withPod(pod string) Request {
+	q := *r
+	q.Top = min(q.Top, 0)
+	switch c := q.Candidates; {
+	case c == nil:
+		if q.Pods != nil && !slices.Contains(q.Pods, pod) {
+			q.Pods = append(slices.Clone(q.Pods), pod)
+		}
+	case q.Pods == nil && (q.Model == "" || q.Model == c.model) && c.pods != nil && !slices.Contains(c.pods, pod):
+		q.Model, q.Candidates, q.Pods = c.model, nil, append(slices.Clone(c.pods), pod)
+	}
+	return q
+}
+
+// explainer is one Explain on its way.
+type explainer struct {
+	*scorer
+	e    *Explanation
+	pod  *podFacts // nil: it is not known
+	own  *index.Candidates
+	row  *index.Row // that the score is of; nil: none
+	rows index.Matches
+
+	// Of the pod's own rows, with what is held beyond their runs.
+	held     []index.Row
+	variants []index.Variant
+}
+
+// explain is one attempt. changed: what the pod holds changed meanwhile.
+func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Explanation, changed bool, err error) {
+	sc := x.newScorer()
+	defer sc.release()
+	var a Answer
+	failed := sc.score(ctx, q, &a)
+	if errors.Is(failed, ErrClosed) || failed != nil && outcomeOf(failed) == OutcomeCancelled {
+		return nil, false, failed
+	}
+	e = &Explanation{
+		Model: q.Model, Adapter: q.Adapter, Salted: q.Salt != "", Media: slices.Clone(sc.media), Text: sc.text, Tokens: slices.Clone(sc.prompt),
+		Score: PodScore{Pod: pod}, Err: failed, Unknown: a.Unknown,
+	}
+	if q.Candidates != nil {
+		e.Model = q.Candidates.model
+	}
+	if s := sc.scope; s.model != "" {
+		e.Model, e.Adapter, e.Salted = s.model, s.adapter, s.salt != ""
+	}
+	w := &explainer{scorer: sc, e: e}
+	switch {
+	case failed != nil:
+		e.Cause, e.Outcome = CauseError, outcomeOf(failed)
+	case a.Unknown != nil:
+		e.Outcome = outcomeOf(a.Unknown)
+	}
+	if failed == nil {
+		if i := slices.Index(sc.set.names, pod); i >= 0 {
+			e.Score = a.Pods[slices.IndexFunc(a.Pods, func(s PodScore) bool { return s.Pod == pod })]
+			if b := sc.best[i]; b.row > 0 {
+				w.row = &sc.matches.Rows[b.row-1]
+			}
+		}
+		w.pod = x.factsOf(pod, e.Model)
+		w.own = index.NewCandidates(e.Model, []string{pod})
+		if changed, err = w.find(ctx); err != nil {
+			return nil, false, x.failed(fmt.Errorf("kvindex: explaining for model %q: %w", e.Model, err))
+		}
+	}
+	e.Why = w.sentence()
+	return e, changed, nil
+}
+
+// What is known of the pod beside the index.
+
+type podFacts struct {
+	adapters []string
+	recent   recentScopes
+	silent   bool // a stream of it
+	heard    bool
+	ranks    []rankFacts
+}
+
+type rankFacts struct {
+	n                int
+	state            State // of its view
+	contested, waits bool
+	lost             lastLoss
+	groups           []GroupInfo
+}
+
+// lastLoss is the last that a rank lost; without a cause, its engine emptied its
+// cache.
+type lastLoss struct {
+	cause LossCause
+	at    time.Time
+}
+
+func (x *Indexer) factsOf(pod, model string) *podFacts {
+	p, pm := x.lockKnown(pod, model)
+	if p == nil {
+		return nil
+	}
+	defer p.mu.Unlock()
+	f := &podFacts{adapters: slices.Sorted(maps.Keys(pm.adapters)), recent: pm.recent.clone(), silent: pm.silent > 0}
+	for _, n := range slices.Sorted(maps.Keys(pm.ranks)) {
+		r := pm.ranks[n]
+		st := r.stream
+		f.ranks = append(f.ranks, rankFacts{
+			n: n, state: r.view(), contested: r.contest.open, waits: r.kept || st != nil && (st.waits() || st.interrupted),
+			lost: r.lost, groups: slices.Clone(r.groups),
+		})
+		f.heard = f.heard || r.messages > 0 || r.kept
+	}
+	return f
+}
+
+// rank returns what is known of a rank.
+func (f *podFacts) rank(n int) (r rankFacts) {
+	if f != nil {
+		if i := slices.IndexFunc(f.ranks, func(r rankFacts) bool { return r.n == n }); i >= 0 {
+			return f.ranks[i]
+		}
+	}
+	return r
+}
+
+// recentScopes are what stores of a pod told lately, to be tried by who asks why. A
+// salt is kept as its root alone.
+type recentScopes struct {
+	salted ring[saltedRoot]
+	extras ring[extra] // of media, with their unit 0
+}
+
+type saltedRoot struct {
+	root    index.Key
+	variant index.Variant
+	adapter string
+}
+
+func (s *recentScopes) clone() recentScopes {
+	return recentScopes{s.salted.clone(), s.extras.clone()}
+}
+
+// ring keeps the last different values.
+type ring[T comparable] struct {
+	of   []T
+	next int // the oldest, if it is full
+}
+
+const ringSize = 64
+
+func (r *ring[T]) add(v T) {
+	switch {
+	case slices.Contains(r.of, v):
+	case len(r.of) < ringSize:
+		r.of = append(r.of, v)
+	default:
+		r.of[r.next] = v
+		r.next = (r.next + 1) % ringSize
+	}
+}
+
+func (r *ring[T]) clone() ring[T] { return ring[T]{slices.Clone(r.of), r.next} }
+
+// The causes.
+
+// find sets the cause and what belongs to it. changed: what the pod holds is not what
+// the score is of any more.
+func (w *explainer) find(ctx context.Context) (changed bool, err error) {
+	e := w.e
+	if e.Outcome == OutcomeUnknownModel {
+		e.Cause = CauseUnknownModel
+		return false, nil
+	}
+	if w.pod == nil && w.row == nil {
+		e.Cause = CauseUnknownPod
+		return false, nil
+	}
+	if err := w.lookAt(ctx); err != nil {
+		return false, err
+	}
+	if w.moved() {
+		e.Cause = CauseUntold
+		return true, nil
+	}
+	if err := w.choose(ctx); err != nil {
+		return false, err
+	}
+	switch {
+	case e.Outcome == OutcomeUnknownAdapter:
+		e.Cause = CauseUnknownAdapter
+		_, err = w.otherScope(ctx)
+		return false, err
+	case e.Cause < CauseNeverStored:
+		return false, nil
+	case w.pod != nil && w.pod.silent && !w.pod.heard:
+		e.Cause = CauseSilent
+		return false, nil
+	}
+	if found, err := w.elsewhere(ctx); found || err != nil {
+		return false, err
+	}
+	if found, err := w.otherScope(ctx); found || err != nil {
+		return false, err
+	}
+	w.byState()
+	return false, nil
+}
+
+// lookAt asks the index for all that the pod holds of the prompt.
+func (w *explainer) lookAt(ctx context.Context) error {
+	q := index.Query{Candidates: w.own, Held: true, Keys: func(v index.Variant) ([]index.Key, error) {
+		w.variants = append(w.variants, v)
+		return w.keysIn(v)
+	}}
+	var m index.Matches
+	err := w.x.index.Match(ctx, &q, &m)
+	w.held = m.Rows
+	return err
+}
+
+// moved reports that what the pod holds is not what the score is of.
+func (w *explainer) moved() bool {
+	if w.row == nil {
+		return slices.ContainsFunc(w.held, func(r index.Row) bool {
+			return r.Run > 0 && (r.FullGroups == 0 || r.FullGroups == 1 && r.Group.Kind == index.GroupFull)
+		})
+	}
+	i := slices.IndexFunc(w.held, func(r index.Row) bool {
+		return r.Source == w.row.Source && r.Group.ID == w.row.Group.ID && r.BlockSize == w.row.BlockSize && r.Pairs == w.row.Pairs
+	})
+	return i < 0 || w.held[i].GPU != w.row.GPU || w.held[i].Run != w.row.Run
+}
+
+// point is a block of which it is asked why it does not count.
+type point struct {
+	rank    int
+	group   int
+	size    int // tokens
+	variant index.Variant
+	block   int
+
+	cause  Cause
+	tier   Tier
+	parked int
+}
+
+// points are the blocks to ask about: the one behind the row's gpu run or, without a
+// row, the first of each rank, in each size that its full-attention groups have.
+func (w *explainer) points() (points []point) {
+	add := func(p point, pairs func(bool) bool) {
+		for _, v := range w.variants {
+			if p.size%v.Unit == 0 && (v.Block == 0 || p.size%v.Block == 0) && pairs(v.Pairs) {
+				p.variant = v
+				points = append(points, p)
+			}
+		}
+	}
+	if r := w.row; r != nil {
+		add(point{rank: r.Source.Rank, group: r.Group.ID, size: r.BlockSize, block: int(r.GPU)}, func(pairs bool) bool { return pairs == r.Pairs })
+		return points
+	}
+	for _, r := range w.pod.ranks {
+		anyFull := slices.ContainsFunc(r.groups, func(g GroupInfo) bool { return g.Kind == index.GroupFull })
+		for _, g := range r.groups {
+			if !anyFull || g.Kind == index.GroupFull {
+				add(point{rank: r.n, group: g.ID, size: g.BlockSize}, func(bool) bool { return true })
+			}
+		}
+	}
+	return points
+}
+
+// choose sets the block to speak of, and its cause as far as what the index knows of
+// that block tells. A block that the prompt has comes before one that it has not.
+func (w *explainer) choose(ctx context.Context) error {
+	e := w.e
+	e.Cause = CauseNeverStored
+	if _, ok := w.x.index.(index.Explainer); !ok {
+		e.Cause = CauseUntold
+	}
+	var best *point
+	points := w.points()
+	for i := range points {
+		p := &points[i]
+		if err := w.judge(ctx, p); err != nil {
+			return err
+		}
+		if best == nil || best.cause == CauseNoBlock || p.cause < best.cause && p.cause != CauseNoBlock {
+			best = p
+		}
+	}
+	if best == nil {
+		return nil
+	}
+	e.Cause, e.Tier, e.Parked = best.cause, best.tier, best.parked
+	e.Rank, e.BlockTokens, e.Block, e.Token = best.rank, best.size, best.block, best.block*best.size
+	e.Blocks = w.length(best.variant) / best.size
+	if e.Cause == CauseLost {
+		w.tellLoss(w.pod.rank(best.rank).lost)
+	}
+	return nil
+}
+
+func (w *explainer) tellLoss(l lastLoss) {
+	w.e.Cause, w.e.Loss, w.e.LostAt = CauseLost, l.cause, l.at
+}
+
+// length is that of the prompt in tokens, or pairs.
+func (w *explainer) length(v index.Variant) int {
+	if v.Pairs {
+		return len(w.prompt) - 1
+	}
+	return len(w.prompt)
+}
+
+// judge sets the cause of a point by what the index knows of it.
+func (w *explainer) judge(ctx context.Context, p *point) error {
+	switch blocks := w.length(p.variant) / p.size; {
+	case blocks == 0:
+		p.cause = CauseNoBlock
+		return nil
+	case p.block >= blocks:
+		p.cause = CauseWhole
+		return nil
+	}
+	p.tier = index.NumTiers
+	for i := range w.held {
+		row := &w.held[i]
+		t := tierAt(row, p.block*p.size)
+		switch {
+		case row.Source.Rank != p.rank || t == index.NumTiers:
+		case row.Group.ID == p.group && t != TierGPU:
+			p.cause, p.tier = CauseLowerTier, min(p.tier, t)
+		case row.Group.ID != p.group && t == TierGPU && p.cause == 0:
+			p.cause = CauseGroup
+		}
+	}
+	if p.tier == index.NumTiers {
+		p.tier = 0
+	}
+	if p.cause != 0 {
+		return nil
+	}
+	explainer, ok := w.x.index.(index.Explainer)
+	if !ok {
+		p.cause = CauseUntold
+		return nil
+	}
+	keys, err := w.keysIn(p.variant)
+	if err != nil {
+		return err
+	}
+	t, err := explainer.Explain(ctx, index.Source{Pod: w.e.Score.Pod, Model: w.e.Model, Rank: p.rank}, index.Block{
+		Variant: p.variant, Size: p.size, Number: p.block, Key: keys[(p.block+1)*p.size/p.variant.Unit-1], Locals: w.locals,
+	})
+	if err != nil {
+		return err
+	}
+	p.parked = t.Parked
+	rank := w.pod.rank(p.rank)
+	switch {
+	case t.Gone == index.GoneHidden:
+		p.cause = CauseHidden
+	case t.Gone == index.GoneRemoved:
+		p.cause = CauseEvicted
+	case t.Gone == index.GoneCleared && rank.lost.cause != 0:
+		p.cause = CauseLost
+	case t.Gone == index.GoneCleared && rank.waits: // the engine sends all again
+		p.cause = CauseHeldBack
+	case t.Gone == index.GoneCleared:
+		p.cause = CauseCleared
+	case t.Parked > 0:
+		p.cause = CauseParked
+	default:
+		p.cause = CauseNeverStored
+	}
+	return nil
+}
+
+// tierAt returns the best tier in which a row holds the block in which a token lies;
+// NumTiers: none.
+func tierAt(row *index.Row, token int) Tier {
+	b := token / row.BlockSize
+	for t, set := range row.Held {
+		if b/64 < len(set) && set[b/64]>>(b%64)&1 != 0 {
+			return Tier(t)
+		}
+	}
+	return index.NumTiers
+}
+
+// end is the token behind the block that does not count, or the first if blocks are of
+// no known size.
+func (w *explainer) end() int { return w.e.Token + max(w.e.BlockTokens, 1) }
+
+// maxNamed is how many pods are named.
+const maxNamed = 5
+
+// elsewhere looks for other pods that hold the block.
+func (w *explainer) elsewhere(ctx context.Context) (found bool, err error) {
+	q := index.Query{Candidates: index.NewCandidates(w.e.Model, nil), Keys: w.keysIn}
+	if err := w.x.index.Match(ctx, &q, &w.rows); err != nil {
+		return false, err
+	}
+	var pods []string
+	for i := range w.rows.Rows {
+		r := &w.rows.Rows[i]
+		full := r.FullGroups == 0 || r.Group.Kind == index.GroupFull
+		if full && r.Source.Pod != w.e.Score.Pod && int(r.Run)*r.BlockSize >= w.end() {
+			pods = append(pods, r.Source.Pod)
+		}
+	}
+	slices.Sort(pods)
+	pods = slices.Compact(pods)
+	if len(pods) == 0 {
+		return false, nil
+	}
+	w.e.Cause, w.e.Others, w.e.Pods = CauseElsewhere, len(pods), pods[:min(maxNamed, len(pods))]
+	return true, nil
+}
+
+// otherScope looks for another scope under which the pod holds the tokens up to the
+// end of the block. It leaves nothing of the request as it was.
+func (w *explainer) otherScope(ctx context.Context) (found bool, err error) {
+	if w.pod == nil {
+		return false, nil
+	}
+	end := w.end()
+	w.prompt = w.prompt[:min(len(w.prompt), end+1)] // for the last pair
+	w.media = slices.DeleteFunc(slices.Clone(w.media), func(m Media) bool { return m.Offset >= len(w.prompt) })
+	asked := w.scope
+	// try looks for the tokens with the present scope and media, or with the root of
+	// a salt that is not known.
+	try := func(cause Cause, scope string, salted *saltedRoot) bool {
+		if found || err != nil {
+			return true
+		}
+		w.plain = index.Variant{}
+		found, err = w.holds(ctx, end, func(v index.Variant) ([]index.Key, error) {
+			if salted == nil {
+				return w.keysIn(v)
+			}
+			if salted.variant != v {
+				return nil, nil
+			}
+			err := w.cut(v)
+			return keys(nil, salted.root, w.locals), err
+		})
+		if found && w.e.Cause != CauseUnknownAdapter {
+			w.e.Cause = cause
+		}
+		if found {
+			w.e.Scope = scope
+		}
+		return found || err != nil
+	}
+	salts := w.pod.recent.salted.of
+	adapters := slices.DeleteFunc(append([]string{""}, w.pod.adapters...), func(a string) bool { return a == asked.adapter })
+	for _, w.scope.adapter = range adapters {
+		try(CauseOtherAdapter, nameOfAdapter(w.scope.adapter), nil)
+	}
+	w.scope = scope{asked.model, asked.adapter, ""}
+	if asked.salt != "" {
+		try(CauseOtherSalt, "no salt", nil)
+	}
+	for i := range salts {
+		if salts[i].adapter == asked.adapter {
+			try(CauseOtherSalt, "another salt", &salts[i])
+		}
+	}
+	if asked.salt != "" {
+		for _, w.scope.adapter = range adapters {
+			try(CauseOtherAdapter, nameOfAdapter(w.scope.adapter)+" and no salt", nil)
+		}
+	}
+	for i := range salts {
+		if w.scope.adapter = salts[i].adapter; w.scope.adapter != asked.adapter {
+			try(CauseOtherAdapter, nameOfAdapter(w.scope.adapter)+" and another salt", &salts[i])
+		}
+	}
+	w.scope = asked
+	media := w.media
+	if w.media = nil; len(media) > 0 {
+		try(CauseOtherMedia, "no media", nil)
+	}
+	if w.media = media; found || err != nil {
+		return found, err
+	}
+	return w.otherMedia(ctx, end)
+}
+
+func nameOfAdapter(name string) string {
+	if name == "" {
+		return "no adapter"
+	}
+	return fmt.Sprintf("adapter %.100q", name)
+}
+
+// holds reports whether the pod holds a prompt up to a token.
+func (w *explainer) holds(ctx context.Context, end int, keys func(index.Variant) ([]index.Key, error)) (bool, error) {
+	w.keys = w.keys[:0]
+	err := w.x.index.Match(ctx, &index.Query{Candidates: w.own, Keys: keys}, &w.rows)
+	return slices.ContainsFunc(w.rows.Rows, func(r index.Row) bool { return int(r.Run)*r.BlockSize >= end }), err
+}
+
+// otherMedia tries the media that the pod told of lately in each unit of the block, in
+// place of what is there.
+func (w *explainer) otherMedia(ctx context.Context, end int) (found bool, err error) {
+	for _, v := range w.variants {
+		if v.Pairs || v.Media == MediaPad {
+			continue
+		}
+		s := w.scope
+		if v.Media == MediaBare {
+			s.salt = ""
+		}
+		w.plain = index.Variant{}
+		if err := w.cut(v); err != nil {
+			return false, err
+		}
+		locals, root, of := slices.Clone(w.locals), w.x.hash.root(s, v), w.x.hash.of(s.adapter)
+		for u := w.e.Token / v.Unit; (u+1)*v.Unit <= min(end, len(w.prompt)); u++ {
+			was := locals[u]
+			for _, x := range w.pod.recent.extras.of {
+				locals[u] = of.locals(nil, w.prompt[u*v.Unit:(u+1)*v.Unit], v.Unit, []extra{x})[0]
+				found, err = w.holds(ctx, end, func(o index.Variant) ([]index.Key, error) {
+					if o != v {
+						return nil, nil
+					}
+					return keys(nil, root, locals), nil
+				})
+				if err != nil {
+					return false, err
+				}
+				if found {
+					w.tellMedia(v)
+					return true, nil
+				}
+			}
+			locals[u] = was
+		}
+	}
+	return false, nil
+}
+
+// tellMedia says that the pod holds the tokens with other media. A bare one may be a
+// salt.
+func (w *explainer) tellMedia(v index.Variant) {
+	e := w.e
+	cause := CauseOtherMedia
+	switch {
+	case len(w.media) > 0:
+		e.Scope = "media of another hash or offset"
+	case v.Media == MediaBare && e.Token == 0 && e.Salted:
+		e.Scope, cause = "another salt", CauseOtherSalt
+	case v.Media == MediaBare && e.Token == 0:
+		e.Scope = "a salt, or media that the request does not have"
+	default:
+		e.Scope = "media that the request does not have"
+	}
+	if e.Cause != CauseUnknownAdapter {
+		e.Cause = cause
+	}
+}
+
+// byState sets the cause to what the view of the pod may lack.
+func (w *explainer) byState() {
+	if w.pod == nil {
+		return
+	}
+	ranks := w.pod.ranks
+	if w.row != nil {
+		ranks = []rankFacts{w.pod.rank(w.row.Source.Rank)}
+	}
+	has := func(f func(r rankFacts) bool) bool { return slices.ContainsFunc(ranks, f) }
+	lossy := func(r rankFacts) bool { return r.state != StateLive }
+	lost := slices.IndexFunc(ranks, func(r rankFacts) bool { return lossy(r) && r.lost.cause != 0 })
+	switch {
+	case has(func(r rankFacts) bool { return r.contested }):
+		w.e.Cause = CauseContested
+	case has(func(r rankFacts) bool { return r.waits }):
+		w.e.Cause = CauseHeldBack
+	case lost >= 0:
+		w.tellLoss(ranks[lost].lost)
+	case has(lossy) || len(ranks) == 0:
+		w.e.Cause = CausePartial
+	case w.pod.silent:
+		w.e.Cause = CauseSilent
+	}
+}
+
+// sentence says the cause in words.
+func (w *explainer) sentence() string {
+	e := w.e
+	pod := fmt.Sprintf("%.100q", e.Score.Pod)
+	block := "The prompt's beginning"
+	if e.BlockTokens > 0 {
+		block = fmt.Sprintf("Block %d (tokens %d to %d)", e.Block, e.Token, e.Token+e.BlockTokens-1)
+	}
+	switch e.Cause {
+	case CauseError:
+		return fmt.Sprintf("The request is not scored: %v.", e.Err)
+	case CauseUnknownModel:
+		return fmt.Sprintf("No pod holds anything: %v.", e.Unknown)
+	case CauseUnknownAdapter:
+		if e.Scope != "" {
+			return fmt.Sprintf("No pod holds anything: %v. Pod %s holds the same tokens under %s.", e.Unknown, pod, e.Scope)
+		}
+		return fmt.Sprintf("No pod holds anything: %v.", e.Unknown)
+	case CauseUnknownPod:
+		return fmt.Sprintf("Pod %s was never heard for model %.100q. Look whether its events come under that name and model.", pod, e.Model)
+	case CauseNoBlock:
+		return fmt.Sprintf("The prompt has %d tokens, and the pod's blocks have %d: engines cache whole blocks only.", len(e.Tokens), e.BlockTokens)
+	case CauseWhole:
+		return fmt.Sprintf("The pod holds all %d whole blocks of the prompt. What is left is always computed: the last token, or a part of a block.%s", e.Blocks, w.bound())
+	case CauseLowerTier:
+		return fmt.Sprintf("%s is held in tier %v and not in the gpu. CachedTokens and Score count the gpu only.", block, e.Tier)
+	case CauseGroup:
+		return block + " is held by a KV-cache group of the engine and not by another one, and the engine needs both. The group has removed it, or never stored it."
+	case CauseHidden:
+		return block + " was removed, after a store of it that was taken for a report (CopiesGuarded). The engine may hold another copy. If no client can ask for reports, Profile.Copies can be CopiesExact."
+	case CauseEvicted:
+		return fmt.Sprintf("The pod held %s and has removed it. Its cache was too small to keep it until this request.", lower(block))
+	case CauseLost:
+		return fmt.Sprintf("Messages of the pod were lost (%v, noticed at %s). It may hold %s, and does not announce it again: a replay socket prevents this, a full report (PodInfo.WantsFullReport) mends it.", e.Loss, e.LostAt.UTC().Format(time.RFC3339), lower(block))
+	case CauseCleared:
+		return fmt.Sprintf("The pod held %s, and its cache was emptied since.", lower(block))
+	case CauseParked:
+		return fmt.Sprintf("%d stores that may be of %s, or of blocks behind it, wait for a parent that was never heard. The pod was connected to late, or messages are missing: a replay socket prevents this.", e.Parked, lower(block))
+	case CauseSilent:
+		return fmt.Sprintf("A stream of pod %s has brought nothing yet. Look at its address, at the subscriber's OnError, and whether the engine publishes KV events.", pod)
+	case CauseElsewhere:
+		return fmt.Sprintf("The pod does not hold %s, and never did as far as is known. Other pods hold it: %s.", lower(block), w.others())
+	case CauseOtherAdapter, CauseOtherSalt, CauseOtherMedia:
+		return fmt.Sprintf("The pod holds the same tokens under %s. An engine does not reuse them for this request. If they should be the same, compare what the request says with what the engine was sent.", e.Scope)
+	case CauseContested:
+		return "Two streams speak for the rank, and what one of them says is not applied. Look whether two engines are configured under one pod and rank (StreamStats.Contested)."
+	case CauseHeldBack:
+		return fmt.Sprintf("%s is not known yet: messages wait or are caught up with, or the connection was lost and nothing has come since. Look at PodInfo.Streams.", block)
+	case CausePartial:
+		return fmt.Sprintf("%s is not known. A part of what the pod has announced was never heard, and it does not announce it again: a replay socket prevents this, a full report (PodInfo.WantsFullReport) mends it.", block)
+	case CauseNeverStored:
+		return fmt.Sprintf("The pod never stored %s, as far as is known. If this prompt was there, compare its text and tokens with those of the engine.", lower(block))
+	}
+	return fmt.Sprintf("%s is not held. More is not known: the index does not keep it, or what the pod holds changes too fast.", block)
+}
+
+// lower is a sentence's beginning in its middle.
+func lower(s string) string { return strings.ToLower(s[:1]) + s[1:] }
+
+// others names pods.
+func (w *explainer) others() string {
+	e := w.e
+	var b strings.Builder
+	for i, pod := range e.Pods {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, "%.100q", pod)
+	}
+	if more := e.Others - len(e.Pods); more > 0 {
+		fmt.Fprintf(&b, " and %d more", more)
+	}
+	return b.String()
+}
+
+// bound says that the engine may reuse less.
+func (w *explainer) bound() string {
+	if w.e.Score.UpperBound {
+		return " The engine has several KV-cache groups and may reuse less."
+	}
+	return ""
+}

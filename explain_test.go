@@ -1,0 +1,698 @@
+package kvindex_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/enginehash"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+)
+
+// tokenizes has an Indexer tokenize text for a model.
+func tokenizes(model string) kvindex.Option { return kvindex.WithTokenizer(model, words{}) }
+
+// explain explains a score, and checks it against the one that ScoreRequest gives.
+func explain(t testing.TB, ix *kvindex.Indexer, r kvindex.Request, pod string) *kvindex.Explanation {
+	t.Helper()
+	before := ix.Stats().Scores
+	e, err := ix.Explain(ctx, &r, pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after := ix.Stats().Scores; after != before {
+		t.Errorf("it was counted: %+v", after)
+	}
+	if r.Pods != nil && !slices.Contains(r.Pods, pod) {
+		r.Pods = append(slices.Clone(r.Pods), pod)
+	}
+	var a kvindex.Answer
+	err = ix.ScoreRequest(ctx, &r, &a)
+	if textOf(err) != textOf(e.Err) {
+		t.Fatalf("error %v, want %v", e.Err, err)
+	}
+	if textOf(a.Unknown) != textOf(e.Unknown) {
+		t.Fatalf("unknown %v, want %v", e.Unknown, a.Unknown)
+	}
+	if err == nil && len(e.Tokens) != a.PromptTokens {
+		t.Fatalf("%d tokens, want %d", len(e.Tokens), a.PromptTokens)
+	}
+	if i := slices.IndexFunc(a.Pods, func(s kvindex.PodScore) bool { return s.Pod == pod }); i >= 0 && e.Score != a.Pods[i] {
+		t.Fatalf("score %+v, want %+v", e.Score, a.Pods[i])
+	}
+	if e.Score.Pod != pod || e.Cause == 0 || e.Why == "" || strings.Contains(e.String(), "%!") {
+		t.Fatalf("%s", e)
+	}
+	return e
+}
+
+func textOf(err error) string { return fmt.Sprint(err) }
+
+// situation is an Indexer in which the score of pod a for a prompt has one cause. The
+// pod holds the first held blocks of it, on one of its ranks.
+type situation struct {
+	*testing.T
+	r    *rand.Rand
+	ix   *kvindex.Indexer
+	opts []kvindex.Option
+	size int
+	rank int
+	p    fakeengine.Prompt
+	held int
+	next int // block, of so many tokens; 0: of size
+	ask  kvindex.Request
+	also func(e *kvindex.Explanation) bool // what else has to be said
+}
+
+func (s *situation) random(blocks int) fakeengine.Prompt {
+	p := fakeengine.Prompt{Size: s.size, Hash: s.r.Uint64() << 20}
+	for range blocks * s.size {
+		p.Tokens = append(p.Tokens, s.r.Uint32N(1<<17))
+	}
+	return p
+}
+
+func (s *situation) open(opts ...kvindex.Option) {
+	s.ix = open(s.T, append(opts, tokenizes("m"))...)
+	for _, pod := range []string{"b", "c"} {
+		s.in(pod, 0, s.random(3).Stored(0, 3))
+	}
+}
+
+func (s *situation) in(pod string, rank int, evs ...fakeengine.Event) {
+	s.Helper()
+	if err := s.ix.Ingest(pod, "m", fakeengine.Payload(1, rank, evs...)); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// a has pod a say something, and hold something else on another rank.
+func (s *situation) a(evs ...fakeengine.Event) {
+	s.Helper()
+	s.in("a", s.rank, evs...)
+	s.in("a", 1-s.rank, s.random(2).Stored(0, 2))
+}
+
+func (s *situation) stored(from, to int, change func(e *fakeengine.Stored)) *fakeengine.Stored {
+	e := s.p.Stored(from, to)
+	e.Extra = make([][]enginehash.Extra, to-from)
+	if change != nil {
+		change(e)
+	}
+	return e
+}
+
+func salted(salt string) func(e *fakeengine.Stored) {
+	return func(e *fakeengine.Stored) { e.Extra[0] = append(e.Extra[0], enginehash.Text(salt)) }
+}
+
+func adapted(adapter string) func(e *fakeengine.Stored) {
+	return func(e *fakeengine.Stored) {
+		e.Adapter = adapter
+		for i := range e.Extra {
+			e.Extra[i] = append(e.Extra[i], enginehash.Text(adapter))
+		}
+	}
+}
+
+// message is one of the rank's stream.
+func (s *situation) message(seq uint64, evs ...fakeengine.Event) kvindex.Message {
+	return message("s", seq, float64(seq+1), s.rank, evs...)
+}
+
+// situations are those of known cause. n is the number of whole blocks of the prompt,
+// at least 3, and held is less than that.
+var situations = []struct {
+	name  string
+	make  func(s *situation, n int)
+	cause kvindex.Cause
+}{
+	{"never stored", func(s *situation, n int) {
+		s.open()
+		s.a(s.p.Stored(0, s.held))
+	}, kvindex.CauseNeverStored},
+	{"evicted", func(s *situation, n int) {
+		s.open()
+		s.a(s.p.Stored(0, n), s.p.Removed(s.held))
+	}, kvindex.CauseEvicted},
+	{"evicted here, held elsewhere", func(s *situation, n int) {
+		s.open()
+		s.in("c", 0, s.p.Stored(0, n))
+		s.a(s.p.Stored(0, n), s.p.Removed(s.held))
+	}, kvindex.CauseEvicted},
+	{"evicted, and held with another salt", func(s *situation, n int) {
+		s.open()
+		other := s.stored(0, n, salted("pepper"))
+		for i := range other.Hashes {
+			other.Hashes[i] = fakeengine.IntHash(uint64(i + 1))
+		}
+		s.a(s.p.Stored(0, n), s.p.Removed(s.held), other)
+	}, kvindex.CauseEvicted},
+	{"held elsewhere", func(s *situation, n int) {
+		s.open()
+		s.in("c", 0, s.p.Stored(0, n))
+		s.in("b", 1, s.p.Stored(0, s.held+1))
+		s.a(s.p.Stored(0, s.held))
+		s.also = func(e *kvindex.Explanation) bool { return e.Others == 2 && slices.Equal(e.Pods, []string{"b", "c"}) }
+	}, kvindex.CauseElsewhere},
+	{"less is held elsewhere", func(s *situation, n int) {
+		s.open()
+		s.in("b", 1, s.p.Stored(0, s.held))
+		s.a(s.p.Stored(0, s.held))
+	}, kvindex.CauseNeverStored},
+	{"cleared", func(s *situation, n int) {
+		s.held = 0
+		s.open()
+		s.a(s.p.Stored(0, n), fakeengine.Cleared{}, s.random(1).Stored(0, 1))
+	}, kvindex.CauseCleared},
+	{"evicted since the last clear", func(s *situation, n int) {
+		s.open()
+		s.a(s.p.Stored(0, n), fakeengine.Cleared{}, s.p.Stored(0, n), s.p.Removed(s.held))
+	}, kvindex.CauseEvicted},
+	{"hidden", func(s *situation, n int) {
+		s.open()
+		s.a(s.p.Stored(0, n), s.p.Stored(0, n), s.p.Removed(s.held))
+	}, kvindex.CauseHidden},
+	{"marked as lost", func(s *situation, n int) {
+		s.held = 0
+		s.open()
+		s.a(s.p.Stored(0, n))
+		if err := s.ix.MarkLost("a", s.rank); err != nil {
+			s.Fatal(err)
+		}
+		s.a(s.random(1).Stored(0, 1))
+		s.also = func(e *kvindex.Explanation) bool {
+			return e.Loss == kvindex.LossMarked && time.Since(e.LostAt) < time.Hour && e.Score.State == kvindex.StatePartial
+		}
+	}, kvindex.CauseLost},
+	{"lost in a gap", func(s *situation, n int) {
+		s.held = 0
+		s.open()
+		brings(s.message(0, s.p.Stored(0, n)), s.message(2, s.random(1).Stored(0, 1)))(s.T, s.ix)
+		s.also = func(e *kvindex.Explanation) bool { return e.Loss == kvindex.LossGap }
+	}, kvindex.CauseLost},
+	{"lost with the word of it", func(s *situation, n int) {
+		s.open()
+		brings(s.message(0, s.random(1).Stored(0, 1)), s.message(2, s.random(1).Stored(0, 1)))(s.T, s.ix)
+		brings(s.message(3, s.p.Stored(0, s.held)))(s.T, s.ix)
+		s.also = func(e *kvindex.Explanation) bool { return e.Loss == kvindex.LossGap }
+	}, kvindex.CauseLost},
+	{"lost with a restart", func(s *situation, n int) {
+		s.held = 0
+		s.open()
+		brings(s.message(0, s.p.Stored(0, n)))(s.T, s.ix)
+		restarted("s")(s.T, s.ix)
+		s.also = func(e *kvindex.Explanation) bool { return e.Loss == kvindex.LossRestart }
+	}, kvindex.CauseLost},
+	{"a loss that the engine made good", func(s *situation, n int) {
+		s.open()
+		brings(s.message(0, s.random(1).Stored(0, 1)), s.message(2, fakeengine.Cleared{}, s.p.Stored(0, s.held)))(s.T, s.ix)
+	}, kvindex.CauseNeverStored},
+	{"partial", func(s *situation, n int) {
+		s.open()
+		brings(s.message(7, s.random(1).Stored(0, 1), s.p.Stored(0, s.held)))(s.T, s.ix)
+	}, kvindex.CausePartial},
+	{"caught up with", func(s *situation, n int) {
+		s.open()
+		brings(s.message(0, s.random(1).Stored(0, 1), s.p.Stored(0, s.held)), hold(s.message(2, s.random(1).Stored(0, 1))))(s.T, s.ix)
+	}, kvindex.CauseHeldBack},
+	{"a connection lost", func(s *situation, n int) {
+		s.open()
+		brings(s.message(0, s.random(1).Stored(0, 1), s.p.Stored(0, s.held)))(s.T, s.ix)
+		note("s", events.NoteLost)(s.T, s.ix)
+	}, kvindex.CauseHeldBack},
+	{"sent again", func(s *situation, n int) {
+		s.held = 0
+		s.open()
+		brings(s.message(0, s.p.Stored(0, n)))(s.T, s.ix)
+		if err := s.ix.StreamRewound("a", "m", "s"); err != nil {
+			s.Fatal(err)
+		}
+	}, kvindex.CauseHeldBack},
+	{"contested", func(s *situation, n int) {
+		s.held = 0
+		s.open()
+		for seq := range uint64(3) {
+			for _, stream := range []string{"s", "t"} {
+				brings(message(stream, seq, float64(seq+1), s.rank, s.random(1).Stored(0, 1)))(s.T, s.ix)
+			}
+		}
+	}, kvindex.CauseContested},
+	{"silent", func(s *situation, n int) {
+		s.held = 0
+		s.open()
+		s.in("c", 0, s.p.Stored(0, n))
+		note("s", events.NoteOpened)(s.T, s.ix)
+	}, kvindex.CauseSilent},
+	{"a stream is silent", func(s *situation, n int) {
+		s.open()
+		s.a(s.p.Stored(0, s.held))
+		note("s", events.NoteOpened)(s.T, s.ix)
+	}, kvindex.CauseSilent},
+	{"parked", func(s *situation, n int) {
+		s.held = min(s.held, n-2)
+		from := s.held + 1 + s.r.IntN(n-s.held-1)
+		s.open()
+		s.a(s.p.Stored(0, s.held), s.p.Stored(from, n))
+		s.also = func(e *kvindex.Explanation) bool { return e.Parked == 1 }
+	}, kvindex.CauseParked},
+	{"the whole prompt", func(s *situation, n int) {
+		s.held = n
+		s.open()
+		s.a(s.p.Stored(0, n))
+		s.ask.Tokens = s.p.Tokens[:n*s.size]
+		s.also = func(e *kvindex.Explanation) bool { return e.Score.CachedTokens == (n-1)*s.size }
+	}, kvindex.CauseWhole},
+	{"all whole blocks", func(s *situation, n int) {
+		s.held = n
+		s.open()
+		s.a(s.p.Stored(0, n))
+		s.ask.Tokens = append(slices.Clone(s.p.Tokens[:n*s.size]), 1)
+		s.also = func(e *kvindex.Explanation) bool { return e.Score.CachedTokens == n*s.size }
+	}, kvindex.CauseWhole},
+	{"no whole block", func(s *situation, n int) {
+		s.held = 0
+		s.open()
+		s.a(s.p.Stored(0, n))
+		s.ask.Tokens = s.p.Tokens[:1+s.r.IntN(s.size-1)]
+	}, kvindex.CauseNoBlock},
+	{"in a lower tier", func(s *situation, n int) {
+		s.open()
+		lower := s.p.Stored(s.held, n)
+		lower.Tokens, lower.BlockSize, lower.Parent, lower.Medium = nil, 0, nil, "disk"
+		s.a(s.p.Stored(0, n), lower, s.p.Removed(s.held))
+		s.also = func(e *kvindex.Explanation) bool { return e.Tier == kvindex.TierDisk }
+	}, kvindex.CauseLowerTier},
+	{"in a chunk of a lower tier", func(s *situation, n int) {
+		s.held = 0
+		s.open()
+		s.next = 2 * s.size
+		lower := s.p.Stored(0, 2)
+		lower.Medium = "cpu"
+		s.a(s.p.Stored(0, n), lower, s.p.Removed(0))
+		s.also = func(e *kvindex.Explanation) bool { return e.Tier == kvindex.TierCPU }
+	}, kvindex.CauseLowerTier},
+	{"in another group", func(s *situation, n int) {
+		s.open()
+		other := s.p.Stored(0, n)
+		other.Group = 1
+		if s.r.IntN(2) == 0 {
+			other.Kind, other.Window = "sliding_window", 32
+		}
+		s.a(s.p.Stored(0, n), other, s.p.Removed(s.held))
+	}, kvindex.CauseGroup},
+	{"with another salt", func(s *situation, n int) {
+		s.held = 0
+		s.open()
+		for i := range 40 {
+			other := s.random(1).Stored(0, 1)
+			other.Extra = [][]enginehash.Extra{{enginehash.Text(fmt.Sprint(i))}}
+			s.a(other)
+		}
+		s.a(s.stored(0, n, salted("pepper")))
+		s.ask.Salt = []string{"", "thyme"}[s.r.IntN(2)]
+		s.also = func(e *kvindex.Explanation) bool { return e.Scope == "another salt" }
+	}, kvindex.CauseOtherSalt},
+	{"without a salt", func(s *situation, n int) {
+		s.held = 0
+		s.open()
+		s.a(s.stored(0, n, nil))
+		s.ask.Salt = "thyme"
+		s.also = func(e *kvindex.Explanation) bool { return e.Scope == "no salt" && e.Salted }
+	}, kvindex.CauseOtherSalt},
+	{"with a bare salt", func(s *situation, n int) {
+		s.held = 0
+		s.open(withProfile(kvindex.Profile{Media: kvindex.MediaBare}))
+		s.a(s.stored(0, n, salted("pepper")))
+		s.ask.Salt = "thyme"
+		s.also = func(e *kvindex.Explanation) bool { return e.Scope == "another salt" }
+	}, kvindex.CauseOtherSalt},
+	{"on an adapter", func(s *situation, n int) {
+		s.held = 0
+		s.open()
+		s.a(s.stored(0, n, adapted("sql")))
+		s.also = func(e *kvindex.Explanation) bool { return e.Scope == `adapter "sql"` }
+	}, kvindex.CauseOtherAdapter},
+	{"on another adapter", func(s *situation, n int) {
+		s.held = 0
+		s.open()
+		poet := s.random(1).Stored(0, 1)
+		poet.Adapter = "poet"
+		s.a(s.stored(0, n, adapted("sql")), poet)
+		s.ask.Adapter = "poet"
+		if s.r.IntN(2) == 0 {
+			s.ask.Model, s.ask.Adapter = "poet", ""
+		}
+		s.also = func(e *kvindex.Explanation) bool {
+			return e.Scope == `adapter "sql"` && e.Model == "m" && e.Adapter == "poet"
+		}
+	}, kvindex.CauseOtherAdapter},
+	{"on another adapter and with another salt", func(s *situation, n int) {
+		s.held = 0
+		s.open()
+		s.a(s.stored(0, n, func(e *fakeengine.Stored) { adapted("sql")(e); salted("pepper")(e) }))
+		s.also = func(e *kvindex.Explanation) bool { return e.Scope == `adapter "sql" and another salt` }
+	}, kvindex.CauseOtherAdapter},
+	{"on no adapter", func(s *situation, n int) {
+		s.held = 0
+		s.open()
+		poet := s.random(1).Stored(0, 1)
+		poet.Adapter = "poet"
+		s.a(s.stored(0, n, nil), poet)
+		s.ask.Adapter = "poet"
+		s.also = func(e *kvindex.Explanation) bool { return e.Scope == "no adapter" }
+	}, kvindex.CauseOtherAdapter},
+	{"with other media", func(s *situation, n int) {
+		offset := s.r.IntN(s.size)
+		s.open()
+		s.a(s.stored(0, n, func(e *fakeengine.Stored) {
+			e.Extra[s.held] = append(e.Extra[s.held], enginehash.Media("cat", int64(offset)))
+		}))
+		if s.r.IntN(2) == 0 {
+			s.ask.Media = []kvindex.Media{{Hash: "cow", Offset: s.held*s.size + offset, Length: 5}}
+		}
+		s.also = func(e *kvindex.Explanation) bool { return strings.Contains(e.Scope, "media") }
+	}, kvindex.CauseOtherMedia},
+	{"without media", func(s *situation, n int) {
+		s.open()
+		s.a(s.stored(0, n, nil))
+		s.ask.Media = []kvindex.Media{{Hash: "cow", Offset: s.held * s.size, Length: 5}}
+		s.also = func(e *kvindex.Explanation) bool { return e.Scope == "no media" }
+	}, kvindex.CauseOtherMedia},
+	{"an unknown model", func(s *situation, n int) {
+		s.held = 0
+		s.open()
+		s.a(s.p.Stored(0, n))
+		s.ask.Model = "another"
+	}, kvindex.CauseUnknownModel},
+	{"an unknown adapter", func(s *situation, n int) {
+		s.held = 0
+		s.open()
+		s.a(s.stored(0, n, nil))
+		s.ask.Adapter = "sql"
+		s.also = func(e *kvindex.Explanation) bool {
+			return e.Scope == "no adapter" && e.Outcome == kvindex.OutcomeUnknownAdapter
+		}
+	}, kvindex.CauseUnknownAdapter},
+	{"an unknown pod", func(s *situation, n int) {
+		s.held = 0
+		s.open()
+		s.in("c", 0, s.p.Stored(0, n))
+	}, kvindex.CauseUnknownPod},
+	{"not scorable", func(s *situation, n int) {
+		s.held = 0
+		s.open()
+		s.a(s.p.Stored(0, n))
+		s.ask.Tokens = nil
+		s.ask.Body = []byte(`{"model": "m", "prompt": "hello", "truncate_prompt_tokens": 3}`)
+		s.also = func(e *kvindex.Explanation) bool { return e.Outcome == kvindex.OutcomeNotScorable }
+	}, kvindex.CauseError},
+	{"no tokens", func(s *situation, n int) {
+		s.held = 0
+		s.open()
+		s.a(s.p.Stored(0, n))
+		s.ask.Tokens = nil
+		s.also = func(e *kvindex.Explanation) bool { return e.Outcome == kvindex.OutcomeBadRequest }
+	}, kvindex.CauseError},
+	{"an index that cannot tell", func(s *situation, n int) {
+		s.open(kvindex.WithIndex(noExplainer(s.T)))
+		s.a(s.p.Stored(0, n), s.p.Removed(s.held))
+	}, kvindex.CauseUntold},
+	{"held elsewhere, by an index that cannot tell", func(s *situation, n int) {
+		s.open(kvindex.WithIndex(noExplainer(s.T)))
+		s.in("c", 0, s.p.Stored(0, n))
+		s.a(s.p.Stored(0, s.held))
+	}, kvindex.CauseElsewhere},
+}
+
+// noExplainer is a backend that has no optional ability.
+func noExplainer(t *testing.T) index.Index {
+	m, err := index.NewMemory(index.MemoryConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	return struct{ index.Index }{m}
+}
+
+// TestCauses makes scores of known causes, and asks for them.
+func TestCauses(t *testing.T) {
+	rounds := 23 // a thousand scores and some
+	if testing.Short() {
+		rounds = 3
+	}
+	for _, c := range situations {
+		t.Run(c.name, func(t *testing.T) {
+			for seed := range uint64(rounds) {
+				s := &situation{T: t, r: rand.New(rand.NewPCG(seed, 3)), also: func(*kvindex.Explanation) bool { return true }}
+				s.size, s.rank = []int{16, 32, 64}[s.r.IntN(3)], s.r.IntN(2)
+				n := 3 + s.r.IntN(8)
+				s.p, s.held = s.random(n), s.r.IntN(n)
+				s.ask = kvindex.Request{Model: "m", Tokens: append(slices.Clone(s.p.Tokens), make([]uint32, s.r.IntN(s.size))...)}
+				c.make(s, n)
+				s.ask.Pods = [][]string{nil, {"a"}, {"c", "b"}}[s.r.IntN(3)]
+				if s.ask.Pods == nil && s.r.IntN(2) == 0 {
+					s.ask.Top = 1
+				}
+				e := explain(t, s.ix, s.ask, "a")
+				if e.Cause != c.cause || !s.also(e) {
+					t.Fatalf("seed %d: %d of %d blocks of %d, %v, loss %v, scope %q, others %v, want %v\n%s", seed, s.held, n, s.size, e.Cause, e.Loss, e.Scope, e.Pods, c.cause, e)
+				}
+				if e.BlockTokens == 0 {
+					continue
+				}
+				s.next = max(s.next, s.size)
+				if e.BlockTokens != s.next || e.Block != s.held || e.Token != s.held*s.size || e.Blocks != len(e.Tokens)/s.next || e.Score.MatchedBlocks > 0 && e.Rank != s.rank {
+					t.Fatalf("seed %d: want block %d of %d tokens on rank %d\n%s", seed, s.held, s.size, s.rank, e)
+				}
+			}
+		})
+	}
+}
+
+// A cause that no situation has is none that is tested.
+func TestCausesAreAllTested(t *testing.T) {
+	for c := kvindex.CauseError; c <= kvindex.CauseUntold; c++ {
+		text, err := c.MarshalText()
+		var back kvindex.Cause
+		if err != nil || back.UnmarshalText(text) != nil || back != c {
+			t.Errorf("%q is %d, want %d", text, back, c)
+		}
+		found := false
+		for _, s := range situations {
+			found = found || s.cause == c
+		}
+		if !found {
+			t.Errorf("no situation has the cause %v", c)
+		}
+	}
+	if got := (kvindex.CauseUntold + 1).String(); got != "invalid" {
+		t.Errorf("a cause behind the last: %q", got)
+	}
+}
+
+// TestExplainIsTheScore asks why after each of many random changes. explain compares.
+func TestExplainIsTheScore(t *testing.T) {
+	var engines []*model
+	for _, e := range []model{
+		{name: "offsets", size: 16, form: kvindex.MediaOffsets},
+		{name: "long", size: 48, form: kvindex.MediaOffsets},
+		{name: "bare", size: 16, form: kvindex.MediaBare},
+		{name: "pad", size: 1, form: kvindex.MediaPad, blind: true},
+		{name: "pairs", size: 16, form: kvindex.MediaPad, blind: true, pairs: true},
+	} {
+		e.hashes, e.held = make(map[string]uint64), make(map[uint64]bool)
+		engines = append(engines, &e)
+	}
+	forms := func(pod, _ string) kvindex.Profile {
+		i := slices.IndexFunc(engines, func(m *model) bool { return m.name == pod })
+		return kvindex.Profile{Media: engines[i].form}
+	}
+	ix := open(t, kvindex.WithProfile(forms))
+	r := rand.New(rand.NewPCG(5, 6))
+	var before []kvindex.Request
+	causes := make(map[kvindex.Cause]int)
+	rounds := 60
+	if testing.Short() {
+		rounds = 15
+	}
+	for round := range rounds {
+		q := randomRequest(r, before)
+		before = append(before, q)
+		for _, m := range engines {
+			payload := m.store(&q, 100)
+			if round%5 == 4 {
+				payload, _ = m.remove(r, 0.3)
+			}
+			if err := ix.Ingest(m.name, "m", payload); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 4 {
+			q := randomRequest(r, before)
+			q.Model = []string{"m", "m", "m", "lora", "nobody"}[r.IntN(5)]
+			q.Top = r.IntN(4) - 1
+			switch r.IntN(4) {
+			case 0:
+				q.Pods = []string{"bare", "pad", "none"}
+			case 1:
+				q.Candidates = ix.Candidates(q.Model, []string{"offsets", "pairs"})
+			}
+			for _, pod := range []string{engines[r.IntN(len(engines))].name, "none"} {
+				causes[explain(t, ix, q, pod).Cause]++
+			}
+		}
+	}
+	t.Log(causes)
+	if len(causes) < 10 && !testing.Short() {
+		t.Errorf("only these causes: %v", causes)
+	}
+}
+
+// A pod that is not among those of the request is added to them.
+func TestExplainAnyPod(t *testing.T) {
+	ix := open(t)
+	p := fakeengine.NewPrompt(1, 16, 4)
+	ingest(t, ix, "a", p.Stored(0, 2))
+	ingest(t, ix, "b", p.Stored(0, 3))
+	for _, r := range []kvindex.Request{
+		{Model: "m"}, {Model: "m", Top: 1}, {Model: "m", Pods: []string{}}, {Model: "m", Pods: []string{"b"}},
+		{Candidates: ix.Candidates("m", nil)}, {Candidates: ix.Candidates("m", []string{"b"})},
+	} {
+		r.Tokens = p.Tokens
+		pods := slices.Clone(r.Pods)
+		if e := explain(t, ix, r, "a"); e.Score.CachedTokens != 32 || e.Cause != kvindex.CauseElsewhere || !slices.Equal(e.Pods, []string{"b"}) {
+			t.Errorf("%+v: %s", r, e)
+		}
+		if !slices.Equal(r.Pods, pods) {
+			t.Errorf("the caller's pods were changed: %q", r.Pods)
+		}
+	}
+}
+
+// What is wrong with the call and not with the request is an error.
+func TestExplainErrors(t *testing.T) {
+	ix := open(t)
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	r := &kvindex.Request{Model: "m", Tokens: []uint32{1}}
+	if e, err := ix.Explain(ctx, r, ""); err == nil || e != nil {
+		t.Errorf("no pod: %v, %v", e, err)
+	}
+	if e, err := ix.Explain(ended, r, "a"); !errors.Is(err, context.Canceled) || e != nil {
+		t.Errorf("an ended context: %v, %v", e, err)
+	}
+	ix.Close()
+	if e, err := ix.Explain(ctx, r, "a"); !errors.Is(err, kvindex.ErrClosed) || e != nil {
+		t.Errorf("closed: %v, %v", e, err)
+	}
+}
+
+// Explain calls no hook.
+func TestExplainIsNotCounted(t *testing.T) {
+	told := 0
+	ix := open(t, kvindex.WithHooks(kvindex.Hooks{Scored: func(kvindex.Scored) { told++ }}))
+	if _, err := ix.Explain(ctx, &kvindex.Request{Model: "m", Tokens: []uint32{1}}, "a"); err != nil || told != 0 || ix.Stats().Scores != (kvindex.ScoreStats{}) {
+		t.Errorf("told %d times, %v", told, err)
+	}
+}
+
+// The text of a chat is shown, also where it is not tokenized.
+func TestExplainChat(t *testing.T) {
+	ix := chats(t, turns)
+	body := []byte(`{"model": "m", "messages": [{"role": "user", "content": "how do boats come and go?"}], "cache_salt": "secret"}`)
+	text := "\x01<user>how do boats come and go?</user><assistant>"
+	holdAll(t, ix, "pod", 1, bytesOf(text))
+	e := explain(t, ix, kvindex.Request{Body: body}, "pod")
+	if e.Text != text || !slices.Equal(e.Tokens, bytesOf(text)) || e.Model != "m" || !e.Salted || e.Cause != kvindex.CauseOtherSalt {
+		t.Errorf("%s", e)
+	}
+	for _, said := range []string{e.String(), fmt.Sprint(json.Marshal(e))} {
+		if strings.Contains(said, "secret") {
+			t.Errorf("it tells the salt: %s", said)
+		}
+	}
+	other := open(t)
+	if e := explain(t, other, kvindex.Request{Model: "m", Prompt: "hello"}, "pod"); e.Text != "hello" || !errors.Is(e.Err, kvindex.ErrNoTokenizer) || e.Outcome != kvindex.OutcomeNoTokenizer {
+		t.Errorf("%s", e)
+	}
+	if e := explain(t, other, kvindex.Request{Model: "m", Tokens: []uint32{1}}, "pod"); e.Text != "" {
+		t.Errorf("the text of another request: %q", e.Text)
+	}
+}
+
+// A salt that was told long ago is forgotten, and no more than 64 are kept.
+func TestRecentSalts(t *testing.T) {
+	ix := open(t)
+	var saltOf []*fakeengine.Stored
+	for i := range 65 {
+		s := fakeengine.NewPrompt(uint64(i+1), 16, 1).Stored(0, 1)
+		s.Extra = [][]enginehash.Extra{{enginehash.Text(fmt.Sprint(i))}}
+		saltOf = append(saltOf, s)
+	}
+	causeOf := func(i int) kvindex.Cause {
+		return explain(t, ix, kvindex.Request{Model: "m", Tokens: fakeengine.NewPrompt(uint64(i+1), 16, 1).Tokens}, "a").Cause
+	}
+	for _, s := range saltOf[:64] {
+		ingest(t, ix, "a", s, s)
+	}
+	if got := causeOf(0); got != kvindex.CauseOtherSalt {
+		t.Errorf("the first of 64: %v", got)
+	}
+	ingest(t, ix, "a", saltOf[64])
+	if got := causeOf(0); got != kvindex.CauseNeverStored {
+		t.Errorf("the first of 65: %v", got)
+	}
+	for _, i := range []int{1, 63, 64} {
+		if got := causeOf(i); got != kvindex.CauseOtherSalt {
+			t.Errorf("salt %d of 65: %v", i, got)
+		}
+	}
+}
+
+// JSON has all of an Explanation, and no names where there is nothing.
+func TestExplanationAsJSON(t *testing.T) {
+	ix := open(t)
+	p := fakeengine.NewPrompt(1, 16, 4)
+	ingest(t, ix, "a", p.Stored(0, 3), p.Removed(1))
+	read := func(e *kvindex.Explanation) (m map[string]any) {
+		b, err := json.Marshal(e)
+		if err == nil {
+			err = json.Unmarshal(b, &m)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	m := read(explain(t, ix, kvindex.Request{Model: "m", Tokens: p.Tokens}, "a"))
+	if m["Cause"] != "evicted" || m["Block"] != 1.0 || m["Err"] != nil || m["Loss"] != nil || m["LostAt"] != nil || m["Score"].(map[string]any)["CachedTokens"] != 16.0 {
+		t.Errorf("%v", m)
+	}
+	m = read(explain(t, ix, kvindex.Request{Model: "m"}, "a"))
+	if m["Cause"] != "error" || m["Err"] != "kvindex: bad request: the prompt is empty" || m["Outcome"] != "bad_request" {
+		t.Errorf("%v", m)
+	}
+	if err := ix.MarkLost("a", 0); err != nil {
+		t.Fatal(err)
+	}
+	if m = read(explain(t, ix, kvindex.Request{Model: "m", Tokens: p.Tokens}, "a")); m["Loss"] != "marked" || m["LostAt"] == nil {
+		t.Errorf("%v", m)
+	}
+	for i := range reflect.TypeFor[kvindex.Explanation]().NumField() {
+		name := reflect.TypeFor[kvindex.Explanation]().Field(i).Name
+		if _, ok := m[name]; !ok && name != "Err" && name != "Unknown" {
+			t.Errorf("JSON has no %s", name)
+		}
+	}
+}
