@@ -90,6 +90,33 @@ func ExampleIndexer_Score() {
 	// pod-b 0 unknown
 }
 
+// Explain says why a score is what it is.
+func ExampleIndexer_Explain() {
+	ix, err := kvindex.New()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer ix.Close()
+	if err := ix.Ingest("pod-a", "llama", stored(ids(32))); err != nil {
+		log.Fatal(err)
+	}
+	if err := ix.Ingest("pod-b", "llama", stored(ids(80))); err != nil {
+		log.Fatal(err)
+	}
+	e, err := ix.Explain(context.Background(), &kvindex.Request{Model: "llama", Tokens: ids(100)}, "pod-a")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(e)
+	// Output:
+	// pod "pod-a": 32 of 100 tokens cached, rank 0, live
+	//   request: model "llama"
+	//   tokens:  [1000 1001 1002 1003 1004 1005 1006 1007 1008] ... [1097 1098 1099]
+	//   blocks:  6 of 16 tokens; held from the first on: 2 (gpu=2); the next is 2, from token 32 on
+	//   cause:   elsewhere
+	//   The pod does not hold block 2 (tokens 32 to 47), and never did as far as is known. Other pods hold it: "pod-b".
+}
+
 // A transport with sequence numbers learns what became of each message.
 func ExampleIndexer_IngestMessage() {
 	ix, err := kvindex.New(kvindex.WithHooks(kvindex.Hooks{

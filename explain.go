@@ -151,7 +151,8 @@ func (e *Explanation) String() string {
 		if text := e.Text; len(text) <= maxShown {
 			fmt.Fprintf(&b, "\n  text:    %q", text)
 		} else {
-			fmt.Fprintf(&b, "\n  text:    %q ... %q (%d bytes)", text[:maxShown/2], text[len(text)-maxShown/2:], len(text))
+			from, to := strings.ToValidUTF8(text[:maxShown/2], ""), strings.ToValidUTF8(text[len(text)-maxShown/2:], "")
+			fmt.Fprintf(&b, "\n  text:    %q ... %q (%d bytes)", from, to, len(text))
 		}
 	}
 	if ids := e.Tokens; len(ids) > maxShownIDs {
@@ -824,7 +825,7 @@ func (w *explainer) sentence() string {
 	case CauseHidden:
 		return block + " was removed, after a store of it that was taken for a report (CopiesGuarded). The engine may hold another copy. If no client can ask for reports, Profile.Copies can be CopiesExact."
 	case CauseEvicted:
-		return fmt.Sprintf("The pod held %s and has removed it. Its cache was too small to keep it until this request.", lower(block))
+		return fmt.Sprintf("The pod held %s and has removed it, as an engine does when its cache is full.", lower(block))
 	case CauseLost:
 		return fmt.Sprintf("Messages of the pod were lost (%v, noticed at %s). It may hold %s, and does not announce it again: a replay socket prevents this, a full report (PodInfo.WantsFullReport) mends it.", e.Loss, e.LostAt.UTC().Format(time.RFC3339), lower(block))
 	case CauseCleared:

@@ -696,3 +696,230 @@ func TestExplanationAsJSON(t *testing.T) {
 		}
 	}
 }
+
+// What String says, word by word.
+func TestExplanationAsText(t *testing.T) {
+	ix := open(t, tokenizes("m"))
+	text := "You are a helpful assistant. " + strings.Repeat("What is a KV cache? ", 12)
+	p := fakeengine.Prompt{Tokens: append([]uint32{1}, bytesOf(text)...), Size: 16, Hash: 1 << 32}
+	salty := p.Stored(0, 16)
+	salty.Extra = make([][]enginehash.Extra, 16)
+	salty.Extra[0] = []enginehash.Extra{enginehash.Text("pepper")}
+	ingest(t, ix, "a", p.Stored(0, 16), p.Removed(5))
+	ingest(t, ix, "b", salty)
+	ingest(t, ix, "c", p.Stored(0, 16))
+	for _, c := range []struct {
+		r    kvindex.Request
+		pod  string
+		want string
+	}{
+		{kvindex.Request{Model: "m", Prompt: text}, "a", `
+pod "a": 80 of 270 tokens cached, rank 0, live
+  request: model "m"
+  text:    "You are a helpful assistant. What is a KV cache? What is a KV cache? What is a K" ... "What is a KV cache? What is a KV cache? What is a KV cache? What is a KV cache? " (269 bytes)
+  tokens:  [1 89 111 117 32 97 114 101 32] ... [101 63 32]
+  blocks:  16 of 16 tokens; held from the first on: 5 (gpu=5); the next is 5, from token 80 on
+  cause:   evicted
+  The pod held block 5 (tokens 80 to 95) and has removed it, as an engine does when its cache is full.
+`},
+		{kvindex.Request{Model: "m", Prompt: text, Pods: []string{"b"}, Salt: "thyme"}, "b", `
+pod "b": 0 of 270 tokens cached, rank 0, live
+  request: model "m", with a salt
+  text:    "You are a helpful assistant. What is a KV cache? What is a KV cache? What is a K" ... "What is a KV cache? What is a KV cache? What is a KV cache? What is a KV cache? " (269 bytes)
+  tokens:  [1 89 111 117 32 97 114 101 32] ... [101 63 32]
+  blocks:  16 of 16 tokens; held from the first on: 0; the next is 0, from token 0 on
+  cause:   other_salt
+  The pod holds the same tokens under another salt. An engine does not reuse them for this request. If they should be the same, compare what the request says with what the engine was sent.
+`},
+		{kvindex.Request{Model: "m", Tokens: p.Tokens[:40]}, "c", `
+pod "c": 32 of 40 tokens cached, rank 0, live
+  request: model "m"
+  tokens:  [1 89 111 117 32 97 114 101 32] ... [32 97 32]
+  blocks:  2 of 16 tokens; held from the first on: 2 (gpu=2); the next is 2, from token 32 on
+  cause:   whole
+  The pod holds all 2 whole blocks of the prompt. What is left is always computed: the last token, or a part of a block.
+`},
+		{kvindex.Request{Model: "m", Prompt: "fail"}, "c", `
+pod "c": 0 of 0 tokens cached, rank 0, unknown
+  request: model "m"
+  text:    "fail"
+  cause:   error
+  The request is not scored: kvindex: tokenizing for model "m": no such text.
+`},
+		{kvindex.Request{Model: "m", Tokens: []uint32{7, 8}, Adapter: "sql", Media: []kvindex.Media{{Hash: "cat"}}}, "c", `
+pod "c": 0 of 2 tokens cached, rank 0, live
+  request: model "m", adapter "sql", 1 media
+  tokens:  [7 8]
+  blocks:  0 of 16 tokens; held from the first on: 0; the next is 0, from token 0 on
+  cause:   unknown_adapter
+  No pod holds anything: kvindex: unknown adapter "sql" of model "m": no pod has told of it, but of 0 others: either no block of it was stored yet, or the engine's events call it otherwise (SGLang's name no adapters).
+`},
+	} {
+		if got := "\n" + explain(t, ix, c.r, c.pod).String(); got != c.want {
+			t.Errorf("got %s\nwant %s", got, c.want)
+		}
+	}
+}
+
+// While pods come, go and change, an Explanation is of one moment.
+func TestExplainWhileBusy(t *testing.T) {
+	ix := open(t)
+	p := fakeengine.NewPrompt(1, 16, 40)
+	const rounds = 300
+	ingest(t, ix, "a", p.Stored(0, 1))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range rounds {
+			for _, pod := range []string{"a", "b"} {
+				ingest(t, ix, pod, p.Stored(0, 40), p.Removed(i%40))
+				if i%20 == 0 {
+					ix.RemovePod("b")
+				}
+			}
+		}
+	}()
+	for busy := true; busy; {
+		select {
+		case <-done:
+			busy = false
+		default:
+		}
+		for _, pod := range []string{"a", "b"} {
+			e, err := ix.Explain(ctx, &kvindex.Request{Model: "m", Tokens: p.Tokens}, pod)
+			if err != nil || e.Err != nil || e.Cause == 0 {
+				t.Fatalf("%v, %v", e, err)
+			}
+			if s := e.Score; e.Cause == kvindex.CauseEvicted && e.Token != s.CachedTokens {
+				t.Fatal(e)
+			}
+		}
+	}
+	if e := explain(t, ix, kvindex.Request{Model: "m", Tokens: p.Tokens}, "a"); e.Cause == kvindex.CauseUntold {
+		t.Errorf("nothing changes any more: %s", e)
+	}
+}
+
+// What one rank, pod or scope has is not another's.
+func TestCausesOfRanks(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 8)
+	cpu := func(from, to int) *fakeengine.Stored {
+		e := p.Stored(from, to)
+		e.Tokens, e.BlockSize, e.Parent, e.Medium = nil, 0, nil, "cpu"
+		return e
+	}
+	salty := fakeengine.Prompt{Tokens: p.Tokens, Size: 16, Hash: 9 << 32}.Stored(0, 2)
+	salty.Extra = [][]enginehash.Extra{{enginehash.Text("pepper")}, nil}
+	other := fakeengine.NewPrompt(2, 16, 8)
+	of := func(seq uint64, evs ...fakeengine.Event) kvindex.Message {
+		return message("s", seq, float64(seq+1), 0, evs...)
+	}
+	for name, c := range map[string]struct {
+		ranks  [2][]fakeengine.Event
+		stream []kvindex.Message
+		tokens int
+		cause  kvindex.Cause
+		size   int
+	}{
+		"in another rank's lower tier": {
+			ranks: [2][]fakeengine.Event{{p.Stored(0, 3)}, {p.Stored(0, 7), cpu(3, 7), p.Removed(1, 2, 3, 4, 5, 6)}},
+			cause: kvindex.CauseNeverStored, size: 16,
+		},
+		"on another rank": {
+			ranks: [2][]fakeengine.Event{{p.Stored(0, 3)}, {p.Stored(0, 7), cpu(0, 7), p.Removed(1, 2, 3, 4, 5, 6)}},
+			cause: kvindex.CauseNeverStored, size: 16,
+		},
+		"too short for one rank": {
+			ranks:  [2][]fakeengine.Event{{fakeengine.NewPrompt(3, 64, 2).Stored(0, 2)}, {p.Stored(0, 2), p.Removed(0)}},
+			tokens: 40, cause: kvindex.CauseEvicted, size: 16,
+		},
+		"less with another salt": {
+			ranks: [2][]fakeengine.Event{{p.Stored(0, 3), salty}},
+			cause: kvindex.CauseNeverStored, size: 16,
+		},
+		"emptied after a loss": {
+			stream: []kvindex.Message{of(0, other.Stored(0, 1)), of(2, other.Stored(0, 1)), of(3, p.Stored(0, 8), fakeengine.Cleared{}, other.Stored(0, 1))},
+			cause:  kvindex.CauseCleared, size: 16,
+		},
+	} {
+		ix := open(t)
+		for rank, evs := range c.ranks {
+			if len(evs) == 0 {
+				continue
+			}
+			if err := ix.Ingest("a", "m", fakeengine.Payload(1, rank, evs...)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		brings(c.stream...)(t, ix)
+		if c.tokens == 0 {
+			c.tokens = len(p.Tokens)
+		}
+		if e := explain(t, ix, kvindex.Request{Model: "m", Tokens: p.Tokens[:c.tokens]}, "a"); e.Cause != c.cause || e.BlockTokens != c.size {
+			t.Errorf("%s: want %v of %d tokens\n%s", name, c.cause, c.size, e)
+		}
+	}
+}
+
+// restless is an index that changes after the score was made.
+type restless struct {
+	*index.Memory
+	change func()
+}
+
+func (r restless) Match(ctx context.Context, q *index.Query, m *index.Matches) error {
+	if q.Held {
+		r.change()
+	}
+	return r.Memory.Match(ctx, q, m)
+}
+
+// The score and its cause are of one moment, or no cause is told.
+func TestExplainOfOneMoment(t *testing.T) {
+	m, err := index.NewMemory(index.MemoryConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	p := fakeengine.NewPrompt(1, 16, 8)
+	left, change := 0, func() {}
+	ix := open(t, kvindex.WithIndex(restless{m, func() {
+		if left > 0 {
+			left--
+			change()
+		}
+	}}))
+	r := &kvindex.Request{Model: "m", Tokens: p.Tokens}
+	ask := func() *kvindex.Explanation {
+		t.Helper()
+		e, err := ix.Explain(ctx, r, "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	ingest(t, ix, "a", p.Stored(0, 6))
+	left, change = 1, func() { ingest(t, ix, "a", p.Removed(2)) }
+	if e := ask(); e.Score.CachedTokens != 32 || e.Block != 2 || e.Cause != kvindex.CauseEvicted {
+		t.Errorf("a block has gone: %s", e)
+	}
+	left, change = 1, func() { ingest(t, ix, "a", p.Removed(0)) }
+	if e := ask(); e.Score.CachedTokens != 0 || e.Block != 0 || e.Cause != kvindex.CauseEvicted {
+		t.Errorf("all have gone: %s", e)
+	}
+	left, change = 1, func() { ingest(t, ix, "a", p.Stored(0, 1)) }
+	if e := ask(); e.Score.CachedTokens != 32 || e.Block != 2 || e.Cause != kvindex.CauseEvicted {
+		t.Errorf("some have come: %s", e)
+	}
+	there := true
+	left, change = 100, func() {
+		if there = !there; there {
+			ingest(t, ix, "a", p.Stored(0, 1))
+		} else {
+			ingest(t, ix, "a", p.Removed(0))
+		}
+	}
+	if e := ask(); e.Cause != kvindex.CauseUntold || left != 96 {
+		t.Errorf("it goes on: %d tries, %s", 100-left, e)
+	}
+}
