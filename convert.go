@@ -206,7 +206,7 @@ func (c *converter) readExtras(e *events.Event, v index.Variant) (salt string) {
 	if unscored {
 		c.skipped.unscored++
 	}
-	for _, x := range c.extras {
+	for _, x := range c.extras[:min(len(c.extras), ringSize)] {
 		x.unit = 0
 		c.recent.extras.add(x)
 	}

@@ -19,6 +19,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 )
 
@@ -277,6 +278,7 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 // What is known of the pod beside the index.
 
 type podFacts struct {
+	form     MediaForm
 	adapters []string
 	recent   recentScopes
 	silent   bool // a stream of it
@@ -305,7 +307,7 @@ func (x *Indexer) factsOf(pod, model string) *podFacts {
 		return nil
 	}
 	defer p.mu.Unlock()
-	f := &podFacts{adapters: slices.Sorted(maps.Keys(pm.adapters)), recent: pm.recent.clone(), silent: pm.silent > 0}
+	f := &podFacts{form: pm.profile.Media, adapters: slices.Sorted(maps.Keys(pm.adapters)), recent: pm.recent.clone(), silent: pm.silent > 0}
 	for _, n := range slices.Sorted(maps.Keys(pm.ranks)) {
 		r := pm.ranks[n]
 		st := r.stream
@@ -452,23 +454,24 @@ type point struct {
 // points are the blocks to ask about: the one behind the row's gpu run or, without a
 // row, the first of each rank, in each size that its full-attention groups have.
 func (w *explainer) points() (points []point) {
-	add := func(p point, pairs func(bool) bool) {
+	if r := w.row; r != nil {
 		for _, v := range w.variants {
-			if p.size%v.Unit == 0 && (v.Block == 0 || p.size%v.Block == 0) && pairs(v.Pairs) {
-				p.variant = v
-				points = append(points, p)
+			if r.BlockSize%v.Unit == 0 && (v.Block == 0 || r.BlockSize%v.Block == 0) && v.Pairs == r.Pairs {
+				points = append(points, point{rank: r.Source.Rank, group: r.Group.ID, size: r.BlockSize, variant: v, block: int(r.GPU)})
 			}
 		}
-	}
-	if r := w.row; r != nil {
-		add(point{rank: r.Source.Rank, group: r.Group.ID, size: r.BlockSize, block: int(r.GPU)}, func(pairs bool) bool { return pairs == r.Pairs })
 		return points
 	}
 	for _, r := range w.pod.ranks {
 		anyFull := slices.ContainsFunc(r.groups, func(g GroupInfo) bool { return g.Kind == index.GroupFull })
 		for _, g := range r.groups {
-			if !anyFull || g.Kind == index.GroupFull {
-				add(point{rank: r.n, group: g.ID, size: g.BlockSize}, func(bool) bool { return true })
+			if anyFull && g.Kind != index.GroupFull {
+				continue
+			}
+			for _, pairs := range []bool{false, true} { // which of them, is not known
+				if v, ok := variantOf(&events.Event{BlockSize: g.BlockSize, Pairs: pairs}, w.pod.form); ok && (!pairs || v.Media == MediaPad) {
+					points = append(points, point{rank: r.n, group: g.ID, size: g.BlockSize, variant: v})
+				}
 			}
 		}
 	}
@@ -630,18 +633,21 @@ func (w *explainer) otherScope(ctx context.Context) (found bool, err error) {
 	if w.pod == nil {
 		return false, nil
 	}
-	end := w.end()
-	w.prompt = w.prompt[:min(len(w.prompt), end+1)] // for the last pair
-	w.media = slices.DeleteFunc(slices.Clone(w.media), func(m Media) bool { return m.Offset >= len(w.prompt) })
-	asked := w.scope
-	// try looks for the tokens with the present scope and media, or with the root of
-	// a salt that is not known.
-	try := func(cause Cause, scope string, salted *saltedRoot) bool {
-		if found || err != nil {
-			return true
-		}
+	asked, prompt, media := w.scope, w.prompt, w.media
+	upTo := func(end int) int {
+		w.prompt = prompt[:min(len(prompt), end+1)] // for the last pair
+		w.media = slices.DeleteFunc(slices.Clone(media), func(m Media) bool { return m.Offset >= len(w.prompt) })
 		w.plain = index.Variant{}
-		found, err = w.holds(ctx, end, func(v index.Variant) ([]index.Key, error) {
+		return end
+	}
+	// try looks for the tokens with the present scope and media, or with the root of
+	// a salt that is not known. A pod may have told of thousands of adapters: the
+	// whole is hashed where the first block is held.
+	try := func(cause Cause, scope string, salted *saltedRoot) {
+		if found || err != nil {
+			return
+		}
+		chain := func(v index.Variant) ([]index.Key, error) {
 			if salted == nil {
 				return w.keysIn(v)
 			}
@@ -650,14 +656,16 @@ func (w *explainer) otherScope(ctx context.Context) (found bool, err error) {
 			}
 			err := w.cut(v)
 			return keys(nil, salted.root, w.locals), err
-		})
+		}
+		if found, err = w.holds(ctx, upTo(max(w.e.BlockTokens, 1)), chain); found && w.e.Token > 0 {
+			found, err = w.holds(ctx, upTo(w.end()), chain)
+		}
 		if found && w.e.Cause != CauseUnknownAdapter {
 			w.e.Cause = cause
 		}
 		if found {
 			w.e.Scope = scope
 		}
-		return found || err != nil
 	}
 	salts := w.pod.recent.salted.of
 	adapters := slices.DeleteFunc(append([]string{""}, w.pod.adapters...), func(a string) bool { return a == asked.adapter })
@@ -684,14 +692,15 @@ func (w *explainer) otherScope(ctx context.Context) (found bool, err error) {
 		}
 	}
 	w.scope = asked
-	media := w.media
-	if w.media = nil; len(media) > 0 {
+	if named := media; len(named) > 0 {
+		media = nil
 		try(CauseOtherMedia, "no media", nil)
+		media = named
 	}
-	if w.media = media; found || err != nil {
+	if found || err != nil {
 		return found, err
 	}
-	return w.otherMedia(ctx, end)
+	return w.otherMedia(ctx, upTo(w.end()))
 }
 
 func nameOfAdapter(name string) string {
@@ -719,7 +728,6 @@ func (w *explainer) otherMedia(ctx context.Context, end int) (found bool, err er
 		if v.Media == MediaBare {
 			s.salt = ""
 		}
-		w.plain = index.Variant{}
 		if err := w.cut(v); err != nil {
 			return false, err
 		}

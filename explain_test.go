@@ -64,7 +64,6 @@ type situation struct {
 	*testing.T
 	r    *rand.Rand
 	ix   *kvindex.Indexer
-	opts []kvindex.Option
 	size int
 	rank int
 	p    fakeengine.Prompt
@@ -635,7 +634,7 @@ func TestExplainChat(t *testing.T) {
 func TestRecentSalts(t *testing.T) {
 	ix := open(t)
 	var saltOf []*fakeengine.Stored
-	for i := range 65 {
+	for i := range 66 {
 		s := fakeengine.NewPrompt(uint64(i+1), 16, 1).Stored(0, 1)
 		s.Extra = [][]enginehash.Extra{{enginehash.Text(fmt.Sprint(i))}}
 		saltOf = append(saltOf, s)
@@ -653,9 +652,10 @@ func TestRecentSalts(t *testing.T) {
 	if got := causeOf(0); got != kvindex.CauseNeverStored {
 		t.Errorf("the first of 65: %v", got)
 	}
-	for _, i := range []int{1, 63, 64} {
-		if got := causeOf(i); got != kvindex.CauseOtherSalt {
-			t.Errorf("salt %d of 65: %v", i, got)
+	ingest(t, ix, "a", saltOf[65])
+	for i, want := range map[int]kvindex.Cause{1: kvindex.CauseNeverStored, 2: kvindex.CauseOtherSalt, 63: kvindex.CauseOtherSalt, 64: kvindex.CauseOtherSalt, 65: kvindex.CauseOtherSalt} {
+		if got := causeOf(i); got != want {
+			t.Errorf("salt %d of 66: %v, want %v", i, got, want)
 		}
 	}
 }

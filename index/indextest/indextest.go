@@ -1579,6 +1579,10 @@ func testTrace(t *T) {
 	want(podA, newChain(2, 6).block(0), none)
 	longer := c.fork(5, 3, 8)
 	want(podA, longer.block(3), index.Trace{Parked: 1, ParkedAt: 4})
+	third := index.Source{Pod: "a", Model: "m", Rank: 1}
+	t.apply(third, c.store(4, 6))
+	want(third, c.block(3), index.Trace{Parked: 1, ParkedAt: 4})
+	want(third, longer.block(3), none) // it begins alike
 	t.apply(podA, c.remove(5))
 	want(podA, c.block(5), none)
 	want(podA, c.block(3), index.Trace{Parked: 1, ParkedAt: 4})

@@ -4,7 +4,7 @@ var indexMutants = table{breaks: "./index", rows: []mutant{
 	{"what went is of any moment", "source.gone", "if idle.clears == s.clears {", "if true {", "TestMemory/ATraceOfABlock"},
 	{"a clear is none to names", "source.clear", "s.clears++", "s.clears += 0", "TestMemory/ATraceOfABlock"},
 	{"hidden is removed", "source.gone", "if n.isRich() && n.isHiddenExcept(0) {", "if false {", "TestMemory/ATraceOfABlock"},
-	{"any idle name", "source.gone", "if Key(s.f.Key(l)) != k {", "if false {", "TestMemory/ATraceOfABlock"},
+	{"any idle name", "source.gone", "if Key(s.f.Key(l)) != k {", "if Key(s.f.Key(l)) == 0 {", "TestMemory/ATraceOfABlock"},
 	{"what was removed waits", "Memory.Explain", "p.parked && p.cut == (cut{b.Variant, b.Size}) && !p.isVoid(0)", "p.parked && p.cut == (cut{b.Variant, b.Size})", "TestMemory/ATraceOfABlock"},
 	{"what waits is cut in any way", "Memory.Explain", "p.parked && p.cut == (cut{b.Variant, b.Size}) && !p.isVoid(0)", "p.parked && !p.isVoid(0)", "TestMemory/ATraceOfABlock"},
 	{"what waits begins alike", "Block.find", "if l != locals[j] {", "if j == 0 && l != locals[j] {", "TestMemory/ATraceOfABlock"},

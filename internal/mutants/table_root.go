@@ -26,6 +26,7 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 	{"another adapter taken for another salt", "explainer.otherScope", "try(CauseOtherAdapter, nameOfAdapter(w.scope.adapter), nil)", "try(CauseOtherSalt, nameOfAdapter(w.scope.adapter), nil)", "TestCauses"},
 	{"the present adapter's salts for another's", "explainer.otherScope", "if salts[i].adapter == asked.adapter {", "if salts[i].adapter != asked.adapter {", "TestCauses"},
 	{"hashed for the scope before", "explainer.otherScope", "w.plain = index.Variant{}", "_ = w.plain", "TestCauses"},
+	{"the first block of another scope is enough", "explainer.otherScope", "found && w.e.Token > 0 {", "found && w.e.Token < 0 {", "TestCausesOfRanks"},
 	{"another scope's beginning is enough", "explainer.holds", "int(r.Run)*r.BlockSize >= end", "r.Run > 0", "TestCausesOfRanks"},
 	{"media are where they were", "explainer.otherMedia", "locals[u] = was", "_ = was", "TestCauses"},
 	{"contested taken for held back", "explainer.byState", "return r.contested", "return false", "TestCauses"},
@@ -39,7 +40,7 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 	{"the newest salt goes", "ring.add", "r.next = (r.next + 1) % ringSize", "_ = r.next", "TestRecentSalts"},
 	{"no salt is noted", "converter.stored", "if s.salt != \"\" {", "if false {", "TestCauses"},
 	{"no media are noted", "converter.readExtras", "c.recent.extras.add(x)", "_ = x", "TestCauses"},
-	{"an explanation of two moments", "explainer.moved", "w.held[i].GPU != w.row.GPU", "false", "TestExplainOfOneMoment"},
+	{"an explanation of two moments", "explainer.moved", "return i < 0 || w.held[i].GPU != w.row.GPU || w.held[i].Run != w.row.Run", "return i < -1", "TestExplainOfOneMoment"},
 
 	{"no length-1 cap", "cachedTokens", "(promptTokens - 1) / size * size", "promptTokens / size * size", "TestCachedTokens"},
 	{"window group stands for the full one", "scorer.chooseRows", "case row.Group.Kind == index.GroupFull || row.FullGroups == 0:", "default:", "TestHybridIsAnUpperBound"},
