@@ -28,7 +28,8 @@ import (
 type Cause uint8
 
 // The causes. Of several that are true an Explanation has the first in this order; but
-// CauseLost comes behind CauseHeldBack if it is only possible.
+// CauseLost comes behind CauseHeldBack if it is only possible, and CauseSilent behind
+// CausePartial if only one stream of several is silent.
 const (
 	CauseError          Cause = iota + 1 // the request is not scored: Explanation.Err, of the kind Outcome
 	CauseUnknownModel                    // no pod is known for the model: Explanation.Unknown
@@ -43,7 +44,7 @@ const (
 	CauseLost                            // messages were lost, and with them the block, or the word of it: Explanation.Loss
 	CauseCleared                         // the pod held it, and then its cache was emptied
 	CauseParked                          // stores that may be of it wait for their parent, which is not known
-	CauseSilent                          // nothing has come from the pod yet
+	CauseSilent                          // a stream of the pod has brought nothing yet
 	CauseElsewhere                       // other pods hold it, and this one has never stored it as far as is known
 	CauseOtherAdapter                    // the pod holds the same tokens under another adapter: Explanation.Scope
 	CauseOtherSalt                       // likewise another salt
