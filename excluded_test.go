@@ -1,7 +1,6 @@
 package kvindex_test
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -24,7 +23,7 @@ func excluding(t *testing.T) (ix *kvindex.Indexer, m *chat.Model, plain, tools [
 	if err != nil {
 		t.Fatal(err)
 	}
-	ix = open(t, kvindex.WithTokenizer("m", words{}), kvindex.WithChats(func(context.Context, string) (*chat.Model, error) { return m, nil }))
+	ix = open(t, kvindex.WithModel("m", kvindex.Model{Tokenizer: words{}, Chat: m}))
 	plain = []byte(`{"model":"m","messages":[{"role":"user","content":"how do boats come and go?"}]}`)
 	tools = []byte(`{"model":"m","messages":[{"role":"user","content":"how do boats come and go?"}],"tools":[{"type":"function","function":{"name":"tide"}}]}`)
 	for i, body := range [][]byte{plain, tools} {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
 // Cause is why the first block that does not count does not. It has its String in
@@ -35,6 +36,7 @@ const (
 	CauseUnknownModel                    // no pod is known for the model: Explanation.Unknown
 	CauseUnknownAdapter                  // no pod has told of the adapter: Explanation.Unknown
 	CauseUnknownPod                      // the pod was never heard for the model
+	CauseNotScorable                     // the chat uses what is excluded for the pod: PodScore.NotScorable
 	CauseNoBlock                         // the prompt is shorter than a block of the pod
 	CauseWhole                           // all whole blocks are in the gpu: a part of a block, and the last token, are always computed
 	CauseLowerTier                       // it is held in Explanation.Tier, and not in the gpu
@@ -57,7 +59,7 @@ const (
 )
 
 var causeNames = []string{
-	0: "none", CauseError: "error", CauseUnknownModel: "unknown_model", CauseUnknownAdapter: "unknown_adapter", CauseUnknownPod: "unknown_pod",
+	0: "none", CauseError: "error", CauseUnknownModel: "unknown_model", CauseUnknownAdapter: "unknown_adapter", CauseUnknownPod: "unknown_pod", CauseNotScorable: "not_scorable",
 	CauseNoBlock: "no_block", CauseWhole: "whole", CauseLowerTier: "lower_tier", CauseGroup: "group", CauseHidden: "hidden", CauseEvicted: "evicted",
 	CauseLost: "lost", CauseCleared: "cleared", CauseParked: "parked", CauseSilent: "silent", CauseElsewhere: "elsewhere",
 	CauseOtherAdapter: "other_adapter", CauseOtherSalt: "other_salt", CauseOtherMedia: "other_media", CauseContested: "contested",
@@ -268,7 +270,9 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 		}
 		w.pod = x.factsOf(pod, e.Model)
 		w.own = index.NewCandidates(e.Model, []string{pod})
-		if changed, err = w.find(ctx); err != nil {
+		if e.Score.NotScorable {
+			e.Cause = CauseNotScorable
+		} else if changed, err = w.find(ctx); err != nil {
 			return nil, false, x.failed(fmt.Errorf("kvindex: explaining for model %q: %w", e.Model, err))
 		}
 	}
@@ -823,6 +827,8 @@ func (w *explainer) sentence() string {
 		return fmt.Sprintf("No pod holds anything: %v.", e.Unknown)
 	case CauseUnknownPod:
 		return fmt.Sprintf("Pod %s was never heard for model %.100q. Look whether its events come under that name and model.", pod, e.Model)
+	case CauseNotScorable:
+		return fmt.Sprintf("The chat uses what the engine of pod %s does otherwise, as it was told by Model.Exclude: %v. Nothing is claimed of the pod.", pod, w.excluded())
 	case CauseNoBlock:
 		return fmt.Sprintf("The prompt has %d tokens, and the pod's blocks have %d: engines cache whole blocks only.", len(e.Tokens), e.BlockTokens)
 	case CauseWhole:
@@ -857,6 +863,16 @@ func (w *explainer) sentence() string {
 		return fmt.Sprintf("The pod never stored %s, as far as is known. If this prompt was there, compare its text and tokens with those of the engine.", lower(block))
 	}
 	return fmt.Sprintf("%s is not held. More is not known: the index does not keep it, or what the pod holds changes too fast.", block)
+}
+
+// excluded returns what the chat uses and what is excluded for the pod.
+func (w *explainer) excluded() chat.Features {
+	for pod, f := range w.rendering.Excluded() {
+		if pod == w.e.Score.Pod {
+			return f
+		}
+	}
+	return 0
 }
 
 // lower is a sentence's beginning in its middle.

@@ -17,10 +17,13 @@ import (
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/enginehash"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
 // tokenizes has an Indexer tokenize text for a model.
-func tokenizes(model string) kvindex.Option { return kvindex.WithTokenizer(model, words{}) }
+func tokenizes(model string) kvindex.Option {
+	return kvindex.WithModel(model, kvindex.Model{Tokenizer: words{}})
+}
 
 // explain explains a score, and checks it against the one that ScoreRequest gives.
 func explain(t testing.TB, ix *kvindex.Indexer, r kvindex.Request, pod string) *kvindex.Explanation {
@@ -416,6 +419,19 @@ var situations = []struct {
 		s.ask.Body = []byte(`{"model": "m", "prompt": "hello", "truncate_prompt_tokens": 3}`)
 		s.also = func(e *kvindex.Explanation) bool { return e.Outcome == kvindex.OutcomeNotScorable }
 	}, kvindex.CauseError},
+	{"excluded", func(s *situation, n int) {
+		s.held = 0
+		m, err := chat.New(turns, nil, chat.Options{})
+		if err != nil {
+			s.Fatal(err)
+		}
+		s.ix = open(s.T, kvindex.WithModel("m", kvindex.Model{Tokenizer: words{}, Chat: m}))
+		s.a(s.p.Stored(0, n))
+		m.Exclude("a", chat.FeaturePlain)
+		s.ask.Tokens = nil
+		s.ask.Body = []byte(`{"model": "m", "messages": [{"role": "user", "content": "hello"}]}`)
+		s.also = func(e *kvindex.Explanation) bool { return e.Score.NotScorable && strings.Contains(e.Why, ": plain.") }
+	}, kvindex.CauseNotScorable},
 	{"no tokens", func(s *situation, n int) {
 		s.held = 0
 		s.open()

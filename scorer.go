@@ -34,6 +34,10 @@ type Request struct {
 	// with the fields that vLLM adds. Its model and its cache_salt count where
 	// Model (or Candidates) and Salt are empty. A chat needs a Model with a Chat.
 	Body []byte
+	// Path is the path that Body came to, such as "/v1/chat/completions", if the host
+	// knows it. Without it the body alone says which API it is for, and one that could
+	// be for two is not scored.
+	Path string
 
 	// Rendered says that Prompt has its special tokens in it, as the text of a
 	// chat template has, so that none are put around it.
@@ -178,7 +182,7 @@ func (r *Request) read() (read *Request, asked *chat.Request, err error) {
 	if r.Prompt != "" || len(r.Tokens) > 0 || r.Rendered {
 		return r, nil, fmt.Errorf("%w: it has a body, and a prompt or tokens or Rendered", ErrRequest)
 	}
-	body, err := chat.Parse(r.Body)
+	body, err := chat.ParsePath(r.Path, r.Body)
 	if err != nil {
 		return r, nil, ofBody(err)
 	}
@@ -303,7 +307,7 @@ func (sc *scorer) release() {
 // chat that it asks for.
 func (sc *scorer) readPrompt(ctx context.Context, r *Request, asked *chat.Request) error {
 	sc.scope = scope{sc.set.base, cmp.Or(r.Adapter, sc.set.adapter), r.Salt}
-	sc.prompt, sc.media = r.Tokens, r.Media
+	sc.prompt, sc.media, sc.text = r.Tokens, r.Media, r.Prompt
 	if asked != nil || r.Prompt != "" {
 		model, err := sc.model(ctx)
 		if err != nil {
@@ -360,7 +364,7 @@ func (sc *scorer) renderChat(ctx context.Context, model Model, asked *chat.Reque
 	if err != nil {
 		return ofBody(err)
 	}
-	sc.rendering = text
+	sc.rendering, sc.text = text, text.Text
 	if err := sc.tokenize(ctx, model, text.Text, !asked.AddSpecial); err != nil || len(sc.media) == 0 {
 		return err
 	}
@@ -375,7 +379,6 @@ func (sc *scorer) renderChat(ctx context.Context, model Model, asked *chat.Reque
 // tokenize sets the prompt to the tokens of a text. rendered: its special tokens
 // are in it.
 func (sc *scorer) tokenize(ctx context.Context, model Model, text string, rendered bool) (err error) {
-	sc.text = text
 	began := sc.clock()
 	sc.tokens, err = model.Tokenizer.Encode(ctx, sc.tokens[:0], text, !rendered)
 	sc.spend(&sc.times.tokenize, began)

@@ -37,9 +37,9 @@ import (
 // but that requests may bring templates.
 type Options struct {
 	// Engine is vLLM's version, such as "0.28" or "0.9.2", or "main", as it was in
-	// autumn 2026. "": the newest release, 0.31. A version is as the last one up to
-	// it that changed something. Of some changes after 0.27 the release is not
-	// known: chats that they bear on are not scorable by the releases in question.
+	// autumn 2026; so "". A version is as the last one up to it that changed
+	// something. Of some changes after 0.27 the release is not known: chats that they
+	// bear on are not scorable where Engine is one of the releases in question.
 	Engine string
 
 	// Template is --chat-template, as text. "": the model's own.

@@ -99,7 +99,7 @@ func (r *Request) Features() Features {
 	if c.documents != nil {
 		f |= FeatureDocuments
 	}
-	if c.effort != "" {
+	if c.effort != nil {
 		f |= FeatureKwargs
 	}
 	for name, v := range entries(c.kwargs) {

@@ -76,6 +76,9 @@ func TestSpecialTokens(t *testing.T) {
 	if x, err := m.Render(parse(t, `{`+hi+`}`), nil); err != nil || x.Text != "<s>|</s>|<i>" {
 		t.Errorf("%q, %v", text(x), err)
 	}
+	if _, err := chat.Load(folder(t, map[string]string{"tokenizer_config.json": "{}"}), chat.Options{}); !errors.Is(err, chat.ErrNoTemplate) {
+		t.Errorf("no template: %v", err)
+	}
 	for name, files := range map[string]map[string]string{
 		"not told":         {"tokenizer_config.json": `{"tokenizer_class":"LlamaTokenizer"}`, "chat_template.jinja": show},
 		"no config":        {"chat_template.jinja": show},
@@ -83,7 +86,6 @@ func TestSpecialTokens(t *testing.T) {
 		"a wrong type":     {"tokenizer_config.json": `{"bos_token":1}`, "chat_template.jinja": "x"},
 		"an odd object":    {"tokenizer_config.json": `{"bos_token":{}}`, "chat_template.jinja": "x"},
 		"code":             {"tokenizer_config.json": `{"auto_map":{}}`, "chat_template.jinja": "x"},
-		"no template":      {"tokenizer_config.json": `{}`},
 		"wrong template":   {"tokenizer_config.json": `{"chat_template":5}`},
 		"wrong templates":  {"tokenizer_config.json": `{"chat_template":[{"name":"x"}]}`},
 		"two processors":   {"chat_template.jinja": "J", "chat_template.json": `{"chat_template":"P"}`},

@@ -12,17 +12,14 @@ import (
 type version uint32
 
 const (
-	oldest version = 9_000  // whose source was read
-	newest version = 31_000 // that was released
+	oldest version = 9_000 // whose source was read
 	inMain version = math.MaxUint32
 )
 
 // parseVersion reads Options.Engine. A fourth number changes nothing.
 func parseVersion(s string) (version, error) {
 	switch s {
-	case "":
-		return newest, nil
-	case "main":
+	case "", "main":
 		return inMain, nil
 	}
 	numbers := strings.Split(s, ".")

@@ -152,11 +152,11 @@ func TestVersions(t *testing.T) {
 			"0.25.1", "[{'type': 'text', 'text': 'a'}]",
 			"0.26", "not scorable: messages[0].content[0].prompt_cache_breakpoint: it depends on the engine's version of the package openai, and on its own, whether templates get it"}},
 		{content, "", say("user", `[{"type":"text","text":"a","cache_control":1,"prompt_cache_breakpoint":{}}]`), []string{"0.26", "a"}},
-		{calls, "", called(`"[1]"`), []string{"0.28", "[1];True", "0.29", unknown(atArguments, anyArguments), "", unknown(atArguments, anyArguments), "main", "{};True"}},
+		{calls, "", called(`"[1]"`), []string{"0.28", "[1];True", "0.29", unknown(atArguments, anyArguments), "0.31", unknown(atArguments, anyArguments), "", "{};True", "main", "{};True"}},
 		{calls, "", called(`"{'a':1}"`), []string{"0.11", "malformed: " + atArguments + ": no JSON", "0.28.1", "malformed: " + atArguments + ": no JSON",
 			"0.31", unknown(atArguments, anyArguments), "main", "{};True"}},
 		{content, "", say("system", `"x-anthropic-billing-header: cch=1\nb\nc"`), []string{
-			"0.27.1", "x-anthropic-billing-header: cch=1\nb\nc", "0.28", unknown(atContent, billing), "", unknown(atContent, billing), "main", "b\nc"}},
+			"0.27.1", "x-anthropic-billing-header: cch=1\nb\nc", "0.28", unknown(atContent, billing), "0.31", unknown(atContent, billing), "", "b\nc", "main", "b\nc"}},
 		{content, "openai", say("system", `["x-anthropic-billing-header",{"type":"text","text":"x-anthropic-billing-header: a\nb","z":1},{"type":"refusal","refusal":"x-anthropic-billing-header\nr"}]`), []string{
 			"main", "[{'type': 'text', 'text': 'b', 'z': 1}, {'type': 'text', 'text': 'x-anthropic-billing-header\\nr'}]"}},
 		{content, "", say("user", `"x-anthropic-billing-header: cch=1\nb"`), []string{"", "x-anthropic-billing-header: cch=1\nb", "main", "x-anthropic-billing-header: cch=1\nb"}},
