@@ -175,7 +175,7 @@ func TestHubFinds(t *testing.T) {
 		t.Errorf("cancelled: %v", err)
 	}
 	if _, err := (tokenize.Hub{Dir: c.dir}).Find(t.Context(), "Org.1/a_model-7B@none"); err == nil ||
-		!strings.Contains(err.Error(), `"Org.1/a_model-7B"`) || !strings.Contains(err.Error(), `"none"`) {
+		!strings.Contains(err.Error(), `"hf download Org.1/a_model-7B --revision none"`) || !strings.Contains(err.Error(), `"none"`) {
 		t.Errorf("the error does not name model and revision: %v", err)
 	}
 }

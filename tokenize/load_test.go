@@ -61,6 +61,13 @@ func TestLoadFindsTheFile(t *testing.T) {
 			}
 		})
 	}
+	pointer := filepath.Join(t.TempDir(), "tokenizer.json")
+	if err := os.WriteFile(pointer, []byte("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9085657\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tokenize.Load(pointer); !errors.Is(err, tokenize.ErrMalformed) || !strings.Contains(err.Error(), pointer) || !strings.Contains(err.Error(), "git lfs pull") {
+		t.Errorf("a git LFS pointer: %v", err)
+	}
 	for _, path := range []string{t.TempDir(), filepath.Join(t.TempDir(), "none.json")} {
 		if _, err := tokenize.Load(path); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: got %v", path, err)

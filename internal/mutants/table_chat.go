@@ -1,6 +1,7 @@
 package main
 
 var chatMutants = table{breaks: "./tokenize/chat", rows: []mutant{
+	{"a git LFS pointer is a template", "read", "case strings.HasPrefix(string(b), \"version https://git-lfs.github.com/spec/\"):", "case false:", "TestSpecialTokens"},
 	{"of equal keys the first counts", "decoder.object", "o.Set(key, v)\n", "if _, ok := o.Lookup(key); !ok {\n\t\t\to.Set(key, v)\n\t\t}\n", "TestJSON"},
 	{"floats are read as integers", "decoder.number", "if d.at > whole {", "if d.at > whole && text[len(text)-1] != '0' {", "TestJSON"},
 	{"bodies of any depth", "decoder.value", "d.depth > maxDepth {", "d.depth > 100*maxDepth {", "TestParseErrors"},

@@ -1,6 +1,7 @@
 package main
 
 var tokenizeMutants = table{breaks: "./tokenize", rows: []mutant{
+	{"a git LFS pointer is a file like any other", "unzipped", "case string(magic) == lfsPointer:", "case false:", "TestLoadFindsTheFile"},
 	{"the default of a pool's texts is the most", "NewPool", "cmp.Or(c.MaxText, DefaultPoolMaxText)", "cmp.Or(c.MaxText, MaxText)", "TestDefaults"},
 
 	{"the shortest added token", "matcher.longest", "best = t\n", "return t\n", "TestCasesAsOfficial"},

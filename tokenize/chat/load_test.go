@@ -80,21 +80,22 @@ func TestSpecialTokens(t *testing.T) {
 		t.Errorf("no template: %v", err)
 	}
 	for name, files := range map[string]map[string]string{
-		"not told":         {"tokenizer_config.json": `{"tokenizer_class":"LlamaTokenizer"}`, "chat_template.jinja": show},
-		"no config":        {"chat_template.jinja": show},
-		"another file":     {"tokenizer_config.json": `{"bos_token":"a","eos_token":"b"}`, "special_tokens_map.json": `{}`, "chat_template.jinja": show},
-		"a wrong type":     {"tokenizer_config.json": `{"bos_token":1}`, "chat_template.jinja": "x"},
-		"an odd object":    {"tokenizer_config.json": `{"bos_token":{}}`, "chat_template.jinja": "x"},
-		"code":             {"tokenizer_config.json": `{"auto_map":{}}`, "chat_template.jinja": "x"},
-		"wrong template":   {"tokenizer_config.json": `{"chat_template":5}`},
-		"wrong templates":  {"tokenizer_config.json": `{"chat_template":[{"name":"x"}]}`},
-		"two processors":   {"chat_template.jinja": "J", "chat_template.json": `{"chat_template":"P"}`},
-		"no processor":     {"tokenizer_config.json": `{"chat_template":"C"}`, "chat_template.json": `{"chat_template":"P"}`},
-		"odd processor":    {"chat_template.json": `{"chat_template":["P"]}`},
-		"several and one":  {"chat_template.jinja": "J", "additional_chat_templates/x.jinja": "x", "processor_config.json": `{}`},
-		"not UTF-8":        {"chat_template.jinja": "\xff"},
-		"not JSON":         {"tokenizer_config.json": `{`, "chat_template.jinja": "x"},
-		"config no object": {"config.json": `[]`, "chat_template.jinja": "x"},
+		"not told":          {"tokenizer_config.json": `{"tokenizer_class":"LlamaTokenizer"}`, "chat_template.jinja": show},
+		"no config":         {"chat_template.jinja": show},
+		"another file":      {"tokenizer_config.json": `{"bos_token":"a","eos_token":"b"}`, "special_tokens_map.json": `{}`, "chat_template.jinja": show},
+		"a wrong type":      {"tokenizer_config.json": `{"bos_token":1}`, "chat_template.jinja": "x"},
+		"an odd object":     {"tokenizer_config.json": `{"bos_token":{}}`, "chat_template.jinja": "x"},
+		"code":              {"tokenizer_config.json": `{"auto_map":{}}`, "chat_template.jinja": "x"},
+		"wrong template":    {"tokenizer_config.json": `{"chat_template":5}`},
+		"wrong templates":   {"tokenizer_config.json": `{"chat_template":[{"name":"x"}]}`},
+		"two processors":    {"chat_template.jinja": "J", "chat_template.json": `{"chat_template":"P"}`},
+		"no processor":      {"tokenizer_config.json": `{"chat_template":"C"}`, "chat_template.json": `{"chat_template":"P"}`},
+		"odd processor":     {"chat_template.json": `{"chat_template":["P"]}`},
+		"several and one":   {"chat_template.jinja": "J", "additional_chat_templates/x.jinja": "x", "processor_config.json": `{}`},
+		"a git LFS pointer": {"chat_template.jinja": "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 1\n"},
+		"not UTF-8":         {"chat_template.jinja": "\xff"},
+		"not JSON":          {"tokenizer_config.json": `{`, "chat_template.jinja": "x"},
+		"config no object":  {"config.json": `[]`, "chat_template.jinja": "x"},
 	} {
 		if _, err := chat.Load(folder(t, files), chat.Options{}); !errors.Is(err, chat.ErrUnsupported) {
 			t.Errorf("%s: %v", name, err)
