@@ -270,9 +270,7 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 		}
 		w.pod = x.factsOf(pod, e.Model)
 		w.own = index.NewCandidates(e.Model, []string{pod})
-		if e.Score.NotScorable {
-			e.Cause = CauseNotScorable
-		} else if changed, err = w.find(ctx); err != nil {
+		if changed, err = w.find(ctx); err != nil {
 			return nil, false, x.failed(fmt.Errorf("kvindex: explaining for model %q: %w", e.Model, err))
 		}
 	}
@@ -300,9 +298,10 @@ type rankFacts struct {
 }
 
 // lastLoss is the last that a rank lost; without a cause, its engine emptied its
-// cache.
+// cache. It is zero if there was neither since the engine began to send all again.
 type lastLoss struct {
 	cause LossCause
+	kept  bool // what it held was not forgotten
 	at    time.Time
 }
 
@@ -379,12 +378,18 @@ func (r *ring[T]) clone() ring[T] { return ring[T]{slices.Clone(r.of), r.next} }
 // the score is of any more.
 func (w *explainer) find(ctx context.Context) (changed bool, err error) {
 	e := w.e
-	if e.Outcome == OutcomeUnknownModel {
+	switch {
+	case e.Outcome == OutcomeUnknownModel:
 		e.Cause = CauseUnknownModel
 		return false, nil
-	}
-	if w.pod == nil && w.row == nil {
+	case e.Outcome == OutcomeUnknownAdapter && w.pod == nil:
+		e.Cause = CauseUnknownAdapter
+		return false, nil
+	case w.pod == nil && w.row == nil:
 		e.Cause = CauseUnknownPod
+		return false, nil
+	case e.Score.NotScorable:
+		e.Cause = CauseNotScorable
 		return false, nil
 	}
 	if err := w.lookAt(ctx); err != nil {
@@ -576,9 +581,9 @@ func (w *explainer) judge(ctx context.Context, p *point) error {
 		p.cause = CauseHidden
 	case t.Gone == index.GoneRemoved:
 		p.cause = CauseEvicted
-	case t.Gone == index.GoneCleared && rank.lost.cause != 0:
+	case t.Gone == index.GoneCleared && rank.lost.cause != 0 && !rank.lost.kept:
 		p.cause = CauseLost
-	case t.Gone == index.GoneCleared && rank.waits: // the engine sends all again
+	case t.Gone == index.GoneCleared && rank.waits && rank.lost.at.IsZero(): // the engine sends all again
 		p.cause = CauseHeldBack
 	case t.Gone == index.GoneCleared:
 		p.cause = CauseCleared
@@ -611,7 +616,13 @@ const maxNamed = 5
 
 // elsewhere looks for other pods that hold the block.
 func (w *explainer) elsewhere(ctx context.Context) (found bool, err error) {
-	q := index.Query{Candidates: index.NewCandidates(w.e.Model, nil), Keys: w.keysIn}
+	q := index.Query{Candidates: index.NewCandidates(w.e.Model, nil), Keys: func(v index.Variant) ([]index.Key, error) {
+		keys, err := w.keysIn(v)
+		if errors.Is(err, ErrRequest) { // of an engine that was not asked for: it can hold none of it
+			err = nil
+		}
+		return keys, err
+	}}
 	if err := w.x.index.Match(ctx, &q, &w.rows); err != nil {
 		return false, err
 	}
@@ -736,8 +747,12 @@ func (w *explainer) otherMedia(ctx context.Context, end int) (found bool, err er
 		if err := w.cut(v); err != nil {
 			return false, err
 		}
-		locals, root, of := slices.Clone(w.locals), w.x.hash.root(s, v), w.x.hash.of(s.adapter)
+		locals, prev, of := slices.Clone(w.locals), w.x.hash.root(s, v), w.x.hash.of(s.adapter)
+		all := keys(nil, prev, locals)
 		for u := w.e.Token / v.Unit; (u+1)*v.Unit <= min(end, len(w.prompt)); u++ {
+			if u > 0 {
+				prev = all[u-1]
+			}
 			was := locals[u]
 			for _, x := range w.pod.recent.extras.of {
 				locals[u] = of.locals(nil, w.prompt[u*v.Unit:(u+1)*v.Unit], v.Unit, []extra{x})[0]
@@ -745,7 +760,7 @@ func (w *explainer) otherMedia(ctx context.Context, end int) (found bool, err er
 					if o != v {
 						return nil, nil
 					}
-					return keys(nil, root, locals), nil
+					return keys(all[:u], prev, locals[u:]), nil
 				})
 				if err != nil {
 					return false, err
@@ -756,6 +771,7 @@ func (w *explainer) otherMedia(ctx context.Context, end int) (found bool, err er
 				}
 			}
 			locals[u] = was
+			all = keys(all[:u], prev, locals[u:])
 		}
 	}
 	return false, nil
@@ -842,7 +858,14 @@ func (w *explainer) sentence() string {
 	case CauseEvicted:
 		return fmt.Sprintf("The pod held %s and has removed it, as an engine does when its cache is full.", lower(block))
 	case CauseLost:
-		return fmt.Sprintf("Messages of the pod were lost (%v, noticed at %s). It may hold %s, and does not announce it again: a replay socket prevents this, a full report (PodInfo.WantsFullReport) mends it.", e.Loss, e.LostAt.UTC().Format(time.RFC3339), lower(block))
+		at := e.LostAt.UTC().Format(time.RFC3339)
+		switch e.Loss {
+		case LossRestart:
+			return fmt.Sprintf("The engine restarted, noticed at %s, and with that its cache was emptied. %s was not stored since, as far as is known.", at, block)
+		case LossMoved:
+			return fmt.Sprintf("Another stream has spoken for the rank since %s: what was known before was forgotten. %s was not stored since, as far as is known.", at, block)
+		}
+		return fmt.Sprintf("Messages of the pod were lost (%v, noticed at %s). It may hold %s, and does not announce it again: a replay socket prevents this, a full report (PodInfo.WantsFullReport) mends it.", e.Loss, at, lower(block))
 	case CauseCleared:
 		return fmt.Sprintf("The pod held %s, and its cache was emptied since.", lower(block))
 	case CauseParked:

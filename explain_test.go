@@ -73,7 +73,9 @@ type situation struct {
 	held int
 	next int // block, of so many tokens; 0: of size
 	ask  kvindex.Request
-	also func(e *kvindex.Explanation) bool // what else has to be said
+	// asked are the pods of the request; nil: of several ways to ask one is chosen.
+	asked []string
+	also  func(e *kvindex.Explanation) bool // what else has to be said
 }
 
 func (s *situation) random(blocks int) fakeengine.Prompt {
@@ -214,8 +216,37 @@ var situations = []struct {
 		s.open()
 		brings(s.message(0, s.p.Stored(0, n)))(s.T, s.ix)
 		restarted("s")(s.T, s.ix)
-		s.also = func(e *kvindex.Explanation) bool { return e.Loss == kvindex.LossRestart }
+		s.also = func(e *kvindex.Explanation) bool {
+			return e.Loss == kvindex.LossRestart && strings.HasPrefix(e.Why, "The engine restarted") && !strings.Contains(e.Why, "may hold")
+		}
 	}, kvindex.CauseLost},
+	{"lost with a move", func(s *situation, n int) {
+		s.held = 0
+		s.open()
+		brings(s.message(0, s.p.Stored(0, n)), message("t", 0, 9, s.rank, s.random(1).Stored(0, 1)))(s.T, s.ix)
+		s.also = func(e *kvindex.Explanation) bool {
+			return e.Loss == kvindex.LossMoved && strings.HasPrefix(e.Why, "Another stream") && !strings.Contains(e.Why, "may hold")
+		}
+	}, kvindex.CauseLost},
+	{"cleared, and then a loss was kept", func(s *situation, n int) {
+		s.held = 0
+		s.open(kvindex.WithLossPolicy(kvindex.KeepOnLoss))
+		brings(s.message(0, s.p.Stored(0, n)), s.message(1, fakeengine.Cleared{}, s.random(1).Stored(0, 1)), s.message(3, s.random(1).Stored(0, 1)))(s.T, s.ix)
+	}, kvindex.CauseCleared},
+	{"cleared, and then the connection was lost", func(s *situation, n int) {
+		s.held = 0
+		s.open()
+		brings(s.message(0, s.p.Stored(0, n)), s.message(1, fakeengine.Cleared{}, s.random(1).Stored(0, 1)))(s.T, s.ix)
+		note("s", events.NoteLost)(s.T, s.ix)
+	}, kvindex.CauseCleared},
+	{"cleared, and then sent again", func(s *situation, n int) {
+		s.held = 0
+		s.open()
+		brings(s.message(0, s.p.Stored(0, n)), s.message(1, fakeengine.Cleared{}, s.p.Stored(0, n)))(s.T, s.ix)
+		if err := s.ix.StreamRewound("a", "m", "s"); err != nil {
+			s.Fatal(err)
+		}
+	}, kvindex.CauseHeldBack},
 	{"a loss that the engine made good", func(s *situation, n int) {
 		s.open()
 		brings(s.message(0, s.random(1).Stored(0, 1)), s.message(2, fakeengine.Cleared{}, s.p.Stored(0, s.held)))(s.T, s.ix)
@@ -406,6 +437,11 @@ var situations = []struct {
 			return e.Scope == "no adapter" && e.Outcome == kvindex.OutcomeUnknownAdapter
 		}
 	}, kvindex.CauseUnknownAdapter},
+	{"an unknown adapter, and an unknown pod", func(s *situation, n int) {
+		s.held = 0
+		s.open()
+		s.ask.Adapter = "sql"
+	}, kvindex.CauseUnknownAdapter},
 	{"an unknown pod", func(s *situation, n int) {
 		s.held = 0
 		s.open()
@@ -432,6 +468,32 @@ var situations = []struct {
 		s.ask.Body = []byte(`{"model": "m", "messages": [{"role": "user", "content": "hello"}]}`)
 		s.also = func(e *kvindex.Explanation) bool { return e.Score.NotScorable && strings.Contains(e.Why, ": plain.") }
 	}, kvindex.CauseNotScorable},
+	{"an unknown model, and excluded", func(s *situation, n int) {
+		s.held = 0
+		m, err := chat.New(turns, nil, chat.Options{})
+		if err != nil {
+			s.Fatal(err)
+		}
+		s.ix = open(s.T, kvindex.WithModel("x", kvindex.Model{Tokenizer: words{}, Chat: m}))
+		s.a(s.p.Stored(0, n))
+		m.Exclude("a", chat.FeaturePlain)
+		s.ask.Model, s.ask.Tokens = "x", nil
+		s.ask.Body = []byte(`{"messages": [{"role": "user", "content": "hello"}]}`)
+	}, kvindex.CauseUnknownModel},
+	{"with media that another pod's engine cannot have", func(s *situation, n int) {
+		s.held = 0
+		s.open(kvindex.WithProfile(func(pod, _ string) kvindex.Profile {
+			if pod == "d" {
+				return kvindex.Profile{Media: kvindex.MediaPad}
+			}
+			return kvindex.Profile{}
+		}))
+		s.in("d", 0, s.random(2).Stored(0, 2))
+		s.in("c", 0, s.stored(0, n, func(e *fakeengine.Stored) { e.Extra[0] = append(e.Extra[0], enginehash.Media("cow", 1)) }))
+		s.a(s.random(1).Stored(0, 1))
+		s.ask.Media = []kvindex.Media{{Hash: "cow", Offset: 1, Length: 5}}
+		s.asked = []string{"a", "c"}
+	}, kvindex.CauseElsewhere},
 	{"no tokens", func(s *situation, n int) {
 		s.held = 0
 		s.open()
@@ -475,7 +537,9 @@ func TestCauses(t *testing.T) {
 				s.p, s.held = s.random(n), s.r.IntN(n)
 				s.ask = kvindex.Request{Model: "m", Tokens: append(slices.Clone(s.p.Tokens), make([]uint32, s.r.IntN(s.size))...)}
 				c.make(s, n)
-				s.ask.Pods = [][]string{nil, {"a"}, {"c", "b"}}[s.r.IntN(3)]
+				if s.ask.Pods = s.asked; s.asked == nil {
+					s.ask.Pods = [][]string{nil, {"a"}, {"c", "b"}}[s.r.IntN(3)]
+				}
 				if s.ask.Pods == nil && s.r.IntN(2) == 0 {
 					s.ask.Top = 1
 				}

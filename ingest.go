@@ -174,7 +174,7 @@ func (in *ingest) settle() {
 	for i := range in.losses {
 		l := &in.losses[i]
 		if r := in.pm.ranks[l.Rank]; r != nil && l.Cause != LossContested {
-			r.lost = lastLoss{l.Cause, in.now}
+			r.lost = lastLoss{l.Cause, l.Kept, in.now}
 		}
 	}
 }

@@ -186,7 +186,7 @@ func (x *Indexer) beginAgain(podID, model, stream string, cause LossCause) error
 		if err := in.lose(r, replaced, anew); err != nil {
 			return err
 		}
-		r.contest = contest{}
+		r.contest, r.lost = contest{}, lastLoss{}
 		if cause != 0 {
 			in.losses = append(in.losses, Loss{Pod: podID, Model: model, Stream: st.name, Rank: r.n, Cause: cause})
 		}

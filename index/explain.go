@@ -69,13 +69,13 @@ func (m *Memory) Explain(ctx context.Context, src Source, b Block) (Trace, error
 	if s == nil {
 		return Trace{}, nil
 	}
+	at := b.starts()
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	if s.removed.Load() { // what its names refer to may be used again
 		return Trace{}, nil
 	}
 	t := Trace{Gone: s.gone(b.Key)}
-	at := b.starts()
 	for of := s.pending.Front(); of != nil; of = of.Next() {
 		p := of.Value.(*pending)
 		if p.parked && p.cut == (cut{b.Variant, b.Size}) && !p.isVoid(0) {
