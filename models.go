@@ -41,18 +41,20 @@ func LoadModel(dir string) (Model, error) {
 // ModelsConfig configures Models. A zero field is its default.
 type ModelsConfig struct {
 	// PoolConfig is that of the tokenizers. Its Find finds the folder of a model for
-	// chat templates too; nil: in the local HuggingFace cache.
+	// chat templates too, in calls of their own, up to 1,024 at a time; nil: in the
+	// local HuggingFace cache.
 	tokenize.PoolConfig
 	// Options are those of a model's chats; nil: the zero Options for all.
 	Options func(model string) chat.Options
 }
 
 // Models are the models of a fleet by their names, each read from its folder when it is
-// first asked for. Their tokenizers are in a [tokenize.Pool], whose Stats and Close are
-// those of Models. All methods are safe for concurrent use.
+// first asked for. Their tokenizers are in a [tokenize.Pool], whose Stats are those of
+// Models. All methods are safe for concurrent use.
 type Models struct {
 	*tokenize.Pool
 	chats chat.Models
+	stop  context.CancelFunc
 }
 
 // NewModels returns Models that have read nothing yet.
@@ -61,7 +63,19 @@ func NewModels(c ModelsConfig) (*Models, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kvindex: %w", err)
 	}
-	return &Models{Pool: pool, chats: chat.Models{Find: c.Find, Options: c.Options}}, nil
+	ctx, stop := context.WithCancel(context.Background())
+	s := &Models{Pool: pool, chats: chat.Models{Options: c.Options}, stop: stop}
+	if c.Find != nil {
+		s.chats.Find = func(_ context.Context, model string) (string, error) { return c.Find(ctx, model) }
+	}
+	return s, nil
+}
+
+// Close ends what waits for a tokenizer, as the Close of a [tokenize.Pool] does, and the
+// context of each Find.
+func (s *Models) Close() error {
+	s.stop()
+	return s.Pool.Close()
 }
 
 // Model returns a model by its name, for WithModels. Its chat template is there, or the
@@ -75,8 +89,9 @@ func (s *Models) Model(ctx context.Context, name string) (Model, error) {
 }
 
 // Preload reads models, as the Preload of a [tokenize.Pool] does, with their chat
-// templates. A model without a template is no error; one whose template cannot be used
-// is, although its tokenizer is there.
+// templates, which are read once: a template that changes on disk needs new Models. A
+// model without a template is no error; one whose template cannot be used is, although
+// its tokenizer is there.
 func (s *Models) Preload(ctx context.Context, names ...string) error {
 	errs := make([]error, len(names))
 	var all sync.WaitGroup

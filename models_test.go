@@ -195,6 +195,43 @@ func TestModels(t *testing.T) {
 	}
 }
 
+// A Find that takes longer than a request keeps no request beyond its context, and what
+// it finds is there for the next one. Close ends its context.
+func TestModelsSlowFind(t *testing.T) {
+	dir := folder(t, files(t, nil))
+	found, release := make(chan struct{}, 4), make(chan struct{})
+	s := newModels(t, kvindex.ModelsConfig{PoolConfig: tokenize.PoolConfig{Find: func(ctx context.Context, name string) (string, error) {
+		found <- struct{}{}
+		if name == "never" {
+			<-ctx.Done()
+			return "", ctx.Err()
+		}
+		<-release
+		return dir, ctx.Err()
+	}}})
+	ix := open(t, kvindex.WithModels(s.Model))
+	for _, name := range []string{"m", "never"} {
+		short, cancel := context.WithCancel(ctx)
+		go func() {
+			<-found
+			cancel()
+		}()
+		if _, err := ix.Score(short, "hello", name, nil); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: while Find goes on: %v", name, err)
+		}
+	}
+	close(release)
+	if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Body: []byte(partsBody)}, new(kvindex.Answer)); err != nil || len(found) != 1 {
+		t.Errorf("when it has returned: %v, %d more calls, want that for the tokenizer", err, len(found))
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := s.Model(ctx, "never"); err != nil || !errors.Is(m.ChatErr, context.Canceled) {
+		t.Errorf("closed: %v, %v", err, m.ChatErr)
+	}
+}
+
 // Whoever gives a wrong folder is told what is wrong with it, and how to mend it. says
 // are parts of the error of LoadModel, or of ChatErr if the texts can be scored.
 func TestModelMistakes(t *testing.T) {

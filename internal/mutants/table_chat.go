@@ -52,9 +52,9 @@ var chatMutants = table{breaks: "./tokenize/chat", rows: []mutant{
 
 	{"a turn earlier has the answer in it", "Rendering.Shared", "c.messages[:at], false, vars)", "c.messages[:at+1], false, vars)", "TestShared"},
 
-	{"names without end", "Models.load", "len(s.loads) >= maxModels {", "false {", "TestModelsBounds"},
+	{"names without end", "Models.load", "len(s.loads) >= maxModels && !s.evict()", "false", "TestModelsBounds"},
 	{"an error is for ever", "Models.load", "now.Sub(l.ended) < retry", "true", "TestModelsBounds"},
-	{"another's context ends a wait", "Models.Model", "if !ended(l.err) {", "if true {", "TestModelsWaitWithinContext"},
+	{"another's context ends a wait", "Models.load", "context.WithoutCancel(ctx)", "ctx", "TestModelsWaitWithinContext"},
 
 	{"half a pair of surrogates is a character", "decoder.escape", "return 0, badField(\"\", \"a lone surrogate in a string, which no tokenizer takes\")", "return utf8.RuneError, nil", "TestJSON"},
 	{"numbers without bound", "decoder.countSmall", "if d.tokens++; d.tokens > maxTokens {", "if d.tokens++; false {", "TestJSON"},
@@ -143,6 +143,8 @@ var chatMutants = table{breaks: "./tokenize/chat", rows: []mutant{
 	{"texts part within a character", "commonPrefix", "for n > 0 && n < len(b) && b[n]&0xc0 == 0x80 {", "for n > 0 && n < len(b) && false {", "TestShared"},
 	{"a limit is the template's refusal", "renderError", "errors.Is(err, jinja.ErrUnsupported), errors.Is(err, jinja.ErrLimit):", "errors.Is(err, jinja.ErrUnsupported):", "TestRefusals"},
 
+	{"the first waits whatever it takes", "Models.load", "go s.fill(", "s.mu.Unlock()\n\tdefer s.mu.Lock()\n\ts.fill(", "TestModelsWaitWithinContext"},
+	{"what is being loaded makes room", "Models.evict", "!l.loading() && (", "(", "TestModelsBusy"},
 	{"errors are not remembered", "Models.load", "now.Sub(l.ended) < retry)", "false)", "TestModelsBounds"},
 	{"an error stands for a model's place", "Models.evict", "failed && worst.ended.IsZero() || failed == !worst.ended.IsZero() && l.used.Before(worst.used)", "failed && false || l.used.Before(worst.used)", "TestModelsKeepModels"},
 

@@ -48,6 +48,7 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 	{"no media are noted", "converter.readExtras", "c.recent.extras.add(x)", "_ = x", "TestCauses"},
 	{"an explanation of two moments", "explainer.moved", "return i < 0 || w.held[i].GPU != w.row.GPU || w.held[i].Run != w.row.Run", "return i < -1", "TestExplainOfOneMoment"},
 
+	{"Close lets Find go on", "Models.Close", "s.stop()", "_ = s.stop", "TestModelsSlowFind"},
 	{"no length-1 cap", "cachedTokens", "(promptTokens - 1) / size * size", "promptTokens / size * size", "TestCachedTokens"},
 	{"window group stands for the full one", "scorer.chooseRows", "case row.Group.Kind == index.GroupFull || row.FullGroups == 0:", "default:", "TestHybridIsAnUpperBound"},
 	{"one full group is enough", "scorer.chooseRows", "case row.FullGroups > 1:", "case false:", "TestSeveralFullGroups"},

@@ -2,7 +2,7 @@ package chat
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -14,7 +14,9 @@ import (
 // copied after its first use.
 type Models struct {
 	// Find returns the folder of a model; nil: that of a [tokenize.Hub]. It is
-	// called for any name that a client sends.
+	// called for any name that a client sends, with a context that has the values of
+	// a request's and does not end: another may be waiting for the same model. While
+	// 1,024 of them do not return no other model is loaded.
 	Find func(ctx context.Context, model string) (dir string, err error)
 	// Options are those of a model; nil: the zero Options for all.
 	Options func(model string) Options
@@ -41,46 +43,41 @@ const (
 	retry = time.Second
 )
 
-// Model returns a model by its name. It loads it at most once at a time, and waits
-// for that within ctx; an error is remembered for a second.
+// Model returns a model by its name, and waits within ctx until it is loaded. That
+// goes on without the caller, once for all who wait. An error is remembered for a
+// second.
 func (s *Models) Model(ctx context.Context, name string) (*Model, error) {
-	for { // until a load ends otherwise than by its own caller's context
-		l, first := s.load(name, s.clock())
-		if first {
-			s.fill(ctx, name, l)
-			return l.model, l.err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-l.done:
-		}
-		if !ended(l.err) {
-			return l.model, l.err
-		}
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
+	l, err := s.load(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-l.done:
+		return l.model, l.err
 	}
 }
 
-// load returns the load of a name, and whether it is the caller's to do.
-func (s *Models) load(name string, now time.Time) (l *load, first bool) {
+// load returns the load of a name, which it begins if need be.
+func (s *Models) load(ctx context.Context, name string) (*load, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if l = s.loads[name]; l != nil && (l.ended.IsZero() || now.Sub(l.ended) < retry) {
+	now, l := s.clock(), s.loads[name]
+	if l != nil && (l.ended.IsZero() || now.Sub(l.ended) < retry) {
 		l.used = now
-		return l, false
+		return l, nil
 	}
 	if s.loads == nil {
 		s.loads = make(map[string]*load)
 	}
-	if l == nil && len(s.loads) >= maxModels {
-		s.evict()
+	if l == nil && len(s.loads) >= maxModels && !s.evict() {
+		return nil, fmt.Errorf("chat: %w: model %.100q is not loaded, and %d others are being loaded", tokenize.ErrBusy, name, maxModels)
 	}
 	l = &load{done: make(chan struct{}), used: now}
 	s.loads[name] = l
-	return l, true
+	go s.fill(context.WithoutCancel(ctx), name, l)
+	return l, nil
 }
 
 func (s *Models) clock() time.Time {
@@ -90,17 +87,27 @@ func (s *Models) clock() time.Time {
 	return time.Now()
 }
 
-// evict forgets a name.
-func (s *Models) evict() {
+// evict forgets a name that is not being loaded, and reports whether there is one.
+func (s *Models) evict() bool {
 	var name string
 	var worst *load
 	for n, l := range s.loads {
 		failed := !l.ended.IsZero()
-		if worst == nil || failed && worst.ended.IsZero() || failed == !worst.ended.IsZero() && l.used.Before(worst.used) {
+		if !l.loading() && (worst == nil || failed && worst.ended.IsZero() || failed == !worst.ended.IsZero() && l.used.Before(worst.used)) {
 			name, worst = n, l
 		}
 	}
 	delete(s.loads, name)
+	return worst != nil
+}
+
+func (l *load) loading() bool {
+	select {
+	case <-l.done:
+		return false
+	default:
+		return true
+	}
 }
 
 func (s *Models) read(ctx context.Context, name string) (*Model, error) {
@@ -119,25 +126,13 @@ func (s *Models) read(ctx context.Context, name string) (*Model, error) {
 	return Load(dir, o)
 }
 
-// fill does a load and lets those go on who wait for it. That a context ended is
-// nobody else's error.
+// fill does a load and lets those go on who wait for it.
 func (s *Models) fill(ctx context.Context, name string, l *load) {
-	l.err = errors.New("chat: Find or Options did not return")
-	defer func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if l.err != nil {
-			l.ended = s.clock()
-		}
-		if ended(l.err) && s.loads[name] == l {
-			delete(s.loads, name)
-		}
-		close(l.done)
-	}()
 	l.model, l.err = s.read(ctx, name)
-}
-
-// ended tells whether err is that of a context.
-func ended(err error) bool {
-	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l.err != nil {
+		l.ended = s.clock()
+	}
+	close(l.done)
 }

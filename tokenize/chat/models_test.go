@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvindex/kvindex/tokenize"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
@@ -57,45 +58,31 @@ func TestModelsLoadOnce(t *testing.T) {
 	}
 }
 
-// Who waits does so within its context, and the end of one's context is not the
-// error of another.
+// Who waits does so within its context, also the first, and whatever Find does. What
+// was begun goes on for others.
 func TestModelsWaitWithinContext(t *testing.T) {
 	dir := folder(t, plainModel("x"))
-	found := make(chan struct{})
 	var finds atomic.Int32
+	release := make(chan struct{})
 	s := &chat.Models{Find: func(ctx context.Context, _ string) (string, error) {
-		if finds.Add(1) > 1 {
-			return dir, nil
-		}
-		close(found)
-		<-ctx.Done()
-		return "", ctx.Err()
+		finds.Add(1)
+		<-release
+		return dir, ctx.Err()
 	}}
-	first, cancelFirst := context.WithCancel(t.Context())
-	errs := make(chan error)
-	go func() {
-		_, err := s.Model(first, "m")
-		errs <- err
-	}()
-	<-found
-	second, cancelSecond := context.WithCancel(t.Context())
-	cancelSecond()
-	if _, err := s.Model(second, "m"); !errors.Is(err, context.Canceled) {
-		t.Errorf("waiting: %v", err)
+	for range 2 {
+		ctx, cancel := context.WithCancel(t.Context())
+		watch := &watched{Context: ctx, waited: make(chan struct{})}
+		go func() {
+			<-watch.waited
+			cancel()
+		}()
+		if _, err := s.Model(watch, "m"); !errors.Is(err, context.Canceled) {
+			t.Errorf("waiting: %v", err)
+		}
 	}
-	third := &watched{Context: t.Context(), waited: make(chan struct{})}
-	go func() {
-		_, err := s.Model(third, "m")
-		errs <- err
-	}()
-	<-third.waited
-	cancelFirst()
-	a, b := <-errs, <-errs
-	if a == nil {
-		a, b = b, a
-	}
-	if !errors.Is(a, context.Canceled) || b != nil {
-		t.Errorf("the one that was cancelled: %v, the one that waited: %v", a, b)
+	close(release)
+	if m, err := s.Model(t.Context(), "m"); m == nil || err != nil || finds.Load() != 1 {
+		t.Errorf("%v, %v after %d searches", m, err, finds.Load())
 	}
 }
 
@@ -109,6 +96,35 @@ type watched struct {
 func (c *watched) Done() <-chan struct{} {
 	c.once.Do(func() { close(c.waited) })
 	return c.Context.Done()
+}
+
+// Only so many models are being loaded, and none of them makes room for another.
+func TestModelsBusy(t *testing.T) {
+	dir := folder(t, plainModel("x"))
+	release := make(chan struct{})
+	s := &chat.Models{Find: func(context.Context, string) (string, error) {
+		<-release
+		return dir, nil
+	}}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for i := range chat.MaxModels {
+		if _, err := s.Model(ended, fmt.Sprint(i)); !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Model(t.Context(), "one more"); !errors.Is(err, tokenize.ErrBusy) {
+		t.Errorf("one more: %v", err)
+	}
+	close(release)
+	for i := range chat.MaxModels {
+		if _, err := s.Model(t.Context(), fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Model(t.Context(), "one more"); err != nil || s.Remembered() != chat.MaxModels {
+		t.Errorf("one more, when all are loaded: %v, %d", err, s.Remembered())
+	}
 }
 
 // Errors are remembered, and so are only so many names.
