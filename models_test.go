@@ -273,6 +273,9 @@ func TestModelMistakes(t *testing.T) {
 		// The same by Models, when a chat is scored.
 		s := newModels(t, kvindex.ModelsConfig{PoolConfig: tokenize.PoolConfig{Find: func(context.Context, string) (string, error) { return dir, nil }}})
 		if name == "a file" || name == "no config" { // which Models take
+			if err := s.Preload(ctx, "m"); err != nil {
+				t.Errorf("%s, preloaded: %v", name, err)
+			}
 			continue
 		}
 		if err := s.Preload(ctx, "m"); c.is != kvindex.ErrNoTemplate {

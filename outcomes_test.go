@@ -42,6 +42,8 @@ func TestMistakes(t *testing.T) {
 			switch model {
 			case "busy":
 				return kvindex.Model{Tokenizer: fails{fmt.Errorf("the pool: %w", tokenize.ErrBusy)}}, nil
+			case "slow":
+				return kvindex.Model{Tokenizer: fails{context.DeadlineExceeded}}, nil
 			case "short":
 				return kvindex.Model{Tokenizer: fails{tokenize.ErrTextTooLong}}, nil
 			case "wordpiece":
@@ -147,6 +149,9 @@ func TestMistakes(t *testing.T) {
 		if got := now.PromptTokens - before.PromptTokens; got != uint64(a.PromptTokens) {
 			t.Errorf("%s: %d prompt tokens, want %d", what, got, a.PromptTokens)
 		}
+	}
+	if _, err := ix.Score(ctx, "hello", "slow", nil); !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "adapter") {
+		t.Errorf("what is cut off says of names: %v", err)
 	}
 	err = ix.Ingest("pod", "m", []byte(`{"events": []}`))
 	if !errors.Is(err, kvindex.ErrMalformed) || !strings.Contains(err.Error(), "looks like JSON: a batch is MessagePack") {

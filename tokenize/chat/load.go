@@ -42,7 +42,7 @@ func Load(dir string, o Options) (*Model, error) {
 func (m *Model) load(dir string) error {
 	info, err := os.Stat(dir)
 	if err == nil && !info.IsDir() {
-		err = fmt.Errorf("a file, not the folder of a model: %w", fs.ErrInvalid)
+		err = of(ErrNoTemplate, "it is a file, not the folder of a model")
 	}
 	if err != nil {
 		return err
