@@ -27,11 +27,13 @@ const (
 	FeatureReasoning                               // reasoning of the assistant; implies Turns
 	FeatureToolCalls                               // a tool call, or a message of a tool; implies Turns
 	FeatureArguments                               // arguments of a tool call that are no JSON object; implies ToolCalls
+	FeatureEmptyCalls                              // an empty list of tool calls; implies Turns
 	FeatureTools                                   // tools
 	FeatureToolFields                              // fields of a tool beside name, description and parameters; implies Tools
 	FeatureParts                                   // content in parts
 	FeaturePartFields                              // fields of a part beside its type and its text; implies Parts
 	FeatureEmptyParts                              // a part without text, or with an empty one; implies Parts
+	FeatureStringParts                             // a string among parts; implies Parts
 	FeatureNames                                   // a message with a name
 	FeatureDocuments                               // documents
 	FeatureKwargs                                  // chat_template_kwargs but tools and documents, or reasoning_effort
@@ -41,7 +43,7 @@ const (
 
 var featureNames = []string{
 	"plain", "no_generation_prompt", "continue_final", "system", "billing_header", "developer", "turns", "reasoning", "tool_calls",
-	"arguments", "tools", "tool_fields", "parts", "part_fields", "empty_parts", "names", "documents", "kwargs",
+	"arguments", "empty_calls", "tools", "tool_fields", "parts", "part_fields", "empty_parts", "string_parts", "names", "documents", "kwargs",
 }
 
 // String returns the names of f, "none" if it is empty.
@@ -85,10 +87,14 @@ func (f *Features) UnmarshalText(text []byte) error {
 
 // Features returns what a chat uses; none for a completion.
 func (r *Request) Features() Features {
-	c := r.chat
-	if c == nil {
+	if r.chat == nil {
 		return 0
 	}
+	return r.chat.features
+}
+
+// findFeatures tells what the chat uses, when all of it is read.
+func (c *conversation) findFeatures() {
 	f := FeaturePlain
 	if !c.addGenerationPrompt {
 		f |= FeatureNoGenerationPrompt
@@ -102,147 +108,71 @@ func (r *Request) Features() Features {
 	if c.effort != nil {
 		f |= FeatureKwargs
 	}
-	for name, v := range entries(c.kwargs) {
-		switch name {
+	for i := 0; c.kwargs != nil && i < c.kwargs.Len(); i++ {
+		switch name, v := c.kwargs.At(i); name {
 		case "documents":
 			f |= FeatureDocuments
-		case "tools":
-			f |= featuresOfTools(v)
+		case "tools": // as they are, with any fields
+			if l, ok := v.(*jinja.List); ok && len(l.Items) > 0 {
+				f |= FeatureTools | FeatureToolFields
+			}
 		default:
 			f |= FeatureKwargs
 		}
 	}
-	f |= featuresOfTools(optional(r.source, "tools"))
-	for _, v := range items(optional(r.source, "messages")) {
-		if m, ok := v.(*jinja.Dict); ok {
-			f |= featuresOfMessage(m)
-		}
-	}
-	return f
-}
-
-func featuresOfTools(v jinja.Value) (f Features) {
-	for _, v := range items(v) {
+	for _, t := range c.tools {
 		f |= FeatureTools
-		t, _ := v.(*jinja.Dict)
-		for name, v := range entries(t) {
-			switch name {
-			case "type":
-			case "function":
-				function, _ := v.(*jinja.Dict)
-				for name := range entries(function) {
-					if name != "name" && name != "description" && name != "parameters" {
-						f |= FeatureToolFields
-					}
-				}
-			default:
-				f |= FeatureToolFields
-			}
+		if t.more != nil || t.moreOfTool != nil {
+			f |= FeatureToolFields
 		}
 	}
-	return f
+	for i := range c.messages {
+		f |= c.messages[i].features
+	}
+	c.features = f
 }
 
-func featuresOfMessage(m *jinja.Dict) (f Features) {
-	role, content := optional(m, "role"), optional(m, "content")
+// featuresOfRole are what a message has by its role.
+func featuresOfRole(role string) Features {
 	switch role {
 	case "system":
-		f |= FeatureSystem | billedText(content)
+		return FeatureSystem
 	case "developer":
-		f |= FeatureDeveloper
+		return FeatureDeveloper
 	case "assistant":
-		f |= FeatureTurns
-		if optional(m, "reasoning") != nil || optional(m, "reasoning_content") != nil {
-			f |= FeatureReasoning
-		}
-		for _, call := range items(optional(m, "tool_calls")) {
-			f |= FeatureToolCalls
-			if !hasObject(call) {
-				f |= FeatureArguments
-			}
-		}
+		return FeatureTurns
 	case "tool":
-		f |= FeatureTurns | FeatureToolCalls
+		return FeatureTurns | FeatureToolCalls
 	}
-	if optional(m, "name") != nil {
-		f |= FeatureNames
-	}
-	if _, ok := content.(*jinja.List); ok {
-		f |= FeatureParts
-	}
-	for _, v := range items(content) {
-		if p, ok := v.(*jinja.Dict); ok {
-			f |= featuresOfPart(p)
-		}
-		if role == "system" {
-			f |= billedText(v)
-		}
-	}
-	return f
+	return 0
 }
 
-func featuresOfPart(p *jinja.Dict) (f Features) {
-	kind, _ := optional(p, "type").(string)
-	known, text := textParts[kind]
-	field := known.field
-	if !text {
-		field = kind
-	}
-	for name := range entries(p) {
-		if name != "type" && name != field {
-			f |= FeaturePartFields
+// featuresOfPart are what a part has that is read.
+func (p *part) featuresOfPart(o *jinja.Dict) (f Features) {
+	known := 2 // the type, and what has the text or the media
+	if p.kind == partSkipped {
+		if _, ok := o.Lookup(textParts[p.rare.kind].field); !ok {
+			known = 1
 		}
 	}
-	if v := optional(p, field); text && (v == nil || v == "") {
+	if o.Len() > known {
+		f |= FeaturePartFields
+	}
+	if p.kind != partMedia && p.text == "" {
 		f |= FeatureEmptyParts
 	}
 	return f
 }
 
-// billedText looks for the billing header in a text, or in the text of a part: anywhere,
-// so that it is found wherever an engine looks.
-func billedText(v jinja.Value) Features {
-	if p, ok := v.(*jinja.Dict); ok {
-		v = optional(p, "text")
-	}
-	if s, ok := v.(string); ok && strings.Contains(s, billingHeader) {
-		return FeatureBillingHeader
-	}
-	return 0
-}
-
-// hasObject tells whether the arguments of a tool call are a JSON object.
-func hasObject(call jinja.Value) bool {
-	o, _ := call.(*jinja.Dict)
-	if o == nil {
-		return false
-	}
-	function, _ := optional(o, "function").(*jinja.Dict)
-	if function == nil {
-		return false
-	}
-	raw, _ := optional(function, "arguments").(string)
-	args, err := decode(raw)
-	_, ok := args.(*jinja.Dict)
-	return err == nil && ok
-}
-
-func items(v jinja.Value) []jinja.Value {
-	if l, ok := v.(*jinja.List); ok {
-		return l.Items
-	}
-	return nil
-}
-
-// entries goes through a dict, which may be nil.
-func entries(d *jinja.Dict) iter.Seq2[string, jinja.Value] {
-	return func(yield func(string, jinja.Value) bool) {
-		for i := 0; d != nil && i < d.Len(); i++ {
-			if name, v := d.At(i); !yield(name.(string), v) {
-				return
-			}
+// featuresOfSystem looks for the billing header in the texts of a system message:
+// anywhere, so that it is found wherever an engine looks.
+func featuresOfSystem(content []part) Features {
+	for i := range content {
+		if strings.Contains(content[i].text, billingHeader) {
+			return FeatureBillingHeader
 		}
 	}
+	return 0
 }
 
 // exclusions are what Exclude was told. They are immutable.

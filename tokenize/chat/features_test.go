@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -38,7 +39,7 @@ func TestFeatures(t *testing.T) {
 		{`"messages":[{"role":"developer","content":"hi"}]`, "plain,developer"},
 		{`"messages":[{"role":"user","content":"hi","name":"ann"}]`, "plain,names"},
 		{`"messages":[{"role":"assistant","content":"hi"}]`, "plain,turns"},
-		{`"messages":[{"role":"assistant","content":"hi","tool_calls":[]}]`, "plain,turns"},
+		{`"messages":[{"role":"assistant","content":"hi","tool_calls":[]}]`, "plain,turns,empty_calls"},
 		{`"messages":[{"role":"assistant","content":"hi","reasoning":"x"}]`, "plain,turns,reasoning"},
 		{`"messages":[{"role":"assistant","content":"hi","reasoning_content":"x"}]`, "plain,turns,reasoning"},
 		{`"messages":[{"role":"user","content":"hi","reasoning":"x"}]`, "plain"},
@@ -53,12 +54,33 @@ func TestFeatures(t *testing.T) {
 		{`"messages":[{"role":"user","content":[{"type":"text","text":"hi"},{"type":"refusal","refusal":"no"}]}]`, "plain,parts"},
 		{`"messages":[{"role":"user","content":[{"type":"text","text":"hi","cache_control":null}]}]`, "plain,parts,part_fields"},
 		{`"messages":[{"role":"user","content":[{"type":"text","text":""}]}]`, "plain,parts,empty_parts"},
+		{`"messages":[{"role":"user","content":[{"type":"text"}]}]`, "plain,parts,empty_parts"},
+		{`"messages":[{"role":"user","content":[{"type":"text","x":1}]}]`, "plain,parts,part_fields,empty_parts"},
+		{`"messages":[{"role":"user","content":["hi"]}]`, "plain,parts,string_parts"},
+		{`"messages":[{"role":"system","content":["x-anthropic-billing-header: a\nhi"]}]`, "plain,system,billing_header,parts,string_parts"},
+		{`"messages":[{"role":"tool","tool_call_id":"1","content":"hi","name":5}]`, "plain,turns,tool_calls"},
 		{`"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]`, "plain,parts"},
 	} {
 		if got := parse(t, `{`+c.body+`}`).Features().String(); got != c.want {
 			t.Errorf("%s: %s, want %s", c.body, got, c.want)
 		}
 	}
+}
+
+// A request that is kept keeps nothing of what is not looked at.
+func TestRequestKeepsNoOtherFields(t *testing.T) {
+	body := []byte(`{` + hi + `,"metadata":[` + strings.Repeat(`{},`, 100_000) + `{}]}`)
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	r := parse(t, string(body))
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if held := int64(after.HeapAlloc) - int64(before.HeapAlloc); held > 2<<20 { // of objects alone it would be 8 MB
+		t.Errorf("a body of %d bytes holds %d", len(body), held)
+	}
+	runtime.KeepAlive(body)
+	runtime.KeepAlive(r)
 }
 
 func TestFeaturesText(t *testing.T) {
@@ -69,10 +91,10 @@ func TestFeaturesText(t *testing.T) {
 			t.Errorf("%s: %s, %v", f, back, err)
 		}
 	}
-	if s := (2*chat.FeatureKwargs - 1).String(); strings.Count(s, ",") != 17 || !strings.HasSuffix(s, ",kwargs") {
+	if s := (2*chat.FeatureKwargs - 1).String(); strings.Count(s, ",") != 19 || !strings.HasSuffix(s, ",kwargs") {
 		t.Error(s)
 	}
-	if s := (4 * chat.FeatureKwargs).String(); s != "0x80000" {
+	if s := (4 * chat.FeatureKwargs).String(); s != "0x200000" {
 		t.Error(s)
 	}
 	f := chat.FeatureTools

@@ -20,6 +20,7 @@ type message struct {
 	toolCallID jinja.Value // a string or nil, if hasID
 	hasID      bool
 	name       jinja.Value // a string, or nil
+	features   Features
 	rare       *rareMessage
 }
 
@@ -97,6 +98,7 @@ func (m *message) parse(o *jinja.Dict, n *counts) (err error) {
 	if _, ok := o.Lookup("author"); ok {
 		return unscored("author", "the engine may take the message for one of harmony's")
 	}
+	m.features = featuresOfRole(m.role)
 	if err := m.parseContent(o); err != nil {
 		return err
 	}
@@ -107,6 +109,8 @@ func (m *message) parse(o *jinja.Dict, n *counts) (err error) {
 		m.rarely().task = task
 	}
 	switch m.role {
+	case "system":
+		m.features |= featuresOfSystem(m.content)
 	case "assistant":
 		if err := m.parseReasoning(o); err != nil {
 			return err
@@ -131,6 +135,7 @@ func (m *message) parseName(o *jinja.Dict) error {
 	v, ok := o.Lookup("name")
 	if _, text := v.(string); text {
 		m.name = v
+		m.features |= FeatureNames
 		return nil
 	}
 	if _, id := optional(o, "tool_call_id").(string); !ok || m.role == "tool" && id {
@@ -144,6 +149,9 @@ func (m *message) parseReasoning(o *jinja.Dict) error {
 		v := optional(o, name)
 		if _, ok := v.(string); !ok && v != nil { // pydantic keeps it, as a field that it does not know
 			return unscored(name, "%s, not a string", kind(v))
+		}
+		if v != nil {
+			m.features |= FeatureReasoning
 		}
 		switch {
 		case name == "reasoning":
@@ -173,14 +181,14 @@ func (m *message) parseContent(o *jinja.Dict) error {
 	case string:
 		m.content = []part{{text: v}}
 	case *jinja.List:
+		m.features |= FeatureParts
 		m.content = make([]part, len(v.Items))
 		for i, item := range v.Items {
-			p := &m.content[i]
-			if s, ok := item.(string); ok {
-				p.text, p.rare = s, &rarePart{bare: true}
-			} else if err := p.parse(item); err != nil {
+			f, err := m.content[i].parse(item)
+			if err != nil {
 				return within(err, "content[%d]", i)
 			}
+			m.features |= f
 		}
 	default:
 		return wrongType("content", v, "a string or an array")
@@ -216,11 +224,21 @@ var partFields = map[string]bool{
 	"name": true, "thinking": true, "closed": true,
 }
 
-func (p *part) parse(v jinja.Value) error {
-	o, ok := v.(*jinja.Dict)
-	if !ok {
-		return wrongType("", v, "an object")
+func (p *part) parse(v jinja.Value) (Features, error) {
+	switch v := v.(type) {
+	case string:
+		p.text, p.rare = v, &rarePart{bare: true}
+		return FeatureStringParts, nil
+	case *jinja.Dict:
+		if err := p.parseObject(v); err != nil {
+			return 0, err
+		}
+		return p.featuresOfPart(v), nil
 	}
+	return 0, wrongType("", v, "an object")
+}
+
+func (p *part) parseObject(o *jinja.Dict) error {
 	typed := optional(o, "type")
 	name, ok := typed.(string)
 	if typed != nil && !ok {
@@ -291,13 +309,18 @@ func (m *message) parseToolCalls(o *jinja.Dict, n *counts) error {
 		return err
 	}
 	m.toolCalls = &jinja.List{Items: make([]jinja.Value, len(calls.Items))}
+	if len(calls.Items) == 0 {
+		m.features |= FeatureEmptyCalls
+	}
 	for i, item := range calls.Items {
 		call, odd, err := parseToolCall(item, n)
 		if err != nil {
 			return within(err, "tool_calls[%d]", i)
 		}
 		m.toolCalls.Items[i] = call
+		m.features |= FeatureToolCalls
 		if odd != nil {
+			m.features |= FeatureArguments
 			odd.call = i
 			r := m.rarely()
 			r.odd = append(r.odd, *odd)

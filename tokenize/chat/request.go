@@ -24,8 +24,7 @@ type Request struct {
 	Prompt string
 	Tokens []uint32
 
-	chat   *conversation
-	source *jinja.Dict // of a chat, for Features
+	chat *conversation
 }
 
 // Chat tells whether it is a chat request, which a Model renders.
@@ -45,6 +44,7 @@ type conversation struct {
 	continueFinal       bool
 	mediaOptions        string // a field that changes what becomes of media
 	media               int    // parts
+	features            Features
 }
 
 // Parse is ParsePath where the path is not known.
@@ -128,7 +128,6 @@ func parseRequest(o *jinja.Dict, n *counts, api api) (*Request, error) {
 	if api == completions {
 		err = r.parsePrompt(o)
 	} else {
-		r.source = o
 		r.chat, err = parseConversation(o, n)
 	}
 	if err != nil {
@@ -242,7 +241,11 @@ func parseConversation(o *jinja.Dict, n *counts) (*conversation, error) {
 			c.mediaOptions = name
 		}
 	}
-	return c, c.parseMessages(o, n)
+	if err := c.parseMessages(o, n); err != nil {
+		return nil, err
+	}
+	c.findFeatures()
+	return c, nil
 }
 
 // parseDocuments admits objects with strings only.

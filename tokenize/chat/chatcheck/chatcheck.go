@@ -50,8 +50,9 @@ type Engine struct {
 // The engine is asked by vLLM's /tokenize, which renders as its chat API does but
 // reads fewer fields (December 2025 to autumn 2026, entrypoints/serve/tokenize,
 // protocol.py and serving.py). Documents are sent in chat_template_kwargs. Of
-// tool_choice, reasoning_effort and media /tokenize tells nothing, and an empty list
-// of tools is no mistake there. Before 2026 it did not know
+// tool_choice, reasoning_effort and media /tokenize tells nothing, of reasoning by its
+// old name reasoning_content not what chats make of it, and an empty list of tools is
+// no mistake there. Before 2026 it did not know
 // --default-chat-template-kwargs, so a model with chat.Options.Kwargs can differ
 // from /tokenize and not from the engine's chats.
 //
@@ -171,12 +172,14 @@ var conversations = []conversation{
 	{"the assistant's final message continued", chat.FeatureContinueFinal, chat.FeatureNoGenerationPrompt | chat.FeatureTurns, `"messages":[` + hello + `,{"role":"assistant","content":"Sure, "}],` + continued},
 	{"Claude Code's billing header", chat.FeatureBillingHeader, chat.FeatureSystem, `"messages":[{"role":"system","content":"x-anthropic-billing-header: cc_version=2.1.77; cch=1f2e3;\nBe brief."},` + hello + `]`},
 	{"reasoning", chat.FeatureReasoning, chat.FeatureTurns, `"messages":[` + hello + `,{"role":"assistant","content":"Hi!","reasoning":"a greeting"}]`},
-	{"reasoning before the last turn", chat.FeatureReasoning, chat.FeatureTurns, `"messages":[` + hello + `,{"role":"assistant","content":"Hi!","reasoning_content":"a greeting"},` + hello + `]`},
+	{"reasoning before the last turn", chat.FeatureReasoning, chat.FeatureTurns, `"messages":[` + hello + `,{"role":"assistant","content":"Hi!","reasoning":"a greeting"},` + hello + `]`},
 	{"a part with an unknown field", chat.FeaturePartFields, chat.FeatureParts, `"messages":[{"role":"user","content":[{"type":"text","text":"one","cache_control":{"type":"ephemeral"}},{"type":"text","text":"two"}]}]`},
 	{"a part without text", chat.FeatureEmptyParts, chat.FeatureParts, `"messages":[{"role":"user","content":[{"type":"text","text":null},{"type":"text","text":"two"}]}]`},
 	{"a part with an empty text", chat.FeatureEmptyParts, chat.FeatureParts, `"messages":[{"role":"user","content":[{"type":"text","text":"one"},{"type":"text","text":""},{"type":"text","text":"two"}]}]`},
+	{"a string among parts", chat.FeatureStringParts, chat.FeatureParts, `"messages":[{"role":"user","content":["one",{"type":"text","text":"two"}]}]`},
 	{"a tool with an unknown field", chat.FeatureToolFields, chat.FeatureTools, `"messages":[` + hello + `],"tools":[` + weather + `,"x-note":"y"}}]`},
 	{"a strict tool", chat.FeatureToolFields, chat.FeatureTools, `"messages":[` + hello + `],"tools":[` + weather + `,"strict":true}}]`},
+	{"an empty list of tool calls", chat.FeatureEmptyCalls, chat.FeatureTurns, `"messages":[` + hello + `,{"role":"assistant","content":"Hi!","tool_calls":[]},` + hello + `]`},
 	{"a tool call", chat.FeatureToolCalls, chat.FeatureTurns, call(`"{\"city\": \"Zürich\", \"days\": 3}"`)},
 	{"a tool call among tools", chat.FeatureToolCalls, chat.FeatureTurns | chat.FeatureTools, call(`"{\"city\": \"Zürich\"}"`) + `,"tools":[` + weather + `}}]`},
 	{"arguments that are null", chat.FeatureArguments, chat.FeatureTurns | chat.FeatureToolCalls, call(`"null"`)},

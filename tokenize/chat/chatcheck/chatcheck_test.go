@@ -69,7 +69,9 @@ func (b body) texts(f func(string) string) {
 func (b body) parts() (list []body) {
 	parts, _ := b["content"].([]any)
 	for _, p := range parts {
-		list = append(list, p.(map[string]any))
+		if p, ok := p.(map[string]any); ok {
+			list = append(list, p)
+		}
 	}
 	return list
 }
@@ -125,12 +127,17 @@ var fakes = []struct {
 	{"developer is kept", chat.FeatureDeveloper, each("developer", func(m body) { m["role"] = "developers" })},
 	{"answers are another", chat.FeatureTurns, each("assistant", func(m body) { m.texts(mark) })},
 	{"reasoning is dropped", chat.FeatureReasoning, each("assistant", func(m body) { delete(m, "reasoning"); delete(m, "reasoning_content") })},
-	{"reasoning by its new name alone", chat.FeatureReasoning, each("assistant", func(m body) { delete(m, "reasoning_content") })},
+	{"reasoning by its old name is dropped, as by /tokenize", 0, each("assistant", func(m body) { delete(m, "reasoning_content") })},
 	{"tool calls are dropped", chat.FeatureToolCalls, each("assistant", func(m body) { delete(m, "tool_calls") })},
 	{"answers of tools are quoted", chat.FeatureToolCalls, each("tool", func(m body) { m.texts(mark) })},
 	{"null arguments are another", chat.FeatureArguments, arguments(func(s string) bool { return s == "null" })},
 	{"arguments that are no object are another", chat.FeatureArguments, arguments(func(s string) bool { return s == "" || s[0] != '{' })},
 	{"arguments that are no JSON are another", chat.FeatureArguments, arguments(func(s string) bool { return !json.Valid([]byte(s)) })},
+	{"empty lists of tool calls are another", chat.FeatureEmptyCalls, each("assistant", func(m body) {
+		if calls, ok := m["tool_calls"].([]any); ok && len(calls) == 0 {
+			m.texts(mark)
+		}
+	})},
 	{"tools are dropped", chat.FeatureTools, func(b body) { delete(b, "tools") }},
 	{"tools without parameters are another", chat.FeatureTools, func(b body) {
 		for _, f := range b.tools() {
@@ -174,6 +181,11 @@ var fakes = []struct {
 			}
 		}
 	})},
+	{"strings among parts are another", chat.FeatureStringParts, each("user", func(m body) {
+		if parts, ok := m["content"].([]any); ok && parts[0] == "one" {
+			parts[0] = "1"
+		}
+	})},
 	{"names are dropped", chat.FeatureNames, each("", func(m body) { delete(m, "name") })},
 	{"documents are ignored", chat.FeatureDocuments, func(b body) {
 		if kwargs, ok := b["chat_template_kwargs"].(map[string]any); ok {
@@ -203,6 +215,10 @@ func arguments(other func(string) bool) func(b body) {
 // requests.
 func engine(t *testing.T, m *chat.Model, rule func(b body)) chatcheck.Engine {
 	t.Helper()
+	return serve(t, answers(m, rule).ServeHTTP)
+}
+
+func answers(m *chat.Model, rule func(b body)) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /tokenize", func(w http.ResponseWriter, r *http.Request) {
 		raw, _ := io.ReadAll(r.Body)
@@ -243,7 +259,7 @@ func engine(t *testing.T, m *chat.Model, rule func(b body)) chatcheck.Engine {
 		}
 		json.NewEncoder(w).Encode(map[string]any{"prompt": string(text)})
 	})
-	return serve(t, mux.ServeHTTP)
+	return mux
 }
 
 func serve(t *testing.T, handler http.HandlerFunc) chatcheck.Engine {
@@ -321,6 +337,8 @@ func TestConversations(t *testing.T) {
 		chat.FeatureToolFields:    chat.FeatureTools,
 		chat.FeaturePartFields:    chat.FeatureParts,
 		chat.FeatureEmptyParts:    chat.FeatureParts,
+		chat.FeatureStringParts:   chat.FeatureParts,
+		chat.FeatureEmptyCalls:    chat.FeatureTurns,
 	}
 	m := newModel(t, checked, chat.Options{})
 	var alone, before chat.Features
