@@ -111,6 +111,7 @@ var alone = []struct {
 	{"previous_response_id", responses}, {"instructions", responses}, {"max_output_tokens", responses},
 	{"query", reranking}, {"queries", scoring}, {"text_1", scoring}, {"data_1", scoring},
 	{"contents", gemini}, {"sampling_params", generating}, {"inputs", generating}, {"token_ids", generating},
+	{"input_ids", generating}, {"text", generating},
 	{"tokens", tokenizing}, {"file", audio},
 }
 
@@ -159,11 +160,16 @@ func another(path string, a api) error {
 	return unscored(path, "of %s, whose bodies are not read", a)
 }
 
-// orAnother is err, or, where a chat is malformed because it is Anthropic's, what
-// tells so.
+// orAnother is err, or, where a chat is malformed because it is Anthropic's or many,
+// what tells so.
 func orAnother(err error, o *jinja.Dict) error {
 	if !errors.Is(err, ErrMalformed) {
 		return err
+	}
+	if list, ok := optional(o, "messages").(*jinja.List); ok && len(list.Items) > 0 {
+		if _, ok := list.Items[0].(*jinja.List); ok {
+			return another("messages", batches)
+		}
 	}
 	if path := messagesMark(o); path != "" {
 		return another(path, messages)
@@ -190,8 +196,16 @@ func (c *conversation) signed() bool {
 func messagesMark(o *jinja.Dict) string {
 	if tools, ok := optional(o, "tools").(*jinja.List); ok {
 		for _, item := range tools.Items {
-			if tool, ok := item.(*jinja.Dict); ok && optional(tool, "input_schema") != nil {
+			tool, ok := item.(*jinja.Dict)
+			if !ok {
+				continue
+			}
+			if optional(tool, "input_schema") != nil {
 				return "tools.input_schema"
+			}
+			kind, _ := optional(tool, "type").(string)
+			if _, named := optional(tool, "name").(string); named && kind != "" && kind != "function" {
+				return "tools.type"
 			}
 		}
 	}

@@ -94,6 +94,7 @@ func TestOtherAPIs(t *testing.T) {
 		{`{"mcp_servers":[],` + hi + `}`, "mcp_servers" + ofMessages},
 		{`{"tools":[{"name":"f","description":"d","input_schema":{"type":"object"}}],` + hi + `}`, "tools.input_schema" + ofMessages},
 		{`{"tool_choice":{"type":"any"},"tools":[],` + hi + `}`, "tool_choice.type" + ofMessages},
+		{`{"tools":[{"type":"web_search_20250305","name":"web_search"}],` + hi + `}`, "tools.type" + ofMessages},
 		{block(`{"type":"tool_use","id":"i","name":"f","input":{}}`), "messages.content" + ofMessages},
 		{block(`{"type":"tool_result","tool_use_id":"i","content":"a"}`), "messages.content" + ofMessages},
 		{block(`{"type":"image","source":{"type":"base64","data":""}}`), "messages.content" + ofMessages},
@@ -119,12 +120,23 @@ func TestOtherAPIs(t *testing.T) {
 		{`{"text":"a","sampling_params":{}}`, "sampling_params: of an engine's own API for generating, whose bodies are not read"},
 		{`{"inputs":"a"}`, "inputs: of an engine's own API for generating, whose bodies are not read"},
 		{`{"token_ids":[1]}`, "token_ids: of an engine's own API for generating, whose bodies are not read"},
+		{`{"text":"a"}`, "text: of an engine's own API for generating, whose bodies are not read"},
+		{`{"input_ids":[1]}`, "input_ids: of an engine's own API for generating, whose bodies are not read"},
+		{`{"messages":[[{"role":"user","content":"a"}]]}`, "messages: of vLLM's batches of chats, whose bodies are not read"},
 		{`{"tokens":[1]}`, "tokens: of an API for tokenizing, whose bodies are not read"},
 		{`{"file":"a"}`, "file: of an API for audio, whose bodies are not read"},
 	} {
 		_, err := chat.Parse([]byte(c.body))
 		if err == nil || err.Error() != "not scorable: "+c.want || !errors.Is(err, chat.ErrNotScorable) {
 			t.Errorf("%s: %v, want %s", c.body, err, c.want)
+		}
+	}
+	// What no API takes is malformed.
+	for _, body := range []string{
+		`{"tools":[5],` + hi + `}`, `{"tools":[{"type":"custom","custom":{"name":"f"}}],` + hi + `}`, `{"tools":[{"type":"function","name":"f"}],` + hi + `}`,
+	} {
+		if _, err := chat.Parse([]byte(body)); !errors.Is(err, chat.ErrMalformed) {
+			t.Errorf("%s: %v", body, err)
 		}
 	}
 	// What people send with chats is no mark.

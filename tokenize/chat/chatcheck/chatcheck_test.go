@@ -512,6 +512,12 @@ func TestCheckErrors(t *testing.T) {
 		{"without a scheme, a name", "localhost:8000", good.Model, `no scheme: is it http://localhost:8000`},
 		{"no address", "", good.Model, "no scheme"},
 		{"another scheme", "tcp://" + host, good.Model, `"tcp://` + host + `" is not that of an HTTP server`},
+		{"a password without a scheme", "me:secret@host:8000", good.Model, "the address with a user's name is none"},
+		{"a password in a broken address", "http://me:secret@[::1", good.Model, "the address with a user's name is none"},
+		{"sent on", serve(t, func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, good.URL+r.URL.Path, http.StatusFound)
+		}).URL, good.Model,
+			"answers 405 Method Not Allowed of " + good.URL + "/tokenize"},
 		{"no host", "http:///x", good.Model, "not that of an HTTP server"},
 		{"broken", "http://[::1", good.Model, "the address: "},
 		{"TLS", "https://" + host, good.Model, "HTTP response to HTTPS client"},
@@ -524,7 +530,7 @@ func TestCheckErrors(t *testing.T) {
 			`takes no chat: 400 Bad Request: [{'type': 'missing', 'loc': ('body', 'prompt')}] (SGLang's`},
 		{"an older error", status(400, `{"error": "no  chats"}`), good.Model, "takes no chat: 400 Bad Request: no chats ("},
 		{"an answer for a prompt", status(200, `{"tokens":[],"count":0}`), good.Model, "answers without tokens"},
-		{"not JSON", status(200, `<html>`), good.Model, "no tokens: invalid character"},
+		{"not JSON", status(200, `<html>`), good.Model, `no tokens: "<html>": invalid character`},
 		{"busy", status(429, ``), good.Model, "is busy: 429"},
 		{"not up", status(503, ``), good.Model, "is busy: 503"},
 		{"failing", status(500, `{"error":{"message":"out of\n memory"}}`), good.Model, "failed: 500 Internal Server Error: out of memory"},
@@ -536,7 +542,7 @@ func TestCheckErrors(t *testing.T) {
 		if (err == nil) != (c.says == "") || err == nil && (r.Differs() != 0 || strings.Contains(r.URL, "/v1")) {
 			t.Errorf("%s: %v\n%s", c.name, err, r)
 		}
-		if err != nil && (r != nil || !strings.HasPrefix(err.Error(), "chatcheck: ") || !strings.Contains(err.Error(), c.says) || len(err.Error()) > 500) {
+		if err != nil && (r != nil || !strings.HasPrefix(err.Error(), "chatcheck: ") || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "secret") || len(err.Error()) > 500) {
 			t.Errorf("%s: %v, and a report: %t", c.name, err, r != nil)
 		}
 	}

@@ -24,6 +24,8 @@ type port struct {
 func (e Engine) dial() (*port, error) {
 	u, err := url.Parse(e.URL)
 	switch {
+	case strings.Contains(e.URL, "@") && (err != nil || u.Host == ""):
+		return nil, errors.New("the address with a user's name is none: is it http://user:password@10.0.0.7:8000?")
 	case !strings.Contains(e.URL, "://"):
 		return nil, fmt.Errorf("the address %q has no scheme: is it http://%[1]s or https://%[1]s?", e.URL)
 	case err != nil:
@@ -71,6 +73,9 @@ func (p *port) post(ctx context.Context, path, body string) (answer []byte, refu
 		return nil, "", fmt.Errorf("the answer of %s: %w", p.base, err)
 	}
 	said := response.Status
+	if r := response.Request; r != nil && (r.URL.Host != p.url.Host || r.URL.Scheme != p.url.Scheme) {
+		said += " of " + r.URL.Redacted() // which it was sent on to
+	}
 	if m := message(raw); m != "" {
 		said += ": " + m
 	}
@@ -123,7 +128,7 @@ func (p *port) tokens(ctx context.Context, body string) (tokens []uint32, refusa
 	}
 	var answer struct{ Tokens []uint32 }
 	if err := json.Unmarshal(raw, &answer); err != nil {
-		return nil, "", fmt.Errorf("%s answers what is no tokens: %w", p.base, err)
+		return nil, "", fmt.Errorf("%s answers what is no tokens: %q: %w", p.base, message(raw), err)
 	}
 	if len(answer.Tokens) == 0 {
 		return nil, "", fmt.Errorf("%s answers without tokens: %s", p.base, message(raw))
