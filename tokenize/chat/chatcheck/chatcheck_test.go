@@ -3,6 +3,7 @@ package chatcheck_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -546,6 +547,11 @@ func TestCheckErrors(t *testing.T) {
 			t.Errorf("%s: %v, and a report: %t", c.name, err, r != nil)
 		}
 	}
+	early := good // who answers before it is asked
+	early.Client = &http.Client{Transport: failed{errors.New("readLoopPeekFailLocked: %!w(<nil>)")}}
+	if _, err := early.Check(t.Context(), m, bytesAs{}); err == nil || !strings.Contains(err.Error(), "is no HTTP server") {
+		t.Error(err)
+	}
 	withPassword := strings.Replace(good.URL, "http://", "http://me:secret@", 1)
 	r, err := chatcheck.Engine{URL: withPassword, Model: "x"}.Check(t.Context(), m, bytesAs{})
 	if r != nil || err == nil || strings.Contains(err.Error(), "secret") {
@@ -602,6 +608,11 @@ func TestCheckWithoutAnAnswer(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// failed is a transport that fails.
+type failed struct{ error }
+
+func (f failed) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.error }
 
 type failing struct{}
 

@@ -59,7 +59,8 @@ func (p *port) post(ctx context.Context, path, body string) (answer []byte, refu
 	request.Header.Set("Content-Type", "application/json")
 	response, err := p.client.Do(request)
 	if err != nil {
-		if strings.Contains(err.Error(), "malformed HTTP") {
+		// A port that speaks first, as ZeroMQ's do, may have spoken before it was asked.
+		if strings.Contains(err.Error(), "malformed HTTP") || strings.Contains(err.Error(), "readLoopPeekFail") {
 			err = fmt.Errorf("what answers at %s is no HTTP server: %w", p.base, err)
 		}
 		return nil, "", err
