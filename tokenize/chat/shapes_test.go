@@ -79,14 +79,14 @@ func TestShapes(t *testing.T) {
 	if n.taken < 450 || n.refused > n.taken/8 {
 		t.Errorf("%+v", n)
 	}
+	if dir := os.Getenv("KVINDEX_SHAPES"); dir != "" {
+		manyShapes(t, dir)
+	}
 }
 
-// The same of as many requests as one likes, from the folder KVINDEX_SHAPES.
-func TestManyShapes(t *testing.T) {
-	dir := os.Getenv("KVINDEX_SHAPES")
-	if dir == "" {
-		t.Skip("KVINDEX_SHAPES is not set: it names a folder that testdata/record.py writes")
-	}
+// manyShapes does the same with as many requests as one likes, from a folder that
+// testdata/record.py writes.
+func manyShapes(t *testing.T, dir string) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no rows in %s: %v", dir, err)

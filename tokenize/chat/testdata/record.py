@@ -4,7 +4,7 @@ messages that are to be continued, by Jinja2 itself.
 
     python3 record.py                    # the two files, in this folder
     python3 record.py 20000 /tmp/shapes  # so many bodies for each of two versions, for
-                                         # KVINDEX_SHAPES=/tmp/shapes go test -run TestManyShapes
+                                         # KVINDEX_SHAPES=/tmp/shapes go test -run TestShapes
 
 Python 3.11, pydantic 2.13.4, openai 3.3, Jinja2 3.1.6. The types of messages are
 those of the package openai and of vLLM's entrypoints/chat_utils.py (in main
