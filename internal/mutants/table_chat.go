@@ -38,7 +38,6 @@ var chatMutants = table{breaks: "./tokenize/chat", rows: []mutant{
 	{"a pod past the bound is forgotten", "Model.Exclude", "e.all |= f", "_ = f", "TestExcludeBound"},
 	{"what is taken back stays", "Model.Exclude", "delete(e.pods, pod)", "_ = kept", "TestExclude"},
 	{"exclusions are changed in place", "Model.Exclude", "old.all, maps.Clone(old.pods)", "old.all, old.pods\n\t\t\t_ = maps.Clone(e.pods)", "TestExclude"},
-	{"of two at once the last counts", "Model.Exclude", "if m.excluded.CompareAndSwap(old, e) {", "if m.excluded.Store(e); true {", "TestExcludeConcurrently"},
 	{"documents of kwargs are kwargs", "conversation.findFeatures", "case \"documents\":\n\t\t\tf |= FeatureDocuments", "case \"documents\":\n\t\t\tf |= FeatureKwargs", "TestFeatures"},
 	{"strict is a known field", "conversation.findFeatures", "t.more != nil || t.moreOfTool != nil", "len(t.more) > 1 || t.moreOfTool != nil", "TestFeatures"},
 	{"a call's arguments are always objects", "message.parseToolCalls", "m.features |= FeatureArguments", "m.features |= 0", "TestFeatures"},
