@@ -158,6 +158,29 @@ func TestReplayComesLater(t *testing.T) {
 	l.expectEnd(t, "rewound 0 1 2 3 4 5")
 }
 
+// TestReplayFromMessage0: a replay that goes on behind message 0 does not show that
+// the engine has its beginning no more. So when the socket has been mute and answers
+// again, the whole life of the engine comes.
+func TestReplayFromMessage0(t *testing.T) {
+	t.Parallel()
+	engine := publisher(t, fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0"})
+	l := newLedger()
+	_, replays, _ := follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: engine.ReplayEndpoint(), ReplayTimeout: 200 * time.Millisecond})
+	wait(t, "the first replay", replays)
+	waitSubscriber(t, engine)
+	now := life{100, 5}
+	engine.Publish(now.payload(0))
+	engine.Skip(now.payload(1))
+	engine.Publish(now.payload(2))
+	l.expect(t, "0 hold 2 1 2")
+	engine.LoseReplies(func(int, int) bool { return true })
+	engine.Skip(now.payload(3))
+	engine.Publish(now.payload(4))
+	l.expect(t, "0 hold 2 1 2 hold 4 lost 3-3 4")
+	engine.LoseReplies(nil)
+	l.expect(t, "0 hold 2 1 2 hold 4 lost 3-3 4 rewound 0 1 2 3 4")
+}
+
 // TestReplayComesAfterARestart: without a replay socket nothing tells an engine that has
 // restarted from the one before, if the first number that is heard of it is just the one
 // that was due. When the socket answers at last, it shows.

@@ -396,7 +396,7 @@ func (r *replay) ask(ctx context.Context, until *Message) (ended bool, err error
 			return false, err
 		}
 		seq, payload, err := readReply(m)
-		if start == 0 && first && seq > 0 && seq != replayEnd {
+		if start == 0 && first && (r.due == 0 || !known) && seq > 0 && seq != replayEnd {
 			r.st.owner.trust.short = true
 		}
 		switch {

@@ -106,6 +106,7 @@ var eventsMutants = table{breaks: "./events", rows: []mutant{
 	{"a closed replay port is held for", "trust.holds", "return t.serves && t.strikes == 0", "return t.strikes == 0", "TestReplayOfNobody"},
 	{"a closed replay port is not told", "Subscriber.keepAsking", "if failing.tells(err) {", "if failing.tells(err) && false {", "TestReplayOfNobody"},
 	{"what goes on failing is told at every attempt", "teller.tells", "} else if now.Sub(t.at) < t.quiet {", "} else if false {", "TestTellOnce"},
+	{"an answer behind message 0 shows that it is gone", "replay.ask", "(r.due == 0 || !known)", "true", "TestReplayFromMessage0"},
 	{"what was missed for want of a replay stays missed", "Subscriber.catchUp", "if at := s.position(st); at.Partial && !t.short {", "if at := s.position(st); false && at.Partial {", "TestReplayComesLater"},
 	{"half a life takes the place of the whole", "replay.ask", "case r.whole && seq > 0:", "case false:", "TestReplayTooShort"},
 	{"an answer that ended is not told", "Subscriber.catchUp", "\ts.note(st, NoteCurrent)\n", "", "TestReplayComesLater"},
