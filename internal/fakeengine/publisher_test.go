@@ -478,7 +478,7 @@ func TestPublisherTalksToLibzmq(t *testing.T) {
 			if got := fmt.Sprint(answer["messages"]); got != want {
 				t.Errorf("replay: %.300s, want %.300s", got, want)
 			}
-			if answer, err = peer.Do("replay %d", 1<<62); err != nil || fmt.Sprint(answer["messages"]) != "[]" {
+			if answer, err = peer.Do("replay %d", int64(1)<<62); err != nil || fmt.Sprint(answer["messages"]) != "[]" {
 				t.Errorf("replay from a number beyond all: %v, %v", answer, err)
 			}
 			if err := p.Restart(); err != nil {
