@@ -329,6 +329,14 @@ func TestLibzmqSlowSubscriber(t *testing.T) {
 			// Blocks of 528 tokens: some 2 kB a message.
 			l := startLibzmqEngine(t, newTruth(2, 60, 528), c.bind, append(c.args, "--hwm", "50", "--buffer", "60000", "--replay-hwm", "300")...)
 			l.attach()
+			for served := false; !served; { // until then nothing waits for what is missing
+				select {
+				case r := <-l.replays:
+					served = r.Err == nil
+				case <-l.ctx.Done():
+					t.Fatal("the replay socket does not answer")
+				}
+			}
 			l.settle()
 			most := 0
 			var s kvindex.Stats
