@@ -218,6 +218,36 @@ func BenchmarkHeap(b *testing.B) {
 	}
 }
 
+// BenchmarkHeapFleet reports the live heap with 40 pods of 200,000 blocks each, none
+// of which two pods hold: the example of docs/operations.md.
+func BenchmarkHeapFleet(b *testing.B) {
+	const pods, chains, length = 40, 400, 500
+	for _, size := range []int{16, 64} {
+		b.Run(fmt.Sprintf("block=%d", size), func(b *testing.B) {
+			for b.Loop() {
+				r := rand.New(rand.NewPCG(1, 1))
+				ix := open(b)
+				before := liveHeap()
+				for pod := range pods {
+					for range chains {
+						stored := events.Event{Kind: events.Stored, Tokens: randomTokens(r, length*size), BlockSize: size}
+						for range length {
+							stored.Hashes = append(stored.Hashes, r.Uint64())
+						}
+						if err := ix.ApplyBatch(fmt.Sprint("pod-", pod), "m", &events.Batch{Events: []events.Event{stored}}); err != nil {
+							b.Fatal(err)
+						}
+					}
+				}
+				heap := float64(liveHeap() - before)
+				b.ReportMetric(heap/1e6, "MB")
+				b.ReportMetric(heap/(pods*chains*length), "B/block")
+				runtime.KeepAlive(ix)
+			}
+		})
+	}
+}
+
 func liveHeap() uint64 {
 	var m runtime.MemStats
 	runtime.GC()
