@@ -26,7 +26,7 @@ var (
 // pages are the pages of docs, by their paths in the repository.
 func pages(t *testing.T) map[string]string {
 	files, err := filepath.Glob("../../docs/*.md")
-	if err != nil || len(files) < 6 {
+	if err != nil || len(files) < 1 {
 		t.Fatalf("%d pages, %v", len(files), err)
 	}
 	texts := make(map[string]string)
@@ -105,7 +105,7 @@ func TestPageNames(t *testing.T) {
 		for _, q := range quoted.FindAllStringSubmatch(fences.ReplaceAllString(text, ""), -1) {
 			m := name.FindStringSubmatch(q[1])
 			switch {
-			case m == nil || m[1] != "" && packages[m[1]] == nil:
+			case m == nil || m[1] != "" && packages[m[1]] == nil || q[1] == strings.ToUpper(q[1]): // GOGC
 			case regexp.MustCompile(`^(Test|Fuzz|Benchmark)[A-Z]`).MatchString(m[2]):
 				if !slices.Contains(tests, m[2]) {
 					t.Errorf("%s: there is no %s", page, m[2])
