@@ -32,13 +32,14 @@ func main() {
 	seed := flag.Uint64("seed", 0, "of the workload; 0: a random one")
 	turns := flag.Int("turns", 6, "of each conversation")
 	talks := flag.Int("conversations", 10, "that go on at once")
+	all := flag.Bool("v", false, "show all turns, not the first ones only")
 	flag.Parse()
 	if *seed == 0 {
 		*seed = rand.Uint64N(1_000_000) + 1
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	err := run(ctx, os.Stdout, workload{seed: *seed, talks: *talks, turns: *turns})
+	err := run(ctx, os.Stdout, workload{seed: *seed, talks: *talks, turns: *turns}, *all)
 	switch {
 	case errors.Is(err, context.Canceled):
 		fmt.Println("interrupted")
@@ -48,7 +49,9 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, out io.Writer, w workload) error {
+// run plays the workload by both policies and prints what came of it: of the turns the
+// first ones, or all.
+func run(ctx context.Context, out io.Writer, w workload, all bool) error {
 	tok, err := tokenize.Parse(bytes.NewReader(tokenizerJSON))
 	if err != nil {
 		return err
@@ -57,17 +60,28 @@ func run(ctx context.Context, out io.Writer, w workload) error {
 	fmt.Fprintf(out, "Each pod's column is how many tokens of the prompt it holds; > marks the pod that got the turn.\n\n")
 
 	start := time.Now()
-	routed, err := play(ctx, tok, w, byCache, out)
+	routed, err := play(ctx, tok, w, byCache, &table{out: out, all: all})
 	if err != nil {
 		return err
 	}
-	blind, err := play(ctx, tok, w, roundRobin, io.Discard)
+	blind, err := play(ctx, tok, w, roundRobin, nil)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "\n%-12s %16s %16s   tokens computed by pod\n", "", "hit rate", "predicted right")
+	compare(out, routed, blind)
+	fmt.Fprintf(out, "%.1f s, seed %d (-seed %d plays the same workload again)\n", time.Since(start).Seconds(), w.seed, w.seed)
+	return nil
+}
+
+// compare prints what a play by cache and a play by round-robin came to, and what that
+// means.
+func compare(out io.Writer, routed, blind *result) {
+	fmt.Fprintf(out, "\n%-12s %9s %23s   by pod\n", "", "hit rate", "prompt tokens computed")
 	routed.print(out, "kvindex")
 	blind.print(out, "round-robin")
-	fmt.Fprintf(out, "\n%.1f s, seed %d (-seed %d plays the same workload again)\n", time.Since(start).Seconds(), w.seed, w.seed)
-	return nil
+	fmt.Fprintf(out, "\nWith kvindex the engines computed %d of %d prompt tokens, %.0f%% less than with round-robin.\n",
+		routed.missed(), routed.prompt, 100*(1-float64(routed.missed())/float64(max(blind.missed(), 1))))
+	fmt.Fprintf(out, `Of %d predictions %d were too high and %d too low, %d of these of twins in flight.
+A twin is a prompt with the same beginning, which its pod was still computing.
+`, routed.turns, routed.high, routed.low, routed.twins)
 }

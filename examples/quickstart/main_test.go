@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"regexp"
 	"strconv"
@@ -14,26 +15,59 @@ import (
 )
 
 func TestQuickstart(t *testing.T) {
+	for _, all := range []bool{false, true} {
+		var out bytes.Buffer
+		if err := run(context.Background(), &out, workload{seed: 5, talks: 4, turns: 3}, all); err != nil {
+			t.Fatal(err)
+		}
+		text := out.String()
+		want, rest := firstTurns, "\n... and 4 more turns (-v shows them)\n"
+		if all {
+			want, rest = 12, "\n"
+		}
+		if n := strings.Count(text, "\ntalk "); n != want || !strings.Contains(text, rest) {
+			t.Errorf("%d turns of 12 are shown, want %d", n, want)
+		}
+		rate, computed := map[string]float64{}, map[string]int{}
+		for _, m := range regexp.MustCompile(`(?m)^(kvindex|round-robin) +([0-9.]+)% +([0-9]+) `).FindAllStringSubmatch(text, -1) {
+			rate[m[1]], _ = strconv.ParseFloat(m[2], 64)
+			computed[m[1]], _ = strconv.Atoi(m[3])
+		}
+		if len(rate) != 2 || rate["kvindex"] <= rate["round-robin"] {
+			t.Errorf("hit rates %v", rate)
+		}
+		less := 100 * (1 - float64(computed["kvindex"])/float64(computed["round-robin"]))
+		if !strings.Contains(text, fmt.Sprintf("computed %d of ", computed["kvindex"])) || !strings.Contains(text, fmt.Sprintf("%.0f%% less than", less)) {
+			t.Errorf("the sentence does not say what the table does: %v, %.1f %%", computed, less)
+		}
+		if !strings.Contains(text, "Of 12 predictions 0 were too high and ") {
+			t.Error("predictions were too high")
+		}
+		if !strings.Contains(text, "seed 5") {
+			t.Error("the seed is not told")
+		}
+		if t.Failed() {
+			t.Fatal(text)
+		}
+	}
+}
+
+// TestOutcome: predictions are counted by how they are wrong.
+func TestOutcome(t *testing.T) {
+	r := &result{prompt: 1000, cached: 600}
+	r.predicted(100, 100, true)
+	r.predicted(100, 90, true)
+	r.predicted(100, 110, true)
+	r.predicted(100, 110, false)
 	var out bytes.Buffer
-	if err := run(context.Background(), &out, workload{seed: 5, talks: 4, turns: 3}); err != nil {
-		t.Fatal(err)
-	}
-	text := out.String()
-	if n := strings.Count(text, "\ntalk "); n != 12 {
-		t.Errorf("%d turns", n)
-	}
-	rate := map[string]float64{}
-	for _, m := range regexp.MustCompile(`(?m)^(kvindex|round-robin) +([0-9.]+)%`).FindAllStringSubmatch(text, -1) {
-		rate[m[1]], _ = strconv.ParseFloat(m[2], 64)
-	}
-	if len(rate) != 2 || rate["kvindex"] <= rate["round-robin"] {
-		t.Errorf("hit rates %v", rate)
-	}
-	if !strings.Contains(text, "seed 5") {
-		t.Error("the seed is not told")
-	}
-	if t.Failed() {
-		t.Log(text)
+	compare(&out, r, &result{prompt: 1000, cached: 200})
+	for _, want := range []string{
+		"the engines computed 400 of 1000 prompt tokens, 50% less than with round-robin.",
+		"Of 4 predictions 1 were too high and 2 too low, 1 of these of twins in flight.",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not in\n%s", want, out.String())
+		}
 	}
 }
 
@@ -51,10 +85,10 @@ func TestInterrupt(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	if err := run(ctx, stopper{cancel}, workload{seed: 5, talks: 4, turns: 50}); !errors.Is(err, context.Canceled) {
+	if err := run(ctx, stopper{cancel}, workload{seed: 5, talks: 4, turns: 50}, true); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	if err := run(ctx, io.Discard, workload{seed: 5, talks: 1, turns: 1}); !errors.Is(err, context.Canceled) {
+	if err := run(ctx, io.Discard, workload{seed: 5, talks: 1, turns: 1}, false); !errors.Is(err, context.Canceled) {
 		t.Errorf("interrupted before it began: %v", err)
 	}
 }

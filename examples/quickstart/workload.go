@@ -48,14 +48,15 @@ func roundRobin(n int, scores []kvindex.PodScore, _ map[string]int) int {
 	return 0
 }
 
-// play has a fresh fleet serve the workload by a policy.
-func play(ctx context.Context, tok tokenize.Tokenizer, w workload, choose policy, out io.Writer) (*result, error) {
+// play has a fresh fleet serve the workload by a policy. It prints the turns to shown,
+// unless that is nil.
+func play(ctx context.Context, tok tokenize.Tokenizer, w workload, choose policy, shown *table) (*result, error) {
 	f, err := start(ctx, kvindex.WithModel(model, kvindex.Model{Tokenizer: tok}))
 	if err != nil {
 		return nil, err
 	}
 	defer f.stop()
-	r := &router{fleet: f, tok: tok, choose: choose, out: out, load: map[string]int{}, result: &result{computed: make([]int, pods)}}
+	r := &router{fleet: f, tok: tok, choose: choose, shown: shown, load: map[string]int{}, result: &result{computed: make([]int, pods)}}
 	r.header()
 
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -69,6 +70,7 @@ func play(ctx context.Context, tok tokenize.Tokenizer, w workload, choose policy
 		})
 	}
 	talks.Wait()
+	r.footer()
 	return r.result, context.Cause(ctx)
 }
 
@@ -77,9 +79,9 @@ type router struct {
 	fleet  *fleet
 	tok    tokenize.Tokenizer
 	choose policy
-	out    io.Writer
+	shown  *table
 
-	mu     sync.Mutex // guards load, result, out
+	mu     sync.Mutex // guards load, result, shown
 	load   map[string]int
 	result *result
 }
@@ -91,7 +93,7 @@ func (r *router) talk(ctx context.Context, id int, w workload) error {
 	for turn := range w.turns {
 		prompt += "\nUser: " + speech(random, 12+random.IntN(40)) + "\nAssistant:"
 		answer := " " + speech(random, 8+random.IntN(24))
-		if err := r.turn(ctx, id, turn, prompt, answer); err != nil {
+		if err := r.turn(ctx, place{id, turn, turn*w.talks + id}, prompt, answer); err != nil {
 			return err
 		}
 		prompt += answer
@@ -99,8 +101,12 @@ func (r *router) talk(ctx context.Context, id int, w workload) error {
 	return nil
 }
 
+// place is where a turn stands: in which conversation, in that, and among all turns if
+// the conversations go on at one pace.
+type place struct{ talk, turn, n int }
+
 // turn routes one request and waits for its answer.
-func (r *router) turn(ctx context.Context, id, turn int, prompt, answer string) error {
+func (r *router) turn(ctx context.Context, at place, prompt, answer string) error {
 	tokens, err := r.tok.Encode(ctx, nil, prompt, true)
 	if err != nil {
 		return err
@@ -115,10 +121,9 @@ func (r *router) turn(ctx context.Context, id, turn int, prompt, answer string) 
 	}
 
 	r.mu.Lock()
-	s := scores[r.choose(r.result.turns, scores, r.load)]
-	inFlight := len(both) - s.CachedTokens
+	s := scores[r.choose(at.n, scores, r.load)]
+	inFlight, twins := len(both)-s.CachedTokens, r.load[s.Pod] > 0 // all prompts begin alike
 	r.load[s.Pod] += inFlight
-	r.result.turns++
 	r.mu.Unlock()
 
 	cached, err := r.pod(s.Pod).serve(ctx, tokens, both[len(tokens):])
@@ -131,11 +136,9 @@ func (r *router) turn(ctx context.Context, id, turn int, prompt, answer string) 
 	r.load[s.Pod] -= inFlight
 	r.result.prompt += len(tokens)
 	r.result.cached += cached
-	r.result.computed[s.Pod[len(s.Pod)-1]-'a'] += len(both) - cached
-	if cached == s.CachedTokens {
-		r.result.exact++
-	}
-	r.line(id, turn, len(tokens), scores, s, cached)
+	r.result.computed[s.Pod[len(s.Pod)-1]-'a'] += len(tokens) - cached
+	r.result.predicted(s.CachedTokens, cached, twins)
+	r.line(at, len(tokens), scores, s, cached)
 	return nil
 }
 
@@ -148,16 +151,35 @@ func (r *router) pod(name string) *pod {
 	return nil
 }
 
-func (r *router) header() {
-	fmt.Fprintf(r.out, "%-12s %7s", "turn", "prompt")
-	for _, p := range r.fleet.pods {
-		fmt.Fprintf(r.out, " %8s", p.name)
-	}
-	fmt.Fprintf(r.out, " %11s %8s\n", "predicted", "actual")
+// table prints turns.
+type table struct {
+	out   io.Writer
+	all   bool // not the first ones only
+	turns int
 }
 
-func (r *router) line(id, turn, prompt int, scores []kvindex.PodScore, chosen kvindex.PodScore, cached int) {
-	fmt.Fprintf(r.out, "%-12s %7d", fmt.Sprintf("talk %d, %d", id+1, turn+1), prompt)
+const firstTurns = 8
+
+func (r *router) header() {
+	if r.shown == nil {
+		return
+	}
+	fmt.Fprintf(r.shown.out, "%-12s %7s", "turn", "prompt")
+	for _, p := range r.fleet.pods {
+		fmt.Fprintf(r.shown.out, " %8s", p.name)
+	}
+	fmt.Fprintf(r.shown.out, " %11s %8s\n", "predicted", "actual")
+}
+
+func (r *router) line(at place, prompt int, scores []kvindex.PodScore, chosen kvindex.PodScore, cached int) {
+	t := r.shown
+	if t == nil {
+		return
+	}
+	if t.turns++; !t.all && t.turns > firstTurns {
+		return
+	}
+	fmt.Fprintf(t.out, "%-12s %7d", fmt.Sprintf("talk %d, %d", at.talk+1, at.turn+1), prompt)
 	for _, p := range r.fleet.pods {
 		for _, s := range scores {
 			mark := ""
@@ -165,22 +187,47 @@ func (r *router) line(id, turn, prompt int, scores []kvindex.PodScore, chosen kv
 				mark = ">"
 			}
 			if s.Pod == p.name {
-				fmt.Fprintf(r.out, " %8s", fmt.Sprint(mark, s.CachedTokens))
+				fmt.Fprintf(t.out, " %8s", fmt.Sprint(mark, s.CachedTokens))
 			}
 		}
 	}
-	fmt.Fprintf(r.out, " %11d %8d\n", chosen.CachedTokens, cached)
+	fmt.Fprintf(t.out, " %11d %8d\n", chosen.CachedTokens, cached)
+}
+
+func (r *router) footer() {
+	if t := r.shown; t != nil && !t.all && t.turns > firstTurns {
+		fmt.Fprintf(t.out, "... and %d more turns (-v shows them)\n", t.turns-firstTurns)
+	}
 }
 
 // result is what a play came to.
 type result struct {
-	turns, exact   int
-	prompt, cached int
-	computed       []int // tokens, by pod
+	prompt, cached   int   // tokens of all prompts
+	computed         []int // tokens of prompts, by pod
+	turns            int   // that were predicted
+	high, low, twins int   // predictions too high; too low; of these with a twin in flight
 }
 
+// predicted counts a prediction and what was cached. twins says whether a twin was in
+// flight.
+func (r *result) predicted(told, cached int, twins bool) {
+	r.turns++
+	switch {
+	case told > cached:
+		r.high++
+	case told < cached:
+		r.low++
+		if twins {
+			r.twins++
+		}
+	}
+}
+
+// missed is how many tokens of the prompts had to be computed.
+func (r *result) missed() int { return r.prompt - r.cached }
+
 func (r *result) print(out io.Writer, name string) {
-	fmt.Fprintf(out, "%-12s %15.1f%% %13d/%d  %v\n", name, 100*float64(r.cached)/float64(max(r.prompt, 1)), r.exact, r.turns, r.computed)
+	fmt.Fprintf(out, "%-12s %8.1f%% %23d   %v\n", name, 100*float64(r.cached)/float64(max(r.prompt, 1)), r.missed(), r.computed)
 }
 
 const system = `You are the assistant of a small library in a harbour town. Readers ask you about books, opening hours and the
