@@ -1,0 +1,74 @@
+// Router sends each chat to the pod that has the least to compute for it.
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httputil"
+	"slices"
+	"sync/atomic"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
+)
+
+type router struct {
+	*kvindex.Indexer
+	idle []kvindex.PodScore       // all pods, as if they held nothing; a pod's name is its host and port
+	load map[string]*atomic.Int64 // tokens of prompts that each pod has to compute
+}
+
+func main() {
+	model, err := kvindex.LoadModel("/models/llama-3") // the folder that the engines serve
+	check(err)
+	index, err := kvindex.New(kvindex.WithModel("llama-3", model)) // the name that clients send
+	check(err)
+	r := &router{Indexer: index, load: map[string]*atomic.Int64{}}
+	for _, host := range []string{"10.0.0.7", "10.0.0.8", "10.0.0.9"} {
+		r.add(context.Background(), host+":8000", "tcp://"+host+":5557", "tcp://"+host+":5657")
+	}
+	check(http.ListenAndServe(":8080", http.MaxBytesHandler(r, 16<<20)))
+}
+
+func (r *router) add(ctx context.Context, pod, endpoint, replay string) {
+	sub, err := events.NewSubscriber(r, events.SubscriberConfig{
+		Pod: pod, Model: "llama-3", Endpoint: endpoint, Replay: replay,
+		OnError: func(err error) { log.Print(err) }, // it says what is configured wrongly
+	})
+	check(err)
+	r.idle, r.load[pod] = append(r.idle, kvindex.PodScore{Pod: pod}), new(atomic.Int64)
+	go func() { log.Print(sub.Run(ctx)) }()
+}
+
+func (r *router) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	body, _ := io.ReadAll(req.Body) // a body that was cut off is no JSON, which ScoreRequest says
+	var answer kvindex.Answer
+	err := r.ScoreRequest(req.Context(), &kvindex.Request{Body: body, Path: req.URL.Path}, &answer)
+	if errors.Is(err, kvindex.ErrRequest) { // the engines refuse it too
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	} else if err != nil || len(answer.Pods) == 0 { // it cannot be scored: the load decides
+		log.Print(errors.Join(err, answer.Unknown))
+		answer.PromptTokens, answer.Pods = len(body)/4, r.idle
+	}
+	worth := func(s kvindex.PodScore) int { return s.CachedTokens - int(r.load[s.Pod].Load()) }
+	best := slices.MaxFunc(answer.Pods, func(a, b kvindex.PodScore) int { return worth(a) - worth(b) })
+	work := int64(answer.PromptTokens - best.CachedTokens)
+	r.load[best.Pod].Add(work)
+	defer r.load[best.Pod].Add(-work)
+	w.Header().Set("X-Routed", fmt.Sprintf("%s %d cached", best.Pod, best.CachedTokens))
+	req.Body = io.NopCloser(bytes.NewReader(body))
+	to := func(p *httputil.ProxyRequest) { p.Out.URL.Scheme, p.Out.URL.Host = "http", best.Pod }
+	(&httputil.ReverseProxy{Rewrite: to}).ServeHTTP(w, req)
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}

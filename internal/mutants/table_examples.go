@@ -1,0 +1,16 @@
+package main
+
+var routerMutants = table{breaks: "./examples/router", rows: []mutant{
+	{"a body that engines refuse is sent to one", "router.ServeHTTP", "errors.Is(err, kvindex.ErrRequest)", "errors.Is(err, nil) && err != nil", "TestErrors"},
+	{"what cannot be scored is refused", "router.ServeHTTP", "errors.Is(err, kvindex.ErrRequest)", "err != nil", "TestErrors"},
+	{"the load does not count", "router.ServeHTTP", "s.CachedTokens - int(r.load[s.Pod].Load())", "s.CachedTokens", "TestLoad"},
+	{"the cache does not count", "router.ServeHTTP", "s.CachedTokens - int(r.load[s.Pod].Load())", "-int(r.load[s.Pod].Load())", "TestLoad"},
+	{"the load of a chat stays", "router.ServeHTTP", "defer r.load[best.Pod].Add(-work)", "", "TestLoad"},
+}}
+
+var quickstartMutants = table{breaks: "./examples/quickstart", rows: []mutant{
+	{"too high is too low", "result.predicted", "case told > cached:", "case false:", "TestOutcome"},
+	{"each that is too low has a twin", "result.predicted", "if twins {", "if true {", "TestOutcome"},
+	{"all turns are shown", "router.line", "!t.all && ", "false && ", "TestQuickstart"},
+	{"the first turns are shown, asked for all", "router.line", "!t.all && ", "", "TestQuickstart"},
+}}
