@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -49,6 +50,49 @@ func TestQuickstart(t *testing.T) {
 		if t.Failed() {
 			t.Fatal(text)
 		}
+	}
+}
+
+// TestReadme: what README.md says of this program is what it prints: its last lines, and
+// how much less is computed, within the 8 points by which runs differ.
+func TestReadme(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := run(context.Background(), &out, workload{seed: 1, talks: 10, turns: 6}, false); err != nil {
+		t.Fatal(err)
+	}
+	numbers := regexp.MustCompile(`\d+`)
+	_, shown, found := strings.Cut(string(readme), "go run ./examples/quickstart -seed 1\n")
+	lines := strings.Split(shown, "\n")[:3]
+	for _, line := range lines {
+		line, commented := strings.CutPrefix(line, "# ")
+		like := regexp.MustCompile("(?m)^" + numbers.ReplaceAllString(regexp.QuoteMeta(line), `\d+`) + "$")
+		if !found || !commented || !like.MatchString(out.String()) {
+			t.Errorf("README.md shows %q", line)
+		}
+	}
+	percent := regexp.MustCompile(`(\d+)% less`)
+	printed := percent.FindStringSubmatch(out.String())
+	said := percent.FindAllStringSubmatch(string(readme), -1)
+	if printed == nil || len(said) != 2 {
+		t.Fatalf("README.md has %d figures, want 2\n%s", len(said), out.String())
+	}
+	for _, s := range said {
+		want, _ := strconv.Atoi(printed[1])
+		if got, _ := strconv.Atoi(s[1]); got < want-8 || got > want+8 {
+			t.Errorf("README.md says %s, the program %s", s[0], printed[0])
+		}
+	}
+	for _, same := range []string{" of 35355 prompt tokens", "Of 60 predictions 0 were too high"} {
+		if !strings.Contains(shown, same) || !strings.Contains(out.String(), same) {
+			t.Errorf("%q is not said and printed", same)
+		}
+	}
+	if t.Failed() {
+		t.Log(out.String())
 	}
 }
 

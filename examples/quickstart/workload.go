@@ -20,6 +20,13 @@ type workload struct {
 	turns int
 }
 
+// order is when a turn comes if all conversations go on at one pace, and in a random
+// order in each round. Round-robin goes by it and not by the clock, so that it is the
+// same in every play.
+func (w workload) order(talk, turn int) int {
+	return turn*w.talks + rand.New(rand.NewPCG(w.seed, 1<<32+uint64(turn))).Perm(w.talks)[talk]
+}
+
 // policy chooses one of the scored pods, by index, for the n-th turn. load has
 // the tokens that each pod was sent and has not yet answered.
 type policy func(n int, scores []kvindex.PodScore, load map[string]int) int
@@ -93,7 +100,7 @@ func (r *router) talk(ctx context.Context, id int, w workload) error {
 	for turn := range w.turns {
 		prompt += "\nUser: " + speech(random, 12+random.IntN(40)) + "\nAssistant:"
 		answer := " " + speech(random, 8+random.IntN(24))
-		if err := r.turn(ctx, place{id, turn, turn*w.talks + id}, prompt, answer); err != nil {
+		if err := r.turn(ctx, place{id, turn, w.order(id, turn)}, prompt, answer); err != nil {
 			return err
 		}
 		prompt += answer
@@ -101,8 +108,7 @@ func (r *router) talk(ctx context.Context, id int, w workload) error {
 	return nil
 }
 
-// place is where a turn stands: in which conversation, in that, and among all turns if
-// the conversations go on at one pace.
+// place is where a turn stands: in which conversation, in that, and by w.order.
 type place struct{ talk, turn, n int }
 
 // turn routes one request and waits for its answer.

@@ -10,6 +10,7 @@ import (
 	"log"
 	"net/http"
 	"net/http/httputil"
+	"net/url"
 	"slices"
 	"sync/atomic"
 
@@ -24,23 +25,20 @@ type router struct {
 }
 
 func main() {
-	model, err := kvindex.LoadModel("/models/llama-3") // the folder that the engines serve
-	check(err)
-	index, err := kvindex.New(kvindex.WithModel("llama-3", model)) // the name that clients send
-	check(err)
+	model := must(kvindex.LoadModel("/models/llama-3"))             // the folder that the engines serve
+	index := must(kvindex.New(kvindex.WithModel("llama-3", model))) // the name that clients send
 	r := &router{Indexer: index, load: map[string]*atomic.Int64{}}
 	for _, host := range []string{"10.0.0.7", "10.0.0.8", "10.0.0.9"} {
 		r.add(context.Background(), host+":8000", "tcp://"+host+":5557", "tcp://"+host+":5657")
 	}
-	check(http.ListenAndServe(":8080", http.MaxBytesHandler(r, 16<<20)))
+	log.Fatal(http.ListenAndServe(":8080", http.MaxBytesHandler(r, 16<<20)))
 }
 
 func (r *router) add(ctx context.Context, pod, endpoint, replay string) {
-	sub, err := events.NewSubscriber(r, events.SubscriberConfig{
+	sub := must(events.NewSubscriber(r, events.SubscriberConfig{
 		Pod: pod, Model: "llama-3", Endpoint: endpoint, Replay: replay,
 		OnError: func(err error) { log.Print(err) }, // it says what is configured wrongly
-	})
-	check(err)
+	}))
 	r.idle, r.load[pod] = append(r.idle, kvindex.PodScore{Pod: pod}), new(atomic.Int64)
 	go func() { log.Print(sub.Run(ctx)) }()
 }
@@ -63,12 +61,12 @@ func (r *router) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	defer r.load[best.Pod].Add(-work)
 	w.Header().Set("X-Routed", fmt.Sprintf("%s %d cached", best.Pod, best.CachedTokens))
 	req.Body = io.NopCloser(bytes.NewReader(body))
-	to := func(p *httputil.ProxyRequest) { p.Out.URL.Scheme, p.Out.URL.Host = "http", best.Pod }
-	(&httputil.ReverseProxy{Rewrite: to}).ServeHTTP(w, req)
+	httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: best.Pod}).ServeHTTP(w, req)
 }
 
-func check(err error) {
+func must[T any](v T, err error) T {
 	if err != nil {
 		log.Fatal(err)
 	}
+	return v
 }

@@ -125,32 +125,32 @@ func start(t *testing.T) *fleet {
 	zmtptest.NoLeaks(t)
 	ctx, cancel := context.WithCancel(zmtptest.Context(t))
 	memory, err := index.NewMemory(index.MemoryConfig{})
-	must(t, err)
+	ok(t, err)
 	f := &fleet{t: t, ctx: ctx, engines: map[string]*engine{}, began: make(chan string, 16)}
 	f.index = noting{memory, make(chan struct{}, 1)}
 	model := load(t)
 	ix, err := kvindex.New(kvindex.WithModel("llama-3", model), kvindex.WithIndex(f.index),
 		kvindex.WithHooks(kvindex.Hooks{State: func(string, string, kvindex.State, kvindex.State) { f.index.note() }}))
-	must(t, err)
+	ok(t, err)
 	t.Cleanup(func() { cancel(); ix.Close(); memory.Close() })
 	f.router = &router{Indexer: ix, load: map[string]*atomic.Int64{}}
 	for i := range 3 {
 		e := &engine{t: t, model: model, began: f.began}
 		e.publisher, err = fakeengine.NewPublisher(fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0"})
-		must(t, err)
+		ok(t, err)
 		t.Cleanup(func() { e.publisher.Close() })
 		e.engine, err = fakeengine.New(fakeengine.Config{
 			Model: "llama-3", BlockSize: 8 << i, Blocks: 3000 >> i, HashSeed: fmt.Sprint(i), Seed: uint64(i),
 			Publish: func(payload []byte) { e.publisher.Publish(payload) },
 		})
-		must(t, err)
+		ok(t, err)
 		api := httptest.NewServer(e)
 		t.Cleanup(api.Close)
 		e.address = api.Listener.Addr().String()
 		f.engines[e.address] = e
 		// What it computed before the router comes is what a replay brings.
 		_, err = e.compute(ctx, body(t, []message{{"user", "the harbour of the old town"}}))
-		must(t, err)
+		ok(t, err)
 		f.router.add(ctx, e.address, e.publisher.Endpoint(), e.publisher.ReplayEndpoint())
 	}
 	f.until("all pods to be live", func() bool {
@@ -172,18 +172,18 @@ func start(t *testing.T) *fleet {
 func load(t *testing.T) kvindex.Model {
 	dir := t.TempDir()
 	tokenizer, err := os.ReadFile("../quickstart/tokenizer.json")
-	must(t, err)
-	must(t, os.WriteFile(filepath.Join(dir, "tokenizer.json"), tokenizer, 0o600))
+	ok(t, err)
+	ok(t, os.WriteFile(filepath.Join(dir, "tokenizer.json"), tokenizer, 0o600))
 	config, err := json.Marshal(map[string]string{"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": template})
-	must(t, err)
-	must(t, os.WriteFile(filepath.Join(dir, "tokenizer_config.json"), config, 0o600))
+	ok(t, err)
+	ok(t, os.WriteFile(filepath.Join(dir, "tokenizer_config.json"), config, 0o600))
 	model, err := kvindex.LoadModel(dir)
-	must(t, err)
-	must(t, model.ChatErr)
+	ok(t, err)
+	ok(t, model.ChatErr)
 	return model
 }
 
-func must(t *testing.T, err error) {
+func ok(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -194,10 +194,10 @@ func must(t *testing.T, err error) {
 func (f *fleet) post(path string, body []byte) (status int, text, pod string, predicted int) {
 	f.t.Helper()
 	r, err := http.Post(f.front.URL+path, "application/json", bytes.NewReader(body))
-	must(f.t, err)
+	ok(f.t, err)
 	defer r.Body.Close()
 	all, err := io.ReadAll(r.Body)
-	must(f.t, err)
+	ok(f.t, err)
 	if r.StatusCode == http.StatusOK {
 		if _, err := fmt.Sscanf(r.Header.Get("X-Routed"), "%s %d cached", &pod, &predicted); err != nil {
 			f.t.Fatalf("X-Routed is %q", r.Header.Get("X-Routed"))
@@ -241,7 +241,7 @@ type message struct {
 
 func body(t *testing.T, messages []message) []byte {
 	b, err := json.Marshal(map[string]any{"model": "llama-3", "messages": messages})
-	must(t, err)
+	ok(t, err)
 	return b
 }
 

@@ -28,6 +28,43 @@ func Names(d ast.Decl) (names []string) {
 	return names
 }
 
+// Members returns the fields of structs, and the methods of interfaces, that a
+// declaration declares, as Type.Member. What a type embeds, or is another name for, is
+// there as Type.=Other too.
+func Members(d ast.Decl) (names []string) {
+	g, ok := d.(*ast.GenDecl)
+	if !ok {
+		return nil
+	}
+	for _, spec := range g.Specs {
+		t, ok := spec.(*ast.TypeSpec)
+		if !ok {
+			continue
+		}
+		var fields *ast.FieldList
+		switch u := t.Type.(type) {
+		case *ast.StructType:
+			fields = u.Fields
+		case *ast.InterfaceType:
+			fields = u.Methods
+		case *ast.Ident, *ast.SelectorExpr:
+			names = append(names, t.Name.Name+".="+receiver(u))
+			continue
+		default:
+			continue
+		}
+		for _, f := range fields.List {
+			for _, name := range f.Names {
+				names = append(names, t.Name.Name+"."+name.Name)
+			}
+			if other := receiver(f.Type); len(f.Names) == 0 && other != "" {
+				names = append(names, t.Name.Name+"."+other, t.Name.Name+".="+other)
+			}
+		}
+	}
+	return names
+}
+
 func receiver(t ast.Expr) string {
 	switch t := t.(type) {
 	case *ast.StarExpr:
@@ -36,6 +73,8 @@ func receiver(t ast.Expr) string {
 		return receiver(t.X)
 	case *ast.IndexListExpr:
 		return receiver(t.X)
+	case *ast.SelectorExpr:
+		return t.Sel.Name
 	case *ast.Ident:
 		return t.Name
 	}

@@ -11,6 +11,13 @@ var routerMutants = table{breaks: "./examples/router", rows: []mutant{
 var quickstartMutants = table{breaks: "./examples/quickstart", rows: []mutant{
 	{"too high is too low", "result.predicted", "case told > cached:", "case false:", "TestOutcome"},
 	{"each that is too low has a twin", "result.predicted", "if twins {", "if true {", "TestOutcome"},
+	{"round-robin to one pod", "workload.order", "turn*w.talks + rand", "0 * rand", "TestReadme"},
 	{"all turns are shown", "router.line", "!t.all && ", "false && ", "TestQuickstart"},
 	{"the first turns are shown, asked for all", "router.line", "!t.all && ", "", "TestQuickstart"},
+}}
+
+var declsMutants = table{breaks: "./internal/decls", tests: "./internal/systemtest", rows: []mutant{
+	{"types have no fields", "Members", "fields = u.Fields", "", "TestUnknownNames"},
+	{"interfaces have no methods", "Members", "fields = u.Methods", "", "TestUnknownNames"},
+	{"what is embedded is not looked into", "Members", ", t.Name.Name+\".=\"+other)", ")", "TestUnknownNames"},
 }}

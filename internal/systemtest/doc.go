@@ -1,6 +1,6 @@
 // Package systemtest has the tests of the whole system and nothing else: an
 // Indexer behind a subscriber, faults on the way, engines on libzmq and fake
-// ones, and recorded runs of the real engines.
+// ones, recorded runs of the real engines, and the documents.
 //
 // What an engine says that it holds or reuses is the truth in all of them. The
 // Indexer must never say more, and must say the same where nothing is lost for

@@ -1,13 +1,18 @@
 package systemtest
 
 import (
+	"errors"
 	"go/parser"
 	"go/token"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/kvindex/kvindex/internal/decls"
 )
@@ -36,17 +41,227 @@ func TestWhereIsWhat(t *testing.T) {
 	}
 }
 
-// TestLinks: what the documents link to or name as a file of the repository is
-// there.
+// documents are the pages for people, by their paths. Pages of docs are among them.
+func documents(t *testing.T) []string {
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := []string{"README.md", "DESIGN.md", "CONTRIBUTING.md", "BENCHMARKS.md", "CHANGELOG.md"}
+	for _, p := range pages {
+		all = append(all, "docs/"+filepath.Base(p))
+	}
+	return all
+}
+
+var (
+	fence   = regexp.MustCompile("(?ms)^```(\\w*)\n(.*?)^```$")
+	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading = regexp.MustCompile(`(?m)^#+ +(.+)$`)
+	inline  = regexp.MustCompile("`[^`\n]+`")
+)
+
+// TestLinks: what the documents link to is there, the anchor too.
 func TestLinks(t *testing.T) {
-	links := regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
-	for _, doc := range []string{"README.md", "DESIGN.md", "CONTRIBUTING.md", "BENCHMARKS.md", "CHANGELOG.md"} {
-		for _, l := range links.FindAllStringSubmatch(read(t, doc), -1) {
-			if _, err := os.Stat(filepath.Join("../..", l[1])); err != nil {
-				t.Errorf("%s: %v", doc, err)
+	_, err := os.Stat("../../docs")
+	noDocs := errors.Is(err, os.ErrNotExist)
+	for _, doc := range documents(t) {
+		for _, l := range link.FindAllStringSubmatch(fence.ReplaceAllString(read(t, doc), ""), -1) {
+			file, anchor, anchored := strings.Cut(l[1], "#")
+			if strings.Contains(l[1], ":") || noDocs && strings.HasPrefix(file, "docs/") {
+				continue
+			}
+			target := doc
+			if file != "" {
+				target = path.Join(path.Dir(doc), file)
+			}
+			if _, err := os.Stat(filepath.Join("../..", target)); err != nil {
+				t.Errorf("%s: %s: %v", doc, l[1], err)
+			} else if anchored && !slices.Contains(anchors(read(t, target)), anchor) {
+				t.Errorf("%s: %s: %s has no such heading", doc, l[1], target)
 			}
 		}
 	}
+}
+
+// anchors returns the anchors of a document's headings, as GitHub makes them: in lower
+// case, with hyphens for spaces, without other characters than letters, digits, hyphens
+// and underscores, and with a number behind those that come again.
+func anchors(text string) (all []string) {
+	seen := map[string]int{}
+	for _, h := range heading.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
+		a := strings.Map(func(r rune) rune {
+			switch {
+			case r == ' ':
+				return '-'
+			case r == '-', r == '_', unicode.IsLetter(r), unicode.IsDigit(r):
+				return unicode.ToLower(r)
+			}
+			return -1
+		}, link.ReplaceAllString(h[1], "]"))
+		if seen[a]++; seen[a] > 1 {
+			a += "-" + strconv.Itoa(seen[a]-1)
+		}
+		all = append(all, a)
+	}
+	return all
+}
+
+func TestAnchors(t *testing.T) {
+	got := anchors("# What `Explain` says: *all* of it\n## Try_it\n```\n# no heading\n```\n## Try_it\n## A [link](to/it.md), 2.0\n")
+	if want := []string{"what-explain-says-all-of-it", "try_it", "try_it-1", "a-link-20"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// TestReadme: README.md is short, and the program that it shows is that of the example.
+func TestReadme(t *testing.T) {
+	text := read(t, "README.md")
+	if n := strings.Count(text, "\n"); n > 120 {
+		t.Errorf("README.md has %d lines, 120 at most", n)
+	}
+	for n, line := range strings.Split(text, "\n") {
+		if len(line) > 800 {
+			t.Errorf("line %d of README.md has %d bytes", n+1, len(line))
+		}
+	}
+	programs := 0
+	for _, block := range fence.FindAllStringSubmatch(text, -1) {
+		if block[1] != "go" {
+			continue
+		}
+		programs++
+		if block[2] != read(t, "examples/router/main.go") {
+			t.Error("the program in README.md is not examples/router/main.go")
+		}
+	}
+	if programs != 1 {
+		t.Errorf("README.md has %d programs", programs)
+	}
+}
+
+// TestNames: what README.md and the pages of docs name of the library is there:
+// pkg.Name, pkg.Type.Member, and Type.Member of a type of the library, in backticks or
+// in a program; in README.md also each Name( in backticks.
+func TestNames(t *testing.T) {
+	library := loadAPI(t)
+	for _, doc := range documents(t) {
+		if doc != "README.md" && !strings.HasPrefix(doc, "docs/") {
+			continue
+		}
+		for _, e := range library.unknown(read(t, doc), doc == "README.md", doc != "docs/from-llm-d.md") {
+			t.Errorf("%s: %s", doc, e)
+		}
+	}
+}
+
+func TestUnknownNames(t *testing.T) {
+	library := loadAPI(t)
+	good := "`kvindex.New`, `events.SubscriberConfig.OnError`, `chatcheck.Engine.Check`, `Indexer.Score(ctx)`, `kvindex.ModelsConfig.Find`," +
+		" `Stats.Malformed`, `index.Index.Apply`, `os.Open`, `KVEventsConfig.Endpoint`\n```go\nkvindex.New()\n```\n```text\nkvindex.Nothing\n```\n`LoadModel(dir)`"
+	if got := library.unknown(good, true, true); len(got) > 0 {
+		t.Errorf("%q are there", got)
+	}
+	bad := "`kvindex.Nothing`, `events.SubscriberConfig.Nothing`, `Indexer.Nothing`, `Message.Nothing`, `Nothing()`\n```go\nchat.Nothing()\n```\n"
+	if got := library.unknown(bad, true, true); len(got) != 6 {
+		t.Errorf("%q, want 6", got)
+	}
+}
+
+// api is what the packages of the library export: their names, and their types'
+// members as decls.Members has them.
+type api map[string]map[string]bool
+
+func loadAPI(t *testing.T) api {
+	t.Helper()
+	a := api{}
+	for pkg, dir := range map[string]string{
+		"kvindex": ".", "events": "events", "index": "index", "indextest": "index/indextest", "kvindextest": "kvindextest",
+		"tokenize": "tokenize", "chat": "tokenize/chat", "chatcheck": "tokenize/chat/chatcheck",
+	} {
+		a[pkg] = map[string]bool{}
+		files, err := filepath.Glob(filepath.Join("../..", dir, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			src, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, d := range src.Decls {
+				for _, name := range append(decls.Names(d), decls.Members(d)...) {
+					a[pkg][name] = true
+				}
+			}
+		}
+	}
+	return a
+}
+
+var (
+	qualified = regexp.MustCompile(`(?:^|[^\w.])([a-z]\w*)\.([A-Z]\w*)(?:\.([A-Z]\w*))?`)
+	member    = regexp.MustCompile(`(?:^|[^\w.])([A-Z]\w*)\.([A-Z]\w*)`)
+	called    = regexp.MustCompile(`(?:^|[^\w.])([A-Z]\w*)\(`)
+)
+
+// unknown returns the names in a text that the library does not have.
+func (a api) unknown(text string, calls, members bool) (names []string) {
+	var code []string
+	for _, block := range fence.FindAllStringSubmatch(text, -1) {
+		if block[1] == "go" {
+			code = append(code, block[2])
+		}
+	}
+	spans := inline.FindAllString(fence.ReplaceAllString(text, ""), -1)
+	for _, c := range append(code, spans...) {
+		for _, m := range qualified.FindAllStringSubmatch(c, -1) {
+			if a[m[1]] != nil && (!a[m[1]][m[2]] || m[3] != "" && !a.has(m[2], m[3])) {
+				names = append(names, strings.TrimSpace(m[0]))
+			}
+		}
+	}
+	for _, c := range spans {
+		for _, m := range member.FindAllStringSubmatch(c, -1) {
+			if members && a.any(m[1]) && !a.has(m[1], m[2]) {
+				names = append(names, m[0])
+			}
+		}
+		for _, m := range called.FindAllStringSubmatch(c, -1) {
+			if calls && !a.any(m[1]) {
+				names = append(names, m[0])
+			}
+		}
+	}
+	return names
+}
+
+// any tells whether a package has the name.
+func (a api) any(name string) bool {
+	for _, names := range a {
+		if names[name] {
+			return true
+		}
+	}
+	return false
+}
+
+// has tells whether a type of a package has a member, itself or by what it embeds.
+func (a api) has(of, member string) bool {
+	if a.any(of + "." + member) {
+		return true
+	}
+	for _, names := range a {
+		for name := range names {
+			if embedded, ok := strings.CutPrefix(name, of+".="); ok && embedded != of && a.has(embedded, member) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func read(t *testing.T, file string) string {
