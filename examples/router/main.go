@@ -47,7 +47,7 @@ func (r *router) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	body, _ := io.ReadAll(req.Body) // a body that was cut off is no JSON, which ScoreRequest says
 	var answer kvindex.Answer
 	err := r.ScoreRequest(req.Context(), &kvindex.Request{Body: body, Path: req.URL.Path}, &answer)
-	if errors.Is(err, kvindex.ErrRequest) { // the engines refuse it too
+	if errors.Is(err, kvindex.ErrRequest) { // a bad request
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	} else if err != nil || len(answer.Pods) == 0 { // it cannot be scored: the load decides
