@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/kvindextest"
 	"github.com/kvindex/kvindex/tokenize"
 )
 
@@ -132,7 +133,7 @@ func (r *router) turn(ctx context.Context, at place, prompt, answer string) erro
 	r.load[s.Pod] += inFlight
 	r.mu.Unlock()
 
-	cached, err := r.pod(s.Pod).serve(ctx, tokens, both[len(tokens):])
+	cached, err := r.pod(s.Pod).Serve(ctx, kvindextest.Request{Tokens: tokens, Output: both[len(tokens):]})
 	if err != nil {
 		return err
 	}

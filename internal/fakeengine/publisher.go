@@ -76,6 +76,7 @@ type publisherBatch struct {
 type publisherSubscriber struct {
 	prefixes []string // as often as subscribed
 	queue    []publisherBatch
+	next     uint64        // behind the last batch that was queued
 	wake     chan struct{} // holds one token while queue may be non-empty
 }
 
@@ -180,11 +181,23 @@ func (p *Publisher) Next() uint64 {
 	return p.next
 }
 
+// Sent returns the number behind the last batch that was sent to a subscriber which
+// is still connected; 0: none was.
+func (p *Publisher) Sent() (next uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for s := range p.subscribers {
+		next = max(next, s.next)
+	}
+	return next
+}
+
 // send queues a batch for the subscribers; p.mu is held.
 func (p *Publisher) send(b publisherBatch) {
 	for s := range p.subscribers {
 		if s.wants(p.cfg.Topic) && len(s.queue) < p.cfg.Queue {
 			s.queue = append(s.queue, b)
+			s.next = max(s.next, b.seq+1)
 			select {
 			case s.wake <- struct{}{}:
 			default:

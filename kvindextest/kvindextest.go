@@ -1,0 +1,432 @@
+// Package kvindextest is for tests of a gateway that uses kvindex: it plays the
+// engines. An [Engine] behaves like one vLLM engine with KV events switched on. It
+// has a cache of blocks that fills and evicts, publishes real events on real ZeroMQ
+// sockets of this host, and says for each request how many tokens of the prompt
+// were cached. It computes nothing, so it needs no GPU and no model. A test
+// compares what kvindex predicts with what the engine says:
+//
+//	e, err := kvindextest.NewEngine(kvindextest.EngineConfig{Pod: "pod-a", Model: "m"})
+//	...
+//	defer e.Close()
+//	// The gateway under test has an Indexer ix and a Subscriber to e.Endpoint().
+//	err = e.WaitSubscribers(ctx, 1)                                       // the gateway is connected
+//	cached, err := e.Serve(ctx, kvindextest.Request{Tokens: prompt})      // 0: the cache was empty
+//	err = e.WaitApplied(ctx, ix)                                          // ix has all events of that
+//	scores, err := ix.Score(...)                                          // predicts
+//	cached, err = e.Serve(ctx, kvindextest.Request{Tokens: prompt})       // what is true
+//
+// [Engine.Drop], [Engine.Disconnect], [Engine.Restart] and [Engine.LoseReplies] make
+// faults: what a gateway has to live with.
+//
+// The engine is vLLM of August 2026 (commit 017e9f4448b7) with one KV-cache group of
+// full attention. The blocks, the order in which they are evicted, the events and
+// the counts are as in v1/core/block_pool.py, v1/core/kv_cache_manager.py,
+// v1/core/sched/scheduler.py and distributed/kv_events.py of that version.
+package kvindextest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+)
+
+var (
+	// ErrClosed is returned by the methods of an Engine after Close, and by calls
+	// of Serve that Close has ended.
+	ErrClosed = errors.New("kvindextest: engine is closed")
+	// ErrRestarted is returned by calls of Serve that Restart has ended.
+	ErrRestarted = errors.New("kvindextest: engine restarted")
+)
+
+// EngineConfig describes an Engine. Pod and Model are required. A number that is 0
+// stands for its default.
+type EngineConfig struct {
+	// Pod and Model are the names that the gateway has for the engine and for the
+	// model. The topic of the events is kv@POD@MODEL.
+	Pod, Model string
+	// Rank is the data-parallel rank. A pod with two ranks is two Engines.
+	Rank int
+	// BlockSize is the number of tokens of a block. Default: 16.
+	BlockSize int
+	// Blocks is the size of the cache in blocks, one of which is never used, as in
+	// vLLM. A prompt and its output have to fit into it. When it is full, the blocks
+	// that were not used for the longest time are evicted. Default: 1024.
+	Blocks int
+	// Replay opens a replay socket, which sends the last 10,000 messages again.
+	Replay bool
+	// Connect is the endpoint of a gateway that listens (SubscriberConfig.Bind), such
+	// as tcp://127.0.0.1:5557: the engine connects there, again and again. "": the
+	// engine listens on a free port, and the gateway connects.
+	Connect string
+	// StepTime is how long a step of the engine takes. A step computes up to 2,048
+	// tokens of prompts, and one token of each output. Default: no time, so that
+	// requests are served as fast as possible.
+	StepTime time.Duration
+}
+
+func (c EngineConfig) validate() error {
+	var errs []error
+	if pod, model, err := events.ParseTopic(c.topic()); err != nil || pod != c.Pod || model != c.Model {
+		errs = append(errs, fmt.Errorf("kvindextest: an engine needs a Pod without @ and a Model, not %q and %q", c.Pod, c.Model))
+	}
+	if c.StepTime < 0 {
+		errs = append(errs, fmt.Errorf("kvindextest: StepTime is %v, must not be negative", c.StepTime))
+	}
+	return errors.Join(errs...)
+}
+
+func (c EngineConfig) topic() string { return "kv@" + c.Pod + "@" + c.Model }
+
+// Request is what a client asks an engine for.
+type Request struct {
+	Tokens  []uint32 // the prompt, at least one token
+	Adapter string   // the LoRA adapter; "": none
+	Salt    string   // the request's cache_salt; "": none
+	// Output is what the engine answers. All of it but the last token enters the
+	// cache behind the prompt. Empty: one token that the engine draws.
+	Output []uint32
+}
+
+// Engine plays one vLLM engine: one data-parallel rank of one pod. NewEngine makes
+// it. It owns its sockets and goroutines until Close. All methods are safe for
+// concurrent use.
+type Engine struct {
+	cfg       EngineConfig
+	publisher *fakeengine.Publisher
+	stop      context.CancelFunc
+	running   sync.WaitGroup
+	work      chan struct{} // holds a token while there may be something to do
+
+	mu     sync.Mutex // guards what follows; taken before the publisher's
+	engine *fakeengine.Engine
+	lives  int // restarts, and the first start
+	calls  []*call
+	drop   int // messages
+	closed bool
+}
+
+// call is a Serve that waits.
+type call struct {
+	handle *fakeengine.Handle
+	ended  chan struct{} // closed when what follows is final
+	cached int
+	err    error
+}
+
+// NewEngine starts an engine with an empty cache. The error says what in the
+// configuration is wrong, or why the sockets cannot be opened.
+func NewEngine(cfg EngineConfig) (*Engine, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	e := &Engine{cfg: cfg, work: make(chan struct{}, 1)}
+	if err := e.start(); err != nil {
+		return nil, err
+	}
+	sockets := fakeengine.PublisherConfig{Topic: cfg.topic(), Endpoint: cfg.Connect, Connect: cfg.Connect != ""}
+	if cfg.Replay {
+		sockets.Replay = "tcp://127.0.0.1:0"
+	}
+	var err error
+	if e.publisher, err = fakeengine.NewPublisher(sockets); err != nil {
+		return nil, fmt.Errorf("kvindextest: %w", err)
+	}
+	var ctx context.Context
+	ctx, e.stop = context.WithCancel(context.Background())
+	e.running.Go(func() { e.run(ctx) })
+	return e, nil
+}
+
+// start begins a life of the engine, with a hash seed of its own: as vLLM does
+// unless PYTHONHASHSEED is set.
+func (e *Engine) start() error {
+	e.lives++
+	engine, err := fakeengine.New(fakeengine.Config{
+		Model: e.cfg.Model, Rank: e.cfg.Rank, BlockSize: e.cfg.BlockSize, Blocks: e.cfg.Blocks,
+		HashSeed: fmt.Sprint(e.cfg.Pod, e.cfg.Rank, e.lives),
+		Now:      func() float64 { return float64(time.Now().UnixNano()) / 1e9 },
+		Publish:  e.publish,
+	})
+	if err != nil {
+		return fmt.Errorf("kvindextest: %w", err)
+	}
+	e.engine = engine
+	return nil
+}
+
+// publish is called by the engine, with e.mu held.
+func (e *Engine) publish(payload []byte) {
+	if e.drop > 0 {
+		e.drop--
+		e.publisher.Skip(payload)
+		return
+	}
+	e.publisher.Publish(payload)
+}
+
+// Endpoint returns where the engine publishes, for SubscriberConfig.Endpoint; with
+// Connect, the endpoint of the gateway.
+func (e *Engine) Endpoint() string { return e.publisher.Endpoint() }
+
+// ReplayEndpoint returns where the engine sends messages again, for
+// SubscriberConfig.Replay; "" without EngineConfig.Replay.
+func (e *Engine) ReplayEndpoint() string { return e.publisher.ReplayEndpoint() }
+
+// Serve has the engine serve a request and waits for its end. It returns how many
+// tokens of the prompt were cached, as usage.prompt_tokens_details.cached_tokens of
+// vLLM's answer. All events of the request are published then, but a subscriber may
+// not have read them yet: see WaitApplied. Calls at the same time are served side by
+// side.
+//
+// The error says what is wrong with the request, or is ctx.Err(), ErrRestarted or
+// ErrClosed if that ended the request.
+func (e *Engine) Serve(ctx context.Context, r Request) (cached int, err error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	c, err := e.submit(r)
+	if err != nil {
+		return 0, err
+	}
+	select {
+	case <-c.ended:
+		return c.cached, c.err
+	case <-ctx.Done():
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		c.handle.Abort()
+		e.wake()
+		return 0, ctx.Err()
+	}
+}
+
+func (e *Engine) submit(r Request) (*call, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return nil, ErrClosed
+	}
+	h, err := e.engine.Submit(fakeengine.Request{Tokens: r.Tokens, Adapter: r.Adapter, Salt: r.Salt, Output: r.Output})
+	if err != nil {
+		return nil, fmt.Errorf("kvindextest: pod %q: %w", e.cfg.Pod, err)
+	}
+	c := &call{handle: h, ended: make(chan struct{})}
+	e.calls = append(e.calls, c)
+	e.wake()
+	return c, nil
+}
+
+func (e *Engine) wake() {
+	select {
+	case e.work <- struct{}{}:
+	default:
+	}
+}
+
+// run steps the engine while there is something to do.
+func (e *Engine) run(ctx context.Context) {
+	for {
+		select {
+		case <-e.work:
+		case <-ctx.Done():
+			return
+		}
+		for more := true; more && ctx.Err() == nil; more = e.step() {
+			pause(ctx, e.cfg.StepTime)
+		}
+	}
+}
+
+// step makes one step, ends the calls whose requests have ended with it, and reports
+// whether there was something to do.
+func (e *Engine) step() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	more := e.engine.Step()
+	e.calls = slices.DeleteFunc(e.calls, func(c *call) bool {
+		if c.handle.Done() {
+			c.cached = c.handle.CachedTokens()
+			close(c.ended)
+		}
+		return c.handle.Done()
+	})
+	return more
+}
+
+// endCalls ends all calls with an error; e.mu is held.
+func (e *Engine) endCalls(err error) {
+	for _, c := range e.calls {
+		c.err = err
+		close(c.ended)
+	}
+	e.calls = nil
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	if d == 0 {
+		return
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// Cached returns how many tokens of the prompt Serve would find cached now. It
+// changes nothing, and Output does not count.
+func (e *Engine) Cached(r Request) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.engine.Cached(r.Tokens, r.Adapter, r.Salt)
+}
+
+// Drop makes the next n messages get lost on the way to the subscribers: n in place
+// of what an earlier Drop has left, so that Drop(0) ends it. A replay has the lost
+// messages. A message is what the engine publishes in one step in which its cache
+// changed: one for a short prompt that is not cached, and more for its output.
+func (e *Engine) Drop(n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.drop = n
+}
+
+// LoseReplies makes the replay socket send only the first keep messages of each
+// answer, and not what follows, nor the message that ends the answer. (vLLM loses
+// so what does not fit the socket's queue of 1,000 messages.) With 0 the socket is
+// mute. With 1 it brings nothing new, because a Subscriber asks from the last message
+// on that it has. A negative number ends the fault.
+func (e *Engine) LoseReplies(keep int) {
+	e.publisher.LoseReplies(func(i, _ int) bool { return keep >= 0 && i >= keep })
+}
+
+// Disconnect closes all connections, with the messages that wait in them. Subscribers
+// connect again by themselves. What the engine publishes until then is lost for them,
+// but for a replay.
+func (e *Engine) Disconnect() { e.publisher.Disconnect() }
+
+// Restart is the crash and the new start of the engine: the cache is empty, message
+// numbers begin at 0, a replay has nothing of before, the hash seed is another one,
+// connections are closed, and calls of Serve end with ErrRestarted. The endpoints
+// stay the same. The error is ErrClosed after Close.
+func (e *Engine) Restart() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return ErrClosed
+	}
+	e.endCalls(ErrRestarted)
+	if err := e.start(); err != nil {
+		return err
+	}
+	return e.publisher.Restart()
+}
+
+// WaitSubscribers waits until at least n subscribers are connected to the engine.
+// What the engine publishes before a subscriber comes is lost for it, but for a
+// replay. The error is ErrClosed, or wraps ctx.Err() and says how many came.
+func (e *Engine) WaitSubscribers(ctx context.Context, n int) error {
+	err := e.publisher.WaitSubscribers(ctx, n)
+	switch {
+	case errors.Is(err, fakeengine.ErrPublisherClosed):
+		return ErrClosed
+	case err != nil:
+		return fmt.Errorf("kvindextest: pod %q: %w", e.cfg.Pod, err)
+	}
+	return nil
+}
+
+// WaitApplied waits until an Indexer has dealt with all that it can get of what the
+// engine has published: then a score says what Cached says, unless messages were
+// lost for good. An events.Subscriber must feed the Indexer, under the Pod and Model
+// of the EngineConfig. If the engine has a replay socket, the Subscriber must ask
+// there; WaitApplied then waits for lost messages too. That the newest message is
+// lost shows by the next one, or when the connection has been idle for
+// SubscriberConfig.Heartbeat.
+//
+// Nothing must be served meanwhile. The error is ErrClosed, or wraps ctx.Err() and
+// says what the Indexer lacks.
+func (e *Engine) WaitApplied(ctx context.Context, ix *kvindex.Indexer) error {
+	poll := time.NewTicker(time.Millisecond)
+	defer poll.Stop()
+	for {
+		if err := e.WaitSubscribers(ctx, 1); err != nil {
+			return err
+		}
+		lacks := e.lacks(ix)
+		if lacks == "" {
+			return nil
+		}
+		select {
+		case <-poll.C:
+		case <-ctx.Done():
+			return fmt.Errorf("kvindextest: pod %q: %s: %w", e.cfg.Pod, lacks, ctx.Err())
+		}
+	}
+}
+
+// lacks says what an Indexer is to get still; "" is nothing.
+func (e *Engine) lacks(ix *kvindex.Indexer) string {
+	pods := ix.Pods(nil)
+	i := slices.IndexFunc(pods, func(p kvindex.PodInfo) bool { return p.Pod == e.cfg.Pod && p.Model == e.cfg.Model })
+	if i < 0 {
+		var known []string
+		for _, p := range pods {
+			known = append(known, fmt.Sprintf("%q of model %q", p.Pod, p.Model))
+		}
+		return fmt.Sprintf("the Indexer knows no such pod of model %q, but [%s]", e.cfg.Model, strings.Join(known, ", "))
+	}
+	sent := e.publisher.Sent()
+	next := sent
+	if e.cfg.Replay {
+		next = e.publisher.Next()
+	}
+	p := &pods[i]
+	i = slices.IndexFunc(p.Sources, func(s kvindex.SourceInfo) bool { return s.Rank == e.cfg.Rank })
+	switch {
+	case i < 0 && next == 0, !e.cfg.Replay && sent == 0:
+		return ""
+	case i < 0:
+		return fmt.Sprintf("the Indexer has heard nothing of rank %d, which has sent all before message %d", e.cfg.Rank, next)
+	}
+	source := p.Sources[i]
+	i = slices.IndexFunc(p.Streams, func(s kvindex.StreamInfo) bool { return s.Stream == source.Stream })
+	if i < 0 {
+		return "no events.Subscriber feeds the Indexer"
+	}
+	stream := p.Streams[i]
+	// The number that is due proves nothing by itself, because it may be the same as
+	// before a restart. What came on the connection that stands does. (A gateway that
+	// listens takes note of a connection behind its first message.) So does an answer
+	// to a replay: until then the view of a lost connection is uncertain.
+	came := sent > 0 && !stream.Connected.IsZero() && (e.cfg.Connect != "" || !stream.Heard.Before(stream.Connected))
+	if e.cfg.Replay && source.State != kvindex.StateUncertain {
+		came = true
+	}
+	if came && stream.Next == next && stream.Replay != kvindex.ReplayWaiting {
+		return ""
+	}
+	return fmt.Sprintf("the Indexer waits for message %d, and the engine has sent all before message %d; the state is %v", stream.Next, next, source.State)
+}
+
+// Close ends calls of Serve with ErrClosed, closes the sockets and waits for all
+// goroutines of the engine. It may be called again. A new Engine with the same Pod is
+// a pod that comes back at another address.
+func (e *Engine) Close() error {
+	e.mu.Lock()
+	e.closed = true
+	e.endCalls(ErrClosed)
+	e.mu.Unlock()
+	e.stop()
+	e.running.Wait()
+	return e.publisher.Close()
+}

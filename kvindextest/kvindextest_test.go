@@ -1,0 +1,405 @@
+package kvindextest_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
+	"github.com/kvindex/kvindex/kvindextest"
+)
+
+const model = "m"
+
+// rig is an engine and an Indexer that listens to it.
+type rig struct {
+	t   *testing.T
+	ctx context.Context
+	*kvindextest.Engine
+	ix *kvindex.Indexer
+}
+
+func newRig(t *testing.T, cfg kvindextest.EngineConfig) *rig {
+	t.Helper()
+	zmtptest.NoLeaks(t)
+	r := &rig{t: t, ctx: zmtptest.Context(t)}
+	var err error
+	r.ix, err = kvindex.New()
+	r.must(err)
+	t.Cleanup(func() { r.ix.Close() })
+	cfg.Pod, cfg.Model = "a", model
+	r.Engine, err = kvindextest.NewEngine(cfg)
+	r.must(err)
+	t.Cleanup(func() { r.must(r.Close()) })
+	subscribe(t, r.ix, events.SubscriberConfig{
+		Endpoint: r.Endpoint(), Replay: r.ReplayEndpoint(), Pod: "a", Model: model,
+		BackoffMin: time.Millisecond, BackoffMax: 20 * time.Millisecond, ReplayTimeout: 250 * time.Millisecond,
+	})
+	r.must(r.WaitSubscribers(r.ctx, 1))
+	return r
+}
+
+// subscribe has a Subscriber run until the test ends.
+func subscribe(t *testing.T, ix *kvindex.Indexer, cfg events.SubscriberConfig) {
+	t.Helper()
+	sub, err := events.NewSubscriber(ix, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = sub.Run(ctx) })
+	t.Cleanup(func() { cancel(); running.Wait() })
+}
+
+func (r *rig) must(err error) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// serve serves a prompt, without waiting for the Indexer.
+func (r *rig) serve(prompt []uint32) (cached int) {
+	r.t.Helper()
+	cached, err := r.Serve(r.ctx, kvindextest.Request{Tokens: prompt})
+	r.must(err)
+	return cached
+}
+
+func (r *rig) predicted(q kvindextest.Request) (cached int, state kvindex.State) {
+	r.t.Helper()
+	var a kvindex.Answer
+	r.must(r.ix.ScoreRequest(r.ctx, &kvindex.Request{Model: model, Tokens: q.Tokens, Adapter: q.Adapter, Salt: q.Salt, Pods: []string{"a"}}, &a))
+	return a.Pods[0].CachedTokens, a.Pods[0].State
+}
+
+// expect waits for the Indexer and compares what it says of a prompt.
+func (r *rig) expect(prompt []uint32, cached int, state kvindex.State) {
+	r.t.Helper()
+	r.must(r.WaitApplied(r.ctx, r.ix))
+	if got, s := r.predicted(kvindextest.Request{Tokens: prompt}); got != cached || s != state {
+		r.t.Errorf("predicted %d, %v, want %d, %v", got, s, cached, state)
+	}
+}
+
+// prompt is n tokens that no prompt of another id has.
+func prompt(id, n int) []uint32 {
+	tokens := make([]uint32, n)
+	for i := range tokens {
+		tokens[i] = uint32(id*1000 + i)
+	}
+	return tokens
+}
+
+// TestPredictions: all that is predicted is true, with blocks that are evicted,
+// answers, adapters and salts.
+func TestPredictions(t *testing.T) {
+	for name, cfg := range map[string]kvindextest.EngineConfig{
+		"as it comes": {Blocks: 100},
+		"replay":      {Blocks: 100, Replay: true},
+		"blocks of 7": {Blocks: 200, BlockSize: 7, Rank: 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, cfg)
+			random := rand.New(rand.NewPCG(1, 2))
+			sum := 0
+			for range 300 {
+				q := kvindextest.Request{
+					Tokens:  prompt(random.IntN(8), 1+random.IntN(300)),
+					Output:  prompt(9, random.IntN(40)),
+					Adapter: []string{"", "", "lora"}[random.IntN(3)],
+					Salt:    []string{"", "", "salt"}[random.IntN(3)],
+				}
+				told, state := r.predicted(q)
+				now := r.Cached(q)
+				cached, err := r.Serve(r.ctx, q)
+				r.must(err)
+				if told != cached || now != cached {
+					t.Fatalf("predicted %d, Cached says %d, were %d; %v", told, now, cached, state)
+				}
+				sum += cached
+				r.must(r.WaitApplied(r.ctx, r.ix))
+			}
+			if removed := r.ix.Pods(nil)[0].Sources[0].Removed; sum == 0 || removed == 0 {
+				t.Errorf("%d tokens were cached, %d blocks evicted", sum, removed)
+			}
+		})
+	}
+}
+
+// TestDrop: what is dropped is not known to an Indexer, unless it is replayed.
+func TestDrop(t *testing.T) {
+	for name, replay := range map[string]bool{"no replay": false, "replay": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, kvindextest.EngineConfig{Replay: replay})
+			kept, dropped, next := prompt(1, 100), prompt(2, 100), prompt(3, 100)
+			r.serve(kept)
+			r.Drop(9)
+			r.Drop(1)
+			r.serve(dropped)
+			r.serve(next)
+			if replay {
+				r.expect(kept, 96, kvindex.StateLive)
+				r.expect(dropped, 96, kvindex.StateLive)
+				return
+			}
+			r.expect(kept, 0, kvindex.StatePartial)
+			r.expect(dropped, 0, kvindex.StatePartial)
+			r.expect(next, 96, kvindex.StatePartial)
+			if s := r.ix.Stats(); s.Missing != 1 {
+				t.Errorf("%d messages are missing", s.Missing)
+			}
+		})
+	}
+}
+
+// TestDisconnect: what is published while nobody listens is lost, unless it is
+// replayed.
+func TestDisconnect(t *testing.T) {
+	for name, replay := range map[string]bool{"no replay": false, "replay": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, kvindextest.EngineConfig{Replay: replay})
+			first, next := prompt(1, 100), prompt(2, 100)
+			r.serve(first)
+			r.expect(first, 96, kvindex.StateLive)
+			r.Disconnect()
+			if replay {
+				r.serve(next)
+				r.expect(next, 96, kvindex.StateLive)
+				return
+			}
+			r.expect(first, 96, kvindex.StateUncertain)
+			r.serve(next)
+			r.expect(next, 96, kvindex.StateLive)
+		})
+	}
+}
+
+// TestRestart: an Indexer forgets what the engine held before it restarted, also if
+// the number that is due is the same as before.
+func TestRestart(t *testing.T) {
+	for name, replay := range map[string]bool{"no replay": false, "replay": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, kvindextest.EngineConfig{Replay: replay})
+			old, next := prompt(1, 100), prompt(2, 100)
+			for range 20 {
+				r.serve(old)
+				r.expect(old, 96, kvindex.StateLive)
+				r.must(r.Restart())
+				if now := r.Cached(kvindextest.Request{Tokens: old}); now != 0 {
+					t.Errorf("%d tokens are cached after a restart", now)
+				}
+				if replay {
+					r.expect(old, 0, kvindex.StateLive)
+				}
+				r.must(r.WaitSubscribers(r.ctx, 1))
+				r.serve(next)
+				r.expect(old, 0, kvindex.StateLive)
+				r.expect(next, 96, kvindex.StateLive)
+				r.must(r.Restart())
+				r.must(r.WaitSubscribers(r.ctx, 1))
+			}
+		})
+	}
+}
+
+// TestLoseReplies: a replay that loses messages is gone on with, and one that brings
+// nothing costs what is missing until it answers again.
+func TestLoseReplies(t *testing.T) {
+	r := newRig(t, kvindextest.EngineConfig{Replay: true})
+	r.serve(prompt(1, 100))
+	r.expect(prompt(1, 100), 96, kvindex.StateLive)
+	lose := func(keep int) {
+		r.LoseReplies(keep)
+		r.Drop(3)
+		for id := range 4 {
+			r.serve(prompt(10*keep+id+2, 100))
+		}
+	}
+	lose(2)
+	for id := range 4 {
+		r.expect(prompt(20+id+2, 100), 96, kvindex.StateLive)
+	}
+	lose(0)
+	r.must(r.WaitApplied(r.ctx, r.ix))
+	if cached, state := r.predicted(kvindextest.Request{Tokens: prompt(5, 100)}); cached != 96 || state == kvindex.StateLive {
+		t.Errorf("behind what is missing: %d, %v", cached, state)
+	}
+	cached, state := r.predicted(kvindextest.Request{Tokens: prompt(4, 100)})
+	if cached != 0 {
+		t.Errorf("%d tokens of what is missing, %v", cached, state)
+	}
+	for r.LoseReplies(-1); state != kvindex.StateLive; {
+		r.must(r.WaitApplied(r.ctx, r.ix))
+		_, state = r.predicted(kvindextest.Request{Tokens: prompt(4, 100)})
+	}
+	r.expect(prompt(1, 100), 96, kvindex.StateLive)
+	r.expect(prompt(4, 100), 96, kvindex.StateLive)
+}
+
+// TestConnect: a gateway that listens knows the engine by its topic.
+func TestConnect(t *testing.T) {
+	zmtptest.NoLeaks(t)
+	ctx := zmtptest.Context(t)
+	ix, err := kvindex.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ix.Close() })
+	listens := make(chan string, 1)
+	subscribe(t, ix, events.SubscriberConfig{Endpoint: "tcp://127.0.0.1:0", Bind: true, OnListen: func(at string) { listens <- at }})
+	e, err := kvindextest.NewEngine(kvindextest.EngineConfig{Pod: "a", Model: model, Connect: <-listens})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Close() })
+	r := &rig{t, ctx, e, ix}
+	for range 3 {
+		r.must(r.WaitSubscribers(ctx, 1))
+		r.serve(prompt(1, 100))
+		r.expect(prompt(1, 100), 96, kvindex.StateLive)
+		r.must(r.Restart())
+	}
+}
+
+// waiting is a context that says when it is waited for.
+type waiting struct {
+	context.Context
+	begun chan struct{}
+}
+
+func (w waiting) Done() <-chan struct{} {
+	w.begun <- struct{}{}
+	return w.Context.Done()
+}
+
+// TestServeEnds: a request ends with its context, a restart, or Close.
+func TestServeEnds(t *testing.T) {
+	r := newRig(t, kvindextest.EngineConfig{StepTime: time.Hour})
+	ctx, cancel := context.WithCancel(r.ctx)
+	defer cancel()
+	for _, end := range []struct {
+		by   func() error
+		want error
+	}{
+		{r.Restart, kvindextest.ErrRestarted},
+		{func() error { cancel(); return nil }, context.Canceled},
+		{r.Close, kvindextest.ErrClosed},
+	} {
+		w := waiting{r.ctx, make(chan struct{})}
+		if end.want == context.Canceled {
+			w.Context = ctx
+		}
+		served := make(chan error, 1)
+		go func() {
+			_, err := r.Serve(w, kvindextest.Request{Tokens: prompt(1, 100)})
+			served <- err
+		}()
+		<-w.begun
+		r.must(end.by())
+		select {
+		case err := <-served:
+			if err != end.want {
+				t.Errorf("got %v, want %v", err, end.want)
+			}
+		case <-r.ctx.Done():
+			t.Fatalf("%v does not come", end.want)
+		}
+		if n := r.Requests(); n > 0 && end.want != kvindextest.ErrClosed {
+			t.Errorf("%v, and %d requests go on", end.want, n)
+		}
+	}
+	for name, err := range map[string]error{
+		"Serve":           func() error { _, err := r.Serve(r.ctx, kvindextest.Request{Tokens: prompt(1, 1)}); return err }(),
+		"Restart":         r.Restart(),
+		"WaitSubscribers": r.WaitSubscribers(r.ctx, 1),
+		"WaitApplied":     r.WaitApplied(r.ctx, r.ix),
+	} {
+		if err != kvindextest.ErrClosed {
+			t.Errorf("%s after Close: %v", name, err)
+		}
+	}
+}
+
+// TestSideBySide: requests that come at the same time are all served.
+func TestSideBySide(t *testing.T) {
+	r := newRig(t, kvindextest.EngineConfig{StepTime: time.Microsecond})
+	var calls sync.WaitGroup
+	for i := range 20 {
+		calls.Go(func() {
+			if _, err := r.Serve(r.ctx, kvindextest.Request{Tokens: prompt(i, 100), Output: prompt(30, 20)}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	calls.Wait()
+	for i := range 20 {
+		r.expect(prompt(i, 100), 96, kvindex.StateLive)
+	}
+}
+
+// TestMisuse: an error says what is wrong.
+func TestMisuse(t *testing.T) {
+	for want, cfg := range map[string]kvindextest.EngineConfig{
+		`needs a Pod without @ and a Model, not "" and "m"`:    {Model: model},
+		`needs a Pod without @ and a Model, not "a" and ""`:    {Pod: "a"},
+		`needs a Pod without @ and a Model, not "a@b" and "m"`: {Pod: "a@b", Model: model},
+		"StepTime is -1s":                 {Pod: "a", Model: model, StepTime: -time.Second},
+		"BlockSize is -1":                 {Pod: "a", Model: model, BlockSize: -1},
+		"Blocks is 1, must be at least 2": {Pod: "a", Model: model, Blocks: 1},
+		"Rank is -1":                      {Pod: "a", Model: model, Rank: -1},
+		"http://gateway":                  {Pod: "a", Model: model, Connect: "http://gateway"},
+	} {
+		if _, err := kvindextest.NewEngine(cfg); err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "kvindextest: ") {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+
+	r := newRig(t, kvindextest.EngineConfig{Blocks: 4})
+	for want, q := range map[string]kvindextest.Request{
+		`pod "a": `:     {},
+		"pool holds 48": {Tokens: prompt(1, 40), Output: prompt(2, 9)},
+	} {
+		if _, err := r.Serve(r.ctx, q); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	over, cancel := context.WithCancel(r.ctx)
+	cancel()
+	if _, err := r.Serve(over, kvindextest.Request{Tokens: prompt(1, 1)}); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if err := r.WaitSubscribers(over, 2); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "1 of 2 subscribers") {
+		t.Error(err)
+	}
+	// An Indexer that has heard of the engine, but not by a Subscriber, and of the
+	// wrong pod.
+	other, err := kvindex.New()
+	r.must(err)
+	defer other.Close()
+	wants := func(want string) {
+		t.Helper()
+		if err := r.WaitApplied(over, other); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	wants(`knows no such pod of model "m", but []`)
+	empty := []byte("\x93\x00\x90\x00")
+	r.must(other.Ingest("b", model, empty))
+	wants(`but ["b" of model "m"]`)
+	r.serve(prompt(1, 40))
+	r.must(other.ApplyBatch("a", model, &events.Batch{Rank: 1, HasRank: true}))
+	wants("heard nothing of rank 0, which has sent all before message 1")
+	r.must(other.Ingest("a", model, empty))
+	wants("no events.Subscriber feeds the Indexer")
+	_, err = other.IngestMessage(kvindex.Message{Pod: "a", Model: model, Seq: 8, Payload: empty})
+	r.must(err)
+	wants("waits for message 9, and the engine has sent all before message 1; the state is partial")
+}

@@ -1,0 +1,69 @@
+package kvindextest_test
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
+)
+
+// TestOutside: a module that is not of this repository tests its gateway with
+// kvindextest, and runs a copy of the quickstart. It has no network.
+func TestOutside(t *testing.T) {
+	if _, err := exec.LookPath("go"); err != nil {
+		t.Skip("no module is built outside of this one: there is no go command")
+	}
+	if testing.Short() {
+		t.Skip("no module is built outside of this one: -short")
+	}
+	root, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	copyTo(t, dir, "testdata/outside/*.go", "../go.sum")
+	copyTo(t, filepath.Join(dir, "quickstart"), "../examples/quickstart/*.go", "../examples/quickstart/*.json")
+	if err := os.Remove(filepath.Join(dir, "quickstart/main_test.go")); err != nil { // it looks for leaks with an internal package
+		t.Fatal(err)
+	}
+	mod := "module example.com/gateway\n\ngo 1.25\n\nrequire github.com/kvindex/kvindex v0.0.0\n\nreplace github.com/kvindex/kvindex => " + root + "\n"
+	if err := os.WriteFile(filepath.Join(dir, "go.mod"), []byte(mod), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"test", "./..."}, {"run", "./quickstart", "-conversations", "2"}} {
+		cmd := exec.CommandContext(zmtptest.Context(t), "go", args...)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod", "GOPROXY=off")
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("go %v: %v\n%s", args, err, out)
+		}
+		t.Logf("go %v\n%s", args, bytes.TrimSpace(out))
+	}
+}
+
+// copyTo copies files to a folder, which it makes.
+func copyTo(t *testing.T, dir string, patterns ...string) {
+	t.Helper()
+	for _, p := range patterns {
+		files, err := filepath.Glob(p)
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %v, %v", p, files, err)
+		}
+		for _, f := range files {
+			data, err := os.ReadFile(f)
+			if err == nil {
+				err = os.MkdirAll(dir, 0o777)
+			}
+			if err == nil {
+				err = os.WriteFile(filepath.Join(dir, filepath.Base(f)), data, 0o666)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
