@@ -79,9 +79,9 @@ func compare(out io.Writer, routed, blind *result) {
 	fmt.Fprintf(out, "\n%-12s %9s %23s   by pod\n", "", "hit rate", "prompt tokens computed")
 	routed.print(out, "kvindex")
 	blind.print(out, "round-robin")
-	fmt.Fprintf(out, "\nWith kvindex the engines computed %d of %d prompt tokens, %.0f%% less than with round-robin.\n",
-		routed.missed(), routed.prompt, 100*(1-float64(routed.missed())/float64(max(blind.missed(), 1))))
-	fmt.Fprintf(out, `Of %d predictions %d were too high and %d too low, %d of these of twins in flight.
-A twin is a prompt with the same beginning, which its pod was still computing.
+	fmt.Fprintf(out, "\nThe pods computed %d of %d prompt tokens, and %d with round-robin: %.0f%% less with kvindex.\n",
+		routed.missed(), routed.prompt, blind.missed(), 100*(1-float64(routed.missed())/float64(max(blind.missed(), 1))))
+	fmt.Fprintf(out, `A prediction is the score of the chosen pod. Of %d predictions %d were too high and %d too low.
+%d of the low ones had a twin: a request with the same beginning that the pod was still computing.
 `, routed.turns, routed.high, routed.low, routed.twins)
 }

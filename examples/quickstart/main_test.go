@@ -38,7 +38,7 @@ func TestQuickstart(t *testing.T) {
 			t.Errorf("hit rates %v", rate)
 		}
 		less := 100 * (1 - float64(computed["kvindex"])/float64(computed["round-robin"]))
-		if !strings.Contains(text, fmt.Sprintf("computed %d of ", computed["kvindex"])) || !strings.Contains(text, fmt.Sprintf("%.0f%% less than", less)) {
+		if !strings.Contains(text, fmt.Sprintf("computed %d of ", computed["kvindex"])) || !strings.Contains(text, fmt.Sprintf("%.0f%% less with", less)) {
 			t.Errorf("the sentence does not say what the table does: %v, %.1f %%", computed, less)
 		}
 		if !strings.Contains(text, "Of 12 predictions 0 were too high and ") {
@@ -106,8 +106,8 @@ func TestOutcome(t *testing.T) {
 	var out bytes.Buffer
 	compare(&out, r, &result{prompt: 1000, cached: 200})
 	for _, want := range []string{
-		"the engines computed 400 of 1000 prompt tokens, 50% less than with round-robin.",
-		"Of 4 predictions 1 were too high and 2 too low, 1 of these of twins in flight.",
+		"The pods computed 400 of 1000 prompt tokens, and 800 with round-robin: 50% less with kvindex.",
+		"Of 4 predictions 1 were too high and 2 too low.\n1 of the low ones had a twin: ",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not in\n%s", want, out.String())

@@ -20,8 +20,7 @@ import (
 
 type router struct {
 	*kvindex.Indexer
-	idle []kvindex.PodScore       // all pods, as if they held nothing; a pod's name is its host and port
-	load map[string]*atomic.Int64 // tokens of prompts that each pod has to compute
+	load map[string]*atomic.Int64 // by pod (its host and port): tokens to compute for chats without an answer yet
 }
 
 func main() {
@@ -31,15 +30,15 @@ func main() {
 	for _, host := range []string{"10.0.0.7", "10.0.0.8", "10.0.0.9"} {
 		r.add(context.Background(), host+":8000", "tcp://"+host+":5557", "tcp://"+host+":5657")
 	}
-	log.Fatal(http.ListenAndServe(":8080", http.MaxBytesHandler(r, 16<<20)))
+	http.Handle("POST /v1/", http.MaxBytesHandler(r, 16<<20))
+	log.Fatal(http.ListenAndServe(":8080", nil))
 }
 
 func (r *router) add(ctx context.Context, pod, endpoint, replay string) {
 	sub := must(events.NewSubscriber(r, events.SubscriberConfig{
-		Pod: pod, Model: "llama-3", Endpoint: endpoint, Replay: replay,
-		OnError: func(err error) { log.Print(err) }, // it says what is configured wrongly
+		Pod: pod, Model: "llama-3", Endpoint: endpoint, Replay: replay, OnError: func(err error) { log.Print(err) },
 	}))
-	r.idle, r.load[pod] = append(r.idle, kvindex.PodScore{Pod: pod}), new(atomic.Int64)
+	r.load[pod] = new(atomic.Int64)
 	go func() { log.Print(sub.Run(ctx)) }()
 }
 
@@ -50,15 +49,17 @@ func (r *router) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if errors.Is(err, kvindex.ErrRequest) { // a bad request
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
-	} else if err != nil || len(answer.Pods) == 0 { // it cannot be scored: the load decides
-		log.Print(errors.Join(err, answer.Unknown))
-		answer.PromptTokens, answer.Pods = len(body)/4, r.idle
+	} else if err != nil || len(answer.Pods) == 0 { // there are no scores: the load decides
+		log.Print(errors.Join(err, answer.Unknown)) // Unknown: why no pod is known
+		answer.PromptTokens, answer.Pods = len(body)/4, nil
+		for pod := range r.load {
+			answer.Pods = append(answer.Pods, kvindex.PodScore{Pod: pod})
+		}
 	}
 	worth := func(s kvindex.PodScore) int { return s.CachedTokens - int(r.load[s.Pod].Load()) }
 	best := slices.MaxFunc(answer.Pods, func(a, b kvindex.PodScore) int { return worth(a) - worth(b) })
-	work := int64(answer.PromptTokens - best.CachedTokens)
-	r.load[best.Pod].Add(work)
-	defer r.load[best.Pod].Add(-work)
+	r.load[best.Pod].Add(int64(answer.PromptTokens - best.CachedTokens))
+	defer r.load[best.Pod].Add(int64(best.CachedTokens - answer.PromptTokens))
 	w.Header().Set("X-Routed", fmt.Sprintf("%s %d cached", best.Pod, best.CachedTokens))
 	req.Body = io.NopCloser(bytes.NewReader(body))
 	httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: best.Pod}).ServeHTTP(w, req)

@@ -118,6 +118,7 @@ type fleet struct {
 	router  *router
 	front   *httptest.Server
 	engines map[string]*engine // by address
+	pods    []string           // the addresses
 	began   chan string
 }
 
@@ -147,7 +148,7 @@ func start(t *testing.T) *fleet {
 		api := httptest.NewServer(e)
 		t.Cleanup(api.Close)
 		e.address = api.Listener.Addr().String()
-		f.engines[e.address] = e
+		f.engines[e.address], f.pods = e, append(f.pods, e.address)
 		// What it computed before the router comes is what a replay brings.
 		_, err = e.compute(ctx, body(t, []message{{"user", "the harbour of the old town"}}))
 		ok(t, err)
@@ -270,8 +271,8 @@ func TestRouter(t *testing.T) {
 			talk = talks[len(talks)-1-r.IntN(30)]
 		}
 		talk = append(talk[:len(talk):len(talk)], message{"user", speech(r, 5+r.IntN(40))})
-		for _, p := range f.router.idle { // as if other chats were on their way
-			f.router.load[p.Pod].Store(r.Int64N(400))
+		for _, pod := range f.pods { // as if other chats were on their way
+			f.router.load[pod].Store(r.Int64N(400))
 		}
 		pod, predicted, u := f.chat(talk)
 		if got := u.PromptTokensDetails.CachedTokens; predicted != got {
@@ -330,7 +331,8 @@ func TestErrors(t *testing.T) {
 			t.Errorf("%s: %d %s", bad, status, text)
 		}
 	}
-	f.router.load[f.router.idle[0].Pod].Add(10)
+	f.router.load[f.pods[0]].Add(10)
+	f.router.load[f.pods[2]].Add(10)
 	for path, body := range map[string]string{
 		"/v1/responses":        `{"model": "llama-3", "input": "hello"}`,
 		"/v1/embeddings":       `{"model": "llama-3", "input": "hello"}`,
@@ -342,7 +344,7 @@ func TestErrors(t *testing.T) {
 		if path != "/v1/chat/completions" && (status != http.StatusOK || !strings.HasPrefix(text, path)) {
 			t.Errorf("%s: %d %s", path, status, text)
 		}
-		if predicted != 0 || pod != f.router.idle[1].Pod {
+		if predicted != 0 || pod != f.pods[1] {
 			t.Errorf("%s: %d tokens of %s", path, predicted, pod)
 		}
 	}

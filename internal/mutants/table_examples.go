@@ -5,7 +5,7 @@ var routerMutants = table{breaks: "./examples/router", rows: []mutant{
 	{"what cannot be scored is refused", "router.ServeHTTP", "errors.Is(err, kvindex.ErrRequest)", "err != nil", "TestErrors"},
 	{"the load does not count", "router.ServeHTTP", "s.CachedTokens - int(r.load[s.Pod].Load())", "s.CachedTokens", "TestLoad"},
 	{"the cache does not count", "router.ServeHTTP", "s.CachedTokens - int(r.load[s.Pod].Load())", "-int(r.load[s.Pod].Load())", "TestLoad"},
-	{"the load of a chat stays", "router.ServeHTTP", "defer r.load[best.Pod].Add(-work)", "", "TestLoad"},
+	{"the load of a chat stays", "router.ServeHTTP", "defer r.load[best.Pod].Add(int64(best.CachedTokens - answer.PromptTokens))", "", "TestLoad"},
 }}
 
 var quickstartMutants = table{breaks: "./examples/quickstart", rows: []mutant{

@@ -332,13 +332,6 @@ func (g *gateway) run(c gatewayCase) {
 		}
 	}
 	if c.wrong != nil {
-		g.until("an error about the replay endpoint", func() bool {
-			g.mu.Lock()
-			defer g.mu.Unlock()
-			return len(g.errors) > 0
-		})
-	}
-	if c.wrong != nil {
 		g.until("what is wrong with the replay endpoint", func() bool {
 			g.mu.Lock()
 			defer g.mu.Unlock()
@@ -356,7 +349,7 @@ func (g *gateway) run(c gatewayCase) {
 		switch {
 		case state == kvindex.StateSilent, state == kvindex.StatePartial, state == kvindex.StateLive:
 		case state == kvindex.StateUncertain && c.kill:
-		case state == kvindex.StateReplaying && c.drop && c.own:
+		case state == kvindex.StateReplaying && (c.drop || c.kill) && c.own:
 		default:
 			t.Errorf("a pod was %v: %v", state, g.changes)
 		}
