@@ -1,6 +1,7 @@
 package systemtest
 
 import (
+	"encoding/json"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -73,30 +74,66 @@ func testNames(t *testing.T) (names []string) {
 }
 
 // TestPageCommands: what a page has go test run is there: the package, and a test, a
-// fuzz target or a benchmark of the name.
+// fuzz target or a benchmark of the name. CI runs the commands in blocks of sh; of the
+// others this is all that is looked at.
 func TestPageCommands(t *testing.T) {
 	tests := testNames(t)
-	run := regexp.MustCompile(`-(run|bench|fuzz) '?([^ ']+)`)
+	run := regexp.MustCompile(`-(run|bench|fuzz) '?([^ ')]+)`)
 	for page, text := range pages(t) {
-		for _, line := range regexp.MustCompile(`(?m)^    (.*go (?:test|run) .*)$`).FindAllStringSubmatch(text, -1) {
-			command, _, _ := strings.Cut(line[1], " #")
-			for _, dir := range regexp.MustCompile(` \./?([a-z/]*)`).FindAllStringSubmatch(command, -1) {
-				if strings.HasSuffix(command, "...") {
-					continue
-				}
-				if _, err := os.Stat(filepath.Join("../..", dir[1])); err != nil {
-					t.Errorf("%s: %v", page, err)
-				}
+		if regexp.MustCompile(`\n    (go (run|test|vet)|bash) `).MatchString(text) {
+			t.Errorf("%s: a command is in no block of sh or text", page)
+		}
+		for _, block := range fence.FindAllStringSubmatch(text, -1) {
+			if block[1] != "sh" && block[1] != "text" {
+				continue
 			}
-			for _, r := range run.FindAllStringSubmatch(command, -1) {
-				if r[2] == "^$" || r[1] == "bench" && r[2] == "." {
-					continue
+			for _, command := range strings.Split(block[2], "\n") {
+				for _, dir := range regexp.MustCompile(` \./([a-z][a-z/]*)`).FindAllStringSubmatch(command, -1) {
+					if _, err := os.Stat(filepath.Join("../..", dir[1])); err != nil {
+						t.Errorf("%s: %v", page, err)
+					}
 				}
-				pattern, _, _ := strings.Cut(r[2], "/")
-				if !slices.ContainsFunc(tests, regexp.MustCompile(pattern).MatchString) {
-					t.Errorf("%s: %s: nothing is named so", page, line[1])
+				for _, r := range run.FindAllStringSubmatch(command, -1) {
+					if r[2] == "^$" || r[1] == "bench" && r[2] == "." {
+						continue
+					}
+					pattern, _, _ := strings.Cut(r[2], "/")
+					if !slices.ContainsFunc(tests, regexp.MustCompile(pattern).MatchString) {
+						t.Errorf("%s: %s: nothing is named so", page, command)
+					}
 				}
 			}
 		}
+	}
+}
+
+// TestEngineCommands: the JSON that pages give to engines is JSON, names the fields that
+// vLLM's KVEventsConfig has (vllm/config/kv_events.py) with values of their types, and
+// leaves room between the ports of events and of replays for several ranks.
+func TestEngineCommands(t *testing.T) {
+	texts, n := pages(t), 0
+	texts["README.md"] = read(t, "README.md")
+	for page, text := range texts {
+		for _, m := range regexp.MustCompile(`--kv-events-config \\?\s*'([^']*)'`).FindAllStringSubmatch(text, -1) {
+			var config struct {
+				Enabled   bool   `json:"enable_kv_cache_events"`
+				Publisher string `json:"publisher"`
+				Endpoint  string `json:"endpoint"`
+				Replay    string `json:"replay_endpoint"`
+				Topic     string `json:"topic"`
+			}
+			d := json.NewDecoder(strings.NewReader(m[1]))
+			d.DisallowUnknownFields()
+			if err := d.Decode(&config); err != nil {
+				t.Errorf("%s: %s: %v", page, m[1], err)
+			}
+			n++
+			if config.Publisher != "zmq" || !strings.HasSuffix(config.Endpoint, ":5557") || config.Replay != "tcp://*:5657" {
+				t.Errorf("%s: %s", page, m[1])
+			}
+		}
+	}
+	if n < 8 {
+		t.Errorf("%d commands", n)
 	}
 }
