@@ -9,9 +9,10 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
-// Candidates are pods to score for a model, whose names are resolved once and
-// not for each request. They are immutable, safe for concurrent use, and follow
-// the pods as they come and go. They are made by [Indexer.Candidates].
+// Candidates is a list of pods to score for one model, for many requests: their names
+// are looked up once and not for each request. It follows pods as they come and go. It
+// is made by Indexer.Candidates, never changes for its user, and is safe for concurrent
+// use.
 type Candidates struct {
 	x     *Indexer
 	model string
@@ -33,8 +34,9 @@ type candidateSet struct {
 	index         *index.Candidates // names
 }
 
-// Candidates resolves pods to score for a model. Pods nil: every pod heard for
-// the model, now or later; empty: none. It keeps nothing of pods.
+// Candidates returns the pods with these names as Candidates for model. With pods nil
+// it is all known pods of the model, now and later; with pods empty it is none. It
+// keeps nothing of pods.
 func (x *Indexer) Candidates(model string, pods []string) *Candidates {
 	c := &Candidates{x: x, model: model}
 	if pods != nil {

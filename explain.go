@@ -24,38 +24,38 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// Cause is why the first block that does not count does not. It has its String in
-// JSON.
+// Cause is the reason why a score is not higher: why the first block that does not
+// count is not counted. In JSON it is its String.
 type Cause uint8
 
-// The causes. Of several that are true an Explanation has the first in this order; but
-// CauseLost comes behind CauseHeldBack if it is only possible, and CauseSilent behind
-// CausePartial if only one stream of several is silent.
+// The causes. If several are true, an Explanation has the first in this order, with two
+// exceptions: CauseLost comes after CauseHeldBack if it is only possible, and CauseSilent
+// comes after CausePartial if the pod has other streams that are not silent.
 const (
-	CauseError          Cause = iota + 1 // the request is not scored: Explanation.Err, of the kind Outcome
+	CauseError          Cause = iota + 1 // the request is not scored: Explanation.Err, counted as Outcome
 	CauseUnknownModel                    // no pod is known for the model: Explanation.Unknown
-	CauseUnknownAdapter                  // no pod has told of the adapter: Explanation.Unknown
-	CauseUnknownPod                      // the pod was never heard for the model
-	CauseNotScorable                     // the chat uses what is excluded for the pod: PodScore.NotScorable
+	CauseUnknownAdapter                  // no event has named the adapter: Explanation.Unknown
+	CauseUnknownPod                      // nothing is known of the pod for this model
+	CauseNotScorable                     // the chat uses a feature that is excluded for the pod: PodScore.NotScorable
 	CauseNoBlock                         // the prompt is shorter than a block of the pod
-	CauseWhole                           // all whole blocks are in the gpu: a part of a block, and the last token, are always computed
-	CauseLowerTier                       // it is held in Explanation.Tier, and not in the gpu
-	CauseGroup                           // one KV-cache group of the engine holds it, another one does not
-	CauseHidden                          // it was removed, but may be there: a store of it was not counted (CopiesGuarded)
-	CauseEvicted                         // the pod held it and has removed it
-	CauseLost                            // messages were lost, and with them the block, or the word of it: Explanation.Loss
-	CauseCleared                         // the pod held it, and then its cache was emptied
-	CauseParked                          // stores that may be of it wait for their parent, which is not known
-	CauseSilent                          // a stream of the pod has brought nothing yet
-	CauseElsewhere                       // other pods hold it, and this one has never stored it as far as is known
-	CauseOtherAdapter                    // the pod holds the same tokens under another adapter: Explanation.Scope
-	CauseOtherSalt                       // likewise another salt
-	CauseOtherMedia                      // likewise other media
-	CauseContested                       // two streams speak for the rank
-	CauseHeldBack                        // messages wait, are caught up with, or are to confirm the view
-	CausePartial                         // a part of the pod's history was never seen
-	CauseNeverStored                     // the pod has never stored it, as far as is known
-	CauseUntold                          // it is not held, and the index cannot tell more (it is no index.Explainer), or it changes too fast
+	CauseWhole                           // nothing is missing: all whole blocks are in the gpu. The rest of a block, and the last token, are always computed
+	CauseLowerTier                       // the block is in Explanation.Tier and not in the gpu
+	CauseGroup                           // one group of the engine holds the block, another group does not
+	CauseHidden                          // an event removed the block; the pod may have a copy that was not counted (CopiesGuarded)
+	CauseEvicted                         // the pod held the block and has removed it
+	CauseLost                            // the block was forgotten after a loss, or its announcement was lost: Explanation.Loss
+	CauseCleared                         // the pod held the block, and then its cache was emptied
+	CauseParked                          // events that may be about the block wait for a parent that is not known
+	CauseSilent                          // a stream of the pod has brought no message yet
+	CauseElsewhere                       // other pods hold the block, and this pod has never stored it as far as is known
+	CauseOtherAdapter                    // the pod holds the same tokens for another adapter: Explanation.Scope
+	CauseOtherSalt                       // the pod holds the same tokens for another salt
+	CauseOtherMedia                      // the pod holds the same tokens with other media
+	CauseContested                       // two streams bring messages of the rank
+	CauseHeldBack                        // messages wait for others, or older messages are being applied
+	CausePartial                         // a part of the pod's past was never seen
+	CauseNeverStored                     // the pod has never stored the block, as far as is known
+	CauseUntold                          // the block is not held; the index cannot say more (it is no index.Explainer), or it changes too fast
 )
 
 var causeNames = []string{
@@ -74,45 +74,46 @@ func (c Cause) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 // UnmarshalText reads what MarshalText has written.
 func (c *Cause) UnmarshalText(text []byte) error { return setByName(c, causeNames, text) }
 
-// Explanation says why the score of a pod is what it is. It has the prompt in it, so
-// it is as secret as that; a salt is not in it.
+// Explanation says why the score of a pod is what it is. It contains the prompt, so
+// keep it as secret as the prompt. It does not contain the salt.
 type Explanation struct {
-	// The request as it was understood. Text is what the tokens were made of; "" if
-	// the request has tokens. After an error it is as far as the request was read.
+	// The request, as it was read: after an error only in part. Tokens were made of Text,
+	// unless the request had tokens.
 	Model, Adapter string
 	Salted         bool
 	Media          []Media
 	Text           string
 	Tokens         []uint32
 
-	// Score is what ScoreRequest says of the pod; Err and Unknown are what it returns
-	// and Answer.Unknown. Outcome is how Stats would count it.
+	// Score is that of ScoreRequest for the pod, Err its error, and Unknown its
+	// Answer.Unknown. Stats would count it as Outcome.
 	Score        PodScore
 	Outcome      Outcome
 	Err, Unknown error
 
-	// The pod has blocks of BlockTokens tokens, 0 if that is not known, and the prompt
-	// has as many whole ones as Blocks says. Block is the first that does not count, on
-	// rank Rank, and Token its first token; all count if Block is Blocks.
+	// BlockTokens is the block size of the pod in tokens, 0 if it is not known. The prompt
+	// has Blocks whole blocks. Block is the number of the first block that does not count
+	// on rank Rank, from 0, and Token the position of its first token. If Block equals
+	// Blocks, all count.
 	BlockTokens, Blocks int
 	Rank                int
 	Block, Token        int
 
-	// Cause is why that block does not count, and Why says it in words, with what to
-	// look at.
+	// Cause is the reason why that block does not count. Why says it in words, with what
+	// to look at next.
 	Cause Cause
 	Why   string
 
 	Tier   Tier      // of CauseLowerTier
 	Pods   []string  // of CauseElsewhere: the first by name
-	Others int       // of CauseElsewhere: how many there are
-	Scope  string    // under which the pod holds the tokens; of a salt it says only that there is one
+	Others int       // of CauseElsewhere: the number of such pods
+	Scope  string    // the adapter or the media for which the pod holds the tokens; of a salt only that there is one
 	Loss   LossCause // of CauseLost
-	LostAt time.Time // of CauseLost: when it was noticed
-	Parked int       // of CauseParked: the stores that wait
+	LostAt time.Time // of CauseLost: the time when the loss was noticed
+	Parked int       // of CauseParked: the number of events that wait
 }
 
-// MarshalJSON writes errors as their text, and no LostAt where there is none.
+// MarshalJSON writes errors as their texts, and leaves out a zero LostAt.
 func (e *Explanation) MarshalJSON() ([]byte, error) {
 	type fields Explanation
 	return json.Marshal(struct {
@@ -136,7 +137,7 @@ const (
 	maxShownIDs = 12
 )
 
-// String says it on several lines. Long texts and ids are cut.
+// String has the explanation in several lines. Long texts and lists of tokens are cut.
 func (e *Explanation) String() string {
 	var b strings.Builder
 	s := &e.Score
@@ -175,17 +176,19 @@ func (e *Explanation) String() string {
 	return b.String()
 }
 
-// Explain says why the score of a pod for a request is what it is. The score is that
-// of ScoreRequest for the same request, by the same code: the pod is added to
-// Request.Pods or Candidates if it is not among them, and Top does not count. What
-// ScoreRequest returns as an error is Explanation.Err; only a closed Indexer, an ended
-// context and an empty pod are errors of Explain. It counts nothing in Stats, and calls
-// no hook.
+// Explain says why the score of a pod for a request is what it is. It is for people,
+// and slow: it takes up to some tens of milliseconds, and messages for the pod may wait
+// that long.
 //
-// Explain is for people: it takes up to some tens of milliseconds, and what feeds the
-// pod may wait for some of them. What the causes say of is what is still known: the
-// names of evicted blocks that the index keeps (index.MemoryConfig.IdleNames), and the
-// last 64 salts, and media, of the pod.
+// The score is made by the code of ScoreRequest. The pod is added to Request.Pods or
+// Candidates if it is not among them, and Top has no effect. What ScoreRequest returns
+// as an error is Explanation.Err here. Explain itself returns an error only if the
+// Indexer is closed, the context has ended, or pod is empty. It counts nothing in Stats
+// and calls no hook.
+//
+// Causes come from what is still remembered: the hashes of some evicted blocks
+// (index.MemoryConfig.IdleNames), and the last 64 salts and the last 64 media of the
+// pod.
 func (x *Indexer) Explain(ctx context.Context, r *Request, pod string) (*Explanation, error) {
 	switch {
 	case x.closed.Load():

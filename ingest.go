@@ -11,9 +11,8 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
-// ApplyBatch is Ingest for a batch that is decoded already. A batch that no
-// payload could decode to is an error that wraps ErrMalformed. It keeps nothing
-// of b.
+// ApplyBatch is Ingest for a batch that is already decoded. A batch that no payload can
+// have is an error that wraps ErrMalformed. ApplyBatch keeps nothing of b.
 func (x *Indexer) ApplyBatch(podID, model string, b *events.Batch) error {
 	if err := x.check(podID, model); err != nil {
 		return err
@@ -24,20 +23,19 @@ func (x *Indexer) ApplyBatch(podID, model string, b *events.Batch) error {
 	return in.unnumbered(b.Validate())
 }
 
-// IngestMessage applies a message of a transport with sequence numbers. It
-// drops what came before, notices what is missing and engines that restarted.
-// What the ranks of a stream held before an engine restarted is
-// forgotten; what they held before a loss too, unless WithLossPolicy says
-// otherwise, because some of it may have gone. What a rank held by another stream
-// is forgotten as well, if the rank moves to this one; if that stream goes on to
-// speak for it, the message is not applied (StreamStats.Contested).
+// IngestMessage applies one message of a stream, with its sequence number. A Subscriber
+// calls it. It drops messages that have come before, however late they come again. It
+// notices missing messages and restarts of the engine:
 //
-// A message that comes again is dropped, however often and however late it
-// does: a queue may redeliver whatever it has.
+//   - After a restart, what the ranks of the stream held is forgotten.
+//   - After a loss it is forgotten too, unless WithLossPolicy keeps it.
+//   - If the messages of a rank come over another stream than before, what the rank
+//     held is forgotten. If messages of the old stream go on to come, they are not
+//     applied to the rank, and count in StreamStats.Contested.
 //
-// The receipt says what became of the message. A malformed one is an error
-// that wraps ErrMalformed, and a loss like any other: its number is used up.
-// After any other error the message may be offered again.
+// The Receipt says what was done. A malformed message is an error that wraps
+// ErrMalformed, and counts as a loss: do not bring it again. After any other error the
+// message may be brought again.
 func (x *Indexer) IngestMessage(m Message) (Receipt, error) {
 	if err := x.check(m.Pod, m.Model); err != nil {
 		return Receipt{}, err
@@ -52,9 +50,9 @@ func (x *Indexer) IngestMessage(m Message) (Receipt, error) {
 	return d.deliver()
 }
 
-// MarkLost says that the host knows of a loss: what the rank of the pod holds,
-// for every model, is forgotten, or kept as WithLossPolicy says. A rank never
-// heard is an error.
+// MarkLost reports a loss that the caller knows of. What the rank of the pod holds, for
+// all models, is forgotten, or kept as WithLossPolicy says. Indexer.Pods has the ranks.
+// A rank that is not known is an error.
 func (x *Indexer) MarkLost(podID string, rank int) error {
 	if x.closed.Load() {
 		return ErrClosed

@@ -1,28 +1,92 @@
-// Package kvindex tells a gateway or scheduler of LLM engines which pod holds
-// how much of a prompt in its KV cache.
+// Package kvindex reads the KV events of LLM engines, and says for a prompt how many of
+// its tokens each engine has cached, so that a gateway can send the prompt to the right
+// one.
 //
-// Start with [New]. Feed the engines' own KV events to [Indexer.Ingest], or let
-// an [events.Subscriber] feed them from the engines' ZeroMQ sockets through
-// [Indexer.IngestMessage]. Then ask [Indexer.Score] for each request:
-//
-//	m, err := kvindex.LoadModel("/models/llama-3")
+//	model, err := kvindex.LoadModel("/models/llama-3")
 //	...
-//	ix, err := kvindex.New(kvindex.WithModel("llama-3", m))
+//	index, err := kvindex.New(kvindex.WithModel("llama-3", model))
 //	...
-//	err = ix.Ingest(podID, model, payload)
+//	sub, err := events.NewSubscriber(index, events.SubscriberConfig{
+//		Pod: "pod-a", Model: "llama-3", Endpoint: "tcp://10.0.0.7:5557",
+//		OnError: func(err error) { log.Print(err) },
+//	})
 //	...
-//	scores, err := ix.Score(ctx, prompt, model, pods) // best first
+//	go sub.Run(ctx) // until ctx ends
 //
-// # Guarantees
+//	var answer kvindex.Answer
+//	err = index.ScoreRequest(ctx, &kvindex.Request{Body: body}, &answer) // the body of a chat
+//	...
+//	best := answer.Pods[0] // most cached tokens first: weigh them against load
 //
-// A score never claims a block that the pod, by the events applied, did not
-// hold. It may claim too little: for history that was never seen, after a loss
-// of messages, for blocks whose parents are unknown. Each of these is counted
-// in [Stats] and visible in the [State] of the pod. All holders of a block are
-// known, however many.
+// # Words
 //
-// All methods are safe for concurrent use. An Indexer logs nothing and starts no
-// goroutine, but for one that tidies up behind RemovePod and ends.
+//   - pod: one running engine, by the name that your program gives to it.
+//   - rank: one data-parallel part of a pod. Each rank has a cache of its own. A
+//     pod without data parallelism has rank 0 alone.
+//   - block: what an engine stores and removes: the cache of a fixed number of
+//     tokens, 16 for instance.
+//   - parent: the block before a block, in the same prompt.
+//   - source: what is known of one rank and one model: which blocks it holds. Also
+//     called its view.
+//   - tier: where a block lies: in the gpu, in the memory of the host (cpu), on a
+//     disk, or remote.
+//   - copy: an engine may have a block twice in its gpu. It announces and removes
+//     each copy.
+//   - group: hybrid models have several kinds of layers, and a group of blocks for
+//     each kind.
+//   - adapter: a LoRA on a base model. Salt: the cache_salt of a request. Media:
+//     images and the like in a prompt.
+//   - stream: the numbered messages of one engine's socket. Several ranks may come
+//     over one stream.
+//   - transport: what brings the messages of streams to the Indexer, such as an
+//     [events.Subscriber].
+//   - replay: an engine sends its last messages again, if a transport asks.
+//   - loss: messages that did not come and that no replay brings.
+//
+// # Where to start
+//
+// Read [New] and [Option], [Indexer.ScoreRequest] with [Request], [Answer] and
+// [PodScore], and [State]. [Indexer.Score] is the short form for a text. [Indexer.Pods]
+// and [Indexer.Stats] say what is known, [Indexer.Explain] why a score is what it is.
+// Call [Indexer.RemovePod] when a pod has gone, and [Indexer.Close] at the end.
+//
+// [WithProfile], [WithHooks], [WithLossPolicy], [WithModels] and [Indexer.Candidates]
+// are for programs that already run.
+//
+// # Promises
+//
+// A score counts a block only if the events that were applied say that the pod holds
+// it. The exceptions are marked: in [StateReplaying] and [StateUncertain] events about
+// removals may be missing; where [PodScore.UpperBound] is set, the model has groups
+// that are not judged; and some engines' events do not say enough, see [MediaBare] and
+// [MediaPad].
+//
+// A score can be too low: for what was stored before the first event, after a loss, and
+// for blocks whose parent is not known. [Stats] counts each of these. The first two are
+// also visible in the [State] of the pod.
+//
+// All pods that hold a block are known, however many they are.
+//
+// All methods are safe for concurrent use. An Indexer does not log. It starts no
+// goroutine, except a short one that cleans up after RemovePod.
+//
+// # For events that do not come over ZeroMQ
+//
+// Use [Indexer.IngestMessage] if your messages have the engine's sequence numbers, else
+// [Indexer.Ingest] for payloads or [Indexer.ApplyBatch] for decoded batches.
+// [Indexer.MarkLost] reports a loss that you know of.
+//
+// # For authors of transports
+//
+// [Indexer.StreamNext], [Indexer.StreamNote], [Indexer.StreamRestarted] and
+// [Indexer.StreamRewound], with [Message] and [Receipt], are for a transport that can
+// ask engines for a replay. With the others they make an Indexer an
+// [events.ReplaySink], which has their rules. Nobody else needs them.
+//
+// # For authors of backends
+//
+// [WithIndex] takes another backend than the index in memory. Package index has the
+// contract, package indextest the tests that a backend has to pass.
 package kvindex
 
 import (
@@ -39,61 +103,70 @@ import (
 
 // Types that other packages own and users of this one need.
 type (
-	// Tier is where a copy of a block lies.
+	// Tier is where a block lies.
 	Tier = index.Tier
-	// Copies says how the copies of a gpu block are counted.
+	// Copies says how the copies of a block in the gpu are counted.
 	Copies = index.Copies
 	// Message is one message of a transport with sequence numbers.
 	Message = events.Message
 	// Receipt says what became of a Message.
 	Receipt = events.Receipt
-	// Gap is a run of sequence numbers that never came.
+	// Gap is a range of sequence numbers that did not come.
 	Gap = events.Gap
-	// Media is an image or another item whose placeholder tokens are in the
-	// prompt.
+	// Media is an image, or another item, that stands in a prompt as a run of
+	// placeholder tokens.
 	Media = chat.Media
 )
 
-// The tiers, fastest first, and the modes of counting copies.
+// The tiers, fastest first. TierOther is any other place that an engine names.
 const (
 	TierGPU    = index.TierGPU
 	TierCPU    = index.TierCPU
 	TierDisk   = index.TierDisk
 	TierRemote = index.TierRemote
 	TierOther  = index.TierOther
+)
 
+// The ways of counting copies.
+const (
+	// CopiesGuarded counts an announcement as a copy, except where it may be a
+	// report: an announcement of held blocks that a request has asked for (vLLM's
+	// request field kv_cache_report_mode=full). Reports never make a score too high.
+	// A score may be a little too low.
 	CopiesGuarded = index.CopiesGuarded
-	CopiesExact   = index.CopiesExact
-	CopiesSet     = index.CopiesSet
+	// CopiesExact counts each announcement as a copy. It is exact if no client can ask
+	// for reports. With reports, scores are too high.
+	CopiesExact = index.CopiesExact
+	// CopiesSet does not count: the first removal takes the block.
+	CopiesSet = index.CopiesSet
 )
 
 var (
-	// ErrClosed is returned after Close by every method that returns an error;
-	// Pods and Stats then have nothing more to tell.
+	// ErrClosed is returned after Close by every method that returns an error. Pods and
+	// Stats are empty then.
 	ErrClosed = errors.New("kvindex: closed")
-	// ErrMalformed is wrapped by the errors about payloads that cannot be
-	// read.
+	// ErrMalformed is wrapped by errors about payloads that cannot be read.
 	ErrMalformed = events.ErrMalformed
-	// ErrNoTokenizer is wrapped by the errors about text for a model without
-	// a tokenizer.
+	// ErrNoTokenizer is wrapped by errors about a text for a model without a tokenizer.
 	ErrNoTokenizer = errors.New("kvindex: no tokenizer")
-	// ErrNoTemplate is wrapped by the errors about chats for a model without a
+	// ErrNoTemplate is wrapped by errors about a chat for a model without a chat
 	// template.
 	ErrNoTemplate = chat.ErrNoTemplate
-	// ErrUnknownModel is wrapped by the errors about a model that no pod is known
-	// for, while pods are known for others: its name is likely another one than
-	// the pods' events come under.
+	// ErrUnknownModel is wrapped by errors about a model that has no pods, while other
+	// models have some. The likely cause: the request and SubscriberConfig.Model have
+	// different names for one model.
 	ErrUnknownModel = errors.New("kvindex: unknown model")
-	// ErrUnknownAdapter is wrapped by the errors about an adapter that no pod of
-	// its model has told of: none of them holds a block of it, or its name is
-	// another one in their events.
+	// ErrUnknownAdapter is wrapped by errors about an adapter that is in no event of
+	// the pods of its model. Either no block of the adapter was stored yet, or the
+	// events have another name for it.
 	ErrUnknownAdapter = errors.New("kvindex: unknown adapter")
-	// ErrRequest is wrapped by the errors about requests that make no sense.
+	// ErrRequest is wrapped by errors about requests that are wrong, and that the
+	// engine would refuse too.
 	ErrRequest = errors.New("kvindex: bad request")
 )
 
-// Indexer is the whole of the library: it takes events in and gives scores
-// out. It must be made by New. All methods are safe for concurrent use.
+// Indexer takes events in and gives scores out. It must be made by New. All methods are
+// safe for concurrent use.
 type Indexer struct {
 	index     index.Index
 	ownsIndex bool
@@ -119,9 +192,9 @@ type Indexer struct {
 	stats   Counters
 }
 
-// New returns an Indexer that knows no pods but those of its index, which is empty
-// unless WithIndex gives another. Without options it takes the events of any
-// model and scores prompts given as token ids.
+// New returns an Indexer. Without options it takes the events of any model, and scores
+// prompts of token ids only; WithModel adds texts and chats. It knows no pods, but
+// those of the index that WithIndex gives. The error names each option that is wrong.
 func New(opts ...Option) (*Indexer, error) {
 	c := config{given: make(map[string]Model)}
 	for _, o := range opts {
@@ -160,24 +233,28 @@ func New(opts ...Option) (*Indexer, error) {
 	return x, nil
 }
 
-// Score says how much of prompt each pod holds for model, best first; equal ones
-// in the order of Answer.Pods. The prompt is tokenized as an engine's
-// /v1/completions does, special tokens included, so the model needs a tokenizer
-// (WithModel, WithModels). Pods nil: every pod heard for the model; empty:
-// none. A pod that was asked for and holds nothing is in the answer, with zeros;
-// so are all pods if the model is not known, which Answer.Unknown of ScoreRequest
-// and Stats.Scores tell.
+// Score returns for each pod how many tokens of prompt it has cached, best first. It is
+// the short form of ScoreRequest for a text.
+//
+// The prompt is tokenized with special tokens, as an engine does for /v1/completions,
+// so the model needs a tokenizer (WithModel, WithModels). With pods nil, all known pods
+// of the model are scored; with pods empty, none. A pod that holds nothing is in the
+// answer with 0. If the model is not known, all pods have 0, and only ScoreRequest says
+// so, by Answer.Unknown.
 func (x *Indexer) Score(ctx context.Context, prompt, model string, pods []string) ([]PodScore, error) {
 	var a Answer
 	err := x.ScoreRequest(ctx, &Request{Model: model, Prompt: prompt, Pods: pods}, &a)
 	return a.Pods, err
 }
 
-// Ingest applies the payload of one message as an engine publishes it, without
-// the transport's sequence number: the host vouches for order and
-// completeness, and may say otherwise by MarkLost. The order of a pod's calls
-// is the order applied. A malformed payload is an error that wraps
-// ErrMalformed, and none of it is applied. Ingest keeps nothing of payload.
+// Ingest applies the payload of one message, as an engine publishes it, without the
+// sequence number. The caller must bring all messages of a pod in their order; the
+// order of calls is the order in which they are applied. If the caller knows that
+// messages were lost, it calls MarkLost.
+//
+// A malformed payload is an error that wraps ErrMalformed, and nothing of it is
+// applied. Call MarkLost then, too: what the payload said is missing. Ingest keeps
+// nothing of payload.
 func (x *Indexer) Ingest(podID, model string, payload []byte) error {
 	if err := x.check(podID, model); err != nil {
 		return err
@@ -187,8 +264,8 @@ func (x *Indexer) Ingest(podID, model string, payload []byte) error {
 	return in.unnumbered(events.Decode(payload, in.batch))
 }
 
-// Close makes every method return ErrClosed and closes the index, unless it
-// was given by WithIndex. It is idempotent.
+// Close makes every method return ErrClosed, and closes the index unless WithIndex gave
+// it. A second Close does nothing.
 func (x *Indexer) Close() error {
 	if x.closed.Swap(true) || !x.ownsIndex {
 		return nil

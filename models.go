@@ -10,24 +10,24 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// A Model is what the texts and the chats of a model are scored with. LoadModel reads
-// one from a folder, and Models finds many by their names.
+// A Model has what the texts and chats of a model are scored with. LoadModel reads one
+// from a folder. Models reads many, by their names.
 type Model struct {
-	// Tokenizer makes token ids of a text. It is needed for chats too.
+	// Tokenizer makes token ids of a text. Chats need it too.
 	Tokenizer tokenize.Tokenizer
-	// Chat makes the text of a chat; nil: chats are not scored.
+	// Chat makes the text of a chat. If it is nil, chats are not scored.
 	Chat *chat.Model
-	// ChatErr says why Chat is nil, and is told to whoever sends a chat. It wraps
-	// ErrNoTemplate if the model has no chat template, and chat.ErrUnsupported if the
-	// engine renders its chats in a way that is not known here. Nil, with a nil Chat:
-	// the host gave none.
+	// ChatErr says why Chat is nil. It is part of the error for a request with a chat.
+	// It wraps ErrNoTemplate if the model has no chat template, and chat.ErrUnsupported
+	// if the engine makes the text of its chats in a way that is not known here.
 	ChatErr error
 }
 
-// LoadModel reads the tokenizer of a model and its chat template, if it has one, from
-// its folder, by [tokenize.LoadPretrained] and by [chat.Load] with the zero Options. A
-// template that cannot be used is no error: it is the ChatErr of the Model, whose texts
-// are scored. Who has other Options sets Chat to what chat.Load returns with them.
+// LoadModel reads the tokenizer of a model and its chat template from the folder of the
+// model, by tokenize.LoadPretrained and chat.Load. If only the template cannot be read,
+// this is Model.ChatErr and no error, because texts can be scored. The chat.Options are
+// zero: vLLM's main of autumn 2026, without arguments. For a release or for arguments,
+// set Chat to what chat.Load returns with your Options.
 func LoadModel(dir string) (Model, error) {
 	t, err := tokenize.LoadPretrained(dir)
 	if err != nil {
@@ -38,26 +38,28 @@ func LoadModel(dir string) (Model, error) {
 	return m, nil
 }
 
-// ModelsConfig configures Models. A zero field is its default.
+// ModelsConfig configures Models. The zero value is ready to use.
 type ModelsConfig struct {
-	// PoolConfig is that of the tokenizers. Its Find finds the folder of a model for
-	// chat templates too, in calls of their own, up to 1,024 at a time; nil: in the
-	// local HuggingFace cache.
+	// PoolConfig configures the pool of tokenizers. Its Find returns the folder of a
+	// model; nil searches the local HuggingFace cache. Find is called once for the
+	// tokenizer and once for the chat template, and at most 1,024 calls for templates run
+	// at a time.
 	tokenize.PoolConfig
-	// Options are those of a model's chats; nil: the zero Options for all.
+	// Options returns the chat.Options of a model. With nil they are zero for all
+	// models.
 	Options func(model string) chat.Options
 }
 
-// Models are the models of a fleet by their names, each read from its folder when it is
-// first asked for. Their tokenizers are in a [tokenize.Pool], whose Stats are those of
-// Models. All methods are safe for concurrent use.
+// Models reads models by their names, each from its folder when it is first asked for.
+// The tokenizers are in a tokenize.Pool, which limits their memory. All methods are
+// safe for concurrent use. It must be made by NewModels.
 type Models struct {
 	*tokenize.Pool
 	chats chat.Models
 	stop  context.CancelFunc
 }
 
-// NewModels returns Models that have read nothing yet.
+// NewModels returns Models. It reads nothing yet.
 func NewModels(c ModelsConfig) (*Models, error) {
 	pool, err := tokenize.NewPool(c.PoolConfig)
 	if err != nil {
@@ -71,27 +73,27 @@ func NewModels(c ModelsConfig) (*Models, error) {
 	return s, nil
 }
 
-// Close ends what waits for a tokenizer, as the Close of a [tokenize.Pool] does, and the
-// context of each Find.
+// Close ends calls that wait for a tokenizer, as the Close of a tokenize.Pool does, and
+// ends the context of each Find.
 func (s *Models) Close() error {
 	s.stop()
 	return s.Pool.Close()
 }
 
-// Model returns a model by its name, for WithModels. Its chat template is there, or the
-// ChatErr, when Model returns: it waits within ctx for the first time that the folder is
-// read. Its tokenizer is found by the first text, which gets the error if there is none.
-// Model returns no error but that of ctx.
+// Model returns a model by its name. It is the function for WithModels. The first call
+// for a name reads the chat template, and waits for that until ctx ends. The tokenizer
+// is read by the first text; if that fails, the text gets the error. So the error of
+// Model is that of ctx, or nil.
 func (s *Models) Model(ctx context.Context, name string) (Model, error) {
 	m := Model{Tokenizer: s.Tokenizer(name)}
 	m.Chat, m.ChatErr = s.chats.Model(ctx, name)
 	return m, ctx.Err()
 }
 
-// Preload reads models, as the Preload of a [tokenize.Pool] does, with their chat
-// templates, which are read once: a template that changes on disk needs new Models. A
-// model without a template is no error; one whose template cannot be used is, although
-// its tokenizer is there.
+// Preload reads the tokenizers and chat templates of these models now. A model without
+// a template is no error. A template that cannot be used is an error; its tokenizer is
+// there all the same. A second Preload reads tokenizers again, and not templates: make
+// new Models if a template has changed.
 func (s *Models) Preload(ctx context.Context, names ...string) error {
 	errs := make([]error, len(names))
 	var all sync.WaitGroup

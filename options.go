@@ -24,11 +24,12 @@ type config struct {
 	errs    []error
 }
 
-// WithIndex uses another backend than the in-memory index with its defaults.
-// The backend stays the caller's: Close leaves it open. Pods that it holds something
-// of are known from the beginning, if it is an index.Describer, as StateUncertain
-// until the stream that fed them last goes on. If another one speaks for a rank, what
-// was held of it is forgotten. Pods that are no more are RemovePod's.
+// WithIndex uses another backend than the index in memory. Close does not close it.
+//
+// If the backend is an index.Describer, the pods that it holds blocks of are known from
+// the start. Each is in StateUncertain until the stream that brought its last message
+// continues. If another stream brings messages of a rank, the blocks of the rank are
+// forgotten. Call RemovePod for pods in the backend that no longer exist.
 func WithIndex(ix index.Index) Option {
 	return func(c *config) {
 		if ix == nil {
@@ -41,11 +42,13 @@ func WithIndex(ix index.Index) Option {
 	}
 }
 
-// WithKeySeed sets the seed of the prefix keys, so that keys can be compared
-// between processes, and equal pods come in the same order in all of them. By
-// default it is random, and it should be secret: who knows it can forge prompts
-// with equal keys. A backend given by WithIndex has a seed of its own, so the two
-// options exclude each other.
+// WithKeySeed sets the seed of the keys by which prompts are looked up. Give all
+// gateways the same seed: then all have the same order of equal pods. It has nothing to
+// do with an engine's hash seed.
+//
+// Keep the seed secret: who knows it can make different prompts with equal keys. By
+// default it is random. A backend that WithIndex gives has a seed of its own, so the
+// two options exclude each other.
 func WithKeySeed(seed [16]byte) Option {
 	return func(c *config) {
 		if seed == ([16]byte{}) {
@@ -58,8 +61,9 @@ func WithKeySeed(seed [16]byte) Option {
 	}
 }
 
-// WithModel scores texts and chats for a base model, and for the adapters on it, by
-// what m has. It may be given once for each model.
+// WithModel sets the tokenizer and the chat template of a base model. They also serve
+// the adapters on this model. Give it once for each model. name is the name in requests
+// and in SubscriberConfig.Model.
 func WithModel(name string, m Model) Option {
 	return func(c *config) {
 		_, twice := c.given[name]
@@ -76,14 +80,14 @@ func WithModel(name string, m Model) Option {
 	}
 }
 
-// WithModels scores texts and chats for all other models by what source returns for
-// their names, such as the Model method of [Models]. The function is called for each
-// request with a text or a chat, by many goroutines at a time. A Model without a
-// Tokenizer: there is no such model.
+// WithModels sets a function that returns the Model for each name that no WithModel
+// has, such as the Model method of [Models]. To say that there is no such model, it
+// returns a Model without a Tokenizer. It is called for each request with a text or a
+// chat, by many goroutines at a time.
 //
-// It is asked for base models only: for the one that an adapter is on, if events
-// told of the adapter. But any name in a request that nothing is known of is taken
-// for a base model.
+// The function gets names of base models. For a request that names an adapter it gets
+// the base model of the adapter, if an event has told it. Any other name that is not
+// known counts as a base model, so names that clients invent come to the function too.
 func WithModels(source func(ctx context.Context, name string) (Model, error)) Option {
 	return func(c *config) {
 		if source == nil {
@@ -96,9 +100,10 @@ func WithModels(source func(ctx context.Context, name string) (Model, error)) Op
 	}
 }
 
-// WithProfile tells what events cannot tell about the engine of a pod. The
-// function is called for each pod and model when it is heard of first; it must not
-// call the Indexer.
+// WithProfile sets a function that returns the Profile of a pod: what its events do not
+// tell. The function is called once for each pod and model, when its first event or its
+// Subscriber comes. It must not call the Indexer. Without it every pod has the zero
+// Profile.
 func WithProfile(profile func(pod, model string) Profile) Option {
 	return func(c *config) {
 		if profile == nil {
@@ -111,46 +116,51 @@ func WithProfile(profile func(pod, model string) Profile) Option {
 	}
 }
 
-// Profile is what events cannot tell about a pod's engine. The zero Profile suits
-// vLLM since March 2026, and claims no more of another engine than that one's own
-// does.
+// Profile is what events do not tell about the engine of a pod. The zero Profile is
+// right for vLLM since March 2026. For any other engine a score with the zero Profile
+// is never higher than with the Profile for that engine.
 type Profile struct {
-	// Media says how the engine's blocks tell of media.
+	// Media is how the engine puts media into blocks. It matters only for prompts with
+	// media.
 	Media MediaForm
 
-	// Copies says how gpu blocks are counted; 0: CopiesExact with MediaPad, else
-	// CopiesGuarded. That is safe against clients that make an engine announce
-	// again what it holds (vLLM's kv_cache_report_mode, a field of its requests).
-	// CopiesExact misses nothing either, and is right if they cannot.
+	// Copies is how blocks in the gpu are counted. The default, 0, is CopiesExact with
+	// MediaPad and CopiesGuarded else.
 	Copies Copies
 }
 
-// MediaForm is how the media of a prompt show in an engine's blocks.
+// MediaForm is how an engine puts the media of a prompt into its blocks.
 type MediaForm = index.MediaForm
 
 // The forms of media. Prompts without media match the same in all of them.
 const (
-	// MediaOffsets: each block has the identifier of an item and where it
-	// starts. So vLLM since March 2026. A request needs Media.Hash and Offset.
+	// MediaOffsets: a block has the hash of each media item in it, and where the item
+	// starts. vLLM does so since March 2026. A request needs Media.Hash and
+	// Media.Offset.
 	MediaOffsets = index.MediaOffsets
-	// MediaBare: each block has the identifiers of its items. So vLLM before,
-	// from February 2026 on, when its events began to tell them. A request needs
-	// Media.Length too. Such a vLLM itself does not tell a salt from a medium of
-	// that name, nor where in a block an item starts.
+	// MediaBare: a block has the hash of each media item in it, but not where the item
+	// starts. vLLM did so from February to March 2026. A request needs Media.Hash,
+	// Media.Offset and Media.Length. Such a vLLM itself takes two prompts for equal
+	// whose items start at different places of a block, and a salt for an item of the
+	// same name.
 	MediaBare = index.MediaBare
-	// MediaPad: the tokens of an item are 1,000,000 + its hash mod 2^30. So
-	// SGLang. A request's Media.Hash is SGLang's hash of the item, in decimal, and
-	// Media.Length its tokens, which are overwritten, so any placeholder will do.
-	// A request with tokens that are overwritten already names no media.
+	// MediaPad: the engine writes the hash of an item over its tokens, as 1,000,000 +
+	// hash mod 2^30. SGLang does so. Set Media.Hash to SGLang's hash of the item in
+	// decimal, and Media.Offset and Media.Length to the place of its tokens; the values
+	// of these tokens do not matter. If the tokens of a request are overwritten
+	// already, leave Request.Media empty.
 	//
-	// SGLang's events do not tell everything. They have no adapter and no
-	// extra_key, which part its cache: a prompt without an adapter is claimed
-	// where it is held under any of them, and one with an adapter nowhere. They
-	// leave out window and Mamba layers: of models that have some, CachedTokens
-	// is an upper bound. They come late, after a batch of prefills or 40 steps of
-	// decoding: what is not published yet is not claimed. Before November 2025
-	// they named a page by its tokens alone: much of what is held then is not
-	// found, and some is at another place.
+	// SGLang's events do not tell everything:
+	//
+	//   - They contain neither the adapter nor the extra_key, although the cache is
+	//     separate for each. So a score without an adapter can be too high on a pod
+	//     that serves some, and a score with an adapter is 0.
+	//   - They leave out window and Mamba layers. For models that have such layers
+	//     CachedTokens is an upper bound.
+	//   - They come late: after a batch of prefills, or after 40 steps of decoding.
+	//     A score can be too low until then.
+	//   - Before November 2025 the name of a page was made of the tokens of this
+	//     page alone. Scores for such versions are wrong.
 	MediaPad = index.MediaPad
 )
 
@@ -178,23 +188,23 @@ func (p Profile) complete() Profile {
 	return p
 }
 
-// LossPolicy says what becomes of a view that lost messages which no replay
-// brings back.
+// LossPolicy says what becomes of the blocks of a rank after a loss: messages were
+// missed, and no replay brings them.
 type LossPolicy uint8
 
 // The policies.
 const (
-	// ForgetOnLoss forgets all that the rank held: what remains is never more
-	// than the truth. It is the default.
+	// ForgetOnLoss forgets all blocks of the rank, so that no score is too high. It is
+	// the default.
 	ForgetOnLoss LossPolicy = iota
-	// KeepOnLoss keeps it and marks the rank StateUncertain until its engine
-	// empties its cache or restarts: blocks whose removal was lost are
-	// claimed on.
+	// KeepOnLoss keeps the blocks of the rank. The rank is in StateUncertain until its
+	// engine empties its cache or restarts. Until then blocks whose removal was missed
+	// still count.
 	KeepOnLoss
 )
 
-// WithLossPolicy sets what follows from lost messages. An engine that
-// restarted is forgotten under every policy.
+// WithLossPolicy sets the LossPolicy of all pods. When an engine restarts, its blocks
+// are forgotten under either policy.
 func WithLossPolicy(p LossPolicy) Option {
 	return func(c *config) {
 		if p > KeepOnLoss {
@@ -204,43 +214,41 @@ func WithLossPolicy(p LossPolicy) Option {
 	}
 }
 
-// WithHooks sets functions to be called when something happens that an
-// operator should know.
+// WithHooks sets functions that the Indexer calls when something happens.
 func WithHooks(h Hooks) Option {
 	return func(c *config) { c.hooks = h }
 }
 
-// Hooks are functions that the Indexer calls, each optional. They are called
-// synchronously and outside of all locks, by the goroutine that ingests, and
-// must be safe for concurrent use.
+// Hooks are functions that the Indexer calls. Each is optional. They are called
+// synchronously, outside of all locks, by the goroutine that brings the event or asks
+// for the score. They must be safe for concurrent use, and should be quick.
 type Hooks struct {
-	// Lost is called when messages of a pod were lost, and with them the view
-	// of what the pod holds, and once when two streams begin to contest a rank.
+	// Lost is called when messages of a pod were lost. It is also called once when two
+	// streams begin to contest a rank (LossContested).
 	Lost func(Loss)
-	// State is called when the state of a pod for a model has changed. Calls
-	// for changes that follow closely may come in another order. A pod begins
-	// unknown or, if a transport is to bring it, silent: that is no change.
+	// State is called when the state of a pod for a model has changed. Two changes
+	// shortly after each other may be reported in the other order. The first state of a
+	// pod is not reported: StateUnknown, or StateSilent if a Subscriber runs for it.
 	State func(pod, model string, from, to State)
-	// Scored is called at the end of each score, by the goroutine that scores and
-	// before it has its answer, whatever the outcome; not after Close. Without it
-	// no times are taken.
+	// Scored is called at the end of each score, with any outcome, before ScoreRequest
+	// returns. It is not called after Close. Times are measured only if it is set.
 	Scored func(Scored)
 }
 
-// Loss is what is known of lost messages.
+// Loss describes a loss of messages.
 type Loss struct {
 	Pod, Model, Stream string
-	Rank               int // whose view was lost; -1: none of the stream is known yet
+	Rank               int // the rank whose view was lost; -1 if no rank of the stream is known yet
 	Cause              LossCause
-	// Seq is the number of the message at which it was noticed, and Time the time
-	// of its batch by the engine's clock, zero if it has none. Both are zero where
-	// no message showed it: MarkLost, StreamRestarted.
+	// Seq is the number of the message at which the loss was noticed, and Time the time
+	// that its batch has, by the engine's clock. Both are zero if no message showed the
+	// loss (MarkLost, StreamRestarted). Time is also zero if the batch has none.
 	Seq      uint64
 	Time     time.Time
-	Gap      Gap   // of LossGap
-	Replayed bool  // of LossGap: the engine was asked, and does not have the messages
-	Err      error // why message Seq could not be read, whatever the Cause; or of LossContested
-	Kept     bool  // by KeepOnLoss, or of LossContested; else the blocks were forgotten
+	Gap      Gap   // of LossGap: the missing numbers
+	Replayed bool  // of LossGap: the engine was asked, and did not have the messages
+	Err      error // why message Seq could not be read, with any Cause; or, of LossContested, what was seen
+	Kept     bool  // the blocks were kept (KeepOnLoss, LossContested); else they were forgotten
 }
 
 // MarshalJSON writes Err as its text.
@@ -252,7 +260,7 @@ func (l Loss) MarshalJSON() ([]byte, error) {
 	}{fields(l), textOf(l.Err)})
 }
 
-// LossCause is why a view was lost. It has its String in JSON.
+// LossCause is the reason of a loss. In JSON it is its String.
 type LossCause uint8
 
 // The causes of losses.
@@ -260,11 +268,12 @@ const (
 	LossGap       LossCause = iota + 1 // sequence numbers are missing
 	LossMalformed                      // a message could not be read
 	LossRestart                        // the engine restarted
-	LossMarked                         // MarkLost
-	LossMoved                          // another stream speaks for the rank now
-	// LossContested: Stream, which had the rank before, goes on to speak for it, and
-	// so does another. Two engines may be configured under one pod and rank. What
-	// Stream says is not applied to the rank (StreamStats.Contested).
+	LossMarked                         // the caller reported it by MarkLost
+	LossMoved                          // the messages of the rank come over another stream now
+	// LossContested: two streams go on to bring messages of one rank. Probably two
+	// engines are configured with one pod and rank. Stream is the one that had the rank
+	// before. Its messages are not applied to the rank, and count in
+	// StreamStats.Contested.
 	LossContested
 )
 

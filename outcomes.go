@@ -14,25 +14,25 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// Outcome is how a score ended. It has its String in JSON.
+// Outcome is how a score ended. In JSON it is its String.
 type Outcome uint8
 
-// The outcomes. One is counted for each request: the first in this order that is
-// true of it, but OutcomeScored only if none is.
+// The outcomes. Each score has one: OutcomeScored if no other is true, else the first
+// true one in this order.
 const (
 	OutcomeScored         Outcome = iota
 	OutcomeCancelled              // the context ended
-	OutcomeUnknownModel           // no pod is known for the model: ErrUnknownModel, told by the error or by Answer.Unknown
-	OutcomeUnknownAdapter         // no pod has told of the adapter: ErrUnknownAdapter, likewise
-	OutcomeRefused                // the chat template refuses the conversation, as the engine does, or it is another one than the engine's
+	OutcomeUnknownModel           // no pod is known for the model: Answer.Unknown, or the error, wraps ErrUnknownModel
+	OutcomeUnknownAdapter         // no event has named the adapter: Answer.Unknown, or the error, wraps ErrUnknownAdapter
+	OutcomeRefused                // the chat template refuses the chat. The engine does too, if it has the same template
 	OutcomeBadRequest             // any other ErrRequest
-	OutcomeNotScorable            // the request asks for what the engine takes and kvindex cannot tell the tokens of: chat.ErrNotScorable
-	OutcomeUnsupported            // of the model no chat, or no text, is scored: ErrUnsupported of tokenize or chat
+	OutcomeNotScorable            // chat.ErrNotScorable: the engine may take the request, but its tokens cannot be worked out
+	OutcomeUnsupported            // chat.ErrUnsupported or tokenize.ErrUnsupported: no chat, or no text, of the model is scored
 	OutcomeNoTokenizer            // ErrNoTokenizer
 	OutcomeNoTemplate             // ErrNoTemplate
 	OutcomeTooLong                // tokenize.ErrTextTooLong
 	OutcomeBusy                   // tokenize.ErrBusy
-	OutcomeFailed                 // any other error, such as the index's
+	OutcomeFailed                 // any other error, such as that of a backend
 
 	numOutcomes = iota
 )
@@ -80,8 +80,8 @@ func outcomeOf(err error) Outcome {
 	return OutcomeFailed
 }
 
-// OutcomeCounts is a number for each outcome. OutcomeCounts can be compared; the
-// zero value has 0 for all outcomes.
+// OutcomeCounts is a number for each outcome. It is comparable. The zero value has 0
+// for all outcomes.
 type OutcomeCounts struct {
 	n [numOutcomes]uint64
 }
@@ -114,18 +114,18 @@ func (c OutcomeCounts) MarshalJSON() ([]byte, error) { return object(c.All()), n
 // UnmarshalJSON reads what MarshalJSON has written.
 func (c *OutcomeCounts) UnmarshalJSON(b []byte) error { return readObject[Outcome](b, c.n[:]) }
 
-// ScoreStats counts scores since New, those that end with ErrClosed excepted. Each
-// counts up to 2^64-1 and then stays.
+// ScoreStats counts scores since New, without those that end with ErrClosed. A counter
+// stops at 2^64-1.
 type ScoreStats struct {
 	Outcomes     OutcomeCounts
-	PromptTokens uint64 // of the scores without an error
-	CachedTokens uint64 // of their best pods
+	PromptTokens uint64 // tokens of the prompts, of scores without an error
+	CachedTokens uint64 // of them, those cached in the best pod
 }
 
-// Scored says how one score ended.
+// Scored describes one score that has ended.
 type Scored struct {
-	// Model and Adapter are those that were scored: if the request names an adapter
-	// as its model, its base model and it. After an error they may be the request's.
+	// Model is the base model and Adapter the adapter that were scored, also if the request
+	// has the adapter's name as its model. After an error they may be those of the request.
 	Model, Adapter string
 	Outcome        Outcome
 	Err            error // what ScoreRequest returns
@@ -134,9 +134,9 @@ type Scored struct {
 	PromptTokens int
 	CachedTokens int // of the best pod
 
-	// Render is the time for reading a body and making the text of a chat; Tokenize
-	// that for making tokens of a text, with finding the Model and waiting for it;
-	// Match that for hashing the prompt and asking the index.
+	// Render is the time for reading a body and making the text of a chat. Tokenize is the
+	// time for finding the Model and making tokens of a text, with all waiting. Match is
+	// the time for hashing the prompt and asking the index.
 	Render, Tokenize, Match time.Duration
 }
 

@@ -12,7 +12,8 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
-// What one pod may make the Indexer remember beside its blocks.
+// Bounds on what the Indexer remembers beside blocks. A message beyond MaxPods,
+// MaxModels, MaxRanks or MaxStreams is an error, and is not applied.
 const (
 	// MaxPods is the number of pods.
 	MaxPods = 1 << 16
@@ -22,8 +23,9 @@ const (
 	MaxRanks = 256
 	// MaxStreams is the number of streams of a pod and model.
 	MaxStreams = 1024
-	// MaxAdapters is the number of adapters of a pod and model that are found
-	// by their names alone. Requests reach the others by Request.Adapter.
+	// MaxAdapters is the number of adapters of a pod and model whose names a request can
+	// use as its model. Beyond it a request has to name the base model, and the adapter in
+	// Request.Adapter.
 	MaxAdapters = 4096
 )
 
@@ -362,9 +364,9 @@ func (x *Indexer) learnAdapter(name, model, pod string) {
 	x.heard.Add(1)
 }
 
-// RemovePod forgets a pod: its blocks, streams and states. A pod never heard of
-// is no error. End its Subscriber before: else the next message brings the pod
-// back, as one that was never seen whole.
+// RemovePod forgets a pod: its blocks, streams and states. End the Subscribers of the
+// pod before, because the next message makes the pod known again, in StatePartial. A
+// pod that is not known is no error.
 func (x *Indexer) RemovePod(name string) error {
 	if x.closed.Load() {
 		return ErrClosed

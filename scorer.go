@@ -16,69 +16,68 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// Request is a prompt to score.
+// Request is a prompt to score. It has exactly one of Body, Prompt and Tokens.
 type Request struct {
-	// Model is the base model, or the name of an adapter that one of the Pods
-	// has told of.
+	// Model is the base model, or the name of an adapter that an event of one of the
+	// Pods has named. With Body it may be empty: the body's model is used then.
 	Model string
-	// Adapter is the LoRA adapter by its name (by its number in decimal where
-	// the engine tells no name); "": none.
+	// Adapter is the LoRA adapter: its name, or its number in decimal if the engine's
+	// events have numbers only. "" is none. It is needed only for an adapter that no
+	// event has named.
 	Adapter string
-	// Salt is the request's cache_salt.
+	// Salt is the request's cache_salt. With Body it may be empty: the body's is used
+	// then.
 	Salt string
 
-	// Exactly one of Prompt, Tokens and Body.
-	Prompt string
-	Tokens []uint32
-	// Body is a request for OpenAI's chat or completion API, as it came over HTTP,
-	// with the fields that vLLM adds. Its model and its cache_salt count where
-	// Model (or Candidates) and Salt are empty. A chat needs a Model with a Chat.
+	// Body is the body of a request for the chat or completion API of OpenAI, as it came
+	// over HTTP, with the fields that vLLM adds. A chat needs a Model with a Chat
+	// (WithModel).
 	Body []byte
-	// Path is the path that Body came to, such as "/v1/chat/completions", if the host
-	// knows it. Without it the body alone says which API it is for, and one that could
-	// be for two is not scored.
+	// Path is the path of the HTTP request that Body came with, such as
+	// "/v1/chat/completions". If it is empty, kvindex tells from the fields of the body
+	// which API it is for, and a body that could be for two APIs is an error.
 	Path string
-
-	// Rendered says that Prompt has its special tokens in it, as the text of a
-	// chat template has, so that none are put around it.
+	// Prompt is a text. Special tokens are put around it, as an engine does for
+	// /v1/completions, unless Rendered is set: then the text has them already, as the
+	// text that a chat template makes.
+	Prompt   string
 	Rendered bool
+	// Tokens are token ids.
+	Tokens []uint32
 
-	// Media are the media items of the prompt, in order of Offset. For the media
-	// of a chat, in the order of its parts, Offset is not needed.
+	// Media are the media items of the prompt, in order of Offset. For a chat they are in
+	// the order of its parts, and Offset is not needed.
 	Media []Media
 
-	// Pods are those to score. Nil: every pod heard for the model; empty:
-	// none. Candidates, if not nil, stand for Pods, which must be nil then,
-	// and for Model, which may be empty: they are cheaper for many requests
-	// about the same pods.
+	// Pods are the names of the pods to score. With nil all known pods of the model are
+	// scored, with an empty list none. Candidates, if not nil, take the place of Pods and
+	// Model, and are faster for many requests about the same pods. Then Pods must be nil,
+	// and Model empty or that of the Candidates; the model of a body is not looked at.
 	Pods       []string
 	Candidates *Candidates
 
-	// Top is the number of pods that the answer is to have, the best ones; 0:
-	// all.
+	// Top is the greatest number of pods in the answer, the best ones; 0 is all.
 	Top int
 }
 
-// Answer is the answer to a Request. A used one keeps its memory.
+// Answer is the answer to a Request. The zero value is ready. An Answer can be used for
+// one ScoreRequest after the other: the next one overwrites Pods.
 type Answer struct {
 	PromptTokens int
-	// Unknown tells why all pods hold nothing: it wraps ErrUnknownModel or
-	// ErrUnknownAdapter, and says what is known instead; nil: both are known, or
-	// some pod holds a part of the prompt. Known are the models of pods that were
-	// heard or that a transport is to bring; as long as there is none at all, no
-	// model is unknown, and as long as all pods of a model are silent, none of its
-	// adapters.
+	// Unknown, if not nil, says that all scores are 0 because the model or the adapter
+	// has a name that is not known. It wraps ErrUnknownModel or ErrUnknownAdapter, and its
+	// text has names that are known. A model is known if an event or a Subscriber has
+	// named it. Unknown is nil as long as no model is known at all, and for an adapter as
+	// long as all pods of its model are silent.
 	Unknown error
-	// Pods are ordered by CachedTokens, the most first, and those that are not
-	// scorable last. Those of equal CachedTokens come in an order that the prompt and
-	// their names give: the same prompt has the same order each time, and prompts
-	// spread evenly, so that the first of Pods is a good choice even if none holds
-	// anything. The order of two pods does
-	// not depend on the others. It comes from the seed of the keys (WithKeySeed):
-	// Indexers of one seed agree.
+	// Pods are ordered by CachedTokens, most first; pods that are NotScorable are last.
+	// The state of a pod has no influence on the order.
 	//
-	// Of a prompt count its length, its first and last 512 tokens, its media, its
-	// salt and its adapter. It takes 0.3 us at the most.
+	// Pods with equal CachedTokens have an order that comes from the prompt, the names of
+	// the pods and the seed (WithKeySeed). One prompt has the same order each time, and
+	// different prompts have different orders. So the first pod is a good choice even if
+	// no pod holds anything: equal prompts meet, and others spread evenly. Of the prompt
+	// its length, its first and last 512 tokens, media, salt and adapter count.
 	Pods []PodScore
 }
 
@@ -94,33 +93,41 @@ func (a Answer) MarshalJSON() ([]byte, error) {
 // PodScore says what a pod holds of a prompt.
 type PodScore struct {
 	Pod  string
-	Rank int // the best one
-	// Score is the number of cached tokens.
+	Rank int // the rank that holds most of the prompt; the other fields are about it
+	// Score is CachedTokens.
 	Score float64
 
-	// MatchedBlocks is the number of leading blocks of BlockTokens tokens
-	// that the rank holds, in any tier. Tiers splits it by best tier.
+	// CachedTokens is the number of tokens that the engine would reuse from its gpu: the
+	// blocks at the beginning of the prompt, up to the first one that is not in the gpu.
+	// Only whole blocks count. The last token of the prompt never counts, because engines
+	// always compute it.
+	CachedTokens int
+	// MatchedBlocks is the number of blocks at the beginning of the prompt that the rank
+	// holds in any tier, each of BlockTokens tokens. Tiers has the same blocks by tier;
+	// a block in two tiers counts in the faster one.
 	MatchedBlocks int
 	BlockTokens   int
 	Tiers         TierCounts
-	// CachedTokens is what the engine would reuse from its gpu: the leading
-	// run of gpu blocks, but never the last token of the prompt, which is
-	// always computed, and whole blocks only.
-	CachedTokens int
-	// UpperBound tells that the engine has several groups of blocks, of which
-	// the full-attention ones alone were asked: it may reuse less.
+	// UpperBound says that the engine may reuse less than CachedTokens: the model has
+	// several groups, and only those of full attention were judged.
 	UpperBound bool
-	// NotScorable tells that what the chat uses is excluded for this pod, by
-	// [chat.Model.Exclude]: nothing is claimed of it, and it comes behind the pods
-	// that hold nothing.
+	// NotScorable says that this chat uses a feature that [chat.Model.Exclude] excludes
+	// for this pod. Its figures are 0, and it comes after all other pods.
 	NotScorable bool
 
+	// State is that of the pod, and says how far the figures can be trusted.
 	State State
 }
 
-// ScoreRequest is Score for everything that a request can say. The answer goes
-// to dst, whose memory is reused; on an error it is empty. A model or an adapter
-// that is not known gives zeros and Answer.Unknown.
+// ScoreRequest scores a request and writes the answer to dst. On an error dst has no
+// pods.
+//
+// A model or an adapter that is not known is no error: all scores are 0, and
+// Answer.Unknown says why. Errors wrap ErrRequest if the engine would refuse the
+// request too, else chat.ErrNotScorable, ErrNoTokenizer, ErrNoTemplate,
+// chat.ErrUnsupported, tokenize.ErrUnsupported, tokenize.ErrBusy,
+// tokenize.ErrTextTooLong, ErrClosed, or the error of ctx. After any of them a gateway
+// can choose a pod by load.
 func (x *Indexer) ScoreRequest(ctx context.Context, r *Request, dst *Answer) error {
 	*dst = Answer{Pods: dst.Pods[:0]}
 	if x.closed.Load() {

@@ -16,21 +16,40 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
-// State says how far the view of a pod can be trusted. What is claimed was
-// there, except that in StateReplaying and StateUncertain removals may have been
-// missed; the other states say whether there may be more. A state has its String in
-// JSON.
+// State says how far the scores of a pod can be trusted.
+//
+// In StateReplaying and StateUncertain a score may count blocks that the pod has
+// removed, because events about removals may be missing. In the other states it does
+// not. In all states but StateLive the pod may hold blocks that its score does not
+// count. In JSON a State is its String.
+//
+// A router can use the score in every state: a score that is too high costs the time to
+// compute one prompt, and never makes an answer wrong. States are about events and not
+// about health: a pod that has crashed is StateUncertain like any other lost
+// connection.
 type State uint8
 
-// The states, worst first. The state of a pod is the worst of its ranks' and of its
-// streams': a pod of which one stream is silent is silent, whatever others bring.
+// The states. Each rank and each stream of a pod has one, and the pod has the first of
+// them in this order. So a pod with one silent stream is StateSilent, whatever its other
+// streams bring; PodInfo.Sources has the states of the ranks.
 const (
-	StateUnknown   State = iota // never heard, or not since it restarted
-	StateSilent                 // a transport has a stream of it that has brought nothing yet
-	StateUncertain              // messages were lost and WithLossPolicy kept the blocks, or the connection was lost and nothing newer has come, or two streams speak for a rank
-	StateReplaying              // messages are missing, and the engine is asked for them or they are caught up with
-	StatePartial                // a part of the history was never seen, or forgotten after a loss
-	StateLive                   // all of the history was seen
+	// StateUnknown: no event of the pod was applied, or none since the engine restarted.
+	StateUnknown State = iota
+	// StateSilent: a transport follows a stream of the pod that has brought no message.
+	StateSilent
+	// StateUncertain: the connection was lost, and no newer message has come since; or
+	// there was a loss, and KeepOnLoss kept the blocks; or two streams contest a rank; or
+	// the blocks come from a backend (WithIndex), and its streams have not continued.
+	StateUncertain
+	// StateReplaying: messages are missing, and a transport asks the engine for them, or
+	// applies the older messages that it has got.
+	StateReplaying
+	// StatePartial: some of the past is not known: from before the first message, or
+	// forgotten after a loss. It ends when the engine empties its cache or restarts, or
+	// when a replay brings everything.
+	StatePartial
+	// StateLive: all that the engine has published since its start is known.
+	StateLive
 )
 
 var stateNames = []string{"unknown", "silent", "uncertain", "replaying", "partial", "live"}
@@ -43,14 +62,14 @@ func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 // UnmarshalText reads what MarshalText has written.
 func (s *State) UnmarshalText(text []byte) error { return setByName(s, stateNames, text) }
 
-// ReplayState says what is known of the replay socket of a stream. It has its String
-// in JSON.
+// ReplayState says what is known of the replay socket of a stream. In JSON it is its
+// String.
 type ReplayState uint8
 
 // The states of a replay.
 const (
-	ReplayIdle    ReplayState = iota // nothing is waited for, or there is no replay socket
-	ReplayWaiting                    // messages wait for what was missed, or older ones are caught up with
+	ReplayIdle    ReplayState = iota // nothing is asked for, or there is no replay socket
+	ReplayWaiting                    // messages wait for missing ones, or older messages are being applied
 	ReplayNone                       // the socket does not answer: what is missed is lost
 )
 
@@ -80,8 +99,8 @@ func setByName[E ~uint8](e *E, names []string, text []byte) error {
 	return nil
 }
 
-// TierCounts is a number for each tier. TierCounts can be compared; the zero
-// value has 0 for all tiers.
+// TierCounts is a number for each tier. It is comparable. The zero value has 0 for all
+// tiers.
 type TierCounts struct {
 	n [index.NumTiers]int
 }
@@ -114,8 +133,8 @@ func (c TierCounts) MarshalJSON() ([]byte, error) { return object(c.All()), nil 
 // UnmarshalJSON reads what MarshalJSON has written.
 func (c *TierCounts) UnmarshalJSON(b []byte) error { return readObject[Tier](b, c.n[:]) }
 
-// ReasonCounts is a number for each reason why a payload was refused.
-// ReasonCounts can be compared; the zero value has 0 for all reasons.
+// ReasonCounts is a number for each reason why a payload could not be read. It is
+// comparable. The zero value has 0 for all reasons.
 type ReasonCounts struct {
 	n [events.NumReasons]uint64
 }
@@ -191,59 +210,61 @@ func readObject[K ~uint8, N int | uint64](b []byte, to []N) error {
 type PodInfo struct {
 	Pod   string
 	Model string
-	State State // the worst of its sources' and streams'
-	// WantsFullReport tells that the engine may hold blocks which it will never
-	// announce again by itself. A request that is sent there with vLLM's
-	// kv_cache_report_mode=full (vllm_xargs, since PR 45261) makes it announce
-	// the blocks of that request; default counting takes them for what they are.
+	State State // of the pod: the first, in the order of the constants, that a rank or a stream has
+	// WantsFullReport says that the engine may hold blocks that it will never announce
+	// again by itself. vLLM since PR 45261 has a request field for that: a request with
+	// "vllm_xargs": {"kv_cache_report_mode": "full"} makes the engine announce again
+	// the blocks that this request finds in its cache. With CopiesGuarded these
+	// announcements do no harm.
 	WantsFullReport bool
-	// Connected is since when a connection to it stands; zero: none does, or its
-	// transport does not tell. Heard is when its last message came, by this
-	// host's clock; zero: none has.
+	// Connected is the time since when a connection to the pod stands. It is zero if there
+	// is no connection, or the transport does not report it. Heard is the time of the last
+	// message by the clock of this machine, zero if there was none.
 	Connected, Heard time.Time
-	Profile          Profile  // as it was completed
-	Adapters         []string // that events told of, in order
+	Profile          Profile  // with its defaults filled in
+	Adapters         []string // that events have named, in the order of names
 	// Sources are ordered by rank, Streams by name.
 	Sources []SourceInfo
 	Streams []StreamInfo
 }
 
-// SourceInfo describes a rank of a pod.
+// SourceInfo describes one rank of a pod.
 type SourceInfo struct {
 	Rank  int
 	State State
-	// Stream is the newest stream of the rank; "" if it was fed without numbers.
+	// Stream is the stream that the rank's newest message came over; "" if messages came
+	// without numbers.
 	Stream string
-	// Lag is how far the view is behind the engine: how long after its time the
-	// newest batch was applied, by the engine's clock and this host's; 0 if it had
-	// no time, below 0 if the engine's clock is ahead. While something is due
-	// (messages wait, are caught up with, or the connection is lost) it grows.
-	// Age is how long ago the newest batch was applied; 0 if none was.
+	// Lag is how far the view is behind the engine: the time when the newest batch was
+	// applied, by the clock of this machine, minus the time in the batch, by the engine's
+	// clock. It is 0 if the batch has no time, and negative if the engine's clock is
+	// ahead. It grows while messages wait and while the connection is lost.
+	// Age is the time since the newest batch was applied; 0 if there was none.
 	Lag, Age time.Duration
-	// Blocks are the blocks held, by tier, and Bytes is what its names for them
-	// take, if the index can tell.
+	// Blocks is the number of blocks that the rank holds, by tier. Bytes is the memory for
+	// the engine's hashes of them. Both are 0 if the index cannot tell.
 	Blocks TierCounts
 	Bytes  int
 
-	Messages        uint64 // applied
-	Stored, Removed uint64 // blocks, in messages that were applied
-	// Groups are the KV-cache groups whose blocks stores of the gpu told of.
+	Messages        uint64 // that were applied
+	Stored, Removed uint64 // blocks, in the messages that were applied
+	// Groups are the KV-cache groups that events about the gpu have named.
 	Groups []GroupInfo
 }
 
 // GroupInfo describes a KV-cache group of a rank.
 type GroupInfo struct {
 	index.Group
-	BlockSize int // in tokens, of the newest store
+	BlockSize int // in tokens, of the newest event
 }
 
 // StreamInfo describes a stream of a pod and model.
 type StreamInfo struct {
 	Stream string
 	Next   uint64 // the sequence number that is expected
-	// Connected is since when the connection stands; zero: it does not, or the
-	// transport does not tell. Heard is when the last message came, whatever
-	// became of it; zero: none has.
+	// Connected is the time since when the connection stands. It is zero if there is no
+	// connection, or the transport does not report it. Heard is the time of the last
+	// message, applied or not; zero if there was none.
 	Connected, Heard time.Time
 	Replay           ReplayState
 	LastMalformed    MalformedInfo
@@ -260,30 +281,30 @@ type MalformedInfo struct {
 	Error  string
 }
 
-// StreamStats counts what came over one stream, or all.
+// StreamStats counts the messages of one stream, or of all streams.
 type StreamStats struct {
-	Messages   uint64 // payloads taken, whatever became of them
+	Messages   uint64 // messages that came, applied or not
 	Malformed  uint64 // payloads that could not be read
 	Duplicates uint64 // messages that had come before
-	Gaps       uint64 // holes noticed in the numbers
-	Missing    uint64 // messages in holes that were not filled
-	Replayed   uint64 // messages that the engine sent again and that were applied
-	PassedOver uint64 // of Missing, those that a replay passed over: the engine has them no more, or never had
-	Restarts   uint64 // engines that restarted
-	Contested  uint64 // messages that were not applied because another stream speaks for their rank
+	Gaps       uint64 // gaps noticed in the sequence numbers
+	Missing    uint64 // messages in gaps that no replay filled
+	Replayed   uint64 // messages that a replay brought and that were applied
+	PassedOver uint64 // of Missing: messages that a replay left out, because the engine did not have them
+	Restarts   uint64 // restarts of engines
+	Contested  uint64 // messages that were not applied, because another stream brings the rank
 }
 
-// Stats counts what happened since New. Undercounts that the library knows of
-// are all here.
+// Stats has counters since New, and figures of now. Each case in which the library
+// knows that a score is too low has a counter.
 type Stats struct {
 	// What there is now.
 	Models, Pods, Sources int
-	Blocks                TierCounts  // held, by tier, if the index can tell
-	Parked                int         // stores that wait for their parent now
-	Index                 index.Usage // what the index takes, if it can tell (index.Sizer)
-	// Silent, Uncertain and Replaying count pods in that state, once for each of
-	// their models. Connected, Waiting and NoReplay count streams: those with a
-	// connection, in ReplayWaiting and in ReplayNone.
+	Blocks                TierCounts  // that all pods hold, by tier; 0 if the index cannot tell
+	Parked                int         // events about stored blocks that wait for the parent now
+	Index                 index.Usage // memory of the index; 0 if it is no index.Sizer
+	// Silent, Uncertain and Replaying are numbers of pods in these states; a pod counts
+	// once for each of its models. Connected, Waiting and NoReplay are numbers of streams:
+	// with a connection, in ReplayWaiting, and in ReplayNone.
 	Silent, Uncertain, Replaying int
 	Connected, Waiting, NoReplay int
 
@@ -292,21 +313,21 @@ type Stats struct {
 	Counters
 }
 
-// Counters counts what happened since New. Each counts up to 2^64-1 and then stays.
+// Counters counts since New. A counter stops at 2^64-1.
 type Counters struct {
 	StreamStats              // of all streams
-	MalformedBy ReasonCounts // Malformed, by events.Reason
-	Marked      uint64       // ranks of a pod and model that MarkLost was told of
+	MalformedBy ReasonCounts // Malformed, by reason
+	Marked      uint64       // losses that MarkLost reported, for each rank and model
 
 	StoredEvents, RemovedEvents, ClearedEvents uint64
 
 	UnknownEvents uint64 // events of kinds that are not known
-	Foreign       uint64 // events about copies that are not the pod's own
-	Unscored      uint64 // stores whose blocks no prompt can name
-	Scopeless     uint64 // gpu stores of engines that hide salts, media or adapters, as all of SGLang's: prompts with and without are one
-	Adapters      uint64 // adapters past MaxAdapters, found by Request.Adapter alone
+	Foreign       uint64 // events about copies in a store that several pods share: skipped
+	Unscored      uint64 // stored blocks that no prompt can match: prompt embeddings, unknown extra keys
+	Scopeless     uint64 // stored blocks whose events do not say the salt, the media or the adapter, as all of SGLang: prompts with and without are taken for equal
+	Adapters      uint64 // adapters beyond MaxAdapters: only Request.Adapter finds them
 
-	// Counts are the index's own.
+	// Counts are the counters of the index.
 	Counts index.Counts
 }
 

@@ -14,9 +14,9 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
-// StreamNext returns where a stream stands: the number that is due, whether
-// anything was heard of it since the engine behind it started, and whether a rank of
-// it lacks a part of what the engine has said since. Only transports need it.
+// For authors of transports: StreamNext returns the position of a stream: the sequence
+// number that is due, whether a message has come since the engine started, and whether
+// a rank of the stream lacks a part of what the engine has published since then.
 func (x *Indexer) StreamNext(podID, model, stream string) events.Position {
 	p, pm := x.lockKnown(podID, model)
 	if p == nil {
@@ -45,10 +45,10 @@ func (st *stream) lacks() bool {
 	return slices.ContainsFunc(st.ranks, (*rank).lossy)
 }
 
-// StreamNote takes note of what a transport tells of a stream beside its messages.
-// NoteOpened makes the pod and the stream known, as StateSilent; where there is no
-// room for them it does nothing. A note about another stream never heard of does
-// nothing either. Only transports need it.
+// For authors of transports: StreamNote takes note of something about a stream that is
+// in no message, such as a lost connection. NoteOpened makes the pod and the stream
+// known, in StateSilent; if there is no room for them (MaxPods and the like) it does
+// nothing. Any other note about a stream that is not known does nothing.
 func (x *Indexer) StreamNote(podID, model, stream string, n events.Note) {
 	if x.check(podID, model) != nil {
 		return
@@ -148,19 +148,22 @@ func (pm *podModel) countSilent() {
 	}
 }
 
-// StreamRestarted says that the engine behind a stream has restarted, or no longer
-// knows what was applied: what its ranks held is forgotten, and its next message is
-// the first that is heard of it. If its connection was lost, or messages wait, the
-// state stays what it is until that ends; else it is StateUnknown until that message.
-// If that is the first of the engine, or NoteCurrent comes instead, nothing is
-// missing from the views of its ranks. A stream never heard of is no error. Only
-// transports need it.
+// For authors of transports: StreamRestarted reports that the engine of a stream has
+// restarted, or has forgotten what was applied. What the ranks of the stream held is
+// forgotten, and any sequence number may come next. If the next message is the first
+// one of the engine, or if NoteCurrent comes before any message, the views of the ranks
+// are complete. Else they are partial.
+//
+// The state is StateUnknown until the next message; but if the connection is lost, or
+// if messages wait, the state stays what it is until that ends. A stream that is not
+// known is no error.
 func (x *Indexer) StreamRestarted(podID, model, stream string) error {
 	return x.beginAgain(podID, model, stream, LossRestart)
 }
 
-// StreamRewound is StreamRestarted for an engine that sends all that it has said
-// since it started once more. It is no restart, and no loss. Only transports need it.
+// For authors of transports: StreamRewound announces that the engine will send all
+// messages since its start again, from the first one. What the ranks of the stream held
+// is forgotten until then. This is neither a restart nor a loss.
 func (x *Indexer) StreamRewound(podID, model, stream string) error {
 	return x.beginAgain(podID, model, stream, 0)
 }
