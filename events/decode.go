@@ -62,24 +62,22 @@ const (
 	maxWindow = math.MaxInt32
 )
 
-// Decode reads the payload of one message into b, which it overwrites. It keeps
-// nothing of payload. Once b has grown it allocates only the strings that it
-// has not met lately: tiers, kinds of groups and a few dozen adapters, salts
-// and media cost nothing.
+// Decode reads the payload of one message into b, and overwrites what b had. It keeps
+// nothing of payload. It is safe for concurrent use with different batches.
 //
-// Decode reads the batches of vLLM since 0.9.0 and of SGLang since its first, of
-// May 2025, in every published form, which it tells by what is in each event. It
-// skips fields that it does not know, and events of kinds that it does not
-// know, which it counts in b.Unknown. Everything else that it cannot read is an
-// error that wraps [ErrMalformed], says what is wrong where, has a [Reason], and
-// leaves b empty: a payload of more than 64 MiB, fields of another type than the
-// engines', events that contradict themselves (more hashes than blocks, half a
-// block), repeated keys, bytes behind the batch.
+// Decode reads the batches of vLLM since 0.9.0 and of SGLang since May 2025, in every
+// published form. It finds out the form by itself, event by event. It skips unknown
+// fields. It also skips events of unknown kinds, and counts them in b.Unknown.
+// Everything else that it cannot read is an error that wraps ErrMalformed, says what is
+// wrong at which place, has a Reason, and leaves b empty. Such are: a payload of more
+// than 64 MiB, a field of another type than the engines', an event that contradicts
+// itself (more hashes than blocks, half a block), a key that comes twice, and bytes
+// after the batch.
 //
-// For a payload of n bytes, whatever they are, Decode allocates at most 64*n
-// bytes, and 16 KiB for an error.
-//
-// Decode is safe for concurrent use on different batches.
+// For a payload of n bytes, whatever they are, Decode allocates at most 64*n bytes, and
+// 16 KiB for an error. With a Batch that has been used it allocates only strings that
+// are new: not for tiers, not for kinds of groups, and not for the few dozen adapters,
+// salts and media that it has read last.
 func Decode(payload []byte, b *Batch) error {
 	b.reset()
 	d := decoder{cursor: cursor{data: payload}, b: b}

@@ -1,29 +1,43 @@
-// Package events reads what engines publish about their KV caches: it decodes
-// the batches of events, keeps the messages of a stream in order, and
-// subscribes to engines over ZeroMQ.
+// Package events receives the KV events of engines over ZeroMQ and decodes them.
 //
-// Start with [Decode] for a payload, [Subscriber] for ZeroMQ, [Sequencer] for a
-// transport of your own, [Pool] for one that must not wait.
+// If you use an Indexer (package kvindex) and ZeroMQ, you need [Subscriber],
+// [SubscriberConfig] and [SilentError], and nothing else of this package: give the
+// Indexer to [NewSubscriber] as the sink, and call Run.
 //
 // # Words
 //
-// Each of these words has one meaning in this package:
-//
-//   - An engine publishes. Its life lasts from its start to its end; an engine
-//     that restarts has another life and counts its messages from 0 again.
-//   - A stream is what has sequence numbers of its own: the messages of one pod
-//     and model from one endpoint or, where engines connect to a [Subscriber],
-//     under one topic. A stream outlasts connections and lives.
-//   - A topic is the text in front of each message in ZeroMQ. It is how a
-//     Subscriber that listens tells the streams of its connections apart.
+//   - An engine publishes messages. Its life lasts from its start to its end. An
+//     engine that restarts has another life, and counts its messages from 0 again.
+//   - A stream is a series of messages with sequence numbers of its own, of one pod
+//     and one model. Its name is the endpoint of the engine; where engines connect
+//     to a [Subscriber], it is the endpoint of the Subscriber and the topic. A
+//     stream outlasts connections and lives.
+//   - A topic is the text in front of each message in ZeroMQ. A Subscriber that
+//     listens knows the streams of its connections by their topics.
 //   - A connection is a socket that is open to one peer. It can bring several
-//     streams, and several connections can bring one stream: then one of them,
-//     the newest, has it.
-//   - A peer is whatever is at the other end of a connection: an engine, if it
-//     is what it should be.
+//     streams. If several connections bring one stream, only the newest of them
+//     counts.
+//   - A peer is whatever is at the other end of a connection: an engine, if all is
+//     well.
+//   - A gap is a range of sequence numbers that did not come.
+//   - A sink takes messages, such as an Indexer. A transport brings them, such as a
+//     Subscriber.
+//   - A replay: the engine sends messages again that it still has, at its replay
+//     socket, when a transport asks.
 //
-// What package index calls a source, one cache, has no name here: a stream can
-// feed the caches of several ranks.
+// One stream can be about several ranks (data-parallel parts) of a pod.
+//
+// # For authors of transports
+//
+// A transport of your own gives each [Message] to a [Sink], in order. If it must not
+// wait for the sink, put a [Pool] between them. If it can ask engines for replays, or
+// notices when a connection is lost, it uses a [ReplaySink], [Position], [Note] and
+// [Receipt]; a Subscriber does the same.
+//
+// # For authors of sinks
+//
+// [Decode] reads a payload into a [Batch] of [Event]. A [Sequencer] finds repeats, gaps
+// and restarts in a stream. An Indexer uses both.
 package events
 
 import (
@@ -31,13 +45,13 @@ import (
 	"fmt"
 )
 
-// ErrMalformed is wrapped by every error about a payload that cannot be read.
-// Nothing of such a payload may be applied. [ReasonOf] tells why.
+// ErrMalformed is wrapped by every error about a payload that cannot be read. Nothing
+// of such a payload may be applied. [ReasonOf] has the reason.
 var ErrMalformed = errors.New("events: malformed payload")
 
 func malformed(err error) error { return fmt.Errorf("%w: %w", ErrMalformed, err) }
 
-// Kind is what an Event says.
+// Kind is the kind of an Event.
 type Kind uint8
 
 // The kinds of events.
@@ -47,14 +61,14 @@ const (
 	Cleared                 // the cache was emptied
 )
 
-// Batch is the decoded payload of one message. Its zero value is ready for
-// Decode, and a used one keeps its memory for the next payload.
+// Batch is the decoded payload of one message. Its zero value is ready for Decode. A
+// Batch can be used for one Decode after the other: its memory is used again.
 type Batch struct {
 	Time    float64 // the engine's clock in seconds, never NaN or infinite; 0 if it sent none
 	Rank    int     // data-parallel rank; 0 if HasRank is false
 	HasRank bool
 	Events  []Event
-	Unknown int // events of kinds that are not known, or about layers that are not scored: skipped
+	Unknown int // events that were skipped: of unknown kinds, or about layers that an index does not judge
 
 	events []Event // the memory of Events, zero behind its length
 
@@ -77,18 +91,19 @@ type Event struct {
 
 	HasParent bool // Parent is set
 	HasExtra  bool // Extra was sent
-	// Pairs: Tokens holds EAGLE pairs [t0, t1], [t1, t2] ... flattened.
+	// Pairs: Tokens has EAGLE's pairs of neighbouring tokens, t0 t1, t1 t2, and so on.
 	Pairs bool
-	// Reused: the event says that it announces what was there already.
+	// Reused: the event says itself that it announces blocks which were there already.
 	Reused bool
 
 	// Hashes are the engine's names of the blocks: integers as their 64 bits,
 	// byte strings folded to their last 8 bytes.
 	Hashes []uint64
-	// Parent is the hash of the block before the range of a Stored event.
+	// Parent is the hash of the block before the first block of a Stored event.
 	Parent uint64
-	// Tokens of the whole range, in a Stored event; it may be empty (a tier
-	// update), and longer than Hashes*BlockSize (a masked group).
+	// Tokens are those of all blocks of a Stored event. They may be empty (the event is
+	// about another tier), and more than Hashes*BlockSize: a group that keeps only some of
+	// its blocks names only those (the event is masked).
 	Tokens    []uint32
 	BlockSize int // tokens; 0 if not told
 
@@ -99,12 +114,12 @@ type Event struct {
 	Salt string
 	// Medium is the tier as the engine spells it; "" means gpu.
 	Medium string
-	// Extra are the extra hash keys of the blocks, in order of Block. HasExtra
-	// tells that they were sent, if only to say that there are none. Without it
-	// salts and media are hidden, except where there is nothing to hide: vLLM
-	// leaves the keys out of an event without hashes (all blocks masked).
-	// Connectors never send them in their tier updates. Nor does SGLang ever: it
-	// has Salt, and its media are in the tokens.
+	// Extra are the extra hash keys of the blocks: salts and media, in order of Block. If
+	// HasExtra is true, the event lists all of them, maybe none. If it is false, the
+	// blocks may have salts or media that nobody knows. One exception: vLLM sends no keys
+	// with an event without hashes, and there nothing is missing. Events of connectors
+	// about other tiers have no keys. SGLang has none either: it has Salt, and writes
+	// media into the tokens.
 	Extra []ExtraKey
 
 	Group     int    // KV cache group, 0 if not told
@@ -117,8 +132,8 @@ type Event struct {
 	Remaining []uint32
 }
 
-// Validate reports, wrapping ErrMalformed, what in a batch that was not decoded
-// from a payload no payload can say.
+// Validate checks a Batch that did not come from Decode. It returns an error that wraps
+// ErrMalformed if no payload can have such a content.
 func (b *Batch) Validate() error {
 	switch {
 	case b == nil:
@@ -187,7 +202,7 @@ const (
 	ExtraOpaque                      // a form that is not known
 )
 
-// ExtraKey is what an engine hashes into a block besides its tokens.
+// ExtraKey is something that an engine hashes into a block besides its tokens.
 type ExtraKey struct {
 	Block int // index of the hash that it belongs to
 	Kind  ExtraKind

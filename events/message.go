@@ -1,6 +1,6 @@
 package events
 
-// Message is one message of a transport.
+// Message is one message that a transport brings.
 type Message struct {
 	Pod   string
 	Model string
@@ -9,100 +9,99 @@ type Message struct {
 	Seq    uint64
 	// Payload is the batch as the engine published it. The rank is in it.
 	Payload []byte
-	// Hold asks for a message behind a gap, of an engine that seems to have
-	// restarted, or of which one or the other may be so, to be held back, because
-	// whoever offers it can ask the engine: the Receipt is Held, and its Gap says
-	// what is missing before it.
-	// The message is then to be offered again behind what came, without Hold if
-	// the engine could not be asked. Only a transport that can ask sets Hold and
-	// Replayed; all others leave both false.
+	// Hold is set by a transport that can ask the engine for a replay; all others leave it
+	// false. If there is or may be a gap before the message, or the engine has or may have
+	// restarted, the sink does not apply a message with Hold. The Receipt has Held then,
+	// and the missing numbers in Gap. The transport asks the engine, gives the sink what
+	// the engine sends, and then this message again: without Hold if the engine did not
+	// answer.
 	Hold bool
-	// Replayed tells that the engine sent the message again on request, from
-	// a number on that was asked for: the numbers that it passes over are lost
-	// for good.
+	// Replayed is set by a transport for messages that a replay brought. Numbers that a
+	// replay leaves out are lost for good.
 	Replayed bool
 }
 
-// Gap is a run of sequence numbers that never came. The zero Gap is none.
+// Gap is a range of sequence numbers that did not come. The zero Gap is no gap.
 type Gap struct {
 	From, To uint64 // both inclusive
 	Lost     bool   // there is a gap
 }
 
-// Receipt says what became of a Message.
+// Receipt says what a sink did with a Message.
 type Receipt struct {
 	Applied   bool
 	Duplicate bool
-	// Held: nothing was done, because the message asked for it and there is
-	// Gap before it, or Restarted; or neither, if the message goes back and its
-	// payload is not remembered, or nobody has confirmed that the engine is still
-	// the one of the stored cursor. The last message that was applied, sent by the
-	// engine again, says that it is.
+	// Held: the message has Hold and was not applied, for one of four reasons. Gap is set:
+	// messages before it are missing. Restarted is set: the engine seems to have
+	// restarted. Or its number is lower than the one that is due, and nobody remembers the
+	// payload of that number. Or the sink went on from a stored cursor, and it is not
+	// known that the engine is still in the same life; a replay that brings the message
+	// before the cursor again shows that it is.
 	Held      bool
 	Gap       Gap
-	Restarted bool // the engine had restarted: all that its ranks held was dropped
+	Restarted bool // the engine has restarted. If Held is false, what its ranks held was forgotten
 }
 
-// Sink takes the messages of a transport.
+// Sink takes the messages of transports. It must be safe for concurrent use; an Indexer
+// is a Sink.
 type Sink interface {
 	// IngestMessage takes one message. It keeps nothing of the payload.
 	IngestMessage(Message) (Receipt, error)
 }
 
-// Position is where a stream stands.
+// Position is where a stream stands. Only authors of transports and sinks need it.
 type Position struct {
 	Next  uint64 // the number that is due
-	Heard bool   // something was heard of the engine behind it since that started
-	// Partial: messages of the engine's present life were missed. A replay from
-	// number 0 on would bring them, if the engine still has them.
+	Heard bool   // at least one message of the present life of the engine has come
+	// Partial: messages of the engine's present life are missing. A replay from number 0
+	// brings them, if the engine still has them.
 	Partial bool
 }
 
-// Note is what a transport tells of a stream beside its messages.
+// Note is something that a transport reports of a stream and that is in no message.
+// Only authors of transports and sinks need it.
 type Note uint8
 
 // The notes.
 const (
-	// NoteOpened: a transport begins to bring the stream. Until its first message
-	// it is silent.
+	// NoteOpened: the transport follows the stream from now on. The stream is silent
+	// until its first message.
 	NoteOpened Note = iota + 1
 	// NoteConnected: the connection of the stream stands.
 	NoteConnected
-	// NoteLost: the connection of the stream is lost. Until NoteCurrent or a
-	// message that is newer nobody knows whether what was said still holds.
+	// NoteLost: the connection of the stream is lost. Until NoteCurrent or a newer message
+	// comes, what is known of the stream may be out of date.
 	NoteLost
-	// NoteHeld: messages of the stream wait, or older ones are caught up with.
+	// NoteHeld: messages of the stream wait, or older messages are being applied.
 	NoteHeld
-	// NoteCurrent: all that the engine has published was offered, and nothing waits.
+	// NoteCurrent: the sink has got all that the engine has published. Nothing waits.
 	NoteCurrent
-	// NoteReleased: nothing waits any more, but not all that was missed has come.
+	// NoteReleased: nothing waits any more, but some missing messages did not come.
 	NoteReleased
-	// NoteNoReplay: the replay socket does not answer, so that no message waits
-	// for it. It is tried again.
+	// NoteNoReplay: the replay socket does not answer, and no message waits for it. The
+	// transport tries it again.
 	NoteNoReplay
 	// NoteReplay: the replay socket has answered.
 	NoteReplay
-	// NoteClosed: the transport brings the stream no more.
+	// NoteClosed: the transport does not follow the stream any more.
 	NoteClosed
 )
 
-// ReplaySink is a Sink for who knows more of a stream than its messages say:
-// transports that lose connections, or can have an engine send again what was
-// missed, and a Pool.
+// ReplaySink is a Sink that also takes what a transport knows of a stream beside its
+// messages. An Indexer is one. A Subscriber with a replay socket, and a Pool, need one.
 type ReplaySink interface {
 	Sink
-	// StreamNext returns where a stream stands. One never heard of stands at its
+	// StreamNext returns where a stream stands. A stream that is not known stands at its
 	// beginning.
 	StreamNext(pod, model, stream string) Position
-	// StreamNote tells what became of a stream beside its messages. NoteOpened
-	// makes a stream known; all others are about one that is.
+	// StreamNote reports something about a stream that is in no message. NoteOpened makes a
+	// stream known. All other notes are about a known stream.
 	StreamNote(pod, model, stream string, n Note)
-	// StreamRestarted tells that the engine behind a stream has restarted, or
-	// does not remember what was applied: what it held before is forgotten, and
-	// its next message is the first that is heard of it.
+	// StreamRestarted reports that the engine of a stream has restarted, or does not have
+	// the message that was applied last. What the engine held is forgotten, and any number
+	// may come next.
 	StreamRestarted(pod, model, stream string) error
-	// StreamRewound tells that the engine's whole present life comes again, from
-	// message 0 on, because a part of it was missed: what was applied of it is
-	// forgotten.
+	// StreamRewound reports that all messages of the engine's present life will come, from
+	// number 0 on, because some were missed. What was applied of them is forgotten.
 	StreamRewound(pod, model, stream string) error
 }

@@ -13,8 +13,7 @@ import (
 
 // What a PoolConfig leaves zero.
 const (
-	// DefaultConcurrency is how many slow pods it takes to delay others. What
-	// is not needed costs nothing: an idle Pool has no goroutine.
+	// DefaultConcurrency is large, because a goroutine exists only while there is work.
 	DefaultConcurrency  = 64
 	DefaultPoolMessages = 1 << 16
 	DefaultPoolBytes    = 256 << 20
@@ -34,56 +33,51 @@ var ErrPoolClosed = errors.New("events: pool is closed")
 
 var errHold = errors.New("events: pool: a message with Hold needs the sink's receipt, which a pool does not have")
 
-// PoolConfig bounds a Pool and says what it does when it is full. A zero limit
-// is the default of its name.
+// PoolConfig configures a Pool. A zero limit is the default of its name.
 type PoolConfig struct {
-	// Concurrency is how many pods are served at a time. A pod whose messages
-	// the sink is slow with occupies one place; when slow pods have them all,
-	// the others wait for a place.
+	// Concurrency is the number of pods that are served at the same time. Other pods wait
+	// only when the sink is slow with that many pods.
 	Concurrency int
-	// MaxMessages and MaxBytes bound what waits, the messages that the sink is
-	// at included; bytes are of payloads. A pod may have as much as it leaves
-	// free, give or take a message: alone one half, and k pods that flood the
-	// Pool leave to the others one part in k+1.
+	// MaxMessages and MaxBytes bound what is in the Pool: messages that wait and that the
+	// sink is working on, and the bytes of their payloads. A pod may use at most as much
+	// room as is left free, or one message more. So one pod that floods the Pool gets a
+	// half. If k pods do, each gets one part of k+1, and one part stays free for others.
 	MaxMessages int
 	MaxBytes    int64
-	// DropOldest makes room for a message of a pod that has had its share by
-	// dropping older ones of the same pod. Otherwise, and where nothing may be
-	// dropped, Offer waits.
+	// DropOldest: if a pod has used its room, older messages of the same pod are dropped.
+	// Without it, or if nothing may be dropped, Offer waits.
 	DropOldest bool
 
 	// The hooks may be nil. They are called by the goroutine that delivers the
 	// pod's messages, which wait for them.
 
-	// OnDrop gets each run of dropped messages of a stream, just before the
-	// sink gets what follows them.
+	// OnDrop gets dropped messages of a stream, just before the sink gets the message that
+	// follows them.
 	OnDrop func(Drop)
-	// OnError gets each error of the sink, once, with the message; a restart
-	// comes as a message without a payload. The payload is valid during the
-	// call. If the error wraps ErrMalformed, the message was poison; a sink
-	// counts that as a loss.
+	// OnError gets each error of the sink, with the message; for OfferRestart it is a
+	// message without a payload. The payload is valid during the call only. A sink counts
+	// an error that wraps ErrMalformed as a loss.
 	OnError func(Message, error)
 }
 
-// Drop tells what a Pool dropped of a stream without delivering anything of it
-// in between.
+// Drop describes messages of one stream that a Pool dropped, one after the other.
 type Drop struct {
 	Pod, Model, Stream string
 	// From and To are the lowest and the highest number, both inclusive.
 	From, To uint64
-	// Messages is less than To-From+1 if the numbers had holes, and may be
-	// more if some came twice.
+	// Messages is less than To-From+1 if the numbers had gaps, and may be more if some
+	// messages came twice.
 	Messages uint64
 }
 
-// PoolStats count messages, and restarts with them. Offered is always the sum
-// of Messages, Delivered and Dropped.
+// PoolStats counts messages, and calls of OfferRestart like messages. Offered is the
+// sum of Messages, Delivered and Dropped.
 type PoolStats struct {
-	Messages int   // that wait or that the sink is at
+	Messages int   // that wait, or that the sink is working on
 	Bytes    int64 // of their payloads
 
 	Offered   uint64 // taken by Offer
-	Delivered uint64 // that the sink is done with, in error too
+	Delivered uint64 // that the sink has taken, with an error too
 	Dropped   uint64
 	Malformed uint64 // errors of the sink that wrap ErrMalformed
 	Errors    uint64 // other errors of the sink
@@ -96,26 +90,23 @@ type PodStats struct {
 	PoolStats
 }
 
-// Pool lets the goroutine that reads from a transport go on while a Sink is at
-// work. The messages of a stream are delivered in the order in which they were
-// offered, those of a pod one at a time, those of different pods concurrently and
-// in turns: neither a pod that floods the Pool nor one that the sink is slow with
-// delays another, see Concurrency and MaxMessages.
+// Pool is a queue between a transport that must not wait and a ReplaySink. A Subscriber
+// needs none: it waits in the socket. A transport that asks engines for replays cannot
+// use one: it needs the Receipts of the sink, which Offer does not have.
 //
-// With DropOldest nothing is lost in silence. The newest message of a stream is
-// never dropped, so that what was dropped shows as a hole before it. Where a
-// hole would not show, because the numbers went back or the sink does not know
-// the stream, it is told instead that the stream has restarted.
+// The messages of a stream come to the sink in the order in which they were offered,
+// those of a pod one at a time, those of different pods concurrently and in turns. A
+// pod that floods the Pool does not delay others, nor does a pod for which the sink is
+// slow: see Concurrency and MaxMessages.
 //
-// A Pool is no Sink: what becomes of a message is not known when Offer returns,
-// and so there is no Receipt. Who has the engine send again what is missing
-// needs the receipts, and a Sink without a Pool. (A Subscriber needs no Pool
-// either: each of its connections has a goroutine, and waits in the socket.)
+// With DropOldest the Pool drops messages when it is full, and the sink always notices.
+// The newest message of a stream is never dropped, so the sink sees a gap before it.
+// Where the numbers would not show the gap, because they went back or because the sink
+// does not know the stream, the Pool calls StreamRestarted of the sink.
 //
-// All methods are safe for concurrent use. The constructor starts nothing; there
-// are at most Concurrency goroutines while there is something to deliver, and
-// none after Close. A panic of the sink is not recovered: what the sink was
-// about is unknown then, locks may be held, and scores may be wrong.
+// All methods are safe for concurrent use. NewPool starts no goroutine. There are at
+// most Concurrency goroutines while there are messages, and none after Close. The Pool
+// does not recover a panic of the sink.
 type Pool struct {
 	sink    ReplaySink
 	cfg     PoolConfig
@@ -138,7 +129,7 @@ type Pool struct {
 	closeErr error
 }
 
-// NewPool checks the configuration.
+// NewPool returns a Pool, or an error that names each wrong field of cfg.
 func NewPool(sink ReplaySink, cfg PoolConfig) (*Pool, error) {
 	var errs []error
 	if sink == nil {
@@ -162,9 +153,9 @@ func (c PoolConfig) withDefaults() PoolConfig {
 	return c
 }
 
-// Offer takes a message and a copy of its payload. If there is no room it waits,
-// until ctx ends at most. A message that Offer returns an error for was not
-// taken: it may be offered again, and if it is not, it is missing in its stream.
+// Offer takes a message and a copy of its payload. If there is no room it waits until
+// there is, or until ctx ends. After an error the message was not taken: offer it
+// again, or it is missing in its stream.
 func (p *Pool) Offer(ctx context.Context, m Message) error {
 	n := len(m.Payload)
 	switch {
@@ -185,8 +176,8 @@ func (p *Pool) Offer(ctx context.Context, m Message) error {
 	return nil
 }
 
-// OfferRestart makes a StreamRestarted of the sink, behind the messages of the
-// stream that were offered before. It waits as Offer does, and is never dropped.
+// OfferRestart has StreamRestarted of the sink called, after the messages of the stream
+// that were offered before. It waits as Offer does, and is never dropped.
 func (p *Pool) OfferRestart(ctx context.Context, pod, model, stream string) error {
 	s, err := p.reserve(ctx, pod, model, stream, 0)
 	if err != nil {
@@ -206,8 +197,9 @@ func (p *Pool) Stats() PoolStats {
 	return p.stats
 }
 
-// Pods appends the counts of every pod that has messages, and of those heard
-// lately, to dst. A pod that was silent while many others came counts anew.
+// Pods appends the counts of each pod to dst: pods with messages, and those that had
+// some lately. The counts of a pod begin at 0 again after it was quiet while many other
+// pods came.
 func (p *Pool) Pods(dst []PodStats) []PodStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -217,11 +209,13 @@ func (p *Pool) Pods(dst []PodStats) []PodStats {
 	return dst
 }
 
-// Close takes no more messages, has those that were taken delivered and waits
-// for its goroutines. When ctx ends, what still waits is dropped and told to
-// OnDrop, but not to the sink: then the error, of every Close, wraps that of
-// ctx, and whoever goes on using the sink has to tell it. What the sink is at is
-// waited for even then. Callers that wait in Offer get ErrPoolClosed.
+// Close takes no more messages, gives the sink those that wait, and waits for the
+// goroutines of the Pool. Calls of Offer that wait for room return ErrPoolClosed.
+//
+// When ctx ends, messages that still wait are dropped. OnDrop gets them, but the sink
+// does not. Every Close returns an error that wraps that of ctx then. If you go on to
+// use the sink, call its StreamRestarted for the streams that OnDrop has named. Close
+// waits for the message that the sink is working on in any case.
 func (p *Pool) Close(ctx context.Context) error {
 	p.mu.Lock()
 	if !p.closed {

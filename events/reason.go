@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// Reason says in one word why a payload was refused, for counters: each points
-// to another cause.
+// Reason says in one word why a payload could not be read, for counters. Each Reason
+// has another likely cause.
 type Reason uint8
 
 // The reasons of errors.
@@ -48,8 +48,8 @@ func (r *Reason) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// ReasonOf returns why [Decode] or [Batch.Validate] returned err, which may be
-// wrapped: never ReasonUnknown for an error of theirs.
+// ReasonOf returns the Reason of an error of Decode or Batch.Validate, wrapped or not.
+// It is ReasonUnknown for all other errors, and for no error of these.
 func ReasonOf(err error) Reason {
 	var f *fault
 	if errors.As(err, &f) {

@@ -62,14 +62,15 @@ var (
 	errOnceMore = errors.New("connecting once more to be sure that it is the same engine")
 )
 
-// Replay is what came of asking an engine for what was missed.
+// Replay describes a replay that has ended: what came of asking an engine for missing
+// messages.
 type Replay struct {
 	Pod, Model, Stream string
 	From               uint64 // the first number that was asked for
 	Messages           int    // that came
 	Attempts           int    // requests that were sent
-	Restarted          bool   // the engine does not have what was applied last: it restarted, or forgot
-	Err                error  // why it ended before all that the engine has, or all that was missing, had come
+	Restarted          bool   // the engine does not have the message that was applied last: it restarted, or has dropped the message
+	Err                error  // why the replay ended before all missing messages had come; nil: they have
 }
 
 // replay asks for what a stream misses. The stream is locked.

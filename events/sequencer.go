@@ -22,30 +22,30 @@ const (
 	maxMarks = 128
 )
 
-// Digest identifies a payload to a Sequencer.
+// Digest returns a hash of a payload, by which a Sequencer recognises it.
 func Digest(payload []byte) uint64 { return xxh3.Hash(payload) }
 
-// Sequencer decides, message by message, whether a stream is whole. It knows
-// numbers, digests and times only: what a loss means for an index is up to the
-// caller. Check says what a message is, and Advance records it once it has
-// been dealt with, so that a caller who could not apply it may try again.
+// Sequencer finds repeats, gaps and restarts in one stream, for authors of sinks. It
+// knows the numbers, digests and times of messages only; what follows for an index is
+// up to the sink. Check says what a message is. Advance records that the message was
+// dealt with, so that a sink that could not apply a message may try it again.
 //
-// Numbers that go back are those of messages that come again, however old
-// (replays, queues that redeliver), or of an engine that restarted. It is an
-// engine that restarted if the message is newer than all that was applied, or if
-// 16 of them contradict it: the number had another payload, the number was passed
-// over, so that nothing was ever applied under it, or the time is that of a later
-// number. What only comes again contradicts nothing. Messages of the engine's life
-// before this one are told by their time, and the last of them by their digests.
+// A number that goes back is that of a message which comes again, however old (a
+// replay, a queue that delivers twice), or that of an engine which has restarted. The
+// engine has restarted if the message has a later time than all applied messages. It
+// has also restarted if 16 messages with such numbers do not fit what was applied. A
+// message does not fit if its number had another payload, or was left out before, or if
+// its time is that of a later number. Messages from the life before this one are
+// recognised by their times, and the last of them by their digests.
 //
-// So a redelivery is never taken for a restart, and a restart is seen at once,
-// unless the new clock is behind the old one: then after 16 numbers that are
-// remembered (all of the last 1,024, and some of the others), or when the numbers
-// or the clock have caught up. One message with a number far ahead stops a stream
-// for no more than 16 messages.
+// So a message that comes again is never taken for a restart. A restart is noticed at
+// the first message, unless the engine's clock went back: then after 16 messages whose
+// numbers are remembered (the last 1,024, and some older ones), or when the numbers or
+// the clock have passed the old ones. One message with a number that is far too high
+// stops a stream for at most 16 messages.
 //
-// The zero value is a stream of which nothing was heard. A Sequencer is not
-// safe for concurrent use.
+// The zero value is a stream of which no message has come. A Sequencer is not safe for
+// concurrent use.
 type Sequencer struct {
 	started bool
 	next    uint64
@@ -94,11 +94,11 @@ type mark struct {
 	time float64 // of the newest message then
 }
 
-// Resume makes s go on behind a cursor that was stored elsewhere: another
-// process, or an earlier life of this one, has applied the stream up to there.
-// digest is that of message next-1, time what CursorTime said of it. What is older
-// came before. If time is 0, not known, 16 numbers that go back are a restart. If
-// digest is 0, not known, nothing is known of what was applied.
+// Resume makes s go on from a stored cursor: the stream was applied up to message
+// next-1, in another process or before. digest is that of message next-1, and time is
+// what CursorTime returned for it. Messages with earlier times count as messages that
+// come again. If time is 0, not known, 16 messages with lower numbers count as a
+// restart. If digest is 0, not known, no message is recognised by its payload.
 func (s *Sequencer) Resume(epoch, next uint64, time float64, digest uint64) {
 	*s = Sequencer{
 		started: true, epoch: epoch, next: next, blind: true, had: memory{floor: next},
@@ -109,23 +109,25 @@ func (s *Sequencer) Resume(epoch, next uint64, time float64, digest uint64) {
 	}
 }
 
-// Restart makes s await the first message of an engine that has restarted.
+// Restart makes s wait for the first message of an engine that has restarted, which may
+// have any number.
 func (s *Sequencer) Restart() { *s = Sequencer{epoch: s.epoch + 1} }
 
-// Await makes s await the first message of the life that it is in.
+// Await makes message 0 of the present life of the engine the one that is due: all
+// messages of this life will come again. Restart is for another life.
 func (s *Sequencer) Await() { *s = Sequencer{epoch: s.epoch} }
 
-// Next returns the number that is due, and whether anything of the stream was
-// heard or resumed.
+// Next returns the number that is due, and whether a message of the stream has come or
+// Resume was called.
 func (s *Sequencer) Next() (next uint64, started bool) { return s.next, s.started }
 
-// Epoch returns how often the engine has restarted.
+// Epoch returns how many times the engine has restarted.
 func (s *Sequencer) Epoch() uint64 { return s.epoch }
 
-// CursorTime returns the time to store with the cursor behind a message that Check
-// has judged: the newest that two messages in a row have reached, so that one
-// message whose time is far ahead does not make all others old for who resumes
-// there. 0: none is known.
+// CursorTime returns the time to store with the cursor after a message that Check has
+// judged. It is the latest time that two consecutive messages have both reached, so
+// that one message with a wrong time in the future does not make all later messages
+// look old after a Resume. It is 0 if no time is known.
 func (s *Sequencer) CursorTime(a Arrival, v Verdict) float64 {
 	known := a.Decoded && a.Time == a.Time // not NaN
 	switch {
@@ -140,30 +142,30 @@ func (s *Sequencer) CursorTime(a Arrival, v Verdict) float64 {
 	return cmp.Or(s.sure, s.last)
 }
 
-// Arrival is what a Sequencer is told of a message.
+// Arrival is what a Sequencer needs to know of a message.
 type Arrival struct {
 	Seq    uint64
 	Digest uint64
-	// Time of the batch, if Decoded; a message that could not be decoded
-	// takes part with its number and digest alone.
+	// Time is that of the batch, if Decoded is true. Of a message that could not be
+	// decoded only the number and the digest count.
 	Time    float64
 	Decoded bool
-	// Replayed: the engine sent it again on request, so it is what the engine
-	// of today has under that number.
+	// Replayed: a replay brought the message. So it is what the engine of the present life
+	// has under that number.
 	Replayed bool
 }
 
-// Verdict is what a Sequencer says of an Arrival.
+// Verdict is what a Sequencer finds of a message.
 type Verdict struct {
 	Duplicate bool
 	Gap       Gap
 	Restarted bool
-	// Missed: the engine published messages before this one, since it
-	// started, that this stream never had: at first contact and at restarts.
+	// Missed: this is the first message that came of the engine's life, and not the first
+	// one that the engine has published. Later losses are a Gap.
 	Missed bool
-	// Doubtful: nothing proves what the message is taken for. It counts as a
-	// Duplicate, but its payload is not remembered. Or it goes on behind a cursor,
-	// and the engine may have restarted since that was stored.
+	// Doubtful: the verdict is not proven. Either the message counts as a Duplicate, but
+	// the payload of its number is not remembered. Or it is the next message after a stored
+	// cursor, but the engine may have restarted since the cursor was stored.
 	Doubtful bool
 	// Epoch and Next are the cursor of the stream after the message.
 	Epoch, Next uint64
@@ -187,9 +189,9 @@ func (s *Sequencer) Check(a Arrival) Verdict {
 	return v
 }
 
-// Ask reports whether to ask the engine about a Doubtful message: once, until a
-// message has come by itself, not replayed, and was applied. What waits in the
-// queue of a connection comes before that.
+// Ask reports whether to ask the engine about a Doubtful message. After it has returned
+// true it returns false until a message was applied that no replay brought. First give
+// the sink the messages that already wait in the connection.
 func (s *Sequencer) Ask() bool {
 	first := !s.asked
 	s.asked = true
@@ -226,7 +228,7 @@ func (s *Sequencer) checkBack(a Arrival, v *Verdict) {
 	}
 }
 
-// Advance records that the message was dealt with as v says.
+// Advance records that a message was dealt with, as v says.
 func (s *Sequencer) Advance(a Arrival, v Verdict) {
 	if v.Duplicate {
 		s.advanceBack(a)

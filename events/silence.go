@@ -5,14 +5,15 @@ import (
 	"time"
 )
 
-// SilentError tells that an engine is connected and says nothing.
+// SilentError reports an engine that is connected and publishes nothing. Its text has
+// the likely causes.
 type SilentError struct {
 	Pod, Model string // empty if they were to come from a topic
 	Endpoint   string // of the engine
 	Topic      string // what topics must begin with
 	After      time.Duration
-	// Dropped counts the messages that came meanwhile and that were no events, or
-	// under other topics.
+	// Dropped is the number of messages that came and were dropped: they were no events,
+	// or had other topics.
 	Dropped uint64
 }
 

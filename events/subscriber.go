@@ -53,117 +53,115 @@ const (
 // ErrRunning is returned by Run while another Run of the Subscriber lasts.
 var ErrRunning = errors.New("events: subscriber is running already")
 
-// SubscriberConfig says whom a Subscriber listens to. Only Endpoint is required,
-// and Pod and Model if it connects; a zero limit is the default of its name. The
-// functions that begin with On may be nil. They are called from several goroutines
-// at once, and messages may wait for them: they must be quick.
+// SubscriberConfig configures a Subscriber. Endpoint is required, and without Bind Pod
+// and Model. A zero limit is the default of its name. The functions whose names begin
+// with On may be nil. Several goroutines call them at once, and messages may wait for
+// them, so they must be quick.
 type SubscriberConfig struct {
-	// Endpoint is tcp://host:port, an IPv6 host in brackets, or ipc://path. A
-	// host name is resolved at every attempt to connect. With Bind the host may
-	// be *, and port 0 is any free one.
+	// Endpoint is tcp://host:port or ipc://path. An IPv6 host is in brackets. A host name
+	// is resolved at every attempt to connect. With Bind the host may be *, and port 0 is
+	// any free port.
 	Endpoint string
-	// Bind listens at Endpoint for engines that connect. (vLLM connects where its
-	// endpoint has neither *, ::, ipc:// nor inproc://.)
+	// Bind listens at Endpoint for engines that connect. (vLLM connects if its endpoint has
+	// none of *, ::, ipc:// and inproc://.)
 	Bind bool
-	// Topic is what a topic must begin with; "" is all.
+	// Topic is what a topic must begin with. "" takes all topics.
 	Topic string
-	// Pod and Model say whose messages these are. With Bind, what is empty comes
-	// from the topic.
+	// Pod and Model are the names of the pod and of its model, the model as clients name it
+	// in requests. Both are required without Bind. With Bind, what is empty comes from the
+	// topic.
 	Pod, Model string
-	// ParseTopic reads topics, with Bind; nil is the function ParseTopic, for
-	// kv@POD@MODEL.
+	// ParseTopic takes pod and model from a topic, with Bind. nil is the function
+	// ParseTopic, for topics of the form kv@POD@MODEL.
 	ParseTopic func(topic string) (pod, model string, err error)
 
-	// Replay is the endpoint of the engine's replay socket (vLLM's
-	// replay_endpoint, which it always binds); "" is none. What was missed is
-	// then asked for there: when the connection is made, when it falls idle, and
-	// when there is a gap in the numbers. Meanwhile the messages that come wait.
-	// For a socket that has never answered they wait half a second at most: that
-	// is told to OnError and OnReplay, and it is tried again beside the stream.
-	// The sink must be a ReplaySink.
+	// Replay is the endpoint of the engine's replay socket (replay_endpoint, where vLLM and
+	// SGLang always listen); "" is none. Missing messages are asked for there, and new
+	// messages wait until they have come. If the socket has never answered, messages wait
+	// at most half a second: then OnError and OnReplay are called, messages go on, and the
+	// socket is tried again in the background. The sink must be a ReplaySink.
 	Replay string
-	// ReplayOf is Replay with Bind, for each pod: peer is the remote end of its
-	// connection, tcp://ip:port. nil, or "", is none.
+	// ReplayOf returns the endpoint of a pod's replay socket, with Bind. peer is the remote
+	// end of its connection, tcp://ip:port. nil, or "", is none.
 	ReplayOf func(pod, peer string) string
-	// ReplayTimeout is the silence that ends an answer of a replay socket.
+	// ReplayTimeout: if a replay socket sends nothing for this time, the replay has failed.
 	ReplayTimeout time.Duration
 
-	MaxMessage  int   // bytes of a message; a peer that sends more is cut off
+	MaxMessage  int   // bytes of one message; a peer that sends more is disconnected
 	MaxBuffered int64 // bytes of messages that are being received
 	MaxConns    int   // connections, with Bind
-	// MaxTopics bounds the topics of one connection, with Bind. What many
-	// connections can invent, the Sink has to bound, as kvindex.MaxPods does.
+	// MaxTopics bounds the topics of one connection, with Bind. It does not bound those of
+	// many connections: that is for the sink to do, as an Indexer does by MaxPods.
 	MaxTopics int
 
-	// BackoffMin and BackoffMax bound the time between attempts to connect. It
-	// doubles from one to the next and varies at random by half.
+	// BackoffMin and BackoffMax bound the time between attempts to connect. This time
+	// doubles with each attempt, and varies at random by half.
 	BackoffMin, BackoffMax time.Duration
-	// Silence is how long an engine may say nothing from its first connection on
-	// until OnError gets a SilentError, once. With Bind, each connection.
+	// Silence: if an engine has published nothing for this time since its first connection
+	// (with Bind, since each connection), OnError gets a SilentError, once.
 	Silence time.Duration
-	// Heartbeat is the silence after which a peer is asked for a sign of life,
-	// if it speaks ZMTP 3.1 as libzmq does since 4.3. A second such silence ends
-	// the connection.
+	// Heartbeat: if a peer has sent nothing for this time, it is asked for a sign of life,
+	// if it speaks ZMTP 3.1, as libzmq does since 4.3. If it sends nothing for this time
+	// again, the connection is closed.
 	Heartbeat time.Duration
 
 	// OnListen gets the endpoint, with its real port, when Bind listens.
 	OnListen func(endpoint string)
-	// OnConnect gets the peer's endpoint when the subscription was sent to it.
+	// OnConnect gets the endpoint of a peer when the subscription was sent to it.
 	OnConnect func(endpoint string)
-	// OnReplay gets what came of asking an engine for what was missed.
+	// OnReplay gets a Replay each time one has ended.
 	OnReplay func(Replay)
-	// OnError gets what Run goes on after: lost connections, failed attempts to
-	// connect, replay sockets that do not answer, engines that say nothing, and each
-	// error of the sink. An attempt that goes on failing in one way is told again
-	// after twice the time, up to a minute. Dropped messages are only counted.
+	// OnError gets faults that do not end Run: lost connections, failed attempts to connect,
+	// replay sockets that do not answer, engines that publish nothing, and each error of
+	// the sink. A fault that lasts is reported again, at intervals that double up to one
+	// minute. Messages that are dropped are counted only (SubscriberStats).
 	OnError func(error)
 }
 
 // SubscriberStats are counts since NewSubscriber.
 type SubscriberStats struct {
 	Messages    uint64 // given to the sink
-	Malformed   uint64 // dropped: not [topic, 8 bytes, payload]
-	BadTopics   uint64 // dropped: not subscribed to, not kv@POD@MODEL, or one too many
+	Malformed   uint64 // dropped: not three parts: topic, 8 bytes, payload
+	BadTopics   uint64 // dropped: the topic does not begin with Topic, cannot be parsed, or is one more than MaxTopics
 	Superseded  uint64 // dropped: a newer connection brings the stream
 	SinkErrors  uint64
 	Connects    uint64
 	Disconnects uint64
-	Refused     uint64 // connections closed because there were MaxConns
+	Refused     uint64 // connections that were closed because there were MaxConns others
 
-	Replays      uint64 // times that an engine was asked for what was missed
-	Replayed     uint64 // messages that came of it, part of Messages
-	ReplayErrors uint64 // of Replays, those that did not bring all
+	Replays      uint64 // replays that were asked for
+	Replayed     uint64 // messages that replays brought, part of Messages
+	ReplayErrors uint64 // replays that did not bring all
 }
 
-// Subscriber reads the events that engines publish over ZeroMQ and gives each
-// message to a Sink. It connects to one engine, or listens for many.
+// Subscriber receives the events of engines over ZeroMQ and gives each message to a
+// Sink. It connects to one engine or, with Bind, listens for many.
 //
-// The messages of one stream are given one at a time, in the order in which
-// they came; with Bind those of different connections come concurrently. What a
-// message points to is valid during the call only. A sink that is slow makes
-// its stream wait, in the end at the publisher, which drops what it cannot
-// queue. An error of the sink is counted and reported.
+// The messages of one stream come to the sink one at a time, in order. With Bind the
+// messages of different connections come concurrently. What a message points to is
+// valid during the call only. If the sink is slow, messages wait in the socket, and in
+// the end at the engine, which drops what it cannot queue. An error of the sink goes to
+// OnError, and the message is gone.
 //
-// Where an engine has a replay socket, it is asked for what is missing: at each
-// new connection, when a connection falls idle, and when a number is missing. Every
-// answer has to begin with the last message that was applied, byte by byte. If it
-// does not, the engine has restarted, or forgotten: the sink is told, gets all
-// that the engine has, and the connection is made once more. A replay socket that
-// does not have what the connection brings is another engine's: OnError is told,
-// and nothing more is taken from it. Without a replay socket a message that is
-// missing, or that the sink did not take, is gone, and the sink is left to see that
-// by the numbers.
+// If the engine has a replay socket (Replay), the Subscriber asks it at each new
+// connection, when no message has come for the time of Heartbeat, and when a number is
+// missing. The answer has to begin with the message that was applied last, byte by
+// byte. If it does not, the engine has restarted or has dropped that message: the
+// Subscriber calls StreamRestarted of the sink, gives it all that the engine has, and
+// connects again. If the replay socket does not have the messages that the connection
+// brings, it belongs to another engine: that is reported to OnError, and this replay
+// socket is not used. Without a replay socket, missing messages are lost, and the sink
+// sees the gap in the numbers.
 //
-// A stream is Endpoint or, with Bind, Endpoint and the topic: an engine that
-// restarts comes on a new connection with the same topic, and the
-// data-parallel ranks of one pod come with one topic to a port each. If two
-// connections bring one stream, the newer one has it, for the older one is what a
-// dead engine left. A connection that dies with Bind is noticed, but only the
-// engine can make another one; who it is shows by its first message.
+// With Bind, an engine that restarts comes on a new connection with the same topic. If
+// two connections bring one stream, the newer one counts, because the older one is what
+// a dead engine left. The data-parallel ranks of one pod have the same topic and
+// different ports, so each port needs a Subscriber of its own. The Subscriber notices a
+// connection that dies, but only the engine can connect again. Which engine is at the
+// other end is known from its first message.
 //
-// Peers are not trusted: see SubscriberConfig for what bounds them. But nothing
-// in ZeroMQ proves that a topic is a peer's own, so listen only where engines
-// alone can connect.
+// Peers are not trusted: SubscriberConfig has the limits. But nothing in ZeroMQ proves
+// that a topic belongs to a peer. So listen only where nobody but engines can connect.
 type Subscriber struct {
 	sink    Sink
 	cfg     SubscriberConfig
@@ -180,8 +178,9 @@ type Subscriber struct {
 	lastID uint64 // of a connection
 }
 
-// NewSubscriber checks everything that can be checked without the network. Run
-// does the rest.
+// NewSubscriber returns a Subscriber for a sink, such as an Indexer. It checks all that
+// can be checked without the network; the error names each wrong field. Run does the
+// rest.
 func NewSubscriber(sink Sink, cfg SubscriberConfig) (*Subscriber, error) {
 	if err := cfg.validate(sink); err != nil {
 		return nil, err
@@ -267,10 +266,10 @@ func (c SubscriberConfig) withDefaults() SubscriberConfig {
 	return c
 }
 
-// Run subscribes until ctx ends, waits for its goroutines and returns ctx's
-// error. Before that it returns only if it cannot listen at Endpoint: a lost or
-// impossible connection is tried again for ever. Run may be called again after
-// it has returned, then going on with the streams it knew.
+// Run subscribes until ctx ends. It then waits for its goroutines and returns the error
+// of ctx. Before that it returns only if it cannot listen at Endpoint; connections that
+// are lost, or cannot be made, are tried again without end. After it has returned, Run
+// may be called again, and goes on with the streams that it knows.
 func (s *Subscriber) Run(ctx context.Context) error {
 	if !s.running.CompareAndSwap(false, true) {
 		return ErrRunning

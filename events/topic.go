@@ -6,10 +6,9 @@ import (
 	"unicode/utf8"
 )
 
-// ParseTopic splits a topic of llm-d's convention, kv@POD@MODEL
-// (llm-d-kv-cache, engineadapter/common.go), as engines use it that connect to a
-// bound subscriber. POD is what names the pod, often IP or IP:port; it has no
-// '@'. MODEL is the rest, whatever is in it.
+// ParseTopic splits a topic of the form kv@POD@MODEL, which llm-d uses for engines that
+// connect to a gateway (llm-d-kv-cache, engineadapter/common.go). POD has no @. MODEL
+// is the rest, whatever is in it.
 func ParseTopic(topic string) (pod, model string, err error) {
 	rest, ok := strings.CutPrefix(topic, "kv@")
 	pod, model, split := strings.Cut(rest, "@")

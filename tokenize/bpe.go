@@ -7,10 +7,10 @@ import (
 	"unicode/utf8"
 )
 
-// A BPE is a byte-pair encoder as tokenizer.json describes it: added tokens, a
-// normalizer, a pre-tokenizer, a model and a post-processor. Load, Parse and
-// their kin make one; the zero value does not encode. It is read-only, and safe
-// for concurrent use.
+// A BPE is a byte-pair encoder as a tokenizer.json describes it: added tokens, a
+// normalizer, a pre-tokenizer, a model and a post-processor. Load, LoadPretrained,
+// LoadTiktoken, Parse and ParseTiktoken make one. The zero value does not encode. It
+// never changes, and is safe for concurrent use.
 type BPE struct {
 	plain, normalized *matcher // added tokens sought before and after normalizing; nil for none
 	normalizer        normalizer

@@ -21,11 +21,10 @@ import (
 //
 // Nothing is downloaded.
 type Hub struct {
-	// Dir is the folder of the models. "": the one that huggingface_hub
-	// (constants.py) uses in this environment, which is the first of
-	// $HF_HUB_CACHE, $HUGGINGFACE_HUB_CACHE, $HF_HOME/hub,
-	// $XDG_CACHE_HOME/huggingface/hub and ~/.cache/huggingface/hub whose variable
-	// is set and not empty.
+	// Dir is the folder of the cache. With "" it is the folder that huggingface_hub
+	// (constants.py) uses: the first of $HF_HUB_CACHE, $HUGGINGFACE_HUB_CACHE,
+	// $HF_HOME/hub, $XDG_CACHE_HOME/huggingface/hub and ~/.cache/huggingface/hub whose
+	// variable is set and not empty.
 	Dir string
 }
 
@@ -34,14 +33,13 @@ const (
 	maxRevision = 255 // bytes
 )
 
-// Find returns the folder that has the tokenizer.json of a model, with its config:
-// of "name", "org/name", or either with "@" and a revision, which is a branch, a
-// tag or a whole commit hash; without, it is main. It is fit for [PoolConfig] and
-// for [LoadPretrained].
+// Find returns the folder of a model in the cache, for PoolConfig.Find and for
+// LoadPretrained. model is "name" or "org/name", and may end with "@" and a revision: a
+// branch, a tag or a whole commit hash. Without one the revision is main.
 //
-// A name or a revision that the hub does not admit is an error that wraps
-// fs.ErrInvalid; such a one never leads out of the folder. What is not in the
-// cache is an error that wraps fs.ErrNotExist.
+// A model that is not in the cache is an error that wraps fs.ErrNotExist. A name or
+// revision that the hub does not allow is an error that wraps fs.ErrInvalid; no name
+// leads out of the folder.
 func (h Hub) Find(ctx context.Context, model string) (string, error) {
 	if err := ctx.Err(); err != nil {
 		return "", err

@@ -30,8 +30,9 @@ const (
 	maxSteps   = 1 << 6  // components of a sequence
 )
 
-// Load reads the tokenizer.json at path, or the tokenizer.json or
-// tokenizer.json.gz in the folder path. The file may be gzip'd whatever its name.
+// Load reads a tokenizer.json alone. path is the file, or a folder with a
+// tokenizer.json or tokenizer.json.gz. A file may be compressed by gzip, whatever its
+// name is.
 func Load(path string) (*BPE, error) { return load(path, nil) }
 
 // load also applies a config, if there is one.
@@ -92,7 +93,7 @@ func fileIn(dir, name string) (string, error) {
 	return "", fmt.Errorf("no %s in %s: %w", name, dir, fs.ErrNotExist)
 }
 
-// Parse reads a tokenizer.json, gzip'd or not.
+// Parse is Load for the content of a file, compressed or not.
 func Parse(r io.Reader) (*BPE, error) {
 	t, err := parse(r, nil)
 	if err != nil {

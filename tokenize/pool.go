@@ -44,67 +44,66 @@ const (
 )
 
 var (
-	// ErrPoolClosed is returned by the methods of a Pool and its tokenizers after
-	// Close, and to those that wait when it is called.
+	// ErrPoolClosed is returned after Close by the methods of a Pool and its
+	// tokenizers, and by calls that wait when Close is called.
 	ErrPoolClosed = errors.New("tokenize: pool is closed")
 
-	// ErrBusy is returned by the tokenizers of a Pool for a text that would have
-	// to wait while too much waits already, and for models not loaded while too
-	// many others fail to load.
+	// ErrBusy is returned by the tokenizers of a Pool for a text that would have to
+	// wait while too many wait already. It is also returned for a model that is not
+	// loaded, while too many others have failed to load.
 	ErrBusy = errors.New("tokenize: pool is busy")
 )
 
 // PoolConfig configures a Pool. A zero field is its default.
 type PoolConfig struct {
-	// Find returns the folder of a model, which is read as LoadPretrained does if
-	// it has a tokenizer_config.json, or the path of a tokenizer.json, which is
-	// read alone, as Load does. Nil: Hub{}.Find, the local HuggingFace cache.
+	// Find returns the folder of a model, or the path of a tokenizer.json. A folder with a
+	// tokenizer_config.json is read by LoadPretrained, anything else by Load. nil is
+	// Hub{}.Find, for the local HuggingFace cache.
 	//
-	// Models are named by whoever sends a request. So Find must not take a name
-	// for a path unchecked, and should refuse what the host does not serve: to
-	// load it may cost others their place.
+	// Clients choose the names. So Find must check a name before it uses it in a path. It
+	// should refuse models that you do not serve, because loading them can evict others.
 	//
-	// Its context ends when the Pool closes, and with no request: another may be
-	// waiting for the same model. It is called for up to 16 models at a time, and
-	// those that hang keep others from being loaded. So do 256 names that have
-	// just been refused: Preload what is served.
+	// The context ends when the Pool is closed. It does not end with a request, because
+	// other requests may wait for the same model. Find runs for at most 16 models at a
+	// time, so calls that hang keep other models from being loaded. 256 names that Find
+	// has refused within a second do the same: call Preload for the models that you serve.
 	Find func(ctx context.Context, model string) (path string, err error)
 
-	// Memory bounds the bytes of the loaded tokenizers. When they pass it the
-	// least recently used go; one that is used at that moment stays in memory
-	// until its encodings end. A tokenizer that is larger by itself is refused.
-	// The memory of encodings is not in it: up to 60 bytes for each byte of a long
-	// text that has begun, in words that do not end, and up to 4 MiB kept for each
-	// tokenizer and processor until it has not been used for two rounds of the
-	// garbage collector.
+	// Memory bounds the bytes of the loaded tokenizers. Beyond it the least recently used
+	// ones are evicted; one that is in use stays in memory until its encodings end. A
+	// tokenizer that is larger than Memory is refused.
+	//
+	// The memory of encodings is not counted: up to 60 bytes for each byte of a text that
+	// is one long word, and up to 4 MiB for each tokenizer and CPU, which is freed after
+	// two garbage collections without use.
 	Memory int64
 
-	// Encodings is how many texts are encoded at a time. More wait, in order of
-	// arrival. A text of 64 KiB and more lets the others go first each time that
-	// so much of it is sought through or encoded, but does not interrupt
-	// normalizing, nor the search for one piece's end, which take some 10 ms for a
-	// million bytes. Such texts have begun, and hold memory, only as far as they
-	// have twice MaxText bytes together.
+	// Encodings is the number of texts that are encoded at a time. The others wait in the
+	// order in which they came. A text of 64 KiB or more lets waiting texts go first after
+	// every 64 KiB; but it is normalized without a pause, and one piece is searched for
+	// without a pause, each some 10 ms for a million bytes. Long texts that have begun
+	// have at most twice PoolConfig.MaxText bytes together.
 	Encodings int
 
-	// MaxText is the longest text, in bytes; more is ErrTextTooLong, at once. The
-	// default is DefaultPoolMaxText, a million tokens of English, and the constant
-	// MaxText is the most.
+	// MaxText is the length of the longest text, in bytes. A longer one is ErrTextTooLong
+	// at once. The default is DefaultPoolMaxText, a million tokens of English. It cannot be
+	// more than the constant MaxText.
 	MaxText int
 
-	// MaxWaiting bounds the bytes of the texts that wait, for a tokenizer to be
-	// loaded or to be encoded, each counting 4 KiB at least. One that would have
-	// to wait gets ErrBusy unless there is room for eight times its size: short
-	// texts find room where long ones do not.
+	// MaxWaiting bounds the bytes of texts that wait, to be encoded or for a tokenizer.
+	// Each counts as 4 KiB at least. A text that would have to wait gets ErrBusy if the
+	// room that is left is less than eight times its size. So short texts still find room
+	// when long ones do not.
 	MaxWaiting int64
 }
 
-// A Pool has tokenizers by the names of models. Each is loaded when it is first
-// asked for, once, and shared by all models whose names lead to the same files, in
-// the HuggingFace cache to the same blobs. A name is looked up once, and again
-// when its tokenizer had to go, or by Preload.
+// A Pool has tokenizers by the names of models. It loads each when it is first asked
+// for, once. Models with the same files, in the HuggingFace cache the same blobs, share
+// one. A name is looked up at its first use. It is looked up again only after its
+// tokenizer was evicted, or by Preload.
 //
-// All methods are safe for concurrent use. An idle Pool has no goroutine.
+// All methods are safe for concurrent use. A Pool without work has no goroutine. It
+// must be made by NewPool.
 type Pool struct {
 	find    func(model string) (string, error) // with a context that stop ends
 	stop    context.CancelFunc
@@ -156,7 +155,7 @@ type failure struct {
 	until time.Time
 }
 
-// NewPool returns an empty Pool.
+// NewPool returns a Pool without tokenizers, or an error that names a wrong field.
 func NewPool(c PoolConfig) (*Pool, error) {
 	switch {
 	case c.Memory < 0, c.Encodings < 0, c.MaxText < 0, c.MaxWaiting < 0:
@@ -188,9 +187,10 @@ func NewPool(c PoolConfig) (*Pool, error) {
 	}, nil
 }
 
-// Tokenizer returns the tokenizer of a model, which nothing is done for yet: its
-// Encode waits until it is loaded, as long as the context allows, and returns the
-// error if it cannot be. It is a [Resumer], too. The loading goes on without the caller.
+// Tokenizer returns the tokenizer of a model. It returns at once and loads nothing. The
+// first Encode starts the loading, and waits for it until its ctx ends; the loading
+// goes on without the caller. If it fails, Encode returns the error. The Tokenizer is
+// also a Resumer.
 func (p *Pool) Tokenizer(model string) Tokenizer { return pooled{p, model} }
 
 var _ Resumer = pooled{}
@@ -266,10 +266,10 @@ func (p *Pool) use(model string) *file {
 	return f
 }
 
-// Preload loads the tokenizers of models and returns when all are there, with the
-// errors of those that are not. It looks every name up, also one that is loaded or
-// has just failed: so a host makes known that a name leads to another file now.
-// Without one that loads the name keeps what it had.
+// Preload loads the tokenizers of these models now, and returns when all are there,
+// with the errors of those that are not. It looks up each name again, even if it is
+// loaded or has just failed: call it when a name leads to another file. If the new file
+// cannot be loaded, the name keeps its tokenizer.
 func (p *Pool) Preload(ctx context.Context, models ...string) error {
 	var errs []error
 	var lookups []*lookup
@@ -292,9 +292,9 @@ func (p *Pool) Preload(ctx context.Context, models ...string) error {
 	return errors.Join(append(errs, ctx.Err())...)
 }
 
-// Close ends what waits, with ErrPoolClosed, and waits for the lookups. Encodings
-// that have begun end by themselves, long ones with ErrPoolClosed. It is
-// idempotent.
+// Close makes calls that wait return ErrPoolClosed, and waits for calls of Find. It
+// does not wait for encodings: short ones end as usual, long ones with ErrPoolClosed. A
+// second Close does nothing.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	p.closed = true
@@ -308,21 +308,21 @@ func (p *Pool) Close() error {
 	return nil
 }
 
-// PoolStats says what is in a Pool and what has happened in it.
+// PoolStats are figures of a Pool: of now, and counts since NewPool.
 type PoolStats struct {
 	Tokenizers int   // loaded
 	Bytes      int64 // of memory that they take
 
 	Loads     uint64 // tokenizers loaded
-	Failures  uint64 // names that led to none
-	Evictions uint64 // tokenizers that went to make room
+	Failures  uint64 // names that led to no tokenizer
+	Evictions uint64 // tokenizers that were evicted to make room
 	Refused   uint64 // texts that got ErrBusy because too much waited
 
-	Encoding int // texts, at this moment
+	Encoding int // texts that are being encoded now
 	Waiting  int // texts that have not begun
 }
 
-// Stats returns the figures of this moment.
+// Stats returns the figures of now.
 func (p *Pool) Stats() PoolStats {
 	p.mu.Lock()
 	s := PoolStats{Bytes: p.bytes, Loads: p.loads, Failures: p.failures, Evictions: p.evictions}

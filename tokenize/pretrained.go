@@ -11,18 +11,21 @@ import (
 	"slices"
 )
 
-// LoadPretrained reads the tokenizer.json in the folder dir and changes it as the
-// tokenizer_config.json beside it wants, which is what engines that load a model
-// through transformers serve: with its added_tokens_decoder and its named special
-// tokens, and with the tokens that add_bos_token and add_eos_token put around a
-// text. DeepSeek-V3's begin-of-sequence token, for one, is in that file alone.
+// LoadPretrained reads the folder of a model. It reads tokenizer.json, and applies what
+// tokenizer_config.json says in memory, as engines do that load a model through
+// transformers: added_tokens_decoder, the named special tokens, and the tokens that
+// add_bos_token and add_eos_token put around a text. For example, only
+// tokenizer_config.json has DeepSeek-V3's begin-of-sequence token.
 //
-// It does as transformers 4.57 (tokenization_utils_fast.py and the classes' own
-// files). Where 5 (tokenization_utils_tokenizers.py) puts other tokens around a
-// text, the folder is refused; so it is where Python code of the repository or a
-// tokenizer.model is the tokenizer. But 5 also builds the pipelines of some classes
-// anew instead of reading them, and that is not looked at: an engine with such a
-// version is to be asked. Load reads a tokenizer.json alone.
+// It does as transformers 4.57 (tokenization_utils_fast.py, and the files of the
+// classes). It refuses a folder if transformers 5 would put other tokens around a text
+// (tokenization_utils_tokenizers.py), if the tokenizer is Python code of the
+// repository, or if there is only a tokenizer.model.
+//
+// Transformers 5 does not use all of tokenizer.json for some classes of tokenizers, and
+// makes their parts itself. LoadPretrained does not notice that. If your engine runs
+// with transformers 5, compare some ids with the engine's /tokenize; chatcheck does so
+// for chats.
 func LoadPretrained(dir string) (*BPE, error) {
 	info, err := os.Stat(dir)
 	switch {

@@ -6,19 +6,17 @@ import (
 	"unicode/utf8"
 )
 
-// Resume returns the last position of text, in bytes, from which encoding may
-// be resumed whatever is appended to text: the ids of what lies before it are
-// settled. For p := t.Resume(text) and every text that begins with text,
+// Resume returns the last position of text, in bytes, before which no appended text
+// changes the ids. For p := t.Resume(text) and every text longer that begins with text,
 //
 //	Encode(longer) == Encode(text[:p]) + EncodeFrom(longer, p)
 //
-// but for the post-processor's tokens after the text, which come once, at the
-// end. It is 0 if there is no such position but the beginning.
+// except that the tokens which the model puts after a text come once, at the end.
+// Resume returns 0 if there is no such position, or none in the last 64 KiB.
 //
-// Such a position is the beginning of an added token, or one between two
-// characters that neither an added token, nor the normalizer, nor a piece, nor a
-// merge can ever join. In most languages each word has one; none is sought further
-// than 64 KiB from the end.
+// Such a position is the beginning of an added token, or a place between two characters
+// that no added token, normalizer, piece or merge can contain together. In most
+// languages every word has one.
 func (t *BPE) Resume(text string) int {
 	r, n := utf8.DecodeLastRuneInString(text)
 	for p := len(text) - n; p > max(0, len(text)-maxBehind); {
@@ -58,9 +56,9 @@ func (t *BPE) settled(l rune, lWidth int, r rune, rWidth int, rest string) bool 
 	return t.pre.restarts(l, r) && (t.pre.ends(l, r) || t.model.parts(t.pre.rewritten(l), t.pre.rewritten(r)))
 }
 
-// EncodeFrom is Encode for text[from:], with from a position that Resume gave for
-// a text that text begins with. The post-processor's tokens before the text are
-// only in what begins at 0. A position outside of text is an error.
+// EncodeFrom appends the ids of text[from:] to dst. from must be what Resume has
+// returned for a text with which text begins. The tokens that the model puts before a
+// text are in the result only if from is 0. A position outside of text is an error.
 func (t *BPE) EncodeFrom(ctx context.Context, dst []uint32, text string, from int, special bool) ([]uint32, error) {
 	return t.encodeFrom(call{ctx, context.Context.Err}, dst, text, from, special)
 }

@@ -13,15 +13,15 @@ import (
 	"unicode/utf8"
 )
 
-// LoadTiktoken reads a file of ranks, as the tiktoken library has them: a line for
-// each token, with its bytes in base64 and its rank, which is its id. The file may
-// be gzip'd. What else makes the encoding is not in it: pattern, a regular
-// expression that the text is cut into pieces by, and the special tokens, which
-// count as themselves wherever a text has them. [TiktokenEncoding] has both for
-// OpenAI's own encodings; other models have them in the code beside the file.
+// LoadTiktoken reads a file of ranks of the tiktoken library: a line for each token,
+// with its bytes in base64 and its rank, which is its id. The file may be compressed by
+// gzip. It does not contain the rest of the encoding: pattern, a regular expression
+// that cuts a text into pieces, and the special tokens, which become their own ids
+// wherever a text has them. TiktokenEncoding has both for OpenAI's encodings. Other
+// models have them in the code beside the file.
 //
-// The result encodes as tiktoken 0.14.0 does with all special tokens allowed, or
-// the file is refused as by [Load].
+// The result makes the ids of tiktoken 0.14.0 with all special tokens allowed. A file
+// with anything that is not known is refused, as by Load.
 func LoadTiktoken(path, pattern string, special map[string]uint32) (*BPE, error) {
 	f, err := open(path)
 	if err != nil {
@@ -35,7 +35,7 @@ func LoadTiktoken(path, pattern string, special map[string]uint32) (*BPE, error)
 	return t, nil
 }
 
-// ParseTiktoken is LoadTiktoken of a file's content.
+// ParseTiktoken is LoadTiktoken for the content of a file.
 func ParseTiktoken(r io.Reader, pattern string, special map[string]uint32) (*BPE, error) {
 	t, err := parseTiktoken(r, pattern, special)
 	if err != nil {
@@ -241,11 +241,11 @@ func specialTokens(special map[string]uint32, ranks *vocab) (*matcher, error) {
 }
 
 // TiktokenEncoding returns the pattern and the special tokens of one of OpenAI's
-// encodings (tiktoken 0.14.0, tiktoken_ext/openai_public.py): r50k_base, p50k_base,
-// p50k_edit, cl100k_base, o200k_base or o200k_harmony. The ranks of p50k_edit are
-// those of p50k_base, and the ranks of o200k_harmony those of o200k_base. The
-// patterns of all but the last two are in their older words, which were changed
-// for speed: with these ranks both come to the same ids.
+// encodings: r50k_base, p50k_base, p50k_edit, cl100k_base, o200k_base or o200k_harmony
+// (tiktoken 0.14.0, tiktoken_ext/openai_public.py). The ranks of p50k_edit are those of
+// p50k_base, and the ranks of o200k_harmony those of o200k_base. Of the first four
+// encodings the pattern is an older version, which tiktoken has changed only for speed.
+// Both versions give the same ids.
 func TiktokenEncoding(name string) (pattern string, special map[string]uint32, err error) {
 	switch name {
 	case "r50k_base", "p50k_base":

@@ -1,24 +1,22 @@
-// Package tokenize turns text into the token ids that an inference engine gives
-// it, so that the blocks of a prompt can be named without asking the engine.
-//
-// Start with [LoadPretrained], which reads a model's folder as engines do: its
-// tokenizer.json and the tokenizer_config.json beside it. [Load] reads the first
-// alone.
+// Package tokenize turns text into the token ids that an inference engine makes of it.
 //
 //	t, err := tokenize.LoadPretrained("/models/llama-3")
 //	...
 //	ids, err := t.Encode(ctx, nil, prompt, true)
 //
-// A [Pool] loads tokenizers by the names of models when they are first asked for,
-// shares them, and bounds memory and how many texts are encoded at a time.
-// [LoadTiktoken] reads OpenAI's files of ranks.
+// For one model start with [LoadPretrained]. It reads the folder of a model as engines
+// do: the tokenizer.json and the tokenizer_config.json beside it. [Load] reads a
+// tokenizer.json alone. [LoadTiktoken] reads OpenAI's files. For many models start with
+// [NewPool]: a [Pool] loads tokenizers by the names of models when they are first asked
+// for, and bounds their memory and the texts that are encoded at a time.
 //
-// An id that differs from the engine's makes every block after it miss, and
-// nothing says so. So the package encodes exactly as HuggingFace tokenizers
-// 0.23.2 does, or refuses the file: a component, a pattern or a setting that it
-// does not know is an [ErrUnsupported] that names it, never an approximation. It
-// reads byte-pair encoders: byte-level ones, and those in the manner of
-// SentencePiece with byte fallback. WordPiece and Unigram are refused.
+// One wrong id makes a prompt look as if no engine had cached it from there on, and no
+// error says so. So this package makes exactly the ids of HuggingFace tokenizers
+// 0.23.2, or refuses the file: for a component, pattern or setting that it does not
+// know it returns an [ErrUnsupported] that names it. It reads byte-pair encoders:
+// byte-level ones, and those like SentencePiece with byte fallback. It refuses
+// WordPiece and Unigram. One thing it cannot see: see LoadPretrained about transformers
+// 5.
 package tokenize
 
 import (
@@ -28,50 +26,53 @@ import (
 
 // A Tokenizer encodes text as one model does. It is safe for concurrent use.
 type Tokenizer interface {
-	// Encode appends the ids of text to dst and returns the result. With special,
-	// they stand between the tokens that the model's post-processor adds (such as
-	// a begin-of-sequence token), which is what an engine's /v1/completions
-	// hashes. Special tokens that are written out in text count as themselves
-	// either way.
+	// Encode appends the ids of text to dst and returns the result. If special is true,
+	// the ids of the tokens that the model puts around a text are among them, such as a
+	// begin-of-sequence token. Engines do so for /v1/completions. A special token that is
+	// written in text, such as <|eot_id|>, becomes its own id in both cases.
 	//
-	// Bytes of text that are not UTF-8 are each taken for U+FFFD, which is what
-	// encoding/json makes of them on their way to the engine.
+	// Each byte of text that is not UTF-8 counts as U+FFFD, which encoding/json makes of
+	// it on the way to the engine.
 	//
-	// An error returns dst as it was: ctx's own when it is done before the
-	// encoding is, or one of the implementation. The result is the caller's; an
-	// implementation keeps neither it nor text.
+	// On an error Encode returns dst unchanged. The error is that of ctx if it ends before
+	// the encoding, or one of the implementation. The implementation keeps neither text
+	// nor the result.
 	Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error)
 }
 
-// A Resumer is a Tokenizer that need not encode the beginning of a text again. A
-// [BPE] is one, and so are the tokenizers of a [Pool].
+// A Resumer is a Tokenizer for a text that grows: it need not encode the beginning of
+// the text again. A [BPE] is one, and so are the tokenizers of a [Pool].
 type Resumer interface {
 	Tokenizer
 
-	// Resume returns up to where the ids of text stay as they are whatever is
-	// appended to it, and EncodeFrom appends the ids of text[from:] for a position
-	// from that it returned for the beginning of text.
+	// Resume returns a position p in text, in bytes. The ids of text[:p] stay the same,
+	// whatever is appended to text.
+	//
+	// EncodeFrom appends the ids of text[from:] to dst. from is what Resume has returned
+	// for a text with which text begins.
 	Resume(text string) int
 	EncodeFrom(ctx context.Context, dst []uint32, text string, from int, special bool) ([]uint32, error)
 }
 
-// MaxText is the longest text that a [BPE] encodes, in bytes of UTF-8: some four
-// million tokens of English. It counts as it comes and as it is normalized, where
-// SentencePiece makes three bytes of each space. Encoding takes up to 60 bytes of memory for each byte
-// of the longest word, which in a hostile text is all of it; a host that admits
-// less says so by the size of its requests.
+// MaxText is the length of the longest text that a [BPE] encodes, in bytes of UTF-8:
+// some four million tokens of English. The bound holds for the text as it comes, and
+// again after it was normalized; SentencePiece makes three bytes of each space.
+// Encoding takes up to 60 bytes of memory for each byte of the longest word, and a
+// hostile text can be one word. To bound this memory, bound the size of requests, or
+// use PoolConfig.MaxText.
 const MaxText = 16 << 20
 
 var (
-	// ErrUnsupported is returned for a file that asks for something this package
-	// does not do. The error says what.
+	// ErrUnsupported is wrapped by errors about a file that asks for something which
+	// this package does not do. The error says what.
 	ErrUnsupported = errors.New("not supported")
 
-	// ErrMalformed is returned for a file that is damaged, contradicts itself or
-	// is past a limit.
+	// ErrMalformed is wrapped by errors about a file that is damaged, contradicts
+	// itself, or is beyond a limit.
 	ErrMalformed = errors.New("malformed tokenizer file")
 
-	// ErrTextTooLong is returned for a text longer than MaxText, or than a Pool's,
-	// as it comes, with U+FFFD for what is not UTF-8, or once it is normalized.
+	// ErrTextTooLong is wrapped by errors about a text that is longer than MaxText, or
+	// than PoolConfig.MaxText. The length counts as the text comes, with U+FFFD for
+	// bytes that are not UTF-8, and after normalizing.
 	ErrTextTooLong = errors.New("text too long")
 )

@@ -55,6 +55,18 @@ func TestPageWords(t *testing.T) {
 	}
 }
 
+// TestReadmeWords: README.md explains its words once, in bold, and does not use them before.
+func TestReadmeWords(t *testing.T) {
+	prose := quoted.ReplaceAllString(fences.ReplaceAllString(read(t, "README.md"), ""), "")
+	for _, w := range []string{"pod", "block", "KV event", "score", "rank", "live", "partial", "replaying", "uncertain", "silent"} {
+		bold := regexp.MustCompile(`(?i)\*\*`+w+`s?\*\*`).FindAllStringIndex(prose, -1)
+		first := regexp.MustCompile(`(?i)\b` + w + `s?\b`).FindStringIndex(prose)
+		if len(bold) != 1 || first == nil || first[0] < bold[0][0] {
+			t.Errorf("%q is explained at %v, and used at %v", w, bold, first)
+		}
+	}
+}
+
 // testNames are the tests, fuzz targets and benchmarks of the repository.
 func testNames(t *testing.T) (names []string) {
 	err := filepath.WalkDir("../..", func(file string, _ fs.DirEntry, err error) error {

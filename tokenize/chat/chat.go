@@ -1,25 +1,28 @@
-// Package chat renders chat requests as an inference engine does, byte by byte, so
-// that their tokens can be told without asking it.
+// Package chat makes the text of a chat request, byte by byte as vLLM does, so that its
+// tokens are known without the engine.
 //
-// Start with [Load], which reads a model's folder, and [Parse], which reads a
-// request as it came over HTTP:
-//
-//	model, err := chat.Load("/models/llama-3", chat.Options{})
+//	model, err := chat.Load("/models/llama-3", chat.Options{Engine: "0.28"})
 //	...
-//	request, err := chat.Parse(body)
+//	request, err := chat.ParsePath("/v1/chat/completions", body)
 //	...
 //	rendering, err := model.Render(request, nil)
 //	...
 //	ids, err := tokenizer.Encode(ctx, nil, rendering.Text, request.AddSpecial)
 //
-// What is done to a request before its template is rendered follows vLLM, from 0.9 to
-// main of autumn 2026: [Options].Engine says which version. What changed when, and by
-// which source, is the table in versions.go; the sources of the releases up to 0.27.1
-// and of main were read. How templates are chosen and rendered follows transformers
-// 4.57 and 5 (utils/chat_template_utils.py, tokenization_utils_base.py). A model or a
-// template that asks for something else is refused when it is loaded, and a request
-// when it is rendered; nothing is approximated. Package chatcheck compares with a
-// running engine. SGLang's shaping is its own, and not known here.
+// An Indexer (package kvindex) does all of this for a Request with a Body. Then you
+// need [Load], [Options] and [Model.Exclude] at most. Package chatcheck compares with a
+// running engine.
+//
+// Before its template is rendered, a request is changed in many small ways. These
+// follow vLLM from 0.9 to its main of autumn 2026: [Options].Engine says which version.
+// versions.go has a table of the changes, each with its version and source; the sources
+// of the releases up to 0.27.1 and of main were read. The choice and the rendering of
+// templates follow transformers 4.57 and 5 (utils/chat_template_utils.py,
+// tokenization_utils_base.py).
+//
+// What cannot be made exactly is refused: a model or template when it is loaded, a
+// request when it is parsed or rendered. Nothing is approximated. SGLang changes
+// requests in other ways, which this package does not know. Do not use it for SGLang.
 package chat
 
 import (
@@ -32,24 +35,25 @@ import (
 	"github.com/kvindex/kvindex/internal/jinja"
 )
 
-// Options are how an engine was started, as far as it bears on the text of a chat,
-// by vLLM's arguments. The zero Options are those of an engine without arguments,
-// but that requests may bring templates.
+// Options are the version of an engine and those of its arguments that have influence
+// on the text of a chat. The zero Options are those of vLLM's main without arguments,
+// with one difference: requests may have templates of their own.
 type Options struct {
-	// Engine is vLLM's version, such as "0.28" or "0.9.2", or "main", as it was in
-	// autumn 2026; so "". A version is as the last one up to it that changed
-	// something. Of some changes after 0.27 the release is not known: chats that they
-	// bear on are not scorable where Engine is one of the releases in question.
+	// Engine is vLLM's version: a release such as "0.28" or "0.9.2", or "main" for vLLM's
+	// main of autumn 2026. "" means "main", which is newer than most engines in use: set
+	// it. For some changes after 0.27 it is not known with which release they came. If
+	// Engine is a release that may or may not have such a change, chats that depend on it
+	// are ErrNotScorable.
 	Engine string
 
-	// Template is --chat-template, as text. "": the model's own.
+	// Template is the text of --chat-template. "" is the model's own template.
 	Template string
 
-	// Kwargs is --default-chat-template-kwargs, a JSON object. "": none.
+	// Kwargs is --default-chat-template-kwargs, a JSON object. "" is none.
 	Kwargs string
 
-	// ContentFormat is --chat-template-content-format: "string", "openai", or
-	// "auto" or "", which goes by the template.
+	// ContentFormat is --chat-template-content-format: "string", "openai" or "auto". ""
+	// means "auto": the template decides.
 	ContentFormat string
 
 	// ExcludeTools is --exclude-tools-when-tool-choice-none.
@@ -59,16 +63,16 @@ type Options struct {
 	// engine without --trust-request-chat-template does.
 	RefuseTemplates bool
 
-	// UsesTemplate says that the engine renders the model's template although its
-	// files make vLLM choose otherwise: --tokenizer-mode hf.
+	// UsesTemplate: the engine was started with --tokenizer-mode hf. Then vLLM renders the
+	// chat template also for models for which it would use a program of its own.
 	UsesTemplate bool
 
-	// Now is the engine's clock and time zone, which templates that tell the date
-	// read. Nil: time.Now.
+	// Now returns the time by the engine's clock and time zone, for templates that write
+	// the date. nil is time.Now.
 	Now func() time.Time
 }
 
-// A Model renders the chats of one model. It is safe for concurrent use.
+// A Model makes the texts of the chats of one model. It is safe for concurrent use.
 type Model struct {
 	options   Options
 	engine    version
@@ -86,9 +90,9 @@ type Model struct {
 
 type specialToken struct{ name, content string }
 
-// New returns the model with a template and special tokens, by names such as
-// "bos_token". It is for hosts that have no folder of the model; Options.Template
-// goes before the template.
+// New returns a Model without a folder: source is its template, and special its special
+// tokens by names such as "bos_token". If Options.Template is set, it is used in place
+// of source.
 func New(source string, special map[string]string, o Options) (*Model, error) {
 	m := &Model{single: true}
 	for _, name := range specialNames {
@@ -137,15 +141,15 @@ func (m *Model) configure(o Options) error {
 	return err
 }
 
-// Media is an image or the like of a chat: the engine's own hash of it, and how
-// many tokens stand for it. Offset, the first of them in the prompt, is told by
-// [Rendering.Expand].
+// Media is a media item of a prompt, such as an image. Hash is the hash that the engine
+// computes for it. Offset is the position of its first token in the prompt, and Length
+// its number of tokens. For a chat Offset is not needed: Rendering.Expand finds it.
 type Media struct {
 	Hash           string
 	Offset, Length int
 }
 
-// A Rendering is the text of a chat.
+// A Rendering is the text of a chat. An Indexer uses its methods; other programs may.
 type Rendering struct {
 	Text string
 
@@ -158,10 +162,11 @@ type Rendering struct {
 	excluded map[string]Features // by pod, whether or not the chat uses them
 }
 
-// Render renders a chat. Media are those of its parts, in order.
-//
-// Its errors wrap ErrMalformed and ErrTemplate where the engine of the version in
-// Options would refuse the request, and ErrNotScorable where it would not.
+// Render makes the text of a chat request. media has one item for each media part of
+// the request, in their order. If the engine, in the version of Options, refuses the
+// request too, the error wraps ErrMalformed or ErrTemplate. If the engine may accept
+// it, the error wraps ErrNotScorable. A completion request is an error; it has Prompt
+// or Tokens.
 func (m *Model) Render(r *Request, media []Media) (*Rendering, error) {
 	x := &Rendering{model: m, media: media}
 	if err := x.exclude(r); err != nil {
@@ -170,8 +175,8 @@ func (m *Model) Render(r *Request, media []Media) (*Rendering, error) {
 	return x.renderChat(r)
 }
 
-// RenderAnyway is Render as if nothing was excluded, for whoever compares the model
-// with an engine, as chatcheck does.
+// RenderAnyway is Render without regard to Exclude. It is for programs that compare
+// with an engine, such as chatcheck.
 func (m *Model) RenderAnyway(r *Request, media []Media) (*Rendering, error) {
 	return (&Rendering{model: m, media: media}).renderChat(r)
 }
@@ -199,9 +204,10 @@ func (x *Rendering) renderChat(r *Request) (*Rendering, error) {
 	return x, nil
 }
 
-// Shared returns up to which byte the text equals that of the conversation one
-// turn earlier: the request that the last assistant message before the final
-// message was the answer to. Without one it is 0. It renders that request.
+// Shared returns how many bytes at the beginning of Text are equal to the text of the
+// same conversation one turn before: of the request that was answered by the last
+// assistant message before the final message. It is 0 if there is no such message.
+// Shared renders that request, so it costs about as much as Render.
 func (x *Rendering) Shared() (int, error) {
 	c := x.chat
 	at := len(c.messages) - 2

@@ -8,25 +8,26 @@ import (
 )
 
 var (
-	// ErrMalformed is wrapped by the errors about a request that an engine
-	// refuses: not JSON, a field of a wrong type, fields that exclude one another.
-	// They name the field.
+	// ErrMalformed is wrapped by errors about a request that an engine refuses too: it
+	// is not JSON, a field has a wrong type, two fields exclude each other. The error
+	// names the field.
 	ErrMalformed = errors.New("malformed")
 
-	// ErrNotScorable is wrapped by the errors about a request that an engine may
-	// take and whose tokens this package cannot tell, such as media without
-	// hashes, or whose features are excluded. They name the field or the features.
+	// ErrNotScorable is wrapped by errors about a request that an engine may accept,
+	// but whose tokens this package cannot tell. Either it has something that is not
+	// known, such as media without hashes, or it uses features that Model.Exclude
+	// excludes. The error names the field or the features.
 	ErrNotScorable = errors.New("not scorable")
 
-	// ErrUnsupported is wrapped by the errors about a model whose engine renders
-	// chats in a way that this package does not know, and about a template with a
+	// ErrUnsupported is wrapped by errors about a model whose engine makes the text of
+	// its chats in a way that this package does not know, and about a template with a
 	// construct that it does not know.
 	ErrUnsupported = errors.New("not supported")
 
-	// ErrNoTemplate is wrapped by the error about a model that has no chat template.
+	// ErrNoTemplate is wrapped by errors about a model without a chat template.
 	ErrNoTemplate = errors.New("no chat template")
 
-	// ErrTemplate is wrapped by what a template raises about a conversation. The
+	// ErrTemplate is wrapped by errors that a template raises about a conversation. The
 	// engine refuses it too.
 	ErrTemplate = errors.New("the chat template refused it")
 )

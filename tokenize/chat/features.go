@@ -9,15 +9,15 @@ import (
 	"github.com/kvindex/kvindex/internal/jinja"
 )
 
-// Features is a set of what chats use that engines' versions and settings differ
-// in. The zero value is the empty set; sets are joined by |. In text it is the names
-// in the order of the constants, with commas between.
+// Features is a set of things that a chat can use, and that versions and settings of
+// engines treat in different ways. The zero value is the empty set. Sets are joined by
+// |. As text it has the names in the order of the constants, with commas between.
 type Features uint32
 
-// The features. A chat has the features that are named behind "implies" wherever it
-// has the one before.
+// The features. A chat that has a feature also has those that its line names after
+// "implies".
 const (
-	FeaturePlain              Features = 1 << iota // every chat has it: if an engine differs there, it differs everywhere
+	FeaturePlain              Features = 1 << iota // every chat has it. If an engine differs here, no chat of it is scorable
 	FeatureNoGenerationPrompt                      // add_generation_prompt is false
 	FeatureContinueFinal                           // continue_final_message; implies NoGenerationPrompt
 	FeatureSystem                                  // a system message
@@ -36,7 +36,7 @@ const (
 	FeatureStringParts                             // a string among parts; implies Parts
 	FeatureNames                                   // a message with a name
 	FeatureDocuments                               // documents
-	FeatureKwargs                                  // chat_template_kwargs but tools and documents, or reasoning_effort
+	FeatureKwargs                                  // reasoning_effort, or chat_template_kwargs other than tools and documents
 
 	allFeatures = 1<<iota - 1
 )
@@ -85,7 +85,7 @@ func (f *Features) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Features returns what a chat uses; none for a completion.
+// Features returns the features that a chat uses. A completion has none.
 func (r *Request) Features() Features {
 	if r.chat == nil {
 		return 0
@@ -184,21 +184,20 @@ type exclusions struct {
 // maxExcluded bounds the pods of exclusions.
 const maxExcluded = 4096
 
-// Exclude makes chats that use one of the features f not scorable: for the pod of
-// that name, or for all pods if pod is "". It takes the place of what was excluded
-// for that pod, or for all pods, before; f 0 takes that back.
+// Exclude makes chats that use one of the features f not scorable: for one pod, or for
+// all pods if pod is "". Use it for what chatcheck has found to differ. Each call
+// replaces what was excluded for the same pod, or for all pods. Call it with f = 0 to
+// exclude nothing.
 //
-// What is excluded for all pods makes Render return an error that wraps
-// ErrNotScorable and names the features. What is excluded for one pod is told by
-// [Rendering.Excluded]: an Indexer then claims nothing of that pod and goes on to
-// score the others.
+// For features that are excluded for all pods, Render returns an error that wraps
+// ErrNotScorable and names them. For features that are excluded for one pod, an Indexer
+// sets PodScore.NotScorable for this pod, and scores the others.
 //
-// 4,096 pods are kept. Of one more the features are excluded for all pods, in
-// addition to what is. A host whose pods come and go takes back what it has excluded
-// for a pod that is gone.
+// At most 4,096 pods can have features excluded. Those of a further pod are excluded
+// for all pods in addition. So call Exclude with f = 0 for a pod that has gone.
 //
-// It is safe to call while chats are rendered, and counts for what is rendered from
-// then on.
+// Exclude is safe to call while chats are rendered. It has effect on chats that are
+// rendered later.
 func (m *Model) Exclude(pod string, f Features) {
 	f &= allFeatures
 	for {
@@ -244,9 +243,9 @@ func (x *Rendering) exclude(r *Request) error {
 	return nil
 }
 
-// Excluded goes through the pods for which the chat is not scorable by
-// [Model.Exclude], as it was when the chat was rendered, and those of its features
-// that are excluded there.
+// Excluded returns each pod for which this chat is not scorable because of
+// Model.Exclude, with the features that are excluded there and that the chat has. What
+// was excluded when the chat was rendered counts.
 func (x *Rendering) Excluded() iter.Seq2[string, Features] {
 	return func(yield func(string, Features) bool) {
 		for pod, f := range x.excluded {

@@ -11,8 +11,8 @@ import (
 	"github.com/kvindex/kvindex/internal/jinja"
 )
 
-// MaxBody is the longest request that Parse reads, in bytes. Images that are written
-// out in it count too.
+// MaxBody is the length of the longest request that Parse reads, in bytes, with the
+// images that are written in it.
 const MaxBody = 32 << 20
 
 var (

@@ -19,11 +19,14 @@ import (
 var specialNames = []string{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}
 
 // Load reads the templates and the special tokens of a model from its folder, as
-// engines do through transformers: chat_template.jinja and
-// additional_chat_templates, or the chat_template of tokenizer_config.json, which
-// may be a list of named ones, and for models with a processor chat_template.json.
-// By config.json, if it is there, models are recognised whose chats the engine
-// does not render from a template; they are refused, with ErrUnsupported.
+// engines do through transformers. The templates are those in chat_template.jinja and
+// in the folder additional_chat_templates. If there are none, they are in
+// tokenizer_config.json: chat_template is one, or a list with names. For a model with a
+// processor, chat_template.json counts too.
+//
+// config.json, if it is there, shows models whose chats the engine does not make from a
+// template. They are refused, with ErrUnsupported. A model without a template is
+// ErrNoTemplate.
 func Load(dir string, o Options) (*Model, error) {
 	m := new(Model)
 	err := m.configure(o)

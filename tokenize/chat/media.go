@@ -72,9 +72,9 @@ func (x *Rendering) place(t *template) error {
 	return nil
 }
 
-// Expand appends to dst the tokens of the text as the engine has them: the one
-// that stands for a piece of media as often as it has tokens. It returns the
-// media with their offsets, for which it makes a slice if there are any.
+// Expand appends tokens, the ids of Text, to dst. Where one token stands for a media
+// item, it writes the token Media.Length times, as the engine does. It also returns the
+// media with their offsets, in a new slice if there are any.
 func (x *Rendering) Expand(dst, tokens []uint32) ([]uint32, []Media, error) {
 	if len(x.media) == 0 {
 		return append(dst, tokens...), nil, nil

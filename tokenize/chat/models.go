@@ -9,16 +9,16 @@ import (
 	"github.com/kvindex/kvindex/tokenize"
 )
 
-// Models are the models of a fleet, each loaded when it is first asked for. The zero
-// Models reads the local HuggingFace cache. It is safe for concurrent use, and not
-// copied after its first use.
+// Models loads the Model of each name when it is first asked for. The zero value reads
+// the local HuggingFace cache. It is safe for concurrent use. Do not copy it after its
+// first use.
 type Models struct {
-	// Find returns the folder of a model; nil: that of a [tokenize.Hub]. It is
-	// called for any name that a client sends, with a context that has the values of
-	// a request's and does not end: another may be waiting for the same model. While
-	// 1,024 of them do not return no other model is loaded.
+	// Find returns the folder of a model. nil is the Find of a [tokenize.Hub]. Clients
+	// choose the names, so Find must check them. Its context has the values of that of a
+	// request, and never ends, because other requests may wait for the same model. If
+	// 1,024 calls of Find hang, no other model is loaded.
 	Find func(ctx context.Context, model string) (dir string, err error)
-	// Options are those of a model; nil: the zero Options for all.
+	// Options returns the Options of a model. With nil they are zero for all models.
 	Options func(model string) Options
 
 	now   func() time.Time // nil: time.Now; for tests
@@ -43,9 +43,9 @@ const (
 	retry = time.Second
 )
 
-// Model returns a model by its name, and waits within ctx until it is loaded. That
-// goes on without the caller, once for all who wait. An error is remembered for a
-// second.
+// Model returns the Model of a name, and waits until it is loaded or ctx ends. The
+// loading goes on without the caller, once for all callers that wait. After an error,
+// calls return the same error for one second.
 func (s *Models) Model(ctx context.Context, name string) (*Model, error) {
 	l, err := s.load(ctx, name)
 	if err != nil {

@@ -9,25 +9,25 @@ import (
 	"github.com/kvindex/kvindex/internal/jinja"
 )
 
-// A Request is a chat or completion request as an engine would take it. It is not
-// changed after Parse, and safe for concurrent use.
+// A Request is a chat or completion request. It does not change after Parse, and is
+// safe for concurrent use.
 type Request struct {
 	Model string // as the client named it; "" if it did not
 	Salt  string // cache_salt
 
-	// AddSpecial is whether the tokenizer puts its special tokens around the text:
-	// by default that of a completion but not that of a chat, whose template has
+	// AddSpecial says whether the tokenizer has to put its special tokens around the text.
+	// The default is true for a completion, and false for a chat, whose template writes
 	// them.
 	AddSpecial bool
 
-	// Prompt or Tokens is what a completion asks for.
+	// Prompt or Tokens is the prompt of a completion.
 	Prompt string
 	Tokens []uint32
 
 	chat *conversation
 }
 
-// Chat tells whether it is a chat request, which a Model renders.
+// Chat reports whether r is a chat, for Model.Render. Else it is a completion.
 func (r *Request) Chat() bool { return r.chat != nil }
 
 // A conversation is what a chat request says of its text.
@@ -47,20 +47,20 @@ type conversation struct {
 	features            Features
 }
 
-// Parse is ParsePath where the path is not known.
+// Parse is ParsePath without a path.
 func Parse(body []byte) (*Request, error) { return ParsePath("", body) }
 
-// ParsePath reads the body of a request as it came over HTTP, to a path such as
-// "/v1/chat/completions", which may have a prefix and a query. It reads OpenAI's
-// chats and completions, and refuses bodies of other APIs: its errors about these
-// wrap ErrNotScorable and name the API. Without a path, or by one that it does not
-// know, a body is a chat if it has "messages" and a completion if it has "prompt";
-// then a body of another API that has none of its marks is read as one of these.
+// ParsePath reads the body of a chat or completion request of OpenAI's API. path is the
+// path of the HTTP request, such as "/v1/chat/completions"; it may have a prefix and a
+// query. The body of another API is an error that wraps ErrNotScorable and names the
+// API. If path is empty or not known, a body with "messages" is a chat, and a body with
+// "prompt" a completion; the body of another API is then taken for one of them if none
+// of its fields shows what it is.
 //
-// It takes and refuses what vLLM does (entrypoints/openai/chat_completion/protocol.py
-// and completion/protocol.py), as far as it bears on the text; what not all versions
-// do is decided by [Model.Render]. Other fields are not looked at. The request keeps
-// nothing of body.
+// Of fields that have influence on the text, ParsePath accepts and refuses what vLLM
+// does (entrypoints/openai/chat_completion/protocol.py and completion/protocol.py).
+// Where versions differ, Model.Render decides. It ignores other fields. The Request
+// keeps nothing of body.
 func ParsePath(path string, body []byte) (*Request, error) {
 	api := apiOf(path)
 	if api > completions {

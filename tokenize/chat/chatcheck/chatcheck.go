@@ -21,8 +21,8 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// An Engine is where a running engine serves a model. It has to be vLLM: SGLang's
-// /tokenize takes no chats.
+// An Engine is a running vLLM that serves a model. It cannot be SGLang, whose /tokenize
+// takes no chats.
 type Engine struct {
 	// URL is the engine's address, to which "/tokenize" is added. A "/v1" at its
 	// end, as OpenAI's clients want it, is taken off.
@@ -37,26 +37,25 @@ type Engine struct {
 }
 
 // Check asks the engine for the tokens of some thirty conversations, one after the
-// other, and compares them with those of m by t, its tokenizer. It changes nothing:
-// what of the report is to have consequences, the host hands to [chat.Model.Exclude].
-// What is excluded already is compared as anything else.
+// other, and compares them with those of m and its tokenizer t. It changes nothing:
+// give Report.Differs to chat.Model.Exclude if you want consequences. Features that are
+// excluded already are compared like all others.
 //
-// An engine that cannot be reached, is busy or answers anything but tokens or a
-// refusal (400, 422) is an error and no difference; so is a tokenizer's error. The
-// report is nil then, unless the engine has failed (500, 501) at single
-// conversations but not at the first: these have no answer in the report, and the
+// An engine that cannot be reached, is busy, or answers anything but tokens or a
+// refusal (400, 422) is an error. So is an error of the tokenizer. The report is nil
+// then, with one exception: if the engine has failed (500, 501) at some conversations
+// but not at the first one, there is a report in which these have NoAnswer, and the
 // error is that of the first of them.
 //
-// The engine is asked by vLLM's /tokenize, which renders as its chat API does but
+// The engine is asked by vLLM's /tokenize, which makes texts as its chat API does, but
 // reads fewer fields (December 2025 to autumn 2026, entrypoints/serve/tokenize,
-// protocol.py and serving.py). Documents are sent in chat_template_kwargs. Of
-// tool_choice, reasoning_effort and media /tokenize tells nothing, of reasoning by its
-// old name reasoning_content not what chats make of it, and an empty list of tools is
-// no mistake there. Before 2026 it did not know
-// --default-chat-template-kwargs, so a model with chat.Options.Kwargs can differ
-// from /tokenize and not from the engine's chats.
+// protocol.py and serving.py). So Check cannot compare tool_choice, reasoning_effort,
+// media and the old field reasoning_content, and an empty list of tools is no mistake
+// there. Documents are sent in chat_template_kwargs. Before 2026 /tokenize did not know
+// --default-chat-template-kwargs: a model with chat.Options.Kwargs may then differ from
+// /tokenize and not from the engine's chats.
 //
-// Check can be called for many engines and models at once.
+// Check is safe for concurrent use.
 func (e Engine) Check(ctx context.Context, m *chat.Model, t tokenize.Tokenizer) (*Report, error) {
 	p, err := e.dial()
 	if err != nil {
