@@ -127,7 +127,7 @@ func (x *Indexer) unknownModel(name string) error {
 	names := slices.Sorted(maps.Keys(x.models))
 	for _, base := range names {
 		if len(x.models[base].adapters[name]) > 0 {
-			return fmt.Errorf("%w %.100q: it is an adapter of %.100q, but none of the pods asked has told of it: give %.100[3]q as Model, and it as Adapter", ErrUnknownModel, name, base)
+			return fmt.Errorf("%w %.100q: it is an adapter of %.100q, but no event of the pods in the request has named it: set Model to %.100[3]q, and Adapter to the adapter", ErrUnknownModel, name, base)
 		}
 	}
 	const most = 3
@@ -135,10 +135,10 @@ func (x *Indexer) unknownModel(name string) error {
 	if len(names) > most {
 		list = fmt.Sprintf("%s and %d more", list, len(names)-most)
 	}
-	return fmt.Errorf("%w %.100q: pods are known for %s alone: is it one of these under another name (--served-model-name)? %s", ErrUnknownModel, name, list, maybeAdapter)
+	return fmt.Errorf("%w %.100q: there are pods for %s only: is it one of these under another name (--served-model-name)? %s", ErrUnknownModel, name, list, maybeAdapter)
 }
 
-const maybeAdapter = "It may also be an adapter that no event has told of yet: give the base model as Model, and it as Adapter"
+const maybeAdapter = "It may also be an adapter that no event has named yet: set Model to the base model, and Adapter to the adapter"
 
 // unknownAdapter returns an error if no pod has told of an adapter of a model, but
 // some pod could have.
@@ -151,7 +151,7 @@ func (x *Indexer) unknownAdapter(model, name string) error {
 	}
 	for _, pm := range md.pods {
 		if State(pm.state.Load()) != StateSilent {
-			return fmt.Errorf("%w %.100q of model %.100q: no pod has told of it, but of %d others: either no block of it was stored yet, or the engine's events call it otherwise (SGLang's name no adapters)", ErrUnknownAdapter, name, model, len(md.adapters))
+			return fmt.Errorf("%w %.100q of model %.100q: no event has named it, events have named %d others: either no block of it was stored yet, or the events have another name for it (SGLang's events have no adapters)", ErrUnknownAdapter, name, model, len(md.adapters))
 		}
 	}
 	return nil

@@ -832,7 +832,7 @@ pod "c": 0 of 2 tokens cached, rank 0, live
   tokens:  [7 8]
   blocks:  0 of 16 tokens; held from the first on: 0; the next is 0, from token 0 on
   cause:   unknown_adapter
-  No pod holds anything: kvindex: unknown adapter "sql" of model "m": no pod has told of it, but of 0 others: either no block of it was stored yet, or the engine's events call it otherwise (SGLang's name no adapters).
+  No pod holds anything: kvindex: unknown adapter "sql" of model "m": no event has named it, events have named 0 others: either no block of it was stored yet, or the events have another name for it (SGLang's events have no adapters).
 `},
 	} {
 		if got := "\n" + explain(t, ix, c.r, c.pod).String(); got != c.want {

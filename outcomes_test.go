@@ -86,11 +86,11 @@ func TestMistakes(t *testing.T) {
 		{"unknown_model", kvindex.ErrUnknownModel, true, `"M"|"busy" "elsewhere" "lazy"|6 more|--served-model-name|adapter|Model`, kvindex.Request{Model: "M", Tokens: p.Tokens}},
 		{"unknown_model", kvindex.ErrUnknownModel, true, `"M"|--served-model-name`, kvindex.Request{Model: "M", Adapter: "sql", Tokens: p.Tokens, Pods: []string{"pod"}}},
 		{"unknown_model", kvindex.ErrUnknownModel, true, `"M"|--served-model-name`, kvindex.Request{Candidates: ix.Candidates("M", nil), Tokens: p.Tokens}},
-		{"unknown_model", kvindex.ErrUnknownModel, true, `"sql"|adapter of "m"|none of the pods asked|"m" as Model`, kvindex.Request{Model: "sql", Tokens: p.Tokens, Pods: []string{"other"}}},
-		{"unknown_model", kvindex.ErrNoTokenizer, false, `"M"|WithModel|unknown model|--served-model-name|adapter that no event has told of yet|Model`, kvindex.Request{Model: "M", Prompt: "hello"}},
+		{"unknown_model", kvindex.ErrUnknownModel, true, `"sql"|adapter of "m"|no event of the pods in the request|Model to "m"`, kvindex.Request{Model: "sql", Tokens: p.Tokens, Pods: []string{"other"}}},
+		{"unknown_model", kvindex.ErrNoTokenizer, false, `"M"|WithModel|unknown model|--served-model-name|adapter that no event has named yet|Model`, kvindex.Request{Model: "M", Prompt: "hello"}},
 		{"unknown_model", kvindex.ErrNoTokenizer, false, `"M"|WithModel|unknown model|--served-model-name|adapter`, kvindex.Request{Body: body(`"model": "M", ` + hello)}},
 		{"unknown_model", kvindex.ErrNoTokenizer, false, `"m-nobody"|no folder|unknown model|--served-model-name`, kvindex.Request{Model: "m-nobody", Prompt: "hello"}},
-		{"unknown_adapter", kvindex.ErrUnknownAdapter, true, `"SQL"|"m"|1 others|no block of it was stored|call it otherwise`, kvindex.Request{Model: "m", Adapter: "SQL", Tokens: p.Tokens}},
+		{"unknown_adapter", kvindex.ErrUnknownAdapter, true, `"SQL"|"m"|1 others|no block of it was stored|another name`, kvindex.Request{Model: "m", Adapter: "SQL", Tokens: p.Tokens}},
 		{"unknown_adapter", kvindex.ErrUnknownAdapter, true, `"SQL"|"m"`, kvindex.Request{Model: "m", Adapter: "SQL", Body: body(hello)}},
 		{"no_tokenizer", kvindex.ErrNoTokenizer, false, `"no-text"|WithModel`, kvindex.Request{Model: "no-text", Prompt: "hello"}},
 		{"no_tokenizer", kvindex.ErrNoTokenizer, false, `"elsewhere"|no folder of it`, kvindex.Request{Model: "elsewhere", Prompt: "hello"}},
@@ -199,7 +199,7 @@ func TestUnknownNames(t *testing.T) {
 
 	// Without a tokenizer and without pods, a name may still be an adapter's.
 	err := open(t).ScoreRequest(ctx, &kvindex.Request{Model: "sql", Prompt: "x"}, new(kvindex.Answer))
-	if !errors.Is(err, kvindex.ErrNoTokenizer) || !strings.Contains(err.Error(), "an adapter that no event has told of yet: give the base model as Model") {
+	if !errors.Is(err, kvindex.ErrNoTokenizer) || !strings.Contains(err.Error(), "an adapter that no event has named yet: set Model to the base model") {
 		t.Errorf("no tokenizer: %v", err)
 	}
 }

@@ -130,7 +130,7 @@ func (s *Subscriber) keepAsking(ctx context.Context, st *stream, settle func()) 
 // noReplay tells that a replay socket is of no use now.
 func (s *Subscriber) noReplay(st *stream, err error) {
 	s.note(st, NoteNoReplay)
-	s.report(fmt.Errorf("events: subscriber: pod %q: its replay socket %s is of no use, so what is missed meanwhile is lost; it is tried again: %w", st.pod, st.replayAt, err))
+	s.report(fmt.Errorf("events: subscriber: pod %q: the replay socket %s does not work, so messages that are missed now are lost; it is tried again: %w", st.pod, st.replayAt, err))
 }
 
 // reach connects to a replay socket and finds out whether it answers.

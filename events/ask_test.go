@@ -367,7 +367,7 @@ func TestReplayOfAnother(t *testing.T) {
 					if !strings.Contains(err.Error(), "another engine's") {
 						t.Errorf("told %v", err)
 					}
-					ended = strings.Contains(err.Error(), "of no use")
+					ended = strings.Contains(err.Error(), "does not work")
 				case <-time.After(20 * time.Millisecond):
 				}
 			}
