@@ -484,9 +484,10 @@ func (sc *scorer) chooseRows() {
 	for i := range sc.matches.Rows {
 		row := &sc.matches.Rows[i]
 		switch {
-		case row.FullGroups > 1:
+		case row.Run == 0:
+		case row.Held != nil && row.FullGroups > 1:
 			hybrid = true
-		case row.Group.Kind == index.GroupFull || row.FullGroups == 0:
+		case row.Held == nil || row.Group.Kind == index.GroupFull || row.FullGroups == 0:
 			sc.improve(row.Pod, sc.bestOf(i))
 		} // of a hybrid model the full-attention groups count
 	}
@@ -525,7 +526,7 @@ func (sc *scorer) scoreHybrids() {
 	groups := make(map[ofGroup]bestRow)
 	for i := range sc.matches.Rows {
 		row := &sc.matches.Rows[i]
-		if row.FullGroups > 1 && row.Group.Kind == index.GroupFull {
+		if row.FullGroups > 1 && row.Group.Kind == index.GroupFull && row.Run > 0 {
 			of := ofGroup{ofRank{row.Pod, row.Source.Rank}, row.Group.ID}
 			if b, ok := groups[of]; !ok || sc.better(sc.bestOf(i), b) {
 				groups[of] = sc.bestOf(i)
@@ -741,5 +742,5 @@ func (s *PodScore) fill(row *index.Row, cached int) {
 		s.Tiers.n[t] = int(n)
 	}
 	s.CachedTokens = cached
-	s.UpperBound = row.Groups > 1 || row.Group.Kind != index.GroupFull
+	s.UpperBound = row.Held != nil
 }

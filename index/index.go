@@ -26,6 +26,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"unsafe"
 
@@ -337,7 +338,7 @@ type Query struct {
 	// rows. A backend holds no lock meanwhile, because keys take long and Keys
 	// may call the index; Match answers with what is held after the last call.
 	Keys func(Variant) ([]Key, error)
-	// Held asks for Row.Held.
+	// Held asks for Row.Held in all rows, also of sources of one full group.
 	Held bool
 }
 
@@ -360,14 +361,16 @@ func (m *Matches) Reset() {
 
 // Bits returns a zeroed bit set of n bits that lives as long as the answer.
 func (m *Matches) Bits(n int) []uint64 {
-	n = (n + 63) / 64
-	if len(m.bits)+n > cap(m.bits) {
-		m.bits = make([]uint64, 0, 2*cap(m.bits)+n) // rows keep the old array alive
-	}
-	b := m.bits[len(m.bits) : len(m.bits)+n : len(m.bits)+n]
-	m.bits = m.bits[:len(m.bits)+n]
-	clear(b)
-	return b
+	at := m.more((n + 63) / 64) // rows keep an array alive that became too small
+	return m.bits[at:len(m.bits):len(m.bits)]
+}
+
+// more makes room for n zeroed words of bits, and returns where they begin.
+func (m *Matches) more(n int) (at int) {
+	at = len(m.bits)
+	m.bits = slices.Grow(m.bits, n)[:at+n]
+	clear(m.bits[at:])
+	return at
 }
 
 // View is whose blocks a row speaks of: those of one group of one source, in
@@ -378,9 +381,26 @@ type View struct {
 	BlockSize int // tokens, or pairs
 	// Pairs is that of the blocks' Variant.
 	Pairs bool
-	// Groups is the number of groups that the source has announced, and
-	// FullGroups how many of them are GroupFull.
-	Groups, FullGroups int
+	*Layout
+}
+
+// Layout is the groups that a source has announced since its last OpClear, also
+// those that hold nothing. A Layout never changes. All rows of a source in one
+// answer share it. Memory gives the same pointer in later answers until a store
+// tells something new, so a caller can keep what follows from a Layout by its
+// pointer.
+type Layout struct {
+	Groups     []GroupLayout // by ID
+	FullGroups int           // how many of them are GroupFull
+}
+
+// GroupLayout is a group and the sizes of its gpu blocks, in tokens or pairs.
+type GroupLayout struct {
+	Group
+	// BlockSize is the largest size that a gpu store with Locals has told, and
+	// Grain the smallest. Grain is the smaller one where the engine also caches
+	// parts of a block. Both are 0 if no store has told a size.
+	BlockSize, Grain int
 }
 
 // Row is what one group of one source holds of a prompt, in blocks of one
@@ -399,8 +419,12 @@ type Row struct {
 	Tiers [NumTiers]int32
 	// Last is the best tier of the run's last block.
 	Last Tier
-	// Held has, on request, one bit a block of the whole prompt for each
-	// tier, beyond the run too; tiers without a block are nil.
+	// Held says of each block of the whole prompt, beyond the run too, in which
+	// tiers it is held: bit b%64 of word b/64 stands for block b, in blocks of
+	// the row's size. There is a word for each 64 blocks of the prompt, and one
+	// for the rest; an unfinished block has no bit. A tier without a block is
+	// nil. Held is nil in the rows of a source of one group that is GroupFull,
+	// unless Query.Held asked for it.
 	Held *[NumTiers][]uint64
 }
 
@@ -466,9 +490,15 @@ type Index interface {
 	Cursor(ctx context.Context, src Source, stream string) (Cursor, error)
 
 	// Match fills m with one row for each source, group, variant and block size
-	// of which a first block of the prompt is held (with Query.Held: any block),
-	// in no particular order. m is reset first. A query without Candidates is
-	// an error that wraps ErrInvalid.
+	// that holds something of the prompt. m is reset first. A query without
+	// Candidates is an error that wraps ErrInvalid.
+	//
+	// A source whose only group is GroupFull has a row if it holds the first
+	// block, and the row has no bits (Row.Held). Every other source has a row if
+	// it holds any block, and all its rows have bits; so have all sources with
+	// Query.Held. Blocks of a part of the group's size, and chunks of a lower
+	// tier, have rows with bits of their own. Rows that have bits stand together
+	// by source. There is no other order.
 	Match(ctx context.Context, q *Query, m *Matches) error
 
 	// Remove forgets a pod: its blocks, names and cursors, for all models and

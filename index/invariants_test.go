@@ -105,7 +105,7 @@ func heldAndPlain(m *Memory, r *rand.Rand) string {
 	}
 	runs := map[answer]int{}
 	for _, row := range held.Rows {
-		if row.Run > 0 {
+		if row.Run > 0 || len(row.Groups) != 1 || row.FullGroups != 1 {
 			runs[answer{*row.View, row.Run, row.GPU, row.Tiers, row.Last}]++
 		}
 	}

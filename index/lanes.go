@@ -24,6 +24,7 @@ type group struct {
 	Group
 	told  bool // by a gpu store
 	cut   cut  // of its gpu blocks; of the largest if sizes differ
+	grain int  // the smallest of their sizes
 	lanes [NumTiers][]*lane
 }
 
@@ -40,12 +41,14 @@ type lane struct {
 }
 
 // view is a View with its lanes: those of a group and cut. If just one of them
-// is in the gpu tier, it is the first.
+// is in the gpu tier, it is the first. Whether its rows have bits unasked is the
+// same in all views of a source.
 type view struct {
 	View
 	cut    cut
 	lanes  []viewLane
 	oneGPU bool
+	bits   bool
 }
 
 type viewLane struct {
@@ -74,9 +77,15 @@ func (s *source) groupFor(c *Change) (g *group, news bool) {
 		g.Group, g.told = c.Group, true
 		news = true
 	}
-	if c.Tier == TierGPU && len(c.Locals) > 0 && c.BlockSize > g.cut.size {
-		g.grow(cut{c.Variant, c.BlockSize})
-		news = true
+	if c.Tier == TierGPU && len(c.Locals) > 0 {
+		if c.BlockSize > g.cut.size {
+			g.grow(cut{c.Variant, c.BlockSize})
+			news = true
+		}
+		if g.grain == 0 || c.BlockSize < g.grain {
+			g.grain = c.BlockSize
+			news = true
+		}
 	}
 	return g, news
 }
@@ -164,12 +173,8 @@ func (s *source) retireEmptyLanes() {
 
 // publish shows readers the views of the source as they are now.
 func (s *source) publish() {
-	full := 0
-	for _, g := range s.groups {
-		if g.Kind == GroupFull {
-			full++
-		}
-	}
+	layout := s.newLayout()
+	oneFull := len(layout.Groups) == 1 && layout.FullGroups == 1
 	var views []*view
 	for _, g := range s.groups {
 		for t := range g.lanes {
@@ -181,8 +186,8 @@ func (s *source) publish() {
 				i := slices.IndexFunc(views, func(v *view) bool { return v.Group.ID == g.ID && v.cut == by })
 				if i < 0 {
 					i = len(views)
-					views = append(views, &view{cut: by, View: View{
-						Source: s.id, Group: g.Group, BlockSize: by.size, Pairs: by.variant.Pairs, Groups: len(s.groups), FullGroups: full,
+					views = append(views, &view{cut: by, bits: !oneFull, View: View{
+						Source: s.id, Group: g.Group, BlockSize: by.size, Pairs: by.variant.Pairs, Layout: layout,
 					}})
 				}
 				views[i].lanes = append(views[i].lanes, viewLane{ln.ord, ln.tier})
@@ -194,4 +199,20 @@ func (s *source) publish() {
 	}
 	s.views.Store(&views)
 	s.model.gen.Add(1)
+}
+
+// newLayout returns the source's Layout, which is the last one if nothing is new.
+func (s *source) newLayout() *Layout {
+	fresh := &Layout{Groups: make([]GroupLayout, 0, len(s.groups))}
+	for _, g := range s.groups {
+		fresh.Groups = append(fresh.Groups, GroupLayout{Group: g.Group, BlockSize: g.cut.size, Grain: g.grain})
+		if g.Kind == GroupFull {
+			fresh.FullGroups++
+		}
+	}
+	slices.SortFunc(fresh.Groups, func(a, b GroupLayout) int { return a.ID - b.ID })
+	if s.layout == nil || !slices.Equal(s.layout.Groups, fresh.Groups) {
+		s.layout = fresh
+	}
+	return s.layout
 }

@@ -18,6 +18,9 @@ import (
 //   - A view with other lanes is looked at in every tier, slab by slab (slowView):
 //     from the first block on if that is not in the gpu, else from the slab in
 //     which its gpu run ends.
+//   - Views whose rows have bits are not looked at one by one either: a slab gives
+//     the lanes that hold slots of it a word of bits each, in one pass for all of
+//     them (findBits), and the rows are made of that.
 //   - The answer needs no lock. Each claim of a row was true at one moment (package
 //     forest), and a lane's ordinal means whom it meant when the walker entered
 //     (answer). What is being moved by a writer may be missed.
@@ -45,8 +48,13 @@ type walker struct {
 	slot    []uint32
 	round   uint32
 
-	held [][NumTiers][]uint64 // of the rows
+	// at are the bits of lanes, by ordinal, and held those of the rows.
+	at   []bitsAt
+	held [][NumTiers][]uint64
 }
+
+// bitsAt is a part of Matches.bits; no words: there is none.
+type bitsAt struct{ from, words uint32 }
 
 func (w *walker) begin(f *forest.Forest) {
 	w.f = f
@@ -122,14 +130,16 @@ func (w *walker) answer(md *model, r *resolved, q *Query, out *Matches) (done bo
 			return false, nil
 		}
 	}
+	w.r, w.out = r, out
 	for i := range r.cuts {
-		w.r, w.rc, w.out = r, &r.cuts[i], out
+		w.rc = &r.cuts[i]
 		w.p = w.path(w.rc.variant)
-		if q.Held {
-			w.matchHeld()
-		} else {
+		if !q.Held {
 			w.match()
 		}
+	}
+	if q.Held || r.bits {
+		w.matchBits(q.Held)
 	}
 	return true, nil
 }
@@ -375,70 +385,180 @@ func (v *slowView) advance(end uint32) bool {
 	return here == end
 }
 
-// matchHeld appends the rows of one size of blocks with their bits. It looks at
-// every view in every slab that the prompt goes through.
-func (w *walker) matchHeld() {
-	p, rc, out := w.p, w.rc, w.out
-	spans, blocks := p.Spans(), p.Len()/rc.units
-	for _, v := range w.r.viewsOf(rc.cut) {
-		row := Row{View: &v.View, Pod: v.pod}
-		var held [NumTiers][]uint64
-		for i := range spans {
-			s := &spans[i]
-			end := s.Ends(rc.units)
-			for _, l := range v.lanes {
-				for mask := p.Mask(s, l.ord) & end; mask != 0; mask &= mask - 1 {
-					if held[l.tier] == nil {
-						held[l.tier] = out.Bits(blocks)
-					}
-					b := (s.At+bits.TrailingZeros32(mask)+1)/rc.units - 1
-					held[l.tier][b/64] |= 1 << (b % 64)
+// matchBits appends the rows that have bits, source by source: of all sources, or
+// of those that have them unasked.
+func (w *walker) matchBits(all bool) {
+	r := w.r
+	w.at = slices.Grow(w.at[:0], len(r.lanes))[:len(r.lanes)]
+	clear(w.at)
+	for i := range r.cuts {
+		w.rc = &r.cuts[i]
+		w.p = w.path(w.rc.variant)
+		w.findBits(w.rc.bits)
+		if all {
+			w.findBits(w.rc.all)
+			w.findBits(w.rc.other)
+		}
+	}
+	for i := range r.sources {
+		s := &r.sources[i]
+		for _, v := range *s.was {
+			if all || v.bits {
+				w.addBits(v, s.pod)
+			}
+		}
+	}
+}
+
+// findBits goes along the prompt once, and sets a bit for each block that a lane of
+// set holds. A prompt ends for all at the first key that is not in the forest:
+// whoever holds a block keeps the keys before it there.
+func (w *walker) findBits(set []uint64) {
+	if set == nil {
+		return
+	}
+	p, units := w.p, w.rc.units
+	words := (p.Len()/units + 63) / 64
+	for i := 0; ; i++ {
+		s, ok := p.Span(i)
+		if !ok {
+			return
+		}
+		end := s.Ends(units)
+		if end == 0 {
+			continue
+		}
+		first := bits.TrailingZeros32(end)
+		b := (s.At+first+1)/units - 1
+		// put sets the bits of the blocks that end at slots.
+		spread := func(slots uint32) (v uint64) {
+			if units == 1 {
+				return uint64(slots)
+			}
+			for n, slot := 0, first; slot < s.N; n, slot = n+1, slot+units {
+				v |= uint64(slots>>slot&1) << n
+			}
+			return v
+		}
+		single := func(ord, mask uint32) {
+			if mask &= end; mask == 0 || int(ord>>6) >= len(set) || set[ord>>6]>>(ord&63)&1 == 0 {
+				return
+			}
+			w.setBits(ord, words, b, spread(mask))
+		}
+		if ord, mask, ok := s.Holder(); ok {
+			single(ord, mask)
+			continue
+		}
+		rec, ok := p.Record(s)
+		if !ok {
+			continue
+		}
+		for i := range rec.Rows() {
+			mask, holders := rec.Row(i)
+			if mask &= end; mask == 0 {
+				continue
+			}
+			v := spread(mask)
+			for j := range uint32(len(holders)) {
+				word := rec.First() + j
+				if int(word) >= len(set) {
+					break
+				}
+				for here := set[word] & holders.Word(j); here != 0; here &= here - 1 {
+					w.setBits(word<<6|uint32(bits.TrailingZeros64(here)), words, b, v)
 				}
 			}
 		}
-		if !row.count(&held, blocks) {
+		entries := rec.Entries()
+		for i := range entries {
+			single(entries.At(i))
+		}
+	}
+}
+
+// setBits sets the bits v of a lane from block b on, in a set of so many words.
+func (w *walker) setBits(ord uint32, words, b int, v uint64) {
+	at := &w.at[ord]
+	if at.words == 0 {
+		*at = bitsAt{uint32(w.out.more(words)), uint32(words)}
+	}
+	set := w.out.bits[int(at.from)+b/64:]
+	set[0] |= v << (b % 64)
+	if over := v >> (64 - b%64); over != 0 {
+		set[1] |= over
+	}
+}
+
+// addBits appends the row of a view, if it holds anything.
+func (w *walker) addBits(v *view, pod int32) {
+	var held *[NumTiers][]uint64
+	words := 0
+	for _, l := range v.lanes {
+		at := w.at[l.ord]
+		if at.words == 0 {
 			continue
 		}
-		w.held = append(w.held, held)
-		row.Held = &w.held[len(w.held)-1]
-		out.Rows = append(out.Rows, row)
+		if held == nil {
+			n := len(w.held)
+			w.held = slices.Grow(w.held, 1)[:n+1]
+			held = &w.held[n]
+			*held = [NumTiers][]uint64{}
+		}
+		words = int(at.words)
+		set := w.out.bits[at.from : at.from+at.words : at.from+at.words]
+		if held[l.tier] == nil {
+			held[l.tier] = set
+			continue
+		}
+		for i, word := range set { // blocks known by hash alone, and others
+			held[l.tier][i] |= word
+		}
 	}
+	if held == nil {
+		return
+	}
+	n := len(w.out.Rows)
+	w.out.Rows = slices.Grow(w.out.Rows, 1)[:n+1]
+	row := &w.out.Rows[n]
+	*row = Row{View: &v.View, Pod: pod, Held: held}
+	row.count(words)
 }
 
-// viewsOf returns the views of a cut.
-func (r *resolved) viewsOf(c cut) (views []viewRef) {
-	for _, s := range r.sources {
-		for _, v := range *s.was {
-			if v.cut == c {
-				views = append(views, viewRef{v, s.pod})
+// count fills in the runs of a row from its bits, of so many words.
+func (row *Row) count(words int) {
+	gpu := true // its run goes on
+	for i := range words {
+		any := uint64(0)
+		for _, set := range row.Held {
+			if set != nil {
+				any |= set[i]
 			}
 		}
-	}
-	return views
-}
-
-// count fills in the runs of a row from its bits, and reports whether there are
-// any.
-func (row *Row) count(held *[NumTiers][]uint64, blocks int) (any bool) {
-	has := func(t Tier, b int) bool { return held[t] != nil && held[t][b/64]>>(b%64)&1 != 0 }
-	for t := range held {
-		any = any || held[t] != nil
-	}
-	gpu := true
-next:
-	for b := range blocks {
-		if gpu = gpu && has(TierGPU, b); gpu {
-			row.GPU++
+		n := bits.TrailingZeros64(^any) // of 64 blocks, those that go on with the run
+		if n == 0 {
+			return
 		}
-		for t := range Tier(NumTiers) {
-			if has(t, b) {
-				row.Run++
-				row.Tiers[t]++
-				row.Last = t
-				continue next
+		row.Run += int32(n)
+		left, last := ^uint64(0)>>(64-n), uint64(1)<<(n-1)
+		for t, set := range row.Held {
+			if set == nil {
+				continue
 			}
+			if t == int(TierGPU) && gpu {
+				lead := bits.TrailingZeros64(^set[i])
+				row.GPU += int32(lead)
+				gpu = lead == 64
+			}
+			best := set[i] & left
+			if best&last != 0 {
+				row.Last = Tier(t)
+			}
+			row.Tiers[t] += int32(bits.OnesCount64(best))
+			left &^= best
 		}
-		break
+		if n < 64 {
+			return
+		}
 	}
-	return any
 }

@@ -19,6 +19,7 @@ type resolved struct {
 	pods, gen uint64
 	sources   []resolvedSource
 	cuts      []resolvedCut
+	bits      bool      // rows of some sources have bits unasked
 	lanes     []laneRef // by ordinal
 }
 
@@ -34,9 +35,11 @@ type resolvedSource struct {
 type resolvedCut struct {
 	cut
 	units int
-	// all are the gpu lanes of the views that have just one, by ordinal, and
-	// other has the rest of the lanes; nil if there are none.
-	all, other []uint64
+	// bits are the lanes, by ordinal, of the views whose rows have bits unasked;
+	// nil if there are none. Of the other views, all are the gpu lanes of those
+	// that have just one, and other has the rest of the lanes; nil if there are
+	// none.
+	bits, all, other []uint64
 	// gpu are the words of all that are not empty, and at finds them, by
 	// number plus one.
 	gpu []actWord
@@ -93,8 +96,10 @@ func (md *model) resolve(c *Candidates) *resolved {
 	default:
 		r = r.renew(gen)
 	}
+	r.bits = false
 	for i := range r.cuts {
 		r.cuts[i].list()
+		r.bits = r.bits || r.cuts[i].bits != nil
 	}
 	// What was put together while views changed may have an ordinal twice, if it
 	// was used anew meanwhile. Nobody uses it, because its generation has passed;
@@ -122,7 +127,7 @@ func (r *resolved) renew(gen uint64) *resolved {
 	fresh.cuts = slices.Clone(r.cuts)
 	for i := range fresh.cuts {
 		rc := &fresh.cuts[i]
-		rc.all, rc.other = slices.Clone(rc.all), slices.Clone(rc.other)
+		rc.bits, rc.all, rc.other = slices.Clone(rc.bits), slices.Clone(rc.all), slices.Clone(rc.other)
 	}
 	var changed []*resolvedSource
 	for i := range fresh.sources {
@@ -137,7 +142,7 @@ func (r *resolved) renew(gen uint64) *resolved {
 		fresh.add(*s.was, s.pod)
 	}
 	fresh.cuts = slices.DeleteFunc(fresh.cuts, func(rc resolvedCut) bool {
-		return !slices.ContainsFunc(rc.all, nonzero) && !slices.ContainsFunc(rc.other, nonzero)
+		return !slices.ContainsFunc(rc.bits, nonzero) && !slices.ContainsFunc(rc.all, nonzero) && !slices.ContainsFunc(rc.other, nonzero)
 	})
 	return &fresh
 }
@@ -149,7 +154,7 @@ func (r *resolved) drop(views []*view) {
 		rc := r.cutOf(v.cut)
 		for _, l := range v.lanes {
 			r.lanes[l.ord] = laneRef{}
-			for _, set := range [][]uint64{rc.all, rc.other} {
+			for _, set := range [][]uint64{rc.bits, rc.all, rc.other} {
 				if int(l.ord>>6) < len(set) {
 					set[l.ord>>6] &^= 1 << (l.ord & 63)
 				}
@@ -166,9 +171,12 @@ func (r *resolved) add(views []*view, pod int32) {
 				r.lanes = append(r.lanes, make([]laneRef, n-len(r.lanes))...)
 			}
 			r.lanes[l.ord] = laneRef{viewRef{v, pod}, v.lanes[0].ord, l.tier}
-			if i == 0 && v.oneGPU {
+			switch {
+			case v.bits:
+				rc.bits = setBit(rc.bits, l.ord)
+			case i == 0 && v.oneGPU:
 				rc.all = setBit(rc.all, l.ord)
-			} else {
+			default:
 				rc.other = setBit(rc.other, l.ord)
 			}
 		}
@@ -184,7 +192,7 @@ func (r *resolved) cutOf(c cut) *resolvedCut {
 	return &r.cuts[i]
 }
 
-// list fills in gpu and at.
+// list fills in gpu and at, and takes away the sets that are empty.
 func (rc *resolvedCut) list() {
 	rc.gpu, rc.at = nil, make([]uint32, len(rc.all))
 	for w, set := range rc.all {
@@ -193,7 +201,9 @@ func (rc *resolvedCut) list() {
 			rc.at[w] = uint32(len(rc.gpu))
 		}
 	}
-	if !slices.ContainsFunc(rc.other, nonzero) {
-		rc.other = nil
+	for _, set := range []*[]uint64{&rc.bits, &rc.other} {
+		if !slices.ContainsFunc(*set, nonzero) {
+			*set = nil
+		}
 	}
 }

@@ -69,6 +69,7 @@ type source struct {
 	writer  sync.Mutex
 	cursors map[string]Cursor
 	groups  map[int]*group
+	layout  *Layout // what was published of groups last
 	lanes   []*lane // by number; nil: a free number
 	names   names.Table[Hash, value]
 	riches  pool[richName]

@@ -135,7 +135,7 @@ func newHistory(t *testing.T, ix index.Index) *history {
 // snapshot is what a source holds at some moment, or may hold for some time.
 type snapshot struct {
 	groups map[int]index.Group
-	fulls  int // of the groups
+	layout *index.Layout
 	rows   map[rowID]*[index.NumTiers]prefixSet
 	cache  sync.Map // []modelRow by prompt
 }
@@ -155,7 +155,7 @@ func (s *prefixSet) add(n int) {
 }
 
 func (h *history) snapshot(s *modelSource) *snapshot {
-	shot := &snapshot{groups: maps.Clone(s.groups), fulls: s.fulls(), rows: map[rowID]*[index.NumTiers]prefixSet{}}
+	shot := &snapshot{groups: maps.Clone(s.groups), layout: s.layout(), rows: map[rowID]*[index.NumTiers]prefixSet{}}
 	for of, blocks := range s.held {
 		for name, b := range blocks {
 			if by, ok := s.seen(of.group, name, b); ok {
@@ -199,7 +199,7 @@ func (s *snapshot) of(h *history, src index.Source, prompt string) (rows []model
 	}
 	for id, tiers := range s.rows {
 		row := modelRow{view: index.View{
-			Source: src, Group: s.groups[id.group], BlockSize: id.size, Groups: len(s.groups), FullGroups: s.fulls,
+			Source: src, Group: s.groups[id.group], BlockSize: id.size, Layout: s.layout,
 		}}
 		any := false
 		for b := range blocksOf(prompt, id.size) {
@@ -532,6 +532,9 @@ func (h *history) read(seed uint64, prompts []string, candidates []*index.Candid
 
 // check returns what the answer to a query has in it that cannot be.
 func (h *history) check(prompt string, q *index.Query, rows []index.Row, from, to uint64) string {
+	if diff := apart(rows); diff != "" {
+		return diff
+	}
 	of := map[index.Source][]index.Row{}
 	for _, r := range rows {
 		for _, o := range of[r.Source] {

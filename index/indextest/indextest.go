@@ -447,7 +447,7 @@ var cases = []testCase{
 		t.apply(podA, c.store(12, 20))
 		t.want(podA, c, 20)
 		r := t.row(podA, 0, c)
-		if r.GPU != 20 || r.Tiers[index.TierGPU] != 20 || r.Last != index.TierGPU || r.Groups != 1 || r.FullGroups != 1 {
+		if r.GPU != 20 || r.Tiers[index.TierGPU] != 20 || r.Last != index.TierGPU || len(r.Groups) != 1 || r.FullGroups != 1 {
 			t.Errorf("row %+v", r)
 		}
 	}},
@@ -884,7 +884,7 @@ var cases = []testCase{
 		t.apply(podA, masked, c.store(0, 6))
 		r := t.match(c, nil, true)
 		slices.SortFunc(r, func(a, b index.Row) int { return a.Group.ID - b.Group.ID })
-		if len(r) != 2 || r[0].Run != 6 || r[0].Groups != 2 || r[0].FullGroups != 1 || r[1].Run != 0 || r[1].Held[index.TierGPU][0] != 0b110000 || r[1].Group != window {
+		if len(r) != 2 || r[0].Run != 6 || len(r[0].Groups) != 2 || r[0].FullGroups != 1 || r[1].Run != 0 || r[1].Held[index.TierGPU][0] != 0b110000 || r[1].Group != window {
 			t.Fatalf("rows %+v", r)
 		}
 		t.apply(podA, inGroup(window, c.remove(4)))
@@ -895,7 +895,7 @@ var cases = []testCase{
 		none := with(inGroup(window, c.store(0, 4)), func(c *index.Change) { c.Hashes = nil })
 		t.apply(podA, none, c.store(0, 4))
 		t.want(podA, c, 4)
-		if r := t.row(podA, 0, c); r.Groups != 2 {
+		if r := t.row(podA, 0, c); len(r.Groups) != 2 {
 			t.Errorf("row %+v", r)
 		}
 	}},

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -255,16 +256,20 @@ func (p *Plain) answer(ctx context.Context, q *index.Query, prompts []plainPromp
 		return missing, nil
 	}
 	each(func(src index.Source, s *plainSource) {
+		layout := s.layout()
 		for _, prompt := range prompts {
 			for of, held := range s.blocks(prompt) {
-				row := index.Row{View: s.view(src, of), Pod: pods[src.Pod]}
+				row := index.Row{Pod: pods[src.Pod], View: &index.View{
+					Source: src, Group: s.groups[of.group].Group, BlockSize: of.by.size, Pairs: of.by.variant.Pairs, Layout: layout,
+				}}
 				count(&row, held)
-				if q.Held {
+				switch {
+				case q.Held || len(row.Groups) != 1 || row.FullGroups != 1:
 					row.Held = bits(held, prompt.units/of.by.units(), m)
+				case row.Run == 0:
+					continue
 				}
-				if q.Held || row.Run > 0 {
-					m.Rows = append(m.Rows, row)
-				}
+				m.Rows = append(m.Rows, row)
 			}
 		}
 	})
@@ -321,16 +326,16 @@ func (s *plainSource) blocks(prompt plainPrompt) map[plainRow]*plainHeld {
 	return rows
 }
 
-func (s *plainSource) view(src index.Source, of plainRow) *index.View {
-	v := &index.View{
-		Source: src, Group: s.groups[of.group].Group, BlockSize: of.by.size, Pairs: of.by.variant.Pairs, Groups: len(s.groups),
-	}
-	for _, g := range s.groups {
+func (s *plainSource) layout() *index.Layout {
+	l := new(index.Layout)
+	for _, id := range slices.Sorted(maps.Keys(s.groups)) {
+		g := s.groups[id]
+		l.Groups = append(l.Groups, index.GroupLayout{Group: g.Group, BlockSize: g.by.size, Grain: g.grain})
 		if g.Kind == index.GroupFull {
-			v.FullGroups++
+			l.FullGroups++
 		}
 	}
-	return v
+	return l
 }
 
 // count fills in the runs of a row.

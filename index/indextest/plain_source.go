@@ -23,8 +23,9 @@ type plainSource struct {
 
 type plainGroup struct {
 	index.Group
-	told bool     // by a gpu store
-	by   plainCut // the largest that a gpu store told
+	told  bool     // by a gpu store
+	by    plainCut // the largest that a gpu store told
+	grain int      // the smallest size that a gpu store told
 }
 
 // plainCut is how blocks are cut. The zero plainCut, of blocks known by hash
@@ -180,7 +181,13 @@ func (s *plainSource) tell(c *index.Change) {
 	if !g.told {
 		g.Group, g.told = c.Group, true
 	}
-	if len(c.Locals) == 0 || c.BlockSize <= g.by.size {
+	if len(c.Locals) == 0 {
+		return
+	}
+	if g.grain == 0 || c.BlockSize < g.grain {
+		g.grain = c.BlockSize
+	}
+	if c.BlockSize <= g.by.size {
 		return
 	}
 	for _, n := range s.names { // what is known by hash keeps the size it was taken to have

@@ -1,6 +1,7 @@
 package indextest
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"hash/fnv"
@@ -74,6 +75,7 @@ type modelSource struct {
 	held   map[modelHolder]map[string]*modelBlock
 	groups map[int]index.Group
 	cuts   map[int]cutting // of each group: the largest that a gpu store has told
+	grains map[int]int     // and the smallest size
 	lossy  bool            // blocks that may be there were forgotten
 	counts index.Counts
 }
@@ -135,6 +137,7 @@ func (s *modelSource) clear() {
 	s.held = map[modelHolder]map[string]*modelBlock{}
 	s.groups = map[int]index.Group{}
 	s.cuts = map[int]cutting{}
+	s.grains = map[int]int{}
 }
 
 func (s *modelSource) blocks(group int, tier index.Tier) map[string]*modelBlock {
@@ -236,6 +239,9 @@ func (s *modelSource) store(o *op, fired *firings) {
 	gpu := o.tier == index.TierGPU
 	if _, ok := s.groups[o.group.ID]; gpu || !ok {
 		s.groups[o.group.ID] = o.group
+	}
+	if old := s.grains[o.group.ID]; gpu && !o.bare && (old == 0 || o.size < old) {
+		s.grains[o.group.ID] = o.size
 	}
 	if old := s.cuts[o.group.ID]; gpu && !o.bare && o.size > old.size {
 		s.cuts[o.group.ID] = o.cutting
@@ -403,18 +409,21 @@ func (s *modelSource) seen(group int, name string, b *modelBlock) (by cutting, o
 	return by, by != (cutting{}) && s.named[modelName{name, by.unit}] && (len(prefixOf(name))-1)%by.letters() == 0
 }
 
-func (s *modelSource) fulls() (n int) {
-	for _, g := range s.groups {
-		if g.Kind == index.GroupFull {
-			n++
+func (s *modelSource) layout() *index.Layout {
+	l := new(index.Layout)
+	for _, id := range slices.Sorted(maps.Keys(s.groups)) {
+		l.Groups = append(l.Groups, index.GroupLayout{Group: s.groups[id], BlockSize: s.cuts[id].size, Grain: s.grains[id]})
+		if s.groups[id].Kind == index.GroupFull {
+			l.FullGroups++
 		}
 	}
-	return n
+	return l
 }
 
 // rows says what s holds of a prompt.
 func (s *modelSource) rows(src index.Source, prompt string) []modelRow {
 	var rows []modelRow
+	layout := s.layout()
 	for h, blocks := range s.held {
 		if len(blocks) == 0 {
 			continue
@@ -429,7 +438,7 @@ func (s *modelSource) rows(src index.Source, prompt string) []modelRow {
 				if i < 0 {
 					i = len(rows)
 					rows = append(rows, modelRow{view: index.View{
-						Source: src, Group: s.groups[h.group], BlockSize: by.size, Groups: len(s.groups), FullGroups: s.fulls(),
+						Source: src, Group: s.groups[h.group], BlockSize: by.size, Layout: layout,
 					}})
 				}
 				rows[i].held[h.tier].add((end-1)/by.letters() - 1)
@@ -929,17 +938,43 @@ func (m model) compare(ix index.Index, c *index.Candidates, prompt string, fired
 		if err := ix.Match(ctx, &index.Query{Candidates: c, Keys: keysOf(prompt), Held: held}, &got); err != nil {
 			return err.Error()
 		}
-		if diff := compareRows(got.Rows, want, pods, held, fired); diff != "" {
+		if diff := cmp.Or(apart(got.Rows), compareRows(got.Rows, want, pods, held, fired)); diff != "" {
 			return fmt.Sprintf("%s, held %v: %s", prompt, held, diff)
 		}
 	}
 	return ""
 }
 
-func compareRows(got []index.Row, want []modelRow, pods []string, held bool, fired *firings) string {
+// apart returns which rows of one source do not stand together, or have different
+// Layouts.
+func apart(rows []index.Row) string {
+	of := map[index.Source]int{}
+	for i, r := range rows {
+		last, ok := of[r.Source]
+		if ok && (r.Held != nil && last != i-1 || r.Layout != rows[last].Layout) {
+			return fmt.Sprintf("rows %d and %d: %s\nand %s", last, i, rowText(rows[last]), rowText(r))
+		}
+		of[r.Source] = i
+	}
+	return ""
+}
+
+// sameView is equality: Layouts are what they say.
+func sameView(a, b index.View) bool {
+	x, y := a.Layout, b.Layout
+	a.Layout, b.Layout = nil, nil
+	return a == b && slices.Equal(x.Groups, y.Groups) && x.FullGroups == y.FullGroups
+}
+
+// hasBits reports whether rows of a source have bits unasked.
+func hasBits(l *index.Layout) bool { return len(l.Groups) != 1 || l.FullGroups != 1 }
+
+// compareRows returns what is wrong with rows. asked: with bits in all.
+func compareRows(got []index.Row, want []modelRow, pods []string, asked bool, fired *firings) string {
 	found := 0
 	for i := range want {
 		w := want[i].row()
+		held := asked || hasBits(w.Layout)
 		if !held && w.Run == 0 {
 			continue
 		}
@@ -955,14 +990,19 @@ func compareRows(got []index.Row, want []modelRow, pods []string, held bool, fir
 		if pods != nil {
 			w.Pod = int32(slices.Index(pods, w.Source.Pod))
 		}
-		if *g.View != *w.View || g.Pod != w.Pod || g.Run != w.Run || g.GPU != w.GPU || g.Tiers != w.Tiers || g.Last != w.Last {
+		if !sameView(*g.View, *w.View) || g.Pod != w.Pod || g.Run != w.Run || g.GPU != w.GPU || g.Tiers != w.Tiers || g.Last != w.Last {
 			return fmt.Sprintf("\n got %s\nwant %s", rowText(g), rowText(w))
 		}
 		if diff := compareHeld(&g, &want[i], held); diff != "" {
 			return fmt.Sprintf("%s: %s", rowText(g), diff)
 		}
-		if held {
+		if asked {
 			fired.see(&w, &want[i])
+		} else if held {
+			fired.unasked++
+			if w.Run == 0 {
+				fired.sparse++
+			}
 		}
 	}
 	if found != len(got) {
@@ -995,7 +1035,9 @@ func compareHeld(got *index.Row, want *modelRow, held bool) string {
 }
 
 func rowText(r index.Row) string {
-	return fmt.Sprintf("%+v, pod %d: run %d gpu %d tiers %v last %v", *r.View, r.Pod, r.Run, r.GPU, r.Tiers, r.Last)
+	v := *r.View
+	v.Layout = nil
+	return fmt.Sprintf("%+v of %+v, pod %d: run %d gpu %d tiers %v last %v", v, *r.Layout, r.Pod, r.Run, r.GPU, r.Tiers, r.Last)
 }
 
 // firings counts how often each rule was put to work.
@@ -1006,6 +1048,7 @@ type firings struct {
 	joined, reports, chunks                   int
 	restored, restoredByKey, restoredByParent int
 	lowerTiers, partials, finer               int
+	unasked, sparse                           int // rows with bits unasked, and those without a run
 }
 
 // see counts what a row shows.
@@ -1042,7 +1085,8 @@ func (f *firings) check(t *testing.T) {
 	t.Logf("%+v", *f)
 	for name, got := range map[string][2]int{
 		"rows": {f.rows, 2000}, "hits": {f.hits, 1000}, "holes": {f.holes, 400}, "rows of lower tiers": {f.lowerTiers, 50},
-		"partial entries": {f.partials, 20}, "rows of a finer unit": {f.finer, 50}, "chunks": {f.chunks, 20},
+		"partial entries": {f.partials, 20}, "rows of a finer unit": {f.finer, 50},
+		"rows with bits unasked": {f.unasked, 1500}, "rows without a run": {f.sparse, 500}, "chunks": {f.chunks, 20},
 		"removals": {f.removals, 100}, "removals of one of several copies": {f.copyRemovals, 20},
 		"removals of nothing": {f.unknown, 100}, "clears": {f.clears, 3}, "clears of a tier": {f.tierClears, 3},
 		"pods removed": {f.podRemovals, 1}, "joined orphans": {f.joined, 20}, "reports": {f.reports, 50},

@@ -49,8 +49,8 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 
 	{"Close lets Find go on", "Models.Close", "s.stop()", "_ = s.stop", "TestModelsSlowFind"},
 	{"no length-1 cap", "cachedTokens", "(promptTokens - 1) / size * size", "promptTokens / size * size", "TestCachedTokens"},
-	{"window group stands for the full one", "scorer.chooseRows", "case row.Group.Kind == index.GroupFull || row.FullGroups == 0:", "default:", "TestHybridIsAnUpperBound"},
-	{"one full group is enough", "scorer.chooseRows", "case row.FullGroups > 1:", "case false:", "TestSeveralFullGroups"},
+	{"window group stands for the full one", "scorer.chooseRows", "case row.Held == nil || row.Group.Kind == index.GroupFull || row.FullGroups == 0:", "default:", "TestHybridIsAnUpperBound"},
+	{"one full group is enough", "scorer.chooseRows", "case row.Held != nil && row.FullGroups > 1:", "case false:", "TestSeveralFullGroups"},
 	{"a group that holds nothing does not count", "scorer.scoreHybrids", "if l.groups == sc.matches.Rows[l.row-1].FullGroups {", "if l.groups > 0 {", "TestSeveralFullGroups"},
 	{"the group that holds the most counts", "scorer.scoreHybrids", "sc.better(l.bestRow, b)", "sc.better(b, l.bestRow)", "TestSeveralFullGroups"},
 	{"ranks in any order", "scorer.improve", "b.row == 0 || sc.better(t, *b)", "true", "TestRanks"},

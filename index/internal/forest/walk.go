@@ -58,17 +58,6 @@ func (p *Path) Span(i int) (*Span, bool) {
 	return &p.spans[i], true
 }
 
-// Spans returns all spans, also those behind keys that are not in the forest.
-// Span and End must not be called after it.
-func (p *Path) Spans() []Span {
-	for p.end < len(p.keys) {
-		if !p.extend() {
-			p.end, p.done = p.end+1, false
-		}
-	}
-	return p.spans
-}
-
 // extend goes into the next slab. Slabs of a chain that was stored at once are
 // neighbours, so the next one is tried before the head table is asked. That is
 // no guess about the answer: a key is in one place only, so a slab that is held
@@ -205,28 +194,4 @@ func (p *Path) HoldersIn(s *Span, set []uint64, f func(ord, mask uint32)) {
 			f(ord, mask)
 		}
 	}
-}
-
-// Mask returns the slots of a span's slab that ord holds.
-func (p *Path) Mask(s *Span, ord uint32) uint32 {
-	if one, mask, ok := s.Holder(); ok && one == ord {
-		return mask
-	}
-	r, ok := p.Record(s)
-	if !ok {
-		return 0
-	}
-	word, bit, ok := r.words.bit(ord)
-	for i := range r.Rows() {
-		if mask, holders := r.Row(i); ok && holders.Word(uint32(word))&bit != 0 {
-			return mask
-		}
-	}
-	entries := r.Entries()
-	for i := range entries {
-		if o, mask := entries.At(i); o == ord && mask != 0 {
-			return mask
-		}
-	}
-	return 0
 }
