@@ -48,9 +48,11 @@ type walker struct {
 	slot    []uint32
 	round   uint32
 
-	// at are the bits of lanes, by ordinal, and held those of the rows.
-	at   []bitsAt
-	held [][NumTiers][]uint64
+	// at are the bits of lanes, by ordinal, and held those of the rows. words is
+	// how many words a lane's bits are.
+	at    []bitsAt
+	words int
+	held  [][NumTiers][]uint64
 }
 
 // bitsAt is a part of Matches.bits; no words: there is none.
@@ -417,10 +419,10 @@ func (w *walker) findBits(set []uint64) {
 	if set == nil {
 		return
 	}
-	p, units := w.p, w.rc.units
-	words := (p.Len()/units + 63) / 64
+	units := w.rc.units
+	w.words = (w.p.Len()/units + 63) / 64
 	for i := 0; ; i++ {
-		s, ok := p.Span(i)
+		s, ok := w.p.Span(i)
 		if !ok {
 			return
 		}
@@ -428,65 +430,67 @@ func (w *walker) findBits(set []uint64) {
 		if end == 0 {
 			continue
 		}
-		first := bits.TrailingZeros32(end)
-		b := (s.At+first+1)/units - 1
-		// put sets the bits of the blocks that end at slots.
-		spread := func(slots uint32) (v uint64) {
-			if units == 1 {
-				return uint64(slots)
-			}
-			for n, slot := 0, first; slot < s.N; n, slot = n+1, slot+units {
-				v |= uint64(slots>>slot&1) << n
-			}
-			return v
-		}
-		single := func(ord, mask uint32) {
-			if mask &= end; mask == 0 || int(ord>>6) >= len(set) || set[ord>>6]>>(ord&63)&1 == 0 {
-				return
-			}
-			w.setBits(ord, words, b, spread(mask))
-		}
+		first := (s.At+bits.TrailingZeros32(end)+1)/units - 1
 		if ord, mask, ok := s.Holder(); ok {
-			single(ord, mask)
-			continue
-		}
-		rec, ok := p.Record(s)
-		if !ok {
-			continue
-		}
-		for i := range rec.Rows() {
-			mask, holders := rec.Row(i)
-			if mask &= end; mask == 0 {
-				continue
-			}
-			v := spread(mask)
-			for j := range uint32(len(holders)) {
-				word := rec.First() + j
-				if int(word) >= len(set) {
-					break
+			w.setBits(set, ord>>6, 1<<(ord&63), blocksAt(first, mask&end, end, units))
+		} else if rec, ok := w.p.Record(s); ok {
+			for i := range rec.Rows() {
+				mask, holders := rec.Row(i)
+				if mask &= end; mask == 0 {
+					continue
 				}
-				for here := set[word] & holders.Word(j); here != 0; here &= here - 1 {
-					w.setBits(word<<6|uint32(bits.TrailingZeros64(here)), words, b, v)
+				blocks := blocksAt(first, mask, end, units)
+				for j := range uint32(len(holders)) {
+					w.setBits(set, rec.First()+j, holders.Word(j), blocks)
 				}
 			}
-		}
-		entries := rec.Entries()
-		for i := range entries {
-			single(entries.At(i))
+			entries := rec.Entries()
+			for i := range entries {
+				if ord, mask := entries.At(i); mask&end != 0 {
+					w.setBits(set, ord>>6, 1<<(ord&63), blocksAt(first, mask&end, end, units))
+				}
+			}
 		}
 	}
 }
 
-// setBits sets the bits v of a lane from block b on, in a set of so many words.
-func (w *walker) setBits(ord uint32, words, b int, v uint64) {
-	at := &w.at[ord]
-	if at.words == 0 {
-		*at = bitsAt{uint32(w.out.more(words)), uint32(words)}
+// someBlocks are blocks of a prompt in two words, from word at on.
+type someBlocks struct {
+	at         int
+	bits, more uint64
+}
+
+// blocksAt returns the blocks that end at slots, some of those in end. The number
+// of the first block of end is given.
+func blocksAt(first int, slots, end uint32, units int) someBlocks {
+	v := uint64(slots)
+	if units > 1 {
+		v = 0
+		for n := 0; end != 0; n++ {
+			v |= uint64(slots>>bits.TrailingZeros32(end)&1) << n
+			end &= end - 1
+		}
 	}
-	set := w.out.bits[int(at.from)+b/64:]
-	set[0] |= v << (b % 64)
-	if over := v >> (64 - b%64); over != 0 {
-		set[1] |= over
+	return someBlocks{first / 64, v << (first % 64), v >> (64 - first%64)}
+}
+
+// setBits gives blocks to the lanes of set that are holders: a word of ordinals.
+func (w *walker) setBits(set []uint64, word uint32, holders uint64, blocks someBlocks) {
+	if int(word) >= len(set) {
+		return
+	}
+	at, out := w.at[word<<6:], w.out.bits
+	for here := set[word] & holders; here != 0; here &= here - 1 {
+		lane := &at[bits.TrailingZeros64(here)]
+		if lane.words == 0 {
+			*lane = bitsAt{uint32(w.out.more(w.words)), uint32(w.words)}
+			out = w.out.bits
+		}
+		i := int(lane.from) + blocks.at
+		out[i] |= blocks.bits
+		if blocks.more != 0 {
+			out[i+1] |= blocks.more
+		}
 	}
 }
 
@@ -525,12 +529,24 @@ func (w *walker) addBits(v *view, pod int32) {
 	row.count(words)
 }
 
-// count fills in the runs of a row from its bits, of so many words.
+// count fills in the runs of a row from its bits, of so many words. Words of which
+// the gpu has all blocks are not looked at in other tiers.
 func (row *Row) count(words int) {
-	gpu := true // its run goes on
-	for i := range words {
+	held := row.Held
+	from := len(held[TierGPU]) // the first word of which the gpu lacks a block
+	for i, word := range held[TierGPU] {
+		if word != ^uint64(0) {
+			row.GPU = int32(bits.TrailingZeros64(^word))
+			from = i
+			break
+		}
+	}
+	row.Run = int32(64 * from)
+	row.GPU += row.Run
+	row.Tiers[TierGPU] = row.Run
+	for i := from; i < words; i++ {
 		any := uint64(0)
-		for _, set := range row.Held {
+		for _, set := range held {
 			if set != nil {
 				any |= set[i]
 			}
@@ -541,14 +557,9 @@ func (row *Row) count(words int) {
 		}
 		row.Run += int32(n)
 		left, last := ^uint64(0)>>(64-n), uint64(1)<<(n-1)
-		for t, set := range row.Held {
+		for t, set := range held {
 			if set == nil {
 				continue
-			}
-			if t == int(TierGPU) && gpu {
-				lead := bits.TrailingZeros64(^set[i])
-				row.GPU += int32(lead)
-				gpu = lead == 64
 			}
 			best := set[i] & left
 			if best&last != 0 {

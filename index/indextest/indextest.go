@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -481,6 +482,228 @@ var cases = []testCase{
 		if r.Run != 0 || r.Held[index.TierGPU][0] != ^uint64(1) || r.Held[index.TierGPU][1] != 1<<6-1 ||
 			r.Held[index.TierCPU][1] != 1<<1 || r.Held[index.TierDisk] != nil {
 			t.Errorf("row %+v", r)
+		}
+	}},
+	{"RowsOfSeveralGroupsHaveBits", func(t *T) {
+		c := newChain(1, 70)
+		t.apply(podA, c.store(0, 70), inGroup(window, c.store(0, 70)), inGroup(window, c.remove(0, 2, 69)))
+		t.apply(podB, c.store(0, 70), inGroup(window, newChain(2, 1).store(0, 1)))
+		for _, asked := range []bool{false, true} {
+			rows := t.match(c, nil, asked)
+			if len(rows) != 3 {
+				t.Fatalf("rows %+v", rows)
+			}
+			for _, r := range rows {
+				want, run := [2]uint64{^uint64(0), 1<<6 - 1}, int32(70)
+				if r.Group == window {
+					want, run = [2]uint64{^uint64(0b101), 1<<5 - 1}, 0
+				}
+				if r.Held == nil || !slices.Equal(r.Held[index.TierGPU], want[:]) || r.Held[index.TierCPU] != nil || r.Run != run || r.GPU != run {
+					t.Errorf("asked %v: %s with %v", asked, rowText(r), r.Held)
+				}
+			}
+		}
+	}},
+	{"OneGroupThatIsNotFullHasBits", func(t *T) {
+		c := newChain(1, 8)
+		t.apply(podA, inGroup(window, c.store(0, 8)), inGroup(window, c.remove(0)))
+		if rows := t.match(c, nil, false); len(rows) != 1 || rows[0].Held == nil || rows[0].Held[index.TierGPU][0] != 0b11111110 {
+			t.Errorf("rows %+v", rows)
+		}
+	}},
+	{"ASecondGroupBringsBits", func(t *T) {
+		c := newChain(1, 8)
+		none := with(inGroup(window, c.store(0, 4)), func(c *index.Change) { c.Hashes = nil })
+		for i, step := range []struct {
+			do   index.Change
+			rows int
+			bits bool
+		}{{c.store(0, 8), 1, false}, {none, 1, true}, {c.remove(0), 1, true}, {clearAll, 0, false}, {c.store(0, 8), 1, false}, {c.remove(0), 0, false}} {
+			t.apply(podA, step.do)
+			rows := t.match(c, nil, false)
+			if len(rows) != step.rows || len(rows) > 0 && (rows[0].Held != nil) != step.bits {
+				t.Errorf("step %d: %+v", i, rows)
+			}
+		}
+	}},
+	{"PartsOfABlockHaveBitsOfTheirOwn", func(t *T) {
+		c := newChain(1, 8)
+		state := index.Group{ID: 1, Kind: index.GroupMamba}
+		in := func(units int, ch index.Change, hashes ...index.Hash) index.Change {
+			return with(inGroup(state, ch), func(c *index.Change) { c.BlockSize, c.Hashes = units*unit, hashes })
+		}
+		t.apply(podA, c.store(0, 8), in(3, c.store(0, 6), c.hashes[2], c.hashes[5]), in(1, c.store(6, 7), c.hashes[6]))
+		want := map[int]uint64{3 * unit: 0b11, unit: 1 << 6}
+		for _, r := range t.match(c, nil, false) {
+			if r.Group != state {
+				continue
+			}
+			if r.Held == nil || r.Held[index.TierGPU][0] != want[r.BlockSize] {
+				t.Errorf("%s with %v", rowText(r), r.Held)
+			}
+			delete(want, r.BlockSize)
+		}
+		if len(want) > 0 {
+			t.Errorf("no rows with %v", want)
+		}
+	}},
+	{"BitsEndWithThePrompt", func(t *T) {
+		c := newChain(1, 140)
+		two := index.Change{Op: index.OpStore, Group: index.Group{ID: 1, Kind: index.GroupMamba}, Copies: index.CopiesExact, Variant: variant, BlockSize: 2 * unit, Locals: c.locals, Root: c.root}
+		for i := 1; i < 140; i += 2 {
+			two.Hashes = append(two.Hashes, c.hashes[i])
+		}
+		t.apply(podA, c.store(0, 140), two)
+		for _, n := range []int{1, 5, 63, 64, 65, 127, 128, 129, 131} {
+			short := chain{c.root, c.locals[:n], c.hashes[:n]}
+			for _, r := range t.match(short, nil, false) {
+				blocks := n * unit / r.BlockSize
+				set, ones := r.Held[index.TierGPU], 0
+				for _, word := range set {
+					ones += bits.OnesCount64(word)
+				}
+				if len(set) != (blocks+63)/64 || ones != blocks || int(r.Run) != blocks || int(r.GPU) != blocks || int(r.Tiers[index.TierGPU]) != blocks {
+					t.Errorf("%d units: %s with %b", n, rowText(r), set)
+				}
+			}
+		}
+	}},
+	{"BitsOfALongPrompt", func(t *T) {
+		// Chains that fork at odd places, of which each group of some sources holds
+		// other blocks, in blocks of one to three units.
+		r := rand.New(rand.NewPCG(1, 2))
+		c := newChain(1, 300)
+		prompts := []chain{c, c.fork(5, 300, 2), c.fork(37, 250, 3), c.fork(101, 199, 4)}
+		type blocks struct {
+			src   index.Source
+			group int
+			units int
+			chain int
+		}
+		held := map[blocks][]uint64{}
+		for i := range 9 {
+			src := index.Source{Pod: fmt.Sprint(i / 2), Model: "m", Rank: i % 2}
+			for n, p := range prompts {
+				for g := range 3 {
+					units := []int{1, 1, 2, 3}[(g+i)%4]
+					ch := index.Change{Op: index.OpStore, Group: index.Group{ID: g, Kind: index.GroupMamba}, Copies: index.CopiesSet, Variant: variant, BlockSize: units * unit, Locals: p.locals, Root: p.root}
+					gone := index.Change{Op: index.OpRemove, Group: ch.Group}
+					set := make([]uint64, 5)
+					for b := range len(p.locals) / units {
+						h := p.hashes[(b+1)*units-1]
+						ch.Hashes = append(ch.Hashes, h)
+						if (b+1)*units > 101 && r.IntN(1+g) > 0 { // not what is shared
+							gone.Hashes = append(gone.Hashes, h)
+						} else {
+							set[b/64] |= 1 << (b % 64)
+						}
+					}
+					ch.Locals = ch.Locals[:len(ch.Hashes)*units]
+					held[blocks{src, g, units, n}] = set[:(len(ch.Hashes)+63)/64]
+					t.apply(src, ch, gone)
+				}
+			}
+		}
+		for n, p := range prompts {
+			for _, r := range t.match(p, nil, false) {
+				of := blocks{r.Source, r.Group.ID, r.BlockSize / unit, n}
+				if want := held[of]; r.Held == nil || !slices.Equal(r.Held[index.TierGPU], want) {
+					t.Errorf("%+v: %s with %v, want %b", of, rowText(r), r.Held, want)
+				}
+				delete(held, of)
+			}
+		}
+		if len(held) > 0 {
+			t.Errorf("no rows of %v", held)
+		}
+	}},
+	{"BitsInAllTiers", func(t *T) {
+		c := newChain(1, 200)
+		t.apply(podA, inGroup(window, newChain(2, 1).store(0, 1)), c.store(0, 200), bare(index.TierCPU, c.store(60, 150)), bare(index.TierDisk, c.store(140, 160)))
+		for b := 70; b < 180; b++ {
+			t.apply(podA, c.remove(b))
+		}
+		rows := t.match(c, nil, false)
+		if len(rows) != 1 {
+			t.Fatalf("rows %+v", rows)
+		}
+		r := rows[0]
+		if want := [index.NumTiers]int32{70, 80, 10}; r.Run != 160 || r.GPU != 70 || r.Tiers != want || r.Last != index.TierDisk {
+			t.Errorf("row %s", rowText(r))
+		}
+		for tier, ranges := range map[index.Tier][][2]int{index.TierGPU: {{0, 70}, {180, 200}}, index.TierCPU: {{60, 150}}, index.TierDisk: {{140, 160}}} {
+			want := make([]uint64, 4)
+			for _, of := range ranges {
+				for b := of[0]; b < of[1]; b++ {
+					want[b/64] |= 1 << (b % 64)
+				}
+			}
+			if !slices.Equal(r.Held[tier], want) {
+				t.Errorf("%v: %b, want %b", tier, r.Held[tier], want)
+			}
+		}
+		if r.Held[index.TierRemote] != nil {
+			t.Errorf("remote: %b", r.Held[index.TierRemote])
+		}
+	}},
+	{"BlocksKnownByHashAloneAreInTheSameRow", func(t *T) {
+		c := newChain(1, 6)
+		t.apply(podA, c.store(0, 6), inGroup(window, c.store(0, 2)), inGroup(window, bare(index.TierGPU, c.store(3, 5))))
+		for _, r := range t.match(c, nil, false) {
+			if r.Group == window && r.Held[index.TierGPU][0] != 0b11011 {
+				t.Errorf("%s with %v", rowText(r), r.Held)
+			}
+		}
+	}},
+	{"RowsWithBitsStandTogether", func(t *T) {
+		c := newChain(1, 8)
+		for i := range 12 {
+			src := index.Source{Pod: fmt.Sprint(i / 2), Model: "m", Rank: i % 2}
+			two := with(inGroup(window, c.store(0, 8)), func(ch *index.Change) {
+				ch.BlockSize, ch.Hashes = 2*size, []index.Hash{c.hashes[1], c.hashes[3], c.hashes[5], c.hashes[7]}
+			})
+			t.apply(src, c.store(0, 8))
+			if i%4 > 0 {
+				t.apply(src, two, inGroup(index.Group{ID: 2, Kind: index.GroupMamba}, c.store(0, 8)))
+			}
+		}
+		rows := t.match(c, nil, false)
+		if diff := apart(rows); diff != "" || len(rows) != 3+9*3 {
+			t.Errorf("%d rows: %s", len(rows), diff)
+		}
+	}},
+	{"ALayoutIsAllGroups", func(t *T) {
+		c := newChain(1, 8)
+		state := index.Group{ID: 2, Kind: index.GroupMamba}
+		of := func(g index.Group, units, from, to int, hashes ...index.Hash) index.Change {
+			return with(inGroup(g, c.store(from, to)), func(c *index.Change) { c.BlockSize, c.Hashes = units*unit, hashes })
+		}
+		see := func(what string, want ...index.GroupLayout) {
+			t.Helper()
+			fulls := 0
+			for _, g := range want {
+				if g.Kind == index.GroupFull {
+					fulls++
+				}
+			}
+			for _, r := range t.match(c, nil, false) {
+				if !slices.Equal(r.Groups, want) || r.FullGroups != fulls {
+					t.Errorf("%s: %s, want %+v", what, rowText(r), want)
+				}
+			}
+		}
+		t.apply(podA, c.store(0, 8))
+		see("one", index.GroupLayout{Group: full, BlockSize: size, Grain: size})
+		t.apply(podA, of(state, 4, 0, 4))
+		see("without hashes", index.GroupLayout{Group: full, BlockSize: size, Grain: size}, index.GroupLayout{Group: state, BlockSize: 64, Grain: 64})
+		t.apply(podA, of(state, 1, 4, 5, c.hashes[4]), of(state, 2, 4, 6, c.hashes[5]))
+		see("a part", index.GroupLayout{Group: full, BlockSize: size, Grain: size}, index.GroupLayout{Group: state, BlockSize: 64, Grain: 16})
+		t.apply(podA, inGroup(window, bare(index.TierGPU, c.store(0, 1))), inTier(index.TierCPU, of(state, 8, 0, 8, 99)))
+		see("by hash alone", index.GroupLayout{Group: full, BlockSize: size, Grain: size}, index.GroupLayout{Group: window}, index.GroupLayout{Group: state, BlockSize: 64, Grain: 16})
+		t.apply(podA, clearAll, c.store(0, 8))
+		see("cleared", index.GroupLayout{Group: full, BlockSize: size, Grain: size})
+		if rows := t.match(c, nil, false); len(rows) != 1 {
+			t.Errorf("rows %+v", rows)
 		}
 	}},
 	{"AllHolders", func(t *T) {

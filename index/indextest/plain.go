@@ -265,7 +265,7 @@ func (p *Plain) answer(ctx context.Context, q *index.Query, prompts []plainPromp
 				count(&row, held)
 				switch {
 				case q.Held || len(row.Groups) != 1 || row.FullGroups != 1:
-					row.Held = bits(held, prompt.units/of.by.units(), m)
+					row.Held = heldBits(held, prompt.units/of.by.units(), m)
 				case row.Run == 0:
 					continue
 				}
@@ -354,7 +354,7 @@ func count(row *index.Row, held *plainHeld) {
 	}
 }
 
-func bits(held *plainHeld, blocks int, m *index.Matches) *[index.NumTiers][]uint64 {
+func heldBits(held *plainHeld, blocks int, m *index.Matches) *[index.NumTiers][]uint64 {
 	var sets [index.NumTiers][]uint64
 	for t := range held {
 		for block := range held[t] {

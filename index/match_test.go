@@ -1,0 +1,112 @@
+package index
+
+import (
+	"context"
+	"fmt"
+	"testing"
+)
+
+// hybrids is an index of pods with some groups, which all hold a prompt of units
+// of 16 tokens.
+type hybrids struct {
+	m    *Memory
+	q    Query
+	out  Matches
+	keys []Key
+}
+
+// held is what a group holds: the last blocks of the prompt, or, with last 0, all.
+type held struct {
+	Group
+	size, last int
+}
+
+func newHybrids(tb testing.TB, units, pods int, groups ...held) *hybrids {
+	tb.Helper()
+	m, err := NewMemory(MemoryConfig{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { m.Close() })
+	h := &hybrids{m: m}
+	locals, hashes := make([]Local, units), make([]Hash, units)
+	key := Key(1)
+	for i := range units {
+		locals[i], hashes[i] = Local(i), Hash(i+1)
+		key = Chain(key, locals[i])
+		h.keys = append(h.keys, key)
+	}
+	var names []string
+	for pod := range pods {
+		names = append(names, fmt.Sprint(pod))
+		var changes []Change
+		for _, g := range groups {
+			n := g.size / 16
+			c := Change{
+				Op: OpStore, Group: g.Group, Copies: CopiesExact, Variant: Variant{Unit: 16}, BlockSize: g.size,
+				Locals: locals[:units/n*n], Root: 1,
+			}
+			for b := range units / n {
+				if g.last == 0 || b >= units/n-g.last {
+					c.Hashes = append(c.Hashes, hashes[(b+1)*n-1])
+				}
+			}
+			changes = append(changes, c)
+		}
+		if _, err := m.Apply(context.Background(), Source{Pod: names[pod], Model: "m"}, Cursor{}, changes); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	h.q = Query{Candidates: NewCandidates("m", names), Keys: func(Variant) ([]Key, error) { return h.keys, nil }}
+	h.match(tb)
+	if rows := pods * len(groups); len(h.out.Rows) != rows {
+		tb.Fatalf("%d rows, want %d", len(h.out.Rows), rows)
+	}
+	return h
+}
+
+func (h *hybrids) match(tb testing.TB) {
+	if err := h.m.Match(context.Background(), &h.q, &h.out); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+var (
+	fullGroup   = held{Group: Group{}, size: 16}
+	windowGroup = held{Group: Group{ID: 1, Kind: GroupWindow, Window: 1024}, size: 16, last: 64}
+	mambaGroup  = held{Group: Group{ID: 2, Kind: GroupMamba}, size: 16, last: 1}
+)
+
+func dense(g held) held {
+	g.last = 0
+	return g
+}
+
+// BenchmarkMatchGroups matches a prompt that all pods of a hybrid model hold. With
+// "masked", the sparse groups keep its end only.
+func BenchmarkMatchGroups(b *testing.B) {
+	for _, c := range []struct {
+		name   string
+		blocks int
+		pods   []int
+		groups []held
+	}{
+		{"full", 512, []int{1, 16, 256}, []held{fullGroup}},
+		{"full+window+mamba/masked", 512, []int{1, 16, 256}, []held{fullGroup, windowGroup, mambaGroup}},
+		{"full+window+mamba/dense", 512, []int{1, 16, 256}, []held{fullGroup, dense(windowGroup), dense(mambaGroup)}},
+		{"full+window+mamba528", 512, []int{1, 16, 256}, []held{fullGroup, windowGroup, {mambaGroup.Group, 528, 1}}},
+		{"full64+window32", 512, []int{256}, []held{{fullGroup.Group, 64, 0}, {windowGroup.Group, 32, 32}}},
+		{"full+window/masked", 14_000, []int{16}, []held{fullGroup, windowGroup}},
+		{"full+window/dense", 14_000, []int{16}, []held{fullGroup, dense(windowGroup)}},
+	} {
+		for _, pods := range c.pods {
+			b.Run(fmt.Sprintf("groups=%s/blocks=%d/pods=%d", c.name, c.blocks, pods), func(b *testing.B) {
+				h := newHybrids(b, c.blocks, pods, c.groups...)
+				b.ReportAllocs()
+				for b.Loop() {
+					h.match(b)
+				}
+			})
+		}
+	}
+}
