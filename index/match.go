@@ -432,7 +432,9 @@ func (w *walker) findBits(set []uint64) {
 		}
 		first := (s.At+bits.TrailingZeros32(end)+1)/units - 1
 		if ord, mask, ok := s.Holder(); ok {
-			w.setBits(set, ord>>6, 1<<(ord&63), blocksAt(first, mask&end, end, units))
+			if mask &= end; mask != 0 {
+				w.setBits(set, ord>>6, 1<<(ord&63), blocksAt(first, mask, end, units))
+			}
 		} else if rec, ok := w.p.Record(s); ok {
 			for i := range rec.Rows() {
 				mask, holders := rec.Row(i)

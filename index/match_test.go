@@ -15,10 +15,11 @@ type hybrids struct {
 	keys []Key
 }
 
-// held is what a group holds: the last blocks of the prompt, or, with last 0, all.
+// held is what a group holds: the last blocks of the prompt, or, with last 0, all;
+// with gap, all of these but each gap-th.
 type held struct {
 	Group
-	size, last int
+	size, last, gap int
 }
 
 func newHybrids(tb testing.TB, units, pods int, groups ...held) *hybrids {
@@ -47,7 +48,7 @@ func newHybrids(tb testing.TB, units, pods int, groups ...held) *hybrids {
 				Locals: locals[:units/n*n], Root: 1,
 			}
 			for b := range units / n {
-				if g.last == 0 || b >= units/n-g.last {
+				if (g.last == 0 || b >= units/n-g.last) && (g.gap == 0 || b%g.gap > 0) {
 					c.Hashes = append(c.Hashes, hashes[(b+1)*n-1])
 				}
 			}
@@ -82,8 +83,51 @@ func dense(g held) held {
 	return g
 }
 
+func gaps(g held) held {
+	g.last, g.gap = 0, 60
+	return g
+}
+
+// A Match whose Matches has been used before allocates nothing, with and without
+// bits.
+func TestMatchAllocatesNothing(t *testing.T) {
+	for name, groups := range map[string][]held{
+		"full":   {fullGroup},
+		"hybrid": {fullGroup, windowGroup, mambaGroup},
+	} {
+		h := newHybrids(t, 200, 5, groups...)
+		for _, h.q.Held = range []bool{false, true} {
+			if n := testing.AllocsPerRun(20, func() { h.match(t) }); n > 0 {
+				t.Errorf("%s, held %v: %v allocations", name, h.q.Held, n)
+			}
+		}
+	}
+}
+
+// Later answers have the same Layout until a store tells something new.
+func TestLayoutStays(t *testing.T) {
+	h := newHybrids(t, 8, 1, fullGroup, windowGroup)
+	was := h.out.Rows[0].Layout
+	tell := func(c Change) *Layout {
+		t.Helper()
+		if _, err := h.m.Apply(context.Background(), Source{Pod: "0", Model: "m"}, Cursor{}, []Change{c}); err != nil {
+			t.Fatal(err)
+		}
+		h.match(t)
+		return h.out.Rows[0].Layout
+	}
+	again := Change{Op: OpStore, Copies: CopiesExact, Tier: TierCPU, Group: windowGroup.Group, Hashes: []Hash{1}}
+	if tell(again) != was {
+		t.Error("another Layout, although nothing is new")
+	}
+	again.Group.ID = 5
+	if l := tell(again); l == was || len(was.Groups) != 2 || len(l.Groups) != 3 {
+		t.Errorf("%+v became %+v", was, l)
+	}
+}
+
 // BenchmarkMatchGroups matches a prompt that all pods of a hybrid model hold. With
-// "masked", the sparse groups keep its end only.
+// "masked" the sparse groups keep its end only, with "gaps" no window whole.
 func BenchmarkMatchGroups(b *testing.B) {
 	for _, c := range []struct {
 		name   string
@@ -94,10 +138,12 @@ func BenchmarkMatchGroups(b *testing.B) {
 		{"full", 512, []int{1, 16, 256}, []held{fullGroup}},
 		{"full+window+mamba/masked", 512, []int{1, 16, 256}, []held{fullGroup, windowGroup, mambaGroup}},
 		{"full+window+mamba/dense", 512, []int{1, 16, 256}, []held{fullGroup, dense(windowGroup), dense(mambaGroup)}},
-		{"full+window+mamba528", 512, []int{1, 16, 256}, []held{fullGroup, windowGroup, {mambaGroup.Group, 528, 1}}},
-		{"full64+window32", 512, []int{256}, []held{{fullGroup.Group, 64, 0}, {windowGroup.Group, 32, 32}}},
+		{"full+window+mamba528", 512, []int{1, 16, 256}, []held{fullGroup, windowGroup, {Group: mambaGroup.Group, size: 528, last: 1}}},
+		{"full64+window32", 512, []int{256}, []held{{Group: Group{}, size: 64}, {Group: windowGroup.Group, size: 32, last: 32}}},
 		{"full+window/masked", 14_000, []int{16}, []held{fullGroup, windowGroup}},
 		{"full+window/dense", 14_000, []int{16}, []held{fullGroup, dense(windowGroup)}},
+		{"full+window/gaps", 3_500, []int{16}, []held{fullGroup, gaps(windowGroup)}},
+		{"full+window/gaps", 14_000, []int{16}, []held{fullGroup, gaps(windowGroup)}},
 	} {
 		for _, pods := range c.pods {
 			b.Run(fmt.Sprintf("groups=%s/blocks=%d/pods=%d", c.name, c.blocks, pods), func(b *testing.B) {

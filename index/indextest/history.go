@@ -298,6 +298,9 @@ func (h *history) write(seed uint64, sources []index.Source) {
 		}
 		copies := []index.Copies{index.CopiesExact, index.CopiesGuarded, index.CopiesSet}[src.Rank%3]
 		s := m.source(src)
+		if w.only = -1; src.Rank%2 > 0 {
+			w.only = []int{full.ID, wide.ID}[src.Rank/2%2]
+		}
 		var ops []op
 		if w.r.IntN(16) == 0 {
 			ops = w.hidden(copies)

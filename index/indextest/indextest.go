@@ -547,23 +547,41 @@ var cases = []testCase{
 			t.Errorf("no rows with %v", want)
 		}
 	}},
-	{"BitsEndWithThePrompt", func(t *T) {
-		c := newChain(1, 140)
-		two := index.Change{Op: index.OpStore, Group: index.Group{ID: 1, Kind: index.GroupMamba}, Copies: index.CopiesExact, Variant: variant, BlockSize: 2 * unit, Locals: c.locals, Root: c.root}
-		for i := 1; i < 140; i += 2 {
-			two.Hashes = append(two.Hashes, c.hashes[i])
+	{"AForkIsNoRow", func(t *T) {
+		c := newChain(1, 8)
+		t.apply(podA, inGroup(window, c.store(0, 8)), inGroup(window, c.remove(0, 1, 2)))
+		if rows := t.match(c.fork(3, 5, 9), nil, false); len(rows) != 0 {
+			t.Errorf("rows %+v", rows)
 		}
-		t.apply(podA, c.store(0, 140), two)
-		for _, n := range []int{1, 5, 63, 64, 65, 127, 128, 129, 131} {
-			short := chain{c.root, c.locals[:n], c.hashes[:n]}
-			for _, r := range t.match(short, nil, false) {
-				blocks := n * unit / r.BlockSize
-				set, ones := r.Held[index.TierGPU], 0
-				for _, word := range set {
-					ones += bits.OnesCount64(word)
+	}},
+	{"BitsEndWithThePrompt", func(t *T) {
+		two := index.Change{Op: index.OpStore, Group: index.Group{ID: 1, Kind: index.GroupMamba}, Copies: index.CopiesExact, Variant: variant, BlockSize: 2 * unit}
+		one, some, many := newChain(1, 140), newChain(2, 140), newChain(3, 140)
+		for i, c := range []chain{one, some, many} {
+			two.Locals, two.Root, two.Hashes = c.locals, c.root, nil
+			for b := 1; b < 140; b += 2 {
+				two.Hashes = append(two.Hashes, c.hashes[b])
+			}
+			switch i {
+			case 0:
+				t.apply(podA, inGroup(window, c.store(0, 140)))
+			case 1:
+				t.apply(podA, inGroup(window, c.store(0, 140)), two)
+			default:
+				for n := range 8 {
+					t.apply(index.Source{Pod: fmt.Sprint(n), Model: "m"}, inGroup(window, c.store(0, 140)), two)
 				}
-				if len(set) != (blocks+63)/64 || ones != blocks || int(r.Run) != blocks || int(r.GPU) != blocks || int(r.Tiers[index.TierGPU]) != blocks {
-					t.Errorf("%d units: %s with %b", n, rowText(r), set)
+			}
+			for _, n := range []int{1, 5, 63, 64, 65, 127, 128, 129, 131} {
+				for _, r := range t.match(chain{c.root, c.locals[:n], c.hashes[:n]}, nil, false) {
+					blocks := n * unit / r.BlockSize
+					set, ones := r.Held[index.TierGPU], 0
+					for _, word := range set {
+						ones += bits.OnesCount64(word)
+					}
+					if len(set) != (blocks+63)/64 || ones != blocks || int(r.Run) != blocks || int(r.GPU) != blocks || int(r.Tiers[index.TierGPU]) != blocks {
+						t.Errorf("%d units: %s with %b", n, rowText(r), set)
+					}
 				}
 			}
 		}
@@ -621,17 +639,19 @@ var cases = []testCase{
 		c := newChain(1, 200)
 		t.apply(podA, inGroup(window, newChain(2, 1).store(0, 1)), c.store(0, 200), bare(index.TierCPU, c.store(60, 150)), bare(index.TierDisk, c.store(140, 160)))
 		for b := 70; b < 180; b++ {
-			t.apply(podA, c.remove(b))
+			if b/10 != 8 {
+				t.apply(podA, c.remove(b))
+			}
 		}
 		rows := t.match(c, nil, false)
 		if len(rows) != 1 {
 			t.Fatalf("rows %+v", rows)
 		}
 		r := rows[0]
-		if want := [index.NumTiers]int32{70, 80, 10}; r.Run != 160 || r.GPU != 70 || r.Tiers != want || r.Last != index.TierDisk {
+		if want := [index.NumTiers]int32{80, 70, 10}; r.Run != 160 || r.GPU != 70 || r.Tiers != want || r.Last != index.TierDisk {
 			t.Errorf("row %s", rowText(r))
 		}
-		for tier, ranges := range map[index.Tier][][2]int{index.TierGPU: {{0, 70}, {180, 200}}, index.TierCPU: {{60, 150}}, index.TierDisk: {{140, 160}}} {
+		for tier, ranges := range map[index.Tier][][2]int{index.TierGPU: {{0, 70}, {80, 90}, {180, 200}}, index.TierCPU: {{60, 150}}, index.TierDisk: {{140, 160}}} {
 			want := make([]uint64, 4)
 			for _, of := range ranges {
 				for b := of[0]; b < of[1]; b++ {
@@ -1563,18 +1583,22 @@ var cases = []testCase{
 		t.apply(podA, c.store(0, 130))
 		t.apply(podB, c.store(0, 65))
 		var m index.Matches
-		for range 3 {
+		for i, c := range []chain{c, c.fork(3, 127, 9), c} {
 			q := index.Query{Candidates: index.NewCandidates("m", nil), Keys: c.keys, Held: true}
 			if err := t.ix.Match(ctx, &q, &m); err != nil || len(m.Rows) != 2 {
 				t.Fatalf("%v, %v", m.Rows, err)
 			}
 			for _, r := range m.Rows {
 				n := 0
-				for i := range 130 {
-					n += int(r.Held[index.TierGPU][i/64] >> (i % 64) & 1)
+				for b := range 130 {
+					n += int(r.Held[index.TierGPU][b/64] >> (b % 64) & 1)
 				}
-				if n != int(r.Run) {
-					t.Errorf("%d bits for a run of %d", n, r.Run)
+				want := map[index.Source]int{podA: 130, podB: 65}[r.Source]
+				if i == 1 {
+					want = 3
+				}
+				if n != want || int(r.Run) != want {
+					t.Errorf("%d bits and a run of %d, want %d", n, r.Run, want)
 				}
 			}
 		}

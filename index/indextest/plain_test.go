@@ -71,6 +71,7 @@ type hostile struct {
 	lies    int  // of a hundred parents, groups and the like, how many may be any
 	hashes  int  // that there are
 	tidy    bool // a prefix has one hash, and a group has blocks of one size
+	one     bool // a source has one group
 	prompts [][]index.Local
 	last    index.Change // store: what follows is often about it
 	traced  traceCounts
@@ -95,6 +96,7 @@ func newHostile(seed uint64, cost plainCost) *hostile {
 	w.hashes = []int{1021, 101, 19}[w.r.IntN(3)]
 	w.copies = []index.Copies{index.CopiesGuarded, index.CopiesGuarded, index.CopiesExact, index.CopiesSet}[w.r.IntN(3):]
 	w.tidy = w.r.IntN(3) > 0
+	w.one = w.r.IntN(3) == 0
 	for pod := range 1 + w.r.IntN(3) {
 		w.sources = append(w.sources, index.Source{Pod: fmt.Sprint(pod), Model: "m"}, index.Source{Pod: fmt.Sprint(pod), Model: "m", Rank: 1})
 	}
@@ -253,6 +255,9 @@ func (w *hostile) change() index.Change {
 		Tier:   []index.Tier{index.TierGPU, index.TierGPU, index.TierGPU, index.TierGPU, index.TierCPU, index.TierDisk}[r.IntN(6)],
 		Copies: w.copies[r.IntN(len(w.copies))], Partial: r.IntN(40) == 0, Reused: r.IntN(20) == 0,
 	}
+	if w.one {
+		c.Group = index.Group{}
+	}
 	switch n := r.IntN(200); {
 	case !w.clears:
 	case n == 0:
@@ -283,7 +288,7 @@ func (w *hostile) fresh(c index.Change) index.Change {
 		c.BlockSize = []int{16, 8, 32}[c.Group.ID]
 	}
 	switch {
-	case !lie():
+	case w.one || !lie():
 	case w.tidy:
 		c.Group.Kind = index.GroupKind(r.IntN(2))
 	default:
