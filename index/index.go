@@ -438,7 +438,8 @@ var ErrClosed = errors.New("index: closed")
 //   - Never over. A row claims a block only if its source held it at some
 //     moment between call and return; with no concurrent Apply of the source,
 //     rows are exact, but for the undercounts that [Counts] names. Holes are
-//     exact: a source without block 7 has a run of 7, whatever follows.
+//     exact: a source without block 7 has a run of 7, whatever follows. During
+//     an Apply two blocks of an answer may be of two moments.
 //   - All holders. There is no limit on how many sources share a block.
 //   - Order. Changes of one Apply are applied in order.
 //   - Copies. A gpu block is held until each counted copy was removed, by the
@@ -496,9 +497,9 @@ type Index interface {
 	// A source whose only group is GroupFull has a row if it holds the first
 	// block, and the row has no bits (Row.Held). Every other source has a row if
 	// it holds any block, and all its rows have bits; so have all sources with
-	// Query.Held. Blocks of a part of the group's size, and chunks of a lower
-	// tier, have rows with bits of their own. Rows that have bits stand together
-	// by source. There is no other order.
+	// Query.Held. Parts of a block, and chunks of a lower tier, are blocks of
+	// another size, so they have rows of their own. The rows of a source that
+	// have bits stand next to each other. There is no other order.
 	Match(ctx context.Context, q *Query, m *Matches) error
 
 	// Remove forgets a pod: its blocks, names and cursors, for all models and

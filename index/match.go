@@ -18,9 +18,10 @@ import (
 //   - A view with other lanes is looked at in every tier, slab by slab (slowView):
 //     from the first block on if that is not in the gpu, else from the slab in
 //     which its gpu run ends.
-//   - Views whose rows have bits are not looked at one by one either: a slab gives
-//     the lanes that hold slots of it a word of bits each, in one pass for all of
-//     them (findBits), and the rows are made of that.
+//   - Views whose rows have bits are not looked at one by one either. One pass for
+//     all of them gives each lane that holds slots of a slab the bits of these
+//     (findBits), and the rows are made of the bits. Such a pass goes on to the end
+//     of the prompt, so it is linear in blocks and in lanes.
 //   - The answer needs no lock. Each claim of a row was true at one moment (package
 //     forest), and a lane's ordinal means whom it meant when the walker entered
 //     (answer). What is being moved by a writer may be missed.
@@ -133,10 +134,10 @@ func (w *walker) answer(md *model, r *resolved, q *Query, out *Matches) (done bo
 		}
 	}
 	w.r, w.out = r, out
-	for i := range r.cuts {
-		w.rc = &r.cuts[i]
-		w.p = w.path(w.rc.variant)
-		if !q.Held {
+	if !q.Held {
+		for i := range r.cuts {
+			w.rc = &r.cuts[i]
+			w.p = w.path(w.rc.variant)
 			w.match()
 		}
 	}
@@ -413,8 +414,8 @@ func (w *walker) matchBits(all bool) {
 }
 
 // findBits goes along the prompt once, and sets a bit for each block that a lane of
-// set holds. A prompt ends for all at the first key that is not in the forest:
-// whoever holds a block keeps the keys before it there.
+// set holds. It ends at the first key that is not in the forest: nobody holds a block
+// behind it, because whoever holds a block keeps the keys before it there.
 func (w *walker) findBits(set []uint64) {
 	if set == nil {
 		return
