@@ -125,7 +125,8 @@ func (p *plain) reusable(length int) int {
 			}
 			n = got
 		}
-		again = n < agreed && len(p.kinds) > 1 && !(len(p.kinds) == 2 && p.groups[p.kinds[0][0]].Kind == index.GroupFull)
+		simple := len(p.kinds) == 2 && p.groups[p.kinds[0][0]].Kind == index.GroupFull
+		again = n < agreed && len(p.kinds) > 1 && !simple
 		agreed = n
 	}
 	return agreed

@@ -29,7 +29,7 @@ import (
 type Group struct {
 	Kind index.GroupKind
 	// Window is the window of GroupWindow, the chunk of GroupChunked, in
-	// tokens; 0: not known.
+	// tokens; 0: not known. In other groups it only tells specifications apart.
 	Window int
 	Block  int  // tokens in a block, at least 1
 	Draft  bool // gives up a block at the end of each hit, for draft layers
@@ -166,7 +166,7 @@ func (p *Plan) align(grain int) error {
 			return fmt.Errorf("reuse: no common multiple of the block sizes up to %d", maxAlignment)
 		}
 	}
-	if len(p.specs) > 1 && grain > 0 && p.isFine(grain) {
+	if grain > 0 && p.isFine(grain) {
 		p.grain, align = grain, grain
 	}
 	for i := range p.specs {
@@ -182,9 +182,13 @@ func (p *Plan) align(grain int) error {
 	return nil
 }
 
-// isFine reports whether vLLM has hits inside blocks.
+// isFine reports whether vLLM has hits inside blocks. A group that is left out may
+// be what they need, so that Tokens remains an upper bound.
 func (p *Plan) isFine(grain int) bool {
-	mamba := false
+	if len(p.specs) == 1 && !p.left {
+		return false
+	}
+	mamba := p.left
 	for _, s := range p.specs {
 		switch s.kind {
 		case index.GroupMamba:
@@ -215,7 +219,8 @@ func lcm(a, b int) int {
 func (p *Plan) Grain() int { return p.grain }
 
 // UpperBound reports whether some group was left out, so that the engine may
-// reuse less than [Plan.Tokens] says.
+// reuse less than [Plan.Tokens] says. It never reuses more, but in rare cases
+// where there are draft layers.
 func (p *Plan) UpperBound() bool { return p.left }
 
 // Tokens returns how many tokens of a prompt of length tokens vLLM would reuse.
@@ -315,10 +320,7 @@ func (s *spec) windowHit(blocks row, n int, drop bool) int {
 	if s.window > 1 {
 		need += (s.window-2)/s.block + 1
 	}
-	end, whole := blocks.window(n, max(need, 1), s.stride, past)
-	if !whole {
-		end -= end % s.stride
-	}
+	end := blocks.window(n, max(need, 1), s.stride, past)
 	if drop && end > 0 {
 		end--
 		end -= end % s.stride

@@ -74,20 +74,21 @@ func (r *row) last(from, to int) int {
 }
 
 // window returns the last place up to to that stands past bits behind a multiple
-// of stride and has need set bits before it. If there is none, whole is false, and
-// end is the last such place of the run that begins at bit 0, however short.
-func (r *row) window(to, need, stride, past int) (end int, whole bool) {
+// of stride and has need set bits before it. If there is none, the run that begins
+// at bit 0 counts up to its last place past bits behind a multiple of stride:
+// window returns the multiple.
+func (r *row) window(to, need, stride, past int) int {
 	// A word is looked at once: first the run that goes on from the word above it,
 	// then the runs inside of it, then the run that goes on below it. Of a run that
 	// goes on end is kept: the last place in it where a window may end.
-	goesOn := false
+	end, goesOn := 0, false
 	for to = r.within(to); to > 0; to = (to - 1) &^ 63 {
 		base := (to - 1) &^ 63
 		w := r.word(base/64) & (^uint64(0) >> (uint(-to) % 64))
 		if goesOn {
 			ones := bits.LeadingZeros64(^w)
 			if end-(base+64-ones) >= need {
-				return end, true
+				return end
 			}
 			if ones == 64 {
 				continue
@@ -97,7 +98,7 @@ func (r *row) window(to, need, stride, past int) (end int, whole bool) {
 			end = base + bits.Len64(ends)
 			at := boundary(end, stride, past)
 			if at == end {
-				return end, true
+				return end
 			}
 			ends &= 1<<max(at-base, 0) - 1
 		}
@@ -105,10 +106,7 @@ func (r *row) window(to, need, stride, past int) (end int, whole bool) {
 		goesOn = ones > 0
 		end = boundary(base+ones, stride, past)
 	}
-	if !goesOn {
-		return 0, false
-	}
-	return end, false
+	return end - end%stride
 }
 
 // boundary returns the last place up to end that stands past bits behind a
