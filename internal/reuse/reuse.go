@@ -3,14 +3,17 @@
 //
 // It follows vLLM at commit 017e9f4448b7 (2026-08-17): find_longest_cache_hit
 // of the coordinators in vllm/v1/core/kv_cache_coordinator.py and of the
-// managers in vllm/v1/core/single_type_kv_cache_manager.py. The releases from
-// November 2025 on answer alike, except that they have no hits inside blocks.
+// managers in vllm/v1/core/single_type_kv_cache_manager.py. It also gives the
+// answers of the recorded runs of two commits before: 59401ac9f18c (2026-06-09)
+// and, of one group, 00b31a36a2d0 (2025-11-02).
 //
 // Two things of that commit are not here. With a connector that can complete
 // diverging groups (supports_divergent_local_hybrid_hits), a model with Mamba
 // layers may reuse what the full-attention group has, although a Mamba group
 // has less. And two groups may differ in what no event tells, such as the size
-// of their heads: here groups of one kind, window and block size are equal.
+// of their heads. Here groups of one kind, window and block size are equal. Where
+// the engine sees it otherwise, Tokens is mostly right, else too low, and in rare
+// cases too high.
 //
 // Newer source (commit 00b08dc44519) goes another way in two things. A group
 // can stand outside prefix caching: leave it out, or give it as
