@@ -32,6 +32,7 @@ type candidateSet struct {
 	states        []*podModel       // nil: never heard
 	hashes        []uint64          // of names, for ties
 	index         *index.Candidates // names
+	profiled      bool              // some Profile has Groups or Draft
 }
 
 // Candidates returns the pods with these names as Candidates for model. With pods nil
@@ -112,7 +113,10 @@ func (x *Indexer) resolve(c *Candidates, adapter string) *candidateSet {
 	for i, name := range set.names {
 		set.hashes[i] = x.hash.pod(name)
 		if md != nil {
-			set.states[i] = md.pods[name]
+			if set.states[i] = md.pods[name]; set.states[i] != nil {
+				p := &set.states[i].profile
+				set.profiled = set.profiled || p.Draft == DraftLayers || len(p.Groups) > 0
+			}
 		}
 	}
 	if set.names == nil {

@@ -93,7 +93,7 @@ func (c *converter) stored(e *events.Event) index.Change {
 	ch := index.Change{
 		Op:        index.OpStore,
 		Tier:      tierOf(e.Medium),
-		Group:     index.Group{ID: e.Group, Kind: groupKindOf(e.GroupKind), Window: e.Window},
+		Group:     c.profile.corrected(groupOf(e)),
 		Copies:    c.profile.Copies,
 		Partial:   c.partial,
 		Hashes:    c.hashesOf(e),
@@ -241,6 +241,11 @@ func tierOf(medium string) Tier {
 		return TierRemote
 	}
 	return TierOther
+}
+
+// groupOf is the group of an event, as the event has it.
+func groupOf(e *events.Event) Group {
+	return Group{ID: e.Group, Kind: groupKindOf(e.GroupKind), Window: e.Window}
 }
 
 // groupKindOf maps vLLM's kv_cache_spec_kind (v1/kv_cache_interface.py,

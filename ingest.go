@@ -148,6 +148,12 @@ func (in *ingest) enter() (err error) {
 		return err
 	}
 	pm, err := in.x.podModel(p, in.model)
+	if err == nil {
+		if bad := pm.profile.checkGrain(in.batch); bad != nil {
+			in.x.leaveEmpty(p, in.model) // it may be known only since now
+			err = fmt.Errorf("kvindex: WithProfile: pod %q: model %q: %w", in.pod, in.model, bad)
+		}
+	}
 	if err != nil {
 		p.mu.Unlock()
 		return err

@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 )
 
@@ -127,7 +129,35 @@ type Profile struct {
 	// Copies is how blocks in the gpu are counted. The default, 0, is CopiesExact with
 	// MediaPad and CopiesGuarded else.
 	Copies Copies
+
+	// Groups are groups of the model, by ID: their position in vLLM's list of groups. A
+	// Group here takes the place of what events say of the group with its ID, but a
+	// Window of 0 changes nothing. It is needed where events do not say enough: the chunk
+	// of GroupChunked, and groups of which SGLang's events say nothing. For the latter
+	// scores are upper bounds then, and PodScore.UpperBound says so.
+	Groups []Group
+
+	// Draft says whether the engine runs with draft layers (EAGLE, MTP), which give up
+	// the end of each hit. Events do not say so. A score without it is too high by a
+	// block on an engine with draft layers.
+	Draft Draft
+
+	// Grain is for models with Mamba layers, where a hit may end inside a block: at
+	// multiples of Grain, in tokens. 0: as the events show. Block sizes must be multiples
+	// of it.
+	Grain int
 }
+
+// Draft says whether an engine runs with draft layers.
+type Draft uint8
+
+// What is known of draft layers. With DraftUnknown, a model of one full-attention group
+// is judged as with DraftNone. For any other model PodScore.UpperBound is true.
+const (
+	DraftUnknown Draft = iota
+	DraftNone
+	DraftLayers // in the Groups with Draft set; in all groups if none has it
+)
 
 // MediaForm is how an engine puts the media of a prompt into its blocks.
 type MediaForm = index.MediaForm
@@ -170,12 +200,70 @@ func (p Profile) validate() error {
 		return fmt.Errorf("unknown copies mode %d", p.Copies)
 	case p.Media >= index.NumMediaForms:
 		return fmt.Errorf("unknown media form %d", p.Media)
+	case p.Draft > DraftLayers:
+		return fmt.Errorf("unknown Draft %d", p.Draft)
+	case p.Grain < 0:
+		return fmt.Errorf("the Grain is negative: %d", p.Grain)
+	}
+	for i, g := range p.Groups {
+		switch {
+		case g.ID < 0 || g.ID >= index.MaxGroups:
+			return fmt.Errorf("Groups: the ID %d is not within 0 and %d", g.ID, index.MaxGroups-1)
+		case slices.ContainsFunc(p.Groups[:i], func(o Group) bool { return o.ID == g.ID }):
+			return fmt.Errorf("Groups: the ID %d is there twice", g.ID)
+		case g.Kind > GroupOther:
+			return fmt.Errorf("Groups: group %d: unknown Kind %d", g.ID, g.Kind)
+		case g.Window < 0:
+			return fmt.Errorf("Groups: group %d: the Window is negative: %d", g.ID, g.Window)
+		case g.Draft && p.Draft != DraftLayers:
+			return fmt.Errorf("Groups: group %d has Draft, but Profile.Draft is not DraftLayers", g.ID)
+		}
 	}
 	return nil
 }
 
-// complete fills in what depends on the rest.
+// checkGrain finds a block size in a batch that is no multiple of the Grain.
+func (p *Profile) checkGrain(b *events.Batch) error {
+	if p.Grain == 0 {
+		return nil
+	}
+	for i := range b.Events {
+		if e := &b.Events[i]; e.Kind == events.Stored && tierOf(e.Medium) == TierGPU && e.BlockSize%p.Grain != 0 {
+			return fmt.Errorf("the Grain %d does not divide the block size %d of group %d", p.Grain, e.BlockSize, e.Group)
+		}
+	}
+	return nil
+}
+
+// corrected returns a group that an event has named, as the profile knows it.
+func (p *Profile) corrected(g Group) Group {
+	drafts := p.Draft == DraftLayers && g.Kind != GroupChunked
+	for _, own := range p.Groups {
+		if own.Draft {
+			drafts = false
+		}
+	}
+	g.Draft = drafts
+	if i := slices.IndexFunc(p.Groups, func(own Group) bool { return own.ID == g.ID }); i >= 0 {
+		own := p.Groups[i]
+		g.Kind, g.Draft = own.Kind, drafts || own.Draft
+		if own.Window > 0 {
+			g.Window = own.Window
+		}
+	}
+	return g
+}
+
+// lists reports whether the profile has groups of which events say nothing.
+func (p *Profile) lists(l *index.Layout) bool {
+	return slices.ContainsFunc(p.Groups, func(own Group) bool {
+		return !slices.ContainsFunc(l.Groups, func(g index.GroupLayout) bool { return g.ID == own.ID })
+	})
+}
+
+// complete returns a copy with what depends on the rest filled in.
 func (p Profile) complete() Profile {
+	p.Groups = slices.Clone(p.Groups)
 	switch {
 	case p.Copies != 0:
 	case p.Media == MediaPad:

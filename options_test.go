@@ -2,7 +2,6 @@ package kvindex_test
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"testing"
 
@@ -66,10 +65,27 @@ func TestProfiles(t *testing.T) {
 		{kvindex.Profile{Media: kvindex.MediaPad, Copies: kvindex.CopiesSet}, ""},
 		{kvindex.Profile{Media: index.NumMediaForms}, "unknown media form 3"},
 		{kvindex.Profile{Copies: 4}, "unknown copies mode 4"},
+		{kvindex.Profile{Draft: 3}, "unknown Draft 3"},
+		{kvindex.Profile{Grain: -1}, "Grain is negative"},
+		{kvindex.Profile{Grain: 8}, ""},
+		{kvindex.Profile{Grain: 32}, `"a"|"m"|Grain 32 does not divide the block size 16 of group 0`},
+		{kvindex.Profile{Groups: []kvindex.Group{{ID: 1}, {ID: 0}, {ID: 1}}}, `"a"|"m"|Groups: the ID 1 is there twice`},
+		{kvindex.Profile{Groups: []kvindex.Group{{ID: -1}}}, "Groups: the ID -1"},
+		{kvindex.Profile{Groups: []kvindex.Group{{ID: index.MaxGroups}}}, "Groups: the ID"},
+		{kvindex.Profile{Groups: []kvindex.Group{{ID: 2, Kind: 9}}}, "group 2: unknown Kind 9"},
+		{kvindex.Profile{Groups: []kvindex.Group{{ID: 2, Window: -3}}}, "group 2: the Window is negative"},
+		{kvindex.Profile{Groups: []kvindex.Group{{ID: 2, Draft: true}}}, "group 2 has Draft, but Profile.Draft is not DraftLayers"},
+		{kvindex.Profile{Groups: []kvindex.Group{{ID: 2, Draft: true}}, Draft: kvindex.DraftLayers}, ""},
 	} {
-		err := open(t, withProfile(c.profile)).Ingest("a", "m", fakeengine.Payload(1, 0, p.Stored(0, 1)))
-		if got := fmt.Sprint(err); err == nil && c.want != "" || !strings.Contains(got, c.want) {
-			t.Errorf("%+v: %v", c.profile, err)
+		ix := open(t, withProfile(c.profile))
+		err := ix.Ingest("a", "m", fakeengine.Payload(1, 0, p.Stored(0, 1)))
+		for _, want := range strings.Split(c.want, "|") {
+			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), want) {
+				t.Errorf("%+v: %v, want %q", c.profile, err, want)
+			}
+		}
+		if n := len(ix.Pods(nil)); (n == 0) != (err != nil) {
+			t.Errorf("%+v: %d pods are known", c.profile, n)
 		}
 	}
 }

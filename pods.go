@@ -40,7 +40,8 @@ type pod struct {
 
 // podModel is what a pod serves of one model.
 type podModel struct {
-	profile  Profile // complete
+	profile  Profile // complete; never changed
+	plans    plans
 	ranks    map[int]*rank
 	streams  map[string]*stream
 	adapters map[string]struct{} // those that the model was told of
@@ -155,7 +156,7 @@ func (r *rank) learn(e *events.Event) {
 		}
 	}
 	if e.Group < index.MaxGroups && e.BlockSize > 0 && tierOf(e.Medium) == TierGPU && !foreign(e) {
-		r.groups = append(r.groups, GroupInfo{index.Group{ID: e.Group, Kind: groupKindOf(e.GroupKind), Window: e.Window}, e.BlockSize})
+		r.groups = append(r.groups, GroupInfo{groupOf(e), e.BlockSize})
 	}
 }
 

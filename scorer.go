@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/reuse"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
@@ -271,8 +272,9 @@ type scorer struct {
 	extras   []extra
 	keys     []index.Key // of all variants, one after the other
 	matches  index.Matches
-	best     []bestRow // by candidate
-	order    []int32   // candidates, best first
+	held     []reuse.Held // by group, of the source that is judged
+	best     []bestRow    // by candidate
+	order    []int32      // candidates, best first
 
 	rendering *chat.Rendering // of a chat, for its exclusions
 
@@ -289,6 +291,7 @@ type times struct{ render, tokenize, match time.Duration }
 type bestRow struct {
 	cached, matched int   // tokens
 	row             int32 // in matches, plus one
+	upper           bool  // cached is an upper bound
 }
 
 func (x *Indexer) newScorer() *scorer {
@@ -480,76 +483,42 @@ func (sc *scorer) chooseRows() {
 	n := len(sc.set.names)
 	sc.best = slices.Grow(sc.best[:0], n)[:n]
 	clear(sc.best)
-	hybrid := false
-	for i := range sc.matches.Rows {
-		row := &sc.matches.Rows[i]
-		switch {
-		case row.Run == 0:
-		case row.Held != nil && row.FullGroups > 1:
-			hybrid = true
-		case row.Held == nil || row.Group.Kind == index.GroupFull || row.FullGroups == 0:
-			sc.improve(row.Pod, sc.bestOf(i))
-		} // of a hybrid model the full-attention groups count
-	}
-	if hybrid {
-		sc.scoreHybrids()
+	rows := sc.matches.Rows
+	for i := 0; i < len(rows); {
+		if rows[i].Held == nil {
+			sc.improve(rows[i].Pod, sc.bestOf(i))
+			i++
+			continue
+		}
+		from := i
+		for i++; i < len(rows) && rows[i].Held != nil && rows[i].Pod == rows[from].Pod && rows[i].Source == rows[from].Source; i++ {
+		}
+		sc.judge(from, i)
 	}
 }
 
+// bestOf judges a row of a source of one full-attention group.
 func (sc *scorer) bestOf(i int) bestRow {
 	row := &sc.matches.Rows[i]
 	length := len(sc.prompt)
 	if row.Pairs {
 		length--
 	}
-	return bestRow{cachedTokens(row, length), int(row.Run) * row.BlockSize, int32(i + 1)}
+	b := bestRow{cachedTokens(row, length), int(row.Run) * row.BlockSize, int32(i + 1), false}
+	if sc.set.profiled {
+		if pm := sc.set.states[row.Pod]; pm != nil {
+			if pm.profile.corrected(row.Group).Draft && b.cached > 0 {
+				b.cached -= row.BlockSize // which the draft layers compute again
+			}
+			b.upper = pm.profile.lists(row.Layout)
+		}
+	}
+	return b
 }
 
 func (sc *scorer) improve(pod int32, t bestRow) {
 	if b := &sc.best[pod]; b.row == 0 || sc.better(t, *b) {
 		*b = t
-	}
-}
-
-// scoreHybrids scores the ranks with several full-attention groups: all of them
-// have to hold what is reused, so the one that holds the least counts, each
-// taken at its best row.
-func (sc *scorer) scoreHybrids() {
-	type ofRank struct {
-		pod  int32
-		rank int
-	}
-	type ofGroup struct {
-		ofRank
-		group int
-	}
-	groups := make(map[ofGroup]bestRow)
-	for i := range sc.matches.Rows {
-		row := &sc.matches.Rows[i]
-		if row.FullGroups > 1 && row.Group.Kind == index.GroupFull && row.Run > 0 {
-			of := ofGroup{ofRank{row.Pod, row.Source.Rank}, row.Group.ID}
-			if b, ok := groups[of]; !ok || sc.better(sc.bestOf(i), b) {
-				groups[of] = sc.bestOf(i)
-			}
-		}
-	}
-	type least struct {
-		bestRow
-		groups int
-	}
-	ranks := make(map[ofRank]least)
-	for of, b := range groups {
-		l := ranks[of.ofRank]
-		if l.groups == 0 || sc.better(l.bestRow, b) {
-			l.bestRow = b
-		}
-		l.groups++
-		ranks[of.ofRank] = l
-	}
-	for of, l := range ranks {
-		if l.groups == sc.matches.Rows[l.row-1].FullGroups {
-			sc.improve(of.pod, l.bestRow)
-		}
 	}
 }
 
@@ -714,7 +683,7 @@ func (sc *scorer) answer(dst *Answer) {
 		case b.cached == notScorable:
 			s.NotScorable = true
 		case b.row > 0:
-			s.fill(&sc.matches.Rows[b.row-1], b.cached)
+			s.fill(&sc.matches.Rows[b.row-1], b)
 		}
 		dst.Pods = append(dst.Pods, s)
 	}
@@ -727,20 +696,20 @@ func (sc *scorer) unknown(adapter string) error {
 	if err == nil && adapter != "" {
 		err = sc.x.unknownAdapter(sc.set.base, adapter)
 	}
-	if err != nil && slices.ContainsFunc(sc.best, func(b bestRow) bool { return b.matched > 0 }) {
+	if err != nil && slices.ContainsFunc(sc.best, func(b bestRow) bool { return b.matched > 0 || b.cached > 0 }) {
 		return nil
 	}
 	return err
 }
 
-func (s *PodScore) fill(row *index.Row, cached int) {
+func (s *PodScore) fill(row *index.Row, b bestRow) {
 	s.Rank = row.Source.Rank
-	s.Score = float64(cached)
+	s.Score = float64(b.cached)
 	s.MatchedBlocks = int(row.Run)
 	s.BlockTokens = row.BlockSize
 	for t, n := range row.Tiers {
 		s.Tiers.n[t] = int(n)
 	}
-	s.CachedTokens = cached
-	s.UpperBound = row.Held != nil
+	s.CachedTokens = b.cached
+	s.UpperBound = b.upper
 }

@@ -173,19 +173,19 @@ func TestHybridIsAnUpperBound(t *testing.T) {
 	}
 }
 
-// All full-attention groups have to hold a block: the one that holds the least
-// counts, and one that holds nothing makes it nothing.
+// All full-attention groups have to hold what is reused, which ends where blocks of both
+// end. The one with the lowest ID has the matched blocks.
 func TestSeveralFullGroups(t *testing.T) {
 	ix := open(t)
 	p := fakeengine.NewPrompt(1, 16, 8)
 	coarse := fakeengine.Prompt{Tokens: p.Tokens, Size: 32, Hash: 2 << 32}.Stored(0, 3)
 	coarse.Group = 1
 	ingest(t, ix, "a", p.Stored(0, 8), coarse)
-	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.CachedTokens != 96 || s.BlockTokens != 32 || !s.UpperBound {
+	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.CachedTokens != 96 || s.BlockTokens != 16 || s.MatchedBlocks != 8 || !s.UpperBound {
 		t.Errorf("got %+v", s)
 	}
 	ingest(t, ix, "a", p.Removed(1))
-	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.CachedTokens != 16 || s.BlockTokens != 16 {
+	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.CachedTokens != 0 || s.BlockTokens != 16 || s.MatchedBlocks != 1 {
 		t.Errorf("got %+v", s)
 	}
 	ingest(t, ix, "a", p.Removed(0))

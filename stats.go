@@ -456,7 +456,11 @@ func (pm *podModel) describe(info *PodInfo, now time.Time) {
 	}
 	slices.SortFunc(info.Streams, func(a, b StreamInfo) int { return cmp.Compare(a.Stream, b.Stream) })
 	for _, r := range pm.ranks {
-		info.Sources = append(info.Sources, r.info(now))
+		s := r.info(now)
+		for i := range s.Groups {
+			s.Groups[i].Group = pm.profile.corrected(s.Groups[i].Group)
+		}
+		info.Sources = append(info.Sources, s)
 		info.WantsFullReport = info.WantsFullReport || r.lossy()
 		if at := r.at.Round(0); at.After(info.Heard) { // without a stream
 			info.Heard = at

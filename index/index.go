@@ -137,6 +137,9 @@ type Group struct {
 	ID     int
 	Kind   GroupKind
 	Window int // tokens, of GroupWindow and GroupChunked; 0: not told
+	// Draft: the engine drops the last block of each hit in this group, because
+	// draft layers (EAGLE, MTP) compute it again. Such a group keeps one block more.
+	Draft bool
 }
 
 // Copies says how the gpu stores of a source are counted. Lower tiers are

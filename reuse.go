@@ -1,0 +1,125 @@
+package kvindex
+
+import (
+	"slices"
+	"sync/atomic"
+
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/reuse"
+)
+
+// A source of one full-attention group would reuse its leading run of gpu blocks
+// (cachedTokens). For any other the groups are judged together, by the rule of package
+// reuse. What the rule needs beside the blocks is a plan: it follows from the groups
+// that the source has announced (index.Layout) and from the Profile of the pod, and is
+// kept as long as the source announces nothing new.
+
+// plan is how a source with a layout is judged.
+type plan struct {
+	layout *index.Layout
+	rule   *reuse.Plan // nil: no group can be judged
+	main   int         // the full-attention group of the lowest ID, in layout.Groups; -1: none
+	upper  bool        // the engine may reuse less than rule says
+}
+
+// plans has the plans of a pod and model. It is read without a lock.
+type plans struct{ all atomic.Pointer[[]*plan] }
+
+// of returns the plan for a layout, made if need be. Each rank has a layout, so there
+// are plans for as many as there can be ranks; the oldest give way.
+func (ps *plans) of(l *index.Layout, p *Profile) *plan {
+	for {
+		all := ps.all.Load()
+		var old []*plan
+		if all != nil {
+			old = *all
+			for _, known := range old {
+				if known.layout == l {
+					return known
+				}
+			}
+		}
+		made := newPlan(l, p)
+		now := append(slices.Clone(old[max(0, len(old)-MaxRanks+1):]), made)
+		if ps.all.CompareAndSwap(all, &now) {
+			return made
+		}
+	}
+}
+
+func newPlan(l *index.Layout, p *Profile) *plan {
+	groups := make([]reuse.Group, len(l.Groups))
+	grain, main := p.Grain, -1
+	for i, told := range l.Groups {
+		g := p.corrected(told.Group)
+		groups[i] = reuse.Group{Kind: g.Kind, Window: g.Window, Block: told.BlockSize, Draft: g.Draft}
+		switch {
+		case told.BlockSize == 0:
+			groups[i] = reuse.Group{Kind: index.GroupOther, Block: 1}
+		case g.Kind == index.GroupFull && main < 0:
+			main = i
+		}
+		if p.Grain == 0 && told.Grain < told.BlockSize && (grain == 0 || told.Grain < grain) {
+			grain = told.Grain
+		}
+	}
+	made := &plan{layout: l, main: main, upper: p.Draft == DraftUnknown || p.lists(l)}
+	rule, err := reuse.New(groups, grain)
+	if err != nil {
+		// No engine has such groups. Those of full attention alone bound what it reuses.
+		made.upper = true
+		for i := range groups {
+			if groups[i].Kind != index.GroupFull {
+				groups[i] = reuse.Group{Kind: index.GroupOther, Block: 1}
+			}
+		}
+		if rule, err = reuse.New(groups, 0); err != nil {
+			return made
+		}
+	}
+	made.rule, made.upper = rule, made.upper || rule.UpperBound()
+	return made
+}
+
+// judge scores the rows from up to to, which are all that one source holds, with bits.
+func (sc *scorer) judge(from, to int) {
+	rows := sc.matches.Rows[from:to]
+	first := &rows[0]
+	var p *plan
+	if pm := sc.set.states[first.Pod]; pm != nil {
+		p = pm.plans.of(first.Layout, &pm.profile)
+	} else {
+		p = newPlan(first.Layout, &Profile{})
+	}
+	if p.rule == nil {
+		return
+	}
+	groups := first.Layout.Groups
+	sc.held = slices.Grow(sc.held[:0], len(groups))[:len(groups)]
+	clear(sc.held)
+	most, at := -1, -1
+	for i := range rows {
+		row := &rows[i]
+		g := slices.IndexFunc(groups, func(g index.GroupLayout) bool { return g.ID == row.Group.ID })
+		if g < 0 {
+			continue
+		}
+		switch row.BlockSize {
+		case groups[g].BlockSize:
+			sc.held[g].Blocks = row.Held[TierGPU]
+			if run := int(row.Run) * row.BlockSize; p.main < 0 && run > most || g == p.main {
+				most, at = run, i
+			}
+		case p.rule.Grain():
+			sc.held[g].Parts = row.Held[TierGPU]
+		}
+	}
+	if at < 0 {
+		return // no block of a group that the model cannot do without
+	}
+	length := len(sc.prompt)
+	if first.Pairs {
+		length--
+	}
+	sc.improve(first.Pod, bestRow{p.rule.Tokens(length, sc.held), most, int32(from + at + 1), p.upper})
+}
