@@ -1,6 +1,8 @@
 package kvindex
 
 import (
+	"context"
+
 	"github.com/kvindex/kvindex/index"
 	"github.com/zeebo/xxh3"
 )
@@ -66,4 +68,25 @@ func (t *tally) Sum() ScoreStats {
 	defer t.mu.Unlock()
 	t.settle()
 	return t.all
+}
+
+// ScoreKeys returns a function that scores a prompt for all pods of a model, as often as
+// it is called, with keys that are worked out before. It returns the best score.
+func ScoreKeys(x *Indexer, model string, tokens []uint32) func() int {
+	c := x.Candidates(model, nil)
+	root, locals := x.hash.root(scope{model: model}, index.Variant{Unit: 16}), x.hash.locals(nil, tokens, 16, nil)
+	given := keys(nil, root, locals)
+	sc := &scorer{x: x, prompt: tokens}
+	sc.query.Keys = func(index.Variant) ([]index.Key, error) { return given, nil }
+	return func() (best int) {
+		sc.set = c.now()
+		if err := sc.match(context.Background()); err != nil {
+			panic(err)
+		}
+		sc.chooseRows()
+		for _, b := range sc.best {
+			best = max(best, b.cached)
+		}
+		return best
+	}
 }

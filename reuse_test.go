@@ -1,0 +1,281 @@
+package kvindex_test
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/reuse"
+)
+
+// kindNames are what vLLM calls the kinds of groups.
+var kindNames = map[kvindex.GroupKind]string{
+	kvindex.GroupFull: "full_attention", kvindex.GroupWindow: "sliding_window", kvindex.GroupMamba: "mamba",
+	kvindex.GroupChunked: "chunked_local_attention", kvindex.GroupOther: "cross_attention",
+}
+
+// hybridGroup is a group of a pod in a test: the blocks of a prompt that it holds.
+type hybridGroup struct {
+	kvindex.Group
+	size int
+	held []bool // by block
+}
+
+func (g *hybridGroup) bits() (words []uint64) {
+	words = make([]uint64, len(g.held)/64+1)
+	for b, held := range g.held {
+		if held {
+			words[b/64] |= 1 << (b % 64)
+		}
+	}
+	return words
+}
+
+// events has a pod store all blocks and remove those that the group does not hold.
+// told: the events say what kind of group it is.
+func (g *hybridGroup) events(p fakeengine.Prompt, told bool) []fakeengine.Event {
+	p = fakeengine.Prompt{Tokens: p.Tokens, Size: g.size, Hash: uint64(g.size) << 32}
+	s := p.Stored(0, len(g.held))
+	s.Group, s.Kind = g.ID, kindNames[kvindex.GroupOther]
+	if told {
+		s.Kind = kindNames[g.Kind]
+		if g.Kind == kvindex.GroupWindow {
+			s.Window = g.Window
+		}
+	}
+	var gone []int
+	for b, held := range g.held {
+		if !held {
+			gone = append(gone, b)
+		}
+	}
+	r := p.Removed(gone...)
+	r.Group = g.ID
+	return []fakeengine.Event{s, r}
+}
+
+// TestHybridsByTheRule: a score of random groups is what the rule says of the blocks
+// that each of them holds, and an upper bound where something is not known.
+func TestHybridsByTheRule(t *testing.T) {
+	r := rand.New(rand.NewPCG(18, 1))
+	seen := map[string]int{}
+	for n := range 3000 {
+		p := fakeengine.NewPrompt(1, 16, 4+4*r.IntN(8))
+		groups := make([]hybridGroup, 1+r.IntN(4))
+		profile := kvindex.Profile{Copies: kvindex.CopiesExact, Draft: kvindex.Draft(r.IntN(3))}
+		rule, even := make([]reuse.Group, len(groups)), r.IntN(2) == 0
+		some := false // group has Draft set
+		for i := range groups {
+			g := &groups[i]
+			g.ID, g.Kind, g.size = i, kvindex.GroupKind(r.IntN(5)), 16
+			if g.Kind == kvindex.GroupWindow || g.Kind == kvindex.GroupChunked {
+				g.Window = 16 * (1 + r.IntN(8))
+			}
+			if g.Kind == kvindex.GroupChunked && !even {
+				g.Kind = kvindex.GroupWindow
+			}
+			if !even {
+				g.size <<= r.IntN(3)
+			}
+			g.held = make([]bool, len(p.Tokens)/g.size)
+			often := r.IntN(12)
+			for b := range g.held {
+				g.held[b] = often == 0 || r.IntN(often+1) > 0
+			}
+			g.Draft = profile.Draft == kvindex.DraftLayers && g.Kind != kvindex.GroupChunked && r.IntN(2) == 0
+			some = some || g.Draft
+			if g.Kind == kvindex.GroupOther || (g.Kind == kvindex.GroupChunked || r.IntN(3) == 0) && r.IntN(8) > 0 {
+				profile.Groups = append(profile.Groups, g.Group)
+			}
+		}
+		var events []fakeengine.Event
+		known := profile.Draft != kvindex.DraftUnknown
+		for i := range groups {
+			g := &groups[i]
+			listed := slices.ContainsFunc(profile.Groups, func(own kvindex.Group) bool { return own.ID == i })
+			if g.Draft && !listed {
+				profile.Groups = append(profile.Groups, g.Group)
+				listed = true
+			}
+			if !some && profile.Draft == kvindex.DraftLayers && g.Kind != kvindex.GroupChunked {
+				g.Draft = true // in all, as none has it
+			}
+			rule[i] = reuse.Group{Kind: g.Kind, Window: g.Window, Block: g.size, Draft: g.Draft}
+			if g.Kind == kvindex.GroupChunked && !listed {
+				rule[i].Window = 0
+			}
+			events = append(events, g.events(p, !listed)...)
+		}
+		plan, err := reuse.New(rule, 0)
+		if err != nil {
+			continue
+		}
+		ix := open(t, withProfile(profile))
+		ingest(t, ix, "a", events...)
+		tokens := p.Tokens[:len(p.Tokens)-r.IntN(20)]
+		held := make([]reuse.Held, len(groups))
+		for i := range groups {
+			held[i].Blocks = groups[i].bits()
+		}
+		got, want := score(t, ix, kvindex.Request{Tokens: tokens})[0], plan.Tokens(len(tokens), held)
+		one := len(groups) == 1 && groups[0].Kind == kvindex.GroupFull
+		bound := plan.UpperBound() || !known && !one
+		if got.CachedTokens != want || want > 0 && got.UpperBound != bound {
+			t.Fatalf("%d: groups %+v, profile %+v, %d tokens: got %+v, want %d, a bound %v", n, groups, profile, len(tokens), got, want, bound)
+		}
+		main := slices.IndexFunc(groups, func(g hybridGroup) bool { return g.Kind == kvindex.GroupFull })
+		if want > 0 && main >= 0 {
+			run := slices.Index(groups[main].held[:len(tokens)/groups[main].size], false)
+			if run < 0 {
+				run = len(tokens) / groups[main].size
+			}
+			if got.MatchedBlocks != run || got.BlockTokens != groups[main].size {
+				t.Fatalf("%d: groups %+v: %+v, want %d blocks of %d", n, groups, got, run, groups[main].size)
+			}
+		}
+		for _, g := range groups {
+			if want > 0 {
+				seen[kindNames[g.Kind]]++
+			}
+			if g.Draft && want > 0 {
+				seen["draft"]++
+			}
+		}
+	}
+	t.Log(seen)
+	for _, kind := range append(slices.Collect(maps.Values(kindNames)), "draft") {
+		if seen[kind] < 100 {
+			t.Errorf("%s: %d times", kind, seen[kind])
+		}
+	}
+}
+
+// hybrid returns the events of a pod that holds n blocks of 16 in a full-attention group,
+// and the last of them in a window group and a Mamba group.
+func hybrid(p fakeengine.Prompt, n, window int) []fakeengine.Event {
+	full := p.Stored(0, n)
+	sliding := p.Stored(n-window/16, n)
+	sliding.Group, sliding.Kind, sliding.Window = 1, "sliding_window", window
+	state := p.Stored(n-1, n)
+	state.Group, state.Kind = 2, "mamba"
+	return []fakeengine.Event{full, sliding, state}
+}
+
+// TestDraftLayers: what draft layers give up, where it is known that there are some.
+func TestDraftLayers(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 8)
+	for _, c := range []struct {
+		name    string
+		profile kvindex.Profile
+		events  []fakeengine.Event
+		cached  int
+		bound   bool
+	}{
+		{"one group, not known", kvindex.Profile{}, []fakeengine.Event{p.Stored(0, 6)}, 96, false},
+		{"one group, none", kvindex.Profile{Draft: kvindex.DraftNone}, []fakeengine.Event{p.Stored(0, 6)}, 96, false},
+		{"one group", kvindex.Profile{Draft: kvindex.DraftLayers}, []fakeengine.Event{p.Stored(0, 6)}, 80, false},
+		{"one group, all held", kvindex.Profile{Draft: kvindex.DraftLayers}, []fakeengine.Event{p.Stored(0, 8)}, 96, false},
+		{"one group, one block", kvindex.Profile{Draft: kvindex.DraftLayers}, []fakeengine.Event{p.Stored(0, 1)}, 0, false},
+		{"one group, nothing", kvindex.Profile{Draft: kvindex.DraftLayers}, []fakeengine.Event{p.Stored(0, 1), p.Removed(0)}, 0, false},
+		{"three groups, not known", kvindex.Profile{}, hybrid(p, 6, 48), 96, true},
+		{"three groups, none", kvindex.Profile{Draft: kvindex.DraftNone}, hybrid(p, 6, 48), 96, false},
+		{"groups that no event names", kvindex.Profile{Draft: kvindex.DraftNone, Groups: []kvindex.Group{{ID: 7, Kind: kvindex.GroupMamba}}},
+			[]fakeengine.Event{p.Stored(0, 6)}, 96, true},
+		{"the same beside others", kvindex.Profile{Draft: kvindex.DraftNone, Groups: []kvindex.Group{{ID: 7, Kind: kvindex.GroupMamba}}},
+			hybrid(p, 6, 48), 96, true},
+		{"a window that is larger than its event says", kvindex.Profile{Draft: kvindex.DraftNone, Groups: []kvindex.Group{{ID: 1, Kind: kvindex.GroupWindow, Window: 80}}},
+			hybrid(p, 6, 48), 0, false},
+	} {
+		ix := open(t, withProfile(c.profile))
+		ingest(t, ix, "a", c.events...)
+		got := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]
+		if got.CachedTokens != c.cached || got.UpperBound != c.bound || got.Score != float64(c.cached) {
+			t.Errorf("%s: %+v, want %d, a bound %v", c.name, got, c.cached, c.bound)
+		}
+	}
+}
+
+// TestLayoutsChange: a source that announces another group is judged anew, and ranks of
+// one pod have layouts of their own.
+func TestLayoutsChange(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 8)
+	ix := open(t, withProfile(kvindex.Profile{Draft: kvindex.DraftNone, Copies: kvindex.CopiesExact}))
+	see := func(what string, cached int) {
+		t.Helper()
+		if got := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; got.CachedTokens != cached || got.UpperBound {
+			t.Errorf("%s: %+v, want %d", what, got, cached)
+		}
+	}
+	events := hybrid(p, 6, 48)
+	ingest(t, ix, "a", events[:2]...)
+	see("full and window", 96)
+	state := p.Stored(3, 4)
+	state.Group, state.Kind = 2, "mamba"
+	ingest(t, ix, "a", state)
+	see("a state before the window's blocks", 0)
+	ingest(t, ix, "a", events[2])
+	see("a state at the end of the window's", 96)
+	if err := ix.Ingest("a", "m", fakeengine.Payload(1, 1, p.Stored(0, 7))); err != nil {
+		t.Fatal(err)
+	}
+	see("a rank of one group", 112)
+	ingest(t, ix, "a", &fakeengine.Cleared{}, p.Stored(0, 8))
+	see("a cache that was emptied, and has one group now", 112)
+}
+
+// BenchmarkScoreHybrids is a score whose keys are given: what the index says, and what
+// follows from it.
+func BenchmarkScoreHybrids(b *testing.B) {
+	for _, c := range []struct {
+		blocks int
+		pods   []int
+		groups string
+	}{
+		{512, []int{1, 16, 256}, "full"},
+		{512, []int{1, 16, 256}, "full+window+mamba"},
+		{14_000, []int{16}, "full+window"},
+		{14_000, []int{16}, "no window whole"},
+		{3_500, []int{16}, "no window whole"},
+	} {
+		for _, pods := range c.pods {
+			b.Run(fmt.Sprintf("groups=%s/blocks=%d/pods=%d", c.groups, c.blocks, pods), func(b *testing.B) {
+				ix := open(b, withProfile(kvindex.Profile{Draft: kvindex.DraftNone}))
+				p := fakeengine.NewPrompt(1, 16, c.blocks)
+				want := (c.blocks - 1) * 16
+				events := hybrid(p, c.blocks-1, 1024)
+				switch c.groups {
+				case "full":
+					events = events[:1]
+				case "full+window":
+					events = events[:2]
+				case "no window whole":
+					events[1] = p.Stored(0, c.blocks-1)
+					w := events[1].(*fakeengine.Stored)
+					w.Group, w.Kind, w.Window = 1, "sliding_window", 1024
+					var gaps []int
+					for i := 31; i < c.blocks-1; i += 32 {
+						gaps = append(gaps, i)
+					}
+					gone := p.Removed(gaps...)
+					gone.Group = 1
+					events, want = append(events[:2], gone), 31*16
+				}
+				for i := range pods {
+					ingest(b, ix, fmt.Sprint("pod", i), events...)
+				}
+				score := kvindex.ScoreKeys(ix, "m", p.Tokens)
+				if got := score(); got != want {
+					b.Fatalf("%d tokens, want %d", got, want)
+				}
+				b.ReportAllocs()
+				for b.Loop() {
+					score()
+				}
+			})
+		}
+	}
+}
