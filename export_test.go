@@ -90,3 +90,16 @@ func ScoreKeys(x *Indexer, model string, tokens []uint32) func() int {
 		return best
 	}
 }
+
+// Plans has a pod of a model asked for the plans of so many layouts, and returns how many
+// it keeps, and whether it makes the last one again.
+func Plans(layouts int) (kept int, again bool) {
+	var ps plans
+	var last *plan
+	l := &index.Layout{}
+	for range layouts {
+		l = &index.Layout{Groups: []index.GroupLayout{{Group: Group{Kind: GroupMamba}, BlockSize: 16}}}
+		last = ps.of(l, &Profile{})
+	}
+	return len(*ps.all.Load()), ps.of(l, &Profile{}) != last
+}

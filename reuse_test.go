@@ -199,6 +199,38 @@ func TestDraftLayers(t *testing.T) {
 	}
 }
 
+// TestDraftLayersOfOneBlock: a prompt whose last token ends its first block has nothing
+// to give up.
+func TestDraftLayersOfOneBlock(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 1)
+	ix := open(t, withProfile(kvindex.Profile{Draft: kvindex.DraftLayers}))
+	ingest(t, ix, "a", p.Stored(0, 1))
+	if got := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; got.CachedTokens != 0 || got.MatchedBlocks != 1 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestRanksOfHybrids: what one rank holds does not stand in for another.
+func TestRanksOfHybrids(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 8)
+	ix := open(t, withProfile(kvindex.Profile{Draft: kvindex.DraftNone}))
+	for rank := range 2 {
+		events := hybrid(p, 6, 48)
+		gone := p.Removed(5) // the state
+		gone.Group = 2
+		if rank == 1 {
+			gone = p.Removed(3, 4, 5)
+			gone.Group = 1
+		}
+		if err := ix.Ingest("a", "m", fakeengine.Payload(1, rank, append(events, gone)...)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; got.CachedTokens != 0 || got.MatchedBlocks != 6 {
+		t.Errorf("%+v", got)
+	}
+}
+
 // TestLayoutsChange: a source that announces another group is judged anew, and ranks of
 // one pod have layouts of their own.
 func TestLayoutsChange(t *testing.T) {
@@ -225,6 +257,31 @@ func TestLayoutsChange(t *testing.T) {
 	see("a rank of one group", 112)
 	ingest(t, ix, "a", &fakeengine.Cleared{}, p.Stored(0, 8))
 	see("a cache that was emptied, and has one group now", 112)
+}
+
+// TestWindowsStay: a profile that names a group and no window leaves the window as it is.
+func TestWindowsStay(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 8)
+	ix := open(t, withProfile(kvindex.Profile{Draft: kvindex.DraftLayers, Groups: []kvindex.Group{{ID: 1, Kind: kvindex.GroupWindow, Draft: true}}}))
+	events := hybrid(p, 6, 80)[:2] // a block more than the window needs, for the draft layers
+	events[1].(*fakeengine.Stored).Window = 64
+	ingest(t, ix, "a", events...)
+	if got := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; got.CachedTokens != 80 || got.UpperBound {
+		t.Errorf("%+v", got)
+	}
+	groups := ix.Pods(nil)[0].Sources[0].Groups
+	if want := []kvindex.GroupInfo{{Group: kvindex.Group{}, BlockSize: 16}, {Group: kvindex.Group{ID: 1, Kind: kvindex.GroupWindow, Window: 64, Draft: true}, BlockSize: 16}}; !slices.Equal(groups, want) {
+		t.Errorf("%+v", groups)
+	}
+}
+
+func TestPlansAreKept(t *testing.T) {
+	if kept, again := kvindex.Plans(3); kept != 3 || again {
+		t.Errorf("%d of 3 plans, made again: %v", kept, again)
+	}
+	if kept, again := kvindex.Plans(2 * kvindex.MaxRanks); kept != kvindex.MaxRanks || again {
+		t.Errorf("%d plans, made again: %v", kept, again)
+	}
 }
 
 // BenchmarkScoreHybrids is a score whose keys are given: what the index says, and what
