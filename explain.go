@@ -40,7 +40,7 @@ const (
 	CauseNoBlock                         // the prompt is shorter than a block of the pod
 	CauseWhole                           // nothing is missing: all whole blocks are in the gpu. The rest of a block, and the last token, are always computed
 	CauseLowerTier                       // the block is in Explanation.Tier and not in the gpu
-	CauseGroup                           // one group of the engine holds the block, another group does not
+	CauseGroup                           // one group of the engine holds the block; another one lacks what a hit there needs, or draft layers compute the block again
 	CauseHidden                          // an event removed the block; the pod may have a copy that was not counted (CopiesGuarded)
 	CauseEvicted                         // the pod held the block and has removed it
 	CauseLost                            // the block was forgotten after a loss, or its announcement was lost: Explanation.Loss
@@ -285,6 +285,7 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 
 type podFacts struct {
 	form     MediaForm
+	drafts   bool // there are draft layers
 	adapters []string
 	recent   recentScopes
 	silent   bool // a stream of it
@@ -314,7 +315,7 @@ func (x *Indexer) factsOf(pod, model string) *podFacts {
 		return nil
 	}
 	defer p.mu.Unlock()
-	f := &podFacts{form: pm.profile.Media, adapters: slices.Sorted(maps.Keys(pm.adapters)), recent: pm.recent.clone(), silent: pm.silent > 0}
+	f := &podFacts{form: pm.profile.Media, drafts: pm.profile.Draft == DraftLayers, adapters: slices.Sorted(maps.Keys(pm.adapters)), recent: pm.recent.clone(), silent: pm.silent > 0}
 	for _, n := range slices.Sorted(maps.Keys(pm.ranks)) {
 		r := pm.ranks[n]
 		st := r.stream
@@ -470,7 +471,11 @@ func (w *explainer) points() (points []point) {
 	if r := w.row; r != nil {
 		for _, v := range w.variants {
 			if r.BlockSize%v.Unit == 0 && (v.Block == 0 || r.BlockSize%v.Block == 0) && v.Pairs == r.Pairs {
-				points = append(points, point{rank: r.Source.Rank, group: r.Group.ID, size: r.BlockSize, variant: v, block: int(r.GPU)})
+				p := point{rank: r.Source.Rank, group: r.Group.ID, size: r.BlockSize, variant: v, block: int(r.GPU)}
+				if cached := w.e.Score.CachedTokens; cached < cachedTokens(r, w.length(v)) {
+					p.block, p.cause = cached/r.BlockSize, CauseGroup // the run alone would count
+				}
+				points = append(points, p)
 			}
 		}
 		return points
@@ -537,6 +542,8 @@ func (w *explainer) length(v index.Variant) int {
 // judge sets the cause of a point by what the index knows of it.
 func (w *explainer) judge(ctx context.Context, p *point) error {
 	switch blocks := w.length(p.variant) / p.size; {
+	case p.cause != 0:
+		return nil
 	case blocks == 0:
 		p.cause = CauseNoBlock
 		return nil
@@ -855,7 +862,10 @@ func (w *explainer) sentence() string {
 	case CauseLowerTier:
 		return fmt.Sprintf("%s is held in tier %v and not in the gpu. CachedTokens and Score count the gpu only.", block, e.Tier)
 	case CauseGroup:
-		return block + " is held by a KV-cache group of the engine and not by another one, and the engine needs both. The group has removed it, or never stored it."
+		if w.pod != nil && w.pod.drafts && w.row != nil && w.row.Held == nil {
+			return block + " is the last of the hit, which draft layers (Profile.Draft) compute again."
+		}
+		return block + " is held by a KV-cache group of the engine, but another group does not hold what a hit there needs: it has removed it, or never stored it. If there are draft layers (Profile.Draft), they compute the last block of a hit again."
 	case CauseHidden:
 		return block + " was removed, after a store of it that was taken for a report (CopiesGuarded). The engine may hold another copy. If no client can ask for reports, Profile.Copies can be CopiesExact."
 	case CauseEvicted:

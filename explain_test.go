@@ -344,6 +344,26 @@ var situations = []struct {
 		}
 		s.a(s.p.Stored(0, n), other, s.p.Removed(s.held))
 	}, kvindex.CauseGroup},
+	{"behind the end of a window group", func(s *situation, n int) {
+		s.open(withProfile(kvindex.Profile{Draft: kvindex.DraftNone}))
+		window := s.p.Stored(0, n)
+		window.Group, window.Kind, window.Window = 1, "sliding_window", 32
+		var gone []int
+		for b := s.held; b < n; b++ {
+			gone = append(gone, b)
+		}
+		end := s.p.Removed(gone...)
+		end.Group = 1
+		s.a(s.p.Stored(0, n), window, end)
+		s.also = func(e *kvindex.Explanation) bool { return strings.Contains(e.Why, "another group does not hold") }
+	}, kvindex.CauseGroup},
+	{"given up for draft layers", func(s *situation, n int) {
+		s.open(withProfile(kvindex.Profile{Draft: kvindex.DraftLayers}))
+		s.a(s.p.Stored(0, s.held+1))
+		s.also = func(e *kvindex.Explanation) bool {
+			return strings.Contains(e.Why, "draft layers (Profile.Draft) compute again")
+		}
+	}, kvindex.CauseGroup},
 	{"with another salt", func(s *situation, n int) {
 		s.held = 0
 		s.open()

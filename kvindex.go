@@ -57,8 +57,8 @@
 //
 // A score counts a block only if the events that were applied say that the pod holds
 // it. The exceptions are marked: in [StateReplaying] and [StateUncertain] events about
-// removals may be missing; where [PodScore.UpperBound] is set, the model has groups
-// that are not judged; and some engines' events do not say enough, see [MediaBare] and
+// removals may be missing; where [PodScore.UpperBound] is set, something is not known
+// of a hybrid model; and some engines' events do not say enough, see [MediaBare] and
 // [MediaPad].
 //
 // A score can be too low: for what was stored before the first event, after a loss, and

@@ -186,7 +186,8 @@ const (
 	//     separate for each. So a score without an adapter can be too high on a pod
 	//     that serves some, and a score with an adapter is 0.
 	//   - They leave out window and Mamba layers. For models that have such layers
-	//     CachedTokens is an upper bound.
+	//     CachedTokens is an upper bound. Name them in Profile.Groups, and
+	//     PodScore.UpperBound says so.
 	//   - They come late: after a batch of prefills, or after 40 steps of decoding.
 	//     A score can be too low until then.
 	//   - Before November 2025 the name of a page was made of the tokens of this

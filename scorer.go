@@ -109,8 +109,12 @@ type PodScore struct {
 	MatchedBlocks int
 	BlockTokens   int
 	Tiers         TierCounts
-	// UpperBound says that the engine may reuse less than CachedTokens: the model has
-	// several groups, and only those of full attention were judged.
+	// UpperBound says that the engine may reuse less than CachedTokens, because something
+	// is not known: whether a hybrid model has draft layers (Profile.Draft), the kind or
+	// window of a group, or a group of which events say nothing (Profile.Groups). Where it
+	// is false, CachedTokens is what the engine would reuse, as far as its events have
+	// come; but if a model of one full-attention group runs with draft layers and
+	// Profile.Draft does not say so, CachedTokens is a block too high.
 	UpperBound bool
 	// NotScorable says that this chat uses a feature that [chat.Model.Exclude] excludes
 	// for this pod. Its figures are 0, and it comes after all other pods.

@@ -23,7 +23,7 @@ import (
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if testing.Short() {
-		patience = 6 * time.Second
+		patience = 15 * time.Second
 	}
 	zmtptest.Main(m)
 }

@@ -49,6 +49,7 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 
 	{"Close lets Find go on", "Models.Close", "s.stop()", "_ = s.stop", "TestModelsSlowFind"},
 	{"no length-1 cap", "cachedTokens", "(promptTokens - 1) / size * size", "promptTokens / size * size", "TestCachedTokens"},
+	{"a hit that another group cut is explained by its own group", "explainer.points", "cached < cachedTokens(r, w.length(v))", "false", "TestCauses"},
 	{"groups of several ranks are judged as one", "scorer.chooseRows", "rows[i].Source == rows[from].Source", "true", "TestRanksOfHybrids"},
 	{"the first group has the matched blocks, whatever its kind", "newPlan", "case g.Kind == index.GroupFull && main < 0:", "case main < 0:", "TestHybridsByTheRule"},
 	{"the last full group has the matched blocks", "newPlan", "g.Kind == index.GroupFull && main < 0:", "g.Kind == index.GroupFull:", "TestHybridsByTheRule"},
