@@ -1,6 +1,7 @@
 package kvindex
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -15,9 +16,17 @@ import (
 // use.
 type Candidates struct {
 	x     *Indexer
-	model string
+	model string   // as requests name it; if base is set, as events do
+	base  bool     // model is a base model, and nobody is asked what it means
 	pods  []string // sorted, none twice; nil: every pod heard
 	set   atomic.Pointer[candidateSet]
+}
+
+// meaning is what the model of a request means, in the names that events have.
+type meaning struct {
+	base, adapter string
+	sure          bool // base is a base model, and no adapter that events told of
+	err           error
 }
 
 // candidateSet is what is known of candidates as long as x.heard is what it
@@ -25,6 +34,7 @@ type Candidates struct {
 type candidateSet struct {
 	heard         uint64
 	base, adapter string // what the model's name means
+	guessed       bool   // that is so because events told of such an adapter
 	known         bool   // pods are known for base
 	unknown       error  // wraps ErrUnknownModel: there are none, but for other models
 	err           error
@@ -35,9 +45,9 @@ type candidateSet struct {
 	profiled      bool              // some Profile has Groups or Draft
 }
 
-// Candidates returns the pods with these names as Candidates for model. With pods nil
-// it is all known pods of the model, now and later; with pods empty it is none. It
-// keeps nothing of pods.
+// Candidates returns the pods with these names as Candidates for model, which is a name
+// as in Request.Model. With pods nil it is all known pods of the model, now and later;
+// with pods empty it is none. It keeps nothing of pods.
 func (x *Indexer) Candidates(model string, pods []string) *Candidates {
 	c := &Candidates{x: x, model: model}
 	if pods != nil {
@@ -53,40 +63,70 @@ func (c *Candidates) now() *candidateSet {
 	if set := c.set.Load(); set != nil && set.heard == c.x.heard.Load() {
 		return set
 	}
-	set := c.x.resolve(c, "")
+	m := meaning{base: c.model, sure: true}
+	if !c.base {
+		m = c.x.meaningOf(c.model)
+	}
+	set := c.x.resolve(c, m)
 	c.set.Store(set)
 	return set
 }
 
-// candidates returns those of a request.
-func (x *Indexer) candidates(r *Request) (*candidateSet, error) {
-	c := r.Candidates
-	if c == nil && r.Pods == nil {
-		x.mu.RLock()
-		if md := x.models[r.Model]; md != nil {
-			c = md.everyone
-		}
-		x.mu.RUnlock()
+// meaningOf asks the host what a model means. No lock is held.
+func (x *Indexer) meaningOf(model string) meaning {
+	if x.resolver == nil {
+		return meaning{base: model}
 	}
-	if c == nil {
-		c = x.Candidates(r.Model, r.Pods)
+	base, adapter := x.resolver(model)
+	if base == "" {
+		return meaning{base: model, err: fmt.Errorf("kvindex: WithResolver: model %.100q: the base is empty", model)}
 	}
-	set := c.now()
-	if r.Adapter != "" && set.base != c.model { // then the model's name is no adapter
-		set = x.resolve(c, r.Adapter)
-	}
-	return set, set.err
+	return meaning{base: base, adapter: adapter, sure: base != model || adapter != ""}
 }
 
-// resolve looks up what c means for a request that names an adapter, or none. A
-// model name that is not known as one may be an adapter that events told of.
-func (x *Indexer) resolve(c *Candidates, adapter string) *candidateSet {
+// candidates returns those of a request, and its adapter.
+func (x *Indexer) candidates(r *Request) (set *candidateSet, adapter string, err error) {
+	switch c := r.Candidates; {
+	case c == nil:
+		m := x.meaningOf(r.Model)
+		m.sure = m.sure || r.Adapter != "" // then the model's name is no adapter
+		if r.Pods == nil && m.err == nil {
+			set, adapter = x.everyone(m.base), m.adapter
+		}
+		if set == nil {
+			set = x.resolve(x.Candidates(r.Model, r.Pods), m)
+		}
+	default:
+		if set = c.now(); set.guessed && r.Adapter != "" {
+			set = x.resolve(c, meaning{base: c.model, sure: true})
+		}
+	}
+	return set, cmp.Or(r.Adapter, adapter, set.adapter), set.err
+}
+
+// everyone returns all pods of a base model, nil if there are none.
+func (x *Indexer) everyone(base string) *candidateSet {
+	x.mu.RLock()
+	md := x.models[base]
+	x.mu.RUnlock()
+	if md == nil {
+		return nil
+	}
+	return md.everyone.now()
+}
+
+// resolve looks up the pods of c, for what its model means. If nobody is sure of that,
+// a name that is not known as a model may be an adapter that events told of.
+func (x *Indexer) resolve(c *Candidates, m meaning) *candidateSet {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	set := &candidateSet{heard: x.heard.Load(), base: c.model}
-	if _, given := x.given[c.model]; adapter == "" && x.models[c.model] == nil && !given {
+	set := &candidateSet{heard: x.heard.Load(), base: m.base, adapter: m.adapter, err: m.err}
+	if set.err != nil {
+		return set
+	}
+	if _, given := x.given[m.base]; !m.sure && x.models[m.base] == nil && !given {
 		for name, md := range x.models {
-			told := md.adapters[c.model]
+			told := md.adapters[m.base]
 			if len(told) == 0 || c.pods != nil && !slices.ContainsFunc(c.pods, func(pod string) bool { return told[pod] }) {
 				continue
 			}
@@ -94,12 +134,15 @@ func (x *Indexer) resolve(c *Candidates, adapter string) *candidateSet {
 				set.err = fmt.Errorf("%w: %q is an adapter of both %q and %q: name the model and the adapter", ErrRequest, c.model, min(set.base, name), max(set.base, name))
 				return set
 			}
-			set.base, set.adapter = name, c.model
+			set.base, set.adapter, set.guessed = name, m.base, true
 		}
 	}
 	md := x.models[set.base]
 	if set.known = md != nil; !set.known && len(x.models) > 0 {
-		set.unknown = x.unknownModel(c.model)
+		set.unknown = x.unknownModel(m)
+		if m.base != c.model {
+			set.unknown = fmt.Errorf("%w. WithResolver has this name for %.100q", set.unknown, c.model)
+		}
 	}
 	set.names = c.pods
 	if c.pods == nil && md != nil {
@@ -127,10 +170,10 @@ func (x *Indexer) resolve(c *Candidates, adapter string) *candidateSet {
 }
 
 // unknownModel says what is known instead of a model. x.mu is held.
-func (x *Indexer) unknownModel(name string) error {
-	names := slices.Sorted(maps.Keys(x.models))
+func (x *Indexer) unknownModel(m meaning) error {
+	name, names := m.base, slices.Sorted(maps.Keys(x.models))
 	for _, base := range names {
-		if len(x.models[base].adapters[name]) > 0 {
+		if !m.sure && len(x.models[base].adapters[name]) > 0 {
 			return fmt.Errorf("%w %.100q: it is an adapter of %.100q, but no event of the pods in the request has named it: set Model to %.100[3]q, and Adapter to the adapter", ErrUnknownModel, name, base)
 		}
 	}
@@ -139,7 +182,7 @@ func (x *Indexer) unknownModel(name string) error {
 	if len(names) > most {
 		list = fmt.Sprintf("%s and %d more", list, len(names)-most)
 	}
-	return fmt.Errorf("%w %.100q: there are pods for %s only: is it one of these under another name (--served-model-name)? %s", ErrUnknownModel, name, list, maybeAdapter)
+	return fmt.Errorf("%w %.100q: there are pods for %s only: is it one of these under another name (--served-model-name, WithResolver)? %s", ErrUnknownModel, name, list, maybeAdapter)
 }
 
 const maybeAdapter = "It may also be an adapter that no event has named yet: set Model to the base model, and Adapter to the adapter"

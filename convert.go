@@ -113,22 +113,31 @@ func (c *converter) stored(e *events.Event) index.Change {
 		c.skipped.scopeless++
 	}
 	ch.BlockSize, ch.Variant = e.BlockSize, v
-	s := scope{model: c.model, adapter: e.Adapter}
+	s := scope{model: c.model, adapter: c.profile.adapterOf(e)}
 	s.salt = c.readExtras(e, v)
 	width := v.Unit
 	if v.Pairs {
 		width *= 2
 	}
 	from := len(c.locals)
-	c.locals = c.hash.of(e.Adapter).locals(c.locals, e.Tokens, width, c.extras)
+	c.locals = c.hash.of(s.adapter).locals(c.locals, e.Tokens, width, c.extras)
 	ch.Locals = c.locals[from:len(c.locals):len(c.locals)]
 	if !ch.HasParent {
 		ch.Root = c.hash.root(s, v)
 		if s.salt != "" {
-			c.recent.salted.add(saltedRoot{ch.Root, v, e.Adapter})
+			c.recent.salted.add(saltedRoot{ch.Root, v, s.adapter})
 		}
 	}
 	return ch
+}
+
+// adapterOf returns the adapter of an event by its name, if events or the profile have
+// it, else by its number.
+func (p *Profile) adapterOf(e *events.Event) string {
+	if name := p.Adapters[e.Adapter]; name != "" {
+		return name
+	}
+	return e.Adapter
 }
 
 // maxBareBlock is the largest block size with MediaBare; it has to be a power of
@@ -165,6 +174,7 @@ func variantOf(e *events.Event, media MediaForm) (v index.Variant, ok bool) {
 func (c *converter) readExtras(e *events.Event, v index.Variant) (salt string) {
 	c.extras = c.extras[:0]
 	salt = e.Salt
+	adapter := c.profile.adapterOf(e)
 	units := e.BlockSize / v.Unit
 	unscored := false
 	for i, k := range e.Extra {
@@ -181,7 +191,7 @@ func (c *converter) readExtras(e *events.Event, v index.Variant) (salt string) {
 			}
 		case events.ExtraText:
 			opens := i == 0 || e.Extra[i-1].Block != k.Block
-			if opens && k.Text == e.Adapter && e.Adapter != "" {
+			if opens && k.Text == adapter && adapter != "" {
 				continue
 			}
 			if v.Media != MediaBare && k.Block == 0 && !e.HasParent && lastText(e.Extra[i:]) {

@@ -50,8 +50,8 @@
 // and [Indexer.Stats] say what is known, [Indexer.Explain] why a score is what it is.
 // Call [Indexer.RemovePod] when a pod has gone, and [Indexer.Close] at the end.
 //
-// [WithProfile], [WithHooks], [WithLossPolicy], [WithModels] and [Indexer.Candidates]
-// are for programs that already run.
+// [WithProfile], [WithHooks], [WithLossPolicy], [WithModels], [WithResolver] and
+// [Indexer.Candidates] are for programs that already run.
 //
 // # Promises
 //
@@ -169,7 +169,7 @@ var (
 	ErrNoTemplate = chat.ErrNoTemplate
 	// ErrUnknownModel is wrapped by errors about a model that has no pods, while other
 	// models have some. The likely cause: the request and SubscriberConfig.Model have
-	// different names for one model.
+	// different names for one model. WithResolver maps one to the other.
 	ErrUnknownModel = errors.New("kvindex: unknown model")
 	// ErrUnknownAdapter is wrapped by errors about an adapter that is in no event of
 	// the pods of its model. Either no block of the adapter was stored yet, or the
@@ -188,6 +188,7 @@ type Indexer struct {
 	hash      hasher
 	given     map[string]Model
 	source    func(ctx context.Context, name string) (Model, error) // of other models; may be nil
+	resolver  func(model string) (base, adapter string)             // may be nil; called without locks
 	profile   func(pod, model string) Profile
 	keep      bool // on a loss
 	hooks     Hooks
@@ -219,14 +220,15 @@ func New(opts ...Option) (*Indexer, error) {
 		return nil, err
 	}
 	x := &Indexer{
-		index:   c.index,
-		given:   c.given,
-		source:  c.source,
-		profile: c.profile,
-		keep:    c.keep,
-		hooks:   c.hooks,
-		pods:    make(map[string]*pod),
-		models:  make(map[string]*model),
+		index:    c.index,
+		given:    c.given,
+		source:   c.source,
+		resolver: c.resolver,
+		profile:  c.profile,
+		keep:     c.keep,
+		hooks:    c.hooks,
+		pods:     make(map[string]*pod),
+		models:   make(map[string]*model),
 	}
 	if x.index == nil {
 		var mc index.MemoryConfig

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/kvindex/kvindex/events"
@@ -16,14 +18,15 @@ import (
 type Option func(*config)
 
 type config struct {
-	index   index.Index
-	seed    *[16]byte
-	given   map[string]Model
-	source  func(ctx context.Context, name string) (Model, error)
-	profile func(pod, model string) Profile
-	keep    bool // on a loss
-	hooks   Hooks
-	errs    []error
+	index    index.Index
+	seed     *[16]byte
+	given    map[string]Model
+	source   func(ctx context.Context, name string) (Model, error)
+	resolver func(model string) (base, adapter string)
+	profile  func(pod, model string) Profile
+	keep     bool // on a loss
+	hooks    Hooks
+	errs     []error
 }
 
 // WithIndex uses another backend than the index in memory. Close does not close it.
@@ -64,8 +67,9 @@ func WithKeySeed(seed [16]byte) Option {
 }
 
 // WithModel sets the tokenizer and the chat template of a base model. They also serve
-// the adapters on this model. Give it once for each model. name is the name in requests
-// and in SubscriberConfig.Model.
+// the adapters on this model. Give it once for each model. name is the name in
+// SubscriberConfig.Model. Requests have the same name, or one that WithResolver maps to
+// it.
 func WithModel(name string, m Model) Option {
 	return func(c *config) {
 		_, twice := c.given[name]
@@ -88,8 +92,9 @@ func WithModel(name string, m Model) Option {
 // chat, by many goroutines at a time.
 //
 // The function gets names of base models. For a request that names an adapter it gets
-// the base model of the adapter, if an event has told it. Any other name that is not
-// known counts as a base model, so names that clients invent come to the function too.
+// the base model of the adapter, if WithResolver or an event has named it. Any other name
+// that is not known counts as a base model, so names that clients invent come to the
+// function too.
 func WithModels(source func(ctx context.Context, name string) (Model, error)) Option {
 	return func(c *config) {
 		if source == nil {
@@ -99,6 +104,36 @@ func WithModels(source func(ctx context.Context, name string) (Model, error)) Op
 			c.errs = append(c.errs, errors.New("WithModels is given twice"))
 		}
 		c.source = source
+	}
+}
+
+// WithResolver sets a function that says what the model of a request means: a name under
+// which engines serve a model, an alias, or an adapter. The function returns base, the
+// name of the base model in SubscriberConfig.Model, and adapter, the name of the adapter
+// in events, "" for none. The request is then scored as one with base as its Model and
+// adapter as its Adapter. WithModel and WithModels are asked for base.
+//
+// For a name that it does not know, the function returns the name itself and "". Then
+// the score is as without the function: the name is that of a base model or, if no such
+// model is known, that of an adapter that an event has named. Any other answer is final,
+// whatever names are in events. If base is empty, the score fails with an error.
+//
+// Request.Adapter takes the place of adapter. The function does not get it.
+//
+// The function is called at most once for each score, with Request.Model or the model of
+// the body. For Candidates it is called with their model at their first score, and again
+// after pods, models or adapters have come or gone: make new Candidates when an answer
+// changes. Explain may call it several times. It gets every name that clients invent. It
+// must be safe for concurrent use, and should be quick. No lock is held.
+func WithResolver(resolver func(model string) (base, adapter string)) Option {
+	return func(c *config) {
+		if resolver == nil {
+			c.errs = append(c.errs, errors.New("WithResolver: the function is nil"))
+		}
+		if c.resolver != nil {
+			c.errs = append(c.errs, errors.New("WithResolver is given twice"))
+		}
+		c.resolver = resolver
 	}
 }
 
@@ -146,6 +181,22 @@ type Profile struct {
 	// multiples of Grain, in tokens. 0: as the events show. Block sizes must be multiples
 	// of it.
 	Grain int
+
+	// Adapters has the names of LoRA adapters of a pod whose events have only their
+	// numbers: vLLM before 0.14. A key is a number in decimal, the value is the name. A
+	// request for the name then finds the adapter on this pod too. A request for the
+	// number does not find it.
+	//
+	// Each engine numbers its adapters itself: vLLM gives 1, 2 and so on to the adapters
+	// of --lora-modules, in their order, and a higher number to each that is loaded
+	// later, also to one that was unloaded (OpenAIServingModels, January to November
+	// 2025). If an engine restarts and its numbers change, call RemovePod: then the
+	// function of WithProfile is called again.
+	//
+	// A name must not be empty, and must not be a number. Two numbers must not have one
+	// name, because engines that have numbers in their hashes do not reuse the blocks of
+	// one for the other. The Indexer copies the map.
+	Adapters map[string]string
 }
 
 // Draft says whether an engine runs with draft layers.
@@ -186,8 +237,7 @@ const (
 	//     separate for each. So a score without an adapter can be too high on a pod
 	//     that serves some, and a score with an adapter is 0.
 	//   - They leave out window and Mamba layers. For models that have such layers
-	//     CachedTokens is an upper bound. Name them in Profile.Groups, and
-	//     PodScore.UpperBound says so.
+	//     CachedTokens is an upper bound.
 	//   - They come late: after a batch of prefills, or after 40 steps of decoding.
 	//     A score can be too low until then.
 	//   - Before November 2025 the name of a page was made of the tokens of this
@@ -220,7 +270,33 @@ func (p Profile) validate() error {
 			return fmt.Errorf("Groups: group %d has Draft, but Profile.Draft is not DraftLayers", g.ID)
 		}
 	}
+	return validateAdapters(p.Adapters)
+}
+
+// validateAdapters refuses what would take one adapter for another.
+func validateAdapters(adapters map[string]string) error {
+	numbers := make(map[string]string, len(adapters)) // by name
+	for _, number := range slices.Sorted(maps.Keys(adapters)) {
+		name := adapters[number]
+		switch other, twice := numbers[name]; {
+		case !isNumber(number):
+			return fmt.Errorf("key %.100q of Adapters is not a number in decimal", number)
+		case name == "":
+			return fmt.Errorf("number %s of Adapters has an empty name", number)
+		case isNumber(name):
+			return fmt.Errorf("number %s of Adapters has a number as its name, %q", number, name)
+		case twice:
+			return fmt.Errorf("numbers %s and %s of Adapters have one name, %.100q", other, number, name)
+		}
+		numbers[name] = number
+	}
 	return nil
+}
+
+// isNumber reports whether events could have s as the number of an adapter.
+func isNumber(s string) bool {
+	n, err := strconv.ParseUint(s, 10, 64)
+	return err == nil && strconv.FormatUint(n, 10) == s
 }
 
 // checkGrain finds a block size in a batch that is no multiple of the Grain.
@@ -265,6 +341,7 @@ func (p *Profile) lists(l *index.Layout) bool {
 // complete returns a copy with what depends on the rest filled in.
 func (p Profile) complete() Profile {
 	p.Groups = slices.Clone(p.Groups)
+	p.Adapters = maps.Clone(p.Adapters)
 	switch {
 	case p.Copies != 0:
 	case p.Media == MediaPad:

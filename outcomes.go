@@ -125,7 +125,8 @@ type ScoreStats struct {
 // Scored describes one score that has ended.
 type Scored struct {
 	// Model is the base model and Adapter the adapter that were scored, also if the request
-	// has the adapter's name as its model. After an error they may be those of the request.
+	// has the adapter's name as its model, or an alias. After an error they may be those of
+	// the request.
 	Model, Adapter string
 	Outcome        Outcome
 	Err            error // what ScoreRequest returns
@@ -166,7 +167,7 @@ func (sc *scorer) tell(r *Request, dst *Answer, err error) {
 			Render: sc.times.render, Tokenize: sc.times.tokenize, Match: sc.times.match,
 		}
 		if sc.set != nil {
-			s.Model, s.Adapter = sc.set.base, cmp.Or(r.Adapter, sc.set.adapter)
+			s.Model, s.Adapter = sc.set.base, sc.adapter
 		}
 		hook(s)
 	}

@@ -268,7 +268,7 @@ func (x *Indexer) podModel(p *pod, name string) (*podModel, error) {
 	md := x.models[name]
 	if md == nil {
 		md = &model{
-			everyone: x.Candidates(name, nil),
+			everyone: &Candidates{x: x, model: name, base: true},
 			pods:     make(map[string]*podModel),
 			adapters: make(map[string]map[string]bool),
 		}
@@ -337,7 +337,7 @@ func (pm *podModel) bind(r *rank, st *stream) {
 // learnAdapters lets requests find the adapters of a batch by their names.
 func (in *ingest) learnAdapters() {
 	for i := range in.batch.Events {
-		a := in.batch.Events[i].Adapter
+		a := in.pm.profile.adapterOf(&in.batch.Events[i])
 		if a == "" {
 			continue
 		}

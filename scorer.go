@@ -20,11 +20,13 @@ import (
 // Request is a prompt to score. It has exactly one of Body, Prompt and Tokens.
 type Request struct {
 	// Model is the base model, or the name of an adapter that an event of one of the
-	// Pods has named. With Body it may be empty: the body's model is used then.
+	// Pods has named, or a name that WithResolver knows. With Body it may be empty: the
+	// body's model is used then.
 	Model string
 	// Adapter is the LoRA adapter: its name, or its number in decimal if the engine's
-	// events have numbers only. "" is none. It is needed only for an adapter that no
-	// event has named.
+	// events have numbers only and Profile.Adapters has no name for it. "" is none. It
+	// is needed only for an adapter that no event has named and that WithResolver does
+	// not know. It takes the place of the adapter that Model stands for.
 	Adapter string
 	// Salt is the request's cache_salt. With Body it may be empty: the body's is used
 	// then.
@@ -161,7 +163,7 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 	if err := r.validate(asked); err != nil {
 		return err
 	}
-	if sc.set, err = sc.x.candidates(r); err != nil {
+	if sc.set, sc.adapter, err = sc.x.candidates(r); err != nil {
 		return err
 	}
 	if err := sc.readPrompt(ctx, r, asked); err != nil {
@@ -180,8 +182,8 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 		sc.answer(dst)
 	}
 	dst.PromptTokens = len(sc.prompt)
-	if sc.set.unknown != nil || r.Adapter != "" {
-		dst.Unknown = sc.unknown(r.Adapter)
+	if sc.set.unknown != nil || sc.adapter != "" && !sc.set.guessed {
+		dst.Unknown = sc.unknown()
 	}
 	return nil
 }
@@ -257,8 +259,10 @@ func (r *Request) validate(asked *chat.Request) error {
 type scorer struct {
 	x     *Indexer
 	tally *tally
-	set   *candidateSet
 	times times // if a hook asks
+
+	set     *candidateSet
+	adapter string
 
 	// Of the request: what keys are made of.
 	scope  scope
@@ -309,7 +313,7 @@ func (x *Indexer) newScorer() *scorer {
 
 // release keeps the memory of a scorer and nothing of its request.
 func (sc *scorer) release() {
-	sc.set, sc.scope, sc.text, sc.prompt, sc.media, sc.query.Candidates = nil, scope{}, "", nil, nil, nil
+	sc.set, sc.adapter, sc.scope, sc.text, sc.prompt, sc.media, sc.query.Candidates = nil, "", scope{}, "", nil, nil, nil
 	sc.times, sc.best = times{}, sc.best[:0]
 	sc.rendering = nil
 	sc.x.scorers.Put(sc)
@@ -320,7 +324,7 @@ func (sc *scorer) release() {
 // readPrompt sets the scope, the prompt and its media to those of r, or of the
 // chat that it asks for.
 func (sc *scorer) readPrompt(ctx context.Context, r *Request, asked *chat.Request) error {
-	sc.scope = scope{sc.set.base, cmp.Or(r.Adapter, sc.set.adapter), r.Salt}
+	sc.scope = scope{sc.set.base, sc.adapter, r.Salt}
 	sc.prompt, sc.media, sc.text = r.Tokens, r.Media, r.Prompt
 	if asked != nil || r.Prompt != "" {
 		model, err := sc.model(ctx)
@@ -695,10 +699,10 @@ func (sc *scorer) answer(dst *Answer) {
 
 // unknown says what name of the request is not known. What a pod holds a part of
 // is: an index may be older than what was heard.
-func (sc *scorer) unknown(adapter string) error {
+func (sc *scorer) unknown() error {
 	err := sc.set.unknown
-	if err == nil && adapter != "" {
-		err = sc.x.unknownAdapter(sc.set.base, adapter)
+	if err == nil && sc.adapter != "" {
+		err = sc.x.unknownAdapter(sc.set.base, sc.adapter)
 	}
 	if err != nil && slices.ContainsFunc(sc.best, func(b bestRow) bool { return b.matched > 0 || b.cached > 0 }) {
 		return nil

@@ -222,7 +222,7 @@ type PodInfo struct {
 	// message by the clock of this machine, zero if there was none.
 	Connected, Heard time.Time
 	Profile          Profile  // with its defaults filled in
-	Adapters         []string // that events have named, in the order of names
+	Adapters         []string // that events have named, in the order of names; numbers of Profile.Adapters by their names
 	// Sources are ordered by rank, Streams by name.
 	Sources []SourceInfo
 	Streams []StreamInfo
@@ -443,6 +443,7 @@ func (x *Indexer) Pods(dst []PodInfo) []PodInfo {
 // describe fills in what is known beside the index. pod.mu is held.
 func (pm *podModel) describe(info *PodInfo, now time.Time) {
 	info.State, info.Profile = State(pm.state.Load()), pm.profile
+	info.Profile.Adapters = maps.Clone(info.Profile.Adapters)
 	info.Adapters = slices.Sorted(maps.Keys(pm.adapters))
 	for _, st := range pm.streams {
 		s := st.info()

@@ -1,0 +1,582 @@
+package kvindex_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/internal/enginehash"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/tokenize/chat"
+)
+
+// aliases is a resolver that knows some names: to a base model and an adapter.
+type aliases map[string][2]string
+
+func (a aliases) resolve(model string) (base, adapter string) {
+	if of, ok := a[model]; ok {
+		return of[0], of[1]
+	}
+	return model, ""
+}
+
+// ways are all ways to ask for a text of a model.
+func ways(t *testing.T, ix *kvindex.Indexer, model, text string) map[string]kvindex.Request {
+	t.Helper()
+	quote := func(v any) string {
+		b, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	body := func(rest string) []byte { return []byte(`{"model": ` + quote(model) + `, ` + rest + `}`) }
+	messages := `"messages": [{"role": "user", "content": "how do boats come and go?"}]`
+	pods := []string{"a", "b", "z"}
+	const nobodys = `{"model": "not looked at", `
+	return map[string]kvindex.Request{
+		"tokens":              {Model: model, Tokens: bytesOf(text)},
+		"text":                {Model: model, Prompt: text, Rendered: true},
+		"pods":                {Model: model, Prompt: text, Rendered: true, Pods: pods},
+		"candidates":          {Candidates: ix.Candidates(model, nil), Tokens: bytesOf(text)},
+		"candidates, pods":    {Candidates: ix.Candidates(model, pods), Model: model, Prompt: text, Rendered: true},
+		"chat":                {Body: body(messages)},
+		"chat, another model": {Model: model, Body: []byte(nobodys + messages + `}`)},
+		"chat, candidates":    {Candidates: ix.Candidates(model, nil), Body: []byte(nobodys + messages + `}`)},
+		"completion":          {Body: body(`"add_special_tokens": false, "prompt": ` + quote(text))},
+		"completion of ids":   {Pods: pods, Body: body(`"prompt": ` + quote(bytesOf(text)))},
+	}
+}
+
+// namesSituation has models m and n, pods a and b, and adapters of m that events have
+// named: sql and two.
+func namesSituation(t *testing.T, text string, opts ...kvindex.Option) *kvindex.Indexer {
+	t.Helper()
+	template, err := chat.New(turns, nil, chat.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := kvindex.Model{Tokenizer: words{}, Chat: template}
+	ix := open(t, append(opts, kvindex.WithModels(func(_ context.Context, name string) (kvindex.Model, error) {
+		if !slices.Contains([]string{"m", "n", "nobody", "sql", "two"}, name) {
+			t.Errorf("a tokenizer of %q", name)
+		}
+		return m, nil
+	}))...)
+	for i, c := range []struct {
+		pod, model, adapter string
+		blocks              int
+	}{{"a", "m", "", 1}, {"b", "m", "", 2}, {"b", "m", "sql", 1}, {"a", "m", "two", 2}, {"a", "n", "", 3}} {
+		s := fakeengine.Prompt{Tokens: bytesOf(text), Size: 16, Hash: uint64(i+1) << 32}.Stored(0, c.blocks)
+		s.Adapter = c.adapter
+		if err := ix.Ingest(c.pod, c.model, fakeengine.Payload(1, 0, s)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return ix
+}
+
+const namesText = "<user>how do boats come and go?</user><assistant>" // three blocks
+
+// A name is scored as what it means, whichever way it comes.
+func TestResolver(t *testing.T) {
+	meanings := aliases{
+		"alias": {"m", ""},
+		"m-sql": {"m", "sql"},
+		"m":     {"n", ""}, // what the answer for an alias is, is not asked about
+		"sql":   {"n", ""}, // an event has named it as an adapter of m
+		"quiet": {"m", "quiet"},
+		"gone":  {"nobody", ""},
+		"odd":   {"sql", ""}, // the answer is final: no adapter that an event named
+		"two":   {"two", "sql"},
+	}
+	var told []kvindex.Scored
+	var asked []string
+	ix := namesSituation(t, namesText, kvindex.WithResolver(func(model string) (string, string) {
+		asked = append(asked, model)
+		return meanings.resolve(model)
+	}), kvindex.WithHooks(kvindex.Hooks{Scored: func(s kvindex.Scored) { told = append(told, s) }}))
+	for _, c := range []struct {
+		name, base, adapter string
+		held                string // pods and their blocks
+		is                  error  // what Answer.Unknown wraps
+		says                string // in this order, by |
+	}{
+		{"alias", "m", "", "a1 b2", nil, ""},
+		{"m-sql", "m", "sql", "b1", nil, ""},
+		{"m", "n", "", "a3", nil, ""},
+		{"sql", "n", "", "a3", nil, ""},
+		{"n", "n", "", "a3", nil, ""},
+		{"quiet", "m", "quiet", "", kvindex.ErrUnknownAdapter, `"quiet"|"m"`},
+		{"gone", "nobody", "", "", kvindex.ErrUnknownModel, `"nobody"|"m" "n"|WithResolver has this name for "gone"`},
+		{"odd", "sql", "", "", kvindex.ErrUnknownModel, `"sql"|"m" "n"|WithResolver has this name for "odd"`},
+		{"two", "two", "sql", "", kvindex.ErrUnknownModel, `"two"|"m" "n"`},
+		{"nobody", "nobody", "", "", kvindex.ErrUnknownModel, `"nobody"|"m" "n"|WithResolver`},
+	} {
+		for way, r := range ways(t, ix, c.name, namesText) {
+			what := c.name + ", " + way
+			told, asked = nil, nil
+			var a kvindex.Answer
+			if err := ix.ScoreRequest(ctx, &r, &a); err != nil {
+				t.Errorf("%s: %v", what, err)
+				continue
+			}
+			if !slices.Equal(asked, []string{c.name}) {
+				t.Errorf("%s: asked about %q", what, asked)
+			}
+			if got := heldBy(a.Pods); got != c.held || a.PromptTokens != len(namesText) {
+				t.Errorf("%s: %d tokens, held: %q, want %q", what, a.PromptTokens, got, c.held)
+			}
+			says(t, what, a.Unknown, c.is, c.says)
+			if len(told) != 1 || told[0].Model != c.base || told[0].Adapter != c.adapter {
+				t.Errorf("%s: the hook was told %+v", what, told)
+			}
+			e := explain(t, ix, r, "b")
+			if e.Model != c.base || e.Adapter != c.adapter {
+				t.Errorf("%s: explained as %q and %q", what, e.Model, e.Adapter)
+			}
+		}
+	}
+}
+
+// A function without an answer is an error that names the model, and nothing is scored.
+func TestResolverWithoutBase(t *testing.T) {
+	var told []kvindex.Scored
+	ix := namesSituation(t, namesText, kvindex.WithResolver(aliases{"bad": {"", ""}, "bad-sql": {"", "sql"}, "m": {"", ""}, "sql": {"", ""}}.resolve),
+		kvindex.WithHooks(kvindex.Hooks{Scored: func(s kvindex.Scored) { told = append(told, s) }}))
+	for _, name := range []string{"bad", "bad-sql", "m", "sql"} {
+		for way, r := range ways(t, ix, name, namesText) {
+			what := name + ", " + way
+			told = nil
+			a := kvindex.Answer{Pods: make([]kvindex.PodScore, 2)}
+			err := ix.ScoreRequest(ctx, &r, &a)
+			says(t, what, err, nil, `kvindex: WithResolver: model "`+name+`": the base is empty`)
+			if errors.Is(err, kvindex.ErrRequest) || len(a.Pods) > 0 || a.Unknown != nil || len(told) != 1 || told[0].Outcome != kvindex.OutcomeFailed || told[0].Model != name {
+				t.Errorf("%s: %v, %+v, the hook was told %+v", what, err, a, told)
+			}
+			if e := explain(t, ix, r, "b"); e.Cause != kvindex.CauseError {
+				t.Errorf("%s: %v", what, e)
+			}
+		}
+	}
+}
+
+// says checks an error by what it wraps, and by what its text has in this order.
+func says(t *testing.T, what string, err, is error, parts string) {
+	t.Helper()
+	if !errors.Is(err, is) && is != nil || is == nil && parts == "" && err != nil {
+		t.Errorf("%s: %v, want %v", what, err, is)
+	}
+	rest := textOf(err)
+	for part := range strings.SplitSeq(parts, "|") {
+		_, behind, ok := strings.Cut(rest, part)
+		if rest = behind; !ok {
+			t.Errorf("%s: nothing of %q in %q", what, part, textOf(err))
+		}
+	}
+}
+
+// What the function does not know is as without it, and Request.Adapter takes the
+// place of its adapter.
+func TestResolverAndAdapters(t *testing.T) {
+	ix := namesSituation(t, namesText, kvindex.WithResolver(aliases{"alias": {"m", ""}, "m-quiet": {"m", "quiet"}, "n-sql": {"n", "sql"}}.resolve))
+	for _, c := range []struct {
+		model, adapter string
+		want           int // blocks of b
+		is             error
+	}{
+		{"sql", "", 1, nil}, // an event has named it
+		{"m", "sql", 1, nil},
+		{"alias", "sql", 1, nil},
+		{"m-quiet", "sql", 1, nil},
+		{"m-quiet", "other", 0, kvindex.ErrUnknownAdapter},
+		{"n-sql", "", 0, kvindex.ErrUnknownAdapter},
+		{"sql", "sql", 0, kvindex.ErrUnknownModel}, // then it is no adapter
+	} {
+		for way, r := range ways(t, ix, c.model, namesText) {
+			what := fmt.Sprintf("%s, adapter %q, %s", c.model, c.adapter, way)
+			r.Adapter = c.adapter
+			var a kvindex.Answer
+			if err := ix.ScoreRequest(ctx, &r, &a); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+			got := 0
+			for _, s := range a.Pods {
+				if s.Pod == "b" {
+					got = s.MatchedBlocks
+				}
+			}
+			if got != c.want || !errors.Is(a.Unknown, c.is) || c.is == nil && a.Unknown != nil {
+				t.Errorf("%s: %d blocks, want %d, unknown: %v", what, got, c.want, a.Unknown)
+			}
+		}
+	}
+}
+
+// The function is called once for each score, without locks, and for Candidates when
+// something came or went.
+func TestResolverIsAskedOnce(t *testing.T) {
+	var ix *kvindex.Indexer
+	asked, pods := 0, 0
+	come := func() {
+		pods++
+		ingest(t, ix, fmt.Sprint("new", pods), fakeengine.NewPrompt(uint64(9+pods), 16, 1).Stored(0, 1))
+	}
+	ix = namesSituation(t, namesText, kvindex.WithResolver(func(model string) (string, string) {
+		if asked++; model == "busy" {
+			come()
+			ix.Pods(nil)
+		}
+		return "m", "sql"
+	}))
+	see := func(when string, r kvindex.Request, want int) {
+		t.Helper()
+		asked = 0
+		r.Tokens = bytesOf(namesText)
+		if err := ix.ScoreRequest(ctx, &r, new(kvindex.Answer)); err != nil || asked != want {
+			t.Errorf("%s: asked %d times, want %d; %v", when, asked, want, err)
+		}
+	}
+	see("a request", kvindex.Request{Model: "x"}, 1)
+	see("the same", kvindex.Request{Model: "x"}, 1)
+	see("with an adapter", kvindex.Request{Model: "x", Adapter: "y"}, 1)
+	see("with a lock", kvindex.Request{Model: "busy"}, 1)
+	see("with pods and a lock", kvindex.Request{Model: "busy", Pods: []string{"a"}}, 1)
+	c := ix.Candidates("x", nil)
+	see("candidates", kvindex.Request{Candidates: c}, 1)
+	see("again", kvindex.Request{Candidates: c}, 0)
+	see("with an adapter", kvindex.Request{Candidates: c, Adapter: "y"}, 0)
+	come()
+	see("a pod has come", kvindex.Request{Candidates: c, Adapter: "y"}, 1)
+	see("again", kvindex.Request{Candidates: c}, 0)
+	see("with a lock", kvindex.Request{Candidates: ix.Candidates("busy", nil)}, 1)
+	r := kvindex.Request{Model: "x"}
+	if err := ix.ScoreRequest(ctx, &r, new(kvindex.Answer)); !errors.Is(err, kvindex.ErrRequest) || asked != 1 {
+		t.Errorf("a request without a prompt: %v, asked %d times", err, asked)
+	}
+}
+
+// fleetOf has an Indexer to which pods speak in names, and one to which they speak in
+// numbers and whose requests have aliases.
+type fleetOf struct {
+	*testing.T
+	r              *rand.Rand
+	plain, aliased *kvindex.Indexer
+	numbers        map[string]map[string]string // by pod, of those that have no names
+	adapters       []string
+}
+
+// store has a pod hold blocks of a prompt.
+func (f *fleetOf) store(pod, model, adapter, salt string, p fakeengine.Prompt, blocks int) {
+	number := 0
+	for n, name := range f.numbers[pod] {
+		if name == adapter {
+			fmt.Sscan(n, &number)
+		}
+	}
+	event := func(numbered bool) *fakeengine.Stored {
+		s := p.Stored(0, blocks)
+		key := enginehash.Text(adapter)
+		if s.Adapter = adapter; numbered {
+			s.Adapter, s.AdapterID, key = "", number, enginehash.Int(int64(number))
+		}
+		s.Extra = make([][]enginehash.Extra, blocks)
+		for i := range s.Extra {
+			if adapter != "" {
+				s.Extra[i] = append(s.Extra[i], key)
+			}
+			if salt != "" && i == 0 {
+				s.Extra[i] = append(s.Extra[i], enginehash.Text(salt))
+			}
+		}
+		return s
+	}
+	if err := f.plain.Ingest(pod, model, fakeengine.Payload(1, 0, event(false))); err != nil {
+		f.Fatal(err)
+	}
+	if err := f.aliased.Ingest(pod, model, fakeengine.Payload(1, 0, event(number > 0))); err != nil {
+		f.Fatal(err)
+	}
+}
+
+// TestNamesAgainstPlain: requests by aliases, of a fleet of which a part tells adapters
+// by number, are answered like requests by base and adapter of a fleet that tells names.
+func TestNamesAgainstPlain(t *testing.T) {
+	f := &fleetOf{T: t, r: rand.New(rand.NewPCG(18, 6)), adapters: []string{"sql", "chat", "law"}, numbers: map[string]map[string]string{
+		"p1": {"1": "sql", "2": "chat", "3": "law"},
+		"p2": {"7": "law", "12": "sql", "3": "chat"},
+	}}
+	names := aliases{
+		"x": {"m", ""}, "y": {"n", ""}, "x-sql": {"m", "sql"}, "y-sql": {"n", "sql"}, "x-chat": {"m", "chat"},
+		"law": {"m", "law"}, "m": {"n", ""}, "z": {"nobody", ""}, "z-sql": {"nobody", "sql"}, "x-none": {"m", "none"},
+	}
+	f.plain = open(t, kvindex.WithKeySeed(testSeed), tokenizes("m"), tokenizes("n"))
+	f.aliased = open(t, kvindex.WithKeySeed(testSeed), tokenizes("m"), tokenizes("n"), kvindex.WithResolver(names.resolve),
+		kvindex.WithProfile(func(pod, _ string) kvindex.Profile { return kvindex.Profile{Adapters: f.numbers[pod]} }))
+	pods := []string{"p0", "p1", "p2", "p3", "p4"}
+	salts := []string{"", "pepper"}
+	asked := append(slices.Sorted(maps.Keys(names)), "n", "chat", "nowhere")
+	candidates := make(map[string]*kvindex.Candidates)
+	fired := make(map[string]int)
+	for round := range 8000 {
+		n := f.r.IntN(4)
+		p := fakeengine.NewPrompt(uint64(1+n), 16, 6)
+		if round%20 == 0 {
+			adapter := append(f.adapters, "")[f.r.IntN(4)]
+			salt := salts[f.r.IntN(2)]
+			s := p
+			s.Hash += uint64(len(adapter)*2+len(salt)) << 20 // each scope has hashes of its own
+			f.store(pods[f.r.IntN(5)], []string{"m", "n"}[f.r.IntN(2)], adapter, salt, s, 1+f.r.IntN(6))
+		}
+		if round%500 == 499 {
+			pod := pods[f.r.IntN(5)]
+			if err := errors.Join(f.plain.RemovePod(pod), f.aliased.RemovePod(pod)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		name := asked[f.r.IntN(len(asked))]
+		r := kvindex.Request{Model: name, Salt: salts[f.r.IntN(2)], Tokens: p.Tokens[:1+f.r.IntN(len(p.Tokens))], Top: f.r.IntN(4)}
+		if f.r.IntN(4) == 0 {
+			r.Adapter = f.adapters[f.r.IntN(3)]
+		}
+		few := f.r.IntN(2) == 0
+		if few {
+			r.Pods = []string{"p3", "p1", "p9"}
+		}
+		want := r
+		base, adapter := names.resolve(name)
+		want.Model = base
+		if r.Adapter == "" {
+			want.Adapter = adapter
+		}
+		way := "a request"
+		switch f.r.IntN(3) {
+		case 0:
+			id := fmt.Sprint(name, few)
+			if candidates[id] == nil {
+				candidates[id] = f.aliased.Candidates(name, r.Pods)
+			}
+			way, r.Model, r.Pods, r.Candidates = "candidates", "", nil, candidates[id]
+		case 1:
+			body, err := json.Marshal(map[string]any{"model": name, "prompt": r.Tokens})
+			if err != nil {
+				t.Fatal(err)
+			}
+			way, r.Model, r.Tokens, r.Body = "a body", "", nil, body
+		}
+		var a, b kvindex.Answer
+		errA, errB := f.plain.ScoreRequest(ctx, &want, &a), f.aliased.ScoreRequest(ctx, &r, &b)
+		if textOf(errA) != textOf(errB) || !slices.Equal(a.Pods, b.Pods) || a.PromptTokens != b.PromptTokens || causeOf(a.Unknown) != causeOf(b.Unknown) {
+			t.Fatalf("round %d, %s for %q, adapter %q:\n%+v, %v\n%+v, %v", round, way, name, r.Adapter, b, errB, a, errA)
+		}
+		fired[way]++
+		if a.Unknown != nil {
+			fired[causeOf(a.Unknown).Error()]++
+		}
+		if errA != nil {
+			fired["an adapter of two models"]++
+		} else if len(a.Pods) > 0 && a.Pods[0].CachedTokens > 0 {
+			held := "held for an alias"
+			if base == name {
+				held = "held for a name that is not known"
+			}
+			if want.Adapter != "" {
+				held += " with an adapter"
+				if f.numbers[a.Pods[0].Pod] != nil {
+					fired["held for an adapter that has a number"]++
+				}
+			}
+			fired[held]++
+		}
+		if round%10 > 0 || errA != nil {
+			continue
+		}
+		pod := pods[f.r.IntN(5)]
+		x, y := explain(t, f.plain, want, pod), explain(t, f.aliased, r, pod)
+		x.Unknown, y.Unknown = nil, nil
+		if x.Outcome == kvindex.OutcomeUnknownModel { // where the name of the request is
+			x.Why, y.Why = "", ""
+		}
+		if fmt.Sprintf("%+v", x) != fmt.Sprintf("%+v", y) {
+			t.Fatalf("round %d, %s for %q: explained as\n%+v\nwant\n%+v", round, way, name, y, x)
+		}
+		fired["explained"]++
+	}
+	for _, pod := range pods {
+		adaptersOf := func(ix *kvindex.Indexer) (of []string) {
+			for _, info := range ix.Pods(nil) {
+				if info.Pod == pod {
+					of = append(of, info.Model, fmt.Sprint(info.Adapters))
+				}
+			}
+			return of
+		}
+		if x, y := adaptersOf(f.plain), adaptersOf(f.aliased); !slices.Equal(x, y) {
+			t.Errorf("pod %s: adapters %q, want %q", pod, y, x)
+		}
+	}
+	for _, what := range slices.Sorted(maps.Keys(fired)) {
+		t.Logf("%5d %s", fired[what], what)
+		if fired[what] < 20 {
+			t.Errorf("only %d %s", fired[what], what)
+		}
+	}
+	if len(fired) < 12 {
+		t.Errorf("only %d things happened", len(fired))
+	}
+}
+
+// causeOf is what of a name is not known.
+func causeOf(err error) error {
+	for _, is := range []error{kvindex.ErrUnknownModel, kvindex.ErrUnknownAdapter} {
+		if errors.Is(err, is) {
+			return is
+		}
+	}
+	return err
+}
+
+// Aliases are resolved while pods, adapters and models come and go.
+func TestResolverConcurrently(t *testing.T) {
+	var known sync.Map
+	ix := open(t, kvindex.WithResolver(func(model string) (string, string) {
+		known.LoadOrStore(model, true)
+		return aliases{"alias": {"m", ""}, "alias-sql": {"m", "sql"}}.resolve(model)
+	}))
+	p := fakeengine.NewPrompt(1, 16, 8)
+	adapted := fakeengine.Prompt{Tokens: p.Tokens, Size: 16, Hash: 2 << 32}.Stored(0, 4)
+	adapted.Adapter = "sql"
+	ingest(t, ix, "steady", p.Stored(0, 8), adapted)
+	var all sync.WaitGroup
+	for w := range 2 {
+		all.Go(func() {
+			for i := range 300 {
+				pod := fmt.Sprint("w", w)
+				s := p.Stored(0, 1+i%8)
+				s.Adapter = fmt.Sprint("a", i%5)
+				ingest(t, ix, pod, s)
+				if i%3 == 0 {
+					if err := ix.RemovePod(pod); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	shared := ix.Candidates("alias-sql", []string{"steady", "w0"})
+	for range 2 {
+		all.Go(func() {
+			var a kvindex.Answer
+			for range 300 {
+				for want, r := range map[int]kvindex.Request{8: {Model: "alias"}, 4: {Candidates: shared}} {
+					r.Tokens = p.Tokens
+					err := ix.ScoreRequest(ctx, &r, &a)
+					i := slices.IndexFunc(a.Pods, func(s kvindex.PodScore) bool { return s.Pod == "steady" })
+					if err != nil || a.Unknown != nil || i < 0 || a.Pods[i].MatchedBlocks != want {
+						t.Errorf("%v, %+v, want %d blocks", err, a, want)
+					}
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// Adapters whose numbers a pod's events have are found by name, on it and on pods whose
+// events have names.
+func TestAdapterNumbers(t *testing.T) {
+	numbers := map[string]string{"1": "sql", "2": "chat"}
+	ix := open(t, tokenizes("m"), kvindex.WithProfile(func(pod, _ string) kvindex.Profile {
+		if pod == "old" {
+			return kvindex.Profile{Adapters: numbers}
+		}
+		return kvindex.Profile{}
+	}))
+	p := fakeengine.NewPrompt(1, 16, 6)
+	hash := uint64(1)
+	// store announces blocks in two events, each block with these extra keys.
+	store := func(pod, name string, number, blocks int, extra ...enginehash.Extra) {
+		t.Helper()
+		hash++
+		q := fakeengine.Prompt{Tokens: p.Tokens, Size: 16, Hash: hash << 32}
+		for _, of := range [][2]int{{0, 1}, {1, blocks}} {
+			s := q.Stored(of[0], of[1])
+			s.Adapter, s.AdapterID = name, number
+			for range s.Hashes {
+				s.Extra = append(s.Extra, extra)
+			}
+			ingest(t, ix, pod, s)
+		}
+	}
+	store("old", "", 1, 2)
+	numbers["1"], numbers["2"] = "changed", "changed" // the Indexer has a copy
+	store("new", "sql", 1, 3, enginehash.Text("sql"))
+	store("old", "", 2, 4, enginehash.Int(2))
+	store("old", "", 3, 5)                            // of no name
+	store("old", "", 1, 6, enginehash.Text("sql"))    // an engine that hashes names, and tells numbers
+	store("named", "7", 0, 2, enginehash.Text("7"))   // a name like a number
+	store("salted", "", 1, 2, enginehash.Text("sql")) // no profile: number 1, with a salt
+	old := func() kvindex.PodInfo {
+		all := ix.Pods(nil)
+		return all[slices.IndexFunc(all, func(info kvindex.PodInfo) bool { return info.Pod == "old" })]
+	}
+	clear(old().Profile.Adapters) // what is handed out is a copy too
+	if got, want := old(), []string{"3", "chat", "sql"}; !slices.Equal(got.Adapters, want) || !maps.Equal(got.Profile.Adapters, map[string]string{"1": "sql", "2": "chat"}) {
+		t.Errorf("adapters %q, profile %v", got.Adapters, got.Profile.Adapters)
+	}
+	for _, c := range []struct {
+		adapter, salt string
+		held          string
+	}{
+		{"sql", "", "new3 old6"},
+		{"chat", "", "old4"},
+		{"3", "", "old5"},
+		{"7", "", "named2"},
+		{"2", "", ""},
+		{"1", "", ""},
+		{"1", "sql", "salted1"},
+		{"changed", "", ""},
+		{"", "", ""},
+	} {
+		requests := []kvindex.Request{{Model: "m", Adapter: c.adapter, Salt: c.salt}}
+		if c.adapter != "" && c.held != "" {
+			requests = append(requests, kvindex.Request{Model: c.adapter, Salt: c.salt})
+		}
+		for _, r := range requests {
+			r.Tokens = p.Tokens
+			if got := heldBy(score(t, ix, r)); got != c.held {
+				t.Errorf("model %q, adapter %q, salt %q: held by %q, want %q", r.Model, r.Adapter, c.salt, got, c.held)
+			}
+		}
+	}
+	chat := kvindex.Request{Model: "m", Adapter: "chat", Tokens: fakeengine.NewPrompt(2, 16, 2).Tokens}
+	s := fakeengine.NewPrompt(2, 16, 2).Stored(0, 1)
+	s.AdapterID, s.Extra = 2, [][]enginehash.Extra{{enginehash.Int(2), enginehash.Text("pepper")}}
+	ingest(t, ix, "old", s)
+	if e := explain(t, ix, chat, "old"); e.Cause != kvindex.CauseOtherSalt {
+		t.Errorf("%v", e)
+	}
+	if e := explain(t, ix, kvindex.Request{Model: "m", Adapter: "sql", Salt: "pepper", Tokens: chat.Tokens}, "old"); e.Cause != kvindex.CauseOtherAdapter || !strings.Contains(e.Scope, `"chat"`) {
+		t.Errorf("%v", e)
+	}
+}
+
+// heldBy are the pods that hold something, and their blocks.
+func heldBy(scores []kvindex.PodScore) string {
+	var held []string
+	for _, s := range scores {
+		if s.MatchedBlocks > 0 {
+			held = append(held, fmt.Sprint(s.Pod, s.MatchedBlocks))
+		}
+	}
+	slices.Sort(held)
+	return strings.Join(held, " ")
+}
