@@ -25,7 +25,7 @@ type Candidates struct {
 // meaning is what the model of a request means, in the names that events have.
 type meaning struct {
 	base, adapter string
-	sure          bool // base is a base model, and no adapter that events told of
+	sure          bool // base is a base model, and not an adapter that events have named
 	err           error
 }
 
@@ -34,7 +34,7 @@ type meaning struct {
 type candidateSet struct {
 	heard         uint64
 	base, adapter string // what the model's name means
-	guessed       bool   // that is so because events told of such an adapter
+	guessed       bool   // events have named an adapter so
 	known         bool   // pods are known for base
 	unknown       error  // wraps ErrUnknownModel: there are none, but for other models
 	err           error
@@ -86,22 +86,21 @@ func (x *Indexer) meaningOf(model string) meaning {
 
 // candidates returns those of a request, and its adapter.
 func (x *Indexer) candidates(r *Request) (set *candidateSet, adapter string, err error) {
-	switch c := r.Candidates; {
-	case c == nil:
-		m := x.meaningOf(r.Model)
-		m.sure = m.sure || r.Adapter != "" // then the model's name is no adapter
-		if r.Pods == nil && m.err == nil {
-			set, adapter = x.everyone(m.base), m.adapter
-		}
-		if set == nil {
-			set = x.resolve(x.Candidates(r.Model, r.Pods), m)
-		}
-	default:
-		if set = c.now(); set.guessed && r.Adapter != "" {
+	if c := r.Candidates; c != nil {
+		if set = c.now(); set.guessed && r.Adapter != "" { // then the model's name is no adapter
 			set = x.resolve(c, meaning{base: c.model, sure: true})
 		}
+		return set, cmp.Or(r.Adapter, set.adapter), set.err
 	}
-	return set, cmp.Or(r.Adapter, adapter, set.adapter), set.err
+	m := x.meaningOf(r.Model)
+	m.sure = m.sure || r.Adapter != ""
+	if r.Pods == nil && m.err == nil {
+		set = x.everyone(m.base)
+	}
+	if set == nil {
+		set = x.resolve(x.Candidates(r.Model, r.Pods), m)
+	}
+	return set, cmp.Or(r.Adapter, m.adapter, set.adapter), set.err
 }
 
 // everyone returns all pods of a base model, nil if there are none.
@@ -115,8 +114,8 @@ func (x *Indexer) everyone(base string) *candidateSet {
 	return md.everyone.now()
 }
 
-// resolve looks up the pods of c, for what its model means. If nobody is sure of that,
-// a name that is not known as a model may be an adapter that events told of.
+// resolve looks up the pods of c, for what its model means. If that is not sure, a name
+// that is not known as a model may be an adapter that events have named.
 func (x *Indexer) resolve(c *Candidates, m meaning) *candidateSet {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -132,6 +131,7 @@ func (x *Indexer) resolve(c *Candidates, m meaning) *candidateSet {
 			}
 			if set.adapter != "" {
 				set.err = fmt.Errorf("%w: %q is an adapter of both %q and %q: name the model and the adapter", ErrRequest, c.model, min(set.base, name), max(set.base, name))
+				set.base, set.adapter = m.base, ""
 				return set
 			}
 			set.base, set.adapter, set.guessed = name, m.base, true

@@ -237,7 +237,8 @@ const (
 	//     separate for each. So a score without an adapter can be too high on a pod
 	//     that serves some, and a score with an adapter is 0.
 	//   - They leave out window and Mamba layers. For models that have such layers
-	//     CachedTokens is an upper bound.
+	//     CachedTokens is an upper bound. Name them in Profile.Groups, and
+	//     PodScore.UpperBound says so.
 	//   - They come late: after a batch of prefills, or after 40 steps of decoding.
 	//     A score can be too low until then.
 	//   - Before November 2025 the name of a page was made of the tokens of this
@@ -259,15 +260,15 @@ func (p Profile) validate() error {
 	for i, g := range p.Groups {
 		switch {
 		case g.ID < 0 || g.ID >= index.MaxGroups:
-			return fmt.Errorf("Groups: the ID %d is not within 0 and %d", g.ID, index.MaxGroups-1)
+			return fmt.Errorf("field Groups: the ID %d is not within 0 and %d", g.ID, index.MaxGroups-1)
 		case slices.ContainsFunc(p.Groups[:i], func(o Group) bool { return o.ID == g.ID }):
-			return fmt.Errorf("Groups: the ID %d is there twice", g.ID)
+			return fmt.Errorf("field Groups: the ID %d is there twice", g.ID)
 		case g.Kind > GroupOther:
-			return fmt.Errorf("Groups: group %d: unknown Kind %d", g.ID, g.Kind)
+			return fmt.Errorf("field Groups: group %d: unknown Kind %d", g.ID, g.Kind)
 		case g.Window < 0:
-			return fmt.Errorf("Groups: group %d: the Window is negative: %d", g.ID, g.Window)
+			return fmt.Errorf("field Groups: group %d: the Window is negative: %d", g.ID, g.Window)
 		case g.Draft && p.Draft != DraftLayers:
-			return fmt.Errorf("Groups: group %d has Draft, but Profile.Draft is not DraftLayers", g.ID)
+			return fmt.Errorf("field Groups: group %d has Draft, but Profile.Draft is not DraftLayers", g.ID)
 		}
 	}
 	return validateAdapters(p.Adapters)

@@ -167,7 +167,7 @@ func (sc *scorer) tell(r *Request, dst *Answer, err error) {
 			Render: sc.times.render, Tokenize: sc.times.tokenize, Match: sc.times.match,
 		}
 		if sc.set != nil {
-			s.Model, s.Adapter = sc.set.base, sc.adapter
+			s.Model, s.Adapter = sc.scope.model, sc.scope.adapter
 		}
 		hook(s)
 	}

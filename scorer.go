@@ -163,7 +163,9 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 	if err := r.validate(asked); err != nil {
 		return err
 	}
-	if sc.set, sc.adapter, err = sc.x.candidates(r); err != nil {
+	set, adapter, err := sc.x.candidates(r)
+	sc.set, sc.scope = set, scope{set.base, adapter, r.Salt}
+	if err != nil {
 		return err
 	}
 	if err := sc.readPrompt(ctx, r, asked); err != nil {
@@ -182,7 +184,7 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 		sc.answer(dst)
 	}
 	dst.PromptTokens = len(sc.prompt)
-	if sc.set.unknown != nil || sc.adapter != "" && !sc.set.guessed {
+	if set.unknown != nil || adapter != "" && !set.guessed {
 		dst.Unknown = sc.unknown()
 	}
 	return nil
@@ -259,10 +261,8 @@ func (r *Request) validate(asked *chat.Request) error {
 type scorer struct {
 	x     *Indexer
 	tally *tally
+	set   *candidateSet
 	times times // if a hook asks
-
-	set     *candidateSet
-	adapter string
 
 	// Of the request: what keys are made of.
 	scope  scope
@@ -313,7 +313,7 @@ func (x *Indexer) newScorer() *scorer {
 
 // release keeps the memory of a scorer and nothing of its request.
 func (sc *scorer) release() {
-	sc.set, sc.adapter, sc.scope, sc.text, sc.prompt, sc.media, sc.query.Candidates = nil, "", scope{}, "", nil, nil, nil
+	sc.set, sc.scope, sc.text, sc.prompt, sc.media, sc.query.Candidates = nil, scope{}, "", nil, nil, nil
 	sc.times, sc.best = times{}, sc.best[:0]
 	sc.rendering = nil
 	sc.x.scorers.Put(sc)
@@ -321,10 +321,9 @@ func (sc *scorer) release() {
 
 // The prompt: text to tokens.
 
-// readPrompt sets the scope, the prompt and its media to those of r, or of the
-// chat that it asks for.
+// readPrompt sets the prompt and its media to those of r, or of the chat that it asks
+// for.
 func (sc *scorer) readPrompt(ctx context.Context, r *Request, asked *chat.Request) error {
-	sc.scope = scope{sc.set.base, sc.adapter, r.Salt}
 	sc.prompt, sc.media, sc.text = r.Tokens, r.Media, r.Prompt
 	if asked != nil || r.Prompt != "" {
 		model, err := sc.model(ctx)
@@ -701,8 +700,8 @@ func (sc *scorer) answer(dst *Answer) {
 // is: an index may be older than what was heard.
 func (sc *scorer) unknown() error {
 	err := sc.set.unknown
-	if err == nil && sc.adapter != "" {
-		err = sc.x.unknownAdapter(sc.set.base, sc.adapter)
+	if adapter := sc.scope.adapter; err == nil && adapter != "" {
+		err = sc.x.unknownAdapter(sc.set.base, adapter)
 	}
 	if err != nil && slices.ContainsFunc(sc.best, func(b bestRow) bool { return b.matched > 0 || b.cached > 0 }) {
 		return nil
