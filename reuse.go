@@ -94,7 +94,7 @@ func (sc *scorer) judge(from, to int) {
 	if p.rule == nil {
 		return
 	}
-	groups := first.Layout.Groups
+	groups := first.Groups
 	sc.held = slices.Grow(sc.held[:0], len(groups))[:len(groups)]
 	clear(sc.held)
 	most, at := -1, -1
