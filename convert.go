@@ -61,6 +61,7 @@ func (c *converter) convert(b *events.Batch) {
 		switch e.Kind {
 		case events.Stored:
 			c.changes = append(c.changes, c.stored(e))
+			c.sink()
 		case events.Removed:
 			c.changes = append(c.changes, index.Change{
 				Op:        index.OpRemove,
@@ -72,6 +73,30 @@ func (c *converter) convert(b *events.Batch) {
 		case events.Cleared:
 			c.changes = append(c.changes, index.Change{Op: index.OpClear})
 		}
+	}
+}
+
+// masked reports whether a store of so many tokens keeps some of its blocks only.
+func masked(ch *index.Change, tokens int) bool {
+	return ch.Tier == TierGPU && len(ch.Hashes)*ch.BlockSize < tokens
+}
+
+// sink puts a dense store before the masked ones of other groups that it follows. Some
+// engines announce their window groups first, whose hashes the full group names: this
+// saves the index from keeping them until it does.
+func (c *converter) sink() {
+	const most = 8 // groups of one request come together
+	last := len(c.changes) - 1
+	isMasked := func(ch *index.Change) bool { return masked(ch, len(ch.Locals)*ch.Variant.Unit) }
+	if ch := &c.changes[last]; ch.Tier != TierGPU || len(ch.Locals) == 0 || isMasked(ch) {
+		return
+	}
+	for at := last; at > max(0, last-most); at-- {
+		before := &c.changes[at-1]
+		if before.Op != index.OpStore || !isMasked(before) || before.Group.ID == c.changes[at].Group.ID {
+			return
+		}
+		c.changes[at-1], c.changes[at] = c.changes[at], c.changes[at-1]
 	}
 }
 
@@ -113,6 +138,9 @@ func (c *converter) stored(e *events.Event) index.Change {
 		c.skipped.scopeless++
 	}
 	ch.BlockSize, ch.Variant = e.BlockSize, v
+	// The extra keys of a masked store are those of the blocks that it keeps, and which
+	// these are is not known.
+	ch.Untold = masked(&ch, len(e.Tokens)) && len(e.Extra) > 0
 	s := scope{model: c.model, adapter: c.profile.adapterOf(e)}
 	s.salt = c.readExtras(e, v)
 	width := v.Unit

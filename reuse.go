@@ -97,7 +97,7 @@ func (sc *scorer) judge(from, to int) {
 	groups := first.Groups
 	sc.held = slices.Grow(sc.held[:0], len(groups))[:len(groups)]
 	clear(sc.held)
-	most, at := -1, -1
+	most, at, part := -1, -1, -1
 	for i := range rows {
 		row := &rows[i]
 		g := slices.IndexFunc(groups, func(g index.GroupLayout) bool { return g.ID == row.Group.ID })
@@ -112,10 +112,15 @@ func (sc *scorer) judge(from, to int) {
 			}
 		case p.rule.Grain():
 			sc.held[g].Parts = row.Held[TierGPU]
+			if g == p.main || p.main < 0 {
+				part = i
+			}
 		}
 	}
 	if at < 0 {
-		return // no block of a group that the model cannot do without
+		if at, most = part, 0; at < 0 {
+			return // no block of a group that the model cannot do without
+		}
 	}
 	length := len(sc.prompt)
 	if first.Pairs {

@@ -712,10 +712,14 @@ func (sc *scorer) unknown() error {
 func (s *PodScore) fill(row *index.Row, b bestRow) {
 	s.Rank = row.Source.Rank
 	s.Score = float64(b.cached)
-	s.MatchedBlocks = int(row.Run)
 	s.BlockTokens = row.BlockSize
-	for t, n := range row.Tiers {
-		s.Tiers.n[t] = int(n)
+	if b.matched > 0 {
+		s.MatchedBlocks = int(row.Run)
+		for t, n := range row.Tiers {
+			s.Tiers.n[t] = int(n)
+		}
+	} else if i := slices.IndexFunc(row.Groups, func(g index.GroupLayout) bool { return g.ID == row.Group.ID }); i >= 0 {
+		s.BlockTokens = row.Groups[i].BlockSize // the row is one of parts of a block
 	}
 	s.CachedTokens = b.cached
 	s.UpperBound = b.upper

@@ -194,7 +194,7 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 }
 
 func (s *source) checkPending() error {
-	cost, parked := 0, 0
+	cost, waiting := 0, 0
 	waits := map[Hash]bool{}
 	for e := s.pending.Front(); e != nil; e = e.Next() {
 		p := e.Value.(*pending)
@@ -202,11 +202,18 @@ func (s *source) checkPending() error {
 		for _, h := range p.hashes {
 			waits[h] = true
 		}
-		if !p.parked {
-			continue
+		if p.looked {
+			return fmt.Errorf("a masked store is to be looked at after the Apply: %v", p.hashes)
 		}
-		parked++
-		if !slices.Contains(s.waiting[p.parent], p) {
+		for _, h := range p.hashes {
+			if (p.parked || p.need > 0) != slices.Contains(s.listed[h], p) {
+				return fmt.Errorf("a store that waits is listed %v: %v", p.listed, p.hashes)
+			}
+		}
+		if p.waits {
+			waiting++
+		}
+		if p.parked && !p.waits || p.waits != slices.Contains(s.waiting[p.parent], p) {
 			return fmt.Errorf("a parked store does not wait for its parent %v", p.parent)
 		}
 	}
@@ -214,7 +221,7 @@ func (s *source) checkPending() error {
 		return fmt.Errorf("pending stores cost %d, counted %d", cost, s.pendingBytes)
 	}
 	for at, of := range s.waiting {
-		parked -= len(of)
+		waiting -= len(of)
 		if len(of) == 0 {
 			return fmt.Errorf("nobody waits for %v", at)
 		}
@@ -222,8 +229,8 @@ func (s *source) checkPending() error {
 			return fmt.Errorf("a store waits for %v, which has a key", at)
 		}
 	}
-	if parked != 0 {
-		return fmt.Errorf("%d parked stores more than waiting ones", parked)
+	if waiting != 0 {
+		return fmt.Errorf("%d stores more that wait than waiting ones", waiting)
 	}
 	var err error
 	s.names.Each(func(h Hash, _ value) {

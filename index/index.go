@@ -20,6 +20,42 @@
 //
 // Engines name prefixes in their own way, by a [Hash]. The backend owns the
 // map from an engine's hashes to keys and chains the keys itself.
+//
+// # Masked stores
+//
+// A masked store lists fewer hashes than its range has blocks, in the order of the
+// range. Which blocks they are can be worked out for a gpu store of a [GroupWindow]
+// group whose Window is known, because such a group keeps runs of blocks:
+//
+//   - A run has the blocks that the last Window-1 tokens before its end touch, if it
+//     ends where a block does.
+//   - It ends at a boundary. A hash is a boundary if another group holds it in the gpu
+//     tier, in blocks that are larger than those of the store. In a [Group] with Draft
+//     the block behind a boundary is kept too.
+//   - If the larger block is shorter than a run, the boundary may be in the middle of
+//     one. That run ends at the last known hash that follows without a gap, if it is a
+//     boundary. In a group with Draft it may be the block behind one.
+//   - A store lists all blocks of its runs. Only the first run may have begun before
+//     the store.
+//
+// A hash of the store that has one key is known. From the known hashes follow others,
+// if no hash of the store has two keys and no two contradict the order:
+//
+//   - The hashes between two known ones, if as many are listed as there are blocks.
+//   - Else the hashes before a known one, back to the beginning of its run. If there
+//     is a known one before them, and fewer are listed than the run has, none follows.
+//   - With Draft, the hash behind a boundary, if more are listed up to the next known
+//     one than the run of that has.
+//   - With Draft, the first hash of a store that begins at a root or behind a boundary,
+//     if it is one more than the run of the first known hash has; or if it is the
+//     only hash, and a run is longer than a block. But if the store begins so, and
+//     the run may go on behind the store because its boundary is shorter than a run,
+//     the first hash of the run does not follow.
+//
+// A hash that was removed since the store is not known, and does not follow. What
+// follows before a known hash has the prefix of that one. What follows behind a
+// boundary, or where the store begins, is placed by the Locals of the store, unless
+// they are [Change].Untold.
 package index
 
 import (
@@ -149,10 +185,11 @@ type Copies uint8
 const (
 	// CopiesGuarded counts one copy a store, but takes a store without a
 	// parent whose blocks are all held already, or were forgotten uncounted,
-	// for a report of what is there. In a group that is not GroupFull it never
-	// counts a repeat, and a store without a parent that names a held block
-	// adds nothing at all. It never claims a block that has gone, whatever
-	// reports are mixed in.
+	// for a report of what is there. In a group that is not GroupFull a store
+	// without a parent that names a held block adds nothing at all. It never
+	// claims a block that has gone, whatever reports are mixed in. A repeat
+	// behind a parent counts in every group: reports have none, because they
+	// begin at the first block of a prompt.
 	CopiesGuarded Copies = iota + 1
 	// CopiesExact counts every store: right where each one stands for a
 	// physical copy that a removal will follow.
@@ -219,14 +256,18 @@ type Change struct {
 
 	// Hashes name the blocks. A store whose Locals cover more blocks than it
 	// has Hashes is masked: it keeps only some blocks of its range and does
-	// not say which, so a hash of it is placed once another store names it.
+	// not say which. Its Hashes are in the order of the range. A hash of it is
+	// placed once another store names it, or it follows from hashes that are
+	// named (see Index).
 	Hashes []Hash
 
 	// Variant, BlockSize (tokens) and Locals describe the whole range of a
 	// store. Without Locals the store is known by its hashes alone: each is
 	// held once another store names it, with the block size of its group. That
 	// is the largest that a gpu store has told; a larger one that is told later
-	// does not change the blocks of before. A store with Locals in a lower tier
+	// does not change the blocks of before. A gpu store with a smaller BlockSize
+	// is of a part of a block: it counts at its own end, in a row of its size,
+	// until it is removed. A store with Locals in a lower tier
 	// is one chunk: one block of the length of the range, held under the last
 	// hash once a gpu store names that.
 	Variant   Variant
@@ -239,6 +280,10 @@ type Change struct {
 	HasParent bool
 	Parent    Hash
 	Root      Key
+
+	// Untold: the Locals of a masked store may be wrong, because it does not tell
+	// which of its blocks have which media. Then nothing is placed by them.
+	Untold bool
 
 	// Reused marks a store that announces again what is there: it never
 	// counts a copy.
@@ -467,6 +512,12 @@ var ErrClosed = errors.New("index: closed")
 //     same variant names both, but not a third; its removal removes both; a
 //     store that names it as its parent is never placed. A hash that nobody
 //     holds is used anew: the next key takes the place of the old one.
+//   - Masked stores. What follows from the known hashes of a masked store is
+//     placed, by the rules of the package comment: at once, if all of its
+//     hashes are known or follow. Else that is looked at after all changes of
+//     the Apply that brings the store, and of each later one that places a hash
+//     of it or its unknown parent. What is not placed is held, and waits within
+//     the bound of what is parked.
 //   - Unknown parents. A store whose parent has no name is parked within a
 //     bound and placed when the parent is named; removals apply to it
 //     meanwhile. A hash of it that was removed stands for what was stored by it

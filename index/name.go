@@ -208,6 +208,11 @@ func (n *name) place(l loc) {
 		s.hide(l, n.hash)
 	}
 	n.simplify()
+	for _, p := range s.listed[n.hash] {
+		if p.need > 0 && !p.isVoid(slices.Index(p.hashes, n.hash)) {
+			s.look(p)
+		}
+	}
 }
 
 func (n *name) addKey(l loc) {

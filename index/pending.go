@@ -29,11 +29,17 @@ type pending struct {
 	locals []Local
 	cut    cut
 	gone   []bool
-	elem   *list.Element
+	listed bool          // in source.listed
+	waits  bool          // in source.waiting
+	elem   *list.Element // nil: it waits no more
+	// Masked stores of window groups have all of that but parked, and locals in
+	// draft groups only.
+	masking
+	looked bool // in source.masked
 }
 
 // What a pending store costs in heap: it, its element of the queue and its entry of
-// waiting; for each hash its name, which is rich, a copy, and an entry of parkedBy.
+// waiting; for each hash its name, which is rich, a copy, and an entry of listed.
 const (
 	pendingCost     = int(unsafe.Sizeof(pending{})+unsafe.Sizeof(list.Element{})) + 64
 	pendingHashCost = int(unsafe.Sizeof(Hash(0))+unsafe.Sizeof(richName{})+unsafe.Sizeof(copyCount{})) + 96
@@ -58,6 +64,11 @@ func (s *source) join(at hashIn) {
 				break
 			}
 			p := s.waiting[at][0]
+			if !p.parked {
+				s.unwait(p)
+				s.look(p)
+				continue
+			}
 			if n > 1 { // which of them it continues will never be known
 				s.unpark(p)
 				s.pendingBytes -= localBytes * len(p.locals)
@@ -91,8 +102,8 @@ func (s *source) placeParked(p *pending, prev loc) {
 
 // parkedAnew reports whether a parked store says what a hash stands for now.
 func (s *source) parkedAnew(at hashIn) bool {
-	return slices.ContainsFunc(s.parkedBy[at.hash], func(p *pending) bool {
-		return p.parent.variant == at.variant && !p.isVoid(slices.Index(p.hashes, at.hash))
+	return slices.ContainsFunc(s.listed[at.hash], func(p *pending) bool {
+		return p.parked && p.parent.variant == at.variant && !p.isVoid(slices.Index(p.hashes, at.hash))
 	})
 }
 
@@ -102,7 +113,8 @@ func (p *pending) isVoid(i int) bool { return p.gone != nil && p.gone[i] }
 // void notes that the gpu does not hold a block of a group any more: a parked
 // store that named it has no say in what its hash stands for next.
 func (s *source) void(h Hash, g *group) {
-	for _, p := range s.parkedBy[h] {
+	s.listMasked()
+	for _, p := range s.listed[h] {
 		if p.group == g {
 			p.void(func(o Hash) bool { return o == h })
 		}
@@ -112,7 +124,7 @@ func (s *source) void(h Hash, g *group) {
 // voidAll notes that the gpu holds nothing any more.
 func (s *source) voidAll() {
 	for e := s.pending.Front(); e != nil; e = e.Next() {
-		if p := e.Value.(*pending); p.parked {
+		if p := e.Value.(*pending); p.parked || p.need > 0 {
 			p.void(func(Hash) bool { return true })
 		}
 	}
@@ -132,13 +144,57 @@ func (s *source) park(p *pending) {
 	s.counts.Parked++
 	s.parked++
 	p.parked = true
+	s.wait(p)
+	s.list(p)
+	s.await(p)
+}
+
+// wait has a store wait for its parent.
+func (s *source) wait(p *pending) {
+	p.waits = true
 	s.waiting[p.parent] = append(s.waiting[p.parent], p)
+}
+
+// unwait ends that.
+func (s *source) unwait(p *pending) {
+	if !p.waits {
+		return
+	}
+	p.waits = false
+	of := s.waiting[p.parent]
+	if len(of) == 1 {
+		delete(s.waiting, p.parent)
+		return
+	}
+	i := slices.Index(of, p)
+	s.waiting[p.parent] = slices.Delete(of, i, i+1)
+}
+
+// list has what happens to the hashes of a store noted from now on.
+func (s *source) list(p *pending) {
+	if p.listed {
+		return
+	}
+	p.listed = true
 	for _, h := range p.hashes {
-		if of := s.parkedBy[h]; len(of) == 0 || of[len(of)-1] != p {
-			s.parkedBy[h] = append(of, p)
+		if of := s.listed[h]; len(of) == 0 || of[len(of)-1] != p {
+			s.listed[h] = append(of, p)
 		}
 	}
-	s.await(p)
+}
+
+// unlist ends that.
+func (s *source) unlist(p *pending) {
+	if !p.listed {
+		return
+	}
+	p.listed = false
+	for _, h := range p.hashes {
+		of := slices.DeleteFunc(s.listed[h], func(o *pending) bool { return o == p })
+		if s.listed[h] = of; len(of) == 0 {
+			delete(s.listed, h)
+		}
+	}
 }
 
 // await keeps a store in the queue of those that hold unplaced blocks.
@@ -159,25 +215,15 @@ func (s *source) takeParked(p *pending) {
 // unpark has a parked store wait for its names alone.
 func (s *source) unpark(p *pending) {
 	s.parked--
-	for _, h := range p.hashes {
-		of := slices.DeleteFunc(s.parkedBy[h], func(o *pending) bool { return o == p })
-		if s.parkedBy[h] = of; len(of) == 0 {
-			delete(s.parkedBy, h)
-		}
-	}
-	of := s.waiting[p.parent]
-	if len(of) == 1 {
-		delete(s.waiting, p.parent)
-	} else {
-		i := slices.Index(of, p)
-		s.waiting[p.parent] = slices.Delete(of, i, i+1)
-	}
+	s.unlist(p)
+	s.unwait(p)
 	p.parked = false
 }
 
 // take takes a store out of the queue.
 func (s *source) take(p *pending) {
 	s.pending.Remove(p.elem)
+	p.elem = nil
 	s.pendingBytes -= p.cost()
 }
 
@@ -188,6 +234,8 @@ func (s *source) drop(p *pending) {
 	if p.parked {
 		s.takeParked(p)
 	} else {
+		s.unlist(p)
+		s.unwait(p)
 		s.take(p)
 	}
 	for _, hash := range p.hashes {
@@ -211,5 +259,6 @@ func (s *source) clearPending() {
 	s.pending.Init()
 	s.pendingBytes, s.parked = 0, 0
 	s.waiting = make(map[hashIn][]*pending)
-	s.parkedBy = make(map[Hash][]*pending)
+	s.listed = make(map[Hash][]*pending)
+	s.masked = nil
 }

@@ -49,7 +49,7 @@ func (n *name) release(h holding) {
 	s := n.s
 	var buf [2]loc
 	s.count(h.lane, -1)
-	if h.lane.tier == TierGPU && s.parked > 0 {
+	if h.lane.tier == TierGPU && len(s.listed)+len(s.masked) > 0 {
 		s.void(n.hash, h.lane.group)
 	}
 	if n.isPlain() {

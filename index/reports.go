@@ -30,8 +30,8 @@ import "slices"
 //     one of its bounds, or at an ambiguous removal.
 //
 // In sparse groups (windows, Mamba) a report names blocks that nobody holds, so
-// there a store without a parent that names a held block adds nothing, and repeats
-// never count.
+// there a store without a parent that names a held block adds nothing. A repeat
+// behind a parent is a copy there as in full groups: a report has no parent.
 //
 // # What is hidden comes back
 //

@@ -49,8 +49,8 @@ type loc = forest.Loc
 //	retire   lanes, or the source, are not shown to readers any more, and then they go
 //
 // Each has a file that begins with its rules: store.go, remove.go, clear.go,
-// reports.go what is hidden and comes back, pending.go what waits, name.go,
-// shared.go and idle.go what names are, lanes.go, graves.go what is left of a
+// reports.go what is hidden and comes back, pending.go what waits, masked.go what
+// follows in masked stores, name.go, shared.go and idle.go what names are, lanes.go, graves.go what is left of a
 // removed pod.
 type source struct {
 	id    Source
@@ -84,7 +84,7 @@ type source struct {
 	doubts bool
 
 	blocks [NumTiers]int // holdings with copies, by tier
-	parked int           // elements of waiting
+	parked int           // stores that are
 
 	// idle are the names that nobody holds, oldest first, at most IdleNames of
 	// them after each change, and in the long run a quarter of what is held.
@@ -100,25 +100,31 @@ type source struct {
 	sharedKeys int // with two names or more
 
 	// pending are the stores of which a hash had no key, oldest first;
-	// pendingBytes is the sum of their costs. waiting has those among them
-	// that are parked, by the parent that would place them.
+	// pendingBytes is the sum of their costs.
 	pending      list.List
 	pendingBytes int
-	waiting      map[hashIn][]*pending
-	parkedBy     map[Hash][]*pending // parked stores, by their hashes
+	// waiting has those among them that are parked, and masked ones of draft groups
+	// whose parent has no key, by that parent. listed has those that are parked, and
+	// masked ones of window groups, by their hashes, when something happens to these
+	// or after the Apply. masked are those that are to be looked at after the Apply.
+	waiting map[hashIn][]*pending
+	listed  map[Hash][]*pending
+	masked  []*pending
+	// following is the memory of a maskedStore.
+	following maskedStore
 }
 
 func newSource(id Source, m *Memory, md *model) *source {
 	s := &source{
-		id:       id,
-		cfg:      &m.cfg,
-		model:    md,
-		f:        md.forest,
-		cursors:  make(map[string]Cursor),
-		groups:   make(map[int]*group),
-		waiting:  make(map[hashIn][]*pending),
-		parkedBy: make(map[Hash][]*pending),
-		views:    new(atomic.Pointer[[]*view]),
+		id:      id,
+		cfg:     &m.cfg,
+		model:   md,
+		f:       md.forest,
+		cursors: make(map[string]Cursor),
+		groups:  make(map[int]*group),
+		waiting: make(map[hashIn][]*pending),
+		listed:  make(map[Hash][]*pending),
+		views:   new(atomic.Pointer[[]*view]),
 	}
 	s.names.Init(m.salt)
 	s.views.Store(new([]*view))
@@ -166,6 +172,7 @@ func (s *source) applyAll(cur Cursor, changes []Change) (Applied, bool) {
 		s.apply(&changes[i])
 		s.yield(1)
 	}
+	s.settle()
 	return Applied{Cursor: cur, Counts: s.counts}, true
 }
 

@@ -16,7 +16,8 @@ import (
 //     it is not known, the store is parked. If the parent stands for two prefixes,
 //     the store is never placed.
 //   - A masked store, with fewer hashes than blocks, does not say which blocks it
-//     keeps. Its hashes are held, and seen once another store names them.
+//     keeps. Its hashes are held, and seen once another store names them or they
+//     follow from one that is named (masked.go).
 //   - What a lower tier says of a prefix names nothing: vLLM's offloading events
 //     leave out salts and media, so placing a hash by them would claim a salted
 //     prompt for everybody.
@@ -48,6 +49,7 @@ func (s *source) store(c *Change) {
 	}
 	s.counts.Stored += uint64(len(c.Hashes))
 	dense := len(c.Locals) > 0 && len(c.Hashes) == c.Blocks()
+	masked := len(c.Hashes) < c.Blocks()
 	held, by := c.Hashes, cut{c.Variant, c.BlockSize}
 	switch {
 	case c.Tier != TierGPU && dense:
@@ -80,6 +82,12 @@ func (s *source) store(c *Change) {
 			return
 		}
 		s.dropChild(c.Hashes)
+	}
+	if masked && c.Tier == TierGPU && !st.namesOnly {
+		if need := g.runBlocks(c.BlockSize); need > 0 {
+			st.storeMasked(st.pendingMasked(need, variant))
+			return
+		}
 	}
 	st.holdAll(held)
 	if !st.namesOnly && slices.ContainsFunc(held, s.unplaced) {
@@ -125,7 +133,7 @@ func (st *storing) placeAll(prev loc, variant uint32) {
 	r := blockRange{prev, key, variant, c.Locals, c.BlockSize / c.Variant.Unit}
 	s.placeRange(r, func(from, to int, ends blockEnds) {
 		s.names.Prefetch(c.Hashes[from:to])
-		st.placePiece(from, to, ends)
+		st.placePiece(c.Hashes, from, to, ends)
 		if len(s.waiting) > 0 {
 			for _, h := range c.Hashes[from:to] {
 				s.join(hashIn{h, variant})
@@ -138,7 +146,7 @@ func (st *storing) placeAll(prev loc, variant uint32) {
 //
 // Nearly all blocks are new to the source. So those that share a slab are given
 // plain names one after the other, and the slab is told once.
-func (st *storing) placePiece(from, to int, ends blockEnds) {
+func (st *storing) placePiece(hashes []Hash, from, to int, ends blockEnds) {
 	s := st.s
 	for from < to {
 		id := ends.of(from).Slab()
@@ -148,7 +156,7 @@ func (st *storing) placePiece(from, to int, ends blockEnds) {
 		for ; from < to; from++ {
 			l := ends.of(from)
 			bit := uint32(1) << l.Slot()
-			if l.Slab() != id || (mine|plain)&bit != 0 || s.shared != nil || st.namesOnly || s.names.Add(st.c.Hashes[from], value(l)) != 0 {
+			if l.Slab() != id || (mine|plain)&bit != 0 || s.shared != nil || st.namesOnly || s.names.Add(hashes[from], value(l)) != 0 {
 				break
 			}
 			plain |= bit
@@ -158,7 +166,7 @@ func (st *storing) placePiece(from, to int, ends blockEnds) {
 			s.count(st.lane, from-first)
 			continue
 		}
-		n := s.name(st.c.Hashes[from])
+		n := s.name(hashes[from])
 		n.place(ends.of(from))
 		st.hold(from, &n)
 		s.trimIdle()
@@ -191,7 +199,7 @@ func (st *storing) hold(i int, n *name) {
 		}
 		h = n.gain(st.lane, h)
 	case c.Tier != TierGPU || c.Copies == CopiesSet:
-	case st.report || st.guarded && !full:
+	case st.report:
 		s.counts.Reports++
 		if st.guarded && full || h.entry != 0 {
 			n.copyCount(&h).reported = st.guarded && full

@@ -149,6 +149,40 @@ func inGroup(g index.Group, ch index.Change) index.Change {
 	return with(ch, func(c *index.Change) { c.Group = g })
 }
 
+// masks is a prompt of masked stores.
+var (
+	masks       = newChain(1, 12)
+	draftWindow = index.Group{ID: 1, Kind: index.GroupWindow, Window: 32, Draft: true}
+)
+
+// masked is a store of c that keeps some blocks, numbered from 1, which it does not
+// say. It ends with a multiple of four, or one block later in a draft group.
+func masked(g index.Group, c chain, kept ...int) index.Change { return maskedFrom(0, g, c, kept...) }
+
+// maskedFrom is masked behind block from.
+func maskedFrom(from int, g index.Group, c chain, kept ...int) index.Change {
+	to := min(max((kept[len(kept)-1]-1)/4*4+4, from+4), len(c.hashes))
+	ch := inGroup(g, c.store(from, to))
+	ch.Hashes = nil
+	for _, b := range kept {
+		ch.Hashes = append(ch.Hashes, c.hashes[b-1])
+	}
+	return ch
+}
+
+// blocks64 is the store of c in blocks of 64 tokens, of a full group with ID 4.
+func blocks64(c chain) index.Change { return inBlocksOf(64, c) }
+
+func inBlocksOf(tokens int, c chain) index.Change {
+	n := tokens / size
+	ch := inGroup(index.Group{ID: 4}, c.store(0, len(c.hashes)/n*n))
+	ch.BlockSize, ch.Hashes = tokens, nil
+	for i := n - 1; i < len(c.hashes); i += n {
+		ch.Hashes = append(ch.Hashes, c.hashes[i])
+	}
+	return ch
+}
+
 // bare strips a store of all but its hashes.
 func bare(t index.Tier, ch index.Change) index.Change {
 	return with(ch, func(c *index.Change) {
@@ -203,6 +237,25 @@ func (t *T) want(src index.Source, c chain, run int) {
 	t.Helper()
 	if got := int(t.row(src, 0, c).Run); got != run {
 		t.Errorf("%s/%d holds %d blocks, want %d", src.Pod, src.Rank, got, run)
+	}
+}
+
+// wantMasked checks which blocks of the usual size podA holds in a group, numbered from 1.
+func (t *T) wantMasked(g index.Group, c chain, blocks ...int) {
+	t.Helper()
+	var got []int
+	for _, r := range t.match(c, nil, true) {
+		if r.Source != podA || r.Group.ID != g.ID || r.BlockSize != size {
+			continue
+		}
+		for b := range c.hashes {
+			if r.Held[index.TierGPU][b/64]>>(b%64)&1 != 0 {
+				got = append(got, b+1)
+			}
+		}
+	}
+	if !slices.Equal(got, blocks) {
+		t.Errorf("group %d holds blocks %v, want %v", g.ID, got, blocks)
 	}
 }
 
@@ -967,12 +1020,201 @@ var cases = []testCase{
 		t.apply(podA, partial(c.store(2, 4)))
 		t.want(podA, c, 4) // the child proves that block 1 is there
 	}},
-	{"CopiesGuardedNeverCountsRepeatsInSparseGroups", func(t *T) {
+	{"CopiesGuardedCountsARepeatBehindAParentInSparseGroups", func(t *T) {
 		c := newChain(1, 3)
 		t.apply(podA, inGroup(window, guarded(c.store(0, 3))), inGroup(window, guarded(c.store(1, 3))), inGroup(window, c.remove(2)))
+		if r := t.row(podA, 1, c); r.Run != 3 {
+			t.Errorf("row %+v", r)
+		}
+		// From the root it may be a report, which adds nothing.
+		c = c.fork(3, 1, 0)
+		t.apply(podA, inGroup(window, guarded(c.store(0, 4))), inGroup(window, c.remove(2)))
 		if r := t.row(podA, 1, c); r.Run != 2 {
 			t.Errorf("row %+v", r)
 		}
+	}},
+	{"AMaskedStoreFollowsFromABoundary", func(t *T) {
+		for _, batch := range [][]index.Change{{masked(window, masks, 3, 4, 7, 8), blocks64(masks)}, {blocks64(masks), masked(window, masks, 3, 4, 7, 8)}} {
+			t.remove("a")
+			t.apply(podA, batch...)
+			t.wantMasked(window, masks, 3, 4, 7, 8)
+			t.apply(podA, inGroup(window, masks.remove(2, 7)))
+			t.wantMasked(window, masks, 4, 7)
+		}
+	}},
+	{"AMaskedStoreFollowsFromABoundaryThatIsNamedLater", func(t *T) {
+		t.apply(podA, masked(window, masks, 3, 4, 7, 8))
+		t.apply(podA, inGroup(window, masks.remove(6)))
+		t.wantMasked(window, masks)
+		t.apply(podA, blocks64(masks))
+		t.wantMasked(window, masks, 3, 4, 8)
+	}},
+	{"AChildOfWhatFollowsIsJoined", func(t *T) {
+		d := masks.fork(3, 2, 9)
+		t.apply(podA, inGroup(index.Group{ID: 3}, d.store(3, 5)), masked(window, masks, 3, 4))
+		n := t.apply(podA, blocks64(masks))
+		if r := t.match(d, nil, true); n.Joined != 1 || !slices.ContainsFunc(r, func(r index.Row) bool {
+			return r.Group.ID == 3 && r.Held[index.TierGPU][0] == 0b11000
+		}) {
+			t.Errorf("counts %+v, rows %+v", n, r)
+		}
+	}},
+	{"OnlyAsFarAsTheRunGoes", func(t *T) {
+		t.apply(podA, blocks64(masks), masked(window, masks, 2, 3, 4, 6, 7, 8))
+		t.wantMasked(window, masks, 3, 4, 7, 8)
+	}},
+	{"ARunIsWhole", func(t *T) {
+		// The window needs three blocks. What is listed of the second run is less.
+		three := index.Group{ID: 1, Kind: index.GroupWindow, Window: 34}
+		t.apply(podA, blocks64(masks), masked(three, masks, 3, 4, 7, 8))
+		t.wantMasked(three, masks, 3, 4, 8)
+	}},
+	{"ABlockBeforeTheStoreIsInNoRun", func(t *T) {
+		t.apply(podA, blocks64(masks), with(masked(window, masks, 1, 8), func(c *index.Change) { c.Hashes[0] = 5 }))
+		t.wantMasked(window, masks, 7, 8)
+	}},
+	{"NothingFollowsWithoutAWindow", func(t *T) {
+		for _, g := range []index.Group{{ID: 1, Kind: index.GroupWindow}, {ID: 1, Kind: index.GroupMamba, Window: 32}, {ID: 1, Window: 32}} {
+			t.remove("a")
+			t.apply(podA, blocks64(masks), masked(g, masks, 3, 4))
+			t.wantMasked(g, masks, 4)
+		}
+	}},
+	{"NothingFollowsFromABlockThatIsNoLarger", func(t *T) {
+		t.apply(podA, masks.store(0, 4), masked(window, masks, 5, 6, 4+3, 8), masked(index.Group{ID: 2, Kind: index.GroupWindow, Window: 32}, masks, 3, 4))
+		t.wantMasked(window, masks)
+		t.wantMasked(index.Group{ID: 2}, masks, 3, 4) // which are named
+		one := inGroup(index.Group{ID: 3}, masks.store(4, 8))
+		one.Hashes = slices.Clone(one.Hashes)
+		one.Hashes[0], one.Hashes[1], one.Hashes[2] = 1, 2, 3
+		t.apply(podA, one) // names block 8, and no other
+		t.wantMasked(window, masks, 8)
+	}},
+	{"WhatIsBetweenFollowsIfNoBlockIsLeftOut", func(t *T) {
+		// Blocks 3 and 6 are named by groups whose blocks are no larger.
+		named := func(b int) index.Change {
+			ch := inGroup(index.Group{ID: 3}, masks.store(0, b))
+			ch.Hashes = slices.Clone(ch.Hashes)
+			for i := range b - 1 {
+				ch.Hashes[i] = index.Hash(100*b + i)
+			}
+			return ch
+		}
+		t.apply(podA, named(3), named(6), masked(window, masks, 3, 4, 5, 6), masked(index.Group{ID: 2, Kind: index.GroupWindow, Window: 32}, masks, 3, 4, 6))
+		t.wantMasked(window, masks, 3, 4, 5, 6)
+	}},
+	{"TheBlockBehindABoundaryOfADraftGroup", func(t *T) {
+		t.apply(podA, blocks64(masks), masked(draftWindow, masks, 3, 4, 5, 7, 8, 9))
+		t.wantMasked(draftWindow, masks, 3, 4, 5, 7, 8, 9)
+	}},
+	{"NoBlockBehindABoundaryIfNoDraftIsTold", func(t *T) {
+		t.apply(podA, blocks64(masks), masked(window, masks, 3, 4, 5, 7, 8, 9))
+		t.wantMasked(window, masks, 3, 4, 7, 8)
+	}},
+	{"UntoldTokensPlaceNothing", func(t *T) {
+		t.apply(podA, blocks64(masks), with(masked(draftWindow, masks, 3, 4, 5, 7, 8, 9), func(c *index.Change) { c.Untold = true }))
+		t.wantMasked(draftWindow, masks, 3, 4, 7, 8)
+	}},
+	{"ADraftGroupsStoreMayBeginBehindABoundary", func(t *T) {
+		// Behind block 4, which is a boundary, and behind block 5, which is none.
+		t.apply(podA, blocks64(masks), maskedFrom(4, draftWindow, masks, 5, 7, 8, 9))
+		t.wantMasked(draftWindow, masks, 5, 7, 8, 9)
+		t.remove("a")
+		t.apply(podA, blocks64(masks), masks.store(0, 5), with(maskedFrom(5, draftWindow, masks, 6, 7, 8, 9), func(c *index.Change) { c.Hashes[0] = 5 }))
+		t.wantMasked(draftWindow, masks, 7, 8, 9)
+	}},
+	{"OneHashIsBehindABoundaryWhereAStoreBegins", func(t *T) {
+		t.apply(podA, blocks64(masks), maskedFrom(4, draftWindow, masks, 5))
+		t.wantMasked(draftWindow, masks, 5)
+		t.remove("a")
+		short := index.Group{ID: 1, Kind: index.GroupWindow, Window: 17, Draft: true} // a run is one block
+		t.apply(podA, blocks64(masks.fork(4, 8, 1)), maskedFrom(4, short, masks, 8))
+		t.wantMasked(short, masks)
+	}},
+	{"ADraftGroupsStoreWaitsForItsParent", func(t *T) {
+		d := masks.fork(4, 8, 1)
+		t.apply(podA, maskedFrom(4, draftWindow, d, 5))
+		t.wantMasked(draftWindow, d)
+		t.apply(podA, blocks64(masks))
+		t.wantMasked(draftWindow, d, 5)
+	}},
+	{"ABoundaryInTheMiddleOfARun", func(t *T) {
+		// Blocks of 32 tokens end at blocks 10 and 12 of a run of three. The run before
+		// that has its draft block at 7.
+		three := index.Group{ID: 1, Kind: index.GroupWindow, Window: 49, Draft: true}
+		c := newChain(1, 14)
+		t.apply(podA, inBlocksOf(32, c), masked(three, c, 4, 5, 6, 7, 10, 11, 12, 13))
+		t.wantMasked(three, c, 4, 5, 6, 7, 10, 11, 12, 13)
+	}},
+	{"ARunThatGoesOnBehindTheStore", func(t *T) {
+		// The store ends with the draft block of boundary 8, in the middle of the run of
+		// boundary 12. Block 5 is the draft block of boundary 4.
+		six := index.Group{ID: 1, Kind: index.GroupWindow, Window: 97, Draft: true}
+		c := newChain(1, 14)
+		t.apply(podA, inBlocksOf(64, c), maskedFrom(4, six, c, 5, 7, 8, 9))
+		t.wantMasked(six, c, 7, 8, 9)
+	}},
+	{"WhatFollowsHasTheScopeOfItsBoundary", func(t *T) {
+		// A masked store does not tell the salt of a first block that it leaves out.
+		salted := masks
+		salted.root++
+		ch := masked(window, salted, 3, 4)
+		ch.Root = masks.root
+		t.apply(podA, blocks64(salted), ch)
+		t.wantMasked(window, masks)
+		t.wantMasked(window, salted, 3, 4)
+	}},
+	{"NothingFollowsFromAnAmbiguousHash", func(t *T) {
+		other := masks
+		other.root++
+		t.apply(podA, blocks64(masks), blocks64(other), masked(window, masks, 3, 4, 7, 8))
+		t.wantMasked(window, masks, 4, 8) // the boundaries are held, by both of their keys
+	}},
+	{"AHashThatWasRemovedDoesNotFollow", func(t *T) {
+		t.apply(podA, masked(window, masks, 3, 4, 7, 8))
+		t.apply(podA, inGroup(window, masks.remove(6)), bare(index.TierGPU, inGroup(window, masks.store(6, 7))))
+		t.apply(podA, blocks64(masks))
+		t.wantMasked(window, masks, 3, 4, 8)
+	}},
+	{"NothingFollowsFromHashesThatContradictEachOther", func(t *T) {
+		crowded := masked(window, masks, 4, 1, 2, 3, 5, 8)
+		turned := masked(window, masks, 3, 8, 4)
+		for _, ch := range []index.Change{crowded, turned} {
+			t.remove("a")
+			t.apply(podA, ch, blocks64(masks))
+			t.wantMasked(window, masks, 4, 8)
+		}
+	}},
+	{"RunsThatMeet", func(t *T) {
+		three := index.Group{ID: 1, Kind: index.GroupWindow, Window: 40, Draft: true}
+		t.apply(podA, blocks64(masks), masks.store(8, 12), masked(three, masks, 6, 7, 8, 9, 10, 11, 12))
+		t.wantMasked(three, masks, 6, 7, 8, 9, 10, 11, 12)
+	}},
+	{"ADraftBlockThatIsKnown", func(t *T) {
+		c := newChain(1, 14)
+		four := index.Group{ID: 1, Kind: index.GroupWindow, Window: 65, Draft: true}
+		t.apply(podA, inBlocksOf(32, c), c.store(6, 7), c.store(12, 13), maskedFrom(7, four, c, 9, 10, 11, 12, 13))
+		t.wantMasked(four, c, 9, 10, 11, 12, 13)
+	}},
+	{"NothingFollowsFromLargerBlocksOfTheGroup", func(t *T) {
+		t.apply(podA, inGroup(window, blocks64(masks)), masked(window, masks, 3, 4))
+		t.wantMasked(window, masks)
+		other := index.Group{ID: 2, Kind: index.GroupWindow, Window: 32}
+		t.apply(podA, masked(other, masks, 3, 4))
+		t.wantMasked(other, masks, 3, 4)
+	}},
+	{"NothingFollowsFromADraftBlock", func(t *T) {
+		c := newChain(1, 4).fork(4, 6, 1)
+		t.apply(podA, blocks64(newChain(1, 4)), c.store(4, 5), maskedFrom(4, draftWindow, c, 5, 7, 8, 9))
+		t.wantMasked(draftWindow, c, 5)
+	}},
+	{"APartOfABlockCountsAtItsOwnBoundaryUntilItIsRemoved", func(t *T) {
+		mamba := index.Group{ID: 1, Kind: index.GroupMamba}
+		part := inGroup(mamba, masks.store(5, 6))
+		t.apply(podA, masks.store(0, 8), inGroup(mamba, blocks64(masks)), part)
+		t.wantMasked(mamba, masks, 6)
+		t.apply(podA, inGroup(mamba, masks.remove(5)))
+		t.wantMasked(mamba, masks)
 	}},
 	{"AChildRestoresWhatAReportHid", func(t *T) {
 		c := newChain(1, 6)

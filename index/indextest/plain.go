@@ -79,6 +79,7 @@ func (p *Plain) Apply(ctx context.Context, src index.Source, cur index.Cursor, c
 	for i := range changes {
 		s.apply(&changes[i])
 	}
+	s.settle()
 	return index.Applied{Cursor: cur, Counts: s.counts}, nil
 }
 

@@ -15,6 +15,8 @@ type plainSource struct {
 	names   map[index.Hash]*plainName
 	before  map[plainKey]index.Key // what a key was chained from, if that is no root
 	waiting []*plainWait           // oldest first
+	deduced int                    // hashes of masked stores that followed from others
+	looks   []*plainWait           // masked stores to be looked at when the changes are applied
 	doubts  bool                   // since the last clear, blocks were forgotten that may be there
 	counts  index.Counts           // of the Apply in progress
 	tick    int                    // counts the times that a name was left without holders
@@ -80,6 +82,7 @@ type plainWait struct {
 	by     plainCut
 	locals []index.Local
 	gone   map[index.Hash]bool // what the gpu has lost since: the store has no say in it
+	masked *plainMasked        // of a window group; nil: it is not
 }
 
 func (s *plainSource) apply(c *index.Change) {
@@ -90,7 +93,7 @@ func (s *plainSource) apply(c *index.Change) {
 		s.remove(c)
 	case index.OpClear:
 		s.counts.Cleared++
-		s.doubts, s.waiting, s.groups = false, nil, map[int]*plainGroup{}
+		s.doubts, s.waiting, s.looks, s.groups = false, nil, nil, map[int]*plainGroup{}
 		s.clear(func(plainHolder) bool { return true })
 		s.cleared = s.tick
 	case index.OpClearTier:
@@ -150,6 +153,16 @@ func (s *plainSource) store(c *index.Change) {
 			}
 		}
 	}
+	w := &plainWait{at: at, hashes: slices.Clone(hashes), by: by}
+	if len(c.Hashes) < c.Blocks() && c.Tier == index.TierGPU {
+		s.mask(w, c)
+	}
+	var follows *plainUnmask
+	if w.masked != nil && !st.nothing {
+		if m := s.unmask(w); m.whole() {
+			follows = m
+		}
+	}
 	for i, h := range hashes {
 		if placed {
 			s.place(h, ends[i])
@@ -158,13 +171,16 @@ func (s *plainSource) store(c *index.Change) {
 		s.trim()
 	}
 	switch {
+	case follows != nil:
+		follows.place()
+		s.join(by.variant, follows.hashes)
 	case placed:
 		s.join(by.variant, hashes)
 	case names && parents == 0:
 		s.counts.Parked++
 		s.wait(&plainWait{at: at, hashes: slices.Clone(hashes), parked: true, parent: c.Parent, by: by, locals: slices.Clone(c.Locals)})
 	case !st.nothing && slices.ContainsFunc(hashes, s.unplaced):
-		s.wait(&plainWait{at: at, hashes: slices.Clone(hashes)})
+		s.wait(w)
 	}
 }
 
@@ -280,7 +296,7 @@ func (s *plainSource) hold(st *plainStore, i int, h index.Hash) {
 	case b.n == 0:
 		b.n, b.by = 1, st.by
 	case st.at.tier != index.TierGPU || st.c.Copies == index.CopiesSet:
-	case st.report || st.guarded && !st.full:
+	case st.report:
 		s.counts.Reports++
 		b.reported = st.guarded && st.full
 	default:
@@ -442,6 +458,11 @@ func (s *plainSource) place(h index.Hash, k plainKey) {
 		}
 	}
 	n.keys = append(n.keys, k)
+	for _, w := range s.waiting {
+		if slices.Contains(w.hashes, h) && !w.gone[h] {
+			s.look(w)
+		}
+	}
 }
 
 // forgetHidden drops what is remembered of a block that may be there after all.
@@ -498,6 +519,7 @@ func (s *plainSource) unplaced(h index.Hash) bool {
 func (s *plainSource) wait(w *plainWait) {
 	w.gone = map[index.Hash]bool{}
 	s.waiting = append(s.waiting, w)
+	s.look(w)
 	for s.bounds.PendingBytes > 0 && s.waitingBytes() > s.bounds.PendingBytes {
 		s.drop(s.waiting[0])
 	}
@@ -535,6 +557,12 @@ func (s *plainSource) join(v index.Variant, hashes []index.Hash) {
 		for len(work) > 0 {
 			h := work[len(work)-1]
 			work = work[:len(work)-1]
+			for _, w := range s.waiting {
+				if m := w.masked; m != nil && m.waits && m.parent == h && w.by.variant == v && len(s.names[h].keysIn(v)) > 0 {
+					m.waits = false
+					s.look(w)
+				}
+			}
 			for {
 				i := slices.IndexFunc(s.waiting, func(w *plainWait) bool { return w.parked && w.parent == h && w.by.variant == v })
 				of := s.names[h].keysIn(v)

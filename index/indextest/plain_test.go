@@ -32,7 +32,7 @@ func TestMemoryAgainstPlain(t *testing.T) {
 		seeds = 10
 	}
 	var total index.Counts
-	steps := 0
+	steps, deduced := 0, 0
 	var traced traceCounts
 	cost := costOfMemory(t)
 	for i := range seeds {
@@ -43,15 +43,17 @@ func TestMemoryAgainstPlain(t *testing.T) {
 			total.Add(counts)
 			steps += n
 			traced.add(w.traced)
+			deduced += w.deduced
 		}) {
 			return
 		}
 	}
-	t.Logf("%d changes: %+v; %+v", steps, total, traced)
+	t.Logf("%d steps: %+v; %d placed by counting; %+v", steps, total, deduced, traced)
 	for name, got := range map[string][2]uint64{
 		"parked": {total.Parked, 500}, "joined": {total.Joined, 50}, "dropped": {total.Dropped, 200}, "forgotten": {total.Forgotten, 5},
 		"reports": {total.Reports, 200}, "restored": {total.Restored, 20}, "ambiguous": {total.Ambiguous, 100}, "cleared": {total.Cleared, 50},
-		"traced removals": {traced.gone[index.GoneRemoved], 1000}, "traced clears": {traced.gone[index.GoneCleared], 1000},
+		"placed by counting": {uint64(deduced), 300},
+		"traced removals":    {traced.gone[index.GoneRemoved], 1000}, "traced clears": {traced.gone[index.GoneCleared], 1000},
 		"traced reports": {traced.gone[index.GoneHidden], 100}, "traced parked stores": {traced.parked, 1000},
 	} {
 		if seeds >= 40 && got[0]*40 < got[1]*uint64(seeds) {
@@ -70,11 +72,15 @@ type hostile struct {
 	copies  []index.Copies
 	lies    int  // of a hundred parents, groups and the like, how many may be any
 	hashes  int  // that there are
+	masked  bool // some stores are
 	tidy    bool // a prefix has one hash, and a group has blocks of one size
 	one     bool // a source has one group
 	prompts [][]index.Local
-	last    index.Change // store: what follows is often about it
+	only    []index.Local // if not nil, what follows is about all of it
+	last    index.Change  // store: what follows is often about it
 	traced  traceCounts
+	// deduced is how many hashes of masked stores followed from others.
+	deduced int
 }
 
 // traceCounts counts what Traces told of.
@@ -93,9 +99,9 @@ func (c *traceCounts) add(d traceCounts) {
 func newHostile(seed uint64, cost plainCost) *hostile {
 	w := &hostile{r: rand.New(rand.NewPCG(seed, 7)), cost: cost}
 	w.lies = []int{0, 1, 5, 20, 100}[seed%5]
-	w.hashes = []int{1021, 101, 19}[w.r.IntN(3)]
+	w.hashes = []int{1021, 1021, 101, 19}[w.r.IntN(4)]
 	w.copies = []index.Copies{index.CopiesGuarded, index.CopiesGuarded, index.CopiesExact, index.CopiesSet}[w.r.IntN(3):]
-	w.tidy = w.r.IntN(3) > 0
+	w.tidy, w.masked = w.r.IntN(3) > 0, seed%2 > 0
 	w.one = w.r.IntN(3) == 0
 	for pod := range 1 + w.r.IntN(3) {
 		w.sources = append(w.sources, index.Source{Pod: fmt.Sprint(pod), Model: "m"}, index.Source{Pod: fmt.Sprint(pod), Model: "m", Rank: 1})
@@ -118,25 +124,40 @@ func (w *hostile) run(t *testing.T, n int) (total index.Counts, done int) {
 	var trace []hostileStep
 	for range n {
 		src := w.sources[min(w.r.IntN(2*len(w.sources)), len(w.sources)-1)] // one of them writes most
-		trace = append(trace, hostileStep{src, w.change(), w.r.IntN(len(w.prompts))})
+		changes := []index.Change{w.change()}
+		for w.r.IntN(3) == 0 {
+			changes = append(changes, w.change())
+		}
+		if w.masked && w.r.IntN(2) == 0 {
+			changes = w.anchored()
+		}
+		trace = append(trace, hostileStep{src, changes, w.prompt()})
 	}
 	total, done, diff := w.replay(trace)
 	if diff != "" {
 		t.Error(diff)
-		trace, diff = fewest(trace, func(trace []hostileStep) string {
+		fails := func(trace []hostileStep) string {
 			_, _, diff := w.replay(trace)
 			return diff
-		})
+		}
+		trace, diff = fewest(trace, fails)
+		for i := range trace {
+			trace[i].changes, diff = fewest(trace[i].changes, func(changes []index.Change) string {
+				less := slices.Clone(trace)
+				less[i].changes = changes
+				return fails(less)
+			})
+		}
 		t.Errorf("%d steps of those suffice for %s\n%+v", len(trace), diff, trace)
 	}
 	return total, done
 }
 
-// hostileStep is a change, and the prompt that is looked at afterwards.
+// hostileStep is an Apply, and the prompt that is looked at afterwards.
 type hostileStep struct {
-	src    index.Source
-	change index.Change
-	prompt int
+	src     index.Source
+	changes []index.Change
+	prompt  []index.Local
 }
 
 // replay returns the first difference that a history shows, until it leaves a
@@ -151,18 +172,20 @@ func (w *hostile) replay(trace []hostileStep) (total index.Counts, done int, dif
 	plain.cost = w.cost
 	for i, st := range trace {
 		s := plain.source(st.src)
+		before := s.deduced
 		if s.leavesAChoice() {
 			return total, i, ""
 		}
-		a, errA := memory.Apply(ctx, st.src, index.Cursor{}, []index.Change{st.change})
-		b, errB := plain.Apply(ctx, st.src, index.Cursor{}, []index.Change{st.change})
+		a, errA := memory.Apply(ctx, st.src, index.Cursor{}, st.changes)
+		b, errB := plain.Apply(ctx, st.src, index.Cursor{}, st.changes)
 		total.Add(a.Counts)
+		w.deduced += s.deduced - before
 		if a != b || errA != nil || errB != nil {
 			diff = fmt.Sprintf("memory %+v, %v\nplain  %+v, %v", a, errA, b, errB)
 		} else if a, b := described(memory), described(plain); !maps.Equal(a, b) {
 			diff = fmt.Sprintf("memory %+v\nplain  %+v", a, b)
 		} else {
-			diff = cmp.Or(w.compare(memory, plain, w.prompts[st.prompt]), w.compareTraces(memory, plain, w.prompts[st.prompt]))
+			diff = cmp.Or(w.compare(memory, plain, st.prompt), w.compareTraces(memory, plain, st.prompt))
 		}
 		if diff != "" {
 			return total, i, fmt.Sprintf("step %d, after %+v:\n%s", i, st, diff)
@@ -234,7 +257,12 @@ func newPrompt(r *rand.Rand) (prompt []index.Local) {
 	return prompt
 }
 
-func (w *hostile) prompt() []index.Local { return w.prompts[w.r.IntN(len(w.prompts))] }
+func (w *hostile) prompt() []index.Local {
+	if w.only != nil {
+		return w.only
+	}
+	return w.prompts[w.r.IntN(len(w.prompts))]
+}
 
 // cut returns the root of a prompt and its locals in a variant.
 func cut(prompt []index.Local, v index.Variant) (root index.Key, locals []index.Local) {
@@ -248,10 +276,18 @@ func cut(prompt []index.Local, v index.Variant) (root index.Key, locals []index.
 	return index.Key(v.Unit), locals
 }
 
+// hostileGroups: groups 3 and 4 have blocks of 16 tokens if they are tidy, and their
+// boundaries are blocks of group 2, of 32 tokens; a run of group 4 is longer.
+var hostileGroups = []index.Group{
+	{}, {}, {}, {}, {}, {}, {ID: 1, Kind: index.GroupWindow, Window: 32}, {ID: 2}, {ID: 2},
+	{ID: 3, Kind: index.GroupWindow, Window: 17, Draft: true}, {ID: 3, Kind: index.GroupWindow, Window: 17, Draft: true},
+	{ID: 4, Kind: index.GroupWindow, Window: 64}, {ID: 5, Kind: index.GroupWindow, Window: 64, Draft: true},
+}
+
 func (w *hostile) change() index.Change {
 	r := w.r
 	c := index.Change{
-		Group:  []index.Group{{}, {}, {}, {}, {ID: 1, Kind: index.GroupWindow, Window: 32}, {ID: 2}}[r.IntN(6)],
+		Group:  hostileGroups[r.IntN(len(hostileGroups))],
 		Tier:   []index.Tier{index.TierGPU, index.TierGPU, index.TierGPU, index.TierGPU, index.TierCPU, index.TierDisk}[r.IntN(6)],
 		Copies: w.copies[r.IntN(len(w.copies))], Partial: r.IntN(40) == 0, Reused: r.IntN(20) == 0,
 	}
@@ -267,7 +303,7 @@ func (w *hostile) change() index.Change {
 	}
 	again := w.last
 	switch n := r.IntN(5); {
-	case again.Op == 0:
+	case len(again.Hashes) == 0:
 	case n == 0:
 		return again
 	case n < 3:
@@ -276,33 +312,51 @@ func (w *hostile) change() index.Change {
 		again.Hashes = again.Hashes[from : from+1+r.IntN(len(again.Hashes)-from)]
 		return again
 	}
-	return w.fresh(c)
+	return w.about(c)
 }
 
-// fresh makes c the removal or the store of a part of a prompt.
-func (w *hostile) fresh(c index.Change) index.Change {
+// anchored is stores of a prompt that is new, most likely: of its larger blocks, and
+// masked ones from which more may follow.
+func (w *hostile) anchored() (changes []index.Change) {
+	w.only = newPrompt(w.r)
+	w.only[0] = index.Local(w.r.IntN(1 << 10))
+	w.prompts[w.r.IntN(len(w.prompts))] = w.only
+	for _, g := range [][]index.Group{hostileGroups[8:9], hostileGroups[9:], hostileGroups[9:]} {
+		c := index.Change{Group: g[w.r.IntN(len(g))], Copies: w.copies[w.r.IntN(len(w.copies))]}
+		changes = append(changes, w.about(c))
+	}
+	w.only = nil
+	w.r.Shuffle(len(changes), func(i, j int) { changes[i], changes[j] = changes[j], changes[i] })
+	return changes
+}
+
+// about makes c the removal or the store of a part of a prompt.
+func (w *hostile) about(c index.Change) index.Change {
 	r := w.r
 	lie := func() bool { return r.IntN(100) < w.lies }
 	c.BlockSize = []int{16, 16, 32, 8}[r.IntN(4)]
 	if w.tidy {
-		c.BlockSize = []int{16, 8, 32}[c.Group.ID]
+		c.BlockSize = []int{16, 8, 32, 16, 16, 16}[c.Group.ID]
 	}
 	switch {
 	case w.one || !lie():
 	case w.tidy:
 		c.Group.Kind = index.GroupKind(r.IntN(2))
 	default:
-		c.Group.ID = r.IntN(3)
+		c.Group.ID = r.IntN(6)
 	}
 	c.Variant = index.Variant{Unit: index.UnitOf(c.BlockSize)}
 	root, locals := cut(w.prompt(), c.Variant)
 	units := c.BlockSize / c.Variant.Unit
 	blocks := len(locals) / units
 	from := r.IntN(blocks)
-	if r.IntN(3) == 0 {
+	if r.IntN(3) == 0 || w.only != nil && r.IntN(4) > 0 {
 		from = 0
 	}
 	to := from + 1 + r.IntN(min(blocks-from, 4))
+	if w.only != nil {
+		to = blocks
+	}
 	key := root
 	var ends []index.Key
 	for i, l := range locals {
@@ -334,14 +388,16 @@ func (w *hostile) fresh(c index.Change) index.Change {
 			c.Parent = hash(ends[r.IntN(len(ends))])
 		}
 	}
-	switch c.Locals = locals[from*units : to*units]; r.IntN(12) {
-	case 0, 1: // by hash alone
+	c.Untold = r.IntN(8) == 0
+	switch n := r.IntN(12); {
+	case n < 2: // by hash alone
 		c.Locals = nil
-	case 2: // masked
-		if i := r.IntN(len(c.Hashes)); len(c.Hashes) > 1 {
-			c.Hashes = slices.Delete(c.Hashes, i, i+1)
-		}
+		w.last = c
+		return c
+	case n > 8 || n > 3 && c.Group.ID > 2: // masked
+		c.Hashes = slices.DeleteFunc(c.Hashes, func(index.Hash) bool { return len(c.Hashes) > 1 && r.IntN(3) == 0 })
 	}
+	c.Locals = locals[from*units : to*units]
 	w.last = c
 	return c
 }

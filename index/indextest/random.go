@@ -42,15 +42,15 @@ type groupCutting struct {
 	cutting
 }
 
-// cuttingsOf are the groups of a source and how they cut blocks; the second has
+// cuttingsOf are the groups of most sources and how they cut blocks; the second has
 // blocks of its own size and, rarely, entries of a part of it.
 var cuttingsOf = []groupCutting{
 	{full, cutting{16, 16}},
 	{full, cutting{16, 16}},
 	{full, cutting{16, 16}},
 	{full, cutting{16, 16}},
-	{window, cutting{16, 16}},
-	{window, cutting{16, 16}},
+	{blurred, cutting{16, 16}},
+	{blurred, cutting{16, 16}},
 	{wide, cutting{16, 32}},
 	{wide, cutting{16, 32}},
 	{wide, cutting{16, 16}},
@@ -58,11 +58,31 @@ var cuttingsOf = []groupCutting{
 	{other, cutting{8, 24}},
 }
 
+// hybridCuttings are those of the other sources. Their window groups have masked stores.
+var hybridCuttings = []groupCutting{
+	{large, cutting{16, 64}},
+	{large, cutting{16, 64}},
+	{window, cutting{16, 16}},
+	{window, cutting{16, 16}},
+	{drafts, cutting{16, 16}},
+	{drafts, cutting{16, 16}},
+}
+
 var small = cutting{8, 8} // a part of a block of wide
 
 var (
-	wide  = index.Group{ID: 2, Kind: index.GroupFull}
-	other = index.Group{ID: 3, Kind: index.GroupFull}
+	wide    = index.Group{ID: 2, Kind: index.GroupFull}
+	other   = index.Group{ID: 3, Kind: index.GroupFull}
+	large   = index.Group{ID: 4, Kind: index.GroupFull}
+	drafts  = index.Group{ID: 5, Kind: index.GroupWindow, Window: 32, Draft: true}
+	blurred = index.Group{ID: 6, Kind: index.GroupMamba} // nothing follows from what it keeps
+)
+
+// Blocks of window and drafts that their windows need, and from one boundary to the
+// next, where a block of large ends.
+const (
+	windowNeed     = 2
+	windowBoundary = 4
 )
 
 // The plain model of an index. It knows engine hashes only as another spelling
@@ -72,6 +92,7 @@ type model map[index.Source]*modelSource
 type modelSource struct {
 	named  map[modelName]bool // hashes that were placed
 	parked []parkedStore
+	masked []*maskedStore
 	held   map[modelHolder]map[string]*modelBlock
 	groups map[int]index.Group
 	cuts   map[int]cutting // of each group: the largest that a gpu store has told
@@ -104,6 +125,13 @@ type parkedStore struct {
 	gone        map[string]bool // blocks that the gpu has lost since
 }
 
+// maskedStore is a store of window or drafts that lists a part of its blocks.
+type maskedStore struct {
+	op
+	gone map[string]bool // as in parkedStore
+	look bool            // when the changes are applied
+}
+
 // partial is CopiesGuarded in a partial view.
 const partial = index.CopiesSet + 1
 
@@ -118,6 +146,7 @@ type op struct {
 	parent    string   // name; "": the range begins at a root
 	blocks    []string // names of the hashes that the change lists
 	bare      bool     // a store by hash alone
+	untold    bool
 	reused    bool
 	remaining []uint32
 }
@@ -133,7 +162,7 @@ func (m model) source(src index.Source) *modelSource {
 }
 
 func (s *modelSource) clear() {
-	s.parked, s.lossy = nil, false
+	s.parked, s.masked, s.lossy = nil, nil, false
 	s.held = map[modelHolder]map[string]*modelBlock{}
 	s.groups = map[int]index.Group{}
 	s.cuts = map[int]cutting{}
@@ -162,6 +191,11 @@ func (s *modelSource) apply(o *op, fired *firings) {
 		for _, p := range s.parked {
 			for _, name := range p.blocks {
 				p.gone[name] = p.gone[name] || o.tier == index.TierGPU
+			}
+		}
+		for _, m := range s.masked {
+			for _, name := range m.blocks {
+				m.gone[name] = m.gone[name] || o.tier == index.TierGPU
 			}
 		}
 		names := map[string]bool{}
@@ -205,6 +239,11 @@ func (s *modelSource) remove(o *op, fired *firings) {
 		for _, p := range s.parked {
 			if o.tier == index.TierGPU && p.group == o.group.ID {
 				p.gone[name] = true
+			}
+		}
+		for _, m := range s.masked {
+			if o.tier == index.TierGPU && m.group.ID == o.group.ID {
+				m.gone[name] = true
 			}
 		}
 		if !b.reported {
@@ -267,15 +306,33 @@ func (s *modelSource) store(o *op, fired *firings) {
 		blocks = o.blocks[len(o.blocks)-1:]
 		by.size *= len(o.blocks)
 	}
-	s.hold(o, blocks, by, dense, fired)
-	if dense && gpu {
+	held := s.hold(o, blocks, by, dense, fired)
+	switch {
+	case !gpu || !held && !dense:
+	case dense:
 		s.parked = append(s.parked, parkedStore{o.group.ID, o.unit, o.parent, o.blocks, map[string]bool{}})
-		s.place(fired)
+		s.place(true, fired)
+	case !o.bare && o.group.Kind == index.GroupWindow:
+		m := &maskedStore{*o, map[string]bool{}, true}
+		found := s.deduce(m)
+		whole := true
+		for i, name := range o.blocks {
+			whole = whole && (s.named[modelName{name, o.unit}] || slices.Contains(found, i))
+		}
+		if !whole {
+			s.masked = append(s.masked, m)
+			return
+		}
+		for _, i := range found {
+			fired.deduced++
+			s.name(o.blocks[i], o.unit)
+		}
+		s.place(false, fired)
 	}
 }
 
-// hold is the rules of index.Copies.
-func (s *modelSource) hold(o *op, blocks []string, by cutting, dense bool, fired *firings) {
+// hold is the rules of index.Copies. It returns false if nothing is held by the store.
+func (s *modelSource) hold(o *op, blocks []string, by cutting, dense bool, fired *firings) bool {
 	gpu, isFull := o.tier == index.TierGPU, o.group.Kind == index.GroupFull
 	hasParent := !o.bare && o.parent != ""
 	guarded := gpu && (o.copies == index.CopiesGuarded || o.copies == partial)
@@ -286,7 +343,7 @@ func (s *modelSource) hold(o *op, blocks []string, by cutting, dense bool, fired
 	}
 	if guarded && !isFull && !hasParent && slices.ContainsFunc(blocks, there) {
 		s.counts.Reports += uint64(len(blocks))
-		return
+		return false
 	}
 	report := o.reused
 	if guarded && !hasParent {
@@ -306,7 +363,7 @@ func (s *modelSource) hold(o *op, blocks []string, by cutting, dense bool, fired
 		case b.copies == 0:
 			b.copies, b.cutting = 1, by
 		case !gpu || o.copies == index.CopiesSet:
-		case report || guarded && !isFull:
+		case report:
 			fired.reports++
 			s.counts.Reports++
 			b.reported = guarded && isFull
@@ -321,6 +378,7 @@ func (s *modelSource) hold(o *op, blocks []string, by cutting, dense bool, fired
 			b.parent = o.parent
 		}
 	}
+	return true
 }
 
 // restore brings back the block of a parent, and what may be there of the
@@ -356,9 +414,12 @@ func (s *modelSource) restore(group int, name string, fired *firings) {
 }
 
 // place names the blocks of all stores that can be placed. The last one of
-// parked is new.
-func (s *modelSource) place(fired *firings) {
-	last := len(s.parked) - 1
+// parked may be new.
+func (s *modelSource) place(fresh bool, fired *firings) {
+	last := -1
+	if fresh {
+		last = len(s.parked) - 1
+	}
 	for again := true; again; {
 		again = false
 		rest := s.parked[:0:0]
@@ -378,7 +439,7 @@ func (s *modelSource) place(fired *firings) {
 				if !p.gone[b] || !slices.ContainsFunc(s.parked, func(o parkedStore) bool {
 					return o.unit == p.unit && slices.Contains(o.blocks, b) && !o.gone[b]
 				}) {
-					s.named[modelName{b, p.unit}] = true
+					s.name(b, p.unit)
 				}
 			}
 		}
@@ -387,6 +448,93 @@ func (s *modelSource) place(fired *firings) {
 		}
 		s.parked, last = rest, -1
 	}
+}
+
+// name notes that a hash was placed. Masked stores that list it are looked at.
+func (s *modelSource) name(name string, unit int) {
+	if s.named[modelName{name, unit}] {
+		return
+	}
+	s.named[modelName{name, unit}] = true
+	for _, m := range s.masked {
+		m.look = m.look || slices.Contains(m.blocks, name) && !m.gone[name] || name == m.parent
+	}
+}
+
+// settle places what follows in masked stores from hashes that were placed.
+func (s *modelSource) settle(fired *firings) {
+	for again := true; again; {
+		again = false
+		for _, m := range s.masked {
+			if !m.look {
+				continue
+			}
+			m.look = false
+			for _, i := range s.deduce(m) {
+				if name := m.blocks[i]; !m.gone[name] && !s.named[modelName{name, m.unit}] {
+					fired.deduced++
+					s.name(name, m.unit)
+					again = true
+				}
+			}
+		}
+		s.place(false, fired)
+	}
+}
+
+// deduce returns the hashes of a masked store, by number, that follow from what is
+// known.
+func (s *modelSource) deduce(m *maskedStore) (found []int) {
+	known := func(i int) bool { return !m.gone[m.blocks[i]] && s.named[modelName{m.blocks[i], m.unit}] }
+	boundary := func(name string) bool {
+		b := s.blocks(large.ID, index.TierGPU)[name]
+		return b != nil && b.copies > 0 && s.cuts[large.ID].size > 0
+	}
+	block := func(i int) int { return (len(prefixOf(m.blocks[i])) - 1) / m.letters() }
+	begins := m.group.Draft && !m.untold && (m.parent == "" || s.named[modelName{m.parent, m.unit}])
+	atBegin := func() {
+		if begins && (m.parent == "" || boundary(m.parent)) {
+			found = append(found, 0)
+		}
+	}
+	left := -1
+	for i := 0; i <= len(m.blocks); i++ {
+		if i < len(m.blocks) && !known(i) {
+			continue
+		}
+		behind := left >= 0 && begins && boundary(m.blocks[left])
+		if i == len(m.blocks) {
+			switch {
+			case behind && left < i-1:
+				found = append(found, left+1)
+			case left < 0 && i == 1:
+				atBegin()
+			}
+			break
+		}
+		run, ok := 0, false // blocks before this one
+		for end := i; !ok && end < len(m.blocks) && known(end) && block(end)-block(i) == end-i; end++ {
+			if boundary(m.blocks[end]) {
+				run, ok = max(windowNeed-1-(end-i), 0), true
+			}
+		}
+		listed := i - left - 1
+		switch {
+		case left >= 0 && block(i)-block(left) == i-left:
+			run = listed
+		case left >= 0 && listed < run:
+			run = 0
+		case left >= 0 && behind && listed > run:
+			found = append(found, left+1)
+		case left < 0 && ok && listed == run+1:
+			atBegin()
+		}
+		for k := 1; k <= min(run, listed); k++ {
+			found = append(found, i-k)
+		}
+		left = i
+	}
+	return found
 }
 
 // modelRow is what a group of a source holds of a prompt in blocks of one size.
@@ -480,6 +628,7 @@ type world struct {
 	twice   bool     // some hashes stand for a prefix that has another one
 	mixed   bool     // some groups have blocks of more than one unit
 	only    int      // the ID of the group that changes are about; -1: all groups
+	hybrid  bool     // the groups are those of hybridCuttings
 	hash    map[string]index.Hash
 	salt    uint64
 }
@@ -557,6 +706,7 @@ func (w *world) change(o *op) index.Change {
 	}
 	c.Variant, c.BlockSize = index.Variant{Unit: o.unit}, o.size
 	c.Locals = locals(o.to[len(o.from):], o.unit)
+	c.Untold = o.untold
 	if o.parent != "" {
 		c.HasParent, c.Parent = true, w.hashOf(o.parent)
 	} else {
@@ -568,7 +718,10 @@ func (w *world) change(o *op) index.Change {
 func (w *world) cutting() groupCutting {
 	for {
 		k := cuttingsOf[w.r.IntN(len(cuttingsOf))]
-		if w.mixed && w.r.IntN(12) == 0 {
+		switch {
+		case w.hybrid:
+			return hybridCuttings[w.r.IntN(len(hybridCuttings))]
+		case w.mixed && w.r.IntN(12) == 0:
 			k = groupCutting{wide, small}
 		}
 		if w.only < 0 || k.group.ID == w.only {
@@ -629,7 +782,9 @@ func (w *world) op(copies index.Copies, s *modelSource) op {
 				o.remaining = append(o.remaining, uint32(w.r.IntN(3)))
 			}
 		}
-	case !o.bare && w.r.IntN(map[bool]int{true: 2, false: 16}[k.group == window]) == 0: // masked
+	case k.group.Kind == index.GroupWindow && !o.bare && o.tier == index.TierGPU && w.r.IntN(4) > 0:
+		w.mask(&o, p)
+	case k.group.Kind != index.GroupWindow && !o.bare && w.r.IntN(map[bool]int{true: 2, false: 16}[k.group == blurred]) == 0: // masked
 		o.blocks = slices.DeleteFunc(o.blocks, func(string) bool { return w.r.IntN(3) == 0 })
 	case o.tier == index.TierGPU:
 		o.reused = w.r.IntN(20) == 0
@@ -645,6 +800,60 @@ func (w *world) op(copies index.Copies, s *modelSource) op {
 	return o
 }
 
+// mask makes a store of a window group one that keeps some of its runs.
+func (w *world) mask(o *op, p string) {
+	n, blocks := o.letters(), (len(p)-1)/o.letters()
+	from := w.r.IntN(blocks/windowBoundary) * windowBoundary
+	to := from + windowBoundary*(1+w.r.IntN((blocks-from)/windowBoundary))
+	kept := map[int]bool{}
+	for b := from; b <= to; b += windowBoundary {
+		if w.r.IntN(3) == 0 {
+			continue
+		}
+		for i := b - windowNeed + 1; i <= b; i++ {
+			kept[i] = true
+		}
+		kept[b+1] = o.group.Draft
+	}
+	if o.group.Draft {
+		from += w.r.IntN(2)
+		to = min(to+w.r.IntN(2), blocks)
+		o.untold = w.r.IntN(8) == 0
+	}
+	o.from, o.to, o.parent, o.blocks = p[:1+from*n], p[:1+to*n], "", nil
+	for i := from + 1; i <= to; i++ {
+		if kept[i] {
+			o.blocks = append(o.blocks, p[:1+i*n])
+		}
+	}
+	if from > 0 {
+		o.parent = o.from
+	}
+}
+
+// anchored is masked stores of a prompt, and the store of its larger blocks from which
+// they follow, in any order, with the removal of a block now and then.
+func (w *world) anchored(copies index.Copies) (ops []op) {
+	p := string(byte('A'+w.r.IntN(8))) + w.prompt()[1:]
+	w.last = p
+	o := op{kind: index.OpStore, group: large, copies: copies, cutting: cutting{16, 64}, from: p[:1], to: p}
+	for i := o.letters(); i < len(p); i += o.letters() {
+		o.blocks = append(o.blocks, p[:1+i])
+	}
+	ops = append(ops, o)
+	for range 1 + w.r.IntN(3) {
+		m := op{kind: index.OpStore, group: []index.Group{window, drafts}[w.r.IntN(2)], copies: copies, cutting: cutting{16, 16}}
+		w.mask(&m, p)
+		ops = append(ops, m)
+		if w.r.IntN(4) == 0 && len(m.blocks) > 0 {
+			i := w.r.IntN(len(m.blocks))
+			ops = append(ops, op{kind: index.OpRemove, group: m.group, blocks: m.blocks[i : i+1]})
+		}
+	}
+	w.r.Shuffle(len(ops), func(i, j int) { ops[i], ops[j] = ops[j], ops[i] })
+	return ops
+}
+
 // hidden has a prompt stored twice in some groups, which may be a report, some
 // copies of it removed, and a child stored, which proves that what is left of it
 // is there.
@@ -656,7 +865,11 @@ func (w *world) hidden(copies index.Copies) (ops []op) {
 	w.last = p
 	var proofs []op
 	for again := true; again; again = w.r.IntN(3) == 0 {
-		hide, prove := w.hiddenIn(w.cutting(), p, copies)
+		k := w.cutting()
+		for k.group == large { // a prompt has too few of its blocks
+			k = w.cutting()
+		}
+		hide, prove := w.hiddenIn(k, p, copies)
 		ops, proofs = append(ops, hide...), append(prove, proofs...)
 	}
 	return append(ops, proofs...)
@@ -733,8 +946,8 @@ func (o *op) String() string {
 		return fmt.Sprintf("%s %v", map[bool]string{true: "clear", false: "clear tier"}[o.kind == index.OpClear], o.tier)
 	}
 	name := map[bool]string{true: "remove", false: "store"}[o.kind == index.OpRemove]
-	return fmt.Sprintf("%s %v of group %d in %v: from %s to %s of %v behind %q, copies %d bare %v reused %v remaining %v",
-		name, o.blocks, o.group.ID, o.tier, o.from, o.to, o.cutting, o.parent, o.copies, o.bare, o.reused, o.remaining)
+	return fmt.Sprintf("%s %v of group %d in %v: from %s to %s of %v behind %q, copies %d bare %v untold %v reused %v remaining %v",
+		name, o.blocks, o.group.ID, o.tier, o.from, o.to, o.cutting, o.parent, o.copies, o.bare, o.untold, o.reused, o.remaining)
 }
 
 // run applies a step to the index and to the model, and returns how what was
@@ -755,6 +968,7 @@ func (m model) run(ix index.Index, w *world, st step, fired *firings) string {
 		s.apply(&st.ops[i], fired)
 		changes[i] = w.change(&st.ops[i])
 	}
+	s.settle(fired)
 	done, err := ix.Apply(ctx, st.src, index.Cursor{}, changes)
 	if err != nil {
 		return err.Error()
@@ -795,7 +1009,8 @@ func testRandom(t *testing.T, open func(testing.TB, Config) index.Index, seed ui
 	mode := seed % 6
 	modes := []index.Copies{index.CopiesGuarded, index.CopiesExact, partial, index.CopiesSet}
 	// What a report hid is not looked for behind blocks of another unit.
-	w.mixed = mode == 1 || mode == 3
+	w.hybrid = seed%4 > 1
+	w.mixed = !w.hybrid && (mode == 1 || mode == 3)
 	w.twice = seed%12 == 7 || seed%12 == 9
 	pods := []string{"a", "b", "c", "d", "e", "f", "g", "h", "i"}[:[]int{2, 2, 3, 9}[w.r.IntN(4)]]
 	var sources []index.Source
@@ -842,9 +1057,17 @@ func testRandom(t *testing.T, open func(testing.TB, Config) index.Index, seed ui
 			copies = modes[w.r.IntN(4)]
 		}
 		var ops []op
-		if w.r.IntN(12) == 0 {
+		switch n := w.r.IntN(12); {
+		case n == 0:
 			ops = w.hidden(copies)
-		} else {
+		case n < 4 && w.hybrid:
+			for _, o := range w.anchored(copies) { // of one batch, or of several
+				if ops = append(ops, o); w.r.IntN(4) == 0 {
+					run(step{src: src, ops: ops})
+					ops = nil
+				}
+			}
+		default:
 			for range 1 + w.r.IntN(3) {
 				ops = append(ops, w.op(copies, m.source(src)))
 			}
@@ -1068,6 +1291,7 @@ type firings struct {
 	restored, restoredByKey, restoredByParent int
 	lowerTiers, partials, finer               int
 	unasked, sparse, plain, plainTiers        int // rows with bits unasked, those without a run; rows without bits, those of lower tiers
+	deduced                                   int
 }
 
 // see counts what a row shows.
@@ -1107,7 +1331,8 @@ func (f *firings) check(t *testing.T) {
 		"partial entries": {f.partials, 20}, "rows of a finer unit": {f.finer, 50},
 		"rows with bits unasked": {f.unasked, 1500}, "rows without a run": {f.sparse, 500},
 		"rows without bits": {f.plain, 300}, "rows of lower tiers without bits": {f.plainTiers, 20}, "chunks": {f.chunks, 20},
-		"removals": {f.removals, 100}, "removals of one of several copies": {f.copyRemovals, 20},
+		"hashes placed by counting": {f.deduced, 50},
+		"removals":                  {f.removals, 100}, "removals of one of several copies": {f.copyRemovals, 20},
 		"removals of nothing": {f.unknown, 100}, "clears": {f.clears, 3}, "clears of a tier": {f.tierClears, 3},
 		"pods removed": {f.podRemovals, 1}, "joined orphans": {f.joined, 20}, "reports": {f.reports, 50},
 		"restored": {f.restored, 10}, "walks by key": {f.restoredByKey, 5}, "walks by the parent's hash, times 10": {10 * f.restoredByParent, 1},

@@ -4,6 +4,8 @@ var forestMutants = table{breaks: "./index/internal/forest", rows: []mutant{
 	{"a slab goes while a child is behind it", "Forest.newSlab", "if parent != 0 {\n\t\tf.Ref(parent)", "if false {\n\t\tf.Ref(parent)", "TestBurnedSlots"},
 	{"a slab at once anew", "Forest.Reclaim", "id, ok := f.leaving.next(f.epochs)", "late := &epochs{}\n\t\tlate.now.Store(1 << 40)\n\t\tid, ok := f.leaving.next(late)", "TestForestAgainstTrie"},
 	{"a holder lost at a regrouping", "Forest.repack", "if o != ord {", "if o < ord {", "TestRecordsAgainstMap"},
+	{"slots behind are before", "Forest.Between", "return n, above.Slot() < l.Slot() && n <= most", "return n, n <= most", "TestForestAgainstTrie"},
+	{"slots further than asked for", "Forest.Between", "\treturn n, n <= most\n}", "\treturn n, true\n}", "TestForestAgainstTrie"},
 	{"a record at once anew", "arena.give", "a.classes[class].leaving.add(e, addr)", "a.classes[class].free = append(a.classes[class].free, addr)", "TestRecordsAgainstMap"},
 	{"a split puts all in one half", "heads.split", "half = halves[1]", "half = halves[0]", "TestHeadsAgainstMap"},
 	{"heads by half a key", "heads.find", "atomic.LoadUint64(&f.keys(id)[0]) == uint64(k) {", "id != 0 {", "TestHeadsAgainstMap"},

@@ -391,6 +391,23 @@ func (f *Forest) Up(l Loc, n int) Loc {
 	return l - Loc(n)
 }
 
+// Between returns how many slots l is behind above, 0 standing for the root; false:
+// it is not behind it, or more than most slots are between them.
+func (f *Forest) Between(above, l Loc, most int) (n int, ok bool) {
+	for l != above {
+		if l == 0 || n > most {
+			return 0, false
+		}
+		if above != 0 && above.Slab() == l.Slab() {
+			n += l.Slot() - above.Slot()
+			return n, above.Slot() < l.Slot() && n <= most
+		}
+		n += l.Slot() + 1
+		l = f.meta(l.Slab()).parent
+	}
+	return n, n <= most
+}
+
 // Reclaim makes ready for use what no reader can see any more.
 func (f *Forest) Reclaim() {
 	if f.leaving.len() == 0 && f.recs.waiting == 0 && f.ords.leaving.len() == 0 {

@@ -115,10 +115,22 @@ func (tr *trie) compare(t *testing.T) {
 		}
 		up, depth := k, 0
 		for ; up != 0; up = tr.at[up].parent {
+			if got, ok := f.Between(tr.at[up].loc, n.loc, depth); !ok || got != depth {
+				t.Fatalf("%x is %d, %v behind %x, want %d", k, got, ok, up, depth)
+			}
+			if _, ok := f.Between(n.loc, tr.at[up].loc, 1<<20); ok && depth > 0 {
+				t.Fatalf("%x is behind %x", up, k)
+			}
 			if got := f.Up(n.loc, depth); got != tr.at[up].loc {
 				t.Fatalf("%d before %x is %x, want %x", depth, n.loc, got, tr.at[up].loc)
 			}
 			depth++
+		}
+		if got, ok := f.Between(0, n.loc, depth); !ok || got != depth {
+			t.Fatalf("%x is %d, %v behind the root, want %d", k, got, ok, depth)
+		}
+		if _, ok := f.Between(0, n.loc, depth-1); ok {
+			t.Fatalf("%x is %d behind the root, and less", k, depth)
 		}
 		if got := f.Up(n.loc, depth); got != 0 {
 			t.Fatalf("%x is before the beginning", got)

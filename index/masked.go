@@ -1,0 +1,372 @@
+package index
+
+import "slices"
+
+// Masked stores of window groups, and what follows from one hash of them.
+//
+// A masked store lists fewer hashes than its range has blocks, in the order of the
+// range. What a window group keeps is known, though (vLLM,
+// v1/core/single_type_kv_cache_manager.py, reachable_block_mask, 2026-08-17): runs of
+// as many blocks as the window needs. Each run ends at a boundary, where blocks of all
+// groups end. A group whose last block is dropped (Group.Draft) keeps the block behind
+// the boundary too. A request lets go of the first blocks of its table only, so all
+// runs of a store are whole but the first.
+//
+// A hash that a group with larger blocks holds may be a boundary, so
+//
+//   - the hashes listed before it are those of the blocks before it, as far as its run
+//     goes;
+//   - in a draft group the hash listed behind it is that of the block behind it;
+//   - if as many hashes are listed between two that are known as there are blocks
+//     between them, they are those of these blocks.
+//
+// If the larger blocks are shorter than a run, one may end in the middle of a run.
+// That run ends at the last hash that is known to follow without a gap, and only if
+// that is a boundary itself, or in a draft group the block behind one.
+//
+// The blocks before a boundary are found by going up from it in the forest. So their
+// salts, adapters and media are those of the boundary, although a masked store does
+// not tell them for the blocks that it leaves out. Only the block behind a boundary is
+// placed by the tokens of the store.
+//
+// More is placed if more hashes are known: of two stores of one batch the second may
+// know what the first needs. So a masked store of which not all follows at once is
+// looked at when an Apply has applied all of its changes, and again after each Apply
+// that placed one of its hashes, or its parent if that was not known.
+
+// runBlocks returns how many blocks of a size the window of a group needs; 0: that is
+// not known.
+func (g *group) runBlocks(size int) int {
+	if g.Kind != GroupWindow || g.Window < 2 {
+		return 0
+	}
+	return (g.Window-2)/size + 1
+}
+
+// masking is what a masked store tells beside its hashes.
+type masking struct {
+	need     int // blocks of a run; 0: it is no store of a window group
+	units    int // of its range
+	fromRoot bool
+	root     Key
+}
+
+// pendingMasked returns a masked store of a group with runs of so many blocks.
+func (st *storing) pendingMasked(need int, variant uint32) *pending {
+	c := st.c
+	p := &pending{
+		group: st.group, hashes: c.Hashes, cut: cut{c.Variant, c.BlockSize}, parent: hashIn{variant: variant},
+		masking: masking{need, len(c.Locals), !c.HasParent, c.Root},
+	}
+	if c.HasParent {
+		p.parent.hash = c.Parent
+	}
+	if p.group.Draft && !c.Untold {
+		p.locals = c.Locals
+	}
+	return p
+}
+
+// storeMasked carries out a masked store of a window group.
+func (st *storing) storeMasked(p *pending) {
+	s := st.s
+	m := s.follow(p)
+	if len(m.hashes) == m.unknown {
+		st.placePiece(m.hashes, 0, len(m.hashes), blockEnds{m.locs, 1, 0})
+		for _, b := range m.known {
+			n := s.name(p.hashes[b.i])
+			st.hold(b.i, &n)
+			s.trimIdle()
+		}
+		m.join()
+		return
+	}
+	m.done()
+	st.holdAll(p.hashes)
+	if slices.ContainsFunc(p.hashes, s.unplaced) {
+		p.hashes, p.locals = slices.Clone(p.hashes), slices.Clone(p.locals)
+		s.look(p)
+		s.await(p)
+	}
+}
+
+// look has a masked store looked at when the changes are applied.
+func (s *source) look(p *pending) {
+	if !p.looked {
+		p.looked = true
+		s.masked = append(s.masked, p)
+	}
+}
+
+// listMasked has what happens to the hashes of masked stores noted from now on.
+func (s *source) listMasked() {
+	for _, p := range s.masked {
+		s.list(p)
+	}
+}
+
+// settle places what follows from what is known now. Placing one store may place
+// others.
+func (s *source) settle() {
+	for len(s.masked) > 0 && !s.removed.Load() {
+		p := s.masked[0]
+		s.masked = s.masked[1:]
+		if p.elem == nil { // it was dropped
+			continue
+		}
+		m := s.follow(p)
+		for i, h := range m.hashes {
+			n := s.name(h)
+			n.place(m.locs[i])
+		}
+		p.looked = false
+		if slices.ContainsFunc(p.hashes, s.unplaced) {
+			s.list(p)
+			if _, n := s.locOf(p.parent); n == 0 && p.locals != nil && !p.fromRoot && !p.waits {
+				s.wait(p)
+			}
+		} else {
+			s.unlist(p)
+			s.unwait(p)
+			s.take(p)
+		}
+		m.join()
+		s.yield(len(p.hashes))
+	}
+	s.masked = nil
+}
+
+// maskedStore is what is known of a masked store, and what follows.
+type maskedStore struct {
+	s          *source
+	p          *pending
+	blockUnits int
+	larger     []*lane // of other groups, with blocks that are larger than the store's
+	known      []knownBlock
+	unknown    int // hashes without a place
+	// hashes follow, each has the place of its number in locs, which it keeps.
+	hashes []Hash
+	locs   []loc
+}
+
+// knownBlock is a block of a masked store of which the place is known.
+type knownBlock struct {
+	i  int // in hashes
+	at loc
+	// boundary: a group with larger blocks holds it. sure: those are as long as a
+	// run, so it ends one.
+	boundary, sure bool
+	gap            int // blocks from it to the known one behind it; 0: there is none
+}
+
+// follow returns what follows from the known hashes of a store. It is done with join
+// or done, before the next one is begun.
+func (s *source) follow(p *pending) *maskedStore {
+	m := &s.following
+	*m = maskedStore{
+		s: s, p: p, blockUnits: p.cut.size / p.cut.variant.Unit,
+		larger: m.larger[:0], known: m.known[:0], hashes: m.hashes[:0], locs: m.locs[:0],
+	}
+	for _, ln := range s.lanes {
+		if ln != nil && ln.tier == TierGPU && ln.group != p.group && ln.group.cutOf(ln).size > p.cut.size {
+			m.larger = append(m.larger, ln)
+		}
+	}
+	if m.findKnown() {
+		m.followAll()
+	}
+	return m
+}
+
+// done lets go of the places.
+func (m *maskedStore) done() {
+	for _, l := range m.locs {
+		m.s.f.Unref(l)
+	}
+}
+
+// join is done, and places what waited for the hashes.
+func (m *maskedStore) join() {
+	m.done()
+	if len(m.s.waiting) == 0 {
+		return
+	}
+	variant := m.p.parent.variant
+	for _, h := range slices.Clone(m.hashes) {
+		m.s.join(hashIn{h, variant})
+	}
+}
+
+// followAll goes from right to left.
+func (m *maskedStore) followAll() {
+	n := len(m.known)
+	if n == 0 {
+		if len(m.p.hashes) == 1 && m.p.need > 1 { // what is listed of a whole run is more
+			m.placeAtBegin()
+		}
+		return
+	}
+	m.placeBehind(m.known[n-1], len(m.p.hashes)-1-m.known[n-1].i)
+	for k := n - 1; k > 0; k-- {
+		left, right := m.known[k-1], m.known[k]
+		listed := right.i - left.i - 1
+		if listed == left.gap-1 {
+			m.countBack(right, listed)
+			continue
+		}
+		run, _, _ := m.runBefore(k)
+		if listed >= run {
+			m.countBack(right, run)
+			m.placeBehind(left, listed-run)
+		}
+	}
+	m.placeFirst()
+}
+
+// findKnown finds the known blocks of the store. It returns false if they contradict
+// each other, or one has two places.
+func (m *maskedStore) findKnown() bool {
+	for i, h := range m.p.hashes {
+		if m.p.isVoid(i) {
+			continue
+		}
+		at, n := m.s.locOf(hashIn{h, m.p.parent.variant})
+		switch {
+		case n > 1:
+			m.unknown++
+			return false
+		case n == 0:
+			m.unknown++
+			continue
+		}
+		if n := len(m.known); n > 0 {
+			left := &m.known[n-1]
+			units, ok := m.s.f.Between(left.at, at, m.p.units)
+			if left.gap = units / m.blockUnits; !ok || units%m.blockUnits != 0 || left.gap < i-left.i {
+				m.unknown++
+				return false
+			}
+		}
+		larger := m.largerBlock(h)
+		m.known = append(m.known, knownBlock{i: i, at: at, boundary: larger > 0, sure: larger >= m.p.need*m.p.cut.size})
+	}
+	return true
+}
+
+// largerBlock returns the largest block that another group holds by a hash, in
+// tokens; 0: none is larger than those of the store.
+func (m *maskedStore) largerBlock(h Hash) (size int) {
+	n := m.s.name(h)
+	for _, ln := range m.larger {
+		holds := n.isPlain() && m.s.f.Holds(loc(n.value), ln.ord) || n.isRich() && m.s.holdsBy(h, ln)
+		if by := ln.group.cutOf(ln); holds {
+			size = max(size, by.size)
+		}
+	}
+	return size
+}
+
+// runBefore returns how many blocks the run of a known block has before it, and whether
+// it ends where it seems to; false: its end is not known.
+func (m *maskedStore) runBefore(k int) (n int, sure, ok bool) {
+	blocks := 0
+	for ; ; k++ {
+		b := m.known[k]
+		behind := m.p.group.Draft && b.gap == 1 && !m.known[k+1].boundary && !m.goesOn(k+1)
+		if b.sure || b.boundary && (behind || !m.goesOn(k)) {
+			return max(m.p.need-1-blocks, 0), b.sure, true
+		}
+		if !m.goesOn(k) {
+			return 0, false, false
+		}
+		blocks += b.gap
+	}
+}
+
+// goesOn reports whether the next known block follows one without a gap.
+func (m *maskedStore) goesOn(k int) bool {
+	return k+1 < len(m.known) && m.known[k+1].i-m.known[k].i == m.known[k].gap
+}
+
+// placeFirst places what is listed before all known blocks. The run there may have
+// begun before the store. In a draft group one more may be listed: the block behind
+// the boundary at which the store begins.
+func (m *maskedStore) placeFirst() {
+	run, sure, ok := m.runBefore(0)
+	listed := m.known[0].i
+	n := min(run, listed)
+	if n == listed && n > 0 && m.p.group.Draft && !sure && m.beginsAtBoundary() {
+		n-- // the store may end before the run, and have the block behind the boundary
+	}
+	m.countBack(m.known[0], n)
+	if ok && listed == run+1 {
+		m.placeAtBegin()
+	}
+}
+
+// countBack places so many hashes that are listed before a known one.
+func (m *maskedStore) countBack(b knownBlock, n int) {
+	for k := 1; k <= n; k++ {
+		if b.at = m.s.f.Up(b.at, m.blockUnits); b.at == 0 {
+			return
+		}
+		m.place(b.i-k, b.at)
+	}
+}
+
+// placeBehind places the first of so many hashes that are listed behind a boundary of
+// a draft group.
+func (m *maskedStore) placeBehind(b knownBlock, listed int) {
+	behind, ok := m.begin()
+	if !ok || !b.boundary || listed == 0 {
+		return
+	}
+	if units, ok := m.s.f.Between(behind, b.at, m.p.units); ok && units%m.blockUnits == 0 {
+		m.placeByTokens(b.i+1, b.at, units)
+	}
+}
+
+// placeAtBegin places the first hash of a draft group's store right where the store
+// begins, if that is a boundary.
+func (m *maskedStore) placeAtBegin() {
+	if behind, ok := m.begin(); ok && m.beginsAtBoundary() {
+		m.placeByTokens(0, behind, 0)
+	}
+}
+
+func (m *maskedStore) beginsAtBoundary() bool {
+	return m.p.fromRoot || m.largerBlock(m.p.parent.hash) > 0
+}
+
+// begin returns the place behind which the store begins.
+func (m *maskedStore) begin() (at loc, ok bool) {
+	if m.p.fromRoot {
+		return 0, true
+	}
+	at, n := m.s.locOf(m.p.parent)
+	return at, n == 1
+}
+
+// placeByTokens places hash i of a draft group's store behind a place, by the tokens
+// from a unit on. Other stores have no tokens.
+func (m *maskedStore) placeByTokens(i int, behind loc, from int) {
+	s, p := m.s, m.p
+	if from+m.blockUnits > len(p.locals) {
+		return
+	}
+	key := p.root
+	if behind != 0 {
+		key = Key(s.f.Key(behind))
+	}
+	r := blockRange{behind, key, p.parent.variant, p.locals[from : from+m.blockUnits], m.blockUnits}
+	s.placeRange(r, func(_, _ int, ends blockEnds) { m.place(i, ends.of(0)) })
+}
+
+// place notes where hash i is.
+func (m *maskedStore) place(i int, at loc) {
+	if !m.p.isVoid(i) {
+		m.s.f.Ref(at)
+		m.hashes = append(m.hashes, m.p.hashes[i])
+		m.locs = append(m.locs, at)
+	}
+}

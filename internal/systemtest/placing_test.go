@@ -1,0 +1,182 @@
+package systemtest
+
+import (
+	"context"
+	"encoding/hex"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/testdata"
+)
+
+// recordedGroup is what the header of a recorded run says of a group.
+type recordedGroup struct {
+	BlockSize int `json:"block_size"`
+	Unit      int
+}
+
+// recordedMaps is what a row says of the blocks that each group holds.
+type recordedMaps struct {
+	Groups  []recordedGroup
+	HeldMap []string `json:"held_map"`
+}
+
+// heldIndex is an index that keeps the rows with bits of the last query.
+type heldIndex struct {
+	*index.Memory
+	groups []recordedGroup
+	rows   []index.Row
+}
+
+func (h *heldIndex) Match(ctx context.Context, q *index.Query, m *index.Matches) error {
+	var bits index.Matches
+	of := *q
+	of.Held = true
+	if err := h.Memory.Match(ctx, &of, &bits); err != nil {
+		return err
+	}
+	h.rows = bits.Rows
+	return h.Memory.Match(ctx, q, m)
+}
+
+// holds reports whether a group holds the block that ends at a token.
+func (h *heldIndex) holds(group, n int) bool {
+	return slices.ContainsFunc(h.rows, func(r index.Row) bool {
+		bits := r.Held[index.TierGPU]
+		b := n/r.BlockSize - 1
+		return r.Group.ID == group && n%r.BlockSize == 0 && b/64 < len(bits) && bits[b/64]>>(b%64)&1 != 0
+	})
+}
+
+// placing counts blocks of groups, as an index has them and as the engine did.
+type placing struct {
+	queries, wrong, held, missing, invented int
+}
+
+func (p *placing) add(o placing) {
+	p.queries += o.queries
+	p.wrong += o.wrong
+	p.held += o.held
+	p.missing += o.missing
+	p.invented += o.invented
+}
+
+// placeRecorded feeds a recorded run to an index and compares what it holds.
+func placeRecorded(t *testing.T, path string, copies kvindex.Copies) (all placing) {
+	t.Helper()
+	memory, err := index.NewMemory(index.MemoryConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, maps := readRecording(t, path), readMaps(t, path)
+	h := &heldIndex{Memory: memory, groups: maps[0].Groups}
+	ix, err := kvindex.New(withProfile(rows[0].profile(copies)), kvindex.WithIndex(h))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ix.Close()
+	defer h.Close()
+	var answer kvindex.Answer
+	for i, row := range rows[1:] {
+		if row.Query == nil {
+			payload, err := hex.DecodeString(row.Payload)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := ix.IngestMessage(kvindex.Message{Pod: "p", Model: "m", Stream: "s", Seq: row.Seq, Payload: payload}); err != nil {
+				t.Fatalf("row %d: %v", i, err)
+			}
+			continue
+		}
+		q := row.Query.request(t)
+		q.Model, q.Pods = "m", []string{"p"}
+		h.rows = nil
+		if err := ix.ScoreRequest(context.Background(), &q, &answer); err != nil {
+			t.Fatalf("row %d: %v", i, err)
+		}
+		all.queries++
+		before := all.missing + all.invented
+		for g, want := range maps[i+1].HeldMap {
+			for j, c := range want {
+				n := (j + 1) * h.groups[g].Unit
+				got, held := h.holds(g, n), c == '1'
+				switch {
+				case held && got:
+					all.held++
+				case held:
+					all.missing++
+				case got:
+					all.invented++
+				}
+			}
+		}
+		if all.missing+all.invented > before {
+			all.wrong++
+		}
+	}
+	return all
+}
+
+func readMaps(t *testing.T, path string) (rows []recordedMaps) {
+	t.Helper()
+	for _, r := range testdata.Rows[recordedMaps](t, path) {
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+// missed has, by run, how many queries lack a block with exact counting, and how many
+// blocks they lack. Nobody names those: there is no group with larger blocks
+// (10_swa_only), a part of a block lies behind units that no store names (partial),
+// or the parent of a store is never named.
+var missed = map[string]placing{
+	"09_mamba_partial":        {wrong: 28, missing: 54},
+	"10_swa_only":             {wrong: 78, missing: 271},
+	"12_eagle_mamba_partial":  {wrong: 37, missing: 78},
+	"12_eagle_masked_retain0": {wrong: 2, missing: 4},
+}
+
+// TestRecordedPlacing compares the blocks of each group with those of the engine. With
+// exact counting they are the same, but for those that missed has, media in
+// 07_multimodal_tail, and hits that are announced again (15_*). With default counting
+// none is invented but those media.
+func TestRecordedPlacing(t *testing.T) {
+	var exact, guarded placing
+	paths := recordings(t, "[0-9]*", "b*", "c0*", "c1*")
+	for _, path := range paths {
+		name := strings.TrimSuffix(filepath.Base(path), ".jsonl.gz")
+		e := placeRecorded(t, path, kvindex.CopiesExact)
+		g := placeRecorded(t, path, 0)
+		t.Logf("%-26s exact %+v default %+v", name, e, g)
+		media := 0
+		if name == "07_multimodal_tail" {
+			media = 7
+		}
+		if g.invented > media {
+			t.Errorf("%s: default counting: %+v", name, g)
+		}
+		guarded.add(g)
+		if strings.HasPrefix(name, "15_") {
+			continue
+		}
+		exact.add(e)
+		want := missed[name]
+		if want.invented = media; media > 0 {
+			want.wrong += 5
+		}
+		if e.wrong > want.wrong || e.missing > want.missing || e.invented > want.invented {
+			t.Errorf("%s: exact counting: %+v, want at most %+v", name, e, want)
+		}
+	}
+	t.Logf("%d runs: exact %+v default %+v", len(paths), exact, guarded)
+	if len(paths) < 74 || exact.held < 50_000 {
+		t.Errorf("%d runs, %+v: too few", len(paths), exact)
+	}
+	if limit := 3250; guarded.missing > limit {
+		t.Errorf("default counting lacks %d blocks, want at most %d", guarded.missing, limit)
+	}
+}
