@@ -12,8 +12,12 @@ func (sc *scorer) exclude() {
 		return
 	}
 	for pod := range sc.rendering.Excluded() {
-		if i, ok := slices.BinarySearch(sc.set.names, pod); ok {
-			sc.best[i].cached = notScorable
+		i, ok := slices.BinarySearch(sc.set.names, pod)
+		if !ok {
+			continue
+		}
+		for at := sc.entry(int32(i), 0); int(at) < len(sc.best) && sc.podOf(at) == int32(i); at++ {
+			sc.best[at].cached = notScorable
 		}
 	}
 }

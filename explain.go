@@ -181,8 +181,9 @@ func (e *Explanation) String() string {
 // that long.
 //
 // The score is made by the code of ScoreRequest. The pod is added to Request.Pods or
-// Candidates if it is not among them, and Top has no effect. What ScoreRequest returns
-// as an error is Explanation.Err here. Explain itself returns an error only if the
+// Candidates if it is not among them. Top and Ranks have no effect: the score is that of
+// the pod's best rank. What ScoreRequest returns as an error is Explanation.Err here.
+// Explain itself returns an error only if the
 // Indexer is closed, the context has ended, or pod is empty. It counts nothing in Stats
 // and calls no hook.
 //
@@ -209,10 +210,10 @@ func (x *Indexer) Explain(ctx context.Context, r *Request, pod string) (*Explana
 	}
 }
 
-// withPod returns r with a pod among those to score, and all of them.
+// withPod returns r with a pod among those to score, and all of them, each once.
 func (r *Request) withPod(pod string) Request {
 	q := *r
-	q.Top = min(q.Top, 0)
+	q.Top, q.Ranks = min(q.Top, 0), false
 	switch c := q.Candidates; {
 	case c == nil:
 		if q.Pods != nil && !slices.Contains(q.Pods, pod) {

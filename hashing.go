@@ -245,3 +245,9 @@ func place(prompt, pod uint64) uint32 {
 	high, low := bits.Mul64(prompt^pod, 0x9e3779b97f4a7c15)
 	return uint32((high ^ low) >> 32)
 }
+
+// placeOfRank is place for the ranks of one pod among each other.
+func placeOfRank(prompt, pod uint64, rank int) uint32 {
+	high, low := bits.Mul64(pod^uint64(rank), 0x9e3779b97f4a7c15)
+	return place(prompt, high^low)
+}

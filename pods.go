@@ -3,6 +3,7 @@ package kvindex
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -43,6 +44,7 @@ type podModel struct {
 	profile  Profile // complete; never changed
 	plans    plans
 	ranks    map[int]*rank
+	byNumber atomic.Pointer[[]*rank] // ranks in the order of their numbers; a new slice for each new rank. Read without pod.mu
 	streams  map[string]*stream
 	adapters map[string]struct{} // those that the model was told of
 	recent   recentScopes
@@ -54,6 +56,8 @@ type podModel struct {
 type rank struct {
 	n     int
 	state State // changed by on alone
+	// shown is the view as settle found it. It and n are read without pod.mu.
+	shown atomic.Uint32
 	// stream is the one that feeds the rank, and has it among its ranks; nil if
 	// it is fed without numbers.
 	stream  *stream
@@ -175,13 +179,18 @@ func (r *rank) view() State {
 	return state
 }
 
-// settle works out the pod's state after a rank's or a stream's has changed, and
-// returns the one before and the new one. pod.mu is held.
+// settle works out the states that scores have, of the ranks and of the pod, after a
+// rank's or a stream's has changed. It returns the pod's one before and the new one.
+// pod.mu is held.
 func (pm *podModel) settle() (from, to State) {
 	state, heard := StateLive, false
 	for _, r := range pm.ranks {
+		view := r.view()
+		if uint32(view) != r.shown.Load() {
+			r.shown.Store(uint32(view))
+		}
 		if r.state != StateUnknown || r.stream != nil {
-			state, heard = min(state, r.view()), true
+			state, heard = min(state, view), true
 		}
 	}
 	if !heard { // or nothing that could be applied
@@ -288,8 +297,21 @@ func (pm *podModel) rank(n int) (*rank, error) {
 		}
 		r = &rank{n: n}
 		pm.ranks[n] = r
+		all := slices.SortedFunc(maps.Values(pm.ranks), func(a, b *rank) int { return a.n - b.n })
+		pm.byNumber.Store(&all)
 	}
 	return r, nil
+}
+
+// inOrder returns the ranks in the order of their numbers. It takes no lock; pm may be
+// nil.
+func (pm *podModel) inOrder() []*rank {
+	if pm != nil {
+		if all := pm.byNumber.Load(); all != nil {
+			return *all
+		}
+	}
+	return nil
 }
 
 // stream returns a stream of pm, made if need be. pod.mu is held.

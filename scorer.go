@@ -59,7 +59,16 @@ type Request struct {
 	Pods       []string
 	Candidates *Candidates
 
-	// Top is the greatest number of pods in the answer, the best ones; 0 is all.
+	// Ranks asks for an entry for each known rank of each pod, in place of one for each
+	// pod with its best rank. A rank is known from its first message on, also if it holds
+	// nothing. A pod without a known rank has one entry, with rank 0.
+	//
+	// A rank that has published nothing yet has no entry. So a router that always sends to
+	// a rank of the answer never fills such a rank. Add the ranks that are missing with 0
+	// cached tokens if you know how many ranks a pod has, else let the engine choose the
+	// rank where CachedTokens is 0.
+	Ranks bool
+	// Top is the greatest number of entries in the answer, the best ones; 0 is all.
 	Top int
 }
 
@@ -73,14 +82,19 @@ type Answer struct {
 	// named it. Unknown is nil as long as no model is known at all, and for an adapter as
 	// long as all pods of its model are silent.
 	Unknown error
-	// Pods are ordered by CachedTokens, most first; pods that are NotScorable are last.
-	// The state of a pod has no influence on the order.
+	// Pods has an entry for each pod, or with Request.Ranks for each rank of each pod.
+	// They are ordered by CachedTokens, most first; pods that are NotScorable are last.
+	// States have no influence on the order.
 	//
 	// Pods with equal CachedTokens have an order that comes from the prompt, the names of
 	// the pods and the seed (WithKeySeed). One prompt has the same order each time, and
 	// different prompts have different orders. So the first pod is a good choice even if
 	// no pod holds anything: equal prompts meet, and others spread evenly. Of the prompt
 	// its length, its first and last 512 tokens, media, salt and adapter count.
+	//
+	// Ranks of one pod with equal CachedTokens stand next to each other, in an order that
+	// comes from the same and from their numbers. So the pods have one order with and
+	// without Request.Ranks, if of each pod only the first entry is looked at.
 	Pods []PodScore
 }
 
@@ -93,10 +107,12 @@ func (a Answer) MarshalJSON() ([]byte, error) {
 	}{fields(a), textOf(a.Unknown)})
 }
 
-// PodScore says what a pod holds of a prompt.
+// PodScore says what a pod, or with Request.Ranks a rank of it, holds of a prompt.
 type PodScore struct {
-	Pod  string
-	Rank int // the rank that holds most of the prompt; the other fields are about it
+	Pod string
+	// Rank is the rank that the other fields are about: the one that holds most of the
+	// prompt, or with Request.Ranks that of the entry.
+	Rank int
 	// Score is CachedTokens.
 	Score float64
 
@@ -122,7 +138,12 @@ type PodScore struct {
 	// for this pod. Its figures are 0, and it comes after all other pods.
 	NotScorable bool
 
-	// State is that of the pod, and says how far the figures can be trusted.
+	// State says how far the figures can be trusted. It is that of the pod. With
+	// Request.Ranks it is that of the rank, as in SourceInfo: what happens to other ranks,
+	// or to streams that have brought nothing yet, does not change it. The entry of a pod
+	// without a known rank has the state of the pod. An entry is StateUncertain at best if
+	// it counts blocks that another Indexer wrote to the index (WithIndex), and no message
+	// of its rank came to this one.
 	State State
 }
 
@@ -178,8 +199,14 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 		if err != nil {
 			return err
 		}
+		if r.Ranks {
+			sc.listRanks()
+		}
 		sc.chooseRows()
 		sc.exclude()
+		if r.Ranks {
+			sc.spreadRanks()
+		}
 		sc.rank(r.Top)
 		sc.answer(dst)
 	}
@@ -281,21 +308,27 @@ type scorer struct {
 	keys     []index.Key // of all variants, one after the other
 	matches  index.Matches
 	held     []reuse.Held // by group, of the source that is judged
-	best     []bestRow    // by candidate
-	order    []int32      // candidates, best first
+	entries  []entry      // of Request.Ranks; empty: each candidate is an entry
+	best     []bestRow    // by entry
+	order    []int32      // entries, best first
 
 	rendering *chat.Rendering // of a chat, for its exclusions
 
 	// Of ties:
-	hashed []byte   // what the prompt's hash is of
-	ranks  []uint64 // what candidates are ordered by
-	starts []int32  // where the candidates of a part of the places begin
+	hash   uint64   // the prompt's, if hashed is not empty
+	hashed []byte   // what it is of
+	ranks  []uint64 // what entries are ordered by
+	starts []int32  // where the entries of a part of the places begin
+
+	// Of spreadRanks: the memory of entries and best, by turns.
+	otherEntries []entry
+	otherBest    []bestRow
 }
 
 // times are what a score spent where.
 type times struct{ render, tokenize, match time.Duration }
 
-// bestRow is the best row of a candidate so far.
+// bestRow is the best row of an entry so far.
 type bestRow struct {
 	cached, matched int   // tokens
 	row             int32 // in matches, plus one
@@ -315,6 +348,7 @@ func (x *Indexer) newScorer() *scorer {
 func (sc *scorer) release() {
 	sc.set, sc.scope, sc.text, sc.prompt, sc.media, sc.query.Candidates = nil, scope{}, "", nil, nil, nil
 	sc.times, sc.best = times{}, sc.best[:0]
+	sc.entries, sc.hashed = sc.entries[:0], sc.hashed[:0]
 	sc.rendering = nil
 	sc.x.scorers.Put(sc)
 }
@@ -483,11 +517,11 @@ func (sc *scorer) cut(v index.Variant) error {
 	return nil
 }
 
-// The rows: which is a candidate's best, and what it says.
+// The rows: which is an entry's best, and what it says.
 
-// chooseRows finds the best row of each candidate.
+// chooseRows finds the best row of each entry.
 func (sc *scorer) chooseRows() {
-	n := len(sc.set.names)
+	n := max(len(sc.set.names), len(sc.entries))
 	sc.best = slices.Grow(sc.best[:0], n)[:n]
 	clear(sc.best)
 	rows := sc.matches.Rows
@@ -524,7 +558,7 @@ func (sc *scorer) bestOf(i int) bestRow {
 }
 
 func (sc *scorer) improve(pod int32, t bestRow) {
-	if b := &sc.best[pod]; b.row == 0 || sc.better(t, *b) {
+	if b := &sc.best[sc.entry(pod, sc.rankOf(t))]; b.row == 0 || sc.better(t, *b) {
 		*b = t
 	}
 }
@@ -551,9 +585,9 @@ func cachedTokens(row *index.Row, promptTokens int) int {
 	return (promptTokens - 1) / size * size
 }
 
-// rank fills order with the best candidates, best first. Those that would reuse
-// the same come in the order of their places (hasher.pod), then by name, which is
-// how candidates are ordered.
+// rank fills order with the best entries, best first. Those that would reuse the
+// same come in the order of their pods' places (hasher.pod), then as they are:
+// candidates are ordered by name, and the ranks of one by spreadRanks.
 func (sc *scorer) rank(top int) {
 	if n := len(sc.best); top > 0 && top < n {
 		sc.rankBest(top)
@@ -570,7 +604,6 @@ func (sc *scorer) rank(top int) {
 	if !sorted {
 		slices.SortFunc(order, func(a, b int32) int { return sc.best[b].cached - sc.best[a].cached })
 	}
-	hash, hashed := uint64(0), false
 	for len(order) > 1 {
 		n, cached := 1, sc.best[order[0]].cached
 		if sc.best[order[len(order)-1]].cached == cached { // most often nothing
@@ -580,27 +613,24 @@ func (sc *scorer) rank(top int) {
 			n++
 		}
 		if n > 1 {
-			if !hashed {
-				hash, hashed = sc.hashPrompt(), true
-			}
-			sc.spread(order[:n], hash)
+			sc.spread(order[:n], sc.hashPrompt())
 		}
 		order = order[n:]
 	}
 }
 
-// spread orders candidates that would reuse the same. Places are even, so each is
+// spread orders entries that would reuse the same. Places are even, so each is
 // put near its own at once, and few have to be moved then.
 func (sc *scorer) spread(tied []int32, prompt uint64) {
 	n, hashes := len(tied), sc.set.hashes
-	width := bits.Len(uint(n)) // of parts, more than candidates
+	width := bits.Len(uint(n)) // of parts, more than entries
 	shift := 64 - width
 	sc.ranks = slices.Grow(sc.ranks[:0], 2*n)[:2*n]
 	sc.starts = slices.Grow(sc.starts[:0], 1<<width)[:1<<width]
 	clear(sc.starts)
 	ranks, sorted, starts := sc.ranks[:n], sc.ranks[n:], sc.starts
 	for i, at := range tied {
-		r := uint64(^place(prompt, hashes[at]))<<32 | uint64(at)
+		r := uint64(^place(prompt, hashes[sc.podOf(at)]))<<32 | uint64(at)
 		ranks[i] = r
 		starts[r>>shift]++
 	}
@@ -645,13 +675,13 @@ func (sc *scorer) rankBest(top int) {
 	prompt, hashes := sc.hashPrompt(), sc.set.hashes
 	for i, r := range ranks {
 		if r >= least {
-			ranks[i] = r | uint64(place(prompt, hashes[i]))
+			ranks[i] = r | uint64(place(prompt, hashes[sc.podOf(int32(i))]))
 		}
 	}
 	sc.chooseBest(top)
 }
 
-// chooseBest fills order with the candidates of the highest ranks, and returns the
+// chooseBest fills order with the entries of the highest ranks, and returns the
 // highest of the rest.
 func (sc *scorer) chooseBest(top int) (rest uint64) {
 	order, ranks := sc.order[:0], sc.ranks
@@ -677,15 +707,17 @@ func (sc *scorer) chooseBest(top int) (rest uint64) {
 	return rest
 }
 
-func (sc *scorer) hashPrompt() (hash uint64) {
-	hash, sc.hashed = sc.x.hash.prompt(sc.hashed[:0], sc.scope, sc.prompt, sc.media)
-	return hash
+func (sc *scorer) hashPrompt() uint64 {
+	if len(sc.hashed) == 0 {
+		sc.hash, sc.hashed = sc.x.hash.prompt(sc.hashed, sc.scope, sc.prompt, sc.media)
+	}
+	return sc.hash
 }
 
 // answer says what the best rows are.
 func (sc *scorer) answer(dst *Answer) {
 	for _, at := range sc.order {
-		s := PodScore{Pod: sc.set.names[at], State: sc.set.state(at)}
+		s := sc.blank(at)
 		switch b := sc.best[at]; {
 		case b.cached == notScorable:
 			s.NotScorable = true
