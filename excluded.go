@@ -16,7 +16,7 @@ func (sc *scorer) exclude() {
 		if !ok {
 			continue
 		}
-		for at := sc.entry(int32(i), 0); int(at) < len(sc.best) && sc.podOf(at) == int32(i); at++ {
+		for at := sc.entry(int32(i), 0); at < sc.entry(int32(i)+1, 0); at++ {
 			sc.best[at].cached = notScorable
 		}
 	}

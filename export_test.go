@@ -44,6 +44,12 @@ func Place(x *Indexer, pod, adapter, salt string, tokens []uint32, media []Media
 	return place(prompt, x.hash.pod(pod))
 }
 
+// PlaceOfRank is where a rank stands among those of its pod, for a prompt as in Place.
+func PlaceOfRank(x *Indexer, pod string, rank int, tokens []uint32) uint32 {
+	prompt, _ := x.hash.prompt(nil, scope{}, tokens, nil)
+	return placeOfRank(prompt, x.hash.pod(pod), rank)
+}
+
 // Silence makes a pod known for a model as one that was never heard.
 func Silence(x *Indexer, pod, model string) error {
 	p, err := x.lockPod(pod)

@@ -62,8 +62,8 @@ func (sc *scorer) listRanks() {
 	sc.starts, sc.entries = counts, entries
 }
 
-// entry returns the entry of a candidate's rank, or, if that is none, the next one in
-// the order of before. Once spreadRanks was called, it must not be.
+// entry returns the entry of a candidate's rank, or, if there is none, the next one in
+// the order of before. It is for the time between listRanks and spreadRanks.
 func (sc *scorer) entry(pod int32, rank int) int32 {
 	if len(sc.entries) == 0 {
 		return pod
@@ -72,26 +72,20 @@ func (sc *scorer) entry(pod int32, rank int) int32 {
 	return int32(at)
 }
 
-// podOf returns the candidate of an entry.
-func (sc *scorer) podOf(at int32) int32 {
-	if len(sc.entries) == 0 {
-		return at
-	}
-	return sc.entries[at].pod
-}
-
 // spreadRanks brings the entries of each candidate, with what was found of them, into
 // the order of their places.
 func (sc *scorer) spreadRanks() {
 	prompt, n := sc.hashPrompt(), len(sc.entries)
 	places := slices.Grow(sc.ranks[:0], n)[:n]
+	hashes := slices.Grow(sc.ofEntries[:0], n)[:n]
 	from := 0
 	for i, e := range sc.entries {
 		if e.pod != sc.entries[from].pod {
 			slices.Sort(places[from:i])
 			from = i
 		}
-		places[i] = uint64(^placeOfRank(prompt, sc.set.hashes[e.pod], e.rank))<<32 | uint64(i)
+		hashes[i] = sc.set.hashes[e.pod]
+		places[i] = uint64(^placeOfRank(prompt, hashes[i], e.rank))<<32 | uint64(i)
 	}
 	slices.Sort(places[from:])
 	entries, best := sc.otherEntries[:0], sc.otherBest[:0]
@@ -99,16 +93,7 @@ func (sc *scorer) spreadRanks() {
 		entries = append(entries, sc.entries[uint32(p)])
 		best = append(best, sc.best[uint32(p)])
 	}
-	sc.ranks = places
+	sc.ranks, sc.ofEntries, sc.hashes = places, hashes, hashes
 	sc.entries, sc.otherEntries = entries, sc.entries
 	sc.best, sc.otherBest = best, sc.best
-}
-
-// blank returns the score of an entry that holds nothing.
-func (sc *scorer) blank(at int32) PodScore {
-	if len(sc.entries) == 0 {
-		return PodScore{Pod: sc.set.names[at], State: sc.set.state(at)}
-	}
-	e := sc.entries[at]
-	return PodScore{Pod: sc.set.names[e.pod], Rank: e.rank, State: e.state}
 }

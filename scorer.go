@@ -204,6 +204,7 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 		}
 		sc.chooseRows()
 		sc.exclude()
+		sc.hashes = sc.set.hashes
 		if r.Ranks {
 			sc.spreadRanks()
 		}
@@ -315,12 +316,14 @@ type scorer struct {
 	rendering *chat.Rendering // of a chat, for its exclusions
 
 	// Of ties:
+	hashes []uint64 // of the pods of entries
 	hash   uint64   // the prompt's, if hashed is not empty
 	hashed []byte   // what it is of
 	ranks  []uint64 // what entries are ordered by
 	starts []int32  // where the entries of a part of the places begin
 
-	// Of spreadRanks: the memory of entries and best, by turns.
+	// Of spreadRanks: the memory of hashes, and that of entries and best by turns.
+	ofEntries    []uint64
 	otherEntries []entry
 	otherBest    []bestRow
 }
@@ -346,7 +349,7 @@ func (x *Indexer) newScorer() *scorer {
 
 // release keeps the memory of a scorer and nothing of its request.
 func (sc *scorer) release() {
-	sc.set, sc.scope, sc.text, sc.prompt, sc.media, sc.query.Candidates = nil, scope{}, "", nil, nil, nil
+	sc.set, sc.scope, sc.text, sc.prompt, sc.media, sc.query.Candidates, sc.hashes = nil, scope{}, "", nil, nil, nil, nil
 	sc.times, sc.best = times{}, sc.best[:0]
 	sc.entries, sc.hashed = sc.entries[:0], sc.hashed[:0]
 	sc.rendering = nil
@@ -558,7 +561,11 @@ func (sc *scorer) bestOf(i int) bestRow {
 }
 
 func (sc *scorer) improve(pod int32, t bestRow) {
-	if b := &sc.best[sc.entry(pod, sc.rankOf(t))]; b.row == 0 || sc.better(t, *b) {
+	at := pod
+	if len(sc.entries) > 0 {
+		at = sc.entry(pod, sc.rankOf(t))
+	}
+	if b := &sc.best[at]; b.row == 0 || sc.better(t, *b) {
 		*b = t
 	}
 }
@@ -622,7 +629,7 @@ func (sc *scorer) rank(top int) {
 // spread orders entries that would reuse the same. Places are even, so each is
 // put near its own at once, and few have to be moved then.
 func (sc *scorer) spread(tied []int32, prompt uint64) {
-	n, hashes := len(tied), sc.set.hashes
+	n, hashes := len(tied), sc.hashes
 	width := bits.Len(uint(n)) // of parts, more than entries
 	shift := 64 - width
 	sc.ranks = slices.Grow(sc.ranks[:0], 2*n)[:2*n]
@@ -630,7 +637,7 @@ func (sc *scorer) spread(tied []int32, prompt uint64) {
 	clear(sc.starts)
 	ranks, sorted, starts := sc.ranks[:n], sc.ranks[n:], sc.starts
 	for i, at := range tied {
-		r := uint64(^place(prompt, hashes[sc.podOf(at)]))<<32 | uint64(at)
+		r := uint64(^place(prompt, hashes[at]))<<32 | uint64(at)
 		ranks[i] = r
 		starts[r>>shift]++
 	}
@@ -672,10 +679,10 @@ func (sc *scorer) rankBest(top int) {
 	if !tied {
 		return
 	}
-	prompt, hashes := sc.hashPrompt(), sc.set.hashes
+	prompt, hashes := sc.hashPrompt(), sc.hashes
 	for i, r := range ranks {
 		if r >= least {
-			ranks[i] = r | uint64(place(prompt, hashes[sc.podOf(int32(i))]))
+			ranks[i] = r | uint64(place(prompt, hashes[i]))
 		}
 	}
 	sc.chooseBest(top)
@@ -716,8 +723,15 @@ func (sc *scorer) hashPrompt() uint64 {
 
 // answer says what the best rows are.
 func (sc *scorer) answer(dst *Answer) {
+	ranks := len(sc.entries) > 0
 	for _, at := range sc.order {
-		s := sc.blank(at)
+		var s PodScore
+		if ranks {
+			e := &sc.entries[at]
+			s.Pod, s.Rank, s.State = sc.set.names[e.pod], e.rank, e.state
+		} else {
+			s.Pod, s.State = sc.set.names[at], sc.set.state(at)
+		}
 		switch b := sc.best[at]; {
 		case b.cached == notScorable:
 			s.NotScorable = true

@@ -1,0 +1,549 @@
+package kvindex_test
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/tokenize/chat"
+)
+
+// said brings a rank of a pod events, all of which its engine is to have sent.
+func said(t testing.TB, ix *kvindex.Indexer, pod string, rank int, evs ...fakeengine.Event) {
+	t.Helper()
+	if err := ix.Ingest(pod, "m", fakeengine.Payload(1, rank, evs...)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ofRanks returns the answer with ranks to a prompt, ordered by pod and rank.
+func ofRanks(t testing.TB, ix *kvindex.Indexer, tokens []uint32) []kvindex.PodScore {
+	t.Helper()
+	s := score(t, ix, kvindex.Request{Tokens: tokens, Ranks: true})
+	slices.SortFunc(s, func(a, b kvindex.PodScore) int {
+		return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Rank, b.Rank))
+	})
+	return s
+}
+
+// shownRanks writes scores as pod/rank=matched/state.
+func shownRanks(scores []kvindex.PodScore) string {
+	var b strings.Builder
+	for _, s := range scores {
+		fmt.Fprintf(&b, "%s/%d=%d/%v ", s.Pod, s.Rank, s.MatchedBlocks, s.State)
+	}
+	return strings.TrimSpace(b.String())
+}
+
+// rankModel is what a rank holds of one prompt: gpu leading blocks in the gpu, and
+// those up to run below.
+type rankModel struct{ gpu, run int }
+
+// fleetModel is a plain fleet: pods with their ranks, all asked about one prompt.
+type fleetModel struct {
+	ix       *kvindex.Indexer
+	tokens   []uint32
+	sizes    map[string]int // of blocks, by pod
+	ranks    map[string]map[int]rankModel
+	excluded map[string]bool
+}
+
+// prompt is what a rank calls the prompt: other hashes than all other ranks.
+func (f *fleetModel) prompt(pod string, rank int) fakeengine.Prompt {
+	return fakeengine.Prompt{Tokens: f.tokens, Size: f.sizes[pod], Hash: uint64(rank+1) << 32}
+}
+
+// holds makes a rank hold so much and nothing else.
+func (f *fleetModel) holds(t *testing.T, pod string, rank int, m rankModel) {
+	t.Helper()
+	p := f.prompt(pod, rank)
+	evs := []fakeengine.Event{fakeengine.Cleared{}}
+	if m.run > 0 {
+		evs = append(evs, p.Stored(0, m.run))
+	}
+	for b := m.gpu; b < m.run; b++ {
+		lower := p.Stored(b, b+1)
+		lower.Tokens, lower.BlockSize, lower.Parent, lower.Medium = nil, 0, nil, "cpu"
+		evs = append(evs, lower, p.Removed(b))
+	}
+	said(t, f.ix, pod, rank, evs...)
+	if f.ranks[pod] == nil {
+		f.ranks[pod] = make(map[int]rankModel)
+	}
+	f.ranks[pod][rank] = m
+}
+
+// answer is the whole answer about some pods.
+func (f *fleetModel) answer(pods []string) (want []kvindex.PodScore) {
+	states := make(map[string]map[int]kvindex.State)
+	for _, info := range f.ix.Pods(nil) {
+		states[info.Pod] = make(map[int]kvindex.State)
+		for _, s := range info.Sources {
+			states[info.Pod][s.Rank] = s.State
+		}
+		if len(info.Sources) == 0 {
+			states[info.Pod][0] = info.State
+		}
+	}
+	for _, pod := range pods {
+		ranks := f.ranks[pod]
+		if len(ranks) == 0 {
+			ranks = map[int]rankModel{0: {}}
+		}
+		for rank, m := range ranks {
+			s := kvindex.PodScore{Pod: pod, Rank: rank, State: states[pod][rank], NotScorable: f.excluded[pod]}
+			if m.run > 0 && !s.NotScorable {
+				s.BlockTokens, s.MatchedBlocks, s.Tiers = f.sizes[pod], m.run, kvindex.TierCountsOf(m.gpu, m.run-m.gpu)
+				s.CachedTokens = min(m.gpu, (len(f.tokens)-1)/s.BlockTokens) * s.BlockTokens
+				s.Score = float64(s.CachedTokens)
+			}
+			want = append(want, s)
+		}
+	}
+	cached := func(s kvindex.PodScore) int {
+		if s.NotScorable {
+			return -1
+		}
+		return s.CachedTokens
+	}
+	place := func(pod string) uint32 { return kvindex.Place(f.ix, pod, "", "", f.tokens, nil) }
+	turn := func(s kvindex.PodScore) uint32 { return kvindex.PlaceOfRank(f.ix, s.Pod, s.Rank, f.tokens) }
+	slices.SortFunc(want, func(a, b kvindex.PodScore) int {
+		return cmp.Or(cached(b)-cached(a), cmp.Compare(place(b.Pod), place(a.Pod)), cmp.Compare(a.Pod, b.Pod),
+			cmp.Compare(turn(b), turn(a)), a.Rank-b.Rank)
+	})
+	return want
+}
+
+// TestRanksAgainstModel asks random fleets, of which ranks come, change, are cleared
+// and lost, and pods come, go, are silent and excluded, and compares each whole answer
+// with that of a plain model.
+func TestRanksAgainstModel(t *testing.T) {
+	template, err := chat.New(turns+"{{ tools }}", map[string]string{"bos_token": "\x01"}, chat.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	compared, tied := 0, 0
+	for round := range 150 {
+		r := rand.New(rand.NewPCG(7, uint64(round)))
+		ix := open(t, kvindex.WithKeySeed(testSeed), kvindex.WithModel("m", kvindex.Model{Tokenizer: words{}, Chat: template}))
+		text := make([]byte, 20+r.IntN(300))
+		for i := range text {
+			text[i] = byte('a' + r.IntN(26))
+		}
+		body := fmt.Appendf(nil, `{"model":"m","messages":[{"role":"user","content":%q}],"tools":[{"type":"function","function":{"name":"tide"}}]}`, text)
+		asked, err := chat.Parse(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rendered, err := template.Render(asked, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := &fleetModel{ix, bytesOf(rendered.Text), map[string]int{}, map[string]map[int]rankModel{}, map[string]bool{}}
+		most := []int{1, 2, 3, 5, 40}[r.IntN(5)] // ranks of a pod
+		var names []string
+		for i := range 1 + r.IntN(9) {
+			name := fmt.Sprint("pod-", i)
+			names = append(names, name)
+			f.sizes[name] = []int{16, 16, 32, 8}[r.IntN(4)]
+			template.Exclude(name, 0)
+		}
+		known := make(map[string]bool)
+		for range 3 * most {
+			pod, rank := names[r.IntN(len(names))], r.IntN(most)*(1+r.IntN(2)*97)
+			run := min(r.IntN(2+round%4), len(f.tokens)/f.sizes[pod])
+			_, heard := f.ranks[pod][rank]
+			switch op := r.IntN(12); {
+			case op == 0:
+				if err := ix.RemovePod(pod); err != nil {
+					t.Fatal(err)
+				}
+				delete(f.ranks, pod)
+				delete(known, pod)
+			case op == 1:
+				ix.StreamNote(pod, "m", fmt.Sprint("to come ", r.IntN(2)), events.NoteOpened)
+				known[pod] = true
+			case op == 2 && heard:
+				if err := ix.MarkLost(pod, rank); err != nil {
+					t.Fatal(err)
+				}
+				f.ranks[pod][rank] = rankModel{}
+			case op == 3:
+				f.excluded[pod] = !f.excluded[pod]
+				template.Exclude(pod, map[bool]chat.Features{true: chat.FeatureTools}[f.excluded[pod]])
+			case op == 4 && heard && run < f.ranks[pod][rank].gpu:
+				said(t, ix, pod, rank, f.prompt(pod, rank).Removed(run))
+				f.ranks[pod][rank] = rankModel{run, run}
+			default:
+				f.holds(t, pod, rank, rankModel{run - r.IntN(run+1)*r.IntN(2), run})
+				known[pod] = true
+			}
+		}
+		given := append(slices.Clone(names), names[:r.IntN(len(names))]...)
+		r.Shuffle(len(given), func(i, j int) { given[i], given[j] = given[j], given[i] })
+		all, heard := f.answer(names), f.answer(slices.Sorted(maps.Keys(known)))
+		for i := range all[1:] {
+			if all[i].CachedTokens == all[i+1].CachedTokens && all[i].Pod == all[i+1].Pod {
+				tied++
+			}
+		}
+		for top := range len(all) + 2 {
+			for kind, c := range map[string]struct {
+				q    kvindex.Request
+				want []kvindex.PodScore
+			}{
+				"all":            {kvindex.Request{Model: "m"}, heard},
+				"names":          {kvindex.Request{Pods: given}, all},
+				"all, resolved":  {kvindex.Request{Candidates: ix.Candidates("m", nil)}, heard},
+				"some, resolved": {kvindex.Request{Candidates: ix.Candidates("m", given)}, all},
+			} {
+				c.q.Body, c.q.Ranks, c.q.Top = body, true, top
+				want := c.want
+				if top > 0 {
+					want = want[:min(top, len(want))]
+				}
+				var a kvindex.Answer
+				if err := ix.ScoreRequest(ctx, &c.q, &a); err != nil {
+					t.Fatal(err)
+				}
+				if got := a.Pods; !slices.Equal(got, want) {
+					t.Fatalf("round %d, %s, top %d:\n%+v, want\n%+v", round, kind, top, got, want)
+				}
+				compared++
+			}
+		}
+		f.firstOfEach(t, kvindex.Request{Body: body, Pods: given})
+	}
+	if compared < 5000 || tied < 1000 {
+		t.Errorf("%d answers compared, %d ties of ranks of one pod", compared, tied)
+	}
+}
+
+// firstOfEach holds that the first entry of each pod is at the place, and has the
+// tokens, that the pod has in an answer without ranks.
+func (f *fleetModel) firstOfEach(t *testing.T, q kvindex.Request) {
+	t.Helper()
+	plain := score(t, f.ix, q)
+	q.Ranks = true
+	var first []kvindex.PodScore
+	for _, s := range score(t, f.ix, q) {
+		if !slices.ContainsFunc(first, func(o kvindex.PodScore) bool { return o.Pod == s.Pod }) {
+			first = append(first, s)
+		}
+	}
+	if !slices.EqualFunc(first, plain, func(a, b kvindex.PodScore) bool {
+		return a.Pod == b.Pod && a.CachedTokens == b.CachedTokens && a.NotScorable == b.NotScorable
+	}) {
+		t.Fatalf("with ranks %+v, without %+v", first, plain)
+	}
+}
+
+// Prompts that no rank holds, or all hold the same of, spread evenly over the ranks of
+// each pod, and equal ones meet.
+func TestRanksSpread(t *testing.T) {
+	const prompts, pods, ranks = 20_000, 4, 5
+	for _, warm := range []bool{false, true} {
+		ix := open(t, kvindex.WithKeySeed(testSeed))
+		system := fakeengine.NewPrompt(1, 16, 4)
+		held := map[bool]fakeengine.Prompt{false: fakeengine.NewPrompt(1<<40, 16, 4), true: system}[warm]
+		for i := range pods * ranks {
+			said(t, ix, fmt.Sprint("pod-", i/ranks), i%ranks, held.Stored(0, 3))
+		}
+		first, second, across := make(map[string]int), make(map[string]int), make(map[string]int)
+		name := func(s kvindex.PodScore) string { return fmt.Sprint(s.Pod, "/", s.Rank) }
+		tokens := slices.Clone(system.Tokens)
+		for i := range uint32(prompts) {
+			tokens[len(tokens)-1] = i
+			q := kvindex.Request{Tokens: tokens, Ranks: true}
+			s := score(t, ix, q)
+			first[name(s[0])]++
+			second[name(s[0])+" "+name(s[1])]++
+			ofPod := func(pod string) kvindex.PodScore {
+				return s[slices.IndexFunc(s, func(s kvindex.PodScore) bool { return s.Pod == pod })]
+			}
+			across[name(ofPod("pod-0"))+" "+name(ofPod("pod-1"))]++
+			if again := score(t, ix, q); !slices.Equal(again, s) {
+				t.Fatalf("the same prompt: %s, then %s", shownRanks(s), shownRanks(again))
+			}
+		}
+		const share = prompts / pods / ranks // 5 standard deviations are 154
+		const next = share / (ranks - 1)     // ... 79
+		const both = prompts / ranks / ranks // ... 139
+		if len(first) != pods*ranks || len(second) != pods*ranks*(ranks-1) || len(across) != ranks*ranks {
+			t.Errorf("warm %v: %d ranks are first, with %d second, and %d of other pods", warm, len(first), len(second), len(across))
+		}
+		for rank, n := range first {
+			if n < share-154 || n > share+154 {
+				t.Errorf("warm %v: %s is first for %d prompts, its share is %d", warm, rank, n, share)
+			}
+		}
+		for pair, n := range second {
+			if n < next-79 || n > next+79 {
+				t.Errorf("warm %v: %s are first and second for %d prompts, their share is %d", warm, pair, n, next)
+			}
+		}
+		for pair, n := range across {
+			if n < both-139 || n > both+139 {
+				t.Errorf("warm %v: %s are the first of their pods for %d prompts, their share is %d", warm, pair, n, both)
+			}
+		}
+	}
+	// Pinned, because gateways of different versions are to agree.
+	ix := open(t, kvindex.WithKeySeed(testSeed))
+	other := fakeengine.NewPrompt(1<<40, 16, 1)
+	for i := range 10 {
+		said(t, ix, fmt.Sprint("pod-00", i/5), i%5, other.Stored(0, 1))
+	}
+	got := shownRanks(score(t, ix, kvindex.Request{Tokens: fakeengine.NewPrompt(3, 16, 100).Tokens, Salt: "s", Ranks: true}))
+	if want := "pod-001/0=0/live pod-001/1=0/live pod-001/3=0/live pod-001/4=0/live pod-001/2=0/live pod-000/3=0/live pod-000/0=0/live pod-000/4=0/live pod-000/1=0/live pod-000/2=0/live"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// What happens to one rank leaves the others alone: their blocks, their states.
+func TestRanksApart(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 8)
+	of := func(rank int, seq uint64, evs ...fakeengine.Event) kvindex.Message {
+		return message(fmt.Sprint("s", rank), seq, float64(seq+1), rank, evs...)
+	}
+	engineStarted := func(rank int, evs ...fakeengine.Event) kvindex.Message {
+		return message(fmt.Sprint("s", rank), 0, 100, rank, evs...)
+	}
+	const rest0, rest2 = "a/0=4/live", "a/2=4/live"
+	for _, c := range []struct {
+		name string
+		act  act
+		opts []kvindex.Option
+		want string // of rank 1
+	}{
+		{name: "removed", act: brings(of(1, 2, p.Removed(1))), want: "a/1=1/live"},
+		{name: "cleared", act: brings(of(1, 2, fakeengine.Cleared{})), want: "a/1=0/live"},
+		{name: "restarted", act: brings(engineStarted(1, p.Stored(0, 2))), want: "a/1=2/live"},
+		{name: "restart told", act: restarted("s1"), want: "a/1=0/unknown"},
+		{name: "rewound", act: func(t *testing.T, ix *kvindex.Indexer) {
+			if err := ix.StreamRewound("a", "m", "s1"); err != nil {
+				t.Fatal(err)
+			}
+		}, want: "a/1=0/replaying"},
+		{name: "lost", act: brings(of(1, 9, p.Stored(0, 1))), want: "a/1=1/partial"},
+		{name: "lost and kept", act: brings(of(1, 9)), opts: []kvindex.Option{kvindex.WithLossPolicy(kvindex.KeepOnLoss)}, want: "a/1=4/uncertain"},
+		{name: "marked", act: func(t *testing.T, ix *kvindex.Indexer) {
+			if err := ix.MarkLost("a", 1); err != nil {
+				t.Fatal(err)
+			}
+		}, want: "a/1=0/partial"},
+		{name: "held back", act: brings(hold(of(1, 9))), want: "a/1=4/replaying"},
+		{name: "connection lost", act: note("s1", events.NoteLost), want: "a/1=4/uncertain"},
+		{name: "another address", act: brings(message("elsewhere", 7, 7, 1, p.Stored(0, 3))), want: "a/1=3/partial"},
+		{name: "a silent stream", act: note("s3", events.NoteOpened), want: "a/1=4/live"},
+		{name: "a rank comes", act: brings(of(3, 0, p.Stored(0, 1))), want: "a/1=4/live"},
+	} {
+		ix := open(t, c.opts...)
+		for rank := range 3 {
+			brings(of(rank, 0, p.Stored(0, 2)), of(rank, 1, p.Stored(2, 4)))(t, ix)
+		}
+		if got, want := shownRanks(ofRanks(t, ix, p.Tokens)), rest0+" a/1=4/live "+rest2; got != want {
+			t.Fatalf("%s: before: %s, want %s", c.name, got, want)
+		}
+		c.act(t, ix)
+		want := rest0 + " " + c.want + " " + rest2
+		if c.name == "a rank comes" {
+			want += " a/3=1/live"
+		}
+		if got := shownRanks(ofRanks(t, ix, p.Tokens)); got != want {
+			t.Errorf("%s: %s, want %s", c.name, got, want)
+		}
+	}
+}
+
+// The states of ranks are those of Pods, whatever happens to streams.
+func TestStatesOfRanks(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 4)
+	seen := make(map[kvindex.State]int)
+	for round := range 200 {
+		r := rand.New(rand.NewPCG(11, uint64(round)))
+		ix := open(t, kvindex.WithLossPolicy([]kvindex.LossPolicy{kvindex.ForgetOnLoss, kvindex.KeepOnLoss}[round%2]))
+		next := make(map[string]uint64)
+		for range 40 {
+			stream, rank := fmt.Sprint("s", r.IntN(3)), r.IntN(4)
+			switch op := r.IntN(12); op {
+			case 0:
+				next[stream] = 0
+			case 1:
+				next[stream] += 3
+			case 2, 3:
+				ix.StreamNote("a", "m", stream, []events.Note{
+					events.NoteOpened, events.NoteConnected, events.NoteLost, events.NoteClosed, events.NoteHeld, events.NoteCurrent, events.NoteReleased,
+				}[r.IntN(7)])
+			case 4:
+				restarted(stream)(t, ix)
+			case 5:
+				_ = ix.MarkLost("a", rank) // which may be none
+			case 6:
+				if err := ix.StreamRewound("a", "m", stream); err != nil {
+					t.Fatal(err)
+				}
+			default:
+				m := message(stream, next[stream], float64(next[stream]), rank, p.Stored(0, 1+r.IntN(4)))
+				if op == 7 {
+					m.Payload = fakeengine.Payload(float64(next[stream]), rank, fakeengine.Cleared{})
+				}
+				m.Hold, m.Replayed = r.IntN(4) == 0, r.IntN(4) == 0
+				if _, err := ix.IngestMessage(m); err != nil {
+					t.Fatal(err)
+				}
+				next[stream]++
+			}
+			var want []string
+			for _, info := range ix.Pods(nil) {
+				for _, s := range info.Sources {
+					want = append(want, fmt.Sprint(info.Pod, s.Rank, s.State))
+					seen[s.State]++
+				}
+				if len(info.Sources) == 0 {
+					want = append(want, fmt.Sprint(info.Pod, 0, info.State))
+				}
+			}
+			var got []string
+			for _, s := range ofRanks(t, ix, p.Tokens) {
+				got = append(got, fmt.Sprint(s.Pod, s.Rank, s.State))
+			}
+			if !slices.Equal(got, want) {
+				t.Fatalf("round %d: %s, want %s", round, got, want)
+			}
+		}
+	}
+	if len(seen) != 5 || slices.Min(slices.Collect(maps.Values(seen))) < 100 {
+		t.Errorf("states seen: %v", seen)
+	}
+}
+
+// A rank that another Indexer has written to the index has an entry, and its blocks
+// are not sure. Its pod has no other for having been unknown.
+func TestRanksOfAnother(t *testing.T) {
+	shared, err := index.NewMemory(index.MemoryConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader, writer := open(t, kvindex.WithIndex(shared)), open(t, kvindex.WithIndex(shared))
+	p := fakeengine.NewPrompt(1, 16, 4)
+	said(t, reader, "b", 1, p.Stored(0, 2))
+	said(t, reader, "c", 0, p.Stored(0, 1))
+	for _, c := range []struct {
+		pod    string
+		rank   int
+		blocks int
+	}{{"a", 7, 3}, {"b", 0, 3}, {"b", 5, 2}} {
+		said(t, writer, c.pod, c.rank, p.Stored(0, c.blocks))
+	}
+	window := p.Stored(0, 2) // a second row of one rank
+	window.Group, window.Kind, window.Window = 1, "sliding_window", 32
+	said(t, writer, "a", 7, window)
+	s := score(t, reader, kvindex.Request{Tokens: p.Tokens, Pods: []string{"a", "b", "c", "d"}, Ranks: true})
+	slices.SortFunc(s, func(a, b kvindex.PodScore) int { return cmp.Or(cmp.Compare(a.Pod, b.Pod), a.Rank-b.Rank) })
+	const want = "a/7=3/unknown b/0=3/uncertain b/1=2/live b/5=2/uncertain c/0=1/live d/0=0/unknown"
+	if got := shownRanks(s); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// An explanation is about a pod, and what is counted about the best entry.
+func TestRanksExplainedAndCounted(t *testing.T) {
+	var told []kvindex.Scored
+	ix := open(t, kvindex.WithHooks(kvindex.Hooks{Scored: func(s kvindex.Scored) { told = append(told, s) }}))
+	p := fakeengine.NewPrompt(1, 16, 4)
+	for rank, n := range []int{1, 3, 2} {
+		said(t, ix, "a", rank, p.Stored(0, n))
+	}
+	for _, q := range []kvindex.Request{{Pods: []string{}}, {Pods: []string{"a"}}, {Candidates: ix.Candidates("m", nil)}} {
+		q.Model, q.Tokens = "m", p.Tokens
+		want, err := ix.Explain(ctx, &q, "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		q.Ranks = true
+		got, err := ix.Explain(ctx, &q, "a")
+		if err != nil || !reflect.DeepEqual(got, want) || got.Score.Rank != 1 || got.Score.CachedTokens != 48 || !q.Ranks {
+			t.Errorf("%v, %v\nwant %v", got, err, want)
+		}
+	}
+	score(t, ix, kvindex.Request{Tokens: p.Tokens, Ranks: true})
+	if s := ix.Stats().Scores; s.CachedTokens != 48 || s.PromptTokens != 64 || len(told) != 1 || told[0].CachedTokens != 48 {
+		t.Errorf("counted %+v, told %+v", s, told)
+	}
+}
+
+// Scores see ranks as they come: none twice, and none goes.
+func TestRanksAtOnce(t *testing.T) {
+	ix := open(t)
+	p := fakeengine.NewPrompt(1, 16, 4)
+	said(t, ix, "a", 500, p.Stored(0, 2))
+	const ranks = 100
+	var group sync.WaitGroup
+	for writer := range 2 {
+		group.Go(func() {
+			for rank := range ranks {
+				if rank%2 == writer {
+					said(t, ix, "a", rank, p.Stored(0, 3))
+				}
+			}
+		})
+	}
+	group.Go(func() {
+		for seen := 0; seen < ranks+1; {
+			s := ofRanks(t, ix, p.Tokens)
+			if len(s) < seen || len(slices.Compact(slices.Clone(s))) != len(s) {
+				t.Errorf("%d entries, after %d", len(s), seen)
+				return
+			}
+			seen = len(s)
+			if last := s[seen-1]; last.Rank != 500 || last.MatchedBlocks != 2 || last.State != kvindex.StateLive {
+				t.Errorf("%+v", last)
+				return
+			}
+		}
+	})
+	group.Wait()
+}
+
+// BenchmarkScoreRanks is BenchmarkScoreRequest for pods with ranks, each asked for its
+// best rank or for all.
+func BenchmarkScoreRanks(b *testing.B) {
+	for _, c := range []struct{ pods, ranks int }{{16, 1}, {16, 8}, {16, 256}} {
+		for _, asked := range []bool{false, true} {
+			for _, distinct := range []bool{false, true} {
+				b.Run(fmt.Sprintf("blocks=512/pods=%d/ranks=%d/asked=%v/distinct=%v", c.pods, c.ranks, asked, distinct), func(b *testing.B) {
+					ix := open(b)
+					p := fakeengine.NewPrompt(1, 16, 512)
+					for i := range c.pods * c.ranks {
+						n := 511
+						if distinct {
+							n -= i * 7 % 500
+						}
+						said(b, ix, fmt.Sprint("pod", i/c.ranks), i%c.ranks, p.Stored(0, n))
+					}
+					q := kvindex.Request{Model: "m", Tokens: p.Tokens, Ranks: asked}
+					var a kvindex.Answer
+					b.ReportAllocs()
+					for b.Loop() {
+						q.Tokens[511*16]++
+						if err := ix.ScoreRequest(ctx, &q, &a); err != nil || a.Pods[0].MatchedBlocks != 511 {
+							b.Fatal(err)
+						}
+					}
+				})
+			}
+		}
+	}
+}
