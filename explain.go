@@ -183,9 +183,8 @@ func (e *Explanation) String() string {
 // The score is made by the code of ScoreRequest. The pod is added to Request.Pods or
 // Candidates if it is not among them. Top and Ranks have no effect: the score is that of
 // the pod's best rank. What ScoreRequest returns as an error is Explanation.Err here.
-// Explain itself returns an error only if the
-// Indexer is closed, the context has ended, or pod is empty. It counts nothing in Stats
-// and calls no hook.
+// Explain itself returns an error only if the Indexer is closed, the context has ended,
+// or pod is empty. It counts nothing in Stats and calls no hook.
 //
 // Causes come from what is still remembered: the hashes of some evicted blocks
 // (index.MemoryConfig.IdleNames), and the last 64 salts and the last 64 media of the

@@ -31,7 +31,8 @@ type State uint8
 
 // The states. Each rank and each stream of a pod has one, and the pod has the first of
 // them in this order. So a pod with one silent stream is StateSilent, whatever its other
-// streams bring; PodInfo.Sources has the states of the ranks.
+// streams bring. PodInfo.Sources and an answer with Request.Ranks have the states of
+// the ranks.
 const (
 	// StateUnknown: no event of the pod was applied, or none since the engine restarted.
 	StateUnknown State = iota
