@@ -458,6 +458,31 @@ func TestRanksOfAnother(t *testing.T) {
 	}
 }
 
+// The groups of one rank are judged together, and those of others not with them.
+func TestRanksOfAHybrid(t *testing.T) {
+	ix := open(t)
+	p := fakeengine.NewPrompt(1, 16, 8)
+	window := func(blocks int) *fakeengine.Stored {
+		s := p.Stored(0, blocks)
+		s.Group, s.Kind, s.Window = 1, "sliding_window", 32
+		return s
+	}
+	gone := p.Removed(5)
+	gone.Group = 1
+	said(t, ix, "a", 0, p.Stored(0, 6), window(6))
+	said(t, ix, "a", 1, p.Stored(0, 6), window(3))
+	said(t, ix, "a", 2, p.Stored(0, 6), window(6), gone)
+	said(t, ix, "a", 3, p.Stored(0, 6), window(6), p.Removed(0))
+	said(t, ix, "a", 4, p.Stored(0, 2))
+	var got []int
+	for _, s := range ofRanks(t, ix, p.Tokens) {
+		got = append(got, s.CachedTokens)
+	}
+	if want := []int{96, 48, 80, 0, 32}; !slices.Equal(got, want) {
+		t.Errorf("ranks have %d tokens cached, want %d", got, want)
+	}
+}
+
 // An explanation is about a pod, and what is counted about the best entry.
 func TestRanksExplainedAndCounted(t *testing.T) {
 	var told []kvindex.Scored

@@ -692,23 +692,24 @@ func (sc *scorer) rankBest(top int) {
 // highest of the rest.
 func (sc *scorer) chooseBest(top int) (rest uint64) {
 	order, ranks := sc.order[:0], sc.ranks
+	last := uint64(0) // the lowest of those in order, once it is full
 	for i, rank := range ranks {
 		at := len(order)
-		if at < top {
+		switch {
+		case at < top:
 			order = append(order, 0)
-		} else {
+		case rank <= last:
+			rest = max(rest, rank)
+			continue
+		default:
 			at--
-			last := ranks[order[at]]
-			if rank <= last {
-				rest = max(rest, rank)
-				continue
-			}
 			rest = last
 		}
 		for ; at > 0 && rank > ranks[order[at-1]]; at-- {
 			order[at] = order[at-1]
 		}
 		order[at] = int32(i)
+		last = ranks[order[len(order)-1]]
 	}
 	sc.order = order
 	return rest

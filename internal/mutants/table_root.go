@@ -74,7 +74,7 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 	{"an excluded pod is as good as an empty one", "notScorable", "-1", "0", "TestExcludedPodsAreLast"},
 	{"what was excluded for the chat before", "scorer.release", "sc.rendering = nil", "", "TestExcludedPodsAreLast"},
 	{"top ignored", "scorer.rank", "top > 0 && top < n {", "n < 0 {", "TestTop"},
-	{"the last of the best is worse than the rest", "scorer.chooseBest", "if rank <= last {", "if rank <= last || true {", "TestTop"},
+	{"the last of the best is worse than the rest", "scorer.chooseBest", "case rank <= last:", "case rank <= last || true:", "TestTop"},
 	{"top in reverse", "scorer.chooseBest", "rank > ranks[order[at-1]]", "rank < ranks[order[at-1]]", "TestTop"},
 	{"a tie by name", "scorer.spread", "uint64(^place(prompt, hashes[at]))<<32", "uint64(^place(prompt, hashes[at]))>>32", "TestTiesSpread"},
 	{"a tie of the best by name", "scorer.rankBest", "r | uint64(place(prompt, hashes[i]))", "r | uint64(place(prompt, hashes[i]))>>32", "TestTiesAgainstModel"},
