@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/kvindex/kvindex"
@@ -460,4 +461,59 @@ func FuzzApplyBatch(f *testing.F) {
 		b := in.batch()
 		applyAny(t, &b, form)
 	})
+}
+
+// TestMaskedStores: a dense store comes before the masked ones of other groups that an
+// engine announced first, and what a masked store says of media is not taken for that of
+// its first blocks.
+func TestMaskedStores(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 8)
+	masked := func(group int, extra ...enginehash.Extra) *fakeengine.Stored {
+		s := p.Stored(0, 8)
+		s.Group, s.Kind, s.Window, s.Hashes = group, "sliding_window", 32, s.Hashes[6:]
+		if len(extra) > 0 {
+			s.Extra = [][]enginehash.Extra{extra, nil}
+		}
+		return s
+	}
+	dense := func(group int) *fakeengine.Stored {
+		s := p.Stored(0, 8)
+		s.Group = group
+		return s
+	}
+	for _, c := range []struct {
+		name   string
+		events []fakeengine.Event
+		groups []int
+		untold []bool
+	}{
+		{"a dense store alone", []fakeengine.Event{dense(0)}, []int{0}, []bool{false}},
+		{"masked ones first", []fakeengine.Event{masked(1), masked(2), dense(0)}, []int{0, 1, 2}, []bool{false, false, false}},
+		{"masked ones behind", []fakeengine.Event{dense(0), masked(1), masked(2)}, []int{0, 1, 2}, []bool{false, false, false}},
+		{"one of the same group", []fakeengine.Event{masked(1), masked(0), dense(0)}, []int{1, 0, 0}, []bool{false, false, false}},
+		{"a removal between", []fakeengine.Event{masked(1), p.Removed(0), dense(0)}, []int{1, 0, 0}, []bool{false, false, false}},
+		{"two prompts", []fakeengine.Event{masked(1), dense(0), masked(1), dense(0)}, []int{0, 0, 1, 1}, []bool{false, false, false, false}},
+		{"media", []fakeengine.Event{masked(1, enginehash.Text("image")), dense(0)}, []int{0, 1}, []bool{false, true}},
+	} {
+		changes, err := kvindex.ChangesOf(fakeengine.Payload(1, 0, c.events...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var groups []int
+		var untold []bool
+		for _, ch := range changes {
+			groups, untold = append(groups, ch.Group.ID), append(untold, ch.Untold)
+		}
+		if !slices.Equal(groups, c.groups) || !slices.Equal(untold, c.untold) {
+			t.Errorf("%s: groups %v, untold %v", c.name, groups, untold)
+		}
+	}
+	var many []fakeengine.Event // a dense store goes no further than the groups of a request
+	for range 20 {
+		many = append(many, masked(1))
+	}
+	changes, err := kvindex.ChangesOf(fakeengine.Payload(1, 0, append(many, dense(0))...))
+	if err != nil || changes[12].Group.ID != 0 {
+		t.Errorf("%v, %+v", err, changes)
+	}
 }

@@ -3,6 +3,7 @@ package kvindex
 import (
 	"context"
 
+	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/zeebo/xxh3"
 )
@@ -108,4 +109,13 @@ func Plans(layouts int) (kept int, again bool) {
 		last = ps.of(l, &Profile{})
 	}
 	return len(*ps.all.Load()), ps.of(l, &Profile{}) != last
+}
+
+// ChangesOf is what an index is told of a payload.
+func ChangesOf(payload []byte) ([]index.Change, error) {
+	var b events.Batch
+	err := events.Decode(payload, &b)
+	c := converter{hash: newHasher([16]byte{1}), model: "m", recent: &recentScopes{}}
+	c.convert(&b)
+	return c.changes, err
 }

@@ -259,6 +259,25 @@ func TestLayoutsChange(t *testing.T) {
 	see("a cache that was emptied, and has one group now", 112)
 }
 
+// TestPartsAlone: a prompt that ends inside of its first block is found by the parts of
+// it that the groups hold.
+func TestPartsAlone(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 64, 2)
+	units := fakeengine.Prompt{Tokens: p.Tokens, Size: 16, Hash: 5 << 32}
+	ix := open(t, withProfile(kvindex.Profile{Draft: kvindex.DraftNone, Copies: kvindex.CopiesExact, Grain: 16}))
+	var events []fakeengine.Event
+	for group, kind := range []string{"full_attention", "mamba"} {
+		whole, part, gone := p.Stored(0, 2), units.Stored(0, 2), p.Removed(0, 1)
+		whole.Group, whole.Kind, part.Group, part.Kind, gone.Group = group, kind, group, kind, group
+		events = append(events, whole, part, gone)
+	}
+	ingest(t, ix, "a", events...)
+	got := score(t, ix, kvindex.Request{Tokens: p.Tokens[:40]})[0]
+	if got.CachedTokens != 32 || got.MatchedBlocks != 0 || got.BlockTokens != 64 || got.Tiers != (kvindex.TierCounts{}) || got.UpperBound {
+		t.Errorf("%+v", got)
+	}
+}
+
 // TestWindowsStay: a profile that names a group and no window leaves the window as it is.
 func TestWindowsStay(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)

@@ -49,6 +49,12 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 
 	{"Close lets Find go on", "Models.Close", "s.stop()", "_ = s.stop", "TestModelsSlowFind"},
 	{"no length-1 cap", "cachedTokens", "(promptTokens - 1) / size * size", "promptTokens / size * size", "TestCachedTokens"},
+	{"masked stores stay before dense ones", "converter.convert", "c.sink()", "", "TestMaskedStores"},
+	{"stores of one group change places", "converter.sink", "|| before.Group.ID == c.changes[at].Group.ID", "", "TestMaskedStores"},
+	{"a dense store goes to the front of a batch", "converter.sink", "max(0, last-most)", "0", "TestMaskedStores"},
+	{"extra keys of masked stores are those of the first blocks", "converter.stored", "&& len(e.Extra) > 0", "&& false", "TestMaskedStores"},
+	{"a part of a block alone is nothing", "scorer.judge", "at, most = part, 0; at < 0", "at, most = min(part, -1), 0; at < 0", "TestPartsAlone"},
+	{"parts of blocks are matched blocks", "PodScore.fill", "if b.matched > 0 {", "if true {", "TestPartsAlone"},
 	{"a hit that another group cut is explained by its own group", "explainer.points", "cached < cachedTokens(r, w.length(v))", "false", "TestCauses"},
 	{"groups of several ranks are judged as one", "scorer.chooseRows", "rows[i].Source == rows[from].Source", "true", "TestRanksOfHybrids"},
 	{"the first group has the matched blocks, whatever its kind", "newPlan", "case g.Kind == index.GroupFull && main < 0:", "case main < 0:", "TestHybridsByTheRule"},
