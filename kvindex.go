@@ -7,7 +7,9 @@
 //	index, err := kvindex.New(kvindex.WithModel("llama-3", model))
 //	...
 //	sub, err := events.NewSubscriber(index, events.SubscriberConfig{
-//		Pod: "pod-a", Model: "llama-3", Endpoint: "tcp://10.0.0.7:5557",
+//		Pod: "pod-a", Model: "llama-3",
+//		Endpoint: "tcp://10.0.0.7:5557",
+//		Replay:   "tcp://10.0.0.7:5657", // else what was stored before is not known
 //		OnError: func(err error) { log.Print(err) },
 //	})
 //	...
@@ -16,7 +18,9 @@
 //	var answer kvindex.Answer
 //	err = index.ScoreRequest(ctx, &kvindex.Request{Body: body}, &answer) // the body of a chat
 //	...
-//	best := answer.Pods[0] // most cached tokens first: weigh them against load
+//	if len(answer.Pods) > 0 { // else no pod is known, and answer.Unknown says why
+//		best := answer.Pods[0] // most cached tokens first: weigh them against load
+//	}
 //
 // # Words
 //
@@ -36,8 +40,8 @@
 //     each kind.
 //   - adapter: a LoRA on a base model. Salt: the cache_salt of a request. Media:
 //     images and the like in a prompt.
-//   - stream: the numbered messages of one engine's socket. Several ranks may come
-//     over one stream.
+//   - stream: the numbered messages of one socket of an engine. Each rank has a
+//     socket: run one Subscriber for each.
 //   - transport: what brings the messages of streams to the Indexer, such as an
 //     [events.Subscriber].
 //   - replay: an engine sends its last messages again, if a transport asks.
@@ -48,24 +52,28 @@
 // Read [New] and [Option], [Indexer.ScoreRequest] with [Request], [Answer] and
 // [PodScore], and [State]. [Indexer.Score] is the short form for a text. [Indexer.Pods]
 // and [Indexer.Stats] say what is known, [Indexer.Explain] why a score is what it is.
-// Call [Indexer.RemovePod] when a pod has gone, and [Indexer.Close] at the end.
+// When a pod has gone, end its Subscribers, wait until Run has returned, and call
+// [Indexer.RemovePod]. Call [Indexer.Close] at the end.
 //
-// [WithProfile], [WithHooks], [WithLossPolicy], [WithModels], [WithResolver] and
-// [Indexer.Candidates] are for programs that already run.
+// Set [WithProfile] at once for SGLang with media, for EAGLE or MTP, and for hybrid
+// models. [WithHooks], [WithLossPolicy], [WithModels], [WithResolver] and
+// [Indexer.Candidates] can wait.
 //
 // # Promises
 //
 // A score counts a block only if the events that were applied say that the pod holds
-// it. The exceptions are marked: in [StateReplaying] and [StateUncertain] events about
-// removals may be missing; where [PodScore.UpperBound] is set, something is not known
-// of a hybrid model; and some engines' events do not say enough, see [MediaBare] and
-// [MediaPad].
+// it. It can be too high in these cases:
+//
+//   - In [StateReplaying] and [StateUncertain] events about removals may be missing.
+//   - Where [PodScore.UpperBound] is set, something is not known of a hybrid model.
+//   - Not marked: events of some engines do not say enough, see [MediaBare] and
+//     [MediaPad]; and an engine has draft layers that [Profile] does not name.
 //
 // A score can be too low: for what was stored before the first event, after a loss, and
-// for blocks whose parent is not known. [Stats] counts each of these. The first two are
-// also visible in the [State] of the pod.
+// for blocks whose parent is not known. The first two show in the [State] of the pod;
+// [Stats] counts losses, and what waits for a parent.
 //
-// All pods that hold a block are known, however many they are.
+// There is no limit to how many pods can hold one block.
 //
 // All methods are safe for concurrent use. An Indexer does not log. It starts no
 // goroutine, except a short one that cleans up after RemovePod.

@@ -24,7 +24,7 @@ type router struct {
 }
 
 func main() {
-	model := must(kvindex.LoadModel("/models/llama-3"))             // the folder that the engines serve
+	model := must(kvindex.LoadModel("/models/llama-3"))             // as the engines have it, without the weights
 	index := must(kvindex.New(kvindex.WithModel("llama-3", model))) // the name that clients send
 	r := &router{Indexer: index, load: map[string]*atomic.Int64{}}
 	for _, host := range []string{"10.0.0.7", "10.0.0.8", "10.0.0.9"} {
