@@ -23,7 +23,7 @@ import (
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if testing.Short() {
-		patience = 15 * time.Second
+		patience = 6 * time.Second
 	}
 	zmtptest.Main(m)
 }
