@@ -51,6 +51,7 @@ func (in *ingest) unnumbered(bad error) error {
 	}
 	r.kept = false
 	r.heard(in.batch, in.now, true)
+	in.noteHybrid(r)
 	in.cured(r)
 	in.count(nil, StreamStats{Messages: 1})
 	in.settle()
@@ -109,6 +110,7 @@ func (d *delivery) take() (again bool, err error) {
 		r.on(forgotten)
 	}
 	r.heard(d.batch, d.now, !st.partial)
+	d.noteHybrid(r)
 	d.cured(r)
 	if wiped || kept {
 		d.tellLoss(r.n)

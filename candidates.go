@@ -158,7 +158,7 @@ func (x *Indexer) resolve(c *Candidates, m meaning) *candidateSet {
 		if md != nil {
 			if set.states[i] = md.pods[name]; set.states[i] != nil {
 				p := &set.states[i].profile
-				set.profiled = set.profiled || p.Draft == DraftLayers || len(p.Groups) > 0
+				set.profiled = set.profiled || p.Draft == DraftLayers || len(p.Groups) > 0 || set.states[i].hybrid.Load()
 			}
 		}
 	}

@@ -140,7 +140,9 @@ func (c *converter) stored(e *events.Event) index.Change {
 	ch.BlockSize, ch.Variant = e.BlockSize, v
 	// The extra keys of a masked store are those of the blocks that it keeps, and which
 	// these are is not known.
-	ch.Untold = masked(&ch, len(e.Tokens)) && len(e.Extra) > 0
+	ch.Untold = masked(&ch, len(e.Tokens)) && slices.ContainsFunc(e.Extra, func(k events.ExtraKey) bool {
+		return k.Kind != events.ExtraText || e.Adapter == "" || k.Text != e.Adapter // which the event has too
+	})
 	s := scope{model: c.model, adapter: c.profile.adapterOf(e)}
 	s.salt = c.readExtras(e, v)
 	width := v.Unit
@@ -283,6 +285,9 @@ func tierOf(medium string) Tier {
 
 // groupOf is the group of an event, as the event has it.
 func groupOf(e *events.Event) Group {
+	if e.Group > 0 && e.GroupKind == "" { // vLLM from PR 37688 to PR 40984 tells no kinds
+		return Group{ID: e.Group, Kind: GroupOther}
+	}
 	return Group{ID: e.Group, Kind: groupKindOf(e.GroupKind), Window: e.Window}
 }
 

@@ -98,17 +98,17 @@ func ScoreKeys(x *Indexer, model string, tokens []uint32) func() int {
 	}
 }
 
-// Plans has a pod of a model asked for the plans of so many layouts, and returns how many
+// Plans has a pod of so many ranks asked for the plans of so many layouts, and returns how many
 // it keeps, and whether it makes the last one again.
-func Plans(layouts int) (kept int, again bool) {
+func Plans(layouts, ranks int) (kept int, again bool) {
 	var ps plans
 	var last *plan
 	l := &index.Layout{}
 	for range layouts {
 		l = &index.Layout{Groups: []index.GroupLayout{{Group: Group{Kind: GroupMamba}, BlockSize: 16}}}
-		last = ps.of(l, &Profile{})
+		last = ps.of(l, &Profile{}, ranks)
 	}
-	return len(*ps.all.Load()), ps.of(l, &Profile{}) != last
+	return len(*ps.all.Load()), ps.of(l, &Profile{}, ranks) != last
 }
 
 // ChangesOf is what an index is told of a payload.

@@ -133,6 +133,7 @@ func (x *Indexer) newIngest(pod, model string) *ingest {
 		in.convert.hash = x.hash
 	}
 	in.pod, in.model = pod, model
+	in.decoded.Events = nil // of another call
 	in.batch = &in.decoded
 	in.convert.changes = in.convert.changes[:0]
 	in.stats = Counters{}

@@ -154,8 +154,8 @@ func WithProfile(profile func(pod, model string) Profile) Option {
 }
 
 // Profile is what events do not tell about the engine of a pod. The zero Profile is
-// right for vLLM since March 2026. For any other engine a score with the zero Profile
-// is never higher than with the Profile for that engine.
+// right for vLLM since March 2026 without draft layers (EAGLE, MTP). What it does not
+// say of a hybrid model makes scores upper bounds (PodScore.UpperBound).
 type Profile struct {
 	// Media is how the engine puts media into blocks. It matters only for prompts with
 	// media.

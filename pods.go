@@ -43,6 +43,7 @@ type pod struct {
 type podModel struct {
 	profile  Profile // complete; never changed
 	plans    plans
+	hybrid   atomic.Bool // some rank has announced other groups than one of full attention
 	ranks    map[int]*rank
 	byNumber atomic.Pointer[[]*rank] // ranks in the order of their numbers; a new slice for each new rank. Read without pod.mu
 	streams  map[string]*stream
@@ -161,6 +162,22 @@ func (r *rank) learn(e *events.Event) {
 	}
 	if e.Group < index.MaxGroups && e.BlockSize > 0 && tierOf(e.Medium) == TierGPU && !foreign(e) {
 		r.groups = append(r.groups, GroupInfo{groupOf(e), e.BlockSize})
+	}
+}
+
+// hybrid reports that the engine has announced other groups than one of full attention.
+func (r *rank) hybrid(p *Profile) bool {
+	return len(r.groups) > 1 || len(r.groups) == 1 && p.corrected(r.groups[0].Group).Kind != GroupFull
+}
+
+// noteHybrid has scores know that the pod's model is a hybrid one. So it stays if a
+// rank has announced one group only since its cache was emptied.
+func (in *ingest) noteHybrid(r *rank) {
+	if !in.pm.hybrid.Load() && r.hybrid(&in.pm.profile) {
+		in.pm.hybrid.Store(true)
+		in.x.mu.Lock()
+		in.x.heard.Add(1)
+		in.x.mu.Unlock()
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 // plan is how a source with a layout is judged.
 type plan struct {
 	layout *index.Layout
-	rule   *reuse.Plan // nil: no group can be judged
+	rule   *reuse.Plan // nil: no group can be judged, so the run of the main one bounds what is reused
 	main   int         // the full-attention group of the lowest ID, in layout.Groups; -1: none
 	upper  bool        // the engine may reuse less than rule says
 }
@@ -25,22 +25,23 @@ type plan struct {
 // plans has the plans of a pod and model. It is read without a lock.
 type plans struct{ all atomic.Pointer[[]*plan] }
 
-// of returns the plan for a layout, made if need be. Each rank has a layout, so there
-// are plans for as many as there can be ranks; the oldest give way.
-func (ps *plans) of(l *index.Layout, p *Profile) *plan {
+// of returns the plan for a layout, made if need be, for a pod of so many ranks. Each
+// rank has a layout, and a new one when it announces something new: the oldest give way.
+func (ps *plans) of(l *index.Layout, p *Profile, ranks int) *plan {
+	keep := 2*ranks + 2
 	for {
 		all := ps.all.Load()
 		var old []*plan
 		if all != nil {
 			old = *all
-			for _, known := range old {
-				if known.layout == l {
-					return known
+			for i := len(old) - 1; i >= 0; i-- {
+				if old[i].layout == l {
+					return old[i]
 				}
 			}
 		}
 		made := newPlan(l, p)
-		now := append(slices.Clone(old[max(0, len(old)-MaxRanks+1):]), made)
+		now := append(slices.Clone(old[max(0, len(old)+1-keep):]), made)
 		if ps.all.CompareAndSwap(all, &now) {
 			return made
 		}
@@ -59,7 +60,8 @@ func newPlan(l *index.Layout, p *Profile) *plan {
 		case g.Kind == index.GroupFull && main < 0:
 			main = i
 		}
-		if p.Grain == 0 && told.Grain < told.BlockSize && (grain == 0 || told.Grain < grain) {
+		// A full-attention group tells parts of blocks whether they count or not.
+		if p.Grain == 0 && g.Kind == index.GroupMamba && told.Grain < told.BlockSize && (grain == 0 || told.Grain < grain) {
 			grain = told.Grain
 		}
 	}
@@ -87,12 +89,9 @@ func (sc *scorer) judge(from, to int) {
 	first := &rows[0]
 	var p *plan
 	if pm := sc.set.states[first.Pod]; pm != nil {
-		p = pm.plans.of(first.Layout, &pm.profile)
+		p = pm.plans.of(first.Layout, &pm.profile, len(pm.inOrder()))
 	} else {
 		p = newPlan(first.Layout, &Profile{})
-	}
-	if p.rule == nil {
-		return
 	}
 	groups := first.Groups
 	sc.held = slices.Grow(sc.held[:0], len(groups))[:len(groups)]
@@ -104,17 +103,19 @@ func (sc *scorer) judge(from, to int) {
 		if g < 0 {
 			continue
 		}
-		switch row.BlockSize {
-		case groups[g].BlockSize:
+		main := p.main < 0 || g == p.main
+		switch {
+		case row.BlockSize == groups[g].BlockSize:
 			sc.held[g].Blocks = row.Held[TierGPU]
-			if run := int(row.Run) * row.BlockSize; p.main < 0 && run > most || g == p.main {
-				most, at = run, i
-			}
-		case p.rule.Grain():
+		case p.rule != nil && row.BlockSize == p.rule.Grain():
 			sc.held[g].Parts = row.Held[TierGPU]
-			if g == p.main || p.main < 0 {
+			if main {
 				part = i
 			}
+			continue
+		}
+		if run := int(row.Run) * row.BlockSize; main && run > most {
+			most, at = run, i
 		}
 	}
 	if at < 0 {
@@ -126,5 +127,11 @@ func (sc *scorer) judge(from, to int) {
 	if first.Pairs {
 		length--
 	}
-	sc.improve(first.Pod, bestRow{p.rule.Tokens(length, sc.held), most, int32(from + at + 1), p.upper})
+	best := bestRow{0, most, int32(from + at + 1), true}
+	if p.rule != nil {
+		best.cached, best.upper = p.rule.Tokens(length, sc.held), p.upper
+	} else {
+		best.cached = cachedTokens(&rows[at], length)
+	}
+	sc.improve(first.Pod, best)
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/reuse"
 )
@@ -236,27 +237,29 @@ func TestRanksOfHybrids(t *testing.T) {
 func TestLayoutsChange(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	ix := open(t, withProfile(kvindex.Profile{Draft: kvindex.DraftNone, Copies: kvindex.CopiesExact}))
-	see := func(what string, cached int) {
+	see := func(what string, cached int, bound bool) {
 		t.Helper()
-		if got := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; got.CachedTokens != cached || got.UpperBound {
-			t.Errorf("%s: %+v, want %d", what, got, cached)
+		if got := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; got.CachedTokens != cached || got.UpperBound != bound {
+			t.Errorf("%s: %+v, want %d, a bound %v", what, got, cached, bound)
 		}
 	}
 	events := hybrid(p, 6, 48)
 	ingest(t, ix, "a", events[:2]...)
-	see("full and window", 96)
+	see("full and window", 96, false)
 	state := p.Stored(3, 4)
 	state.Group, state.Kind = 2, "mamba"
 	ingest(t, ix, "a", state)
-	see("a state before the window's blocks", 0)
+	see("a state before the window's blocks", 0, false)
 	ingest(t, ix, "a", events[2])
-	see("a state at the end of the window's", 96)
+	see("a state at the end of the window's", 96, false)
 	if err := ix.Ingest("a", "m", fakeengine.Payload(1, 1, p.Stored(0, 7))); err != nil {
 		t.Fatal(err)
 	}
-	see("a rank of one group", 112)
+	see("a rank of one group", 112, true)
 	ingest(t, ix, "a", &fakeengine.Cleared{}, p.Stored(0, 8))
-	see("a cache that was emptied, and has one group now", 112)
+	see("a cache that was emptied, and of which one group is known since", 112, true)
+	ingest(t, ix, "a", hybrid(p, 7, 48)[1:]...)
+	see("of which all are known", 112, false)
 }
 
 // TestPartsAlone: a prompt that ends inside of its first block is found by the parts of
@@ -295,10 +298,10 @@ func TestWindowsStay(t *testing.T) {
 }
 
 func TestPlansAreKept(t *testing.T) {
-	if kept, again := kvindex.Plans(3); kept != 3 || again {
+	if kept, again := kvindex.Plans(3, 1); kept != 3 || again {
 		t.Errorf("%d of 3 plans, made again: %v", kept, again)
 	}
-	if kept, again := kvindex.Plans(2 * kvindex.MaxRanks); kept != kvindex.MaxRanks || again {
+	if kept, again := kvindex.Plans(100, 8); kept != 18 || again {
 		t.Errorf("%d plans, made again: %v", kept, again)
 	}
 }
@@ -353,5 +356,67 @@ func BenchmarkScoreHybrids(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// TestGroupsThatCannotBeJudged: the run of what holds the most bounds what is reused, and
+// says that it is a bound.
+func TestGroupsThatCannotBeJudged(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 8)
+	group := func(id int, kind string, n int) *fakeengine.Stored {
+		s := p.Stored(0, n)
+		s.Group, s.Kind = id, kind
+		return s
+	}
+	lower := group(0, "full_attention", 2) // a chunk of two blocks
+	lower.Medium = "cpu"
+	gone := p.Removed(0, 1, 2, 3)
+	for _, c := range []struct {
+		name            string
+		profile         kvindex.Profile
+		events          []fakeengine.Event
+		cached, matched int
+		bound           bool
+	}{
+		{"a kind that nobody knows", kvindex.Profile{Draft: kvindex.DraftNone}, []fakeengine.Event{group(0, "new_attention", 5)}, 80, 5, true},
+		{"windows that no event says", kvindex.Profile{Draft: kvindex.DraftNone}, []fakeengine.Event{group(0, "sliding_window", 5), group(1, "sliding_window", 3)}, 80, 5, true},
+		{"a second group without a kind", kvindex.Profile{Draft: kvindex.DraftNone}, []fakeengine.Event{p.Stored(0, 6), group(1, "", 3)}, 96, 6, true},
+		{"a chunk of a lower tier", kvindex.Profile{Draft: kvindex.DraftNone}, []fakeengine.Event{p.Stored(0, 4), group(1, "mamba", 4), lower, gone}, 0, 1, false},
+	} {
+		ix := open(t, withProfile(c.profile))
+		ingest(t, ix, "a", c.events...)
+		got := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]
+		if got.CachedTokens != c.cached || got.MatchedBlocks != c.matched || got.UpperBound != c.bound {
+			t.Errorf("%s: %+v", c.name, got)
+		}
+	}
+}
+
+// TestGrainOfAnotherPod: what one pod has sent says nothing of the Grain of another.
+func TestGrainOfAnotherPod(t *testing.T) {
+	ix := open(t, kvindex.WithProfile(func(pod, _ string) kvindex.Profile {
+		if pod == "b" {
+			return kvindex.Profile{Grain: 32}
+		}
+		return kvindex.Profile{}
+	}))
+	ingest(t, ix, "a", fakeengine.NewPrompt(1, 16, 2).Stored(0, 2))
+	ix.StreamNote("b", "m", "s", events.NoteOpened)
+	if pods := ix.Pods(nil); len(pods) != 2 || pods[1].State != kvindex.StateSilent {
+		t.Errorf("%+v", pods)
+	}
+}
+
+// TestProfilesAreCopied: what Pods returns is the caller's.
+func TestProfilesAreCopied(t *testing.T) {
+	ix := open(t, withProfile(kvindex.Profile{Draft: kvindex.DraftNone, Groups: []kvindex.Group{{ID: 1, Kind: kvindex.GroupWindow, Window: 48}}}))
+	p := fakeengine.NewPrompt(1, 16, 8)
+	ingest(t, ix, "a", hybrid(p, 6, 48)...)
+	ix.Pods(nil)[0].Profile.Groups[0].Window = 1
+	if err := ix.MarkLost("a", 0); err != nil {
+		t.Fatal(err)
+	}
+	if got := ix.Pods(nil)[0]; got.Profile.Groups[0].Window != 48 || got.State != kvindex.StatePartial || got.WantsFullReport {
+		t.Errorf("%+v", got)
 	}
 }

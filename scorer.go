@@ -118,7 +118,8 @@ type PodScore struct {
 
 	// CachedTokens is the number of tokens that the engine would reuse from its gpu: the
 	// blocks at the beginning of the prompt, up to the first one that is not in the gpu.
-	// Only whole blocks count. The last token of the prompt never counts, because engines
+	// For a hybrid model it is what all groups together allow. Only whole blocks count,
+	// but see Profile.Grain. The last token of the prompt never counts, because engines
 	// always compute it.
 	CachedTokens int
 	// MatchedBlocks is the number of blocks at the beginning of the prompt that the rank
@@ -551,10 +552,10 @@ func (sc *scorer) bestOf(i int) bestRow {
 	b := bestRow{cachedTokens(row, length), int(row.Run) * row.BlockSize, int32(i + 1), false}
 	if sc.set.profiled {
 		if pm := sc.set.states[row.Pod]; pm != nil {
-			if pm.profile.corrected(row.Group).Draft && b.cached > 0 {
+			if pm.profile.corrected(row.Group).Draft && b.cached > 0 && !row.Pairs { // SGLang gives up the last pair only
 				b.cached -= row.BlockSize // which the draft layers compute again
 			}
-			b.upper = pm.profile.lists(row.Layout)
+			b.upper = pm.profile.lists(row.Layout) || pm.hybrid.Load()
 		}
 	}
 	return b

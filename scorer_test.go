@@ -179,7 +179,7 @@ func TestSeveralFullGroups(t *testing.T) {
 	ix := open(t)
 	p := fakeengine.NewPrompt(1, 16, 8)
 	coarse := fakeengine.Prompt{Tokens: p.Tokens, Size: 32, Hash: 2 << 32}.Stored(0, 3)
-	coarse.Group = 1
+	coarse.Group, coarse.Kind = 1, "full_attention"
 	ingest(t, ix, "a", p.Stored(0, 8), coarse)
 	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.CachedTokens != 96 || s.BlockTokens != 16 || s.MatchedBlocks != 8 || !s.UpperBound {
 		t.Errorf("got %+v", s)

@@ -217,6 +217,9 @@ type PodInfo struct {
 	// "vllm_xargs": {"kv_cache_report_mode": "full"} makes the engine announce again
 	// the blocks that this request finds in its cache. With CopiesGuarded these
 	// announcements do no harm.
+	//
+	// It is false for hybrid models: such a request announces blocks of their other groups
+	// that are not there.
 	WantsFullReport bool
 	// Connected is the time since when a connection to the pod stands. It is zero if there
 	// is no connection, or the transport does not report it. Heard is the time of the last
@@ -444,7 +447,7 @@ func (x *Indexer) Pods(dst []PodInfo) []PodInfo {
 // describe fills in what is known beside the index. pod.mu is held.
 func (pm *podModel) describe(info *PodInfo, now time.Time) {
 	info.State, info.Profile = State(pm.state.Load()), pm.profile
-	info.Profile.Adapters = maps.Clone(info.Profile.Adapters)
+	info.Profile.Groups, info.Profile.Adapters = slices.Clone(info.Profile.Groups), maps.Clone(info.Profile.Adapters)
 	info.Adapters = slices.Sorted(maps.Keys(pm.adapters))
 	for _, st := range pm.streams {
 		s := st.info()
@@ -463,7 +466,7 @@ func (pm *podModel) describe(info *PodInfo, now time.Time) {
 			s.Groups[i].Group = pm.profile.corrected(s.Groups[i].Group)
 		}
 		info.Sources = append(info.Sources, s)
-		info.WantsFullReport = info.WantsFullReport || r.lossy()
+		info.WantsFullReport = info.WantsFullReport || r.lossy() && !r.hybrid(&pm.profile)
 		if at := r.at.Round(0); at.After(info.Heard) { // without a stream
 			info.Heard = at
 		}

@@ -187,7 +187,10 @@ const (
 	// parent whose blocks are all held already, or were forgotten uncounted,
 	// for a report of what is there. In a group that is not GroupFull a store
 	// without a parent that names a held block adds nothing at all. It never
-	// claims a block that has gone, whatever reports are mixed in. A repeat
+	// claims a block that has gone, whatever reports are mixed in, with one
+	// exception: a report of a group that is not GroupFull lists blocks that it
+	// does not hold, and where it names no held block it is taken for a store.
+	// So it is with GroupChunked, and in a source that is Partial. A repeat
 	// behind a parent counts in every group: reports have none, because they
 	// begin at the first block of a prompt.
 	CopiesGuarded Copies = iota + 1

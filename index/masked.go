@@ -100,8 +100,8 @@ func (s *source) look(p *pending) {
 
 // listMasked has what happens to the hashes of masked stores noted from now on.
 func (s *source) listMasked() {
-	for _, p := range s.masked {
-		s.list(p)
+	for ; s.noted < len(s.masked); s.noted++ {
+		s.list(s.masked[s.noted])
 	}
 }
 
@@ -110,7 +110,7 @@ func (s *source) listMasked() {
 func (s *source) settle() {
 	for len(s.masked) > 0 && !s.removed.Load() {
 		p := s.masked[0]
-		s.masked = s.masked[1:]
+		s.masked, s.noted = s.masked[1:], max(0, s.noted-1)
 		if p.elem == nil { // it was dropped
 			continue
 		}
@@ -133,7 +133,7 @@ func (s *source) settle() {
 		m.join()
 		s.yield(len(p.hashes))
 	}
-	s.masked = nil
+	s.masked, s.noted = nil, 0
 }
 
 // maskedStore is what is known of a masked store, and what follows.

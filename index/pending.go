@@ -260,5 +260,5 @@ func (s *source) clearPending() {
 	s.pendingBytes, s.parked = 0, 0
 	s.waiting = make(map[hashIn][]*pending)
 	s.listed = make(map[Hash][]*pending)
-	s.masked = nil
+	s.masked, s.noted = nil, 0
 }

@@ -110,6 +110,7 @@ type source struct {
 	waiting map[hashIn][]*pending
 	listed  map[Hash][]*pending
 	masked  []*pending
+	noted   int // of masked, how many were listed
 	// following is the memory of a maskedStore.
 	following maskedStore
 }
