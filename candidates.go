@@ -42,7 +42,7 @@ type candidateSet struct {
 	states        []*podModel       // nil: never heard
 	hashes        []uint64          // of names, for ties
 	index         *index.Candidates // names
-	profiled      bool              // some Profile has Groups or Draft
+	profiled      bool              // some Profile has Groups or Draft, or some pod a hybrid model
 }
 
 // Candidates returns the pods with these names as Candidates for model, which is a name

@@ -58,9 +58,9 @@ func withProfile(p kvindex.Profile) kvindex.Option {
 
 // replay feeds a recording to an Indexer and asks its questions, in the words of
 // ask. check gets the answer for the pod beside what the engine said.
-func replay(t *testing.T, rows []recording, p kvindex.Profile, ask func(*recordedQuery, *testing.T) kvindex.Request, check func(got kvindex.PodScore, held, computed int)) {
+func replay(t *testing.T, rows []recording, p kvindex.Profile, ask func(*recordedQuery, *testing.T) kvindex.Request, check func(got kvindex.PodScore, held, computed int), opts ...kvindex.Option) {
 	t.Helper()
-	ix, err := kvindex.New(withProfile(p))
+	ix, err := kvindex.New(append(opts, withProfile(p))...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,6 @@ package systemtest
 
 import (
 	"context"
-	"encoding/hex"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -74,33 +73,15 @@ func placeRecorded(t *testing.T, path string, copies kvindex.Copies) (all placin
 	}
 	rows, maps := readRecording(t, path), readMaps(t, path)
 	h := &heldIndex{Memory: memory, groups: maps[0].Groups}
-	ix, err := kvindex.New(withProfile(rows[0].profile(copies)), kvindex.WithIndex(h))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ix.Close()
 	defer h.Close()
-	var answer kvindex.Answer
-	for i, row := range rows[1:] {
-		if row.Query == nil {
-			payload, err := hex.DecodeString(row.Payload)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := ix.IngestMessage(kvindex.Message{Pod: "p", Model: "m", Stream: "s", Seq: row.Seq, Payload: payload}); err != nil {
-				t.Fatalf("row %d: %v", i, err)
-			}
-			continue
-		}
-		q := row.Query.request(t)
-		q.Model, q.Pods = "m", []string{"p"}
+	maps = slices.DeleteFunc(maps, func(m recordedMaps) bool { return m.HeldMap == nil }) // those of questions
+	ask := func(q *recordedQuery, t *testing.T) kvindex.Request {
 		h.rows = nil
-		if err := ix.ScoreRequest(context.Background(), &q, &answer); err != nil {
-			t.Fatalf("row %d: %v", i, err)
-		}
-		all.queries++
+		return q.request(t)
+	}
+	replay(t, rows, rows[0].profile(copies), ask, func(kvindex.PodScore, int, int) {
 		before := all.missing + all.invented
-		for g, want := range maps[i+1].HeldMap {
+		for g, want := range maps[all.queries].HeldMap {
 			for j, c := range want {
 				n := (j + 1) * h.groups[g].Unit
 				got, held := h.holds(g, n), c == '1'
@@ -117,7 +98,8 @@ func placeRecorded(t *testing.T, path string, copies kvindex.Copies) (all placin
 		if all.missing+all.invented > before {
 			all.wrong++
 		}
-	}
+		all.queries++
+	}, kvindex.WithIndex(h))
 	return all
 }
 
