@@ -375,7 +375,7 @@ func (v *slowView) advance(end uint32) bool {
 	}
 	v.run += int32(bits.OnesCount32(here))
 	left := here
-	last := uint32(1) << bits.Len32(here) >> 1
+	last := uint32(1) << bits.Len32(here>>1)
 	for t := range v.now {
 		best := v.now[t] & left
 		if best&last != 0 {

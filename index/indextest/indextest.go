@@ -1297,6 +1297,15 @@ var cases = []testCase{
 		t.apply(podA, c.remove(0))
 		t.want(podA, c, 0)
 	}},
+	{"TheLastTierOfRunsOfAnyLength", func(t *T) {
+		for n := 1; n <= 70; n++ {
+			c := newChain(uint64(n), n)
+			t.apply(podA, c.store(0, n), bare(index.TierCPU, c.store(n-1, n)), c.remove(n-1))
+			if r := t.row(podA, 0, c); int(r.Run) != n || int(r.GPU) != n-1 || r.Last != index.TierCPU {
+				t.Errorf("%d blocks: row %+v", n, r)
+			}
+		}
+	}},
 	{"TheBestTierCounts", func(t *T) {
 		c := newChain(1, 1)
 		for _, tier := range []index.Tier{index.TierOther, index.TierRemote, index.TierDisk, index.TierCPU} {

@@ -155,6 +155,7 @@ var indexMutants = table{breaks: "./index", rows: []mutant{
 	{"a view in two rows", "walker.findSlow", "w.seen[l.first] != w.round &&", "", "TestMemory/Random"},
 	{"a view of the gpu in two rows", "walker.findSlow", "(!l.oneGPU || !w.runs(l.first)) {", "true {", "TestMemory/TheWordOfALowerTierNamesNothing"},
 	{"a view without its gpu block in no row", "walker.findSlow", "(!l.oneGPU || !w.runs(l.first)) {", "!l.oneGPU {", "TestMemory/TierBeforeName"},
+	{"a run that ends where a slab does has no last tier", "slowView.advance", "bits.Len32(here>>1)", "bits.Len32(here) >> 1", "TestMemory/TheLastTierOfRunsOfAnyLength"},
 	{"the worst tier counts", "slowView.advance", "left &^= best\n", "", "TestMemory/TheBestTierCounts"},
 	{"bits on request only", "walker.answer", "if q.Held || r.bits {", "if q.Held {", "TestMemory/RowsOfSeveralGroupsHaveBits"},
 	{"one group is taken for a full one", "source.publish", "oneFull := len(layout.Groups) == 1 && layout.FullGroups == 1", "oneFull := len(layout.Groups) == 1", "TestMemory/OneGroupThatIsNotFullHasBits"},
