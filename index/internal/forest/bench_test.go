@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/zeebo/xxh3"
+
+	"github.com/kvindex/kvindex/index/internal/mem"
 )
 
 // chain is index.Chain.
@@ -25,14 +27,14 @@ var benchBlocks = flag.Int("blocks", 1_000_000, "blocks of the benchmarks of the
 func BenchmarkForestInsert(b *testing.B) {
 	const n = 512
 	r := rand.New(rand.NewPCG(1, 1))
-	f := New()
+	f := New(new(mem.Count))
 	ord, _ := f.TakeOrdinal()
 	keys, locs := make([]Key, n), make([]Loc, n)
 	b.ReportAllocs()
 	for b.Loop() {
 		if f.slots >= *benchBlocks {
 			b.StopTimer()
-			f = New()
+			f = New(new(mem.Count))
 			b.StartTimer()
 		}
 		key := Key(r.Uint64())

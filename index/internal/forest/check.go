@@ -12,22 +12,19 @@ type Holding struct{ Slab, Ord uint32 }
 // holder must have, and refs how often each slab was referred to by Ref; what
 // slabs refer to is added. Both are used up.
 func (f *Forest) Check(held map[Holding]uint32, refs map[uint32]uint32) error {
-	gone := make(map[uint32]bool)
-	for i := range f.slabs {
-		for _, id := range f.slabs[i].free {
-			gone[id] = true
-		}
-		for id := f.slabs[i].next; id%chunkSlabs != 0; id++ { // never used
-			gone[id] = true
-		}
-	}
-	for _, l := range f.leaving.queue[f.leaving.from:] {
-		gone[l.ref] = true
+	gone, err := f.unused()
+	if err != nil {
+		return err
 	}
 	at := make(map[Key]Loc)
 	slots := 0
 	last := uint32(len(*f.chunks.Load())) * chunkSlabs
+	kids := make(map[uint32]uint32)
+	dying := 0
 	for id := uint32(1); id < last; id++ {
+		if (*f.chunks.Load())[id/chunkSlabs].meta == nil {
+			continue
+		}
 		m := f.meta(id)
 		h := m.load()
 		if gone[id] {
@@ -36,8 +33,20 @@ func (f *Forest) Check(held map[Holding]uint32, refs map[uint32]uint32) error {
 			}
 			continue
 		}
+		if m.dead() != (h.kind() == kindDead) || m.dead() != f.Dead(locOf(id, 0)) {
+			return fmt.Errorf("slab %d has the header %x and is dead: %v, %v", id, uint64(h), m.dead(), f.Dead(locOf(id, 0)))
+		}
+		if m.dead() {
+			if dying++; f.heads.find(f, Key(f.keys(id)[0])) == id {
+				return fmt.Errorf("the dead slab %d is found", id)
+			}
+			if err := f.checkHolders(id, m.holders(), held); err != nil {
+				return fmt.Errorf("dead slab %d: %w", id, err)
+			}
+			continue
+		}
 		if m.parent != 0 {
-			refs[m.parent.Slab()]++
+			kids[m.parent.Slab()]++
 			if p := m.parent; gone[p.Slab()] || p.Slot() >= f.meta(p.Slab()).load().written() {
 				return fmt.Errorf("slab %d is behind %d of slab %d, which is not there", id, p.Slot(), p.Slab())
 			}
@@ -65,16 +74,59 @@ func (f *Forest) Check(held map[Holding]uint32, refs map[uint32]uint32) error {
 			return fmt.Errorf("slab %d does not say that %d holds %b", h.Slab, h.Ord, mask)
 		}
 	}
+	if dying != f.slabs.dying {
+		return fmt.Errorf("%d dead slabs, counted %d", dying, f.slabs.dying)
+	}
 	for id := uint32(1); id < last; id++ {
-		if got := f.meta(id).refs << (32 - refsBits) >> (32 - refsBits); !gone[id] && (got != refs[id] || got == 0) {
-			return fmt.Errorf("slab %d has %d refs, counted %d", id, refs[id], got)
+		if gone[id] || (*f.chunks.Load())[id/chunkSlabs].meta == nil {
+			continue
+		}
+		if m := f.meta(id); m.names() != refs[id] || m.behind() != kids[id] || refs[id]+kids[id] == 0 {
+			return fmt.Errorf("slab %d has %d names and %d slabs behind it, counted %d and %d", id, refs[id], kids[id], m.names(), m.behind())
 		}
 	}
 	return nil
 }
 
+// unused returns the slabs that are not in use.
+func (f *Forest) unused() (map[uint32]bool, error) {
+	gone := make(map[uint32]bool)
+	s, bytes := &f.slabs, 0
+	for n := range s.chunks {
+		c := &s.chunks[n]
+		if (*f.chunks.Load())[n].meta == nil {
+			continue
+		}
+		ready := 0
+		for i := uint32(c.fresh); i < chunkSlabs; i++ {
+			gone[uint32(n)*chunkSlabs+i] = true
+			ready++
+		}
+		for id := c.free; id != 0; id = uint32(f.meta(id).parent) {
+			gone[id] = true
+			ready++
+		}
+		if ready != int(c.ready) || c.listed != (ready > 0) {
+			return nil, fmt.Errorf("chunk %d has %d slabs that are ready, counted %d, listed: %v", n, ready, c.ready, c.listed)
+		}
+		bytes += ready * slabBytes(minSlots<<c.size)
+	}
+	if bytes != s.freeBytes {
+		return nil, fmt.Errorf("%d bytes of slabs are ready, counted %d", bytes, s.freeBytes)
+	}
+	n := 0
+	for id := s.leaving; id != 0; id = uint32(f.meta(id).parent) {
+		gone[id] = true
+		n++
+	}
+	if n != s.waiting {
+		return nil, fmt.Errorf("%d slabs wait, counted %d", n, s.waiting)
+	}
+	return gone, nil
+}
+
 // checkHolders compares the holders of a slab with those that are to be, and
-// takes them from held.
+// takes them from held. h is as it was before the slab was evicted.
 func (f *Forest) checkHolders(id uint32, h header, held map[Holding]uint32) error {
 	var err error
 	n, seen := 0, make(map[uint32]bool)
@@ -116,9 +168,9 @@ func (f *Forest) checkHolders(id uint32, h header, held map[Holding]uint32) erro
 // CheckOrdinals returns what is wrong with the ordinals: none that is free may be
 // taken.
 func (f *Forest) CheckOrdinals(taken func(ord uint32) bool) error {
-	for _, ord := range f.ords.free {
-		if taken(ord) {
-			return fmt.Errorf("ordinal %d is free, and taken", ord)
+	for next := f.ords.free; next != 0; next = f.ords.all[next-1].next {
+		if taken(next - 1) {
+			return fmt.Errorf("ordinal %d is free, and taken", next-1)
 		}
 	}
 	return nil

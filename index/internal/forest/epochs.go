@@ -64,38 +64,8 @@ func (e *epochs) step() {
 	e.now.Store(now + 1)
 }
 
-// limbo holds what was taken out of reach until it can be used again, oldest
-// first.
-type limbo struct {
-	queue []leaving
-	from  int // of the first that waits
-}
+// mark returns what to note of something that is taken out of reach now.
+func (e *epochs) mark() uint32 { return uint32(e.now.Load()) }
 
-type leaving struct {
-	epoch uint64
-	ref   uint32
-}
-
-func (l *limbo) add(e *epochs, ref uint32) {
-	l.queue = append(l.queue, leaving{e.now.Load(), ref})
-}
-
-// next returns something that no reader can see any more.
-func (l *limbo) next(e *epochs) (ref uint32, ok bool) {
-	if l.from == len(l.queue) || l.queue[l.from].epoch+2 > e.now.Load() {
-		return 0, false
-	}
-	ref = l.queue[l.from].ref
-	l.from++
-	switch {
-	case l.from < len(l.queue) && (l.from < 1024 || 2*l.from < len(l.queue)):
-	case l.from == len(l.queue) && cap(l.queue) > 4096:
-		*l = limbo{}
-	default:
-		l.queue = l.queue[:copy(l.queue, l.queue[l.from:])]
-		l.from = 0
-	}
-	return ref, true
-}
-
-func (l *limbo) len() int { return len(l.queue) - l.from }
+// passed reports whether no reader can see what was taken out of reach at a mark.
+func (e *epochs) passed(mark uint32) bool { return int32(e.mark()-mark) >= 2 }

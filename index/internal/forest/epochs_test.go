@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/kvindex/kvindex/index/internal/mem"
 )
 
 // What happens in a script of TestEpochOrders, beside n > 0: n is taken out of
@@ -112,35 +114,23 @@ func playEpochs(t *testing.T, scripts [][]int, order []int) (kept int) {
 	return last
 }
 
-// A limbo is a queue, whose memory is bounded by what waits in it.
-func TestLimbo(t *testing.T) {
-	r := rand.New(rand.NewPCG(17, 18))
-	e := newEpochs()
-	var l limbo
-	var want []uint32
-	for step := range 200_000 {
-		if r.IntN(4) < []int{3, 1, 2}[step/5000%3] {
-			l.add(e, uint32(step))
-			want = append(want, uint32(step))
-		}
-		e.step()
-		for range 2 {
-			ref, ok := l.next(e)
-			if ok && (len(want) == 0 || ref != want[0]) {
-				t.Fatalf("%d is next", ref)
-			}
-			if ok {
-				want = want[1:]
-			}
-		}
-		if l.len() != len(want) {
-			t.Fatalf("%d wait, want %d", l.len(), len(want))
-		}
-		if len(l.queue) > 2*l.len()+1024 {
-			t.Fatalf("a queue of %d for %d that wait", len(l.queue), l.len())
-		}
+// limbo is something that waits as slabs, records and ordinals do.
+type limbo struct{ queue []waits }
+
+type waits struct{ ref, mark uint32 }
+
+func (l *limbo) add(e *epochs, ref uint32) { l.queue = append(l.queue, waits{ref, e.mark()}) }
+
+func (l *limbo) next(e *epochs) (ref uint32, ok bool) {
+	if len(l.queue) == 0 || !e.passed(l.queue[0].mark) {
+		return 0, false
 	}
+	ref = l.queue[0].ref
+	l.queue = l.queue[1:]
+	return ref, true
 }
+
+func (l *limbo) len() int { return len(l.queue) }
 
 // garden is what TestReadersKeepWhatTheySee plants: chains of which each has
 // keys and holders that follow from its number, so that a reader can tell what
@@ -161,7 +151,7 @@ const (
 )
 
 func newGarden(chains int) *garden {
-	g := &garden{f: New(), keys: make([][]Key, chains), held: make([]bool, chains), locs: make([]Loc, chains), last: map[uint32]int{}}
+	g := &garden{f: New(new(mem.Count)), keys: make([][]Key, chains), held: make([]bool, chains), locs: make([]Loc, chains), last: map[uint32]int{}}
 	for c := range g.keys {
 		k := Key(c + 1)
 		for i := range gardenChain {
@@ -330,8 +320,8 @@ func TestReadersKeepWhatTheySee(t *testing.T) {
 	for range 3 {
 		g.f.Reclaim()
 	}
-	if g.f.leaving.len() != 0 || g.f.recs.waiting != 0 {
-		t.Errorf("nobody reads, and %d slabs and %d records wait", g.f.leaving.len(), g.f.recs.waiting)
+	if g.f.slabs.waiting != 0 || g.f.recs.waiting != 0 {
+		t.Errorf("nobody reads, and %d slabs and %d records wait", g.f.slabs.waiting, g.f.recs.waiting)
 	}
 }
 

@@ -112,9 +112,9 @@
 package forest
 
 import (
-	"math/bits"
 	"sync/atomic"
-	"unsafe"
+
+	"github.com/kvindex/kvindex/index/internal/mem"
 )
 
 const (
@@ -145,59 +145,62 @@ func locOf(id uint32, slot int) Loc { return Loc(id<<5 | uint32(slot)) }
 func (l Loc) Slab() uint32 { return uint32(l) >> 5 }
 func (l Loc) Slot() int    { return int(l & (slabSlots - 1)) }
 
-// Forest is the prefix tree of one model. All methods are for the one writer that
-// holds the model's lock, but for Enter and what a [Path] does.
+// Forest is the prefix tree of some models. All methods are for the one writer that
+// holds its lock, but for Enter and what a [Path] does.
 type Forest struct {
 	*epochs
+	mem    *mem.Count
 	heads  *heads
 	chunks atomic.Pointer[[]chunk]
 	recs   arena
+	ords   ordinals
 
-	// Of the writers, who hold the model's lock.
-	slabs [slabSizes]struct {
-		next uint32 // of the newest chunk, never used; a multiple of chunkSlabs: none
-		free []uint32
-	}
-	leaving limbo // slabs
-	slots   int   // keys
-	ords    ordinals
-	sorted  []uint64 // memory of repack
+	// Of the writers, who hold the lock.
+	slabs  slabs
+	slots  int           // keys
+	sorted []uint64      // memory of repack
+	now    atomic.Uint32 // the clock of coldness
 }
-
-// chunk has slabs of one size.
-type chunk struct {
-	keys  []uint64
-	meta  *[chunkSlabs]slabMeta
-	slots uint32 // of a slab: minSlots, twice or four times that
-}
-
-// slabSizes is the number of sizes.
-const slabSizes = 3
-
-// sizeFor returns the size, by number, of a slab for a run of n keys.
-func sizeFor(n int) int { return min(bits.Len(uint(n-1)/minSlots), slabSizes-1) }
 
 // slabMeta is what there is of a slab beside its keys.
 type slabMeta struct {
 	// header says who holds which slots; see the essay. Readers load it once.
 	header uint64
 	// Of the writers: the loc of what comes before the first slot; and in refs
-	// the number of names at and of slabs behind the slots of this one, with
-	// the variant in the top bits.
+	// the number of names at the slots of this one, with the variant in the top
+	// bits. Of a slab that was given up they say where it waits.
 	parent Loc
 	refs   uint32
+	// used is when the slab, or one behind it that has gone, was used last. Readers
+	// change it too.
+	used uint32
+	// kids is how many slabs and pins are behind the slots, with two flags on top.
+	kids uint32
 }
 
-const refsBits = 27
+const (
+	refsBits = 27
+	kidsBits = 30
+	// flagDead: the slab was evicted. flagRecord: it had a record.
+	flagDead   = 1 << 31
+	flagRecord = 1 << 30
+)
+
+func (m *slabMeta) names() uint32  { return m.refs & (1<<refsBits - 1) }
+func (m *slabMeta) behind() uint32 { return m.kids & (1<<kidsBits - 1) }
+func (m *slabMeta) dead() bool     { return m.kids&flagDead != 0 }
 
 // A header is kind<<62 | written slots<<56 | ordinal<<32 | mask for a slab with
 // one holder, and kind<<62 | written slots<<56 | record for one with several.
+// That of a dead slab has kindDead: readers see nobody there. The flags of kids
+// say what it was.
 type header uint64
 
 const (
 	kindNone header = iota
 	kindOne
 	kindRecord
+	kindDead
 )
 
 func (h header) kind() header        { return h >> 62 }
@@ -211,22 +214,18 @@ func headerOne(h header, ord, mask uint32) header {
 	return kindOne<<62 | h.writtenBits() | header(ord)<<32 | header(mask)
 }
 
-// New returns an empty Forest.
-func New() *Forest {
-	f := &Forest{epochs: newEpochs(), heads: newHeads()}
+// New returns an empty Forest, whose heap is added to count.
+func New(count *mem.Count) *Forest {
+	f := &Forest{epochs: newEpochs(), mem: count}
+	f.heads = newHeads(count)
 	f.chunks.Store(new([]chunk))
-	f.recs.init()
+	f.recs.init(count)
 	return f
 }
 
 // keys returns the slots of a slab.
 func (f *Forest) keys(id uint32) []uint64 {
 	return (*f.chunks.Load())[id/chunkSlabs].slab(id)
-}
-
-func (c *chunk) slab(id uint32) []uint64 {
-	at := id % chunkSlabs * c.slots
-	return c.keys[at : at+c.slots : at+c.slots]
 }
 
 func (f *Forest) meta(id uint32) *slabMeta {
@@ -258,43 +257,31 @@ func (f *Forest) newSlab(k Key, parent Loc, variant uint32, n int) uint32 {
 	}
 	f.keys(id)[0] = uint64(k)
 	m := f.meta(id)
-	m.parent, m.refs = parent, variant<<refsBits
+	m.parent, m.refs, m.kids = parent, variant<<refsBits, 0
+	f.touch(m)
 	m.store(1 << 56)
 	f.heads.add(f, k, id)
 	f.slots++
 	if parent != 0 {
-		f.Ref(parent)
+		f.Pin(parent)
 	}
 	return id
 }
 
-func (f *Forest) takeSlab(size int) uint32 {
-	of := &f.slabs[size]
-	if n := len(of.free); n > 0 {
-		id := of.free[n-1]
-		of.free = of.free[:n-1]
-		return id
+// touch notes that a slab is used now.
+func (f *Forest) touch(m *slabMeta) {
+	if now := f.now.Load(); atomic.LoadUint32(&m.used) != now {
+		atomic.StoreUint32(&m.used, now)
 	}
-	if of.next%chunkSlabs == 0 {
-		chunks := *f.chunks.Load()
-		if len(chunks) == maxSlabs/chunkSlabs {
-			return 0
-		}
-		slots := uint32(minSlots) << size
-		of.next = uint32(len(chunks)) * chunkSlabs
-		if of.next == 0 {
-			of.next = 1 // 0 is no slab
-		}
-		chunks = append(chunks, chunk{make([]uint64, chunkSlabs*slots), new([chunkSlabs]slabMeta), slots})
-		f.chunks.Store(&chunks)
-	}
-	of.next++
-	return of.next - 1
 }
 
+// Tick has the clock go on. What is used between two ticks is used at one time.
+func (f *Forest) Tick() { f.now.Add(1) }
+
 // Place finds or makes the locs of keys, which follow each other behind prev.
-// The caller must refer to the last one (Ref) before it lets go of the lock, and
-// gets false if there is no more room; then what was made is gone again.
+// The caller must pin the last one (Pin) before it lets go of the lock, and gets
+// false if there is no more room; then what was made is gone again. The last one was
+// used now.
 func (f *Forest) Place(prev Loc, variant uint32, keys []Key, locs []Loc) bool {
 	start := prev
 	fresh := false // the slot at prev was made just now: nothing is behind it
@@ -311,8 +298,8 @@ func (f *Forest) Place(prev Loc, variant uint32, keys []Key, locs []Loc) bool {
 			if fresh = id == 0; fresh {
 				if id = f.newSlab(keys[0], prev, variant, len(keys)); id == 0 {
 					if prev != start {
-						f.Ref(prev)
-						f.Unref(prev)
+						f.Pin(prev)
+						f.Unpin(prev)
 					}
 					return false
 				}
@@ -328,6 +315,7 @@ func (f *Forest) Place(prev Loc, variant uint32, keys []Key, locs []Loc) bool {
 		}
 		keys, locs = keys[n:], locs[n:]
 	}
+	f.touch(f.meta(prev.Slab()))
 	return true
 }
 
@@ -356,24 +344,54 @@ func (f *Forest) follow(id uint32, slot int, keys []Key, fresh bool) (n int, add
 	return n + more, true
 }
 
-// Ref keeps what is at l, and all before it, until it is taken back by Unref.
+// Ref notes that a name stands for what is at l, which stays until that is taken back
+// by Unref, or the slab is evicted. What is before it stays too.
 func (f *Forest) Ref(l Loc) { f.meta(l.Slab()).refs++ }
 
-// Unref takes back a Ref. A slab without any is given up: nobody may hold a slot
-// of it any more.
+// Unref takes back a Ref. A slab without any is given up, if nothing is behind it:
+// nobody may hold a slot of it any more.
 func (f *Forest) Unref(l Loc) {
-	for l != 0 {
-		id := l.Slab()
-		m := f.meta(id)
-		if m.refs--; m.refs<<(32-refsBits) != 0 {
+	m := f.meta(l.Slab())
+	m.refs--
+	f.giveUp(l.Slab(), m)
+}
+
+// Pin keeps what is at l, and all before it, until Unpin: it is not evicted.
+func (f *Forest) Pin(l Loc) { f.meta(l.Slab()).kids++ }
+
+// Unpin takes back a Pin.
+func (f *Forest) Unpin(l Loc) {
+	m := f.meta(l.Slab())
+	m.kids--
+	f.giveUp(l.Slab(), m)
+}
+
+// giveUp lets go of a slab without names and slabs behind it, and of those before it
+// that nothing keeps then.
+func (f *Forest) giveUp(id uint32, m *slabMeta) {
+	for m.names()|m.behind() == 0 {
+		if m.dead() { // what is before it was told
+			f.bury(id)
 			return
 		}
-		f.heads.remove(Key(f.keys(id)[0]), id)
-		f.slots -= m.load().written()
-		m.store(0)
-		f.leaving.add(f.epochs, id)
-		l = m.parent
+		before, gone := m.parent, m
+		f.forget(id, m)
+		if before != 0 {
+			m = f.meta(before.Slab())
+			m.lose(gone)
+		}
+		f.leave(id, gone)
+		if before == 0 {
+			return
+		}
+		id = before.Slab()
 	}
+}
+
+// forget takes a slab out of sight.
+func (f *Forest) forget(id uint32, m *slabMeta) {
+	f.heads.remove(f, Key(f.keys(id)[0]), id)
+	f.slots -= header(m.header).written()
 }
 
 // Up returns the loc n slots before l, 0 if its chain begins there.
@@ -410,18 +428,11 @@ func (f *Forest) Between(above, l Loc, most int) (n int, ok bool) {
 
 // Reclaim makes ready for use what no reader can see any more.
 func (f *Forest) Reclaim() {
-	if f.leaving.len() == 0 && f.recs.waiting == 0 && f.ords.leaving.len() == 0 {
+	if f.slabs.waiting == 0 && f.recs.waiting == 0 && f.ords.waiting == 0 {
 		return
 	}
 	f.step()
-	for {
-		id, ok := f.leaving.next(f.epochs)
-		if !ok {
-			break
-		}
-		of := &f.slabs[sizeFor(len(f.keys(id)))]
-		of.free = append(of.free, id)
-	}
+	f.reclaimSlabs()
 	f.recs.reclaim(f.epochs)
 	f.ords.reclaim(f.epochs)
 }
@@ -429,8 +440,9 @@ func (f *Forest) Reclaim() {
 // Usage is what a Forest has and what that takes.
 type Usage struct {
 	Prefixes int // keys
-	// Bytes: of the keys, of the table that finds them, and of who holds them.
-	Keys, Heads, Holders int
+	// Bytes: of the keys, of the table that finds them, and of who holds them. Free
+	// are those of Keys and Holders that are ready for use.
+	Keys, Heads, Holders, Free int
 }
 
 // Len returns the number of keys.
@@ -438,60 +450,11 @@ func (f *Forest) Len() int { return f.slots }
 
 // Usage says what f has.
 func (f *Forest) Usage() Usage {
-	return Usage{Prefixes: f.slots, Keys: f.keyBytes(), Heads: f.heads.bytes(), Holders: f.recs.bytes()}
-}
-
-// Bytes of what stands in arrays.
-const (
-	wordBytes    = int(unsafe.Sizeof(uint64(0)))
-	refBytes     = int(unsafe.Sizeof(uint32(0)))
-	leavingBytes = int(unsafe.Sizeof(leaving{}))
-)
-
-func (f *Forest) keyBytes() int {
-	n := leavingBytes * cap(f.leaving.queue)
-	for _, c := range *f.chunks.Load() {
-		n += wordBytes*len(c.keys) + int(unsafe.Sizeof(c)+unsafe.Sizeof(*c.meta))
-	}
-	for i := range f.slabs {
-		n += refBytes * cap(f.slabs[i].free)
-	}
-	return n
-}
-
-// TakeOrdinal returns the ordinal of a new holder, or false if there are no more.
-func (f *Forest) TakeOrdinal() (ord uint32, ok bool) { return f.ords.take() }
-
-// RetireOrdinal gives an ordinal back. No slab may have it any more, and readers
-// that resolve their candidates from now on must not get it. It is used anew when
-// no reader can take it for the old one.
-func (f *Forest) RetireOrdinal(ord uint32) { f.ords.leaving.add(f.epochs, ord) }
-
-// ordinals number the holders.
-type ordinals struct {
-	next    uint32
-	free    []uint32
-	leaving limbo
-}
-
-func (o *ordinals) take() (ord uint32, ok bool) {
-	if n := len(o.free); n > 0 {
-		ord, o.free = o.free[n-1], o.free[:n-1]
-		return ord, true
-	}
-	if o.next == maxOrds {
-		return 0, false
-	}
-	o.next++
-	return o.next - 1, true
-}
-
-func (o *ordinals) reclaim(e *epochs) {
-	for {
-		ord, ok := o.leaving.next(e)
-		if !ok {
-			return
-		}
-		o.free = append(o.free, ord)
+	return Usage{
+		Prefixes: f.slots, Keys: f.slabs.bytes, Heads: f.heads.bytes,
+		Holders: f.recs.bytes + f.ords.bytes, Free: f.Free(),
 	}
 }
+
+// Free returns the bytes that are ready for use.
+func (f *Forest) Free() int { return f.slabs.freeBytes + f.recs.freeBytes }

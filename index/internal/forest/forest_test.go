@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/kvindex/kvindex/index/internal/mem"
 )
 
 // trie is the plain model of a forest: where each key is, and what is behind
@@ -28,7 +30,7 @@ type trieSights struct {
 }
 
 func newTrie() *trie {
-	return &trie{f: New(), at: map[Key]*trieNode{}, refs: map[Loc]int{}}
+	return &trie{f: New(new(mem.Count)), at: map[Key]*trieNode{}, refs: map[Loc]int{}}
 }
 
 // place has the forest place keys behind the parent, 0 for none, and compares
@@ -264,7 +266,10 @@ func TestForestWithoutRoom(t *testing.T) {
 	for len(room) < maxSlabs/chunkSlabs { // as if those were in use
 		room = append(room, was[0])
 	}
-	tr.f.chunks.Store(&room)
+	tr.f.setChunks(room)
+	for len(tr.f.slabs.chunks) < len(room) {
+		tr.f.slabs.chunks = append(tr.f.slabs.chunks, chunkInfo{})
+	}
 	took := 0
 	for tr.f.takeSlab(slabSizes-1) != 0 {
 		took++
@@ -303,7 +308,7 @@ func TestHeadsAgainstMap(t *testing.T) {
 	for _, k := range headKinds {
 		t.Run(k.name, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(15, 16))
-			f := New()
+			f := New(new(mem.Count))
 			m := map[Key]uint32{}
 			var live []Key
 			splits, cleans := 0, 0
@@ -338,7 +343,7 @@ func TestHeadsAgainstMap(t *testing.T) {
 					compareHeads(t, f, m)
 				}
 			}
-			t.Logf("%d splits, %d cleans, %d bytes", splits, cleans, f.heads.bytes())
+			t.Logf("%d splits, %d cleans, %d bytes", splits, cleans, f.heads.bytes)
 			allCleans += cleans
 			if k.name != "ends" && splits < 3 {
 				t.Error("the test tests too little")

@@ -4,15 +4,20 @@ import (
 	"math/bits"
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/kvindex/kvindex/index/internal/mem"
 )
 
 // heads finds the slab that begins with a key. It is an extendible hash table:
 // a directory of segments by the key's top bits, each a page that is split, or
 // cleaned of what was deleted, on its own; so it grows by a page at a time, and
-// no writer pays for all of it. Readers need no lock: a slot is one word, and a
-// segment that was replaced stays as it was for those who still look at it.
+// no writer pays for all of it. Two half-empty segments become one. Readers need no
+// lock: a slot is one word, and a segment that was replaced stays as it was for those
+// who still look at it.
 type heads struct {
-	dir atomic.Pointer[headDir]
+	dir   atomic.Pointer[headDir]
+	bytes int
+	count *mem.Count
 }
 
 // headDir is the directory: a segment of depth d stands in 2^(depth-d) places.
@@ -26,6 +31,7 @@ const (
 	headSlots = headLines * 8
 	headFull  = headSlots * 85 / 100
 	headSplit = headSlots * 60 / 100 // with fewer live ones a full segment is but cleaned
+	headMerge = headSlots * 40 / 100 // with fewer live ones together, two are made one
 	headTomb  = ^uint64(0)
 )
 
@@ -38,12 +44,24 @@ type headSegment struct {
 	_     [52]byte
 }
 
-func newHeads() *heads {
-	h := &heads{}
+const segmentBytes = int(unsafe.Sizeof(headSegment{}))
+
+func newHeads(count *mem.Count) *heads {
+	h := &heads{count: count}
 	d := &headDir{segs: make([]atomic.Pointer[headSegment], 1)}
 	d.segs[0].Store(new(headSegment))
+	h.take(segmentBytes + d.bytes())
 	h.dir.Store(d)
 	return h
+}
+
+func (h *heads) take(n int) {
+	h.bytes += n
+	h.count.Add(n)
+}
+
+func (d *headDir) bytes() int {
+	return mem.Size(int(unsafe.Sizeof(*d))) + mem.PointerSize(len(d.segs)*int(unsafe.Sizeof(d.segs[0])))
 }
 
 func (d *headDir) place(k Key) *atomic.Pointer[headSegment] {
@@ -113,18 +131,38 @@ func (s *headSegment) put(k Key, id uint32) {
 	}
 }
 
-func (h *heads) remove(k Key, id uint32) {
+func (h *heads) remove(f *Forest, k Key, id uint32) {
 	s := h.dir.Load().place(k).Load()
 	want := uint64(k)<<32 | uint64(id)
 	for line := headLine(k); ; line = (line + 1) % headLines {
 		for i := 8 * line; i < 8*line+8; i++ {
 			if s.slots[i] == want {
 				atomic.StoreUint64(&s.slots[i], headTomb)
-				s.live--
+				if s.live--; s.live < headMerge/2 && s.depth > 0 {
+					h.merge(f, k, s)
+				}
 				return
 			}
 		}
 	}
+}
+
+// merge puts s and the other half of what they once were in one segment, if there is
+// room.
+func (h *heads) merge(f *Forest, k Key, s *headSegment) {
+	d := h.dir.Load()
+	bit := Key(1) << (64 - s.depth)
+	other := d.place(k ^ bit).Load()
+	if other.depth != s.depth || s.live+other.live > headMerge {
+		return
+	}
+	both := &headSegment{depth: s.depth - 1}
+	h.take(segmentBytes)
+	for _, half := range []*headSegment{s, other} {
+		half.each(func(id uint32) { both.put(Key(f.keys(id)[0]), id) })
+	}
+	h.publish(k, both)
+	h.take(-2 * segmentBytes)
 }
 
 // clean replaces s by a copy without the deleted slots.
@@ -140,9 +178,12 @@ func (h *heads) split(f *Forest, k Key, s *headSegment) {
 		for i := range twice.segs {
 			twice.segs[i].Store(d.segs[i/2].Load())
 		}
+		h.take(twice.bytes())
 		h.dir.Store(twice)
+		h.take(-d.bytes())
 	}
 	bit := Key(1) << (63 - s.depth)
+	h.take(segmentBytes)
 	halves := [2]*headSegment{{depth: s.depth + 1}, {depth: s.depth + 1}}
 	s.each(func(id uint32) {
 		key := Key(f.keys(id)[0])
@@ -172,15 +213,4 @@ func (s *headSegment) each(f func(id uint32)) {
 			f(uint32(slot))
 		}
 	}
-}
-
-func (h *heads) bytes() int {
-	d := h.dir.Load()
-	n, last := wordBytes*len(d.segs), (*headSegment)(nil)
-	for i := range d.segs {
-		if s := d.segs[i].Load(); s != last {
-			n, last = n+int(unsafe.Sizeof(*s)), s
-		}
-	}
-	return n
 }

@@ -3,6 +3,8 @@ package forest
 import (
 	"testing"
 	"unsafe"
+
+	"github.com/kvindex/kvindex/index/internal/mem"
 )
 
 // What readers and writers share lies as the comments say: words that are loaded
@@ -15,7 +17,7 @@ func TestLayout(t *testing.T) {
 		s stripe
 	)
 	for name, c := range map[string]struct{ got, want uintptr }{
-		"size of slabMeta":    {unsafe.Sizeof(m), 16},
+		"size of slabMeta":    {unsafe.Sizeof(m), 24},
 		"slabMeta.header":     {unsafe.Offsetof(m.header), 0},
 		"size of headSegment": {unsafe.Sizeof(h), 4096},
 		"headSegment.slots":   {unsafe.Offsetof(h.slots), 0},
@@ -29,7 +31,7 @@ func TestLayout(t *testing.T) {
 	if last := locOf(maxSlabs-1, slabSlots-1); last>>31 != 0 {
 		t.Errorf("the last place is %x", last)
 	}
-	f := New()
+	f := New(new(mem.Count))
 	f.Place(0, 0, []Key{1, 2, 3}, make([]Loc, 3))
 	if at := uintptr(unsafe.Pointer(f.meta(1))); at%8 != 0 {
 		t.Errorf("a slab's header is at %x", at)

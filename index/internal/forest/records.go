@@ -4,7 +4,6 @@ import (
 	"math/bits"
 	"slices"
 	"sync/atomic"
-	"unsafe"
 )
 
 // A record says who holds which slots of a slab that has several holders:
@@ -12,7 +11,8 @@ import (
 //	word 0   room for entries<<40 | rows<<8 | size class
 //	word 1   width of a row<<32 | number of its first bitmap word
 //	word 2   of the writers: entries written since the record was made<<48 |
-//	         entries in use<<24 | holders
+//	         entries in use<<24 | holders; of one that was given up, its place in
+//	         the arena's lists
 //	rows     each a mask and a bitmap of width words: the holders of exactly
 //	         these slots
 //	entries  each ordinal<<32 | mask, 0 if free: holders whose slots few or
@@ -78,11 +78,11 @@ func (r record) find(ord uint32) (mask uint32, entry, row int) {
 }
 
 // Empty reports whether nobody holds a slot of a slab.
-func (f *Forest) Empty(slab uint32) bool { return header(f.meta(slab).header).kind() == kindNone }
+func (f *Forest) Empty(slab uint32) bool { return f.meta(slab).holders().kind() == kindNone }
 
 // Mask returns the slots of a slab that ord holds.
 func (f *Forest) Mask(slab, ord uint32) uint32 {
-	switch h := header(f.meta(slab).header); {
+	switch h := f.meta(slab).holders(); {
 	case h.kind() == kindRecord:
 		mask, _, _ := f.recs.at(h.record()).find(ord)
 		return mask
@@ -117,7 +117,7 @@ func (f *Forest) ReleaseSlab(l Loc, ord uint32) { f.setMask(l.Slab(), ord, 0) }
 // setMask has ord hold the slots of mask and no others.
 func (f *Forest) setMask(id, ord, mask uint32) {
 	m := f.meta(id)
-	h := header(m.header)
+	h := m.holders()
 	switch {
 	case h.kind() == kindRecord:
 		f.setRecord(m, ord, mask)
@@ -127,14 +127,14 @@ func (f *Forest) setMask(id, ord, mask uint32) {
 			f.pack(m)
 		}
 	case mask == 0:
-		m.store(h.writtenBits())
+		m.setHolders(h.writtenBits())
 	default:
-		m.store(headerOne(h, ord, mask))
+		m.setHolders(headerOne(h, ord, mask))
 	}
 }
 
 func (f *Forest) setRecord(m *slabMeta, ord, mask uint32) {
-	r := f.recs.at(header(m.header).record())
+	r := f.recs.at(m.holders().record())
 	old, entry, row := r.find(ord)
 	if old == mask {
 		return
@@ -218,7 +218,7 @@ func (r record) each(f func(ord, mask uint32)) {
 // pack puts the holders of f.sorted, each mask<<32 | ordinal, in place of what
 // the slab has. Those that share a mask make a row if that is smaller.
 func (f *Forest) pack(m *slabMeta) {
-	h := header(m.header)
+	h := m.holders()
 	all := f.sorted
 	defer func() {
 		if h.kind() == kindRecord {
@@ -227,10 +227,10 @@ func (f *Forest) pack(m *slabMeta) {
 	}()
 	switch len(all) {
 	case 0:
-		m.store(h.writtenBits())
+		m.setHolders(h.writtenBits())
 		return
 	case 1:
-		m.store(headerOne(h, uint32(all[0]), uint32(all[0]>>32)))
+		m.setHolders(headerOne(h, uint32(all[0]), uint32(all[0]>>32)))
 		return
 	}
 	slices.Sort(all)
@@ -252,7 +252,7 @@ func (f *Forest) pack(m *slabMeta) {
 		width = 0
 	}
 	words := recordHead + rows*(width+1) + rest
-	r, at := f.recs.take(words + 1 + rest/2)
+	r, at := f.recs.get(words + 1 + rest/2)
 	r[0] = uint64(len(r)-words+rest)<<40 | uint64(rows)<<8 | r[0]
 	r[1] = uint64(width)<<32 | uint64(first)
 	r[2] = uint64(rest)<<24 | uint64(len(all))
@@ -272,7 +272,7 @@ func (f *Forest) pack(m *slabMeta) {
 		}
 		row += width + 1
 	})
-	m.store(kindRecord<<62 | h.writtenBits() | header(at))
+	m.setHolders(kindRecord<<62 | h.writtenBits() | header(at))
 }
 
 // runs calls f for each run of equal masks.
@@ -285,151 +285,4 @@ func runs(sorted []uint64, f func([]uint64)) {
 		f(sorted[from:to])
 		from = to
 	}
-}
-
-// arena has the memory of the records: pages without pointers, cut into pieces
-// of a few sizes. An address is page<<pageBits | word.
-type arena struct {
-	pages   atomic.Pointer[[][]uint64]
-	classes []arenaClass
-	tail    uint32   // address of what was never used, up to the end of its page
-	waiting int      // pieces in limbo
-	huge    []uint32 // pages to be used anew
-}
-
-type arenaClass struct {
-	free    []uint32
-	leaving limbo
-}
-
-const (
-	pageBits  = 13
-	pageWords = 1 << pageBits
-	hugeClass = 255 // a piece of any size with a page of its own
-)
-
-// classWords are the sizes of pieces: four to a power of two.
-var classWords = func() (sizes []int) {
-	for n := 4; n < pageWords; n *= 2 {
-		for i := range 4 {
-			sizes = append(sizes, n+i*n/4)
-		}
-	}
-	return append(sizes, pageWords)
-}()
-
-func (a *arena) init() {
-	a.pages.Store(new([][]uint64))
-	a.classes = make([]arenaClass, len(classWords))
-}
-
-// at returns the record at an address. Readers load its words by atomics.
-func (a *arena) at(addr uint32) record {
-	page := (*a.pages.Load())[addr>>pageBits]
-	r := page[addr&(pageWords-1):]
-	if class := r[0] & 255; class != hugeClass {
-		r = r[:classWords[class]]
-	}
-	return record(r)
-}
-
-// take returns a piece of at least n words, with its class in word 0.
-func (a *arena) take(n int) (record, uint32) {
-	class, found := slices.BinarySearch(classWords, n)
-	if !found && class == len(classWords) {
-		return a.takeHuge(n)
-	}
-	c := &a.classes[class]
-	size := uint32(classWords[class])
-	var addr uint32
-	if k := len(c.free); k > 0 {
-		addr, c.free = c.free[k-1], c.free[:k-1]
-	} else {
-		if a.tail&(pageWords-1) == 0 || a.tail&(pageWords-1)+size > pageWords {
-			a.leaveTail()
-			a.tail = a.newPage(make([]uint64, pageWords))
-		}
-		addr = a.tail
-		a.tail += size
-	}
-	r := (*a.pages.Load())[addr>>pageBits][addr&(pageWords-1):][:size]
-	r[0] = uint64(class)
-	return record(r), addr
-}
-
-// leaveTail gives what is left of a page to the free pieces.
-func (a *arena) leaveTail() {
-	for left := -a.tail & (pageWords - 1); left >= uint32(classWords[0]); {
-		class, found := slices.BinarySearch(classWords, int(left))
-		if !found {
-			class--
-		}
-		a.classes[class].free = append(a.classes[class].free, a.tail)
-		a.tail += uint32(classWords[class])
-		left -= uint32(classWords[class])
-	}
-}
-
-func (a *arena) newPage(page []uint64) uint32 {
-	pages := append(*a.pages.Load(), page)
-	a.pages.Store(&pages)
-	return uint32(len(pages)-1) << pageBits
-}
-
-func (a *arena) takeHuge(n int) (record, uint32) {
-	page := make([]uint64, n)
-	page[0] = hugeClass
-	if k := len(a.huge); k > 0 {
-		addr := a.huge[k-1]
-		a.huge = a.huge[:k-1]
-		pages := slices.Clone(*a.pages.Load())
-		pages[addr>>pageBits] = page
-		a.pages.Store(&pages)
-		return page, addr
-	}
-	return page, a.newPage(page)
-}
-
-// give takes a piece back, to be used when no reader sees it any more.
-func (a *arena) give(e *epochs, addr uint32) {
-	class := a.at(addr).class()
-	a.waiting++
-	if class == hugeClass {
-		class = len(a.classes) - 1 // told apart by what stands there
-	}
-	a.classes[class].leaving.add(e, addr)
-}
-
-func (a *arena) reclaim(e *epochs) {
-	if a.waiting == 0 {
-		return
-	}
-	for i := range a.classes {
-		c := &a.classes[i]
-		for {
-			addr, ok := c.leaving.next(e)
-			if !ok {
-				break
-			}
-			a.waiting--
-			if a.at(addr).class() != hugeClass {
-				c.free = append(c.free, addr)
-				continue
-			}
-			pages := slices.Clone(*a.pages.Load())
-			pages[addr>>pageBits] = nil
-			a.pages.Store(&pages)
-			a.huge = append(a.huge, addr)
-		}
-	}
-}
-
-func (a *arena) bytes() (n int) {
-	for _, page := range *a.pages.Load() {
-		n += wordBytes*len(page) + int(unsafe.Sizeof(page))
-	}
-	for i := range a.classes {
-		n += refBytes*cap(a.classes[i].free) + leavingBytes*cap(a.classes[i].leaving.queue)
-	}
-	return n
 }

@@ -5,6 +5,8 @@ import (
 	"math/bits"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/kvindex/kvindex/index/internal/mem"
 )
 
 // testSlab returns a slab with n slots written that stays, behind no other.
@@ -84,7 +86,7 @@ func TestRecordsAgainstMap(t *testing.T) {
 	for _, k := range holderKinds {
 		t.Run(k.name, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(7, 8))
-			f := New()
+			f := New(new(mem.Count))
 			const slabs = 5
 			var ids []uint32
 			want := map[uint32]map[uint32]uint32{}
@@ -140,7 +142,7 @@ func TestRecordsAgainstMap(t *testing.T) {
 			for range 3 {
 				f.Reclaim()
 			}
-			t.Logf("up to %d holders, %d rows, %d records made, %.1f words a holder beside 8, %d kB in all", most, rows, made, worst, f.recs.bytes()/1024)
+			t.Logf("up to %d holders, %d rows, %d records made, %.1f words a holder beside 8, %d kB in all", most, rows, made, worst, f.recs.bytes/1024)
 			if worst > 4 || f.recs.waiting != 0 {
 				t.Errorf("%.1f words a holder, %d pieces wait", worst, f.recs.waiting)
 			}
@@ -186,7 +188,7 @@ func compareHolders(t *testing.T, f *Forest, id uint32, want map[uint32]uint32) 
 
 // Holders that all hold the same take about a bit each.
 func TestRecordsShareMasks(t *testing.T) {
-	f := New()
+	f := New(new(mem.Count))
 	id := testSlab(t, f, 1, slabSlots)
 	const n = 2000
 	for ord := range uint32(n) {
@@ -208,7 +210,7 @@ func TestRecordsShareMasks(t *testing.T) {
 func TestRecordsShrink(t *testing.T) {
 	r := rand.New(rand.NewPCG(13, 14))
 	for _, k := range holderKinds[1:] {
-		f := New()
+		f := New(new(mem.Count))
 		id := testSlab(t, f, 1, slabSlots)
 		want := map[uint32]uint32{}
 		for range 4000 {
@@ -233,7 +235,7 @@ func TestRecordsShrink(t *testing.T) {
 // A record may be larger than a page of the arena, and its memory comes back.
 func TestHugeRecords(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 10))
-	f := New()
+	f := New(new(mem.Count))
 	id := testSlab(t, f, 1, slabSlots)
 	want := map[uint32]uint32{}
 	n := uint32(6500)
@@ -261,7 +263,7 @@ func TestHugeRecords(t *testing.T) {
 			pages = len(*f.recs.pages.Load())
 		}
 	}
-	t.Logf("%d pages, %d of them free for huge records, %d kB", len(*f.recs.pages.Load()), len(f.recs.huge), f.recs.bytes()/1024)
+	t.Logf("%d pages, %d kB", len(*f.recs.pages.Load()), f.recs.bytes/1024)
 	if got := len(*f.recs.pages.Load()); got > pages+1 || f.recs.waiting != 0 {
 		t.Errorf("%d pages after one round, %d after two, %d pieces wait", pages, got, f.recs.waiting)
 	}
@@ -270,7 +272,7 @@ func TestHugeRecords(t *testing.T) {
 // The memory of records does not grow with the number of changes.
 func TestArenaIsReused(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 12))
-	f := New()
+	f := New(new(mem.Count))
 	var ids []uint32
 	for i := range uint64(40) {
 		ids = append(ids, testSlab(t, f, i, slabSlots))
@@ -286,7 +288,7 @@ func TestArenaIsReused(t *testing.T) {
 				f.Reclaim()
 			}
 		}
-		sizes = append(sizes, f.recs.bytes())
+		sizes = append(sizes, f.recs.bytes)
 	}
 	t.Logf("bytes: %v", sizes)
 	if first, last := sizes[3], sizes[len(sizes)-1]; last > first*9/8 {

@@ -40,6 +40,13 @@ func Begin[K ~uint64](p *Path, f *Forest, keys []K) {
 	*p = Path{f: f, keys: unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(keys))), len(keys)), spans: p.spans[:0]}
 }
 
+// Touch notes that the last slab of the spans that were asked for is used now.
+func (p *Path) Touch() {
+	if p.slab != 0 {
+		p.f.touch(p.f.meta(p.slab))
+	}
+}
+
 // Release lets go of the forest and the keys.
 func (p *Path) Release() { p.f, p.keys = nil, nil }
 
@@ -71,10 +78,10 @@ func (p *Path) extend() bool {
 	chunks := *f.chunks.Load()
 	id := p.slab + 1
 	var h header
-	if c := id / chunkSlabs; int(c) < len(chunks) && p.slab != 0 {
+	if c := id / chunkSlabs; int(c) < len(chunks) && p.slab != 0 && chunks[c].meta != nil {
 		h = chunks[c].meta[id%chunkSlabs].load()
 	}
-	if h.kind() == kindNone || atomic.LoadUint64(&chunks[id/chunkSlabs].slab(id)[0]) != uint64(k) {
+	if h.kind() == kindNone || h.kind() == kindDead || atomic.LoadUint64(&chunks[id/chunkSlabs].slab(id)[0]) != uint64(k) {
 		if id = f.heads.find(f, k); id == 0 {
 			p.done = true
 			return false

@@ -1,0 +1,225 @@
+package forest
+
+import (
+	"math/bits"
+	"sync/atomic"
+)
+
+// Slabs are evicted from the leaves: those with nothing behind them, by their age,
+// which is how long ago they were used. A slab takes over the later time of what was
+// behind it, so the parts of a chain go from its end, and what is left is a prefix.
+//
+// A dead slab is not found any more, and readers see nobody in it. Its holders stay
+// for writers, who still have to learn from them what the names stood for (Holds);
+// nobody else may ask for its key or what was before it. It is free when the last of
+// its names has gone.
+
+// holders returns the header as it is, or was before the slab was evicted.
+func (m *slabMeta) holders() header {
+	h := header(m.header)
+	if h.kind() != kindDead {
+		return h
+	}
+	kind := kindNone
+	switch {
+	case m.kids&flagRecord != 0:
+		kind = kindRecord
+	case h.mask() != 0:
+		kind = kindOne
+	}
+	return h&^(3<<62) | kind<<62
+}
+
+// setHolders stores a header, which readers do not see in a dead slab.
+func (m *slabMeta) setHolders(h header) {
+	if m.dead() {
+		m.kids &^= flagRecord
+		if h.kind() == kindRecord {
+			m.kids |= flagRecord
+		}
+		h |= kindDead << 62
+	}
+	m.store(h)
+}
+
+// Dying returns how many evicted slabs still have names.
+func (f *Forest) Dying() int { return f.slabs.dying }
+
+// Dead reports whether the slab of l was evicted. It may have been: then who asks
+// has a name there.
+func (f *Forest) Dead(l Loc) bool {
+	if f.slabs.dying == 0 {
+		return false
+	}
+	id := l.Slab()
+	return f.slabs.chunks[id/chunkSlabs].dead[id%chunkSlabs/64]>>(id%64)&1 != 0
+}
+
+// kill evicts a slab that nothing is behind.
+func (f *Forest) kill(id uint32, m *slabMeta) {
+	f.forget(id, m)
+	h := header(m.header)
+	f.eachHolder(h, func(ord, _ uint32) { f.lose(ord) })
+	m.kids |= flagDead
+	m.setHolders(h)
+	f.slabs.chunks[id/chunkSlabs].dead[id%chunkSlabs/64] |= 1 << (id % 64)
+	f.slabs.dying++
+}
+
+// lose is told that a slab behind m goes, of which m takes over the time.
+func (m *slabMeta) lose(behind *slabMeta) {
+	m.kids--
+	if used := atomic.LoadUint32(&behind.used); int32(used-atomic.LoadUint32(&m.used)) > 0 {
+		atomic.StoreUint32(&m.used, used)
+	}
+}
+
+// bury lets go of a dead slab without names.
+func (f *Forest) bury(id uint32) {
+	f.slabs.chunks[id/chunkSlabs].dead[id%chunkSlabs/64] &^= 1 << (id % 64)
+	f.slabs.dying--
+	f.leave(id, f.meta(id))
+}
+
+func (f *Forest) eachHolder(h header, each func(ord, mask uint32)) {
+	switch h.kind() {
+	case kindOne:
+		each(h.ord(), h.mask())
+	case kindRecord:
+		f.recs.at(h.record()).each(each)
+	}
+}
+
+// Survey finds out how cold the slabs are, in steps, and then evicts the coldest.
+type Survey struct {
+	NameBytes int // what a name takes, on average
+
+	at   uint32 // the slab that is next
+	now  uint32
+	all  [ageClasses]int64 // bytes of slabs and their names, by age
+	tail [ageClasses]int64 // of leaves, with what would go with each
+	// Of the second part: slabs of an age class from least on go, until left bytes
+	// have gone.
+	least int
+	left  int64
+}
+
+// An age class has 8 classes for each power of two: less than a tenth of an age.
+const (
+	ageParts   = 3
+	ageClasses = (32 - ageParts + 1) << ageParts
+)
+
+func ageClass(age uint32) int {
+	if age < 1<<ageParts {
+		return int(age)
+	}
+	shift := bits.Len32(age) - 1 - ageParts
+	return (shift+1)<<ageParts | int(age>>shift)&(1<<ageParts-1)
+}
+
+// Begin begins a survey.
+func (f *Forest) Begin(s *Survey, nameBytes int) {
+	*s = Survey{NameBytes: nameBytes, at: 1, now: f.now.Load()}
+}
+
+func (s *Survey) ageOf(m *slabMeta) int {
+	age := s.now - atomic.LoadUint32(&m.used)
+	if int32(age) < 0 { // used since
+		age = 0
+	}
+	return ageClass(age)
+}
+
+func (s *Survey) bytesOf(slots uint32, m *slabMeta) int64 {
+	return int64(slabBytes(int(slots)) + s.NameBytes*int(m.names()))
+}
+
+// Look goes on with so many slabs and reports whether it has seen all.
+func (f *Forest) Look(s *Survey, n int) (done bool) {
+	return f.eachSlab(s, n, func(id uint32, c *chunk, m *slabMeta) {
+		age, bytes := s.ageOf(m), s.bytesOf(c.slots, m)
+		s.all[age] += bytes
+		if m.behind() > 0 {
+			return
+		}
+		s.tail[age] += bytes + f.tailOf(s, m, age)
+	})
+}
+
+// tailOf returns the bytes of what goes with a leaf: the slabs before it that nothing
+// else is behind, if they are not younger.
+func (f *Forest) tailOf(s *Survey, m *slabMeta, age int) (bytes int64) {
+	chunks := *f.chunks.Load()
+	for most := 1 << 10; most > 0 && m.parent != 0; most-- {
+		id := m.parent.Slab()
+		c := &chunks[id/chunkSlabs]
+		if m = &c.meta[id%chunkSlabs]; m.behind() > 1 || s.ageOf(m) < age {
+			break
+		}
+		bytes += s.bytesOf(c.slots, m)
+	}
+	return bytes
+}
+
+// Choose chooses the coldest slabs, of want bytes together, and begins to evict them.
+// It never takes what is among the keep bytes that were used last. It returns false
+// if nothing is left then.
+func (s *Survey) Choose(want, keep int64) bool {
+	youngest := 0
+	for used := s.all[0]; used < keep && youngest < ageClasses-1; used += s.all[youngest] {
+		youngest++
+	}
+	some := int64(0)
+	for s.least = ageClasses; some < want && s.least > youngest+1; {
+		s.least--
+		some += s.tail[s.least]
+	}
+	s.at, s.left = 1, want
+	return some > 0
+}
+
+// Evict goes on with so many slabs, and reports whether it is done. What is evicted
+// has names: freed are the bytes of it.
+func (f *Forest) Evict(s *Survey, n int) (freed int64, done bool) {
+	done = f.eachSlab(s, n, func(id uint32, c *chunk, m *slabMeta) {
+		for s.left > 0 && m.behind() == 0 && !m.dead() && s.ageOf(m) >= s.least {
+			bytes := s.bytesOf((*f.chunks.Load())[id/chunkSlabs].slots, m)
+			freed += bytes
+			s.left -= bytes
+			f.kill(id, m)
+			before := m.parent
+			if before == 0 {
+				return
+			}
+			was := m
+			id = before.Slab()
+			m = f.meta(id)
+			m.lose(was)
+			if m.names() == 0 && m.behind() == 0 {
+				f.giveUp(id, m)
+				return
+			}
+		}
+	})
+	return freed, done || s.left <= 0
+}
+
+// eachSlab calls each for the next n slabs that are in use and not dead.
+func (f *Forest) eachSlab(s *Survey, n int, each func(id uint32, c *chunk, m *slabMeta)) (done bool) {
+	chunks := *f.chunks.Load()
+	last := uint32(len(chunks)) * chunkSlabs
+	for ; n > 0 && s.at < last; n-- {
+		id := s.at
+		c := &chunks[id/chunkSlabs]
+		if c.meta == nil {
+			s.at = (id/chunkSlabs + 1) * chunkSlabs
+			continue
+		}
+		s.at++
+		if m := &c.meta[id%chunkSlabs]; m.header != 0 && !m.dead() {
+			each(id, c, m)
+		}
+	}
+	return s.at >= last
+}

@@ -1,0 +1,236 @@
+package forest
+
+import (
+	"math/bits"
+	"slices"
+	"unsafe"
+
+	"github.com/kvindex/kvindex/index/internal/mem"
+)
+
+// Slabs come in chunks of one size. A chunk without slabs in use goes back to the
+// heap. Slabs that are ready for use are linked through their parent, those that a
+// reader may still see through their parent too, with the epoch in their refs.
+
+// chunk has slabs of one size. What writers know of it is in chunkInfo.
+type chunk struct {
+	keys  []uint64 // nil: the number is free
+	meta  *[chunkSlabs]slabMeta
+	slots uint32 // of a slab: minSlots, twice or four times that
+}
+
+func (c *chunk) slab(id uint32) []uint64 {
+	at := id % chunkSlabs * c.slots
+	return c.keys[at : at+c.slots : at+c.slots]
+}
+
+// slabSizes is the number of sizes.
+const slabSizes = 3
+
+// sizeFor returns the size, by number, of a slab for a run of n keys.
+func sizeFor(n int) int { return min(bits.Len(uint(n-1)/minSlots), slabSizes-1) }
+
+// slabs are the slabs that are not in use, and what is known of the chunks.
+type slabs struct {
+	chunks  []chunkInfo
+	open    [slabSizes]uint32 // the first chunk with a slab that is ready, plus one
+	last    [slabSizes]uint32 // the last one, plus one
+	numbers uint32            // the first free number of a chunk, plus one
+	// leaving are those that a reader may see, oldest first; none: 0.
+	leaving, leavingLast uint32
+	waiting              int
+	dying                int // dead slabs with names
+	bytes, freeBytes     int
+	// frugal: a slab of another size is taken rather than a new chunk.
+	frugal bool
+}
+
+type chunkInfo struct {
+	dead       [chunkSlabs / 64]uint64 // evicted slabs with names
+	free       uint32                  // the first slab of those that are ready and were in use
+	next, prev uint32                  // of the chunks with slabs that are ready, plus one
+	ready      uint16                  // slabs
+	fresh      uint16                  // slabs from there on were never in use
+	size       uint8
+	listed     bool
+}
+
+const (
+	chunkBytes  = int(unsafe.Sizeof(chunk{}))
+	infoBytes   = int(unsafe.Sizeof(chunkInfo{}))
+	metaBytes   = int(unsafe.Sizeof(slabMeta{}))
+	wordBytes   = int(unsafe.Sizeof(uint64(0)))
+	nowhere     = 0
+	slabsShared = 1 // slab 0 is no slab
+)
+
+// take has n bytes counted.
+func (f *Forest) take(n int) { f.mem.Add(n) }
+
+// slabBytes returns what a slab of some slots takes.
+func slabBytes(slots int) int { return slots*wordBytes + metaBytes }
+
+// Frugal says whether slabs of another size are to be taken rather than more memory.
+func (f *Forest) Frugal(yes bool) { f.slabs.frugal = yes }
+
+func (f *Forest) takeSlab(size int) uint32 {
+	s := &f.slabs
+	if s.open[size] == nowhere {
+		other := -1
+		if s.frugal {
+			other = slices.IndexFunc(s.open[:], func(c uint32) bool { return c != nowhere })
+		}
+		switch {
+		case other >= 0:
+			size = other
+		case !f.newChunk(size):
+			return 0
+		}
+	}
+	n := s.open[size] - 1
+	c := &s.chunks[n]
+	var id uint32
+	if c.fresh < chunkSlabs {
+		id = n*chunkSlabs + uint32(c.fresh)
+		c.fresh++
+	} else {
+		id = c.free
+		c.free = uint32(f.meta(id).parent)
+	}
+	s.freeBytes -= slabBytes(minSlots << size)
+	if c.ready--; c.ready == 0 {
+		s.unlist(n)
+	}
+	return id
+}
+
+// newChunk adds a chunk, or returns false if there are no more.
+func (f *Forest) newChunk(size int) bool {
+	s := &f.slabs
+	chunks := *f.chunks.Load()
+	if s.numbers == nowhere && len(chunks) == maxSlabs/chunkSlabs {
+		return false
+	}
+	slots := minSlots << size
+	bytes := mem.Size(chunkSlabs*slots*wordBytes) + mem.Size(chunkSlabs*metaBytes)
+	f.countSlabs(bytes)
+	c := chunk{make([]uint64, chunkSlabs*slots), new([chunkSlabs]slabMeta), uint32(slots)}
+	n := uint32(len(chunks))
+	if s.numbers != nowhere {
+		n = s.numbers - 1
+		s.numbers = s.chunks[n].next
+		chunks = slices.Clone(chunks)
+		chunks[n] = c
+	} else {
+		was := cap(s.chunks)
+		chunks = append(chunks, c)
+		s.chunks = append(s.chunks, chunkInfo{})
+		f.countSlabs(mem.Size(cap(s.chunks)*infoBytes) - mem.Size(was*infoBytes))
+	}
+	f.setChunks(chunks)
+	s.chunks[n] = chunkInfo{size: uint8(size), ready: chunkSlabs}
+	if n == 0 {
+		s.chunks[n].fresh = slabsShared
+		s.chunks[n].ready -= slabsShared
+	}
+	s.freeBytes += int(s.chunks[n].ready) * slabBytes(slots)
+	s.list(n)
+	return true
+}
+
+func (f *Forest) setChunks(chunks []chunk) {
+	was := cap(*f.chunks.Load())
+	f.countSlabs(mem.PointerSize(cap(chunks)*chunkBytes) - mem.PointerSize(was*chunkBytes))
+	f.chunks.Store(&chunks)
+}
+
+func (f *Forest) countSlabs(n int) {
+	f.slabs.bytes += n
+	f.take(n)
+}
+
+// list puts a chunk behind those of its size with slabs that are ready.
+func (s *slabs) list(n uint32) {
+	c := &s.chunks[n]
+	last := &s.last[c.size]
+	c.prev, c.next, c.listed = *last, nowhere, true
+	if *last == nowhere {
+		s.open[c.size] = n + 1
+	} else {
+		s.chunks[*last-1].next = n + 1
+	}
+	*last = n + 1
+}
+
+func (s *slabs) unlist(n uint32) {
+	c := &s.chunks[n]
+	if c.prev == nowhere {
+		s.open[c.size] = c.next
+	} else {
+		s.chunks[c.prev-1].next = c.next
+	}
+	if c.next == nowhere {
+		s.last[c.size] = c.prev
+	} else {
+		s.chunks[c.next-1].prev = c.prev
+	}
+	c.listed = false
+}
+
+// leave has a slab wait until no reader sees it.
+func (f *Forest) leave(id uint32, m *slabMeta) {
+	s := &f.slabs
+	m.store(0)
+	m.parent, m.refs, m.kids = 0, f.mark(), 0
+	if s.leaving == 0 {
+		s.leaving = id
+	} else {
+		f.meta(s.leavingLast).parent = Loc(id)
+	}
+	s.leavingLast = id
+	s.waiting++
+}
+
+// reclaimSlabs makes slabs ready that no reader sees.
+func (f *Forest) reclaimSlabs() {
+	s := &f.slabs
+	for s.leaving != 0 {
+		id := s.leaving
+		m := f.meta(id)
+		if !f.passed(m.refs) {
+			return
+		}
+		s.leaving = uint32(m.parent)
+		s.waiting--
+		f.makeReady(id, m)
+	}
+}
+
+func (f *Forest) makeReady(id uint32, m *slabMeta) {
+	s := &f.slabs
+	n := id / chunkSlabs
+	c := &s.chunks[n]
+	m.parent, c.free = Loc(c.free), id
+	c.ready++
+	s.freeBytes += slabBytes(minSlots << c.size)
+	if !c.listed {
+		s.list(n)
+	}
+	if c.ready == chunkSlabs && (s.open[c.size] != n+1 || s.last[c.size] != n+1) {
+		f.dropChunk(n)
+	}
+}
+
+// dropChunk gives a chunk without slabs in use back to the heap.
+func (f *Forest) dropChunk(n uint32) {
+	s := &f.slabs
+	s.unlist(n)
+	slots := minSlots << s.chunks[n].size
+	s.freeBytes -= chunkSlabs * slabBytes(slots)
+	f.countSlabs(-mem.Size(chunkSlabs*slots*wordBytes) - mem.Size(chunkSlabs*metaBytes))
+	chunks := slices.Clone(*f.chunks.Load())
+	chunks[n] = chunk{}
+	f.setChunks(chunks)
+	s.chunks[n] = chunkInfo{next: s.numbers}
+	s.numbers = n + 1
+}
