@@ -11,20 +11,23 @@ import (
 // The checks of what the comments of the structures promise. They look at
 // everything, and run after each change with the build tag invariants.
 
-// check returns what is wrong in md. The caller keeps sources from coming and
+// check returns what is wrong in m. The caller keeps sources from coming and
 // going; those that write are waited for.
-func (md *model) check() error {
+func (m *Memory) check() error {
 	var sources []*source
-	md.pods.Range(func(_, p any) bool {
-		sources = append(sources, *p.(*podSources).list.Load()...)
-		return true
-	})
+	for _, md := range *m.models.Load() {
+		md.pods.Range(func(_, p any) bool {
+			sources = append(sources, *p.(*podSources).list.Load()...)
+			return true
+		})
+	}
 	for _, s := range sources {
 		s.writer.Lock()
 		defer s.writer.Unlock()
 	}
-	md.mu.Lock()
-	defer md.mu.Unlock()
+	g := m.ground
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	held := make(map[forest.Holding]uint32)
 	refs := make(map[uint32]uint32)
 	ords := make(map[uint32]string)
@@ -42,13 +45,13 @@ func (md *model) check() error {
 			ords[ln.ord] = fmt.Sprint(s.id)
 		}
 	}
-	if err := md.forest.CheckOrdinals(func(ord uint32) bool { return ords[ord] != "" }); err != nil {
+	if err := g.forest.CheckOrdinals(func(ord uint32) bool { return ords[ord] != "" }); err != nil {
 		return err
 	}
-	if len(md.graves)+md.dead > 0 { // what is left of those is not counted
+	if len(g.graves)+g.dead > 0 { // what is left of those is not counted
 		return nil
 	}
-	return md.forest.Check(held, refs)
+	return g.forest.Check(held, refs)
 }
 
 // check adds to held and refs what the names of s stand for, and returns what

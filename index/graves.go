@@ -10,8 +10,7 @@ import (
 // A pod is removed in three steps. Its sources are taken out of sight: from then on
 // no Match sees them, and an Apply makes new ones. They are retired: an Apply that
 // is in progress stops soon. And what their names still have in the forest is tidied
-// up, a few hundred names at a time, by a goroutine that ends when that is done, or
-// by the model's going as a whole.
+// up, a few hundred names at a time, by a goroutine that ends when that is done.
 
 // grave is a source that was removed and still has names in the forest.
 type grave struct {
@@ -25,6 +24,7 @@ func (m *Memory) unlink(pod string) (sources []*source) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	models := maps.Clone(*m.models.Load())
+	dead := 0
 	for name, md := range models {
 		p, ok := md.pods.LoadAndDelete(pod)
 		if !ok {
@@ -34,59 +34,63 @@ func (m *Memory) unlink(pod string) (sources []*source) {
 		md.gen.Add(1)
 		if md.n--; md.n == 0 {
 			delete(models, name)
-			md.gone.Store(true)
 		}
 		list := *p.(*podSources).list.Load()
-		md.dead += len(list)
+		dead += len(list)
 		sources = append(sources, list...)
 	}
 	m.models.Store(&models)
+	if m.ground != nil {
+		m.ground.mu.Lock()
+		m.ground.dead += dead
+		m.ground.mu.Unlock()
+	}
 	return sources
 }
 
-// bury has a removed source tidied up, unless its model goes as a whole.
+// bury has a removed source tidied up.
 func (m *Memory) bury(s *source) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	md := s.model
-	md.dead--
-	if m.closed.Load() || md.gone.Load() {
+	if m.closed.Load() {
 		return
 	}
-	md.mu.Lock()
-	defer md.mu.Unlock()
-	if md.graves = append(md.graves, &grave{s: s}); len(md.graves) == 1 {
+	g := m.ground
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.dead--
+	if g.graves = append(g.graves, &grave{s: s}); len(g.graves) == 1 {
 		m.sweepers.Go(func() {
-			for !m.closed.Load() && !md.gone.Load() && md.sweep() {
+			for !m.closed.Load() && g.sweep() {
 			}
 		})
 	}
 }
 
 // sweep does a step of tidying up and reports whether there is more to do.
-func (md *model) sweep() bool {
-	md.mu.Lock()
-	defer md.mu.Unlock()
-	md.tidy(yieldAfter)
-	return len(md.graves) > 0
+func (g *ground) sweep() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.tidy(yieldAfter)
+	return len(g.graves) > 0
 }
 
 // tidy takes some names of removed sources out of the forest, and makes memory
 // ready for use that no reader sees any more.
-func (md *model) tidy(names int) {
-	for names > 0 && len(md.graves) > 0 {
-		g := md.graves[0]
+func (g *ground) tidy(names int) {
+	for names > 0 && len(g.graves) > 0 {
+		at := g.graves[0]
 		var done bool
-		if names, done = g.tidy(names); done {
-			for _, ln := range g.s.lanes {
+		if names, done = at.tidy(names); done {
+			for _, ln := range at.s.lanes {
 				if ln != nil {
-					md.forest.RetireOrdinal(ln.ord)
+					g.forest.RetireOrdinal(ln.ord)
 				}
 			}
-			md.graves = slices.Delete(md.graves, 0, 1)
+			g.graves = slices.Delete(g.graves, 0, 1)
 		}
 	}
-	md.forest.Reclaim()
+	g.forest.Reclaim()
 }
 
 // tidy goes on for so many names, and returns how many it did not need.

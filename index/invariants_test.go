@@ -48,7 +48,7 @@ func TestInvariants(t *testing.T) {
 			if md == nil { // with the last pod
 				continue
 			}
-			if err := md.check(); err != nil {
+			if err := m.check(); err != nil {
 				t.Fatalf("seed %d, step %d, after %+v of %v: %v", seed, step, c, src, err)
 			}
 			if step%16 == 0 {
@@ -193,7 +193,7 @@ func TestCutsBound(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := (*m.models.Load())["m"].check(); err != nil {
+				if err := m.check(); err != nil {
 					t.Fatal(err)
 				}
 				return done.Counts.Dropped

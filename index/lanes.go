@@ -126,7 +126,7 @@ func (s *source) laneFor(g *group, t Tier, by cut) *lane {
 			return nil
 		}
 	}
-	ord, ok := s.f.TakeOrdinal()
+	ord, ok := s.f.TakeOrdinal(&s.model.holders)
 	if !ok {
 		return nil
 	}

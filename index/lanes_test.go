@@ -38,7 +38,7 @@ func TestOrdinals(t *testing.T) {
 	for name, end := range goes {
 		apply("a", OpStore)
 		was := ord("a")
-		reader := md.forest.Enter()
+		reader := md.ground.forest.Enter()
 		end()
 		for range 8 {
 			apply(fmt.Sprint(n), OpStore)
@@ -74,7 +74,7 @@ func TestLanesBound(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := (*m.models.Load())["m"].check(); err != nil {
+		if err := m.check(); err != nil {
 			t.Fatal(err)
 		}
 		return done.Counts.Dropped

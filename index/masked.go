@@ -181,7 +181,7 @@ func (s *source) follow(p *pending) *maskedStore {
 // done lets go of the places.
 func (m *maskedStore) done() {
 	for _, l := range m.locs {
-		m.s.f.Unref(l)
+		m.s.f.Unpin(l)
 	}
 }
 
@@ -365,7 +365,7 @@ func (m *maskedStore) placeByTokens(i int, behind loc, from int) {
 // place notes where hash i is.
 func (m *maskedStore) place(i int, at loc) {
 	if !m.p.isVoid(i) {
-		m.s.f.Ref(at)
+		m.s.f.Pin(at)
 		m.hashes = append(m.hashes, m.p.hashes[i])
 		m.locs = append(m.locs, at)
 	}

@@ -127,7 +127,7 @@ func (w *walker) answer(md *model, r *resolved, q *Query, out *Matches) (done bo
 	if err := w.keysFor(r, q.Keys); err != nil {
 		return false, err
 	}
-	defer md.forest.Enter().Leave() // a panic must not keep memory from being used again
+	defer md.ground.forest.Enter().Leave() // a panic must not keep memory from being used again
 	if md.gen.Load() != r.gen {
 		if r = md.resolve(q.Candidates); !w.knows(r) {
 			return false, nil

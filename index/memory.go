@@ -11,7 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/kvindex/kvindex/index/internal/forest"
 	"github.com/kvindex/kvindex/internal/invariants"
 )
 
@@ -53,6 +52,7 @@ type Memory struct {
 
 	mu     sync.Mutex // held to change models, or the pods of one
 	models atomic.Pointer[map[string]*model]
+	ground *ground // nil after Close; guarded by mu
 
 	sweepers sync.WaitGroup
 
@@ -77,7 +77,7 @@ func NewMemory(cfg MemoryConfig) (*Memory, error) {
 	if cfg.Seed == ([16]byte{}) {
 		rand.Read(cfg.Seed[:]) // never fails
 	}
-	m := &Memory{cfg: cfg}
+	m := &Memory{cfg: cfg, ground: newGround()}
 	var salt [16]byte
 	rand.Read(salt[:])
 	m.salt = [2]uint64{binary.LittleEndian.Uint64(salt[:8]), binary.LittleEndian.Uint64(salt[8:])}
@@ -129,7 +129,7 @@ func (m *Memory) source(id Source) (*source, error) {
 	models := *m.models.Load()
 	md := models[id.Model]
 	if md == nil {
-		md = &model{id: new(identity), forest: forest.New()}
+		md = &model{id: new(identity), ground: m.ground}
 		models = maps.Clone(models)
 		models[id.Model] = md
 		m.models.Store(&models)
@@ -195,7 +195,7 @@ func (m *Memory) Match(ctx context.Context, q *Query, out *Matches) error {
 		w = new(walker)
 		out.Memo = w
 	}
-	w.begin(md.forest)
+	w.begin(md.ground.forest)
 	defer w.release()
 	for {
 		done, err := w.answer(md, md.resolve(q.Candidates), q, out)
@@ -231,17 +231,21 @@ func (m *Memory) checked() {
 	}
 	m.mu.Lock() // no sources come or go
 	defer m.mu.Unlock()
+	if m.ground == nil {
+		return
+	}
 	m.changes++
+	m.ground.mu.Lock()
+	size := m.ground.forest.Len()
+	m.ground.mu.Unlock()
 	for _, md := range *m.models.Load() {
-		md.mu.Lock()
-		size := md.n + md.forest.Len()
-		md.mu.Unlock()
-		if m.changes%(1+size/1000*size/1000) != 0 {
-			continue
-		}
-		if err := md.check(); err != nil {
-			panic(err)
-		}
+		size += md.n
+	}
+	if m.changes%(1+size/1000*size/1000) != 0 {
+		return
+	}
+	if err := m.check(); err != nil {
+		panic(err)
 	}
 }
 
@@ -273,16 +277,17 @@ type Usage struct {
 
 // Usage says what m holds.
 func (m *Memory) Usage() (u Usage) {
-	for _, md := range *m.models.Load() {
-		md.mu.Lock()
-		f := md.forest.Usage()
-		u.Prefixes += f.Prefixes
-		u.Keys += f.Keys
-		u.Heads += f.Heads
-		u.Holders += f.Holders
-		u.Removed += len(md.graves)
-		md.mu.Unlock()
+	m.mu.Lock()
+	g := m.ground
+	m.mu.Unlock()
+	if g == nil {
+		return u
 	}
+	g.mu.Lock()
+	f := g.forest.Usage()
+	u.Prefixes, u.Keys, u.Heads, u.Holders = f.Prefixes, f.Keys, f.Heads, f.Holders
+	u.Removed = len(g.graves)
+	g.mu.Unlock()
 	for _, s := range m.Describe(nil) {
 		u.Names += s.Bytes
 		for _, n := range s.Blocks {
@@ -297,6 +302,7 @@ func (m *Memory) Close() error {
 	m.mu.Lock()
 	m.closed.Store(true)
 	m.models.Store(&map[string]*model{})
+	m.ground = nil
 	m.mu.Unlock()
 	m.sweepers.Wait()
 	return nil

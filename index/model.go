@@ -6,25 +6,38 @@ import (
 	"sync/atomic"
 
 	"github.com/kvindex/kvindex/index/internal/forest"
+	"github.com/kvindex/kvindex/index/internal/mem"
 )
 
-// model is the sources of a model and the prefix tree that they share.
+// ground is the prefix tree that all models of a Memory share, so that room which one
+// gives up serves any other, and what those who write in it need.
+type ground struct {
+	mem    mem.Count
+	forest *forest.Forest
+
+	mu        sync.Mutex // of those who write in forest
+	variants  []Variant  // of the forest's chains, by number
+	graves    []*grave
+	dead      int        // sources that were unlinked and are not buried yet
+	scratches []*scratch // that nobody uses
+}
+
+func newGround() *ground {
+	g := new(ground)
+	g.forest = forest.New(&g.mem)
+	return g
+}
+
+// model is the sources of a model.
 type model struct {
-	id *identity
+	id     *identity
+	ground *ground
 	// podsGen is raised after any change of the pods and their sources, and gen
 	// after those and any change of a source's views.
 	podsGen, gen atomic.Uint64
-	pods         sync.Map    // podSources by name
-	n            int         // pods; guarded by Memory.mu
-	dead         int         // sources that were unlinked and are not buried yet; so too
-	gone         atomic.Bool // with its last pod
-
-	mu     sync.Mutex // of those who write in forest
-	forest *forest.Forest
-	// variants are those of the forest's chains, by number.
-	variants  []Variant
-	graves    []*grave
-	scratches []*scratch // that nobody uses
+	pods         sync.Map       // podSources by name
+	n            int            // pods; guarded by Memory.mu
+	holders      forest.Holders // guarded by ground.mu
 }
 
 // identity is what tells a model from another one of its name.
@@ -34,15 +47,15 @@ type podSources struct {
 	list atomic.Pointer[[]*source] // replaced, never changed in place
 }
 
-// variant returns the number of a variant, or false if there are too many. md.mu
-// is held.
-func (md *model) variant(v Variant) (n uint32, ok bool) {
-	i := slices.Index(md.variants, v)
+// variant returns the number of a variant, or false if there are too many. g.mu is
+// held.
+func (g *ground) variant(v Variant) (n uint32, ok bool) {
+	i := slices.Index(g.variants, v)
 	if i < 0 {
-		if i = len(md.variants); i == forest.MaxVariants {
+		if i = len(g.variants); i == forest.MaxVariants {
 			return 0, false
 		}
-		md.variants = append(md.variants, v)
+		g.variants = append(g.variants, v)
 	}
 	return uint32(i), true
 }
@@ -60,18 +73,18 @@ func (md *model) source(id Source) *source {
 	return nil
 }
 
-func (md *model) takeScratch() *scratch {
-	n := len(md.scratches)
+func (g *ground) takeScratch() *scratch {
+	n := len(g.scratches)
 	if n == 0 {
 		return new(scratch)
 	}
-	mem := md.scratches[n-1]
-	md.scratches = md.scratches[:n-1]
-	return mem
+	of := g.scratches[n-1]
+	g.scratches = g.scratches[:n-1]
+	return of
 }
 
-func (md *model) giveScratch(mem *scratch) {
-	if len(md.scratches) < 16 {
-		md.scratches = append(md.scratches, mem)
+func (g *ground) giveScratch(of *scratch) {
+	if len(g.scratches) < 16 {
+		g.scratches = append(g.scratches, of)
 	}
 }

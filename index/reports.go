@@ -212,7 +212,7 @@ func (s *source) restore(h Hash, g *group) {
 	}
 }
 
-func (s *source) variantAt(l loc) Variant { return s.model.variants[s.f.Variant(l)] }
+func (s *source) variantAt(l loc) Variant { return s.ground.variants[s.f.Variant(l)] }
 
 // hiddenAbove returns the name of the next block before the one at l, of a lane,
 // that is hidden, if all between are there. It takes what it walks from left.

@@ -304,8 +304,7 @@ func TestSoak(t *testing.T) {
 // sample checks everything, and returns the size of the heap.
 func (s *soak) sample(t *testing.T, r *rand.Rand) uint64 {
 	t.Helper()
-	md := (*s.m.models.Load())["m"]
-	if err := md.check(); err != nil {
+	if err := s.m.check(); err != nil {
 		t.Error(err)
 	}
 	infos := s.m.Describe(nil)

@@ -53,10 +53,11 @@ type loc = forest.Loc
 // follows in masked stores, name.go, shared.go and idle.go what names are, lanes.go, graves.go what is left of a
 // removed pod.
 type source struct {
-	id    Source
-	cfg   *MemoryConfig
-	model *model
-	f     *forest.Forest
+	id     Source
+	cfg    *MemoryConfig
+	model  *model
+	ground *ground
+	f      *forest.Forest
 
 	// views are what readers see of the source. They outlive it: candidates
 	// that are kept for long must not keep a source.
@@ -64,7 +65,7 @@ type source struct {
 
 	removed atomic.Bool // with its pod: look it up again
 
-	// writer orders the Applies and guards all below. The model's lock is
+	// writer orders the Applies and guards all below. The ground's lock is
 	// taken after it, and let go of now and then (yield).
 	writer  sync.Mutex
 	cursors map[string]Cursor
@@ -77,7 +78,7 @@ type source struct {
 	more    map[Hash][]loc      // keys of rich names beyond the second
 	hidden  map[loc]hiddenNames // what reports hid, by key
 	counts  Counts              // of the Apply in progress or the last
-	work    int                 // names looked at since the model's lock was taken
+	work    int                 // names looked at since the ground's lock was taken
 
 	// doubts: since the last clear, blocks were given up that the engine may
 	// hold. A report can then name blocks beside the known ones.
@@ -120,7 +121,8 @@ func newSource(id Source, m *Memory, md *model) *source {
 		id:      id,
 		cfg:     &m.cfg,
 		model:   md,
-		f:       md.forest,
+		ground:  md.ground,
+		f:       md.ground.forest,
 		cursors: make(map[string]Cursor),
 		groups:  make(map[int]*group),
 		waiting: make(map[hashIn][]*pending),
@@ -144,8 +146,8 @@ func (s *source) yield(names int) {
 		return
 	}
 	s.work = 0
-	s.model.mu.Unlock()
-	s.model.mu.Lock()
+	s.ground.mu.Unlock()
+	s.ground.mu.Lock()
 	s.f.Reclaim()
 }
 
@@ -163,8 +165,8 @@ func (s *source) applyAll(cur Cursor, changes []Change) (Applied, bool) {
 		s.cursors[cur.Stream] = cur
 	}
 	s.counts = Counts{}
-	s.model.mu.Lock()
-	defer s.model.mu.Unlock()
+	s.ground.mu.Lock()
+	defer s.ground.mu.Unlock()
 	s.f.Reclaim()
 	for i := range changes {
 		if s.removed.Load() {

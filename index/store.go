@@ -59,7 +59,7 @@ func (s *source) store(c *Change) {
 		by = cut{}
 	}
 	ln := s.laneFor(g, c.Tier, by)
-	variant, ok := s.model.variant(c.Variant)
+	variant, ok := s.ground.variant(c.Variant)
 	if ln == nil || !ok && len(c.Locals) > 0 {
 		s.counts.Dropped++
 		s.doubts = true
@@ -330,13 +330,13 @@ type scratch struct {
 func (s *source) placeRange(r blockRange, each func(from, to int, ends blockEnds)) {
 	prev, key := r.behind, r.key
 	if prev != 0 {
-		s.f.Ref(prev) // not to lose it to the writers that are let in
+		s.f.Pin(prev) // not to lose it to the writers that are let in
 	}
-	mem := s.model.takeScratch()
-	defer s.model.giveScratch(mem)
-	locs := mem.locs[:]
+	own := s.ground.takeScratch()
+	defer s.ground.giveScratch(own)
+	locs := own.locs[:]
 	for at := 0; at < len(r.locals); at += pieceUnits {
-		keys := mem.keys[:0]
+		keys := own.keys[:0]
 		for _, l := range r.locals[at:min(at+pieceUnits, len(r.locals))] {
 			key = Chain(key, l)
 			keys = append(keys, forest.Key(key))
@@ -347,18 +347,18 @@ func (s *source) placeRange(r blockRange, each func(from, to int, ends blockEnds
 			break
 		}
 		last := locs[len(keys)-1]
-		s.f.Ref(last)
+		s.f.Pin(last)
 		from, to := at/r.units, (at+len(keys))/r.units
 		if to > from {
 			each(from, to, blockEnds{locs, r.units, at})
 		}
 		if prev != 0 {
-			s.f.Unref(prev)
+			s.f.Unpin(prev)
 		}
 		prev = last
 		s.yield(len(keys))
 	}
 	if prev != 0 {
-		s.f.Unref(prev)
+		s.f.Unpin(prev)
 	}
 }

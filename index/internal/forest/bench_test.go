@@ -28,7 +28,7 @@ func BenchmarkForestInsert(b *testing.B) {
 	const n = 512
 	r := rand.New(rand.NewPCG(1, 1))
 	f := New(new(mem.Count))
-	ord, _ := f.TakeOrdinal()
+	ord, _ := f.TakeOrdinal(new(Holders))
 	keys, locs := make([]Key, n), make([]Loc, n)
 	b.ReportAllocs()
 	for b.Loop() {

@@ -168,9 +168,31 @@ func (f *Forest) checkHolders(id uint32, h header, held map[Holding]uint32) erro
 // CheckOrdinals returns what is wrong with the ordinals: none that is free may be
 // taken.
 func (f *Forest) CheckOrdinals(taken func(ord uint32) bool) error {
-	for next := f.ords.free; next != 0; next = f.ords.all[next-1].next {
-		if taken(next - 1) {
-			return fmt.Errorf("ordinal %d is free, and taken", next-1)
+	of := make(map[*Holders]int)
+	spare := 0
+	for i, h := range f.ords.blocks {
+		if h == nil {
+			spare++
+			for ord := range uint32(ordinalBlock) {
+				if ord += uint32(i * ordinalBlock); taken(ord) {
+					return fmt.Errorf("ordinal %d is nobody's, and taken", ord)
+				}
+			}
+			continue
+		}
+		of[h] += ordinalBlock
+	}
+	if spare != f.ords.spare {
+		return fmt.Errorf("%d blocks of ordinals are nobody's, counted %d", spare, f.ords.spare)
+	}
+	for h, all := range of {
+		for next := h.free; next != 0; next = f.ords.all[next-1].next {
+			if all--; taken(next - 1) {
+				return fmt.Errorf("ordinal %d is free, and taken", next-1)
+			}
+		}
+		if all != h.taken {
+			return fmt.Errorf("%d ordinals are not free, counted %d", all, h.taken)
 		}
 	}
 	return nil

@@ -1,16 +1,19 @@
 package forest
 
 import (
+	"slices"
 	"sync/atomic"
 	"unsafe"
 
 	"github.com/kvindex/kvindex/index/internal/mem"
 )
 
-// ordinals number the holders.
+// ordinals number the holders. Those of one model, that is of one Holders, are taken
+// by blocks of 64, so that the bitmaps of records and readers are short.
 type ordinals struct {
-	all  []ordinal
-	free uint32 // the first that is ready and was in use, plus one
+	all    []ordinal
+	blocks []*Holders // whose the ordinals are; nil: nobody's
+	spare  int        // blocks that are nobody's
 	// leaving are those that a reader may take for the old holder, oldest first,
 	// plus one.
 	leaving, last uint32
@@ -25,36 +28,76 @@ type ordinal struct {
 	epoch uint32
 }
 
-const ordinalBytes = int(unsafe.Sizeof(ordinal{}))
+// Holders has the ordinals of holders whose blocks often are the same. Its zero value
+// is ready.
+type Holders struct {
+	free  uint32 // the first that is ready, plus one
+	taken int    // and not ready again
+}
+
+const (
+	ordinalBytes = int(unsafe.Sizeof(ordinal{}))
+	ordinalBlock = 64
+)
 
 // TakeOrdinal returns the ordinal of a new holder, or false if there are no more.
-func (f *Forest) TakeOrdinal() (ord uint32, ok bool) {
-	o := &f.ords
-	if o.free != 0 {
-		ord = o.free - 1
-		o.free = o.all[ord].next
-		return ord, true
-	}
-	if len(o.all) == maxOrds {
+func (f *Forest) TakeOrdinal(of *Holders) (ord uint32, ok bool) {
+	if of.free == 0 && !f.takeBlock(of) {
 		return 0, false
 	}
-	was := cap(o.all)
-	o.all = append(o.all, ordinal{})
-	grown := mem.Size(cap(o.all)*ordinalBytes) - mem.Size(was*ordinalBytes)
-	if words := (cap(o.all) + 63) / 64; grown != 0 {
-		lost := make([]atomic.Uint64, words)
-		if old := o.lost.Load(); old != nil {
+	o := &f.ords
+	ord = of.free - 1
+	of.free = o.all[ord].next
+	of.taken++
+	return ord, true
+}
+
+// takeBlock gives 64 ordinals to some holders.
+func (f *Forest) takeBlock(of *Holders) bool {
+	o := &f.ords
+	if o.spare > 0 {
+		o.spare--
+		o.giveBlock(slices.Index(o.blocks, nil), of)
+		return true
+	}
+	if len(o.all) == maxOrds {
+		return false
+	}
+	was := o.size()
+	o.blocks = append(o.blocks, of)
+	o.all = append(o.all, make([]ordinal, ordinalBlock)...)
+	if old := o.lost.Load(); old == nil || len(*old) < cap(o.blocks) {
+		lost := make([]atomic.Uint64, cap(o.blocks))
+		if old != nil {
 			for i := range *old {
 				lost[i].Store((*old)[i].Load())
 			}
-			grown -= mem.Size(len(*old) * wordBytes)
 		}
 		o.lost.Store(&lost)
-		grown += mem.Size(words * wordBytes)
 	}
-	o.bytes += grown
-	f.take(grown)
-	return uint32(len(o.all) - 1), true
+	o.giveBlock(len(o.blocks)-1, of)
+	f.take(o.size() - was)
+	o.bytes = o.size()
+	return true
+}
+
+// giveBlock links the ordinals of a block, lowest first.
+func (o *ordinals) giveBlock(i int, of *Holders) {
+	o.blocks[i] = of
+	first := uint32(i * ordinalBlock)
+	for ord := first; ord < first+ordinalBlock; ord++ {
+		o.all[ord].next = ord + 2
+	}
+	o.all[first+ordinalBlock-1].next = of.free
+	of.free = first + 1
+}
+
+func (o *ordinals) size() int {
+	n := mem.Size(cap(o.all)*ordinalBytes) + mem.PointerSize(cap(o.blocks)*wordBytes)
+	if lost := o.lost.Load(); lost != nil {
+		n += mem.Size(len(*lost) * wordBytes)
+	}
+	return n
 }
 
 // RetireOrdinal gives an ordinal back. No slab may have it any more, and readers
@@ -81,9 +124,24 @@ func (o *ordinals) reclaim(e *epochs) {
 		}
 		o.leaving = at.next
 		o.waiting--
-		at.next = o.free
-		o.free = ord + 1
 		(*o.lost.Load())[ord>>6].And(^(uint64(1) << (ord & 63)))
+		of := o.blocks[ord/ordinalBlock]
+		at.next = of.free
+		of.free = ord + 1
+		if of.taken--; of.taken == 0 {
+			o.takeBack(of)
+		}
+	}
+}
+
+// takeBack takes all blocks of holders that have no ordinals.
+func (o *ordinals) takeBack(of *Holders) {
+	of.free = 0
+	for i := range o.blocks {
+		if o.blocks[i] == of {
+			o.blocks[i] = nil
+			o.spare++
+		}
 	}
 }
 
