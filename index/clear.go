@@ -26,7 +26,9 @@ func (s *source) clear() {
 		s.lanes = nil
 		s.blocks = [NumTiers]int{}
 	}
-	s.clears++
+	s.f.Tick()
+	s.cleared = s.f.Now()
+	s.evicted = 0
 }
 
 // clearTier drops what the source holds in a tier.

@@ -97,7 +97,7 @@ func (s *source) gone(k Key) (g Gone) {
 				continue
 			}
 			how := GoneCleared
-			if idle.clears == s.clears {
+			if int32(idle.since-s.cleared) >= 0 {
 				how = GoneRemoved
 			}
 			if n.isRich() && n.isHiddenExcept(0) {

@@ -59,6 +59,7 @@ func (m *Memory) bury(s *source) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.dead--
+	g.dismiss(s)
 	if g.graves = append(g.graves, &grave{s: s}); len(g.graves) == 1 {
 		m.sweepers.Go(func() {
 			for !m.closed.Load() && g.sweep() {

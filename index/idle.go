@@ -16,7 +16,7 @@ type idleName struct {
 	hash       Hash
 	loc        loc // 0: the name is rich
 	prev, next uint32
-	clears     uint32 // those before it became idle
+	since      uint32 // by the clock of the forest
 }
 
 // becomeIdle makes a name that nobody holds idle: it has one key, which it refers
@@ -26,7 +26,7 @@ func (n *name) becomeIdle(l loc) {
 }
 
 func (s *source) pushIdle(n idleName) uint32 {
-	n.prev, n.clears = s.idleLast, s.clears
+	n.prev, n.since = s.idleLast, s.f.Now()
 	i := s.idle.take(n)
 	if s.idleLast == 0 {
 		s.idleFirst = i
@@ -57,6 +57,9 @@ func (s *source) unlinkIdle(i uint32) {
 // once, names go two at a time, so that no Apply pays for all.
 func (s *source) trimIdle() {
 	n := s.idle.len()
+	if s.ground.full() {
+		s.forgetIdle(0, 2)
+	}
 	if n <= minIdle && n <= s.cfg.IdleNames {
 		return
 	}

@@ -479,6 +479,10 @@ type Row struct {
 	Held *[NumTiers][]uint64
 }
 
+// ErrFull is wrapped by the error about a source for which there is no room, because
+// what must be kept of others takes all memory that a backend may use.
+var ErrFull = errors.New("index: full")
+
 // ErrClosed is returned by every method of a closed backend.
 var ErrClosed = errors.New("index: closed")
 

@@ -70,7 +70,9 @@ func (st *storing) pendingMasked(need int, variant uint32) *pending {
 // storeMasked carries out a masked store of a window group.
 func (st *storing) storeMasked(p *pending) {
 	s := st.s
+	s.inHand++
 	m := s.follow(p)
+	s.inHand--
 	if len(m.hashes) == m.unknown {
 		st.placePiece(m.hashes, 0, len(m.hashes), blockEnds{m.locs, 1, 0})
 		for _, b := range m.known {
@@ -114,9 +116,11 @@ func (s *source) settle() {
 		if p.elem == nil { // it was dropped
 			continue
 		}
+		s.inHand++
 		m := s.follow(p)
+		s.inHand--
 		for i, h := range m.hashes {
-			n := s.name(h)
+			n := s.fresh(h)
 			n.place(m.locs[i])
 		}
 		p.looked = false
@@ -131,7 +135,7 @@ func (s *source) settle() {
 			s.take(p)
 		}
 		m.join()
-		s.yield(len(p.hashes))
+		s.pause(len(p.hashes))
 	}
 	s.masked, s.noted = nil, 0
 }
@@ -230,6 +234,7 @@ func (m *maskedStore) findKnown() bool {
 		if m.p.isVoid(i) {
 			continue
 		}
+		m.s.bury(h)
 		at, n := m.s.locOf(hashIn{h, m.p.parent.variant})
 		switch {
 		case n > 1:
@@ -307,6 +312,9 @@ func (m *maskedStore) placeFirst() {
 // countBack places so many hashes that are listed before a known one.
 func (m *maskedStore) countBack(b knownBlock, n int) {
 	for k := 1; k <= n; k++ {
+		if m.s.f.Dead(b.at) {
+			return
+		}
 		if b.at = m.s.f.Up(b.at, m.blockUnits); b.at == 0 {
 			return
 		}
@@ -355,11 +363,17 @@ func (m *maskedStore) placeByTokens(i int, behind loc, from int) {
 		return
 	}
 	key := p.root
+	if s.f.Dead(behind) {
+		return
+	}
 	if behind != 0 {
 		key = Key(s.f.Key(behind))
 	}
 	r := blockRange{behind, key, p.parent.variant, p.locals[from : from+m.blockUnits], m.blockUnits}
-	s.placeRange(r, func(_, _ int, ends blockEnds) { m.place(i, ends.of(0)) })
+	s.placeRange(r, func(_, _ int, ends blockEnds) bool {
+		m.place(i, ends.of(0))
+		return true
+	})
 }
 
 // place notes where hash i is.

@@ -144,6 +144,9 @@ func (w *walker) answer(md *model, r *resolved, q *Query, out *Matches) (done bo
 	if q.Held || r.bits {
 		w.matchBits(q.Held)
 	}
+	for i := range w.paths {
+		w.paths[i].Touch()
+	}
 	return true, nil
 }
 

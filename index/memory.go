@@ -24,6 +24,10 @@ const (
 	// keep what lies in their slabs and before them: at worst all that was
 	// cleared.
 	DefaultIdleNames = 1 << 16
+	// DefaultMemory is 4 GiB: 512 MiB on machines with addresses of 32 bits.
+	DefaultMemory = 4 << 30 >> (3 * (^uint(0)>>63 ^ 1))
+	// MinMemory is the least budget of a Memory, in bytes.
+	MinMemory = 1 << 20
 )
 
 // MemoryConfig configures a Memory. Its zero value is the default.
@@ -39,6 +43,10 @@ type MemoryConfig struct {
 	// the blocks held, and 1,024 at least; a clear leaves more, which go as
 	// new blocks come.
 	IdleNames int
+	// Bytes bounds the heap that the Memory takes, in all. At the bound it forgets
+	// the blocks that were not stored nor asked for for the longest time. At least
+	// MinMemory; 0: DefaultMemory.
+	Bytes int64
 }
 
 // Memory is the Index that lives in the process. It is safe for concurrent
@@ -72,12 +80,16 @@ func NewMemory(cfg MemoryConfig) (*Memory, error) {
 	if cfg.IdleNames < 0 {
 		return nil, fmt.Errorf("index: IdleNames is %d", cfg.IdleNames)
 	}
+	if cfg.Bytes != 0 && cfg.Bytes < MinMemory {
+		return nil, fmt.Errorf("index: a memory of %d bytes, at least %d", cfg.Bytes, MinMemory)
+	}
+	cfg.Bytes = cmp.Or(cfg.Bytes, DefaultMemory)
 	cfg.PendingBytes = cmp.Or(cfg.PendingBytes, DefaultPendingBytes)
 	cfg.IdleNames = cmp.Or(cfg.IdleNames, DefaultIdleNames)
 	if cfg.Seed == ([16]byte{}) {
 		rand.Read(cfg.Seed[:]) // never fails
 	}
-	m := &Memory{cfg: cfg, ground: newGround()}
+	m := &Memory{cfg: cfg, ground: newGround(cfg.Bytes)}
 	var salt [16]byte
 	rand.Read(salt[:])
 	m.salt = [2]uint64{binary.LittleEndian.Uint64(salt[:8]), binary.LittleEndian.Uint64(salt[8:])}
@@ -138,6 +150,9 @@ func (m *Memory) source(id Source) (*source, error) {
 		return s, nil
 	}
 	s := newSource(id, m, md)
+	if !m.ground.admit(s) {
+		return nil, fmt.Errorf("%w: pod %q, model %q, rank %d: what must be kept takes all %d bytes", ErrFull, id.Pod, id.Model, id.Rank, m.cfg.Bytes)
+	}
 	p, ok := md.pods.Load(id.Pod)
 	if !ok {
 		p = new(podSources)
@@ -273,6 +288,13 @@ type Usage struct {
 	// Removed is the number of sources that were removed and of which memory is
 	// still being tidied up. It is in the bytes, but for names.
 	Removed int
+
+	// Free are the bytes of Keys and Holders that are ready for use. Total is what
+	// all takes of the heap, and Budget its bound.
+	Free          int
+	Total, Budget int64
+	// Evicted is how many holdings were given up at the bound.
+	Evicted uint64
 }
 
 // Usage says what m holds.
@@ -285,8 +307,9 @@ func (m *Memory) Usage() (u Usage) {
 	}
 	g.mu.Lock()
 	f := g.forest.Usage()
-	u.Prefixes, u.Keys, u.Heads, u.Holders = f.Prefixes, f.Keys, f.Heads, f.Holders
+	u.Prefixes, u.Keys, u.Heads, u.Holders, u.Free = f.Prefixes, f.Keys, f.Heads, f.Holders, f.Free
 	u.Removed = len(g.graves)
+	u.Total, u.Budget, u.Evicted = g.mem.Load(), g.budget, g.lost
 	g.mu.Unlock()
 	for _, s := range m.Describe(nil) {
 		u.Names += s.Bytes

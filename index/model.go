@@ -20,11 +20,13 @@ type ground struct {
 	graves    []*grave
 	dead      int        // sources that were unlinked and are not buried yet
 	scratches []*scratch // that nobody uses
+	keeper
 }
 
-func newGround() *ground {
+func newGround(budget int64) *ground {
 	g := new(ground)
-	g.forest = forest.New(&g.mem)
+	g.init(budget)
+	g.forest = forest.New(&g.mem, g.budget-g.slack)
 	return g
 }
 

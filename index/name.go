@@ -73,6 +73,12 @@ type name struct {
 
 func (s *source) name(h Hash) name { return name{s, h, s.names.Get(h)} }
 
+// fresh is name, of a hash whose blocks may have been evicted.
+func (s *source) fresh(h Hash) name {
+	s.bury(h)
+	return s.name(h)
+}
+
 func (n *name) set(v value) {
 	n.value = v
 	n.s.names.Put(n.hash, v)

@@ -35,7 +35,8 @@ type pending struct {
 	// Masked stores of window groups have all of that but parked, and locals in
 	// draft groups only.
 	masking
-	looked bool // in source.masked
+	looked bool   // in source.masked
+	since  uint32 // by the clock of the forest
 }
 
 // What a pending store costs in heap: it, its element of the queue and its entry of
@@ -59,6 +60,7 @@ func (s *source) join(at hashIn) {
 		at := work[len(work)-1]
 		work = work[:len(work)-1]
 		for len(s.waiting[at]) > 0 {
+			s.bury(at.hash)
 			prev, n := s.locOf(at)
 			if n == 0 {
 				break
@@ -88,15 +90,16 @@ func (s *source) join(at hashIn) {
 
 func (s *source) placeParked(p *pending, prev loc) {
 	r := blockRange{prev, Key(s.f.Key(prev)), p.parent.variant, p.locals, p.cut.size / p.cut.variant.Unit}
-	s.placeRange(r, func(from, to int, ends blockEnds) {
+	s.placeRange(r, func(from, to int, ends blockEnds) bool {
 		for i := from; i < to; i++ {
-			n := s.name(p.hashes[i])
+			n := s.fresh(p.hashes[i])
 			if p.isVoid(i) && (n.hasKeyIn(r.variant) || s.parkedAnew(hashIn{n.hash, r.variant})) {
 				continue // it was removed, and then stored as something else
 			}
 			n.place(ends.of(i))
 			s.trimIdle()
 		}
+		return true
 	})
 }
 
@@ -199,6 +202,7 @@ func (s *source) unlist(p *pending) {
 
 // await keeps a store in the queue of those that hold unplaced blocks.
 func (s *source) await(p *pending) {
+	p.since = s.f.Now()
 	p.elem = s.pending.PushBack(p)
 	s.pendingBytes += p.cost()
 	for s.pendingBytes > s.cfg.PendingBytes {

@@ -34,6 +34,12 @@ func (p *pool[T]) give(i uint32) {
 	}
 }
 
+// hasRoom reports whether something can be taken without more memory. An empty pool
+// is small.
+func (p *pool[T]) hasRoom() bool {
+	return len(p.free) > 0 || len(p.pages) == 0 || int(p.next+1)/poolPage < len(p.pages)
+}
+
 func (p *pool[T]) len() int { return int(p.next) - len(p.free) }
 
 func (p *pool[T]) bytes() int {

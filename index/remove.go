@@ -10,7 +10,7 @@ func (s *source) remove(c *Change) {
 	for i, hash := range c.Hashes {
 		s.yield(1)
 		s.counts.Removed++
-		n := s.name(hash)
+		n := s.fresh(hash)
 		var h holding
 		if g != nil {
 			h = n.holding(g, c.Tier)

@@ -173,12 +173,15 @@ func (n *name) forgetHidden() {
 // before it.
 func (s *source) restore(h Hash, g *group) {
 	var buf [2]loc
-	n := s.name(h)
+	n := s.fresh(h)
 	if at := n.holding(g, TierGPU); at.lane == nil || at.copies > 0 {
 		return
 	}
 	for left := maxRestore; left > 0; left-- {
 		s.yield(1)
+		if s.isDead(n.value) {
+			return
+		}
 		at := n.holding(g, TierGPU)
 		if at.lane == nil {
 			return

@@ -77,8 +77,17 @@ type source struct {
 	copies  pool[copyCount]
 	more    map[Hash][]loc      // keys of rich names beyond the second
 	hidden  map[loc]hiddenNames // what reports hid, by key
-	counts  Counts              // of the Apply in progress or the last
+	counts  Counts              // since the last Apply ended
 	work    int                 // names looked at since the ground's lock was taken
+	number  int                 // in ground.all
+	inHand  int                 // callers that have places of names in hand
+	told    told
+
+	// swept is the last cycle in which all names were looked at, sweeps the one in
+	// which that was begun, and sweepAt how far it has come.
+	swept, sweeps uint32
+	sweepAt       uint64
+	evicted       uint64 // holdings, since the last clear
 
 	// doubts: since the last clear, blocks were given up that the engine may
 	// hold. A report can then name blocks beside the known ones.
@@ -93,7 +102,7 @@ type source struct {
 	idle      pool[idleName]
 	idleFirst uint32
 	idleLast  uint32
-	clears    uint32 // OpClears, with what they left idle
+	cleared   uint32 // when the last OpClear was done: what was idle before is not newer
 
 	// shared has, once two names of one key were held, all names that hold
 	// something, by their keys. Those of one key are rich.
@@ -149,6 +158,7 @@ func (s *source) yield(names int) {
 	s.ground.mu.Unlock()
 	s.ground.mu.Lock()
 	s.f.Reclaim()
+	s.f.Tick()
 }
 
 // applyAll returns false if the source was removed with its pod.
@@ -164,19 +174,22 @@ func (s *source) applyAll(cur Cursor, changes []Change) (Applied, bool) {
 		}
 		s.cursors[cur.Stream] = cur
 	}
-	s.counts = Counts{}
 	s.ground.mu.Lock()
 	defer s.ground.mu.Unlock()
 	s.f.Reclaim()
+	s.f.Tick()
 	for i := range changes {
 		if s.removed.Load() {
 			return Applied{}, false
 		}
 		s.apply(&changes[i])
-		s.yield(1)
+		s.pause(1)
 	}
 	s.settle()
-	return Applied{Cursor: cur, Counts: s.counts}, true
+	s.report()
+	done := Applied{Cursor: cur, Counts: s.counts}
+	s.counts = Counts{}
+	return done, true
 }
 
 func (s *source) apply(c *Change) {

@@ -48,6 +48,12 @@ func (s *source) store(c *Change) {
 		return
 	}
 	s.counts.Stored += uint64(len(c.Hashes))
+	if s.f.Dying() > 0 {
+		for _, h := range c.Hashes {
+			s.bury(h)
+			s.yield(1)
+		}
+	}
 	dense := len(c.Locals) > 0 && len(c.Hashes) == c.Blocks()
 	masked := len(c.Hashes) < c.Blocks()
 	held, by := c.Hashes, cut{c.Variant, c.BlockSize}
@@ -61,8 +67,7 @@ func (s *source) store(c *Change) {
 	ln := s.laneFor(g, c.Tier, by)
 	variant, ok := s.ground.variant(c.Variant)
 	if ln == nil || !ok && len(c.Locals) > 0 {
-		s.counts.Dropped++
-		s.doubts = true
+		s.giveUp()
 		return
 	}
 	st := storing{s: s, c: c, group: g, lane: ln, chained: dense}
@@ -119,7 +124,14 @@ func (s *source) before(c *Change, variant uint32) (at loc, n int) {
 	if !c.HasParent {
 		return 0, 1
 	}
+	s.bury(c.Parent)
 	return s.locOf(hashIn{c.Parent, variant})
+}
+
+// giveUp drops what is left of a store.
+func (s *source) giveUp() {
+	s.counts.Dropped++
+	s.doubts = true
 }
 
 // placeAll carries out a dense gpu store behind prev, and places what waited for
@@ -131,24 +143,32 @@ func (st *storing) placeAll(prev loc, variant uint32) {
 		key = Key(s.f.Key(prev))
 	}
 	r := blockRange{prev, key, variant, c.Locals, c.BlockSize / c.Variant.Unit}
-	s.placeRange(r, func(from, to int, ends blockEnds) {
+	s.placeRange(r, func(from, to int, ends blockEnds) bool {
 		s.names.Prefetch(c.Hashes[from:to])
-		st.placePiece(c.Hashes, from, to, ends)
+		if !st.placePiece(c.Hashes, from, to, ends) {
+			return false
+		}
 		if len(s.waiting) > 0 {
 			for _, h := range c.Hashes[from:to] {
 				s.join(hashIn{h, variant})
 			}
 		}
+		return true
 	})
 }
 
 // placePiece names blocks of a store, which end at ends, and has them held.
 //
 // Nearly all blocks are new to the source. So those that share a slab are given
-// plain names one after the other, and the slab is told once.
-func (st *storing) placePiece(hashes []Hash, from, to int, ends blockEnds) {
+// plain names one after the other, and the slab is told once. It returns false if there
+// is no room for more.
+func (st *storing) placePiece(hashes []Hash, from, to int, ends blockEnds) bool {
 	s := st.s
 	for from < to {
+		if !s.roomFor(hashes[from]) {
+			s.giveUp()
+			return false
+		}
 		id := ends.of(from).Slab()
 		mine := s.slotsOf(id)
 		var plain uint32
@@ -156,6 +176,9 @@ func (st *storing) placePiece(hashes []Hash, from, to int, ends blockEnds) {
 		for ; from < to; from++ {
 			l := ends.of(from)
 			bit := uint32(1) << l.Slot()
+			if from > first && s.ground.full() && !s.hasRoom(hashes[from]) {
+				break
+			}
 			if l.Slab() != id || (mine|plain)&bit != 0 || s.shared != nil || st.namesOnly || s.names.Add(hashes[from], value(l)) != 0 {
 				break
 			}
@@ -166,21 +189,26 @@ func (st *storing) placePiece(hashes []Hash, from, to int, ends blockEnds) {
 			s.count(st.lane, from-first)
 			continue
 		}
-		n := s.name(hashes[from])
+		n := s.fresh(hashes[from])
 		n.place(ends.of(from))
 		st.hold(from, &n)
 		s.trimIdle()
 		from++
 	}
+	return true
 }
 
 // holdAll has hashes held that the store does not place.
 func (st *storing) holdAll(hashes []Hash) {
 	for i, h := range hashes {
-		n := st.s.name(h)
+		if !st.s.roomFor(h) {
+			st.s.giveUp()
+			return
+		}
+		n := st.s.fresh(h)
 		st.hold(i, &n)
 		st.s.trimIdle()
-		st.s.yield(1)
+		st.s.pause(1)
 	}
 }
 
@@ -326,8 +354,8 @@ type scratch struct {
 
 // placeRange places the blocks of a range, piece by piece. It has each see to the
 // blocks that a piece ends, from one to another, and lets other writers in
-// between.
-func (s *source) placeRange(r blockRange, each func(from, to int, ends blockEnds)) {
+// between. It ends if there is no room, or each returns false.
+func (s *source) placeRange(r blockRange, each func(from, to int, ends blockEnds) bool) {
 	prev, key := r.behind, r.key
 	if prev != 0 {
 		s.f.Pin(prev) // not to lose it to the writers that are let in
@@ -341,24 +369,30 @@ func (s *source) placeRange(r blockRange, each func(from, to int, ends blockEnds
 			key = Chain(key, l)
 			keys = append(keys, forest.Key(key))
 		}
-		if !s.f.Place(prev, r.variant, keys, locs[:len(keys)]) {
-			s.counts.Dropped++
-			s.doubts = true
+		if !s.placeKeys(prev, r.variant, keys, locs[:len(keys)]) {
+			s.giveUp()
 			break
 		}
 		last := locs[len(keys)-1]
 		s.f.Pin(last)
 		from, to := at/r.units, (at+len(keys))/r.units
-		if to > from {
-			each(from, to, blockEnds{locs, r.units, at})
-		}
+		more := to == from || each(from, to, blockEnds{locs, r.units, at})
 		if prev != 0 {
 			s.f.Unpin(prev)
 		}
 		prev = last
-		s.yield(len(keys))
+		if !more {
+			break
+		}
+		s.pause(len(keys))
 	}
 	if prev != 0 {
 		s.f.Unpin(prev)
 	}
+}
+
+// placeKeys is Forest.Place, which makes room if there is none.
+func (s *source) placeKeys(prev loc, variant uint32, keys []forest.Key, locs []loc) bool {
+	place := func() bool { return s.f.Place(prev, variant, keys, locs) }
+	return place() || s.inHand == 0 && s.ground.makeRoom(s, place)
 }

@@ -27,14 +27,14 @@ var benchBlocks = flag.Int("blocks", 1_000_000, "blocks of the benchmarks of the
 func BenchmarkForestInsert(b *testing.B) {
 	const n = 512
 	r := rand.New(rand.NewPCG(1, 1))
-	f := New(new(mem.Count))
+	f := New(new(mem.Count), 1<<40)
 	ord, _ := f.TakeOrdinal(new(Holders))
 	keys, locs := make([]Key, n), make([]Loc, n)
 	b.ReportAllocs()
 	for b.Loop() {
 		if f.slots >= *benchBlocks {
 			b.StopTimer()
-			f = New(new(mem.Count))
+			f = New(new(mem.Count), 1<<40)
 			b.StartTimer()
 		}
 		key := Key(r.Uint64())

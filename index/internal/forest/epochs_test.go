@@ -151,7 +151,7 @@ const (
 )
 
 func newGarden(chains int) *garden {
-	g := &garden{f: New(new(mem.Count)), keys: make([][]Key, chains), held: make([]bool, chains), locs: make([]Loc, chains), last: map[uint32]int{}}
+	g := &garden{f: New(new(mem.Count), 1<<40), keys: make([][]Key, chains), held: make([]bool, chains), locs: make([]Loc, chains), last: map[uint32]int{}}
 	for c := range g.keys {
 		k := Key(c + 1)
 		for i := range gardenChain {

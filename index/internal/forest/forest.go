@@ -150,6 +150,7 @@ func (l Loc) Slot() int    { return int(l & (slabSlots - 1)) }
 type Forest struct {
 	*epochs
 	mem    *mem.Count
+	most   int64 // of mem, for more slabs
 	heads  *heads
 	chunks atomic.Pointer[[]chunk]
 	recs   arena
@@ -214,9 +215,10 @@ func headerOne(h header, ord, mask uint32) header {
 	return kindOne<<62 | h.writtenBits() | header(ord)<<32 | header(mask)
 }
 
-// New returns an empty Forest, whose heap is added to count.
-func New(count *mem.Count) *Forest {
-	f := &Forest{epochs: newEpochs(), mem: count}
+// New returns an empty Forest, whose heap is added to count. Beyond most bytes there are
+// no more slabs.
+func New(count *mem.Count, most int64) *Forest {
+	f := &Forest{epochs: newEpochs(), mem: count, most: most}
 	f.heads = newHeads(count)
 	f.chunks.Store(new([]chunk))
 	f.recs.init(count)
@@ -274,6 +276,12 @@ func (f *Forest) touch(m *slabMeta) {
 		atomic.StoreUint32(&m.used, now)
 	}
 }
+
+// Now returns the time.
+func (f *Forest) Now() uint32 { return f.now.Load() }
+
+// Slabs returns how many there is room for.
+func (f *Forest) Slabs() int { return len(f.slabs.chunks) * chunkSlabs }
 
 // Tick has the clock go on. What is used between two ticks is used at one time.
 func (f *Forest) Tick() { f.now.Add(1) }

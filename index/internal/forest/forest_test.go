@@ -30,7 +30,7 @@ type trieSights struct {
 }
 
 func newTrie() *trie {
-	return &trie{f: New(new(mem.Count)), at: map[Key]*trieNode{}, refs: map[Loc]int{}}
+	return &trie{f: New(new(mem.Count), 1<<40), at: map[Key]*trieNode{}, refs: map[Loc]int{}}
 }
 
 // place has the forest place keys behind the parent, 0 for none, and compares
@@ -308,7 +308,7 @@ func TestHeadsAgainstMap(t *testing.T) {
 	for _, k := range headKinds {
 		t.Run(k.name, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(15, 16))
-			f := New(new(mem.Count))
+			f := New(new(mem.Count), 1<<40)
 			m := map[Key]uint32{}
 			var live []Key
 			splits, cleans := 0, 0

@@ -31,7 +31,7 @@ func TestLayout(t *testing.T) {
 	if last := locOf(maxSlabs-1, slabSlots-1); last>>31 != 0 {
 		t.Errorf("the last place is %x", last)
 	}
-	f := New(new(mem.Count))
+	f := New(new(mem.Count), 1<<40)
 	f.Place(0, 0, []Key{1, 2, 3}, make([]Loc, 3))
 	if at := uintptr(unsafe.Pointer(f.meta(1))); at%8 != 0 {
 		t.Errorf("a slab's header is at %x", at)

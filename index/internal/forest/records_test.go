@@ -86,7 +86,7 @@ func TestRecordsAgainstMap(t *testing.T) {
 	for _, k := range holderKinds {
 		t.Run(k.name, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(7, 8))
-			f := New(new(mem.Count))
+			f := New(new(mem.Count), 1<<40)
 			const slabs = 5
 			var ids []uint32
 			want := map[uint32]map[uint32]uint32{}
@@ -188,7 +188,7 @@ func compareHolders(t *testing.T, f *Forest, id uint32, want map[uint32]uint32) 
 
 // Holders that all hold the same take about a bit each.
 func TestRecordsShareMasks(t *testing.T) {
-	f := New(new(mem.Count))
+	f := New(new(mem.Count), 1<<40)
 	id := testSlab(t, f, 1, slabSlots)
 	const n = 2000
 	for ord := range uint32(n) {
@@ -210,7 +210,7 @@ func TestRecordsShareMasks(t *testing.T) {
 func TestRecordsShrink(t *testing.T) {
 	r := rand.New(rand.NewPCG(13, 14))
 	for _, k := range holderKinds[1:] {
-		f := New(new(mem.Count))
+		f := New(new(mem.Count), 1<<40)
 		id := testSlab(t, f, 1, slabSlots)
 		want := map[uint32]uint32{}
 		for range 4000 {
@@ -235,7 +235,7 @@ func TestRecordsShrink(t *testing.T) {
 // A record may be larger than a page of the arena, and its memory comes back.
 func TestHugeRecords(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 10))
-	f := New(new(mem.Count))
+	f := New(new(mem.Count), 1<<40)
 	id := testSlab(t, f, 1, slabSlots)
 	want := map[uint32]uint32{}
 	n := uint32(6500)
@@ -272,7 +272,7 @@ func TestHugeRecords(t *testing.T) {
 // The memory of records does not grow with the number of changes.
 func TestArenaIsReused(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 12))
-	f := New(new(mem.Count))
+	f := New(new(mem.Count), 1<<40)
 	var ids []uint32
 	for i := range uint64(40) {
 		ids = append(ids, testSlab(t, f, i, slabSlots))

@@ -75,15 +75,12 @@ func (f *Forest) Frugal(yes bool) { f.slabs.frugal = yes }
 
 func (f *Forest) takeSlab(size int) uint32 {
 	s := &f.slabs
-	if s.open[size] == nowhere {
-		other := -1
-		if s.frugal {
-			other = slices.IndexFunc(s.open[:], func(c uint32) bool { return c != nowhere })
-		}
+	if s.open[size] == nowhere && (s.frugal || !f.newChunk(size)) {
+		other := slices.IndexFunc(s.open[:], func(c uint32) bool { return c != nowhere })
 		switch {
 		case other >= 0:
 			size = other
-		case !f.newChunk(size):
+		case !s.frugal || !f.newChunk(size):
 			return 0
 		}
 	}
@@ -104,7 +101,7 @@ func (f *Forest) takeSlab(size int) uint32 {
 	return id
 }
 
-// newChunk adds a chunk, or returns false if there are no more.
+// newChunk adds a chunk, or returns false if there are no more, or it would be too much.
 func (f *Forest) newChunk(size int) bool {
 	s := &f.slabs
 	chunks := *f.chunks.Load()
@@ -113,6 +110,9 @@ func (f *Forest) newChunk(size int) bool {
 	}
 	slots := minSlots << size
 	bytes := mem.Size(chunkSlabs*slots*wordBytes) + mem.Size(chunkSlabs*metaBytes)
+	if f.mem.Load()+int64(bytes) > f.most {
+		return false
+	}
 	f.countSlabs(bytes)
 	c := chunk{make([]uint64, chunkSlabs*slots), new([chunkSlabs]slabMeta), uint32(slots)}
 	n := uint32(len(chunks))

@@ -1,0 +1,514 @@
+package index
+
+import (
+	"slices"
+
+	"github.com/kvindex/kvindex/index/internal/forest"
+)
+
+// The bound in bytes. What a Memory takes of the heap is counted where it is allocated
+// (ground.mem), and never passes the budget. Near it, the writers make room, in cycles
+// of small steps:
+//
+//	idle    the oldest idle names are forgotten
+//	parked  the oldest stores that wait are dropped
+//	look    how cold the slabs are, and which are the coldest leaves
+//	kill    these die: nobody finds them any more
+//	sweep   the names of dead slabs are forgotten
+//
+// A cycle begins when memory has grown and little is left, and ends when as much has
+// gone. Each store does a part of it that is in proportion to what it takes of the
+// rest, so that a cycle ends before the rest does. If it does not, stores are dropped.
+//
+// # Names of dead slabs
+//
+// There is no way from a slab to its names, which are in the tables of the sources that
+// have it, each guarded by its writer. A map from slabs to names would take 8 bytes for
+// each name all the time, a third of what a name takes. A sweep looks at all names, at
+// some 5 ns each, and as a cycle evicts a part of them, for each name that goes it looks
+// at as many as that part goes into the whole. So what is evicted in a cycle is large
+// (evictPart), and stands empty on average by half.
+//
+// A name of a dead slab stands for nothing. It is forgotten by whoever meets it (bury),
+// or else by the sweep. The sweep tries the locks of other sources while it holds none
+// of the ground; a source that is busy sweeps its own names between its changes. So
+// nobody waits for anybody.
+
+const (
+	// evictPart is the part of the budget that a cycle is for.
+	evictPart = 24
+	// minEvict is what it is for at least, in bytes.
+	minEvict = 96 << 10
+	// slackPart and minSlack are what is left for what cannot be refused. It is more
+	// than what one name makes any structure allocate.
+	slackPart = 128
+	minSlack  = 96 << 10
+
+	// Steps of a cycle: so many slabs, idle names, or stores that wait.
+	stepSlabs  = 2048
+	stepIdle   = 64
+	stepParked = 8
+
+	// nameCost is what a name takes in the tables of names, about.
+	nameCost = 20
+	idleCost = nameCost + 24
+)
+
+type phase uint8
+
+const (
+	phaseRest phase = iota
+	phaseIdle
+	phaseParked
+	phaseLook
+	phaseKill
+	phaseSweep
+)
+
+// keeper keeps a ground within its budget. It is guarded by ground.mu.
+type keeper struct {
+	budget int64
+	slack  int64
+	part   int64 // a cycle begins when less is left, and is for as much
+
+	// As the sources report: names, those that are idle, how many there is room for,
+	// and bytes of stores that wait.
+	names, idle, nameRoom, waits int64
+
+	lost uint64 // holdings that were evicted
+
+	phase  phase
+	cycle  uint32
+	high   int64 // the most that was taken since the last cycle
+	again  int64 // what the next cycle is for, if it is for pages
+	want   int64 // bytes that are still to go
+	all    []*source
+	next   int       // of all, in a pass
+	half   []*source // that a sweep is not through with
+	busy   int       // writers that sweep another source now
+	age    uint32    // what is older goes, of idle names and stores that wait
+	oldest uint32    // age of what the pass has left
+	survey forest.Survey
+	picked []Hash
+	credit int64 // steps that were paid for, in names
+	price  int64 // of a name that is stored
+}
+
+func (k *keeper) init(budget int64) {
+	k.budget = budget
+	k.slack = max(minSlack, budget/slackPart)
+	k.part = max(minEvict, budget/evictPart)
+}
+
+// pages returns how many bytes of heap stores may still take.
+func (g *ground) pages() int64 { return g.budget - g.slack - g.mem.Load() }
+
+// full reports whether stores may take no more of the heap.
+func (g *ground) full() bool { return g.pages() <= 0 }
+
+// room returns how many bytes may be stored, about: in new pages, and in those that are
+// there already. Of these, a table of names has half of its room for others' names.
+func (g *ground) room() int64 {
+	return g.pages() + min(int64(g.forest.Free()), g.nameRoom*nameCost/2)
+}
+
+// admit takes a source in, if there is room for it.
+func (g *ground) admit(s *source) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.makeRoom(nil, func() bool { return !g.full() }) {
+		return false
+	}
+	s.number = len(g.all)
+	g.all = append(g.all, s)
+	return true
+}
+
+// dismiss takes a source out that was removed.
+func (g *ground) dismiss(s *source) {
+	last := len(g.all) - 1
+	g.all[s.number] = g.all[last]
+	g.all[s.number].number = s.number
+	g.all[last] = nil
+	g.all = g.all[:last]
+	g.half = slices.DeleteFunc(g.half, func(o *source) bool { return o == s })
+}
+
+// watch begins a cycle if it is time: if there is little room, or there was growth and
+// few pages are left, which a sweep may give back.
+func (g *ground) watch() {
+	if g.phase != phaseRest {
+		return
+	}
+	taken := g.mem.Load()
+	grown := taken > g.high
+	g.high = max(g.high, taken)
+	switch room := g.room(); {
+	case room < g.part:
+		g.begin(2*g.part - room)
+	case grown && g.pages() < g.part/2:
+		g.begin(g.again)
+	}
+}
+
+// begin begins a cycle that is to make so many bytes ready; 0: but to give pages back.
+func (g *ground) begin(want int64) {
+	g.cycle++
+	g.phase, g.next, g.age, g.oldest = phaseIdle, 0, ^uint32(0), 0
+	g.want = want
+	if want == 0 {
+		g.phase = phaseSweep
+	}
+	work := g.names + int64(g.forest.Slabs())
+	rest := max(g.room(), 0) / 2 / g.perName() // names that still can be stored
+	g.price = work/max(rest, 1) + 1
+	g.credit = 0
+}
+
+// perName returns what all takes, for each name.
+func (g *ground) perName() int64 {
+	return max(g.mem.Load()/max(g.names, 1), idleCost)
+}
+
+// pay is told of names that are stored, and does its part of a cycle. It holds g.mu,
+// and lets go of it now and then. s is the writer, nil: there is none.
+func (g *ground) pay(names int, s *source) {
+	g.watch()
+	if g.phase == phaseRest {
+		return
+	}
+	g.credit = min(g.credit+int64(names)*g.price, 1<<16)
+	for g.credit > 0 && g.phase != phaseRest {
+		g.credit -= int64(g.step(s))
+	}
+}
+
+// makeRoom does steps until ok, or none helps. It holds g.mu, and lets go of it now and
+// then.
+func (g *ground) makeRoom(s *source, ok func() bool) bool {
+	begun := g.phase != phaseRest
+	for most := 1 << 19; most > 0; {
+		if ok() {
+			return true
+		}
+		if g.phase == phaseRest {
+			if begun {
+				return false
+			}
+			begun = true
+			g.begin(g.part)
+		}
+		most -= g.step(s)
+	}
+	return false
+}
+
+// step does a step of the cycle, and returns what it cost, in names that are looked at.
+func (g *ground) step(s *source) int {
+	if len(g.graves) > 0 {
+		g.tidy(yieldAfter)
+		return yieldAfter
+	}
+	switch g.phase {
+	case phaseIdle, phaseParked:
+		return g.stepOld(s)
+	case phaseLook:
+		if g.forest.Look(&g.survey, stepSlabs) {
+			g.phase = phaseKill
+			if !g.survey.Choose(g.want, g.budget/2) {
+				g.rest()
+			}
+		}
+		return stepSlabs
+	case phaseKill:
+		freed, done := g.forest.Evict(&g.survey, stepSlabs)
+		if g.want -= freed; done {
+			g.phase, g.next, g.half = phaseSweep, 0, g.half[:0]
+		}
+		return stepSlabs
+	default:
+		return g.stepSweep(s)
+	}
+}
+
+// rest ends a cycle.
+func (g *ground) rest() {
+	g.phase = phaseRest
+	g.high = g.mem.Load()
+	g.again = 0
+	if g.pages() < g.part/2 { // what has room does not give it back
+		g.again = g.part
+	}
+	g.forest.Frugal(g.pages() < 2*g.part)
+}
+
+// stepOld lets a source forget idle names, or drop stores that wait, if they are older
+// than g.age. When all sources had their turn, the age becomes less.
+func (g *ground) stepOld(s *source) int {
+	if g.next >= len(g.all) || g.want <= 0 {
+		g.nextAge()
+		return 1
+	}
+	of := g.all[g.next]
+	g.next++
+	g.with(of, s, func() {
+		now := g.forest.Now()
+		if g.phase == phaseIdle {
+			n := of.forgetOld(now, g.age)
+			g.want -= int64(n) * idleCost
+			if n == stepIdle && g.next > 0 && g.all[g.next-1] == of {
+				g.next-- // it may have more
+			}
+			if of.idleFirst != 0 {
+				g.oldest = max(g.oldest, now-of.idle.at(of.idleFirst).since)
+			}
+			return
+		}
+		bytes := of.dropOld(now, g.age)
+		g.want -= int64(bytes)
+		if bytes > 0 && g.next > 0 && g.all[g.next-1] == of {
+			g.next--
+		}
+		if e := of.pending.Front(); e != nil {
+			g.oldest = max(g.oldest, now-e.Value.(*pending).since)
+		}
+	})
+	return 64
+}
+
+// nextAge ends a pass over all sources.
+func (g *ground) nextAge() {
+	switch {
+	case g.want <= 0:
+		g.endOld()
+	case g.next > 0 && g.oldest > 0 && g.age > 0:
+		g.age = min(g.oldest, g.age) / 4 * 3
+		if g.phase == phaseIdle && g.idle*idleCost <= g.want || g.phase == phaseParked && g.waits <= g.want {
+			g.age = 0
+		}
+	case g.age > 0 && g.phase == phaseIdle && g.idle > 0, g.age > 0 && g.phase == phaseParked && g.waits > 0:
+		g.age = 0
+	case g.phase == phaseIdle:
+		g.phase, g.age = phaseParked, ^uint32(0)
+	default:
+		g.endOld()
+	}
+	g.next, g.oldest = 0, 0
+}
+
+// endOld goes on to what is held, if that is still needed.
+func (g *ground) endOld() {
+	if g.want <= 0 {
+		g.rest()
+		return
+	}
+	g.phase = phaseLook
+	g.forest.Begin(&g.survey, int(min(g.perName(), 64)))
+}
+
+// stepSweep has a source forget some names of dead slabs.
+func (g *ground) stepSweep(s *source) int {
+	var of *source
+	switch {
+	case len(g.half) > 0:
+		of = g.half[len(g.half)-1]
+		g.half = g.half[:len(g.half)-1]
+	case g.next < len(g.all):
+		of = g.all[g.next]
+		g.next++
+	case g.busy == 0:
+		g.rest()
+		return 1
+	default:
+		return 1 << 10 // others are at it
+	}
+	if of.swept == g.cycle {
+		return 1
+	}
+	cost, cycle := 64, g.cycle
+	g.busy++
+	g.with(of, s, func() {
+		if g.phase != phaseSweep || g.cycle != cycle {
+			return
+		}
+		cost += of.sweep()
+		if of.swept != cycle {
+			g.half = append(g.half, of)
+		}
+	})
+	g.busy--
+	return cost
+}
+
+// with calls f with the writer's lock of a source, if nobody else has it: s is the one
+// that the caller has. No lock of a source is waited for, and none is taken while g.mu
+// is held.
+func (g *ground) with(of, s *source, f func()) {
+	if of == s {
+		f()
+		return
+	}
+	g.mu.Unlock()
+	got := of.writer.TryLock()
+	g.mu.Lock()
+	if !got {
+		return
+	}
+	if !of.removed.Load() {
+		f()
+		of.report()
+	}
+	g.mu.Unlock()
+	of.writer.Unlock()
+	g.mu.Lock()
+}
+
+// pause lets other writers in and makes room, after so many names were stored. It is
+// called where no name of s is in hand, and no place that is not pinned.
+func (s *source) pause(names int) {
+	s.yield(names)
+	if s.inHand > 0 {
+		return
+	}
+	s.report()
+	g := s.ground
+	if g.phase == phaseSweep && s.swept != g.cycle {
+		s.sweep() // others may have found it busy
+	}
+	g.pay(names, s)
+	s.report()
+}
+
+// report tells the ground what has changed in s.
+func (s *source) report() {
+	g := s.ground
+	g.names += int64(s.names.Len() - s.told.names)
+	g.idle += int64(s.idle.len() - s.told.idle)
+	g.waits += int64(s.pendingBytes - s.told.waits)
+	room := s.names.Room()
+	g.nameRoom += int64(room - s.told.room)
+	s.told = told{s.names.Len(), s.idle.len(), s.pendingBytes, room}
+}
+
+// told is what the ground was told of a source.
+type told struct{ names, idle, waits, room int }
+
+// roomFor has room for a name that is stored, or returns false. No name of s is in
+// hand, and no place that is not pinned.
+func (s *source) roomFor(h Hash) bool {
+	if !s.ground.full() || s.hasRoom(h) {
+		return true
+	}
+	return s.inHand == 0 && s.ground.makeRoom(s, func() bool { return !s.ground.full() || s.hasRoom(h) })
+}
+
+// hasRoom reports whether a name can be stored without more memory.
+func (s *source) hasRoom(h Hash) bool {
+	return s.names.HasRoom(h) && s.riches.hasRoom() && s.copies.hasRoom()
+}
+
+// sweep forgets what is dead of the names of a segment.
+func (s *source) sweep() (cost int) {
+	g := s.ground
+	if s.sweeps != g.cycle {
+		s.sweeps, s.sweepAt = g.cycle, 0
+	}
+	g.picked, s.sweepAt, cost = s.names.Sweep(g.picked[:0], s.sweepAt, s.isDead)
+	for _, h := range g.picked {
+		s.bury(h)
+	}
+	if s.sweepAt == 0 {
+		s.swept = g.cycle
+	}
+	return cost + 4*len(g.picked)
+}
+
+// isDead reports whether a name has a key in a dead slab.
+func (s *source) isDead(v value) bool {
+	if v.isPlain() {
+		return s.f.Dead(loc(v))
+	}
+	n := name{s, 0, v}
+	if v.isIdle() {
+		if l := s.idle.at(v.number()).loc; l != 0 {
+			return s.f.Dead(l)
+		}
+		return false
+	}
+	n.hash = n.rich().hash
+	var buf [2]loc
+	for _, l := range n.locs(&buf) {
+		if s.f.Dead(l) {
+			return true
+		}
+	}
+	return false
+}
+
+// bury forgets a name if a key of it was evicted: then it does not say any more what
+// the engine has by that hash.
+func (s *source) bury(h Hash) {
+	if s.f.Dying() == 0 {
+		return
+	}
+	n := s.name(h)
+	if n.value == 0 || !s.isDead(n.value) {
+		return
+	}
+	held := 0
+	if n.isPlain() {
+		l := loc(n.value)
+		for _, ln := range s.lanes {
+			if ln != nil && s.f.Holds(l, ln.ord) {
+				held++
+				n.release(holding{ln, 0, 1})
+			}
+		}
+	} else if n.isRich() {
+		for n.isRich() && n.held() {
+			for i := n.rich().first; i != 0; i = s.copies.at(i).next {
+				if c := s.copies.at(i); c.copies > 0 {
+					held++
+					n.release(holding{s.lanes[c.lane], i, c.copies})
+					break
+				}
+			}
+		}
+	}
+	if n.value != 0 {
+		n.forget()
+	}
+	if held > 0 {
+		s.doubts = true
+		s.evicted += uint64(held)
+		s.ground.lost += uint64(held)
+	}
+}
+
+// forgetOld forgets some idle names of an age, and returns how many.
+func (s *source) forgetOld(now, age uint32) (n int) {
+	for ; n < stepIdle && s.idleFirst != 0; n++ {
+		first := s.idle.at(s.idleFirst)
+		if now-first.since < age {
+			break
+		}
+		oldest := s.name(first.hash)
+		oldest.forget()
+		s.counts.Forgotten++
+	}
+	return n
+}
+
+// dropOld drops some stores of an age that wait, and returns their bytes.
+func (s *source) dropOld(now, age uint32) (bytes int) {
+	for range stepParked {
+		e := s.pending.Front()
+		if e == nil || now-e.Value.(*pending).since < age {
+			break
+		}
+		p := e.Value.(*pending)
+		bytes += p.cost()
+		s.drop(p)
+	}
+	return bytes
+}
