@@ -470,6 +470,9 @@ type Row struct {
 	Tiers [NumTiers]int32
 	// Last is the best tier of the run's last block.
 	Last Tier
+	// Evicted: blocks of the row's group and size were given up at a bound of the
+	// backend since the last OpClear, so the source may hold more than the row says.
+	Evicted bool
 	// Held says of each block of the whole prompt, beyond the run too, in which
 	// tiers it is held: bit b%64 of word b/64 stands for block b, in blocks of
 	// the row's size. There is a word for each 64 blocks of the prompt, and one
@@ -579,6 +582,9 @@ type SourceInfo struct {
 	Names  int           // names kept, held or not
 	Parked int           // stores that wait for their parent
 	Bytes  int           // that its names take; the rest it shares, see Usage
+	// Evicted is how many blocks, counted as in Blocks, were given up since the last
+	// OpClear because the index had no room for them.
+	Evicted uint64
 }
 
 // Describer is an optional ability of an Index.

@@ -194,6 +194,11 @@ func (w *walker) match() {
 	}
 }
 
+// lost reports whether blocks of a view were evicted.
+func (w *walker) lost(v *view) bool {
+	return w.f.AnyLost() && slices.ContainsFunc(v.lanes, func(l viewLane) bool { return w.f.Lost(l.ord) })
+}
+
 // narrow takes those lanes out of act that do not hold all the blocks that end
 // in s, and reports whether any is left.
 func (w *walker) narrow(s *forest.Span, end uint32) bool {
@@ -275,7 +280,7 @@ func (w *walker) finish(s *forest.Span, word uint32, set uint64, run int32) {
 		n := len(out.Rows)
 		out.Rows = slices.Grow(out.Rows, 1)[:n+1]
 		row := &out.Rows[n]
-		*row = Row{View: &l.View, Pod: l.pod, Run: run, GPU: run}
+		*row = Row{View: &l.View, Pod: l.pod, Run: run, GPU: run, Evicted: w.lost(l.view)}
 		row.Tiers[TierGPU] = run
 	}
 }
@@ -311,7 +316,9 @@ func (w *walker) stop(v *slowView) {
 		w.slowSet[l.ord>>6] &^= 1 << (l.ord & 63)
 	}
 	if v.run > 0 {
-		w.out.Rows = append(w.out.Rows, Row{View: &v.View, Pod: v.pod, Run: v.run, GPU: v.gpu, Tiers: v.tiers, Last: v.last})
+		w.out.Rows = append(w.out.Rows, Row{
+			View: &v.View, Pod: v.pod, Run: v.run, GPU: v.gpu, Tiers: v.tiers, Last: v.last, Evicted: w.lost(v.view),
+		})
 	}
 }
 
@@ -531,7 +538,7 @@ func (w *walker) addBits(v *view, pod int32) {
 	n := len(w.out.Rows)
 	w.out.Rows = slices.Grow(w.out.Rows, 1)[:n+1]
 	row := &w.out.Rows[n]
-	*row = Row{View: &v.View, Pod: pod, Held: held}
+	*row = Row{View: &v.View, Pod: pod, Held: held, Evicted: w.lost(v)}
 	row.count(words)
 }
 

@@ -216,7 +216,7 @@ func (s *source) describe() SourceInfo {
 	defer s.writer.Unlock()
 	return SourceInfo{
 		Source: s.id, Blocks: s.blocks, Names: s.names.Len(), Parked: s.parked,
-		Bytes: s.bytes(),
+		Bytes: s.bytes(), Evicted: s.evicted,
 	}
 }
 

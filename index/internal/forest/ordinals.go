@@ -19,6 +19,7 @@ type ordinals struct {
 	leaving, last uint32
 	waiting       int
 	bytes         int
+	anyLost       atomic.Bool
 	lost          atomic.Pointer[[]atomic.Uint64] // a bit for each: see Lost
 }
 
@@ -152,4 +153,10 @@ func (f *Forest) Lost(ord uint32) bool {
 	return lost[ord>>6].Load()>>(ord&63)&1 != 0
 }
 
-func (f *Forest) lose(ord uint32) { (*f.ords.lost.Load())[ord>>6].Or(1 << (ord & 63)) }
+func (f *Forest) lose(ord uint32) {
+	(*f.ords.lost.Load())[ord>>6].Or(1 << (ord & 63))
+	f.ords.anyLost.Store(true)
+}
+
+// AnyLost reports whether anybody ever lost a block.
+func (f *Forest) AnyLost() bool { return f.ords.anyLost.Load() }

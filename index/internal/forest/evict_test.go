@@ -1,0 +1,194 @@
+package forest
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/kvindex/kvindex/index/internal/mem"
+)
+
+// orchard is a forest of chains that are stored, asked for, and evicted, and what is
+// known of them.
+type orchard struct {
+	t      *testing.T
+	f      *Forest
+	r      *rand.Rand
+	chains []*tree
+	ord    uint32
+	used   map[uint32]uint32 // when a slab was used last, if it is a leaf
+}
+
+type tree struct {
+	keys []Key
+	locs []Loc
+}
+
+func (o *orchard) plant() {
+	r := o.r
+	t := &tree{}
+	key := Key(r.Uint64())
+	if len(o.chains) > 0 && r.IntN(2) == 0 { // shares a beginning
+		old := o.chains[r.IntN(len(o.chains))]
+		t.keys = append(t.keys, old.keys[:1+r.IntN(len(old.keys))]...)
+		key = t.keys[len(t.keys)-1]
+	}
+	for i := range 1 + r.IntN(120) {
+		key = chain(key, r.Uint64()+uint64(i))
+		t.keys = append(t.keys, key)
+	}
+	t.locs = make([]Loc, len(t.keys))
+	if !o.f.Place(0, 0, t.keys, t.locs) {
+		o.t.Fatal("no room")
+	}
+	for _, l := range t.locs {
+		o.f.Ref(l)
+		o.f.Hold(l, o.ord)
+	}
+	o.chains = append(o.chains, t)
+}
+
+// found returns how many keys of a chain a reader finds held.
+func (o *orchard) found(t *tree, touch bool) (n int) {
+	in := o.f.Enter()
+	defer in.Leave()
+	var p Path
+	Begin(&p, o.f, t.keys)
+	for i := 0; ; i++ {
+		s, ok := p.Span(i)
+		if !ok {
+			break
+		}
+		if ord, mask, ok := s.Holder(); ok && ord == o.ord && mask&(1<<s.N-1) == 1<<s.N-1 {
+			n += s.N
+		}
+	}
+	if touch {
+		p.Touch()
+	}
+	return n
+}
+
+// forget drops the names of dead slabs, as a sweep does.
+func (o *orchard) forget() {
+	kept := o.chains[:0]
+	for _, t := range o.chains {
+		n := 0
+		for n < len(t.locs) && !o.f.Dead(t.locs[n]) {
+			n++
+		}
+		for _, l := range t.locs[n:] {
+			if !o.f.Dead(l) {
+				o.t.Fatalf("%x is not dead, and behind a dead slab", l)
+			}
+			o.f.Release(l, o.ord)
+			o.f.Unref(l)
+		}
+		if t.keys, t.locs = t.keys[:n], t.locs[:n]; n > 0 {
+			kept = append(kept, t)
+		}
+	}
+	clear(o.chains[len(kept):])
+	o.chains = kept
+}
+
+// Only leaves die, the coldest first, none of what was used last; a reader finds a prefix
+// of what was there, and the room is used again.
+func TestEvict(t *testing.T) {
+	var killed, cut, spared int
+	for seed := range uint64(20) {
+		count := new(mem.Count)
+		o := &orchard{t: t, f: New(count, 1<<40), r: rand.New(rand.NewPCG(seed, 3))}
+		o.ord, _ = o.f.TakeOrdinal(new(Holders))
+		for range 60 {
+			for range 20 {
+				o.plant()
+				o.f.Tick()
+				for range 3 {
+					asked := o.chains[o.r.IntN(len(o.chains))]
+					if n := o.found(asked, true); n != len(asked.keys) {
+						t.Fatalf("%d of %d keys are found", n, len(asked.keys))
+					}
+				}
+			}
+			var s Survey
+			o.f.Begin(&s, 16)
+			for !o.f.Look(&s, 1+o.r.IntN(500)) {
+			}
+			total := int64(0)
+			for _, n := range s.all {
+				total += n
+			}
+			ages := map[uint32]int{}
+			for _, c := range o.chains {
+				id := c.locs[len(c.locs)-1].Slab()
+				ages[id] = s.ageOf(o.f.meta(id))
+			}
+			want, keep := total/4, total/2
+			if !s.Choose(want, keep) {
+				continue
+			}
+			before := total
+			for {
+				freed, done := o.f.Evict(&s, 1+o.r.IntN(500))
+				if before -= freed; done {
+					break
+				}
+			}
+			if gone := total - before; gone > want+40*1024 {
+				t.Fatalf("%d bytes went, %d were wanted", gone, want)
+			}
+			young := int64(0)
+			for age, n := range s.all[:s.least] {
+				if young += n; age == s.least-1 && young < keep {
+					t.Fatalf("%d bytes are younger than what went, %d are to be kept", young, keep)
+				}
+			}
+			for id, age := range ages {
+				switch dead := o.f.Dead(locOf(id, 0)); {
+				case dead && age < s.least:
+					t.Fatalf("slab %d of age %d died, from %d on", id, age, s.least)
+				case dead:
+					killed++
+				case age >= s.least:
+					spared++ // enough had gone
+				}
+			}
+			for _, c := range o.chains {
+				alive := 0
+				for alive < len(c.locs) && !o.f.Dead(c.locs[alive]) {
+					alive++
+				}
+				if n := o.found(c, false); n != alive {
+					t.Fatalf("%d of %d keys are found, %d are alive", n, len(c.keys), alive)
+				}
+				if alive > 0 && alive < len(c.locs) {
+					cut++
+				}
+			}
+			if o.r.IntN(3) > 0 {
+				o.forget()
+			}
+			o.f.Reclaim()
+			held, refs := map[Holding]uint32{}, map[uint32]uint32{}
+			for _, c := range o.chains {
+				for _, l := range c.locs {
+					refs[l.Slab()]++
+					held[Holding{l.Slab(), o.ord}] |= 1 << l.Slot()
+				}
+			}
+			if err := o.f.Check(held, refs); err != nil {
+				t.Fatal(err)
+			}
+			o.forget()
+		}
+		for _, c := range o.chains {
+			for _, l := range c.locs {
+				o.f.Unref(l)
+			}
+		}
+	}
+	t.Logf("%d leaves died, %d chains were cut, %d were spared", killed, cut, spared)
+	if killed < 1000 || cut < 200 {
+		t.Error("the test tests too little")
+	}
+}
