@@ -77,10 +77,11 @@ func (t *tally) Sum() ScoreStats {
 	return t.all
 }
 
-// ScoreKeys returns a function that scores a prompt for all pods of a model, as often as
-// it is called, with keys that are worked out before. It returns the best score.
-func ScoreKeys(x *Indexer, model string, tokens []uint32) func() int {
-	c := x.Candidates(model, nil)
+// ScoreKeys returns a function that scores a prompt for these pods, or all pods of a
+// model, as often as it is called, with keys that are worked out before. It returns the
+// best score.
+func ScoreKeys(x *Indexer, model string, tokens []uint32, pods ...string) func() int {
+	c := x.Candidates(model, pods)
 	root, locals := x.hash.root(scope{model: model}, index.Variant{Unit: 16}), x.hash.locals(nil, tokens, 16, nil)
 	given := keys(nil, root, locals)
 	sc := &scorer{x: x, prompt: tokens}
@@ -104,8 +105,8 @@ func Plans(layouts, ranks int) (kept int, again bool) {
 	var ps plans
 	var last *plan
 	l := &index.Layout{}
-	for range layouts {
-		l = &index.Layout{Groups: []index.GroupLayout{{Group: Group{Kind: GroupMamba}, BlockSize: 16}}}
+	for n := range layouts {
+		l = &index.Layout{Groups: []index.GroupLayout{{Group: Group{Kind: GroupMamba}, BlockSize: 16 + n}}}
 		last = ps.of(l, &Profile{}, ranks)
 	}
 	return len(*ps.all.Load()), ps.of(l, &Profile{}, ranks) != last

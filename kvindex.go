@@ -206,6 +206,7 @@ type Indexer struct {
 	scorers sync.Pool // of *scorer
 	made    atomic.Uint32
 	tallies [16]tally // of scores; each scorer has one of them
+	unheard plans     // of pods that the index holds blocks of, and that were not heard
 
 	heard  atomic.Uint64 // raised, with mu held, when pods, models or adapters come or go
 	mu     sync.RWMutex  // guards pods and models; taken after pod.mu, never before

@@ -26,7 +26,9 @@ type plan struct {
 type plans struct{ all atomic.Pointer[[]*plan] }
 
 // of returns the plan for a layout, made if need be, for a pod of so many ranks. Each
-// rank has a layout, and a new one when it announces something new: the oldest give way.
+// rank may have groups of its own, and others when it announces something new: the oldest
+// plans give way. The pointer of a layout is looked at first, but not every index gives
+// the same one again (index.Layout), so equal groups have one plan.
 func (ps *plans) of(l *index.Layout, p *Profile, ranks int) *plan {
 	keep := 2*ranks + 2
 	for {
@@ -35,7 +37,7 @@ func (ps *plans) of(l *index.Layout, p *Profile, ranks int) *plan {
 		if all != nil {
 			old = *all
 			for i := len(old) - 1; i >= 0; i-- {
-				if old[i].layout == l {
+				if known := old[i].layout; known == l || slices.Equal(known.Groups, l.Groups) {
 					return old[i]
 				}
 			}
@@ -91,7 +93,7 @@ func (sc *scorer) judge(from, to int) {
 	if pm := sc.set.states[first.Pod]; pm != nil {
 		p = pm.plans.of(first.Layout, &pm.profile, len(pm.inOrder()))
 	} else {
-		p = newPlan(first.Layout, &Profile{})
+		p = sc.x.unheard.of(first.Layout, &Profile{}, MaxRanks)
 	}
 	groups := first.Groups
 	sc.held = slices.Grow(sc.held[:0], len(groups))[:len(groups)]

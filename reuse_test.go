@@ -1,6 +1,7 @@
 package kvindex_test
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/reuse"
 )
@@ -303,6 +305,62 @@ func TestPlansAreKept(t *testing.T) {
 	}
 	if kept, again := kvindex.Plans(100, 8); kept != 18 || again {
 		t.Errorf("%d plans, made again: %v", kept, again)
+	}
+}
+
+// copying is an index whose answers never have the Layouts of the ones before.
+type copying struct {
+	index.Index
+	views [][]index.View // for one answer after the other; of one source
+	next  int
+}
+
+func (c *copying) Match(ctx context.Context, q *index.Query, m *index.Matches) error {
+	if err := c.Index.Match(ctx, q, m); err != nil {
+		return err
+	}
+	if c.views == nil {
+		c.views = make([][]index.View, 1000)
+		for i := range c.views {
+			l := *m.Rows[0].Layout
+			l.Groups = slices.Clone(l.Groups)
+			for _, r := range m.Rows {
+				v := *r.View
+				v.Layout = &l
+				c.views[i] = append(c.views[i], v)
+			}
+		}
+	}
+	for i := range m.Rows {
+		m.Rows[i].View = &c.views[c.next][i]
+	}
+	c.next = (c.next + 1) % len(c.views)
+	return nil
+}
+
+// TestPlansOfCopies: nothing is allocated for Layouts that are copies, nor for those of a
+// pod that was not heard.
+func TestPlansOfCopies(t *testing.T) {
+	m, err := index.NewMemory(index.MemoryConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	p := fakeengine.NewPrompt(1, 16, 8)
+	backend := &copying{Index: m}
+	heard, other := open(t, kvindex.WithIndex(backend)), open(t, kvindex.WithIndex(backend))
+	ingest(t, heard, "a", hybrid(p, 6, 48)...)
+	for what, score := range map[string]func() int{
+		"heard":     kvindex.ScoreKeys(heard, "m", p.Tokens),
+		"not heard": kvindex.ScoreKeys(other, "m", p.Tokens, "a"),
+	} {
+		if n := testing.AllocsPerRun(500, func() {
+			if got := score(); got != 96 {
+				t.Fatalf("%s: %d", what, got)
+			}
+		}); n > 0 {
+			t.Errorf("%s: %v allocations", what, n)
+		}
 	}
 }
 
