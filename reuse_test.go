@@ -264,6 +264,35 @@ func TestLayoutsChange(t *testing.T) {
 	see("of which all are known", 112, false)
 }
 
+// TestKeptGroups: an index has from before one full-attention group, of which the profile
+// now says another kind. The score is a bound until the cache is emptied.
+func TestKeptGroups(t *testing.T) {
+	m, err := index.NewMemory(index.MemoryConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	p := fakeengine.NewPrompt(1, 16, 8)
+	ingest(t, open(t, kvindex.WithIndex(m)), "a", p.Stored(0, 6))
+	window := kvindex.Group{Kind: kvindex.GroupWindow, Window: 48}
+	ix := open(t, kvindex.WithIndex(m), withProfile(kvindex.Profile{Draft: kvindex.DraftNone, Groups: []kvindex.Group{window}}))
+	see := func(what string, cached int, bound bool) {
+		t.Helper()
+		if got := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; got.CachedTokens != cached || got.UpperBound != bound {
+			t.Errorf("%s: %+v, want %d, a bound %v", what, got, cached, bound)
+		}
+	}
+	see("kept", 96, true)
+	ingest(t, ix, "a", &fakeengine.Cleared{}, p.Stored(0, 6), p.Removed(0))
+	see("emptied", 96, false)
+
+	same := open(t, kvindex.WithIndex(m), withProfile(kvindex.Profile{Groups: []kvindex.Group{{Kind: kvindex.GroupFull}}}))
+	ingest(t, same, "b", p.Stored(0, 6))
+	if got := score(t, same, kvindex.Request{Tokens: p.Tokens, Pods: []string{"b"}})[0]; got.CachedTokens != 96 || got.UpperBound {
+		t.Errorf("a profile that says the same: %+v", got)
+	}
+}
+
 // TestPartsAlone: a prompt that ends inside of its first block is found by the parts of
 // it that the groups hold.
 func TestPartsAlone(t *testing.T) {

@@ -552,10 +552,12 @@ func (sc *scorer) bestOf(i int) bestRow {
 	b := bestRow{cachedTokens(row, length), int(row.Run) * row.BlockSize, int32(i + 1), false}
 	if sc.set.profiled {
 		if pm := sc.set.states[row.Pod]; pm != nil {
-			if pm.profile.corrected(row.Group).Draft && b.cached > 0 && !row.Pairs { // SGLang gives up the last pair only
+			group := pm.profile.corrected(row.Group)
+			if group.Draft && b.cached > 0 && !row.Pairs { // SGLang gives up the last pair only
 				b.cached -= row.BlockSize // which the draft layers compute again
 			}
-			b.upper = pm.profile.lists(row.Layout) || pm.hybrid.Load()
+			// A kept index may have a group of another kind, as its events told it.
+			b.upper = group.Kind != GroupFull || pm.profile.lists(row.Layout) || pm.hybrid.Load()
 		}
 	}
 	return b

@@ -68,6 +68,7 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 	{"the last full group has the matched blocks", "newPlan", "g.Kind == index.GroupFull && main < 0:", "g.Kind == index.GroupFull:", "TestHybridsByTheRule"},
 	{"draft layers that are not known are none", "newPlan", "p.Draft == DraftUnknown || p.lists(l)", "p.lists(l)", "TestDraftLayers"},
 	{"groups that no event names do not count", "newPlan", " || p.lists(l)", "", "TestDraftLayers"},
+	{"a kept index knows the kind of its one group better than the profile", "scorer.bestOf", "group.Kind != GroupFull || ", "", "TestKeptGroups"},
 	{"groups that no event names do not count beside a full one", "scorer.bestOf", "pm.profile.lists(row.Layout) || ", "", "TestDraftLayers"},
 	{"a group that is not judged makes no bound", "newPlan", "made.upper || rule.UpperBound()", "made.upper", "TestHybridsByTheRule"},
 	{"draft layers give up nothing of one group", "scorer.bestOf", "b.cached -= row.BlockSize", "_ = row", "TestDraftLayers"},
