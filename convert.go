@@ -22,6 +22,7 @@ type converter struct {
 
 	changes []index.Change
 	skipped skipped
+	groups  []GroupInfo // of the batch, as the profile knows them
 	locals  []index.Local
 	hashes  []index.Hash
 	extras  []extra
@@ -48,6 +49,7 @@ func (c *converter) convert(b *events.Batch) {
 	// Grown once: the changes point into these.
 	c.hashes = slices.Grow(c.hashes[:0], hashes)
 	c.locals = slices.Grow(c.locals[:0], units)
+	c.learnGroups(b)
 	for i := range b.Events {
 		e := &b.Events[i]
 		if foreign(e) {
@@ -74,6 +76,30 @@ func (c *converter) convert(b *events.Batch) {
 			c.changes = append(c.changes, index.Change{Op: index.OpClear})
 		}
 	}
+}
+
+// learnGroups notes the groups of the batch, if some of the profile's groups have Draft.
+// To look at one batch is enough: equal groups have their blocks filled in the same step
+// of the engine, whose events come in one batch. What an earlier batch told may be of an
+// engine that has restarted.
+func (c *converter) learnGroups(b *events.Batch) {
+	c.groups = c.groups[:0]
+	if !slices.ContainsFunc(c.profile.Groups, func(g Group) bool { return g.Draft }) {
+		return
+	}
+	for i := range b.Events {
+		if e := &b.Events[i]; e.Kind == events.Stored {
+			c.groups = learn(c.groups, e)
+		}
+	}
+	c.profile.correct(c.groups)
+}
+
+// groupOf is the group of a store, as the profile knows it.
+func (c *converter) groupOf(e *events.Event) Group {
+	g := c.profile.corrected(groupOf(e))
+	g.Draft = hasDraft(c.groups, GroupInfo{g, e.BlockSize})
+	return g
 }
 
 // masked reports whether a store of so many tokens keeps some of its blocks only.
@@ -118,7 +144,7 @@ func (c *converter) stored(e *events.Event) index.Change {
 	ch := index.Change{
 		Op:        index.OpStore,
 		Tier:      tierOf(e.Medium),
-		Group:     c.profile.corrected(groupOf(e)),
+		Group:     c.groupOf(e),
 		Copies:    c.profile.Copies,
 		Partial:   c.partial,
 		Hashes:    c.hashesOf(e),

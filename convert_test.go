@@ -495,7 +495,7 @@ func TestMaskedStores(t *testing.T) {
 		{"two prompts", []fakeengine.Event{masked(1), dense(0), masked(1), dense(0)}, []int{0, 0, 1, 1}, []bool{false, false, false, false}},
 		{"media", []fakeengine.Event{masked(1, enginehash.Text("image")), dense(0)}, []int{0, 1}, []bool{false, true}},
 	} {
-		changes, err := kvindex.ChangesOf(fakeengine.Payload(1, 0, c.events...))
+		changes, err := kvindex.ChangesOf(kvindex.Profile{}, fakeengine.Payload(1, 0, c.events...))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -512,7 +512,7 @@ func TestMaskedStores(t *testing.T) {
 	for range 20 {
 		many = append(many, masked(1))
 	}
-	changes, err := kvindex.ChangesOf(fakeengine.Payload(1, 0, append(many, dense(0))...))
+	changes, err := kvindex.ChangesOf(kvindex.Profile{}, fakeengine.Payload(1, 0, append(many, dense(0))...))
 	if err != nil || changes[12].Group.ID != 0 {
 		t.Errorf("%v, %+v", err, changes)
 	}

@@ -323,10 +323,7 @@ func (x *Indexer) factsOf(pod, model string) *podFacts {
 			n: n, state: r.view(), contested: r.contest.open, waits: r.kept || st != nil && (st.waits() || st.interrupted),
 			lost: r.lost, groups: slices.Clone(r.groups),
 		})
-		for i := range f.ranks[len(f.ranks)-1].groups {
-			g := &f.ranks[len(f.ranks)-1].groups[i]
-			g.Group = pm.profile.corrected(g.Group)
-		}
+		pm.profile.correct(f.ranks[len(f.ranks)-1].groups)
 		f.heard = f.heard || r.messages > 0 || r.kept
 	}
 	return f

@@ -112,11 +112,16 @@ func Plans(layouts, ranks int) (kept int, again bool) {
 	return len(*ps.all.Load()), ps.of(l, &Profile{}, ranks) != last
 }
 
-// ChangesOf is what an index is told of a payload.
-func ChangesOf(payload []byte) ([]index.Change, error) {
-	var b events.Batch
-	err := events.Decode(payload, &b)
-	c := converter{hash: newHasher([16]byte{1}), model: "m", recent: &recentScopes{}}
-	c.convert(&b)
-	return c.changes, err
+// ChangesOf is what an index is told of the last of some payloads.
+func ChangesOf(p Profile, payloads ...[]byte) ([]index.Change, error) {
+	c := converter{hash: newHasher([16]byte{1}), model: "m", profile: p, recent: &recentScopes{}}
+	for _, payload := range payloads {
+		var b events.Batch
+		if err := events.Decode(payload, &b); err != nil {
+			return nil, err
+		}
+		c.changes = c.changes[:0]
+		c.convert(&b)
+	}
+	return c.changes, nil
 }

@@ -207,7 +207,7 @@ type Draft uint8
 const (
 	DraftUnknown Draft = iota
 	DraftNone
-	DraftLayers // in the Groups with Draft set; in all groups if none has it
+	DraftLayers // in the Groups with Draft set, and in groups of their kind, window and block size; in all groups if none has it
 )
 
 // MediaForm is how an engine puts the media of a prompt into its blocks.
@@ -330,6 +330,25 @@ func (p *Profile) corrected(g Group) Group {
 		}
 	}
 	return g
+}
+
+// correct replaces groups that events have named by what the profile knows of them. Equal
+// groups share Draft, because vLLM caches and looks them up together (017e9f4448b7,
+// v1/core/kv_cache_coordinator.py, SpecGroup). Groups are equal as in package reuse.
+func (p *Profile) correct(groups []GroupInfo) {
+	for i := range groups {
+		groups[i].Group = p.corrected(groups[i].Group)
+	}
+	for i := range groups {
+		groups[i].Draft = hasDraft(groups, groups[i])
+	}
+}
+
+// hasDraft reports whether g, or a group that is equal to it, has Draft.
+func hasDraft(groups []GroupInfo, g GroupInfo) bool {
+	return g.Draft || slices.ContainsFunc(groups, func(o GroupInfo) bool {
+		return o.Draft && o.Kind == g.Kind && o.Window == g.Window && o.BlockSize == g.BlockSize
+	})
 }
 
 // lists reports whether the profile has groups of which events say nothing.

@@ -136,7 +136,7 @@ func (r *rank) heard(b *events.Batch, at time.Time, whole bool) {
 		case events.Cleared: // what is known from then on is all there is
 			clears = true
 		case events.Stored:
-			r.learn(e)
+			r.groups = learn(r.groups, e)
 		}
 	}
 	switch {
@@ -150,19 +150,20 @@ func (r *rank) heard(b *events.Batch, at time.Time, whole bool) {
 	}
 }
 
-// learn takes note of what a store tells of its group.
-func (r *rank) learn(e *events.Event) {
-	for i := range r.groups {
-		if g := &r.groups[i]; g.ID == e.Group {
+// learn adds to groups what a store tells of its group.
+func learn(groups []GroupInfo, e *events.Event) []GroupInfo {
+	for i := range groups {
+		if g := &groups[i]; g.ID == e.Group {
 			if g.BlockSize != e.BlockSize && e.BlockSize > 0 && tierOf(e.Medium) == TierGPU {
 				g.BlockSize = e.BlockSize
 			}
-			return
+			return groups
 		}
 	}
 	if e.Group < index.MaxGroups && e.BlockSize > 0 && tierOf(e.Medium) == TierGPU && !foreign(e) {
-		r.groups = append(r.groups, GroupInfo{groupOf(e), e.BlockSize})
+		groups = append(groups, GroupInfo{groupOf(e), e.BlockSize})
 	}
+	return groups
 }
 
 // hybrid reports that the engine has announced other groups than one of full attention.

@@ -264,6 +264,76 @@ func TestLayoutsChange(t *testing.T) {
 	see("of which all are known", 112, false)
 }
 
+// TestEqualGroupsShareDraft: Draft of one of two equal groups counts for both, also where
+// their masked stores are placed.
+func TestEqualGroupsShareDraft(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 16)
+	full := fakeengine.Prompt{Tokens: p.Tokens, Size: 64}.Stored(0, 3)
+	full.Hashes = nil
+	for b := 3; b < 12; b += 4 { // as the window groups name the prefix
+		full.Hashes = append(full.Hashes, fakeengine.IntHash(p.Hash+uint64(b)))
+	}
+	// The last two blocks before token 128, and the one behind it.
+	masked := func(group, window int) *fakeengine.Stored {
+		s := p.Stored(0, 12)
+		s.Group, s.Kind, s.Window, s.Hashes = group, "sliding_window", window, s.Hashes[6:9]
+		return s
+	}
+	larger := fakeengine.Prompt{Tokens: p.Tokens, Size: 32, Hash: 5 << 32}.Stored(0, 4)
+	larger.Group, larger.Kind, larger.Window = 2, "sliding_window", 32
+	state := p.Stored(7, 9)
+	state.Group, state.Kind, state.Window = 2, "mamba", 32
+	profile := kvindex.Profile{
+		Copies: kvindex.CopiesExact, Draft: kvindex.DraftLayers,
+		Groups: []kvindex.Group{{ID: 1, Kind: kvindex.GroupWindow, Draft: true}},
+	}
+	ofPods := func(ix *kvindex.Indexer) (drafts []int) {
+		for _, g := range ix.Pods(nil)[0].Sources[0].Groups {
+			if g.Draft {
+				drafts = append(drafts, g.ID)
+			}
+		}
+		slices.Sort(drafts)
+		return drafts
+	}
+	for _, c := range []struct {
+		name   string
+		events []fakeengine.Event
+		drafts []int // groups
+	}{
+		{"equal", []fakeengine.Event{masked(1, 32), masked(2, 32), full}, []int{1, 2}},
+		{"the one with Draft is the last", []fakeengine.Event{masked(2, 32), full, masked(1, 32)}, []int{1, 2}},
+		{"another window", []fakeengine.Event{masked(1, 32), masked(2, 48), full}, []int{1}},
+		{"other blocks", []fakeengine.Event{masked(1, 32), larger, full}, []int{1}},
+		{"another kind", []fakeengine.Event{masked(1, 32), state, full}, []int{1}},
+	} {
+		ix := open(t, withProfile(profile))
+		ingest(t, ix, "a", c.events...)
+		if len(c.drafts) > 1 {
+			if got := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; got.CachedTokens != 128 || got.UpperBound {
+				t.Errorf("%s: %+v", c.name, got)
+			}
+		}
+		changes, err := kvindex.ChangesOf(profile, fakeengine.Payload(1, 0, c.events...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var told []int
+		for _, ch := range changes {
+			if ch.Group.Draft {
+				told = append(told, ch.Group.ID)
+			}
+		}
+		if slices.Sort(told); !slices.Equal(told, c.drafts) || !slices.Equal(ofPods(ix), c.drafts) {
+			t.Errorf("%s: the index is told of %v, the host of %v, want %v", c.name, told, ofPods(ix), c.drafts)
+		}
+	}
+	changes, err := kvindex.ChangesOf(profile, fakeengine.Payload(1, 0, masked(1, 32)), fakeengine.Payload(2, 0, masked(2, 32)))
+	if err != nil || changes[0].Group.Draft {
+		t.Errorf("what another engine has told counts: %v, %+v", err, changes)
+	}
+}
+
 // TestKeptGroups: an index has from before one full-attention group, of which the profile
 // now says another kind. The score is a bound until the cache is emptied.
 func TestKeptGroups(t *testing.T) {

@@ -462,9 +462,7 @@ func (pm *podModel) describe(info *PodInfo, now time.Time) {
 	slices.SortFunc(info.Streams, func(a, b StreamInfo) int { return cmp.Compare(a.Stream, b.Stream) })
 	for _, r := range pm.ranks {
 		s := r.info(now)
-		for i := range s.Groups {
-			s.Groups[i].Group = pm.profile.corrected(s.Groups[i].Group)
-		}
+		pm.profile.correct(s.Groups)
 		info.Sources = append(info.Sources, s)
 		info.WantsFullReport = info.WantsFullReport || r.lossy() && !r.hybrid(&pm.profile)
 		if at := r.at.Round(0); at.After(info.Heard) { // without a stream
