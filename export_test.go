@@ -58,9 +58,9 @@ func Silence(x *Indexer, pod, model string) error {
 		return err
 	}
 	defer p.mu.Unlock()
-	pm, err := x.podModel(p, model)
+	profile, err := x.profileFor(p, model, &events.Batch{})
 	if err == nil {
-		pm.state.Store(uint32(StateSilent))
+		x.podModel(p, model, profile).state.Store(uint32(StateSilent))
 	}
 	return err
 }

@@ -148,18 +148,12 @@ func (in *ingest) enter() (err error) {
 	if err != nil {
 		return err
 	}
-	pm, err := in.x.podModel(p, in.model)
-	if err == nil {
-		if bad := pm.profile.checkGrain(in.batch); bad != nil {
-			in.x.leaveEmpty(p, in.model) // it may be known only since now
-			err = fmt.Errorf("kvindex: WithProfile: pod %q: model %q: %w", in.pod, in.model, bad)
-		}
-	}
+	profile, err := in.x.profileFor(p, in.model, in.batch)
 	if err != nil {
 		p.mu.Unlock()
 		return err
 	}
-	in.locked, in.pm, in.now = p, pm, time.Now()
+	in.locked, in.pm, in.now = p, in.x.podModel(p, in.model, profile), time.Now()
 	return nil
 }
 

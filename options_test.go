@@ -2,10 +2,13 @@ package kvindex_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
@@ -99,6 +102,86 @@ func TestProfiles(t *testing.T) {
 		if n := len(ix.Pods(nil)); (n == 0) != (err != nil) {
 			t.Errorf("%+v: %d pods are known", c.profile, n)
 		}
+	}
+}
+
+// TestProfilesAreAskedOnce: WithProfile's function is asked once for each pod and model,
+// also if what it says is refused. Nobody is made known by that.
+func TestProfilesAreAskedOnce(t *testing.T) {
+	asked := make(map[string]int)
+	ix := open(t, kvindex.WithProfile(func(pod, model string) kvindex.Profile {
+		asked[pod+" "+model]++
+		switch model {
+		case "grain":
+			return kvindex.Profile{Grain: 32}
+		case "fine":
+			return kvindex.Profile{}
+		}
+		return kvindex.Profile{Draft: 3}
+	}))
+	small, large := fakeengine.NewPrompt(1, 16, 1), fakeengine.NewPrompt(2, 64, 1)
+	refused := fakeengine.Payload(1, 0, small.Stored(0, 1))
+	none := func(what string) {
+		t.Helper()
+		if s := ix.Stats(); len(ix.Pods(nil)) != 0 || s.Pods != 0 || s.Models != 0 {
+			t.Errorf("%s: %+v", what, s)
+		}
+	}
+	for _, c := range []struct{ model, want string }{{"grain", "Grain 32 does not divide"}, {"draft", "unknown Draft 3"}} {
+		ix.StreamNote("a", "draft", "s", events.NoteOpened)
+		for range 3 {
+			err := ix.Ingest("a", c.model, refused)
+			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), `"a": model "`+c.model+`"`) {
+				t.Errorf("%s: %v", c.model, err)
+			}
+			_, err = ix.IngestMessage(kvindex.Message{Pod: "a", Model: c.model, Payload: refused})
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: %v", c.model, err)
+			}
+			_, err = ix.IngestMessage(kvindex.Message{Pod: "a", Model: c.model, Seq: 1, Payload: []byte("?")})
+			if !errors.Is(err, kvindex.ErrMalformed) {
+				t.Errorf("%s: %v", c.model, err)
+			}
+		}
+		none(c.model)
+	}
+	ix.StreamNote("a", "fine", "s", events.NoteOpened)
+	ix.StreamNote("a", "fine", "s", events.NoteClosed)
+	none("a stream that has come and gone")
+	_ = ix.Ingest("a", "grain", refused)
+	if asked["a grain"] != 1 || asked["a draft"] != 1 {
+		t.Errorf("asked %v", asked)
+	}
+
+	// What the Grain divides is taken.
+	for _, model := range []string{"grain", "fine"} {
+		if err := ix.Ingest("a", model, fakeengine.Payload(1, 0, large.Stored(0, 1))); err != nil {
+			t.Error(err)
+		}
+	}
+	if s := ix.Stats(); asked["a grain"] != 1 || s.Pods != 1 || s.Models != 2 {
+		t.Errorf("asked %v, %+v", asked, s)
+	}
+
+	// No more is kept than models that a pod may have, and nothing of a pod that has gone.
+	count := func() (n int) {
+		for i := range 2 * kvindex.MaxModels {
+			if ix.Ingest("a", fmt.Sprint("bad", i), refused) == nil {
+				t.Error("a bad profile was taken")
+			}
+			n += asked[fmt.Sprint("a bad", i)]
+		}
+		return n
+	}
+	if n := count(); n != kvindex.MaxModels-3 {
+		t.Errorf("asked for %d models more", n)
+	}
+	if err := ix.RemovePod("a"); err != nil {
+		t.Fatal(err)
+	}
+	none("removed")
+	if n := count(); n != kvindex.MaxModels-3+kvindex.MaxModels {
+		t.Errorf("asked %d times", n)
 	}
 }
 

@@ -37,6 +37,15 @@ type pod struct {
 	mu      sync.Mutex // orders the ingests of the pod; guards all below
 	removed bool       // RemovePod took it: look it up again
 	models  map[string]*podModel
+	// asked has what WithProfile's function said of other models. No message for these was
+	// taken: the Profile, or a message beside it, was refused.
+	asked map[string]*asked
+}
+
+// asked is an answer of WithProfile's function.
+type asked struct {
+	profile Profile
+	err     error // the profile cannot be used
 }
 
 // podModel is what a pod serves of one model.
@@ -237,7 +246,7 @@ func (x *Indexer) lockPod(name string) (*pod, error) {
 		if p == nil {
 			x.mu.Lock()
 			if p = x.pods[name]; p == nil && len(x.pods) < MaxPods {
-				p = &pod{name: name, models: make(map[string]*podModel)}
+				p = &pod{name: name, models: make(map[string]*podModel), asked: make(map[string]*asked)}
 				x.pods[name] = p
 			}
 			x.mu.Unlock()
@@ -268,20 +277,40 @@ func (x *Indexer) lockKnown(name, model string) (*pod, *podModel) {
 	return nil, nil
 }
 
-// podModel returns what p serves of a model, made if need be. p.mu is held.
-func (x *Indexer) podModel(p *pod, name string) (*podModel, error) {
-	if pm := p.models[name]; pm != nil {
-		return pm, nil
-	}
-	if len(p.models) >= MaxModels {
-		return nil, fmt.Errorf("kvindex: pod %q: model %q is one more than the %d that a pod may have", p.name, name, MaxModels)
-	}
-	var profile Profile
-	if x.profile != nil {
-		profile = x.profile(p.name, name)
-		if err := profile.validate(); err != nil {
-			return nil, fmt.Errorf("kvindex: WithProfile: pod %q: model %q: %w", p.name, name, err)
+// profileFor returns the profile of p for a model, if a batch can be taken with it.
+// WithProfile's function is asked if it was not asked yet. p.mu is held.
+func (x *Indexer) profileFor(p *pod, model string, b *events.Batch) (profile *Profile, err error) {
+	if pm := p.models[model]; pm != nil {
+		profile = &pm.profile
+	} else {
+		a := p.asked[model]
+		if a == nil {
+			if len(p.models)+len(p.asked) >= MaxModels {
+				return nil, fmt.Errorf("kvindex: pod %q: model %q is one more than the %d that a pod may have", p.name, model, MaxModels)
+			}
+			a = &asked{}
+			if x.profile != nil {
+				a.profile = x.profile(p.name, model)
+			}
+			a.err = a.profile.validate()
+			p.asked[model] = a
 		}
+		profile, err = &a.profile, a.err
+	}
+	if err == nil {
+		err = profile.checkGrain(b)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("kvindex: WithProfile: pod %q: model %q: %w", p.name, model, err)
+	}
+	return profile, nil
+}
+
+// podModel returns what p serves of a model, made if need be, with the profile that
+// profileFor has for it. p.mu is held.
+func (x *Indexer) podModel(p *pod, name string, profile *Profile) *podModel {
+	if pm := p.models[name]; pm != nil {
+		return pm
 	}
 	pm := &podModel{
 		profile:  profile.complete(),
@@ -290,6 +319,7 @@ func (x *Indexer) podModel(p *pod, name string) (*podModel, error) {
 		adapters: make(map[string]struct{}),
 	}
 	p.models[name] = pm
+	delete(p.asked, name)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	md := x.models[name]
@@ -303,7 +333,7 @@ func (x *Indexer) podModel(p *pod, name string) (*podModel, error) {
 	}
 	md.pods[p.name] = pm
 	x.heard.Add(1)
-	return pm, nil
+	return pm
 }
 
 // rank returns a rank of pm, made if need be. pod.mu is held.
@@ -458,7 +488,7 @@ func (x *Indexer) leaveEmpty(p *pod, model string) bool {
 	defer x.mu.Unlock()
 	x.heard.Add(1)
 	x.forget(p.name, model, pm)
-	if len(p.models) == 0 {
+	if len(p.models)+len(p.asked) == 0 {
 		p.removed = true
 		delete(x.pods, p.name)
 	}

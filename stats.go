@@ -360,7 +360,7 @@ func (x *Indexer) Stats() Stats {
 	x.statsMu.Unlock()
 	s.Scores = x.scores()
 	x.mu.RLock()
-	s.Models, s.Pods = len(x.models), len(x.pods)
+	s.Models = len(x.models)
 	x.mu.RUnlock()
 	if m, ok := x.index.(index.Sizer); ok {
 		s.Index = m.Usage()
@@ -374,7 +374,14 @@ func (x *Indexer) Stats() Stats {
 			}
 		}
 	}
-	x.eachPod(func(_ *pod, _ string, pm *podModel) { pm.count(&s) })
+	var last *pod
+	x.eachPod(func(p *pod, _ string, pm *podModel) {
+		if p != last {
+			last = p
+			s.Pods++
+		}
+		pm.count(&s)
+	})
 	return s
 }
 
@@ -401,7 +408,8 @@ func (pm *podModel) count(s *Stats) {
 	}
 }
 
-// eachPod calls f for each pod and model, with the pod's mutex held.
+// eachPod calls f for each pod and model, with the pod's mutex held: for all models of one
+// pod, then for those of the next.
 func (x *Indexer) eachPod(f func(p *pod, model string, pm *podModel)) {
 	x.mu.RLock()
 	pods := slices.Collect(maps.Values(x.pods))

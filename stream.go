@@ -160,14 +160,14 @@ type delivery struct {
 
 // deliver brings the message to its stream and does what follows.
 func (d *delivery) deliver() (Receipt, error) {
-	if d.bad != nil && d.x.pod(d.pod) == nil {
-		// Nobody is made known by what cannot be read.
+	if d.bad == nil {
+		if err := d.enter(); err != nil {
+			return Receipt{}, err
+		}
+	} else if !d.find() { // nobody is made known by what cannot be read
 		d.tellLoss(-1)
 		d.count(nil, d.malformed(d.bad))
 		return Receipt{}, d.refusal()
-	}
-	if err := d.enter(); err != nil {
-		return Receipt{}, err
 	}
 	defer d.leave()
 	defer d.settle()
