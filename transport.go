@@ -47,8 +47,9 @@ func (st *stream) lacks() bool {
 
 // For authors of transports: StreamNote takes note of something about a stream that is
 // in no message, such as a lost connection. NoteOpened makes the pod and the stream
-// known, in StateSilent; if there is no room for them (MaxPods and the like) it does
-// nothing. Any other note about a stream that is not known does nothing.
+// known, in StateSilent. If there is no room for them (MaxPods and the like), or the
+// Profile of the pod is refused, it does nothing, and the first message gets the error. Any
+// other note about a stream that is not known does nothing.
 func (x *Indexer) StreamNote(podID, model, stream string, n events.Note) {
 	if x.check(podID, model) != nil {
 		return
