@@ -300,7 +300,7 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 	{"a message of the other settles nothing", "contest.spoke", "\tc.others = 0\n", "", "TestTwoEnginesOfOneName"},
 	{"a contest outlives its stream", "ingest.close", "r.contest = contest{}", "_ = r", "TestTwoEnginesOfOneName"},
 	{"contested messages are applied to the count", "delivery.tally", "if d.contested {", "if false {", "TestTwoEnginesOfOneName"},
-	{"groups of lower tiers", "rank.learn", "e.BlockSize > 0 && tierOf(e.Medium) == TierGPU && !foreign(e) {", "e.BlockSize > 0 && !foreign(e) {", "TestGroupsThatAreTold"},
+	{"groups of lower tiers", "learn", "e.BlockSize > 0 && tierOf(e.Medium) == TierGPU && !foreign(e) {", "e.BlockSize > 0 && !foreign(e) {", "TestGroupsThatAreTold"},
 	{"errors of losses are lost in JSON", "Loss.MarshalJSON", "textOf(l.Err)", "\"\"", "TestErrorsAreTextInJSON"},
 	{"errors of scores are lost in JSON", "Scored.MarshalJSON", "textOf(s.Err)", "\"\"", "TestErrorsAreTextInJSON"},
 	{"an unknown name is lost in JSON", "Answer.MarshalJSON", "textOf(a.Unknown)", "\"\"", "TestErrorsAreTextInJSON"},
