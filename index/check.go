@@ -58,7 +58,7 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 	lanes := make(map[uint32]tally)
 	hidden := make(map[loc]int32) // names
 	plain := make(map[loc]Hash)   // names that may not share their key
-	idle, n := 0, 0
+	idle, keyless, n := 0, 0, 0
 	var err error
 	fail := func(format string, args ...any) {
 		if err == nil {
@@ -127,6 +127,9 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 			if holders == 0 {
 				idle++
 			}
+			if len(keys) == 0 {
+				keyless++
+			}
 			switch {
 			case r.hash != h || r.holders != holders:
 				fail("name %d has %d holders, counted %d as %d", h, holders, r.holders, r.hash)
@@ -177,8 +180,8 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 	for i := range lanes {
 		return fmt.Errorf("blocks are held in lane %d, which is gone", i)
 	}
-	if blocks != s.blocks || n != s.names.Len() {
-		return fmt.Errorf("%d names and blocks %v, counted %d and %v", n, blocks, s.names.Len(), s.blocks)
+	if blocks != s.blocks || n != s.names.Len() || keyless != s.keyless {
+		return fmt.Errorf("%d names, %d without keys, and blocks %v, counted %d, %d and %v", n, keyless, blocks, s.names.Len(), s.keyless, s.blocks)
 	}
 	queued, last := 0, uint32(0)
 	for i := s.idleFirst; i != 0; i = s.idle.at(i).next {

@@ -220,6 +220,7 @@ func (n *name) addKey(l loc) {
 	switch {
 	case r.keys[0] == 0:
 		r.keys[0] = l
+		s.keyless--
 	case r.keys[1] == 0:
 		r.keys[1] = l
 	default:
@@ -237,6 +238,7 @@ func (n *name) unplace(variant uint32) {
 	n.forgetHidden()
 	all := slices.Clone(n.locs(&buf))
 	n.rich().keys = [2]loc{}
+	n.s.keyless++
 	delete(n.s.more, n.hash)
 	for _, l := range all {
 		if n.s.f.Variant(l) == variant {
@@ -268,6 +270,8 @@ func (n *name) enrich() {
 		i := s.idle.at(n.number())
 		r.keys[0], r.idle = i.loc, n.number()
 		i.loc = 0
+	default:
+		s.keyless++
 	}
 	n.set(tagRich | value(s.riches.take(r)))
 }
@@ -315,6 +319,9 @@ func (n *name) forget() {
 		s.f.Unref(l)
 	}
 	idle := n.number()
+	if n.unplaced() {
+		s.keyless--
+	}
 	if n.isRich() {
 		idle = n.rich().idle
 		delete(s.more, n.hash)

@@ -83,8 +83,9 @@ type source struct {
 	// hold. A report can then name blocks beside the known ones.
 	doubts bool
 
-	blocks [NumTiers]int // holdings with copies, by tier
-	parked int           // stores that are
+	blocks  [NumTiers]int // holdings with copies, by tier
+	parked  int           // stores that are
+	keyless int           // names that are held and have no key
 
 	// idle are the names that nobody holds, oldest first, at most IdleNames of
 	// them after each change, and in the long run a quarter of what is held.
@@ -200,7 +201,7 @@ func (s *source) describe() SourceInfo {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	return SourceInfo{
-		Source: s.id, Blocks: s.blocks, Names: s.names.Len(), Parked: s.parked,
+		Source: s.id, Blocks: s.blocks, Names: s.names.Len(), Parked: s.parked, Unplaced: s.keyless,
 		Bytes: s.bytes(),
 	}
 }
