@@ -197,10 +197,12 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 }
 
 func (s *source) checkPending() error {
-	cost, waiting := 0, 0
+	cost, stores, waiting, waiters := 0, 0, 0, 0
 	waits := map[Hash]bool{}
-	for e := s.pending.Front(); e != nil; e = e.Next() {
-		p := e.Value.(*pending)
+	for p := s.oldest; p != nil; p = p.newer {
+		if stores++; *s.stores.at(p.number) != p || p.newer == nil && p != s.newest || p.newer != nil && p.newer.older != p {
+			return fmt.Errorf("a store that waits is not where its number is, or its neighbours: %v", p.hashes)
+		}
 		cost += p.cost()
 		for _, h := range p.hashes {
 			waits[h] = true
@@ -208,9 +210,14 @@ func (s *source) checkPending() error {
 		if p.looked {
 			return fmt.Errorf("a masked store is to be looked at after the Apply: %v", p.hashes)
 		}
-		for _, h := range p.hashes {
-			if (p.parked || p.need > 0) != slices.Contains(s.listed[h], p) {
-				return fmt.Errorf("a store that waits is listed %v: %v", p.listed, p.hashes)
+		for i, h := range p.hashes {
+			n := s.name(h)
+			has := n.waitsFor(waiter{store: p.number, i: uint32(i)})
+			if want := (p.parked || p.need > 0) && !p.isVoid(i); has != want {
+				return fmt.Errorf("hash %d of a store that waits has a waiter: %v, want %v", h, has, want)
+			}
+			if has {
+				waiters++
 			}
 		}
 		if p.waits {
@@ -219,6 +226,9 @@ func (s *source) checkPending() error {
 		if p.parked && !p.waits || p.waits != slices.Contains(s.waiting[p.parent], p) {
 			return fmt.Errorf("a parked store does not wait for its parent %v", p.parent)
 		}
+	}
+	if waiters != s.waiters.len() || stores != s.stores.len() {
+		return fmt.Errorf("%d waiters of %d stores, counted %d and %d", waiters, stores, s.waiters.len(), s.stores.len())
 	}
 	if cost != s.pendingBytes || cost > s.cfg.PendingBytes {
 		return fmt.Errorf("pending stores cost %d, counted %d", cost, s.pendingBytes)
@@ -242,4 +252,18 @@ func (s *source) checkPending() error {
 		}
 	})
 	return err
+}
+
+// waitsFor reports whether a name has a waiter, but for what follows it.
+func (n *name) waitsFor(want waiter) bool {
+	if !n.isRich() {
+		return false
+	}
+	for i := n.rich().waits; i != 0; {
+		w := *n.s.waiters.at(i)
+		if i, w.next = w.next, 0; w == want {
+			return true
+		}
+	}
+	return false
 }

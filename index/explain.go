@@ -82,8 +82,8 @@ func (m *Memory) Explain(ctx context.Context, src Source, b Block) (Trace, error
 	t := Trace{Gone: s.gone(b.Key)}
 	by := cut{b.Variant, b.Size}
 	unplaced := make(map[Hash]bool)
-	for of := s.pending.Front(); of != nil; of = of.Next() {
-		switch p := of.Value.(*pending); {
+	for p := s.oldest; p != nil; p = p.newer {
+		switch {
 		case !p.parked:
 			s.addUnplaced(unplaced, p, by)
 		case p.cut == by && !p.isVoid(0):

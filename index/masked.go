@@ -86,22 +86,17 @@ func (st *storing) storeMasked(p *pending) {
 	if slices.ContainsFunc(p.hashes, s.unplaced) {
 		p.hashes, p.locals = slices.Clone(p.hashes), slices.Clone(p.locals)
 		s.look(p)
+		p.blind = m.unknown == len(p.hashes) && len(p.hashes) > 1
 		s.await(p)
 	}
 }
 
 // look has a masked store looked at when the changes are applied.
 func (s *source) look(p *pending) {
+	p.blind = false
 	if !p.looked {
 		p.looked = true
 		s.masked = append(s.masked, p)
-	}
-}
-
-// listMasked has what happens to the hashes of masked stores noted from now on.
-func (s *source) listMasked() {
-	for ; s.noted < len(s.masked); s.noted++ {
-		s.list(s.masked[s.noted])
 	}
 }
 
@@ -110,8 +105,8 @@ func (s *source) listMasked() {
 func (s *source) settle() {
 	for len(s.masked) > 0 && !s.removed.Load() {
 		p := s.masked[0]
-		s.masked, s.noted = s.masked[1:], max(0, s.noted-1)
-		if p.elem == nil { // it was dropped
+		s.masked = s.masked[1:]
+		if p.number == 0 { // it was dropped
 			continue
 		}
 		m := s.follow(p)
@@ -121,19 +116,16 @@ func (s *source) settle() {
 		}
 		p.looked = false
 		if slices.ContainsFunc(p.hashes, s.unplaced) {
-			s.list(p)
 			if _, n := s.locOf(p.parent); n == 0 && p.locals != nil && !p.fromRoot && !p.waits {
 				s.wait(p)
 			}
 		} else {
-			s.unlist(p)
-			s.unwait(p)
 			s.take(p)
 		}
 		m.join()
 		s.yield(len(p.hashes))
 	}
-	s.masked, s.noted = nil, 0
+	s.masked = nil
 }
 
 // maskedStore is what is known of a masked store, and what follows.
@@ -172,7 +164,7 @@ func (s *source) follow(p *pending) *maskedStore {
 			m.larger = append(m.larger, ln)
 		}
 	}
-	if m.findKnown() {
+	if !p.blind && m.findKnown() {
 		m.followAll()
 	}
 	return m

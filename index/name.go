@@ -45,6 +45,7 @@ type richName struct {
 	first   uint32 // of its copyCounts
 	holders uint32 // copyCounts with copies
 	idle    uint32 // number in source.idle, if holders is 0 and it has keys
+	waits   uint32 // of its waiters
 }
 
 // copyCount says that a lane has a block, or had it: one without copies is kept
@@ -207,12 +208,14 @@ func (n *name) place(l loc) {
 	if n.isHiddenExcept(0) {
 		s.hide(l, n.hash)
 	}
-	n.simplify()
-	for _, p := range s.listed[n.hash] {
-		if p.need > 0 && !p.isVoid(slices.Index(p.hashes, n.hash)) {
+	for i := r.waits; i != 0; {
+		w := s.waiters.at(i)
+		if p := *s.stores.at(w.store); p.need > 0 {
 			s.look(p)
 		}
+		i = w.next
 	}
+	n.simplify()
 }
 
 func (n *name) addKey(l loc) {
@@ -282,7 +285,7 @@ func (n *name) simplify() {
 		return
 	}
 	s, r := n.s, n.rich()
-	if r.keys[0] == 0 || r.keys[1] != 0 {
+	if r.keys[0] == 0 || r.keys[1] != 0 || r.waits != 0 {
 		return
 	}
 	for i := r.first; i != 0; {
@@ -323,6 +326,7 @@ func (n *name) forget() {
 		s.keyless--
 	}
 	if n.isRich() {
+		n.void(func(*pending) bool { return true })
 		idle = n.rich().idle
 		delete(s.more, n.hash)
 		s.riches.give(n.number())

@@ -1,7 +1,6 @@
 package index
 
 import (
-	"container/list"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -100,18 +99,18 @@ type source struct {
 	shared     map[loc]sharedNames
 	sharedKeys int // with two names or more
 
-	// pending are the stores of which a hash had no key, oldest first;
-	// pendingBytes is the sum of their costs.
-	pending      list.List
-	pendingBytes int
+	// stores are the stores of which a hash had no key, in a queue; pendingBytes is
+	// the sum of their costs.
+	stores         pool[*pending]
+	oldest, newest *pending
+	pendingBytes   int
 	// waiting has those among them that are parked, and masked ones of draft groups
-	// whose parent has no key, by that parent. listed has those that are parked, and
-	// masked ones of window groups, by their hashes, when something happens to these
-	// or after the Apply. masked are those that are to be looked at after the Apply.
+	// whose parent has no key, by that parent. waiters has the hashes of those that
+	// are parked, and of masked ones of window groups. masked are those that are to be
+	// looked at after the Apply.
 	waiting map[hashIn][]*pending
-	listed  map[Hash][]*pending
+	waiters pool[waiter]
 	masked  []*pending
-	noted   int // of masked, how many were listed
 	// following is the memory of a maskedStore.
 	following maskedStore
 }
@@ -125,7 +124,6 @@ func newSource(id Source, m *Memory, md *model) *source {
 		cursors: make(map[string]Cursor),
 		groups:  make(map[int]*group),
 		waiting: make(map[hashIn][]*pending),
-		listed:  make(map[Hash][]*pending),
 		views:   new(atomic.Pointer[[]*view]),
 	}
 	s.names.Init(m.salt)
