@@ -83,7 +83,7 @@ func (st *storing) storeMasked(p *pending) {
 	}
 	m.done()
 	st.holdAll(p.hashes)
-	if slices.ContainsFunc(p.hashes, s.unplaced) {
+	if s.anyUnplaced(p) {
 		p.hashes, p.locals = slices.Clone(p.hashes), slices.Clone(p.locals)
 		s.look(p)
 		p.blind = m.unknown == len(p.hashes) && len(p.hashes) > 1
@@ -110,12 +110,12 @@ func (s *source) settle() {
 			continue
 		}
 		m := s.follow(p)
-		for i, h := range m.hashes {
-			n := s.name(h)
+		for i, at := range m.numbers {
+			n := s.waitingName(p, at)
 			n.place(m.locs[i])
 		}
 		p.looked = false
-		if slices.ContainsFunc(p.hashes, s.unplaced) {
+		if s.anyUnplaced(p) {
 			if _, n := s.locOf(p.parent); n == 0 && p.locals != nil && !p.fromRoot && !p.waits {
 				s.wait(p)
 			}
@@ -136,9 +136,11 @@ type maskedStore struct {
 	larger     []*lane // of other groups, with blocks that are larger than the store's
 	known      []knownBlock
 	unknown    int // hashes without a place
-	// hashes follow, each has the place of its number in locs, which it keeps.
-	hashes []Hash
-	locs   []loc
+	// hashes follow. Each has its number in the store's in numbers, and its place,
+	// which it keeps, in locs.
+	hashes  []Hash
+	numbers []int
+	locs    []loc
 }
 
 // knownBlock is a block of a masked store of which the place is known.
@@ -157,7 +159,7 @@ func (s *source) follow(p *pending) *maskedStore {
 	m := &s.following
 	*m = maskedStore{
 		s: s, p: p, blockUnits: p.cut.size / p.cut.variant.Unit,
-		larger: m.larger[:0], known: m.known[:0], hashes: m.hashes[:0], locs: m.locs[:0],
+		larger: m.larger[:0], known: m.known[:0], hashes: m.hashes[:0], numbers: m.numbers[:0], locs: m.locs[:0],
 	}
 	for _, ln := range s.lanes {
 		if ln != nil && ln.tier == TierGPU && ln.group != p.group && ln.group.cutOf(ln).size > p.cut.size {
@@ -218,11 +220,12 @@ func (m *maskedStore) followAll() {
 // findKnown finds the known blocks of the store. It returns false if they contradict
 // each other, or one has two places.
 func (m *maskedStore) findKnown() bool {
-	for i, h := range m.p.hashes {
+	for i := range m.p.hashes {
 		if m.p.isVoid(i) {
 			continue
 		}
-		at, n := m.s.locOf(hashIn{h, m.p.parent.variant})
+		of := m.s.waitingName(m.p, i)
+		at, n := of.locIn(m.p.parent.variant)
 		switch {
 		case n > 1:
 			m.unknown++
@@ -239,18 +242,17 @@ func (m *maskedStore) findKnown() bool {
 				return false
 			}
 		}
-		larger := m.largerBlock(h)
+		larger := m.largerBlock(&of)
 		m.known = append(m.known, knownBlock{i: i, at: at, boundary: larger > 0, sure: larger >= m.p.need*m.p.cut.size})
 	}
 	return true
 }
 
-// largerBlock returns the largest block that another group holds by a hash, in
+// largerBlock returns the largest block that another group holds by a name, in
 // tokens; 0: none is larger than those of the store.
-func (m *maskedStore) largerBlock(h Hash) (size int) {
-	n := m.s.name(h)
+func (m *maskedStore) largerBlock(n *name) (size int) {
 	for _, ln := range m.larger {
-		holds := n.isPlain() && m.s.f.Holds(loc(n.value), ln.ord) || n.isRich() && m.s.holdsBy(h, ln)
+		holds := n.isPlain() && m.s.f.Holds(loc(n.value), ln.ord) || n.isRich() && n.heldBy(ln)
 		if by := ln.group.cutOf(ln); holds {
 			size = max(size, by.size)
 		}
@@ -327,7 +329,8 @@ func (m *maskedStore) placeAtBegin() {
 }
 
 func (m *maskedStore) beginsAtBoundary() bool {
-	return m.p.fromRoot || m.largerBlock(m.p.parent.hash) > 0
+	parent := m.s.name(m.p.parent.hash)
+	return m.p.fromRoot || m.largerBlock(&parent) > 0
 }
 
 // begin returns the place behind which the store begins.
@@ -359,6 +362,7 @@ func (m *maskedStore) place(i int, at loc) {
 	if !m.p.isVoid(i) {
 		m.s.f.Ref(at)
 		m.hashes = append(m.hashes, m.p.hashes[i])
+		m.numbers = append(m.numbers, i)
 		m.locs = append(m.locs, at)
 	}
 }

@@ -75,8 +75,12 @@ type name struct {
 func (s *source) name(h Hash) name { return name{s, h, s.names.Get(h)} }
 
 func (n *name) set(v value) {
+	if n.value == 0 {
+		n.s.names.Add(n.hash, v)
+	} else {
+		n.s.names.Put(n.hash, v)
+	}
 	n.value = v
-	n.s.names.Put(n.hash, v)
 }
 
 // rich returns what there is of a rich name.
@@ -141,18 +145,23 @@ type hashIn struct {
 
 // locOf returns the place of the first key of a hash in a variant, and how many
 // there are.
-func (s *source) locOf(at hashIn) (found loc, n int) {
+func (s *source) locOf(at hashIn) (loc, int) {
+	n := s.name(at.hash)
+	return n.locIn(at.variant)
+}
+
+// locIn is locOf for a name.
+func (n *name) locIn(variant uint32) (found loc, keys int) {
 	var buf [2]loc
-	of := s.name(at.hash)
-	for _, l := range of.locs(&buf) {
-		if s.f.Variant(l) != at.variant {
+	for _, l := range n.locs(&buf) {
+		if n.s.f.Variant(l) != variant {
 			continue
 		}
-		if n++; n == 1 {
+		if keys++; keys == 1 {
 			found = l
 		}
 	}
-	return found, n
+	return found, keys
 }
 
 // place has the name stand for the key at l. Whoever holds it holds that too.

@@ -21,13 +21,13 @@ type pending struct {
 	group  *group
 	tier   Tier
 	hashes []Hash
-	// Parked stores: what places the hashes once the parent has a key, and
-	// which of them were removed meanwhile; nil: none.
+	// Parked stores: what places the hashes once the parent has a key, and the
+	// numbers in source.riches of those that it has a say in; 0: it has none.
 	parked bool
 	parent hashIn
 	locals []Local
 	cut    cut
-	gone   []bool
+	riches []uint32
 	waits  bool // in source.waiting
 	// Masked stores of window groups have all of that but parked, and locals in
 	// draft groups only.
@@ -49,10 +49,10 @@ type waiter struct {
 }
 
 // What a pending store costs in heap: it, its number and its entry of waiting; for
-// each hash its name, which is rich, a copy, and a waiter.
+// each hash its name, which is rich and has a number, a copy, and a waiter.
 const (
 	pendingCost     = int(unsafe.Sizeof(pending{})+unsafe.Sizeof(&pending{})) + 64
-	pendingHashCost = int(unsafe.Sizeof(Hash(0)) + unsafe.Sizeof(richName{}) + unsafe.Sizeof(copyCount{}) + unsafe.Sizeof(waiter{}))
+	pendingHashCost = int(unsafe.Sizeof(Hash(0)) + unsafe.Sizeof(uint32(0)) + unsafe.Sizeof(richName{}) + unsafe.Sizeof(copyCount{}) + unsafe.Sizeof(waiter{}))
 	localBytes      = int(unsafe.Sizeof(Local(0)))
 )
 
@@ -82,7 +82,7 @@ func (s *source) join(at hashIn) {
 			if n > 1 { // which of them it continues will never be known
 				s.unpark(p)
 				s.pendingBytes -= localBytes * len(p.locals)
-				p.locals = nil
+				p.locals, p.riches = nil, nil
 				s.counts.Dropped++
 				continue
 			}
@@ -127,13 +127,25 @@ func (s *source) parkedAnew(at hashIn) bool {
 }
 
 // isVoid reports whether p has no say in what its hash i stands for.
-func (p *pending) isVoid(i int) bool { return p.gone != nil && p.gone[i] }
+func (p *pending) isVoid(i int) bool { return p.riches != nil && p.riches[i] == 0 }
 
-func (p *pending) void(i uint32) {
-	if p.gone == nil {
-		p.gone = make([]bool, len(p.hashes))
+// waitingName returns the name of hash i of p. While p waits, it is rich and keeps its
+// number, unless p has no say in it.
+func (s *source) waitingName(p *pending, i int) name {
+	if p.riches == nil || p.isVoid(i) {
+		return s.name(p.hashes[i])
 	}
-	p.gone[i] = true
+	return name{s, p.hashes[i], tagRich | value(p.riches[i])}
+}
+
+// anyUnplaced reports whether a hash of p is held and has no key.
+func (s *source) anyUnplaced(p *pending) bool {
+	for i := range p.hashes {
+		if n := s.waitingName(p, i); n.unplaced() {
+			return true
+		}
+	}
+	return false
 }
 
 // void notes that some stores that wait have no say any more in what a rich name stands
@@ -144,7 +156,7 @@ func (n *name) void(of func(*pending) bool) {
 		if !of(p) {
 			return false
 		}
-		p.void(w.i)
+		p.riches[w.i] = 0
 		return true
 	})
 }
@@ -153,9 +165,7 @@ func (n *name) void(of func(*pending) bool) {
 func (s *source) voidAll() {
 	for p := s.oldest; p != nil; p = p.newer {
 		s.unlist(p)
-		for i := range p.hashes {
-			p.void(uint32(i))
-		}
+		clear(p.riches)
 	}
 }
 
@@ -206,13 +216,14 @@ func (s *source) unwait(p *pending) {
 
 // list has what happens to the hashes of a store noted from now on.
 func (s *source) list(p *pending) {
+	p.riches = make([]uint32, len(p.hashes))
 	for i, h := range p.hashes {
 		n := s.name(h)
 		if n.value == 0 { // it could not be held, and is forgotten
-			p.void(uint32(i))
 			continue
 		}
 		n.enrich()
+		p.riches[i] = n.number()
 		last := &n.rich().waits
 		for *last != 0 {
 			last = &s.waiters.at(*last).next
@@ -223,9 +234,10 @@ func (s *source) list(p *pending) {
 
 // unlist ends that.
 func (s *source) unlist(p *pending) {
-	for _, h := range p.hashes {
-		if n := s.name(h); n.isRich() && n.rich().waits != 0 {
-			n.dropWaiters(func(w *waiter) bool { return w.store == p.number })
+	for i, number := range p.riches {
+		if number != 0 {
+			n := s.waitingName(p, i)
+			n.dropWaiters(func(w *waiter) bool { return w.store == p.number && w.i == uint32(i) })
 			n.simplify()
 		}
 	}

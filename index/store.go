@@ -149,6 +149,13 @@ func (st *storing) placeAll(prev loc, variant uint32) {
 func (st *storing) placePiece(hashes []Hash, from, to int, ends blockEnds) {
 	s := st.s
 	for from < to {
+		if n := s.name(hashes[from]); n.value != 0 {
+			n.place(ends.of(from))
+			st.hold(from, &n)
+			s.trimIdle()
+			from++
+			continue
+		}
 		id := ends.of(from).Slab()
 		mine := s.slotsOf(id)
 		var plain uint32
