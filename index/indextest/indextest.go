@@ -1150,6 +1150,9 @@ var cases = []testCase{
 		t.apply(podA, blocks64(masks), maskedFrom(4, draftWindow, masks, 5))
 		t.wantMasked(draftWindow, masks, 5)
 		t.remove("a")
+		t.apply(podA, maskedFrom(4, draftWindow, masks, 5), blocks64(masks))
+		t.wantMasked(draftWindow, masks, 5)
+		t.remove("a")
 		short := index.Group{ID: 1, Kind: index.GroupWindow, Window: 17, Draft: true} // a run is one block
 		t.apply(podA, blocks64(masks.fork(4, 8, 1)), maskedFrom(4, short, masks, 8))
 		t.wantMasked(short, masks)
@@ -1198,6 +1201,13 @@ var cases = []testCase{
 		t.apply(podA, inGroup(window, masks.remove(6)), bare(index.TierGPU, inGroup(window, masks.store(6, 7))))
 		t.apply(podA, blocks64(masks))
 		t.wantMasked(window, masks, 3, 4, 8)
+	}},
+	{"WhatAnotherGroupRemovedFollows", func(t *T) {
+		other := index.Group{ID: 2, Kind: index.GroupWindow, Window: 32}
+		t.apply(podA, masked(window, masks, 3, 4, 7, 8), masked(other, masks, 7, 8))
+		t.apply(podA, inGroup(other, masks.remove(6)))
+		t.apply(podA, blocks64(masks))
+		t.wantMasked(window, masks, 3, 4, 7, 8)
 	}},
 	{"NothingFollowsFromHashesThatContradictEachOther", func(t *T) {
 		crowded := masked(window, masks, 4, 1, 2, 3, 5, 8)
@@ -1492,6 +1502,9 @@ var cases = []testCase{
 			},
 			"stored after the tier was cleared": func(c, d chain) {
 				t.apply(podA, c.store(1, 2), index.Change{Op: index.OpClearTier}, d.store(0, 2), c.store(0, 1))
+			},
+			"stored after the tier was cleared, and held in another": func(c, d chain) {
+				t.apply(podA, c.store(1, 2), bare(index.TierCPU, c.store(1, 2)), index.Change{Op: index.OpClearTier}, d.store(0, 2), c.store(0, 1))
 			},
 			"parked after the tier was cleared": func(c, d chain) {
 				t.apply(podA, c.store(1, 2), index.Change{Op: index.OpClearTier}, d.store(1, 2), c.store(0, 1))
