@@ -82,8 +82,9 @@ func (st *storing) storeMasked(p *pending) {
 		return
 	}
 	m.done()
-	st.holdAll(p.hashes)
-	if s.anyUnplaced(p) {
+	p.riches = make([]uint32, len(p.hashes))
+	st.holdAll(p.hashes, p.riches)
+	if slices.ContainsFunc(p.riches, func(number uint32) bool { return number != 0 }) {
 		p.hashes, p.locals = slices.Clone(p.hashes), slices.Clone(p.locals)
 		s.look(p)
 		p.blind = m.unknown == len(p.hashes) && len(p.hashes) > 1

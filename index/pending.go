@@ -214,17 +214,19 @@ func (s *source) unwait(p *pending) {
 	s.waiting[p.parent] = slices.Delete(of, i, i+1)
 }
 
-// list has what happens to the hashes of a store noted from now on.
+// list has what happens to the hashes of a store noted from now on. The names that are
+// unplaced are rich, and p has their numbers.
 func (s *source) list(p *pending) {
-	p.riches = make([]uint32, len(p.hashes))
 	for i, h := range p.hashes {
-		n := s.name(h)
-		if n.value == 0 { // it could not be held, and is forgotten
-			continue
+		if p.riches[i] == 0 {
+			n := s.name(h)
+			if n.value == 0 { // it could not be held, and is forgotten
+				continue
+			}
+			n.enrich()
+			p.riches[i] = n.number()
 		}
-		n.enrich()
-		p.riches[i] = n.number()
-		last := &n.rich().waits
+		last := &s.riches.at(p.riches[i]).waits
 		for *last != 0 {
 			last = &s.waiters.at(*last).next
 		}

@@ -73,12 +73,13 @@ func (s *source) store(c *Change) {
 			st.placeAll(prev, variant)
 			return
 		case 0:
-			st.holdAll(held)
-			s.park(&pending{
+			p := &pending{
 				group: g, tier: c.Tier, hashes: slices.Clone(c.Hashes),
 				parent: hashIn{c.Parent, variant}, locals: slices.Clone(c.Locals),
-				cut: by,
-			})
+				cut: by, riches: make([]uint32, len(held)),
+			}
+			st.holdAll(held, p.riches)
+			s.park(p)
 			return
 		}
 		s.dropChild(c.Hashes)
@@ -89,7 +90,7 @@ func (s *source) store(c *Change) {
 			return
 		}
 	}
-	st.holdAll(held)
+	st.holdAll(held, nil)
 	if !st.namesOnly && slices.ContainsFunc(held, s.unplaced) {
 		s.await(&pending{group: g, tier: c.Tier, hashes: slices.Clone(held)})
 	}
@@ -181,11 +182,15 @@ func (st *storing) placePiece(hashes []Hash, from, to int, ends blockEnds) {
 	}
 }
 
-// holdAll has hashes held that the store does not place.
-func (st *storing) holdAll(hashes []Hash) {
+// holdAll has hashes held that the store does not place. It sets the numbers of those
+// that are unplaced, unless riches is nil.
+func (st *storing) holdAll(hashes []Hash, riches []uint32) {
 	for i, h := range hashes {
 		n := st.s.name(h)
 		st.hold(i, &n)
+		if riches != nil && n.unplaced() {
+			riches[i] = n.number()
+		}
 		st.s.trimIdle()
 		st.s.yield(1)
 	}
