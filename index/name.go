@@ -8,7 +8,7 @@ import "slices"
 //	plain     one key, and it holds one copy in each lane that its slot in the
 //	          forest says: nothing else needs to be kept
 //	idle      one key, and nobody holds it: its place in the queue of those
-//	rich      anything else: its richName
+//	rich      anything else, and what a store waits for: its richName
 //
 // Nearly all names are plain or idle: a place in the table of names, 12.8 bytes,
 // is all that they take. Each key of a name is a ref of its slab, so what a name

@@ -15,6 +15,10 @@ import (
 // hashes be used for something else; a parked store then has no say any more in
 // what such a hash stands for (void). If the parent gets two keys at once, the store
 // waits for its names alone.
+//
+// The names of a store that is parked, or masked and of a window group, are rich as long
+// as it has a say in them. So they keep their numbers, by which the store knows them, and
+// they know the store by its own (waiter): nothing is looked up by hash.
 
 // pending is a store of which at least one hash had no key.
 type pending struct {

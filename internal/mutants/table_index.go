@@ -49,6 +49,7 @@ var indexMutants = table{breaks: "./index", rows: []mutant{
 	{"a cleared tier has its say", "source.clearTier", "s.voidAll()", "", "TestMemory/ARemovedOrphanHasNoSayInWhatItsHashIsUsedForNext"},
 	{"what is blind stays blind", "source.look", "p.blind = false", "", "TestMemory/AMaskedStoreFollowsFromABoundaryThatIsNamedLater"},
 	{"one hash is blind", "storing.storeMasked", "&& len(p.hashes) > 1", "", "TestMemory/OneHashIsBehindABoundaryWhereAStoreBegins"},
+	{"a store that lost its parent keeps its names' numbers", "source.join", "p.locals, p.riches = nil, nil", "p.locals = nil", "TestInvariants"},
 	{"untold tokens place", "storing.pendingMasked", "if p.group.Draft && !c.Untold {", "if p.group.Draft {", "TestMemory/UntoldTokensPlaceNothing"},
 	{"a removed hash follows", "maskedStore.place", "if !m.p.isVoid(i) {", "if true {", "TestMemory/AHashThatWasRemovedDoesNotFollow"},
 	{"masked stores are looked at once", "name.place", "p.need > 0 {", "p.need < 0 {", "TestMemory/AMaskedStoreFollowsFromABoundaryThatIsNamedLater"},
@@ -140,7 +141,7 @@ var indexMutants = table{breaks: "./index", rows: []mutant{
 	{"a tier's clear leaves orphans their say", "source.clearTier", "if t == TierGPU {", "if false {", "TestMemory/ARemovedOrphanHasNoSayInWhatItsHashIsUsedForNext"},
 	{"the kind of a group is what a tier says", "source.groupFor", "if c.Tier == TierGPU && !g.told {", "if !g.told {", "TestMemory/AGroupIsWhatItsFirstStoreInTheGPUSays"},
 
-	{"a pool emptied with one thing in it", "pool.give", "len(p.free) == int(p.next)", "len(p.free) >= int(p.next)-1", "TestMemory/AChildRestoresALongPrompt"},
+	{"a pool emptied with one thing in it", "pool.give", "len(p.free) < int(p.next) {", "len(p.free) < int(p.next)-1 {", "TestMemory/AChildRestoresALongPrompt"},
 
 	{"invalid change applied", "Memory.Apply", "err := changes[i].Validate(); err != nil", "err := changes[i].Validate(); err != nil && i > len(changes)", "TestMemory/AnInvalidChangeAppliesNothing"},
 
