@@ -212,11 +212,13 @@ func (s *source) checkPending() error {
 		}
 		for i, h := range p.hashes {
 			n := s.name(h)
-			has := n.waitsFor(waiter{store: p.number, i: uint32(i)})
-			if want := (p.parked || p.need > 0) && !p.isVoid(i); has != want {
-				return fmt.Errorf("hash %d of a store that waits has a waiter: %v, want %v", h, has, want)
+			w := n.waiterOf(p)
+			if want := (p.parked || p.need > 0) && !p.isVoid(i); (w != nil) != want || w != nil && p.riches[i] != n.number() {
+				return fmt.Errorf("hash %d of a store that waits has the waiter %+v, want one: %v", h, w, want)
 			}
-			if has {
+			if first := slices.Index(p.hashes, h); w != nil && (int(w.i) != first || i > first && !w.again) {
+				return fmt.Errorf("hash %d of a store that waits has the waiter %+v, and stands at %d and %d", h, w, first, i)
+			} else if w != nil && i == first {
 				waiters++
 			}
 		}
@@ -254,16 +256,17 @@ func (s *source) checkPending() error {
 	return err
 }
 
-// waitsFor reports whether a name has a waiter, but for what follows it.
-func (n *name) waitsFor(want waiter) bool {
+// waiterOf returns the waiter of a store at a name; nil: there is none.
+func (n *name) waiterOf(p *pending) *waiter {
 	if !n.isRich() {
-		return false
+		return nil
 	}
 	for i := n.rich().waits; i != 0; {
-		w := *n.s.waiters.at(i)
-		if i, w.next = w.next, 0; w == want {
-			return true
+		w := n.s.waiters.at(i)
+		if *n.s.stores.at(w.store) == p {
+			return w
 		}
+		i = w.next
 	}
-	return false
+	return nil
 }

@@ -48,8 +48,9 @@ type pending struct {
 // more in what the hash stands for (void).
 type waiter struct {
 	store uint32 // number in source.stores
-	i     uint32 // in its hashes
+	i     uint32 // in its hashes, where it stands first
 	next  uint32 // of the same name, in the order in which the stores came
+	again bool   // it stands there more than once
 }
 
 // What a pending store costs in heap: it, its number and its entry of waiting; for
@@ -161,6 +162,11 @@ func (n *name) void(of func(*pending) bool) {
 			return false
 		}
 		p.riches[w.i] = 0
+		for i := int(w.i); w.again && i < len(p.hashes); i++ {
+			if p.hashes[i] == n.hash {
+				p.riches[i] = 0
+			}
+		}
 		return true
 	})
 }
@@ -231,16 +237,23 @@ func (s *source) list(p *pending) {
 			p.riches[i] = n.number()
 		}
 		last := &s.riches.at(p.riches[i]).waits
-		for *last != 0 {
-			last = &s.waiters.at(*last).next
+		again := false
+		for *last != 0 && !again {
+			w := s.waiters.at(*last)
+			if again = w.store == p.number; again {
+				w.again = true
+			}
+			last = &w.next
 		}
-		*last = s.waiters.take(waiter{store: p.number, i: uint32(i)})
+		if !again {
+			*last = s.waiters.take(waiter{store: p.number, i: uint32(i)})
+		}
 	}
 }
 
 // unlist ends that.
 func (s *source) unlist(p *pending) {
-	for i, number := range p.riches {
+	for i, number := range slices.Backward(p.riches) { // a hash goes where it stands first
 		if number != 0 {
 			n := s.waitingName(p, i)
 			n.dropWaiters(func(w *waiter) bool { return w.store == p.number && w.i == uint32(i) })

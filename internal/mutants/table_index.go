@@ -50,6 +50,8 @@ var indexMutants = table{breaks: "./index", rows: []mutant{
 	{"what is blind stays blind", "source.look", "p.blind = false", "", "TestMemory/AMaskedStoreFollowsFromABoundaryThatIsNamedLater"},
 	{"one hash is blind", "storing.storeMasked", "&& len(p.hashes) > 1", "", "TestMemory/OneHashIsBehindABoundaryWhereAStoreBegins"},
 	{"a store that lost its parent keeps its names' numbers", "source.join", "p.locals, p.riches = nil, nil", "p.locals = nil", "TestInvariants"},
+	{"a hash that stands twice has its say", "name.void", "w.again && ", "false && ", "TestInvariants"},
+	{"a hash that stands twice goes first", "source.unlist", "slices.Backward(p.riches)", "slices.All(p.riches)", "TestInvariants"},
 	{"untold tokens place", "storing.pendingMasked", "if p.group.Draft && !c.Untold {", "if p.group.Draft {", "TestMemory/UntoldTokensPlaceNothing"},
 	{"a removed hash follows", "maskedStore.place", "if !m.p.isVoid(i) {", "if true {", "TestMemory/AHashThatWasRemovedDoesNotFollow"},
 	{"masked stores are looked at once", "name.place", "p.need > 0 {", "p.need < 0 {", "TestMemory/AMaskedStoreFollowsFromABoundaryThatIsNamedLater"},
