@@ -54,6 +54,7 @@ const (
 	CauseContested                       // two streams bring messages of the rank
 	CauseHeldBack                        // messages wait for others, or older messages are being applied
 	CausePartial                         // a part of the pod's past was never seen
+	CauseUnplaced                        // the pod holds blocks of which the prefix is not known: the block may be one of them
 	CauseNeverStored                     // the pod has never stored the block, as far as is known
 	CauseUntold                          // the block is not held; the index cannot say more (it is no index.Explainer), or it changes too fast
 )
@@ -63,7 +64,7 @@ var causeNames = []string{
 	CauseNoBlock: "no_block", CauseWhole: "whole", CauseLowerTier: "lower_tier", CauseGroup: "group", CauseHidden: "hidden", CauseEvicted: "evicted",
 	CauseLost: "lost", CauseCleared: "cleared", CauseParked: "parked", CauseSilent: "silent", CauseElsewhere: "elsewhere",
 	CauseOtherAdapter: "other_adapter", CauseOtherSalt: "other_salt", CauseOtherMedia: "other_media", CauseContested: "contested",
-	CauseHeldBack: "held_back", CausePartial: "partial", CauseNeverStored: "never_stored", CauseUntold: "untold",
+	CauseHeldBack: "held_back", CausePartial: "partial", CauseUnplaced: "unplaced", CauseNeverStored: "never_stored", CauseUntold: "untold",
 }
 
 func (c Cause) String() string { return nameOf(causeNames, c) }
@@ -111,6 +112,9 @@ type Explanation struct {
 	Loss   LossCause // of CauseLost
 	LostAt time.Time // of CauseLost: the time when the loss was noticed
 	Parked int       // of CauseParked: the number of events that wait
+	// Unplaced is the number of hashes of the pod's rank that may be the block, because
+	// their prefix is not known. It is set with CauseUnplaced, and may be set with others.
+	Unplaced int
 }
 
 // MarshalJSON writes errors as their texts, and leaves out a zero LostAt.
@@ -412,7 +416,7 @@ func (w *explainer) find(ctx context.Context) (changed bool, err error) {
 		e.Cause = CauseUnknownAdapter
 		_, err = w.otherScope(ctx)
 		return false, err
-	case e.Cause < CauseNeverStored:
+	case e.Cause < CauseUnplaced:
 		return false, nil
 	case w.pod != nil && w.pod.silent && !w.pod.heard:
 		e.Cause = CauseSilent
@@ -461,9 +465,10 @@ type point struct {
 	variant index.Variant
 	block   int
 
-	cause  Cause
-	tier   Tier
-	parked int
+	cause    Cause
+	tier     Tier
+	parked   int
+	unplaced int
 }
 
 // points are the blocks to ask about: the one behind the row's gpu run or, without a
@@ -519,7 +524,7 @@ func (w *explainer) choose(ctx context.Context) error {
 	if best == nil {
 		return nil
 	}
-	e.Cause, e.Tier, e.Parked = best.cause, best.tier, best.parked
+	e.Cause, e.Tier, e.Parked, e.Unplaced = best.cause, best.tier, best.parked, best.unplaced
 	e.Rank, e.BlockTokens, e.Block, e.Token = best.rank, best.size, best.block, best.block*best.size
 	e.Blocks = w.length(best.variant) / best.size
 	if e.Cause == CauseLost {
@@ -585,7 +590,7 @@ func (w *explainer) judge(ctx context.Context, p *point) error {
 	if err != nil {
 		return err
 	}
-	p.parked = t.Parked
+	p.parked, p.unplaced = t.Parked, t.Unplaced
 	rank := w.pod.rank(p.rank)
 	switch {
 	case t.Gone == index.GoneHidden:
@@ -600,6 +605,8 @@ func (w *explainer) judge(ctx context.Context, p *point) error {
 		p.cause = CauseCleared
 	case t.Parked > 0:
 		p.cause = CauseParked
+	case t.Unplaced > 0:
+		p.cause = CauseUnplaced
 	default:
 		p.cause = CauseNeverStored
 	}
@@ -875,9 +882,9 @@ func (w *explainer) sentence() string {
 		at := e.LostAt.UTC().Format(time.RFC3339)
 		switch e.Loss {
 		case LossRestart:
-			return fmt.Sprintf("The engine restarted, noticed at %s, and with that its cache was emptied. %s was not stored since, as far as is known.", at, block)
+			return fmt.Sprintf("The engine restarted, noticed at %s, and with that its cache was emptied. %s was not stored since, as far as is known.%s", at, block, w.mayBe())
 		case LossMoved:
-			return fmt.Sprintf("Another stream has spoken for the rank since %s: what was known before was forgotten. %s was not stored since, as far as is known.", at, block)
+			return fmt.Sprintf("Another stream has spoken for the rank since %s: what was known before was forgotten. %s was not stored since, as far as is known.%s", at, block, w.mayBe())
 		}
 		return fmt.Sprintf("Messages of the pod were lost (%v, noticed at %s). It may hold %s, and does not announce it again: a replay socket prevents this, a full report (PodInfo.WantsFullReport) mends it.", e.Loss, at, lower(block))
 	case CauseCleared:
@@ -887,7 +894,7 @@ func (w *explainer) sentence() string {
 	case CauseSilent:
 		return fmt.Sprintf("A stream of pod %s has brought nothing yet. Look at its address, at the subscriber's OnError, and whether the engine publishes KV events.", pod)
 	case CauseElsewhere:
-		return fmt.Sprintf("The pod does not hold %s, and never did as far as is known. Other pods hold it: %s.", lower(block), w.others())
+		return fmt.Sprintf("The pod does not hold %s, and never did as far as is known. Other pods hold it: %s.%s", lower(block), w.others(), w.mayBe())
 	case CauseOtherAdapter, CauseOtherSalt, CauseOtherMedia:
 		return fmt.Sprintf("The pod holds the same tokens under %s. An engine does not reuse them for this request. If they should be the same, compare what the request says with what the engine was sent.", e.Scope)
 	case CauseContested:
@@ -896,6 +903,8 @@ func (w *explainer) sentence() string {
 		return fmt.Sprintf("%s is not known yet: messages wait or are caught up with, or the connection was lost and nothing has come since. Look at PodInfo.Streams.", block)
 	case CausePartial:
 		return fmt.Sprintf("%s is not known. A part of what the pod has announced was never heard, and it does not announce it again: a replay socket prevents this, a full report (PodInfo.WantsFullReport) mends it.", block)
+	case CauseUnplaced:
+		return fmt.Sprintf("%s is not known to be held.%s", block, w.mayBe())
 	case CauseNeverStored:
 		return fmt.Sprintf("The pod never stored %s, as far as is known. If this prompt was there, compare its text and tokens with those of the engine.", lower(block))
 	}
@@ -929,6 +938,14 @@ func (w *explainer) others() string {
 		fmt.Fprintf(&b, " and %d more", more)
 	}
 	return b.String()
+}
+
+// mayBe says that the pod may hold the block by a hash of which the prefix is not known.
+func (w *explainer) mayBe() string {
+	if w.e.Unplaced == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" The pod holds %d blocks by hashes of which the prefix is not known, and it may be one of them. Such hashes wait until another event names them.", w.e.Unplaced)
 }
 
 // bound says that the engine may reuse less.

@@ -129,6 +129,12 @@ func adapted(adapter string) func(e *fakeengine.Stored) {
 	}
 }
 
+// byHash has a store tell only the hashes, of blocks on disk.
+func byHash(e *fakeengine.Stored) *fakeengine.Stored {
+	e.Tokens, e.BlockSize, e.Parent, e.Medium = nil, 0, nil, "disk"
+	return e
+}
+
 // message is one of the rank's stream.
 func (s *situation) message(seq uint64, evs ...fakeengine.Event) kvindex.Message {
 	return message("s", seq, float64(seq+1), s.rank, evs...)
@@ -299,6 +305,17 @@ var situations = []struct {
 		s.a(s.p.Stored(0, s.held), s.p.Stored(from, n))
 		s.also = func(e *kvindex.Explanation) bool { return e.Parked == 1 }
 	}, kvindex.CauseParked},
+	{"unplaced", func(s *situation, n int) {
+		s.open()
+		s.a(s.random(1).Stored(0, 1), s.p.Stored(0, s.held), byHash(s.random(2).Stored(0, 2)))
+		s.also = func(e *kvindex.Explanation) bool { return e.Unplaced == 2 && s.ix.Stats().Unplaced == 2 }
+	}, kvindex.CauseUnplaced},
+	{"unplaced, and elsewhere", func(s *situation, n int) {
+		s.open()
+		s.a(s.random(1).Stored(0, 1), s.p.Stored(0, s.held), byHash(s.random(1).Stored(0, 1)))
+		s.in("c", 0, s.p.Stored(0, n))
+		s.also = func(e *kvindex.Explanation) bool { return strings.Contains(e.Why, "it may be one of them") }
+	}, kvindex.CauseElsewhere},
 	{"the whole prompt", func(s *situation, n int) {
 		s.held = n
 		s.open()
@@ -321,9 +338,7 @@ var situations = []struct {
 	}, kvindex.CauseNoBlock},
 	{"in a lower tier", func(s *situation, n int) {
 		s.open()
-		lower := s.p.Stored(s.held, n)
-		lower.Tokens, lower.BlockSize, lower.Parent, lower.Medium = nil, 0, nil, "disk"
-		s.a(s.p.Stored(0, n), lower, s.p.Removed(s.held))
+		s.a(s.p.Stored(0, n), byHash(s.p.Stored(s.held, n)), s.p.Removed(s.held))
 		s.also = func(e *kvindex.Explanation) bool { return e.Tier == kvindex.TierDisk }
 	}, kvindex.CauseLowerTier},
 	{"in a chunk of a lower tier", func(s *situation, n int) {

@@ -305,6 +305,7 @@ type Stats struct {
 	Models, Pods, Sources int
 	Blocks                TierCounts  // that all pods hold, by tier; 0 if the index cannot tell
 	Parked                int         // events about stored blocks that wait for the parent now
+	Unplaced              int         // hashes that all pods hold and of which the prefix is not known: no prompt matches them now
 	Index                 index.Usage // memory of the index; 0 if it is no index.Sizer
 	// Silent, Uncertain and Replaying are numbers of pods in these states; a pod counts
 	// once for each of its models. Connected, Waiting and NoReplay are numbers of streams:
@@ -369,6 +370,7 @@ func (x *Indexer) Stats() Stats {
 		for _, info := range d.Describe(nil) {
 			s.Sources++
 			s.Parked += info.Parked
+			s.Unplaced += info.Unplaced
 			for t, n := range info.Blocks {
 				s.Blocks.n[t] += n
 			}

@@ -61,7 +61,7 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 	lanes := make(map[uint32]tally)
 	hidden := make(map[loc]int32) // names
 	plain := make(map[loc]Hash)   // names that may not share their key
-	idle, n := 0, 0
+	idle, keyless, n := 0, 0, 0
 	var err error
 	fail := func(format string, args ...any) {
 		if err == nil {
@@ -130,6 +130,9 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 			if holders == 0 {
 				idle++
 			}
+			if len(keys) == 0 {
+				keyless++
+			}
 			switch {
 			case r.hash != h || r.holders != holders:
 				fail("name %d has %d holders, counted %d as %d", h, holders, r.holders, r.hash)
@@ -180,8 +183,8 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 	for i := range lanes {
 		return fmt.Errorf("blocks are held in lane %d, which is gone", i)
 	}
-	if blocks != s.blocks || n != s.names.Len() {
-		return fmt.Errorf("%d names and blocks %v, counted %d and %v", n, blocks, s.names.Len(), s.blocks)
+	if blocks != s.blocks || n != s.names.Len() || keyless != s.keyless {
+		return fmt.Errorf("%d names, %d without keys, and blocks %v, counted %d, %d and %v", n, keyless, blocks, s.names.Len(), s.keyless, s.blocks)
 	}
 	queued, last := 0, uint32(0)
 	for i := s.idleFirst; i != 0; i = s.idle.at(i).next {
@@ -197,10 +200,12 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 }
 
 func (s *source) checkPending() error {
-	cost, waiting := 0, 0
+	cost, stores, waiting, waiters := 0, 0, 0, 0
 	waits := map[Hash]bool{}
-	for e := s.pending.Front(); e != nil; e = e.Next() {
-		p := e.Value.(*pending)
+	for p := s.oldest; p != nil; p = p.newer {
+		if stores++; *s.stores.at(p.number) != p || p.newer == nil && p != s.newest || p.newer != nil && p.newer.older != p {
+			return fmt.Errorf("a store that waits is not where its number is, or its neighbours: %v", p.hashes)
+		}
 		cost += p.cost()
 		for _, h := range p.hashes {
 			waits[h] = true
@@ -208,9 +213,16 @@ func (s *source) checkPending() error {
 		if p.looked {
 			return fmt.Errorf("a masked store is to be looked at after the Apply: %v", p.hashes)
 		}
-		for _, h := range p.hashes {
-			if (p.parked || p.need > 0) != slices.Contains(s.listed[h], p) {
-				return fmt.Errorf("a store that waits is listed %v: %v", p.listed, p.hashes)
+		for i, h := range p.hashes {
+			n := s.name(h)
+			w := n.waiterOf(p)
+			if want := (p.parked || p.need > 0) && !p.isVoid(i); (w != nil) != want || w != nil && p.riches[i] != n.number() {
+				return fmt.Errorf("hash %d of a store that waits has the waiter %+v, want one: %v", h, w, want)
+			}
+			if first := slices.Index(p.hashes, h); w != nil && (int(w.i) != first || i > first && !w.again) {
+				return fmt.Errorf("hash %d of a store that waits has the waiter %+v, and stands at %d and %d", h, w, first, i)
+			} else if w != nil && i == first {
+				waiters++
 			}
 		}
 		if p.waits {
@@ -219,6 +231,9 @@ func (s *source) checkPending() error {
 		if p.parked && !p.waits || p.waits != slices.Contains(s.waiting[p.parent], p) {
 			return fmt.Errorf("a parked store does not wait for its parent %v", p.parent)
 		}
+	}
+	if waiters != s.waiters.len() || stores != s.stores.len() {
+		return fmt.Errorf("%d waiters of %d stores, counted %d and %d", waiters, stores, s.waiters.len(), s.stores.len())
 	}
 	if cost != s.pendingBytes || cost > s.cfg.PendingBytes {
 		return fmt.Errorf("pending stores cost %d, counted %d", cost, s.pendingBytes)
@@ -242,4 +257,19 @@ func (s *source) checkPending() error {
 		}
 	})
 	return err
+}
+
+// waiterOf returns the waiter of a store at a name; nil: there is none.
+func (n *name) waiterOf(p *pending) *waiter {
+	if !n.isRich() {
+		return nil
+	}
+	for i := n.rich().waits; i != 0; {
+		w := n.s.waiters.at(i)
+		if *n.s.stores.at(w.store) == p {
+			return w
+		}
+		i = w.next
+	}
+	return nil
 }

@@ -19,9 +19,12 @@ func (s *source) clear() {
 	}
 	old := s.lanes
 	s.groups = make(map[int]*group)
-	s.clearPending()
 	s.shared, s.hidden, s.sharedKeys = nil, nil, 0
 	s.publish()
+	for s.masked = nil; s.oldest != nil; {
+		s.yield(len(s.oldest.hashes))
+		s.take(s.oldest)
+	}
 	if s.emptyLanes(old) {
 		s.lanes = nil
 		s.blocks = [NumTiers]int{}

@@ -269,8 +269,8 @@ func (g *ground) stepOld(s *source) int {
 		if bytes > 0 && g.next > 0 && g.all[g.next-1] == of {
 			g.next--
 		}
-		if e := of.pending.Front(); e != nil {
-			g.oldest = max(g.oldest, now-e.Value.(*pending).since)
+		if of.oldest != nil {
+			g.oldest = max(g.oldest, now-of.oldest.since)
 		}
 	})
 	return 64
@@ -502,11 +502,10 @@ func (s *source) forgetOld(now, age uint32) (n int) {
 // dropOld drops some stores of an age that wait, and returns their bytes.
 func (s *source) dropOld(now, age uint32) (bytes int) {
 	for range stepParked {
-		e := s.pending.Front()
-		if e == nil || now-e.Value.(*pending).since < age {
+		p := s.oldest
+		if p == nil || now-p.since < age {
 			break
 		}
-		p := e.Value.(*pending)
 		bytes += p.cost()
 		s.drop(p)
 	}

@@ -33,6 +33,10 @@ type Trace struct {
 	// go; those are not counted whose first block was removed since. ParkedAt is not
 	// before the block. What comes before them may differ: it is not known.
 	Parked, ParkedAt int
+	// Unplaced is the number of hashes that the source holds in blocks of the same
+	// variant and size, or of a size that is not known, and of which neither the prefix
+	// nor the tokens are known. The block may be one of them.
+	Unplaced int
 }
 
 // Gone is how a block went.
@@ -76,13 +80,30 @@ func (m *Memory) Explain(ctx context.Context, src Source, b Block) (Trace, error
 		return Trace{}, nil
 	}
 	t := Trace{Gone: s.gone(b.Key)}
-	for of := s.pending.Front(); of != nil; of = of.Next() {
-		p := of.Value.(*pending)
-		if p.parked && p.cut == (cut{b.Variant, b.Size}) && !p.isVoid(0) {
+	by := cut{b.Variant, b.Size}
+	unplaced := make(map[Hash]bool)
+	for p := s.oldest; p != nil; p = p.newer {
+		switch {
+		case !p.parked:
+			s.addUnplaced(unplaced, p, by)
+		case p.cut == by && !p.isVoid(0):
 			t.note(b.find(p.locals, at))
 		}
 	}
+	t.Unplaced = len(unplaced)
 	return t, nil
+}
+
+// addUnplaced adds the hashes of a store that have no key and may be blocks of a cut.
+func (s *source) addUnplaced(to map[Hash]bool, p *pending, by cut) {
+	for _, hash := range p.hashes {
+		n := s.name(hash)
+		if h := n.holding(p.group, p.tier); n.unplaced() && h.copies > 0 {
+			if of := p.group.cutOf(h.lane); of == by || of == (cut{}) {
+				to[hash] = true
+			}
+		}
+	}
 }
 
 // gone says how the block with a key went. The model's lock is not needed: a slab

@@ -116,6 +116,7 @@ func (s *source) retire() {
 	s.removed.Store(true)
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	s.clearPending()
+	s.oldest, s.newest, s.pendingBytes, s.parked = nil, nil, 0, 0
+	s.stores, s.waiters, s.waiting, s.masked = pool[*pending]{}, pool[waiter]{}, nil, nil
 	s.shared, s.hidden = nil, nil
 }

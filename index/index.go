@@ -577,11 +577,12 @@ type Index interface {
 
 // SourceInfo describes a source for people and metrics.
 type SourceInfo struct {
-	Source Source
-	Blocks [NumTiers]int // hashes held, by tier; once for each group
-	Names  int           // names kept, held or not
-	Parked int           // stores that wait for their parent
-	Bytes  int           // that its names take; the rest it shares, see Usage
+	Source   Source
+	Blocks   [NumTiers]int // hashes held, by tier; once for each group
+	Names    int           // names kept, held or not
+	Parked   int           // stores that wait for their parent
+	Unplaced int           // hashes held of which the prefix is not known, those of Parked too
+	Bytes    int           // that its names take; the rest it shares, see Usage
 	// Evicted is how many blocks, counted as in Blocks, were given up since the last
 	// OpClear because the index had no room for them.
 	Evicted uint64

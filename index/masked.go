@@ -72,7 +72,6 @@ func (st *storing) storeMasked(p *pending) {
 	s := st.s
 	s.inHand++
 	m := s.follow(p)
-	s.inHand--
 	if len(m.hashes) == m.unknown {
 		st.placePiece(m.hashes, 0, len(m.hashes), blockEnds{m.locs, 1, 0})
 		for _, b := range m.known {
@@ -80,30 +79,28 @@ func (st *storing) storeMasked(p *pending) {
 			st.hold(b.i, &n)
 			s.trimIdle()
 		}
+		s.inHand--
 		m.join()
 		return
 	}
+	defer func() { s.inHand-- }()
 	m.done()
-	st.holdAll(p.hashes)
-	if slices.ContainsFunc(p.hashes, s.unplaced) {
+	p.riches = make([]uint32, len(p.hashes))
+	st.holdAll(p.hashes, p.riches)
+	if slices.ContainsFunc(p.riches, func(number uint32) bool { return number != 0 }) {
 		p.hashes, p.locals = slices.Clone(p.hashes), slices.Clone(p.locals)
 		s.look(p)
+		p.blind = m.unknown == len(p.hashes) && len(p.hashes) > 1
 		s.await(p)
 	}
 }
 
 // look has a masked store looked at when the changes are applied.
 func (s *source) look(p *pending) {
+	p.blind = false
 	if !p.looked {
 		p.looked = true
 		s.masked = append(s.masked, p)
-	}
-}
-
-// listMasked has what happens to the hashes of masked stores noted from now on.
-func (s *source) listMasked() {
-	for ; s.noted < len(s.masked); s.noted++ {
-		s.list(s.masked[s.noted])
 	}
 }
 
@@ -112,32 +109,29 @@ func (s *source) listMasked() {
 func (s *source) settle() {
 	for len(s.masked) > 0 && !s.removed.Load() {
 		p := s.masked[0]
-		s.masked, s.noted = s.masked[1:], max(0, s.noted-1)
-		if p.elem == nil { // it was dropped
+		s.masked = s.masked[1:]
+		if p.number == 0 { // it was dropped
 			continue
 		}
 		s.inHand++
 		m := s.follow(p)
 		s.inHand--
-		for i, h := range m.hashes {
-			n := s.fresh(h)
+		for i, at := range m.numbers {
+			n := s.waitingName(p, at)
 			n.place(m.locs[i])
 		}
 		p.looked = false
-		if slices.ContainsFunc(p.hashes, s.unplaced) {
-			s.list(p)
+		if s.anyUnplaced(p) {
 			if _, n := s.locOf(p.parent); n == 0 && p.locals != nil && !p.fromRoot && !p.waits {
 				s.wait(p)
 			}
 		} else {
-			s.unlist(p)
-			s.unwait(p)
 			s.take(p)
 		}
 		m.join()
 		s.pause(len(p.hashes))
 	}
-	s.masked, s.noted = nil, 0
+	s.masked = nil
 }
 
 // maskedStore is what is known of a masked store, and what follows.
@@ -148,9 +142,11 @@ type maskedStore struct {
 	larger     []*lane // of other groups, with blocks that are larger than the store's
 	known      []knownBlock
 	unknown    int // hashes without a place
-	// hashes follow, each has the place of its number in locs, which it keeps.
-	hashes []Hash
-	locs   []loc
+	// hashes follow. Each has its number in the store's in numbers, and its place,
+	// which it keeps, in locs.
+	hashes  []Hash
+	numbers []int
+	locs    []loc
 }
 
 // knownBlock is a block of a masked store of which the place is known.
@@ -169,14 +165,14 @@ func (s *source) follow(p *pending) *maskedStore {
 	m := &s.following
 	*m = maskedStore{
 		s: s, p: p, blockUnits: p.cut.size / p.cut.variant.Unit,
-		larger: m.larger[:0], known: m.known[:0], hashes: m.hashes[:0], locs: m.locs[:0],
+		larger: m.larger[:0], known: m.known[:0], hashes: m.hashes[:0], numbers: m.numbers[:0], locs: m.locs[:0],
 	}
 	for _, ln := range s.lanes {
 		if ln != nil && ln.tier == TierGPU && ln.group != p.group && ln.group.cutOf(ln).size > p.cut.size {
 			m.larger = append(m.larger, ln)
 		}
 	}
-	if m.findKnown() {
+	if !p.blind && m.findKnown() {
 		m.followAll()
 	}
 	return m
@@ -231,11 +227,12 @@ func (m *maskedStore) followAll() {
 // each other, or one has two places.
 func (m *maskedStore) findKnown() bool {
 	for i, h := range m.p.hashes {
+		m.s.bury(h)
 		if m.p.isVoid(i) {
 			continue
 		}
-		m.s.bury(h)
-		at, n := m.s.locOf(hashIn{h, m.p.parent.variant})
+		of := m.s.waitingName(m.p, i)
+		at, n := of.locIn(m.p.parent.variant)
 		switch {
 		case n > 1:
 			m.unknown++
@@ -252,18 +249,17 @@ func (m *maskedStore) findKnown() bool {
 				return false
 			}
 		}
-		larger := m.largerBlock(h)
+		larger := m.largerBlock(&of)
 		m.known = append(m.known, knownBlock{i: i, at: at, boundary: larger > 0, sure: larger >= m.p.need*m.p.cut.size})
 	}
 	return true
 }
 
-// largerBlock returns the largest block that another group holds by a hash, in
+// largerBlock returns the largest block that another group holds by a name, in
 // tokens; 0: none is larger than those of the store.
-func (m *maskedStore) largerBlock(h Hash) (size int) {
-	n := m.s.name(h)
+func (m *maskedStore) largerBlock(n *name) (size int) {
 	for _, ln := range m.larger {
-		holds := n.isPlain() && m.s.f.Holds(loc(n.value), ln.ord) || n.isRich() && m.s.holdsBy(h, ln)
+		holds := n.isPlain() && m.s.f.Holds(loc(n.value), ln.ord) || n.isRich() && n.heldBy(ln)
 		if by := ln.group.cutOf(ln); holds {
 			size = max(size, by.size)
 		}
@@ -343,7 +339,8 @@ func (m *maskedStore) placeAtBegin() {
 }
 
 func (m *maskedStore) beginsAtBoundary() bool {
-	return m.p.fromRoot || m.largerBlock(m.p.parent.hash) > 0
+	parent := m.s.name(m.p.parent.hash)
+	return m.p.fromRoot || m.largerBlock(&parent) > 0
 }
 
 // begin returns the place behind which the store begins.
@@ -381,6 +378,7 @@ func (m *maskedStore) place(i int, at loc) {
 	if !m.p.isVoid(i) {
 		m.s.f.Pin(at)
 		m.hashes = append(m.hashes, m.p.hashes[i])
+		m.numbers = append(m.numbers, i)
 		m.locs = append(m.locs, at)
 	}
 }

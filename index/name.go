@@ -8,7 +8,7 @@ import "slices"
 //	plain     one key, and it holds one copy in each lane that its slot in the
 //	          forest says: nothing else needs to be kept
 //	idle      one key, and nobody holds it: its place in the queue of those
-//	rich      anything else: its richName
+//	rich      anything else, and what a store waits for: its richName
 //
 // Nearly all names are plain or idle: a place in the table of names, 12.8 bytes,
 // is all that they take. Each key of a name is a ref of its slab, so what a name
@@ -45,6 +45,7 @@ type richName struct {
 	first   uint32 // of its copyCounts
 	holders uint32 // copyCounts with copies
 	idle    uint32 // number in source.idle, if holders is 0 and it has keys
+	waits   uint32 // of its waiters
 }
 
 // copyCount says that a lane has a block, or had it: one without copies is kept
@@ -80,8 +81,12 @@ func (s *source) fresh(h Hash) name {
 }
 
 func (n *name) set(v value) {
+	if n.value == 0 {
+		n.s.names.Add(n.hash, v)
+	} else {
+		n.s.names.Put(n.hash, v)
+	}
 	n.value = v
-	n.s.names.Put(n.hash, v)
 }
 
 // rich returns what there is of a rich name.
@@ -146,18 +151,23 @@ type hashIn struct {
 
 // locOf returns the place of the first key of a hash in a variant, and how many
 // there are.
-func (s *source) locOf(at hashIn) (found loc, n int) {
+func (s *source) locOf(at hashIn) (loc, int) {
+	n := s.name(at.hash)
+	return n.locIn(at.variant)
+}
+
+// locIn is locOf for a name.
+func (n *name) locIn(variant uint32) (found loc, keys int) {
 	var buf [2]loc
-	of := s.name(at.hash)
-	for _, l := range of.locs(&buf) {
-		if s.f.Variant(l) != at.variant {
+	for _, l := range n.locs(&buf) {
+		if n.s.f.Variant(l) != variant {
 			continue
 		}
-		if n++; n == 1 {
+		if keys++; keys == 1 {
 			found = l
 		}
 	}
-	return found, n
+	return found, keys
 }
 
 // place has the name stand for the key at l. Whoever holds it holds that too.
@@ -213,12 +223,14 @@ func (n *name) place(l loc) {
 	if n.isHiddenExcept(0) {
 		s.hide(l, n.hash)
 	}
-	n.simplify()
-	for _, p := range s.listed[n.hash] {
-		if p.need > 0 && !p.isVoid(slices.Index(p.hashes, n.hash)) {
+	for i := r.waits; i != 0; {
+		w := s.waiters.at(i)
+		if p := *s.stores.at(w.store); p.need > 0 {
 			s.look(p)
 		}
+		i = w.next
 	}
+	n.simplify()
 }
 
 func (n *name) addKey(l loc) {
@@ -226,6 +238,7 @@ func (n *name) addKey(l loc) {
 	switch {
 	case r.keys[0] == 0:
 		r.keys[0] = l
+		s.keyless--
 	case r.keys[1] == 0:
 		r.keys[1] = l
 	default:
@@ -243,6 +256,7 @@ func (n *name) unplace(variant uint32) {
 	n.forgetHidden()
 	all := slices.Clone(n.locs(&buf))
 	n.rich().keys = [2]loc{}
+	n.s.keyless++
 	delete(n.s.more, n.hash)
 	for _, l := range all {
 		if n.s.f.Variant(l) == variant {
@@ -274,6 +288,8 @@ func (n *name) enrich() {
 		i := s.idle.at(n.number())
 		r.keys[0], r.idle = i.loc, n.number()
 		i.loc = 0
+	default:
+		s.keyless++
 	}
 	n.set(tagRich | value(s.riches.take(r)))
 }
@@ -284,7 +300,7 @@ func (n *name) simplify() {
 		return
 	}
 	s, r := n.s, n.rich()
-	if r.keys[0] == 0 || r.keys[1] != 0 {
+	if r.keys[0] == 0 || r.keys[1] != 0 || r.waits != 0 {
 		return
 	}
 	for i := r.first; i != 0; {
@@ -321,7 +337,11 @@ func (n *name) forget() {
 		s.f.Unref(l)
 	}
 	idle := n.number()
+	if n.unplaced() {
+		s.keyless--
+	}
 	if n.isRich() {
+		n.void(func(*pending) bool { return true })
 		idle = n.rich().idle
 		delete(s.more, n.hash)
 		s.riches.give(n.number())

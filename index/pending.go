@@ -1,7 +1,6 @@
 package index
 
 import (
-	"container/list"
 	"slices"
 	"unsafe"
 )
@@ -16,34 +15,50 @@ import (
 // hashes be used for something else; a parked store then has no say any more in
 // what such a hash stands for (void). If the parent gets two keys at once, the store
 // waits for its names alone.
+//
+// The names of a store that is parked, or masked and of a window group, are rich as long
+// as it has a say in them. So they keep their numbers, by which the store knows them, and
+// they know the store by its own (waiter): nothing is looked up by hash.
 
 // pending is a store of which at least one hash had no key.
 type pending struct {
 	group  *group
 	tier   Tier
 	hashes []Hash
-	// Parked stores: what places the hashes once the parent has a key, and
-	// which of them were removed meanwhile; nil: none.
+	// Parked stores: what places the hashes once the parent has a key, and the
+	// numbers in source.riches of those that it has a say in; 0: it has none.
 	parked bool
 	parent hashIn
 	locals []Local
 	cut    cut
-	gone   []bool
-	listed bool          // in source.listed
-	waits  bool          // in source.waiting
-	elem   *list.Element // nil: it waits no more
+	riches []uint32
+	waits  bool // in source.waiting
 	// Masked stores of window groups have all of that but parked, and locals in
 	// draft groups only.
 	masking
-	looked bool   // in source.masked
-	since  uint32 // by the clock of the forest
+	looked bool // in source.masked
+	blind  bool // none of its hashes had a key when it was last looked at, and nothing follows
+
+	since        uint32 // by the clock of the forest
+	number       uint32 // in source.stores; 0: it waits no more
+	older, newer *pending
 }
 
-// What a pending store costs in heap: it, its element of the queue and its entry of
-// waiting; for each hash its name, which is rich, a copy, and an entry of listed.
+// waiter is a hash of a store that is parked, or masked and of a window group. It is
+// kept with the name, which is rich, until the store waits no more or has no say any
+// more in what the hash stands for (void).
+type waiter struct {
+	store uint32 // number in source.stores
+	i     uint32 // in its hashes, where it stands first
+	next  uint32 // of the same name, in the order in which the stores came
+	again bool   // it stands there more than once
+}
+
+// What a pending store costs in heap: it, its number and its entry of waiting; for
+// each hash its name, which is rich and has a number, a copy, and a waiter.
 const (
-	pendingCost     = int(unsafe.Sizeof(pending{})+unsafe.Sizeof(list.Element{})) + 64
-	pendingHashCost = int(unsafe.Sizeof(Hash(0))+unsafe.Sizeof(richName{})+unsafe.Sizeof(copyCount{})) + 96
+	pendingCost     = int(unsafe.Sizeof(pending{})+unsafe.Sizeof(&pending{})) + 64
+	pendingHashCost = int(unsafe.Sizeof(Hash(0)) + unsafe.Sizeof(uint32(0)) + unsafe.Sizeof(richName{}) + unsafe.Sizeof(copyCount{}) + unsafe.Sizeof(waiter{}))
 	localBytes      = int(unsafe.Sizeof(Local(0)))
 )
 
@@ -74,11 +89,11 @@ func (s *source) join(at hashIn) {
 			if n > 1 { // which of them it continues will never be known
 				s.unpark(p)
 				s.pendingBytes -= localBytes * len(p.locals)
-				p.locals = nil
+				p.locals, p.riches = nil, nil
 				s.counts.Dropped++
 				continue
 			}
-			s.takeParked(p)
+			s.take(p)
 			s.counts.Joined++
 			s.placeParked(p, prev)
 			for _, h := range p.hashes {
@@ -105,40 +120,80 @@ func (s *source) placeParked(p *pending, prev loc) {
 
 // parkedAnew reports whether a parked store says what a hash stands for now.
 func (s *source) parkedAnew(at hashIn) bool {
-	return slices.ContainsFunc(s.listed[at.hash], func(p *pending) bool {
-		return p.parked && p.parent.variant == at.variant && !p.isVoid(slices.Index(p.hashes, at.hash))
-	})
+	n := s.name(at.hash)
+	if !n.isRich() {
+		return false
+	}
+	for i := n.rich().waits; i != 0; {
+		w := s.waiters.at(i)
+		if p := *s.stores.at(w.store); p.parked && p.parent.variant == at.variant {
+			return true
+		}
+		i = w.next
+	}
+	return false
 }
 
 // isVoid reports whether p has no say in what its hash i stands for.
-func (p *pending) isVoid(i int) bool { return p.gone != nil && p.gone[i] }
+func (p *pending) isVoid(i int) bool { return p.riches != nil && p.riches[i] == 0 }
 
-// void notes that the gpu does not hold a block of a group any more: a parked
-// store that named it has no say in what its hash stands for next.
-func (s *source) void(h Hash, g *group) {
-	s.listMasked()
-	for _, p := range s.listed[h] {
-		if p.group == g {
-			p.void(func(o Hash) bool { return o == h })
+// waitingName returns the name of hash i of p. While p waits, it is rich and keeps its
+// number, unless p has no say in it.
+func (s *source) waitingName(p *pending, i int) name {
+	if p.riches == nil || p.isVoid(i) {
+		return s.name(p.hashes[i])
+	}
+	return name{s, p.hashes[i], tagRich | value(p.riches[i])}
+}
+
+// anyUnplaced reports whether a hash of p is held and has no key.
+func (s *source) anyUnplaced(p *pending) bool {
+	for i := range p.hashes {
+		if n := s.waitingName(p, i); n.unplaced() {
+			return true
 		}
 	}
+	return false
+}
+
+// void notes that some stores that wait have no say any more in what a rich name stands
+// for next: the gpu does not hold its block any more in their group.
+func (n *name) void(of func(*pending) bool) {
+	n.dropWaiters(func(w *waiter) bool {
+		p := *n.s.stores.at(w.store)
+		if !of(p) {
+			return false
+		}
+		p.riches[w.i] = 0
+		for i := int(w.i); w.again && i < len(p.hashes); i++ {
+			if p.hashes[i] == n.hash {
+				p.riches[i] = 0
+			}
+		}
+		return true
+	})
 }
 
 // voidAll notes that the gpu holds nothing any more.
 func (s *source) voidAll() {
-	for e := s.pending.Front(); e != nil; e = e.Next() {
-		if p := e.Value.(*pending); p.parked || p.need > 0 {
-			p.void(func(Hash) bool { return true })
-		}
+	for p := s.oldest; p != nil; p = p.newer {
+		s.unlist(p)
+		clear(p.riches)
 	}
 }
 
-func (p *pending) void(which func(Hash) bool) {
-	if p.gone == nil {
-		p.gone = make([]bool, len(p.hashes))
-	}
-	for i, h := range p.hashes {
-		p.gone[i] = p.gone[i] || which(h)
+// dropWaiters takes some of its waiters from a rich name.
+func (n *name) dropWaiters(which func(*waiter) bool) {
+	s := n.s
+	for at := &n.rich().waits; *at != 0; {
+		i := *at
+		w := s.waiters.at(i)
+		if !which(w) {
+			at = &w.next
+			continue
+		}
+		*at = w.next
+		s.waiters.give(i)
 	}
 }
 
@@ -148,7 +203,6 @@ func (s *source) park(p *pending) {
 	s.parked++
 	p.parked = true
 	s.wait(p)
-	s.list(p)
 	s.await(p)
 }
 
@@ -173,29 +227,40 @@ func (s *source) unwait(p *pending) {
 	s.waiting[p.parent] = slices.Delete(of, i, i+1)
 }
 
-// list has what happens to the hashes of a store noted from now on.
+// list has what happens to the hashes of a store noted from now on. The names that are
+// unplaced are rich, and p has their numbers.
 func (s *source) list(p *pending) {
-	if p.listed {
-		return
-	}
-	p.listed = true
-	for _, h := range p.hashes {
-		if of := s.listed[h]; len(of) == 0 || of[len(of)-1] != p {
-			s.listed[h] = append(of, p)
+	for i, h := range p.hashes {
+		if p.riches[i] == 0 {
+			n := s.name(h)
+			if n.value == 0 { // it could not be held, and is forgotten
+				continue
+			}
+			n.enrich()
+			p.riches[i] = n.number()
+		}
+		last := &s.riches.at(p.riches[i]).waits
+		again := false
+		for *last != 0 && !again {
+			w := s.waiters.at(*last)
+			if again = w.store == p.number; again {
+				w.again = true
+			}
+			last = &w.next
+		}
+		if !again {
+			*last = s.waiters.take(waiter{store: p.number, i: uint32(i)})
 		}
 	}
 }
 
 // unlist ends that.
 func (s *source) unlist(p *pending) {
-	if !p.listed {
-		return
-	}
-	p.listed = false
-	for _, h := range p.hashes {
-		of := slices.DeleteFunc(s.listed[h], func(o *pending) bool { return o == p })
-		if s.listed[h] = of; len(of) == 0 {
-			delete(s.listed, h)
+	for i, number := range slices.Backward(p.riches) { // a hash goes where it stands first
+		if number != 0 {
+			n := s.waitingName(p, i)
+			n.dropWaiters(func(w *waiter) bool { return w.store == p.number && w.i == uint32(i) })
+			n.simplify()
 		}
 	}
 }
@@ -203,31 +268,48 @@ func (s *source) unlist(p *pending) {
 // await keeps a store in the queue of those that hold unplaced blocks.
 func (s *source) await(p *pending) {
 	p.since = s.f.Now()
-	p.elem = s.pending.PushBack(p)
+	p.number = s.stores.take(p)
+	if p.older = s.newest; p.older == nil {
+		s.oldest = p
+	} else {
+		p.older.newer = p
+	}
+	s.newest = p
+	if p.parked || p.need > 0 {
+		s.list(p)
+	}
 	s.pendingBytes += p.cost()
 	for s.pendingBytes > s.cfg.PendingBytes {
-		s.drop(s.pending.Front().Value.(*pending))
+		s.drop(s.oldest)
 	}
 }
 
-// takeParked takes a parked store out of all queues.
-func (s *source) takeParked(p *pending) {
-	s.unpark(p)
-	s.take(p)
-}
-
-// unpark has a parked store wait for its names alone.
+// unpark has a store wait for its names alone.
 func (s *source) unpark(p *pending) {
-	s.parked--
+	if p.parked {
+		s.parked--
+		p.parked = false
+	}
 	s.unlist(p)
 	s.unwait(p)
-	p.parked = false
 }
 
-// take takes a store out of the queue.
+// take takes a store out of all queues.
 func (s *source) take(p *pending) {
-	s.pending.Remove(p.elem)
-	p.elem = nil
+	s.unpark(p)
+	if p.older == nil {
+		s.oldest = p.newer
+	} else {
+		p.older.newer = p.newer
+	}
+	if p.newer == nil {
+		s.newest = p.older
+	} else {
+		p.newer.older = p.older
+	}
+	*s.stores.at(p.number) = nil
+	s.stores.give(p.number)
+	p.number, p.older, p.newer = 0, nil, nil
 	s.pendingBytes -= p.cost()
 }
 
@@ -235,13 +317,7 @@ func (s *source) take(p *pending) {
 // released, and with them their names forgotten.
 func (s *source) drop(p *pending) {
 	lost := p.parked
-	if p.parked {
-		s.takeParked(p)
-	} else {
-		s.unlist(p)
-		s.unwait(p)
-		s.take(p)
-	}
+	s.take(p)
 	for _, hash := range p.hashes {
 		n := s.name(hash)
 		if !n.unplaced() {
@@ -256,13 +332,4 @@ func (s *source) drop(p *pending) {
 	if lost {
 		s.counts.Dropped++
 	}
-}
-
-// clearPending lets go of all that waits.
-func (s *source) clearPending() {
-	s.pending.Init()
-	s.pendingBytes, s.parked = 0, 0
-	s.waiting = make(map[hashIn][]*pending)
-	s.listed = make(map[Hash][]*pending)
-	s.masked, s.noted = nil, 0
 }

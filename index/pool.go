@@ -2,7 +2,7 @@ package index
 
 import "unsafe"
 
-// pool has things without pointers, by number from 1, in pages.
+// pool has things by number from 1, in pages.
 type pool[T any] struct {
 	pages []*[poolPage]T
 	free  []uint32
@@ -27,10 +27,16 @@ func (p *pool[T]) take(v T) uint32 {
 	return i
 }
 
-// give takes i back. A pool that nothing is in any more lets its memory go.
+// give takes i back. A pool that nothing is in any more keeps a page of its memory, and
+// the rest goes.
 func (p *pool[T]) give(i uint32) {
-	if p.free = append(p.free, i); len(p.free) == int(p.next) {
-		*p = pool[T]{}
+	if p.free = append(p.free, i); len(p.free) < int(p.next) {
+		return
+	}
+	clear(p.pages[1:])
+	p.pages, p.free, p.next = p.pages[:1], p.free[:0], 0
+	if cap(p.free) > poolPage {
+		p.free = nil
 	}
 }
 

@@ -49,8 +49,8 @@ func (n *name) release(h holding) {
 	s := n.s
 	var buf [2]loc
 	s.count(h.lane, -1)
-	if h.lane.tier == TierGPU && len(s.listed)+len(s.masked) > 0 {
-		s.void(n.hash, h.lane.group)
+	if h.lane.tier == TierGPU && n.isRich() {
+		n.void(func(p *pending) bool { return p.group == h.lane.group })
 	}
 	if n.isPlain() {
 		l := loc(n.value)

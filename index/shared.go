@@ -103,11 +103,16 @@ func (n *name) othersHold(l loc, ln *lane) bool {
 	return holds(at.one) || slices.ContainsFunc(at.more, holds)
 }
 
-// holdsBy reports whether a lane holds something by a rich name.
+// holdsBy is heldBy for the name of a hash.
 func (s *source) holdsBy(h Hash, ln *lane) bool {
 	n := s.name(h)
+	return n.heldBy(ln)
+}
+
+// heldBy reports whether a lane holds something by the name, which is rich.
+func (n *name) heldBy(ln *lane) bool {
 	for i := n.rich().first; i != 0; {
-		c := s.copies.at(i)
+		c := n.s.copies.at(i)
 		if c.lane == ln.number && c.copies > 0 {
 			return true
 		}

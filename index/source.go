@@ -1,7 +1,6 @@
 package index
 
 import (
-	"container/list"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -93,8 +92,9 @@ type source struct {
 	// hold. A report can then name blocks beside the known ones.
 	doubts bool
 
-	blocks [NumTiers]int // holdings with copies, by tier
-	parked int           // stores that are
+	blocks  [NumTiers]int // holdings with copies, by tier
+	parked  int           // stores that are
+	keyless int           // names that are held and have no key
 
 	// idle are the names that nobody holds, oldest first, at most IdleNames of
 	// them after each change, and in the long run a quarter of what is held.
@@ -109,18 +109,18 @@ type source struct {
 	shared     map[loc]sharedNames
 	sharedKeys int // with two names or more
 
-	// pending are the stores of which a hash had no key, oldest first;
-	// pendingBytes is the sum of their costs.
-	pending      list.List
-	pendingBytes int
+	// stores are the stores of which a hash had no key, in a queue; pendingBytes is
+	// the sum of their costs.
+	stores         pool[*pending]
+	oldest, newest *pending
+	pendingBytes   int
 	// waiting has those among them that are parked, and masked ones of draft groups
-	// whose parent has no key, by that parent. listed has those that are parked, and
-	// masked ones of window groups, by their hashes, when something happens to these
-	// or after the Apply. masked are those that are to be looked at after the Apply.
+	// whose parent has no key, by that parent. waiters has the hashes of those that
+	// are parked, and of masked ones of window groups. masked are those that are to be
+	// looked at after the Apply.
 	waiting map[hashIn][]*pending
-	listed  map[Hash][]*pending
+	waiters pool[waiter]
 	masked  []*pending
-	noted   int // of masked, how many were listed
 	// following is the memory of a maskedStore.
 	following maskedStore
 }
@@ -135,7 +135,6 @@ func newSource(id Source, m *Memory, md *model) *source {
 		cursors: make(map[string]Cursor),
 		groups:  make(map[int]*group),
 		waiting: make(map[hashIn][]*pending),
-		listed:  make(map[Hash][]*pending),
 		views:   new(atomic.Pointer[[]*view]),
 	}
 	s.names.Init(m.salt)
@@ -215,7 +214,7 @@ func (s *source) describe() SourceInfo {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	return SourceInfo{
-		Source: s.id, Blocks: s.blocks, Names: s.names.Len(), Parked: s.parked,
+		Source: s.id, Blocks: s.blocks, Names: s.names.Len(), Parked: s.parked, Unplaced: s.keyless,
 		Bytes: s.bytes(), Evicted: s.evicted,
 	}
 }

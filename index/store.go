@@ -78,12 +78,15 @@ func (s *source) store(c *Change) {
 			st.placeAll(prev, variant)
 			return
 		case 0:
-			st.holdAll(held)
-			s.park(&pending{
+			p := &pending{
 				group: g, tier: c.Tier, hashes: slices.Clone(c.Hashes),
 				parent: hashIn{c.Parent, variant}, locals: slices.Clone(c.Locals),
-				cut: by,
-			})
+				cut: by, riches: make([]uint32, len(held)),
+			}
+			s.inHand++ // their numbers
+			st.holdAll(held, p.riches)
+			s.park(p)
+			s.inHand--
 			return
 		}
 		s.dropChild(c.Hashes)
@@ -94,7 +97,7 @@ func (s *source) store(c *Change) {
 			return
 		}
 	}
-	st.holdAll(held)
+	st.holdAll(held, nil)
 	if !st.namesOnly && slices.ContainsFunc(held, s.unplaced) {
 		s.await(&pending{group: g, tier: c.Tier, hashes: slices.Clone(held)})
 	}
@@ -169,6 +172,13 @@ func (st *storing) placePiece(hashes []Hash, from, to int, ends blockEnds) bool 
 			s.giveUp()
 			return false
 		}
+		if n := s.fresh(hashes[from]); n.value != 0 {
+			n.place(ends.of(from))
+			st.hold(from, &n)
+			s.trimIdle()
+			from++
+			continue
+		}
 		id := ends.of(from).Slab()
 		mine := s.slotsOf(id)
 		var plain uint32
@@ -198,8 +208,9 @@ func (st *storing) placePiece(hashes []Hash, from, to int, ends blockEnds) bool 
 	return true
 }
 
-// holdAll has hashes held that the store does not place.
-func (st *storing) holdAll(hashes []Hash) {
+// holdAll has hashes held that the store does not place. It sets the numbers of those
+// that are unplaced, unless riches is nil.
+func (st *storing) holdAll(hashes []Hash, riches []uint32) {
 	for i, h := range hashes {
 		if !st.s.roomFor(h) {
 			st.s.giveUp()
@@ -207,6 +218,9 @@ func (st *storing) holdAll(hashes []Hash) {
 		}
 		n := st.s.fresh(h)
 		st.hold(i, &n)
+		if riches != nil && n.unplaced() {
+			riches[i] = n.number()
+		}
 		st.s.trimIdle()
 		st.s.pause(1)
 	}

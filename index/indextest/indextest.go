@@ -1049,6 +1049,29 @@ var cases = []testCase{
 		t.apply(podA, blocks64(masks))
 		t.wantMasked(window, masks, 3, 4, 8)
 	}},
+	{"WhatIsNotPlacedIsCounted", func(t *T) {
+		d, ok := t.ix.(index.Describer)
+		if !ok {
+			t.Skip("no index.Describer")
+		}
+		want := func(n int) {
+			t.Helper()
+			if infos := d.Describe(nil); len(infos) != 1 || infos[0].Unplaced != n {
+				t.Errorf("%+v, want %d unplaced hashes", infos, n)
+			}
+		}
+		twice := with(masked(window, masks, 7, 8), func(c *index.Change) { c.Group.ID = 2 })
+		t.apply(podA, masked(window, masks, 3, 4, 7, 8), twice)
+		want(4)
+		t.apply(podA, inGroup(window, masks.remove(2, 6)))
+		want(3) // the other group holds one of them
+		t.apply(podA, newChain(2, 6).store(3, 6))
+		want(6) // a parked store has hashes, too
+		t.apply(podA, blocks64(masks))
+		want(3)
+		t.apply(podA, newChain(2, 6).store(0, 3))
+		want(0)
+	}},
 	{"AChildOfWhatFollowsIsJoined", func(t *T) {
 		d := masks.fork(3, 2, 9)
 		t.apply(podA, inGroup(index.Group{ID: 3}, d.store(3, 5)), masked(window, masks, 3, 4))
@@ -1127,6 +1150,9 @@ var cases = []testCase{
 		t.apply(podA, blocks64(masks), maskedFrom(4, draftWindow, masks, 5))
 		t.wantMasked(draftWindow, masks, 5)
 		t.remove("a")
+		t.apply(podA, maskedFrom(4, draftWindow, masks, 5), blocks64(masks))
+		t.wantMasked(draftWindow, masks, 5)
+		t.remove("a")
 		short := index.Group{ID: 1, Kind: index.GroupWindow, Window: 17, Draft: true} // a run is one block
 		t.apply(podA, blocks64(masks.fork(4, 8, 1)), maskedFrom(4, short, masks, 8))
 		t.wantMasked(short, masks)
@@ -1175,6 +1201,13 @@ var cases = []testCase{
 		t.apply(podA, inGroup(window, masks.remove(6)), bare(index.TierGPU, inGroup(window, masks.store(6, 7))))
 		t.apply(podA, blocks64(masks))
 		t.wantMasked(window, masks, 3, 4, 8)
+	}},
+	{"WhatAnotherGroupRemovedFollows", func(t *T) {
+		other := index.Group{ID: 2, Kind: index.GroupWindow, Window: 32}
+		t.apply(podA, masked(window, masks, 3, 4, 7, 8), masked(other, masks, 7, 8))
+		t.apply(podA, inGroup(other, masks.remove(6)))
+		t.apply(podA, blocks64(masks))
+		t.wantMasked(window, masks, 3, 4, 7, 8)
 	}},
 	{"NothingFollowsFromHashesThatContradictEachOther", func(t *T) {
 		crowded := masked(window, masks, 4, 1, 2, 3, 5, 8)
@@ -1469,6 +1502,9 @@ var cases = []testCase{
 			},
 			"stored after the tier was cleared": func(c, d chain) {
 				t.apply(podA, c.store(1, 2), index.Change{Op: index.OpClearTier}, d.store(0, 2), c.store(0, 1))
+			},
+			"stored after the tier was cleared, and held in another": func(c, d chain) {
+				t.apply(podA, c.store(1, 2), bare(index.TierCPU, c.store(1, 2)), index.Change{Op: index.OpClearTier}, d.store(0, 2), c.store(0, 1))
 			},
 			"parked after the tier was cleared": func(c, d chain) {
 				t.apply(podA, c.store(1, 2), index.Change{Op: index.OpClearTier}, d.store(1, 2), c.store(0, 1))
@@ -2089,6 +2125,18 @@ func testTrace(t *T) {
 	want(podA, sizes, index.Trace{Gone: index.GoneHidden})
 	sizes.Key = 0
 	want(podA, sizes, none)
+
+	// Hashes of which neither the prefix nor the tokens are known.
+	fresh := index.Source{Pod: "b", Model: "m", Rank: 1}
+	t.apply(fresh, masked(window, masks, 7, 8), bare(index.TierCPU, masks.store(7, 9)))
+	want(fresh, c.block(0), index.Trace{Unplaced: 3})
+	want(fresh, sizes, index.Trace{Unplaced: 2}) // no store has told the size of those in the cpu tier
+	t.apply(fresh, newChain(3, 1).store(0, 1))
+	want(fresh, sizes, none)
+	t.apply(fresh, blocks64(masks))
+	want(fresh, c.block(0), index.Trace{Unplaced: 1})
+	t.apply(fresh, index.Change{Op: index.OpClearTier, Tier: index.TierCPU})
+	want(fresh, c.block(0), none)
 
 	sizes.Size = size + 1
 	if _, err := x.Explain(ctx, podA, sizes); !errors.Is(err, index.ErrInvalid) {

@@ -138,7 +138,10 @@ func (p *Plain) Describe(dst []index.SourceInfo) []index.SourceInfo {
 	for _, sources := range p.pods {
 		for src, s := range sources {
 			info := index.SourceInfo{Source: src, Names: len(s.names)}
-			for _, n := range s.names {
+			for h, n := range s.names {
+				if s.unplaced(h) {
+					info.Unplaced++
+				}
 				for _, b := range n.held {
 					if b.n > 0 {
 						info.Blocks[b.at.tier]++
@@ -168,8 +171,17 @@ func (p *Plain) Explain(ctx context.Context, src index.Source, b index.Block) (t
 		return t, nil
 	}
 	t.Gone = s.gone(plainKey{b.Variant, b.Key})
+	by, unplaced := plainCut{b.Variant, b.Size}, map[index.Hash]bool{}
 	for _, w := range s.waiting {
-		if !w.parked || w.by != (plainCut{b.Variant, b.Size}) || w.gone[w.hashes[0]] {
+		if !w.parked {
+			for _, h := range w.hashes {
+				if s.unplaced(h) && s.has(h, w.at) && (s.cutOf(s.names[h].of(w.at)) == by || s.cutOf(s.names[h].of(w.at)) == plainCut{}) {
+					unplaced[h] = true
+				}
+			}
+			continue
+		}
+		if w.by != by || w.gone[w.hashes[0]] {
 			continue
 		}
 		units := w.by.units()
@@ -184,6 +196,7 @@ func (p *Plain) Explain(ctx context.Context, src index.Source, b index.Block) (t
 			break
 		}
 	}
+	t.Unplaced = len(unplaced)
 	return t, nil
 }
 

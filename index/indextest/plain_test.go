@@ -54,7 +54,7 @@ func TestMemoryAgainstPlain(t *testing.T) {
 		"reports": {total.Reports, 200}, "restored": {total.Restored, 20}, "ambiguous": {total.Ambiguous, 100}, "cleared": {total.Cleared, 50},
 		"placed by counting": {uint64(deduced), 300},
 		"traced removals":    {traced.gone[index.GoneRemoved], 1000}, "traced clears": {traced.gone[index.GoneCleared], 1000},
-		"traced reports": {traced.gone[index.GoneHidden], 100}, "traced parked stores": {traced.parked, 1000},
+		"traced reports": {traced.gone[index.GoneHidden], 100}, "traced parked stores": {traced.parked, 1000}, "traced unplaced hashes": {traced.unplaced, 1000},
 	} {
 		if seeds >= 40 && got[0]*40 < got[1]*uint64(seeds) {
 			t.Errorf("%d %s, want at least %d of 40 seeds: the test tests too little", got[0], name, got[1])
@@ -85,8 +85,8 @@ type hostile struct {
 
 // traceCounts counts what Traces told of.
 type traceCounts struct {
-	gone   [index.GoneHidden + 1]uint64
-	parked uint64
+	gone             [index.GoneHidden + 1]uint64
+	parked, unplaced uint64
 }
 
 func (c *traceCounts) add(d traceCounts) {
@@ -94,6 +94,7 @@ func (c *traceCounts) add(d traceCounts) {
 		c.gone[i] += n
 	}
 	c.parked += d.parked
+	c.unplaced += d.unplaced
 }
 
 func newHostile(seed uint64, cost plainCost) *hostile {
@@ -459,6 +460,7 @@ func (w *hostile) compareTraces(a, b index.Explainer, prompt []index.Local) stri
 				}
 				w.traced.gone[one.Gone]++
 				w.traced.parked += uint64(min(one.Parked, 1))
+				w.traced.unplaced += uint64(min(one.Unplaced, 1))
 			}
 		}
 	}

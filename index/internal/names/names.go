@@ -125,9 +125,11 @@ func (t *Table[H, V]) Prefetch(hashes []H) {
 
 // Put gives a hash a value.
 func (t *Table[H, V]) Put(h H, v V) {
-	if old := t.Add(h, v); old != 0 {
-		*t.find(uint64(h)) = uint32(v)
+	if p := t.find(uint64(h)); p != nil {
+		*p = uint32(v)
+		return
 	}
+	t.Add(h, v)
 }
 
 // Add gives a hash a value unless it has one, which it returns then.
