@@ -3,6 +3,7 @@ package bench
 import (
 	"cmp"
 	"slices"
+	"sort"
 
 	"github.com/kvindex/kvindex/index"
 )
@@ -22,7 +23,7 @@ const (
 // blocks at the tail, last block first, so that chains are evicted from their
 // ends and what is cached of a prompt is always its beginning.
 type engine struct {
-	emit    func(Op)
+	emit    func(*Op)
 	pod     int
 	step    int     // blocks of a step
 	blocks  []block // the last one is head and tail of the free queue
@@ -51,6 +52,7 @@ type running struct {
 // job is a request as an engine sees it.
 type job struct {
 	chain
+	request   int
 	prompt    int // the first blocks are the prompt's, the rest the answer's
 	promptMS  float64
 	perHitMS  float64 // what a cached block saves
@@ -65,15 +67,15 @@ type chain struct {
 }
 
 // store is the operation that adds blocks [from, to) to a pod.
-func (c *chain) store(pod, from, to int) Op {
-	s := Store{Root: chainRoot, Hashes: c.hashes[from:to:to], Locals: c.locals[from:to:to]}
+func (j *job) store(pod, from, to int) *Op {
+	s := Store{Root: chainRoot, Hashes: j.hashes[from:to:to], Locals: j.locals[from:to:to]}
 	if from > 0 {
-		s.HasParent, s.Parent, s.Root = true, c.hashes[from-1], 0
+		s.HasParent, s.Parent, s.Root = true, j.hashes[from-1], 0
 	}
-	return Op{Kind: OpStore, Pod: pod, Store: s}
+	return &Op{Kind: OpStore, Pod: pod, Request: j.request, Store: s}
 }
 
-func newEngine(pod, blocks, step int, emit func(Op)) *engine {
+func newEngine(pod, blocks, step int, emit func(*Op)) *engine {
 	e := &engine{emit: emit, pod: pod, step: step, blocks: make([]block, blocks+1), cached: make(map[index.Key]int32)}
 	end := e.end()
 	e.blocks[end].prev, e.blocks[end].next = end, end
@@ -85,14 +87,12 @@ func newEngine(pod, blocks, step int, emit func(Op)) *engine {
 
 func (e *engine) end() int32 { return int32(len(e.blocks) - 1) }
 
-// run is the number of leading keys that are cached.
+// run is the number of leading keys that are cached. No other keys are.
 func (e *engine) run(keys []index.Key) int {
-	for i, k := range keys {
-		if _, ok := e.cached[k]; !ok {
-			return i
-		}
-	}
-	return len(keys)
+	return sort.Search(len(keys), func(i int) bool {
+		_, ok := e.cached[keys[i]]
+		return !ok
+	})
 }
 
 // advance ends the requests that are over by now.
@@ -148,7 +148,7 @@ func (e *engine) allocate(r *running, from, to int) {
 		r.blocks = append(r.blocks, at)
 	}
 	if len(evicted) > 0 {
-		e.emit(Op{Kind: OpRemove, Pod: e.pod, Hashes: evicted})
+		e.emit(&Op{Kind: OpRemove, Pod: e.pod, Hashes: evicted})
 	}
 }
 

@@ -23,12 +23,13 @@ const (
 
 // Op is one call of an Index.
 type Op struct {
-	Kind   OpKind
-	Pod    int          // of OpStore and OpRemove
-	Store  Store        // of OpStore
-	Hashes []index.Hash // of OpRemove
-	Keys   []index.Key  // of OpScore
-	Runs   []int32      // the answer to OpScore, for all pods
+	Kind    OpKind
+	Pod     int          // of OpScore the one that serves the request
+	Request int          // of OpScore and OpStore: its number in the trace
+	Store   Store        // of OpStore
+	Hashes  []index.Hash // of OpRemove
+	Keys    []index.Key  // of OpScore
+	Runs    []int32      // the answer to OpScore, for all pods
 }
 
 // Recording is what a router of requests asks of an index, and what the engines
@@ -47,24 +48,32 @@ type Recording struct {
 // score looks at them all, stored and removed.
 func (r *Recording) Blocks() int { return r.Requested + r.Stored + r.Removed }
 
-// Record sends the requests of a trace to simulated engines, one or more, with a
-// number of blocks each, and records all that follows until the last has ended.
+// Record keeps what Play does.
+func Record(t *Trace, engines, blocks int, seed uint64) *Recording {
+	r := &Recording{Pods: PodNames(engines)}
+	Play(t, engines, blocks, seed, func(op *Op) { r.add(*op) })
+	return r
+}
+
+// Play sends the requests of a trace to simulated engines, one or more, with a
+// number of blocks each, and does all that follows until the last has ended. Each
+// operation is a new one. They are the same in each run.
 // Each request goes to the engine with the most cached blocks of its prompt
 // less the blocks that it has to compute for others; of equal ones to one by
 // chance. Prompts beyond the size of an engine are cut.
 //
 // A block of the trace is one block of one unit here, whatever its tokens.
-func Record(t *Trace, engines, blocks int, seed uint64) *Recording {
-	r := &Recording{Pods: PodNames(engines)}
+func Play(t *Trace, engines, blocks int, seed uint64, do func(*Op)) {
 	pool := make([]*engine, engines)
 	for i := range pool {
-		pool[i] = newEngine(i, blocks, max(1, stepTokens/t.BlockTokens), r.add)
+		pool[i] = newEngine(i, blocks, max(1, stepTokens/t.BlockTokens), do)
 	}
 	random := rand.New(rand.NewPCG(seed, 0))
 	answers := uint64(answerNames)
 	for i := range t.Requests {
 		q := &t.Requests[i]
 		j := newJob(q, t.BlockTokens, blocks, &answers)
+		j.request = i
 		best, value, equal := 0, 0, 0
 		held := make([]int32, engines)
 		for i, e := range pool {
@@ -80,11 +89,7 @@ func Record(t *Trace, engines, blocks int, seed uint64) *Recording {
 				}
 			}
 		}
-		r.Requests++
-		r.Hit += int(held[best])
-		if j.prompt > 0 {
-			r.add(Op{Kind: OpScore, Keys: j.keys[:j.prompt:j.prompt], Runs: held})
-		}
+		do(&Op{Kind: OpScore, Pod: best, Request: i, Keys: j.keys[:j.prompt:j.prompt], Runs: held})
 		pool[best].admit(q.At, j)
 	}
 	for _, e := range pool {
@@ -92,10 +97,16 @@ func Record(t *Trace, engines, blocks int, seed uint64) *Recording {
 			e.finish()
 		}
 	}
-	return r
 }
 
 func (r *Recording) add(op Op) {
+	if op.Kind == OpScore {
+		r.Requests++
+		r.Hit += int(op.Runs[op.Pod])
+		if len(op.Keys) == 0 {
+			return
+		}
+	}
 	r.Ops = append(r.Ops, op)
 	r.Requested += len(op.Keys)
 	r.Stored += len(op.Store.Hashes)
@@ -126,7 +137,7 @@ func newJob(q *Request, blockTokens, limit int, answers *uint64) job {
 		local := index.Local(mix(name))
 		key = index.Chain(key, local)
 		j.keys = append(j.keys, key)
-		j.hashes = append(j.hashes, index.Hash(mix(uint64(key))))
+		j.hashes = append(j.hashes, HashOf(key))
 		j.locals = append(j.locals, local)
 	}
 	return j
@@ -269,3 +280,6 @@ func (r *reader) scoreOne(op *Op) error {
 	r.took = append(r.took, time.Since(start))
 	return err
 }
+
+// HashOf is the name that all engines of a recording give to a prefix.
+func HashOf(k index.Key) index.Hash { return index.Hash(mix(uint64(k))) }

@@ -1,0 +1,228 @@
+package bench
+
+import (
+	"cmp"
+	"container/heap"
+	"sort"
+
+	"github.com/kvindex/kvindex/index"
+)
+
+// Order says which leaf goes first where there is no room.
+type Order uint8
+
+// The orders.
+const (
+	OldestUse    Order = iota // stored or asked for longest ago: an exact LRU
+	OldestWrite               // stored longest ago
+	FarthestNext              // asked for again last, or never: who knows the future
+)
+
+// Bounded is a model of what an index can keep that has room for a number of
+// blocks, whoever holds them. Where there is one more, leaves go for all their
+// holders. A leaf is a block that no other block follows. The block before it takes
+// over the later time of both. A store behind a block that the pod is not known to
+// hold is dropped.
+type Bounded struct {
+	room   int
+	order  Order
+	uses   *Uses
+	now    int
+	root   node // before all chains; it is no block
+	nodes  map[index.Hash]*node
+	leaves leaves
+}
+
+// node is a block that somebody holds.
+type node struct {
+	hash     index.Hash
+	parent   *node
+	depth    int
+	children int
+	holders  uint64 // by pod
+	at       int    // when it was used, or one that was behind it; of FarthestNext the request that did
+	rank     int    // leaves of the lowest rank go first, of equal ranks the oldest
+	place    int    // in the leaves; -1: it is none
+}
+
+// NewBounded returns an empty Bounded, for 64 pods at most. Only FarthestNext needs
+// uses: those of all requests.
+func NewBounded(room int, order Order, uses *Uses) *Bounded {
+	return &Bounded{room: room, order: order, uses: uses, nodes: make(map[index.Hash]*node),
+		root: node{depth: -1, holders: ^uint64(0), place: -1}}
+}
+
+// Len is the number of blocks.
+func (b *Bounded) Len() int { return len(b.nodes) }
+
+// Do does an operation, which must be one of Play. Of a score it returns how many
+// leading blocks the pod that serves the request is known to hold.
+func (b *Bounded) Do(op *Op) int {
+	b.now++
+	switch op.Kind {
+	case OpScore:
+		return b.score(op)
+	case OpStore:
+		b.store(op)
+	case OpRemove:
+		for _, h := range op.Hashes {
+			if n := b.nodes[h]; n != nil {
+				if n.holders &^= 1 << op.Pod; n.holders == 0 {
+					b.drop(n)
+				}
+			}
+		}
+	}
+	return 0
+}
+
+// score searches by halves: nobody holds a block without the one before it.
+func (b *Bounded) score(op *Op) int {
+	held := func(by uint64) int {
+		return sort.Search(len(op.Keys), func(i int) bool {
+			n := b.nodes[HashOf(op.Keys[i])]
+			return n == nil || n.holders&by == 0
+		})
+	}
+	if n := held(^uint64(0)); n > 0 && b.order != OldestWrite {
+		b.touch(b.nodes[HashOf(op.Keys[n-1])], op)
+	}
+	return held(1 << op.Pod)
+}
+
+func (b *Bounded) store(op *Op) {
+	last := &b.root
+	if op.Store.HasParent {
+		if last = b.nodes[op.Store.Parent]; last == nil || last.holders&(1<<op.Pod) == 0 {
+			return
+		}
+	}
+	for _, h := range op.Store.Hashes {
+		n := b.nodes[h]
+		if n == nil {
+			n = &node{hash: h, parent: last, depth: last.depth + 1, place: -1}
+			b.nodes[h] = n
+			if last.place >= 0 {
+				heap.Remove(&b.leaves, last.place)
+			}
+			last.children++
+		}
+		n.holders |= 1 << op.Pod
+		last = n
+	}
+	b.touch(last, op)
+	for len(b.nodes) > b.room {
+		b.drop(b.leaves[0])
+	}
+}
+
+// touch notes that a block was used. Those before it have been used with it, which
+// they are told when it goes.
+func (b *Bounded) touch(n *node, op *Op) {
+	if b.order == FarthestNext {
+		b.date(n, op.Request)
+	} else {
+		b.date(n, b.now)
+	}
+}
+
+func (b *Bounded) date(n *node, at int) {
+	n.at = max(n.at, at)
+	n.rank = n.at
+	if b.order == FarthestNext {
+		n.rank = -b.uses.next(n.at, n.depth)
+	}
+	switch {
+	case n.children > 0:
+	case n.place < 0:
+		heap.Push(&b.leaves, n)
+	default:
+		heap.Fix(&b.leaves, n.place)
+	}
+}
+
+// drop forgets a leaf.
+func (b *Bounded) drop(n *node) {
+	heap.Remove(&b.leaves, n.place)
+	delete(b.nodes, n.hash)
+	if n.parent.children--; n.parent != &b.root {
+		b.date(n.parent, n.at)
+	}
+}
+
+// leaves is a heap of the nodes without children.
+type leaves []*node
+
+// Len implements heap.Interface.
+func (l leaves) Len() int { return len(l) }
+
+// Less implements heap.Interface.
+func (l leaves) Less(i, j int) bool {
+	return cmp.Or(cmp.Compare(l[i].rank, l[j].rank), cmp.Compare(l[i].at, l[j].at)) < 0
+}
+
+// Swap implements heap.Interface.
+func (l leaves) Swap(i, j int) {
+	l[i], l[j] = l[j], l[i]
+	l[i].place, l[j].place = i, j
+}
+
+// Push implements heap.Interface.
+func (l *leaves) Push(n any) {
+	n.(*node).place = len(*l)
+	*l = append(*l, n.(*node))
+}
+
+// Pop implements heap.Interface.
+func (l *leaves) Pop() any {
+	n := (*l)[len(*l)-1]
+	n.place = -1
+	*l = (*l)[:len(*l)-1]
+	return n
+}
+
+// Uses has of each request which requests ask for its blocks next. Its zero value
+// is ready.
+type Uses struct {
+	last map[index.Key]int32 // the request that asked for a block last
+	// runs has of each request the runs that its blocks fall into, by the request
+	// that asks for them next. Nobody asks for the blocks behind the last run.
+	runs [][]run
+}
+
+// run ends before block end. Request asks for it.
+type run struct{ end, request int32 }
+
+// Add notes the scores of Play, in their order.
+func (u *Uses) Add(op *Op) {
+	if u.last == nil {
+		u.last = make(map[index.Key]int32)
+	}
+	u.runs = append(u.runs, nil)
+	now := int32(op.Request)
+	for i, k := range op.Keys {
+		if before, ok := u.last[k]; ok {
+			// The last request for a block asked for those before it too, so the
+			// runs of a request grow at their end only.
+			runs := &u.runs[before]
+			if n := len(*runs); n == 0 || (*runs)[n-1].request != now {
+				*runs = append(*runs, run{request: now})
+			}
+			(*runs)[len(*runs)-1].end = int32(i + 1)
+		}
+		u.last[k] = now
+	}
+}
+
+// never is later than all requests.
+const never = 1 << 30
+
+// next is the request behind the given one that asks for its block at a depth.
+func (u *Uses) next(request, depth int) int {
+	runs := u.runs[request]
+	i := sort.Search(len(runs), func(i int) bool { return int(runs[i].end) > depth })
+	if i == len(runs) {
+		return never
+	}
+	return int(runs[i].request)
+}
