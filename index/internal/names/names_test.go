@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 	"unsafe"
+
+	"github.com/kvindex/kvindex/index/internal/mem"
 )
 
 type (
@@ -39,7 +41,7 @@ func TestAgainstMap(t *testing.T) {
 		t.Run(k.name, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(1, 2))
 			var n Table[Hash, value]
-			n.Init(k.salt)
+			n.Init(k.salt, new(mem.Count))
 			m := map[Hash]value{}
 			deepest, largest := uint(0), 0
 			for phase := range 8 {
@@ -133,7 +135,7 @@ func TestWalk(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	for _, size := range []int{0, 1, 5, 100, 5000} {
 		var n Table[Hash, value]
-		n.Init([2]uint64{r.Uint64(), r.Uint64()})
+		n.Init([2]uint64{r.Uint64(), r.Uint64()}, new(mem.Count))
 		for range size {
 			n.Put(Hash(r.Uint64()), 1)
 		}
@@ -169,7 +171,7 @@ func TestLayout(t *testing.T) {
 func TestDense(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	var n Table[Hash, value]
-	n.Init([2]uint64{r.Uint64(), r.Uint64()})
+	n.Init([2]uint64{r.Uint64(), r.Uint64()}, new(mem.Count))
 	least, most := 1e9, 0.0
 	for i := range 200_000 {
 		n.Put(Hash(r.Uint64()), value(i+1))
@@ -190,7 +192,7 @@ func TestSomeDuringChanges(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for _, k := range hashKinds[:2] {
 		var n Table[Hash, value]
-		n.Init(k.salt)
+		n.Init(k.salt, new(mem.Count))
 		stay := map[Hash]bool{}
 		for range 10_000 {
 			h := k.draw(r)
@@ -235,7 +237,7 @@ func FuzzTable(f *testing.F) {
 	f.Add([]byte("\x01aaaaaaaa\x01aaaaaaab\x00aaaaaaaa"), uint64(0), uint64(1))
 	f.Fuzz(func(t *testing.T, ops []byte, salt, factor uint64) {
 		var n Table[Hash, value]
-		n.Init([2]uint64{salt, factor})
+		n.Init([2]uint64{salt, factor}, new(mem.Count))
 		m := map[Hash]value{}
 		for ; len(ops) >= 3; ops = ops[3:] {
 			h := Hash(ops[1])<<56 | Hash(ops[2])<<24 | Hash(ops[2]&7)
