@@ -56,8 +56,9 @@ func (md *model) check() error {
 func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) error {
 	type tally struct{ blocks, hidden int }
 	lanes := make(map[uint32]tally)
-	hidden := make(map[loc]int32) // names
-	plain := make(map[loc]Hash)   // names that may not share their key
+	hidden := make(map[loc]int32)  // names
+	plain := make(map[loc]Hash)    // names that may not share their key
+	claims := make(map[loc][]Hash) // names that hold something
 	idle, n := 0, 0
 	var err error
 	fail := func(format string, args ...any) {
@@ -81,6 +82,7 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 				fail("names %d and %d are plain and have one key", h, o)
 			}
 			plain[l] = h
+			claims[l] = append(claims[l], h)
 			if !s.holdsAt(l) {
 				fail("name %d is plain and nobody holds it", h)
 			}
@@ -135,11 +137,9 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 			case holders == 0 && len(keys) == 0:
 				fail("name %d has neither keys nor holders", h)
 			}
-			if holders > 0 && s.shared != nil {
-				for _, l := range keys {
-					if at := s.shared[l]; at.one != h && !slices.Contains(at.more, h) {
-						fail("name %d is not among those that share its key", h)
-					}
+			for _, l := range keys {
+				if holders > 0 {
+					claims[l] = append(claims[l], h)
 				}
 			}
 		}
@@ -147,18 +147,20 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 	if err != nil {
 		return err
 	}
-	for l, at := range s.hidden {
-		if at.n != hidden[l] || at.n > 1 && !at.many {
-			return fmt.Errorf("%d names with the key at %d are hidden, counted %+v", hidden[l], l, at)
+	for l, n := range hidden {
+		if at := s.hidden.at(l); at == nil || at.n != n || n > 1 && !at.many {
+			return fmt.Errorf("%d names with the key at %d are hidden, counted %+v", n, l, at)
 		}
-		delete(hidden, l)
 	}
-	if len(hidden) > 0 {
-		return fmt.Errorf("names are hidden that are not counted: %v", hidden)
+	if n := s.hidden.len(); n != len(hidden) || (n == 0) != (s.hidden == nil) {
+		return fmt.Errorf("%d keys are hidden, counted %d", len(hidden), n)
+	}
+	if err := s.checkShared(claims); err != nil {
+		return err
 	}
 	for l, h := range plain {
-		if at := s.shared[l]; s.shared != nil && (at.one != h || len(at.more) > 0) {
-			return fmt.Errorf("name %d is plain and shares its key with %v", h, at)
+		if of := claims[l]; len(of) > 1 {
+			return fmt.Errorf("name %d is plain and shares its key with %v", h, of)
 		}
 	}
 	var blocks [NumTiers]int
@@ -168,7 +170,7 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 		}
 		t := lanes[ln.number]
 		blocks[ln.tier] += t.blocks
-		if int(ln.number) != i || t.blocks != ln.blocks || t.hidden != ln.hidden || s.groups[ln.group.ID] != ln.group ||
+		if int(ln.number) != i || t.blocks != ln.blocks || t.hidden != ln.hidden || s.group(ln.group.ID) != ln.group ||
 			!slices.Contains(ln.group.lanes[ln.tier], ln) {
 			return fmt.Errorf("lane %d is %+v, counted %+v", i, ln, t)
 		}
@@ -190,7 +192,55 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 	if queued != idle || queued != s.idle.len() || last != s.idleLast || queued > s.cfg.IdleNames {
 		return fmt.Errorf("%d idle names, %d of them queued", idle, queued)
 	}
+	if err := s.checkBytes(); err != nil {
+		return err
+	}
 	return s.checkPending()
+}
+
+// checkShared compares what is noted of shared keys with the names that hold each key.
+func (s *source) checkShared(claims map[loc][]Hash) error {
+	several, noted := 0, 0
+	for l, want := range claims {
+		if len(want) > 1 {
+			several++
+		}
+		if s.shared == nil {
+			continue
+		}
+		var got []Hash
+		if of := s.shared.at(l); of != nil {
+			got = append(got, of.hash)
+			for i := of.next; i != 0; i = s.shared.things.at(i).next {
+				got = append(got, s.shared.things.at(i).hash)
+			}
+		}
+		noted += len(got)
+		slices.Sort(got)
+		if slices.Sort(want); !slices.Equal(got, want) {
+			return fmt.Errorf("the names %v hold the key at %d, noted %v", want, l, got)
+		}
+	}
+	if several != s.sharedKeys || s.shared != nil && (s.shared.len() != len(claims) || s.shared.things.len() != noted) {
+		return fmt.Errorf("%d of %d keys are shared, noted %d", several, len(claims), s.sharedKeys)
+	}
+	return nil
+}
+
+// checkBytes looks at the structures of s, and whether what they take is counted.
+func (s *source) checkBytes() error {
+	for _, of := range []interface{ check() error }{&s.riches, &s.copies, &s.more, &s.idle, s.shared, s.hidden} {
+		if err := of.check(); err != nil {
+			return err
+		}
+	}
+	if err := s.names.Check(); err != nil {
+		return err
+	}
+	if n := s.nameBytes() + s.ownBytes(); int64(n) != s.mem.Load() {
+		return fmt.Errorf("%d bytes are taken, counted %d", n, s.mem.Load())
+	}
+	return nil
 }
 
 func (s *source) checkPending() error {

@@ -1,6 +1,10 @@
 package index
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/kvindex/kvindex/index/internal/mem"
+)
 
 // A clear takes all that the source holds, in every tier and group, or in one tier.
 //
@@ -17,15 +21,19 @@ func (s *source) clear() {
 	if len(s.groups) == 0 {
 		return
 	}
-	old := s.lanes
-	s.groups = make(map[int]*group)
+	lanes, groups := s.lanes, s.groups
+	s.groups = nil
 	s.clearPending()
-	s.shared, s.hidden, s.sharedKeys = nil, nil, 0
+	s.forgetShared()
+	s.forgetAllHidden()
 	s.publish()
-	if s.emptyLanes(old) {
+	if s.emptyLanes(lanes) {
+		s.dropLanes(lanes)
+		s.mem.Add(-mem.SliceSize(lanes))
 		s.lanes = nil
 		s.blocks = [NumTiers]int{}
 	}
+	s.mem.Add(-groupBytes(groups)) // lanes refer to them
 	s.clears++
 }
 
@@ -35,6 +43,7 @@ func (s *source) clearTier(t Tier) {
 	var old []*lane
 	for _, g := range s.groups {
 		old = append(old, g.lanes[t]...)
+		s.mem.Add(-mem.SliceSize(g.lanes[t]))
 		g.lanes[t] = nil
 	}
 	if t == TierGPU {
@@ -45,9 +54,7 @@ func (s *source) clearTier(t Tier) {
 	}
 	s.publish()
 	if s.emptyLanes(old) {
-		for _, ln := range old {
-			s.lanes[ln.number] = nil
-		}
+		s.dropLanes(old)
 		s.blocks[t] = 0
 	}
 }

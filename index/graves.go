@@ -112,5 +112,6 @@ func (s *source) retire() {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	s.clearPending()
-	s.shared, s.hidden = nil, nil
+	s.forgetShared()
+	s.forgetAllHidden()
 }

@@ -171,7 +171,10 @@ func (m *Memory) Cursor(ctx context.Context, src Source, stream string) (Cursor,
 	}
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	return s.cursors[stream], nil
+	if i, ok := s.findCursor(stream); ok {
+		return s.cursors[i], nil
+	}
+	return Cursor{}, nil
 }
 
 // Match implements Index.

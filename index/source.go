@@ -2,11 +2,13 @@ package index
 
 import (
 	"container/list"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 
 	"github.com/kvindex/kvindex/index/internal/forest"
+	"github.com/kvindex/kvindex/index/internal/mem"
 	"github.com/kvindex/kvindex/index/internal/names"
 )
 
@@ -57,6 +59,8 @@ type source struct {
 	cfg   *MemoryConfig
 	model *model
 	f     *forest.Forest
+	mem   *mem.Count // of all that is the source's own, but for what waits
+	salt  [2]uint64  // of the tables of names
 
 	// views are what readers see of the source. They outlive it: candidates
 	// that are kept for long must not keep a source.
@@ -67,15 +71,15 @@ type source struct {
 	// writer orders the Applies and guards all below. The model's lock is
 	// taken after it, and let go of now and then (yield).
 	writer  sync.Mutex
-	cursors map[string]Cursor
-	groups  map[int]*group
-	layout  *Layout // what was published of groups last
-	lanes   []*lane // by number; nil: a free number
+	cursors []Cursor // by stream
+	groups  []*group // by ID
+	layout  *Layout  // what was published of groups last
+	lanes   []*lane  // by number; nil: a free number
 	names   names.Table[Hash, value]
 	riches  pool[richName]
 	copies  pool[copyCount]
-	more    map[Hash][]loc      // keys of rich names beyond the second
-	hidden  map[loc]hiddenNames // what reports hid, by key
+	more    pool[moreKey]
+	hidden  *byLoc[hiddenNames] // what reports hid, by key; nil: nothing
 	counts  Counts              // of the Apply in progress or the last
 	work    int                 // names looked at since the model's lock was taken
 
@@ -96,7 +100,7 @@ type source struct {
 
 	// shared has, once two names of one key were held, all names that hold
 	// something, by their keys. Those of one key are rich.
-	shared     map[loc]sharedNames
+	shared     *byLoc[sharedName]
 	sharedKeys int // with two names or more
 
 	// pending are the stores of which a hash had no key, oldest first;
@@ -116,19 +120,27 @@ type source struct {
 }
 
 func newSource(id Source, m *Memory, md *model) *source {
+	count := new(mem.Count)
+	text := strings.Clone(id.Pod + id.Model) // not to keep whatever it was cut from
+	id.Pod, id.Model = text[:len(id.Pod)], text[len(id.Pod):]
 	s := &source{
 		id:      id,
 		cfg:     &m.cfg,
 		model:   md,
 		f:       md.forest,
-		cursors: make(map[string]Cursor),
-		groups:  make(map[int]*group),
+		mem:     count,
+		salt:    m.salt,
+		riches:  pool[richName]{mem: count},
+		copies:  pool[copyCount]{mem: count},
+		more:    pool[moreKey]{mem: count},
+		idle:    pool[idleName]{mem: count},
 		waiting: make(map[hashIn][]*pending),
 		listed:  make(map[Hash][]*pending),
 		views:   new(atomic.Pointer[[]*view]),
 	}
-	s.names.Init(m.salt)
 	s.views.Store(new([]*view))
+	s.mem.Add(s.ownBytes())
+	s.names.Init(m.salt, count)
 	return s
 }
 
@@ -157,10 +169,15 @@ func (s *source) applyAll(cur Cursor, changes []Change) (Applied, bool) {
 		return Applied{}, false
 	}
 	if cur != (Cursor{}) {
-		if old, ok := s.cursors[cur.Stream]; ok && !old.Before(cur) {
-			return Applied{Cursor: old, Duplicate: true}, true
+		i, ok := s.findCursor(cur.Stream)
+		if ok && !s.cursors[i].Before(cur) {
+			return Applied{Cursor: s.cursors[i], Duplicate: true}, true
 		}
-		s.cursors[cur.Stream] = cur
+		if !ok {
+			s.insertCursor(i, cur.Stream)
+		}
+		cur.Stream = s.cursors[i].Stream
+		s.cursors[i] = cur
 	}
 	s.counts = Counts{}
 	s.model.mu.Lock()
@@ -175,6 +192,21 @@ func (s *source) applyAll(cur Cursor, changes []Change) (Applied, bool) {
 	}
 	s.settle()
 	return Applied{Cursor: cur, Counts: s.counts}, true
+}
+
+// findCursor returns where the cursor of a stream is, or belongs.
+func (s *source) findCursor(stream string) (i int, ok bool) {
+	return slices.BinarySearchFunc(s.cursors, stream, func(c Cursor, stream string) int {
+		return strings.Compare(c.Stream, stream)
+	})
+}
+
+// insertCursor makes room at i for the cursor of a stream.
+func (s *source) insertCursor(i int, stream string) {
+	s.mem.Add(mem.Size(len(stream)))
+	s.cursors = mem.Append(s.mem, s.cursors, Cursor{})
+	copy(s.cursors[i+1:], s.cursors[i:])
+	s.cursors[i] = Cursor{Stream: strings.Clone(stream)}
 }
 
 func (s *source) apply(c *Change) {
@@ -201,17 +233,37 @@ func (s *source) describe() SourceInfo {
 	defer s.writer.Unlock()
 	return SourceInfo{
 		Source: s.id, Blocks: s.blocks, Names: s.names.Len(), Parked: s.parked,
-		Bytes: s.bytes(),
+		Bytes: s.nameBytes() + s.pendingBytes,
 	}
 }
 
-// What an entry of a map takes beside its key and value is about as much again.
-const (
-	sharedBytes = 2 * int(unsafe.Sizeof(loc(0))+unsafe.Sizeof(sharedNames{}))
-	hiddenBytes = 2 * int(unsafe.Sizeof(loc(0))+unsafe.Sizeof(hiddenNames{}))
-)
+// waitBytes is what the maps of what waits take when nothing does.
+const waitBytes = 2 * 48
 
-func (s *source) bytes() int {
-	return s.names.Bytes() + s.pendingBytes + s.riches.bytes() + s.copies.bytes() + s.idle.bytes() +
-		sharedBytes*len(s.shared) + hiddenBytes*len(s.hidden)
+// nameBytes returns what the names of s take.
+func (s *source) nameBytes() int {
+	return s.names.Bytes() + s.riches.bytes() + s.copies.bytes() + s.more.bytes() + s.idle.bytes() +
+		s.shared.bytes() + s.hidden.bytes()
+}
+
+// ownBytes returns what s takes beside its names and what waits.
+func (s *source) ownBytes() int {
+	n := mem.SizeOf[source]() + mem.SizeOf[atomic.Pointer[[]*view]]() + waitBytes +
+		mem.Size(len(s.id.Pod)+len(s.id.Model)) + mem.SliceSize(s.cursors) +
+		groupBytes(s.groups) + laneBytes(s.lanes) + layoutBytes(s.layout) + viewBytes(*s.views.Load())
+	for i := range s.cursors {
+		n += mem.Size(len(s.cursors[i].Stream))
+	}
+	return n
+}
+
+// discard takes s, which was removed, from what is counted, and lets its names go.
+// s.writer is held, and nothing of s is in the forest any more.
+func (s *source) discard() {
+	s.mem.Add(-s.ownBytes())
+	s.names.Release()
+	s.riches.release()
+	s.copies.release()
+	s.more.release()
+	s.idle.release()
 }

@@ -240,7 +240,7 @@ func (n *name) gain(ln *lane, was holding) holding {
 			s.doubts = true
 			return was
 		}
-		if len(s.shared[l].more) == 0 {
+		if !s.isShared(l) {
 			s.unlinkIdle(i)
 			n.set(value(l))
 			s.f.Hold(l, ln.ord)
