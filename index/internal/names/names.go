@@ -408,16 +408,17 @@ func (t *Table[H, V]) Some(dst []H, pos uint64) (names []H, next uint64) {
 	return dst, next
 }
 
-// Compact gives back room around a position, which is one of Some, and changes none.
-// Two neighbours with few names become one segment, and one that is not 60 % full is
-// filled again to fit. It takes some microseconds.
+// Compact gives back room at a position, as Some has them. Neighbours with few names
+// become one segment, and a segment that is not 60 % full is filled again to fit. It
+// takes some microseconds. A walk by Some may be in progress.
 func (t *Table[H, V]) Compact(pos uint64) {
 	s, _ := t.at(pos)
-	if s.depth > 0 {
-		if o, _ := t.at(pos ^ 1<<(64-s.depth)); o.depth == s.depth && linesFor(s.n+o.n) <= segmentLines/2 {
-			t.merge(pos, s, o)
-			return
+	for s.depth > 0 {
+		o, _ := t.at(pos ^ 1<<(64-s.depth))
+		if o.depth != s.depth || linesFor(s.n+o.n) > segmentLines/2 {
+			break
 		}
+		s = t.merge(pos, s, o)
 	}
 	if lines := linesFor(s.n); lines < len(s.lines) && 5*s.n < 3*s.limit {
 		t.refill(s, lines)
@@ -425,7 +426,7 @@ func (t *Table[H, V]) Compact(pos uint64) {
 }
 
 // merge makes two halves one segment, and the directory as short as it can be.
-func (t *Table[H, V]) merge(pos uint64, s, o *segment) {
+func (t *Table[H, V]) merge(pos uint64, s, o *segment) *segment {
 	one := t.newSegment(linesFor(s.n+o.n), s.depth-1)
 	t.move(s.lines, one, one, 0)
 	t.move(o.lines, one, one, 0)
@@ -446,6 +447,7 @@ func (t *Table[H, V]) merge(pos uint64, s, o *segment) {
 			}
 		}
 	}
+	return one
 }
 
 // at returns the segment at a position of the directory and the position behind

@@ -3,6 +3,7 @@ package names
 import (
 	"maps"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"testing"
 	"unsafe"
@@ -65,6 +66,9 @@ func TestAgainstMap(t *testing.T) {
 					if got := n.Get(h); got != m[h] {
 						t.Fatalf("%x is %d, want %d", h, got, m[h])
 					}
+					if r.IntN(200) == 0 {
+						n.Compact(r.Uint64())
+					}
 				}
 				if phase == 7 {
 					for h := range m {
@@ -108,6 +112,12 @@ func compare(t *testing.T, n *Table[Hash, value], m map[Hash]value) {
 		if o := h ^ 1<<40; n.find(uint64(o)) != nil && m[o] == 0 {
 			t.Fatalf("%x is found", o)
 		}
+	}
+	if err := n.Check(); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.mem.Load(); got != int64(n.Bytes()) {
+		t.Fatalf("%d bytes are counted, the table has %d", got, n.Bytes())
 	}
 	size, lines := 0, 0
 	for pos, last := uint64(0), false; !last; {
@@ -186,6 +196,96 @@ func TestDense(t *testing.T) {
 	}
 }
 
+// sweep compacts the whole table.
+func sweep(n *Table[Hash, value]) {
+	for pos, last := uint64(0), false; !last; {
+		_, next := n.Some(nil, pos)
+		n.Compact(pos)
+		pos, last = next, next == 0
+	}
+}
+
+// A table that most names have left gives back nearly all that it took, and is as
+// small as a new one if all have.
+func TestCompact(t *testing.T) {
+	r := rand.New(rand.NewPCG(11, 12))
+	var n, fresh Table[Hash, value]
+	salt := [2]uint64{r.Uint64(), r.Uint64()}
+	var c mem.Count
+	n.Init(salt, &c)
+	fresh.Init(salt, new(mem.Count))
+	m := map[Hash]value{}
+	for range 200_000 {
+		h := Hash(r.Uint64())
+		n.Put(h, 1)
+		m[h] = 1
+	}
+	sweep(&n)
+	compare(t, &n, m)
+	for _, size := range []int{100_000, 50_000, 5_000, 500, 50, 0} {
+		for h := range m {
+			if len(m) == size {
+				break
+			}
+			n.Remove(h)
+			delete(m, h)
+		}
+		was := n.Bytes()
+		sweep(&n)
+		compare(t, &n, m)
+		t.Logf("%d names: %d bytes, %d were given back", size, n.Bytes(), was-n.Bytes())
+		if most := 24*size + fresh.Bytes(); n.Bytes() > most {
+			t.Errorf("%d names take %d bytes, want %d at most", size, n.Bytes(), most)
+		}
+		if size >= 500 && was < n.Bytes()*5/4 {
+			t.Errorf("%d names: the test tests too little", size)
+		}
+		was = n.Bytes()
+		if sweep(&n); n.Bytes() != was {
+			t.Errorf("%d names: %d bytes when all was swept again", size, n.Bytes())
+		}
+	}
+	n.Release()
+	if c.Load() != 0 || n.Bytes() != 0 || n.Len() != 0 {
+		t.Errorf("%d bytes are counted when all is released: %+v", c.Load(), n)
+	}
+}
+
+// What a table counts is what the heap has.
+func TestHeap(t *testing.T) {
+	r := rand.New(rand.NewPCG(13, 14))
+	for _, size := range []int{0, 10, 100, 1000, 10_000, 100_000} {
+		tables := make([]Table[Hash, value], 200_000/(size+100))
+		var c mem.Count
+		before := heap()
+		for i := range tables {
+			tables[i].Init([2]uint64{r.Uint64(), r.Uint64()}, &c)
+			for range size {
+				tables[i].Put(Hash(r.Uint64()), 1)
+			}
+		}
+		got := heap() - before
+		t.Logf("%d tables of %d names: %d bytes, counted %d", len(tables), size, got, c.Load())
+		if d := got - c.Load(); d < -c.Load()/500-2048 || d > c.Load()/500+2048 {
+			t.Errorf("%d names: the heap has %d bytes, counted %d", size, got, c.Load())
+		}
+		for i := range tables {
+			tables[i].Release()
+		}
+		if c.Load() != 0 {
+			t.Errorf("%d bytes are counted when all are released", c.Load())
+		}
+	}
+}
+
+func heap() int64 {
+	runtime.GC()
+	runtime.GC() // what the one before has only swept
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
 // A walk by Some sees each name that is there all the time just
 // once, whatever comes and goes between the segments.
 func TestSomeDuringChanges(t *testing.T) {
@@ -215,10 +315,13 @@ func TestSomeDuringChanges(t *testing.T) {
 					guests = append(guests, h)
 				}
 			}
-			for len(guests) > 10_000 {
+			for len(guests) > []int{10_000, 100}[segments/4%2] {
 				i := r.IntN(len(guests))
 				n.Remove(guests[i])
 				guests = slices.Delete(guests, i, i+1)
+			}
+			for range 4 {
+				n.Compact(r.Uint64())
 			}
 		}
 		for h := range stay {
