@@ -9,7 +9,7 @@ var namesMutants = table{breaks: "./index/internal/names", rows: []mutant{
 	{"a directory that was replaced is counted", "Table.resize", "t.account(-mem.SliceSize(t.segs))", "", "TestAgainstMap"},
 	{"lines without what their size class has", "roomy", "mem.Size(lines*lineBytes) / lineBytes", "lines", "TestHeap"},
 	{"a table that was released is counted", "Table.Release", "t.account(-t.bytes)", "", "TestCompact"},
-	{"what became one is seen again", "Table.Some", "t.mixed(h) >= pos {", "t.mixed(h) >= 0 {", "TestSomeDuringChanges"},
+	{"what became one is seen again", "Table.Some", "t.mixed(h) >= pos {", "t.mixed(h) >= 0 {", "TestSomeDuringCompact"},
 	{"neighbours stay apart", "Table.Compact", "if o.depth != s.depth ||", "if true ||", "TestCompact"},
 	{"neighbours of other depths become one", "Table.Compact", "if o.depth != s.depth ||", "if", "TestAgainstMap"},
 	{"segments that would be split again become one", "Table.Compact", "> segmentLines/2 {", "> 9*segmentLines {", "TestCompact"},

@@ -336,6 +336,47 @@ func TestSomeDuringChanges(t *testing.T) {
 	}
 }
 
+// A walk by Some sees each name once, also if segments become one in between.
+func TestSomeDuringCompact(t *testing.T) {
+	r := rand.New(rand.NewPCG(15, 16))
+	for range 20 {
+		var n Table[Hash, value]
+		n.Init([2]uint64{r.Uint64(), r.Uint64()}, new(mem.Count))
+		seen := map[Hash]int{}
+		all := make([]Hash, 40_000)
+		for i := range all {
+			h := Hash(r.Uint64())
+			all[i] = h
+			if n.Put(h, 1); i%40 == 0 {
+				seen[h] = 0
+			}
+		}
+		for _, h := range all {
+			if _, ok := seen[h]; !ok {
+				n.Remove(h)
+			}
+		}
+		depth := n.depth
+		var some []Hash
+		for pos, last := uint64(0), false; !last; last = pos == 0 {
+			some, pos = n.Some(some[:0], pos)
+			for _, h := range some {
+				seen[h]++
+			}
+			n.Compact(pos - 1)
+			n.Compact(r.Uint64())
+		}
+		for h, times := range seen {
+			if times != 1 {
+				t.Fatalf("%x was seen %d times", h, times)
+			}
+		}
+		if n.depth == depth {
+			t.Fatal("the test tests too little")
+		}
+	}
+}
+
 func FuzzTable(f *testing.F) {
 	f.Add([]byte("\x01aaaaaaaa\x01aaaaaaab\x00aaaaaaaa"), uint64(0), uint64(1))
 	f.Fuzz(func(t *testing.T, ops []byte, salt, factor uint64) {
