@@ -83,10 +83,10 @@ type byLoc[T any] struct {
 	things  pool[T]
 }
 
-func newByLoc[T any](salt [2]uint64, c *mem.Count) *byLoc[T] {
-	c.Add(mem.SizeOf[byLoc[T]]())
-	b := &byLoc[T]{things: pool[T]{mem: c}}
-	b.numbers.Init(salt, c)
+func newByLoc[T any](s *source) *byLoc[T] {
+	s.mem.Add(mem.SizeOf[byLoc[T]]())
+	b := &byLoc[T]{things: pool[T]{mem: s.mem}}
+	b.numbers.Init(s.names.Salt(), s.mem)
 	return b
 }
 

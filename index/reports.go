@@ -115,7 +115,7 @@ func (s *source) hide(l loc, h Hash) {
 		return
 	}
 	if s.hidden == nil {
-		s.hidden = newByLoc[hiddenNames](s.salt, s.mem)
+		s.hidden = newByLoc[hiddenNames](s)
 	}
 	s.hidden.add(l, hiddenNames{first: h, n: 1})
 }

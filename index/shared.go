@@ -87,7 +87,7 @@ func (s *source) disclaim(h Hash, l loc) {
 // noteShared begins to keep the held names by their keys.
 func (s *source) noteShared() {
 	var buf [2]loc
-	s.shared = newByLoc[sharedName](s.salt, s.mem)
+	s.shared = newByLoc[sharedName](s)
 	s.names.Each(func(h Hash, v value) {
 		s.yield(1)
 		n := name{s, h, v}

@@ -60,7 +60,6 @@ type source struct {
 	model *model
 	f     *forest.Forest
 	mem   *mem.Count // of all that is the source's own, but for what waits
-	salt  [2]uint64  // of the tables of names
 
 	// views are what readers see of the source. They outlive it: candidates
 	// that are kept for long must not keep a source.
@@ -129,7 +128,6 @@ func newSource(id Source, m *Memory, md *model) *source {
 		model:   md,
 		f:       md.forest,
 		mem:     count,
-		salt:    m.salt,
 		riches:  pool[richName]{mem: count},
 		copies:  pool[copyCount]{mem: count},
 		more:    pool[moreKey]{mem: count},

@@ -114,6 +114,9 @@ func (t *Table[H, V]) Init(salt [2]uint64, c *mem.Count) {
 	t.deepest = 1
 }
 
+// Salt returns a salt for other tables.
+func (t *Table[H, V]) Salt() [2]uint64 { return t.salt }
+
 // Release lets all of the table go. It must be made ready by Init again before it is
 // used for anything but Len and Bytes, which are 0.
 func (t *Table[H, V]) Release() {
