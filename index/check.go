@@ -60,6 +60,7 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 	plain := make(map[loc]Hash)    // names that may not share their key
 	claims := make(map[loc][]Hash) // names that hold something
 	idle, n := 0, 0
+	riches, copies, more := 0, 0, 0
 	var err error
 	fail := func(format string, args ...any) {
 		if err == nil {
@@ -101,9 +102,12 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 			}
 		default:
 			r := s.riches.at(v.number())
+			riches++
+			more += max(len(keys)-2, 0)
 			holders := uint32(0)
 			for i := r.first; i != 0; {
 				c := s.copies.at(i)
+				copies++
 				ln := s.lanes[c.lane]
 				t := lanes[c.lane]
 				if c.copies > 0 {
@@ -154,6 +158,10 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 	}
 	if n := s.hidden.len(); n != len(hidden) || (n == 0) != (s.hidden == nil) {
 		return fmt.Errorf("%d keys are hidden, counted %d", len(hidden), n)
+	}
+	if riches != s.riches.len() || copies != s.copies.len() || more != s.more.len() {
+		return fmt.Errorf("%d rich names, %d copies, %d further keys; there are %d, %d, %d",
+			riches, copies, more, s.riches.len(), s.copies.len(), s.more.len())
 	}
 	if err := s.checkShared(claims); err != nil {
 		return err
@@ -221,7 +229,7 @@ func (s *source) checkShared(claims map[loc][]Hash) error {
 			return fmt.Errorf("the names %v hold the key at %d, noted %v", want, l, got)
 		}
 	}
-	if several != s.sharedKeys || s.shared != nil && (s.shared.len() != len(claims) || s.shared.things.len() != noted) {
+	if several != s.sharedKeys || (several == 0) != (s.shared == nil) || s.shared != nil && (s.shared.len() != len(claims) || s.shared.things.len() != noted) {
 		return fmt.Errorf("%d of %d keys are shared, noted %d", several, len(claims), s.sharedKeys)
 	}
 	return nil
