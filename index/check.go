@@ -31,10 +31,15 @@ func (m *Memory) check() error {
 	held := make(map[forest.Holding]uint32)
 	refs := make(map[uint32]uint32)
 	ords := make(map[uint32]string)
+	u := g.forest.Usage()
+	taken := g.ownBytes() + u.Keys + u.Heads + u.Holders
+	names, idle, waits, room := 0, 0, 0, 0
 	for _, s := range sources {
 		if err := s.check(held, refs); err != nil {
 			return fmt.Errorf("%v: %w", s.id, err)
 		}
+		taken += s.nameBytes() + s.ownBytes() + s.waitBytes()
+		names, idle, waits, room = names+s.told.names, idle+s.told.idle, waits+s.told.waits, room+s.told.room
 		for _, ln := range s.lanes {
 			if ln == nil {
 				continue
@@ -51,6 +56,12 @@ func (m *Memory) check() error {
 	if len(g.graves)+g.dead > 0 { // what is left of those is not counted
 		return nil
 	}
+	if int64(taken) != g.mem.Load() {
+		return fmt.Errorf("%d bytes are taken, counted %d", taken, g.mem.Load())
+	}
+	if t := [4]int64{int64(names), int64(idle), int64(waits), int64(room)}; t != [4]int64{g.names, g.idle, g.waits, g.nameRoom} {
+		return fmt.Errorf("the sources reported %v, counted %d names, %d idle, %d bytes that wait, room for %d names", t, g.names, g.idle, g.waits, g.nameRoom)
+	}
 	return g.forest.Check(held, refs)
 }
 
@@ -59,9 +70,11 @@ func (m *Memory) check() error {
 func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) error {
 	type tally struct{ blocks, hidden int }
 	lanes := make(map[uint32]tally)
-	hidden := make(map[loc]int32) // names
-	plain := make(map[loc]Hash)   // names that may not share their key
+	hidden := make(map[loc]int32)  // names
+	plain := make(map[loc]Hash)    // names that may not share their key
+	claims := make(map[loc][]Hash) // names that hold something
 	idle, keyless, n := 0, 0, 0
+	riches, copies, more := 0, 0, 0
 	var err error
 	fail := func(format string, args ...any) {
 		if err == nil {
@@ -84,6 +97,7 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 				fail("names %d and %d are plain and have one key", h, o)
 			}
 			plain[l] = h
+			claims[l] = append(claims[l], h)
 			if !s.holdsAt(l) {
 				fail("name %d is plain and nobody holds it", h)
 			}
@@ -102,9 +116,12 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 			}
 		default:
 			r := s.riches.at(v.number())
+			riches++
+			more += max(len(keys)-2, 0)
 			holders := uint32(0)
 			for i := r.first; i != 0; {
 				c := s.copies.at(i)
+				copies++
 				ln := s.lanes[c.lane]
 				t := lanes[c.lane]
 				if c.copies > 0 {
@@ -141,11 +158,9 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 			case holders == 0 && len(keys) == 0:
 				fail("name %d has neither keys nor holders", h)
 			}
-			if holders > 0 && s.shared != nil {
-				for _, l := range keys {
-					if at := s.shared[l]; at.one != h && !slices.Contains(at.more, h) {
-						fail("name %d is not among those that share its key", h)
-					}
+			for _, l := range keys {
+				if holders > 0 {
+					claims[l] = append(claims[l], h)
 				}
 			}
 		}
@@ -153,18 +168,24 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 	if err != nil {
 		return err
 	}
-	for l, at := range s.hidden {
-		if at.n != hidden[l] || at.n > 1 && !at.many {
-			return fmt.Errorf("%d names with the key at %d are hidden, counted %+v", hidden[l], l, at)
+	for l, n := range hidden {
+		if at := s.hidden.at(l); at == nil || at.n != n || n > 1 && !at.many {
+			return fmt.Errorf("%d names with the key at %d are hidden, counted %+v", n, l, at)
 		}
-		delete(hidden, l)
 	}
-	if len(hidden) > 0 {
-		return fmt.Errorf("names are hidden that are not counted: %v", hidden)
+	if n := s.hidden.len(); n != len(hidden) || (n == 0) != (s.hidden == nil) {
+		return fmt.Errorf("%d keys are hidden, counted %d", len(hidden), n)
+	}
+	if riches != s.riches.len() || copies != s.copies.len() || more != s.more.len() {
+		return fmt.Errorf("%d rich names, %d copies, %d further keys; there are %d, %d, %d",
+			riches, copies, more, s.riches.len(), s.copies.len(), s.more.len())
+	}
+	if err := s.checkShared(claims); err != nil {
+		return err
 	}
 	for l, h := range plain {
-		if at := s.shared[l]; s.shared != nil && (at.one != h || len(at.more) > 0) {
-			return fmt.Errorf("name %d is plain and shares its key with %v", h, at)
+		if of := claims[l]; len(of) > 1 {
+			return fmt.Errorf("name %d is plain and shares its key with %v", h, of)
 		}
 	}
 	var blocks [NumTiers]int
@@ -174,7 +195,7 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 		}
 		t := lanes[ln.number]
 		blocks[ln.tier] += t.blocks
-		if int(ln.number) != i || t.blocks != ln.blocks || t.hidden != ln.hidden || s.groups[ln.group.ID] != ln.group ||
+		if int(ln.number) != i || t.blocks != ln.blocks || t.hidden != ln.hidden || s.group(ln.group.ID) != ln.group ||
 			!slices.Contains(ln.group.lanes[ln.tier], ln) {
 			return fmt.Errorf("lane %d is %+v, counted %+v", i, ln, t)
 		}
@@ -196,14 +217,59 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 	if queued != idle || queued != s.idle.len() || last != s.idleLast || queued > s.cfg.IdleNames {
 		return fmt.Errorf("%d idle names, %d of them queued", idle, queued)
 	}
+	if err := s.checkBytes(); err != nil {
+		return err
+	}
 	return s.checkPending()
+}
+
+// checkShared compares what is noted of shared keys with the names that hold each key.
+func (s *source) checkShared(claims map[loc][]Hash) error {
+	several, noted := 0, 0
+	for l, want := range claims {
+		if len(want) > 1 {
+			several++
+		}
+		if s.shared == nil {
+			continue
+		}
+		var got []Hash
+		if of := s.shared.at(l); of != nil {
+			got = append(got, of.hash)
+			for i := of.next; i != 0; i = s.shared.things.at(i).next {
+				got = append(got, s.shared.things.at(i).hash)
+			}
+		}
+		noted += len(got)
+		slices.Sort(got)
+		if slices.Sort(want); !slices.Equal(got, want) {
+			return fmt.Errorf("the names %v hold the key at %d, noted %v", want, l, got)
+		}
+	}
+	if several != s.sharedKeys || (several == 0) != (s.shared == nil) || s.shared != nil && (s.shared.len() != len(claims) || s.shared.things.len() != noted) {
+		return fmt.Errorf("%d of %d keys are shared, noted %d", several, len(claims), s.sharedKeys)
+	}
+	return nil
+}
+
+// checkBytes looks at the structures of s, and whether what they take is counted.
+func (s *source) checkBytes() error {
+	for _, of := range []interface{ check() error }{&s.riches, &s.copies, &s.more, &s.idle, &s.waiters, s.shared, s.hidden} {
+		if err := of.check(); err != nil {
+			return err
+		}
+	}
+	if err := s.names.Check(); err != nil {
+		return err
+	}
+	return nil
 }
 
 func (s *source) checkPending() error {
 	cost, stores, waiting, waiters := 0, 0, 0, 0
 	waits := map[Hash]bool{}
 	for p := s.oldest; p != nil; p = p.newer {
-		if stores++; *s.stores.at(p.number) != p || p.newer == nil && p != s.newest || p.newer != nil && p.newer.older != p {
+		if stores++; s.stores[p.number].p != p || p.newer == nil && p != s.newest || p.newer != nil && p.newer.older != p {
 			return fmt.Errorf("a store that waits is not where its number is, or its neighbours: %v", p.hashes)
 		}
 		cost += p.cost()
@@ -228,35 +294,63 @@ func (s *source) checkPending() error {
 		if p.waits {
 			waiting++
 		}
-		if p.parked && !p.waits || p.waits != slices.Contains(s.waiting[p.parent], p) {
+		if p.parked && !p.waits || p.waits != slices.Contains(s.waitingFor(p.parent), p) {
 			return fmt.Errorf("a parked store does not wait for its parent %v", p.parent)
 		}
 	}
-	if waiters != s.waiters.len() || stores != s.stores.len() {
-		return fmt.Errorf("%d waiters of %d stores, counted %d and %d", waiters, stores, s.waiters.len(), s.stores.len())
+	if waiters != s.waiters.len() || stores != s.numStores {
+		return fmt.Errorf("%d waiters of %d stores, counted %d and %d", waiters, stores, s.waiters.len(), s.numStores)
 	}
 	if cost != s.pendingBytes || cost > s.cfg.PendingBytes {
 		return fmt.Errorf("pending stores cost %d, counted %d", cost, s.pendingBytes)
 	}
-	for at, of := range s.waiting {
-		waiting -= len(of)
-		if len(of) == 0 {
-			return fmt.Errorf("nobody waits for %v", at)
-		}
-		if _, n := s.locOf(at); n > 0 {
-			return fmt.Errorf("a store waits for %v, which has a key", at)
-		}
-	}
-	if waiting != 0 {
-		return fmt.Errorf("%d stores more that wait than waiting ones", waiting)
-	}
 	var err error
+	if s.waiting != nil {
+		s.waiting.Each(func(_ Hash, first uint32) {
+			last := uint32(0)
+			for i := first; i != 0; i = s.stores[i].p.nextWait {
+				p := s.stores[i].p
+				if waiting--; !p.waits || p.prevWait != last {
+					err = fmt.Errorf("a store that waits for %v is behind %d", p.parent, last)
+				}
+				if _, n := s.locOf(p.parent); n > 0 && !s.f.Dead(s.first(p.parent)) {
+					err = fmt.Errorf("a store waits for %v, which has a key", p.parent)
+				}
+				last = i
+			}
+			if s.stores[first].p.lastWait != last {
+				err = fmt.Errorf("the last of those that wait is %d, noted %d", last, s.stores[first].p.lastWait)
+			}
+		})
+	}
+	if err != nil || waiting != 0 {
+		return fmt.Errorf("%d stores more that wait than waiting ones; %w", waiting, err)
+	}
 	s.names.Each(func(h Hash, _ value) {
 		if s.unplaced(h) && !waits[h] {
 			err = fmt.Errorf("name %d is held, has no key, and is in no bounded queue", h)
 		}
 	})
 	return err
+}
+
+// waitingFor returns the stores that wait for a hash.
+func (s *source) waitingFor(at hashIn) (of []*pending) {
+	if s.waiting == nil {
+		return nil
+	}
+	for i := s.waiting.Get(at.hash); i != 0; i = s.stores[i].p.nextWait {
+		if p := s.stores[i].p; p.parent == at {
+			of = append(of, p)
+		}
+	}
+	return of
+}
+
+// first returns the place of the first key of a hash in a variant.
+func (s *source) first(at hashIn) loc {
+	l, _ := s.locOf(at)
+	return l
 }
 
 // waiterOf returns the waiter of a store at a name; nil: there is none.
@@ -266,7 +360,7 @@ func (n *name) waiterOf(p *pending) *waiter {
 	}
 	for i := n.rich().waits; i != 0; {
 		w := n.s.waiters.at(i)
-		if *n.s.stores.at(w.store) == p {
+		if n.s.stores[w.store].p == p {
 			return w
 		}
 		i = w.next

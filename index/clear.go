@@ -1,6 +1,10 @@
 package index
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/kvindex/kvindex/index/internal/mem"
+)
 
 // A clear takes all that the source holds, in every tier and group, or in one tier.
 //
@@ -17,18 +21,22 @@ func (s *source) clear() {
 	if len(s.groups) == 0 {
 		return
 	}
-	old := s.lanes
-	s.groups = make(map[int]*group)
-	s.shared, s.hidden, s.sharedKeys = nil, nil, 0
+	lanes, groups := s.lanes, s.groups
+	s.groups = nil
+	s.forgetShared()
+	s.forgetAllHidden()
 	s.publish()
 	for s.masked = nil; s.oldest != nil; {
 		s.yield(len(s.oldest.hashes))
 		s.take(s.oldest)
 	}
-	if s.emptyLanes(old) {
+	if s.emptyLanes(lanes) {
+		s.dropLanes(lanes)
+		s.mem.Add(-mem.SliceSize(lanes))
 		s.lanes = nil
 		s.blocks = [NumTiers]int{}
 	}
+	s.mem.Add(-groupBytes(groups)) // lanes refer to them
 	s.f.Tick()
 	s.cleared = s.f.Now()
 	s.evicted = 0
@@ -40,6 +48,7 @@ func (s *source) clearTier(t Tier) {
 	var old []*lane
 	for _, g := range s.groups {
 		old = append(old, g.lanes[t]...)
+		s.mem.Add(-mem.SliceSize(g.lanes[t]))
 		g.lanes[t] = nil
 	}
 	if t == TierGPU {
@@ -50,9 +59,7 @@ func (s *source) clearTier(t Tier) {
 	}
 	s.publish()
 	if s.emptyLanes(old) {
-		for _, ln := range old {
-			s.lanes[ln.number] = nil
-		}
+		s.dropLanes(old)
 		s.blocks[t] = 0
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/kvindex/kvindex/index/internal/forest"
+	"github.com/kvindex/kvindex/index/internal/mem"
 )
 
 // The bound in bytes. What a Memory takes of the heap is counted where it is allocated
@@ -112,16 +113,26 @@ func (g *ground) room() int64 {
 	return g.pages() + min(int64(g.forest.Free()), g.nameRoom*nameCost/2)
 }
 
-// admit takes a source in, if there is room for it.
-func (g *ground) admit(s *source) bool {
+// canAdmit makes room for a source, or returns false.
+func (g *ground) canAdmit() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.makeRoom(nil, func() bool { return !g.full() }) {
-		return false
-	}
+	return g.makeRoom(nil, func() bool { return !g.full() })
+}
+
+// admit takes a source in, and counts what the tables have more.
+func (g *ground) admit(s *source, bytes int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.addTables(bytes)
 	s.number = len(g.all)
-	g.all = append(g.all, s)
-	return true
+	g.all = mem.Append(&g.mem, g.all, s)
+	s.report()
+}
+
+func (g *ground) addTables(n int) {
+	g.tables += n
+	g.mem.Add(n)
 }
 
 // dismiss takes a source out that was removed.
@@ -413,9 +424,13 @@ func (s *source) sweep() (cost int) {
 	if s.sweeps != g.cycle {
 		s.sweeps, s.sweepAt = g.cycle, 0
 	}
-	g.picked, s.sweepAt, cost = s.names.Sweep(g.picked[:0], s.sweepAt, s.isDead)
+	at := s.sweepAt
+	g.picked, s.sweepAt, cost = s.names.Sweep(g.picked[:0], at, s.isDead)
 	for _, h := range g.picked {
 		s.bury(h)
+	}
+	if g.pages() < g.part {
+		s.names.Compact(at)
 	}
 	if s.sweepAt == 0 {
 		s.swept = g.cycle

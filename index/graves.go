@@ -24,7 +24,7 @@ func (m *Memory) unlink(pod string) (sources []*source) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	models := maps.Clone(*m.models.Load())
-	dead := 0
+	dead, bytes := 0, 0
 	for name, md := range models {
 		p, ok := md.pods.LoadAndDelete(pod)
 		if !ok {
@@ -32,8 +32,10 @@ func (m *Memory) unlink(pod string) (sources []*source) {
 		}
 		md.podsGen.Add(1)
 		md.gen.Add(1)
+		bytes += podBytes
 		if md.n--; md.n == 0 {
 			delete(models, name)
+			bytes += modelBytes
 		}
 		list := *p.(*podSources).list.Load()
 		dead += len(list)
@@ -43,6 +45,7 @@ func (m *Memory) unlink(pod string) (sources []*source) {
 	if m.ground != nil {
 		m.ground.mu.Lock()
 		m.ground.dead += dead
+		m.ground.addTables(-bytes)
 		m.ground.mu.Unlock()
 	}
 	return sources
@@ -88,6 +91,7 @@ func (g *ground) tidy(names int) {
 					g.forest.RetireOrdinal(ln.ord)
 				}
 			}
+			at.s.discard()
 			g.graves = slices.Delete(g.graves, 0, 1)
 		}
 	}
@@ -116,7 +120,10 @@ func (s *source) retire() {
 	s.removed.Store(true)
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	s.oldest, s.newest, s.pendingBytes, s.parked = nil, nil, 0, 0
-	s.stores, s.waiters, s.waiting, s.masked = pool[*pending]{}, pool[waiter]{}, nil, nil
-	s.shared, s.hidden = nil, nil
+	s.dropPending()
+	s.forgetShared()
+	s.forgetAllHidden()
+	s.ground.mu.Lock()
+	defer s.ground.mu.Unlock()
+	s.report()
 }

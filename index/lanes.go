@@ -1,6 +1,11 @@
 package index
 
-import "slices"
+import (
+	"slices"
+	"unsafe"
+
+	"github.com/kvindex/kvindex/index/internal/mem"
+)
 
 // A lane has blocks of one size only, and a row of a Match is of one size: one
 // group can hold blocks of several sizes (partial entries, chunks of a lower tier),
@@ -64,13 +69,35 @@ const (
 	maxLanes = 256
 )
 
+// group returns the group of an ID, nil if there is none.
+func (s *source) group(id int) *group {
+	for _, g := range s.groups {
+		if g.ID == id {
+			return g
+		}
+	}
+	return nil
+}
+
+func (s *source) newGroup(of Group) *group {
+	s.mem.Add(mem.SizeOf[group]())
+	g := &group{Group: of}
+	i := 0
+	for i < len(s.groups) && s.groups[i].ID < of.ID {
+		i++
+	}
+	s.groups = mem.Append(s.mem, s.groups, g)
+	copy(s.groups[i+1:], s.groups[i:])
+	s.groups[i] = g
+	return g
+}
+
 // groupFor returns the group of a store, with what the store tells about it, and
 // whether that is news.
 func (s *source) groupFor(c *Change) (g *group, news bool) {
-	g = s.groups[c.Group.ID]
+	g = s.group(c.Group.ID)
 	if g == nil {
-		g = &group{Group: c.Group}
-		s.groups[c.Group.ID] = g
+		g = s.newGroup(c.Group)
 		news = true
 	}
 	if c.Tier == TierGPU && !g.told { // others may leave out the kind
@@ -130,16 +157,27 @@ func (s *source) laneFor(g *group, t Tier, by cut) *lane {
 	if !ok {
 		return nil
 	}
+	s.mem.Add(mem.SizeOf[lane]())
 	ln := &lane{ord: ord, number: uint32(len(s.lanes)), group: g, tier: t, cut: by}
 	if i := slices.Index(s.lanes, nil); i >= 0 {
 		ln.number = uint32(i)
 		s.lanes[i] = ln
 	} else {
-		s.lanes = append(s.lanes, ln)
+		s.lanes = mem.Append(s.mem, s.lanes, ln)
 	}
-	g.lanes[t] = append(g.lanes[t], ln)
+	g.lanes[t] = mem.Append(s.mem, g.lanes[t], ln)
 	s.publish()
 	return ln
+}
+
+// dropLanes lets lanes go, some of which may be nil.
+func (s *source) dropLanes(lanes []*lane) {
+	for _, ln := range lanes {
+		if ln != nil {
+			s.lanes[ln.number] = nil
+			s.mem.Add(-mem.SizeOf[lane]())
+		}
+	}
 }
 
 // fits reports whether one more lane is allowed.
@@ -165,8 +203,8 @@ func (s *source) retireEmptyLanes() {
 		}
 	}
 	s.publish()
+	s.dropLanes(old)
 	for _, ln := range old {
-		s.lanes[ln.number] = nil
 		s.f.RetireOrdinal(ln.ord)
 	}
 }
@@ -197,6 +235,7 @@ func (s *source) publish() {
 	for _, v := range views {
 		v.oneGPU = v.lanes[0].tier == TierGPU && (len(v.lanes) == 1 || v.lanes[1].tier != TierGPU)
 	}
+	s.mem.Add(viewBytes(views) - viewBytes(*s.views.Load())) // those of before are garbage
 	s.views.Store(&views)
 	s.model.gen.Add(1)
 }
@@ -210,9 +249,48 @@ func (s *source) newLayout() *Layout {
 			fresh.FullGroups++
 		}
 	}
-	slices.SortFunc(fresh.Groups, func(a, b GroupLayout) int { return a.ID - b.ID })
 	if s.layout == nil || !slices.Equal(s.layout.Groups, fresh.Groups) {
+		s.mem.Add(layoutBytes(fresh) - layoutBytes(s.layout))
 		s.layout = fresh
 	}
 	return s.layout
+}
+
+// groupBytes returns what the groups of a source take, but for their lanes.
+func groupBytes(groups []*group) int {
+	n := mem.SliceSize(groups) + mem.SizeOf[group]()*len(groups)
+	for _, g := range groups {
+		for _, of := range g.lanes {
+			n += mem.SliceSize(of)
+		}
+	}
+	return n
+}
+
+// laneBytes returns what the lanes of a source take.
+func laneBytes(lanes []*lane) int {
+	n := mem.SliceSize(lanes)
+	for _, ln := range lanes {
+		if ln != nil {
+			n += mem.SizeOf[lane]()
+		}
+	}
+	return n
+}
+
+// layoutBytes returns what a Layout takes; nil: there is none.
+func layoutBytes(l *Layout) int {
+	if l == nil {
+		return 0
+	}
+	return mem.SizeOf[Layout]() + mem.Size(cap(l.Groups)*int(unsafe.Sizeof(GroupLayout{})))
+}
+
+// viewBytes returns what the views of a source take, but for their Layout.
+func viewBytes(views []*view) int {
+	n := mem.SizeOf[[]*view]() + mem.SliceSize(views) + mem.SizeOf[view]()*len(views)
+	for _, v := range views {
+		n += mem.Size(cap(v.lanes) * int(unsafe.Sizeof(viewLane{})))
+	}
+	return n
 }

@@ -162,7 +162,10 @@ type knownBlock struct {
 // follow returns what follows from the known hashes of a store. It is done with join
 // or done, before the next one is begun.
 func (s *source) follow(p *pending) *maskedStore {
-	m := &s.following
+	if s.following == nil {
+		s.following = s.ground.takeFollowing()
+	}
+	m := s.following
 	*m = maskedStore{
 		s: s, p: p, blockUnits: p.cut.size / p.cut.variant.Unit,
 		larger: m.larger[:0], known: m.known[:0], hashes: m.hashes[:0], numbers: m.numbers[:0], locs: m.locs[:0],
@@ -188,7 +191,7 @@ func (m *maskedStore) done() {
 // join is done, and places what waited for the hashes.
 func (m *maskedStore) join() {
 	m.done()
-	if len(m.s.waiting) == 0 {
+	if !m.s.anyWaits() {
 		return
 	}
 	variant := m.p.parent.variant

@@ -138,9 +138,14 @@ func (m *Memory) source(id Source) (*source, error) {
 	if m.closed.Load() { // Close came between
 		return nil, ErrClosed
 	}
+	if !m.ground.canAdmit() {
+		return nil, fmt.Errorf("%w: pod %q, model %q, rank %d: what must be kept of others takes all %d bytes", ErrFull, id.Pod, id.Model, id.Rank, m.cfg.Bytes)
+	}
 	models := *m.models.Load()
+	bytes := 0
 	md := models[id.Model]
 	if md == nil {
+		bytes += modelBytes
 		md = &model{id: new(identity), ground: m.ground}
 		models = maps.Clone(models)
 		models[id.Model] = md
@@ -150,11 +155,9 @@ func (m *Memory) source(id Source) (*source, error) {
 		return s, nil
 	}
 	s := newSource(id, m, md)
-	if !m.ground.admit(s) {
-		return nil, fmt.Errorf("%w: pod %q, model %q, rank %d: what must be kept takes all %d bytes", ErrFull, id.Pod, id.Model, id.Rank, m.cfg.Bytes)
-	}
 	p, ok := md.pods.Load(id.Pod)
 	if !ok {
+		bytes += podBytes
 		p = new(podSources)
 		p.(*podSources).list.Store(new([]*source))
 		md.n++
@@ -162,6 +165,7 @@ func (m *Memory) source(id Source) (*source, error) {
 	list := append(slices.Clone(*p.(*podSources).list.Load()), s)
 	p.(*podSources).list.Store(&list)
 	md.pods.Store(id.Pod, p)
+	m.ground.admit(s, bytes)
 	md.podsGen.Add(1)
 	md.gen.Add(1)
 	return s, nil
@@ -186,7 +190,10 @@ func (m *Memory) Cursor(ctx context.Context, src Source, stream string) (Cursor,
 	}
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	return s.cursors[stream], nil
+	if i, ok := s.findCursor(stream); ok {
+		return s.cursors[i], nil
+	}
+	return Cursor{}, nil
 }
 
 // Match implements Index.
@@ -283,8 +290,9 @@ type Usage struct {
 	Prefixes    int // keys
 	Memberships int // blocks held, of all holders together
 	// Bytes by what they are for: the keys, the table that finds them, who
-	// holds them, and the names that engines have for them.
-	Keys, Heads, Holders, Names int
+	// holds them, the names that engines have for them, stores that wait for a
+	// name, and the sources, with nothing in them.
+	Keys, Heads, Holders, Names, Pending, Sources int
 	// Removed is the number of sources that were removed and of which memory is
 	// still being tidied up. It is in the bytes, but for names.
 	Removed int
@@ -311,11 +319,20 @@ func (m *Memory) Usage() (u Usage) {
 	u.Removed = len(g.graves)
 	u.Total, u.Budget, u.Evicted = g.mem.Load(), g.budget, g.lost
 	g.mu.Unlock()
-	for _, s := range m.Describe(nil) {
-		u.Names += s.Bytes
-		for _, n := range s.Blocks {
-			u.Memberships += n
-		}
+	for _, md := range *m.models.Load() {
+		md.pods.Range(func(_, p any) bool {
+			for _, s := range *p.(*podSources).list.Load() {
+				s.writer.Lock()
+				u.Names += s.nameBytes()
+				u.Pending += s.waitBytes()
+				u.Sources += s.ownBytes()
+				for _, n := range s.blocks {
+					u.Memberships += n
+				}
+				s.writer.Unlock()
+			}
+			return true
+		})
 	}
 	return u
 }

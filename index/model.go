@@ -18,14 +18,27 @@ type ground struct {
 	mu        sync.Mutex // of those who write in forest
 	variants  []Variant  // of the forest's chains, by number
 	graves    []*grave
+	tables    int        // bytes of the tables of models and pods
 	dead      int        // sources that were unlinked and are not buried yet
 	scratches []*scratch // that nobody uses
+	// followings are those that nobody uses.
+	followings []*maskedStore
 	keeper
 }
+
+// What the tables of models and pods have for one of them, about: sync.Map does not
+// say.
+const (
+	modelBytes = 512
+	podBytes   = 256
+	// groundBytes is for what is there once, and small.
+	groundBytes = 12 << 10
+)
 
 func newGround(budget int64) *ground {
 	g := new(ground)
 	g.init(budget)
+	g.mem.Add(g.ownBytes())
 	g.forest = forest.New(&g.mem, g.budget-g.slack)
 	return g
 }
@@ -89,4 +102,26 @@ func (g *ground) giveScratch(of *scratch) {
 	if len(g.scratches) < 16 {
 		g.scratches = append(g.scratches, of)
 	}
+}
+
+func (g *ground) takeFollowing() *maskedStore {
+	n := len(g.followings)
+	if n == 0 {
+		return new(maskedStore)
+	}
+	of := g.followings[n-1]
+	g.followings = g.followings[:n-1]
+	return of
+}
+
+func (g *ground) giveFollowing(of *maskedStore) {
+	of.s, of.p = nil, nil
+	if len(g.followings) < 4 && cap(of.hashes) <= 1<<12 {
+		g.followings = append(g.followings, of)
+	}
+}
+
+// ownBytes is what g takes itself, and the tables of models and pods.
+func (g *ground) ownBytes() int {
+	return groundBytes + mem.SizeOf[ground]() + mem.SliceSize(g.all) + g.tables
 }

@@ -41,11 +41,19 @@ func (v value) number() uint32 { return uint32(v &^ tagBits) }
 // richName is a name of which a place in the forest does not say all.
 type richName struct {
 	hash    Hash
-	keys    [2]loc // 0: none; further ones are in source.more
+	keys    [2]loc // 0: none
+	more    uint32 // number in source.more of the third key; 0: none
 	first   uint32 // of its copyCounts
 	holders uint32 // copyCounts with copies
 	idle    uint32 // number in source.idle, if holders is 0 and it has keys
 	waits   uint32 // of its waiters
+}
+
+// moreKey is a key of a rich name beyond the second. next is the number of another
+// one, 0: there is none.
+type moreKey struct {
+	loc  loc
+	next uint32
 }
 
 // copyCount says that a lane has a block, or had it: one without copies is kept
@@ -104,9 +112,13 @@ func (n *name) locs(buf *[2]loc) []loc {
 	case n.isIdle():
 		buf[0] = n.s.idle.at(n.number()).loc
 	case n.isRich():
-		*buf = n.rich().keys
-		if buf[1] != 0 && n.s.more[n.hash] != nil {
-			return slices.Concat(buf[:], n.s.more[n.hash])
+		r := n.rich()
+		if *buf = r.keys; r.more != 0 {
+			all := slices.Clone(buf[:])
+			for i := r.more; i != 0; i = n.s.more.at(i).next {
+				all = append(all, n.s.more.at(i).loc)
+			}
+			return all
 		}
 	}
 	i := 0
@@ -225,7 +237,7 @@ func (n *name) place(l loc) {
 	}
 	for i := r.waits; i != 0; {
 		w := s.waiters.at(i)
-		if p := *s.stores.at(w.store); p.need > 0 {
+		if p := s.stores[w.store].p; p.need > 0 {
 			s.look(p)
 		}
 		i = w.next
@@ -242,10 +254,22 @@ func (n *name) addKey(l loc) {
 	case r.keys[1] == 0:
 		r.keys[1] = l
 	default:
-		if s.more == nil {
-			s.more = make(map[Hash][]loc)
+		last := &r.more
+		for *last != 0 {
+			last = &s.more.at(*last).next
 		}
-		s.more[n.hash] = append(s.more[n.hash], l)
+		*last = s.more.take(moreKey{loc: l})
+	}
+}
+
+// dropKeys takes all keys from a rich name.
+func (n *name) dropKeys() {
+	s, r := n.s, n.rich()
+	r.keys = [2]loc{}
+	for r.more != 0 {
+		i := r.more
+		r.more = s.more.at(i).next
+		s.more.give(i)
 	}
 }
 
@@ -255,9 +279,8 @@ func (n *name) unplace(variant uint32) {
 	var buf [2]loc
 	n.forgetHidden()
 	all := slices.Clone(n.locs(&buf))
-	n.rich().keys = [2]loc{}
+	n.dropKeys()
 	n.s.keyless++
-	delete(n.s.more, n.hash)
 	for _, l := range all {
 		if n.s.f.Variant(l) == variant {
 			n.s.f.Unref(l)
@@ -310,7 +333,7 @@ func (n *name) simplify() {
 		}
 		i = c.next
 	}
-	if r.holders > 0 && len(s.shared[r.keys[0]].more) > 0 {
+	if r.holders > 0 && s.isShared(r.keys[0]) {
 		return
 	}
 	l, idle := r.keys[0], r.idle
@@ -343,7 +366,7 @@ func (n *name) forget() {
 	if n.isRich() {
 		n.void(func(*pending) bool { return true })
 		idle = n.rich().idle
-		delete(s.more, n.hash)
+		n.dropKeys()
 		s.riches.give(n.number())
 	}
 	if idle != 0 {

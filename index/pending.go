@@ -3,6 +3,9 @@ package index
 import (
 	"slices"
 	"unsafe"
+
+	"github.com/kvindex/kvindex/index/internal/mem"
+	"github.com/kvindex/kvindex/index/internal/names"
 )
 
 // What waits. A store of which a hash has no key is kept in a queue, because its
@@ -42,6 +45,66 @@ type pending struct {
 	since        uint32 // by the clock of the forest
 	number       uint32 // in source.stores; 0: it waits no more
 	older, newer *pending
+	// Of those that wait for a parent, by their numbers; 0: none. lastWait is that of
+	// the first one only.
+	prevWait, nextWait, lastWait uint32
+}
+
+// storeSlot is the place of a store that waits, by its number.
+type storeSlot struct {
+	p    *pending
+	free uint32 // number of the next free place
+}
+
+// takeNumber gives a store a number, from 1 on.
+func (s *source) takeNumber(p *pending) {
+	if s.numStores++; s.freeStore != 0 {
+		p.number = s.freeStore
+		s.freeStore = s.stores[p.number].free
+		s.stores[p.number] = storeSlot{p: p}
+		return
+	}
+	if len(s.stores) == 0 {
+		s.stores = mem.Append(s.mem, s.stores, storeSlot{})
+	}
+	p.number = uint32(len(s.stores))
+	s.stores = mem.Append(s.mem, s.stores, storeSlot{p: p})
+}
+
+// giveNumber takes it back.
+func (s *source) giveNumber(p *pending) {
+	s.stores[p.number] = storeSlot{free: s.freeStore}
+	s.freeStore = p.number
+	p.number = 0
+	if s.numStores--; s.numStores == 0 {
+		s.mem.Add(-mem.SliceSize(s.stores))
+		s.stores, s.freeStore = nil, 0
+	}
+}
+
+// bytes returns what p takes of the heap, but for its names.
+func (p *pending) bytes() int {
+	return mem.SizeOf[pending]() + mem.Size(8*cap(p.hashes)) + mem.Size(8*cap(p.locals)) + mem.Size(4*cap(p.riches))
+}
+
+// waitBytes is what the stores that wait take of the heap, but for their names.
+func (s *source) waitBytes() int {
+	n := mem.SliceSize(s.stores)
+	for p := s.oldest; p != nil; p = p.newer {
+		n += p.bytes()
+	}
+	if s.waiting != nil {
+		n += mem.SizeOf[names.Table[Hash, uint32]]() + s.waiting.Bytes()
+	}
+	return n
+}
+
+// dropPending lets go of all that waits, of a source that is removed.
+func (s *source) dropPending() {
+	s.mem.Add(-s.waitBytes())
+	s.oldest, s.newest, s.pendingBytes, s.parked = nil, nil, 0, 0
+	s.stores, s.freeStore, s.numStores, s.waiting, s.masked = nil, 0, 0, nil, nil
+	s.waiters.release()
 }
 
 // waiter is a hash of a store that is parked, or masked and of a window group. It is
@@ -74,13 +137,16 @@ func (s *source) join(at hashIn) {
 	for len(work) > 0 {
 		at := work[len(work)-1]
 		work = work[:len(work)-1]
-		for len(s.waiting[at]) > 0 {
+		for {
+			p := s.nextWaiting(at)
+			if p == nil {
+				break
+			}
 			s.bury(at.hash)
 			prev, n := s.locOf(at)
 			if n == 0 {
 				break
 			}
-			p := s.waiting[at][0]
 			if !p.parked {
 				s.unwait(p)
 				s.look(p)
@@ -89,7 +155,9 @@ func (s *source) join(at hashIn) {
 			if n > 1 { // which of them it continues will never be known
 				s.unpark(p)
 				s.pendingBytes -= localBytes * len(p.locals)
+				s.mem.Add(-p.bytes())
 				p.locals, p.riches = nil, nil
+				s.mem.Add(p.bytes())
 				s.counts.Dropped++
 				continue
 			}
@@ -126,7 +194,7 @@ func (s *source) parkedAnew(at hashIn) bool {
 	}
 	for i := n.rich().waits; i != 0; {
 		w := s.waiters.at(i)
-		if p := *s.stores.at(w.store); p.parked && p.parent.variant == at.variant {
+		if p := s.stores[w.store].p; p.parked && p.parent.variant == at.variant {
 			return true
 		}
 		i = w.next
@@ -160,7 +228,7 @@ func (s *source) anyUnplaced(p *pending) bool {
 // for next: the gpu does not hold its block any more in their group.
 func (n *name) void(of func(*pending) bool) {
 	n.dropWaiters(func(w *waiter) bool {
-		p := *n.s.stores.at(w.store)
+		p := n.s.stores[w.store].p
 		if !of(p) {
 			return false
 		}
@@ -202,14 +270,47 @@ func (s *source) park(p *pending) {
 	s.counts.Parked++
 	s.parked++
 	p.parked = true
-	s.wait(p)
-	s.await(p)
+	if s.await(p); p.number != 0 {
+		s.wait(p)
+	}
+}
+
+// anyWaits reports whether a store may wait for its parent.
+func (s *source) anyWaits() bool { return s.waiting != nil && s.waiting.Len() > 0 }
+
+// nextWaiting returns the store that waits longest for a hash, nil if none does.
+func (s *source) nextWaiting(at hashIn) *pending {
+	if !s.anyWaits() {
+		return nil
+	}
+	for i := s.waiting.Get(at.hash); i != 0; {
+		p := s.stores[i].p
+		if p.parent.variant == at.variant {
+			return p
+		}
+		i = p.nextWait
+	}
+	return nil
 }
 
 // wait has a store wait for its parent.
 func (s *source) wait(p *pending) {
 	p.waits = true
-	s.waiting[p.parent] = append(s.waiting[p.parent], p)
+	if s.waiting == nil {
+		s.mem.Add(mem.SizeOf[names.Table[Hash, uint32]]())
+		s.waiting = new(names.Table[Hash, uint32])
+		s.waiting.Init(s.names.Salt(), s.mem)
+	}
+	i := s.waiting.Get(p.parent.hash)
+	if i == 0 {
+		s.waiting.Put(p.parent.hash, p.number)
+		p.prevWait, p.nextWait, p.lastWait = 0, 0, p.number
+		return
+	}
+	first := s.stores[i].p
+	p.prevWait, p.nextWait = first.lastWait, 0
+	s.stores[first.lastWait].p.nextWait = p.number
+	first.lastWait = p.number
 }
 
 // unwait ends that.
@@ -218,13 +319,23 @@ func (s *source) unwait(p *pending) {
 		return
 	}
 	p.waits = false
-	of := s.waiting[p.parent]
-	if len(of) == 1 {
-		delete(s.waiting, p.parent)
+	first := s.stores[s.waiting.Get(p.parent.hash)].p
+	switch {
+	case p != first:
+		s.stores[p.prevWait].p.nextWait = p.nextWait
+	case p.nextWait == 0:
+		s.waiting.Remove(p.parent.hash)
 		return
+	default:
+		s.waiting.Put(p.parent.hash, p.nextWait)
+		first = s.stores[p.nextWait].p
+		first.lastWait = p.lastWait
 	}
-	i := slices.Index(of, p)
-	s.waiting[p.parent] = slices.Delete(of, i, i+1)
+	if p.nextWait == 0 {
+		first.lastWait = p.prevWait
+	} else {
+		s.stores[p.nextWait].p.prevWait = p.prevWait
+	}
 }
 
 // list has what happens to the hashes of a store noted from now on. The names that are
@@ -268,7 +379,8 @@ func (s *source) unlist(p *pending) {
 // await keeps a store in the queue of those that hold unplaced blocks.
 func (s *source) await(p *pending) {
 	p.since = s.f.Now()
-	p.number = s.stores.take(p)
+	s.takeNumber(p)
+	s.mem.Add(p.bytes())
 	if p.older = s.newest; p.older == nil {
 		s.oldest = p
 	} else {
@@ -307,9 +419,9 @@ func (s *source) take(p *pending) {
 	} else {
 		p.newer.older = p.older
 	}
-	*s.stores.at(p.number) = nil
-	s.stores.give(p.number)
-	p.number, p.older, p.newer = 0, nil, nil
+	s.mem.Add(-p.bytes())
+	s.giveNumber(p)
+	p.older, p.newer = nil, nil
 	s.pendingBytes -= p.cost()
 }
 

@@ -6,7 +6,7 @@ package index
 // a key (idle.go), and forgotten if it has none.
 
 func (s *source) remove(c *Change) {
-	g := s.groups[c.Group.ID]
+	g := s.group(c.Group.ID)
 	for i, hash := range c.Hashes {
 		s.yield(1)
 		s.counts.Removed++

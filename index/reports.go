@@ -109,16 +109,15 @@ type hiddenNames struct {
 // hide notes that a name with the key at l has a holding that a report hid, and had
 // none before.
 func (s *source) hide(l loc, h Hash) {
-	at := s.hidden[l]
-	if at.n++; at.n == 1 {
-		at = hiddenNames{first: h, n: 1}
-	} else {
+	if at := s.hidden.at(l); at != nil {
+		at.n++
 		at.many = true
+		return
 	}
 	if s.hidden == nil {
-		s.hidden = make(map[loc]hiddenNames)
+		s.hidden = newByLoc[hiddenNames](s)
 	}
-	s.hidden[l] = at
+	s.hidden.add(l, hiddenNames{first: h, n: 1})
 }
 
 // unhide is told before a copyCount that is hidden stops to be so.
@@ -130,16 +129,23 @@ func (n *name) unhide(count uint32) {
 		return
 	}
 	for _, l := range n.locs(&buf) {
-		at, ok := s.hidden[l]
-		if !ok {
+		at := s.hidden.at(l)
+		if at == nil {
 			continue // all are forgotten
 		}
-		if at.n--; at.n == 0 {
-			delete(s.hidden, l)
-		} else {
-			s.hidden[l] = at
+		if at.n--; at.n > 0 {
+			continue
+		}
+		if s.hidden.remove(l); s.hidden.len() == 0 {
+			s.forgetAllHidden()
 		}
 	}
+}
+
+// forgetAllHidden forgets which names are hidden.
+func (s *source) forgetAllHidden() {
+	s.hidden.release()
+	s.hidden = nil
 }
 
 // isHidden reports whether a holding of a rich name is hidden, but for one.
@@ -232,7 +238,10 @@ func (s *source) hiddenAbove(l loc, ln *lane, left *int) (Hash, bool) {
 		}
 		i := slices.IndexFunc(g.lanes[TierGPU], func(ln *lane) bool { return s.f.Holds(l, ln.ord) })
 		if i < 0 {
-			at := s.hidden[l]
+			at := s.hidden.at(l)
+			if at == nil {
+				return 0, false
+			}
 			return at.first, at.n == 1 && !at.many && !s.doubts
 		}
 		ln = g.lanes[TierGPU][i]

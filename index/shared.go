@@ -1,7 +1,5 @@
 package index
 
-import "slices"
-
 // Two names of one key. An engine that hides salts or media has two hashes for one
 // prefix. The forest has one bit for both, so which of them holds the block must
 // be known: as soon as a second name is about to hold a key, all names that hold
@@ -12,9 +10,16 @@ import "slices"
 // not tell to have more than one.
 const maxNames = 64
 
-type sharedNames struct {
-	one  Hash
-	more []Hash
+// sharedName is a name of a key. next is the number of another one, 0: there is none.
+type sharedName struct {
+	hash Hash
+	next uint32
+}
+
+// isShared reports whether two names that hold something have the key at l.
+func (s *source) isShared(l loc) bool {
+	first := s.shared.at(l)
+	return first != nil && first.next != 0
 }
 
 // claim notes that h, which held nothing, is about to hold something at l. It
@@ -24,57 +29,74 @@ func (s *source) claim(h Hash, l loc) bool {
 		if !s.holdsAt(l) {
 			return true
 		}
-		s.noteShared()
-	}
-	at, ok := s.shared[l]
-	switch {
-	case !ok:
-		at.one = h
-	case len(at.more) >= maxNames-1:
-		return false
-	default:
-		if len(at.more) == 0 {
-			one := s.name(at.one)
-			one.enrich()
-			s.sharedKeys++
+		if !s.noteShared() {
+			return false
 		}
-		at.more = append(at.more, h)
 	}
-	s.shared[l] = at
+	first := s.shared.at(l)
+	if first == nil {
+		s.shared.add(l, sharedName{hash: h})
+		return true
+	}
+	others := 1
+	for i := first.next; i != 0; i = s.shared.things.at(i).next {
+		others++
+	}
+	if others >= maxNames {
+		return false
+	}
+	if others == 1 {
+		one := s.name(first.hash)
+		one.enrich()
+		s.sharedKeys++
+	}
+	first.next = s.shared.things.take(sharedName{h, first.next})
 	return true
 }
 
 // disclaim is told that h holds nothing at l any more.
 func (s *source) disclaim(h Hash, l loc) {
-	at, ok := s.shared[l]
-	if !ok {
+	first := s.shared.at(l)
+	if first == nil {
 		return
 	}
-	i := slices.Index(at.more, h)
+	things := &s.shared.things
+	link := &first.next
 	switch {
-	case i >= 0:
-		at.more = slices.Delete(at.more, i, i+1)
-	case at.one != h:
-		return
-	case len(at.more) == 0:
-		delete(s.shared, l)
+	case first.hash != h:
+		for *link != 0 && things.at(*link).hash != h {
+			link = &things.at(*link).next
+		}
+		if *link == 0 {
+			return
+		}
+	case first.next == 0:
+		s.shared.remove(l)
 		return
 	default:
-		at.one = at.more[len(at.more)-1]
-		at.more = at.more[:len(at.more)-1]
+		first.hash = things.at(first.next).hash
 	}
-	s.shared[l] = at
-	if len(at.more) == 0 {
+	i := *link
+	*link = things.at(i).next
+	things.give(i)
+	if first.next == 0 {
 		if s.sharedKeys--; s.sharedKeys == 0 {
-			s.shared = nil
+			s.forgetShared()
 		}
 	}
 }
 
-// noteShared begins to keep the held names by their keys.
-func (s *source) noteShared() {
+// sharedBytes is what noteShared takes for a name, at most.
+const sharedBytes = 48
+
+// noteShared begins to keep the held names by their keys. It returns false if there is
+// no room for that.
+func (s *source) noteShared() bool {
 	var buf [2]loc
-	s.shared = make(map[loc]sharedNames)
+	if int64(s.names.Len())*sharedBytes > s.ground.pages() {
+		return false
+	}
+	s.shared = newByLoc[sharedName](s)
 	s.names.Each(func(h Hash, v value) {
 		s.yield(1)
 		n := name{s, h, v}
@@ -82,25 +104,31 @@ func (s *source) noteShared() {
 			return
 		}
 		for _, l := range n.locs(&buf) {
-			at, ok := s.shared[l]
-			if !ok {
-				at.one = h
-			} else {
-				at.more = append(at.more, h)
-			}
-			s.shared[l] = at
+			s.shared.add(l, sharedName{hash: h})
 		}
 	})
+	return true
+}
+
+// forgetShared ends that.
+func (s *source) forgetShared() {
+	s.shared.release()
+	s.shared, s.sharedKeys = nil, 0
 }
 
 // othersHold reports whether a lane holds the block at l by another name.
 func (n *name) othersHold(l loc, ln *lane) bool {
-	at := n.s.shared[l]
-	if len(at.more) == 0 {
+	if !n.s.isShared(l) {
 		return false
 	}
-	holds := func(o Hash) bool { return o != n.hash && n.s.holdsBy(o, ln) }
-	return holds(at.one) || slices.ContainsFunc(at.more, holds)
+	for o := n.s.shared.at(l); ; o = n.s.shared.things.at(o.next) {
+		if o.hash != n.hash && n.s.holdsBy(o.hash, ln) {
+			return true
+		}
+		if o.next == 0 {
+			return false
+		}
+	}
 }
 
 // holdsBy is heldBy for the name of a hash.

@@ -1,11 +1,13 @@
 package index
 
 import (
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 
 	"github.com/kvindex/kvindex/index/internal/forest"
+	"github.com/kvindex/kvindex/index/internal/mem"
 	"github.com/kvindex/kvindex/index/internal/names"
 )
 
@@ -57,6 +59,7 @@ type source struct {
 	model  *model
 	ground *ground
 	f      *forest.Forest
+	mem    *mem.Count // of all that the index takes
 
 	// views are what readers see of the source. They outlive it: candidates
 	// that are kept for long must not keep a source.
@@ -67,15 +70,15 @@ type source struct {
 	// writer orders the Applies and guards all below. The ground's lock is
 	// taken after it, and let go of now and then (yield).
 	writer  sync.Mutex
-	cursors map[string]Cursor
-	groups  map[int]*group
-	layout  *Layout // what was published of groups last
-	lanes   []*lane // by number; nil: a free number
+	cursors []Cursor // by stream
+	groups  []*group // by ID
+	layout  *Layout  // what was published of groups last
+	lanes   []*lane  // by number; nil: a free number
 	names   names.Table[Hash, value]
 	riches  pool[richName]
 	copies  pool[copyCount]
-	more    map[Hash][]loc      // keys of rich names beyond the second
-	hidden  map[loc]hiddenNames // what reports hid, by key
+	more    pool[moreKey]
+	hidden  *byLoc[hiddenNames] // what reports hid, by key; nil: nothing
 	counts  Counts              // since the last Apply ended
 	work    int                 // names looked at since the ground's lock was taken
 	number  int                 // in ground.all
@@ -106,39 +109,48 @@ type source struct {
 
 	// shared has, once two names of one key were held, all names that hold
 	// something, by their keys. Those of one key are rich.
-	shared     map[loc]sharedNames
+	shared     *byLoc[sharedName]
 	sharedKeys int // with two names or more
 
 	// stores are the stores of which a hash had no key, in a queue; pendingBytes is
 	// the sum of their costs.
-	stores         pool[*pending]
+	stores         []storeSlot
+	freeStore      uint32
+	numStores      int
 	oldest, newest *pending
 	pendingBytes   int
 	// waiting has those among them that are parked, and masked ones of draft groups
 	// whose parent has no key, by that parent. waiters has the hashes of those that
 	// are parked, and of masked ones of window groups. masked are those that are to be
 	// looked at after the Apply.
-	waiting map[hashIn][]*pending
+	waiting *names.Table[Hash, uint32]
 	waiters pool[waiter]
 	masked  []*pending
 	// following is the memory of a maskedStore.
-	following maskedStore
+	following *maskedStore // nil: there is none
 }
 
 func newSource(id Source, m *Memory, md *model) *source {
+	count := &md.ground.mem
+	text := strings.Clone(id.Pod + id.Model) // not to keep whatever it was cut from
+	id.Pod, id.Model = text[:len(id.Pod)], text[len(id.Pod):]
 	s := &source{
 		id:      id,
 		cfg:     &m.cfg,
 		model:   md,
 		ground:  md.ground,
 		f:       md.ground.forest,
-		cursors: make(map[string]Cursor),
-		groups:  make(map[int]*group),
-		waiting: make(map[hashIn][]*pending),
+		mem:     count,
+		riches:  pool[richName]{mem: count},
+		copies:  pool[copyCount]{mem: count},
+		more:    pool[moreKey]{mem: count},
+		idle:    pool[idleName]{mem: count},
+		waiters: pool[waiter]{mem: count},
 		views:   new(atomic.Pointer[[]*view]),
 	}
-	s.names.Init(m.salt)
 	s.views.Store(new([]*view))
+	s.mem.Add(s.ownBytes())
+	s.names.Init(m.salt, count)
 	return s
 }
 
@@ -168,10 +180,15 @@ func (s *source) applyAll(cur Cursor, changes []Change) (Applied, bool) {
 		return Applied{}, false
 	}
 	if cur != (Cursor{}) {
-		if old, ok := s.cursors[cur.Stream]; ok && !old.Before(cur) {
-			return Applied{Cursor: old, Duplicate: true}, true
+		i, ok := s.findCursor(cur.Stream)
+		if ok && !s.cursors[i].Before(cur) {
+			return Applied{Cursor: s.cursors[i], Duplicate: true}, true
 		}
-		s.cursors[cur.Stream] = cur
+		if !ok {
+			s.insertCursor(i, cur.Stream)
+		}
+		cur.Stream = s.cursors[i].Stream
+		s.cursors[i] = cur
 	}
 	s.ground.mu.Lock()
 	defer s.ground.mu.Unlock()
@@ -186,9 +203,28 @@ func (s *source) applyAll(cur Cursor, changes []Change) (Applied, bool) {
 	}
 	s.settle()
 	s.report()
+	if s.following != nil {
+		s.ground.giveFollowing(s.following)
+		s.following = nil
+	}
 	done := Applied{Cursor: cur, Counts: s.counts}
 	s.counts = Counts{}
 	return done, true
+}
+
+// findCursor returns where the cursor of a stream is, or belongs.
+func (s *source) findCursor(stream string) (i int, ok bool) {
+	return slices.BinarySearchFunc(s.cursors, stream, func(c Cursor, stream string) int {
+		return strings.Compare(c.Stream, stream)
+	})
+}
+
+// insertCursor makes room at i for the cursor of a stream.
+func (s *source) insertCursor(i int, stream string) {
+	s.mem.Add(mem.Size(len(stream)))
+	s.cursors = mem.Append(s.mem, s.cursors, Cursor{})
+	copy(s.cursors[i+1:], s.cursors[i:])
+	s.cursors[i] = Cursor{Stream: strings.Clone(stream)}
 }
 
 func (s *source) apply(c *Change) {
@@ -215,17 +251,36 @@ func (s *source) describe() SourceInfo {
 	defer s.writer.Unlock()
 	return SourceInfo{
 		Source: s.id, Blocks: s.blocks, Names: s.names.Len(), Parked: s.parked, Unplaced: s.keyless,
-		Bytes: s.bytes(), Evicted: s.evicted,
+		Bytes: s.nameBytes() + s.waitBytes(), Evicted: s.evicted,
 	}
 }
 
-// What an entry of a map takes beside its key and value is about as much again.
-const (
-	sharedBytes = 2 * int(unsafe.Sizeof(loc(0))+unsafe.Sizeof(sharedNames{}))
-	hiddenBytes = 2 * int(unsafe.Sizeof(loc(0))+unsafe.Sizeof(hiddenNames{}))
-)
+// nameBytes returns what the names of s take.
+func (s *source) nameBytes() int {
+	return s.names.Bytes() + s.riches.bytes() + s.copies.bytes() + s.more.bytes() + s.idle.bytes() +
+		s.shared.bytes() + s.hidden.bytes() + s.waiters.bytes()
+}
 
-func (s *source) bytes() int {
-	return s.names.Bytes() + s.pendingBytes + s.riches.bytes() + s.copies.bytes() + s.idle.bytes() +
-		sharedBytes*len(s.shared) + hiddenBytes*len(s.hidden)
+// ownBytes returns what s takes beside its names and what waits.
+func (s *source) ownBytes() int {
+	n := mem.SizeOf[source]() + mem.SizeOf[atomic.Pointer[[]*view]]() +
+		mem.Size(len(s.id.Pod)+len(s.id.Model)) + mem.SliceSize(s.cursors) +
+		groupBytes(s.groups) + laneBytes(s.lanes) + layoutBytes(s.layout) + viewBytes(*s.views.Load())
+	for i := range s.cursors {
+		n += mem.Size(len(s.cursors[i].Stream))
+	}
+	return n
+}
+
+// discard takes s, which was removed, from what is counted, and lets its names go.
+// s.writer is held, and nothing of s is in the forest any more.
+func (s *source) discard() {
+	s.mem.Add(-s.ownBytes())
+	s.names.Release()
+	s.riches.release()
+	s.copies.release()
+	s.more.release()
+	s.idle.release()
+	s.waiters.release()
+	s.report()
 }

@@ -151,7 +151,7 @@ func (st *storing) placeAll(prev loc, variant uint32) {
 		if !st.placePiece(c.Hashes, from, to, ends) {
 			return false
 		}
-		if len(s.waiting) > 0 {
+		if s.anyWaits() {
 			for _, h := range c.Hashes[from:to] {
 				s.join(hashIn{h, variant})
 			}
@@ -282,7 +282,7 @@ func (n *name) gain(ln *lane, was holding) holding {
 			s.doubts = true
 			return was
 		}
-		if len(s.shared[l].more) == 0 {
+		if !s.isShared(l) {
 			s.unlinkIdle(i)
 			n.set(value(l))
 			s.f.Hold(l, ln.ord)
@@ -324,8 +324,8 @@ func (n *name) claimKeys() bool {
 	s := n.s
 	var buf [2]loc
 	keys := n.locs(&buf)
-	if s.shared == nil && slices.ContainsFunc(keys, s.holdsAt) {
-		s.noteShared() // before the first key is claimed
+	if s.shared == nil && slices.ContainsFunc(keys, s.holdsAt) && !s.noteShared() { // before the first key is claimed
+		return false
 	}
 	for i, l := range keys {
 		if !s.claim(n.hash, l) {

@@ -113,6 +113,7 @@ package forest
 
 import (
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/kvindex/kvindex/index/internal/mem"
 )
@@ -222,6 +223,7 @@ func New(count *mem.Count, most int64) *Forest {
 	f.heads = newHeads(count)
 	f.chunks.Store(new([]chunk))
 	f.recs.init(count)
+	f.countSlabs(mem.SizeOf[Forest]() + mem.SizeOf[epochs]() + mem.Size(len(f.stripes)*int(unsafe.Sizeof(stripe{}))))
 	return f
 }
 

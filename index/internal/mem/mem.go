@@ -4,6 +4,7 @@ package mem
 import (
 	"sync"
 	"sync/atomic"
+	"unsafe"
 )
 
 // Count is how many bytes some structures take together. Its zero value is ready. It
@@ -48,11 +49,52 @@ func Size(n int) int {
 	return sizes[lo]
 }
 
+// wordBytes is the size of a pointer.
+const wordBytes = int(unsafe.Sizeof(uintptr(0)))
+
 // PointerSize returns what Go's heap takes for an allocation of n bytes with
-// pointers. From 512 bytes on it has a word of its own there.
+// pointers. Above 512 bytes, and 128 on 32 bits, it has 8 bytes of its own there.
 func PointerSize(n int) int {
-	if n > 512 && n <= 32<<10-8 {
+	if n > 8*wordBytes*wordBytes && n <= 32<<10-8 {
 		n += 8
 	}
 	return Size(n)
+}
+
+// SizeOf returns what Go's heap takes for a T, which has pointers.
+func SizeOf[T any]() int {
+	var v T
+	return PointerSize(int(unsafe.Sizeof(v)))
+}
+
+// SliceSize returns what Go's heap takes for the array of a slice with pointers.
+func SliceSize[T any](s []T) int {
+	var v T
+	return PointerSize(cap(s) * int(unsafe.Sizeof(v)))
+}
+
+// Append appends v to a slice with pointers of which c counts the array, and whose
+// earlier array nobody keeps.
+func Append[T any](c *Count, s []T, v T) []T {
+	if len(s) < cap(s) {
+		return append(s, v)
+	}
+	room := max(1, 2*cap(s))
+	c.Add(PointerSize(room * int(unsafe.Sizeof(v))))
+	more := append(make([]T, 0, room), s...)
+	c.Add(-SliceSize(s))
+	return append(more, v)
+}
+
+// AppendPlain is Append for a slice without pointers.
+func AppendPlain[T any](c *Count, s []T, v T) []T {
+	if len(s) < cap(s) {
+		return append(s, v)
+	}
+	size := int(unsafe.Sizeof(v))
+	room := max(1, 2*cap(s))
+	c.Add(Size(room * size))
+	more := append(make([]T, 0, room), s...)
+	c.Add(-Size(cap(s) * size))
+	return append(more, v)
 }

@@ -11,6 +11,9 @@ var (
 	linked [][]*int
 )
 
+// noise is what the heap may have more or less for reasons of its own.
+const noise = 8192
+
 // TestSize: what Size says is what the heap has more.
 func TestSize(t *testing.T) {
 	Size(1) // makes its table
@@ -19,7 +22,7 @@ func TestSize(t *testing.T) {
 		sizes = append(sizes, 1+rand.IntN(30_000))
 	}
 	for _, n := range sizes {
-		const times = 64
+		times := max(64, 1<<17/n)
 		plain, linked = make([][]uint64, times), make([][]*int, times)
 		before := heap()
 		for i := range times {
@@ -30,11 +33,11 @@ func TestSize(t *testing.T) {
 			linked[i] = make([]*int, n)
 		}
 		after := heap()
-		if got, want := float64(between-before), float64(times*Size(8*n)); got < want-2048 || got > want+2048 {
-			t.Errorf("%d words take %v bytes each, want %v", n, got/times, want/times)
+		if got, want := float64(between-before), float64(times*Size(8*n)); got < want-noise || got > want+noise {
+			t.Errorf("%d words take %v bytes each, want %v", n, got/float64(times), want/float64(times))
 		}
-		if got, want := float64(after-between), float64(times*PointerSize(8*n)); got < want-2048 || got > want+2048 {
-			t.Errorf("%d pointers take %v bytes each, want %v", n, got/times, want/times)
+		if got, want := float64(after-between), float64(times*PointerSize(8*n)); got < want-noise || got > want+noise {
+			t.Errorf("%d pointers take %v bytes each, want %v", n, got/float64(times), want/float64(times))
 		}
 		plain, linked = nil, nil
 	}
@@ -45,4 +48,33 @@ func heap() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
+}
+
+// A slice that Append appends to takes what was counted.
+func TestAppend(t *testing.T) {
+	Size(1)
+	for _, n := range []int{1, 5, 64, 65, 100, 1000, 5000} {
+		var c Count
+		before := heap()
+		slices := make([][]*int, 64)
+		c.Add(SliceSize(slices))
+		for i := range slices {
+			for j := range n {
+				slices[i] = Append(&c, slices[i], &j)
+				if *slices[i][j] != j || len(slices[i]) != j+1 {
+					t.Fatalf("element %d of %d is wrong", j, len(slices[i]))
+				}
+				slices[i][j] = nil
+			}
+		}
+		if got, want := heap()-before, c.Load(); got < want-noise || got > want+noise {
+			t.Errorf("64 slices of %d take %d bytes, counted %d", n, got, want)
+		}
+		for i := range slices {
+			c.Add(-SliceSize(slices[i]))
+		}
+		if c.Add(-SliceSize(slices)); c.Load() != 0 {
+			t.Errorf("%d bytes are counted when all are gone", c.Load())
+		}
+	}
 }

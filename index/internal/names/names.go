@@ -2,8 +2,11 @@
 package names
 
 import (
+	"fmt"
 	"math/bits"
 	"unsafe"
+
+	"github.com/kvindex/kvindex/index/internal/mem"
 )
 
 // Table maps hashes that an engine may have chosen to values of 32 bits that are
@@ -13,14 +16,17 @@ import (
 // It is an extendible hash table. A directory by the top bits of a mixed hash
 // points to segments, each an array of cache lines that holds five names a
 // line; a full line passes what it has no room for to the next one. A segment
-// grows by a third until it is split, so that one growth takes microseconds and
-// little room stands empty.
-type Table[H ~uint64, V ~uint32] struct {
-	salt  [2]uint64
-	depth uint
-	segs  []*segment
-	n     int
-	seen  uint32 // what Prefetch has seen
+// grows by half until it is split, so that one growth takes microseconds and
+// little room stands empty. Its lines take all of what the heap gives for them.
+type Table[H ~uint32 | ~uint64, V ~uint32] struct {
+	salt    [2]uint64
+	depth   uint
+	segs    []*segment
+	deepest int // segments of the directory's depth
+	n       int
+	seen    uint32 // what Prefetch has seen
+	bytes   int    // of the directory, the segments and their lines
+	mem     *mem.Count
 }
 
 // line has its names in front. fill is their number and, from the fourth
@@ -44,10 +50,53 @@ const (
 	passedOne    = 1 << fillBits
 	segmentLines = 512 // about, at most
 	minLines     = 4
+
+	lineBytes = int(unsafe.Sizeof(line{}))
 )
 
-func newSegment(lines int, depth uint) *segment {
-	return &segment{lines: make([]line, lines), limit: lines * lineNames * 85 / 100, depth: depth}
+// account notes that the table takes so many bytes more.
+func (t *Table[H, V]) account(bytes int) {
+	t.bytes += bytes
+	t.mem.Add(bytes)
+}
+
+// roomy returns how many lines there are in what the heap gives for some.
+func roomy(lines int) int { return mem.Size(lines*lineBytes) / lineBytes }
+
+// linesFor returns how many lines n names get that have room to grow: five places
+// for 3.2 names.
+func linesFor(n int) int { return roomy(max(n*5/16+1, minLines)) }
+
+// empty makes a segment an empty one of so many lines, or a few more. What it had is
+// not accounted for.
+func (t *Table[H, V]) empty(s *segment, lines int, depth uint) {
+	lines = roomy(lines)
+	t.account(lines * lineBytes)
+	*s = segment{lines: make([]line, lines), limit: lines * lineNames * 85 / 100, depth: depth}
+}
+
+func (t *Table[H, V]) newSegment(lines int, depth uint) *segment {
+	t.account(mem.SizeOf[segment]())
+	s := new(segment)
+	t.empty(s, lines, depth)
+	return s
+}
+
+// drop takes a segment that is in the directory no more out of the account.
+func (t *Table[H, V]) drop(s *segment) {
+	t.account(-mem.SizeOf[segment]() - len(s.lines)*lineBytes)
+}
+
+// resize gives the table a directory of another depth, in which at says the segment
+// of each place.
+func (t *Table[H, V]) resize(depth uint, at func(int) *segment) {
+	t.account(mem.PointerSize(int(unsafe.Sizeof(t.segs[0])) << depth))
+	segs := make([]*segment, 1<<depth)
+	for i := range segs {
+		segs[i] = at(i)
+	}
+	t.account(-mem.SliceSize(t.segs))
+	t.segs, t.depth = segs, depth
 }
 
 // mixed spreads a hash, which an engine may have chosen: a salt of ours is in
@@ -57,10 +106,22 @@ func (t *Table[H, V]) mixed(h uint64) uint64 {
 	return hi ^ lo
 }
 
-// Init makes an empty table. The salt should be secret and random, so that nobody
-// can choose hashes that fall together.
-func (t *Table[H, V]) Init(salt [2]uint64) {
-	*t = Table[H, V]{salt: [2]uint64{salt[0], salt[1] | 1}, segs: []*segment{newSegment(minLines, 0)}}
+// Init makes an empty table, what of it is on the heap being counted by c. The salt
+// should be secret and random, so that nobody can choose hashes that fall together.
+func (t *Table[H, V]) Init(salt [2]uint64, c *mem.Count) {
+	*t = Table[H, V]{salt: [2]uint64{salt[0], salt[1] | 1}, mem: c}
+	t.resize(0, func(int) *segment { return t.newSegment(minLines, 0) })
+	t.deepest = 1
+}
+
+// Salt returns a salt for other tables.
+func (t *Table[H, V]) Salt() [2]uint64 { return t.salt }
+
+// Release lets all of the table go. It must be made ready by Init again before it is
+// used for anything but Len and Bytes, which are 0.
+func (t *Table[H, V]) Release() {
+	t.account(-t.bytes)
+	*t = Table[H, V]{}
 }
 
 func (t *Table[H, V]) segmentOf(mixed uint64) *segment { return t.segs[mixed>>(64-t.depth)] }
@@ -235,33 +296,40 @@ func (t *Table[H, V]) grow(mixed uint64, s *segment) {
 		return
 	}
 	if s.depth == t.depth {
-		twice := make([]*segment, 2*len(t.segs))
-		for i := range twice {
-			twice[i] = t.segs[i/2]
-		}
-		t.segs = twice
-		t.depth++
+		t.resize(t.depth+1, func(i int) *segment { return t.segs[i/2] })
+		t.deepest = 0
 	}
 	bit := 63 - s.depth
 	var count [2]int
 	s.each(func(h uint64, _ uint32) { count[t.mixed(h)>>bit&1]++ })
 	var halves [2]*segment
 	for i := range halves {
-		halves[i] = newSegment(max(count[i]*5/16+1, minLines), s.depth+1) // five places for 3.2 names
+		halves[i] = t.newSegment(linesFor(count[i]), s.depth+1)
 	}
 	t.move(s.lines, halves[0], halves[1], bit)
-	places := 1 << (t.depth - s.depth)
-	first := int(mixed>>(64-t.depth)) &^ (places - 1)
-	for i := range places {
-		t.segs[first+i] = halves[2*i/places]
+	t.drop(s)
+	of := t.places(mixed, s.depth)
+	for i := range of {
+		of[i] = halves[2*i/len(of)]
 	}
+	if s.depth+1 == t.depth {
+		t.deepest += 2
+	}
+}
+
+// places returns the part of the directory that is for a segment of some depth.
+func (t *Table[H, V]) places(mixed uint64, depth uint) []*segment {
+	n := 1 << (t.depth - depth)
+	first := int(mixed>>(64-t.depth)) &^ (n - 1)
+	return t.segs[first : first+n]
 }
 
 // refill gives a segment other lines.
 func (t *Table[H, V]) refill(s *segment, lines int) {
 	old := s.lines
-	*s = *newSegment(lines, s.depth)
+	t.empty(s, lines, s.depth)
 	t.move(old, s, s, 0)
+	t.account(-len(old) * lineBytes)
 }
 
 // move adds the names of some lines to one of two segments, by a bit of the
@@ -336,8 +404,55 @@ func (t *Table[H, V]) Walk(p *Position, n int, f func(H, V)) (left int, done boo
 // two calls: names that are there all the time are among those of one of them.
 func (t *Table[H, V]) Some(dst []H, pos uint64) (names []H, next uint64) {
 	s, next := t.at(pos)
-	s.each(func(h uint64, _ uint32) { dst = append(dst, H(h)) })
+	inside := pos<<s.depth != 0 // what is before pos was seen before two segments became one
+	s.each(func(h uint64, _ uint32) {
+		if !inside || t.mixed(h) >= pos {
+			dst = append(dst, H(h))
+		}
+	})
 	return dst, next
+}
+
+// Compact gives back room at a position, as Some has them. Neighbours with few names
+// become one segment, and a segment that is not 60 % full is filled again to fit. It
+// takes some microseconds. A walk by Some may be in progress.
+func (t *Table[H, V]) Compact(pos uint64) {
+	s, _ := t.at(pos)
+	for s.depth > 0 {
+		o, _ := t.at(pos ^ 1<<(64-s.depth))
+		if o.depth != s.depth || linesFor(s.n+o.n) > segmentLines/2 {
+			break
+		}
+		s = t.merge(pos, s, o)
+	}
+	if lines := linesFor(s.n); lines < len(s.lines) && 5*s.n < 3*s.limit {
+		t.refill(s, lines)
+	}
+}
+
+// merge makes two halves one segment, and the directory as short as it can be.
+func (t *Table[H, V]) merge(pos uint64, s, o *segment) *segment {
+	one := t.newSegment(linesFor(s.n+o.n), s.depth-1)
+	t.move(s.lines, one, one, 0)
+	t.move(o.lines, one, one, 0)
+	of := t.places(pos, one.depth)
+	for i := range of {
+		of[i] = one
+	}
+	t.drop(s)
+	t.drop(o)
+	if s.depth == t.depth {
+		t.deepest -= 2
+	}
+	for t.deepest == 0 {
+		t.resize(t.depth-1, func(i int) *segment { return t.segs[2*i] })
+		for i := 0; i < len(t.segs); i += 1 << (t.depth - t.segs[i].depth) {
+			if t.segs[i].depth == t.depth {
+				t.deepest++
+			}
+		}
+	}
+	return one
 }
 
 // at returns the segment at a position of the directory and the position behind
@@ -352,13 +467,29 @@ func (t *Table[H, V]) at(pos uint64) (s *segment, after uint64) {
 // Len returns the number of names.
 func (t *Table[H, V]) Len() int { return t.n }
 
-// Bytes returns what the table takes.
-func (t *Table[H, V]) Bytes() int {
-	n, last := int(unsafe.Sizeof(t.segs[0]))*len(t.segs), (*segment)(nil)
-	for _, s := range t.segs {
-		if s != last {
-			n, last = n+int(unsafe.Sizeof(line{}))*len(s.lines)+int(unsafe.Sizeof(*s)), s
+// Bytes returns what the table has on the heap.
+func (t *Table[H, V]) Bytes() int { return t.bytes }
+
+// Check looks at all of t and returns what is wrong with what it counts.
+func (t *Table[H, V]) Check() error {
+	n, deepest, bytes := 0, 0, mem.SliceSize(t.segs)
+	for i := 0; i < len(t.segs); {
+		s := t.segs[i]
+		names := 0
+		s.each(func(uint64, uint32) { names++ })
+		if names != s.n || s.n > s.limit {
+			return fmt.Errorf("a segment for %d names has %d, counted %d", s.limit, names, s.n)
 		}
+		n += names
+		bytes += mem.SizeOf[segment]() + mem.Size(len(s.lines)*lineBytes)
+		if s.depth == t.depth {
+			deepest++
+		}
+		i += 1 << (t.depth - s.depth)
 	}
-	return n
+	if n != t.n || deepest != t.deepest || bytes != t.bytes {
+		return fmt.Errorf("%d names in %d bytes, %d segments of depth %d; counted %d, %d, %d",
+			n, bytes, deepest, t.depth, t.n, t.bytes, t.deepest)
+	}
+	return nil
 }

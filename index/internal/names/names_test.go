@@ -3,9 +3,12 @@ package names
 import (
 	"maps"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"testing"
 	"unsafe"
+
+	"github.com/kvindex/kvindex/index/internal/mem"
 )
 
 type (
@@ -39,7 +42,7 @@ func TestAgainstMap(t *testing.T) {
 		t.Run(k.name, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(1, 2))
 			var n Table[Hash, value]
-			n.Init(k.salt)
+			n.Init(k.salt, new(mem.Count))
 			m := map[Hash]value{}
 			deepest, largest := uint(0), 0
 			for phase := range 8 {
@@ -62,6 +65,9 @@ func TestAgainstMap(t *testing.T) {
 					}
 					if got := n.Get(h); got != m[h] {
 						t.Fatalf("%x is %d, want %d", h, got, m[h])
+					}
+					if r.IntN(200) == 0 {
+						n.Compact(r.Uint64())
 					}
 				}
 				if phase == 7 {
@@ -107,6 +113,12 @@ func compare(t *testing.T, n *Table[Hash, value], m map[Hash]value) {
 			t.Fatalf("%x is found", o)
 		}
 	}
+	if err := n.Check(); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.mem.Load(); got != int64(n.Bytes()) {
+		t.Fatalf("%d bytes are counted, the table has %d", got, n.Bytes())
+	}
 	size, lines := 0, 0
 	for pos, last := uint64(0), false; !last; {
 		var s *segment
@@ -133,7 +145,7 @@ func TestWalk(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	for _, size := range []int{0, 1, 5, 100, 5000} {
 		var n Table[Hash, value]
-		n.Init([2]uint64{r.Uint64(), r.Uint64()})
+		n.Init([2]uint64{r.Uint64(), r.Uint64()}, new(mem.Count))
 		for range size {
 			n.Put(Hash(r.Uint64()), 1)
 		}
@@ -169,7 +181,7 @@ func TestLayout(t *testing.T) {
 func TestDense(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	var n Table[Hash, value]
-	n.Init([2]uint64{r.Uint64(), r.Uint64()})
+	n.Init([2]uint64{r.Uint64(), r.Uint64()}, new(mem.Count))
 	least, most := 1e9, 0.0
 	for i := range 200_000 {
 		n.Put(Hash(r.Uint64()), value(i+1))
@@ -184,13 +196,103 @@ func TestDense(t *testing.T) {
 	}
 }
 
+// sweep compacts the whole table.
+func sweep(n *Table[Hash, value]) {
+	for pos, last := uint64(0), false; !last; {
+		_, next := n.Some(nil, pos)
+		n.Compact(pos)
+		pos, last = next, next == 0
+	}
+}
+
+// A table that most names have left gives back nearly all that it took, and is as
+// small as a new one if all have.
+func TestCompact(t *testing.T) {
+	r := rand.New(rand.NewPCG(11, 12))
+	var n, fresh Table[Hash, value]
+	salt := [2]uint64{r.Uint64(), r.Uint64()}
+	var c mem.Count
+	n.Init(salt, &c)
+	fresh.Init(salt, new(mem.Count))
+	m := map[Hash]value{}
+	for range 200_000 {
+		h := Hash(r.Uint64())
+		n.Put(h, 1)
+		m[h] = 1
+	}
+	sweep(&n)
+	compare(t, &n, m)
+	for _, size := range []int{100_000, 50_000, 5_000, 500, 50, 0} {
+		for h := range m {
+			if len(m) == size {
+				break
+			}
+			n.Remove(h)
+			delete(m, h)
+		}
+		was := n.Bytes()
+		sweep(&n)
+		compare(t, &n, m)
+		t.Logf("%d names: %d bytes, %d were given back", size, n.Bytes(), was-n.Bytes())
+		if most := 24*size + fresh.Bytes(); n.Bytes() > most {
+			t.Errorf("%d names take %d bytes, want %d at most", size, n.Bytes(), most)
+		}
+		if size >= 500 && was < n.Bytes()*5/4 {
+			t.Errorf("%d names: the test tests too little", size)
+		}
+		was = n.Bytes()
+		if sweep(&n); n.Bytes() != was {
+			t.Errorf("%d names: %d bytes when all was swept again", size, n.Bytes())
+		}
+	}
+	n.Release()
+	if c.Load() != 0 || n.Bytes() != 0 || n.Len() != 0 {
+		t.Errorf("%d bytes are counted when all is released: %+v", c.Load(), n)
+	}
+}
+
+// What a table counts is what the heap has.
+func TestHeap(t *testing.T) {
+	r := rand.New(rand.NewPCG(13, 14))
+	for _, size := range []int{0, 10, 100, 1000, 10_000, 100_000} {
+		tables := make([]Table[Hash, value], 200_000/(size+100))
+		var c mem.Count
+		before := heap()
+		for i := range tables {
+			tables[i].Init([2]uint64{r.Uint64(), r.Uint64()}, &c)
+			for range size {
+				tables[i].Put(Hash(r.Uint64()), 1)
+			}
+		}
+		got := heap() - before
+		t.Logf("%d tables of %d names: %d bytes, counted %d", len(tables), size, got, c.Load())
+		if d := got - c.Load(); d < -c.Load()/500-2048 || d > c.Load()/500+2048 {
+			t.Errorf("%d names: the heap has %d bytes, counted %d", size, got, c.Load())
+		}
+		for i := range tables {
+			tables[i].Release()
+		}
+		if c.Load() != 0 {
+			t.Errorf("%d bytes are counted when all are released", c.Load())
+		}
+	}
+}
+
+func heap() int64 {
+	runtime.GC()
+	runtime.GC() // what the one before has only swept
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
 // A walk by Some sees each name that is there all the time just
 // once, whatever comes and goes between the segments.
 func TestSomeDuringChanges(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for _, k := range hashKinds[:2] {
 		var n Table[Hash, value]
-		n.Init(k.salt)
+		n.Init(k.salt, new(mem.Count))
 		stay := map[Hash]bool{}
 		for range 10_000 {
 			h := k.draw(r)
@@ -213,10 +315,13 @@ func TestSomeDuringChanges(t *testing.T) {
 					guests = append(guests, h)
 				}
 			}
-			for len(guests) > 10_000 {
+			for len(guests) > []int{10_000, 100}[segments/4%2] {
 				i := r.IntN(len(guests))
 				n.Remove(guests[i])
 				guests = slices.Delete(guests, i, i+1)
+			}
+			for range 4 {
+				n.Compact(r.Uint64())
 			}
 		}
 		for h := range stay {
@@ -231,11 +336,52 @@ func TestSomeDuringChanges(t *testing.T) {
 	}
 }
 
+// A walk by Some sees each name once, also if segments become one in between.
+func TestSomeDuringCompact(t *testing.T) {
+	r := rand.New(rand.NewPCG(15, 16))
+	for range 20 {
+		var n Table[Hash, value]
+		n.Init([2]uint64{r.Uint64(), r.Uint64()}, new(mem.Count))
+		seen := map[Hash]int{}
+		all := make([]Hash, 40_000)
+		for i := range all {
+			h := Hash(r.Uint64())
+			all[i] = h
+			if n.Put(h, 1); i%40 == 0 {
+				seen[h] = 0
+			}
+		}
+		for _, h := range all {
+			if _, ok := seen[h]; !ok {
+				n.Remove(h)
+			}
+		}
+		depth := n.depth
+		var some []Hash
+		for pos, last := uint64(0), false; !last; last = pos == 0 {
+			some, pos = n.Some(some[:0], pos)
+			for _, h := range some {
+				seen[h]++
+			}
+			n.Compact(pos - 1)
+			n.Compact(r.Uint64())
+		}
+		for h, times := range seen {
+			if times != 1 {
+				t.Fatalf("%x was seen %d times", h, times)
+			}
+		}
+		if n.depth == depth {
+			t.Fatal("the test tests too little")
+		}
+	}
+}
+
 func FuzzTable(f *testing.F) {
 	f.Add([]byte("\x01aaaaaaaa\x01aaaaaaab\x00aaaaaaaa"), uint64(0), uint64(1))
 	f.Fuzz(func(t *testing.T, ops []byte, salt, factor uint64) {
 		var n Table[Hash, value]
-		n.Init([2]uint64{salt, factor})
+		n.Init([2]uint64{salt, factor}, new(mem.Count))
 		m := map[Hash]value{}
 		for ; len(ops) >= 3; ops = ops[3:] {
 			h := Hash(ops[1])<<56 | Hash(ops[2])<<24 | Hash(ops[2]&7)
