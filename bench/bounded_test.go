@@ -15,13 +15,6 @@ import (
 
 var allKept = flag.Bool("kept", false, "TestKept takes all traces and budgets")
 
-// bounded says that index.Memory keeps to a budget. Until then TestKept shows what
-// it finds without one.
-const bounded = false
-
-// within is the configuration of an index with a budget of bytes; 0: without.
-func within(int64) index.MemoryConfig { return index.MemoryConfig{} }
-
 // TestKept plays traces through 8 engines of 65,536 blocks, whatever is forgotten,
 // and shows how much of the hits without a budget is left within a part of what the
 // index takes without one: of the index, and of models that have room for the same
@@ -138,7 +131,7 @@ func (k *kept) judge(b *budget) {
 	k.Logf("%d %% (%d blocks, %d bytes): index %.1f %% in %d bytes; LRU %.1f, order of writing %.1f, optimum %.1f",
 		b.percent, k.blocks*b.percent/100, b.bytes, ours, b.most, lru,
 		share(b.modelHits[bench.OldestWrite]), share(b.modelHits[bench.FarthestNext]))
-	if bounded && b.most > b.bytes {
+	if b.most > b.bytes {
 		k.Errorf("%d bytes taken, %d allowed", b.most, b.bytes)
 	}
 	if ours < lru-2 {
@@ -159,7 +152,7 @@ type keptIndex struct {
 }
 
 func newKeptIndex(tb testing.TB, blockTokens int, bytes int64) *keptIndex {
-	m, err := index.NewMemory(within(bytes))
+	m, err := index.NewMemory(index.MemoryConfig{Bytes: bytes})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -220,10 +213,7 @@ func (ix *keptIndex) score(keys []index.Key, runs []int32) {
 }
 
 // bytes is what the index takes.
-func (ix *keptIndex) bytes() int64 {
-	u := ix.Usage()
-	return int64(u.Keys + u.Heads + u.Holders + u.Names)
-}
+func (ix *keptIndex) bytes() int64 { return ix.Usage().Total }
 
 // TestBounded holds the models against one that goes through all it knows.
 func TestBounded(t *testing.T) {

@@ -37,13 +37,13 @@ import (
 
 const (
 	// evictPart is the part of the budget that a cycle is for.
-	evictPart = 24
+	evictPart = 48
 	// minEvict is what it is for at least, in bytes.
-	minEvict = 96 << 10
+	minEvict = 16 << 10
 	// slackPart and minSlack are what is left for what cannot be refused. It is more
 	// than what one name makes any structure allocate.
 	slackPart = 128
-	minSlack  = 96 << 10
+	minSlack  = 72 << 10
 
 	// Steps of a cycle: so many slabs, idle names, or stores that wait.
 	stepSlabs  = 2048
@@ -104,13 +104,30 @@ func (k *keeper) init(budget int64) {
 // pages returns how many bytes of heap stores may still take.
 func (g *ground) pages() int64 { return g.budget - g.slack - g.mem.Load() }
 
+// near reports whether blocks are likely to be evicted soon.
+func (g *ground) near() bool { return g.pages() < 2*g.part }
+
 // full reports whether stores may take no more of the heap.
 func (g *ground) full() bool { return g.pages() <= 0 }
 
 // room returns how many bytes may be stored, about: in new pages, and in those that are
-// there already. Of these, a table of names has half of its room for others' names.
+// there already. A name takes a place in a table, of which half of the free ones are
+// taken to be of use, and its part of the forest. Of what is scarce pages are made.
 func (g *ground) room() int64 {
-	return g.pages() + min(int64(g.forest.Free()), g.nameRoom*nameCost/2)
+	free := int64(g.forest.Free())
+	each := (g.forest.Bytes() - free) / max(g.names, 1)
+	each = max(each, 8)
+	forest, table := free/each, g.nameRoom/2
+	scarce := each
+	if table < forest {
+		scarce = nameCost
+	}
+	least, most, pages := min(forest, table), max(forest, table), max(g.pages(), 0)
+	names := least + pages/scarce
+	if names > most {
+		names = most + (pages-(most-least)*scarce)/(each+nameCost)
+	}
+	return names * (each + nameCost)
 }
 
 // canAdmit makes room for a source, or returns false.
@@ -425,7 +442,7 @@ func (s *source) sweep() (cost int) {
 		s.sweeps, s.sweepAt = g.cycle, 0
 	}
 	at := s.sweepAt
-	g.picked, s.sweepAt, cost = s.names.Sweep(g.picked[:0], at, s.isDead)
+	g.picked, s.sweepAt, cost = s.names.Sweep(g.picked[:0], at, s.f.DeadSlabs(), s.isDead)
 	for _, h := range g.picked {
 		s.bury(h)
 	}

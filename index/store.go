@@ -78,6 +78,10 @@ func (s *source) store(c *Change) {
 			st.placeAll(prev, variant)
 			return
 		case 0:
+			if s.evicted > 0 && s.ground.near() { // the parent most likely was
+				s.giveUp()
+				return
+			}
 			p := &pending{
 				group: g, tier: c.Tier, hashes: slices.Clone(c.Hashes),
 				parent: hashIn{c.Parent, variant}, locals: slices.Clone(c.Locals),

@@ -52,8 +52,11 @@ func (f *Forest) Dead(l Loc) bool {
 		return false
 	}
 	id := l.Slab()
-	return f.slabs.chunks[id/chunkSlabs].dead[id%chunkSlabs/64]>>(id%64)&1 != 0
+	return f.slabs.dead[id/64]>>(id%64)&1 != 0
 }
+
+// DeadSlabs has a bit for each slab that was evicted and has names.
+func (f *Forest) DeadSlabs() []uint64 { return f.slabs.dead }
 
 // kill evicts a slab that nothing is behind.
 func (f *Forest) kill(id uint32, m *slabMeta) {
@@ -62,7 +65,7 @@ func (f *Forest) kill(id uint32, m *slabMeta) {
 	f.eachHolder(h, func(ord, _ uint32) { f.lose(ord) })
 	m.kids |= flagDead
 	m.setHolders(h)
-	f.slabs.chunks[id/chunkSlabs].dead[id%chunkSlabs/64] |= 1 << (id % 64)
+	f.slabs.dead[id/64] |= 1 << (id % 64)
 	f.slabs.dying++
 }
 
@@ -76,7 +79,7 @@ func (m *slabMeta) lose(behind *slabMeta) {
 
 // bury lets go of a dead slab without names.
 func (f *Forest) bury(id uint32) {
-	f.slabs.chunks[id/chunkSlabs].dead[id%chunkSlabs/64] &^= 1 << (id % 64)
+	f.slabs.dead[id/64] &^= 1 << (id % 64)
 	f.slabs.dying--
 	f.leave(id, f.meta(id))
 }

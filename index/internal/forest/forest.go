@@ -466,5 +466,10 @@ func (f *Forest) Usage() Usage {
 	}
 }
 
+// Bytes returns what f takes.
+func (f *Forest) Bytes() int64 {
+	return int64(f.slabs.bytes + f.heads.bytes + f.recs.bytes + f.ords.bytes)
+}
+
 // Free returns the bytes that are ready for use.
 func (f *Forest) Free() int { return f.slabs.freeBytes + f.recs.freeBytes }

@@ -33,6 +33,7 @@ func sizeFor(n int) int { return min(bits.Len(uint(n-1)/minSlots), slabSizes-1) 
 // slabs are the slabs that are not in use, and what is known of the chunks.
 type slabs struct {
 	chunks  []chunkInfo
+	dead    []uint64          // a bit for each slab: it was evicted, and has names
 	open    [slabSizes]uint32 // the first chunk with a slab that is ready, plus one
 	last    [slabSizes]uint32 // the last one, plus one
 	numbers uint32            // the first free number of a chunk, plus one
@@ -46,11 +47,10 @@ type slabs struct {
 }
 
 type chunkInfo struct {
-	dead       [chunkSlabs / 64]uint64 // evicted slabs with names
-	free       uint32                  // the first slab of those that are ready and were in use
-	next, prev uint32                  // of the chunks with slabs that are ready, plus one
-	ready      uint16                  // slabs
-	fresh      uint16                  // slabs from there on were never in use
+	free       uint32 // the first slab of those that are ready and were in use
+	next, prev uint32 // of the chunks with slabs that are ready, plus one
+	ready      uint16 // slabs
+	fresh      uint16 // slabs from there on were never in use
 	size       uint8
 	listed     bool
 }
@@ -126,6 +126,9 @@ func (f *Forest) newChunk(size int) bool {
 		chunks = append(chunks, c)
 		s.chunks = append(s.chunks, chunkInfo{})
 		f.countSlabs(mem.Size(cap(s.chunks)*infoBytes) - mem.Size(was*infoBytes))
+		was = cap(s.dead)
+		s.dead = append(s.dead, make([]uint64, chunkSlabs/64)...)
+		f.countSlabs(mem.Size(cap(s.dead)*wordBytes) - mem.Size(was*wordBytes))
 	}
 	f.setChunks(chunks)
 	s.chunks[n] = chunkInfo{size: uint8(size), ready: chunkSlabs}

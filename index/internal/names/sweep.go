@@ -2,16 +2,23 @@ package names
 
 import "unsafe"
 
-// Sweep appends to dst those names of a segment whose values are picked. The segment
-// is at a position, as in Some. It returns how many names it has seen, too.
-func (t *Table[H, V]) Sweep(dst []H, pos uint64, pick func(V) bool) (picked []H, next uint64, seen int) {
+// Sweep appends to dst those names of a segment whose values are picked: of values
+// below 1<<31 by the bit v>>5 of a set, of others by pick. The segment is at a position,
+// as in Some. It returns how many names it has seen, too.
+func (t *Table[H, V]) Sweep(dst []H, pos uint64, set []uint64, pick func(V) bool) (picked []H, next uint64, seen int) {
 	s, next := t.at(pos)
 	for i := range s.lines {
 		l := &s.lines[i]
-		for j := range l.count() {
-			if pick(V(l.value[j])) {
-				dst = append(dst, H(l.hash[j]))
+		for j := range min(l.count(), lineNames) {
+			v := l.value[j]
+			if v>>31 == 0 {
+				if set[v>>11]>>(v>>5&63)&1 == 0 {
+					continue
+				}
+			} else if !pick(V(v)) {
+				continue
 			}
+			dst = append(dst, H(l.hash[j]))
 		}
 	}
 	return dst, next, s.n
