@@ -209,7 +209,9 @@ func TestBytes(t *testing.T) {
 			runtime.KeepAlive(sources)
 			runtime.KeepAlive(models)
 			t.Logf("%d sources with %d names take %d bytes, counted %d: %.4f", len(sources), names, got, counted, float64(counted)/float64(got))
-			noise := got/500 + 8192 + 16*int64(len(sources)) // each has a Count of its own
+			// Each has a Count of its own, and some things are so small that they have more
+			// memory with the race detector.
+			noise := got/100 + 8192 + 16*int64(len(sources))
 			if d := counted - got; d < -noise || d > noise {
 				t.Errorf("%d bytes are counted, the heap has %d", counted, got)
 			}
