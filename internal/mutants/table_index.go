@@ -123,7 +123,7 @@ var indexMutants = table{breaks: "./index", rows: []mutant{
 	{"the first of several names leaves none", "source.disclaim", "first.hash = things.at(first.next).hash", "", "TestInvariants"},
 	{"the names of a key are kept when nothing is shared", "source.disclaim", "if s.sharedKeys--; s.sharedKeys == 0 {", "if s.sharedKeys--; false {", "TestInvariants"},
 	{"keys that are hidden no more are kept", "name.unhide", "s.hidden.len() == 0 {", "false {", "TestInvariants"},
-	{"two hidden names are one", "source.hide", "at.many = true", "", "TestMemory/WhichOfTwoNamesIsHiddenIsNotGuessed"},
+	{"two hidden names are one", "source.hide", "at.many = true", "", "TestInvariants"},
 	{"further keys of a name are not given back", "name.dropKeys", "s.more.give(i)", "", "TestInvariants"},
 
 	{"parked without bound", "source.await", "for s.pendingBytes > s.cfg.PendingBytes {", "for false {", "TestMemory/PendingBound"},

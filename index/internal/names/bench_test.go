@@ -26,7 +26,7 @@ func BenchmarkTable(b *testing.B) {
 	b.Run("get", func(b *testing.B) {
 		t, i, found := filled(), 0, value(0)
 		for b.Loop() {
-			found += t.Get(hashes[i*0x9E3779B1&(size-1)])
+			found += t.Get(hashes[uint32(i)*0x9E3779B1&(size-1)])
 			i++
 		}
 		hashes[0] ^= Hash(found & 1)
@@ -34,7 +34,7 @@ func BenchmarkTable(b *testing.B) {
 	b.Run("put", func(b *testing.B) {
 		t, i := filled(), 0
 		for b.Loop() {
-			t.Put(hashes[i*0x9E3779B1&(size-1)], 7)
+			t.Put(hashes[uint32(i)*0x9E3779B1&(size-1)], 7)
 			i++
 		}
 	})
