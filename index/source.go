@@ -83,6 +83,9 @@ type source struct {
 	// hold. A report can then name blocks beside the known ones.
 	doubts bool
 
+	changes []Change  // of the Apply in progress
+	prompt  rootStore // of it
+
 	blocks [NumTiers]int // holdings with copies, by tier
 	parked int           // stores that are
 
@@ -162,7 +165,7 @@ func (s *source) applyAll(cur Cursor, changes []Change) (Applied, bool) {
 		}
 		s.cursors[cur.Stream] = cur
 	}
-	s.counts = Counts{}
+	s.counts, s.changes = Counts{}, changes
 	s.model.mu.Lock()
 	defer s.model.mu.Unlock()
 	s.f.Reclaim()
@@ -174,6 +177,7 @@ func (s *source) applyAll(cur Cursor, changes []Change) (Applied, bool) {
 		s.yield(1)
 	}
 	s.settle()
+	s.changes, s.prompt = nil, rootStore{}
 	return Applied{Cursor: cur, Counts: s.counts}, true
 }
 
