@@ -180,6 +180,14 @@ func (r *rank) hybrid(p *Profile) bool {
 	return len(r.groups) > 1 || len(r.groups) == 1 && p.corrected(r.groups[0].Group).Kind != GroupFull
 }
 
+// isReported says whether a full report shows what all groups hold for a next request.
+func (r *rank) isReported(p *Profile) bool {
+	return !slices.ContainsFunc(r.groups, func(told GroupInfo) bool {
+		g := p.corrected(told.Group)
+		return g.Kind != GroupFull && (g.Window == 0 || g.Kind != GroupWindow && g.Kind != GroupChunked)
+	})
+}
+
 // noteHybrid has scores know that the pod's model is a hybrid one. So it stays if a
 // rank has announced one group only since its cache was emptied.
 func (in *ingest) noteHybrid(r *rank) {

@@ -573,7 +573,45 @@ func TestProfilesAreCopied(t *testing.T) {
 	if err := ix.MarkLost("a", 0); err != nil {
 		t.Fatal(err)
 	}
-	if got := ix.Pods(nil)[0]; got.Profile.Groups[0].Window != 48 || got.State != kvindex.StatePartial || got.WantsFullReport {
+	if got := ix.Pods(nil)[0]; got.Profile.Groups[0].Window != 48 || got.State != kvindex.StatePartial {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestFullReports: where it helps, a pod of which a part is not known wants a full report,
+// and that brings back what a next request reuses.
+func TestFullReports(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 9)
+	in := func(group int, kind string, window int) *fakeengine.Stored {
+		s := p.Stored(0, 8)
+		s.Group, s.Kind, s.Window = group, kind, window
+		return s
+	}
+	for _, c := range []struct {
+		name   string
+		group  kvindex.Group // as the operator has it
+		event  *fakeengine.Stored
+		wants  bool
+		cached int
+	}{
+		{"full attention alone", kvindex.Group{ID: 0}, in(0, "full_attention", 0), true, 128},
+		{"a window", kvindex.Group{ID: 0}, in(1, "sliding_window", 48), true, 128},
+		{"a chunk", kvindex.Group{ID: 1, Kind: kvindex.GroupChunked, Window: 48}, in(1, "chunked_local_attention", 0), true, 128},
+		{"an unknown chunk", kvindex.Group{ID: 0}, in(1, "chunked_local_attention", 0), false, 128}, // a bound
+		{"Mamba", kvindex.Group{ID: 0}, in(1, "mamba", 0), false, 0},
+		{"an unknown kind", kvindex.Group{ID: 0}, in(1, "new_attention", 0), false, 128}, // a bound
+	} {
+		ix := open(t, withProfile(kvindex.Profile{Draft: kvindex.DraftNone, Groups: []kvindex.Group{c.group}}))
+		ingest(t, ix, "a", p.Stored(0, 8), c.event)
+		if err := ix.MarkLost("a", 0); err != nil {
+			t.Fatal(err)
+		}
+		ingest(t, ix, "a", p.Stored(0, 8), c.event)
+		if got := ix.Pods(nil)[0]; got.State != kvindex.StatePartial || got.WantsFullReport != c.wants {
+			t.Errorf("%s: %+v", c.name, got)
+		}
+		if got := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; got.CachedTokens != c.cached {
+			t.Errorf("%s: %+v", c.name, got)
+		}
 	}
 }

@@ -218,8 +218,8 @@ type PodInfo struct {
 	// the blocks that this request finds in its cache. With CopiesGuarded these
 	// announcements do no harm.
 	//
-	// It is false for hybrid models: such a request announces blocks of their other groups
-	// that are not there.
+	// It is false for models with Mamba layers, and if a group is of an unknown kind, or of
+	// an unknown window or chunk: an announcement does not show what such a group holds.
 	WantsFullReport bool
 	// Connected is the time since when a connection to the pod stands. It is zero if there
 	// is no connection, or the transport does not report it. Heard is the time of the last
@@ -474,7 +474,7 @@ func (pm *podModel) describe(info *PodInfo, now time.Time) {
 		s := r.info(now)
 		pm.profile.correct(s.Groups)
 		info.Sources = append(info.Sources, s)
-		info.WantsFullReport = info.WantsFullReport || r.lossy() && !r.hybrid(&pm.profile)
+		info.WantsFullReport = info.WantsFullReport || r.lossy() && r.isReported(&pm.profile)
 		if at := r.at.Round(0); at.After(info.Heard) { // without a stream
 			info.Heard = at
 		}

@@ -17,7 +17,7 @@ import (
 // clear drops all that the source holds.
 func (s *source) clear() {
 	s.counts.Cleared++
-	s.doubts = false
+	s.doubts, s.prompt = false, rootStore{}
 	if len(s.groups) == 0 {
 		return
 	}

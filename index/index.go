@@ -56,6 +56,47 @@
 // follows before a known hash has the prefix of that one. What follows behind a
 // boundary, or where the store begins, is placed by the Locals of the store, unless
 // they are [Change].Untold.
+//
+// # Reports
+//
+// An engine may announce again the blocks that a request finds in its cache
+// ([CopiesGuarded]). Such a report is a gpu store without a parent in each group, in
+// the order of their IDs. It lists all blocks from the first to the end of the hit. A full
+// group holds them; another group holds some of them, and the last one unless it is
+// [GroupChunked]. If the source has a [GroupMamba] group and parts of blocks, a hit may end
+// inside a block. Then the last block of the report need not be held by any group.
+//
+// A view is whole if the change is not [Change].Partial, and since the last OpClear no block
+// was forgotten that may be there. A block is known to a group if the gpu tier of the group
+// holds it, or it is hidden there. A part of a block is one that is smaller than the largest
+// of its group. There are parts if a group has had two sizes since the last OpClear.
+//
+// A guarded store without a parent counts if it is of parts of blocks, or masked and not of a
+// full group. Of the others:
+//
+//   - A store of a full group is taken for a report if all blocks are known, or the view is
+//     not whole. Of such a store no block counts that is held. If a hit may end inside a block
+//     and the store is dense, so is one of which all blocks but the last are known, and the
+//     last block is hidden if it was not known. In a view that is not whole, a hit may end
+//     inside a block if the source has a GroupMamba group, or the Apply a store of one.
+//   - A store of another group counts if the view is whole, and the latest store of a full
+//     group without a parent in the same Apply was of a lower ID and not taken
+//     for a report.
+//   - It counts if the view is whole, and a full group that has had a gpu store does not know
+//     the last block, unless a hit may end inside a block.
+//   - It counts if the view is whole, and its own group does not know the last block, unless a
+//     store of the group was taken for a report since the last OpClear. This is not so for
+//     GroupChunked, for a Window of 1, and for GroupMamba if a hit may end inside a block.
+//   - Any other one is taken for a report. Of it no block counts that is held, and the last
+//     blocks become held: with GroupWindow those that the last Window-1 tokens touch; with
+//     GroupMamba one, unless a hit may end inside a block; with GroupChunked those of the chunk
+//     of Window tokens in which the store ends, if blocks are not cut by chunks. Without
+//     Locals, or without a Window that those need, none becomes held.
+//
+// A block that a full group's store hid in this way comes back at a masked store of another
+// group without a parent, if both are of the same Variant, Root and Locals, no other store of
+// a full group without a parent is between them in the Apply, and the masked one is not
+// [Change].Untold.
 package index
 
 import (
@@ -183,16 +224,9 @@ type Group struct {
 type Copies uint8
 
 const (
-	// CopiesGuarded counts one copy a store, but takes a store without a
-	// parent whose blocks are all held already, or were forgotten uncounted,
-	// for a report of what is there. In a group that is not GroupFull a store
-	// without a parent that names a held block adds nothing at all. It never
-	// claims a block that has gone, whatever reports are mixed in, with one
-	// exception: a report of a group that is not GroupFull lists blocks that it
-	// does not hold, and where it names no held block it is taken for a store.
-	// So it is with GroupChunked, and in a source that is Partial. A repeat
-	// behind a parent counts in every group: reports have none, because they
-	// begin at the first block of a prompt.
+	// CopiesGuarded counts one copy a store, but not what may be a report of what is
+	// there. It never claims a block that has gone, whatever reports are mixed in. The
+	// package comment has the rules.
 	CopiesGuarded Copies = iota + 1
 	// CopiesExact counts every store: right where each one stands for a
 	// physical copy that a removal will follow.
@@ -253,8 +287,8 @@ type Change struct {
 	// Copies matters in the gpu tier only.
 	Copies Copies
 	// Partial, with CopiesGuarded: a part of the source's history was never
-	// seen. There a report may name blocks beside the known ones, so no store
-	// without a parent counts a block that is held.
+	// seen. There a report may name blocks beside the known ones, so nearly no store
+	// without a parent counts a block that is held: see the package comment.
 	Partial bool
 
 	// Hashes name the blocks. A store whose Locals cover more blocks than it
@@ -310,7 +344,7 @@ type Counts struct {
 	Stored   uint64 // hashes stored, copies and reports included
 	Removed  uint64 // hashes removed
 	Cleared  uint64 // clears
-	Reports  uint64 // stores of held blocks that were not counted as a copy
+	Reports  uint64 // hashes of stores that were not counted, because they may be reports
 	Restored uint64 // blocks whose presence a child proved after they were forgotten
 
 	Parked    uint64 // stores with an unknown parent, kept until it is named

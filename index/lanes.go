@@ -30,7 +30,10 @@ type group struct {
 	told  bool // by a gpu store
 	cut   cut  // of its gpu blocks; of the largest if sizes differ
 	grain int  // the smallest of their sizes
-	lanes [NumTiers][]*lane
+	// uncounted: a store was not counted that may have been of more copies, so
+	// the group may hold blocks that are not known.
+	uncounted bool
+	lanes     [NumTiers][]*lane
 }
 
 // lane is who holds blocks: a source, group, tier and cut. Its ordinal stands for

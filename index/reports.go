@@ -10,7 +10,12 @@ import "slices"
 // to come (kv_cache_report_mode=full, a field of its request). Such a report
 // counted as a copy would claim the block for ever. Nothing in an event tells a
 // report from a copy. What is known of reports: they begin at block 0, without a
-// parent, and they name blocks that are there.
+// parent, and in full groups they name blocks that are there.
+//
+// A report is one store a group, in the order of the group IDs, of all blocks of the
+// hit from the first one on (vLLM, v1/core/kv_cache_manager.py, get_computed_blocks, and
+// v1/core/block_pool.py, emit_cached_block_events, 2026-08-17). So it is never masked, it
+// has no parts of blocks, and it has no parent.
 //
 // # Never over
 //
@@ -29,9 +34,30 @@ import "slices"
 //   - after the index itself gave up blocks that the engine may hold (doubts): at
 //     one of its bounds, or at an ambiguous removal.
 //
-// In sparse groups (windows, Mamba) a report names blocks that nobody holds, so
-// there a store without a parent that names a held block adds nothing. A repeat
-// behind a parent is a copy there as in full groups: a report has no parent.
+// A hit may end inside a block, where a model has Mamba groups and caches parts of
+// blocks. Its report names the whole block, which need not be there. So the last block
+// of a full group's report is hidden, if it was not there before.
+//
+// # Groups that do not keep all blocks
+//
+// A report of a window, Mamba or chunked group names blocks that nobody holds. So it has
+// to be known for one, and what shows that a store is none is
+//
+//   - that it is masked, or of a part of a block;
+//   - that the full group before it, whose store belongs to the same request, was not
+//     taken for a report: then the request found nothing;
+//   - that a full group lacks the last block, which is the end of the hit;
+//   - that the group itself lacks the last block. All hits end with a block that is
+//     there, but those of chunked groups and those inside a block. That needs all
+//     copies to be counted, so it is no sign any more once a store was taken for a
+//     report (group.uncounted).
+//
+// All but the first need a view of which all is known. What may be a report holds only
+// what a hit proves: the blocks that the window needs at its end, the state at its end,
+// the blocks of the chunk in which it ends. That is true of a real store too, so in a
+// partial view reports bring back what a next request needs.
+//
+// A repeat behind a parent is a copy there as in full groups: a report has no parent.
 //
 // # What is hidden comes back
 //
@@ -55,24 +81,122 @@ import "slices"
 // apart, and CopiesExact never restores.
 //
 // A report of the block itself brings it back too: it is held then, as by any
-// store.
+// store. And a last block that was hidden because it may be a report's comes back at
+// the masked store of the same tokens in another group: the request was no hit.
 
 // maxRestore bounds the walk of restore, in blocks: a hostile engine can make the
 // parents a circle.
 const maxRestore = 1 << 12
 
+// rootStore is what became of the latest guarded store of a full group without a parent.
+type rootStore struct {
+	*Change // nil: there is none
+	group   *group
+	counted bool // as no report
+	hid     bool // its last block
+}
+
 // judge decides what a store of some hashes counts for.
 func (st *storing) judge(held []Hash) {
-	s, c, full := st.s, st.c, st.group.Kind == GroupFull
+	s, c, g := st.s, st.c, st.group
+	st.report, st.unsure = c.Reused, -1
 	st.guarded = c.Tier == TierGPU && c.Copies == CopiesGuarded
-	if st.guarded && full && c.HasParent {
-		s.restore(c.Parent, st.group)
+	switch {
+	case !st.guarded:
+	case c.HasParent:
+		if g.Kind == GroupFull {
+			s.restore(c.Parent, g)
+		}
+	case len(c.Locals) > 0 && c.BlockSize < g.cut.size: // a part of a block: no report has any
+	case g.Kind == GroupFull:
+		st.judgeFull(held)
+	default:
+		st.judgeSparse(held)
 	}
-	if st.guarded && !full && !c.HasParent && s.anyHeld(held, st.group) {
-		s.counts.Reports += uint64(len(held))
-		st.namesOnly = true
+}
+
+// judgeFull judges a guarded store of a full group without a parent.
+func (st *storing) judgeFull(held []Hash) {
+	s, c, g := st.s, st.c, st.group
+	blind, last := c.Partial || s.doubts, len(held)-1
+	parts := st.chained && s.mayHaveParts(blind)
+	s.prompt = rootStore{Change: c, group: g}
+	counts := !blind && !s.allSeen(held, g)
+	if counts && parts {
+		counts = !s.allSeen(held[:last], g)
 	}
-	st.report = c.Reused || st.guarded && !c.HasParent && (c.Partial || s.doubts || s.allSeen(held, st.group))
+	if s.prompt.counted = counts; counts {
+		return
+	}
+	st.report = true
+	if parts && !s.allSeen(held[last:], g) {
+		st.unsure, s.prompt.hid = last, true
+	}
+}
+
+// judgeSparse judges a guarded store of another group without a parent.
+func (st *storing) judgeSparse(held []Hash) {
+	s, c, g := st.s, st.c, st.group
+	blind, p := c.Partial || s.doubts, s.prompt
+	switch {
+	case len(held) < c.Blocks():
+		if p.hid && !c.Untold && p.Variant == c.Variant && p.Root == c.Root && slices.Equal(p.Locals, c.Locals) {
+			s.restore(p.Hashes[len(p.Hashes)-1], p.group)
+		}
+	case !blind && (p.counted && p.group.ID < g.ID || s.isLacked(held[len(held)-1], g)):
+	default:
+		st.report, g.uncounted = true, true
+		st.from = max(len(held)-g.sureOf(c, s.mayHaveParts(blind)), 0)
+	}
+}
+
+// isLacked reports whether a block is missing somewhere so that no report of a sparse
+// group can end with it. The index knows of all copies but those of uncounted groups.
+func (s *source) isLacked(h Hash, g *group) bool {
+	parts := s.mayHaveParts(false)
+	lacks := func(g *group) bool {
+		n := s.name(h)
+		return n.holding(g, TierGPU).lane == nil
+	}
+	ends := g.Kind != GroupChunked && g.Window != 1 && (g.Kind != GroupMamba || !parts)
+	if ends && !g.uncounted && lacks(g) {
+		return true
+	}
+	for _, full := range s.groups {
+		if full.Kind == GroupFull && full.told && !parts && lacks(full) {
+			return true
+		}
+	}
+	return false
+}
+
+// mayHaveParts reports whether a hit may end inside a block: beside a Mamba group, if
+// there are parts of blocks, or that is not known. The first report of a view may come
+// before anything else of its Mamba group.
+func (s *source) mayHaveParts(blind bool) bool {
+	mamba, parts := false, blind
+	for _, g := range s.groups {
+		mamba = mamba || g.Kind == GroupMamba
+		parts = parts || g.grain < g.cut.size
+	}
+	return mamba && parts || blind && slices.ContainsFunc(s.changes, func(c Change) bool {
+		return c.Op == OpStore && c.Group.Kind == GroupMamba
+	})
+}
+
+// sureOf returns how many blocks at the end of a report are there for sure. parts: the
+// hit may end inside the last one.
+func (g *group) sureOf(c *Change, parts bool) int {
+	switch {
+	case len(c.Locals) == 0:
+	case g.Kind == GroupWindow:
+		return g.runBlocks(c.BlockSize)
+	case g.Kind == GroupMamba && !parts:
+		return 1
+	case g.Kind == GroupChunked && g.Window > 0 && g.Window%c.BlockSize == 0:
+		return c.Blocks() % (g.Window / c.BlockSize)
+	}
+	return 0
 }
 
 // allSeen reports whether each block is held in the gpu tier of g, or hidden.
@@ -85,18 +209,6 @@ func (s *source) allSeen(hashes []Hash, g *group) bool {
 		s.yield(1)
 	}
 	return true
-}
-
-// anyHeld reports whether one of the blocks is held in the gpu tier of g.
-func (s *source) anyHeld(hashes []Hash, g *group) bool {
-	for _, h := range hashes {
-		s.yield(1)
-		n := s.name(h)
-		if n.holding(g, TierGPU).copies > 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // hiddenNames are the names of one key with a holding that a report hid.
@@ -118,6 +230,21 @@ func (s *source) hide(l loc, h Hash) {
 		s.hidden = newByLoc[hiddenNames](s)
 	}
 	s.hidden.add(l, hiddenNames{first: h, n: 1})
+}
+
+// addHidden has a holding that may be there, of a lane that has none.
+func (n *name) addHidden(ln *lane) {
+	s := n.s
+	var buf [2]loc
+	n.enrich()
+	r, hides := n.rich(), !n.isHiddenExcept(0)
+	r.first = s.copies.take(copyCount{next: r.first, lane: ln.number, reported: true})
+	ln.hidden++
+	for _, l := range n.locs(&buf) {
+		if hides {
+			s.hide(l, n.hash)
+		}
+	}
 }
 
 // unhide is told before a copyCount that is hidden stops to be so.

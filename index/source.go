@@ -95,6 +95,9 @@ type source struct {
 	// hold. A report can then name blocks beside the known ones.
 	doubts bool
 
+	changes []Change  // of the Apply in progress
+	prompt  rootStore // of it
+
 	blocks  [NumTiers]int // holdings with copies, by tier
 	parked  int           // stores that are
 	keyless int           // names that are held and have no key
@@ -190,6 +193,7 @@ func (s *source) applyAll(cur Cursor, changes []Change) (Applied, bool) {
 		cur.Stream = s.cursors[i].Stream
 		s.cursors[i] = cur
 	}
+	s.changes = changes
 	s.ground.mu.Lock()
 	defer s.ground.mu.Unlock()
 	s.f.Reclaim()
@@ -202,6 +206,7 @@ func (s *source) applyAll(cur Cursor, changes []Change) (Applied, bool) {
 		s.pause(1)
 	}
 	s.settle()
+	s.changes, s.prompt = nil, rootStore{}
 	s.report()
 	if s.following != nil {
 		s.ground.giveFollowing(s.following)

@@ -29,14 +29,15 @@ import (
 
 // storing is a store that is being carried out.
 type storing struct {
-	s         *source
-	c         *Change
-	group     *group
-	lane      *lane
-	guarded   bool // against reports
-	report    bool
-	namesOnly bool // nothing is held by it
-	chained   bool // each block is the parent of the next
+	s       *source
+	c       *Change
+	group   *group
+	lane    *lane
+	guarded bool // against reports
+	report  bool
+	from    int  // the first block that is held by it
+	unsure  int  // the block that may be there; -1: none
+	chained bool // each block is the parent of the next
 }
 
 func (s *source) store(c *Change) {
@@ -95,14 +96,14 @@ func (s *source) store(c *Change) {
 		}
 		s.dropChild(c.Hashes)
 	}
-	if masked && c.Tier == TierGPU && !st.namesOnly {
+	if masked && c.Tier == TierGPU {
 		if need := g.runBlocks(c.BlockSize); need > 0 {
 			st.storeMasked(st.pendingMasked(need, variant))
 			return
 		}
 	}
 	st.holdAll(held, nil)
-	if !st.namesOnly && slices.ContainsFunc(held, s.unplaced) {
+	if held = held[st.from:]; slices.ContainsFunc(held, s.unplaced) {
 		s.await(&pending{group: g, tier: c.Tier, hashes: slices.Clone(held)})
 	}
 }
@@ -193,7 +194,7 @@ func (st *storing) placePiece(hashes []Hash, from, to int, ends blockEnds) bool 
 			if from > first && s.ground.full() && !s.hasRoom(hashes[from]) {
 				break
 			}
-			if l.Slab() != id || (mine|plain)&bit != 0 || s.shared != nil || st.namesOnly || s.names.Add(hashes[from], value(l)) != 0 {
+			if l.Slab() != id || (mine|plain)&bit != 0 || s.shared != nil || from < st.from || from == st.unsure || s.names.Add(hashes[from], value(l)) != 0 {
 				break
 			}
 			plain |= bit
@@ -233,12 +234,16 @@ func (st *storing) holdAll(hashes []Hash, riches []uint32) {
 // hold records that the lane of the store has its block i, by the rules of
 // Copies.
 func (st *storing) hold(i int, n *name) {
-	if st.namesOnly {
-		return
-	}
 	s, c, full := st.s, st.c, st.group.Kind == GroupFull
 	h := n.holding(st.group, c.Tier)
 	switch {
+	case i < st.from:
+		s.counts.Reports++
+		return
+	case i == st.unsure:
+		s.counts.Reports++
+		n.addHidden(st.lane)
+		return
 	case h.copies == 0:
 		if h.lane != nil {
 			s.counts.Restored++

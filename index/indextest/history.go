@@ -329,7 +329,7 @@ func (h *history) writeRemove(of []index.Source, last map[index.Source]*snapshot
 func (h *history) writeOps(w *world, src index.Source, s *modelSource, ops []op, before *snapshot) (then *snapshot) {
 	during := &snapshot{}
 	during.merge(before)
-	s.counts = index.Counts{}
+	s.counts, s.prompt, s.ops = index.Counts{}, promptStore{}, ops
 	changes := make([]index.Change, len(ops))
 	var fired firings
 	for i := range ops {

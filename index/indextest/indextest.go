@@ -141,6 +141,21 @@ func guarded(ch index.Change) index.Change {
 	return with(ch, func(c *index.Change) { c.Copies = index.CopiesGuarded })
 }
 
+// inPart is a guarded change in a view without its beginning.
+func inPart(ch index.Change) index.Change {
+	return with(ch, func(c *index.Change) { c.Copies, c.Partial = index.CopiesGuarded, true })
+}
+
+// double is a store of c in blocks of twice the size, numbered from 0.
+func (c chain) double(from, to int) index.Change {
+	ch := c.store(2*from, 2*to)
+	ch.BlockSize, ch.Hashes = 2*size, nil
+	for b := from; b < to; b++ {
+		ch.Hashes = append(ch.Hashes, c.hashes[2*b+1])
+	}
+	return ch
+}
+
 func inTier(t index.Tier, ch index.Change) index.Change {
 	return with(ch, func(c *index.Change) { c.Tier = t })
 }
@@ -219,10 +234,15 @@ func (t *T) match(c chain, pods []string, held bool) []index.Row {
 
 // row returns the row of a source and group with blocks of the usual size; its
 // zero value if there is none.
-func (t *T) row(src index.Source, group int, c chain) (found index.Row) {
+func (t *T) row(src index.Source, group int, c chain) index.Row {
+	t.Helper()
+	return t.rowOf(src, group, size, c)
+}
+
+func (t *T) rowOf(src index.Source, group, blockSize int, c chain) (found index.Row) {
 	t.Helper()
 	for _, r := range t.match(c, nil, false) {
-		if r.Source == src && r.Group.ID == group && r.BlockSize == size {
+		if r.Source == src && r.Group.ID == group && r.BlockSize == blockSize {
 			if found.View != nil {
 				t.Fatalf("two rows for %v group %d", src, group)
 			}
@@ -230,6 +250,16 @@ func (t *T) row(src index.Source, group int, c chain) (found index.Row) {
 		}
 	}
 	return found
+}
+
+// gpuBits returns which of the first 64 blocks the gpu tier of a group of a hybrid
+// source holds.
+func (t *T) gpuBits(src index.Source, group int, c chain) uint64 {
+	t.Helper()
+	if r := t.row(src, group, c); r.Held != nil && r.Held[index.TierGPU] != nil {
+		return r.Held[index.TierGPU][0]
+	}
+	return 0
 }
 
 // want checks the leading run of a source in its first group.
@@ -1001,23 +1031,13 @@ var cases = []testCase{
 		t.apply(podA, guarded(c.store(0, 2)), guarded(c.store(0, 3)), c.remove(0))
 		t.want(podA, c, 3)
 	}},
-	{"AReportAddsNothingToSparseGroups", func(t *T) {
-		c := newChain(1, 4)
-		t.apply(podA, inGroup(window, guarded(c.store(0, 4))), inGroup(window, c.remove(0, 1)), inGroup(window, guarded(c.store(0, 4))))
-		if r := t.row(podA, 1, c); r.Run != 0 {
-			t.Errorf("row %+v", r)
-		}
-	}},
 	{"PartialCountsNoRepeatFromTheRoot", func(t *T) {
 		c := newChain(1, 4)
-		partial := func(ch index.Change) index.Change {
-			return with(ch, func(c *index.Change) { c.Copies, c.Partial = index.CopiesGuarded, true })
-		}
-		t.apply(podA, partial(c.store(0, 2)), partial(c.store(0, 3)), partial(c.store(2, 3)), c.remove(2))
+		t.apply(podA, inPart(c.store(0, 2)), inPart(c.store(0, 3)), inPart(c.store(2, 3)), c.remove(2))
 		t.want(podA, c, 3)
 		t.apply(podA, c.remove(1))
 		t.want(podA, c, 1)
-		t.apply(podA, partial(c.store(2, 4)))
+		t.apply(podA, inPart(c.store(2, 4)))
 		t.want(podA, c, 4) // the child proves that block 1 is there
 	}},
 	{"CopiesGuardedCountsARepeatBehindAParentInSparseGroups", func(t *T) {
@@ -1026,11 +1046,151 @@ var cases = []testCase{
 		if r := t.row(podA, 1, c); r.Run != 3 {
 			t.Errorf("row %+v", r)
 		}
-		// From the root it may be a report, which adds nothing.
-		c = c.fork(3, 1, 0)
-		t.apply(podA, inGroup(window, guarded(c.store(0, 4))), inGroup(window, c.remove(2)))
-		if r := t.row(podA, 1, c); r.Run != 2 {
-			t.Errorf("row %+v", r)
+	}},
+	{"AReportOfAGroupWithoutAllBlocksAddsWhatIsSure", func(t *T) {
+		c := newChain(1, 8)
+		chunked := index.Group{ID: 2, Kind: index.GroupChunked, Window: 48} // three blocks
+		mamba := index.Group{ID: 3, Kind: index.GroupMamba}
+		other := index.Group{ID: 4, Kind: index.GroupOther}
+		sure := func(name string, g index.Group, held uint64, changes ...index.Change) {
+			t.remove("a")
+			for _, ch := range changes {
+				t.apply(podA, ch)
+			}
+			if got := t.gpuBits(podA, g.ID, c); got != held {
+				t.Errorf("%s: blocks %b, want %b", name, got, held)
+			}
+		}
+		for _, r := range []struct {
+			group        index.Group
+			blocks       int
+			live, unsure uint64
+		}{
+			{window, 8, 0b11000000, 0b11000000}, {window, 1, 1, 1}, {index.Group{ID: 1, Kind: index.GroupWindow}, 8, 0, 0},
+			{index.Group{ID: 1, Kind: index.GroupWindow, Window: 1}, 8, 0, 0},
+			{chunked, 8, 0b11000000, 0b11000000}, {chunked, 6, 0, 0}, {chunked, 7, 0b1000000, 0b1000000},
+			{index.Group{ID: 2, Kind: index.GroupChunked, Window: 40}, 7, 0, 0}, {index.Group{ID: 2, Kind: index.GroupChunked}, 8, 0, 0},
+			{mamba, 8, 0b10000000, 0}, {other, 8, 0, 0},
+		} {
+			report := guarded(inGroup(r.group, c.store(0, r.blocks)))
+			gone := inGroup(r.group, c.remove(0, 1, 2, 3, 4, 5, 6, 7))
+			sure(fmt.Sprintf("live, %+v", r), r.group, r.live, guarded(c.store(0, 8)), report, report, gone, report)
+			sure(fmt.Sprintf("partial, %+v", r), r.group, r.unsure, inPart(report))
+		}
+	}},
+	{"ASparseStoreBehindANewPromptIsNoReport", func(t *T) {
+		c, d := newChain(1, 4), newChain(2, 1)
+		chunked := index.Group{ID: 2, Kind: index.GroupChunked, Window: 32}
+		small := index.Group{ID: 2, Kind: index.GroupWindow, Window: 1}
+		early := index.Group{ID: 2, Kind: index.GroupFull}
+		late := index.Group{ID: 1, Kind: index.GroupChunked, Window: 32}
+		store := func(g index.Group) index.Change { return guarded(inGroup(g, c.store(0, 4))) }
+		for _, r := range []struct {
+			name  string
+			group index.Group
+			held  uint64
+			steps [][]index.Change
+		}{
+			{"with its prompt", chunked, 0b1111, [][]index.Change{{store(full), store(chunked)}}},
+			{"a report in the same batch", chunked, 0b1100, [][]index.Change{{store(full), store(chunked), store(full), store(chunked), inGroup(chunked, c.remove(0, 1))}}},
+			{"in a later batch", chunked, 0, [][]index.Change{{store(full)}, {store(chunked)}}},
+			{"in a group before the full one", late, 0b1111, [][]index.Change{{guarded(inGroup(early, d.store(0, 1)))}, {store(late), store(early)}}},
+			{"a report in a group before the full one", late, 0, [][]index.Change{{store(early), store(late)}}},
+			{"the full group lacks its end", late, 0b1111, [][]index.Change{{guarded(inGroup(early, c.store(0, 3)))}, {store(late)}}},
+			{"a window of one token", small, 0, [][]index.Change{{store(full)}, {store(small)}}},
+			{"a prompt before a clear", chunked, 0, [][]index.Change{{store(full), {Op: index.OpClear}, inTier(index.TierCPU, store(full)), store(chunked)}}},
+		} {
+			t.remove("a")
+			for _, changes := range r.steps {
+				t.apply(podA, changes...)
+			}
+			if got := t.gpuBits(podA, r.group.ID, c); got != r.held {
+				t.Errorf("%s: blocks %b, want %b", r.name, got, r.held)
+			}
+		}
+	}},
+	{"AWindowThatLacksTheEndIsStoredAnew", func(t *T) {
+		c := newChain(1, 4)
+		store := guarded(inGroup(window, c.store(0, 4)))
+		t.apply(podA, store, inGroup(window, c.remove(0, 1, 2, 3)), store)
+		if got := t.gpuBits(podA, 1, c); got != 0b1111 {
+			t.Errorf("blocks %b", got)
+		}
+		t.apply(podA, store, inGroup(window, c.remove(0, 1, 2, 3)), store) // of two copies one may have been left
+		if got := t.gpuBits(podA, 1, c); got != 0b1100 {
+			t.Errorf("blocks %b", got)
+		}
+	}},
+	{"AMaskedStoreIsNoReport", func(t *T) {
+		c := newChain(1, 4)
+		store := inPart(inGroup(window, c.store(0, 4)))
+		store.Hashes = c.hashes[2:]
+		t.apply(podA, inPart(c.store(0, 4)), store, store, inGroup(window, c.remove(2, 3)))
+		if got := t.gpuBits(podA, 1, c); got != 0b1100 {
+			t.Errorf("blocks %b", got)
+		}
+	}},
+	{"APartOfABlockIsNoReport", func(t *T) {
+		c := newChain(1, 4)
+		mamba := index.Group{ID: 1, Kind: index.GroupMamba}
+		part := guarded(inGroup(mamba, c.store(0, 1)))
+		t.apply(podA, guarded(inGroup(mamba, c.double(0, 2))), part, part, inGroup(mamba, c.remove(0)))
+		if got := t.match(c, nil, true); !slices.ContainsFunc(got, func(r index.Row) bool { return r.BlockSize == size && r.Run == 1 }) {
+			t.Errorf("rows %+v", got)
+		}
+	}},
+	{"AHitInsideABlockReportsOneMore", func(t *T) {
+		// Blocks of two units. What the engine has behind the first is a part of the next.
+		mamba := index.Group{ID: 1, Kind: index.GroupMamba}
+		c := newChain(1, 8)
+		known := []index.Change{guarded(c.double(0, 1)), guarded(inGroup(mamba, c.double(0, 1))), guarded(c.store(2, 3))}
+		masked := guarded(inGroup(mamba, c.double(0, 2)))
+		masked.Hashes = masked.Hashes[1:]
+		another := guarded(inGroup(mamba, c.fork(3, 1, 9).double(0, 2)))
+		another.Hashes = another.Hashes[1:]
+		for _, r := range []struct {
+			name  string
+			run   int32
+			apply []index.Change
+		}{
+			{"a report", 1, []index.Change{guarded(c.double(0, 2))}},
+			{"a child shows that it was a store", 3, []index.Change{guarded(c.double(0, 2)), guarded(c.double(2, 3))}},
+			{"a masked store shows that it was a store", 2, []index.Change{guarded(c.double(0, 2)), masked}},
+			{"two more blocks", 3, []index.Change{guarded(c.double(0, 3))}},
+			{"a masked store of another prompt", 1, []index.Change{guarded(c.double(0, 2)), another}},
+			{"a masked store of a later batch", 1, []index.Change{guarded(c.double(0, 2)), {}, masked}},
+			{"a masked store that does not tell its media", 1, []index.Change{guarded(c.double(0, 2)), with(masked, func(c *index.Change) { c.Untold = true })}},
+		} {
+			t.remove("a")
+			t.apply(podA, known...)
+			for rest := r.apply; len(rest) > 0; { // a batch ends with a change of nothing
+				n := slices.IndexFunc(rest, func(c index.Change) bool { return c.Op == 0 })
+				if n < 0 {
+					n = len(rest)
+				}
+				t.apply(podA, rest[:n]...)
+				rest = rest[min(n+1, len(rest)):]
+			}
+			if got := t.rowOf(podA, 0, 2*size, c); got.Run != r.run {
+				t.Errorf("%s: row %+v", r.name, got)
+			}
+		}
+		// Without a Mamba group no hit ends there.
+		t.remove("a")
+		t.apply(podA, guarded(c.double(0, 1)), guarded(c.store(2, 3)), guarded(c.double(0, 2)))
+		if got := t.rowOf(podA, 0, 2*size, c); got.Run != 2 {
+			t.Errorf("full groups alone: row %+v", got)
+		}
+		// In a view without its beginning nobody knows whether there are parts.
+		state := inPart(inGroup(mamba, c.store(0, 1)))
+		for _, batches := range [][][]index.Change{{{state}, {inPart(c.store(0, 2))}}, {{inPart(c.store(0, 2)), state}}} {
+			t.remove("a")
+			for _, changes := range batches {
+				t.apply(podA, changes...)
+			}
+			if r := t.row(podA, 0, c); r.Run != 1 {
+				t.Errorf("partial: row %+v", r)
+			}
 		}
 	}},
 	{"AMaskedStoreFollowsFromABoundary", func(t *T) {
@@ -1283,6 +1443,11 @@ var cases = []testCase{
 		d.hashes = c.hashes
 		t.apply(podA, guarded(d.store(0, 1)), guarded(c.store(0, 2)), c.remove(0), guarded(c.store(0, 2)), c.remove(1))
 		t.want(podA, c, 1)
+		e := newChain(3, 4) // nor a store of a window
+		t.apply(podA, guarded(inGroup(window, e.store(0, 4))))
+		if got := t.gpuBits(podA, 1, e); got != 0b1100 {
+			t.Errorf("blocks %b", got)
+		}
 	}},
 	{"AClearEndsWhatAReportHid", func(t *T) {
 		c := newChain(1, 4)

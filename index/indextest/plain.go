@@ -75,11 +75,12 @@ func (p *Plain) Apply(ctx context.Context, src index.Source, cur index.Cursor, c
 		}
 		s.cursors[cur.Stream] = cur
 	}
-	s.counts = index.Counts{}
+	s.counts, s.changes = index.Counts{}, changes
 	for i := range changes {
 		s.apply(&changes[i])
 	}
 	s.settle()
+	s.changes, s.prompt = nil, plainRoot{}
 	return index.Applied{Cursor: cur, Counts: s.counts}, nil
 }
 

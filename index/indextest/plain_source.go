@@ -21,6 +21,16 @@ type plainSource struct {
 	counts  index.Counts           // of the Apply in progress
 	tick    int                    // counts the times that a name was left without holders
 	cleared int                    // the tick of the last OpClear
+	changes []index.Change         // of the Apply in progress
+	prompt  plainRoot              // of it
+}
+
+// plainRoot is what became of the latest store of a full group without a parent.
+type plainRoot struct {
+	*index.Change // nil: there is none
+	group         *plainGroup
+	counted       bool // as no report
+	hid           bool // its last block
 }
 
 type plainGroup struct {
@@ -28,6 +38,9 @@ type plainGroup struct {
 	told  bool     // by a gpu store
 	by    plainCut // the largest that a gpu store told
 	grain int      // the smallest size that a gpu store told
+	// uncounted: it may hold blocks that are not known, of a store that was taken
+	// for a report.
+	uncounted bool
 }
 
 // plainCut is how blocks are cut. The zero plainCut, of blocks known by hash
@@ -93,7 +106,7 @@ func (s *plainSource) apply(c *index.Change) {
 		s.remove(c)
 	case index.OpClear:
 		s.counts.Cleared++
-		s.doubts, s.waiting, s.looks, s.groups = false, nil, nil, map[int]*plainGroup{}
+		s.doubts, s.waiting, s.looks, s.groups, s.prompt = false, nil, nil, map[int]*plainGroup{}, plainRoot{}
 		s.clear(func(plainHolder) bool { return true })
 		s.cleared = s.tick
 	case index.OpClearTier:
@@ -158,7 +171,7 @@ func (s *plainSource) store(c *index.Change) {
 		s.mask(w, c)
 	}
 	var follows *plainUnmask
-	if w.masked != nil && !st.nothing {
+	if w.masked != nil {
 		if m := s.unmask(w); m.whole() {
 			follows = m
 		}
@@ -179,7 +192,8 @@ func (s *plainSource) store(c *index.Change) {
 	case names && parents == 0:
 		s.counts.Parked++
 		s.wait(&plainWait{at: at, hashes: slices.Clone(hashes), parked: true, parent: c.Parent, by: by, locals: slices.Clone(c.Locals)})
-	case !st.nothing && slices.ContainsFunc(hashes, s.unplaced):
+	case slices.ContainsFunc(hashes[st.from:], s.unplaced):
+		w.hashes = w.hashes[st.from:]
 		s.wait(w)
 	}
 }
@@ -232,30 +246,122 @@ type plainStore struct {
 	guarded bool // against reports
 	full    bool // its group is
 	report  bool
-	nothing bool // is held by it
+	from    int // the first block that is held by it
+	unsure  int // the block that is hidden by it; -1: none
 }
 
 // judge decides what a store counts for, by the rules of index.Copies.
 func (s *plainSource) judge(c *index.Change, hashes []index.Hash) plainStore {
-	st := plainStore{c: c, full: s.groups[c.Group.ID].Kind == index.GroupFull, report: c.Reused}
+	g := s.groups[c.Group.ID]
+	st := plainStore{c: c, full: g.Kind == index.GroupFull, report: c.Reused, unsure: -1}
 	if c.Tier != index.TierGPU || c.Copies != index.CopiesGuarded {
 		return st
 	}
 	st.guarded = true
-	gpu := plainHolder{c.Group.ID, index.TierGPU}
 	switch {
 	case c.HasParent && st.full:
-		s.restore(c.Parent, gpu)
+		s.restore(c.Parent, plainHolder{g.ID, index.TierGPU})
 	case c.HasParent:
-	case !st.full && slices.ContainsFunc(hashes, func(h index.Hash) bool { return s.has(h, gpu) }):
-		// A report of a sparse group names blocks that nobody holds.
-		s.counts.Reports += uint64(len(hashes))
-		st.nothing = true
+	case len(c.Locals) > 0 && c.BlockSize < g.by.size: // a part of a block
+	case st.full:
+		s.judgeFull(&st, g, hashes)
 	default:
-		unknown := func(h index.Hash) bool { return s.names[h].of(gpu) == nil }
-		st.report = st.report || c.Partial || s.doubts || !slices.ContainsFunc(hashes, unknown)
+		s.judgeSparse(&st, g, hashes)
 	}
 	return st
+}
+
+// judgeFull judges a store of a full group without a parent: it is a report if all of its
+// blocks are there. Where hits end inside blocks, the last one need not be.
+func (s *plainSource) judgeFull(st *plainStore, g *plainGroup, hashes []index.Hash) {
+	last := len(hashes) - 1
+	blind := st.c.Partial || s.doubts
+	parts := len(hashes) == st.c.Blocks() && s.parts(blind)
+	unknown := func(h index.Hash) bool { return s.lacks(g, h) }
+	s.prompt = plainRoot{Change: st.c, group: g}
+	switch {
+	case parts && unknown(hashes[last]) && (blind || !slices.ContainsFunc(hashes[:last], unknown)):
+		st.report, st.unsure, s.prompt.hid = true, last, true
+	case blind || !slices.ContainsFunc(hashes, unknown):
+		st.report = true
+	default:
+		s.prompt.counted = true
+	}
+}
+
+// judgeSparse judges a store of another group without a parent. A report has all hashes
+// of its range, and follows that of each full group with a lower ID. A masked store shows
+// that the last block of its range is there.
+func (s *plainSource) judgeSparse(st *plainStore, g *plainGroup, hashes []index.Hash) {
+	c, p := st.c, s.prompt
+	blind := c.Partial || s.doubts
+	switch last := hashes[len(hashes)-1]; {
+	case len(hashes) < c.Blocks():
+		if p.hid && !c.Untold && p.Variant == c.Variant && p.Root == c.Root && slices.Equal(p.Locals, c.Locals) {
+			s.restore(p.Hashes[len(p.Hashes)-1], plainHolder{p.group.ID, index.TierGPU})
+		}
+	case !blind && (p.counted && p.group.ID < g.ID || s.noReportEnds(g, last)):
+	default:
+		g.uncounted, st.report = true, true
+		st.from = max(0, len(hashes)-s.sure(g, c, blind))
+	}
+}
+
+// noReportEnds reports whether no report of a group can end with a block.
+func (s *plainSource) noReportEnds(g *plainGroup, last index.Hash) bool {
+	parts := s.parts(false)
+	if !g.uncounted && s.lacks(g, last) {
+		switch {
+		case g.Kind == index.GroupChunked, g.Window == 1, g.Kind == index.GroupMamba && parts: // hits need not end with a block
+		default:
+			return true
+		}
+	}
+	for _, f := range s.groups {
+		if f.Kind == index.GroupFull && f.told && !parts && s.lacks(f, last) {
+			return true
+		}
+	}
+	return false
+}
+
+// parts reports whether hits may end inside blocks.
+func (s *plainSource) parts(blind bool) bool {
+	for i := range s.changes {
+		if c := &s.changes[i]; blind && c.Op == index.OpStore && c.Group.Kind == index.GroupMamba {
+			return true
+		}
+	}
+	for _, m := range s.groups {
+		for _, g := range s.groups {
+			if m.Kind == index.GroupMamba && (blind || g.grain < g.by.size) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// sure returns how many of the last blocks of a report are there.
+func (s *plainSource) sure(g *plainGroup, c *index.Change, blind bool) int {
+	if len(c.Locals) == 0 || g.Window%c.BlockSize != 0 && g.Kind == index.GroupChunked {
+		return 0
+	}
+	switch {
+	case g.Kind == index.GroupWindow && g.Window > 1: // what the tokens before the end touch
+		return (g.Window - 1 + c.BlockSize - 1) / c.BlockSize
+	case g.Kind == index.GroupMamba && !s.parts(blind):
+		return 1
+	case g.Kind == index.GroupChunked && g.Window > 0: // those of the chunk in which it ends
+		return c.Blocks() * c.BlockSize % g.Window / c.BlockSize
+	}
+	return 0
+}
+
+// lacks reports whether the gpu tier of a group has no block of a hash, not even a
+// hidden one.
+func (s *plainSource) lacks(g *plainGroup, h index.Hash) bool {
+	return s.names[h].of(plainHolder{g.ID, index.TierGPU}) == nil
 }
 
 // of returns what a holder has of a block, or may have; nil: nothing.
@@ -278,7 +384,8 @@ func (s *plainSource) has(h index.Hash, at plainHolder) bool {
 
 // hold has block i of a store held.
 func (s *plainSource) hold(st *plainStore, i int, h index.Hash) {
-	if st.nothing {
+	if i < st.from {
+		s.counts.Reports++
 		return
 	}
 	n := s.names[h]
@@ -286,6 +393,11 @@ func (s *plainSource) hold(st *plainStore, i int, h index.Hash) {
 		n = s.add(h)
 	}
 	b := n.of(st.at)
+	if i == st.unsure {
+		s.counts.Reports++
+		n.held = append(n.held, &plainCopies{at: st.at, by: st.by, reported: true})
+		return
+	}
 	if b == nil {
 		b = &plainCopies{at: st.at}
 		n.held = append(n.held, b)

@@ -66,6 +66,7 @@ var hybridCuttings = []groupCutting{
 	{window, cutting{16, 16}},
 	{drafts, cutting{16, 16}},
 	{drafts, cutting{16, 16}},
+	{chunks, cutting{16, 16}},
 }
 
 var small = cutting{8, 8} // a part of a block of wide
@@ -76,6 +77,7 @@ var (
 	large   = index.Group{ID: 4, Kind: index.GroupFull}
 	drafts  = index.Group{ID: 5, Kind: index.GroupWindow, Window: 32, Draft: true}
 	blurred = index.Group{ID: 6, Kind: index.GroupMamba} // nothing follows from what it keeps
+	chunks  = index.Group{ID: 7, Kind: index.GroupChunked, Window: 64}
 )
 
 // Blocks of window and drafts that their windows need, and from one boundary to the
@@ -95,10 +97,23 @@ type modelSource struct {
 	masked []*maskedStore
 	held   map[modelHolder]map[string]*modelBlock
 	groups map[int]index.Group
+	told   map[int]bool    // groups with a gpu store
 	cuts   map[int]cutting // of each group: the largest that a gpu store has told
 	grains map[int]int     // and the smallest size
 	lossy  bool            // blocks that may be there were forgotten
+	vague  map[int]bool    // groups of which a store was taken for a report
+	ops    []op            // of the step
+	prompt promptStore     // of them
 	counts index.Counts
+}
+
+// promptStore is the last store of a full group without a parent.
+type promptStore struct {
+	group int
+	name  string // of its last block
+	of    op
+	isNew bool // it was no report
+	maybe bool // the last block may be there
 }
 
 type modelName struct {
@@ -162,9 +177,9 @@ func (m model) source(src index.Source) *modelSource {
 }
 
 func (s *modelSource) clear() {
-	s.parked, s.masked, s.lossy = nil, nil, false
+	s.parked, s.masked, s.lossy, s.vague, s.prompt = nil, nil, false, map[int]bool{}, promptStore{}
 	s.held = map[modelHolder]map[string]*modelBlock{}
-	s.groups = map[int]index.Group{}
+	s.groups, s.told = map[int]index.Group{}, map[int]bool{}
 	s.cuts = map[int]cutting{}
 	s.grains = map[int]int{}
 }
@@ -279,6 +294,7 @@ func (s *modelSource) store(o *op, fired *firings) {
 	if _, ok := s.groups[o.group.ID]; gpu || !ok {
 		s.groups[o.group.ID] = o.group
 	}
+	s.told[o.group.ID] = s.told[o.group.ID] || gpu
 	if old := s.grains[o.group.ID]; gpu && !o.bare && (old == 0 || o.size < old) {
 		s.grains[o.group.ID] = o.size
 	}
@@ -306,9 +322,9 @@ func (s *modelSource) store(o *op, fired *firings) {
 		blocks = o.blocks[len(o.blocks)-1:]
 		by.size *= len(o.blocks)
 	}
-	held := s.hold(o, blocks, by, dense, fired)
+	s.hold(o, blocks, by, dense, fired)
 	switch {
-	case !gpu || !held && !dense:
+	case !gpu:
 	case dense:
 		s.parked = append(s.parked, parkedStore{o.group.ID, o.unit, o.parent, o.blocks, map[string]bool{}})
 		s.place(true, fired)
@@ -331,26 +347,114 @@ func (s *modelSource) store(o *op, fired *firings) {
 	}
 }
 
-// hold is the rules of index.Copies. It returns false if nothing is held by the store.
-func (s *modelSource) hold(o *op, blocks []string, by cutting, dense bool, fired *firings) bool {
-	gpu, isFull := o.tier == index.TierGPU, o.group.Kind == index.GroupFull
+// verdict is what a store counts for.
+type verdict struct {
+	report bool
+	from   int // blocks before it are not held
+	maybe  int // the block that may be there; -1: none
+}
+
+// judge is the rules of index.Copies.
+func (s *modelSource) judge(o *op, blocks []string, fired *firings) verdict {
+	v := verdict{report: o.reused, maybe: -1}
+	id, isFull := o.group.ID, o.group.Kind == index.GroupFull
+	guarded := o.tier == index.TierGPU && (o.copies == index.CopiesGuarded || o.copies == partial)
 	hasParent := !o.bare && o.parent != ""
+	seen := func(group int, name string) bool { return s.blocks(group, index.TierGPU)[name] != nil }
+	whole := 0
+	if !o.bare {
+		whole = (len(o.to) - len(o.from)) / o.letters()
+	}
+	if !guarded {
+		return v
+	}
+	if hasParent {
+		if b := s.blocks(id, o.tier)[o.parent]; isFull && (b == nil || b.copies == 0) {
+			s.restore(id, o.parent, fired)
+		}
+		return v
+	}
+	if !o.bare && o.size < s.cuts[id].size {
+		return v
+	}
+	blind := s.lossy || o.copies == partial
+	parts, mamba := false, false
+	for _, g := range s.groups {
+		parts = parts || s.grains[g.ID] < s.cuts[g.ID].size
+		mamba = mamba || g.Kind == index.GroupMamba
+	}
+	parts = parts && mamba // hits may end inside a block
+	mamba = mamba || slices.ContainsFunc(s.ops, func(o op) bool { return o.kind == index.OpStore && o.group.Kind == index.GroupMamba })
+	fine := parts || blind && mamba
+	end := blocks[len(blocks)-1]
+	if isFull {
+		missing := 0
+		for _, name := range blocks {
+			if !seen(id, name) {
+				missing++
+			}
+		}
+		ends := fine && whole == len(blocks) && !seen(id, end)
+		v.report = v.report || blind || missing == 0 || ends && missing == 1
+		s.prompt = promptStore{id, end, *o, !blind && missing > 0 && (!ends || missing > 1), false}
+		if ends && !s.prompt.isNew {
+			fired.maybe++
+			v.maybe, s.prompt.maybe = len(blocks)-1, true
+		}
+		return v
+	}
+	was := s.prompt
+	if len(blocks) < whole {
+		if was.maybe && !o.untold && was.of.unit == o.unit && was.of.from == o.from && was.of.to == o.to {
+			fired.proofs++
+			s.restore(was.group, was.name, fired)
+		}
+		return v
+	}
+	if !blind {
+		if was.isNew && was.group < id {
+			fired.prompts++
+			return v
+		}
+		if !s.vague[id] && !seen(id, end) && (o.group.Kind == index.GroupWindow || o.group.Kind == index.GroupMamba && !parts) {
+			return v
+		}
+		for _, g := range s.groups {
+			if s.told[g.ID] && !parts && g.Kind == index.GroupFull && !seen(g.ID, end) {
+				return v
+			}
+		}
+	}
+	fired.sparseReports++
+	if blind {
+		fired.blindReports++
+	}
+	s.vague[id], v.report = true, true
+	sure := 0
+	switch {
+	case o.bare:
+	case o.group.Kind == index.GroupWindow:
+		sure = windowNeed
+	case o.group.Kind == index.GroupMamba && !fine:
+		sure = 1
+	case o.group.Kind == index.GroupChunked:
+		sure = whole % (o.group.Window / o.size)
+	}
+	v.from = max(0, len(blocks)-sure)
+	return v
+}
+
+// hold does what judge says.
+func (s *modelSource) hold(o *op, blocks []string, by cutting, dense bool, fired *firings) {
+	gpu, isFull := o.tier == index.TierGPU, o.group.Kind == index.GroupFull
 	guarded := gpu && (o.copies == index.CopiesGuarded || o.copies == partial)
+	v := s.judge(o, blocks, fired)
 	held := s.blocks(o.group.ID, o.tier)
-	there := func(name string) bool { return held[name] != nil && held[name].copies > 0 }
-	if guarded && isFull && hasParent && !there(o.parent) {
-		s.restore(o.group.ID, o.parent, fired)
-	}
-	if guarded && !isFull && !hasParent && slices.ContainsFunc(blocks, there) {
-		s.counts.Reports += uint64(len(blocks))
-		return false
-	}
-	report := o.reused
-	if guarded && !hasParent {
-		seen := !slices.ContainsFunc(blocks, func(name string) bool { return held[name] == nil })
-		report = report || seen || s.lossy || o.copies == partial
-	}
 	for i, name := range blocks {
+		if i < v.from {
+			s.counts.Reports++
+			continue
+		}
 		b := held[name]
 		if b == nil {
 			b = &modelBlock{}
@@ -360,10 +464,14 @@ func (s *modelSource) hold(o *op, blocks []string, by cutting, dense bool, fired
 			s.counts.Restored++
 		}
 		switch {
+		case i == v.maybe:
+			s.counts.Reports++
+			b.reported, b.cutting = true, by
+			continue
 		case b.copies == 0:
 			b.copies, b.cutting = 1, by
 		case !gpu || o.copies == index.CopiesSet:
-		case report:
+		case v.report:
 			fired.reports++
 			s.counts.Reports++
 			b.reported = guarded && isFull
@@ -378,7 +486,6 @@ func (s *modelSource) hold(o *op, blocks []string, by cutting, dense bool, fired
 			b.parent = o.parent
 		}
 	}
-	return true
 }
 
 // restore brings back the block of a parent, and what may be there of the
@@ -854,6 +961,45 @@ func (w *world) anchored(copies index.Copies) (ops []op) {
 	return ops
 }
 
+// reported is a prompt that is stored in some groups, one after the other as an engine
+// does it, and then reported in them up to some block, perhaps more than once. Now and
+// then a block goes in between.
+func (w *world) reported(copies index.Copies) (ops []op) {
+	p := w.prompt()
+	w.last = p
+	var groups []groupCutting
+	for range 1 + w.r.IntN(4) {
+		if k := w.cutting(); !slices.ContainsFunc(groups, func(o groupCutting) bool { return o.group == k.group }) {
+			groups = append(groups, k)
+		}
+	}
+	if w.r.IntN(4) > 0 {
+		slices.SortFunc(groups, func(a, b groupCutting) int { return a.group.ID - b.group.ID })
+	}
+	for burst, bursts := 0, 2+w.r.IntN(3); burst < bursts; burst++ {
+		letters := 8 * (1 + w.r.IntN((len(p)-1)/8))
+		for _, k := range groups {
+			n := k.letters()
+			o := op{kind: index.OpStore, group: k.group, copies: copies, cutting: k.cutting, from: p[:1], to: p[:1+letters/n*n]}
+			for i := n; i <= letters; i += n {
+				o.blocks = append(o.blocks, p[:1+i])
+			}
+			if k.group.Kind != index.GroupFull && len(o.blocks) > 1 && w.r.IntN(2) == 0 { // a masked store
+				o.blocks = o.blocks[len(o.blocks)-min(len(o.blocks)-1, windowNeed):]
+			}
+			if len(o.blocks) > 0 {
+				ops = append(ops, o)
+			}
+		}
+		if len(ops) > 0 && w.r.IntN(3) == 0 {
+			gone := ops[w.r.IntN(len(ops))]
+			i := w.r.IntN(len(gone.blocks))
+			ops = append(ops, op{kind: index.OpRemove, group: gone.group, blocks: gone.blocks[i : i+1]})
+		}
+	}
+	return ops
+}
+
 // hidden has a prompt stored twice in some groups, which may be a report, some
 // copies of it removed, and a child stored, which proves that what is left of it
 // is there.
@@ -962,7 +1108,7 @@ func (m model) run(ix index.Index, w *world, st step, fired *firings) string {
 		return ""
 	}
 	s := m.source(st.src)
-	s.counts = index.Counts{}
+	s.counts, s.prompt, s.ops = index.Counts{}, promptStore{}, st.ops
 	changes := make([]index.Change, len(st.ops))
 	for i := range st.ops {
 		s.apply(&st.ops[i], fired)
@@ -1060,6 +1206,13 @@ func testRandom(t *testing.T, open func(testing.TB, Config) index.Index, seed ui
 		switch n := w.r.IntN(12); {
 		case n == 0:
 			ops = w.hidden(copies)
+		case n == 1 && w.r.IntN(2) == 0:
+			for _, o := range w.reported(copies) {
+				if ops = append(ops, o); w.r.IntN(6) == 0 {
+					run(step{src: src, ops: ops})
+					ops = nil
+				}
+			}
 		case n < 4 && w.hybrid:
 			for _, o := range w.anchored(copies) { // of one batch, or of several
 				if ops = append(ops, o); w.r.IntN(4) == 0 {
@@ -1292,6 +1445,8 @@ type firings struct {
 	lowerTiers, partials, finer               int
 	unasked, sparse, plain, plainTiers        int // rows with bits unasked, those without a run; rows without bits, those of lower tiers
 	deduced                                   int
+	sparseReports, blindReports               int // of groups that are not full
+	prompts, maybe, proofs                    int
 }
 
 // see counts what a row shows.
@@ -1332,7 +1487,9 @@ func (f *firings) check(t *testing.T) {
 		"rows with bits unasked": {f.unasked, 1500}, "rows without a run": {f.sparse, 500},
 		"rows without bits": {f.plain, 300}, "rows of lower tiers without bits": {f.plainTiers, 20}, "chunks": {f.chunks, 20},
 		"hashes placed by counting": {f.deduced, 50},
-		"removals":                  {f.removals, 100}, "removals of one of several copies": {f.copyRemovals, 20},
+		"reports of sparse groups":  {f.sparseReports, 50}, "of them in views that are not live": {f.blindReports, 20},
+		"stores behind a new prompt, times 10": {10 * f.prompts, 5}, "blocks that may be there": {f.maybe, 3}, "proofs of them, times 10": {10 * f.proofs, 1},
+		"removals": {f.removals, 100}, "removals of one of several copies": {f.copyRemovals, 20},
 		"removals of nothing": {f.unknown, 100}, "clears": {f.clears, 3}, "clears of a tier": {f.tierClears, 3},
 		"pods removed": {f.podRemovals, 1}, "joined orphans": {f.joined, 20}, "reports": {f.reports, 50},
 		"restored": {f.restored, 10}, "walks by key": {f.restoredByKey, 5}, "walks by the parent's hash, times 10": {10 * f.restoredByParent, 1},

@@ -94,7 +94,7 @@ func TestRecordedHybrids(t *testing.T) {
 		}
 	}
 	t.Logf("%d runs; with sparse groups and the default profile %+v", runs, sparse)
-	if runs < 74 || sparse.queries < 10000 || sparse.under*100 > 6*sparse.queries {
+	if runs < 74 || sparse.queries < 10000 || sparse.under*100 > 5*sparse.queries {
 		t.Errorf("%d runs, %+v", runs, sparse)
 	}
 }
