@@ -129,7 +129,7 @@ func (sc *scorer) judge(from, to int) {
 	if first.Pairs {
 		length--
 	}
-	best := bestRow{0, most, int32(from + at + 1), true}
+	best := bestRow{matched: most, row: int32(from + at + 1), upper: true}
 	if p.rule != nil {
 		best.cached, best.upper = p.rule.Tokens(length, sc.held), p.upper
 	} else {

@@ -132,7 +132,7 @@ type PodScore struct {
 	// is not known: whether a hybrid model has draft layers (Profile.Draft), the kind or
 	// window of a group, or a group of which events say nothing (Profile.Groups). Where it
 	// is false, CachedTokens is what the engine would reuse, as far as its events have
-	// come; but if a model of one full-attention group runs with draft layers and
+	// come and are kept (State); but if a model of one full-attention group runs with draft layers and
 	// Profile.Draft does not say so, CachedTokens is a block too high.
 	UpperBound bool
 	// NotScorable says that this chat uses a feature that [chat.Model.Exclude] excludes
@@ -337,6 +337,7 @@ type bestRow struct {
 	cached, matched int   // tokens
 	row             int32 // in matches, plus one
 	upper           bool  // cached is an upper bound
+	evicted         bool  // some row of the entry lost blocks at the bound of the index
 }
 
 func (x *Indexer) newScorer() *scorer {
@@ -540,6 +541,11 @@ func (sc *scorer) chooseRows() {
 		}
 		sc.judge(from, i)
 	}
+	for i := range rows {
+		if row := &rows[i]; row.Evicted {
+			sc.best[sc.entry(row.Pod, row.Source.Rank)].evicted = true
+		}
+	}
 }
 
 // bestOf judges a row of a source of one full-attention group.
@@ -549,7 +555,7 @@ func (sc *scorer) bestOf(i int) bestRow {
 	if row.Pairs {
 		length--
 	}
-	b := bestRow{cachedTokens(row, length), int(row.Run) * row.BlockSize, int32(i + 1), false}
+	b := bestRow{cached: cachedTokens(row, length), matched: int(row.Run) * row.BlockSize, row: int32(i + 1)}
 	if sc.set.profiled {
 		if pm := sc.set.states[row.Pod]; pm != nil {
 			group := pm.profile.corrected(row.Group)
@@ -736,7 +742,11 @@ func (sc *scorer) answer(dst *Answer) {
 		} else {
 			s.Pod, s.State = sc.set.names[at], sc.set.state(at)
 		}
-		switch b := sc.best[at]; {
+		b := sc.best[at]
+		if b.evicted {
+			s.State = min(s.State, StatePartial)
+		}
+		switch {
 		case b.cached == notScorable:
 			s.NotScorable = true
 		case b.row > 0:
