@@ -221,6 +221,9 @@ func TestNoRoom(t *testing.T) {
 			if st.NoRoom != 3 || st.Messages != 5 || st.Missing+st.Gaps != 0 || len(losses) != 3 {
 				t.Errorf("%+v, losses %+v", st.StreamStats, losses)
 			}
+			if s := ix.Pods(nil)[0].Sources; s[0].Messages != 2 || s[1].Messages != 0 {
+				t.Errorf("%+v", s)
+			}
 			if e := explain(t, ix, kvindex.Request{Model: "m", Tokens: fakeengine.NewPrompt(9, 16, 1).Tokens}, "a"); e.Cause != kvindex.CauseLost || e.Loss != kvindex.LossFull || !strings.Contains(e.Why, "WithMemory") {
 				t.Errorf("%v", e)
 			}
