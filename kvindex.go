@@ -56,7 +56,7 @@
 // [Indexer.RemovePod]. Call [Indexer.Close] at the end.
 //
 // Set [WithProfile] at once for SGLang with media, for EAGLE or MTP, and for hybrid
-// models. [WithHooks], [WithLossPolicy], [WithModels], [WithResolver] and
+// models. [WithHooks], [WithMemory], [WithLossPolicy], [WithModels], [WithResolver] and
 // [Indexer.Candidates] can wait.
 //
 // # Promises
@@ -69,9 +69,10 @@
 //   - Not marked: events of some engines do not say enough, see [MediaBare] and
 //     [MediaPad]; and an engine has draft layers that [Profile] does not name.
 //
-// A score can be too low: for what was stored before the first event, after a loss, and
-// for blocks whose parent is not known. The first two show in the [State] of the pod;
-// [Stats] counts losses, and what waits for a parent.
+// A score can be too low: for what was stored before the first event, after a loss, for
+// what the index had no room for ([WithMemory]), and for blocks whose parent is not known.
+// All but the last show in the [State] of the pod; [Stats] counts losses, what was given
+// up, and what waits for a parent.
 //
 // There is no limit to how many pods can hold one block.
 //
