@@ -334,12 +334,25 @@ type scorer struct {
 // times are what a score spent where.
 type times struct{ render, tokenize, match time.Duration }
 
-// bestRow is the best row of an entry so far.
+// bestRow is the best row of an entry so far. It has four fields: the compiler keeps no
+// more in registers.
 type bestRow struct {
 	cached, matched int   // tokens
 	row             int32 // in matches, plus one
-	upper           bool  // cached is an upper bound
-	evicted         bool  // some row of the entry lost blocks at the bound of the index
+	marks           rowMarks
+}
+
+type rowMarks uint8
+
+const (
+	markUpper   rowMarks = 1 << iota // cached is an upper bound
+	markEvicted                      // blocks of some row of the entry were given up
+)
+
+func (b *bestRow) mark(m rowMarks, is bool) {
+	if is {
+		b.marks |= m
+	}
 }
 
 func (x *Indexer) newScorer() *scorer {
@@ -545,7 +558,7 @@ func (sc *scorer) chooseRows() {
 	}
 	for i := range rows {
 		if row := &rows[i]; row.Evicted {
-			sc.best[sc.entry(row.Pod, row.Source.Rank)].evicted = true
+			sc.best[sc.entry(row.Pod, row.Source.Rank)].marks |= markEvicted
 		}
 	}
 }
@@ -565,7 +578,7 @@ func (sc *scorer) bestOf(i int) bestRow {
 				b.cached -= row.BlockSize // which the draft layers compute again
 			}
 			// A kept index may have a group of another kind, as its events told it.
-			b.upper = group.Kind != GroupFull || pm.profile.lists(row.Layout) || pm.hybrid.Load()
+			b.mark(markUpper, group.Kind != GroupFull || pm.profile.lists(row.Layout) || pm.hybrid.Load())
 		}
 	}
 	return b
@@ -745,7 +758,7 @@ func (sc *scorer) answer(dst *Answer) {
 			s.Pod, s.State = sc.set.names[at], sc.set.state(at)
 		}
 		b := sc.best[at]
-		if b.evicted {
+		if b.marks&markEvicted != 0 {
 			s.State = min(s.State, StatePartial)
 		}
 		switch {
@@ -784,5 +797,5 @@ func (s *PodScore) fill(row *index.Row, b bestRow) {
 		s.BlockTokens = row.Groups[i].BlockSize // the row is one of parts of a block
 	}
 	s.CachedTokens = b.cached
-	s.UpperBound = b.upper
+	s.UpperBound = b.marks&markUpper != 0
 }

@@ -398,7 +398,7 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 	{"a bound of nothing", "WithMemory", "if bytes < MinMemory {", "if bytes < 0 {", "TestOptions"},
 	{"a score of a rank that was evicted from is live", "scorer.answer", "s.State = min(s.State, StatePartial)", "_ = s.State", "TestEvicted"},
 	{"a score of a rank that was evicted from is partial whatever it was", "scorer.answer", "s.State = min(s.State, StatePartial)", "s.State = StatePartial", "TestEvictedIsPartialAtBest"},
-	{"all ranks of a pod were evicted from", "scorer.chooseRows", "sc.best[sc.entry(row.Pod, row.Source.Rank)].evicted = true", "for j := range sc.best {\n\t\t\t\tsc.best[j].evicted = true\n\t\t\t}", "TestEvicted"},
+	{"all ranks of a pod were evicted from", "scorer.chooseRows", "sc.best[sc.entry(row.Pod, row.Source.Rank)].marks |= markEvicted", "for j := range sc.best {\n\t\t\t\tsc.best[j].marks |= markEvicted\n\t\t\t}", "TestEvicted"},
 	{"a pod that was evicted from stays live", "podModel.describe", "info.State = min(info.State, StatePartial)", "_ = info.State", "TestEvicted"},
 	{"a pod that was evicted from wants no report", "podModel.describe", "(r.lossy() || s.Evicted > 0)", "r.lossy()", "TestEvicted"},
 	{"a rank that was evicted from stays live", "rank.info", "s.State = min(s.State, StatePartial)", "_ = s.State", "TestEvicted"},
