@@ -22,6 +22,7 @@ package kvindex
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -47,6 +48,11 @@ func (in *ingest) unnumbered(bad error) error {
 	}
 	in.convert.partial = r.lossy()
 	if _, err := in.apply(r, index.Cursor{}); err != nil {
+		if errors.Is(err, ErrFull) {
+			in.noRoom(r, Loss{Pod: in.pod, Model: in.model, Rank: r.n, Cause: LossFull, Time: timeOf(in.batch), Err: err})
+			in.count(nil, StreamStats{Messages: 1, NoRoom: 1})
+			in.settle()
+		}
 		return err
 	}
 	r.kept = false
@@ -81,16 +87,9 @@ func (d *delivery) take() (again bool, err error) {
 	if wiped || r.state == StateUnknown && r.stream == nil && !d.x.ownsIndex { // another may have left something
 		d.convert.changes = append(d.convert.changes, index.Change{Op: index.OpClear})
 	}
-	if err := d.feeds(); err != nil {
-		return false, err
-	}
-	if kept {
-		if err := d.doubts(r, true); err != nil {
-			return false, err
-		}
-	}
-	done, err := d.apply(r, d.cursor())
-	if err != nil || done.Duplicate {
+	done, err := d.write(kept)
+	full := errors.Is(err, ErrFull)
+	if err != nil && !full || done.Duplicate {
 		return done.Duplicate, err
 	}
 	if r.stream == st {
@@ -109,15 +108,41 @@ func (d *delivery) take() (again bool, err error) {
 	case v.Missed && r.state == StateLive: // it was empty and whole, until now
 		r.on(forgotten)
 	}
-	r.heard(d.batch, d.now, !st.partial)
-	d.noteHybrid(r)
-	d.cured(r)
+	if !full {
+		r.heard(d.batch, d.now, !st.partial)
+		d.noteHybrid(r)
+		d.cured(r)
+	}
 	if wiped || kept {
 		d.tellLoss(r.n)
 	} else if lost && len(d.losses) == 0 { // a loss is told, even if no rank had anything to lose
 		d.tellLoss(-1)
 	}
-	return false, nil
+	if full {
+		l := d.loss(r.n, LossFull)
+		l.Err = err
+		d.noRoom(r, l)
+	}
+	return false, err
+}
+
+// write applies the batch, behind what is to be noted before.
+func (d *delivery) write(kept bool) (index.Applied, error) {
+	err := d.feeds()
+	if err == nil && kept {
+		err = d.doubts(d.rank, true)
+	}
+	if err != nil {
+		return index.Applied{}, err
+	}
+	return d.apply(d.rank, d.cursor())
+}
+
+// noRoom deals with a batch for a rank that the index has no room for, so that it holds
+// nothing there. What the batch said is lost.
+func (in *ingest) noRoom(r *rank, l Loss) {
+	r.on(forgotten)
+	in.losses = append(in.losses, l)
 }
 
 // skip deals with a message that could not be read: its number is used up, and
@@ -214,11 +239,13 @@ func lossEvent(kept bool) viewEvent {
 // lose does to a rank what a loss brings: unless it is only doubted, the index
 // forgets what it held, together with the cursor.
 func (in *ingest) lose(r *rank, e viewEvent, cur index.Cursor) error {
+	var err error
 	if e == doubted {
-		if err := in.doubts(r, true); err != nil {
-			return err
-		}
-	} else if _, err := in.applyChanges(r, cur, []index.Change{{Op: index.OpClear}}); err != nil {
+		err = in.doubts(r, true)
+	} else {
+		_, err = in.applyChanges(r, cur, []index.Change{{Op: index.OpClear}})
+	}
+	if err != nil && !errors.Is(err, ErrFull) { // if there is no room for the rank, it has nothing to lose
 		return err
 	}
 	r.on(e)

@@ -29,7 +29,7 @@ import (
 type Cause uint8
 
 // The causes. If several are true, an Explanation has the first in this order, with two
-// exceptions: CauseLost comes after CauseHeldBack if it is only possible, and CauseSilent
+// exceptions: CauseLost comes after CauseMemory if it is only possible, and CauseSilent
 // comes after CausePartial if the pod has other streams that are not silent.
 const (
 	CauseError          Cause = iota + 1 // the request is not scored: Explanation.Err, counted as Outcome
@@ -53,6 +53,7 @@ const (
 	CauseOtherMedia                      // the pod holds the same tokens with other media
 	CauseContested                       // two streams bring messages of the rank
 	CauseHeldBack                        // messages wait for others, or older messages are being applied
+	CauseMemory                          // the index has given up blocks of the rank, because its memory is full (WithMemory): Explanation.Evicted
 	CausePartial                         // a part of the pod's past was never seen
 	CauseUnplaced                        // the pod holds blocks of which the prefix is not known: the block may be one of them
 	CauseNeverStored                     // the pod has never stored the block, as far as is known
@@ -64,7 +65,7 @@ var causeNames = []string{
 	CauseNoBlock: "no_block", CauseWhole: "whole", CauseLowerTier: "lower_tier", CauseGroup: "group", CauseHidden: "hidden", CauseEvicted: "evicted",
 	CauseLost: "lost", CauseCleared: "cleared", CauseParked: "parked", CauseSilent: "silent", CauseElsewhere: "elsewhere",
 	CauseOtherAdapter: "other_adapter", CauseOtherSalt: "other_salt", CauseOtherMedia: "other_media", CauseContested: "contested",
-	CauseHeldBack: "held_back", CausePartial: "partial", CauseUnplaced: "unplaced", CauseNeverStored: "never_stored", CauseUntold: "untold",
+	CauseHeldBack: "held_back", CauseMemory: "memory", CausePartial: "partial", CauseUnplaced: "unplaced", CauseNeverStored: "never_stored", CauseUntold: "untold",
 }
 
 func (c Cause) String() string { return nameOf(causeNames, c) }
@@ -115,6 +116,9 @@ type Explanation struct {
 	// Unplaced is the number of hashes of the pod's rank that may be the block, because
 	// their prefix is not known. It is set with CauseUnplaced, and may be set with others.
 	Unplaced int
+	// Evicted is SourceInfo.Evicted of rank Rank; of all ranks if the pod holds nothing of
+	// the prompt; 0 if the index cannot tell.
+	Evicted uint64
 }
 
 // MarshalJSON writes errors as their texts, and leaves out a zero LostAt.
@@ -277,6 +281,7 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 		}
 		w.pod = x.factsOf(pod, e.Model)
 		w.own = index.NewCandidates(e.Model, []string{pod})
+		e.Evicted = w.evicted()
 		if changed, err = w.find(ctx); err != nil {
 			return nil, false, x.failed(fmt.Errorf("kvindex: explaining for model %q: %w", e.Model, err))
 		}
@@ -303,6 +308,7 @@ type rankFacts struct {
 	contested, waits bool
 	lost             lastLoss
 	groups           []GroupInfo
+	evicted          uint64
 }
 
 // lastLoss is the last that a rank lost; without a cause, its engine emptied its
@@ -314,6 +320,7 @@ type lastLoss struct {
 }
 
 func (x *Indexer) factsOf(pod, model string) *podFacts {
+	known := x.known()
 	p, pm := x.lockKnown(pod, model)
 	if p == nil {
 		return nil
@@ -324,7 +331,7 @@ func (x *Indexer) factsOf(pod, model string) *podFacts {
 		r := pm.ranks[n]
 		st := r.stream
 		f.ranks = append(f.ranks, rankFacts{
-			n: n, state: r.view(), contested: r.contest.open, waits: r.kept || st != nil && (st.waits() || st.interrupted),
+			n: n, state: r.view(), evicted: known[index.Source{Pod: pod, Model: model, Rank: n}].Evicted, contested: r.contest.open, waits: r.kept || st != nil && (st.waits() || st.interrupted),
 			lost: r.lost, groups: slices.Clone(r.groups),
 		})
 		pm.profile.correct(f.ranks[len(f.ranks)-1].groups)
@@ -380,6 +387,24 @@ func (r *ring[T]) add(v T) {
 }
 
 func (r *ring[T]) clone() ring[T] { return ring[T]{slices.Clone(r.of), r.next} }
+
+// ranks returns what is known of the rank that the score is of, of all if there is none.
+func (w *explainer) ranks() []rankFacts {
+	switch {
+	case w.pod == nil:
+		return nil
+	case w.row != nil:
+		return []rankFacts{w.pod.rank(w.row.Source.Rank)}
+	}
+	return w.pod.ranks
+}
+
+func (w *explainer) evicted() (n uint64) {
+	for _, r := range w.ranks() {
+		n += r.evicted
+	}
+	return n
+}
 
 // The causes.
 
@@ -820,10 +845,7 @@ func (w *explainer) byState() {
 	if w.pod == nil {
 		return
 	}
-	ranks := w.pod.ranks
-	if w.row != nil {
-		ranks = []rankFacts{w.pod.rank(w.row.Source.Rank)}
-	}
+	ranks := w.ranks()
 	has := func(f func(r rankFacts) bool) bool { return slices.ContainsFunc(ranks, f) }
 	lossy := func(r rankFacts) bool { return r.state != StateLive }
 	lost := slices.IndexFunc(ranks, func(r rankFacts) bool { return lossy(r) && r.lost.cause != 0 })
@@ -832,6 +854,8 @@ func (w *explainer) byState() {
 		w.e.Cause = CauseContested
 	case has(func(r rankFacts) bool { return r.waits }):
 		w.e.Cause = CauseHeldBack
+	case w.e.Evicted > 0 || w.row != nil && w.row.Evicted:
+		w.e.Cause = CauseMemory
 	case lost >= 0:
 		w.tellLoss(ranks[lost].lost)
 	case has(lossy) || len(ranks) == 0:
@@ -883,6 +907,8 @@ func (w *explainer) sentence() string {
 		switch e.Loss {
 		case LossRestart:
 			return fmt.Sprintf("The engine restarted, noticed at %s, and with that its cache was emptied. %s was not stored since, as far as is known.%s", at, block, w.mayBe())
+		case LossFull:
+			return fmt.Sprintf("The index had no room for the rank, last at %s (WithMemory): its messages were not applied. Give the index more memory.", at)
 		case LossMoved:
 			return fmt.Sprintf("Another stream has spoken for the rank since %s: what was known before was forgotten. %s was not stored since, as far as is known.%s", at, block, w.mayBe())
 		}
@@ -890,6 +916,9 @@ func (w *explainer) sentence() string {
 	case CauseCleared:
 		return fmt.Sprintf("The pod held %s, and its cache was emptied since.", lower(block))
 	case CauseParked:
+		if e.Evicted > 0 {
+			return fmt.Sprintf("%d stores that may be of %s, or of blocks behind it, wait for a parent that is not known. %s.", e.Parked, lower(block), e.memory())
+		}
 		return fmt.Sprintf("%d stores that may be of %s, or of blocks behind it, wait for a parent that was never heard. The pod was connected to late, or messages are missing: a replay socket prevents this.", e.Parked, lower(block))
 	case CauseSilent:
 		return fmt.Sprintf("A stream of pod %s has brought nothing yet. Look at its address, at the subscriber's OnError, and whether the engine publishes KV events.", pod)
@@ -901,6 +930,8 @@ func (w *explainer) sentence() string {
 		return "Two streams speak for the rank, and what one of them says is not applied. Look whether two engines are configured under one pod and rank (StreamStats.Contested)."
 	case CauseHeldBack:
 		return fmt.Sprintf("%s is not known yet: messages wait or are caught up with, or the connection was lost and nothing has come since. Look at PodInfo.Streams.", block)
+	case CauseMemory:
+		return fmt.Sprintf("%s. %s may be one of them. A full report (PodInfo.WantsFullReport) brings back what it names.", e.memory(), block)
 	case CausePartial:
 		return fmt.Sprintf("%s is not known. A part of what the pod has announced was never heard, and it does not announce it again: a replay socket prevents this, a full report (PodInfo.WantsFullReport) mends it.", block)
 	case CauseUnplaced:
@@ -909,6 +940,15 @@ func (w *explainer) sentence() string {
 		return fmt.Sprintf("The pod never stored %s, as far as is known. If this prompt was there, compare its text and tokens with those of the engine.", lower(block))
 	}
 	return fmt.Sprintf("%s is not held. More is not known: the index does not keep it, or what the pod holds changes too fast.", block)
+}
+
+// memory says what the index has given up.
+func (e *Explanation) memory() string {
+	blocks := "blocks"
+	if e.Evicted > 0 {
+		blocks = fmt.Sprintf("%d blocks", e.Evicted)
+	}
+	return fmt.Sprintf("The index has given up %s of the pod because its memory is full: give it more (WithMemory)", blocks)
 }
 
 // excluded returns what the chat uses and what is excluded for the pod.

@@ -536,6 +536,43 @@ var situations = []struct {
 		s.ask.Tokens = nil
 		s.also = func(e *kvindex.Explanation) bool { return e.Outcome == kvindex.OutcomeBadRequest }
 	}, kvindex.CauseError},
+	{"given up by the index", func(s *situation, n int) {
+		s.full(true)
+		s.a(s.p.Stored(0, s.held))
+		s.also = func(e *kvindex.Explanation) bool {
+			ranks := 1
+			if s.held == 0 { // of any rank
+				ranks = 2
+			}
+			return e.Evicted == uint64(7*ranks) && strings.Contains(e.Why, fmt.Sprintf("given up %d blocks", 7*ranks)) && strings.Contains(e.Why, "WithMemory")
+		}
+	}, kvindex.CauseMemory},
+	{"given up by the index, after a loss", func(s *situation, n int) {
+		s.full(true)
+		s.a(s.random(1).Stored(0, 1))
+		if err := s.ix.MarkLost("a", s.rank); err != nil {
+			s.Fatal(err)
+		}
+		s.a(s.p.Stored(0, s.held))
+	}, kvindex.CauseMemory},
+	{"given up by an index that cannot tell how much", func(s *situation, n int) {
+		s.held = max(s.held, 1)
+		s.full(false)
+		s.a(s.p.Stored(0, s.held))
+		s.also = func(e *kvindex.Explanation) bool {
+			return e.Evicted == 0 && strings.Contains(e.Why, "given up blocks")
+		}
+	}, kvindex.CauseMemory},
+	{"parked, as the index gave up its parent", func(s *situation, n int) {
+		s.held = min(s.held, n-2)
+		s.full(true)
+		s.a(s.p.Stored(0, s.held), s.p.Stored(s.held+1, n))
+		s.also = func(e *kvindex.Explanation) bool { return strings.Contains(e.Why, "WithMemory") }
+	}, kvindex.CauseParked},
+	{"removed by the engine of a pod that the index gave up blocks of", func(s *situation, n int) {
+		s.full(true)
+		s.a(s.p.Stored(0, n), s.p.Removed(s.held))
+	}, kvindex.CauseEvicted},
 	{"an index that cannot tell", func(s *situation, n int) {
 		s.open(kvindex.WithIndex(noExplainer(s.T)))
 		s.a(s.p.Stored(0, n), s.p.Removed(s.held))
@@ -545,6 +582,25 @@ var situations = []struct {
 		s.in("c", 0, s.p.Stored(0, n))
 		s.a(s.p.Stored(0, s.held))
 	}, kvindex.CauseElsewhere},
+}
+
+// full opens an index that has given up blocks of pod a, and that says of how many if it
+// describes.
+func (s *situation) full(describes bool) {
+	m, err := index.NewMemory(index.MemoryConfig{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { m.Close() })
+	l := lister{m, "a"}
+	if describes {
+		s.open(kvindex.WithIndex(l))
+		return
+	}
+	s.open(kvindex.WithIndex(struct {
+		index.Index
+		index.Explainer
+	}{l, l}))
 }
 
 // noExplainer is a backend that has no optional ability.

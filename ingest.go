@@ -34,8 +34,10 @@ func (x *Indexer) ApplyBatch(podID, model string, b *events.Batch) error {
 //     applied to the rank, and count in StreamStats.Contested.
 //
 // The Receipt says what was done. A malformed message is an error that wraps
-// ErrMalformed, and counts as a loss: do not bring it again. After any other error the
-// message may be brought again.
+// ErrMalformed, and counts as a loss: do not bring it again. A message for a rank that
+// the index has no room for is an error that wraps ErrFull, and is lost for that rank
+// alone: do not bring it again either. After any other error the message may be brought
+// again.
 func (x *Indexer) IngestMessage(m Message) (Receipt, error) {
 	if err := x.check(m.Pod, m.Model); err != nil {
 		return Receipt{}, err

@@ -56,7 +56,7 @@
 // [Indexer.RemovePod]. Call [Indexer.Close] at the end.
 //
 // Set [WithProfile] at once for SGLang with media, for EAGLE or MTP, and for hybrid
-// models. [WithHooks], [WithLossPolicy], [WithModels], [WithResolver] and
+// models. [WithHooks], [WithMemory], [WithLossPolicy], [WithModels], [WithResolver] and
 // [Indexer.Candidates] can wait.
 //
 // # Promises
@@ -69,9 +69,10 @@
 //   - Not marked: events of some engines do not say enough, see [MediaBare] and
 //     [MediaPad]; and an engine has draft layers that [Profile] does not name.
 //
-// A score can be too low: for what was stored before the first event, after a loss, and
-// for blocks whose parent is not known. The first two show in the [State] of the pod;
-// [Stats] counts losses, and what waits for a parent.
+// A score can be too low: for what was stored before the first event, after a loss, for
+// what the index had no room for ([WithMemory]), and for blocks whose parent is not known.
+// All but the last show in the [State] of the pod; [Stats] counts losses, what was given
+// up, and what waits for a parent.
 //
 // There is no limit to how many pods can hold one block.
 //
@@ -164,12 +165,25 @@ const (
 	CopiesSet = index.CopiesSet
 )
 
+// Bounds of WithMemory, in bytes.
+const (
+	// DefaultMemory is 4 GiB: 512 MiB on machines with addresses of 32 bits.
+	DefaultMemory = index.DefaultMemory
+	// MinMemory is 1 MiB.
+	MinMemory = index.MinMemory
+)
+
 var (
 	// ErrClosed is returned after Close by every method that returns an error. Pods and
 	// Stats are empty then.
 	ErrClosed = errors.New("kvindex: closed")
 	// ErrMalformed is wrapped by errors about payloads that cannot be read.
 	ErrMalformed = events.ErrMalformed
+	// ErrFull is wrapped by errors about messages of a rank that the index has no room
+	// for, because what must be kept of others takes all its memory (WithMemory). The
+	// message counts as lost: do not bring it again. When pods have gone, the rank is
+	// taken in with its next message.
+	ErrFull = index.ErrFull
 	// ErrNoTokenizer is wrapped by errors about a text for a model without a tokenizer.
 	ErrNoTokenizer = errors.New("kvindex: no tokenizer")
 	// ErrNoTemplate is wrapped by errors about a chat for a model without a chat
@@ -244,6 +258,9 @@ func New(opts ...Option) (*Indexer, error) {
 		if c.seed != nil {
 			mc.Seed = *c.seed
 		}
+		if c.memory != nil {
+			mc.Bytes = *c.memory
+		}
 		m, err := index.NewMemory(mc)
 		if err != nil {
 			return nil, fmt.Errorf("kvindex: %w", err)
@@ -279,8 +296,9 @@ func (x *Indexer) Score(ctx context.Context, prompt, model string, pods []string
 // messages were lost, it calls MarkLost.
 //
 // A malformed payload is an error that wraps ErrMalformed, and nothing of it is
-// applied. Call MarkLost then, too: what the payload said is missing. Ingest keeps
-// nothing of payload.
+// applied. Call MarkLost then, too: what the payload said is missing. If the index has no
+// room for the rank, the error wraps ErrFull, and the rank has lost what the payload
+// said: no MarkLost is needed. Ingest keeps nothing of payload.
 func (x *Indexer) Ingest(podID, model string, payload []byte) error {
 	if err := x.check(podID, model); err != nil {
 		return err
@@ -316,6 +334,10 @@ func (x *Indexer) check(pod, model string) error {
 		return errors.New("kvindex: the pod is empty")
 	case model == "":
 		return fmt.Errorf("kvindex: pod %q: the model is empty", pod)
+	case len(pod) > MaxName:
+		return fmt.Errorf("kvindex: the name of the pod has %d bytes, more than %d: %.100q", len(pod), MaxName, pod)
+	case len(model) > MaxName:
+		return fmt.Errorf("kvindex: pod %q: the name of the model has %d bytes, more than %d: %.100q", pod, len(model), MaxName, model)
 	}
 	return nil
 }

@@ -19,6 +19,7 @@ type Option func(*config)
 
 type config struct {
 	index    index.Index
+	memory   *int64 // bytes
 	seed     *[16]byte
 	given    map[string]Model
 	source   func(ctx context.Context, name string) (Model, error)
@@ -44,6 +45,30 @@ func WithIndex(ix index.Index) Option {
 			c.errs = append(c.errs, errors.New("WithIndex is given twice"))
 		}
 		c.index = ix
+	}
+}
+
+// WithMemory sets how many bytes of heap the index in memory may take, at least MinMemory.
+// The default is DefaultMemory. Everything that the index keeps counts.
+//
+// When little is left, the index forgets the blocks that were not stored nor asked for
+// for the longest time, from the ends of prompts on. Then scores are too low, and never
+// too high: SourceInfo.Evicted counts what a rank has lost in this way, and its state is
+// StatePartial at best. If there is no room for a new rank, its messages are an error
+// that wraps ErrFull.
+//
+// What the Indexer keeps beside the index, and what Subscribers and tokenizers take, is
+// not in the bytes. WithMemory and WithIndex exclude each other: a backend has a bound of
+// its own.
+func WithMemory(bytes int64) Option {
+	return func(c *config) {
+		if bytes < MinMemory {
+			c.errs = append(c.errs, fmt.Errorf("WithMemory: %d bytes, at least %d", bytes, MinMemory))
+		}
+		if c.memory != nil {
+			c.errs = append(c.errs, errors.New("WithMemory is given twice"))
+		}
+		c.memory = &bytes
 	}
 }
 
@@ -415,7 +440,8 @@ type Hooks struct {
 	Lost func(Loss)
 	// State is called when the state of a pod for a model has changed. Two changes
 	// shortly after each other may be reported in the other order. The first state of a
-	// pod is not reported: StateUnknown, or StateSilent if a Subscriber runs for it.
+	// pod is not reported: StateUnknown, or StateSilent if a Subscriber runs for it. Nor is
+	// that a pod is partial because the index has given up blocks (SourceInfo.Evicted).
 	State func(pod, model string, from, to State)
 	// Scored is called at the end of each score, with any outcome, before ScoreRequest
 	// returns. It is not called after Close. Times are measured only if it is set.
@@ -434,7 +460,7 @@ type Loss struct {
 	Time     time.Time
 	Gap      Gap   // of LossGap: the missing numbers
 	Replayed bool  // of LossGap: the engine was asked, and did not have the messages
-	Err      error // why message Seq could not be read, with any Cause; or, of LossContested, what was seen
+	Err      error // why message Seq could not be read, with any Cause; or, of LossContested and LossFull, what was seen
 	Kept     bool  // the blocks were kept (KeepOnLoss, LossContested); else they were forgotten
 }
 
@@ -462,9 +488,10 @@ const (
 	// before. Its messages are not applied to the rank, and count in
 	// StreamStats.Contested.
 	LossContested
+	LossFull // the index has no room for the rank (ErrFull): the message was not applied
 )
 
-var lossNames = []string{"unknown", "gap", "malformed", "restart", "marked", "moved", "contested"}
+var lossNames = []string{"unknown", "gap", "malformed", "restart", "marked", "moved", "contested", "full"}
 
 func (c LossCause) String() string { return nameOf(lossNames, c) }
 
@@ -479,6 +506,9 @@ func (c *config) validate() error {
 	errs := c.errs
 	if c.index != nil && c.seed != nil {
 		errs = append(errs, errors.New("WithKeySeed contradicts WithIndex: the backend carries the seed"))
+	}
+	if c.index != nil && c.memory != nil {
+		errs = append(errs, errors.New("WithMemory contradicts WithIndex: the backend has a bound of its own"))
 	}
 	if len(errs) == 0 {
 		return nil

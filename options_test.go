@@ -26,6 +26,11 @@ func TestOptions(t *testing.T) {
 		opts []kvindex.Option
 	}{
 		{"WithKeySeed contradicts WithIndex", []kvindex.Option{kvindex.WithIndex(m), kvindex.WithKeySeed(testSeed)}},
+		{"WithMemory contradicts WithIndex", []kvindex.Option{kvindex.WithIndex(m), kvindex.WithMemory(kvindex.MinMemory)}},
+		{"WithMemory: 1048575 bytes, at least 1048576", []kvindex.Option{kvindex.WithMemory(kvindex.MinMemory - 1)}},
+		{"WithMemory: 0 bytes", []kvindex.Option{kvindex.WithMemory(0)}},
+		{"WithMemory: -1 bytes", []kvindex.Option{kvindex.WithMemory(-1)}},
+		{"WithMemory is given twice", []kvindex.Option{kvindex.WithMemory(1 << 30), kvindex.WithMemory(1 << 30)}},
 		{"the seed is all zeros", []kvindex.Option{kvindex.WithKeySeed([16]byte{})}},
 		{"the index is nil", []kvindex.Option{kvindex.WithIndex(nil)}},
 		{`model "x" has no Tokenizer`, []kvindex.Option{kvindex.WithModel("x", kvindex.Model{})}},
@@ -46,6 +51,12 @@ func TestOptions(t *testing.T) {
 	_, err = kvindex.New(kvindex.WithIndex(nil), kvindex.WithProfile(nil))
 	if err == nil || !strings.Contains(err.Error(), "index") || !strings.Contains(err.Error(), "function") {
 		t.Errorf("two mistakes: %v", err)
+	}
+
+	for want, opts := range map[int64][]kvindex.Option{kvindex.DefaultMemory: nil, 1 << 25: {kvindex.WithMemory(1 << 25)}} {
+		if got := open(t, opts...).Stats().Index.Budget; got != want {
+			t.Errorf("the budget is %d, want %d", got, want)
+		}
 	}
 
 	// A backend that was given stays open, and its seed is used.

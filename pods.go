@@ -14,7 +14,7 @@ import (
 )
 
 // Bounds on what the Indexer remembers beside blocks. A message beyond MaxPods,
-// MaxModels, MaxRanks or MaxStreams is an error, and is not applied.
+// MaxModels, MaxRanks, MaxStreams or MaxName is an error, and is not applied.
 const (
 	// MaxPods is the number of pods.
 	MaxPods = 1 << 16
@@ -26,8 +26,10 @@ const (
 	MaxStreams = 1024
 	// MaxAdapters is the number of adapters of a pod and model whose names a request can
 	// use as its model. Beyond it a request has to name the base model, and the adapter in
-	// Request.Adapter.
+	// Request.Adapter. So it has for an adapter whose name is longer than MaxName.
 	MaxAdapters = 4096
+	// MaxName is the length of the name of a pod, a model or a stream, in bytes.
+	MaxName = 1024
 )
 
 // pod is what the Indexer knows of a pod, beside its blocks.
@@ -374,6 +376,9 @@ func (pm *podModel) inOrder() []*rank {
 func (pm *podModel) stream(name string) (*stream, error) {
 	st := pm.streams[name]
 	if st == nil {
+		if len(name) > MaxName {
+			return nil, fmt.Errorf("the name of the stream has %d bytes, more than %d: %.100q", len(name), MaxName, name)
+		}
 		if len(pm.streams) >= MaxStreams && !pm.dropStream() {
 			return nil, fmt.Errorf("stream %q is one more than the %d that a pod may have", name, MaxStreams)
 		}
@@ -422,7 +427,7 @@ func (in *ingest) learnAdapters() {
 		if _, ok := in.pm.adapters[a]; ok {
 			continue
 		}
-		if len(in.pm.adapters) >= MaxAdapters {
+		if len(in.pm.adapters) >= MaxAdapters || len(a) > MaxName {
 			in.stats.Adapters++
 			continue
 		}

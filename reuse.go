@@ -129,9 +129,10 @@ func (sc *scorer) judge(from, to int) {
 	if first.Pairs {
 		length--
 	}
-	best := bestRow{0, most, int32(from + at + 1), true}
+	best := bestRow{matched: most, row: int32(from + at + 1)}
+	best.mark(markUpper, p.upper || p.rule == nil)
 	if p.rule != nil {
-		best.cached, best.upper = p.rule.Tokens(length, sc.held), p.upper
+		best.cached = p.rule.Tokens(length, sc.held)
 	} else {
 		best.cached = cachedTokens(&rows[at], length)
 	}

@@ -132,7 +132,7 @@ type PodScore struct {
 	// is not known: whether a hybrid model has draft layers (Profile.Draft), the kind or
 	// window of a group, or a group of which events say nothing (Profile.Groups). Where it
 	// is false, CachedTokens is what the engine would reuse, as far as its events have
-	// come; but if a model of one full-attention group runs with draft layers and
+	// come and are kept (State); but if a model of one full-attention group runs with draft layers and
 	// Profile.Draft does not say so, CachedTokens is a block too high.
 	UpperBound bool
 	// NotScorable says that this chat uses a feature that [chat.Model.Exclude] excludes
@@ -142,7 +142,9 @@ type PodScore struct {
 	// State says how far the figures can be trusted. It is that of the pod. With
 	// Request.Ranks it is that of the rank, as in SourceInfo: what happens to other ranks,
 	// or to streams that have brought nothing yet, does not change it. The entry of a pod
-	// without a known rank has the state of the pod. An entry is StateUncertain at best if
+	// without a known rank has the state of the pod. An entry is StatePartial at best if it
+	// counts a block of a rank of which the index has given up blocks (WithMemory). An entry
+	// is StateUncertain at best if
 	// it counts blocks that another Indexer wrote to the index (WithIndex), and no message
 	// of its rank came to this one.
 	State State
@@ -332,11 +334,25 @@ type scorer struct {
 // times are what a score spent where.
 type times struct{ render, tokenize, match time.Duration }
 
-// bestRow is the best row of an entry so far.
+// bestRow is the best row of an entry so far. It has four fields: the compiler keeps no
+// more in registers.
 type bestRow struct {
 	cached, matched int   // tokens
 	row             int32 // in matches, plus one
-	upper           bool  // cached is an upper bound
+	marks           rowMarks
+}
+
+type rowMarks uint8
+
+const (
+	markUpper   rowMarks = 1 << iota // cached is an upper bound
+	markEvicted                      // blocks of some row of the entry were given up
+)
+
+func (b *bestRow) mark(m rowMarks, is bool) {
+	if is {
+		b.marks |= m
+	}
 }
 
 func (x *Indexer) newScorer() *scorer {
@@ -540,6 +556,11 @@ func (sc *scorer) chooseRows() {
 		}
 		sc.judge(from, i)
 	}
+	for i := range rows {
+		if row := &rows[i]; row.Evicted {
+			sc.best[sc.entry(row.Pod, row.Source.Rank)].marks |= markEvicted
+		}
+	}
 }
 
 // bestOf judges a row of a source of one full-attention group.
@@ -549,7 +570,7 @@ func (sc *scorer) bestOf(i int) bestRow {
 	if row.Pairs {
 		length--
 	}
-	b := bestRow{cachedTokens(row, length), int(row.Run) * row.BlockSize, int32(i + 1), false}
+	b := bestRow{cached: cachedTokens(row, length), matched: int(row.Run) * row.BlockSize, row: int32(i + 1)}
 	if sc.set.profiled {
 		if pm := sc.set.states[row.Pod]; pm != nil {
 			group := pm.profile.corrected(row.Group)
@@ -557,7 +578,7 @@ func (sc *scorer) bestOf(i int) bestRow {
 				b.cached -= row.BlockSize // which the draft layers compute again
 			}
 			// A kept index may have a group of another kind, as its events told it.
-			b.upper = group.Kind != GroupFull || pm.profile.lists(row.Layout) || pm.hybrid.Load()
+			b.mark(markUpper, group.Kind != GroupFull || pm.profile.lists(row.Layout) || pm.hybrid.Load())
 		}
 	}
 	return b
@@ -736,7 +757,11 @@ func (sc *scorer) answer(dst *Answer) {
 		} else {
 			s.Pod, s.State = sc.set.names[at], sc.set.state(at)
 		}
-		switch b := sc.best[at]; {
+		b := sc.best[at]
+		if b.marks&markEvicted != 0 {
+			s.State = min(s.State, StatePartial)
+		}
+		switch {
 		case b.cached == notScorable:
 			s.NotScorable = true
 		case b.row > 0:
@@ -772,5 +797,5 @@ func (s *PodScore) fill(row *index.Row, b bestRow) {
 		s.BlockTokens = row.Groups[i].BlockSize // the row is one of parts of a block
 	}
 	s.CachedTokens = b.cached
-	s.UpperBound = b.upper
+	s.UpperBound = b.marks&markUpper != 0
 }

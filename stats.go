@@ -46,8 +46,8 @@ const (
 	// applies the older messages that it has got.
 	StateReplaying
 	// StatePartial: some of the past is not known: from before the first message, or
-	// forgotten after a loss. It ends when the engine empties its cache or restarts, or
-	// when a replay brings everything.
+	// forgotten after a loss, or because the index was full (SourceInfo.Evicted). It ends
+	// when the engine empties its cache or restarts, or when a replay brings everything.
 	StatePartial
 	// StateLive: all that the engine has published since its start is known.
 	StateLive
@@ -213,7 +213,7 @@ type PodInfo struct {
 	Model string
 	State State // of the pod: the first, in the order of the constants, that a rank or a stream has
 	// WantsFullReport says that the engine may hold blocks that it will never announce
-	// again by itself. vLLM since PR 45261 has a request field for that: a request with
+	// again by itself, after a loss or because the index has given them up. vLLM since PR 45261 has a request field for that: a request with
 	// "vllm_xargs": {"kv_cache_report_mode": "full"} makes the engine announce again
 	// the blocks that this request finds in its cache. With CopiesGuarded these
 	// announcements do no harm.
@@ -249,6 +249,10 @@ type SourceInfo struct {
 	// the engine's hashes of them. Both are 0 if the index cannot tell.
 	Blocks TierCounts
 	Bytes  int
+	// Evicted is the number of blocks, counted as in Blocks, that the index has given up
+	// since the rank was last cleared, because it had no room for them (WithMemory). If it
+	// is not 0, State is StatePartial at best.
+	Evicted uint64
 
 	Messages        uint64 // that were applied
 	Stored, Removed uint64 // blocks, in the messages that were applied
@@ -296,6 +300,7 @@ type StreamStats struct {
 	PassedOver uint64 // of Missing: messages that a replay left out, because the engine did not have them
 	Restarts   uint64 // restarts of engines
 	Contested  uint64 // messages that were not applied, because another stream brings the rank
+	NoRoom     uint64 // messages that were not applied, because the index has no room for their rank (ErrFull)
 }
 
 // Stats has counters since New, and figures of now. Each case in which the library
@@ -330,7 +335,7 @@ type Counters struct {
 	Foreign       uint64 // events about copies in a store that several pods share: skipped
 	Unscored      uint64 // stored blocks that no prompt can match: prompt embeddings, unknown extra keys
 	Scopeless     uint64 // stored blocks whose events do not say the salt, the media or the adapter, as all of SGLang: prompts with and without are taken for equal
-	Adapters      uint64 // adapters beyond MaxAdapters: only Request.Adapter finds them
+	Adapters      uint64 // adapters beyond MaxAdapters, or with a name beyond MaxName: only Request.Adapter finds them
 
 	// Counts are the counters of the index.
 	Counts index.Counts
@@ -431,21 +436,10 @@ func (x *Indexer) Pods(dst []PodInfo) []PodInfo {
 	if x.closed.Load() {
 		return dst
 	}
-	known := make(map[index.Source]index.SourceInfo)
-	if d, ok := x.index.(index.Describer); ok {
-		for _, s := range d.Describe(nil) {
-			known[s.Source] = s
-		}
-	}
-	from, now := len(dst), time.Now()
+	from, known, now := len(dst), x.known(), time.Now()
 	x.eachPod(func(p *pod, model string, pm *podModel) {
 		info := PodInfo{Pod: p.name, Model: model}
-		pm.describe(&info, now)
-		for i := range info.Sources {
-			s := &info.Sources[i]
-			in := known[index.Source{Pod: p.name, Model: model, Rank: s.Rank}]
-			s.Blocks, s.Bytes = TierCounts{in.Blocks}, in.Bytes
-		}
+		pm.describe(&info, known, now)
 		dst = append(dst, info)
 	})
 	slices.SortFunc(dst[from:], func(a, b PodInfo) int {
@@ -454,8 +448,19 @@ func (x *Indexer) Pods(dst []PodInfo) []PodInfo {
 	return dst
 }
 
-// describe fills in what is known beside the index. pod.mu is held.
-func (pm *podModel) describe(info *PodInfo, now time.Time) {
+// known returns what the index knows of each source, if it can tell.
+func (x *Indexer) known() map[index.Source]index.SourceInfo {
+	known := make(map[index.Source]index.SourceInfo)
+	if d, ok := x.index.(index.Describer); ok {
+		for _, s := range d.Describe(nil) {
+			known[s.Source] = s
+		}
+	}
+	return known
+}
+
+// describe fills in all but the names. known is what the index knows. pod.mu is held.
+func (pm *podModel) describe(info *PodInfo, known map[index.Source]index.SourceInfo, now time.Time) {
 	info.State, info.Profile = State(pm.state.Load()), pm.profile
 	info.Profile.Groups, info.Profile.Adapters = slices.Clone(info.Profile.Groups), maps.Clone(info.Profile.Adapters)
 	info.Adapters = slices.Sorted(maps.Keys(pm.adapters))
@@ -471,10 +476,13 @@ func (pm *podModel) describe(info *PodInfo, now time.Time) {
 	}
 	slices.SortFunc(info.Streams, func(a, b StreamInfo) int { return cmp.Compare(a.Stream, b.Stream) })
 	for _, r := range pm.ranks {
-		s := r.info(now)
+		s := r.info(known[index.Source{Pod: info.Pod, Model: info.Model, Rank: r.n}], now)
 		pm.profile.correct(s.Groups)
 		info.Sources = append(info.Sources, s)
-		info.WantsFullReport = info.WantsFullReport || r.lossy() && r.isReported(&pm.profile)
+		if s.Evicted > 0 {
+			info.State = min(info.State, StatePartial)
+		}
+		info.WantsFullReport = info.WantsFullReport || (r.lossy() || s.Evicted > 0) && r.isReported(&pm.profile)
 		if at := r.at.Round(0); at.After(info.Heard) { // without a stream
 			info.Heard = at
 		}
@@ -482,8 +490,14 @@ func (pm *podModel) describe(info *PodInfo, now time.Time) {
 	slices.SortFunc(info.Sources, func(a, b SourceInfo) int { return cmp.Compare(a.Rank, b.Rank) })
 }
 
-func (r *rank) info(now time.Time) SourceInfo {
-	s := SourceInfo{Rank: r.n, State: r.view(), Lag: r.lag, Messages: r.messages, Stored: r.stored, Removed: r.removed}
+func (r *rank) info(in index.SourceInfo, now time.Time) SourceInfo {
+	s := SourceInfo{
+		Rank: r.n, State: r.view(), Lag: r.lag, Messages: r.messages, Stored: r.stored, Removed: r.removed,
+		Blocks: TierCounts{in.Blocks}, Bytes: in.Bytes, Evicted: in.Evicted,
+	}
+	if s.Evicted > 0 {
+		s.State = min(s.State, StatePartial)
+	}
 	s.Groups = slices.Clone(r.groups)
 	if !r.at.IsZero() {
 		s.Age = now.Sub(r.at)

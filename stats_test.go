@@ -80,7 +80,7 @@ func TestCountsByKind(t *testing.T) {
 // read again, and no other name is.
 func TestEnumerationsAreText(t *testing.T) {
 	enumeration(t, kvindex.StateLive)
-	enumeration(t, kvindex.LossContested)
+	enumeration(t, kvindex.LossFull)
 	enumeration(t, kvindex.ReplayNone)
 	enumeration(t, kvindex.OutcomeFailed)
 	enumeration(t, kvindex.TierOther)

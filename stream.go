@@ -11,7 +11,8 @@
 //   - the next one: it is applied;
 //   - behind a gap, or of an engine that restarted: what the ranks of the stream
 //     held is settled (apply.go), and the message is applied;
-//   - unreadable: its number is used up, and what it said is lost as in a gap.
+//   - unreadable: its number is used up, and what it said is lost as in a gap;
+//   - for a rank that the index has no room for: likewise, but for that rank alone.
 //
 // A transport that can ask its engine for what is missing offers its messages with
 // Hold. Then a gap is an answer, the receipt, and not a fact yet: nothing is done
@@ -28,6 +29,7 @@ package kvindex
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -264,24 +266,26 @@ func (d *delivery) deal() (Receipt, error) {
 	default:
 		again, err = d.take()
 	}
-	if err != nil {
+	full := errors.Is(err, ErrFull)
+	if err != nil && !full {
 		return Receipt{}, err
 	}
 	d.stream.seq.Advance(d.arrival, *v)
-	d.tally(again)
+	d.tally(again, full)
 	d.stream.dealt(&d.m, again)
 	if again {
 		return Receipt{Duplicate: true}, nil
 	}
-	receipt := Receipt{Applied: d.bad == nil && !d.contested, Gap: v.Gap, Restarted: v.Restarted}
+	receipt := Receipt{Applied: d.bad == nil && !d.contested && !full, Gap: v.Gap, Restarted: v.Restarted, NoRoom: full}
 	if d.bad != nil {
 		return receipt, d.refusal()
 	}
-	return receipt, nil
+	return receipt, err
 }
 
-// tally counts a message that was dealt with; again: it had come before.
-func (d *delivery) tally(again bool) {
+// tally counts a message that was dealt with. again: it had come before; full: there is
+// no room for it.
+func (d *delivery) tally(again, full bool) {
 	v, s := &d.verdict, StreamStats{Messages: 1}
 	switch {
 	case again:
@@ -304,9 +308,12 @@ func (d *delivery) tally(again bool) {
 	if v.Restarted {
 		s.Restarts = 1
 	}
-	if d.contested {
+	switch {
+	case d.contested:
 		s.Contested = 1
-	} else if d.m.Replayed {
+	case full:
+		s.NoRoom = 1
+	case d.m.Replayed:
 		s.Replayed = 1
 	}
 	d.count(d.stream, s)

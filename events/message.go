@@ -40,6 +40,9 @@ type Receipt struct {
 	Held      bool
 	Gap       Gap
 	Restarted bool // the engine has restarted. If Held is false, what its ranks held was forgotten
+	// NoRoom: the sink has no room for what the message says, and returns an error too. The
+	// message counts as lost: do not bring it again.
+	NoRoom bool
 }
 
 // Sink takes the messages of transports. It must be safe for concurrent use; an Indexer

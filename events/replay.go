@@ -469,7 +469,7 @@ func (r *replay) confirm(seq uint64, payload []byte) error {
 func (r *replay) deliver(m Message) (Receipt, error) {
 	m.Replayed = true
 	receipt, err := r.s.deliver(r.st, m)
-	if errors.Is(err, ErrMalformed) {
+	if errors.Is(err, ErrMalformed) || receipt.NoRoom {
 		err = nil
 	}
 	if err == nil {

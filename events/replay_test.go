@@ -28,6 +28,7 @@ type ledger struct {
 	entries []string
 	notes   chan events.Note           // if not nil
 	fail    func(events.Message) error // before the message is dealt with
+	room    func(events.Message) bool  // for what was dealt with
 	changed chan struct{}              // closed when there are more entries
 }
 
@@ -85,6 +86,9 @@ func (l *ledger) IngestMessage(m events.Message) (events.Receipt, error) {
 		l.write("lost %d-%d", v.Gap.From, v.Gap.To)
 	}
 	l.write("%d", m.Seq)
+	if l.room != nil && !l.room(m) {
+		return events.Receipt{NoRoom: true, Gap: v.Gap, Restarted: v.Restarted}, errors.New("no room")
+	}
 	return events.Receipt{Applied: true, Gap: v.Gap, Restarted: v.Restarted}, nil
 }
 
@@ -630,6 +634,26 @@ func TestReplaySinkErrors(t *testing.T) {
 	l.expect(t, numbers(0, 4))
 	if r := wait(t, "a replay", replays); r.Err != nil || r.Attempts != 3 || r.Messages != 7 {
 		t.Errorf("%+v", r)
+	}
+}
+
+// TestReplayWithoutRoom: what the sink has no room for is not asked for again.
+func TestReplayWithoutRoom(t *testing.T) {
+	engine := publisher(t, fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0"})
+	for i := range 5 {
+		engine.Skip(clock(i))
+	}
+	l, errs := newLedger(), 0
+	l.room = func(m events.Message) bool {
+		if m.Seq%2 == 0 {
+			errs++
+		}
+		return m.Seq%2 != 0
+	}
+	_, replays, _ := follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: engine.ReplayEndpoint()})
+	l.expect(t, numbers(0, 4))
+	if r := wait(t, "a replay", replays); r.Err != nil || r.Attempts != 1 || r.Messages != 5 || errs != 3 {
+		t.Errorf("%+v, %d errors", r, errs)
 	}
 }
 

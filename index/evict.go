@@ -83,6 +83,7 @@ type keeper struct {
 	high   int64 // the most that was taken since the last cycle
 	again  int64 // what the next cycle is for, if it is for pages
 	want   int64 // bytes that are still to go
+	barren bool  // nothing was left to evict
 	all    []*source
 	next   int       // of all, in a pass
 	half   []*source // that a sweep is not through with
@@ -183,7 +184,7 @@ func (g *ground) watch() {
 func (g *ground) begin(want int64) {
 	g.cycle++
 	g.phase, g.next, g.age, g.oldest = phaseIdle, 0, ^uint32(0), 0
-	g.want = want
+	g.want, g.barren = want, false
 	if want == 0 {
 		g.phase = phaseSweep
 	}
@@ -212,23 +213,24 @@ func (g *ground) pay(names int, s *source) {
 }
 
 // makeRoom does steps until ok, or none helps. It holds g.mu, and lets go of it now and
-// then.
+// then. What a cycle makes ready may not be what is needed, so each is for twice as much.
 func (g *ground) makeRoom(s *source, ok func() bool) bool {
-	begun := g.phase != phaseRest
+	want, begun := g.part, false
 	for most := 1 << 19; most > 0; {
 		if ok() {
 			return true
 		}
 		if g.phase == phaseRest {
-			if begun {
+			if begun && g.barren {
 				return false
 			}
 			begun = true
-			g.begin(g.part)
+			g.begin(want)
+			want *= 2
 		}
 		most -= g.step(s)
 	}
-	return false
+	return ok()
 }
 
 // step does a step of the cycle, and returns what it cost, in names that are looked at.
@@ -243,7 +245,7 @@ func (g *ground) step(s *source) int {
 	case phaseLook:
 		if g.forest.Look(&g.survey, stepSlabs) {
 			g.phase = phaseKill
-			if !g.survey.Choose(g.want, g.budget/2) {
+			if g.barren = !g.survey.Choose(g.want, g.budget/2); g.barren {
 				g.rest()
 			}
 		}
@@ -432,7 +434,7 @@ func (s *source) roomFor(h Hash) bool {
 
 // hasRoom reports whether a name can be stored without more memory.
 func (s *source) hasRoom(h Hash) bool {
-	return s.names.HasRoom(h) && s.riches.hasRoom() && s.copies.hasRoom()
+	return (s.names.HasRoom(h) || s.names.Get(h) != 0) && s.riches.hasRoom() && s.copies.hasRoom()
 }
 
 // sweep forgets what is dead of the names of a segment.
@@ -487,7 +489,16 @@ func (s *source) bury(h Hash) {
 	if n.value == 0 || !s.isDead(n.value) {
 		return
 	}
-	held := 0
+	if held := n.evict(); held > 0 {
+		s.doubts = true
+		s.evicted += uint64(held)
+		s.ground.lost += uint64(held)
+	}
+}
+
+// evict forgets a name, and returns how many held a block by it.
+func (n *name) evict() (held int) {
+	s := n.s
 	if n.isPlain() {
 		l := loc(n.value)
 		for _, ln := range s.lanes {
@@ -496,25 +507,20 @@ func (s *source) bury(h Hash) {
 				n.release(holding{ln, 0, 1})
 			}
 		}
-	} else if n.isRich() {
-		for n.isRich() && n.held() {
-			for i := n.rich().first; i != 0; i = s.copies.at(i).next {
-				if c := s.copies.at(i); c.copies > 0 {
-					held++
-					n.release(holding{s.lanes[c.lane], i, c.copies})
-					break
-				}
+	}
+	for n.isRich() && n.held() {
+		for i := n.rich().first; i != 0; i = s.copies.at(i).next {
+			if c := s.copies.at(i); c.copies > 0 {
+				held++
+				n.release(holding{s.lanes[c.lane], i, c.copies})
+				break
 			}
 		}
 	}
 	if n.value != 0 {
 		n.forget()
 	}
-	if held > 0 {
-		s.doubts = true
-		s.evicted += uint64(held)
-		s.ground.lost += uint64(held)
-	}
+	return held
 }
 
 // forgetOld forgets some idle names of an age, and returns how many.

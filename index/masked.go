@@ -73,7 +73,8 @@ func (st *storing) storeMasked(p *pending) {
 	s.inHand++
 	m := s.follow(p)
 	if len(m.hashes) == m.unknown {
-		st.placePiece(m.hashes, 0, len(m.hashes), blockEnds{m.locs, 1, 0})
+		placed := st.placePiece(m.hashes, 0, len(m.hashes), blockEnds{m.locs, 1, 0})
+		st.noRoom(m.hashes[placed:])
 		for _, b := range m.known {
 			n := s.name(p.hashes[b.i])
 			st.hold(b.i, &n)

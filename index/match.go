@@ -36,6 +36,8 @@ type walker struct {
 	rc  *resolvedCut
 	p   *path
 	out *Matches
+	// lossy: some lanes may have lost blocks.
+	lossy bool
 
 	// act are the lanes of the gpu whose run goes on.
 	act []actWord
@@ -133,7 +135,7 @@ func (w *walker) answer(md *model, r *resolved, q *Query, out *Matches) (done bo
 			return false, nil
 		}
 	}
-	w.r, w.out = r, out
+	w.r, w.out, w.lossy = r, out, w.f.AnyLost()
 	if !q.Held {
 		for i := range r.cuts {
 			w.rc = &r.cuts[i]
@@ -196,7 +198,7 @@ func (w *walker) match() {
 
 // lost reports whether blocks of a view were evicted.
 func (w *walker) lost(v *view) bool {
-	return w.f.AnyLost() && slices.ContainsFunc(v.lanes, func(l viewLane) bool { return w.f.Lost(l.ord) })
+	return w.lossy && slices.ContainsFunc(v.lanes, func(l viewLane) bool { return w.f.Lost(l.ord) })
 }
 
 // narrow takes those lanes out of act that do not hold all the blocks that end
@@ -280,8 +282,11 @@ func (w *walker) finish(s *forest.Span, word uint32, set uint64, run int32) {
 		n := len(out.Rows)
 		out.Rows = slices.Grow(out.Rows, 1)[:n+1]
 		row := &out.Rows[n]
-		*row = Row{View: &l.View, Pod: l.pod, Run: run, GPU: run, Evicted: w.lost(l.view)}
+		*row = Row{View: &l.View, Pod: l.pod, Run: run, GPU: run}
 		row.Tiers[TierGPU] = run
+		if w.lossy {
+			row.Evicted = w.lost(l.view)
+		}
 	}
 }
 

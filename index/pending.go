@@ -173,7 +173,9 @@ func (s *source) join(at hashIn) {
 
 func (s *source) placeParked(p *pending, prev loc) {
 	r := blockRange{prev, Key(s.f.Key(prev)), p.parent.variant, p.locals, p.cut.size / p.cut.variant.Unit}
+	placed := 0
 	s.placeRange(r, func(from, to int, ends blockEnds) bool {
+		placed = to
 		for i := from; i < to; i++ {
 			n := s.fresh(p.hashes[i])
 			if p.isVoid(i) && (n.hasKeyIn(r.variant) || s.parkedAnew(hashIn{n.hash, r.variant})) {
@@ -184,6 +186,9 @@ func (s *source) placeParked(p *pending, prev loc) {
 		}
 		return true
 	})
+	if s.letGo(p, placed) {
+		s.counts.Dropped++
+	}
 }
 
 // parkedAnew reports whether a parked store says what a hash stands for now.
@@ -430,7 +435,15 @@ func (s *source) take(p *pending) {
 func (s *source) drop(p *pending) {
 	lost := p.parked
 	s.take(p)
-	for _, hash := range p.hashes {
+	if s.letGo(p, 0) || lost {
+		s.counts.Dropped++
+	}
+}
+
+// letGo releases the blocks of p from one on that still have no key, and reports whether
+// there were any.
+func (s *source) letGo(p *pending, from int) (any bool) {
+	for _, hash := range p.hashes[from:] {
 		n := s.name(hash)
 		if !n.unplaced() {
 			continue
@@ -438,10 +451,8 @@ func (s *source) drop(p *pending) {
 		if h := n.holding(p.group, p.tier); h.copies > 0 {
 			n.copyCount(&h).reported = false
 			n.release(h)
-			s.doubts, lost = true, true
+			s.doubts, any = true, true
 		}
 	}
-	if lost {
-		s.counts.Dropped++
-	}
+	return any
 }

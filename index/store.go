@@ -80,7 +80,7 @@ func (s *source) store(c *Change) {
 			return
 		case 0:
 			if s.evicted > 0 && s.ground.near() { // the parent most likely was
-				s.giveUp()
+				st.noRoom(held)
 				return
 			}
 			p := &pending{
@@ -136,10 +136,29 @@ func (s *source) before(c *Change, variant uint32) (at loc, n int) {
 	return s.locOf(hashIn{c.Parent, variant})
 }
 
-// giveUp drops what is left of a store.
+// giveUp drops a store.
 func (s *source) giveUp() {
 	s.counts.Dropped++
 	s.doubts = true
+}
+
+// noRoom drops what is left of a store. What its hashes stood for before says nothing of
+// the blocks that they name now.
+func (st *storing) noRoom(hashes []Hash) {
+	s := st.s
+	if len(hashes) == 0 {
+		return
+	}
+	s.giveUp()
+	for _, h := range hashes {
+		if n := s.name(h); n.value != 0 {
+			n.evict()
+		}
+		s.yield(1)
+	}
+	s.evicted += uint64(len(hashes))
+	s.ground.lost += uint64(len(hashes))
+	s.f.Lose(st.lane.ord)
 }
 
 // placeAll carries out a dense gpu store behind prev, and places what waited for
@@ -151,9 +170,10 @@ func (st *storing) placeAll(prev loc, variant uint32) {
 		key = Key(s.f.Key(prev))
 	}
 	r := blockRange{prev, key, variant, c.Locals, c.BlockSize / c.Variant.Unit}
+	placed := 0
 	s.placeRange(r, func(from, to int, ends blockEnds) bool {
 		s.names.Prefetch(c.Hashes[from:to])
-		if !st.placePiece(c.Hashes, from, to, ends) {
+		if placed = st.placePiece(c.Hashes, from, to, ends); placed < to {
 			return false
 		}
 		if s.anyWaits() {
@@ -163,19 +183,19 @@ func (st *storing) placeAll(prev loc, variant uint32) {
 		}
 		return true
 	})
+	st.noRoom(c.Hashes[placed:])
 }
 
 // placePiece names blocks of a store, which end at ends, and has them held.
 //
 // Nearly all blocks are new to the source. So those that share a slab are given
-// plain names one after the other, and the slab is told once. It returns false if there
-// is no room for more.
-func (st *storing) placePiece(hashes []Hash, from, to int, ends blockEnds) bool {
+// plain names one after the other, and the slab is told once. It returns up to where there
+// was room.
+func (st *storing) placePiece(hashes []Hash, from, to int, ends blockEnds) int {
 	s := st.s
 	for from < to {
 		if !s.roomFor(hashes[from]) {
-			s.giveUp()
-			return false
+			return from
 		}
 		if n := s.fresh(hashes[from]); n.value != 0 {
 			n.place(ends.of(from))
@@ -210,7 +230,7 @@ func (st *storing) placePiece(hashes []Hash, from, to int, ends blockEnds) bool 
 		s.trimIdle()
 		from++
 	}
-	return true
+	return to
 }
 
 // holdAll has hashes held that the store does not place. It sets the numbers of those
@@ -218,7 +238,7 @@ func (st *storing) placePiece(hashes []Hash, from, to int, ends blockEnds) bool 
 func (st *storing) holdAll(hashes []Hash, riches []uint32) {
 	for i, h := range hashes {
 		if !st.s.roomFor(h) {
-			st.s.giveUp()
+			st.noRoom(hashes[i:])
 			return
 		}
 		n := st.s.fresh(h)
@@ -377,7 +397,8 @@ type scratch struct {
 
 // placeRange places the blocks of a range, piece by piece. It has each see to the
 // blocks that a piece ends, from one to another, and lets other writers in
-// between. It ends if there is no room, or each returns false.
+// between. It ends before the end of the range if there is no room, or each returns
+// false.
 func (s *source) placeRange(r blockRange, each func(from, to int, ends blockEnds) bool) {
 	prev, key := r.behind, r.key
 	if prev != 0 {
@@ -393,7 +414,6 @@ func (s *source) placeRange(r blockRange, each func(from, to int, ends blockEnds
 			keys = append(keys, forest.Key(key))
 		}
 		if !s.placeKeys(prev, r.variant, keys, locs[:len(keys)]) {
-			s.giveUp()
 			break
 		}
 		last := locs[len(keys)-1]

@@ -153,7 +153,8 @@ func (f *Forest) Lost(ord uint32) bool {
 	return lost[ord>>6].Load()>>(ord&63)&1 != 0
 }
 
-func (f *Forest) lose(ord uint32) {
+// Lose notes that a holder lost a block.
+func (f *Forest) Lose(ord uint32) {
 	(*f.ords.lost.Load())[ord>>6].Or(1 << (ord & 63))
 	f.ords.anyLost.Store(true)
 }
