@@ -291,6 +291,7 @@ func (in *ingest) applyChanges(r *rank, cur index.Cursor, changes []index.Change
 		return done, in.failed(r, err)
 	}
 	in.stats.Counts.Add(done.Counts)
+	r.evicted = done.Evicted > 0
 	return done, nil
 }
 

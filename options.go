@@ -440,8 +440,7 @@ type Hooks struct {
 	Lost func(Loss)
 	// State is called when the state of a pod for a model has changed. Two changes
 	// shortly after each other may be reported in the other order. The first state of a
-	// pod is not reported: StateUnknown, or StateSilent if a Subscriber runs for it. Nor is
-	// that a pod is partial because the index has given up blocks (SourceInfo.Evicted).
+	// pod is not reported: StateUnknown, or StateSilent if a Subscriber runs for it.
 	State func(pod, model string, from, to State)
 	// Scored is called at the end of each score, with any outcome, before ScoreRequest
 	// returns. It is not called after Close. Times are measured only if it is set.

@@ -76,6 +76,7 @@ type rank struct {
 	contest contest
 	kept    bool // what it holds is in the index from before, and nobody has spoken for it
 	doubt   bool // the index has a note that a loss was kept
+	evicted bool // when the last message was applied, the index had given up blocks
 	lost    lastLoss
 
 	messages        uint64 // applied
@@ -212,6 +213,9 @@ func (r *rank) view() State {
 	}
 	if r.contest.open || r.kept {
 		state = min(state, StateUncertain)
+	}
+	if r.evicted {
+		state = min(state, StatePartial)
 	}
 	return state
 }

@@ -142,11 +142,11 @@ type PodScore struct {
 	// State says how far the figures can be trusted. It is that of the pod. With
 	// Request.Ranks it is that of the rank, as in SourceInfo: what happens to other ranks,
 	// or to streams that have brought nothing yet, does not change it. The entry of a pod
-	// without a known rank has the state of the pod. An entry is StatePartial at best if it
-	// counts a block of a rank of which the index has given up blocks (WithMemory). An entry
-	// is StateUncertain at best if
-	// it counts blocks that another Indexer wrote to the index (WithIndex), and no message
-	// of its rank came to this one.
+	// without a known rank has the state of the pod. A rank of which the index has given up
+	// blocks (WithMemory) is StatePartial at best from its next message on; an entry that
+	// counts a block of it is so at once. An entry is StateUncertain at best if it counts
+	// blocks that another Indexer wrote to the index (WithIndex), and no message of its rank
+	// came to this one.
 	State State
 }
 

@@ -377,6 +377,8 @@ type Applied struct {
 	// Duplicate: the cursor was at or below the stored one, nothing was done.
 	Duplicate bool
 	Counts    Counts
+	// Evicted is SourceInfo.Evicted after the call.
+	Evicted uint64
 }
 
 // Candidates are the pods that a query asks about, of one model. A backend

@@ -185,7 +185,7 @@ func (s *source) applyAll(cur Cursor, changes []Change) (Applied, bool) {
 	if cur != (Cursor{}) {
 		i, ok := s.findCursor(cur.Stream)
 		if ok && !s.cursors[i].Before(cur) {
-			return Applied{Cursor: s.cursors[i], Duplicate: true}, true
+			return Applied{Cursor: s.cursors[i], Duplicate: true, Evicted: s.evicted}, true
 		}
 		if !ok {
 			s.insertCursor(i, cur.Stream)
@@ -212,7 +212,7 @@ func (s *source) applyAll(cur Cursor, changes []Change) (Applied, bool) {
 		s.ground.giveFollowing(s.following)
 		s.following = nil
 	}
-	done := Applied{Cursor: cur, Counts: s.counts}
+	done := Applied{Cursor: cur, Counts: s.counts, Evicted: s.evicted}
 	s.counts = Counts{}
 	return done, true
 }
