@@ -25,6 +25,7 @@ type feed struct {
 	change  [1]index.Change
 	step    int          // the next one
 	chains  atomic.Int64 // that are stored
+	dropped uint64       // stores
 }
 
 const (
@@ -82,10 +83,11 @@ func (f *feed) remove(chain int) {
 
 func (f *feed) apply(chain int) time.Duration {
 	start := time.Now()
-	_, err := f.Apply(context.Background(), f.sources[chain%len(f.sources)], index.Cursor{}, f.change[:])
+	done, err := f.Apply(context.Background(), f.sources[chain%len(f.sources)], index.Cursor{}, f.change[:])
 	if err != nil {
 		f.Error(err)
 	}
+	f.dropped += done.Counts.Dropped
 	return time.Since(start)
 }
 

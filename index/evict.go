@@ -5,6 +5,7 @@ import (
 
 	"github.com/kvindex/kvindex/index/internal/forest"
 	"github.com/kvindex/kvindex/index/internal/mem"
+	"github.com/kvindex/kvindex/index/internal/names"
 )
 
 // The bound in bytes. What a Memory takes of the heap is counted where it is allocated
@@ -70,7 +71,7 @@ const (
 type keeper struct {
 	budget int64
 	slack  int64
-	part   int64 // a cycle begins when less is left, and is for as much
+	part   int64 // what a cycle is for; it begins when half as much is left
 
 	// As the sources report: names, those that are idle, how many there is room for,
 	// and bytes of stores that wait.
@@ -91,7 +92,7 @@ type keeper struct {
 	age    uint32    // what is older goes, of idle names and stores that wait
 	oldest uint32    // age of what the pass has left
 	survey forest.Survey
-	picked []Hash
+	picked []names.Picked[Hash]
 	credit int64 // steps that were paid for, in names
 	price  int64 // of a name that is stored
 }
@@ -111,24 +112,15 @@ func (g *ground) near() bool { return g.pages() < 2*g.part }
 // full reports whether stores may take no more of the heap.
 func (g *ground) full() bool { return g.pages() <= 0 }
 
-// room returns how many bytes may be stored, about: in new pages, and in those that are
-// there already. A name takes a place in a table, of which half of the free ones are
-// taken to be of use, and its part of the forest. Of what is scarce pages are made.
+// room returns how many bytes may be stored, about. A name takes its part of the forest,
+// which leaves the last pages for names, and a place in a table of names, where half of
+// what is free is taken to be of use.
 func (g *ground) room() int64 {
-	free := int64(g.forest.Free())
-	each := (g.forest.Bytes() - free) / max(g.names, 1)
-	each = max(each, 8)
-	forest, table := free/each, g.nameRoom/2
-	scarce := each
-	if table < forest {
-		scarce = nameCost
-	}
-	least, most, pages := min(forest, table), max(forest, table), max(g.pages(), 0)
-	names := least + pages/scarce
-	if names > most {
-		names = most + (pages-(most-least)*scarce)/(each+nameCost)
-	}
-	return names * (each + nameCost)
+	free, pages := int64(g.forest.Free()), max(g.pages(), 0)
+	each := max((g.forest.Bytes()-free)/max(g.names, 1), 8)
+	forest := (free + max(pages-g.part/2, 0)) / each
+	table := g.nameRoom/2 + pages/nameCost
+	return min(forest, table) * (each + nameCost)
 }
 
 // canAdmit makes room for a source, or returns false.
@@ -172,10 +164,13 @@ func (g *ground) watch() {
 	taken := g.mem.Load()
 	grown := taken > g.high
 	g.high = max(g.high, taken)
+	if grown {
+		g.mem.SetFrugal(g.pages() < g.part)
+	}
 	switch room := g.room(); {
-	case room < g.part:
-		g.begin(2*g.part - room)
-	case grown && g.pages() < g.part/2:
+	case room < g.part/2:
+		g.begin(g.part*3/2 - room)
+	case grown && g.pages() < g.part/4:
 		g.begin(g.again)
 	}
 }
@@ -235,6 +230,7 @@ func (g *ground) makeRoom(s *source, ok func() bool) bool {
 
 // step does a step of the cycle, and returns what it cost, in names that are looked at.
 func (g *ground) step(s *source) int {
+	g.forest.Reclaim()
 	if len(g.graves) > 0 {
 		g.tidy(yieldAfter)
 		return yieldAfter
@@ -266,10 +262,10 @@ func (g *ground) rest() {
 	g.phase = phaseRest
 	g.high = g.mem.Load()
 	g.again = 0
-	if g.pages() < g.part/2 { // what has room does not give it back
+	if g.pages() < g.part/4 { // what has room does not give it back
 		g.again = g.part
 	}
-	g.forest.Frugal(g.pages() < 2*g.part)
+	g.mem.SetFrugal(g.pages() < g.part)
 }
 
 // stepOld lets a source forget idle names, or drop stores that wait, if they are older
@@ -333,7 +329,7 @@ func (g *ground) endOld() {
 		return
 	}
 	g.phase = phaseLook
-	g.forest.Begin(&g.survey, int(min(g.perName(), 64)))
+	g.forest.Begin(&g.survey, nameCost)
 }
 
 // stepSweep has a source forget some names of dead slabs.
@@ -434,7 +430,7 @@ func (s *source) roomFor(h Hash) bool {
 
 // hasRoom reports whether a name can be stored without more memory.
 func (s *source) hasRoom(h Hash) bool {
-	return (s.names.HasRoom(h) || s.names.Get(h) != 0) && s.riches.hasRoom() && s.copies.hasRoom()
+	return s.shared == nil && (s.names.HasRoom(h) || s.names.Get(h) != 0) && s.riches.hasRoom() && s.copies.hasRoom()
 }
 
 // sweep forgets what is dead of the names of a segment.
@@ -444,9 +440,13 @@ func (s *source) sweep() (cost int) {
 		s.sweeps, s.sweepAt = g.cycle, 0
 	}
 	at := s.sweepAt
-	g.picked, s.sweepAt, cost = s.names.Sweep(g.picked[:0], at, s.f.DeadSlabs(), s.isDead)
-	for _, h := range g.picked {
-		s.bury(h)
+	g.picked, s.sweepAt, cost = names.Sweep(&s.names, g.picked[:0], at, s.f.DeadSlabs())
+	for _, p := range g.picked {
+		if v := value(p.Value); v.isPlain() {
+			s.buryName(&name{s, p.Hash, v})
+		} else { // another may have changed it
+			s.bury(p.Hash)
+		}
 	}
 	if g.pages() < g.part {
 		s.names.Compact(at)
@@ -489,6 +489,11 @@ func (s *source) bury(h Hash) {
 	if n.value == 0 || !s.isDead(n.value) {
 		return
 	}
+	s.buryName(&n)
+}
+
+// buryName is bury for a name with a key that was evicted.
+func (s *source) buryName(n *name) {
 	if held := n.evict(); held > 0 {
 		s.doubts = true
 		s.evicted += uint64(held)
@@ -499,14 +504,20 @@ func (s *source) bury(h Hash) {
 // evict forgets a name, and returns how many held a block by it.
 func (n *name) evict() (held int) {
 	s := n.s
-	if n.isPlain() {
+	if n.isPlain() { // no store waits for it
 		l := loc(n.value)
 		for _, ln := range s.lanes {
 			if ln != nil && s.f.Holds(l, ln.ord) {
 				held++
-				n.release(holding{ln, 0, 1})
+				s.f.Release(l, ln.ord)
+				s.count(ln, -1)
 			}
 		}
+		s.disclaim(n.hash, l)
+		s.f.Unref(l)
+		s.names.Remove(n.hash)
+		n.value = 0
+		return held
 	}
 	for n.isRich() && n.held() {
 		for i := n.rich().first; i != 0; i = s.copies.at(i).next {

@@ -124,7 +124,9 @@ func (p *pool[T]) give(i uint32) {
 		return
 	}
 	if p.some == 1 {
-		p.keep(p.pages[n])
+		if len(p.pages) > 8 {
+			p.keep(p.pages[n])
+		}
 		return
 	}
 	p.unlist(n)

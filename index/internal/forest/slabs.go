@@ -42,8 +42,6 @@ type slabs struct {
 	waiting              int
 	dying                int // dead slabs with names
 	bytes, freeBytes     int
-	// frugal: a slab of another size is taken rather than a new chunk.
-	frugal bool
 }
 
 type chunkInfo struct {
@@ -70,17 +68,15 @@ func (f *Forest) take(n int) { f.mem.Add(n) }
 // slabBytes returns what a slab of some slots takes.
 func slabBytes(slots int) int { return slots*wordBytes + metaBytes }
 
-// Frugal says whether slabs of another size are to be taken rather than more memory.
-func (f *Forest) Frugal(yes bool) { f.slabs.frugal = yes }
-
 func (f *Forest) takeSlab(size int) uint32 {
 	s := &f.slabs
-	if s.open[size] == nowhere && (s.frugal || !f.newChunk(size)) {
+	frugal := f.mem.Frugal() // then of another size, rather than more memory
+	if s.open[size] == nowhere && (frugal || !f.newChunk(size)) {
 		other := slices.IndexFunc(s.open[:], func(c uint32) bool { return c != nowhere })
 		switch {
 		case other >= 0:
 			size = other
-		case !s.frugal || !f.newChunk(size):
+		case !frugal || !f.newChunk(size):
 			return 0
 		}
 	}

@@ -63,6 +63,13 @@ func (t *Table[H, V]) account(bytes int) {
 // roomy returns how many lines there are in what the heap gives for some.
 func roomy(lines int) int { return mem.Size(lines*lineBytes) / lineBytes }
 
+// fits reports whether a segment that would grow is to take another name instead,
+// because memory is short.
+func (t *Table[H, V]) fits(s *segment) bool { return t.mem.Frugal() && s.n < s.most() }
+
+// most returns how many names a segment has at most.
+func (s *segment) most() int { return len(s.lines) * lineNames * 94 / 100 }
+
 // linesFor returns how many lines n names get that have room to grow: five places
 // for 3.2 names.
 func linesFor(n int) int { return roomy(max(n*5/16+1, minLines)) }
@@ -198,7 +205,7 @@ func (t *Table[H, V]) Add(hash H, v V) (old V) {
 	h := uint64(hash)
 	mixed := t.mixed(h)
 	s := t.segmentOf(mixed)
-	for s.n >= s.limit {
+	for s.n >= s.limit && !t.fits(s) {
 		t.grow(mixed, s)
 		s = t.segmentOf(mixed)
 	}
@@ -278,15 +285,15 @@ func (t *Table[H, V]) Remove(hash H) {
 	}
 }
 
-// most is how many lines a segment has before it is split. It differs from one
+// splitsAt is how many lines a segment has before it is split. It differs from one
 // to the other, so that not all are emptiest at once.
-func (s *segment) most(mixed uint64) int {
+func (s *segment) splitsAt(mixed uint64) int {
 	prefix := mixed >> 1 >> (63 - s.depth)
 	return segmentLines*3/4 + int(prefix*0x9E3779B97F4A7C15>>32*(segmentLines/2)>>32)
 }
 
 func (t *Table[H, V]) grow(mixed uint64, s *segment) {
-	n, most := len(s.lines), s.most(mixed)
+	n, most := len(s.lines), s.splitsAt(mixed)
 	if n < most {
 		t.refill(s, min(n*3/2, most))
 		return
@@ -414,8 +421,8 @@ func (t *Table[H, V]) Some(dst []H, pos uint64) (names []H, next uint64) {
 }
 
 // Compact gives back room at a position, as Some has them. Neighbours with few names
-// become one segment, and a segment that is not 60 % full is filled again to fit. It
-// takes some microseconds. A walk by Some may be in progress.
+// become one segment, and a segment that is not 60 % full is filled again to fit; if
+// memory is short, one that is not 80 % full. It takes some microseconds. A walk by Some may be in progress.
 func (t *Table[H, V]) Compact(pos uint64) {
 	s, _ := t.at(pos)
 	for s.depth > 0 {
@@ -425,7 +432,11 @@ func (t *Table[H, V]) Compact(pos uint64) {
 		}
 		s = t.merge(pos, s, o)
 	}
-	if lines := linesFor(s.n); lines < len(s.lines) && 5*s.n < 3*s.limit {
+	lines, part := linesFor(s.n), 60
+	if t.mem.Frugal() {
+		lines, part = roomy(max(s.n*4/17+1, minLines)), 80 // 85 %
+	}
+	if lines < len(s.lines) && 100*s.n < part*s.limit {
 		t.refill(s, lines)
 	}
 }
@@ -477,7 +488,7 @@ func (t *Table[H, V]) Check() error {
 		s := t.segs[i]
 		names := 0
 		s.each(func(uint64, uint32) { names++ })
-		if names != s.n || s.n > s.limit {
+		if names != s.n || s.n > s.most() {
 			return fmt.Errorf("a segment for %d names has %d, counted %d", s.limit, names, s.n)
 		}
 		n += names

@@ -1,24 +1,34 @@
 package names
 
-import "unsafe"
+import (
+	"math/bits"
+	"unsafe"
+)
+
+// Picked is a name that a Sweep picks.
+type Picked[H ~uint64] struct {
+	Hash  H
+	Value uint32
+}
 
 // Sweep appends to dst those names of a segment whose values are picked: of values
-// below 1<<31 by the bit v>>5 of a set, of others by pick. The segment is at a position,
-// as in Some. It returns how many names it has seen, too.
-func (t *Table[H, V]) Sweep(dst []H, pos uint64, set []uint64, pick func(V) bool) (picked []H, next uint64, seen int) {
+// below 1<<31 by the bit v>>5 of a set, and all others. The segment is at a position,
+// as in Some. It returns how many names it has seen, too. It looks at all places of a
+// line, used or not, because a loop of one length without branches is several times
+// faster.
+func Sweep[H ~uint64, V ~uint32](t *Table[H, V], dst []Picked[H], pos uint64, set []uint64) (picked []Picked[H], next uint64, seen int) {
 	s, next := t.at(pos)
 	for i := range s.lines {
 		l := &s.lines[i]
-		for j := range min(l.count(), lineNames) {
-			v := l.value[j]
-			if v>>31 == 0 {
-				if set[v>>11]>>(v>>5&63)&1 == 0 {
-					continue
-				}
-			} else if !pick(V(v)) {
-				continue
-			}
-			dst = append(dst, H(l.hash[j]))
+		mask := uint32(0)
+		for j, v := range l.value {
+			other := v >> 31
+			word := set[v>>11&(other-1)] // the first, if it is another
+			mask |= (uint32(word>>(v>>5&63))&1 | other) << j
+		}
+		for mask &= 1<<l.count() - 1; mask != 0; mask &= mask - 1 {
+			j := bits.TrailingZeros32(mask)
+			dst = append(dst, Picked[H]{H(l.hash[j]), l.value[j]})
 		}
 	}
 	return dst, next, s.n
@@ -27,11 +37,15 @@ func (t *Table[H, V]) Sweep(dst []H, pos uint64, set []uint64, pick func(V) bool
 // HasRoom reports whether a hash could be added without more memory.
 func (t *Table[H, V]) HasRoom(h H) bool {
 	s := t.segmentOf(t.mixed(uint64(h)))
-	return s.n < s.limit
+	return s.n < s.limit || t.fits(s)
 }
 
 // Room returns about how many names could be added without more memory, if they fell
 // where there is room.
 func (t *Table[H, V]) Room() int {
-	return max(t.Bytes()/int(unsafe.Sizeof(line{}))*lineNames*85/100-t.n, 0)
+	part := 85
+	if t.mem.Frugal() {
+		part = 94
+	}
+	return max(t.Bytes()/int(unsafe.Sizeof(line{}))*lineNames*part/100-t.n, 0)
 }
