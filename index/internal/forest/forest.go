@@ -1,5 +1,5 @@
-// Package forest keeps who holds which prefix of a model, for many readers and
-// writers. It knows keys, places and holders by number, and nothing of what they
+// Package forest keeps who holds which prefix, for many readers and writers. All models
+// share one forest: their keys differ, because their roots do. It knows keys, places and holders by number, and nothing of what they
 // stand for.
 //
 // # What is kept
@@ -41,17 +41,22 @@
 //   - A slot is written once in the life of its slab. Slots at the end of which
 //     nobody holds any more stay what they are, and are held again if the same
 //     chain comes back; another chain forks off into a slab of its own.
-//   - A slab lives as long as somebody refers to one of its slots (Ref) or a slab
-//     is behind one. Nobody may hold what he does not refer to, so a slab
-//     without refs has no holders, and what is before a held block is still
-//     there, with its key.
+//   - A slab lives as long as somebody refers to one of its slots (Ref, Pin) or a
+//     slab is behind one, or until it is evicted. Nobody may hold what he does not
+//     refer to, so a slab without refs has no holders, and what is before a held
+//     block is still there, with its key.
+//   - Only slabs with nothing behind them are evicted (see Survey), so what is left
+//     of a chain is a prefix of what was there.
+//   - What is free has no memory of its own for that: slabs, records and ordinals
+//     that wait or are ready are linked through themselves. All memory is counted
+//     before it is taken, and chunks and pages with nothing in them go back.
 //   - A holder of a slab is in its header, or in one row or entry of its record,
 //     and nowhere else.
 //
 // # Who may do what
 //
-// All writers of a model hold its lock, for a few hundred blocks at a time:
-// then they let others in. Readers hold nothing. What they rely on:
+// All writers hold one lock, for a few hundred blocks at a time: then they let
+// others in. Readers hold nothing. What they rely on:
 //
 //   - All words that readers see are loaded and stored atomically, or written
 //     before an atomic store makes them reachable: keys before the header that
@@ -106,9 +111,14 @@
 //     stripe for a whole Match, and none for each slab. Versions of slabs that
 //     readers check again would have them wait for a writer that keeps changing
 //     a hot slab.
-//   - One lock for the writers of a model. Sharding it by chains would let cores
-//     write side by side, and make every chain that forks or is removed lock
-//     twice; one core takes in more blocks than a thousand engines compute.
+//   - One lock for all writers. A lock for each model would let cores write side by
+//     side; but then slabs that one model gives up serve another one only behind a
+//     second lock, and what is evicted would have to find its model. Sharding by
+//     chains would make every chain that forks or is removed lock twice. One core
+//     takes in more blocks than a thousand engines compute.
+//   - Age by slab, in 4 bytes, and a survey of all slabs when some are to go. A list
+//     in the order of use takes 8 bytes a slab, and a lock or a queue for what
+//     readers do; they store one word now, to the deepest slab that they matched.
 package forest
 
 import (
