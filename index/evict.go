@@ -407,13 +407,16 @@ func (s *source) pause(names int) {
 
 // report tells the ground what has changed in s.
 func (s *source) report() {
+	s.tell(told{s.names.Len(), s.idle.len(), s.pendingBytes, s.names.Room()})
+}
+
+func (s *source) tell(now told) {
 	g := s.ground
-	g.names += int64(s.names.Len() - s.told.names)
-	g.idle += int64(s.idle.len() - s.told.idle)
-	g.waits += int64(s.pendingBytes - s.told.waits)
-	room := s.names.Room()
-	g.nameRoom += int64(room - s.told.room)
-	s.told = told{s.names.Len(), s.idle.len(), s.pendingBytes, room}
+	g.names += int64(now.names - s.told.names)
+	g.idle += int64(now.idle - s.told.idle)
+	g.waits += int64(now.waits - s.told.waits)
+	g.nameRoom += int64(now.room - s.told.room)
+	s.told = now
 }
 
 // told is what the ground was told of a source.

@@ -86,12 +86,16 @@ func (g *ground) tidy(names int) {
 		at := g.graves[0]
 		var done bool
 		if names, done = at.tidy(names); done {
+			if !at.s.writer.TryLock() { // somebody looks at it who found it before
+				return
+			}
 			for _, ln := range at.s.lanes {
 				if ln != nil {
 					g.forest.RetireOrdinal(ln.ord)
 				}
 			}
 			at.s.discard()
+			at.s.writer.Unlock()
 			g.graves = slices.Delete(g.graves, 0, 1)
 		}
 	}

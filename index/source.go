@@ -280,6 +280,7 @@ func (s *source) ownBytes() int {
 // discard takes s, which was removed, from what is counted, and lets its names go.
 // s.writer is held, and nothing of s is in the forest any more.
 func (s *source) discard() {
+	s.tell(told{})
 	s.mem.Add(-s.ownBytes())
 	s.names.Release()
 	s.riches.release()
@@ -287,5 +288,4 @@ func (s *source) discard() {
 	s.more.release()
 	s.idle.release()
 	s.waiters.release()
-	s.report()
 }
