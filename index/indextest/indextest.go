@@ -42,6 +42,13 @@ func Run(t *testing.T, open func(testing.TB, Config) index.Index) {
 			c.run(&T{T: t, ix: ix})
 		})
 	}
+	for _, c := range boundCases {
+		t.Run(c.name, func(t *testing.T) {
+			ix := open(t, Config{Bytes: leastBound})
+			defer ix.Close()
+			c.run(&T{T: t, ix: ix})
+		})
+	}
 	t.Run("PendingBound", func(t *testing.T) { testPendingBound(t, open) })
 	t.Run("ForgottenThenReported", func(t *testing.T) { testForgottenThenReported(t, open) })
 	t.Run("ForgottenAndHidden", func(t *testing.T) { testForgottenAndHidden(t, open) })
