@@ -482,8 +482,10 @@ func (s *source) isDead(v value) bool {
 	return false
 }
 
-// bury forgets a name if a key of it was evicted: then it does not say any more what
-// the engine has by that hash.
+// bury is told of a name of which a key may have been evicted. The name is forgotten
+// then, because it does not say any more what the engine has by that hash. A name that
+// has its other keys in other variants keeps those: else what is held there would get a
+// hole.
 func (s *source) bury(h Hash) {
 	if s.f.Dying() == 0 {
 		return
@@ -497,30 +499,66 @@ func (s *source) bury(h Hash) {
 
 // buryName is bury for a name with a key that was evicted.
 func (s *source) buryName(n *name) {
-	if held := n.evict(); held > 0 {
+	held := 0
+	if l, ok := n.deadKey(); ok && !n.isPlain() {
+		for ; ok; l, ok = n.deadKey() {
+			held += n.evictFrom(l)
+		}
+		n.simplify()
+	} else {
+		held = n.evict()
+	}
+	if held > 0 {
 		s.doubts = true
 		s.evicted += uint64(held)
 		s.ground.lost += uint64(held)
 	}
 }
 
+// deadKey returns a key of a name that was evicted, if the name can go on without it: it
+// has another one, none of them in the same variant.
+func (n *name) deadKey() (l loc, ok bool) {
+	s := n.s
+	var buf [2]loc
+	keys := n.locs(&buf)
+	dead := slices.IndexFunc(keys, s.f.Dead)
+	if dead < 0 || n.ambiguous() || !slices.ContainsFunc(keys, func(l loc) bool { return !s.f.Dead(l) }) {
+		return 0, false
+	}
+	return keys[dead], true
+}
+
+// evictFrom takes an evicted key from a name, and what is held of blocks in its variant.
+// It returns how many held one.
+func (n *name) evictFrom(l loc) (held int) {
+	s, v := n.s, n.s.variantAt(l)
+	for i := n.rich().first; i != 0; {
+		c := s.copies.at(i)
+		ln, next := s.lanes[c.lane], c.next
+		switch {
+		case ln.group.cutOf(ln).variant != v:
+		case c.copies > 0:
+			held++
+			c.reported = false
+			n.release(holding{ln, i, c.copies})
+		default:
+			s.doubts = true
+			n.unhide(i)
+			n.unlink(i)
+		}
+		i = next
+	}
+	if n.dropKey(l); held == 0 {
+		s.counts.Forgotten++
+	}
+	return held
+}
+
 // evict forgets a name, and returns how many held a block by it.
 func (n *name) evict() (held int) {
 	s := n.s
-	if n.isPlain() { // no store waits for it
-		l := loc(n.value)
-		for _, ln := range s.lanes {
-			if ln != nil && s.f.Holds(l, ln.ord) {
-				held++
-				s.f.Release(l, ln.ord)
-				s.count(ln, -1)
-			}
-		}
-		s.disclaim(n.hash, l)
-		s.f.Unref(l)
-		s.names.Remove(n.hash)
-		n.value = 0
-		return held
+	if !n.held() {
+		s.counts.Forgotten++
 	}
 	for n.isRich() && n.held() {
 		for i := n.rich().first; i != 0; i = s.copies.at(i).next {
@@ -531,9 +569,24 @@ func (n *name) evict() (held int) {
 			}
 		}
 	}
-	if n.value != 0 {
-		n.forget()
+	if !n.isPlain() {
+		if n.value != 0 {
+			n.forget()
+		}
+		return held
 	}
+	l := loc(n.value) // no store waits for it
+	for _, ln := range s.lanes {
+		if ln != nil && s.f.Holds(l, ln.ord) {
+			held++
+			s.f.Release(l, ln.ord)
+			s.count(ln, -1)
+		}
+	}
+	s.disclaim(n.hash, l)
+	s.f.Unref(l)
+	s.names.Remove(n.hash)
+	n.value = 0
 	return held
 }
 

@@ -350,7 +350,7 @@ type Counts struct {
 	Parked    uint64 // stores with an unknown parent, kept until it is named
 	Joined    uint64 // parked stores whose parent was named
 	Dropped   uint64 // stores given up: at a bound, on what waits for a name or another, or as children of a hash that names two prefixes
-	Forgotten uint64 // names of blocks that nobody holds, given up at their bound
+	Forgotten uint64 // names of blocks that nobody holds, given up at a bound
 
 	Ambiguous     uint64 // stores that gave a held hash another key, or a key more hashes than a backend keeps
 	UnknownRemove uint64 // removals of blocks that were not held

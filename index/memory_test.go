@@ -9,7 +9,7 @@ import (
 
 func TestMemory(t *testing.T) {
 	indextest.Run(t, func(tb testing.TB, c indextest.Config) index.Index {
-		m, err := index.NewMemory(index.MemoryConfig{PendingBytes: c.PendingBytes, IdleNames: c.IdleNames})
+		m, err := index.NewMemory(index.MemoryConfig{PendingBytes: c.PendingBytes, IdleNames: c.IdleNames, Bytes: c.Bytes})
 		if err != nil {
 			tb.Fatal(err)
 		}

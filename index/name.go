@@ -262,6 +262,32 @@ func (n *name) addKey(l loc) {
 	}
 }
 
+// dropKey takes a key from a rich name that has others, and from whoever holds it there.
+func (n *name) dropKey(l loc) {
+	var buf [2]loc
+	s, r := n.s, n.rich()
+	for i := r.first; i != 0; i = s.copies.at(i).next {
+		if ln := s.lanes[s.copies.at(i).lane]; s.copies.at(i).copies > 0 && !n.othersHold(l, ln) {
+			s.f.Release(l, ln.ord)
+		}
+	}
+	if r.holders > 0 {
+		s.disclaim(n.hash, l)
+	}
+	if n.isHiddenExcept(0) {
+		s.unhideAt(l)
+	}
+	all := slices.Clone(n.locs(&buf))
+	n.dropKeys()
+	s.keyless++
+	for _, k := range all {
+		if k != l {
+			n.addKey(k)
+		}
+	}
+	s.f.Unref(l)
+}
+
 // dropKeys takes all keys from a rich name.
 func (n *name) dropKeys() {
 	s, r := n.s, n.rich()

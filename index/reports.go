@@ -256,16 +256,22 @@ func (n *name) unhide(count uint32) {
 		return
 	}
 	for _, l := range n.locs(&buf) {
-		at := s.hidden.at(l)
-		if at == nil {
-			continue // all are forgotten
-		}
-		if at.n--; at.n > 0 {
-			continue
-		}
-		if s.hidden.remove(l); s.hidden.len() == 0 {
-			s.forgetAllHidden()
-		}
+		s.unhideAt(l)
+	}
+}
+
+// unhideAt is told that a name with the key at l has no hidden holding any more, or not
+// that key.
+func (s *source) unhideAt(l loc) {
+	at := s.hidden.at(l)
+	if at == nil {
+		return // all are forgotten
+	}
+	if at.n--; at.n > 0 {
+		return
+	}
+	if s.hidden.remove(l); s.hidden.len() == 0 {
+		s.forgetAllHidden()
 	}
 }
 

@@ -19,8 +19,8 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
-// Config has the two bounds that the contract asks for, small enough for the
-// suite to reach. 0 is the default of the backend.
+// Config has the bounds that the suite reaches. 0 is the default of the backend. The
+// contract asks for the first two.
 type Config struct {
 	// PendingBytes bounds what waits for a name in a source. A store that waits
 	// counts for 256 bytes at least, whatever it takes.
@@ -28,6 +28,9 @@ type Config struct {
 	// IdleNames is the number of names of a source that are kept although nobody
 	// holds their blocks.
 	IdleNames int
+	// Bytes is what the backend may take in all, index.MinMemory or more. A backend
+	// without such a bound ignores it. One that has it says so by [index.Sizer].
+	Bytes int64
 }
 
 // Run checks a backend. open returns a new empty one; the suite closes it.
@@ -39,11 +42,19 @@ func Run(t *testing.T, open func(testing.TB, Config) index.Index) {
 			c.run(&T{T: t, ix: ix})
 		})
 	}
+	for _, c := range boundCases {
+		t.Run(c.name, func(t *testing.T) {
+			ix := open(t, Config{Bytes: leastBound})
+			defer ix.Close()
+			c.run(&T{T: t, ix: ix})
+		})
+	}
 	t.Run("PendingBound", func(t *testing.T) { testPendingBound(t, open) })
 	t.Run("ForgottenThenReported", func(t *testing.T) { testForgottenThenReported(t, open) })
 	t.Run("ForgottenAndHidden", func(t *testing.T) { testForgottenAndHidden(t, open) })
 	t.Run("NamesBound", func(t *testing.T) { testNamesBound(t, open) })
 	t.Run("Random", func(t *testing.T) { testRandomSeeds(t, open) })
+	t.Run("Bound", func(t *testing.T) { testBoundSeeds(t, open, 10, false) })
 	t.Run("History", func(t *testing.T) { testHistory(t, open) })
 	t.Run("Concurrent", func(t *testing.T) { testConcurrent(t, open) })
 	t.Run("Close", func(t *testing.T) { testClose(t, open) })

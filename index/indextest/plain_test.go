@@ -62,6 +62,18 @@ func TestMemoryAgainstPlain(t *testing.T) {
 	}
 }
 
+// TestMemoryForgetsLeaves holds Memory to what it promises beyond the contract: what it
+// forgets at its bound leaves no hole.
+func TestMemoryForgetsLeaves(t *testing.T) {
+	testBoundSeeds(t, func(t testing.TB, c Config) index.Index {
+		memory, err := index.NewMemory(index.MemoryConfig{Bytes: c.Bytes})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return memory
+	}, 4, true)
+}
+
 // hostile makes up changes and prompts.
 type hostile struct {
 	r       *rand.Rand

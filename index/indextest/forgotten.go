@@ -1,0 +1,222 @@
+package indextest
+
+import (
+	"slices"
+
+	"github.com/kvindex/kvindex/index"
+)
+
+// forget has the backend forget chains of podA by storing other blocks. What keep has is
+// asked for all the time. The case is skipped if the backend has no bound.
+func (t *T) forget(keep []chain, chains ...chain) {
+	t.Helper()
+	if !isBounded(t.ix) {
+		t.Skip("the backend has no bound in bytes")
+	}
+	f := &flood{ix: t.ix}
+	for range 100 {
+		if !slices.ContainsFunc(chains, func(c chain) bool { return len(t.match(c, nil, true)) > 0 }) {
+			return
+		}
+		// Asking is not to keep what is to be forgotten.
+		for range 16 {
+			if err := f.pass(leastBound / 8); err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range keep {
+				t.match(c, nil, true)
+			}
+		}
+	}
+	t.Fatal("a hundred times the bound was stored, and blocks that nobody asked for are held")
+}
+
+// told is what the backend says of podA.
+func (t *T) told() index.SourceInfo {
+	t.Helper()
+	info, ok := describe(t.ix, podA)
+	if !ok {
+		t.Skip("the backend describes no sources")
+	}
+	return info
+}
+
+// wantTold checks how many blocks of podA are said to be evicted, and what the row of a
+// chain says.
+func (t *T) wantTold(c chain, evicted uint64, row bool) {
+	t.Helper()
+	if got := t.row(podA, 0, c).Evicted; got != row {
+		t.Errorf("the row says %v, want %v", got, row)
+	}
+	if got := t.told().Evicted; got != evicted {
+		t.Errorf("%d blocks are evicted, want %d", got, evicted)
+	}
+}
+
+const long = 100 // blocks: more than what goes together
+
+// boundCases are about blocks that were forgotten at a bound in bytes.
+var boundCases = []testCase{
+	{"WhatIsForgottenIsSaid", func(t *T) {
+		c := newChain(1, long)
+		t.apply(podA, c.store(0, long))
+		t.wantTold(c, 0, false)
+		t.forget(nil, c)
+		if n := t.apply(podA, with(c.remove(), func(ch *index.Change) { ch.Hashes = c.hashes })); n.UnknownRemove != long {
+			t.Errorf("counts %+v", n)
+		}
+		t.apply(podA, c.store(0, 10))
+		t.wantTold(c, long, true)
+		t.apply(podA, clearAll)
+		t.apply(podA, c.store(0, 20))
+		t.wantTold(c, 0, false)
+		t.want(podA, c, 20)
+	}},
+	{"ForgottenInEachTier", func(t *T) {
+		c := newChain(1, long)
+		t.apply(podA, c.store(0, long), bare(index.TierCPU, c.store(0, 30)))
+		t.forget(nil, c)
+		t.apply(podA, c.store(0, 10), with(c.remove(), func(ch *index.Change) { ch.Hashes = c.hashes }))
+		t.want(podA, c, 0) // and not from the cpu
+		if got := t.told().Evicted; got != long+30 {
+			t.Errorf("%d blocks are evicted, want %d", got, long+30)
+		}
+	}},
+	{"AnotherCopyOfAForgottenBlock", func(t *T) {
+		c := newChain(1, long)
+		t.apply(podA, c.store(0, long), c.store(0, long))
+		t.forget(nil, c)
+		t.apply(podA, c.store(0, long))
+		t.want(podA, c, long)
+		t.apply(podA, c.remove(50)) // the engine has two more, perhaps
+		t.want(podA, c, 50)
+	}},
+	{"AChildOfAForgottenBlock", func(t *T) {
+		c := newChain(1, long)
+		t.apply(podA, c.store(0, 60))
+		t.forget(nil, c)
+		if n := t.apply(podA, c.store(60, long)); n.Parked+n.Dropped == 0 {
+			t.Errorf("counts %+v", n)
+		}
+		t.want(podA, c, 0)
+		for _, root := range []index.Key{0, c.root} {
+			t.want(podA, chain{root, c.locals[60:], c.hashes[60:]}, 0)
+		}
+		n := t.apply(podA, c.store(0, 60))
+		if got := t.row(podA, 0, c).Run; got != 60 && (got != long || n.Joined == 0) {
+			t.Errorf("%d blocks, counts %+v", got, n)
+		}
+	}},
+	{"ALowerTiersStoreOfForgottenBlocks", func(t *T) {
+		c := newChain(1, long)
+		t.apply(podA, c.store(0, long))
+		t.forget(nil, c)
+		t.apply(podA, bare(index.TierCPU, c.store(0, 40)), inTier(index.TierDisk, c.store(40, 50)))
+		t.want(podA, c, 0)
+		t.apply(podA, c.store(0, 50))
+		if r := t.row(podA, 0, c); r.Run != 50 || r.GPU != 50 {
+			t.Errorf("row %+v", r)
+		}
+		gone := c.remove()
+		gone.Hashes = c.hashes[:50]
+		t.apply(podA, gone)
+		if r := t.row(podA, 0, c); r.Run != 40 || r.Tiers[index.TierCPU] != 40 {
+			t.Errorf("row %+v", r)
+		}
+	}},
+	{"AfterForgettingNoReportIsCounted", func(t *T) {
+		c, d := newChain(1, long), newChain(2, 8)
+		e := d.fork(8, 1, 3) // beside the known blocks it has one that may be forgotten
+		t.apply(podA, guarded(c.store(0, long)), guarded(d.store(0, 8)))
+		t.forget([]chain{d}, c)
+		t.apply(podA, c.remove(0)) // then it is known that something was lost
+		t.apply(podA, guarded(e.store(0, 9)), d.remove(3))
+		if got := t.row(podA, 0, d).Run; got > 3 {
+			t.Errorf("%d blocks, want 3: a store of held blocks was counted", got)
+		}
+		t.apply(podA, clearAll, guarded(d.store(0, 8)), guarded(e.store(0, 9)), d.remove(3))
+		t.want(podA, e, 9) // the view is whole again
+	}},
+	{"AReportBringsBackWhatItNames", func(t *T) {
+		c := newChain(1, long)
+		t.apply(podA, guarded(c.store(0, long)))
+		t.forget(nil, c)
+		t.apply(podA, guarded(c.store(0, long)))
+		t.want(podA, c, long)
+		t.apply(podA, guarded(c.store(0, long)), c.remove(long-1))
+		t.want(podA, c, long-1)
+	}},
+	{"AForgottenHiddenBlockDoesNotComeBack", func(t *T) {
+		c := newChain(1, long)
+		gone := c.remove()
+		gone.Hashes = c.hashes[:60]
+		t.apply(podA, guarded(c.store(0, 60)), guarded(c.store(0, 60)), gone)
+		t.forget(nil, c)
+		if f := (&flood{ix: t.ix, next: 1 << 40}); f.pass(4*leastBound) != nil { // nobody sees when it goes
+			t.Fatal("full")
+		}
+		if n := t.apply(podA, guarded(c.store(60, long))); n.Restored > 0 {
+			t.Errorf("counts %+v", n)
+		}
+		t.apply(podA, guarded(c.store(0, 1)), c.remove(0))
+		t.want(podA, c, 0)
+	}},
+	{"AClearOfForgottenBlocks", func(t *T) {
+		for _, tier := range []index.Change{clearAll, {Op: index.OpClearTier}} {
+			c := newChain(1, long)
+			t.apply(podA, c.store(0, long), bare(index.TierCPU, c.store(0, 10)))
+			t.forget(nil, c)
+			t.apply(podA, tier)
+			t.want(podA, c, 0)
+			t.apply(podA, c.store(0, 20))
+			t.want(podA, c, 20)
+			t.apply(podA, with(c.remove(), func(ch *index.Change) { ch.Hashes = c.hashes }))
+			t.want(podA, c, 0)
+		}
+	}},
+	{"APodWithForgottenBlocksIsRemoved", func(t *T) {
+		c := newChain(1, long)
+		t.apply(podA, c.store(0, long))
+		t.forget(nil, c)
+		t.remove("a")
+		t.apply(podA, c.store(0, 20))
+		t.want(podA, c, 20)
+		t.wantTold(c, 0, false)
+	}},
+	{"ARestartAfterForgetting", func(t *T) {
+		c := newChain(1, long)
+		cur := index.Cursor{Stream: "s", Epoch: 1, Next: 7}
+		apply := func(changes ...index.Change) {
+			if done, err := t.ix.Apply(ctx, podA, cur, changes); err != nil || done.Duplicate {
+				t.Fatal(done, err)
+			}
+		}
+		apply(c.store(0, long))
+		t.forget(nil, c)
+		if got, err := t.ix.Cursor(ctx, podA, "s"); got != cur || err != nil {
+			t.Errorf("cursor %+v, %v", got, err) // it is kept
+		}
+		cur = index.Cursor{Stream: "s", Epoch: 2, Next: 1}
+		apply(clearAll, c.store(0, 30))
+		t.want(podA, c, 30)
+		t.wantTold(c, 0, false)
+	}},
+	{"AMaskedStoreOfForgottenBlocks", func(t *T) {
+		t.apply(podA, blocks64(masks), masked(window, masks, 3, 4, 7, 8, 11, 12))
+		t.wantMasked(window, masks, 3, 4, 7, 8, 11, 12)
+		t.forget(nil, masks)
+		t.apply(podA, masked(window, masks, 3, 4, 7, 8, 11, 12))
+		t.wantMasked(window, masks)
+		t.apply(podA, blocks64(masks))
+		t.wantMasked(window, masks, 3, 4, 7, 8, 11, 12)
+	}},
+	{"OtherSourcesForgetOnlyWhatIsTheirs", func(t *T) {
+		c := newChain(1, long)
+		t.apply(podA, c.store(0, long))
+		t.apply(podB, c.store(0, 30))
+		t.forget(nil, c)
+		t.apply(podB, c.store(0, 60))
+		t.want(podA, c, 0)
+		t.want(podB, c, 60)
+	}},
+}
