@@ -44,6 +44,9 @@ const (
 	// than what one name makes any structure allocate.
 	slackPart = 128
 	minSlack  = 72 << 10
+	// admitPart and minAdmit are what is left for sources.
+	admitPart = 512
+	minAdmit  = 16 << 10
 
 	// Steps of a cycle: so many slabs, idle names, or stores that wait.
 	stepSlabs  = 2048
@@ -70,6 +73,7 @@ const (
 type keeper struct {
 	budget int64
 	slack  int64
+	admits int64 // for sources
 	part   int64 // a cycle begins when less is left, and is for as much
 
 	// As the sources report: names, those that are idle, how many there is room for,
@@ -98,11 +102,12 @@ type keeper struct {
 func (k *keeper) init(budget int64) {
 	k.budget = budget
 	k.slack = max(minSlack, budget/slackPart)
+	k.admits = max(minAdmit, budget/admitPart)
 	k.part = max(minEvict, budget/evictPart)
 }
 
 // pages returns how many bytes of heap stores may still take.
-func (g *ground) pages() int64 { return g.budget - g.slack - g.mem.Load() }
+func (g *ground) pages() int64 { return g.budget - g.slack - g.admits - g.mem.Load() }
 
 // near reports whether blocks are likely to be evicted soon.
 func (g *ground) near() bool { return g.pages() < 2*g.part }
@@ -134,7 +139,7 @@ func (g *ground) room() int64 {
 func (g *ground) canAdmit() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.makeRoom(nil, func() bool { return !g.full() })
+	return g.makeRoom(nil, func() bool { return g.pages() > -g.admits })
 }
 
 // admit takes a source in, and counts what the tables have more.
@@ -214,7 +219,7 @@ func (g *ground) pay(names int, s *source) {
 // makeRoom does steps until ok, or none helps. It holds g.mu, and lets go of it now and
 // then.
 func (g *ground) makeRoom(s *source, ok func() bool) bool {
-	begun := g.phase != phaseRest
+	begun := false
 	for most := 1 << 19; most > 0; {
 		if ok() {
 			return true

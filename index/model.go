@@ -39,7 +39,7 @@ func newGround(budget int64) *ground {
 	g := new(ground)
 	g.init(budget)
 	g.mem.Add(g.ownBytes())
-	g.forest = forest.New(&g.mem, g.budget-g.slack)
+	g.forest = forest.New(&g.mem, g.budget-g.slack-g.admits)
 	return g
 }
 
