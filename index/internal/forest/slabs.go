@@ -75,13 +75,13 @@ func (f *Forest) Frugal(yes bool) { f.slabs.frugal = yes }
 
 func (f *Forest) takeSlab(size int) uint32 {
 	s := &f.slabs
-	if s.open[size] == nowhere && (s.frugal || !f.newChunk(size)) {
+	if s.open[size] == nowhere {
 		other := slices.IndexFunc(s.open[:], func(c uint32) bool { return c != nowhere })
-		switch {
-		case other >= 0:
+		if frugal := s.frugal && other >= 0 && other < size; frugal || !f.newChunk(size) {
+			if other < 0 {
+				return 0
+			}
 			size = other
-		case !s.frugal || !f.newChunk(size):
-			return 0
 		}
 	}
 	n := s.open[size] - 1
