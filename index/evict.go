@@ -493,24 +493,9 @@ func (s *source) bury(h Hash) {
 		return
 	}
 	held := 0
-	if n.isPlain() {
-		l := loc(n.value)
-		for _, ln := range s.lanes {
-			if ln != nil && s.f.Holds(l, ln.ord) {
-				held++
-				n.release(holding{ln, 0, 1})
-			}
-		}
-	} else if n.isRich() {
-		for n.isRich() && n.held() {
-			for i := n.rich().first; i != 0; i = s.copies.at(i).next {
-				if c := s.copies.at(i); c.copies > 0 {
-					held++
-					n.release(holding{s.lanes[c.lane], i, c.copies})
-					break
-				}
-			}
-		}
+	for n.held() { // what is rich may become plain
+		held++
+		n.release(n.someHolding())
 	}
 	if n.value != 0 {
 		n.forget()
@@ -520,6 +505,21 @@ func (s *source) bury(h Hash) {
 		s.evicted += uint64(held)
 		s.ground.lost += uint64(held)
 	}
+}
+
+// someHolding returns a holding of a name that is held.
+func (n *name) someHolding() holding {
+	s := n.s
+	if n.isPlain() {
+		i := slices.IndexFunc(s.lanes, func(ln *lane) bool { return ln != nil && s.f.Holds(loc(n.value), ln.ord) })
+		return holding{s.lanes[i], 0, 1}
+	}
+	i := n.rich().first
+	for s.copies.at(i).copies == 0 {
+		i = s.copies.at(i).next
+	}
+	c := s.copies.at(i)
+	return holding{s.lanes[c.lane], i, c.copies}
 }
 
 // forgetOld forgets some idle names of an age, and returns how many.

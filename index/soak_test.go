@@ -25,7 +25,7 @@ const (
 	soakPrompts = 150
 	soakGPU     = 3000
 	soakCPU     = 6000
-	soakBlocks  = 400 // of a prompt, at most
+	soakBlocks  = 400  // of a prompt, at most
 	soakWarm    = 1500 // steps of an engine until it is full
 )
 
