@@ -1,6 +1,7 @@
 package index
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/kvindex/kvindex/index/internal/forest"
@@ -135,11 +136,16 @@ func (g *ground) room() int64 {
 	return names * (each + nameCost)
 }
 
-// canAdmit makes room for a source, or returns false.
-func (g *ground) canAdmit() bool {
+// canAdmit makes room for a source, or so many bytes of s, or returns false.
+func (g *ground) canAdmit(s *source, bytes int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.makeRoom(nil, func() bool { return g.pages() > -g.admits })
+	return g.makeRoom(s, func() bool { return g.pages()+g.admits > int64(bytes) })
+}
+
+// errFull is about a source, and what of it has no room.
+func (g *ground) errFull(id Source, what string) error {
+	return fmt.Errorf("%w: pod %q, model %q, rank %d%s: what must be kept takes all of %d bytes", ErrFull, id.Pod, id.Model, id.Rank, what, g.budget)
 }
 
 // admit takes a source in, and counts what the tables have more.

@@ -244,7 +244,7 @@ func (e *soakEngine) compare(m *Memory, p soakPrompt, row Row) error {
 			run++
 		}
 	}
-	if row.Run > run || row.GPU > gpu || (row.Run < run || row.GPU < gpu) && !e.forgotten(m) {
+	if row.Run > run || row.GPU > gpu || (row.Run < run || row.GPU < gpu) && !row.Evicted && !e.forgotten(m) {
 		return fmt.Errorf("%v holds %d blocks, %d in the gpu; the index says %d, %d", e.src, run, gpu, row.Run, row.GPU)
 	}
 	if row.Held == nil {
@@ -260,9 +260,13 @@ func (e *soakEngine) compare(m *Memory, p soakPrompt, row Row) error {
 	return nil
 }
 
-// forgotten reports whether m has given up anything that the engine may hold.
+// forgotten reports whether m has given up anything that the engine may hold. What dies is
+// counted when its names go.
 func (e *soakEngine) forgotten(m *Memory) bool {
-	return e.dropped > 0 || (*m.models.Load())[e.src.Model].source(e.src).describe().Evicted > 0
+	m.ground.mu.Lock()
+	dying := m.ground.forest.Dying() > 0
+	m.ground.mu.Unlock()
+	return dying || e.dropped > 0 || (*m.models.Load())[e.src.Model].source(e.src).describe().Evicted > 0
 }
 
 // serve has a prompt in the gpu: it announces what is new of it, and what has to
