@@ -23,11 +23,30 @@ func (f *filler) apply(pod int, changes ...Change) {
 }
 
 // chain is a store of fresh blocks behind a root.
-func (f *filler) chain(blocks int) Change {
-	c := Change{Op: OpStore, Copies: CopiesGuarded, Variant: Variant{Unit: 16}, BlockSize: 16, Root: Key(f.r.Uint64())}
+func (f *filler) chain(blocks int) Change { return f.sized(blocks, 16) }
+
+// sized is a chain of blocks of some tokens.
+func (f *filler) sized(blocks, size int) Change {
+	c := Change{Op: OpStore, Copies: CopiesGuarded, Variant: Variant{Unit: UnitOf(size)}, BlockSize: size, Root: Key(f.r.Uint64())}
 	for range blocks {
-		c.Locals, c.Hashes = append(c.Locals, Local(f.r.Uint64())), append(c.Hashes, Hash(f.r.Uint64()))
+		c.Hashes = append(c.Hashes, Hash(f.r.Uint64()))
 	}
+	for range blocks * size / c.Variant.Unit {
+		c.Locals = append(c.Locals, Local(f.r.Uint64()))
+	}
+	return c
+}
+
+// behind is c behind a parent that nobody has named.
+func (f *filler) behind(c Change) Change {
+	c.HasParent, c.Parent = true, Hash(f.r.Uint64())
+	return c
+}
+
+// masked is c as a group has it that keeps only the last blocks.
+func masked(c Change, keep int) Change {
+	c.Hashes = c.Hashes[len(c.Hashes)-keep:]
+	c.Group = Group{ID: 1, Kind: GroupWindow, Window: 40}
 	return c
 }
 
@@ -40,6 +59,16 @@ func (f *filler) renamed(c Change) Change {
 	return c
 }
 
+// holders has sources hold the same chains.
+func (f *filler) holders(sources, chains int) {
+	for range chains {
+		c := f.chain(512)
+		for i := range sources {
+			f.apply(i, c)
+		}
+	}
+}
+
 func removal(c Change) Change { return Change{Op: OpRemove, Hashes: c.Hashes} }
 
 // contents are what an index may be full of.
@@ -50,6 +79,101 @@ var contents = []struct {
 	{"chains", func(f *filler) {
 		for i := range 200 {
 			f.apply(i%4, f.chain(512))
+		}
+	}},
+	{"chains of 20 blocks", func(f *filler) {
+		for i := range 3_000 {
+			f.apply(i%4, f.chain(20))
+		}
+	}},
+	{"blocks of a token", func(f *filler) {
+		for i := range 100 {
+			f.apply(i%4, f.sized(512, 1))
+		}
+	}},
+	{"blocks of 64 tokens", func(f *filler) {
+		for i := range 100 {
+			f.apply(i%4, f.sized(512, 64))
+		}
+	}},
+	{"two holders", func(f *filler) { f.holders(2, 40) }},
+	{"eight holders", func(f *filler) { f.holders(8, 20) }},
+	{"256 holders", func(f *filler) { f.holders(256, 4) }},
+	{"holders that have parts", func(f *filler) {
+		for range 20 {
+			c := f.chain(256)
+			for i := range 32 {
+				f.apply(i, c)
+				for range 3 {
+					from := f.r.IntN(200)
+					f.apply(i, Change{Op: OpRemove, Hashes: c.Hashes[from : from+40]})
+				}
+			}
+		}
+	}},
+	{"all tiers", func(f *filler) {
+		for i := range 60 {
+			c := f.chain(256)
+			f.apply(i%4, c)
+			for tier := TierCPU; tier < NumTiers; tier++ {
+				f.apply(i%4, Change{Op: OpStore, Tier: tier, Copies: CopiesSet, Hashes: c.Hashes[:256/(int(tier)+i%2)]})
+			}
+		}
+	}},
+	{"chunks of a lower tier", func(f *filler) {
+		for i := range 200 {
+			c := f.chain(64)
+			lower := c
+			lower.Tier = TierDisk
+			f.apply(i%4, c)
+			for at := 0; at < 64; at += 16 {
+				lower.Hashes, lower.Locals = c.Hashes[at:at+16], c.Locals[at:at+16]
+				f.apply(i%4, lower)
+			}
+		}
+	}},
+	{"sparse groups", func(f *filler) {
+		for i := range 100 {
+			c := f.chain(320)
+			f.apply(i%4, c)
+			window, state := c, c
+			window.Group = Group{ID: 1, Kind: GroupWindow, Window: 64}
+			f.apply(i%4, window, Change{Op: OpRemove, Group: window.Group, Hashes: c.Hashes[:300]})
+			state.Group = Group{ID: 2, Kind: GroupMamba}
+			f.apply(i%4, state, Change{Op: OpRemove, Group: state.Group, Hashes: c.Hashes[:319]})
+		}
+	}},
+	{"parked stores", func(f *filler) {
+		for i := range 600 {
+			f.apply(i%4, f.behind(f.chain(1+i%60)))
+		}
+	}},
+	{"parked stores of one block", func(f *filler) {
+		for i := range 6_000 {
+			f.apply(i%4, f.behind(f.chain(1)))
+		}
+	}},
+	{"parked stores that were dropped", func(f *filler) {
+		for i := range 800 {
+			f.apply(i%2, f.behind(f.chain(100)))
+		}
+	}},
+	{"stores that wait by hash", func(f *filler) {
+		for i := range 1_000 {
+			c := f.chain(1 + i%60)
+			c.Locals = nil
+			c.Tier = Tier(i % 2)
+			f.apply(i%4, c)
+		}
+	}},
+	{"masked stores that wait", func(f *filler) {
+		for i := range 800 {
+			c := masked(f.chain(20+i%40), 3+i%5)
+			if i%2 > 0 {
+				c = f.behind(c)
+			}
+			c.Group.Draft = i%4 > 1
+			f.apply(i%4, c)
 		}
 	}},
 	{"chains of one block", func(f *filler) {
@@ -180,25 +304,69 @@ var contents = []struct {
 func TestBytes(t *testing.T) {
 	for _, c := range contents {
 		t.Run(c.name, func(t *testing.T) {
-			f := &filler{tb: t, r: rand.New(rand.NewPCG(3, 32))}
-			before := liveHeap()
-			m, err := NewMemory(MemoryConfig{})
-			if err != nil {
-				t.Fatal(err)
+			measure(t, MemoryConfig{}, c.fill)
+		})
+	}
+}
+
+// measure fills a Memory, and compares what is counted with what the heap has.
+func measure(t *testing.T, cfg MemoryConfig, fill func(*filler)) {
+	f := &filler{tb: t, r: rand.New(rand.NewPCG(3, 32))}
+	before := liveHeap()
+	m, err := NewMemory(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.m = m
+	fill(f)
+	f.m = nil
+	got := liveHeap() - before
+	u := m.Usage()
+	if err := m.check(); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d bytes, counted %d: %.4f; %+v", got, u.Total, float64(u.Total)/float64(got), u)
+	if noise := int64(4096); u.Total < got-noise || u.Total > got*106/100+noise {
+		t.Errorf("%d bytes are counted, the heap has %d", u.Total, got)
+	}
+	if (u.Evicted > 0) != (cfg.Bytes > 0) || u.Total > u.Budget {
+		t.Errorf("%+v", u)
+	}
+	runtime.KeepAlive(m)
+}
+
+// That is so too after much was evicted, and within the budget.
+func TestBytesAtTheBound(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		fill func(*filler)
+	}{
+		{"chains", func(f *filler) {
+			for i := range 600 {
+				f.apply(i%4, f.chain(512))
 			}
-			f.m = m
-			c.fill(f)
-			f.m = nil
-			got := liveHeap() - before
-			u := m.Usage()
-			if err := m.check(); err != nil {
-				t.Fatal(err)
+		}},
+		{"chains of one block", func(f *filler) {
+			for i := range 60_000 {
+				f.apply(i%4, f.chain(1))
 			}
-			t.Logf("%d bytes, counted %d: %.4f; %+v", got, u.Total, float64(u.Total)/float64(got), u)
-			if noise := int64(4096); u.Total < got-noise || u.Total > got*106/100+noise {
-				t.Errorf("%d bytes are counted, the heap has %d", u.Total, got)
+		}},
+		{"chains of any length, in all tiers, of many", func(f *filler) {
+			var held []Change
+			for i := range 6_000 {
+				c := f.sized(1+f.r.IntN(100), 16<<(i%3))
+				if len(held) > 100 && i%2 > 0 {
+					c = held[len(held)-1-f.r.IntN(100)]
+				}
+				held = append(held, c)
+				gone := held[f.r.IntN(len(held))]
+				f.apply(f.r.IntN(30), c, Change{Op: OpStore, Tier: TierCPU, Copies: CopiesSet, Hashes: c.Hashes})
+				f.apply(f.r.IntN(30), f.behind(f.chain(3)), Change{Op: OpRemove, Hashes: gone.Hashes})
 			}
-			runtime.KeepAlive(m)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			measure(t, MemoryConfig{Bytes: 2 << 20}, c.fill)
 		})
 	}
 }

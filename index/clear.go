@@ -83,6 +83,9 @@ func (s *source) emptyLanes(lanes []*lane) bool {
 			n := s.name(h)
 			n.releaseLanes(lanes, gone)
 			s.forgetIdle(s.cfg.IdleNames, 1)
+			if s.ground.full() { // an idle name takes more than a held one
+				s.forgetIdle(0, 2)
+			}
 			s.yield(1)
 		}
 	}

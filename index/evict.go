@@ -1,6 +1,7 @@
 package index
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/kvindex/kvindex/index/internal/forest"
@@ -45,6 +46,9 @@ const (
 	// than what one name makes any structure allocate.
 	slackPart = 128
 	minSlack  = 72 << 10
+	// admitPart and minAdmit are what is left for sources.
+	admitPart = 512
+	minAdmit  = 16 << 10
 
 	// Steps of a cycle: so many slabs, idle names, or stores that wait.
 	stepSlabs  = 2048
@@ -71,6 +75,7 @@ const (
 type keeper struct {
 	budget int64
 	slack  int64
+	admits int64 // for sources
 	part   int64 // what a cycle is for; it begins when half as much is left
 
 	// As the sources report: names, those that are idle, how many there is room for,
@@ -100,11 +105,12 @@ type keeper struct {
 func (k *keeper) init(budget int64) {
 	k.budget = budget
 	k.slack = max(minSlack, budget/slackPart)
+	k.admits = max(minAdmit, budget/admitPart)
 	k.part = max(minEvict, budget/evictPart)
 }
 
 // pages returns how many bytes of heap stores may still take.
-func (g *ground) pages() int64 { return g.budget - g.slack - g.mem.Load() }
+func (g *ground) pages() int64 { return g.budget - g.slack - g.admits - g.mem.Load() }
 
 // near reports whether blocks are likely to be evicted soon.
 func (g *ground) near() bool { return g.pages() < 2*g.part }
@@ -123,11 +129,16 @@ func (g *ground) room() int64 {
 	return min(forest, table) * (each + nameCost)
 }
 
-// canAdmit makes room for a source, or returns false.
-func (g *ground) canAdmit() bool {
+// canAdmit makes room for a source, or so many bytes of s, or returns false.
+func (g *ground) canAdmit(s *source, bytes int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.makeRoom(nil, func() bool { return !g.full() })
+	return g.makeRoom(s, func() bool { return g.pages()+g.admits > int64(bytes) })
+}
+
+// errFull is about a source, and what of it has no room.
+func (g *ground) errFull(id Source, what string) error {
+	return fmt.Errorf("%w: pod %q, model %q, rank %d%s: what must be kept takes all of %d bytes", ErrFull, id.Pod, id.Model, id.Rank, what, g.budget)
 }
 
 // admit takes a source in, and counts what the tables have more.

@@ -118,10 +118,10 @@ func (m *Memory) Apply(ctx context.Context, src Source, cur Cursor, changes []Ch
 		if err != nil {
 			return Applied{}, err
 		}
-		done, ok := s.applyAll(cur, changes)
+		done, ok, err := s.applyAll(cur, changes)
 		m.checked()
 		if ok {
-			return done, nil
+			return done, err
 		}
 	}
 }
@@ -138,8 +138,8 @@ func (m *Memory) source(id Source) (*source, error) {
 	if m.closed.Load() { // Close came between
 		return nil, ErrClosed
 	}
-	if !m.ground.canAdmit() {
-		return nil, fmt.Errorf("%w: pod %q, model %q, rank %d: what must be kept of others takes all %d bytes", ErrFull, id.Pod, id.Model, id.Rank, m.cfg.Bytes)
+	if !m.ground.canAdmit(nil, 0) {
+		return nil, m.ground.errFull(id, "")
 	}
 	models := *m.models.Load()
 	bytes := 0

@@ -1,10 +1,12 @@
 package index
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/kvindex/kvindex/index/internal/forest"
 	"github.com/kvindex/kvindex/index/internal/mem"
@@ -176,18 +178,21 @@ func (s *source) yield(names int) {
 }
 
 // applyAll returns false if the source was removed with its pod.
-func (s *source) applyAll(cur Cursor, changes []Change) (Applied, bool) {
+func (s *source) applyAll(cur Cursor, changes []Change) (done Applied, ok bool, err error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	if s.removed.Load() {
-		return Applied{}, false
+		return Applied{}, false, nil
 	}
 	if cur != (Cursor{}) {
 		i, ok := s.findCursor(cur.Stream)
 		if ok && !s.cursors[i].Before(cur) {
-			return Applied{Cursor: s.cursors[i], Duplicate: true, Evicted: s.evicted}, true
+			return Applied{Cursor: s.cursors[i], Duplicate: true, Evicted: s.evicted}, true, nil
 		}
 		if !ok {
+			if !s.ground.canAdmit(s, s.cursorBytes(cur.Stream)) {
+				return Applied{}, true, s.ground.errFull(s.id, fmt.Sprintf(", stream %q", cur.Stream))
+			}
 			s.insertCursor(i, cur.Stream)
 		}
 		cur.Stream = s.cursors[i].Stream
@@ -200,7 +205,7 @@ func (s *source) applyAll(cur Cursor, changes []Change) (Applied, bool) {
 	s.f.Tick()
 	for i := range changes {
 		if s.removed.Load() {
-			return Applied{}, false
+			return Applied{}, false, nil
 		}
 		s.apply(&changes[i])
 		s.pause(1)
@@ -212,9 +217,9 @@ func (s *source) applyAll(cur Cursor, changes []Change) (Applied, bool) {
 		s.ground.giveFollowing(s.following)
 		s.following = nil
 	}
-	done := Applied{Cursor: cur, Counts: s.counts, Evicted: s.evicted}
+	done = Applied{Cursor: cur, Counts: s.counts, Evicted: s.evicted}
 	s.counts = Counts{}
-	return done, true
+	return done, true, nil
 }
 
 // findCursor returns where the cursor of a stream is, or belongs.
@@ -222,6 +227,15 @@ func (s *source) findCursor(stream string) (i int, ok bool) {
 	return slices.BinarySearchFunc(s.cursors, stream, func(c Cursor, stream string) int {
 		return strings.Compare(c.Stream, stream)
 	})
+}
+
+// cursorBytes returns what the cursor of one more stream takes, at most.
+func (s *source) cursorBytes(stream string) int {
+	n := mem.Size(len(stream))
+	if len(s.cursors) == cap(s.cursors) {
+		n += mem.PointerSize(max(1, 2*cap(s.cursors)) * int(unsafe.Sizeof(Cursor{})))
+	}
+	return n
 }
 
 // insertCursor makes room at i for the cursor of a stream.

@@ -70,14 +70,13 @@ func slabBytes(slots int) int { return slots*wordBytes + metaBytes }
 
 func (f *Forest) takeSlab(size int) uint32 {
 	s := &f.slabs
-	frugal := f.mem.Frugal() // then of another size, rather than more memory
-	if s.open[size] == nowhere && (frugal || !f.newChunk(size)) {
+	if s.open[size] == nowhere {
 		other := slices.IndexFunc(s.open[:], func(c uint32) bool { return c != nowhere })
-		switch {
-		case other >= 0:
+		if frugal := f.mem.Frugal() && other >= 0 && other < size; frugal || !f.newChunk(size) {
+			if other < 0 {
+				return 0
+			}
 			size = other
-		case !frugal || !f.newChunk(size):
-			return 0
 		}
 	}
 	n := s.open[size] - 1

@@ -42,8 +42,20 @@ var classes = sync.OnceValue(func() (sizes []int) {
 	return sizes
 })
 
-// Size returns what Go's heap takes for an allocation of n bytes without pointers.
+// tinySize is what things without pointers share that are smaller. It stays as long as
+// any of them, so each may be the one that keeps it.
+const tinySize = 16
+
+// Size returns what Go's heap takes for an allocation of n bytes without pointers, at
+// most.
 func Size(n int) int {
+	if n > 0 && n < tinySize {
+		return tinySize
+	}
+	return sizeOf(n)
+}
+
+func sizeOf(n int) int {
 	if n == 0 {
 		return 0
 	}
@@ -71,7 +83,7 @@ func PointerSize(n int) int {
 	if n > 8*wordBytes*wordBytes && n <= 32<<10-8 {
 		n += 8
 	}
-	return Size(n)
+	return sizeOf(n)
 }
 
 // SizeOf returns what Go's heap takes for a T, which has pointers.

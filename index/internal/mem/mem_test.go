@@ -14,8 +14,7 @@ var (
 // noise is what the heap may have more or less for reasons of its own.
 const noise = 8192
 
-// TestSize: what Size says is what the heap has more. Numbers of less than 16 bytes may
-// share memory, or have 16.
+// TestSize: what Size says is what the heap has more.
 func TestSize(t *testing.T) {
 	Size(1) // makes its table
 	sizes := []int{2, 3, 8, 63, 64, 65, 66, 100, 128, 500, 1000, 4000, 4095, 4096, 4097, 5000, 20000}
@@ -42,6 +41,26 @@ func TestSize(t *testing.T) {
 		}
 		plain, linked = nil, nil
 	}
+}
+
+// Numbers of less than 16 bytes share memory that stays as long as one of them.
+func TestTiny(t *testing.T) {
+	Size(1)
+	const times = 1 << 14
+	tiny, all := make([]*uint64, times), make([]*uint64, 2*times)
+	before := heap()
+	for i := range all {
+		all[i] = new(uint64)
+	}
+	for i := range tiny {
+		tiny[i] = all[2*i]
+	}
+	clear(all)
+	if got, want := heap()-before, int64(times*Size(8)); got < want-noise || got > want+noise {
+		t.Errorf("%d numbers take %d bytes, want %d", times, got, want)
+	}
+	runtime.KeepAlive(tiny)
+	runtime.KeepAlive(all)
 }
 
 func heap() int64 {

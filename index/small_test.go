@@ -1,0 +1,132 @@
+package index_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/kvindex/kvindex/index"
+)
+
+// smallest returns a Memory of the smallest budget.
+func smallest(t *testing.T) *index.Memory {
+	t.Helper()
+	m, err := index.NewMemory(index.MemoryConfig{Bytes: index.MinMemory})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	return m
+}
+
+func within(t *testing.T, m *index.Memory) {
+	t.Helper()
+	if u := m.Usage(); u.Total > u.Budget {
+		t.Fatalf("%d bytes are taken of %d", u.Total, u.Budget)
+	}
+}
+
+func TestABudgetThatIsTooSmall(t *testing.T) {
+	if _, err := index.NewMemory(index.MemoryConfig{Bytes: index.MinMemory - 1}); err == nil || !strings.Contains(err.Error(), fmt.Sprint(index.MinMemory)) {
+		t.Errorf("%v does not name the least budget", err)
+	}
+}
+
+// Sources with nothing fill the budget. The next one is an error, and comes when another
+// pod has gone; those that are there go on.
+func TestSourcesFillTheBudget(t *testing.T) {
+	m := smallest(t)
+	apply(t, m, podA, blocksFrom(1, 20_000))
+	var err error
+	n := 0
+	for ; err == nil; n++ {
+		_, err = m.Apply(bounded, index.Source{Pod: fmt.Sprint("pod-", n), Model: "m"}, index.Cursor{Stream: "s", Next: 1}, nil)
+		within(t, m)
+	}
+	t.Logf("%d sources: %v; %+v", n, err, m.Usage())
+	if !errors.Is(err, index.ErrFull) || !strings.Contains(err.Error(), fmt.Sprintf("pod-%d", n-1)) || !strings.Contains(err.Error(), fmt.Sprint(index.MinMemory)) || n < 100 {
+		t.Errorf("after %d sources: %v", n, err)
+	}
+	apply(t, m, podA, blocksFrom(2, 1000))
+	within(t, m)
+	for i := range 20 {
+		if err := m.Remove(bounded, fmt.Sprint("pod-", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := m.Apply(bounded, podB, index.Cursor{}, nil); err != nil {
+		t.Errorf("there is room: %v", err)
+	}
+	within(t, m)
+}
+
+// A source has streams as long as there is room. The next one is an error that applies
+// nothing.
+func TestStreamsFillTheBudget(t *testing.T) {
+	m := smallest(t)
+	c := blocksFrom(1, 4)
+	apply(t, m, podA, c)
+	var err error
+	n := 0
+	for ; err == nil && n < 100_000; n++ {
+		_, err = m.Apply(bounded, podA, index.Cursor{Stream: fmt.Sprintf("tcp://10.0.0.1:5557/%d", n), Next: 1}, nil)
+		within(t, m)
+	}
+	t.Logf("%d streams: %v", n, err)
+	if !errors.Is(err, index.ErrFull) || !strings.Contains(err.Error(), fmt.Sprintf(`"tcp://10.0.0.1:5557/%d"`, n-1)) || !strings.Contains(err.Error(), `"a"`) || n < 1000 {
+		t.Fatalf("after %d streams: %v", n, err)
+	}
+	cur := index.Cursor{Stream: "another", Next: 1}
+	if _, err := m.Apply(bounded, podA, cur, []index.Change{{Op: index.OpClear}}); !errors.Is(err, index.ErrFull) {
+		t.Error(err)
+	}
+	if got, err := m.Cursor(bounded, podA, "another"); got != (index.Cursor{}) || err != nil || m.Usage().Memberships == 0 {
+		t.Errorf("%+v, %v, %+v: a part was applied", got, err, m.Usage())
+	}
+	if _, err := m.Apply(bounded, podA, index.Cursor{Stream: "tcp://10.0.0.1:5557/7", Next: 2}, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// An Apply of far more than there is room for drops what does not fit and counts it, and
+// lets another writer in meanwhile.
+func TestALargeApply(t *testing.T) {
+	m := smallest(t)
+	blocks, stores := 10_000, 1_000
+	if testing.Short() {
+		stores = 50
+	}
+	apply(t, m, podB, blocksFrom(1, 1))
+	c := blocksFrom(2, blocks)
+	changes := make([]index.Change, stores)
+	for i := range changes {
+		changes[i] = c
+		changes[i].Root += index.Key(i)
+	}
+	done := make(chan index.Counts)
+	go func() {
+		var all index.Counts
+		applied, err := m.Apply(context.Background(), podA, index.Cursor{}, changes)
+		if err != nil {
+			t.Error(err)
+		}
+		all.Add(applied.Counts)
+		done <- all
+	}()
+	turns := 0
+	for {
+		select {
+		case counts := <-done:
+			t.Logf("%d turns of another writer; %+v; %+v", turns, counts, m.Usage())
+			if within(t, m); turns < 10 || counts.Stored != uint64(blocks*stores) {
+				t.Errorf("another writer had %d turns; %+v", turns, counts)
+			}
+			return
+		default:
+			apply(t, m, podB, blocksFrom(index.Key(1<<40+turns), 1))
+			turns++
+		}
+	}
+}
