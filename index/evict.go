@@ -2,6 +2,7 @@ package index
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 
 	"github.com/kvindex/kvindex/index/internal/forest"
@@ -45,10 +46,10 @@ const (
 	// slackPart and minSlack are what is left for what cannot be refused. It is more
 	// than what one name makes any structure allocate.
 	slackPart = 128
-	minSlack  = 72 << 10
+	minSlack  = 32 << 10
 	// admitPart and minAdmit are what is left for sources.
 	admitPart = 512
-	minAdmit  = 16 << 10
+	minAdmit  = 8 << 10
 
 	// Steps of a cycle: so many slabs, idle names, or stores that wait.
 	stepSlabs  = 2048
@@ -76,7 +77,7 @@ type keeper struct {
 	budget int64
 	slack  int64
 	admits int64 // for sources
-	part   int64 // what a cycle is for; it begins when half as much is left
+	part   int64 // what a cycle is for; it begins when a quarter of that is left
 
 	// As the sources report: names, those that are idle, how many there is room for,
 	// and bytes of stores that wait.
@@ -179,8 +180,8 @@ func (g *ground) watch() {
 		g.mem.SetFrugal(g.pages() < g.part)
 	}
 	switch room := g.room(); {
-	case room < g.part/2:
-		g.begin(g.part*3/2 - room)
+	case room < g.part/4:
+		g.begin(g.part*5/4 - room)
 	case grown && g.pages() < g.part/4:
 		g.begin(g.again)
 	}
@@ -195,7 +196,7 @@ func (g *ground) begin(want int64) {
 		g.phase = phaseSweep
 	}
 	work := g.names + int64(g.forest.Slabs())
-	rest := max(g.room(), 0) / 2 / g.perName() // names that still can be stored
+	rest := max(g.room(), 0) * 3 / 4 / g.perName() // names that still can be stored
 	g.price = work/max(rest, 1) + 1
 	g.credit = 0
 }
@@ -235,6 +236,11 @@ func (g *ground) makeRoom(s *source, ok func() bool) bool {
 			want *= 2
 		}
 		most -= g.step(s)
+		if g.forest.Waiting() { // for a reader, who may need this processor
+			g.mu.Unlock()
+			runtime.Gosched()
+			g.mu.Lock()
+		}
 	}
 	return ok()
 }

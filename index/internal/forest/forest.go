@@ -457,6 +457,9 @@ func (f *Forest) Reclaim() {
 	f.ords.reclaim(f.epochs)
 }
 
+// Waiting reports whether slabs wait until no reader sees them.
+func (f *Forest) Waiting() bool { return f.slabs.waiting > 0 }
+
 // Usage is what a Forest has and what that takes.
 type Usage struct {
 	Prefixes int // keys

@@ -48,7 +48,7 @@ const (
 	lineNames    = 5
 	fillBits     = 3
 	passedOne    = 1 << fillBits
-	segmentLines = 512 // about, at most
+	segmentLines = 256 // about, at most
 	minLines     = 4
 
 	lineBytes = int(unsafe.Sizeof(line{}))
