@@ -90,6 +90,19 @@ func TestStreamsFillTheBudget(t *testing.T) {
 	}
 }
 
+// A clear makes names idle, which take more than held ones: it keeps within the budget too.
+func TestAClearAtTheBound(t *testing.T) {
+	m := smallest(t)
+	for root := range index.Key(3) {
+		apply(t, m, podA, blocksFrom(root+1, 20_000))
+	}
+	before := m.Usage()
+	if apply(t, m, podA, index.Change{Op: index.OpClear}); before.Evicted == 0 {
+		t.Error("the test tests too little")
+	}
+	within(t, m)
+}
+
 // An Apply of far more than there is room for drops what does not fit and counts it, and
 // lets another writer in meanwhile.
 func TestALargeApply(t *testing.T) {

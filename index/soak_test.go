@@ -421,7 +421,7 @@ func (s *soak) run(t *testing.T, sample func(r *rand.Rand)) {
 			case <-tick.C:
 			}
 			if u := s.m.Usage(); u.Total > u.Budget {
-				t.Errorf("%d bytes are taken of %d", u.Total, u.Budget)
+				t.Errorf("more is taken than the budget: %+v", u)
 				return
 			}
 		}
