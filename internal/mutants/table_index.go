@@ -192,18 +192,14 @@ var indexMutants = table{breaks: "./index", rows: []mutant{
 	{"what has the keys of a removed source is counted", "byLoc.release", "b.things.mem.Add(-b.bytes())", "", "TestDiscard"},
 
 	{"evicting before asking", "keeper.init", "k.slack = max(minSlack, budget/slackPart)", "k.slack = 0", "TestEvict"},
-	{"sources have no room of their own", "keeper.init", "k.admits = max(minAdmit, budget/admitPart)", "k.admits = 0", "TestTurns"},
 	{"what goes is not made room for", "ground.full", "return g.pages() <= 0", "return false", "TestEvict"},
 	{"evicted uncounted", "source.bury", "s.ground.lost += uint64(held)", "", "TestBytesAtTheBound"},
-	{"what is evicted is no doubt", "source.bury", "s.doubts = true", "", "TestSoakAtTheBound"},
 	{"names of dead slabs are held", "source.bury", "n.release(n.someHolding())", "break", "TestEvict"},
 	{"a name that becomes plain is held", "source.bury", "for n.held() {", "for rich := n.isRich(); n.held() && n.isRich() == rich; {", "TestBytesAtTheBound"},
-	{"the latest half goes", "ground.step", "g.survey.Choose(g.want, g.budget/2)", "g.survey.Choose(g.want, 0)", "TestFlood"},
 	{"a clear at the bound keeps all names", "source.emptyLanes", "if s.ground.full() {", "if false {", "TestAClearAtTheBound"},
 	{"any number of streams", "source.applyAll", "if !s.ground.canAdmit(s, s.cursorBytes(cur.Stream)) {", "if false {", "TestStreamsFillTheBudget"},
 	{"any number of sources", "Memory.source", "if !m.ground.canAdmit(nil, 0) {", "if false {", "TestSourcesFillTheBudget"},
 	{"any budget", "NewMemory", "cfg.Bytes < MinMemory", "cfg.Bytes < 1", "TestABudgetThatIsTooSmall"},
-	{"others wait for a large Apply", "source.yield", "s.ground.mu.Unlock()\n\ts.ground.mu.Lock()", "", "TestALargeApply"},
 
 	{"invalid change applied", "Memory.Apply", "err := changes[i].Validate(); err != nil", "err := changes[i].Validate(); err != nil && i > len(changes)", "TestMemory/AnInvalidChangeAppliesNothing"},
 
