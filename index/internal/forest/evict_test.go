@@ -15,7 +15,6 @@ type orchard struct {
 	r      *rand.Rand
 	chains []*tree
 	ord    uint32
-	used   map[uint32]uint32 // when a slab was used last, if it is a leaf
 }
 
 type tree struct {
