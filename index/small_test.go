@@ -42,7 +42,7 @@ func TestSourcesFillTheBudget(t *testing.T) {
 	var err error
 	n := 0
 	for ; err == nil; n++ {
-		_, err = m.Apply(bounded, index.Source{Pod: fmt.Sprint("pod-", n), Model: "m"}, index.Cursor{Stream: "s", Next: 1}, nil)
+		_, err = m.Apply(bounded, index.Source{Pod: fmt.Sprint("pod-", n), Model: "m"}, index.Cursor{}, nil)
 		within(t, m)
 	}
 	t.Logf("%d sources: %v; %+v", n, err, m.Usage())
@@ -88,6 +88,19 @@ func TestStreamsFillTheBudget(t *testing.T) {
 	if _, err := m.Apply(bounded, podA, index.Cursor{Stream: "tcp://10.0.0.1:5557/7", Next: 2}, nil); err != nil {
 		t.Error(err)
 	}
+}
+
+// A clear makes names idle, which take more than held ones: it keeps within the budget too.
+func TestAClearAtTheBound(t *testing.T) {
+	m := smallest(t)
+	for root := range index.Key(3) {
+		apply(t, m, podA, blocksFrom(root+1, 20_000))
+	}
+	before := m.Usage()
+	if apply(t, m, podA, index.Change{Op: index.OpClear}); before.Evicted == 0 {
+		t.Error("the test tests too little")
+	}
+	within(t, m)
 }
 
 // An Apply of far more than there is room for drops what does not fit and counts it, and

@@ -421,7 +421,7 @@ func (s *soak) run(t *testing.T, sample func(r *rand.Rand)) {
 			case <-tick.C:
 			}
 			if u := s.m.Usage(); u.Total > u.Budget {
-				t.Errorf("%d bytes are taken of %d", u.Total, u.Budget)
+				t.Errorf("more is taken than the budget: %+v", u)
 				return
 			}
 		}
@@ -511,9 +511,11 @@ func TestSoak(t *testing.T) {
 // would fit are held.
 func TestSoakAtTheBound(t *testing.T) {
 	const models = 3
-	whole := newSoak(t, models, MemoryConfig{IdleNames: 1})
-	fits, bytes := whole.held()*10/12, whole.m.Usage().Total*10/12
-	whole = nil
+	fits, bytes := 0, int64(0)
+	{
+		whole := newSoak(t, models, MemoryConfig{IdleNames: 1})
+		fits, bytes = whole.held()*10/12, whole.m.Usage().Total*10/12
+	}
 	s := newSoak(t, models, MemoryConfig{Bytes: bytes, IdleNames: 4096})
 	var heaps, shares []int64
 	s.run(t, func(r *rand.Rand) {

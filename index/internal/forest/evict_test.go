@@ -15,7 +15,6 @@ type orchard struct {
 	r      *rand.Rand
 	chains []*tree
 	ord    uint32
-	used   map[uint32]uint32 // when a slab was used last, if it is a leaf
 }
 
 type tree struct {
@@ -190,5 +189,71 @@ func TestEvict(t *testing.T) {
 	t.Logf("%d leaves died, %d chains were cut, %d were spared", killed, cut, spared)
 	if killed < 1000 || cut < 200 {
 		t.Error("the test tests too little")
+	}
+}
+
+// A slab is as old as its last use: that it was placed, or asked for, or that one behind it
+// was that has gone.
+func TestAges(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		use  func(o *orchard, long *tree)
+	}{
+		{"asked for", func(o *orchard, long *tree) { o.found(long, true) }},
+		{"placed", func(o *orchard, long *tree) { o.f.Place(0, 0, long.keys, make([]Loc, len(long.keys))) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := &orchard{t: t, f: New(new(mem.Count), 1<<40), r: rand.New(rand.NewPCG(1, 3))}
+			o.ord, _ = o.f.TakeOrdinal(new(Holders))
+			plant := func(n int) *tree {
+				at := &tree{locs: make([]Loc, n)}
+				for key := Key(o.r.Uint64()); len(at.keys) < n; {
+					key = chain(key, o.r.Uint64())
+					at.keys = append(at.keys, key)
+				}
+				o.f.Place(0, 0, at.keys, at.locs)
+				for _, l := range at.locs {
+					o.f.Ref(l)
+					o.f.Hold(l, o.ord)
+				}
+				return at
+			}
+			long := plant(64)
+			o.f.Tick()
+			short := plant(32)
+			o.f.Tick()
+			c.use(o, long)
+			for range 2 {
+				o.f.Tick()
+			}
+			evict := func(want int64) {
+				var s Survey
+				o.f.Begin(&s, 0)
+				o.f.Look(&s, 1<<20)
+				if !s.Choose(want, 0) {
+					t.Fatal("nothing can go")
+				}
+				for done := false; !done; {
+					_, done = o.f.Evict(&s, 1<<20)
+				}
+			}
+			left := func(tree *tree) (n int) {
+				for _, l := range tree.locs {
+					if !o.f.Dead(l) {
+						n++
+					}
+				}
+				return n
+			}
+			if evict(1); left(short) != 0 || left(long) != 64 {
+				t.Fatalf("%d and %d keys are left, the short chain is older", left(long), left(short))
+			}
+			if evict(1); left(long) != 32 {
+				t.Fatalf("%d keys are left of the long chain", left(long))
+			}
+			if age := o.f.Now() - o.f.meta(long.locs[0].Slab()).used; age != 2 {
+				t.Errorf("what is left was used %d ticks ago", age)
+			}
+		})
 	}
 }
