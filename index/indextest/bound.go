@@ -245,7 +245,7 @@ func (b *bounded) goOn(src index.Source, copies index.Copies) bool {
 	if o.size != f.id.size {
 		return false
 	}
-	n, first, last := o.letters(), f.block, min(f.block+1+r.IntN(8), blocksOf(p, o.size))
+	n, first, last := o.letters(), f.block, min(f.block+2+r.IntN(8), blocksOf(p, o.size))
 	o.to = p[:1+last*n]
 	for i := range last {
 		o.blocks = append(o.blocks, p[:1+(i+1)*n])
