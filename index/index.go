@@ -507,7 +507,8 @@ type Row struct {
 	// Last is the best tier of the run's last block.
 	Last Tier
 	// Evicted: blocks of the row's group and size were given up at a bound of the
-	// backend since the last OpClear, so the source may hold more than the row says.
+	// backend since the last OpClear, so the source may hold more than the row says. It
+	// stays after the blocks were stored again.
 	Evicted bool
 	// Held says of each block of the whole prompt, beyond the run too, in which
 	// tiers it is held: bit b%64 of word b/64 stands for block b, in blocks of
@@ -570,6 +571,30 @@ var ErrClosed = errors.New("index: closed")
 //     since, if anything was.
 //   - Scopes. Sources share nothing. A chain inherits its root from its
 //     parent.
+//   - Bounds. A backend may forget blocks at a bound of its own, on bytes or on
+//     whatever it counts, of any source and at any moment. A forgotten block is held
+//     by nobody: no row claims it, not even when the engine still removes it, stores
+//     a child of it, or names it in a lower tier. The source says so until its next
+//     OpClear: by [Row.Evicted] at once, by [SourceInfo.Evicted] at the latest when
+//     one of its changes names the block. [Memory] forgets the blocks that were not
+//     used for the longest time, and leaves no hole by it.
+//
+// What forgetting a block means for the other rules:
+//
+//   - A removal of it is an UnknownRemove. Another store of it is of its first copy.
+//   - Its hash has no name any more. A store that continues it is parked or dropped,
+//     and counted as that. It is placed only behind a block that has that name again.
+//   - A lower tier's store of its hash, and a masked store, wait for a name too.
+//   - From then on the view of the source is not whole (see Reports in the package
+//     comment), until an OpClear: no store without a parent counts a block that is
+//     held. Such a store, or a report of all that the engine holds, brings back the
+//     blocks that it names.
+//   - If it was hidden, it does not come back.
+//   - OpClear, OpClearTier and Remove take what is left. After an OpClear the source is
+//     as if nothing was forgotten, but for names.
+//   - Cursors are never forgotten. An Apply for which there is no room drops stores,
+//     and counts them. A source for which there is no room is an error that wraps
+//     ErrFull, and nothing is done.
 //
 // All methods are safe for concurrent use. Those with a context return its error,
 // and do nothing, if it has ended when they are called.
@@ -620,7 +645,8 @@ type SourceInfo struct {
 	Unplaced int           // hashes held of which the prefix is not known, those of Parked too
 	Bytes    int           // that its names take; the rest it shares, see Usage
 	// Evicted is how many blocks, counted as in Blocks, were given up since the last
-	// OpClear because the index had no room for them.
+	// OpClear because the index had no room for them. A block may be counted later than
+	// rows lack it: when the index comes to its name.
 	Evicted uint64
 }
 

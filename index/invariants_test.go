@@ -74,6 +74,74 @@ func TestInvariants(t *testing.T) {
 	}
 }
 
+// TestInvariantsAtABound is TestInvariants at the least budget, which large blocks of
+// another source pass all the time.
+func TestInvariantsAtABound(t *testing.T) {
+	seeds := uint64(8)
+	if testing.Short() {
+		seeds = 2
+	}
+	var total Counts
+	var evicted, cycles, next uint64
+	flood := Change{
+		Op: OpStore, Copies: CopiesSet, Hashes: make([]Hash, 1), Variant: Variant{Unit: 16}, BlockSize: 16 * 1024, Locals: make([]Local, 1024),
+	}
+	for seed := range seeds {
+		r := rand.New(rand.NewPCG(seed, 6))
+		m, err := NewMemory(MemoryConfig{Bytes: MinMemory, PendingBytes: 8 << 10, IdleNames: 1 + r.IntN(200)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		srcs := []Source{{Pod: "0", Model: "m"}, {Pod: "1", Model: "m"}, {Pod: "2", Model: "m"}}
+		apply := func(src Source, c Change) {
+			done, err := m.Apply(context.Background(), src, Cursor{}, []Change{c})
+			if err != nil {
+				t.Fatalf("%+v: %v", c, err)
+			}
+			total.Add(done.Counts)
+		}
+		for step := range 300 {
+			src, c := srcs[r.IntN(len(srcs))], randomChange(r)
+			c.Root = Key(r.IntN(3))<<16 | c.Root
+			apply(src, c)
+			for n := (r.IntN(12) - 10) * r.IntN(120); n > 0; n-- { // each is about a hundredth of the budget
+				next++
+				flood.Hashes[0], flood.Root = Hash(next), Key(next)<<32
+				apply(Source{Pod: "flood", Model: "n"}, flood)
+			}
+			if r.IntN(100) == 0 {
+				if err := m.Remove(context.Background(), srcs[r.IntN(len(srcs))].Pod); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if step%4 > 0 { // it takes some milliseconds
+				continue
+			}
+			if u := m.ground.mem.Load(); u > MinMemory {
+				t.Fatalf("seed %d, step %d: %d bytes are taken", seed, step, u)
+			}
+			if err := m.check(); err != nil {
+				t.Fatalf("seed %d, step %d, after %+v of %v: %v", seed, step, c, src, err)
+			}
+			if diff := heldAndPlain(m, r); diff != "" {
+				t.Fatalf("seed %d, step %d, after %+v of %v: %s", seed, step, c, src, diff)
+			}
+		}
+		evicted += m.Usage().Evicted
+		cycles += uint64(m.ground.cycle)
+		m.Close()
+	}
+	t.Logf("%+v; %d holdings evicted, %d cycles", total, evicted, cycles)
+	for name, got := range map[string][2]uint64{
+		"evicted": {evicted, 3000}, "cycles": {cycles, 500}, "dropped": {total.Dropped, 200}, "forgotten": {total.Forgotten, 50},
+		"ambiguous": {total.Ambiguous, 40}, "parked": {total.Parked, 100}, "reports": {total.Reports, 60},
+	} {
+		if got[0]*8 < got[1]*seeds {
+			t.Errorf("%d %s, want at least %d: the test tests too little", got[0], name, got[1]*seeds/8)
+		}
+	}
+}
+
 // heldAndPlain returns how the answers with and without bits differ.
 func heldAndPlain(m *Memory, r *rand.Rand) string {
 	p := make([]Local, 8)

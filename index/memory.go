@@ -43,9 +43,13 @@ type MemoryConfig struct {
 	// the blocks held, and 1,024 at least; a clear leaves more, which go as
 	// new blocks come.
 	IdleNames int
-	// Bytes bounds the heap that the Memory takes, in all. At the bound it forgets
-	// the blocks that were not stored nor asked for for the longest time. At least
-	// MinMemory; 0: DefaultMemory.
+	// Bytes bounds the heap that the Memory takes, in all. At the bound it forgets,
+	// first the oldest names of blocks that nobody holds, then the oldest stores that
+	// wait, then the blocks that were neither stored nor asked for for the longest
+	// time. It forgets a block for all holders, and only if it keeps nothing behind it.
+	// So what is left of a chain is a prefix of what was there. (One exception: of a hash
+	// that names two prefixes, both are forgotten.) The half of Bytes that was used
+	// latest stays. At least MinMemory; 0: DefaultMemory.
 	Bytes int64
 }
 

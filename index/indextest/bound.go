@@ -186,7 +186,7 @@ func testBound(t *testing.T, open func(testing.TB, Config) index.Index, seed uin
 		if w.only = -1; at%4 == 1 {
 			w.only = []int{full.ID, wide.ID, other.ID}[seed%3]
 		}
-		if n%25 == 0 {
+		if n%40 == 0 {
 			b.pass(sources)
 		}
 		if n%3 > 0 && b.goOn(src, copies) {
@@ -245,20 +245,20 @@ func (b *bounded) goOn(src index.Source, copies index.Copies) bool {
 	if o.size != f.id.size {
 		return false
 	}
-	n, first, last := o.letters(), f.block, min(f.block+1+r.IntN(8), blocksOf(p, o.size))
+	n, first, last := o.letters(), f.block, min(f.block+2+r.IntN(8), blocksOf(p, o.size))
 	o.to = p[:1+last*n]
 	for i := range last {
 		o.blocks = append(o.blocks, p[:1+(i+1)*n])
 	}
-	switch r.IntN(10) {
+	switch r.IntN(12) {
 	case 0, 1: // what is removed is not announced again for a while
 		o = op{kind: index.OpRemove, tier: f.tier, group: o.group, blocks: o.blocks[first:last]}
-	case 2, 3, 4, 5, 6: // a child
+	case 2, 3, 4, 5, 6, 7: // a child
 		if last < first+2 {
 			return false
 		}
 		o.behind(first + 1)
-	case 7:
+	case 8:
 		o.blocks = slices.DeleteFunc(o.blocks, func(string) bool { return r.IntN(4) == 0 })
 		if o.group.Kind == index.GroupWindow {
 			b.w.mask(&o, p)

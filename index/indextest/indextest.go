@@ -55,7 +55,8 @@ func Run(t *testing.T, open func(testing.TB, Config) index.Index) {
 	t.Run("NamesBound", func(t *testing.T) { testNamesBound(t, open) })
 	t.Run("Random", func(t *testing.T) { testRandomSeeds(t, open) })
 	t.Run("Bound", func(t *testing.T) { testBoundSeeds(t, open, 10, false) })
-	t.Run("History", func(t *testing.T) { testHistory(t, open) })
+	t.Run("History", func(t *testing.T) { testHistory(t, open, Config{}) })
+	t.Run("HistoryAtABound", func(t *testing.T) { testHistory(t, open, Config{Bytes: 2 * leastBound}) })
 	t.Run("Concurrent", func(t *testing.T) { testConcurrent(t, open) })
 	t.Run("Close", func(t *testing.T) { testClose(t, open) })
 }
