@@ -517,7 +517,7 @@ func (s *source) bury(h Hash) {
 // buryName is bury for a name with a key that was evicted.
 func (s *source) buryName(n *name) {
 	held := 0
-	if l, ok := n.deadKey(); ok && !n.isPlain() {
+	if l, ok := n.deadKey(); ok {
 		for ; ok; l, ok = n.deadKey() {
 			held += n.evictFrom(l)
 		}

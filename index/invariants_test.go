@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -74,6 +75,85 @@ func TestInvariants(t *testing.T) {
 	}
 }
 
+// flooded is a Memory at the least budget.
+type flooded struct {
+	testing.TB
+	*Memory
+	next uint64
+}
+
+func (f *flooded) apply(src Source, c Change) Counts {
+	f.Helper()
+	done, err := f.Apply(context.Background(), src, Cursor{}, []Change{c})
+	if err != nil {
+		f.Fatalf("%+v: %v", c, err)
+	}
+	return done.Counts
+}
+
+// flood stores a block that takes about a hundredth of the budget.
+func (f *flooded) flood() Counts {
+	f.Helper()
+	f.next++
+	return f.apply(Source{Pod: "flood", Model: "n"}, Change{
+		Op: OpStore, Copies: CopiesSet, Hashes: []Hash{Hash(f.next)}, Root: Key(f.next) << 32,
+		Variant: Variant{Unit: 16}, BlockSize: 16 * 1024, Locals: make([]Local, 1024),
+	})
+}
+
+// A hash that names prefixes in two variants loses one of them, with who holds a block
+// there. It goes on with the other one.
+func TestEvictedInOneVariant(t *testing.T) {
+	m, err := NewMemory(MemoryConfig{Bytes: MinMemory})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	f := flooded{TB: t, Memory: m}
+	src := Source{Pod: "a", Model: "m"}
+	store := func(g, unit, blocks int, hashes ...Hash) Change {
+		return Change{
+			Op: OpStore, Copies: CopiesGuarded, Group: Group{ID: g}, Hashes: hashes, Root: Key(unit),
+			Variant: Variant{Unit: unit}, BlockSize: unit * blocks, Locals: make([]Local, blocks*len(hashes)),
+		}
+	}
+	stays, goes := store(0, 16, 1, 1, 2, 3), store(1, 8, 3, 2)
+	hidden := Change{Op: OpRemove, Hashes: []Hash{3}}
+	for _, c := range []Change{stays, goes, stays, goes, hidden, store(1, 8, 6, 3)} {
+		f.apply(src, c)
+	}
+	of := NewCandidates("m", []string{"a"})
+	ask := func() (rows []Row) {
+		var out Matches
+		keys := func(v Variant) ([]Key, error) {
+			if v != stays.Variant {
+				return nil, nil
+			}
+			return []Key{Chain(16, 0), Chain(Chain(16, 0), 0)}, nil
+		}
+		if err := m.Match(context.Background(), &Query{Candidates: of, Keys: keys}, &out); err != nil {
+			t.Fatal(err)
+		}
+		return out.Rows
+	}
+	info := func() SourceInfo {
+		of := m.Describe(nil)
+		return of[slices.IndexFunc(of, func(i SourceInfo) bool { return i.Source == src })]
+	}
+	for info().Evicted == 0 {
+		f.flood()
+		if rows := ask(); len(rows) != 1 || rows[0].Run != 2 {
+			t.Fatalf("%+v", rows)
+		}
+		if err := m.check(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if i := info(); i.Evicted != 2 || i.Blocks[TierGPU] != 2 || i.Names != 3 {
+		t.Errorf("%+v", i)
+	}
+}
+
 // TestInvariantsAtABound is TestInvariants at the least budget, which large blocks of
 // another source pass all the time.
 func TestInvariantsAtABound(t *testing.T) {
@@ -82,10 +162,7 @@ func TestInvariantsAtABound(t *testing.T) {
 		seeds = 2
 	}
 	var total Counts
-	var evicted, cycles, next uint64
-	flood := Change{
-		Op: OpStore, Copies: CopiesSet, Hashes: make([]Hash, 1), Variant: Variant{Unit: 16}, BlockSize: 16 * 1024, Locals: make([]Local, 1024),
-	}
+	var evicted, cycles uint64
 	for seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 6))
 		m, err := NewMemory(MemoryConfig{Bytes: MinMemory, PendingBytes: 8 << 10, IdleNames: 1 + r.IntN(200)})
@@ -93,21 +170,13 @@ func TestInvariantsAtABound(t *testing.T) {
 			t.Fatal(err)
 		}
 		srcs := []Source{{Pod: "0", Model: "m"}, {Pod: "1", Model: "m"}, {Pod: "2", Model: "m"}}
-		apply := func(src Source, c Change) {
-			done, err := m.Apply(context.Background(), src, Cursor{}, []Change{c})
-			if err != nil {
-				t.Fatalf("%+v: %v", c, err)
-			}
-			total.Add(done.Counts)
-		}
+		f := flooded{TB: t, Memory: m}
 		for step := range 300 {
 			src, c := srcs[r.IntN(len(srcs))], randomChange(r)
 			c.Root = Key(r.IntN(3))<<16 | c.Root
-			apply(src, c)
-			for n := (r.IntN(12) - 10) * r.IntN(120); n > 0; n-- { // each is about a hundredth of the budget
-				next++
-				flood.Hashes[0], flood.Root = Hash(next), Key(next)<<32
-				apply(Source{Pod: "flood", Model: "n"}, flood)
+			total.Add(f.apply(src, c))
+			for n := (r.IntN(12) - 10) * r.IntN(120); n > 0; n-- {
+				total.Add(f.flood())
 			}
 			if r.IntN(100) == 0 {
 				if err := m.Remove(context.Background(), srcs[r.IntN(len(srcs))].Pod); err != nil {

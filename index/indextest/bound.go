@@ -180,7 +180,7 @@ func testBound(t *testing.T, open func(testing.TB, Config) index.Index, seed uin
 		b.pods[pod] = index.NewCandidates("m", []string{pod})
 		sources = append(sources, index.Source{Pod: pod, Model: "m"}, index.Source{Pod: pod, Model: "m", Rank: 1})
 	}
-	for n := range 2500 {
+	for n := range 3000 {
 		at := w.r.IntN(len(sources))
 		src, s := sources[at], b.m.source(sources[at])
 		if w.only = -1; at%4 == 1 {
@@ -189,7 +189,7 @@ func testBound(t *testing.T, open func(testing.TB, Config) index.Index, seed uin
 		if n%40 == 0 {
 			b.pass(sources)
 		}
-		if n%3 > 0 && b.goOn(src, copies) {
+		if n%4 > 0 && b.goOn(src, copies) {
 			continue
 		}
 		switch k := w.r.IntN(40); {
@@ -250,15 +250,15 @@ func (b *bounded) goOn(src index.Source, copies index.Copies) bool {
 	for i := range last {
 		o.blocks = append(o.blocks, p[:1+(i+1)*n])
 	}
-	switch r.IntN(12) {
+	switch r.IntN(14) {
 	case 0, 1: // what is removed is not announced again for a while
 		o = op{kind: index.OpRemove, tier: f.tier, group: o.group, blocks: o.blocks[first:last]}
-	case 2, 3, 4, 5, 6, 7: // a child
+	case 2, 3, 4, 5, 6, 7, 8, 9: // a child
 		if last < first+2 {
 			return false
 		}
 		o.behind(first + 1)
-	case 8:
+	case 10:
 		o.blocks = slices.DeleteFunc(o.blocks, func(string) bool { return r.IntN(4) == 0 })
 		if o.group.Kind == index.GroupWindow {
 			b.w.mask(&o, p)
@@ -319,7 +319,7 @@ func (b *bounded) apply(src index.Source, ops ...op) {
 		s.apply(&ops[i], &fired)
 	}
 	s.settle(&fired)
-	given := after > 0 || c.Dropped+c.Forgotten > s.counts.Dropped+s.counts.Forgotten
+	given := after > 0 || c.Dropped+c.Forgotten+c.Ambiguous > s.counts.Dropped+s.counts.Forgotten+s.counts.Ambiguous
 	b.lacksNames[src] = b.lacksNames[src] || given || before > 0
 	if !b.lacksNames[src] {
 		if c != s.counts {

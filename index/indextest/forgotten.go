@@ -18,8 +18,7 @@ func (t *T) forget(keep []chain, chains ...chain) {
 		if !slices.ContainsFunc(chains, func(c chain) bool { return len(t.match(c, nil, true)) > 0 }) {
 			return
 		}
-		// Asking is not to keep what is to be forgotten.
-		for range 16 {
+		for range 16 { // asking is not to keep what is to be forgotten
 			if err := f.pass(leastBound / 8); err != nil {
 				t.Fatal(err)
 			}
@@ -209,6 +208,22 @@ var boundCases = []testCase{
 		t.wantMasked(window, masks)
 		t.apply(podA, blocks64(masks))
 		t.wantMasked(window, masks, 3, 4, 7, 8, 11, 12)
+	}},
+	{"AForgottenHashOfTwoPrefixes", func(t *T) {
+		c, d := newChain(1, 1), newChain(2, 2)
+		d.hashes[0] = c.hashes[0]
+		t.apply(podA, c.store(0, 1), d.store(0, 1))
+		for f := (&flood{ix: t.ix}); isBounded(t.ix) && t.told().Evicted == 0; t.match(d, nil, true) {
+			if err := f.pass(leastBound / 16); err != nil {
+				t.Fatal(err)
+			}
+		}
+		t.apply(podA, d.store(1, 2)) // of which of them is it a child?
+		for _, r := range t.match(d, nil, true) {
+			if r.Held[index.TierGPU][0]&2 != 0 {
+				t.Errorf("the child of a hash that named two prefixes is placed: %+v", r)
+			}
+		}
 	}},
 	{"OtherSourcesForgetOnlyWhatIsTheirs", func(t *T) {
 		c := newChain(1, long)
