@@ -119,7 +119,7 @@ func TestEvictedInOneVariant(t *testing.T) {
 	}
 	stays, goes := store(0, 16, 1, 1, 2, 3), store(1, 8, 3, 2)
 	hidden := Change{Op: OpRemove, Hashes: []Hash{3}}
-	for _, c := range []Change{stays, goes, stays, goes, hidden, store(1, 8, 6, 3)} {
+	for _, c := range []Change{stays, goes, stays, goes, {Op: OpStore, Tier: TierCPU, Copies: CopiesSet, Hashes: []Hash{2}}, hidden, store(1, 8, 6, 3)} {
 		f.apply(src, c)
 	}
 	of := NewCandidates("m", []string{"a"})
@@ -149,7 +149,7 @@ func TestEvictedInOneVariant(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if i := info(); i.Evicted != 2 || i.Blocks[TierGPU] != 2 || i.Names != 3 {
+	if i := info(); i.Evicted != 2 || i.Blocks[TierGPU] != 2 || i.Blocks[TierCPU] != 1 || i.Names != 3 {
 		t.Errorf("%+v", i)
 	}
 }
