@@ -180,7 +180,7 @@ func testBound(t *testing.T, open func(testing.TB, Config) index.Index, seed uin
 		b.pods[pod] = index.NewCandidates("m", []string{pod})
 		sources = append(sources, index.Source{Pod: pod, Model: "m"}, index.Source{Pod: pod, Model: "m", Rank: 1})
 	}
-	for n := range 2500 {
+	for n := range 3200 {
 		at := w.r.IntN(len(sources))
 		src, s := sources[at], b.m.source(sources[at])
 		if w.only = -1; at%4 == 1 {
