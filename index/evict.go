@@ -245,6 +245,18 @@ func (g *ground) makeRoom(s *source, ok func() bool) bool {
 	return ok()
 }
 
+// waitForReaders lets readers go on, if so much waits for them that half of the slack is
+// gone: what is changed has to be kept as it was for them. It holds g.mu, and lets go of
+// it now and then.
+func (g *ground) waitForReaders() {
+	for most := 64; most > 0 && g.forest.Waiting() && g.budget-g.mem.Load() < g.slack/2; most-- {
+		g.mu.Unlock()
+		runtime.Gosched()
+		g.mu.Lock()
+		g.forest.Reclaim()
+	}
+}
+
 // step does a step of the cycle, and returns what it cost, in names that are looked at.
 func (g *ground) step(s *source) int {
 	g.forest.Reclaim()
@@ -419,6 +431,9 @@ func (s *source) pause(names int) {
 		s.sweep() // others may have found it busy
 	}
 	g.pay(names, s)
+	if g.budget-g.mem.Load() < g.slack/2 {
+		g.makeRoom(s, func() bool { return g.budget-g.mem.Load() >= g.slack/2 })
+	}
 	s.report()
 }
 
@@ -470,6 +485,9 @@ func (s *source) sweep() (cost int) {
 	}
 	if g.pages() < g.part {
 		s.names.Compact(at)
+	}
+	if cap(g.picked) > 1<<9 { // many of a segment
+		g.picked = nil
 	}
 	if s.sweepAt == 0 {
 		s.swept = g.cycle

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/kvindex/kvindex/index/internal/forest"
 	"github.com/kvindex/kvindex/index/internal/mem"
@@ -18,7 +19,7 @@ type ground struct {
 	mu        sync.Mutex // of those who write in forest
 	variants  []Variant  // of the forest's chains, by number
 	graves    []*grave
-	tables    int        // bytes of the tables of models and pods
+	tables    int        // bytes of the tables of models and pods, and of scratches
 	dead      int        // sources that were unlinked and are not buried yet
 	scratches []*scratch // that nobody uses
 	// followings are those that nobody uses.
@@ -29,10 +30,13 @@ type ground struct {
 // What the tables of models and pods have for one of them, about: sync.Map does not
 // say.
 const (
-	modelBytes = 512
-	podBytes   = 256
+	modelBytes   = 512
+	podBytes     = 256
+	scratchBytes = int(unsafe.Sizeof(scratch{}))
+	// maxScratches is how many are kept.
+	maxScratches = 4
 	// groundBytes is for what is there once, and small.
-	groundBytes = 12 << 10
+	groundBytes = 24 << 10
 )
 
 func newGround(budget int64) *ground {
@@ -91,6 +95,7 @@ func (md *model) source(id Source) *source {
 func (g *ground) takeScratch() *scratch {
 	n := len(g.scratches)
 	if n == 0 {
+		g.addTables(scratchBytes)
 		return new(scratch)
 	}
 	of := g.scratches[n-1]
@@ -99,9 +104,11 @@ func (g *ground) takeScratch() *scratch {
 }
 
 func (g *ground) giveScratch(of *scratch) {
-	if len(g.scratches) < 16 {
-		g.scratches = append(g.scratches, of)
+	if len(g.scratches) == maxScratches {
+		g.addTables(-scratchBytes)
+		return
 	}
+	g.scratches = append(g.scratches, of)
 }
 
 func (g *ground) takeFollowing() *maskedStore {

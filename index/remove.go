@@ -8,7 +8,7 @@ package index
 func (s *source) remove(c *Change) {
 	g := s.group(c.Group.ID)
 	for i, hash := range c.Hashes {
-		s.yield(1)
+		s.pause(1)
 		s.counts.Removed++
 		n := s.fresh(hash)
 		var h holding

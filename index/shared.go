@@ -93,7 +93,7 @@ const sharedBytes = 48
 // no room for that.
 func (s *source) noteShared() bool {
 	var buf [2]loc
-	if int64(s.names.Len())*sharedBytes > s.ground.pages() {
+	if int64(s.names.Len())*sharedBytes > s.ground.pages()+s.ground.slack/2 {
 		return false
 	}
 	s.shared = newByLoc[sharedName](s)

@@ -511,7 +511,8 @@ func TestSoak(t *testing.T) {
 // would fit are held.
 func TestSoakAtTheBound(t *testing.T) {
 	const models = 3
-	fits, bytes := 0, int64(0)
+	var fits int
+	var bytes int64
 	{
 		whole := newSoak(t, models, MemoryConfig{IdleNames: 1})
 		fits, bytes = whole.held()*10/12, whole.m.Usage().Total*10/12

@@ -175,6 +175,7 @@ func (s *source) yield(names int) {
 	s.ground.mu.Lock()
 	s.f.Reclaim()
 	s.f.Tick()
+	s.ground.waitForReaders()
 }
 
 // applyAll returns false if the source was removed with its pod.

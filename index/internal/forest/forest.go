@@ -457,8 +457,8 @@ func (f *Forest) Reclaim() {
 	f.ords.reclaim(f.epochs)
 }
 
-// Waiting reports whether slabs wait until no reader sees them.
-func (f *Forest) Waiting() bool { return f.slabs.waiting > 0 }
+// Waiting reports whether slabs or records wait until no reader sees them.
+func (f *Forest) Waiting() bool { return f.slabs.waiting+f.recs.waiting > 0 }
 
 // Usage is what a Forest has and what that takes.
 type Usage struct {
