@@ -326,7 +326,7 @@ func (m *maskedStore) countBack(b knownBlock, n int) {
 // a draft group.
 func (m *maskedStore) placeBehind(b knownBlock, listed int) {
 	behind, ok := m.begin()
-	if !ok || !b.boundary || listed == 0 {
+	if !ok || !b.boundary || listed == 0 || m.s.f.Dead(b.at) { // what is before an evicted slab may have gone
 		return
 	}
 	if units, ok := m.s.f.Between(behind, b.at, m.p.units); ok && units%m.blockUnits == 0 {
