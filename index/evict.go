@@ -507,6 +507,9 @@ func (s *source) isDead(v value) bool {
 		}
 		return false
 	}
+	if !v.isRich() { // it is no name
+		return false
+	}
 	n.hash = n.rich().hash
 	var buf [2]loc
 	for _, l := range n.locs(&buf) {
