@@ -117,9 +117,9 @@ func TestEvictedInOneVariant(t *testing.T) {
 			Variant: Variant{Unit: unit}, BlockSize: unit * blocks, Locals: make([]Local, blocks*len(hashes)),
 		}
 	}
-	stays, goes := store(0, 16, 1, 1, 2, 3), store(1, 8, 3, 2)
+	stays, goes := store(0, 16, 1, 1, 2, 3, 4), store(1, 8, 3, 2)
 	hidden := Change{Op: OpRemove, Hashes: []Hash{3}}
-	for _, c := range []Change{stays, goes, stays, goes, {Op: OpStore, Tier: TierCPU, Copies: CopiesSet, Hashes: []Hash{2}}, hidden, store(1, 8, 6, 3)} {
+	for _, c := range []Change{stays, goes, stays, goes, {Op: OpStore, Tier: TierCPU, Copies: CopiesSet, Hashes: []Hash{2}}, hidden, store(1, 8, 6, 3), store(1, 8, 9, 4), {Op: OpRemove, Hashes: []Hash{4}, Group: goes.Group}} {
 		f.apply(src, c)
 	}
 	of := NewCandidates("m", []string{"a"})
@@ -149,8 +149,11 @@ func TestEvictedInOneVariant(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if i := info(); i.Evicted != 2 || i.Blocks[TierGPU] != 2 || i.Blocks[TierCPU] != 1 || i.Names != 3 {
+	if i := info(); i.Evicted != 2 || i.Blocks[TierGPU] != 3 || i.Blocks[TierCPU] != 1 || i.Names != 4 {
 		t.Errorf("%+v", i)
+	}
+	if n := f.apply(src, Change{Op: OpClearTier, Tier: TierDisk}); n.Forgotten != 1 { // hash 4, which nobody held there
+		t.Errorf("%+v", n)
 	}
 }
 

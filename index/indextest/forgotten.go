@@ -214,7 +214,7 @@ var boundCases = []testCase{
 		d.hashes[0] = c.hashes[0]
 		t.apply(podA, c.store(0, 1), d.store(0, 1))
 		for f := (&flood{ix: t.ix}); isBounded(t.ix) && t.told().Evicted == 0; t.match(d, nil, true) {
-			if err := f.pass(leastBound / 16); err != nil {
+			if err := f.pass(1); err != nil {
 				t.Fatal(err)
 			}
 		}
