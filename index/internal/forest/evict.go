@@ -99,7 +99,7 @@ type Survey struct {
 
 	at   uint32 // the slab that is next
 	now  uint32
-	all  [ageClasses]int64 // bytes of slabs and their names, by age
+	all  int64             // bytes of slabs and their names
 	tail [ageClasses]int64 // of leaves, with what would go with each
 	// Of the second part: slabs of an age class from least on go, until left bytes
 	// have gone.
@@ -142,7 +142,7 @@ func (s *Survey) bytesOf(slots uint32, m *slabMeta) int64 {
 func (f *Forest) Look(s *Survey, n int) (done bool) {
 	return f.eachSlab(s, n, func(id uint32, c *chunk, m *slabMeta) {
 		age, bytes := s.ageOf(m), s.bytesOf(c.slots, m)
-		s.all[age] += bytes
+		s.all += bytes
 		if m.behind() > 0 {
 			return
 		}
@@ -166,11 +166,16 @@ func (f *Forest) tailOf(s *Survey, m *slabMeta, age int) (bytes int64) {
 }
 
 // Choose chooses the coldest slabs, of want bytes together, and begins to evict them.
-// It never takes what is among the keep bytes that were used last. It returns false
-// if nothing is left then.
+// It never takes what is among the keep bytes that were used last: what is behind a slab
+// was used with it, and what several leaves are behind counts as used now. It returns
+// false if nothing is left then.
 func (s *Survey) Choose(want, keep int64) bool {
+	used := s.all
+	for _, bytes := range s.tail {
+		used -= bytes
+	}
 	youngest := 0
-	for used := s.all[0]; used < keep && youngest < ageClasses-1; used += s.all[youngest] {
+	for used += s.tail[0]; used < keep && youngest < ageClasses-1; used += s.tail[youngest] {
 		youngest++
 	}
 	some := int64(0)
