@@ -133,7 +133,8 @@ func testBoundSeeds(t *testing.T, open func(testing.TB, Config) index.Index, n i
 	bounded := isBounded(ix)
 	ix.Close()
 	if !bounded {
-		t.Skip("the backend has no bound in bytes")
+		t.Log("the backend has no bound in bytes")
+		return
 	}
 	n = cmp.Or(*seedsFlag, n)
 	var saw boundFirings

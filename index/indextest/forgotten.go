@@ -7,12 +7,9 @@ import (
 )
 
 // forget has the backend forget chains of podA by storing other blocks. What keep has is
-// asked for all the time. The case is skipped if the backend has no bound.
+// asked for all the time.
 func (t *T) forget(keep []chain, chains ...chain) {
 	t.Helper()
-	if !isBounded(t.ix) {
-		t.Skip("the backend has no bound in bytes")
-	}
 	f := &flood{ix: t.ix}
 	for range 100 {
 		if !slices.ContainsFunc(chains, func(c chain) bool { return len(t.match(c, nil, true)) > 0 }) {

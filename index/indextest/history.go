@@ -739,7 +739,8 @@ func testHistory(t *testing.T, open func(testing.TB, Config) index.Index, of Con
 	h := newHistory(t, ix)
 	if of.Bytes != 0 {
 		if !isBounded(ix) {
-			t.Skip("the backend has no bound in bytes")
+			t.Log("the backend has no bound in bytes")
+			return
 		}
 		h.flood = &flood{ix: ix}
 	}
