@@ -373,5 +373,5 @@ func (p *plain) next(after int, k index.Key) int {
 			return i
 		}
 	}
-	return 1 << 40
+	return math.MaxInt32
 }

@@ -138,7 +138,7 @@ func TestALargeApply(t *testing.T) {
 			}
 			return
 		default:
-			apply(t, m, podB, blocksFrom(index.Key(1<<40+turns), 1))
+			apply(t, m, podB, blocksFrom(index.Key(1<<30+turns), 1))
 			turns++
 		}
 	}
