@@ -207,7 +207,6 @@ var indexMutants = table{breaks: "./index", rows: []mutant{
 	{"a key that goes takes all that is held", "name.evictFrom", "variant != v:", "variant != v && ln == nil:", "TestEvictedInOneVariant"},
 	{"a key that goes is claimed", "name.dropKey", "if r.holders > 0 {", "if false {", "TestInvariantsAtABound"},
 	{"a key that goes keeps its slab", "name.dropKey", "s.f.Unref(l)", "", "TestInvariantsAtABound"},
-	{"a clear at the bound keeps all names", "source.emptyLanes", "if s.ground.full() {", "if false {", "TestAClearAtTheBound"},
 	{"any number of streams", "source.applyAll", "if !s.ground.canAdmit(s, s.cursorBytes(cur.Stream)) {", "if false {", "TestStreamsFillTheBudget"},
 	{"any number of sources", "Memory.source", "if !m.ground.canAdmit(nil, 0) {", "if false {", "TestSourcesFillTheBudget"},
 	{"any budget", "NewMemory", "cfg.Bytes < MinMemory", "cfg.Bytes < 1", "TestABudgetThatIsTooSmall"},

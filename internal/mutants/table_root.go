@@ -402,7 +402,6 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 	{"the bound is not the index's", "New", "mc.Bytes = *c.memory", "_ = c.memory", "TestOptions"},
 	{"a backend is to keep our bound", "config.validate", "if c.index != nil && c.memory != nil {", "if false {", "TestOptions"},
 	{"a bound of nothing", "WithMemory", "if bytes < MinMemory {", "if bytes < 0 {", "TestOptions"},
-	{"a score of a rank that was evicted from is live", "scorer.answer", "s.State = min(s.State, StatePartial)", "_ = s.State", "TestEvicted"},
 	{"a score of a rank that was evicted from is partial whatever it was", "scorer.answer", "s.State = min(s.State, StatePartial)", "s.State = StatePartial", "TestEvictedIsPartialAtBest"},
 	{"all ranks of a pod were evicted from", "scorer.chooseRows", "sc.best[sc.entry(row.Pod, row.Source.Rank)].marks |= markEvicted", "for j := range sc.best {\n\t\t\t\tsc.best[j].marks |= markEvicted\n\t\t\t}", "TestEvicted"},
 	{"a pod that was evicted from stays live", "podModel.describe", "info.State = min(info.State, StatePartial)", "_ = info.State", "TestEvicted"},

@@ -119,7 +119,7 @@ func TestEvict(t *testing.T) {
 				id := c.locs[len(c.locs)-1].Slab()
 				ages[id] = s.ageOf(o.f.meta(id))
 			}
-			want, keep := total/4, total/2
+			want, keep := total/4*int64(1+2*o.r.IntN(2)), total/2
 			if !s.Choose(want, keep) {
 				continue
 			}
