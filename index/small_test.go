@@ -107,7 +107,7 @@ func TestAClearAtTheBound(t *testing.T) {
 // lets another writer in meanwhile.
 func TestALargeApply(t *testing.T) {
 	m := smallest(t)
-	blocks, stores := 10_000, 1_000
+	blocks, stores := 10_000, 100
 	if testing.Short() {
 		stores = 50
 	}
