@@ -311,8 +311,8 @@ func (g *ground) stepOld(s *source) int {
 		if g.phase == phaseIdle {
 			n := of.forgetOld(now, g.age)
 			g.want -= int64(n) * idleCost
-			if n == stepIdle && g.next > 0 && g.all[g.next-1] == of {
-				g.next-- // it may have more
+			if n == stepIdle {
+				g.lookAgain(of)
 			}
 			if of.idleFirst != 0 {
 				g.oldest = max(g.oldest, now-of.idle.at(of.idleFirst).since)
@@ -321,14 +321,22 @@ func (g *ground) stepOld(s *source) int {
 		}
 		bytes := of.dropOld(now, g.age)
 		g.want -= int64(bytes)
-		if bytes > 0 && g.next > 0 && g.all[g.next-1] == of {
-			g.next--
+		if bytes > 0 {
+			g.lookAgain(of)
 		}
 		if of.oldest != nil {
 			g.oldest = max(g.oldest, now-of.oldest.since)
 		}
 	})
 	return 64
+}
+
+// lookAgain has the pass go on with a source, which may have more, if that was the last
+// one. Other sources may have gone meanwhile.
+func (g *ground) lookAgain(of *source) {
+	if g.next == of.number+1 {
+		g.next--
+	}
 }
 
 // nextAge ends a pass over all sources.
