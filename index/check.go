@@ -87,12 +87,13 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 		var buf [2]loc
 		nm := name{s, h, v}
 		keys := nm.locs(&buf)
-		for _, l := range keys {
+		for i, l := range keys {
 			refs[l.Slab()]++
+			keys[i] = s.f.Here(l)
 		}
 		switch {
 		case v.isPlain():
-			l := loc(v)
+			l := keys[0]
 			if o, ok := plain[l]; ok {
 				fail("names %d and %d are plain and have one key", h, o)
 			}

@@ -14,11 +14,13 @@ import (
 // (ground.mem), and never passes the budget. Near it, the writers make room, in cycles
 // of small steps:
 //
+//	move    slabs leave chunks that are nearly empty, if much stands empty
+//	relink  what is behind those says where they are now
 //	idle    the oldest idle names are forgotten
 //	parked  the oldest stores that wait are dropped
 //	look    how cold the slabs are, and which are the coldest leaves
 //	kill    these die: nobody finds them any more
-//	sweep   the names of dead slabs are forgotten
+//	sweep   the names of dead slabs are forgotten, those of moved ones say where they are
 //
 // A cycle begins when memory has grown and little is left, and ends when as much has
 // gone. Each store does a part of it that is in proportion to what it takes of the
@@ -65,6 +67,8 @@ type phase uint8
 
 const (
 	phaseRest phase = iota
+	phaseMove
+	phaseRelink
 	phaseIdle
 	phaseParked
 	phaseLook
@@ -90,6 +94,8 @@ type keeper struct {
 	high   int64 // the most that was taken since the last cycle
 	again  int64 // what the next cycle is for, if it is for pages
 	want   int64 // bytes that are still to go
+	empty  int64 // bytes of chunks that are still to be emptied
+	moved  bool  // slabs were
 	barren bool  // nothing was left to evict
 	all    []*source
 	next   int       // of all, in a pass
@@ -195,6 +201,11 @@ func (g *ground) begin(want int64) {
 	if want == 0 {
 		g.phase = phaseSweep
 	}
+	g.moved, g.empty = false, int64(g.forest.FreeSlabs())-g.part/2
+	if g.empty > g.part/2 {
+		g.phase = phaseMove
+		g.forest.Empty(&g.survey, int(g.empty))
+	}
 	work := g.names + int64(g.forest.Slabs())
 	rest := max(g.room(), 0) * 3 / 4 / g.perName() // names that still can be stored
 	g.price = work/max(rest, 1) + 1
@@ -265,25 +276,60 @@ func (g *ground) step(s *source) int {
 		return yieldAfter
 	}
 	switch g.phase {
+	case phaseMove:
+		return g.stepMove()
+	case phaseRelink:
+		if g.forest.Relink(&g.survey, stepSlabs) {
+			if g.phase = phaseIdle; g.want <= 0 {
+				g.sweepNames()
+			}
+		}
+		return stepSlabs
 	case phaseIdle, phaseParked:
 		return g.stepOld(s)
 	case phaseLook:
 		if g.forest.Look(&g.survey, stepSlabs) {
 			g.phase = phaseKill
 			if g.barren = !g.survey.Choose(g.want, g.budget/2); g.barren {
-				g.rest()
+				g.end()
 			}
 		}
 		return stepSlabs
 	case phaseKill:
 		freed, done := g.forest.Evict(&g.survey, stepSlabs)
 		if g.want -= freed; done {
-			g.phase, g.next, g.half = phaseSweep, 0, g.half[:0]
+			g.sweepNames()
 		}
 		return stepSlabs
 	default:
 		return g.stepSweep(s)
 	}
+}
+
+// stepMove empties a chunk.
+func (g *ground) stepMove() int {
+	bytes, slabs, done := g.forest.Move(&g.survey)
+	g.moved = g.moved || slabs > 0
+	g.want -= int64(bytes)
+	if g.empty -= int64(bytes); done || g.empty <= 0 {
+		g.phase = phaseRelink
+		g.forest.Begin(&g.survey, nameCost)
+	}
+	return 64 + 8*slabs
+}
+
+// sweepNames goes on to the names.
+func (g *ground) sweepNames() {
+	g.phase, g.next, g.half = phaseSweep, 0, g.half[:0]
+}
+
+// end ends a cycle that evicts no slabs.
+func (g *ground) end() {
+	if g.moved {
+		g.sweepNames()
+		return
+	}
+	g.rest()
 }
 
 // rest ends a cycle.
@@ -362,7 +408,7 @@ func (g *ground) nextAge() {
 // endOld goes on to what is held, if that is still needed.
 func (g *ground) endOld() {
 	if g.want <= 0 {
-		g.rest()
+		g.end()
 		return
 	}
 	g.phase = phaseLook
@@ -485,10 +531,11 @@ func (s *source) sweep() (cost int) {
 	at := s.sweepAt
 	g.picked, s.sweepAt, cost = names.Sweep(&s.names, g.picked[:0], at, s.f.DeadSlabs())
 	for _, p := range g.picked {
-		if v := value(p.Value); v.isPlain() {
-			s.buryName(&name{s, p.Hash, v})
-		} else { // another may have changed it
+		n := name{s, p.Hash, value(p.Value)}
+		if !n.isPlain() { // another may have changed it
 			s.bury(p.Hash)
+		} else if n.rehome(); s.f.Dead(loc(n.value)) {
+			s.buryName(&n)
 		}
 	}
 	if g.pages() < g.part {
@@ -528,19 +575,46 @@ func (s *source) isDead(v value) bool {
 	return false
 }
 
-// bury is told of a name of which a key may have been evicted. The name is forgotten
-// then, because it does not say any more what the engine has by that hash. A name that
-// has its other keys in other variants keeps those: else what is held there would get a
-// hole.
+// bury is told of a name of which a key may have been moved or evicted. If it was
+// evicted, the name is forgotten, because it does not say any more what the engine has by
+// that hash. A name that has its other keys in other variants keeps those: else what is
+// held there would get a hole.
 func (s *source) bury(h Hash) {
 	if s.f.Dying() == 0 {
 		return
 	}
 	n := s.name(h)
-	if n.value == 0 || !s.isDead(n.value) {
+	if n.value == 0 {
 		return
 	}
-	s.buryName(&n)
+	n.rehome()
+	if s.isDead(n.value) {
+		s.buryName(&n)
+	}
+}
+
+// rehome has the name say where its keys are now.
+func (n *name) rehome() {
+	s := n.s
+	switch {
+	case n.isPlain():
+		if l := s.f.Rehome(loc(n.value)); l != loc(n.value) {
+			n.set(value(l))
+		}
+	case n.isIdle():
+		i := s.idle.at(n.number())
+		i.loc = s.f.Rehome(i.loc)
+	case n.isRich():
+		r := n.rich()
+		for i, l := range r.keys {
+			if l != 0 {
+				r.keys[i] = s.f.Rehome(l)
+			}
+		}
+		for i := r.more; i != 0; i = s.more.at(i).next {
+			s.more.at(i).loc = s.f.Rehome(s.more.at(i).loc)
+		}
+	}
 }
 
 // buryName is bury for a name with a key that was evicted.

@@ -194,7 +194,7 @@ func (n *name) place(l loc) {
 	same := 0
 	variant := s.f.Variant(l)
 	for _, k := range n.locs(&buf) {
-		if k == l {
+		if s.f.Here(k) == l {
 			return
 		}
 		if s.f.Variant(k) == variant {
@@ -458,7 +458,7 @@ func (n *name) unlink(count uint32) {
 
 // slotsOf returns the slots of a slab that any lane of s holds.
 func (s *source) slotsOf(slab uint32) (set uint32) {
-	if s.f.Empty(slab) {
+	if s.f.IsEmpty(slab) {
 		return 0
 	}
 	for _, ln := range s.lanes {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"unsafe"
 
+	"github.com/kvindex/kvindex/index/internal/forest"
 	"github.com/kvindex/kvindex/index/internal/mem"
 	"github.com/kvindex/kvindex/index/internal/names"
 )
@@ -196,15 +197,17 @@ func (p *pool[T]) check() error {
 	return nil
 }
 
-// byLoc has things by the place of a key. A nil byLoc has none.
+// byLoc has things by the place of a key, which stays where it is as long as its slab is
+// there. A nil byLoc has none.
 type byLoc[T any] struct {
+	f       *forest.Forest
 	numbers names.Table[loc, uint32]
 	things  pool[T]
 }
 
 func newByLoc[T any](s *source) *byLoc[T] {
 	s.mem.Add(mem.SizeOf[byLoc[T]]())
-	b := &byLoc[T]{things: pool[T]{mem: s.mem}}
+	b := &byLoc[T]{f: s.f, things: pool[T]{mem: s.mem}}
 	b.numbers.Init(s.names.Salt(), s.mem)
 	return b
 }
@@ -214,17 +217,18 @@ func (b *byLoc[T]) at(l loc) *T {
 	if b == nil {
 		return nil
 	}
-	if i := b.numbers.Get(l); i != 0 {
+	if i := b.numbers.Get(b.f.Here(l)); i != 0 {
 		return b.things.at(i)
 	}
 	return nil
 }
 
 // add adds a thing at l, where there is none.
-func (b *byLoc[T]) add(l loc, v T) { b.numbers.Put(l, b.things.take(v)) }
+func (b *byLoc[T]) add(l loc, v T) { b.numbers.Put(b.f.Stay(l), b.things.take(v)) }
 
 // remove removes what there is at l.
 func (b *byLoc[T]) remove(l loc) {
+	l = b.f.Here(l)
 	b.things.give(b.numbers.Get(l))
 	b.numbers.Remove(l)
 }

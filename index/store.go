@@ -400,7 +400,7 @@ type scratch struct {
 // between. It ends before the end of the range if there is no room, or each returns
 // false.
 func (s *source) placeRange(r blockRange, each func(from, to int, ends blockEnds) bool) {
-	prev, key := r.behind, r.key
+	prev, key := s.f.Here(r.behind), r.key
 	if prev != 0 {
 		s.f.Pin(prev) // not to lose it to the writers that are let in
 	}
@@ -419,7 +419,9 @@ func (s *source) placeRange(r blockRange, each func(from, to int, ends blockEnds
 		last := locs[len(keys)-1]
 		s.f.Pin(last)
 		from, to := at/r.units, (at+len(keys))/r.units
+		s.f.PinAll(locs[:len(keys)])
 		more := to == from || each(from, to, blockEnds{locs, r.units, at})
+		s.f.UnpinAll(locs[:len(keys)])
 		if prev != 0 {
 			s.f.Unpin(prev)
 		}
@@ -437,5 +439,10 @@ func (s *source) placeRange(r blockRange, each func(from, to int, ends blockEnds
 // placeKeys is Forest.Place, which makes room if there is none.
 func (s *source) placeKeys(prev loc, variant uint32, keys []forest.Key, locs []loc) bool {
 	place := func() bool { return s.f.Place(prev, variant, keys, locs) }
-	return place() || s.inHand == 0 && s.ground.makeRoom(s, place)
+	if place() || s.inHand == 0 && s.ground.makeRoom(s, place) {
+		return true
+	}
+	s.f.AnySize = true
+	defer func() { s.f.AnySize = false }()
+	return place()
 }

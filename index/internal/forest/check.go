@@ -33,12 +33,18 @@ func (f *Forest) Check(held map[Holding]uint32, refs map[uint32]uint32) error {
 			}
 			continue
 		}
-		if m.dead() != (h.kind() == kindDead) || m.dead() != f.Dead(locOf(id, 0)) {
-			return fmt.Errorf("slab %d has the header %x and is dead: %v, %v", id, uint64(h), m.dead(), f.Dead(locOf(id, 0)))
+		if noted := f.slabs.dead[id/64]>>(id%64)&1 != 0; m.dead() != (h.kind() == kindDead) || m.dead() != noted {
+			return fmt.Errorf("slab %d has the header %x and is dead: %v, %v", id, uint64(h), m.dead(), noted)
 		}
 		if m.dead() {
 			if dying++; f.heads.find(f, Key(f.keys(id)[0])) == id {
 				return fmt.Errorf("the dead slab %d is found", id)
+			}
+			if m.moved() {
+				if h.written() != 0 || m.parent.Slot() != 0 || gone[m.parent.Slab()] {
+					return fmt.Errorf("slab %d was moved to %d, and has the header %x", id, m.parent.Slab(), uint64(h))
+				}
+				continue
 			}
 			if err := f.checkHolders(id, m.holders(), held); err != nil {
 				return fmt.Errorf("dead slab %d: %w", id, err)
@@ -47,7 +53,7 @@ func (f *Forest) Check(held map[Holding]uint32, refs map[uint32]uint32) error {
 		}
 		if m.parent != 0 {
 			kids[m.parent.Slab()]++
-			if p := m.parent; gone[p.Slab()] || p.Slot() >= f.meta(p.Slab()).load().written() {
+			if p := f.Here(m.parent); gone[p.Slab()] || p.Slot() >= f.meta(p.Slab()).load().written() {
 				return fmt.Errorf("slab %d is behind %d of slab %d, which is not there", id, p.Slot(), p.Slab())
 			}
 		}
@@ -77,6 +83,7 @@ func (f *Forest) Check(held map[Holding]uint32, refs map[uint32]uint32) error {
 	if dying != f.slabs.dying {
 		return fmt.Errorf("%d dead slabs, counted %d", dying, f.slabs.dying)
 	}
+	refs, kids = f.comeBy(refs), f.comeBy(kids)
 	for id := uint32(1); id < last; id++ {
 		if gone[id] || (*f.chunks.Load())[id/chunkSlabs].meta == nil {
 			continue
@@ -88,10 +95,25 @@ func (f *Forest) Check(held map[Holding]uint32, refs map[uint32]uint32) error {
 	return nil
 }
 
+// comeBy returns how many come to each slab, of those that refer to some: who refers to
+// one that was moved comes to where it is too.
+func (f *Forest) comeBy(refer map[uint32]uint32) map[uint32]uint32 {
+	come := make(map[uint32]uint32)
+	for id, n := range refer {
+		come[id] += n
+		for m := f.meta(id); m.moved(); m = f.meta(id) {
+			id = m.parent.Slab()
+			come[id] += n
+		}
+	}
+	return come
+}
+
 // unused returns the slabs that are not in use.
 func (f *Forest) unused() (map[uint32]bool, error) {
 	gone := make(map[uint32]bool)
-	s, bytes := &f.slabs, 0
+	s := &f.slabs
+	var free [slabSizes]int
 	for n := range s.chunks {
 		c := &s.chunks[n]
 		if (*f.chunks.Load())[n].meta == nil {
@@ -106,13 +128,15 @@ func (f *Forest) unused() (map[uint32]bool, error) {
 			gone[id] = true
 			ready++
 		}
-		if ready != int(c.ready) || c.listed != (ready > 0) {
+		if ready != int(c.ready) || c.listed != (ready > 0 && !c.leaves) {
 			return nil, fmt.Errorf("chunk %d has %d slabs that are ready, counted %d, listed: %v", n, ready, c.ready, c.listed)
 		}
-		bytes += ready * slabBytes(minSlots<<c.size)
+		if !c.leaves {
+			free[c.size] += ready
+		}
 	}
-	if bytes != s.freeBytes {
-		return nil, fmt.Errorf("%d bytes of slabs are ready, counted %d", bytes, s.freeBytes)
+	if free != s.free {
+		return nil, fmt.Errorf("%v slabs are ready, counted %v", free, s.free)
 	}
 	n := 0
 	for id := s.leaving; id != 0; id = uint32(f.meta(id).parent) {

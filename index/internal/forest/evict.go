@@ -42,7 +42,7 @@ func (m *slabMeta) setHolders(h header) {
 	m.store(h)
 }
 
-// Dying returns how many evicted slabs still have names.
+// Dying returns how many slabs that were evicted or moved still have names there.
 func (f *Forest) Dying() int { return f.slabs.dying }
 
 // Dead reports whether the slab of l was evicted. It may have been: then who asks
@@ -51,11 +51,11 @@ func (f *Forest) Dead(l Loc) bool {
 	if f.slabs.dying == 0 {
 		return false
 	}
-	id := l.Slab()
+	id := f.here(l.Slab())
 	return f.slabs.dead[id/64]>>(id%64)&1 != 0
 }
 
-// DeadSlabs has a bit for each slab that was evicted and has names.
+// DeadSlabs has a bit for each slab that was evicted or moved and has names.
 func (f *Forest) DeadSlabs() []uint64 { return f.slabs.dead }
 
 // kill evicts a slab that nothing is behind.
@@ -155,7 +155,7 @@ func (f *Forest) Look(s *Survey, n int) (done bool) {
 func (f *Forest) tailOf(s *Survey, m *slabMeta, age int) (bytes int64) {
 	chunks := *f.chunks.Load()
 	for most := 1 << 10; most > 0 && m.parent != 0; most-- {
-		id := m.parent.Slab()
+		id := f.here(m.parent.Slab())
 		c := &chunks[id/chunkSlabs]
 		if m = &c.meta[id%chunkSlabs]; m.behind() > 1 || s.ageOf(m) < age {
 			break
@@ -196,11 +196,10 @@ func (f *Forest) Evict(s *Survey, n int) (freed int64, done bool) {
 			freed += bytes
 			s.left -= bytes
 			f.kill(id, m)
-			before := m.parent
-			if before == 0 {
+			if m.parent == 0 {
 				return
 			}
-			was := m
+			before, was := f.before(m), m
 			id = before.Slab()
 			m = f.meta(id)
 			m.lose(was)

@@ -167,6 +167,9 @@ type Forest struct {
 	recs   arena
 	ords   ordinals
 
+	// AnySize has short runs take large slabs too, if there are no others.
+	AnySize bool
+
 	// Of the writers, who hold the lock.
 	slabs  slabs
 	slots  int           // keys
@@ -186,16 +189,19 @@ type slabMeta struct {
 	// used is when the slab, or one behind it that has gone, was used last. Readers
 	// change it too.
 	used uint32
-	// kids is how many slabs and pins are behind the slots, with two flags on top.
+	// kids is how many slabs and pins are behind the slots, with flags on top.
 	kids uint32
 }
 
 const (
 	refsBits = 27
-	kidsBits = 30
-	// flagDead: the slab was evicted. flagRecord: it had a record.
+	kidsBits = 28
+	// flagDead: the slab was evicted, or moved. flagRecord: it had a record. flagMoved:
+	// it was moved; parent says where it is. flagStays: it may not be moved.
 	flagDead   = 1 << 31
 	flagRecord = 1 << 30
+	flagMoved  = 1 << 29
+	flagStays  = 1 << 28
 )
 
 func (m *slabMeta) names() uint32  { return m.refs & (1<<refsBits - 1) }
@@ -277,7 +283,7 @@ func (f *Forest) newSlab(k Key, parent Loc, variant uint32, n int) uint32 {
 	f.heads.add(f, k, id)
 	f.slots++
 	if parent != 0 {
-		f.Pin(parent)
+		f.meta(parent.Slab()).kids++
 	}
 	return id
 }
@@ -371,18 +377,24 @@ func (f *Forest) Ref(l Loc) { f.meta(l.Slab()).refs++ }
 // Unref takes back a Ref. A slab without any is given up, if nothing is behind it:
 // nobody may hold a slot of it any more.
 func (f *Forest) Unref(l Loc) {
+	l = f.Rehome(l)
 	m := f.meta(l.Slab())
 	m.refs--
 	f.giveUp(l.Slab(), m)
 }
 
-// Pin keeps what is at l, and all before it, until Unpin: it is not evicted.
-func (f *Forest) Pin(l Loc) { f.meta(l.Slab()).kids++ }
+// Pin keeps what is at l, and all before it, until Unpin: it is not evicted, and what is
+// at l is not moved.
+func (f *Forest) Pin(l Loc) {
+	f.meta(l.Slab()).kids++
+	f.slabs.chunks[l.Slab()/chunkSlabs].pins++
+}
 
 // Unpin takes back a Pin.
 func (f *Forest) Unpin(l Loc) {
 	m := f.meta(l.Slab())
 	m.kids--
+	f.slabs.chunks[l.Slab()/chunkSlabs].pins--
 	f.giveUp(l.Slab(), m)
 }
 
@@ -397,6 +409,7 @@ func (f *Forest) giveUp(id uint32, m *slabMeta) {
 		before, gone := m.parent, m
 		f.forget(id, m)
 		if before != 0 {
+			before = f.before(gone)
 			m = f.meta(before.Slab())
 			m.lose(gone)
 		}
@@ -416,9 +429,10 @@ func (f *Forest) forget(id uint32, m *slabMeta) {
 
 // Up returns the loc n slots before l, 0 if its chain begins there.
 func (f *Forest) Up(l Loc, n int) Loc {
+	l = f.Here(l)
 	for l != 0 && n > l.Slot() {
 		n -= l.Slot() + 1
-		l = f.meta(l.Slab()).parent
+		l = f.parent(l)
 		if n == 0 {
 			return l
 		}
@@ -432,6 +446,7 @@ func (f *Forest) Up(l Loc, n int) Loc {
 // Between returns how many slots l is behind above, 0 standing for the root; false:
 // it is not behind it, or more than most slots are between them.
 func (f *Forest) Between(above, l Loc, most int) (n int, ok bool) {
+	above, l = f.Here(above), f.Here(l)
 	for l != above {
 		if l == 0 || n > most {
 			return 0, false
@@ -441,9 +456,18 @@ func (f *Forest) Between(above, l Loc, most int) (n int, ok bool) {
 			return n, above.Slot() < l.Slot() && n <= most
 		}
 		n += l.Slot() + 1
-		l = f.meta(l.Slab()).parent
+		l = f.parent(l)
 	}
 	return n, n <= most
+}
+
+// parent returns what is before the slab of l.
+func (f *Forest) parent(l Loc) Loc {
+	m := f.meta(l.Slab())
+	if m.parent == 0 {
+		return 0
+	}
+	return f.before(m)
 }
 
 // Reclaim makes ready for use what no reader can see any more.
@@ -485,4 +509,4 @@ func (f *Forest) Bytes() int64 {
 }
 
 // Free returns the bytes that are ready for use.
-func (f *Forest) Free() int { return f.slabs.freeBytes + f.recs.freeBytes }
+func (f *Forest) Free() int { return f.FreeSlabs() + f.recs.freeBytes }

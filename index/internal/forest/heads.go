@@ -147,6 +147,20 @@ func (h *heads) remove(f *Forest, k Key, id uint32) {
 	}
 }
 
+// replace has k found in another slab, which begins with it too.
+func (h *heads) replace(k Key, id, by uint32) {
+	s := h.dir.Load().place(k).Load()
+	want := uint64(k)<<32 | uint64(id)
+	for line := headLine(k); ; line = (line + 1) % headLines {
+		for i := 8 * line; i < 8*line+8; i++ {
+			if s.slots[i] == want {
+				atomic.StoreUint64(&s.slots[i], uint64(k)<<32|uint64(by))
+				return
+			}
+		}
+	}
+}
+
 // merge puts s and the other half of what they once were in one segment, if there is
 // room.
 func (h *heads) merge(f *Forest, k Key, s *headSegment) {

@@ -77,12 +77,12 @@ func (r record) find(ord uint32) (mask uint32, entry, row int) {
 	return 0, -1, -1
 }
 
-// Empty reports whether nobody holds a slot of a slab.
-func (f *Forest) Empty(slab uint32) bool { return f.meta(slab).holders().kind() == kindNone }
+// IsEmpty reports whether nobody holds a slot of a slab.
+func (f *Forest) IsEmpty(slab uint32) bool { return f.meta(f.here(slab)).holders().kind() == kindNone }
 
 // Mask returns the slots of a slab that ord holds.
 func (f *Forest) Mask(slab, ord uint32) uint32 {
-	switch h := f.meta(slab).holders(); {
+	switch h := f.meta(f.here(slab)).holders(); {
 	case h.kind() == kindRecord:
 		mask, _, _ := f.recs.at(h.record()).find(ord)
 		return mask
@@ -116,7 +116,7 @@ func (f *Forest) ReleaseSlab(l Loc, ord uint32) { f.setMask(l.Slab(), ord, 0) }
 
 // setMask has ord hold the slots of mask and no others.
 func (f *Forest) setMask(id, ord, mask uint32) {
-	m := f.meta(id)
+	m := f.meta(f.here(id))
 	h := m.holders()
 	switch {
 	case h.kind() == kindRecord:

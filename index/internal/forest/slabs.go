@@ -33,7 +33,7 @@ func sizeFor(n int) int { return min(bits.Len(uint(n-1)/minSlots), slabSizes-1) 
 // slabs are the slabs that are not in use, and what is known of the chunks.
 type slabs struct {
 	chunks  []chunkInfo
-	dead    []uint64          // a bit for each slab: it was evicted, and has names
+	dead    []uint64          // a bit for each slab: it was evicted or moved, and has names
 	open    [slabSizes]uint32 // the first chunk with a slab that is ready, plus one
 	last    [slabSizes]uint32 // the last one, plus one
 	numbers uint32            // the first free number of a chunk, plus one
@@ -41,7 +41,8 @@ type slabs struct {
 	leaving, leavingLast uint32
 	waiting              int
 	dying                int // dead slabs with names
-	bytes, freeBytes     int
+	bytes                int
+	free                 [slabSizes]int // slabs that are ready, but for chunks that leave
 }
 
 type chunkInfo struct {
@@ -49,8 +50,10 @@ type chunkInfo struct {
 	next, prev uint32 // of the chunks with slabs that are ready, plus one
 	ready      uint16 // slabs
 	fresh      uint16 // slabs from there on were never in use
+	pins       uint32 // slabs that may not be moved
 	size       uint8
 	listed     bool
+	leaves     bool // no slab in it is used any more
 }
 
 const (
@@ -72,8 +75,9 @@ func (f *Forest) takeSlab(size int) uint32 {
 	s := &f.slabs
 	if s.open[size] == nowhere {
 		other := slices.IndexFunc(s.open[:], func(c uint32) bool { return c != nowhere })
-		if frugal := f.mem.Frugal() && other >= 0 && other < size; frugal || !f.newChunk(size) {
-			if other < 0 {
+		smaller := other >= 0 && other < size
+		if smaller && f.mem.Frugal() || !f.newChunk(size) {
+			if other < 0 || !smaller && !f.AnySize {
 				return 0
 			}
 			size = other
@@ -89,7 +93,7 @@ func (f *Forest) takeSlab(size int) uint32 {
 		id = c.free
 		c.free = uint32(f.meta(id).parent)
 	}
-	s.freeBytes -= slabBytes(minSlots << size)
+	s.free[size]--
 	if c.ready--; c.ready == 0 {
 		s.unlist(n)
 	}
@@ -104,7 +108,7 @@ func (f *Forest) newChunk(size int) bool {
 		return false
 	}
 	slots := minSlots << size
-	bytes := mem.Size(chunkSlabs*slots*wordBytes) + mem.Size(chunkSlabs*metaBytes)
+	bytes := chunkSize(size)
 	if f.mem.Load()+int64(bytes) > f.most {
 		return false
 	}
@@ -131,7 +135,7 @@ func (f *Forest) newChunk(size int) bool {
 		s.chunks[n].fresh = slabsShared
 		s.chunks[n].ready -= slabsShared
 	}
-	s.freeBytes += int(s.chunks[n].ready) * slabBytes(slots)
+	s.free[size] += int(s.chunks[n].ready)
 	s.list(n)
 	return true
 }
@@ -145,6 +149,19 @@ func (f *Forest) setChunks(chunks []chunk) {
 func (f *Forest) countSlabs(n int) {
 	f.slabs.bytes += n
 	f.take(n)
+}
+
+// chunkSize returns what a chunk of slabs of a size takes.
+func chunkSize(size int) int {
+	return mem.Size(chunkSlabs*(minSlots<<size)*wordBytes) + mem.Size(chunkSlabs*metaBytes)
+}
+
+// FreeSlabs returns the bytes of the slabs that are ready for use.
+func (f *Forest) FreeSlabs() (bytes int) {
+	for size, n := range f.slabs.free {
+		bytes += n * slabBytes(minSlots<<size)
+	}
+	return bytes
 }
 
 // list puts a chunk behind those of its size with slabs that are ready.
@@ -210,22 +227,27 @@ func (f *Forest) makeReady(id uint32, m *slabMeta) {
 	c := &s.chunks[n]
 	m.parent, c.free = Loc(c.free), id
 	c.ready++
-	s.freeBytes += slabBytes(minSlots << c.size)
+	if c.leaves {
+		if c.ready == chunkSlabs {
+			f.dropChunk(n)
+		}
+		return
+	}
+	s.free[c.size]++
 	if !c.listed {
 		s.list(n)
 	}
 	if c.ready == chunkSlabs && (s.open[c.size] != n+1 || s.last[c.size] != n+1) {
+		s.unlist(n)
+		s.free[c.size] -= chunkSlabs
 		f.dropChunk(n)
 	}
 }
 
-// dropChunk gives a chunk without slabs in use back to the heap.
+// dropChunk gives a chunk without slabs in use, which is not listed, back to the heap.
 func (f *Forest) dropChunk(n uint32) {
 	s := &f.slabs
-	s.unlist(n)
-	slots := minSlots << s.chunks[n].size
-	s.freeBytes -= chunkSlabs * slabBytes(slots)
-	f.countSlabs(-mem.Size(chunkSlabs*slots*wordBytes) - mem.Size(chunkSlabs*metaBytes))
+	f.countSlabs(-chunkSize(int(s.chunks[n].size)))
 	chunks := slices.Clone(*f.chunks.Load())
 	chunks[n] = chunk{}
 	f.setChunks(chunks)

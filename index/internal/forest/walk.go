@@ -82,11 +82,12 @@ func (p *Path) extend() bool {
 		h = chunks[c].meta[id%chunkSlabs].load()
 	}
 	if h.kind() == kindNone || h.kind() == kindDead || atomic.LoadUint64(&chunks[id/chunkSlabs].slab(id)[0]) != uint64(k) {
-		if id = f.heads.find(f, k); id == 0 {
-			p.done = true
-			return false
+		for h = kindDead << 62; h.kind() == kindDead; h = f.meta(id).load() { // it was moved since
+			if id = f.heads.find(f, k); id == 0 {
+				p.done = true
+				return false
+			}
 		}
-		h = f.meta(id).load()
 	}
 	p.slab = id
 	s := Span{At: p.end, header: h}

@@ -1,0 +1,46 @@
+package index
+
+import (
+	"fmt"
+	"testing"
+)
+
+// Slabs of chunks that hot ones pin do not lie fallow: each n-th chain of those that
+// fill the budget is asked for all the time, while chains of another length come.
+func TestPinnedChunks(t *testing.T) {
+	for _, of := range []struct{ before, after, hot int }{
+		{1, 512, 100}, {1, 512, 30}, {1, 512, 10}, {20, 512, 20}, {512, 1, 20}, {512, 1, 8}, {512, 20, 8}, {20, 1, 30},
+	} {
+		t.Run(fmt.Sprint(of), func(t *testing.T) {
+			want := alone(t, of.after)
+			c := newCrowd(t)
+			var all, hot []chained
+			for before := ""; before == ""; {
+				all = append(all, c.store(Source{Pod: "a", Model: "before"}, of.before))
+				if c.m.ground.lost > 0 {
+					break
+				}
+			}
+			for i := 0; i < len(all); i += of.hot {
+				if c.run(all[i]) == of.before {
+					hot = append(hot, all[i])
+				}
+			}
+			pinned := c.m.Usage()
+			room := want * (crowdBytes - len(hot)*int(pinned.Total)/len(all)) / crowdBytes
+			begun, asked := c.stored, c.stored
+			for c.stored < begun+3*want {
+				c.store(Source{Pod: "b", Model: "after"}, of.after)
+				if c.stored > asked+want/16 {
+					asked = c.stored
+					c.ask(hot)
+				}
+			}
+			n := c.held("after")
+			t.Logf("%d hot chains of %d, %d blocks, %d alone, %d beside the hot: %.2f, %.2f; %+v", len(hot), len(all), n, want, room, float64(n)/float64(want), float64(n)/float64(room), c.m.Usage())
+			if n < room*8/10 {
+				t.Errorf("%d blocks, %d alone", n, want)
+			}
+		})
+	}
+}
