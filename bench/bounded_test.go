@@ -134,7 +134,7 @@ func (k *kept) judge(b *budget) {
 	if b.most > b.bytes {
 		k.Errorf("%d bytes taken, %d allowed", b.most, b.bytes)
 	}
-	if ours < lru-3 { // the goal is 2; runs differ by 1, because tables have random salts
+	if ours < lru-2 {
 		k.Errorf("%.1f %% kept, LRU %.1f", ours, lru)
 	}
 }

@@ -78,10 +78,11 @@ const (
 
 // keeper keeps a ground within its budget. It is guarded by ground.mu.
 type keeper struct {
-	budget int64
-	slack  int64
-	admits int64 // for sources
-	part   int64 // what a cycle is for; it begins when a quarter of that is left
+	budget  int64
+	slack   int64
+	admits  int64 // for sources
+	part    int64 // what a cycle is for; it begins when a quarter of that is left
+	reserve int64 // what slabs leave
 
 	// As the sources report: names, those that are idle, how many there is room for,
 	// and bytes of stores that wait.
@@ -113,14 +114,20 @@ func (k *keeper) init(budget int64) {
 	k.budget = budget
 	k.slack = max(minSlack, budget/slackPart)
 	k.admits = max(minAdmit, budget/admitPart)
-	k.part = max(minEvict, budget/evictPart)
+	k.reserve = max(minEvict, budget/evictPart) / 2
+	k.resize(0)
 }
 
 // pages returns how many bytes of heap stores may still take.
 func (g *ground) pages() int64 { return g.budget - g.slack - g.admits - g.mem.Load() }
 
 // near reports whether blocks are likely to be evicted soon.
-func (g *ground) near() bool { return g.pages() < 2*g.part }
+func (g *ground) near() bool { return g.pages() < 4*g.reserve }
+
+// resize has the cycles be for as much as pays for looking at so many names and slabs.
+func (k *keeper) resize(looks int64) {
+	k.part = max(minEvict, k.budget/256, min(looks*54/100, k.budget/evictPart))
+}
 
 // full reports whether stores may take no more of the heap.
 func (g *ground) full() bool { return g.pages() <= 0 }
@@ -131,7 +138,7 @@ func (g *ground) full() bool { return g.pages() <= 0 }
 func (g *ground) room() int64 {
 	free, pages := int64(g.forest.Free()), max(g.pages(), 0)
 	each := max((g.forest.Bytes()-free)/max(g.names, 1), 8)
-	forest := (free + max(pages-g.part/2, 0)) / each
+	forest := (free + max(pages-g.reserve, 0)) / each
 	table := g.nameRoom/2 + pages/nameCost
 	return min(forest, table) * (each + nameCost)
 }
@@ -335,6 +342,7 @@ func (g *ground) end() {
 // rest ends a cycle.
 func (g *ground) rest() {
 	g.phase = phaseRest
+	g.resize(g.names + int64(g.forest.Slabs()))
 	g.high = g.mem.Load()
 	g.again = 0
 	if g.pages() < g.part/4 { // what has room does not give it back

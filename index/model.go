@@ -43,7 +43,7 @@ func newGround(budget int64) *ground {
 	g := new(ground)
 	g.init(budget)
 	g.mem.Add(g.ownBytes())
-	g.forest = forest.New(&g.mem, g.budget-g.slack-g.admits-g.part/2)
+	g.forest = forest.New(&g.mem, g.budget-g.slack-g.admits-g.reserve)
 	return g
 }
 

@@ -31,6 +31,7 @@ const (
 	headSlots = headLines * 8
 	headFull  = headSlots * 85 / 100
 	headSplit = headSlots * 60 / 100 // with fewer live ones a full segment is but cleaned
+	headTight = headSlots * 75 / 100 // headSplit if memory is short
 	headMerge = headSlots * 40 / 100 // with fewer live ones together, two are made one
 	headTomb  = ^uint64(0)
 )
@@ -104,7 +105,7 @@ func (h *heads) add(f *Forest, k Key, id uint32) {
 	p := h.dir.Load().place(k)
 	s := p.Load()
 	for s.used >= headFull {
-		if s.live < headSplit {
+		if s.live < headSplit || h.count.Frugal() && s.live < headTight {
 			h.clean(f, k, s)
 		} else {
 			h.split(f, k, s)
