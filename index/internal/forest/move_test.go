@@ -1,0 +1,249 @@
+package forest
+
+import (
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/kvindex/kvindex/index/internal/mem"
+)
+
+// fell takes all names of a chain away.
+func (o *orchard) fell(n int) {
+	c := o.chains[n]
+	o.chains = slices.Delete(o.chains, n, n+1)
+	for i, l := range c.locs {
+		if !slices.ContainsFunc(o.chains, func(o *tree) bool { return i < len(o.keys) && o.keys[i] == c.keys[i] }) {
+			o.f.Release(l, o.ord)
+		}
+		o.f.Unref(l)
+	}
+}
+
+// move empties chunks, as many as can be, and returns how many slabs it moved.
+func (o *orchard) move() (moved int) {
+	var s Survey
+	o.f.Empty(&s, 1<<30)
+	for done := false; !done; {
+		n := 0
+		_, n, done = o.f.Move(&s)
+		moved += n
+	}
+	return moved
+}
+
+func (o *orchard) relink() {
+	var s Survey
+	o.f.Begin(&s, 0)
+	for !o.f.Relink(&s, 1+o.r.IntN(500)) {
+	}
+}
+
+// check compares what names say with the forest, whatever they were told of moves.
+func (o *orchard) check() {
+	o.t.Helper()
+	held, refs := map[Holding]uint32{}, map[uint32]uint32{}
+	for _, c := range o.chains {
+		for i, l := range c.locs {
+			if o.f.Dead(l) {
+				o.t.Fatalf("%x is dead", l)
+			}
+			here := o.f.Here(l)
+			if o.f.Key(l) != c.keys[i] || o.f.Key(here) != c.keys[i] || !o.f.Holds(l, o.ord) {
+				o.t.Fatalf("key %d of a chain is not at %x, or nobody holds it", i, l)
+			}
+			if i > 0 && (o.f.Up(l, 1) != o.f.Here(c.locs[i-1]) || o.f.Up(l, i) != o.f.Here(c.locs[0])) {
+				o.t.Fatalf("%x and %x are before key %d of a chain", o.f.Up(l, 1), o.f.Up(l, i), i)
+			}
+			if n, ok := o.f.Between(c.locs[0], l, 1000); !ok || n != i {
+				o.t.Fatalf("key %d of a chain is %d behind its first, %v", i, n, ok)
+			}
+			refs[l.Slab()]++
+			held[Holding{here.Slab(), o.ord}] |= 1 << here.Slot()
+		}
+		if n := o.found(c, false); n != len(c.keys) {
+			o.t.Fatalf("%d of %d keys are found", n, len(c.keys))
+		}
+	}
+	if err := o.f.Check(held, refs); err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+// Slabs leave chunks while names and slabs still say that they are where they were. All
+// stays what it was, and in the end the chunks have gone.
+func TestMove(t *testing.T) {
+	moved, twice, dropped := 0, 0, 0
+	for seed := range uint64(8) {
+		count := new(mem.Count)
+		o := &orchard{t: t, f: New(count, 1<<40), r: rand.New(rand.NewPCG(seed, 5))}
+		o.ord, _ = o.f.TakeOrdinal(new(Holders))
+		for range 30 {
+			for range 60 {
+				o.plant()
+				o.f.Tick()
+			}
+			for len(o.chains) > 60 {
+				o.fell(o.r.IntN(len(o.chains)))
+			}
+			o.f.Reclaim()
+			o.f.Reclaim()
+			before := o.f.slabs.bytes
+			before2 := o.f.slabs.dying
+			n := o.move()
+			if moved += n; before2 > 0 {
+				twice += n
+			}
+			o.check()
+			if o.r.IntN(2) == 0 {
+				var s Survey
+				o.f.Begin(&s, 16)
+				o.f.Look(&s, 1<<20)
+				if s.Choose(s.all/8, s.all/2) {
+					o.f.Evict(&s, 1<<20)
+				}
+				o.forget()
+				o.check()
+			}
+			for _, c := range o.chains { // some names are told
+				if o.r.IntN(3) == 0 {
+					continue
+				}
+				for i, l := range c.locs {
+					c.locs[i] = o.f.Rehome(l)
+				}
+			}
+			if o.r.IntN(2) == 0 {
+				o.relink()
+			}
+			for range 3 {
+				o.f.Reclaim()
+			}
+			o.check()
+			if o.f.slabs.bytes < before {
+				dropped++
+			}
+		}
+		o.relink()
+		for len(o.chains) > 0 {
+			o.fell(0)
+		}
+		if o.f.Dying() != 0 || o.f.Len() != 0 {
+			t.Fatalf("%d old places and %d keys are left", o.f.Dying(), o.f.Len())
+		}
+		for range 3 {
+			o.f.Reclaim()
+		}
+		if left := o.f.slabs.free; left[0]+left[1]+left[2] > slabSizes*chunkSlabs {
+			t.Errorf("%v slabs are left", left)
+		}
+	}
+	t.Logf("%d slabs were moved, %d while others were on their way, chunks went %d times", moved, twice, dropped)
+	if moved < 5000 || twice < 1000 || dropped < 50 {
+		t.Error("the test tests too little")
+	}
+}
+
+// What is in hand stays where it is, and what is known by its place.
+func TestStay(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		keep func(f *Forest, l Loc)
+		let  func(f *Forest, l Loc)
+	}{
+		{"pinned", (*Forest).Pin, (*Forest).Unpin},
+		{"all pinned", func(f *Forest, l Loc) { f.PinAll([]Loc{l}) }, func(f *Forest, l Loc) { f.UnpinAll([]Loc{l}) }},
+		{"known by its place", func(f *Forest, l Loc) { f.Stay(l) }, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := &orchard{t: t, f: New(new(mem.Count), 1<<40), r: rand.New(rand.NewPCG(6, 5))}
+			o.ord, _ = o.f.TakeOrdinal(new(Holders))
+			for range 500 {
+				o.plant()
+			}
+			for len(o.chains) > 100 {
+				o.fell(o.r.IntN(len(o.chains)))
+			}
+			for range 3 {
+				o.f.Reclaim()
+			}
+			var kept []Loc
+			for _, at := range o.chains {
+				l := at.locs[o.r.IntN(len(at.locs))]
+				c.keep(o.f, l)
+				kept = append(kept, l)
+			}
+			o.move()
+			for _, l := range kept {
+				if o.f.Here(l) != l {
+					t.Fatalf("%x was moved", l)
+				}
+				if c.let != nil {
+					c.let(o.f, l)
+				}
+			}
+			if n := o.move(); c.let != nil && n == 0 {
+				t.Error("nothing was moved afterwards")
+			}
+			o.check()
+		})
+	}
+}
+
+// Readers find all of a chain at any time, while its slabs are moved to and fro.
+func TestReadersFindWhatMoves(t *testing.T) {
+	o := &orchard{t: t, f: New(new(mem.Count), 1<<40), r: rand.New(rand.NewPCG(7, 5))}
+	o.ord, _ = o.f.TakeOrdinal(new(Holders))
+	for range 50 {
+		o.plant()
+	}
+	all := slices.Clone(o.chains)
+	for _, c := range all {
+		c.keys = slices.Clone(c.keys)
+	}
+	var stop atomic.Bool
+	var looks atomic.Int64
+	moved := 0
+	var readers sync.WaitGroup
+	for n := range uint64(2) {
+		readers.Go(func() {
+			r := rand.New(rand.NewPCG(n, 6))
+			for !stop.Load() {
+				c := all[r.IntN(len(all))]
+				if n := o.found(c, true); n != len(c.keys) {
+					t.Errorf("%d of %d keys are found", n, len(c.keys))
+					return
+				}
+				looks.Add(1)
+				runtime.Gosched()
+			}
+		})
+	}
+	for moved < 500 || looks.Load() < 2000 {
+		for range 60 {
+			o.plant()
+		}
+		for len(o.chains) > 2*len(all) { // the first ones stay
+			o.fell(len(all) + o.r.IntN(len(o.chains)-len(all)))
+		}
+		moved += o.move()
+		runtime.Gosched()
+		for _, c := range o.chains {
+			for i, l := range c.locs {
+				c.locs[i] = o.f.Rehome(l)
+			}
+		}
+		o.relink()
+		o.f.Reclaim()
+		if t.Failed() {
+			break
+		}
+	}
+	stop.Store(true)
+	readers.Wait()
+	o.check()
+	t.Logf("%d slabs were moved, %d chains looked at", moved, looks.Load())
+}
