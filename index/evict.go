@@ -22,29 +22,41 @@ import (
 //	kill    these die: nobody finds them any more
 //	sweep   the names of dead slabs are forgotten, those of moved ones say where they are
 //
-// A cycle begins when memory has grown and little is left, and ends when as much has
-// gone. Each store does a part of it that is in proportion to what it takes of the
-// rest, so that a cycle ends before the rest does. If it does not, stores are dropped.
+// A cycle begins when little room is left, or memory has grown and few pages are left,
+// and ends when as much has gone. Each store does a part of it that is in proportion to
+// what it takes of the rest, so that a cycle ends before the rest does. If it does not,
+// stores are dropped.
 //
 // # Names of dead slabs
 //
 // There is no way from a slab to its names, which are in the tables of the sources that
 // have it, each guarded by its writer. A map from slabs to names would take 8 bytes for
 // each name all the time, a third of what a name takes. A sweep looks at all names, at
-// some 5 ns each, and as a cycle evicts a part of them, for each name that goes it looks
-// at as many as that part goes into the whole. So what is evicted in a cycle is large
-// (evictPart), and stands empty on average by half.
+// little more than a nanosecond each, and as a cycle evicts a part of them, for each name
+// that goes it looks at as many as that part goes into the whole. So what a cycle is for
+// must not be small beside what it looks at (resize); half of that stands empty on
+// average.
 //
 // A name of a dead slab stands for nothing. It is forgotten by whoever meets it (bury),
 // or else by the sweep. The sweep tries the locks of other sources while it holds none
 // of the ground; a source that is busy sweeps its own names between its changes. So
 // nobody waits for anybody.
+//
+// # What stands empty
+//
+// Slabs go by their age, wherever they are, and leave holes in chunks that one hot slab
+// keeps. A hole serves a run of its size. It does not serve a longer one, or a name. So if
+// holes are worth more than a cycle is for, it begins with slabs that leave the emptiest
+// chunks, and nothing is evicted if that is enough.
 
 const (
-	// evictPart is the part of the budget that a cycle is for.
+	// evictPart is the part of the budget that a cycle is for at most, smallPart and
+	// minEvict at least, the latter in bytes. Between them it is evictLook bytes for each
+	// name and slab that the cycle looks at: with names of single units that is the most.
 	evictPart = 48
-	// minEvict is what it is for at least, in bytes.
-	minEvict = 16 << 10
+	smallPart = 256
+	minEvict  = 16 << 10
+	evictLook = 0.54
 	// slackPart and minSlack are what is left for what cannot be refused. It is more
 	// than what one name makes any structure allocate.
 	slackPart = 128
@@ -82,7 +94,7 @@ type keeper struct {
 	slack   int64
 	admits  int64 // for sources
 	part    int64 // what a cycle is for; it begins when a quarter of that is left
-	reserve int64 // what slabs leave
+	reserve int64 // pages that new chunks of slabs leave for what else there is
 
 	// As the sources report: names, those that are idle, how many there is room for,
 	// and bytes of stores that wait.
@@ -95,7 +107,7 @@ type keeper struct {
 	high   int64 // the most that was taken since the last cycle
 	again  int64 // what the next cycle is for, if it is for pages
 	want   int64 // bytes that are still to go
-	empty  int64 // bytes of chunks that are still to be emptied
+	hollow int64 // bytes of chunks that are still to be emptied
 	moved  bool  // slabs were
 	barren bool  // nothing was left to evict
 	all    []*source
@@ -124,9 +136,9 @@ func (g *ground) pages() int64 { return g.budget - g.slack - g.admits - g.mem.Lo
 // near reports whether blocks are likely to be evicted soon.
 func (g *ground) near() bool { return g.pages() < 4*g.reserve }
 
-// resize has the cycles be for as much as pays for looking at so many names and slabs.
+// resize has the next cycle be for as much as pays for looking at so many names and slabs.
 func (k *keeper) resize(looks int64) {
-	k.part = max(minEvict, k.budget/256, min(looks*54/100, k.budget/evictPart))
+	k.part = max(minEvict, k.budget/smallPart, min(int64(evictLook*float64(looks)), k.budget/evictPart))
 }
 
 // full reports whether stores may take no more of the heap.
@@ -190,12 +202,12 @@ func (g *ground) watch() {
 	grown := taken > g.high
 	g.high = max(g.high, taken)
 	if grown {
-		g.mem.SetFrugal(g.pages() < g.part)
+		g.mem.SetFrugal(g.pages() < 2*g.reserve)
 	}
 	switch room := g.room(); {
 	case room < g.part/4:
 		g.begin(g.part*5/4 - room)
-	case grown && g.pages() < g.part/4:
+	case grown && g.pages() < g.reserve/2:
 		g.begin(g.again)
 	}
 }
@@ -208,10 +220,10 @@ func (g *ground) begin(want int64) {
 	if want == 0 {
 		g.phase = phaseSweep
 	}
-	g.moved, g.empty = false, int64(g.forest.FreeSlabs())-g.part/2
-	if g.empty > g.part/2 {
+	g.moved, g.hollow = false, int64(g.forest.FreeSlabs())-g.part/2
+	if g.hollow > g.part/2 {
 		g.phase = phaseMove
-		g.forest.Empty(&g.survey, int(g.empty))
+		g.forest.Empty(&g.survey, int(g.hollow))
 	}
 	work := g.names + int64(g.forest.Slabs())
 	rest := max(g.room(), 0) * 3 / 4 / g.perName() // names that still can be stored
@@ -318,7 +330,7 @@ func (g *ground) stepMove() int {
 	bytes, slabs, done := g.forest.Move(&g.survey)
 	g.moved = g.moved || slabs > 0
 	g.want -= int64(bytes)
-	if g.empty -= int64(bytes); done || g.empty <= 0 {
+	if g.hollow -= int64(bytes); done || g.hollow <= 0 {
 		g.phase = phaseRelink
 		g.forest.Begin(&g.survey, nameCost)
 	}
@@ -345,10 +357,10 @@ func (g *ground) rest() {
 	g.resize(g.names + int64(g.forest.Slabs()))
 	g.high = g.mem.Load()
 	g.again = 0
-	if g.pages() < g.part/4 { // what has room does not give it back
+	if g.pages() < g.reserve/2 { // what has room does not give it back
 		g.again = g.part
 	}
-	g.mem.SetFrugal(g.pages() < g.part)
+	g.mem.SetFrugal(g.pages() < 2*g.reserve)
 }
 
 // stepOld lets a source forget idle names, or drop stores that wait, if they are older
@@ -546,7 +558,7 @@ func (s *source) sweep() (cost int) {
 			s.buryName(&n)
 		}
 	}
-	if g.pages() < g.part {
+	if g.pages() < 2*g.reserve {
 		s.names.Compact(at)
 	}
 	if cap(g.picked) > 1<<9 { // many of a segment

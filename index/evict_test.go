@@ -130,3 +130,40 @@ func testEvict(t *testing.T, seed uint64) {
 		t.Fatalf("after all went: %+v, %d dying", u, m.ground.forest.Dying())
 	}
 }
+
+// Idle names go first, then stores that wait, and only then what is held.
+func TestWhatGoesFirst(t *testing.T) {
+	m, err := NewMemory(MemoryConfig{Bytes: 2 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	e := &evictor{t: t, m: m}
+	f := filler{r: rand.New(rand.NewPCG(1, 9))}
+	src := Source{Pod: "a", Model: "m"}
+	for i := range 200 {
+		c := f.chain(100)
+		e.apply(src, c)
+		if i%2 == 0 {
+			e.apply(src, Change{Op: OpRemove, Hashes: c.Hashes})
+		}
+	}
+	for range 200 {
+		e.apply(Source{Pod: "b", Model: "m"}, f.behind(f.chain(8)))
+	}
+	g := m.ground
+	idle, waits := g.idle, g.waits
+	for g.forest.Dying() == 0 && g.lost == 0 {
+		e.apply(Source{Pod: "c", Model: "m"}, f.chain(20))
+		if g.waits < waits && g.idle > 100 {
+			t.Fatalf("stores that wait went, and %d idle names were left", g.idle)
+		}
+	}
+	t.Logf("%d idle names and %d bytes of stores, then %d and %d", idle, waits, g.idle, g.waits)
+	if idle < 2000 || waits < 100_000 {
+		t.Error("the test tests too little")
+	}
+	if g.idle > 100 || g.waits > 0 {
+		t.Errorf("blocks were evicted, and %d idle names and %d bytes of stores were left", g.idle, g.waits)
+	}
+}

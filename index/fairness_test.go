@@ -118,7 +118,7 @@ func TestTurns(t *testing.T) {
 				c.fill(model, lengths[turn%2], 2*alone)
 				n := c.held(model)
 				t.Logf("turn %d: %d blocks, %d alone: %+v", turn, n, alone, c.m.Usage())
-				if n < alone*7/10 { // the goal is 8; the salt of the tables makes runs differ
+				if n < alone*8/10 {
 					t.Errorf("turn %d: %d blocks, %d alone", turn, n, alone)
 				}
 			}

@@ -8,9 +8,13 @@ import (
 // Slabs of chunks that hot ones pin do not lie fallow: each n-th chain of those that
 // fill the budget is asked for all the time, while chains of another length come.
 func TestPinnedChunks(t *testing.T) {
-	for _, of := range []struct{ before, after, hot int }{
+	cases := []struct{ before, after, hot int }{
 		{1, 512, 100}, {1, 512, 30}, {1, 512, 10}, {20, 512, 20}, {512, 1, 20}, {512, 1, 8}, {512, 20, 8}, {20, 1, 30},
-	} {
+	}
+	if raceDetector { // one goroutine is at it
+		cases = cases[2:3]
+	}
+	for _, of := range cases {
 		t.Run(fmt.Sprint(of), func(t *testing.T) {
 			want := alone(t, of.after)
 			c := newCrowd(t)
@@ -37,9 +41,9 @@ func TestPinnedChunks(t *testing.T) {
 				}
 			}
 			n := c.held("after")
-			t.Logf("%d hot chains of %d, %d blocks, %d alone, %d beside the hot: %.2f, %.2f; %+v", len(hot), len(all), n, want, room, float64(n)/float64(want), float64(n)/float64(room), c.m.Usage())
+			t.Logf("%d hot chains of %d, %d blocks, %d alone, %.2f of what fits beside the hot: %+v", len(hot), len(all), n, want, float64(n)/float64(room), c.m.Usage())
 			if n < room*8/10 {
-				t.Errorf("%d blocks, %d alone", n, want)
+				t.Errorf("%d blocks, there is room for %d", n, room)
 			}
 		})
 	}

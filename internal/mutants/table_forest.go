@@ -1,8 +1,17 @@
 package main
 
 var forestMutants = table{breaks: "./index/internal/forest", rows: []mutant{
-	{"a slab goes while a child is behind it", "Forest.newSlab", "if parent != 0 {\n\t\tf.Pin(parent)", "if false {\n\t\tf.Pin(parent)", "TestBurnedSlots"},
+	{"a slab goes while a child is behind it", "Forest.newSlab", "if parent != 0 {\n\t\tf.meta(parent.Slab()).kids++", "if false {\n\t\tf.Pin(parent)", "TestBurnedSlots"},
 	{"a slab at once anew", "Forest.reclaimSlabs", "if !f.passed(m.refs) {", "if false {", "TestReadersKeepWhatTheySee"},
+	{"what moves is not found", "Forest.move", "f.heads.replace(Key(keys[0]), id, to)", "", "TestMove"},
+	{"what moves is held in two places", "Forest.move", "m.store(kindDead << 62)", "", "TestMove"},
+	{"a reader misses what moves", "Path.extend", "h.kind() == kindDead; h = f.meta(id).load()", "id != 0 && h.kind() == kindDead && p.slab != id; h = f.meta(id).load()", "TestReadersFindWhatMoves"},
+	{"what is in hand moves", "Forest.canEmpty", "n == 0 || c.pins > 0", "n == 0", "TestStay"},
+	{"what is known by its place moves", "Forest.canEmpty", "m.kids&flagStays != 0", "false", "TestStay"},
+	{"a name goes from where it was only", "Forest.Rehome", "m.refs--", "", "TestMove"},
+	{"slabs behind an old place stay there", "Forest.before", "p.kids--", "", "TestMove"},
+	{"a chunk that was emptied is filled again", "Forest.makeReady", "if c.leaves {", "if false {", "TestMove"},
+	{"more is emptied than there is room for", "Forest.canEmpty", ">= used", ">= 0", "TestMove"},
 	{"a parent before its child", "Forest.Evict", "s.left > 0 && m.behind() == 0 &&", "s.left > 0 &&", "TestEvict"},
 	{"time is not handed on", "slabMeta.lose", "atomic.StoreUint32(&m.used, used)", "", "TestAges"},
 	{"what is placed is not touched", "Forest.Place", "f.touch(f.meta(prev.Slab()))", "", "TestAges"},

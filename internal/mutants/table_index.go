@@ -192,6 +192,10 @@ var indexMutants = table{breaks: "./index", rows: []mutant{
 	{"what has the keys of a removed source is counted", "byLoc.release", "b.things.mem.Add(-b.bytes())", "", "TestDiscard"},
 
 	{"evicting before asking", "keeper.init", "k.slack = max(minSlack, budget/slackPart)", "k.slack = 0", "TestEvict"},
+	{"idle names last", "ground.begin", "= phaseIdle, 0,", "= phaseParked, 0,", "TestWhatGoesFirst"},
+	{"blocks before stores that wait", "ground.nextAge", "g.phase, g.age = phaseParked, ^uint32(0)", "g.endOld()", "TestWhatGoesFirst"},
+	{"one model's free slabs kept from another", "ground.begin", "if g.hollow > g.part/2 {", "if false {", "TestPinnedChunks"},
+	{"short runs fill the slabs of long ones", "source.placeKeys", "if place() ||", "s.f.AnySize = true\n\tif place() ||", "TestPinnedChunks"},
 	{"what goes is not made room for", "ground.full", "return g.pages() <= 0", "return false", "TestEvict"},
 	{"evicted uncounted", "source.buryName", "s.ground.lost += uint64(held)", "", "TestBytesAtTheBound"},
 	{"names of dead slabs are held", "name.evict", "s.f.Release(l, ln.ord)", "", "TestEvict"},

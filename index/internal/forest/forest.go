@@ -1,6 +1,6 @@
 // Package forest keeps who holds which prefix, for many readers and writers. All models
-// share one forest: their keys differ, because their roots do. It knows keys, places and holders by number, and nothing of what they
-// stand for.
+// share one forest: their keys differ, because their roots do. It knows keys, places and
+// holders by number, and nothing of what they stand for.
 //
 // # What is kept
 //
@@ -47,6 +47,8 @@
 //     block is still there, with its key.
 //   - Only slabs with nothing behind them are evicted (see Survey), so what is left
 //     of a chain is a prefix of what was there.
+//   - A slab that was moved (Move) is found where it is now. Its old place leads there
+//     as long as somebody refers to it.
 //   - What is free has no memory of its own for that: slabs, records and ordinals
 //     that wait or are ready are linked through themselves. All memory is counted
 //     before it is taken, and chunks and pages with nothing in them go back.
@@ -69,6 +71,9 @@
 //     true at one moment, while the Match ran; a block that is being moved may
 //     be missed, never invented. A record that was replaced keeps what was true
 //     when it was.
+//   - A slab that is moved is in its new place, and found there, before its header
+//     says that it is dead in the old one. A reader that came by the table and finds it
+//     dead asks the table again.
 //   - A slab, record or ordinal that was given up is used anew two epochs later
 //     (epochs): a reader that could reach it has left by then. So the key that a
 //     reader compares and the holders that it finds are of one life of the slab,

@@ -31,7 +31,7 @@ const (
 	headSlots = headLines * 8
 	headFull  = headSlots * 85 / 100
 	headSplit = headSlots * 60 / 100 // with fewer live ones a full segment is but cleaned
-	headTight = headSlots * 75 / 100 // headSplit if memory is short
+	headTight = headSlots * 75 / 100 // the same if memory is short
 	headMerge = headSlots * 40 / 100 // with fewer live ones together, two are made one
 	headTomb  = ^uint64(0)
 )
@@ -139,7 +139,7 @@ func (h *heads) remove(f *Forest, k Key, id uint32) {
 		for i := 8 * line; i < 8*line+8; i++ {
 			if s.slots[i] == want {
 				atomic.StoreUint64(&s.slots[i], headTomb)
-				if s.live--; s.live < headMerge/2 && s.depth > 0 {
+				if s.live--; s.live < h.merges()/2 && s.depth > 0 {
 					h.merge(f, k, s)
 				}
 				return
@@ -162,13 +162,21 @@ func (h *heads) replace(k Key, id, by uint32) {
 	}
 }
 
+// merges returns how many heads two segments have at most that are made one.
+func (h *heads) merges() uint32 {
+	if h.count.Frugal() {
+		return headSplit
+	}
+	return headMerge
+}
+
 // merge puts s and the other half of what they once were in one segment, if there is
 // room.
 func (h *heads) merge(f *Forest, k Key, s *headSegment) {
 	d := h.dir.Load()
 	bit := Key(1) << (64 - s.depth)
 	other := d.place(k ^ bit).Load()
-	if other.depth != s.depth || s.live+other.live > headMerge {
+	if other.depth != s.depth || s.live+other.live > h.merges() {
 		return
 	}
 	both := &headSegment{depth: s.depth - 1}
