@@ -84,7 +84,7 @@ const (
 	// minSection and maxSection bound a section that is filled, in bytes, and
 	// maxAhead those that wait until they are written. Parts of the budget bound them
 	// too, and the notes.
-	minSection  = 12 << 10
+	minSection  = 8 << 10
 	maxSection  = 1 << 20
 	maxAhead    = 32 << 20
 	sectionPart = 512
@@ -580,11 +580,8 @@ func (w *dumper) drain(ctx context.Context, d *dumping) error {
 		if err := w.room(ctx, recordRoom); err != nil {
 			return err
 		}
-		w.g.mu.Lock()
-		more = w.some(d)
-		overflow := w.overflow
-		w.g.mu.Unlock()
-		if overflow {
+		var overflow bool
+		if more, overflow = w.some(d); overflow {
 			return fmt.Errorf("index: the snapshot of pod %q is given up: more than %d bytes of notes about it", w.of.id.Pod, w.notesMax)
 		}
 	}
@@ -593,17 +590,19 @@ func (w *dumper) drain(ctx context.Context, d *dumping) error {
 
 // some makes records of some notes, and reports whether there are more. It ends where a
 // section is full.
-func (w *dumper) some(d *dumping) (more bool) {
+func (w *dumper) some(d *dumping) (more, overflow bool) {
+	w.g.mu.Lock()
+	defer w.g.mu.Unlock()
 	f := w.g.forest
 	for n := someNotes; n > 0 && len(w.open) <= w.size-recordRoom; n-- {
 		if len(w.note) == 0 && !w.nextPiece(d) {
-			return false
+			return false, w.overflow
 		}
 		keys, size := noteSize(w.note)
 		for len(w.refs) < len(keys)/4 {
 			ref := uint32(0)
 			if w.open, ref = f.Dump(w.open, keyAt(keys, len(w.refs)), someSlabs); ref == 0 {
-				return true
+				return true, w.overflow
 			}
 			w.refs = append(w.refs, ref)
 		}
@@ -612,20 +611,19 @@ func (w *dumper) some(d *dumping) (more bool) {
 		w.note = w.note[size:]
 		w.refs = w.refs[:0]
 	}
-	return true
+	return true, w.overflow
 }
 
 // nextPiece goes on to the next piece of notes.
 func (w *dumper) nextPiece(d *dumping) bool {
-	if len(d.notes) == 0 {
-		return false
+	for len(w.note) == 0 && len(d.notes) > 0 {
+		size := cap(d.notes[0])
+		w.note, d.notes[0] = d.notes[0], nil
+		d.notes = d.notes[1:]
+		d.grow(w.of, -size)
+		w.noted -= size
 	}
-	size := cap(d.notes[0])
-	w.note, d.notes[0] = d.notes[0], nil
-	d.notes = d.notes[1:]
-	d.grow(w.of, -size)
-	w.noted -= size
-	return true
+	return len(w.note) > 0
 }
 
 // noteSize returns the keys of a note, and how many bytes it has.
@@ -864,7 +862,7 @@ func (w *dumper) take() bool {
 	defer g.mu.Unlock()
 	ok := func() bool { return g.pages() > int64(w.size) }
 	if w.taken == 0 { // what cannot be refused
-		ok = func() bool { return g.budget-g.mem.Load() > g.slack/2+int64(w.size) }
+		ok = func() bool { return g.budget-g.mem.Load() > g.slack/4+int64(w.size) }
 	}
 	if !g.makeRoom(nil, ok) {
 		return false
