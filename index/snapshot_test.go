@@ -124,53 +124,61 @@ func TestSnapshotGoesOn(t *testing.T) {
 }
 
 // different says what two indexes say differently.
-func different(a, b *Memory, r *rand.Rand) string {
-	describe := func(m *Memory) (all []SourceInfo) {
-		all = m.Describe(nil)
-		for i := range all {
-			all[i].Bytes = 0
-		}
-		slices.SortFunc(all, func(a, b SourceInfo) int { return compareSources(a.Source, b.Source) })
-		return all
-	}
-	if a, b := describe(a), describe(b); !slices.Equal(a, b) {
+func different(a, b *Memory, r *rand.Rand) string { return differentIn(a, b, r, 0) }
+
+func differentIn(a, b *Memory, r *rand.Rand, page uint64) string {
+	if a, b := a.described(), b.described(); !slices.Equal(a, b) {
 		return fmt.Sprintf("described as\n%+v, and in the copy\n%+v", a, b)
 	}
 	locals := make([]Local, 24)
 	for i := range locals {
 		locals[i] = Local(r.IntN(2))
 	}
-	root := r.IntN(2)
-	answer := func(m *Memory) string {
-		var got Matches
-		err := m.Match(context.Background(), &Query{
-			Candidates: NewCandidates("m", nil), Held: true,
-			Keys: func(v Variant) (keys []Key, err error) {
-				k := randomRoot(root, v)
-				for _, l := range locals {
-					k = Chain(k, l)
-					keys = append(keys, k)
-				}
-				return keys, nil
-			},
-		}, &got)
-		if err != nil {
-			return err.Error()
-		}
-		var rows []string
-		for i := range got.Rows {
-			row := &got.Rows[i]
-			var held [NumTiers][]uint64
-			if row.Held != nil {
-				held = *row.Held
-			}
-			rows = append(rows, fmt.Sprint(row.Source, row.Group, row.BlockSize, row.Layout.Groups, row.Run, row.GPU, row.Tiers, row.Last, row.Evicted, held))
-		}
-		slices.Sort(rows)
-		return fmt.Sprint(rows)
-	}
-	if a, b := answer(a), answer(b); a != b {
+	same := rand.NewPCG(r.Uint64(), 1)
+	again := *same
+	if a, b := a.answer(locals, page, rand.New(same)), b.answer(locals, page, rand.New(&again)); a != b {
 		return fmt.Sprintf("%v has the rows\n%s, and in the copy\n%s", locals, a, b)
 	}
 	return ""
+}
+
+// described is Describe, but for what depends on salts.
+func (m *Memory) described() (all []SourceInfo) {
+	all = m.Describe(nil)
+	for i := range all {
+		all[i].Bytes = 0
+	}
+	slices.SortFunc(all, func(a, b SourceInfo) int { return compareSources(a.Source, b.Source) })
+	return all
+}
+
+// answer is all that m says of a prompt.
+func (m *Memory) answer(locals []Local, page uint64, r *rand.Rand) string {
+	var got Matches
+	root := r.IntN(2)
+	err := m.Match(context.Background(), &Query{
+		Candidates: NewCandidates("m", nil), Held: true,
+		Keys: func(v Variant) (keys []Key, err error) {
+			k := randomRoot(root, v) ^ Key(page)<<20
+			for _, l := range locals {
+				k = Chain(k, l)
+				keys = append(keys, k)
+			}
+			return keys, nil
+		},
+	}, &got)
+	if err != nil {
+		return err.Error()
+	}
+	var rows []string
+	for i := range got.Rows {
+		row := &got.Rows[i]
+		var held [NumTiers][]uint64
+		if row.Held != nil {
+			held = *row.Held
+		}
+		rows = append(rows, fmt.Sprint(row.Source, row.Group, row.BlockSize, row.Layout.Groups, row.Run, row.GPU, row.Tiers, row.Last, row.Evicted, held))
+	}
+	slices.Sort(rows)
+	return fmt.Sprint(rows)
 }
