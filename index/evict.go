@@ -555,6 +555,9 @@ func (s *source) sweep() (cost int) {
 		if !n.isPlain() { // another may have changed it
 			s.bury(p.Hash)
 		} else if n.rehome(); s.f.Dead(loc(n.value)) {
+			if s.dump != nil {
+				s.dump.name(s, p.Hash)
+			}
 			s.buryName(&n)
 		}
 	}

@@ -184,4 +184,5 @@ func (f *Forest) move(id uint32, m *slabMeta, to uint32) {
 	m.store(kindDead << 62)
 	f.slabs.dead[id/64] |= 1 << (id % 64)
 	f.slabs.dying++
+	f.moveDumped(id, to)
 }
