@@ -16,7 +16,7 @@ import (
 type dump struct {
 	at    []*[chunkSlabs]dumped // by chunk; nil: none of its slabs has a number
 	n     uint32                // slabs with a number
-	way   []Loc                 // from a place up to what has a record
+	way   []Loc                 // from a place up to what has a record; nothing is moved meanwhile
 	top   bool                  // way is whole
 	bytes int
 }
