@@ -94,6 +94,9 @@ func (m *Memory) Restore(ctx context.Context, read func() ([]byte, error)) error
 		return errors.New("index: Restore into an index that is not empty")
 	}
 	r := &restorer{m: m, g: g, f: g.forest, slabs: make([]restoredSlab, 1), apart: make(map[uint32][]loc)}
+	g.mu.Lock()
+	g.forest.Still = true // places are kept by number
+	g.mu.Unlock()
 	err := r.run(ctx, read)
 	if err != nil {
 		m.Close()
@@ -137,6 +140,7 @@ func (r *restorer) finish() error {
 		return fmt.Errorf("%w: key %x is in two places", errRecord, k)
 	}
 	r.pin(false)
+	r.f.Still = false
 	r.g.addTables(-r.taken)
 	r.f.Reclaim()
 	return nil

@@ -174,6 +174,8 @@ type Forest struct {
 
 	// AnySize has short runs take large slabs too, if there are no others.
 	AnySize bool
+	// Still has all slabs stay where they are.
+	Still bool
 
 	// Of the writers, who hold the lock.
 	slabs  slabs

@@ -130,7 +130,7 @@ func (f *Forest) Move(s *Survey) (bytes, slabs int, done bool) {
 // canEmpty reports whether the slabs of a chunk can be moved elsewhere.
 func (f *Forest) canEmpty(n uint32) bool {
 	c := &f.slabs.chunks[n]
-	if n == 0 || c.pins > 0 || f.dump != nil && len(f.dump.way) > 0 {
+	if n == 0 || c.pins > 0 || f.Still || f.dump != nil && len(f.dump.way) > 0 {
 		return false
 	}
 	used := 0
