@@ -30,6 +30,14 @@ type config struct {
 	errs     []error
 }
 
+func configOf(opts []Option) config {
+	c := config{given: make(map[string]Model)}
+	for _, o := range opts {
+		o(&c)
+	}
+	return c
+}
+
 // WithIndex uses another backend than the index in memory. Close does not close it.
 //
 // If the backend is an index.Describer, the pods that it holds blocks of are known from
