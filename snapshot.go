@@ -68,6 +68,9 @@ func (x *Indexer) Snapshot(ctx context.Context, w io.Writer) error {
 	if err == nil {
 		err = from.Snapshot(ctx, func(section []byte) error { return s.write(sectionIndex, section) }, s.cut)
 	}
+	if err == nil {
+		err = s.ended()
+	}
 	switch {
 	case s.err != nil:
 		return s.err

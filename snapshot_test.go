@@ -3,13 +3,18 @@ package kvindex_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/sections"
 )
 
 func snapshot(t testing.TB, ix *kvindex.Indexer) []byte {
@@ -60,30 +65,32 @@ func TestRestored(t *testing.T) {
 		blocks int
 		told   string // states by the hook
 	}{
-		"nothing":                           {nil, kvindex.StateUncertain, 10, ""},
-		"a transport follows":               {[]act{up}, kvindex.StateUncertain, 10, ""},
-		"a connection lost again":           {[]act{up, note("s", events.NoteLost)}, kvindex.StateUncertain, 10, ""},
-		"the message that is due":           {[]act{up, brings(next(10))}, kvindex.StateLive, 11, "live"},
-		"the last one again":                {[]act{up, brings(next(9))}, kvindex.StateLive, 10, "live"},
-		"and the connection is lost":        {[]act{up, brings(next(9)), note("s", events.NoteLost), brings(next(9))}, kvindex.StateUncertain, 10, "live uncertain"},
-		"one before the last again":         {[]act{up, brings(next(8))}, kvindex.StateUncertain, 10, ""},
-		"the last number, other bytes":      {[]act{up, brings(other(9, 1009))}, kvindex.StateUncertain, 10, ""},
-		"overlap":                           {[]act{up, brings(next(7), next(8), next(9), next(10), next(11))}, kvindex.StateLive, 12, "live"},
-		"a replay that begins with it":      {[]act{up, note("s", events.NoteHeld), brings(replayed(hold(next(9))), replayed(next(10))), note("s", events.NoteCurrent)}, kvindex.StateLive, 11, "replaying live"},
-		"a replay goes on":                  {[]act{up, brings(replayed(next(9)), replayed(next(10)))}, kvindex.StateReplaying, 11, "replaying"},
-		"a replay that begins elsewhere":    {[]act{up, brings(replayed(next(8)))}, kvindex.StateUncertain, 10, ""},
-		"a replay that falls silent":        {[]act{up, brings(replayed(next(9)), replayed(next(10))), note("s", events.NoteReleased)}, kvindex.StateUncertain, 11, "replaying uncertain"},
-		"a gap":                             {[]act{up, brings(next(13))}, kvindex.StatePartial, 0, "partial"},
-		"a gap that a replay fills":         {[]act{up, brings(hold(next(12)), replayed(next(9)), replayed(next(10)), replayed(next(11)), next(12))}, kvindex.StateLive, 13, "replaying live"},
-		"restarted, the clock ahead":        {[]act{up, brings(other(0, 2000))}, kvindex.StateLive, 1, "live"},
-		"restarted, the clock behind":       {[]act{up, brings(behind...)}, kvindex.StatePartial, 1, "partial"},
-		"restarted, at the number":          {[]act{up, brings(other(10, 50))}, kvindex.StateUncertain, 10, ""},
-		"and goes on":                       {[]act{up, brings(other(10, 50), other(11, 51))}, kvindex.StatePartial, 1, "partial"},
-		"restarted, past the number":        {[]act{up, brings(other(20, 50))}, kvindex.StatePartial, 1, "partial"},
-		"restarted, by a replay":            {[]act{up, brings(replayed(hold(other(9, 50)))), restarted("s"), brings(replayed(other(0, 41)), other(1, 42))}, kvindex.StateLive, 1, "live"},
-		"restarted, and nothing has come":   {[]act{up, restarted("s")}, kvindex.StateUncertain, 0, ""},
-		"another stream":                    {[]act{note("t", events.NoteOpened), brings(message("t", 0, 2000, 0, p.Stored(0, 2)))}, kvindex.StateLive, 2, "silent live"},
-		"what cannot be read, with its due": {[]act{up, brings(next(10)), func(_ *testing.T, ix *kvindex.Indexer) { _, _ = ix.IngestMessage(kvindex.Message{Pod: "a", Model: "m", Stream: "s", Seq: 11}) }}, kvindex.StatePartial, 0, "live partial"},
+		"nothing":                         {nil, kvindex.StateUncertain, 10, ""},
+		"a transport follows":             {[]act{up}, kvindex.StateUncertain, 10, ""},
+		"a connection lost again":         {[]act{up, note("s", events.NoteLost)}, kvindex.StateUncertain, 10, ""},
+		"the message that is due":         {[]act{up, brings(next(10))}, kvindex.StateLive, 11, "live"},
+		"the last one again":              {[]act{up, brings(next(9))}, kvindex.StateLive, 10, "live"},
+		"and the connection is lost":      {[]act{up, brings(next(9)), note("s", events.NoteLost), brings(next(9))}, kvindex.StateUncertain, 10, "live uncertain"},
+		"one before the last again":       {[]act{up, brings(next(8))}, kvindex.StateUncertain, 10, ""},
+		"the last number, other bytes":    {[]act{up, brings(other(9, 1009))}, kvindex.StateUncertain, 10, ""},
+		"overlap":                         {[]act{up, brings(next(7), next(8), next(9), next(10), next(11))}, kvindex.StateLive, 12, "live"},
+		"a replay that begins with it":    {[]act{up, note("s", events.NoteHeld), brings(replayed(hold(next(9))), replayed(next(10))), note("s", events.NoteCurrent)}, kvindex.StateLive, 11, "replaying live"},
+		"a replay goes on":                {[]act{up, brings(replayed(next(9)), replayed(next(10)))}, kvindex.StateReplaying, 11, "replaying"},
+		"a replay that begins elsewhere":  {[]act{up, brings(replayed(next(8)))}, kvindex.StateUncertain, 10, ""},
+		"a replay that falls silent":      {[]act{up, brings(replayed(next(9)), replayed(next(10))), note("s", events.NoteReleased)}, kvindex.StateUncertain, 11, "replaying uncertain"},
+		"a gap":                           {[]act{up, brings(next(13))}, kvindex.StatePartial, 0, "partial"},
+		"a gap that a replay fills":       {[]act{up, brings(hold(next(12)), replayed(next(9)), replayed(next(10)), replayed(next(11)), next(12))}, kvindex.StateLive, 13, "replaying live"},
+		"restarted, the clock ahead":      {[]act{up, brings(other(0, 2000))}, kvindex.StateLive, 1, "live"},
+		"restarted, the clock behind":     {[]act{up, brings(behind...)}, kvindex.StatePartial, 1, "partial"},
+		"restarted, at the number":        {[]act{up, brings(other(10, 50))}, kvindex.StateUncertain, 10, ""},
+		"and goes on":                     {[]act{up, brings(other(10, 50), other(11, 51))}, kvindex.StatePartial, 1, "partial"},
+		"restarted, past the number":      {[]act{up, brings(other(20, 50))}, kvindex.StatePartial, 1, "partial"},
+		"restarted, by a replay":          {[]act{up, brings(replayed(hold(other(9, 50)))), restarted("s"), brings(replayed(other(0, 41)), other(1, 42))}, kvindex.StateLive, 1, "live"},
+		"restarted, and nothing has come": {[]act{up, restarted("s")}, kvindex.StateUncertain, 0, ""},
+		"another stream":                  {[]act{note("t", events.NoteOpened), brings(message("t", 0, 2000, 0, p.Stored(0, 2)))}, kvindex.StateLive, 2, "silent live"},
+		"what cannot be read, with its due": {[]act{up, brings(next(10)), func(_ *testing.T, ix *kvindex.Indexer) {
+			_, _ = ix.IngestMessage(kvindex.Message{Pod: "a", Model: "m", Stream: "s", Seq: 11})
+		}}, kvindex.StatePartial, 0, "live partial"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ix := open(t)
@@ -213,4 +220,318 @@ func TestRestoredCopies(t *testing.T) {
 			t.Errorf("numbered %v: %d blocks behind both removals", numbered, n)
 		}
 	}
+}
+
+// plainIndex is an index and nothing more.
+type plainIndex struct{ index.Index }
+
+// writer has each write behind the first ones do something.
+type writer struct {
+	left int // writes
+	do   func() error
+}
+
+func (w *writer) Write(b []byte) (int, error) {
+	if w.left--; w.left < 0 {
+		if err := w.do(); err != nil {
+			return 0, err
+		}
+	}
+	return len(b), nil
+}
+
+// heard returns an Indexer that has heard of a few pods.
+func heard(t testing.TB, opts ...kvindex.Option) *kvindex.Indexer {
+	ix := open(t, opts...)
+	p := fakeengine.NewPrompt(1, 16, 8)
+	for seq := range uint64(3) {
+		for _, pod := range []string{"a", "b", "c"} {
+			m := message("s", seq, float64(seq+1), 0, p.Stored(int(seq), int(seq)+1))
+			m.Pod = pod
+			if _, err := ix.IngestMessage(m); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return ix
+}
+
+// TestSnapshotEnds: by an error of the writer, which is returned as it is, by its context,
+// and by Close.
+func TestSnapshotEnds(t *testing.T) {
+	m, err := index.NewMemory(index.MemoryConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if err := open(t, kvindex.WithIndex(plainIndex{m})).Snapshot(context.Background(), io.Discard); err != index.ErrNoSnapshot {
+		t.Errorf("no Snapshotter: %v", err)
+	}
+	broken := errors.New("broken")
+	ix := heard(t)
+	counting := &writer{left: 1 << 20}
+	if err := ix.Snapshot(context.Background(), counting); err != nil {
+		t.Fatal(err)
+	}
+	writes := 1<<20 - counting.left
+	for n := range writes {
+		if err := ix.Snapshot(context.Background(), &writer{n, func() error { return broken }}); err != broken {
+			t.Errorf("write %d fails: %v", n, err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		err := ix.Snapshot(ctx, &writer{n, func() error { cancel(); return nil }})
+		if last := n >= writes-2; last != (err == nil) || !last && err != context.Canceled { // the end is two writes
+			t.Errorf("canceled in write %d: %v", n, err)
+		}
+		cancel()
+		if err := ix.Snapshot(ctx, &writer{0, func() error { t.Error("written"); return nil }}); err != context.Canceled {
+			t.Errorf("canceled before: %v", err)
+		}
+	}
+	if err := ix.Snapshot(context.Background(), &writer{3, func() error { ix.Close(); return nil }}); err != kvindex.ErrClosed {
+		t.Errorf("closed meanwhile: %v", err)
+	}
+	if err := ix.Snapshot(context.Background(), io.Discard); err != kvindex.ErrClosed {
+		t.Errorf("closed: %v", err)
+	}
+}
+
+// TestSnapshotHangs: while a writer hangs, in any of its writes, messages are applied, pods
+// come and go, and scores are made. A second Snapshot waits within its context.
+func TestSnapshotHangs(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 200)
+	for n := 0; ; n++ {
+		ix := heard(t)
+		hangs, goOn, ended := make(chan struct{}, 1), make(chan struct{}), make(chan error, 1)
+		var b bytes.Buffer
+		go func() {
+			w := &writer{n, func() error {
+				select {
+				case hangs <- struct{}{}:
+				default:
+				}
+				<-goOn
+				return nil
+			}}
+			ended <- ix.Snapshot(context.Background(), io.MultiWriter(w, &b))
+			close(hangs)
+		}()
+		if _, ok := <-hangs; !ok { // it has had all its writes
+			if err := <-ended; err != nil {
+				t.Fatal(err)
+			}
+			if n < 10 {
+				t.Errorf("%d writes", n)
+			}
+			return
+		}
+		for seq := 3; seq < 6; seq++ {
+			brings(message("s", uint64(seq), float64(seq+1), 0, p.Stored(seq, seq+1)))(t, ix)
+		}
+		if err := ix.RemovePod("b"); err != nil {
+			t.Fatal(err)
+		}
+		ingest(t, ix, "d", p.Stored(0, 1))
+		if got := blocks(t, ix, "a", p); got != 6 {
+			t.Errorf("%d blocks", got)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		second := make(chan error)
+		go func() { second <- ix.Snapshot(ctx, io.Discard) }()
+		cancel()
+		if err := <-second; err != context.Canceled {
+			t.Errorf("the second one: %v", err)
+		}
+		close(goOn)
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		ix = restoreBytes(t, b.Bytes())
+		if got, want := blocks(t, ix, "a", p), int(ix.StreamNext("a", "m", "s").Next); got != want {
+			t.Errorf("write %d: %d blocks of %d messages", n, got, want)
+		}
+	}
+}
+
+// partsOf returns the sections of a snapshot, as kinds and payloads.
+func partsOf(t testing.TB, b []byte) (kinds []sections.Kind, payloads [][]byte) {
+	t.Helper()
+	in, err := sections.NewReader(bytes.NewReader(b), 1, 2, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		k, payload, err := in.Next()
+		if err == io.EOF {
+			return kinds, payloads
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		kinds, payloads = append(kinds, k), append(payloads, bytes.Clone(payload))
+	}
+}
+
+// whole is a snapshot of sections: of each its kind, then its payload.
+func whole(t testing.TB, parts ...[]byte) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w, err := sections.NewWriter(&b)
+	for _, p := range parts {
+		if err == nil {
+			err = w.Write(sections.Kind(p[0]), p[0] == 77, p[1:])
+		}
+	}
+	if err == nil {
+		err = w.End()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// TestRestoreRefused: what is not right is refused whole, and the error says what and where.
+func TestRestoreRefused(t *testing.T) {
+	seed := [16]byte{1, 2, 3}
+	good := snapshot(t, heard(t, kvindex.WithKeySeed(seed)))
+	kinds, payloads := partsOf(t, good)
+	var head, pod []byte
+	for i, k := range kinds {
+		switch {
+		case k == 1:
+			head = append([]byte{1}, payloads[i]...)
+		case k == 3 && bytes.Contains(payloads[i], []byte("a")) && pod == nil:
+			pod = append([]byte{3}, payloads[i]...)
+		}
+	}
+	m, err := index.NewMemory(index.MemoryConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	first := bytes.Clone(pod[:len(pod)/2])
+	first[1] = 1
+	for name, c := range map[string]struct {
+		b    []byte
+		opts []kvindex.Option
+		want string
+	}{
+		"another seed":       {good, []kvindex.Option{kvindex.WithKeySeed([16]byte{9})}, "WithKeySeed contradicts Restore"},
+		"a backend":          {good, []kvindex.Option{kvindex.WithIndex(m)}, "WithIndex contradicts Restore"},
+		"a bad option":       {good, []kvindex.Option{kvindex.WithMemory(1), kvindex.WithIndex(m)}, "WithMemory: 1 bytes"},
+		"nothing":            {nil, nil, "byte 0"},
+		"another file":       {[]byte("a tar ball or so"), nil, "no snapshot"},
+		"empty":              {whole(t), nil, "empty"},
+		"no seed":            {whole(t, pod), nil, "section 0 at byte 12: there is no seed"},
+		"a seed of zeros":    {whole(t, append([]byte{1}, make([]byte, 16)...)), nil, "no seed"},
+		"half a seed":        {whole(t, head[:9]), nil, "no seed"},
+		"two seeds":          {whole(t, head, head), nil, "section 1 at byte 44: the seed comes again"},
+		"a pod twice":        {whole(t, head, pod, pod), nil, `pod "a" is there twice`},
+		"half a pod":         {whole(t, head, first), nil, "rest of a pod"},
+		"half a pod, others": {whole(t, head, first, []byte{2, 1}), nil, "rest of a pod"},
+		"a pod of nothing":   {whole(t, head, []byte{3}), nil, "without a beginning"},
+		"a pod cut short":    {whole(t, head, pod[:len(pod)-5]), nil, "section 1 at byte 44"},
+		"a pod and more":     {whole(t, head, append(bytes.Clone(pod), 0)), nil, "more fields"},
+		"a later kind":       {whole(t, head, []byte{78}), nil, "kind 78 is not known"},
+		"no profile":         {good, []kvindex.Option{kvindex.WithProfile(func(string, string) kvindex.Profile { return kvindex.Profile{Grain: -1} })}, "Grain"},
+	} {
+		ix, err := kvindex.Restore(context.Background(), bytes.NewReader(c.b), c.opts...)
+		if ix != nil || err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "kvindex: ") {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+	for n := range good {
+		if _, err := kvindex.Restore(context.Background(), bytes.NewReader(good[:n])); err == nil || !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Fatalf("%d bytes of %d: %v", n, len(good), err)
+		}
+	}
+	for bit := 0; bit < 8*len(good); bit += 1 + bit/500 {
+		b := bytes.Clone(good)
+		b[bit/8] ^= 1 << (bit % 8)
+		if _, err := kvindex.Restore(context.Background(), bytes.NewReader(b)); err == nil {
+			t.Fatalf("bit %d", bit)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := kvindex.Restore(ctx, bytes.NewReader(good)); !errors.Is(err, context.Canceled) {
+		t.Errorf("canceled: %v", err)
+	}
+	// What is right: the same seed, an optional section of a later version, and bytes behind.
+	in := bytes.NewReader(append(whole(t, head, []byte{77, 1}, pod), "behind"...))
+	ix, err := kvindex.Restore(context.Background(), in, kvindex.WithKeySeed(seed))
+	if err != nil || in.Len() != len("behind") || len(ix.Pods(nil)) != 1 {
+		t.Fatalf("%v, %d bytes left", err, in.Len())
+	}
+	ix.Close()
+	_, again := partsOf(t, snapshot(t, restoreBytes(t, good)))
+	if !bytes.Equal(again[0], seed[:]) {
+		t.Errorf("another seed: %x", again[0])
+	}
+}
+
+// TestLargePod: what is known of a pod may take more than one section.
+func TestLargePod(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 2)
+	ix := open(t)
+	name := strings.Repeat("x", kvindex.MaxName-5)
+	for n := range kvindex.MaxAdapters {
+		s := p.Stored(0, 1)
+		s.Adapter = fmt.Sprint(name, n)
+		ingest(t, ix, "a", s)
+	}
+	ingest(t, ix, "a", p.Stored(0, 2))
+	want := fmt.Sprint(ix.Pods(nil)[0].Adapters)
+	b := snapshot(t, ix)
+	kinds, _ := partsOf(t, b)
+	if n := len(kinds) - len(slices.DeleteFunc(kinds, func(k sections.Kind) bool { return k == 3 })); n < 2 {
+		t.Errorf("%d sections", n)
+	}
+	ix = restoreBytes(t, b)
+	if got := fmt.Sprint(ix.Pods(nil)[0].Adapters); got != want {
+		t.Error("other adapters")
+	}
+	var a kvindex.Answer
+	if err := ix.ScoreRequest(context.Background(), &kvindex.Request{Model: name + "7", Tokens: p.Tokens}, &a); err != nil || a.Unknown != nil {
+		t.Errorf("an adapter is not known: %v, %v", err, a.Unknown)
+	}
+}
+
+// FuzzRestorePod: whatever a snapshot says of a pod is refused, or is a pod as any other:
+// it goes on, and is written and read again.
+func FuzzRestorePod(f *testing.F) {
+	kinds, payloads := partsOf(f, snapshot(f, heard(f)))
+	for i, k := range kinds {
+		if k == 3 {
+			f.Add(payloads[i])
+		}
+	}
+	p := fakeengine.NewPrompt(1, 16, 4)
+	f.Fuzz(func(t *testing.T, pod []byte) {
+		b := whole(t, append([]byte{1}, bytes.Repeat([]byte{7}, 16)...), append([]byte{3}, pod...))
+		ix, err := kvindex.Restore(context.Background(), bytes.NewReader(b), kvindex.WithMemory(kvindex.MinMemory))
+		if err != nil {
+			return
+		}
+		defer ix.Close()
+		for _, info := range ix.Pods(nil) {
+			for _, s := range info.Sources {
+				if s.State > kvindex.StateUncertain {
+					t.Fatalf("%+v", info)
+				}
+			}
+			for seq := range uint64(20) {
+				_, _ = ix.IngestMessage(kvindex.Message{Pod: info.Pod, Model: info.Model, Stream: "s", Seq: seq, Payload: fakeengine.Payload(float64(seq), 0, p.Stored(0, 2))})
+			}
+			if err := ix.Ingest(info.Pod, info.Model, fakeengine.Payload(1, 0, fakeengine.Cleared{}, p.Stored(0, 2))); err != nil && len(info.Sources) < kvindex.MaxRanks {
+				t.Fatal(err)
+			}
+		}
+		want := ix.Pods(nil)
+		again := restore(t, ix).Pods(nil)
+		if len(again) != len(want) {
+			t.Fatalf("%+v\nthen\n%+v", want, again)
+		}
+	})
 }
