@@ -478,6 +478,9 @@ func (s *source) sweep() (cost int) {
 	g.picked, s.sweepAt, cost = names.Sweep(&s.names, g.picked[:0], at, s.f.DeadSlabs())
 	for _, p := range g.picked {
 		if v := value(p.Value); v.isPlain() {
+			if s.dump != nil {
+				s.dump.name(s, p.Hash)
+			}
 			s.buryName(&name{s, p.Hash, v})
 		} else { // another may have changed it
 			s.bury(p.Hash)

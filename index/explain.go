@@ -97,7 +97,7 @@ func (m *Memory) Explain(ctx context.Context, src Source, b Block) (Trace, error
 // addUnplaced adds the hashes of a store that have no key and may be blocks of a cut.
 func (s *source) addUnplaced(to map[Hash]bool, p *pending, by cut) {
 	for _, hash := range p.hashes {
-		n := s.name(hash)
+		n := s.seen(hash)
 		if h := n.holding(p.group, p.tier); n.unplaced() && h.copies > 0 {
 			if of := p.group.cutOf(h.lane); of == by || of == (cut{}) {
 				to[hash] = true
@@ -112,7 +112,7 @@ func (s *source) gone(k Key) (g Gone) {
 	var buf [2]loc
 	for i := s.idleFirst; i != 0; i = s.idle.at(i).next {
 		idle := s.idle.at(i)
-		n := s.name(idle.hash)
+		n := s.seen(idle.hash)
 		for _, l := range n.locs(&buf) {
 			if Key(s.f.Key(l)) != k {
 				continue

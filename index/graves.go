@@ -119,8 +119,8 @@ func (g *grave) tidy(names int) (left int, done bool) {
 }
 
 // retire has later Applies look for another source, and the one in progress stop
-// soon.
-func (s *source) retire() {
+// soon. It returns false if a snapshot needs the source a while, and buries it then.
+func (s *source) retire() (bury bool) {
 	s.removed.Store(true)
 	s.writer.Lock()
 	defer s.writer.Unlock()
@@ -130,4 +130,9 @@ func (s *source) retire() {
 	s.ground.mu.Lock()
 	defer s.ground.mu.Unlock()
 	s.report()
+	if s.dump != nil {
+		s.dump.bury = true
+		return false
+	}
+	return true
 }

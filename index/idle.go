@@ -26,20 +26,31 @@ func (n *name) becomeIdle(l loc) {
 }
 
 func (s *source) pushIdle(n idleName) uint32 {
-	n.prev, n.since = s.idleLast, s.f.Now()
+	n.since = s.f.Now()
 	i := s.idle.take(n)
+	s.linkIdle(i)
+	s.dump.becameIdle(s, i)
+	return i
+}
+
+// linkIdle puts an element behind the others.
+func (s *source) linkIdle(i uint32) {
+	n := s.idle.at(i)
+	n.prev, n.next = s.idleLast, 0
 	if s.idleLast == 0 {
 		s.idleFirst = i
 	} else {
 		s.idle.at(s.idleLast).next = i
 	}
 	s.idleLast = i
-	return i
 }
 
 // unlinkIdle takes an element from the queue.
 func (s *source) unlinkIdle(i uint32) {
 	n := *s.idle.at(i)
+	if s.dump != nil && s.dump.next == i {
+		s.dump.next = n.next
+	}
 	if n.prev == 0 {
 		s.idleFirst = n.next
 	} else {

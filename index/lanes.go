@@ -156,6 +156,15 @@ func (s *source) laneFor(g *group, t Tier, by cut) *lane {
 			return nil
 		}
 	}
+	ln := s.addLane(g, t, by)
+	if ln != nil {
+		s.publish()
+	}
+	return ln
+}
+
+// addLane adds a lane, or returns nil if there are no more ordinals.
+func (s *source) addLane(g *group, t Tier, by cut) *lane {
 	ord, ok := s.f.TakeOrdinal(&s.model.holders)
 	if !ok {
 		return nil
@@ -169,7 +178,6 @@ func (s *source) laneFor(g *group, t Tier, by cut) *lane {
 		s.lanes = mem.Append(s.mem, s.lanes, ln)
 	}
 	g.lanes[t] = mem.Append(s.mem, g.lanes[t], ln)
-	s.publish()
 	return ln
 }
 

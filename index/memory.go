@@ -67,6 +67,7 @@ type Memory struct {
 	ground *ground // nil after Close; guarded by mu
 
 	sweepers sync.WaitGroup
+	dumps    chan struct{} // of the Snapshot in progress
 
 	changes int // that checked has seen; guarded by mu
 }
@@ -93,7 +94,7 @@ func NewMemory(cfg MemoryConfig) (*Memory, error) {
 	if cfg.Seed == ([16]byte{}) {
 		rand.Read(cfg.Seed[:]) // never fails
 	}
-	m := &Memory{cfg: cfg, ground: newGround(cfg.Bytes)}
+	m := &Memory{cfg: cfg, ground: newGround(cfg.Bytes), dumps: make(chan struct{}, 1)}
 	var salt [16]byte
 	rand.Read(salt[:])
 	m.salt = [2]uint64{binary.LittleEndian.Uint64(salt[:8]), binary.LittleEndian.Uint64(salt[8:])}
@@ -242,8 +243,9 @@ func (m *Memory) Remove(ctx context.Context, pod string) error {
 		return err
 	}
 	for _, s := range m.unlink(pod) {
-		s.retire()
-		m.bury(s)
+		if s.retire() {
+			m.bury(s)
+		}
 	}
 	m.checked()
 	return nil

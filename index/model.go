@@ -20,6 +20,7 @@ type ground struct {
 	variants  []Variant  // of the forest's chains, by number
 	graves    []*grave
 	tables    int        // bytes of the tables of models and pods, and of scratches
+	dumping   bool       // a snapshot is being written
 	dead      int        // sources that were unlinked and are not buried yet
 	scratches []*scratch // that nobody uses
 	// followings are those that nobody uses.

@@ -80,7 +80,16 @@ type name struct {
 	value
 }
 
-func (s *source) name(h Hash) name { return name{s, h, s.names.Get(h)} }
+// name returns a name that may be changed.
+func (s *source) name(h Hash) name {
+	if s.dump != nil {
+		s.dump.name(s, h)
+	}
+	return s.seen(h)
+}
+
+// seen returns a name that is only looked at.
+func (s *source) seen(h Hash) name { return name{s, h, s.names.Get(h)} }
 
 // fresh is name, of a hash whose blocks may have been evicted.
 func (s *source) fresh(h Hash) name {

@@ -216,6 +216,9 @@ func (s *source) waitingName(p *pending, i int) name {
 	if p.riches == nil || p.isVoid(i) {
 		return s.name(p.hashes[i])
 	}
+	if s.dump != nil {
+		s.dump.name(s, p.hashes[i])
+	}
 	return name{s, p.hashes[i], tagRich | value(p.riches[i])}
 }
 
@@ -346,28 +349,31 @@ func (s *source) unwait(p *pending) {
 // list has what happens to the hashes of a store noted from now on. The names that are
 // unplaced are rich, and p has their numbers.
 func (s *source) list(p *pending) {
-	for i, h := range p.hashes {
-		if p.riches[i] == 0 {
-			n := s.name(h)
-			if n.value == 0 { // it could not be held, and is forgotten
-				continue
-			}
-			n.enrich()
-			p.riches[i] = n.number()
-		}
-		last := &s.riches.at(p.riches[i]).waits
-		again := false
-		for *last != 0 && !again {
-			w := s.waiters.at(*last)
-			if again = w.store == p.number; again {
-				w.again = true
-			}
-			last = &w.next
-		}
-		if !again {
-			*last = s.waiters.take(waiter{store: p.number, i: uint32(i)})
-		}
+	for i := range p.hashes {
+		s.enlist(p, i)
 	}
+}
+
+// enlist is list for a hash.
+func (s *source) enlist(p *pending, i int) {
+	if p.riches[i] == 0 {
+		n := s.name(p.hashes[i])
+		if n.value == 0 { // it could not be held, and is forgotten
+			return
+		}
+		n.enrich()
+		p.riches[i] = n.number()
+	}
+	last := &s.riches.at(p.riches[i]).waits
+	for *last != 0 {
+		w := s.waiters.at(*last)
+		if w.store == p.number {
+			w.again = true
+			return
+		}
+		last = &w.next
+	}
+	*last = s.waiters.take(waiter{store: p.number, i: uint32(i)})
 }
 
 // unlist ends that.
@@ -383,6 +389,17 @@ func (s *source) unlist(p *pending) {
 
 // await keeps a store in the queue of those that hold unplaced blocks.
 func (s *source) await(p *pending) {
+	s.enqueue(p)
+	if p.parked || p.need > 0 {
+		s.list(p)
+	}
+	for s.pendingBytes > s.cfg.PendingBytes {
+		s.drop(s.oldest)
+	}
+}
+
+// enqueue puts a store behind the others that wait.
+func (s *source) enqueue(p *pending) {
 	p.since = s.f.Now()
 	s.takeNumber(p)
 	s.mem.Add(p.bytes())
@@ -392,13 +409,7 @@ func (s *source) await(p *pending) {
 		p.older.newer = p
 	}
 	s.newest = p
-	if p.parked || p.need > 0 {
-		s.list(p)
-	}
 	s.pendingBytes += p.cost()
-	for s.pendingBytes > s.cfg.PendingBytes {
-		s.drop(s.oldest)
-	}
 }
 
 // unpark has a store wait for its names alone.

@@ -222,6 +222,9 @@ type hiddenNames struct {
 // none before.
 func (s *source) hide(l loc, h Hash) {
 	if at := s.hidden.at(l); at != nil {
+		if s.dump != nil {
+			s.dump.name(s, at.first) // it was the only one
+		}
 		at.n++
 		at.many = true
 		return
@@ -277,6 +280,9 @@ func (s *source) unhideAt(l loc) {
 
 // forgetAllHidden forgets which names are hidden.
 func (s *source) forgetAllHidden() {
+	if s.dump != nil {
+		s.dump.unsure = true
+	}
 	s.hidden.release()
 	s.hidden = nil
 }

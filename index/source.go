@@ -131,6 +131,7 @@ type source struct {
 	waiting *names.Table[Hash, uint32]
 	waiters pool[waiter]
 	masked  []*pending
+	dump    *dumping // nil: the source is not being written
 	// following is the memory of a maskedStore.
 	following *maskedStore // nil: there is none
 }
@@ -288,6 +289,9 @@ func (s *source) ownBytes() int {
 		groupBytes(s.groups) + laneBytes(s.lanes) + layoutBytes(s.layout) + viewBytes(*s.views.Load())
 	for i := range s.cursors {
 		n += mem.Size(len(s.cursors[i].Stream))
+	}
+	if s.dump != nil {
+		n += s.dump.bytes + s.dump.seen.Bytes()
 	}
 	return n
 }

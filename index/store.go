@@ -214,6 +214,9 @@ func (st *storing) placePiece(hashes []Hash, from, to int, ends blockEnds) int {
 			if from > first && s.ground.full() && !s.hasRoom(hashes[from]) {
 				break
 			}
+			if s.dump != nil {
+				s.dump.name(s, hashes[from])
+			}
 			if l.Slab() != id || (mine|plain)&bit != 0 || s.shared != nil || from < st.from || from == st.unsure || s.names.Add(hashes[from], value(l)) != 0 {
 				break
 			}

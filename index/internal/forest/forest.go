@@ -172,6 +172,7 @@ type Forest struct {
 	slots  int           // keys
 	sorted []uint64      // memory of repack
 	now    atomic.Uint32 // the clock of coldness
+	dump   *dump         // nil: none is in progress
 }
 
 // slabMeta is what there is of a slab beside its keys.
@@ -269,6 +270,7 @@ func (f *Forest) newSlab(k Key, parent Loc, variant uint32, n int) uint32 {
 	if id == 0 {
 		return 0
 	}
+	f.forgetDumped(id)
 	f.keys(id)[0] = uint64(k)
 	m := f.meta(id)
 	m.parent, m.refs, m.kids = parent, variant<<refsBits, 0

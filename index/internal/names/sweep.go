@@ -34,6 +34,22 @@ func Sweep[H ~uint64, V ~uint32](t *Table[H, V], dst []Picked[H], pos uint64, se
 	return dst, next, s.n
 }
 
+// Part appends to dst the names of a segment with their values, from a position on, as
+// Some has them.
+func Part[H ~uint64, V ~uint32](t *Table[H, V], dst []Picked[H], pos uint64) (names []Picked[H], next uint64) {
+	s, next := t.at(pos)
+	inside := pos<<s.depth != 0
+	s.each(func(h uint64, v uint32) {
+		if !inside || t.mixed(h) >= pos {
+			dst = append(dst, Picked[H]{H(h), v})
+		}
+	})
+	return dst, next
+}
+
+// Position returns where a hash is, or would be, among the positions of Some.
+func (t *Table[H, V]) Position(h H) uint64 { return t.mixed(uint64(h)) }
+
 // HasRoom reports whether a hash could be added without more memory.
 func (t *Table[H, V]) HasRoom(h H) bool {
 	s := t.segmentOf(t.mixed(uint64(h)))

@@ -1,0 +1,164 @@
+package forest
+
+import (
+	"encoding/binary"
+	"slices"
+	"sync/atomic"
+	"unsafe"
+)
+
+// A dump says in records what must be known of the slabs to know some places. Each
+// record gives a number to a slab, from 1 on, or says which slots were written since
+// its last record. What is before a slab has a record before it. A slab that is given
+// up and used again gets another number.
+
+// dump is a dump in progress.
+type dump struct {
+	at    []*[chunkSlabs]dumped // by chunk; nil: none of its slabs has a number
+	n     uint32                // slabs with a number
+	way   []Loc                 // from a place up to what has a record
+	top   bool                  // way is whole
+	bytes int
+}
+
+type dumped struct {
+	number uint32 // 0: it has none
+	slots  uint32 // that were told
+}
+
+// The kinds of records: what begins them.
+const (
+	DumpSlab  = 1 // before (number<<5 | slot, 0: nothing), variant, time, keys
+	DumpSlots = 2 // number, keys
+)
+
+// DumpBytes is what a record of a slab takes at most.
+const DumpBytes = 1 + 5 + 1 + 4 + 5 + 1 + slabSlots*wordBytes
+
+// BeginDump begins a dump. There is one at a time.
+func (f *Forest) BeginDump() { f.dump = new(dump) }
+
+// EndDump ends it, and returns how many slabs have a number.
+func (f *Forest) EndDump() (slabs uint32) {
+	f.countSlabs(-f.dump.bytes)
+	slabs = f.dump.n
+	f.dump = nil
+	return slabs
+}
+
+// of returns what there is of a slab.
+func (d *dump) of(f *Forest, id uint32) *dumped {
+	for n := int(id / chunkSlabs); n >= len(d.at); {
+		d.at = append(d.at, nil)
+	}
+	page := &d.at[id/chunkSlabs]
+	if *page == nil {
+		*page = new([chunkSlabs]dumped)
+		d.bytes += int(unsafe.Sizeof(**page)) + 2*wordBytes
+		f.countSlabs(int(unsafe.Sizeof(**page)) + 2*wordBytes)
+	}
+	return &(*page)[id%chunkSlabs]
+}
+
+// forgetDumped is told that a slab begins another life.
+func (f *Forest) forgetDumped(id uint32) {
+	if d := f.dump; d != nil && int(id/chunkSlabs) < len(d.at) && d.at[id/chunkSlabs] != nil {
+		d.at[id/chunkSlabs][id%chunkSlabs] = dumped{}
+	}
+}
+
+// Dump appends to dst the records that are needed for l, but no more than most, and
+// returns the number of the slab of l with the slot: number<<5 | slot. If that is 0, the
+// call is to be repeated, with nothing else between. l is pinned.
+func (f *Forest) Dump(dst []byte, l Loc, most int) (records []byte, number uint32) {
+	d := f.dump
+	for at := l; !d.top; most-- {
+		if n := len(d.way); n > 0 {
+			at = f.meta(d.way[n-1].Slab()).parent
+		}
+		if at == 0 || at.Slot() < int(d.of(f, at.Slab()).slots) {
+			d.top = true
+			break
+		}
+		if most == 0 {
+			return dst, 0
+		}
+		d.way = append(d.way, at)
+	}
+	for ; len(d.way) > 0; most-- {
+		if most <= 0 {
+			return dst, 0
+		}
+		at := d.way[len(d.way)-1]
+		d.way = d.way[:len(d.way)-1]
+		dst = f.dumpSlab(dst, at.Slab())
+	}
+	d.top = false
+	return dst, d.of(f, l.Slab()).number<<5 | uint32(l.Slot())
+}
+
+func (f *Forest) dumpSlab(dst []byte, id uint32) []byte {
+	d, m := f.dump, f.meta(id)
+	of, from := d.of(f, id), 0
+	if of.number == 0 {
+		d.n++
+		of.number = d.n
+		before := uint32(0)
+		if p := m.parent; p != 0 {
+			before = d.of(f, p.Slab()).number<<5 | uint32(p.Slot())
+		}
+		dst = append(dst, DumpSlab)
+		dst = binary.AppendUvarint(dst, uint64(before))
+		dst = append(dst, byte(m.refs>>refsBits))
+		dst = binary.LittleEndian.AppendUint32(dst, atomic.LoadUint32(&m.used))
+	} else {
+		from = int(of.slots)
+		dst = append(dst, DumpSlots)
+		dst = binary.AppendUvarint(dst, uint64(of.number))
+	}
+	written := m.load().written()
+	of.slots = uint32(written)
+	dst = append(dst, byte(written-from))
+	for _, k := range f.keys(id)[from:written] {
+		dst = binary.LittleEndian.AppendUint64(dst, k)
+	}
+	return dst
+}
+
+// SetNow sets the clock.
+func (f *Forest) SetNow(now uint32) { f.now.Store(now) }
+
+// Lives reports whether a slab is in use and was not evicted. It must have been in use
+// when a slab was placed last.
+func (f *Forest) Lives(l Loc) bool {
+	c := (*f.chunks.Load())[l.Slab()/chunkSlabs]
+	if c.meta == nil {
+		return false
+	}
+	m := &c.meta[l.Slab()%chunkSlabs]
+	return m.header != 0 && !m.dead()
+}
+
+// Doubled returns a key that is in two slots.
+func (f *Forest) Doubled() (k Key, ok bool) {
+	var all []uint64
+	chunks := *f.chunks.Load()
+	for i := range chunks {
+		c := &chunks[i]
+		if c.meta == nil {
+			continue
+		}
+		for j := range c.meta {
+			if m := &c.meta[j]; m.header != 0 && !m.dead() {
+				all = append(all, c.slab(uint32(j))[:header(m.header).written()]...)
+			}
+		}
+	}
+	slices.Sort(all)
+	for i := 1; i < len(all); i++ {
+		if all[i] == all[i-1] {
+			return Key(all[i]), true
+		}
+	}
+	return 0, false
+}
