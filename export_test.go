@@ -125,11 +125,3 @@ func ChangesOf(p Profile, payloads ...[]byte) ([]index.Change, error) {
 	}
 	return c.changes, nil
 }
-
-// OpenMemory has New and Restore make other indexes, until the function that it returns is
-// called.
-func OpenMemory(open func(index.MemoryConfig) (index.Index, error)) (undo func()) {
-	was := openMemory
-	openMemory = open
-	return func() { openMemory = was }
-}

@@ -265,7 +265,7 @@ func (c *config) open() (*Indexer, error) {
 		if c.memory != nil {
 			mc.Bytes = *c.memory
 		}
-		m, err := openMemory(mc)
+		m, err := index.NewMemory(mc)
 		if err != nil {
 			return nil, fmt.Errorf("kvindex: %w", err)
 		}

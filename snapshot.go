@@ -283,25 +283,19 @@ func (s *restoring) begin(r io.Reader, c *config) (err error) {
 
 // all reads all that is behind the head.
 func (s *restoring) all() error {
-	to, ok := s.x.index.(index.Snapshotter)
-	if !ok {
-		return index.ErrNoSnapshot
-	}
-	err := to.Restore(s.ctx, s.next)
+	err := s.x.index.(index.Snapshotter).Restore(s.ctx, s.next)
 	if err == nil {
 		if _, err = s.next(); err == nil {
 			err = errors.New("the index has read too little")
 		}
 	}
 	switch {
-	case s.err == nil && s.ctx.Err() == nil:
-		return s.in.Wrong(err)
-	case s.err == nil:
-		return s.ctx.Err()
-	case s.err != io.EOF:
+	case s.err != nil && s.err != io.EOF:
 		return s.err
+	case s.ctx.Err() != nil:
+		return s.ctx.Err()
 	case err != io.EOF:
-		return err
+		return s.in.Wrong(err)
 	}
 	if err := s.x.recall(); err != nil {
 		return err
@@ -482,5 +476,3 @@ func readTime(f *sections.Fields) time.Time {
 	}
 	return time.Time{}
 }
-
-var openMemory = func(c index.MemoryConfig) (index.Index, error) { return index.NewMemory(c) }

@@ -430,6 +430,7 @@ func TestRestoreRefused(t *testing.T) {
 		"a pod twice":        {whole(t, head, pod, pod), nil, `pod "a" is there twice`},
 		"half a pod":         {whole(t, head, first), nil, "rest of a pod"},
 		"half a pod, others": {whole(t, head, first, []byte{2, 1}), nil, "rest of a pod"},
+		"no index":           {whole(t, head, pod), nil, "section 2 at byte 237: index: "},
 		"a pod of nothing":   {whole(t, head, []byte{3}), nil, "without a beginning"},
 		"a pod cut short":    {whole(t, head, pod[:len(pod)-5]), nil, "section 1 at byte 44"},
 		"a pod and more":     {whole(t, head, append(bytes.Clone(pod), 0)), nil, "more fields"},
@@ -459,9 +460,13 @@ func TestRestoreRefused(t *testing.T) {
 		t.Errorf("canceled: %v", err)
 	}
 	// What is right: the same seed, an optional section of a later version, and bytes behind.
-	in := bytes.NewReader(append(whole(t, head, []byte{77, 1}, pod), "behind"...))
+	parts := [][]byte{head, {77, 1}}
+	for i, k := range kinds[1:] {
+		parts = append(parts, append([]byte{byte(k)}, payloads[1+i]...))
+	}
+	in := bytes.NewReader(append(whole(t, parts...), "behind"...))
 	ix, err := kvindex.Restore(context.Background(), in, kvindex.WithKeySeed(seed))
-	if err != nil || in.Len() != len("behind") || len(ix.Pods(nil)) != 1 {
+	if err != nil || in.Len() != len("behind") || len(ix.Pods(nil)) != 3 {
 		t.Fatalf("%v, %d bytes left", err, in.Len())
 	}
 	ix.Close()
@@ -507,9 +512,14 @@ func FuzzRestorePod(f *testing.F) {
 			f.Add(payloads[i])
 		}
 	}
+	var parts [][]byte // of an index without pods
+	kinds, payloads = partsOf(f, snapshot(f, open(f)))
+	for i, k := range kinds {
+		parts = append(parts, append([]byte{byte(k)}, payloads[i]...))
+	}
 	p := fakeengine.NewPrompt(1, 16, 4)
 	f.Fuzz(func(t *testing.T, pod []byte) {
-		b := whole(t, append([]byte{1}, bytes.Repeat([]byte{7}, 16)...), append([]byte{3}, pod...))
+		b := whole(t, append(slices.Clone(parts), append([]byte{3}, pod...))...)
 		ix, err := kvindex.Restore(context.Background(), bytes.NewReader(b), kvindex.WithMemory(kvindex.MinMemory))
 		if err != nil {
 			return

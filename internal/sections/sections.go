@@ -118,6 +118,8 @@ type Reader struct {
 	last  uint64
 	count uint64 // of sections that were read
 	at    uint64 // bytes that were read
+	nth   uint64 // the section that was read last
+	begin uint64 // where that begins
 	front [frontLen]byte
 	buf   []byte
 	err   error // what the next Next returns
@@ -156,49 +158,47 @@ func (s *Reader) Next() (Kind, []byte, error) {
 		case slices.Contains(s.knows, k):
 			return k, payload, nil
 		case !optional:
-			s.err = s.Wrong(fmt.Errorf("its kind %d is not known: the snapshot is of a later version", k))
+			s.err = s.wrong("its kind %d is not known: the snapshot is of a later version", k)
 		}
 	}
 	return 0, nil, s.err
 }
 
-// Wrong returns an error about the section that Next has returned last.
+// Wrong returns an error about the section that Next has read last, which may be the end.
 func (s *Reader) Wrong(err error) error {
-	return fmt.Errorf("section %d at byte %d: %w", s.count-1, s.at-uint64(frontLen+len(s.buf)), err)
+	return fmt.Errorf("section %d at byte %d: %w", s.nth, s.begin, err)
 }
 
-// wrong returns an error about the section that is being read, of which so many bytes
-// were read.
-func (s *Reader) wrong(read int, format string, args ...any) error {
-	return fmt.Errorf("section %d at byte %d: %w", s.count, s.at-uint64(read), fmt.Errorf(format, args...))
+func (s *Reader) wrong(format string, args ...any) error {
+	return s.Wrong(fmt.Errorf(format, args...))
 }
 
 // read reads a section and checks it.
 func (s *Reader) read() (k Kind, optional bool, payload []byte, err error) {
+	s.nth, s.begin = s.count, s.at
 	n, err := io.ReadFull(s.r, s.front[:])
 	s.at += uint64(n)
 	if err != nil {
-		return 0, false, nil, s.wrong(n, "there is no end: the stream stops at byte %d: %w", s.at, unexpected(err))
+		return 0, false, nil, s.wrong("there is no end: the stream stops at byte %d: %w", s.at, unexpected(err))
 	}
 	length := binary.LittleEndian.Uint32(s.front[4:])
 	if length > Max {
-		return 0, false, nil, s.wrong(n, "a length of %d bytes, at most %d: it is corrupt", length, Max)
+		return 0, false, nil, s.wrong("a length of %d bytes, at most %d: it is corrupt", length, Max)
 	}
 	if err := s.readPayload(int(length)); err != nil {
-		return 0, false, nil, s.wrong(n+len(s.buf), "%d bytes of %d: the stream stops at byte %d: %w", len(s.buf), length, s.at, unexpected(err))
+		return 0, false, nil, s.wrong("%d bytes of %d: the stream stops at byte %d: %w", len(s.buf), length, s.at, unexpected(err))
 	}
-	n += len(s.buf)
 	s.last = checksum(s.last, s.front[:], s.buf)
 	if s.last != binary.LittleEndian.Uint64(s.front[8:]) {
-		return 0, false, nil, s.wrong(n, "the checksum does not fit: it is corrupt, or in the wrong place")
+		return 0, false, nil, s.wrong("the checksum does not fit: it is corrupt, or in the wrong place")
 	}
 	k, flags := Kind(s.front[0]), s.front[1]
 	if flags&^flagOptional != 0 || s.front[2] != 0 || s.front[3] != 0 {
-		return 0, false, nil, s.wrong(n, "flags that are not known: the snapshot is of a later version")
+		return 0, false, nil, s.wrong("flags that are not known: the snapshot is of a later version")
 	}
 	if k == end {
 		if len(s.buf) != 8 || binary.LittleEndian.Uint64(s.buf) != s.count {
-			return 0, false, nil, s.wrong(n, "the end counts other sections than were read")
+			return 0, false, nil, s.wrong("the end counts other sections than were read")
 		}
 		return k, false, nil, nil
 	}
