@@ -1,4 +1,4 @@
-package kvindex_test
+package systemtest
 
 import (
 	"bytes"
@@ -16,7 +16,7 @@ import (
 
 var (
 	snapshotSeed = flag.Uint64("snapshot.seed", 1, "seed of the first schedule of TestSnapshotSchedules")
-	snapshotN    = flag.Int("snapshot.n", 1000, "schedules of TestSnapshotSchedules")
+	snapshotN    = flag.Int("snapshot.n", 0, "schedules of TestSnapshotSchedules; 0: 1000, with -race 200, with -short 60")
 )
 
 // snapWorld is some engines, an Indexer that hears of them, and what happens to both.
@@ -59,6 +59,7 @@ type snapEngine struct {
 	accepted, before []kvindex.Message
 	reference        *kvindex.Indexer // is told all of the present life
 	applied          bool             // the last message was
+	heard            int              // the number of the life that this was of
 	first            int              // the first message that was applied since the pod is known; -1: none
 }
 
@@ -83,7 +84,9 @@ func newSnapWorld(t *testing.T, seed uint64, tally map[string]int) *snapWorld {
 
 func (w *snapWorld) options() (options []kvindex.Option) {
 	if w.exact {
-		options = append(options, withProfile(kvindex.Profile{Copies: kvindex.CopiesExact}))
+		options = append(options, kvindex.WithProfile(func(string, string) kvindex.Profile {
+			return kvindex.Profile{Copies: kvindex.CopiesExact}
+		}))
 	}
 	if w.keep {
 		options = append(options, kvindex.WithLossPolicy(kvindex.KeepOnLoss))
@@ -175,6 +178,7 @@ func (e *snapEngine) bring() {
 	m := e.message(e.life(), e.from)
 	e.from++
 	if !e.numbered {
+		e.heard = len(e.lives)
 		if err := e.w.ix.Ingest(e.pod, "m", m.Payload); err != nil {
 			e.w.fail("%v", err)
 		}
@@ -208,6 +212,7 @@ func (e *snapEngine) ingest(m kvindex.Message) kvindex.Receipt {
 	}
 	if e.applied = got.Applied; e.applied {
 		e.accepted = append(e.accepted, m)
+		e.heard = len(e.lives)
 		if e.first < 0 {
 			e.first = int(m.Seq)
 		}
@@ -472,7 +477,7 @@ func (w *snapWorld) run() {
 	}
 	var lives []int
 	for _, e := range w.engines {
-		lives = append(lives, len(e.lives))
+		lives = append(lives, e.heard)
 	}
 	b := w.snapshot()
 	for _, e := range w.engines {
@@ -486,7 +491,11 @@ func (w *snapWorld) run() {
 		}
 	}
 	w.ix.Close()
-	w.ix = restoreBytes(w.t, b, w.options()...)
+	var err error
+	if w.ix, err = kvindex.Restore(context.Background(), bytes.NewReader(b), w.options()...); err != nil {
+		w.t.Fatal(err)
+	}
+	defer w.ix.Close()
 	for _, p := range w.ix.Pods(nil) {
 		if p.State > kvindex.StateUncertain && p.State != kvindex.StatePartial {
 			w.fail("restored as %v", p.State)
@@ -522,8 +531,18 @@ func (w *snapWorld) run() {
 // as the engines are where nothing is lost, never holds more, and takes no repeat for a
 // restart.
 func TestSnapshotSchedules(t *testing.T) {
+	n := uint64(*snapshotN)
+	switch {
+	case n > 0:
+	case testing.Short():
+		n = 60
+	case raceEnabled:
+		n = 200
+	default:
+		n = 1000
+	}
 	tally := map[string]int{}
-	for i := range uint64(*snapshotN) {
+	for i := range n {
 		t.Run("", func(t *testing.T) { newSnapWorld(t, *snapshotSeed+i, tally).run() })
 		if t.Failed() {
 			return
@@ -534,7 +553,7 @@ func TestSnapshotSchedules(t *testing.T) {
 		"stall", "restart", "clear", "removal", "repeat", "lost on its way", "replay", "restart noticed", "overlap", "gap that a replay fills",
 		"gap that no replay fills", "restarted, clock ahead", "restarted, clock behind", "restarted, with replay", "nothing lost", "not empty",
 	} {
-		if *snapshotN >= 1000 && tally[what] < 50 {
+		if n >= 1000 && tally[what] < 50 {
 			t.Errorf("%d times %s", tally[what], what)
 		}
 	}
