@@ -441,7 +441,7 @@ func (w *snapWorld) compare() {
 		}
 		for i := max(0, len(e.prompts)-40); i < len(e.prompts); i++ {
 			p := e.prompts[i]
-			q := kvindex.Request{Tokens: p, Adapter: e.adapters[i], Pods: []string{e.pod}, Ranks: true}
+			q := kvindex.Request{Model: "m", Tokens: p, Adapter: e.adapters[i], Pods: []string{e.pod}, Ranks: true}
 			s := rankOf(score(w.t, w.ix, q), e.rank)
 			got, want := s.MatchedBlocks, rankOf(score(w.t, e.reference, q), e.rank).MatchedBlocks
 			switch truth := e.Held(p, e.adapters[i], "") / 16; {
