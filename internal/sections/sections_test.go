@@ -237,21 +237,23 @@ func TestFields(t *testing.T) {
 	if f.Byte() != 7 || f.Int(300) != 300 || f.String() != "text" || f.Uint64() != 1<<40 || f.End() != nil {
 		t.Error(f.End())
 	}
-	for name, read := range map[string]func(f *sections.Fields){
-		"too much":      func(f *sections.Fields) { f.Byte() },
-		"out of bounds": func(f *sections.Fields) { f.Byte(); f.Int(299) },
-		"missing":       func(f *sections.Fields) { f.Byte(); f.Count() },
-		"not enough":    func(f *sections.Fields) { f.Uint64(); f.Uint64(); f.Uint64() },
-		"no number":     func(f *sections.Fields) { sectionsOf(f, len(b)); f.Uvarint() },
+	for want, read := range map[string]func(f *sections.Fields){
+		"more fields":                      func(f *sections.Fields) { f.Byte() },
+		"out of bounds":                    func(f *sections.Fields) { f.Byte(); f.Int(299) },
+		"fields are missing":               func(f *sections.Fields) { f.Byte(); f.Count() },
+		"fields are missing: behind all":   func(f *sections.Fields) { bytesOf(f, len(b)); f.Uvarint() },
+		"fields are missing: of a number":  func(f *sections.Fields) { f.Uint64(); f.Uint64(); f.Uint64() },
+		"another one: what was said first": func(f *sections.Fields) { f.Refuse(errors.New("another one")); f.Uint64() },
 	} {
 		f := sections.NewFields(b)
-		if read(f); f.End() == nil || f.Byte() != 0 || f.Uint64() != 0 || f.Uvarint() != 0 || f.String() != "" {
-			t.Errorf("%s: %v", name, f.End())
+		want, _, _ = strings.Cut(want, ":")
+		if read(f); f.End() == nil || !strings.Contains(f.End().Error(), want) || f.Byte() != 0 || f.Uint64() != 0 || f.Uvarint() != 0 || f.String() != "" {
+			t.Errorf("%v, want %q", f.End(), want)
 		}
 	}
 }
 
-func sectionsOf(f *sections.Fields, n int) {
+func bytesOf(f *sections.Fields, n int) {
 	for range n {
 		f.Byte()
 	}
