@@ -52,6 +52,8 @@ type restorer struct {
 	slabs []restoredSlab
 	apart map[uint32][]loc // of the slabs of which the keys do not follow each other
 	taken int              // bytes of slabs
+	tries int              // to make room, since it was of no use
+	tight int              // how many do nothing then
 	keys  [maxSlabKeys]forest.Key
 	locs  [maxSlabKeys]loc
 	row   []loc
@@ -530,7 +532,9 @@ func (r *restorer) place(number int, prev loc, there bool, variant, used uint32)
 			break
 		}
 		clear(locs)
-		r.relieve([]loc{prev}, func() bool { return int64(r.f.Free()) >= r.g.part/2 || r.g.pages() >= r.g.part })
+		if !r.relieve([]loc{prev}, func() bool { return int64(r.f.Free()) >= r.g.part/2 || r.g.pages() >= r.g.part }) {
+			break
+		}
 	}
 	r.add(number, locs)
 	return nil
@@ -603,6 +607,10 @@ func (r *restorer) relieve(keep []loc, ok func() bool) bool {
 	if ok() {
 		return true
 	}
+	if r.tries < r.tight { // it was of no use a while ago
+		r.tries++
+		return false
+	}
 	pinLocs(r.f, keep, true)
 	r.pin(false)
 	if r.order != nil {
@@ -628,6 +636,9 @@ func (r *restorer) relieve(keep []loc, ok func() bool) bool {
 	}
 	r.pin(true)
 	pinLocs(r.f, keep, false)
+	if r.tries, r.tight = 0, 0; !done {
+		r.tight = len(r.slabs)
+	}
 	return done
 }
 

@@ -45,7 +45,7 @@ import (
 // # Who waits for whom
 //
 // Sections are filled while locks are held, and written when none is. Up to
-// dumper.ahead of them are filled before the first is written, so that a pod of some
+// maxAhead bytes of them are filled before the first is written, so that a pod of some
 // million blocks is read at once even if the writer hangs. Beyond that the walk waits,
 // and notes pile up: at a bound the snapshot is given up. A pod that is removed
 // meanwhile is forgotten by readers at once, and by its memory when it is written.
@@ -77,24 +77,26 @@ const (
 	// snapshotVersion is the version of the records.
 	snapshotVersion = 1
 	// someHashes is how many a record of a store has.
-	someHashes = 1 << 10
+	someHashes = 1 << 8
 )
 
 const (
-	// minSection and maxDumped bound the sections that are filled, in bytes, and how
-	// many bytes of them wait. A part of the budget bounds both, and the notes.
-	minSection = 32 << 10
-	maxSection = 1 << 20
-	maxDumped  = 32 << 20
-	dumpedPart = 16
-	notedPart  = 8
+	// minSection and maxSection bound a section that is filled, in bytes, and
+	// maxAhead those that wait until they are written. Parts of the budget bound them
+	// too, and the notes.
+	minSection  = 8 << 10
+	maxSection  = 1 << 20
+	maxAhead    = 32 << 20
+	sectionPart = 512
+	aheadPart   = 64
+	notesPart   = 8
 	// notePiece is what notes are allocated in.
 	notePiece = 8 << 10
 	// someNotes and someSlabs is how many become records in a step.
 	someNotes = 512
-	someSlabs = 32
-	// recordRoom is what must be free in a section for any record but of a source.
-	recordRoom = someSlabs*forest.DumpBytes + 12<<10
+	someSlabs = 8
+	// recordRoom is what must be free in a section for a name and some slabs.
+	recordRoom = someSlabs*forest.DumpBytes + 4<<10
 	// someIdle is how many idle names are numbered in a step.
 	someIdle = 1 << 12
 	newIdle  = 1 << 31 // the first number of those that become idle meanwhile
@@ -175,10 +177,10 @@ func (m *Memory) Snapshot(ctx context.Context, write func([]byte) error, cut fun
 		return ErrClosed
 	}
 	w := &dumper{m: m, g: g, write: write}
-	w.size = int(min(max(g.budget/64, minSection), maxSection))
-	w.most = max(int(min(g.budget/dumpedPart, maxDumped))/w.size, 1)
+	w.size = int(min(max(g.budget/sectionPart, minSection), maxSection))
+	w.most = int(min(g.budget/aheadPart, maxAhead)) / w.size
 	g.mu.Lock()
-	w.notesMax = int(min(g.budget/notedPart, maxDumped+g.mem.Load()/dumpedPart))
+	w.notesMax = int(min(g.budget/notesPart, maxAhead+g.mem.Load()/16))
 	g.forest.BeginDump()
 	g.dumping = true
 	g.mu.Unlock()
@@ -578,11 +580,8 @@ func (w *dumper) drain(ctx context.Context, d *dumping) error {
 		if err := w.room(ctx, recordRoom); err != nil {
 			return err
 		}
-		w.g.mu.Lock()
-		more = w.some(d)
-		overflow := w.overflow
-		w.g.mu.Unlock()
-		if overflow {
+		var overflow bool
+		if more, overflow = w.some(d); overflow {
 			return fmt.Errorf("index: the snapshot of pod %q is given up: more than %d bytes of notes about it", w.of.id.Pod, w.notesMax)
 		}
 	}
@@ -591,17 +590,19 @@ func (w *dumper) drain(ctx context.Context, d *dumping) error {
 
 // some makes records of some notes, and reports whether there are more. It ends where a
 // section is full.
-func (w *dumper) some(d *dumping) (more bool) {
+func (w *dumper) some(d *dumping) (more, overflow bool) {
+	w.g.mu.Lock()
+	defer w.g.mu.Unlock()
 	f := w.g.forest
 	for n := someNotes; n > 0 && len(w.open) <= w.size-recordRoom; n-- {
 		if len(w.note) == 0 && !w.nextPiece(d) {
-			return false
+			return false, w.overflow
 		}
 		keys, size := noteSize(w.note)
 		for len(w.refs) < len(keys)/4 {
 			ref := uint32(0)
 			if w.open, ref = f.Dump(w.open, keyAt(keys, len(w.refs)), someSlabs); ref == 0 {
-				return true
+				return true, w.overflow
 			}
 			w.refs = append(w.refs, ref)
 		}
@@ -610,20 +611,19 @@ func (w *dumper) some(d *dumping) (more bool) {
 		w.note = w.note[size:]
 		w.refs = w.refs[:0]
 	}
-	return true
+	return true, w.overflow
 }
 
 // nextPiece goes on to the next piece of notes.
 func (w *dumper) nextPiece(d *dumping) bool {
-	if len(d.notes) == 0 {
-		return false
+	for len(w.note) == 0 && len(d.notes) > 0 {
+		size := cap(d.notes[0])
+		w.note, d.notes[0] = d.notes[0], nil
+		d.notes = d.notes[1:]
+		d.grow(w.of, -size)
+		w.noted -= size
 	}
-	size := cap(d.notes[0])
-	w.note, d.notes[0] = d.notes[0], nil
-	d.notes = d.notes[1:]
-	d.grow(w.of, -size)
-	w.noted -= size
-	return true
+	return len(w.note) > 0
 }
 
 // noteSize returns the keys of a note, and how many bytes it has.
@@ -860,7 +860,11 @@ func (w *dumper) take() bool {
 	g := w.g
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.makeRoom(nil, func() bool { return g.pages() > int64(w.size) }) {
+	ok := func() bool { return g.pages() > int64(w.size) }
+	if w.taken == 0 { // what cannot be refused
+		ok = func() bool { return g.budget-g.mem.Load() > g.slack/4+int64(w.size) }
+	}
+	if !g.makeRoom(nil, ok) {
 		return false
 	}
 	g.addTables(w.size)

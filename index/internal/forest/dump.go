@@ -33,7 +33,7 @@ const (
 )
 
 // DumpBytes is what a record of a slab takes at most.
-const DumpBytes = 1 + 5 + 1 + 4 + 5 + 1 + slabSlots*wordBytes
+const DumpBytes = 1 + 5 + 1 + 4 + 1 + slabSlots*wordBytes
 
 // BeginDump begins a dump. There is one at a time.
 func (f *Forest) BeginDump() { f.dump = new(dump) }
