@@ -266,7 +266,7 @@ func (s *restoring) begin(r io.Reader, c *config) (err error) {
 	k, head, err := s.in.Next()
 	var seed [16]byte
 	switch {
-	case err == io.EOF:
+	case errors.Is(err, io.EOF):
 		return errors.New("the snapshot is empty")
 	case err != nil:
 		return err
@@ -290,11 +290,11 @@ func (s *restoring) all() error {
 		}
 	}
 	switch {
-	case s.err != nil && s.err != io.EOF:
+	case s.err != nil && !errors.Is(s.err, io.EOF):
 		return s.err
 	case s.ctx.Err() != nil:
 		return s.ctx.Err()
-	case err != io.EOF:
+	case !errors.Is(err, io.EOF):
 		return s.in.Wrong(err)
 	}
 	if err := s.x.recall(); err != nil {
@@ -317,7 +317,7 @@ func (s *restoring) next() (payload []byte, err error) {
 		k, payload, s.err = s.in.Next()
 		switch {
 		case s.err != nil && !s.more:
-		case s.err == io.EOF, s.err == nil && s.more && k != sectionPod:
+		case errors.Is(s.err, io.EOF), s.err == nil && s.more && k != sectionPod:
 			s.err = errors.New("the rest of a pod is missing")
 		case s.err != nil:
 		case k == sectionIndex:

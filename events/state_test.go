@@ -36,11 +36,11 @@ func stateOf(t testing.TB, s *events.Sequencer) []byte {
 
 // talker makes the messages of a stream that anything happens to.
 type talker struct {
-	r                  *rand.Rand
-	next, life, digest uint64
-	clock              float64
-	steady             bool // it goes on in order, and some of it comes again
-	sent               []events.Arrival
+	r          *rand.Rand
+	next, life uint64
+	clock      float64
+	steady     bool // it goes on in order, and some of it comes again
+	sent       []events.Arrival
 }
 
 // says returns a message: mostly the next one, else lost, repeated, reordered, of an

@@ -71,5 +71,5 @@ func subscribe(ctx context.Context, ix *kvindex.Indexer, pod, endpoint, replay s
 	if err != nil {
 		log.Fatal(err)
 	}
-	go sub.Run(ctx)
+	go func() { log.Print(sub.Run(ctx)) }()
 }

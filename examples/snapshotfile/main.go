@@ -38,7 +38,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	go sub.Run(ctx)
+	go func() { log.Print(sub.Run(ctx)) }()
 	keep(ctx, ix, path, time.Tick(every))
 }
 

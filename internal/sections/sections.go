@@ -229,7 +229,7 @@ func (s *Reader) readPayload(n int) error {
 
 // unexpected is err, but for a stream that ends too early.
 func unexpected(err error) error {
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}
 	return err

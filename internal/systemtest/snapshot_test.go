@@ -558,3 +558,36 @@ func TestSnapshotSchedules(t *testing.T) {
 		}
 	}
 }
+
+// TestRecordedRunsRestored: a recorded run that goes on from a snapshot at any of its
+// messages has all answers of one that was not cut.
+func TestRecordedRunsRestored(t *testing.T) {
+	queries, runs := 0, 0
+	for i, path := range recordings(t, "[0-9bc]*") {
+		rows := readRecording(t, path)
+		r := rand.New(rand.NewPCG(uint64(i), 5))
+		for _, p := range []kvindex.Profile{rows[0].profile(kvindex.CopiesExact), {}} {
+			answers := func(cut int) (all []kvindex.PodScore) {
+				replayCut(t, rows, cut, []kvindex.Option{withProfile(p)}, (*recordedQuery).request, func(got kvindex.PodScore, _, _ int) {
+					got.State = 0 // it is uncertain behind the snapshot
+					all = append(all, got)
+				})
+				return all
+			}
+			cut := r.IntN(len(rows) - 1)
+			want, got := answers(-1), answers(cut)
+			for n := range want {
+				if got[n] != want[n] {
+					t.Errorf("%s, cut before row %d: answer %d of %d is %+v, uncut %+v", path, cut, n, len(want), got[n], want[n])
+					break
+				}
+			}
+			queries += len(want)
+		}
+		runs++
+	}
+	t.Logf("%d runs, %d answers", runs, queries)
+	if runs < 74 {
+		t.Errorf("%d runs", runs)
+	}
+}
