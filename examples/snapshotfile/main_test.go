@@ -73,7 +73,7 @@ func TestKill(t *testing.T) {
 			t.Fatal(err)
 		}
 		lines := bufio.NewScanner(out)
-		for range 1 + r.IntN(8) {
+		for range 1 + r.IntN(3) {
 			if !lines.Scan() {
 				t.Fatalf("the writer has ended: %s", &said)
 			}
