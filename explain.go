@@ -335,7 +335,7 @@ func (x *Indexer) factsOf(pod, model string) *podFacts {
 			lost: r.lost, groups: slices.Clone(r.groups),
 		})
 		pm.profile.correct(f.ranks[len(f.ranks)-1].groups)
-		f.heard = f.heard || r.messages > 0 || r.kept
+		f.heard = f.heard || r.messages > 0 || r.kept || r.state != StateUnknown
 	}
 	return f
 }

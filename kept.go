@@ -32,7 +32,8 @@ const feederCursor = "\x00feeder"
 // gone, because a loss was kept: its Epoch counts, and its Digest is 1 or 0.
 const doubtCursor = "\x00doubt"
 
-// recall makes the pods known that the index holds something of.
+// recall makes the ranks known that the index holds something of, unless they are known
+// from a snapshot.
 func (x *Indexer) recall() error {
 	d, ok := x.index.(index.Describer)
 	if !ok {
@@ -47,12 +48,11 @@ func (x *Indexer) recall() error {
 			return err
 		}
 		r, err := in.pm.rank(s.Source.Rank)
-		if err == nil {
+		if err == nil && r.state == StateUnknown && r.stream == nil {
 			r.kept = true
-			if err = in.recalled(r); err == nil {
-				in.pm.settle()
-			}
+			err = in.recalled(r)
 		}
+		in.pm.settle()
 		in.leave()
 		if err != nil {
 			return fmt.Errorf("kvindex: pod %q: %w", in.pod, err)

@@ -57,7 +57,8 @@
 //
 // Set [WithProfile] at once for SGLang with media, for EAGLE or MTP, and for hybrid
 // models. [WithHooks], [WithMemory], [WithLossPolicy], [WithModels], [WithResolver] and
-// [Indexer.Candidates] can wait.
+// [Indexer.Candidates] can wait. [Indexer.Snapshot] and [Restore] keep what is known when
+// the process ends.
 //
 // # Promises
 //
@@ -215,6 +216,7 @@ type Indexer struct {
 	keep      bool // on a loss
 	hooks     Hooks
 	closed    atomic.Bool
+	snapshots chan struct{} // has one while a Snapshot is under way
 
 	ingests sync.Pool // of *ingest
 	scorers sync.Pool // of *scorer
@@ -235,23 +237,26 @@ type Indexer struct {
 // prompts of token ids only; WithModel adds texts and chats. It knows no pods, but
 // those of the index that WithIndex gives. The error names each option that is wrong.
 func New(opts ...Option) (*Indexer, error) {
-	c := config{given: make(map[string]Model)}
-	for _, o := range opts {
-		o(&c)
-	}
+	c := configOf(opts)
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
+	return c.open()
+}
+
+// open is New with options that are valid.
+func (c *config) open() (*Indexer, error) {
 	x := &Indexer{
-		index:    c.index,
-		given:    c.given,
-		source:   c.source,
-		resolver: c.resolver,
-		profile:  c.profile,
-		keep:     c.keep,
-		hooks:    c.hooks,
-		pods:     make(map[string]*pod),
-		models:   make(map[string]*model),
+		index:     c.index,
+		given:     c.given,
+		source:    c.source,
+		resolver:  c.resolver,
+		profile:   c.profile,
+		keep:      c.keep,
+		hooks:     c.hooks,
+		pods:      make(map[string]*pod),
+		models:    make(map[string]*model),
+		snapshots: make(chan struct{}, 1),
 	}
 	if x.index == nil {
 		var mc index.MemoryConfig

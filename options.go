@@ -30,6 +30,14 @@ type config struct {
 	errs     []error
 }
 
+func configOf(opts []Option) config {
+	c := config{given: make(map[string]Model)}
+	for _, o := range opts {
+		o(&c)
+	}
+	return c
+}
+
 // WithIndex uses another backend than the index in memory. Close does not close it.
 //
 // If the backend is an index.Describer, the pods that it holds blocks of are known from
@@ -74,7 +82,8 @@ func WithMemory(bytes int64) Option {
 
 // WithKeySeed sets the seed of the keys by which prompts are looked up. Give all
 // gateways the same seed: then all have the same order of equal pods. It has nothing to
-// do with an engine's hash seed.
+// do with an engine's hash seed. A snapshot contains the seed, and Restore takes it from
+// there.
 //
 // Keep the seed secret: who knows it can make different prompts with equal keys. By
 // default it is random. A backend that WithIndex gives has a seed of its own, so the
@@ -164,9 +173,9 @@ func WithResolver(resolver func(model string) (base, adapter string)) Option {
 
 // WithProfile sets a function that returns the Profile of a pod: what its events do not
 // tell. The function is called once for each pod and model, when its first event or its
-// Subscriber comes. What it returns is kept until RemovePod. If that cannot be used, each
-// message for the pod and model is an error. The function must not call the Indexer.
-// Without it every pod has the zero Profile.
+// Subscriber comes, or by Restore. What it returns is kept until RemovePod. If that cannot
+// be used, each message for the pod and model is an error, and so is Restore. The function
+// must not call the Indexer. Without it every pod has the zero Profile.
 func WithProfile(profile func(pod, model string) Profile) Option {
 	return func(c *config) {
 		if profile == nil {

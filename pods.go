@@ -75,9 +75,12 @@ type rank struct {
 	stream  *stream
 	contest contest
 	kept    bool // what it holds is in the index from before, and nobody has spoken for it
-	doubt   bool // the index has a note that a loss was kept
-	evicted bool // when the last message was applied, the index had given up blocks
-	lost    lastLoss
+	// unproven: what it holds is from a snapshot, and it is fed without numbers, so nobody
+	// can know whether messages were lost since.
+	unproven bool
+	doubt    bool // the index has a note that a loss was kept
+	evicted  bool // when the last message was applied, the index had given up blocks
+	lost     lastLoss
 
 	messages        uint64 // applied
 	stored, removed uint64 // blocks
@@ -131,7 +134,12 @@ func (s State) after(e viewEvent) State {
 }
 
 // on changes the state by an event.
-func (r *rank) on(e viewEvent) { r.state = r.state.after(e) }
+func (r *rank) on(e viewEvent) {
+	r.state = r.state.after(e)
+	if e == emptied || e == forgotten || e == replaced {
+		r.unproven = false
+	}
+}
 
 // heard takes note of a batch that was applied at a time. whole: so was all that
 // the engine said before it.
@@ -211,7 +219,7 @@ func (r *rank) view() State {
 	if r.stream != nil {
 		state = r.stream.limit(state)
 	}
-	if r.contest.open || r.kept {
+	if r.contest.open || r.kept || r.unproven {
 		state = min(state, StateUncertain)
 	}
 	if r.evicted {
@@ -505,9 +513,14 @@ func (x *Indexer) leaveEmpty(p *pod, model string) bool {
 	defer x.mu.Unlock()
 	x.heard.Add(1)
 	x.forget(p.name, model, pm)
+	x.leaveUnknown(p)
+	return true
+}
+
+// leaveUnknown forgets a pod of which nothing is known. p.mu and x.mu are held.
+func (x *Indexer) leaveUnknown(p *pod) {
 	if len(p.models)+len(p.asked) == 0 {
 		p.removed = true
 		delete(x.pods, p.name)
 	}
-	return true
 }

@@ -40,7 +40,8 @@ const (
 	StateSilent
 	// StateUncertain: the connection was lost, and no newer message has come since; or
 	// there was a loss, and KeepOnLoss kept the blocks; or two streams contest a rank; or
-	// the blocks come from a backend (WithIndex), and its streams have not continued.
+	// the blocks come from a backend (WithIndex) or a snapshot (Restore), and its streams
+	// have not continued.
 	StateUncertain
 	// StateReplaying: messages are missing, and a transport asks the engine for them, or
 	// applies the older messages that it has got.

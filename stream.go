@@ -59,8 +59,8 @@ type stream struct {
 	// behind: older messages are caught up with.
 	behind bool
 	// interrupted: the connection was lost, or another process applied what is
-	// known, and nothing has confirmed it since.
-	interrupted bool
+	// known, and nothing has confirmed it since. restored: that was before a snapshot.
+	interrupted, restored bool
 
 	opened    bool      // a transport has it
 	connected time.Time // since when its connection stands; zero: it does not
@@ -119,22 +119,31 @@ func (st *stream) judge(v *events.Verdict, lost bool) {
 	}
 }
 
-// dealt is told that a message was dealt with; again: it had come before.
+// confirm takes note that nothing is missing before what comes now.
+func (st *stream) confirm() { st.interrupted, st.restored = false, false }
+
+// dealt is told that a message was dealt with; again: it had come before; last: it is
+// the one that was applied last.
 //
 // Only what is newer than all before and comes by itself shows that nothing is
 // missing. What comes again shows nothing, and a replay may fall silent half-way.
 // But a replay that brings the message which waits, or one behind it, has brought
-// all up to a message that came by itself.
-func (st *stream) dealt(m *Message, again bool) {
+// all up to a message that came by itself. Behind a snapshot the last message shows,
+// when it comes again, that the engine is the same and goes on from there.
+func (st *stream) dealt(m *Message, again, last bool) {
 	came := st.held && (m.Seq == st.heldSeq || m.Seq > st.heldSeq && !st.heldOld)
 	if came {
 		st.held = false
 	}
 	switch {
 	case !again && !m.Replayed, came && !st.heldOld:
-		st.interrupted, st.behind = false, false
+		st.confirm()
+		st.behind = false
 	case !again:
 		st.behind = true
+	case last && st.restored:
+		st.confirm()
+		st.behind = st.behind || m.Replayed
 	}
 }
 
@@ -270,9 +279,10 @@ func (d *delivery) deal() (Receipt, error) {
 	if err != nil && !full {
 		return Receipt{}, err
 	}
+	last := d.stream.seq.IsLast(d.arrival)
 	d.stream.seq.Advance(d.arrival, *v)
 	d.tally(again, full)
-	d.stream.dealt(&d.m, again)
+	d.stream.dealt(&d.m, again, last)
 	if again {
 		return Receipt{Duplicate: true}, nil
 	}

@@ -123,7 +123,8 @@ func (st *stream) current() {
 			r.on(heardAll)
 		}
 	}
-	st.held, st.behind, st.interrupted = false, false, false
+	st.held, st.behind = false, false
+	st.confirm()
 }
 
 // close ends a stream that its transport brings no more. Without ranks it is

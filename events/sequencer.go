@@ -61,6 +61,9 @@ type Sequencer struct {
 	// blind: what was applied until now was applied elsewhere, and the engine has
 	// not confirmed it.
 	blind bool
+	// away: the engine may have restarted since the last message, while nobody listened,
+	// and has not confirmed that it has not. All that was applied is remembered.
+	away  bool
 	asked bool // see Ask
 	had   memory
 	// Of the life before this one: what it had, and if the clock told the two
@@ -116,6 +119,17 @@ func (s *Sequencer) Restart() { *s = Sequencer{epoch: s.epoch + 1} }
 // Await makes message 0 of the present life of the engine the one that is due: all
 // messages of this life will come again. Restart is for another life.
 func (s *Sequencer) Await() { *s = Sequencer{epoch: s.epoch} }
+
+// Away takes note that nobody may have listened since the last message, although s
+// remembers all before it: s was read by UnmarshalBinary. Until the engine has confirmed
+// that it has not restarted, the next message is Doubtful, and if its time is before that
+// of the last one, it counts as one that comes again.
+func (s *Sequencer) Away() { s.away = s.started }
+
+// IsLast reports whether a is the message that was dealt with last, byte by byte.
+func (s *Sequencer) IsLast(a Arrival) bool {
+	return s.started && a.Seq+1 == s.next && s.had.has(a)
+}
 
 // Next returns the number that is due, and whether a message of the stream has come or
 // Resume was called.
@@ -184,7 +198,7 @@ func (s *Sequencer) Check(a Arrival) Verdict {
 	case a.Seq > s.next:
 		v.Gap = Gap{From: s.next, To: a.Seq - 1, Lost: true}
 	default:
-		v.Doubtful = s.blind && !a.Replayed
+		v.Doubtful = (s.blind || s.away) && !a.Replayed
 	}
 	return v
 }
@@ -205,8 +219,14 @@ func (s *Sequencer) old(a Arrival) bool {
 	if a.Replayed {
 		return false
 	}
-	byTime := a.Seq < s.oldNext && a.Time <= s.oldTime || s.blind && s.timed && a.Time < s.time
+	byTime := a.Seq < s.oldNext && a.Time <= s.oldTime || s.stale(a)
 	return a.Decoded && byTime || s.before.has(a)
+}
+
+// stale reports that a message is older than the last one, where only the engine's clock
+// can show that it has restarted.
+func (s *Sequencer) stale(a Arrival) bool {
+	return (s.blind || s.away && a.Seq == s.next) && s.timed && a.Time < cmp.Or(s.sure, s.last)
 }
 
 // known reports that the message was applied, as far as is remembered.
@@ -258,7 +278,7 @@ func (s *Sequencer) Advance(a Arrival, v Verdict) {
 	s.timed = s.timed || a.Decoded
 	s.started = true
 	s.next = v.Next
-	s.back, s.blind = 0, false
+	s.back, s.blind, s.away = 0, false, false
 	s.asked = s.asked && a.Replayed
 	s.had.add(delivery{a.Seq, a.Digest}, s.time)
 }
@@ -285,7 +305,7 @@ func (s *Sequencer) end() (next uint64, time float64) {
 // comes again.
 func (s *Sequencer) contradicts(a Arrival) bool {
 	if s.old(a) {
-		return a.Decoded && !s.blind && a.Time > s.olderTime && s.before.contradicts(a)
+		return a.Decoded && !s.blind && !s.stale(a) && a.Time > s.olderTime && s.before.contradicts(a)
 	}
 	return !s.timed || s.had.contradicts(a) // if there are no times, a payload that was not seen is all there is
 }
@@ -296,7 +316,9 @@ func (s *Sequencer) advanceBack(a Arrival) {
 	if s.known(a) {
 		if !old {
 			s.back, s.other = 0, false
-			s.blind = s.blind && !a.Replayed
+			if a.Replayed {
+				s.blind, s.away = false, false
+			}
 		}
 		return
 	}

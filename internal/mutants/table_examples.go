@@ -21,3 +21,15 @@ var declsMutants = table{breaks: "./internal/decls", tests: "./internal/systemte
 	{"interfaces have no methods", "Members", "fields = u.Methods", "", "TestUnknownNames"},
 	{"what is embedded is not looked into", "Members", ", t.Name.Name+\".=\"+other)", ")", "TestUnknownNames"},
 }}
+
+var snapshotfileMutants = table{breaks: "./examples/snapshotfile", rows: []mutant{
+	{"the file is written in its place", "save", "unfinished := path + \".unfinished\"", "unfinished := path", "TestKill"},
+	{"a file that cannot be used is the end", "load", "return kvindex.New(opts...)\n\t}\n\treturn ix", "return nil, err\n\t}\n\treturn ix", "TestKeep"},
+	{"the end is not saved", "keep", "running = false", "return", "TestKeep"},
+	{"anybody may read the file", "save", "0o600", "0o644", "TestKeep"},
+	{"what failed is left", "save", "return errors.Join(err, os.Remove(unfinished))", "return err", "TestKeep"},
+}}
+
+var replicaMutants = table{breaks: "./examples/replica", rows: []mutant{
+	{"anybody gets a snapshot", "handler", "subtle.ConstantTimeCompare([]byte(given), []byte(\"Bearer \"+secret)) != 1", "given == \"?\"", "TestReplica"},
+}}

@@ -1,6 +1,7 @@
 package systemtest
 
 import (
+	"bytes"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -330,6 +331,57 @@ func (s *schedule) keptIndexBehind() {
 		}
 	})
 	s.batches(20+s.random.IntN(20), s.send)
+}
+
+// restore has a new Indexer go on from a snapshot of the present one, which goes on for
+// a while, and has something done between the end of one and the beginning of the other.
+func (s *schedule) restore(meanwhile func()) {
+	var b bytes.Buffer
+	s.must(s.indexer.Snapshot(s.ctx, &b))
+	if s.random.IntN(2) == 0 {
+		s.batches(s.some(), s.send)
+	}
+	s.unfollow()
+	s.must(s.indexer.Close())
+	meanwhile()
+	ix, err := kvindex.Restore(s.ctx, &b, append(s.options(), counting(s.guarded)...)...)
+	s.must(err)
+	s.indexer, s.memory = ix, nil
+	s.follow()
+	s.connected()
+	s.never("live behind a snapshot", kvindex.StateLive)
+}
+
+func (s *schedule) snapshot() {
+	s.restore(func() {
+		if s.random.IntN(2) == 0 {
+			s.batches(s.some(), s.skip)
+		}
+	})
+	if s.random.IntN(2) == 0 && s.publisher.Next() > 0 {
+		s.publisher.Repeat(s.publisher.Next() - 1)
+	}
+	s.batches(s.some(), s.send)
+	s.count("snapshot")
+}
+
+// snapshotAndRestart: the engine restarts while nobody listens.
+func (s *schedule) snapshotAndRestart() {
+	s.beforeRestart()
+	old := s.publisher.Next()
+	s.restore(func() {
+		s.restartNow("snapshot, restart")
+		if s.random.IntN(2) == 0 {
+			s.behind()
+		}
+		switch s.random.IntN(3) {
+		case 0:
+			s.batches(s.some(), s.skip)
+		case 1:
+			s.batches(int(old)+s.some(), s.skip)
+		}
+	})
+	s.batches(s.some(), s.send)
 }
 
 // move: the pod comes at another address, with its engine or with a new one.

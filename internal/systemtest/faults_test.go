@@ -92,6 +92,8 @@ var faults = []fault{
 	{name: "replay of another", do: (*schedule).replayOfAnother, beyond: true, replay: true},
 	{name: "kept index", do: (*schedule).keptIndex, beyond: true},
 	{name: "kept index, restart, clock behind", do: (*schedule).keptIndexBehind, beyond: true, replay: true},
+	{name: "snapshot", do: (*schedule).snapshot},
+	{name: "snapshot, restart", do: (*schedule).snapshotAndRestart, replay: true},
 	{name: "move", do: (*schedule).move, beyond: true, dials: true},
 	{name: "two engines of one name", do: (*schedule).twoOfOneName, beyond: true, dials: true},
 	{name: "two connections of a topic", do: (*schedule).twoConnections, binds: true},
@@ -241,10 +243,10 @@ func (s *schedule) has(text string) bool {
 // start brings up the engine, the proxies and the subscriber.
 func (s *schedule) start() {
 	if s.has("kept index") || s.has("move") && s.random.IntN(2) == 0 {
-		var err error
-		s.memory, err = index.NewMemory(index.MemoryConfig{})
+		m, err := index.NewMemory(index.MemoryConfig{})
 		s.must(err)
-		s.stops = append(s.stops, func() { s.memory.Close() })
+		s.memory = m
+		s.stops = append(s.stops, func() { m.Close() })
 	}
 	s.openIndexer()
 	s.stops = append(s.stops, func() { s.indexer.Close(); s.reference.Close() })
@@ -362,25 +364,36 @@ func (s *schedule) subscribe(cfg events.SubscriberConfig) (end func()) {
 
 // openIndexer makes an Indexer on the index that there is, or on its own.
 func (s *schedule) openIndexer() {
-	options := []kvindex.Option{kvindex.WithHooks(kvindex.Hooks{Lost: s.lost})}
-	if s.keep {
-		options = append(options, kvindex.WithLossPolicy(kvindex.KeepOnLoss))
-	}
+	options := s.options()
 	if s.memory != nil {
 		options = append(options, kvindex.WithIndex(s.memory))
 	}
 	s.indexer = s.newIndexer(s.guarded, options...)
 }
 
-func (s *schedule) newIndexer(guarded bool, options ...kvindex.Option) *kvindex.Indexer {
-	if !guarded {
-		options = append(options, kvindex.WithProfile(func(string, string) kvindex.Profile {
-			return kvindex.Profile{Copies: kvindex.CopiesExact}
-		}))
+// options are those of the Indexer that is followed.
+func (s *schedule) options() []kvindex.Option {
+	options := []kvindex.Option{kvindex.WithHooks(kvindex.Hooks{Lost: s.lost})}
+	if s.keep {
+		options = append(options, kvindex.WithLossPolicy(kvindex.KeepOnLoss))
 	}
-	ix, err := kvindex.New(options...)
+	return options
+}
+
+func (s *schedule) newIndexer(guarded bool, options ...kvindex.Option) *kvindex.Indexer {
+	ix, err := kvindex.New(append(options, counting(guarded)...)...)
 	s.must(err)
 	return ix
+}
+
+// counting is how copies are counted.
+func counting(guarded bool) []kvindex.Option {
+	if guarded {
+		return nil
+	}
+	return []kvindex.Option{kvindex.WithProfile(func(string, string) kvindex.Profile {
+		return kvindex.Profile{Copies: kvindex.CopiesExact}
+	})}
 }
 
 func (s *schedule) note(f func()) {

@@ -1,6 +1,7 @@
 package systemtest
 
 import (
+	"bytes"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -60,13 +61,29 @@ func withProfile(p kvindex.Profile) kvindex.Option {
 // ask. check gets the answer for the pod beside what the engine said.
 func replay(t *testing.T, rows []recording, p kvindex.Profile, ask func(*recordedQuery, *testing.T) kvindex.Request, check func(got kvindex.PodScore, held, computed int), opts ...kvindex.Option) {
 	t.Helper()
-	ix, err := kvindex.New(append(opts, withProfile(p))...)
+	replayCut(t, rows, -1, append(opts, withProfile(p)), ask, check)
+}
+
+// replayCut is replay with a snapshot before a row, from which another Indexer goes on.
+func replayCut(t *testing.T, rows []recording, cut int, opts []kvindex.Option, ask func(*recordedQuery, *testing.T) kvindex.Request, check func(got kvindex.PodScore, held, computed int)) {
+	t.Helper()
+	ix, err := kvindex.New(opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ix.Close()
+	defer func() { ix.Close() }()
 	var answer kvindex.Answer
 	for i, row := range rows[1:] {
+		if i == cut {
+			var b bytes.Buffer
+			if err := ix.Snapshot(context.Background(), &b); err != nil {
+				t.Fatal(err)
+			}
+			ix.Close()
+			if ix, err = kvindex.Restore(context.Background(), &b, opts...); err != nil {
+				t.Fatal(err)
+			}
+		}
 		if row.Query == nil {
 			payload, err := hex.DecodeString(row.Payload)
 			if err != nil {

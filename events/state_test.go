@@ -1,0 +1,322 @@
+package events_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/kvindex/kvindex/events"
+)
+
+// restored returns a Sequencer that was written and read.
+func restored(t testing.TB, s *events.Sequencer) *events.Sequencer {
+	t.Helper()
+	b := stateOf(t, s)
+	var read events.Sequencer
+	if err := read.UnmarshalBinary(b); err != nil {
+		t.Fatal(err)
+	}
+	if again := stateOf(t, &read); !bytes.Equal(again, b) {
+		t.Fatal("what was read is written in other bytes")
+	}
+	return &read
+}
+
+func stateOf(t testing.TB, s *events.Sequencer) []byte {
+	t.Helper()
+	b, err := s.AppendBinary(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// talker makes the messages of a stream that anything happens to.
+type talker struct {
+	r          *rand.Rand
+	next, life uint64
+	clock      float64
+	steady     bool // it goes on in order, and some of it comes again
+	sent       []events.Arrival
+}
+
+// says returns a message: mostly the next one, else lost, repeated, reordered, of an
+// earlier or a new life, far ahead, unreadable, replayed.
+func (k *talker) says() events.Arrival {
+	r := k.r
+	what := r.IntN(24)
+	if k.steady {
+		what = max(what, 3)
+		if what > 5 {
+			what = 23
+		}
+	}
+	switch what {
+	case 0, 1:
+		k.next += uint64(r.IntN(40))
+	case 2: // restarts, with any clock
+		k.next, k.life = uint64(r.IntN(2)*r.IntN(8)), k.life+1
+		k.clock += float64(r.IntN(3)-1) * float64(r.IntN(3000))
+	case 3, 4, 5:
+		if n := len(k.sent); n > 0 {
+			a := k.sent[n-1-r.IntN(min(n, 1+r.IntN(3000)))]
+			a.Replayed = r.IntN(3) == 0
+			return a
+		}
+	case 6:
+		return at(uint64(r.IntN(int(k.next)+5)), r.Uint64(), k.clock+float64(r.IntN(2000)-1000))
+	case 7:
+		if r.IntN(10) == 0 {
+			return at(k.next+r.Uint64N(1<<40), r.Uint64(), 1e10*r.Float64())
+		}
+	case 8:
+		k.clock += 100 * r.NormFloat64()
+	}
+	k.clock += float64(r.IntN(3))
+	a := at(k.next, k.life<<40|k.next, k.clock)
+	switch r.IntN(60) {
+	case 0:
+		a.Decoded, a.Time = false, 0
+	case 1:
+		a.Time = math.NaN()
+	case 2:
+		a.Replayed = true
+	case 3:
+		a.Time = 0
+	}
+	k.next++
+	k.sent = append(k.sent, a)
+	return a
+}
+
+// TestSequencerStateDecidesAlike: a Sequencer that was written and read decides all that
+// follows as the one that was not.
+func TestSequencerStateDecidesAlike(t *testing.T) {
+	fired := map[string]int{}
+	for seed := range uint64(300) {
+		k := &talker{r: rand.New(rand.NewPCG(seed, 31))}
+		s := &events.Sequencer{}
+		switch k.r.IntN(6) {
+		case 0:
+			s.Resume(2, 50, 10*float64(k.r.IntN(2)), uint64(k.r.IntN(2)))
+		case 1:
+			k.next = uint64(k.r.IntN(3000))
+		}
+		if k.r.IntN(4) == 0 {
+			k.clock = 1000
+		}
+		k.steady = k.r.IntN(3) == 0
+		for range k.r.IntN(4000) {
+			offer(s, k.says())
+		}
+		switch k.r.IntN(10) {
+		case 0:
+			s.Restart()
+		case 1:
+			s.Away()
+		case 2:
+			s.Ask()
+		}
+		copied := restored(t, s)
+		for i := range 1500 {
+			k.steady = k.steady && i < 500
+			a := k.says()
+			want, got := s.Check(a), copied.Check(a)
+			if want != got || s.CursorTime(a, want) != copied.CursorTime(a, got) || s.IsLast(a) != copied.IsLast(a) {
+				t.Fatalf("seed %d, message %d: %+v\n got %+v\nwant %+v", seed, i, a, got, want)
+			}
+			switch {
+			case want.Restarted:
+				fired["restart"]++
+			case want.Gap.Lost:
+				fired["gap"]++
+			case want.Doubtful:
+				fired["doubtful"]++
+				if s.Ask() != copied.Ask() {
+					t.Fatalf("seed %d, message %d: one of them asks", seed, i)
+				}
+			case want.Duplicate:
+				fired["duplicate"]++
+			}
+			s.Advance(a, want)
+			copied.Advance(a, got)
+		}
+		if !bytes.Equal(stateOf(t, s), stateOf(t, copied)) {
+			t.Fatalf("seed %d: they know different things", seed)
+		}
+	}
+	t.Log(fired)
+	for _, what := range []string{"restart", "gap", "doubtful", "duplicate"} {
+		if fired[what] < 1000 {
+			t.Errorf("%d times %s", fired[what], what)
+		}
+	}
+}
+
+// TestSequencerAway: behind a time in which nobody listened, a repeat is told from a
+// restart as before, and only the next message is doubtful.
+func TestSequencerAway(t *testing.T) {
+	replayed := func(a events.Arrival) events.Arrival { a.Replayed = true; return a }
+	away := func() *events.Sequencer {
+		var s events.Sequencer
+		for seq := range uint64(50) {
+			offer(&s, at(seq, 100+seq, 1000+float64(seq)))
+		}
+		r := restored(t, &s)
+		r.Away()
+		return restored(t, r)
+	}
+	for name, c := range map[string]struct {
+		before []events.Arrival
+		a      events.Arrival
+		want   events.Verdict
+	}{
+		"the next":                     {nil, at(50, 150, 1050), events.Verdict{Doubtful: true, Next: 51}},
+		"the next replayed":            {nil, replayed(at(50, 150, 1050)), events.Verdict{Next: 51}},
+		"the one behind the next":      {[]events.Arrival{at(50, 150, 1050)}, at(51, 151, 1051), events.Verdict{Next: 52}},
+		"the next, by another clock":   {nil, at(50, 150, 50), events.Verdict{Duplicate: true, Doubtful: true, Next: 50}},
+		"behind the next, likewise":    {[]events.Arrival{at(50, 150, 50)}, at(51, 151, 51), events.Verdict{Gap: gap(50, 50), Next: 52}},
+		"the last again":               {nil, at(49, 149, 1049), events.Verdict{Duplicate: true, Next: 50}},
+		"an old one again":             {nil, at(3, 103, 1003), events.Verdict{Duplicate: true, Next: 50}},
+		"confirmed, and the next":      {[]events.Arrival{replayed(at(49, 149, 1049))}, at(50, 150, 50), events.Verdict{Next: 51}},
+		"not confirmed by a repeat":    {[]events.Arrival{at(49, 149, 1049)}, at(50, 150, 1050), events.Verdict{Doubtful: true, Next: 51}},
+		"a gap":                        {nil, at(60, 160, 1060), events.Verdict{Gap: gap(50, 59), Next: 61}},
+		"a restart":                    {nil, at(0, 7, 1100), events.Verdict{Restarted: true, Epoch: 1, Next: 1}},
+		"a restart, replayed":          {nil, replayed(at(49, 7, 49)), events.Verdict{Restarted: true, Missed: true, Epoch: 1, Next: 50}},
+		"a restart, the clock behind":  {nil, at(0, 7, 5), events.Verdict{Duplicate: true, Doubtful: true, Next: 50}},
+		"the second of that, and more": {sixteen(), at(15, 22, 20), events.Verdict{Restarted: true, Missed: true, Epoch: 1, Next: 16}},
+	} {
+		s := away()
+		for _, a := range c.before {
+			offer(s, a)
+		}
+		if got := s.Check(c.a); got != c.want {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+	}
+	// Other bytes by the clock of before are no sign of a restart, however often.
+	s := away()
+	for range 40 {
+		if v := offer(s, at(50, 7, 50)); !v.Duplicate {
+			t.Fatalf("%+v", v)
+		}
+	}
+	// A stream that has not begun was not away.
+	var none events.Sequencer
+	none.Away()
+	offer(&none, at(0, 1, 1))
+	if v := none.Check(at(1, 2, 0)); v.Doubtful {
+		t.Errorf("%+v", v)
+	}
+	if s := away(); !s.IsLast(at(49, 149, 0)) || s.IsLast(at(49, 7, 0)) || s.IsLast(at(48, 148, 0)) || none.IsLast(at(1, 2, 0)) {
+		t.Error("the last message is another one")
+	}
+}
+
+// sixteen are 15 messages of an engine that has restarted with its clock behind.
+func sixteen() (all []events.Arrival) {
+	for seq := range uint64(15) {
+		all = append(all, at(seq, 7+seq, 5+float64(seq)))
+	}
+	return all
+}
+
+// TestSequencerStateRefused: what no Sequencer has written is an error that says why, and
+// changes nothing.
+func TestSequencerStateRefused(t *testing.T) {
+	var s events.Sequencer
+	for seq := range uint64(3) {
+		offer(&s, at(seq, 100+seq, 1))
+	}
+	good := stateOf(t, &s)
+	// version, flags, back, next, epoch, oldNext, 5 times, then floor, stride, messages, marks
+	const times = 6
+	const memory = times + 5*8
+	changed := func(at int, to ...byte) []byte {
+		b := bytes.Clone(good)
+		copy(b[at:], to)
+		return b
+	}
+	nan := binary.LittleEndian.AppendUint64(nil, math.Float64bits(math.NaN()))
+	for name, c := range map[string]struct {
+		b    []byte
+		want string
+	}{
+		"nothing":              {nil, "missing"},
+		"another version":      {changed(0, 9), "version 9, and only version 1"},
+		"unknown flags":        {changed(1, 0xff), "flags"},
+		"too many signs":       {changed(2, 16), "contradict"},
+		"another number due":   {changed(3, 7), "due"},
+		"not begun":            {changed(1, 0), "not begun"},
+		"NaN":                  {changed(times, nan...), "NaN"},
+		"NaN in a mark":        {changed(len(good)-4-8, nan...), "NaN"},
+		"a floor ahead":        {changed(memory, 4), "due"},
+		"a stride of 3":        {changed(memory+1, 3), "multiples of 3"},
+		"a stride of 2":        {changed(memory+1, 2), "mark"},
+		"no stride":            {changed(memory+1, 0), "multiples of 0"},
+		"messages not there":   {changed(memory+2, 100), "missing"},
+		"more":                 {append(bytes.Clone(good), 0), "more"},
+		"marks that go back":   {changed(len(good)-4-17, 1), "mark"},
+		"a mark ahead":         {changed(len(good)-4-17, 9), "due"},
+		"more than 1,024":      {tooMany(good[:memory+2], 1025), "more messages than"},
+		"a number that wraps":  {changed(memory+3+9, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1), "order"},
+		"cut in a message":     {good[:memory+6], "missing"},
+		"cut before the marks": {good[:len(good)-4], "missing"},
+	} {
+		read := *restored(t, &s)
+		err := read.UnmarshalBinary(c.b)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+		if next, _ := read.Next(); next != 3 {
+			t.Errorf("%s: it was changed", name)
+		}
+	}
+	for n := range good {
+		if err := new(events.Sequencer).UnmarshalBinary(good[:n]); err == nil {
+			t.Errorf("%d of %d bytes are enough", n, len(good))
+		}
+	}
+}
+
+// tooMany is a state with so many messages.
+func tooMany(front []byte, n uint64) []byte {
+	b := binary.AppendUvarint(bytes.Clone(front), n)
+	return append(b, make([]byte, 20*n)...)
+}
+
+// FuzzSequencerState: whatever was read, a Sequencer is bounded and panics never, and what
+// it writes is read again.
+func FuzzSequencerState(f *testing.F) {
+	k := &talker{r: rand.New(rand.NewPCG(1, 1))}
+	var s events.Sequencer
+	for i := range 3000 {
+		if i&(i+1) == 0 {
+			f.Add(stateOf(f, &s), uint64(i))
+		}
+		offer(&s, k.says())
+	}
+	f.Fuzz(func(t *testing.T, b []byte, seed uint64) {
+		var s events.Sequencer
+		if s.UnmarshalBinary(b) != nil {
+			return
+		}
+		k := &talker{r: rand.New(rand.NewPCG(seed, 2))}
+		k.next, _ = s.Next()
+		k.next = min(k.next, 1<<62)
+		copied := restored(t, &s)
+		for range 200 {
+			a := k.says()
+			if v, w := offer(&s, a), offer(copied, a); v != w {
+				t.Fatalf("%+v: %+v and %+v", a, v, w)
+			}
+		}
+		if n := len(stateOf(t, &s)); n > 80<<10 {
+			t.Fatalf("%d bytes", n)
+		}
+		restored(t, &s)
+	})
+}

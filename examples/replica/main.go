@@ -1,0 +1,75 @@
+// Replica is one of several gateways: a new one begins with what another one knows.
+package main
+
+import (
+	"context"
+	"crypto/subtle"
+	"fmt"
+	"log"
+	"net/http"
+	"os"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
+)
+
+func main() {
+	ctx, secret := context.Background(), os.Getenv("GATEWAY_SECRET")
+	ix, err := restore(ctx, "http://10.0.0.2:8081/snapshot", secret) // with the options that New would get
+	if err != nil {
+		log.Printf("beginning with nothing: %v", err)
+		ix, err = kvindex.New()
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+	subscribe(ctx, ix, "pod-a", "tcp://10.0.0.7:5557", "tcp://10.0.0.7:5657")
+	http.Handle("GET /snapshot", handler(ix, secret))
+	log.Fatal(http.ListenAndServe("10.0.0.3:8081", nil)) // an address that only gateways reach
+}
+
+// handler sends what an Indexer knows, to who knows the secret: the seed of the keys is in
+// it. Messages and scores go on meanwhile.
+func handler(ix *kvindex.Indexer, secret string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if given := req.Header.Get("Authorization"); secret == "" || subtle.ConstantTimeCompare([]byte(given), []byte("Bearer "+secret)) != 1 {
+			http.Error(w, "no", http.StatusForbidden)
+			return
+		}
+		if err := ix.Snapshot(req.Context(), w); err != nil {
+			log.Print(err)
+			panic(http.ErrAbortHandler) // so that it does not end as if it were whole
+		}
+	})
+}
+
+// restore returns an Indexer that goes on from what another gateway knows.
+func restore(ctx context.Context, peer, secret string, opts ...kvindex.Option) (*kvindex.Indexer, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, peer, nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Authorization", "Bearer "+secret)
+	answer, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s: %s", peer, answer.Status)
+	}
+	return kvindex.Restore(ctx, answer.Body, opts...)
+}
+
+// subscribe comes after restore. The Subscriber asks the engine for what it has published
+// since the snapshot. The endpoint is the one that the other gateway has, because it
+// names the stream.
+func subscribe(ctx context.Context, ix *kvindex.Indexer, pod, endpoint, replay string) {
+	sub, err := events.NewSubscriber(ix, events.SubscriberConfig{
+		Pod: pod, Model: "llama-3", Endpoint: endpoint, Replay: replay, OnError: func(err error) { log.Print(err) },
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	go func() { log.Print(sub.Run(ctx)) }()
+}

@@ -1,0 +1,593 @@
+package systemtest
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+)
+
+var (
+	snapshotSeed = flag.Uint64("snapshot.seed", 1, "seed of the first schedule of TestSnapshotSchedules")
+	snapshotN    = flag.Int("snapshot.n", 0, "schedules of TestSnapshotSchedules; 0: 1000, with -race 200, with -short 60")
+)
+
+// snapWorld is some engines, an Indexer that hears of them, and what happens to both.
+type snapWorld struct {
+	t       *testing.T
+	seed    uint64
+	r       *rand.Rand
+	ix      *kvindex.Indexer
+	engines []*snapEngine
+	exact   bool // copies are counted as they are; else guarded, and there are reports
+	keep    bool // KeepOnLoss
+	calm    bool // nothing is lost any more
+	tally   map[string]int
+}
+
+// snapLife is what an engine has published since it started.
+type snapLife struct {
+	sent   [][]byte
+	behind bool // its clock was set back
+}
+
+// snapEngine is an engine and what brings its messages.
+type snapEngine struct {
+	*fakeengine.Engine
+	w           *snapWorld
+	pod, stream string
+	rank        int
+	numbered    bool
+	replay      bool // it has a replay socket
+	buffer      int  // messages that it keeps for that
+	clock       float64
+	lives       []*snapLife
+	from        int // message of the present life that is brought next
+	away        bool
+	lost        bool // the present view may lack something, or hold too much
+	restarted   bool // since the Indexer has applied a message of the life before
+	prompts     [][]uint32
+	adapters    []string
+	// accepted is what the Indexer has of the life that it knows, before of the one before it.
+	accepted, before []kvindex.Message
+	reference        *kvindex.Indexer // is told all of the present life
+	applied          bool             // the last message was
+	heard            int              // the number of the life that this was of
+	first            int              // the first message that was applied since the pod is known; -1: none
+}
+
+func newSnapWorld(t *testing.T, seed uint64, tally map[string]int) *snapWorld {
+	w := &snapWorld{t: t, seed: seed, r: rand.New(rand.NewPCG(seed, 77)), tally: tally}
+	w.exact, w.keep = w.r.IntN(3) > 0, w.r.IntN(4) == 0
+	w.ix = open(t, w.options()...)
+	for i, c := range []struct {
+		pod              string
+		rank             int
+		numbered, replay bool
+	}{{"queue", 0, true, false}, {"queue", 3, true, false}, {"replay", 0, true, true}, {"short", 0, true, true}, {"plain", 0, false, false}} {
+		e := &snapEngine{w: w, pod: c.pod, stream: fmt.Sprint("s", c.rank), rank: c.rank, numbered: c.numbered, replay: c.replay, buffer: 1 << 20, clock: 1e6 * float64(i+1)}
+		if c.pod == "short" {
+			e.buffer = 12
+		}
+		e.start(false)
+		w.engines = append(w.engines, e)
+	}
+	return w
+}
+
+func (w *snapWorld) options() (options []kvindex.Option) {
+	if w.exact {
+		options = append(options, kvindex.WithProfile(func(string, string) kvindex.Profile {
+			return kvindex.Profile{Copies: kvindex.CopiesExact}
+		}))
+	}
+	if w.keep {
+		options = append(options, kvindex.WithLossPolicy(kvindex.KeepOnLoss))
+	}
+	return options
+}
+
+func (w *snapWorld) fail(format string, args ...any) {
+	w.t.Helper()
+	w.t.Fatalf("schedule %d: %s\npods %+v", w.seed, fmt.Sprintf(format, args...), w.ix.Pods(nil))
+}
+
+// start begins a life of the engine.
+func (e *snapEngine) start(behind bool) {
+	w := e.w
+	if behind {
+		e.clock -= 1e5
+	} else {
+		e.clock += 10
+	}
+	if e.reference != nil {
+		e.reference.Close()
+	}
+	e.reference = open(w.t, w.options()...)
+	life := &snapLife{behind: behind}
+	e.lives, e.from, e.restarted, e.first = append(e.lives, life), 0, len(e.lives) > 0, -1
+	var err error
+	e.Engine, err = fakeengine.New(fakeengine.Config{
+		Model: "m", Rank: e.rank, Blocks: 16 + w.r.IntN(40), HashSeed: fmt.Sprint(w.r.Uint32()), Seed: w.r.Uint64(), ChunkTokens: 64,
+		Now: func() float64 { e.clock += 1. / 64; return e.clock },
+		Publish: func(payload []byte) {
+			life.sent = append(life.sent, payload)
+			if err := e.reference.Ingest(e.pod, "m", payload); err != nil {
+				w.fail("%v", err)
+			}
+		},
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (e *snapEngine) life() *snapLife { return e.lives[len(e.lives)-1] }
+
+// work has the engine publish so many messages, and brings them unless it is away.
+func (e *snapEngine) work(n int) {
+	r := e.w.r
+	for until := len(e.life().sent) + n; len(e.life().sent) < until; {
+		if e.Waiting()+e.Running() < 2 {
+			e.submit()
+		}
+		e.Step()
+	}
+	if !e.away {
+		for e.from < len(e.life().sent) {
+			if e.numbered && !e.w.calm && r.IntN(40) == 0 { // lost on its way
+				e.from++
+				e.w.tally["lost on its way"]++
+				e.lost = e.lost || e.from-1 < len(e.life().sent)-e.buffer || !e.replay
+				continue
+			}
+			e.bring()
+		}
+	}
+}
+
+func (e *snapEngine) submit() {
+	r := e.w.r
+	q := fakeengine.Request{MaxTokens: 1 + r.IntN(20), ReportFull: !e.w.exact && r.IntN(4) == 0, Adapter: []string{"", "", "sql"}[r.IntN(3)]}
+	if n := len(e.prompts); n > 0 && r.IntN(4) > 0 {
+		i := n - 1 - r.IntN(min(n, 8))
+		q.Tokens, q.Adapter = slices.Clone(e.prompts[i]), e.adapters[i]
+		q.Tokens = q.Tokens[:1+r.IntN(len(q.Tokens))]
+	}
+	q.Tokens = append(q.Tokens, randomTokens(r, 1+r.IntN(60))...)
+	q.Tokens = q.Tokens[:min(len(q.Tokens), 160)]
+	if _, err := e.Submit(q); err != nil {
+		e.w.t.Fatal(err)
+	}
+	e.prompts, e.adapters = append(e.prompts, q.Tokens), append(e.adapters, q.Adapter)
+}
+
+func (e *snapEngine) message(life *snapLife, seq int) kvindex.Message {
+	return kvindex.Message{Pod: e.pod, Model: "m", Stream: e.stream, Seq: uint64(seq), Payload: life.sent[seq]}
+}
+
+// bring brings the message of the present life that is next.
+func (e *snapEngine) bring() {
+	m := e.message(e.life(), e.from)
+	e.from++
+	if !e.numbered {
+		e.heard = len(e.lives)
+		if err := e.w.ix.Ingest(e.pod, "m", m.Payload); err != nil {
+			e.w.fail("%v", err)
+		}
+		return
+	}
+	m.Hold = e.replay
+	got := e.ingest(m)
+	if got.Held {
+		e.ask()
+		m.Hold = false
+		got = e.ingest(m)
+	}
+	// Of an engine that is not noticed at its first message something is lost.
+	if !e.replay && (got.Gap.Lost || got.Duplicate || got.Restarted && m.Seq > 0) {
+		e.lost = true
+	}
+}
+
+// ingest gives the Indexer a message. That a life has ended may show once, and then by a
+// message of the present one.
+func (e *snapEngine) ingest(m kvindex.Message) kvindex.Receipt {
+	got, err := e.w.ix.IngestMessage(m)
+	if err != nil {
+		e.w.fail("%v", err)
+	}
+	if got.Restarted && !got.Held {
+		if !e.restarted {
+			e.w.fail("message %d of %s/%d is taken for a restart: %+v", m.Seq, e.pod, e.rank, got)
+		}
+		e.tookRestart(m.Seq == 0)
+	}
+	if e.applied = got.Applied; e.applied {
+		e.accepted = append(e.accepted, m)
+		e.heard = len(e.lives)
+		if e.first < 0 {
+			e.first = int(m.Seq)
+		}
+	}
+	return got
+}
+
+func (e *snapEngine) tookRestart(first bool) {
+	e.restarted, e.lost = false, !first
+	e.before, e.accepted = e.accepted, nil
+	e.w.tally["restart noticed"]++
+}
+
+// ask is what a Subscriber does: it asks for all from the last message on that was applied.
+func (e *snapEngine) ask() {
+	w, sent := e.w, e.life().sent
+	oldest := max(0, len(sent)-e.buffer)
+	next := int(w.ix.StreamNext(e.pod, "m", e.stream).Next)
+	if next > 0 {
+		same := next-1 >= oldest && next-1 < len(sent)
+		if same {
+			m := e.message(e.life(), next-1)
+			m.Hold, m.Replayed = true, true
+			same = e.ingest(m).Duplicate
+		}
+		if !same {
+			if err := w.ix.StreamRestarted(e.pod, "m", e.stream); err != nil {
+				w.fail("%v", err)
+			}
+			e.tookRestart(oldest == 0)
+			e.before = nil // so the Sequencer begins from nothing
+			next = 0
+		}
+	} else if oldest == 0 {
+		e.restarted, e.lost = false, false
+	}
+	e.lost = e.lost || next < oldest
+	w.tally["replay"]++
+	for seq := max(next, oldest); seq < len(sent); seq++ {
+		m := e.message(e.life(), seq)
+		m.Replayed = true
+		e.ingest(m)
+	}
+	e.from = len(sent)
+	w.ix.StreamNote(e.pod, "m", e.stream, events.NoteCurrent)
+}
+
+// restart ends the life of the engine. Its connection goes with it.
+func (e *snapEngine) restart(behind bool) {
+	e.start(behind)
+	if e.replay && !e.away {
+		e.w.ix.StreamNote(e.pod, "m", e.stream, events.NoteLost)
+		e.ask()
+	}
+	if !e.numbered && !e.away { // the host knows
+		_ = e.w.ix.RemovePod(e.pod)
+		e.lost = false
+	}
+	e.lost = e.lost || behind && !e.replay && e.numbered
+}
+
+// clear empties the cache of the engine.
+func (e *snapEngine) clear() {
+	for e.Waiting()+e.Running() > 0 {
+		e.Step()
+	}
+	e.Drain()
+	e.Reset()
+	e.work(1)
+	if !e.away && !e.restarted && e.from == len(e.life().sent) {
+		e.lost = false
+	}
+}
+
+// anything is something that may happen at any time.
+func (w *snapWorld) anything() {
+	e := w.engines[w.r.IntN(len(w.engines))]
+	switch n := w.r.IntN(40); {
+	case n == 0:
+		e.restart(w.r.IntN(3) == 0)
+		w.tally["restart"]++
+	case n == 1:
+		e.clear()
+		w.tally["clear"]++
+	case n == 2 && (e.numbered || w.exact): // without numbers, a pod that comes back counts as whole, and takes reports for copies
+		if err := w.ix.RemovePod(e.pod); err != nil {
+			w.fail("%v", err)
+		}
+		for _, o := range w.engines {
+			if o.pod == e.pod {
+				o.lost, o.accepted, o.before, o.first = true, nil, nil, -1
+			}
+		}
+		w.tally["removal"]++
+	case n < 8 && len(e.accepted) > 0:
+		had := append(slices.Clone(e.before), e.accepted...)
+		m := had[max(0, len(had)-1-w.r.IntN(200))]
+		m.Hold, m.Replayed = false, false
+		if got := e.ingest(m); !got.Duplicate {
+			w.fail("message %d of %s/%d again: %+v", m.Seq, e.pod, e.rank, got)
+		}
+		w.tally["repeat"]++
+	default:
+		e.work(1 + w.r.IntN(3))
+	}
+}
+
+// stalled is a writer in whose writes anything happens.
+type stalled struct {
+	bytes.Buffer
+	r        *rand.Rand
+	at, goOn chan struct{}
+}
+
+func (s *stalled) Write(b []byte) (int, error) {
+	if s.r.IntN(10) == 0 {
+		s.at <- struct{}{}
+		<-s.goOn
+	}
+	return s.Buffer.Write(b)
+}
+
+// snapshot writes one, while anything happens.
+func (w *snapWorld) snapshot() []byte {
+	s := &stalled{r: rand.New(rand.NewPCG(w.seed, 78)), at: make(chan struct{}), goOn: make(chan struct{})}
+	ended := make(chan error)
+	go func() { ended <- w.ix.Snapshot(context.Background(), s) }()
+	for {
+		select {
+		case <-s.at:
+			for range w.r.IntN(4) {
+				w.anything()
+			}
+			w.tally["stall"]++
+			s.goOn <- struct{}{}
+		case err := <-ended:
+			if err != nil {
+				w.fail("%v", err)
+			}
+			return s.Bytes()
+		}
+	}
+}
+
+// goesOn brings the Indexer the stream of an engine after a Restore: from where it stands
+// or from before that, or from behind it.
+func (e *snapEngine) goesOn(lives int) {
+	w, r := e.w, e.w.r
+	restarted := len(e.lives) > lives
+	e.restarted, e.away = true, false // it may have been one of before
+	at := w.ix.StreamNext(e.pod, "m", e.stream)
+	next := int(at.Next)
+	e.accepted, e.before = nil, nil
+	kind := "overlap"
+	switch {
+	case !e.numbered:
+		if restarted { // the host knows
+			_ = w.ix.RemovePod(e.pod)
+		}
+		e.from = len(e.life().sent)
+		e.lost = true
+		return
+	case e.replay:
+		kind = "gap that a replay fills"
+		if restarted {
+			kind = "restarted, with replay"
+		} else if next < len(e.life().sent)-e.buffer {
+			kind = "gap that no replay fills"
+		}
+		w.ix.StreamNote(e.pod, "m", e.stream, events.NoteOpened)
+		w.ix.StreamNote(e.pod, "m", e.stream, events.NoteConnected)
+		e.ask()
+		if !w.ix.StreamNext(e.pod, "m", e.stream).Partial {
+			e.lost = false
+		}
+	case len(e.lives) != lives:
+		e.from = 0
+		if r.IntN(2) == 0 {
+			e.from = r.IntN(len(e.life().sent) + 1)
+		}
+		if e.from == next { // without a replay nobody can tell
+			e.from++
+		}
+		if e.from > len(e.life().sent) {
+			e.work(2)
+		}
+		kind = "restarted, clock ahead"
+		if e.life().behind {
+			kind = "restarted, clock behind"
+		}
+		if e.from > 0 || e.life().behind {
+			e.lost = true
+		}
+	case r.IntN(3) == 0 && next < len(e.life().sent) && at.Heard:
+		kind = "gap that no replay fills"
+		e.from = next + 1 + r.IntN(len(e.life().sent)-next)
+		e.lost = true
+	default:
+		e.from = next
+		if e.first >= 0 { // what was never applied does not come again
+			e.from = max(min(e.first, next), next-r.IntN(30))
+		}
+		e.lost = e.lost || at.Partial || !at.Heard && e.from > 0
+	}
+	w.tally[kind]++
+}
+
+// compare holds what the Indexer says beside what is true.
+func (w *snapWorld) compare() {
+	for _, e := range w.engines {
+		for e.Pending() || e.Waiting()+e.Running() > 0 {
+			if e.Waiting()+e.Running() == 0 {
+				e.submit()
+			}
+			e.Step()
+		}
+		e.work(1)
+		for e.Waiting()+e.Running() > 0 || e.Pending() {
+			if e.Waiting()+e.Running() == 0 {
+				e.submit()
+			}
+			e.Step()
+		}
+		for e.from < len(e.life().sent) {
+			e.bring()
+		}
+		for i := max(0, len(e.prompts)-40); i < len(e.prompts); i++ {
+			p := e.prompts[i]
+			q := kvindex.Request{Model: "m", Tokens: p, Adapter: e.adapters[i], Pods: []string{e.pod}, Ranks: true}
+			s := rankOf(score(w.t, w.ix, q), e.rank)
+			got, want := s.MatchedBlocks, rankOf(score(w.t, e.reference, q), e.rank).MatchedBlocks
+			switch truth := e.Held(p, e.adapters[i], "") / 16; {
+			case s.State == kvindex.StateReplaying, s.State == kvindex.StateUncertain && !w.keep:
+				w.fail("%s/%d ends in %v, lost %v", e.pod, e.rank, s.State, e.lost)
+			case got > truth && s.State != kvindex.StateUncertain:
+				w.fail("%s/%d: %d blocks, %d are held, lost %v", e.pod, e.rank, got, truth, e.lost)
+			case !e.lost && got != want && (w.exact || len(e.lives) == 1):
+				w.fail("%s/%d: %d blocks, the reference has %d, the engine %d", e.pod, e.rank, got, want, truth)
+			}
+			if w.tally["compared"]++; got > 0 {
+				w.tally["not empty"]++
+			}
+		}
+		if !e.lost {
+			w.tally["nothing lost"]++
+		}
+	}
+}
+
+func rankOf(scores []kvindex.PodScore, rank int) kvindex.PodScore {
+	for _, s := range scores {
+		if s.Rank == rank {
+			return s
+		}
+	}
+	return kvindex.PodScore{State: kvindex.StatePartial}
+}
+
+func (w *snapWorld) run() {
+	for range 20 + w.r.IntN(60) {
+		w.anything()
+	}
+	var lives []int
+	for _, e := range w.engines {
+		lives = append(lives, e.heard)
+	}
+	b := w.snapshot()
+	for _, e := range w.engines {
+		e.away = true
+	}
+	for range w.r.IntN(20) {
+		if e := w.engines[w.r.IntN(len(w.engines))]; w.r.IntN(6) == 0 {
+			e.restart(w.r.IntN(2) == 0)
+		} else {
+			e.work(1 + w.r.IntN(8))
+		}
+	}
+	w.ix.Close()
+	var err error
+	if w.ix, err = kvindex.Restore(context.Background(), bytes.NewReader(b), w.options()...); err != nil {
+		w.t.Fatal(err)
+	}
+	defer w.ix.Close()
+	for _, p := range w.ix.Pods(nil) {
+		if p.State > kvindex.StateUncertain && p.State != kvindex.StatePartial {
+			w.fail("restored as %v", p.State)
+		}
+	}
+	for i, e := range w.engines {
+		e.goesOn(lives[i])
+	}
+	for range 20 {
+		for _, e := range w.engines {
+			e.work(1 + w.r.IntN(3))
+		}
+	}
+	for _, e := range w.engines {
+		if !e.numbered {
+			e.clear()
+		}
+	}
+	for range 20 + w.r.IntN(30) {
+		w.anything()
+	}
+	w.calm = true
+	for _, e := range w.engines {
+		e.work(20)
+		for n := 0; e.numbered && !e.applied && n < 400; n++ {
+			e.work(1) // a restart without replay and by a clock that is behind is noticed late
+		}
+	}
+	w.compare()
+}
+
+// TestSnapshotSchedules: whatever happens before, in and behind a snapshot, the index ends
+// as the engines are where nothing is lost, never holds more, and takes no repeat for a
+// restart.
+func TestSnapshotSchedules(t *testing.T) {
+	n := uint64(*snapshotN)
+	switch {
+	case n > 0:
+	case testing.Short():
+		n = 60
+	case raceEnabled:
+		n = 200
+	default:
+		n = 1000
+	}
+	tally := map[string]int{}
+	for i := range n {
+		t.Run("", func(t *testing.T) { newSnapWorld(t, *snapshotSeed+i, tally).run() })
+		if t.Failed() {
+			return
+		}
+	}
+	t.Log(tally)
+	for _, what := range []string{
+		"stall", "restart", "clear", "removal", "repeat", "lost on its way", "replay", "restart noticed", "overlap", "gap that a replay fills",
+		"gap that no replay fills", "restarted, clock ahead", "restarted, clock behind", "restarted, with replay", "nothing lost", "not empty",
+	} {
+		if n >= 1000 && tally[what] < 50 {
+			t.Errorf("%d times %s", tally[what], what)
+		}
+	}
+}
+
+// TestRecordedRunsRestored: a recorded run that goes on from a snapshot at any of its
+// messages has all answers of one that was not cut.
+func TestRecordedRunsRestored(t *testing.T) {
+	queries, runs := 0, 0
+	for i, path := range recordings(t, "[0-9bc]*") {
+		rows := readRecording(t, path)
+		r := rand.New(rand.NewPCG(uint64(i), 5))
+		for _, p := range []kvindex.Profile{rows[0].profile(kvindex.CopiesExact), {}} {
+			answers := func(cut int) (all []kvindex.PodScore) {
+				replayCut(t, rows, cut, []kvindex.Option{withProfile(p)}, (*recordedQuery).request, func(got kvindex.PodScore, _, _ int) {
+					got.State = 0 // it is uncertain behind the snapshot
+					all = append(all, got)
+				})
+				return all
+			}
+			cut := r.IntN(len(rows) - 1)
+			want, got := answers(-1), answers(cut)
+			for n := range want {
+				if got[n] != want[n] {
+					t.Errorf("%s, cut before row %d: answer %d of %d is %+v, uncut %+v", path, cut, n, len(want), got[n], want[n])
+					break
+				}
+			}
+			queries += len(want)
+		}
+		runs++
+	}
+	t.Logf("%d runs, %d answers", runs, queries)
+	if runs < 74 {
+		t.Errorf("%d runs", runs)
+	}
+}

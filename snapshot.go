@@ -1,0 +1,478 @@
+// Snapshots: what an Indexer knows, written down while it goes on.
+//
+// The index writes its blocks in its own way. For each pod it calls back at one moment
+// between two messages (cut): what it holds of the pod then, and what is written here,
+// fit together by the number of the last message. So after Restore the Sequencers say
+// what the messages are that follow, as if nothing had happened in between.
+//
+// But messages may have been lost in between, and engines may have restarted. So each
+// stream is interrupted, as one whose connection was lost, and its Sequencer was away.
+// Beyond what ends that for a lost connection, so does the last message that was
+// applied, if it comes again: what comes behind it is what is due.
+
+package kvindex
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/sections"
+)
+
+// The kinds of sections of a snapshot.
+const (
+	sectionHead  sections.Kind = iota + 1 // the first one: the seed
+	sectionIndex                          // of the index
+	sectionPod                            // of what appendPod writes: a byte that is 1 if the next section goes on, then a part
+)
+
+// Snapshot writes to w all that x needs to go on: what each pod holds, the states, and
+// where each stream stands. Restore reads it. For each pod all is of one moment between
+// two of its messages; pods may be of different moments.
+//
+// Nothing stops meanwhile, and no lock is held while w is written to, so w may be slow. A
+// second Snapshot waits until the first one has ended. Snapshot ends when ctx ends, or at
+// Close, as soon as w takes no time. An error of w is returned as it is, and one of ctx
+// likewise. A backend (WithIndex) that is no index.Snapshotter is index.ErrNoSnapshot.
+//
+// A snapshot is as secret as the seed (WithKeySeed), because the seed is in it. Models,
+// tokenizers, Profiles and Hooks are not in it.
+func (x *Indexer) Snapshot(ctx context.Context, w io.Writer) error {
+	from, ok := x.index.(index.Snapshotter)
+	if !ok {
+		return index.ErrNoSnapshot
+	}
+	select {
+	case x.snapshots <- struct{}{}:
+		defer func() { <-x.snapshots }()
+	case <-ctx.Done():
+	}
+	s := &snapshot{x: x, ctx: ctx}
+	if err := s.ended(); err != nil {
+		return err
+	}
+	if s.out, s.err = sections.NewWriter(w); s.err != nil {
+		return s.err
+	}
+	seed := x.index.Seed()
+	err := s.write(sectionHead, seed[:])
+	if err == nil {
+		err = from.Snapshot(ctx, func(section []byte) error { return s.write(sectionIndex, section) }, s.cut)
+	}
+	if err == nil {
+		err = s.ended()
+	}
+	switch {
+	case s.err != nil:
+		return s.err
+	case err != nil:
+		return x.failed(err)
+	}
+	return s.out.End()
+}
+
+// snapshot is one that is being written.
+type snapshot struct {
+	x   *Indexer
+	ctx context.Context
+	out *sections.Writer
+	err error // why nothing can be written any more
+}
+
+// ended returns why the snapshot is to end.
+func (s *snapshot) ended() error {
+	if s.x.closed.Load() {
+		return ErrClosed
+	}
+	return s.ctx.Err()
+}
+
+func (s *snapshot) write(k sections.Kind, payload []byte) error {
+	if s.err == nil {
+		s.err = s.ended()
+	}
+	if s.err == nil {
+		s.err = s.out.Write(k, false, payload)
+	}
+	return s.err
+}
+
+// cut writes what is known of a pod at the moment of last.
+func (s *snapshot) cut(name string, last func() error) error {
+	p, err := s.x.lockPod(name) // keeps messages away
+	if err != nil {
+		return err
+	}
+	err = last()
+	b := p.appendState([]byte{0})
+	s.x.mu.Lock()
+	s.x.leaveUnknown(p)
+	s.x.mu.Unlock()
+	p.mu.Unlock()
+	for more := byte(1); err == nil && more == 1; {
+		n := min(len(b), sections.Max)
+		if n == len(b) {
+			more = 0
+		}
+		b[0] = more
+		err = s.write(sectionPod, b[:n])
+		b = b[n-1:] // its first byte was written
+	}
+	return err
+}
+
+// appendState appends all that is to be known of a pod after Restore. p.mu is held.
+func (p *pod) appendState(b []byte) []byte {
+	b = sections.AppendString(b, p.name)
+	b = binary.AppendUvarint(b, uint64(len(p.models)))
+	for _, name := range slices.Sorted(maps.Keys(p.models)) {
+		pm := p.models[name]
+		b = sections.AppendString(b, name)
+		b = append(b, flags(pm.hybrid.Load()))
+		b = binary.AppendUvarint(b, uint64(len(pm.adapters)))
+		for _, a := range slices.Sorted(maps.Keys(pm.adapters)) {
+			b = sections.AppendString(b, a)
+		}
+		b = binary.AppendUvarint(b, uint64(len(pm.ranks)))
+		for _, r := range pm.inOrder() {
+			b = r.appendState(b)
+		}
+		heard := slices.DeleteFunc(slices.Sorted(maps.Keys(pm.streams)), func(st string) bool {
+			return pm.streams[st].heard.IsZero() // nothing is known of it
+		})
+		b = binary.AppendUvarint(b, uint64(len(heard)))
+		for _, st := range heard {
+			b = pm.streams[st].appendState(b)
+		}
+	}
+	return b
+}
+
+func (r *rank) appendState(b []byte) []byte {
+	b = binary.AppendUvarint(b, uint64(r.n))
+	b = append(b, byte(r.state), flags(r.kept, r.contest.open, r.contest.told, r.lost.kept), byte(r.contest.others), byte(r.contest.own), byte(r.lost.cause))
+	b = appendTime(b, r.lost.at)
+	b = binary.AppendUvarint(b, uint64(len(r.groups)))
+	for _, g := range r.groups {
+		b = binary.AppendUvarint(b, uint64(g.ID))
+		b = append(b, byte(g.Kind), flags(g.Draft))
+		b = binary.AppendUvarint(b, uint64(g.Window))
+		b = binary.AppendUvarint(b, uint64(g.BlockSize))
+	}
+	return b
+}
+
+// appendState leaves out what a transport has said of the stream: it has gone.
+func (st *stream) appendState(b []byte) []byte {
+	b = sections.AppendString(b, st.name)
+	b = append(b, flags(st.partial, st.skipped))
+	b = appendTime(b, st.heard)
+	b = binary.AppendUvarint(b, uint64(len(st.ranks)))
+	for _, r := range st.ranks {
+		b = binary.AppendUvarint(b, uint64(r.n))
+	}
+	seq, _ := st.seq.AppendBinary(nil) // it has no error
+	return sections.AppendString(b, seq)
+}
+
+func flags(set ...bool) (b byte) {
+	for i, s := range set {
+		if s {
+			b |= 1 << i
+		}
+	}
+	return b
+}
+
+// appendTime appends a time in nanoseconds; 0: none.
+func appendTime(b []byte, t time.Time) []byte {
+	n := int64(0)
+	if !t.IsZero() {
+		n = t.UnixNano()
+	}
+	return binary.LittleEndian.AppendUint64(b, uint64(n))
+}
+
+// Restore is New with what Snapshot has written. The error says what is wrong with the
+// options, or with the snapshot and at which of its sections and bytes: then nothing of it
+// is used. It reads r up to the end of the snapshot and no byte further.
+//
+// The Indexer has the seed of the snapshot. WithKeySeed with another one is an error, and
+// so is WithIndex. If WithMemory gives less memory than the blocks need, those are left
+// out that were not used for the longest time, and count as evicted.
+//
+// Each pod of the snapshot scores at once, in StateUncertain until its stream shows that it
+// goes on where the snapshot ends: by the message that is due, by the last message that
+// was applied when it comes again byte by byte, or by a replay that begins with it. What
+// was lost since follows the LossPolicy, and an engine that has restarted since is
+// forgotten. Nobody can show this of a pod whose messages have no numbers (Ingest,
+// ApplyBatch): its state ends when the engine empties its cache.
+//
+// Run Subscribers with the same endpoints as before, because they name the streams. Call
+// RemovePod for pods that no longer exist (Pods has all of them). Counters begin at 0, and
+// SourceInfo.Lag is 0 until a message comes.
+func Restore(ctx context.Context, r io.Reader, opts ...Option) (*Indexer, error) {
+	c := configOf(opts)
+	if c.index != nil {
+		c.errs = append(c.errs, errors.New("WithIndex contradicts Restore: the index comes from the snapshot"))
+	}
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	s := restoring{ctx: ctx}
+	err := s.begin(r, &c)
+	if err == nil {
+		s.x, err = c.open()
+	}
+	if err == nil {
+		err = s.all()
+	}
+	if err != nil {
+		if s.x != nil {
+			_ = s.x.Close()
+		}
+		return nil, fmt.Errorf("kvindex: restoring: %w", err)
+	}
+	return s.x, nil
+}
+
+// restoring is a snapshot that is being read.
+type restoring struct {
+	x    *Indexer
+	ctx  context.Context
+	in   *sections.Reader
+	err  error  // of in, once there was one
+	pod  []byte // parts of it that were read
+	more bool   // parts are to follow
+}
+
+// begin reads the head, which has the seed.
+func (s *restoring) begin(r io.Reader, c *config) (err error) {
+	if err := s.ctx.Err(); err != nil {
+		return err
+	}
+	if s.in, err = sections.NewReader(r, sectionHead, sectionIndex, sectionPod); err != nil {
+		return err
+	}
+	k, head, err := s.in.Next()
+	var seed [16]byte
+	switch {
+	case errors.Is(err, io.EOF):
+		return errors.New("the snapshot is empty")
+	case err != nil:
+		return err
+	case k != sectionHead, len(head) != len(seed), [16]byte(head) == seed:
+		return s.in.Wrong(errors.New("there is no seed"))
+	}
+	seed = [16]byte(head)
+	if c.seed != nil && *c.seed != seed {
+		return errors.New("WithKeySeed contradicts Restore: the snapshot has another seed")
+	}
+	c.seed = &seed
+	return nil
+}
+
+// all reads all that is behind the head.
+func (s *restoring) all() error {
+	err := s.x.index.(index.Snapshotter).Restore(s.ctx, s.next)
+	if err == nil {
+		if _, err = s.next(); err == nil {
+			err = errors.New("the index has read too little")
+		}
+	}
+	switch {
+	case s.err != nil && !errors.Is(s.err, io.EOF):
+		return s.err
+	case s.ctx.Err() != nil:
+		return s.ctx.Err()
+	case !errors.Is(err, io.EOF):
+		return s.in.Wrong(err)
+	}
+	if err := s.x.recall(); err != nil {
+		return err
+	}
+	known := s.x.known()
+	s.x.eachPod(func(p *pod, model string, pm *podModel) {
+		for _, r := range pm.ranks {
+			r.evicted = known[index.Source{Pod: p.name, Model: model, Rank: r.n}].Evicted > 0
+		}
+		pm.settle()
+	})
+	return nil
+}
+
+// next returns the next section of the index. What stands before it of pods is taken.
+func (s *restoring) next() (payload []byte, err error) {
+	for s.err == nil {
+		var k sections.Kind
+		k, payload, s.err = s.in.Next()
+		switch {
+		case s.err != nil && !s.more:
+		case errors.Is(s.err, io.EOF), s.err == nil && s.more && k != sectionPod:
+			s.err = errors.New("the rest of a pod is missing")
+		case s.err != nil:
+		case k == sectionIndex:
+			if s.err = s.ctx.Err(); s.err == nil {
+				return payload, nil
+			}
+		case k == sectionPod:
+			s.err = s.part(payload)
+		default:
+			s.err = s.in.Wrong(errors.New("the seed comes again"))
+		}
+	}
+	return nil, s.err
+}
+
+// part takes a part of a pod, and with the last one the pod.
+func (s *restoring) part(payload []byte) error {
+	if len(payload) == 0 || payload[0] > 1 {
+		return s.in.Wrong(errors.New("a pod without a beginning"))
+	}
+	s.pod, s.more = append(s.pod, payload[1:]...), payload[0] == 1
+	if s.more {
+		return nil
+	}
+	f := sections.NewFields(s.pod)
+	s.pod = s.pod[:0]
+	name := f.String()
+	if s.x.pod(name) != nil {
+		f.Refuse(fmt.Errorf("pod %q is there twice", name))
+	}
+	for range f.Count() {
+		if err := s.model(name, f); err != nil {
+			f.Refuse(fmt.Errorf("pod %q: %w", name, err))
+		}
+	}
+	if err := f.End(); err != nil {
+		return s.in.Wrong(err)
+	}
+	return nil
+}
+
+// model reads what is known of a pod for a model.
+func (s *restoring) model(pod string, f *sections.Fields) error {
+	model := f.String()
+	if f.Err() != nil {
+		return nil
+	}
+	if err := s.x.check(pod, model); err != nil {
+		return err
+	}
+	in := s.x.newIngest(pod, model)
+	if in.find() {
+		in.leave()
+		return fmt.Errorf("model %q is there twice", model)
+	}
+	if err := in.enter(); err != nil {
+		return err
+	}
+	defer in.leave()
+	in.pm.hybrid.Store(f.Byte()&1 != 0)
+	for range f.Count() {
+		a := f.String()
+		if _, twice := in.pm.adapters[a]; twice || a == "" || len(a) > MaxName || len(in.pm.adapters) >= MaxAdapters {
+			f.Refuse(fmt.Errorf("adapter %.100q", a))
+			break
+		}
+		in.pm.adapters[a] = struct{}{}
+		in.x.learnAdapter(a, model, pod)
+	}
+	for range f.Count() {
+		if err := in.pm.readRank(f); err != nil {
+			return err
+		}
+	}
+	for range f.Count() {
+		if err := in.pm.readStream(f); err != nil {
+			return err
+		}
+	}
+	for _, r := range in.pm.ranks {
+		r.unproven = r.stream == nil && !r.kept && r.state != StateUnknown
+	}
+	return nil
+}
+
+func (pm *podModel) readRank(f *sections.Fields) error {
+	b := events.Batch{Rank: f.Int(math.MaxInt)}
+	state, set := State(f.Byte()), f.Byte()
+	c := contest{others: int(f.Byte()), own: int(f.Byte())}
+	lost := lastLoss{cause: LossCause(f.Byte()), at: readTime(f)}
+	var groups []GroupInfo
+	for range f.Count() {
+		g := Group{ID: f.Int(math.MaxInt), Kind: GroupKind(f.Byte())}
+		g.Draft, g.Window = f.Byte()&1 != 0, f.Int(math.MaxInt)
+		groups = append(groups, GroupInfo{g, f.Int(math.MaxInt)})
+		if g.ID >= index.MaxGroups || g.Kind > GroupOther || len(groups) > index.MaxGroups {
+			return fmt.Errorf("rank %d: group %d of kind %d", b.Rank, g.ID, g.Kind)
+		}
+	}
+	switch err := b.Validate(); {
+	case f.Err() != nil:
+		return nil
+	case err != nil:
+		return err
+	case pm.ranks[b.Rank] != nil:
+		return fmt.Errorf("rank %d is there twice", b.Rank)
+	case state > StateLive || lost.cause > LossFull || c.others >= contestRun || c.own >= contestRun:
+		return fmt.Errorf("rank %d: a state that no rank has", b.Rank)
+	}
+	r, err := pm.rank(b.Rank)
+	if err != nil {
+		return err
+	}
+	c.open, c.told, lost.kept = set&2 != 0, set&4 != 0, set&8 != 0
+	r.state, r.kept = state, set&1 != 0
+	r.contest, r.lost, r.groups = c, lost, groups
+	return nil
+}
+
+func (pm *podModel) readStream(f *sections.Fields) error {
+	name, set, heard := f.String(), f.Byte(), readTime(f)
+	var ranks []int
+	for range min(f.Count(), MaxRanks+1) {
+		ranks = append(ranks, f.Int(math.MaxInt))
+	}
+	seq := f.Bytes()
+	if f.Err() != nil {
+		return nil
+	}
+	if pm.streams[name] != nil || name == "" {
+		return fmt.Errorf("stream %q is there twice, or has no name", name)
+	}
+	st, err := pm.stream(name)
+	if err != nil {
+		return err
+	}
+	for _, n := range ranks {
+		r := pm.ranks[n]
+		if r == nil || r.stream != nil {
+			return fmt.Errorf("stream %q: rank %d is not there, or another stream's", name, n)
+		}
+		pm.bind(r, st)
+	}
+	if err := st.seq.UnmarshalBinary(seq); err != nil {
+		return fmt.Errorf("stream %q: %w", name, err)
+	}
+	st.seq.Away()
+	st.partial, st.skipped, st.heard = set&1 != 0, set&2 != 0, heard
+	st.interrupted, st.restored = true, true
+	return nil
+}
+
+func readTime(f *sections.Fields) time.Time {
+	if n := int64(f.Uint64()); n != 0 {
+		return time.Unix(0, n)
+	}
+	return time.Time{}
+}
