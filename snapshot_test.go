@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -431,7 +432,7 @@ func TestRestoreRefused(t *testing.T) {
 		"a pod twice":        {whole(t, head, pod, pod), nil, `pod "a" is there twice`},
 		"half a pod":         {whole(t, head, first), nil, "rest of a pod"},
 		"half a pod, others": {whole(t, head, first, []byte{2, 1}), nil, "rest of a pod"},
-		"no index":           {whole(t, head, pod), nil, "section 2 at byte 237: index: "},
+		"no index":           {whole(t, head, pod), nil, "section 2 at byte 239: index: "},
 		"a pod of nothing":   {whole(t, head, []byte{3}), nil, "without a beginning"},
 		"a pod cut short":    {whole(t, head, pod[:len(pod)-5]), nil, "section 1 at byte 44"},
 		"a pod and more":     {whole(t, head, append(bytes.Clone(pod), 0)), nil, "more fields"},
@@ -545,4 +546,41 @@ func FuzzRestorePod(f *testing.F) {
 			t.Fatalf("%+v\nthen\n%+v", want, again)
 		}
 	})
+}
+
+// TestCausesRestored: behind a snapshot a score is what it is for the same cause, but that
+// the pod is uncertain.
+func TestCausesRestored(t *testing.T) {
+	same := 0
+	for _, c := range situations {
+		s := &situation{T: t, r: rand.New(rand.NewPCG(1, 3)), also: func(*kvindex.Explanation) bool { return true }}
+		s.size = 16
+		n := 3 + s.r.IntN(8)
+		s.p, s.held = s.random(n), s.r.IntN(n)
+		s.ask = kvindex.Request{Model: "m", Tokens: s.p.Tokens}
+		c.make(s, n)
+		var b bytes.Buffer
+		s.ask.Pods = s.asked
+		want := explain(t, s.ix, s.ask, "a")
+		if err := s.ix.Snapshot(ctx, &b); err != nil {
+			continue
+		}
+		ix, err := kvindex.Restore(ctx, &b, s.opts...)
+		if err != nil {
+			continue // it has a backend
+		}
+		got := explain(t, ix, s.ask, "a")
+		ix.Close()
+		switch {
+		case got.Cause == want.Cause && got.Scope == want.Scope && got.Loss == want.Loss:
+			same++
+		case got.Cause == kvindex.CausePartial, got.Cause == kvindex.CauseHeldBack: // nothing better is known
+		case want.Cause == kvindex.CauseSilent, strings.Contains(c.name, "excluded"): // nothing of it is in a snapshot
+		default:
+			t.Errorf("%s: %v %q %v, want %v %q %v", c.name, got.Cause, got.Scope, got.Loss, want.Cause, want.Scope, want.Loss)
+		}
+	}
+	if same < 44 {
+		t.Errorf("%d causes are the same", same)
+	}
 }
