@@ -6,16 +6,37 @@ import (
 	"io"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 )
 
-// sectionsOf returns the snapshot of an index.
-func sectionsOf(tb testing.TB, m *Memory) (sections [][]byte) {
+// sectionsOf returns the snapshot of an index that nobody else uses. then is called
+// behind each cut.
+func sectionsOf(tb testing.TB, m *Memory, then ...func()) (sections [][]byte) {
 	tb.Helper()
+	free := func(mu *sync.Mutex) {
+		if !mu.TryLock() {
+			tb.Fatal("a lock is held while a section is written")
+		}
+		mu.Unlock()
+	}
 	err := m.Snapshot(context.Background(), func(section []byte) error {
+		free(&m.mu)
+		free(&m.ground.mu)
+		for _, pod := range m.podNames() {
+			for _, s := range m.sourcesOf(pod) {
+				free(&s.writer)
+			}
+		}
 		sections = append(sections, slices.Clone(section))
 		return nil
-	}, func(_ string, last func() error) error { return last() })
+	}, func(_ string, last func() error) error {
+		err := last()
+		for _, f := range then {
+			f()
+		}
+		return err
+	})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -123,54 +144,137 @@ func TestSnapshotGoesOn(t *testing.T) {
 	t.Logf("%d stores parked, %d names unplaced, %d blocks in snapshots", parked, unplaced, blocks)
 }
 
-// different says what two indexes say differently.
-func different(a, b *Memory, r *rand.Rand) string {
-	describe := func(m *Memory) (all []SourceInfo) {
-		all = m.Describe(nil)
-		for i := range all {
-			all[i].Bytes = 0
-		}
-		slices.SortFunc(all, func(a, b SourceInfo) int { return compareSources(a.Source, b.Source) })
-		return all
+// A snapshot is of the moment of its cut, whatever is done before the names are written.
+func TestSnapshotIsOfItsCut(t *testing.T) {
+	seeds := uint64(300)
+	if testing.Short() {
+		seeds = 60
 	}
-	if a, b := describe(a), describe(b); !slices.Equal(a, b) {
+	for seed := range seeds {
+		r := rand.New(rand.NewPCG(seed, 17))
+		cfg := MemoryConfig{PendingBytes: 8 << 10, IdleNames: 64, Seed: [16]byte{1}}
+		m, err := NewMemory(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		step := uint64(0)
+		apply := func(c Change, of ...*Memory) (all []Applied) {
+			step++
+			src := Source{Pod: "p", Model: "m", Rank: r.IntN(2)}
+			for _, m := range of {
+				done, err := m.Apply(context.Background(), src, Cursor{Stream: "s", Next: step}, []Change{c})
+				if err != nil {
+					t.Fatal(err)
+				}
+				all = append(all, done)
+			}
+			return all
+		}
+		for range 50 + r.IntN(300) {
+			apply(randomChange(r), m)
+		}
+		want := restored(t, cfg, sectionsOf(t, m))
+		was := step
+		got := restored(t, cfg, sectionsOf(t, m, func() {
+			for range r.IntN(60) {
+				apply(randomChange(r), m)
+			}
+			switch r.IntN(4) {
+			case 0:
+				apply(Change{Op: OpClear}, m)
+			case 1:
+				apply(Change{Op: OpClearTier}, m)
+			case 2:
+				if err := m.Remove(context.Background(), "p"); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}))
+		if err := got.check(); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		m.sweepers.Wait()
+		if err := m.check(); err != nil {
+			t.Fatalf("seed %d: what was written: %v", seed, err)
+		}
+		step = was
+		for range 100 {
+			if diff := different(want, got, r); diff != "" {
+				t.Fatalf("seed %d: %s", seed, diff)
+			}
+			c := randomChange(r)
+			if all := apply(c, want, got); all[0] != all[1] {
+				t.Fatalf("seed %d: %+v does %+v, and in the copy %+v", seed, c, all[0], all[1])
+			}
+		}
+	}
+}
+
+// different says what two indexes say differently.
+func different(a, b *Memory, r *rand.Rand) string { return differentIn(a, b, r, 0) }
+
+func differentIn(a, b *Memory, r *rand.Rand, page uint64) string {
+	if a, b := a.described(), b.described(); !slices.Equal(a, b) {
 		return fmt.Sprintf("described as\n%+v, and in the copy\n%+v", a, b)
+	}
+	for _, s := range a.Describe(nil) {
+		for n := range 4 {
+			stream := []string{"s", "0", "1", "2"}[n]
+			was, _ := a.Cursor(context.Background(), s.Source, stream)
+			if got, err := b.Cursor(context.Background(), s.Source, stream); err != nil || got != was {
+				return fmt.Sprintf("%v has the cursor %+v, and in the copy %+v", s.Source, was, got)
+			}
+		}
 	}
 	locals := make([]Local, 24)
 	for i := range locals {
 		locals[i] = Local(r.IntN(2))
 	}
-	root := r.IntN(2)
-	answer := func(m *Memory) string {
-		var got Matches
-		err := m.Match(context.Background(), &Query{
-			Candidates: NewCandidates("m", nil), Held: true,
-			Keys: func(v Variant) (keys []Key, err error) {
-				k := randomRoot(root, v)
-				for _, l := range locals {
-					k = Chain(k, l)
-					keys = append(keys, k)
-				}
-				return keys, nil
-			},
-		}, &got)
-		if err != nil {
-			return err.Error()
-		}
-		var rows []string
-		for i := range got.Rows {
-			row := &got.Rows[i]
-			var held [NumTiers][]uint64
-			if row.Held != nil {
-				held = *row.Held
-			}
-			rows = append(rows, fmt.Sprint(row.Source, row.Group, row.BlockSize, row.Layout.Groups, row.Run, row.GPU, row.Tiers, row.Last, row.Evicted, held))
-		}
-		slices.Sort(rows)
-		return fmt.Sprint(rows)
-	}
-	if a, b := answer(a), answer(b); a != b {
+	same := rand.NewPCG(r.Uint64(), 1)
+	again := *same
+	if a, b := a.answer(locals, page, rand.New(same)), b.answer(locals, page, rand.New(&again)); a != b {
 		return fmt.Sprintf("%v has the rows\n%s, and in the copy\n%s", locals, a, b)
 	}
 	return ""
+}
+
+// described is Describe, but for what depends on salts.
+func (m *Memory) described() (all []SourceInfo) {
+	all = m.Describe(nil)
+	for i := range all {
+		all[i].Bytes = 0
+	}
+	slices.SortFunc(all, func(a, b SourceInfo) int { return compareSources(a.Source, b.Source) })
+	return all
+}
+
+// answer is all that m says of a prompt.
+func (m *Memory) answer(locals []Local, page uint64, r *rand.Rand) string {
+	var got Matches
+	root := r.IntN(2)
+	err := m.Match(context.Background(), &Query{
+		Candidates: NewCandidates("m", nil), Held: true,
+		Keys: func(v Variant) (keys []Key, err error) {
+			k := randomRoot(root, v) ^ Key(page)<<20
+			for _, l := range locals {
+				k = Chain(k, l)
+				keys = append(keys, k)
+			}
+			return keys, nil
+		},
+	}, &got)
+	if err != nil {
+		return err.Error()
+	}
+	var rows []string
+	for i := range got.Rows {
+		row := &got.Rows[i]
+		var held [NumTiers][]uint64
+		if row.Held != nil {
+			held = *row.Held
+		}
+		rows = append(rows, fmt.Sprint(row.Source, row.Group, row.BlockSize, row.Layout.Groups, row.Run, row.GPU, row.Tiers, row.Last, row.Evicted, held))
+	}
+	slices.Sort(rows)
+	return fmt.Sprint(rows)
 }

@@ -1,0 +1,138 @@
+package index
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"testing"
+)
+
+// snapshotOf returns a snapshot of a small random index, each section behind its length.
+func snapshotOf(tb testing.TB, seed uint64) (all []byte) {
+	r := rand.New(rand.NewPCG(seed, 11))
+	m, err := NewMemory(MemoryConfig{Seed: [16]byte{1}, PendingBytes: 8 << 10})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer m.Close()
+	for range 20 + r.IntN(500) {
+		src := Source{Pod: "p", Model: "m", Rank: r.IntN(2)}
+		c := randomChange(r)
+		if c.Op == OpClear {
+			continue
+		}
+		if _, err := m.Apply(context.Background(), src, Cursor{Stream: "s"}, []Change{c}); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	for _, s := range sectionsOf(tb, m) {
+		all = append(binary.LittleEndian.AppendUint32(all, uint32(len(s))), s...)
+	}
+	return all
+}
+
+// restoreAny has sections that perhaps nobody wrote. What is read is refused, or an index
+// that keeps all invariants; what it takes is bounded by the input. It returns whether it
+// was read.
+func restoreAny(t *testing.T, all []byte, small bool) bool {
+	size := len(all)
+	var sections [][]byte
+	for len(all) >= 4 {
+		n := int(min(binary.LittleEndian.Uint32(all), uint32(len(all)-4)))
+		sections = append(sections, all[4:4+n])
+		all = all[4+n:]
+	}
+	cfg := MemoryConfig{Seed: [16]byte{1}, PendingBytes: 4 << 10, IdleNames: 20}
+	if small {
+		cfg.Bytes = MinMemory
+	}
+	m, err := NewMemory(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	var was, now runtime.MemStats
+	runtime.ReadMemStats(&was)
+	err = m.Restore(context.Background(), reader(sections))
+	runtime.ReadMemStats(&now)
+	if got := now.TotalAlloc - was.TotalAlloc; got > 1<<20+uint64(size)*restoreCost {
+		t.Fatalf("%d bytes allocated for %d", got, size)
+	}
+	if err != nil {
+		return false
+	}
+	if err := m.check(); err != nil {
+		t.Fatal(err)
+	}
+	r := rand.New(rand.NewPCG(1, 12))
+	for range 30 {
+		src, c := Source{Pod: "p", Model: "m", Rank: r.IntN(2)}, randomChange(r)
+		if c.Op == OpStore && len(c.Locals) > 0 { // keys that follow from forged ones may be there
+			src.Pod = "q"
+			c.Root ^= 1 << 40
+		}
+		if _, err := m.Apply(context.Background(), src, Cursor{}, []Change{c}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := m.check(); err != nil {
+		t.Fatal("after changes: ", err)
+	}
+	sectionsOf(t, m)
+	return true
+}
+
+func FuzzRestore(f *testing.F) {
+	for seed := range uint64(4) {
+		f.Add(snapshotOf(f, seed), seed%2 > 0)
+	}
+	f.Fuzz(func(t *testing.T, all []byte, small bool) { restoreAny(t, all, small) })
+}
+
+// TestRestoreOfOthers changes some bytes of snapshots.
+func TestRestoreOfOthers(t *testing.T) {
+	n := 4000
+	if testing.Short() || raceDetector {
+		n = 600
+	}
+	read := 0
+	var of []byte
+	for seed := range uint64(n) {
+		if seed%50 == 0 {
+			of = snapshotOf(t, seed/50)
+		}
+		r := rand.New(rand.NewPCG(seed, 13))
+		all := append([]byte(nil), of...)
+		for range r.IntN(4) {
+			at, n := 4+r.IntN(len(all)-4), 1+r.IntN(12)
+			switch r.IntN(4) {
+			case 0:
+				all[at] = byte(r.IntN(256))
+			case 1:
+				all[at] ^= 1 << r.IntN(8)
+			case 2:
+				from := 4 + r.IntN(len(all)-4)
+				copy(all[at:min(at+n, len(all))], all[from:])
+			case 3:
+				all[at] = byte(r.IntN(4))
+			}
+		}
+		ok := false
+		if !t.Run(fmt.Sprint(seed), func(t *testing.T) { ok = restoreAny(t, all, seed%4 == 0) }) {
+			t.FailNow()
+		}
+		if ok {
+			read++
+		}
+	}
+	t.Logf("%d of %d were read", read, n)
+	if read < n/20 || read > n*9/10 {
+		t.Errorf("%d of %d were read: the test tests too little", read, n)
+	}
+}
+
+// restoreCost is what a byte of a snapshot makes Restore allocate at most: a source of
+// few bytes has tables of its own.
+const restoreCost = 400
