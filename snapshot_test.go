@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -582,5 +584,45 @@ func TestCausesRestored(t *testing.T) {
 	}
 	if same < 44 {
 		t.Errorf("%d causes are the same", same)
+	}
+}
+
+var recordSnapshot = flag.Bool("snapshot.record", false, "have TestSnapshotOfBefore write its file: for a new version of the format, under a new name")
+
+// TestSnapshotOfBefore: what this version of the format has written is read by all that
+// come.
+func TestSnapshotOfBefore(t *testing.T) {
+	const path = "testdata/snapshot-1"
+	p := fakeengine.NewPrompt(1, 16, 40)
+	if *recordSnapshot {
+		ix := open(t, kvindex.WithKeySeed([16]byte{1, 2, 3}))
+		for seq := range 8 {
+			s := p.Stored(5*seq, 5*seq+5)
+			s.Adapter = "sql"
+			brings(message("s", uint64(seq), float64(seq+1), seq%2, s))(t, ix)
+		}
+		ingest(t, ix, "b", p.Stored(0, 40), p.Removed(30))
+		if err := os.WriteFile(path, snapshot(t, ix), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ix := restoreBytes(t, b, kvindex.WithKeySeed([16]byte{1, 2, 3}))
+	pods := ix.Pods(nil)
+	if len(pods) != 2 || len(pods[0].Sources) != 2 || pods[0].Streams[0].Next != 8 || fmt.Sprint(pods[0].Adapters) != "[sql]" || pods[1].Sources[0].Blocks.Of(kvindex.TierGPU) != 39 {
+		t.Fatalf("%+v", pods)
+	}
+	if got := blocks(t, ix, "b", p); got != 30 {
+		t.Errorf("%d blocks", got)
+	}
+	brings(message("s", 7, 8, 1, func() *fakeengine.Stored { s := p.Stored(35, 40); s.Adapter = "sql"; return s }()))(t, ix)
+	if got := ix.Pods(nil)[0].Sources[0].State; got != kvindex.StateLive {
+		t.Errorf("behind the last message again: %v", got)
+	}
+	if got := score(t, ix, kvindex.Request{Tokens: p.Tokens[:80], Adapter: "sql", Pods: []string{"a"}})[0].MatchedBlocks; got != 5 {
+		t.Errorf("%d blocks of an adapter", got)
 	}
 }
