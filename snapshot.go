@@ -213,7 +213,7 @@ func (s *recentScopes) read(f *sections.Fields) {
 		s.salted.add(r)
 	}
 	for range min(extras, ringSize) {
-		s.extras.add(extra{kind: extraKind(f.Byte()), id: f.Uint64(), offset: uint32(f.Int(math.MaxUint32))})
+		s.extras.add(extra{kind: extraKind(f.Byte()), id: f.Uint64(), offset: uint32(f.Uvarint())})
 	}
 }
 
