@@ -1,7 +1,9 @@
 package index
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -277,4 +279,135 @@ func (m *Memory) answer(locals []Local, page uint64, r *rand.Rand) string {
 	}
 	slices.Sort(rows)
 	return fmt.Sprint(rows)
+}
+
+// What is not a whole snapshot of the same seed is refused, and the index closed.
+func TestRestoreRefuses(t *testing.T) {
+	cfg := MemoryConfig{Seed: [16]byte{1}}
+	m, err := NewMemory(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	c := Change{Op: OpStore, Copies: CopiesExact, Hashes: []Hash{1, 2, 3}, Variant: Variant{Unit: 16}, BlockSize: 16, Locals: make([]Local, 3)}
+	if _, err := m.Apply(context.Background(), Source{Pod: "p", Model: "m"}, Cursor{Stream: "s", Next: 1}, []Change{c}); err != nil {
+		t.Fatal(err)
+	}
+	whole := sectionsOf(t, m)
+	if len(whole) != 1 {
+		t.Fatalf("%d sections", len(whole))
+	}
+	restore := func(cfg MemoryConfig, sections ...[]byte) error {
+		m, err := NewMemory(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		if err = m.Restore(context.Background(), reader(sections)); err == nil {
+			return m.check()
+		}
+		if _, err := m.Cursor(context.Background(), Source{}, ""); !errors.Is(err, ErrClosed) {
+			t.Errorf("after a Restore that failed: %v", err)
+		}
+		return err
+	}
+	if err := restore(cfg, whole...); err != nil {
+		t.Fatal(err)
+	}
+	if err := restore(MemoryConfig{Seed: [16]byte{2}}, whole...); !errors.Is(err, errRecord) {
+		t.Errorf("of another seed: %v", err)
+	}
+	for n := range len(whole[0]) {
+		if err := restore(cfg, whole[0][:n]); !errors.Is(err, errRecord) {
+			t.Errorf("cut off at %d of %d: %v", n, len(whole[0]), err)
+		}
+	}
+	// The count of names stands behind the mark of the end of the source.
+	at := bytes.LastIndex(whole[0], []byte{tagDone, 3})
+	wrong := slices.Clone(whole[0])
+	wrong[at+1] = 4
+	if err := restore(cfg, wrong); !errors.Is(err, errRecord) {
+		t.Errorf("with another number of names: %v", err)
+	}
+	if err := m.Restore(context.Background(), reader(whole)); err == nil || m.check() != nil {
+		t.Errorf("into an index that is not empty: %v", err)
+	}
+}
+
+// Into a smaller budget most of what was used latest is restored, and the rest is counted
+// as evicted. Not all: while it is read, a chain may end where it went on.
+func TestRestoreIntoLess(t *testing.T) {
+	m, err := NewMemory(MemoryConfig{Seed: [16]byte{1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	const chains, blocks = 300, 256
+	hash, r := Hash(0), rand.New(rand.NewPCG(5, 6))
+	var all []Change
+	for range chains {
+		c := Change{Op: OpStore, Copies: CopiesExact, Variant: Variant{Unit: 16}, BlockSize: 16}
+		for range blocks {
+			hash++
+			c.Hashes, c.Locals = append(c.Hashes, hash), append(c.Locals, Local(r.Uint64()))
+		}
+		all = append(all, c)
+	}
+	run := func(m *Memory, c Change) int {
+		var got Matches
+		err := m.Match(context.Background(), &Query{
+			Candidates: NewCandidates("m", nil),
+			Keys: func(Variant) (keys []Key, err error) {
+				k := Key(0)
+				for _, l := range c.Locals {
+					k = Chain(k, l)
+					keys = append(keys, k)
+				}
+				return keys, nil
+			},
+		}, &got)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(got.Rows) == 0 {
+			return 0
+		}
+		return int(got.Rows[0].Run)
+	}
+	for i, c := range all {
+		src := Source{Pod: fmt.Sprint(i % 4), Model: "m"}
+		if _, err := m.Apply(context.Background(), src, Cursor{}, []Change{c}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range all[:chains/4] { // they are used again
+		if n := run(m, c); n != blocks {
+			t.Fatalf("%d of %d", n, blocks)
+		}
+	}
+	got := restored(t, MemoryConfig{Seed: [16]byte{1}, Bytes: m.Usage().Total * 5 / 8}, sectionsOf(t, m))
+	defer got.Close()
+	if err := got.check(); err != nil {
+		t.Fatal(err)
+	}
+	u := got.Usage()
+	held, evicted := 0, 0
+	for _, s := range got.Describe(nil) {
+		held, evicted = held+s.Blocks[TierGPU], evicted+int(s.Evicted)
+	}
+	t.Logf("%d blocks held, %d evicted; %d bytes of %d", held, evicted, u.Total, u.Budget)
+	if u.Total > u.Budget || held+evicted < chains*blocks || held < chains*blocks/4 {
+		t.Errorf("%d blocks and %d evicted of %d, %+v", held, evicted, chains*blocks, u)
+	}
+	hot, cold := 0, 0
+	for i, c := range all {
+		if n := run(got, c); i < chains/4 {
+			hot += n
+		} else {
+			cold += n
+		}
+	}
+	if hot < chains/4*blocks*2/3 || cold > 3*chains/4*blocks/2 {
+		t.Errorf("of %d blocks that were used latest %d are there, and %d others", chains/4*blocks, hot, cold)
+	}
 }
