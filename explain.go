@@ -386,6 +386,9 @@ func (r *ring[T]) add(v T) {
 	}
 }
 
+// at returns the ith of the values, the oldest first.
+func (r *ring[T]) at(i int) T { return r.of[(r.next+i)%len(r.of)] }
+
 func (r *ring[T]) clone() ring[T] { return ring[T]{slices.Clone(r.of), r.next} }
 
 // ranks returns what is known of the rank that the score is of, of all if there is none.

@@ -64,6 +64,7 @@ func textOf(err error) string { return fmt.Sprint(err) }
 // situation is an Indexer in which the score of pod a for a prompt has one cause. The
 // pod holds the first held blocks of it, on one of its ranks.
 type situation struct {
+	opts []kvindex.Option // of ix
 	*testing.T
 	r    *rand.Rand
 	ix   *kvindex.Indexer
@@ -87,7 +88,8 @@ func (s *situation) random(blocks int) fakeengine.Prompt {
 }
 
 func (s *situation) open(opts ...kvindex.Option) {
-	s.ix = open(s.T, append(opts, tokenizes("m"))...)
+	s.opts = append(opts, tokenizes("m"))
+	s.ix = open(s.T, s.opts...)
 	for _, pod := range []string{"b", "c"} {
 		s.in(pod, 0, s.random(3).Stored(0, 3))
 	}

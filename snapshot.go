@@ -138,6 +138,7 @@ func (p *pod) appendState(b []byte) []byte {
 		pm := p.models[name]
 		b = sections.AppendString(b, name)
 		b = append(b, flags(pm.hybrid.Load()))
+		b = pm.recent.append(b)
 		b = binary.AppendUvarint(b, uint64(len(pm.adapters)))
 		for _, a := range slices.Sorted(maps.Keys(pm.adapters)) {
 			b = sections.AppendString(b, a)
@@ -182,6 +183,38 @@ func (st *stream) appendState(b []byte) []byte {
 	}
 	seq, _ := st.seq.AppendBinary(nil) // it has no error
 	return sections.AppendString(b, seq)
+}
+
+func (s *recentScopes) append(b []byte) []byte {
+	b = append(b, byte(len(s.salted.of)), byte(len(s.extras.of)))
+	for i := range s.salted.of {
+		r := s.salted.at(i)
+		b = binary.LittleEndian.AppendUint64(b, uint64(r.root))
+		b = append(b, byte(r.variant.Unit), byte(r.variant.Media), flags(r.variant.Pairs))
+		b = binary.AppendUvarint(b, uint64(r.variant.Block))
+		b = sections.AppendString(b, r.adapter)
+	}
+	for i := range s.extras.of {
+		x := s.extras.at(i)
+		b = append(b, byte(x.kind))
+		b = binary.LittleEndian.AppendUint64(b, x.id)
+		b = binary.AppendUvarint(b, uint64(x.offset))
+	}
+	return b
+}
+
+// read needs no checks: these are compared, or hashed.
+func (s *recentScopes) read(f *sections.Fields) {
+	salted, extras := f.Byte(), f.Byte()
+	for range min(salted, ringSize) {
+		r := saltedRoot{root: index.Key(f.Uint64())}
+		r.variant.Unit, r.variant.Media, r.variant.Pairs = int(f.Byte()), index.MediaForm(f.Byte()), f.Byte()&1 != 0
+		r.variant.Block, r.adapter = f.Int(maxBareBlock), f.String()
+		s.salted.add(r)
+	}
+	for range min(extras, ringSize) {
+		s.extras.add(extra{kind: extraKind(f.Byte()), id: f.Uint64(), offset: uint32(f.Uvarint())})
+	}
 }
 
 func flags(set ...bool) (b byte) {
@@ -378,6 +411,7 @@ func (s *restoring) model(pod string, f *sections.Fields) error {
 	}
 	defer in.leave()
 	in.pm.hybrid.Store(f.Byte()&1 != 0)
+	in.pm.recent.read(f)
 	for range f.Count() {
 		a := f.String()
 		if _, twice := in.pm.adapters[a]; twice || a == "" || len(a) > MaxName || len(in.pm.adapters) >= MaxAdapters {

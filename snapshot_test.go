@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
+	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -431,7 +434,7 @@ func TestRestoreRefused(t *testing.T) {
 		"a pod twice":        {whole(t, head, pod, pod), nil, `pod "a" is there twice`},
 		"half a pod":         {whole(t, head, first), nil, "rest of a pod"},
 		"half a pod, others": {whole(t, head, first, []byte{2, 1}), nil, "rest of a pod"},
-		"no index":           {whole(t, head, pod), nil, "section 2 at byte 237: index: "},
+		"no index":           {whole(t, head, pod), nil, "section 2 at byte 239: index: "},
 		"a pod of nothing":   {whole(t, head, []byte{3}), nil, "without a beginning"},
 		"a pod cut short":    {whole(t, head, pod[:len(pod)-5]), nil, "section 1 at byte 44"},
 		"a pod and more":     {whole(t, head, append(bytes.Clone(pod), 0)), nil, "more fields"},
@@ -545,4 +548,81 @@ func FuzzRestorePod(f *testing.F) {
 			t.Fatalf("%+v\nthen\n%+v", want, again)
 		}
 	})
+}
+
+// TestCausesRestored: behind a snapshot a score is what it is for the same cause, but that
+// the pod is uncertain.
+func TestCausesRestored(t *testing.T) {
+	same := 0
+	for _, c := range situations {
+		s := &situation{T: t, r: rand.New(rand.NewPCG(1, 3)), also: func(*kvindex.Explanation) bool { return true }}
+		s.size = 16
+		n := 3 + s.r.IntN(8)
+		s.p, s.held = s.random(n), s.r.IntN(n)
+		s.ask = kvindex.Request{Model: "m", Tokens: s.p.Tokens}
+		c.make(s, n)
+		var b bytes.Buffer
+		s.ask.Pods = s.asked
+		want := explain(t, s.ix, s.ask, "a")
+		if err := s.ix.Snapshot(ctx, &b); err != nil {
+			continue
+		}
+		ix, err := kvindex.Restore(ctx, &b, s.opts...)
+		if err != nil {
+			continue // it has a backend
+		}
+		got := explain(t, ix, s.ask, "a")
+		ix.Close()
+		switch {
+		case got.Cause == want.Cause && got.Scope == want.Scope && got.Loss == want.Loss:
+			same++
+		case got.Cause == kvindex.CausePartial, got.Cause == kvindex.CauseHeldBack: // nothing better is known
+		case want.Cause == kvindex.CauseSilent, strings.Contains(c.name, "excluded"): // nothing of it is in a snapshot
+		default:
+			t.Errorf("%s: %v %q %v, want %v %q %v", c.name, got.Cause, got.Scope, got.Loss, want.Cause, want.Scope, want.Loss)
+		}
+	}
+	if same < 44 {
+		t.Errorf("%d causes are the same", same)
+	}
+}
+
+var recordSnapshot = flag.Bool("snapshot.record", false, "have TestSnapshotOfBefore write its file: for a new version of the format, under a new name")
+
+// TestSnapshotOfBefore: what this version of the format has written is read by all that
+// come.
+func TestSnapshotOfBefore(t *testing.T) {
+	const path = "testdata/snapshot-1"
+	p := fakeengine.NewPrompt(1, 16, 40)
+	if *recordSnapshot {
+		ix := open(t, kvindex.WithKeySeed([16]byte{1, 2, 3}))
+		for seq := range 8 {
+			s := p.Stored(5*seq, 5*seq+5)
+			s.Adapter = "sql"
+			brings(message("s", uint64(seq), float64(seq+1), seq%2, s))(t, ix)
+		}
+		ingest(t, ix, "b", p.Stored(0, 40), p.Removed(30))
+		if err := os.WriteFile(path, snapshot(t, ix), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ix := restoreBytes(t, b, kvindex.WithKeySeed([16]byte{1, 2, 3}))
+	pods := ix.Pods(nil)
+	if len(pods) != 2 || len(pods[0].Sources) != 2 || pods[0].Streams[0].Next != 8 || fmt.Sprint(pods[0].Adapters) != "[sql]" || pods[1].Sources[0].Blocks.Of(kvindex.TierGPU) != 39 {
+		t.Fatalf("%+v", pods)
+	}
+	if got := blocks(t, ix, "b", p); got != 30 {
+		t.Errorf("%d blocks", got)
+	}
+	brings(message("s", 7, 8, 1, func() *fakeengine.Stored { s := p.Stored(35, 40); s.Adapter = "sql"; return s }()))(t, ix)
+	if got := ix.Pods(nil)[0].Sources[0].State; got != kvindex.StateLive {
+		t.Errorf("behind the last message again: %v", got)
+	}
+	if got := score(t, ix, kvindex.Request{Tokens: p.Tokens[:80], Adapter: "sql", Pods: []string{"a"}})[0].MatchedBlocks; got != 5 {
+		t.Errorf("%d blocks of an adapter", got)
+	}
 }

@@ -5,12 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/kvindex/kvindex/internal/sections"
 )
 
-// stateVersion is the version of what AppendBinary writes.
-const stateVersion = 1
+const (
+	// stateVersion is the version of what AppendBinary writes.
+	stateVersion = 1
+	// stateRoom and messageRoom are enough for a state, with its marks, and for each
+	// message of it in order.
+	stateRoom   = 2 * maxMarks * 26
+	messageRoom = 9
+)
 
 // The bits of the flags of a state.
 const (
@@ -35,6 +42,8 @@ func (s *Sequencer) AppendBinary(b []byte) ([]byte, error) {
 			flags |= 1 << i
 		}
 	}
+	// At once, because messages wait meanwhile.
+	b = slices.Grow(b, stateRoom+messageRoom*(len(s.had.recent)+len(s.before.recent)))
 	b = append(b, stateVersion, flags, byte(min(s.back, backLimit-1)))
 	b = binary.AppendUvarint(b, s.next)
 	b = binary.AppendUvarint(b, s.epoch)

@@ -101,10 +101,11 @@ func (n *name) releaseLanes(lanes []*lane, gone []bool) {
 	var buf [2]loc
 	for _, l := range n.locs(&buf) {
 		for _, ln := range lanes {
-			if s.dump != nil { // what others are in the slab is to be noted
-				s.f.Release(l, ln.ord)
-			} else {
+			switch {
+			case s.dump == nil:
 				s.f.ReleaseSlab(l, ln.ord)
+			case n.held(): // what others hold there is still to be noted
+				s.f.Release(l, ln.ord)
 			}
 		}
 	}

@@ -136,7 +136,7 @@ func (r *restorer) run(ctx context.Context, read func() ([]byte, error)) error {
 func (r *restorer) finish() error {
 	r.g.mu.Lock()
 	defer r.g.mu.Unlock()
-	if k, ok := r.f.Doubled(); ok {
+	if k, ok := r.f.Doubled(r.m.salt[0]); ok {
 		return fmt.Errorf("%w: key %x is in two places", errRecord, k)
 	}
 	r.pin(false)

@@ -1,21 +1,44 @@
 package index
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 )
 
-// sectionsOf returns the snapshot of an index.
-func sectionsOf(tb testing.TB, m *Memory) (sections [][]byte) {
+// sectionsOf returns the snapshot of an index that nobody else uses. then is called
+// behind each cut.
+func sectionsOf(tb testing.TB, m *Memory, then ...func()) (sections [][]byte) {
 	tb.Helper()
+	free := func(mu *sync.Mutex) {
+		if !mu.TryLock() {
+			tb.Fatal("a lock is held while a section is written")
+		}
+		mu.Unlock()
+	}
 	err := m.Snapshot(context.Background(), func(section []byte) error {
+		free(&m.mu)
+		free(&m.ground.mu)
+		for _, pod := range m.podNames() {
+			for _, s := range m.sourcesOf(pod) {
+				free(&s.writer)
+			}
+		}
 		sections = append(sections, slices.Clone(section))
 		return nil
-	}, func(_ string, last func() error) error { return last() })
+	}, func(_ string, last func() error) error {
+		err := last()
+		for _, f := range then {
+			f()
+		}
+		return err
+	})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -123,12 +146,87 @@ func TestSnapshotGoesOn(t *testing.T) {
 	t.Logf("%d stores parked, %d names unplaced, %d blocks in snapshots", parked, unplaced, blocks)
 }
 
+// A snapshot is of the moment of its cut, whatever is done before the names are written.
+func TestSnapshotIsOfItsCut(t *testing.T) {
+	seeds := uint64(300)
+	if testing.Short() {
+		seeds = 60
+	}
+	for seed := range seeds {
+		r := rand.New(rand.NewPCG(seed, 17))
+		cfg := MemoryConfig{PendingBytes: 8 << 10, IdleNames: 64, Seed: [16]byte{1}}
+		m, err := NewMemory(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		step := uint64(0)
+		apply := func(c Change, of ...*Memory) (all []Applied) {
+			step++
+			src := Source{Pod: "p", Model: "m", Rank: r.IntN(2)}
+			for _, m := range of {
+				done, err := m.Apply(context.Background(), src, Cursor{Stream: "s", Next: step}, []Change{c})
+				if err != nil {
+					t.Fatal(err)
+				}
+				all = append(all, done)
+			}
+			return all
+		}
+		for range 50 + r.IntN(300) {
+			apply(randomChange(r), m)
+		}
+		want := restored(t, cfg, sectionsOf(t, m))
+		was := step
+		got := restored(t, cfg, sectionsOf(t, m, func() {
+			for range r.IntN(60) {
+				apply(randomChange(r), m)
+			}
+			switch r.IntN(4) {
+			case 0:
+				apply(Change{Op: OpClear}, m)
+			case 1:
+				apply(Change{Op: OpClearTier}, m)
+			case 2:
+				if err := m.Remove(context.Background(), "p"); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}))
+		if err := got.check(); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		m.sweepers.Wait()
+		if err := m.check(); err != nil {
+			t.Fatalf("seed %d: what was written: %v", seed, err)
+		}
+		step = was
+		for range 100 {
+			if diff := different(want, got, r); diff != "" {
+				t.Fatalf("seed %d: %s", seed, diff)
+			}
+			c := randomChange(r)
+			if all := apply(c, want, got); all[0] != all[1] {
+				t.Fatalf("seed %d: %+v does %+v, and in the copy %+v", seed, c, all[0], all[1])
+			}
+		}
+	}
+}
+
 // different says what two indexes say differently.
 func different(a, b *Memory, r *rand.Rand) string { return differentIn(a, b, r, 0) }
 
 func differentIn(a, b *Memory, r *rand.Rand, page uint64) string {
 	if a, b := a.described(), b.described(); !slices.Equal(a, b) {
 		return fmt.Sprintf("described as\n%+v, and in the copy\n%+v", a, b)
+	}
+	for _, s := range a.Describe(nil) {
+		for n := range 4 {
+			stream := []string{"s", "0", "1", "2"}[n]
+			was, _ := a.Cursor(context.Background(), s.Source, stream)
+			if got, err := b.Cursor(context.Background(), s.Source, stream); err != nil || got != was {
+				return fmt.Sprintf("%v has the cursor %+v, and in the copy %+v", s.Source, was, got)
+			}
+		}
 	}
 	locals := make([]Local, 24)
 	for i := range locals {
@@ -181,4 +279,135 @@ func (m *Memory) answer(locals []Local, page uint64, r *rand.Rand) string {
 	}
 	slices.Sort(rows)
 	return fmt.Sprint(rows)
+}
+
+// What is not a whole snapshot of the same seed is refused, and the index closed.
+func TestRestoreRefuses(t *testing.T) {
+	cfg := MemoryConfig{Seed: [16]byte{1}}
+	m, err := NewMemory(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	c := Change{Op: OpStore, Copies: CopiesExact, Hashes: []Hash{1, 2, 3}, Variant: Variant{Unit: 16}, BlockSize: 16, Locals: make([]Local, 3)}
+	if _, err := m.Apply(context.Background(), Source{Pod: "p", Model: "m"}, Cursor{Stream: "s", Next: 1}, []Change{c}); err != nil {
+		t.Fatal(err)
+	}
+	whole := sectionsOf(t, m)
+	if len(whole) != 1 {
+		t.Fatalf("%d sections", len(whole))
+	}
+	restore := func(cfg MemoryConfig, sections ...[]byte) error {
+		m, err := NewMemory(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		if err = m.Restore(context.Background(), reader(sections)); err == nil {
+			return m.check()
+		}
+		if _, err := m.Cursor(context.Background(), Source{}, ""); !errors.Is(err, ErrClosed) {
+			t.Errorf("after a Restore that failed: %v", err)
+		}
+		return err
+	}
+	if err := restore(cfg, whole...); err != nil {
+		t.Fatal(err)
+	}
+	if err := restore(MemoryConfig{Seed: [16]byte{2}}, whole...); !errors.Is(err, errRecord) {
+		t.Errorf("of another seed: %v", err)
+	}
+	for n := range len(whole[0]) {
+		if err := restore(cfg, whole[0][:n]); !errors.Is(err, errRecord) {
+			t.Errorf("cut off at %d of %d: %v", n, len(whole[0]), err)
+		}
+	}
+	// The count of names stands behind the mark of the end of the source.
+	at := bytes.LastIndex(whole[0], []byte{tagDone, 3})
+	wrong := slices.Clone(whole[0])
+	wrong[at+1] = 4
+	if err := restore(cfg, wrong); !errors.Is(err, errRecord) {
+		t.Errorf("with another number of names: %v", err)
+	}
+	if err := m.Restore(context.Background(), reader(whole)); err == nil || m.check() != nil {
+		t.Errorf("into an index that is not empty: %v", err)
+	}
+}
+
+// Into a smaller budget most of what was used latest is restored, and the rest is counted
+// as evicted. Not all: while it is read, a chain may end where it went on.
+func TestRestoreIntoLess(t *testing.T) {
+	m, err := NewMemory(MemoryConfig{Seed: [16]byte{1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	const chains, blocks = 300, 256
+	hash, r := Hash(0), rand.New(rand.NewPCG(5, 6))
+	var all []Change
+	for range chains {
+		c := Change{Op: OpStore, Copies: CopiesExact, Variant: Variant{Unit: 16}, BlockSize: 16}
+		for range blocks {
+			hash++
+			c.Hashes, c.Locals = append(c.Hashes, hash), append(c.Locals, Local(r.Uint64()))
+		}
+		all = append(all, c)
+	}
+	run := func(m *Memory, c Change) int {
+		var got Matches
+		err := m.Match(context.Background(), &Query{
+			Candidates: NewCandidates("m", nil),
+			Keys: func(Variant) (keys []Key, err error) {
+				k := Key(0)
+				for _, l := range c.Locals {
+					k = Chain(k, l)
+					keys = append(keys, k)
+				}
+				return keys, nil
+			},
+		}, &got)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(got.Rows) == 0 {
+			return 0
+		}
+		return int(got.Rows[0].Run)
+	}
+	for i, c := range all {
+		src := Source{Pod: fmt.Sprint(i % 4), Model: "m"}
+		if _, err := m.Apply(context.Background(), src, Cursor{}, []Change{c}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range all[:chains/4] { // they are used again
+		if n := run(m, c); n != blocks {
+			t.Fatalf("%d of %d", n, blocks)
+		}
+	}
+	got := restored(t, MemoryConfig{Seed: [16]byte{1}, Bytes: m.Usage().Total * 5 / 8}, sectionsOf(t, m))
+	defer got.Close()
+	if err := got.check(); err != nil {
+		t.Fatal(err)
+	}
+	u := got.Usage()
+	held, evicted := 0, 0
+	for _, s := range got.Describe(nil) {
+		held, evicted = held+s.Blocks[TierGPU], evicted+int(s.Evicted)
+	}
+	t.Logf("%d blocks held, %d evicted; %d bytes of %d", held, evicted, u.Total, u.Budget)
+	if u.Total > u.Budget || held+evicted < chains*blocks || held < chains*blocks/4 {
+		t.Errorf("%d blocks and %d evicted of %d, %+v", held, evicted, chains*blocks, u)
+	}
+	hot, cold := 0, 0
+	for i, c := range all {
+		if n := run(got, c); i < chains/4 {
+			hot += n
+		} else {
+			cold += n
+		}
+	}
+	if hot < chains/4*blocks*2/3 || cold > 3*chains/4*blocks/2 {
+		t.Errorf("of %d blocks that were used latest %d are there, and %d others", chains/4*blocks, hot, cold)
+	}
 }

@@ -72,6 +72,8 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 	{"a snapshot tells of streams that are to come", "pod.appendState", "return pm.streams[st].heard.IsZero()", "return false", "TestRestoredInfo"},
 	{"the state of a rank is not written", "rank.appendState", "byte(r.state), flags", "byte(StatePartial), flags", "TestRestored"},
 	{"the groups of a rank are not written", "rank.appendState", "range r.groups {", "range r.groups[:0] {", "TestRestoredInfo"},
+	{"salts that were told lately are not written", "recentScopes.append", "range s.salted.of {", "range s.salted.of[:0] {", "TestCausesRestored"},
+	{"media that were told lately are not written", "recentScopes.append", "range s.extras.of {", "range s.extras.of[:0] {", "TestCausesRestored"},
 	{"a snapshot ends with nobody's context", "snapshot.ended", "return s.ctx.Err()", "return nil", "TestSnapshotEnds"},
 	{"a snapshot goes on behind Close", "snapshot.ended", "if s.x.closed.Load() {", "if false {", "TestSnapshotEnds"},
 	{"a backend's word for an error of the writer", "Indexer.Snapshot", "case s.err != nil:\n\t\treturn s.err\n", "case s.err != nil:\n\t\treturn fmt.Errorf(\"%w\", s.err)\n", "TestSnapshotEnds"},

@@ -2,6 +2,7 @@ package forest
 
 import (
 	"encoding/binary"
+	"math/bits"
 	"slices"
 	"sync/atomic"
 	"unsafe"
@@ -148,9 +149,50 @@ func (f *Forest) Lives(l Loc) bool {
 	return m.header != 0 && !m.dead()
 }
 
-// Doubled returns a key that is in two slots.
-func (f *Forest) Doubled() (k Key, ok bool) {
-	var all []uint64
+// Doubled returns a key that is in two slots, of a few million keys at a time. The salt
+// is random: it spreads keys that somebody may have chosen.
+func (f *Forest) Doubled(salt uint64) (k Key, ok bool) {
+	const some, bucketBits = 1 << 22, 10
+	parts := f.slots/some + 1
+	at := make([]int, 1<<bucketBits+1)
+	var keys []uint64
+	for part := range parts {
+		clear(at)
+		bucket := func(k uint64) (of, n int) {
+			hi, _ := bits.Mul64((k^salt)*0x9E3779B97F4A7C15, uint64(parts))
+			return int(hi), int((k ^ salt) * 0xD6E8FEB86659FD93 >> (64 - bucketBits))
+		}
+		f.eachKey(func(k uint64) {
+			if of, n := bucket(k); of == part {
+				at[n+1]++
+			}
+		})
+		for n := range 1 << bucketBits {
+			at[n+1] += at[n]
+		}
+		keys = slices.Grow(keys[:0], at[1<<bucketBits])[:at[1<<bucketBits]]
+		next := slices.Clone(at)
+		f.eachKey(func(k uint64) {
+			if of, n := bucket(k); of == part {
+				keys[next[n]] = k
+				next[n]++
+			}
+		})
+		for n := range 1 << bucketBits {
+			b := keys[at[n]:at[n+1]]
+			slices.Sort(b)
+			for i := 1; i < len(b); i++ {
+				if b[i] == b[i-1] {
+					return Key(b[i]), true
+				}
+			}
+		}
+	}
+	return 0, false
+}
+
+// eachKey calls each for all keys.
+func (f *Forest) eachKey(each func(uint64)) {
 	chunks := *f.chunks.Load()
 	for i := range chunks {
 		c := &chunks[i]
@@ -159,15 +201,10 @@ func (f *Forest) Doubled() (k Key, ok bool) {
 		}
 		for j := range c.meta {
 			if m := &c.meta[j]; m.header != 0 && !m.dead() {
-				all = append(all, c.slab(uint32(j))[:header(m.header).written()]...)
+				for _, k := range c.slab(uint32(j))[:header(m.header).written()] {
+					each(k)
+				}
 			}
 		}
 	}
-	slices.Sort(all)
-	for i := 1; i < len(all); i++ {
-		if all[i] == all[i-1] {
-			return Key(all[i]), true
-		}
-	}
-	return 0, false
 }
