@@ -310,7 +310,7 @@ func (m *Memory) answer(locals []Local, page uint64, r *rand.Rand) string {
 		if row.Held != nil {
 			held = *row.Held
 		}
-		rows = append(rows, fmt.Sprint(row.Source, row.Group, row.BlockSize, row.Layout.Groups, row.Run, row.GPU, row.Tiers, row.Last, row.Evicted, held))
+		rows = append(rows, fmt.Sprint(row.Source, row.Group, row.BlockSize, row.Groups, row.Run, row.GPU, row.Tiers, row.Last, row.Evicted, held))
 	}
 	slices.Sort(rows)
 	return fmt.Sprint(rows)
@@ -457,5 +457,67 @@ func TestRestoreIntoLess(t *testing.T) {
 	}
 	if hot < chains/4*blocks*2/3 || cold > 3*chains/4*blocks/2 {
 		t.Errorf("of %d blocks that were used latest %d are there, and %d others", chains/4*blocks, hot, cold)
+	}
+}
+
+// A snapshot is ended by its context, its writer and Close, and gives back all it took.
+// One at a time is written; another one waits no longer than its context.
+func TestSnapshotEnds(t *testing.T) {
+	fill := func() *Memory {
+		m, err := NewMemory(MemoryConfig{Seed: [16]byte{1}, Bytes: 16 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 60 {
+			c := Change{Op: OpStore, Copies: CopiesExact, Root: Key(i), Variant: Variant{Unit: 16}, BlockSize: 16}
+			for n := range 512 {
+				c.Hashes, c.Locals = append(c.Hashes, Hash(512*i+n)), append(c.Locals, Local(n))
+			}
+			src := Source{Pod: fmt.Sprint(i % 2), Model: "m"}
+			if _, err := m.Apply(context.Background(), src, Cursor{}, []Change{c}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return m
+	}
+	broken := errors.New("broken")
+	for _, c := range []struct {
+		name string
+		end  func(*Memory, context.CancelFunc) error
+		want error
+	}{
+		{"its context", func(_ *Memory, cancel context.CancelFunc) error { cancel(); return nil }, context.Canceled},
+		{"its writer", func(*Memory, context.CancelFunc) error { return broken }, broken},
+		{"Close", func(m *Memory, _ context.CancelFunc) error { return m.Close() }, ErrClosed},
+	} {
+		m := fill()
+		ctx, cancel := context.WithCancel(context.Background())
+		was := m.Usage()
+		src := Source{Pod: "1", Model: "m"}
+		err := m.Snapshot(ctx, func([]byte) error {
+			if _, err := m.Apply(context.Background(), src, Cursor{}, []Change{{Op: OpRemove, Hashes: []Hash{513, 514}}}); err != nil {
+				t.Error(err)
+			}
+			ended, stop := context.WithCancel(context.Background())
+			stop()
+			if err := m.Snapshot(ended, nil, nil); !errors.Is(err, context.Canceled) {
+				t.Errorf("another one beside it: %v", err)
+			}
+			return c.end(m, cancel)
+		}, func(_ string, last func() error) error { return last() })
+		if !errors.Is(err, c.want) {
+			t.Errorf("ended by %s: %v", c.name, err)
+		}
+		cancel()
+		if c.want == ErrClosed {
+			continue
+		}
+		if now := m.Usage(); now.Total > was.Total+4096 || now.Sources != was.Sources {
+			t.Errorf("ended by %s, %d bytes are taken, and were %d", c.name, now.Total, was.Total)
+		}
+		if err := m.check(); err != nil {
+			t.Errorf("ended by %s: %v", c.name, err)
+		}
+		m.Close()
 	}
 }
