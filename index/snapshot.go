@@ -605,7 +605,7 @@ func (w *dumper) some(d *dumping) (more, overflow bool) {
 		}
 		keys, size := noteSize(w.note)
 		for len(w.refs) < len(keys)/4 {
-			ref := uint32(0)
+			var ref uint32
 			if w.open, ref = f.Dump(w.open, keyAt(keys, len(w.refs)), someSlabs); ref == 0 {
 				return true, w.overflow
 			}

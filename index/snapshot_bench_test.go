@@ -70,7 +70,6 @@ func BenchmarkRestore(b *testing.B) {
 			was := m.Usage().Total
 			sections := sectionsOf(b, m)
 			m.Close()
-			m = nil
 			runtime.GC()
 			var now int64
 			for b.Loop() {

@@ -3,6 +3,7 @@ package index
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -100,6 +101,9 @@ func TestSnapshotGoesOn(t *testing.T) {
 				copied = restored(t, cfg, sectionsOf(t, m))
 				if err := copied.check(); err != nil {
 					t.Fatalf("seed %d, step %d: %v", seed, step, err)
+				}
+				if a, b := m.inside(), copied.inside(); a != b {
+					t.Fatalf("seed %d, step %d: inside are\n%s, and in the copy\n%s", seed, step, a, b)
 				}
 				for _, s := range m.Describe(nil) {
 					parked, unplaced, blocks = parked+s.Parked, unplaced+s.Unplaced, blocks+s.Blocks[0]
@@ -240,6 +244,37 @@ func differentIn(a, b *Memory, r *rand.Rand, page uint64) string {
 	return ""
 }
 
+// inside is what shows only much later: the idle names and the stores that wait, in their
+// order, and which hidden names share their keys.
+func (m *Memory) inside() (text string) {
+	for _, pod := range m.podNames() {
+		for _, s := range m.sourcesOf(pod) {
+			text += fmt.Sprint(s.id, " idle")
+			for i := s.idleFirst; i != 0; i = s.idle.at(i).next {
+				text += fmt.Sprint(" ", s.idle.at(i).hash, "@", s.idle.at(i).since)
+			}
+			for h := range Hash(40) {
+				var buf [2]loc
+				n := s.seen(h)
+				for _, l := range n.locs(&buf) {
+					if at := s.hidden.at(l); at != nil {
+						text += fmt.Sprintf(" hidden %d: %d %v", h, at.n, at.many)
+					}
+				}
+				if s.waiting == nil {
+					continue
+				}
+				for i := s.waiting.Get(h); i != 0; i = s.stores[i].p.nextWait {
+					p := s.stores[i].p
+					text += fmt.Sprintf(" behind %d: %v@%d %v", h, p.hashes, p.since, p.locals)
+				}
+			}
+			text += "\n"
+		}
+	}
+	return text
+}
+
 // described is Describe, but for what depends on salts.
 func (m *Memory) described() (all []SourceInfo) {
 	all = m.Describe(nil)
@@ -275,7 +310,7 @@ func (m *Memory) answer(locals []Local, page uint64, r *rand.Rand) string {
 		if row.Held != nil {
 			held = *row.Held
 		}
-		rows = append(rows, fmt.Sprint(row.Source, row.Group, row.BlockSize, row.Layout.Groups, row.Run, row.GPU, row.Tiers, row.Last, row.Evicted, held))
+		rows = append(rows, fmt.Sprint(row.Source, row.Group, row.BlockSize, row.Groups, row.Run, row.GPU, row.Tiers, row.Last, row.Evicted, held))
 	}
 	slices.Sort(rows)
 	return fmt.Sprint(rows)
@@ -290,7 +325,9 @@ func TestRestoreRefuses(t *testing.T) {
 	}
 	defer m.Close()
 	c := Change{Op: OpStore, Copies: CopiesExact, Hashes: []Hash{1, 2, 3}, Variant: Variant{Unit: 16}, BlockSize: 16, Locals: make([]Local, 3)}
-	if _, err := m.Apply(context.Background(), Source{Pod: "p", Model: "m"}, Cursor{Stream: "s", Next: 1}, []Change{c}); err != nil {
+	other := c
+	other.Root, other.Hashes = 1, []Hash{4, 5, 6}
+	if _, err := m.Apply(context.Background(), Source{Pod: "p", Model: "m"}, Cursor{Stream: "s", Next: 1}, []Change{c, other}); err != nil {
 		t.Fatal(err)
 	}
 	whole := sectionsOf(t, m)
@@ -323,11 +360,22 @@ func TestRestoreRefuses(t *testing.T) {
 		}
 	}
 	// The count of names stands behind the mark of the end of the source.
-	at := bytes.LastIndex(whole[0], []byte{tagDone, 3})
+	at := bytes.LastIndex(whole[0], []byte{tagDone, 6})
 	wrong := slices.Clone(whole[0])
 	wrong[at+1] = 4
 	if err := restore(cfg, wrong); !errors.Is(err, errRecord) {
 		t.Errorf("with another number of names: %v", err)
+	}
+	record := func(key Key) []byte { return binary.LittleEndian.AppendUint64(nil, uint64(key)) }
+	double := bytes.Replace(whole[0], record(Chain(Chain(1, 0), 0)), record(Chain(Chain(0, 0), 0)), 1)
+	if err := restore(cfg, double); !errors.Is(err, errRecord) || bytes.Equal(double, whole[0]) {
+		t.Errorf("with a key in two places: %v", err)
+	}
+	shared := slices.Clone(whole[0])
+	name := func(h byte) []byte { return []byte{tagPlain, h, 0, 0, 0, 0, 0, 0, 0} }
+	shared[bytes.Index(shared, name(2))+9] = shared[bytes.Index(shared, name(1))+9]
+	if err := restore(cfg, shared); !errors.Is(err, errRecord) {
+		t.Errorf("with two names of a key: %v", err)
 	}
 	if err := m.Restore(context.Background(), reader(whole)); err == nil || m.check() != nil {
 		t.Errorf("into an index that is not empty: %v", err)
@@ -409,5 +457,67 @@ func TestRestoreIntoLess(t *testing.T) {
 	}
 	if hot < chains/4*blocks*2/3 || cold > 3*chains/4*blocks/2 {
 		t.Errorf("of %d blocks that were used latest %d are there, and %d others", chains/4*blocks, hot, cold)
+	}
+}
+
+// A snapshot is ended by its context, its writer and Close, and gives back all it took.
+// One at a time is written; another one waits no longer than its context.
+func TestSnapshotEnds(t *testing.T) {
+	fill := func() *Memory {
+		m, err := NewMemory(MemoryConfig{Seed: [16]byte{1}, Bytes: 16 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 60 {
+			c := Change{Op: OpStore, Copies: CopiesExact, Root: Key(i), Variant: Variant{Unit: 16}, BlockSize: 16}
+			for n := range 512 {
+				c.Hashes, c.Locals = append(c.Hashes, Hash(512*i+n)), append(c.Locals, Local(n))
+			}
+			src := Source{Pod: fmt.Sprint(i % 2), Model: "m"}
+			if _, err := m.Apply(context.Background(), src, Cursor{}, []Change{c}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return m
+	}
+	broken := errors.New("broken")
+	for _, c := range []struct {
+		name string
+		end  func(*Memory, context.CancelFunc) error
+		want error
+	}{
+		{"its context", func(_ *Memory, cancel context.CancelFunc) error { cancel(); return nil }, context.Canceled},
+		{"its writer", func(*Memory, context.CancelFunc) error { return broken }, broken},
+		{"Close", func(m *Memory, _ context.CancelFunc) error { return m.Close() }, ErrClosed},
+	} {
+		m := fill()
+		ctx, cancel := context.WithCancel(context.Background())
+		was := m.Usage()
+		src := Source{Pod: "1", Model: "m"}
+		err := m.Snapshot(ctx, func([]byte) error {
+			if _, err := m.Apply(context.Background(), src, Cursor{}, []Change{{Op: OpRemove, Hashes: []Hash{513, 514}}}); err != nil {
+				t.Error(err)
+			}
+			ended, stop := context.WithCancel(context.Background())
+			stop()
+			if err := m.Snapshot(ended, nil, nil); !errors.Is(err, context.Canceled) {
+				t.Errorf("another one beside it: %v", err)
+			}
+			return c.end(m, cancel)
+		}, func(_ string, last func() error) error { return last() })
+		if !errors.Is(err, c.want) {
+			t.Errorf("ended by %s: %v", c.name, err)
+		}
+		cancel()
+		if c.want == ErrClosed {
+			continue
+		}
+		if now := m.Usage(); now.Total > was.Total+4096 || now.Sources != was.Sources {
+			t.Errorf("ended by %s, %d bytes are taken, and were %d", c.name, now.Total, was.Total)
+		}
+		if err := m.check(); err != nil {
+			t.Errorf("ended by %s: %v", c.name, err)
+		}
+		m.Close()
 	}
 }
