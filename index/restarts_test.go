@@ -14,8 +14,9 @@ import (
 
 // restarts is a Memory of which, now and then, only a snapshot is left before an Apply.
 type restarts struct {
-	tb  testing.TB
-	cfg index.MemoryConfig
+	tb    testing.TB
+	cfg   index.MemoryConfig
+	every int // Applies go by from one restart to the next
 
 	mu     sync.RWMutex
 	m      *index.Memory
@@ -84,7 +85,7 @@ func (r *restarts) Apply(ctx context.Context, src index.Source, cur index.Cursor
 	n := r.applies
 	r.applies++
 	r.count.Unlock()
-	if n < 60 && n%3 > 0 || n%97 == 0 {
+	if n < 30 && n%3 > 0 || n%r.every == 0 {
 		r.restart()
 	}
 	defer r.mu.RUnlock()
@@ -131,12 +132,20 @@ func (r *restarts) Close() error {
 // TestMemoryRestarts has an index of which only snapshots are left pass the suite: it
 // answers, counts and describes as if there had been none.
 func TestMemoryRestarts(t *testing.T) {
+	every := 197
+	if testing.Short() {
+		every = 997
+	}
+	if index.RaceDetector {
+		t.Log("one goroutine at a time is at it: see TestSnapshotBesideWriters")
+		return
+	}
 	indextest.Run(t, func(tb testing.TB, c indextest.Config) index.Index {
 		cfg := index.MemoryConfig{PendingBytes: c.PendingBytes, IdleNames: c.IdleNames, Bytes: c.Bytes}
 		m, err := index.NewMemory(cfg)
 		if err != nil {
 			tb.Fatal(err)
 		}
-		return &restarts{tb: tb, cfg: cfg, m: m}
+		return &restarts{tb: tb, cfg: cfg, every: every, m: m}
 	})
 }

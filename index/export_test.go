@@ -1,0 +1,4 @@
+package index
+
+// RaceDetector is raceDetector for tests from outside.
+const RaceDetector = raceDetector
