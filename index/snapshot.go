@@ -185,6 +185,15 @@ func (m *Memory) Snapshot(ctx context.Context, write func([]byte) error, cut fun
 	g.dumping = true
 	g.mu.Unlock()
 	defer w.done()
+	var s forest.Survey
+	for done := false; !done; {
+		if err := w.ended(ctx); err != nil {
+			return err
+		}
+		g.mu.Lock()
+		done = g.forest.HandOn(&s, stepSlabs)
+		g.mu.Unlock()
+	}
 	return w.run(ctx, cut)
 }
 

@@ -39,6 +39,21 @@ const DumpBytes = 1 + 5 + 1 + 4 + 1 + slabSlots*wordBytes
 // BeginDump begins a dump. There is one at a time.
 func (f *Forest) BeginDump() { f.dump = new(dump) }
 
+// HandOn goes on with so many slabs, and reports whether it has seen all. What is before a
+// slab takes over its time, as it will when the slab goes, so that a part of a dump says how
+// cold its slabs are.
+func (f *Forest) HandOn(s *Survey, n int) (done bool) {
+	return f.eachSlab(s, n, func(_ uint32, _ *chunk, m *slabMeta) {
+		for used := atomic.LoadUint32(&m.used); m.parent != 0; {
+			m = f.meta(f.before(m).Slab())
+			if int32(used-atomic.LoadUint32(&m.used)) <= 0 {
+				return
+			}
+			atomic.StoreUint32(&m.used, used)
+		}
+	})
+}
+
 // EndDump ends it, and returns how many slabs have a number.
 func (f *Forest) EndDump() (slabs uint32) {
 	f.countSlabs(-f.dump.bytes)

@@ -27,12 +27,12 @@ func (o *orchard) fell(n int) {
 func (o *orchard) move() (moved int) {
 	var s Survey
 	o.f.Empty(&s, 1<<30)
-	for done := false; !done; {
-		n := 0
-		_, n, done = o.f.Move(&s)
-		moved += n
+	for {
+		_, n, done := o.f.Move(&s)
+		if moved += n; done {
+			return moved
+		}
 	}
-	return moved
 }
 
 func (o *orchard) relink() {
