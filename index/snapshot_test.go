@@ -9,6 +9,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -456,7 +457,8 @@ func TestRestoreIntoLess(t *testing.T) {
 			cold += n
 		}
 	}
-	if 3*hot < cold*6/5 { // three times as many were not used again
+	t.Logf("of %d blocks that were used latest %d are there, of %d others %d", chains/4*blocks, hot, chains*3/4*blocks, cold)
+	if hot < chains/4*blocks*3/4 { // the salt of the tables makes runs differ
 		t.Errorf("of %d blocks that were used latest %d are there, and %d others", chains/4*blocks, hot, cold)
 	}
 }
@@ -520,5 +522,52 @@ func TestSnapshotEnds(t *testing.T) {
 			t.Errorf("ended by %s: %v", c.name, err)
 		}
 		m.Close()
+	}
+}
+
+// A writer that hangs while all of a pod changes ends the snapshot, and not the pod. What
+// was noted is given back, and the next snapshot is whole.
+func TestSnapshotOfWhatChangesTooMuch(t *testing.T) {
+	m, err := NewMemory(MemoryConfig{Seed: [16]byte{1}, Bytes: 4 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	f := filler{r: rand.New(rand.NewPCG(1, 10))}
+	src := Source{Pod: "a", Model: "m"}
+	var all []Change
+	for range 200 {
+		c := f.chain(512)
+		all = append(all, Change{Op: OpRemove, Hashes: c.Hashes})
+		if _, err := m.Apply(context.Background(), src, Cursor{}, []Change{c}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	was := m.Usage()
+	err = m.Snapshot(context.Background(), func([]byte) error {
+		for _, c := range all {
+			if _, err := m.Apply(context.Background(), src, Cursor{}, []Change{c}); err != nil {
+				t.Error(err)
+			}
+			if u := m.Usage(); u.Total > u.Budget {
+				t.Fatalf("%d bytes are taken of %d", u.Total, u.Budget)
+			}
+		}
+		all = nil
+		return nil
+	}, func(_ string, last func() error) error { return last() })
+	if err == nil || !strings.Contains(err.Error(), "notes") || !strings.Contains(err.Error(), `"a"`) {
+		t.Errorf("the snapshot ended with %v", err)
+	}
+	if u := m.Usage(); u.Memberships != 0 || u.Total > was.Total {
+		t.Errorf("%d blocks are held in %d bytes, there were %d", u.Memberships, u.Total, was.Total)
+	}
+	if err := m.check(); err != nil {
+		t.Error(err)
+	}
+	again := restored(t, MemoryConfig{Seed: [16]byte{1}}, sectionsOf(t, m))
+	defer again.Close()
+	if got, want := fmt.Sprint(again.described()), fmt.Sprint(m.described()); got != want {
+		t.Errorf("restored %s, want %s", got, want)
 	}
 }
