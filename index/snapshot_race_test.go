@@ -147,16 +147,18 @@ func testSnapshotBesideWriters(t *testing.T, seed uint64, clears bool) {
 		t.Fatal(err)
 	}
 	defer want.Close()
+	behind := 0
 	for _, p := range all {
 		for i := range p.cut {
 			if _, err := p.log[i].apply(want, i+1); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if len(p.log) == p.cut {
-			t.Errorf("nothing changed behind the cut of %s", p.name)
-		}
+		behind += len(p.log) - p.cut
 		p.log = p.log[:p.cut]
+	}
+	if behind < 100 {
+		t.Errorf("%d changes behind the cuts: the test tests too little", behind)
 	}
 	r := rand.New(rand.NewPCG(seed, 10))
 	for i := range 1500 {
