@@ -305,7 +305,7 @@ func (s *Sequencer) end() (next uint64, time float64) {
 // comes again.
 func (s *Sequencer) contradicts(a Arrival) bool {
 	if s.old(a) {
-		return a.Decoded && !s.blind && !s.stale(a) && a.Time > s.olderTime && s.before.contradicts(a)
+		return a.Decoded && !s.stale(a) && a.Time > s.olderTime && s.before.contradicts(a)
 	}
 	return !s.timed || s.had.contradicts(a) // if there are no times, a payload that was not seen is all there is
 }

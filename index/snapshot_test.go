@@ -76,7 +76,7 @@ func restored(tb testing.TB, cfg MemoryConfig, sections [][]byte) *Memory {
 // and goes on with an index and its copy.
 func TestSnapshotGoesOn(t *testing.T) {
 	seeds := uint64(60)
-	if testing.Short() {
+	if testing.Short() || raceDetector {
 		seeds = 20
 	}
 	var parked, unplaced, blocks int
@@ -154,7 +154,7 @@ func TestSnapshotGoesOn(t *testing.T) {
 // A snapshot is of the moment of its cut, whatever is done before the names are written.
 func TestSnapshotIsOfItsCut(t *testing.T) {
 	seeds := uint64(300)
-	if testing.Short() {
+	if testing.Short() || raceDetector {
 		seeds = 60
 	}
 	for seed := range seeds {
@@ -195,6 +195,7 @@ func TestSnapshotIsOfItsCut(t *testing.T) {
 				if err := m.Remove(context.Background(), "p"); err != nil {
 					t.Fatal(err)
 				}
+				m.sweepers.Wait() // it is buried when it is written
 			}
 		}))
 		if err := got.check(); err != nil {

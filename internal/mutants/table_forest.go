@@ -45,7 +45,7 @@ var forestMutantsOfIndex = table{breaks: "./index/internal/forest", tests: "./in
 	{"holders of rows are lost", "Forest.pack", "-first] |= 1 <<", "-first] = 1 <<", "TestMemory/AllHolders"},
 	{"a chunk is not counted", "Forest.newChunk", "f.countSlabs(bytes)", "", "TestBytes"},
 	{"a pinned slab goes", "Forest.Pin", ".kids++", ".kids += 0", "TestBytesAtTheBound"},
-	{"a chunk stays for what it had", "Forest.makeReady", "if c.ready == chunkSlabs && (", "if c.ready == chunkSlabs && false && (", "TestTurns"},
+	{"a chunk stays for what it had", "Forest.makeReady", "if c.ready == chunkSlabs && (", "if c.ready == chunkSlabs && false && (", "TestMove"},
 	{"blocks end at the first unit", "Span.Ends", "slot := n - 1 - s.At%n", "slot := 0", "TestMemory/BlockSizesOfOneModel"},
 	{"blocks end by slabs", "Span.Ends", "slot := n - 1 - s.At%n", "slot := n - 1", "TestMemory/Random"},
 	{"the neighbour is taken unseen", "Path.extend", "h.kind() == kindDead || atomic", "h.kind() == kindDead || p.end < 0 && atomic", "TestMemory/Random"},

@@ -128,6 +128,9 @@ func TestMove(t *testing.T) {
 			}
 		}
 		o.relink()
+		for range 200 {
+			o.plant()
+		}
 		for len(o.chains) > 0 {
 			o.fell(0)
 		}
