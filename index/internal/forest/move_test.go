@@ -128,7 +128,7 @@ func TestMove(t *testing.T) {
 			}
 		}
 		o.relink()
-		for range 200 {
+		for range 600 {
 			o.plant()
 		}
 		for len(o.chains) > 0 {
