@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/index/indextest"
+	"github.com/kvindex/kvindex/internal/invariants"
 )
 
 // restarts is a Memory of which, now and then, only a snapshot is left before an Apply.
@@ -136,8 +137,8 @@ func TestMemoryRestarts(t *testing.T) {
 	if testing.Short() {
 		every = 997
 	}
-	if index.RaceDetector {
-		t.Log("one goroutine at a time is at it: see TestSnapshotBesideWriters")
+	if index.RaceDetector || invariants.Enabled {
+		t.Log("it takes too long: see TestSnapshotBesideWriters and TestSnapshotGoesOn")
 		return
 	}
 	indextest.Run(t, func(tb testing.TB, c indextest.Config) index.Index {
