@@ -41,7 +41,9 @@ type restorer struct {
 	section int
 	all     []byte // the section
 	b       []byte // what is left of it
+	record  []byte // from the record on that is read
 	short   bool   // a record was cut off
+	credit  int    // bytes that names may take before they are read
 
 	began, ended bool
 	clock        uint32
@@ -59,13 +61,17 @@ type restorer struct {
 	row   []loc
 
 	// Of the source that is read; nil: none is.
-	s      *source
-	lanes  [maxLanes]*lane
-	sets   [][]*lane
-	order  []uint32 // of idle names, by their number in source.idle
-	stores []restoredStore
-	waits  []uint32 // of stores, in the order in which they wait
-	names  uint64
+	s        *source
+	plain    []plainRecord
+	named    []Hash // by them
+	placed   []loc  // at which they are
+	lanes    [maxLanes]*lane
+	sets     [][]*lane
+	order    []uint32 // of idle names, by their number in source.idle
+	stores   []restoredStore
+	waits    []uint32 // of stores, in the order in which they wait
+	names    uint64
+	expected uint64 // names, as the snapshot says
 }
 
 // maxSlabKeys is how many keys a slab has at most.
@@ -80,7 +86,13 @@ type restoredSlab struct {
 	apart   bool
 }
 
-const restoredSlabBytes = 8
+const (
+	restoredSlabBytes = 8
+	// somePlain is how many plain names are looked up together.
+	somePlain = 256
+	// creditEach is how many bytes room for names may take for each byte that was read.
+	creditEach = 2
+)
 
 // Restore implements [Snapshotter]. m must be new, and is closed if there is an error.
 func (m *Memory) Restore(ctx context.Context, read func() ([]byte, error)) error {
@@ -122,6 +134,7 @@ func (r *restorer) run(ctx context.Context, read func() ([]byte, error)) error {
 			return err
 		}
 		r.all, r.b = section, section
+		r.credit += creditEach * len(section)
 		if err := r.records(); err != nil {
 			return fmt.Errorf("%w: section %d, at %d of %d: %w", errRecord, r.section, len(r.all)-len(r.b), len(r.all), err)
 		}
@@ -185,18 +198,24 @@ func (r *restorer) records() error {
 func (r *restorer) ofSource() (err error) {
 	s := r.s
 	s.locked(func() {
+		r.reserve()
 		for n := 0; err == nil && r.s != nil && len(r.b) > 0; n++ {
 			if n%yieldAfter == 0 {
 				s.report()
 				s.f.Reclaim()
 			}
-			before := r.b
-			tag := r.byte()
-			if err = r.record(tag); err == nil && r.short {
-				err = fmt.Errorf("a record of kind %d is cut off", tag)
+			r.record = r.b
+			if tag := r.b[0]; tag >= tagPlain {
+				err = r.plainNames()
+			} else {
+				r.byte()
+				err = r.other(tag)
+			}
+			if err == nil && r.short {
+				err = fmt.Errorf("a record of kind %d is cut off", r.record[0])
 			}
 			if err != nil {
-				r.b = before
+				r.b = r.record
 			}
 		}
 		s.report()
@@ -204,7 +223,20 @@ func (r *restorer) ofSource() (err error) {
 	return err
 }
 
-func (r *restorer) record(tag byte) error {
+// reserve makes room for the names that are expected, as far as bytes that were read pay
+// for it. Where memory may not do for all, it is left to those that come.
+func (r *restorer) reserve() {
+	names := &r.s.names
+	more := r.expected - uint64(names.Len())
+	if r.credit < nameCost || r.expected <= uint64(names.Len()) || more > uint64(max(r.g.pages(), 0))/(4*nameCost) {
+		return
+	}
+	before := names.Bytes()
+	names.Reserve(names.Len() + int(min(more, uint64(r.credit/nameCost))))
+	r.credit -= names.Bytes() - before
+}
+
+func (r *restorer) other(tag byte) error {
 	switch tag {
 	case forest.DumpSlab:
 		return r.slab()
@@ -230,10 +262,7 @@ func (r *restorer) record(tag byte) error {
 	case tagDone:
 		return r.done()
 	}
-	if tag < tagPlain {
-		return fmt.Errorf("a record of kind %d", tag)
-	}
-	return r.plainName(int(tag - tagPlain))
+	return fmt.Errorf("a record of kind %d", tag)
 }
 
 // Words of records. Where one is cut off, short is set, and zeros are returned.
@@ -352,6 +381,7 @@ func (r *restorer) source() error {
 // head reads what is known of a source beside its names.
 func (r *restorer) head(s *source) error {
 	r.clock, s.cleared = r.uint32(), r.uint32()
+	r.expected = r.uvarint()
 	s.evicted, s.doubts = r.uvarint(), r.bool()
 	r.f.SetNow(r.clock)
 	words := s.counts.words()
@@ -687,13 +717,48 @@ func (r *restorer) set() error {
 	return nil
 }
 
-// plainName reads a name that some lanes hold.
-func (r *restorer) plainName(set int) error {
-	h, v := Hash(r.uint64()), r.uvarint()
-	l, err := r.ref(v)
-	if err != nil || r.short {
-		return err
+// plainRecord is a record of a name that some lanes hold.
+type plainRecord struct {
+	record []byte // from it on
+	loc    loc
+	set    int
+}
+
+// plainNames reads plain names as long as there are any, but only some: their places and
+// what the tables have of them are asked for together.
+func (r *restorer) plainNames() error {
+	r.plain, r.named, r.placed = r.plain[:0], r.named[:0], r.placed[:0]
+	for len(r.plain) < somePlain && len(r.b) > 0 && r.b[0] >= tagPlain {
+		p := plainRecord{record: r.b, set: int(r.byte() - tagPlain)}
+		h, v := Hash(r.uint64()), r.uvarint()
+		l, err := r.ref(v)
+		if (err != nil || r.short) && len(r.plain) > 0 { // those before it come first
+			r.b, r.short = p.record, false
+			break
+		}
+		if err != nil || r.short {
+			return err
+		}
+		p.loc = l
+		r.plain, r.named = append(r.plain, p), append(r.named, h)
+		if l != 0 {
+			r.placed = append(r.placed, l)
+		}
 	}
+	r.s.names.Prefetch(r.named)
+	r.f.Prefetch(r.placed)
+	for i := range r.plain {
+		p := &r.plain[i]
+		r.record = p.record
+		if err := r.plainName(r.named[i], p.loc, p.set); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// plainName adds a name that the lanes of a set hold.
+func (r *restorer) plainName(h Hash, l loc, set int) error {
 	if set >= len(r.sets) {
 		return fmt.Errorf("name %x is held by set %d of %d", uint64(h), set, len(r.sets))
 	}

@@ -118,10 +118,14 @@ type dumper struct {
 
 	// Of the source that is written.
 	of     *source
-	sets   map[string]byte
-	note   []byte // what is left of a piece
+	sets   map[string]byte // by their lanes
+	last   []byte          // the lanes of the set of the last name
+	set    byte            // which has this number
+	lanes  []byte          // of a name
+	note   []byte          // what is left of a piece
 	refs   []uint32
 	picked []names.Picked[Hash]
+	locs   []loc
 
 	noted    int // bytes of notes; guarded by ground.mu
 	notesMax int
@@ -402,12 +406,7 @@ func (d *dumping) keep(n *name) {
 		*p = binary.LittleEndian.AppendUint64(append(*p, tagPlain), uint64(n.hash))
 		*p = binary.LittleEndian.AppendUint32(*p, uint32(l))
 		at := len(*p)
-		*p = append(*p, 0)
-		for i, ln := range s.lanes {
-			if ln != nil && s.f.Holds(l, ln.ord) {
-				*p = append(*p, byte(i))
-			}
-		}
+		*p = s.appendLanes(append(*p, 0), l)
 		(*p)[at] = byte(len(*p) - at - 2)
 		s.f.Pin(l)
 		d.names++
@@ -544,7 +543,7 @@ func (d *dumping) piece(s *source, bytes int) *[]byte {
 // source writes a source that was cut.
 func (w *dumper) source(ctx context.Context, s *source) error {
 	d := s.dump
-	w.of, w.sets = s, make(map[string]byte)
+	w.of, w.sets, w.last = s, make(map[string]byte), nil
 	if err := w.put(ctx, d.head); err != nil {
 		return err
 	}
@@ -574,18 +573,66 @@ func (w *dumper) source(ctx context.Context, s *source) error {
 	return nil
 }
 
-// walk notes the names of the next segment that nobody has noted.
+// walk notes the names of the next segment that nobody has noted. Of a plain name of
+// which the slab has a record it makes a record at once.
 func (w *dumper) walk(d *dumping) {
 	s := w.of
 	w.picked, d.at = names.Part(&s.names, w.picked[:0], d.at)
+	w.locs = w.locs[:0]
+	for _, p := range w.picked {
+		if v := value(p.Value); v.isPlain() {
+			w.locs = append(w.locs, loc(v))
+		}
+	}
+	s.f.Prefetch(w.locs)
 	for _, p := range w.picked {
 		if d.seen.Len() > 0 && d.seen.Get(p.Hash) != 0 {
 			d.seen.Remove(p.Hash)
 			continue
 		}
-		d.keep(&name{s, p.Hash, value(p.Value)})
+		if v := value(p.Value); !v.isPlain() || !w.direct(d, p.Hash, loc(v)) {
+			d.keep(&name{s, p.Hash, v})
+		}
 	}
 	d.end = d.at == 0
+}
+
+// direct makes a record of a plain name, if that needs nothing else before it.
+func (w *dumper) direct(d *dumping, h Hash, l loc) bool {
+	s := w.of
+	if len(w.open) > w.size-recordRoom || s.f.Dead(l) {
+		return false
+	}
+	ref := s.f.Dumped(s.f.Here(l))
+	if ref == 0 {
+		return false
+	}
+	w.lanes = s.appendLanes(w.lanes[:0], l)
+	if !slices.Equal(w.lanes, w.last) {
+		set, ok := w.sets[string(w.lanes)]
+		if !ok {
+			return false
+		}
+		w.last, w.set = append(w.last[:0], w.lanes...), set
+	}
+	w.open = appendPlain(w.open, w.set, h, ref)
+	d.names++
+	return true
+}
+
+// appendLanes appends the numbers of the lanes that hold what is at l.
+func (s *source) appendLanes(b []byte, l loc) []byte {
+	for i, ln := range s.lanes {
+		if ln != nil && s.f.Holds(l, ln.ord) {
+			b = append(b, byte(i))
+		}
+	}
+	return b
+}
+
+func appendPlain(b []byte, set byte, h Hash, ref uint32) []byte {
+	b = binary.LittleEndian.AppendUint64(append(b, tagPlain+set), uint64(h))
+	return binary.AppendUvarint(b, uint64(ref))
 }
 
 // drain makes records of the notes.
@@ -713,8 +760,7 @@ func (w *dumper) plain(hash, lanes []byte) {
 		w.open = append(w.open, tagSet, byte(len(lanes)-1))
 		w.open = append(w.open, lanes...)
 	}
-	w.open = append(append(w.open, tagPlain+set), hash...)
-	w.open = binary.AppendUvarint(w.open, uint64(w.refs[0]))
+	w.open = appendPlain(w.open, set, Hash(binary.LittleEndian.Uint64(hash)), w.refs[0])
 }
 
 // stores writes the stores that waited.
@@ -764,6 +810,7 @@ func (s *source) appendHead(b []byte) []byte {
 	b = binary.AppendVarint(b, int64(s.id.Rank))
 	b = binary.LittleEndian.AppendUint32(b, s.f.Now())
 	b = binary.LittleEndian.AppendUint32(b, s.cleared)
+	b = binary.AppendUvarint(b, uint64(s.names.Len()))
 	b = appendBool(binary.AppendUvarint(b, s.evicted), s.doubts)
 	for _, n := range s.counts.words() {
 		b = binary.AppendUvarint(b, n)

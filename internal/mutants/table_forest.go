@@ -30,6 +30,9 @@ var forestMutants = table{breaks: "./index/internal/forest", rows: []mutant{
 	{"used again an epoch too early", "epochs.passed", "int32(e.mark()-mark) >= 2", "int32(e.mark()-mark) >= 1", "TestEpochOrders"},
 	{"an epoch ends before its readers", "epochs.step", "e.stripes[i].readers[(now+1)&1].Load() != 0", "e.stripes[i].readers[(now+1)&1].Load() < 0", "TestEpochOrders"},
 	{"the wrong readers", "epochs.step", "readers[(now+1)&1]", "readers[now&1]", "TestEpochsGoOn"},
+	{"a slot that was not written has a number", "Forest.Dumped", "l.Slot() < int(of.slots)", "l.Slot() <= int(of.slots)", "TestDumped"},
+	{"keys that fall together are not told", "Forest.doubled", "twice[word] |= once[word] & mask", "", "TestDoubled"},
+	{"keys of other parts are compared with none", "Forest.doubled", "int(of) == part", "int(of) == part && part == 0", "TestDoubled"},
 }}
 
 // The index finds these.

@@ -122,6 +122,14 @@ func (f *Forest) Dump(dst []byte, l Loc, most int) (records []byte, number uint3
 	return dst, d.of(f, l.Slab()).number<<5 | uint32(l.Slot())
 }
 
+// Dumped is Dump where that needs no records, else 0.
+func (f *Forest) Dumped(l Loc) uint32 {
+	if of := f.dump.of(f, l.Slab()); l.Slot() < int(of.slots) {
+		return of.number<<5 | uint32(l.Slot())
+	}
+	return 0
+}
+
 func (f *Forest) dumpSlab(dst []byte, id uint32) []byte {
 	d, m := f.dump, f.meta(id)
 	of, from := d.of(f, id), 0
@@ -165,41 +173,39 @@ func (f *Forest) Lives(l Loc) bool {
 }
 
 // Doubled returns a key that is in two slots, of a few million keys at a time. The salt
-// is random: it spreads keys that somebody may have chosen.
-func (f *Forest) Doubled(salt uint64) (k Key, ok bool) {
-	const some, bucketBits = 1 << 22, 10
-	parts := f.slots/some + 1
-	at := make([]int, 1<<bucketBits+1)
-	var keys []uint64
+// is random: it spreads keys that somebody may have chosen. Bits tell which keys fall
+// together with another one, and those few are sorted.
+func (f *Forest) Doubled(salt uint64) (k Key, ok bool) { return f.doubled(salt, f.slots>>22+1) }
+
+func (f *Forest) doubled(salt uint64, parts int) (k Key, ok bool) {
+	const bitsEach = 16
+	shift := 64 - bits.Len(uint(f.slots/parts*bitsEach|63))
+	once, twice := make([]uint64, 1<<(64-shift)/64), make([]uint64, 1<<(64-shift)/64)
+	var together []uint64
 	for part := range parts {
-		clear(at)
-		bucket := func(k uint64) (of, n int) {
-			hi, _ := bits.Mul64((k^salt)*0x9E3779B97F4A7C15, uint64(parts))
-			return int(hi), int((k ^ salt) * 0xD6E8FEB86659FD93 >> (64 - bucketBits))
+		clear(once)
+		clear(twice)
+		bit := func(k uint64) (word int, mask uint64, here bool) {
+			of, _ := bits.Mul64((k^salt)*0x9E3779B97F4A7C15, uint64(parts))
+			at := (k ^ salt) * 0xD6E8FEB86659FD93 >> shift
+			return int(at / 64), 1 << (at % 64), int(of) == part
 		}
 		f.eachKey(func(k uint64) {
-			if of, n := bucket(k); of == part {
-				at[n+1]++
+			if word, mask, here := bit(k); here {
+				twice[word] |= once[word] & mask
+				once[word] |= mask
 			}
 		})
-		for n := range 1 << bucketBits {
-			at[n+1] += at[n]
-		}
-		keys = slices.Grow(keys[:0], at[1<<bucketBits])[:at[1<<bucketBits]]
-		next := slices.Clone(at)
+		together = together[:0]
 		f.eachKey(func(k uint64) {
-			if of, n := bucket(k); of == part {
-				keys[next[n]] = k
-				next[n]++
+			if word, mask, here := bit(k); here && twice[word]&mask != 0 {
+				together = append(together, k)
 			}
 		})
-		for n := range 1 << bucketBits {
-			b := keys[at[n]:at[n+1]]
-			slices.Sort(b)
-			for i := 1; i < len(b); i++ {
-				if b[i] == b[i-1] {
-					return Key(b[i]), true
-				}
+		slices.Sort(together)
+		for i := 1; i < len(together); i++ {
+			if together[i] == together[i-1] {
+				return Key(together[i]), true
 			}
 		}
 	}

@@ -183,6 +183,7 @@ type Forest struct {
 	sorted []uint64      // memory of repack
 	now    atomic.Uint32 // the clock of coldness
 	dump   *dump         // nil: none is in progress
+	seen   uint32        // what Prefetch has seen
 }
 
 // slabMeta is what there is of a slab beside its keys.
@@ -259,6 +260,17 @@ func (f *Forest) keys(id uint32) []uint64 {
 func (f *Forest) meta(id uint32) *slabMeta {
 	c := *f.chunks.Load()
 	return &c[id/chunkSlabs].meta[id%chunkSlabs]
+}
+
+// Prefetch asks for the memory of what is known of some slabs, so that what is done with
+// them one after the other does not wait for each.
+func (f *Forest) Prefetch(locs []Loc) {
+	c := *f.chunks.Load()
+	seen := f.seen
+	for _, l := range locs {
+		seen += c[l.Slab()/chunkSlabs].meta[l.Slab()%chunkSlabs].kids
+	}
+	f.seen = seen
 }
 
 func (m *slabMeta) load() header   { return header(atomic.LoadUint64(&m.header)) }

@@ -324,6 +324,41 @@ func (t *Table[H, V]) grow(mixed uint64, s *segment) {
 	}
 }
 
+// Reserve makes the table ready for n names in all, if there are few yet, and memory is
+// not short.
+func (t *Table[H, V]) Reserve(n int) {
+	lines, depth := n*4/15, uint(0) // three places of four are taken
+	for lines>>depth > segmentLines*3/4 {
+		depth++
+	}
+	lines = max((lines+1<<depth-1)>>depth, minLines)
+	if depth < t.depth || n <= t.n+t.Room() || t.mem.Frugal() {
+		return
+	}
+	old := *t
+	t.account(mem.PointerSize(int(unsafe.Sizeof(t.segs[0])) << depth))
+	t.segs, t.depth = make([]*segment, 1<<depth), depth
+	for i := range t.segs {
+		t.segs[i] = t.newSegment(lines, depth)
+	}
+	t.deepest = len(t.segs)
+	for pos, end := uint64(0), false; !end; end = pos == 0 {
+		var from *segment
+		from, pos = old.at(pos)
+		from.each(func(h uint64, v uint32) {
+			mixed := t.mixed(h)
+			s := t.segmentOf(mixed)
+			for s.n >= s.limit {
+				t.grow(mixed, s)
+				s = t.segmentOf(mixed)
+			}
+			s.put(mixed, h, v)
+		})
+		t.drop(from)
+	}
+	t.account(-mem.SliceSize(old.segs))
+}
+
 // places returns the part of the directory that is for a segment of some depth.
 func (t *Table[H, V]) places(mixed uint64, depth uint) []*segment {
 	n := 1 << (t.depth - depth)
@@ -347,20 +382,24 @@ func (t *Table[H, V]) move(from []line, zero, one *segment, bit uint) {
 		old := &from[i]
 		for j := range old.count() {
 			mixed := t.mixed(old.hash[j])
-			s := to[mixed>>bit&1]
-			at := s.home(mixed)
-			l := &s.lines[at]
-			for l.count() == lineNames {
-				l.fill += passedOne
-				if at++; at == len(s.lines) {
-					at = 0
-				}
-				l = &s.lines[at]
-			}
-			l.append(old.hash[j], old.value[j])
-			s.n++
+			to[mixed>>bit&1].put(mixed, old.hash[j], old.value[j])
 		}
 	}
+}
+
+// put adds a name that is not there, for which there is room.
+func (s *segment) put(mixed, h uint64, v uint32) {
+	at := s.home(mixed)
+	l := &s.lines[at]
+	for l.count() == lineNames {
+		l.fill += passedOne
+		if at++; at == len(s.lines) {
+			at = 0
+		}
+		l = &s.lines[at]
+	}
+	l.append(h, v)
+	s.n++
 }
 
 func (s *segment) each(f func(uint64, uint32)) {

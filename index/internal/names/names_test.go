@@ -69,6 +69,9 @@ func TestAgainstMap(t *testing.T) {
 					if r.IntN(200) == 0 {
 						n.Compact(r.Uint64())
 					}
+					if r.IntN(300) == 0 {
+						n.Reserve(n.n + r.IntN(n.n+100))
+					}
 				}
 				if phase == 7 {
 					for h := range m {
@@ -248,6 +251,40 @@ func TestCompact(t *testing.T) {
 	n.Release()
 	if c.Load() != 0 || n.Bytes() != 0 || n.Len() != 0 {
 		t.Errorf("%d bytes are counted when all is released: %+v", c.Load(), n)
+	}
+}
+
+// A table with room for all that comes takes little more when it has come, no more than
+// one that grew, and is not made again.
+func TestReserve(t *testing.T) {
+	r := rand.New(rand.NewPCG(15, 16))
+	for _, size := range []int{50, 3000, 100_000, 262_144} {
+		var n, grown Table[Hash, value]
+		n.Init([2]uint64{r.Uint64(), r.Uint64()}, new(mem.Count))
+		grown.Init([2]uint64{r.Uint64(), r.Uint64()}, new(mem.Count))
+		m := map[Hash]value{}
+		add := func(to int) {
+			for len(m) < to {
+				h := Hash(r.Uint64())
+				n.Put(h, 1)
+				grown.Put(h, 1)
+				m[h] = 1
+			}
+		}
+		add(size / 10)
+		n.Reserve(size)
+		compare(t, &n, m)
+		was := n.Bytes()
+		add(size * 2 / 3)
+		if allocs := testing.AllocsPerRun(1, func() { n.Reserve(size) }); allocs > 0 || n.Bytes() != was {
+			t.Errorf("%d names: %d bytes when they were expected, %d when most are there, and %v allocations for the rest", size, was, n.Bytes(), allocs)
+		}
+		add(size)
+		compare(t, &n, m)
+		t.Logf("%d names: %d bytes, %d when all are there, %d without Reserve", size, was, n.Bytes(), grown.Bytes())
+		if n.Bytes() > was*103/100 || n.Bytes() > grown.Bytes()*112/100 {
+			t.Errorf("%d names: %d bytes, %d when all are there, %d without Reserve", size, was, n.Bytes(), grown.Bytes())
+		}
 	}
 }
 
