@@ -608,16 +608,31 @@ func (w *dumper) direct(d *dumping, h Hash, l loc) bool {
 		return false
 	}
 	w.lanes = s.appendLanes(w.lanes[:0], l)
-	if !slices.Equal(w.lanes, w.last) {
-		set, ok := w.sets[string(w.lanes)]
-		if !ok {
-			return false
-		}
-		w.last, w.set = append(w.last[:0], w.lanes...), set
+	set, ok := w.setOf(w.lanes)
+	if ok {
+		w.open = appendPlain(w.open, set, h, ref)
+		d.names++
 	}
-	w.open = appendPlain(w.open, w.set, h, ref)
-	d.names++
-	return true
+	return ok
+}
+
+// setOf returns the number of a set of lanes, with a record if it is new, or false if
+// there are too many.
+func (w *dumper) setOf(lanes []byte) (set byte, ok bool) {
+	if slices.Equal(lanes, w.last) {
+		return w.set, true
+	}
+	if set, ok = w.sets[string(lanes)]; !ok {
+		if len(w.sets) == maxSets {
+			return 0, false
+		}
+		set = byte(len(w.sets))
+		w.sets[string(lanes)] = set
+		w.open = append(w.open, tagSet, byte(len(lanes)-1))
+		w.open = append(w.open, lanes...)
+	}
+	w.last, w.set = append(w.last[:0], lanes...), set
+	return set, true
 }
 
 // appendLanes appends the numbers of the lanes that hold what is at l.
@@ -744,8 +759,8 @@ func (w *dumper) record(keys []byte, size int) {
 // plain makes a record of a plain name, or of a rich one if there are too many sets of
 // lanes.
 func (w *dumper) plain(hash, lanes []byte) {
-	set, ok := w.sets[string(lanes)]
-	if !ok && len(w.sets) == maxSets {
+	set, ok := w.setOf(lanes)
+	if !ok {
 		w.open = append(append(w.open, tagRichName), hash...)
 		w.open = append(w.open, 1, byte(len(lanes)), byte(len(lanes)>>8), 0)
 		w.open = binary.AppendUvarint(w.open, uint64(w.refs[0])<<1)
@@ -753,12 +768,6 @@ func (w *dumper) plain(hash, lanes []byte) {
 			w.open = appendCopy(w.open, &copyCount{lane: uint32(ln), copies: 1}, false)
 		}
 		return
-	}
-	if !ok {
-		set = byte(len(w.sets))
-		w.sets[string(lanes)] = set
-		w.open = append(w.open, tagSet, byte(len(lanes)-1))
-		w.open = append(w.open, lanes...)
 	}
 	w.open = appendPlain(w.open, set, Hash(binary.LittleEndian.Uint64(hash)), w.refs[0])
 }

@@ -572,3 +572,102 @@ func TestSnapshotOfWhatChangesTooMuch(t *testing.T) {
 		t.Errorf("restored %s, want %s", got, want)
 	}
 }
+
+// What is evicted between the cut of a pod and its names is left out, and counted: what
+// is restored is what was held, but for what is said to be evicted.
+func TestSnapshotOfWhatIsEvicted(t *testing.T) {
+	cfg := MemoryConfig{Seed: [16]byte{1}, Bytes: 16 << 20}
+	m, err := NewMemory(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	f := filler{r: rand.New(rand.NewPCG(1, 10))}
+	store := func(pod string, n int) {
+		t.Helper()
+		if _, err := m.Apply(context.Background(), Source{Pod: pod, Model: "m"}, Cursor{}, []Change{f.chain(n)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	held := 0
+	for ; m.Usage().Evicted == 0; held += 512 {
+		store("a", 512)
+	}
+	var cut SourceInfo
+	var sections [][]byte
+	err = m.Snapshot(context.Background(), func(section []byte) error {
+		sections = append(sections, slices.Clone(section))
+		if len(sections) <= 12 {
+			store("b", 512)
+		}
+		return nil
+	}, func(pod string, last func() error) error {
+		if pod == "a" {
+			cut = m.Describe(nil)[0]
+		}
+		return last()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Bytes *= 4
+	again := restored(t, cfg, sections)
+	defer again.Close()
+	if err := again.check(); err != nil {
+		t.Fatal(err)
+	}
+	got := again.described()[0]
+	t.Logf("of %d blocks %d are in the snapshot and %d are said to be evicted, %d of them since the cut", held, got.Blocks[0], got.Evicted, got.Evicted-cut.Evicted)
+	if got.Blocks[0]+int(got.Evicted) != held {
+		t.Errorf("of %d blocks %d are in the snapshot, and %d are said to be evicted", held, got.Blocks[0], got.Evicted)
+	}
+	if got.Evicted-cut.Evicted < 1000 || got.Blocks[0] < held/2 {
+		t.Error("the test tests too little")
+	}
+}
+
+// How many names a source will have is a promise: room is made for them only as far as
+// bytes were read, over all sources.
+func TestRestoreOfPromises(t *testing.T) {
+	cfg := MemoryConfig{Seed: [16]byte{1}}
+	m, err := NewMemory(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	for i := range 200 {
+		c := Change{Op: OpStore, Copies: CopiesExact, Hashes: []Hash{1}, Variant: Variant{Unit: 16}, BlockSize: 16, Locals: make([]Local, 1)}
+		if _, err := m.Apply(context.Background(), Source{Pod: fmt.Sprintf("pod %03d", i), Model: "m"}, Cursor{}, []Change{c}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sections := sectionsOf(t, m)
+	if len(sections) != 1 {
+		t.Fatalf("%d sections", len(sections))
+	}
+	tables := func(promise byte) (bytes int) {
+		section := slices.Clone(sections[0])
+		for i := range 200 {
+			text := fmt.Sprintf("pod %03d\x01m\x00", i)
+			at := strings.Index(string(section), text) + len(text) + 8 // behind the times
+			if section[at] != 1 {
+				t.Fatalf("%d names are promised", section[at])
+			}
+			section[at] = promise
+		}
+		m := restored(t, cfg, [][]byte{section})
+		defer m.Close()
+		if err := m.check(); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range m.Describe(nil) {
+			bytes += s.Bytes
+		}
+		return bytes
+	}
+	kept, broken := tables(1), tables(127)
+	t.Logf("names take %d bytes, %d where 127 times as many were promised, of a snapshot of %d", kept, broken, len(sections[0]))
+	if broken > kept+creditEach*len(sections[0]) || broken <= kept {
+		t.Errorf("names take %d bytes, %d where 127 times as many were promised, of a snapshot of %d", kept, broken, len(sections[0]))
+	}
+}
