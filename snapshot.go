@@ -35,6 +35,10 @@ const (
 	sectionPod                            // of what appendPod writes: a byte that is 1 if the next section goes on, then a part
 )
 
+// streamState is about what there is of a stream, of which the numbers and digests of
+// its last messages are remembered.
+const streamState = 10 << 10
+
 // Snapshot writes to w all that x needs to go on: what each pod holds, the states, and
 // where each stream stands. Restore reads it. For each pod all is of one moment between
 // two of its messages; pods may be of different moments.
@@ -130,8 +134,12 @@ func (s *snapshot) cut(name string, last func() error) error {
 	return err
 }
 
-// appendState appends all that is to be known of a pod after Restore. p.mu is held.
+// appendState appends all that is to be known of a pod after Restore. p.mu is held, so
+// that messages wait: b grows at once for most streams.
 func (p *pod) appendState(b []byte) []byte {
+	for _, pm := range p.models {
+		b = slices.Grow(b, len(pm.streams)*streamState)
+	}
 	b = sections.AppendString(b, p.name)
 	b = binary.AppendUvarint(b, uint64(len(p.models)))
 	for _, name := range slices.Sorted(maps.Keys(p.models)) {
@@ -181,8 +189,9 @@ func (st *stream) appendState(b []byte) []byte {
 	for _, r := range st.ranks {
 		b = binary.AppendUvarint(b, uint64(r.n))
 	}
-	seq, _ := st.seq.AppendBinary(nil) // it has no error
-	return sections.AppendString(b, seq)
+	at := len(b)
+	b, _ = st.seq.AppendBinary(b) // it has no error
+	return slices.Insert(b, at, binary.AppendUvarint(nil, uint64(len(b)-at))...)
 }
 
 func (s *recentScopes) append(b []byte) []byte {

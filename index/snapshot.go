@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 
 	"github.com/kvindex/kvindex/index/internal/forest"
@@ -291,8 +292,10 @@ func (w *dumper) pod(ctx context.Context, pod string, cut func(string, func() er
 	return w.flush(ctx)
 }
 
-// locked calls f with the locks of a source.
+// locked calls f with the locks of a source, and lets those that wait for them go on
+// before it returns.
 func (s *source) locked(f func()) {
+	defer runtime.Gosched()
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	s.ground.mu.Lock()
@@ -657,7 +660,9 @@ func (w *dumper) drain(ctx context.Context, d *dumping) error {
 			return err
 		}
 		var overflow bool
-		if more, overflow = w.some(d); overflow {
+		more, overflow = w.some(d)
+		runtime.Gosched() // who waits for the lock goes first
+		if overflow {
 			return fmt.Errorf("index: the snapshot of pod %q is given up: more than %d bytes of notes about it", w.of.id.Pod, w.notesMax)
 		}
 	}
