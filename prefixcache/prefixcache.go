@@ -56,8 +56,11 @@ type Mark struct {
 
 const (
 	listBytes  = 16       // of the list of pages, for a page: an array grows by doubling
-	fixedBytes = 16 << 10 // what there is beside pages
+	fixedBytes = 32 << 10 // what there is beside pages
 )
+
+// share is what part of the Cache one prompt takes at most: an eighth.
+const share = 8
 
 // maxTail is how many ids a mark can have. A mark with more is not kept.
 const maxTail = 1 << 10
@@ -110,7 +113,7 @@ type Stats struct {
 // concurrent use. Find takes no lock.
 type Cache struct {
 	hash    hasher
-	now     atomic.Uint32 // the clock of use: how many Adds there were
+	now     atomic.Uint32 // the clock of use: two for each slot; see wasHit
 	pages   atomic.Pointer[view]
 	entries atomic.Int64
 	evicted atomic.Uint64
@@ -121,8 +124,19 @@ type Cache struct {
 	most   int        // pages
 	free   ref        // the first free cell; each links the next
 	idle   int        // free cells
-	leaves list
+	left   int        // cells that are taken until the clock goes on
+	favour int        // for how many cells longer than others entries stay that were asked for again
+	leaves [2]leaves  // of texts that were asked for once, and again
 }
+
+// leaves are entries that nothing follows.
+type leaves struct {
+	slots  [slots]list // by when they were used
+	oldest uint32      // no slot before this time has any
+}
+
+// A list has those used last in front.
+type list struct{ front, back ref }
 
 // counters are those of some prompts, on cache lines of their own.
 type counters struct {
@@ -139,6 +153,7 @@ func New(bytes int64) (*Cache, error) {
 	c := &Cache{hash: newHasher()}
 	c.most = int(min((bytes-fixedBytes)/(pageBytes+listBytes), maxPages))
 	c.pages.Store(new(view))
+	c.favour = c.mostFavour()
 	return c, nil
 }
 
@@ -186,7 +201,6 @@ func (c *Cache) Add(p *Prompt, locals []index.Local, marks []Mark, whole Mark) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.now.Add(1)
 	parent := ref(0) // what was found may have been evicted since
 	for i := p.known / Grain; i > 0 && parent == 0; i-- {
 		parent, _ = c.view().find(p.tags[i], i*Grain, beginning)
@@ -290,24 +304,29 @@ func (h *hasher) tag(p *Prompt, b []byte) tag {
 type ref uint32
 
 const (
-	cellBits  = 10
-	maxPages  = 1 << (32 - cellBits)
-	dataWords = 7 // of a cell
-	linkWord  = 7 // the version of the cell, and the next one
-
-	pageCells   = 948
+	cellBits    = 10
+	pageCells   = 933
 	pageBuckets = 1 << bucketBits
 	bucketBits  = 8
 	pageBytes   = 64 << 10
+	maxPages    = 1 << (32 - cellBits)
 )
 
+// A cell has data, and its link: a version, which is odd as long as the cell is the first
+// of an entry, and the next cell.
 type cell [dataWords + 1]atomic.Uint64
 
-// A page has cells, when those that are heads were used, and its share of the table.
+const (
+	dataWords = 7
+	linkWord  = dataWords
+)
+
+// A page has cells, and its share of what belongs to them.
 type page struct {
 	cells   [pageCells]cell
-	used    [pageCells]atomic.Uint32
+	used    [pageCells]atomic.Uint32 // when the entry that begins in a cell was; see wasHit
 	buckets [pageBuckets]atomic.Uint32
+	notes   [pageBuckets]uint32 // of entries that were evicted
 }
 
 var _ [pageBytes - unsafe.Sizeof(page{})]byte
@@ -317,18 +336,22 @@ type view []*page
 
 func (c *Cache) view() view { return *c.pages.Load() }
 
-// The words of an entry, in the order of its cells.
+// The words of an entry. Its second cell begins with two that only writers look at; then
+// come its locals, and its tail, two ids a word.
 const (
 	wordTagLow  = iota
 	wordTagHigh // the rest of its tag
-	wordPlace   // the length of the beginning; the entry that it follows
-	wordTokens  // tokens; how far before its end encoding resumes
+	wordPlace   // At; the entry that it follows
+	wordTokens  // Tokens; At - Resume
 	wordFold
 	wordSize  // locals, and cells, of it and of all that it follows
-	wordChain // the next of its bucket; how many ids its tail has; its kind
-	wordList  // of the second cell on: its neighbours among the leaves
-	wordKids  // how many entries follow it; when it was put where it is among the leaves
-	headWords
+	wordChain // the next of its bucket; how many ids its tail has, and its kind
+
+	secondList = 0 // its neighbours among the leaves
+	secondKids = 1 // how many entries follow it; again, and the slot that it is in as a leaf
+	secondData = 2
+
+	headWords = dataWords + secondData
 )
 
 // A kind says what an entry is of.
@@ -353,11 +376,11 @@ func (v view) cell(r ref) *cell {
 
 func (v view) used(r ref) *atomic.Uint32 { return &v[r>>cellBits].used[r&(1<<cellBits-1)] }
 
-// bucket returns the bucket of a tag: a table with as many buckets as there are
-// pages for grows by a page's at a time.
-func (v view) bucket(low uint64) *atomic.Uint32 {
+// bucket returns the bucket of a tag, by linear hashing: a page more splits as many buckets
+// as it has.
+func (v view) bucket(t tag) *atomic.Uint32 {
 	n := uint32(len(v)) << bucketBits
-	b := uint32(low) & (1<<bits.Len32(n-1) - 1)
+	b := uint32(t.low) & (1<<bits.Len32(n-1) - 1)
 	if b >= n {
 		b &= 1<<(bits.Len32(n-1)-1) - 1
 	}
@@ -374,7 +397,7 @@ func (v view) find(t tag, at int, of kind) (ref, uint32) {
 	if len(v) == 0 {
 		return 0, 0
 	}
-	for r := ref(v.bucket(t.low).Load()); r != 0; {
+	for r := ref(v.bucket(t).Load()); r != 0; {
 		k := v.cell(r)
 		if k == nil {
 			break
@@ -405,7 +428,7 @@ func (c *Cache) read(p *Prompt, t tag, at int, of kind) bool {
 		p.State = State{Locals: p.Locals[:0], Tail: p.Tail[:0]}
 		return false
 	}
-	if now, used := c.now.Load(), v.used(r); used.Load() != now {
+	if now, used := c.now.Load()|wasHit, v.used(r); used.Load() != now {
 		used.Store(now)
 	}
 	return true
@@ -444,7 +467,7 @@ func (v view) copy(s *State, r ref) bool {
 // fill copies what stands behind the head of an entry.
 func (v view) fill(locals []index.Local, tail []uint32, k *cell) bool {
 	k = v.next(k)
-	for i := headWords - dataWords; k != nil; i = 0 {
+	for i := secondData; k != nil; i = 0 {
 		for ; i < dataWords && len(locals) > 0; i++ {
 			locals[0], locals = index.Local(k[i].Load()), locals[1:]
 		}
@@ -468,11 +491,11 @@ func (v view) fill(locals []index.Local, tail []uint32, k *cell) bool {
 func (v view) next(k *cell) *cell { return v.cell(ref(low(k[linkWord].Load()))) }
 
 // put returns the entry of a mark, which it makes behind parent if there is none; 0 if
-// there is no room.
+// there is no room, or the mark is not one.
 func (c *Cache) put(parent ref, t tag, m *Mark, locals []index.Local, of kind) ref {
 	v := c.view()
 	if r, _ := v.find(t, m.At, of); r != 0 {
-		v.used(r).Store(c.now.Load())
+		v.used(r).Store(c.now.Load() | wasHit)
 		return r
 	}
 	var place, size uint64
@@ -486,7 +509,7 @@ func (c *Cache) put(parent ref, t tag, m *Mark, locals []index.Local, of kind) r
 		return 0
 	}
 	n := (headWords + m.Locals - from + (len(m.Tail)+1)/2 + dataWords - 1) / dataWords
-	if int(low(size))+n > c.most*pageCells/8 {
+	if int(low(size))+n > c.most*pageCells/share {
 		return 0
 	}
 	c.hold(parent)
@@ -496,8 +519,7 @@ func (c *Cache) put(parent ref, t tag, m *Mark, locals []index.Local, of kind) r
 	}
 	v = c.view()
 	r := c.take(n)
-	k := v.cell(r)
-	bucket := v.bucket(t.low)
+	k, bucket := v.cell(r), v.bucket(t)
 	k[wordTagLow].Store(t.low)
 	k[wordTagHigh].Store(t.high)
 	k[wordPlace].Store(pair(uint32(m.At), uint32(parent)))
@@ -506,8 +528,10 @@ func (c *Cache) put(parent ref, t tag, m *Mark, locals []index.Local, of kind) r
 	k[wordSize].Store(pair(uint32(m.Locals), low(size)+uint32(n)))
 	k[wordChain].Store(pair(bucket.Load(), uint32(len(m.Tail))<<1|uint32(of)))
 	v.write(k, locals[from:m.Locals], m.Tail)
+	c.tick(n)
+	c.readNote(t, n)
 	v.used(r).Store(c.now.Load())
-	v.next(k)[wordKids-dataWords].Store(0)
+	v.next(k)[secondKids].Store(0)
 	c.list(r)
 	k[linkWord].Add(1 << 32)
 	bucket.Store(uint32(r))
@@ -518,7 +542,7 @@ func (c *Cache) put(parent ref, t tag, m *Mark, locals []index.Local, of kind) r
 // write is the other way of fill.
 func (v view) write(k *cell, locals []index.Local, tail []uint32) {
 	k = v.next(k)
-	for i := headWords - dataWords; ; i = 0 {
+	for i := secondData; ; i = 0 {
 		for ; i < dataWords && len(locals) > 0; i++ {
 			k[i].Store(uint64(locals[0]))
 			locals = locals[1:]
@@ -557,11 +581,14 @@ func (c *Cache) take(n int) ref {
 	for range n - 1 {
 		last = v.next(last)
 	}
-	link := last[linkWord].Load()
-	c.free = ref(low(link))
+	c.free = ref(low(last[linkWord].Load()))
 	c.idle -= n
-	last[linkWord].Store(pair(high(link), 0))
+	last.setLink(0)
 	return first
+}
+
+func (k *cell) setLink(r ref) {
+	k[linkWord].Store(pair(high(k[linkWord].Load()), uint32(r)))
 }
 
 // grow adds a page. Its buckets take what is theirs from those that had it.
@@ -569,11 +596,8 @@ func (c *Cache) grow() {
 	old := c.view()
 	n := len(old)
 	v := append(old, new(page))
-	for i := pageCells - 1; i >= 0; i-- {
-		if n+i == 0 {
-			break // it is nobody's ref
-		}
-		v[n].cells[i][linkWord].Store(uint64(c.free))
+	for i := pageCells - 1; i >= 0 && n+i > 0; i-- { // the first cell of all is nobody's
+		v[n].cells[i].setLink(c.free)
 		c.free = ref(n<<cellBits | i)
 		c.idle++
 	}
@@ -584,15 +608,14 @@ func (c *Cache) grow() {
 	}
 }
 
-// split moves entries to the buckets that are theirs now.
+// split moves the entries of a bucket that are now another's.
 func (c *Cache) split(bucket *atomic.Uint32) {
 	v := c.view()
-	var stay uint32
+	stay := uint32(0)
 	for r := ref(bucket.Load()); r != 0; {
 		k := v.cell(r)
 		chain := k[wordChain].Load()
-		to := v.bucket(k[wordTagLow].Load())
-		if to == bucket {
+		if to := v.bucket(k.tag()); to == bucket {
 			k[wordChain].Store(pair(stay, low(chain)))
 			stay = uint32(r)
 		} else {
@@ -604,16 +627,19 @@ func (c *Cache) split(bucket *atomic.Uint32) {
 	bucket.Store(stay)
 }
 
-// evict drops the leaf that was used the longest ago; false if there is none.
+// evict gives up a leaf; false if there is none.
 func (c *Cache) evict() bool {
 	v := c.view()
 	for tries := 0; ; tries++ {
-		r := c.leaves.back
+		r, at := c.last(0)
+		again, then := c.last(1)
+		if r == 0 || again != 0 && int32(at-then) > 2*int32(c.favour/c.slotCells()) {
+			r, at = again, then
+		}
 		if r == 0 {
 			return false
 		}
-		kids := v.next(v.cell(r))[wordKids-dataWords].Load()
-		if used := v.used(r).Load(); used == low(kids) || tries == 64 {
+		if used := v.used(r).Load(); used&wasHit == 0 && int32(used-at) <= 0 || tries == maxTries {
 			c.drop(r)
 			return true
 		}
@@ -622,15 +648,28 @@ func (c *Cache) evict() bool {
 	}
 }
 
-// drop gives up an entry that nothing follows.
+// maxTries bounds how many leaves that were used since evict looks at.
+const maxTries = 64
+
+// last returns the leaf that was used the longest ago, and when.
+func (c *Cache) last(again int) (ref, uint32) {
+	l := &c.leaves[again]
+	for now := c.now.Load(); ; l.oldest += 2 {
+		if r := l.slots[l.oldest/2%slots].back; r != 0 || l.oldest == now {
+			return r, l.oldest
+		}
+	}
+}
+
+// drop gives up a leaf. Of what it was a note is left.
 func (c *Cache) drop(r ref) {
 	v := c.view()
 	c.unlist(r)
 	k := v.cell(r)
 	k[linkWord].Add(1 << 32) // before anything of it changes
-	chain := k[wordChain].Load()
-	bucket := v.bucket(k[wordTagLow].Load())
-	if bucket.Load() == uint32(r) {
+	t, chain, again := k.tag(), k[wordChain].Load(), v.next(k)[secondKids].Load()&flagAgain
+	c.leaveNote(t, again != 0)
+	if bucket := v.bucket(t); bucket.Load() == uint32(r) {
 		bucket.Store(high(chain))
 	} else {
 		before := v.cell(ref(bucket.Load()))
@@ -639,34 +678,33 @@ func (c *Cache) drop(r ref) {
 		}
 		before[wordChain].Store(pair(high(chain), low(before[wordChain].Load())))
 	}
-	parent := ref(low(k[wordPlace].Load()))
-	last := k
 	c.idle++
+	last := k
 	for low(last[linkWord].Load()) != 0 {
 		last = v.next(last)
 		c.idle++
 	}
-	last[linkWord].Store(pair(high(last[linkWord].Load()), uint32(c.free)))
+	last.setLink(c.free)
 	c.free = r
 	c.entries.Add(-1)
 	c.evicted.Add(1)
-	if parent != 0 {
+	if parent := ref(low(k[wordPlace].Load())); parent != 0 { // whoever used r used it
 		if used := v.used(r).Load(); int32(used-v.used(parent).Load()) > 0 {
 			v.used(parent).Store(used)
 		}
+		v.next(v.cell(parent))[secondKids].Or(again)
 		c.letGo(parent)
 	}
 }
 
-// A list has the leaves, entries that nothing follows, those that were used last in front.
-type list struct{ front, back ref }
+func (k *cell) tag() tag { return tag{k[wordTagLow].Load(), k[wordTagHigh].Load()} }
 
 // hold keeps r: it has one more that follows it.
 func (c *Cache) hold(r ref) {
 	if r == 0 {
 		return
 	}
-	kids := &c.view().second(r)[wordKids-dataWords]
+	kids := &c.second(r)[secondKids]
 	if high(kids.Load()) == 0 {
 		c.unlist(r)
 	}
@@ -678,60 +716,143 @@ func (c *Cache) letGo(r ref) {
 	if r == 0 {
 		return
 	}
-	kids := &c.view().second(r)[wordKids-dataWords]
-	kids.Add(^uint64(1<<32 - 1))
-	if high(kids.Load()) == 0 {
+	if kids := c.second(r)[secondKids].Add(^uint64(1<<32 - 1)); high(kids) == 0 {
 		c.list(r)
 	}
 }
 
-// second returns the cell behind the first of an entry.
-func (v view) second(r ref) *cell { return v.next(v.cell(r)) }
+// second returns the second cell of an entry.
+func (c *Cache) second(r ref) *cell {
+	v := c.view()
+	return v.next(v.cell(r))
+}
 
-// list puts a leaf among the others.
+// The clock.
+const (
+	slots     = 1024 // of time that are told apart
+	turnover  = 64   // slots, in which as many cells are taken as there are
+	wasHit    = 1    // of a time of use: since it was put into its slot
+	flagAgain = 1 << 31
+)
+
+func (c *Cache) slotCells() int { return max(1, c.most*pageCells/turnover) }
+
+// tick lets the clock go on by n cells.
+func (c *Cache) tick(n int) {
+	c.left -= n
+	for c.left < 0 {
+		c.left += c.slotCells()
+		now := c.now.Add(2)
+		for i := range c.leaves { // what is older than all slots joins the oldest
+			l := &c.leaves[i]
+			from, to := &l.slots[now/2%slots], &l.slots[(now/2+1)%slots]
+			if to.back == 0 {
+				*to = *from
+			} else if from.back != 0 {
+				c.second(to.back)[secondList].Or(uint64(from.front))
+				c.second(from.front)[secondList].Or(pair(uint32(to.back), 0))
+				to.back = from.back
+			}
+			*from = list{}
+			l.oldest = later(l.oldest, now-2*(slots-1))
+		}
+	}
+}
+
+func later(a, b uint32) uint32 {
+	if int32(a-b) < 0 {
+		return b
+	}
+	return a
+}
+
+// list puts a leaf among the others, by when it was used.
 func (c *Cache) list(r ref) {
 	v := c.view()
-	k, used := v.second(r), v.used(r).Load()
-	k[wordKids-dataWords].Store(uint64(used))
-	if back := c.leaves.back; back != 0 && int32(used-low(v.second(back)[wordKids-dataWords].Load())) <= 0 {
-		k[wordList-dataWords].Store(pair(uint32(back), 0))
-		v.second(back).setNext(r)
-		c.leaves.back = r
-		return
+	k, used := c.second(r), v.used(r)
+	at := used.Load()
+	if at&wasHit != 0 {
+		at &^= wasHit
+		used.Store(at)
+		k[secondKids].Or(flagAgain)
 	}
-	front := c.leaves.front
-	k[wordList-dataWords].Store(pair(0, uint32(front)))
-	if front != 0 {
-		v.second(front).setPrevious(r)
+	k[secondKids].Store(k[secondKids].Load()&flagAgain | uint64(at/2))
+	l, s := c.placeOf(k)
+	if at = later(at, c.now.Load()-2*(slots-1)); int32(at-l.oldest) < 0 {
+		l.oldest = at
+	}
+	k[secondList].Store(uint64(s.front))
+	if s.front != 0 {
+		c.setNeighbours(s.front, r, true)
 	} else {
-		c.leaves.back = r
+		s.back = r
 	}
-	c.leaves.front = r
+	s.front = r
 }
 
-func (k *cell) setNext(r ref) {
-	w := &k[wordList-dataWords]
-	w.Store(pair(high(w.Load()), uint32(r)))
-}
-
-func (k *cell) setPrevious(r ref) {
-	w := &k[wordList-dataWords]
-	w.Store(pair(uint32(r), low(w.Load())))
+// placeOf returns where a leaf is.
+func (c *Cache) placeOf(second *cell) (*leaves, *list) {
+	w := low(second[secondKids].Load())
+	l := &c.leaves[w/flagAgain]
+	return l, &l.slots[later(w*2, c.now.Load()-2*(slots-1))/2%slots]
 }
 
 // unlist takes a leaf from the others.
 func (c *Cache) unlist(r ref) {
-	v := c.view()
-	w := v.second(r)[wordList-dataWords].Load()
-	previous, next := ref(high(w)), ref(low(w))
-	if previous != 0 {
-		v.second(previous).setNext(next)
+	k := c.second(r)
+	_, s := c.placeOf(k)
+	w := k[secondList].Load()
+	before, after := ref(high(w)), ref(low(w))
+	if before != 0 {
+		c.setNeighbours(before, after, false)
 	} else {
-		c.leaves.front = next
+		s.front = after
 	}
-	if next != 0 {
-		v.second(next).setPrevious(previous)
+	if after != 0 {
+		c.setNeighbours(after, before, true)
 	} else {
-		c.leaves.back = previous
+		s.back = before
+	}
+}
+
+// setNeighbours sets what is before, or after, a leaf.
+func (c *Cache) setNeighbours(of, r ref, before bool) {
+	w := &c.second(of)[secondList]
+	if before {
+		w.Store(pair(uint32(r), low(w.Load())))
+	} else {
+		w.Store(pair(high(w.Load()), uint32(r)))
+	}
+}
+
+// mostFavour outlasts ten times the budget's worth of texts that are asked for once.
+func (c *Cache) mostFavour() int { return (slots/turnover - 1) * c.most * pageCells }
+
+// note returns the place of the note of a tag, and what stands there. A note is of
+// one tag in 2^30.
+func (c *Cache) note(t tag, again bool) (*uint32, uint32) {
+	v := c.view()
+	n := uint32(t.high>>34)<<2 | 2
+	if again {
+		n |= 1
+	}
+	return &v[uint32(t.low>>32)%uint32(len(v))].notes[t.high%pageBuckets], n
+}
+
+func (c *Cache) leaveNote(t tag, again bool) {
+	at, n := c.note(t, again)
+	*at = n
+}
+
+// readNote learns from the note of an entry of n cells that is made again, if there is one. One
+// that went although it was asked for again shows that such entries should have stayed
+// longer; one that was asked for once shows that they are in the way.
+func (c *Cache) readNote(t tag, n int) {
+	at, once := c.note(t, false)
+	switch *at {
+	case once:
+		c.favour = 0
+	case once | 1:
+		c.favour = min(c.mostFavour(), c.favour+n)
 	}
 }

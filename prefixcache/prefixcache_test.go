@@ -113,3 +113,47 @@ func TestRepeatedAndGrown(t *testing.T) {
 		}
 	}
 }
+
+// Prompts that were asked for twice outlast ten times the budget's worth of others that
+// come once.
+func TestOneTimePrompts(t *testing.T) {
+	const budget = 8 << 20
+	r := rand.New(rand.NewPCG(2, 1))
+	c, p := open(t, budget), new(prefixcache.Prompt)
+	ask := func(text string) (whole bool) { return plain(c, p, text) }
+	var asked []string
+	for i := range 120 {
+		if i < 100 {
+			asked = append(asked, randomText(r, 10_000))
+			ask(asked[i])
+		}
+		if i >= 20 && !ask(asked[i-20]) {
+			t.Fatal("not known after 20 others")
+		}
+	}
+	for bytes := 0; bytes < 10*budget; bytes += 32_000 * 3 / 10 {
+		ask(randomText(r, 32_000))
+	}
+	known := 0
+	for _, text := range asked {
+		if c.Find(p, nil, text); p.Resume > 0 {
+			known += p.Resume
+		}
+	}
+	if s := c.Stats(); known < 100*9000 {
+		t.Errorf("%d of 1,000,000 bytes are known; %+v", known, s)
+	}
+}
+
+// plain asks for a text of which 64 bytes are a unit.
+func plain(c *prefixcache.Cache, p *prefixcache.Prompt, text string) (whole bool) {
+	if c.Find(p, nil, text) {
+		return true
+	}
+	var marks []prefixcache.Mark
+	for _, at := range p.Marks() {
+		marks = append(marks, prefixcache.Mark{At: at, Resume: at, Tokens: at / 4, Locals: at / 64, Tail: make([]uint32, 7)})
+	}
+	c.Add(p, make([]index.Local, len(text)/64), marks, prefixcache.Mark{At: len(text), Resume: len(text), Tokens: len(text) / 4, Locals: len(text) / 64})
+	return false
+}
