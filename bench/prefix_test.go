@@ -1,0 +1,102 @@
+package bench_test
+
+import (
+	"encoding/binary"
+	"hash/maphash"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/kvindex/kvindex/bench"
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/prefixcache"
+)
+
+// textOf returns the text of a request: some four bytes for each token, the same ones
+// for the same block.
+func textOf(dst []byte, q *bench.Request, blockTokens int) []byte {
+	for _, b := range q.Blocks {
+		r := rand.NewPCG(b, 1)
+		for range 4 * blockTokens / 8 {
+			dst = binary.LittleEndian.AppendUint64(dst, r.Uint64())
+		}
+	}
+	return dst
+}
+
+var prefixSeed = maphash.MakeSeed()
+
+// beginnings returns the hashes of a text at each grain, and of the whole.
+func beginnings(text []byte) (at []uint64, whole uint64) {
+	var h maphash.Hash
+	h.SetSeed(prefixSeed)
+	for i := prefixcache.Grain; i <= len(text); i += prefixcache.Grain {
+		h.Write(text[i-prefixcache.Grain : i])
+		at = append(at, h.Sum64())
+	}
+	h.Write(text[len(at)*prefixcache.Grain:])
+	return at, h.Sum64()
+}
+
+// askFor asks for a text, of which 64 bytes are a unit, and adds what is not known.
+func askFor(c *prefixcache.Cache, p *prefixcache.Prompt, text string) (known int) {
+	if c.Find(p, nil, text) {
+		return len(text)
+	}
+	locals := make([]index.Local, len(text)/64)
+	var marks []prefixcache.Mark
+	for _, at := range p.Marks() {
+		marks = append(marks, prefixcache.Mark{At: at, Resume: at, Tokens: at / 4, Locals: at / 64})
+	}
+	known = p.Resume
+	c.Add(p, locals, marks, prefixcache.Mark{At: len(text), Resume: len(text), Tokens: len(text) / 4, Locals: len(locals)})
+	return known
+}
+
+// TestPrefixKept: at a budget for a part of what a trace would take, no less of its
+// text is known than a plain LRU over the same entries knows, to which a prompt may
+// bring no more either.
+func TestPrefixKept(t *testing.T) {
+	for name, requests := range map[string]int{"conversation_512": 0, "agentic_64": 2000} {
+		t.Run(name, func(t *testing.T) {
+			trace := load(t, name, requests)
+			var buf []byte
+			asked := 0
+			play := func(do func(text []byte) (known int)) float64 {
+				known, all := 0, 0
+				for i := range trace.Requests {
+					buf = textOf(buf[:0], &trace.Requests[i], trace.BlockTokens)
+					known += do(buf)
+					all += len(buf)
+				}
+				asked = all
+				return float64(known) / float64(all)
+			}
+			ours := func(bytes int64) (float64, prefixcache.Stats) {
+				c, err := prefixcache.New(bytes)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var p prefixcache.Prompt
+				return play(func(text []byte) int { return askFor(c, &p, string(text)) }), c.Stats()
+			}
+			all, s := ours(1 << 40)
+			t.Logf("%d bytes of text, %.4f known; %d entries in %d bytes, %.3f for a byte of distinct text",
+				asked, all, s.Entries, s.Bytes, float64(s.Bytes)/float64(s.BytesEncoded))
+			for _, percent := range []int64{5, 20} {
+				budget := max(prefixcache.MinBytes, s.Bytes*percent/100)
+				known, s := ours(budget)
+				// A page of the cache has 933 cells, and each of these entries takes four.
+				room := int((budget - 32<<10) / (64<<10 + 16) * 933 / 4)
+				l := bench.NewPrefixLRU(room)
+				lru := play(func(text []byte) int {
+					at, whole := beginnings(text)
+					return l.Ask(len(text), at[:min(len(at), room/8)], whole)
+				})
+				t.Logf("%d %%: %d bytes, %.4f known, by the LRU %.4f", percent, s.Bytes, known, lru)
+				if known < lru {
+					t.Errorf("%d %%: %.4f known, by a plain LRU %.4f", percent, known, lru)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,858 @@
+// Package prefixcache keeps what is known of the beginnings of texts that were encoded
+// before: how many tokens they are, the locals of their units, and where encoding may
+// resume. It keeps neither texts nor ids, and knows no tokenizer. Start at [Cache].
+package prefixcache
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/kvindex/kvindex/index"
+)
+
+const (
+	// MinBytes is the least that New takes.
+	MinBytes = 1 << 20
+	// Grain is the distance of marks, in bytes of text.
+	Grain = 1 << 10
+	// maxText is the longest text that is looked at, in bytes.
+	maxText = 1 << 30
+)
+
+// A State is what is known of a beginning of a text.
+type State struct {
+	// Resume is where encoding may resume, in bytes of the text. It is the length of a
+	// text that is known whole.
+	Resume int
+	// Tokens is the number of ids before Resume. Of a text that is known whole it is that
+	// of all its ids.
+	Tokens int
+	// Locals are those of all units that these ids complete.
+	Locals []index.Local
+	// Tail has the last ids, as many as the caller gave with the mark.
+	Tail []uint32
+	// Fold is what the caller gave with the mark.
+	Fold uint64
+}
+
+// A Mark is what Add keeps of the beginning text[:At] of a text.
+type Mark struct {
+	At     int      // one of [Prompt.Marks], or the length of the text for the whole
+	Resume int      // where encoding may resume in every text that begins with text[:At]; at most At
+	Tokens int      // ids before Resume; of the whole, all ids
+	Locals int      // how many units these ids complete
+	Tail   []uint32 // the last ids before Resume, those of the unit that is open; at most maxTail
+	Fold   uint64   // the caller's own
+}
+
+const (
+	listBytes  = 16       // of the list of pages, for a page: an array grows by doubling
+	fixedBytes = 32 << 10 // what there is beside pages
+)
+
+// share is what part of the Cache one prompt takes at most: an eighth.
+const share = 8
+
+// maxTail is how many ids a mark can have. A mark with more is not kept.
+const maxTail = 1 << 10
+
+// A Prompt is one text on its way through a [Cache]: [Cache.Find] begins it, [Cache.Add]
+// ends it. Its zero value is ready. It may be used for one text after the other, of one
+// Cache, and keeps its memory, so that a hit allocates nothing. It is for one goroutine
+// at a time.
+type Prompt struct {
+	// State is what Find has found: of the whole text, else of its longest beginning that
+	// is known, else zero. It holds until the next Find.
+	State
+
+	length int    // of the text
+	known  int    // the length of the beginning that is known
+	tags   []tag  // of the scope, and of the text up to each multiple of Grain
+	whole  tag    // of the text with its end
+	marks  []int  // memory of Marks
+	buf    []byte // what is hashed
+	out    [tagBytes]byte
+	stripe uint32 // 1 + the number of its counters; 0: it has none yet
+}
+
+// Marks returns the positions at which Add would like to know more, ascending and behind
+// what is known. It is nil if the whole text is known. They hold until the next Find.
+func (p *Prompt) Marks() []int {
+	p.marks = p.marks[:0]
+	for at := (p.known/Grain + 1) * Grain; at <= p.length; at += Grain {
+		p.marks = append(p.marks, at)
+	}
+	return p.marks
+}
+
+// Stats are the counters of a [Cache], from New on, and its size.
+type Stats struct {
+	Whole   uint64 // prompts that were known whole
+	Grown   uint64 // of which a beginning was known
+	Unknown uint64 // of which nothing was known
+	Past    uint64 // that went past the cache; see [Cache.Pass]
+
+	BytesKnown   uint64 // of text that had not to be encoded
+	BytesEncoded uint64 // of text that had: of Grown and Unknown, what is behind State.Resume
+
+	Entries int   // beginnings and whole texts that are kept
+	Bytes   int64 // of heap, at most what New was given
+	Evicted uint64
+}
+
+// A Cache keeps the states of texts within a number of bytes. All methods are safe for
+// concurrent use. Find takes no lock.
+type Cache struct {
+	hash    hasher
+	now     atomic.Uint32 // the clock of use: two for each slot; see wasHit
+	pages   atomic.Pointer[view]
+	entries atomic.Int64
+	evicted atomic.Uint64
+	prompts atomic.Uint32 // that have counters
+	stripes [16]counters
+
+	mu     sync.Mutex // guards what follows, and all writing to pages but for used
+	most   int        // pages
+	free   ref        // the first free cell; each links the next
+	idle   int        // free cells
+	left   int        // cells that are taken until the clock goes on
+	favour int        // for how many cells longer than others entries stay that were asked for again
+	leaves [2]leaves  // of texts that were asked for once, and again
+}
+
+// leaves are entries that nothing follows.
+type leaves struct {
+	slots  [slots]list // by when they were used
+	oldest uint32      // no slot before this time has any
+}
+
+// A list has those used last in front.
+type list struct{ front, back ref }
+
+// counters are those of some prompts, on cache lines of their own.
+type counters struct {
+	whole, grown, unknown, past, known, encoded atomic.Uint64
+	_                                           [80]byte
+}
+
+// New returns a Cache that takes at most bytes of heap; it begins with little. Less than
+// MinBytes is an error.
+func New(bytes int64) (*Cache, error) {
+	if bytes < MinBytes {
+		return nil, fmt.Errorf("prefixcache: %d bytes; the least is %d", bytes, MinBytes)
+	}
+	c := &Cache{hash: newHasher()}
+	c.most = int(min((bytes-fixedBytes)/(pageBytes+listBytes), maxPages))
+	c.pages.Store(new(view))
+	c.favour = c.mostFavour()
+	return c, nil
+}
+
+// Find looks for the longest beginning of text that is known within a scope, and reports
+// whether that is the whole. The scope is all that separates equal texts. What is known
+// is in p.State.
+func (c *Cache) Find(p *Prompt, scope []byte, text string) (whole bool) {
+	p.State = State{Locals: p.Locals[:0], Tail: p.Tail[:0]}
+	p.length, p.known, p.tags = len(text), 0, p.tags[:0]
+	s := c.countersOf(p)
+	if len(text) > maxText {
+		p.length = 0
+		s.past.Add(1)
+		return false
+	}
+	c.hash.text(p, scope, text)
+	if c.read(p, p.whole, len(text), wholeText) {
+		p.known, p.Resume = len(text), len(text)
+		s.whole.Add(1)
+		s.known.Add(uint64(len(text)))
+		return true
+	}
+	for i := len(p.tags) - 1; i > 0 && p.known == 0; i-- {
+		if c.read(p, p.tags[i], i*Grain, beginning) {
+			p.known = i * Grain
+		}
+	}
+	if p.known > 0 {
+		s.grown.Add(1)
+	} else {
+		s.unknown.Add(1)
+	}
+	s.known.Add(uint64(p.Resume))
+	s.encoded.Add(uint64(len(text) - p.Resume))
+	return false
+}
+
+// Add keeps what an encoding of p's text has shown: of p.Marks those that encoding may
+// resume at, and the whole text. locals are those of the whole text. What is there
+// already is not kept twice, and what has no room in an eighth of the Cache is not kept.
+// Nothing is retained.
+func (c *Cache) Add(p *Prompt, locals []index.Local, marks []Mark, whole Mark) {
+	if len(p.tags) == 0 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	parent := ref(0) // what was found may have been evicted since
+	for i := p.known / Grain; i > 0 && parent == 0; i-- {
+		parent, _ = c.view().find(p.tags[i], i*Grain, beginning)
+	}
+	for i := range marks {
+		if at := marks[i].At; at > 0 && at <= p.length && at%Grain == 0 {
+			if r := c.put(parent, p.tags[at/Grain], &marks[i], locals, beginning); r != 0 {
+				parent = r
+			}
+		}
+	}
+	if whole.At == p.length {
+		c.put(parent, p.whole, &whole, locals, wholeText)
+	}
+}
+
+// Pass counts a prompt that goes past the Cache.
+func (c *Cache) Pass() { c.stripes[0].past.Add(1) }
+
+// Stats returns the counters and the size.
+func (c *Cache) Stats() Stats {
+	n := int64(len(c.view()))
+	s := Stats{Entries: int(c.entries.Load()), Bytes: fixedBytes + n*(pageBytes+listBytes), Evicted: c.evicted.Load()}
+	for i := range c.stripes {
+		k := &c.stripes[i]
+		s.Whole += k.whole.Load()
+		s.Grown += k.grown.Load()
+		s.Unknown += k.unknown.Load()
+		s.Past += k.past.Load()
+		s.BytesKnown += k.known.Load()
+		s.BytesEncoded += k.encoded.Load()
+	}
+	return s
+}
+
+func (c *Cache) countersOf(p *Prompt) *counters {
+	if p.stripe == 0 {
+		p.stripe = c.prompts.Add(1)%uint32(len(c.stripes)) + 1
+	}
+	return &c.stripes[p.stripe-1]
+}
+
+// A tag is the hash of a beginning of a text within a scope.
+type tag struct{ low, high uint64 }
+
+// A hasher makes tags; see the essay.
+type hasher struct {
+	gmac cipher.AEAD // nil: FIPS 140 does not allow its use
+	key  [32]byte    // for SHA-256 then
+}
+
+func newHasher() hasher {
+	var h hasher
+	rand.Read(h.key[:])
+	block, err := aes.NewCipher(h.key[:16])
+	if err == nil {
+		h.gmac, err = cipher.NewGCM(block)
+	}
+	if err != nil {
+		h.gmac = nil
+	}
+	return h
+}
+
+const tagBytes = 16
+
+// text sets the tags of p.
+func (h *hasher) text(p *Prompt, scope []byte, text string) {
+	p.tags = append(p.tags, h.tag(p, append(p.buf[:0], scope...)))
+	for ; len(text) >= Grain; text = text[Grain:] {
+		p.tags = append(p.tags, h.chain(p, text[:Grain]))
+	}
+	p.whole = h.chain(p, text)
+}
+
+// chain returns the tag of what the last of p.tags is of, with more text behind it.
+func (h *hasher) chain(p *Prompt, text string) tag {
+	last := &p.tags[len(p.tags)-1]
+	b := binary.LittleEndian.AppendUint64(p.buf[:0], last.low)
+	b = binary.LittleEndian.AppendUint64(b, last.high)
+	return h.tag(p, append(b, text...))
+}
+
+// nonce is always the same: no tag is ever shown to anybody.
+var nonce [12]byte
+
+// tag returns the hash of b, which becomes p.buf.
+func (h *hasher) tag(p *Prompt, b []byte) tag {
+	p.buf = b
+	if h.gmac != nil {
+		h.gmac.Seal(p.out[:0], nonce[:], nil, b)
+	} else {
+		p.buf = append(b, h.key[:]...)
+		sum := sha256.Sum256(p.buf)
+		copy(p.out[:], sum[:])
+	}
+	return tag{binary.LittleEndian.Uint64(p.out[:]), binary.LittleEndian.Uint64(p.out[8:])}
+}
+
+// A ref names a cell: its page and its place there. Cell 0 is never used: 0 is none.
+type ref uint32
+
+const (
+	cellBits    = 10
+	pageCells   = 933
+	pageBuckets = 1 << bucketBits
+	bucketBits  = 8
+	pageBytes   = 64 << 10
+	maxPages    = 1 << (32 - cellBits)
+)
+
+// A cell has data, and its link: a version, which is odd as long as the cell is the first
+// of an entry, and the next cell.
+type cell [dataWords + 1]atomic.Uint64
+
+const (
+	dataWords = 7
+	linkWord  = dataWords
+)
+
+// A page has cells, and its share of what belongs to them.
+type page struct {
+	cells   [pageCells]cell
+	used    [pageCells]atomic.Uint32 // when the entry that begins in a cell was; see wasHit
+	buckets [pageBuckets]atomic.Uint32
+	notes   [pageBuckets]uint32 // of entries that were evicted
+}
+
+var _ [pageBytes - unsafe.Sizeof(page{})]byte
+
+// view is all pages at a moment.
+type view []*page
+
+func (c *Cache) view() view { return *c.pages.Load() }
+
+// The words of an entry. Its second cell begins with two that only writers look at; then
+// come its locals, and its tail, two ids a word.
+const (
+	wordTagLow  = iota
+	wordTagHigh // the rest of its tag
+	wordPlace   // At; the entry that it follows
+	wordTokens  // Tokens; At - Resume
+	wordFold
+	wordSize  // locals, and cells, of it and of all that it follows
+	wordChain // the next of its bucket; how many ids its tail has, and its kind
+
+	secondList = 0 // its neighbours among the leaves
+	secondKids = 1 // how many entries follow it; again, and the slot that it is in as a leaf
+	secondData = 2
+
+	headWords = dataWords + secondData
+)
+
+// A kind says what an entry is of.
+type kind uint32
+
+const (
+	beginning kind = iota
+	wholeText      // with the tokens behind it: no entry follows it
+)
+
+func pair(high, low uint32) uint64 { return uint64(high)<<32 | uint64(low) }
+func high(w uint64) uint32         { return uint32(w >> 32) }
+func low(w uint64) uint32          { return uint32(w) }
+
+// cell returns nil for what is no cell: readers follow refs that may be out of date.
+func (v view) cell(r ref) *cell {
+	if i := int(r >> cellBits); i < len(v) && r&(1<<cellBits-1) < pageCells {
+		return &v[i].cells[r&(1<<cellBits-1)]
+	}
+	return nil
+}
+
+func (v view) used(r ref) *atomic.Uint32 { return &v[r>>cellBits].used[r&(1<<cellBits-1)] }
+
+// bucket returns the bucket of a tag, by linear hashing: a page more splits as many buckets
+// as it has.
+func (v view) bucket(t tag) *atomic.Uint32 {
+	n := uint32(len(v)) << bucketBits
+	b := uint32(t.low) & (1<<bits.Len32(n-1) - 1)
+	if b >= n {
+		b &= 1<<(bits.Len32(n-1)-1) - 1
+	}
+	return &v[b>>bucketBits].buckets[b&(pageBuckets-1)]
+}
+
+func (k *cell) alive() (version uint32, ok bool) {
+	version = high(k[linkWord].Load())
+	return version, version&1 != 0
+}
+
+// find returns the entry of a tag, and the version of its cell.
+func (v view) find(t tag, at int, of kind) (ref, uint32) {
+	if len(v) == 0 {
+		return 0, 0
+	}
+	for r := ref(v.bucket(t).Load()); r != 0; {
+		k := v.cell(r)
+		if k == nil {
+			break
+		}
+		version, ok := k.alive()
+		if !ok {
+			break
+		}
+		chain := k[wordChain].Load()
+		if k[wordTagLow].Load() == t.low && k[wordTagHigh].Load() == t.high && high(k[wordPlace].Load()) == uint32(at) && kind(chain&1) == of {
+			return r, version
+		}
+		r = ref(high(chain))
+	}
+	return 0, 0
+}
+
+// read copies what is known of a beginning to p, if there is an entry.
+func (c *Cache) read(p *Prompt, t tag, at int, of kind) bool {
+	v := c.view()
+	r, version := v.find(t, at, of)
+	if r == 0 {
+		return false
+	}
+	ok := v.copy(&p.State, r)
+	// An entry outlives all that follow it: if this one is there, the others were.
+	if now, _ := v.cell(r).alive(); now != version || !ok {
+		p.State = State{Locals: p.Locals[:0], Tail: p.Tail[:0]}
+		return false
+	}
+	if now, used := c.now.Load()|wasHit, v.used(r); used.Load() != now {
+		used.Store(now)
+	}
+	return true
+}
+
+// copy makes s the state of an entry. It returns false if it was none any more.
+func (v view) copy(s *State, r ref) bool {
+	k := v.cell(r)
+	place, tokens, size := k[wordPlace].Load(), k[wordTokens].Load(), k[wordSize].Load()
+	tail, to := int(low(k[wordChain].Load())>>1), int(high(size))
+	if tail > maxTail || to > maxText {
+		return false
+	}
+	s.Tokens, s.Resume, s.Fold = int(high(tokens)), int(high(place)-low(tokens)), k[wordFold].Load()
+	s.Locals = slices.Grow(s.Locals[:0], to)[:to]
+	s.Tail = slices.Grow(s.Tail[:0], tail)[:tail]
+	ids := s.Tail
+	for {
+		parent := ref(low(place))
+		if parent == 0 {
+			return v.fill(s.Locals[:to], ids, k)
+		}
+		before := v.cell(parent)
+		if before == nil {
+			return false
+		}
+		sizeBefore := before[wordSize].Load()
+		from := int(high(sizeBefore))
+		if from > to || low(sizeBefore) >= low(size) || !v.fill(s.Locals[from:to], ids, k) {
+			return false
+		}
+		k, to, ids, place, size = before, from, nil, before[wordPlace].Load(), sizeBefore
+	}
+}
+
+// fill copies what stands behind the head of an entry.
+func (v view) fill(locals []index.Local, tail []uint32, k *cell) bool {
+	k = v.next(k)
+	for i := secondData; k != nil; i = 0 {
+		for ; i < dataWords && len(locals) > 0; i++ {
+			locals[0], locals = index.Local(k[i].Load()), locals[1:]
+		}
+		for ; i < dataWords && len(tail) > 0; i++ {
+			w := k[i].Load()
+			tail[0] = low(w)
+			if len(tail) > 1 {
+				tail[1] = high(w)
+			}
+			tail = tail[min(2, len(tail)):]
+		}
+		if len(locals) == 0 && len(tail) == 0 {
+			return true
+		}
+		k = v.next(k)
+	}
+	return false
+}
+
+// next returns the cell behind k, or nil.
+func (v view) next(k *cell) *cell { return v.cell(ref(low(k[linkWord].Load()))) }
+
+// put returns the entry of a mark, which it makes behind parent if there is none; 0 if
+// there is no room, or the mark is not one.
+func (c *Cache) put(parent ref, t tag, m *Mark, locals []index.Local, of kind) ref {
+	v := c.view()
+	if r, _ := v.find(t, m.At, of); r != 0 {
+		v.used(r).Store(c.now.Load() | wasHit)
+		return r
+	}
+	var place, size uint64
+	if parent != 0 {
+		k := v.cell(parent)
+		place, size = k[wordPlace].Load(), k[wordSize].Load()
+	}
+	from := int(high(size))
+	if m.At < int(high(place)) || m.Resume < 0 || m.Resume > m.At || m.Tokens < 0 || m.Tokens > maxText ||
+		m.Locals < from || m.Locals > len(locals) || len(m.Tail) > maxTail {
+		return 0
+	}
+	n := (headWords + m.Locals - from + (len(m.Tail)+1)/2 + dataWords - 1) / dataWords
+	if int(low(size))+n > c.most*pageCells/share {
+		return 0
+	}
+	c.hold(parent)
+	if !c.makeRoom(n) {
+		c.letGo(parent)
+		return 0
+	}
+	v = c.view()
+	r := c.take(n)
+	k, bucket := v.cell(r), v.bucket(t)
+	k[wordTagLow].Store(t.low)
+	k[wordTagHigh].Store(t.high)
+	k[wordPlace].Store(pair(uint32(m.At), uint32(parent)))
+	k[wordTokens].Store(pair(uint32(m.Tokens), uint32(m.At-m.Resume)))
+	k[wordFold].Store(m.Fold)
+	k[wordSize].Store(pair(uint32(m.Locals), low(size)+uint32(n)))
+	k[wordChain].Store(pair(bucket.Load(), uint32(len(m.Tail))<<1|uint32(of)))
+	v.write(k, locals[from:m.Locals], m.Tail)
+	c.tick(n)
+	c.readNote(t, n)
+	v.used(r).Store(c.now.Load())
+	v.next(k)[secondKids].Store(0)
+	c.list(r)
+	k[linkWord].Add(1 << 32)
+	bucket.Store(uint32(r))
+	c.entries.Add(1)
+	return r
+}
+
+// write is the other way of fill.
+func (v view) write(k *cell, locals []index.Local, tail []uint32) {
+	k = v.next(k)
+	for i := secondData; ; i = 0 {
+		for ; i < dataWords && len(locals) > 0; i++ {
+			k[i].Store(uint64(locals[0]))
+			locals = locals[1:]
+		}
+		for ; i < dataWords && len(tail) > 0; i++ {
+			w := uint64(tail[0])
+			if len(tail) > 1 {
+				w = pair(tail[1], tail[0])
+			}
+			k[i].Store(w)
+			tail = tail[min(2, len(tail)):]
+		}
+		if len(locals) == 0 && len(tail) == 0 {
+			return
+		}
+		k = v.next(k)
+	}
+}
+
+// makeRoom has n cells free, or returns false.
+func (c *Cache) makeRoom(n int) bool {
+	for c.idle < n {
+		if len(c.view()) < c.most {
+			c.grow()
+		} else if !c.evict() {
+			return false
+		}
+	}
+	return true
+}
+
+// take returns the first of n free cells, which are linked.
+func (c *Cache) take(n int) ref {
+	v, first := c.view(), c.free
+	last := v.cell(first)
+	for range n - 1 {
+		last = v.next(last)
+	}
+	c.free = ref(low(last[linkWord].Load()))
+	c.idle -= n
+	last.setLink(0)
+	return first
+}
+
+func (k *cell) setLink(r ref) {
+	k[linkWord].Store(pair(high(k[linkWord].Load()), uint32(r)))
+}
+
+// grow adds a page. Its buckets take what is theirs from those that had it.
+func (c *Cache) grow() {
+	old := c.view()
+	n := len(old)
+	v := append(old, new(page))
+	for i := pageCells - 1; i >= 0 && n+i > 0; i-- { // the first cell of all is nobody's
+		v[n].cells[i].setLink(c.free)
+		c.free = ref(n<<cellBits | i)
+		c.idle++
+	}
+	c.pages.Store(&v)
+	for b := n << bucketBits; n > 0 && b < (n+1)<<bucketBits; b++ {
+		from := b &^ (1 << (bits.Len(uint(b)) - 1))
+		c.split(&v[from>>bucketBits].buckets[from&(pageBuckets-1)])
+	}
+}
+
+// split moves the entries of a bucket that are now another's.
+func (c *Cache) split(bucket *atomic.Uint32) {
+	v := c.view()
+	stay := uint32(0)
+	for r := ref(bucket.Load()); r != 0; {
+		k := v.cell(r)
+		chain := k[wordChain].Load()
+		if to := v.bucket(k.tag()); to == bucket {
+			k[wordChain].Store(pair(stay, low(chain)))
+			stay = uint32(r)
+		} else {
+			k[wordChain].Store(pair(to.Load(), low(chain)))
+			to.Store(uint32(r))
+		}
+		r = ref(high(chain))
+	}
+	bucket.Store(stay)
+}
+
+// evict gives up a leaf; false if there is none.
+func (c *Cache) evict() bool {
+	v := c.view()
+	for tries := 0; ; tries++ {
+		r, at := c.last(0)
+		again, then := c.last(1)
+		if r == 0 || again != 0 && int32(at-then) > 2*int32(c.favour/c.slotCells()) {
+			r, at = again, then
+		}
+		if r == 0 {
+			return false
+		}
+		if used := v.used(r).Load(); used&wasHit == 0 && int32(used-at) <= 0 || tries == maxTries {
+			c.drop(r)
+			return true
+		}
+		c.unlist(r)
+		c.list(r)
+	}
+}
+
+// maxTries bounds how many leaves that were used since evict looks at.
+const maxTries = 64
+
+// last returns the leaf that was used the longest ago, and when.
+func (c *Cache) last(again int) (ref, uint32) {
+	l := &c.leaves[again]
+	for now := c.now.Load(); ; l.oldest += 2 {
+		if r := l.slots[l.oldest/2%slots].back; r != 0 || l.oldest == now {
+			return r, l.oldest
+		}
+	}
+}
+
+// drop gives up a leaf. Of what it was a note is left.
+func (c *Cache) drop(r ref) {
+	v := c.view()
+	c.unlist(r)
+	k := v.cell(r)
+	k[linkWord].Add(1 << 32) // before anything of it changes
+	t, chain, again := k.tag(), k[wordChain].Load(), v.next(k)[secondKids].Load()&flagAgain
+	c.leaveNote(t, again != 0)
+	if bucket := v.bucket(t); bucket.Load() == uint32(r) {
+		bucket.Store(high(chain))
+	} else {
+		before := v.cell(ref(bucket.Load()))
+		for high(before[wordChain].Load()) != uint32(r) {
+			before = v.cell(ref(high(before[wordChain].Load())))
+		}
+		before[wordChain].Store(pair(high(chain), low(before[wordChain].Load())))
+	}
+	c.idle++
+	last := k
+	for low(last[linkWord].Load()) != 0 {
+		last = v.next(last)
+		c.idle++
+	}
+	last.setLink(c.free)
+	c.free = r
+	c.entries.Add(-1)
+	c.evicted.Add(1)
+	if parent := ref(low(k[wordPlace].Load())); parent != 0 { // whoever used r used it
+		if used := v.used(r).Load(); int32(used-v.used(parent).Load()) > 0 {
+			v.used(parent).Store(used)
+		}
+		v.next(v.cell(parent))[secondKids].Or(again)
+		c.letGo(parent)
+	}
+}
+
+func (k *cell) tag() tag { return tag{k[wordTagLow].Load(), k[wordTagHigh].Load()} }
+
+// hold keeps r: it has one more that follows it.
+func (c *Cache) hold(r ref) {
+	if r == 0 {
+		return
+	}
+	kids := &c.second(r)[secondKids]
+	if high(kids.Load()) == 0 {
+		c.unlist(r)
+	}
+	kids.Add(1 << 32)
+}
+
+// letGo undoes a hold.
+func (c *Cache) letGo(r ref) {
+	if r == 0 {
+		return
+	}
+	if kids := c.second(r)[secondKids].Add(^uint64(1<<32 - 1)); high(kids) == 0 {
+		c.list(r)
+	}
+}
+
+// second returns the second cell of an entry.
+func (c *Cache) second(r ref) *cell {
+	v := c.view()
+	return v.next(v.cell(r))
+}
+
+// The clock.
+const (
+	slots     = 1024 // of time that are told apart
+	turnover  = 64   // slots, in which as many cells are taken as there are
+	wasHit    = 1    // of a time of use: since it was put into its slot
+	flagAgain = 1 << 31
+)
+
+func (c *Cache) slotCells() int { return max(1, c.most*pageCells/turnover) }
+
+// tick lets the clock go on by n cells.
+func (c *Cache) tick(n int) {
+	c.left -= n
+	for c.left < 0 {
+		c.left += c.slotCells()
+		now := c.now.Add(2)
+		for i := range c.leaves { // what is older than all slots joins the oldest
+			l := &c.leaves[i]
+			from, to := &l.slots[now/2%slots], &l.slots[(now/2+1)%slots]
+			if to.back == 0 {
+				*to = *from
+			} else if from.back != 0 {
+				c.second(to.back)[secondList].Or(uint64(from.front))
+				c.second(from.front)[secondList].Or(pair(uint32(to.back), 0))
+				to.back = from.back
+			}
+			*from = list{}
+			l.oldest = later(l.oldest, now-2*(slots-1))
+		}
+	}
+}
+
+func later(a, b uint32) uint32 {
+	if int32(a-b) < 0 {
+		return b
+	}
+	return a
+}
+
+// list puts a leaf among the others, by when it was used.
+func (c *Cache) list(r ref) {
+	v := c.view()
+	k, used := c.second(r), v.used(r)
+	at := used.Load()
+	if at&wasHit != 0 {
+		at &^= wasHit
+		used.Store(at)
+		k[secondKids].Or(flagAgain)
+	}
+	k[secondKids].Store(k[secondKids].Load()&flagAgain | uint64(at/2))
+	l, s := c.placeOf(k)
+	if at = later(at, c.now.Load()-2*(slots-1)); int32(at-l.oldest) < 0 {
+		l.oldest = at
+	}
+	k[secondList].Store(uint64(s.front))
+	if s.front != 0 {
+		c.setNeighbours(s.front, r, true)
+	} else {
+		s.back = r
+	}
+	s.front = r
+}
+
+// placeOf returns where a leaf is.
+func (c *Cache) placeOf(second *cell) (*leaves, *list) {
+	w := low(second[secondKids].Load())
+	l := &c.leaves[w/flagAgain]
+	return l, &l.slots[later(w*2, c.now.Load()-2*(slots-1))/2%slots]
+}
+
+// unlist takes a leaf from the others.
+func (c *Cache) unlist(r ref) {
+	k := c.second(r)
+	_, s := c.placeOf(k)
+	w := k[secondList].Load()
+	before, after := ref(high(w)), ref(low(w))
+	if before != 0 {
+		c.setNeighbours(before, after, false)
+	} else {
+		s.front = after
+	}
+	if after != 0 {
+		c.setNeighbours(after, before, true)
+	} else {
+		s.back = before
+	}
+}
+
+// setNeighbours sets what is before, or after, a leaf.
+func (c *Cache) setNeighbours(of, r ref, before bool) {
+	w := &c.second(of)[secondList]
+	if before {
+		w.Store(pair(uint32(r), low(w.Load())))
+	} else {
+		w.Store(pair(high(w.Load()), uint32(r)))
+	}
+}
+
+// mostFavour outlasts ten times the budget's worth of texts that are asked for once.
+func (c *Cache) mostFavour() int { return (slots/turnover - 1) * c.most * pageCells }
+
+// note returns the place of the note of a tag, and what stands there. A note is of
+// one tag in 2^30.
+func (c *Cache) note(t tag, again bool) (*uint32, uint32) {
+	v := c.view()
+	n := uint32(t.high>>34)<<2 | 2
+	if again {
+		n |= 1
+	}
+	return &v[uint32(t.low>>32)%uint32(len(v))].notes[t.high%pageBuckets], n
+}
+
+func (c *Cache) leaveNote(t tag, again bool) {
+	at, n := c.note(t, again)
+	*at = n
+}
+
+// readNote learns from the note of an entry of n cells that is made again, if there is one. One
+// that went although it was asked for again shows that such entries should have stayed
+// longer; one that was asked for once shows that they are in the way.
+func (c *Cache) readNote(t tag, n int) {
+	at, once := c.note(t, false)
+	switch *at {
+	case once:
+		c.favour = 0
+	case once | 1:
+		c.favour = min(c.mostFavour(), c.favour+n)
+	}
+}
