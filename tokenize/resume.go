@@ -42,20 +42,18 @@ func (t *BPE) settled(l rune, lWidth int, r rune, rWidth int, rest string) bool 
 		return false
 	}
 	// Behind white space, lookaheads and lstrip depend on what is to the right.
-	if classOf(l)&space != 0 || t.plain.joins(l, r) {
+	if classOf(l)&space != 0 {
 		return false
 	}
 	if t.plain.begins(rest) && classOf(r)&space == 0 {
-		return true
+		return !t.plain.joins(l, r)
 	}
-	if t.plain.borders(l, r) {
+	nl, nr, ok := t.normalizer.boundary(l, r)
+	if !ok || !t.pre.restarts(nl, nr) || !t.pre.ends(nl, nr) && !t.model.parts(t.pre.rewritten(nl), t.pre.rewritten(nr)) {
 		return false
 	}
-	l, r, ok := t.normalizer.boundary(l, r)
-	if !ok || t.normalized.joins(l, r) || t.normalized.borders(l, r) {
-		return false
-	}
-	return t.pre.restarts(l, r) && (t.pre.ends(l, r) || t.model.parts(t.pre.rewritten(l), t.pre.rewritten(r)))
+	// Last, because hardly any place fails here, and maps are slow.
+	return !t.plain.joins(l, r) && !t.plain.borders(l, r) && !t.normalized.joins(nl, nr) && !t.normalized.borders(nl, nr)
 }
 
 // EncodeFrom appends the ids of text[from:] to dst. from must be what Resume has
