@@ -13,6 +13,13 @@ const (
 // Size is what a Pool counts for t.
 func (t *BPE) Size() int64 { return int64(t.size()) }
 
+// Begun returns the bytes of the long texts that are being encoded.
+func (p *Pool) Begun() int64 {
+	p.gate.mu.Lock()
+	defer p.gate.mu.Unlock()
+	return p.gate.begun
+}
+
 // Check says what does not fit together in a Pool that nobody is using.
 func (p *Pool) Check() error {
 	p.mu.Lock()
