@@ -317,6 +317,21 @@ func TestMarksTooLong(t *testing.T) {
 	}
 }
 
+// TestSegmentsCountApart: what is between two added tokens has the bound of a normalized
+// text for itself, as in an encoding without marks.
+func TestSegmentsCountApart(t *testing.T) {
+	bpe := parse(t, variant(t, map[string]any{"normalizer": map[string]any{
+		"type": "Replace", "pattern": map[string]any{"String": "_"}, "content": strings.Repeat("the wall ", 100),
+	}}, nil))
+	text := strings.Repeat("a "+strings.Repeat("_", 9000)+" a<|end|>", 3)
+	marks := []tokenize.Mark{{At: 9010}, {At: 9020}, {At: len(text)}}
+	for _, from := range []int{0, bpe.Resume(text[:9020])} {
+		if _, kept, err := bpe.EncodeMarks(t.Context(), nil, text, from, true, marks[min(from, 2):]); err != nil || len(kept) == 0 {
+			t.Errorf("from %d: %d marks, %v", from, len(kept), err)
+		}
+	}
+}
+
 func TestMarksAllocateNothing(t *testing.T) {
 	bpe := loadTiny(t)
 	text := englishLike(strings.Fields(readProse(t)), 32<<10, rand.New(rand.NewPCG(1, 2)))

@@ -17,8 +17,8 @@ type normalizer struct {
 // A normalStep is one component of a normalizer that is not a sequence.
 type normalStep interface {
 	// apply appends to dst what s becomes, or reports false if that is s. start is
-	// that of normalizer.apply. What is appended has at most w.left bytes, or the error
-	// is w.tooLong.
+	// that of normalizer.apply, which checks the length of the result. A step that can
+	// make many bytes of one returns w.tooLong itself as soon as it has more than w.left.
 	apply(w *normalScratch, dst, s []byte, start bool) (result []byte, changed bool, err error)
 
 	// boundary is that of normalizer.
@@ -105,12 +105,9 @@ func (n *normalizer) keepsStart() bool {
 // A prepend begins a text that is not empty (normalizers/prepend.rs).
 type prepend string
 
-func (p prepend) apply(w *normalScratch, dst, s []byte, start bool) ([]byte, bool, error) {
+func (p prepend) apply(_ *normalScratch, dst, s []byte, start bool) ([]byte, bool, error) {
 	if !start || len(s) == 0 {
 		return dst, false, nil
-	}
-	if len(p)+len(s) > w.left {
-		return dst, false, w.tooLong()
 	}
 	return append(append(dst, p...), s...), true, nil
 }
@@ -134,9 +131,6 @@ func (p *replace) apply(w *normalScratch, dst, s []byte, _ bool) ([]byte, bool, 
 			return dst, false, w.tooLong()
 		}
 		s = s[i+len(p.pattern):]
-	}
-	if len(dst)+len(s) > w.left {
-		return dst, false, w.tooLong()
 	}
 	return append(dst, s...), true, nil
 }
@@ -199,9 +193,6 @@ func (p *replaceRun) apply(w *normalScratch, dst, s []byte, _ bool) ([]byte, boo
 	}
 	if !changed {
 		return dst, false, nil
-	}
-	if len(dst)+len(s)-done > w.left {
-		return dst, false, w.tooLong()
 	}
 	return append(dst, s[done:]...), true, nil
 }
