@@ -2,6 +2,7 @@ package tokenize
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"sync"
 	"unicode/utf8"
@@ -17,11 +18,15 @@ type BPE struct {
 	pre               preTokenizer
 	model             *model
 	before, after     []uint32
+	identity          [sha256.Size]byte
 
 	scratch sync.Pool // of *scratch
 }
 
-var _ Resumer = (*BPE)(nil)
+var (
+	_ Marker     = (*BPE)(nil)
+	_ Identified = (*BPE)(nil)
+)
 
 // A scratch is the memory of one call.
 type scratch struct {
@@ -80,13 +85,28 @@ func (w *scratch) spend(n int) error {
 // than MaxText bytes. With room in dst it allocates nothing, unless the text has
 // a single word of some ten thousands of bytes.
 func (t *BPE) Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
-	return t.encode(call{ctx, context.Context.Err}, dst, text, textStart, special)
+	ids, _, err := t.encode(call{ctx, context.Context.Err}, dst, passage{text: text, special: special})
+	return ids, err
 }
 
-// encode appends the ids of text, which stands at a place.
-func (t *BPE) encode(c call, dst []uint32, text string, at place, special bool) ([]uint32, error) {
+// A passage is the part of a text that a call encodes, with its marks.
+type passage struct {
+	text    string
+	from    int // the part is text[from:]
+	special bool
+	marks   []Mark
+}
+
+// encode is EncodeMarks.
+func (t *BPE) encode(c call, dst []uint32, p passage) ([]uint32, []Mark, error) {
+	if p.from < 0 || p.from > len(p.text) {
+		return dst, nil, fmt.Errorf("tokenize: position %d of a text of %d bytes", p.from, len(p.text))
+	}
 	if err := c.ctx.Err(); err != nil {
-		return dst, err
+		return dst, nil, err
+	}
+	if err := checkLength(p.text); err != nil {
+		return dst, nil, err
 	}
 	w := t.scratch.Get().(*scratch)
 	defer func() {
@@ -95,48 +115,118 @@ func (t *BPE) encode(c call, dst []uint32, text string, at place, special bool) 
 			t.scratch.Put(w)
 		}
 	}()
-	w.merge.call, w.unchecked = c, 0
-	if err := w.setText(text); err != nil {
-		return dst, err
+	w.merge.call, w.unchecked, w.normal.made = c, 0, [maxSteps]int{}
+	if p.from > 0 && len(p.text) > uncounted {
+		if err := t.count(w, p.text[:p.from]); err != nil {
+			return dst, nil, err
+		}
 	}
 
-	ids := dst
-	if special && at == textStart {
-		ids = append(ids, t.before...)
-	}
-	ids, err := t.encodeText(w, ids, w.text, at)
+	ids, kept, err := t.encodePassage(w, dst, p)
 	if err != nil {
-		return dst, err
+		return dst, nil, err
 	}
-	if special {
-		ids = append(ids, t.after...)
-	}
-	return ids, nil
+	return ids, kept, nil
 }
 
-// setText takes s with each byte that is not UTF-8 as U+FFFD.
-func (w *scratch) setText(s string) error {
-	n := len(s)
-	w.text = w.text[:0]
-	if n <= MaxText && !utf8.ValidString(s) {
-		for _, r := range s {
-			w.text = utf8.AppendRune(w.text, r)
+// encodePassage appends the ids of p, of which all is checked but the marks.
+func (t *BPE) encodePassage(w *scratch, dst []uint32, p passage) (ids []uint32, kept []Mark, err error) {
+	ids, kept = dst, p.marks[:0]
+	if p.special && p.from == 0 {
+		ids = append(ids, t.before...)
+	}
+	done, last, far := p.from, p.from, maxWalk // text[:done] is encoded
+	for _, m := range p.marks {
+		if m.At < last || m.At > len(p.text) {
+			return nil, nil, fmt.Errorf("tokenize: a mark at %d behind %d, of a text of %d bytes", m.At, last, len(p.text))
 		}
-		n = len(w.text)
+		m.Resume = t.resume(p.text[:m.At], max(last, done+1, m.At-far))
+		last = m.At
+		if m.Resume == 0 {
+			far = max(far/2, minWalk)
+			continue
+		}
+		far = min(2*far, maxWalk)
+		if ids, err = t.encodeText(w, ids, p.text[done:m.Resume], done); err != nil {
+			return nil, nil, err
+		}
+		done = m.Resume
+		m.Tokens = len(ids) - len(dst)
+		kept = append(kept, m)
+	}
+	if ids, err = t.encodeText(w, ids, p.text[done:], done); err != nil {
+		return nil, nil, err
+	}
+	if p.special {
+		ids = append(ids, t.after...)
+	}
+	return ids, kept, nil
+}
+
+// A place to resume from is sought in the last maxWalk bytes before a mark. Where there
+// was none before the last marks, it is sought in half as many, and half again, but in
+// minWalk: in a text without places the search would take as long as the encoding.
+const (
+	maxWalk = 256
+	minWalk = 16
+)
+
+// checkLength returns ErrTextTooLong for a text of more than MaxText bytes, each that
+// is not UTF-8 as U+FFFD.
+func checkLength(text string) error {
+	n := len(text)
+	if n <= MaxText && n > MaxText/len("\ufffd") && !utf8.ValidString(text) {
+		n = 0
+		for _, r := range text {
+			n += utf8.RuneLen(r)
+		}
 	}
 	if n > MaxText {
 		return fmt.Errorf("tokenize: %w: %d bytes, at most %d", ErrTextTooLong, n, MaxText)
 	}
-	if len(w.text) == 0 {
-		w.text = append(w.text, s...)
-	}
 	return nil
 }
 
-// encodeText appends the ids of s, the whole text or the rest of it.
-func (t *BPE) encodeText(w *scratch, dst []uint32, s []byte, at place) ([]uint32, error) {
-	return t.plain.cut(w, dst, s, func(dst []uint32, from, to int) ([]uint32, error) {
-		return t.encodeSegment(w, dst, s[from:to], at.of(from))
+// setText takes s with each byte that is not UTF-8 as U+FFFD.
+func (w *scratch) setText(s string) {
+	w.text = w.text[:0]
+	if utf8.ValidString(s) {
+		w.text = append(w.text, s...)
+		return
+	}
+	for _, r := range s {
+		w.text = utf8.AppendRune(w.text, r)
+	}
+}
+
+// uncounted is the length of the longest text of which the beginning that is not
+// encoded does not count for the bound on normalized text. The normalizers of the
+// families that are known make at most eleven bytes of one, so that such a text stays
+// within MaxText.
+const uncounted = MaxText / 16
+
+// count counts what s, the beginning of a text, comes to when it is normalized.
+func (t *BPE) count(w *scratch, s string) error {
+	w.setText(s)
+	_, err := t.plain.cut(w, nil, w.text, func(dst []uint32, from, to int) ([]uint32, error) {
+		_, err := t.normalizer.apply(&w.normal, w.text[from:to], true)
+		if err == nil {
+			err = w.spend(to - from)
+		}
+		return dst, err
+	})
+	return err
+}
+
+// encodeText appends the ids of s, a part of a text that begins at from.
+func (t *BPE) encodeText(w *scratch, dst []uint32, s string, from int) ([]uint32, error) {
+	w.setText(s)
+	at := textStart
+	if from > 0 {
+		at = inside
+	}
+	return t.plain.cut(w, dst, w.text, func(dst []uint32, from, to int) ([]uint32, error) {
+		return t.encodeSegment(w, dst, w.text[from:to], at.of(from))
 	})
 }
 

@@ -13,12 +13,19 @@ const (
 // Size is what a Pool counts for t.
 func (t *BPE) Size() int64 { return int64(t.size()) }
 
+// Begun returns the bytes of the long texts that are being encoded.
+func (p *Pool) Begun() int64 {
+	p.gate.mu.Lock()
+	defer p.gate.mu.Unlock()
+	return p.gate.begun
+}
+
 // Check says what does not fit together in a Pool that nobody is using.
 func (p *Pool) Check() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	names := map[*file]int{}
-	for _, f := range p.named {
+	for _, f := range *p.named.Load() {
 		names[f]++
 	}
 	bytes := int64(0)
@@ -36,8 +43,8 @@ func (p *Pool) Check() error {
 		return fmt.Errorf("%d bytes, counted %d, at most %d", bytes, p.bytes, p.memory)
 	case len(p.pending) > 0 || len(p.lookups) > 0 || len(p.parses) > 0:
 		return fmt.Errorf("%d lookups, %d places and %d parses are not over", len(p.pending), len(p.lookups), len(p.parses))
-	case len(p.failed) > maxFailed || len(p.named) > maxNames:
-		return fmt.Errorf("%d failures and %d names are remembered", len(p.failed), len(p.named))
+	case len(p.failed) > maxFailed || len(*p.named.Load()) > maxNames:
+		return fmt.Errorf("%d failures and %d names are remembered", len(p.failed), len(*p.named.Load()))
 	}
 	return p.gate.untouched()
 }

@@ -146,7 +146,7 @@ func (f form) apply(w *normalScratch, dst, s []byte, _ bool) ([]byte, bool, erro
 	if i == len(s) {
 		return dst, false, nil
 	}
-	p := composer{form: f, dst: append(dst, s[:i]...), starter: -1, marks: w.marks[:0], sorted: w.sorted, most: w.limit()}
+	p := composer{form: f, dst: append(dst, s[:i]...), starter: -1, marks: w.marks[:0], sorted: w.sorted, most: w.left}
 	for i < len(s) {
 		next, ok := p.stretch(s, i)
 		if ok {
@@ -155,7 +155,7 @@ func (f form) apply(w *normalScratch, dst, s []byte, _ bool) ([]byte, bool, erro
 			ok = len(p.dst) <= p.most
 		}
 		if !ok {
-			return dst, false, tooLong(p.most)
+			return dst, false, w.tooLong()
 		}
 	}
 	w.marks, w.sorted = p.marks, p.sorted

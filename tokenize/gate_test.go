@@ -480,21 +480,21 @@ func TestTextsPause(t *testing.T) {
 	for _, unit := range []string{"a boat ", "a", "th", " ", "<|end|>", "<|en", "日", "\xff"} {
 		text := strings.Repeat(unit, turns*longText/len(unit)+1)
 		pauses := 0
-		if _, err := bpe.encode(call{t.Context(), func(context.Context) error {
+		if _, _, err := bpe.encode(call{t.Context(), func(context.Context) error {
 			pauses++
 			return nil
-		}}, nil, text, textStart, true); err != nil || pauses < turns-1 {
+		}}, nil, passage{text: text, special: true}); err != nil || pauses < turns-1 {
 			t.Errorf("%q: %d pauses, %v", unit, pauses, err)
 		}
 		left := turns / 2
 		broken := errors.New("broken")
 		ids := []uint32{7}
-		got, err := bpe.encode(call{t.Context(), func(context.Context) error {
+		got, _, err := bpe.encode(call{t.Context(), func(context.Context) error {
 			if left--; left == 0 {
 				return broken
 			}
 			return nil
-		}}, ids, text, textStart, true)
+		}}, ids, passage{text: text, special: true})
 		if err != broken || !slices.Equal(got, ids) {
 			t.Errorf("%q: %d ids, %v", unit, len(got), err)
 		}

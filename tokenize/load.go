@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"compress/flate"
 	"compress/gzip"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -103,11 +105,39 @@ func Parse(r io.Reader) (*BPE, error) {
 }
 
 func parse(r io.Reader, c *config) (t *BPE, err error) {
+	content := sha256.New()
 	err = unzipped(r, func(r io.Reader) error {
-		t, err = parseFile(newStream(r), c)
+		t, err = parseFile(newStream(io.TeeReader(r, content)), c)
 		return err
 	})
-	return t, err
+	if err != nil {
+		return nil, err
+	}
+	if c == nil {
+		t.identity = identityOf("tokenizer.json", content.Sum(nil))
+	} else {
+		t.identity = identityOf("pretrained", content.Sum(nil), c.sum[:])
+	}
+	return t, nil
+}
+
+// Identity implements [Identified]. It is a digest of the content of the files, not of
+// their names and times, and of what was given beside them: LoadPretrained's config,
+// LoadTiktoken's pattern and special tokens. A file and its gzip'd form have the same.
+// Files that differ only in what no id depends on have others.
+func (t *BPE) Identity() [32]byte { return t.identity }
+
+// identityOf returns the identity of what a loader makes of parts.
+func identityOf(loader string, parts ...[]byte) (sum [sha256.Size]byte) {
+	h := sha256.New()
+	for _, part := range append([][]byte{[]byte(loader)}, parts...) {
+		var length [8]byte
+		binary.LittleEndian.PutUint64(length[:], uint64(len(part)))
+		h.Write(length[:])
+		h.Write(part)
+	}
+	h.Sum(sum[:0])
+	return sum
 }
 
 // lfsPointer begins what git has in the place of a large file that was not fetched.

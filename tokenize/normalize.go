@@ -17,7 +17,8 @@ type normalizer struct {
 // A normalStep is one component of a normalizer that is not a sequence.
 type normalStep interface {
 	// apply appends to dst what s becomes, or reports false if that is s. start is
-	// that of normalizer.apply.
+	// that of normalizer.apply, which checks the length of the result. A step that can
+	// make many bytes of one returns w.tooLong itself as soon as it has more than w.left.
 	apply(w *normalScratch, dst, s []byte, start bool) (result []byte, changed bool, err error)
 
 	// boundary is that of normalizer.
@@ -29,9 +30,11 @@ type normalStep interface {
 
 // A normalScratch is the memory of one normalization.
 type normalScratch struct {
-	most          int       // bytes of a result; 0: MaxText
-	texts         [2][]byte // what steps have made, in turn
-	marks, sorted []uint32  // of a composer
+	most          int           // bytes of a result; 0: MaxText
+	made          [maxSteps]int // by step: bytes of its results since start
+	left          int           // of most, for the step that is applied
+	texts         [2][]byte     // what steps have made, in turn
+	marks, sorted []uint32      // of a composer
 }
 
 func (w *normalScratch) bytes() int {
@@ -39,13 +42,17 @@ func (w *normalScratch) bytes() int {
 }
 
 // apply returns s normalized: s itself if that changes nothing, else memory of w
-// that the next call with w overwrites. Without start s continues a text that has
-// begun before. It returns ErrTextTooLong if the result, or what a step makes on
-// the way to it, has more than w.most bytes: a text could grow to many times its
-// own length.
+// that the next call with w overwrites. Without start s continues the text of the
+// calls before. It returns ErrTextTooLong if the results since start, or what a step
+// makes on the way to them, have more than w.most bytes: a text could grow to many
+// times its own length. So a text in parts gets the error that it gets as a whole.
 func (n *normalizer) apply(w *normalScratch, s []byte, start bool) ([]byte, error) {
 	next := 0
-	for _, step := range n.steps {
+	for i, step := range n.steps {
+		if start {
+			w.made[i] = 0
+		}
+		w.left = w.limit() - w.made[i]
 		out, changed, err := step.apply(w, w.texts[next][:0], s, start)
 		if err != nil {
 			return nil, err
@@ -55,6 +62,10 @@ func (n *normalizer) apply(w *normalScratch, s []byte, start bool) ([]byte, erro
 			s = out
 			next = 1 - next
 		}
+		if len(s) > w.left {
+			return nil, w.tooLong()
+		}
+		w.made[i] += len(s)
 	}
 	return s, nil
 }
@@ -66,8 +77,8 @@ func (w *normalScratch) limit() int {
 	return MaxText
 }
 
-func tooLong(limit int) error {
-	return fmt.Errorf("tokenize: %w: more than %d bytes once normalized", ErrTextTooLong, limit)
+func (w *normalScratch) tooLong() error {
+	return fmt.Errorf("tokenize: %w: more than %d bytes once normalized", ErrTextTooLong, w.limit())
 }
 
 // boundary reports whether a text can be normalized in two parts, cut between l
@@ -94,12 +105,9 @@ func (n *normalizer) keepsStart() bool {
 // A prepend begins a text that is not empty (normalizers/prepend.rs).
 type prepend string
 
-func (p prepend) apply(w *normalScratch, dst, s []byte, start bool) ([]byte, bool, error) {
+func (p prepend) apply(_ *normalScratch, dst, s []byte, start bool) ([]byte, bool, error) {
 	if !start || len(s) == 0 {
 		return dst, false, nil
-	}
-	if len(p)+len(s) > w.limit() {
-		return dst, false, tooLong(w.limit())
 	}
 	return append(append(dst, p...), s...), true, nil
 }
@@ -119,13 +127,10 @@ func (p *replace) apply(w *normalScratch, dst, s []byte, _ bool) ([]byte, bool, 
 	}
 	for ; i >= 0; i = bytes.Index(s, p.pattern) {
 		dst = append(append(dst, s[:i]...), p.content...)
-		if len(dst) > w.limit() {
-			return dst, false, tooLong(w.limit())
+		if len(dst) > w.left {
+			return dst, false, w.tooLong()
 		}
 		s = s[i+len(p.pattern):]
-	}
-	if len(dst)+len(s) > w.limit() {
-		return dst, false, tooLong(w.limit())
 	}
 	return append(dst, s...), true, nil
 }
@@ -181,16 +186,13 @@ func (p *replaceRun) apply(w *normalScratch, dst, s []byte, _ bool) ([]byte, boo
 			dst = append(append(dst, s[done:i]...), p.content...)
 			done, changed = end, true
 		}
-		if len(dst) > w.limit() {
-			return dst, false, tooLong(w.limit())
+		if len(dst) > w.left {
+			return dst, false, w.tooLong()
 		}
 		i = end
 	}
 	if !changed {
 		return dst, false, nil
-	}
-	if len(dst)+len(s)-done > w.limit() {
-		return dst, false, tooLong(w.limit())
 	}
 	return append(dst, s[done:]...), true, nil
 }

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -116,11 +117,12 @@ type Pool struct {
 	parses  chan struct{} // a place each
 	running sync.WaitGroup
 
-	mu      sync.Mutex // guards all below, and the fields of each file but ready, tokenizer and err
+	clock atomic.Uint64                    // ticks when another file is used than at the last tick
+	named atomic.Pointer[map[string]*file] // loaded, by name; replaced by who has mu, and never changed
+
+	mu      sync.Mutex // guards all below, and the fields of each file but ready, tokenizer, err and used
 	closed  bool
-	clock   uint64             // ticks at each use
 	pending map[string]*lookup // by name
-	named   map[string]*file   // loaded, by name
 	failed  map[string]failure // by name
 	expires time.Time          // the first of failed does not before
 	files   []*file            // loaded or being loaded; a loaded one has a name, or a lookup that will give it one
@@ -132,7 +134,7 @@ type Pool struct {
 // A lookup finds the tokenizer of a name.
 type lookup struct {
 	done      chan struct{} // closed when the rest is there
-	tokenizer *BPE
+	tokenizer *held
 	err       error
 }
 
@@ -141,13 +143,13 @@ type file struct {
 	info      os.FileInfo
 	config    [sha256.Size]byte // of what LoadPretrained reads beside it; zeros for nothing
 	ready     chan struct{}     // closed when tokenizer or err is there
-	tokenizer *BPE
+	tokenizer *held
 	err       error
+	used      atomic.Uint64 // Pool.clock at the last use
 
-	size    int64  // 0: not counted in Pool.bytes
-	names   int    // in Pool.named
-	lookups int    // that will name it, or fail
-	used    uint64 // Pool.clock at the last use
+	size    int64 // 0: not counted in Pool.bytes
+	names   int   // in Pool.named
+	lookups int   // that will name it, or fail
 }
 
 type failure struct {
@@ -172,7 +174,7 @@ func NewPool(c PoolConfig) (*Pool, error) {
 	c.MaxText = cmp.Or(c.MaxText, DefaultPoolMaxText)
 	c.MaxWaiting = cmp.Or(c.MaxWaiting, DefaultPoolWaiting)
 	ctx, stop := context.WithCancel(context.Background())
-	return &Pool{
+	p := &Pool{
 		find:    func(model string) (string, error) { return c.Find(ctx, model) },
 		stop:    stop,
 		stopped: ctx.Done(),
@@ -182,88 +184,11 @@ func NewPool(c PoolConfig) (*Pool, error) {
 		lookups: make(chan struct{}, maxLookups),
 		parses:  make(chan struct{}, maxParses),
 		pending: make(map[string]*lookup),
-		named:   make(map[string]*file),
 		failed:  make(map[string]failure),
-	}, nil
-}
-
-// Tokenizer returns the tokenizer of a model. It returns at once and loads nothing. The
-// first Encode starts the loading, and waits for it until its ctx ends; the loading
-// goes on without the caller. If it fails, Encode returns the error. The Tokenizer is
-// also a Resumer.
-func (p *Pool) Tokenizer(model string) Tokenizer { return pooled{p, model} }
-
-var _ Resumer = pooled{}
-
-type pooled struct {
-	pool  *Pool
-	model string
-}
-
-func (t pooled) Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
-	return t.EncodeFrom(ctx, dst, text, 0, special)
-}
-
-// Resume is that of the tokenizer, and 0 as long as that is not loaded.
-func (t pooled) Resume(text string) int {
-	if f := t.pool.use(t.model); f != nil {
-		return f.tokenizer.Resume(text)
 	}
-	return 0
-}
-
-func (t pooled) EncodeFrom(ctx context.Context, dst []uint32, text string, from int, special bool) ([]uint32, error) {
-	p := t.pool
-	if err := ctx.Err(); err != nil {
-		return dst, err
-	}
-	if len(text) > p.maxText {
-		return dst, fmt.Errorf("tokenize: %w: %d bytes, at most %d", ErrTextTooLong, len(text), p.maxText)
-	}
-	size := int64(len(text) - max(0, min(from, len(text))))
-	tokenizer, err := p.tokenizer(ctx, t.model, size)
-	if err != nil {
-		return dst, err
-	}
-	v, err := p.gate.enter(ctx, size)
-	if err != nil {
-		return dst, err
-	}
-	defer p.gate.leave(v)
-	pause := pauser(context.Context.Err)
-	if v.long() {
-		pause = func(ctx context.Context) error { return p.gate.pass(ctx, v) }
-	}
-	return tokenizer.encodeFrom(call{ctx, pause}, dst, text, from, special)
-}
-
-// tokenizer returns the tokenizer of model for a text of size bytes.
-func (p *Pool) tokenizer(ctx context.Context, model string, size int64) (*BPE, error) {
-	if f := p.use(model); f != nil {
-		return f.tokenizer, nil
-	}
-	v, err := p.gate.queue(size)
-	if err != nil {
-		return nil, err
-	}
-	defer p.gate.leave(v)
-	l, err := p.look(ctx, model, false)
-	if err != nil {
-		return nil, err
-	}
-	return p.wait(ctx, l)
-}
-
-// use returns the file of a name that has one.
-func (p *Pool) use(model string) *file {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	f := p.named[model]
-	if f != nil {
-		p.clock++
-		f.used = p.clock
-	}
-	return f
+	p.clock.Store(1) // no file has been used
+	p.named.Store(&map[string]*file{})
+	return p, nil
 }
 
 // Preload loads the tokenizers of these models now, and returns when all are there,
@@ -304,7 +229,8 @@ func (p *Pool) Close() error {
 	p.running.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.named, p.failed, p.files, p.bytes = nil, nil, nil, 0
+	p.named.Store(&map[string]*file{})
+	p.failed, p.files, p.bytes = nil, nil, 0
 	return nil
 }
 
@@ -379,7 +305,7 @@ func (p *Pool) known(model string, anew bool) (*lookup, error) {
 	if l := p.pending[model]; l != nil || anew {
 		return l, nil
 	}
-	if f := p.named[model]; f != nil {
+	if f := (*p.named.Load())[model]; f != nil {
 		l := &lookup{make(chan struct{}), f.tokenizer, nil}
 		close(l.done)
 		return l, nil
@@ -394,7 +320,7 @@ func (p *Pool) known(model string, anew bool) (*lookup, error) {
 	return nil, nil
 }
 
-func (p *Pool) wait(ctx context.Context, l *lookup) (*BPE, error) {
+func (p *Pool) wait(ctx context.Context, l *lookup) (*held, error) {
 	select {
 	case <-l.done:
 		return l.tokenizer, l.err
@@ -476,14 +402,15 @@ func (p *Pool) join(info os.FileInfo, c *config) (f *file, ours bool) {
 func (p *Pool) read(f *file, r *os.File, c *config) {
 	select {
 	case p.parses <- struct{}{}:
-		f.tokenizer, f.err = parse(r, c)
+		f.tokenizer = &held{pool: p}
+		f.tokenizer.bpe, f.err = parse(r, c)
 		<-p.parses
 	case <-p.stopped:
 		f.err = ErrPoolClosed
 	}
 	size := int64(0)
 	if f.err == nil {
-		size = int64(f.tokenizer.size())
+		size = int64(f.tokenizer.bpe.size())
 		if size > p.memory {
 			f.tokenizer, f.err = nil, fmt.Errorf("it takes %d bytes of memory, more than the %d of the pool", size, p.memory)
 		}
@@ -502,49 +429,50 @@ func (p *Pool) read(f *file, r *os.File, c *config) {
 
 // name gives f the name of a lookup that ends with it.
 func (p *Pool) name(model string, f *file) {
-	if p.named[model] != f {
+	named := maps.Clone(*p.named.Load())
+	if named[model] != f {
 		f.names++
-		p.unname(model)
-		if len(p.named) == maxNames {
-			for other := range p.named {
-				p.unname(other)
+		p.unname(named, model)
+		if len(named) == maxNames {
+			for other := range named {
+				p.unname(named, other)
 				break
 			}
 		}
-		p.named[model] = f
+		named[model] = f
 	}
 	delete(p.failed, model)
-	p.clock++
-	f.used = p.clock
+	p.touch(f)
 	f.lookups--
-	p.evict(f)
+	p.evict(named, f)
+	p.named.Store(&named)
 }
 
 // unname takes a name from the file that has it, if one does.
-func (p *Pool) unname(model string) {
-	f := p.named[model]
+func (p *Pool) unname(named map[string]*file, model string) {
+	f := named[model]
 	if f == nil {
 		return
 	}
-	delete(p.named, model)
+	delete(named, model)
 	if f.names--; f.names == 0 && f.lookups == 0 {
 		p.drop(f)
 	}
 }
 
 // evict makes room for keep, which has just been named.
-func (p *Pool) evict(keep *file) {
+func (p *Pool) evict(named map[string]*file, keep *file) {
 	for p.bytes > p.memory {
 		var oldest *file
 		for _, f := range p.files {
-			if f != keep && f.size > 0 && f.lookups == 0 && (oldest == nil || f.used < oldest.used) {
+			if f != keep && f.size > 0 && f.lookups == 0 && (oldest == nil || f.used.Load() < oldest.used.Load()) {
 				oldest = f
 			}
 		}
 		if oldest == nil {
 			return // those that are left come here themselves
 		}
-		maps.DeleteFunc(p.named, func(_ string, f *file) bool { return f == oldest })
+		maps.DeleteFunc(named, func(_ string, f *file) bool { return f == oldest })
 		p.drop(oldest)
 		p.evictions++
 	}

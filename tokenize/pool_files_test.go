@@ -55,13 +55,13 @@ func TestPoolBetweenLoadingAndNaming(t *testing.T) {
 	b := load("b")
 	p.name("b", b) // a is in use by its other lookup
 	check(2, 0)
-	p.unname("a")
+	p.unname(*p.named.Load(), "a")
 	check(2, 0)
 	p.fail("a2", errors.New("failed"), time.Second)
 	p.name("a2", a)
 	check(1, 1)
-	if p.named["a2"] != a || p.named["b"] != nil || len(p.failed) > 0 {
-		t.Errorf("named %v, failed %v", p.named, p.failed)
+	if named := *p.named.Load(); named["a2"] != a || named["b"] != nil || len(p.failed) > 0 {
+		t.Errorf("named %v, failed %v", named, p.failed)
 	}
 	if err := p.Check(); err != nil {
 		t.Error(err)

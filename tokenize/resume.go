@@ -2,7 +2,6 @@ package tokenize
 
 import (
 	"context"
-	"fmt"
 	"unicode/utf8"
 )
 
@@ -17,9 +16,14 @@ import (
 // Such a position is the beginning of an added token, or a place between two characters
 // that no added token, normalizer, piece or merge can contain together. In most
 // languages every word has one.
-func (t *BPE) Resume(text string) int {
+func (t *BPE) Resume(text string) int { return t.resume(text, max(1, len(text)-maxBehind+1)) }
+
+const maxBehind = 64 << 10
+
+// resume is Resume, but for positions before least, which is at least 1.
+func (t *BPE) resume(text string, least int) int {
 	r, n := utf8.DecodeLastRuneInString(text)
-	for p := len(text) - n; p > max(0, len(text)-maxBehind); {
+	for p := len(text) - n; p >= least; {
 		l, width := utf8.DecodeLastRuneInString(text[:p])
 		if t.settled(l, width, r, n, text[p:]) {
 			return p
@@ -30,8 +34,6 @@ func (t *BPE) Resume(text string) int {
 	return 0
 }
 
-const maxBehind = 64 << 10
-
 // settled reports whether encoding may resume between l and r, which begins
 // rest. Bytes that are not UTF-8 (U+FFFD of width 1) may yet become part of a
 // character.
@@ -40,38 +42,42 @@ func (t *BPE) settled(l rune, lWidth int, r rune, rWidth int, rest string) bool 
 		return false
 	}
 	// Behind white space, lookaheads and lstrip depend on what is to the right.
-	if classOf(l)&space != 0 || t.plain.joins(l, r) {
+	if classOf(l)&space != 0 {
 		return false
 	}
 	if t.plain.begins(rest) && classOf(r)&space == 0 {
-		return true
+		return !t.plain.joins(l, r)
 	}
-	if t.plain.borders(l, r) {
+	nl, nr, ok := t.normalizer.boundary(l, r)
+	if !ok || !t.pre.restarts(nl, nr) || !t.pre.ends(nl, nr) && !t.model.parts(t.pre.rewritten(nl), t.pre.rewritten(nr)) {
 		return false
 	}
-	l, r, ok := t.normalizer.boundary(l, r)
-	if !ok || t.normalized.joins(l, r) || t.normalized.borders(l, r) {
-		return false
-	}
-	return t.pre.restarts(l, r) && (t.pre.ends(l, r) || t.model.parts(t.pre.rewritten(l), t.pre.rewritten(r)))
+	// Last, because hardly any place fails here, and maps are slow.
+	return !t.plain.joins(l, r) && !t.plain.borders(l, r) && !t.normalized.joins(nl, nr) && !t.normalized.borders(nl, nr)
 }
 
 // EncodeFrom appends the ids of text[from:] to dst. from must be what Resume has
 // returned for a text with which text begins. The tokens that the model puts before a
 // text are in the result only if from is 0. A position outside of text is an error.
+//
+// ErrTextTooLong is about all of text, as Encode returns it, with one exception: of a
+// text of at most 1 MiB, text[:from] does not count for the bound on normalized text.
+// Such a text can only be too long if the normalizer makes more than 16 bytes of one,
+// which none of a known model does.
 func (t *BPE) EncodeFrom(ctx context.Context, dst []uint32, text string, from int, special bool) ([]uint32, error) {
-	return t.encodeFrom(call{ctx, context.Context.Err}, dst, text, from, special)
+	ids, _, err := t.EncodeMarks(ctx, dst, text, from, special, nil)
+	return ids, err
 }
 
-func (t *BPE) encodeFrom(c call, dst []uint32, text string, from int, special bool) ([]uint32, error) {
-	if from < 0 || from > len(text) {
-		return dst, fmt.Errorf("tokenize: position %d of a text of %d bytes", from, len(text))
-	}
-	at := textStart
-	if from > 0 {
-		at = inside
-	}
-	return t.encode(c, dst, text[from:], at, special)
+// EncodeMarks implements [Marker]. Its errors are those of EncodeFrom, and one about
+// marks that do not ascend or are outside of text. With room in dst it allocates nothing
+// more than Encode does.
+//
+// A mark is left out if there is no position between the mark before, or from, and
+// itself, and if there is none within 256 bytes before it, or fewer where the marks
+// before were left out.
+func (t *BPE) EncodeMarks(ctx context.Context, dst []uint32, text string, from int, special bool, marks []Mark) (ids []uint32, kept []Mark, err error) {
+	return t.encode(call{ctx, context.Context.Err}, dst, passage{text, from, special, marks})
 }
 
 // edges says which characters added tokens have where a text may be cut.

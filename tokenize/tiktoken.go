@@ -4,10 +4,13 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -51,8 +54,9 @@ func parseTiktoken(r io.Reader, regex string, special map[string]uint32) (*BPE, 
 	}
 	t := newBPE()
 	t.pre = preTokenizer{steps: []step{{pattern: p}}, byteLevel: true}
+	content := sha256.New()
 	err := unzipped(r, func(r io.Reader) error {
-		ranks, err := readRanks(r)
+		ranks, err := readRanks(io.TeeReader(r, content))
 		if err != nil {
 			return err
 		}
@@ -62,8 +66,15 @@ func parseTiktoken(r io.Reader, regex string, special map[string]uint32) (*BPE, 
 	if err != nil {
 		return nil, err
 	}
-	t.plain, err = specialTokens(special, t.model.words)
-	return t, err
+	if t.plain, err = specialTokens(special, t.model.words); err != nil {
+		return nil, err
+	}
+	parts := [][]byte{content.Sum(nil), []byte(regex)}
+	for _, token := range slices.Sorted(maps.Keys(special)) {
+		parts = append(parts, []byte(token), binary.LittleEndian.AppendUint32(nil, special[token]))
+	}
+	t.identity = identityOf("tiktoken", parts...)
+	return t, nil
 }
 
 // otherMeaning reports whether a pattern may have what means something else to the

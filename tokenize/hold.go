@@ -1,0 +1,158 @@
+package tokenize
+
+import (
+	"context"
+	"fmt"
+)
+
+// Tokenizer returns the tokenizer of a model. It returns at once and loads nothing. The
+// first Encode starts the loading, and waits for it until its ctx ends; the loading
+// goes on without the caller. If it fails, Encode returns the error. The Tokenizer is
+// also a [Resumer] and a [Holder].
+func (p *Pool) Tokenizer(model string) Tokenizer { return pooled{p, model} }
+
+var (
+	_ Resumer    = pooled{}
+	_ Holder     = pooled{}
+	_ Marker     = (*held)(nil)
+	_ Identified = (*held)(nil)
+)
+
+// A pooled is the tokenizer of a model, whichever that is at each call.
+type pooled struct {
+	pool  *Pool
+	model string
+}
+
+func (t pooled) Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
+	return t.EncodeFrom(ctx, dst, text, 0, special)
+}
+
+// Resume is that of the tokenizer, and 0 as long as that is not loaded.
+func (t pooled) Resume(text string) int {
+	if f := t.pool.use(t.model); f != nil {
+		return f.tokenizer.bpe.Resume(text)
+	}
+	return 0
+}
+
+func (t pooled) EncodeFrom(ctx context.Context, dst []uint32, text string, from int, special bool) ([]uint32, error) {
+	p := passage{text: text, from: from, special: special}
+	h, err := t.hold(ctx, p)
+	if err != nil {
+		return dst, err
+	}
+	ids, _, err := h.encode(ctx, dst, p)
+	return ids, err
+}
+
+// Hold returns the tokenizer that is loaded now, and waits until it is loaded, as Encode
+// does. It uses no slot. With a tokenizer that is loaded it takes no lock, and allocates
+// nothing.
+//
+// The result goes on to encode with that file, whatever the Pool loads or evicts
+// meanwhile, until the Pool is closed. The file stays in memory as long as the result is
+// in use, and counts in PoolConfig.Memory only as long as the Pool has it.
+func (t pooled) Hold(ctx context.Context, text string) (Identified, error) {
+	h, err := t.hold(ctx, passage{text: text})
+	if err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+func (t pooled) hold(ctx context.Context, p passage) (*held, error) {
+	if err := t.pool.check(ctx, p.text); err != nil {
+		return nil, err
+	}
+	return t.pool.tokenizer(ctx, t.model, p.size())
+}
+
+// size is the number of bytes that are encoded.
+func (p passage) size() int64 { return int64(len(p.text) - max(0, min(p.from, len(p.text)))) }
+
+// check returns the error of a text before it waits for anything.
+func (p *Pool) check(ctx context.Context, text string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if len(text) > p.maxText {
+		return fmt.Errorf("tokenize: %w: %d bytes, at most %d", ErrTextTooLong, len(text), p.maxText)
+	}
+	return nil
+}
+
+// tokenizer returns the tokenizer of model for a text of size bytes.
+func (p *Pool) tokenizer(ctx context.Context, model string, size int64) (*held, error) {
+	if f := p.use(model); f != nil {
+		return f.tokenizer, nil
+	}
+	v, err := p.gate.queue(size)
+	if err != nil {
+		return nil, err
+	}
+	defer p.gate.leave(v)
+	l, err := p.look(ctx, model, false)
+	if err != nil {
+		return nil, err
+	}
+	return p.wait(ctx, l)
+}
+
+// use returns the file of a name that has one.
+func (p *Pool) use(model string) *file {
+	f := (*p.named.Load())[model]
+	if f != nil {
+		p.touch(f)
+	}
+	return f
+}
+
+// touch makes f the most recently used one. It writes nothing if f is that already, so
+// that the users of one model do not slow each other down.
+func (p *Pool) touch(f *file) {
+	if f.used.Load() != p.clock.Load() {
+		f.used.Store(p.clock.Add(1))
+	}
+}
+
+// A held is the tokenizer of a file. Its encodings pass the gate of a Pool.
+type held struct {
+	pool *Pool
+	bpe  *BPE
+}
+
+func (h *held) Identity() [32]byte { return h.bpe.Identity() }
+
+func (h *held) Resume(text string) int { return h.bpe.Resume(text) }
+
+func (h *held) Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
+	return h.EncodeFrom(ctx, dst, text, 0, special)
+}
+
+func (h *held) EncodeFrom(ctx context.Context, dst []uint32, text string, from int, special bool) ([]uint32, error) {
+	ids, _, err := h.EncodeMarks(ctx, dst, text, from, special, nil)
+	return ids, err
+}
+
+func (h *held) EncodeMarks(ctx context.Context, dst []uint32, text string, from int, special bool, marks []Mark) ([]uint32, []Mark, error) {
+	if err := h.pool.check(ctx, text); err != nil {
+		return dst, nil, err
+	}
+	return h.encode(ctx, dst, passage{text, from, special, marks})
+}
+
+// encode encodes p, which is checked, with a slot.
+func (h *held) encode(ctx context.Context, dst []uint32, p passage) ([]uint32, []Mark, error) {
+	g := &h.pool.gate
+	v, err := g.enter(ctx, p.size())
+	if err != nil {
+		return dst, nil, err
+	}
+	defer g.leave(v)
+	pause := pauser(context.Context.Err)
+	if v.long() {
+		pause = func(ctx context.Context) error { return g.pass(ctx, v) }
+	}
+	return h.bpe.encode(call{ctx, pause}, dst, p)
+}
