@@ -41,14 +41,17 @@ func HashPrompt(x *Indexer, model string, tokens []uint32) {
 
 // Place is where a pod stands among equals for a prompt of a scope without a model.
 func Place(x *Indexer, pod, adapter, salt string, tokens []uint32, media []Media) uint32 {
-	prompt, _ := x.hash.prompt(nil, scope{adapter: adapter, salt: salt}, tokens, media)
-	return place(prompt, x.hash.pod(pod))
+	return place(x.hash.promptOf(scope{adapter: adapter, salt: salt}, tokens, media), x.hash.pod(pod))
 }
 
 // PlaceOfRank is where a rank stands among those of its pod, for a prompt as in Place.
 func PlaceOfRank(x *Indexer, pod string, rank int, tokens []uint32) uint32 {
-	prompt, _ := x.hash.prompt(nil, scope{}, tokens, nil)
-	return placeOfRank(prompt, x.hash.pod(pod), rank)
+	return placeOfRank(x.hash.promptOf(scope{}, tokens, nil), x.hash.pod(pod), rank)
+}
+
+func (h hasher) promptOf(s scope, tokens []uint32, media []Media) uint64 {
+	prompt, _ := h.prompt(nil, s, foldedOf(tokens, h.of(s.adapter).locals(nil, tokens, tieUnit, nil)), media)
+	return prompt
 }
 
 // Silence makes a pod known for a model as one that was never heard.
