@@ -5,7 +5,6 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
-	"github.com/zeebo/xxh3"
 )
 
 // TierCountsOf has a number for each of the first tiers.
@@ -25,9 +24,38 @@ func KeysOf(seed [16]byte, model, adapter, salt string, unit int, tokens []uint3
 // Chain continues a chain of keys.
 func Chain(prev index.Key, locals []index.Local) []index.Key { return keys(nil, prev, locals) }
 
-// LocalsWith has one extra of each kind, by its number, in the unit.
-func LocalsWith(seed [16]byte, unit int, tokens []uint32, kind int, id string, at int) []index.Local {
-	return newHasher(seed).locals(nil, tokens, unit, []extra{{at, extraKind(kind), xxh3.HashString(id), 0}})
+// Extra is an extra of a unit.
+type Extra struct {
+	Unit, Kind int
+	ID         uint64
+	Offset     uint32
+}
+
+// LocalsOf has the locals of units with extras.
+func LocalsOf(seed [16]byte, adapter string, unit int, tokens []uint32, extras ...Extra) []index.Local {
+	var xs []extra
+	for _, x := range extras {
+		xs = append(xs, extra{x.Unit, extraKind(x.Kind), x.ID, x.Offset})
+	}
+	return newHasher(seed).of(adapter).locals(nil, tokens, unit, xs)
+}
+
+// HashInto returns a function that hashes a prompt into room that is there.
+func HashInto(seed [16]byte, tokens []uint32) func() {
+	h := newHasher(seed)
+	locals, all := make([]index.Local, 0, len(tokens)), make([]index.Key, 0, len(tokens))
+	extras := []extra{{3, mediaStart, 1, 2}, {3, mediaBare, 2, 0}, {5, embeds, 3, 0}}
+	return func() {
+		for _, unit := range []int{1, 16, 32} {
+			locals = h.of("adapter").locals(locals[:0], tokens, unit, extras)
+			all = keys(all[:0], 1, locals)
+		}
+	}
+}
+
+// Fold goes on with a fold of units, of which so many are folded.
+func Fold(state uint64, first int, locals []index.Local) uint64 {
+	return uint64(fold(state).plus(first, locals))
 }
 
 // HashPrompt does the hashing of a score and nothing else.
@@ -41,14 +69,17 @@ func HashPrompt(x *Indexer, model string, tokens []uint32) {
 
 // Place is where a pod stands among equals for a prompt of a scope without a model.
 func Place(x *Indexer, pod, adapter, salt string, tokens []uint32, media []Media) uint32 {
-	prompt, _ := x.hash.prompt(nil, scope{adapter: adapter, salt: salt}, tokens, media)
-	return place(prompt, x.hash.pod(pod))
+	return place(x.hash.promptOf(scope{adapter: adapter, salt: salt}, tokens, media), x.hash.pod(pod))
 }
 
 // PlaceOfRank is where a rank stands among those of its pod, for a prompt as in Place.
 func PlaceOfRank(x *Indexer, pod string, rank int, tokens []uint32) uint32 {
-	prompt, _ := x.hash.prompt(nil, scope{}, tokens, nil)
-	return placeOfRank(prompt, x.hash.pod(pod), rank)
+	return placeOfRank(x.hash.promptOf(scope{}, tokens, nil), x.hash.pod(pod), rank)
+}
+
+func (h hasher) promptOf(s scope, tokens []uint32, media []Media) uint64 {
+	prompt, _ := h.prompt(nil, s, foldedOf(tokens, h.of(s.adapter).locals(nil, tokens, tieUnit, nil)), media)
+	return prompt
 }
 
 // Silence makes a pod known for a model as one that was never heard.

@@ -2,8 +2,12 @@ package kvindex_test
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
+	"math/big"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -14,6 +18,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/enginehash"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/zeebo/xxh3"
 )
 
 var testSeed = [16]byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}
@@ -57,9 +62,233 @@ func TestKnownKeys(t *testing.T) {
 		tokens[i] = uint32(i * 1000)
 	}
 	root, locals, keys := kvindex.KeysOf(testSeed, "model", "adapter", "salt", 16, tokens)
-	if root != 0xa5f3f5e8bde3e63b || !slices.Equal(locals, []index.Local{0xc3b0747227b34cb6, 0x969e5d4c7eaeb3e0}) ||
-		!slices.Equal(keys, []index.Key{0x52a37ab516f838d0, 0xdd64b4692b28ab86}) {
+	if root != 0xe609bddca838cfaf || !slices.Equal(locals, []index.Local{0xa90b8cb5df5e4f90, 0x9354ae1f884eddb4}) ||
+		!slices.Equal(keys, []index.Key{0x7ea2871414787f12, 0x3e97ca1360fd9de4}) {
 		t.Errorf("root %#x, locals %#x, keys %#x", root, locals, keys)
+	}
+	// These are what a program in Python makes of the formula.
+	locals = kvindex.LocalsOf(testSeed, "", 16, tokens, kvindex.Extra{Unit: 1, Kind: 1, ID: 99, Offset: 5})
+	if want := []index.Local{0xa90b8cb5df5e4f90, 0xe2def330cdd03f9c}; !slices.Equal(locals, want) {
+		t.Errorf("locals %#x, want %#x", locals, want)
+	}
+}
+
+// plainKey is a key of the sums, by its name in hashing.go.
+func plainKey(seed [16]byte, what byte, n int) *big.Int {
+	sum := sha256.Sum256(binary.LittleEndian.AppendUint64(append(seed[:], what), uint64(n)))
+	slices.Reverse(sum[:16])
+	return new(big.Int).SetBytes(sum[:16])
+}
+
+// plainLocal is the local of one unit, from its content as bytes, in whole numbers.
+func plainLocal(seed [16]byte, adapter string, tokens []uint32, extras []kvindex.Extra) index.Local {
+	one := big.NewInt(1)
+	mod64, mod128 := new(big.Int).Lsh(one, 64), new(big.Int).Lsh(one, 128)
+	sum := new(big.Int)
+	pair := func(key *big.Int, content []byte) { // of 16 bytes
+		high, low := new(big.Int).DivMod(key, mod64, new(big.Int))
+		a := low.Add(low, new(big.Int).SetUint64(binary.LittleEndian.Uint64(content)))
+		b := high.Add(high, new(big.Int).SetUint64(binary.LittleEndian.Uint64(content[8:])))
+		sum.Add(sum, new(big.Int).Mul(a.Mod(a, mod64), b.Mod(b, mod64)))
+	}
+	var content []byte
+	for _, token := range tokens {
+		content = binary.LittleEndian.AppendUint32(content, token)
+	}
+	for len(content)%16 != 0 {
+		content = append(content, 0)
+	}
+	for n := 0; n < len(content); n += 16 {
+		pair(plainKey(seed, 1, n/16), content[n:])
+	}
+	for n, x := range extras {
+		content = binary.LittleEndian.AppendUint64(nil, x.ID)
+		content = append(content, byte(x.Kind))
+		content = append(binary.LittleEndian.AppendUint32(content, x.Offset), 0, 0, 0)
+		pair(plainKey(seed, 2, n), content)
+	}
+	high, low := new(big.Int).DivMod(sum.Mod(sum, mod128), mod64, new(big.Int))
+	words := []*big.Int{one, big.NewInt(int64(len(tokens))), new(big.Int), big.NewInt(int64(len(extras))), high, low}
+	if adapter != "" {
+		root := new(big.Int).Mod(plainKey(seed, 0, 6), mod64).Uint64()
+		words[2].SetUint64(xxh3.HashStringSeed(adapter, root))
+	}
+	local := new(big.Int)
+	for n, w := range words {
+		local.Add(local, new(big.Int).Mul(plainKey(seed, 0, n), w))
+	}
+	x := local.Rsh(local.Mod(local, mod128), 64).Uint64()
+	x ^= x >> 32
+	x *= 0x9e3779b97f4a7c15
+	return index.Local(x ^ x>>29)
+}
+
+// Units of any size, with any extras, have the locals of the plain formula.
+func TestLocalsAgainstPlain(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 7))
+	for round := range 3000 {
+		var seed [16]byte
+		binary.LittleEndian.PutUint64(seed[3:], r.Uint64())
+		unit := []int{16, 1, 2, 4, 8, 16, 32, 48, 64, 1 + r.IntN(70)}[r.IntN(10)]
+		tokens := make([]uint32, r.IntN(6*unit))
+		for i := range tokens {
+			tokens[i] = r.Uint32() >> r.IntN(32)
+		}
+		adapter := []string{"", "sql", "a"}[r.IntN(3)]
+		var extras []kvindex.Extra
+		of := make([][]kvindex.Extra, 6)
+		for i := range of {
+			for range r.IntN(3) * r.IntN(7) * r.IntN(2) {
+				x := kvindex.Extra{Unit: i, Kind: 1 + r.IntN(4), ID: r.Uint64(), Offset: r.Uint32() >> r.IntN(32)}
+				extras, of[i] = append(extras, x), append(of[i], x)
+			}
+		}
+		got := kvindex.LocalsOf(seed, adapter, unit, tokens, extras...)
+		if len(got) != len(tokens)/unit {
+			t.Fatalf("%d locals of %d tokens in units of %d", len(got), len(tokens), unit)
+		}
+		for i, l := range got {
+			if want := plainLocal(seed, adapter, tokens[i*unit:(i+1)*unit], of[i]); l != want {
+				t.Fatalf("round %d, adapter %q, unit %d of %d tokens, extras %+v: %#x, want %#x", round, adapter, i, unit, of[i], l, want)
+			}
+		}
+	}
+}
+
+// Similar units, as tokens of prompts are, have locals as different as random numbers
+// are: in any part of their bits, and in their sums.
+func TestLocalsOfSimilarUnits(t *testing.T) {
+	r := rand.New(rand.NewPCG(8, 8))
+	base := randomTokens(r, 16)
+	kinds := map[string][]uint32{}
+	add := func(kind string, change func(unit []uint32)) {
+		unit := slices.Clone(base)
+		change(unit)
+		kinds[kind] = append(kinds[kind], unit...)
+	}
+	for i := range 1 << 16 {
+		add("one token counts up", func(u []uint32) { u[7] = uint32(i) })
+		add("the last token counts up", func(u []uint32) { u[15] = uint32(i) })
+		add("two values", func(u []uint32) {
+			for j := range u {
+				u[j] = uint32(i) >> j & 1
+			}
+		})
+		add("an order", func(u []uint32) {
+			for j, at := range rand.New(rand.NewPCG(9, uint64(i))).Perm(16) {
+				u[j] = uint32(at)
+			}
+		})
+		add("two bits", func(u []uint32) {
+			for _, bit := range []int{i & 511, i >> 8} {
+				u[bit/32] ^= 1 << (bit % 32)
+			}
+		})
+	}
+	for kind, tokens := range kinds {
+		distinct := map[[16]uint32]bool{}
+		all, high, low := map[index.Local]bool{}, map[index.Local]bool{}, map[index.Local]bool{}
+		for i, l := range kvindex.LocalsOf(testSeed, "", 16, tokens) {
+			distinct[[16]uint32(tokens[16*i:])] = true
+			all[l], high[l>>40], low[l<<40] = true, true, true
+		}
+		if len(all) != len(distinct) {
+			t.Errorf("%s: %d units have %d locals", kind, len(distinct), len(all))
+		}
+		// Of n random numbers n*n/2^25 have an equal one before them in 24 bits: 128 of 2^16.
+		expected := len(distinct) * len(distinct) >> 25
+		for part, n := range map[string]int{"upper": len(high), "lower": len(low)} {
+			if equal := len(distinct) - n; equal > 2*expected {
+				t.Errorf("%s: %d of %d are equal in the %s 24 bits, of random numbers %d", kind, equal, len(distinct), part, expected)
+			}
+		}
+	}
+	// A change that two units have in common is not a number that their locals have so.
+	for range 1000 {
+		a, b := randomTokens(r, 16), randomTokens(r, 16)
+		copy(b[4:], a[4:]) // the changed word's other factor is the same
+		change := func(u []uint32) []uint32 {
+			u = slices.Clone(u)
+			u[4]++
+			return u
+		}
+		l := kvindex.LocalsOf(testSeed, "", 16, slices.Concat(a, b, change(a), change(b)))
+		if d := int64(l[2] - l[0] - (l[3] - l[1])); d >= -4 && d <= 4 {
+			t.Fatalf("%v and %v: the changed locals differ by as much as those of before, and %d", a, b, d)
+		}
+	}
+}
+
+// Each bit of a unit, of an extra and of the seed changes half of the bits of the local.
+func TestLocalsAvalanche(t *testing.T) {
+	const rounds = 500
+	r := rand.New(rand.NewPCG(10, 10))
+	flips := map[string]*[64]int{}
+	for range rounds {
+		var seed [16]byte
+		binary.LittleEndian.PutUint64(seed[:], r.Uint64())
+		tokens := randomTokens(r, 16)
+		x := kvindex.Extra{Kind: 1, ID: r.Uint64(), Offset: r.Uint32N(16)}
+		was := kvindex.LocalsOf(seed, "", 16, tokens, x)[0]
+		differ := func(what string) {
+			if flips[what] == nil {
+				flips[what] = new([64]int)
+			}
+			for bit, d := 0, kvindex.LocalsOf(seed, "", 16, tokens, x)[0]^was; bit < 64; bit++ {
+				flips[what][bit] += int(d >> bit & 1)
+			}
+		}
+		for bit := range 512 {
+			tokens[bit/32] ^= 1 << (bit % 32)
+			differ(fmt.Sprint("token bit ", bit))
+			tokens[bit/32] ^= 1 << (bit % 32)
+		}
+		x.ID ^= 1
+		differ("id")
+		x.ID ^= 1
+		x.Offset ^= 1
+		differ("offset")
+		x.Offset ^= 1
+		seed[15] ^= 1
+		differ("seed")
+	}
+	for what, bits := range flips {
+		for bit, n := range bits {
+			if n < rounds/2-67 || n > rounds/2+67 { // 6 standard deviations
+				t.Errorf("%s changed bit %d in %d of %d cases", what, bit, n, rounds)
+			}
+		}
+	}
+}
+
+// A fold goes on from a part of the units as if it had begun with the first, and tells
+// any two orders of them.
+func TestFold(t *testing.T) {
+	r := rand.New(rand.NewPCG(11, 11))
+	for range 1000 {
+		_, locals, _ := kvindex.KeysOf(testSeed, "m", "", "", 16, randomTokens(r, 16*(2+r.IntN(40))))
+		at := r.IntN(len(locals) + 1)
+		whole := kvindex.Fold(0, 0, locals)
+		if got := kvindex.Fold(kvindex.Fold(0, 0, locals[:at]), at, locals[at:]); got != whole {
+			t.Fatalf("%d of %d units, then the rest: %#x, want %#x", at, len(locals), got, whole)
+		}
+		other := slices.Clone(locals)
+		i, j := r.IntN(len(locals)), r.IntN(len(locals)-1)
+		if j >= i {
+			j++
+		}
+		other[i], other[j] = other[j], other[i]
+		if kvindex.Fold(0, 0, other) == whole {
+			t.Fatalf("units %d and %d in the other order: the same fold", i, j)
+		}
+	}
+}
+
+// Nothing is allocated for a prompt, with extras too.
+func TestHashingAllocatesNothing(t *testing.T) {
+	tokens := randomTokens(rand.New(rand.NewPCG(12, 12)), 8192)
+	if n := testing.AllocsPerRun(100, kvindex.HashInto(testSeed, tokens)); n > 0 {
+		t.Errorf("%v allocations", n)
 	}
 }
 
@@ -140,7 +369,7 @@ func TestVariantKeys(t *testing.T) {
 			}
 		}
 	}
-	if sum != 0x5ce72a90aea1f19 {
+	if sum != 0x699fa4f153b7b5a1 {
 		t.Errorf("the keys are others: %#x", sum)
 	}
 }
@@ -237,7 +466,7 @@ func TestExtrasSeparate(t *testing.T) {
 	seen := map[index.Local]bool{}
 	for kind := 1; kind <= 4; kind++ {
 		for _, id := range []string{"x", "y"} {
-			locals := kvindex.LocalsWith(testSeed, 16, tokens, kind, id, 2)
+			locals := kvindex.LocalsOf(testSeed, "", 16, tokens, kvindex.Extra{Unit: 2, Kind: kind, ID: xxh3.HashString(id)})
 			if seen[locals[2]] || locals[2] == plain[2] {
 				t.Errorf("kind %d, id %q: not a local of its own", kind, id)
 			}
@@ -299,14 +528,46 @@ func TestNestedItems(t *testing.T) {
 	}
 }
 
+// BenchmarkKeys hashes 512 new units of 16 tokens, beside how it was done at first.
 func BenchmarkKeys(b *testing.B) {
-	r := rand.New(rand.NewPCG(4, 4))
-	tokens := randomTokens(r, 8192)
-	b.ReportAllocs()
-	for b.Loop() {
-		tokens[0]++ // a new prompt
-		_, _, keys := kvindex.KeysOf(testSeed, "m", "", "", 16, tokens)
-		_ = keys
+	ix := open(b)
+	tokens := randomTokens(rand.New(rand.NewPCG(4, 4)), 8192)
+	for _, c := range []struct {
+		name string
+		hash func()
+	}{
+		{"now", func() { kvindex.HashPrompt(ix, "m", tokens) }},
+		{"first", func() { firstKeys(tokens) }},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				tokens[0]++
+				c.hash()
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/512, "ns/block")
+		})
 	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/512, "ns/block")
+}
+
+var first struct{ locals, keys []uint64 }
+
+// firstKeys is hashing as it was at first: tokens copied into a buffer, xxh3 of that, and
+// for each key xxh3 of the key before with the local.
+func firstKeys(tokens []uint32) {
+	var b [64]byte
+	first.locals, first.keys = first.locals[:0], first.keys[:0]
+	for i := 0; i+16 <= len(tokens); i += 16 {
+		for j, t := 0, tokens[i:i+16]; j < 16; j += 2 {
+			binary.LittleEndian.PutUint64(b[4*j:], uint64(t[j])|uint64(t[j+1])<<32)
+		}
+		first.locals = append(first.locals, xxh3.HashSeed(b[:], 1))
+	}
+	prev := uint64(2)
+	for _, l := range first.locals {
+		binary.LittleEndian.PutUint64(b[:8], prev)
+		binary.LittleEndian.PutUint64(b[8:], l)
+		prev = xxh3.Hash(b[:16])
+		first.keys = append(first.keys, prev)
+	}
 }

@@ -306,7 +306,7 @@ func TestRanksSpread(t *testing.T) {
 		said(t, ix, fmt.Sprint("pod-00", i/5), i%5, other.Stored(0, 1))
 	}
 	got := shownRanks(score(t, ix, kvindex.Request{Tokens: fakeengine.NewPrompt(3, 16, 100).Tokens, Salt: "s", Ranks: true}))
-	if want := "pod-001/0=0/live pod-001/1=0/live pod-001/3=0/live pod-001/4=0/live pod-001/2=0/live pod-000/3=0/live pod-000/0=0/live pod-000/4=0/live pod-000/1=0/live pod-000/2=0/live"; got != want {
+	if want := "pod-000/4=0/live pod-000/3=0/live pod-000/0=0/live pod-000/1=0/live pod-000/2=0/live pod-001/4=0/live pod-001/3=0/live pod-001/0=0/live pod-001/1=0/live pod-001/2=0/live"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }

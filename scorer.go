@@ -89,8 +89,8 @@ type Answer struct {
 	// Pods with equal CachedTokens have an order that comes from the prompt, the names of
 	// the pods and the seed (WithKeySeed). One prompt has the same order each time, and
 	// different prompts have different orders. So the first pod is a good choice even if
-	// no pod holds anything: equal prompts meet, and others spread evenly. Of the prompt
-	// its length, its first and last 512 tokens, media, salt and adapter count.
+	// no pod holds anything: equal prompts meet, and others spread evenly. All tokens of
+	// the prompt count, and its media, salt and adapter.
 	//
 	// Ranks of one pod with equal CachedTokens stand next to each other, in an order that
 	// comes from the same and from their numbers. So the pods have one order with and
@@ -741,7 +741,11 @@ func (sc *scorer) chooseBest(top int) (rest uint64) {
 
 func (sc *scorer) hashPrompt() uint64 {
 	if len(sc.hashed) == 0 {
-		sc.hash, sc.hashed = sc.x.hash.prompt(sc.hashed, sc.scope, sc.prompt, sc.media)
+		if plain := (index.Variant{Unit: tieUnit}); sc.plain != plain {
+			sc.locals = sc.x.hash.of(sc.scope.adapter).locals(sc.locals[:0], sc.prompt, tieUnit, nil)
+			sc.plain = plain
+		}
+		sc.hash, sc.hashed = sc.x.hash.prompt(sc.hashed, sc.scope, foldedOf(sc.prompt, sc.locals), sc.media)
 	}
 	return sc.hash
 }

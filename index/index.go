@@ -101,13 +101,11 @@ package index
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
+	"math/bits"
 	"slices"
 	"sync/atomic"
 	"unsafe"
-
-	"github.com/zeebo/xxh3"
 )
 
 // Key identifies a prefix: its tokens and its scope.
@@ -123,11 +121,15 @@ type Hash uint64
 
 // Chain extends the prefix key prev by one unit. It is one step of the chain
 // rule of the package comment; prev is a root at the beginning of a chain.
+//
+// It is a bijection of either argument: from one prev, different locals give different
+// keys, and by one local different prevs do.
 func Chain(prev Key, l Local) Key {
-	var b [16]byte
-	binary.LittleEndian.PutUint64(b[:8], uint64(prev))
-	binary.LittleEndian.PutUint64(b[8:], uint64(l))
-	return Key(xxh3.Hash(b[:]))
+	// The second factor is odd, so different prevs give different products. Of two locals,
+	// the lowest bit that differs is also the lowest in which the products do: the first
+	// factors differ in it, and the second ones above it only.
+	const a, b = 0x9e3779b97f4a7c15, 0xbf58476d1ce4e5b9
+	return Key(bits.RotateLeft64((uint64(prev)+(uint64(l)^a))*(2*uint64(l)+b), 32))
 }
 
 // UnitOf returns the unit of a block size, both in tokens: their greatest

@@ -1,22 +1,17 @@
 package forest
 
 import (
-	"encoding/binary"
 	"flag"
+	"math/bits"
 	"math/rand/v2"
 	"testing"
-
-	"github.com/zeebo/xxh3"
 
 	"github.com/kvindex/kvindex/index/internal/mem"
 )
 
 // chain is index.Chain.
 func chain(prev Key, local uint64) Key {
-	var b [16]byte
-	binary.LittleEndian.PutUint64(b[:8], uint64(prev))
-	binary.LittleEndian.PutUint64(b[8:], local)
-	return Key(xxh3.Hash(b[:]))
+	return Key(bits.RotateLeft64((uint64(prev)+(local^0x9e3779b97f4a7c15))*(2*local+0xbf58476d1ce4e5b9), 32))
 }
 
 var benchBlocks = flag.Int("blocks", 1_000_000, "blocks of the benchmarks of the forest")
