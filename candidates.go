@@ -35,7 +35,7 @@ type candidateSet struct {
 	heard         uint64
 	base, adapter string // what the model's name means
 	guessed       bool   // events have named an adapter so
-	known         bool   // pods are known for base
+	model         *model // of base, nil: it is not known
 	unknown       error  // wraps ErrUnknownModel: there are none, but for other models
 	err           error
 	names         []string          // sorted
@@ -138,7 +138,8 @@ func (x *Indexer) resolve(c *Candidates, m meaning) *candidateSet {
 		}
 	}
 	md := x.models[set.base]
-	if set.known = md != nil; !set.known && len(x.models) > 0 {
+	set.model = md
+	if md == nil && len(x.models) > 0 {
 		set.unknown = x.unknownModel(m)
 		if m.base != c.model {
 			set.unknown = fmt.Errorf("%w. WithResolver has this name for %.100q", set.unknown, c.model)
@@ -210,7 +211,7 @@ func (set *candidateSet) explain(err error) error {
 	case outcomeOf(err) == OutcomeCancelled: // says nothing of the name
 	case set.unknown != nil:
 		return fmt.Errorf("%w (%w)", err, set.unknown)
-	case !set.known:
+	case set.model == nil:
 		return fmt.Errorf("%w (no pod is known. %s)", err, maybeAdapter)
 	}
 	return err

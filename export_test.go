@@ -115,7 +115,7 @@ func ScoreKeys(x *Indexer, model string, tokens []uint32, pods ...string) func()
 	c := x.Candidates(model, pods)
 	root, locals := x.hash.root(scope{model: model}, index.Variant{Unit: 16}), x.hash.locals(nil, tokens, 16, nil)
 	given := keys(nil, root, locals)
-	sc := &scorer{x: x, prompt: tokens}
+	sc := &scorer{x: x, prompt: tokens, length: len(tokens)}
 	sc.query.Keys = func(index.Variant) ([]index.Key, error) { return given, nil }
 	return func() (best int) {
 		sc.set = c.now()

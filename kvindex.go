@@ -108,6 +108,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/prefixcache"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
@@ -215,6 +216,7 @@ type Indexer struct {
 	profile   func(pod, model string) Profile
 	keep      bool // on a loss
 	hooks     Hooks
+	prompts   *prefixcache.Cache // of texts; nil: none
 	closed    atomic.Bool
 	snapshots chan struct{} // has one while a Snapshot is under way
 
@@ -273,6 +275,13 @@ func (c *config) open() (*Indexer, error) {
 		x.index, x.ownsIndex = m, true
 	}
 	x.hash = newHasher(x.index.Seed())
+	if c.prompts > 0 {
+		cache, err := prefixcache.New(c.prompts)
+		if err != nil {
+			return nil, fmt.Errorf("kvindex: %w", err)
+		}
+		x.prompts = cache
+	}
 	if !x.ownsIndex {
 		if err := x.recall(); err != nil {
 			return nil, err

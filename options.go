@@ -12,6 +12,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/prefixcache"
 )
 
 // Option configures New.
@@ -27,7 +28,10 @@ type config struct {
 	profile  func(pod, model string) Profile
 	keep     bool // on a loss
 	hooks    Hooks
+	prompts  int64 // bytes of the prompt cache; 0: there is none
 	errs     []error
+
+	promptsGiven bool
 }
 
 func configOf(opts []Option) config {
@@ -77,6 +81,31 @@ func WithMemory(bytes int64) Option {
 			c.errs = append(c.errs, errors.New("WithMemory is given twice"))
 		}
 		c.memory = &bytes
+	}
+}
+
+// DefaultPromptCache is what the prompt cache takes without WithPromptCache, in bytes.
+const DefaultPromptCache = 64 << 20
+
+// WithPromptCache sets how many bytes of heap the prompt cache may take, at least
+// prefixcache.MinBytes. 0 is no cache. The default is DefaultPromptCache, if there is a
+// tokenizer (WithModel, WithModels).
+//
+// The cache remembers of texts what a score needs of them, so that a text that was there
+// before is not encoded again, and of one that begins as another was only the rest. It
+// keeps neither texts nor token ids. Each answer is what it is without the cache.
+// Request.Prompt and Request.Body share what is remembered. Prompts with media do not use
+// it, nor do tokenizers that are no tokenize.Identified; those that are no
+// tokenize.Marker use it for whole texts only. Stats.Prompts says how it does.
+func WithPromptCache(bytes int64) Option {
+	return func(c *config) {
+		if bytes != 0 && bytes < prefixcache.MinBytes {
+			c.errs = append(c.errs, fmt.Errorf("WithPromptCache: %d bytes, at least %d, or 0 for none", bytes, prefixcache.MinBytes))
+		}
+		if c.promptsGiven {
+			c.errs = append(c.errs, errors.New("WithPromptCache is given twice"))
+		}
+		c.prompts, c.promptsGiven = bytes, true
 	}
 }
 
@@ -517,6 +546,9 @@ func (c *config) validate() error {
 	}
 	if c.index != nil && c.memory != nil {
 		errs = append(errs, errors.New("WithMemory contradicts WithIndex: the backend has a bound of its own"))
+	}
+	if !c.promptsGiven && (c.source != nil || len(c.given) > 0) {
+		c.prompts = DefaultPromptCache
 	}
 	if len(errs) == 0 {
 		return nil

@@ -125,7 +125,7 @@ func (sc *scorer) judge(from, to int) {
 			return // no block of a group that the model cannot do without
 		}
 	}
-	length := len(sc.prompt)
+	length := sc.length
 	if first.Pairs {
 		length--
 	}

@@ -214,7 +214,7 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 		sc.rank(r.Top)
 		sc.answer(dst)
 	}
-	dst.PromptTokens = len(sc.prompt)
+	dst.PromptTokens = sc.length
 	if set.unknown != nil || adapter != "" && !set.guessed {
 		dst.Unknown = sc.unknown()
 	}
@@ -297,9 +297,12 @@ type scorer struct {
 
 	// Of the request: what keys are made of.
 	scope  scope
-	text   string // that the prompt was made of, if it was
-	prompt []uint32
+	text   string   // that the prompt was made of, if it was
+	prompt []uint32 // nil if not all of its ids are known
+	length int      // of it
 	media  []Media
+	known  knownText
+	whole  bool // all ids are needed
 
 	query    index.Query // whose Keys is the scorer's
 	tokens   []uint32    // of a prompt that was text
@@ -367,6 +370,8 @@ func (x *Indexer) newScorer() *scorer {
 // release keeps the memory of a scorer and nothing of its request.
 func (sc *scorer) release() {
 	sc.set, sc.scope, sc.text, sc.prompt, sc.media, sc.query.Candidates, sc.hashes = nil, scope{}, "", nil, nil, nil, nil
+	sc.known.release()
+	sc.whole = false
 	sc.times, sc.best = times{}, sc.best[:0]
 	sc.entries, sc.hashed = sc.entries[:0], sc.hashed[:0]
 	sc.rendering = nil
@@ -379,6 +384,10 @@ func (sc *scorer) release() {
 // for.
 func (sc *scorer) readPrompt(ctx context.Context, r *Request, asked *chat.Request) error {
 	sc.prompt, sc.media, sc.text = r.Tokens, r.Media, r.Prompt
+	sc.length = len(sc.prompt)
+	if sc.length > 0 && sc.x.prompts != nil && !sc.whole {
+		sc.x.prompts.Pass()
+	}
 	if asked != nil || r.Prompt != "" {
 		model, err := sc.model(ctx)
 		if err != nil {
@@ -387,15 +396,15 @@ func (sc *scorer) readPrompt(ctx context.Context, r *Request, asked *chat.Reques
 		if asked != nil {
 			err = sc.renderChat(ctx, model, asked)
 		} else {
-			err = sc.tokenize(ctx, model, r.Prompt, r.Rendered)
+			err = sc.tokenize(ctx, model, !r.Rendered)
 		}
 		if err != nil {
 			return err
 		}
 	}
 	for _, m := range sc.media {
-		if m.Offset >= len(sc.prompt) {
-			return fmt.Errorf("%w: media %q begins at token %d of %d", ErrRequest, m.Hash, m.Offset, len(sc.prompt))
+		if m.Offset >= sc.length {
+			return fmt.Errorf("%w: media %q begins at token %d of %d", ErrRequest, m.Hash, m.Offset, sc.length)
 		}
 	}
 	return nil
@@ -436,30 +445,28 @@ func (sc *scorer) renderChat(ctx context.Context, model Model, asked *chat.Reque
 		return ofBody(err)
 	}
 	sc.rendering, sc.text = text, text.Text
-	if err := sc.tokenize(ctx, model, text.Text, !asked.AddSpecial); err != nil || len(sc.media) == 0 {
+	if err := sc.tokenize(ctx, model, asked.AddSpecial); err != nil || len(sc.media) == 0 {
 		return err
 	}
 	sc.expanded, sc.media, err = text.Expand(sc.expanded[:0], sc.prompt)
-	sc.prompt = sc.expanded
+	sc.prompt, sc.length = sc.expanded, len(sc.expanded)
 	if err != nil {
 		return ofBody(err)
 	}
 	return nil
 }
 
-// tokenize sets the prompt to the tokens of a text. rendered: its special tokens
-// are in it.
-func (sc *scorer) tokenize(ctx context.Context, model Model, text string, rendered bool) (err error) {
+// tokenize sets the prompt to the text. special: it has no special tokens yet.
+func (sc *scorer) tokenize(ctx context.Context, model Model, special bool) error {
 	began := sc.clock()
-	sc.tokens, err = model.Tokenizer.Encode(ctx, sc.tokens[:0], text, !rendered)
+	err := sc.encode(ctx, model.Tokenizer, special)
 	sc.spend(&sc.times.tokenize, began)
 	if err != nil {
 		return sc.set.explain(fmt.Errorf("kvindex: tokenizing for model %q: %w", sc.set.base, orNone(err, ErrNoTokenizer)))
 	}
-	if len(sc.tokens) == 0 {
+	if sc.length == 0 {
 		return fmt.Errorf("%w: the prompt has no tokens", ErrRequest)
 	}
-	sc.prompt = sc.tokens
 	return nil
 }
 
@@ -476,27 +483,47 @@ func orNone(err, none error) error {
 // match asks the index who holds what of the prompt. It asks back, by keysIn, for
 // the keys of each variant that a candidate has.
 func (sc *scorer) match(ctx context.Context) error {
-	sc.keys, sc.plain = sc.keys[:0], index.Variant{}
 	sc.query.Candidates = sc.set.index
-	err := sc.x.index.Match(ctx, &sc.query, &sc.matches)
-	if err == nil || errors.Is(err, ErrRequest) { // of keysIn
-		return err
+	for {
+		sc.keys, sc.plain = sc.keys[:0], index.Variant{}
+		err := sc.x.index.Match(ctx, &sc.query, &sc.matches)
+		switch {
+		case err == nil:
+			sc.learnForms()
+			return nil
+		case errors.Is(err, errMissing):
+			err = sc.addMissing(ctx)
+			if err == nil {
+				continue
+			}
+			return err
+		case errors.Is(err, ErrRequest): // of keysIn
+			return err
+		}
+		return sc.x.failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.base, err))
 	}
-	return sc.x.failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.base, err))
 }
 
 // keysIn returns the keys of the prompt in a variant.
 func (sc *scorer) keysIn(v index.Variant) ([]index.Key, error) {
-	s := sc.scope
-	if v.Media == MediaBare {
-		s.salt = "" // it is in the first unit
+	if sc.known.tokenizer != nil {
+		return sc.knownKeys(v)
 	}
 	if err := sc.cut(v); err != nil {
 		return nil, err
 	}
+	return sc.keysOf(v, sc.locals), nil
+}
+
+// keysOf returns the keys of the prompt, which has these locals in a variant.
+func (sc *scorer) keysOf(v index.Variant, locals []index.Local) []index.Key {
+	s := sc.scope
+	if v.Media == MediaBare {
+		s.salt = "" // it is in the first unit
+	}
 	from := len(sc.keys)
-	sc.keys = keys(sc.keys, sc.x.hash.root(s, v), sc.locals)
-	return sc.keys[from:len(sc.keys):len(sc.keys)], nil
+	sc.keys = keys(sc.keys, sc.x.hash.root(s, v), locals)
+	return sc.keys[from:len(sc.keys):len(sc.keys)]
 }
 
 // cut works out the locals of the prompt in a variant. Where there is nothing
@@ -566,7 +593,7 @@ func (sc *scorer) chooseRows() {
 // bestOf judges a row of a source of one full-attention group.
 func (sc *scorer) bestOf(i int) bestRow {
 	row := &sc.matches.Rows[i]
-	length := len(sc.prompt)
+	length := sc.length
 	if row.Pairs {
 		length--
 	}
@@ -741,11 +768,15 @@ func (sc *scorer) chooseBest(top int) (rest uint64) {
 
 func (sc *scorer) hashPrompt() uint64 {
 	if len(sc.hashed) == 0 {
-		if plain := (index.Variant{Unit: tieUnit}); sc.plain != plain {
-			sc.locals = sc.x.hash.of(sc.scope.adapter).locals(sc.locals[:0], sc.prompt, tieUnit, nil)
-			sc.plain = plain
+		ties := sc.known.ties
+		if sc.known.tokenizer == nil {
+			if sc.plain != firstForms[0] {
+				sc.locals = sc.x.hash.of(sc.scope.adapter).locals(sc.locals[:0], sc.prompt, tieUnit, nil)
+				sc.plain = firstForms[0]
+			}
+			ties = foldedOf(sc.prompt, sc.locals)
 		}
-		sc.hash, sc.hashed = sc.x.hash.prompt(sc.hashed, sc.scope, foldedOf(sc.prompt, sc.locals), sc.media)
+		sc.hash, sc.hashed = sc.x.hash.prompt(sc.hashed, sc.scope, ties, sc.media)
 	}
 	return sc.hash
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/prefixcache"
 )
 
 // State says how far the scores of a pod can be trusted.
@@ -319,7 +320,8 @@ type Stats struct {
 	Silent, Uncertain, Replaying int
 	Connected, Waiting, NoReplay int
 
-	Scores ScoreStats // since New
+	Scores  ScoreStats        // since New
+	Prompts prefixcache.Stats // of the prompt cache; 0 without one. A prompt counts once for each unit that pods have blocks of
 
 	Counters
 }
@@ -366,6 +368,9 @@ func (x *Indexer) Stats() Stats {
 	s.Counters = x.stats
 	x.statsMu.Unlock()
 	s.Scores = x.scores()
+	if x.prompts != nil {
+		s.Prompts = x.prompts.Stats()
+	}
 	x.mu.RLock()
 	s.Models = len(x.models)
 	x.mu.RUnlock()
