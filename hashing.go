@@ -283,9 +283,14 @@ func sumOf(keys []wide, tokens []uint32) (s wide) {
 		s = s.pair(&keys[0], word(tokens[0], tokens[1]), word(tokens[2], tokens[3]))
 	}
 	if len(tokens) > 0 {
-		var last [4]uint32
-		copy(last[:], tokens)
-		s = s.pair(&keys[0], word(last[0], last[1]), word(last[2], last[3]))
+		a, b := uint64(tokens[0]), uint64(0)
+		if len(tokens) > 1 {
+			a = word(tokens[0], tokens[1])
+		}
+		if len(tokens) > 2 {
+			b = uint64(tokens[2])
+		}
+		s = s.pair(&keys[0], a, b)
 	}
 	return s
 }

@@ -1,6 +1,9 @@
 package main
 
 var indexMutants = table{breaks: "./index", rows: []mutant{
+	{"keys do not turn", "Chain", ", 32))", ", 0))", "TestChain"},
+	{"a key of nothing is nothing", "Chain", "uint64(l)^a", "uint64(l)", "TestChain"},
+	{"keys times even numbers", "Chain", "2*uint64(l)+b", "2*(uint64(l)+b)", "TestChainIsABijection"},
 	{"what went is of any moment", "source.gone", "if int32(idle.since-s.cleared) >= 0 {", "if true {", "TestMemory/ATraceOfABlock"},
 	{"a clear is none to names", "source.clear", "s.cleared = s.f.Now()", "", "TestMemory/ATraceOfABlock"},
 	{"hidden is removed", "source.gone", "if n.isRich() && n.isHiddenExcept(0) {", "if false {", "TestMemory/ATraceOfABlock"},
