@@ -89,7 +89,7 @@
 //   - An entry is complete before its version becomes odd, and its version becomes even before
 //     anything of it changes.
 //   - A reader loads the version, then the tag, then all the rest, then the version
-//     again. If it is the same one, the entry was there all the time, and all that it
+//     again (and once before it takes memory by what it has read). If it is the same one, the entry was there all the time, and all that it
 //     follows. If not, what was read may be anything: it is dropped, and each step before has
 //     stayed within the pages and went to an entry with fewer cells before it, so it came to an end.
 //
@@ -381,12 +381,8 @@ type hasher struct {
 func newHasher() hasher {
 	var h hasher
 	rand.Read(h.key[:])
-	block, err := aes.NewCipher(h.key[:16])
-	if err == nil {
-		h.gmac, err = cipher.NewGCM(block)
-	}
-	if err != nil {
-		h.gmac = nil
+	if block, err := aes.NewCipher(h.key[:16]); err == nil {
+		h.gmac, _ = cipher.NewGCM(block)
 	}
 	return h
 }
@@ -548,9 +544,7 @@ func (c *Cache) read(p *Prompt, t tag, at int, of kind) bool {
 	if r == 0 {
 		return false
 	}
-	ok := v.copy(&p.State, r)
-	// An entry outlives all that follow it: if this one is there, the others were.
-	if now, _ := v.cell(r).alive(); now != version || !ok {
+	if !v.copy(&p.State, r, version) {
 		p.State = State{Locals: p.Locals[:0], Tail: p.Tail[:0]}
 		return false
 	}
@@ -560,34 +554,39 @@ func (c *Cache) read(p *Prompt, t tag, at int, of kind) bool {
 	return true
 }
 
-// copy makes s the state of an entry. It returns false if it was none any more.
-func (v view) copy(s *State, r ref) bool {
+// stays reports whether r is still the entry that it was.
+func (v view) stays(r ref, version uint32) bool {
+	now, _ := v.cell(r).alive()
+	return now == version
+}
+
+// copy makes s the state of an entry. It returns false if the entry has gone meanwhile.
+func (v view) copy(s *State, r ref, version uint32) bool {
 	k := v.cell(r)
 	place, tokens, size := k[wordPlace].Load(), k[wordTokens].Load(), k[wordSize].Load()
 	tail, to := int(low(k[wordChain].Load())>>1), int(high(size))
-	if tail > maxTail || to > maxText {
+	s.Tokens, s.Resume, s.Fold = int(high(tokens)), int(high(place)-low(tokens)), k[wordFold].Load()
+	if !v.stays(r, version) { // these are no numbers to take memory by
 		return false
 	}
-	s.Tokens, s.Resume, s.Fold = int(high(tokens)), int(high(place)-low(tokens)), k[wordFold].Load()
 	s.Locals = slices.Grow(s.Locals[:0], to)[:to]
 	s.Tail = slices.Grow(s.Tail[:0], tail)[:tail]
-	ids := s.Tail
-	for {
-		parent := ref(low(place))
-		if parent == 0 {
-			return v.fill(s.Locals[:to], ids, k)
+	for ids := s.Tail; k != nil; ids = nil {
+		var parent *cell
+		from, before := 0, uint64(0)
+		if low(place) != 0 {
+			if parent = v.cell(ref(low(place))); parent == nil {
+				return false
+			}
+			place, before = parent[wordPlace].Load(), parent[wordSize].Load()
+			from = int(high(before))
 		}
-		before := v.cell(parent)
-		if before == nil {
+		if from > to || low(before) >= low(size) || !v.fill(s.Locals[from:to], ids, k) {
 			return false
 		}
-		sizeBefore := before[wordSize].Load()
-		from := int(high(sizeBefore))
-		if from > to || low(sizeBefore) >= low(size) || !v.fill(s.Locals[from:to], ids, k) {
-			return false
-		}
-		k, to, ids, place, size = before, from, nil, before[wordPlace].Load(), sizeBefore
+		k, to, size = parent, from, before
 	}
+	return v.stays(r, version)
 }
 
 // fill copies what stands behind the head of an entry.
@@ -639,10 +638,7 @@ func (c *Cache) put(parent ref, t tag, m *Mark, locals []index.Local, of kind) r
 		return 0
 	}
 	c.hold(parent)
-	if !c.makeRoom(n) {
-		c.letGo(parent)
-		return 0
-	}
+	c.makeRoom(n)
 	v = c.view()
 	r := c.take(n)
 	k, bucket := v.cell(r), v.bucket(t)
@@ -688,16 +684,16 @@ func (v view) write(k *cell, locals []index.Local, tail []uint32) {
 	}
 }
 
-// makeRoom has n cells free, or returns false.
-func (c *Cache) makeRoom(n int) bool {
+// makeRoom has n cells free. What is held and what n is for are an eighth at most, so
+// there is always a leaf to give up.
+func (c *Cache) makeRoom(n int) {
 	for c.idle < n {
 		if len(c.view()) < c.most {
 			c.grow()
-		} else if !c.evict() {
-			return false
+		} else {
+			c.evict()
 		}
 	}
-	return true
 }
 
 // take returns the first of n free cells, which are linked.
@@ -753,8 +749,8 @@ func (c *Cache) split(bucket *atomic.Uint32) {
 	bucket.Store(stay)
 }
 
-// evict gives up a leaf; false if there is none.
-func (c *Cache) evict() bool {
+// evict gives up a leaf. There must be one.
+func (c *Cache) evict() {
 	v := c.view()
 	for tries := 0; ; tries++ {
 		r, at := c.last(0)
@@ -762,12 +758,9 @@ func (c *Cache) evict() bool {
 		if r == 0 || again != 0 && int32(at-then) > 2*int32(c.favour/int64(c.slotCells())) {
 			r, at = again, then
 		}
-		if r == 0 {
-			return false
-		}
 		if used := v.used(r).Load(); used&wasHit == 0 && int32(used-at) <= 0 || tries == maxTries {
 			c.drop(r)
-			return true
+			return
 		}
 		c.unlist(r)
 		c.list(r)
@@ -777,7 +770,7 @@ func (c *Cache) evict() bool {
 // maxTries bounds how many leaves that were used since evict looks at.
 const maxTries = 64
 
-// last returns the leaf that was used the longest ago, and when.
+// last returns the leaf that was used the longest ago, or 0, and when that was.
 func (c *Cache) last(again int) (ref, uint32) {
 	l := &c.leaves[again]
 	for now := c.now.Load(); ; l.oldest += 2 {
