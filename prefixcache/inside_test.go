@@ -97,7 +97,7 @@ func TestGone(t *testing.T) {
 	k := v.cell(c.take(2))
 	v.write(k, nil, nil)
 	for i := range dataWords {
-		k[i].Store(pair(1<<30, 1))
+		k[i].Store(pair(1<<24, 1))
 	}
 	if v.copy(&p.State, r, version) || cap(p.Locals) > 1<<20 {
 		t.Errorf("%d locals of an entry that is gone", len(p.Locals))
