@@ -3,6 +3,7 @@ module github.com/kvindex/kvindex/bench
 go 1.25
 
 require (
+	github.com/elastic/go-freelru v0.16.0
 	github.com/hashicorp/golang-lru/v2 v2.0.7
 	github.com/kvindex/kvindex v0.0.0
 	github.com/sugarme/tokenizer v0.3.0

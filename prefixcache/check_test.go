@@ -8,10 +8,7 @@ func (p *Prompt) Known() int { return p.known }
 // Cells returns how many cells there are, and how many are free.
 func (c *Cache) Cells() (all, free int) { return len(c.view()) * pageCells, c.idle }
 
-// Tag returns the tag of the whole text of p.
-func (p *Prompt) Tag() [2]uint64 { return [2]uint64{p.whole.low, p.whole.high} }
-
-// Plain has c hash as where FIPS 140 is enforced.
+// Plain has c hash as it does where FIPS 140 is enforced.
 func (c *Cache) Plain() { c.hash.gmac = nil }
 
 // Check returns what is wrong with the structure.

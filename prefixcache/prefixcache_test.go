@@ -436,7 +436,7 @@ func TestBadMarks(t *testing.T) {
 	for name, m := range map[string]prefixcache.Mark{
 		"off the grain": {At: 1000}, "behind the text": {At: 4096}, "nowhere": {}, "before the text": {At: -1024},
 		"resumes behind": {At: 1024, Resume: 1025}, "resumes before the text": {At: 1024, Resume: -1},
-		"fewer than no tokens": {At: 1024, Tokens: -1}, "too many tokens": {At: 1024, Tokens: 1 << 40},
+		"fewer than no tokens": {At: 1024, Tokens: -1}, "too many tokens": {At: 1024, Tokens: 1<<30 + 1},
 		"more locals than there are": {At: 1024, Locals: 11}, "fewer than none": {At: 1024, Locals: -1},
 		"a long tail": {At: 1024, Tail: make([]uint32, 1025)},
 	} {
