@@ -116,7 +116,7 @@ func (t *BPE) encode(c call, dst []uint32, p passage) ([]uint32, []Mark, error) 
 		}
 	}()
 	w.merge.call, w.unchecked, w.normal.made = c, 0, [maxSteps]int{}
-	if p.from > 0 && len(p.text) > uncounted {
+	if p.from > 0 && len(p.text) > uncounted && len(t.normalizer.steps) > 0 {
 		if err := t.count(w, p.text[:p.from]); err != nil {
 			return dst, nil, err
 		}

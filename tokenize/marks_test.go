@@ -74,7 +74,7 @@ func (n *marked) grow(tb testing.TB, bpe tokenize.Marker, r *rand.Rand, special 
 	for range 5 {
 		var at []int
 		for range r.IntN(6) {
-			at = append(at, n.cut(r, text, len(from.text)))
+			at = append(at, n.cut(r, text, from.Resume))
 		}
 		if r.IntN(2) == 0 {
 			at = append(at, len(text))
@@ -153,10 +153,12 @@ func TestMarksOfFamilies(t *testing.T) {
 
 // TestMarksOfCorpus: the tokenizers of models, with texts of many languages.
 func TestMarksOfCorpus(t *testing.T) {
-	var texts []string
+	var texts, long []string
 	for _, row := range testdata.Rows[struct{ Text string }](t, testdata.Path(t, "marks in 4,200 texts for each family", "tokens", "corpus.jsonl.gz")) {
 		if len(row.Text) < 4000 {
 			texts = append(texts, row.Text)
+		} else {
+			long = append(long, row.Text)
 		}
 	}
 	for _, family := range tried {
@@ -165,13 +167,25 @@ func TestMarksOfCorpus(t *testing.T) {
 			r := rand.New(rand.NewPCG(21, 22))
 			nasty := newNasty(23, "<|eot_id|>", "<|im_start|>", "<s>", "</s>", "<|endoftext|>")
 			n := marked{added: nasty.added}
-			for i := range 400 / sampled {
+			for i := range 200 / sampled {
 				n.grow(t, bpe, r, i%2 == 0, func() string {
 					if r.IntN(3) == 0 {
 						return nasty.text()
 					}
 					return texts[r.IntN(len(texts))]
 				})
+			}
+			for i, text := range long {
+				if i%sampled != 0 {
+					continue
+				}
+				var at []int
+				for _, m := range everyKiB(text) {
+					at = append(at, m.At)
+				}
+				for _, k := range n.checkMarks(t, bpe, text, true, known{}, at) {
+					n.checkMarks(t, bpe, k.text+" and more", true, k, nil)
+				}
 			}
 			n.report(t)
 		})
@@ -241,16 +255,38 @@ func TestMarksThatAreNone(t *testing.T) {
 	}
 }
 
-// TestMarksLookNotFar: a text without positions has no marks, and the search for them
-// looks at few of its characters.
+// TestMarksLookNotFar: a position is sought in the 256 bytes before a mark, in half as many
+// where the mark before had none, and so on until 16.
 func TestMarksLookNotFar(t *testing.T) {
 	bpe := loadTiny(t)
-	text := "the wall " + strings.Repeat("a", 64<<10) + " the wall of the harbour"
-	marks := everyKiB(text)
-	marks = append(marks, tokenize.Mark{At: len(text)})
+	text, want := "the wall", []int(nil)
+	var marks []tokenize.Mark
+	mark := func(letters int, kept bool) {
+		text += " " + strings.Repeat("a", letters-1)
+		marks = append(marks, tokenize.Mark{At: len(text)})
+		if kept {
+			want = append(want, len(text))
+		}
+	}
+	mark(256, true)
+	mark(257, false)
+	mark(129, false)
+	mark(64, true)
+	mark(129, false)
+	mark(64, true)
+	mark(128, true)
+	for _, letters := range []int{257, 129, 65, 33, 17, 17, 17} {
+		mark(letters, false)
+	}
+	mark(16, true)
+	mark(33, false)
 	_, kept, err := bpe.EncodeMarks(t.Context(), nil, text, 0, true, marks)
-	if err != nil || len(kept) != 1 || kept[0].At != len(text) {
-		t.Errorf("%+v, %v", kept, err)
+	var got []int
+	for _, m := range kept {
+		got = append(got, m.At)
+	}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("kept at %v, want %v, %v", got, want, err)
 	}
 }
 
@@ -286,8 +322,9 @@ func TestMarksTooLong(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			for _, over := range []int{0, 1} {
-				text := strings.Repeat(c.unit, most/c.long)
-				text += strings.Repeat(c.end, most%c.long+over)
+				text := strings.Repeat("the sea ", 1000) // which no normalizer changes
+				left := most - len(text)
+				text += strings.Repeat(c.unit, left/c.long) + strings.Repeat(c.end, left%c.long+over)
 				marks := everyKiB(text)
 				var want error
 				if over > 0 {

@@ -105,10 +105,13 @@ var tokenizeMutants = table{breaks: "./tokenize", rows: []mutant{
 	{"marks count what was there before", "BPE.encodePassage", "m.Tokens = len(ids) - len(dst)", "m.Tokens = len(ids)", "TestMarkedTokens"},
 	{"marks at their own positions", "BPE.encodePassage", "m.Resume = t.resume(p.text[:m.At], max(last, done+1, m.At-far))", "if m.Resume = t.resume(p.text[:m.At], max(last, done+1, m.At-far)); m.Resume > 0 {\n\t\t\tm.Resume = m.At\n\t\t}", "TestMarksOfFamilies"},
 	{"a mark resumes where one before it does", "BPE.encodePassage", "max(last, done+1, m.At-far)", "max(done, 1)", "TestMarksThatAreNone"},
+	{"a text without places is searched for them", "BPE.encodePassage", ", m.At-far)", ")", "TestMarksLookNotFar"},
+	{"the search for places is never shorter", "BPE.encodePassage", "far = max(far/2, minWalk)", "far = max(far, minWalk)", "TestMarksLookNotFar"},
+	{"the search for places stays short", "BPE.encodePassage", "far = min(2*far, maxWalk)", "far = min(far, maxWalk)", "TestMarksLookNotFar"},
 	{"each part begins the text", "BPE.encodeText", "if from > 0 {", "if false {", "TestMarksOfFamilies"},
 	{"marks in any order", "BPE.encodePassage", "m.At < last || ", "", "TestMarksThatAreNone"},
 	{"marks outside of the text", "BPE.encodePassage", " || m.At > len(p.text) {", " {", "TestMarksThatAreNone"},
-	{"a long text's beginning does not count", "BPE.encode", "if p.from > 0 && len(p.text) > uncounted {", "if false {", "TestMarksTooLong"},
+	{"a long text's beginning does not count", "BPE.encode", "if p.from > 0 && len(p.text) > uncounted && ", "if false && ", "TestMarksTooLong"},
 	{"the text behind from counts alone", "BPE.encode", "checkLength(p.text)", "checkLength(p.text[p.from:])", "TestMarksTooLong"},
 	{"what is not UTF-8 counts as it comes", "checkLength", "n = 0\n", "return nil\n", "TestMarksTooLong"},
 
@@ -120,7 +123,7 @@ var tokenizeMutants = table{breaks: "./tokenize", rows: []mutant{
 	{"identity without the pattern", "parseTiktoken", "{content.Sum(nil), []byte(regex)}", "{content.Sum(nil)}", "TestIdentity"},
 	{"identity without special tokens", "parseTiktoken", "parts = append(parts, []byte(token), ", "parts = append(parts, ", "TestIdentity"},
 	{"identity without the ids of special tokens", "parseTiktoken", "binary.LittleEndian.AppendUint32(nil, special[token])", "[]byte{}", "TestIdentity"},
-	{"identity in the order of a map", "parseTiktoken", "range slices.Sorted(maps.Keys(special))", "range maps.Keys(special)", "TestIdentity"},
+	{"identity in the order of a map", "parseTiktoken", "range slices.Sorted(maps.Keys(special))", "range slices.Collect(maps.Keys(special))", "TestIdentity"},
 
 	{"what is held is looked up again", "held.encode", "return h.bpe.encode(call{ctx, pause}, dst, p)", "for _, f := range *h.pool.named.Load() {\n\t\treturn f.tokenizer.bpe.encode(call{ctx, pause}, dst, p)\n\t}\n\treturn h.bpe.encode(call{ctx, pause}, dst, p)", "TestHold"},
 	{"what is held passes no gate", "held.EncodeMarks", "return h.encode(ctx, dst, passage{text, from, special, marks})", "return h.bpe.EncodeMarks(ctx, dst, text, from, special, marks)", "TestHoldVisits"},
@@ -138,7 +141,7 @@ var tokenizeMutants = table{breaks: "./tokenize", rows: []mutant{
 
 	{"a name is looked up by each", "Pool.known", "if l := p.pending[model]; l != nil || anew {", "if l := p.pending[model]; anew {", "TestPoolWaitsForALookup"},
 	{"a name is looked up by each who waited", "Pool.look", "if l, err = p.known(model, anew); l != nil || err != nil {", "if false {", "TestPoolWaitsForAPlace"},
-	{"the most recently used tokenizer goes", "Pool.evict", "f.used < oldest.used", "f.used > oldest.used", "TestPoolMemory"},
+	{"the most recently used tokenizer goes", "Pool.evict", "f.used.Load() < oldest.used.Load()", "f.used.Load() > oldest.used.Load()", "TestPoolMemory"},
 	{"slow failures are tried again soon", "Pool.fail", "min(max(failedFor, 10*took), failedForMost)", "failedFor", "TestPoolFailures"},
 
 	{"no slot is handed on", "gate.pass", "if g.line.Len() == 0 {", "if g.line.Len() >= 0 {", "TestGateAgainstModel"},
