@@ -151,7 +151,7 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 	{"a place for all orders of units", "fold.plus", "fold(2*(first+i)+1)", "fold(0*(first+i)+1)", "TestTiesOfOtherPrompts"},
 	{"a fold goes on at its beginning", "fold.plus", "first+i", "i", "TestFold"},
 	{"a fold begins again", "fold.plus", "f += ", "f = ", "TestTiesOfOtherPrompts"},
-	{"a fold of other units", "scorer.hashPrompt", "sc.plain != plain {", "sc.plain == (index.Variant{}) {", "TestTiesOfOtherUnits"},
+	{"a fold of other units", "scorer.hashPrompt", "sc.plain != firstForms[0] {", "sc.plain == (index.Variant{}) {", "TestTiesOfOtherUnits"},
 	{"a fold of no adapter", "scorer.hashPrompt", "sc.x.hash.of(sc.scope.adapter).locals(", "sc.x.hash.locals(", "TestTiesOfOtherUnits"},
 	{"a place for all salts", "hasher.prompt", "xxh3.HashString(s.salt)", "0", "TestTiesOfOtherPrompts"},
 	{"resolver skipped for bodies", "Indexer.candidates", "m := x.meaningOf(r.Model)", "m := meaning{base: r.Model}\n\t\tif r.Body == nil {\n\t\t\tm = x.meaningOf(r.Model)\n\t\t}", "TestResolver"},
@@ -193,12 +193,12 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 	{"an unknown model untold", "Indexer.resolve", "set.unknown = x.unknownModel(m)", "_ = x.unknownModel(m)", "TestMistakes"},
 	{"an unknown model uncounted", "outcomes", "{ErrUnknownModel, OutcomeUnknownModel},", "{ErrUnknownModel, OutcomeScored},", "TestMistakes"},
 	{"an unknown adapter untold", "scorer.unknown", "err == nil && adapter != \"\" {", "err == nil && adapter == \"\" {", "TestMistakes"},
-	{"a model is unknown where nobody is known", "Indexer.resolve", "!set.known && len(x.models) > 0 {", "!set.known {", "TestUnknownNames"},
+	{"a model is unknown where nobody is known", "Indexer.resolve", "md == nil && len(x.models) > 0 {", "md == nil {", "TestUnknownNames"},
 	{"silent pods tell of no adapter", "Indexer.unknownAdapter", "State(pm.state.Load()) != StateSilent {", "State(pm.state.Load()) != 99 {", "TestUnknownNames"},
 	{"what is held is unknown", "scorer.unknown", "return b.matched > 0 || b.cached > 0", "return b.matched < 0", "TestAnOldIndexIsKnown"},
 	{"what the score before held is known", "scorer.release", "sc.times, sc.best = times{}, sc.best[:0]", "sc.times = times{}", "TestAnOldIndexIsKnown"},
 	{"text for an unknown name says nothing of it", "candidateSet.explain", "case set.unknown != nil:", "case false:", "TestMistakes"},
-	{"no text says that a name may be an adapter's", "candidateSet.explain", "case !set.known:", "case false:", "TestUnknownNames"},
+	{"no text says that a name may be an adapter's", "candidateSet.explain", "case set.model == nil:", "case false:", "TestUnknownNames"},
 	{"a file that is not there is a failure", "orNone", "errors.Is(err, fs.ErrNotExist) {", "errors.Is(err, fs.ErrExist) {", "TestMistakes"},
 	{"what was unknown stays so", "Indexer.ScoreRequest", "*dst = Answer{Pods: dst.Pods[:0]}", "*dst = Answer{Pods: dst.Pods[:0], Unknown: dst.Unknown}", "TestMistakes"},
 	{"scores run into their tokens", "tally.count", "sum&halfFull == 0 && ", "", "TestScoresAreCounted"},
@@ -394,7 +394,7 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 	{"any hash is an integer", "lowBits", "return 0, false", "continue", "TestMediaHashes"},
 	{"an item is in its first block only", "bareMedia", "\t\t\tif end > to {\n\t\t\t\tbreak", "\t\t\tif end > to && end < to {\n\t\t\t\tbreak", "TestScopesAgainstModel"},
 
-	{"salt of bare media in the root too", "scorer.keysIn", "\tif v.Media == MediaBare {", "\tif false {", "TestScopesAgainstModel"},
+	{"salt of bare media in the root too", "scorer.keysOf", "\tif v.Media == MediaBare {", "\tif false {", "TestScopesAgainstModel"},
 
 	{"salt not among bare media", "bareMedia", "if from == 0 && salt != \"\" {", "if false {", "TestScopesAgainstModel"},
 
@@ -429,12 +429,12 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 	{"a body's model goes before the caller's", "Request.read", "if r.Model == \"\" && r.Candidates == nil {", "if r.Candidates == nil {", "TestBodiesOfOnePrompt"},
 	{"a body's salt goes before the caller's", "Request.read", "if r.Salt == \"\" {", "if true {", "TestBodyScopes"},
 	{"a body's salt is not heard", "Request.read", "filled.Salt = body.Salt", "filled.Salt = \"\"", "TestBodyScopes"},
-	{"a chat gets a second BOS", "scorer.renderChat", "text.Text, !asked.AddSpecial)", "text.Text, asked.AddSpecial)", "TestBodiesOfOnePrompt"},
+	{"a chat gets a second BOS", "scorer.renderChat", "model, asked.AddSpecial)", "model, true)", "TestBodiesOfOnePrompt"},
 	{"a completion gets no BOS", "Request.read", "body.Prompt, body.Tokens, !body.AddSpecial", "body.Prompt, body.Tokens, true", "TestBodiesOfOnePrompt"},
 	{"what cannot be scored is a bad request", "ofBody", "if errors.Is(err, chat.ErrMalformed) || errors.Is(err, chat.ErrTemplate) {", "if true {", "TestBodyErrors"},
-	{"a chat's media stay where they are", "scorer.renderChat", "sc.prompt = sc.expanded\n", "", "TestBodyMedia"},
+	{"a chat's media stay where they are", "scorer.renderChat", "sc.prompt, sc.length = sc.expanded, len(sc.expanded)\n", "", "TestBodyMedia"},
 
-	{"rendered text gets a BOS", "scorer.tokenize", "text, !rendered)", "text, true)", "TestBodiesOfOnePrompt"},
+	{"rendered text gets a BOS", "scorer.readPrompt", "model, !r.Rendered)", "model, true)", "TestBodiesOfOnePrompt"},
 	{"media of a chat without a length", "Request.validate", "case asked != nil && m.Length == 0:", "case false:", "TestBodyMedia"},
 
 	{"the body's model goes before candidates", "Request.read", "if r.Model == \"\" && r.Candidates == nil {", "if r.Model == \"\" {", "TestBodiesOfOnePrompt"},
