@@ -138,7 +138,7 @@ func TestMarksOfFamilies(t *testing.T) {
 			bpe := parse(t, f.file(t, c))
 			n.added = addedContents(c)
 			texts := newNasty(uint64(number)+100, n.added...)
-			for i := range 40 / min(sampled, 8) {
+			for i := range 40 / sampled {
 				n.grow(t, bpe, texts.Rand, i%2 == 0, texts.text)
 			}
 		})
