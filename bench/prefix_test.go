@@ -87,8 +87,8 @@ func TestPrefixKept(t *testing.T) {
 			for _, percent := range []int64{5, 20} {
 				budget := max(prefixcache.MinBytes, s.Bytes*percent/100)
 				known, s := ours(budget)
-				// A page of the cache has 933 cells, and each of these entries takes five.
-				room := int((budget - 32<<10) / (64<<10 + 16) * 933 / 5)
+				// A page of the cache has 933 cells, and each of these entries takes four.
+				room := int((budget - 32<<10) / (64<<10 + 16) * 933 / 4)
 				l := bench.NewPrefixLRU(room)
 				lru := play(func(text []byte) int {
 					at, whole := beginnings(nil, text)

@@ -148,7 +148,7 @@ func TestAge(t *testing.T) {
 	if used := c.view().used(parent).Load(); used != now {
 		t.Errorf("used at %d, want %d", used, now)
 	}
-	if c.second(parent)[secondKids].Load()&flagAgain == 0 {
+	if c.view().cell(parent)[wordChain].Load()&flagAgain == 0 {
 		t.Error("it was asked for once")
 	}
 	if err := c.Check(); err != nil {
