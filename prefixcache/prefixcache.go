@@ -68,7 +68,7 @@
 // every moment, before the garbage collector has run, too. A cell has seven words and its
 // link, to the next cell of its entry or the next free one. So no room is lost between
 // entries, however their sizes change. A KiB of text with units of 16 tokens takes four
-// cells, 0.28 bytes a byte; with units of one token 37, 2.5 bytes a byte. A whole
+// cells, 0.28 bytes a byte; with units of one token 36, 2.5 bytes a byte. A whole
 // text takes two or three more. A page has its share of the table, which grows by linear hashing: no
 // Add waits for a table that is copied.
 //
