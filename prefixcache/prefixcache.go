@@ -210,7 +210,7 @@ type Prompt struct {
 }
 
 // Marks returns the positions at which Add would like to know more, ascending and behind
-// what is known. It is nil if the whole text is known. They hold until the next Find.
+// what is known; none if that is the whole text. They hold until the next Find.
 func (p *Prompt) Marks() []int {
 	p.marks = p.marks[:0]
 	for at := (p.known/Grain + 1) * Grain; at <= p.length; at += Grain {

@@ -134,7 +134,7 @@ func TestRepeatedAndGrown(t *testing.T) {
 // Prompts that were asked for twice outlast ten times the budget's worth of others that
 // come once.
 func TestOneTimePrompts(t *testing.T) {
-	const budget = 8 << 20
+	const budget = 4 << 20
 	r := rand.New(rand.NewPCG(2, 1))
 	c, p := open(t, budget), new(prefixcache.Prompt)
 	ask := func(text string) (whole bool) { return plain(c, p, text) }
@@ -148,8 +148,9 @@ func TestOneTimePrompts(t *testing.T) {
 			t.Fatal("not known after 20 others")
 		}
 	}
-	for bytes := 0; bytes < 10*budget; bytes += 32_000 * 3 / 10 {
-		ask(randomText(r, 32_000))
+	once := randomText(r, 32_000)
+	for bytes := 0; bytes < 10*budget; bytes += len(once) / 4 { // a quarter is what they take at least
+		ask(randomText(r, 8) + once)
 	}
 	known := 0
 	for _, text := range asked {
@@ -336,7 +337,7 @@ func TestRace(t *testing.T) {
 // TestHeap: what a Cache takes of the heap stays within its bytes.
 func TestHeap(t *testing.T) {
 	for _, n := range []int{100, 32_000, 1_000_000} {
-		for _, budget := range []int64{1 << 20, 9 << 20} {
+		for _, budget := range []int64{1 << 20, 3 << 20} {
 			r := rand.New(rand.NewPCG(uint64(n), 6))
 			p := new(prefixcache.Prompt)
 			text := randomText(r, n)
