@@ -4,7 +4,9 @@ import (
 	"encoding/binary"
 	"hash/maphash"
 	"math/rand/v2"
+	"runtime"
 	"testing"
+	"unsafe"
 
 	"github.com/kvindex/kvindex/bench"
 	"github.com/kvindex/kvindex/index"
@@ -25,8 +27,8 @@ func textOf(dst []byte, q *bench.Request, blockTokens int) []byte {
 
 var prefixSeed = maphash.MakeSeed()
 
-// beginnings returns the hashes of a text at each grain, and of the whole.
-func beginnings(text []byte) (at []uint64, whole uint64) {
+// beginnings appends the hashes of a text at each grain, and of the whole.
+func beginnings(at []uint64, text []byte) (_ []uint64, whole uint64) {
 	var h maphash.Hash
 	h.SetSeed(prefixSeed)
 	for i := prefixcache.Grain; i <= len(text); i += prefixcache.Grain {
@@ -45,7 +47,7 @@ func askFor(c *prefixcache.Cache, p *prefixcache.Prompt, text string) (known int
 	locals := make([]index.Local, len(text)/64)
 	var marks []prefixcache.Mark
 	for _, at := range p.Marks() {
-		marks = append(marks, prefixcache.Mark{At: at, Resume: at, Tokens: at / 4, Locals: at / 64})
+		marks = append(marks, prefixcache.Mark{At: at, Resume: at, Tokens: at / 4, Locals: at / 64, Tail: make([]uint32, 7)})
 	}
 	known = p.Resume
 	c.Add(p, locals, marks, prefixcache.Mark{At: len(text), Resume: len(text), Tokens: len(text) / 4, Locals: len(locals)})
@@ -89,14 +91,74 @@ func TestPrefixKept(t *testing.T) {
 				room := int((budget - 32<<10) / (64<<10 + 16) * 933 / 4)
 				l := bench.NewPrefixLRU(room)
 				lru := play(func(text []byte) int {
-					at, whole := beginnings(text)
+					at, whole := beginnings(nil, text)
 					return l.Ask(len(text), at[:min(len(at), room/8)], whole)
 				})
 				t.Logf("%d %%: %d bytes, %.4f known, by the LRU %.4f", percent, s.Bytes, known, lru)
-				if known < lru {
+				const noise = 0.0005 // which notes are forgotten is random
+				if known < lru-noise {
 					t.Errorf("%d %%: %.4f known, by a plain LRU %.4f", percent, known, lru)
 				}
 			}
 		})
 	}
+}
+
+// BenchmarkPrefix looks for 32 kB that are known whole, among 64 MB, hashing included.
+func BenchmarkPrefix(b *testing.B) {
+	const size, texts = 32 << 10, 2000
+	text := func(buf []byte, i int) []byte {
+		r := rand.NewPCG(uint64(i), 2)
+		for buf = buf[:0]; len(buf) < size; {
+			buf = binary.LittleEndian.AppendUint64(buf, r.Uint64())
+		}
+		return buf
+	}
+	var all [100][]byte
+	for i := range all {
+		all[i] = text(nil, i*(texts/len(all)))
+	}
+	run := func(b *testing.B, keeps func() any, find func(text []byte) bool) {
+		before := liveHeap()
+		kept := keeps()
+		heap := liveHeap() - before
+		b.ReportAllocs()
+		for i := 0; b.Loop(); i++ {
+			if !find(all[i%len(all)]) {
+				b.Fatal("not known")
+			}
+		}
+		b.ReportMetric(heap/(size*texts), "heap-B/B")
+		runtime.KeepAlive(kept)
+	}
+	b.Run("impl=kvindex", func(b *testing.B) {
+		var c *prefixcache.Cache
+		var p prefixcache.Prompt
+		run(b, func() any {
+			c, _ = prefixcache.New(64 << 20)
+			for i := range texts {
+				askFor(c, new(prefixcache.Prompt), string(text(nil, i)))
+			}
+			return c
+		}, func(text []byte) bool { return c.Find(&p, nil, unsafe.String(&text[0], len(text))) })
+	})
+	b.Run("impl=freelru", func(b *testing.B) {
+		var f *bench.PrefixFree
+		var at []uint64
+		var locals []index.Local
+		run(b, func() any {
+			f, _ = bench.NewPrefixFree(texts * (size/prefixcache.Grain + 1))
+			for i := range texts {
+				t := text(nil, i)
+				at, whole := beginnings(nil, t)
+				f.Add(size, at, whole, make([]index.Local, size/64))
+			}
+			return f
+		}, func(text []byte) (ok bool) {
+			var whole uint64
+			at, whole = beginnings(at[:0], text)
+			locals, ok = f.Find(locals[:0], at, whole)
+			return ok
+		})
+	})
 }

@@ -43,7 +43,7 @@ func (c *Cache) Check() error {
 						return fmt.Errorf("entry %d follows one that is no beginning of it", r)
 					}
 				}
-				payload := headWords + int(locals-high(before)) + int(low(chain)>>1+1)/2
+				payload := headWords + int(locals-high(before)) + int(low(chain)>>tailShift&maxTail+1)/2
 				if locals < high(before) || int(low(size)-low(before)) != own || own != (payload+dataWords-1)/dataWords {
 					return fmt.Errorf("entry %d has %d cells", r, own)
 				}
@@ -63,8 +63,8 @@ func (c *Cache) Check() error {
 		for at := now - 2*(slots-1); int32(now-at) >= 0; at += 2 {
 			before := ref(0)
 			for r := l.slots[at/2%slots].front; r != 0; {
-				w := c.second(r)[secondList].Load()
-				where, slot := c.placeOf(c.second(r))
+				w := c.second(r)[secondWord].Load()
+				where, slot := c.placeOf(r)
 				if !entries[r] || kids[r] != 0 || ref(high(w)) != before || where != l || slot != &l.slots[at/2%slots] || int32(at-l.oldest) < 0 {
 					return fmt.Errorf("entry %d is no leaf of its slot", r)
 				}
@@ -77,7 +77,8 @@ func (c *Cache) Check() error {
 		}
 	}
 	for r := range entries {
-		if n := kids[r]; n == 0 || n > 0 && int(high(c.second(r)[secondKids].Load())) != n {
+		n, leaf := kids[r], v.cell(r)[wordChain].Load()&flagLeaf != 0
+		if n == 0 || leaf != (n < 0) || n > 0 && int(c.second(r)[secondWord].Load()) != n {
 			return fmt.Errorf("entry %d is followed by %d", r, n)
 		}
 	}

@@ -148,7 +148,7 @@ func TestAge(t *testing.T) {
 	if used := c.view().used(parent).Load(); used != now {
 		t.Errorf("used at %d, want %d", used, now)
 	}
-	if c.second(parent)[secondKids].Load()&flagAgain == 0 {
+	if c.view().cell(parent)[wordChain].Load()&flagAgain == 0 {
 		t.Error("it was asked for once")
 	}
 	if err := c.Check(); err != nil {
@@ -193,7 +193,7 @@ func TestOld(t *testing.T) {
 func TestFavour(t *testing.T) {
 	text := strings.Repeat("x", 20_000)
 	c, p := opened(t, text)
-	flood(c, 8<<20)
+	flood(c, 5<<20)
 	if c.favour != c.mostFavour() {
 		t.Fatal("it has learned from nothing")
 	}
@@ -202,7 +202,7 @@ func TestFavour(t *testing.T) {
 		t.Fatal("it goes on although what went is asked for")
 	}
 	askFor(c, p, text)
-	flood(c, 8<<20)
+	flood(c, 5<<20)
 	if askFor(c, p, text); c.favour == 0 {
 		t.Error("it does not come back")
 	}

@@ -67,8 +67,8 @@
 // grows is in pages, so the heap of a Cache is a number of pages: its budget holds at
 // every moment, before the garbage collector has run, too. A cell has seven words and its
 // link, to the next cell of its entry or the next free one. So no room is lost between
-// entries, however their sizes change. A KiB of text with units of 16 tokens takes four or
-// five cells, 0.28 bytes a byte; with units of one token 37, 2.5 bytes a byte. A whole
+// entries, however their sizes change. A KiB of text with units of 16 tokens takes four
+// cells, 0.28 bytes a byte; with units of one token 36, 2.5 bytes a byte. A whole
 // text takes two or three more. A page has its share of the table, which grows by linear hashing: no
 // Add waits for a table that is copied.
 //
@@ -175,7 +175,7 @@ type Mark struct {
 	Resume int      // where encoding may resume in every text that begins with text[:At]; at most At
 	Tokens int      // ids before Resume; of the whole, all ids
 	Locals int      // how many units these ids complete
-	Tail   []uint32 // the last ids before Resume, those of the unit that is open; 1,024 at most
+	Tail   []uint32 // the last ids before Resume, those of the unit that is open; 255 at most
 	Fold   uint64   // the caller's own
 }
 
@@ -188,7 +188,7 @@ const (
 const share = 8
 
 // maxTail is how many ids a mark can have. A mark with more is not kept.
-const maxTail = 1 << 10
+const maxTail = 1<<(slotShift-tailShift) - 1
 
 // A Prompt is one text on its way through a [Cache]: [Cache.Find] begins it, [Cache.Add]
 // ends it. Its zero value is ready. It may be used for one text after the other, of one
@@ -210,7 +210,7 @@ type Prompt struct {
 }
 
 // Marks returns the positions at which Add would like to know more, ascending and behind
-// what is known. It is nil if the whole text is known. They hold until the next Find.
+// what is known; none if that is the whole text. They hold until the next Find.
 func (p *Prompt) Marks() []int {
 	p.marks = p.marks[:0]
 	for at := (p.known/Grain + 1) * Grain; at <= p.length; at += Grain {
@@ -458,7 +458,7 @@ type view []*page
 
 func (c *Cache) view() view { return *c.pages.Load() }
 
-// The words of an entry. Its second cell begins with two that only writers look at; then
+// The words of an entry. Its second cell begins with one that only writers look at; then
 // come its locals, and its tail, two ids a word.
 const (
 	wordTagLow  = iota
@@ -467,13 +467,22 @@ const (
 	wordTokens  // Tokens; At - Resume
 	wordFold
 	wordSize  // locals, and cells, of it and of all that it follows
-	wordChain // the next of its bucket; how many ids its tail has, and its kind
+	wordChain // the next of its bucket; the bits below
 
-	secondList = 0 // its neighbours among the leaves
-	secondKids = 1 // how many entries follow it; again, and the slot that it is in as a leaf
-	secondData = 2
+	secondWord = 0 // of a leaf its neighbours in its list, else how many entries follow it
+	secondData = 1
 
 	headWords = dataWords + secondData
+)
+
+// The low half of wordChain: a kind, flags, the number of ids of the tail, and of a leaf the
+// slot of time that it is in. A leaf goes long before slots of so many bits come again.
+const (
+	flagAgain = 1 << 1 // it was asked for again
+	flagLeaf  = 1 << 2
+	tailShift = 3
+	slotShift = 11
+	maxSlot   = 1<<(32-slotShift) - 1
 )
 
 // A kind says what an entry is of.
@@ -564,7 +573,7 @@ func (v view) stays(r ref, version uint32) bool {
 func (v view) copy(s *State, r ref, version uint32) bool {
 	k := v.cell(r)
 	place, tokens, size := k[wordPlace].Load(), k[wordTokens].Load(), k[wordSize].Load()
-	tail, to := int(low(k[wordChain].Load())>>1), int(high(size))
+	tail, to := int(low(k[wordChain].Load())>>tailShift&maxTail), int(high(size))
 	s.Tokens, s.Resume, s.Fold = int(high(tokens)), int(high(place)-low(tokens)), k[wordFold].Load()
 	if !v.stays(r, version) { // these are no numbers to take memory by
 		return false
@@ -648,12 +657,11 @@ func (c *Cache) put(parent ref, t tag, m *Mark, locals []index.Local, of kind) r
 	k[wordTokens].Store(pair(uint32(m.Tokens), uint32(m.At-m.Resume)))
 	k[wordFold].Store(m.Fold)
 	k[wordSize].Store(pair(uint32(m.Locals), low(size)+uint32(n)))
-	k[wordChain].Store(pair(bucket.Load(), uint32(len(m.Tail))<<1|uint32(of)))
+	k[wordChain].Store(pair(bucket.Load(), uint32(len(m.Tail))<<tailShift|uint32(of)))
 	v.write(k, locals[from:m.Locals], m.Tail)
 	c.tick(n)
 	c.readNote(t, n)
 	v.used(r).Store(c.now.Load())
-	v.next(k)[secondKids].Store(0)
 	c.list(r)
 	k[linkWord].Add(1 << 32)
 	bucket.Store(uint32(r))
@@ -786,7 +794,8 @@ func (c *Cache) drop(r ref) {
 	c.unlist(r)
 	k := v.cell(r)
 	k[linkWord].Add(1 << 32) // before anything of it changes
-	t, chain, again := k.tag(), k[wordChain].Load(), v.next(k)[secondKids].Load()&flagAgain
+	t, chain := k.tag(), k[wordChain].Load()
+	again := chain & flagAgain
 	c.leaveNote(t, again != 0)
 	if bucket := v.bucket(t); bucket.Load() == uint32(r) {
 		bucket.Store(high(chain))
@@ -811,7 +820,7 @@ func (c *Cache) drop(r ref) {
 		if used := v.used(r).Load(); int32(used-v.used(parent).Load()) > 0 {
 			v.used(parent).Store(used)
 		}
-		v.next(v.cell(parent))[secondKids].Or(again)
+		v.cell(parent)[wordChain].Or(again)
 		c.letGo(parent)
 	}
 }
@@ -823,19 +832,17 @@ func (c *Cache) hold(r ref) {
 	if r == 0 {
 		return
 	}
-	kids := &c.second(r)[secondKids]
-	if high(kids.Load()) == 0 {
+	if k := c.view().cell(r); k[wordChain].Load()&flagLeaf != 0 {
 		c.unlist(r)
+		k[wordChain].And(^uint64(flagLeaf))
+		c.second(r)[secondWord].Store(0)
 	}
-	kids.Add(1 << 32)
+	c.second(r)[secondWord].Add(1)
 }
 
 // letGo undoes a hold.
 func (c *Cache) letGo(r ref) {
-	if r == 0 {
-		return
-	}
-	if kids := c.second(r)[secondKids].Add(^uint64(1<<32 - 1)); high(kids) == 0 {
+	if c.second(r)[secondWord].Add(^uint64(0)) == 0 {
 		c.list(r)
 	}
 }
@@ -848,10 +855,9 @@ func (c *Cache) second(r ref) *cell {
 
 // The clock.
 const (
-	slots     = 1024 // of time that are told apart
-	turnover  = 64   // slots, in which as many cells are taken as there are
-	wasHit    = 1    // of a time of use: since it was put into its slot
-	flagAgain = 1 << 31
+	slots    = 1024 // of time that are told apart
+	turnover = 64   // slots, in which as many cells are taken as there are
+	wasHit   = 1    // of a time of use: since it was put into its slot
 )
 
 func (c *Cache) slotCells() int { return max(1, c.most*pageCells/turnover) }
@@ -868,12 +874,12 @@ func (c *Cache) tick(n int) {
 			if to.back == 0 {
 				*to = *from
 			} else if from.back != 0 {
-				c.second(to.back)[secondList].Or(uint64(from.front))
-				c.second(from.front)[secondList].Or(pair(uint32(to.back), 0))
+				c.second(to.back)[secondWord].Or(uint64(from.front))
+				c.second(from.front)[secondWord].Or(pair(uint32(to.back), 0))
 				to.back = from.back
 			}
 			*from = list{}
-			l.oldest = later(l.oldest, now-2*(slots-1))
+			l.oldest = later(l.oldest, c.first())
 		}
 	}
 }
@@ -885,22 +891,27 @@ func later(a, b uint32) uint32 {
 	return a
 }
 
+// first is the time of the oldest slot.
+func (c *Cache) first() uint32 { return c.now.Load() - 2*(slots-1) }
+
 // list puts a leaf among the others, by when it was used.
 func (c *Cache) list(r ref) {
 	v := c.view()
-	k, used := c.second(r), v.used(r)
+	used, word := v.used(r), &v.cell(r)[wordChain]
+	chain := word.Load() | flagLeaf
 	at := used.Load()
 	if at&wasHit != 0 {
 		at &^= wasHit
 		used.Store(at)
-		k[secondKids].Or(flagAgain)
+		chain |= flagAgain
 	}
-	k[secondKids].Store(k[secondKids].Load()&flagAgain | uint64(at/2))
-	l, s := c.placeOf(k)
-	if at = later(at, c.now.Load()-2*(slots-1)); int32(at-l.oldest) < 0 {
+	at = later(at, c.first())
+	word.Store(chain&^(maxSlot<<slotShift) | uint64(at/2&maxSlot)<<slotShift)
+	l, s := c.placeOf(r)
+	if int32(at-l.oldest) < 0 {
 		l.oldest = at
 	}
-	k[secondList].Store(uint64(s.front))
+	c.second(r)[secondWord].Store(uint64(s.front))
 	if s.front != 0 {
 		c.setNeighbours(s.front, r, true)
 	} else {
@@ -910,17 +921,17 @@ func (c *Cache) list(r ref) {
 }
 
 // placeOf returns where a leaf is.
-func (c *Cache) placeOf(second *cell) (*leaves, *list) {
-	w := low(second[secondKids].Load())
-	l := &c.leaves[w/flagAgain]
-	return l, &l.slots[later(w*2, c.now.Load()-2*(slots-1))/2%slots]
+func (c *Cache) placeOf(r ref) (*leaves, *list) {
+	chain, now := low(c.view().cell(r)[wordChain].Load()), c.now.Load()
+	age := (now/2 - chain>>slotShift) & maxSlot
+	l := &c.leaves[chain/flagAgain%2]
+	return l, &l.slots[later(now-2*age, c.first())/2%slots]
 }
 
 // unlist takes a leaf from the others.
 func (c *Cache) unlist(r ref) {
-	k := c.second(r)
-	_, s := c.placeOf(k)
-	w := k[secondList].Load()
+	_, s := c.placeOf(r)
+	w := c.second(r)[secondWord].Load()
 	before, after := ref(high(w)), ref(low(w))
 	if before != 0 {
 		c.setNeighbours(before, after, false)
@@ -936,7 +947,7 @@ func (c *Cache) unlist(r ref) {
 
 // setNeighbours sets what is before, or after, a leaf.
 func (c *Cache) setNeighbours(of, r ref, before bool) {
-	w := &c.second(of)[secondList]
+	w := &c.second(of)[secondWord]
 	if before {
 		w.Store(pair(uint32(r), low(w.Load())))
 	} else {

@@ -33,7 +33,7 @@ var prefixcacheMutants = table{breaks: "./prefixcache", rows: []mutant{
 	{"no favour", "Cache.evict", "> 2*int32(c.favour/int64(c.slotCells()))", "> 0", "TestOneTimePrompts"},
 	{"favour does not end", "Cache.readNote", "c.favour = 0", "", "TestFavour"},
 	{"favour does not come back", "Cache.readNote", "c.favour = min(c.mostFavour(), c.favour+int64(n))", "", "TestFavour"},
-	{"a parent forgets that it was asked for again", "Cache.drop", "v.next(v.cell(parent))[secondKids].Or(again)", "", "TestAge"},
+	{"a parent forgets that it was asked for again", "Cache.drop", "v.cell(parent)[wordChain].Or(again)", "", "TestAge"},
 	{"a parent forgets when it was used", "Cache.drop", "v.used(parent).Store(used)", "", "TestAge"},
 	{"what is older than all slots is lost", "Cache.tick", "*to = *from", "", "TestOld"},
 	{"what is older than all slots takes the place of others", "Cache.tick", "if to.back == 0 {", "if true {", "TestOld"},
