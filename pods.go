@@ -93,8 +93,8 @@ type rank struct {
 type model struct {
 	everyone *Candidates
 	pods     map[string]*podModel
-	adapters map[string]map[string]bool      // to the pods that told of it
-	forms    atomic.Pointer[[]index.Variant] // that texts were cut in last
+	adapters map[string]map[string]bool // to the pods that told of it
+	forms    atomic.Pointer[knownForms] // that texts were cut in last
 }
 
 // A viewEvent is what happened to a rank, as far as it bears on how its view can

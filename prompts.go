@@ -99,11 +99,17 @@ func (sc *scorer) encodeWhole(ctx context.Context, t tokenize.Tokenizer, special
 // text alone says.
 func (sc *scorer) isSalted(v index.Variant) bool { return v.Media == MediaBare && sc.scope.salt != "" }
 
-// formsOf returns the variants that the index asked for last, of a prompt of set's model.
+// knownForms are the variants that the index has asked for last, of prompts of a model.
+type knownForms struct {
+	heard    uint64 // since when: see candidateSet
+	variants []index.Variant
+}
+
+// formsOf returns the forms that a text is likely to be asked for in.
 func (set *candidateSet) formsOf() []index.Variant {
 	if set.model != nil {
 		if forms := set.model.forms.Load(); forms != nil {
-			return *forms
+			return forms.variants
 		}
 	}
 	return firstForms
@@ -111,29 +117,25 @@ func (set *candidateSet) formsOf() []index.Variant {
 
 var firstForms = []index.Variant{{Unit: tieUnit}}
 
-// learnForms remembers what variants the index has asked for.
+// learnForms remembers what variants the index has asked for, and for some pods only,
+// what it has asked for before.
 func (sc *scorer) learnForms() {
-	md, asked := sc.set.model, sc.known.asked
-	if md == nil || len(asked) == 0 {
+	set, md, all := sc.set, sc.set.model, sc.known.asked
+	if md == nil || len(all) == 0 {
 		return
 	}
-	slices.SortFunc(asked, compareVariants)
 	was := md.forms.Load()
-	if was != nil && slices.Equal(*was, asked) {
-		return
-	}
-	all := slices.Clone(asked)
-	if was != nil && sc.set != md.everyone.set.Load() { // pods that are not in set may need others
-		for _, v := range *was {
-			if !slices.Contains(all, v) {
+	if was != nil && was.heard == set.heard && set != md.everyone.set.Load() {
+		for _, v := range was.variants {
+			if len(all) < maxForms && !slices.Contains(all, v) {
 				all = append(all, v)
 			}
 		}
-		all = all[:min(len(all), maxForms)]
-		slices.SortFunc(all, compareVariants)
+		sc.known.asked = all
 	}
-	if was == nil || !slices.Equal(*was, all) {
-		md.forms.Store(&all)
+	slices.SortFunc(all, compareVariants)
+	if was == nil || was.heard != set.heard || !slices.Equal(was.variants, all) {
+		md.forms.Store(&knownForms{set.heard, slices.Clone(all)})
 	}
 }
 
@@ -168,7 +170,7 @@ func (sc *scorer) know(ctx context.Context, variants []index.Variant) error {
 	if from < 0 {
 		return nil
 	}
-	if sc.prompt != nil { // all ids are there
+	if _, ok := k.tokenizer.(tokenize.Marker); !ok || sc.prompt != nil { // nothing to resume, or all ids are there
 		from = 0
 	}
 	start := startOf(forms, from)
@@ -177,7 +179,9 @@ func (sc *scorer) know(ctx context.Context, variants []index.Variant) error {
 			return err
 		}
 	}
-	sc.keep(forms, start)
+	if sc.length > 0 { // it is an error else
+		sc.keep(forms, start)
+	}
 	return nil
 }
 
@@ -253,7 +257,7 @@ func (sc *scorer) encodeFrom(ctx context.Context, forms []form, start prefixcach
 	if m, ok := k.tokenizer.(tokenize.Marker); ok {
 		tokens, k.places, err = m.EncodeMarks(ctx, tokens, sc.text, from, k.special, k.places)
 	} else {
-		from, k.places = 0, k.places[:0]
+		k.places = k.places[:0]
 		tokens, err = k.tokenizer.Encode(ctx, tokens, sc.text, k.special)
 	}
 	if err != nil {
@@ -342,9 +346,6 @@ func (sc *scorer) marksOf(v index.Variant) []prefixcache.Mark {
 // knownKeys returns the keys of a text in a variant, with errMissing if it was not cut in it.
 func (sc *scorer) knownKeys(v index.Variant) ([]index.Key, error) {
 	k := &sc.known
-	if !slices.Contains(k.asked, v) {
-		k.asked = append(k.asked, v)
-	}
 	f := k.form(v)
 	if f == nil || sc.isSalted(v) {
 		k.missing = append(k.missing, v)
@@ -358,11 +359,15 @@ func (sc *scorer) addMissing(ctx context.Context) error {
 	k := &sc.known
 	missing := k.missing
 	k.missing = k.missing[:0]
-	if slices.ContainsFunc(missing, sc.isSalted) {
-		sc.x.prompts.Pass()
+	if !slices.ContainsFunc(missing, sc.isSalted) {
+		return sc.know(ctx, missing)
+	}
+	sc.x.prompts.Pass()
+	if sc.prompt == nil {
 		return sc.encodeWhole(ctx, k.tokenizer, k.special)
 	}
-	return sc.know(ctx, missing)
+	k.tokenizer = nil
+	return nil
 }
 
 // release keeps the memory of k, and nothing of its text.

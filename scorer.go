@@ -196,10 +196,7 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 		return err
 	}
 	if len(sc.set.names) > 0 {
-		began := sc.clock()
-		err := sc.match(ctx)
-		sc.spend(&sc.times.match, began)
-		if err != nil {
+		if err := sc.match(ctx); err != nil {
 			return err
 		}
 		if r.Ranks {
@@ -459,15 +456,22 @@ func (sc *scorer) renderChat(ctx context.Context, model Model, asked *chat.Reque
 // tokenize sets the prompt to the text. special: it has no special tokens yet.
 func (sc *scorer) tokenize(ctx context.Context, model Model, special bool) error {
 	began := sc.clock()
-	err := sc.encode(ctx, model.Tokenizer, special)
-	sc.spend(&sc.times.tokenize, began)
-	if err != nil {
-		return sc.set.explain(fmt.Errorf("kvindex: tokenizing for model %q: %w", sc.set.base, orNone(err, ErrNoTokenizer)))
+	if err := sc.encoded(began, sc.encode(ctx, model.Tokenizer, special)); err != nil {
+		return err
 	}
 	if sc.length == 0 {
 		return fmt.Errorf("%w: the prompt has no tokens", ErrRequest)
 	}
 	return nil
+}
+
+// encoded notes how long an encoding took, and returns what its error is to the request.
+func (sc *scorer) encoded(began time.Time, err error) error {
+	sc.spend(&sc.times.tokenize, began)
+	if err != nil {
+		err = sc.set.explain(fmt.Errorf("kvindex: tokenizing for model %q: %w", sc.set.base, orNone(err, ErrNoTokenizer)))
+	}
+	return err
 }
 
 // orNone makes err one about what is not there if it says that a file is not.
@@ -486,17 +490,19 @@ func (sc *scorer) match(ctx context.Context) error {
 	sc.query.Candidates = sc.set.index
 	for {
 		sc.keys, sc.plain = sc.keys[:0], index.Variant{}
+		began := sc.clock()
 		err := sc.x.index.Match(ctx, &sc.query, &sc.matches)
+		sc.spend(&sc.times.match, began)
 		switch {
 		case err == nil:
 			sc.learnForms()
 			return nil
 		case errors.Is(err, errMissing):
-			err = sc.addMissing(ctx)
-			if err == nil {
-				continue
+			began := sc.clock()
+			if err := sc.encoded(began, sc.addMissing(ctx)); err != nil {
+				return err
 			}
-			return err
+			continue
 		case errors.Is(err, ErrRequest): // of keysIn
 			return err
 		}
@@ -506,6 +512,9 @@ func (sc *scorer) match(ctx context.Context) error {
 
 // keysIn returns the keys of the prompt in a variant.
 func (sc *scorer) keysIn(v index.Variant) ([]index.Key, error) {
+	if k := &sc.known; sc.x.prompts != nil && !slices.Contains(k.asked, v) {
+		k.asked = append(k.asked, v)
+	}
 	if sc.known.tokenizer != nil {
 		return sc.knownKeys(v)
 	}

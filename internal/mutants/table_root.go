@@ -206,7 +206,7 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 	{"few scores are forgotten", "tally.settle", "t.add(OutcomeScored, few>>48,", "t.add(OutcomeScored, 0*few,", "TestScoresAreCounted"},
 	{"times of the score before", "scorer.release", "sc.times, sc.best = times{}, sc.best[:0]", "sc.best = sc.best[:0]", "TestScoredHook"},
 	{"finding a model takes no time", "scorer.model", "sc.spend(&sc.times.tokenize, began)", "_ = began", "TestScoredHook"},
-	{"tokenizing takes no time", "scorer.tokenize", "sc.spend(&sc.times.tokenize, began)", "_ = began", "TestScoredHook"},
+	{"tokenizing takes no time", "scorer.encoded", "sc.spend(&sc.times.tokenize, began)", "_ = began", "TestScoredHook"},
 
 	{"one pod twice", "Indexer.Candidates", "c.pods = slices.Compact(c.pods)", "", "TestScorePods"},
 	{"candidates in no order", "Indexer.Candidates", "slices.Sort(c.pods)\n", "", "TestScorePods"},

@@ -1,0 +1,532 @@
+package kvindex_test
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/testdata"
+	"github.com/kvindex/kvindex/prefixcache"
+	"github.com/kvindex/kvindex/tokenize"
+	"github.com/kvindex/kvindex/tokenize/chat"
+)
+
+var promptsN = flag.Int("prompts.n", 0, "requests of TestPromptCacheEqual; 0: 10,000, with -race or -short 1,500")
+
+// TestPromptCacheEqual asks an Indexer with a prompt cache and one without the same, with
+// the same events, and compares all fields of the answers.
+func TestPromptCacheEqual(t *testing.T) {
+	n := *promptsN
+	if n == 0 {
+		n = 10_000
+		if raced || testing.Short() {
+			n = 1500
+		}
+	}
+	models := promptModels(t, "")
+	with, without := openPair(t, models, 64<<20)
+	c := comparison{tb: t, with: with, without: without, Rand: rand.New(rand.NewPCG(31, uint64(n))), seen: map[string]int{}}
+	for i := range n {
+		m := models[i%len(models)]
+		c.request(m)
+		if i%(150*len(models)) < len(models) {
+			c.changeFleet(m)
+		}
+	}
+	c.report(n)
+}
+
+// A promptModel is a model with a fleet, and what it was asked.
+type promptModel struct {
+	name   string
+	plain  tokenize.Tokenizer // what the events are made by
+	model  kvindex.Model
+	fleet  []promptPod
+	texts  *promptTexts
+	past   bool // its tokenizer does not use the cache
+	coarse bool // it knows whole texts only
+
+	asked []promptAsked
+}
+
+type promptAsked struct {
+	text  string
+	chats [][2]string // if the text is of a chat: the roles and contents
+
+	rendered      bool
+	adapter, salt string
+}
+
+// A promptPod is an engine that says which blocks it stored.
+type promptPod struct {
+	name  string
+	size  int
+	pairs bool
+	media kvindex.MediaForm
+}
+
+var promptFleets = [][]promptPod{
+	{{name: "p16", size: 16}, {name: "p16b", size: 16}},
+	{{name: "p16", size: 16}, {name: "p1", size: 1}, {name: "p48", size: 48}},
+	{{name: "p16", size: 16}, {name: "pairs16", size: 16, pairs: true, media: kvindex.MediaPad}},
+	{{name: "p24", size: 24}, {name: "pairs1", size: 1, pairs: true, media: kvindex.MediaPad}},
+	{{name: "p16", size: 16}, {name: "bare16", size: 16, media: kvindex.MediaBare}},
+	{{name: "p1", size: 1}, {name: "p2", size: 2}, {name: "p20", size: 20}, {name: "p24", size: 24}, {name: "p32", size: 32}, {name: "pairs16", size: 16, pairs: true, media: kvindex.MediaPad}},
+	{{name: "p1", size: 1}},
+	{},
+}
+
+// Wrappers that hide what a tokenizer can do.
+type onlyIdentified struct{ tokenize.Identified }
+type onlyTokenizer struct{ tokenize.Tokenizer }
+
+// promptModels returns all tokenizers that there are, each with a fleet of its own; of is
+// a part of their names.
+func promptModels(tb testing.TB, of string) (models []*promptModel) {
+	tb.Helper()
+	load := func(path string) *tokenize.BPE {
+		bpe, err := tokenize.Load(path)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		return bpe
+	}
+	add := func(name string, plain, t tokenize.Tokenizer, special ...string) *promptModel {
+		m := &promptModel{name: name, plain: plain, texts: newPromptTexts(uint64(len(models)), special)}
+		template, err := chat.New(`{% for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}`, nil, chat.Options{})
+		if err != nil {
+			tb.Fatal(err)
+		}
+		m.model = kvindex.Model{Tokenizer: t, Chat: template}
+		m.fleet = promptFleets[len(models)%len(promptFleets)]
+		if strings.Contains(name, of) {
+			models = append(models, m)
+		}
+		return m
+	}
+	tiny := load(filepath.Join("tokenize", "testdata", "tiny.json"))
+	add("tiny", tiny, tiny, "<|end|>")
+	add("tiny, whole only", tiny, onlyIdentified{tiny}, "<|end|>").coarse = true
+	add("tiny, past", tiny, onlyTokenizer{tiny}, "<|end|>").past = true
+	pool, err := tokenize.NewPool(tokenize.PoolConfig{Find: func(context.Context, string) (string, error) {
+		return filepath.Join("tokenize", "testdata", "tiny.json"), nil
+	}})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { pool.Close() })
+	add("tiny of a pool", tiny, pool.Tokenizer("tiny"), "<|end|>")
+	families := []string{"gpt2", "llama3", "qwen25", "deepseekv3", "o200k", "tekken", "llama2", "phi3", "gemma2"}
+	if raced {
+		families = families[:3]
+	}
+	for _, family := range families {
+		bpe := load(testdata.Path(tb, "the prompt cache with the tokenizers of models", "tokens", family))
+		add(family, bpe, bpe, "<|eot_id|>", "<|begin_of_text|>", "<|im_start|>", "<|im_end|>", "<s>", "</s>", "<|endoftext|>", "<end_of_turn>", "[INST]")
+	}
+	return models
+}
+
+// openPair opens an Indexer with a prompt cache, and one without.
+func openPair(tb testing.TB, models []*promptModel, bytes int64, opts ...kvindex.Option) (with, without *kvindex.Indexer) {
+	tb.Helper()
+	opts = append(opts, kvindex.WithKeySeed([16]byte{1, 2, 3}), kvindex.WithProfile(func(pod, _ string) kvindex.Profile {
+		for _, fleet := range promptFleets {
+			for _, p := range fleet {
+				if p.name == pod {
+					return kvindex.Profile{Media: p.media}
+				}
+			}
+		}
+		return kvindex.Profile{}
+	}))
+	for _, m := range models {
+		opts = append(opts, kvindex.WithModel(m.name, m.model))
+	}
+	with = open(tb, append(opts, kvindex.WithPromptCache(bytes))...)
+	without = open(tb, append(opts, kvindex.WithPromptCache(0))...)
+	return with, without
+}
+
+// stored returns the event of a pod that stores the blocks of a prompt, at most so many.
+func (p promptPod) stored(r *kvindex.Request, tokens []uint32, most int) events.Event {
+	e := events.Event{Kind: events.Stored, BlockSize: p.size, Adapter: r.Adapter, Pairs: p.pairs}
+	n := len(tokens)
+	if p.pairs {
+		n--
+	}
+	n = min(n/p.size, most)
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%q %q", r.Adapter, r.Salt)
+	for i := range n * p.size {
+		e.Tokens = append(e.Tokens, tokens[i])
+		fmt.Fprintf(h, " %d", tokens[i])
+		if p.pairs {
+			e.Tokens = append(e.Tokens, tokens[i+1])
+			fmt.Fprintf(h, "+%d", tokens[i+1])
+		}
+		if (i+1)%p.size == 0 {
+			e.Hashes = append(e.Hashes, h.Sum64())
+		}
+	}
+	switch {
+	case p.media == kvindex.MediaPad:
+		e.Salt = r.Salt
+	case r.Salt != "":
+		e.HasExtra = true
+		e.Extra = []events.ExtraKey{{Block: 0, Kind: events.ExtraText, Text: r.Salt}}
+	default:
+		e.HasExtra = true
+	}
+	return e
+}
+
+// A comparison asks two Indexers the same.
+type comparison struct {
+	tb            testing.TB
+	with, without *kvindex.Indexer
+	*rand.Rand
+	seen map[string]int
+	a, b kvindex.Answer
+}
+
+// request asks for something, and has a pod store it now and then.
+func (c *comparison) request(m *promptModel) {
+	asked, how := c.next(m)
+	if c.IntN(6) == 0 {
+		asked.rendered = c.IntN(2) == 0
+		asked.adapter = []string{"", "", "lora", "7", "lorapepper"}[c.IntN(5)]
+		asked.salt = []string{"", "", "pepper", "lora", "p"}[c.IntN(5)]
+	}
+	m.asked = append(m.asked, asked)
+	if len(m.asked) > 60 {
+		m.asked = slices.Delete(m.asked, 0, 1)
+	}
+	r := kvindex.Request{Model: m.name, Prompt: asked.text, Rendered: asked.rendered, Adapter: asked.adapter, Salt: asked.salt}
+	body := map[string]any{"model": m.name}
+	switch {
+	case asked.chats != nil && asked.rendered && c.IntN(2) == 0:
+		var messages []map[string]string
+		for _, turn := range asked.chats {
+			messages = append(messages, map[string]string{"role": turn[0], "content": turn[1]})
+		}
+		body["messages"] = messages
+		how += ", as a chat"
+	case c.IntN(8) == 0:
+		body["prompt"], body["add_special_tokens"] = asked.text, !r.Rendered
+		how += ", as a completion"
+	default:
+		body = nil
+	}
+	if body != nil {
+		r.Prompt, r.Rendered, r.Model = "", false, ""
+		var err error
+		if r.Body, err = json.Marshal(body); err != nil {
+			c.tb.Fatal(err)
+		}
+	}
+	if c.IntN(6) == 0 {
+		r.Top, r.Ranks = c.IntN(3), c.IntN(2) == 0
+	}
+	if c.IntN(6) == 0 && len(m.fleet) > 0 {
+		r.Pods = []string{m.fleet[c.IntN(len(m.fleet))].name}
+	}
+	before := c.with.Stats().Prompts
+	if !c.equal(&r) {
+		c.tb.Fatalf("%s: %s, %d bytes, adapter %q, salt %q, rendered %v, %.300q", m.name, how, len(asked.text), r.Adapter, r.Salt, r.Rendered, asked.text)
+	}
+	if len(c.a.Pods) == 0 && c.a.PromptTokens == 0 {
+		return
+	}
+	c.count(m, &r, asked.text, how, before)
+	if c.IntN(6) == 0 && len(m.fleet) > 0 && asked.text != "" {
+		c.store(m, &r, asked.text)
+	}
+}
+
+// equal asks both.
+func (c *comparison) equal(r *kvindex.Request) bool {
+	errA, errB := c.with.ScoreRequest(ctx, r, &c.a), c.without.ScoreRequest(ctx, r, &c.b)
+	if fmt.Sprint(errA) != fmt.Sprint(errB) || fmt.Sprint(c.a.Unknown) != fmt.Sprint(c.b.Unknown) {
+		c.tb.Errorf("with: %v, %v, without: %v, %v", errA, c.a.Unknown, errB, c.b.Unknown)
+		return false
+	}
+	if errA != nil {
+		c.seen["errors"]++
+	}
+	a, b := c.a, c.b
+	a.Unknown, b.Unknown = nil, nil
+	if !reflect.DeepEqual(a, b) && (len(a.Pods) > 0 || len(b.Pods) > 0 || a.PromptTokens != b.PromptTokens) {
+		c.tb.Errorf("with: %+v\nwithout: %+v", a, b)
+		return false
+	}
+	if len(a.Pods) > 0 && a.Pods[0].CachedTokens > 0 {
+		c.seen["hits"]++
+	}
+	return true
+}
+
+func (c *comparison) count(m *promptModel, r *kvindex.Request, text, how string, before prefixcache.Stats) {
+	s := c.with.Stats().Prompts
+	switch {
+	case s.Past > before.Past:
+		c.seen["past"]++
+		if !m.past && r.Salt == "" {
+			c.tb.Fatalf("%s: a prompt went past the cache", m.name)
+		}
+	case m.past:
+		c.tb.Fatalf("%s: a prompt did not go past the cache", m.name)
+	case s.Grown > before.Grown:
+		c.seen["known in part"]++
+		if m.coarse {
+			c.tb.Fatalf("%s: a prompt was known in part", m.name)
+		}
+	case s.Unknown > before.Unknown:
+		c.seen["known not at all"]++
+	case s.Whole > before.Whole:
+		c.seen["known whole"]++
+		if r.Adapter != "" {
+			c.seen["known whole, with an adapter"]++
+		}
+		if r.Salt != "" {
+			c.seen["known whole, with a salt"]++
+		}
+	}
+	c.seen[how]++
+	for _, kind := range m.texts.within(text, len(text)) {
+		c.seen["ends within "+kind]++
+	}
+	for at := prefixcache.Grain; at < len(text); at += prefixcache.Grain {
+		for _, kind := range m.texts.within(text, at) {
+			c.seen["marks within "+kind]++
+		}
+	}
+}
+
+// store has a pod hold a prompt.
+func (c *comparison) store(m *promptModel, r *kvindex.Request, text string) {
+	tokens, err := m.plain.Encode(ctx, nil, text, r.Body == nil && !r.Rendered)
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	p := m.fleet[c.IntN(len(m.fleet))]
+	e := p.stored(r, tokens, c.IntN(len(tokens)/p.size+2))
+	if len(e.Hashes) == 0 {
+		return
+	}
+	c.apply(p.name, m.name, e)
+}
+
+func (c *comparison) apply(pod, model string, e events.Event) {
+	for _, x := range []*kvindex.Indexer{c.with, c.without} {
+		if err := x.ApplyBatch(pod, model, &events.Batch{Events: []events.Event{e}}); err != nil {
+			c.tb.Fatal(err)
+		}
+	}
+}
+
+// changeFleet has a model get another fleet: units come and go.
+func (c *comparison) changeFleet(m *promptModel) {
+	for _, p := range m.fleet {
+		if c.IntN(2) == 0 {
+			continue // it is still asked for
+		}
+		for _, x := range []*kvindex.Indexer{c.with, c.without} {
+			if err := x.RemovePod(p.name); err != nil {
+				c.tb.Fatal(err)
+			}
+		}
+	}
+	m.fleet = promptFleets[c.IntN(len(promptFleets))]
+}
+
+// report prints what was seen, and wants enough of each.
+func (c *comparison) report(n int) {
+	c.tb.Helper()
+	for _, what := range slices.Sorted(maps.Keys(c.seen)) {
+		c.tb.Logf("%6d %s", c.seen[what], what)
+	}
+	s := c.with.Stats().Prompts
+	c.tb.Logf("%+v", s)
+	for what, share := range map[string]int{
+		"known whole": 5, "known in part": 5, "hits": 10, "past": 50, "errors": 2000,
+		"ends within a character": 100, "ends within a special token": 100, "ends within white space": 100, "ends within a combining sequence": 100,
+		"marks within a character": 100, "marks within a special token": 100, "marks within white space": 100, "marks within a combining sequence": 100,
+		"known whole, with an adapter": 100, "known whole, with a salt": 100,
+	} {
+		if c.seen[what] < n/share {
+			c.tb.Errorf("%d %s of %d", c.seen[what], what, n)
+		}
+	}
+}
+
+// next makes a text of those before, mostly for the same scope.
+func (c *comparison) next(m *promptModel) (asked promptAsked, how string) {
+	const most = 7 << 10
+	t := m.texts
+	if len(m.asked) == 0 {
+		return promptAsked{text: t.text(c.IntN(6000))}, "new"
+	}
+	asked = m.asked[len(m.asked)-1-int(float64(len(m.asked))*c.Float64()*c.Float64())]
+	old, turns := asked.text, asked.chats
+	asked.chats = nil
+	n := c.IntN(100)
+	if len(old) > most && n >= 46 && n < 72 {
+		n = 99
+	}
+	switch {
+	case n < 46:
+		asked.chats = turns
+		how = "repeated"
+	case n < 72 && turns != nil:
+		asked.chats = append(slices.Clone(turns), [2]string{"assistant", t.valid(500)}, [2]string{"user", t.valid(300)})
+		how = "a further turn"
+	case n < 72:
+		asked.text += t.text(1 + c.IntN(1200))
+		how = "grown"
+	case n < 74:
+		asked.text = old[:t.cut(old)]
+		how = "shrunk"
+	case n < 86:
+		asked.text = old[:t.cut(old)] + t.text(1+c.IntN(1200))
+		how = "forked"
+	case n < 92:
+		i := t.cut(old)
+		asked.text = old[:i] + t.text(1+c.IntN(40)) + old[t.cut(old[i:])+i:]
+		how = "changed in the middle"
+	case n < 97:
+		asked.chats = [][2]string{{"system", t.valid(2500)}, {"user", t.valid(300)}}
+		how = "a new chat"
+	default:
+		asked.text = t.text(c.IntN(6000))
+		how = "new"
+	}
+	if asked.chats != nil {
+		asked.text, asked.rendered = chatText(asked.chats), true
+	}
+	return asked, how
+}
+
+func chatText(turns [][2]string) string {
+	var b strings.Builder
+	for _, turn := range turns {
+		fmt.Fprintf(&b, "<|im_start|>%s\n%s<|im_end|>\n", turn[0], turn[1])
+	}
+	b.WriteString("<|im_start|>assistant\n")
+	return b.String()
+}
+
+// A promptTexts makes texts that are hard to cut.
+type promptTexts struct {
+	*rand.Rand
+	special []string
+}
+
+func newPromptTexts(seed uint64, special []string) *promptTexts {
+	return &promptTexts{rand.New(rand.NewPCG(seed, 33)), special}
+}
+
+var promptParts = []string{
+	"the", " of", " harbour", "'s", "n't", "HTTPServer", " 3.14159", " 1,234", "2024-02-30", "def f(x):\n\treturn x\n", "if (a==b) {\r\n}", " naïve", " Straße",
+	"日本語", "人工智能", "привет", " שלום", "नमस्ते", "각", "ﬁ", "İ", "é", "...", "—", "▁", "<", "|", ">", "\\n", ".", ",", " a", "b", "$",
+}
+
+// part returns a part of a text, often one that is interesting within.
+func (t *promptTexts) part() string {
+	switch t.IntN(12) {
+	case 0:
+		return t.special[t.IntN(len(t.special))]
+	case 1:
+		s := t.special[t.IntN(len(t.special))]
+		return s[:t.IntN(len(s))]
+	case 2:
+		return strings.Repeat([]string{" ", "\n", "\t", " \n", "\u3000", "\r\n", "\u00a0"}[t.IntN(7)], 1+t.IntN(6))
+	case 3:
+		return string(rune('a'+t.IntN(26))) + strings.Repeat([]string{"\u0301", "\u0308", "\u0327", "\u0345"}[t.IntN(4)], 1+t.IntN(4))
+	case 4:
+		return []string{"👨‍👩‍👧‍👦", "🇩🇪🇺🇸", "1️⃣", "한국어", "\u1100\u1161\u11a8", "ก็ำ", "日"}[t.IntN(7)]
+	case 5:
+		return strings.Repeat(string(rune('a'+t.IntN(26))), 1+t.IntN(20))
+	case 6:
+		if t.IntN(8) == 0 {
+			return []string{"\xff", "\xe6\x97", "\xf0\x9f\x98", "\xc3", "\x80"}[t.IntN(5)]
+		}
+	}
+	return promptParts[t.IntN(len(promptParts))]
+}
+
+// text returns a text of about so many bytes. It often ends within something, and often
+// has an interesting place where the cache may cut it.
+func (t *promptTexts) text(size int) string {
+	var b strings.Builder
+	for b.Len() < size {
+		b.WriteString(t.part())
+	}
+	text := b.String()
+	if size > 0 && t.IntN(2) == 0 {
+		text = text[:t.cut(text)]
+	}
+	return text
+}
+
+// valid is a text of UTF-8 without special tokens.
+func (t *promptTexts) valid(size int) string {
+	return strings.NewReplacer("<", "", "[", "").Replace(strings.ToValidUTF8(t.text(size), ""))
+}
+
+// cut returns a position of text, often a multiple of the cache's grain or one within
+// something.
+func (t *promptTexts) cut(text string) int {
+	at := int(float64(len(text)) * math.Sqrt(t.Float64()))
+	switch t.IntN(4) {
+	case 0:
+		return at / prefixcache.Grain * prefixcache.Grain
+	case 1:
+		return at
+	}
+	for try := range min(40, len(text)) {
+		if i := (at + try) % len(text); len(t.within(text, i)) > 0 {
+			return i
+		}
+	}
+	return at
+}
+
+// within returns what a position of text is within.
+func (t *promptTexts) within(text string, at int) (kinds []string) {
+	before, _ := utf8.DecodeLastRuneInString(text[:at])
+	after, _ := utf8.DecodeRuneInString(text[at:])
+	switch {
+	case at < len(text) && !utf8.RuneStart(text[at]), before == utf8.RuneError && at > 0 && text[at-1] >= 0x80:
+		kinds = append(kinds, "a character")
+	case unicode.IsSpace(before) && (at == len(text) || unicode.IsSpace(after)):
+		kinds = append(kinds, "white space")
+	case unicode.IsMark(after), at == len(text) && unicode.IsMark(before):
+		kinds = append(kinds, "a combining sequence")
+	}
+	for _, s := range t.special {
+		for n := 1; n < len(s) && n <= at; n++ {
+			if text[at-n:at] == s[:n] && strings.HasPrefix(s[n:], text[at:min(len(text), at+len(s)-n)]) {
+				return append(kinds, "a special token")
+			}
+		}
+	}
+	return kinds
+}
