@@ -10,7 +10,6 @@ import (
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/internal/fakeengine"
-	"github.com/kvindex/kvindex/internal/testdata"
 	"github.com/kvindex/kvindex/tokenize"
 )
 
@@ -442,50 +441,20 @@ func BenchmarkScoreVariants(b *testing.B) {
 	}
 }
 
-// BenchmarkScoreText scores prompts of 32 kB of text for 64 pods: tokenizing,
-// hashing and looking up, in an index of a million blocks. One to eight pods hold
-// the first three quarters of each prompt. No prompt comes twice in a thousand
+// BenchmarkScoreText scores prompts of 32 kB of text for 64 pods, without a prompt cache:
+// tokenizing, hashing and looking up, in an index of a million blocks. One to eight pods
+// hold the first three quarters of each prompt. No prompt comes twice in a thousand
 // scores. "tokenizing" is its part of the time.
 func BenchmarkScoreText(b *testing.B) {
-	const prompts, size, pods, blocks = 1000, 32 << 10, 64, 1_000_000
-	t, err := tokenize.Load(testdata.Path(b, "the Llama 3 tokenizer", "tokens", "llama3"))
-	if err != nil {
-		b.Fatal(err)
-	}
-	p := testdata.NewProse(b, "texts to score", 1)
-	ix := open(b, kvindex.WithModel("m", kvindex.Model{Tokenizer: t}))
-	texts := make([]string, prompts)
-	hold := func(hash int, tokens []uint32, holders int) int {
-		q := fakeengine.Prompt{Tokens: tokens, Size: 16, Hash: uint64(hash+1) << 32}
-		first := p.IntN(pods)
-		for i := range holders {
-			ingest(b, ix, fmt.Sprint("pod", (first+i)%pods), q.Stored(0, len(tokens)/16))
-		}
-		return len(tokens) / 16
-	}
-	held := 0
-	for i := range texts {
-		texts[i] = p.Text(size)
-		ids, err := t.Encode(ctx, nil, texts[i], true)
-		if err != nil {
-			b.Fatal(err)
-		}
-		held += hold(i, ids[:len(ids)*3/4], 1+p.IntN(8))
-	}
-	for i := prompts; held < blocks; i++ {
-		held += hold(i, randomTokens(p.Rand, 512*16), 1)
-	}
-	names := make([]string, pods)
-	for i := range names {
-		names[i] = fmt.Sprint("pod", i)
-	}
+	w := newTextWorld(b)
+	ix := w.open(b, kvindex.WithPromptCache(0))
 	at := 0
 	next := func() string {
-		at = (at + 1) % prompts
-		return texts[at]
+		at = (at + 1) % len(w.texts)
+		return w.texts[at]
 	}
-	b.Run(fmt.Sprintf("bytes=%d/pods=%d/blocks=%d", size, pods, blocks), func(b *testing.B) {
-		q := kvindex.Request{Candidates: ix.Candidates("m", names)}
+	b.Run(fmt.Sprintf("bytes=%d/pods=%d/blocks=%d", textSize, len(w.pods), textBlocks), func(b *testing.B) {
+		q := kvindex.Request{Candidates: ix.Candidates("m", w.pods)}
 		var a kvindex.Answer
 		b.ReportAllocs()
 		for b.Loop() {
@@ -499,9 +468,10 @@ func BenchmarkScoreText(b *testing.B) {
 	})
 	b.Run("tokenizing", func(b *testing.B) {
 		var ids []uint32
+		var err error
 		b.ReportAllocs()
 		for b.Loop() {
-			if ids, err = t.Encode(ctx, ids[:0], next(), true); err != nil {
+			if ids, err = w.tokenizer.Encode(ctx, ids[:0], next(), true); err != nil {
 				b.Fatal(err)
 			}
 		}

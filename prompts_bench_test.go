@@ -1,0 +1,306 @@
+package kvindex_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/testdata"
+	"github.com/kvindex/kvindex/tokenize"
+	"github.com/kvindex/kvindex/tokenize/chat"
+)
+
+const (
+	textSize   = 32 << 10 // bytes
+	textBlocks = 1_000_000
+)
+
+// A textWorld is what texts are scored in: 64 pods that hold a million blocks, and 1,000
+// texts of which one to eight pods hold the first three quarters.
+type textWorld struct {
+	*testdata.Prose
+	tokenizer *tokenize.BPE
+	chat      *chat.Model
+	texts     []string
+	pods      []string
+	held      []func(tb testing.TB, ix *kvindex.Indexer)
+	blocks    int
+}
+
+func newTextWorld(b *testing.B) *textWorld {
+	w := &textWorld{Prose: testdata.NewProse(b, "texts to score", 1)}
+	var err error
+	if w.tokenizer, err = tokenize.Load(testdata.Path(b, "the Llama 3 tokenizer", "tokens", "llama3")); err != nil {
+		b.Fatal(err)
+	}
+	template, err := os.ReadFile(testdata.Path(b, "chat templates", "templates", "llama3-8b.jinja"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	if w.chat, err = chat.New(string(template), map[string]string{"bos_token": "<|begin_of_text|>"}, chat.Options{}); err != nil {
+		b.Fatal(err)
+	}
+	for i := range 64 {
+		w.pods = append(w.pods, fmt.Sprint("pod", i))
+	}
+	for range 1000 {
+		text := w.Text(textSize)
+		w.texts = append(w.texts, text)
+		ids, err := w.tokenizer.Encode(ctx, nil, text, true)
+		if err != nil {
+			b.Fatal(err)
+		}
+		w.hold(ids[:len(ids)*3/4], 1+w.IntN(8))
+	}
+	return w
+}
+
+// hold lets some pods hold the blocks of a prompt.
+func (w *textWorld) hold(tokens []uint32, holders int) {
+	q := fakeengine.Prompt{Tokens: tokens, Size: 16, Hash: uint64(len(w.held)+1) << 32}
+	first, blocks := w.IntN(len(w.pods)), len(tokens)/16
+	w.blocks += blocks
+	w.held = append(w.held, func(tb testing.TB, ix *kvindex.Indexer) {
+		for i := range holders {
+			ingest(tb, ix, w.pods[(first+i)%len(w.pods)], q.Stored(0, blocks))
+		}
+	})
+}
+
+// open returns an Indexer of the world.
+func (w *textWorld) open(b *testing.B, opts ...kvindex.Option) *kvindex.Indexer {
+	for w.blocks < textBlocks {
+		w.hold(randomTokens(w.Rand, 512*16), 1)
+	}
+	ix := open(b, append(opts, kvindex.WithModel("m", kvindex.Model{Tokenizer: w.tokenizer, Chat: w.chat}))...)
+	for _, h := range w.held {
+		h(b, ix)
+	}
+	return ix
+}
+
+// A client scores for all pods of a world.
+type client struct {
+	ix *kvindex.Indexer
+	q  kvindex.Request
+	a  kvindex.Answer
+}
+
+func (w *textWorld) client(ix *kvindex.Indexer) *client {
+	return &client{ix: ix, q: kvindex.Request{Candidates: ix.Candidates("m", w.pods)}}
+}
+
+func (c *client) text(b *testing.B, text string) {
+	c.q.Prompt, c.q.Body = text, nil
+	c.score(b)
+}
+
+func (c *client) score(b *testing.B) {
+	if err := c.ix.ScoreRequest(ctx, &c.q, &c.a); err != nil || len(c.a.Pods) != 64 {
+		b.Error(err)
+	}
+}
+
+// A timed has the times of one thing. Their memory is there before.
+type timed struct{ took []time.Duration }
+
+func newTimed() *timed { return &timed{make([]time.Duration, 0, 1<<17)} }
+
+func (t *timed) do(f func()) {
+	began := time.Now()
+	f()
+	if len(t.took) < cap(t.took) {
+		t.took = append(t.took, time.Since(began))
+	}
+}
+
+// median returns the median in ns.
+func (t *timed) median() float64 {
+	slices.Sort(t.took)
+	return float64(t.took[len(t.took)/2].Nanoseconds())
+}
+
+// byTurns measures a thing beside a baseline: ns/op is the median of the thing's times,
+// "of-base" that median as a part of the baseline's.
+func byTurns(b *testing.B, base, thing func(i int)) {
+	of, beside := newTimed(), newTimed()
+	for i := range 8 {
+		base(i)
+		thing(i)
+	}
+	b.ReportAllocs()
+	i := 8
+	for b.Loop() {
+		if i%2 == 0 {
+			beside.do(func() { base(i) })
+		}
+		of.do(func() { thing(i) })
+		if i%2 == 1 {
+			beside.do(func() { base(i) })
+		}
+		i++
+	}
+	b.ReportMetric(of.median(), "ns/op")
+	b.ReportMetric(beside.median(), "base-ns")
+	b.ReportMetric(of.median()/beside.median(), "of-base")
+	b.ReportMetric(beside.median()/of.median(), "times-faster")
+}
+
+// A joined puts texts together without allocating. Each result is gone with the next.
+type joined struct{ buf []byte }
+
+func (j *joined) text(parts ...string) string {
+	j.buf = j.buf[:0]
+	for _, p := range parts {
+		j.buf = append(j.buf, p...)
+	}
+	return unsafe.String(unsafe.SliceData(j.buf), len(j.buf))
+}
+
+// BenchmarkPromptCache scores the texts of BenchmarkScoreText with a prompt cache, each
+// row by turns with the baseline: another text that was never seen, without cache.
+// Between two scores of a row another text is encoded, so the caches of the processor
+// are no warmer than a router's; "in-a-row" is without that.
+func BenchmarkPromptCache(b *testing.B) {
+	w := newTextWorld(b)
+	tails := make([]string, 4096)
+	for i := range tails {
+		tails[i] = w.Text(1 << 10)
+	}
+	chats := newBodies(b, w)
+	plain := w.client(w.open(b, kvindex.WithPromptCache(0)))
+	split := new(kvindex.Scored)
+	hook := kvindex.WithHooks(kvindex.Hooks{Scored: func(s kvindex.Scored) { *split = s }})
+	cached := w.client(w.open(b, hook))
+	n := len(w.texts)
+	other := func(i int) { plain.text(b, w.texts[(i+n/2)%n]) }
+	var here, there joined
+	nonce := 0
+
+	b.Run("never-seen", func(b *testing.B) {
+		// Both have the same text, by turns as the first: the second finds warm caches.
+		byTurns(b, func(i int) { plain.text(b, there.text(fmt.Sprintf("%016x", nonce+i), w.texts[i%n])) },
+			func(i int) { cached.text(b, here.text(fmt.Sprintf("%016x", nonce+i), w.texts[i%n])) })
+		nonce += 1 << 32
+	})
+	for _, text := range w.texts {
+		cached.text(b, text)
+	}
+	b.Run("known-whole", func(b *testing.B) {
+		byTurns(b, other, func(i int) { cached.text(b, w.texts[i%n]) })
+	})
+	b.Run("known-whole/in-a-row", func(b *testing.B) {
+		b.ReportAllocs()
+		for i := 0; b.Loop(); i++ {
+			cached.text(b, w.texts[i%n])
+		}
+	})
+	b.Run("known-whole/one-text", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			cached.text(b, w.texts[0])
+		}
+	})
+	b.Run("appended", func(b *testing.B) {
+		byTurns(b, other, func(i int) { cached.text(b, here.text(w.texts[i%n], tails[i%len(tails)])) })
+	})
+	b.Run("last-another", func(b *testing.B) {
+		byTurns(b, other, func(i int) {
+			head := strings.ToValidUTF8(w.texts[i%n][:textSize-1<<10], "")
+			cached.text(b, here.text(head, tails[(i+n)%len(tails)]))
+		})
+	})
+	b.Run("body", func(b *testing.B) {
+		for i := range chats.known {
+			cached.body(b, here.text(chats.known[i], "]}"))
+		}
+		var render, tokenizing, match []time.Duration
+		byTurns(b, func(i int) { plain.body(b, there.text(chats.body(i)...)) },
+			func(i int) {
+				cached.body(b, here.text(chats.body(i)...))
+				render, tokenizing, match = append(render, split.Render), append(tokenizing, split.Tokenize), append(match, split.Match)
+			})
+		for name, took := range map[string][]time.Duration{"render-ns": render, "tokenize-ns": tokenizing, "match-ns": match} {
+			b.ReportMetric((&timed{took}).median(), name)
+		}
+	})
+	for _, c := range []struct {
+		name  string
+		texts int
+	}{{"one", 1}, {"many", n}} {
+		b.Run("two-goroutines/texts="+c.name, func(b *testing.B) { benchTwo(b, w, cached.ix, w.texts[:c.texts]) })
+	}
+}
+
+func (c *client) body(b *testing.B, body string) {
+	c.q.Prompt, c.q.Body = "", unsafe.Slice(unsafe.StringData(body), len(body))
+	c.score(b)
+}
+
+// bodies are bodies of chats of messages of 200 bytes, as JSON.
+type bodies struct {
+	known []string // the first 98 messages
+	more  []string // two more
+}
+
+func newBodies(b *testing.B, w *textWorld) *bodies {
+	say := func(role string) string {
+		raw, err := json.Marshal(map[string]string{"role": role, "content": w.Text(200)})
+		if err != nil {
+			b.Fatal(err)
+		}
+		return string(raw)
+	}
+	c := new(bodies)
+	for range 100 {
+		known := make([]string, 98)
+		for i := range known {
+			known[i] = say([]string{"user", "assistant"}[i%2])
+		}
+		c.known = append(c.known, `{"messages":[`+strings.Join(known, ","))
+	}
+	for range 4096 {
+		c.more = append(c.more, ","+say("user")+","+say("assistant")+"]}")
+	}
+	return c
+}
+
+func (c *bodies) body(i int) []string {
+	return []string{c.known[i%len(c.known)], c.more[i%len(c.more)]}
+}
+
+// benchTwo compares the rate of two goroutines with that of one, by turns: "times-one".
+// "best" is that of their best rounds, in which others used the processors the least.
+func benchTwo(b *testing.B, w *textWorld, ix *kvindex.Indexer, texts []string) {
+	const scores = 500
+	clients := []*client{w.client(ix), w.client(ix)}
+	run := func(n int) {
+		var wg sync.WaitGroup
+		for g := range n {
+			wg.Go(func() {
+				for i := range scores {
+					clients[g].text(b, texts[(i+g*len(texts)/2)%len(texts)])
+				}
+			})
+		}
+		wg.Wait()
+	}
+	run(2)
+	one, two := newTimed(), newTimed()
+	for b.Loop() {
+		one.do(func() { run(1) })
+		two.do(func() { run(2) })
+	}
+	b.ReportMetric(2*one.median()/two.median(), "times-one")
+	b.ReportMetric(2*float64(one.took[0])/float64(two.took[0]), "best-times-one")
+	b.ReportMetric(one.median()/scores, "one-ns")
+	b.ReportMetric(0, "ns/op")
+}
