@@ -338,6 +338,9 @@ func promptModels(tb testing.TB, of string) (models []*promptModel) {
 		families = families[:3]
 	}
 	for _, family := range families {
+		if !strings.Contains(family, of) {
+			continue
+		}
 		bpe := load(testdata.Path(tb, "the prompt cache with the tokenizers of models", "tokens", family))
 		add(family, bpe, bpe, "<|eot_id|>", "<|begin_of_text|>", "<|im_start|>", "<|im_end|>", "<s>", "</s>", "<|endoftext|>", "<end_of_turn>", "[INST]")
 	}
