@@ -2,9 +2,11 @@ package kvindex
 
 import (
 	"context"
+	"testing"
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/tokenize"
 )
 
 // TierCountsOf has a number for each of the first tiers.
@@ -155,4 +157,26 @@ func ChangesOf(p Profile, payloads ...[]byte) ([]index.Change, error) {
 		c.convert(&b)
 	}
 	return c.changes, nil
+}
+
+// PromptScope is all that separates equal texts in the prompt cache.
+type PromptScope struct {
+	Tokenizer      tokenize.Identified
+	Special, Pairs bool
+	Adapter, Salt  string
+	Unit           int
+	Seed           [16]byte
+}
+
+// Bytes returns the scope as the prompt cache gets it.
+func (s PromptScope) Bytes(tb testing.TB) []byte {
+	x, err := New(WithKeySeed(s.Seed))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer x.Close()
+	sc := x.newScorer()
+	sc.scope = scope{"m", s.Adapter, s.Salt}
+	sc.known.tokenizer, sc.known.special = s.Tokenizer, s.Special
+	return sc.scopeOf(index.Variant{Unit: s.Unit, Pairs: s.Pairs})
 }

@@ -303,7 +303,7 @@ func (h hasher) locals(dst []index.Local, tokens []uint32, unit int, extras []ex
 	dst = slices.Grow(dst, n)[:from+n]
 	locals, keys := dst[from:], h.units.ofTokens(unit)
 	start := h.start.plus(&h.units.scope[scopeUnit], uint64(unit))
-	if unit == 16 {
+	if unit == 16 && n > 0 { // a view of nothing may reach beyond it
 		locals16(locals, tokens, h.units, start)
 	} else {
 		for i := range locals {

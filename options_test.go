@@ -11,6 +11,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/prefixcache"
 )
 
 func TestOptions(t *testing.T) {
@@ -31,6 +32,9 @@ func TestOptions(t *testing.T) {
 		{"WithMemory: 0 bytes", []kvindex.Option{kvindex.WithMemory(0)}},
 		{"WithMemory: -1 bytes", []kvindex.Option{kvindex.WithMemory(-1)}},
 		{"WithMemory is given twice", []kvindex.Option{kvindex.WithMemory(1 << 30), kvindex.WithMemory(1 << 30)}},
+		{"WithPromptCache: 1048575 bytes, at least 1048576, or 0 for none", []kvindex.Option{kvindex.WithPromptCache(prefixcache.MinBytes - 1)}},
+		{"WithPromptCache: -1 bytes", []kvindex.Option{kvindex.WithPromptCache(-1)}},
+		{"WithPromptCache is given twice", []kvindex.Option{kvindex.WithPromptCache(0), kvindex.WithPromptCache(0)}},
 		{"the seed is all zeros", []kvindex.Option{kvindex.WithKeySeed([16]byte{})}},
 		{"the index is nil", []kvindex.Option{kvindex.WithIndex(nil)}},
 		{`model "x" has no Tokenizer`, []kvindex.Option{kvindex.WithModel("x", kvindex.Model{})}},

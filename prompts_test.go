@@ -1,18 +1,23 @@
 package kvindex_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"hash/fnv"
 	"maps"
 	"math"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"unicode"
 	"unicode/utf8"
@@ -48,6 +53,158 @@ func TestPromptCacheEqual(t *testing.T) {
 		}
 	}
 	c.report(n)
+}
+
+// TestPromptCacheConcurrent asks from many goroutines, with a cache and a Pool that evict
+// all the time, another file put under a name again and again, contexts that end, and Close
+// at the end. Each answer is that of an Indexer without a cache that has one of the files.
+func TestPromptCacheConcurrent(t *testing.T) {
+	n := 16_000
+	if raced || testing.Short() {
+		n = 2000
+	}
+	dir := t.TempDir()
+	files := [2][]byte{tinyFile(t, tokensAround), tinyFile(t, otherWords)}
+	tokenizers := [2]*tokenize.BPE{tinyWith(t, tokensAround), tinyWith(t, otherWords)}
+	put := func(name string, file int) {
+		if err := os.WriteFile(filepath.Join(dir, name+".new"), files[file], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(filepath.Join(dir, name+".new"), filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("0", 0)
+	put("1", 0)
+	put("2", 1)
+	config := tokenize.PoolConfig{Find: func(_ context.Context, name string) (string, error) { return filepath.Join(dir, name), nil }}
+	pool := openTokenizers(t, config)
+	if err := pool.Preload(ctx, "0", "2"); err != nil {
+		t.Fatal(err)
+	}
+	config.Memory = pool.Stats().Bytes * 3 / 4 // for one of the two
+	pool = openTokenizers(t, config)
+	with := open(t, kvindex.WithKeySeed([16]byte{1}), kvindex.WithPromptCache(prefixcache.MinBytes),
+		kvindex.WithModels(func(_ context.Context, name string) (kvindex.Model, error) {
+			return kvindex.Model{Tokenizer: pool.Tokenizer(name)}, nil
+		}))
+	var without [2]*kvindex.Indexer
+	for i, bpe := range tokenizers {
+		opts := []kvindex.Option{kvindex.WithKeySeed([16]byte{1}), kvindex.WithPromptCache(0)}
+		for _, name := range []string{"0", "1", "2"} {
+			opts = append(opts, kvindex.WithModel(name, kvindex.Model{Tokenizer: bpe}))
+		}
+		without[i] = open(t, opts...)
+	}
+
+	// What is asked, and the answers.
+	type question struct {
+		kvindex.Request
+		want [2]kvindex.Answer
+	}
+	var questions []question
+	r, texts := rand.New(rand.NewPCG(41, 42)), newPromptTexts(43, []string{"<|end|>"})
+	var before []string
+	for i := range 400 {
+		text := texts.text(1000 + r.IntN(5000))
+		if i%4 > 0 {
+			old := before[r.IntN(len(before))]
+			text = old[:texts.cut(old)] + texts.text(1+r.IntN(1500))
+		}
+		text += " and the end"
+		before = append(before, text)
+		q := question{Request: kvindex.Request{Model: fmt.Sprint(r.IntN(3)), Prompt: text, Rendered: r.IntN(2) == 0, Salt: []string{"", "pepper"}[r.IntN(2)], Adapter: []string{"", "lora"}[r.IntN(2)]}}
+		p := promptFleets[1][r.IntN(3)]
+		tokens, err := tokenizers[i%2].Encode(ctx, nil, text, !q.Rendered)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e := p.stored(&q.Request, tokens, 1+r.IntN(100)); len(e.Hashes) > 0 {
+			for _, x := range []*kvindex.Indexer{with, without[0], without[1]} {
+				if err := x.ApplyBatch(p.name, q.Model, &events.Batch{Events: []events.Event{e}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		questions = append(questions, q)
+	}
+	for i := range questions {
+		q := &questions[i]
+		for f := range 2 {
+			if err := without[f].ScoreRequest(ctx, &q.Request, &q.want[f]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+
+	var all sync.WaitGroup
+	var told, ended, closed, both atomic.Int64
+	var closing atomic.Bool
+	for g := range 8 {
+		all.Go(func() {
+			r := rand.New(rand.NewPCG(44, uint64(g)))
+			var a kvindex.Answer
+			for i := 0; ; i++ {
+				q := &questions[r.IntN(1+r.IntN(len(questions)))]
+				c := ctx
+				if r.IntN(8) == 0 {
+					c = &endsAfter{ctx, r.IntN(6)}
+				}
+				err := with.ScoreRequest(c, &q.Request, &a)
+				switch {
+				case errors.Is(err, context.Canceled):
+					ended.Add(1)
+				case errors.Is(err, kvindex.ErrClosed), errors.Is(err, tokenize.ErrPoolClosed):
+					if !closing.Load() {
+						t.Error(err)
+					}
+					closed.Add(1)
+					return
+				case err != nil:
+					t.Error(err)
+					return
+				case reflect.DeepEqual(a, q.want[1]):
+					both.Add(1)
+				case !reflect.DeepEqual(a, q.want[0]):
+					t.Errorf("%+v: got %+v, want %+v or %+v", q.Request, a, q.want[0], q.want[1])
+					return
+				}
+				if told.Add(1) == int64(n) {
+					closing.Store(true)
+					go func() {
+						pool.Close()
+						with.Close()
+					}()
+				}
+				if i%16 == 0 && g == 0 {
+					put("0", i/16%2)
+					if err := pool.Preload(ctx, "0"); err != nil && !errors.Is(err, tokenize.ErrPoolClosed) {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	all.Wait()
+	s, p := with.Stats().Prompts, pool.Stats()
+	t.Logf("%d answers, %d of them the second file's; %d contexts ended, %d closed; %+v, %+v", told.Load(), both.Load(), ended.Load(), closed.Load(), s, p)
+	if s.Evicted < uint64(n/10) || p.Evictions < uint64(n/100) || s.Whole < uint64(n/10) || s.Grown < uint64(n/20) || ended.Load() < int64(n/100) ||
+		both.Load() < int64(n/10) || both.Load() > told.Load()*9/10 || closed.Load() != 8 {
+		t.Error("too little happened")
+	}
+}
+
+// endsAfter is a context that ends after so many looks at it.
+type endsAfter struct {
+	context.Context
+	looks int
+}
+
+func (c *endsAfter) Err() error {
+	if c.looks--; c.looks < 0 {
+		return context.Canceled
+	}
+	return nil
 }
 
 // A promptModel is a model with a fleet, and what it was asked.
@@ -94,6 +251,54 @@ var promptFleets = [][]promptPod{
 type onlyIdentified struct{ tokenize.Identified }
 type onlyTokenizer struct{ tokenize.Tokenizer }
 
+var tinyPath = filepath.Join("tokenize", "testdata", "tiny.json")
+
+// Sections of a tokenizer.json.
+const (
+	// tokensAround puts two tokens before a text, and one behind it.
+	tokensAround = `{"post_processor": {"type": "TemplateProcessing", "pair": [],
+		"special_tokens": {"<b>": {"id": "<b>", "ids": [3, 4], "tokens": ["a", "b"]}, "<e>": {"id": "<e>", "ids": [5], "tokens": ["c"]}},
+		"single": [{"SpecialToken": {"id": "<b>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "<e>", "type_id": 0}}]}}`
+	// otherWords has a text come to other ids.
+	otherWords = `{"pre_tokenizer": {"type": "Metaspace", "replacement": "\u0120", "prepend_scheme": "always", "split": true}}`
+)
+
+// tinyWith is the small tokenizer with other sections.
+func tinyWith(tb testing.TB, sections string) *tokenize.BPE {
+	tb.Helper()
+	t, err := tokenize.Parse(bytes.NewReader(tinyFile(tb, sections)))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return t
+}
+
+func openTokenizers(tb testing.TB, c tokenize.PoolConfig) *tokenize.Pool {
+	tb.Helper()
+	pool, err := tokenize.NewPool(c)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { pool.Close() })
+	return pool
+}
+
+func tinyFile(tb testing.TB, sections string) []byte {
+	tb.Helper()
+	file, err := os.ReadFile(tinyPath)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	var all map[string]json.RawMessage
+	if err := errors.Join(json.Unmarshal(file, &all), json.Unmarshal([]byte(sections), &all)); err != nil {
+		tb.Fatal(err)
+	}
+	if file, err = json.Marshal(all); err != nil {
+		tb.Fatal(err)
+	}
+	return file
+}
+
 // promptModels returns all tokenizers that there are, each with a fleet of its own; of is
 // a part of their names.
 func promptModels(tb testing.TB, of string) (models []*promptModel) {
@@ -121,23 +326,21 @@ func promptModels(tb testing.TB, of string) (models []*promptModel) {
 		}
 		return m
 	}
-	tiny := load(filepath.Join("tokenize", "testdata", "tiny.json"))
+	tiny, around := load(tinyPath), tinyWith(tb, tokensAround)
 	add("tiny", tiny, tiny, "<|end|>")
+	add("tiny, tokens around", around, around, "<|end|>")
 	add("tiny, whole only", tiny, onlyIdentified{tiny}, "<|end|>").coarse = true
 	add("tiny, past", tiny, onlyTokenizer{tiny}, "<|end|>").past = true
-	pool, err := tokenize.NewPool(tokenize.PoolConfig{Find: func(context.Context, string) (string, error) {
-		return filepath.Join("tokenize", "testdata", "tiny.json"), nil
-	}})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { pool.Close() })
+	pool := openTokenizers(tb, tokenize.PoolConfig{Find: func(context.Context, string) (string, error) { return tinyPath, nil }})
 	add("tiny of a pool", tiny, pool.Tokenizer("tiny"), "<|end|>")
 	families := []string{"gpt2", "llama3", "qwen25", "deepseekv3", "o200k", "tekken", "llama2", "phi3", "gemma2"}
 	if raced {
 		families = families[:3]
 	}
 	for _, family := range families {
+		if !strings.Contains(family, of) {
+			continue
+		}
 		bpe := load(testdata.Path(tb, "the prompt cache with the tokenizers of models", "tokens", family))
 		add(family, bpe, bpe, "<|eot_id|>", "<|begin_of_text|>", "<|im_start|>", "<|im_end|>", "<s>", "</s>", "<|endoftext|>", "<end_of_turn>", "[INST]")
 	}

@@ -1,0 +1,598 @@
+package kvindex_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"reflect"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/testdata"
+	"github.com/kvindex/kvindex/prefixcache"
+	"github.com/kvindex/kvindex/tokenize"
+)
+
+// wordy is words with an identity.
+type wordy struct {
+	words
+	before func() error // if set, called by each Encode
+}
+
+func (wordy) Identity() [32]byte { return [32]byte{'w'} }
+
+func (w wordy) Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
+	if w.before != nil {
+		if err := w.before(); err != nil {
+			return dst, err
+		}
+	}
+	return w.words.Encode(ctx, dst, text, special)
+}
+
+// failing is a Marker that fails if told to.
+type failing struct {
+	*tokenize.BPE
+	err error
+}
+
+func (f *failing) Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
+	if f.err != nil {
+		return dst, f.err
+	}
+	return f.BPE.Encode(ctx, dst, text, special)
+}
+
+func (f *failing) EncodeMarks(ctx context.Context, dst []uint32, text string, from int, special bool, marks []tokenize.Mark) ([]uint32, []tokenize.Mark, error) {
+	if f.err != nil {
+		return dst, nil, f.err
+	}
+	return f.BPE.EncodeMarks(ctx, dst, text, from, special, marks)
+}
+
+// prose is a text of about so many bytes, another one for each seed.
+func prose(seed uint64, size int) string {
+	r := rand.New(rand.NewPCG(seed, 51))
+	var b strings.Builder
+	for b.Len() < size {
+		for range 2 + r.IntN(8) {
+			b.WriteByte(byte('a' + r.IntN(26)))
+		}
+		b.WriteByte(' ')
+	}
+	return b.String()
+}
+
+// one is an Indexer with a cache and one without, for a model m.
+func one(tb testing.TB, t tokenize.Tokenizer, opts ...kvindex.Option) *comparison {
+	tb.Helper()
+	with, without := openPair(tb, []*promptModel{{name: "m", model: kvindex.Model{Tokenizer: t}}}, prefixcache.MinBytes, opts...)
+	return &comparison{tb: tb, with: with, without: without, Rand: rand.New(rand.NewPCG(1, 52)), seen: map[string]int{}}
+}
+
+// ask scores with both, and says how the cache knew the text, once for each form.
+func (c *comparison) ask(r kvindex.Request) (how string) {
+	c.tb.Helper()
+	if r.Model == "" && r.Candidates == nil {
+		r.Model = "m"
+	}
+	s := c.with.Stats().Prompts
+	if !c.equal(&r) {
+		c.tb.Fatalf("%.200q", r.Prompt)
+	}
+	now := c.with.Stats().Prompts
+	return strings.Repeat("w", int(now.Whole-s.Whole)) + strings.Repeat("g", int(now.Grown-s.Grown)) +
+		strings.Repeat("u", int(now.Unknown-s.Unknown)) + strings.Repeat("p", int(now.Past-s.Past))
+}
+
+// hold has a pod hold a text.
+func (c *comparison) hold(pod, text string, t tokenize.Tokenizer) {
+	c.tb.Helper()
+	tokens, err := t.Encode(ctx, nil, text, true)
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	for _, fleet := range promptFleets {
+		for _, p := range fleet {
+			if p.name == pod {
+				c.apply(pod, "m", p.stored(&kvindex.Request{}, tokens, len(tokens)))
+				return
+			}
+		}
+	}
+}
+
+// A failed encoding leaves nothing behind, and its error is that without a cache.
+func TestPromptCacheErrors(t *testing.T) {
+	tiny := tinyWith(t, tokensAround)
+	f := &failing{BPE: tiny}
+	c := one(t, f)
+	text := prose(1, 5000)
+	c.hold("p16", text, tiny)
+	for _, err := range []error{
+		tokenize.ErrBusy, tokenize.ErrTextTooLong, context.DeadlineExceeded, tokenize.ErrPoolClosed, fs.ErrNotExist, errors.New("another"),
+	} {
+		f.err = err
+		if how := c.ask(kvindex.Request{Prompt: text}); how != "u" {
+			t.Errorf("%v: %s", err, how)
+		}
+		if err := c.with.ScoreRequest(ctx, &kvindex.Request{Model: "m", Prompt: text}, &c.a); !errors.Is(err, f.err) {
+			t.Errorf("%v is no %v", err, f.err)
+		}
+	}
+	if s := c.with.Stats().Prompts; s.Entries != 0 {
+		t.Errorf("%+v", s)
+	}
+	f.err = nil
+	if how := c.ask(kvindex.Request{Prompt: text}); how != "u" {
+		t.Error(how)
+	}
+	entries := c.with.Stats().Prompts.Entries
+	f.err = tokenize.ErrBusy
+	if how := c.ask(kvindex.Request{Prompt: text + "and more"}); how != "g" {
+		t.Error(how)
+	}
+	if err := c.with.ScoreRequest(ctx, &kvindex.Request{Model: "m", Prompt: text}, &c.a); err != nil {
+		t.Errorf("a text that is known: %v", err)
+	}
+	// Another unit is asked for: the text has to be encoded after all.
+	c.hold("p1", text, tiny)
+	for _, prompt := range []string{text, text + "and more"} {
+		if err := c.with.ScoreRequest(ctx, &kvindex.Request{Model: "m", Prompt: prompt}, &c.a); err == nil {
+			t.Error("an error is hidden")
+		}
+		c.ask(kvindex.Request{Prompt: prompt})
+	}
+	if s := c.with.Stats().Prompts; s.Entries != entries {
+		t.Errorf("%d entries were %d", s.Entries, entries)
+	}
+	f.err = nil
+	if how := c.ask(kvindex.Request{Prompt: text}); how != "wu" {
+		t.Error(how)
+	}
+}
+
+// A text that comes to no tokens is refused each time.
+func TestPromptCacheNoTokens(t *testing.T) {
+	c := one(t, wordy{})
+	for range 3 {
+		c.ask(kvindex.Request{Prompt: "nothing"})
+		c.ask(kvindex.Request{Prompt: "fail"})
+	}
+	if s := c.with.Stats().Prompts; s.Entries != 0 || s.Unknown != 6 || c.seen["errors"] != 6 {
+		t.Errorf("%+v, %v", s, c.seen)
+	}
+}
+
+// The errors of a Pool are those without a cache, also for a text that is known.
+func TestPromptCacheOfPool(t *testing.T) {
+	pool := openTokenizers(t, tokenize.PoolConfig{MaxText: 3000, Find: func(_ context.Context, name string) (string, error) {
+		if name != "m" {
+			return "", fmt.Errorf("no %s: %w", name, fs.ErrNotExist)
+		}
+		return tinyPath, nil
+	}})
+	source := kvindex.WithModels(func(_ context.Context, name string) (kvindex.Model, error) {
+		return kvindex.Model{Tokenizer: pool.Tokenizer(name)}, nil
+	})
+	with, without := openPair(t, nil, prefixcache.MinBytes, source)
+	c := &comparison{tb: t, with: with, without: without, seen: map[string]int{}}
+	text := prose(1, 2000)
+	for _, q := range []struct {
+		r    kvindex.Request
+		want string
+	}{
+		{kvindex.Request{Prompt: text}, "u"},
+		{kvindex.Request{Prompt: text}, "w"},
+		{kvindex.Request{Prompt: text + prose(2, 2000)}, ""},
+		{kvindex.Request{Prompt: text, Model: "other"}, ""},
+		{kvindex.Request{Prompt: text + "and more"}, "g"},
+	} {
+		if how := c.ask(q.r); how != q.want {
+			t.Errorf("%.20s of %q: %s, want %s", q.r.Prompt, q.r.Model, how, q.want)
+		}
+	}
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := with.ScoreRequest(ended, &kvindex.Request{Model: "m", Prompt: text}, &c.a); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	pool.Close()
+	c.ask(kvindex.Request{Prompt: text})
+	if err := with.ScoreRequest(ctx, &kvindex.Request{Model: "m", Prompt: text}, &c.a); !errors.Is(err, tokenize.ErrPoolClosed) {
+		t.Error(err)
+	}
+}
+
+// A prompt known whole allocates nothing, whatever its scope is and whoever is asked for.
+func TestPromptCacheAllocations(t *testing.T) {
+	pool := openTokenizers(t, tokenize.PoolConfig{Find: func(context.Context, string) (string, error) { return tinyPath, nil }})
+	tiny := tinyWith(t, "{}")
+	text := prose(1, 30_000)
+	for name, tokenizer := range map[string]tokenize.Tokenizer{"tokenizer": tiny, "pool": pool.Tokenizer("m")} {
+		with, without := openPair(t, []*promptModel{{name: "m", model: kvindex.Model{Tokenizer: tokenizer}}}, 8<<20)
+		c := &comparison{tb: t, with: with, without: without}
+		c.apply("p16", "m", promptFleets[0][0].stored(&kvindex.Request{Adapter: "lora"}, bytesOf(text), 10))
+		c.hold("p16", text[:20_000], tiny)
+		c.hold("p1", text[:10_000], tiny)
+		c.hold("pairs16", text, tiny)
+		for _, r := range []kvindex.Request{
+			{Prompt: text},
+			{Prompt: text, Salt: "pepper", Adapter: "lora"},
+			{Prompt: text, Rendered: true, Candidates: c.with.Candidates("m", []string{"p16"})},
+			{Prompt: text, Rendered: true, Candidates: c.with.Candidates("m", []string{"p1"})},
+		} {
+			if r.Candidates == nil {
+				r.Candidates = c.with.Candidates("m", nil)
+			}
+			var a kvindex.Answer
+			ask := func() {
+				if err := c.with.ScoreRequest(ctx, &r, &a); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for range 3 {
+				ask()
+			}
+			s := c.with.Stats().Prompts
+			if allocs := testing.AllocsPerRun(50, ask); allocs > 0 && !raced {
+				t.Errorf("%s: %v allocations, adapter %q, salt %q", name, allocs, r.Adapter, r.Salt)
+			}
+			if now := c.with.Stats().Prompts; now.Unknown != s.Unknown || now.Grown != s.Grown || now.Whole < s.Whole+50 {
+				t.Errorf("%s: %+v, before %+v", name, now, s)
+			}
+		}
+	}
+}
+
+// What is asked for is learned: forms that are missing are cut once, those that nobody
+// asks for any more are forgotten, and those of some pods stay while others are asked for.
+func TestPromptCacheForms(t *testing.T) {
+	tiny := tinyWith(t, tokensAround)
+	c := one(t, tiny)
+	n := uint64(0)
+	fresh := func() string { n++; return prose(n, 3000) }
+	text := fresh()
+	c.hold("p16", text, tiny)
+	steps := []struct {
+		what string
+		do   func() string
+		want string
+	}{
+		{"the first", func() string { return c.ask(kvindex.Request{Prompt: text}) }, "u"},
+		{"again", func() string { return c.ask(kvindex.Request{Prompt: text}) }, "w"},
+		{"another unit comes", func() string { c.hold("p1", text, tiny); return c.ask(kvindex.Request{Prompt: text}) }, "wu"},
+		{"it is learned", func() string { return c.ask(kvindex.Request{Prompt: text}) }, "ww"},
+		{"for a new text too", func() string { return c.ask(kvindex.Request{Prompt: fresh()}) }, "uu"},
+		{"one pod alone", func() string { return c.ask(kvindex.Request{Prompt: text, Pods: []string{"p16"}}) }, "ww"},
+		{"the other alone", func() string { return c.ask(kvindex.Request{Prompt: text, Pods: []string{"p1"}}) }, "ww"},
+		{"pairs come", func() string { c.hold("pairs1", text, tiny); return c.ask(kvindex.Request{Prompt: text}) }, "wwu"},
+		{"they are learned", func() string { return c.ask(kvindex.Request{Prompt: text}) }, "www"},
+		{"pods go", func() string {
+			for _, x := range []*kvindex.Indexer{c.with, c.without} {
+				if err := errors.Join(x.RemovePod("p1"), x.RemovePod("pairs1")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return c.ask(kvindex.Request{Prompt: text, Pods: []string{"p16"}})
+		}, "www"},
+		{"their forms are forgotten", func() string { return c.ask(kvindex.Request{Prompt: text}) }, "w"},
+		{"bare media come", func() string { c.hold("bare16", text, tiny); return c.ask(kvindex.Request{Prompt: text}) }, "w"},
+		{"known, but for a salt", func() string { return c.ask(kvindex.Request{Prompt: text, Salt: "pepper"}) }, "p"},
+		{"a pod without bare media", func() string {
+			return c.ask(kvindex.Request{Prompt: text, Salt: "pepper", Pods: []string{"p16"}})
+		}, "p"},
+		{"bare media go", func() string {
+			for _, x := range []*kvindex.Indexer{c.with, c.without} {
+				if err := x.RemovePod("bare16"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return c.ask(kvindex.Request{Prompt: text, Salt: "pepper", Pods: []string{"p16"}})
+		}, "p"},
+		{"a salt again", func() string {
+			return c.ask(kvindex.Request{Prompt: text, Salt: "pepper", Pods: []string{"p16"}})
+		}, "u"},
+		{"salted bare media come", func() string {
+			c.hold("bare16", text, tiny)
+			return c.ask(kvindex.Request{Prompt: text, Salt: "pepper"})
+		}, "wp"},
+	}
+	for _, s := range steps {
+		if how := s.do(); how != s.want {
+			t.Errorf("%s: %s, want %s", s.what, how, s.want)
+		}
+	}
+}
+
+// With more units than are remembered all are asked for nevertheless.
+func TestPromptCacheManyForms(t *testing.T) {
+	tiny := tinyWith(t, tokensAround)
+	c := one(t, tiny)
+	text := prose(1, 3000)
+	pods := []string{"p16", "p1", "p2", "p20", "p24", "pairs16", "pairs1"}
+	for _, pod := range pods {
+		c.hold(pod, text, tiny)
+	}
+	for i := range 30 {
+		r := kvindex.Request{Prompt: text + prose(uint64(i/3), 100)}
+		if i%3 > 0 {
+			r.Pods = []string{pods[c.IntN(7)], pods[c.IntN(7)]}
+		}
+		c.ask(r)
+		if i%10 == 9 {
+			c.hold("p32", prose(uint64(i), 100), tiny)
+		}
+	}
+}
+
+// A tokenizer that is no Marker does not go on from what another one has found, which has
+// the same files.
+func TestPromptCacheOfOneIdentity(t *testing.T) {
+	tiny := tinyWith(t, tokensAround)
+	models := []*promptModel{
+		{name: "m", model: kvindex.Model{Tokenizer: tiny}},
+		{name: "whole", model: kvindex.Model{Tokenizer: onlyIdentified{tiny}}},
+	}
+	with, without := openPair(t, models, prefixcache.MinBytes)
+	c := &comparison{tb: t, with: with, without: without, seen: map[string]int{}}
+	text := prose(1, 5000)
+	c.hold("p16", text, tiny)
+	for _, q := range []struct{ model, prompt, want string }{
+		{"m", text, "u"}, {"whole", text, "w"}, {"whole", text + "and more", "g"}, {"m", text + "and more", "w"}, {"m", text + "and more, again", "g"},
+	} {
+		if how := c.ask(kvindex.Request{Model: q.model, Prompt: q.prompt}); how != q.want {
+			t.Errorf("%s, %d bytes: %s, want %s", q.model, len(q.prompt), how, q.want)
+		}
+	}
+}
+
+// Everything that equal texts differ by is in the scope of what is kept, and nothing else.
+func TestPromptCacheScope(t *testing.T) {
+	tiny, other := tinyWith(t, "{}"), tinyWith(t, otherWords)
+	base := kvindex.PromptScope{Tokenizer: tiny, Seed: [16]byte{1}, Adapter: "ab", Salt: "cd", Unit: 16}
+	all := []kvindex.PromptScope{base}
+	for _, change := range []func(*kvindex.PromptScope){
+		func(s *kvindex.PromptScope) { s.Tokenizer = other },
+		func(s *kvindex.PromptScope) { s.Seed[15] = 1 },
+		func(s *kvindex.PromptScope) { s.Special = true },
+		func(s *kvindex.PromptScope) { s.Pairs = true },
+		func(s *kvindex.PromptScope) { s.Unit = 1 },
+		func(s *kvindex.PromptScope) { s.Adapter = "ax" },
+		func(s *kvindex.PromptScope) { s.Salt = "cx" },
+		func(s *kvindex.PromptScope) { s.Adapter, s.Salt = "abc", "d" },
+		func(s *kvindex.PromptScope) { s.Adapter, s.Salt = "", "abcd" },
+	} {
+		s := base
+		change(&s)
+		all = append(all, s)
+	}
+	for i, s := range all {
+		for j, o := range all {
+			if equal := bytes.Equal(s.Bytes(t), o.Bytes(t)); equal != (i == j) {
+				t.Errorf("%+v and %+v: equal is %v", s, o, equal)
+			}
+		}
+	}
+	again := base
+	again.Tokenizer = tinyWith(t, "{}")
+	if !bytes.Equal(again.Bytes(t), base.Bytes(t)) {
+		t.Error("a file that was loaded again has another scope")
+	}
+}
+
+// Two names of one file share what is known, a chat shares it with the text that it becomes.
+func TestPromptCacheShares(t *testing.T) {
+	models := promptModels(t, "tiny")[:1]
+	twin := *models[0]
+	loaded, err := tokenize.Load(tinyPath) // once more
+	if err != nil {
+		t.Fatal(err)
+	}
+	twin.name, twin.model.Tokenizer = "twin", loaded
+	with, without := openPair(t, append(models, &twin), prefixcache.MinBytes)
+	c := &comparison{tb: t, with: with, without: without, seen: map[string]int{}}
+	turn := prose(1, 3000)
+	text := chatText([][2]string{{"user", turn}})
+	body := []byte(fmt.Sprintf(`{"model": "tiny", "messages": [{"role": "user", "content": %q}]}`, turn))
+	longer := []byte(fmt.Sprintf(`{"model": "tiny", "messages": [{"role": "user", "content": %q}, {"role": "assistant", "content": "yes"}, {"role": "user", "content": "no"}]}`, turn))
+	for _, q := range []struct {
+		what string
+		r    kvindex.Request
+		want string
+	}{
+		{"a chat", kvindex.Request{Model: "tiny", Body: body}, "u"},
+		{"its text", kvindex.Request{Model: "tiny", Prompt: text, Rendered: true}, "w"},
+		{"with special tokens", kvindex.Request{Model: "tiny", Prompt: text}, "u"},
+		{"another name", kvindex.Request{Model: "twin", Body: body}, "w"},
+		{"two more turns", kvindex.Request{Model: "tiny", Body: longer}, "g"},
+		{"another salt", kvindex.Request{Model: "tiny", Body: body, Salt: "pepper"}, "u"},
+		{"another adapter", kvindex.Request{Model: "tiny", Body: body, Adapter: "lora"}, "u"},
+		{"token ids", kvindex.Request{Model: "tiny", Tokens: []uint32{1, 2}}, "p"},
+		{"media", kvindex.Request{Model: "tiny", Prompt: text, Media: []kvindex.Media{{Hash: "1", Length: 1}}}, "p"},
+	} {
+		if how := c.ask(q.r); how != q.want {
+			t.Errorf("%s: %s, want %s", q.what, how, q.want)
+		}
+	}
+}
+
+// Explain says the same with and without the cache, and does not use it.
+func TestPromptCacheExplain(t *testing.T) {
+	tiny := tinyWith(t, tokensAround)
+	c := one(t, tiny)
+	text := prose(1, 4000)
+	c.hold("p16", text[:2500], tiny)
+	c.hold("p1", text[:3000], tiny)
+	for range 2 {
+		for _, r := range []kvindex.Request{{Prompt: text}, {Prompt: text, Rendered: true}, {Prompt: text, Salt: "pepper"}, {Prompt: text, Adapter: "lora"}} {
+			r.Model = "m"
+			for _, pod := range []string{"p16", "p1", "nobody"} {
+				s := c.with.Stats().Prompts
+				a, errA := c.with.Explain(ctx, &r, pod)
+				b, errB := c.without.Explain(ctx, &r, pod)
+				if errA != nil || errB != nil {
+					t.Fatal(errA, errB)
+				}
+				if fmt.Sprint(a.Unknown, a.Err) != fmt.Sprint(b.Unknown, b.Err) {
+					t.Errorf("with: %v, %v, without: %v, %v", a.Unknown, a.Err, b.Unknown, b.Err)
+				}
+				a.Unknown, b.Unknown = nil, nil
+				if !reflect.DeepEqual(a, b) {
+					t.Errorf("with: %+v\nwithout: %+v", a, b)
+				}
+				if now := c.with.Stats().Prompts; now != s {
+					t.Errorf("%+v, before %+v", now, s)
+				}
+			}
+			c.ask(r)
+		}
+	}
+}
+
+// The time of an encoding counts as tokenizing, also if it shows only at the index that
+// there has to be one.
+func TestPromptCacheTimes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told []time.Duration
+		ix := open(t,
+			kvindex.WithModel("m", kvindex.Model{Tokenizer: wordy{before: func() error { time.Sleep(time.Second); return nil }}}),
+			kvindex.WithHooks(kvindex.Hooks{Scored: func(s kvindex.Scored) { told = append(told, s.Tokenize, s.Match) }}))
+		text := prose(1, 100)
+		tokens, _ := words{}.Encode(ctx, nil, text, true)
+		for _, p := range promptFleets[1][:2] {
+			if err := ix.ApplyBatch(p.name, "m", &events.Batch{Events: []events.Event{p.stored(&kvindex.Request{}, tokens, 5)}}); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				score(t, ix, kvindex.Request{Prompt: text})
+			}
+		}
+		if want := []time.Duration{time.Second, 0, 0, 0, time.Second, 0, 0, 0}; !reflect.DeepEqual(told, want) {
+			t.Errorf("told %v, want %v", told, want)
+		}
+	})
+}
+
+// The cache is there by default if there is a tokenizer.
+func TestPromptCacheOption(t *testing.T) {
+	text, tokens := kvindex.Request{Prompt: "the harbour"}, kvindex.Request{Tokens: []uint32{1}}
+	model := kvindex.WithModel("m", kvindex.Model{Tokenizer: wordy{}})
+	source := kvindex.WithModels(func(context.Context, string) (kvindex.Model, error) { return kvindex.Model{Tokenizer: wordy{}}, nil })
+	for name, c := range map[string]struct {
+		opts []kvindex.Option
+		want prefixcache.Stats // but Bytes
+	}{
+		"by default":  {[]kvindex.Option{model}, prefixcache.Stats{Unknown: 1, Whole: 1, Past: 1, BytesEncoded: 11, BytesKnown: 11, Entries: 1}},
+		"of a source": {[]kvindex.Option{source}, prefixcache.Stats{Unknown: 1, Whole: 1, Past: 1, BytesEncoded: 11, BytesKnown: 11, Entries: 1}},
+		"small":       {[]kvindex.Option{model, kvindex.WithPromptCache(prefixcache.MinBytes)}, prefixcache.Stats{Unknown: 1, Whole: 1, Past: 1, BytesEncoded: 11, BytesKnown: 11, Entries: 1}},
+		"off":         {[]kvindex.Option{model, kvindex.WithPromptCache(0)}, prefixcache.Stats{}},
+	} {
+		ix := open(t, c.opts...)
+		for _, r := range []kvindex.Request{text, text, tokens} {
+			score(t, ix, r)
+		}
+		got := ix.Stats().Prompts
+		if on := c.want.Entries > 0; on != (got.Bytes > 0) {
+			t.Errorf("%s: %d bytes", name, got.Bytes)
+		}
+		got.Bytes = 0
+		if got != c.want {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+	}
+	ix := open(t)
+	score(t, ix, tokens)
+	if got := ix.Stats().Prompts; got != (prefixcache.Stats{}) {
+		t.Errorf("without a tokenizer: %+v", got)
+	}
+	if kvindex.DefaultPromptCache != 64<<20 {
+		t.Error(kvindex.DefaultPromptCache)
+	}
+}
+
+// hostilePrompts are texts that are made to cost much, in the order of their asking.
+func hostilePrompts(n int) map[string][]string {
+	base := prose(7, 3000)
+	grown, forked, short := make([]string, n), make([]string, n), make([]string, n)
+	long := prose(8, n)
+	for i := range n {
+		grown[i] = long[:i+1]
+		forked[i] = base + prose(uint64(i), 20)
+		short[i] = strings.Repeat(string(rune('a'+i%26)), 1+i%5)
+	}
+	letters := []string{strings.Repeat("a", n*100), strings.Repeat("a", n*100), strings.Repeat("a", n*100+1), strings.Repeat(" ", n*100), strings.Repeat("ab ", n*30)}
+	return map[string][]string{"grown by a byte": grown, "forked at one place": forked, "shorter than a unit": short, "of one letter": letters}
+}
+
+// TestPromptCacheHostile: what is made to cost much is right, and takes no more heap than
+// what was given.
+func TestPromptCacheHostile(t *testing.T) {
+	n := 10_000
+	if raced || testing.Short() {
+		n = 1000
+	}
+	bpe := tinyWith(t, tokensAround)
+	c := one(t, bpe)
+	c.hold("p16", prose(7, 3000), bpe)
+	c.hold("p48", prose(8, 5000), bpe)
+	before := liveHeap()
+	for kind, texts := range hostilePrompts(n) {
+		for _, text := range texts {
+			c.ask(kvindex.Request{Prompt: text})
+			if s := c.with.Stats().Prompts; s.Bytes > prefixcache.MinBytes {
+				t.Fatalf("%s: %+v", kind, s)
+			}
+		}
+	}
+	s := c.with.Stats().Prompts
+	runtime.GC() // what is kept for the next request goes with the second one
+	heap := int64(liveHeap()) - int64(before)
+	t.Logf("%+v; %d bytes of heap", s, heap)
+	if heap > prefixcache.MinBytes+64<<10 && !raced {
+		t.Error("this is too much")
+	}
+	runtime.KeepAlive(c)
+}
+
+// BenchmarkPromptCacheHostile reports the time of hostile prompts beside that without a
+// cache, taken by turns.
+func BenchmarkPromptCacheHostile(b *testing.B) {
+	bpe, err := tokenize.Load(testdata.Path(b, "the Llama 3 tokenizer", "tokens", "llama3"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for kind, texts := range hostilePrompts(10_000) {
+		b.Run(strings.ReplaceAll(kind, " ", "-"), func(b *testing.B) {
+			var took [2]time.Duration
+			n := 0
+			for b.Loop() {
+				with, without := openPair(b, []*promptModel{{name: "m", model: kvindex.Model{Tokenizer: bpe}}}, kvindex.DefaultPromptCache)
+				var a kvindex.Answer
+				for i, text := range texts {
+					for turn := range 2 {
+						turn ^= i % 2
+						r := kvindex.Request{Model: "m", Prompt: text}
+						began := time.Now()
+						if err := []*kvindex.Indexer{without, with}[turn].ScoreRequest(ctx, &r, &a); err != nil {
+							b.Fatal(err)
+						}
+						took[turn] += time.Since(began)
+					}
+				}
+				n += len(texts)
+			}
+			b.ReportMetric(float64(took[1].Nanoseconds())/float64(n), "ns/prompt")
+			b.ReportMetric(float64(took[0].Nanoseconds())/float64(n), "ns/prompt-without")
+			b.ReportMetric(float64(took[1])/float64(took[0]), "of-without")
+		})
+	}
+}
