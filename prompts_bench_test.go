@@ -184,17 +184,29 @@ func BenchmarkPromptCache(b *testing.B) {
 	n := len(w.texts)
 	other := func(i int) { plain.text(b, w.texts[(i+n/2)%n]) }
 	var here, there joined
-	b.Run("never-seen", func(b *testing.B) {
-		// Never the same text: whoever comes second would find its words in the tokenizer.
-		heads := make([]string, 1<<12)
-		for i := range heads {
-			heads[i] = fmt.Sprintf("%08x", w.Uint32())
+	// Never the same text: whoever comes second would find its words in the tokenizer.
+	heads, asked := make([]string, 1<<12), 0
+	for i := range heads {
+		heads[i] = fmt.Sprintf("%08x", w.Uint32())
+	}
+	fresh := func(c *client, j *joined, i int) {
+		c.text(b, j.text(heads[i%len(heads)], heads[i/len(heads)%len(heads)], w.texts[i%n]))
+	}
+	neverSeen := func(b *testing.B) {
+		byTurns(b, func(i int) { fresh(plain, &there, i+n/2) }, func(int) {
+			asked++
+			fresh(cached, &here, asked)
+		})
+	}
+	b.Run("never-seen", neverSeen)
+	b.Run("never-seen/full", func(b *testing.B) {
+		for cached.ix.Stats().Prompts.Evicted == 0 {
+			asked++
+			fresh(cached, &here, asked)
 		}
-		text := func(j *joined, i int) string {
-			return j.text(heads[i%len(heads)], heads[i/len(heads)%len(heads)], w.texts[i%n])
-		}
-		byTurns(b, func(i int) { plain.text(b, text(&there, i+n/2)) }, func(i int) { cached.text(b, text(&here, i)) })
+		neverSeen(b)
 	})
+	cached = w.client(w.open(b, hook))
 	for _, text := range w.texts {
 		cached.text(b, text)
 	}
