@@ -34,6 +34,7 @@ type textWorld struct {
 	pods      []string
 	held      []func(tb testing.TB, ix *kvindex.Indexer)
 	blocks    int
+	turn      int // of byTurns; it goes on, because what was scored is known
 }
 
 func newTextWorld(b *testing.B) *textWorld {
@@ -130,16 +131,18 @@ func (t *timed) median() float64 {
 }
 
 // byTurns measures a thing beside a baseline: ns/op is the median of the thing's times,
-// "of-base" that median as a part of the baseline's.
-func byTurns(b *testing.B, base, thing func(i int)) {
+// "of-base" that median as a part of the baseline's. No two calls have the same i.
+func (w *textWorld) byTurns(b *testing.B, base, thing func(i int)) {
 	of, beside := newTimed(), newTimed()
-	for i := range 8 {
-		base(i)
-		thing(i)
+	for range 8 {
+		base(w.turn)
+		thing(w.turn)
+		w.turn++
 	}
 	b.ReportAllocs()
-	i := 8
 	for b.Loop() {
+		i := w.turn
+		w.turn++
 		if i%2 == 0 {
 			beside.do(func() { base(i) })
 		}
@@ -147,7 +150,6 @@ func byTurns(b *testing.B, base, thing func(i int)) {
 		if i%2 == 1 {
 			beside.do(func() { base(i) })
 		}
-		i++
 	}
 	b.ReportMetric(of.median(), "ns/op")
 	b.ReportMetric(beside.median(), "base-ns")
@@ -184,22 +186,34 @@ func BenchmarkPromptCache(b *testing.B) {
 	n := len(w.texts)
 	other := func(i int) { plain.text(b, w.texts[(i+n/2)%n]) }
 	var here, there joined
-	b.Run("never-seen", func(b *testing.B) {
-		// Never the same text: whoever comes second would find its words in the tokenizer.
-		heads := make([]string, 1<<12)
-		for i := range heads {
-			heads[i] = fmt.Sprintf("%08x", w.Uint32())
+	// Never the same text: whoever comes second would find its words in the tokenizer.
+	heads, asked := make([]string, 1<<12), 0
+	for i := range heads {
+		heads[i] = fmt.Sprintf("%08x", w.Uint32())
+	}
+	fresh := func(c *client, j *joined, i int) {
+		c.text(b, j.text(heads[i%len(heads)], heads[i/len(heads)%len(heads)], w.texts[i%n]))
+	}
+	neverSeen := func(b *testing.B) {
+		w.byTurns(b, func(i int) { fresh(plain, &there, i+n/2) }, func(int) {
+			asked++
+			fresh(cached, &here, asked)
+		})
+	}
+	b.Run("never-seen", neverSeen)
+	b.Run("never-seen/full", func(b *testing.B) {
+		for cached.ix.Stats().Prompts.Evicted == 0 {
+			asked++
+			fresh(cached, &here, asked)
 		}
-		text := func(j *joined, i int) string {
-			return j.text(heads[i%len(heads)], heads[i/len(heads)%len(heads)], w.texts[i%n])
-		}
-		byTurns(b, func(i int) { plain.text(b, text(&there, i+n/2)) }, func(i int) { cached.text(b, text(&here, i)) })
+		neverSeen(b)
 	})
+	cached = w.client(w.open(b, hook))
 	for _, text := range w.texts {
 		cached.text(b, text)
 	}
 	b.Run("known-whole", func(b *testing.B) {
-		byTurns(b, other, func(i int) { cached.text(b, w.texts[i%n]) })
+		w.byTurns(b, other, func(i int) { cached.text(b, w.texts[i%n]) })
 	})
 	b.Run("known-whole/in-a-row", func(b *testing.B) {
 		b.ReportAllocs()
@@ -214,10 +228,10 @@ func BenchmarkPromptCache(b *testing.B) {
 		}
 	})
 	b.Run("appended", func(b *testing.B) {
-		byTurns(b, other, func(i int) { cached.text(b, here.text(w.texts[i%n], tails[i%len(tails)])) })
+		w.byTurns(b, other, func(i int) { cached.text(b, here.text(w.texts[i%n], tails[i%len(tails)])) })
 	})
 	b.Run("last-another", func(b *testing.B) {
-		byTurns(b, other, func(i int) {
+		w.byTurns(b, other, func(i int) {
 			head := strings.ToValidUTF8(w.texts[i%n][:textSize-1<<10], "")
 			cached.text(b, here.text(head, tails[(i+n)%len(tails)]))
 		})
@@ -227,7 +241,7 @@ func BenchmarkPromptCache(b *testing.B) {
 			cached.body(b, here.text(chats.known[i], "]}"))
 		}
 		var render, tokenizing, match []time.Duration
-		byTurns(b, func(i int) { plain.body(b, there.text(chats.body(i)...)) },
+		w.byTurns(b, func(i int) { plain.body(b, there.text(chats.body(i)...)) },
 			func(i int) {
 				cached.body(b, here.text(chats.body(i)...))
 				render, tokenizing, match = append(render, split.Render), append(tokenizing, split.Tokenize), append(match, split.Match)
