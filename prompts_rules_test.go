@@ -273,7 +273,14 @@ func TestPromptCacheForms(t *testing.T) {
 		{"it is learned", func() string { return c.ask(kvindex.Request{Prompt: text}) }, "ww"},
 		{"for a new text too", func() string { return c.ask(kvindex.Request{Prompt: fresh()}) }, "uu"},
 		{"one pod alone", func() string { return c.ask(kvindex.Request{Prompt: text, Pods: []string{"p16"}}) }, "ww"},
+		{"a new text for one pod", func() string { return c.ask(kvindex.Request{Prompt: fresh(), Pods: []string{"p16"}}) }, "uu"},
 		{"the other alone", func() string { return c.ask(kvindex.Request{Prompt: text, Pods: []string{"p1"}}) }, "ww"},
+		{"a unit is cleared", func() string {
+			c.apply("p1", "m", events.Event{Kind: events.Cleared})
+			return c.ask(kvindex.Request{Prompt: text})
+		}, "ww"},
+		{"nobody asks for it", func() string { return c.ask(kvindex.Request{Prompt: text}) }, "w"},
+		{"it comes again", func() string { c.hold("p1", text, tiny); return c.ask(kvindex.Request{Prompt: text}) }, "ww"},
 		{"pairs come", func() string { c.hold("pairs1", text, tiny); return c.ask(kvindex.Request{Prompt: text}) }, "wwu"},
 		{"they are learned", func() string { return c.ask(kvindex.Request{Prompt: text}) }, "www"},
 		{"pods go", func() string {
@@ -391,7 +398,7 @@ func TestPromptCacheScope(t *testing.T) {
 
 // Two names of one file share what is known, a chat shares it with the text that it becomes.
 func TestPromptCacheShares(t *testing.T) {
-	models := promptModels(t, "tiny")[:1]
+	models := ownModels(t)[:1]
 	twin := *models[0]
 	loaded, err := tokenize.Load(tinyPath) // once more
 	if err != nil {
