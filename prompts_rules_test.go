@@ -341,6 +341,42 @@ func TestPromptCacheManyForms(t *testing.T) {
 	}
 }
 
+// Few are remembered of pods that are asked for one by one.
+func TestPromptCacheFewForms(t *testing.T) {
+	tiny := tinyWith(t, tokensAround)
+	c := one(t, tiny)
+	pods := []string{"p1", "p2", "p20", "p24", "pairs16", "pairs1", "p16", "p16"}
+	for _, pod := range pods {
+		c.hold(pod, prose(1, 1000), tiny)
+	}
+	for i, pod := range pods {
+		how := c.ask(kvindex.Request{Prompt: prose(uint64(i), 100), Pods: []string{pod}})
+		if i == len(pods)-1 && how != "uuuu" {
+			t.Error(how)
+		}
+	}
+}
+
+// What forks right where the cache cuts has the pods of each branch, whatever their units.
+func TestPromptCacheForks(t *testing.T) {
+	tiny := tinyWith(t, tokensAround)
+	for i := range 40 {
+		c := one(t, tiny)
+		base := prose(uint64(i), 4000)
+		fork := base[:prefixcache.Grain*(1+i%3)] + prose(uint64(i)+100, 1000)
+		for _, pod := range []string{"p16", "p1", "p24", "pairs16", "pairs1"} {
+			c.hold(pod, base, tiny)
+			c.hold(pod, fork, tiny)
+		}
+		for _, text := range []string{base, base, fork, fork, base} {
+			c.ask(kvindex.Request{Prompt: text})
+		}
+		if s := c.with.Stats().Prompts; s.Grown == 0 || c.seen["hits"] != 5 {
+			t.Fatalf("%+v, %v", s, c.seen)
+		}
+	}
+}
+
 // A tokenizer that is no Marker does not go on from what another one has found, which has
 // the same files.
 func TestPromptCacheOfOneIdentity(t *testing.T) {
