@@ -273,7 +273,14 @@ func TestPromptCacheForms(t *testing.T) {
 		{"it is learned", func() string { return c.ask(kvindex.Request{Prompt: text}) }, "ww"},
 		{"for a new text too", func() string { return c.ask(kvindex.Request{Prompt: fresh()}) }, "uu"},
 		{"one pod alone", func() string { return c.ask(kvindex.Request{Prompt: text, Pods: []string{"p16"}}) }, "ww"},
+		{"a new text for one pod", func() string { return c.ask(kvindex.Request{Prompt: fresh(), Pods: []string{"p16"}}) }, "uu"},
 		{"the other alone", func() string { return c.ask(kvindex.Request{Prompt: text, Pods: []string{"p1"}}) }, "ww"},
+		{"a unit is cleared", func() string {
+			c.apply("p1", "m", events.Event{Kind: events.Cleared})
+			return c.ask(kvindex.Request{Prompt: text})
+		}, "ww"},
+		{"nobody asks for it", func() string { return c.ask(kvindex.Request{Prompt: text}) }, "w"},
+		{"it comes again", func() string { c.hold("p1", text, tiny); return c.ask(kvindex.Request{Prompt: text}) }, "ww"},
 		{"pairs come", func() string { c.hold("pairs1", text, tiny); return c.ask(kvindex.Request{Prompt: text}) }, "wwu"},
 		{"they are learned", func() string { return c.ask(kvindex.Request{Prompt: text}) }, "www"},
 		{"pods go", func() string {
@@ -330,6 +337,42 @@ func TestPromptCacheManyForms(t *testing.T) {
 		c.ask(r)
 		if i%10 == 9 {
 			c.hold("p32", prose(uint64(i), 100), tiny)
+		}
+	}
+}
+
+// Few are remembered of pods that are asked for one by one.
+func TestPromptCacheFewForms(t *testing.T) {
+	tiny := tinyWith(t, tokensAround)
+	c := one(t, tiny)
+	pods := []string{"p1", "p2", "p20", "p24", "pairs16", "pairs1", "p16", "p16"}
+	for _, pod := range pods {
+		c.hold(pod, prose(1, 1000), tiny)
+	}
+	for i, pod := range pods {
+		how := c.ask(kvindex.Request{Prompt: prose(uint64(i), 100), Pods: []string{pod}})
+		if i == len(pods)-1 && how != "uuuu" {
+			t.Error(how)
+		}
+	}
+}
+
+// What forks right where the cache cuts has the pods of each branch, whatever their units.
+func TestPromptCacheForks(t *testing.T) {
+	tiny := tinyWith(t, tokensAround)
+	for i := range 40 {
+		c := one(t, tiny)
+		base := prose(uint64(i), 4000)
+		fork := base[:prefixcache.Grain*(1+i%3)] + prose(uint64(i)+100, 1000)
+		for _, pod := range []string{"p16", "p1", "p24", "pairs16", "pairs1"} {
+			c.hold(pod, base, tiny)
+			c.hold(pod, fork, tiny)
+		}
+		for _, text := range []string{base, base, fork, fork, base} {
+			c.ask(kvindex.Request{Prompt: text})
+		}
+		if s := c.with.Stats().Prompts; s.Grown == 0 || c.seen["hits"] != 5 {
+			t.Fatalf("%+v, %v", s, c.seen)
 		}
 	}
 }
@@ -391,7 +434,7 @@ func TestPromptCacheScope(t *testing.T) {
 
 // Two names of one file share what is known, a chat shares it with the text that it becomes.
 func TestPromptCacheShares(t *testing.T) {
-	models := promptModels(t, "tiny")[:1]
+	models := ownModels(t)[:1]
 	twin := *models[0]
 	loaded, err := tokenize.Load(tinyPath) // once more
 	if err != nil {

@@ -30,25 +30,44 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-var promptsN = flag.Int("prompts.n", 0, "requests of TestPromptCacheEqual; 0: 10,000, with -race or -short 1,500")
+var promptsN = flag.Int("prompts.n", 0, "requests of TestPromptCacheEqual and TestPromptCacheOfModels; 0: 5,000, with -race or -short 800")
 
 // TestPromptCacheEqual asks an Indexer with a prompt cache and one without the same, with
-// the same events, and compares all fields of the answers.
-func TestPromptCacheEqual(t *testing.T) {
+// the same events, and compares all fields of the answers. Its tokenizers are the
+// project's own, TestPromptCacheOfModels has those of models.
+func TestPromptCacheEqual(t *testing.T) { comparePrompts(t, ownModels(t)) }
+
+func TestPromptCacheOfModels(t *testing.T) {
+	families := []string{"gpt2", "llama3", "qwen25", "deepseekv3", "o200k", "tekken", "llama2", "phi3", "gemma2"}
+	if raced {
+		families = families[:3]
+	}
+	var models []*promptModel
+	for i, family := range families {
+		bpe, err := tokenize.Load(testdata.Path(t, "the prompt cache with the tokenizers of models", "tokens", family))
+		if err != nil {
+			t.Fatal(err)
+		}
+		models = append(models, newPromptModel(t, family, i, bpe, bpe,
+			"<|eot_id|>", "<|begin_of_text|>", "<|im_start|>", "<|im_end|>", "<s>", "</s>", "<|endoftext|>", "<end_of_turn>", "[INST]"))
+	}
+	comparePrompts(t, models)
+}
+
+func comparePrompts(t *testing.T, models []*promptModel) {
 	n := *promptsN
 	if n == 0 {
-		n = 10_000
+		n = 5000
 		if raced || testing.Short() {
-			n = 1500
+			n = 800
 		}
 	}
-	models := promptModels(t, "")
 	with, without := openPair(t, models, 64<<20)
 	c := comparison{tb: t, with: with, without: without, Rand: rand.New(rand.NewPCG(31, uint64(n))), seen: map[string]int{}}
 	for i := range n {
 		m := models[i%len(models)]
 		c.request(m)
-		if i%(150*len(models)) < len(models) {
+		if i%(100*len(models)) < len(models) {
 			c.changeFleet(m)
 		}
 	}
@@ -103,7 +122,7 @@ func TestPromptCacheConcurrent(t *testing.T) {
 		want [2]kvindex.Answer
 	}
 	var questions []question
-	r, texts := rand.New(rand.NewPCG(41, 42)), newPromptTexts(43, []string{"<|end|>"})
+	r, texts := rand.New(rand.NewPCG(41, 42)), &promptTexts{rand.New(rand.NewPCG(43, 33)), []string{"<|end|>"}}
 	var before []string
 	for i := range 400 {
 		text := texts.text(1000 + r.IntN(5000))
@@ -299,51 +318,52 @@ func tinyFile(tb testing.TB, sections string) []byte {
 	return file
 }
 
-// promptModels returns all tokenizers that there are, each with a fleet of its own; of is
-// a part of their names.
-func promptModels(tb testing.TB, of string) (models []*promptModel) {
+// newPromptModel returns model number i, with special tokens that are put into its texts.
+func newPromptModel(tb testing.TB, name string, i int, plain, t tokenize.Tokenizer, special ...string) *promptModel {
 	tb.Helper()
-	load := func(path string) *tokenize.BPE {
-		bpe, err := tokenize.Load(path)
-		if err != nil {
-			tb.Fatal(err)
-		}
-		return bpe
-	}
-	add := func(name string, plain, t tokenize.Tokenizer, special ...string) *promptModel {
-		m := &promptModel{name: name, plain: plain, texts: newPromptTexts(uint64(len(models)), special)}
-		template, err := chat.New(`{% for m in messages %}<|im_start|>{{ m.role }}
+	template, err := chat.New(`{% for m in messages %}<|im_start|>{{ m.role }}
 {{ m.content }}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}`, nil, chat.Options{})
-		if err != nil {
-			tb.Fatal(err)
-		}
-		m.model = kvindex.Model{Tokenizer: t, Chat: template}
-		m.fleet = promptFleets[len(models)%len(promptFleets)]
-		if strings.Contains(name, of) {
-			models = append(models, m)
-		}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return &promptModel{
+		name: name, plain: plain, model: kvindex.Model{Tokenizer: t, Chat: template}, fleet: promptFleets[i%len(promptFleets)],
+		texts: &promptTexts{rand.New(rand.NewPCG(uint64(i), 33)), special},
+	}
+}
+
+// ownModels are those of the project's own files, first a plain one.
+func ownModels(tb testing.TB) (models []*promptModel) {
+	tb.Helper()
+	add := func(name string, plain, t tokenize.Tokenizer) *promptModel {
+		m := newPromptModel(tb, name, len(models), plain, t, "<|end|>")
+		models = append(models, m)
 		return m
 	}
-	tiny, around := load(tinyPath), tinyWith(tb, tokensAround)
-	add("tiny", tiny, tiny, "<|end|>")
-	add("tiny, tokens around", around, around, "<|end|>")
-	add("tiny, whole only", tiny, onlyIdentified{tiny}, "<|end|>").coarse = true
-	add("tiny, past", tiny, onlyTokenizer{tiny}, "<|end|>").past = true
+	tiny, err := tokenize.Load(tinyPath)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	around := tinyWith(tb, tokensAround)
 	pool := openTokenizers(tb, tokenize.PoolConfig{Find: func(context.Context, string) (string, error) { return tinyPath, nil }})
-	add("tiny of a pool", tiny, pool.Tokenizer("tiny"), "<|end|>")
-	families := []string{"gpt2", "llama3", "qwen25", "deepseekv3", "o200k", "tekken", "llama2", "phi3", "gemma2"}
-	if raced {
-		families = families[:3]
+	add("tiny", tiny, tiny)
+	add("tokens around", around, around)
+	add("other words", tiny, tinyWith(tb, otherWords))
+	add("of a pool", tiny, pool.Tokenizer("tiny"))
+	for _, m := range [][2]string{
+		{"composed", `{"normalizer": {"type": "NFC"}}`},
+		{"compatible", `{"normalizer": {"type": "NFKC"}}`},
+		{"decomposed", `{"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "Replace", "pattern": {"String": "oo"}, "content": "u"}]}}`},
+		{"one word", `{"added_tokens": [{"content": "<|end|>", "id": 653, "lstrip": false, "normalized": false, "rstrip": false, "single_word": true, "special": true}]}`},
+		{"taking space", `{"added_tokens": [{"content": "<|end|>", "id": 653, "lstrip": true, "normalized": true, "rstrip": true, "single_word": false, "special": false}]}`},
+	} {
+		bpe := tinyWith(tb, m[1])
+		add(m[0], bpe, bpe)
 	}
-	for _, family := range families {
-		if !strings.Contains(family, of) {
-			continue
-		}
-		bpe := load(testdata.Path(tb, "the prompt cache with the tokenizers of models", "tokens", family))
-		add(family, bpe, bpe, "<|eot_id|>", "<|begin_of_text|>", "<|im_start|>", "<|im_end|>", "<s>", "</s>", "<|endoftext|>", "<end_of_turn>", "[INST]")
-	}
+	add("whole only", around, onlyIdentified{around}).coarse = true
+	add("past", tiny, onlyTokenizer{tiny}).past = true
 	return models
 }
 
@@ -640,10 +660,6 @@ func chatText(turns [][2]string) string {
 type promptTexts struct {
 	*rand.Rand
 	special []string
-}
-
-func newPromptTexts(seed uint64, special []string) *promptTexts {
-	return &promptTexts{rand.New(rand.NewPCG(seed, 33)), special}
 }
 
 var promptParts = []string{
