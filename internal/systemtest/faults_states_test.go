@@ -337,12 +337,16 @@ func (s *schedule) keptIndexBehind() {
 // a while, and has something done between the end of one and the beginning of the other.
 func (s *schedule) restore(meanwhile func()) {
 	var b bytes.Buffer
+	noticed := 0
+	s.note(func() { noticed -= s.losses[kvindex.LossRestart] })
 	s.must(s.indexer.Snapshot(s.ctx, &b))
 	if s.random.IntN(2) == 0 {
 		s.batches(s.some(), s.send)
 	}
 	s.unfollow()
 	s.must(s.indexer.Close())
+	s.note(func() { noticed += s.losses[kvindex.LossRestart] })
+	s.restarts += noticed // perhaps behind the snapshot: then the next one notices it too
 	meanwhile()
 	ix, err := kvindex.Restore(s.ctx, &b, append(s.options(), counting(s.guarded)...)...)
 	s.must(err)
