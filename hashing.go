@@ -387,7 +387,7 @@ func foldedOf(tokens []uint32, locals []index.Local) folded {
 // what else separates it from others, but not of the model. It writes what it hashes
 // to b, which it returns.
 func (h hasher) prompt(b []byte, s scope, t folded, media []Media) (uint64, []byte) {
-	b = binary.LittleEndian.AppendUint64(b, uint64(t.count))
+	b = binary.LittleEndian.AppendUint64(b, uint64(t.count)) // so that no two prompts give the same bytes
 	b = binary.LittleEndian.AppendUint64(b, uint64(t.units))
 	for _, token := range t.tail {
 		b = binary.LittleEndian.AppendUint32(b, token)

@@ -184,6 +184,8 @@ func TestTiesOfOtherPrompts(t *testing.T) {
 		"units turned":      {Tokens: slices.Concat(long[:320], long[336:352], long[320:336], long[352:])},
 		"salt":              {Tokens: long, Salt: "s"},
 		"adapter":           {Tokens: long, Adapter: "s"},
+		"no whole unit":     {Tokens: long[:9]},
+		"its adapter":       {Tokens: long[:9], Adapter: "s"},
 		"media":             {Tokens: long, Media: []kvindex.Media{{Hash: "s"}}},
 		"other media":       {Tokens: long, Media: []kvindex.Media{{Hash: "t"}}},
 	} {

@@ -186,7 +186,6 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 	{"the map of adapters is handed out", "podModel.describe", "maps.Clone(info.Profile.Adapters)", "info.Profile.Adapters", "TestAdapterNumbers"},
 	{"a place for all adapters", "hasher.prompt", "xxh3.HashString(s.adapter)", "0", "TestTiesOfOtherPrompts"},
 	{"a place for all media", "hasher.prompt", "xxh3.HashString(media[i].Hash)", "uint64(i)", "TestTiesOfOtherPrompts"},
-	{"a place for all lengths", "hasher.prompt", "uint64(t.count))", "0)", "TestTiesOfOtherPrompts"},
 	{"clients aim at a pod", "hasher.pod", "xxh3.HashStringSeed(name, h.rootSeed)", "xxh3.HashString(name)", "TestTiesAreSeeded"},
 	{"clients know a prompt's place", "hasher.prompt", "xxh3.HashSeed(b, h.tieSeed)", "xxh3.Hash(b)", "TestTiesAreSeeded"},
 
