@@ -382,9 +382,13 @@ func TestDiscard(t *testing.T) {
 		f.apply(-1, f.chain(1))
 		first := m.Usage()
 		c.fill(f)
-		for _, s := range m.Describe(nil) {
-			if s.Source.Pod != "pod--0001.fleet" {
+		for i, s := range m.Describe(nil) {
+			switch {
+			case s.Source.Pod == "pod--0001.fleet":
+			case i%2 == 0:
 				m.Remove(context.Background(), s.Source.Pod)
+			default:
+				m.RemoveSource(context.Background(), s.Source)
 			}
 		}
 		m.sweepers.Wait()

@@ -159,6 +159,11 @@ func (g *ground) room() int64 {
 func (g *ground) canAdmit(s *source, bytes int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	return g.hasRoomFor(s, bytes)
+}
+
+// hasRoomFor is canAdmit for a writer, who holds g.mu.
+func (g *ground) hasRoomFor(s *source, bytes int) bool {
 	return g.makeRoom(s, func() bool { return g.pages()+g.admits > int64(bytes) })
 }
 
@@ -707,6 +712,7 @@ func (n *name) evict() (held int) {
 		for i := n.rich().first; i != 0; i = s.copies.at(i).next {
 			if c := s.copies.at(i); c.copies > 0 {
 				held++
+				s.f.Lose(s.lanes[c.lane].ord)
 				n.release(holding{s.lanes[c.lane], i, c.copies})
 				break
 			}
@@ -722,6 +728,7 @@ func (n *name) evict() (held int) {
 	for _, ln := range s.lanes {
 		if ln != nil && s.f.Holds(l, ln.ord) {
 			held++
+			s.f.Lose(ln.ord)
 			s.f.Release(l, ln.ord)
 			s.count(ln, -1)
 		}

@@ -171,3 +171,42 @@ func TestWhatGoesFirst(t *testing.T) {
 		t.Errorf("blocks were evicted, and %d idle names and %d bytes of stores were left", g.idle, g.waits)
 	}
 }
+
+// A store that waits is made room for before it is kept, whatever it takes.
+func TestALargeStoreThatWaits(t *testing.T) {
+	for _, kind := range []string{"parked", "by hash", "masked"} {
+		for _, blocks := range []int{3_000, 10_000, 30_000, 100_000} {
+			m, err := NewMemory(MemoryConfig{Bytes: MinMemory, PendingBytes: 1 << 30})
+			if err != nil {
+				t.Fatal(err)
+			}
+			f := filler{tb: t, m: m, r: rand.New(rand.NewPCG(1, 9))}
+			c := f.chain(blocks)
+			switch kind {
+			case "parked":
+				c = f.behind(c)
+			case "by hash":
+				c.Locals = nil
+			case "masked":
+				c = masked(c, blocks/2)
+			}
+			s, err := m.source(Source{Pod: "a", Model: "m"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.writer.Lock()
+			m.ground.mu.Lock()
+			s.store(&c)
+			if got := m.ground.mem.Load(); got > MinMemory {
+				t.Errorf("%d blocks, %s: %d bytes are taken of %d", blocks, kind, got, MinMemory)
+			}
+			s.settle()
+			m.ground.mu.Unlock()
+			s.writer.Unlock()
+			if err := m.check(); err != nil {
+				t.Errorf("%d blocks, %s: %v", blocks, kind, err)
+			}
+			m.Close()
+		}
+	}
+}

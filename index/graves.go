@@ -7,10 +7,11 @@ import (
 	"github.com/kvindex/kvindex/index/internal/names"
 )
 
-// A pod is removed in three steps. Its sources are taken out of sight: from then on
-// no Match sees them, and an Apply makes new ones. They are retired: an Apply that
-// is in progress stops soon. And what their names still have in the forest is tidied
-// up, a few hundred names at a time, by a goroutine that ends when that is done.
+// The sources of a pod, or one of them, are removed in three steps. They are taken out
+// of sight: from then on no Match sees them, and an Apply makes new ones. They are
+// retired: an Apply that is in progress stops soon. And what their names still have in
+// the forest is tidied up, a few hundred names at a time, by a goroutine that ends when
+// that is done.
 
 // grave is a source that was removed and still has names in the forest.
 type grave struct {
@@ -18,33 +19,47 @@ type grave struct {
 	at names.Position // of the names that are next
 }
 
-// unlink takes a pod out of sight and returns its sources. A model goes with its
-// last pod.
-func (m *Memory) unlink(pod string) (sources []*source) {
+// unlink takes those sources of a pod out of sight that are gone, and returns them. A pod
+// goes with its last source, a model with its last pod.
+func (m *Memory) unlink(pod string, gone func(*source) bool) (sources []*source) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	models := maps.Clone(*m.models.Load())
-	dead, bytes := 0, 0
+	bytes := 0
 	for name, md := range models {
-		p, ok := md.pods.LoadAndDelete(pod)
+		p, ok := md.pods.Load(pod)
 		if !ok {
 			continue
 		}
+		list := *p.(*podSources).list.Load()
+		var left []*source
+		for _, s := range list {
+			if gone(s) {
+				sources = append(sources, s)
+			} else {
+				left = append(left, s)
+			}
+		}
+		if len(left) == len(list) {
+			continue
+		}
+		p.(*podSources).list.Store(&left)
+		if len(left) == 0 {
+			md.pods.Delete(pod)
+			md.n--
+			bytes += podBytes
+		}
 		md.podsGen.Add(1)
 		md.gen.Add(1)
-		bytes += podBytes
-		if md.n--; md.n == 0 {
+		if md.n == 0 {
 			delete(models, name)
 			bytes += modelBytes
 		}
-		list := *p.(*podSources).list.Load()
-		dead += len(list)
-		sources = append(sources, list...)
 	}
 	m.models.Store(&models)
 	if m.ground != nil {
 		m.ground.mu.Lock()
-		m.ground.dead += dead
+		m.ground.dead += len(sources)
 		m.ground.addTables(-bytes)
 		m.ground.mu.Unlock()
 	}

@@ -658,6 +658,19 @@ type Describer interface {
 	Describe(dst []SourceInfo) []SourceInfo
 }
 
+// SourceDescriber is an optional ability of an Index.
+type SourceDescriber interface {
+	// DescribeSource is Describe for one source; false: there is no such source.
+	DescribeSource(src Source) (info SourceInfo, ok bool)
+}
+
+// SourceRemover is an optional ability of an Index.
+type SourceRemover interface {
+	// RemoveSource forgets one source: its blocks, names and cursors. A source that is not
+	// there is no error.
+	RemoveSource(ctx context.Context, src Source) error
+}
+
 // Sizer is an optional ability of an Index: it tells what it takes.
 type Sizer interface {
 	// Usage says what the index holds and what that takes.

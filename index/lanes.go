@@ -143,24 +143,26 @@ func (g *group) grow(by cut) {
 }
 
 // laneFor returns the lane of a group, tier and cut, made if need be, or nil if
-// there are too many.
-func (s *source) laneFor(g *group, t Tier, by cut) *lane {
+// there are too many, or no room.
+func (s *source) laneFor(g *group, t Tier, by cut) (ln *lane, room bool) {
 	for _, ln := range g.lanes[t] {
 		if ln.cut == by {
-			return ln
+			return ln, true
 		}
 	}
 	if !s.fits(by) {
 		s.retireEmptyLanes()
 		if !s.fits(by) {
-			return nil
+			return nil, true
 		}
 	}
-	ln := s.addLane(g, t, by)
-	if ln != nil {
+	if !s.ground.hasRoomFor(s, mem.SizeOf[lane]()+mem.SizeOf[view]()) {
+		return nil, false
+	}
+	if ln = s.addLane(g, t, by); ln != nil {
 		s.publish()
 	}
-	return ln
+	return ln, true
 }
 
 // addLane adds a lane, or returns nil if there are no more ordinals.

@@ -67,14 +67,15 @@ func (st *storing) pendingMasked(need int, variant uint32) *pending {
 	return p
 }
 
-// storeMasked carries out a masked store of a window group.
-func (st *storing) storeMasked(p *pending) {
+// storeMasked carries out a masked store of a window group, for which bytes are set aside.
+func (st *storing) storeMasked(p *pending, aside int) {
 	s := st.s
 	s.inHand++
 	m := s.follow(p)
 	if len(m.hashes) == m.unknown {
+		s.mem.Add(-aside)
 		placed := st.placePiece(m.hashes, 0, len(m.hashes), blockEnds{m.locs, 1, 0})
-		st.noRoom(m.hashes[placed:])
+		st.s.noRoom(st.lane, m.hashes[placed:])
 		for _, b := range m.known {
 			n := s.name(p.hashes[b.i])
 			st.hold(b.i, &n)
@@ -88,6 +89,7 @@ func (st *storing) storeMasked(p *pending) {
 	m.done()
 	p.riches = make([]uint32, len(p.hashes))
 	st.holdAll(p.hashes, p.riches)
+	s.mem.Add(-aside)
 	if slices.ContainsFunc(p.riches, func(number uint32) bool { return number != 0 }) {
 		p.hashes, p.locals = slices.Clone(p.hashes), slices.Clone(p.locals)
 		s.look(p)

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/kvindex/kvindex/index/internal/mem"
 	"github.com/kvindex/kvindex/internal/invariants"
 )
 
@@ -73,8 +74,10 @@ type Memory struct {
 }
 
 var (
-	_ Index     = (*Memory)(nil)
-	_ Describer = (*Memory)(nil)
+	_ Index           = (*Memory)(nil)
+	_ Describer       = (*Memory)(nil)
+	_ SourceDescriber = (*Memory)(nil)
+	_ SourceRemover   = (*Memory)(nil)
 )
 
 // NewMemory returns an empty Memory.
@@ -143,7 +146,7 @@ func (m *Memory) source(id Source) (*source, error) {
 	if m.closed.Load() { // Close came between
 		return nil, ErrClosed
 	}
-	if !m.ground.canAdmit(nil, 0) {
+	if !m.ground.canAdmit(nil, mem.Size(len(id.Pod)+len(id.Model))) {
 		return nil, m.ground.errFull(id, "")
 	}
 	models := *m.models.Load()
@@ -236,13 +239,23 @@ func (m *Memory) Match(ctx context.Context, q *Query, out *Matches) error {
 // returns; its memory is tidied up by a goroutine that ends when that is done,
 // and that Close waits for.
 func (m *Memory) Remove(ctx context.Context, pod string) error {
+	return m.remove(ctx, pod, func(*source) bool { return true })
+}
+
+// RemoveSource implements SourceRemover, as Remove does.
+func (m *Memory) RemoveSource(ctx context.Context, src Source) error {
+	return m.remove(ctx, src.Pod, func(s *source) bool { return s.id == src })
+}
+
+// remove forgets those sources of a pod that are gone.
+func (m *Memory) remove(ctx context.Context, pod string, gone func(*source) bool) error {
 	if m.closed.Load() {
 		return ErrClosed
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	for _, s := range m.unlink(pod) {
+	for _, s := range m.unlink(pod, gone) {
 		if s.retire() {
 			m.bury(s)
 		}
@@ -290,6 +303,16 @@ func (m *Memory) Describe(dst []SourceInfo) []SourceInfo {
 	return dst
 }
 
+// DescribeSource implements SourceDescriber.
+func (m *Memory) DescribeSource(src Source) (info SourceInfo, ok bool) {
+	if md := (*m.models.Load())[src.Model]; md != nil {
+		if s := md.source(src); s != nil {
+			return s.describe(), true
+		}
+	}
+	return SourceInfo{}, false
+}
+
 // Usage is what an index holds and what that takes. A backend that does not keep one
 // of the kinds of bytes apart leaves it 0.
 type Usage struct {
@@ -331,7 +354,9 @@ func (m *Memory) Usage() (u Usage) {
 				s.writer.Lock()
 				u.Names += s.nameBytes()
 				u.Pending += s.waitBytes()
+				s.ground.mu.Lock() // who writes a snapshot of s has no other lock
 				u.Sources += s.ownBytes()
+				s.ground.mu.Unlock()
 				for _, n := range s.blocks {
 					u.Memberships += n
 				}

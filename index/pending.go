@@ -129,6 +129,19 @@ func (p *pending) cost() int {
 	return pendingCost + pendingHashCost*len(p.hashes) + localBytes*len(p.locals)
 }
 
+// setAside makes room for a store that may have to wait, but for its names, and counts
+// that until it does. It returns false if there is no room.
+func (s *source) setAside(hashes, locals int) (bytes int, ok bool) {
+	g := s.ground
+	each := int(unsafe.Sizeof(Hash(0)) + unsafe.Sizeof(uint32(0)) + unsafe.Sizeof(waiter{}))
+	bytes = mem.Size(each*hashes) + mem.Size(localBytes*locals)
+	if int64(bytes) > g.slack/8 && !g.makeRoom(s, func() bool { return g.pages() > int64(bytes) }) {
+		return 0, false
+	}
+	s.mem.Add(bytes)
+	return bytes, true
+}
+
 // join places the parked stores that wait for a hash which has a key now, and
 // those that wait for theirs. It works through a list because chains of
 // orphans may be long.

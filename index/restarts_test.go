@@ -108,6 +108,11 @@ func (r *restarts) Remove(ctx context.Context, pod string) error {
 	return r.now().Remove(ctx, pod)
 }
 
+func (r *restarts) RemoveSource(ctx context.Context, src index.Source) error {
+	defer r.mu.RUnlock()
+	return r.now().RemoveSource(ctx, src)
+}
+
 func (r *restarts) Explain(ctx context.Context, src index.Source, b index.Block) (index.Trace, error) {
 	defer r.mu.RUnlock()
 	return r.now().Explain(ctx, src, b)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/invariants"
 )
 
 // smallest returns a Memory of the smallest budget.
@@ -87,6 +88,97 @@ func TestStreamsFillTheBudget(t *testing.T) {
 	}
 	if _, err := m.Apply(bounded, podA, index.Cursor{Stream: "tcp://10.0.0.1:5557/7", Next: 2}, nil); err != nil {
 		t.Error(err)
+	}
+}
+
+// Holders of blocks of each size are asked for. A store for which there is none is
+// dropped, and what it lacks is said.
+func TestHoldersFillTheBudget(t *testing.T) {
+	if invariants.Enabled {
+		t.Log("it takes too long: see TestInvariantsAtABound")
+		return
+	}
+	m := smallest(t)
+	src := func(pod int) index.Source { return index.Source{Pod: fmt.Sprint("pod-", pod), Model: "m"} }
+	for pod := range 200 {
+		apply(t, m, src(pod), blocksFrom(1, 1))
+	}
+	var total index.Counts
+	for pod := range 200 {
+		for units := 2; units < 30; units++ {
+			c := blocksFrom(index.Key(units), units)
+			c.BlockSize, c.Hashes = 16*units, c.Hashes[:1]
+			total.Add(apply(t, m, src(pod), c))
+			within(t, m)
+		}
+	}
+	if total.Dropped == 0 || m.Usage().Evicted < total.Dropped {
+		t.Errorf("%+v; %+v", total, m.Usage())
+	}
+}
+
+// The name of a pod is asked for as anything else.
+func TestANameThatFillsTheBudget(t *testing.T) {
+	m := smallest(t)
+	if _, err := m.Apply(bounded, index.Source{Pod: strings.Repeat("x", index.MinMemory), Model: "m"}, index.Cursor{}, nil); !errors.Is(err, index.ErrFull) {
+		t.Error("a pod with a name of the whole budget is there")
+	}
+	within(t, m)
+}
+
+// A store that is dropped takes what its hashes stood for, and all rows that lack it say so.
+func TestADroppedStoreIsSaid(t *testing.T) {
+	m := smallest(t)
+	kept, cold := blocksFrom(1, 8), blocksFrom(2, 100)
+	cold.Group.ID = 2
+	apply(t, m, podA, kept, cold)
+	row := func() (found index.Row) {
+		var out index.Matches
+		q := index.Query{Candidates: index.NewCandidates("m", []string{"a"}), Keys: func(index.Variant) (keys []index.Key, _ error) {
+			key := kept.Root
+			for _, l := range kept.Locals {
+				key = index.Chain(key, l)
+				keys = append(keys, key)
+			}
+			return keys, nil
+		}}
+		if err := m.Match(bounded, &q, &out); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range out.Rows {
+			if r.Group.ID == 0 {
+				found = r
+			}
+		}
+		return found
+	}
+	evicted := func() uint64 {
+		for _, info := range m.Describe(nil) {
+			if info.Source == podA {
+				return info.Evicted
+			}
+		}
+		return 0
+	}
+	for n := index.Key(10); evicted() < 100; n++ {
+		if apply(t, m, podB, blocksFrom(n, 512)); row().Run != 8 || n > 1000 {
+			t.Fatalf("%+v, %d blocks were evicted", row(), evicted())
+		}
+	}
+	if row().Evicted {
+		t.Fatal("the group has lost nothing yet")
+	}
+	c := blocksFrom(1, 8) // behind a parent that was evicted
+	c.Group.ID, c.HasParent, c.Parent = 1, true, cold.Hashes[50]
+	c.Hashes, c.Locals = c.Hashes[5:], c.Locals[5:]
+	if n := apply(t, m, podA, c); n.Dropped != 1 {
+		t.Fatalf("counts %+v", n)
+	}
+	if r := row(); r.Run != 5 || !r.Evicted {
+		t.Errorf("%+v", r)
+	}
+	if n := evicted(); n != 100+3+3 {
+		t.Errorf("%d blocks are evicted, want those of the cold chain, 3 that were held and 3 that were not", n)
 	}
 }
 

@@ -25,6 +25,7 @@ func sectionsOf(tb testing.TB, m *Memory, then ...func()) (sections [][]byte) {
 		mu.Unlock()
 	}
 	err := m.Snapshot(context.Background(), func(section []byte) error {
+		m.sweepers.Wait() // a source that was removed is buried when it is written
 		free(&m.mu)
 		free(&m.ground.mu)
 		for _, pod := range m.podNames() {
@@ -115,7 +116,7 @@ func TestSnapshotGoesOn(t *testing.T) {
 			for !clears && (c.Op == OpClear || c.Op == OpClearTier) {
 				c = randomChange(r)
 			}
-			remove := r.IntN(80) == 0
+			remove, one := r.IntN(80) == 0, r.IntN(2) == 0
 			var all [2]Applied
 			for i, of := range []*Memory{m, copied} {
 				if of == nil {
@@ -126,10 +127,14 @@ func TestSnapshotGoesOn(t *testing.T) {
 					t.Fatalf("%+v: %v", c, err)
 				}
 				all[i] = done
-				if remove {
-					if err := of.Remove(context.Background(), src.Pod); err != nil {
-						t.Fatal(err)
-					}
+				switch {
+				case remove && one:
+					err = of.RemoveSource(context.Background(), src)
+				case remove:
+					err = of.Remove(context.Background(), src.Pod)
+				}
+				if err != nil {
+					t.Fatal(err)
 				}
 			}
 			if copied == nil {
@@ -459,7 +464,8 @@ func TestRestoreIntoLess(t *testing.T) {
 		}
 	}
 	t.Logf("of %d blocks that were used latest %d are there, of %d others %d", chains/4*blocks, hot, chains*3/4*blocks, cold)
-	if hot < chains/4*blocks*3/4 { // the salt of the tables makes runs differ
+	// The salt of the tables makes runs differ: in one of fifty a third of the latest goes.
+	if hot < chains/4*blocks/2 || 3*hot < cold+cold/5 {
 		t.Errorf("of %d blocks that were used latest %d are there, and %d others", chains/4*blocks, hot, cold)
 	}
 }

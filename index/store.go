@@ -65,7 +65,11 @@ func (s *source) store(c *Change) {
 	case len(c.Locals) == 0:
 		by = cut{}
 	}
-	ln := s.laneFor(g, c.Tier, by)
+	ln, room := s.laneFor(g, c.Tier, by)
+	if !room {
+		s.noRoom(nil, c.Hashes)
+		return
+	}
 	variant, ok := s.ground.variant(c.Variant)
 	if ln == nil || !ok && len(c.Locals) > 0 {
 		s.giveUp()
@@ -80,7 +84,12 @@ func (s *source) store(c *Change) {
 			return
 		case 0:
 			if s.evicted > 0 && s.ground.near() { // the parent most likely was
-				st.noRoom(held)
+				s.noRoom(ln, held)
+				return
+			}
+			aside, ok := s.setAside(len(held), len(c.Locals))
+			if !ok {
+				s.noRoom(ln, held)
 				return
 			}
 			p := &pending{
@@ -90,19 +99,26 @@ func (s *source) store(c *Change) {
 			}
 			s.inHand++ // their numbers
 			st.holdAll(held, p.riches)
+			s.mem.Add(-aside)
 			s.park(p)
 			s.inHand--
 			return
 		}
 		s.dropChild(c.Hashes)
 	}
+	aside, ok := s.setAside(len(held), len(c.Locals))
+	if !ok {
+		s.noRoom(ln, held)
+		return
+	}
 	if masked && c.Tier == TierGPU {
 		if need := g.runBlocks(c.BlockSize); need > 0 {
-			st.storeMasked(st.pendingMasked(need, variant))
+			st.storeMasked(st.pendingMasked(need, variant), aside)
 			return
 		}
 	}
 	st.holdAll(held, nil)
+	s.mem.Add(-aside)
 	if held = held[st.from:]; slices.ContainsFunc(held, s.unplaced) {
 		s.await(&pending{group: g, tier: c.Tier, hashes: slices.Clone(held)})
 	}
@@ -142,23 +158,29 @@ func (s *source) giveUp() {
 	s.doubts = true
 }
 
-// noRoom drops what is left of a store. What its hashes stood for before says nothing of
-// the blocks that they name now.
-func (st *storing) noRoom(hashes []Hash) {
-	s := st.s
+// noRoom drops what is left of a store that was to be held by a lane; nil: that has no room
+// either. What its hashes stood for before says nothing of the blocks that they name now.
+func (s *source) noRoom(ln *lane, hashes []Hash) {
 	if len(hashes) == 0 {
 		return
 	}
 	s.giveUp()
+	lost := 0
 	for _, h := range hashes {
+		lost++
 		if n := s.name(h); n.value != 0 {
-			n.evict()
+			if ln != nil && n.holding(ln.group, ln.tier).copies > 0 {
+				lost--
+			}
+			lost += n.evict()
 		}
 		s.yield(1)
 	}
-	s.evicted += uint64(len(hashes))
-	s.ground.lost += uint64(len(hashes))
-	s.f.Lose(st.lane.ord)
+	s.evicted += uint64(lost)
+	s.ground.lost += uint64(lost)
+	if ln != nil {
+		s.f.Lose(ln.ord)
+	}
 }
 
 // placeAll carries out a dense gpu store behind prev, and places what waited for
@@ -183,7 +205,7 @@ func (st *storing) placeAll(prev loc, variant uint32) {
 		}
 		return true
 	})
-	st.noRoom(c.Hashes[placed:])
+	s.noRoom(st.lane, c.Hashes[placed:])
 }
 
 // placePiece names blocks of a store, which end at ends, and has them held.
@@ -241,7 +263,7 @@ func (st *storing) placePiece(hashes []Hash, from, to int, ends blockEnds) int {
 func (st *storing) holdAll(hashes []Hash, riches []uint32) {
 	for i, h := range hashes {
 		if !st.s.roomFor(h) {
-			st.noRoom(hashes[i:])
+			st.s.noRoom(st.lane, hashes[i:])
 			return
 		}
 		n := st.s.fresh(h)

@@ -1829,6 +1829,55 @@ var cases = []testCase{
 		t.apply(podA, c.store(0, 1))
 		t.want(podA, c, 2)
 	}},
+	{"RemoveSourceForgetsASource", func(t *T) {
+		x, ok := t.ix.(index.SourceRemover)
+		if !ok {
+			t.Log("no index.SourceRemover")
+			return
+		}
+		c := newChain(1, 4)
+		rank1 := index.Source{Pod: "a", Model: "m", Rank: 1}
+		other := index.Source{Pod: "a", Model: "other"}
+		cursor := index.Cursor{Stream: "s", Next: 9}
+		for _, src := range []index.Source{podA, rank1, other, podB} {
+			if _, err := t.ix.Apply(ctx, src, cursor, []index.Change{c.store(0, 4)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		t.want(podA, c, 4) // a backend may remember where it found what
+		for _, src := range []index.Source{podA, podA, {Pod: "a", Model: "none"}, {Pod: "none", Model: "m"}, {Pod: "b", Model: "m", Rank: 1}} {
+			if err := x.RemoveSource(ctx, src); err != nil {
+				t.Fatal(err)
+			}
+		}
+		t.want(podA, c, 0)
+		t.want(rank1, c, 4)
+		t.want(podB, c, 4)
+		for src, want := range map[index.Source]index.Cursor{podA: {}, rank1: cursor, other: cursor} {
+			if got, err := t.ix.Cursor(ctx, src, "s"); err != nil || got != want {
+				t.Errorf("%v: cursor %+v, %v, want %+v", src, got, err, want)
+			}
+			d, ok := t.ix.(index.SourceDescriber)
+			if !ok {
+				continue
+			}
+			if info, ok := d.DescribeSource(src); ok != (want != index.Cursor{}) || ok && (info.Source != src || info.Blocks != [index.NumTiers]int{4}) {
+				t.Errorf("%+v, %v", info, ok)
+			}
+		}
+		t.apply(podA, c.store(1, 2))
+		t.want(podA, c, 0) // its names have gone too
+		t.apply(podA, c.store(0, 1))
+		t.want(podA, c, 2)
+		for _, src := range []index.Source{podA, rank1} {
+			if err := x.RemoveSource(ctx, src); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if rows := t.match(c, nil, false); len(rows) != 1 || rows[0].Source != podB {
+			t.Errorf("rows %+v", rows)
+		}
+	}},
 	{"CursorsMakeRepeatsANoOp", func(t *T) {
 		c := newChain(1, 4)
 		at := func(stream string, epoch, next uint64, ch index.Change) index.Applied {
@@ -2376,6 +2425,14 @@ func testClose(t *testing.T, open func(testing.TB, Config) index.Index) {
 		}
 	}
 	tt.want(podA, c, 1)
+	if of, ok := open2.(index.SourceRemover); ok {
+		if err := of.RemoveSource(cancelled, podA); !errors.Is(err, context.Canceled) {
+			t.Errorf("RemoveSource of a cancelled context: %v", err)
+		}
+		if err := ix.(index.SourceRemover).RemoveSource(ctx, podA); !errors.Is(err, index.ErrClosed) {
+			t.Errorf("RemoveSource: %v", err)
+		}
+	}
 	if err := open2.Match(ctx, &index.Query{Keys: c.keys}, new(index.Matches)); !errors.Is(err, index.ErrInvalid) {
 		t.Errorf("Match without candidates: %v", err)
 	}

@@ -31,9 +31,11 @@ type Plain struct {
 }
 
 var (
-	_ index.Index     = (*Plain)(nil)
-	_ index.Describer = (*Plain)(nil)
-	_ index.Explainer = (*Plain)(nil)
+	_ index.Index           = (*Plain)(nil)
+	_ index.Describer       = (*Plain)(nil)
+	_ index.SourceDescriber = (*Plain)(nil)
+	_ index.SourceRemover   = (*Plain)(nil)
+	_ index.Explainer       = (*Plain)(nil)
 )
 
 // NewPlain returns an empty Plain. A field of bounds that is 0 bounds nothing.
@@ -123,6 +125,17 @@ func (p *Plain) Remove(ctx context.Context, pod string) error {
 	return nil
 }
 
+// RemoveSource implements index.SourceRemover.
+func (p *Plain) RemoveSource(ctx context.Context, src index.Source) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.usable(ctx); err != nil {
+		return err
+	}
+	delete(p.pods[src.Pod], src)
+	return nil
+}
+
 // Close implements index.Index.
 func (p *Plain) Close() error {
 	p.mu.Lock()
@@ -138,26 +151,41 @@ func (p *Plain) Describe(dst []index.SourceInfo) []index.SourceInfo {
 	defer p.mu.Unlock()
 	for _, sources := range p.pods {
 		for src, s := range sources {
-			info := index.SourceInfo{Source: src, Names: len(s.names)}
-			for h, n := range s.names {
-				if s.unplaced(h) {
-					info.Unplaced++
-				}
-				for _, b := range n.held {
-					if b.n > 0 {
-						info.Blocks[b.at.tier]++
-					}
-				}
-			}
-			for _, w := range s.waiting {
-				if w.parked {
-					info.Parked++
-				}
-			}
-			dst = append(dst, info)
+			dst = append(dst, s.describe(src))
 		}
 	}
 	return dst
+}
+
+// DescribeSource implements index.SourceDescriber.
+func (p *Plain) DescribeSource(src index.Source) (info index.SourceInfo, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.pods[src.Pod][src]
+	if s == nil {
+		return info, false
+	}
+	return s.describe(src), true
+}
+
+func (s *plainSource) describe(src index.Source) index.SourceInfo {
+	info := index.SourceInfo{Source: src, Names: len(s.names)}
+	for h, n := range s.names {
+		if s.unplaced(h) {
+			info.Unplaced++
+		}
+		for _, b := range n.held {
+			if b.n > 0 {
+				info.Blocks[b.at.tier]++
+			}
+		}
+	}
+	for _, w := range s.waiting {
+		if w.parked {
+			info.Parked++
+		}
+	}
+	return info
 }
 
 // Explain implements index.Explainer.

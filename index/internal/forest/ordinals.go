@@ -155,6 +155,9 @@ func (f *Forest) Lost(ord uint32) bool {
 
 // Lose notes that a holder lost a block.
 func (f *Forest) Lose(ord uint32) {
+	if f.Lost(ord) { // readers share the word
+		return
+	}
 	(*f.ords.lost.Load())[ord>>6].Or(1 << (ord & 63))
 	f.ords.anyLost.Store(true)
 }
