@@ -181,6 +181,7 @@ func (s *Subscriber) askLocked(ctx context.Context, st *stream, conn *zmtp.Conn)
 	}
 	if t.strikes > 0 { // the next message has to show whose socket it is
 		st.tested = false
+		s.link.noted(NoteReleased) // there may be none for long
 		return nil
 	}
 	r := s.newReplay(st)

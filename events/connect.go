@@ -15,7 +15,7 @@ import (
 // connect keeps one connection to the endpoint.
 func (s *Subscriber) connect(ctx context.Context) error {
 	var quiet silence
-	defer quiet.stop()
+	defer quiet.end()
 	owner := s.owners.join("")
 	defer s.owners.leave("", owner, 0)
 	var failing teller
@@ -36,6 +36,7 @@ func (s *Subscriber) connect(ctx context.Context) error {
 			continue
 		}
 		s.note(st, NoteLost)
+		s.link.failed(err)
 		if heard {
 			failing = teller{}
 		}
@@ -66,7 +67,7 @@ func (s *Subscriber) session(ctx context.Context, st *stream, quiet *silence) (h
 	st.conn = c
 	wire := s.wire
 	wire.OnIdle = c.fallIdle
-	conn, err := zmtp.Dial(ctx, c.peer, wire)
+	conn, err := s.dial(ctx, c.peer, wire)
 	if err != nil {
 		return false, fmt.Errorf("events: subscriber: pod %q: %w", st.pod, err)
 	}
@@ -81,6 +82,14 @@ func (s *Subscriber) session(ctx context.Context, st *stream, quiet *silence) (h
 		return s.take(ctx, st, m)
 	})
 	return c.heard.Load(), err
+}
+
+// dial connects, for a Fleet when it is its turn.
+func (s *Subscriber) dial(ctx context.Context, endpoint string, wire zmtp.Config) (*zmtp.Conn, error) {
+	if s.link == nil {
+		return zmtp.Dial(ctx, endpoint, wire)
+	}
+	return s.link.dial(ctx, endpoint, wire)
 }
 
 // isOurs tells a connection that was ended for another one from one that failed.

@@ -12,6 +12,11 @@ import (
 // TestDefaults: a zero config gives what the Default constants say, each of them.
 func TestDefaults(t *testing.T) {
 	s, p := events.SubscriberConfig{}.WithDefaults(), events.PoolConfig{}.WithDefaults()
+	f := events.FleetConfig{}.WithDefaults()
+	pod, err := events.Pod{ID: "a", Model: "m", Host: "h"}.Normal()
+	if err != nil {
+		t.Fatal(err)
+	}
 	tests := map[string]struct{ got, want int64 }{
 		"DefaultMaxMessage":    {int64(s.MaxMessage), events.DefaultMaxMessage},
 		"DefaultMaxBuffered":   {s.MaxBuffered, events.DefaultMaxBuffered},
@@ -24,6 +29,9 @@ func TestDefaults(t *testing.T) {
 		"DefaultSilence":       {int64(s.Silence), int64(events.DefaultSilence)},
 		"DefaultConcurrency":   {int64(p.Concurrency), events.DefaultConcurrency},
 		"DefaultPoolMessages":  {int64(p.MaxMessages), events.DefaultPoolMessages},
+		"DefaultMaxPods":       {int64(f.MaxPods), events.DefaultMaxPods},
+		"DefaultMaxDials":      {int64(f.MaxDials), events.DefaultMaxDials},
+		"DefaultPort":          {int64(pod.Port), events.DefaultPort},
 		"DefaultPoolBytes":     {p.MaxBytes, events.DefaultPoolBytes},
 	}
 	for name, tt := range tests {

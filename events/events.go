@@ -1,8 +1,17 @@
 // Package events receives the KV events of engines over ZeroMQ and decodes them.
 //
-// If you use an Indexer (package kvindex) and ZeroMQ, you need [Subscriber],
-// [SubscriberConfig] and [SilentError], and nothing else of this package: give the
-// Indexer to [NewSubscriber] as the sink, and call Run.
+// # Where to start
+//
+// If you use an Indexer (package kvindex) and ZeroMQ, give the Indexer to one of these as
+// the sink, and call Run:
+//
+//   - [Fleet] for many pods that come, move and go. Sources tell it which pods there are.
+//     Read [NewFleet], [FleetConfig], [Pod], [Source] and [Fleet.Pods]. The packages
+//     events/discovery and events/k8s have sources for files, DNS and Kubernetes.
+//   - [Subscriber] for one engine whose address does not change, and for engines that
+//     connect to you. Read [NewSubscriber] and [SubscriberConfig].
+//
+// You need nothing else of this package, but [SilentError].
 //
 // # Words
 //
@@ -24,6 +33,10 @@
 //     Subscriber.
 //   - A replay: the engine sends messages again that it still has, at its replay
 //     socket, when a transport asks.
+//   - A pod is a running engine, by the name that your program has for it. Its ranks are
+//     its data-parallel parts, each with a cache and a socket of its own.
+//   - A source knows pods, and tells a Fleet all of them each time that they change.
+//   - A link is what a Fleet has for each rank of a pod: it says what the connection is at.
 //
 // One stream can be about several ranks (data-parallel parts) of a pod.
 //

@@ -18,10 +18,25 @@ func DoubtsOf(topics []string) (doubted []string) {
 	return doubted
 }
 
+// Normal is the description as a Fleet has it, and Endpoint is where a rank is.
+func (p Pod) Normal() (Pod, error)     { return p.normal() }
+func (p Pod) Endpoint(rank int) string { return endpoint(p.Host, p.Port+rank) }
+func (p Pod) ReplayAt(rank int) string { return endpoint(p.Host, p.ReplayPort+rank) }
+
 const (
+	MaxPodName       = maxName
+	MaxPodRanks      = maxRanks
 	RememberedTrusts = rememberedTrusts
 	ProbeStart       = probeStart
 )
 
 func (c SubscriberConfig) WithDefaults() SubscriberConfig { return c.withDefaults() }
 func (c PoolConfig) WithDefaults() PoolConfig             { return c.withDefaults() }
+func (c FleetConfig) WithDefaults() FleetConfig           { return c.withDefaults() }
+
+// SourcesOf is how many sources a Fleet remembers.
+func SourcesOf(f *Fleet) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.sources)
+}

@@ -88,6 +88,7 @@ func (s *Subscriber) oldestIdle() (oldest *connection) {
 // attend reads from one engine until its connection is lost.
 func (s *Subscriber) attend(ctx context.Context, c *connection) {
 	var quiet silence
+	defer quiet.end()
 	wire := s.wire
 	wire.OnIdle = c.fallIdle
 	conn, err := zmtp.Handshake(ctx, c.nc, c.peer, wire)

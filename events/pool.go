@@ -28,10 +28,10 @@ const (
 	idleStreams = 1 << 6
 )
 
-// ErrPoolClosed is returned by Offer and OfferRestart after Close.
+// ErrPoolClosed is returned after Close by every method that returns an error.
 var ErrPoolClosed = errors.New("events: pool is closed")
 
-var errHold = errors.New("events: pool: a message with Hold needs the sink's receipt, which a pool does not have")
+var errHold = errors.New("events: pool: a message with Hold needs the sink's receipt, which Offer does not have: call IngestMessage")
 
 // PoolConfig configures a Pool. A zero limit is the default of its name.
 type PoolConfig struct {
@@ -81,7 +81,11 @@ type PoolStats struct {
 	Dropped   uint64
 	Malformed uint64 // errors of the sink that wrap ErrMalformed
 	Errors    uint64 // other errors of the sink
-	Waited    uint64 // calls that had to wait for room
+	Waited    uint64 // calls of Offer and OfferRestart that had to wait for room
+
+	// Calls are those of IngestMessage and of the other methods of a FleetSink that wait for
+	// their turn, or that the sink is working on. They take no room, and count nowhere else.
+	Calls int
 }
 
 // PodStats are the PoolStats of a pod.
@@ -91,8 +95,13 @@ type PodStats struct {
 }
 
 // Pool is a queue between a transport that must not wait and a ReplaySink. A Subscriber
-// needs none: it waits in the socket. A transport that asks engines for replays cannot
-// use one: it needs the Receipts of the sink, which Offer does not have.
+// needs none: it waits in the socket.
+//
+// Offer takes a message and returns at once. A Pool also has the methods of a FleetSink:
+// they wait for their turn, behind all that was offered for the pod before, and return
+// what the sink returns. So a Fleet, and a transport that asks engines for replays, can
+// use a Pool beside a host that calls Offer. Do not call them from a hook of the Pool, or
+// from the sink: they would wait for themselves.
 //
 // The messages of a stream come to the sink in the order in which they were offered,
 // those of a pod one at a time, those of different pods concurrently and in turns. A
@@ -105,8 +114,9 @@ type PodStats struct {
 // does not know the stream, the Pool calls StreamRestarted of the sink.
 //
 // All methods are safe for concurrent use. NewPool starts no goroutine. There are at
-// most Concurrency goroutines while there are messages, and none after Close. The Pool
-// does not recover a panic of the sink.
+// most Concurrency goroutines while there are messages, and none after Close. At most
+// Concurrency of them and of calls are in the sink. The Pool does not recover a panic of
+// the sink.
 type Pool struct {
 	sink    ReplaySink
 	cfg     PoolConfig
@@ -121,11 +131,10 @@ type Pool struct {
 	// starved are pods without a message that wait for others to leave room.
 	starved []*podQueue
 	stats   PoolStats
-	workers int
-	filling int // entries with room that are not in their queue yet
+	workers int // goroutines and calls that have a place, at most Concurrency
 
 	closed   bool
-	drained  chan struct{} // closed when closed, and workers and filling are 0
+	drained  chan struct{} // closed when closed, and workers is 0
 	closeErr error
 }
 
@@ -154,8 +163,8 @@ func (c PoolConfig) withDefaults() PoolConfig {
 }
 
 // Offer takes a message and a copy of its payload. If there is no room it waits until
-// there is, or until ctx ends. After an error the message was not taken: offer it
-// again, or it is missing in its stream.
+// there is, or until ctx ends; it has the copy already. After an error the message was not
+// taken: offer it again, or it is missing in its stream.
 func (p *Pool) Offer(ctx context.Context, m Message) error {
 	n := len(m.Payload)
 	switch {
@@ -164,30 +173,18 @@ func (p *Pool) Offer(ctx context.Context, m Message) error {
 	case int64(n) > p.cfg.MaxBytes:
 		return fmt.Errorf("events: pool: pod %q: message %d of %q has %d bytes, MaxBytes is %d", m.Pod, m.Seq, m.Stream, n, p.cfg.MaxBytes)
 	}
-	s, err := p.reserve(ctx, m.Pod, m.Model, m.Stream, n)
-	if err != nil {
-		return err
-	}
 	e := p.newEntry(n)
-	e.stream, e.size, e.seq = s, n, m.Seq
-	e.replayed, e.restart = m.Replayed, false
+	e.size, e.seq, e.replayed = n, m.Seq, m.Replayed
 	copy(e.buf, m.Payload) // without the lock: it may be long
-	p.push(e)
-	return nil
+	return p.offer(ctx, m.Pod, m.Model, m.Stream, e)
 }
 
 // OfferRestart has StreamRestarted of the sink called, after the messages of the stream
 // that were offered before. It waits as Offer does, and is never dropped.
 func (p *Pool) OfferRestart(ctx context.Context, pod, model, stream string) error {
-	s, err := p.reserve(ctx, pod, model, stream, 0)
-	if err != nil {
-		return err
-	}
 	e := p.newEntry(0)
-	e.stream, e.size, e.seq = s, 0, 0
-	e.replayed, e.restart = false, true
-	p.push(e)
-	return nil
+	e.restart = true
+	return p.offer(ctx, pod, model, stream, e)
 }
 
 // Stats returns the counts so far.
@@ -198,8 +195,8 @@ func (p *Pool) Stats() PoolStats {
 }
 
 // Pods appends the counts of each pod to dst: pods with messages, and those that had
-// some lately. The counts of a pod begin at 0 again after it was quiet while many other
-// pods came.
+// some lately. The counts of a pod begin at 0 again after RemovePod, and after it was
+// quiet while many other pods came.
 func (p *Pool) Pods(dst []PodStats) []PodStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -210,7 +207,8 @@ func (p *Pool) Pods(dst []PodStats) []PodStats {
 }
 
 // Close takes no more messages, gives the sink those that wait, and waits for the
-// goroutines of the Pool. Calls of Offer that wait for room return ErrPoolClosed.
+// goroutines of the Pool, and for calls that have their turn or come to it. Calls of Offer
+// that wait for room return ErrPoolClosed, and so do calls behind them.
 //
 // When ctx ends, messages that still wait are dropped. OnDrop gets them, but the sink
 // does not. Every Close returns an error that wraps that of ctx then. If you go on to
@@ -222,8 +220,7 @@ func (p *Pool) Close(ctx context.Context) error {
 		p.closed = true
 		for _, q := range p.pods {
 			for _, w := range q.waiters {
-				p.forgetOffer(w.stream)
-				w.settle(ErrPoolClosed)
+				p.refuse(w, ErrPoolClosed)
 			}
 			q.waiters = nil
 		}
@@ -251,8 +248,13 @@ func (p *Pool) abandon(cause error) {
 	defer p.mu.Unlock()
 	before := p.stats.Dropped
 	for _, q := range p.pods {
-		for q.first[waiting] != nil {
-			p.drop(q.first[waiting])
+		for e := q.first[waiting]; e != nil; e = q.first[waiting] {
+			if e.turn == nil {
+				p.drop(e)
+				continue
+			}
+			q.take(e)
+			p.refuse(e.turn, ErrPoolClosed)
 		}
 	}
 	if n := p.stats.Dropped - before; n > 0 {
@@ -269,9 +271,9 @@ func (p *Pool) untold() (drops []Drop) {
 	}
 	for _, q := range p.pods {
 		for _, s := range q.streams {
-			if s.lost.Messages > 0 {
-				drops = append(drops, s.lost)
-				s.lost = Drop{}
+			if s.lost.messages > 0 {
+				drops = append(drops, s.told(s.lost))
+				s.lost = poolLoss{}
 			}
 		}
 	}
@@ -280,7 +282,7 @@ func (p *Pool) untold() (drops []Drop) {
 
 // checkDrained ends the waiting of Close.
 func (p *Pool) checkDrained() {
-	if p.closed && p.workers == 0 && p.filling == 0 {
+	if p.closed && p.workers == 0 {
 		close(p.drained)
 	}
 }
@@ -288,6 +290,7 @@ func (p *Pool) checkDrained() {
 // podQueue is a pod and what waits for it.
 type podQueue struct {
 	name    string
+	whole   poolStream // of calls that are about the pod, and not about one of its streams
 	streams map[streamName]*poolStream
 	sweepAt int         // streams that make room for another one
 	recent  *poolStream // that was looked up last
@@ -310,24 +313,31 @@ type streamName struct {
 type poolStream struct {
 	pod *podQueue
 	streamName
-	offers int        // that wait for room, wait, or are delivered
-	newest *poolEntry // the last one in the queue; nil if there is none
+	offers int        // that wait for room, wait, or are delivered; calls too
+	newest *poolEntry // the last one in the queue; nil if there is none, or a call behind it
 
-	lost Drop // behind the last delivery
-	// owed: the sink could not be told that the stream has restarted.
+	lost poolLoss // behind all that is in the queue
+	// owed: the sink could not be told that the stream has restarted. Only who serves the
+	// pod changes it.
 	owed bool
 }
 
-// lookup finds a stream or makes it.
-func (p *Pool) lookup(pod, model, name string) *poolStream {
-	q := p.pods[pod]
+// pod finds a pod or makes it.
+func (p *Pool) pod(name string) *podQueue {
+	q := p.pods[name]
 	if q == nil {
 		if len(p.pods) >= p.sweepAt {
 			p.sweep()
 		}
-		q = &podQueue{name: strings.Clone(pod), streams: make(map[streamName]*poolStream), sweepAt: idleStreams}
+		q = &podQueue{name: strings.Clone(name), streams: make(map[streamName]*poolStream), sweepAt: idleStreams}
+		q.whole.pod = q
 		p.pods[q.name] = q
 	}
+	return q
+}
+
+// stream finds a stream or makes it.
+func (q *podQueue) stream(model, name string) *poolStream {
 	if s := q.recent; s != nil && s.model == model && s.name == name {
 		return s
 	}
@@ -345,44 +355,50 @@ func (p *Pool) lookup(pod, model, name string) *poolStream {
 
 // sweep forgets the pods that nothing waits for: peers may invent names.
 func (p *Pool) sweep() {
-	for name, q := range p.pods {
-		if q.offers == 0 {
-			if q.sweep(); len(q.streams) == 0 {
-				delete(p.pods, name)
-			}
-		}
+	for _, q := range p.pods {
+		p.sweepPod(q)
 	}
 	p.sweepAt = max(idlePods, 2*len(p.pods))
+}
+
+// sweepPod forgets a pod that nothing waits for.
+func (p *Pool) sweepPod(q *podQueue) {
+	if q.offers == 0 {
+		if q.sweep(); len(q.streams) == 0 {
+			delete(p.pods, q.name)
+		}
+	}
 }
 
 // sweep forgets the streams that nothing waits for and the sink knows all of.
 func (q *podQueue) sweep() {
 	q.recent = nil
 	for name, s := range q.streams {
-		if s.offers == 0 && !s.owed && s.lost.Messages == 0 {
+		if s.offers == 0 && !s.owed && s.lost.messages == 0 {
 			delete(q.streams, name)
 		}
 	}
 	q.sweepAt = max(idleStreams, 2*len(q.streams))
 }
 
-// reserve waits for room for n bytes of a stream. push uses it.
-func (p *Pool) reserve(ctx context.Context, pod, model, name string, n int) (*poolStream, error) {
+// offer puts an entry into the queue of its stream. It waits for room.
+func (p *Pool) offer(ctx context.Context, pod, model, name string, e *poolEntry) error {
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
-		return nil, ErrPoolClosed
+		p.freeEntry(e)
+		return ErrPoolClosed
 	}
-	s := p.lookup(pod, model, name)
-	q := s.pod
-	s.offers++
-	q.offers++
-	if len(q.waiters) == 0 && p.room(s, n) {
-		p.admit(s, n)
+	q := p.pod(pod)
+	e.stream = q.stream(model, name)
+	p.noteOffer(e.stream)
+	if len(q.waiters) == 0 && p.room(e.stream, e.size) {
+		p.admit(e)
+		p.serveStarved()
 		p.mu.Unlock()
-		return s, nil
+		return nil
 	}
-	w := p.newWaiter(s, n)
+	w := p.newWaiter(e)
 	q.waiters = append(q.waiters, w)
 	q.stats.Waited++
 	p.stats.Waited++
@@ -397,10 +413,15 @@ func (p *Pool) reserve(ctx context.Context, pod, model, name string, n int) (*po
 	}
 	err := w.err
 	p.waiters.Put(w)
-	return s, err
+	return err
 }
 
-// forgetOffer takes back the beginning of reserve.
+func (p *Pool) noteOffer(s *poolStream) {
+	s.offers++
+	s.pod.offers++
+}
+
+// forgetOffer takes noteOffer back.
 func (p *Pool) forgetOffer(s *poolStream) {
 	s.offers--
 	s.pod.offers--
@@ -453,12 +474,33 @@ func (p *Pool) charge(q *podQueue, messages, bytes int) {
 	p.stats.Bytes += int64(bytes)
 }
 
-// admit gives a message its room.
-func (p *Pool) admit(s *poolStream, n int) {
-	p.charge(s.pod, 1, n)
-	s.pod.stats.Offered++
-	p.stats.Offered++
-	p.filling++
+// admit puts an entry that has room into its queue. A call needs no room. No message
+// before a call is dropped for one behind it: what was lost is told in order.
+func (p *Pool) admit(e *poolEntry) {
+	s := e.stream
+	q := s.pod
+	if old := s.newest; e.turn == nil && old != nil && !old.restart {
+		q.link(spare, old)
+		old.then = e
+	}
+	if s.newest = e; e.turn != nil {
+		s.newest = nil
+	} else {
+		e.lost, s.lost = s.lost, poolLoss{}
+		p.charge(q, 1, e.size)
+		q.stats.Offered++
+		p.stats.Offered++
+	}
+	q.link(waiting, e)
+	if q.active {
+		return
+	}
+	q.active = true
+	p.line.add(q)
+	if p.workers < p.cfg.Concurrency {
+		p.workers++
+		go p.work()
+	}
 }
 
 // drop takes a message out of its queue and records that it is lost.
@@ -470,62 +512,79 @@ func (p *Pool) drop(e *poolEntry) {
 	q.stats.Dropped++
 	p.stats.Dropped++
 	p.forgetOffer(s)
+	behind := &s.lost
+	if e.then != nil {
+		behind = &e.then.lost
+	}
+	behind.add(e.lost)
 	if !e.restart {
-		s.lose(e)
+		behind.add(poolLoss{e.seq, e.seq, 1})
 	}
 	p.freeEntry(e)
 }
 
-// lose records a dropped message.
-func (s *poolStream) lose(e *poolEntry) {
-	l := &s.lost
-	if l.Messages == 0 {
-		*l = Drop{Pod: s.pod.name, Model: s.model, Stream: s.name, From: e.seq, To: e.seq}
+// poolLoss is what was dropped of a stream in one place.
+type poolLoss struct{ from, to, messages uint64 }
+
+func (l *poolLoss) add(more poolLoss) {
+	switch {
+	case more.messages == 0:
+	case l.messages == 0:
+		*l = more
+	default:
+		*l = poolLoss{min(l.from, more.from), max(l.to, more.to), l.messages + more.messages}
 	}
-	l.From, l.To = min(l.From, e.seq), max(l.To, e.seq)
-	l.Messages++
 }
 
-// push puts an entry with room into its queue.
-func (p *Pool) push(e *poolEntry) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s := e.stream
-	q := s.pod
-	p.filling--
-	if old := s.newest; old != nil && !old.restart {
-		q.link(spare, old)
-	}
-	s.newest = e
-	q.link(waiting, e)
-	if !q.active {
-		q.active = true
-		p.line.add(q)
-		if p.workers < p.cfg.Concurrency {
-			p.workers++
-			go p.work()
-		}
-	}
-	if len(q.waiters) > 0 {
-		p.serve(q)
-	}
-	p.serveStarved()
+// told is what OnDrop gets.
+func (s *poolStream) told(l poolLoss) Drop {
+	return Drop{Pod: s.pod.name, Model: s.model, Stream: s.name, From: l.from, To: l.to, Messages: l.messages}
 }
 
 // run delivers until there is nothing in line.
 func (p *Pool) run() {
 	p.mu.Lock()
 	for q := p.line.take(); q != nil; q = p.line.take() {
-		for i := 0; q.first[waiting] != nil && (i < poolTurn || p.line.first == nil); i++ {
+		for i := 0; q.hasMessage() && (i < poolTurn || p.line.first == nil); i++ {
 			p.serveOne(q)
 		}
-		if q.active = q.first[waiting] != nil; q.active {
-			p.line.add(q)
+		if !p.leave(q) {
+			continue
 		}
+		if p.workers == p.cfg.Concurrency {
+			p.mu.Unlock() // a call has the place
+			return
+		}
+		p.workers++
 	}
 	p.workers--
 	p.checkDrained()
 	p.mu.Unlock()
+}
+
+// hasMessage reports that a message is next, or a restart, and no call.
+func (q *podQueue) hasMessage() bool {
+	e := q.first[waiting]
+	return e != nil && e.turn == nil
+}
+
+// leave ends the service of a pod. If a call is next, it has the pod now, and the place of
+// who served it.
+func (p *Pool) leave(q *podQueue) (given bool) {
+	e := q.first[waiting]
+	switch {
+	case e == nil:
+		q.active = false
+	case e.turn == nil:
+		p.line.add(q)
+	default:
+		q.take(e)
+		w := e.turn
+		p.freeEntry(e)
+		w.settle(nil)
+		return true
+	}
+	return false
 }
 
 // serveOne delivers the first message of a pod. It gives the lock away for it.
@@ -567,8 +626,8 @@ type poolDelivery struct {
 
 // prepare makes a delivery of an entry and of what was dropped before it.
 func (s *poolStream) prepare(e *poolEntry) poolDelivery {
-	d := poolDelivery{
-		drop:    s.lost,
+	return poolDelivery{
+		drop:    s.told(e.lost),
 		message: !e.restart,
 		restart: e.restart || s.owed,
 		m: Message{
@@ -580,8 +639,6 @@ func (s *poolStream) prepare(e *poolEntry) poolDelivery {
 			Replayed: e.replayed,
 		},
 	}
-	s.lost = Drop{}
-	return d
 }
 
 // deliver calls the sink and the hooks. A sink that does not learn of a restart
@@ -615,27 +672,37 @@ func (p *Pool) hides(d *poolDelivery) bool {
 	return !at.Heard || d.drop.From < at.Next || d.m.Seq <= d.drop.To
 }
 
-// poolWaiter is a call of reserve that waits.
+// poolWaiter is a caller that waits: of offer for room, or another one for its turn.
 type poolWaiter struct {
-	stream *poolStream
-	n      int
-	done   bool
-	err    error
-	ready  chan struct{} // gets one value when done
+	entry *poolEntry
+	done  bool
+	err   error
+	ready chan struct{} // gets one value when done
 }
 
-func (p *Pool) newWaiter(s *poolStream, n int) *poolWaiter {
+func (p *Pool) newWaiter(e *poolEntry) *poolWaiter {
 	w, _ := p.waiters.Get().(*poolWaiter)
 	if w == nil {
 		w = &poolWaiter{ready: make(chan struct{}, 1)}
 	}
-	w.stream, w.n, w.done, w.err = s, n, false, nil
+	w.entry, w.done, w.err = e, false, nil
 	return w
 }
 
 func (w *poolWaiter) settle(err error) {
-	w.done, w.err = true, err
+	w.entry, w.done, w.err = nil, true, err
 	w.ready <- struct{}{}
+}
+
+// refuse settles a waiter of which the entry is in no queue.
+func (p *Pool) refuse(w *poolWaiter, err error) {
+	s := w.entry.stream
+	if w.entry.turn != nil {
+		p.countCall(s.pod, -1)
+	}
+	p.forgetOffer(s)
+	p.freeEntry(w.entry)
+	w.settle(err)
 }
 
 // cancel settles a waiter whose context has ended, if nobody else has.
@@ -645,11 +712,10 @@ func (p *Pool) cancel(w *poolWaiter, cause error) {
 	if w.done {
 		return
 	}
-	q := w.stream.pod
+	q := w.entry.stream.pod
 	i := slices.Index(q.waiters, w)
 	q.waiters = slices.Delete(q.waiters, i, i+1)
-	p.forgetOffer(w.stream)
-	w.settle(fmt.Errorf("events: pool: pod %q: waiting for room: %w", q.name, cause))
+	p.refuse(w, fmt.Errorf("events: pool: pod %q: waiting for room: %w", q.name, cause))
 	p.serve(q) // what comes next may be smaller
 }
 
@@ -657,13 +723,15 @@ func (p *Pool) cancel(w *poolWaiter, cause error) {
 func (p *Pool) serve(q *podQueue) {
 	for len(q.waiters) > 0 {
 		w := q.waiters[0]
-		if !p.room(w.stream, w.n) {
+		e := w.entry
+		if e.turn == nil && !p.room(e.stream, e.size) {
 			p.noteStarved(q)
 			return
 		}
-		p.admit(w.stream, w.n)
 		q.waiters = slices.Delete(q.waiters, 0, 1)
-		w.settle(nil)
+		if p.admit(e); e.turn == nil {
+			w.settle(nil)
+		}
 	}
 }
 
@@ -720,14 +788,18 @@ type entryLists struct {
 	first, last [lists]*poolEntry
 }
 
-// poolEntry is a message or a restart that waits.
+// poolEntry is a message, a restart or a call that waits. Those that are not used are zero,
+// but for class and buf.
 type poolEntry struct {
 	stream     *poolStream
+	turn       *poolWaiter // of a call; nil: it is none
 	seq        uint64
 	size       int
 	replayed   bool
 	restart    bool
 	spare      bool
+	then       *poolEntry // the next message of the stream, if spare
+	lost       poolLoss   // before it
 	class      int8
 	buf        []byte // its first size bytes are the payload
 	next, prev [lists]*poolEntry
@@ -789,8 +861,7 @@ func (p *Pool) newEntry(n int) *poolEntry {
 }
 
 func (p *Pool) freeEntry(e *poolEntry) {
-	e.stream = nil
-	if e.class >= 0 {
+	if *e = (poolEntry{class: e.class, buf: e.buf}); e.class >= 0 {
 		p.entries[e.class].Put(e)
 	}
 }

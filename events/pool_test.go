@@ -551,7 +551,7 @@ func TestPoolRestartIsNotDropped(t *testing.T) {
 	}
 	close(g.open)
 	closePool(t, p)
-	d.expect(t, "p/m/s", "0 -0..2:4 restarted restarted")
+	d.expect(t, "p/m/s", "0 -1..2:2 restarted -0..1:2 restarted")
 }
 
 // TestPoolOwesRestarts: until the sink has learnt of a restart it gets nothing

@@ -2,6 +2,7 @@ package events
 
 import (
 	"fmt"
+	"sync"
 	"time"
 )
 
@@ -36,7 +37,10 @@ func (e *SilentError) Error() string {
 
 // silence waits for the first message of an engine. It goes on from one connection
 // to the next.
-type silence struct{ timer *time.Timer }
+type silence struct {
+	timer   *time.Timer
+	telling sync.WaitGroup
+}
 
 func (q *silence) begin(s *Subscriber, st *stream, c *connection) {
 	if q.timer != nil {
@@ -44,7 +48,9 @@ func (q *silence) begin(s *Subscriber, st *stream, c *connection) {
 	}
 	dropped := func() uint64 { return s.malformed.Load() + s.badTopics.Load() }
 	before := dropped()
+	q.telling.Add(1)
 	q.timer = time.AfterFunc(s.cfg.Silence, func() {
+		defer q.telling.Done()
 		s.report(&SilentError{
 			Pod: st.pod, Model: st.model, Endpoint: c.peer, Topic: s.cfg.Topic,
 			After: s.cfg.Silence, Dropped: dropped() - before,
@@ -54,7 +60,13 @@ func (q *silence) begin(s *Subscriber, st *stream, c *connection) {
 
 // stop ends the wait for good.
 func (q *silence) stop() {
-	if q.timer != nil {
-		q.timer.Stop()
+	if q.timer != nil && q.timer.Stop() {
+		q.telling.Done()
 	}
+}
+
+// end stops, and returns when nothing is being told any more.
+func (q *silence) end() {
+	q.stop()
+	q.telling.Wait()
 }

@@ -50,8 +50,8 @@ const (
 	connectTimeout = 2 * time.Second
 )
 
-// ErrRunning is returned by Run while another Run of the Subscriber lasts.
-var ErrRunning = errors.New("events: subscriber is running already")
+// ErrRunning is returned by Run while another Run of the same Subscriber or Fleet lasts.
+var ErrRunning = errors.New("events: Run was called already, and lasts")
 
 // SubscriberConfig configures a Subscriber. Endpoint is required, and without Bind Pod
 // and Model. A zero limit is the default of its name. The functions whose names begin
@@ -166,6 +166,7 @@ type Subscriber struct {
 	sink    Sink
 	cfg     SubscriberConfig
 	wire    zmtp.Config
+	link    *link // in a Fleet; else nil
 	running atomic.Bool
 
 	messages, malformed, badTopics, superseded  atomic.Uint64
@@ -185,6 +186,12 @@ func NewSubscriber(sink Sink, cfg SubscriberConfig) (*Subscriber, error) {
 	if err := cfg.validate(sink); err != nil {
 		return nil, err
 	}
+	return newSubscriber(sink, cfg, zmtp.NewBudget(cfg.withDefaults().MaxBuffered)), nil
+}
+
+// newSubscriber returns a Subscriber for a valid config, with the room for messages that are
+// being received.
+func newSubscriber(sink Sink, cfg SubscriberConfig, room *zmtp.Budget) *Subscriber {
 	cfg = cfg.withDefaults()
 	return &Subscriber{
 		sink: sink,
@@ -195,10 +202,10 @@ func NewSubscriber(sink Sink, cfg SubscriberConfig) (*Subscriber, error) {
 			MaxMessage:       cfg.MaxMessage,
 			HandshakeTimeout: connectTimeout,
 			Heartbeat:        cfg.Heartbeat,
-			Budget:           zmtp.NewBudget(cfg.MaxBuffered),
+			Budget:           room,
 		},
 		conns: make(map[*connection]struct{}),
-	}, nil
+	}
 }
 
 func (c SubscriberConfig) validate(sink Sink) error {
@@ -497,6 +504,7 @@ func (s *Subscriber) note(st *stream, n Note) {
 	if sink, ok := s.sink.(ReplaySink); ok {
 		sink.StreamNote(st.pod, st.model, st.name, n)
 	}
+	s.link.noted(n)
 }
 
 // noteEnd tells the sink that no message of a stream waits for an answer any more.

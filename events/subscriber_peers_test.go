@@ -210,7 +210,7 @@ func TestSubscriberStaysWithIdleLibzmq(t *testing.T) {
 	}
 }
 
-func freePort(t *testing.T) string {
+func freePort(t testing.TB) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -266,9 +266,9 @@ func TestEncodingReadBack(t *testing.T) {
 	for _, e := range []fakeengine.Encoding{
 		{Form: fakeengine.FormMaps}, {Form: fakeengine.FormMaps, ByteHashes: true},
 		{Form: fakeengine.FormArrays12}, {Form: fakeengine.FormArrays12, ByteHashes: true},
-		{Form: fakeengine.FormArrays7}, {Form: fakeengine.FormArrays7, ByteHashes: true},
+		{Form: fakeengine.FormArrays7}, {Form: fakeengine.FormArrays7, ByteHashes: true}, {Form: fakeengine.FormArrays7, SignedHashes: true},
 	} {
-		t.Run(fmt.Sprintf("form %d, bytes %v", e.Form, e.ByteHashes), func(t *testing.T) {
+		t.Run(fmt.Sprintf("form %d, bytes %v, signed %v", e.Form, e.ByteHashes, e.SignedHashes), func(t *testing.T) {
 			batch := &fakeengine.Batch{Time: 1.7e9, Rank: 200, Events: []fakeengine.Event{
 				fakeengine.Cleared{}, &fakeengine.Removed{Hashes: []enginehash.Digest{digest}, Medium: "GPU", Group: 2}, &fakeengine.Removed{},
 			}}

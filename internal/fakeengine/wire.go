@@ -42,6 +42,8 @@ type Encoding struct {
 	// ByteHashes writes hashes as the whole digest instead of the integer
 	// Digest.Int (VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0).
 	ByteHashes bool
+	// SignedHashes writes Digest.Int as a signed integer, as SGLang does.
+	SignedHashes bool
 }
 
 // Batch is what one message of an engine carries.
@@ -245,8 +247,11 @@ func (e Encoding) appendHashes(b []byte, hashes []enginehash.Digest) []byte {
 }
 
 func (e Encoding) appendHash(b []byte, h enginehash.Digest) []byte {
-	if e.ByteHashes {
+	switch {
+	case e.ByteHashes:
 		return appendBin(b, h[:])
+	case e.SignedHashes:
+		return appendInt(b, int64(h.Int()))
 	}
 	return appendUint(b, h.Int())
 }

@@ -1,0 +1,169 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kvindex/kvindex/internal/zmtp"
+)
+
+// This file bounds how many connections of a Fleet are being made at one time. Where many
+// engines do not answer, they must not keep those from being connected that do. So an
+// attempt is cut short while others are in line, the earlier the longer the line is, so
+// that the whole line has had its turn after about half a second. What is cut short is
+// tried again by its Subscriber. Some of the places are for attempts that may take their
+// time: whoever is late first gets one that is free. So a peer that is far away is
+// connected to at last.
+
+const (
+	// lineTime is how long the line is to take.
+	lineTime = 500 * time.Millisecond
+	// An attempt has at least minPatience, and at most maxPatience before it is asked
+	// whether others wait.
+	minPatience = 2 * time.Millisecond
+	maxPatience = 250 * time.Millisecond
+)
+
+var errHurried = errors.New("events: no answer at once, and other pods were in line to be connected")
+
+// dialLine is the places for connections that are being made, and who waits for one.
+type dialLine struct {
+	places  int  // of those that hurry
+	hurries bool // attempts are cut short, because there are places for those that take long
+
+	mu      sync.Mutex // guards what follows
+	free    int        // of places
+	patient int        // free places of those that may take their time
+	lines   [ranksOfDial][]*dialTurn
+}
+
+// dialRank says who goes first.
+type dialRank uint8
+
+const (
+	dialLost  dialRank = iota // the pod was connected before this attempt
+	dialNew                   // it was never tried
+	dialAgain                 // the last attempt failed
+	ranksOfDial
+)
+
+// dialTurn is an attempt.
+type dialTurn struct {
+	turn    chan struct{} // closed when it has a place
+	patient bool          // it may take its time
+	over    bool
+	timer   *time.Timer
+	cut     context.CancelFunc
+	hurried bool // it was cut
+}
+
+func newDialLine(n int) *dialLine {
+	patient := max(n/4, min(n-1, 1))
+	return &dialLine{places: n - patient, free: n - patient, patient: patient, hurries: patient > 0}
+}
+
+// dial connects when it is its turn.
+func (d *dialLine) dial(ctx context.Context, rank dialRank, endpoint string, wire zmtp.Config) (*zmtp.Conn, error) {
+	t := &dialTurn{turn: make(chan struct{})}
+	if err := d.enter(ctx, t, rank); err != nil {
+		return nil, err
+	}
+	defer d.leave(t)
+	ctx, t.cut = context.WithCancel(ctx)
+	defer t.cut()
+	d.mu.Lock()
+	t.timer = time.AfterFunc(d.patience(), func() { d.late(t) })
+	d.mu.Unlock()
+	conn, err := zmtp.Dial(ctx, endpoint, wire)
+	d.mu.Lock()
+	t.over = true
+	t.timer.Stop()
+	if err != nil && t.hurried {
+		err = errHurried
+	}
+	d.mu.Unlock()
+	return conn, err
+}
+
+// enter waits for a place.
+func (d *dialLine) enter(ctx context.Context, t *dialTurn, rank dialRank) error {
+	d.mu.Lock()
+	d.lines[rank] = append(d.lines[rank], t)
+	d.admit()
+	d.mu.Unlock()
+	select {
+	case <-t.turn:
+		return nil
+	case <-ctx.Done():
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	select {
+	case <-t.turn: // meanwhile it was let in
+		d.free++
+		d.admit()
+	default:
+		i := slices.Index(d.lines[rank], t)
+		d.lines[rank] = slices.Delete(d.lines[rank], i, i+1)
+	}
+	return ctx.Err()
+}
+
+// admit gives free places to those in line. d.mu is held.
+func (d *dialLine) admit() {
+	for i := range d.lines {
+		line := &d.lines[i]
+		for ; d.free > 0 && len(*line) > 0; d.free-- {
+			close((*line)[0].turn)
+			(*line)[0] = nil
+			*line = (*line)[1:]
+		}
+	}
+}
+
+func (d *dialLine) waiting() (n int) {
+	for i := range d.lines {
+		n += len(d.lines[i])
+	}
+	return n
+}
+
+// patience is how long an attempt may last before others count. d.mu is held.
+func (d *dialLine) patience() time.Duration {
+	each := lineTime * time.Duration(d.places) / time.Duration(d.waiting()+1)
+	return min(max(each, minPatience), maxPatience)
+}
+
+// late is called when an attempt has lasted for its patience.
+func (d *dialLine) late(t *dialTurn) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case t.over || t.patient:
+	case d.patient > 0:
+		d.patient--
+		t.patient = true
+		d.free++
+		d.admit()
+	case d.waiting() == 0 || !d.hurries:
+		t.timer.Reset(d.patience())
+	default:
+		t.hurried = true
+		t.cut()
+	}
+}
+
+// leave gives a place back.
+func (d *dialLine) leave(t *dialTurn) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if t.patient {
+		d.patient++
+		return
+	}
+	d.free++
+	d.admit()
+}

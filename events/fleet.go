@@ -1,0 +1,915 @@
+package events
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kvindex/kvindex/internal/zmtp"
+)
+
+// What a FleetConfig leaves zero.
+const (
+	DefaultMaxPods  = 1 << 14
+	DefaultMaxDials = 32
+)
+
+// FleetSink is a ReplaySink that forgets pods and streams. An Indexer is one, and a Pool
+// before an Indexer.
+type FleetSink interface {
+	ReplaySink
+	// RemovePod forgets a pod and all that it held. A pod that is not known is no error.
+	RemovePod(pod string) error
+	// RemoveStream forgets a stream that no transport follows any more, with what the ranks
+	// held that it fed. A stream that is not known is no error.
+	RemoveStream(pod, model, stream string) error
+}
+
+// StreamViewer is a sink that can say what it knows of a stream, as an Indexer can.
+// Fleet.Pods asks it.
+type StreamViewer interface {
+	// StreamView returns what is known of a stream, and the zero StreamView if nothing is.
+	StreamView(pod, model, stream string) StreamView
+}
+
+// StreamView is what a sink knows of a stream and of the ranks that it feeds.
+type StreamView struct {
+	State   string        // the worst of its ranks, as the sink names it; "" is none
+	Heard   time.Time     // when the last message came
+	Lag     time.Duration // of the last message: from the engine to the sink
+	Missing uint64        // messages that were lost
+	Blocks  int           // that the ranks hold, in all tiers
+}
+
+// FleetConfig configures a Fleet. A zero limit is the default of its name.
+type FleetConfig struct {
+	// MaxPods bounds the pods of all sources. More are refused.
+	MaxPods int
+	// MaxDials bounds the connections that are being made.
+	MaxDials int
+	// Forget has Run forget all pods when it ends. Without it, what they held stays in the
+	// sink, as the views of lost connections.
+	Forget bool
+	// Restored are pods that the sink knows from before, such as from a snapshot. One that
+	// no source has named when each Source of Run has called set is forgotten: at once, if
+	// Run is given none. So call Set before Run then.
+	Restored []string
+	// Subscriber has the times and limits of each connection, and its OnConnect and
+	// OnReplay. MaxBuffered is for all together. What a Pod says must be zero, and so must
+	// the other functions.
+	Subscriber SubscriberConfig
+
+	// OnChange gets every change of a pod, in order, one at a time. It is called without a
+	// lock, by a goroutine of Run, and may call methods of the Fleet. If it is so slow that
+	// 4,096 changes wait, and 8 more for each pod of MaxPods and for each stream, newer
+	// changes are lost. OnError is told how many: ask Pods then.
+	OnChange func(FleetChange)
+	// OnError gets what does not end Run: refused pods, faults of sources, of connections
+	// and of the sink. Several goroutines call it at once. A fault that lasts is reported
+	// again, at intervals that double up to one minute.
+	OnError func(error)
+}
+
+// Link says what the connection to a rank is at.
+type Link uint8
+
+// The states of a link.
+const (
+	// LinkNone: there is no connection to be made: Run does not run, or the pod has
+	// EngineNone.
+	LinkNone Link = iota
+	// LinkWaiting: another pod has the address. FleetStream.Err says which.
+	LinkWaiting
+	// LinkConnecting: the connection is being made, or is in line for that.
+	LinkConnecting
+	// LinkBackoff: the last attempt failed, or the connection is lost: FleetStream.Err. The
+	// next attempt comes by itself.
+	LinkBackoff
+	// LinkReplaying: it is connected, and older messages are asked for.
+	LinkReplaying
+	// LinkLive: it is connected, and messages come as the engine publishes them.
+	LinkLive
+	// LinkEnding: the pod, or this rank of it, goes.
+	LinkEnding
+)
+
+var linkNames = [...]string{
+	LinkNone: "none", LinkWaiting: "waiting", LinkConnecting: "connecting", LinkBackoff: "backoff",
+	LinkReplaying: "replaying", LinkLive: "live", LinkEnding: "ending",
+}
+
+// String returns the name of the constant in lower case, without Link.
+func (l Link) String() string {
+	if int(l) < len(linkNames) {
+		return linkNames[l]
+	}
+	return fmt.Sprintf("link %d", uint8(l))
+}
+
+// MarshalText returns the text of String.
+func (l Link) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
+
+// FleetPod is a pod as a Fleet has it.
+type FleetPod struct {
+	Pod                   // as it was described, with its defaults
+	Source  string        // that it is from
+	Streams []FleetStream // by rank; none with EngineNone
+}
+
+// FleetStream is the stream of a rank of a pod.
+type FleetStream struct {
+	Endpoint string
+	Link     Link
+	Since    time.Time // of the Link
+	Err      error     // why it is not connected; nil if it is
+	View     StreamView
+}
+
+// FleetChange is a change of a pod.
+type FleetChange struct {
+	Kind   ChangeKind
+	Pod    Pod    // as it is now; with PodRemoved, as it was
+	Source string // that it is from, or was; "" for a pod of FleetConfig.Restored
+	// With LinkChanged: the rank, what its connection was at and is at, and why.
+	Rank     int
+	From, To Link
+	Err      error
+}
+
+// ChangeKind says what has changed.
+type ChangeKind uint8
+
+// The kinds of changes.
+const (
+	PodAdded    ChangeKind = iota + 1
+	PodReplaced            // another address, port, model, topic, engine or UID: what it held is forgotten
+	PodResized             // other ranks; those that went are forgotten
+	PodLabelled            // other labels, and nothing else
+	PodClaimed             // another source names the pod too, and waits for Source to let go: see Err
+	PodHandedOn            // the source let go, and Source has the pod now
+	PodRemoved             // it is forgotten
+	LinkChanged
+)
+
+var changeNames = [...]string{
+	PodAdded: "added", PodReplaced: "replaced", PodResized: "resized", PodLabelled: "labelled",
+	PodClaimed: "claimed", PodHandedOn: "handed on", PodRemoved: "removed", LinkChanged: "link changed",
+}
+
+// String returns the name of the constant in lower case, in words and without Pod.
+func (k ChangeKind) String() string {
+	if k > 0 && int(k) < len(changeNames) {
+		return changeNames[k]
+	}
+	return fmt.Sprintf("change %d", uint8(k))
+}
+
+// MarshalText returns the text of String.
+func (k ChangeKind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
+// Fleet follows the streams of many pods that come, change and go, and has the sink forget
+// what has gone. Sources say which pods there are: those that Run is given, and the host by
+// Set, Put and Remove.
+//
+// A pod that is described as before goes on undisturbed. If its address, model, topic,
+// engine or UID is another one, its streams end, the sink forgets the pod, and the new
+// streams begin. If it has fewer ranks, the streams of those that went end and are
+// forgotten. A pod that no source names any more is forgotten when its streams have ended:
+// no message that was on its way brings it back.
+//
+// If several sources name a pod, the first one has it until it lets go. If several pods
+// have one address and topic, the first one has that, and the others wait until it has
+// gone: an address that is given on must not feed two pods.
+//
+// All methods are safe for concurrent use. None of them but Run waits for a network.
+type Fleet struct {
+	sink   FleetSink
+	cfg    FleetConfig
+	dials  *dialLine
+	budget *zmtp.Budget
+
+	mu       sync.Mutex // guards all that follows, and what is reached from it
+	running  bool
+	run      *fleetRun // nil: nothing may begin
+	sources  []*fleetSource
+	members  map[string]*member
+	ordered  []*member // by ID, if inOrder
+	inOrder  bool
+	present  int                // members that a source names
+	links    map[string][]*link // by endpoint, in the order in which they came
+	streams  int                // links of all members
+	restored map[string]bool    // pods of FleetConfig.Restored that the sink may know still
+	silent   int                // sources of Run that have said nothing yet
+
+	changes []FleetChange // that OnChange has not got
+	untold  int           // changes for which there was no room
+	wake    chan struct{} // holds a token while changes may not be empty
+}
+
+// fleetRun is a call of Run.
+type fleetRun struct {
+	ctx  context.Context
+	work sync.WaitGroup
+}
+
+// fleetSource is what a source says.
+type fleetSource struct {
+	name   string
+	runs   bool              // Run was given it
+	claims map[string]*claim // by ID
+	round  uint64            // of Set
+}
+
+// claim is a pod that a source names.
+type claim struct {
+	given Pod // as the source describes it
+	pod   Pod // with its defaults
+	round uint64
+}
+
+// member is a pod, from the first time that a source names it until it is forgotten.
+type member struct {
+	id     string
+	shown  Pod          // as it was described last
+	source *fleetSource // nil: no source names it
+	want   *Pod         // what that source describes; nil if none does
+	is     *Pod         // what the sink may know of it; nil if nothing
+	gone   bool         // it was let go, and is not forgotten yet
+	was    FleetChange  // PodRemoved, of what it was when it was let go
+
+	links  []*link // by rank
+	busy   bool    // streams are ending, or the sink is asked to forget
+	ending int     // streams that have to end before that
+	keep   int     // ranks that are not to be forgotten
+}
+
+// NewFleet returns a Fleet for a sink, such as an Indexer. The error names each wrong field
+// of cfg.
+func NewFleet(sink FleetSink, cfg FleetConfig) (*Fleet, error) {
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("events: fleet: "+format, args...))
+	}
+	if sink == nil {
+		bad("no sink")
+	}
+	if cfg.MaxPods < 0 || cfg.MaxDials < 0 {
+		bad("a limit below 0")
+	}
+	cfg = cfg.withDefaults()
+	c := &cfg.Subscriber
+	if c.Endpoint != "" || c.Bind || c.Topic != "" || c.Pod != "" || c.Model != "" || c.Replay != "" {
+		bad("Subscriber: Endpoint, Bind, Topic, Pod, Model and Replay are for the pods to say")
+	}
+	if c.ParseTopic != nil || c.ReplayOf != nil || c.OnListen != nil || c.OnError != nil {
+		bad("Subscriber: ParseTopic, ReplayOf and OnListen are for listening, and OnError is the Fleet's")
+	}
+	probe := *c
+	probe.Endpoint, probe.Pod, probe.Model = endpoint("localhost", DefaultPort), "pod", "model"
+	probe.Bind, probe.Topic, probe.Replay, probe.ReplayOf = false, "", "", nil
+	if sink != nil {
+		if err := probe.validate(sink); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	c.OnError = cfg.OnError
+	restored := make(map[string]bool, len(cfg.Restored))
+	for _, id := range cfg.Restored {
+		restored[id] = true
+	}
+	return &Fleet{
+		sink:     sink,
+		cfg:      cfg,
+		dials:    newDialLine(cfg.MaxDials),
+		budget:   zmtp.NewBudget(c.withDefaults().MaxBuffered),
+		members:  make(map[string]*member),
+		links:    make(map[string][]*link),
+		restored: restored,
+		wake:     make(chan struct{}, 1),
+	}, nil
+}
+
+func (c FleetConfig) withDefaults() FleetConfig {
+	c.MaxPods = cmp.Or(c.MaxPods, DefaultMaxPods)
+	c.MaxDials = cmp.Or(c.MaxDials, DefaultMaxDials)
+	return c
+}
+
+// Run follows the pods until ctx ends, and returns its error when all of its goroutines
+// have ended. The order of sources decides which one has a pod that several name when the
+// one before lets go; sources that only the host speaks for come behind them. What they
+// have said stays: Run may be called again, and goes on. What goes while Run does not run
+// is forgotten when it runs again.
+func (f *Fleet) Run(ctx context.Context, sources ...Source) error {
+	for i, s := range sources {
+		if s.Run == nil {
+			return fmt.Errorf("events: fleet: source %q has no Run", s.Name)
+		}
+		if slices.ContainsFunc(sources[:i], func(o Source) bool { return o.Name == s.Name }) {
+			return fmt.Errorf("events: fleet: two sources have the name %q", s.Name)
+		}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r := &fleetRun{ctx: ctx}
+	f.mu.Lock()
+	if f.running {
+		f.mu.Unlock()
+		return ErrRunning
+	}
+	f.running, f.run, f.silent = true, r, len(sources)
+	for _, s := range slices.Clone(f.sources) {
+		s.runs = false
+		f.leave(s)
+	}
+	for i, s := range sources {
+		own := f.source(s.Name)
+		own.runs = true
+		at := slices.Index(f.sources, own)
+		copy(f.sources[i+1:at+1], f.sources[i:at])
+		f.sources[i] = own
+		r.work.Go(func() { f.follow(r, s) })
+	}
+	f.forgetRestored()
+	for _, m := range f.inOrderOfID() {
+		f.advance(m)
+	}
+	f.mu.Unlock()
+	var telling sync.WaitGroup
+	if f.cfg.OnChange != nil {
+		telling.Go(f.tellAll)
+	}
+
+	<-ctx.Done()
+	f.mu.Lock()
+	f.run = nil
+	f.mu.Unlock()
+	r.work.Wait()
+	f.rest()
+	if f.cfg.Forget {
+		f.forgetAll()
+	}
+	f.mu.Lock()
+	f.running = false
+	f.ring()
+	f.mu.Unlock()
+	telling.Wait()
+	return ctx.Err()
+}
+
+// follow asks a source for its pods.
+func (f *Fleet) follow(r *fleetRun, s Source) {
+	var refused, failing teller // f.mu guards refused, for set may be called by several goroutines
+	named := func(err error) error { return fmt.Errorf("events: fleet: source %q: %w", s.Name, err) }
+	said := false
+	set := func(pods []Pod) error {
+		f.mu.Lock()
+		if err := r.ctx.Err(); err != nil { // what it says may be old by now
+			f.mu.Unlock()
+			return err
+		}
+		err := f.set(s.Name, pods)
+		if !said {
+			said = true
+			f.silent--
+			f.forgetRestored()
+		}
+		tells := err != nil && refused.tells(err)
+		f.mu.Unlock()
+		if tells {
+			f.report(named(err))
+		}
+		return err
+	}
+	ctx := context.WithValue(r.ctx, reportKey{}, func(err error) { f.report(named(err)) })
+	wait := backoff{min: time.Second, max: time.Minute}
+	for r.ctx.Err() == nil {
+		start := time.Now()
+		err := s.Run(ctx, set)
+		if r.ctx.Err() != nil {
+			return
+		}
+		if err = named(cmp.Or(err, errSourceEnded)); failing.tells(err) {
+			f.report(err)
+		}
+		if time.Since(start) > wait.max {
+			wait.reset()
+		}
+		wait.sleep(r.ctx)
+	}
+}
+
+// reportKey has the function of Report in the context of a source.
+type reportKey struct{}
+
+// Report is for authors of sources: it gives a fault that does not end a source to
+// FleetConfig.OnError. ctx is that of Source.Run. Without a Fleet behind ctx it does nothing.
+// Report each fault once, and again at growing intervals while it lasts.
+func Report(ctx context.Context, err error) {
+	if report, ok := ctx.Value(reportKey{}).(func(error)); ok {
+		report(err)
+	}
+}
+
+var errSourceEnded = errors.New("it has ended, and is begun again")
+
+func (f *Fleet) report(err error) {
+	if f.cfg.OnError != nil {
+		f.cfg.OnError(err)
+	}
+}
+
+// Set says all pods that a source knows: those that it does not name any more have gone.
+// The error names each pod that is refused, up to some number; the others are taken. A pod
+// whose new description is refused stays what it was. The name is kept for good, with the
+// place of the source behind those that spoke before.
+func (f *Fleet) Set(source string, pods []Pod) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.set(source, pods); err != nil {
+		return fmt.Errorf("events: fleet: source %q: %w", source, err)
+	}
+	return nil
+}
+
+// Put says one pod of a source: a new one, or what it is now. The error says why the pod is
+// refused.
+func (f *Fleet) Put(source string, pod Pod) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.source(source)
+	defer f.leave(s)
+	if err := f.put(s, &pod, false); err != nil {
+		return fmt.Errorf("events: fleet: source %q: %w", source, err)
+	}
+	return nil
+}
+
+// Remove says that a source does not know a pod any more. A pod that it did not name is no
+// error.
+func (f *Fleet) Remove(source, id string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.source(source)
+	defer f.leave(s)
+	f.letGo(s, id)
+}
+
+// source returns what a source has said. f.mu is held.
+func (f *Fleet) source(name string) *fleetSource {
+	for _, s := range f.sources {
+		if s.name == name {
+			return s
+		}
+	}
+	s := &fleetSource{name: strings.Clone(name), claims: make(map[string]*claim)}
+	f.sources = append(f.sources, s)
+	return s
+}
+
+// leave forgets a source that names no pod, unless it has a rank of its own: Run was given
+// it, or Set. f.mu is held.
+func (f *Fleet) leave(s *fleetSource) {
+	if len(s.claims) == 0 && s.round == 0 && !s.runs {
+		f.sources = slices.DeleteFunc(f.sources, func(o *fleetSource) bool { return o == s })
+	}
+}
+
+// maxRefusals is how many refused pods an error names.
+const maxRefusals = 16
+
+// set is Set. f.mu is held.
+func (f *Fleet) set(source string, pods []Pod) error {
+	s := f.source(source)
+	listed := s.round + 1
+	s.round += 2
+	for i := range pods {
+		if c := s.claims[pods[i].ID]; c != nil {
+			c.round = listed
+		}
+	}
+	for id, c := range s.claims { // first, so that there is room
+		if c.round < listed {
+			f.letGo(s, id)
+		}
+	}
+	var errs []error
+	refused := 0
+	for i := range pods {
+		if err := f.put(s, &pods[i], true); err != nil {
+			if refused++; refused <= maxRefusals {
+				errs = append(errs, err)
+			}
+		}
+	}
+	if refused > maxRefusals {
+		errs = append(errs, fmt.Errorf("and %d more pods are refused", refused-maxRefusals))
+	}
+	return errors.Join(errs...)
+}
+
+// put takes a pod of a source. listed: it is in a list, where it may not be twice. f.mu is
+// held.
+func (f *Fleet) put(s *fleetSource, p *Pod, listed bool) error {
+	c := s.claims[p.ID]
+	if c != nil {
+		if listed && c.round == s.round {
+			return fmt.Errorf("pod %.100q is named twice", p.ID)
+		}
+		c.round = s.round
+		if c.given.same(p) {
+			return nil
+		}
+	}
+	n, err := p.normal()
+	if err != nil {
+		return err
+	}
+	if c != nil && c.pod.same(&n) { // in other words
+		c.describe(p, n)
+		return nil
+	}
+	m := f.members[n.ID]
+	if c == nil {
+		if m == nil || m.source == nil {
+			if f.present >= f.cfg.MaxPods || m == nil && len(f.members) >= 2*f.cfg.MaxPods {
+				return fmt.Errorf("pod %.100q is one more than %d (MaxPods)", n.ID, f.cfg.MaxPods)
+			}
+		}
+		c = &claim{round: s.round}
+		s.claims[strings.Clone(n.ID)] = c
+		if m != nil && m.source != nil {
+			f.tell(FleetChange{Kind: PodClaimed, Pod: n, Source: m.source.name, Err: fmt.Errorf("source %q names the pod too", s.name)})
+		}
+	}
+	before := c.pod
+	c.describe(p, n)
+	switch {
+	case m == nil:
+		m = &member{id: n.ID}
+		f.members[m.id] = m
+		f.inOrder = false
+		fallthrough
+	case m.source == nil:
+		f.present++
+		f.give(m, s, c)
+		if !m.gone { // else when it is forgotten
+			f.tell(FleetChange{Kind: PodAdded, Pod: n, Source: s.name})
+		}
+	case m.source == s:
+		f.give(m, s, c)
+		kind := PodLabelled
+		if !before.sameFeed(&n) {
+			kind = PodReplaced
+		} else if before.Ranks != n.Ranks {
+			kind = PodResized
+		}
+		if !m.gone {
+			f.tell(FleetChange{Kind: kind, Pod: n, Source: s.name})
+		}
+	}
+	f.advance(m)
+	return nil
+}
+
+func (c *claim) describe(given *Pod, normal Pod) {
+	c.given, c.pod = *given, normal
+	c.given.Labels = normal.Labels // a copy
+}
+
+// give has a source have a member. f.mu is held.
+func (f *Fleet) give(m *member, s *fleetSource, c *claim) {
+	m.source, m.want, m.shown = s, &c.pod, c.pod
+}
+
+// letGo has a source not name a pod any more. f.mu is held.
+func (f *Fleet) letGo(s *fleetSource, id string) {
+	if s.claims[id] == nil {
+		return
+	}
+	delete(s.claims, id)
+	m := f.members[id]
+	if m.source != s {
+		return
+	}
+	for _, o := range f.sources {
+		if c := o.claims[id]; c != nil {
+			f.give(m, o, c)
+			if !m.gone { // else it is added when it is forgotten
+				f.tell(FleetChange{Kind: PodHandedOn, Pod: c.pod, Source: o.name})
+			}
+			f.advance(m)
+			return
+		}
+	}
+	if !m.gone {
+		m.was = FleetChange{Kind: PodRemoved, Pod: m.shown, Source: s.name}
+	}
+	m.source, m.want, m.gone = nil, nil, true
+	f.present--
+	f.advance(m)
+}
+
+// sourceName is the name of the source that has a member.
+func (m *member) sourceName() string {
+	if m.source == nil {
+		return ""
+	}
+	return m.source.name
+}
+
+// advance begins what brings a member from what it is to what it is to be, if nothing is
+// under way. f.mu is held.
+func (f *Fleet) advance(m *member) {
+	switch {
+	case m.busy:
+	case m.is == nil && m.gone:
+		f.forgotten(m)
+		if m.want != nil {
+			f.advance(m)
+		}
+	case f.run == nil:
+	case m.is == nil:
+		m.is = &Pod{}
+		*m.is = *m.want
+		f.begin(m)
+	case m.keeps() < m.is.Ranks || !m.keepsFeed():
+		f.end(m)
+	default:
+		*m.is = *m.want
+		f.begin(m)
+	}
+}
+
+// keepsFeed reports that the streams of a member go on, but for ranks.
+func (m *member) keepsFeed() bool { return !m.gone && m.want != nil && m.is.sameFeed(m.want) }
+
+// keeps is how many ranks of a member go on.
+func (m *member) keeps() int {
+	if !m.keepsFeed() {
+		return 0
+	}
+	return min(m.is.Ranks, m.want.Ranks)
+}
+
+// begin has a member that is what it is to be have a stream for each rank. f.mu is held.
+func (f *Fleet) begin(m *member) {
+	for rank := range m.is.Ranks {
+		if rank == len(m.links) {
+			m.links = append(m.links, newLink(f, m, rank))
+		}
+		f.start(m.links[rank])
+	}
+}
+
+// end ends the streams of a member that do not go on, and then has the sink forget them.
+// f.mu is held.
+func (f *Fleet) end(m *member) {
+	m.busy, m.keep = true, m.keeps()
+	for _, l := range m.links[min(m.keep, len(m.links)):] {
+		if l.running {
+			m.ending++
+			l.cancel()
+		}
+		l.set(LinkEnding, nil)
+	}
+	if r := f.run; m.ending == 0 {
+		r.work.Go(func() { f.forget(r, m) })
+	}
+}
+
+// forget has the sink forget what does not go on of a member. Nothing brings that any more.
+func (f *Fleet) forget(r *fleetRun, m *member) {
+	wait := backoff{min: 10 * time.Millisecond, max: time.Second}
+	var failing teller
+	err := f.forgetOf(m)
+	for ; err != nil && r.ctx.Err() == nil; err = f.forgetOf(m) {
+		if failing.tells(err) {
+			f.report(fmt.Errorf("events: fleet: pod %q: it is to be forgotten, which is tried again: %w", m.id, err))
+		}
+		wait.sleep(r.ctx)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m.busy = false
+	switch {
+	case err != nil: // once more in the next Run
+	case m.keep > 0:
+		m.is.Ranks = m.keep
+	default:
+		m.is = nil
+		delete(f.restored, m.id)
+		if m.gone {
+			f.forgotten(m)
+		}
+	}
+	f.drop(m, m.keep) // behind PodRemoved, for its addresses are free now
+	if f.members[m.id] == m {
+		f.advance(m)
+	}
+}
+
+// forgetOf asks the sink once. The member is busy, so nobody else changes what is read here.
+func (f *Fleet) forgetOf(m *member) (err error) {
+	if m.keep == 0 {
+		return f.sink.RemovePod(m.id)
+	}
+	for rank := m.keep; rank < m.is.Ranks && err == nil; rank++ {
+		err = f.sink.RemoveStream(m.id, m.is.Model, endpoint(m.is.Host, m.is.Port+rank))
+	}
+	return err
+}
+
+// drop takes the links of a member from a rank on away, and lets those begin that waited
+// for their addresses. None of them is running. f.mu is held.
+func (f *Fleet) drop(m *member, keep int) {
+	for ; len(m.links) > keep; m.links = m.links[:len(m.links)-1] {
+		f.streams--
+		l := m.links[len(m.links)-1]
+		m.links[len(m.links)-1] = nil
+		others := f.links[l.endpoint]
+		others = slices.Delete(others, slices.Index(others, l), slices.Index(others, l)+1)
+		if f.links[l.endpoint] = others; len(others) == 0 {
+			delete(f.links, l.endpoint)
+		}
+		for _, o := range others {
+			if o.link == LinkWaiting {
+				f.start(o)
+			}
+		}
+	}
+}
+
+// forgotten ends a member that is forgotten. f.mu is held.
+func (f *Fleet) forgotten(m *member) {
+	m.gone = false
+	f.tell(m.was)
+	if m.want != nil {
+		f.tell(FleetChange{Kind: PodAdded, Pod: *m.want, Source: m.source.name})
+		return
+	}
+	delete(f.members, m.id)
+	f.inOrder = false
+}
+
+// rest takes note that nothing follows any more.
+func (f *Fleet) rest() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, m := range f.inOrderOfID() {
+		for _, l := range m.links {
+			l.set(LinkNone, nil)
+		}
+	}
+}
+
+// forgetAll has the sink forget all pods, when all streams have ended.
+func (f *Fleet) forgetAll() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for id := range f.restored {
+		f.restore(id)
+	}
+	for _, m := range slices.Clone(f.inOrderOfID()) {
+		if m.is == nil {
+			continue
+		}
+		m.keep, m.busy = 0, true
+		f.mu.Unlock()
+		err := f.forgetOf(m)
+		if err != nil {
+			f.report(fmt.Errorf("events: fleet: pod %q: it was to be forgotten when Run ended: %w", m.id, err))
+		}
+		f.mu.Lock()
+		if m.busy = false; err == nil {
+			m.is = nil
+			delete(f.restored, m.id)
+			f.drop(m, 0)
+			f.advance(m)
+		}
+	}
+}
+
+// forgetRestored has the pods forgotten that the sink knows from before and nobody has
+// named, when all sources of Run have spoken. f.mu is held.
+func (f *Fleet) forgetRestored() {
+	if f.silent > 0 || f.run == nil {
+		return
+	}
+	for id := range f.restored {
+		if m := f.restore(id); m != nil {
+			f.advance(m)
+		}
+	}
+	f.restored = nil
+}
+
+// restore returns a member that is to be forgotten, for a pod that nobody has named; nil if
+// there is one. f.mu is held.
+func (f *Fleet) restore(id string) *member {
+	if f.members[id] != nil {
+		return nil
+	}
+	m := &member{id: id, shown: Pod{ID: id}, is: &Pod{ID: id}, gone: true}
+	m.was = FleetChange{Kind: PodRemoved, Pod: m.shown}
+	f.members[id] = m
+	f.inOrder = false
+	return m
+}
+
+// inOrderOfID returns the members ordered by ID. f.mu is held.
+func (f *Fleet) inOrderOfID() []*member {
+	if !f.inOrder {
+		clear(f.ordered)
+		f.ordered = slices.AppendSeq(f.ordered[:0], maps.Values(f.members))
+		slices.SortFunc(f.ordered, func(a, b *member) int { return strings.Compare(a.id, b.id) })
+		f.inOrder = true
+	}
+	return f.ordered
+}
+
+// tell has OnChange get a change. f.mu is held.
+func (f *Fleet) tell(c FleetChange) {
+	switch {
+	case f.cfg.OnChange == nil:
+	case len(f.changes) >= untoldChanges+untoldEach*(f.cfg.MaxPods+f.streams):
+		f.untold++
+	default:
+		f.changes = append(f.changes, c)
+		f.ring()
+	}
+}
+
+// So many changes may wait for OnChange, and so many more for each pod and each stream.
+const (
+	untoldChanges = 1 << 12
+	untoldEach    = 8
+)
+
+func (f *Fleet) ring() {
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+// tellAll gives changes to OnChange until Run has ended.
+func (f *Fleet) tellAll() {
+	var changes []FleetChange
+	for running := true; running; <-f.wake {
+		f.mu.Lock()
+		changes, f.changes = f.changes, changes[:0]
+		untold := f.untold
+		f.untold, running = 0, f.running
+		f.mu.Unlock()
+		for _, c := range changes {
+			f.cfg.OnChange(c)
+		}
+		if untold > 0 {
+			f.report(fmt.Errorf("events: fleet: OnChange is too slow: it has not got %d changes", untold))
+		}
+		clear(changes)
+		if !running {
+			return
+		}
+	}
+}
+
+// Pods appends all pods to dst, ordered by ID: those that wait for something too, and those
+// that go until they are forgotten. If dst has had room for them, it allocates nothing: the
+// Streams of its elements are used again. Labels are shared: do not change them.
+func (f *Fleet) Pods(dst []FleetPod) []FleetPod {
+	from := len(dst)
+	f.mu.Lock()
+	for _, m := range f.inOrderOfID() {
+		if len(dst) < cap(dst) {
+			dst = dst[:len(dst)+1]
+		} else {
+			dst = append(dst, FleetPod{})
+		}
+		p := &dst[len(dst)-1]
+		*p = FleetPod{Pod: m.shown, Source: m.sourceName(), Streams: p.Streams[:0]}
+		for _, l := range m.links {
+			p.Streams = append(p.Streams, FleetStream{Endpoint: l.endpoint, Link: l.link, Since: l.since, Err: l.err})
+		}
+	}
+	f.mu.Unlock()
+	if sink, ok := f.sink.(StreamViewer); ok {
+		for i := range dst[from:] {
+			p := &dst[from+i]
+			for j := range p.Streams {
+				p.Streams[j].View = sink.StreamView(p.ID, p.Model, p.Streams[j].Endpoint)
+			}
+		}
+	}
+	return dst
+}

@@ -1,0 +1,148 @@
+package events
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kvindex/kvindex/internal/zmtp"
+)
+
+// link is what follows a rank of a Fleet's pod. Fleet.mu guards it.
+type link struct {
+	f        *Fleet
+	m        *member
+	rank     int
+	endpoint string
+	topic    string
+	sub      *Subscriber
+	cancel   context.CancelFunc // of sub's Run
+	running  bool
+	dials    dialRank // of the next attempt to connect
+
+	link  Link
+	since time.Time
+	err   error
+}
+
+// newLink returns the link to a rank of what a member is. f.mu is held.
+func newLink(f *Fleet, m *member, rank int) *link {
+	cfg := f.cfg.Subscriber
+	cfg.Pod, cfg.Model, cfg.Topic = m.id, m.is.Model, m.is.Topic
+	cfg.Endpoint = endpoint(m.is.Host, m.is.Port+rank)
+	if m.is.ReplayPort > 0 {
+		cfg.Replay = endpoint(m.is.Host, m.is.ReplayPort+rank)
+	}
+	l := &link{f: f, m: m, rank: rank, endpoint: cfg.Endpoint, topic: cfg.Topic, dials: dialNew, since: time.Now()}
+	l.sub = newSubscriber(f.sink, cfg, f.budget)
+	l.sub.link = l
+	f.links[l.endpoint] = append(f.links[l.endpoint], l)
+	f.streams++
+	return l
+}
+
+// start begins to follow, if no earlier link has the address. f.mu is held.
+func (f *Fleet) start(l *link) {
+	r := f.run
+	if r == nil || l.running || l.m.busy {
+		return
+	}
+	at := f.links[l.endpoint]
+	for _, o := range at[:slices.Index(at, l)] {
+		if strings.HasPrefix(o.topic, l.topic) || strings.HasPrefix(l.topic, o.topic) {
+			l.set(LinkWaiting, fmt.Errorf("events: fleet: pod %q has %s", o.m.id, l.endpoint))
+			return
+		}
+	}
+	ctx, cancel := context.WithCancel(r.ctx)
+	l.cancel, l.running = cancel, true
+	l.set(LinkConnecting, nil)
+	r.work.Go(func() {
+		_ = l.sub.Run(ctx)
+		cancel()
+		f.ended(r, l)
+	})
+}
+
+// ended takes note that a link does not follow any more.
+func (f *Fleet) ended(r *fleetRun, l *link) {
+	f.mu.Lock()
+	l.running = false
+	m := l.m
+	last := false
+	if l.link == LinkEnding {
+		m.ending--
+		last = m.ending == 0
+	}
+	f.mu.Unlock()
+	if last {
+		f.forget(r, m)
+	}
+}
+
+// set notes what the connection is at. f.mu is held.
+func (l *link) set(to Link, err error) {
+	from := l.link
+	l.err = err
+	if from == to {
+		return
+	}
+	l.link, l.since = to, time.Now()
+	l.f.tell(FleetChange{Kind: LinkChanged, Pod: l.m.shown, Source: l.m.sourceName(), Rank: l.rank, From: from, To: to, Err: err})
+}
+
+// dial connects when it is the turn of the link.
+func (l *link) dial(ctx context.Context, endpoint string, wire zmtp.Config) (*zmtp.Conn, error) {
+	l.f.mu.Lock()
+	if l.link == LinkBackoff {
+		l.set(LinkConnecting, l.err)
+	}
+	rank := l.dials
+	l.f.mu.Unlock()
+	return l.f.dials.dial(ctx, rank, endpoint, wire)
+}
+
+// failed takes note that an attempt to connect has failed, or that the connection is lost.
+// l may be nil.
+func (l *link) failed(err error) {
+	if l == nil {
+		return
+	}
+	l.f.mu.Lock()
+	defer l.f.mu.Unlock()
+	if l.link != LinkEnding {
+		if l.link == LinkConnecting {
+			l.dials = dialAgain
+		}
+		l.set(LinkBackoff, err)
+	}
+}
+
+// noted takes note of what the sink is told. l may be nil.
+func (l *link) noted(n Note) {
+	if l == nil {
+		return
+	}
+	l.f.mu.Lock()
+	defer l.f.mu.Unlock()
+	switch l.link {
+	case LinkConnecting, LinkReplaying, LinkLive:
+	default:
+		return
+	}
+	if n == NoteConnected {
+		l.dials = dialLost // the next time
+	}
+	switch n {
+	case NoteConnected, NoteHeld:
+		if l.sub.cfg.Replay != "" {
+			l.set(LinkReplaying, nil)
+			break
+		}
+		fallthrough
+	case NoteCurrent, NoteReleased, NoteNoReplay:
+		l.set(LinkLive, nil)
+	}
+}

@@ -1,0 +1,206 @@
+package events
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// Bounds on what a Pod names. They are those of an Indexer.
+const (
+	// DefaultPort is where vLLM and SGLang publish by default.
+	DefaultPort = 5557
+	maxRanks    = 1024
+	maxName     = 1024
+	maxZone     = 64 // bytes of an IPv6 zone, the name of a network interface
+)
+
+// A Pod describes a running engine for a Fleet. ID, Model and, with EngineZeroMQ, Host
+// are required.
+type Pod struct {
+	// ID is the name of the pod, in the sink and in its answers.
+	ID string `json:"id"`
+	// Model is the model's name, as clients name it in requests.
+	Model string `json:"model"`
+	// Host is an IP address or a host name, without a port. A host name is resolved at
+	// every attempt to connect.
+	Host string `json:"host,omitempty"`
+	// Port is where rank 0 publishes, and rank r at Port+r. 0 is DefaultPort.
+	Port int `json:"port,omitempty"`
+	// ReplayPort is the replay socket of rank 0, and that of rank r is at ReplayPort+r. 0:
+	// there is none.
+	ReplayPort int `json:"replayPort,omitempty"`
+	// Ranks is the number of data-parallel ranks that have a port. 0 is 1.
+	Ranks int `json:"ranks,omitempty"`
+	// Topic is what the topics of the pod's messages begin with. "" takes all.
+	Topic  string `json:"topic,omitempty"`
+	Engine Engine `json:"engine,omitempty"`
+	// UID tells pods apart that have the same ID one after the other, such as the uid of a
+	// Kubernetes pod. Another UID is another pod: what the one before held is forgotten.
+	UID string `json:"uid,omitempty"`
+	// Labels are for the host. Nothing here reads them.
+	Labels map[string]string `json:"labels,omitempty"`
+}
+
+// Engine is the way in which the events of a pod come.
+type Engine uint8
+
+// The ways.
+const (
+	// EngineZeroMQ: the Fleet connects to each rank of the pod.
+	EngineZeroMQ Engine = iota
+	// EngineNone: the events come without the Fleet: the engine connects to a Subscriber
+	// that listens, or the host has a transport of its own. The Fleet only forgets the pod
+	// when it has gone.
+	EngineNone
+)
+
+var engineNames = [...]string{EngineZeroMQ: "zmq", EngineNone: "none"}
+
+// String returns "zmq" or "none".
+func (e Engine) String() string {
+	if int(e) < len(engineNames) {
+		return engineNames[e]
+	}
+	return fmt.Sprintf("engine %d", uint8(e))
+}
+
+// MarshalText returns the text of String, or an error for a value without a name.
+func (e Engine) MarshalText() ([]byte, error) {
+	if int(e) >= len(engineNames) {
+		return nil, fmt.Errorf("events: no such engine: %d", uint8(e))
+	}
+	return []byte(engineNames[e]), nil
+}
+
+// UnmarshalText reads what MarshalText writes.
+func (e *Engine) UnmarshalText(text []byte) error {
+	for i, name := range engineNames {
+		if string(text) == name {
+			*e = Engine(i)
+			return nil
+		}
+	}
+	return fmt.Errorf("events: no such engine: %.100q (zmq, none)", text)
+}
+
+// A Source finds pods, for Fleet.Run: the packages events/discovery and events/k8s have
+// some.
+type Source struct {
+	// Name tells the source from the others.
+	Name string
+	// Run calls set with all the pods that the source knows, each time that these change,
+	// until ctx ends. Until it has called set it says nothing, which is not the same as
+	// no pods. set returns an error that names each pod that is refused; the others are
+	// taken. If Run returns before ctx ends, that is reported to FleetConfig.OnError, what
+	// it said stays, and it is called again after a while.
+	Run func(ctx context.Context, set func([]Pod) error) error
+}
+
+// normal returns the description with its defaults, and with one spelling for each host;
+// or an error that names each wrong field.
+func (p Pod) normal() (Pod, error) {
+	p.Labels = maps.Clone(p.Labels)
+	p.Ranks = cmp.Or(p.Ranks, 1)
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	for _, f := range []struct {
+		name, value string
+		needed      bool
+	}{{"ID", p.ID, true}, {"Model", p.Model, true}, {"UID", p.UID, false}, {"Topic", p.Topic, false}} {
+		switch {
+		case f.value == "" && f.needed:
+			bad("no %s", f.name)
+		case len(f.value) > maxName:
+			bad("%s has %d bytes, %d are allowed", f.name, len(f.value), maxName)
+		}
+	}
+	switch p.Engine {
+	case EngineZeroMQ:
+		p.Port = cmp.Or(p.Port, DefaultPort)
+		host, err := normalHost(p.Host)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		p.Host = host
+		if p.Ranks < 0 || p.Ranks > maxRanks {
+			bad("%d ranks are not in 1..%d", p.Ranks, maxRanks)
+			break
+		}
+		for _, f := range []struct {
+			name string
+			port int
+		}{{"Port", p.Port}, {"ReplayPort", p.ReplayPort}} {
+			if f.port < 0 || f.port > 65536-p.Ranks {
+				bad("%s %d with %d ranks is not in 1..65535", f.name, f.port, p.Ranks)
+			}
+		}
+		if d := p.Port - p.ReplayPort; p.ReplayPort > 0 && max(d, -d) < p.Ranks {
+			bad("the ports of %d ranks from Port %d and from ReplayPort %d overlap", p.Ranks, p.Port, p.ReplayPort)
+		}
+	case EngineNone:
+		p.Host, p.Port, p.ReplayPort, p.Ranks, p.Topic = "", 0, 0, 0, ""
+	default:
+		bad("no such engine: %d", uint8(p.Engine))
+	}
+	if len(errs) > 0 {
+		return Pod{}, fmt.Errorf("pod %.100q: %w", p.ID, errors.Join(errs...))
+	}
+	return p, nil
+}
+
+// normalHost returns one spelling of a host that a Subscriber can connect to.
+func normalHost(host string) (string, error) {
+	if host == "" {
+		return "", errors.New("no Host")
+	}
+	name := strings.TrimSuffix(host, ".")
+	if strings.HasPrefix(name, "[") && strings.HasSuffix(name, "]") {
+		name = name[1 : len(name)-1]
+	}
+	if a, err := netip.ParseAddr(name); err == nil {
+		zone := a.Zone()
+		if a = a.Unmap(); a.IsUnspecified() || a.IsMulticast() || len(zone) > maxZone || strings.ContainsFunc(zone, notInAName) {
+			return "", fmt.Errorf("host %.100s is no address of a pod", host)
+		}
+		return a.String(), nil
+	}
+	if i := strings.IndexFunc(host, notInAName); i >= 0 {
+		r, _ := utf8.DecodeRuneInString(host[i:])
+		return "", fmt.Errorf("host %.100q has %q: it is an IP address or a name, without scheme, port and path", host, r)
+	}
+	if name == "" || len(name) > 253 {
+		return "", fmt.Errorf("the host has %d bytes, which no name has", len(name))
+	}
+	if strings.HasPrefix(name, ".") || strings.HasSuffix(name, ".") || strings.Contains(name, "..") {
+		return "", fmt.Errorf("host %.100q has a dot without a name before it", host)
+	}
+	return strings.ToLower(name), nil
+}
+
+func notInAName(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '.' && r != '_'
+}
+
+// sameFeed reports whether two descriptions have the same engine behind the same
+// addresses, as far as both have ranks.
+func (p *Pod) sameFeed(o *Pod) bool {
+	return p.Model == o.Model && p.Host == o.Host && p.Port == o.Port && p.ReplayPort == o.ReplayPort &&
+		p.Topic == o.Topic && p.Engine == o.Engine && p.UID == o.UID
+}
+
+// same reports whether nothing differs.
+func (p *Pod) same(o *Pod) bool {
+	return p.ID == o.ID && p.Ranks == o.Ranks && p.sameFeed(o) && maps.Equal(p.Labels, o.Labels)
+}
+
+func endpoint(host string, port int) string {
+	return "tcp://" + net.JoinHostPort(host, strconv.Itoa(port))
+}

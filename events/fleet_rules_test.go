@@ -1,0 +1,808 @@
+package events_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+)
+
+// heard collects what OnChange gets, as lines.
+type heard struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (h *heard) change(c events.FleetChange) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	line := fmt.Sprintf("%v %s %s", c.Kind, c.Pod.ID, c.Source)
+	if c.Kind == events.LinkChanged {
+		line = fmt.Sprintf("%s/%d %v-%v", c.Pod.ID, c.Rank, c.From, c.To)
+	}
+	h.lines = append(h.lines, line)
+}
+
+func (h *heard) has(lines ...string) func() string {
+	return func() string {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		i := 0
+		for _, line := range h.lines {
+			if i < len(lines) && line == lines[i] {
+				i++
+			}
+		}
+		if i == len(lines) {
+			return ""
+		}
+		return fmt.Sprintf("%q in %q ...", lines[i], h.lines[:min(len(h.lines), 30)])
+	}
+}
+
+// linkIs waits until the first stream of a pod is at a link.
+func linkIs(t *testing.T, f *events.Fleet, id string, link events.Link) (st events.FleetStream) {
+	t.Helper()
+	eventually(t, func() string {
+		pods := f.Pods(nil)
+		for _, p := range pods {
+			if p.ID == id && len(p.Streams) > 0 && p.Streams[0].Link == link {
+				st = p.Streams[0]
+				return ""
+			}
+		}
+		return fmt.Sprintf("%s is not %v: %+v", id, link, pods)
+	})
+	return st
+}
+
+func engineAt(t *testing.T, host string) (*fakeengine.Publisher, events.Pod) {
+	t.Helper()
+	p := publisher(t, fakeengine.PublisherConfig{Endpoint: "tcp://" + host + ":0", Replay: "tcp://" + host + ":0"})
+	return p, events.Pod{Model: "m", Host: host, Port: portOf(t, p.Endpoint()), ReplayPort: portOf(t, p.ReplayEndpoint())}
+}
+
+func named(p events.Pod, id string) events.Pod {
+	p.ID = id
+	return p
+}
+
+func mustSet(t *testing.T, f *events.Fleet, source string, pods ...events.Pod) {
+	t.Helper()
+	if err := f.Set(source, pods); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Each thing that is wrong is named, and the other pods are taken.
+func TestFleetRefusesPods(t *testing.T) {
+	long := strings.Repeat("x", 1025)
+	good := events.Pod{ID: "good", Model: "m", Host: "10.0.0.1"}
+	for _, test := range []struct {
+		pod  events.Pod
+		says string
+	}{
+		{events.Pod{Model: "m", Host: "h"}, "no ID"},
+		{events.Pod{ID: "a", Host: "h"}, "no Model"},
+		{events.Pod{ID: "a", Model: "m"}, "no Host"},
+		{events.Pod{ID: long, Model: "m", Host: "h"}, "ID has 1025 bytes, 1024 are allowed"},
+		{events.Pod{ID: "a", Model: long, Host: "h"}, "Model has 1025 bytes"},
+		{events.Pod{ID: "a", Model: "m", Host: "h", Topic: long}, "Topic has 1025 bytes"},
+		{events.Pod{ID: "a", Model: "m", Host: "h", UID: long}, "UID has 1025 bytes"},
+		{events.Pod{ID: "a", Model: "m", Host: "tcp://h"}, `host "tcp://h" has ':'`},
+		{events.Pod{ID: "a", Model: "m", Host: "h/path"}, `has '/'`},
+		{events.Pod{ID: "a", Model: "m", Host: "h:5557"}, `has ':'`},
+		{events.Pod{ID: "a", Model: "m", Host: "a b"}, `has ' '`},
+		{events.Pod{ID: "a", Model: "m", Host: "0.0.0.0"}, "is no address of a pod"},
+		{events.Pod{ID: "a", Model: "m", Host: "[::]"}, "is no address of a pod"},
+		{events.Pod{ID: "a", Model: "m", Host: "224.0.0.1"}, "is no address of a pod"},
+		{events.Pod{ID: "a", Model: "m", Host: "."}, "which no name has"},
+		{events.Pod{ID: "a", Model: "m", Host: strings.Repeat("x", 254)}, "which no name has"},
+		{events.Pod{ID: "a", Model: "m", Host: "h", Port: -1}, "Port -1 with 1 ranks"},
+		{events.Pod{ID: "a", Model: "m", Host: "h", Port: 65535, Ranks: 2}, "Port 65535 with 2 ranks"},
+		{events.Pod{ID: "a", Model: "m", Host: "h", Port: math.MaxInt, Ranks: 2}, "with 2 ranks"},
+		{events.Pod{ID: "a", Model: "m", Host: "h", ReplayPort: math.MaxInt, Ranks: 2}, "with 2 ranks"},
+		{events.Pod{ID: "a", Model: "m", Host: "h", ReplayPort: 65000, Ranks: 600}, "ReplayPort 65000 with 600 ranks"},
+		{events.Pod{ID: "a", Model: "m", Host: "h", Port: 6000, ReplayPort: 6003, Ranks: 4}, "overlap"},
+		{events.Pod{ID: "a", Model: "m", Host: "h", Ranks: 1025}, "1025 ranks"},
+		{events.Pod{ID: "a", Model: "m", Host: "h", Ranks: -1}, "-1 ranks"},
+		{events.Pod{ID: "a", Model: "m", Host: "h", Engine: 7}, "no such engine: 7"},
+	} {
+		f := newFleet(t, newFleetSink(), events.FleetConfig{})
+		err := f.Set("list", []events.Pod{test.pod, good})
+		if err == nil || !strings.Contains(err.Error(), test.says) || !strings.Contains(err.Error(), `source "list"`) {
+			t.Errorf("%+.200v: %v, want %s", test.pod, err, test.says)
+		}
+		if pods := f.Pods(nil); len(pods) != 1 || pods[0].ID != "good" || pods[0].Port != events.DefaultPort || pods[0].Ranks != 1 {
+			t.Errorf("the others: %+v", pods)
+		}
+	}
+	f := newFleet(t, newFleetSink(), events.FleetConfig{})
+	other := good
+	other.Host = "10.0.0.2"
+	if err := f.Set("list", []events.Pod{good, other}); err == nil || !strings.Contains(err.Error(), `pod "good" is named twice`) {
+		t.Error(err)
+	}
+	other.Host = "bad host"
+	if err := f.Put("list", other); err == nil {
+		t.Error("a bad host was taken")
+	}
+	if pods := f.Pods(nil); len(pods) != 1 || pods[0].Host != "10.0.0.1" {
+		t.Errorf("a refused description changed %+v", pods)
+	}
+	var many []events.Pod
+	for range 100 {
+		many = append(many, events.Pod{ID: "x"})
+	}
+	if err := f.Set("many", many); err == nil || !strings.Contains(err.Error(), "and 84 more pods are refused") {
+		t.Error(err)
+	}
+}
+
+func TestNewFleetRefuses(t *testing.T) {
+	for _, test := range []struct {
+		cfg  events.FleetConfig
+		says string
+	}{
+		{events.FleetConfig{MaxPods: -1}, "a limit below 0"},
+		{events.FleetConfig{MaxDials: -1}, "a limit below 0"},
+		{events.FleetConfig{Subscriber: events.SubscriberConfig{Pod: "a"}}, "are for the pods to say"},
+		{events.FleetConfig{Subscriber: events.SubscriberConfig{Bind: true}}, "are for the pods to say"},
+		{events.FleetConfig{Subscriber: events.SubscriberConfig{OnError: func(error) {}}}, "OnError is the Fleet's"},
+		{events.FleetConfig{Subscriber: events.SubscriberConfig{MaxMessage: -1}}, "a limit below 0"},
+	} {
+		if _, err := events.NewFleet(newFleetSink(), test.cfg); err == nil || !strings.Contains(err.Error(), test.says) {
+			t.Errorf("%+v: %v", test.cfg, err)
+		}
+	}
+	if _, err := events.NewFleet(nil, events.FleetConfig{}); err == nil || !strings.Contains(err.Error(), "no sink") {
+		t.Error(err)
+	}
+	f := newFleet(t, newFleetSink(), events.FleetConfig{})
+	run := func(context.Context, func([]events.Pod) error) error { return nil }
+	for _, sources := range [][]events.Source{{{Name: "a"}}, {{Name: "a", Run: run}, {Name: "a", Run: run}}} {
+		if err := f.Run(t.Context(), sources...); err == nil || !strings.Contains(err.Error(), `"a"`) {
+			t.Error(err)
+		}
+	}
+	runFleet(t, f)
+	if err := f.Run(t.Context()); !errors.Is(err, events.ErrRunning) {
+		t.Error(err)
+	}
+}
+
+// A link says what its connection is at; a description that is the same disturbs nothing.
+func TestFleetLinks(t *testing.T) {
+	engine, pod := engineAt(t, "127.0.0.1")
+	var h heard
+	sink := &dueSink{}
+	connects := make(chan string, 100)
+	f := newFleet(t, sink, events.FleetConfig{OnChange: h.change, Subscriber: events.SubscriberConfig{
+		BackoffMin: time.Millisecond, BackoffMax: 10 * time.Millisecond,
+		OnConnect: func(e string) { connects <- e },
+	}})
+	mustSet(t, f, "host", named(pod, "a"))
+	if st := f.Pods(nil)[0]; st.Source != "host" || len(st.Streams) != 0 {
+		t.Errorf("before Run: %+v", st)
+	}
+	stop := runFleet(t, f)
+	if st := linkIs(t, f, "a", events.LinkLive); st.Err != nil || st.Endpoint != engine.Endpoint() {
+		t.Errorf("%+v", st)
+	}
+	eventually(t, h.has("added a host", "a/0 none-connecting", "a/0 connecting-replaying", "a/0 replaying-live"))
+	for len(connects) > 0 {
+		<-connects
+	}
+	since := linkIs(t, f, "a", events.LinkLive).Since
+	for range 100 {
+		mustSet(t, f, "host", named(pod, "a"))
+	}
+	labelled := named(pod, "a")
+	labelled.Labels = map[string]string{"zone": "1"}
+	mustSet(t, f, "host", labelled)
+	eventually(t, h.has("labelled a host"))
+	if st := linkIs(t, f, "a", events.LinkLive); st.Since != since || len(connects) != 0 {
+		t.Errorf("it was connected anew: %+v", st)
+	}
+	engine.Close()
+	if st := linkIs(t, f, "a", events.LinkBackoff); st.Err == nil {
+		t.Errorf("%+v", st)
+	}
+	eventually(t, h.has("a/0 live-backoff", "a/0 backoff-connecting", "a/0 connecting-backoff"))
+	stop()
+	eventually(t, h.has("a/0 backoff-none"))
+	if st := f.Pods(nil)[0].Streams[0]; st.Link != events.LinkNone {
+		t.Errorf("after Run: %+v", st)
+	}
+}
+
+// An address that is given on feeds one pod.
+func TestFleetAddressGivenOn(t *testing.T) {
+	_, pod := engineAt(t, "127.0.0.1")
+	var h heard
+	f := newFleet(t, newFleetSink(), events.FleetConfig{OnChange: h.change})
+	runFleet(t, f)
+	mustSet(t, f, "host", named(pod, "a"))
+	linkIs(t, f, "a", events.LinkLive)
+	mustSet(t, f, "host", named(pod, "a"), named(pod, "b"), named(pod, "c"))
+	if st := linkIs(t, f, "b", events.LinkWaiting); st.Err == nil || !strings.Contains(st.Err.Error(), `pod "a" has tcp://127.0.0.1`) {
+		t.Errorf("%+v", st)
+	}
+	linkIs(t, f, "c", events.LinkWaiting)
+	f.Remove("host", "b")
+	f.Remove("host", "a")
+	linkIs(t, f, "c", events.LinkLive)
+	eventually(t, h.has("removed a host", "c/0 waiting-connecting"))
+}
+
+// The first source has a pod until it lets go; then the first in the order of Run.
+func TestFleetSources(t *testing.T) {
+	var h heard
+	say := func(name string) (events.Source, chan []events.Pod) {
+		lists := make(chan []events.Pod)
+		return events.Source{Name: name, Run: func(ctx context.Context, set func([]events.Pod) error) error {
+			for {
+				select {
+				case l := <-lists:
+					_ = set(l)
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+		}}, lists
+	}
+	one, ones := say("one")
+	two, twos := say("two")
+	three, threes := say("three")
+	f := newFleet(t, newFleetSink(), events.FleetConfig{OnChange: h.change})
+	at := func(host string) events.Pod { return events.Pod{ID: "a", Model: "m", Host: host, Port: 1} }
+	mustSet(t, f, "host", at("127.0.1.4"))
+	runFleet(t, f, one, two, three)
+	threes <- []events.Pod{at("127.0.1.3")}
+	twos <- []events.Pod{at("127.0.1.2")}
+	eventually(t, h.has("added a host", "claimed a host", "claimed a host"))
+	if p := f.Pods(nil)[0]; p.Host != "127.0.1.4" {
+		t.Errorf("%+v", p)
+	}
+	mustSet(t, f, "host")
+	eventually(t, h.has("handed on a two"))
+	ones <- []events.Pod{at("127.0.1.1")}
+	eventually(t, h.has("handed on a two", "claimed a two"))
+	twos <- nil
+	eventually(t, h.has("handed on a one"))
+	ones <- nil
+	eventually(t, h.has("handed on a one", "handed on a three"))
+	threes <- nil
+	eventually(t, h.has("removed a three"))
+}
+
+func TestFleetMaxPods(t *testing.T) {
+	sink := newFleetSink()
+	f := newFleet(t, sink, events.FleetConfig{MaxPods: 3})
+	list := func(names ...string) (pods []events.Pod) {
+		for _, n := range names {
+			pods = append(pods, events.Pod{ID: n, Model: "m", Engine: events.EngineNone})
+		}
+		return pods
+	}
+	ids := func() (ids []string) {
+		for _, p := range f.Pods(nil) {
+			if p.Source != "" {
+				ids = append(ids, p.ID)
+			}
+		}
+		return ids
+	}
+	runFleet(t, f)
+	if err := f.Set("s", list("a", "b", "c", "d")); err == nil || !strings.Contains(err.Error(), `pod "d" is one more than 3 (MaxPods)`) {
+		t.Error(err)
+	}
+	if err := f.Put("t", list("e")[0]); err == nil {
+		t.Error("a fourth pod was taken")
+	}
+	if err := f.Put("t", list("a")[0]); err != nil { // another source names one that is there
+		t.Error(err)
+	}
+	f.Remove("t", "a")
+	mustSet(t, f, "s", list("d", "e", "f")...) // all are others
+	if got := ids(); !slices.Equal(got, []string{"d", "e", "f"}) {
+		t.Error(got)
+	}
+	eventually(t, func() string {
+		if n := len(f.Pods(nil)); n > 3 {
+			return fmt.Sprint(n, " pods are there")
+		}
+		return ""
+	})
+	// Those that the sink does not forget yet count too, at last.
+	sink.mu.Lock()
+	sink.refuse = func(string) error { return errors.New("not now") }
+	sink.mu.Unlock()
+	mustSet(t, f, "s", list("g", "h", "i")...)
+	if err := f.Set("s", list("k")); err == nil {
+		t.Errorf("more than twice MaxPods were taken: %+v", f.Pods(nil))
+	}
+	sink.mu.Lock()
+	sink.refuse = nil
+	sink.mu.Unlock()
+	eventually(t, func() string {
+		if n := len(f.Pods(nil)); n > 0 {
+			return fmt.Sprint(n, " pods are there")
+		}
+		return ""
+	})
+}
+
+// What the sink does not forget at once is tried again, and told.
+func TestFleetSinkDoesNotForget(t *testing.T) {
+	sink := newFleetSink()
+	fails := make(chan error, 100)
+	var h heard
+	f := newFleet(t, sink, events.FleetConfig{OnChange: h.change, OnError: func(err error) { fails <- err }})
+	broken := errors.New("the index does not answer")
+	sink.refuse = func(string) error { return broken }
+	stop := runFleet(t, f)
+	mustSet(t, f, "s", events.Pod{ID: "a", Model: "m", Host: "127.0.0.1", Port: 1})
+	mustSet(t, f, "s")
+	for err := range fails {
+		if errors.Is(err, broken) {
+			if !strings.Contains(err.Error(), `pod "a"`) {
+				t.Error(err)
+			}
+			break
+		}
+	}
+	stop() // it is still to be forgotten
+	if got := f.Pods(nil); len(got) != 1 {
+		t.Errorf("%+v", got)
+	}
+	sink.refuse = nil
+	runFleet(t, f)
+	eventually(t, h.has("removed a s"))
+	if sink.removed["a"] != 1 || len(f.Pods(nil)) != 0 {
+		t.Errorf("%v, %+v", sink.removed, f.Pods(nil))
+	}
+}
+
+// What is known from before and named by nobody is forgotten when all sources have spoken.
+func TestFleetRestored(t *testing.T) {
+	var h heard
+	sink := newFleetSink()
+	lists := make(chan []events.Pod)
+	source := events.Source{Name: "s", Run: func(ctx context.Context, set func([]events.Pod) error) error {
+		for {
+			select {
+			case l := <-lists:
+				_ = set(l)
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	}}
+	f := newFleet(t, sink, events.FleetConfig{OnChange: h.change, Restored: []string{"a", "b", "c"}})
+	mustSet(t, f, "host", events.Pod{ID: "c", Model: "m", Engine: events.EngineNone})
+	stop := runFleet(t, f, source)
+	if n := len(f.Pods(nil)); n != 1 {
+		t.Errorf("%d pods", n)
+	}
+	lists <- []events.Pod{{ID: "a", Model: "m", Engine: events.EngineNone}}
+	eventually(t, h.has("removed b "))
+	stop()
+	if fmt.Sprint(sink.removed) != "map[b:1]" {
+		t.Error(sink.removed)
+	}
+}
+
+// With Forget nothing is left when Run ends; without, all is.
+func TestFleetForget(t *testing.T) {
+	for _, forget := range []bool{false, true} {
+		sink := newFleetSink()
+		f := newFleet(t, sink, events.FleetConfig{Forget: forget})
+		_, pod := engineAt(t, "127.0.0.1")
+		mustSet(t, f, "s", named(pod, "a"), events.Pod{ID: "b", Model: "m", Engine: events.EngineNone})
+		for range 2 {
+			stop := runFleet(t, f)
+			linkIs(t, f, "a", events.LinkLive)
+			stop()
+			if known := len(sink.known) > 0; known == forget || len(f.Pods(nil)) != 2 {
+				t.Errorf("forget %v: the sink knows %v", forget, sink.known)
+			}
+		}
+	}
+}
+
+// A source that ends is begun again, and told.
+func TestFleetSourceEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var fails []string
+		f, err := events.NewFleet(newFleetSink(), events.FleetConfig{OnError: func(err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			fails = append(fails, err.Error())
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		runs := 0
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		err = f.Run(ctx, events.Source{Name: "s", Run: func(_ context.Context, set func([]events.Pod) error) error {
+			runs++
+			_ = set([]events.Pod{{ID: "a", Model: "m", Engine: events.EngineNone}, {ID: "bad"}})
+			if runs%2 == 0 {
+				return errors.New("no cluster")
+			}
+			return nil
+		}})
+		if !errors.Is(err, context.DeadlineExceeded) || runs < 8 || runs > 30 || len(f.Pods(nil)) != 1 {
+			t.Errorf("%v, %d runs, %+v", err, runs, f.Pods(nil))
+		}
+		all := strings.Join(fails, "\n")
+		for _, want := range []string{`source "s": it has ended`, `source "s": no cluster`, `source "s": pod "bad": no Model`} {
+			if !strings.Contains(all, want) {
+				t.Errorf("not told: %s: %s", want, all)
+			}
+		}
+		if n := strings.Count(all, `pod "bad"`); n > runs {
+			t.Errorf("a refusal that lasts was told %d times in %d runs", n, runs)
+		}
+	})
+}
+
+// A hook that stands still keeps nobody waiting, and what it misses is counted.
+func TestFleetSlowHook(t *testing.T) {
+	begun, block := make(chan bool, 1), make(chan bool)
+	fails := make(chan error, 10)
+	hook := func(events.FleetChange) {
+		select {
+		case begun <- true:
+		default:
+		}
+		<-block
+	}
+	f := newFleet(t, newFleetSink(), events.FleetConfig{MaxPods: 4, OnChange: hook, OnError: func(err error) { fails <- err }})
+	stop := runFleet(t, f)
+	mustSet(t, f, "s", events.Pod{ID: "a", Model: "m", Engine: events.EngineNone})
+	wait(t, "the hook", begun)
+	for i := range 5000 {
+		mustSet(t, f, "s", events.Pod{ID: "a", Model: fmt.Sprint(i), Engine: events.EngineNone})
+	}
+	close(block)
+	if err := wait(t, "OnError", fails); !strings.Contains(err.Error(), "OnChange is too slow: it has not got ") {
+		t.Error(err)
+	}
+	stop()
+}
+
+// A hook may call the Fleet.
+func TestFleetHookCalls(t *testing.T) {
+	var f *events.Fleet
+	removed := make(chan bool, 1)
+	f = newFleet(t, newFleetSink(), events.FleetConfig{OnChange: func(c events.FleetChange) {
+		switch c.Kind {
+		case events.PodAdded:
+			_ = f.Pods(nil)
+			f.Remove("s", c.Pod.ID)
+		case events.PodRemoved:
+			removed <- true
+		}
+	}})
+	runFleet(t, f)
+	mustSet(t, f, "s", events.Pod{ID: "a", Model: "m", Host: "127.0.0.1", Port: 1})
+	wait(t, "PodRemoved", removed)
+}
+
+func TestFleetPodsAllocatesNothing(t *testing.T) {
+	if testing.CoverMode() != "" {
+		t.Log("coverage allocates")
+		return
+	}
+	f := newFleet(t, newFleetSink(), events.FleetConfig{Subscriber: events.SubscriberConfig{BackoffMin: time.Hour, BackoffMax: time.Hour}})
+	var pods []events.Pod
+	for i := range 100 {
+		pods = append(pods, events.Pod{ID: fmt.Sprint("pod-", i), Model: "m", Host: "127.0.0.1", Port: 1 + 2*i, Ranks: 2})
+	}
+	mustSet(t, f, "s", pods...)
+	runFleet(t, f)
+	dst := f.Pods(nil)
+	eventually(t, func() string {
+		dst = f.Pods(dst[:0])
+		for _, p := range dst {
+			for _, st := range p.Streams {
+				if st.Link != events.LinkBackoff {
+					return p.ID
+				}
+			}
+		}
+		return ""
+	})
+	if n := testing.AllocsPerRun(10, func() { dst = f.Pods(dst[:0]) }); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+	if !slices.IsSortedFunc(dst, func(a, b events.FleetPod) int { return strings.Compare(a.ID, b.ID) }) || len(dst) != 100 {
+		t.Error("not ordered")
+	}
+}
+
+// A pod of JSON has the same words as the fields.
+func TestPodJSON(t *testing.T) {
+	text := `{"id":"a","model":"m","host":"h","port":1,"replayPort":2,"ranks":3,"topic":"t","engine":"none","uid":"u","labels":{"k":"v"}}`
+	var p events.Pod
+	if err := json.Unmarshal([]byte(text), &p); err != nil {
+		t.Fatal(err)
+	}
+	back, err := json.Marshal(p)
+	if err != nil || string(back) != text {
+		t.Errorf("%s, %v", back, err)
+	}
+	if err := json.Unmarshal([]byte(`{"engine":"vllm"}`), &p); err == nil || !strings.Contains(err.Error(), `no such engine: "vllm" (zmq, none)`) {
+		t.Error(err)
+	}
+	if _, err := json.Marshal(events.Pod{Engine: 9}); err == nil {
+		t.Error("engine 9 was written")
+	}
+	if e := events.EngineZeroMQ.String() + events.Engine(9).String() + events.Link(99).String() + events.ChangeKind(0).String(); e != "zmqengine 9link 99change 0" {
+		t.Error(e)
+	}
+}
+
+// TestReport: a source gives its faults to the OnError of its Fleet, with its name.
+func TestReport(t *testing.T) {
+	fails := make(chan error, 1)
+	f := newFleet(t, newFleetSink(), events.FleetConfig{OnError: func(err error) { fails <- err }})
+	fault := errors.New("no such table")
+	events.Report(t.Context(), fault) // nobody is there, and nothing happens
+	runFleet(t, f, events.Source{Name: "db", Run: func(ctx context.Context, _ func([]events.Pod) error) error {
+		events.Report(ctx, fault)
+		<-ctx.Done()
+		return ctx.Err()
+	}})
+	if err := wait(t, "OnError", fails); !errors.Is(err, fault) || !strings.Contains(err.Error(), `source "db"`) {
+		t.Error(err)
+	}
+}
+
+// All that says where a pod's events are, or whose they are, makes it another pod: the old
+// one is forgotten once, and the new one is followed where it is.
+func TestFleetReplaced(t *testing.T) {
+	_, pod := engineAt(t, "127.0.0.1")
+	_, other := engineAt(t, "127.0.0.1")
+	_, far := engineAt(t, "127.0.78.1")
+	for _, test := range []struct {
+		what   string
+		change func(*events.Pod)
+	}{
+		{"Host", func(p *events.Pod) { p.Host = far.Host }},
+		{"Port", func(p *events.Pod) { p.Port = other.Port }},
+		{"ReplayPort", func(p *events.Pod) { p.ReplayPort = other.ReplayPort }},
+		{"no ReplayPort", func(p *events.Pod) { p.ReplayPort = 0 }},
+		{"Model", func(p *events.Pod) { p.Model = "another" }},
+		{"Topic", func(p *events.Pod) { p.Topic = "kv" }},
+		{"UID", func(p *events.Pod) { p.UID = "another" }},
+		{"Engine", func(p *events.Pod) { p.Engine = events.EngineNone }},
+		{"all", func(p *events.Pod) { *p = named(other, p.ID) }},
+	} {
+		t.Run(test.what, func(t *testing.T) {
+			var h heard
+			sink := newFleetSink()
+			f := newFleet(t, sink, events.FleetConfig{OnChange: h.change})
+			stop := runFleet(t, f)
+			is := named(pod, "a")
+			mustSet(t, f, "s", is)
+			eventually(t, h.has("a/0 none-connecting"))
+			test.change(&is)
+			mustSet(t, f, "s", is)
+			want := fmt.Sprintf("tcp://%s:%d", is.Host, is.Port)
+			eventually(t, func() string {
+				if is.Engine == events.EngineNone {
+					return h.has("replaced a s")()
+				}
+				sink.mu.Lock()
+				defer sink.mu.Unlock()
+				if sink.removed["a"] == 0 || !sink.known["a"][is.Model+" "+want] {
+					return fmt.Sprintf("forgotten %v, known %v, wanted %s", sink.removed, sink.known, want)
+				}
+				return ""
+			})
+			eventually(t, h.has("replaced a s"))
+			stop()
+			if sink.removed["a"] != 1 || len(sink.known["a"]) > 1 || len(sink.bad) > 0 {
+				t.Errorf("forgotten %v, known %v, %q", sink.removed, sink.known, sink.bad)
+			}
+		})
+	}
+}
+
+// Ranks that go are told and forgotten, and those that stay go on.
+func TestFleetResized(t *testing.T) {
+	var h heard
+	sink := newFleetSink()
+	f := newFleet(t, sink, events.FleetConfig{OnChange: h.change})
+	stop := runFleet(t, f)
+	ranks := func(n int) {
+		t.Helper()
+		mustSet(t, f, "s", events.Pod{ID: "a", Model: "m", Host: "127.0.0.1", Port: 1, Ranks: n})
+		eventually(t, func() string {
+			sink.mu.Lock()
+			defer sink.mu.Unlock()
+			if len(sink.known["a"]) != n || len(sink.open) < n {
+				return fmt.Sprintf("%d ranks: known %v, open %v", n, sink.known, sink.open)
+			}
+			return ""
+		})
+	}
+	ranks(3)
+	ranks(1)
+	ranks(4)
+	eventually(t, h.has("added a s", "resized a s", "resized a s"))
+	stop()
+	if len(sink.removed) != 0 || len(sink.bad) > 0 {
+		t.Errorf("forgotten %v, %q", sink.removed, sink.bad)
+	}
+}
+
+// Topics of which none begins with the other share an address.
+func TestFleetTopicsShareAnAddress(t *testing.T) {
+	_, pod := engineAt(t, "127.0.0.1")
+	f := newFleet(t, newFleetSink(), events.FleetConfig{})
+	runFleet(t, f)
+	a, b, ab := named(pod, "pod-1"), named(pod, "pod-5"), named(pod, "pod-3")
+	a.Topic, b.Topic, ab.Topic = topicOf(a.ID), topicOf(b.ID), topicOf(ab.ID)
+	mustSet(t, f, "s", a)
+	mustSet(t, f, "s", a, b)
+	linkIs(t, f, a.ID, events.LinkLive)
+	linkIs(t, f, b.ID, events.LinkLive)
+	mustSet(t, f, "s", a, b, ab)
+	linkIs(t, f, ab.ID, events.LinkWaiting)
+	mustSet(t, f, "s", ab, b)
+	linkIs(t, f, ab.ID, events.LinkLive)
+	mustSet(t, f, "s", ab, b, a)
+	linkIs(t, f, a.ID, events.LinkWaiting)
+}
+
+// An error names some of many pods that are refused, and how many more there are.
+func TestFleetManyRefused(t *testing.T) {
+	f := newFleet(t, newFleetSink(), events.FleetConfig{})
+	for _, n := range []int{1, 16, 17, 1000} {
+		var pods []events.Pod
+		for i := range n {
+			pods = append(pods, events.Pod{ID: fmt.Sprint("x", i)})
+		}
+		text := fmt.Sprint(f.Set("s", pods))
+		if got := strings.Count(text, "no Model"); got != min(n, 16) {
+			t.Errorf("of %d pods %d are named", n, got)
+		}
+		if more := fmt.Sprintf("and %d more pods are refused", n-16); strings.Contains(text, "more pods") != (n > 16) || n > 16 && !strings.Contains(text, more) {
+			t.Errorf("of %d: %s", n, text)
+		}
+	}
+}
+
+// The order of Run's sources counts, not that in which they spoke first.
+func TestFleetOrderOfSources(t *testing.T) {
+	var h heard
+	idle := func(ctx context.Context, _ func([]events.Pod) error) error { <-ctx.Done(); return ctx.Err() }
+	f := newFleet(t, newFleetSink(), events.FleetConfig{OnChange: h.change})
+	for _, s := range []string{"host", "three", "two", "one"} {
+		mustSet(t, f, s, events.Pod{ID: "a", Model: s, Engine: events.EngineNone})
+	}
+	runFleet(t, f, events.Source{Name: "one", Run: idle}, events.Source{Name: "two", Run: idle}, events.Source{Name: "three", Run: idle})
+	for _, s := range []string{"host", "one", "two", "three"} {
+		f.Remove(s, "a")
+	}
+	eventually(t, h.has("added a host", "handed on a one", "handed on a two", "handed on a three", "removed a three"))
+}
+
+// A description that is the same is not told, and one that comes back is another pod.
+func TestFleetTells(t *testing.T) {
+	var h heard
+	sink := newFleetSink()
+	f := newFleet(t, sink, events.FleetConfig{OnChange: h.change})
+	stop := runFleet(t, f)
+	a := events.Pod{ID: "a", Model: "m", Engine: events.EngineNone, Labels: map[string]string{"k": "1"}}
+	put := func() {
+		t.Helper()
+		if err := f.Put("s", a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put()
+	put()
+	a.Labels["k"] = "2" // of a copy that is the Fleet's
+	put()
+	f.Remove("s", "a")
+	f.Remove("s", "a")
+	put()
+	eventually(t, h.has("removed a s", "added a s"))
+	stop()
+	if want := []string{"added a s", "labelled a s", "removed a s", "added a s"}; !slices.Equal(h.lines, want) {
+		t.Errorf("%q, want %q", h.lines, want)
+	}
+	if sink.removed["a"] != 1 {
+		t.Error(sink.removed)
+	}
+}
+
+// A pod that goes and comes back while Run does not run is forgotten before it is followed.
+func TestFleetComesBackBetweenRuns(t *testing.T) {
+	var h heard
+	sink := newFleetSink()
+	f := newFleet(t, sink, events.FleetConfig{OnChange: h.change})
+	a := events.Pod{ID: "a", Model: "m", Host: "127.0.0.1", Port: 1}
+	mustSet(t, f, "s", a)
+	stop := runFleet(t, f)
+	eventually(t, h.has("added a s", "a/0 none-connecting"))
+	stop()
+	mustSet(t, f, "s")
+	mustSet(t, f, "s", a)
+	if len(sink.removed) > 0 {
+		t.Errorf("forgotten while nothing runs: %v", sink.removed)
+	}
+	runFleet(t, f)
+	eventually(t, h.has("added a s", "removed a s", "added a s", "a/0 none-connecting"))
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	told := slices.DeleteFunc(slices.Clone(h.lines), func(line string) bool { return strings.HasPrefix(line, "a/") })
+	if want := []string{"added a s", "removed a s", "added a s"}; !slices.Equal(told, want) {
+		t.Errorf("%q, want %q", told, want)
+	}
+	sink.mu.Lock()
+	defer sink.mu.Unlock()
+	if sink.removed["a"] != 1 {
+		t.Error(sink.removed)
+	}
+}
+
+// A refusal that lasts is told at intervals that double.
+func TestFleetSourceRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		told := make(chan error, 1000)
+		f := newFleet(t, newFleetSink(), events.FleetConfig{OnError: func(err error) { told <- err }})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		_ = f.Run(ctx, events.Source{Name: "s", Run: func(ctx context.Context, set func([]events.Pod) error) error {
+			for tick := time.NewTicker(100 * time.Millisecond); ; {
+				if set([]events.Pod{{ID: "bad"}}) == nil {
+					t.Error("a bad pod was taken")
+				}
+				select {
+				case <-tick.C:
+				case <-ctx.Done():
+					tick.Stop()
+					return ctx.Err()
+				}
+			}
+		}})
+		if len(told) != 4 { // after 0, 1, 3 and 7 s
+			t.Errorf("it was told %d times in 10 s", len(told))
+		}
+	})
+}
+
+// A host has one spelling.
+func TestPodHosts(t *testing.T) {
+	for _, test := range []struct{ host, want string }{
+		{"10.0.0.1", "10.0.0.1"},
+		{"::ffff:10.0.0.1", "10.0.0.1"},
+		{"[2001:DB8::0:1]", "2001:db8::1"},
+		{"2001:db8:0::1", "2001:db8::1"},
+		{"Pod-0.Engines.", "pod-0.engines"},
+		{"pod_0", "pod_0"},
+	} {
+		n, err := events.Pod{ID: "a", Model: "m", Host: test.host}.Normal()
+		if err != nil || n.Host != test.want {
+			t.Errorf("%s: %q, %v, want %q", test.host, n.Host, err, test.want)
+		}
+	}
+}

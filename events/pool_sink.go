@@ -1,0 +1,265 @@
+package events
+
+import "fmt"
+
+// A Pool is a sink itself, for transports that need what the sink returns. A call stands
+// in the queue of its pod like a message. When it is its turn, the caller gets the pod,
+// with the place of the goroutine that served it, and calls the sink. So nobody else has
+// the pod, and no payload is copied.
+
+var (
+	_ FleetSink    = (*Pool)(nil)
+	_ StreamViewer = (*Pool)(nil)
+)
+
+// IngestMessage has the sink take a message when it is its turn, and returns what the sink
+// returns. It takes any message, also one with Hold. OnError does not get its error.
+func (p *Pool) IngestMessage(m Message) (Receipt, error) {
+	s, err := p.begin(m.Pod, m.Model, m.Stream)
+	if err != nil {
+		return Receipt{}, err
+	}
+	defer p.finish(s)
+	if err := p.pay(s); err != nil {
+		return Receipt{}, err
+	}
+	return p.sink.IngestMessage(m)
+}
+
+// StreamNext returns where a stream stands behind all that was offered before. After Close
+// it is the zero Position.
+func (p *Pool) StreamNext(pod, model, stream string) Position {
+	s, err := p.begin(pod, model, stream)
+	if err != nil {
+		return Position{}
+	}
+	defer p.finish(s)
+	if p.pay(s) != nil {
+		return Position{} // where it stands is to be forgotten
+	}
+	return p.sink.StreamNext(pod, model, stream)
+}
+
+// StreamNote reports something about a stream behind all that was offered before. After
+// Close it does nothing.
+func (p *Pool) StreamNote(pod, model, stream string, n Note) {
+	s, err := p.begin(pod, model, stream)
+	if err != nil {
+		return
+	}
+	defer p.finish(s)
+	p.sink.StreamNote(pod, model, stream, n)
+}
+
+// StreamRestarted reports a restart behind all that was offered before. OfferRestart does
+// the same without waiting.
+func (p *Pool) StreamRestarted(pod, model, stream string) error {
+	return p.beginAgain(pod, model, stream, p.sink.StreamRestarted)
+}
+
+// StreamRewound reports behind all that was offered before that all messages will come
+// again.
+func (p *Pool) StreamRewound(pod, model, stream string) error {
+	return p.beginAgain(pod, model, stream, p.sink.StreamRewound)
+}
+
+// beginAgain has the sink forget what it has of a stream.
+func (p *Pool) beginAgain(pod, model, stream string, forget func(pod, model, stream string) error) error {
+	s, err := p.begin(pod, model, stream)
+	if err != nil {
+		return err
+	}
+	defer p.finish(s)
+	if err := forget(pod, model, stream); err != nil {
+		return err
+	}
+	p.owe(s, false)
+	return nil
+}
+
+// RemovePod forgets a pod. What was offered for it before is dropped, also by calls of
+// Offer that wait for room, which return nil. It counts in Dropped, and OnDrop does not get
+// it. When the sink has done with the message that it is working on, and with calls that
+// wait already, its RemovePod is called. So nothing that was offered before brings the pod
+// back. A sink that is no FleetSink is an error.
+//
+// After an error of the sink call RemovePod again. Else the sink is told with the next
+// message of each stream that it has restarted, because of what was dropped.
+func (p *Pool) RemovePod(pod string) error {
+	return p.remove(pod, func(*poolStream) bool { return true }, func(sink FleetSink) error {
+		return sink.RemovePod(pod)
+	})
+}
+
+// RemoveStream forgets a stream as RemovePod does a pod.
+func (p *Pool) RemoveStream(pod, model, stream string) error {
+	return p.remove(pod, func(s *poolStream) bool { return s.streamName == streamName{model, stream} }, func(sink FleetSink) error {
+		return sink.RemoveStream(pod, model, stream)
+	})
+}
+
+// StreamView returns what the sink knows of a stream, without waiting for a turn. It is the
+// zero StreamView if the sink is no StreamViewer.
+func (p *Pool) StreamView(pod, model, stream string) (v StreamView) {
+	if of, ok := p.sink.(StreamViewer); ok {
+		v = of.StreamView(pod, model, stream)
+	}
+	return v
+}
+
+// remove drops what waits of some streams of a pod, and has the sink forget them.
+func (p *Pool) remove(pod string, gone func(*poolStream) bool, forget func(FleetSink) error) (err error) {
+	sink, ok := p.sink.(FleetSink)
+	if !ok {
+		return fmt.Errorf("events: pool: pod %q: the sink, a %T, has no RemovePod and RemoveStream", pod, p.sink)
+	}
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return ErrPoolClosed
+	}
+	q := p.pod(pod)
+	p.dropAll(q, gone)
+	if err := p.await(&q.whole); err != nil {
+		return err
+	}
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for _, s := range q.streams {
+			if gone(s) {
+				s.owed = err != nil // else nothing tells of what was dropped
+			}
+		}
+		p.end(&q.whole)
+		p.sweepPod(q)
+	}()
+	return forget(sink)
+}
+
+// dropAll drops all messages of some streams of a pod that wait, or wait for room. p.mu is
+// held.
+func (p *Pool) dropAll(q *podQueue, gone func(*poolStream) bool) {
+	for e := q.first[waiting]; e != nil; {
+		next := e.next[waiting]
+		if e.turn == nil && gone(e.stream) {
+			p.drop(e)
+		}
+		e = next
+	}
+	stay := q.waiters[:0]
+	for _, w := range q.waiters {
+		if w.entry.turn != nil || !gone(w.entry.stream) {
+			stay = append(stay, w)
+			continue
+		}
+		for _, s := range []*PoolStats{&q.stats, &p.stats} {
+			s.Offered++
+			s.Dropped++
+		}
+		p.refuse(w, nil)
+	}
+	clear(q.waiters[len(stay):])
+	q.waiters = stay
+	for _, s := range q.streams {
+		if gone(s) {
+			s.lost = poolLoss{}
+		}
+	}
+	p.serve(q)
+	p.serveStarved()
+}
+
+// begin waits for the turn of a call about a stream. If there is no error, finish ends it.
+func (p *Pool) begin(pod, model, stream string) (*poolStream, error) {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return nil, ErrPoolClosed
+	}
+	s := p.pod(pod).stream(model, stream)
+	return s, p.await(s)
+}
+
+// await waits for the turn of a call. p.mu is held when it is called, and not when it
+// returns.
+func (p *Pool) await(s *poolStream) error {
+	q := s.pod
+	p.noteOffer(s)
+	p.countCall(q, 1)
+	if !q.active && len(q.waiters) == 0 && p.workers < p.cfg.Concurrency {
+		q.active = true
+		p.workers++
+		p.mu.Unlock()
+		return nil
+	}
+	e := p.newEntry(0)
+	w := p.newWaiter(e)
+	if e.stream, e.turn = s, w; len(q.waiters) == 0 {
+		p.admit(e)
+	} else {
+		q.waiters = append(q.waiters, w)
+	}
+	p.mu.Unlock()
+	<-w.ready
+	err := w.err
+	p.waiters.Put(w)
+	return err
+}
+
+// finish ends a turn.
+func (p *Pool) finish(s *poolStream) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.end(s)
+}
+
+// end ends a turn. p.mu is held.
+func (p *Pool) end(s *poolStream) {
+	q := s.pod
+	p.countCall(q, -1)
+	p.forgetOffer(s)
+	p.serve(q)
+	p.serveStarved()
+	if q.active = q.first[waiting] != nil; q.active {
+		p.line.add(q)
+	}
+	p.pass()
+}
+
+// pass gives a place on, to the pod that is first in line.
+func (p *Pool) pass() {
+	switch q := p.line.first; {
+	case q == nil:
+		p.workers--
+		p.checkDrained()
+	case q.first[waiting] != nil && !q.hasMessage():
+		p.leave(p.line.take())
+	default:
+		go p.work()
+	}
+}
+
+func (p *Pool) countCall(q *podQueue, n int) {
+	q.stats.Calls += n
+	p.stats.Calls += n
+}
+
+// pay tells the sink of a restart that it could not be told of before.
+func (p *Pool) pay(s *poolStream) error {
+	if !s.owed {
+		return nil
+	}
+	err := p.sink.StreamRestarted(s.pod.name, s.model, s.name)
+	if err == nil {
+		p.owe(s, false)
+	}
+	return err
+}
+
+// owe notes whether the sink is to be told of a restart.
+func (p *Pool) owe(s *poolStream, owed bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s.owed = owed
+}
