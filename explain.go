@@ -250,7 +250,7 @@ type explainer struct {
 func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Explanation, changed bool, err error) {
 	sc := x.newScorer()
 	defer sc.release()
-	sc.whole = true
+	sc.allIDs = true
 	var a Answer
 	failed := sc.score(ctx, q, &a)
 	if errors.Is(failed, ErrClosed) || failed != nil && outcomeOf(failed) == OutcomeCancelled {

@@ -63,9 +63,9 @@ func (x *Indexer) recall() error {
 
 // recalled takes note that a rank holds what is in the index from before.
 func (in *ingest) recalled(r *rank) error {
-	cur, err := in.x.index.Cursor(context.Background(), in.source(r), doubtCursor)
+	cur, err := in.cursorOf(r, doubtCursor)
 	if err != nil {
-		return in.failed(r, err)
+		return err
 	}
 	if r.doubt = cur.Digest == 1; r.doubt {
 		r.on(doubted)
@@ -89,9 +89,9 @@ func (in *ingest) doubts(r *rank, doubt bool) error {
 	if r.doubt == doubt || in.x.ownsIndex {
 		return nil
 	}
-	cur, err := in.x.index.Cursor(context.Background(), in.source(r), doubtCursor)
+	cur, err := in.cursorOf(r, doubtCursor)
 	if err != nil {
-		return in.failed(r, err)
+		return err
 	}
 	cur = index.Cursor{Stream: doubtCursor, Epoch: cur.Epoch + 1}
 	if doubt {
@@ -103,13 +103,19 @@ func (in *ingest) doubts(r *rank, doubt bool) error {
 	return err
 }
 
-// fedLast reports whether the stream fed a rank last, by what was noted.
-func (d *delivery) fedLast(r *rank) (bool, error) {
-	cur, err := d.x.index.Cursor(context.Background(), d.source(r), feederCursor)
+// cursorOf returns how far a stream had come with a rank.
+func (in *ingest) cursorOf(r *rank, stream string) (index.Cursor, error) {
+	cur, err := in.x.index.Cursor(context.Background(), in.source(r), stream)
 	if err != nil {
-		return false, d.failed(r, err)
+		return cur, in.failed(r, err)
 	}
-	return cur == (index.Cursor{}) || cur.Digest == xxh3.HashString(d.stream.name), nil
+	return cur, nil
+}
+
+// fedLast reports whether a stream fed a rank last, by what was noted.
+func (in *ingest) fedLast(r *rank, stream string) (bool, error) {
+	cur, err := in.cursorOf(r, feederCursor)
+	return cur == (index.Cursor{}) || cur.Digest == xxh3.HashString(stream), err
 }
 
 // feeds notes that the stream feeds the rank from now on. Nobody else knows of what
@@ -118,9 +124,9 @@ func (d *delivery) feeds() error {
 	if d.rank.stream == d.stream || d.x.ownsIndex {
 		return nil
 	}
-	cur, err := d.x.index.Cursor(context.Background(), d.source(d.rank), feederCursor)
+	cur, err := d.cursorOf(d.rank, feederCursor)
 	if err != nil {
-		return d.failed(d.rank, err)
+		return err
 	}
 	digest := xxh3.HashString(d.stream.name)
 	if cur.Digest == digest && cur.Epoch > 0 {
@@ -138,11 +144,11 @@ func (d *delivery) adopt(cur index.Cursor) (index.Cursor, error) {
 		if r.stream != nil || r != d.rank && !r.kept || r.state != StateUnknown && !r.kept {
 			continue
 		}
-		its, err := d.x.index.Cursor(context.Background(), d.source(r), d.stream.name)
+		its, err := d.cursorOf(r, d.stream.name)
 		if err != nil {
-			return cur, d.failed(r, err)
+			return cur, err
 		}
-		last, err := d.fedLast(r)
+		last, err := d.fedLast(r, d.stream.name)
 		if err != nil {
 			return cur, err
 		}

@@ -6,7 +6,7 @@
 //	...
 //	index, err := kvindex.New(kvindex.WithModel("llama-3", model))
 //	...
-//	sub, err := events.NewSubscriber(index, events.SubscriberConfig{
+//	sub, err := events.NewSubscriber(index, events.SubscriberConfig{ // or events.NewFleet, for many pods
 //		Pod: "pod-a", Model: "llama-3",
 //		Endpoint: "tcp://10.0.0.7:5557",
 //		Replay:   "tcp://10.0.0.7:5657", // else what was stored before is not known
@@ -52,8 +52,11 @@
 // Read [New] and [Option], [Indexer.ScoreRequest] with [Request], [Answer] and
 // [PodScore], and [State]. [Indexer.Score] is the short form for a text. [Indexer.Pods]
 // and [Indexer.Stats] say what is known, [Indexer.Explain] why a score is what it is.
-// When a pod has gone, end its Subscribers, wait until Run has returned, and call
-// [Indexer.RemovePod]. Call [Indexer.Close] at the end.
+//
+// An [events.Fleet] follows pods that come, move and go: it finds them in a file, in DNS
+// or in Kubernetes, has a Subscriber for each rank, and has the Indexer forget what has
+// gone. Without it, when a pod has gone: end its Subscribers, wait until Run has returned,
+// and call [Indexer.RemovePod]. Call [Indexer.Close] at the end.
 //
 // Set [WithProfile] at once for SGLang with media, for EAGLE or MTP, and for hybrid
 // models. [WithHooks], [WithMemory], [WithLossPolicy], [WithModels], [WithResolver] and
@@ -91,7 +94,9 @@
 // [Indexer.StreamNext], [Indexer.StreamNote], [Indexer.StreamRestarted] and
 // [Indexer.StreamRewound], with [Message] and [Receipt], are for a transport that can
 // ask engines for a replay. With the others they make an Indexer an
-// [events.ReplaySink], which has their rules. Nobody else needs them.
+// [events.ReplaySink], which has their rules. [Indexer.RemoveStream] and
+// [Indexer.StreamView] are for a transport that follows pods with several ranks, as an
+// [events.Fleet] does. Nobody else needs them.
 //
 // # For authors of backends
 //

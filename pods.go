@@ -56,7 +56,7 @@ type podModel struct {
 	plans    plans
 	hybrid   atomic.Bool // some rank has announced other groups than one of full attention
 	ranks    map[int]*rank
-	byNumber atomic.Pointer[[]*rank] // ranks in the order of their numbers; a new slice for each new rank. Read without pod.mu
+	byNumber atomic.Pointer[[]*rank] // ranks in the order of their numbers; a new slice for each change. Read without pod.mu
 	streams  map[string]*stream
 	adapters map[string]struct{} // those that the model was told of
 	recent   recentScopes
@@ -368,10 +368,15 @@ func (pm *podModel) rank(n int) (*rank, error) {
 		}
 		r = &rank{n: n}
 		pm.ranks[n] = r
-		all := slices.SortedFunc(maps.Values(pm.ranks), func(a, b *rank) int { return a.n - b.n })
-		pm.byNumber.Store(&all)
+		pm.listRanks()
 	}
 	return r, nil
+}
+
+// listRanks brings byNumber up to date. pod.mu is held.
+func (pm *podModel) listRanks() {
+	all := slices.SortedFunc(maps.Values(pm.ranks), func(a, b *rank) int { return a.n - b.n })
+	pm.byNumber.Store(&all)
 }
 
 // inOrder returns the ranks in the order of their numbers. It takes no lock; pm may be

@@ -59,7 +59,7 @@ var errMissing = errors.New("kvindex: a form of the prompt is missing")
 // model puts around texts.
 func (sc *scorer) encode(ctx context.Context, t tokenize.Tokenizer, special bool) error {
 	cache := sc.x.prompts
-	if cache == nil || sc.whole {
+	if cache == nil || sc.allIDs {
 		return sc.encodeWhole(ctx, t, special)
 	}
 	if len(sc.media) > 0 {

@@ -299,7 +299,7 @@ type scorer struct {
 	length int      // of it
 	media  []Media
 	known  knownText
-	whole  bool // all ids are needed
+	allIDs bool // all ids are needed
 
 	query    index.Query // whose Keys is the scorer's
 	tokens   []uint32    // of a prompt that was text
@@ -368,7 +368,7 @@ func (x *Indexer) newScorer() *scorer {
 func (sc *scorer) release() {
 	sc.set, sc.scope, sc.text, sc.prompt, sc.media, sc.query.Candidates, sc.hashes = nil, scope{}, "", nil, nil, nil, nil
 	sc.known.release()
-	sc.whole = false
+	sc.allIDs = false
 	sc.times, sc.best = times{}, sc.best[:0]
 	sc.entries, sc.hashed = sc.entries[:0], sc.hashed[:0]
 	sc.rendering = nil
@@ -382,7 +382,7 @@ func (sc *scorer) release() {
 func (sc *scorer) readPrompt(ctx context.Context, r *Request, asked *chat.Request) error {
 	sc.prompt, sc.media, sc.text = r.Tokens, r.Media, r.Prompt
 	sc.length = len(sc.prompt)
-	if sc.length > 0 && sc.x.prompts != nil && !sc.whole {
+	if sc.length > 0 && sc.x.prompts != nil && !sc.allIDs {
 		sc.x.prompts.Pass()
 	}
 	if asked != nil || r.Prompt != "" {

@@ -28,7 +28,6 @@
 package kvindex
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -226,9 +225,9 @@ func (d *delivery) join() error {
 	if r.stream == st {
 		return nil
 	}
-	cur, err := d.x.index.Cursor(context.Background(), d.source(r), st.name)
+	cur, err := d.cursorOf(r, st.name)
 	if err != nil {
-		return d.failed(r, err)
+		return err
 	}
 	d.moved, d.before = r.state != StateUnknown, cur
 	if _, heard := st.seq.Next(); heard || cur.Epoch < st.seq.Epoch() || cur == (index.Cursor{}) {

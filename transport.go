@@ -7,6 +7,8 @@
 package kvindex
 
 import (
+	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -128,15 +130,20 @@ func (st *stream) current() {
 }
 
 // close ends a stream that its transport brings no more. Without ranks it is
-// forgotten, and ranks that others have are contested by it no more.
+// forgotten.
 func (in *ingest) close(st *stream) {
+	in.endContests(st)
+	if len(st.ranks) == 0 {
+		delete(in.pm.streams, st.name)
+	}
+}
+
+// endContests: ranks that others have are contested by the stream no more.
+func (in *ingest) endContests(st *stream) {
 	if st.skipped {
 		for _, r := range in.pm.ranks {
 			r.contest = contest{}
 		}
-	}
-	if len(st.ranks) == 0 {
-		delete(in.pm.streams, st.name)
 	}
 }
 
@@ -203,6 +210,167 @@ func (x *Indexer) beginAgain(podID, model, stream string, cause LossCause) error
 		in.count(st, StreamStats{Restarts: 1})
 	}
 	return nil
+}
+
+// For authors of transports: RemoveStream forgets a stream that no transport follows any
+// more, and the ranks that it feeds with all that they hold. It is for a pod that has
+// fewer ranks than before: its other streams go on. Ranks that another stream feeds by now
+// stay. If the stream was the last one of the pod for the model, and no other ranks are
+// left, the pod is not known for the model any more. The stream "" is the one of Messages
+// without a Stream, and also feeds the ranks of Ingest and ApplyBatch.
+//
+// End the transport of the stream before, because the next message makes the stream known
+// again. Then it begins anew, and nothing of before returns. But if a backend (WithIndex)
+// is no index.SourceRemover, it still has the engine's names of blocks that are gone.
+//
+// What is not known is no error. After an error call it again: some ranks of the stream may
+// hold nothing any more, and are partial.
+func (x *Indexer) RemoveStream(podID, model, stream string) error {
+	if x.closed.Load() {
+		return ErrClosed
+	}
+	in := x.newIngest(podID, model)
+	defer in.end()
+	if !in.find() {
+		return nil
+	}
+	defer in.leave()
+	fed, err := in.fedBy(stream)
+	if err == nil {
+		err = in.discard(fed, streamName(stream))
+	}
+	if err != nil {
+		in.settle()
+		return err
+	}
+	in.removeStream(streamName(stream), fed)
+	if !x.leaveEmpty(in.locked, model) {
+		in.pm.countSilent()
+		in.settle()
+	}
+	return nil
+}
+
+// fedBy returns the ranks that a stream feeds, also those of a kept index that it fed
+// last. The stream has the name that the caller gave to it.
+func (in *ingest) fedBy(stream string) (ranks []*rank, err error) {
+	name := streamName(stream)
+	for _, r := range in.pm.inOrder() {
+		fed := stream == ""
+		switch {
+		case r.stream != nil:
+			fed = r.stream.name == name
+		case r.kept:
+			cur, err := in.cursorOf(r, name)
+			if err != nil {
+				return nil, err
+			}
+			if fed = cur != (index.Cursor{}); fed {
+				if fed, err = in.fedLast(r, name); err != nil {
+					return nil, err
+				}
+			}
+		}
+		if fed {
+			ranks = append(ranks, r)
+		}
+	}
+	return ranks, nil
+}
+
+// discard has the index forget some ranks that a stream feeds, and how far the stream had
+// come with the others.
+func (in *ingest) discard(fed []*rank, stream string) error {
+	for _, r := range in.pm.inOrder() {
+		its := slices.Contains(fed, r)
+		of, ok := in.x.index.(index.SourceRemover)
+		if its && ok {
+			if err := of.RemoveSource(context.Background(), in.source(r)); err != nil {
+				return in.failed(r, err)
+			}
+			r.on(forgotten)
+			continue
+		}
+		cur, err := in.cursorOf(r, stream)
+		if err != nil {
+			return err
+		}
+		anew := index.Cursor{Stream: stream, Epoch: cur.Epoch + 1}
+		switch {
+		case its:
+			err = in.lose(r, forgotten, anew)
+		case cur.Next > 0:
+			_, err = in.applyChanges(r, anew, nil)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeStream forgets a stream and ranks of which the index has nothing any more. A rank
+// that no message was applied to goes too: a message of the stream may have named it.
+func (in *ingest) removeStream(name string, fed []*rank) {
+	pm := in.pm
+	if st := pm.streams[name]; st != nil {
+		in.endContests(st)
+		delete(pm.streams, name)
+	}
+	if slices.ContainsFunc(fed, func(r *rank) bool { return r.contest != contest{} }) {
+		for _, st := range pm.streams { // what it said of them is not known
+			st.partial = st.partial || st.skipped
+		}
+	}
+	maps.DeleteFunc(pm.ranks, func(_ int, r *rank) bool {
+		return slices.Contains(fed, r) || r.stream == nil && r.state == StateUnknown && !r.kept
+	})
+	pm.listRanks()
+}
+
+// StreamView returns what is known of a stream, and the zero StreamView if nothing is. It is
+// for a transport that shows it, such as an events.Fleet: it costs no memory, and less than
+// Pods. Blocks is 0 if the index cannot tell.
+func (x *Indexer) StreamView(podID, model, stream string) (v events.StreamView) {
+	if x.closed.Load() {
+		return v
+	}
+	p, pm := x.lockKnown(podID, model)
+	if p == nil {
+		return v
+	}
+	defer p.mu.Unlock()
+	st := pm.streams[streamName(stream)]
+	if st == nil {
+		return v
+	}
+	state := StateLive
+	if len(st.ranks) == 0 {
+		state = st.limit(StatePartial)
+	}
+	if st.silent() {
+		state = StateSilent
+	}
+	of, _ := x.index.(index.SourceDescriber)
+	var newest time.Time
+	for _, r := range st.ranks {
+		state = min(state, r.view())
+		if !r.at.Before(newest) {
+			newest, v.Lag = r.at, r.lag
+		}
+		if of == nil {
+			continue
+		}
+		info, _ := of.DescribeSource(index.Source{Pod: podID, Model: model, Rank: r.n})
+		for _, n := range info.Blocks {
+			v.Blocks += n
+		}
+		if info.Evicted > 0 {
+			state = min(state, StatePartial)
+		}
+	}
+	v.State, v.Heard, v.Missing = state.String(), st.heard.Round(0), st.stats.Missing
+	return v
 }
 
 // findStream finds a stream that was heard and locks its pod, or returns nil.
