@@ -1,0 +1,142 @@
+package discovery
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/kvindex/kvindex/events"
+)
+
+// MaxFilePods is how many pods a file may have.
+const MaxFilePods = 1 << 16
+
+// podKeys are the keys of a pod in a file, in the order of podFields, which are the
+// fields of an events.Pod with such a key.
+var podKeys, podFields = func() (keys []string, fields map[string]int) {
+	t := reflect.TypeFor[events.Pod]()
+	fields = make(map[string]int)
+	for i := range t.NumField() {
+		key, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		keys = append(keys, key)
+		fields[key] = i
+	}
+	return keys, fields
+}()
+
+// decode reads the content of a file: all of its pods, or an error that says what is
+// wrong, where, and with which pod. Whether a pod is one that can be connected to is for
+// the Fleet to say.
+func decode(data []byte) ([]events.Pod, error) {
+	if len(bytes.TrimSpace(data)) == 0 {
+		return nil, errors.New("it is empty; a list without pods is []")
+	}
+	if !utf8.Valid(data) {
+		at := 0
+		for r, n := utf8.DecodeRune(data); r != utf8.RuneError || n > 1; r, n = utf8.DecodeRune(data[at:]) {
+			at += n
+		}
+		return nil, fmt.Errorf("%s: this is no UTF-8", place(data, at))
+	}
+	// The whole is looked at first: so a file with a wrong end is refused for that, and
+	// the places of errors are exact.
+	var all json.RawMessage
+	if err := json.Unmarshal(data, &all); err != nil {
+		at := len(data)
+		if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
+			at = min(at, int(syntax.Offset))
+		}
+		return nil, fmt.Errorf("%s: %w", place(data, at), err)
+	}
+	d := decoder{json.NewDecoder(bytes.NewReader(data)), data}
+	if err := d.open('[', "the file", "an array of pods"); err != nil {
+		return nil, err
+	}
+	pods := []events.Pod{}
+	for d.More() {
+		if len(pods) == MaxFilePods {
+			return nil, fmt.Errorf("%s: there are more than %d pods", d.place(), MaxFilePods)
+		}
+		var p events.Pod
+		if err := d.pod(&p, len(pods)+1); err != nil {
+			return nil, err
+		}
+		pods = append(pods, p)
+	}
+	return pods, nil
+}
+
+// A decoder goes through JSON that is known to be valid.
+type decoder struct {
+	*json.Decoder
+	data []byte
+}
+
+func (d decoder) place() string { return place(d.data, int(d.InputOffset())) }
+
+func place(data []byte, at int) string {
+	return fmt.Sprintf("line %d, byte %d", 1+bytes.Count(data[:at], []byte("\n")), at)
+}
+
+// open goes into an array or an object.
+func (d decoder) open(delim json.Delim, what, needed string) error {
+	token, err := d.Token()
+	if err == nil && token != delim {
+		err = fmt.Errorf("%s: %s is not %s", d.place(), what, needed)
+	}
+	return err
+}
+
+// pod reads the pod that is number n of the file.
+func (d decoder) pod(p *events.Pod, n int) error {
+	if err := d.open('{', fmt.Sprintf("pod %d", n), "an object"); err != nil {
+		return err
+	}
+	value := reflect.ValueOf(p).Elem()
+	seen := make(map[string]bool, len(podKeys))
+	for d.More() {
+		token, err := d.Token()
+		if err != nil {
+			return err
+		}
+		key := token.(string)
+		bad := func(format string, args ...any) error {
+			which := fmt.Sprintf("pod %d", n)
+			if p.ID != "" {
+				which += fmt.Sprintf(" (%.100q)", p.ID)
+			}
+			return fmt.Errorf("%s: %s: "+format, append([]any{d.place(), which}, args...)...)
+		}
+		// encoding/json would take a key in another case, and the last of two.
+		field, known := podFields[key]
+		switch {
+		case !known:
+			return bad("the key %.100q is unknown; the keys are %s", key, strings.Join(podKeys, ", "))
+		case seen[key]:
+			return bad("the key %q is there twice", key)
+		}
+		seen[key] = true
+		if err := d.Decode(value.Field(field).Addr().Interface()); err != nil {
+			if t := (*json.UnmarshalTypeError)(nil); errors.As(err, &t) {
+				return bad("the key %q has a JSON %s where %s is needed", key, t.Value, needed(t.Type))
+			}
+			return bad("the key %q: %w", key, err)
+		}
+	}
+	_, err := d.Token()
+	return err
+}
+
+func needed(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Int:
+		return "a whole number"
+	case reflect.Map:
+		return "an object of strings"
+	}
+	return "a string"
+}

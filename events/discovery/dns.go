@@ -1,0 +1,334 @@
+package discovery
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kvindex/kvindex/events"
+)
+
+// What a DNSConfig leaves zero.
+const (
+	DefaultDNSInterval = 5 * time.Second
+	DefaultDNSGrace    = 30 * time.Second
+)
+
+// MaxNames is how many pods one kind of record (A, AAAA or SRV) may name. More are not
+// taken.
+const MaxNames = 2048
+
+const (
+	// missesToGo is how many answers in a row lack a pod that goes.
+	missesToGo = 2
+	// triesToSpeak is how often an asking may fail before the others are told without it.
+	triesToSpeak = 2
+)
+
+// DNSConfig configures DNS. Name and Pod.Model are required.
+type DNSConfig struct {
+	// Name is the whole name of a service, such as vllm.default.svc.cluster.local. The
+	// search domains of the host are not tried: of several names, one that does not exist
+	// could hide that another one has failed.
+	Name string
+	// SRV has SRV records asked for, and not A and AAAA. Name begins with a service and a
+	// protocol then, as in _kv._tcp.vllm.default.svc.cluster.local.
+	SRV bool
+	// Pod is what all pods have in common: Model, Port, ReplayPort, Ranks, Topic, Engine
+	// and Labels. Each pod gets its own ID and Host, and its Port with SRV.
+	Pod events.Pod
+	// Interval is the time between two askings; each one is up to a fifth shorter or
+	// longer. 0 is DefaultDNSInterval.
+	Interval time.Duration
+	// Grace is how long each answer must say that there is no such name, or no record,
+	// until the pods go. 0 is DefaultDNSGrace.
+	Grace time.Duration
+	// Resolver has the Dial that is used. Nil, or without a Dial, the servers of the host
+	// are asked (/etc/resolv.conf). Answers are read by Go's own resolver, never by libc.
+	Resolver *net.Resolver
+	// OnError gets what goes wrong: at once, then again after times that double up to one
+	// minute, while that lasts. Two goroutines may call it at once. If it is nil,
+	// FleetConfig.OnError gets it.
+	OnError func(error)
+}
+
+// DNS returns the pods that a headless service has, which is a name in DNS of which an
+// answer has all the pods. With A and AAAA records, each address is a pod whose ID is
+// address:port. With SRV records, each target and port is one, with the ID target:port.
+//
+// One answer of DNS is no proof that a pod has gone, so:
+//   - an error, a timeout, and a truncated answer that TCP does not complete change
+//     nothing;
+//   - pods that an answer lacks go with the second such answer in a row. What is between
+//     the two and is not an answer with records does not count;
+//   - if there is no such name (NXDOMAIN) or no record, nothing changes until each asking
+//     has said so for Grace. An error in between begins the time again.
+//
+// A and AAAA records are asked for separately, and each kind has these rules for itself.
+// That a service has one of them alone is no error.
+//
+// Nothing is said until there was an answer about each kind, or two failures. A service
+// that has no pods is said to have none after Grace.
+//
+// Who answers for the name can do no more than name addresses, MaxNames of each kind.
+//
+// The error names each wrong field of cfg.
+func DNS(cfg DNSConfig) (events.Source, error) {
+	cfg, err := cfg.normal()
+	if err != nil {
+		return events.Source{}, err
+	}
+	return events.Source{Name: "dns:" + cfg.Name, Run: func(ctx context.Context, set func([]events.Pod) error) error {
+		return newDNS(cfg, realTime).run(ctx, set)
+	}}, nil
+}
+
+// normal returns the configuration with its defaults, or an error that names each wrong
+// field.
+func (c DNSConfig) normal() (DNSConfig, error) {
+	c.Name = strings.ToLower(strings.TrimSuffix(c.Name, "."))
+	err := c.validate()
+	c.Pod.Labels = maps.Clone(c.Pod.Labels)
+	c.Pod.Port = cmp.Or(c.Pod.Port, events.DefaultPort)
+	c.Interval = cmp.Or(c.Interval, DefaultDNSInterval)
+	c.Grace = cmp.Or(c.Grace, DefaultDNSGrace)
+	return c, err
+}
+
+func (c *DNSConfig) validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("discovery: dns: "+format, args...)) }
+	if _, err := netip.ParseAddr(c.Name); err == nil || !isName(c.Name) {
+		bad("Name %.300q is not a name in DNS", c.Name)
+	}
+	if c.Pod.Model == "" {
+		bad("no Pod.Model")
+	}
+	if c.Pod.ID != "" || c.Pod.Host != "" || c.Pod.UID != "" {
+		bad("Pod has an ID, a Host or a UID, which each pod has for itself")
+	}
+	if c.SRV && c.Pod.Port != 0 {
+		bad("Pod.Port is %d, and SRV records have the ports", c.Pod.Port)
+	}
+	last := max(c.Pod.Port, c.Pod.ReplayPort) + max(c.Pod.Ranks, 1) - 1
+	if c.Pod.Port < 0 || c.Pod.ReplayPort < 0 || c.Pod.Ranks < 0 || last > 65535 {
+		bad("Pod.Port %d, Pod.ReplayPort %d and Pod.Ranks %d are not all ports in 1..65535", c.Pod.Port, c.Pod.ReplayPort, c.Pod.Ranks)
+	}
+	if c.Interval < 0 || c.Grace < 0 {
+		bad("Interval %v or Grace %v is below 0", c.Interval, c.Grace)
+	}
+	return errors.Join(errs...)
+}
+
+// isName reports whether s can be asked for: a name with a wrong form is answered by the
+// resolver itself, and as one that does not exist.
+func isName(s string) bool {
+	if s == "" || len(s) > 253 {
+		return false
+	}
+	for label := range strings.SplitSeq(s, ".") {
+		if label == "" || len(label) > 63 || strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
+			return false
+		}
+	}
+	return true
+}
+
+// dns is what a Run of DNS knows.
+type dns struct {
+	cfg       DNSConfig
+	clock     clock
+	questions []*question
+
+	mu      sync.Mutex // guards what follows, and what is known of each question; set is called with it
+	said    bool
+	refused bool     // set had an error
+	ids     []string // what was said last, in order
+	nobody  trouble
+}
+
+// A question is one kind of record that is asked for.
+type question struct {
+	kind string
+	ask  func(ctx context.Context) ([]events.Pod, error)
+
+	known  map[string]*namedPod // by ID
+	heard  bool                 // an answer, also one without records
+	failed int
+	empty  time.Time // since when each asking has said that there are no records; zero: the last one did not
+	gone   bool      // that has lasted Grace
+	told   trouble
+}
+
+// namedPod is a pod of an answer.
+type namedPod struct {
+	events.Pod
+	missed int // answers with records that lacked it, in a row
+}
+
+func newDNS(cfg DNSConfig, c clock) *dns {
+	d := &dns{cfg: cfg, clock: c}
+	a := asker{&d.cfg, resolver(cfg.Resolver)}
+	add := func(kind string, ask func(context.Context) ([]events.Pod, error)) {
+		d.questions = append(d.questions, &question{kind: kind, ask: ask, known: make(map[string]*namedPod)})
+	}
+	if cfg.SRV {
+		add("SRV", a.srv)
+		return d
+	}
+	add("A", func(ctx context.Context) ([]events.Pod, error) { return a.addresses(ctx, "ip4") })
+	add("AAAA", func(ctx context.Context) ([]events.Pod, error) { return a.addresses(ctx, "ip6") })
+	return d
+}
+
+// run asks each question by a goroutine of its own, so that a slow answer to one delays
+// no news of the other.
+func (d *dns) run(ctx context.Context, set func([]events.Pod) error) error {
+	d.cfg.OnError = orReport(ctx, d.cfg.OnError)
+	var wg sync.WaitGroup
+	for _, q := range d.questions {
+		wg.Go(func() { d.keepAsking(ctx, q, set) })
+	}
+	wg.Wait()
+	return ctx.Err()
+}
+
+func (d *dns) keepAsking(ctx context.Context, q *question, set func([]events.Pod) error) {
+	for {
+		limited, cancel := d.clock.limit(ctx, maxAsking)
+		pods, err := q.ask(limited)
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		for _, err := range d.hear(q, pods, err, set) {
+			d.cfg.OnError(fmt.Errorf("discovery: dns %q: %w", d.cfg.Name, err))
+		}
+		if d.clock.wait(ctx, d.cfg.Interval*4/5+rand.N(d.cfg.Interval*2/5+1)) != nil {
+			return
+		}
+	}
+}
+
+// hear takes what came of an asking, and returns what is to be told of it. Pods beside an
+// error are an answer, of which a part could not be used.
+func (d *dns) hear(q *question, pods []events.Pod, err error, set func([]events.Pod) error) (tell []error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := d.clock.now()
+	switch {
+	case len(pods) > 0:
+		if more := q.named(pods); more > 0 {
+			err = errors.Join(err, fmt.Errorf("%d pods more than %d (MaxNames) are not taken", more, MaxNames))
+		}
+	case err != nil:
+		q.failed++
+		q.empty, q.gone = time.Time{}, false
+	default:
+		q.without(now, d.cfg.Grace)
+	}
+	d.say(set)
+	if err == nil {
+		q.told.end()
+	} else if q.told.tells(kindOf(err), now) {
+		tell = append(tell, fmt.Errorf("%s: %w; %d pods are known", q.kind, err, len(q.known)))
+	}
+	return append(tell, d.lacking(now)...)
+}
+
+// named takes an answer with records. It returns how many pods there was no room for.
+func (q *question) named(pods []events.Pod) (more int) {
+	q.heard, q.empty, q.gone = true, time.Time{}, false
+	for _, k := range q.known {
+		k.missed++
+	}
+	for _, p := range pods {
+		if k := q.known[p.ID]; k != nil {
+			k.missed = 0
+		}
+	}
+	maps.DeleteFunc(q.known, func(_ string, k *namedPod) bool { return k.missed >= missesToGo })
+	for _, p := range pods {
+		switch {
+		case q.known[p.ID] != nil:
+		case len(q.known) < MaxNames:
+			q.known[p.ID] = &namedPod{Pod: p}
+		default:
+			more++
+		}
+	}
+	return more
+}
+
+// without takes an answer that has no records, or says that there is no such name.
+func (q *question) without(now time.Time, grace time.Duration) {
+	q.heard = true
+	if q.empty.IsZero() {
+		q.empty = now
+	}
+	if now.Sub(q.empty) >= grace {
+		q.gone = true
+		clear(q.known)
+	}
+}
+
+// say calls set if there is something to say.
+func (d *dns) say(set func([]events.Pod) error) {
+	pods := make(map[string]events.Pod)
+	empty := true // each question has an answer: nobody
+	for _, q := range d.questions {
+		if !d.said && !q.heard && q.failed < triesToSpeak {
+			return
+		}
+		empty = empty && q.gone
+		for id, k := range q.known {
+			pods[id] = k.Pod
+		}
+	}
+	if !d.said && len(pods) == 0 && !empty {
+		return
+	}
+	ids := slices.Sorted(maps.Keys(pods))
+	if d.said && !d.refused && slices.Equal(ids, d.ids) {
+		return
+	}
+	list := make([]events.Pod, len(ids))
+	for i, id := range ids {
+		list[i] = pods[id]
+	}
+	// The error is no news for who gave set. It may be about room, which comes later.
+	d.said, d.ids, d.refused = true, ids, set(list) != nil
+}
+
+// lacking returns what is to be told of a service without any record.
+func (d *dns) lacking(now time.Time) []error {
+	since, kinds, known := time.Time{}, "", 0
+	for _, q := range d.questions {
+		if q.empty.IsZero() {
+			d.nobody.end()
+			return nil
+		}
+		if q.empty.After(since) {
+			since = q.empty
+		}
+		kinds += " " + q.kind
+		known += len(q.known)
+	}
+	what, then := "known", fmt.Sprintf("; the %d pods that are known go when that has lasted %v", known, d.cfg.Grace)
+	if known == 0 {
+		what, then = "none", "; no pods are known"
+	}
+	if !d.nobody.tells(what, now) {
+		return nil
+	}
+	return []error{fmt.Errorf("no such name, or no records (%s), for %v%s", kinds[1:], now.Sub(since).Round(time.Second), then)}
+}
