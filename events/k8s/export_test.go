@@ -1,0 +1,21 @@
+package k8s
+
+import (
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/kvindex/kvindex/events"
+)
+
+// SourceThatWaits returns a source that waits as long as wait says where client-go would wait
+// for d.
+func SourceThatWaits(client kubernetes.Interface, cfg Config, wait func(d time.Duration) time.Duration) (events.Source, error) {
+	s, err := newSource(client, cfg)
+	s.wait = wait
+	return events.Source{Name: s.Name, Run: s.run}, err
+}
+
+const Pause = pause
+
+var UpToTenSeconds = upToTenSeconds

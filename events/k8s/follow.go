@@ -1,0 +1,179 @@
+package k8s
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
+
+	"github.com/kvindex/kvindex/events"
+)
+
+const (
+	// pause is the time between two calls of set. The first of a burst waits for nothing.
+	pause = 5 * time.Millisecond
+	// repeat is the time after which a request that fails as before is told again.
+	repeat = time.Minute
+	// room is the time after which pods that were refused are offered again: there may be
+	// room for them.
+	room = 10 * time.Second
+)
+
+// source follows the pods of a Config. It is client-go's Reflector, which is what lists and
+// watches in every informer, before a store of its own: a SharedInformer would keep each pod
+// twice, and has no way to set how long a Reflector waits.
+type source struct {
+	Config
+	client kubernetes.Interface
+	wait   func(time.Duration) time.Duration // how long to wait where client-go would for so long
+}
+
+// upToTenSeconds is how long a source waits between attempts. client-go alone would wait up
+// to a minute, in which new pods get no request. A cluster has few gateways, so asking sooner
+// is no burden, and they do not all ask at once.
+func upToTenSeconds(d time.Duration) time.Duration {
+	return min(d, 5*time.Second+rand.N(5*time.Second))
+}
+
+// run is the Run of the events.Source.
+func (s *source) run(ctx context.Context, set func([]events.Pod) error) error {
+	if s.OnError == nil {
+		own := *s
+		own.OnError = func(err error) { events.Report(ctx, err) }
+		s = &own
+	}
+	quiet := ctx
+	if _, err := logr.FromContext(ctx); err != nil {
+		quiet = logr.NewContext(ctx, logr.Discard()) // without this, client-go writes to stderr
+	}
+	known := &store{Config: &s.Config, changed: make(chan struct{}, 1), pods: make(map[string]entry)}
+	requests := &requests{source: s}
+	reflector := cache.NewReflectorWithOptions(
+		cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+			ListWithContextFunc:  requests.list,
+			WatchFuncWithContext: requests.watch,
+		}, s.client),
+		&corev1.Pod{}, known,
+		cache.ReflectorOptions{Name: s.Name, Clock: endingClock{ctx: ctx, wait: s.wait}},
+	)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { reflector.RunWithContext(quiet) })
+
+	var refused <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-known.changed:
+		case <-refused:
+		}
+		pods, clashes := known.all()
+		for _, err := range clashes {
+			s.OnError(err)
+		}
+		refused = nil
+		if err := set(pods); err != nil { // of which the Fleet tells
+			refused = time.After(s.wait(room))
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+}
+
+// requests makes the requests of a Reflector, and tells of those that fail.
+type requests struct {
+	*source
+	mu   sync.Mutex // guards the fields below
+	said string     // the last fault, "" once a request has succeeded
+	when time.Time  // of said
+}
+
+func (r *requests) list(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+	list, err := r.client.CoreV1().Pods(r.Namespace).List(ctx, r.selected(opts))
+	r.ended(ctx, "list", err)
+	if err != nil {
+		return nil, err
+	}
+	for i := range list.Items {
+		r.trim(&list.Items[i])
+	}
+	return list, nil
+}
+
+func (r *requests) watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+	w, err := r.client.CoreV1().Pods(r.Namespace).Watch(ctx, r.selected(opts))
+	if opts.SendInitialEvents != nil && apierrors.IsInvalid(err) {
+		return nil, err // the server is too old for a watch that begins with a list; a list follows
+	}
+	r.ended(ctx, "watch", err)
+	return w, err
+}
+
+func (r *requests) selected(opts metav1.ListOptions) metav1.ListOptions {
+	opts.LabelSelector, opts.FieldSelector = r.LabelSelector, r.FieldSelector
+	return opts
+}
+
+// ended tells of a request that failed. That the API server has forgotten a version is no
+// fault: another list follows.
+func (r *requests) ended(ctx context.Context, verb string, err error) {
+	if ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+		return
+	}
+	r.mu.Lock()
+	if err == nil {
+		r.said = ""
+		r.mu.Unlock()
+		return
+	}
+	text := err.Error()
+	again := text == r.said && time.Since(r.when) < repeat
+	if !again {
+		r.said, r.when = text, time.Now()
+	}
+	r.mu.Unlock()
+	if !again {
+		r.OnError(fmt.Errorf("k8s: %s: to %s pods: %w", r.Name, verb, err))
+	}
+}
+
+// endingClock is the clock of a Reflector. Its timers end with a context: some of the waits
+// of a Reflector do not look at theirs, and would hold up the end of a source.
+type endingClock struct {
+	clock.RealClock
+	ctx  context.Context
+	wait func(time.Duration) time.Duration
+}
+
+func (c endingClock) NewTimer(d time.Duration) clock.Timer {
+	t := &endingTimer{c.RealClock.NewTimer(c.wait(d)), c}
+	context.AfterFunc(c.ctx, func() { t.Timer.Reset(0) })
+	return t
+}
+
+type endingTimer struct {
+	clock.Timer
+	endingClock
+}
+
+func (t *endingTimer) Reset(d time.Duration) bool {
+	active := t.Timer.Reset(t.wait(d))
+	if t.ctx.Err() != nil { // perhaps after its last call
+		t.Timer.Reset(0)
+	}
+	return active
+}

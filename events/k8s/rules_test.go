@@ -1,0 +1,575 @@
+package k8s_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/events/k8s"
+	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
+)
+
+// A host runs a source beside a cluster.
+type host struct {
+	*cluster
+	t    *testing.T
+	ctx  context.Context
+	stop context.CancelFunc
+	done chan error
+	sets chan []events.Pod // each set
+	errs chan error        // each OnError
+
+	mu     sync.Mutex // guards refuse
+	refuse error      // what set returns
+}
+
+// newHost returns a host that does not run yet.
+func newHost(t *testing.T) *host {
+	c, err := newCluster(rand.New(rand.NewPCG(1, 1)), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.close)
+	h := &host{cluster: c, t: t, done: make(chan error, 1), sets: make(chan []events.Pod, 10_000), errs: make(chan error, 10_000)}
+	h.ctx, h.stop = context.WithCancel(zmtptest.Context(t))
+	return h
+}
+
+// run has a source run until the test ends.
+func (h *host) run(cfg k8s.Config, client kubernetes.Interface, wait func(time.Duration) time.Duration) {
+	h.t.Helper()
+	cfg.OnError = func(err error) { h.errs <- err }
+	source, err := k8s.SourceThatWaits(client, cfg, wait)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	go func() {
+		h.done <- source.Run(h.ctx, func(pods []events.Pod) error {
+			h.sets <- pods
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			return h.refuse
+		})
+	}()
+	h.t.Cleanup(func() {
+		h.stop()
+		<-h.done
+	})
+}
+
+// put writes a pod to the server whole.
+func (h *host) put(p *corev1.Pod) {
+	h.own.write(p.Namespace+"/"+p.Name, func(*corev1.Pod) (*corev1.Pod, error) { return p.DeepCopy(), nil })
+}
+
+func (h *host) delete(p *corev1.Pod) {
+	h.own.write(p.Namespace+"/"+p.Name, func(*corev1.Pod) (*corev1.Pod, error) { return nil, nil })
+}
+
+// until returns the first set of which a condition is true.
+func (h *host) until(what string, is func([]events.Pod) bool) []events.Pod {
+	h.t.Helper()
+	var last []events.Pod
+	for {
+		select {
+		case last = <-h.sets:
+			if is(last) {
+				return last
+			}
+		case <-h.ctx.Done():
+			h.t.Fatalf("no set with %s; the last: %+v", what, last)
+		}
+	}
+}
+
+// barrier returns the first set that has a pod of this name, which it writes. It shows what
+// the source says of what was written before.
+func (h *host) barrier(name string) []events.Pod {
+	h.t.Helper()
+	p := engine(name)
+	h.put(p)
+	pods := h.until(name, func(pods []events.Pod) bool {
+		for _, p := range pods {
+			if p.UID == "uid of "+name {
+				return true
+			}
+		}
+		return false
+	})
+	h.delete(p)
+	return pods
+}
+
+// relist has the source list all pods again.
+func (h *host) relist() {
+	h.faults.only("error event 410")
+	h.faults.end()
+	h.faults.until(h.ctx, "error event 410", 1)
+	h.faults.only("")
+}
+
+// engine is a pod that is there.
+func engine(name string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Namespace: "ns", UID: types.UID("uid of " + name), CreationTimestamp: metav1.Unix(1_000_000, 0),
+			Labels: map[string]string{"model": "m"},
+		},
+		Status: corev1.PodStatus{
+			Phase: corev1.PodRunning, PodIP: "10.0.0.1",
+			Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, {Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+		},
+	}
+}
+
+var byLabel = k8s.Config{Model: k8s.From[string]{Key: "model"}}
+
+// full reads each field from a key of its own.
+var full = k8s.Config{
+	Switch: "on", Model: k8s.From[string]{Key: "model", Default: "base"}, Topic: k8s.From[string]{Key: "topic", Default: "kv"},
+	Port: k8s.From[int]{Key: "port", Default: 5600}, ReplayPort: k8s.From[int]{Key: "replay", Default: 5700}, Ranks: k8s.From[int]{Key: "ranks", Default: 2},
+	Labels: []string{"zone"},
+}
+
+// TestPods: what a pod is to a Fleet, or why it is none.
+func TestPods(t *testing.T) {
+	now := metav1.Now()
+	with := func(change func(*corev1.Pod)) *corev1.Pod {
+		p := engine("p")
+		p.Labels = map[string]string{"on": "true"}
+		change(p)
+		return p
+	}
+	label := func(key, value string) *corev1.Pod {
+		return with(func(p *corev1.Pod) { p.Labels[key] = value })
+	}
+	pod := func(change func(*events.Pod)) *events.Pod {
+		p := &events.Pod{ID: "ns/p", UID: "uid of p", Host: "10.0.0.1", Model: "base", Topic: "kv", Port: 5600, ReplayPort: 5700, Ranks: 2}
+		change(p)
+		return p
+	}
+	as := func(change func(*k8s.Config)) k8s.Config {
+		cfg := full
+		change(&cfg)
+		return cfg
+	}
+	none := func(*events.Pod) {}
+	long := strings.Repeat("x", 1025)
+	for _, c := range []struct {
+		name string
+		cfg  k8s.Config
+		pod  *corev1.Pod
+		want *events.Pod
+		err  string
+	}{
+		{"all defaults", full, with(func(*corev1.Pod) {}), pod(none), ""},
+		{"being deleted", full, with(func(p *corev1.Pod) { p.DeletionTimestamp = &now }), nil, ""},
+		{"pending", full, with(func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }), nil, ""},
+		{"ended", full, with(func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), nil, ""},
+		{"no address", full, with(func(p *corev1.Pod) { p.Status.PodIP = "" }), nil, ""},
+		{"not Ready", full, with(func(p *corev1.Pod) { p.Status.Conditions[1].Status = corev1.ConditionFalse }), nil, ""},
+		{"no condition", full, with(func(p *corev1.Pod) { p.Status.Conditions = nil }), nil, ""},
+		{"not Ready and taken", as(func(c *k8s.Config) { c.Unready = true }), with(func(p *corev1.Pod) { p.Status.Conditions = nil }), pod(none), ""},
+		{"IPv6", full, with(func(p *corev1.Pod) { p.Status.PodIP = "fd00::7" }), pod(func(p *events.Pod) { p.Host = "fd00::7" }), ""},
+		{"by address", as(func(c *k8s.Config) { c.ByAddress = true }), with(func(*corev1.Pod) {}), pod(func(p *events.Pod) { p.ID = "10.0.0.1" }), ""},
+		{"switched off", full, label("on", "false"), nil, ""},
+		{"no switch", full, label("on", ""), nil, ""},
+		{"no switch is needed", as(func(c *k8s.Config) { c.Switch = "" }), label("on", "maybe"), pod(none), ""},
+		{"another switch", full, label("on", "True"), nil, `k8s: pod ns/p: on is "True", and not true or false`},
+		{"a model", full, label("model", "a"), pod(func(p *events.Pod) { p.Model = "a" }), ""},
+		{"a model in an annotation", full, with(func(p *corev1.Pod) { p.Annotations = map[string]string{"model": "org/a"} }), pod(func(p *events.Pod) { p.Model = "org/a" }), ""},
+		{"a label before an annotation", full, with(func(p *corev1.Pod) {
+			p.Labels["model"], p.Annotations = "a", map[string]string{"model": "b"}
+		}), pod(func(p *events.Pod) { p.Model = "a" }), ""},
+		{"no model", as(func(c *k8s.Config) { c.Model.Default = "" }), with(func(*corev1.Pod) {}), nil, "k8s: pod ns/p: has no model: neither a label nor an annotation model"},
+		{"a long model", full, with(func(p *corev1.Pod) { p.Annotations = map[string]string{"model": long} }), nil,
+			`k8s: pod ns/p: model (model) has 1025 bytes, 1024 are allowed: "` + long[:100] + `"...`},
+		{"a long topic", full, with(func(p *corev1.Pod) { p.Annotations = map[string]string{"topic": long} }), nil,
+			`k8s: pod ns/p: topic (topic) has 1025 bytes, 1024 are allowed: "` + long[:100] + `"...`},
+		{"a topic", full, label("topic", "t"), pod(func(p *events.Pod) { p.Topic = "t" }), ""},
+		{"a port", full, label("port", "65534"), pod(func(p *events.Pod) { p.Port = 65534 }), ""},
+		{"a replay port", full, label("replay", "1"), pod(func(p *events.Pod) { p.ReplayPort = 1 }), ""},
+		{"ranks", full, label("ranks", "1024"), pod(func(p *events.Pod) { p.Ranks = 1024 }), ""},
+		{"no number", full, label("port", "abc"), nil, `k8s: pod ns/p: port (port) is "abc", and no number in 1..65535`},
+		{"port 0", full, label("port", "0"), nil, `k8s: pod ns/p: port (port) is "0", and no number in 1..65535`},
+		{"port 65536", full, label("replay", "65536"), nil, `k8s: pod ns/p: replay (replay port) is "65536", and no number in 1..65535`},
+		{"no ranks", full, label("ranks", "0"), nil, `k8s: pod ns/p: ranks (ranks) is "0", and no number in 1..1024`},
+		{"too many ranks", full, label("ranks", "1025"), nil, `k8s: pod ns/p: ranks (ranks) is "1025", and no number in 1..1024`},
+		{"ports past the last", full, label("port", "65535"), nil, "k8s: pod ns/p: has 2 ranks (ranks) and so a port 65536, past 65535 (port, replay)"},
+		{"replay ports past the last", full, label("replay", "65535"), nil, "k8s: pod ns/p: has 2 ranks (ranks) and so a port 65536, past 65535 (port, replay)"},
+		{"a chosen label", full, label("zone", "a"), pod(func(p *events.Pod) { p.Labels = map[string]string{"zone": "a"} }), ""},
+		{"another label", full, label("room", "a"), pod(none), ""},
+		{"an annotation is no label", full, with(func(p *corev1.Pod) { p.Annotations = map[string]string{"zone": "a"} }), pod(none), ""},
+		{"AIBrix", k8s.AIBrix(""), with(func(p *corev1.Pod) {
+			p.Labels = map[string]string{"model.aibrix.ai/name": "a", "model.aibrix.ai/kv-events-enabled": "true", "model.aibrix.ai/port": "8000", "model.aibrix.ai/lora-id": "3"}
+		}), &events.Pod{ID: "ns/p", UID: "uid of p", Host: "10.0.0.1", Model: "a", Port: 5557, ReplayPort: 5558,
+			Labels: map[string]string{"model.aibrix.ai/port": "8000", "model.aibrix.ai/lora-id": "3"}}, ""},
+		{"AIBrix without events", k8s.AIBrix(""), with(func(p *corev1.Pod) { p.Labels = map[string]string{"model.aibrix.ai/name": "a"} }), nil, ""},
+		{"llm-d", k8s.LLMD("ns", "org/a"), with(func(p *corev1.Pod) {
+			p.Labels = map[string]string{"llm-d.ai/inference-serving": "true", "llm-d.ai/model": "a"}
+		}), &events.Pod{ID: "ns/p", UID: "uid of p", Host: "10.0.0.1", Model: "org/a", Port: 5557, Labels: map[string]string{"llm-d.ai/model": "a"}}, ""},
+		{"another of llm-d", k8s.LLMD("ns", "org/a"), with(func(p *corev1.Pod) { p.Labels = map[string]string{"app": "x"} }), nil, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := newHost(t)
+			h.put(c.pod)
+			h.run(c.cfg, h.reader, aHundredth)
+			var got *events.Pod
+			if pods := h.until("anything", func([]events.Pod) bool { return true }); len(pods) > 0 {
+				got = &pods[0]
+			}
+			if !reflect.DeepEqual(got, c.want) {
+				t.Errorf("%+v, want %+v", got, c.want)
+			}
+			text := ""
+			select {
+			case err := <-h.errs: // which comes before the set
+				text = err.Error()
+			default:
+			}
+			if text != c.err {
+				t.Errorf("error %s\n want %s", text, c.err)
+			}
+		})
+	}
+}
+
+// TestConfig: what is wrong of a Config.
+func TestConfig(t *testing.T) {
+	h := newHost(t)
+	for want, cfg := range map[string]k8s.Config{
+		"k8s: Model has neither Key nor Default":              {},
+		"k8s: LabelSelector: ":                                {Model: byLabel.Model, LabelSelector: "a in"},
+		"k8s: FieldSelector: ":                                {Model: byLabel.Model, FieldSelector: "a>b"},
+		"k8s: Port.Default is 65536, and not in 0..65535":     {Model: byLabel.Model, Port: k8s.From[int]{Default: 65536}},
+		"k8s: ReplayPort.Default is -1, and not in 0..65535":  {Model: byLabel.Model, ReplayPort: k8s.From[int]{Default: -1}},
+		"k8s: Ranks.Default is 1025, and not in 0..1024":      {Model: byLabel.Model, Ranks: k8s.From[int]{Default: 1025}},
+		"k8s: Model.Default has 1025 bytes, 1024 are allowed": {Model: k8s.From[string]{Default: strings.Repeat("x", 1025)}},
+		"k8s: Topic.Default has 1025 bytes, 1024 are allowed": {Model: byLabel.Model, Topic: k8s.From[string]{Default: strings.Repeat("x", 1025)}},
+	} {
+		if source, err := k8s.Source(h.writer, cfg); err == nil || !strings.HasPrefix(err.Error(), want) || source.Run != nil {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	if _, err := k8s.Source(nil, byLabel); err == nil || err.Error() != "k8s: no client" {
+		t.Errorf("without a client: %v", err)
+	}
+	if source, err := k8s.Source(h.writer, byLabel); err != nil || source.Name != "k8s" {
+		t.Errorf("%q, %v", source.Name, err)
+	}
+	if source, err := k8s.Source(h.writer, k8s.Config{Model: byLabel.Model, Name: "west"}); err != nil || source.Name != "west" {
+		t.Errorf("%q, %v", source.Name, err)
+	}
+}
+
+// TestRefusedOnce: a pod that cannot be read is told once, and not again when it is listed
+// again; it is told again for another fault, and once it was read in between.
+func TestRefusedOnce(t *testing.T) {
+	h := newHost(t)
+	cfg := byLabel
+	cfg.Port.Key = "port"
+	p := engine("p")
+	p.Labels["port"] = "abc"
+	h.put(p)
+	h.run(cfg, h.reader, aHundredth)
+	told := func(n int, what string) {
+		t.Helper()
+		h.barrier(fmt.Sprintf("barrier-%d-of-%s", n, what))
+		for range n {
+			select {
+			case err := <-h.errs:
+				if !strings.Contains(err.Error(), what) {
+					t.Errorf("%v, want %s", err, what)
+				}
+			default:
+				t.Errorf("%q was not told", what)
+			}
+		}
+		select {
+		case err := <-h.errs:
+			t.Errorf("also told: %v", err)
+		default:
+		}
+	}
+	told(1, `"abc"`)
+	h.relist()
+	h.put(p)
+	told(0, "a list")
+	p.Status.Message = "beat"
+	h.put(p)
+	told(0, "a change")
+	p.Labels["port"] = "x"
+	h.put(p)
+	told(1, `"x"`)
+	p.Labels["port"] = "7"
+	h.put(p)
+	h.until("the pod", func(pods []events.Pod) bool { return len(pods) == 1 && pods[0].Port == 7 })
+	p.Labels["port"] = "x"
+	h.put(p)
+	told(1, `"x"`)
+}
+
+// TestUID: a pod of the same name is another one.
+func TestUID(t *testing.T) {
+	h := newHost(t)
+	p := engine("p")
+	h.put(p)
+	h.run(byLabel, h.reader, aHundredth)
+	h.until("the pod", func(pods []events.Pod) bool { return len(pods) == 1 && pods[0].UID == "uid of p" })
+	p.UID = "another"
+	h.put(p)
+	h.until("the other", func(pods []events.Pod) bool { return len(pods) == 1 && pods[0].UID == "another" })
+}
+
+// TestYoungerHasTheAddress: of two pods with one address the younger is taken, and that is
+// told once.
+func TestYoungerHasTheAddress(t *testing.T) {
+	h := newHost(t)
+	cfg := byLabel
+	cfg.ByAddress = true
+	old, young := engine("z-old"), engine("a-young")
+	h.put(old)
+	h.run(cfg, h.reader, aHundredth)
+	h.until("the old one", func(pods []events.Pod) bool { return len(pods) == 1 && pods[0].UID == "uid of z-old" })
+	young.CreationTimestamp = metav1.Unix(1_000_001, 0)
+	h.put(young)
+	h.until("the young one", func(pods []events.Pod) bool { return len(pods) == 1 && pods[0].UID == "uid of a-young" })
+	young.Labels["model"] = "n"
+	h.put(young)
+	h.until("the young one again", func(pods []events.Pod) bool { return len(pods) == 1 && pods[0].Model == "n" })
+	h.relist()
+	h.until("a list", func(pods []events.Pod) bool { return len(pods) == 1 && pods[0].UID == "uid of a-young" })
+	h.delete(young)
+	h.until("the old one", func(pods []events.Pod) bool { return len(pods) == 1 && pods[0].UID == "uid of z-old" })
+	want := "k8s: pod ns/z-old: a younger pod, ns/a-young, has its address 10.0.0.1"
+	if err := <-h.errs; err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+	if len(h.errs) > 0 {
+		t.Errorf("also told: %v", <-h.errs)
+	}
+}
+
+// TestNothingBeforeTheList: a source that cannot list yet says nothing, which is not the
+// same as no pods; an empty list is a list.
+func TestNothingBeforeTheList(t *testing.T) {
+	h := newHost(t)
+	h.put(engine("p"))
+	h.faults.only("403")
+	h.run(byLabel, h.reader, aHundredth)
+	h.faults.until(h.ctx, "403", 6)
+	if len(h.sets) > 0 {
+		t.Errorf("set is %v before there was a list", <-h.sets)
+	}
+	h.delete(engine("p"))
+	h.faults.only("")
+	if pods := h.until("no pod", func([]events.Pod) bool { return true }); len(pods) > 0 {
+		t.Errorf("%v", pods)
+	}
+}
+
+// TestSameIsNotSaid: a change of what is not read calls nothing.
+func TestSameIsNotSaid(t *testing.T) {
+	h := newHost(t)
+	h.run(byLabel, h.reader, aHundredth)
+	h.until("no pod", func(pods []events.Pod) bool { return len(pods) == 0 })
+	p := engine("p")
+	h.put(p)
+	h.until("the pod", func(pods []events.Pod) bool { return len(pods) == 1 })
+	for i := range 100 {
+		p.Status.Message = fmt.Sprint("beat ", i)
+		h.put(p)
+	}
+	h.put(engine("barrier"))
+	n := 0
+	h.until("the barrier", func(pods []events.Pod) bool { n++; return len(pods) == 2 })
+	if n != 1 {
+		t.Errorf("set was called %d times more for nothing", n-1)
+	}
+}
+
+// TestBurst: pods that come at once are few calls, and none of them is missing in the last.
+func TestBurst(t *testing.T) {
+	h := newHost(t)
+	h.run(byLabel, h.reader, aHundredth)
+	h.until("no pod", func(pods []events.Pod) bool { return len(pods) == 0 })
+	begun := time.Now()
+	for i := range 1000 {
+		p := engine(fmt.Sprint("p-", i))
+		p.Status.PodIP = fmt.Sprintf("10.0.%d.%d", i/250, 1+i%250)
+		h.put(p)
+	}
+	n := 0
+	h.until("1,000 pods", func(pods []events.Pod) bool { n++; return len(pods) == 1000 })
+	if most := 2 + int(time.Since(begun)/k8s.Pause); n > most {
+		t.Errorf("%d calls in %v, want %d at most", n, time.Since(begun), most)
+	}
+	t.Logf("1,000 pods in %d calls within %v", n, time.Since(begun))
+}
+
+// TestRequestFaults: a request that goes on failing in one way is told once, and again after
+// one that succeeded.
+func TestRequestFaults(t *testing.T) {
+	h := newHost(t)
+	h.own.lists = false // nor is it told that the server knows no watch that lists
+	h.run(byLabel, h.reader, aHundredth)
+	h.barrier("a")
+	h.faults.only("403")
+	h.faults.end()
+	if err := <-h.errs; !strings.HasPrefix(err.Error(), "k8s: k8s: to ") || !strings.Contains(err.Error(), "pods: ") {
+		t.Errorf("%v", err)
+	}
+	h.faults.until(h.ctx, "403", 8)
+	// A list and a watch differ in what they are told, and no more.
+	if n := len(h.errs); n > 2 {
+		t.Errorf("told %d times more", n)
+	}
+	for len(h.errs) > 0 {
+		<-h.errs
+	}
+	h.faults.only("")
+	h.barrier("b")
+	h.faults.only("403")
+	h.faults.end()
+	<-h.errs
+}
+
+// TestOfferedAgain: pods that were refused are offered again, for there may be room. The
+// Fleet tells of them.
+func TestOfferedAgain(t *testing.T) {
+	h := newHost(t)
+	h.refuse = errors.New("pod p: no")
+	h.run(byLabel, h.reader, aHundredth)
+	for range 3 {
+		<-h.sets
+	}
+	h.mu.Lock()
+	h.refuse = nil
+	h.mu.Unlock()
+	h.barrier("a")
+	if n := len(h.errs); n > 0 {
+		t.Errorf("told %d times", n)
+	}
+}
+
+// TestEndsAtOnce: the end of a source waits for no server, also where client-go would.
+func TestEndsAtOnce(t *testing.T) {
+	forever := func(time.Duration) time.Duration { return time.Hour }
+	for _, fault := range []string{"away", "429", "403", "hangs", "500 with a time"} {
+		t.Run(fault, func(t *testing.T) {
+			h := newHost(t)
+			if fault == "away" {
+				h.faults.leave()
+			} else {
+				h.faults.only(fault)
+			}
+			h.run(byLabel, h.reader, forever)
+			if fault == "away" {
+				<-h.errs
+			} else {
+				h.faults.until(h.ctx, fault, 1)
+			}
+			h.stop()
+			if err := <-h.done; !errors.Is(err, context.Canceled) {
+				t.Errorf("%v", err)
+			}
+			h.done <- nil
+		})
+	}
+}
+
+// TestWaits: nothing is waited for longer than ten seconds, and not by all gateways as long.
+func TestWaits(t *testing.T) {
+	seen := make(map[time.Duration]bool)
+	for range 100 {
+		d := k8s.UpToTenSeconds(time.Minute)
+		if seen[d] = true; d < 5*time.Second || d > 10*time.Second {
+			t.Fatalf("%v", d)
+		}
+	}
+	if len(seen) < 50 {
+		t.Errorf("%d of 100 waits differ", len(seen))
+	}
+	if d := k8s.UpToTenSeconds(time.Second); d != time.Second {
+		t.Errorf("%v instead of a second", d)
+	}
+}
+
+// withoutLists is a client that cannot watch what begins with a list, as client-go's fake.
+type withoutLists struct{ kubernetes.Interface }
+
+func (withoutLists) IsWatchListSemanticsUnSupported() bool { return true }
+
+// TestClientWithoutLists: such a client is not asked for one.
+func TestClientWithoutLists(t *testing.T) {
+	h := newHost(t)
+	h.own.lists = true
+	h.put(engine("p"))
+	h.run(byLabel, withoutLists{h.reader}, aHundredth)
+	h.until("the pod", func(pods []events.Pod) bool { return len(pods) == 1 })
+	h.barrier("barrier")
+	if n := h.own.begun.Load(); n > 0 {
+		t.Errorf("%d watches began with a list", n)
+	}
+}
+
+// TestMemory: of a pod little is kept, however much there is of it.
+func TestMemory(t *testing.T) {
+	for _, lists := range []bool{true, false} {
+		t.Run(fmt.Sprint("watches that list: ", lists), func(t *testing.T) { testMemory(t, lists) })
+	}
+}
+
+func testMemory(t *testing.T, lists bool) {
+	const n = 500
+	h := newHost(t)
+	h.own.lists, h.own.page = lists, n/10
+	h.own.hold, h.own.held = make(chan struct{}), make(chan struct{}, 1)
+	for i := range n {
+		p := engine(fmt.Sprintf("engine-%d", i))
+		p.Spec.Containers = []corev1.Container{{Name: "engine", Args: []string{strings.Repeat("x", 10<<10)}}}
+		p.Annotations = map[string]string{"other": strings.Repeat("y", 10<<10)}
+		h.put(p)
+	}
+	h.own.forget()
+	heap := func() int64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	falls := func(when string, most int64) {
+		t.Helper()
+		each := (heap() - before) / n
+		for ; each > most; each = (heap() - before) / n { // of requests that have just ended
+			if h.ctx.Err() != nil {
+				t.Fatalf("%s, %d bytes are kept of a pod", when, each)
+			}
+		}
+		t.Logf("%s, %d bytes a pod", when, each)
+	}
+	h.run(byLabel, h.reader, aHundredth)
+	release := sync.OnceFunc(func() { close(h.own.hold) })
+	defer release()
+	<-h.own.held
+	falls("before the list ends", 10<<10)
+	release()
+	h.until("all pods", func(pods []events.Pod) bool { return len(pods) == n })
+	h.barrier("barrier") // the list is over
+	falls("after it", 4<<10)
+}

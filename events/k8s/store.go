@@ -1,0 +1,164 @@
+package k8s
+
+import (
+	"cmp"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/kvindex/kvindex/events"
+)
+
+// store is what a Reflector fills: the pods that are there, as a Fleet takes them. The
+// Reflector calls one method at a time, and Replace first.
+type store struct {
+	*Config
+	changed chan struct{} // has something in it while all would say something else than before, and after the first Replace
+
+	mu   sync.Mutex       // guards pods
+	pods map[string]entry // by namespace/name
+}
+
+var _ cache.TransformingStore = (*store)(nil)
+
+// entry is a pod that is there or that is refused. Of others nothing is kept.
+type entry struct {
+	pod     *events.Pod // nil: it is refused
+	refused string      // why
+	created time.Time
+	clash   bool // with ByAddress: a younger pod has the address, which has been told
+}
+
+func key(p *corev1.Pod) string { return p.Namespace + "/" + p.Name }
+
+// Transformer returns what drops most of a pod before it is stored for a while.
+func (s *store) Transformer() cache.TransformFunc {
+	return func(object any) (any, error) {
+		if p, ok := object.(*corev1.Pod); ok {
+			s.trim(p)
+		}
+		return object, nil
+	}
+}
+
+// Add, Update and Delete are the events of a watch.
+func (s *store) Add(object any) error { return s.Update(object) }
+
+// Update sets a pod.
+func (s *store) Update(object any) error { return s.put(object, s.entryOf) }
+
+// Delete removes a pod: it is gone, or not selected any more.
+func (s *store) Delete(object any) error {
+	return s.put(object, func(*corev1.Pod) (entry, error) { return entry{}, nil })
+}
+
+func (s *store) put(object any, entryOf func(*corev1.Pod) (entry, error)) error {
+	p, ok := object.(*corev1.Pod)
+	if !ok {
+		return fmt.Errorf("k8s: a pod is a %T", object)
+	}
+	is, err := entryOf(p)
+	s.mu.Lock()
+	was := s.pods[key(p)]
+	if is.pod == nil && is.refused == "" {
+		delete(s.pods, key(p))
+	} else {
+		is.clash = was.clash
+		s.pods[key(p)] = is
+	}
+	s.mu.Unlock()
+	if err != nil && is.refused != was.refused {
+		s.OnError(err)
+	}
+	if !reflect.DeepEqual(is.pod, was.pod) {
+		s.signal()
+	}
+	return nil
+}
+
+// Replace sets all pods. It comes once a list is complete, and never with a part of one.
+func (s *store) Replace(list []any, _ string) error {
+	pods := make(map[string]entry, len(list))
+	s.mu.Lock()
+	was := s.pods
+	s.mu.Unlock()
+	for _, object := range list {
+		p, ok := object.(*corev1.Pod)
+		if !ok {
+			return fmt.Errorf("k8s: a pod is a %T", object)
+		}
+		is, err := s.entryOf(p)
+		if is.pod == nil && err == nil {
+			continue
+		}
+		if err != nil && is.refused != was[key(p)].refused {
+			s.OnError(err)
+		}
+		is.clash = was[key(p)].clash
+		pods[key(p)] = is
+	}
+	s.mu.Lock()
+	s.pods = pods
+	s.mu.Unlock()
+	s.signal()
+	return nil
+}
+
+// Resync does nothing: what is known was told.
+func (s *store) Resync() error { return nil }
+
+func (s *store) entryOf(p *corev1.Pod) (entry, error) {
+	pod, err := s.describe(p)
+	is := entry{pod: pod, created: p.CreationTimestamp.Time}
+	if err != nil {
+		is.refused = err.Error()
+	}
+	return is, err
+}
+
+func (s *store) signal() {
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+// all returns the pods that are there by their IDs, and of those whose address a younger pod
+// has an error each, once.
+func (s *store) all() (pods []events.Pod, clashes []error) {
+	type candidate struct {
+		key string
+		entry
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	those := make([]candidate, 0, len(s.pods))
+	for k, e := range s.pods {
+		if e.pod != nil {
+			those = append(those, candidate{k, e})
+		}
+	}
+	slices.SortFunc(those, func(a, b candidate) int {
+		return cmp.Or(strings.Compare(a.pod.ID, b.pod.ID), b.created.Compare(a.created), strings.Compare(a.key, b.key))
+	})
+	pods = make([]events.Pod, 0, len(those))
+	for i, c := range those {
+		clash := i > 0 && c.pod.ID == those[i-1].pod.ID
+		if !clash {
+			pods = append(pods, *c.pod)
+		} else if !c.clash {
+			clashes = append(clashes, fmt.Errorf("k8s: pod %s: a younger pod, %s, has its address %s", c.key, those[i-1].key, c.pod.Host))
+		}
+		if clash != c.clash {
+			c.clash = clash
+			s.pods[c.key] = c.entry
+		}
+	}
+	return pods, clashes
+}
