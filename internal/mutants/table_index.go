@@ -119,7 +119,7 @@ var indexMutants = table{breaks: "./index", rows: []mutant{
 	{"a clear keeps blocks", "source.apply", "\tcase OpClear:\n\t\ts.clear()", "\tcase OpClear:", "TestMemory/ClearedEmptiesEveryTierAndGroup"},
 	{"a tier's clear is ignored", "source.apply", "s.clearTier(c.Tier)", "", "TestMemory/ClearTierEmptiesOneTier"},
 	{"a tier's clear is a clear", "source.apply", "s.clearTier(c.Tier)", "s.clear()", "TestMemory/ClearTierEmptiesOneTier"},
-	{"a cancelled removal removes", "Memory.Remove", "if err := ctx.Err(); err != nil {", "if err := ctx.Err(); err != nil && false {", "TestMemory/Close"},
+	{"a cancelled removal removes", "Memory.remove", "if err := ctx.Err(); err != nil {", "if err := ctx.Err(); err != nil && false {", "TestMemory/Close"},
 	{"asking for a cursor makes its source", "Memory.Cursor", "s := md.source(src)\n", "s, _ := m.source(src)\n", "TestMemory/CursorIsTheStoredOne"},
 	{"an error of keys forgiven", "walker.keysFor", "if err != nil {", "if false {", "TestMemory/AnErrorOfKeysEndsMatch"},
 	{"cursor ignored", "source.applyAll", "ok && !s.cursors[i].Before(cur)", "ok && false", "TestMemory/CursorsMakeRepeatsANoOp"},
@@ -215,7 +215,13 @@ var indexMutants = table{breaks: "./index", rows: []mutant{
 	{"a key that goes is claimed", "name.dropKey", "if r.holders > 0 {", "if false {", "TestInvariantsAtABound"},
 	{"a key that goes keeps its slab", "name.dropKey", "s.f.Unref(l)", "", "TestInvariantsAtABound"},
 	{"any number of streams", "source.applyAll", "if !s.ground.canAdmit(s, s.cursorBytes(cur.Stream)) {", "if false {", "TestStreamsFillTheBudget"},
-	{"any number of sources", "Memory.source", "if !m.ground.canAdmit(nil, 0) {", "if false {", "TestSourcesFillTheBudget"},
+	{"any number of sources", "Memory.source", "if !m.ground.canAdmit(nil, mem.Size(len(id.Pod)+len(id.Model))) {", "if false {", "TestSourcesFillTheBudget"},
+	{"any name", "Memory.source", "mem.Size(len(id.Pod)+len(id.Model))", "0 * mem.Size(0)", "TestANameThatFillsTheBudget"},
+	{"any number of lanes", "source.laneFor", "!s.ground.hasRoomFor(s, mem.SizeOf[lane]()+mem.SizeOf[view]())", "false", "TestHoldersFillTheBudget"},
+	{"any store waits", "source.setAside", "int64(bytes) > g.slack/8 &&", "false &&", "TestALargeStoreThatWaits"},
+	{"what is set aside is taken by names", "source.setAside", "\ts.mem.Add(bytes)\n", "", "TestALargeStoreThatWaits"},
+	{"a dropped store says nothing in other rows", "name.evict", "s.f.Lose(ln.ord)\n", "", "TestADroppedStoreIsSaid"},
+	{"what a dropped store takes goes uncounted", "source.noRoom", "lost += n.evict()", "n.evict()", "TestADroppedStoreIsSaid"},
 	{"any budget", "NewMemory", "cfg.Bytes < MinMemory", "cfg.Bytes < 1", "TestABudgetThatIsTooSmall"},
 
 	{"invalid change applied", "Memory.Apply", "err := changes[i].Validate(); err != nil", "err := changes[i].Validate(); err != nil && i > len(changes)", "TestMemory/AnInvalidChangeAppliesNothing"},
@@ -300,6 +306,8 @@ var indexMutants = table{breaks: "./index", rows: []mutant{
 	{"a snapshot of another seed", "restorer.begin", "[16]byte(seed) != r.m.cfg.Seed", "len(seed) != 16", "TestRestoreRefuses"},
 	{"a snapshot without its end", "restorer.run", "if !r.ended {", "if false {", "TestRestoreRefuses"},
 	{"fewer names than were said", "restorer.done", "case count != r.names:", "case false:", "TestRestoreRefuses"},
+	{"a source takes its pod with it", "Memory.RemoveSource", "return s.id == src", "return true", "TestMemory/RemoveSourceForgetsASource"},
+	{"what is left of a pod is out of sight", "Memory.unlink", "if len(left) == 0 {", "if true {", "TestMemory/RemoveSourceForgetsASource"},
 }}
 
 var indexMutantsOfRoot = table{breaks: "./index", tests: ".", rows: []mutant{
