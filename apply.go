@@ -58,6 +58,7 @@ func (in *ingest) unnumbered(bad error) error {
 	r.kept = false
 	r.heard(in.batch, in.now, true)
 	in.noteHybrid(r)
+	in.noteForm(r)
 	in.cured(r)
 	in.count(nil, StreamStats{Messages: 1})
 	in.settle()
@@ -111,6 +112,7 @@ func (d *delivery) take() (again bool, err error) {
 	if !full {
 		r.heard(d.batch, d.now, !st.partial)
 		d.noteHybrid(r)
+		d.noteForm(r)
 		d.cured(r)
 	}
 	if wiped || kept {
@@ -288,10 +290,16 @@ func (in *ingest) apply(r *rank, cur index.Cursor) (index.Applied, error) {
 func (in *ingest) applyChanges(r *rank, cur index.Cursor, changes []index.Change) (index.Applied, error) {
 	done, err := in.x.index.Apply(context.Background(), in.source(r), cur, changes)
 	if err != nil {
+		if errors.Is(err, ErrFull) {
+			in.x.ledger.lose(in.pm, r.n, false)
+		}
 		return done, in.failed(r, err)
 	}
 	in.stats.Counts.Add(done.Counts)
 	r.evicted = done.Evicted > 0
+	if !done.Duplicate {
+		in.noteApplied(r, changes, &done)
+	}
 	return done, nil
 }
 

@@ -42,6 +42,7 @@ type candidateSet struct {
 	states        []*podModel       // nil: never heard
 	hashes        []uint64          // of names, for ties
 	index         *index.Candidates // names
+	variants      []index.Variant   // in which the pods cache
 	profiled      bool              // some Profile has Groups or Draft, or some pod a hybrid model
 }
 
@@ -159,6 +160,7 @@ func (x *Indexer) resolve(c *Candidates, m meaning) *candidateSet {
 		if md != nil {
 			if set.states[i] = md.pods[name]; set.states[i] != nil {
 				p := &set.states[i].profile
+				set.addVariant(set.states[i])
 				set.profiled = set.profiled || p.Draft == DraftLayers || len(p.Groups) > 0 || set.states[i].hybrid.Load()
 			}
 		}
@@ -215,6 +217,15 @@ func (set *candidateSet) explain(err error) error {
 		return fmt.Errorf("%w (no pod is known. %s)", err, maybeAdapter)
 	}
 	return err
+}
+
+// addVariant adds how a pod cuts prompts.
+func (set *candidateSet) addVariant(pm *podModel) {
+	if f := pm.form.Load(); f != nil {
+		if v, ok := variantOf(f.BlockSize, f.Pairs, pm.profile.Media); ok && !slices.Contains(set.variants, v) {
+			set.variants = append(set.variants, v)
+		}
+	}
 }
 
 func (set *candidateSet) state(i int32) State {

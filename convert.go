@@ -155,7 +155,7 @@ func (c *converter) stored(e *events.Event) index.Change {
 	if len(e.Tokens) == 0 || e.BlockSize <= 0 {
 		return ch
 	}
-	v, ok := variantOf(e, c.profile.Media)
+	v, ok := variantOf(e.BlockSize, e.Pairs, c.profile.Media)
 	if !ok {
 		c.skipped.unscored++ // known by hash alone: prompts are not cut so
 		return ch
@@ -203,14 +203,13 @@ func (p *Profile) adapterOf(e *events.Event) string {
 // able to fill it.
 const maxBareBlock = 256
 
-// variantOf is how an engine with such media cuts prompts; false: in a way that
+// variantOf is how an engine with blocks of a size and such media cuts prompts; false: in a way that
 // prompts are not cut.
-func variantOf(e *events.Event, media MediaForm) (v index.Variant, ok bool) {
-	size := e.BlockSize
-	v = index.Variant{Unit: index.UnitOf(size), Media: media, Pairs: e.Pairs}
+func variantOf(size int, pairs bool, media MediaForm) (v index.Variant, ok bool) {
+	v = index.Variant{Unit: index.UnitOf(size), Media: media, Pairs: pairs}
 	if media == MediaBare {
 		v.Block = size
-		return v, !e.Pairs && size <= maxBareBlock && size&(size-1) == 0
+		return v, !pairs && size <= maxBareBlock && size&(size-1) == 0
 	}
 	return v, size/v.Unit <= index.MaxBlockUnits
 }

@@ -19,7 +19,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
@@ -507,7 +506,7 @@ func (w *explainer) points() (points []point) {
 		for _, v := range w.variants {
 			if r.BlockSize%v.Unit == 0 && (v.Block == 0 || r.BlockSize%v.Block == 0) && v.Pairs == r.Pairs {
 				p := point{rank: r.Source.Rank, group: r.Group.ID, size: r.BlockSize, variant: v, block: int(r.GPU)}
-				if cached := w.e.Score.CachedTokens; cached < cachedTokens(r, w.length(v)) {
+				if cached := w.e.Score.CachedTokens; cached < cachedTokens(int(r.GPU), r.BlockSize, w.length(v)) {
 					p.block, p.cause = cached/r.BlockSize, CauseGroup // the run alone would count
 				}
 				points = append(points, p)
@@ -522,7 +521,7 @@ func (w *explainer) points() (points []point) {
 				continue
 			}
 			for _, pairs := range []bool{false, true} { // which of them, is not known
-				if v, ok := variantOf(&events.Event{BlockSize: g.BlockSize, Pairs: pairs}, w.pod.form); ok && (!pairs || v.Media == MediaPad) {
+				if v, ok := variantOf(g.BlockSize, pairs, w.pod.form); ok && (!pairs || v.Media == MediaPad) {
 					points = append(points, point{rank: r.n, group: g.ID, size: g.BlockSize, variant: v})
 				}
 			}

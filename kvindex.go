@@ -227,9 +227,12 @@ type Indexer struct {
 
 	ingests sync.Pool // of *ingest
 	scorers sync.Pool // of *scorer
-	made    atomic.Uint32
-	tallies [16]tally // of scores; each scorer has one of them
-	unheard plans     // of pods that the index holds blocks of, and that were not heard
+	ledger  *ledger
+	// prompted is a pool of *prompted.
+	prompted sync.Pool
+	made     atomic.Uint32
+	tallies  [16]tally // of scores; each scorer has one of them
+	unheard  plans     // of pods that the index holds blocks of, and that were not heard
 
 	heard  atomic.Uint64 // raised, with mu held, when pods, models or adapters come or go
 	mu     sync.RWMutex  // guards pods and models; taken after pod.mu, never before
@@ -280,6 +283,7 @@ func (c *config) open() (*Indexer, error) {
 		x.index, x.ownsIndex = m, true
 	}
 	x.hash = newHasher(x.index.Seed())
+	x.ledger = newLedger(c.predictions)
 	if c.prompts > 0 {
 		cache, err := prefixcache.New(c.prompts)
 		if err != nil {
@@ -306,6 +310,9 @@ func (c *config) open() (*Indexer, error) {
 func (x *Indexer) Score(ctx context.Context, prompt, model string, pods []string) ([]PodScore, error) {
 	var a Answer
 	err := x.ScoreRequest(ctx, &Request{Model: model, Prompt: prompt, Pods: pods}, &a)
+	if a.sent != nil { // nobody can route it
+		x.prompted.Put(a.sent)
+	}
 	return a.Pods, err
 }
 

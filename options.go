@@ -1,6 +1,7 @@
 package kvindex
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -32,6 +33,8 @@ type config struct {
 	errs     []error
 
 	promptsGiven bool
+
+	predictions *PredictionConfig // nil: the defaults
 }
 
 func configOf(opts []Option) config {
@@ -106,6 +109,26 @@ func WithPromptCache(bytes int64) Option {
 			c.errs = append(c.errs, errors.New("WithPromptCache is given twice"))
 		}
 		c.prompts, c.promptsGiven = bytes, true
+	}
+}
+
+// WithPredictions configures predictions: what Routed says counts until events catch up. It
+// is not needed for the defaults.
+func WithPredictions(p PredictionConfig) Option {
+	return func(c *config) {
+		if p.TTL < 0 || p.TicketAge < 0 {
+			c.errs = append(c.errs, fmt.Errorf("WithPredictions: a TTL of %v and a TicketAge of %v: neither can be negative", p.TTL, p.TicketAge))
+		}
+		if p.TicketAge > 0 && p.TicketAge < cmp.Or(p.TTL, DefaultPredictionTTL) {
+			c.errs = append(c.errs, fmt.Errorf("WithPredictions: a TicketAge of %v is less than the TTL of %v", p.TicketAge, cmp.Or(p.TTL, DefaultPredictionTTL)))
+		}
+		if p.Bytes != 0 && p.Bytes < MinPredictionBytes {
+			c.errs = append(c.errs, fmt.Errorf("WithPredictions: %d bytes, at least %d", p.Bytes, MinPredictionBytes))
+		}
+		if c.predictions != nil {
+			c.errs = append(c.errs, errors.New("WithPredictions is given twice"))
+		}
+		c.predictions = &p
 	}
 }
 

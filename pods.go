@@ -62,6 +62,14 @@ type podModel struct {
 	recent   recentScopes
 	silent   int           // streams that are silent
 	state    atomic.Uint32 // State, the worst of ranks' and streams'; read without pod.mu
+
+	// Of predictions. Read without pod.mu:
+	form      atomic.Pointer[index.View] // of the blocks that the last rank has announced, but for its Source; nil: none has
+	alone     atomic.Pointer[Candidates] // the pod
+	applied   atomic.Uint64              // messages
+	predicted atomic.Int64               // predictions that live
+	holders   []*holder                  // of ranks, by number; guarded by ledger.mu, as gone
+	gone      bool                       // the pod was removed
 }
 
 // rank is a data-parallel rank of a pod, for one model.
@@ -85,6 +93,7 @@ type rank struct {
 	messages        uint64 // applied
 	stored, removed uint64 // blocks
 	groups          []GroupInfo
+	pairs           bool          // its blocks are of pairs
 	lag             time.Duration // of the newest batch
 	at              time.Time     // when that was applied
 }
@@ -157,7 +166,7 @@ func (r *rank) heard(b *events.Batch, at time.Time, whole bool) {
 		case events.Cleared: // what is known from then on is all there is
 			clears = true
 		case events.Stored:
-			r.groups = learn(r.groups, e)
+			r.groups, r.pairs = learn(r.groups, e), e.Pairs
 		}
 	}
 	switch {
@@ -213,6 +222,37 @@ func (in *ingest) noteHybrid(r *rank) {
 
 // lossy reports that the rank may hold more than is known, or less.
 func (r *rank) lossy() bool { return r.state == StatePartial || r.state == StateUncertain }
+
+// noteForm notes in which blocks the rank caches, for prompts that are sent to ranks that hold
+// nothing. Parts of blocks are smaller, and change nothing.
+func (in *ingest) noteForm(r *rank) {
+	known := in.pm.form.Load()
+	same := known != nil && known.Pairs == r.pairs && len(known.Groups) >= len(r.groups)
+	for i := 0; same && i < len(r.groups); i++ {
+		g := &r.groups[i]
+		same = slices.ContainsFunc(known.Groups, func(k index.GroupLayout) bool {
+			return k.ID == g.ID && (k.BlockSize == g.BlockSize || k.BlockSize > g.BlockSize && len(r.groups) > 1)
+		})
+	}
+	if same || len(r.groups) == 0 {
+		return
+	}
+	f := &index.View{Pairs: r.pairs, Layout: &index.Layout{}}
+	for _, told := range r.groups {
+		g := in.pm.profile.corrected(told.Group)
+		f.Groups = append(f.Groups, index.GroupLayout{Group: g, BlockSize: told.BlockSize, Grain: told.BlockSize})
+		if g.Kind == GroupFull {
+			f.FullGroups++
+		}
+	}
+	slices.SortFunc(f.Groups, func(a, b index.GroupLayout) int { return a.ID - b.ID })
+	main := max(0, slices.IndexFunc(f.Groups, func(g index.GroupLayout) bool { return g.Kind == GroupFull }))
+	f.Group, f.BlockSize = f.Groups[main].Group, f.Groups[main].BlockSize
+	in.pm.form.Store(f)
+	in.x.mu.Lock()
+	in.x.heard.Add(1)
+	in.x.mu.Unlock()
+}
 
 // view is the state of the rank, with what its stream waits for.
 func (r *rank) view() State {
@@ -494,6 +534,7 @@ func (x *Indexer) RemovePod(name string) error {
 
 // forget takes from a model what scores know of a pod. x.mu is held.
 func (x *Indexer) forget(pod, model string, pm *podModel) {
+	x.ledger.lose(pm, -1, true)
 	md := x.models[model]
 	delete(md.pods, pod)
 	for a := range pm.adapters {

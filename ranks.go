@@ -44,7 +44,10 @@ func (sc *scorer) listRanks() {
 	heard := entries
 	for i := range sc.matches.Rows {
 		row := &sc.matches.Rows[i]
-		e := entry{row.Pod, row.Source.Rank, min(sc.set.state(row.Pod), StateUncertain)}
+		e := entry{row.Pod, row.Source.Rank, sc.set.state(row.Pod)}
+		if i < sc.real {
+			e.state = min(e.state, StateUncertain)
+		}
 		if _, ok := slices.BinarySearchFunc(heard, e, entry.before); !ok {
 			entries = append(entries, e)
 			counts[row.Pod]++

@@ -125,16 +125,22 @@ func (sc *scorer) judge(from, to int) {
 			return // no block of a group that the model cannot do without
 		}
 	}
-	length := sc.length
-	if first.Pairs {
-		length--
-	}
+	length := sc.lengthIn(first)
 	best := bestRow{matched: most, row: int32(from + at + 1)}
 	best.mark(markUpper, p.upper || p.rule == nil)
 	if p.rule != nil {
 		best.cached = p.rule.Tokens(length, sc.held)
 	} else {
-		best.cached = cachedTokens(&rows[at], length)
+		best.cached = cachedTokens(int(rows[at].GPU), rows[at].BlockSize, length)
+	}
+	if len(sc.hits) > 0 {
+		at += from
+		sc.proven[at] = int32(best.cached)
+		if h := sc.hitOf[at]; h != 0 && p.rule != nil {
+			sc.withSent(groups, p.rule.Grain(), &sc.hits[h-1])
+			best.cached = max(best.cached, p.rule.Tokens(length, sc.held))
+		}
+		best.marks &= sc.marksOfRow(at)
 	}
 	sc.improve(first.Pod, best)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/reuse"
+	"github.com/kvindex/kvindex/internal/sent"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
@@ -83,19 +84,22 @@ type Answer struct {
 	// long as all pods of its model are silent.
 	Unknown error
 	// Pods has an entry for each pod, or with Request.Ranks for each rank of each pod.
-	// They are ordered by CachedTokens, most first; pods that are NotScorable are last.
+	// They are ordered by PredictedTokens, most first; pods that are NotScorable are last.
 	// States have no influence on the order.
 	//
-	// Pods with equal CachedTokens have an order that comes from the prompt, the names of
+	// Pods with equal PredictedTokens have an order that comes from the prompt, the names of
 	// the pods and the seed (WithKeySeed). One prompt has the same order each time, and
 	// different prompts have different orders. So the first pod is a good choice even if
 	// no pod holds anything: equal prompts meet, and others spread evenly. All tokens of
 	// the prompt count, and its media, salt and adapter.
 	//
-	// Ranks of one pod with equal CachedTokens stand next to each other, in an order that
+	// Ranks of one pod with equal PredictedTokens stand next to each other, in an order that
 	// comes from the same and from their numbers. So the pods have one order with and
 	// without Request.Ranks, if of each pod only the first entry is looked at.
 	Pods []PodScore
+
+	sent *prompted // for Routed; nil: none
+	turn uint64    // of sent, when it was this answer's
 }
 
 // MarshalJSON writes Unknown as its text.
@@ -113,10 +117,17 @@ type PodScore struct {
 	// Rank is the rank that the other fields are about: the one that holds most of the
 	// prompt, or with Request.Ranks that of the entry.
 	Rank int
-	// Score is CachedTokens.
+	// Score is PredictedTokens.
 	Score float64
 
-	// CachedTokens is the number of tokens that the engine would reuse from its gpu: the
+	// PredictedTokens is the number of tokens that the engine would reuse if all that was
+	// sent to the rank had been computed: what Routed has told, and what events have proven.
+	// It is never less than CachedTokens, and the same for who does not call Routed. In a
+	// hybrid model a block that was sent counts in all groups.
+	PredictedTokens int
+
+	// CachedTokens is what events have proven: the number of tokens that the engine would
+	// reuse from its gpu, the
 	// blocks at the beginning of the prompt, up to the first one that is not in the gpu.
 	// For a hybrid model it is what all groups together allow. Only whole blocks count,
 	// but see Profile.Grain. The last token of the prompt never counts, because engines
@@ -160,13 +171,19 @@ type PodScore struct {
 // tokenize.ErrTextTooLong, ErrClosed, or the error of ctx. After any of them a gateway
 // can choose a pod by load.
 func (x *Indexer) ScoreRequest(ctx context.Context, r *Request, dst *Answer) error {
-	*dst = Answer{Pods: dst.Pods[:0]}
+	*dst = Answer{Pods: dst.Pods[:0], sent: dst.sent}
+	if dst.sent != nil {
+		dst.sent.turn.Add(1)
+	}
 	if x.closed.Load() {
 		return ErrClosed
 	}
 	sc := x.newScorer()
 	defer sc.release()
 	err := sc.score(ctx, r, dst)
+	if err == nil {
+		sc.keepFor(dst)
+	}
 	sc.tell(r, dst, err)
 	return err
 }
@@ -197,6 +214,9 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 	}
 	if len(sc.set.names) > 0 {
 		if err := sc.match(ctx); err != nil {
+			return err
+		}
+		if err := sc.foresee(ctx, -1); err != nil {
 			return err
 		}
 		if r.Ranks {
@@ -310,6 +330,8 @@ type scorer struct {
 	plain    index.Variant // that locals are of, if nothing but tokens is in them: its Unit and Pairs
 	extras   []extra
 	keys     []index.Key // of all variants, one after the other
+	runs     []keyRun    // of keys
+	given    []keyRun    // in place of those of a prompt; nil: none
 	matches  index.Matches
 	held     []reuse.Held // by group, of the source that is judged
 	entries  []entry      // of Request.Ranks; empty: each candidate is an entry
@@ -317,6 +339,16 @@ type scorer struct {
 	order    []int32      // entries, best first
 
 	rendering *chat.Rendering // of a chat, for its exclusions
+
+	// Of predictions (foresee). Without a hit the others are not looked at.
+	hits   []hit
+	hitOf  []int32 // by row: the position in hits plus one; 0: none
+	proven []int32 // by row: cached tokens without what was sent
+	real   int     // the rows that the index has given
+	sentTo []int32 // by sent.Holder: units
+	behind index.Matches
+	bits   bool // behind has the rows again, with bits
+	note   func(sent.Holder, int)
 
 	// Of ties:
 	hashes []uint64 // of the pods of entries
@@ -337,7 +369,7 @@ type times struct{ render, tokenize, match time.Duration }
 // bestRow is the best row of an entry so far. It has four fields: the compiler keeps no
 // more in registers.
 type bestRow struct {
-	cached, matched int   // tokens
+	cached, matched int   // tokens; cached with what was sent (foresee)
 	row             int32 // in matches, plus one
 	marks           rowMarks
 }
@@ -359,7 +391,7 @@ func (x *Indexer) newScorer() *scorer {
 	sc, _ := x.scorers.Get().(*scorer)
 	if sc == nil {
 		sc = &scorer{x: x, tally: &x.tallies[x.made.Add(1)%uint32(len(x.tallies))]}
-		sc.query.Keys = sc.keysIn
+		sc.query.Keys, sc.note = sc.keysIn, sc.noteSent
 	}
 	return sc
 }
@@ -372,6 +404,8 @@ func (sc *scorer) release() {
 	sc.times, sc.best = times{}, sc.best[:0]
 	sc.entries, sc.hashed = sc.entries[:0], sc.hashed[:0]
 	sc.rendering = nil
+	sc.runs, sc.given, sc.hits, sc.hitOf = sc.runs[:0], nil, sc.hits[:0], sc.hitOf[:0]
+	sc.bits, sc.query.Held = false, false
 	sc.x.scorers.Put(sc)
 }
 
@@ -489,9 +523,12 @@ func orNone(err, none error) error {
 func (sc *scorer) match(ctx context.Context) error {
 	sc.query.Candidates = sc.set.index
 	for {
-		sc.keys, sc.plain = sc.keys[:0], index.Variant{}
+		sc.keys, sc.runs, sc.plain = sc.keys[:0], sc.runs[:0], index.Variant{}
 		began := sc.clock()
 		err := sc.x.index.Match(ctx, &sc.query, &sc.matches)
+		if err == nil && sc.given == nil {
+			err = sc.addForms()
+		}
 		sc.spend(&sc.times.match, began)
 		switch {
 		case err == nil:
@@ -510,8 +547,27 @@ func (sc *scorer) match(ctx context.Context) error {
 	}
 }
 
+// addForms makes the keys of those variants of the candidates that the index has not asked
+// for, because they hold nothing now: a prompt that is sent to them is told by its keys.
+func (sc *scorer) addForms() error {
+	for _, v := range sc.set.variants {
+		if runOf(sc.runs, v) == nil {
+			if _, err := sc.keysIn(v); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // keysIn returns the keys of the prompt in a variant.
 func (sc *scorer) keysIn(v index.Variant) ([]index.Key, error) {
+	if sc.given != nil {
+		if r := runOf(sc.given, v); r != nil {
+			return r.keys, nil
+		}
+		return nil, nil
+	}
 	if k := &sc.known; sc.x.prompts != nil && !slices.Contains(k.asked, v) {
 		k.asked = append(k.asked, v)
 	}
@@ -530,9 +586,12 @@ func (sc *scorer) keysOf(v index.Variant, locals []index.Local) []index.Key {
 	if v.Media == MediaBare {
 		s.salt = "" // it is in the first unit
 	}
+	r := keyRun{variant: v, root: sc.x.hash.root(s, v)}
 	from := len(sc.keys)
-	sc.keys = keys(sc.keys, sc.x.hash.root(s, v), locals)
-	return sc.keys[from:len(sc.keys):len(sc.keys)]
+	sc.keys = keys(sc.keys, r.root, locals)
+	r.keys = sc.keys[from:len(sc.keys):len(sc.keys)]
+	sc.runs = append(sc.runs, r)
+	return r.keys
 }
 
 // cut works out the locals of the prompt in a variant. Where there is nothing
@@ -602,20 +661,25 @@ func (sc *scorer) chooseRows() {
 // bestOf judges a row of a source of one full-attention group.
 func (sc *scorer) bestOf(i int) bestRow {
 	row := &sc.matches.Rows[i]
-	length := sc.length
-	if row.Pairs {
-		length--
-	}
-	b := bestRow{cached: cachedTokens(row, length), matched: int(row.Run) * row.BlockSize, row: int32(i + 1)}
+	length, again := sc.lengthIn(row), 0
+	b := bestRow{matched: int(row.Run) * row.BlockSize, row: int32(i + 1)}
 	if sc.set.profiled {
 		if pm := sc.set.states[row.Pod]; pm != nil {
 			group := pm.profile.corrected(row.Group)
-			if group.Draft && b.cached > 0 && !row.Pairs { // SGLang gives up the last pair only
-				b.cached -= row.BlockSize // which the draft layers compute again
+			if group.Draft && !row.Pairs { // SGLang gives up the last pair only
+				again = row.BlockSize // which the draft layers compute again
 			}
 			// A kept index may have a group of another kind, as its events told it.
 			b.mark(markUpper, group.Kind != GroupFull || pm.profile.lists(row.Layout) || pm.hybrid.Load())
 		}
+	}
+	b.cached = max(0, cachedTokens(int(row.GPU), row.BlockSize, length)-again)
+	if len(sc.hits) > 0 {
+		sc.proven[i] = int32(b.cached)
+		if h := sc.hitOf[i]; h != 0 {
+			b.cached = max(b.cached, cachedTokens(sc.reach(row, &sc.hits[h-1]), row.BlockSize, length)-again)
+		}
+		b.marks &= sc.marksOfRow(i)
 	}
 	return b
 }
@@ -630,19 +694,18 @@ func (sc *scorer) improve(pod int32, t bestRow) {
 	}
 }
 
-// better orders the rows of one pod: by what the engine would reuse, then by
-// what is held anywhere, then the lower rank first.
+// better orders the rows of one pod: by what the engine would reuse, of which that comes
+// first which is proven, then by what is held anywhere, then the lower rank first.
 func (sc *scorer) better(a, b bestRow) bool {
-	return cmp.Or(a.cached-b.cached, a.matched-b.matched, sc.rankOf(b)-sc.rankOf(a), int(b.row-a.row)) > 0
+	return cmp.Or(a.cached-b.cached, sc.provenOf(a)-sc.provenOf(b), a.matched-b.matched, sc.rankOf(b)-sc.rankOf(a), int(b.row-a.row)) > 0
 }
 
 func (sc *scorer) rankOf(b bestRow) int { return sc.matches.Rows[b.row-1].Source.Rank }
 
-// cachedTokens is what the engine would reuse of a row's gpu blocks, in a prompt
-// of so many tokens, or pairs.
-func cachedTokens(row *index.Row, promptTokens int) int {
-	size := row.BlockSize
-	if cached := int(row.GPU) * size; cached < promptTokens {
+// cachedTokens is what the engine would reuse of so many leading gpu blocks of a size, in a
+// prompt of so many tokens, or pairs.
+func cachedTokens(blocks, size, promptTokens int) int {
+	if cached := blocks * size; cached < promptTokens {
 		return cached
 	}
 	// The last token is always computed, for its logits: vLLM 2026-08-17,
@@ -810,6 +873,7 @@ func (sc *scorer) answer(dst *Answer) {
 			s.NotScorable = true
 		case b.row > 0:
 			s.fill(&sc.matches.Rows[b.row-1], b)
+			s.CachedTokens = sc.provenOf(b)
 		}
 		dst.Pods = append(dst.Pods, s)
 	}
@@ -840,6 +904,6 @@ func (s *PodScore) fill(row *index.Row, b bestRow) {
 	} else if i := slices.IndexFunc(row.Groups, func(g index.GroupLayout) bool { return g.ID == row.Group.ID }); i >= 0 {
 		s.BlockTokens = row.Groups[i].BlockSize // the row is one of parts of a block
 	}
-	s.CachedTokens = b.cached
+	s.PredictedTokens = b.cached
 	s.UpperBound = b.marks&markUpper != 0
 }

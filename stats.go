@@ -320,7 +320,13 @@ type Stats struct {
 	Silent, Uncertain, Replaying int
 	Connected, Waiting, NoReplay int
 
-	Scores  ScoreStats        // since New
+	Scores      ScoreStats      // since New
+	Predictions PredictionStats // of Routed
+	Tickets     TicketStats
+	// Observed has a row for each model, and each state of the ranks that requests were sent
+	// to, by model and state. With more than 1,024 rows the other models are one, "".
+	Observed []Observations
+
 	Prompts prefixcache.Stats // of the prompt cache; 0 without one. A prompt counts once for each unit that pods have blocks of
 
 	Counters
@@ -368,6 +374,7 @@ func (x *Indexer) Stats() Stats {
 	s.Counters = x.stats
 	x.statsMu.Unlock()
 	s.Scores = x.scores()
+	x.ledger.stats(&s)
 	if x.prompts != nil {
 		s.Prompts = x.prompts.Stats()
 	}

@@ -322,6 +322,9 @@ func (in *ingest) removeStream(name string, fed []*rank) {
 			st.partial = st.partial || st.skipped
 		}
 	}
+	for _, r := range fed {
+		in.x.ledger.lose(pm, r.n, true)
+	}
 	maps.DeleteFunc(pm.ranks, func(_ int, r *rank) bool {
 		return slices.Contains(fed, r) || r.stream == nil && r.state == StateUnknown && !r.kept
 	})

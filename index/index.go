@@ -132,6 +132,17 @@ func Chain(prev Key, l Local) Key {
 	return Key(bits.RotateLeft64((uint64(prev)+(uint64(l)^a))*(2*uint64(l)+b), 32))
 }
 
+// Unchain returns the local by which Chain makes next of prev.
+func Unchain(prev, next Key) (l Local) {
+	// Bit i of the local and those below decide bit i of the product, and the bit alone
+	// turns it over (see Chain).
+	for bit := Local(1); bit != 0; bit <<= 1 {
+		wrong := bits.RotateLeft64(uint64(Chain(prev, l)^next), 32)
+		l |= Local(wrong) & bit
+	}
+	return l
+}
+
 // UnitOf returns the unit of a block size, both in tokens: their greatest
 // common divisor with 16, so that nearly all block sizes share one unit. The
 // block size must be positive.

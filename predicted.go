@@ -1,0 +1,208 @@
+package kvindex
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/sent"
+)
+
+// A score of ranks that prompts were sent to counts the beginning that these have in common
+// with its own prompt as held in the gpu, in all groups. A rank that the index has no row of
+// gets one that holds nothing. Where a beginning ends inside a row's blocks, held ones may
+// follow behind it: then the index is asked once more, for bits.
+
+// hit is a rank to which a beginning of the prompt was sent.
+type hit struct {
+	pod    int32 // the candidate
+	view   *index.View
+	tokens int // of the beginning, or pairs
+	found  bool
+}
+
+// noneHeld is Row.Held of a source that holds nothing of a prompt.
+var noneHeld [index.NumTiers][]uint64
+
+// foresee finds out to which ranks of the candidates beginnings of the prompt were sent; rank
+// -1: all.
+func (sc *scorer) foresee(ctx context.Context, rank int) error {
+	sc.real = len(sc.matches.Rows)
+	l := sc.x.ledger
+	if l.live.Load() == 0 {
+		return nil
+	}
+	now := l.now()
+	if l.due.Load() <= now {
+		l.mu.Lock()
+		l.expire(now)
+		l.mu.Unlock()
+	}
+	sc.findHits(rank)
+	if len(sc.hits) == 0 {
+		return nil
+	}
+	return sc.layHits(ctx)
+}
+
+// findHits fills sc.hits, in the order of candidates and ranks.
+func (sc *scorer) findHits(rank int) {
+	l := sc.x.ledger
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	sc.sentTo = slices.Grow(sc.sentTo[:0], len(l.holders))[:len(l.holders)]
+	clear(sc.sentTo)
+	runs := sc.runs
+	if sc.given != nil {
+		runs = sc.given
+	}
+	for i := range runs {
+		l.tree.Match(runs[i].keys, sc.note)
+	}
+	for pod, pm := range sc.set.states {
+		if pm == nil || pm.predicted.Load() == 0 {
+			continue
+		}
+		for _, h := range pm.holders {
+			n := int(sc.sentTo[h.number]) * h.variant.Unit
+			if n >= h.view.BlockSize && (rank < 0 || h.view.Source.Rank == rank) {
+				sc.hits = append(sc.hits, hit{pod: int32(pod), view: h.view, tokens: n})
+			}
+		}
+	}
+}
+
+// noteSent is found of sent.Tree.Match.
+func (sc *scorer) noteSent(h sent.Holder, units int) { sc.sentTo[h] = int32(units) }
+
+// layHits has rows know of the hits that are about them.
+func (sc *scorer) layHits(ctx context.Context) error {
+	for i := range sc.matches.Rows {
+		sc.hitOf = append(sc.hitOf, 0)
+		row := &sc.matches.Rows[i]
+		if at := sc.hitAt(row); at >= 0 {
+			sc.hits[at].found = true
+			sc.hitOf[i] = int32(at) + 1
+		}
+	}
+	for i := range sc.hits {
+		h := &sc.hits[i]
+		if h.found {
+			continue
+		}
+		row := index.Row{View: h.view, Pod: h.pod, Held: &noneHeld}
+		if l := h.view.Layout; len(l.Groups) == 1 && l.Groups[0].Kind == GroupFull {
+			row.Held = nil
+		}
+		sc.matches.Rows = append(sc.matches.Rows, row)
+		sc.hitOf = append(sc.hitOf, int32(i)+1)
+	}
+	sc.proven = slices.Grow(sc.proven[:0], len(sc.matches.Rows))[:len(sc.matches.Rows)]
+	clear(sc.proven)
+	for i := range sc.matches.Rows {
+		row := &sc.matches.Rows[i]
+		if h := sc.hitOf[i]; h != 0 && row.Held == nil {
+			if n := sc.hits[h-1].tokens / row.BlockSize; n > int(row.GPU) && n < sc.lengthIn(row)/row.BlockSize {
+				return sc.matchBits(ctx)
+			}
+		}
+	}
+	return nil
+}
+
+// hitAt returns which hit is about a row, -1: none.
+func (sc *scorer) hitAt(row *index.Row) int {
+	at, ok := slices.BinarySearchFunc(sc.hits, row, func(h hit, row *index.Row) int {
+		if h.pod != row.Pod {
+			return int(h.pod - row.Pod)
+		}
+		return h.view.Source.Rank - row.Source.Rank
+	})
+	if !ok {
+		return -1
+	}
+	return at
+}
+
+// matchBits asks the index again, for the bits of all rows.
+func (sc *scorer) matchBits(ctx context.Context) error {
+	given := sc.given
+	if sc.given == nil {
+		sc.given = sc.runs
+	}
+	sc.query.Held = true
+	err := sc.x.index.Match(ctx, &sc.query, &sc.behind)
+	sc.given, sc.query.Held, sc.bits = given, false, err == nil
+	if err != nil {
+		return sc.x.failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.base, err))
+	}
+	return nil
+}
+
+// lengthIn is the length of the prompt in what a row counts: tokens, or pairs.
+func (sc *scorer) lengthIn(row *index.Row) int {
+	if row.Pairs {
+		return sc.length - 1
+	}
+	return sc.length
+}
+
+// reach returns how many leading blocks of a row of one full-attention group are held in the
+// gpu or were sent.
+func (sc *scorer) reach(row *index.Row, h *hit) int {
+	n := max(int(row.GPU), h.tokens/row.BlockSize)
+	if !sc.bits {
+		return n
+	}
+	for i := range sc.behind.Rows {
+		if r := &sc.behind.Rows[i]; r.Source == row.Source && r.Group.ID == row.Group.ID && r.BlockSize == row.BlockSize && r.Held != nil {
+			for isSet(r.Held[TierGPU], n) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// withSent adds to what groups hold of a prompt what was sent.
+func (sc *scorer) withSent(groups []index.GroupLayout, grain int, h *hit) {
+	held := sc.held
+	for i := range held {
+		size := groups[i].BlockSize
+		if size <= 0 {
+			continue
+		}
+		held[i].Blocks = withFirst(held[i].Blocks, h.tokens/size)
+		if grain > 0 && grain < size {
+			held[i].Parts = withFirst(held[i].Parts, h.tokens/grain)
+		}
+	}
+}
+
+// withFirst returns a copy of bits in which the first n are set.
+func withFirst(bits []uint64, n int) []uint64 {
+	set := make([]uint64, max(len(bits), n/64+1))
+	copy(set, bits)
+	for i := range n / 64 {
+		set[i] = ^uint64(0)
+	}
+	set[n/64] |= 1<<(n%64) - 1
+	return set
+}
+
+// marksOfRow are the marks that a row may have: one that was made for a hit has none.
+func (sc *scorer) marksOfRow(i int) rowMarks {
+	if i < sc.real {
+		return ^rowMarks(0)
+	}
+	return 0
+}
+
+// provenOf is the cached tokens that events have proven of an entry's best row.
+func (sc *scorer) provenOf(b bestRow) int {
+	if len(sc.hits) == 0 || b.row == 0 {
+		return b.cached
+	}
+	return int(sc.proven[b.row-1])
+}

@@ -1,0 +1,534 @@
+// Predictions: what was sent to a rank counts until its events say what became of it.
+//
+// A score knows what events have proven. But a request that is sent now is computed in a
+// moment, and the next one with the same beginning may come before the first event does. So
+// a host says by Routed where it has sent a prompt, and from then on the rank counts as one
+// that has computed it. That is a prediction. It ends once: when the index confirms it, after
+// a time, when the engine's answer comes (Observe), when the host takes it back (Abandon), or
+// when the rank loses what it held.
+//
+// A prediction is a chain of keys in a tree that all ranks share (package sent), so siblings
+// share their memory, and a score finds the longest beginning for each rank in one walk. Its
+// ticket outlives it: an answer takes longer than the events do. Predictions and tickets are
+// in one list by age, because all have one TTL and one TicketAge.
+//
+// What ends a prediction is looked for by whoever comes: there is no goroutine. The clock is
+// read only where predictions live.
+
+package kvindex
+
+import (
+	"cmp"
+	"errors"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/sent"
+)
+
+// Defaults of WithPredictions.
+const (
+	// DefaultPredictionTTL is how long a prompt counts that was sent, if nothing else ends
+	// that before.
+	DefaultPredictionTTL = 2 * time.Second
+	// DefaultTicketAge is how long a Ticket is good.
+	DefaultTicketAge = 10 * time.Minute
+	// DefaultPredictionBytes bounds what predictions and tickets take, in bytes.
+	DefaultPredictionBytes = 64 << 20
+	// MinPredictionBytes is the least bound.
+	MinPredictionBytes = 256 << 10
+)
+
+// PredictionConfig configures predictions: see WithPredictions. A field that is 0 has its
+// default.
+type PredictionConfig struct {
+	// TTL is how long a prompt counts that was sent, if nothing else ends that before.
+	TTL time.Duration
+	// TicketAge is how long a Ticket is good. It is at least TTL.
+	TicketAge time.Duration
+	// Bytes bounds the memory of all predictions and tickets. A prompt takes 8 bytes for
+	// each 16 of its tokens, and a ticket some 150. The oldest go first.
+	Bytes int64
+	// Now is the clock; nil: time.Now. A simulator has its own. It is called by many
+	// goroutines at a time, and must not go back.
+	Now func() time.Time
+}
+
+var (
+	// ErrNotAsked is wrapped by errors of Routed about a pod that the answer says nothing of,
+	// because the request did not ask about it.
+	ErrNotAsked = errors.New("kvindex: the pod was not asked about")
+	// ErrAnswerUsed is wrapped by errors of Routed about an answer that was routed before,
+	// or that a later ScoreRequest has overwritten.
+	ErrAnswerUsed = errors.New("kvindex: the answer was used")
+	// ErrBlockSize is wrapped by errors of Routed about a pod whose block size nobody knows:
+	// no event of it has come yet. Nothing can be predicted for it.
+	ErrBlockSize = errors.New("kvindex: the block size of the pod is not known")
+)
+
+// Ticket stands for a request that was sent to a pod. The zero value is none. It is
+// comparable, and can be copied; it is used once, by Observe or Abandon.
+type Ticket struct {
+	of     *ledger
+	slot   uint32
+	serial uint64
+}
+
+// Usage is what an engine reports of a request that it has answered: usage.prompt_tokens and
+// usage.prompt_tokens_details.cached_tokens of its answer. -1 is a number that it did not tell.
+type Usage struct {
+	PromptTokens, CachedTokens int
+}
+
+// Routed says that the prompt of an answer was sent to a rank of a pod. From then on the
+// prompt counts in PredictedTokens of that rank, until one of these:
+//
+//   - Events have confirmed all of its blocks.
+//   - The TTL has passed (WithPredictions).
+//   - Observe or Abandon was called with the Ticket.
+//   - The rank has lost what it held: its cache was emptied, its engine restarted, there was a
+//     loss, or RemovePod was called.
+//
+// Call it when the request is sent, and Observe when the answer has come. a is the answer of
+// a ScoreRequest, as that has filled it. An answer is for one Routed: a retry, or a second pod
+// for the same request, needs a new score. The pod must be one of those that were asked about,
+// also if Request.Top has left it out. A rank that is not known yet can be named.
+//
+// An error wraps ErrNotAsked, ErrAnswerUsed, ErrBlockSize, ErrClosed or, if this chat is not
+// scorable for the pod, chat.ErrNotScorable. Then nothing is predicted, the Ticket is the zero
+// one, and the request can be sent all the same.
+func (x *Indexer) Routed(a *Answer, pod string, rank int) (Ticket, error) {
+	if x.closed.Load() {
+		return Ticket{}, ErrClosed
+	}
+	return x.routed(a, pod, rank)
+}
+
+// Observe says what the engine has reported of a request. It ends the prediction, and Stats
+// compares the report with what was expected when the request was sent. A number that cannot
+// be right counts as not told. A Ticket that is zero, was used, is too old or is another
+// Indexer's changes nothing, and counts in TicketStats.Unknown.
+func (x *Indexer) Observe(t Ticket, u Usage) { x.ledger.observe(t, u) }
+
+// Abandon says that a request never got to its pod, or was not computed there. It ends the
+// prediction. About a Ticket that is not good see Observe.
+func (x *Indexer) Abandon(t Ticket) { x.ledger.abandon(t) }
+
+// PredictionStats counts predictions. Routed is the sum of all others.
+type PredictionStats struct {
+	Routed    uint64 // that were made
+	Live      uint64 // that count now
+	Confirmed uint64 // ended by events
+	Expired   uint64 // ended by the TTL
+	Observed  uint64 // ended by Observe
+	Abandoned uint64 // ended by Abandon
+	Lost      uint64 // ended because the rank has lost what it held
+	PushedOut uint64 // ended because there was no room for them
+}
+
+// TicketStats counts tickets. The sum of the first four is PredictionStats.Routed.
+type TicketStats struct {
+	Live      uint64 // that can be used
+	Observed  uint64
+	Abandoned uint64
+	Aged      uint64 // that were too old, or had no room
+	Unknown   uint64 // calls of Observe and Abandon with a Ticket that was not good
+}
+
+// Observations compare what engines have reported with what was expected, for one model.
+type Observations struct {
+	Model string
+	State State // of the rank when the request was sent
+	// Cached and Predicted are about PodScore.CachedTokens and PredictedTokens, as they were
+	// when the request was sent.
+	Cached, Predicted Accuracy
+	// OtherLength is the number of requests whose prompt had another length for the engine:
+	// the tokenizer, the template, or the request itself is not what the engine has.
+	OtherLength uint64
+}
+
+// Accuracy counts requests for which a figure was exact, too high and too low, and tokens:
+// those of the exact ones, and by how many the others were wrong.
+type Accuracy struct {
+	Exact, Over, Under                   uint64
+	ExactTokens, OverTokens, UnderTokens uint64
+}
+
+func (a *Accuracy) add(figure, cached int) {
+	switch d := figure - cached; {
+	case d == 0:
+		a.Exact++
+		a.ExactTokens += uint64(cached)
+	case d > 0:
+		a.Over++
+		a.OverTokens += uint64(d)
+	default:
+		a.Under++
+		a.UnderTokens += uint64(-d)
+	}
+}
+
+// maxObserved bounds the rows of Stats.Observed. What is beyond has Model "".
+const maxObserved = 1024
+
+// ledger has the predictions and tickets of an Indexer.
+type ledger struct {
+	ttl, age int64 // nanoseconds
+	bytes    int64
+	clock    func() time.Time
+	began    time.Time
+
+	// live is the number of predictions, due when the oldest of them may end by its TTL.
+	// Both are read without mu.
+	live atomic.Int64
+	due  atomic.Int64
+
+	mu      sync.RWMutex // the last lock taken but for statsMu; guards all below
+	tree    sent.Tree
+	holders []*holder // by number; nil: free
+	freeNo  []sent.Holder
+
+	slots       [][]ticket // of slotsOf each
+	free        uint32     // the first free slot; 0: none. Slot n is number n-1
+	first, last uint32     // the tickets, by age
+	next        uint32     // the oldest one that may have a live prediction
+
+	serial      uint64
+	predictions PredictionStats
+	tickets     TicketStats
+	observed    map[observedAt]*Observations
+}
+
+type observedAt struct {
+	model string
+	state State
+}
+
+const slotsOf = 256
+
+// fewOf is how many counts a holder has in few.
+const fewOf = 512
+
+// ticket is a request that was sent.
+type ticket struct {
+	serial     uint64 // 0: the slot is free
+	at         int64  // when it was sent
+	prev, next uint32 // by age; of a free slot next is the next free one
+	row        *Observations
+	// prompt, cached and predicted are tokens: the length, and the figures of then.
+	prompt, cached, predicted int32
+
+	// Of its prediction:
+	near bool    // a store was seen that may have completed it
+	h    *holder // nil: it has ended
+	path sent.Prompt
+	last index.Local // of the last block that was not held
+	// Others of the holder with the same last, in a ring.
+	alike [2]uint32
+}
+
+// holder is a rank that has, or had, predictions.
+type holder struct {
+	number  sent.Holder
+	pm      *podModel
+	view    *index.View // of the blocks; never changed that predictions count in
+	variant index.Variant
+	live    int
+	byLast  map[index.Local]uint32 // to tickets
+	few     [fewOf]uint16          // how many of byLast have the same low bits
+	near    []uint32               // tickets that have near set, and others that had
+}
+
+func newLedger(c *PredictionConfig) *ledger {
+	l := &ledger{ttl: int64(DefaultPredictionTTL), age: int64(DefaultTicketAge), bytes: DefaultPredictionBytes, clock: time.Now}
+	if c != nil {
+		if c.TTL > 0 {
+			l.ttl = int64(c.TTL)
+		}
+		if c.TicketAge > 0 {
+			l.age = int64(c.TicketAge)
+		}
+		if c.Bytes > 0 {
+			l.bytes = c.Bytes
+		}
+		if c.Now != nil {
+			l.clock = c.Now
+		}
+	}
+	l.age = max(l.age, l.ttl)
+	l.began = l.clock()
+	l.observed = make(map[observedAt]*Observations)
+	return l
+}
+
+func (l *ledger) now() int64 { return int64(l.clock().Sub(l.began)) }
+
+func (l *ledger) at(slot uint32) *ticket {
+	return &l.slots[(slot-1)/slotsOf][(slot-1)%slotsOf]
+}
+
+// expire ends what is too old. mu is held.
+func (l *ledger) expire(now int64) {
+	for l.next != 0 {
+		t := l.at(l.next)
+		if t.h != nil {
+			if now-t.at < l.ttl {
+				break
+			}
+			l.end(l.next, &l.predictions.Expired)
+		}
+		l.next = t.next
+	}
+	l.due.Store(math.MaxInt64)
+	if l.next != 0 {
+		l.due.Store(l.at(l.next).at + l.ttl)
+	}
+	for l.first != 0 && now-l.at(l.first).at >= l.age {
+		l.drop(l.first, &l.tickets.Aged)
+	}
+}
+
+// end ends the prediction of a ticket. mu is held.
+func (l *ledger) end(slot uint32, cause *uint64) {
+	t := l.at(slot)
+	h := t.h
+	if h == nil {
+		return
+	}
+	*cause++
+	l.live.Add(-1)
+	h.pm.predicted.Add(-1)
+	h.live--
+	l.tree.Remove(h.number, t.path)
+	before, behind := l.at(t.alike[0]), l.at(t.alike[1])
+	before.alike[1], behind.alike[0] = t.alike[1], t.alike[0]
+	if h.few[t.last%fewOf]--; t.alike[0] == slot {
+		delete(h.byLast, t.last)
+	} else if h.byLast[t.last] == slot {
+		h.byLast[t.last] = t.alike[1]
+	}
+	t.h, t.near, t.path = nil, false, sent.Prompt{}
+	if h.live == 0 {
+		h.near = h.near[:0]
+	}
+}
+
+// drop ends a ticket, and its prediction if that lives. mu is held.
+func (l *ledger) drop(slot uint32, cause *uint64) {
+	l.end(slot, &l.predictions.PushedOut)
+	*cause++
+	t := l.at(slot)
+	if t.prev != 0 {
+		l.at(t.prev).next = t.next
+	} else {
+		l.first = t.next
+	}
+	if t.next != 0 {
+		l.at(t.next).prev = t.prev
+	} else {
+		l.last = t.prev
+	}
+	if l.next == slot {
+		l.next = t.next
+	}
+	l.tickets.Live--
+	*t = ticket{next: l.free}
+	l.free = slot
+}
+
+// taken is what tickets and predictions take, in bytes. mu is held.
+func (l *ledger) taken() int64 {
+	return int64(len(l.slots))*slotsOf*int64(unsafe.Sizeof(ticket{})) + l.tree.Bytes()
+}
+
+// issue makes a ticket. mu is held.
+func (l *ledger) issue(now int64, row *Observations) uint32 {
+	if l.free == 0 {
+		const more = slotsOf * int64(unsafe.Sizeof(ticket{}))
+		if int64(len(l.slots)+1)*more <= l.bytes/2 && l.taken()+more <= l.bytes {
+			from := uint32(len(l.slots) * slotsOf)
+			l.slots = append(l.slots, make([]ticket, slotsOf))
+			for n := from + slotsOf; n > from; n-- {
+				*l.at(n) = ticket{next: l.free}
+				l.free = n
+			}
+		} else {
+			l.drop(l.first, &l.tickets.Aged)
+		}
+	}
+	slot := l.free
+	t := l.at(slot)
+	l.free = t.next
+	l.serial++
+	*t = ticket{serial: l.serial, at: now, prev: l.last, row: row}
+	if l.last != 0 {
+		l.at(l.last).next = slot
+	} else {
+		l.first = slot
+	}
+	l.last = slot
+	if l.next == 0 {
+		l.next = slot
+		l.due.Store(now + l.ttl)
+	}
+	l.tickets.Live++
+	l.predictions.Routed++
+	return slot
+}
+
+// predict gives a ticket a prediction, if there is room for it. mu is held.
+func (l *ledger) predict(slot uint32, h *holder, keys []index.Key, last index.Local) {
+	if int64(len(keys))*8 > l.bytes/4 {
+		l.predictions.PushedOut++
+		return
+	}
+	t := l.at(slot)
+	t.h, t.path, t.last = h, l.tree.Add(h.number, keys), last
+	h.live++
+	h.pm.predicted.Add(1)
+	l.live.Add(1)
+	if h.few[last%fewOf]++; h.byLast[last] != 0 {
+		first := h.byLast[last]
+		behind := l.at(first)
+		t.alike = [2]uint32{behind.alike[0], first}
+		l.at(behind.alike[0]).alike[1], behind.alike[0] = slot, slot
+	} else {
+		t.alike = [2]uint32{slot, slot}
+		h.byLast[last] = slot
+	}
+	for l.taken() > l.bytes && l.first != slot {
+		l.drop(l.first, &l.tickets.Aged)
+	}
+}
+
+// row returns where observations of a model in a state are counted. mu is held.
+func (l *ledger) row(model string, state State) *Observations {
+	o := l.observed[observedAt{model, state}]
+	if o == nil {
+		if len(l.observed) >= maxObserved {
+			model = ""
+		}
+		if o = l.observed[observedAt{model, state}]; o == nil {
+			o = &Observations{Model: model, State: state}
+			l.observed[observedAt{model, state}] = o
+		}
+	}
+	return o
+}
+
+// take looks a ticket up for its use. If it is good, mu is held until it was used.
+func (l *ledger) take(t Ticket) (slot uint32, ok bool) {
+	l.mu.Lock()
+	l.expire(l.now())
+	if t.of == l && t.serial != 0 && l.at(t.slot).serial == t.serial {
+		return t.slot, true
+	}
+	l.tickets.Unknown++
+	l.mu.Unlock()
+	return 0, false
+}
+
+func (l *ledger) abandon(t Ticket) {
+	if slot, ok := l.take(t); ok {
+		l.end(slot, &l.predictions.Abandoned)
+		l.drop(slot, &l.tickets.Abandoned)
+		l.mu.Unlock()
+	}
+}
+
+func (l *ledger) observe(of Ticket, u Usage) {
+	slot, ok := l.take(of)
+	if !ok {
+		return
+	}
+	defer l.mu.Unlock()
+	t := l.at(slot)
+	if u.PromptTokens >= 0 && u.PromptTokens != int(t.prompt) {
+		t.row.OtherLength++
+	}
+	if u.CachedTokens >= 0 && u.CachedTokens <= max(u.PromptTokens, int(t.prompt)) && u.PromptTokens <= math.MaxInt32 {
+		t.row.Cached.add(int(t.cached), u.CachedTokens)
+		t.row.Predicted.add(int(t.predicted), u.CachedTokens)
+	}
+	l.end(slot, &l.predictions.Observed)
+	l.drop(slot, &l.tickets.Observed)
+}
+
+// stats fills in what Stats says of predictions.
+func (l *ledger) stats(s *Stats) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.expire(l.now())
+	s.Predictions, s.Tickets = l.predictions, l.tickets
+	s.Predictions.Live = uint64(l.live.Load())
+	for _, o := range l.observed {
+		s.Observed = append(s.Observed, *o)
+	}
+	slices.SortFunc(s.Observed, func(a, b Observations) int {
+		return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.State, b.State))
+	})
+}
+
+// lose ends the predictions of a rank of pm, or of all its ranks with rank -1, because it has
+// lost what it held. gone: it does not come back.
+func (l *ledger) lose(pm *podModel, rank int, gone bool) {
+	if pm.predicted.Load() == 0 && !gone {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.expire(l.now())
+	pm.holders = slices.DeleteFunc(pm.holders, func(h *holder) bool {
+		if rank >= 0 && h.view.Source.Rank != rank {
+			return false
+		}
+		l.loseAll(h)
+		if gone {
+			l.holders[h.number] = nil
+			l.freeNo = append(l.freeNo, h.number)
+		}
+		return gone
+	})
+	pm.gone = pm.gone || gone && rank < 0
+}
+
+// loseAll ends the predictions of a holder. mu is held.
+func (l *ledger) loseAll(h *holder) {
+	for last, slot := range h.byLast {
+		for h.byLast[last] != 0 {
+			l.end(slot, &l.predictions.Lost)
+			slot = h.byLast[last]
+		}
+	}
+}
+
+// holder returns the holder of a rank, made if need be; nil: a pod has too many. mu is held.
+func (l *ledger) holder(pm *podModel, view *index.View, v index.Variant) *holder {
+	at, ok := slices.BinarySearchFunc(pm.holders, view.Source.Rank, func(h *holder, rank int) int { return h.view.Source.Rank - rank })
+	if ok {
+		h := pm.holders[at]
+		if h.live == 0 {
+			h.view, h.variant = view, v
+		}
+		return h
+	}
+	if len(pm.holders) >= MaxRanks {
+		return nil
+	}
+	h := &holder{pm: pm, view: view, variant: v, byLast: make(map[index.Local]uint32)}
+	if n := len(l.freeNo); n > 0 {
+		h.number = l.freeNo[n-1]
+		l.freeNo = l.freeNo[:n-1]
+		l.holders[h.number] = h
+	} else {
+		h.number = sent.Holder(len(l.holders))
+		l.holders = append(l.holders, h)
+	}
+	pm.holders = slices.Insert(pm.holders, at, h)
+	return h
+}

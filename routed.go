@@ -1,0 +1,360 @@
+package kvindex
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"sync/atomic"
+
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/tokenize/chat"
+)
+
+// prompted is what an answer keeps for Routed: the keys of the prompt, so that nothing is
+// hashed twice. Its memory goes back to the next score of the answer.
+type prompted struct {
+	x    *Indexer
+	turn atomic.Uint64 // raised by each use: a score, and Routed
+	set  *candidateSet
+	// tokens is the length of the prompt.
+	tokens   int
+	runs     []keyRun
+	keys     []index.Key
+	excluded []int32 // candidates for which the chat is not scorable
+}
+
+// keyRun is the keys of a prompt in a variant, and the key before the first one.
+type keyRun struct {
+	variant index.Variant
+	root    index.Key
+	keys    []index.Key
+}
+
+// runOf returns the keys in a variant, nil if there are none.
+func runOf(runs []keyRun, v index.Variant) *keyRun {
+	for i := range runs {
+		if runs[i].variant == v {
+			return &runs[i]
+		}
+	}
+	return nil
+}
+
+// keepFor hands the keys of the prompt to the answer, for Routed.
+func (sc *scorer) keepFor(dst *Answer) {
+	k := dst.sent
+	if k == nil {
+		if k, _ = sc.x.prompted.Get().(*prompted); k == nil {
+			k = new(prompted)
+		}
+		dst.sent = k
+	}
+	k.x, k.set, k.tokens = sc.x, sc.set, sc.length
+	k.runs, sc.runs = sc.runs, k.runs[:0]
+	k.keys, sc.keys = sc.keys, k.keys[:0]
+	k.excluded = k.excluded[:0]
+	if sc.rendering != nil {
+		for pod := range sc.rendering.Excluded() {
+			if at, ok := slices.BinarySearch(sc.set.names, pod); ok {
+				k.excluded = append(k.excluded, int32(at))
+			}
+		}
+	}
+	dst.turn = k.turn.Load()
+}
+
+// routed is Routed of an Indexer that is open.
+func (x *Indexer) routed(a *Answer, pod string, rank int) (Ticket, error) {
+	if a == nil || a.sent == nil || a.sent.x != x {
+		return Ticket{}, fmt.Errorf("%w: the answer is none of this Indexer's", ErrNotAsked)
+	}
+	k := a.sent
+	if k.turn.Load() != a.turn {
+		return Ticket{}, ErrAnswerUsed
+	}
+	at, ok := slices.BinarySearch(k.set.names, pod)
+	switch {
+	case !ok:
+		return Ticket{}, fmt.Errorf("%w: %.100q is none of %d", ErrNotAsked, pod, len(k.set.names))
+	case rank < 0 || rank > math.MaxInt32:
+		return Ticket{}, fmt.Errorf("%w: pod %.100q: there is no rank %d", ErrNotAsked, pod, rank)
+	case slices.Contains(k.excluded, int32(at)):
+		return Ticket{}, fmt.Errorf("kvindex: pod %.100q: %w", pod, chat.ErrNotScorable)
+	}
+	pm := x.servedBy(pod, k.set.base)
+	if pm == nil {
+		return Ticket{}, fmt.Errorf("%w: %.100q was never heard", ErrBlockSize, pod)
+	}
+	sc := x.newScorer()
+	defer sc.release()
+	r := routing{scorer: sc, k: k, pm: pm, source: index.Source{Pod: pod, Model: k.set.base, Rank: rank}}
+	if err := r.look(); err != nil {
+		return Ticket{}, err
+	}
+	if !k.turn.CompareAndSwap(a.turn, a.turn+1) {
+		return Ticket{}, ErrAnswerUsed
+	}
+	return r.issue()
+}
+
+// servedBy returns what a pod serves of a model, nil if nothing is known of it.
+func (x *Indexer) servedBy(pod, model string) *podModel {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	if md := x.models[model]; md != nil {
+		return md.pods[pod]
+	}
+	return nil
+}
+
+// self returns pm as the only candidate.
+func (pm *podModel) self(x *Indexer, pod, model string) *candidateSet {
+	c := pm.alone.Load()
+	if c == nil {
+		c = &Candidates{x: x, model: model, base: true, pods: []string{pod}}
+		pm.alone.Store(c)
+	}
+	return c.now()
+}
+
+// routing is one Routed on its way.
+type routing struct {
+	*scorer
+	k      *prompted
+	pm     *podModel
+	source index.Source
+
+	applied           uint64 // messages of the pod before the index was asked
+	cached, predicted int
+	view              *index.View // of the blocks that a prediction is in
+	variant           index.Variant
+	run               *keyRun
+	last              index.Local
+	whole             bool // all blocks are held
+}
+
+// look finds what the rank holds of the prompt, and in which blocks.
+func (r *routing) look() error {
+	r.set, r.given, r.length = r.pm.self(r.x, r.source.Pod, r.source.Model), r.k.runs, r.k.tokens
+	r.applied = r.pm.applied.Load()
+	r.query.Held = true
+	if err := r.match(context.Background()); err != nil {
+		return err
+	}
+	r.matches.Rows = slices.DeleteFunc(r.matches.Rows, func(row index.Row) bool { return row.Source != r.source })
+	if err := r.foresee(context.Background(), r.source.Rank); err != nil {
+		return err
+	}
+	r.chooseRows()
+	best := r.best[0]
+	r.cached, r.predicted = r.provenOf(best), best.cached
+	var row *index.Row
+	if best.row > 0 && int(best.row) <= r.real {
+		row = &r.matches.Rows[best.row-1]
+		r.view = row.View
+	} else if f := r.pm.form.Load(); f != nil {
+		view := *f
+		view.Source = r.source
+		r.view = &view
+	}
+	if r.view == nil {
+		return fmt.Errorf("%w: %.100q", ErrBlockSize, r.source.Pod)
+	}
+	var ok bool
+	if r.variant, ok = variantOf(r.view.BlockSize, r.view.Pairs, r.pm.profile.Media); ok {
+		r.run = runOf(r.k.runs, r.variant)
+	}
+	if r.run == nil {
+		return fmt.Errorf("%w: %.100q: its blocks of %d tokens came behind the score", ErrBlockSize, r.source.Pod, r.view.BlockSize)
+	}
+	r.findLast(row)
+	return nil
+}
+
+// findLast finds the last whole block that is not held.
+func (r *routing) findLast(row *index.Row) {
+	units := r.view.BlockSize / r.variant.Unit
+	b := len(r.run.keys)/units - 1
+	for ; b >= 0 && row != nil && isSet(row.Held[TierGPU], b); b-- {
+	}
+	if r.whole = b < 0; r.whole {
+		return
+	}
+	at, before := (b+1)*units-1, r.run.root
+	if at > 0 {
+		before = r.run.keys[at-1]
+	}
+	r.last = index.Unchain(before, r.run.keys[at])
+}
+
+func isSet(bits []uint64, i int) bool { return i/64 < len(bits) && bits[i/64]>>(i%64)&1 == 1 }
+
+// issue makes the ticket and the prediction.
+func (r *routing) issue() (Ticket, error) {
+	l := r.x.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.now()
+	l.expire(now)
+	h := l.holder(r.pm, r.view, r.variant)
+	if r.pm.gone || h == nil {
+		return Ticket{}, fmt.Errorf("%w: %.100q was removed, or has more than %d ranks", ErrNotAsked, r.source.Pod, MaxRanks)
+	}
+	slot := l.issue(now, l.row(r.source.Model, r.set.state(0)))
+	t := l.at(slot)
+	t.prompt, t.cached, t.predicted = int32(r.length), int32(r.cached), int32(r.predicted)
+	if r.whole {
+		l.predictions.Confirmed++
+	} else {
+		l.predict(slot, h, r.run.keys, r.last)
+		if r.pm.applied.Load() != r.applied && t.h != nil { // its store may have come since
+			h.suspect(t, slot)
+		}
+	}
+	return Ticket{l, slot, t.serial}, nil
+}
+
+// suspect notes that a prediction may be complete. The next message of the pod has that
+// looked at.
+func (h *holder) suspect(t *ticket, slot uint32) {
+	if !t.near {
+		t.near = true
+		h.near = append(h.near, slot)
+	}
+}
+
+// noteApplied ends those predictions of a rank that changes have completed, or made void. The
+// changes were applied. pod.mu is held.
+func (in *ingest) noteApplied(r *rank, changes []index.Change, done *index.Applied) {
+	l, pm := in.x.ledger, in.pm
+	pm.applied.Add(1)
+	if pm.predicted.Load() == 0 {
+		return
+	}
+	if slices.ContainsFunc(changes, func(c index.Change) bool { return c.Op == index.OpClear }) {
+		l.lose(pm, r.n, false)
+		return
+	}
+	c := &confirming{in: in, l: l}
+	l.mu.Lock()
+	l.expire(l.now())
+	if h := pm.holderOf(r.n); h != nil && h.live > 0 {
+		c.find(h, changes, done)
+	}
+	l.mu.Unlock()
+	if len(c.suspects) > 0 {
+		c.look()
+	}
+}
+
+// holderOf returns the holder of a rank, nil if there is none. ledger.mu is held.
+func (pm *podModel) holderOf(rank int) *holder {
+	for _, h := range pm.holders {
+		if h.view.Source.Rank == rank {
+			return h
+		}
+	}
+	return nil
+}
+
+// confirming is the look at predictions that a message may have completed.
+type confirming struct {
+	in       *ingest
+	l        *ledger
+	suspects []suspect
+}
+
+// suspect is a prediction to look at.
+type suspect struct {
+	slot   uint32
+	serial uint64
+	view   *index.View
+	run    [1]keyRun
+}
+
+// find lists the predictions of a holder that changes may have completed. ledger.mu is held.
+func (c *confirming) find(h *holder, changes []index.Change, done *index.Applied) {
+	l := c.l
+	odd := done.Counts.Joined+done.Counts.Restored > 0 // blocks that no store here has named
+	for i := range changes {
+		ch := &changes[i]
+		if ch.Op != index.OpStore || ch.Tier != TierGPU {
+			continue
+		}
+		units := ch.BlockSize / max(ch.Variant.Unit, 1)
+		if units == 0 || len(ch.Locals) == 0 {
+			odd = true
+			continue
+		}
+		for at := units - 1; at < len(ch.Locals); at += units {
+			last := ch.Locals[at]
+			if h.few[last%fewOf] == 0 {
+				continue
+			}
+			if first := h.byLast[last]; first != 0 {
+				for slot := first; ; {
+					t := l.at(slot)
+					h.suspect(t, slot)
+					if slot = t.alike[1]; slot == first {
+						break
+					}
+				}
+			}
+		}
+	}
+	h.near = slices.DeleteFunc(h.near, func(slot uint32) bool { return !l.at(slot).near || l.at(slot).h != h })
+	if odd {
+		for _, first := range h.byLast {
+			for slot := first; ; {
+				t := l.at(slot)
+				if !t.near {
+					c.add(h, t, slot)
+				}
+				if slot = t.alike[1]; slot == first {
+					break
+				}
+			}
+		}
+	}
+	for _, slot := range h.near {
+		c.add(h, l.at(slot), slot)
+	}
+}
+
+// add copies what look needs of a prediction.
+func (c *confirming) add(h *holder, t *ticket, slot uint32) {
+	s := suspect{slot: slot, serial: t.serial, view: h.view}
+	s.run[0] = keyRun{variant: h.variant, keys: c.l.tree.Keys(nil, t.path)}
+	c.suspects = append(c.suspects, s)
+}
+
+// look asks the index about the suspects. No lock is held but pod.mu.
+func (c *confirming) look() {
+	sc := c.in.x.newScorer()
+	defer sc.release()
+	sc.set = c.in.pm.self(c.in.x, c.in.pod, c.in.model)
+	for i := range c.suspects {
+		s := &c.suspects[i]
+		sc.given, sc.length = s.run[:], len(s.run[0].keys)*s.run[0].variant.Unit
+		if sc.match(context.Background()) != nil {
+			return // the TTL ends them
+		}
+		if !sc.holdsAll(s) {
+			continue
+		}
+		c.l.mu.Lock()
+		if t := c.l.at(s.slot); t.serial == s.serial {
+			c.l.end(s.slot, &c.l.predictions.Confirmed)
+		}
+		c.l.mu.Unlock()
+	}
+}
+
+// holdsAll reports whether all whole blocks of a prompt are held in the gpu.
+func (sc *scorer) holdsAll(s *suspect) bool {
+	blocks := len(s.run[0].keys) * s.run[0].variant.Unit / s.view.BlockSize
+	return slices.ContainsFunc(sc.matches.Rows, func(r index.Row) bool {
+		return r.Source == s.view.Source && r.Group.ID == s.view.Group.ID && r.BlockSize == s.view.BlockSize && int(r.GPU) >= blocks
+	})
+}
