@@ -1,0 +1,376 @@
+package sent_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/sent"
+)
+
+// chain returns the keys of units.
+func chain(units ...byte) []index.Key {
+	keys, last := make([]index.Key, len(units)), index.Key(1)
+	for i, u := range units {
+		last = index.Chain(last, index.Local(u)+1)
+		keys[i] = last
+	}
+	return keys
+}
+
+// random returns n keys that follow others, and that no other chain has.
+func random(r *rand.Rand, keys []index.Key, n int) []index.Key {
+	keys, last := slices.Clone(keys), index.Key(1)
+	if len(keys) > 0 {
+		last = keys[len(keys)-1]
+	}
+	for range n {
+		last = index.Chain(last, index.Local(r.Uint64()))
+		keys = append(keys, last)
+	}
+	return keys
+}
+
+// plain is a Tree beside what it should be: lists of chains.
+type plain struct {
+	tree    sent.Tree
+	chains  map[sent.Holder][][]index.Key
+	prompts map[sent.Holder][]sent.Prompt
+}
+
+func newPlain() *plain {
+	return &plain{chains: map[sent.Holder][][]index.Key{}, prompts: map[sent.Holder][]sent.Prompt{}}
+}
+
+func (p *plain) add(h sent.Holder, keys []index.Key) {
+	p.chains[h] = append(p.chains[h], slices.Clone(keys))
+	p.prompts[h] = append(p.prompts[h], p.tree.Add(h, keys))
+	for i := range keys {
+		keys[i] = 0 // the tree keeps nothing of them
+	}
+}
+
+// remove removes prompt i of a holder.
+func (p *plain) remove(h sent.Holder, i int) {
+	p.tree.Remove(h, p.prompts[h][i])
+	p.chains[h] = slices.Delete(p.chains[h], i, i+1)
+	p.prompts[h] = slices.Delete(p.prompts[h], i, i+1)
+}
+
+func (p *plain) removeAll() {
+	for h := range p.chains {
+		for len(p.chains[h]) > 0 {
+			p.remove(h, 0)
+		}
+	}
+}
+
+// match is the rule of Match, key by key.
+func (p *plain) match(keys []index.Key) map[sent.Holder]int {
+	longest := map[sent.Holder]int{}
+	for h, chains := range p.chains {
+		for _, c := range chains {
+			n := 0
+			for n < min(len(c), len(keys)) && c[n] == keys[n] {
+				n++
+			}
+			if n > 0 {
+				longest[h] = max(longest[h], n)
+			}
+		}
+	}
+	return longest
+}
+
+// check compares the tree with what it should be, and with itself.
+func (p *plain) check(t *testing.T, asked ...[]index.Key) {
+	t.Helper()
+	if err := p.tree.Check(p.prompts); err != nil {
+		t.Fatal(err)
+	}
+	for h, list := range p.prompts {
+		for i, prompt := range list {
+			if got := p.tree.Keys([]index.Key{7}, prompt); !slices.Equal(got, append([]index.Key{7}, p.chains[h][i]...)) {
+				t.Fatalf("the keys of prompt %d of holder %d are %v, not 7 and %v", i, h, got, p.chains[h][i])
+			}
+		}
+	}
+	for _, keys := range asked {
+		got, last := map[sent.Holder]int{}, 0
+		p.tree.Match(keys, func(h sent.Holder, n int) {
+			if _, ok := got[h]; ok || n < last {
+				t.Fatalf("holder %d is found with %d after %d", h, n, last)
+			}
+			got[h], last = n, n
+		})
+		if want := p.match(keys); fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Fatalf("%v matches %v, not %v", keys, got, want)
+		}
+	}
+}
+
+func TestTree(t *testing.T) {
+	abc, abcde, abxy, z := []byte("abc"), []byte("abcde"), []byte("abxy"), byte('z')
+	asked := [][]index.Key{nil, chain('a'), chain(abc...), chain(abcde...), chain([]byte("abcdefg")...), chain(abxy...), chain([]byte("abxz")...), chain(z), chain(z, z), chain('q')}
+	p := newPlain()
+	p.check(t, asked...)
+	for _, step := range []struct {
+		what  string
+		do    func()
+		nodes int
+	}{
+		{what: "a prompt", do: func() { p.add(1, chain(abcde...)) }, nodes: 1},
+		{what: "the same one of another holder", do: func() { p.add(2, chain(abcde...)) }, nodes: 1},
+		{what: "the beginning of it", do: func() { p.add(3, chain(abc...)) }, nodes: 2},
+		{what: "one that parts from both", do: func() { p.add(1, chain(abxy...)) }, nodes: 4},
+		{what: "one that shares nothing", do: func() { p.add(4, chain(z)) }, nodes: 5},
+		{what: "one twice", do: func() { p.add(4, chain(z)) }, nodes: 5},
+		{what: "none", do: func() { p.add(5, nil) }, nodes: 5},
+		{what: "a removed end between two nodes", do: func() { p.remove(3, 0) }, nodes: 4},
+		{what: "one of two holders", do: func() { p.remove(2, 0) }, nodes: 4},
+		{what: "one of two prompts", do: func() { p.remove(4, 0) }, nodes: 4},
+		{what: "a removed leaf beside another", do: func() { p.remove(1, 1) }, nodes: 2},
+		{what: "a removed top node", do: func() { p.remove(4, 0) }, nodes: 1},
+		{what: "the last one", do: func() { p.remove(1, 0) }, nodes: 0},
+		{what: "the one without keys", do: func() { p.remove(5, 0) }, nodes: 0},
+	} {
+		step.do()
+		p.check(t, asked...)
+		if n := p.tree.Nodes(); n != step.nodes {
+			t.Errorf("after %s there are %d nodes, not %d", step.what, n, step.nodes)
+		}
+	}
+	if !p.tree.Empty() || p.tree.Bytes() != 0 {
+		t.Errorf("%d bytes are left", p.tree.Bytes())
+	}
+}
+
+// run does what bytes say.
+func run(t *testing.T, data []byte, each bool) {
+	p := newPlain()
+	for len(data) > 1 {
+		what, holder, length := data[0]&3, sent.Holder(data[0]>>2&7), int(data[1]&15)
+		data = data[2:]
+		units := data[:min(length, len(data))]
+		keys := make([]byte, len(units))
+		for i, u := range units {
+			keys[i] = u & 1
+		}
+		if what < 2 {
+			data = data[len(units):]
+			p.add(holder, chain(keys...))
+		} else if list := p.chains[holder]; len(list) > 0 {
+			p.remove(holder, length%len(list))
+		}
+		if each {
+			p.check(t, chain(keys...))
+		}
+	}
+	p.check(t, chain(0, 0, 0, 0), chain(0, 1, 0, 1), chain(1, 1, 1, 1, 1, 1, 1))
+	p.removeAll()
+	if !p.tree.Empty() {
+		t.Fatalf("%d bytes are left", p.tree.Bytes())
+	}
+}
+
+func FuzzTree(f *testing.F) {
+	f.Add([]byte{0, 3, 0, 1, 0, 4, 2, 0, 1, 2, 0})
+	f.Add([]byte{0, 1, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 2, 1, 2, 1, 2, 0})
+	f.Add([]byte{0, 0, 4, 0, 2, 0, 6, 0})
+	f.Fuzz(func(t *testing.T, data []byte) { run(t, data[:min(len(data), 1<<10)], true) })
+}
+
+// TestAgainstPlain compares random trees with lists of chains. Each has phases in which it
+// grows and phases in which it shrinks.
+func TestAgainstPlain(t *testing.T) {
+	steps := 30_000
+	if testing.Short() {
+		steps = 5_000
+	}
+	for seed := range uint64(4) {
+		r := rand.New(rand.NewPCG(seed, 23))
+		holders, alphabet, longest := 1+r.IntN(70), 1+r.IntN(4), 1+r.IntN(24)
+		p, live := newPlain(), 0
+		some := func() []index.Key {
+			units := make([]byte, r.IntN(longest+1))
+			for i := range units {
+				units[i] = byte(r.IntN(alphabet))
+			}
+			return chain(units...)
+		}
+		for i := range steps / 4 {
+			h := sent.Holder(r.IntN(holders))
+			growing := i/100%2 == 0
+			switch n := len(p.chains[h]); {
+			case n > 0 && (r.IntN(4) == 0 || !growing):
+				p.remove(h, r.IntN(n))
+				live--
+			case n > 0 && r.IntN(3) == 0: // grows from one that is there, or is its beginning
+				keys := p.chains[h][r.IntN(n)]
+				keys = random(r, keys[:r.IntN(len(keys)+1)], r.IntN(3))
+				p.add(sent.Holder(r.IntN(holders)), keys)
+				live++
+			default:
+				p.add(h, some())
+				live++
+			}
+			if i%10 == 0 || live < 10 {
+				p.check(t, some(), some())
+			}
+		}
+		p.removeAll()
+		if !p.tree.Empty() {
+			t.Fatalf("seed %d: %d bytes are left", seed, p.tree.Bytes())
+		}
+	}
+}
+
+// TestSplits adds a prompt, and others that part from it at each of its keys.
+func TestSplits(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for _, length := range []int{1, 2, 3, 64, 65} {
+		p, whole := newPlain(), random(r, nil, length)
+		p.add(0, slices.Clone(whole))
+		one := p.tree.Bytes()
+		var asked [][]index.Key
+		for n := range length + 1 {
+			asked = append(asked, random(r, whole[:n], 2), whole[:n])
+		}
+		for i, keys := range asked {
+			p.add(sent.Holder(1+i), slices.Clone(keys))
+		}
+		p.check(t, asked...)
+		for _, i := range r.Perm(len(asked)) {
+			p.remove(sent.Holder(1+i), 0)
+			p.check(t, asked[i])
+		}
+		if n, most := p.tree.Nodes(), one+64; n != 1 || p.tree.Bytes() > most { // lists and the table get smaller late
+			t.Errorf("%d nodes and %d bytes of a prompt, not 1 and at most %d", n, p.tree.Bytes(), most)
+		}
+	}
+}
+
+// TestManyHolders has more prompts with one beginning than a list or a table begins with,
+// and then few.
+func TestManyHolders(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	p, first := newPlain(), random(r, nil, 5)
+	for _, h := range r.Perm(500) {
+		p.add(sent.Holder(h), random(r, first, 1))
+		p.add(sent.Holder(h), slices.Clone(first))
+	}
+	p.check(t, first, first[:3], random(r, first, 1))
+	for _, h := range r.Perm(500)[:497] {
+		p.remove(sent.Holder(h), 1)
+		p.remove(sent.Holder(h), 0)
+	}
+	p.check(t, first, first[:3])
+	p.removeAll()
+	if !p.tree.Empty() {
+		t.Errorf("%d bytes are left", p.tree.Bytes())
+	}
+}
+
+// TestReaders has goroutines read at the same time. The race detector watches.
+func TestReaders(t *testing.T) {
+	p := newPlain()
+	for i := range byte(100) {
+		p.add(sent.Holder(i%7), chain(0, 1, i%5, i))
+	}
+	keys := chain(0, 1, 2, 3)
+	want := fmt.Sprint(p.match(keys))
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 100 {
+				got := map[sent.Holder]int{}
+				p.tree.Match(keys, func(h sent.Holder, n int) { got[h] = n })
+				if fmt.Sprint(got) != want {
+					t.Errorf("found %v, not %v", got, want)
+				}
+				p.tree.Keys(nil, p.prompts[1][0])
+				p.tree.Bytes()
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestMatchAllocates(t *testing.T) {
+	tree, keys := crowd(rand.New(rand.NewPCG(5, 6)), 1000)
+	holders := 0
+	if n := testing.AllocsPerRun(100, func() { tree.Match(keys, func(sent.Holder, int) { holders++ }) }); n > 0 || holders == 0 {
+		t.Errorf("Match allocates %v times, and finds %d holders", n, holders)
+	}
+}
+
+// crowd returns a tree with prompts of 512 keys, of 64 holders, of which the first 100 keys
+// are the same, and one of the prompts.
+func crowd(r *rand.Rand, prompts int) (*sent.Tree, []index.Key) {
+	tree, first := &sent.Tree{}, random(r, nil, 100)
+	var keys []index.Key
+	for i := range prompts {
+		keys = random(r, first, 412)
+		tree.Add(sent.Holder(i%64), keys)
+	}
+	return tree, keys
+}
+
+// heap returns how many bytes of heap are in use.
+func heap() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// TestBytes compares Bytes with the heap, and with what a key may take.
+func TestBytes(t *testing.T) {
+	for _, c := range []struct {
+		prompts, same, keys int
+		most                float64 // bytes a key
+	}{
+		{prompts: 10_000, same: 100, keys: 412, most: 10},
+		{prompts: 10_000, same: 0, keys: 512, most: 10},
+		{prompts: 3_000, same: 511, keys: 1, most: 10},
+		{prompts: 100_000, same: 3, keys: 1, most: 200},
+		{prompts: 100_000, same: 0, keys: 3, most: 200},
+		{prompts: 1_500, same: 0, keys: 5, most: 200},
+	} {
+		t.Run(fmt.Sprintf("prompts=%d/same=%d/keys=%d", c.prompts, c.same, c.keys), func(t *testing.T) {
+			r := rand.New(rand.NewPCG(7, 8))
+			first := random(r, nil, c.same)
+			prompts := make([]sent.Prompt, c.prompts)
+			tree, before := new(sent.Tree), heap()
+			for i := range prompts {
+				prompts[i] = tree.Add(sent.Holder(i%64), random(r, first, c.keys))
+			}
+			full := heap() - before
+			if got := tree.Bytes(); got < full*95/100 || got > full*105/100 {
+				t.Errorf("%d bytes; the heap has %d", got, full)
+			}
+			perKey := float64(full) / float64(c.prompts*(c.same+c.keys))
+			t.Logf("%.2f bytes a key, Bytes is %.3f of the heap", perKey, float64(tree.Bytes())/float64(full))
+			if perKey > c.most {
+				t.Errorf("%.1f bytes a key", perKey)
+			}
+			for i, p := range prompts {
+				if i%10 != 0 {
+					tree.Remove(sent.Holder(i%64), p)
+				}
+				prompts[i] = sent.Prompt{}
+			}
+			some := heap() - before
+			if got := tree.Bytes(); got < some*90/100 || got > some*110/100 {
+				t.Errorf("%d bytes of a tenth; the heap has %d", got, some)
+			}
+			runtime.KeepAlive(prompts)
+			runtime.KeepAlive(tree)
+		})
+	}
+}
