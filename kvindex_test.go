@@ -87,8 +87,8 @@ func TestScoreText(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []kvindex.PodScore{
-		{Pod: "b", Score: 48, MatchedBlocks: 3, BlockTokens: 16, Tiers: kvindex.TierCountsOf(3), CachedTokens: 48, State: kvindex.StateLive},
-		{Pod: "a", Score: 16, MatchedBlocks: 1, BlockTokens: 16, Tiers: kvindex.TierCountsOf(1), CachedTokens: 16, State: kvindex.StateLive},
+		{Pod: "b", Score: 48, PredictedTokens: 48, MatchedBlocks: 3, BlockTokens: 16, Tiers: kvindex.TierCountsOf(3), CachedTokens: 48, State: kvindex.StateLive},
+		{Pod: "a", Score: 16, PredictedTokens: 16, MatchedBlocks: 1, BlockTokens: 16, Tiers: kvindex.TierCountsOf(1), CachedTokens: 16, State: kvindex.StateLive},
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %+v\nwant %+v", got, want)

@@ -279,7 +279,7 @@ func TestPromptCacheForms(t *testing.T) {
 			c.apply("p1", "m", events.Event{Kind: events.Cleared})
 			return c.ask(kvindex.Request{Prompt: text})
 		}, "ww"},
-		{"nobody asks for it", func() string { return c.ask(kvindex.Request{Prompt: text}) }, "w"},
+		{"prompts may be sent to it", func() string { return c.ask(kvindex.Request{Prompt: text}) }, "ww"},
 		{"it comes again", func() string { c.hold("p1", text, tiny); return c.ask(kvindex.Request{Prompt: text}) }, "ww"},
 		{"pairs come", func() string { c.hold("pairs1", text, tiny); return c.ask(kvindex.Request{Prompt: text}) }, "wwu"},
 		{"they are learned", func() string { return c.ask(kvindex.Request{Prompt: text}) }, "www"},

@@ -182,9 +182,9 @@ func TestPromptCacheConcurrent(t *testing.T) {
 				case err != nil:
 					t.Error(err)
 					return
-				case reflect.DeepEqual(a, q.want[1]):
+				case sameAnswers(a, q.want[1]):
 					both.Add(1)
-				case !reflect.DeepEqual(a, q.want[0]):
+				case !sameAnswers(a, q.want[0]):
 					t.Errorf("%+v: got %+v, want %+v or %+v", q.Request, a, q.want[0], q.want[1])
 					return
 				}
@@ -496,7 +496,7 @@ func (c *comparison) equal(r *kvindex.Request) bool {
 	}
 	a, b := c.a, c.b
 	a.Unknown, b.Unknown = nil, nil
-	if !reflect.DeepEqual(a, b) && (len(a.Pods) > 0 || len(b.Pods) > 0 || a.PromptTokens != b.PromptTokens) {
+	if !sameAnswers(a, b) && (len(a.Pods) > 0 || len(b.Pods) > 0 || a.PromptTokens != b.PromptTokens) {
 		c.tb.Errorf("with: %+v\nwithout: %+v", a, b)
 		return false
 	}
@@ -748,4 +748,9 @@ func (t *promptTexts) within(text string, at int) (kinds []string) {
 		}
 	}
 	return kinds
+}
+
+// sameAnswers compares what answers say.
+func sameAnswers(a, b kvindex.Answer) bool {
+	return a.PromptTokens == b.PromptTokens && reflect.DeepEqual(a.Unknown, b.Unknown) && reflect.DeepEqual(a.Pods, b.Pods)
 }

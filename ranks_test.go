@@ -105,7 +105,7 @@ func (f *fleetModel) answer(pods []string) (want []kvindex.PodScore) {
 			if m.run > 0 && !s.NotScorable {
 				s.BlockTokens, s.MatchedBlocks, s.Tiers = f.sizes[pod], m.run, kvindex.TierCountsOf(m.gpu, m.run-m.gpu)
 				s.CachedTokens = min(m.gpu, (len(f.tokens)-1)/s.BlockTokens) * s.BlockTokens
-				s.Score = float64(s.CachedTokens)
+				s.PredictedTokens, s.Score = s.CachedTokens, float64(s.CachedTokens)
 			}
 			want = append(want, s)
 		}

@@ -202,7 +202,7 @@ func figures(t *testing.T) {
 	}
 	text, err := json.Marshal(ix.Stats())
 	var back kvindex.Stats
-	if err != nil || json.Unmarshal(text, &back) != nil || back != ix.Stats() {
+	if err != nil || json.Unmarshal(text, &back) != nil || !reflect.DeepEqual(back, ix.Stats()) {
 		t.Errorf("stats in JSON: %s, %v: %+v", text, err, back)
 	}
 }
