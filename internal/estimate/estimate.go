@@ -50,6 +50,10 @@ type Cache struct {
 	seen int64 // the caller's clock when it was last read
 	time int64 // nanoseconds that have passed on the caller's clock since New
 	last int64 // the latest stamp
+
+	// doubt is the latest stamp when the engine had lost more than the capacity
+	// explains; 0: it has not, or c has been full since.
+	doubt int64
 }
 
 type slot struct {
@@ -64,9 +68,10 @@ type slot struct {
 // Cache itself keeps nothing for it. The zero value is a prompt without blocks.
 type Past struct {
 	stamp  int64     // of Sent
-	tail   index.Key // of the last block
-	blocks uint32    // of the prompt, at most the capacity
-	run    uint32    // leading blocks that were there
+	tail   index.Key // of the last one of kept
+	blocks uint32    // of the prompt
+	kept   uint32    // of these, the leading ones that the Cache has taken
+	run    uint32    // of these, the leading ones that were there before
 	// stamps of the leading run before it was sent. stamps[0] is that of the
 	// last blocks, from[0] on; stamps[1] that of the blocks before, from[1] on;
 	// stamps[2] that of the first ones. If there were more stamps, those between
@@ -179,20 +184,25 @@ func (c *Cache) Sent(keys []index.Key, stride int, now int64) Past {
 		c.clear()
 		c.stride = stride
 	}
-	blocks := min(len(keys)/stride, c.capacity)
-	run, last := c.run(keys[:blocks*stride], stride, c.time)
+	blocks := len(keys) / stride
+	kept := min(blocks, c.capacity)
+	run, last := c.run(keys[:kept*stride], stride, c.time)
 	p := Past{
-		tail:   keys[blocks*stride-1],
+		tail:   keys[kept*stride-1],
 		blocks: uint32(blocks),
+		kept:   uint32(kept),
 		run:    uint32(run),
-		full:   c.len+blocks-run > c.capacity,
+		full:   c.len+kept-run > c.capacity,
 	}
 	p.remember(c, last)
 	p.stamp = c.use(last)
-	for c.len+blocks-run > c.capacity && c.slots[c.oldest()].stamp != p.stamp {
+	if p.full {
+		c.doubt = 0
+	}
+	for c.len+kept-run > c.capacity && c.slots[c.oldest()].stamp != p.stamp {
 		c.drop(c.oldest())
 	}
-	for b := run; b < blocks && c.len < c.capacity; b++ {
+	for b := run; b < kept && c.len < c.capacity; b++ {
 		last = c.add(keys[(b+1)*stride-1], last, p.stamp)
 	}
 	return p
@@ -242,20 +252,33 @@ func (c *Cache) Observed(p Past, reused int, now int64) {
 	case reused > run && p.full:
 		c.raise(c.len + reused - run)
 	}
+	c.raise(int(p.blocks)) // it has computed them all
 	if s := c.left(&p); s != 0 {
 		c.use(s)
 	}
 }
 
 // lost drops what the engine has lost if it has lost block i of p: that and all
-// that was used before it. It has fewer blocks than have been used since.
+// that was used before it. So it has at most as many blocks as were used since,
+// unless it has restarted.
 func (c *Cache) lost(p *Past, i int) {
 	stamp := p.used(i)
 	for s := c.oldest(); s != 0 && c.slots[s].stamp <= stamp; s = c.oldest() {
 		c.drop(s)
 	}
-	since := c.len - int(p.blocks) + i
-	c.capacity = max(c.low, c.capacity/2, min(c.capacity, since))
+	since := max(c.len-int(p.kept)+i, int(p.blocks), c.low)
+	if since < c.capacity/2 {
+		// The engine has restarted, or the capacity is far off. What was lost
+		// with this block says no more about that; what was used later does.
+		if c.doubt == 0 {
+			c.doubt = c.last
+		}
+		if stamp <= c.doubt {
+			return
+		}
+		since, c.doubt = c.capacity/2, 0
+	}
+	c.capacity = min(c.capacity, since)
 	for c.len > c.capacity {
 		c.drop(c.oldest())
 	}
