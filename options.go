@@ -284,6 +284,19 @@ type Profile struct {
 	// name, because engines that have numbers in their hashes do not reuse the blocks of
 	// one for the other. The Indexer copies the map.
 	Adapters map[string]string
+
+	// Approximate, if not nil, is for a pod whose engine publishes no events: the pod is
+	// followed by what is sent to it (Indexer.Routed). Its figure is PredictedTokens:
+	// CachedTokens is 0, and its state StateApproximate. What it has is believed to be what
+	// was sent last, as far as it has room, in the order in which vLLM gives up blocks.
+	// Observe corrects that: what the engine reused it had, what it did not reuse it has
+	// lost, and its room is what follows from that.
+	//
+	// The function of WithProfile is asked for it also when a request or Candidates names a
+	// pod that is not known, and again until it gives one. It must give one for the models
+	// that the pod serves, and for no names that clients invent. The first event of the pod
+	// makes it exact, and what was believed is dropped.
+	Approximate *Approximate
 }
 
 // Draft says whether an engine runs with draft layers.
@@ -343,6 +356,9 @@ func (p Profile) validate() error {
 		return fmt.Errorf("unknown Draft %d", p.Draft)
 	case p.Grain < 0:
 		return fmt.Errorf("the Grain is negative: %d", p.Grain)
+	}
+	if err := p.Approximate.validate(&p); err != nil {
+		return err
 	}
 	for i, g := range p.Groups {
 		switch {
@@ -449,6 +465,10 @@ func (p *Profile) lists(l *index.Layout) bool {
 func (p Profile) complete() Profile {
 	p.Groups = slices.Clone(p.Groups)
 	p.Adapters = maps.Clone(p.Adapters)
+	if p.Approximate != nil {
+		a := *p.Approximate
+		p.Approximate = &a
+	}
 	switch {
 	case p.Copies != 0:
 	case p.Media == MediaPad:

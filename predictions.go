@@ -223,6 +223,8 @@ type ticket struct {
 	// prompt, cached and predicted are tokens: the length, and the figures of then.
 	prompt, cached, predicted int32
 
+	believed *estimatedPast // of a pod without events; else nil
+
 	// Of its prediction:
 	near bool    // a store was seen that may have completed it
 	h    *holder // nil: it has ended
@@ -435,6 +437,9 @@ func (l *ledger) take(t Ticket) (slot uint32, ok bool) {
 
 func (l *ledger) abandon(t Ticket) {
 	if slot, ok := l.take(t); ok {
+		if b := l.at(slot).believed; b != nil {
+			b.of.cache.Undo(b.past, l.now())
+		}
 		l.end(slot, &l.predictions.Abandoned)
 		l.drop(slot, &l.tickets.Abandoned)
 		l.mu.Unlock()
@@ -454,6 +459,9 @@ func (l *ledger) observe(of Ticket, u Usage) {
 	if u.CachedTokens >= 0 && u.CachedTokens <= max(u.PromptTokens, int(t.prompt)) && u.PromptTokens <= math.MaxInt32 {
 		t.row.Cached.add(int(t.cached), u.CachedTokens)
 		t.row.Predicted.add(int(t.predicted), u.CachedTokens)
+		if b := t.believed; b != nil {
+			b.of.cache.Observed(b.past, u.CachedTokens/b.block, l.now())
+		}
 	}
 	l.end(slot, &l.predictions.Observed)
 	l.drop(slot, &l.tickets.Observed)

@@ -204,6 +204,11 @@ func (r *routing) issue() (Ticket, error) {
 	slot := l.issue(now, l.row(r.source.Model, r.set.state(0)))
 	t := l.at(slot)
 	t.prompt, t.cached, t.predicted = int32(r.length), int32(r.cached), int32(r.predicted)
+	if a := r.pm.approx.Load(); a != nil {
+		if e := a.of(r.view); e != nil {
+			t.believed = &estimatedPast{of: e, block: a.BlockTokens, past: e.cache.Sent(r.run.keys, a.stride, now)}
+		}
+	}
 	if r.whole {
 		l.predictions.Confirmed++
 	} else {
