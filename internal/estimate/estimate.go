@@ -142,8 +142,8 @@ func (c *Cache) at(now int64) int64 {
 		return c.time
 	}
 	passed := now - c.seen
-	if passed < 0 || passed > c.ttl {
-		passed = c.ttl // more makes no difference
+	if passed < 0 || passed > 2*c.ttl {
+		passed = 2 * c.ttl // more makes no difference; stamps are a little ahead of c.time
 	}
 	return min(c.time+passed, 1<<62)
 }
