@@ -143,7 +143,7 @@ type TicketStats struct {
 // Observations compare what engines have reported with what was expected, for one model.
 type Observations struct {
 	Model string
-	State State // of the rank when the request was sent
+	State State // of the rank when the request was sent; of the pod if the rank was not known
 	// Cached and Predicted are about PodScore.CachedTokens and PredictedTokens, as they were
 	// when the request was sent.
 	Cached, Predicted Accuracy
