@@ -198,6 +198,7 @@ type ledger struct {
 	first, last uint32     // the tickets, by age
 	next        uint32     // the oldest one that may have a live prediction
 
+	believed    int64 // tickets that have believed set
 	serial      uint64
 	predictions PredictionStats
 	tickets     TicketStats
@@ -338,6 +339,9 @@ func (l *ledger) drop(slot uint32, cause *uint64) {
 	if l.next == slot {
 		l.next = t.next
 	}
+	if t.believed != nil {
+		l.believed--
+	}
 	l.tickets.Live--
 	*t = ticket{next: l.free}
 	l.free = slot
@@ -345,7 +349,7 @@ func (l *ledger) drop(slot uint32, cause *uint64) {
 
 // taken is what tickets and predictions take, in bytes. mu is held.
 func (l *ledger) taken() int64 {
-	return int64(len(l.slots))*slotsOf*int64(unsafe.Sizeof(ticket{})) + l.tree.Bytes()
+	return int64(len(l.slots))*slotsOf*int64(unsafe.Sizeof(ticket{})) + l.believed*int64(unsafe.Sizeof(estimatedPast{})) + l.tree.Bytes()
 }
 
 // issue makes a ticket. mu is held.
@@ -403,7 +407,12 @@ func (l *ledger) predict(slot uint32, h *holder, keys []index.Key, last index.Lo
 		t.alike = [2]uint32{slot, slot}
 		h.byLast[last] = slot
 	}
-	for l.taken() > l.bytes && l.first != slot {
+}
+
+// makeRoom ends the oldest tickets, but for the last one, until all keeps within its bytes. mu
+// is held.
+func (l *ledger) makeRoom() {
+	for l.taken() > l.bytes && l.first != l.last {
 		l.drop(l.first, &l.tickets.Aged)
 	}
 }

@@ -206,6 +206,7 @@ func (r *routing) issue() (Ticket, error) {
 	t.prompt, t.cached, t.predicted = int32(r.length), int32(r.cached), int32(r.predicted)
 	if a := r.pm.approx.Load(); a != nil {
 		if e := a.of(r.view); e != nil {
+			l.believed++
 			t.believed = &estimatedPast{of: e, block: a.BlockTokens, past: e.cache.Sent(r.run.keys, a.stride, now)}
 		}
 	}
@@ -217,6 +218,7 @@ func (r *routing) issue() (Ticket, error) {
 			h.suspect(t, slot)
 		}
 	}
+	l.makeRoom()
 	return Ticket{l, slot, t.serial}, nil
 }
 
