@@ -430,6 +430,17 @@ func (pm *podModel) inOrder() []*rank {
 	return nil
 }
 
+// stateOf returns the state of a rank, and that of the pod for one that is not known. It takes
+// no lock.
+func (pm *podModel) stateOf(rank int) State {
+	for _, r := range pm.inOrder() {
+		if r.n == rank {
+			return State(r.shown.Load())
+		}
+	}
+	return State(pm.state.Load())
+}
+
 // stream returns a stream of pm, made if need be. pod.mu is held.
 func (pm *podModel) stream(name string) (*stream, error) {
 	st := pm.streams[name]

@@ -448,10 +448,12 @@ func (l *ledger) observe(of Ticket, u Usage) {
 	}
 	defer l.mu.Unlock()
 	t := l.at(slot)
-	if u.PromptTokens >= 0 && u.PromptTokens != int(t.prompt) {
+	most := int(t.prompt) // that can be cached
+	if u.PromptTokens > 0 && u.PromptTokens <= math.MaxInt32 && u.PromptTokens != most {
 		t.row.OtherLength++
+		most = u.PromptTokens
 	}
-	if u.CachedTokens >= 0 && u.CachedTokens <= max(u.PromptTokens, int(t.prompt)) && u.PromptTokens <= math.MaxInt32 {
+	if u.CachedTokens >= 0 && u.CachedTokens <= most {
 		t.row.Cached.add(int(t.cached), u.CachedTokens)
 		t.row.Predicted.add(int(t.predicted), u.CachedTokens)
 	}

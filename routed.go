@@ -197,11 +197,14 @@ func (r *routing) issue() (Ticket, error) {
 	defer l.mu.Unlock()
 	now := l.now()
 	l.expire(now)
-	h := l.holder(r.pm, r.view, r.variant)
-	if r.pm.gone || h == nil {
+	var h *holder
+	if !r.pm.gone {
+		h = l.holder(r.pm, r.view, r.variant)
+	}
+	if h == nil {
 		return Ticket{}, fmt.Errorf("%w: %.100q was removed, or has more than %d ranks", ErrNotAsked, r.source.Pod, MaxRanks)
 	}
-	slot := l.issue(now, l.row(r.source.Model, r.set.state(0)))
+	slot := l.issue(now, l.row(r.source.Model, r.pm.stateOf(r.source.Rank)))
 	t := l.at(slot)
 	t.prompt, t.cached, t.predicted = int32(r.length), int32(r.cached), int32(r.predicted)
 	if r.whole {
