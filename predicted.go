@@ -18,7 +18,7 @@ import (
 type hit struct {
 	pod    int32 // the candidate
 	view   *index.View
-	tokens int // of the beginning, or pairs
+	tokens int // of the beginning, or pairs: whole blocks of the main group
 	found  bool
 }
 
@@ -66,7 +66,8 @@ func (sc *scorer) findHits(rank int) {
 		}
 		for _, h := range pm.holders {
 			n := int(sc.sentTo[h.number]) * h.variant.Unit
-			if n >= h.view.BlockSize && (rank < 0 || h.view.Source.Rank == rank) {
+			n -= n % h.view.BlockSize
+			if n > 0 && (rank < 0 || h.view.Source.Rank == rank) {
 				sc.hits = append(sc.hits, hit{pod: int32(pod), view: h.view, tokens: n})
 			}
 		}
@@ -82,7 +83,8 @@ func (sc *scorer) layHits(ctx context.Context) error {
 		sc.hitOf = append(sc.hitOf, 0)
 		row := &sc.matches.Rows[i]
 		if at := sc.hitAt(row); at >= 0 {
-			sc.hits[at].found = true
+			main := sc.hits[at].view.Group // a row of another group alone says nothing (judge)
+			sc.hits[at].found = sc.hits[at].found || main.Kind != GroupFull || row.Group.ID == main.ID
 			sc.hitOf[i] = int32(at) + 1
 		}
 	}
