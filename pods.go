@@ -226,6 +226,9 @@ func (r *rank) lossy() bool { return r.state == StatePartial || r.state == State
 // noteForm notes in which blocks the rank caches, for prompts that are sent to ranks that hold
 // nothing. Parts of blocks are smaller, and change nothing.
 func (in *ingest) noteForm(r *rank) {
+	if in.stats.StoredEvents == 0 {
+		return // what a snapshot has of groups does not tell pairs
+	}
 	known := in.pm.form.Load()
 	same := known != nil && known.Pairs == r.pairs && len(known.Groups) >= len(r.groups)
 	for i := 0; same && i < len(r.groups); i++ {
