@@ -18,7 +18,7 @@ import (
 type hit struct {
 	pod    int32 // the candidate
 	view   *index.View
-	tokens int // of the beginning, or pairs
+	tokens int // of the beginning, or pairs: whole blocks of the main group
 	found  bool
 }
 
@@ -64,10 +64,8 @@ func (sc *scorer) findHits(rank int, now int64) {
 		if pm == nil {
 			continue
 		}
-		if pm.predicted.Load() > 0 {
-			for _, h := range pm.holders {
-				sc.addHit(rank, hit{pod: int32(pod), view: h.view, tokens: int(sc.sentTo[h.number]) * h.variant.Unit})
-			}
+		for _, h := range pm.holders {
+			sc.addHit(rank, hit{pod: int32(pod), view: h.view, tokens: int(sc.sentTo[h.number]) * h.variant.Unit})
 		}
 		if a := pm.approx.Load(); a != nil {
 			if r := runOf(runs, a.variant); r != nil {
@@ -79,9 +77,10 @@ func (sc *scorer) findHits(rank int, now int64) {
 	}
 }
 
-// addHit adds a hit, if it is of a whole block and of the rank; -1: of any.
+// addHit adds the whole blocks of a hit, if it is of the rank; -1: of any.
 func (sc *scorer) addHit(rank int, h hit) {
-	if n := h.view.Source.Rank; h.tokens < h.view.BlockSize || rank >= 0 && n != rank {
+	h.tokens -= h.tokens % h.view.BlockSize
+	if h.tokens == 0 || rank >= 0 && h.view.Source.Rank != rank {
 		return
 	}
 	for i := len(sc.hits) - 1; i >= 0 && sc.hits[i].pod == h.pod; i-- {
@@ -109,7 +108,8 @@ func (sc *scorer) layHits(ctx context.Context) error {
 		sc.hitOf = append(sc.hitOf, 0)
 		row := &sc.matches.Rows[i]
 		if at := sc.hitAt(row); at >= 0 {
-			sc.hits[at].found = true
+			main := sc.hits[at].view.Group // a row of another group alone says nothing (judge)
+			sc.hits[at].found = sc.hits[at].found || main.Kind != GroupFull || row.Group.ID == main.ID
 			sc.hitOf[i] = int32(at) + 1
 		}
 	}
