@@ -80,7 +80,8 @@ func run(ctx context.Context, out io.Writer, w workload, all bool) error {
 	if err != nil {
 		return err
 	}
-	conclude(out, routed, blind, asked)
+	conclude(out, routed, blind)
+	fmt.Fprintf(out, "Where each prompt came %d times at once, of %d predictions %v. By events alone %v.\n", w.siblings, asked.predicted.sum(), asked.predicted, asked.proven)
 	fmt.Fprintf(out, "%.1f s, seed %d (-seed %d plays the same workload again)\n", time.Since(start).Seconds(), w.seed, w.seed)
 	return nil
 }
@@ -92,10 +93,9 @@ func compare(out io.Writer, routed, blind *result) {
 	blind.print(out, "round-robin")
 }
 
-// conclude prints what the plays mean: by cache, by round-robin, and with siblings.
-func conclude(out io.Writer, routed, blind, siblings *result) {
+// conclude prints what both mean.
+func conclude(out io.Writer, routed, blind *result) {
 	fmt.Fprintf(out, "\nThe pods computed %d of %d prompt tokens, and %d with round-robin: %.0f%% less with kvindex.\n",
 		routed.missed(), routed.prompt, blind.missed(), 100*(1-float64(routed.missed())/float64(max(blind.missed(), 1))))
 	fmt.Fprintf(out, "Of %d predictions %v. By events alone %v.\n", routed.predicted.sum(), routed.predicted, routed.proven)
-	fmt.Fprintf(out, "With siblings, of %d predictions %v. By events alone %v.\n", siblings.predicted.sum(), siblings.predicted, siblings.proven)
 }

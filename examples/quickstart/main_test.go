@@ -48,7 +48,7 @@ func TestQuickstart(t *testing.T) {
 			t.Error("predictions were too high")
 		}
 		var exact, proven, low int
-		_, with, _ := strings.Cut(text, "\nWith siblings, ")
+		_, with, _ := strings.Cut(text, "\nWhere each prompt came 5 times at once, ")
 		const form = "of 15 predictions %d were exact, 0 too high and %d too low. By events alone %d were exact, 0 too high"
 		if n, err := fmt.Sscanf(with, form, &exact, &low, &proven); n != 3 || err != nil || exact <= proven {
 			t.Error("siblings were not predicted, or came after events")
@@ -113,7 +113,7 @@ func TestOutcome(t *testing.T) {
 		{State: kvindex.StateLive, Predicted: kvindex.Accuracy{Exact: 10}, Cached: kvindex.Accuracy{Over: 4, Under: 6}},
 	})
 	var out bytes.Buffer
-	conclude(&out, r, &result{prompt: 1000, cached: 200}, &result{})
+	conclude(&out, r, &result{prompt: 1000, cached: 200})
 	for _, want := range []string{
 		"The pods computed 400 of 1000 prompt tokens, and 800 with round-robin: 50% less with kvindex.",
 		"Of 18 predictions 15 were exact, 1 too high and 2 too low. By events alone 3 were exact, 4 too high and 11 too low.\n",
