@@ -6,7 +6,7 @@ var routerMutants = table{breaks: "./examples/router", rows: []mutant{
 	{"the load does not count", "router.ServeHTTP", "s.PredictedTokens - int(r.load[s.Pod].Load())", "s.PredictedTokens", "TestLoad"},
 	{"the cache does not count", "router.ServeHTTP", "s.PredictedTokens - int(r.load[s.Pod].Load())", "-int(r.load[s.Pod].Load())", "TestLoad"},
 	{"what was sent does not count", "router.ServeHTTP", "r.Routed(&answer, best.Pod, best.Rank)", "kvindex.Ticket{}, error(nil)", "TestSiblings"},
-	{"answers are not observed", "router.ServeHTTP", "defer r.Observe(ticket, ", "_ = append([]kvindex.Usage(nil), ", "TestSiblings"},
+	{"answers are not observed", "router.ServeHTTP", "defer r.Observe(ticket, kvindex.Usage{PromptTokens: -1, CachedTokens: -1})", "_ = ticket", "TestSiblings"},
 	{"the load of a chat stays", "router.ServeHTTP", "defer r.load[best.Pod].Add(int64(best.PredictedTokens - answer.PromptTokens))", "", "TestLoad"},
 }}
 
