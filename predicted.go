@@ -30,7 +30,7 @@ var noneHeld [index.NumTiers][]uint64
 func (sc *scorer) foresee(ctx context.Context, rank int) error {
 	sc.real = len(sc.matches.Rows)
 	l := sc.x.ledger
-	if l.live.Load() == 0 {
+	if l.live.Load() == 0 && !sc.set.approximate {
 		return nil
 	}
 	now := l.now()
@@ -39,7 +39,7 @@ func (sc *scorer) foresee(ctx context.Context, rank int) error {
 		l.expire(now)
 		l.mu.Unlock()
 	}
-	sc.findHits(rank)
+	sc.findHits(rank, now)
 	if len(sc.hits) == 0 {
 		return nil
 	}
@@ -47,7 +47,7 @@ func (sc *scorer) foresee(ctx context.Context, rank int) error {
 }
 
 // findHits fills sc.hits, in the order of candidates and ranks.
-func (sc *scorer) findHits(rank int) {
+func (sc *scorer) findHits(rank int, now int64) {
 	l := sc.x.ledger
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -61,16 +61,43 @@ func (sc *scorer) findHits(rank int) {
 		l.tree.Match(runs[i].keys, sc.note)
 	}
 	for pod, pm := range sc.set.states {
-		if pm == nil || pm.predicted.Load() == 0 {
+		if pm == nil {
 			continue
 		}
-		for _, h := range pm.holders {
-			n := int(sc.sentTo[h.number]) * h.variant.Unit
-			if n >= h.view.BlockSize && (rank < 0 || h.view.Source.Rank == rank) {
-				sc.hits = append(sc.hits, hit{pod: int32(pod), view: h.view, tokens: n})
+		if pm.predicted.Load() > 0 {
+			for _, h := range pm.holders {
+				sc.addHit(rank, hit{pod: int32(pod), view: h.view, tokens: int(sc.sentTo[h.number]) * h.variant.Unit})
+			}
+		}
+		if a := pm.approx.Load(); a != nil {
+			if r := runOf(runs, a.variant); r != nil {
+				for _, e := range a.ranks {
+					sc.addHit(rank, hit{pod: int32(pod), view: e.view, tokens: e.cache.Run(r.keys, a.stride, now) * a.BlockTokens})
+				}
 			}
 		}
 	}
+}
+
+// addHit adds a hit, if it is of a whole block and of the rank; -1: of any.
+func (sc *scorer) addHit(rank int, h hit) {
+	if n := h.view.Source.Rank; h.tokens < h.view.BlockSize || rank >= 0 && n != rank {
+		return
+	}
+	for i := len(sc.hits) - 1; i >= 0 && sc.hits[i].pod == h.pod; i-- {
+		switch of := &sc.hits[i]; {
+		case of.view.Source.Rank == h.view.Source.Rank:
+			of.tokens = max(of.tokens, h.tokens)
+			return
+		case of.view.Source.Rank < h.view.Source.Rank:
+			sc.hits = slices.Insert(sc.hits, i+1, h)
+			return
+		case i == 0 || sc.hits[i-1].pod != h.pod:
+			sc.hits = slices.Insert(sc.hits, i, h)
+			return
+		}
+	}
+	sc.hits = append(sc.hits, h)
 }
 
 // noteSent is found of sent.Tree.Match.

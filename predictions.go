@@ -143,7 +143,7 @@ type TicketStats struct {
 // Observations compare what engines have reported with what was expected, for one model.
 type Observations struct {
 	Model string
-	State State // of the rank when the request was sent
+	State State // of the rank when the request was sent; of the pod if the rank was not known
 	// Cached and Predicted are about PodScore.CachedTokens and PredictedTokens, as they were
 	// when the request was sent.
 	Cached, Predicted Accuracy
@@ -198,6 +198,7 @@ type ledger struct {
 	first, last uint32     // the tickets, by age
 	next        uint32     // the oldest one that may have a live prediction
 
+	believed    int64 // tickets that have believed set
 	serial      uint64
 	predictions PredictionStats
 	tickets     TicketStats
@@ -222,6 +223,8 @@ type ticket struct {
 	row        *Observations
 	// prompt, cached and predicted are tokens: the length, and the figures of then.
 	prompt, cached, predicted int32
+
+	believed *estimatedPast // of a pod without events; else nil
 
 	// Of its prediction:
 	near bool    // a store was seen that may have completed it
@@ -336,6 +339,9 @@ func (l *ledger) drop(slot uint32, cause *uint64) {
 	if l.next == slot {
 		l.next = t.next
 	}
+	if t.believed != nil {
+		l.believed--
+	}
 	l.tickets.Live--
 	*t = ticket{next: l.free}
 	l.free = slot
@@ -343,7 +349,7 @@ func (l *ledger) drop(slot uint32, cause *uint64) {
 
 // taken is what tickets and predictions take, in bytes. mu is held.
 func (l *ledger) taken() int64 {
-	return int64(len(l.slots))*slotsOf*int64(unsafe.Sizeof(ticket{})) + l.tree.Bytes()
+	return int64(len(l.slots))*slotsOf*int64(unsafe.Sizeof(ticket{})) + l.believed*int64(unsafe.Sizeof(estimatedPast{})) + l.tree.Bytes()
 }
 
 // issue makes a ticket. mu is held.
@@ -401,7 +407,12 @@ func (l *ledger) predict(slot uint32, h *holder, keys []index.Key, last index.Lo
 		t.alike = [2]uint32{slot, slot}
 		h.byLast[last] = slot
 	}
-	for l.taken() > l.bytes && l.first != slot {
+}
+
+// makeRoom ends the oldest tickets, but for the last one, until all keeps within its bytes. mu
+// is held.
+func (l *ledger) makeRoom() {
+	for l.taken() > l.bytes && l.first != l.last {
 		l.drop(l.first, &l.tickets.Aged)
 	}
 }
@@ -435,6 +446,9 @@ func (l *ledger) take(t Ticket) (slot uint32, ok bool) {
 
 func (l *ledger) abandon(t Ticket) {
 	if slot, ok := l.take(t); ok {
+		if b := l.at(slot).believed; b != nil {
+			b.of.cache.Undo(b.past, l.now())
+		}
 		l.end(slot, &l.predictions.Abandoned)
 		l.drop(slot, &l.tickets.Abandoned)
 		l.mu.Unlock()
@@ -454,6 +468,9 @@ func (l *ledger) observe(of Ticket, u Usage) {
 	if u.CachedTokens >= 0 && u.CachedTokens <= max(u.PromptTokens, int(t.prompt)) && u.PromptTokens <= math.MaxInt32 {
 		t.row.Cached.add(int(t.cached), u.CachedTokens)
 		t.row.Predicted.add(int(t.predicted), u.CachedTokens)
+		if b := t.believed; b != nil {
+			b.of.cache.Observed(b.past, u.CachedTokens/b.block, l.now())
+		}
 	}
 	l.end(slot, &l.predictions.Observed)
 	l.drop(slot, &l.tickets.Observed)

@@ -201,9 +201,15 @@ func (r *routing) issue() (Ticket, error) {
 	if r.pm.gone || h == nil {
 		return Ticket{}, fmt.Errorf("%w: %.100q was removed, or has more than %d ranks", ErrNotAsked, r.source.Pod, MaxRanks)
 	}
-	slot := l.issue(now, l.row(r.source.Model, r.set.state(0)))
+	slot := l.issue(now, l.row(r.source.Model, r.state()))
 	t := l.at(slot)
 	t.prompt, t.cached, t.predicted = int32(r.length), int32(r.cached), int32(r.predicted)
+	if a := r.pm.approx.Load(); a != nil {
+		if e := a.of(r.view); e != nil {
+			l.believed++
+			t.believed = &estimatedPast{of: e, block: a.BlockTokens, past: e.cache.Sent(r.run.keys, a.stride, now)}
+		}
+	}
 	if r.whole {
 		l.predictions.Confirmed++
 	} else {
@@ -212,7 +218,18 @@ func (r *routing) issue() (Ticket, error) {
 			h.suspect(t, slot)
 		}
 	}
+	l.makeRoom()
 	return Ticket{l, slot, t.serial}, nil
+}
+
+// state is that of the rank, or of the pod if the rank is not known.
+func (r *routing) state() State {
+	for _, known := range r.pm.inOrder() {
+		if known.n == r.source.Rank {
+			return State(known.shown.Load())
+		}
+	}
+	return State(r.pm.state.Load())
 }
 
 // suspect notes that a prediction may be complete. The next message of the pod has that

@@ -62,7 +62,7 @@ type Request struct {
 
 	// Ranks asks for an entry for each known rank of each pod, in place of one for each
 	// pod with its best rank. A rank is known from its first message on, also if it holds
-	// nothing. A pod without a known rank has one entry, with rank 0.
+	// nothing, and while something counts that was sent to it. A pod without a known rank has one entry, with rank 0.
 	//
 	// A rank that has published nothing yet has no entry. So a router that always sends to
 	// a rank of the answer never fills such a rank. Add the ranks that are missing with 0
