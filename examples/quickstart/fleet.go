@@ -31,7 +31,7 @@ type fleet struct {
 	running sync.WaitGroup
 }
 
-// start brings the pods up and waits until the Indexer hears all of them.
+// start brings the pods up and waits until the Indexer has heard all of them.
 func start(ctx context.Context, opts ...kvindex.Option) (*fleet, error) {
 	indexer, err := kvindex.New(opts...)
 	if err != nil {
@@ -55,15 +55,28 @@ func (f *fleet) add(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	f.pods = append(f.pods, &pod{name, engine})
+	p := &pod{name, engine}
+	f.pods = append(f.pods, p)
+	return f.listen(ctx, p)
+}
+
+// listen has the Indexer follow the events of a pod. A first request makes the pod publish
+// some: until then nobody knows the size of its blocks, and nothing can be predicted.
+func (f *fleet) listen(ctx context.Context, p *pod) error {
 	sub, err := events.NewSubscriber(f.indexer, events.SubscriberConfig{
-		Endpoint: engine.Endpoint(), Pod: name, Model: model,
+		Endpoint: p.Endpoint(), Pod: p.name, Model: model,
 	})
 	if err != nil {
 		return err
 	}
 	f.running.Go(func() { _ = sub.Run(ctx) }) // it ends with ctx only
-	return engine.WaitSubscribers(ctx, 1)
+	if err := p.WaitSubscribers(ctx, 1); err != nil {
+		return err
+	}
+	if _, err := p.Serve(ctx, kvindextest.Request{Tokens: make([]uint32, 2*blockSize)}); err != nil {
+		return err
+	}
+	return p.WaitApplied(ctx, f.indexer)
 }
 
 func (f *fleet) names() (names []string) {
