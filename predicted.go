@@ -165,6 +165,18 @@ func (sc *scorer) reach(row *index.Row, h *hit) int {
 	return n
 }
 
+// withHit returns what is judged of such a row with what was sent. again: the tokens that the
+// engine computes again.
+func (sc *scorer) withHit(i int, b bestRow, again int) bestRow {
+	row := &sc.matches.Rows[i]
+	sc.proven[i] = int32(b.cached)
+	if h := sc.hitOf[i]; h != 0 {
+		b.cached = max(b.cached, cachedTokens(sc.reach(row, &sc.hits[h-1]), row.BlockSize, sc.lengthIn(row))-again)
+	}
+	b.marks &= sc.marksOfRow(i)
+	return b
+}
+
 // withSent adds to what groups hold of a prompt what was sent.
 func (sc *scorer) withSent(groups []index.GroupLayout, grain int, h *hit) {
 	held := sc.held

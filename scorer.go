@@ -675,11 +675,7 @@ func (sc *scorer) bestOf(i int) bestRow {
 	}
 	b.cached = max(0, cachedTokens(int(row.GPU), row.BlockSize, length)-again)
 	if len(sc.hits) > 0 {
-		sc.proven[i] = int32(b.cached)
-		if h := sc.hitOf[i]; h != 0 {
-			b.cached = max(b.cached, cachedTokens(sc.reach(row, &sc.hits[h-1]), row.BlockSize, length)-again)
-		}
-		b.marks &= sc.marksOfRow(i)
+		b = sc.withHit(i, b, again)
 	}
 	return b
 }
@@ -856,8 +852,10 @@ func (sc *scorer) hashPrompt() uint64 {
 // answer says what the best rows are.
 func (sc *scorer) answer(dst *Answer) {
 	ranks := len(sc.entries) > 0
-	for _, at := range sc.order {
-		var s PodScore
+	dst.Pods = slices.Grow(dst.Pods, len(sc.order))[:len(sc.order)]
+	for i, at := range sc.order {
+		s := &dst.Pods[i]
+		*s = PodScore{}
 		if ranks {
 			e := &sc.entries[at]
 			s.Pod, s.Rank, s.State = sc.set.names[e.pod], e.rank, e.state
@@ -875,7 +873,6 @@ func (sc *scorer) answer(dst *Answer) {
 			s.fill(&sc.matches.Rows[b.row-1], b)
 			s.CachedTokens = sc.provenOf(b)
 		}
-		dst.Pods = append(dst.Pods, s)
 	}
 }
 
