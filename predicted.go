@@ -20,6 +20,8 @@ type hit struct {
 	view   *index.View
 	tokens int // of the beginning, or pairs
 	found  bool
+
+	from, to int32 // the rows of scorer.behind that are about the rank
 }
 
 // noneHeld is Row.Held of a source that holds nothing of a prompt.
@@ -57,10 +59,16 @@ func (sc *scorer) findHits(rank int) {
 	if sc.given != nil {
 		runs = sc.given
 	}
+	sc.anySent = false
 	for i := range runs {
 		l.tree.Match(runs[i].keys, sc.note)
 	}
+	if !sc.anySent {
+		return
+	}
+	sc.hitsOf = slices.Grow(sc.hitsOf[:0], len(sc.set.states)+1)
 	for pod, pm := range sc.set.states {
+		sc.hitsOf = append(sc.hitsOf, int32(len(sc.hits)))
 		if pm == nil || pm.predicted.Load() == 0 {
 			continue
 		}
@@ -71,10 +79,13 @@ func (sc *scorer) findHits(rank int) {
 			}
 		}
 	}
+	sc.hitsOf = append(sc.hitsOf, int32(len(sc.hits)))
 }
 
 // noteSent is found of sent.Tree.Match.
-func (sc *scorer) noteSent(h sent.Holder, units int) { sc.sentTo[h] = int32(units) }
+func (sc *scorer) noteSent(h sent.Holder, units int) {
+	sc.sentTo[h], sc.anySent = int32(units), true
+}
 
 // layHits has rows know of the hits that are about them.
 func (sc *scorer) layHits(ctx context.Context) error {
@@ -113,16 +124,12 @@ func (sc *scorer) layHits(ctx context.Context) error {
 
 // hitAt returns which hit is about a row, -1: none.
 func (sc *scorer) hitAt(row *index.Row) int {
-	at, ok := slices.BinarySearchFunc(sc.hits, row, func(h hit, row *index.Row) int {
-		if h.pod != row.Pod {
-			return int(h.pod - row.Pod)
+	for i := sc.hitsOf[row.Pod]; i < sc.hitsOf[row.Pod+1]; i++ {
+		if sc.hits[i].view.Source.Rank == row.Source.Rank {
+			return int(i)
 		}
-		return h.view.Source.Rank - row.Source.Rank
-	})
-	if !ok {
-		return -1
 	}
-	return at
+	return -1
 }
 
 // matchBits asks the index again, for the bits of all rows.
@@ -133,9 +140,18 @@ func (sc *scorer) matchBits(ctx context.Context) error {
 	}
 	sc.query.Held = true
 	err := sc.x.index.Match(ctx, &sc.query, &sc.behind)
-	sc.given, sc.query.Held, sc.bits = given, false, err == nil
+	sc.given, sc.query.Held = given, false
 	if err != nil {
 		return sc.x.failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.base, err))
+	}
+	for i := range sc.behind.Rows { // those of a rank stand next to each other
+		if at := sc.hitAt(&sc.behind.Rows[i]); at >= 0 {
+			h := &sc.hits[at]
+			if h.to == 0 {
+				h.from = int32(i)
+			}
+			h.to = int32(i + 1)
+		}
 	}
 	return nil
 }
@@ -152,11 +168,8 @@ func (sc *scorer) lengthIn(row *index.Row) int {
 // gpu or were sent.
 func (sc *scorer) reach(row *index.Row, h *hit) int {
 	n := max(int(row.GPU), h.tokens/row.BlockSize)
-	if !sc.bits {
-		return n
-	}
-	for i := range sc.behind.Rows {
-		if r := &sc.behind.Rows[i]; r.Source == row.Source && r.Group.ID == row.Group.ID && r.BlockSize == row.BlockSize && r.Held != nil {
+	for i := h.from; i < h.to; i++ {
+		if r := &sc.behind.Rows[i]; r.Group.ID == row.Group.ID && r.BlockSize == row.BlockSize && r.Held != nil {
 			for isSet(r.Held[TierGPU], n) {
 				n++
 			}

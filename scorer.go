@@ -346,9 +346,11 @@ type scorer struct {
 	proven []int32 // by row: cached tokens without what was sent
 	real   int     // the rows that the index has given
 	sentTo []int32 // by sent.Holder: units
-	behind index.Matches
-	bits   bool // behind has the rows again, with bits
+	behind index.Matches // rows with bits, if these are needed
 	note   func(sent.Holder, int)
+
+	anySent bool
+	hitsOf  []int32 // by candidate: where its hits begin
 
 	// Of ties:
 	hashes []uint64 // of the pods of entries
@@ -405,7 +407,7 @@ func (sc *scorer) release() {
 	sc.entries, sc.hashed = sc.entries[:0], sc.hashed[:0]
 	sc.rendering = nil
 	sc.runs, sc.given, sc.hits, sc.hitOf = sc.runs[:0], nil, sc.hits[:0], sc.hitOf[:0]
-	sc.bits, sc.query.Held = false, false
+	sc.query.Held = false
 	sc.x.scorers.Put(sc)
 }
 
@@ -721,14 +723,26 @@ func (sc *scorer) rank(top int) {
 	}
 	order := slices.Grow(sc.order[:0], len(sc.best))[:len(sc.best)]
 	sc.order = order
-	sorted, last := true, math.MaxInt
-	for i := range order {
-		order[i] = int32(i)
-		cached := sc.best[i].cached
-		sorted, last = sorted && cached <= last, cached
+	// Most often only some hold anything: the others need no sorting.
+	some, none := 0, len(order)
+	sorted, last, least := true, math.MaxInt, 0
+	for i := range sc.best {
+		if cached := sc.best[i].cached; cached > 0 {
+			order[some] = int32(i)
+			some++
+			sorted, last = sorted && cached <= last, cached
+		} else {
+			none--
+			order[none] = int32(i)
+			least = min(least, cached)
+		}
 	}
+	most := func(a, b int32) int { return sc.best[b].cached - sc.best[a].cached }
 	if !sorted {
-		slices.SortFunc(order, func(a, b int32) int { return sc.best[b].cached - sc.best[a].cached })
+		slices.SortFunc(order[:some], most)
+	}
+	if least < 0 {
+		slices.SortFunc(order[some:], most)
 	}
 	for len(order) > 1 {
 		n, cached := 1, sc.best[order[0]].cached
