@@ -3,6 +3,7 @@ package kvindex
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/kvindex/kvindex/index"
@@ -111,15 +112,19 @@ func (sc *scorer) layHits(ctx context.Context) error {
 	}
 	sc.proven = slices.Grow(sc.proven[:0], len(sc.matches.Rows))[:len(sc.matches.Rows)]
 	clear(sc.proven)
+	behind := math.MaxInt // the tokens that a beginning covers which may go on with held blocks
 	for i := range sc.matches.Rows {
 		row := &sc.matches.Rows[i]
 		if h := sc.hitOf[i]; h != 0 && row.Held == nil {
 			if n := sc.hits[h-1].tokens / row.BlockSize; n > int(row.GPU) && n < sc.lengthIn(row)/row.BlockSize {
-				return sc.matchBits(ctx)
+				behind = min(behind, n*row.BlockSize)
 			}
 		}
 	}
-	return nil
+	if behind == math.MaxInt {
+		return nil
+	}
+	return sc.matchBits(ctx, behind)
 }
 
 // hitAt returns which hit is about a row, -1: none.
@@ -132,15 +137,15 @@ func (sc *scorer) hitAt(row *index.Row) int {
 	return -1
 }
 
-// matchBits asks the index again, for the bits of all rows.
-func (sc *scorer) matchBits(ctx context.Context) error {
+// matchBits asks the index again, for the bits of all blocks behind so many tokens.
+func (sc *scorer) matchBits(ctx context.Context, behind int) error {
 	given := sc.given
 	if sc.given == nil {
 		sc.given = sc.runs
 	}
-	sc.query.Held = true
+	sc.query.Held, sc.query.Behind = true, behind
 	err := sc.x.index.Match(ctx, &sc.query, &sc.behind)
-	sc.given, sc.query.Held = given, false
+	sc.given, sc.query.Held, sc.query.Behind = given, false, 0
 	if err != nil {
 		return sc.x.failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.base, err))
 	}
