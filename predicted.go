@@ -76,7 +76,9 @@ func (sc *scorer) findHits(rank int) {
 		for _, h := range pm.holders {
 			n := int(sc.sentTo[h.number]) * h.variant.Unit
 			if n >= h.view.BlockSize && (rank < 0 || h.view.Source.Rank == rank) {
-				sc.hits = append(sc.hits, hit{pod: int32(pod), view: h.view, tokens: n})
+				at := len(sc.hits)
+				sc.hits = slices.Grow(sc.hits, 1)[:at+1]
+				sc.hits[at] = hit{pod: int32(pod), view: h.view, tokens: n}
 			}
 		}
 	}
@@ -103,11 +105,13 @@ func (sc *scorer) layHits(ctx context.Context) error {
 		if h.found {
 			continue
 		}
-		row := index.Row{View: h.view, Pod: h.pod, Held: &noneHeld}
-		if l := h.view.Layout; len(l.Groups) == 1 && l.Groups[0].Kind == GroupFull {
-			row.Held = nil
+		n := len(sc.matches.Rows)
+		sc.matches.Rows = slices.Grow(sc.matches.Rows, 1)[:n+1]
+		row := &sc.matches.Rows[n]
+		*row = index.Row{View: h.view, Pod: h.pod}
+		if l := h.view.Layout; len(l.Groups) != 1 || l.Groups[0].Kind != GroupFull {
+			row.Held = &noneHeld
 		}
-		sc.matches.Rows = append(sc.matches.Rows, row)
 		sc.hitOf = append(sc.hitOf, int32(i)+1)
 	}
 	sc.proven = slices.Grow(sc.proven[:0], len(sc.matches.Rows))[:len(sc.matches.Rows)]
