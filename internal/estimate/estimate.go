@@ -59,11 +59,15 @@ type Cache struct {
 	doubt int64
 }
 
+// cut in slot.parent: a block that continued this one was dropped for want of
+// room. slots[0] has it for first blocks.
+const cut = 1 << 31
+
 type slot struct {
 	key            index.Key
 	stamp          int64  // its last use: c.time then, but later than each stamp before
 	younger, older uint32 // neighbours in the ring
-	parent         uint32 // the block that it continues; 0: it is a first one
+	parent         uint32 // the block that it continues, 0 if it is a first one; and cut
 	chain          uint32 // next of its hash, or of the slots without a block
 }
 
@@ -81,7 +85,7 @@ type Past struct {
 	// are taken for stamps[1], which is older.
 	stamps [3]int64
 	from   [2]uint32
-	full   bool // the Cache was
+	cut    bool // more of it had been there, and the Cache was full
 }
 
 // New returns an empty Cache for an engine that is told to have so many blocks,
@@ -186,17 +190,16 @@ func (c *Cache) Sent(keys []index.Key, stride int, now int64) Past {
 	kept := min(blocks, c.capacity)
 	c.reserve(min(c.len+kept, c.capacity))
 	run, last := c.run(keys[:kept*stride], stride, c.time)
-	p := Past{blocks: uint32(blocks), run: uint32(run), full: c.len+kept-run > c.capacity}
+	full := c.len+kept-run > c.capacity
+	p := Past{blocks: uint32(blocks), run: uint32(run), cut: full && c.slots[last].parent&cut != 0}
 	if !p.remember(c, last) {
 		return Past{} // equal keys are not equal prefixes
 	}
-	if p.full {
+	if full {
 		c.doubt = 0
 	}
 	p.stamp = c.use(last)
-	for c.len+kept-run > c.capacity {
-		c.drop(c.oldest())
-	}
+	c.fit(c.capacity - (kept - run))
 	for kept = run; kept < blocks && c.len < c.capacity; kept++ {
 		k := keys[(kept+1)*stride-1]
 		if c.find(k) != 0 {
@@ -215,7 +218,7 @@ func (c *Cache) Sent(keys []index.Key, stride int, now int64) Past {
 // It reports whether they are as many as the run.
 func (p *Past) remember(c *Cache, last uint32) bool {
 	n, first := 0, int(p.run)
-	for s := last; s != 0; s = c.slots[s].parent {
+	for s := last; s != 0; s = c.parent(s) {
 		switch stamp := c.slots[s].stamp; {
 		case s == last:
 			p.stamps[0] = stamp
@@ -255,7 +258,7 @@ func (c *Cache) Observed(p Past, reused int, now int64) {
 	switch {
 	case reused < run && (reused < run-1 || run < int(p.blocks)):
 		c.lost(&p, reused)
-	case reused > run && p.full:
+	case reused > run && p.cut:
 		c.raise(c.len + reused - run)
 	}
 	c.raise(int(p.blocks)) // it has computed them all
@@ -285,9 +288,7 @@ func (c *Cache) lost(p *Past, i int) {
 		since, c.doubt = c.capacity/2, 0
 	}
 	c.capacity = min(c.capacity, since)
-	for c.len > c.capacity {
-		c.drop(c.oldest())
-	}
+	c.fit(c.capacity)
 	if c.capacity < len(c.slots)/2 {
 		c.resize(c.capacity + 1)
 	}
@@ -318,11 +319,11 @@ func (c *Cache) Undo(p Past, now int64) {
 	c.pass(now)
 	s := c.left(&p)
 	n := 0
-	for a := s; a != 0; a = c.slots[a].parent {
+	for a := s; a != 0; a = c.parent(a) {
 		n++
 	}
 	for ; n > int(p.run) && c.slots[s].stamp == p.stamp; n-- {
-		parent := c.slots[s].parent
+		parent := c.parent(s)
 		c.drop(s)
 		s = parent
 	}
@@ -341,6 +342,18 @@ func (c *Cache) pass(now int64) {
 	}
 }
 
+// fit drops what is more than so many blocks.
+func (c *Cache) fit(blocks int) {
+	for c.len > blocks {
+		s := c.oldest()
+		c.slots[c.parent(s)].parent |= cut
+		c.drop(s)
+	}
+}
+
+// parent returns the block that s continues, 0 if it is a first one.
+func (c *Cache) parent(s uint32) uint32 { return c.slots[s].parent &^ cut }
+
 // oldest returns the block that goes next, 0 if there is none.
 func (c *Cache) oldest() uint32 {
 	if c.len == 0 {
@@ -353,7 +366,7 @@ func (c *Cache) oldest() uint32 {
 // It returns their stamp.
 func (c *Cache) use(s uint32) int64 {
 	c.last = max(c.last+1, c.time)
-	for ; s != 0; s = c.slots[s].parent {
+	for ; s != 0; s = c.parent(s) {
 		c.unlink(s)
 		c.link(s, 0)
 		c.slots[s].stamp = c.last
@@ -428,12 +441,13 @@ func (c *Cache) resize(n int) {
 	if c.len == 0 {
 		return
 	}
+	c.slots[0].parent = old[0].parent
 	for o := old[0].older; o != 0; o = old[o].older {
 		s := c.fresh
 		c.fresh++
 		b := old[o]
 		// The block that b continues is younger: its chain is its new number.
-		c.slots[s] = slot{key: b.key, stamp: b.stamp, parent: old[b.parent].chain}
+		c.slots[s] = slot{key: b.key, stamp: b.stamp, parent: old[b.parent&^cut].chain | b.parent&cut}
 		old[o].chain = s
 		c.link(s, c.slots[0].younger)
 		h := &c.heads[c.hash(b.key)]

@@ -16,7 +16,7 @@ func (c *Cache) Check() error {
 		switch {
 		case ring[s] || b.younger != before:
 			return fmt.Errorf("the ring is broken at slot %d", s)
-		case !ring[b.parent]:
+		case !ring[c.parent(s)]:
 			return fmt.Errorf("slot %d is younger than the one that it continues", s)
 		case b.stamp > stamp || b.stamp <= 0:
 			return fmt.Errorf("slot %d was used at %d, the one before it at %d", s, b.stamp, stamp)

@@ -15,7 +15,8 @@ type model struct {
 	told      int
 	stride    int
 	ttl       time.Duration
-	use       int // number of the last use
+	use       int  // number of the last use
+	cut       bool // a first block was dropped for want of room
 	doubt     int
 	corrected int // corrections that have changed the capacity
 }
@@ -24,6 +25,10 @@ type modelBlock struct {
 	key  index.Key
 	use  int
 	when int64
+	// prefix is the key of the block before it, 0 if it is a first one. lost: one
+	// that continued this block was dropped for want of room.
+	prefix index.Key
+	lost   bool
 }
 
 // modelPast is all that the model remembers of a prompt.
@@ -32,7 +37,7 @@ type modelPast struct {
 	all, run int
 	used     []int // of the run, before
 	use      int
-	full     bool
+	lost     bool // more of it had been there, and now there is no room
 }
 
 func (m *model) place(k index.Key) int {
@@ -70,7 +75,9 @@ func (m *model) touch(keys []index.Key, now int64) {
 	m.use++
 	for _, k := range slices.Backward(keys) {
 		if i := m.place(k); i >= 0 {
-			m.blocks = append(slices.Delete(m.blocks, i, i+1), modelBlock{k, m.use, now})
+			b := m.blocks[i]
+			b.use, b.when = m.use, now
+			m.blocks = append(slices.Delete(m.blocks, i, i+1), b)
 		}
 	}
 }
@@ -82,7 +89,7 @@ func (m *model) sent(keys []index.Key, stride int, now int64) modelPast {
 	}
 	m.age(now)
 	if stride != m.stride {
-		m.blocks, m.stride = nil, stride
+		m.blocks, m.cut, m.stride = nil, false, stride
 	}
 	p := modelPast{all: len(blocks), keys: blocks[:min(len(blocks), m.capacity)]}
 	for _, k := range p.keys {
@@ -91,16 +98,35 @@ func (m *model) sent(keys []index.Key, stride int, now int64) modelPast {
 			p.run++
 		}
 	}
+	excess := len(m.blocks) + len(p.keys) - p.run - m.capacity
+	prefix, lost := index.Key(0), m.cut
+	if p.run > 0 {
+		prefix = p.keys[p.run-1]
+		lost = m.blocks[m.place(prefix)].lost
+	}
+	if excess > 0 {
+		p.lost, m.doubt = lost, 0
+	}
 	for _, k := range p.keys[p.run:] {
-		m.blocks = append(m.blocks, modelBlock{key: k})
+		m.blocks = append(m.blocks, modelBlock{key: k, prefix: prefix})
+		prefix = k
 	}
 	m.touch(p.keys, now)
 	p.use = m.use
-	if excess := len(m.blocks) - m.capacity; excess > 0 {
-		p.full, m.doubt = true, 0
-		m.blocks = m.blocks[excess:]
-	}
+	m.fit()
 	return p
+}
+
+// fit drops what there is no room for.
+func (m *model) fit() {
+	for len(m.blocks) > m.capacity {
+		if i := m.place(m.blocks[0].prefix); i >= 0 {
+			m.blocks[i].lost = true
+		} else {
+			m.cut = true
+		}
+		m.blocks = m.blocks[1:]
+	}
 }
 
 func (m *model) observed(p modelPast, reused int, now int64) {
@@ -108,7 +134,7 @@ func (m *model) observed(p modelPast, reused int, now int64) {
 	reused = min(max(reused, 0), p.all)
 	before := m.capacity
 	exact := reused == p.run || reused == p.run-1 && p.run == p.all
-	if reused > p.run && p.full {
+	if reused > p.run && p.lost {
 		m.capacity = max(m.capacity, len(m.blocks)+reused-p.run)
 	} else if !exact && reused < p.run {
 		m.lost(p, reused)
@@ -151,7 +177,7 @@ func (m *model) lost(p modelPast, i int) {
 		since, m.doubt = m.capacity/2, 0
 	}
 	m.capacity = min(m.capacity, since)
-	m.blocks = m.blocks[max(len(m.blocks)-m.capacity, 0):]
+	m.fit()
 }
 
 func (m *model) undo(p modelPast, now int64) {
