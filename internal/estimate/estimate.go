@@ -300,7 +300,7 @@ func (c *Cache) raise(blocks int) {
 
 // left returns the last block of p that is there, 0 if it is not known.
 func (c *Cache) left(p *Past) uint32 {
-	if p.blocks == 0 {
+	if p.kept == 0 {
 		return 0
 	}
 	if s := c.find(p.tail); s != 0 {
