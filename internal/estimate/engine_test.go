@@ -304,11 +304,9 @@ func route(t *testing.T, answer, told int, observe bool, requests int) (hit, mea
 		keys := keysOf(prompt)
 		pod, most := random.IntN(pods), systemBlocks
 		for i := range pods {
-			has := 0
+			has := caches[i].Run(keys, 1, 0)
 			if told == 0 {
 				has = engines[i].Cached(prompt, "", "") / blockTokens
-			} else {
-				has = caches[i].Run(keys, 1, 0)
 			}
 			if has > most {
 				pod, most = i, has
