@@ -218,6 +218,11 @@ func TestTTL(t *testing.T) {
 	if c.Len() != 0 {
 		t.Errorf("%d blocks at the end of time", c.Len())
 	}
+	c.Sent(a, 1, math.MinInt64)
+	c.Observed(estimate.Past{}, 0, math.MaxInt64)
+	if c.Len() != 0 {
+		t.Errorf("%d blocks after all time", c.Len())
+	}
 }
 
 // Keys that are no chain do no harm.
@@ -231,6 +236,10 @@ func TestNoChain(t *testing.T) {
 		}
 	}
 	wantRun(t, c, seq(1, 2, 3, 4), 4)
+	// Its second key is the fourth of a chain.
+	if p := c.Sent(seq(9, 4, 8), 1, 0); p != (estimate.Past{}) {
+		t.Errorf("%+v of what is no chain", p)
+	}
 	for _, stride := range []int{0, -1, math.MinInt, math.MaxInt} {
 		if got := c.Run(seq(1, 2), stride, 0); got != 0 {
 			t.Errorf("%d blocks of %d units", got, stride)
