@@ -122,21 +122,11 @@ func TestPredictionEnds(t *testing.T) {
 			}
 			next(3, p.Stored(0, 1))(t, ix)
 		}, nil, confirmed},
-		{"a child comes before its parent", func(t *testing.T, ix *kvindex.Indexer) {
-			next(1, p.Stored(6, 8), p.Stored(3, 6))(t, ix)
-			next(2, p.Stored(2, 3))(t, ix)
-		}, nil, confirmed},
-		{"they come in a lower tier, and then to the gpu without tokens", func(t *testing.T, ix *kvindex.Indexer) {
+		{"they come in a lower tier", func(t *testing.T, ix *kvindex.Indexer) {
 			below := p.Stored(2, 8)
 			below.Medium = "CPU"
 			next(1, below)(t, ix)
-			if s := ix.Stats().Predictions; s.Live != 1 {
-				t.Errorf("%+v", s)
-			}
-			above := p.Stored(2, 8)
-			above.Tokens, above.BlockSize, above.Parent = nil, 0, nil
-			next(2, above)(t, ix)
-		}, nil, confirmed},
+		}, nil, live},
 		{"its blocks come at another rank", func(t *testing.T, ix *kvindex.Indexer) { said(t, ix, "a", 1, p.Stored(0, 8)) }, nil, live},
 		{"its blocks come at another pod", func(t *testing.T, ix *kvindex.Indexer) { said(t, ix, "b", 0, p.Stored(0, 8)) }, nil, live},
 		{"its blocks come of another salt", func(t *testing.T, ix *kvindex.Indexer) { next(1, underSalt(other, p, "s"))(t, ix) }, nil, live},
@@ -207,6 +197,32 @@ func TestPredictionEnds(t *testing.T) {
 				t.Errorf("the ticket: %+v", s)
 			}
 		})
+	}
+}
+
+// TestPredictionConfirmedByNames: blocks come back to the gpu from a lower tier, in an event that
+// has their names and no tokens.
+func TestPredictionConfirmedByNames(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 8)
+	ix, _ := sending(t)
+	named := func(medium string) *fakeengine.Stored {
+		s := p.Stored(2, 8)
+		s.Tokens, s.BlockSize, s.Parent, s.Medium = nil, 0, nil, medium
+		return s
+	}
+	said(t, ix, "a", 0, p.Stored(0, 8), named("CPU"), p.Removed(2, 3, 4, 5, 6, 7))
+	sends(t, ix, p.Tokens, 0)
+	said(t, ix, "a", 0, named("GPU"))
+	if got, cached := predicted(t, ix, p.Tokens, 0); got != 112 || cached != 112 || ix.Stats().Predictions.Confirmed != 1 {
+		t.Errorf("predicted %d, cached %d, %+v", got, cached, ix.Stats().Predictions)
+	}
+
+	// Or their store came before that of their parent, and before they were sent.
+	said(t, ix, "a", 1, p.Stored(0, 2), p.Stored(3, 8))
+	sends(t, ix, p.Tokens, 1)
+	said(t, ix, "a", 1, p.Stored(2, 3))
+	if got, cached := predicted(t, ix, p.Tokens, 1); got != 112 || cached != 112 || ix.Stats().Predictions.Confirmed != 2 {
+		t.Errorf("predicted %d, cached %d, %+v", got, cached, ix.Stats().Predictions)
 	}
 }
 
@@ -788,6 +804,16 @@ func TestPredictionBytes(t *testing.T) {
 	ix.Observe(ticket, kvindex.Usage{PromptTokens: len(long), CachedTokens: 0})
 	if last := ix.Stats(); last.Tickets.Observed != 1 || last.Predictions != after.Predictions {
 		t.Errorf("%+v %+v", last.Predictions, last.Tickets)
+	}
+
+	// Tickets without a prediction are bounded too: a prompt without a whole block has none.
+	for range 10_000 {
+		sends(t, ix, tokens[:10], 0)
+	}
+	s = ix.Stats()
+	sums(t, &s)
+	if s.Tickets.Live > kvindex.MinPredictionBytes/2/64 || s.Tickets.Live < 1000 || s.Predictions.Confirmed != 10_000 {
+		t.Errorf("%+v %+v", s.Predictions, s.Tickets)
 	}
 	clock.after(kvindex.DefaultTicketAge)
 	if s := ix.Stats(); s.Predictions.Live != 0 || s.Tickets.Live != 0 {
