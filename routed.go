@@ -127,7 +127,7 @@ type routing struct {
 
 	applied           uint64 // messages of the pod before the index was asked
 	cached, predicted int
-	view              *index.View // of the blocks that a prediction is in
+	view              *index.View // of the blocks that a prediction is in, but for its Source
 	variant           index.Variant
 	run               *keyRun
 	last              index.Local
@@ -154,9 +154,7 @@ func (r *routing) look() error {
 		row = &r.matches.Rows[best.row-1]
 		r.view = row.View
 	} else if f := r.pm.form.Load(); f != nil {
-		view := *f
-		view.Source = r.source
-		r.view = &view
+		r.view = f
 	}
 	if r.view == nil {
 		return fmt.Errorf("%w: %.100q", ErrBlockSize, r.source.Pod)
@@ -197,7 +195,7 @@ func (r *routing) issue() (Ticket, error) {
 	defer l.mu.Unlock()
 	now := l.now()
 	l.expire(now)
-	h := l.holder(r.pm, r.view, r.variant)
+	h := l.holder(r.pm, r.source, r.view, r.variant)
 	if r.pm.gone || h == nil {
 		return Ticket{}, fmt.Errorf("%w: %.100q was removed, or has more than %d ranks", ErrNotAsked, r.source.Pod, MaxRanks)
 	}
