@@ -342,10 +342,10 @@ type scorer struct {
 
 	// Of predictions (foresee). Without a hit the others are not looked at.
 	hits   []hit
-	hitOf  []int32 // by row: the position in hits plus one; 0: none
-	proven []int32 // by row: cached tokens without what was sent
-	real   int     // the rows that the index has given
-	sentTo []int32 // by sent.Holder: units
+	hitOf  []int32       // by row: the position in hits plus one; 0: none
+	proven []int32       // by row: cached tokens without what was sent
+	real   int           // the rows that the index has given
+	sentTo []int32       // by sent.Holder: units
 	behind index.Matches // rows with bits, if these are needed
 	note   func(sent.Holder, int)
 
