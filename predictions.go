@@ -527,21 +527,23 @@ func (l *ledger) loseAll(h *holder) {
 	}
 }
 
-// holder returns the holder of a rank, made if need be; nil: a pod has too many. mu is held.
-func (l *ledger) holder(pm *podModel, view *index.View, v index.Variant) *holder {
-	at, ok := slices.BinarySearchFunc(pm.holders, view.Source.Rank, func(h *holder, rank int) int { return h.view.Source.Rank - rank })
+// holder returns the holder of a rank, made if need be; nil: a pod has too many. The view is
+// that of its blocks, but for its Source. mu is held.
+func (l *ledger) holder(pm *podModel, source index.Source, view *index.View, v index.Variant) *holder {
+	at, ok := slices.BinarySearchFunc(pm.holders, source.Rank, func(h *holder, rank int) int { return h.view.Source.Rank - rank })
 	if ok {
 		h := pm.holders[at]
 		if h.variant != v || h.view.BlockSize != view.BlockSize || h.view.Group.ID != view.Group.ID {
 			l.loseAll(h) // it has begun to cache in other blocks
 		}
-		h.view, h.variant = view, v
+		h.cache(source, view, v)
 		return h
 	}
 	if len(pm.holders) >= MaxRanks {
 		return nil
 	}
-	h := &holder{pm: pm, view: view, variant: v, byLast: make(map[index.Local]uint32)}
+	h := &holder{pm: pm, byLast: make(map[index.Local]uint32)}
+	h.cache(source, view, v)
 	if n := len(l.freeNo); n > 0 {
 		h.number = l.freeNo[n-1]
 		l.freeNo = l.freeNo[:n-1]
@@ -552,4 +554,15 @@ func (l *ledger) holder(pm *podModel, view *index.View, v index.Variant) *holder
 	}
 	pm.holders = slices.Insert(pm.holders, at, h)
 	return h
+}
+
+// cache notes in which blocks a holder caches.
+func (h *holder) cache(source index.Source, view *index.View, v index.Variant) {
+	h.variant = v
+	if w := h.view; w != nil && w.Layout == view.Layout && w.Group == view.Group && w.BlockSize == view.BlockSize && w.Pairs == view.Pairs {
+		return // a new one is an allocation
+	}
+	of := *view
+	of.Source = source
+	h.view = &of
 }
