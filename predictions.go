@@ -239,7 +239,7 @@ type ticket struct {
 type holder struct {
 	number  sent.Holder
 	pm      *podModel
-	view    *index.View // of the blocks; never changed that predictions count in
+	view    *index.View // of the blocks, of one size for all that live
 	variant index.Variant
 	live    int
 	byLast  map[index.Local]uint32 // to tickets
@@ -310,8 +310,9 @@ func (l *ledger) end(slot uint32, cause *uint64) {
 	l.tree.Remove(h.number, t.path)
 	before, behind := l.at(t.alike[0]), l.at(t.alike[1])
 	before.alike[1], behind.alike[0] = t.alike[1], t.alike[0]
-	if h.few[t.last%fewOf]--; t.alike[0] == slot {
+	if t.alike[0] == slot {
 		delete(h.byLast, t.last)
+		h.few[t.last%fewOf]--
 	} else if h.byLast[t.last] == slot {
 		h.byLast[t.last] = t.alike[1]
 	}
@@ -398,14 +399,14 @@ func (l *ledger) predict(slot uint32, h *holder, keys []index.Key, last index.Lo
 	h.live++
 	h.pm.predicted.Add(1)
 	l.live.Add(1)
-	if h.few[last%fewOf]++; h.byLast[last] != 0 {
-		first := h.byLast[last]
+	if first := h.byLast[last]; first != 0 {
 		behind := l.at(first)
 		t.alike = [2]uint32{behind.alike[0], first}
 		l.at(behind.alike[0]).alike[1], behind.alike[0] = slot, slot
 	} else {
 		t.alike = [2]uint32{slot, slot}
 		h.byLast[last] = slot
+		h.few[last%fewOf]++
 	}
 }
 
@@ -462,10 +463,12 @@ func (l *ledger) observe(of Ticket, u Usage) {
 	}
 	defer l.mu.Unlock()
 	t := l.at(slot)
-	if u.PromptTokens >= 0 && u.PromptTokens != int(t.prompt) {
+	most := int(t.prompt) // that can be cached
+	if u.PromptTokens > 0 && u.PromptTokens <= math.MaxInt32 && u.PromptTokens != most {
 		t.row.OtherLength++
+		most = u.PromptTokens
 	}
-	if u.CachedTokens >= 0 && u.CachedTokens <= max(u.PromptTokens, int(t.prompt)) && u.PromptTokens <= math.MaxInt32 {
+	if u.CachedTokens >= 0 && u.CachedTokens <= most {
 		t.row.Cached.add(int(t.cached), u.CachedTokens)
 		t.row.Predicted.add(int(t.predicted), u.CachedTokens)
 		if b := t.believed; b != nil {
@@ -529,9 +532,10 @@ func (l *ledger) holder(pm *podModel, view *index.View, v index.Variant) *holder
 	at, ok := slices.BinarySearchFunc(pm.holders, view.Source.Rank, func(h *holder, rank int) int { return h.view.Source.Rank - rank })
 	if ok {
 		h := pm.holders[at]
-		if h.live == 0 {
-			h.view, h.variant = view, v
+		if h.variant != v || h.view.BlockSize != view.BlockSize || h.view.Group.ID != view.Group.ID {
+			l.loseAll(h) // it has begun to cache in other blocks
 		}
+		h.view, h.variant = view, v
 		return h
 	}
 	if len(pm.holders) >= MaxRanks {

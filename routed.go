@@ -197,11 +197,14 @@ func (r *routing) issue() (Ticket, error) {
 	defer l.mu.Unlock()
 	now := l.now()
 	l.expire(now)
-	h := l.holder(r.pm, r.view, r.variant)
-	if r.pm.gone || h == nil {
+	var h *holder
+	if !r.pm.gone {
+		h = l.holder(r.pm, r.view, r.variant)
+	}
+	if h == nil {
 		return Ticket{}, fmt.Errorf("%w: %.100q was removed, or has more than %d ranks", ErrNotAsked, r.source.Pod, MaxRanks)
 	}
-	slot := l.issue(now, l.row(r.source.Model, r.state()))
+	slot := l.issue(now, l.row(r.source.Model, r.pm.stateOf(r.source.Rank)))
 	t := l.at(slot)
 	t.prompt, t.cached, t.predicted = int32(r.length), int32(r.cached), int32(r.predicted)
 	if a := r.pm.approx.Load(); a != nil {
@@ -220,16 +223,6 @@ func (r *routing) issue() (Ticket, error) {
 	}
 	l.makeRoom()
 	return Ticket{l, slot, t.serial}, nil
-}
-
-// state is that of the rank, or of the pod if the rank is not known.
-func (r *routing) state() State {
-	for _, known := range r.pm.inOrder() {
-		if known.n == r.source.Rank {
-			return State(known.shown.Load())
-		}
-	}
-	return State(r.pm.state.Load())
 }
 
 // suspect notes that a prediction may be complete. The next message of the pod has that

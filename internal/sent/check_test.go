@@ -55,7 +55,7 @@ func (t *Tree) Check(prompts map[Holder][]Prompt) error {
 			return nil
 		}
 		nodes++
-		bytes += nodeBytes + 8*int64(cap(n.keys)) + 8*int64(cap(n.holders))
+		bytes += nodeBytes + 8*int64(cap(n.keys)) + n.holderBytes()
 		if n.ends != ends[n] || n.ends == 0 && children < 2 {
 			return fmt.Errorf("node %v has %d ends of %d, and %d children", n.keys, n.ends, ends[n], children)
 		}
