@@ -33,11 +33,11 @@ func TestQuickstart(t *testing.T) {
 			t.Errorf("%d requests of 27 are shown, want %d; %q", n, want, left)
 		}
 		rate, computed := map[string]float64{}, map[string]int{}
-		for _, m := range regexp.MustCompile(`(?m)^(kvindex|round-robin) +([0-9.]+)% +([0-9]+) `).FindAllStringSubmatch(text, -1) {
+		for _, m := range regexp.MustCompile(`(?m)^(kvindex|events off|round-robin) +([0-9.]+)% +([0-9]+) `).FindAllStringSubmatch(text, -1) {
 			rate[m[1]], _ = strconv.ParseFloat(m[2], 64)
 			computed[m[1]], _ = strconv.Atoi(m[3])
 		}
-		if len(rate) != 2 || rate["kvindex"] <= rate["round-robin"] {
+		if len(rate) != 3 || rate["kvindex"] <= rate["round-robin"] || rate["events off"] <= rate["round-robin"] {
 			t.Errorf("hit rates %v", rate)
 		}
 		less := 100 * (1 - float64(computed["kvindex"])/float64(computed["round-robin"]))
@@ -52,6 +52,11 @@ func TestQuickstart(t *testing.T) {
 		const form = "of 15 predictions %d were exact, 0 too high and %d too low. By events alone %d were exact, 0 too high"
 		if n, err := fmt.Sscanf(with, form, &exact, &low, &proven); n != 3 || err != nil || exact <= proven {
 			t.Error("siblings were not predicted, or came after events")
+		}
+		less = 100 * (1 - float64(computed["events off"])/float64(computed["round-robin"]))
+		_, without, _ := strings.Cut(text, "\nWhere pods publish no events, ")
+		if !strings.HasPrefix(without, fmt.Sprintf("it is %.0f%% less. Of 12 predictions ", less)) {
+			t.Errorf("it is %.1f %% less without events", less)
 		}
 		if !strings.Contains(text, "seed 5") {
 			t.Error("the seed is not told")
@@ -75,7 +80,7 @@ func TestReadme(t *testing.T) {
 	}
 	numbers := regexp.MustCompile(`\d+`)
 	_, shown, found := strings.Cut(string(readme), "go run ./examples/quickstart -seed 1\n")
-	lines := strings.Split(shown, "\n")[:3]
+	lines := strings.Split(shown, "\n")[:4]
 	for _, line := range lines {
 		line, commented := strings.CutPrefix(line, "# ")
 		like := regexp.MustCompile("(?m)^" + numbers.ReplaceAllString(regexp.QuoteMeta(line), `\d+`) + "$")
@@ -86,8 +91,8 @@ func TestReadme(t *testing.T) {
 	percent := regexp.MustCompile(`(\d+)% less`)
 	printed := percent.FindStringSubmatch(out.String())
 	said := percent.FindAllStringSubmatch(string(readme), -1)
-	if printed == nil || len(said) != 2 {
-		t.Fatalf("README.md has %d figures, want 2\n%s", len(said), out.String())
+	if printed == nil || len(said) != 3 {
+		t.Fatalf("README.md has %d figures, want 3\n%s", len(said), out.String())
 	}
 	for _, s := range said {
 		want, _ := strconv.Atoi(printed[1])

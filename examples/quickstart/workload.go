@@ -57,15 +57,27 @@ func roundRobin(n int, scores []kvindex.PodScore, _ map[string]int) int {
 	return 0
 }
 
-// play has a fresh fleet serve the workload by a policy. It prints the turns to shown,
-// unless that is nil.
-func play(ctx context.Context, tok tokenize.Tokenizer, w workload, choose policy, shown *table) (*result, error) {
-	f, err := start(ctx, kvindex.WithModel(model, kvindex.Model{Tokenizer: tok}))
+// mode is how a workload is played.
+type mode struct {
+	choose policy
+	events bool   // else the Indexer hears nothing, and goes by what is sent
+	shown  *table // prints the requests; nil: nobody does
+}
+
+// play has a fresh fleet serve the workload.
+func play(ctx context.Context, tok tokenize.Tokenizer, w workload, m mode) (*result, error) {
+	opts := []kvindex.Option{kvindex.WithModel(model, kvindex.Model{Tokenizer: tok})}
+	if !m.events {
+		opts = append(opts, kvindex.WithProfile(func(string, string) kvindex.Profile {
+			return kvindex.Profile{Approximate: &kvindex.Approximate{BlockTokens: blockSize, Blocks: blocks - 1}}
+		}))
+	}
+	f, err := start(ctx, m.events, opts...)
 	if err != nil {
 		return nil, err
 	}
 	defer f.stop()
-	r := &router{fleet: f, tok: tok, choose: choose, shown: shown, load: map[string]int{}, result: &result{computed: make([]int, pods)}}
+	r := &router{fleet: f, tok: tok, mode: m, load: map[string]int{}, result: &result{computed: make([]int, pods)}}
 	r.header()
 
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -86,10 +98,9 @@ func play(ctx context.Context, tok tokenize.Tokenizer, w workload, choose policy
 
 // router is what a gateway does with each request.
 type router struct {
-	fleet  *fleet
-	tok    tokenize.Tokenizer
-	choose policy
-	shown  *table
+	mode
+	fleet *fleet
+	tok   tokenize.Tokenizer
 
 	mu     sync.Mutex // guards load, result, shown; held until the engine has the request
 	load   map[string]int
@@ -281,6 +292,11 @@ func (r *result) observe(all []kvindex.Observations) {
 
 // missed is how many tokens of the prompts had to be computed.
 func (r *result) missed() int { return r.prompt - r.cached }
+
+// less is how many percent less had to be computed than in another play.
+func (r *result) less(than *result) float64 {
+	return 100 * (1 - float64(r.missed())/float64(max(than.missed(), 1)))
+}
 
 func (r *result) print(out io.Writer, name string) {
 	fmt.Fprintf(out, "%-12s %8.1f%% %23d   %v\n", name, 100*float64(r.cached)/float64(max(r.prompt, 1)), r.missed(), r.computed)
