@@ -912,8 +912,13 @@ func (s *PodScore) fill(row *index.Row, b bestRow) {
 		for t, n := range row.Tiers {
 			s.Tiers.n[t] = int(n)
 		}
-	} else if i := slices.IndexFunc(row.Groups, func(g index.GroupLayout) bool { return g.ID == row.Group.ID }); i >= 0 {
-		s.BlockTokens = row.Groups[i].BlockSize // the row is one of parts of a block
+	} else {
+		for i := range row.Groups {
+			if g := &row.Groups[i]; g.ID == row.Group.ID {
+				s.BlockTokens = g.BlockSize // the row may be one of parts of a block
+				break
+			}
+		}
 	}
 	s.PredictedTokens = b.cached
 	s.UpperBound = b.marks&markUpper != 0

@@ -422,6 +422,9 @@ func (w *walker) matchBits(all bool, behind int) {
 			w.findBits(w.rc.other, from)
 		}
 	}
+	if len(w.out.bits) == 0 {
+		return
+	}
 	for i := range r.sources {
 		s := &r.sources[i]
 		for _, v := range *s.was {
