@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/kvindex/kvindex/index"
@@ -11,24 +12,26 @@ import (
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
 
-const blockTokens = 4
+const (
+	blockTokens  = 4
+	systemBlocks = 20
+)
 
-// chat is a workload: conversations with one of eight system prompts that grow
-// turn by turn, the popular ones more often.
+// chat is a workload: 400 conversations that begin with one of eight system
+// prompts, grow turn by turn and begin again. Popular ones come more often.
 type chat struct {
-	random *rand.Rand
-	zipf   *rand.Zipf
-	system [][]uint32
-	convs  [][]uint32
-	answer int // tokens of an answer
-	last   int
+	random        *rand.Rand
+	zipf          *rand.Zipf
+	systems       [][]uint32
+	conversations [][]uint32
+	answer        int // tokens
 }
 
 func newChat(seed uint64, answer int) *chat {
-	w := &chat{random: rand.New(rand.NewPCG(seed, 1)), answer: answer, convs: make([][]uint32, 400)}
-	w.zipf = rand.NewZipf(w.random, 1.1, 20, uint64(len(w.convs)-1))
+	w := &chat{random: rand.New(rand.NewPCG(seed, 1)), answer: answer, conversations: make([][]uint32, 400)}
+	w.zipf = rand.NewZipf(w.random, 1.1, 20, uint64(len(w.conversations)-1))
 	for range 8 {
-		w.system = append(w.system, w.text(20*blockTokens))
+		w.systems = append(w.systems, w.text(systemBlocks*blockTokens))
 	}
 	return w
 }
@@ -41,41 +44,38 @@ func (w *chat) text(n int) []uint32 {
 	return tokens
 }
 
-// next returns a prompt and its answer. No prompt is a whole number of blocks.
+// next returns a prompt and its answer. The prompt ends within a block, so that
+// all its whole blocks can be reused.
 func (w *chat) next() (prompt, answer []uint32) {
-	i := int(w.zipf.Uint64())
-	if c := w.convs[i]; len(c) == 0 || len(c) > 150*blockTokens {
-		w.convs[i] = append([]uint32(nil), w.system[w.random.IntN(len(w.system))]...)
+	c := &w.conversations[w.zipf.Uint64()]
+	if len(*c) == 0 || len(*c) > 150*blockTokens {
+		*c = slices.Clone(w.systems[w.random.IntN(len(w.systems))])
 	}
 	n := (1+w.random.IntN(12))*blockTokens + 1
-	if extra := (len(w.convs[i]) + n) % blockTokens; extra == 0 {
+	if (len(*c)+n)%blockTokens == 0 {
 		n++
 	}
-	w.convs[i] = append(w.convs[i], w.text(n)...)
-	prompt = append([]uint32(nil), w.convs[i]...)
-	answer = w.text(max(w.answer, 1))
-	if w.answer > 1 {
-		w.convs[i] = append(w.convs[i], answer...)
-	}
+	*c = append(*c, w.text(n)...)
+	prompt, answer = slices.Clone(*c), w.text(w.answer)
+	*c = append(*c, answer...)
 	return prompt, answer
 }
 
 // keysOf returns the keys of the whole blocks.
 func keysOf(tokens []uint32) []index.Key {
 	var keys []index.Key
-	h := uint64(14695981039346656037)
-	for i, t := range tokens {
-		h = (h ^ uint64(t)) * 0x9e3779b97f4a7c15
-		h ^= h >> 29
-		if (i+1)%blockTokens == 0 {
-			keys = append(keys, index.Key(h))
+	for len(tokens) >= blockTokens {
+		word := uint64(0)
+		for _, t := range tokens[:blockTokens] {
+			word = word*0x9e3779b97f4a7c15 + uint64(t)
 		}
+		keys, tokens = chain(keys, word, 1), tokens[blockTokens:]
 	}
 	return keys
 }
 
 func newEngine(t testing.TB, blocks int) *fakeengine.Engine {
-	// One block is the null block, one the unfinished block of a request.
+	// Two more: the null block, and the unfinished block of a request.
 	e, err := fakeengine.New(fakeengine.Config{BlockSize: blockTokens, Blocks: blocks + 2, TokenBudget: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
@@ -83,126 +83,171 @@ func newEngine(t testing.TB, blocks int) *fakeengine.Engine {
 	return e
 }
 
-type run struct {
-	seed          uint64
-	blocks, told  int
-	observe       bool
-	requests      int
-	answer        int // tokens
-	foreign       float64
-	restart       int // requests between
-	pods          int
-	exact         bool
-	verbose       bool
-	concurrent    int
+// fleet is a router, with an estimate of each of its engines.
+type fleet struct {
+	seed         uint64
+	pods         int
+	blocks, told int // of a pod
+	observe      bool
+	answer       int // tokens
+	inFlight     int // requests of which the answer is awaited when one is sent
+
+	elsewhere int  // of so many requests one goes through another router; 0: none
+	restart   int  // requests between two restarts; 0: none
+	exact     bool // the router asks the engines, not the estimates
+
+	engines []*fakeengine.Engine
+	caches  []*estimate.Cache
+	flying  []flight
+	measured
 }
 
-type result struct {
-	err, bias float64
-	hit  float64
-	behind float64 // requests for which the engine had evicted
-	caps []int
+type flight struct {
+	pod, told int
+	blocks    int
+	handle    *fakeengine.Handle
+	past      estimate.Past
 }
 
-type inflight struct {
-	h *fakeengine.Handle
-	p estimate.Past
-	pod int
+type measured struct {
+	requests int
+	wrong    int     // requests for which the estimate was not what was reused
+	behind   int     // requests of which the engine had evicted something
+	err      float64 // blocks, of all requests
+	reused   int     // blocks
+	blocks   int     // of all prompts
 }
 
-func simulate(t testing.TB, r run) result {
-	w := newChat(r.seed, r.answer)
-	r.pods = max(r.pods, 1)
-	engines := make([]*fakeengine.Engine, r.pods)
-	caches := make([]*estimate.Cache, r.pods)
-	for i := range engines {
-		engines[i] = newEngine(t, r.blocks)
-		caches[i] = estimate.New(r.told, 0)
+func (m measured) mean() float64    { return m.err / float64(m.requests) }
+func (m measured) hitRate() float64 { return float64(m.reused) / float64(m.blocks) }
+
+// run sends so many requests.
+func (f fleet) run(t testing.TB, requests int) measured {
+	f.pods = max(f.pods, 1)
+	for range f.pods {
+		f.engines = append(f.engines, newEngine(t, f.blocks))
+		f.caches = append(f.caches, estimate.New(f.told, 0))
 	}
-	other := rand.New(rand.NewPCG(r.seed, 7))
-	var res result
-	var sum, bias, hits, total float64
-	n := 0
-	seen := map[index.Key]bool{}
-	behind := 0
-	var flying []inflight
-	for i := 0; n < r.requests; i++ {
+	w := newChat(f.seed, f.answer)
+	random := rand.New(rand.NewPCG(f.seed, 2))
+	sent := map[index.Key]bool{}
+	for n := 0; n < requests; {
 		prompt, answer := w.next()
+		request := fakeengine.Request{Tokens: prompt, Output: answer}
 		keys := keysOf(prompt)
-		limit := (len(prompt) - 1) / blockTokens
-		// pick
-		best, bestRun := 0, -1
-		off := other.IntN(r.pods)
-		for k := range engines {
-			j := (k + off) % r.pods
-			var got int
-			if r.exact {
-				got = engines[j].Cached(prompt, "", "") / blockTokens
-			} else {
-				got = min(caches[j].Run(keys, 1, int64(i)), limit)
-			}
-			if got > bestRun {
-				best, bestRun = j, got
-			}
-		}
-		if bestRun <= 20 { // nothing but the system prompt: anywhere
-			best = off
-		}
-		j := best
-		truth := engines[j].Cached(prompt, "", "") / blockTokens
-		known := 0
-		for known < limit && seen[keys[known]] { known++ }
-		for _, k := range keys { seen[k] = true }
-		foreign := r.foreign > 0 && other.Float64() < r.foreign
-		h, err := engines[j].Submit(fakeengine.Request{Tokens: prompt, Output: answer})
+		pod, run := f.pick(random.IntN(f.pods), prompt, keys)
+		h, err := f.engines[pod].Submit(request)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if foreign {
-			engines[j].Drain()
-			continue
+		before := 0
+		for before < len(keys) && sent[keys[before]] {
+			before++
 		}
-		est := min(caches[j].Run(keys, 1, int64(i)), limit)
-		n++
-		sum += math.Abs(float64(est - truth))
-		bias += float64(est - truth)
-		hits += float64(truth)
-		total += float64(limit)
-		if known > truth { behind++ }
-		flying = append(flying, inflight{h, caches[j].Sent(keys, 1, int64(i)), j})
-		for len(flying) > r.concurrent {
-			f := flying[0]
-			for !f.h.Done() { engines[f.pod].Step() }
-			if r.observe { caches[f.pod].Observed(f.p, f.h.CachedTokens()/blockTokens, int64(i)) }
-			flying = flying[1:]
+		if f.elsewhere > 0 && random.IntN(f.elsewhere) == 0 {
+			f.engines[pod].Drain()
+		} else {
+			f.flying = append(f.flying, flight{pod, run, len(keys), h, f.caches[pod].Sent(keys, 1, 0)})
+			n++
 		}
-		if r.concurrent == 0 { engines[j].Drain() }
-		if r.restart > 0 && n%r.restart == 0 {
-			for k := range engines { engines[k] = newEngine(t, r.blocks); flying = nil }
+		for _, k := range keys {
+			sent[k] = true
 		}
-		if r.verbose && n%100 == 0 {
-			res.caps = append(res.caps, caches[0].Capacity())
+		for len(f.flying) > f.inFlight {
+			if f.land() < before {
+				f.behind++
+			}
 		}
-	}
-	res.err, res.bias, res.hit, res.behind = sum/float64(n), bias/float64(n), hits/total, float64(behind)/float64(n)
-	return res
-}
-
-func TestTable(t *testing.T) {
-	for _, answer := range []int{1, 41} {
-	for _, told := range []int{500, 2000, 8000} {
-		for _, obs := range []bool{false, true} {
-			for _, kind := range []string{"alone", "two", "restart", "four in flight"} {
-				r := run{seed: 1, blocks: 2000, told: told, observe: obs, requests: 3000, answer: answer, verbose: obs}
-				switch kind {
-				case "two": r.foreign = 0.5
-				case "restart": r.restart = 700
-				case "four in flight": r.concurrent = 4
-				}
-				x := simulate(t, r)
-				fmt.Printf("answer %2d told %5d observe %-5v %-14s err %6.2f bias %6.2f hit %.3f behind %.2f %v\n", answer, told, obs, kind, x.err, x.bias, x.hit, x.behind, x.caps)
+		if f.restart > 0 && n%f.restart == 0 {
+			for len(f.flying) > 0 {
+				f.land()
+			}
+			for i := range f.engines {
+				f.engines[i] = newEngine(t, f.blocks)
 			}
 		}
 	}
+	return f.measured
+}
+
+// pick returns the pod with most of a prompt, and what its estimate says. A
+// prompt of which none has more than the system prompt goes anywhere.
+func (f *fleet) pick(anywhere int, prompt []uint32, keys []index.Key) (pod, run int) {
+	pod, most := anywhere, systemBlocks
+	if f.pods > 1 {
+		for i := range f.pods {
+			has := 0
+			if f.exact {
+				has = f.engines[i].Cached(prompt, "", "") / blockTokens
+			} else {
+				has = f.caches[i].Run(keys, 1, 0)
+			}
+			if has > most {
+				pod, most = i, has
+			}
+		}
+	}
+	return pod, f.caches[pod].Run(keys, 1, 0)
+}
+
+// land waits for the answer of the oldest request. It returns what was reused.
+func (f *fleet) land() int {
+	l := f.flying[0]
+	f.flying = f.flying[1:]
+	for !l.handle.Done() {
+		f.engines[l.pod].Step()
+	}
+	if f.inFlight == 0 {
+		f.engines[l.pod].Drain()
+	}
+	reused := l.handle.CachedTokens() / blockTokens
+	if f.observe {
+		f.caches[l.pod].Observed(l.past, reused, 0)
+	}
+	f.requests++
+	f.blocks_(l, reused)
+	return reused
+}
+
+func (f *fleet) blocks_(l flight, reused int) {
+	f.err += math.Abs(float64(l.told - reused))
+	if l.told != reused {
+		f.wrong++
+	}
+	f.reused += reused
+	f.measured.blocks += l.blocks
+}
+
+const capacity = 2000
+
+func TestTable(t *testing.T) {
+	for _, answer := range []int{1, 41} {
+		for kind, f := range map[string]fleet{"alone": {}, "in flight": {inFlight: 4}, "two": {elsewhere: 2}, "restart": {restart: 700}} {
+			for _, told := range []int{500, 2000, 8000} {
+				line := ""
+				for _, obs := range []bool{false, true} {
+					f.seed, f.blocks, f.answer, f.told, f.observe = 1, capacity, answer, told, obs
+					m := f.run(t, 3000)
+					line += fmt.Sprintf(" %6.2f (wrong %d, behind %d, hit %.3f)", m.mean(), m.wrong, m.behind, m.hitRate())
+				}
+				t.Log(answer, kind, told, line)
+			}
+		}
+	}
+}
+
+func TestFleetTable(t *testing.T) {
+	for _, answer := range []int{1, 41} {
+		f := fleet{seed: 1, pods: 16, blocks: 500, answer: answer, told: 500, exact: true}
+		m := f.run(t, 4000)
+		t.Logf("exact hit %.4f behind %d", m.hitRate(), m.behind)
+		f.exact = false
+		for _, told := range []int{125, 500, 2000} {
+			for _, obs := range []bool{false, true} {
+				f.told, f.observe = told, obs
+				m := f.run(t, 4000)
+				t.Logf("answer %d told %d observe %v hit %.4f err %.2f behind %d", answer, told, obs, m.hitRate(), m.mean(), m.behind)
+			}
+		}
 	}
 }

@@ -22,6 +22,9 @@ import (
 // nonsense can take.
 const maxCorrection = 16
 
+// maxBlocks bounds the capacity that is told. A slot number has 32 bits.
+const maxBlocks = 1 << 26
+
 // maxTTL bounds the ttl of New; after so long the engine has restarted anyway.
 const maxTTL = 365 * 24 * time.Hour
 
@@ -42,9 +45,9 @@ type Cache struct {
 	fresh uint32 // slots from here on have never had a block
 	len   int
 
-	capacity  int
-	low, high int // bounds of capacity
-	stride    int // units of a block; 0 before the first prompt
+	told     int // blocks, by New
+	capacity int // blocks, as told or as corrected
+	stride   int // units of a block; 0 before the first prompt
 
 	ttl  int64 // nanoseconds; 0: blocks do not age
 	seen int64 // the caller's clock when it was last read
@@ -56,11 +59,15 @@ type Cache struct {
 	doubt int64
 }
 
+// cut in slot.parent: a block that continued this one was dropped for want of
+// room. slots[0] has it for first blocks.
+const cut = 1 << 31
+
 type slot struct {
 	key            index.Key
 	stamp          int64  // its last use: c.time then, but later than each stamp before
 	younger, older uint32 // neighbours in the ring
-	parent         uint32 // the block that it continues; 0: it is a first one
+	parent         uint32 // the block that it continues, 0 if it is a first one; and cut
 	chain          uint32 // next of its hash, or of the slots without a block
 }
 
@@ -78,23 +85,18 @@ type Past struct {
 	// are taken for stamps[1], which is older.
 	stamps [3]int64
 	from   [2]uint32
-	full   bool // the Cache was
+	cut    bool // more of it had been there, and the Cache was full
 }
 
 // New returns an empty Cache for an engine that is told to have so many blocks,
 // at least 1. A block that is not used for ttl is gone; with a ttl of 0 blocks
 // do not age. Memory is allocated as it fills.
 func New(blocks int, ttl time.Duration) *Cache {
-	blocks = min(max(blocks, 1), (1<<31-1)/maxCorrection)
+	blocks = min(max(blocks, 1), maxBlocks)
 	if ttl < 0 || ttl > maxTTL {
 		ttl = 0
 	}
-	return &Cache{
-		capacity: blocks,
-		low:      max(blocks/maxCorrection, 1),
-		high:     blocks * maxCorrection,
-		ttl:      int64(ttl),
-	}
+	return &Cache{told: blocks, capacity: blocks, ttl: int64(ttl)}
 }
 
 // Len returns how many blocks are there. Blocks that have aged since the last
@@ -186,41 +188,48 @@ func (c *Cache) Sent(keys []index.Key, stride int, now int64) Past {
 	}
 	blocks := len(keys) / stride
 	kept := min(blocks, c.capacity)
+	c.reserve(min(c.len+kept, c.capacity))
 	run, last := c.run(keys[:kept*stride], stride, c.time)
-	p := Past{
-		tail:   keys[kept*stride-1],
-		blocks: uint32(blocks),
-		kept:   uint32(kept),
-		run:    uint32(run),
-		full:   c.len+kept-run > c.capacity,
+	full := c.len+kept-run > c.capacity
+	p := Past{blocks: uint32(blocks), run: uint32(run), cut: full && c.slots[last].parent&cut != 0}
+	if !p.remember(c, last) {
+		return Past{} // equal keys are not equal prefixes
 	}
-	p.remember(c, last)
-	p.stamp = c.use(last)
-	if p.full {
+	if full {
 		c.doubt = 0
 	}
-	for c.len+kept-run > c.capacity && c.slots[c.oldest()].stamp != p.stamp {
-		c.drop(c.oldest())
+	p.stamp = c.use(last)
+	c.fit(c.capacity - (kept - run))
+	for kept = run; kept < blocks && c.len < c.capacity; kept++ {
+		k := keys[(kept+1)*stride-1]
+		if c.find(k) != 0 {
+			break // likewise
+		}
+		last = c.add(k, last, p.stamp)
 	}
-	for b := run; b < kept && c.len < c.capacity; b++ {
-		last = c.add(keys[(b+1)*stride-1], last, p.stamp)
+	p.kept = uint32(kept)
+	if kept > 0 {
+		p.tail = keys[kept*stride-1]
 	}
 	return p
 }
 
 // remember takes down when the blocks of the run that ends with last were used.
-func (p *Past) remember(c *Cache, last uint32) {
-	n, first := 0, p.run
-	for s := last; s != 0 && first > 0; s = c.slots[s].parent {
-		if stamp := c.slots[s].stamp; first == p.run {
+// It reports whether they are as many as the run.
+func (p *Past) remember(c *Cache, last uint32) bool {
+	n, first := 0, int(p.run)
+	for s := last; s != 0; s = c.parent(s) {
+		switch stamp := c.slots[s].stamp; {
+		case s == last:
 			p.stamps[0] = stamp
-		} else if stamp != p.stamps[n] {
+		case stamp != p.stamps[n]:
 			n = min(n+1, 2)
-			p.from[n-1] = first
+			p.from[n-1] = uint32(max(first, 0))
 			p.stamps[n] = stamp
 		}
 		first--
 	}
+	return first == 0
 }
 
 // used returns when block i of the leading run was used before the prompt was
@@ -249,7 +258,7 @@ func (c *Cache) Observed(p Past, reused int, now int64) {
 	switch {
 	case reused < run && (reused < run-1 || run < int(p.blocks)):
 		c.lost(&p, reused)
-	case reused > run && p.full:
+	case reused > run && p.cut:
 		c.raise(c.len + reused - run)
 	}
 	c.raise(int(p.blocks)) // it has computed them all
@@ -266,7 +275,7 @@ func (c *Cache) lost(p *Past, i int) {
 	for s := c.oldest(); s != 0 && c.slots[s].stamp <= stamp; s = c.oldest() {
 		c.drop(s)
 	}
-	since := max(c.len-int(p.kept)+i, int(p.blocks), c.low)
+	since := max(c.len-int(p.kept)+i, int(p.blocks), c.told/maxCorrection, 1)
 	if since < c.capacity/2 {
 		// The engine has restarted, or the capacity is far off. What was lost
 		// with this block says no more about that; what was used later does.
@@ -279,13 +288,14 @@ func (c *Cache) lost(p *Past, i int) {
 		since, c.doubt = c.capacity/2, 0
 	}
 	c.capacity = min(c.capacity, since)
-	for c.len > c.capacity {
-		c.drop(c.oldest())
+	c.fit(c.capacity)
+	if c.capacity < len(c.slots)/2 {
+		c.resize(c.capacity + 1)
 	}
 }
 
 func (c *Cache) raise(blocks int) {
-	c.capacity = min(max(c.capacity, blocks), c.high)
+	c.capacity = min(max(c.capacity, blocks), c.told*maxCorrection)
 }
 
 // left returns the last block of p that is there, 0 if it is not known.
@@ -309,11 +319,11 @@ func (c *Cache) Undo(p Past, now int64) {
 	c.pass(now)
 	s := c.left(&p)
 	n := 0
-	for a := s; a != 0; a = c.slots[a].parent {
+	for a := s; a != 0; a = c.parent(a) {
 		n++
 	}
 	for ; n > int(p.run) && c.slots[s].stamp == p.stamp; n-- {
-		parent := c.slots[s].parent
+		parent := c.parent(s)
 		c.drop(s)
 		s = parent
 	}
@@ -332,6 +342,18 @@ func (c *Cache) pass(now int64) {
 	}
 }
 
+// fit drops what is more than so many blocks.
+func (c *Cache) fit(blocks int) {
+	for c.len > blocks {
+		s := c.oldest()
+		c.slots[c.parent(s)].parent |= cut
+		c.drop(s)
+	}
+}
+
+// parent returns the block that s continues, 0 if it is a first one.
+func (c *Cache) parent(s uint32) uint32 { return c.slots[s].parent &^ cut }
+
 // oldest returns the block that goes next, 0 if there is none.
 func (c *Cache) oldest() uint32 {
 	if c.len == 0 {
@@ -344,7 +366,7 @@ func (c *Cache) oldest() uint32 {
 // It returns their stamp.
 func (c *Cache) use(s uint32) int64 {
 	c.last = max(c.last+1, c.time)
-	for ; s != 0; s = c.slots[s].parent {
+	for ; s != 0; s = c.parent(s) {
 		c.unlink(s)
 		c.link(s, 0)
 		c.slots[s].stamp = c.last
@@ -372,9 +394,6 @@ func (c *Cache) add(k index.Key, parent uint32, stamp int64) uint32 {
 	if s != 0 {
 		c.free = c.slots[s].chain
 	} else {
-		if int(c.fresh) == len(c.slots) {
-			c.grow()
-		}
 		s = c.fresh
 		c.fresh++
 	}
@@ -399,17 +418,40 @@ func (c *Cache) drop(s uint32) {
 	c.len--
 }
 
-// grow doubles the slots, up to those that the capacity needs.
-func (c *Cache) grow() {
-	n := min(max(2*len(c.slots), 64), c.capacity+1)
-	slots := make([]slot, n)
-	copy(slots, c.slots)
-	c.slots = slots
-	c.heads = make([]uint32, n)
-	c.fresh = max(c.fresh, 1)
-	for i := c.slots[0].older; i != 0; i = c.slots[i].older {
-		h := &c.heads[c.hash(c.slots[i].key)]
-		c.slots[i].chain, *h = *h, i
+// reserve makes room for so many blocks, at most the capacity. A capacity that
+// was raised, by little as a rule, gets a sixteenth more, so that the next time
+// moves nothing.
+func (c *Cache) reserve(blocks int) {
+	if blocks < len(c.slots) {
+		return
+	}
+	most := c.capacity + 1
+	if c.capacity > c.told {
+		most += c.capacity / 16
+	}
+	c.resize(min(max(2*len(c.slots), blocks+1), most))
+}
+
+// resize moves the blocks to n slots, which is more than they are. The youngest
+// comes first.
+func (c *Cache) resize(n int) {
+	old := c.slots
+	c.slots, c.heads = make([]slot, n), make([]uint32, n)
+	c.free, c.fresh = 0, 1
+	if c.len == 0 {
+		return
+	}
+	c.slots[0].parent = old[0].parent
+	for o := old[0].older; o != 0; o = old[o].older {
+		s := c.fresh
+		c.fresh++
+		b := old[o]
+		// The block that b continues is younger: its chain is its new number.
+		c.slots[s] = slot{key: b.key, stamp: b.stamp, parent: old[b.parent&^cut].chain | b.parent&cut}
+		old[o].chain = s
+		c.link(s, c.slots[0].younger)
+		h := &c.heads[c.hash(b.key)]
+		c.slots[s].chain, *h = *h, s
 	}
 }
 

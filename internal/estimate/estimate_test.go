@@ -1,0 +1,171 @@
+package estimate_test
+
+import (
+	"flag"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/estimate"
+)
+
+var steps = flag.Int("estimate.steps", 20_000, "random operations of TestRandom for each setting")
+
+// chain returns the keys of n more units behind a prefix. Equal words make equal
+// keys only behind equal prefixes.
+func chain(prefix []index.Key, word uint64, n int) []index.Key {
+	keys := slices.Clone(prefix)
+	for i := range n {
+		h := word*0x2545f4914f6cdd1d + uint64(i) + 1
+		if len(keys) > 0 {
+			h ^= uint64(keys[len(keys)-1]) * 0x9e3779b97f4a7c15
+		}
+		keys = append(keys, index.Key(h^h>>31))
+	}
+	return keys
+}
+
+func seq(keys ...index.Key) []index.Key { return keys }
+
+// wantRun checks how many leading blocks of one unit are there.
+func wantRun(t *testing.T, c *estimate.Cache, keys []index.Key, want int) {
+	t.Helper()
+	if got := c.Run(keys, 1, 0); got != want {
+		t.Errorf("%d blocks of %v, want %d", got, keys, want)
+	}
+	if err := c.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRandom(t *testing.T) {
+	for _, setting := range []struct {
+		blocks, stride int
+		ttl            time.Duration
+	}{{40, 1, 0}, {40, 4, 0}, {100, 1, 3 * time.Millisecond}, {1, 1, 0}, {300, 4, 20 * time.Millisecond}, {33, 3, time.Second}} {
+		random := rand.New(rand.NewPCG(uint64(setting.blocks), uint64(setting.stride)))
+		c := estimate.New(setting.blocks, setting.ttl)
+		m := &model{capacity: setting.blocks, told: setting.blocks, ttl: setting.ttl}
+		type both struct {
+			c estimate.Past
+			m modelPast
+		}
+		var flying []both
+		var conversations [20][]index.Key
+		now, behind, undone, more, less := int64(1e15), 0, 0, 0, 0
+		for i := range *steps {
+			now += int64(random.IntN(100)) * 1000
+			n := random.IntN(len(conversations))
+			if random.IntN(4) > 0 {
+				n = random.IntN(4)
+			}
+			keys := conversations[n]
+			if len(keys) > 30*setting.stride {
+				keys = nil
+			}
+			keys = chain(keys, random.Uint64N(3), random.IntN(6*setting.stride))
+			conversations[n] = keys
+			stride := setting.stride
+			if random.IntN(2000) == 0 {
+				stride++
+			}
+			got, want := c.Run(keys, stride, now), m.run(keys, stride, now)
+			if got != want {
+				t.Fatalf("%+v, step %d: %d blocks, want %d", setting, i, got, want)
+			}
+			switch {
+			case random.IntN(3) > 0 || len(flying) == 0:
+				flying = append(flying, both{c.Sent(keys, stride, now), m.sent(keys, stride, now)})
+				if m.run(keys, stride, now) < len(keys)/stride {
+					behind++
+				}
+			case random.IntN(4) == 0:
+				j := random.IntN(len(flying))
+				before := c.Len()
+				c.Undo(flying[j].c, now)
+				m.undo(flying[j].m, now)
+				undone += before - c.Len()
+				flying = slices.Delete(flying, j, j+1)
+			default:
+				j := random.IntN(len(flying))
+				f := flying[j]
+				reused := f.m.run
+				switch random.IntN(6) {
+				case 0:
+					reused += random.IntN(5)
+					more++
+				case 1:
+					reused -= random.IntN(5)
+					less++
+				case 2:
+					reused = random.IntN(40) - 2
+				}
+				c.Observed(f.c, reused, now)
+				m.observed(f.m, reused, now)
+				flying = slices.Delete(flying, j, j+1)
+			}
+			if len(flying) > 12 {
+				flying = flying[1:]
+			}
+			if c.Len() != len(m.blocks) || c.Capacity() != m.capacity {
+				t.Fatalf("%+v, step %d: %d blocks of %d, want %d of %d", setting, i, c.Len(), c.Capacity(), len(m.blocks), m.capacity)
+			}
+			if i%10 == 0 {
+				if err := c.Check(); err != nil {
+					t.Fatalf("%+v, step %d: %v", setting, i, err)
+				}
+			}
+		}
+		t.Logf("%+v: %d capacities corrected, now %d; %d blocks undone, %d prompts not all taken, %d times more and %d times less reused", setting, m.corrected, m.capacity, undone, behind, more, less)
+	}
+}
+
+func FuzzCache(f *testing.F) {
+	f.Add([]byte("sent and observed and undone"), 10, int64(5))
+	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, 1, int64(0))
+	f.Fuzz(func(t *testing.T, ops []byte, blocks int, ttl int64) {
+		c := estimate.New(blocks, time.Duration(ttl))
+		var past [8]estimate.Past
+		now := int64(0)
+		for i := 0; i+3 < len(ops); i += 4 {
+			op, a, b, d := ops[i], int(ops[i+1]), int(int8(ops[i+2])), ops[i+3]
+			switch op >> 4 {
+			case 0:
+				now = math.MaxInt64
+			case 1:
+				now = math.MinInt64
+			case 2:
+				now -= int64(a) << (d % 64)
+			default:
+				now += int64(a)
+			}
+			keys := chain(chain(nil, uint64(d%4), min(int(d%16), a%64)), uint64(b), max(a%64-int(d%16), 0))
+			chained := d < 250
+			if !chained {
+				for j := range keys {
+					keys[j] %= 5
+				}
+			}
+			p := &past[d%8]
+			switch op % 4 {
+			case 0, 1:
+				stride := 1 + b&1
+				*p = c.Sent(keys, stride, now)
+				if got, want := c.Run(keys, stride, now), min(len(keys)/stride, c.Capacity()); chained && got != want {
+					t.Fatalf("%d blocks are there after %d were sent", got, want)
+				}
+			case 2:
+				c.Observed(*p, b<<(d%60), now) // also negative, also huge
+			case 3:
+				c.Undo(*p, now)
+			}
+			c.Run(keys, b, now)
+			if err := c.Check(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
