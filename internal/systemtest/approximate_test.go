@@ -329,6 +329,10 @@ func TestApproximateRuns(t *testing.T) {
 		run.told, run.atOnce = chatBlocks, 8
 		with := run
 		with.observe = true
+		known := with
+		known.told = 0
+		known.name += ", with events"
+		play(t, known)
 		run.name += ", nothing observed"
 		a, b := play(t, run), play(t, with)
 		t.Logf("mean error against that without Observe: %.3f, hit rate %.4f", b.meanError()/a.meanError(), b.hitRate()/a.hitRate())
