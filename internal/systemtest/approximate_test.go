@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -12,8 +13,8 @@ import (
 )
 
 var (
-	approximateN    = flag.Int("approximate.n", 0, "requests of each run of TestApproximateRuns and TestApproximateSwitch; 0: 10000, with -race or -short 1500")
-	approximateSeed = flag.Uint64("approximate.seed", 1, "seed of the workload of TestApproximateRuns and TestApproximateSwitch")
+	approximateN    = flag.Int("approximate.n", 0, "requests of each run of TestApproximate*; 0: 10000, with -race or -short 3000")
+	approximateSeed = flag.Uint64("approximate.seed", 1, "seed of the workload of TestApproximate*")
 )
 
 const (
@@ -30,7 +31,7 @@ type chatRun struct {
 	routers  int // that do not know of each other
 	restarts int // requests between two restarts of an engine; 0: none
 	atOnce   int // requests that run at a time
-	switched bool
+	seeds    int // workloads, of which the result is the sum
 }
 
 // chatResult is what came of a run. Errors are those of PredictedTokens, against what the
@@ -95,29 +96,29 @@ func (w *chats) next() (prompt, answer []uint32, begun int) {
 type chatEngine struct {
 	*fakeengine.Engine
 	pod    string
-	lives  int
+	lives  int // times that it was started
 	stream string
 	seq    uint64
 	told   bool // the Indexers get its events
+	heard  bool // they have got one
 }
 
 // chatFlight is a request that an engine computes.
 type chatFlight struct {
 	engine    *chatEngine
-	life      int
 	handle    *fakeengine.Handle
-	ix        *chatRouter
+	router    *chatRouter
 	ticket    kvindex.Ticket
-	prompt    int
+	prompt    int // tokens
 	predicted int
-	work      int
+	work      int // tokens to compute, as far as the router knew
 }
 
 // chatRouter sends requests to where they are done first, as far as it knows.
 type chatRouter struct {
 	*kvindex.Indexer
 	load  map[string]int // tokens to compute, of what it has sent
-	total map[string]int
+	total map[string]int // of all that it has sent
 	a     kvindex.Answer
 }
 
@@ -189,6 +190,7 @@ func (f *chatFleet) start(e *chatEngine) {
 				if _, err := r.IngestMessage(m); err != nil {
 					f.t.Fatal(err)
 				}
+				e.heard = true
 			}
 		},
 	})
@@ -203,9 +205,9 @@ func (f *chatFleet) restart(e *chatEngine) {
 	f.start(e)
 	for i := 0; i < len(f.flying); i++ {
 		if fl := &f.flying[i]; fl.engine == e {
-			fl.ix.load[e.pod] -= fl.work
-			fl.ix.Abandon(fl.ticket)
-			f.flying = append(f.flying[:i], f.flying[i+1:]...)
+			fl.router.load[e.pod] -= fl.work
+			fl.router.Abandon(fl.ticket)
+			f.flying = slices.Delete(f.flying, i, i+1)
 			i--
 		}
 	}
@@ -229,7 +231,7 @@ func (f *chatFleet) send(r *chatRouter, prompt, answer []uint32) {
 	if err != nil && f.run.told > 0 { // with events nothing is predicted before the first one
 		f.t.Fatal(err)
 	}
-	fl := chatFlight{engine: e, ix: r, ticket: ticket, prompt: len(prompt), predicted: s.PredictedTokens, work: len(prompt) - s.PredictedTokens}
+	fl := chatFlight{engine: e, router: r, ticket: ticket, prompt: len(prompt), predicted: s.PredictedTokens, work: len(prompt) - s.PredictedTokens}
 	removed := e.Counts().Removed
 	if fl.handle, err = e.Submit(fakeengine.Request{Tokens: prompt, Output: answer}); err != nil {
 		f.t.Fatal(err)
@@ -254,7 +256,7 @@ func (f *chatFleet) finish() {
 	}
 	for len(f.flying) == 0 && fl.engine.Step() { // what it tells its workers at the end
 	}
-	fl.ix.load[fl.engine.pod] -= fl.work
+	fl.router.load[fl.engine.pod] -= fl.work
 	reused := fl.handle.CachedTokens()
 	f.requests++
 	f.prompt += fl.prompt
@@ -265,7 +267,7 @@ func (f *chatFleet) finish() {
 	if f.run.observe {
 		usage = kvindex.Usage{PromptTokens: fl.prompt, CachedTokens: reused}
 	}
-	fl.ix.Observe(fl.ticket, usage)
+	fl.router.Observe(fl.ticket, usage)
 }
 
 func chatRequests() int {
@@ -273,16 +275,32 @@ func chatRequests() int {
 	case *approximateN > 0:
 		return *approximateN
 	case raceEnabled || testing.Short():
-		return 1500
+		return 3000
 	}
 	return 10_000
 }
 
-// play plays the workload.
-func play(t *testing.T, run chatRun) chatResult {
+// play plays workloads.
+func play(t *testing.T, run chatRun) (sum chatResult) {
+	t.Helper()
+	for i := range max(run.seeds, 1) {
+		r := playOne(t, run, *approximateSeed+uint64(i))
+		sum.requests += r.requests
+		sum.evictions += r.evictions
+		sum.restarts += r.restarts
+		sum.prompt += r.prompt
+		sum.reused += r.reused
+		sum.wrong += r.wrong
+		sum.over += r.over
+	}
+	t.Logf("%-50s %v", run.name, &sum)
+	return sum
+}
+
+func playOne(t *testing.T, run chatRun, seed uint64) chatResult {
 	t.Helper()
 	f := newChatFleet(t, run)
-	w := newChats(*approximateSeed)
+	w := newChats(seed)
 	for i := range chatRequests() {
 		f.now = f.now.Add(50 * time.Millisecond)
 		if run.restarts > 0 && i%run.restarts == run.restarts-1 {
@@ -296,7 +314,6 @@ func play(t *testing.T, run chatRun) chatResult {
 	for len(f.flying) > 0 {
 		f.finish()
 	}
-	t.Logf("%-42s %v", run.name, &f.chatResult)
 	return f.chatResult
 }
 
@@ -313,31 +330,99 @@ func TestApproximateRuns(t *testing.T) {
 	if told.hitRate() < 0.97*exact.hitRate() {
 		t.Errorf("hit rate %.4f, want 0.97 of %.4f", told.hitRate(), exact.hitRate())
 	}
-	for name, blocks := range map[string]int{"a quarter": chatBlocks / 4, "four times": chatBlocks * 4} {
-		without := play(t, chatRun{name: "capacity told as " + name + ", nothing observed", told: blocks, atOnce: 8})
-		with := play(t, chatRun{name: "capacity told as " + name, told: blocks, observe: true, atOnce: 8})
+	for _, c := range []struct {
+		name   string
+		blocks int
+	}{{"a quarter", chatBlocks / 4}, {"four times", chatBlocks * 4}} {
+		without := play(t, chatRun{name: "capacity told as " + c.name + ", nothing observed", told: c.blocks, atOnce: 8})
+		with := play(t, chatRun{name: "capacity told as " + c.name, told: c.blocks, observe: true, atOnce: 8})
 		t.Logf("mean error against that without Observe: %.3f", with.meanError()/without.meanError())
 		if with.meanError() > without.meanError()/2 {
-			t.Errorf("capacity told as %s: mean error %.1f tokens, want half of %.1f", name, with.meanError(), without.meanError())
+			t.Errorf("capacity told as %s: mean error %.1f tokens, want half of %.1f", c.name, with.meanError(), without.meanError())
 		}
 	}
+}
+
+// TestApproximateDisturbed has requests come to engines without events by two routers, and
+// engines restart. Errors are smaller with Observe.
+//
+// The hit rate goes by the router's rule as well: figures that are too high keep a
+// conversation where it was, and that alone makes hits. So a hit rate with events, whose
+// figures are right, can be a hundredth below one without Observe too, and two seeds of
+// one run differ as much. Beyond 0.03 it counts as worse.
+func TestApproximateDisturbed(t *testing.T) {
 	for _, run := range []chatRun{
 		{name: "two routers", routers: 2},
 		{name: "restarts", restarts: 100},
 		{name: "two routers and restarts", routers: 2, restarts: 100},
 	} {
-		run.told, run.atOnce = chatBlocks, 8
-		with := run
-		with.observe = true
-		known := with
-		known.told = 0
-		known.name += ", with events"
-		play(t, known)
-		run.name += ", nothing observed"
-		a, b := play(t, run), play(t, with)
-		t.Logf("mean error against that without Observe: %.3f, hit rate %.4f", b.meanError()/a.meanError(), b.hitRate()/a.hitRate())
-		if b.meanError() > a.meanError() || b.hitRate() < a.hitRate() {
-			t.Errorf("%s: mean error %.1f, hit rate %.4f: worse than without Observe: %.1f and %.4f", with.name, b.meanError(), b.hitRate(), a.meanError(), a.hitRate())
+		t.Run(run.name, func(t *testing.T) {
+			t.Parallel()
+			run.atOnce, run.seeds = 8, 3
+			known, with, without := run, run, run
+			known.observe, with.observe = true, true
+			with.told, without.told = chatBlocks, chatBlocks
+			known.name += ", with events"
+			without.name += ", nothing observed"
+			e, a, b := play(t, known), play(t, without), play(t, with)
+			t.Logf("mean error against that without Observe: %.3f; hit rate %.4f, with events %.4f", b.meanError()/a.meanError(), b.hitRate()/a.hitRate(), e.hitRate()/a.hitRate())
+			if b.meanError() > a.meanError() || b.hitRate() < 0.97*a.hitRate() {
+				t.Errorf("mean error %.1f, hit rate %.4f: worse than without Observe: %.1f and %.4f", b.meanError(), b.hitRate(), a.meanError(), a.hitRate())
+			}
+		})
+	}
+}
+
+// TestApproximateSwitch has engines begin to tell their events in the middle of a run: one
+// half restarts for it, and of the other half the past stays unknown. From the first event
+// of an engine on nothing that was believed of it counts.
+func TestApproximateSwitch(t *testing.T) {
+	f := newChatFleet(t, chatRun{told: chatBlocks, observe: true, atOnce: 8})
+	w := newChats(*approximateSeed)
+	n := chatRequests()
+	at := n / 2
+	exact, none, late := 0, 0, 0
+	for i := range n {
+		f.now = f.now.Add(50 * time.Millisecond)
+		if i == at {
+			for j, e := range f.engines {
+				if e.told = true; j%2 == 0 {
+					f.restart(e)
+				}
+			}
+			w.newSystem()
 		}
+		prompt, answer, begun := w.next()
+		r := f.routers[0]
+		for _, s := range f.ask(r, prompt) {
+			e := f.byPod[s.Pod]
+			if !e.heard {
+				if s.State != kvindex.StateApproximate || s.CachedTokens != 0 {
+					t.Fatalf("request %d: without events: %+v", i, s)
+				}
+				continue
+			}
+			cached := e.Cached(prompt, "", "")
+			idle := !slices.ContainsFunc(f.flying, func(fl chatFlight) bool { return fl.engine == e })
+			if s.State == kvindex.StateApproximate || s.CachedTokens > cached || idle && s.PredictedTokens != s.CachedTokens {
+				t.Fatalf("request %d: behind an event: %+v, the engine has %d", i, s, cached)
+			}
+			switch whole := e.lives > 1 || begun >= at; {
+			case whole && s.CachedTokens != cached:
+				t.Fatalf("request %d, of a conversation since %d: %+v, the engine has %d", i, begun, s, cached)
+			case !whole && s.CachedTokens < cached:
+				late++
+			case cached > 0:
+				exact++
+			default:
+				none++
+			}
+		}
+		f.send(r, prompt, answer)
+	}
+	s := f.routers[0].Stats()
+	t.Logf("behind events %d figures are exact, of which %d are 0; %d are too low, because the past of the engine is unknown", exact+none, none, late)
+	if s.Approximate != 0 || exact < n || late == 0 {
+		t.Errorf("%d pods are approximate, or the test tests too little", s.Approximate)
 	}
 }
