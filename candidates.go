@@ -65,11 +65,12 @@ func (c *Candidates) now() *candidateSet {
 	if set := c.set.Load(); set != nil && set.heard == c.x.heard.Load() {
 		return set
 	}
-	m := meaning{base: c.model, sure: true}
-	if !c.base {
-		m = c.x.meaningOf(c.model)
+	var set *candidateSet
+	if c.base {
+		set = c.x.resolve(c, meaning{base: c.model, sure: true})
+	} else {
+		set = c.x.lookUp(c, c.x.meaningOf(c.model))
 	}
-	set := c.x.lookUp(c, m)
 	c.set.Store(set)
 	return set
 }

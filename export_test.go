@@ -79,6 +79,11 @@ func PlaceOfRank(x *Indexer, pod string, rank int, tokens []uint32) uint32 {
 	return placeOfRank(x.hash.promptOf(scope{}, tokens, nil), x.hash.pod(pod), rank)
 }
 
+// PlaceOfRankIn is PlaceOfRank for a prompt as in Place.
+func PlaceOfRankIn(x *Indexer, pod string, rank int, adapter, salt string, tokens []uint32, media []Media) uint32 {
+	return placeOfRank(x.hash.promptOf(scope{adapter: adapter, salt: salt}, tokens, media), x.hash.pod(pod), rank)
+}
+
 func (h hasher) promptOf(s scope, tokens []uint32, media []Media) uint64 {
 	prompt, _ := h.prompt(nil, s, foldedOf(tokens, h.of(s.adapter).locals(nil, tokens, tieUnit, nil)), media)
 	return prompt

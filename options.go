@@ -225,9 +225,11 @@ func WithResolver(resolver func(model string) (base, adapter string)) Option {
 
 // WithProfile sets a function that returns the Profile of a pod: what its events do not
 // tell. The function is called once for each pod and model, when its first event or its
-// Subscriber comes, or by Restore. What it returns is kept until RemovePod. If that cannot
-// be used, each message for the pod and model is an error, and so is Restore. The function
-// must not call the Indexer. Without it every pod has the zero Profile.
+// Subscriber comes, or by Restore. Before, it is also called when a request names the pod,
+// and only Profile.Approximate matters then; so it gets names of pods and models that are
+// not known. What it returns is kept until RemovePod. If that cannot be used, each message
+// for the pod and model is an error, and so is Restore. The function must not call the
+// Indexer. Without it every pod has the zero Profile.
 func WithProfile(profile func(pod, model string) Profile) Option {
 	return func(c *config) {
 		if profile == nil {

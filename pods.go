@@ -227,6 +227,9 @@ func (r *rank) lossy() bool { return r.state == StatePartial || r.state == State
 // noteForm notes in which blocks the rank caches, for prompts that are sent to ranks that hold
 // nothing. Parts of blocks are smaller, and change nothing.
 func (in *ingest) noteForm(r *rank) {
+	if in.stats.StoredEvents == 0 {
+		return // what a snapshot has of groups does not tell pairs
+	}
 	known := in.pm.form.Load()
 	same := known != nil && known.Pairs == r.pairs && len(known.Groups) >= len(r.groups)
 	for i := 0; same && i < len(r.groups); i++ {
@@ -437,6 +440,17 @@ func (pm *podModel) inOrder() []*rank {
 		}
 	}
 	return nil
+}
+
+// stateOf returns the state of a rank, and that of the pod for one that is not known. It takes
+// no lock.
+func (pm *podModel) stateOf(rank int) State {
+	for _, r := range pm.inOrder() {
+		if r.n == rank {
+			return State(r.shown.Load())
+		}
+	}
+	return State(pm.state.Load())
 }
 
 // stream returns a stream of pm, made if need be. pod.mu is held.

@@ -74,18 +74,18 @@ type slot struct {
 // Past is what a Cache has to remember of a prompt until its answer comes. The
 // Cache itself keeps nothing for it. The zero value is a prompt without blocks.
 type Past struct {
-	stamp  int64     // of Sent
-	tail   index.Key // of the last one of kept
-	blocks uint32    // of the prompt
-	kept   uint32    // of these, the leading ones that the Cache has taken
-	run    uint32    // of these, the leading ones that were there before
-	// stamps of the leading run before it was sent. stamps[0] is that of the
-	// last blocks, from[0] on; stamps[1] that of the blocks before, from[1] on;
+	stamp int64     // of Sent
+	tail  index.Key // of the last block that is kept
+	// stamps of the leading run before the prompt was sent. stamps[0] is that of
+	// its last blocks, from[0] on; stamps[1] that of those before, from[1] on;
 	// stamps[2] that of the first ones. If there were more stamps, those between
 	// are taken for stamps[1], which is older.
 	stamps [3]int64
 	from   [2]uint32
-	cut    bool // more of it had been there, and the Cache was full
+	blocks uint32 // of the prompt
+	kept   uint32 // of these, the leading ones that the Cache has taken
+	run    uint32 // of these, the leading ones that were there before
+	cut    bool   // more had been there before, and the Cache was full
 }
 
 // New returns an empty Cache for an engine that is told to have so many blocks,
@@ -300,7 +300,7 @@ func (c *Cache) raise(blocks int) {
 
 // left returns the last block of p that is there, 0 if it is not known.
 func (c *Cache) left(p *Past) uint32 {
-	if p.blocks == 0 {
+	if p.kept == 0 {
 		return 0
 	}
 	if s := c.find(p.tail); s != 0 {

@@ -1,0 +1,822 @@
+package kvindex_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/enginehash"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/tokenize/chat"
+)
+
+// handClock is a clock that a test moves.
+type handClock struct{ past atomic.Int64 }
+
+func (c *handClock) now() time.Time        { return time.Unix(1e9, c.past.Load()) }
+func (c *handClock) after(d time.Duration) { c.past.Add(int64(d)) }
+
+// sending opens an Indexer with the defaults of predictions and a clock.
+func sending(t testing.TB, opts ...kvindex.Option) (*kvindex.Indexer, *handClock) {
+	t.Helper()
+	c := new(handClock)
+	return open(t, append(opts, kvindex.WithPredictions(kvindex.PredictionConfig{Now: c.now}))...), c
+}
+
+// answerTo scores a prompt for all pods.
+func answerTo(t testing.TB, ix *kvindex.Indexer, tokens []uint32) *kvindex.Answer {
+	t.Helper()
+	a := new(kvindex.Answer)
+	if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: tokens}, a); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// sends has a prompt sent to a rank of pod a.
+func sends(t testing.TB, ix *kvindex.Indexer, tokens []uint32, rank int) kvindex.Ticket {
+	t.Helper()
+	ticket, err := ix.Routed(answerTo(t, ix, tokens), "a", rank)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ticket
+}
+
+// predicted returns the predicted and the cached tokens of a rank of pod a; -1: it has no entry.
+func predicted(t testing.TB, ix *kvindex.Indexer, tokens []uint32, rank int) (predicted, cached int) {
+	t.Helper()
+	for _, s := range score(t, ix, kvindex.Request{Tokens: tokens, Pods: []string{"a"}, Ranks: true}) {
+		if s.Rank == rank {
+			return s.PredictedTokens, s.CachedTokens
+		}
+	}
+	return -1, -1
+}
+
+// forgetful is an index that has no room for anybody once it is full.
+type forgetful struct {
+	index.Index
+	full bool
+}
+
+func (f *forgetful) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
+	if f.full {
+		return index.Applied{}, index.ErrFull
+	}
+	return f.Index.Apply(ctx, src, cur, changes)
+}
+
+// TestPredictionEnds: a prediction ends once, by its cause, and only then. Each case begins with
+// a prompt of eight blocks, of which rank 0 of a holds the first two, and that was sent there.
+func TestPredictionEnds(t *testing.T) {
+	p, other := fakeengine.NewPrompt(1, 16, 8), fakeengine.NewPrompt(2, 16, 8)
+	next := func(seq uint64, evs ...fakeengine.Event) act {
+		return brings(message("s", seq, float64(seq+1), 0, evs...))
+	}
+	type ends func(s *kvindex.PredictionStats) *uint64
+	live := func(s *kvindex.PredictionStats) *uint64 { return &s.Live }
+	confirmed := func(s *kvindex.PredictionStats) *uint64 { return &s.Confirmed }
+	lost := func(s *kvindex.PredictionStats) *uint64 { return &s.Lost }
+	expired := func(s *kvindex.PredictionStats) *uint64 { return &s.Expired }
+	keep := kvindex.WithLossPolicy(kvindex.KeepOnLoss)
+	var clock *handClock
+	var full *forgetful
+	later := func(d time.Duration) act { return func(*testing.T, *kvindex.Indexer) { clock.after(d) } }
+	for _, c := range []struct {
+		name string
+		act  act
+		opts []kvindex.Option
+		want ends
+	}{
+		{"its blocks come", next(1, p.Stored(2, 8)), nil, confirmed},
+		{"its blocks come one by one", func(t *testing.T, ix *kvindex.Indexer) {
+			for b := 2; b < 8; b++ {
+				next(uint64(b-1), p.Stored(b, b+1))(t, ix)
+			}
+		}, nil, confirmed},
+		{"not all of its blocks come", next(1, p.Stored(2, 6)), nil, live},
+		{"the last one comes with a hole before it", next(1, p.Stored(2, 8), p.Removed(4)), nil, live},
+		{"and the hole is closed", func(t *testing.T, ix *kvindex.Indexer) {
+			next(1, p.Stored(2, 8), p.Removed(4))(t, ix)
+			next(2, p.Stored(4, 5))(t, ix)
+		}, nil, confirmed},
+		{"the first one is evicted, and computed again", func(t *testing.T, ix *kvindex.Indexer) {
+			next(1, p.Removed(0), p.Stored(2, 8))(t, ix)
+			next(2, other.Stored(0, 8))(t, ix)
+			if s := ix.Stats().Predictions; s.Live != 1 {
+				t.Errorf("%+v", s)
+			}
+			next(3, p.Stored(0, 1))(t, ix)
+		}, nil, confirmed},
+		{"they come in a lower tier", func(t *testing.T, ix *kvindex.Indexer) {
+			below := p.Stored(2, 8)
+			below.Medium = "CPU"
+			next(1, below)(t, ix)
+		}, nil, live},
+		{"its blocks come at another rank", func(t *testing.T, ix *kvindex.Indexer) { said(t, ix, "a", 1, p.Stored(0, 8)) }, nil, live},
+		{"its blocks come at another pod", func(t *testing.T, ix *kvindex.Indexer) { said(t, ix, "b", 0, p.Stored(0, 8)) }, nil, live},
+		{"its blocks come of another salt", func(t *testing.T, ix *kvindex.Indexer) { next(1, underSalt(other, p, "s"))(t, ix) }, nil, live},
+		{"the cache is emptied", next(1, fakeengine.Cleared{}), nil, lost},
+		{"the cache is emptied, and its blocks come", next(1, fakeengine.Cleared{}, p.Stored(0, 8)), nil, lost},
+		{"the engine restarts", brings(message("s", 1, 2, 0), message("s", 0, 100, 0)), nil, lost},
+		{"the engine restarts, and losses are kept", brings(message("s", 1, 2, 0), message("s", 0, 100, 0)), []kvindex.Option{keep}, lost},
+		{"a message is lost", next(2), nil, lost},
+		{"a message is lost, and that is kept", next(2), []kvindex.Option{keep}, live},
+		{"the host knows of a loss", func(t *testing.T, ix *kvindex.Indexer) { _ = ix.MarkLost("a", 0) }, nil, lost},
+		{"a loss that is kept", func(t *testing.T, ix *kvindex.Indexer) { _ = ix.MarkLost("a", 0) }, []kvindex.Option{keep}, live},
+		{"another stream takes the rank", brings(message("t", 0, 50, 0)), nil, lost},
+		{"nobody can read a message", func(_ *testing.T, ix *kvindex.Indexer) {
+			_, _ = ix.IngestMessage(kvindex.Message{Pod: "a", Model: "m", Stream: "s", Seq: 1})
+		}, nil, lost},
+		{"what another rank loses", func(t *testing.T, ix *kvindex.Indexer) { said(t, ix, "a", 1, fakeengine.Cleared{}) }, nil, live},
+		{"what another model loses", func(t *testing.T, ix *kvindex.Indexer) {
+			if err := ix.Ingest("a", "other", fakeengine.Payload(1, 0, fakeengine.Cleared{})); err != nil {
+				t.Error(err)
+			}
+		}, nil, live},
+		{"the pod is removed", func(_ *testing.T, ix *kvindex.Indexer) { _ = ix.RemovePod("a") }, nil, lost},
+		{"another pod is removed", func(t *testing.T, ix *kvindex.Indexer) {
+			said(t, ix, "b", 0)
+			_ = ix.RemovePod("b")
+		}, nil, live},
+		{"the stream is removed", func(_ *testing.T, ix *kvindex.Indexer) { _ = ix.RemoveStream("a", "m", "s") }, nil, lost},
+		{"the index has no room", func(_ *testing.T, ix *kvindex.Indexer) {
+			full.full = true
+			_, _ = ix.IngestMessage(message("s", 1, 2, 0))
+		}, nil, lost},
+		{"just before the TTL", later(kvindex.DefaultPredictionTTL - 1), nil, live},
+		{"at the TTL", later(kvindex.DefaultPredictionTTL), nil, expired},
+		{"its blocks come at the TTL", func(t *testing.T, ix *kvindex.Indexer) {
+			clock.after(kvindex.DefaultPredictionTTL)
+			next(1, p.Stored(2, 8))(t, ix)
+		}, nil, expired},
+		{"the cache is emptied at the TTL", func(t *testing.T, ix *kvindex.Indexer) {
+			clock.after(kvindex.DefaultPredictionTTL)
+			next(1, fakeengine.Cleared{})(t, ix)
+		}, nil, expired},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, err := index.NewMemory(index.MemoryConfig{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+			full = &forgetful{Index: m}
+			var ix *kvindex.Indexer
+			ix, clock = sending(t, append(c.opts, kvindex.WithIndex(full))...)
+			next(0, p.Stored(0, 2))(t, ix)
+			ticket := sends(t, ix, p.Tokens, 0)
+			if predicted, cached := predicted(t, ix, p.Tokens, 0); predicted != 112 || cached != 32 {
+				t.Fatalf("predicted %d, cached %d", predicted, cached)
+			}
+			c.act(t, ix)
+			want := kvindex.PredictionStats{Routed: 1}
+			*c.want(&want) = 1
+			if got := ix.Stats().Predictions; got != want {
+				t.Errorf("%+v, want %+v", got, want)
+			}
+			if predicted, cached := predicted(t, ix, p.Tokens, 0); predicted > cached != (want.Live > 0) {
+				t.Errorf("predicted %d, cached %d", predicted, cached)
+			}
+			ix.Observe(ticket, kvindex.Usage{PromptTokens: 128, CachedTokens: 32})
+			if s := ix.Stats(); s.Tickets != (kvindex.TicketStats{Observed: 1}) || s.Predictions.Live != 0 || len(s.Observed) != 1 || s.Observed[0].Cached.Exact != 1 {
+				t.Errorf("the ticket: %+v", s)
+			}
+		})
+	}
+}
+
+// TestPredictionConfirmedByNames: blocks come back to the gpu from a lower tier, in an event that
+// has their names and no tokens.
+func TestPredictionConfirmedByNames(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 8)
+	ix, _ := sending(t)
+	named := func(medium string) *fakeengine.Stored {
+		s := p.Stored(2, 8)
+		s.Tokens, s.BlockSize, s.Parent, s.Medium = nil, 0, nil, medium
+		return s
+	}
+	said(t, ix, "a", 0, p.Stored(0, 8), named("CPU"), p.Removed(2, 3, 4, 5, 6, 7))
+	sends(t, ix, p.Tokens, 0)
+	said(t, ix, "a", 0, named("GPU"))
+	if got, cached := predicted(t, ix, p.Tokens, 0); got != 112 || cached != 112 || ix.Stats().Predictions.Confirmed != 1 {
+		t.Errorf("predicted %d, cached %d, %+v", got, cached, ix.Stats().Predictions)
+	}
+
+	// Or their store came before that of their parent, and before they were sent.
+	said(t, ix, "a", 1, p.Stored(0, 2), p.Stored(3, 8))
+	sends(t, ix, p.Tokens, 1)
+	said(t, ix, "a", 1, p.Stored(2, 3))
+	if got, cached := predicted(t, ix, p.Tokens, 1); got != 112 || cached != 112 || ix.Stats().Predictions.Confirmed != 2 {
+		t.Errorf("predicted %d, cached %d, %+v", got, cached, ix.Stats().Predictions)
+	}
+}
+
+// underSalt is p's blocks of a salt, with the names of other.
+func underSalt(other, p fakeengine.Prompt, salt string) *fakeengine.Stored {
+	s := other.Stored(0, 8)
+	s.Tokens, s.Extra = p.Tokens, make([][]enginehash.Extra, 8)
+	s.Extra[0] = []enginehash.Extra{enginehash.Text(salt)}
+	return s
+}
+
+func TestRoutedErrors(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 8)
+	template, err := chat.New(turns+"{{ tools }}", map[string]string{"bos_token": "\x01"}, chat.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	template.Exclude("excluded", chat.FeatureTools)
+	ix, _ := sending(t, kvindex.WithModel("m", kvindex.Model{Tokenizer: words{}, Chat: template}))
+	foreign, _ := sending(t)
+	for _, ix := range []*kvindex.Indexer{ix, foreign} {
+		said(t, ix, "a", 0, p.Stored(0, 2))
+		said(t, ix, "excluded", 0, p.Stored(0, 2))
+		said(t, ix, "silent", 0)
+	}
+	body := kvindex.Request{Body: []byte(`{"model":"m","messages":[{"role":"user","content":"hello"}],"tools":[{"type":"function","function":{"name":"tide"}}]}`)}
+	tokens := kvindex.Request{Model: "m", Tokens: p.Tokens}
+	named := func(pods ...string) kvindex.Request {
+		return kvindex.Request{Model: "m", Tokens: p.Tokens, Pods: append([]string{}, pods...)}
+	}
+	ok := kvindex.Request{Model: "m", Tokens: p.Tokens, Pods: []string{"a"}}
+	for _, c := range []struct {
+		name string
+		q    kvindex.Request
+		do   func(a *kvindex.Answer)
+		pod  string
+		rank int
+		want error
+	}{
+		{"all pods", tokens, nil, "a", 0, nil},
+		{"the rank is not known", tokens, nil, "a", 7, nil},
+		{"not asked about", ok, nil, "b", 0, kvindex.ErrNotAsked},
+		{"nobody was asked about", named(), nil, "a", 0, kvindex.ErrNotAsked},
+		{"a negative rank", ok, nil, "a", -1, kvindex.ErrNotAsked},
+		{"a huge rank", ok, nil, "a", math.MaxInt, kvindex.ErrNotAsked},
+		{"no score", ok, func(a *kvindex.Answer) { *a = kvindex.Answer{} }, "a", 0, kvindex.ErrNotAsked},
+		{"another Indexer's score", ok, func(a *kvindex.Answer) { _ = foreign.ScoreRequest(ctx, &ok, a) }, "a", 0, kvindex.ErrNotAsked},
+		{"never heard", named("a", "never"), nil, "never", 0, kvindex.ErrBlockSize},
+		{"heard, and nothing stored", named("a", "silent"), nil, "silent", 0, kvindex.ErrBlockSize},
+		{"routed", ok, func(a *kvindex.Answer) { _, _ = ix.Routed(a, "a", 0) }, "a", 0, kvindex.ErrAnswerUsed},
+		{"a copy was routed", ok, func(a *kvindex.Answer) { b := *a; _, _ = ix.Routed(&b, "a", 0) }, "a", 0, kvindex.ErrAnswerUsed},
+		{"scored again, and a copy is routed", ok, func(a *kvindex.Answer) { b := *a; _ = ix.ScoreRequest(ctx, &ok, &b) }, "a", 0, kvindex.ErrAnswerUsed},
+		{"a score that failed", ok, func(a *kvindex.Answer) { _ = ix.ScoreRequest(ctx, &kvindex.Request{Model: "m"}, a) }, "a", 0, kvindex.ErrAnswerUsed},
+		{"a refusal uses nothing up", ok, func(a *kvindex.Answer) { _, _ = ix.Routed(a, "b", 0) }, "a", 0, nil},
+		{"scored again", ok, func(a *kvindex.Answer) { _, _ = ix.Routed(a, "a", 0); _ = ix.ScoreRequest(ctx, &ok, a) }, "a", 0, nil},
+		{"Top leaves the pod out", kvindex.Request{Model: "m", Tokens: p.Tokens, Top: 1, Pods: []string{"a", "excluded", "x", "y"}}, nil, "excluded", 0, nil},
+		{"the chat is not scorable", body, nil, "excluded", 0, chat.ErrNotScorable},
+		{"the chat is scorable", body, nil, "a", 0, nil},
+	} {
+		var a kvindex.Answer
+		if err := ix.ScoreRequest(ctx, &c.q, &a); err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		if c.do != nil {
+			c.do(&a)
+		}
+		before := ix.Stats()
+		ticket, err := ix.Routed(&a, c.pod, c.rank)
+		if !errors.Is(err, c.want) || c.want == nil && err != nil || (ticket == kvindex.Ticket{}) != (err != nil) {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+		if after := ix.Stats(); err != nil && (after.Predictions != before.Predictions || after.Tickets != before.Tickets) {
+			t.Errorf("%s: %+v, then %+v", c.name, before.Predictions, after.Predictions)
+		}
+	}
+	if _, err := ix.Routed(nil, "a", 0); !errors.Is(err, kvindex.ErrNotAsked) {
+		t.Errorf("no answer: %v", err)
+	}
+	a := answerTo(t, ix, p.Tokens)
+	ix.Close()
+	if _, err := ix.Routed(a, "a", 0); !errors.Is(err, kvindex.ErrClosed) {
+		t.Errorf("closed: %v", err)
+	}
+}
+
+// TestRoutedRemoved: the pod of an answer was removed meanwhile, or has come back.
+func TestRoutedRemoved(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 8)
+	ix, _ := sending(t)
+	said(t, ix, "a", 0, p.Stored(0, 2))
+	a, ticket := answerTo(t, ix, p.Tokens), sends(t, ix, p.Tokens, 0)
+	if err := ix.RemovePod("a"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ix.Routed(a, "a", 0); !errors.Is(err, kvindex.ErrBlockSize) {
+		t.Error(err)
+	}
+	said(t, ix, "a", 0, p.Stored(0, 1))
+	if predicted, cached := predicted(t, ix, p.Tokens, 0); predicted != 16 || cached != 16 {
+		t.Errorf("predicted %d, cached %d of one that has come back", predicted, cached)
+	}
+	if _, err := ix.Routed(a, "a", 0); err != nil {
+		t.Error(err)
+	}
+	if predicted, cached := predicted(t, ix, p.Tokens, 0); predicted != 112 || cached != 16 {
+		t.Errorf("predicted %d, cached %d", predicted, cached)
+	}
+	ix.Observe(ticket, kvindex.Usage{PromptTokens: 128, CachedTokens: 32}) // of the one before
+	if s := ix.Stats(); s.Predictions != (kvindex.PredictionStats{Routed: 2, Live: 1, Lost: 1}) || s.Tickets != (kvindex.TicketStats{Live: 1, Observed: 1}) {
+		t.Errorf("%+v %+v", s.Predictions, s.Tickets)
+	}
+}
+
+// TestTicketsThatAreNotGood change nothing, and are counted.
+func TestTicketsThatAreNotGood(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 8)
+	ix, clock := sending(t)
+	foreign, _ := sending(t)
+	for _, ix := range []*kvindex.Indexer{ix, foreign} {
+		said(t, ix, "a", 0, p.Stored(0, 2))
+	}
+	used, gone, other := sends(t, ix, p.Tokens, 0), sends(t, ix, p.Tokens, 0), sends(t, foreign, p.Tokens, 0)
+	ix.Observe(used, kvindex.Usage{PromptTokens: 128, CachedTokens: 32})
+	ix.Abandon(gone)
+	sends(t, ix, p.Tokens, 0) // in the place of one of these
+	before := ix.Stats()
+	for i, c := range []kvindex.Ticket{{}, used, gone, other} {
+		ix.Observe(c, kvindex.Usage{PromptTokens: 1, CachedTokens: 1})
+		ix.Abandon(c)
+		if got := ix.Stats(); got.Tickets.Unknown != uint64(2*i+2) || got.Predictions != before.Predictions || !slices.Equal(got.Observed, before.Observed) {
+			t.Errorf("ticket %d: %+v %+v", i, got.Predictions, got.Tickets)
+		}
+	}
+	if s := foreign.Stats(); s.Tickets != (kvindex.TicketStats{Live: 1}) {
+		t.Errorf("the other's: %+v", s.Tickets)
+	}
+	old := sends(t, ix, p.Tokens, 0)
+	clock.after(kvindex.DefaultTicketAge - 1)
+	if s := ix.Stats().Tickets; s.Live != 2 || s.Aged != 0 {
+		t.Errorf("before their age: %+v", s)
+	}
+	clock.after(1)
+	ix.Observe(old, kvindex.Usage{})
+	if s := ix.Stats().Tickets; s != (kvindex.TicketStats{Observed: 1, Abandoned: 1, Aged: 2, Unknown: 9}) {
+		t.Errorf("at their age: %+v", s)
+	}
+}
+
+func TestWithPredictionsErrors(t *testing.T) {
+	ok := kvindex.WithPredictions(kvindex.PredictionConfig{})
+	for want, c := range map[string][]kvindex.Option{
+		"a TTL of -1ns":                        {kvindex.WithPredictions(kvindex.PredictionConfig{TTL: -1})},
+		"a TicketAge of -1ns":                  {kvindex.WithPredictions(kvindex.PredictionConfig{TicketAge: -1})},
+		"is less than the TTL of 3s":           {kvindex.WithPredictions(kvindex.PredictionConfig{TTL: 3 * time.Second, TicketAge: time.Second})},
+		"is less than the TTL of 2s":           {kvindex.WithPredictions(kvindex.PredictionConfig{TicketAge: time.Second})},
+		fmt.Sprint(kvindex.MinPredictionBytes): {kvindex.WithPredictions(kvindex.PredictionConfig{Bytes: kvindex.MinPredictionBytes - 1})},
+		"-5 bytes":                             {kvindex.WithPredictions(kvindex.PredictionConfig{Bytes: -5})},
+		"given twice":                          {ok, ok},
+	} {
+		if ix, err := kvindex.New(c...); err == nil || ix != nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "WithPredictions") {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+	// A TTL above the default age is one of the tickets too.
+	p, c := fakeengine.NewPrompt(1, 16, 8), new(handClock)
+	ix := open(t, kvindex.WithPredictions(kvindex.PredictionConfig{TTL: time.Hour, Now: c.now}))
+	said(t, ix, "a", 0, p.Stored(0, 2))
+	sends(t, ix, p.Tokens, 0)
+	c.after(time.Hour - 1)
+	if s := ix.Stats(); s.Predictions.Live != 1 || s.Tickets.Live != 1 {
+		t.Errorf("%+v %+v", s.Predictions, s.Tickets)
+	}
+}
+
+// TestUsage: what an engine reports, of 128 tokens of which 32 were cached and 64 predicted.
+func TestUsage(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 8)
+	exact := func(n uint64) kvindex.Accuracy { return kvindex.Accuracy{Exact: 1, ExactTokens: n} }
+	over := func(n uint64) kvindex.Accuracy { return kvindex.Accuracy{Over: 1, OverTokens: n} }
+	under := func(n uint64) kvindex.Accuracy { return kvindex.Accuracy{Under: 1, UnderTokens: n} }
+	none := kvindex.Accuracy{}
+	for _, c := range []struct {
+		u                 kvindex.Usage
+		cached, predicted kvindex.Accuracy
+		other             uint64
+	}{
+		{kvindex.Usage{128, 32}, exact(32), over(32), 0},
+		{kvindex.Usage{128, 64}, under(32), exact(64), 0},
+		{kvindex.Usage{128, 0}, over(32), over(64), 0},
+		{kvindex.Usage{128, 112}, under(80), under(48), 0},
+		{kvindex.Usage{128, 128}, under(96), under(64), 0},
+		{kvindex.Usage{-1, 32}, exact(32), over(32), 0},
+		{kvindex.Usage{-1, -1}, none, none, 0},
+		{kvindex.Usage{128, -1}, none, none, 0},
+		{kvindex.Usage{127, -1}, none, none, 1},
+		{kvindex.Usage{127, 64}, under(32), exact(64), 1},
+		{kvindex.Usage{160, 144}, under(112), under(80), 1},
+		{kvindex.Usage{128, 129}, none, none, 0},
+		{kvindex.Usage{60, 64}, none, none, 1},
+		{kvindex.Usage{-1, 129}, none, none, 0},
+		{kvindex.Usage{math.MinInt, math.MinInt}, none, none, 0},
+		{kvindex.Usage{math.MaxInt, math.MaxInt}, none, none, 0},
+		{kvindex.Usage{math.MaxInt, 64}, under(32), exact(64), 0},
+		{kvindex.Usage{0, 0}, over(32), over(64), 0}, // no prompt has 0 tokens
+	} {
+		ix, _ := sending(t)
+		said(t, ix, "a", 0, p.Stored(0, 2))
+		sends(t, ix, p.Tokens[:64], 0)
+		ticket := sends(t, ix, p.Tokens, 0)
+		ix.Observe(ticket, c.u)
+		want := []kvindex.Observations{{Model: "m", State: kvindex.StateLive, Cached: c.cached, Predicted: c.predicted, OtherLength: c.other}}
+		if got := ix.Stats().Observed; !slices.Equal(got, want) {
+			t.Errorf("%+v: %+v, want %+v", c.u, got, want)
+		}
+		if s := ix.Stats(); s.Predictions != (kvindex.PredictionStats{Routed: 2, Live: 1, Observed: 1}) {
+			t.Errorf("%+v: %+v", c.u, s.Predictions)
+		}
+	}
+}
+
+// TestObservedByState: observations are filed under the state of the rank, not of its pod.
+func TestObservedByState(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 8)
+	ix, _ := sending(t)
+	said(t, ix, "a", 0, p.Stored(0, 2))
+	said(t, ix, "a", 1, p.Stored(0, 2))
+	if err := ix.MarkLost("a", 1); err != nil {
+		t.Fatal(err)
+	}
+	for rank := range 3 { // rank 2 is not known
+		ix.Observe(sends(t, ix, p.Tokens, rank), kvindex.Usage{PromptTokens: 128, CachedTokens: 32})
+	}
+	o := ix.Stats().Observed
+	if len(o) != 2 || o[0].State != kvindex.StatePartial || o[0].Cached.Under != 2 || o[1].State != kvindex.StateLive || o[1].Cached.Exact != 1 {
+		t.Errorf("%+v", o)
+	}
+}
+
+// TestPredictedRankIsNotKnown: a rank of which nothing was heard has an entry while prompts
+// that were sent to it count.
+func TestPredictedRankIsNotKnown(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 8)
+	ix, clock := sending(t)
+	said(t, ix, "a", 0, p.Stored(0, 2))
+	sends(t, ix, p.Tokens, 3)
+	if got, cached := predicted(t, ix, p.Tokens[:70], 3); got != 64 || cached != 0 {
+		t.Errorf("predicted %d, cached %d", got, cached)
+	}
+	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.Rank != 3 || s.PredictedTokens != 112 || s.Score != 112 || s.CachedTokens != 0 || s.BlockTokens != 16 {
+		t.Errorf("%+v", s)
+	}
+	said(t, ix, "a", 3, p.Stored(0, 8))
+	if got, cached := predicted(t, ix, p.Tokens, 3); got != 112 || cached != 112 || ix.Stats().Predictions.Confirmed != 1 {
+		t.Errorf("predicted %d, cached %d, %+v", got, cached, ix.Stats().Predictions)
+	}
+	sends(t, ix, p.Tokens, 9)
+	clock.after(kvindex.DefaultPredictionTTL)
+	if got, _ := predicted(t, ix, p.Tokens, 9); got != -1 {
+		t.Errorf("predicted %d behind the TTL", got)
+	}
+}
+
+// TestPredictionsOfOtherBlocks: an engine that comes back with other blocks has lost what was
+// sent to it before, also if nothing says so.
+func TestPredictionsOfOtherBlocks(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 48, 4)
+	coarse := fakeengine.Prompt{Tokens: p.Tokens, Size: 24, Hash: 5 << 32} // its unit is 8 tokens
+	ix, _ := sending(t)
+	said(t, ix, "a", 0, p.Stored(0, 1))
+	sends(t, ix, p.Tokens, 1) // in blocks of rank 0
+	said(t, ix, "a", 1, coarse.Stored(0, 1))
+	a := answerTo(t, ix, p.Tokens[:100])
+	if _, err := ix.Routed(a, "a", 1); err != nil {
+		t.Fatal(err)
+	}
+	if s := ix.Stats().Predictions; s != (kvindex.PredictionStats{Routed: 2, Live: 1, Lost: 1}) {
+		t.Errorf("%+v", s)
+	}
+	if got, cached := predicted(t, ix, p.Tokens, 1); got != 96 || cached != 24 {
+		t.Errorf("predicted %d, cached %d", got, cached)
+	}
+	said(t, ix, "a", 1, coarse.Stored(1, 4))
+	if s := ix.Stats().Predictions; s != (kvindex.PredictionStats{Routed: 2, Confirmed: 1, Lost: 1}) {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestManySiblings: one prompt is sent 70,000 times before its blocks come.
+func TestManySiblings(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 2)
+	ix, _ := sending(t)
+	said(t, ix, "a", 0, p.Stored(0, 1))
+	n := 1 << 16
+	if raced {
+		n = 1000
+	}
+	for range n {
+		sends(t, ix, p.Tokens, 0)
+	}
+	said(t, ix, "a", 0, p.Stored(1, 2))
+	if s := ix.Stats().Predictions; s.Confirmed != uint64(n) {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestAnswerJSON: what an answer keeps for Routed is in no JSON and in no comparison of fields.
+func TestAnswerJSON(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 2)
+	ix, _ := sending(t)
+	said(t, ix, "a", 0, p.Stored(0, 1))
+	a := answerTo(t, ix, p.Tokens)
+	before, err := json.Marshal(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fields map[string]any
+	if err := json.Unmarshal(before, &fields); err != nil || len(fields) != 2 || fields["PromptTokens"] == nil || fields["Pods"] == nil {
+		t.Errorf("%s, %v", before, err)
+	}
+	if _, err := ix.Routed(a, "a", 0); err != nil {
+		t.Fatal(err)
+	}
+	if after, err := json.Marshal(a); err != nil || string(after) != string(before) {
+		t.Errorf("%s, then %s, %v", before, after, err)
+	}
+	copied := kvindex.Answer{PromptTokens: a.PromptTokens, Pods: a.Pods}
+	if s, err := json.Marshal(copied); err != nil || string(s) != string(before) {
+		t.Errorf("%s, %v", s, err)
+	}
+}
+
+// sums checks that what was routed adds up.
+func sums(t testing.TB, s *kvindex.Stats) {
+	t.Helper()
+	p, k := s.Predictions, s.Tickets
+	if p.Routed != p.Live+p.Confirmed+p.Expired+p.Observed+p.Abandoned+p.Lost+p.PushedOut || k.Live+k.Observed+k.Abandoned+k.Aged != p.Routed || p.Live > k.Live {
+		t.Errorf("%+v %+v", p, k)
+	}
+}
+
+// TestPredictionsTogether: the sums hold at every moment, whoever does what.
+func TestPredictionsTogether(t *testing.T) {
+	rounds := 3000
+	if testing.Short() || raced {
+		rounds = 400
+	}
+	clock := new(handClock)
+	ix := open(t, kvindex.WithPredictions(kvindex.PredictionConfig{Bytes: kvindex.MinPredictionBytes, Now: clock.now}))
+	var prompts []fakeengine.Prompt
+	for n := range uint64(6) {
+		prompts = append(prompts, fakeengine.NewPrompt(n/2, 16, 20+int(n%2)*20))
+	}
+	pods := []string{"a", "b", "c"}
+	for _, pod := range pods {
+		said(t, ix, pod, 0, prompts[0].Stored(0, 2))
+	}
+	var mu sync.Mutex
+	var tickets []kvindex.Ticket
+	var wg sync.WaitGroup
+	for g := range uint64(8) {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(g, 8))
+			var a kvindex.Answer
+			for range rounds {
+				p, pod, rank := prompts[r.IntN(len(prompts))], pods[r.IntN(3)], r.IntN(3)
+				switch op := r.IntN(20); {
+				case op < 8:
+					q := kvindex.Request{Model: "m", Tokens: p.Tokens, Ranks: op%2 == 0}
+					if err := ix.ScoreRequest(ctx, &q, &a); err != nil {
+						t.Error(err)
+						return
+					}
+					for _, s := range a.Pods {
+						if s.PredictedTokens < s.CachedTokens || s.PredictedTokens >= len(p.Tokens) {
+							t.Errorf("%+v", s)
+						}
+					}
+					ticket, err := ix.Routed(&a, pod, rank)
+					if err != nil && !errors.Is(err, kvindex.ErrNotAsked) && !errors.Is(err, kvindex.ErrBlockSize) {
+						t.Error(err)
+					}
+					mu.Lock()
+					tickets = append(tickets, ticket)
+					mu.Unlock()
+				case op < 12:
+					mu.Lock()
+					ticket := kvindex.Ticket{}
+					if n := len(tickets); n > 0 {
+						ticket = tickets[r.IntN(n)] // maybe used
+					}
+					mu.Unlock()
+					if op < 10 {
+						ix.Observe(ticket, kvindex.Usage{PromptTokens: len(p.Tokens), CachedTokens: 16})
+					} else {
+						ix.Abandon(ticket)
+					}
+				case op < 17:
+					evs := []fakeengine.Event{p.Stored(0, r.IntN(len(p.Tokens)/16)+1)}
+					if op == 12 {
+						evs = append(evs, p.Removed(0, 3))
+					} else if op == 13 {
+						evs = []fakeengine.Event{fakeengine.Cleared{}}
+					}
+					said(t, ix, pod, rank, evs...)
+				case op == 17:
+					clock.after(100 * time.Millisecond)
+				case op == 18 && r.IntN(10) == 0:
+					if err := ix.RemovePod(pod); err != nil {
+						t.Error(err)
+					}
+				default:
+					s := ix.Stats()
+					sums(t, &s)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	s := ix.Stats()
+	sums(t, &s)
+	t.Logf("%+v %+v", s.Predictions, s.Tickets)
+	for _, pod := range pods {
+		if err := ix.RemovePod(pod); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := ix.Stats(); s.Predictions.Live != 0 {
+		t.Errorf("%+v of pods that are gone", s.Predictions)
+	}
+	clock.after(kvindex.DefaultTicketAge)
+	if s := ix.Stats(); s.Tickets.Live != 0 || s.Predictions.Routed == 0 {
+		t.Errorf("%+v", s.Tickets)
+	}
+}
+
+// FuzzPredictions: a host that lies about pod a changes no figure of pod b and breaks no sum.
+func FuzzPredictions(f *testing.F) {
+	for _, seed := range []string{"", "rrro", "rrxRrsrsooaazzhfqtTrsREko", "rRRRhhhhqqqq", "rsssstttttrroooo", strings.Repeat("rqRSzfT", 30)} {
+		f.Add([]byte(seed))
+	}
+	p, long := fakeengine.NewPrompt(1, 16, 8), fakeengine.NewPrompt(1, 16, 40)
+	f.Fuzz(func(t *testing.T, ops []byte) {
+		ix, clock := sending(t)
+		foreign, _ := sending(t)
+		for _, ix := range []*kvindex.Indexer{ix, foreign} {
+			said(t, ix, "a", 0, p.Stored(0, 2))
+			said(t, ix, "b", 0, p.Stored(0, 3))
+		}
+		sentB := answerTo(t, ix, p.Tokens[:100])
+		if _, err := ix.Routed(sentB, "b", 0); err != nil {
+			t.Fatal(err)
+		}
+		tickets := []kvindex.Ticket{{}, sends(t, foreign, p.Tokens, 0)}
+		lies := []int{-1, 0, 1, 127, 128, 1 << 20, math.MaxInt32, math.MaxInt, math.MinInt}
+		a := new(kvindex.Answer)
+		waited := time.Duration(0)
+		for i, op := range ops[:min(len(ops), 300)] {
+			lie, ticket := lies[(i+int(op))%len(lies)], tickets[(i*7+int(op))%len(tickets)]
+			switch op % 16 {
+			case 0, 1, 2:
+				a = answerTo(t, ix, [][]uint32{p.Tokens, long.Tokens, p.Tokens[:17], p.Tokens[:1]}[i%4])
+				fallthrough
+			case 3: // an answer that was used
+				if ticket, err := ix.Routed(a, "a", max(lie%5, 0)); err == nil {
+					tickets = append(tickets, ticket)
+				}
+			case 4:
+				_, _ = ix.Routed(a, "a", lie)
+				_, _ = ix.Routed(a, "\xff", 0)
+				_, _ = ix.Routed(new(kvindex.Answer), "a", 0)
+			case 5, 6, 7:
+				ix.Observe(ticket, kvindex.Usage{PromptTokens: lie, CachedTokens: lies[i%len(lies)]})
+			case 8:
+				ix.Abandon(ticket)
+			case 9:
+				foreign.Observe(ticket, kvindex.Usage{PromptTokens: lie, CachedTokens: lie})
+				foreign.Abandon(ticket)
+			case 10:
+				_ = ix.RemovePod("a")
+			case 11:
+				said(t, ix, "a", i%3, p.Stored(0, 1+i%8))
+			case 12:
+				said(t, ix, "a", i%3, fakeengine.Cleared{})
+			case 13:
+				_ = ix.MarkLost("a", lie)
+				_ = ix.RemoveStream("a", "m", "")
+			case 14:
+				if waited < kvindex.DefaultPredictionTTL/2 {
+					waited += kvindex.DefaultPredictionTTL / 8
+					clock.after(kvindex.DefaultPredictionTTL / 8)
+				}
+			case 15:
+				ix.StreamNote("a", "m", "s", events.NoteOpened)
+			}
+			s := ix.Stats()
+			sums(t, &s)
+			b := score(t, ix, kvindex.Request{Tokens: p.Tokens, Pods: []string{"b"}})[0]
+			want := kvindex.PodScore{Pod: "b", PredictedTokens: 96, Score: 96, CachedTokens: 48, MatchedBlocks: 3, BlockTokens: 16, Tiers: kvindex.TierCountsOf(3), State: kvindex.StateLive}
+			if b != want {
+				t.Fatalf("operation %d: %+v, want %+v", i, b, want)
+			}
+			if s.Predictions.Live == 0 || t.Failed() {
+				t.Fatalf("operation %d: %+v", i, s.Predictions)
+			}
+		}
+	})
+}
+
+// TestPredictionBytes: predictions and tickets stay within their bound, and what there was no
+// room for adds up.
+func TestPredictionBytes(t *testing.T) {
+	n := 100_000
+	if testing.Short() || raced {
+		n = 5000
+	}
+	clock := new(handClock)
+	ix := open(t, kvindex.WithPredictions(kvindex.PredictionConfig{Bytes: kvindex.MinPredictionBytes, Now: clock.now}))
+	said(t, ix, "a", 0, fakeengine.NewPrompt(1, 16, 1).Stored(0, 1))
+	r := rand.New(rand.NewPCG(5, 5))
+	tokens := make([]uint32, 8192)
+	var a kvindex.Answer
+	q := kvindex.Request{Model: "m"}
+	send := func() {
+		for i := range 4 { // now and then like the one before, to a block
+			tokens[[4]int{0, 100, 4000, 8000}[i]] = r.Uint32() % 4
+		}
+		q.Tokens = tokens[:64+r.IntN(8100)]
+		if err := ix.ScoreRequest(ctx, &q, &a); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ix.Routed(&a, "a", r.IntN(4)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	heap := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	send()
+	began := heap()
+	most := int64(0)
+	for i := range n {
+		send()
+		if i%(n/20) == 0 {
+			most = max(most, heap()-began)
+			s := ix.Stats()
+			sums(t, &s)
+		}
+	}
+	s := ix.Stats()
+	sums(t, &s)
+	t.Logf("%d bytes at most, of %d; %+v %+v", most, kvindex.MinPredictionBytes, s.Predictions, s.Tickets)
+	const slack = 64 << 10
+	if !raced && most > kvindex.MinPredictionBytes+slack {
+		t.Errorf("%d bytes, the bound is %d", most, kvindex.MinPredictionBytes)
+	}
+	if s.Predictions.PushedOut == 0 || s.Predictions.Live+s.Predictions.PushedOut != s.Predictions.Routed || s.Tickets.Live+s.Tickets.Aged != s.Predictions.Routed || s.Predictions.Live == 0 {
+		t.Errorf("%+v %+v", s.Predictions, s.Tickets)
+	}
+	// The newest is there, the oldest are not.
+	if got, _ := predicted(t, ix, q.Tokens, 0); got < 0 {
+		t.Errorf("predicted %d", got)
+	}
+
+	// A prompt that takes more than a quarter of the bound is pushed out at once.
+	long := make([]uint32, 16*(kvindex.MinPredictionBytes/4/8+1))
+	before, _ := predicted(t, ix, long, 0)
+	ticket := sends(t, ix, long, 0)
+	after := ix.Stats()
+	if after.Predictions.PushedOut != s.Predictions.PushedOut+1 || after.Predictions.Live != s.Predictions.Live {
+		t.Errorf("%+v, then %+v", s.Predictions, after.Predictions)
+	}
+	if got, _ := predicted(t, ix, long, 0); got != before {
+		t.Errorf("predicted %d, before %d", got, before)
+	}
+	ix.Observe(ticket, kvindex.Usage{PromptTokens: len(long), CachedTokens: 0})
+	if last := ix.Stats(); last.Tickets.Observed != 1 || last.Predictions != after.Predictions {
+		t.Errorf("%+v %+v", last.Predictions, last.Tickets)
+	}
+
+	// Tickets without a prediction are bounded too: a prompt without a whole block has none.
+	for range 10_000 {
+		sends(t, ix, tokens[:10], 0)
+	}
+	s = ix.Stats()
+	sums(t, &s)
+	if s.Tickets.Live > kvindex.MinPredictionBytes/2/64 || s.Tickets.Live < 1000 || s.Predictions.Confirmed != 10_000 {
+		t.Errorf("%+v %+v", s.Predictions, s.Tickets)
+	}
+	clock.after(kvindex.DefaultTicketAge)
+	if s := ix.Stats(); s.Predictions.Live != 0 || s.Tickets.Live != 0 {
+		t.Errorf("%+v %+v", s.Predictions, s.Tickets)
+	}
+}
