@@ -70,8 +70,8 @@
 //
 // Set [WithProfile] at once for SGLang with media, for EAGLE or MTP, and for hybrid
 // models. [WithHooks], [WithMemory], [WithLossPolicy], [WithModels], [WithResolver],
-// [WithPredictions] and [Indexer.Candidates] can wait. [Indexer.Snapshot] and [Restore] keep what is known when
-// the process ends.
+// [WithPredictions] and [Indexer.Candidates] can wait. [Indexer.Snapshot] and [Restore]
+// keep what is known when the process ends.
 //
 // # Promises
 //

@@ -62,7 +62,8 @@ type Request struct {
 
 	// Ranks asks for an entry for each known rank of each pod, in place of one for each
 	// pod with its best rank. A rank is known from its first message on, also if it holds
-	// nothing, and while something counts that was sent to it. A pod without a known rank has one entry, with rank 0.
+	// nothing, and while something counts that was sent to it. A pod without a known rank
+	// has one entry, with rank 0.
 	//
 	// A rank that has published nothing yet has no entry. So a router that always sends to
 	// a rank of the answer never fills such a rank. Add the ranks that are missing with 0
@@ -127,9 +128,8 @@ type PodScore struct {
 	PredictedTokens int
 
 	// CachedTokens is what events have proven: the number of tokens that the engine would
-	// reuse from its gpu, the
-	// blocks at the beginning of the prompt, up to the first one that is not in the gpu.
-	// For a hybrid model it is what all groups together allow. Only whole blocks count,
+	// reuse from its gpu, the blocks at the beginning of the prompt, up to the first one
+	// that is not in the gpu. For a hybrid model it is what all groups together allow. Only whole blocks count,
 	// but see Profile.Grain. The last token of the prompt never counts, because engines
 	// always compute it.
 	CachedTokens int
