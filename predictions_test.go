@@ -627,9 +627,10 @@ func TestPredictionsTogether(t *testing.T) {
 					}
 				case op < 17:
 					evs := []fakeengine.Event{p.Stored(0, r.IntN(len(p.Tokens)/16)+1)}
-					if op == 12 {
+					switch op {
+					case 12:
 						evs = append(evs, p.Removed(0, 3))
-					} else if op == 13 {
+					case 13:
 						evs = []fakeengine.Event{fakeengine.Cleared{}}
 					}
 					said(t, ix, pod, rank, evs...)
