@@ -43,6 +43,7 @@ type candidateSet struct {
 	hashes        []uint64          // of names, for ties
 	index         *index.Candidates // names
 	variants      []index.Variant   // in which the pods cache
+	approximate   bool              // some pods are followed by what is sent to them
 	profiled      bool              // some Profile has Groups or Draft, or some pod a hybrid model
 }
 
@@ -64,11 +65,12 @@ func (c *Candidates) now() *candidateSet {
 	if set := c.set.Load(); set != nil && set.heard == c.x.heard.Load() {
 		return set
 	}
-	m := meaning{base: c.model, sure: true}
-	if !c.base {
-		m = c.x.meaningOf(c.model)
+	var set *candidateSet
+	if c.base {
+		set = c.x.resolve(c, meaning{base: c.model, sure: true})
+	} else {
+		set = c.x.lookUp(c, c.x.meaningOf(c.model))
 	}
-	set := c.x.resolve(c, m)
 	c.set.Store(set)
 	return set
 }
@@ -89,7 +91,7 @@ func (x *Indexer) meaningOf(model string) meaning {
 func (x *Indexer) candidates(r *Request) (set *candidateSet, adapter string, err error) {
 	if c := r.Candidates; c != nil {
 		if set = c.now(); set.guessed && r.Adapter != "" { // then the model's name is no adapter
-			set = x.resolve(c, meaning{base: c.model, sure: true})
+			set = x.lookUp(c, meaning{base: c.model, sure: true})
 		}
 		return set, cmp.Or(r.Adapter, set.adapter), set.err
 	}
@@ -99,7 +101,7 @@ func (x *Indexer) candidates(r *Request) (set *candidateSet, adapter string, err
 		set = x.everyone(m.base)
 	}
 	if set == nil {
-		set = x.resolve(x.Candidates(r.Model, r.Pods), m)
+		set = x.lookUp(x.Candidates(r.Model, r.Pods), m)
 	}
 	return set, cmp.Or(r.Adapter, m.adapter, set.adapter), set.err
 }
@@ -113,6 +115,15 @@ func (x *Indexer) everyone(base string) *candidateSet {
 		return nil
 	}
 	return md.everyone.now()
+}
+
+// lookUp is resolve that asks for the Profiles of pods that are not known.
+func (x *Indexer) lookUp(c *Candidates, m meaning) *candidateSet {
+	set := x.resolve(c, m)
+	if x.introduce(set) {
+		set = x.resolve(c, m)
+	}
+	return set
 }
 
 // resolve looks up the pods of c, for what its model means. If that is not sure, a name
@@ -161,6 +172,7 @@ func (x *Indexer) resolve(c *Candidates, m meaning) *candidateSet {
 			if set.states[i] = md.pods[name]; set.states[i] != nil {
 				p := &set.states[i].profile
 				set.addVariant(set.states[i])
+				set.approximate = set.approximate || set.states[i].approx.Load() != nil
 				set.profiled = set.profiled || p.Draft == DraftLayers || len(p.Groups) > 0 || set.states[i].hybrid.Load()
 			}
 		}

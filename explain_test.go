@@ -687,7 +687,7 @@ func TestExplainIsTheScore(t *testing.T) {
 		engines = append(engines, &e)
 	}
 	forms := func(pod, _ string) kvindex.Profile {
-		i := slices.IndexFunc(engines, func(m *model) bool { return m.name == pod })
+		i := max(0, slices.IndexFunc(engines, func(m *model) bool { return m.name == pod })) // it is asked about others too
 		return kvindex.Profile{Media: engines[i].form}
 	}
 	ix := open(t, kvindex.WithProfile(forms))

@@ -126,6 +126,8 @@ type ingest struct {
 	stats    Counters
 	losses   []Loss
 	from, to State // of the pod
+
+	confirming confirming
 }
 
 func (x *Indexer) newIngest(pod, model string) *ingest {

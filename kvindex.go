@@ -19,7 +19,10 @@
 //	err = index.ScoreRequest(ctx, &kvindex.Request{Body: body}, &answer) // the body of a chat
 //	...
 //	if len(answer.Pods) > 0 { // else no pod is known, and answer.Unknown says why
-//		best := answer.Pods[0] // most cached tokens first: weigh them against load
+//		best := answer.Pods[0] // most tokens that it would reuse first: weigh them against load
+//		ticket, err := index.Routed(&answer, best.Pod, best.Rank) // the prompt counts there from now on
+//		... // send the request, and wait for its answer
+//		index.Observe(ticket, kvindex.Usage{PromptTokens: u.PromptTokens, CachedTokens: u.CachedTokens})
 //	}
 //
 // # Words
@@ -46,6 +49,8 @@
 //     [events.Subscriber].
 //   - replay: an engine sends its last messages again, if a transport asks.
 //   - loss: messages that did not come and that no replay brings.
+//   - prediction: a prompt that was sent to a rank. It counts as cached there until
+//     events say what became of it. Ticket: the request, until its answer has come.
 //
 // # Where to start
 //
@@ -53,20 +58,25 @@
 // [PodScore], and [State]. [Indexer.Score] is the short form for a text. [Indexer.Pods]
 // and [Indexer.Stats] say what is known, [Indexer.Explain] why a score is what it is.
 //
+// Call [Indexer.Routed] when a request is sent, and [Indexer.Observe] or
+// [Indexer.Abandon] when its answer has come. Then requests with the same beginning count
+// before the first event of the first of them comes ([PodScore.PredictedTokens]), and
+// [Stats.Observed] says how right the figures are.
+//
 // An [events.Fleet] follows pods that come, move and go: it finds them in a file, in DNS
 // or in Kubernetes, has a Subscriber for each rank, and has the Indexer forget what has
 // gone. Without it, when a pod has gone: end its Subscribers, wait until Run has returned,
 // and call [Indexer.RemovePod]. Call [Indexer.Close] at the end.
 //
 // Set [WithProfile] at once for SGLang with media, for EAGLE or MTP, and for hybrid
-// models. [WithHooks], [WithMemory], [WithLossPolicy], [WithModels], [WithResolver] and
-// [Indexer.Candidates] can wait. [Indexer.Snapshot] and [Restore] keep what is known when
-// the process ends.
+// models. [WithHooks], [WithMemory], [WithLossPolicy], [WithModels], [WithResolver],
+// [WithPredictions] and [Indexer.Candidates] can wait. [Indexer.Snapshot] and [Restore]
+// keep what is known when the process ends.
 //
 // # Promises
 //
-// A score counts a block only if the events that were applied say that the pod holds
-// it. It can be too high in these cases:
+// [PodScore.CachedTokens] counts a block only if the events that were applied say that
+// the pod holds it. It can be too high in these cases:
 //
 //   - In [StateReplaying] and [StateUncertain] events about removals may be missing.
 //   - Where [PodScore.UpperBound] is set, something is not known of a hybrid model.
@@ -77,6 +87,9 @@
 // what the index had no room for ([WithMemory]), and for blocks whose parent is not known.
 // All but the last show in the [State] of the pod; [Stats] counts losses, what was given
 // up, and what waits for a parent.
+//
+// [PodScore.PredictedTokens] adds what [Indexer.Routed] has told. It is too high, for the
+// TTL at most, if the request did not come to the engine, or not in that order.
 //
 // There is no limit to how many pods can hold one block.
 //

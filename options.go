@@ -225,9 +225,11 @@ func WithResolver(resolver func(model string) (base, adapter string)) Option {
 
 // WithProfile sets a function that returns the Profile of a pod: what its events do not
 // tell. The function is called once for each pod and model, when its first event or its
-// Subscriber comes, or by Restore. What it returns is kept until RemovePod. If that cannot
-// be used, each message for the pod and model is an error, and so is Restore. The function
-// must not call the Indexer. Without it every pod has the zero Profile.
+// Subscriber comes, or by Restore. Before, it is also called when a request names the pod,
+// and only Profile.Approximate matters then; so it gets names of pods and models that are
+// not known. What it returns is kept until RemovePod. If that cannot be used, each message
+// for the pod and model is an error, and so is Restore. The function must not call the
+// Indexer. Without it every pod has the zero Profile.
 func WithProfile(profile func(pod, model string) Profile) Option {
 	return func(c *config) {
 		if profile == nil {
@@ -284,6 +286,19 @@ type Profile struct {
 	// name, because engines that have numbers in their hashes do not reuse the blocks of
 	// one for the other. The Indexer copies the map.
 	Adapters map[string]string
+
+	// Approximate, if not nil, is for a pod whose engine publishes no events: the pod is
+	// followed by what is sent to it (Indexer.Routed). Its figure is PredictedTokens:
+	// CachedTokens is 0, and its state StateApproximate. What it has is believed to be what
+	// was sent last, as far as it has room, in the order in which vLLM gives up blocks.
+	// Observe corrects that: what the engine reused it had, what it did not reuse it has
+	// lost, and its room is what follows from that.
+	//
+	// The function of WithProfile is asked for it also when a request or Candidates names a
+	// pod that is not known, and again until it gives one. It must give one for the models
+	// that the pod serves, and for no names that clients invent. The first event of the pod
+	// makes it exact, and what was believed is dropped.
+	Approximate *Approximate
 }
 
 // Draft says whether an engine runs with draft layers.
@@ -343,6 +358,9 @@ func (p Profile) validate() error {
 		return fmt.Errorf("unknown Draft %d", p.Draft)
 	case p.Grain < 0:
 		return fmt.Errorf("the Grain is negative: %d", p.Grain)
+	}
+	if err := p.Approximate.validate(&p); err != nil {
+		return err
 	}
 	for i, g := range p.Groups {
 		switch {
@@ -449,6 +467,10 @@ func (p *Profile) lists(l *index.Layout) bool {
 func (p Profile) complete() Profile {
 	p.Groups = slices.Clone(p.Groups)
 	p.Adapters = maps.Clone(p.Adapters)
+	if p.Approximate != nil {
+		a := *p.Approximate
+		p.Approximate = &a
+	}
 	switch {
 	case p.Copies != 0:
 	case p.Media == MediaPad:

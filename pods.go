@@ -64,12 +64,13 @@ type podModel struct {
 	state    atomic.Uint32 // State, the worst of ranks' and streams'; read without pod.mu
 
 	// Of predictions. Read without pod.mu:
-	form      atomic.Pointer[index.View] // of the blocks that the last rank has announced, but for its Source; nil: none has
-	alone     atomic.Pointer[Candidates] // the pod
-	applied   atomic.Uint64              // messages
-	predicted atomic.Int64               // predictions that live
-	holders   []*holder                  // of ranks, by number; guarded by ledger.mu, as gone
-	gone      bool                       // the pod was removed
+	form      atomic.Pointer[index.View]    // of the blocks that the last rank has announced, but for its Source; nil: none has
+	alone     atomic.Pointer[Candidates]    // the pod
+	applied   atomic.Uint64                 // messages
+	predicted atomic.Int64                  // predictions that live
+	approx    atomic.Pointer[approximation] // nil: an event has come, or is expected
+	holders   []*holder                     // of ranks, by number; guarded by ledger.mu, as gone
+	gone      bool                          // the pod was removed
 }
 
 // rank is a data-parallel rank of a pod, for one model.
@@ -286,7 +287,12 @@ func (pm *podModel) settle() (from, to State) {
 			state, heard = min(state, view), true
 		}
 	}
-	if !heard { // or nothing that could be applied
+	if heard {
+		pm.approx.Store(nil)
+	} else { // or nothing that could be applied
+		if pm.approx.Load() != nil {
+			return State(pm.state.Load()), StateApproximate
+		}
 		state = StatePartial
 		for _, st := range pm.streams {
 			state = st.limit(state)
@@ -383,6 +389,9 @@ func (x *Indexer) podModel(p *pod, name string, profile *Profile) *podModel {
 		ranks:    make(map[int]*rank),
 		streams:  make(map[string]*stream),
 		adapters: make(map[string]struct{}),
+	}
+	if pm.profile.Approximate != nil {
+		pm.approximate()
 	}
 	p.models[name] = pm
 	delete(p.asked, name)
@@ -566,7 +575,7 @@ func (x *Indexer) forget(pod, model string, pm *podModel) {
 // reports whether it did. pod.mu is held.
 func (x *Indexer) leaveEmpty(p *pod, model string) bool {
 	pm := p.models[model]
-	if len(pm.ranks) > 0 || len(pm.streams) > 0 {
+	if len(pm.ranks) > 0 || len(pm.streams) > 0 || pm.approx.Load() != nil {
 		return false
 	}
 	delete(p.models, model)

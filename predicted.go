@@ -3,6 +3,7 @@ package kvindex
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/kvindex/kvindex/index"
@@ -20,6 +21,8 @@ type hit struct {
 	view   *index.View
 	tokens int // of the beginning, or pairs: whole blocks of the main group
 	found  bool
+
+	from, to int32 // the rows of scorer.behind that are about the rank
 }
 
 // noneHeld is Row.Held of a source that holds nothing of a prompt.
@@ -30,7 +33,7 @@ var noneHeld [index.NumTiers][]uint64
 func (sc *scorer) foresee(ctx context.Context, rank int) error {
 	sc.real = len(sc.matches.Rows)
 	l := sc.x.ledger
-	if l.live.Load() == 0 {
+	if l.live.Load() == 0 && !sc.set.approximate {
 		return nil
 	}
 	now := l.now()
@@ -39,7 +42,7 @@ func (sc *scorer) foresee(ctx context.Context, rank int) error {
 		l.expire(now)
 		l.mu.Unlock()
 	}
-	sc.findHits(rank)
+	sc.findHits(rank, now)
 	if len(sc.hits) == 0 {
 		return nil
 	}
@@ -47,7 +50,7 @@ func (sc *scorer) foresee(ctx context.Context, rank int) error {
 }
 
 // findHits fills sc.hits, in the order of candidates and ranks.
-func (sc *scorer) findHits(rank int) {
+func (sc *scorer) findHits(rank int, now int64) {
 	l := sc.x.ledger
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -57,25 +60,56 @@ func (sc *scorer) findHits(rank int) {
 	if sc.given != nil {
 		runs = sc.given
 	}
+	sc.anySent = false
 	for i := range runs {
 		l.tree.Match(runs[i].keys, sc.note)
 	}
+	if !sc.anySent && !sc.set.approximate {
+		return
+	}
+	sc.hitsOf = slices.Grow(sc.hitsOf[:0], len(sc.set.states)+1)
 	for pod, pm := range sc.set.states {
-		if pm == nil || pm.predicted.Load() == 0 {
+		sc.hitsOf = append(sc.hitsOf, int32(len(sc.hits)))
+		if pm == nil {
 			continue
 		}
 		for _, h := range pm.holders {
-			n := int(sc.sentTo[h.number]) * h.variant.Unit
-			n -= n % h.view.BlockSize
-			if n > 0 && (rank < 0 || h.view.Source.Rank == rank) {
-				sc.hits = append(sc.hits, hit{pod: int32(pod), view: h.view, tokens: n})
+			if n := int(sc.sentTo[h.number]) * h.variant.Unit; n > 0 {
+				sc.addHit(rank, int32(pod), h.view, n)
+			}
+		}
+		if a := pm.approx.Load(); a != nil {
+			if r := runOf(runs, a.variant); r != nil {
+				for _, e := range a.ranks {
+					sc.addHit(rank, int32(pod), e.view, e.cache.Run(r.keys, a.stride, now)*a.BlockTokens)
+				}
 			}
 		}
 	}
+	sc.hitsOf = append(sc.hitsOf, int32(len(sc.hits)))
+}
+
+// addHit adds the whole blocks of so many tokens that were sent, if they are of the rank; -1:
+// of any.
+func (sc *scorer) addHit(rank int, pod int32, view *index.View, tokens int) {
+	tokens -= tokens % view.BlockSize
+	if tokens == 0 || rank >= 0 && view.Source.Rank != rank {
+		return
+	}
+	at := len(sc.hits)
+	for first := int(sc.hitsOf[pod]); at > first && sc.hits[at-1].view.Source.Rank >= view.Source.Rank; at-- {
+		if of := &sc.hits[at-1]; of.view.Source.Rank == view.Source.Rank {
+			of.tokens = max(of.tokens, tokens)
+			return
+		}
+	}
+	sc.hits = slices.Insert(sc.hits, at, hit{pod: pod, view: view, tokens: tokens})
 }
 
 // noteSent is found of sent.Tree.Match.
-func (sc *scorer) noteSent(h sent.Holder, units int) { sc.sentTo[h] = int32(units) }
+func (sc *scorer) noteSent(h sent.Holder, units int) {
+	sc.sentTo[h], sc.anySent = int32(units), true
+}
 
 // layHits has rows know of the hits that are about them.
 func (sc *scorer) layHits(ctx context.Context) error {
@@ -93,51 +127,62 @@ func (sc *scorer) layHits(ctx context.Context) error {
 		if h.found {
 			continue
 		}
-		row := index.Row{View: h.view, Pod: h.pod, Held: &noneHeld}
-		if l := h.view.Layout; len(l.Groups) == 1 && l.Groups[0].Kind == GroupFull {
-			row.Held = nil
+		n := len(sc.matches.Rows)
+		sc.matches.Rows = slices.Grow(sc.matches.Rows, 1)[:n+1]
+		row := &sc.matches.Rows[n]
+		*row = index.Row{View: h.view, Pod: h.pod}
+		if l := h.view.Layout; len(l.Groups) != 1 || l.Groups[0].Kind != GroupFull {
+			row.Held = &noneHeld
 		}
-		sc.matches.Rows = append(sc.matches.Rows, row)
 		sc.hitOf = append(sc.hitOf, int32(i)+1)
 	}
 	sc.proven = slices.Grow(sc.proven[:0], len(sc.matches.Rows))[:len(sc.matches.Rows)]
 	clear(sc.proven)
+	behind := math.MaxInt // the tokens that a beginning covers which may go on with held blocks
 	for i := range sc.matches.Rows {
 		row := &sc.matches.Rows[i]
 		if h := sc.hitOf[i]; h != 0 && row.Held == nil {
 			if n := sc.hits[h-1].tokens / row.BlockSize; n > int(row.GPU) && n < sc.lengthIn(row)/row.BlockSize {
-				return sc.matchBits(ctx)
+				behind = min(behind, n*row.BlockSize)
 			}
 		}
 	}
-	return nil
+	if behind == math.MaxInt {
+		return nil
+	}
+	return sc.matchBits(ctx, behind)
 }
 
 // hitAt returns which hit is about a row, -1: none.
 func (sc *scorer) hitAt(row *index.Row) int {
-	at, ok := slices.BinarySearchFunc(sc.hits, row, func(h hit, row *index.Row) int {
-		if h.pod != row.Pod {
-			return int(h.pod - row.Pod)
+	for i := sc.hitsOf[row.Pod]; i < sc.hitsOf[row.Pod+1]; i++ {
+		if sc.hits[i].view.Source.Rank == row.Source.Rank {
+			return int(i)
 		}
-		return h.view.Source.Rank - row.Source.Rank
-	})
-	if !ok {
-		return -1
 	}
-	return at
+	return -1
 }
 
-// matchBits asks the index again, for the bits of all rows.
-func (sc *scorer) matchBits(ctx context.Context) error {
+// matchBits asks the index again, for the bits of all blocks behind so many tokens.
+func (sc *scorer) matchBits(ctx context.Context, behind int) error {
 	given := sc.given
 	if sc.given == nil {
 		sc.given = sc.runs
 	}
-	sc.query.Held = true
+	sc.query.Held, sc.query.Behind = true, behind
 	err := sc.x.index.Match(ctx, &sc.query, &sc.behind)
-	sc.given, sc.query.Held, sc.bits = given, false, err == nil
+	sc.given, sc.query.Held, sc.query.Behind = given, false, 0
 	if err != nil {
 		return sc.x.failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.base, err))
+	}
+	for i := range sc.behind.Rows { // those of a rank stand next to each other
+		if at := sc.hitAt(&sc.behind.Rows[i]); at >= 0 {
+			h := &sc.hits[at]
+			if h.to == 0 {
+				h.from = int32(i)
+			}
+			h.to = int32(i + 1)
+		}
 	}
 	return nil
 }
@@ -154,17 +199,26 @@ func (sc *scorer) lengthIn(row *index.Row) int {
 // gpu or were sent.
 func (sc *scorer) reach(row *index.Row, h *hit) int {
 	n := max(int(row.GPU), h.tokens/row.BlockSize)
-	if !sc.bits {
-		return n
-	}
-	for i := range sc.behind.Rows {
-		if r := &sc.behind.Rows[i]; r.Source == row.Source && r.Group.ID == row.Group.ID && r.BlockSize == row.BlockSize && r.Held != nil {
+	for i := h.from; i < h.to; i++ {
+		if r := &sc.behind.Rows[i]; r.Group.ID == row.Group.ID && r.BlockSize == row.BlockSize && r.Held != nil {
 			for isSet(r.Held[TierGPU], n) {
 				n++
 			}
 		}
 	}
 	return n
+}
+
+// withHit returns what is judged of such a row with what was sent. again: the tokens that the
+// engine computes again.
+func (sc *scorer) withHit(i int, b bestRow, again int) bestRow {
+	row := &sc.matches.Rows[i]
+	sc.proven[i] = int32(b.cached)
+	if h := sc.hitOf[i]; h != 0 {
+		b.cached = max(b.cached, cachedTokens(sc.reach(row, &sc.hits[h-1]), row.BlockSize, sc.lengthIn(row))-again)
+	}
+	b.marks &= sc.marksOfRow(i)
+	return b
 }
 
 // withSent adds to what groups hold of a prompt what was sent.

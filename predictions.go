@@ -143,7 +143,7 @@ type TicketStats struct {
 // Observations compare what engines have reported with what was expected, for one model.
 type Observations struct {
 	Model string
-	State State // of the rank when the request was sent
+	State State // of the rank when the request was sent; of the pod if the rank was not known
 	// Cached and Predicted are about PodScore.CachedTokens and PredictedTokens, as they were
 	// when the request was sent.
 	Cached, Predicted Accuracy
@@ -198,6 +198,7 @@ type ledger struct {
 	first, last uint32     // the tickets, by age
 	next        uint32     // the oldest one that may have a live prediction
 
+	believed    int64 // tickets that have believed set
 	serial      uint64
 	predictions PredictionStats
 	tickets     TicketStats
@@ -222,6 +223,8 @@ type ticket struct {
 	row        *Observations
 	// prompt, cached and predicted are tokens: the length, and the figures of then.
 	prompt, cached, predicted int32
+
+	believed *estimatedPast // of a pod without events; else nil
 
 	// Of its prediction:
 	near bool    // a store was seen that may have completed it
@@ -337,6 +340,9 @@ func (l *ledger) drop(slot uint32, cause *uint64) {
 	if l.next == slot {
 		l.next = t.next
 	}
+	if t.believed != nil {
+		l.believed--
+	}
 	l.tickets.Live--
 	*t = ticket{next: l.free}
 	l.free = slot
@@ -344,7 +350,7 @@ func (l *ledger) drop(slot uint32, cause *uint64) {
 
 // taken is what tickets and predictions take, in bytes. mu is held.
 func (l *ledger) taken() int64 {
-	return int64(len(l.slots))*slotsOf*int64(unsafe.Sizeof(ticket{})) + l.tree.Bytes()
+	return int64(len(l.slots))*slotsOf*int64(unsafe.Sizeof(ticket{})) + l.believed*int64(unsafe.Sizeof(estimatedPast{})) + l.tree.Bytes()
 }
 
 // issue makes a ticket. mu is held.
@@ -402,7 +408,12 @@ func (l *ledger) predict(slot uint32, h *holder, keys []index.Key, last index.Lo
 		h.byLast[last] = slot
 		h.few[last%fewOf]++
 	}
-	for l.taken() > l.bytes && l.first != slot {
+}
+
+// makeRoom ends the oldest tickets, but for the last one, until all keeps within its bytes. mu
+// is held.
+func (l *ledger) makeRoom() {
+	for l.taken() > l.bytes && l.first != l.last {
 		l.drop(l.first, &l.tickets.Aged)
 	}
 }
@@ -436,6 +447,9 @@ func (l *ledger) take(t Ticket) (slot uint32, ok bool) {
 
 func (l *ledger) abandon(t Ticket) {
 	if slot, ok := l.take(t); ok {
+		if b := l.at(slot).believed; b != nil {
+			b.of.cache.Undo(b.past, l.now())
+		}
 		l.end(slot, &l.predictions.Abandoned)
 		l.drop(slot, &l.tickets.Abandoned)
 		l.mu.Unlock()
@@ -457,6 +471,9 @@ func (l *ledger) observe(of Ticket, u Usage) {
 	if u.CachedTokens >= 0 && u.CachedTokens <= most {
 		t.row.Cached.add(int(t.cached), u.CachedTokens)
 		t.row.Predicted.add(int(t.predicted), u.CachedTokens)
+		if b := t.believed; b != nil {
+			b.of.cache.Observed(b.past, u.CachedTokens/b.block, l.now())
+		}
 	}
 	l.end(slot, &l.predictions.Observed)
 	l.drop(slot, &l.tickets.Observed)
@@ -510,21 +527,23 @@ func (l *ledger) loseAll(h *holder) {
 	}
 }
 
-// holder returns the holder of a rank, made if need be; nil: a pod has too many. mu is held.
-func (l *ledger) holder(pm *podModel, view *index.View, v index.Variant) *holder {
-	at, ok := slices.BinarySearchFunc(pm.holders, view.Source.Rank, func(h *holder, rank int) int { return h.view.Source.Rank - rank })
+// holder returns the holder of a rank, made if need be; nil: a pod has too many. The view is
+// that of its blocks, but for its Source. mu is held.
+func (l *ledger) holder(pm *podModel, source index.Source, view *index.View, v index.Variant) *holder {
+	at, ok := slices.BinarySearchFunc(pm.holders, source.Rank, func(h *holder, rank int) int { return h.view.Source.Rank - rank })
 	if ok {
 		h := pm.holders[at]
 		if h.variant != v || h.view.BlockSize != view.BlockSize || h.view.Group.ID != view.Group.ID {
 			l.loseAll(h) // it has begun to cache in other blocks
 		}
-		h.view, h.variant = view, v
+		h.cache(source, view, v)
 		return h
 	}
 	if len(pm.holders) >= MaxRanks {
 		return nil
 	}
-	h := &holder{pm: pm, view: view, variant: v, byLast: make(map[index.Local]uint32)}
+	h := &holder{pm: pm, byLast: make(map[index.Local]uint32)}
+	h.cache(source, view, v)
 	if n := len(l.freeNo); n > 0 {
 		h.number = l.freeNo[n-1]
 		l.freeNo = l.freeNo[:n-1]
@@ -535,4 +554,15 @@ func (l *ledger) holder(pm *podModel, view *index.View, v index.Variant) *holder
 	}
 	pm.holders = slices.Insert(pm.holders, at, h)
 	return h
+}
+
+// cache notes in which blocks a holder caches.
+func (h *holder) cache(source index.Source, view *index.View, v index.Variant) {
+	h.variant = v
+	if w := h.view; w != nil && w.Layout == view.Layout && w.Group == view.Group && w.BlockSize == view.BlockSize && w.Pairs == view.Pairs {
+		return // a new one is an allocation
+	}
+	of := *view
+	of.Source = source
+	h.view = &of
 }

@@ -127,7 +127,7 @@ type routing struct {
 
 	applied           uint64 // messages of the pod before the index was asked
 	cached, predicted int
-	view              *index.View // of the blocks that a prediction is in
+	view              *index.View // of the blocks that a prediction is in, but for its Source
 	variant           index.Variant
 	run               *keyRun
 	last              index.Local
@@ -154,9 +154,7 @@ func (r *routing) look() error {
 		row = &r.matches.Rows[best.row-1]
 		r.view = row.View
 	} else if f := r.pm.form.Load(); f != nil {
-		view := *f
-		view.Source = r.source
-		r.view = &view
+		r.view = f
 	}
 	if r.view == nil {
 		return fmt.Errorf("%w: %.100q", ErrBlockSize, r.source.Pod)
@@ -199,7 +197,7 @@ func (r *routing) issue() (Ticket, error) {
 	l.expire(now)
 	var h *holder
 	if !r.pm.gone {
-		h = l.holder(r.pm, r.view, r.variant)
+		h = l.holder(r.pm, r.source, r.view, r.variant)
 	}
 	if h == nil {
 		return Ticket{}, fmt.Errorf("%w: %.100q was removed, or has more than %d ranks", ErrNotAsked, r.source.Pod, MaxRanks)
@@ -207,6 +205,12 @@ func (r *routing) issue() (Ticket, error) {
 	slot := l.issue(now, l.row(r.source.Model, r.pm.stateOf(r.source.Rank)))
 	t := l.at(slot)
 	t.prompt, t.cached, t.predicted = int32(r.length), int32(r.cached), int32(r.predicted)
+	if a := r.pm.approx.Load(); a != nil {
+		if e := a.of(h.view); e != nil {
+			l.believed++
+			t.believed = &estimatedPast{of: e, block: a.BlockTokens, past: e.cache.Sent(r.run.keys, a.stride, now)}
+		}
+	}
 	if r.whole {
 		l.predictions.Confirmed++
 	} else {
@@ -215,6 +219,7 @@ func (r *routing) issue() (Ticket, error) {
 			h.suspect(t, slot)
 		}
 	}
+	l.makeRoom()
 	return Ticket{l, slot, t.serial}, nil
 }
 
@@ -235,19 +240,21 @@ func (in *ingest) noteApplied(r *rank, changes []index.Change, done *index.Appli
 	if pm.predicted.Load() == 0 {
 		return
 	}
-	if slices.ContainsFunc(changes, func(c index.Change) bool { return c.Op == index.OpClear }) {
-		l.lose(pm, r.n, false)
-		return
+	for i := range changes {
+		if changes[i].Op == index.OpClear {
+			l.lose(pm, r.n, false)
+			return
+		}
 	}
-	c := &confirming{in: in, l: l}
+	c := &in.confirming
+	c.suspects, c.keys = c.suspects[:0], c.keys[:0]
 	l.mu.Lock()
-	l.expire(l.now())
 	if h := pm.holderOf(r.n); h != nil && h.live > 0 {
-		c.find(h, changes, done)
+		c.find(l, h, changes, done)
 	}
 	l.mu.Unlock()
 	if len(c.suspects) > 0 {
-		c.look()
+		in.confirm()
 	}
 }
 
@@ -263,9 +270,9 @@ func (pm *podModel) holderOf(rank int) *holder {
 
 // confirming is the look at predictions that a message may have completed.
 type confirming struct {
-	in       *ingest
-	l        *ledger
 	suspects []suspect
+	keys     []index.Key // of all suspects
+	run      [1]keyRun   // of the one that is looked at
 }
 
 // suspect is a prediction to look at.
@@ -273,12 +280,14 @@ type suspect struct {
 	slot   uint32
 	serial uint64
 	view   *index.View
-	run    [1]keyRun
+
+	variant  index.Variant
+	from, to int // its part of keys
 }
 
-// find lists the predictions of a holder that changes may have completed. ledger.mu is held.
-func (c *confirming) find(h *holder, changes []index.Change, done *index.Applied) {
-	l := c.l
+// find lists the predictions of a holder that changes may have completed. The clock is read
+// only if there are some. ledger.mu is held.
+func (c *confirming) find(l *ledger, h *holder, changes []index.Change, done *index.Applied) {
 	odd := done.Counts.Joined+done.Counts.Restored > 0 // blocks that no store here has named
 	for i := range changes {
 		ch := &changes[i]
@@ -306,13 +315,17 @@ func (c *confirming) find(h *holder, changes []index.Change, done *index.Applied
 			}
 		}
 	}
+	if len(h.near) == 0 && !odd {
+		return
+	}
+	l.expire(l.now())
 	h.near = slices.DeleteFunc(h.near, func(slot uint32) bool { return !l.at(slot).near || l.at(slot).h != h })
 	if odd {
 		for _, first := range h.byLast {
 			for slot := first; ; {
 				t := l.at(slot)
 				if !t.near {
-					c.add(h, t, slot)
+					c.add(l, h, slot)
 				}
 				if slot = t.alike[1]; slot == first {
 					break
@@ -321,42 +334,43 @@ func (c *confirming) find(h *holder, changes []index.Change, done *index.Applied
 		}
 	}
 	for _, slot := range h.near {
-		c.add(h, l.at(slot), slot)
+		c.add(l, h, slot)
 	}
 }
 
-// add copies what look needs of a prediction.
-func (c *confirming) add(h *holder, t *ticket, slot uint32) {
-	s := suspect{slot: slot, serial: t.serial, view: h.view}
-	s.run[0] = keyRun{variant: h.variant, keys: c.l.tree.Keys(nil, t.path)}
-	c.suspects = append(c.suspects, s)
+// add copies what confirm needs of a prediction.
+func (c *confirming) add(l *ledger, h *holder, slot uint32) {
+	t, from := l.at(slot), len(c.keys)
+	c.keys = l.tree.Keys(c.keys, t.path)
+	c.suspects = append(c.suspects, suspect{slot, t.serial, h.view, h.variant, from, len(c.keys)})
 }
 
-// look asks the index about the suspects. No lock is held but pod.mu.
-func (c *confirming) look() {
-	sc := c.in.x.newScorer()
+// confirm asks the index about the suspects. No lock is held but pod.mu.
+func (in *ingest) confirm() {
+	c, l, sc := &in.confirming, in.x.ledger, in.x.newScorer()
 	defer sc.release()
-	sc.set = c.in.pm.self(c.in.x, c.in.pod, c.in.model)
+	sc.set = in.pm.self(in.x, in.pod, in.model)
 	for i := range c.suspects {
 		s := &c.suspects[i]
-		sc.given, sc.length = s.run[:], len(s.run[0].keys)*s.run[0].variant.Unit
+		c.run[0] = keyRun{variant: s.variant, keys: c.keys[s.from:s.to]}
+		sc.given, sc.length = c.run[:], (s.to-s.from)*s.variant.Unit
 		if sc.match(context.Background()) != nil {
 			return // the TTL ends them
 		}
 		if !sc.holdsAll(s) {
 			continue
 		}
-		c.l.mu.Lock()
-		if t := c.l.at(s.slot); t.serial == s.serial {
-			c.l.end(s.slot, &c.l.predictions.Confirmed)
+		l.mu.Lock()
+		if t := l.at(s.slot); t.serial == s.serial {
+			l.end(s.slot, &l.predictions.Confirmed)
 		}
-		c.l.mu.Unlock()
+		l.mu.Unlock()
 	}
 }
 
 // holdsAll reports whether all whole blocks of a prompt are held in the gpu.
 func (sc *scorer) holdsAll(s *suspect) bool {
-	blocks := len(s.run[0].keys) * s.run[0].variant.Unit / s.view.BlockSize
+	blocks := sc.length / s.view.BlockSize
 	return slices.ContainsFunc(sc.matches.Rows, func(r index.Row) bool {
 		return r.Source == s.view.Source && r.Group.ID == s.view.Group.ID && r.BlockSize == s.view.BlockSize && int(r.GPU) >= blocks
 	})

@@ -62,7 +62,8 @@ type Request struct {
 
 	// Ranks asks for an entry for each known rank of each pod, in place of one for each
 	// pod with its best rank. A rank is known from its first message on, also if it holds
-	// nothing. A pod without a known rank has one entry, with rank 0.
+	// nothing, and while something counts that was sent to it. A pod without a known rank
+	// has one entry, with rank 0.
 	//
 	// A rank that has published nothing yet has no entry. So a router that always sends to
 	// a rank of the answer never fills such a rank. Add the ranks that are missing with 0
@@ -127,9 +128,8 @@ type PodScore struct {
 	PredictedTokens int
 
 	// CachedTokens is what events have proven: the number of tokens that the engine would
-	// reuse from its gpu, the
-	// blocks at the beginning of the prompt, up to the first one that is not in the gpu.
-	// For a hybrid model it is what all groups together allow. Only whole blocks count,
+	// reuse from its gpu, the blocks at the beginning of the prompt, up to the first one
+	// that is not in the gpu. For a hybrid model it is what all groups together allow. Only whole blocks count,
 	// but see Profile.Grain. The last token of the prompt never counts, because engines
 	// always compute it.
 	CachedTokens int
@@ -342,13 +342,15 @@ type scorer struct {
 
 	// Of predictions (foresee). Without a hit the others are not looked at.
 	hits   []hit
-	hitOf  []int32 // by row: the position in hits plus one; 0: none
-	proven []int32 // by row: cached tokens without what was sent
-	real   int     // the rows that the index has given
-	sentTo []int32 // by sent.Holder: units
-	behind index.Matches
-	bits   bool // behind has the rows again, with bits
+	hitOf  []int32       // by row: the position in hits plus one; 0: none
+	proven []int32       // by row: cached tokens without what was sent
+	real   int           // the rows that the index has given
+	sentTo []int32       // by sent.Holder: units
+	behind index.Matches // rows with bits, if these are needed
 	note   func(sent.Holder, int)
+
+	anySent bool
+	hitsOf  []int32 // by candidate: where its hits begin
 
 	// Of ties:
 	hashes []uint64 // of the pods of entries
@@ -405,7 +407,7 @@ func (sc *scorer) release() {
 	sc.entries, sc.hashed = sc.entries[:0], sc.hashed[:0]
 	sc.rendering = nil
 	sc.runs, sc.given, sc.hits, sc.hitOf = sc.runs[:0], nil, sc.hits[:0], sc.hitOf[:0]
-	sc.bits, sc.query.Held = false, false
+	sc.query.Held = false
 	sc.x.scorers.Put(sc)
 }
 
@@ -675,11 +677,7 @@ func (sc *scorer) bestOf(i int) bestRow {
 	}
 	b.cached = max(0, cachedTokens(int(row.GPU), row.BlockSize, length)-again)
 	if len(sc.hits) > 0 {
-		sc.proven[i] = int32(b.cached)
-		if h := sc.hitOf[i]; h != 0 {
-			b.cached = max(b.cached, cachedTokens(sc.reach(row, &sc.hits[h-1]), row.BlockSize, length)-again)
-		}
-		b.marks &= sc.marksOfRow(i)
+		b = sc.withHit(i, b, again)
 	}
 	return b
 }
@@ -725,14 +723,26 @@ func (sc *scorer) rank(top int) {
 	}
 	order := slices.Grow(sc.order[:0], len(sc.best))[:len(sc.best)]
 	sc.order = order
-	sorted, last := true, math.MaxInt
-	for i := range order {
-		order[i] = int32(i)
-		cached := sc.best[i].cached
-		sorted, last = sorted && cached <= last, cached
+	// Most often only some hold anything: the others need no sorting.
+	some, none := 0, len(order)
+	sorted, last, least := true, math.MaxInt, 0
+	for i := range sc.best {
+		if cached := sc.best[i].cached; cached > 0 {
+			order[some] = int32(i)
+			some++
+			sorted, last = sorted && cached <= last, cached
+		} else {
+			none--
+			order[none] = int32(i)
+			least = min(least, cached)
+		}
 	}
+	most := func(a, b int32) int { return sc.best[b].cached - sc.best[a].cached }
 	if !sorted {
-		slices.SortFunc(order, func(a, b int32) int { return sc.best[b].cached - sc.best[a].cached })
+		slices.SortFunc(order[:some], most)
+	}
+	if least < 0 {
+		slices.SortFunc(order[some:], most)
 	}
 	for len(order) > 1 {
 		n, cached := 1, sc.best[order[0]].cached
@@ -856,8 +866,10 @@ func (sc *scorer) hashPrompt() uint64 {
 // answer says what the best rows are.
 func (sc *scorer) answer(dst *Answer) {
 	ranks := len(sc.entries) > 0
-	for _, at := range sc.order {
-		var s PodScore
+	dst.Pods = slices.Grow(dst.Pods, len(sc.order))[:len(sc.order)]
+	for i, at := range sc.order {
+		s := &dst.Pods[i]
+		*s = PodScore{}
 		if ranks {
 			e := &sc.entries[at]
 			s.Pod, s.Rank, s.State = sc.set.names[e.pod], e.rank, e.state
@@ -875,7 +887,6 @@ func (sc *scorer) answer(dst *Answer) {
 			s.fill(&sc.matches.Rows[b.row-1], b)
 			s.CachedTokens = sc.provenOf(b)
 		}
-		dst.Pods = append(dst.Pods, s)
 	}
 }
 
@@ -901,8 +912,13 @@ func (s *PodScore) fill(row *index.Row, b bestRow) {
 		for t, n := range row.Tiers {
 			s.Tiers.n[t] = int(n)
 		}
-	} else if i := slices.IndexFunc(row.Groups, func(g index.GroupLayout) bool { return g.ID == row.Group.ID }); i >= 0 {
-		s.BlockTokens = row.Groups[i].BlockSize // the row is one of parts of a block
+	} else {
+		for i := range row.Groups {
+			if g := &row.Groups[i]; g.ID == row.Group.ID {
+				s.BlockTokens = g.BlockSize // the row may be one of parts of a block
+				break
+			}
+		}
 	}
 	s.PredictedTokens = b.cached
 	s.UpperBound = b.marks&markUpper != 0

@@ -336,7 +336,7 @@ func TestModelsFromASource(t *testing.T) {
 // BenchmarkScoreRequest scores 512 blocks of token ids that every pod holds;
 // the first token of the last block is new each time.
 func BenchmarkScoreRequest(b *testing.B) {
-	for _, pods := range []int{1, 16, 256} {
+	for _, pods := range []int{1, 16, 64, 256} {
 		b.Run(fmt.Sprintf("blocks=512/pods=%d", pods), func(b *testing.B) {
 			ix := open(b)
 			p := fakeengine.NewPrompt(1, 16, 512)

@@ -53,9 +53,13 @@ const (
 	StatePartial
 	// StateLive: all that the engine has published since its start is known.
 	StateLive
+	// StateApproximate: no event has come, and none is expected. What the pod holds is
+	// believed, from what was sent to it (Profile.Approximate). A pod with this state has no
+	// rank or stream with another one.
+	StateApproximate
 )
 
-var stateNames = []string{"unknown", "silent", "uncertain", "replaying", "partial", "live"}
+var stateNames = []string{"unknown", "silent", "uncertain", "replaying", "partial", "live", "approximate"}
 
 func (s State) String() string { return nameOf(stateNames, s) }
 
@@ -314,11 +318,11 @@ type Stats struct {
 	Parked                int         // events about stored blocks that wait for the parent now
 	Unplaced              int         // hashes that all pods hold and of which the prefix is not known: no prompt matches them now
 	Index                 index.Usage // memory of the index; 0 if it is no index.Sizer
-	// Silent, Uncertain and Replaying are numbers of pods in these states; a pod counts
+	// Silent, Uncertain, Replaying and Approximate are numbers of pods in these states; a pod counts
 	// once for each of its models. Connected, Waiting and NoReplay are numbers of streams:
 	// with a connection, in ReplayWaiting, and in ReplayNone.
-	Silent, Uncertain, Replaying int
-	Connected, Waiting, NoReplay int
+	Silent, Uncertain, Replaying, Approximate int
+	Connected, Waiting, NoReplay              int
 
 	Scores      ScoreStats      // since New
 	Predictions PredictionStats // of Routed
@@ -414,6 +418,8 @@ func (pm *podModel) count(s *Stats) {
 		s.Uncertain++
 	case StateReplaying:
 		s.Replaying++
+	case StateApproximate:
+		s.Approximate++
 	}
 	for _, st := range pm.streams {
 		if !st.connected.IsZero() {

@@ -191,7 +191,7 @@ func (s *Subscriber) askLocked(ctx context.Context, st *stream, conn *zmtp.Conn)
 	r.conn, r.hasty = conn, t.mute
 	err := s.settle(st, s.catchUp(ctx, r))
 	t.mute = false
-	if err == nil || isOurs(err) {
+	if err == nil || isOurs(err) || ctx.Err() != nil { // its end says nothing of the socket
 		return err
 	}
 	if errors.Is(err, errReplayShort) || errors.Is(err, errOthersReplay) {

@@ -135,7 +135,7 @@ func (s *Subscriber) takeFrom(ctx context.Context, c *connection, topic []byte, 
 	}
 	// The first message shows whether it is the engine that replays, which is
 	// asked before it is delivered.
-	_, ours, err := s.enter(st)
+	_, ours, err := s.enter(ctx, st)
 	if !ours {
 		return err
 	}

@@ -203,6 +203,8 @@ func (s *Subscriber) test(ctx context.Context, st *stream, m Message) error {
 		same, err = s.has(ctx, st, m)
 	}
 	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
 	case err != nil:
 		t.serves = false
 		s.noReplay(st, err)
@@ -255,7 +257,7 @@ func (s *Subscriber) has(ctx context.Context, st *stream, m Message) (bool, erro
 
 // repair has the engine send what is missing before a message that is held, and
 // reports whether the message came too. An error is one of those that end a
-// connection.
+// connection, or that of ctx.
 func (s *Subscriber) repair(ctx context.Context, st *stream, held Receipt, m Message) (came bool, err error) {
 	r, t := s.newReplay(st), &st.owner.trust
 	known := r.due > 0
@@ -272,6 +274,8 @@ func (s *Subscriber) repair(ctx context.Context, st *stream, held Receipt, m Mes
 	case until != nil && r.due > m.Seq:
 		t.untested = false
 		return true, nil
+	case ctx.Err() != nil:
+		return false, ctx.Err()
 	case bad != nil && !errors.Is(bad, errReplayShort):
 		t.serves = false
 		s.noReplay(st, bad)
@@ -327,6 +331,7 @@ func (r *replay) report(ctx context.Context) {
 // that must come, until that has come; or until it is known to be another
 // engine.
 func (r *replay) run(ctx context.Context, until *Message) {
+	r.done.Err = ctx.Err()
 	since := time.Now()
 	for short := 0; ctx.Err() == nil; {
 		r.fruitful = false

@@ -766,6 +766,61 @@ func TestReplayStops(t *testing.T) {
 	stop()
 }
 
+// TestReplayStopsBeforeAMessage: if Run ends while a message waits for an answer, the message
+// is not taken, so nothing before it is lost. The next Run asks for all of it.
+func TestReplayStopsBeforeAMessage(t *testing.T) {
+	t.Parallel()
+	for name, heartbeat := range map[string]time.Duration{"asked in a silence": 50 * time.Millisecond, "asked for the message": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			engine := publisher(t, fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0"})
+			l := newLedger()
+			l.notes = make(chan events.Note, 10_000)
+			s, replays, stop := follow(t, l, events.SubscriberConfig{
+				Endpoint: engine.Endpoint(), Replay: engine.ReplayEndpoint(), ReplayTimeout: time.Hour, Heartbeat: heartbeat,
+				OnError: func(err error) { t.Errorf("told: %v", err) },
+			})
+			wait(t, "the first replay", replays)
+			waitSubscriber(t, engine)
+			engine.Publish(clock(0))
+			l.expect(t, "0")
+			asked := make(chan struct{}, 100)
+			engine.LoseReplies(func(int, int) bool { asked <- struct{}{}; return true })
+			want := "0"
+			if heartbeat < time.Hour {
+				wait(t, "a request", asked)
+			} else {
+				want += " hold 2"
+			}
+			engine.Skip(clock(1))
+			engine.Publish(clock(2))
+			if heartbeat < time.Hour {
+				for wait(t, "a note", l.notes) != events.NoteHeld {
+				}
+			} else {
+				wait(t, "a request", asked)
+			}
+			stop()
+			l.expect(t, want)
+
+			engine.LoseReplies(nil)
+			for range len(l.notes) {
+				<-l.notes
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- s.Run(ctx) }()
+			l.expect(t, want+" 1 2")
+			cancel()
+			wait(t, "Run to return", ended)
+			for range len(l.notes) {
+				if n := <-l.notes; n == events.NoteReplay || n == events.NoteNoReplay {
+					t.Errorf("note %v: the socket has always answered", n)
+				}
+			}
+		})
+	}
+}
+
 func TestReplayConfig(t *testing.T) {
 	plain := events.Sink(&subscription{})
 	for name, c := range map[string]struct {

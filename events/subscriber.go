@@ -412,7 +412,7 @@ type taker func(ctx context.Context, topic []byte, m Message) error
 // take delivers a message that a stream's connection has brought, if that has the
 // stream. An error ends the connection.
 func (s *Subscriber) take(ctx context.Context, st *stream, m Message) error {
-	waited, ours, err := s.enter(st)
+	waited, ours, err := s.enter(ctx, st)
 	if !ours {
 		return err
 	}
@@ -424,9 +424,9 @@ func (s *Subscriber) take(ctx context.Context, st *stream, m Message) error {
 	return err
 }
 
-// enter locks a stream for its connection, if that has it. waited: an engine was
-// being asked, and the sink was told that the message has to wait for that.
-func (s *Subscriber) enter(st *stream) (waited, ours bool, err error) {
+// enter locks a stream for its connection, if that has it and goes on. waited: an engine
+// was being asked, and the sink was told that the message has to wait for that.
+func (s *Subscriber) enter(ctx context.Context, st *stream) (waited, ours bool, err error) {
 	o, c := st.owner, st.conn
 	if !o.mu.TryLock() {
 		if waited = st.asking.Load(); waited {
@@ -437,6 +437,10 @@ func (s *Subscriber) enter(st *stream) (waited, ours bool, err error) {
 	if why := c.leaving.Load(); why != nil { // what was read of it before is not the next word
 		o.mu.Unlock()
 		return waited, false, *why
+	}
+	if err := ctx.Err(); err != nil { // and with it the answer that was waited for
+		o.mu.Unlock()
+		return waited, false, err
 	}
 	if c.id < o.floor {
 		o.mu.Unlock()
@@ -469,7 +473,7 @@ func (s *Subscriber) offer(ctx context.Context, st *stream, m Message) error {
 	held := receipt.Held
 	if held {
 		came, err := s.repair(ctx, st, receipt, m)
-		if came || err != nil || ctx.Err() != nil {
+		if came || err != nil {
 			return err
 		}
 		m.Hold = false

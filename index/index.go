@@ -440,6 +440,10 @@ type Query struct {
 	Keys func(Variant) ([]Key, error)
 	// Held asks for Row.Held in all rows, also of sources of one full group.
 	Held bool
+	// Behind, with Held, is how many leading tokens, or pairs, of the prompt are not asked
+	// about. A block that ends there has its bits or none; runs are not told. A source
+	// that holds nothing behind them has its rows or none.
+	Behind int
 }
 
 // Matches is the answer to a Query. Its zero value is ready; a used one keeps

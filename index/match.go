@@ -144,7 +144,7 @@ func (w *walker) answer(md *model, r *resolved, q *Query, out *Matches) (done bo
 		}
 	}
 	if q.Held || r.bits {
-		w.matchBits(q.Held)
+		w.matchBits(q.Held, q.Behind)
 	}
 	for i := range w.paths {
 		w.paths[i].Touch()
@@ -404,19 +404,26 @@ func (v *slowView) advance(end uint32) bool {
 }
 
 // matchBits appends the rows that have bits, source by source: of all sources, or
-// of those that have them unasked.
-func (w *walker) matchBits(all bool) {
+// of those that have them unasked; not those of blocks in so many leading tokens, if all.
+func (w *walker) matchBits(all bool, behind int) {
 	r := w.r
 	w.at = slices.Grow(w.at[:0], len(r.lanes))[:len(r.lanes)]
 	clear(w.at)
 	for i := range r.cuts {
 		w.rc = &r.cuts[i]
 		w.p = w.path(w.rc.variant)
-		w.findBits(w.rc.bits)
+		from := 0
 		if all {
-			w.findBits(w.rc.all)
-			w.findBits(w.rc.other)
+			from = behind / w.p.variant.Unit
 		}
+		w.findBits(w.rc.bits, from)
+		if all {
+			w.findBits(w.rc.all, from)
+			w.findBits(w.rc.other, from)
+		}
+	}
+	if len(w.out.bits) == 0 {
+		return
 	}
 	for i := range r.sources {
 		s := &r.sources[i]
@@ -431,7 +438,7 @@ func (w *walker) matchBits(all bool) {
 // findBits goes along the prompt once, and sets a bit for each block that a lane of
 // set holds. It ends at the first key that is not in the forest: nobody holds a block
 // behind it, because whoever holds a block keeps the keys before it there.
-func (w *walker) findBits(set []uint64) {
+func (w *walker) findBits(set []uint64, from int) {
 	if set == nil {
 		return
 	}
@@ -443,7 +450,7 @@ func (w *walker) findBits(set []uint64) {
 			return
 		}
 		end := s.Ends(units)
-		if end == 0 {
+		if end == 0 || s.At+s.N <= from {
 			continue
 		}
 		first := (s.At+bits.TrailingZeros32(end)+1)/units - 1

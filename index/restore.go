@@ -540,7 +540,8 @@ func (r *restorer) slots() error {
 	return r.place(int(number), last, last != 0, variant, r.clock)
 }
 
-// place reads keys of a slab that follow prev. there: what they follow is here.
+// place reads keys of a slab that follow prev. there: what they follow is here. It makes
+// room until there are slabs: bytes that no slab can have are of no use.
 func (r *restorer) place(number int, prev loc, there bool, variant, used uint32) error {
 	n, of := int(r.byte()), &r.slabs[number]
 	if r.short || n == 0 || n+int(of.n) > maxSlabKeys {
@@ -555,18 +556,20 @@ func (r *restorer) place(number int, prev loc, there bool, variant, used uint32)
 		keys[i] = forest.Key(binary.LittleEndian.Uint64(b[8*i:]))
 	}
 	clear(locs)
-	for range 4 {
+	for try := range 4 {
 		if !there {
 			break
 		}
 		r.f.SetNow(used)
+		r.f.AnySize = try > 0
 		done := r.f.Place(prev, variant, keys, locs)
 		r.f.SetNow(r.clock)
+		r.f.AnySize = false
 		if done {
 			break
 		}
 		clear(locs)
-		if !r.relieve([]loc{prev}, func() bool { return int64(r.f.Free()) >= r.g.part/2 || r.g.pages() >= r.g.part }) {
+		if !r.relieve([]loc{prev}, func() bool { return int64(r.f.FreeSlabs()) >= r.g.part/2 || r.f.Grows() }) {
 			break
 		}
 	}

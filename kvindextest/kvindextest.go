@@ -192,20 +192,33 @@ func (e *Engine) Serve(ctx context.Context, r Request) (cached int, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
-	c, err := e.submit(r)
+	wait, err := e.Submit(r)
 	if err != nil {
 		return 0, err
 	}
-	select {
-	case <-c.ended:
-		return c.cached, c.err
-	case <-ctx.Done():
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		c.handle.Abort()
-		e.wake()
-		return 0, ctx.Err()
+	return wait(ctx)
+}
+
+// Submit is the first half of Serve: it returns when the request stands in the engine's
+// queue, behind those that came before. wait is the other half. So a test can send several
+// requests in an order of its own before any of them is served.
+func (e *Engine) Submit(r Request) (wait func(ctx context.Context) (cached int, err error), err error) {
+	c, err := e.submit(r)
+	if err != nil {
+		return nil, err
 	}
+	return func(ctx context.Context) (int, error) {
+		select {
+		case <-c.ended:
+			return c.cached, c.err
+		case <-ctx.Done():
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			c.handle.Abort()
+			e.wake()
+			return 0, ctx.Err()
+		}
+	}, nil
 }
 
 func (e *Engine) submit(r Request) (*call, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -131,6 +132,29 @@ func TestPredictions(t *testing.T) {
 				t.Errorf("%d tokens were cached, %d blocks evicted", sum, removed)
 			}
 		})
+	}
+}
+
+// TestSubmit: requests are served in the order of Submit, so those behind the first one of a
+// prompt find what it has.
+func TestSubmit(t *testing.T) {
+	r := newRig(t, kvindextest.EngineConfig{})
+	for n := range 50 {
+		var waits []func(context.Context) (int, error)
+		for i := range 8 {
+			wait, err := r.Submit(kvindextest.Request{Tokens: slices.Concat(prompt(n, 160), prompt(60+i, i))})
+			r.must(err)
+			waits = append(waits, wait)
+		}
+		for i, wait := range slices.Backward(waits) {
+			want := 160
+			if i == 0 {
+				want = 0
+			}
+			if cached, err := wait(r.ctx); err != nil || cached != want {
+				t.Fatalf("request %d of prompt %d: %d cached tokens, want %d; %v", i, n, cached, want, err)
+			}
+		}
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 const (
 	pods      = 3
 	blockSize = 16
+	blocks    = 400              // of a pod; as in vLLM, one of them is never used
 	stepTime  = time.Millisecond // of a step of an engine
 )
 
@@ -31,8 +32,9 @@ type fleet struct {
 	running sync.WaitGroup
 }
 
-// start brings the pods up and waits until the Indexer hears all of them.
-func start(ctx context.Context, opts ...kvindex.Option) (*fleet, error) {
+// start brings the pods up, and waits until the Indexer has heard all of them, if it is to
+// listen.
+func start(ctx context.Context, listen bool, opts ...kvindex.Option) (*fleet, error) {
 	indexer, err := kvindex.New(opts...)
 	if err != nil {
 		return nil, err
@@ -40,7 +42,11 @@ func start(ctx context.Context, opts ...kvindex.Option) (*fleet, error) {
 	f := &fleet{indexer: indexer}
 	ctx, f.cancel = context.WithCancel(ctx)
 	for i := range pods {
-		if err := f.add(ctx, fmt.Sprintf("pod-%c", 'a'+i)); err != nil {
+		p, err := f.add(fmt.Sprintf("pod-%c", 'a'+i))
+		if err == nil && listen {
+			err = f.listen(ctx, p)
+		}
+		if err != nil {
 			f.stop()
 			return nil, err
 		}
@@ -48,22 +54,35 @@ func start(ctx context.Context, opts ...kvindex.Option) (*fleet, error) {
 	return f, nil
 }
 
-func (f *fleet) add(ctx context.Context, name string) error {
+func (f *fleet) add(name string) (*pod, error) {
 	engine, err := kvindextest.NewEngine(kvindextest.EngineConfig{
-		Pod: name, Model: model, BlockSize: blockSize, Blocks: 400, StepTime: stepTime,
+		Pod: name, Model: model, BlockSize: blockSize, Blocks: blocks, StepTime: stepTime,
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	f.pods = append(f.pods, &pod{name, engine})
+	p := &pod{name, engine}
+	f.pods = append(f.pods, p)
+	return p, nil
+}
+
+// listen has the Indexer follow the events of a pod. A first request makes the pod publish
+// some: until then nobody knows the size of its blocks, and nothing can be predicted.
+func (f *fleet) listen(ctx context.Context, p *pod) error {
 	sub, err := events.NewSubscriber(f.indexer, events.SubscriberConfig{
-		Endpoint: engine.Endpoint(), Pod: name, Model: model,
+		Endpoint: p.Endpoint(), Pod: p.name, Model: model,
 	})
 	if err != nil {
 		return err
 	}
 	f.running.Go(func() { _ = sub.Run(ctx) }) // it ends with ctx only
-	return engine.WaitSubscribers(ctx, 1)
+	if err := p.WaitSubscribers(ctx, 1); err != nil {
+		return err
+	}
+	if _, err := p.Serve(ctx, kvindextest.Request{Tokens: make([]uint32, 2*blockSize)}); err != nil {
+		return err
+	}
+	return p.WaitApplied(ctx, f.indexer)
 }
 
 func (f *fleet) names() (names []string) {

@@ -16,9 +16,10 @@ import (
 // workload is conversations that go on at once. Equal workloads ask the same
 // things in every play.
 type workload struct {
-	seed  uint64
-	talks int
-	turns int
+	seed     uint64
+	talks    int
+	turns    int
+	siblings int // how many answers each turn asks for at once; the first one is kept
 }
 
 // order is when a turn comes if all conversations go on at one pace, and in a random
@@ -32,13 +33,13 @@ func (w workload) order(talk, turn int) int {
 // the tokens that each pod was sent and has not yet answered.
 type policy func(n int, scores []kvindex.PodScore, load map[string]int) int
 
-// byCache takes the pod that saves the most work: cached tokens less the tokens
-// in flight there.
+// byCache takes the pod that saves the most work: tokens that it would reuse less the
+// tokens in flight there.
 func byCache(_ int, scores []kvindex.PodScore, load map[string]int) int {
 	best := 0
 	for i, s := range scores {
 		b := scores[best]
-		if s.CachedTokens-load[s.Pod] > b.CachedTokens-load[b.Pod] {
+		if s.PredictedTokens-load[s.Pod] > b.PredictedTokens-load[b.Pod] {
 			best = i
 		}
 	}
@@ -56,15 +57,27 @@ func roundRobin(n int, scores []kvindex.PodScore, _ map[string]int) int {
 	return 0
 }
 
-// play has a fresh fleet serve the workload by a policy. It prints the turns to shown,
-// unless that is nil.
-func play(ctx context.Context, tok tokenize.Tokenizer, w workload, choose policy, shown *table) (*result, error) {
-	f, err := start(ctx, kvindex.WithModel(model, kvindex.Model{Tokenizer: tok}))
+// mode is how a workload is played.
+type mode struct {
+	choose policy
+	events bool   // else the Indexer hears nothing, and goes by what is sent
+	shown  *table // prints the requests; nil: nobody does
+}
+
+// play has a fresh fleet serve the workload.
+func play(ctx context.Context, tok tokenize.Tokenizer, w workload, m mode) (*result, error) {
+	opts := []kvindex.Option{kvindex.WithModel(model, kvindex.Model{Tokenizer: tok})}
+	if !m.events {
+		opts = append(opts, kvindex.WithProfile(func(string, string) kvindex.Profile {
+			return kvindex.Profile{Approximate: &kvindex.Approximate{BlockTokens: blockSize, Blocks: blocks - 1}}
+		}))
+	}
+	f, err := start(ctx, m.events, opts...)
 	if err != nil {
 		return nil, err
 	}
 	defer f.stop()
-	r := &router{fleet: f, tok: tok, choose: choose, shown: shown, load: map[string]int{}, result: &result{computed: make([]int, pods)}}
+	r := &router{fleet: f, tok: tok, mode: m, load: map[string]int{}, result: &result{computed: make([]int, pods)}}
 	r.header()
 
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -79,17 +92,17 @@ func play(ctx context.Context, tok tokenize.Tokenizer, w workload, choose policy
 	}
 	talks.Wait()
 	r.footer()
+	r.result.observe(f.indexer.Stats().Observed)
 	return r.result, context.Cause(ctx)
 }
 
 // router is what a gateway does with each request.
 type router struct {
-	fleet  *fleet
-	tok    tokenize.Tokenizer
-	choose policy
-	shown  *table
+	mode
+	fleet *fleet
+	tok   tokenize.Tokenizer
 
-	mu     sync.Mutex // guards load, result, shown
+	mu     sync.Mutex // guards load, result, shown; held until the engine has the request
 	load   map[string]int
 	result *result
 }
@@ -101,7 +114,7 @@ func (r *router) talk(ctx context.Context, id int, w workload) error {
 	for turn := range w.turns {
 		prompt += "\nUser: " + speech(random, 12+random.IntN(40)) + "\nAssistant:"
 		answer := " " + speech(random, 8+random.IntN(24))
-		if err := r.turn(ctx, place{id, turn, w.order(id, turn)}, prompt, answer); err != nil {
+		if err := r.turn(ctx, place{id, turn, w.order(id, turn)}, w.siblings, prompt, answer); err != nil {
 			return err
 		}
 		prompt += answer
@@ -112,8 +125,8 @@ func (r *router) talk(ctx context.Context, id int, w workload) error {
 // place is where a turn stands: in which conversation, in that, and by w.order.
 type place struct{ talk, turn, n int }
 
-// turn routes one request and waits for its answer.
-func (r *router) turn(ctx context.Context, at place, prompt, answer string) error {
+// turn asks for so many answers to a prompt at once, and waits for them.
+func (r *router) turn(ctx context.Context, at place, siblings int, prompt, answer string) error {
 	tokens, err := r.tok.Encode(ctx, nil, prompt, true)
 	if err != nil {
 		return err
@@ -122,30 +135,70 @@ func (r *router) turn(ctx context.Context, at place, prompt, answer string) erro
 	if err != nil {
 		return err
 	}
-	scores, err := r.fleet.indexer.Score(ctx, prompt, model, r.fleet.names())
-	if err != nil {
-		return err
+	sent := make([]request, siblings)
+	for i := range sent {
+		if sent[i], err = r.send(ctx, at, kvindextest.Request{Tokens: tokens, Output: both[len(tokens):]}); err != nil {
+			return err
+		}
 	}
+	for i := range sent {
+		if err := r.finish(ctx, at, &sent[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
+// request is one that was sent.
+type request struct {
+	prompt, load int // tokens: of the prompt, and those that the pod has to compute
+	scores       []kvindex.PodScore
+	chosen       kvindex.PodScore
+	ticket       kvindex.Ticket
+	wait         func(context.Context) (cached int, err error)
+}
+
+// send scores a request, chooses a pod, says so to the Indexer, and sends it there.
+func (r *router) send(ctx context.Context, at place, req kvindextest.Request) (sent request, err error) {
 	r.mu.Lock()
-	s := scores[r.choose(at.n, scores, r.load)]
-	inFlight, twins := len(both)-s.CachedTokens, r.load[s.Pod] > 0 // all prompts begin alike
-	r.load[s.Pod] += inFlight
-	r.mu.Unlock()
-
-	cached, err := r.pod(s.Pod).Serve(ctx, kvindextest.Request{Tokens: tokens, Output: both[len(tokens):]})
+	defer r.mu.Unlock()
+	var answer kvindex.Answer
+	err = r.fleet.indexer.ScoreRequest(ctx, &kvindex.Request{Model: model, Tokens: req.Tokens, Pods: r.fleet.names()}, &answer)
 	if err != nil {
+		return sent, err
+	}
+	s := answer.Pods[r.choose(at.n, answer.Pods, r.load)]
+	ticket, err := r.fleet.indexer.Routed(&answer, s.Pod, s.Rank)
+	if err != nil {
+		return sent, err
+	}
+	wait, err := r.pod(s.Pod).Submit(req)
+	if err != nil {
+		r.fleet.indexer.Abandon(ticket)
+		return sent, err
+	}
+	sent = request{len(req.Tokens), len(req.Tokens) + len(req.Output) - s.PredictedTokens, answer.Pods, s, ticket, wait}
+	r.load[s.Pod] += sent.load
+	return sent, nil
+}
+
+// finish waits for the answer to a request, and says what the engine reports.
+func (r *router) finish(ctx context.Context, at place, sent *request) error {
+	cached, err := sent.wait(ctx)
+	if err != nil {
+		r.fleet.indexer.Abandon(sent.ticket)
 		return err
 	}
+	r.fleet.indexer.Observe(sent.ticket, kvindex.Usage{PromptTokens: sent.prompt, CachedTokens: cached})
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.load[s.Pod] -= inFlight
-	r.result.prompt += len(tokens)
+	pod := sent.chosen.Pod
+	r.load[pod] -= sent.load
+	r.result.prompt += sent.prompt
 	r.result.cached += cached
-	r.result.computed[s.Pod[len(s.Pod)-1]-'a'] += len(tokens) - cached
-	r.result.predicted(s.CachedTokens, cached, twins)
-	r.line(at, len(tokens), scores, s, cached)
+	r.result.computed[pod[len(pod)-1]-'a'] += sent.prompt - cached
+	r.line(at, sent, cached)
 	return nil
 }
 
@@ -175,10 +228,10 @@ func (r *router) header() {
 	for _, p := range r.fleet.pods {
 		fmt.Fprintf(r.shown.out, " %8s", p.name)
 	}
-	fmt.Fprintf(r.shown.out, " %11s %8s\n", "predicted", "actual")
+	fmt.Fprintf(r.shown.out, " %11s %8s %8s\n", "predicted", "cached", "actual")
 }
 
-func (r *router) line(at place, prompt int, scores []kvindex.PodScore, chosen kvindex.PodScore, cached int) {
+func (r *router) line(at place, sent *request, cached int) {
 	t := r.shown
 	if t == nil {
 		return
@@ -186,52 +239,64 @@ func (r *router) line(at place, prompt int, scores []kvindex.PodScore, chosen kv
 	if t.turns++; !t.all && t.turns > firstTurns {
 		return
 	}
-	fmt.Fprintf(t.out, "%-12s %7d", fmt.Sprintf("talk %d, %d", at.talk+1, at.turn+1), prompt)
+	fmt.Fprintf(t.out, "%-12s %7d", fmt.Sprintf("talk %d, %d", at.talk+1, at.turn+1), sent.prompt)
 	for _, p := range r.fleet.pods {
-		for _, s := range scores {
+		for _, s := range sent.scores {
 			mark := ""
-			if p.name == chosen.Pod {
+			if p.name == sent.chosen.Pod {
 				mark = ">"
 			}
 			if s.Pod == p.name {
-				fmt.Fprintf(t.out, " %8s", fmt.Sprint(mark, s.CachedTokens))
+				fmt.Fprintf(t.out, " %8s", fmt.Sprint(mark, s.PredictedTokens))
 			}
 		}
 	}
-	fmt.Fprintf(t.out, " %11d %8d\n", chosen.CachedTokens, cached)
+	fmt.Fprintf(t.out, " %11d %8d %8d\n", sent.chosen.PredictedTokens, sent.chosen.CachedTokens, cached)
 }
 
 func (r *router) footer() {
 	if t := r.shown; t != nil && !t.all && t.turns > firstTurns {
-		fmt.Fprintf(t.out, "... and %d more turns (-v shows them)\n", t.turns-firstTurns)
+		fmt.Fprintf(t.out, "... and %d more (-v shows them)\n", t.turns-firstTurns)
 	}
 }
 
 // result is what a play came to.
 type result struct {
-	prompt, cached   int   // tokens of all prompts
-	computed         []int // tokens of prompts, by pod
-	turns            int   // that were predicted
-	high, low, twins int   // predictions too high; too low; of these with a twin in flight
+	prompt, cached int   // tokens of all prompts
+	computed       []int // tokens of prompts, by pod
+	// predicted and proven are how right the figures of the chosen pods were: those that
+	// count what was just sent, and those that go by events alone.
+	predicted, proven accuracy
 }
 
-// predicted counts a prediction and what was cached. twins says whether a twin was in
-// flight.
-func (r *result) predicted(told, cached int, twins bool) {
-	r.turns++
-	switch {
-	case told > cached:
-		r.high++
-	case told < cached:
-		r.low++
-		if twins {
-			r.twins++
-		}
+// accuracy counts requests whose figure was exact, too high and too low.
+type accuracy struct{ exact, high, low uint64 }
+
+func (a *accuracy) add(b kvindex.Accuracy) {
+	a.exact, a.high, a.low = a.exact+b.Exact, a.high+b.Over, a.low+b.Under
+}
+
+func (a accuracy) String() string {
+	return fmt.Sprintf("%d were exact, %d too high and %d too low", a.exact, a.high, a.low)
+}
+
+func (a accuracy) sum() uint64 { return a.exact + a.high + a.low }
+
+// observe takes over what the Indexer has counted by model and state.
+func (r *result) observe(all []kvindex.Observations) {
+	for _, o := range all {
+		r.predicted.add(o.Predicted)
+		r.proven.add(o.Cached)
 	}
 }
 
 // missed is how many tokens of the prompts had to be computed.
 func (r *result) missed() int { return r.prompt - r.cached }
+
+// less is how many percent less had to be computed than in another play.
+func (r *result) less(than *result) float64 {
+	return 100 * (1 - float64(r.missed())/float64(max(than.missed(), 1)))
+}
 
 func (r *result) print(out io.Writer, name string) {
 	fmt.Fprintf(out, "%-12s %8.1f%% %23d   %v\n", name, 100*float64(r.cached)/float64(max(r.prompt, 1)), r.missed(), r.computed)

@@ -56,11 +56,13 @@ func (r *router) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 			answer.Pods = append(answer.Pods, kvindex.PodScore{Pod: pod})
 		}
 	}
-	worth := func(s kvindex.PodScore) int { return s.CachedTokens - int(r.load[s.Pod].Load()) }
+	worth := func(s kvindex.PodScore) int { return s.PredictedTokens - int(r.load[s.Pod].Load()) }
 	best := slices.MaxFunc(answer.Pods, func(a, b kvindex.PodScore) int { return worth(a) - worth(b) })
-	r.load[best.Pod].Add(int64(answer.PromptTokens - best.CachedTokens))
-	defer r.load[best.Pod].Add(int64(best.CachedTokens - answer.PromptTokens))
-	w.Header().Set("X-Routed", fmt.Sprintf("%s %d cached", best.Pod, best.CachedTokens))
+	r.load[best.Pod].Add(int64(answer.PromptTokens - best.PredictedTokens))
+	defer r.load[best.Pod].Add(int64(best.PredictedTokens - answer.PromptTokens))
+	ticket, _ := r.Routed(&answer, best.Pod, best.Rank)                        // from now on the chat counts as cached there
+	defer r.Observe(ticket, kvindex.Usage{PromptTokens: -1, CachedTokens: -1}) // docs/operations.md: with what the answer says
+	w.Header().Set("X-Routed", fmt.Sprintf("%s %d predicted", best.Pod, best.PredictedTokens))
 	req.Body = io.NopCloser(bytes.NewReader(body))
 	httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: best.Pod}).ServeHTTP(w, req)
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -33,6 +34,7 @@ type engine struct {
 	model     kvindex.Model
 	address   string
 	publisher *fakeengine.Publisher
+	mu        sync.Mutex // guards engine
 	engine    *fakeengine.Engine
 	hold      chan struct{} // nil: nothing is held; a request waits until it is closed
 	began     chan string   // gets the address when a request comes
@@ -86,6 +88,8 @@ func (e *engine) compute(ctx context.Context, body []byte) (c computed, err erro
 	if err != nil {
 		return c, err
 	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	h, err := e.engine.Submit(fakeengine.Request{Tokens: tokens, MaxTokens: 8})
 	e.engine.Drain()
 	return computed{h, len(tokens)}, err
@@ -200,7 +204,7 @@ func (f *fleet) post(path string, body []byte) (status int, text, pod string, pr
 	all, err := io.ReadAll(r.Body)
 	ok(f.t, err)
 	if r.StatusCode == http.StatusOK {
-		if _, err := fmt.Sscanf(r.Header.Get("X-Routed"), "%s %d cached", &pod, &predicted); err != nil {
+		if _, err := fmt.Sscanf(r.Header.Get("X-Routed"), "%s %d predicted", &pod, &predicted); err != nil {
 			f.t.Fatalf("X-Routed is %q", r.Header.Get("X-Routed"))
 		}
 	}
@@ -276,7 +280,7 @@ func TestRouter(t *testing.T) {
 		}
 		pod, predicted, u := f.chat(talk)
 		if got := u.PromptTokensDetails.CachedTokens; predicted != got {
-			t.Fatalf("chat %d: %d tokens of %s are said to be cached, the engine reused %d", n, predicted, pod, got)
+			t.Fatalf("chat %d: %d tokens of %s are predicted, the engine reused %d", n, predicted, pod, got)
 		}
 		chats[pod], prompt, cached = chats[pod]+1, prompt+u.PromptTokens, cached+u.PromptTokensDetails.CachedTokens
 		if len(talk) < 12 {
@@ -319,6 +323,45 @@ func TestLoad(t *testing.T) {
 		if n := load.Load(); n != 0 {
 			t.Errorf("%s is left with %d tokens", pod, n)
 		}
+	}
+}
+
+// TestSiblings: a chat that comes again before the engine has begun with the first one goes
+// to the same pod, and what is predicted of it is what the engine then reuses.
+func TestSiblings(t *testing.T) {
+	f, r := start(t), rand.New(rand.NewPCG(1, 3))
+	f.router.load[f.pods[1]].Store(10_000)
+	f.router.load[f.pods[2]].Store(10_000)
+	e := f.engines[f.pods[0]]
+	e.hold = make(chan struct{})
+	chat := body(t, []message{{"user", speech(r, 200)}})
+	answers := make(chan [2]int) // predicted, and reused
+	post := func() {
+		_, text, _, predicted := f.post("/v1/chat/completions", chat)
+		var answer struct{ Usage usage }
+		if err := json.Unmarshal([]byte(text), &answer); err != nil {
+			t.Error(err)
+		}
+		answers <- [2]int{predicted, answer.Usage.PromptTokensDetails.CachedTokens}
+	}
+	for range 4 {
+		go post()
+		if at := <-f.began; at != e.address {
+			t.Fatalf("a chat went to %s", at)
+		}
+	}
+	close(e.hold)
+	predicted, reused, most := 0, 0, 0
+	for range 4 {
+		a := <-answers
+		predicted, reused, most = predicted+a[0], reused+a[1], max(most, a[0])
+	}
+	if predicted != reused || predicted < 3*most || most < 200 {
+		t.Errorf("%d tokens predicted, at most %d of a chat, and %d reused", predicted, most, reused)
+	}
+	f.front.Close() // waits until the router is done with all
+	if s := f.router.Stats(); s.Predictions.Routed != 4 || s.Tickets.Observed != 4 || s.Predictions.Live != 0 {
+		t.Errorf("%+v %+v", s.Predictions, s.Tickets)
 	}
 }
 

@@ -3,14 +3,18 @@ package main
 var routerMutants = table{breaks: "./examples/router", rows: []mutant{
 	{"a body that engines refuse is sent to one", "router.ServeHTTP", "errors.Is(err, kvindex.ErrRequest)", "errors.Is(err, nil) && err != nil", "TestErrors"},
 	{"what cannot be scored is refused", "router.ServeHTTP", "errors.Is(err, kvindex.ErrRequest)", "err != nil", "TestErrors"},
-	{"the load does not count", "router.ServeHTTP", "s.CachedTokens - int(r.load[s.Pod].Load())", "s.CachedTokens", "TestLoad"},
-	{"the cache does not count", "router.ServeHTTP", "s.CachedTokens - int(r.load[s.Pod].Load())", "-int(r.load[s.Pod].Load())", "TestLoad"},
-	{"the load of a chat stays", "router.ServeHTTP", "defer r.load[best.Pod].Add(int64(best.CachedTokens - answer.PromptTokens))", "", "TestLoad"},
+	{"the load does not count", "router.ServeHTTP", "s.PredictedTokens - int(r.load[s.Pod].Load())", "s.PredictedTokens", "TestLoad"},
+	{"the cache does not count", "router.ServeHTTP", "s.PredictedTokens - int(r.load[s.Pod].Load())", "-int(r.load[s.Pod].Load())", "TestLoad"},
+	{"what was sent does not count", "router.ServeHTTP", "r.Routed(&answer, best.Pod, best.Rank)", "kvindex.Ticket{}, error(nil)", "TestSiblings"},
+	{"answers are not observed", "router.ServeHTTP", "defer r.Observe(ticket, kvindex.Usage{PromptTokens: -1, CachedTokens: -1})", "_ = ticket", "TestSiblings"},
+	{"the load of a chat stays", "router.ServeHTTP", "defer r.load[best.Pod].Add(int64(best.PredictedTokens - answer.PromptTokens))", "", "TestLoad"},
 }}
 
 var quickstartMutants = table{breaks: "./examples/quickstart", rows: []mutant{
-	{"too high is too low", "result.predicted", "case told > cached:", "case false:", "TestOutcome"},
-	{"each that is too low has a twin", "result.predicted", "if twins {", "if true {", "TestOutcome"},
+	{"too high is too low", "accuracy.add", "a.low+b.Under", "a.low+b.Over", "TestOutcome"},
+	{"one row of those observed is told", "result.observe", "range all {", "range all[:1] {", "TestOutcome"},
+	{"what was sent does not count", "router.send", "r.fleet.indexer.Routed(&answer, s.Pod, s.Rank)", "kvindex.Ticket{}, error(nil)", "TestQuickstart"},
+	{"what the engine reports is not told", "router.finish", "r.fleet.indexer.Observe(", "_ = append([]any(nil), ", "TestQuickstart"},
 	{"round-robin to one pod", "workload.order", "turn*w.talks + rand", "0 * rand", "TestReadme"},
 	{"all turns are shown", "router.line", "!t.all && ", "false && ", "TestQuickstart"},
 	{"the first turns are shown, asked for all", "router.line", "!t.all && ", "", "TestQuickstart"},

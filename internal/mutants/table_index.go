@@ -303,6 +303,7 @@ var indexMutants = table{breaks: "./index", rows: []mutant{
 	{"a promise of names is kept without bytes", "restorer.reserve", "min(more, uint64(r.credit/nameCost))", "more", "TestRestoreOfPromises"},
 	{"a plain name has the key of another one", "restorer.plainName", "if s.holdsAt(l) {", "if false {", "TestRestoreRefuses"},
 	{"names without a key need no store that waits", "restorer.done", "if err := r.allWait(); err != nil {", "if err := r.allWait(); err != nil && false {", "TestRestoreOfOthers"},
+	{"pages that no slab can have are room for one", "restorer.place", "r.f.Grows()", "r.g.pages() >= r.g.part", "TestRestoreIntoLess"},
 	{"a snapshot of another seed", "restorer.begin", "[16]byte(seed) != r.m.cfg.Seed", "len(seed) != 16", "TestRestoreRefuses"},
 	{"a snapshot without its end", "restorer.run", "if !r.ended {", "if false {", "TestRestoreRefuses"},
 	{"fewer names than were said", "restorer.done", "case count != r.names:", "case false:", "TestRestoreRefuses"},

@@ -55,7 +55,7 @@ func (t *Tree) Check(prompts map[Holder][]Prompt) error {
 			return nil
 		}
 		nodes++
-		bytes += nodeBytes + 8*int64(cap(n.keys)) + 8*int64(cap(n.holders))
+		bytes += nodeBytes + 8*int64(cap(n.keys)) + n.holderBytes()
 		if n.ends != ends[n] || n.ends == 0 && children < 2 {
 			return fmt.Errorf("node %v has %d ends of %d, and %d children", n.keys, n.ends, ends[n], children)
 		}
@@ -70,7 +70,7 @@ func (t *Tree) Check(prompts map[Holder][]Prompt) error {
 		if !slices.IsSortedFunc(n.holders, func(a, b share) int { return cmp.Compare(a.holder, b.holder) }) {
 			return fmt.Errorf("the holders of %v are not sorted", n.keys)
 		}
-		if most := max(len(n.keys)*8+len(n.keys), 16); cap(n.keys)*8 > most+64 {
+		if least, most := max(len(n.keys), leastRoom), len(n.keys)+len(n.keys)/4+leastRoom; cap(n.keys) < least || cap(n.keys) > most {
 			return fmt.Errorf("node of %d keys has room for %d", len(n.keys), cap(n.keys))
 		}
 		return nil

@@ -62,7 +62,8 @@ type node struct {
 	child      *node // the first of its children
 	prev, next *node // the other children of parent
 
-	ends uint32 // how many prompts end here
+	ends uint32   // how many prompts end here
+	only [1]share // the array of holders while it is one
 }
 
 // share is how many prompts of a holder go through a node or end in it: at least one.
@@ -215,12 +216,12 @@ func (t *Tree) addHolder(n *node, h Holder) {
 		n.holders[i].prompts++
 		return
 	}
+	t.bytes -= n.holderBytes()
 	if len(n.holders) == cap(n.holders) {
-		t.bytes -= shareBytes * int64(cap(n.holders))
-		n.holders = slices.Grow(n.holders, leastRoom)
-		t.bytes += shareBytes * int64(cap(n.holders))
+		n.setHolders(n.holders, max(len(n.holders)+1, 2*len(n.holders)))
 	}
 	n.holders = slices.Insert(n.holders, i, share{h, 1})
+	t.bytes += n.holderBytes()
 }
 
 func (t *Tree) removeHolder(n *node, h Holder) {
@@ -229,17 +230,28 @@ func (t *Tree) removeHolder(n *node, h Holder) {
 		return
 	}
 	n.holders = slices.Delete(n.holders, i, i+1)
-	if len(n.holders) > 0 && 4*len(n.holders) <= cap(n.holders) {
-		t.bytes -= shareBytes * int64(cap(n.holders))
-		n.holders = t.copyHolders(n.holders, 2*len(n.holders))
+	if 4*len(n.holders) <= cap(n.holders) {
+		t.bytes -= n.holderBytes()
+		n.setHolders(n.holders, len(n.holders))
+		t.bytes += n.holderBytes()
 	}
 }
 
-// copyHolders copies a list, into an array with room for so many.
-func (t *Tree) copyHolders(list []share, room int) []share {
-	list = append(slices.Grow([]share(nil), max(room, leastRoom)), list...)
-	t.bytes += shareBytes * int64(cap(list))
-	return list
+// setHolders copies a list, into an array with room for at least so many.
+func (n *node) setHolders(list []share, room int) {
+	to := n.only[:0]
+	if room > len(n.only) {
+		to = slices.Grow([]share(nil), max(room, leastRoom))
+	}
+	n.holders = append(to, list...)
+}
+
+// holderBytes is what the list takes beside the node.
+func (n *node) holderBytes() int64 {
+	if cap(n.holders) <= len(n.only) {
+		return 0
+	}
+	return shareBytes * int64(cap(n.holders))
 }
 
 // copyKeys copies two pieces into one.
@@ -257,13 +269,14 @@ func (t *Tree) newNode(parent *node, keys []index.Key) *node {
 
 // free takes a node out of the bytes.
 func (t *Tree) free(n *node) {
-	t.bytes -= nodeBytes + keyBytes*int64(cap(n.keys)) + shareBytes*int64(cap(n.holders))
+	t.bytes -= nodeBytes + keyBytes*int64(cap(n.keys)) + n.holderBytes()
 }
 
 // split moves the first keys of a node to a new one above it, and returns this one.
 func (t *Tree) split(n *node, keys int) *node {
 	upper := t.newNode(n.parent, n.keys[:keys])
-	upper.holders = t.copyHolders(n.holders, len(n.holders))
+	upper.setHolders(n.holders, len(n.holders))
+	t.bytes += upper.holderBytes()
 	t.nodes.replace(n, upper)
 	t.unlink(n)
 	t.link(upper)

@@ -13,8 +13,9 @@ import (
 //
 // It has open addressing: a node is in its home, or behind it, and no slot between is free.
 type table struct {
-	slots []slot // none without nodes; else at least a quarter is free
-	used  int    // slots with a node
+	slots []slot           // none without nodes; else at least a quarter is free
+	used  int              // slots with a node
+	least [leastSlots]slot // the array of slots while these are enough
 }
 
 // slot is free if it has no node.
@@ -26,7 +27,13 @@ type slot struct {
 // leastSlots is how many slots a table has for one node.
 const leastSlots = 4
 
-func (t *table) bytes() int64 { return int64(cap(t.slots)) * int64(unsafe.Sizeof(slot{})) }
+// bytes is what the slots take beside the table.
+func (t *table) bytes() int64 {
+	if len(t.slots) <= leastSlots {
+		return 0
+	}
+	return int64(cap(t.slots)) * int64(unsafe.Sizeof(slot{}))
+}
 
 // home is the slot at which the search for a key begins.
 func (t *table) home(first index.Key) int {
@@ -111,11 +118,15 @@ func (t *table) distance(from, to int) int {
 // resize moves all to at least so many slots: as many as Go's heap has room for anyway.
 func (t *table) resize(slots int) {
 	old := t.slots
-	t.slots = slices.Grow([]slot(nil), slots)
-	t.slots = t.slots[:cap(t.slots)]
+	t.slots = t.least[:]
+	if slots > leastSlots {
+		t.slots = slices.Grow([]slot(nil), slots)
+		t.slots = t.slots[:cap(t.slots)]
+	}
 	for _, s := range old {
 		if s.node != nil {
 			t.place(s)
 		}
 	}
+	clear(old)
 }

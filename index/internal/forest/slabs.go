@@ -156,6 +156,9 @@ func chunkSize(size int) int {
 	return mem.Size(chunkSlabs*(minSlots<<size)*wordBytes) + mem.Size(chunkSlabs*metaBytes)
 }
 
+// Grows reports whether memory has room for more slabs, of any size.
+func (f *Forest) Grows() bool { return f.mem.Load()+int64(chunkSize(slabSizes-1)) <= f.most }
+
 // FreeSlabs returns the bytes of the slabs that are ready for use.
 func (f *Forest) FreeSlabs() (bytes int) {
 	for size, n := range f.slabs.free {

@@ -1,0 +1,133 @@
+package kvindex
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/estimate"
+)
+
+// Approximate describes a pod whose engine publishes no events, as far as it is followed by
+// what is sent to it: see Profile.Approximate.
+type Approximate struct {
+	// BlockTokens is the engine's block size, in tokens.
+	BlockTokens int
+	// Blocks is how many blocks the cache of a rank has. A wrong number is corrected by what
+	// Observe tells, between a sixteenth and 16 times it. A block takes 36 bytes.
+	Blocks int
+	// TTL is how long a block is believed to be there that no prompt has used; 0: until
+	// others take its place.
+	TTL time.Duration
+}
+
+// maxApproximate bounds Approximate.Blocks.
+const maxApproximate = 1 << 26
+
+func (a *Approximate) validate(p *Profile) error {
+	switch {
+	case a == nil:
+		return nil
+	case a.BlockTokens < 1:
+		return fmt.Errorf("field Approximate: BlockTokens is %d, at least 1", a.BlockTokens)
+	case a.Blocks < 1 || a.Blocks > maxApproximate:
+		return fmt.Errorf("field Approximate: Blocks is %d, at least 1 and at most %d", a.Blocks, maxApproximate)
+	case a.TTL < 0:
+		return fmt.Errorf("field Approximate: the TTL is negative: %v", a.TTL)
+	}
+	if _, ok := variantOf(a.BlockTokens, false, p.Media); !ok {
+		return errors.New("field Approximate: no prompt is cut in blocks of such a BlockTokens with the Media of the Profile")
+	}
+	return nil
+}
+
+// approximation is what is believed of a pod that no event has come from. All of it but the
+// first three is guarded by ledger.mu.
+type approximation struct {
+	Approximate
+	variant index.Variant
+	stride  int // units of a block
+
+	ranks []*estimated // by number
+}
+
+// estimated is a rank of an approximation.
+type estimated struct {
+	view  *index.View
+	cache *estimate.Cache
+}
+
+// approximate makes a pod one that is followed by what is sent to it, until an event comes.
+func (pm *podModel) approximate() {
+	a := pm.profile.Approximate
+	v, _ := variantOf(a.BlockTokens, false, pm.profile.Media)
+	group := pm.profile.corrected(Group{})
+	pm.form.Store(&index.View{Group: group, BlockSize: a.BlockTokens, Layout: &index.Layout{
+		Groups:     []index.GroupLayout{{Group: group, BlockSize: a.BlockTokens, Grain: a.BlockTokens}},
+		FullGroups: 1,
+	}})
+	pm.approx.Store(&approximation{Approximate: *a, variant: v, stride: a.BlockTokens / v.Unit})
+	pm.state.Store(uint32(StateApproximate))
+}
+
+// introduce makes those candidates known that no event has come from, and whose Profile says
+// that none will. It reports whether there are some.
+func (x *Indexer) introduce(set *candidateSet) (some bool) {
+	if x.profile == nil || set.err != nil {
+		return false
+	}
+	for i, pm := range set.states {
+		if pm == nil && x.check(set.names[i], set.base) == nil && x.introducePod(set.names[i], set.base) {
+			some = true
+		}
+	}
+	return some
+}
+
+// introducePod is introduce for one pod. Nothing is kept of what WithProfile's function says
+// of others: it is asked again.
+func (x *Indexer) introducePod(pod, model string) bool {
+	p, err := x.lockPod(pod)
+	if err != nil {
+		return false
+	}
+	defer p.mu.Unlock()
+	if p.models[model] != nil {
+		return true
+	}
+	profile, err := x.profileFor(p, model, &events.Batch{})
+	if err == nil && profile.Approximate != nil {
+		x.podModel(p, model, profile)
+		return true
+	}
+	delete(p.asked, model)
+	x.mu.Lock()
+	x.leaveUnknown(p)
+	x.mu.Unlock()
+	return false
+}
+
+// of returns what is believed of a rank, made if need be; nil: there are too many. ledger.mu
+// is held.
+func (a *approximation) of(view *index.View) *estimated {
+	at, ok := slices.BinarySearchFunc(a.ranks, view.Source.Rank, func(e *estimated, rank int) int { return e.view.Source.Rank - rank })
+	if ok {
+		return a.ranks[at]
+	}
+	if len(a.ranks) >= MaxRanks {
+		return nil
+	}
+	e := &estimated{view, estimate.New(a.Blocks, a.TTL)}
+	a.ranks = slices.Insert(a.ranks, at, e)
+	return e
+}
+
+// estimatedPast is what a ticket keeps for an approximation.
+type estimatedPast struct {
+	of    *estimated
+	block int // tokens
+	past  estimate.Past
+}
