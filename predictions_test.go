@@ -69,7 +69,7 @@ func predicted(t testing.TB, ix *kvindex.Indexer, tokens []uint32, rank int) (pr
 
 // forgetful is an index that has no room for anybody once it is full.
 type forgetful struct {
-	index.Index
+	*index.Memory
 	full bool
 }
 
@@ -77,7 +77,7 @@ func (f *forgetful) Apply(ctx context.Context, src index.Source, cur index.Curso
 	if f.full {
 		return index.Applied{}, index.ErrFull
 	}
-	return f.Index.Apply(ctx, src, cur, changes)
+	return f.Memory.Apply(ctx, src, cur, changes)
 }
 
 // TestPredictionEnds: a prediction ends once, by its cause, and only then. Each case begins with
@@ -154,6 +154,10 @@ func TestPredictionEnds(t *testing.T) {
 			_ = ix.RemovePod("b")
 		}, nil, live},
 		{"the stream is removed", func(_ *testing.T, ix *kvindex.Indexer) { _ = ix.RemoveStream("a", "m", "s") }, nil, lost},
+		{"the stream is removed, and the pod has another", func(t *testing.T, ix *kvindex.Indexer) {
+			said(t, ix, "a", 1)
+			_ = ix.RemoveStream("a", "m", "s")
+		}, nil, lost},
 		{"the index has no room", func(_ *testing.T, ix *kvindex.Indexer) {
 			full.full = true
 			_, _ = ix.IngestMessage(message("s", 1, 2, 0))
@@ -175,7 +179,7 @@ func TestPredictionEnds(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer m.Close()
-			full = &forgetful{Index: m}
+			full = &forgetful{Memory: m}
 			var ix *kvindex.Indexer
 			ix, clock = sending(t, append(c.opts, kvindex.WithIndex(full))...)
 			next(0, p.Stored(0, 2))(t, ix)
@@ -344,7 +348,9 @@ func TestTicketsThatAreNotGood(t *testing.T) {
 	for _, ix := range []*kvindex.Indexer{ix, foreign} {
 		said(t, ix, "a", 0, p.Stored(0, 2))
 	}
-	used, gone, other := sends(t, ix, p.Tokens, 0), sends(t, ix, p.Tokens, 0), sends(t, foreign, p.Tokens, 0)
+	sends(t, ix, p.Tokens, 0)
+	other := sends(t, foreign, p.Tokens, 0) // as old as that one
+	used, gone := sends(t, ix, p.Tokens, 0), sends(t, ix, p.Tokens, 0)
 	ix.Observe(used, kvindex.Usage{PromptTokens: 128, CachedTokens: 32})
 	ix.Abandon(gone)
 	sends(t, ix, p.Tokens, 0) // in the place of one of these
@@ -361,12 +367,12 @@ func TestTicketsThatAreNotGood(t *testing.T) {
 	}
 	old := sends(t, ix, p.Tokens, 0)
 	clock.after(kvindex.DefaultTicketAge - 1)
-	if s := ix.Stats().Tickets; s.Live != 2 || s.Aged != 0 {
+	if s := ix.Stats().Tickets; s.Live != 3 || s.Aged != 0 {
 		t.Errorf("before their age: %+v", s)
 	}
 	clock.after(1)
 	ix.Observe(old, kvindex.Usage{})
-	if s := ix.Stats().Tickets; s != (kvindex.TicketStats{Observed: 1, Abandoned: 1, Aged: 2, Unknown: 9}) {
+	if s := ix.Stats().Tickets; s != (kvindex.TicketStats{Observed: 1, Abandoned: 1, Aged: 3, Unknown: 9}) {
 		t.Errorf("at their age: %+v", s)
 	}
 }
