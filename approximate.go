@@ -3,6 +3,7 @@ package kvindex
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -90,6 +91,9 @@ func (x *Indexer) introduce(set *candidateSet) (some bool) {
 // introducePod is introduce for one pod. Nothing is kept of what WithProfile's function says
 // of others: it is asked again.
 func (x *Indexer) introducePod(pod, model string) bool {
+	if x.profile(pod, model).Approximate == nil {
+		return false
+	}
 	p, err := x.lockPod(pod)
 	if err != nil {
 		return false
@@ -108,6 +112,54 @@ func (x *Indexer) introducePod(pod, model string) bool {
 	x.leaveUnknown(p)
 	x.mu.Unlock()
 	return false
+}
+
+// refused says what is wrong with the Profile of a pod that was never heard; nil: nothing,
+// or it has no Approximate.
+func (x *Indexer) refused(pod, model string) error {
+	if x.profile == nil {
+		return nil
+	}
+	profile := x.profile(pod, model)
+	if profile.Approximate == nil {
+		return nil
+	}
+	if err := profile.validate(); err != nil {
+		return fmt.Errorf("WithProfile: %w", err)
+	}
+	return nil
+}
+
+// makeRoom forgets what a pod is believed to have of a model, if it may have no more models:
+// a message counts for more than a name that a request has brought. A model that nothing was
+// sent for goes first. p.mu is held.
+func (x *Indexer) makeRoom(p *pod, model string) {
+	if p.models[model] != nil || p.asked[model] != nil || len(p.models)+len(p.asked) < MaxModels {
+		return
+	}
+	var name string
+	for _, n := range slices.Sorted(maps.Keys(p.models)) {
+		pm := p.models[n]
+		if pm.approx.Load() == nil || len(pm.streams) > 0 {
+			continue
+		}
+		x.ledger.mu.RLock()
+		idle := len(pm.holders) == 0
+		x.ledger.mu.RUnlock()
+		if name == "" || idle {
+			name = n
+		}
+		if idle {
+			break
+		}
+	}
+	if pm := p.models[name]; pm != nil {
+		delete(p.models, name)
+		x.mu.Lock()
+		x.heard.Add(1)
+		x.forget(p.name, name, pm)
+		x.mu.Unlock()
+	}
 }
 
 // of returns what is believed of a rank, made if need be; nil: there are too many. ledger.mu

@@ -37,6 +37,7 @@ const (
 	CauseUnknownPod                      // nothing is known of the pod for this model
 	CauseNotScorable                     // the chat uses a feature that is excluded for the pod: PodScore.NotScorable
 	CauseNoBlock                         // the prompt is shorter than a block of the pod
+	CauseApproximate                     // no event of the pod has come, and none is expected (Profile.Approximate): nothing of it is proven
 	CauseWhole                           // nothing is missing: all whole blocks are in the gpu. The rest of a block, and the last token, are always computed
 	CauseLowerTier                       // the block is in Explanation.Tier and not in the gpu
 	CauseGroup                           // one group of the engine holds the block; another one lacks what a hit there needs, or draft layers compute the block again
@@ -61,7 +62,7 @@ const (
 
 var causeNames = []string{
 	0: "none", CauseError: "error", CauseUnknownModel: "unknown_model", CauseUnknownAdapter: "unknown_adapter", CauseUnknownPod: "unknown_pod", CauseNotScorable: "not_scorable",
-	CauseNoBlock: "no_block", CauseWhole: "whole", CauseLowerTier: "lower_tier", CauseGroup: "group", CauseHidden: "hidden", CauseEvicted: "evicted",
+	CauseNoBlock: "no_block", CauseApproximate: "approximate", CauseWhole: "whole", CauseLowerTier: "lower_tier", CauseGroup: "group", CauseHidden: "hidden", CauseEvicted: "evicted",
 	CauseLost: "lost", CauseCleared: "cleared", CauseParked: "parked", CauseSilent: "silent", CauseElsewhere: "elsewhere",
 	CauseOtherAdapter: "other_adapter", CauseOtherSalt: "other_salt", CauseOtherMedia: "other_media", CauseContested: "contested",
 	CauseHeldBack: "held_back", CauseMemory: "memory", CausePartial: "partial", CauseUnplaced: "unplaced", CauseNeverStored: "never_stored", CauseUntold: "untold",
@@ -148,7 +149,11 @@ const (
 func (e *Explanation) String() string {
 	var b strings.Builder
 	s := &e.Score
-	fmt.Fprintf(&b, "pod %q: %d of %d tokens cached, rank %d, %v\n", s.Pod, s.CachedTokens, len(e.Tokens), e.Rank, s.State)
+	fmt.Fprintf(&b, "pod %q: %d of %d tokens cached", s.Pod, s.CachedTokens, len(e.Tokens))
+	if s.PredictedTokens > s.CachedTokens {
+		fmt.Fprintf(&b, ", %d predicted", s.PredictedTokens)
+	}
+	fmt.Fprintf(&b, ", rank %d, %v\n", e.Rank, s.State)
 	fmt.Fprintf(&b, "  request: model %q", e.Model)
 	if e.Adapter != "" {
 		fmt.Fprintf(&b, ", adapter %q", e.Adapter)
@@ -238,6 +243,9 @@ type explainer struct {
 	pod  *podFacts // nil: it is not known
 	own  *index.Candidates
 	row  *index.Row // that the score is of; nil: none
+	// sentTo is the rank that the score is of if it holds nothing, and the prompt was sent
+	// to it; else -1.
+	sentTo int
 	rows index.Matches
 
 	// Of the pod's own rows, with what is held beyond their runs.
@@ -265,7 +273,7 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 	if s := sc.scope; s.model != "" {
 		e.Model, e.Adapter, e.Salted = s.model, s.adapter, s.salt != ""
 	}
-	w := &explainer{scorer: sc, e: e}
+	w := &explainer{scorer: sc, e: e, sentTo: -1}
 	switch {
 	case failed != nil:
 		e.Cause, e.Outcome = CauseError, outcomeOf(failed)
@@ -275,7 +283,10 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 	if failed == nil {
 		if i := slices.Index(sc.set.names, pod); i >= 0 {
 			e.Score = a.Pods[slices.IndexFunc(a.Pods, func(s PodScore) bool { return s.Pod == pod })]
-			if b := sc.best[i]; b.row > 0 {
+			switch b := sc.best[i]; {
+			case int(b.row) > sc.real:
+				w.sentTo = sc.rankOf(b)
+			case b.row > 0:
 				w.row = &sc.matches.Rows[b.row-1]
 			}
 		}
@@ -297,6 +308,7 @@ type podFacts struct {
 	drafts   bool // there are draft layers
 	adapters []string
 	recent   recentScopes
+	approx   int  // tokens of a block of a pod without events; 0: it is none
 	silent   bool // a stream of it
 	heard    bool
 	ranks    []rankFacts
@@ -327,6 +339,9 @@ func (x *Indexer) factsOf(pod, model string) *podFacts {
 	}
 	defer p.mu.Unlock()
 	f := &podFacts{form: pm.profile.Media, drafts: pm.profile.Draft == DraftLayers, adapters: slices.Sorted(maps.Keys(pm.adapters)), recent: pm.recent.clone(), silent: pm.silent > 0}
+	if a := pm.approx.Load(); a != nil {
+		f.approx = a.BlockTokens
+	}
 	for _, n := range slices.Sorted(maps.Keys(pm.ranks)) {
 		r := pm.ranks[n]
 		st := r.stream
@@ -398,6 +413,8 @@ func (w *explainer) ranks() []rankFacts {
 		return nil
 	case w.row != nil:
 		return []rankFacts{w.pod.rank(w.row.Source.Rank)}
+	case w.sentTo >= 0:
+		return slices.DeleteFunc(slices.Clone(w.pod.ranks), func(r rankFacts) bool { return r.n != w.sentTo })
 	}
 	return w.pod.ranks
 }
@@ -427,6 +444,9 @@ func (w *explainer) find(ctx context.Context) (changed bool, err error) {
 		return false, nil
 	case e.Score.NotScorable:
 		e.Cause = CauseNotScorable
+		return false, nil
+	case w.pod != nil && w.pod.approx > 0:
+		w.believed()
 		return false, nil
 	}
 	if err := w.lookAt(ctx); err != nil {
@@ -460,6 +480,15 @@ func (w *explainer) find(ctx context.Context) (changed bool, err error) {
 	return false, nil
 }
 
+// believed sets what is told of a pod without events.
+func (w *explainer) believed() {
+	e := w.e
+	e.Cause, e.Rank, e.BlockTokens, e.Blocks = CauseApproximate, max(w.sentTo, 0), w.pod.approx, len(w.prompt)/w.pod.approx
+	if e.Blocks == 0 {
+		e.Cause = CauseNoBlock
+	}
+}
+
 // lookAt asks the index for all that the pod holds of the prompt.
 func (w *explainer) lookAt(ctx context.Context) error {
 	q := index.Query{Candidates: w.own, Held: true, Keys: func(v index.Variant) ([]index.Key, error) {
@@ -476,7 +505,7 @@ func (w *explainer) lookAt(ctx context.Context) error {
 func (w *explainer) moved() bool {
 	if w.row == nil {
 		return slices.ContainsFunc(w.held, func(r index.Row) bool {
-			return r.Run > 0 && (r.FullGroups == 0 || r.FullGroups == 1 && r.Group.Kind == index.GroupFull)
+			return r.Run > 0 && (w.sentTo < 0 || r.Source.Rank == w.sentTo) && (r.FullGroups == 0 || r.FullGroups == 1 && r.Group.Kind == index.GroupFull)
 		})
 	}
 	i := slices.IndexFunc(w.held, func(r index.Row) bool {
@@ -514,7 +543,7 @@ func (w *explainer) points() (points []point) {
 		}
 		return points
 	}
-	for _, r := range w.pod.ranks {
+	for _, r := range w.ranks() {
 		anyFull := slices.ContainsFunc(r.groups, func(g GroupInfo) bool { return g.Kind == index.GroupFull })
 		for _, g := range r.groups {
 			if anyFull && g.Kind != index.GroupFull {
@@ -887,11 +916,16 @@ func (w *explainer) sentence() string {
 		}
 		return fmt.Sprintf("No pod holds anything: %v.", e.Unknown)
 	case CauseUnknownPod:
+		if err := w.x.refused(e.Score.Pod, e.Model); err != nil {
+			return fmt.Sprintf("Pod %s was never heard for model %.100q, and nothing can be: %v.", pod, e.Model, err)
+		}
 		return fmt.Sprintf("Pod %s was never heard for model %.100q. Look whether its events come under that name and model.", pod, e.Model)
 	case CauseNotScorable:
 		return fmt.Sprintf("The chat uses what the engine of pod %s does otherwise, as it was told by Model.Exclude: %v. Nothing is claimed of the pod.", pod, w.excluded())
 	case CauseNoBlock:
 		return fmt.Sprintf("The prompt has %d tokens, and the pod's blocks have %d: engines cache whole blocks only.", len(e.Tokens), e.BlockTokens)
+	case CauseApproximate:
+		return fmt.Sprintf("No event of the pod has come, and its Profile says that none will (Profile.Approximate). So nothing is proven. By what was sent to it (Indexer.Routed) and what its answers said (Indexer.Observe), the engine would reuse %d tokens: PodScore.PredictedTokens.", e.Score.PredictedTokens)
 	case CauseWhole:
 		return fmt.Sprintf("The pod holds all %d whole blocks of the prompt. What is left is always computed: the last token, or a part of a block.%s", e.Blocks, w.bound())
 	case CauseLowerTier:

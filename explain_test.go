@@ -575,6 +575,13 @@ var situations = []struct {
 		s.full(true)
 		s.a(s.p.Stored(0, n), s.p.Removed(s.held))
 	}, kvindex.CauseEvicted},
+	{"without events", func(s *situation, n int) {
+		s.open(kvindex.WithProfile(func(string, string) kvindex.Profile {
+			return kvindex.Profile{Approximate: &kvindex.Approximate{BlockTokens: s.size, Blocks: 100}}
+		}))
+		s.held, s.asked = 0, []string{"a"}
+		s.also = func(e *kvindex.Explanation) bool { return strings.Contains(e.Why, "PredictedTokens") }
+	}, kvindex.CauseApproximate},
 	{"an index that cannot tell", func(s *situation, n int) {
 		s.open(kvindex.WithIndex(noExplainer(s.T)))
 		s.a(s.p.Stored(0, n), s.p.Removed(s.held))

@@ -152,6 +152,7 @@ func (in *ingest) enter() (err error) {
 	if err != nil {
 		return err
 	}
+	in.x.makeRoom(p, in.model)
 	profile, err := in.x.profileFor(p, in.model, in.batch)
 	if err != nil {
 		p.mu.Unlock()

@@ -84,6 +84,9 @@ func (x *Indexer) routed(a *Answer, pod string, rank int) (Ticket, error) {
 	}
 	pm := x.servedBy(pod, k.set.base)
 	if pm == nil {
+		if err := x.refused(pod, k.set.base); err != nil {
+			return Ticket{}, fmt.Errorf("%w: %.100q: %w", ErrBlockSize, pod, err)
+		}
 		return Ticket{}, fmt.Errorf("%w: %.100q was never heard", ErrBlockSize, pod)
 	}
 	sc := x.newScorer()

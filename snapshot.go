@@ -49,7 +49,8 @@ const streamState = 10 << 10
 // likewise. A backend (WithIndex) that is no index.Snapshotter is index.ErrNoSnapshot.
 //
 // A snapshot is as secret as the seed (WithKeySeed), because the seed is in it. Models,
-// tokenizers, Profiles and Hooks are not in it.
+// tokenizers, Profiles and Hooks are not in it, nor is what is predicted, or believed of
+// pods without events.
 func (x *Indexer) Snapshot(ctx context.Context, w io.Writer) error {
 	from, ok := x.index.(index.Snapshotter)
 	if !ok {
@@ -140,9 +141,12 @@ func (p *pod) appendState(b []byte) []byte {
 	for _, pm := range p.models {
 		b = slices.Grow(b, len(pm.streams)*streamState)
 	}
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(p.models)), func(name string) bool {
+		return p.models[name].approx.Load() != nil // nothing is known of it
+	})
 	b = sections.AppendString(b, p.name)
-	b = binary.AppendUvarint(b, uint64(len(p.models)))
-	for _, name := range slices.Sorted(maps.Keys(p.models)) {
+	b = binary.AppendUvarint(b, uint64(len(names)))
+	for _, name := range names {
 		pm := p.models[name]
 		b = sections.AppendString(b, name)
 		b = append(b, flags(pm.hybrid.Load()))
