@@ -18,7 +18,8 @@ import (
 //	relink  what is behind those says where they are now
 //	idle    the oldest idle names are forgotten
 //	parked  the oldest stores that wait are dropped
-//	look    how cold the slabs are, and which are the coldest leaves
+//	look    how cold the slabs are, and which are the coldest leaves; again in finer steps
+//	        if most of them are of one age class
 //	kill    these die: nobody finds them any more
 //	sweep   the names of dead slabs are forgotten, those of moved ones say where they are
 //
@@ -312,7 +313,7 @@ func (g *ground) step(s *source) int {
 	case phaseIdle, phaseParked:
 		return g.stepOld(s)
 	case phaseLook:
-		if g.forest.Look(&g.survey, stepSlabs) {
+		if g.forest.Look(&g.survey, stepSlabs) && !g.survey.Finer(g.want, g.budget/2) {
 			g.phase = phaseKill
 			if g.barren = !g.survey.Choose(g.want, g.budget/2); g.barren {
 				g.end()

@@ -200,6 +200,7 @@ var indexMutants = table{breaks: "./index", rows: []mutant{
 	{"one model's free slabs kept from another", "ground.begin", "if g.hollow > g.part/2 {", "if false {", "TestPinnedChunks"},
 	{"short runs fill the slabs of long ones", "source.placeKeys", "if place() ||", "s.f.AnySize = true\n\tif place() ||", "TestPinnedChunks"},
 	{"what goes is not made room for", "ground.full", "return g.pages() <= 0", "return false", "TestEvict"},
+	{"what was used at one time has all the room", "ground.step", " && !g.survey.Finer(g.want, g.budget/2)", "", "TestEvictOneAge"},
 	{"evicted uncounted", "source.buryName", "s.ground.lost += uint64(held)", "", "TestBytesAtTheBound"},
 	{"names of dead slabs are held", "name.evict", "s.f.Release(l, ln.ord)", "", "TestEvict"},
 	{"a name that becomes plain is held", "name.evict", "if !n.isPlain() {", "if true {", "TestEvict"},

@@ -99,6 +99,8 @@ type Survey struct {
 
 	at   uint32 // the slab that is next
 	now  uint32
+	from uint32            // of the classes after the first, if they have step ticks each
+	step uint32            // 0: classes are those of ageClass
 	all  int64             // bytes of slabs and their names
 	tail [ageClasses]int64 // of leaves, with what would go with each
 	// Of the second part: slabs of an age class from least on go, until left bytes
@@ -121,6 +123,15 @@ func ageClass(age uint32) int {
 	return (shift+1)<<ageParts | int(age>>shift)&(1<<ageParts-1)
 }
 
+// agesOf returns the first age of an age class, and how many it has.
+func agesOf(class int) (first, n uint32) {
+	if class < 1<<ageParts {
+		return uint32(class), 1
+	}
+	shift := class>>ageParts - 1
+	return uint32(1<<ageParts|class&(1<<ageParts-1)) << shift, 1 << shift
+}
+
 // Begin begins a survey.
 func (f *Forest) Begin(s *Survey, nameBytes int) {
 	*s = Survey{NameBytes: nameBytes, at: 1, now: f.now.Load()}
@@ -131,7 +142,13 @@ func (s *Survey) ageOf(m *slabMeta) int {
 	if int32(age) < 0 { // used since
 		age = 0
 	}
-	return ageClass(age)
+	switch {
+	case s.step == 0:
+		return ageClass(age)
+	case age < s.from:
+		return 0
+	}
+	return int(min(1+(age-s.from)/s.step, ageClasses-1))
 }
 
 func (s *Survey) bytesOf(slots uint32, m *slabMeta) int64 {
@@ -165,11 +182,9 @@ func (f *Forest) tailOf(s *Survey, m *slabMeta, age int) (bytes int64) {
 	return bytes
 }
 
-// Choose chooses the coldest slabs, of want bytes together, and begins to evict them.
-// It never takes what is among the keep bytes that were used last: what is behind a slab
-// was used with it, and what several leaves are behind counts as used now. It returns
-// false if nothing is left then.
-func (s *Survey) Choose(want, keep int64) bool {
+// coldest has least be where the coldest leaves begin, some bytes, which are want if there
+// are as many. If not, part is what may go of the class before: the rest is to be kept.
+func (s *Survey) coldest(want, keep int64) (some, part int64) {
 	used := s.all
 	for _, bytes := range s.tail {
 		used -= bytes
@@ -178,12 +193,46 @@ func (s *Survey) Choose(want, keep int64) bool {
 	for used += s.tail[0]; used < keep && youngest < ageClasses-1; used += s.tail[youngest] {
 		youngest++
 	}
-	some := int64(0)
 	for s.least = ageClasses; some < want && s.least > youngest+1; {
 		s.least--
 		some += s.tail[s.least]
 	}
+	if some < want && youngest > 0 {
+		part = max(used-keep, 0)
+	}
+	return some, part
+}
+
+// Finer reports whether Choose would find too little, because much was used at nearly one
+// time: one class has what may go and what is to be kept. Then it begins to look at the ages
+// of that class in finer steps.
+func (s *Survey) Finer(want, keep int64) bool {
+	_, part := s.coldest(want, keep)
+	if part == 0 || s.step == 1 {
+		return false
+	}
+	class := s.least - 1
+	from, n := agesOf(class)
+	if s.step > 0 {
+		from, n = s.from+uint32(class-1)*s.step, s.step
+	}
+	const classes = ageClasses - 2 // others are for what is younger, and older
+	*s = Survey{NameBytes: s.NameBytes, at: 1, now: s.now, from: from, step: (n + classes - 1) / classes}
+	return true
+}
+
+// Choose chooses the coldest slabs, of want bytes together, and begins to evict them.
+// It never takes what is among the keep bytes that were used last: what is behind a slab
+// was used with it, and what several leaves are behind counts as used now. It returns
+// false if nothing is left then.
+func (s *Survey) Choose(want, keep int64) bool {
+	some, part := s.coldest(want, keep)
 	s.at, s.left = 1, want
+	if some == 0 && s.step == 1 { // all of that class was used at one time
+		s.least--
+		some = part
+		s.left = min(want, part)
+	}
 	return some > 0
 }
 

@@ -46,6 +46,21 @@ func (o *orchard) plant() {
 	o.chains = append(o.chains, t)
 }
 
+// grow is plant for a chain of n keys that shares nothing.
+func (o *orchard) grow(n int) *tree {
+	at := &tree{locs: make([]Loc, n)}
+	for key := Key(o.r.Uint64()); len(at.keys) < n; {
+		key = chain(key, o.r.Uint64())
+		at.keys = append(at.keys, key)
+	}
+	o.f.Place(0, 0, at.keys, at.locs)
+	for _, l := range at.locs {
+		o.f.Ref(l)
+		o.f.Hold(l, o.ord)
+	}
+	return at
+}
+
 // found returns how many keys of a chain a reader finds held.
 func (o *orchard) found(t *tree, touch bool) (n int) {
 	in := o.f.Enter()
@@ -203,22 +218,9 @@ func TestAges(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			o := &orchard{t: t, f: New(new(mem.Count), 1<<40), r: rand.New(rand.NewPCG(1, 3))}
 			o.ord, _ = o.f.TakeOrdinal(new(Holders))
-			plant := func(n int) *tree {
-				at := &tree{locs: make([]Loc, n)}
-				for key := Key(o.r.Uint64()); len(at.keys) < n; {
-					key = chain(key, o.r.Uint64())
-					at.keys = append(at.keys, key)
-				}
-				o.f.Place(0, 0, at.keys, at.locs)
-				for _, l := range at.locs {
-					o.f.Ref(l)
-					o.f.Hold(l, o.ord)
-				}
-				return at
-			}
-			long := plant(64)
+			long := o.grow(64)
 			o.f.Tick()
-			short := plant(32)
+			short := o.grow(32)
 			o.f.Tick()
 			c.use(o, long)
 			for range 2 {
@@ -253,5 +255,52 @@ func TestAges(t *testing.T) {
 				t.Errorf("what is left was used %d ticks ago", age)
 			}
 		})
+	}
+}
+
+// What was used at nearly one time, long ago, goes in its order, and in part.
+func TestEvictOneAge(t *testing.T) {
+	const chains = 400
+	for _, ago := range []uint32{1, 30_000, 1 << 30} {
+		for _, ticks := range []int{1, 40, chains} {
+			o := &orchard{t: t, f: New(new(mem.Count), 1<<40), r: rand.New(rand.NewPCG(uint64(ago), uint64(ticks)))}
+			o.ord, _ = o.f.TakeOrdinal(new(Holders))
+			all := make([]*tree, chains)
+			for i := range all {
+				all[i] = o.grow(64)
+			}
+			o.r.Shuffle(chains, func(i, j int) { all[i], all[j] = all[j], all[i] })
+			for i, used := range all {
+				if i%(chains/ticks) == 0 {
+					o.f.Tick()
+				}
+				o.found(used, true)
+			}
+			o.f.SetNow(o.f.Now() + ago)
+			var s Survey
+			o.f.Begin(&s, 16)
+			o.f.Look(&s, 1<<20)
+			want, keep := s.all/48, s.all/2
+			for s.Finer(want, keep) {
+				o.f.Look(&s, 1<<20)
+			}
+			if !s.Choose(want, keep) {
+				t.Fatalf("%d ticks, %d ago: nothing can go", ticks, ago)
+			}
+			gone := int64(0)
+			for done := false; !done; {
+				var freed int64
+				freed, done = o.f.Evict(&s, 1<<20)
+				gone += freed
+			}
+			if gone < want || gone > want+40*1024 {
+				t.Errorf("%d ticks, %d ago: %d bytes went, %d were wanted", ticks, ago, gone, want)
+			}
+			for i, used := range all[chains/2:] {
+				if ticks > 1 && o.f.Dead(used.locs[63]) {
+					t.Fatalf("%d ticks, %d ago: chain %d of %d went", ticks, ago, i+chains/2, chains)
+				}
+			}
+		}
 	}
 }
