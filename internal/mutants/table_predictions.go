@@ -49,7 +49,7 @@ var predictionsMutants = table{breaks: ".", rows: []mutant{
 	{"what was sent is proven", "scorer.answer", "s.CachedTokens = sc.provenOf(b)", "s.CachedTokens = b.cached", "TestPredictionEnds"},
 	{"what is proven is no better", "scorer.better", "sc.provenOf(a)-sc.provenOf(b), ", "", "TestPredictionsModel"},
 	{"nothing is held behind what was sent", "scorer.reach", "for isSet(r.Held[TierGPU], n) {", "for false {", "TestPredictionsModel"},
-	{"a rank has what another was sent", "scorer.hitAt", "sc.hits[i].view.Source.Rank == row.Source.Rank", "true", "TestPredictionsModel"},
+	{"a rank has what another was sent", "scorer.hitAt", "sc.hits[i].view.Source.Rank == row.Source.Rank", "sc.hits[i].view != nil", "TestPredictionsModel"},
 	{"a window's row hides what was sent", "scorer.layHits", "row.Group.ID == main.ID", "row.Group.ID >= main.ID", "TestPredictionsModel"},
 	{"a part of a block was sent", "scorer.addHit", "tokens -= tokens % view.BlockSize", "", "TestPredictionsModel"},
 	{"nobody looks whether the TTL has passed", "scorer.foresee", "if l.due.Load() <= now {", "if false {", "TestPredictedRankIsNotKnown"},
