@@ -239,14 +239,14 @@ func (r *Request) withPod(pod string) Request {
 // explainer is one Explain on its way.
 type explainer struct {
 	*scorer
-	e    *Explanation
-	pod  *podFacts // nil: it is not known
-	own  *index.Candidates
-	row  *index.Row // that the score is of; nil: none
+	e   *Explanation
+	pod *podFacts // nil: it is not known
+	own *index.Candidates
+	row *index.Row // that the score is of; nil: none
 	// sentTo is the rank that the score is of if it holds nothing, and the prompt was sent
 	// to it; else -1.
 	sentTo int
-	rows index.Matches
+	rows   index.Matches
 
 	// Of the pod's own rows, with what is held beyond their runs.
 	held     []index.Row
