@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -146,25 +147,28 @@ func TestApproximateRanks(t *testing.T) {
 // Observe corrects the rank that the request was sent to, and no other one, nor another pod.
 func TestApproximateObserve(t *testing.T) {
 	f := openApproximate(t, roomy)
+	oldest := fakeengine.NewPrompt(2, 16, 4).Tokens
 	for _, pod := range []string{"a", "b"} {
 		for rank := range 2 {
+			f.send(kvindex.Request{Tokens: oldest}, pod, rank)
 			f.send(kvindex.Request{Tokens: believed.Tokens}, pod, rank)
 		}
 	}
 	older := f.send(kvindex.Request{Tokens: make([]uint32, 64)}, "a", 0)
 	ticket := f.send(kvindex.Request{Tokens: believed.Tokens}, "a", 0)
-	f.Observe(ticket, kvindex.Usage{PromptTokens: 96, CachedTokens: 0})
-	// All that was used before the first block is lost. The request was computed since.
+	f.Observe(ticket, kvindex.Usage{PromptTokens: 96, CachedTokens: 16})
+	// All that was used before the second block is lost. The request was computed since.
 	for _, c := range []struct {
 		pod    string
 		rank   int
 		tokens []uint32
 		want   int
 	}{
+		{"a", 0, oldest, 0}, {"a", 1, oldest, 48}, {"b", 0, oldest, 48}, {"b", 1, oldest, 48},
 		{"a", 0, believed.Tokens, 80}, {"a", 1, believed.Tokens, 80}, {"b", 0, believed.Tokens, 80}, {"b", 1, believed.Tokens, 80},
 	} {
 		a := f.ask(kvindex.Request{Tokens: c.tokens, Pods: []string{c.pod}, Ranks: true})
-		got := -1
+		got := 0
 		for _, s := range a.Pods {
 			if s.Rank == c.rank {
 				got = s.PredictedTokens
@@ -175,7 +179,12 @@ func TestApproximateObserve(t *testing.T) {
 		}
 	}
 	// Numbers that cannot be right, and tickets that are not good, change nothing.
-	for _, u := range []kvindex.Usage{{-1, -1}, {-1, 1 << 40}, {96, 1 << 62}, {1 << 62, 1 << 61}, {-1 << 62, -1 << 62}} {
+	if err := f.RemovePod("b"); err != nil {
+		t.Fatal(err)
+	}
+	f.send(kvindex.Request{Tokens: oldest}, "b", 0)
+	f.send(kvindex.Request{Tokens: believed.Tokens}, "b", 0)
+	for _, u := range []kvindex.Usage{{-1, -1}, {-1, math.MaxInt32}, {96, math.MaxInt}, {math.MaxInt, math.MaxInt / 2}, {math.MinInt, math.MinInt}} {
 		f.Observe(f.send(kvindex.Request{Tokens: believed.Tokens}, "b", 0), u)
 	}
 	f.Observe(ticket, kvindex.Usage{PromptTokens: 96})
@@ -184,7 +193,7 @@ func TestApproximateObserve(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.Observe(older, kvindex.Usage{PromptTokens: 64})
-	if got := f.predicted(kvindex.Request{Tokens: believed.Tokens}, "b"); got != 80 {
+	if got := f.predicted(kvindex.Request{Tokens: oldest}, "b"); got != 48 {
 		t.Errorf("%d tokens of pod b", got)
 	}
 	if got := f.predicted(kvindex.Request{Tokens: believed.Tokens}, "a"); got != 0 {
@@ -279,10 +288,10 @@ func TestApproximateIsAskedFor(t *testing.T) {
 	set := false
 	f := openApproximate(t, func(pod, model string) (p kvindex.Profile) {
 		switch {
+		case pod != "none" && set:
+			return roomy(pod, model)
 		case pod == "wrong":
 			p.Approximate = new(kvindex.Approximate)
-		case pod == "pod" && set:
-			return roomy(pod, model)
 		}
 		return p
 	})
@@ -307,6 +316,9 @@ func TestApproximateIsAskedFor(t *testing.T) {
 	set = true
 	if got := f.predicted(kvindex.Request{Tokens: believed.Tokens}, "pod"); got != 0 {
 		t.Errorf("%d tokens", got)
+	}
+	if s := f.ask(kvindex.Request{Tokens: believed.Tokens, Candidates: c}).Pods; s[indexOf(s, "wrong")].State != kvindex.StateApproximate {
+		t.Errorf("a Profile that was mended: %+v", s)
 	}
 	asked := f.asked["pod"]
 	for _, r := range []kvindex.Request{{Candidates: c}, {}, {Pods: []string{"pod"}}} { // all follow
@@ -339,7 +351,7 @@ func indexOf(scores []kvindex.PodScore, pod string) int {
 // Names that clients invent take the room of no model that events name.
 func TestApproximateInventedModels(t *testing.T) {
 	f := openApproximate(t, roomy)
-	f.send(kvindex.Request{Tokens: believed.Tokens}, "pod", 0)
+	f.send(kvindex.Request{Model: "a", Tokens: believed.Tokens}, "pod", 0)
 	for i := range 100 {
 		f.predicted(kvindex.Request{Model: fmt.Sprint("invented-", i), Tokens: believed.Tokens}, "pod")
 	}
@@ -352,7 +364,7 @@ func TestApproximateInventedModels(t *testing.T) {
 	if s := f.ask(kvindex.Request{Model: "real", Tokens: believed.Tokens, Pods: []string{"pod"}}).Pods[0]; s.CachedTokens != 80 {
 		t.Errorf("%+v", s)
 	}
-	if got := f.predicted(kvindex.Request{Tokens: believed.Tokens}, "pod"); got != 80 {
+	if got := f.predicted(kvindex.Request{Model: "a", Tokens: believed.Tokens}, "pod"); got != 80 {
 		t.Errorf("a model that is used was forgotten for another: %d tokens", got)
 	}
 	for i := range kvindex.MaxModels - 1 { // then all go

@@ -25,7 +25,7 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 	{"parked overlooked", "explainer.judge", "case t.Parked > 0:", "case false:", "TestCauses"},
 	{"the block before is asked about", "explainer.judge", "Key: keys[(p.block+1)*p.size/p.variant.Unit-1]", "Key: keys[p.block*p.size/p.variant.Unit]", "TestCauses"},
 	{"a prompt too short hides what another rank knows", "explainer.choose", "best.cause == CauseNoBlock || p.cause < best.cause && p.cause != CauseNoBlock", "p.cause < best.cause", "TestCausesOfRanks"},
-	{"one rank is asked", "explainer.points", "for _, r := range w.pod.ranks {", "for _, r := range w.pod.ranks[:min(1, len(w.pod.ranks))] {", "TestCauses"},
+	{"one rank is asked", "explainer.points", "for _, r := range w.ranks() {", "for _, r := range w.pod.ranks[:min(1, len(w.pod.ranks))] {", "TestCauses"},
 	{"the block behind the run of any tier", "explainer.points", "block: int(r.GPU)", "block: int(r.Run)", "TestCauses"},
 	{"an index that cannot tell says never", "explainer.judge", "p.cause = CauseUntold", "p.cause = CauseNeverStored", "TestCauses"},
 	{"silence is elsewhere", "explainer.find", "case w.pod != nil && w.pod.silent && !w.pod.heard:", "case false:", "TestCauses"},
