@@ -184,7 +184,7 @@ func TestApproximateObserve(t *testing.T) {
 	}
 	f.send(kvindex.Request{Tokens: oldest}, "b", 0)
 	f.send(kvindex.Request{Tokens: believed.Tokens}, "b", 0)
-	for _, u := range []kvindex.Usage{{-1, -1}, {-1, math.MaxInt32}, {96, math.MaxInt}, {math.MaxInt, math.MaxInt / 2}, {math.MinInt, math.MinInt}} {
+	for _, u := range []kvindex.Usage{{-1, -1}, {-1, 1 << 30}, {96, math.MaxInt}, {math.MaxInt, math.MaxInt - 1}, {math.MinInt, math.MinInt}} {
 		f.Observe(f.send(kvindex.Request{Tokens: believed.Tokens}, "b", 0), u)
 	}
 	f.Observe(ticket, kvindex.Usage{PromptTokens: 96})
@@ -331,7 +331,7 @@ func TestApproximateIsAskedFor(t *testing.T) {
 	if f.asked["pod"] != asked {
 		t.Errorf("asked %d times more for a pod that is known", f.asked["pod"]-asked)
 	}
-	for _, bad := range []kvindex.Approximate{{Blocks: 1}, {BlockTokens: 16}, {BlockTokens: -16, Blocks: 1}, {BlockTokens: 16, Blocks: -1}, {BlockTokens: 16, Blocks: 1 << 30}, {BlockTokens: 16, Blocks: 1, TTL: -1}, {BlockTokens: 1 << 40, Blocks: 1}} {
+	for _, bad := range []kvindex.Approximate{{Blocks: 1}, {BlockTokens: 16}, {BlockTokens: -16, Blocks: 1}, {BlockTokens: 16, Blocks: -1}, {BlockTokens: 16, Blocks: 1 << 30}, {BlockTokens: 16, Blocks: 1, TTL: -1}, {BlockTokens: 17, Blocks: -1}} {
 		f := openApproximate(t, func(string, string) kvindex.Profile { return kvindex.Profile{Approximate: &bad} })
 		if err := f.Ingest("pod", "m", fakeengine.Payload(1e9, 0, believed.Stored(0, 1))); err == nil || !strings.Contains(err.Error(), "Approximate") {
 			t.Errorf("%+v: %v", bad, err)

@@ -3,6 +3,7 @@ package systemtest
 import (
 	"flag"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -124,7 +125,7 @@ type chatRouter struct {
 
 // choose returns the score of the pod with the least tokens to compute.
 func (r *chatRouter) choose(tokens int) (best kvindex.PodScore) {
-	least := 1 << 60
+	least := math.MaxInt
 	for _, s := range r.a.Pods {
 		cost := tokens - s.PredictedTokens + r.load[s.Pod]
 		if cost < least || cost == least && r.total[s.Pod] < r.total[best.Pod] {
