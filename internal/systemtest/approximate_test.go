@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	approximateN    = flag.Int("approximate.n", 0, "requests of each run of TestApproximate*; 0: 10000, with -race or -short 3000")
+	approximateN    = flag.Int("approximate.n", 0, "requests of each run of TestApproximate*; 0: 10000, with -race or -short 5000")
 	approximateSeed = flag.Uint64("approximate.seed", 1, "seed of the workload of TestApproximate*")
 )
 
@@ -276,7 +276,7 @@ func chatRequests() int {
 	case *approximateN > 0:
 		return *approximateN
 	case raceEnabled || testing.Short():
-		return 3000
+		return 5000
 	}
 	return 10_000
 }
