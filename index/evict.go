@@ -657,6 +657,11 @@ func (s *source) buryName(n *name) {
 	} else {
 		held = n.evict()
 	}
+	s.lost(held)
+}
+
+// lost notes that so many blocks are held no more by what was forgotten.
+func (s *source) lost(held int) {
 	if held > 0 {
 		s.doubts = true
 		s.evicted += uint64(held)

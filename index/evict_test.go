@@ -254,3 +254,56 @@ func TestEvictOneAge(t *testing.T) {
 		t.Errorf("of %d blocks that came later %d are there", all, held)
 	}
 }
+
+// A name that waits for a key is forgotten if there is no room to note that it shares the
+// key: no store that waits would ever let go of it.
+func TestNoRoomToShareAKey(t *testing.T) {
+	ctx := context.Background()
+	src := Source{Pod: "a", Model: "m"}
+	v := Variant{Unit: 16}
+	store := func(first Hash, locals []Local, parent Hash) Change {
+		c := Change{Op: OpStore, Copies: CopiesExact, Hashes: make([]Hash, len(locals)), Locals: locals, Variant: v, BlockSize: 16, Root: 7, Parent: parent, HasParent: parent != 0}
+		for i := range c.Hashes {
+			c.Hashes[i] = first + Hash(i)
+		}
+		return c
+	}
+	bare := func(h Hash) Change { return Change{Op: OpStore, Copies: CopiesSet, Tier: TierCPU, Hashes: []Hash{h}} }
+	for name, play := range map[string][]Change{
+		"parked":  {store(11, []Local{2}, 10), store(10, []Local{1}, 0)},
+		"by name": {bare(11), store(11, []Local{2}, 1), bare(12), bare(13)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, err := NewMemory(MemoryConfig{Bytes: MinMemory, PendingBytes: 2*(pendingCost+pendingHashCost) + localBytes})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+			apply := func(c Change) Counts {
+				done, err := m.Apply(ctx, src, Cursor{}, []Change{c})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := m.check(); err != nil {
+					t.Fatalf("after %+v: %v", c, err)
+				}
+				return done.Counts
+			}
+			for h := Hash(1 << 32); m.ground.pages() > MinMemory/4; h += 64 {
+				c := store(h, make([]Local, 64), 0)
+				c.Root = Key(h)
+				if _, err := m.Apply(ctx, src, Cursor{}, []Change{c}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			apply(store(1, []Local{1, 2}, 0))
+			var total Counts
+			for _, c := range play {
+				total.Add(apply(c))
+			}
+			if total.Ambiguous == 0 {
+				t.Fatal("there was room")
+			}
+		})
+	}
+}

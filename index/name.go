@@ -191,7 +191,9 @@ func (n *name) locIn(variant uint32) (found loc, keys int) {
 	return found, keys
 }
 
-// place has the name stand for the key at l. Whoever holds it holds that too.
+// place has the name stand for the key at l. Whoever holds it holds that too. If too many
+// names have the key, or there is no room to note them, the name keeps the keys that it has;
+// without any it is forgotten.
 func (n *name) place(l loc) {
 	s := n.s
 	var buf [2]loc
@@ -229,7 +231,9 @@ func (n *name) place(l loc) {
 	n.enrich()
 	r := n.rich()
 	if r.holders > 0 && !s.claim(n.hash, l) {
-		s.counts.Ambiguous++
+		if s.counts.Ambiguous++; n.unplaced() { // no store would wait for a key any more
+			s.lost(n.evict())
+		}
 		return
 	}
 	s.f.Ref(l)

@@ -176,8 +176,7 @@ func (s *source) noRoom(ln *lane, hashes []Hash) {
 		}
 		s.yield(1)
 	}
-	s.evicted += uint64(lost)
-	s.ground.lost += uint64(lost)
+	s.lost(lost)
 	if ln != nil {
 		s.f.Lose(ln.ord)
 	}
@@ -220,9 +219,7 @@ func (st *storing) placePiece(hashes []Hash, from, to int, ends blockEnds) int {
 			return from
 		}
 		if n := s.fresh(hashes[from]); n.value != 0 {
-			n.place(ends.of(from))
-			st.hold(from, &n)
-			s.trimIdle()
+			st.placeName(&n, from, ends.of(from))
 			from++
 			continue
 		}
@@ -250,12 +247,18 @@ func (st *storing) placePiece(hashes []Hash, from, to int, ends blockEnds) int {
 			continue
 		}
 		n := s.fresh(hashes[from])
-		n.place(ends.of(from))
-		st.hold(from, &n)
-		s.trimIdle()
+		st.placeName(&n, from, ends.of(from))
 		from++
 	}
 	return to
+}
+
+// placeName places the name of block i of the store, and has the block held.
+func (st *storing) placeName(n *name, i int, at loc) {
+	if n.place(at); n.value != 0 {
+		st.hold(i, n)
+	}
+	st.s.trimIdle()
 }
 
 // holdAll has hashes held that the store does not place. It sets the numbers of those
