@@ -307,3 +307,44 @@ func TestNoRoomToShareAKey(t *testing.T) {
 		})
 	}
 }
+
+// A masked store may name what nobody holds. At the bound it is not forgotten for the other
+// blocks of the store.
+func TestMaskedStoreOfAnIdleNameAtTheBound(t *testing.T) {
+	ctx := context.Background()
+	m, err := NewMemory(MemoryConfig{Bytes: MinMemory})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	src := Source{Pod: "a", Model: "m"}
+	window := Group{ID: 1, Kind: GroupWindow, Window: 32}
+	store := func(g Group, size, blocks int, hashes ...Hash) Change {
+		return Change{
+			Op: OpStore, Group: g, Copies: CopiesSet, Hashes: hashes, Locals: []Local{1, 2, 3, 4, 5, 6, 7, 8}[:blocks],
+			Variant: Variant{Unit: 16}, BlockSize: size, Root: 7,
+		}
+	}
+	apply := func(c Change) Counts {
+		t.Helper()
+		done, err := m.Apply(ctx, src, Cursor{}, []Change{c})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := m.check(); err != nil {
+			t.Fatal(err)
+		}
+		return done.Counts
+	}
+	apply(store(Group{}, 64, 8, 4, 8))
+	apply(store(window, 16, 4, 3, 4))
+	apply(Change{Op: OpRemove, Group: window, Hashes: []Hash{3, 4}})
+	apply(Change{Op: OpStore, Copies: CopiesSet, Tier: TierCPU, Hashes: []Hash{100}}) // it makes room for others of its kind
+	slack := m.ground.slack
+	m.ground.slack = m.ground.budget // it is full
+	n := apply(store(window, 16, 8, 3, 4, 7, 8))
+	m.ground.slack = slack
+	if n.Stored != 4 || n.Dropped+n.Forgotten > 0 {
+		t.Errorf("%+v", n)
+	}
+}

@@ -74,13 +74,13 @@ func (st *storing) storeMasked(p *pending, aside int) {
 	m := s.follow(p)
 	if len(m.hashes) == m.unknown {
 		s.mem.Add(-aside)
-		placed := st.placePiece(m.hashes, 0, len(m.hashes), blockEnds{m.locs, 1, 0})
-		st.s.noRoom(st.lane, m.hashes[placed:])
-		for _, b := range m.known {
+		for _, b := range m.known { // first: what nobody holds may be forgotten for others
 			n := s.name(p.hashes[b.i])
 			st.hold(b.i, &n)
-			s.trimIdle()
 		}
+		placed := st.placePiece(m.hashes, 0, len(m.hashes), blockEnds{m.locs, 1, 0})
+		s.noRoom(st.lane, m.hashes[placed:])
+		s.trimIdle()
 		s.inHand--
 		m.join()
 		return
