@@ -53,8 +53,9 @@ type stream struct {
 	//
 	// held: message heldSeq waits for what is missing before it, or, if heldOld,
 	// because its number goes back.
-	held, heldOld bool
-	heldSeq       uint64
+	// heldGap: the gap before it was counted.
+	held, heldOld, heldGap bool
+	heldSeq                uint64
 	// behind: older messages are caught up with.
 	behind bool
 	// interrupted: the connection was lost, or another process applied what is
@@ -251,9 +252,11 @@ func (d *delivery) join() error {
 // hold answers a message that is to wait until the engine was asked.
 func (d *delivery) hold() Receipt {
 	st, gap := d.stream, d.verdict.Gap
-	if gap.Lost && !st.held {
+	counted := st.held && st.heldGap
+	if gap.Lost && !counted {
 		d.count(st, StreamStats{Gaps: 1})
 	}
+	st.heldGap = gap.Lost || counted
 	next, _ := st.seq.Next()
 	st.held, st.heldSeq, st.heldOld = true, d.m.Seq, d.m.Seq < next
 	if d.verdict.Missed {
@@ -307,7 +310,7 @@ func (d *delivery) tally(again, full bool) {
 	}
 	if v.Gap.Lost {
 		s.Missing = v.Gap.To - v.Gap.From + 1
-		if !d.stream.held { // else it was counted then
+		if !d.stream.held || !d.stream.heldGap { // else it was counted then
 			s.Gaps = 1
 		}
 		if d.m.Replayed {

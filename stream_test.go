@@ -229,6 +229,23 @@ func TestReplayPassesOver(t *testing.T) {
 	}
 }
 
+// TestReplayPassesOverBehindADoubt: a message is held for another reason than a gap, and
+// then the replay has one: it is counted.
+func TestReplayPassesOverBehindADoubt(t *testing.T) {
+	ix := open(t, kvindex.WithLossPolicy(kvindex.KeepOnLoss))
+	p := fakeengine.NewPrompt(1, 16, 8)
+	late := message("s", 1, 2, 0, p.Stored(0, 1))
+	play(t, ix, p,
+		step{message("s", 2, 3, 0, p.Stored(0, 4)), taken, 4, kvindex.StatePartial},
+		step{hold(late), kvindex.Receipt{Held: true}, 4, kvindex.StateReplaying},
+		step{replayed(message("s", 5, 6, 0, p.Stored(4, 5))), kvindex.Receipt{Applied: true, Gap: lostGap(3, 4)}, 5, kvindex.StateUncertain},
+		step{late, repeat, 5, kvindex.StateUncertain},
+	)
+	if s := ix.Stats(); s.Gaps != 1 || s.Missing != 2 || s.PassedOver != 2 {
+		t.Errorf("%+v", s.StreamStats)
+	}
+}
+
 // TestAHoleStaysOpen while old messages come again.
 func TestAHoleStaysOpen(t *testing.T) {
 	ix := open(t)

@@ -119,7 +119,7 @@ func (s *Subscriber) catchUp(ctx context.Context, r *replay) error {
 	if err = r.done.Err; err != nil {
 		st.current = false
 		if errors.Is(err, errOthersReplay) {
-			return s.strike(st)
+			return s.strike(st, false)
 		}
 		st.forgets = st.forgets || errors.Is(err, errReplayShort)
 		s.note(st, NoteReleased)
@@ -163,14 +163,20 @@ func (s *Subscriber) rewind(ctx context.Context, st *stream) error {
 
 // strike deals with a replay socket that does not have what the connection of the
 // stream has brought. Whoever it was that restarted, or was taken for another, what
-// was applied is forgotten.
-func (s *Subscriber) strike(st *stream) error {
+// was applied is forgotten. anew: it is known that the engine has restarted.
+func (s *Subscriber) strike(st *stream, anew bool) error {
 	t := &st.owner.trust
 	t.untested, t.joint, st.current = false, 0, false
 	s.note(st, NoteReleased)
 	switch t.strikes {
 	case 0:
 		t.strikes = 1
+		if anew {
+			t.short = false
+			s.note(st, NoteHeld) // the next message waits until it is known whose socket it is
+			s.restarted(st)
+			return errOtherLife
+		}
 		s.rewound(st)
 		s.report(fmt.Errorf("events: subscriber: pod %q: its replay socket %s is another engine's, unless the engine has restarted in this moment: its next message will show it: %w", st.pod, st.replayAt, errNotPublished))
 		return errOtherLife
@@ -196,12 +202,11 @@ func (s *Subscriber) believe(st *stream) {
 func (s *Subscriber) test(ctx context.Context, st *stream, m Message) error {
 	t := &st.owner.trust
 	st.tested = true
-	wait, since := backoff{min: s.cfg.BackoffMin, max: s.cfg.BackoffMax}, time.Now()
-	same, err := s.has(ctx, st, m)
-	for err != nil && time.Since(since) < firstAnswer && ctx.Err() == nil {
-		wait.sleep(ctx)
+	var same bool
+	err := s.insist(ctx, func() (err error) {
 		same, err = s.has(ctx, st, m)
-	}
+		return err
+	})
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -214,45 +219,106 @@ func (s *Subscriber) test(ctx context.Context, st *stream, m Message) error {
 		s.believe(st)
 		return nil
 	}
-	return s.strike(st)
+	return s.strike(st, t.strikes == 0 && s.changed(ctx, st, m))
+}
+
+// insist asks a replay socket until it answers, or for the time of a first answer.
+func (s *Subscriber) insist(ctx context.Context, ask func() error) error {
+	wait, since := backoff{min: s.cfg.BackoffMin, max: s.cfg.BackoffMax}, time.Now()
+	err := ask()
+	for err != nil && time.Since(since) < firstAnswer && ctx.Err() == nil {
+		wait.sleep(ctx)
+		err = ask()
+	}
+	return err
 }
 
 // has asks whether a replay socket has a message and, if that is the next one, what was
 // applied before it: others may have answered at its address until now.
-func (s *Subscriber) has(ctx context.Context, st *stream, m Message) (bool, error) {
-	conn, err := s.dialReplay(ctx, st.replayAt)
-	if err != nil {
-		return false, err
-	}
-	defer conn.Close()
-	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	defer time.AfterFunc(min(firstAnswer, s.cfg.ReplayTimeout), func() { _ = conn.Close() }).Stop()
+func (s *Subscriber) has(ctx context.Context, st *stream, m Message) (same bool, err error) {
 	start := m.Seq
 	if start > 0 && s.position(st).Next == start {
 		start--
 	}
-	if err := conn.Send(nil, binary.BigEndian.AppendUint64(nil, start)); err != nil {
-		return false, err
-	}
-	for {
-		reply, err := conn.Receive()
-		if err != nil {
-			return false, err
-		}
-		seq, payload, err := readReply(reply)
+	err = s.request(ctx, st, start, func(seq uint64, payload []byte) (done bool, err error) {
 		switch {
-		case err != nil, seq > m.Seq:
-			return false, err
+		case seq > m.Seq:
+			return true, nil
 		case seq == m.Seq:
-			return start == m.Seq && bytes.Equal(payload, m.Payload), nil
+			same = start == m.Seq && bytes.Equal(payload, m.Payload)
+			return true, nil
 		case seq == start: // else it is not what was asked for
-			before, err := s.deliver(st, Message{Seq: seq, Payload: payload, Hold: true, Replayed: true})
-			if err != nil || !before.Duplicate {
-				return false, err
+			if before, err := s.wasLast(st, seq, payload); !before {
+				return true, err
 			}
 			start = m.Seq
 		}
+		return false, nil
+	})
+	return same, err
+}
+
+// changed asks whether the engine behind a replay socket, which does not have what
+// the connection has brought, is another one than it was: it has restarted. The socket
+// has brought what was applied last. If it has that still, or else has the message,
+// nothing shows that anybody has restarted.
+func (s *Subscriber) changed(ctx context.Context, st *stream, m Message) bool {
+	next := s.position(st).Next
+	if next == 0 {
+		return false
 	}
+	found := false
+	look := func(want uint64, is func(seq uint64, payload []byte) (bool, error)) error {
+		return s.insist(ctx, func() error {
+			return s.request(ctx, st, want, func(seq uint64, payload []byte) (done bool, err error) {
+				if seq == want {
+					found, err = is(seq, payload)
+				}
+				return seq >= want, err
+			})
+		})
+	}
+	err := look(next-1, func(seq uint64, payload []byte) (bool, error) { return s.wasLast(st, seq, payload) })
+	if err == nil && !found && m.Seq == next { // else it was asked for by itself
+		err = look(next, func(_ uint64, payload []byte) (bool, error) { return bytes.Equal(payload, m.Payload), nil })
+	}
+	return err == nil && !found
+}
+
+// wasLast reports that what a replay socket has under the number of the message that
+// was applied last is that message.
+func (s *Subscriber) wasLast(st *stream, seq uint64, payload []byte) (bool, error) {
+	receipt, err := s.deliver(st, Message{Seq: seq, Payload: payload, Hold: true, Replayed: true})
+	return err == nil && receipt.Duplicate, err
+}
+
+// request asks a replay socket for what it has from a number on, and has take look at
+// that until it is done.
+func (s *Subscriber) request(ctx context.Context, st *stream, start uint64, take func(seq uint64, payload []byte) (done bool, err error)) error {
+	conn, err := s.dialReplay(ctx, st.replayAt)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	defer time.AfterFunc(min(firstAnswer, s.cfg.ReplayTimeout), func() { _ = conn.Close() }).Stop()
+	if err := conn.Send(nil, binary.BigEndian.AppendUint64(nil, start)); err != nil {
+		return err
+	}
+	for done := false; !done; {
+		reply, err := conn.Receive()
+		if err != nil {
+			return err
+		}
+		seq, payload, err := readReply(reply)
+		if err != nil {
+			return err
+		}
+		if done, err = take(seq, payload); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // repair has the engine send what is missing before a message that is held, and
@@ -270,7 +336,7 @@ func (s *Subscriber) repair(ctx context.Context, st *stream, held Receipt, m Mes
 	}
 	switch bad := r.done.Err; {
 	case errors.Is(bad, errOthersReplay):
-		return false, s.strike(st)
+		return false, s.strike(st, false)
 	case until != nil && r.due > m.Seq:
 		t.untested = false
 		return true, nil

@@ -2,6 +2,7 @@ package events_test
 
 import (
 	"encoding/binary"
+	"fmt"
 	"io"
 	"math"
 	"net"
@@ -138,7 +139,7 @@ func TestHeldOfAnOtherLife(t *testing.T) {
 			t.Errorf("replay %d: %+v", i, got)
 		}
 	}
-	if got, want := r.asked(), []uint64{0, 4, 9, 5, 0, 5, 5, 5, 5}; !slices.Equal(got, want) {
+	if got, want := r.asked(), []uint64{0, 4, 9, 4, 5, 0, 5, 5, 5, 5}; !slices.Equal(got, want) {
 		t.Errorf("asked for what is from %v on, want %v", got, want)
 	}
 }
@@ -311,6 +312,40 @@ func TestBoundHeldOfAnOtherLife(t *testing.T) {
 	r.become(life{200, 6})
 	b.connect(now, 5, 6)
 	b.expect(t, numbers(0, 4)+" rewound hold 5 "+numbers(0, 6))
+}
+
+// TestBoundRestartBeforeTheFirstMessage: an engine that connects answers, and restarts
+// before the replay socket is put to the test by the first message of the connection,
+// which the connection still has. The socket no longer has what it has brought, so the
+// engine has restarted, and the sink is told so.
+func TestBoundRestartBeforeTheFirstMessage(t *testing.T) {
+	old, now := life{100, 5}, life{200, 6}
+	for _, c := range []struct {
+		seq   uint64
+		held  string
+		asked []uint64
+	}{
+		{4, " hold 4", []uint64{0, 4, 4}},
+		{5, " hold 4 hold 4", []uint64{0, 4, 4, 5}},
+		{7, " hold 4", []uint64{0, 7, 4}},
+	} {
+		t.Run(fmt.Sprintf("message %d", c.seq), func(t *testing.T) {
+			r := newRouter(t, func(n int, start uint64) [][][]byte {
+				if n == 0 {
+					return old.answer(start)
+				}
+				return now.answer(start)
+			})
+			b := newBound(t, r.endpoint, events.SubscriberConfig{})
+			b.left(b.connect(old, c.seq))
+			b.expect(t, numbers(0, 4)+c.held+" anew")
+			if got := r.asked(); !slices.Equal(got, c.asked) {
+				t.Errorf("asked for what is from %v on, want %v", got, c.asked)
+			}
+			b.connect(now, 5, 6)
+			b.expect(t, numbers(0, 4)+c.held+" anew hold 5 "+numbers(0, 6))
+		})
+	}
 }
 
 // TestEngineThatDoesNotKeep: an engine confirms what was applied, but does not

@@ -306,6 +306,7 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 	{"a restart is unknown in between", "stream.limit", "\tif state == StateUnknown {\n\t\treturn most\n\t}\n", "", "TestChangesOfState"},
 	{"a lost connection is nothing", "stream.limit", "\tcase st.interrupted:", "\tcase false:", "TestStreamInterrupted"},
 
+	{"a gap behind a doubt is not counted", "delivery.tally", "if !d.stream.held || !d.stream.heldGap {", "if !d.stream.held {", "TestReplayPassesOverBehindADoubt"},
 	{"any message ends the wait", "stream.dealt", "came := st.held && (m.Seq == st.heldSeq || m.Seq > st.heldSeq && !st.heldOld)", "came := st.held", "TestAHoleStaysOpen"},
 	{"any message ends the wait of one that goes back", "stream.dealt", "m.Seq > st.heldSeq && !st.heldOld)", "m.Seq > st.heldSeq)", "TestChangesOfState"},
 	{"a message that a replay brought is waited for", "stream.dealt", "(m.Seq == st.heldSeq || m.Seq > st.heldSeq && !st.heldOld)", "m.Seq == st.heldSeq && !m.Replayed", "TestReplayBringsTheHeldMessage"},
