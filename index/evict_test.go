@@ -339,7 +339,7 @@ func TestMaskedStoreOfAnIdleNameAtTheBound(t *testing.T) {
 	apply(store(Group{}, 64, 8, 4, 8))
 	apply(store(window, 16, 4, 3, 4))
 	apply(Change{Op: OpRemove, Group: window, Hashes: []Hash{3, 4}})
-	apply(Change{Op: OpStore, Copies: CopiesSet, Tier: TierCPU, Hashes: []Hash{100}}) // it makes room for others of its kind
+	apply(Change{Op: OpStore, Copies: CopiesSet, Tier: TierCPU, Hashes: []Hash{7}}) // so it is placed by itself
 	slack := m.ground.slack
 	m.ground.slack = m.ground.budget // it is full
 	n := apply(store(window, 16, 8, 3, 4, 7, 8))
