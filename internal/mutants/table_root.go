@@ -452,7 +452,7 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 	{"a rank that moves leaves no stream", "delivery.take", "d.pm.bind(r, st)", "r.stream, st.ranks = st, append(st.ranks, r)", "TestALossIsOfTheRanksOfItsStream"},
 	{"what cannot be read makes a pod known", "delivery.deliver", "if d.bad == nil {\n\t\tif err", "if true {\n\t\tif err", "TestMalformedFirst"},
 	{"what a replay passes over is not counted", "delivery.tally", "s.PassedOver = s.Missing", "s.PassedOver = 0", "TestReplayPassesOver"},
-	{"a held gap is counted twice", "delivery.tally", "if !d.stream.held {", "if true {", "TestReplayPassesOver"},
+	{"a held gap is counted twice", "delivery.tally", "if !d.stream.held || !d.stream.heldGap {", "if true {", "TestReplayPassesOver"},
 	{"counters go round", "addCounters", "min(n, math.MaxUint64-sum[i])", "n", "TestWhatAPodMayInvent"},
 	{"tiers of no number", "TierCounts.Of", "if int(t) < len(c.n) {", "if true {", "TestCountsByKind"},
 	{"reasons of no number", "ReasonCounts.Of", "if int(r) < len(c.n) {", "if true {", "TestCountsByKind"},
