@@ -48,6 +48,8 @@ func TestCandidates(t *testing.T) {
 	see("b has gone", "c3live", "a0unknown b0unknown", "b0unknown")
 	ingest(t, ix, "b", p.Stored(0, 1))
 	see("b is back", "b1live c3live", "a0unknown b1live", "b0unknown")
+	ingest(t, ix, "d", fakeengine.Cleared{})
+	see("d holds nothing", "b1live c3live d0live", "a0unknown b1live", "b0unknown")
 	for name, r := range map[string]kvindex.Request{
 		"pods":  {Candidates: every, Pods: []string{"b"}},
 		"model": {Candidates: every, Model: "other"},

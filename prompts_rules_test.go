@@ -96,13 +96,19 @@ func (c *comparison) ask(r kvindex.Request) (how string) {
 // hold has a pod hold a text.
 func (c *comparison) hold(pod, text string, t tokenize.Tokenizer) {
 	c.tb.Helper()
+	c.holdAs(pod, pod, text, t)
+}
+
+// holdAs has a pod hold a text in the blocks of another one.
+func (c *comparison) holdAs(pod, as, text string, t tokenize.Tokenizer) {
+	c.tb.Helper()
 	tokens, err := t.Encode(ctx, nil, text, true)
 	if err != nil {
 		c.tb.Fatal(err)
 	}
 	for _, fleet := range promptFleets {
 		for _, p := range fleet {
-			if p.name == pod {
+			if p.name == as {
 				c.apply(pod, "m", p.stored(&kvindex.Request{}, tokens, len(tokens)))
 				return
 			}
@@ -312,6 +318,21 @@ func TestPromptCacheForms(t *testing.T) {
 			c.hold("bare16", text, tiny)
 			return c.ask(kvindex.Request{Prompt: text, Salt: "pepper"})
 		}, "wp"},
+		{"a pod has two units", func() string {
+			for _, x := range []*kvindex.Indexer{c.with, c.without} {
+				if err := x.RemovePod("bare16"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c.holdAs("p16", "p1", text, tiny)
+			return c.ask(kvindex.Request{Prompt: text})
+		}, "ww"},
+		{"it drops both, and has one again", func() string {
+			c.apply("p16", "m", events.Event{Kind: events.Cleared})
+			c.holdAs("p16", "p1", text, tiny)
+			return c.ask(kvindex.Request{Prompt: text})
+		}, "ww"},
+		{"the other is forgotten", func() string { return c.ask(kvindex.Request{Prompt: text}) }, "w"},
 	}
 	for _, s := range steps {
 		if how := s.do(); how != s.want {

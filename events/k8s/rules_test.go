@@ -427,6 +427,9 @@ func TestRequestFaults(t *testing.T) {
 	h.own.lists = false // nor is it told that the server knows no watch that lists
 	h.run(byLabel, h.reader, aHundredth)
 	h.barrier("a")
+	if n := len(h.errs); n > 0 {
+		t.Errorf("told %d times before the first fault: %v", n, <-h.errs)
+	}
 	h.faults.only("403")
 	h.faults.end()
 	if err := <-h.errs; !strings.HasPrefix(err.Error(), "k8s: k8s: to ") || !strings.Contains(err.Error(), "pods: ") {

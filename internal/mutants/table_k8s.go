@@ -38,7 +38,7 @@ var k8sMutants = table{breaks: "./events/k8s", rows: []mutant{
 	{"a pod that is not there any more stays", "store.put", "delete(s.pods, key(p))", "_ = key(p)", "TestSchedules"},
 	{"a fault of a pod is told at each change", "store.put", "is.refused != was.refused", "true", "TestRefusedOnce"},
 	{"a fault of a pod is told at each list", "store.Replace", "is.refused != was[key(p)].refused", "true", "TestRefusedOnce"},
-	{"what is not read is told", "store.put", "if !reflect.DeepEqual(is.pod, was.pod) {", "if true {", "TestSameIsNotSaid"},
+	{"what is not read is told", "store.put", "if !reflect.DeepEqual(is.pod, was.pod) {", "if true {", "TestSameWakesNobody"},
 	{"the older pod has the address", "store.all", "b.created.Compare(a.created)", "a.created.Compare(b.created)", "TestYoungerHasTheAddress"},
 	{"two pods with one ID", "store.all", "c.pod.ID == those[i-1].pod.ID", "false", "TestYoungerHasTheAddress"},
 	{"an address of two is told each time", "store.all", "if clash != c.clash {", "if false {", "TestYoungerHasTheAddress"},
