@@ -1,0 +1,301 @@
+package route
+
+import (
+	"math"
+	"sync"
+
+	"github.com/zeebo/xxh3"
+)
+
+// A parameter of a policy that is 0 has the default that its project publishes, and one below
+// 0 is none. A threshold is judged for the pod in question: that some other pod has too much
+// to do is no reason to leave one that has not.
+
+// LongestPrefix chooses the pod that holds most of the prompt, in any tier. Alone it sends
+// everybody to one pod, if all prompts begin alike (llm-d-kv-cache-manager 0.3,
+// pkg/kvcache/kvblock_scorer.go).
+func LongestPrefix(r *Request, pods []Pod) int {
+	return least(pods, func(p *Pod) float64 { return -r.held(p) })
+}
+
+// Product chooses by uncached tokens x (requests in flight + 1), divided by the speed. A token
+// of a lower tier counts as LowerCredit of a cached one.
+func Product(r *Request, pods []Pod) int {
+	return least(pods, func(p *Pod) float64 {
+		return r.uncached(p, LowerCredit) * (count(p.Load.Requests) + 1) / p.speed()
+	})
+}
+
+// LeastRequests chooses by requests in flight, with this one, divided by the speed.
+func LeastRequests(_ *Request, pods []Pod) int {
+	return least(pods, func(p *Pod) float64 { return (count(p.Load.Requests) + 1) / p.speed() })
+}
+
+// LeastTokens chooses by the tokens in flight, with those of the prompt and the output, divided
+// by the speed.
+func LeastTokens(r *Request, pods []Pod) int {
+	own := count(r.Tokens) + count(r.Output)
+	return least(pods, func(p *Pod) float64 {
+		return (count(p.Load.Prefill) + count(p.Load.Decode) + own) / p.speed()
+	})
+}
+
+// Dynamo is the cost of Dynamo's router (1.5, lib/kv-router/src/scheduling/selector.rs,
+// worker_logit), in tokens:
+//
+//	scale x max(0, prefill in flight + prompt - credit x cached - lower x in a lower tier) + decode + weight x requests
+type Dynamo struct {
+	OverlapCredit float64 // of a cached token; 0: 1
+	LowerCredit   float64 // of a token in a lower tier; 0: 0.75, which is that of the cpu
+	PrefillScale  float64 // 0: 1
+	RequestWeight float64 // of a request in flight, in tokens; 0: none
+	// Temperature spreads requests by chance: costs go from 0 to 1 over the pods, and a pod is
+	// chosen in proportion to exp(-cost/Temperature). 0: the pod of the least cost is.
+	Temperature float64
+	Seed        uint64 // of the draws
+}
+
+// Policy returns d as a Policy.
+func (d Dynamo) Policy() Policy {
+	credit, lower := parameter(d.OverlapCredit, 1), parameter(d.LowerCredit, 0.75)
+	scale, weight, temperature := parameter(d.PrefillScale, 1), parameter(d.RequestWeight, 0), parameter(d.Temperature, 0)
+	draws := newDraws(d.Seed)
+	return func(r *Request, pods []Pod) int {
+		cost := func(p *Pod) float64 {
+			gpu, below := r.cached(p)
+			prefill := count(p.Load.Prefill) + count(r.Tokens) - credit*gpu - lower*below
+			return scale*max(0, prefill) + count(p.Load.Decode) + weight*count(p.Load.Requests)
+		}
+		if temperature == 0 {
+			return least(pods, cost)
+		}
+		low, high := math.Inf(1), math.Inf(-1)
+		for i := range pods {
+			c := cost(&pods[i])
+			low, high = min(low, c), max(high, c)
+		}
+		spread := max(high-low, math.SmallestNonzeroFloat64) * temperature
+		return least(pods, func(p *Pod) float64 { // with a Gumbel variable each, the least is drawn in that proportion
+			return (cost(p)-low)/spread + math.Log(-math.Log(draws.float()))
+		})
+	}
+}
+
+// WeightedSum is the sum that llm-d's scheduler maximizes (0.8,
+// deploy/config/epp-precise-prefix-cache-config.yaml): the part of the prompt that is cached,
+// how short the queue is compared with the longest and the shortest one, and how much of the
+// cache is free. A router that asks no engine knows neither queue nor cache. So requests in
+// flight stand for the queue, and the pod that holds most tokens for a full cache.
+type WeightedSum struct {
+	Prefix float64 // weight; 0: 2
+	Queue  float64 // weight; 0: 1
+	Free   float64 // weight; 0: 1
+}
+
+// Policy returns w as a Policy.
+func (w WeightedSum) Policy() Policy {
+	prefix, queue, free := parameter(w.Prefix, 2), parameter(w.Queue, 1), parameter(w.Free, 1)
+	return func(r *Request, pods []Pod) int {
+		f := look(pods)
+		each, longer, more := prefix/max(count(r.Tokens), 1), queue/max(f.most-f.fewest, 1), free/max(f.held, 1)
+		return least(pods, func(p *Pod) float64 {
+			return longer*(count(p.Load.Requests)-f.fewest) + more*count(p.Load.Decode) - each*r.held(p)
+		})
+	}
+}
+
+// Affinity is llm-d's filter of 2026 before its token load (llm-d-router of 2026-08-22,
+// prefix-cache-affinity-filter and token-load-scorer). Pods that hold at least Threshold of the
+// prompt are preferred, unless the best of them has to compute for MaxPenalty longer than the
+// best of the others. Of the pods that are left the one is chosen with the fewest tokens to
+// compute, those of the prompt included.
+type Affinity struct {
+	Threshold  float64 // part of a prompt; 0: 0.8
+	MaxPenalty float64 // in seconds; 0: 18; below 0: nothing is too long
+	Throughput float64 // tokens a second that a pod computes; 0: 15928
+	MaxTokens  float64 // beyond so many tokens to compute pods are alike; 0: 4194304
+}
+
+// Policy returns a as a Policy.
+func (a Affinity) Policy() Policy {
+	threshold, penalty := parameter(a.Threshold, 0.8), parameter(a.MaxPenalty, 18)
+	throughput, most := parameter(a.Throughput, 15928), parameter(a.MaxTokens, 4194304)
+	if a.MaxPenalty < 0 {
+		penalty = math.Inf(1)
+	}
+	return func(r *Request, pods []Pod) int {
+		enough := threshold * max(count(r.Tokens), 1)
+		sticky, other := math.Inf(1), math.Inf(1)
+		for i := range pods {
+			of := &other
+			if threshold > 0 && r.held(&pods[i]) >= enough {
+				of = &sticky
+			}
+			*of = min(*of, count(pods[i].Load.Prefill))
+		}
+		held := !math.IsInf(sticky, 1) && (math.IsInf(other, 1) || !(sticky-other > penalty*throughput))
+		return least(pods, func(p *Pod) float64 {
+			if held && r.held(p) < enough {
+				return math.Inf(1)
+			}
+			return min(count(p.Load.Prefill)+r.uncached(p, 0), most)
+		})
+	}
+}
+
+// PrefixLessLoad is production-stack's loadaware (0.1.12, src/vllm_router/routers,
+// LoadAwareRouter): the part of the prompt that is cached, less Beta times the relative load,
+// (requests - mean) / max(1, mean).
+type PrefixLessLoad struct {
+	Beta float64 // 0: 1
+}
+
+// Policy returns l as a Policy.
+func (l PrefixLessLoad) Policy() Policy {
+	beta := parameter(l.Beta, 1)
+	return func(r *Request, pods []Pod) int {
+		load, cached := beta/max(look(pods).mean, 1), 1/max(count(r.Tokens), 1)
+		return least(pods, func(p *Pod) float64 { return load*count(p.Load.Requests) - cached*r.held(p) })
+	}
+}
+
+// SGLang is cache_aware of SGLang's router (Shepherd Model Gateway of 2026-08-07,
+// model_gateway/src/policies/cache_aware.rs, with the defaults of its command line): the pod
+// that holds most of the prompt, if that is more than Threshold. It is left if it has more
+// than Abs requests more than the pod with the fewest, and more than Rel times as many. Then,
+// or if no pod holds enough, the pod with the fewest requests is chosen.
+type SGLang struct {
+	Threshold float64 // part of a prompt; 0: 0.3
+	Abs       float64 // requests; 0: 64
+	Rel       float64 // 0: 1.5
+}
+
+// Policy returns s as a Policy.
+func (s SGLang) Policy() Policy {
+	threshold, most, times := parameter(s.Threshold, 0.3), parameter(s.Abs, 64), parameter(s.Rel, 1.5)
+	return func(r *Request, pods []Pod) int {
+		fewest, enough := look(pods).fewest, threshold*max(count(r.Tokens), 1)
+		return prefixed(r, pods, func(p *Pod, held float64) bool {
+			n := count(p.Load.Requests)
+			return held > enough && !(n-fewest > most && n > fewest*times)
+		})
+	}
+}
+
+// AIBrix is prefix-cache of AIBrix (0.7, pkg/plugins/gateway/algorithms/prefix_cache.go): of the
+// pods that hold something of the prompt, the one that holds most. A pod is left if it has more
+// requests than the mean and Deviations standard deviations, or more than Abs requests more
+// than the pod with the fewest. If none is left, the pod with the fewest requests is chosen.
+type AIBrix struct {
+	Deviations float64 // 0: 1
+	Abs        float64 // requests; 0: 8
+}
+
+// Policy returns a as a Policy.
+func (a AIBrix) Policy() Policy {
+	deviations, most := parameter(a.Deviations, 1), parameter(a.Abs, 8)
+	return func(r *Request, pods []Pod) int {
+		f, squares := look(pods), 0.0
+		for i := range pods {
+			d := count(pods[i].Load.Requests) - f.mean
+			squares += d * d
+		}
+		bound := min(f.mean+deviations*math.Sqrt(squares/float64(max(len(pods), 1))), f.fewest+most)
+		return prefixed(r, pods, func(p *Pod, held float64) bool { return held > 0 && count(p.Load.Requests) <= bound })
+	}
+}
+
+// prefixed returns the pod of those that are fit that holds most of the prompt, and of those
+// that hold as much the one with the fewest requests; if none is fit, that of all.
+func prefixed(r *Request, pods []Pod, fit func(p *Pod, held float64) bool) int {
+	best, most := -1, 0.0
+	for i := range pods {
+		p := &pods[i]
+		held := r.held(p)
+		if best >= 0 && held < most || !fit(p, held) {
+			continue
+		}
+		if best >= 0 && held == most {
+			n, o := max(p.Load.Requests, 0), max(pods[best].Load.Requests, 0)
+			if n > o || n == o && !p.before(&pods[best]) {
+				continue
+			}
+		}
+		best, most = i, held
+	}
+	if best < 0 {
+		best = least(pods, func(p *Pod) float64 { return count(p.Load.Requests) })
+	}
+	return best
+}
+
+// Rendezvous is rendezvous hashing with bounded loads (Thaler and Ravishankar 1998; Mirrokni,
+// Thorup and Zadimoghaddam 2018): requests of one Affinity go to one pod, and another one if that
+// has its share. When a pod comes or goes, only requests change their pod that go to it. Of the
+// pods that may take one more, the one is chosen with the highest hash of Affinity and name.
+// A pod may have Factor times its share of all requests in flight, which is in proportion to
+// its speed. It is the same in all gateways, and after a restart.
+type Rendezvous struct {
+	Factor float64 // 0: 1.25
+}
+
+// Policy returns h as a Policy.
+func (h Rendezvous) Policy() Policy {
+	factor := max(parameter(h.Factor, 1.25), 1)
+	return func(r *Request, pods []Pod) int {
+		requests, speeds := 1.0, 0.0
+		for i := range pods {
+			requests += count(pods[i].Load.Requests)
+			speeds += pods[i].speed()
+		}
+		each := factor * requests / speeds
+		best, highest := -1, uint64(0)
+		for i := range pods {
+			p := &pods[i]
+			if count(p.Load.Requests) >= math.Ceil(each*p.speed()) {
+				continue
+			}
+			if h := xxh3.HashStringSeed(p.Name, mix(r.Affinity+uint64(p.Rank))); best < 0 || h > highest || h == highest && p.before(&pods[best]) {
+				best, highest = i, h
+			}
+		}
+		if best < 0 { // rounded away
+			best = LeastRequests(r, pods)
+		}
+		return best
+	}
+}
+
+// RoundRobin returns a Policy that takes the pods in turns, by name. It counts.
+func RoundRobin() Policy {
+	var mu sync.Mutex
+	var last Pod
+	return func(_ *Request, pods []Pod) int {
+		mu.Lock()
+		defer mu.Unlock()
+		next := -1
+		for i := range pods {
+			if p := &pods[i]; last.before(p) && (next < 0 || p.before(&pods[next])) {
+				next = i
+			}
+		}
+		if next < 0 {
+			next = least(pods, func(*Pod) float64 { return 0 })
+		}
+		if next >= 0 {
+			last = Pod{Name: pods[next].Name, Rank: pods[next].Rank}
+		}
+		return next
+	}
+}
+
+// Random returns a Policy that draws a pod.
+func Random(seed uint64) Policy {
+	draws := newDraws(seed)
+	return func(_ *Request, pods []Pod) int {
+		if len(pods) == 0 {
+			return -1
+		}
+		return draws.below(len(pods))
+	}
+}
