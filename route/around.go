@@ -64,7 +64,7 @@ func TiesByChance(p Policy, seed uint64) Policy {
 	return func(r *Request, pods []Pod) int {
 		return among(p, r, func(s *scratch) {
 			for i := range s.all(pods) {
-				s.pods[i].tie = draws.next()
+				s.pods[i].Tie = draws.next()
 			}
 		})
 	}

@@ -26,8 +26,7 @@ type Request struct {
 	Affinity uint64
 }
 
-// Pod is a rank of a pod that a request may be sent to. Name and Rank tell pods apart; where
-// two pods are as good, the first by Name, then by Rank, is chosen.
+// Pod is a rank of a pod that a request may be sent to. Name and Rank tell pods apart.
 type Pod struct {
 	Name string
 	Rank int
@@ -40,8 +39,10 @@ type Pod struct {
 	// between 1/1000 and 1000. Policies of other projects do not know it, unless their
 	// comment says so.
 	Speed float64
-
-	tie uint64 // goes before the name
+	// Tie decides between pods that are as good: the lowest is chosen, and of equal ones the
+	// first by Name, then by Rank. kvindex's Answer.RoutePods sets it to an order that comes
+	// from the prompt. So prompts that nobody holds spread, and equal ones meet.
+	Tie uint64
 }
 
 // Load is what a pod has in flight: what was sent there and has not ended.
@@ -114,8 +115,8 @@ func least(pods []Pod, cost func(*Pod) float64) int {
 // before reports whether p is chosen of two that are as good.
 func (p *Pod) before(o *Pod) bool {
 	switch {
-	case p.tie != o.tie:
-		return p.tie < o.tie
+	case p.Tie != o.Tie:
+		return p.Tie < o.Tie
 	case p.Name != o.Name:
 		return p.Name < o.Name
 	}
