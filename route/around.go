@@ -2,6 +2,7 @@ package route
 
 import (
 	"math/bits"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -21,10 +22,7 @@ func BestOfTwo(p Policy, seed uint64) Policy {
 		if b >= a {
 			b++
 		}
-		return among(p, r, func(s *scratch) {
-			s.add(pods, a)
-			s.add(pods, b)
-		})
+		return among(p, r, pods, func(s *scratch) { s.at = append(s.at, a, b) })
 	}
 }
 
@@ -32,12 +30,15 @@ func BestOfTwo(p Policy, seed uint64) Policy {
 // role, of a zone, those that have an adapter. It returns -1 if there is none.
 func Only(keep func(*Pod) bool, p Policy) Policy {
 	return func(r *Request, pods []Pod) int {
-		return among(p, r, func(s *scratch) {
+		return among(p, r, pods, func(s *scratch) {
+			at, n := slices.Grow(s.at, len(pods))[:len(pods)], 0
 			for i := range pods {
+				at[n] = i
 				if keep(&pods[i]) {
-					s.add(pods, i)
+					n++
 				}
 			}
+			s.at = at[:n]
 		})
 	}
 }
@@ -48,57 +49,59 @@ func Only(keep func(*Pod) bool, p Policy) Policy {
 func Decode(credit float64, p Policy) Policy {
 	credit = min(parameter(credit, 0), 1)
 	return func(r *Request, pods []Pod) int {
-		return among(p, r, func(s *scratch) {
-			for i := range s.all(pods) {
-				gpu, lower := r.cached(&pods[i])
-				s.pods[i].Cached, s.pods[i].Lower = int(gpu*credit), int(lower*credit)
-			}
-		})
+		s := scratches.Get().(*scratch)
+		defer scratches.Put(s)
+		all := slices.Grow(s.pods[:0], len(pods))[:len(pods)]
+		for i := range pods {
+			gpu, lower := r.cached(&pods[i])
+			all[i] = pods[i]
+			all[i].Cached, all[i].Lower = int(gpu*credit), int(lower*credit)
+		}
+		s.pods = all
+		return p(r, all)
 	}
 }
 
-// TiesByChance returns p with another order of the pods each time, so that chance decides
-// between those that are as good, and not their names. Around RoundRobin it makes no sense.
+// TiesByChance returns p, a policy of this package, but chance decides between pods that are
+// as good, and not their names.
 func TiesByChance(p Policy, seed uint64) Policy {
 	draws := newDraws(seed)
 	return func(r *Request, pods []Pod) int {
-		return among(p, r, func(s *scratch) {
-			for i := range s.all(pods) {
-				s.pods[i].tie = draws.next()
-			}
-		})
+		s := scratches.Get().(*scratch)
+		defer scratches.Put(s)
+		s.request = *r
+		s.request.tie = draws.next() | 1
+		return p(&s.request, pods)
 	}
 }
 
-// scratch is pods that another policy chooses from.
+// scratch is what another policy chooses by.
 type scratch struct {
-	pods []Pod
-	at   []int // in the pods that were passed; empty: where it is
+	request Request
+	pods    []Pod
+	at      []int // where pods are in those that were passed
 }
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
-func (s *scratch) add(pods []Pod, i int) {
-	s.pods, s.at = append(s.pods, pods[i]), append(s.at, i)
-}
-
-// all adds all pods, each where it is.
-func (s *scratch) all(pods []Pod) []Pod {
-	s.pods = append(s.pods, pods...)
-	return s.pods
-}
-
-// among has p choose among pods, and returns the index in those that they are from.
-func among(p Policy, r *Request, fill func(*scratch)) int {
+// among has p choose among the pods that fill names, and returns the index in all.
+func among(p Policy, r *Request, pods []Pod, fill func(*scratch)) int {
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
-	s.pods, s.at = s.pods[:0], s.at[:0]
+	s.at = s.at[:0]
 	fill(s)
-	i := p(r, s.pods)
-	if i >= 0 && i < len(s.at) {
+	if len(s.at) == len(pods) {
+		return p(r, pods)
+	}
+	some := slices.Grow(s.pods[:0], len(s.at))[:len(s.at)]
+	for i, at := range s.at {
+		some[i] = pods[at]
+	}
+	s.pods = some
+	if i := p(r, some); i >= 0 && i < len(some) {
 		return s.at[i]
 	}
-	return i
+	return -1
 }
 
 // draws is random numbers from a seed (Steele, Lea and Flood 2014, SplitMix64), for many

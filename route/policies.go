@@ -15,27 +15,27 @@ import (
 // everybody to one pod, if all prompts begin alike (llm-d-kv-cache-manager 0.3,
 // pkg/kvcache/kvblock_scorer.go).
 func LongestPrefix(r *Request, pods []Pod) int {
-	return least(pods, func(p *Pod) float64 { return -r.held(p) })
+	return least(r, pods, func(p *Pod) float64 { return -r.held(p) })
 }
 
 // Product chooses by uncached tokens x (requests in flight + 1), divided by the speed. A token
 // of a lower tier counts as LowerCredit of a cached one.
 func Product(r *Request, pods []Pod) int {
-	return least(pods, func(p *Pod) float64 {
+	return least(r, pods, func(p *Pod) float64 {
 		return r.uncached(p, LowerCredit) * (count(p.Load.Requests) + 1) / p.speed()
 	})
 }
 
 // LeastRequests chooses by requests in flight, with this one, divided by the speed.
-func LeastRequests(_ *Request, pods []Pod) int {
-	return least(pods, func(p *Pod) float64 { return (count(p.Load.Requests) + 1) / p.speed() })
+func LeastRequests(r *Request, pods []Pod) int {
+	return least(r, pods, func(p *Pod) float64 { return (count(p.Load.Requests) + 1) / p.speed() })
 }
 
 // LeastTokens chooses by the tokens in flight, with those of the prompt and the output, divided
 // by the speed.
 func LeastTokens(r *Request, pods []Pod) int {
 	own := count(r.Tokens) + count(r.Output)
-	return least(pods, func(p *Pod) float64 {
+	return least(r, pods, func(p *Pod) float64 {
 		return (count(p.Load.Prefill) + count(p.Load.Decode) + own) / p.speed()
 	})
 }
@@ -67,17 +67,22 @@ func (d Dynamo) Policy() Policy {
 			return scale*max(0, prefill) + count(p.Load.Decode) + weight*count(p.Load.Requests)
 		}
 		if temperature == 0 {
-			return least(pods, cost)
+			return least(r, pods, cost)
+		}
+		if len(pods) == 0 {
+			return -1
 		}
 		low, high := math.Inf(1), math.Inf(-1)
 		for i := range pods {
 			c := cost(&pods[i])
 			low, high = min(low, c), max(high, c)
 		}
-		spread := max(high-low, math.SmallestNonzeroFloat64) * temperature
-		return least(pods, func(p *Pod) float64 { // with a Gumbel variable each, the least is drawn in that proportion
-			return (cost(p)-low)/spread + math.Log(-math.Log(draws.float()))
-		})
+		for { // one is drawn, and taken in that proportion; one of the least cost always is
+			i := draws.below(len(pods))
+			if c := cost(&pods[i]); c == low || draws.float() < math.Exp((low-c)/((high-low)*temperature)) {
+				return i
+			}
+		}
 	}
 }
 
@@ -98,7 +103,7 @@ func (w WeightedSum) Policy() Policy {
 	return func(r *Request, pods []Pod) int {
 		f := look(pods)
 		each, longer, more := prefix/max(count(r.Tokens), 1), queue/max(f.most-f.fewest, 1), free/max(f.held, 1)
-		return least(pods, func(p *Pod) float64 {
+		return least(r, pods, func(p *Pod) float64 {
 			return longer*(count(p.Load.Requests)-f.fewest) + more*count(p.Load.Decode) - each*r.held(p)
 		})
 	}
@@ -125,21 +130,24 @@ func (a Affinity) Policy() Policy {
 	}
 	return func(r *Request, pods []Pod) int {
 		enough := threshold * max(count(r.Tokens), 1)
-		sticky, other := math.Inf(1), math.Inf(1)
+		all, sticky := choice{at: -1}, choice{at: -1}
+		waiting, others := math.Inf(1), math.Inf(1) // the fewest tokens to compute at one that is sticky, and at another
 		for i := range pods {
-			of := &other
-			if threshold > 0 && r.held(&pods[i]) >= enough {
-				of = &sticky
+			gpu, lower := r.cached(&pods[i])
+			prefill := count(pods[i].Load.Prefill)
+			cost := min(prefill+count(r.Tokens)-gpu, most)
+			all.offer(r, pods, i, cost)
+			if threshold > 0 && gpu+lower >= enough {
+				sticky.offer(r, pods, i, cost)
+				waiting = min(waiting, prefill)
+			} else {
+				others = min(others, prefill)
 			}
-			*of = min(*of, count(pods[i].Load.Prefill))
 		}
-		held := !math.IsInf(sticky, 1) && (math.IsInf(other, 1) || !(sticky-other > penalty*throughput))
-		return least(pods, func(p *Pod) float64 {
-			if held && r.held(p) < enough {
-				return math.Inf(1)
-			}
-			return min(count(p.Load.Prefill)+r.uncached(p, 0), most)
-		})
+		if sticky.at < 0 || waiting-others > penalty*throughput {
+			return all.at
+		}
+		return sticky.at
 	}
 }
 
@@ -155,7 +163,7 @@ func (l PrefixLessLoad) Policy() Policy {
 	beta := parameter(l.Beta, 1)
 	return func(r *Request, pods []Pod) int {
 		load, cached := beta/max(look(pods).mean, 1), 1/max(count(r.Tokens), 1)
-		return least(pods, func(p *Pod) float64 { return load*count(p.Load.Requests) - cached*r.held(p) })
+		return least(r, pods, func(p *Pod) float64 { return load*count(p.Load.Requests) - cached*r.held(p) })
 	}
 }
 
@@ -200,7 +208,7 @@ func (a AIBrix) Policy() Policy {
 			d := count(pods[i].Load.Requests) - f.mean
 			squares += d * d
 		}
-		bound := min(f.mean+deviations*math.Sqrt(squares/float64(max(len(pods), 1))), f.fewest+most)
+		bound := min(f.mean+deviations*math.Sqrt(squares/float64(max(len(pods)-1, 1))), f.fewest+most)
 		return prefixed(r, pods, func(p *Pod, held float64) bool { return held > 0 && count(p.Load.Requests) <= bound })
 	}
 }
@@ -217,14 +225,14 @@ func prefixed(r *Request, pods []Pod, fit func(p *Pod, held float64) bool) int {
 		}
 		if best >= 0 && held == most {
 			n, o := max(p.Load.Requests, 0), max(pods[best].Load.Requests, 0)
-			if n > o || n == o && !p.before(&pods[best]) {
+			if n > o || n == o && !r.first(pods, i, best) {
 				continue
 			}
 		}
 		best, most = i, held
 	}
 	if best < 0 {
-		best = least(pods, func(p *Pod) float64 { return count(p.Load.Requests) })
+		best = least(r, pods, func(p *Pod) float64 { return count(p.Load.Requests) })
 	}
 	return best
 }
@@ -232,7 +240,7 @@ func prefixed(r *Request, pods []Pod, fit func(p *Pod, held float64) bool) int {
 // Rendezvous is rendezvous hashing with bounded loads (Thaler and Ravishankar 1998; Mirrokni,
 // Thorup and Zadimoghaddam 2018): requests of one Affinity go to one pod, and another one if that
 // has its share. When a pod comes or goes, only requests change their pod that go to it. Of the
-// pods that may take one more, the one is chosen with the highest hash of Affinity and name.
+// pods that may take one more, the one is chosen with the lowest hash of Affinity and name.
 // A pod may have Factor times its share of all requests in flight, which is in proportion to
 // its speed. It is the same in all gateways, and after a restart.
 type Rendezvous struct {
@@ -248,46 +256,39 @@ func (h Rendezvous) Policy() Policy {
 			requests += count(pods[i].Load.Requests)
 			speeds += pods[i].speed()
 		}
-		each := factor * requests / speeds
-		best, highest := -1, uint64(0)
+		each, seed := factor*requests/speeds, mix(r.Affinity)
+		best, lowest := -1, uint64(0)
 		for i := range pods {
 			p := &pods[i]
-			if count(p.Load.Requests) >= math.Ceil(each*p.speed()) {
-				continue
-			}
-			if h := xxh3.HashStringSeed(p.Name, mix(r.Affinity+uint64(p.Rank))); best < 0 || h > highest || h == highest && p.before(&pods[best]) {
-				best, highest = i, h
+			if h := p.hash(seed); (best < 0 || h < lowest) && count(p.Load.Requests) < each*p.speed() {
+				best, lowest = i, h
 			}
 		}
-		if best < 0 { // rounded away
+		if best < 0 { // so many requests that one more is rounded away
 			best = LeastRequests(r, pods)
 		}
 		return best
 	}
 }
 
-// RoundRobin returns a Policy that takes the pods in turns, by name. It counts.
+// RoundRobin returns a Policy that takes the pods in turns, in the order of a hash of their
+// names. It remembers whose turn it was.
 func RoundRobin() Policy {
 	var mu sync.Mutex
-	var last Pod
-	return func(_ *Request, pods []Pod) int {
+	var last uint64
+	return func(r *Request, pods []Pod) int {
 		mu.Lock()
 		defer mu.Unlock()
-		next := -1
-		for i := range pods {
-			if p := &pods[i]; last.before(p) && (next < 0 || p.before(&pods[next])) {
-				next = i
-			}
-		}
-		if next < 0 {
-			next = least(pods, func(*Pod) float64 { return 0 })
-		}
+		next := least(r, pods, func(p *Pod) float64 { return float64((p.hash(0) - last - 1) >> 1) })
 		if next >= 0 {
-			last = Pod{Name: pods[next].Name, Rank: pods[next].Rank}
+			last = pods[next].hash(0)
 		}
 		return next
 	}
 }
+
+// hash returns a hash of name and rank.
+func (p *Pod) hash(seed uint64) uint64 { return xxh3.HashStringSeed(p.Name, seed+uint64(p.Rank)) }
 
 // Random returns a Policy that draws a pod.
 func Random(seed uint64) Policy {

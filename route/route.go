@@ -15,7 +15,10 @@
 // prompt cannot be cached. If there are pods, one of them is chosen, except by Only.
 package route
 
-import "math"
+import (
+	"math"
+	"strings"
+)
 
 // Request is a request that is to be sent somewhere.
 type Request struct {
@@ -24,6 +27,8 @@ type Request struct {
 	// Affinity is a hash of what requests have in common that should go to one pod: the
 	// session, or the first blocks of the prompt. Only Rendezvous looks at it.
 	Affinity uint64
+
+	tie uint64 // orders pods that are as good, with where they are; 0: their names do
 }
 
 // Pod is a rank of a pod that a request may be sent to. Name and Rank tell pods apart; where
@@ -40,8 +45,6 @@ type Pod struct {
 	// between 1/1000 and 1000. Policies of other projects do not know it, unless their
 	// comment says so.
 	Speed float64
-
-	tie uint64 // goes before the name
 }
 
 // Load is what a pod has in flight: what was sent there and has not ended.
@@ -77,7 +80,7 @@ const DecodeCost = 0.02
 func Default(r *Request, pods []Pod) int {
 	behind := 1 + look(pods).mean/2
 	own := DecodeCost * (count(r.Tokens) + count(r.Output))
-	return least(pods, func(p *Pod) float64 {
+	return least(r, pods, func(p *Pod) float64 {
 		return (count(p.Load.Prefill) + behind*r.uncached(p, LowerCredit) + DecodeCost*count(p.Load.Decode) + own) / p.speed()
 	})
 }
@@ -89,37 +92,48 @@ type fleet struct {
 }
 
 func look(pods []Pod) fleet {
-	sum, fewest, most, held := 0.0, math.MaxInt, 0, 0
+	sum, fewest, most, held := int64(0), math.MaxInt32, 0, 0
 	for i := range pods {
 		l := &pods[i].Load
-		n := max(l.Requests, 0)
-		sum += float64(n)
+		n := min(max(l.Requests, 0), math.MaxInt32)
+		sum += int64(n)
 		fewest, most, held = min(fewest, n), max(most, n), max(held, l.Decode)
 	}
-	return fleet{sum / float64(max(len(pods), 1)), float64(fewest), float64(most), float64(held)}
+	return fleet{float64(sum) / float64(max(len(pods), 1)), float64(fewest), float64(most), float64(held)}
+}
+
+// choice is the pod of the least cost so far.
+type choice struct {
+	at   int // -1: there is none
+	cost float64
+}
+
+func (c *choice) offer(r *Request, pods []Pod, i int, cost float64) {
+	if c.at < 0 || cost < c.cost || cost == c.cost && r.first(pods, i, c.at) {
+		c.at, c.cost = i, cost
+	}
 }
 
 // least returns the index of the pod of the least cost.
-func least(pods []Pod, cost func(*Pod) float64) int {
-	best, lowest := -1, math.Inf(1)
+func least(r *Request, pods []Pod, cost func(*Pod) float64) int {
+	best := choice{at: -1}
 	for i := range pods {
-		c := cost(&pods[i])
-		if best < 0 || c < lowest || c == lowest && pods[i].before(&pods[best]) {
-			best, lowest = i, c
-		}
+		best.offer(r, pods, i, cost(&pods[i]))
 	}
-	return best
+	return best.at
 }
 
-// before reports whether p is chosen of two that are as good.
-func (p *Pod) before(o *Pod) bool {
-	switch {
-	case p.tie != o.tie:
-		return p.tie < o.tie
-	case p.Name != o.Name:
-		return p.Name < o.Name
+// first reports whether pods[i] is chosen of two that are as good.
+func (r *Request) first(pods []Pod, i, j int) bool {
+	if r.tie != 0 {
+		return mix(r.tie+uint64(i)) < mix(r.tie+uint64(j))
 	}
-	return p.Rank < o.Rank
+	return pods[i].before(&pods[j])
+}
+
+func (p *Pod) before(o *Pod) bool {
+	c := strings.Compare(p.Name, o.Name)
+	return c < 0 || c == 0 && p.Rank < o.Rank
 }
 
 // count returns a number that is not below 0.
