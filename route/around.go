@@ -13,15 +13,13 @@ import (
 // gateways that see old figures, all choose the pod that seems to be the best; drawing spreads
 // them. What p knows of a fleet it knows of the two.
 func BestOfTwo(p Policy, seed uint64) Policy {
-	draws := newDraws(seed)
+	draws := draws{seed: seed}
 	return func(r *Request, pods []Pod) int {
 		if len(pods) <= 2 {
 			return p(r, pods)
 		}
-		a, b := draws.below(len(pods)), draws.below(len(pods)-1)
-		if b >= a {
-			b++
-		}
+		a := draws.below(len(pods))
+		b := (a + 1 + draws.below(len(pods)-1)) % len(pods)
 		return among(p, r, pods, func(s *scratch) { s.at = append(s.at, a, b) })
 	}
 }
@@ -65,7 +63,7 @@ func Decode(credit float64, p Policy) Policy {
 // TiesByChance returns p, a policy of this package, but chance decides between pods that are
 // as good, and not their names.
 func TiesByChance(p Policy, seed uint64) Policy {
-	draws := newDraws(seed)
+	draws := draws{seed: seed}
 	return func(r *Request, pods []Pod) int {
 		s := scratches.Get().(*scratch)
 		defer scratches.Put(s)
@@ -106,15 +104,12 @@ func among(p Policy, r *Request, pods []Pod, fill func(*scratch)) int {
 
 // draws is random numbers from a seed (Steele, Lea and Flood 2014, SplitMix64), for many
 // goroutines.
-type draws struct{ state atomic.Uint64 }
-
-func newDraws(seed uint64) *draws {
-	d := new(draws)
-	d.state.Store(mix(seed))
-	return d
+type draws struct {
+	seed uint64
+	made atomic.Uint64
 }
 
-func (d *draws) next() uint64 { return mix(d.state.Add(0x9e3779b97f4a7c15)) }
+func (d *draws) next() uint64 { return mix(mix(d.seed) + d.made.Add(0x9e3779b97f4a7c15)) }
 
 // below returns a number from 0 up to, but not including, n.
 func (d *draws) below(n int) int {

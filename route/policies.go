@@ -40,8 +40,8 @@ func LeastTokens(r *Request, pods []Pod) int {
 	})
 }
 
-// Dynamo is the cost of Dynamo's router (1.5, lib/kv-router/src/scheduling/selector.rs,
-// worker_logit), in tokens:
+// Dynamo is the cost of Dynamo's router (1.5, lib/kv-router/src/scheduling, worker_logit), in
+// tokens:
 //
 //	scale x max(0, prefill in flight + prompt - credit x cached - lower x in a lower tier) + decode + weight x requests
 type Dynamo struct {
@@ -49,17 +49,18 @@ type Dynamo struct {
 	LowerCredit   float64 // of a token in a lower tier; 0: 0.75, which is that of the cpu
 	PrefillScale  float64 // 0: 1
 	RequestWeight float64 // of a request in flight, in tokens; 0: none
-	// Temperature spreads requests by chance: costs go from 0 to 1 over the pods, and a pod is
-	// chosen in proportion to exp(-cost/Temperature). 0: the pod of the least cost is.
+	// Temperature spreads requests by chance: costs are scaled to go from 0 to 1 over the pods,
+	// and a pod is chosen in proportion to exp(-cost/Temperature). 0: the pod of the least cost
+	// is.
 	Temperature float64
 	Seed        uint64 // of the draws
 }
 
 // Policy returns d as a Policy.
 func (d Dynamo) Policy() Policy {
-	credit, lower := parameter(d.OverlapCredit, 1), parameter(d.LowerCredit, 0.75)
-	scale, weight, temperature := parameter(d.PrefillScale, 1), parameter(d.RequestWeight, 0), parameter(d.Temperature, 0)
-	draws := newDraws(d.Seed)
+	credit, lower, scale := parameter(d.OverlapCredit, 1), parameter(d.LowerCredit, 0.75), parameter(d.PrefillScale, 1)
+	weight, temperature := parameter(d.RequestWeight, 0), parameter(d.Temperature, 0)
+	draws := draws{seed: d.Seed}
 	return func(r *Request, pods []Pod) int {
 		cost := func(p *Pod) float64 {
 			gpu, below := r.cached(p)
@@ -109,7 +110,7 @@ func (w WeightedSum) Policy() Policy {
 	}
 }
 
-// Affinity is llm-d's filter of 2026 before its token load (llm-d-router of 2026-08-22,
+// Affinity is llm-d's filter of 2026 before its token load (llm-d-router 0.9,
 // prefix-cache-affinity-filter and token-load-scorer). Pods that hold at least Threshold of the
 // prompt are preferred, unless the best of them has to compute for MaxPenalty longer than the
 // best of the others. Of the pods that are left the one is chosen with the fewest tokens to
@@ -130,7 +131,7 @@ func (a Affinity) Policy() Policy {
 	}
 	return func(r *Request, pods []Pod) int {
 		enough := threshold * max(count(r.Tokens), 1)
-		all, sticky := choice{at: -1}, choice{at: -1}
+		all, sticky := nothing, nothing
 		waiting, others := math.Inf(1), math.Inf(1) // the fewest tokens to compute at one that is sticky, and at another
 		for i := range pods {
 			gpu, lower := r.cached(&pods[i])
@@ -151,7 +152,7 @@ func (a Affinity) Policy() Policy {
 	}
 }
 
-// PrefixLessLoad is production-stack's loadaware (0.1.12, src/vllm_router/routers,
+// PrefixLessLoad is production-stack's loadaware (pull request 1035 of 2026-08-09, behind 0.1.12,
 // LoadAwareRouter): the part of the prompt that is cached, less Beta times the relative load,
 // (requests - mean) / max(1, mean).
 type PrefixLessLoad struct {
@@ -167,11 +168,11 @@ func (l PrefixLessLoad) Policy() Policy {
 	}
 }
 
-// SGLang is cache_aware of SGLang's router (Shepherd Model Gateway of 2026-08-07,
+// SGLang is cache_aware of SGLang's router (Shepherd Model Gateway 1.9,
 // model_gateway/src/policies/cache_aware.rs, with the defaults of its command line): the pod
-// that holds most of the prompt, if that is more than Threshold. It is left if it has more
-// than Abs requests more than the pod with the fewest, and more than Rel times as many. Then,
-// or if no pod holds enough, the pod with the fewest requests is chosen.
+// that holds most of the prompt, if that is more than Threshold. A pod is left out if it has
+// more than Abs requests more than the pod with the fewest, and more than Rel times as many. If
+// no other holds enough, the pod with the fewest requests is chosen.
 type SGLang struct {
 	Threshold float64 // part of a prompt; 0: 0.3
 	Abs       float64 // requests; 0: 64
@@ -182,11 +183,8 @@ type SGLang struct {
 func (s SGLang) Policy() Policy {
 	threshold, most, times := parameter(s.Threshold, 0.3), parameter(s.Abs, 64), parameter(s.Rel, 1.5)
 	return func(r *Request, pods []Pod) int {
-		fewest, enough := look(pods).fewest, threshold*max(count(r.Tokens), 1)
-		return prefixed(r, pods, func(p *Pod, held float64) bool {
-			n := count(p.Load.Requests)
-			return held > enough && !(n-fewest > most && n > fewest*times)
-		})
+		fewest := look(pods).fewest
+		return prefixed(r, pods, threshold*max(count(r.Tokens), 1), max(fewest+most, fewest*times))
 	}
 }
 
@@ -209,32 +207,29 @@ func (a AIBrix) Policy() Policy {
 			squares += d * d
 		}
 		bound := min(f.mean+deviations*math.Sqrt(squares/float64(max(len(pods)-1, 1))), f.fewest+most)
-		return prefixed(r, pods, func(p *Pod, held float64) bool { return held > 0 && count(p.Load.Requests) <= bound })
+		return prefixed(r, pods, 0, bound)
 	}
 }
 
-// prefixed returns the pod of those that are fit that holds most of the prompt, and of those
-// that hold as much the one with the fewest requests; if none is fit, that of all.
-func prefixed(r *Request, pods []Pod, fit func(p *Pod, held float64) bool) int {
-	best, most := -1, 0.0
+// prefixed returns the pod that holds most of the prompt, of those that hold more than enough and
+// have no more requests than bound; of those that hold as much the one with the fewest requests.
+// If there is none, it returns the one with the fewest requests of all.
+func prefixed(r *Request, pods []Pod, enough, bound float64) int {
+	best, most := nothing, enough
 	for i := range pods {
-		p := &pods[i]
-		held := r.held(p)
-		if best >= 0 && held < most || !fit(p, held) {
+		held, n := r.held(&pods[i]), count(pods[i].Load.Requests)
+		if held <= enough || held < most || n > bound {
 			continue
 		}
-		if best >= 0 && held == most {
-			n, o := max(p.Load.Requests, 0), max(pods[best].Load.Requests, 0)
-			if n > o || n == o && !r.first(pods, i, best) {
-				continue
-			}
+		if held > most {
+			best, most = nothing, held
 		}
-		best, most = i, held
+		best.offer(r, pods, i, n)
 	}
-	if best < 0 {
-		best = least(r, pods, func(p *Pod) float64 { return count(p.Load.Requests) })
+	if best.at < 0 {
+		return least(r, pods, func(p *Pod) float64 { return count(p.Load.Requests) })
 	}
-	return best
+	return best.at
 }
 
 // Rendezvous is rendezvous hashing with bounded loads (Thaler and Ravishankar 1998; Mirrokni,
@@ -292,7 +287,7 @@ func (p *Pod) hash(seed uint64) uint64 { return xxh3.HashStringSeed(p.Name, seed
 
 // Random returns a Policy that draws a pod.
 func Random(seed uint64) Policy {
-	draws := newDraws(seed)
+	draws := draws{seed: seed}
 	return func(_ *Request, pods []Pod) int {
 		if len(pods) == 0 {
 			return -1

@@ -15,10 +15,7 @@
 // prompt cannot be cached. If there are pods, one of them is chosen, except by Only.
 package route
 
-import (
-	"math"
-	"strings"
-)
+import "math"
 
 // Request is a request that is to be sent somewhere.
 type Request struct {
@@ -102,11 +99,13 @@ func look(pods []Pod) fleet {
 	return fleet{float64(sum) / float64(max(len(pods), 1)), float64(fewest), float64(most), float64(held)}
 }
 
-// choice is the pod of the least cost so far.
+// choice is the pod of the least cost so far. One of +Inf is never chosen.
 type choice struct {
 	at   int // -1: there is none
 	cost float64
 }
+
+var nothing = choice{-1, math.MaxFloat64}
 
 func (c *choice) offer(r *Request, pods []Pod, i int, cost float64) {
 	if c.at < 0 || cost < c.cost || cost == c.cost && r.first(pods, i, c.at) {
@@ -114,11 +113,13 @@ func (c *choice) offer(r *Request, pods []Pod, i int, cost float64) {
 	}
 }
 
-// least returns the index of the pod of the least cost.
+// least returns the index of the pod of the least cost, or -1.
 func least(r *Request, pods []Pod, cost func(*Pod) float64) int {
-	best := choice{at: -1}
+	best := nothing
 	for i := range pods {
-		best.offer(r, pods, i, cost(&pods[i]))
+		if c := cost(&pods[i]); c <= best.cost { // offer is not inlined
+			best.offer(r, pods, i, c)
+		}
 	}
 	return best.at
 }
@@ -128,12 +129,8 @@ func (r *Request) first(pods []Pod, i, j int) bool {
 	if r.tie != 0 {
 		return mix(r.tie+uint64(i)) < mix(r.tie+uint64(j))
 	}
-	return pods[i].before(&pods[j])
-}
-
-func (p *Pod) before(o *Pod) bool {
-	c := strings.Compare(p.Name, o.Name)
-	return c < 0 || c == 0 && p.Rank < o.Rank
+	p, o := &pods[i], &pods[j]
+	return p.Name < o.Name || p.Name == o.Name && p.Rank < o.Rank
 }
 
 // count returns a number that is not below 0.
@@ -166,9 +163,10 @@ func (p *Pod) speed() float64 {
 	return min(max(p.Speed, 1e-3), 1e3)
 }
 
-// parameter returns what a parameter stands for: 0 is its default, below 0 is none.
+// parameter returns what a parameter stands for: 0 is its default, and so is what is no number;
+// below 0 is none.
 func parameter(v, byDefault float64) float64 {
-	if v == 0 {
+	if v == 0 || math.IsNaN(v) {
 		return byDefault
 	}
 	return min(max(v, 0), 1e9)
