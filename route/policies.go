@@ -15,7 +15,7 @@ import (
 // everybody to one pod, if all prompts begin alike (llm-d-kv-cache-manager 0.3,
 // pkg/kvcache/kvblock_scorer.go).
 func LongestPrefix(r *Request, pods []Pod) int {
-	return least(r, pods, func(p *Pod) float64 { return -r.held(p) })
+	return least(r, pods, func(p *Pod) float64 { return r.uncached(p, 1) })
 }
 
 // Product chooses by uncached tokens x (requests in flight + 1), divided by the speed. A token
@@ -67,11 +67,8 @@ func (d Dynamo) Policy() Policy {
 			prefill := count(p.Load.Prefill) + count(r.Tokens) - credit*gpu - lower*below
 			return scale*max(0, prefill) + count(p.Load.Decode) + weight*count(p.Load.Requests)
 		}
-		if temperature == 0 {
+		if temperature == 0 || len(pods) == 0 {
 			return least(r, pods, cost)
-		}
-		if len(pods) == 0 {
-			return -1
 		}
 		low, high := math.Inf(1), math.Inf(-1)
 		for i := range pods {
@@ -102,10 +99,10 @@ type WeightedSum struct {
 func (w WeightedSum) Policy() Policy {
 	prefix, queue, free := parameter(w.Prefix, 2), parameter(w.Queue, 1), parameter(w.Free, 1)
 	return func(r *Request, pods []Pod) int {
-		f := look(pods)
-		each, longer, more := prefix/max(count(r.Tokens), 1), queue/max(f.most-f.fewest, 1), free/max(f.held, 1)
+		_, fewest, most, fullest := look(pods)
+		each, longer, more := prefix/max(count(r.Tokens), 1), queue/max(most-fewest, 1), free/max(fullest, 1)
 		return least(r, pods, func(p *Pod) float64 {
-			return longer*(count(p.Load.Requests)-f.fewest) + more*count(p.Load.Decode) - each*r.held(p)
+			return longer*count(p.Load.Requests) + more*count(p.Load.Decode) + each*r.uncached(p, 1)
 		})
 	}
 }
@@ -126,9 +123,6 @@ type Affinity struct {
 func (a Affinity) Policy() Policy {
 	threshold, penalty := parameter(a.Threshold, 0.8), parameter(a.MaxPenalty, 18)
 	throughput, most := parameter(a.Throughput, 15928), parameter(a.MaxTokens, 4194304)
-	if a.MaxPenalty < 0 {
-		penalty = math.Inf(1)
-	}
 	return func(r *Request, pods []Pod) int {
 		enough := threshold * max(count(r.Tokens), 1)
 		all, sticky := nothing, nothing
@@ -145,7 +139,7 @@ func (a Affinity) Policy() Policy {
 				others = min(others, prefill)
 			}
 		}
-		if sticky.at < 0 || waiting-others > penalty*throughput {
+		if sticky.at < 0 || !(a.MaxPenalty < 0) && waiting-others > penalty*throughput {
 			return all.at
 		}
 		return sticky.at
@@ -163,8 +157,9 @@ type PrefixLessLoad struct {
 func (l PrefixLessLoad) Policy() Policy {
 	beta := parameter(l.Beta, 1)
 	return func(r *Request, pods []Pod) int {
-		load, cached := beta/max(look(pods).mean, 1), 1/max(count(r.Tokens), 1)
-		return least(r, pods, func(p *Pod) float64 { return load*count(p.Load.Requests) - cached*r.held(p) })
+		mean, _, _, _ := look(pods)
+		load, uncached := beta/max(mean, 1), 1/max(count(r.Tokens), 1)
+		return least(r, pods, func(p *Pod) float64 { return load*count(p.Load.Requests) + uncached*r.uncached(p, 1) })
 	}
 }
 
@@ -183,7 +178,7 @@ type SGLang struct {
 func (s SGLang) Policy() Policy {
 	threshold, most, times := parameter(s.Threshold, 0.3), parameter(s.Abs, 64), parameter(s.Rel, 1.5)
 	return func(r *Request, pods []Pod) int {
-		fewest := look(pods).fewest
+		_, fewest, _, _ := look(pods)
 		return prefixed(r, pods, threshold*max(count(r.Tokens), 1), max(fewest+most, fewest*times))
 	}
 }
@@ -201,12 +196,13 @@ type AIBrix struct {
 func (a AIBrix) Policy() Policy {
 	deviations, most := parameter(a.Deviations, 1), parameter(a.Abs, 8)
 	return func(r *Request, pods []Pod) int {
-		f, squares := look(pods), 0.0
+		mean, fewest, _, _ := look(pods)
+		squares := 0.0
 		for i := range pods {
-			d := count(pods[i].Load.Requests) - f.mean
+			d := count(pods[i].Load.Requests) - mean
 			squares += d * d
 		}
-		bound := min(f.mean+deviations*math.Sqrt(squares/float64(max(len(pods)-1, 1))), f.fewest+most)
+		bound := min(mean+deviations*math.Sqrt(squares/float64(max(len(pods)-1, 1))), fewest+most)
 		return prefixed(r, pods, 0, bound)
 	}
 }
@@ -217,7 +213,7 @@ func (a AIBrix) Policy() Policy {
 func prefixed(r *Request, pods []Pod, enough, bound float64) int {
 	best, most := nothing, enough
 	for i := range pods {
-		held, n := r.held(&pods[i]), count(pods[i].Load.Requests)
+		held, n := count(r.Tokens)-r.uncached(&pods[i], 1), count(pods[i].Load.Requests)
 		if held <= enough || held < most || n > bound {
 			continue
 		}
@@ -252,15 +248,15 @@ func (h Rendezvous) Policy() Policy {
 			speeds += pods[i].speed()
 		}
 		each, seed := factor*requests/speeds, mix(r.Affinity)
-		best, lowest := -1, uint64(0)
+		best, lowest := -1, uint64(math.MaxUint64)
 		for i := range pods {
 			p := &pods[i]
-			if h := p.hash(seed); (best < 0 || h < lowest) && count(p.Load.Requests) < each*p.speed() {
+			if h := p.hash(seed); h <= lowest && count(p.Load.Requests) < each*p.speed() {
 				best, lowest = i, h
 			}
 		}
-		if best < 0 { // so many requests that one more is rounded away
-			best = LeastRequests(r, pods)
+		if best < 0 { // there are so many requests that one more is rounded away
+			return LeastRequests(r, pods)
 		}
 		return best
 	}
@@ -289,9 +285,6 @@ func (p *Pod) hash(seed uint64) uint64 { return xxh3.HashStringSeed(p.Name, seed
 func Random(seed uint64) Policy {
 	draws := draws{seed: seed}
 	return func(_ *Request, pods []Pod) int {
-		if len(pods) == 0 {
-			return -1
-		}
-		return draws.below(len(pods))
+		return min(draws.below(len(pods)), len(pods)-1) // -1 of none
 	}
 }

@@ -75,28 +75,25 @@ const DecodeCost = 0.02
 // as LowerCredit of a cached one), mean is the mean number of requests in flight at a pod, and
 // decode is what the pod holds.
 func Default(r *Request, pods []Pod) int {
-	behind := 1 + look(pods).mean/2
+	mean, _, _, _ := look(pods)
+	behind := 1 + mean/2
 	own := DecodeCost * (count(r.Tokens) + count(r.Output))
 	return least(r, pods, func(p *Pod) float64 {
 		return (count(p.Load.Prefill) + behind*r.uncached(p, LowerCredit) + DecodeCost*count(p.Load.Decode) + own) / p.speed()
 	})
 }
 
-// fleet is what some policies know of all pods.
-type fleet struct {
-	mean, fewest, most float64 // requests in flight at a pod
-	held               float64 // tokens, of the pod that holds most
-}
-
-func look(pods []Pod) fleet {
-	sum, fewest, most, held := int64(0), math.MaxInt32, 0, 0
+// look returns how many requests are in flight at a pod, on the mean, at least and at most, and
+// how many tokens the pod holds that holds most.
+func look(pods []Pod) (mean, fewest, most, fullest float64) {
+	sum, low, high, held := int64(0), math.MaxInt32, 0, 0
 	for i := range pods {
 		l := &pods[i].Load
 		n := min(max(l.Requests, 0), math.MaxInt32)
 		sum += int64(n)
-		fewest, most, held = min(fewest, n), max(most, n), max(held, l.Decode)
+		low, high, held = min(low, n), max(high, n), max(held, l.Decode)
 	}
-	return fleet{float64(sum) / float64(max(len(pods), 1)), float64(fewest), float64(most), float64(held)}
+	return float64(sum) / float64(max(len(pods), 1)), float64(low), float64(high), float64(held)
 }
 
 // choice is the pod of the least cost so far. One of +Inf is never chosen.
@@ -148,12 +145,6 @@ func (r *Request) cached(p *Pod) (gpu, lower float64) {
 func (r *Request) uncached(p *Pod, credit float64) float64 {
 	gpu, lower := r.cached(p)
 	return count(r.Tokens) - gpu - credit*lower
-}
-
-// held returns the tokens of the prompt that p has, in any tier.
-func (r *Request) held(p *Pod) float64 {
-	gpu, lower := r.cached(p)
-	return gpu + lower
 }
 
 func (p *Pod) speed() float64 {
