@@ -11,9 +11,10 @@ import (
 
 // BestOfTwo returns a Policy that draws two pods, and has p choose one of them. With several
 // gateways that see old figures, all choose the pod that seems to be the best; drawing spreads
-// them. What p knows of a fleet it knows of the two.
+// them. What p knows of a fleet it knows of the two. Chance decides between two that are as good.
 func BestOfTwo(p Policy, seed uint64) Policy {
 	draws := draws{seed: seed}
+	p = TiesByChance(p, ^seed) // or the first by name is twice as often chosen on an idle fleet
 	return func(r *Request, pods []Pod) int {
 		if len(pods) <= 2 {
 			return p(r, pods)

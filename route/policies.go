@@ -100,9 +100,9 @@ func (w WeightedSum) Policy() Policy {
 	prefix, queue, free := parameter(w.Prefix, 2), parameter(w.Queue, 1), parameter(w.Free, 1)
 	return func(r *Request, pods []Pod) int {
 		_, fewest, most, fullest := look(pods)
-		each, longer, more := prefix/max(count(r.Tokens), 1), queue/max(most-fewest, 1), free/max(fullest, 1)
+		tokens, longer, fullest := max(count(r.Tokens), 1), max(most-fewest, 1), max(fullest, 1)
 		return least(r, pods, func(p *Pod) float64 {
-			return longer*count(p.Load.Requests) + more*count(p.Load.Decode) + each*r.uncached(p, 1)
+			return prefix*r.uncached(p, 1)/tokens + queue*(count(p.Load.Requests)-fewest)/longer + free*count(p.Load.Decode)/fullest
 		})
 	}
 }
@@ -158,8 +158,10 @@ func (l PrefixLessLoad) Policy() Policy {
 	beta := parameter(l.Beta, 1)
 	return func(r *Request, pods []Pod) int {
 		mean, _, _, _ := look(pods)
-		load, uncached := beta/max(mean, 1), 1/max(count(r.Tokens), 1)
-		return least(r, pods, func(p *Pod) float64 { return load*count(p.Load.Requests) + uncached*r.uncached(p, 1) })
+		tokens := max(count(r.Tokens), 1)
+		return least(r, pods, func(p *Pod) float64 {
+			return r.uncached(p, 1)/tokens + beta*(count(p.Load.Requests)-mean)/max(mean, 1)
+		})
 	}
 }
 
