@@ -14,7 +14,6 @@ func pod(name string, requests, cached int) route.Pod {
 
 // TestGolden has examples that the sources publish.
 func TestGolden(t *testing.T) {
-	// llm-d's filter alone: a load that the sum does not see breaks ties between the pods.
 	affinity := func(penalty, threshold float64) route.Policy {
 		return route.Affinity{MaxPenalty: penalty, Threshold: threshold, Throughput: 1000}.Policy()
 	}
@@ -56,8 +55,8 @@ func TestGolden(t *testing.T) {
 			[]route.Pod{pod("b", 30, 100), pod("a", 10, 0)}, "a"},
 		{"... a bit less", route.PrefixLessLoad{}.Policy(), 100,
 			[]route.Pod{pod("b", 29, 100), pod("a", 10, 0)}, "b"},
-		{"... an idle fleet with a mean of 0.2: one request is worth one hit", route.PrefixLessLoad{}.Policy(), 100,
-			[]route.Pod{pod("b", 1, 99), pod("a", 0, 0), pod("c", 0, 0), pod("d", 0, 0), pod("e", 0, 0)}, "a"},
+		{"... at a mean of 0.2 a request is not 400 % too many", route.PrefixLessLoad{Beta: 0.5}.Policy(), 100,
+			[]route.Pod{pod("b", 1, 99), pod("a", 0, 0), pod("c", 0, 0), pod("d", 0, 0), pod("e", 0, 0)}, "b"},
 		{"... 2048 tokens of a prompt of 2000 are a full hit", route.PrefixLessLoad{}.Policy(), 2000,
 			[]route.Pod{pod("b", 0, 2048), pod("a", 0, 2000)}, "a"},
 

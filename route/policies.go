@@ -126,20 +126,19 @@ func (a Affinity) Policy() Policy {
 	return func(r *Request, pods []Pod) int {
 		enough := threshold * max(count(r.Tokens), 1)
 		all, sticky := nothing, nothing
-		waiting, others := math.Inf(1), math.Inf(1) // the fewest tokens to compute at one that is sticky, and at another
+		best, waiting := math.Inf(1), math.Inf(1) // the fewest tokens to compute, and those at a sticky one
 		for i := range pods {
 			gpu, lower := r.cached(&pods[i])
 			prefill := count(pods[i].Load.Prefill)
 			cost := min(prefill+count(r.Tokens)-gpu, most)
 			all.offer(r, pods, i, cost)
-			if threshold > 0 && gpu+lower >= enough {
+			best = min(best, prefill)
+			if gpu+lower >= enough {
 				sticky.offer(r, pods, i, cost)
 				waiting = min(waiting, prefill)
-			} else {
-				others = min(others, prefill)
 			}
 		}
-		if sticky.at < 0 || !(a.MaxPenalty < 0) && waiting-others > penalty*throughput {
+		if sticky.at < 0 || !(a.MaxPenalty < 0) && waiting-best > penalty*throughput {
 			return all.at
 		}
 		return sticky.at

@@ -160,7 +160,7 @@ var formulas = map[string]func(r *rand.Rand) (route.Policy, func(*route.Request,
 				gpu, lower := held(q, p)
 				uncached := notBelow0(q.Tokens) - gpu - 0.75*lower
 				decode := 0.02 * (notBelow0(p.Load.Decode) + notBelow0(q.Tokens) + notBelow0(q.Output))
-				return (notBelow0(p.Load.Prefill) + uncached*(1+busy/2) + decode) / speed(p)
+				return (notBelow0(p.Load.Prefill)+uncached+decode)/speed(p) + uncached*busy/2
 			})
 		}
 	},
@@ -410,6 +410,31 @@ func TestNone(t *testing.T) {
 	none := route.Only(func(*route.Pod) bool { return false }, route.Random(1))
 	if at := none(&route.Request{}, make([]route.Pod, 3)); at != -1 {
 		t.Errorf("%d of none is chosen", at)
+	}
+}
+
+// TestSpeeds has speeds that are none, and those that are bounded.
+func TestSpeeds(t *testing.T) {
+	busy := route.Load{Requests: 9, Prefill: 9000}
+	for _, row := range []struct{ speed, like float64 }{
+		{0, 1}, {-2, 1}, {math.NaN(), 1}, {math.Inf(-1), 1}, {math.Inf(1), 1000}, {1e300, 1000}, {5e-324, 0.001}, {1e-4, 0.001},
+	} {
+		for policyName, policy := range policies() {
+			if slices.Contains(chance, policyName) {
+				continue
+			}
+			for _, other := range []float64{0.0011, 0.5, 1, 2, 900} {
+				pods := []route.Pod{{Name: "a2", Speed: row.speed, Load: busy}, {Name: "b4", Speed: other, Load: busy}}
+				got := policy(&route.Request{Tokens: 1000}, pods)
+				pods[0].Speed = row.like
+				if want := policy(&route.Request{Tokens: 1000}, pods); got != want {
+					t.Errorf("%s: speeds of %v and %v: %d is chosen, want %d", policyName, row.speed, other, got, want)
+				}
+			}
+		}
+	}
+	if at := route.LeastTokens(&route.Request{Tokens: 1}, []route.Pod{{Speed: 5e-324}}); at != 0 {
+		t.Errorf("%d of one pod is chosen, which is very slow", at)
 	}
 }
 

@@ -69,17 +69,18 @@ const DecodeCost = 0.02
 // on a busy one to where it is computed already, unless too many others wait there. The pod
 // of the least cost is chosen:
 //
-//	(prefill in flight + uncached x (1 + mean/2) + DecodeCost x (decode + tokens + output)) / speed
+//	(prefill in flight + uncached + DecodeCost x (decode + tokens + output)) / speed + uncached x mean/2
 //
 // where uncached is what the pod has to compute of the prompt (a token of a lower tier counts
 // as LowerCredit of a cached one), mean is the mean number of requests in flight at a pod, and
-// decode is what the pod holds.
+// decode is what the pod holds. The others' waiting is not divided by the speed: a pod of half
+// the speed computes for twice as long, but half as many come to it meanwhile.
 func Default(r *Request, pods []Pod) int {
 	mean, _, _, _ := look(pods)
-	behind := 1 + mean/2
 	own := DecodeCost * (count(r.Tokens) + count(r.Output))
 	return least(r, pods, func(p *Pod) float64 {
-		return (count(p.Load.Prefill) + behind*r.uncached(p, LowerCredit) + DecodeCost*count(p.Load.Decode) + own) / p.speed()
+		uncached := r.uncached(p, LowerCredit)
+		return (count(p.Load.Prefill)+uncached+DecodeCost*count(p.Load.Decode)+own)/p.speed() + uncached*mean/2
 	})
 }
 
