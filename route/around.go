@@ -44,7 +44,7 @@ func Only(keep func(*Pod) bool, p Policy) Policy {
 
 // Decode returns p for the decode stage, where a prompt is not computed, but what the pod does
 // not hold is brought there. There a cached token counts as so much of a token that need not
-// be computed: 0 is none, so that only loads count; 1 is all of it.
+// be computed: 0 is none, so that only loads count; 1 is all of it. Parts of tokens are cut off.
 func Decode(credit float64, p Policy) Policy {
 	credit = min(parameter(credit, 0), 1)
 	return func(r *Request, pods []Pod) int {
@@ -62,7 +62,7 @@ func Decode(credit float64, p Policy) Policy {
 }
 
 // TiesByChance returns p, a policy of this package, but chance decides between pods that are
-// as good, and not their names.
+// as good, and not their names. Around RoundRobin and Rendezvous it changes nothing.
 func TiesByChance(p Policy, seed uint64) Policy {
 	draws := draws{seed: seed}
 	return func(r *Request, pods []Pod) int {

@@ -70,14 +70,16 @@ func (d Dynamo) Policy() Policy {
 		if temperature == 0 || len(pods) == 0 {
 			return least(r, pods, cost)
 		}
-		low, high := math.Inf(1), math.Inf(-1)
+		low, high := nothing, math.Inf(-1)
 		for i := range pods {
 			c := cost(&pods[i])
-			low, high = min(low, c), max(high, c)
+			low.offer(r, pods, i, c)
+			high = max(high, c)
 		}
-		for { // one is drawn, and taken in that proportion; one of the least cost always is
+		spread := max((high-low.cost)*temperature, math.SmallestNonzeroFloat64)
+		for { // one is drawn, and taken in that proportion: the best one always
 			i := draws.below(len(pods))
-			if c := cost(&pods[i]); c == low || draws.float() < math.Exp((low-c)/((high-low)*temperature)) {
+			if i == low.at || draws.float() < math.Exp((low.cost-cost(&pods[i]))/spread) {
 				return i
 			}
 		}
@@ -185,9 +187,10 @@ func (s SGLang) Policy() Policy {
 }
 
 // AIBrix is prefix-cache of AIBrix (0.7, pkg/plugins/gateway/algorithms/prefix_cache.go): of the
-// pods that hold something of the prompt, the one that holds most. A pod is left if it has more
-// requests than the mean and Deviations standard deviations, or more than Abs requests more
-// than the pod with the fewest. If none is left, the pod with the fewest requests is chosen.
+// pods that hold something of the prompt, the one that holds most. A pod is left out if it has
+// more requests than the mean and Deviations standard deviations (those of a sample, as in
+// util.go), or more than Abs requests more than the pod with the fewest. If no other holds
+// anything, the pod with the fewest requests is chosen.
 type AIBrix struct {
 	Deviations float64 // 0: 1
 	Abs        float64 // requests; 0: 8

@@ -25,7 +25,7 @@ type Request struct {
 	// session, or the first blocks of the prompt. Only Rendezvous looks at it.
 	Affinity uint64
 
-	tie uint64 // orders pods that are as good, with where they are; 0: their names do
+	tie uint64 // with where it is, orders a pod among those that are as good; 0: its name does
 }
 
 // Pod is a rank of a pod that a request may be sent to. Name and Rank tell pods apart; where
