@@ -234,8 +234,9 @@ func prefixed(r *Request, pods []Pod, enough, bound float64) int {
 
 // Rendezvous is rendezvous hashing with bounded loads (Thaler and Ravishankar 1998; Mirrokni,
 // Thorup and Zadimoghaddam 2018): requests of one Affinity go to one pod, and another one if that
-// has its share. When a pod comes or goes, only requests change their pod that go to it. Of the
-// pods that may take one more, the one is chosen with the lowest hash of Affinity and name.
+// has its share. When a pod comes or goes, only those requests change their pod that go to it, or
+// went to it. Of the pods that may take one more, the one is chosen with the lowest hash of
+// Affinity and name.
 // A pod may have Factor times its share of all requests in flight, which is in proportion to
 // its speed. It is the same in all gateways, and after a restart.
 type Rendezvous struct {

@@ -403,7 +403,7 @@ func TestNone(t *testing.T) {
 		if at := policy(&route.Request{Tokens: 10}, nil); at != -1 {
 			t.Errorf("%s chooses %d of no pods", policyName, at)
 		}
-		if at := policy(&route.Request{Tokens: 10}, []route.Pod{{Name: "pod-0", Load: route.Load{Requests: 1000, Prefill: 1 << 40}}}); at != 0 {
+		if at := policy(&route.Request{Tokens: 10}, []route.Pod{{Name: "pod-0", Load: route.Load{Requests: 1000, Prefill: math.MaxInt}}}); at != 0 {
 			t.Errorf("%s chooses %d of one pod", policyName, at)
 		}
 	}
