@@ -2,6 +2,7 @@ package route
 
 import (
 	"math/bits"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -10,21 +11,17 @@ import (
 
 // BestOfTwo returns a Policy that draws two pods, and has p choose one of them. With several
 // gateways that see old figures, all choose the pod that seems to be the best; drawing spreads
-// them. What p knows of a fleet it knows of the two.
+// them. What p knows of a fleet it knows of the two. Chance decides between two that are as good.
 func BestOfTwo(p Policy, seed uint64) Policy {
-	draws := newDraws(seed)
+	draws := draws{seed: seed}
+	p = TiesByChance(p, ^seed) // or the first by name is twice as often chosen on an idle fleet
 	return func(r *Request, pods []Pod) int {
 		if len(pods) <= 2 {
 			return p(r, pods)
 		}
-		a, b := draws.below(len(pods)), draws.below(len(pods)-1)
-		if b >= a {
-			b++
-		}
-		return among(p, r, func(s *scratch) {
-			s.add(pods, a)
-			s.add(pods, b)
-		})
+		a := draws.below(len(pods))
+		b := (a + 1 + draws.below(len(pods)-1)) % len(pods)
+		return among(p, r, pods, func(s *scratch) { s.at = append(s.at, a, b) })
 	}
 }
 
@@ -32,86 +29,88 @@ func BestOfTwo(p Policy, seed uint64) Policy {
 // role, of a zone, those that have an adapter. It returns -1 if there is none.
 func Only(keep func(*Pod) bool, p Policy) Policy {
 	return func(r *Request, pods []Pod) int {
-		return among(p, r, func(s *scratch) {
+		return among(p, r, pods, func(s *scratch) {
+			at, n := slices.Grow(s.at, len(pods))[:len(pods)], 0
 			for i := range pods {
+				at[n] = i
 				if keep(&pods[i]) {
-					s.add(pods, i)
+					n++
 				}
 			}
+			s.at = at[:n]
 		})
 	}
 }
 
 // Decode returns p for the decode stage, where a prompt is not computed, but what the pod does
 // not hold is brought there. There a cached token counts as so much of a token that need not
-// be computed: 0 is none, so that only loads count; 1 is all of it.
+// be computed: 0 is none, so that only loads count; 1 is all of it. Parts of tokens are cut off.
 func Decode(credit float64, p Policy) Policy {
 	credit = min(parameter(credit, 0), 1)
 	return func(r *Request, pods []Pod) int {
-		return among(p, r, func(s *scratch) {
-			for i := range s.all(pods) {
-				gpu, lower := r.cached(&pods[i])
-				s.pods[i].Cached, s.pods[i].Lower = int(gpu*credit), int(lower*credit)
-			}
-		})
+		s := scratches.Get().(*scratch)
+		defer scratches.Put(s)
+		all := slices.Grow(s.pods[:0], len(pods))[:len(pods)]
+		for i := range pods {
+			gpu, lower := r.cached(&pods[i])
+			all[i] = pods[i]
+			all[i].Cached, all[i].Lower = int(gpu*credit), int(lower*credit)
+		}
+		s.pods = all
+		return p(r, all)
 	}
 }
 
-// TiesByChance returns p with another order of the pods each time, so that chance decides
-// between those that are as good, and not their names. Around RoundRobin it makes no sense.
+// TiesByChance returns p, a policy of this package, but chance decides between pods that are
+// as good, and not their names. Around RoundRobin and Rendezvous it changes nothing.
 func TiesByChance(p Policy, seed uint64) Policy {
-	draws := newDraws(seed)
+	draws := draws{seed: seed}
 	return func(r *Request, pods []Pod) int {
-		return among(p, r, func(s *scratch) {
-			for i := range s.all(pods) {
-				s.pods[i].Tie = draws.next()
-			}
-		})
+		s := scratches.Get().(*scratch)
+		defer scratches.Put(s)
+		s.request = *r
+		s.request.tie = draws.next() | 1
+		return p(&s.request, pods)
 	}
 }
 
-// scratch is pods that another policy chooses from.
+// scratch is what another policy chooses by.
 type scratch struct {
-	pods []Pod
-	at   []int // in the pods that were passed; empty: where it is
+	request Request
+	pods    []Pod
+	at      []int // where pods are in those that were passed
 }
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
-func (s *scratch) add(pods []Pod, i int) {
-	s.pods, s.at = append(s.pods, pods[i]), append(s.at, i)
-}
-
-// all adds all pods, each where it is.
-func (s *scratch) all(pods []Pod) []Pod {
-	s.pods = append(s.pods, pods...)
-	return s.pods
-}
-
-// among has p choose among pods, and returns the index in those that they are from.
-func among(p Policy, r *Request, fill func(*scratch)) int {
+// among has p choose among the pods that fill names, and returns the index in all.
+func among(p Policy, r *Request, pods []Pod, fill func(*scratch)) int {
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
-	s.pods, s.at = s.pods[:0], s.at[:0]
+	s.at = s.at[:0]
 	fill(s)
-	i := p(r, s.pods)
-	if i >= 0 && i < len(s.at) {
+	if len(s.at) == len(pods) {
+		return p(r, pods)
+	}
+	some := slices.Grow(s.pods[:0], len(s.at))[:len(s.at)]
+	for i, at := range s.at {
+		some[i] = pods[at]
+	}
+	s.pods = some
+	if i := p(r, some); i >= 0 && i < len(some) {
 		return s.at[i]
 	}
-	return i
+	return -1
 }
 
 // draws is random numbers from a seed (Steele, Lea and Flood 2014, SplitMix64), for many
 // goroutines.
-type draws struct{ state atomic.Uint64 }
-
-func newDraws(seed uint64) *draws {
-	d := new(draws)
-	d.state.Store(mix(seed))
-	return d
+type draws struct {
+	seed uint64
+	made atomic.Uint64
 }
 
-func (d *draws) next() uint64 { return mix(d.state.Add(0x9e3779b97f4a7c15)) }
+func (d *draws) next() uint64 { return mix(mix(d.seed) + d.made.Add(0x9e3779b97f4a7c15)) }
 
 // below returns a number from 0 up to, but not including, n.
 func (d *draws) below(n int) int {

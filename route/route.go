@@ -24,6 +24,8 @@ type Request struct {
 	// Affinity is a hash of what requests have in common that should go to one pod: the
 	// session, or the first blocks of the prompt. Only Rendezvous looks at it.
 	Affinity uint64
+
+	tie uint64 // with where it is, orders a pod among those that are as good; 0: Pod.Tie does
 }
 
 // Pod is a rank of a pod that a request may be sent to. Name and Rank tell pods apart.
@@ -66,61 +68,78 @@ const DecodeCost = 0.02
 // Default chooses the pod where a request does the least harm: to itself, and to all who come
 // behind it. A request waits for all prompts that its pod has to compute, and then for its own
 // tokens that the pod does not have. Those tokens also keep others waiting, the more of them
-// the busier the fleet is. So on an idle fleet a request goes where it is answered first, and
-// on a busy one to where it is computed already, unless too many others wait there. The pod
-// of the least cost is chosen:
+// the longer the queues of the fleet are. So on an idle fleet a request goes where it is
+// answered first, and on a busy one to where it is computed already, unless too much waits
+// there. The pod of the least cost is chosen:
 //
-//	(prefill in flight + uncached x (1 + mean/2) + DecodeCost x (decode + tokens + output)) / speed
+//	(prefill + uncached + DecodeCost x (decode + tokens + output)) / speed + 2 x mean x uncached/tokens
 //
-// where uncached is what the pod has to compute of the prompt (a token of a lower tier counts
-// as LowerCredit of a cached one), mean is the mean number of requests in flight at a pod, and
-// decode is what the pod holds.
+// where prefill is what the pod has to compute for others, and mean is the mean of that over the
+// pods. Uncached is what it has to compute of the prompt: a token of a lower tier counts as
+// LowerCredit of a cached one. Decode is what the pod holds. What others wait is not divided by
+// the speed: a pod of half the speed computes for twice as long, but half as many come to it
+// meanwhile.
 func Default(r *Request, pods []Pod) int {
-	behind := 1 + look(pods).mean/2
-	own := DecodeCost * (count(r.Tokens) + count(r.Output))
-	return least(pods, func(p *Pod) float64 {
-		return (count(p.Load.Prefill) + behind*r.uncached(p, LowerCredit) + DecodeCost*count(p.Load.Decode) + own) / p.speed()
+	mean := 0.0
+	for i := range pods {
+		mean += count(pods[i].Load.Prefill)
+	}
+	mean /= float64(max(len(pods), 1))
+	own, behind := DecodeCost*(count(r.Tokens)+count(r.Output)), 2*mean/max(count(r.Tokens), 1)
+	return least(r, pods, func(p *Pod) float64 {
+		uncached := r.uncached(p, LowerCredit)
+		return (count(p.Load.Prefill)+uncached+DecodeCost*count(p.Load.Decode)+own)/p.speed() + uncached*behind
 	})
 }
 
-// fleet is what some policies know of all pods.
-type fleet struct {
-	mean, fewest, most float64 // requests in flight at a pod
-	held               float64 // tokens, of the pod that holds most
-}
-
-func look(pods []Pod) fleet {
-	sum, fewest, most, held := 0.0, math.MaxInt, 0, 0
+// look returns how many requests are in flight at a pod, on the mean, at least and at most, and
+// how many tokens the pod holds that holds most.
+func look(pods []Pod) (mean, fewest, most, fullest float64) {
+	sum, low, high, held := int64(0), math.MaxInt32, 0, 0
 	for i := range pods {
 		l := &pods[i].Load
-		n := max(l.Requests, 0)
-		sum += float64(n)
-		fewest, most, held = min(fewest, n), max(most, n), max(held, l.Decode)
+		n := min(max(l.Requests, 0), math.MaxInt32)
+		sum += int64(n)
+		low, high, held = min(low, n), max(high, n), max(held, l.Decode)
 	}
-	return fleet{sum / float64(max(len(pods), 1)), float64(fewest), float64(most), float64(held)}
+	return float64(sum) / float64(max(len(pods), 1)), float64(low), float64(high), float64(held)
 }
 
-// least returns the index of the pod of the least cost.
-func least(pods []Pod, cost func(*Pod) float64) int {
-	best, lowest := -1, math.Inf(1)
+// choice is the pod of the least cost so far. One of +Inf is never chosen.
+type choice struct {
+	at   int // -1: there is none
+	cost float64
+}
+
+var nothing = choice{-1, math.MaxFloat64}
+
+func (c *choice) offer(r *Request, pods []Pod, i int, cost float64) {
+	if c.at < 0 || cost < c.cost || cost == c.cost && r.first(pods, i, c.at) {
+		c.at, c.cost = i, cost
+	}
+}
+
+// least returns the index of the pod of the least cost, or -1.
+func least(r *Request, pods []Pod, cost func(*Pod) float64) int {
+	best := nothing
 	for i := range pods {
-		c := cost(&pods[i])
-		if best < 0 || c < lowest || c == lowest && pods[i].before(&pods[best]) {
-			best, lowest = i, c
+		if c := cost(&pods[i]); c <= best.cost { // offer is not inlined
+			best.offer(r, pods, i, c)
 		}
 	}
-	return best
+	return best.at
 }
 
-// before reports whether p is chosen of two that are as good.
-func (p *Pod) before(o *Pod) bool {
-	switch {
-	case p.Tie != o.Tie:
-		return p.Tie < o.Tie
-	case p.Name != o.Name:
-		return p.Name < o.Name
+// first reports whether pods[i] is chosen of two that are as good.
+func (r *Request) first(pods []Pod, i, j int) bool {
+	if r.tie != 0 {
+		return mix(r.tie+uint64(i)) < mix(r.tie+uint64(j))
 	}
-	return p.Rank < o.Rank
+	p, o := &pods[i], &pods[j]
+	if p.Tie != o.Tie {
+		return p.Tie < o.Tie
+	}
+	return p.Name < o.Name || p.Name == o.Name && p.Rank < o.Rank
 }
 
 // count returns a number that is not below 0.
@@ -140,12 +159,6 @@ func (r *Request) uncached(p *Pod, credit float64) float64 {
 	return count(r.Tokens) - gpu - credit*lower
 }
 
-// held returns the tokens of the prompt that p has, in any tier.
-func (r *Request) held(p *Pod) float64 {
-	gpu, lower := r.cached(p)
-	return gpu + lower
-}
-
 func (p *Pod) speed() float64 {
 	if !(p.Speed > 0) {
 		return 1
@@ -153,9 +166,10 @@ func (p *Pod) speed() float64 {
 	return min(max(p.Speed, 1e-3), 1e3)
 }
 
-// parameter returns what a parameter stands for: 0 is its default, below 0 is none.
+// parameter returns what a parameter stands for: 0 is its default, and so is what is no number;
+// below 0 is none.
 func parameter(v, byDefault float64) float64 {
-	if v == 0 {
+	if v == 0 || math.IsNaN(v) {
 		return byDefault
 	}
 	return min(max(v, 0), 1e9)
