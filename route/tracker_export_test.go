@@ -1,0 +1,14 @@
+package route
+
+// Known returns how many pods, and how many notes of others, a Tracker has in memory.
+func (t *Tracker) Known() (pods, notes int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, o := range t.origins {
+		notes += 1 + len(o.pods)
+	}
+	if read := t.read.Load(); read != nil {
+		return max(len(t.pods), len(*read)), notes
+	}
+	return len(t.pods), notes
+}
