@@ -31,11 +31,6 @@ type origin struct {
 	pods  map[podRank]told
 }
 
-type podRank struct {
-	name string
-	rank int
-}
-
 // told is what an origin has told last of a pod. A load of nothing stays for a MaxAge, so that
 // a note that comes late does not count.
 type told struct {
@@ -64,16 +59,14 @@ func (t *Tracker) tell(whole bool) Notes {
 	}
 	t.seq++
 	n := Notes{Life: t.life, Seq: t.seq, Whole: whole}
-	for name, p := range t.pods {
-		for ; p != nil; p = p.next {
-			p.mu.Lock()
-			load := p.own.plus(new(load))
-			if whole && load != (Load{}) || !whole && p.changed {
-				n.Pods = append(n.Pods, Note{name, p.rank, load})
-			}
-			p.changed = p.changed && whole
-			p.mu.Unlock()
+	for at, p := range t.pods {
+		p.mu.Lock()
+		load := p.own.plus(new(load))
+		if whole && load != (Load{}) || !whole && p.changed {
+			n.Pods = append(n.Pods, Note{at.name, at.rank, load})
 		}
+		p.changed = p.changed && whole
+		p.mu.Unlock()
 	}
 	return n
 }
@@ -85,45 +78,42 @@ func (t *Tracker) Merge(from string, n Notes) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	o := t.origins[from]
-	if o == nil {
+	if o == nil || n.Life > o.life {
+		t.forget(o)
 		o = &origin{life: n.Life, pods: make(map[podRank]told)}
 		if t.origins == nil {
 			t.origins = make(map[string]*origin)
 		}
 		t.origins[from] = o
 	}
-	if n.Life > o.life {
-		t.forget(o)
-		*o = origin{life: n.Life, pods: o.pods}
-	}
 	if n.Life < o.life || n.Seq <= o.least {
 		return
 	}
 	o.heard, o.seq = now, max(o.seq, n.Seq)
 	for _, note := range n.Pods {
-		at, l := podRank{note.Pod, note.Rank}, note.Load
-		if was := o.pods[at]; was.seq < n.Seq {
-			is := Load{int(bounded(l.Requests)), int(bounded(l.Prefill)), int(bounded(l.Decode))}
-			t.moveOthers(at, was.load, is)
-			o.pods[at] = told{is, n.Seq, now}
+		if at, l := (podRank{note.Pod, note.Rank}), note.Load; o.pods[at].seq < n.Seq {
+			l = Load{int(bounded(l.Requests)), int(bounded(l.Prefill)), int(bounded(l.Decode))}
+			t.hear(o, at, told{l, n.Seq, now})
 		}
 	}
-	if !n.Whole {
-		return
-	}
-	o.least = n.Seq
-	for at, was := range o.pods {
-		if was.seq < n.Seq {
-			t.moveOthers(at, was.load, Load{})
-			delete(o.pods, at)
+	if n.Whole {
+		o.least = n.Seq
+		for at, was := range o.pods {
+			if was.seq < n.Seq {
+				t.hear(o, at, told{})
+			}
 		}
 	}
 }
 
-// moveOthers changes what others have told of a pod. The Tracker is locked.
-func (t *Tracker) moveOthers(at podRank, from, to Load) {
-	if from != to {
-		t.pod(at.name, at.rank).others.add(int32(to.Requests-from.Requests), int32(to.Prefill-from.Prefill), int32(to.Decode-from.Decode))
+// hear sets what an origin has told of a pod; the zero value: nothing.
+func (t *Tracker) hear(o *origin, at podRank, to told) {
+	is, was := to.load, o.pods[at].load
+	if is != was {
+		t.pod(at).others.add(int32(is.Requests-was.Requests), int32(is.Prefill-was.Prefill), int32(is.Decode-was.Decode))
+	}
+	if o.pods[at] = to; to.seq == 0 {
+		delete(o.pods, at)
 	}
 }
 
@@ -131,36 +121,34 @@ func (t *Tracker) moveOthers(at podRank, from, to Load) {
 func (t *Tracker) ForgetOrigin(from string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if o := t.origins[from]; o != nil {
-		t.forget(o)
-	}
+	t.forget(t.origins[from])
 }
 
 func (t *Tracker) forget(o *origin) {
-	for at, was := range o.pods {
-		t.moveOthers(at, was.load, Load{})
+	if o == nil {
+		return
 	}
-	clear(o.pods)
+	for at := range o.pods {
+		t.hear(o, at, told{})
+	}
 	o.least = o.seq
 }
 
 // tidyOrigins forgets what was told before a time or then. A gateway tells of a pod that has
-// something in flight within each MaxAge, for then its flights end. It returns when the
-// oldest of the others was told, at the latest now.
+// something in flight within each MaxAge, for then its flights end. tidyOrigins returns when
+// the oldest of what stays was told, or now.
 func (t *Tracker) tidyOrigins(now, before int64) int64 {
 	oldest := now
 	for name, o := range t.origins {
 		for at, was := range o.pods {
-			switch {
-			case was.heard <= before:
-				t.moveOthers(at, was.load, Load{})
-				delete(o.pods, at)
+			was.heard = min(was.heard, now) // the clock may go back
+			if was.heard <= before {
 				o.least = max(o.least, was.seq)
-			case was.heard > now: // the clock went back
-				o.pods[at] = told{was.load, was.seq, now}
-			case was.load != Load{}:
+				was = told{}
+			} else if was.load != (Load{}) {
 				oldest = min(oldest, was.heard)
 			}
+			t.hear(o, at, was)
 		}
 		if o.heard = min(o.heard, now); o.heard <= before {
 			delete(t.origins, name)

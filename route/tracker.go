@@ -26,25 +26,29 @@ type Tracker struct {
 	// It must not change later.
 	Now func() time.Time
 
-	read  atomic.Pointer[map[string]*podLoad] // a copy of pods that never changes
-	newer atomic.Bool                         // pods has some that read has not
-	due   atomic.Int64                        // when to tidy
+	read  atomic.Pointer[map[podRank]*podLoad] // a copy of pods that never changes
+	newer atomic.Bool                          // pods has some that read has not
+	due   atomic.Int64                         // when to tidy
 	aged  atomic.Uint64
 
-	mu      sync.Mutex          // guards what follows, and changes of others; taken before that of a podLoad
-	pods    map[string]*podLoad // one rank of each
-	missed  int                 // how often a pod was not in read
-	life    int64               // when something was told first
-	seq     uint64              // of what was told last; 0: nothing was
-	told    int64               // when Changes was called last
+	mu      sync.Mutex // guards what follows, and changes of others; taken before that of a podLoad
+	pods    map[podRank]*podLoad
+	missed  int    // how often a pod was not in read
+	life    int64  // when something was told first
+	seq     uint64 // of what was told last; 0: nothing was
+	told    int64  // when Changes was called last
 	origins map[string]*origin
 }
 
-// podLoad is what a rank of a pod has in flight. Two cache lines: Fill reads the first.
+type podRank struct {
+	name string
+	rank int
+}
+
+// podLoad is what a rank of a pod has in flight.
 type podLoad struct {
 	own, others load
-	rank        int
-	next        *podLoad // another rank
+	_           [16]byte // Fill reads one cache line
 
 	mu      sync.Mutex // guards what follows, and changes of own
 	flights Flight     // a ring of those that have not ended, by age
@@ -56,15 +60,9 @@ type podLoad struct {
 type load struct{ requests, prefill, decode atomic.Int64 }
 
 func (l *load) add(requests, prefill, decode int32) {
-	if requests != 0 {
-		l.requests.Add(int64(requests))
-	}
-	if prefill != 0 {
-		l.prefill.Add(int64(prefill))
-	}
-	if decode != 0 {
-		l.decode.Add(int64(decode))
-	}
+	l.requests.Add(int64(requests))
+	l.prefill.Add(int64(prefill))
+	l.decode.Add(int64(decode))
 }
 
 // plus returns the sum of two loads.
@@ -111,10 +109,11 @@ func (t *Tracker) Sent(pod string, rank, prompt, cached int) *Flight {
 	t.tidy(now)
 	f := &Flight{sent: now, prompt: bounded(prompt)}
 	f.prefill = f.prompt - min(bounded(cached), f.prompt)
-	p := t.find(pod, rank)
+	at := podRank{pod, rank}
+	p := t.find(at)
 	for p == nil || !p.send(f) {
 		t.mu.Lock()
-		p = t.pod(pod, rank)
+		p = t.pod(at)
 		t.mu.Unlock()
 	}
 	return f
@@ -135,10 +134,10 @@ func (p *podLoad) send(f *Flight) bool {
 }
 
 // find returns a pod without a lock, as a rule; nil: there is none.
-func (t *Tracker) find(name string, rank int) *podLoad {
-	newer := t.newer.Load() // before read: what is not newer is in it
+func (t *Tracker) find(at podRank) *podLoad {
+	newer := t.newer.Load() // before read, which then has all if it is false
 	if pods := t.read.Load(); pods != nil {
-		if p := (*pods)[name].of(rank); p != nil || !newer {
+		if p := (*pods)[at]; p != nil {
 			return p
 		}
 	}
@@ -147,10 +146,10 @@ func (t *Tracker) find(name string, rank int) *podLoad {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.missed++; t.missed > len(t.pods) { // so a copy costs a look no more than a few pods
+	if t.missed++; t.missed > len(t.pods) { // copies take no longer than the looks that missed
 		t.publish()
 	}
-	return t.pods[name].of(rank)
+	return t.pods[at]
 }
 
 // publish has all pods found without a lock. The Tracker is locked.
@@ -161,24 +160,16 @@ func (t *Tracker) publish() {
 	t.newer.Store(false)
 }
 
-// of returns the rank of a pod, of which p is one; nil: there is none.
-func (p *podLoad) of(rank int) *podLoad {
-	for p != nil && p.rank != rank {
-		p = p.next
-	}
-	return p
-}
-
 // pod returns a pod, which is new if there was none. The Tracker is locked.
-func (t *Tracker) pod(name string, rank int) *podLoad {
-	p := t.pods[name].of(rank)
+func (t *Tracker) pod(at podRank) *podLoad {
+	p := t.pods[at]
 	if p == nil {
-		p = &podLoad{rank: rank, next: t.pods[name]}
+		p = new(podLoad)
 		p.flights.prev, p.flights.next = &p.flights, &p.flights
 		if t.pods == nil {
-			t.pods = make(map[string]*podLoad)
+			t.pods = make(map[podRank]*podLoad)
 		}
-		t.pods[name] = p
+		t.pods[at] = p
 		t.newer.Store(true)
 	}
 	return p
@@ -238,7 +229,7 @@ func (t *Tracker) Fill(pods []Pod) {
 	for i := range pods {
 		to := &pods[i]
 		to.Load = Load{}
-		if p := t.find(to.Name, to.Rank); p != nil {
+		if p := t.find(podRank{to.Name, to.Rank}); p != nil {
 			to.Load = p.own.plus(&p.others)
 		}
 	}
@@ -254,19 +245,20 @@ func (t *Tracker) Forget(pod string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, o := range t.origins {
-		for at, was := range o.pods {
+		for at := range o.pods {
 			if at.name == pod {
-				t.moveOthers(at, was.load, Load{})
-				o.pods[at] = told{seq: o.seq, heard: now}
+				t.hear(o, at, told{seq: o.seq, heard: now})
 			}
 		}
 	}
-	for p := t.pods[pod]; p != nil; p = p.next {
-		p.mu.Lock()
-		for p.flights.next != &p.flights {
-			p.flights.next.end()
+	for at, p := range t.pods {
+		if at.name == pod {
+			p.mu.Lock()
+			for p.flights.next != &p.flights {
+				p.flights.next.end()
+			}
+			p.mu.Unlock()
 		}
-		p.mu.Unlock()
 	}
 }
 
@@ -277,7 +269,7 @@ const tidyEvery = 8
 // nothing in flight, if it is time to.
 func (t *Tracker) tidy(now int64) {
 	age := t.maxAge()
-	every := age / tidyEvery
+	every, before := age/tidyEvery, now-age
 	due := t.due.Load()
 	// If it is long until then, the clock went back.
 	if left := due - now; left > 0 && left <= 2*every || !t.due.CompareAndSwap(due, now+every) {
@@ -285,42 +277,29 @@ func (t *Tracker) tidy(now int64) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	due = min(now+every, t.tidyOrigins(now, now-age)+age)
+	oldest := min(t.tidyOrigins(now, before), before+every) // of what stays
 	had := len(t.pods)
-	for name, first := range t.pods {
-		idle := true
-		for p := first; p != nil; p = p.next {
-			p.mu.Lock()
-			due = min(due, t.age(p, now, now-age)+age)
-			untold := p.changed && t.seq > 0 && t.told > now-age
-			idle = idle && p.flights.next == &p.flights && !untold && p.others.plus(new(load)) == (Load{})
+	for at, p := range t.pods {
+		p.mu.Lock()
+		for f := p.flights.prev; f != &p.flights && f.sent > now; f = f.prev {
+			f.sent = now // the clock went back
 		}
-		for p := first; p != nil; p = p.next {
-			p.gone = idle
-			p.mu.Unlock()
+		f := p.flights.next
+		for ; f != &p.flights && f.sent <= before; f = p.flights.next {
+			f.end()
+			t.aged.Add(1)
 		}
-		if idle {
-			delete(t.pods, name)
+		untold := p.changed && t.seq > 0 && t.told > before
+		if f != &p.flights {
+			oldest = min(oldest, f.sent)
+		} else if !untold && p.others.plus(new(load)) == (Load{}) {
+			p.gone = true
+			delete(t.pods, at)
 		}
+		p.mu.Unlock()
 	}
 	if len(t.pods) < had {
 		t.publish()
 	}
-	t.due.Store(due)
-}
-
-// age ends the flights of a pod, which is locked, that were sent before a time or then. It
-// returns when the oldest of the others was sent, at the latest now.
-func (t *Tracker) age(p *podLoad, now, before int64) int64 {
-	for f := p.flights.prev; f != &p.flights && f.sent > now; f = f.prev {
-		f.sent = now // the clock went back
-	}
-	for f := p.flights.next; f != &p.flights; f = p.flights.next {
-		if f.sent > before {
-			return f.sent
-		}
-		f.end()
-		t.aged.Add(1)
-	}
-	return now
+	t.due.Store(oldest + age)
 }
