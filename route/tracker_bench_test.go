@@ -5,7 +5,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/kvindex/kvindex/route"
 )
@@ -55,6 +54,10 @@ func BenchmarkFill(b *testing.B) {
 		b.Run(fmt.Sprintf("pods=256/senders=%d", others), func(b *testing.B) {
 			b.ReportAllocs()
 			t, pods := benchPods(256)
+			names := make([]string, len(pods))
+			for i := range names {
+				names[i] = pods[i].Name
+			}
 			stop := make(chan struct{})
 			var wg sync.WaitGroup
 			for range others {
@@ -64,7 +67,7 @@ func BenchmarkFill(b *testing.B) {
 						case <-stop:
 							return
 						default:
-							t.Sent(fmt.Sprintf("vllm-decode-7f9c6d5b8-%05d", i%256), 0, 1000, 500).Done()
+							t.Sent(names[i%len(names)], 0, 1000, 500).Done()
 						}
 					}
 				})
@@ -109,16 +112,5 @@ func BenchmarkNotes(b *testing.B) {
 				t.Merge("other", n)
 			}
 		})
-	}
-}
-
-// BenchmarkTidy is a Fill that looks for all that can go.
-func BenchmarkTidy(b *testing.B) {
-	b.ReportAllocs()
-	t, pods := benchPods(256)
-	now := time.Now()
-	t.MaxAge, t.Now = 1e9*time.Second, func() time.Time { now = now.Add(2e8 * time.Second / 1e6); return now }
-	for b.Loop() {
-		t.Fill(pods)
 	}
 }

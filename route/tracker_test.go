@@ -281,6 +281,48 @@ func TestPodsLeaveMemory(t *testing.T) {
 	}
 }
 
+// TestFindWithoutLock: pods that are looked for are found without a lock before long.
+func TestFindWithoutLock(t *testing.T) {
+	tr := newClock().start()
+	const n = 100
+	pods := make([]route.Pod, n)
+	for i := range pods {
+		pods[i].Name = fmt.Sprint("pod-", i)
+		tr.Sent(pods[i].Name, 0, 1, 0)
+	}
+	tr.Fill(pods)
+	tr.Fill(pods)
+	if tr.Locked() {
+		t.Error("pods are found with a lock")
+	}
+}
+
+// TestPodIsGone: a pod that leaves memory after it was found takes no flight.
+func TestPodIsGone(t *testing.T) {
+	c := newClock()
+	tr := c.start()
+	tr.Sent("a", 0, 1, 0).Done()
+	send := tr.Found("a")
+	if !send() {
+		t.Error("a pod in memory takes no flight")
+	}
+	c.add(time.Minute)
+	tr.Fill(nil)
+	if send() {
+		t.Error("a pod takes a flight that no Tracker has in memory")
+	}
+}
+
+func TestAllocations(t *testing.T) {
+	tr, pods := benchPods(256)
+	if n := testing.AllocsPerRun(1000, func() { tr.Sent(pods[7].Name, 0, 100, 10).Done() }); n > 1 {
+		t.Errorf("%v allocations from Sent to Done, want 1", n)
+	}
+	if n := testing.AllocsPerRun(1000, func() { tr.Fill(pods) }); n > 0 {
+		t.Errorf("%v allocations of Fill, want 0", n)
+	}
+}
+
 // TestSoak: 100,000 names that come and go take no memory.
 func TestSoak(t *testing.T) {
 	if testing.Short() {
