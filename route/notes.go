@@ -150,7 +150,7 @@ func (t *Tracker) tidyOrigins(now, before int64) int64 {
 			}
 			t.hear(o, at, was)
 		}
-		if o.heard = min(o.heard, now); o.heard <= before {
+		if o.heard = min(o.heard, now); o.heard <= before && len(o.pods) == 0 {
 			delete(t.origins, name)
 		}
 	}

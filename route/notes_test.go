@@ -193,6 +193,22 @@ func TestOriginIsSilent(t *testing.T) {
 	wantRequests(t, "heard again", tr, "a", 3)
 }
 
+// TestHeardEarlier: a note that is merged at a time before that of the one before, as when two
+// goroutines merge, has nothing counted for ever.
+func TestHeardEarlier(t *testing.T) {
+	c := newClock()
+	tr := c.start()
+	tr.Merge("x", route.Notes{Life: 5, Seq: 1, Pods: []route.Note{note("a", 1)}})
+	c.add(-5 * time.Second)
+	tr.Merge("x", route.Notes{Life: 5, Seq: 2, Pods: []route.Note{note("b", 1)}})
+	for range 200 {
+		c.add(time.Second)
+		tr.Fill(nil)
+	}
+	wantRequests(t, "long after", tr, "a", 0)
+	wantRequests(t, "long after", tr, "b", 0)
+}
+
 // TestForgetTold: what was told of a pod that is forgotten does not come back.
 func TestForgetTold(t *testing.T) {
 	tr := newClock().start()
