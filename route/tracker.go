@@ -1,6 +1,7 @@
 package route
 
 import (
+	"maps"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -11,29 +12,32 @@ import (
 const DefaultMaxAge = 10 * time.Minute
 
 // Tracker knows what each pod has in flight, from what was sent there and what has come back.
-// No engine is asked. The zero value is ready; a Tracker must not be copied. All methods are
-// safe for many goroutines.
+// No engine is asked. A host that calls Sent and Done alone gets an estimate: Requests are
+// right, and what a prompt had to compute counts as Prefill until its flight is done.
 //
-// What other gateways send counts too: see Notes.
+// The zero value is ready; a Tracker must not be copied. All methods are safe for many
+// goroutines. What other gateways send counts too: see Notes.
 type Tracker struct {
 	// MaxAge is how long a flight counts that is never done, and how long a gateway counts
 	// that tells nothing more; 0: DefaultMaxAge. All gateways have one. It must not change
 	// later.
 	MaxAge time.Duration
-	// Now is the clock; nil: time.Now. It is called by many goroutines at a time. It must
-	// not change later.
+	// Now is the clock; nil: that of the system. It is called by many goroutines at a time.
+	// It must not change later.
 	Now func() time.Time
 
-	mu   sync.RWMutex // guards what follows, but not what is in a podLoad
-	pods map[podRank]*podLoad
+	read  atomic.Pointer[map[podRank]*podLoad] // a copy of pods that never changes
+	newer atomic.Bool                          // pods has some that read has not
+	due   atomic.Int64                         // when to tidy
+	aged  atomic.Uint64
 
-	notes   sync.Mutex // guards what follows, and changes of others; taken before mu
-	life    int64      // when something was told first; 0: nothing was
-	seq     uint64     // of what was told last
+	mu      sync.Mutex // guards what follows, and changes of others; taken before that of a podLoad
+	pods    map[podRank]*podLoad
+	missed  int    // how often a pod was not in read
+	life    int64  // when something was told first
+	seq     uint64 // of what was told last; 0: nothing was
+	told    int64  // when Changes was called last
 	origins map[string]*origin
-
-	tidied atomic.Int64 // when
-	aged   atomic.Uint64
 }
 
 type podRank struct {
@@ -44,112 +48,129 @@ type podRank struct {
 // podLoad is what a rank of a pod has in flight.
 type podLoad struct {
 	own, others load
-	oldest      atomic.Int64 // when the oldest flight was sent; math.MaxInt64: there is none
+	_           [16]byte // Fill reads one cache line
 
 	mu      sync.Mutex // guards what follows, and changes of own
-	flights Flight     // a ring of those that are not done, by age
-	changed bool       // own, since it was told last
+	flights Flight     // a ring of those that have not ended, by age
+	changed bool       // own, since Changes told it
 	gone    bool       // it is in no Tracker any more
 }
 
-// load is a Load that is changed by one goroutine at a time.
+// load is a Load that is changed by one goroutine at a time. It never is below 0.
 type load struct{ requests, prefill, decode atomic.Int64 }
 
-func (l *load) add(requests, prefill, decode int64) {
-	if requests != 0 {
-		l.requests.Add(requests)
-	}
-	if prefill != 0 {
-		l.prefill.Add(prefill)
-	}
-	if decode != 0 {
-		l.decode.Add(decode)
-	}
+func (l *load) add(requests, prefill, decode int32) {
+	l.requests.Add(int64(requests))
+	l.prefill.Add(int64(prefill))
+	l.decode.Add(int64(decode))
 }
 
-func (l *load) get() Load {
-	return Load{int(l.requests.Load()), int(l.prefill.Load()), int(l.decode.Load())}
+// plus returns the sum of two loads.
+func (l *load) plus(o *load) Load {
+	sum := func(a, b *atomic.Int64) int { return int(min(a.Load()+b.Load(), math.MaxInt)) }
+	return Load{sum(&l.requests, &o.requests), sum(&l.prefill, &o.prefill), sum(&l.decode, &o.decode)}
 }
 
 // Flight is a request that was sent to a pod. All methods are safe for many goroutines, and
-// for a nil Flight. Once a flight is done, aged, or its pod is forgotten, nothing changes it.
+// for a nil Flight. A flight ends when it is done, when it is too old, and when its pod is
+// forgotten. Nothing changes it then.
 type Flight struct {
 	at                      *podLoad
 	prev, next              *Flight // nil: it has ended
 	sent                    int64
-	prompt, prefill, decode int64 // tokens; what is in own of it
+	prompt, prefill, decode int32 // tokens; the latter two are in own
 	computed                bool
 }
 
-// maxTokens bounds each figure of a flight and of a note, so that no sum of them passes an int.
-const maxTokens = 1 << 40
+// bounded returns a figure that no sum of such figures takes out of an int64.
+func bounded(n int) int32 { return int32(min(max(n, 0), math.MaxInt32)) }
 
-func bounded(n int) int64 { return int64(min(max(n, 0), maxTokens)) }
+var begun = time.Now()
 
+// now returns a time. That of the system never goes back.
 func (t *Tracker) now() int64 {
 	if t.Now != nil {
 		return t.Now().UnixNano()
 	}
-	return time.Now().UnixNano()
+	return begun.Add(time.Since(begun)).UnixNano()
 }
 
-// before returns when something was sent that is too old now.
-func (t *Tracker) before(now int64) int64 {
-	age := t.MaxAge
-	if age <= 0 {
-		age = DefaultMaxAge
+func (t *Tracker) maxAge() int64 {
+	if t.MaxAge <= 0 {
+		return int64(DefaultMaxAge)
 	}
-	return now - int64(age)
+	return int64(min(t.MaxAge, 1<<60)) // a time and an age are an int64
 }
 
 // Sent notes that a prompt of so many tokens is sent to a rank of a pod, which has cached so
 // many of them.
 func (t *Tracker) Sent(pod string, rank, prompt, cached int) *Flight {
 	now := t.now()
+	t.tidy(now)
 	f := &Flight{sent: now, prompt: bounded(prompt)}
 	f.prefill = f.prompt - min(bounded(cached), f.prompt)
-	for {
-		p := t.pod(podRank{pod, rank})
-		p.mu.Lock()
-		if p.gone {
-			p.mu.Unlock()
-			continue
-		}
-		f.at = p
-		ring := &p.flights
-		if ring.next == ring {
-			p.oldest.Store(now)
-		}
-		f.prev, f.next = ring.prev, ring
-		ring.prev.next, ring.prev = f, f
-		p.own.add(1, f.prefill, 0)
-		p.changed = true
-		if p.oldest.Load() <= t.before(now) {
-			t.age(p, now)
-		}
-		p.mu.Unlock()
-		return f
+	at := podRank{pod, rank}
+	p := t.find(at)
+	for p == nil || !p.send(f) {
+		t.mu.Lock()
+		p = t.pod(at)
+		t.mu.Unlock()
 	}
+	return f
 }
 
-// pod returns a pod, which is new if there was none.
-func (t *Tracker) pod(at podRank) *podLoad {
-	t.mu.RLock()
-	p := t.pods[at]
-	t.mu.RUnlock()
-	if p != nil {
-		return p
+// send takes a flight, unless the pod is gone.
+func (p *podLoad) send(f *Flight) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.gone {
+		return false
+	}
+	f.at, f.prev, f.next = p, p.flights.prev, &p.flights
+	f.prev.next, f.next.prev = f, f
+	p.own.add(1, f.prefill, 0)
+	p.changed = true
+	return true
+}
+
+// find returns a pod without a lock, as a rule; nil: there is none.
+func (t *Tracker) find(at podRank) *podLoad {
+	newer := t.newer.Load() // before read, which then has all if it is false
+	if pods := t.read.Load(); pods != nil {
+		if p := (*pods)[at]; p != nil {
+			return p
+		}
+	}
+	if !newer {
+		return nil
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if p = t.pods[at]; p == nil {
+	if t.missed++; t.missed > len(t.pods) { // copies take no longer than the looks that missed
+		t.publish()
+	}
+	return t.pods[at]
+}
+
+// publish has all pods found without a lock. The Tracker is locked.
+func (t *Tracker) publish() {
+	pods := t.pods
+	t.pods, t.missed = maps.Clone(pods), 0
+	t.read.Store(&pods)
+	t.newer.Store(false)
+}
+
+// pod returns a pod, which is new if there was none. The Tracker is locked.
+func (t *Tracker) pod(at podRank) *podLoad {
+	p := t.pods[at]
+	if p == nil {
 		p = new(podLoad)
 		p.flights.prev, p.flights.next = &p.flights, &p.flights
-		p.oldest.Store(math.MaxInt64)
 		if t.pods == nil {
 			t.pods = make(map[podRank]*podLoad)
 		}
 		t.pods[at] = p
+		t.newer.Store(true)
 	}
 	return p
 }
@@ -160,11 +181,11 @@ func (f *Flight) lock() bool {
 		return false
 	}
 	f.at.mu.Lock()
-	if f.next != nil {
-		return true
+	if f.next == nil {
+		f.at.mu.Unlock()
+		return false
 	}
-	f.at.mu.Unlock()
-	return false
+	return true
 }
 
 // FirstToken notes that the prompt is computed. The pod holds it until the flight is done.
@@ -175,14 +196,14 @@ func (f *Flight) Tokens(n int) {
 	if !f.lock() {
 		return
 	}
-	more := min(bounded(n), maxTokens-min(f.decode, maxTokens))
+	held := int64(f.decode) + int64(bounded(n))
 	if !f.computed {
-		f.computed = true
-		more += f.prompt
+		held += int64(f.prompt)
 	}
-	f.at.changed = true
+	more := int32(min(held, math.MaxInt32)) - f.decode
 	f.at.own.add(0, -f.prefill, more)
-	f.prefill, f.decode = 0, f.decode+more
+	f.at.changed = true
+	f.computed, f.prefill, f.decode = true, 0, f.decode+more
 	f.at.mu.Unlock()
 }
 
@@ -194,69 +215,42 @@ func (f *Flight) Done() {
 	}
 }
 
-// end ends a flight of a pod that is locked.
+// end ends a flight. Its pod is locked.
 func (f *Flight) end() {
-	p := f.at
-	p.own.add(-1, -f.prefill, -f.decode)
+	f.at.own.add(-1, -f.prefill, -f.decode)
+	f.at.changed = true
 	f.prev.next, f.next.prev = f.next, f.prev
 	f.prev, f.next = nil, nil
-	p.changed = true
-	oldest := int64(math.MaxInt64)
-	if first := p.flights.next; first != &p.flights {
-		oldest = first.sent
-	}
-	p.oldest.Store(oldest)
-}
-
-// age ends the flights of a pod that is locked that are too old.
-func (t *Tracker) age(p *podLoad, now int64) {
-	for f := p.flights.next; f != &p.flights && f.sent <= t.before(now); f = p.flights.next {
-		f.end()
-		t.aged.Add(1)
-	}
 }
 
 // Fill sets the Load of each of the pods. A pod that is not known has none.
 func (t *Tracker) Fill(pods []Pod) {
-	now := t.now()
-	t.tidy(now)
-	before := t.before(now)
-	t.mu.RLock()
-	defer t.mu.RUnlock()
+	t.tidy(t.now())
 	for i := range pods {
-		of := &pods[i]
-		p := t.pods[podRank{of.Name, of.Rank}]
-		if p == nil {
-			of.Load = Load{}
-			continue
+		to := &pods[i]
+		to.Load = Load{}
+		if p := t.find(podRank{to.Name, to.Rank}); p != nil {
+			to.Load = p.own.plus(&p.others)
 		}
-		if p.oldest.Load() <= before {
-			p.mu.Lock()
-			t.age(p, now)
-			p.mu.Unlock()
-		}
-		own, others := p.own.get(), p.others.get()
-		of.Load = Load{own.Requests + others.Requests, own.Prefill + others.Prefill, own.Decode + others.Decode}
 	}
 }
 
 // Aged returns how many flights were never done, and have ended by age.
 func (t *Tracker) Aged() uint64 { return t.aged.Load() }
 
-// Forget ends all flights to a pod, and takes away what others have told of it.
+// Forget ends all flights to a pod, and takes away what others have told of it. What they tell
+// later counts.
 func (t *Tracker) Forget(pod string) {
-	t.notes.Lock()
-	defer t.notes.Unlock()
+	now := t.now()
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	for _, o := range t.origins {
 		for at := range o.pods {
 			if at.name == pod {
-				t.setOthers(at, o, told{})
-				delete(o.pods, at)
+				t.hear(o, at, told{seq: o.seq, heard: now})
 			}
 		}
 	}
-	t.mu.RLock()
-	defer t.mu.RUnlock()
 	for at, p := range t.pods {
 		if at.name == pod {
 			p.mu.Lock()
@@ -268,39 +262,44 @@ func (t *Tracker) Forget(pod string) {
 	}
 }
 
-// tidyEvery is how many times in a MaxAge a Tracker looks for what can go.
+// tidyEvery is how many times in a MaxAge a Tracker looks for what can go, at least.
 const tidyEvery = 8
 
-// tidy forgets gateways that tell nothing more, and pods that have nothing in flight.
+// tidy ends flights by age, and forgets gateways that tell nothing more and pods that have
+// nothing in flight, if it is time to.
 func (t *Tracker) tidy(now int64) {
-	before := t.before(now)
-	if last := t.tidied.Load(); last > now-(now-before)/tidyEvery && last <= now || !t.tidied.CompareAndSwap(last, now) {
+	age := t.maxAge()
+	every, before := age/tidyEvery, now-age
+	due := t.due.Load()
+	// If it is long until then, the clock went back.
+	if left := due - now; left > 0 && left <= 2*every || !t.due.CompareAndSwap(due, now+every) {
 		return
-	}
-	t.notes.Lock()
-	defer t.notes.Unlock()
-	for name, o := range t.origins {
-		if o.heard <= before {
-			t.forgetOrigin(name)
-			continue
-		}
-		for at, n := range o.pods {
-			if n.load == (Load{}) && n.seq <= o.tidied {
-				delete(o.pods, at)
-			}
-		}
-		o.tidied = o.seq
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	oldest := min(t.tidyOrigins(now, before), before+every) // of what stays
+	had := len(t.pods)
 	for at, p := range t.pods {
 		p.mu.Lock()
-		t.age(p, now)
-		told := !p.changed || t.life == 0 // nobody is told
-		if p.flights.next == &p.flights && told && p.others.get() == (Load{}) {
+		for f := p.flights.prev; f != &p.flights && f.sent > now; f = f.prev {
+			f.sent = now // the clock went back
+		}
+		f := p.flights.next
+		for ; f != &p.flights && f.sent <= before; f = p.flights.next {
+			f.end()
+			t.aged.Add(1)
+		}
+		untold := p.changed && t.seq > 0 && t.told > before
+		if f != &p.flights {
+			oldest = min(oldest, f.sent)
+		} else if !untold && p.others.plus(new(load)) == (Load{}) {
 			p.gone = true
 			delete(t.pods, at)
 		}
 		p.mu.Unlock()
 	}
+	if len(t.pods) < had {
+		t.publish()
+	}
+	t.due.Store(oldest + age)
 }
