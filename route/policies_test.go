@@ -160,7 +160,7 @@ var formulas = map[string]func(r *rand.Rand) (route.Policy, func(*route.Request,
 				gpu, lower := held(q, p)
 				uncached := notBelow0(q.Tokens) - gpu - 0.75*lower
 				decode := 0.02 * (notBelow0(p.Load.Decode) + notBelow0(q.Tokens) + notBelow0(q.Output))
-				return (notBelow0(p.Load.Prefill)+uncached+decode)/speed(p) + 2*waiting*uncached/math.Max(notBelow0(q.Tokens), 1)
+				return (notBelow0(p.Load.Prefill)+uncached+decode)/speed(p) + waiting*uncached/math.Max(notBelow0(q.Tokens), 1)
 			})
 		}
 	},
@@ -353,7 +353,8 @@ func TestOrder(t *testing.T) {
 
 // TestBetterIsChosen makes what is chosen better, one figure at a time: it is chosen again.
 // Not so with fewer requests in AIBrix: a pod that has far fewer than the others makes their
-// deviation larger. Nor with more cached in Decode, which rounds both tiers to a token.
+// deviation larger. Nor with less to compute in Default if the pod is faster than others: it
+// gains less by that than what is missing elsewhere is worth less. Nor with more cached in Decode, which rounds both tiers to a token.
 func TestBetterIsChosen(t *testing.T) {
 	better := map[string]func(*route.Pod){
 		"cached":   func(p *route.Pod) { p.Cached = max(p.Cached, 0) + 5 },
@@ -374,7 +375,7 @@ func TestBetterIsChosen(t *testing.T) {
 			for range 2000 {
 				q, pods := situation(r)
 				at := policy(q, pods)
-				if at < 0 {
+				if at < 0 || figure == "prefill" && pods[at].Speed > 1 {
 					continue
 				}
 				was := pods[at]
@@ -386,13 +387,17 @@ func TestBetterIsChosen(t *testing.T) {
 		}
 	}
 	q := &route.Request{Tokens: 1000}
-	pods := []route.Pod{{Name: "a", Cached: 500, Load: route.Load{Prefill: 1100}}, {Name: "b"}}
+	pods := []route.Pod{{Name: "a", Cached: 500, Load: route.Load{Prefill: 800}}, {Name: "b"}}
 	if route.Default(q, pods) != 1 {
 		t.Error("what is cached counts for much on an idle fleet")
 	}
-	pods[0].Load.Prefill, pods[1].Load.Prefill = 11_100, 10_000
+	pods[0].Load.Prefill, pods[1].Load.Prefill = 10_800, 10_000
 	if route.Default(q, pods) != 0 {
 		t.Error("what is cached counts for little on a busy fleet")
+	}
+	pods[0].Cached, pods[0].Load.Prefill, pods[1].Load.Prefill = 1000, 5000, 0
+	if route.Default(q, pods) != 1 {
+		t.Error("a pod that has come is idle while the others have much to do")
 	}
 }
 

@@ -72,7 +72,7 @@ const DecodeCost = 0.02
 // answered first, and on a busy one to where it is computed already, unless too much waits
 // there. The pod of the least cost is chosen:
 //
-//	(prefill + uncached + DecodeCost x (decode + tokens + output)) / speed + 2 x mean x uncached/tokens
+//	(prefill + uncached + DecodeCost x (decode + tokens + output)) / speed + mean x uncached/tokens
 //
 // where prefill is what the pod has to compute for others, and mean is the mean of that over the
 // pods. Uncached is what it has to compute of the prompt: a token of a lower tier counts as
@@ -85,7 +85,7 @@ func Default(r *Request, pods []Pod) int {
 		mean += count(pods[i].Load.Prefill)
 	}
 	mean /= float64(max(len(pods), 1))
-	own, behind := DecodeCost*(count(r.Tokens)+count(r.Output)), 2*mean/max(count(r.Tokens), 1)
+	own, behind := DecodeCost*(count(r.Tokens)+count(r.Output)), mean/max(count(r.Tokens), 1)
 	return least(r, pods, func(p *Pod) float64 {
 		uncached := r.uncached(p, LowerCredit)
 		return (count(p.Load.Prefill)+uncached+DecodeCost*count(p.Load.Decode)+own)/p.speed() + uncached*behind
