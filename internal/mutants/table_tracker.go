@@ -46,7 +46,7 @@ var trackerMutants = table{breaks: "./route", rows: []mutant{
 	{"a note adds to the one before", "Tracker.hear", "o.pods[at].load\n", "Load{}\n", "TestMerge"},
 	{"what is told of nothing stays", "Tracker.hear", "to.seq == 0", "false", "TestMergeMemory"},
 	{"a silent gateway counts on", "Tracker.tidyOrigins", "was.heard <= before", "was.heard <= before-before/2", "TestOriginIsSilent"},
-	{"a silent gateway stays in memory", "Tracker.tidyOrigins", "o.heard <= before {", "false {", "TestSoak"},
+	{"a silent gateway stays in memory", "Tracker.tidyOrigins", "o.heard <= before &&", "false &&", "TestSoak"},
 	{"a gateway goes before what it has told", "Tracker.tidyOrigins", " && len(o.pods) == 0", "", "TestHeardEarlier"},
 	{"a note that is later than a MaxAge counts", "Tracker.tidyOrigins", "o.least = max(o.least, was.seq)", "", "TestOriginIsSilent"},
 	{"what is told ages when it is time to tidy", "Tracker.tidyOrigins", "oldest = min(oldest, was.heard)", "_ = oldest", "TestOriginIsSilent"},
