@@ -24,6 +24,8 @@ var trackerMutants = table{breaks: "./route", rows: []mutant{
 	{"a pod that is gone is found", "Tracker.tidy", "len(t.pods) < had", "len(t.pods) > had", "TestPodsLeaveMemory"},
 	{"what is sent to a pod that is gone is lost", "podLoad.send", "if p.gone {", "if false {", "TestPodIsGone"},
 	{"a new pod is not found", "Tracker.pod", "t.newer.Store(true)", "", "TestFlight"},
+	{"another rank is found", "Tracker.find", "of.rank == at.rank && ", "", "TestTrackerModel"},
+	{"of a pod one rank is found", "Tracker.publish", "of.next = &others", "_ = others", "TestTrackerModel"},
 	{"new pods are never found without a lock", "Tracker.find", "t.missed > len(t.pods)", "false", "TestFindWithoutLock"},
 	{"an unknown pod has what it had", "Tracker.Fill", "to.Load = Load{}\n", "", "TestFlight"},
 	{"what others have sent does not count", "load.plus", "a.Load()+b.Load()", "a.Load()", "TestMerge"},
