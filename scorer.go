@@ -15,6 +15,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/reuse"
 	"github.com/kvindex/kvindex/internal/sent"
+	"github.com/kvindex/kvindex/route"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
@@ -159,6 +160,18 @@ type PodScore struct {
 	// blocks that another Indexer wrote to the index (WithIndex), and no message of its rank
 	// came to this one.
 	State State
+}
+
+// RoutePods appends to dst what package route wants to know of the pods, one for each of
+// Pods, in their order, but for their load, which a route.Tracker fills in. What a lower tier
+// adds is the blocks in it that follow what is predicted.
+func (a *Answer) RoutePods(dst []route.Pod) []route.Pod {
+	for i := range a.Pods {
+		s := &a.Pods[i]
+		held := min(s.MatchedBlocks*s.BlockTokens, a.PromptTokens)
+		dst = append(dst, route.Pod{Name: s.Pod, Rank: s.Rank, Cached: s.PredictedTokens, Lower: max(held-s.PredictedTokens, 0), Tie: uint64(i)})
+	}
+	return dst
 }
 
 // ScoreRequest scores a request and writes the answer to dst. On an error dst has no

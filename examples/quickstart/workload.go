@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/kvindextest"
+	"github.com/kvindex/kvindex/route"
 	"github.com/kvindex/kvindex/tokenize"
 )
 
@@ -29,32 +31,15 @@ func (w workload) order(talk, turn int) int {
 	return turn*w.talks + rand.New(rand.NewPCG(w.seed, 1<<32+uint64(turn))).Perm(w.talks)[talk]
 }
 
-// policy chooses one of the scored pods, by index, for the n-th turn. load has
-// the tokens that each pod was sent and has not yet answered.
-type policy func(n int, scores []kvindex.PodScore, load map[string]int) int
+// policy is a route.Policy for the n-th turn.
+type policy func(n int, r *route.Request, pods []route.Pod) int
 
-// byCache takes the pod that saves the most work: tokens that it would reuse less the
-// tokens in flight there.
-func byCache(_ int, scores []kvindex.PodScore, load map[string]int) int {
-	best := 0
-	for i, s := range scores {
-		b := scores[best]
-		if s.PredictedTokens-load[s.Pod] > b.PredictedTokens-load[b.Pod] {
-			best = i
-		}
-	}
-	return best
-}
+func byCache(_ int, r *route.Request, pods []route.Pod) int { return route.Default(r, pods) }
 
 // roundRobin takes the pods in turn, whatever they hold.
-func roundRobin(n int, scores []kvindex.PodScore, _ map[string]int) int {
+func roundRobin(n int, _ *route.Request, all []route.Pod) int {
 	want := fmt.Sprintf("pod-%c", 'a'+n%pods)
-	for i, s := range scores {
-		if s.Pod == want {
-			return i
-		}
-	}
-	return 0
+	return slices.IndexFunc(all, func(p route.Pod) bool { return p.Name == want })
 }
 
 // mode is how a workload is played.
@@ -77,7 +62,7 @@ func play(ctx context.Context, tok tokenize.Tokenizer, w workload, m mode) (*res
 		return nil, err
 	}
 	defer f.stop()
-	r := &router{fleet: f, tok: tok, mode: m, load: map[string]int{}, result: &result{computed: make([]int, pods)}}
+	r := &router{fleet: f, tok: tok, mode: m, result: &result{computed: make([]int, pods)}}
 	r.header()
 
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -101,9 +86,9 @@ type router struct {
 	mode
 	fleet *fleet
 	tok   tokenize.Tokenizer
+	sent  route.Tracker
 
-	mu     sync.Mutex // guards load, result, shown; held until the engine has the request
-	load   map[string]int
+	mu     sync.Mutex // guards result, shown; held until the engine has the request
 	result *result
 }
 
@@ -151,11 +136,12 @@ func (r *router) turn(ctx context.Context, at place, siblings int, prompt, answe
 
 // request is one that was sent.
 type request struct {
-	prompt, load int // tokens: of the prompt, and those that the pod has to compute
-	scores       []kvindex.PodScore
-	chosen       kvindex.PodScore
-	ticket       kvindex.Ticket
-	wait         func(context.Context) (cached int, err error)
+	prompt int // tokens
+	flight *route.Flight
+	scores []kvindex.PodScore
+	chosen kvindex.PodScore
+	ticket kvindex.Ticket
+	wait   func(context.Context) (cached int, err error)
 }
 
 // send scores a request, chooses a pod, says so to the Indexer, and sends it there.
@@ -167,7 +153,9 @@ func (r *router) send(ctx context.Context, at place, req kvindextest.Request) (s
 	if err != nil {
 		return sent, err
 	}
-	s := answer.Pods[r.choose(at.n, answer.Pods, r.load)]
+	all := answer.RoutePods(nil)
+	r.sent.Fill(all)
+	s := answer.Pods[r.choose(at.n, &route.Request{Tokens: answer.PromptTokens}, all)]
 	ticket, err := r.fleet.indexer.Routed(&answer, s.Pod, s.Rank)
 	if err != nil {
 		return sent, err
@@ -177,14 +165,14 @@ func (r *router) send(ctx context.Context, at place, req kvindextest.Request) (s
 		r.fleet.indexer.Abandon(ticket)
 		return sent, err
 	}
-	sent = request{len(req.Tokens), len(req.Tokens) + len(req.Output) - s.PredictedTokens, answer.Pods, s, ticket, wait}
-	r.load[s.Pod] += sent.load
-	return sent, nil
+	flight := r.sent.Sent(s.Pod, s.Rank, answer.PromptTokens, s.PredictedTokens)
+	return request{len(req.Tokens), flight, answer.Pods, s, ticket, wait}, nil
 }
 
 // finish waits for the answer to a request, and says what the engine reports.
 func (r *router) finish(ctx context.Context, at place, sent *request) error {
 	cached, err := sent.wait(ctx)
+	sent.flight.Done()
 	if err != nil {
 		r.fleet.indexer.Abandon(sent.ticket)
 		return err
@@ -194,7 +182,6 @@ func (r *router) finish(ctx context.Context, at place, sent *request) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	pod := sent.chosen.Pod
-	r.load[pod] -= sent.load
 	r.result.prompt += sent.prompt
 	r.result.cached += cached
 	r.result.computed[pod[len(pod)-1]-'a'] += sent.prompt - cached

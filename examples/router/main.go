@@ -1,4 +1,4 @@
-// Router sends each chat to the pod that has the least to compute for it.
+// Router sends each chat to the pod where it does the least harm (route.Default).
 package main
 
 import (
@@ -11,22 +11,22 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
-	"slices"
-	"sync/atomic"
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/route"
 )
 
 type router struct {
 	*kvindex.Indexer
-	load map[string]*atomic.Int64 // by pod (its host and port): tokens to compute for chats without an answer yet
+	pods []kvindex.PodScore // each host and port, without a score
+	sent route.Tracker      // what each pod has to do
 }
 
 func main() {
 	model := must(kvindex.LoadModel("/models/llama-3"))             // as the engines have it, without the weights
 	index := must(kvindex.New(kvindex.WithModel("llama-3", model))) // the name that clients send
-	r := &router{Indexer: index, load: map[string]*atomic.Int64{}}
+	r := &router{Indexer: index}
 	for _, host := range []string{"10.0.0.7", "10.0.0.8", "10.0.0.9"} {
 		r.add(context.Background(), host+":8000", "tcp://"+host+":5557", "tcp://"+host+":5657")
 	}
@@ -38,7 +38,7 @@ func (r *router) add(ctx context.Context, pod, endpoint, replay string) {
 	sub := must(events.NewSubscriber(r, events.SubscriberConfig{
 		Pod: pod, Model: "llama-3", Endpoint: endpoint, Replay: replay, OnError: func(err error) { log.Print(err) },
 	}))
-	r.load[pod] = new(atomic.Int64)
+	r.pods = append(r.pods, kvindex.PodScore{Pod: pod})
 	go func() { log.Print(sub.Run(ctx)) }()
 }
 
@@ -51,15 +51,12 @@ func (r *router) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	} else if err != nil || len(answer.Pods) == 0 { // there are no scores: the load decides
 		log.Print(errors.Join(err, answer.Unknown)) // Unknown: why no pod is known
-		answer.PromptTokens, answer.Pods = len(body)/4, nil
-		for pod := range r.load {
-			answer.Pods = append(answer.Pods, kvindex.PodScore{Pod: pod})
-		}
+		answer.PromptTokens, answer.Pods = len(body)/4, r.pods
 	}
-	worth := func(s kvindex.PodScore) int { return s.PredictedTokens - int(r.load[s.Pod].Load()) }
-	best := slices.MaxFunc(answer.Pods, func(a, b kvindex.PodScore) int { return worth(a) - worth(b) })
-	r.load[best.Pod].Add(int64(answer.PromptTokens - best.PredictedTokens))
-	defer r.load[best.Pod].Add(int64(best.PredictedTokens - answer.PromptTokens))
+	pods := answer.RoutePods(nil)
+	r.sent.Fill(pods)
+	best := answer.Pods[route.Default(&route.Request{Tokens: answer.PromptTokens}, pods)]
+	defer r.sent.Sent(best.Pod, best.Rank, answer.PromptTokens, best.PredictedTokens).Done()
 	ticket, _ := r.Routed(&answer, best.Pod, best.Rank)                        // from now on the chat counts as cached there
 	defer r.Observe(ticket, kvindex.Usage{PromptTokens: -1, CachedTokens: -1}) // docs/operations.md: with what the answer says
 	w.Header().Set("X-Routed", fmt.Sprintf("%s %d predicted", best.Pod, best.PredictedTokens))

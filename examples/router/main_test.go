@@ -13,13 +13,13 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
+	"github.com/kvindex/kvindex/route"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
@@ -138,7 +138,7 @@ func start(t *testing.T) *fleet {
 		kvindex.WithHooks(kvindex.Hooks{State: func(string, string, kvindex.State, kvindex.State) { f.index.note() }}))
 	ok(t, err)
 	t.Cleanup(func() { cancel(); ix.Close(); memory.Close() })
-	f.router = &router{Indexer: ix, load: map[string]*atomic.Int64{}}
+	f.router = &router{Indexer: ix}
 	for i := range 3 {
 		e := &engine{t: t, model: model, began: f.began}
 		e.publisher, err = fakeengine.NewPublisher(fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0"})
@@ -275,10 +275,14 @@ func TestRouter(t *testing.T) {
 			talk = talks[len(talks)-1-r.IntN(30)]
 		}
 		talk = append(talk[:len(talk):len(talk)], message{"user", speech(r, 5+r.IntN(40))})
+		var others []*route.Flight
 		for _, pod := range f.pods { // as if other chats were on their way
-			f.router.load[pod].Store(r.Int64N(400))
+			others = append(others, f.router.sent.Sent(pod, 0, r.IntN(400), 0))
 		}
 		pod, predicted, u := f.chat(talk)
+		for _, o := range others {
+			o.Done()
+		}
 		if got := u.PromptTokensDetails.CachedTokens; predicted != got {
 			t.Fatalf("chat %d: %d tokens of %s are predicted, the engine reused %d", n, predicted, pod, got)
 		}
@@ -299,11 +303,11 @@ func TestLoad(t *testing.T) {
 	f, r := start(t), rand.New(rand.NewPCG(1, 2))
 	system := message{"system", speech(r, 50)}
 	first, _, _ := f.chat([]message{system, {"user", "where"}})
-	f.router.load[first].Store(20)
+	other := f.router.sent.Sent(first, 0, 20, 0)
 	if pod, predicted, _ := f.chat([]message{system, {"user", "when"}}); pod != first || predicted <= 20 {
 		t.Fatalf("%d tokens of %s, the first chat went to %s", predicted, pod, first)
 	}
-	f.router.load[first].Store(0)
+	other.Done()
 	f.engines[first].hold = make(chan struct{})
 	long := make(chan string)
 	go func() {
@@ -319,9 +323,11 @@ func TestLoad(t *testing.T) {
 	close(f.engines[first].hold)
 	<-long
 	f.front.Close() // waits until the router is done with all
-	for pod, load := range f.router.load {
-		if n := load.Load(); n != 0 {
-			t.Errorf("%s is left with %d tokens", pod, n)
+	pods := (&kvindex.Answer{Pods: f.router.pods}).RoutePods(nil)
+	f.router.sent.Fill(pods)
+	for _, p := range pods {
+		if p.Load != (route.Load{}) {
+			t.Errorf("%s is left with %+v", p.Name, p.Load)
 		}
 	}
 }
@@ -330,8 +336,8 @@ func TestLoad(t *testing.T) {
 // to the same pod, and what is predicted of it is what the engine then reuses.
 func TestSiblings(t *testing.T) {
 	f, r := start(t), rand.New(rand.NewPCG(1, 3))
-	f.router.load[f.pods[1]].Store(10_000)
-	f.router.load[f.pods[2]].Store(10_000)
+	f.router.sent.Sent(f.pods[1], 0, 10_000, 0)
+	f.router.sent.Sent(f.pods[2], 0, 10_000, 0)
 	e := f.engines[f.pods[0]]
 	e.hold = make(chan struct{})
 	chat := body(t, []message{{"user", speech(r, 200)}})
@@ -374,8 +380,8 @@ func TestErrors(t *testing.T) {
 			t.Errorf("%s: %d %s", bad, status, text)
 		}
 	}
-	f.router.load[f.pods[0]].Add(10)
-	f.router.load[f.pods[2]].Add(10)
+	f.router.sent.Sent(f.pods[0], 0, 10, 0)
+	f.router.sent.Sent(f.pods[2], 0, 10, 0)
 	for path, body := range map[string]string{
 		"/v1/responses":        `{"model": "llama-3", "input": "hello"}`,
 		"/v1/embeddings":       `{"model": "llama-3", "input": "hello"}`,

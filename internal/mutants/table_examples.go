@@ -3,11 +3,11 @@ package main
 var routerMutants = table{breaks: "./examples/router", rows: []mutant{
 	{"a body that engines refuse is sent to one", "router.ServeHTTP", "errors.Is(err, kvindex.ErrRequest)", "errors.Is(err, nil) && err != nil", "TestErrors"},
 	{"what cannot be scored is refused", "router.ServeHTTP", "errors.Is(err, kvindex.ErrRequest)", "err != nil", "TestErrors"},
-	{"the load does not count", "router.ServeHTTP", "s.PredictedTokens - int(r.load[s.Pod].Load())", "s.PredictedTokens", "TestLoad"},
-	{"the cache does not count", "router.ServeHTTP", "s.PredictedTokens - int(r.load[s.Pod].Load())", "-int(r.load[s.Pod].Load())", "TestLoad"},
+	{"the load does not count", "router.ServeHTTP", "r.sent.Fill(pods)", "", "TestLoad"},
+	{"the cache does not count", "router.ServeHTTP", "route.Default(", "route.LeastTokens(", "TestLoad"},
 	{"what was sent does not count", "router.ServeHTTP", "r.Routed(&answer, best.Pod, best.Rank)", "kvindex.Ticket{}, error(nil)", "TestSiblings"},
 	{"answers are not observed", "router.ServeHTTP", "defer r.Observe(ticket, kvindex.Usage{PromptTokens: -1, CachedTokens: -1})", "_ = ticket", "TestSiblings"},
-	{"the load of a chat stays", "router.ServeHTTP", "defer r.load[best.Pod].Add(int64(best.PredictedTokens - answer.PromptTokens))", "", "TestLoad"},
+	{"the load of a chat stays", "router.ServeHTTP", "defer r.sent.Sent(best.Pod, best.Rank, answer.PromptTokens, best.PredictedTokens).Done()", "r.sent.Sent(best.Pod, best.Rank, answer.PromptTokens, best.PredictedTokens)", "TestLoad"},
 }}
 
 var quickstartMutants = table{breaks: "./examples/quickstart", rows: []mutant{

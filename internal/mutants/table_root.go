@@ -212,6 +212,9 @@ var rootMutants = table{breaks: ".", rows: []mutant{
 	{"candidates never renewed", "Candidates.now", "set != nil && set.heard == c.x.heard.Load()", "set != nil", "TestCandidates"},
 	{"an adapter of two models is of one", "Indexer.resolve", "if set.adapter != \"\" {", "if false {", "TestScopes"},
 
+	{"a lower tier adds more than the prompt", "Answer.RoutePods", "min(s.MatchedBlocks*s.BlockTokens, a.PromptTokens)", "s.MatchedBlocks * s.BlockTokens", "TestRoutePods"},
+	{"a lower tier takes away", "Answer.RoutePods", "max(held-s.PredictedTokens, 0)", "held - s.PredictedTokens", "TestRoutePods"},
+	{"equal pods are chosen by name", "Answer.RoutePods", ", Tie: uint64(i)", "", "TestRouteDefaultSpreads"},
 	{"a new pod is not heard", "Indexer.podModel", "md.pods[p.name] = pm\n\tx.heard.Add(1)", "md.pods[p.name] = pm", "TestCandidates"},
 	{"a pod that leaves is not heard", "Indexer.RemovePod", "delete(x.pods, name)\n\tx.heard.Add(1)", "delete(x.pods, name)", "TestCandidates"},
 	{"a new adapter is not heard", "Indexer.learnAdapter", "\tx.heard.Add(1)\n", "", "TestCandidates"},

@@ -1,0 +1,128 @@
+package route
+
+import (
+	"math/bits"
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// Policies around others.
+
+// BestOfTwo returns a Policy that draws two pods, and has p choose one of them. With several
+// gateways that see old figures, all choose the pod that seems to be the best; drawing spreads
+// them. What p knows of a fleet it knows of the two. Chance decides between two that are as good.
+func BestOfTwo(p Policy, seed uint64) Policy {
+	draws := draws{seed: seed}
+	p = TiesByChance(p, ^seed) // or the first by name is twice as often chosen on an idle fleet
+	return func(r *Request, pods []Pod) int {
+		if len(pods) <= 2 {
+			return p(r, pods)
+		}
+		a := draws.below(len(pods))
+		b := (a + 1 + draws.below(len(pods)-1)) % len(pods)
+		return among(p, r, pods, func(s *scratch) { s.at = append(s.at, a, b) })
+	}
+}
+
+// Only returns a Policy that has p choose among the pods that keep reports true of: those of a
+// role, of a zone, those that have an adapter. It returns -1 if there is none.
+func Only(keep func(*Pod) bool, p Policy) Policy {
+	return func(r *Request, pods []Pod) int {
+		return among(p, r, pods, func(s *scratch) {
+			at, n := slices.Grow(s.at, len(pods))[:len(pods)], 0
+			for i := range pods {
+				at[n] = i
+				if keep(&pods[i]) {
+					n++
+				}
+			}
+			s.at = at[:n]
+		})
+	}
+}
+
+// Decode returns p for the decode stage, where a prompt is not computed, but what the pod does
+// not hold is brought there. There a cached token counts as so much of a token that need not
+// be computed: 0 is none, so that only loads count; 1 is all of it. Parts of tokens are cut off.
+func Decode(credit float64, p Policy) Policy {
+	credit = min(parameter(credit, 0), 1)
+	return func(r *Request, pods []Pod) int {
+		s := scratches.Get().(*scratch)
+		defer scratches.Put(s)
+		all := slices.Grow(s.pods[:0], len(pods))[:len(pods)]
+		for i := range pods {
+			gpu, lower := r.cached(&pods[i])
+			all[i] = pods[i]
+			all[i].Cached, all[i].Lower = int(gpu*credit), int(lower*credit)
+		}
+		s.pods = all
+		return p(r, all)
+	}
+}
+
+// TiesByChance returns p, a policy of this package, but chance decides between pods that are
+// as good, and not their names. Around RoundRobin and Rendezvous it changes nothing.
+func TiesByChance(p Policy, seed uint64) Policy {
+	draws := draws{seed: seed}
+	return func(r *Request, pods []Pod) int {
+		s := scratches.Get().(*scratch)
+		defer scratches.Put(s)
+		s.request = *r
+		s.request.tie = draws.next() | 1
+		return p(&s.request, pods)
+	}
+}
+
+// scratch is what another policy chooses by.
+type scratch struct {
+	request Request
+	pods    []Pod
+	at      []int // where pods are in those that were passed
+}
+
+var scratches = sync.Pool{New: func() any { return new(scratch) }}
+
+// among has p choose among the pods that fill names, and returns the index in all.
+func among(p Policy, r *Request, pods []Pod, fill func(*scratch)) int {
+	s := scratches.Get().(*scratch)
+	defer scratches.Put(s)
+	s.at = s.at[:0]
+	fill(s)
+	if len(s.at) == len(pods) {
+		return p(r, pods)
+	}
+	some := slices.Grow(s.pods[:0], len(s.at))[:len(s.at)]
+	for i, at := range s.at {
+		some[i] = pods[at]
+	}
+	s.pods = some
+	if i := p(r, some); i >= 0 && i < len(some) {
+		return s.at[i]
+	}
+	return -1
+}
+
+// draws is random numbers from a seed (Steele, Lea and Flood 2014, SplitMix64), for many
+// goroutines.
+type draws struct {
+	seed uint64
+	made atomic.Uint64
+}
+
+func (d *draws) next() uint64 { return mix(mix(d.seed) + d.made.Add(0x9e3779b97f4a7c15)) }
+
+// below returns a number from 0 up to, but not including, n.
+func (d *draws) below(n int) int {
+	high, _ := bits.Mul64(d.next(), uint64(n))
+	return int(high)
+}
+
+// float returns a number from 0 up to, but not including, 1.
+func (d *draws) float() float64 { return float64(d.next()>>11) / (1 << 53) }
+
+func mix(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}

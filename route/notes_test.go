@@ -1,0 +1,340 @@
+package route_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kvindex/kvindex/route"
+)
+
+func note(pod string, requests int) route.Note {
+	return route.Note{Pod: pod, Load: route.Load{Requests: requests, Prefill: 10 * requests}}
+}
+
+func wantRequests(t *testing.T, when string, tr *route.Tracker, pod string, n int) {
+	t.Helper()
+	want(t, when+": "+pod, loadOf(tr, pod), note(pod, n).Load)
+}
+
+func TestChanges(t *testing.T) {
+	c := newClock()
+	tr := c.start()
+	first := tr.Changes()
+	if first.Life != c.now().UnixNano() || first.Seq != 1 || first.Whole || len(first.Pods) > 0 {
+		t.Errorf("first changes %+v", first)
+	}
+	c.add(time.Second)
+	f := tr.Sent("a", 2, 10, 3)
+	told := route.Note{Pod: "a", Rank: 2, Load: route.Load{Requests: 1, Prefill: 7}}
+	state := tr.State()
+	if state.Life != first.Life || state.Seq != 2 || !state.Whole || !slices.Equal(state.Pods, []route.Note{told}) {
+		t.Errorf("state %+v", state)
+	}
+	if n := tr.Changes(); n.Seq != 3 || n.Whole || !slices.Equal(n.Pods, []route.Note{told}) {
+		t.Errorf("changes after a state %+v, want %+v", n, told)
+	}
+	if n := tr.Changes(); len(n.Pods) > 0 {
+		t.Errorf("changes when nothing has changed: %+v", n)
+	}
+	if n := tr.State(); !slices.Equal(n.Pods, []route.Note{told}) {
+		t.Errorf("state when all is told: %+v", n)
+	}
+	// What others have is not told on.
+	other := c.start()
+	other.Sent("b", 0, 10, 0)
+	tr.Merge("other", other.Changes())
+	f.Done()
+	told.Load = route.Load{}
+	if n := tr.State(); len(n.Pods) > 0 {
+		t.Errorf("state when all is done: %+v", n)
+	}
+	if n := tr.Changes(); !slices.Equal(n.Pods, []route.Note{told}) {
+		t.Errorf("changes when all is done: %+v, want %+v", n, told)
+	}
+	// What has aged is told, without a Fill.
+	tr.Sent("a", 2, 10, 3)
+	for range 2 {
+		tr.Changes()
+		c.add(time.Minute / 2)
+	}
+	if n := tr.Changes(); !slices.Equal(n.Pods, []route.Note{told}) {
+		t.Errorf("changes when a flight is too old: %+v, want %+v", n, told)
+	}
+}
+
+// TestChangesAreAll: if none is lost, changes are enough, in any order.
+func TestChangesAreAll(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	c := newClock()
+	from, to := c.start(), c.start()
+	var flights []*route.Flight
+	var letters []route.Notes
+	for range 2000 {
+		for range r.IntN(20) {
+			switch pod := fmt.Sprint("pod-", r.IntN(10)); r.IntN(6) {
+			case 0:
+				from.Forget(pod)
+			case 1, 2:
+				flights = append(flights, from.Sent(pod, 0, r.IntN(100), r.IntN(100)))
+			default:
+				if len(flights) > 0 {
+					f := flights[r.IntN(len(flights))]
+					[]func(){f.FirstToken, f.Done, func() { f.Tokens(5) }}[r.IntN(3)]()
+				}
+			}
+		}
+		c.add(time.Duration(r.IntN(1000)) * time.Millisecond)
+		if letters = append(letters, from.Changes()); r.IntN(5) > 0 {
+			continue
+		}
+		r.Shuffle(len(letters), func(i, j int) { letters[i], letters[j] = letters[j], letters[i] })
+		for _, n := range letters {
+			to.Merge("from", n)
+		}
+		letters = letters[:0]
+		for i := range 10 {
+			pod := fmt.Sprint("pod-", i)
+			want(t, pod, loadOf(to, pod), loadOf(from, pod))
+		}
+	}
+}
+
+// TestMerge: what was told last counts, in whatever order it comes.
+func TestMerge(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		notes []route.Notes
+		a, b  int
+	}{
+		{"one", []route.Notes{{Life: 1, Seq: 1, Pods: []route.Note{note("a", 1), note("b", 2)}}}, 1, 2},
+		{"a later one", []route.Notes{{Life: 1, Seq: 1, Pods: []route.Note{note("a", 1)}}, {Life: 1, Seq: 2, Pods: []route.Note{note("a", 3), note("b", 2)}}}, 3, 2},
+		{"one that comes late", []route.Notes{{Life: 1, Seq: 2, Pods: []route.Note{note("a", 3)}}, {Life: 1, Seq: 1, Pods: []route.Note{note("a", 1), note("b", 2)}}}, 3, 2},
+		{"one that comes late, of what is done", []route.Notes{{Life: 1, Seq: 2, Pods: []route.Note{note("a", 0)}}, {Life: 1, Seq: 1, Pods: []route.Note{note("a", 1)}}}, 0, 0},
+		{"one that comes twice", []route.Notes{{Life: 1, Seq: 1, Pods: []route.Note{note("a", 1)}}, {Life: 1, Seq: 1, Pods: []route.Note{note("a", 1)}}}, 1, 0},
+		{"a state", []route.Notes{{Life: 1, Seq: 1, Pods: []route.Note{note("a", 1)}}, {Life: 1, Seq: 2, Whole: true, Pods: []route.Note{note("b", 2)}}}, 0, 2},
+		{"a state that comes late", []route.Notes{{Life: 1, Seq: 3, Pods: []route.Note{note("a", 1)}}, {Life: 1, Seq: 2, Whole: true, Pods: []route.Note{note("a", 5), note("b", 2)}}}, 1, 2},
+		{"a change before a state, that comes late", []route.Notes{{Life: 1, Seq: 2, Whole: true}, {Life: 1, Seq: 1, Pods: []route.Note{note("a", 1)}}}, 0, 0},
+		{"a state before a state, that comes late", []route.Notes{{Life: 1, Seq: 2, Whole: true, Pods: []route.Note{note("a", 1)}}, {Life: 1, Seq: 1, Whole: true, Pods: []route.Note{note("b", 1)}}}, 1, 0},
+		{"a new life", []route.Notes{{Life: 1, Seq: 9, Pods: []route.Note{note("a", 1)}}, {Life: 2, Seq: 1, Pods: []route.Note{note("b", 2)}}}, 0, 2},
+		{"a new life after a state", []route.Notes{{Life: 1, Seq: 9, Whole: true, Pods: []route.Note{note("a", 1)}}, {Life: 2, Seq: 1, Pods: []route.Note{note("a", 2)}}}, 2, 0},
+		{"an older life", []route.Notes{{Life: 2, Seq: 1, Pods: []route.Note{note("a", 1)}}, {Life: 1, Seq: 9, Whole: true, Pods: []route.Note{note("b", 2)}}}, 1, 0},
+		{"a pod twice", []route.Notes{{Life: 1, Seq: 1, Pods: []route.Note{note("a", 1), note("a", 2)}}}, 1, 0},
+		{"no Seq", []route.Notes{{Life: 1, Pods: []route.Note{note("a", 1)}}}, 0, 0},
+		{"below 0", []route.Notes{{Life: 1, Seq: 1, Pods: []route.Note{note("a", -1), note("b", math.MinInt)}}}, 0, 0},
+	} {
+		tr := newClock().start()
+		for _, n := range c.notes {
+			tr.Merge("other", n)
+		}
+		wantRequests(t, c.name, tr, "a", c.a)
+		wantRequests(t, c.name, tr, "b", c.b)
+	}
+}
+
+func TestMergeHuge(t *testing.T) {
+	tr := newClock().start()
+	huge := []route.Note{{Pod: "a", Load: route.Load{Requests: math.MaxInt, Prefill: math.MaxInt, Decode: math.MaxInt}}}
+	const most = math.MaxInt32
+	for i := range 3 {
+		tr.Merge(fmt.Sprint(i), route.Notes{Life: 1, Seq: 1, Pods: huge})
+	}
+	n := int(min(int64(3*most), math.MaxInt))
+	want(t, "three", loadOf(tr, "a"), route.Load{Requests: n, Prefill: n, Decode: n})
+	tr.ForgetOrigin("0")
+	tr.Merge("1", route.Notes{Life: 1, Seq: 2, Whole: true})
+	want(t, "one", loadOf(tr, "a"), route.Load{Requests: most, Prefill: most, Decode: most})
+	tr.Merge("2", route.Notes{Life: 1, Seq: 2, Pods: []route.Note{note("a", 1)}})
+	wantRequests(t, "none", tr, "a", 1)
+}
+
+func TestForgetOrigin(t *testing.T) {
+	tr := newClock().start()
+	tr.ForgetOrigin("a")
+	first, second := route.Notes{Life: 5, Seq: 1, Pods: []route.Note{note("b", 2)}}, route.Notes{Life: 5, Seq: 2, Pods: []route.Note{note("a", 1)}}
+	tr.Merge("x", second)
+	tr.Merge("y", second)
+	tr.ForgetOrigin("x")
+	wantRequests(t, "forgotten", tr, "a", 1)
+	tr.Merge("x", second)
+	tr.Merge("x", first)
+	wantRequests(t, "notes that come late and again", tr, "a", 1)
+	wantRequests(t, "notes that come late and again", tr, "b", 0)
+	tr.Merge("x", route.Notes{Life: 5, Seq: 3, Pods: []route.Note{note("a", 4)}})
+	wantRequests(t, "a later note", tr, "a", 5)
+	tr.ForgetOrigin("x")
+	tr.Merge("x", route.Notes{Life: 6, Seq: 1, Pods: []route.Note{note("a", 2)}})
+	wantRequests(t, "another life", tr, "a", 3)
+}
+
+// TestOriginIsSilent: what is told counts for a MaxAge, of a gateway that tells nothing more,
+// and of one that tells more but not that.
+func TestOriginIsSilent(t *testing.T) {
+	c := newClock()
+	tr := c.start()
+	tr.Merge("silent", route.Notes{Life: 5, Seq: 1, Pods: []route.Note{note("a", 1), note("b", 1)}})
+	tr.Merge("alive", route.Notes{Life: 5, Seq: 4, Pods: []route.Note{note("a", 2), note("b", 2)}})
+	c.add(30 * time.Second)
+	tr.Merge("alive", route.Notes{Life: 5, Seq: 5, Pods: []route.Note{note("a", 2)}})
+	c.add(30*time.Second - 1)
+	wantRequests(t, "before a MaxAge", tr, "a", 3)
+	wantRequests(t, "before a MaxAge", tr, "b", 3)
+	c.add(1)
+	wantRequests(t, "a MaxAge later", tr, "a", 2)
+	wantRequests(t, "a MaxAge later", tr, "b", 0)
+	tr.Merge("alive", route.Notes{Life: 5, Seq: 3, Pods: []route.Note{note("b", 7)}})
+	wantRequests(t, "a note that is later than a MaxAge", tr, "b", 0)
+	// It is heard again, and its life may have begun before: its clock went back.
+	tr.Merge("silent", route.Notes{Life: 4, Seq: 1, Pods: []route.Note{note("a", 1)}})
+	wantRequests(t, "heard again", tr, "a", 3)
+}
+
+// TestHeardEarlier: a note that is merged at a time before that of the one before, as when two
+// goroutines merge, has nothing counted for ever.
+func TestHeardEarlier(t *testing.T) {
+	c := newClock()
+	tr := c.start()
+	tr.Merge("x", route.Notes{Life: 5, Seq: 1, Pods: []route.Note{note("a", 1)}})
+	c.add(-5 * time.Second)
+	tr.Merge("x", route.Notes{Life: 5, Seq: 2, Pods: []route.Note{note("b", 1)}})
+	for range 200 {
+		c.add(time.Second)
+		tr.Fill(nil)
+	}
+	wantRequests(t, "long after", tr, "a", 0)
+	wantRequests(t, "long after", tr, "b", 0)
+}
+
+// TestForgetTold: what was told of a pod that is forgotten does not come back.
+func TestForgetTold(t *testing.T) {
+	tr := newClock().start()
+	late := route.Notes{Life: 5, Seq: 1, Pods: []route.Note{note("a", 9)}}
+	tr.Merge("x", route.Notes{Life: 5, Seq: 2, Pods: []route.Note{note("a", 1), note("b", 1)}})
+	tr.Forget("a")
+	tr.Merge("x", late)
+	wantRequests(t, "late", tr, "a", 0)
+	wantRequests(t, "late", tr, "b", 1)
+	tr.Merge("x", route.Notes{Life: 5, Seq: 3, Pods: []route.Note{note("a", 2)}})
+	wantRequests(t, "later", tr, "a", 2)
+}
+
+// FuzzMerge merges notes of any kind. Nothing is below 0, and a state of a new life puts all
+// right.
+func FuzzMerge(f *testing.F) {
+	f.Add([]byte{})
+	for seed := range uint64(4) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		b := make([]byte, 400)
+		for i := range b {
+			b[i] = byte(r.Uint32() >> r.IntN(32))
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		next := func() byte {
+			if len(data) == 0 {
+				return 0
+			}
+			b := data[0]
+			data = data[1:]
+			return b
+		}
+		figure := func() int64 {
+			switch b := next(); b % 4 {
+			case 0:
+				return int64(b)
+			case 1:
+				return []int64{math.MaxInt64, math.MinInt64, math.MaxInt32, math.MinInt32, -1, 0}[b/4%6]
+			default:
+				var raw [8]byte
+				for i := range raw {
+					raw[i] = next()
+				}
+				return int64(binary.LittleEndian.Uint64(raw[:]))
+			}
+		}
+		c := newClock()
+		tr := c.start()
+		own := tr.Sent("0", 0, 3, 0)
+		pods := []route.Pod{{Name: "0"}, {Name: "1"}, {Name: "2"}, {Name: "2", Rank: 1}, {Name: ""}}
+		check := func() {
+			t.Helper()
+			tr.Fill(pods)
+			for i, p := range pods {
+				if l := p.Load; l.Requests < 0 || l.Prefill < 0 || l.Decode < 0 || i == 0 && tr.Aged() == 0 && l.Requests < 1 {
+					t.Fatalf("%+v", p)
+				}
+			}
+		}
+		names := [2]string{"x", "y"}
+		told := 0
+		for len(data) > 0 {
+			switch next() % 8 {
+			case 0:
+				tr.ForgetOrigin(names[next()%2])
+			case 1:
+				c.add(time.Duration(next()) * time.Second)
+			case 2:
+				c.add(-time.Duration(next()) * time.Second)
+			default:
+				n := route.Notes{Life: figure(), Seq: uint64(figure()), Whole: next()%4 == 0}
+				for range next() % 8 {
+					p := pods[int(next())%len(pods)]
+					rank := p.Rank
+					if next()%16 == 0 {
+						rank = int(figure())
+					}
+					n.Pods = append(n.Pods, route.Note{Pod: p.Name, Rank: rank, Load: route.Load{Requests: int(figure()), Prefill: int(figure()), Decode: int(figure())}})
+					told++
+				}
+				tr.Merge(names[next()%2], n)
+			}
+			check()
+			if known, notes := tr.Known(); known > told+1 || notes > told+2 {
+				t.Fatalf("%d pods and %d notes, after %d were told", known, notes, told)
+			}
+		}
+		own.Done()
+		for _, name := range names {
+			tr.ForgetOrigin(name)
+		}
+		tr.Fill(pods)
+		for _, p := range pods {
+			want(t, "nothing is told", p.Load, route.Load{})
+		}
+		c.add(20 * time.Minute) // no Life and no Seq stays
+		tr.Fill(nil)
+		for _, name := range names {
+			tr.Merge(name, route.Notes{Life: math.MinInt64, Seq: 1, Whole: true, Pods: []route.Note{note("1", 1)}})
+		}
+		tr.Fill(pods)
+		for _, p := range pods {
+			n := 0
+			if p.Name == "1" {
+				n = 2
+			}
+			want(t, "a state, "+p.Name, p.Load, note("", n).Load)
+		}
+	})
+}
+
+// TestMergeMemory: notes take what they hold, whatever they say.
+func TestMergeMemory(t *testing.T) {
+	c := newClock()
+	tr := c.start()
+	for i := range 100 {
+		n := route.Notes{Life: 1, Seq: uint64(i + 1), Whole: true}
+		for k := range 256 {
+			n.Pods = append(n.Pods, note(fmt.Sprint("pod-", i, "-", k), 1))
+		}
+		tr.Merge("other", n)
+		c.add(10 * time.Second)
+	}
+	if pods, notes := tr.Known(); pods > 3*256 || notes > 257 {
+		t.Errorf("%d pods and %d notes of 256 that are in flight", pods, notes)
+	}
+}

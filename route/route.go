@@ -1,0 +1,176 @@
+// Package route chooses the pod that a request goes to, by what each pod holds of its prompt
+// and by what each pod has to do.
+//
+// A Policy is a function: it takes a request and the pods that can serve it, and returns the
+// index of one. Default is the one to begin with. The others are those of the field, each
+// after the project and version that its comment names, so that a host can compare them on
+// its own traffic. Policies are pure but for those that draw or count, which say so. All are
+// safe for many goroutines.
+//
+// What is cached comes from an index, such as kvindex's PodScore. What each pod has to do
+// comes from a Tracker, which needs no answer of the engines: it knows what was sent, and what
+// has come back.
+//
+// Nothing that a host passes makes a policy panic. Figures below 0 count as 0, and more than a
+// prompt cannot be cached. If there are pods, one of them is chosen, except by Only.
+package route
+
+import "math"
+
+// Request is a request that is to be sent somewhere.
+type Request struct {
+	Tokens int // of the prompt
+	Output int // tokens that will be generated, as far as the host knows; 0: it does not
+	// Affinity is a hash of what requests have in common that should go to one pod: the
+	// session, or the first blocks of the prompt. Only Rendezvous looks at it.
+	Affinity uint64
+
+	tie uint64 // with where it is, orders a pod among those that are as good; 0: Pod.Tie does
+}
+
+// Pod is a rank of a pod that a request may be sent to. Name and Rank tell pods apart.
+type Pod struct {
+	Name string
+	Rank int
+	// Cached is how many tokens of the prompt need not be computed there
+	// (PodScore.PredictedTokens). Lower is how many more tokens come from a tier below the
+	// gpu.
+	Cached, Lower int
+	Load          Load
+	// Speed is how fast the pod computes, compared with the others; 0 is 1. It is kept
+	// between 1/1000 and 1000. Policies of other projects do not know it, unless their
+	// comment says so.
+	Speed float64
+	// Tie decides between pods that are as good: the lowest is chosen, and of equal ones the
+	// first by Name, then by Rank. kvindex's Answer.RoutePods sets it to an order that comes
+	// from the prompt. So prompts that nobody holds spread, and equal ones meet.
+	Tie uint64
+}
+
+// Load is what a pod has in flight: what was sent there and has not ended.
+type Load struct {
+	Requests int
+	Prefill  int // tokens of prompts that are still to be computed
+	Decode   int // tokens that are held: prompts that are computed, and what was generated
+}
+
+// Policy chooses one of the pods for a request, and returns its index. It returns -1 if there
+// is no pod, or none of those that it may choose. The order of the pods does not matter.
+type Policy func(*Request, []Pod) int
+
+// LowerCredit is what a token in a lower tier is worth, compared with one on the gpu.
+const LowerCredit = 0.75
+
+// DecodeCost is what a token that a pod holds costs a request that comes, compared with one
+// that is to be computed.
+const DecodeCost = 0.02
+
+// Default chooses the pod where a request does the least harm: to itself, and to all who come
+// behind it. A request waits for all prompts that its pod has to compute, and then for its own
+// tokens that the pod does not have. Those tokens also keep others waiting, the more of them
+// the longer the queues of the fleet are. So on an idle fleet a request goes where it is
+// answered first, and on a busy one to where it is computed already, unless too much waits
+// there. The pod of the least cost is chosen:
+//
+//	(prefill + uncached + DecodeCost x (decode + tokens + output)) / speed + mean x uncached/tokens
+//
+// where prefill is what the pod has to compute for others, and mean is the mean of that over the
+// pods. Uncached is what it has to compute of the prompt: a token of a lower tier counts as
+// LowerCredit of a cached one. Decode is what the pod holds. What others wait is not divided by
+// the speed: a pod of half the speed computes for twice as long, but half as many come to it
+// meanwhile.
+func Default(r *Request, pods []Pod) int {
+	mean := 0.0
+	for i := range pods {
+		mean += count(pods[i].Load.Prefill)
+	}
+	mean /= float64(max(len(pods), 1))
+	own, behind := DecodeCost*(count(r.Tokens)+count(r.Output)), mean/max(count(r.Tokens), 1)
+	return least(r, pods, func(p *Pod) float64 {
+		uncached := r.uncached(p, LowerCredit)
+		return (count(p.Load.Prefill)+uncached+DecodeCost*count(p.Load.Decode)+own)/p.speed() + uncached*behind
+	})
+}
+
+// look returns how many requests are in flight at a pod, on the mean, at least and at most, and
+// how many tokens the pod holds that holds most.
+func look(pods []Pod) (mean, fewest, most, fullest float64) {
+	sum, low, high, held := int64(0), math.MaxInt32, 0, 0
+	for i := range pods {
+		l := &pods[i].Load
+		n := min(max(l.Requests, 0), math.MaxInt32)
+		sum += int64(n)
+		low, high, held = min(low, n), max(high, n), max(held, l.Decode)
+	}
+	return float64(sum) / float64(max(len(pods), 1)), float64(low), float64(high), float64(held)
+}
+
+// choice is the pod of the least cost so far. One of +Inf is never chosen.
+type choice struct {
+	at   int // -1: there is none
+	cost float64
+}
+
+var nothing = choice{-1, math.MaxFloat64}
+
+func (c *choice) offer(r *Request, pods []Pod, i int, cost float64) {
+	if c.at < 0 || cost < c.cost || cost == c.cost && r.first(pods, i, c.at) {
+		c.at, c.cost = i, cost
+	}
+}
+
+// least returns the index of the pod of the least cost, or -1.
+func least(r *Request, pods []Pod, cost func(*Pod) float64) int {
+	best := nothing
+	for i := range pods {
+		if c := cost(&pods[i]); c <= best.cost { // offer is not inlined
+			best.offer(r, pods, i, c)
+		}
+	}
+	return best.at
+}
+
+// first reports whether pods[i] is chosen of two that are as good.
+func (r *Request) first(pods []Pod, i, j int) bool {
+	if r.tie != 0 {
+		return mix(r.tie+uint64(i)) < mix(r.tie+uint64(j))
+	}
+	p, o := &pods[i], &pods[j]
+	if p.Tie != o.Tie {
+		return p.Tie < o.Tie
+	}
+	return p.Name < o.Name || p.Name == o.Name && p.Rank < o.Rank
+}
+
+// count returns a number that is not below 0.
+func count(n int) float64 { return float64(max(n, 0)) }
+
+// cached returns the tokens of the prompt that p has, and those that a lower tier adds.
+func (r *Request) cached(p *Pod) (gpu, lower float64) {
+	n := max(r.Tokens, 0)
+	c := min(max(p.Cached, 0), n)
+	return float64(c), float64(min(max(p.Lower, 0), n-c))
+}
+
+// uncached returns the tokens of the prompt that p has to compute; one of a lower tier counts
+// as so much of a cached one.
+func (r *Request) uncached(p *Pod, credit float64) float64 {
+	gpu, lower := r.cached(p)
+	return count(r.Tokens) - gpu - credit*lower
+}
+
+func (p *Pod) speed() float64 {
+	if !(p.Speed > 0) {
+		return 1
+	}
+	return min(max(p.Speed, 1e-3), 1e3)
+}
+
+// parameter returns what a parameter stands for: 0 is its default, and so is what is no number;
+// below 0 is none.
+func parameter(v, byDefault float64) float64 {
+	if v == 0 || math.IsNaN(v) {
+		return byDefault
+	}
+	return min(max(v, 0), 1e9)
+}

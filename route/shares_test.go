@@ -1,0 +1,349 @@
+package route_test
+
+import (
+	"container/heap"
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kvindex/kvindex/route"
+)
+
+// fleet returns n pods of which nothing is known.
+func fleet(n int) (pods []route.Pod) {
+	for i := range n {
+		pods = append(pods, route.Pod{Name: fmt.Sprintf("pod-%02d", i)})
+	}
+	return pods
+}
+
+// shares returns how many of n choices each pod is, by name. The order of the pods is another one
+// each time.
+func shares(n int, policy route.Policy, pods []route.Pod) map[string]int {
+	r := rand.New(rand.NewPCG(8, 9))
+	pods = slices.Clone(pods)
+	chosen := make(map[string]int)
+	for range n {
+		i, j := r.IntN(len(pods)), r.IntN(len(pods))
+		pods[i], pods[j] = pods[j], pods[i]
+		chosen[pods[policy(&route.Request{Tokens: 1000, Affinity: r.Uint64()}, pods)].Name]++
+	}
+	return chosen
+}
+
+// within fails if a pod has not its share of n choices, give or take a part of it.
+func within(t *testing.T, part float64, chosen map[string]int, want map[string]float64) {
+	t.Helper()
+	for pod, share := range want {
+		if got := float64(chosen[pod]); math.Abs(got-share) > part*share {
+			t.Errorf("%s is chosen %v times, want %v", pod, got, share)
+		}
+	}
+}
+
+// TestShares has chance decide between pods that are equal: each gets as much.
+func TestShares(t *testing.T) {
+	equal := fleet(8)
+	for i := range equal {
+		equal[i].Cached, equal[i].Load = 300, route.Load{Requests: 3, Prefill: 500, Decode: 4000}
+	}
+	want := make(map[string]float64)
+	for _, p := range equal {
+		want[p.Name] = 100_000 / 8
+	}
+	all := map[string]route.Policy{
+		"Random":            route.Random(7),
+		"RoundRobin":        route.RoundRobin(),
+		"Rendezvous":        route.Rendezvous{}.Policy(),
+		"DynamoTemperature": route.Dynamo{Temperature: 0.3}.Policy(),
+		"tiny temperature":  route.Dynamo{Temperature: 1e-320}.Policy(),
+		"ties of a filter":  route.TiesByChance(route.Only(func(*route.Pod) bool { return true }, route.Default), 3),
+		"ties in a filter":  route.Only(func(*route.Pod) bool { return true }, route.TiesByChance(route.Default, 4)),
+		"BestOfTwo":         route.BestOfTwo(route.Default, 2),
+		"BestOfTwo(Random)": route.BestOfTwo(route.Random(3), 5),
+	}
+	for name, policy := range policies() {
+		if !slices.Contains(chance, name) && name != "OnlyHalf" && name != "Rendezvous" {
+			all["ties of "+name] = route.TiesByChance(policy, 1)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		t.Run(name, func(t *testing.T) { within(t, 0.05, shares(100_000, all[name], equal), want) })
+	}
+}
+
+// TestTemperature has costs of 0, 500 and 1000: the shares are those of the formula.
+func TestTemperature(t *testing.T) {
+	pods := fleet(3)
+	for i := range pods {
+		pods[i].Load.Decode = 500 * i
+	}
+	for _, temperature := range []float64{0.3, 1, 5} {
+		want, sum := make(map[string]float64), 1+math.Exp(-0.5/temperature)+math.Exp(-1/temperature)
+		for i, p := range pods {
+			want[p.Name] = 100_000 * math.Exp(-float64(i)/2/temperature) / sum
+		}
+		within(t, 0.05, shares(100_000, route.Dynamo{Temperature: temperature}.Policy(), pods), want)
+	}
+}
+
+// TestBestOfTwo has four pods of which each is better than the next: the best is chosen if it is
+// drawn, the worst never.
+func TestBestOfTwo(t *testing.T) {
+	pods := fleet(4)
+	for i := range pods {
+		pods[i].Load.Prefill = 1000 * i
+	}
+	want := map[string]float64{"pod-00": 50_000, "pod-01": 100_000. / 3, "pod-02": 100_000. / 6, "pod-03": 0}
+	within(t, 0.05, shares(100_000, route.BestOfTwo(route.Default, 6), pods), want)
+	within(t, 0, shares(1000, route.BestOfTwo(route.Default, 6), pods[1:3]), map[string]float64{"pod-01": 1000})
+}
+
+// TestSeeds draws the same again with the same seed, and something else with another.
+func TestSeeds(t *testing.T) {
+	pods := fleet(16)
+	draw := func(p route.Policy) (all [32]int) {
+		for i := range all {
+			all[i] = p(&route.Request{}, pods)
+		}
+		return all
+	}
+	for name, of := range map[string]func(seed uint64) route.Policy{
+		"Random":       route.Random,
+		"BestOfTwo":    func(seed uint64) route.Policy { return route.BestOfTwo(route.Default, seed) },
+		"TiesByChance": func(seed uint64) route.Policy { return route.TiesByChance(route.Default, seed) },
+		"Dynamo":       func(seed uint64) route.Policy { return route.Dynamo{Temperature: 1, Seed: seed}.Policy() },
+	} {
+		first, again, other := draw(of(1)), draw(of(1)), draw(of(2))
+		if first != again || first == other {
+			t.Errorf("%s is not seeded", name)
+		}
+	}
+}
+
+// TestAround compares policies around another one with doing by hand what they say.
+func TestAround(t *testing.T) {
+	r := rand.New(rand.NewPCG(10, 11))
+	keep, decode := route.Only(half, route.Default), route.Decode(0.25, route.Default)
+	cold, warm := route.Decode(0, route.Default), route.Decode(7, route.Default)
+	for range 10_000 {
+		q, pods := situation(r)
+		var kept []route.Pod
+		for _, p := range pods {
+			if half(&p) {
+				kept = append(kept, p)
+			}
+		}
+		at, want := keep(q, pods), route.Default(q, kept)
+		if (at < 0) != (want < 0) || at >= 0 && pods[at] != kept[want] {
+			t.Fatalf("Only chooses %d, not %d of those kept", at, want)
+		}
+		quarter, none := slices.Clone(pods), slices.Clone(pods)
+		for i, p := range pods {
+			gpu, lower := held(q, p)
+			quarter[i].Cached, quarter[i].Lower = int(gpu/4), int(lower/4)
+			none[i].Cached, none[i].Lower = 0, 0
+		}
+		if decode(q, pods) != route.Default(q, quarter) || cold(q, pods) != route.Default(q, none) || warm(q, pods) != route.Default(q, pods) {
+			t.Fatalf("Decode chooses %d, %d and %d", decode(q, pods), cold(q, pods), warm(q, pods))
+		}
+	}
+}
+
+// TestRoundRobin has all pods come once before one comes twice, also if one goes in between, and
+// if one comes.
+func TestRoundRobin(t *testing.T) {
+	pods, policy := fleet(9), route.RoundRobin()
+	pods[8].Name = pods[7].Name
+	pods[8].Rank = 1
+	turn := func() (order []int) {
+		for range pods {
+			order = append(order, policy(&route.Request{}, pods))
+		}
+		return order
+	}
+	first := turn()
+	if all := slices.Sorted(slices.Values(first)); !slices.Equal(all, []int{0, 1, 2, 3, 4, 5, 6, 7, 8}) {
+		t.Fatalf("turns of %v", first)
+	}
+	if again := turn(); !slices.Equal(again, first) {
+		t.Errorf("turns of %v, then of %v", first, again)
+	}
+	for i := range 4 {
+		if at := policy(&route.Request{}, pods); at != first[i] {
+			t.Fatalf("%d is chosen", at)
+		}
+	}
+	less := slices.Clone(pods)
+	less[first[3]], less[first[5]] = pods[first[8]], pods[first[7]] // whose turn was, and is next but one
+	for _, want := range []int{first[4], first[6], first[7]} {
+		if at := policy(&route.Request{}, less); less[at] != pods[want] {
+			t.Errorf("%s is chosen, want %s", less[at].Name, pods[want].Name)
+		}
+	}
+}
+
+// TestRendezvous compares with the order of preference that empty pods show, and with the bound:
+// no pod has more than its share of all requests times the factor.
+func TestRendezvous(t *testing.T) {
+	r := rand.New(rand.NewPCG(12, 13))
+	for range 10_000 {
+		q, pods := situation(r)
+		h := route.Rendezvous{Factor: oneOf[float64](r, 0, -1, 1, 3)}
+		policy := h.Policy()
+		empty := slices.Clone(pods)
+		all, speeds := 1.0, 0.0
+		for i, p := range pods {
+			empty[i].Load = route.Load{}
+			all, speeds = all+requests(p), speeds+speed(p)
+		}
+		want := ""
+		for want == "" {
+			at := policy(q, empty)
+			i := slices.IndexFunc(pods, func(p route.Pod) bool { return name(p) == name(empty[at]) })
+			most := math.Max(withDefault(h.Factor, 1.25), 1) * all * speed(pods[i]) / speeds
+			if requests(pods[i])+1 <= math.Ceil(most-1e-9) {
+				want = name(pods[i])
+			}
+			empty = slices.Delete(empty, at, at+1)
+		}
+		if at := policy(q, pods); name(pods[at]) != want {
+			t.Fatalf("%s is chosen, want %s of %+v", name(pods[at]), want, pods)
+		}
+	}
+	pods, policy := fleet(2), route.Rendezvous{Factor: 1}.Policy()
+	pods[0].Load.Requests, pods[1].Load.Requests = math.MaxInt, math.MaxInt
+	if at := policy(&route.Request{}, pods); at < 0 {
+		t.Error("none is chosen of two with more requests than can be told apart")
+	}
+}
+
+// TestRendezvousMoves adds a pod: what changes its pod goes to that one, and that is its share.
+func TestRendezvousMoves(t *testing.T) {
+	policy, moved := route.Rendezvous{}.Policy(), 0
+	before, after := fleet(9), fleet(10)
+	for i := range uint64(10_000) {
+		q := &route.Request{Affinity: i}
+		if a, b := policy(q, before), policy(q, after); a != b {
+			moved++
+			if b != 9 {
+				t.Fatalf("%d moves from %d to %d", i, a, b)
+			}
+		}
+	}
+	if moved < 900 || moved > 1100 {
+		t.Errorf("%d of 10,000 move to one of ten pods", moved)
+	}
+}
+
+// sends sends n requests with no end, and returns how many each pod got.
+func sends(n int, policy route.Policy, pods []route.Pod, tokens func() int, cached func(pod, tokens int) int) []int {
+	var tracker route.Tracker
+	chosen := make([]int, len(pods))
+	for range n {
+		q := &route.Request{Tokens: tokens()}
+		for i := range pods {
+			pods[i].Cached = cached(i, q.Tokens)
+		}
+		tracker.Fill(pods)
+		at := policy(q, pods)
+		chosen[at]++
+		tracker.Sent(pods[at].Name, pods[at].Rank, q.Tokens, pods[at].Cached)
+	}
+	return chosen
+}
+
+// TestHotSpot has one of 16 pods hold a tenth of every prompt.
+func TestHotSpot(t *testing.T) {
+	r := rand.New(rand.NewPCG(14, 15))
+	tenth := func(pod, tokens int) int {
+		if pod == 5 {
+			return tokens / 10
+		}
+		return 0
+	}
+	for name, tokens := range map[string]func() int{
+		"alike":     func() int { return 4000 },
+		"different": func() int { return 200 + r.IntN(8000) },
+	} {
+		chosen := sends(1000, route.Default, fleet(16), tokens, tenth)
+		if most := slices.Max(chosen); float64(most) > 1.5*1000/16 {
+			t.Errorf("%s: Default sends %d to one pod: %v", name, most, chosen)
+		}
+		if chosen := sends(1000, route.LongestPrefix, fleet(16), tokens, tenth); chosen[5] != 1000 {
+			t.Errorf("%s: LongestPrefix spreads requests: %v", name, chosen)
+		}
+	}
+}
+
+// TestColdStart has 1,000 different prompts of like length come to 16 empty pods.
+func TestColdStart(t *testing.T) {
+	r := rand.New(rand.NewPCG(16, 17))
+	chosen := sends(1000, route.Default, fleet(16), func() int { return 3800 + r.IntN(400) }, func(int, int) int { return 0 })
+	if most := slices.Max(chosen); float64(most) > 1.1*1000/16 {
+		t.Errorf("Default sends %d to one pod: %v", most, chosen)
+	}
+}
+
+// event is the end of a prompt or of a request.
+type event struct {
+	at  float64 // in seconds
+	run func()
+}
+
+type events []event
+
+func (e events) Len() int           { return len(e) }
+func (e events) Less(i, j int) bool { return e[i].at < e[j].at }
+func (e events) Swap(i, j int)      { e[i], e[j] = e[j], e[i] }
+func (e *events) Push(x any)        { *e = append(*e, x.(event)) }
+func (e *events) Pop() any {
+	last := (*e)[len(*e)-1]
+	*e = (*e)[:len(*e)-1]
+	return last
+}
+
+// TestSpeed has a pod of half the speed among eight, each of which computes one prompt after the
+// other, 10,000 tokens a second, and then generates 20 ms a token. Requests of 4,000 tokens come
+// at random, as many as all can compute or a few more. The slow pod gets half of what another
+// one gets. (Below that it gets less, for a request is answered sooner by a fast pod; of prompts
+// of different lengths it gets the short ones, and so more.)
+func TestSpeed(t *testing.T) {
+	for _, busy := range []float64{1, 1.05, 1.1} {
+		r := rand.New(rand.NewPCG(18, 19))
+		pods := fleet(8)
+		pods[3].Speed = 0.5
+		var now float64
+		var queue events
+		tracker := route.Tracker{MaxAge: 1000 * time.Hour, Now: func() time.Time { return time.Unix(0, int64(now*1e9)) }}
+		free := make([]float64, len(pods)) // when a pod has computed all prompts
+		chosen := make([]float64, len(pods))
+		for range 20_000 {
+			now += r.ExpFloat64() * 4000 / (7.5 * 10_000 * busy)
+			for len(queue) > 0 && queue[0].at <= now {
+				heap.Pop(&queue).(event).run()
+			}
+			q := &route.Request{Tokens: 4000, Output: 200}
+			tracker.Fill(pods)
+			at := route.Default(q, pods)
+			chosen[at]++
+			flight := tracker.Sent(pods[at].Name, 0, q.Tokens, 0)
+			slowness := 1.0
+			if at == 3 {
+				slowness = 2
+			}
+			free[at] = max(free[at], now) + slowness*float64(q.Tokens)/10_000
+			heap.Push(&queue, event{free[at], flight.FirstToken})
+			heap.Push(&queue, event{free[at] + slowness*0.02*200, flight.Done})
+		}
+		part := chosen[3] / (20_000 - chosen[3]) * 7
+		t.Logf("at %v of what they can compute, the slow pod gets %.3f of what another gets", busy, part)
+		if part < 0.45 || part > 0.55 {
+			t.Errorf("at %v of what they can compute, the slow pod gets %.3f of what another gets", busy, part)
+		}
+	}
+}

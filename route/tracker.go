@@ -1,0 +1,323 @@
+package route
+
+import (
+	"maps"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// DefaultMaxAge is how long a flight counts that is never done.
+const DefaultMaxAge = 10 * time.Minute
+
+// Tracker knows what each pod has in flight, from what was sent there and what has come back.
+// No engine is asked. A host that calls Sent and Done alone gets an estimate: Requests are
+// right, and what a prompt had to compute counts as Prefill until its flight is done.
+//
+// The zero value is ready; a Tracker must not be copied. All methods are safe for many
+// goroutines. What other gateways send counts too: see Notes.
+type Tracker struct {
+	// MaxAge is how long a flight counts that is never done, and how long a gateway counts
+	// that tells nothing more; 0: DefaultMaxAge. All gateways have one. It must not change
+	// later.
+	MaxAge time.Duration
+	// Now is the clock; nil: that of the system. It is called by many goroutines at a time.
+	// It must not change later.
+	Now func() time.Time
+
+	read  atomic.Pointer[map[string]ranks] // a copy of pods that never changes
+	newer atomic.Bool                      // pods has some that read has not
+	due   atomic.Int64                     // when to tidy
+	aged  atomic.Uint64
+
+	mu      sync.Mutex // guards what follows, and changes of others; taken before that of a podLoad
+	pods    map[podRank]*podLoad
+	missed  int    // how often a pod was not in read
+	life    int64  // when something was told first
+	seq     uint64 // of what was told last; 0: nothing was
+	told    int64  // when Changes was called last
+	origins map[string]*origin
+}
+
+type podRank struct {
+	name string
+	rank int
+}
+
+// ranks are those of a pod. A map by name is twice as fast as one by name and rank.
+type ranks struct {
+	rank int
+	load *podLoad
+	next *ranks
+}
+
+// podLoad is what a rank of a pod has in flight.
+type podLoad struct {
+	own, others load
+	_           [16]byte // Fill reads one cache line
+
+	mu      sync.Mutex // guards what follows, and changes of own
+	flights Flight     // a ring of those that have not ended, by age
+	changed bool       // own, since Changes told it
+	gone    bool       // it is in no Tracker any more
+}
+
+// load is a Load that is changed by one goroutine at a time. It never is below 0.
+type load struct{ requests, prefill, decode atomic.Int64 }
+
+func (l *load) add(requests, prefill, decode int32) {
+	l.requests.Add(int64(requests))
+	l.prefill.Add(int64(prefill))
+	l.decode.Add(int64(decode))
+}
+
+// plus returns the sum of two loads.
+func (l *load) plus(o *load) Load {
+	sum := func(a, b *atomic.Int64) int { return int(min(a.Load()+b.Load(), math.MaxInt)) }
+	return Load{sum(&l.requests, &o.requests), sum(&l.prefill, &o.prefill), sum(&l.decode, &o.decode)}
+}
+
+// Flight is a request that was sent to a pod. All methods are safe for many goroutines, and
+// for a nil Flight. A flight ends when it is done, when it is too old, and when its pod is
+// forgotten. Nothing changes it then.
+type Flight struct {
+	at                      *podLoad
+	prev, next              *Flight // nil: it has ended
+	sent                    int64
+	prompt, prefill, decode int32 // tokens; the latter two are in own
+	computed                bool
+}
+
+// bounded returns a figure that no sum of such figures takes out of an int64.
+func bounded(n int) int32 { return int32(min(max(n, 0), math.MaxInt32)) }
+
+var begun = time.Now()
+
+// now returns a time. That of the system never goes back.
+func (t *Tracker) now() int64 {
+	if t.Now != nil {
+		return t.Now().UnixNano()
+	}
+	return begun.Add(time.Since(begun)).UnixNano()
+}
+
+func (t *Tracker) maxAge() int64 {
+	if t.MaxAge <= 0 {
+		return int64(DefaultMaxAge)
+	}
+	return int64(min(t.MaxAge, 1<<60)) // a time and an age are an int64
+}
+
+// Sent notes that a prompt of so many tokens is sent to a rank of a pod, which has cached so
+// many of them.
+func (t *Tracker) Sent(pod string, rank, prompt, cached int) *Flight {
+	now := t.now()
+	t.tidy(now)
+	f := &Flight{sent: now, prompt: bounded(prompt)}
+	f.prefill = f.prompt - min(bounded(cached), f.prompt)
+	at := podRank{pod, rank}
+	p := t.find(at)
+	for p == nil || !p.send(f) {
+		t.mu.Lock()
+		p = t.pod(at)
+		t.mu.Unlock()
+	}
+	return f
+}
+
+// send takes a flight, unless the pod is gone.
+func (p *podLoad) send(f *Flight) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.gone {
+		return false
+	}
+	f.at, f.prev, f.next = p, p.flights.prev, &p.flights
+	f.prev.next, f.next.prev = f, f
+	p.own.add(1, f.prefill, 0)
+	p.changed = true
+	return true
+}
+
+// find returns a pod without a lock, as a rule; nil: there is none.
+func (t *Tracker) find(at podRank) *podLoad {
+	newer := t.newer.Load() // before read, which then has all if it is false
+	if pods := t.read.Load(); pods != nil {
+		first := (*pods)[at.name]
+		for of := &first; of != nil; of = of.next {
+			if of.rank == at.rank && of.load != nil {
+				return of.load
+			}
+		}
+	}
+	if !newer {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.missed++; t.missed > len(t.pods) { // copies take no longer than the looks that missed
+		t.publish()
+	}
+	return t.pods[at]
+}
+
+// publish has all pods found without a lock. The Tracker is locked.
+func (t *Tracker) publish() {
+	read := make(map[string]ranks, len(t.pods))
+	for at, p := range t.pods {
+		of := ranks{rank: at.rank, load: p}
+		if others, ok := read[at.name]; ok {
+			of.next = &others
+		}
+		read[at.name] = of
+	}
+	t.read.Store(&read)
+	t.newer.Store(false)
+	t.missed = 0
+}
+
+// pod returns a pod, which is new if there was none. The Tracker is locked.
+func (t *Tracker) pod(at podRank) *podLoad {
+	p := t.pods[at]
+	if p == nil {
+		p = new(podLoad)
+		p.flights.prev, p.flights.next = &p.flights, &p.flights
+		if t.pods == nil {
+			t.pods = make(map[podRank]*podLoad)
+		}
+		t.pods[at] = p
+		t.newer.Store(true)
+	}
+	return p
+}
+
+// lock locks the pod of a flight, and reports whether that has not ended.
+func (f *Flight) lock() bool {
+	if f == nil {
+		return false
+	}
+	f.at.mu.Lock()
+	if f.next == nil {
+		f.at.mu.Unlock()
+		return false
+	}
+	return true
+}
+
+// FirstToken notes that the prompt is computed. The pod holds it until the flight is done.
+func (f *Flight) FirstToken() { f.Tokens(0) }
+
+// Tokens notes that the pod has generated so many more tokens, and that the prompt is computed.
+func (f *Flight) Tokens(n int) {
+	if !f.lock() {
+		return
+	}
+	held := int64(f.decode) + int64(bounded(n))
+	if !f.computed {
+		held += int64(f.prompt)
+	}
+	more := int32(min(held, math.MaxInt32)) - f.decode
+	f.at.own.add(0, -f.prefill, more)
+	f.at.changed = true
+	f.computed, f.prefill, f.decode = true, 0, f.decode+more
+	f.at.mu.Unlock()
+}
+
+// Done notes that the request has ended, whatever came of it.
+func (f *Flight) Done() {
+	if f.lock() {
+		f.end()
+		f.at.mu.Unlock()
+	}
+}
+
+// end ends a flight. Its pod is locked.
+func (f *Flight) end() {
+	f.at.own.add(-1, -f.prefill, -f.decode)
+	f.at.changed = true
+	f.prev.next, f.next.prev = f.next, f.prev
+	f.prev, f.next = nil, nil
+}
+
+// Fill sets the Load of each of the pods. A pod that is not known has none.
+func (t *Tracker) Fill(pods []Pod) {
+	t.tidy(t.now())
+	for i := range pods {
+		to := &pods[i]
+		to.Load = Load{}
+		if p := t.find(podRank{to.Name, to.Rank}); p != nil {
+			to.Load = p.own.plus(&p.others)
+		}
+	}
+}
+
+// Aged returns how many flights were never done, and have ended by age.
+func (t *Tracker) Aged() uint64 { return t.aged.Load() }
+
+// Forget ends all flights to a pod, and takes away what others have told of it. What they tell
+// later counts.
+func (t *Tracker) Forget(pod string) {
+	now := t.now()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, o := range t.origins {
+		for at := range o.pods {
+			if at.name == pod {
+				t.hear(o, at, told{seq: o.seq, heard: now})
+			}
+		}
+	}
+	for at, p := range t.pods {
+		if at.name == pod {
+			p.mu.Lock()
+			for p.flights.next != &p.flights {
+				p.flights.next.end()
+			}
+			p.mu.Unlock()
+		}
+	}
+}
+
+// tidyEvery is how many times in a MaxAge a Tracker looks for what can go, at least.
+const tidyEvery = 8
+
+// tidy ends flights by age, and forgets gateways that tell nothing more and pods that have
+// nothing in flight, if it is time to.
+func (t *Tracker) tidy(now int64) {
+	age := t.maxAge()
+	every, before := age/tidyEvery, now-age
+	due := t.due.Load()
+	// If it is long until then, the clock went back.
+	if left := due - now; left > 0 && left <= 2*every || !t.due.CompareAndSwap(due, now+every) {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	oldest := min(t.tidyOrigins(now, before), before+every) // of what stays
+	had := len(t.pods)
+	for at, p := range t.pods {
+		p.mu.Lock()
+		for f := p.flights.prev; f != &p.flights && f.sent > now; f = f.prev {
+			f.sent = now // the clock went back
+		}
+		f := p.flights.next
+		for ; f != &p.flights && f.sent <= before; f = p.flights.next {
+			f.end()
+			t.aged.Add(1)
+		}
+		untold := p.changed && t.seq > 0 && t.told > before
+		if f != &p.flights {
+			oldest = min(oldest, f.sent)
+		} else if !untold && p.others.plus(new(load)) == (Load{}) {
+			p.gone = true
+			delete(t.pods, at)
+		}
+		p.mu.Unlock()
+	}
+	if len(t.pods) < had {
+		t.pods = maps.Clone(t.pods) // which is smaller
+		t.publish()
+	}
+	t.due.Store(oldest + age)
+}

@@ -1,0 +1,23 @@
+package route
+
+// Known returns how many pods, and how many notes of others, a Tracker has in memory.
+func (t *Tracker) Known() (pods, notes int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, o := range t.origins {
+		notes += 1 + len(o.pods)
+	}
+	if read := t.read.Load(); read != nil {
+		return max(len(t.pods), len(*read)), notes
+	}
+	return len(t.pods), notes
+}
+
+// Locked reports whether some pods are found with a lock only.
+func (t *Tracker) Locked() bool { return t.newer.Load() }
+
+// Found finds a pod as Sent does. What it returns sends a flight there, if the pod takes it.
+func (t *Tracker) Found(pod string) (send func() bool) {
+	p := t.find(podRank{pod, 0})
+	return func() bool { return p.send(new(Flight)) }
+}
