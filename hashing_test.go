@@ -196,7 +196,7 @@ func TestLocalsOfSimilarUnits(t *testing.T) {
 			t.Errorf("%s: %d units have %d locals", kind, len(distinct), len(all))
 		}
 		// Of n random numbers n*n/2^25 have an equal one before them in 24 bits: 128 of 2^16.
-		expected := len(distinct) * len(distinct) >> 25
+		expected := int(uint64(len(distinct)) * uint64(len(distinct)) >> 25)
 		for part, n := range map[string]int{"upper": len(high), "lower": len(low)} {
 			if equal := len(distinct) - n; equal > 2*expected {
 				t.Errorf("%s: %d of %d are equal in the %s 24 bits, of random numbers %d", kind, equal, len(distinct), part, expected)

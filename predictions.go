@@ -465,7 +465,7 @@ func (l *ledger) observe(of Ticket, u Usage) {
 	defer l.mu.Unlock()
 	t := l.at(slot)
 	most := int(t.prompt) // that can be cached
-	if u.PromptTokens > 0 && u.PromptTokens <= math.MaxInt32 && u.PromptTokens != most {
+	if u.PromptTokens > 0 && u.PromptTokens < math.MaxInt32 && u.PromptTokens != most {
 		t.row.OtherLength++
 		most = u.PromptTokens
 	}

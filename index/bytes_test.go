@@ -3,6 +3,7 @@ package index
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"testing"
@@ -326,7 +327,11 @@ func measure(t *testing.T, cfg MemoryConfig, fill func(*filler)) {
 		t.Fatal(err)
 	}
 	t.Logf("%d bytes, counted %d: %.4f; %+v", got, u.Total, float64(u.Total)/float64(got), u)
-	if noise := int64(4096); u.Total < got-noise || u.Total > got*106/100+noise {
+	over := int64(106)
+	if math.MaxInt == math.MaxInt32 { // what maps and sources take is known for 64 bits
+		over = 115
+	}
+	if noise := int64(4096); u.Total < got-noise || u.Total > got*over/100+noise {
 		t.Errorf("%d bytes are counted, the heap has %d", u.Total, got)
 	}
 	if (u.Evicted > 0) != (cfg.Bytes > 0) || u.Total > u.Budget {

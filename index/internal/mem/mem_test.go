@@ -4,12 +4,15 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"testing"
+	"unsafe"
 )
 
 var (
 	plain  [][]uint64
 	linked [][]*int
 )
+
+const pointer = int(unsafe.Sizeof(&plain)) // bytes
 
 // noise is what the heap may have more or less for reasons of its own.
 const noise = 8192
@@ -36,7 +39,7 @@ func TestSize(t *testing.T) {
 		if got, want := float64(between-before), float64(times*Size(8*n)); got < want-noise || got > want+noise {
 			t.Errorf("%d words take %v bytes each, want %v", n, got/float64(times), want/float64(times))
 		}
-		if got, want := float64(after-between), float64(times*PointerSize(8*n)); got < want-noise || got > want+noise {
+		if got, want := float64(after-between), float64(times*PointerSize(pointer*n)); got < want-noise || got > want+noise {
 			t.Errorf("%d pointers take %v bytes each, want %v", n, got/float64(times), want/float64(times))
 		}
 		plain, linked = nil, nil
