@@ -20,7 +20,7 @@ var predictionsMutants = table{breaks: ".", rows: []mutant{
 	{"bad tickets are not counted", "ledger.take", "l.tickets.Unknown++", "", "TestTicketsThatAreNotGood"},
 	{"more is cached than there is", "ledger.observe", "u.CachedTokens <= most", "true", "TestUsage"},
 	{"another length is not told of", "ledger.observe", "t.row.OtherLength++", "", "TestUsage"},
-	{"a length that no prompt has", "ledger.observe", "u.PromptTokens > 0 && u.PromptTokens <= math.MaxInt32 && ", "", "TestUsage"},
+	{"a length that no prompt has", "ledger.observe", "u.PromptTokens > 0 && u.PromptTokens < math.MaxInt32 && ", "", "TestUsage"},
 	{"too high taken for too low", "Accuracy.add", "case d > 0:", "case d < 0:", "TestUsage"},
 	{"all ranks lose what one has lost", "ledger.lose", "if rank >= 0 && h.view.Source.Rank != rank {", "if false {", "TestPredictionEnds"},
 
@@ -28,7 +28,7 @@ var predictionsMutants = table{breaks: ".", rows: []mutant{
 	{"a copy of an answer that was overwritten is good", "Indexer.ScoreRequest", "dst.sent.turn.Add(1)", "", "TestRoutedErrors"},
 	{"another Indexer's answer is good", "Indexer.routed", "|| a.sent.x != x", "", "TestRoutedErrors"},
 	{"sent to a pod for which the chat is not scorable", "Indexer.routed", "case slices.Contains(k.excluded, int32(at)):", "case at < 0:", "TestRoutedErrors"},
-	{"sent to a rank that no pod has", "Indexer.routed", "case rank < 0 || rank > math.MaxInt32:", "case rank < math.MinInt32:", "TestRoutedErrors"},
+	{"sent to a rank that no pod has", "Indexer.routed", "case rank < 0 || rank >= math.MaxInt32:", "case rank < math.MinInt32:", "TestRoutedErrors"},
 	{"the keys of an answer are another score's", "scorer.keepFor", "k.keys, sc.keys = sc.keys, k.keys[:0]", "k.keys = sc.keys", "TestPredictionsModel"},
 	{"no keys for pods that hold nothing", "scorer.addForms", "range sc.set.variants {", "range sc.set.variants[:0] {", "TestPredictionsModel"},
 	{"what is held is predicted", "routing.issue", "if r.whole {", "if false {", "TestPredictionsModel"},
