@@ -62,7 +62,8 @@ func Decode(credit float64, p Policy) Policy {
 }
 
 // TiesByChance returns p, a policy of this package, but chance decides between pods that are
-// as good, and not their names. Around RoundRobin and Rendezvous it changes nothing.
+// as good, and not Pod.Tie and their names. Around RoundRobin and Rendezvous, and around a policy
+// of the host's own, it changes nothing.
 func TiesByChance(p Policy, seed uint64) Policy {
 	draws := draws{seed: seed}
 	return func(r *Request, pods []Pod) int {

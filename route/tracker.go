@@ -110,7 +110,7 @@ func (t *Tracker) maxAge() int64 {
 }
 
 // Sent notes that a prompt of so many tokens is sent to a rank of a pod, which has cached so
-// many of them.
+// many of them. Fill finds it under this name and rank, and under no other.
 func (t *Tracker) Sent(pod string, rank, prompt, cached int) *Flight {
 	now := t.now()
 	t.tidy(now)
