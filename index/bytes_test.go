@@ -310,6 +310,18 @@ func TestBytes(t *testing.T) {
 	}
 }
 
+// A Mirror takes what the depths take, which are counted.
+func TestBytesWithAMirror(t *testing.T) {
+	for _, c := range contents {
+		switch c.name {
+		case "chains of 20 blocks", "chains of one block", "churn", "sources with all lanes":
+			t.Run(c.name, func(t *testing.T) {
+				measure(t, MemoryConfig{Mirror: idleMirror{}}, c.fill)
+			})
+		}
+	}
+}
+
 // measure fills a Memory, and compares what is counted with what the heap has.
 func measure(t *testing.T, cfg MemoryConfig, fill func(*filler)) {
 	f := &filler{tb: t, r: rand.New(rand.NewPCG(3, 32))}

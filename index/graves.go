@@ -8,8 +8,8 @@ import (
 )
 
 // The sources of a pod, or one of them, are removed in three steps. They are taken out
-// of sight: from then on no Match sees them, and an Apply makes new ones. They are
-// retired: an Apply that is in progress stops soon. And what their names still have in
+// of sight: from then on no Match sees them, an Apply makes new ones, and one that is in
+// progress stops soon. They are retired when it has. And what their names still have in
 // the forest is tidied up, a few hundred names at a time, by a goroutine that ends when
 // that is done.
 
@@ -60,6 +60,12 @@ func (m *Memory) unlink(pod string, gone func(*source) bool) (sources []*source)
 	if m.ground != nil {
 		m.ground.mu.Lock()
 		m.ground.dead += len(sources)
+		for _, s := range sources {
+			s.removed.Store(true)
+			if m.cfg.Mirror != nil {
+				m.cfg.Mirror.Gone(s.feed)
+			}
+		}
 		m.ground.addTables(-bytes)
 		m.ground.mu.Unlock()
 	}
@@ -133,10 +139,9 @@ func (g *grave) tidy(names int) (left int, done bool) {
 	})
 }
 
-// retire has later Applies look for another source, and the one in progress stop
-// soon. It returns false if a snapshot needs the source a while, and buries it then.
+// retire waits for the Apply of a removed source that is in progress. It returns false if
+// a snapshot needs the source a while, and buries it then.
 func (s *source) retire() (bury bool) {
-	s.removed.Store(true)
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	s.dropPending()

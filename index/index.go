@@ -453,13 +453,16 @@ type Matches struct {
 	// Memo is memory of the backend that filled m last, to be used again. It may
 	// be of another backend.
 	Memo any
+	// Degraded says why there are no rows, if the index could not be asked and its user has
+	// chosen to go on without; nil: the rows are the answer.
+	Degraded error
 
 	bits []uint64
 }
 
 // Reset empties m.
 func (m *Matches) Reset() {
-	m.Rows = m.Rows[:0]
+	m.Rows, m.Degraded = m.Rows[:0], nil
 	m.bits = m.bits[:0]
 }
 
@@ -527,6 +530,10 @@ type Row struct {
 	// backend since the last OpClear, so the source may hold more than the row says. It
 	// stays after the blocks were stored again.
 	Evicted bool
+	// Stale: what the row says was true, and may not be any more, because nobody has said so
+	// for a while: whoever writes the source is away, or cannot reach the index. Memory has
+	// no such rows.
+	Stale bool
 	// Held says of each block of the whole prompt, beyond the run too, in which
 	// tiers it is held: bit b%64 of word b/64 stands for block b, in blocks of
 	// the row's size. There is a word for each 64 blocks of the prompt, and one

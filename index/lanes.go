@@ -222,7 +222,7 @@ func (s *source) retireEmptyLanes() {
 	}
 }
 
-// publish shows readers the views of the source as they are now.
+// publish shows readers the views of the source as they are now, and the mirror its holders.
 func (s *source) publish() {
 	layout := s.newLayout()
 	oneFull := len(layout.Groups) == 1 && layout.FullGroups == 1
@@ -251,6 +251,7 @@ func (s *source) publish() {
 	s.mem.Add(viewBytes(views) - viewBytes(*s.views.Load())) // those of before are garbage
 	s.views.Store(&views)
 	s.model.gen.Add(1)
+	s.tellHolders()
 }
 
 // newLayout returns the source's Layout, which is the last one if nothing is new.

@@ -551,12 +551,13 @@ func (w *walker) addBits(v *view, pod int32) {
 	w.out.Rows = slices.Grow(w.out.Rows, 1)[:n+1]
 	row := &w.out.Rows[n]
 	*row = Row{View: &v.View, Pod: pod, Held: held, Evicted: w.lost(v)}
-	row.count(words)
+	row.Count(words)
 }
 
-// count fills in the runs of a row from its bits, of so many words. Words of which
-// the gpu has all blocks are not looked at in other tiers.
-func (row *Row) count(words int) {
+// Count fills in the runs of a row that has none yet by Held, of which the sets that are not
+// nil have so many words. It is for backends.
+func (row *Row) Count(words int) {
+	// Words of which the gpu has all blocks are not looked at in other tiers.
 	held := row.Held
 	from := len(held[TierGPU]) // the first word of which the gpu lacks a block
 	for i, word := range held[TierGPU] {

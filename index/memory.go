@@ -52,6 +52,9 @@ type MemoryConfig struct {
 	// that names two prefixes, both are forgotten.) The half of Bytes that was used
 	// latest stays. At least MinMemory; 0: DefaultMemory.
 	Bytes int64
+	// Mirror, if not nil, is told what changes. The depths that it can ask for take 4 bytes
+	// for each 8 to 32 prefixes. Restore returns an error then.
+	Mirror Mirror
 }
 
 // Memory is the Index that lives in the process. It is safe for concurrent
@@ -66,6 +69,7 @@ type Memory struct {
 	mu     sync.Mutex // held to change models, or the pods of one
 	models atomic.Pointer[map[string]*model]
 	ground *ground // nil after Close; guarded by mu
+	feeds  uint64  // the number of the last source; guarded by mu
 
 	sweepers sync.WaitGroup
 	dumps    chan struct{} // of the Snapshot in progress
@@ -98,6 +102,9 @@ func NewMemory(cfg MemoryConfig) (*Memory, error) {
 		rand.Read(cfg.Seed[:]) // never fails
 	}
 	m := &Memory{cfg: cfg, ground: newGround(cfg.Bytes), dumps: make(chan struct{}, 1)}
+	if cfg.Mirror != nil {
+		m.ground.mirrorTo(cfg.Mirror)
+	}
 	var salt [16]byte
 	rand.Read(salt[:])
 	m.salt = [2]uint64{binary.LittleEndian.Uint64(salt[:8]), binary.LittleEndian.Uint64(salt[8:])}
@@ -162,7 +169,8 @@ func (m *Memory) source(id Source) (*source, error) {
 	if s := md.source(id); s != nil {
 		return s, nil
 	}
-	s := newSource(id, m, md)
+	m.feeds++
+	s := newSource(id, m, md, m.feeds)
 	p, ok := md.pods.Load(id.Pod)
 	if !ok {
 		bytes += podBytes

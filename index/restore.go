@@ -94,7 +94,8 @@ const (
 	creditEach = 2
 )
 
-// Restore implements [Snapshotter]. m must be new, and is closed if there is an error.
+// Restore implements [Snapshotter]. m must be new, and without a Mirror. It is closed if what is
+// read is wrong.
 func (m *Memory) Restore(ctx context.Context, read func() ([]byte, error)) error {
 	m.mu.Lock()
 	g, models := m.ground, len(*m.models.Load())
@@ -102,6 +103,8 @@ func (m *Memory) Restore(ctx context.Context, read func() ([]byte, error)) error
 	switch {
 	case g == nil:
 		return ErrClosed
+	case m.cfg.Mirror != nil:
+		return errors.New("index: Restore into an index with a Mirror")
 	case models > 0:
 		return errors.New("index: Restore into an index that is not empty")
 	}

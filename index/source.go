@@ -57,6 +57,7 @@ type loc = forest.Loc
 // removed pod.
 type source struct {
 	id     Source
+	feed   uint64 // tells it from those of its id before
 	cfg    *MemoryConfig
 	model  *model
 	ground *ground
@@ -136,12 +137,13 @@ type source struct {
 	following *maskedStore // nil: there is none
 }
 
-func newSource(id Source, m *Memory, md *model) *source {
+func newSource(id Source, m *Memory, md *model, feed uint64) *source {
 	count := &md.ground.mem
 	text := strings.Clone(id.Pod + id.Model) // not to keep whatever it was cut from
 	id.Pod, id.Model = text[:len(id.Pod)], text[len(id.Pod):]
 	s := &source{
 		id:      id,
+		feed:    feed,
 		cfg:     &m.cfg,
 		model:   md,
 		ground:  md.ground,

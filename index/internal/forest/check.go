@@ -61,6 +61,9 @@ func (f *Forest) Check(held map[Holding]uint32, refs map[uint32]uint32) error {
 		if got := f.heads.find(f, Key(keys[0])); got != id {
 			return fmt.Errorf("slab %d is not found by its key, but %d", id, got)
 		}
+		if f.watcher != nil && f.Depth(id) != f.below(f.Here(m.parent)) {
+			return fmt.Errorf("slab %d has the depth %d, want %d", id, f.Depth(id), f.below(f.Here(m.parent)))
+		}
 		slots += h.written()
 		for i := range h.written() {
 			if o, ok := at[Key(keys[i])]; ok {

@@ -62,7 +62,12 @@ func (f *Forest) DeadSlabs() []uint64 { return f.slabs.dead }
 func (f *Forest) kill(id uint32, m *slabMeta) {
 	f.forget(id, m)
 	h := header(m.header)
-	f.eachHolder(h, func(ord, _ uint32) { f.Lose(ord) })
+	f.eachHolder(h, func(ord, mask uint32) {
+		f.Lose(ord)
+		if f.watcher != nil {
+			f.watcher.Changed(id, ord, mask, 0)
+		}
+	})
 	m.kids |= flagDead
 	m.setHolders(h)
 	f.slabs.dead[id/64] |= 1 << (id % 64)

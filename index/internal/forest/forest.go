@@ -178,12 +178,13 @@ type Forest struct {
 	Still bool
 
 	// Of the writers, who hold the lock.
-	slabs  slabs
-	slots  int           // keys
-	sorted []uint64      // memory of repack
-	now    atomic.Uint32 // the clock of coldness
-	dump   *dump         // nil: none is in progress
-	seen   uint32        // what Prefetch has seen
+	watcher *Watcher // nil: nobody
+	slabs   slabs
+	slots   int           // keys
+	sorted  []uint64      // memory of repack
+	now     atomic.Uint32 // the clock of coldness
+	dump    *dump         // nil: none is in progress
+	seen    uint32        // what Prefetch has seen
 }
 
 // slabMeta is what there is of a slab beside its keys.
@@ -300,6 +301,9 @@ func (f *Forest) newSlab(k Key, parent Loc, variant uint32, n int) uint32 {
 	m := f.meta(id)
 	m.parent, m.refs, m.kids = parent, variant<<refsBits, 0
 	f.touch(m)
+	if f.watcher != nil {
+		f.setDepth(id, f.below(parent))
+	}
 	m.store(1 << 56)
 	f.heads.add(f, k, id)
 	f.slots++

@@ -103,7 +103,7 @@ func (f *Forest) Empty(s *Survey, want int) {
 	ready := chunkSlabs
 	for ; ready > leastReady && want > 0; ready-- {
 		for size, n := range chunks[ready-1] {
-			want -= n * chunkSize(size)
+			want -= n * f.chunkSize(size)
 		}
 	}
 	*s = Survey{least: max(ready, leastReady)}
@@ -121,7 +121,7 @@ func (f *Forest) Move(s *Survey) (bytes, slabs int, done bool) {
 	for ; int(s.at) < len(f.slabs.chunks); s.at++ {
 		c := &f.slabs.chunks[s.at]
 		if c.listed && int(c.ready) >= s.least && f.canEmpty(s.at) {
-			return chunkSize(int(c.size)), f.empty(s.at), false
+			return f.chunkSize(int(c.size)), f.empty(s.at), false
 		}
 	}
 	return 0, 0, true
@@ -178,6 +178,9 @@ func (f *Forest) move(id uint32, m *slabMeta, to uint32) {
 	}
 	atomic.StoreUint32(&t.used, atomic.LoadUint32(&m.used))
 	t.store(h)
+	if f.watcher != nil {
+		f.setDepth(to, f.Depth(id))
+	}
 	f.heads.replace(Key(keys[0]), id, to)
 	m.parent = locOf(to, 0)
 	m.kids |= flagDead | flagMoved

@@ -160,6 +160,9 @@ func (f *Forest) Lose(ord uint32) {
 	}
 	(*f.ords.lost.Load())[ord>>6].Or(1 << (ord & 63))
 	f.ords.anyLost.Store(true)
+	if f.watcher != nil {
+		f.watcher.Lost(ord)
+	}
 }
 
 // AnyLost reports whether anybody ever lost a block.

@@ -116,7 +116,13 @@ func (f *Forest) ReleaseSlab(l Loc, ord uint32) { f.setMask(l.Slab(), ord, 0) }
 
 // setMask has ord hold the slots of mask and no others.
 func (f *Forest) setMask(id, ord, mask uint32) {
-	m := f.meta(f.here(id))
+	id = f.here(id)
+	m := f.meta(id)
+	if f.watcher != nil && !m.dead() {
+		if was := f.Mask(id, ord); was != mask {
+			f.watcher.Changed(id, ord, was, mask)
+		}
+	}
 	h := m.holders()
 	switch {
 	case h.kind() == kindRecord:

@@ -33,10 +33,11 @@ func sizeFor(n int) int { return min(bits.Len(uint(n-1)/minSlots), slabSizes-1) 
 // slabs are the slabs that are not in use, and what is known of the chunks.
 type slabs struct {
 	chunks  []chunkInfo
-	dead    []uint64          // a bit for each slab: it was evicted or moved, and has names
-	open    [slabSizes]uint32 // the first chunk with a slab that is ready, plus one
-	last    [slabSizes]uint32 // the last one, plus one
-	numbers uint32            // the first free number of a chunk, plus one
+	dead    []uint64              // a bit for each slab: it was evicted or moved, and has names
+	open    [slabSizes]uint32     // the first chunk with a slab that is ready, plus one
+	last    [slabSizes]uint32     // the last one, plus one
+	depths  []*[chunkSlabs]uint32 // by chunk, with a Watcher; nil: the number is free
+	numbers uint32                // the first free number of a chunk, plus one
 	// leaving are those that a reader may see, oldest first; none: 0.
 	leaving, leavingLast uint32
 	waiting              int
@@ -108,7 +109,7 @@ func (f *Forest) newChunk(size int) bool {
 		return false
 	}
 	slots := minSlots << size
-	bytes := chunkSize(size)
+	bytes := f.chunkSize(size)
 	if f.mem.Load()+int64(bytes) > f.most {
 		return false
 	}
@@ -130,6 +131,9 @@ func (f *Forest) newChunk(size int) bool {
 		f.countSlabs(mem.Size(cap(s.dead)*wordBytes) - mem.Size(was*wordBytes))
 	}
 	f.setChunks(chunks)
+	if f.watcher != nil {
+		f.addDepths(n)
+	}
 	s.chunks[n] = chunkInfo{size: uint8(size), ready: chunkSlabs}
 	if n == 0 {
 		s.chunks[n].fresh = slabsShared
@@ -152,12 +156,12 @@ func (f *Forest) countSlabs(n int) {
 }
 
 // chunkSize returns what a chunk of slabs of a size takes.
-func chunkSize(size int) int {
-	return mem.Size(chunkSlabs*(minSlots<<size)*wordBytes) + mem.Size(chunkSlabs*metaBytes)
+func (f *Forest) chunkSize(size int) int {
+	return mem.Size(chunkSlabs*(minSlots<<size)*wordBytes) + mem.Size(chunkSlabs*metaBytes) + f.depthSize()
 }
 
 // Grows reports whether memory has room for more slabs, of any size.
-func (f *Forest) Grows() bool { return f.mem.Load()+int64(chunkSize(slabSizes-1)) <= f.most }
+func (f *Forest) Grows() bool { return f.mem.Load()+int64(f.chunkSize(slabSizes-1)) <= f.most }
 
 // FreeSlabs returns the bytes of the slabs that are ready for use.
 func (f *Forest) FreeSlabs() (bytes int) {
@@ -250,9 +254,12 @@ func (f *Forest) makeReady(id uint32, m *slabMeta) {
 // dropChunk gives a chunk without slabs in use, which is not listed, back to the heap.
 func (f *Forest) dropChunk(n uint32) {
 	s := &f.slabs
-	f.countSlabs(-chunkSize(int(s.chunks[n].size)))
+	f.countSlabs(-f.chunkSize(int(s.chunks[n].size)))
 	chunks := slices.Clone(*f.chunks.Load())
 	chunks[n] = chunk{}
+	if f.watcher != nil {
+		s.depths[n] = nil
+	}
 	f.setChunks(chunks)
 	s.chunks[n] = chunkInfo{next: s.numbers}
 	s.numbers = n + 1

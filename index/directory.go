@@ -1,0 +1,42 @@
+package index
+
+import (
+	"context"
+	"errors"
+)
+
+// Directory is an optional ability of an Index that several processes share: one learns
+// from it what others feed. If such an index is a Describer, it describes what this process
+// feeds alone. Remove and RemoveSource take notes with the rest.
+type Directory interface {
+	// Tell keeps a note about a source that this process feeds, in place of the last
+	// one, for Listing in other processes. It waits for nobody: they may see the note a
+	// moment later. A source without blocks can have one too. The index does not know
+	// what a note means. It keeps the slice. If several processes feed a pod, the index
+	// decides whose notes are listed.
+	Tell(src Source, note []byte)
+	// Listing returns the sources that are fed, of all models. It may be half a second
+	// old, and is the same pointer as long as nothing has changed.
+	Listing(ctx context.Context) (*Listing, error)
+}
+
+// Listing is what a Directory has. It never changes.
+type Listing struct {
+	Entries []Entry // ordered by Model, Pod, Rank
+}
+
+// Entry is a source of a Directory.
+type Entry struct {
+	Source Source
+	Note   []byte // that was told last; nil: none
+	// Fed: this process has applied something of the source, so it knows more of it than the
+	// entry says.
+	Fed bool
+	// Stale is Row.Stale.
+	Stale bool
+}
+
+// ErrDelayed is wrapped by the error of an Apply that was done, cursor and all, but that other
+// processes do not see yet. They will; until then the source is Stale for them. Applied is
+// what it is without the error. An Apply of the same cursor is a duplicate.
+var ErrDelayed = errors.New("index: applied, but not seen by others yet")

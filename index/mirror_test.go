@@ -1,0 +1,539 @@
+package index_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/bits"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/index/indextest"
+)
+
+// mapMirror is who holds what, in maps, by the calls of a Memory alone. What it is told
+// that cannot be is an error.
+type mapMirror struct {
+	testing.TB
+	told *told
+
+	busy    atomic.Bool // a call is in progress
+	mu      sync.Mutex  // guards what follows
+	feeds   map[uint64]*mirrorFeed
+	sources map[index.Source]uint64 // the last feed
+	gone    map[uint64]bool
+	holders map[uint32]*mirrorHolder // of all feeds
+}
+
+type mirrorFeed struct {
+	src     index.Source
+	layout  *index.Layout
+	holders []*mirrorHolder
+}
+
+type mirrorHolder struct {
+	index.Holder
+	keys    map[index.Key]mirrorPlace
+	evicted bool
+}
+
+// mirrorPlace is how deep in its chain a key lies, and the key at the next multiple of 32 up
+// from there.
+type mirrorPlace struct {
+	depth int
+	above index.Key
+}
+
+// told is how often a mirror was told something.
+type told struct{ held, late, holders, left, gone, evicted, deep, changed atomic.Int64 }
+
+func newMapMirror(tb testing.TB, of *told) *mapMirror {
+	return &mapMirror{
+		TB: tb, told: of, feeds: map[uint64]*mirrorFeed{}, sources: map[index.Source]uint64{},
+		gone: map[uint64]bool{}, holders: map[uint32]*mirrorHolder{},
+	}
+}
+
+// enter locks m for a call, of which there is one at a time.
+func (m *mapMirror) enter() (leave func()) {
+	if !m.busy.CompareAndSwap(false, true) {
+		m.Error("two calls at one time")
+	}
+	m.mu.Lock()
+	return func() {
+		m.mu.Unlock()
+		m.busy.Store(false)
+	}
+}
+
+func (m *mapMirror) Holders(feed uint64, src index.Source, layout *index.Layout, holders []index.Holder) {
+	defer m.enter()()
+	m.told.holders.Add(1)
+	f := m.feeds[feed]
+	if f == nil {
+		if last := m.sources[src]; feed <= last || last != 0 && !m.gone[last] {
+			m.Errorf("feed %d of %v, after %d", feed, src, last)
+		}
+		f = &mirrorFeed{src: src}
+		m.feeds[feed], m.sources[src] = f, feed
+	}
+	if m.gone[feed] || f.src != src {
+		m.Errorf("feed %d of %v is told again, of %v", feed, f.src, src)
+	}
+	if layout == nil {
+		m.Errorf("feed %d has no layout", feed)
+	}
+	f.layout = layout
+	was := f.holders
+	f.holders = nil
+	for _, h := range was {
+		delete(m.holders, h.ID)
+	}
+	for _, h := range holders {
+		if m.holders[h.ID] != nil {
+			m.Errorf("holder %d of feed %d is there already", h.ID, feed)
+		}
+		of := &mirrorHolder{keys: map[index.Key]mirrorPlace{}}
+		if i := slices.IndexFunc(was, func(o *mirrorHolder) bool { return o.ID == h.ID }); i >= 0 {
+			of = was[i]
+			was = slices.Delete(was, i, i+1)
+			if of.Group.ID != h.Group.ID || of.Tier != h.Tier {
+				m.Errorf("holder %d was %v and is %v", h.ID, of.Holder, h)
+			}
+			if of.Holder != h {
+				m.told.changed.Add(1)
+			}
+		}
+		of.Holder = h
+		m.holders[h.ID] = of
+		f.holders = append(f.holders, of)
+	}
+	m.told.left.Add(int64(len(was)))
+}
+
+func (m *mapMirror) Gone(feed uint64) {
+	defer m.enter()()
+	m.told.gone.Add(1)
+	if feed == 0 || m.gone[feed] {
+		m.Errorf("feed %d has gone again", feed)
+	}
+	m.gone[feed] = true
+	if f := m.feeds[feed]; f != nil {
+		for _, h := range f.holders {
+			delete(m.holders, h.ID)
+		}
+		delete(m.feeds, feed)
+	}
+}
+
+func (m *mapMirror) Held(holder uint32, run index.Run, was, now uint32) {
+	defer m.enter()()
+	m.told.held.Add(1)
+	h := m.holders[holder]
+	if h == nil {
+		m.told.late.Add(1)
+		return
+	}
+	if was == now || bits.Len32(was|now) > run.Len() || run.Len() > 32 {
+		m.Errorf("holder %d has %b of %d keys, and had %b", holder, now, run.Len(), was)
+	}
+	for i := range run.Len() {
+		depth := run.Depth() + i
+		at := mirrorPlace{depth, run.Key(depth &^ 31)}
+		key := run.Key(depth)
+		if had, ok := h.keys[key]; ok != (was>>i&1 != 0) || ok && had != at {
+			m.Errorf("holder %d had %b; of key %d at %v it has %v: %v", holder, was, i, at, had, ok)
+		}
+		if now>>i&1 == 0 {
+			delete(h.keys, key)
+			continue
+		}
+		h.keys[key] = at
+		if depth >= 100 {
+			m.told.deep.Add(1)
+		}
+	}
+}
+
+func (m *mapMirror) Evicted(holder uint32) {
+	defer m.enter()()
+	if h := m.holders[holder]; h != nil {
+		if h.evicted {
+			m.Errorf("holder %d lost its first block twice", holder)
+		}
+		h.evicted = true
+		m.told.evicted.Add(1)
+	}
+}
+
+// mirrored is a Memory of which the answers come from its mirror.
+type mirrored struct {
+	*index.Memory
+	mirror *mapMirror
+}
+
+func newMirrored(tb testing.TB, c index.MemoryConfig, of *told) mirrored {
+	mirror := newMapMirror(tb, of)
+	c.Mirror = mirror
+	m, err := index.NewMemory(c)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return mirrored{m, mirror}
+}
+
+// Match has the Memory answer too: it knows then what is used, and what is wrong with the
+// query.
+func (m mirrored) Match(ctx context.Context, q *index.Query, out *index.Matches) error {
+	prompts := map[index.Variant][]index.Key{}
+	own := *q
+	own.Keys = func(v index.Variant) (keys []index.Key, err error) {
+		if keys, ok := prompts[v]; ok {
+			return keys, nil
+		}
+		if keys, err = q.Keys(v); err == nil {
+			prompts[v] = keys
+		}
+		return keys, err
+	}
+	if err := m.Memory.Match(ctx, &own, out); err != nil {
+		return err
+	}
+	for {
+		out.Reset()
+		missing, ok := m.mirror.match(q, prompts, out)
+		if !ok {
+			return nil
+		}
+		if _, err := own.Keys(missing); err != nil {
+			out.Reset()
+			return err
+		}
+	}
+}
+
+// mirrorRow is whose blocks a row of a feed speaks of.
+type mirrorRow struct {
+	group   int
+	variant index.Variant
+	size    int
+}
+
+// match appends the rows of all sources, or returns a variant in which it needs the prompt.
+func (m *mapMirror) match(q *index.Query, prompts map[index.Variant][]index.Key, out *index.Matches) (missing index.Variant, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	pods := map[string]int32{}
+	for i, pod := range q.Candidates.Pods() {
+		pods[pod] = int32(i)
+	}
+	for _, f := range m.feeds {
+		pod, ok := pods[f.src.Pod]
+		if q.Candidates.Pods() == nil {
+			pod, ok = -1, true
+		}
+		if !ok || f.src.Model != q.Candidates.Model() {
+			continue
+		}
+		of := map[mirrorRow][]*mirrorHolder{}
+		for _, h := range f.holders {
+			if h.BlockSize > 0 {
+				row := mirrorRow{h.Group.ID, h.Variant, h.BlockSize}
+				of[row] = append(of[row], h)
+			}
+		}
+		for at, holders := range of {
+			keys, ok := prompts[at.variant]
+			if !ok {
+				return at.variant, true
+			}
+			row := index.Row{Pod: pod, View: &index.View{
+				Source: f.src, Group: holders[0].Group, BlockSize: at.size, Pairs: at.variant.Pairs, Layout: f.layout,
+			}}
+			var held [index.NumTiers][]uint64
+			for _, h := range holders {
+				row.Evicted = row.Evicted || h.evicted
+				if h.fill(m, keys, at.size/at.variant.Unit, func() []uint64 {
+					if held[h.Tier] == nil {
+						held[h.Tier] = out.Bits(len(keys) * at.variant.Unit / at.size)
+					}
+					return held[h.Tier]
+				}) {
+					row.Held = &held
+				}
+			}
+			if row.Held == nil {
+				continue
+			}
+			countRun(&row)
+			if !q.Held && len(f.layout.Groups) == 1 && f.layout.FullGroups == 1 {
+				if row.Held = nil; row.Run == 0 {
+					continue
+				}
+			}
+			out.Rows = append(out.Rows, row)
+		}
+	}
+	return missing, false
+}
+
+// fill sets the bits of the blocks of a prompt that h holds, and reports whether it holds
+// any.
+func (h *mirrorHolder) fill(m *mapMirror, keys []index.Key, units int, bits func() []uint64) (any bool) {
+	for i, k := range keys {
+		at, ok := h.keys[k]
+		if !ok {
+			continue
+		}
+		if want := (mirrorPlace{i, keys[i&^31]}); at != want {
+			m.Errorf("a key is at %v, want %v", at, want)
+		}
+		if block := i / units; (i+1)%units == 0 {
+			bits()[block/64] |= 1 << (block % 64)
+			any = true
+		}
+	}
+	return any
+}
+
+// countRun fills in the runs of a row from its bits.
+func countRun(row *index.Row) {
+	for block := 0; ; block++ {
+		best := slices.IndexFunc(row.Held[:], func(set []uint64) bool { return block/64 < len(set) && set[block/64]>>(block%64)&1 != 0 })
+		if best < 0 {
+			return
+		}
+		if best == int(index.TierGPU) && row.GPU == row.Run {
+			row.GPU++
+		}
+		row.Run++
+		row.Tiers[best]++
+		row.Last = index.Tier(best)
+	}
+}
+
+// A Memory whose answers come from its mirror alone is as good as one without: the mirror
+// knows all that anybody holds.
+func TestMirror(t *testing.T) {
+	var saw told
+	indextest.Run(t, func(tb testing.TB, c indextest.Config) index.Index {
+		return newMirrored(tb, index.MemoryConfig{PendingBytes: c.PendingBytes, IdleNames: c.IdleNames, Bytes: c.Bytes}, &saw)
+	})
+	t.Run("Sightings", func(t *testing.T) {
+		short := int64(1)
+		if testing.Short() {
+			short = 10
+		}
+		for _, c := range []struct {
+			what   string
+			n      *atomic.Int64
+			enough int64
+		}{
+			{"told what a holder holds", &saw.held, 100_000},
+			{"told that of nobody", &saw.late, 1000},
+			{"told of keys 100 deep", &saw.deep, 10_000},
+			{"told the holders", &saw.holders, 10_000},
+			{"told that a holder is another one", &saw.changed, 100},
+			{"told that a holder has left", &saw.left, 1000},
+			{"told that a source has gone", &saw.gone, 1000},
+			{"told of evictions", &saw.evicted, 100},
+		} {
+			t.Logf("%s: %d times", c.what, c.n.Load())
+			if c.n.Load() < c.enough/short {
+				t.Errorf("%s: %d times, want %d", c.what, c.n.Load(), c.enough/short)
+			}
+		}
+	})
+}
+
+// mirrorStore is a store of some blocks of a chain.
+func mirrorStore(root uint64, from, n int) index.Change {
+	c := index.Change{Op: index.OpStore, Copies: index.CopiesExact, Variant: index.Variant{Unit: 16}, BlockSize: 16, Root: index.Key(root * 0x9e3779b97f4a7c15)}
+	for i := range n {
+		c.Hashes = append(c.Hashes, index.Hash(root<<32|uint64(from+i)))
+		c.Locals = append(c.Locals, index.Local(root<<32|uint64(from+i)))
+	}
+	if from > 0 {
+		c.HasParent, c.Parent = true, index.Hash(root<<32|uint64(from-1))
+	}
+	return c
+}
+
+func mustApply(tb testing.TB, ix index.Index, src index.Source, changes ...index.Change) {
+	tb.Helper()
+	if _, err := ix.Apply(context.Background(), src, index.Cursor{}, changes); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// What a source held is told to be gone in one call, however much it was.
+func TestMirrorOfMuchThatGoes(t *testing.T) {
+	const blocks = 10_000
+	ctx := context.Background()
+	src, beside := index.Source{Pod: "a", Model: "m"}, index.Source{Pod: "b", Model: "m"}
+	for _, c := range []struct {
+		name          string
+		holders, gone int64
+		left          int // holders of the source
+		do            func(m mirrored) error
+	}{
+		{"clear", 1, 0, 0, func(m mirrored) error {
+			_, err := m.Apply(ctx, src, index.Cursor{}, []index.Change{{Op: index.OpClear}})
+			return err
+		}},
+		{"clear of a tier", 1, 0, 1, func(m mirrored) error {
+			_, err := m.Apply(ctx, src, index.Cursor{}, []index.Change{{Op: index.OpClearTier, Tier: index.TierGPU}})
+			return err
+		}},
+		{"removed pod", 0, 1, 0, func(m mirrored) error { return m.Remove(ctx, "a") }},
+		{"removed source", 0, 1, 0, func(m mirrored) error { return m.RemoveSource(ctx, src) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			saw := new(told)
+			m := newMirrored(t, index.MemoryConfig{}, saw)
+			defer m.Close()
+			all := mirrorStore(1, 0, blocks)
+			mustApply(t, m, src, all, index.Change{Op: index.OpStore, Tier: index.TierCPU, Copies: index.CopiesSet, Hashes: all.Hashes})
+			mustApply(t, m, beside, all)
+			if n := saw.held.Load(); n < 3*blocks/32 || n > blocks+3*blocks/8 {
+				t.Errorf("%d calls said that all is held", n)
+			}
+			feed := m.mirror.sources[src]
+			holders, gone, held := saw.holders.Load(), saw.gone.Load(), saw.held.Load()-saw.late.Load()
+			if err := c.do(m); err != nil {
+				t.Fatal(err)
+			}
+			m.mirror.mu.Lock()
+			f := m.mirror.feeds[feed]
+			if f == nil && c.gone == 0 || f != nil && (c.gone > 0 || len(f.holders) != c.left) {
+				t.Errorf("the mirror has %+v", f)
+			}
+			m.mirror.mu.Unlock()
+			mustApply(t, m, beside, mirrorStore(2, 0, 1))
+			if n := saw.holders.Load() - holders; n != c.holders {
+				t.Errorf("the holders were told %d times", n)
+			}
+			if n := saw.gone.Load() - gone; n != c.gone {
+				t.Errorf("%d feeds have gone", n)
+			}
+			if n := saw.held.Load() - saw.late.Load() - held; n != 1 {
+				t.Errorf("%d calls of what a holder holds, want that of the last store", n)
+			}
+			mustApply(t, m, src, mirrorStore(3, 0, 1))
+			if again := m.mirror.sources[src]; c.gone > 0 && again <= feed || c.gone == 0 && again != feed {
+				t.Errorf("the feed was %d and is %d", feed, again)
+			}
+		})
+	}
+}
+
+// earlyMirror says when first something is held, and whether a feed went before all was.
+type earlyMirror struct {
+	*mapMirror
+	once    sync.Once
+	began   chan struct{}
+	applied atomic.Bool
+	early   atomic.Bool
+}
+
+func (m *earlyMirror) Held(holder uint32, run index.Run, was, now uint32) {
+	m.once.Do(func() { close(m.began) })
+	m.mapMirror.Held(holder, run, was, now)
+}
+
+func (m *earlyMirror) Gone(feed uint64) {
+	m.early.Store(!m.applied.Load())
+	m.mapMirror.Gone(feed)
+}
+
+// Nothing is told of a source that is removed while a store of it is in progress, though the
+// store has news of its group at the end. The mirror complains if it is.
+func TestMirrorOfASourceThatGoesMeanwhile(t *testing.T) {
+	deadline := time.Now().Add(20 * time.Second)
+	blocks := 50_000
+	for meanwhile := 0; meanwhile < 3; {
+		if time.Now().After(deadline) {
+			t.Fatalf("removed only %d times while a store was in progress", meanwhile)
+		}
+		mirror := &earlyMirror{mapMirror: newMapMirror(t, new(told)), began: make(chan struct{})}
+		m, err := index.NewMemory(index.MemoryConfig{Mirror: mirror})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var removal sync.WaitGroup
+		removal.Go(func() {
+			<-mirror.began
+			if err := m.Remove(context.Background(), "a"); err != nil {
+				t.Error(err)
+			}
+		})
+		mustApply(t, m, index.Source{Pod: "a", Model: "m"}, mirrorStore(1, 0, blocks))
+		mirror.applied.Store(true)
+		removal.Wait()
+		if n := mirror.told.gone.Load(); n != 1 {
+			t.Errorf("%d feeds have gone", n)
+		}
+		if mirror.early.Load() {
+			meanwhile++
+		} else {
+			blocks *= 2
+		}
+		m.Close()
+	}
+}
+
+// An ordinal that comes again has nothing of its last holder.
+func TestMirrorOfOrdinalsThatComeAgain(t *testing.T) {
+	saw := new(told)
+	m := newMirrored(t, index.MemoryConfig{}, saw)
+	defer m.Close()
+	seen, again := map[uint32]uint64{}, 0
+	for i := range 200 {
+		src := index.Source{Pod: fmt.Sprint(i % 3), Model: "m"}
+		mustApply(t, m, src, mirrorStore(uint64(i), 0, 100))
+		for _, h := range m.mirror.feeds[m.mirror.sources[src]].holders {
+			if last, ok := seen[h.ID]; ok && last != m.mirror.sources[src] {
+				again++
+			}
+			seen[h.ID] = m.mirror.sources[src]
+		}
+		if i%5 == 4 {
+			if err := m.Remove(context.Background(), src.Pod); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if i%2 == 0 {
+			mustApply(t, m, src, index.Change{Op: index.OpClear})
+		}
+	}
+	if t.Logf("ordinals came again %d times", again); again < 20 {
+		t.Error("the test tests too little")
+	}
+}
+
+// What a snapshot has was never told, so it is not restored beside a mirror.
+func TestMirrorIsNotRestored(t *testing.T) {
+	m := newMirrored(t, index.MemoryConfig{}, new(told))
+	defer m.Close()
+	src := index.Source{Pod: "a", Model: "m"}
+	for range 2 {
+		err := m.Restore(context.Background(), func() ([]byte, error) { return nil, io.EOF })
+		if err == nil || errors.Is(err, index.ErrClosed) {
+			t.Errorf("restored: %v", err)
+		}
+	}
+	mustApply(t, m, src, mirrorStore(1, 0, 10))
+	sections := 0
+	err := m.Snapshot(context.Background(), func([]byte) error {
+		sections++
+		return nil
+	}, func(_ string, last func() error) error { return last() })
+	if err != nil || sections == 0 {
+		t.Errorf("%d sections are written: %v", sections, err)
+	}
+}
