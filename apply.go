@@ -51,8 +51,10 @@ func (in *ingest) unnumbered(bad error) error {
 		if errors.Is(err, ErrFull) {
 			in.noRoom(r, Loss{Pod: in.pod, Model: in.model, Rank: r.n, Cause: LossFull, Time: timeOf(in.batch), Err: err})
 			in.count(nil, StreamStats{Messages: 1, NoRoom: 1})
-			in.settle()
+		} else {
+			r.late = true
 		}
+		in.settle()
 		return err
 	}
 	r.kept = false
@@ -60,7 +62,11 @@ func (in *ingest) unnumbered(bad error) error {
 	in.noteHybrid(r)
 	in.noteForm(r)
 	in.cured(r)
-	in.count(nil, StreamStats{Messages: 1})
+	s := StreamStats{Messages: 1}
+	if in.delayed {
+		s.Delayed = 1
+	}
+	in.count(nil, s)
 	in.settle()
 	return nil
 }
@@ -288,8 +294,11 @@ func (in *ingest) apply(r *rank, cur index.Cursor) (index.Applied, error) {
 
 // applyChanges hands changes to the index and counts what they did.
 func (in *ingest) applyChanges(r *rank, cur index.Cursor, changes []index.Change) (index.Applied, error) {
-	done, err := in.x.index.Apply(context.Background(), in.source(r), cur, changes)
-	if err != nil {
+	ctx, cancel := in.x.applying()
+	defer cancel()
+	done, err := in.x.index.Apply(ctx, in.source(r), cur, changes)
+	delayed := errors.Is(err, index.ErrDelayed)
+	if err != nil && !delayed {
 		if errors.Is(err, ErrFull) {
 			in.x.ledger.lose(in.pm, r.n, false)
 		}
@@ -298,9 +307,20 @@ func (in *ingest) applyChanges(r *rank, cur index.Cursor, changes []index.Change
 	in.stats.Counts.Add(done.Counts)
 	r.evicted = done.Evicted > 0
 	if !done.Duplicate {
+		r.late = delayed
+		in.delayed = in.delayed || delayed
 		in.noteApplied(r, changes, &done)
 	}
 	return done, nil
+}
+
+// applying returns a context for a call of the index under the mutex of a pod. Nothing of an
+// Indexer's own index waits.
+func (x *Indexer) applying() (context.Context, context.CancelFunc) {
+	if x.ownsIndex {
+		return context.Background(), func() {}
+	}
+	return context.WithTimeout(context.Background(), ApplyTimeout)
 }
 
 // source is a rank to the index.

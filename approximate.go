@@ -153,12 +153,8 @@ func (x *Indexer) makeRoom(p *pod, model string) {
 			break
 		}
 	}
-	if pm := p.models[name]; pm != nil {
-		delete(p.models, name)
-		x.mu.Lock()
-		x.heard.Add(1)
-		x.forget(p.name, name, pm)
-		x.mu.Unlock()
+	if p.models[name] != nil {
+		x.drop(p, name)
 	}
 }
 

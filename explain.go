@@ -87,8 +87,8 @@ type Explanation struct {
 	Text           string
 	Tokens         []uint32
 
-	// Score is that of ScoreRequest for the pod, Err its error, and Unknown its
-	// Answer.Unknown. Stats would count it as Outcome.
+	// Score is that of ScoreRequest for the pod, Err its error or Answer.Degraded, and Unknown
+	// its Answer.Unknown. Stats would count it as Outcome.
 	Score        PodScore
 	Outcome      Outcome
 	Err, Unknown error
@@ -200,7 +200,9 @@ func (e *Explanation) String() string {
 //
 // Causes come from what is still remembered: the hashes of some evicted blocks
 // (index.MemoryConfig.IdleNames), and the last 64 salts and the last 64 media of the
-// pod.
+// pod. Nothing of that is known of a pod that another process feeds (WithIndex): then a block
+// that nobody holds is CauseUntold or what the state of the pod says. Ask the process that
+// feeds it.
 func (x *Indexer) Explain(ctx context.Context, r *Request, pod string) (*Explanation, error) {
 	switch {
 	case x.closed.Load():
@@ -260,6 +262,9 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 	sc.allIDs = true
 	var a Answer
 	failed := sc.score(ctx, q, &a)
+	if failed == nil && a.Degraded != nil {
+		failed = x.failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.base, a.Degraded))
+	}
 	if errors.Is(failed, ErrClosed) || failed != nil && outcomeOf(failed) == OutcomeCancelled {
 		return nil, false, failed
 	}
@@ -310,6 +315,7 @@ type podFacts struct {
 	recent   recentScopes
 	approx   int  // tokens of a block of a pod without events; 0: it is none
 	silent   bool // a stream of it
+	listed   bool // others feed it
 	heard    bool
 	ranks    []rankFacts
 }
@@ -333,12 +339,12 @@ type lastLoss struct {
 
 func (x *Indexer) factsOf(pod, model string) *podFacts {
 	known := x.known()
-	p, pm := x.lockKnown(pod, model)
+	p, pm := x.lockServed(pod, model)
 	if p == nil {
 		return nil
 	}
 	defer p.mu.Unlock()
-	f := &podFacts{form: pm.profile.Media, drafts: pm.profile.Draft == DraftLayers, adapters: slices.Sorted(maps.Keys(pm.adapters)), recent: pm.recent.clone(), silent: pm.silent > 0}
+	f := &podFacts{form: pm.profile.Media, drafts: pm.profile.Draft == DraftLayers, adapters: slices.Sorted(maps.Keys(pm.adapters)), recent: pm.recent.clone(), silent: pm.silent > 0, listed: pm.listed != nil}
 	if a := pm.approx.Load(); a != nil {
 		f.approx = a.BlockTokens
 	}
@@ -346,7 +352,7 @@ func (x *Indexer) factsOf(pod, model string) *podFacts {
 		r := pm.ranks[n]
 		st := r.stream
 		f.ranks = append(f.ranks, rankFacts{
-			n: n, state: r.view(), evicted: known[index.Source{Pod: pod, Model: model, Rank: n}].Evicted, contested: r.contest.open, waits: r.kept || st != nil && (st.waits() || st.interrupted),
+			n: n, state: r.view(), evicted: known[index.Source{Pod: pod, Model: model, Rank: n}].Evicted, contested: r.contest.open, waits: r.kept || r.stale || st != nil && (st.waits() || st.interrupted),
 			lost: r.lost, groups: slices.Clone(r.groups),
 		})
 		pm.profile.correct(f.ranks[len(f.ranks)-1].groups)
@@ -496,9 +502,27 @@ func (w *explainer) lookAt(ctx context.Context) error {
 		return w.keysIn(v)
 	}}
 	var m index.Matches
-	err := w.x.index.Match(ctx, &q, &m)
+	err := w.matchAll(ctx, &q, &m)
 	w.held = m.Rows
 	return err
+}
+
+// matchAll asks the index, and takes no answer that says nothing.
+func (w *explainer) matchAll(ctx context.Context, q *index.Query, m *index.Matches) error {
+	err := w.x.index.Match(ctx, q, m)
+	if err == nil {
+		err = m.Degraded
+	}
+	return err
+}
+
+// asked returns the index if it can tell more of the pod than it holds. What others feed it
+// does not know.
+func (w *explainer) asked() (of index.Explainer, ok bool) {
+	if w.pod == nil || !w.pod.listed {
+		of, ok = w.x.index.(index.Explainer)
+	}
+	return of, ok
 }
 
 // moved reports that what the pod holds is not what the score is of.
@@ -564,7 +588,7 @@ func (w *explainer) points() (points []point) {
 func (w *explainer) choose(ctx context.Context) error {
 	e := w.e
 	e.Cause = CauseNeverStored
-	if _, ok := w.x.index.(index.Explainer); !ok {
+	if _, ok := w.asked(); !ok {
 		e.Cause = CauseUntold
 	}
 	var best *point
@@ -632,7 +656,7 @@ func (w *explainer) judge(ctx context.Context, p *point) error {
 	if p.cause != 0 {
 		return nil
 	}
-	explainer, ok := w.x.index.(index.Explainer)
+	explainer, ok := w.asked()
 	if !ok {
 		p.cause = CauseUntold
 		return nil
@@ -698,7 +722,7 @@ func (w *explainer) elsewhere(ctx context.Context) (found bool, err error) {
 		}
 		return keys, err
 	}}
-	if err := w.x.index.Match(ctx, &q, &w.rows); err != nil {
+	if err := w.matchAll(ctx, &q, &w.rows); err != nil {
 		return false, err
 	}
 	var pods []string
@@ -804,7 +828,7 @@ func nameOfAdapter(name string) string {
 // holds reports whether the pod holds a prompt up to a token.
 func (w *explainer) holds(ctx context.Context, end int, keys func(index.Variant) ([]index.Key, error)) (bool, error) {
 	w.keys = w.keys[:0]
-	err := w.x.index.Match(ctx, &index.Query{Candidates: w.own, Keys: keys}, &w.rows)
+	err := w.matchAll(ctx, &index.Query{Candidates: w.own, Keys: keys}, &w.rows)
 	return slices.ContainsFunc(w.rows.Rows, func(r index.Row) bool { return int(r.Run)*r.BlockSize >= end }), err
 }
 

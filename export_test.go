@@ -185,3 +185,12 @@ func (s PromptScope) Bytes(tb testing.TB) []byte {
 	sc.known.tokenizer, sc.known.special = s.Tokenizer, s.Special
 	return sc.scopeOf(index.Variant{Unit: s.Unit, Pairs: s.Pairs})
 }
+
+// NoteOf reads a note of a directory, and writes what it has read.
+func NoteOf(note []byte) ([]byte, error) {
+	n, err := readNote(note)
+	return n.append(nil), err
+}
+
+// Take has an Indexer take a listing.
+func Take(x *Indexer, l *index.Listing) { x.take(l) }

@@ -37,7 +37,7 @@ func (x *Indexer) ApplyBatch(podID, model string, b *events.Batch) error {
 // ErrMalformed, and counts as a loss: do not bring it again. A message for a rank that
 // the index has no room for is an error that wraps ErrFull, and is lost for that rank
 // alone: do not bring it again either. After any other error the message may be brought
-// again.
+// again. Until it is applied, or the next one, the rank is StateUncertain at best.
 func (x *Indexer) IngestMessage(m Message) (Receipt, error) {
 	if err := x.check(m.Pod, m.Model); err != nil {
 		return Receipt{}, err
@@ -126,6 +126,7 @@ type ingest struct {
 	stats    Counters
 	losses   []Loss
 	from, to State // of the pod
+	delayed  bool  // others do not see what was applied
 
 	confirming confirming
 }
@@ -142,7 +143,7 @@ func (x *Indexer) newIngest(pod, model string) *ingest {
 	in.convert.changes = in.convert.changes[:0]
 	in.stats = Counters{}
 	in.losses = in.losses[:0]
-	in.from, in.to = 0, 0
+	in.from, in.to, in.delayed = 0, 0, false
 	return in
 }
 
@@ -172,7 +173,7 @@ func (in *ingest) find() bool {
 
 func (in *ingest) leave() { in.locked.mu.Unlock() }
 
-// settle works out the state of the pod, and notes what was lost.
+// settle works out the state of the pod, notes what was lost, and tells others what is new.
 func (in *ingest) settle() {
 	in.from, in.to = in.pm.settle()
 	for i := range in.losses {
@@ -181,6 +182,7 @@ func (in *ingest) settle() {
 			r.lost = lastLoss{l.Cause, l.Kept, in.now}
 		}
 	}
+	in.tell()
 }
 
 // count adds to the counters of a stream, which may be nil, and of all.

@@ -10,11 +10,13 @@
 // has one. So it is noted, in a cursor of its own, before the first message of
 // another stream is applied. A loss that was kept (KeepOnLoss) is noted in the same
 // way, before the message behind it is applied.
+//
+// An index that several processes share (directory.go) describes to each what that one feeds.
+// So a new process keeps nothing of what others feed, and lists it.
 
 package kvindex
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"math"
@@ -105,7 +107,9 @@ func (in *ingest) doubts(r *rank, doubt bool) error {
 
 // cursorOf returns how far a stream had come with a rank.
 func (in *ingest) cursorOf(r *rank, stream string) (index.Cursor, error) {
-	cur, err := in.x.index.Cursor(context.Background(), in.source(r), stream)
+	ctx, cancel := in.x.applying()
+	defer cancel()
+	cur, err := in.x.index.Cursor(ctx, in.source(r), stream)
 	if err != nil {
 		return cur, in.failed(r, err)
 	}
@@ -177,7 +181,9 @@ func (x *Indexer) keptCursor(pm *podModel, src index.Source, name string) (last 
 			continue
 		}
 		src.Rank = r.n
-		cur, err := x.index.Cursor(context.Background(), src, name)
+		ctx, cancel := x.applying()
+		cur, err := x.index.Cursor(ctx, src, name)
+		cancel()
 		if err != nil {
 			return last, nil, err
 		}

@@ -114,7 +114,8 @@
 // # For authors of backends
 //
 // [WithIndex] takes another backend than the index in memory. Package index has the
-// contract, package indextest the tests that a backend has to pass.
+// contract, package indextest the tests that a backend has to pass. A backend that several
+// processes share is an [index.Directory].
 package kvindex
 
 import (
@@ -227,6 +228,7 @@ var (
 type Indexer struct {
 	index     index.Index
 	ownsIndex bool
+	directory directory // the index
 	hash      hasher
 	given     map[string]Model
 	source    func(ctx context.Context, name string) (Model, error) // of other models; may be nil
@@ -295,6 +297,8 @@ func (c *config) open() (*Indexer, error) {
 		}
 		x.index, x.ownsIndex = m, true
 	}
+	x.directory.of, _ = x.index.(index.Directory)
+	x.directory.pods = make(map[servedAt]*podModel)
 	x.hash = newHasher(x.index.Seed())
 	x.ledger = newLedger(c.predictions)
 	if c.prompts > 0 {

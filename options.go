@@ -45,12 +45,39 @@ func configOf(opts []Option) config {
 	return c
 }
 
+// ApplyTimeout is how long a backend (WithIndex) may take for a call that the Indexer makes
+// for a pod and for which it was given no context: Apply, Cursor, Remove and RemoveSource, and
+// Match for Routed. The context of the call ends then.
+const ApplyTimeout = 5 * time.Second
+
 // WithIndex uses another backend than the index in memory. Close does not close it.
 //
 // If the backend is an index.Describer, the pods that it holds blocks of are known from
 // the start. Each is in StateUncertain until the stream that brought its last message
 // continues. If another stream brings messages of a rank, the blocks of the rank are
 // forgotten. Call RemovePod for pods in the backend that no longer exist.
+//
+// If the backend is an index.Directory, several processes can share it, and a process that
+// hears no engine scores as one that does. The Indexer that hears a pod tells the others of its
+// states, ranks, adapters and groups. They list it in Pods, score it without Request.Pods, and
+// ask their own function of WithProfile about it. A pod that leaves the directory is not known
+// any more. If its notes cannot be read, it is in StateUncertain. What a directory has beyond
+// MaxPods, MaxModels, MaxRanks, MaxAdapters or MaxName is left out.
+//
+//   - A pod that is heard here for a model is known by that alone, whatever others say of it.
+//     Let one Indexer hear all ranks of a pod.
+//   - Hooks are not called for the pods of others. Explain knows less of them, and a prediction
+//     (Routed) ends by its TTL, Observe or Abandon, because no event of theirs comes here.
+//   - ScoreRequest asks for the listing with its own context. If there is none, it goes on with
+//     what was known last. If nothing was ever known, the error is that of ScoreRequest.
+//   - An Apply whose error wraps index.ErrDelayed was done: the message is applied, counts in
+//     StreamStats.Delayed, and the rank is StateUncertain until one is not delayed.
+//
+// While a call of a backend lasts, messages of the same pod wait, for ApplyTimeout at most. A
+// message that then is an error was not applied, and the rank is StateUncertain until one is.
+// A Subscriber does not bring it again: it tells OnError, and the next message shows the gap,
+// which a replay fills or which counts as a loss. Messages of other pods wait only where they share a
+// goroutine with it, as the workers of an events.Pool.
 func WithIndex(ix index.Index) Option {
 	return func(c *config) {
 		if ix == nil {
@@ -225,11 +252,11 @@ func WithResolver(resolver func(model string) (base, adapter string)) Option {
 
 // WithProfile sets a function that returns the Profile of a pod: what its events do not
 // tell. The function is called once for each pod and model, when its first event or its
-// Subscriber comes, or by Restore. Before, it is also called when a request names the pod,
+// Subscriber comes, when another process first tells of it (WithIndex), or by Restore. Before, it is also called when a request names the pod,
 // and only Profile.Approximate matters then; so it gets names of pods and models that are
 // not known. What it returns is kept until RemovePod. If that cannot be used, each message
-// for the pod and model is an error, and so is Restore. The function must not call the
-// Indexer. Without it every pod has the zero Profile.
+// for the pod and model is an error, and so is Restore; a pod of another process is not known
+// then, and the function is asked again. The function must not call the Indexer. Without it every pod has the zero Profile.
 func WithProfile(profile func(pod, model string) Profile) Option {
 	return func(c *config) {
 		if profile == nil {
@@ -523,7 +550,8 @@ type Hooks struct {
 	Lost func(Loss)
 	// State is called when the state of a pod for a model has changed. Two changes
 	// shortly after each other may be reported in the other order. The first state of a
-	// pod is not reported: StateUnknown, or StateSilent if a Subscriber runs for it.
+	// pod is not reported: StateUnknown, or StateSilent if a Subscriber runs for it. Nor is a
+	// state of a pod that another process feeds (WithIndex).
 	State func(pod, model string, from, to State)
 	// Scored is called at the end of each score, with any outcome, before ScoreRequest
 	// returns. It is not called after Close. Times are measured only if it is set.

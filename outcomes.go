@@ -120,6 +120,7 @@ type ScoreStats struct {
 	Outcomes     OutcomeCounts
 	PromptTokens uint64 // tokens of the prompts, of scores without an error
 	CachedTokens uint64 // of them, those cached in the best pod
+	Degraded     uint64 // scores without an error for which the index could not be asked (Answer.Degraded)
 }
 
 // Scored describes one score that has ended.
@@ -131,6 +132,7 @@ type Scored struct {
 	Outcome        Outcome
 	Err            error // what ScoreRequest returns
 	Unknown        error // Answer.Unknown
+	Degraded       error // Answer.Degraded
 
 	PromptTokens int
 	CachedTokens int // of the best pod
@@ -146,8 +148,8 @@ func (s Scored) MarshalJSON() ([]byte, error) {
 	type fields Scored
 	return json.Marshal(struct {
 		fields
-		Err, Unknown string `json:",omitempty"`
-	}{fields(s), textOf(s.Err), textOf(s.Unknown)})
+		Err, Unknown, Degraded string `json:",omitempty"`
+	}{fields(s), textOf(s.Err), textOf(s.Unknown), textOf(s.Degraded)})
 }
 
 // tell counts a score and calls the hook.
@@ -160,9 +162,12 @@ func (sc *scorer) tell(r *Request, dst *Answer, err error) {
 		cached = dst.Pods[0].CachedTokens
 	}
 	sc.tally.count(outcome, dst.PromptTokens, cached)
+	if dst.Degraded != nil {
+		sc.tally.countDegraded()
+	}
 	if hook := sc.x.hooks.Scored; hook != nil {
 		s := Scored{
-			Model: r.Model, Adapter: r.Adapter, Outcome: outcome, Err: err, Unknown: dst.Unknown,
+			Model: r.Model, Adapter: r.Adapter, Outcome: outcome, Err: err, Unknown: dst.Unknown, Degraded: dst.Degraded,
 			PromptTokens: dst.PromptTokens, CachedTokens: cached,
 			Render: sc.times.render, Tokenize: sc.times.tokenize, Match: sc.times.match,
 		}
@@ -215,6 +220,12 @@ func (t *tally) count(o Outcome, prompt, cached int) {
 	defer t.mu.Unlock()
 	t.settle()
 	t.add(o, 1, uint64(prompt), uint64(cached))
+}
+
+func (t *tally) countDegraded() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	addCounters(&t.all, &ScoreStats{Degraded: 1})
 }
 
 // settle moves few to all. mu is held.

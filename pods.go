@@ -1,7 +1,6 @@
 package kvindex
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,7 +13,8 @@ import (
 )
 
 // Bounds on what the Indexer remembers beside blocks. A message beyond MaxPods,
-// MaxModels, MaxRanks, MaxStreams or MaxName is an error, and is not applied.
+// MaxModels, MaxRanks, MaxStreams or MaxName is an error, and is not applied. What other
+// processes tell (WithIndex) beyond a bound is left out.
 const (
 	// MaxPods is the number of pods.
 	MaxPods = 1 << 16
@@ -53,6 +53,7 @@ type asked struct {
 // podModel is what a pod serves of one model.
 type podModel struct {
 	profile  Profile // complete; never changed
+	listed   *listed // not nil: others feed the pod, and nothing of it was heard here
 	plans    plans
 	hybrid   atomic.Bool // some rank has announced other groups than one of full attention
 	ranks    map[int]*rank
@@ -60,6 +61,8 @@ type podModel struct {
 	streams  map[string]*stream
 	adapters map[string]struct{} // those that the model was told of
 	recent   recentScopes
+	formed   toldForm // that the field form is of, unless that is of the profile
+	told     toldPod
 	silent   int           // streams that are silent
 	state    atomic.Uint32 // State, the worst of ranks' and streams'; read without pod.mu
 
@@ -89,7 +92,13 @@ type rank struct {
 	unproven bool
 	doubt    bool // the index has a note that a loss was kept
 	evicted  bool // when the last message was applied, the index had given up blocks
-	lost     lastLoss
+	late     bool // what came last is not in the index, or not seen by others yet
+	told     toldRank
+
+	// Of a listed pod: whether it is lossy there, and that nobody has said for a while that its
+	// state is what it was.
+	lossyThere, stale bool
+	lost              lastLoss
 
 	messages        uint64 // applied
 	stored, removed uint64 // blocks
@@ -224,6 +233,9 @@ func (in *ingest) noteHybrid(r *rank) {
 // lossy reports that the rank may hold more than is known, or less.
 func (r *rank) lossy() bool { return r.state == StatePartial || r.state == StateUncertain }
 
+// lacks is lossy, or that the index has given up blocks.
+func (r *rank) lacks() bool { return r.lossy() || r.evicted }
+
 // noteForm notes in which blocks the rank caches, for prompts that are sent to ranks that hold
 // nothing. Parts of blocks are smaller, and change nothing.
 func (in *ingest) noteForm(r *rank) {
@@ -241,21 +253,41 @@ func (in *ingest) noteForm(r *rank) {
 	if same || len(r.groups) == 0 {
 		return
 	}
-	f := &index.View{Pairs: r.pairs, Layout: &index.Layout{}}
-	for _, told := range r.groups {
-		g := in.pm.profile.corrected(told.Group)
-		f.Groups = append(f.Groups, index.GroupLayout{Group: g, BlockSize: told.BlockSize, Grain: told.BlockSize})
-		if g.Kind == GroupFull {
-			f.FullGroups++
-		}
-	}
-	slices.SortFunc(f.Groups, func(a, b index.GroupLayout) int { return a.ID - b.ID })
-	main := max(0, slices.IndexFunc(f.Groups, func(g index.GroupLayout) bool { return g.Kind == GroupFull }))
-	f.Group, f.BlockSize = f.Groups[main].Group, f.Groups[main].BlockSize
-	in.pm.form.Store(f)
+	in.pm.formed = toldForm{slices.Clone(r.groups), r.pairs}
+	in.pm.form.Store(in.pm.formed.view(&in.pm.profile))
 	in.x.mu.Lock()
 	in.x.heard.Add(1)
 	in.x.mu.Unlock()
+}
+
+// toldForm is in which blocks a rank caches, as its events told it.
+type toldForm struct {
+	groups []GroupInfo
+	pairs  bool
+}
+
+func (f *toldForm) equal(o *toldForm) bool {
+	return f.pairs == o.pairs && slices.Equal(f.groups, o.groups)
+}
+
+// view returns the blocks as the profile knows them, but for their Source; nil: none was
+// told.
+func (f *toldForm) view(p *Profile) *index.View {
+	if len(f.groups) == 0 {
+		return nil
+	}
+	v := &index.View{Pairs: f.pairs, Layout: &index.Layout{}}
+	for _, told := range f.groups {
+		g := p.corrected(told.Group)
+		v.Groups = append(v.Groups, index.GroupLayout{Group: g, BlockSize: told.BlockSize, Grain: told.BlockSize})
+		if g.Kind == GroupFull {
+			v.FullGroups++
+		}
+	}
+	slices.SortFunc(v.Groups, func(a, b index.GroupLayout) int { return a.ID - b.ID })
+	main := max(0, slices.IndexFunc(v.Groups, func(g index.GroupLayout) bool { return g.Kind == GroupFull }))
+	v.Group, v.BlockSize = v.Groups[main].Group, v.Groups[main].BlockSize
+	return v
 }
 
 // view is the state of the rank, with what its stream waits for.
@@ -264,7 +296,7 @@ func (r *rank) view() State {
 	if r.stream != nil {
 		state = r.stream.limit(state)
 	}
-	if r.contest.open || r.kept || r.unproven {
+	if r.contest.open || r.kept || r.unproven || r.late || r.stale {
 		state = min(state, StateUncertain)
 	}
 	if r.evicted {
@@ -337,6 +369,16 @@ func (x *Indexer) lockPod(name string) (*pod, error) {
 // lockKnown returns a pod that was heard for the model, with its mutex held, and
 // what it serves of the model; nil if there is none.
 func (x *Indexer) lockKnown(name, model string) (*pod, *podModel) {
+	p, pm := x.lockServed(name, model)
+	if pm != nil && pm.listed != nil {
+		p.mu.Unlock()
+		return nil, nil
+	}
+	return p, pm
+}
+
+// lockServed is lockKnown for a pod that was heard or is listed.
+func (x *Indexer) lockServed(name, model string) (*pod, *podModel) {
 	p := x.pod(name)
 	if p == nil {
 		return nil, nil
@@ -379,10 +421,11 @@ func (x *Indexer) profileFor(p *pod, model string, b *events.Batch) (profile *Pr
 }
 
 // podModel returns what p serves of a model, made if need be, with the profile that
-// profileFor has for it. p.mu is held.
+// profileFor has for it. What was listed gives way to what is heard. p.mu is held.
 func (x *Indexer) podModel(p *pod, name string, profile *Profile) *podModel {
-	if pm := p.models[name]; pm != nil {
-		return pm
+	old := p.models[name]
+	if old != nil && old.listed == nil {
+		return old
 	}
 	pm := &podModel{
 		profile:  profile.complete(),
@@ -397,6 +440,9 @@ func (x *Indexer) podModel(p *pod, name string, profile *Profile) *podModel {
 	delete(p.asked, name)
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if old != nil {
+		x.forget(p.name, name, old)
+	}
 	md := x.models[name]
 	if md == nil {
 		md = &model{
@@ -531,7 +577,8 @@ func (x *Indexer) learnAdapter(name, model, pod string) {
 
 // RemovePod forgets a pod: its blocks, streams and states. End the Subscribers of the
 // pod before, because the next message makes the pod known again, in StatePartial. A
-// pod that is not known is no error.
+// pod that is not known is no error. A pod that another process feeds (WithIndex) loses its
+// blocks there too, and is known again as soon as that process writes of it.
 func (x *Indexer) RemovePod(name string) error {
 	if x.closed.Load() {
 		return ErrClosed
@@ -541,7 +588,9 @@ func (x *Indexer) RemovePod(name string) error {
 		return nil // there is no room for it, so it is not there
 	}
 	defer p.mu.Unlock()
-	if err := x.index.Remove(context.Background(), name); err != nil {
+	ctx, cancel := x.applying()
+	defer cancel()
+	if err := x.index.Remove(ctx, name); err != nil {
 		return x.failed(fmt.Errorf("kvindex: removing pod %q: %w", name, err))
 	}
 	p.removed = true
@@ -560,14 +609,29 @@ func (x *Indexer) forget(pod, model string, pm *podModel) {
 	x.ledger.lose(pm, -1, true)
 	md := x.models[model]
 	delete(md.pods, pod)
-	for a := range pm.adapters {
+	md.forgetAdapters(pod, pm.adapters)
+	if len(md.pods) == 0 {
+		delete(x.models, model)
+	}
+}
+
+// forgetAdapters takes note that a pod has not told of adapters. Indexer.mu is held.
+func (md *model) forgetAdapters(pod string, adapters map[string]struct{}) {
+	for a := range adapters {
 		if delete(md.adapters[a], pod); len(md.adapters[a]) == 0 {
 			delete(md.adapters, a)
 		}
 	}
-	if len(md.pods) == 0 {
-		delete(x.models, model)
-	}
+}
+
+// drop forgets what a pod serves of a model. p.mu is held.
+func (x *Indexer) drop(p *pod, model string) {
+	pm := p.models[model]
+	delete(p.models, model)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.heard.Add(1)
+	x.forget(p.name, model, pm)
 }
 
 // leaveEmpty forgets of a pod what it was to serve of a model, if nothing of that was
@@ -578,11 +642,13 @@ func (x *Indexer) leaveEmpty(p *pod, model string) bool {
 	if len(pm.ranks) > 0 || len(pm.streams) > 0 || pm.approx.Load() != nil {
 		return false
 	}
-	delete(p.models, model)
+	if pm.told.is {
+		x.tellGone(index.Source{Pod: p.name, Model: model})
+	}
+	x.drop(p, model)
+	x.directory.redo.Store(true)
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.heard.Add(1)
-	x.forget(p.name, model, pm)
 	x.leaveUnknown(p)
 	return true
 }

@@ -175,6 +175,9 @@ func (sc *scorer) matchBits(ctx context.Context, behind int) error {
 	if err != nil {
 		return sc.x.failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.base, err))
 	}
+	if why := sc.behind.Degraded; why != nil {
+		sc.degraded = why
+	}
 	for i := range sc.behind.Rows { // those of a rank stand next to each other
 		if at := sc.hitAt(&sc.behind.Rows[i]); at >= 0 {
 			h := &sc.hits[at]

@@ -95,6 +95,8 @@ type Usage struct {
 //   - The rank has lost what it held: its cache was emptied, its engine restarted, there was a
 //     loss, or RemovePod was called.
 //
+// Of a pod that another process feeds (WithIndex), events and losses are not seen here.
+//
 // Call it when the request is sent, and Observe when the answer has come. a is the answer of
 // a ScoreRequest, as that has filled it. An answer is for one Routed: a retry, or a second pod
 // for the same request, needs a new score. The pod must be one of those that were asked about,

@@ -1,7 +1,6 @@
 package kvindex
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -142,11 +141,13 @@ func (r *routing) look() error {
 	r.set, r.given, r.length = r.pm.self(r.x, r.source.Pod, r.source.Model), r.k.runs, r.k.tokens
 	r.applied = r.pm.applied.Load()
 	r.query.Held = true
-	if err := r.match(context.Background()); err != nil {
+	ctx, cancel := r.x.applying()
+	defer cancel()
+	if err := r.match(ctx); err != nil {
 		return err
 	}
 	r.matches.Rows = slices.DeleteFunc(r.matches.Rows, func(row index.Row) bool { return row.Source != r.source })
-	if err := r.foresee(context.Background(), r.source.Rank); err != nil {
+	if err := r.foresee(ctx, r.source.Rank); err != nil {
 		return err
 	}
 	r.chooseRows()
@@ -352,12 +353,14 @@ func (c *confirming) add(l *ledger, h *holder, slot uint32) {
 func (in *ingest) confirm() {
 	c, l, sc := &in.confirming, in.x.ledger, in.x.newScorer()
 	defer sc.release()
+	ctx, cancel := in.x.applying()
+	defer cancel()
 	sc.set = in.pm.self(in.x, in.pod, in.model)
 	for i := range c.suspects {
 		s := &c.suspects[i]
 		c.run[0] = keyRun{variant: s.variant, keys: c.keys[s.from:s.to]}
 		sc.given, sc.length = c.run[:], (s.to-s.from)*s.variant.Unit
-		if sc.match(context.Background()) != nil {
+		if sc.match(ctx) != nil {
 			return // the TTL ends them
 		}
 		if !sc.holdsAll(s) {

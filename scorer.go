@@ -82,9 +82,14 @@ type Answer struct {
 	// Unknown, if not nil, says that all scores are 0 because the model or the adapter
 	// has a name that is not known. It wraps ErrUnknownModel or ErrUnknownAdapter, and its
 	// text has names that are known. A model is known if an event or a Subscriber has
-	// named it. Unknown is nil as long as no model is known at all, and for an adapter as
+	// named it, here or in a process that shares the index. Unknown is nil as long as no model is known at all, and for an adapter as
 	// long as all pods of its model are silent.
 	Unknown error
+	// Degraded, if not nil, says that a backend (WithIndex) could not be asked, and that its
+	// user has chosen to go on without it: it is index.Matches.Degraded. CachedTokens is 0 then,
+	// also of pods that hold something; what was sent counts (PodScore.PredictedTokens). A
+	// gateway can choose a pod by load. The index in memory is never degraded.
+	Degraded error
 	// Pods has an entry for each pod, or with Request.Ranks for each rank of each pod.
 	// They are ordered by PredictedTokens, most first; pods that are NotScorable are last.
 	// States have no influence on the order.
@@ -104,13 +109,13 @@ type Answer struct {
 	turn uint64    // of sent, when it was this answer's
 }
 
-// MarshalJSON writes Unknown as its text.
+// MarshalJSON writes Unknown and Degraded as their texts.
 func (a Answer) MarshalJSON() ([]byte, error) {
 	type fields Answer
 	return json.Marshal(struct {
 		fields
-		Unknown string `json:",omitempty"`
-	}{fields(a), textOf(a.Unknown)})
+		Unknown, Degraded string `json:",omitempty"`
+	}{fields(a), textOf(a.Unknown), textOf(a.Degraded)})
 }
 
 // PodScore says what a pod, or with Request.Ranks a rank of it, holds of a prompt.
@@ -156,9 +161,11 @@ type PodScore struct {
 	// or to streams that have brought nothing yet, does not change it. The entry of a pod
 	// without a known rank has the state of the pod. A rank of which the index has given up
 	// blocks (WithMemory) is StatePartial at best from its next message on; an entry that
-	// counts a block of it is so at once. An entry is StateUncertain at best if it counts
-	// blocks that another Indexer wrote to the index (WithIndex), and no message of its rank
-	// came to this one.
+	// counts a block of it is so at once. Of a pod that another process feeds (WithIndex)
+	// it is what the Indexer there has said last. It is StateUncertain at best if nobody has
+	// said so for a while, or if an entry counts blocks of which the index says that
+	// (index.Row.Stale). With Request.Ranks an entry is StateUncertain at best if it counts
+	// blocks of a rank that is in the index, and of which nobody has said anything.
 	State State
 }
 
@@ -181,7 +188,7 @@ func (a *Answer) RoutePods(dst []route.Pod) []route.Pod {
 // Answer.Unknown says why. Errors wrap ErrRequest if the engine would refuse the
 // request too, else chat.ErrNotScorable, ErrNoTokenizer, ErrNoTemplate,
 // chat.ErrUnsupported, tokenize.ErrUnsupported, tokenize.ErrBusy,
-// tokenize.ErrTextTooLong, ErrClosed, or the error of ctx. After any of them a gateway
+// tokenize.ErrTextTooLong, ErrClosed, the error of a backend, or that of ctx. After any of them a gateway
 // can choose a pod by load.
 func (x *Indexer) ScoreRequest(ctx context.Context, r *Request, dst *Answer) error {
 	*dst = Answer{Pods: dst.Pods[:0], sent: dst.sent}
@@ -217,6 +224,9 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 	if err := r.validate(asked); err != nil {
 		return err
 	}
+	if err := sc.x.list(ctx); err != nil {
+		return err
+	}
 	set, adapter, err := sc.x.candidates(r)
 	sc.set, sc.scope = set, scope{set.base, adapter, r.Salt}
 	if err != nil {
@@ -244,7 +254,7 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 		sc.rank(r.Top)
 		sc.answer(dst)
 	}
-	dst.PromptTokens = sc.length
+	dst.PromptTokens, dst.Degraded = sc.length, sc.degraded
 	if set.unknown != nil || adapter != "" && !set.guessed {
 		dst.Unknown = sc.unknown()
 	}
@@ -346,6 +356,7 @@ type scorer struct {
 	runs     []keyRun    // of keys
 	given    []keyRun    // in place of those of a prompt; nil: none
 	matches  index.Matches
+	degraded error        // why the index was not asked
 	held     []reuse.Held // by group, of the source that is judged
 	entries  []entry      // of Request.Ranks; empty: each candidate is an entry
 	best     []bestRow    // by entry
@@ -394,6 +405,7 @@ type rowMarks uint8
 const (
 	markUpper   rowMarks = 1 << iota // cached is an upper bound
 	markEvicted                      // blocks of some row of the entry were given up
+	markStale                        // some row of the entry may not be true any more
 )
 
 func (b *bestRow) mark(m rowMarks, is bool) {
@@ -415,7 +427,7 @@ func (x *Indexer) newScorer() *scorer {
 func (sc *scorer) release() {
 	sc.set, sc.scope, sc.text, sc.prompt, sc.media, sc.query.Candidates, sc.hashes = nil, scope{}, "", nil, nil, nil, nil
 	sc.known.release()
-	sc.allIDs = false
+	sc.allIDs, sc.degraded = false, nil
 	sc.times, sc.best = times{}, sc.best[:0]
 	sc.entries, sc.hashed = sc.entries[:0], sc.hashed[:0]
 	sc.rendering = nil
@@ -547,6 +559,7 @@ func (sc *scorer) match(ctx context.Context) error {
 		sc.spend(&sc.times.match, began)
 		switch {
 		case err == nil:
+			sc.degraded = sc.matches.Degraded
 			sc.learnForms()
 			return nil
 		case errors.Is(err, errMissing):
@@ -667,8 +680,10 @@ func (sc *scorer) chooseRows() {
 		sc.judge(from, i)
 	}
 	for i := range rows {
-		if row := &rows[i]; row.Evicted {
-			sc.best[sc.entry(row.Pod, row.Source.Rank)].marks |= markEvicted
+		if row := &rows[i]; row.Evicted || row.Stale {
+			b := &sc.best[sc.entry(row.Pod, row.Source.Rank)]
+			b.mark(markEvicted, row.Evicted)
+			b.mark(markStale, row.Stale)
 		}
 	}
 }
@@ -892,6 +907,9 @@ func (sc *scorer) answer(dst *Answer) {
 		b := sc.best[at]
 		if b.marks&markEvicted != 0 {
 			s.State = min(s.State, StatePartial)
+		}
+		if b.marks&markStale != 0 {
+			s.State = min(s.State, StateUncertain)
 		}
 		switch {
 		case b.cached == notScorable:

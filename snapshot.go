@@ -50,7 +50,7 @@ const streamState = 10 << 10
 //
 // A snapshot is as secret as the seed (WithKeySeed), because the seed is in it. Models,
 // tokenizers, Profiles and Hooks are not in it, nor is what is predicted, or believed of
-// pods without events.
+// pods without events, or what other processes have told of pods that they feed.
 func (x *Indexer) Snapshot(ctx context.Context, w io.Writer) error {
 	from, ok := x.index.(index.Snapshotter)
 	if !ok {
@@ -142,7 +142,7 @@ func (p *pod) appendState(b []byte) []byte {
 		b = slices.Grow(b, len(pm.streams)*streamState)
 	}
 	names := slices.DeleteFunc(slices.Sorted(maps.Keys(p.models)), func(name string) bool {
-		return p.models[name].approx.Load() != nil // nothing is known of it
+		return p.models[name].approx.Load() != nil || p.models[name].listed != nil // nothing was heard of it
 	})
 	b = sections.AppendString(b, p.name)
 	b = binary.AppendUvarint(b, uint64(len(names)))
@@ -174,8 +174,12 @@ func (r *rank) appendState(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(r.n))
 	b = append(b, byte(r.state), flags(r.kept, r.contest.open, r.contest.told, r.lost.kept), byte(r.contest.others), byte(r.contest.own), byte(r.lost.cause))
 	b = appendTime(b, r.lost.at)
-	b = binary.AppendUvarint(b, uint64(len(r.groups)))
-	for _, g := range r.groups {
+	return appendGroups(b, r.groups)
+}
+
+func appendGroups(b []byte, groups []GroupInfo) []byte {
+	b = binary.AppendUvarint(b, uint64(len(groups)))
+	for _, g := range groups {
 		b = binary.AppendUvarint(b, uint64(g.ID))
 		b = append(b, byte(g.Kind), flags(g.Draft))
 		b = binary.AppendUvarint(b, uint64(g.Window))
@@ -455,18 +459,12 @@ func (pm *podModel) readRank(f *sections.Fields) error {
 	state, set := State(f.Byte()), f.Byte()
 	c := contest{others: int(f.Byte()), own: int(f.Byte())}
 	lost := lastLoss{cause: LossCause(f.Byte()), at: readTime(f)}
-	var groups []GroupInfo
-	for range f.Count() {
-		g := Group{ID: f.Int(math.MaxInt), Kind: GroupKind(f.Byte())}
-		g.Draft, g.Window = f.Byte()&1 != 0, f.Int(math.MaxInt)
-		groups = append(groups, GroupInfo{g, f.Int(math.MaxInt)})
-		if g.ID >= index.MaxGroups || g.Kind > GroupOther || len(groups) > index.MaxGroups {
-			return fmt.Errorf("rank %d: group %d of kind %d", b.Rank, g.ID, g.Kind)
-		}
-	}
+	groups, bad := readGroups(f)
 	switch err := b.Validate(); {
 	case f.Err() != nil:
 		return nil
+	case bad != nil:
+		return fmt.Errorf("rank %d: %w", b.Rank, bad)
 	case err != nil:
 		return err
 	case pm.ranks[b.Rank] != nil:
@@ -482,6 +480,19 @@ func (pm *podModel) readRank(f *sections.Fields) error {
 	r.state, r.kept = state, set&1 != 0
 	r.contest, r.lost, r.groups = c, lost, groups
 	return nil
+}
+
+// readGroups reads what appendGroups writes.
+func readGroups(f *sections.Fields) (groups []GroupInfo, err error) {
+	for range f.Count() {
+		g := Group{ID: f.Int(math.MaxInt), Kind: GroupKind(f.Byte())}
+		g.Draft, g.Window = f.Byte()&1 != 0, f.Int(math.MaxInt)
+		groups = append(groups, GroupInfo{g, f.Int(math.MaxInt)})
+		if g.ID >= index.MaxGroups || g.Kind > GroupOther || len(groups) > index.MaxGroups {
+			return nil, fmt.Errorf("group %d of kind %d", g.ID, g.Kind)
+		}
+	}
+	return groups, nil
 }
 
 func (pm *podModel) readStream(f *sections.Fields) error {

@@ -42,7 +42,8 @@ const (
 	// StateUncertain: the connection was lost, and no newer message has come since; or
 	// there was a loss, and KeepOnLoss kept the blocks; or two streams contest a rank; or
 	// the blocks come from a backend (WithIndex) or a snapshot (Restore), and its streams
-	// have not continued.
+	// have not continued; or another process feeds the pod, and nobody has said so for a
+	// while; or the backend did not take the last message, or not show it to others yet.
 	StateUncertain
 	// StateReplaying: messages are missing, and a transport asks the engine for them, or
 	// applies the older messages that it has got.
@@ -306,6 +307,7 @@ type StreamStats struct {
 	PassedOver uint64 // of Missing: messages that a replay left out, because the engine did not have them
 	Restarts   uint64 // restarts of engines
 	Contested  uint64 // messages that were not applied, because another stream brings the rank
+	Delayed    uint64 // messages that were applied, and that other processes did not see yet then (index.ErrDelayed)
 	NoRoom     uint64 // messages that were not applied, because the index has no room for their rank (ErrFull)
 }
 
@@ -371,9 +373,12 @@ func words[T Counters | StreamStats | ScoreStats](t *T) []uint64 {
 	return unsafe.Slice((*uint64)(unsafe.Pointer(t)), unsafe.Sizeof(*t)/8)
 }
 
-// Stats returns the counters.
+// Stats returns the counters. Pods that other processes feed (WithIndex) are in Models, Pods,
+// Sources and the numbers of states; the other figures are about what was heard here. Of such
+// a backend Stats asks for news, and waits a second for them at most.
 func (x *Indexer) Stats() Stats {
 	var s Stats
+	x.listNow()
 	x.statsMu.Lock()
 	s.Counters = x.stats
 	x.statsMu.Unlock()
@@ -403,6 +408,9 @@ func (x *Indexer) Stats() Stats {
 		if p != last {
 			last = p
 			s.Pods++
+		}
+		if pm.listed != nil { // else the index has described them
+			s.Sources += len(pm.ranks)
 		}
 		pm.count(&s)
 	})
@@ -450,11 +458,15 @@ func (x *Indexer) eachPod(f func(p *pod, model string, pm *podModel)) {
 }
 
 // Pods appends the pods that were heard, and those that a transport is to bring, to
-// dst, ordered by name, then model.
+// dst, ordered by name, then model. So it does with those that other processes feed
+// (WithIndex), as far as these have told of them: State, Profile, Adapters, and of Sources
+// Rank, State and Groups. It asks the backend for news of them, and waits a second for these
+// at most: else they are as they were.
 func (x *Indexer) Pods(dst []PodInfo) []PodInfo {
 	if x.closed.Load() {
 		return dst
 	}
+	x.listNow()
 	from, known, now := len(dst), x.known(), time.Now()
 	x.eachPod(func(p *pod, model string, pm *podModel) {
 		info := PodInfo{Pod: p.name, Model: model}
@@ -501,7 +513,11 @@ func (pm *podModel) describe(info *PodInfo, known map[index.Source]index.SourceI
 		if s.Evicted > 0 {
 			info.State = min(info.State, StatePartial)
 		}
-		info.WantsFullReport = info.WantsFullReport || (r.lossy() || s.Evicted > 0) && r.isReported(&pm.profile)
+		lacks := r.lossy() || s.Evicted > 0
+		if pm.listed != nil {
+			lacks = r.lossyThere
+		}
+		info.WantsFullReport = info.WantsFullReport || lacks && r.isReported(&pm.profile)
 		if at := r.at.Round(0); at.After(info.Heard) { // without a stream
 			info.Heard = at
 		}

@@ -279,6 +279,9 @@ func (d *delivery) deal() (Receipt, error) {
 	}
 	full := errors.Is(err, ErrFull)
 	if err != nil && !full {
+		if d.rank != nil {
+			d.rank.late = true
+		}
 		return Receipt{}, err
 	}
 	last := d.stream.seq.IsLast(d.arrival)
@@ -319,6 +322,9 @@ func (d *delivery) tally(again, full bool) {
 	}
 	if v.Restarted {
 		s.Restarts = 1
+	}
+	if d.delayed && d.bad == nil {
+		s.Delayed = 1
 	}
 	switch {
 	case d.contested:

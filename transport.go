@@ -7,7 +7,6 @@
 package kvindex
 
 import (
-	"context"
 	"maps"
 	"slices"
 	"time"
@@ -285,9 +284,13 @@ func (in *ingest) discard(fed []*rank, stream string) error {
 		its := slices.Contains(fed, r)
 		of, ok := in.x.index.(index.SourceRemover)
 		if its && ok {
-			if err := of.RemoveSource(context.Background(), in.source(r)); err != nil {
+			ctx, cancel := in.x.applying()
+			err := of.RemoveSource(ctx, in.source(r))
+			cancel()
+			if err != nil {
 				return in.failed(r, err)
 			}
+			in.forgetTold(r)
 			r.on(forgotten)
 			continue
 		}
@@ -326,7 +329,11 @@ func (in *ingest) removeStream(name string, fed []*rank) {
 		in.x.ledger.lose(pm, r.n, true)
 	}
 	maps.DeleteFunc(pm.ranks, func(_ int, r *rank) bool {
-		return slices.Contains(fed, r) || r.stream == nil && r.state == StateUnknown && !r.kept
+		gone := slices.Contains(fed, r) || r.stream == nil && r.state == StateUnknown && !r.kept
+		if gone {
+			in.untell(r)
+		}
+		return gone
 	})
 	pm.listRanks()
 }

@@ -1,0 +1,478 @@
+// Directory: pods that another process feeds.
+//
+// An index that several processes share may be an index.Directory. Then the Indexer that
+// hears the engines of a pod tells there what it knows of the pod beside its blocks, as notes,
+// and every other Indexer learns the pod from these: that it exists, how far its view can be
+// trusted, and what a score needs to cut a prompt as the engine does. Rank 0 has the note
+// about the pod, also if no rank 0 is known, and each rank has one of its own; that of rank 0
+// is both.
+//
+// A pod is heard or listed, for each model. What was heard here counts, whatever is listed: so
+// a pod that was listed and is heard then begins as one that was never known. Nothing of a
+// listed pod is written to the index.
+//
+// A note comes from outside. One that cannot be read makes its rank and its pod uncertain, and
+// not unknown: somebody feeds them.
+
+package kvindex
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/sections"
+)
+
+// listingTimeout is how long Pods and Stats, which have no context, wait for a listing.
+const listingTimeout = time.Second
+
+// directory is the index, as far as it is a Directory.
+type directory struct {
+	of   index.Directory               // nil: it is none
+	last atomic.Pointer[index.Listing] // that pods were taken from; nil: none yet
+	redo atomic.Bool                   // a pod that was heard is not any more: it may be listed
+
+	mu   sync.Mutex // guards all below; taken before pod.mu
+	pods map[servedAt]*podModel
+	turn uint64 // counts the listings that were taken
+	said []byte // memory of take
+}
+
+// servedAt names what a pod serves of a model.
+type servedAt struct{ pod, model string }
+
+// listed is what a pod and model is made of that was not heard here.
+type listed struct {
+	said []byte // its entries, one after the other
+	turn uint64 // of the directory, when it was listed last; guarded by directory.mu
+}
+
+// list takes over the pods that others feed, if there are news.
+func (x *Indexer) list(ctx context.Context) error {
+	d := &x.directory
+	if d.of == nil {
+		return nil
+	}
+	l, err := d.of.Listing(ctx)
+	switch last := d.last.Load(); {
+	case err == nil && (l != last || d.redo.Load()):
+		x.take(l)
+	case err != nil && last == nil:
+		return x.failed(fmt.Errorf("kvindex: listing the pods: %w", err))
+	}
+	return nil
+}
+
+// listNow is list for those who have no context, and no error.
+func (x *Indexer) listNow() {
+	if x.directory.of != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), listingTimeout)
+		defer cancel()
+		_ = x.list(ctx)
+	}
+}
+
+// take makes the listed pods what a listing says, and forgets those that it lacks.
+func (x *Indexer) take(l *index.Listing) {
+	d := &x.directory
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.redo.Swap(false) && l == d.last.Load() {
+		return
+	}
+	d.turn++
+	for of := l.Entries; len(of) > 0; {
+		n := 1
+		for src := of[0].Source; n < len(of) && of[n].Source.Pod == src.Pod && of[n].Source.Model == src.Model; {
+			n++
+		}
+		x.takePod(of[:n])
+		of = of[n:]
+	}
+	for at, pm := range d.pods {
+		if pm.listed.turn != d.turn {
+			delete(d.pods, at)
+			x.unlist(at, pm)
+		}
+	}
+	d.last.Store(l)
+}
+
+// unlist forgets what was listed, unless it was heard or removed meanwhile.
+func (x *Indexer) unlist(at servedAt, pm *podModel) {
+	if x.servedBy(at.pod, at.model) != pm {
+		return
+	}
+	p, now := x.lockServed(at.pod, at.model)
+	if p == nil {
+		return
+	}
+	defer p.mu.Unlock()
+	if now == pm {
+		x.drop(p, at.model)
+		x.mu.Lock()
+		x.leaveUnknown(p)
+		x.mu.Unlock()
+	}
+}
+
+// takePod takes over the entries of a pod and model, unless it is heard here. What cannot be
+// taken is not known: names that are too long, what is beyond a bound, and a pod of which the
+// Profile is refused. directory.mu is held.
+func (x *Indexer) takePod(entries []index.Entry) {
+	d, src := &x.directory, entries[0].Source
+	if x.check(src.Pod, src.Model) != nil || !slices.ContainsFunc(entries, isOthers) {
+		return
+	}
+	at := servedAt{src.Pod, src.Model}
+	if pm := x.servedBy(at.pod, at.model); pm != nil && pm != d.pods[at] && pm.approx.Load() == nil {
+		return // it is heard. Its mutex may be held over an Apply, for which no score waits
+	}
+	p, err := x.lockPod(src.Pod)
+	if err != nil {
+		return
+	}
+	defer p.mu.Unlock()
+	defer func() {
+		if len(p.models) == 0 {
+			x.mu.Lock()
+			x.leaveUnknown(p)
+			x.mu.Unlock()
+		}
+	}()
+	d.said = appendEntries(d.said[:0], entries)
+	pm := p.models[src.Model]
+	switch {
+	case pm == nil:
+	case pm.listed != nil && bytes.Equal(pm.listed.said, d.said):
+		pm.listed.turn = d.turn
+		return
+	case pm.listed == nil && !pm.unheard():
+		return
+	}
+	v, ok := viewOf(entries)
+	if !ok {
+		return
+	}
+	if pm == nil || pm.listed == nil {
+		if pm = x.listedPod(p, src.Model); pm == nil {
+			return
+		}
+	}
+	d.pods[at] = pm
+	pm.listed.said, pm.listed.turn = bytes.Clone(d.said), d.turn
+	x.show(p.name, src.Model, pm, v)
+}
+
+// isOthers reports whether an entry is of a source that another process feeds.
+func isOthers(e index.Entry) bool { return !e.Fed }
+
+// appendEntries appends all that is to be looked at of some entries.
+func appendEntries(b []byte, entries []index.Entry) []byte {
+	for i := range entries {
+		e := &entries[i]
+		b = binary.AppendVarint(b, int64(e.Source.Rank))
+		b = append(b, flags(e.Fed, e.Stale, e.Note == nil))
+		b = sections.AppendString(b, e.Note)
+	}
+	return b
+}
+
+// unheard reports that nothing of the pod was heard, and that no transport is to bring it: it
+// is followed by what is sent to it. pod.mu is held.
+func (pm *podModel) unheard() bool {
+	return pm.approx.Load() != nil && len(pm.ranks) == 0 && len(pm.streams) == 0
+}
+
+// listedPod makes what a pod serves of a model that was not heard here; nil: its Profile is
+// refused, or it has too many models. p.mu is held.
+func (x *Indexer) listedPod(p *pod, model string) *podModel {
+	known := p.asked[model] != nil // from a message
+	profile, err := x.profileFor(p, model, &events.Batch{})
+	if err != nil {
+		if !known {
+			delete(p.asked, model) // it is asked again
+		}
+		return nil
+	}
+	exact := *profile
+	exact.Approximate = nil // its engine publishes events
+	if p.models[model] != nil {
+		x.drop(p, model)
+	}
+	pm := x.podModel(p, model, &exact)
+	pm.listed = &listed{}
+	return pm
+}
+
+// listedView is what the entries of a pod and model say.
+type listedView struct {
+	podNote
+	ranks []listedRank
+}
+
+type listedRank struct {
+	n int
+	rankNote
+	stale bool
+}
+
+// viewOf reads entries; false: they say that there is nothing.
+func viewOf(entries []index.Entry) (v listedView, ok bool) {
+	stale := false
+	v.state = StateLive
+	found := false // what is said of the pod
+	for i := range entries {
+		e := &entries[i]
+		n := e.Source.Rank
+		if e.Fed || (&events.Batch{Rank: n}).Validate() != nil || len(v.ranks) >= MaxRanks {
+			continue
+		}
+		note, err := readNote(e.Note)
+		if err != nil {
+			note, stale = sourceNote{rank: &rankNote{state: StateUncertain}}, true
+		}
+		stale = stale || e.Stale
+		if n == 0 && note.pod != nil {
+			v.podNote, found = *note.pod, true
+		}
+		if note.rank != nil {
+			v.ranks = append(v.ranks, listedRank{n, *note.rank, e.Stale})
+		}
+		ok = ok || note.pod != nil || note.rank != nil
+	}
+	if stale || !found {
+		v.state = min(v.state, StateUncertain)
+	}
+	return v, ok
+}
+
+// show makes a listed pod what its entries say. pod.mu is held.
+func (x *Indexer) show(name, model string, pm *podModel, v listedView) {
+	adapters := make(map[string]struct{}, len(v.adapters))
+	for _, a := range v.adapters {
+		adapters[a] = struct{}{}
+	}
+	if !maps.Equal(adapters, pm.adapters) {
+		x.mu.Lock()
+		x.models[model].forgetAdapters(name, pm.adapters)
+		x.mu.Unlock()
+		pm.adapters = adapters
+		for a := range adapters {
+			x.learnAdapter(a, model, name)
+		}
+	}
+	for n := range pm.ranks {
+		if !slices.ContainsFunc(v.ranks, func(r listedRank) bool { return r.n == n }) {
+			x.ledger.lose(pm, n, true)
+			delete(pm.ranks, n)
+		}
+	}
+	hybrid := v.hybrid
+	for i := range v.ranks {
+		of := &v.ranks[i]
+		r := pm.ranks[of.n]
+		if r == nil {
+			r = &rank{n: of.n}
+			pm.ranks[of.n] = r
+		}
+		r.state, r.groups, r.lossyThere, r.stale = of.state, of.groups, of.lossy, of.stale
+		r.shown.Store(uint32(r.view()))
+		hybrid = hybrid || r.hybrid(&pm.profile)
+	}
+	pm.listRanks()
+	pm.silent = 0
+	if v.state == StateSilent {
+		pm.silent = 1
+	}
+	pm.state.Store(uint32(v.state))
+	if hybrid == pm.hybrid.Load() && v.form.equal(&pm.formed) {
+		return
+	}
+	pm.hybrid.Store(hybrid)
+	pm.formed = v.form
+	pm.form.Store(v.form.view(&pm.profile))
+	x.mu.Lock()
+	x.heard.Add(1)
+	x.mu.Unlock()
+}
+
+// Notes.
+
+// toldPod is what the index was told of a pod and model, to be compared.
+type toldPod struct {
+	is       bool
+	state    State
+	hybrid   bool
+	form     *index.View
+	adapters int // their number: they become more only
+}
+
+// toldRank is what the index was told of a rank.
+type toldRank struct {
+	is     bool
+	state  State
+	lossy  bool
+	groups []GroupInfo
+}
+
+// tell tells others of the pod what has changed. pod.mu is held.
+func (in *ingest) tell() {
+	d, pm := in.x.directory.of, in.pm
+	if d == nil || pm.approx.Load() != nil {
+		return
+	}
+	now := toldPod{true, State(pm.state.Load()), pm.hybrid.Load(), pm.form.Load(), len(pm.adapters)}
+	zero := pm.ranks[0]
+	if now != pm.told || zero != nil && zero.tells() {
+		pm.told = now
+		n := sourceNote{pod: &podNote{now.state, now.hybrid, pm.formed, slices.Sorted(maps.Keys(pm.adapters))}}
+		if zero != nil {
+			n.rank = zero.note()
+		}
+		d.Tell(index.Source{Pod: in.pod, Model: in.model}, n.append(nil))
+	}
+	for _, r := range pm.inOrder() {
+		if r.n != 0 && r.tells() {
+			n := sourceNote{rank: r.note()}
+			d.Tell(in.source(r), n.append(nil))
+		}
+	}
+}
+
+// tells reports whether others do not know of the rank what there is to know.
+func (r *rank) tells() bool {
+	return !r.told.is || r.told.state != r.view() || r.told.lossy != r.lacks() || !slices.Equal(r.told.groups, r.groups)
+}
+
+// note returns the note of the rank, which is to be told.
+func (r *rank) note() *rankNote {
+	r.told = toldRank{true, r.view(), r.lacks(), slices.Clone(r.groups)}
+	return &rankNote{r.told.state, r.told.lossy, r.told.groups}
+}
+
+// untell tells others that there is no such rank any more. pod.mu is held.
+func (in *ingest) untell(r *rank) {
+	if r.told.is {
+		in.x.tellGone(in.source(r))
+	}
+	in.forgetTold(r)
+}
+
+// forgetTold takes note that the index has no note of the rank any more. That of rank 0 was
+// one of the pod too.
+func (in *ingest) forgetTold(r *rank) {
+	r.told = toldRank{}
+	if r.n == 0 {
+		in.pm.told = toldPod{}
+	}
+}
+
+// tellGone tells others that there is nothing to know of a source.
+func (x *Indexer) tellGone(src index.Source) {
+	if d := x.directory.of; d != nil {
+		d.Tell(src, (&sourceNote{}).append(nil))
+	}
+}
+
+// sourceNote is a note: what is known of a rank, and of rank 0 also what is known of the pod,
+// for a model. Without either, nothing is.
+type sourceNote struct {
+	pod  *podNote
+	rank *rankNote
+}
+
+type podNote struct {
+	state    State
+	hybrid   bool
+	form     toldForm
+	adapters []string
+}
+
+type rankNote struct {
+	state  State
+	lossy  bool // it may hold more than is known, or less
+	groups []GroupInfo
+}
+
+// noteVersion is the first byte of a note. Whoever reads another one reads nothing.
+const noteVersion = 1
+
+// append appends the note.
+func (n *sourceNote) append(b []byte) []byte {
+	b = append(b, noteVersion, flags(n.pod != nil, n.rank != nil))
+	if p := n.pod; p != nil {
+		b = append(b, byte(p.state), flags(p.hybrid, p.form.pairs))
+		b = appendGroups(b, p.form.groups)
+		b = binary.AppendUvarint(b, uint64(len(p.adapters)))
+		for _, a := range p.adapters {
+			b = sections.AppendString(b, a)
+		}
+	}
+	if r := n.rank; r != nil {
+		b = appendGroups(append(b, byte(r.state), flags(r.lossy)), r.groups)
+	}
+	return b
+}
+
+var errNote = errors.New("no note of this version")
+
+// readNote reads a note. Adapters that no event could have told of are left out.
+func readNote(b []byte) (n sourceNote, err error) {
+	if len(b) < 2 || b[0] != noteVersion {
+		return n, errNote
+	}
+	f := sections.NewFields(b[1:])
+	set := f.Byte()
+	if set&1 != 0 {
+		p := &podNote{state: State(f.Byte())}
+		of := f.Byte()
+		p.hybrid, p.form.pairs = of&1 != 0, of&2 != 0
+		p.form.groups = readTold(f)
+		for range f.Count() {
+			a := f.Bytes()
+			if f.Err() != nil {
+				break
+			}
+			if len(a) > 0 && len(a) <= MaxName && len(p.adapters) < MaxAdapters {
+				p.adapters = append(p.adapters, string(a))
+			}
+		}
+		if p.state > StateLive {
+			f.Refuse(errNote)
+		}
+		n.pod = p
+	}
+	if set&2 != 0 {
+		n.rank = &rankNote{state: State(f.Byte()), lossy: f.Byte()&1 != 0, groups: readTold(f)}
+		if n.rank.state > StateLive {
+			f.Refuse(errNote)
+		}
+	}
+	return n, f.End()
+}
+
+// readTold reads groups as an engine can have told them.
+func readTold(f *sections.Fields) []GroupInfo {
+	groups, err := readGroups(f)
+	if err != nil {
+		f.Refuse(err)
+	}
+	for i, g := range groups {
+		if g.BlockSize == 0 || g.BlockSize > math.MaxInt32 || g.Window > math.MaxInt32 || slices.ContainsFunc(groups[:i], func(o GroupInfo) bool { return o.ID == g.ID }) {
+			f.Refuse(errNote)
+		}
+	}
+	return groups
+}

@@ -1,0 +1,725 @@
+package kvindex_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+)
+
+// sharing is a writer and a reader of one index.
+type sharing struct {
+	*sharedIndex
+	w, r           *process
+	writer, reader *kvindex.Indexer
+	p              fakeengine.Prompt
+}
+
+func newSharing(t testing.TB, opts ...kvindex.Option) *sharing {
+	s := &sharing{sharedIndex: newShared(t), p: fakeengine.NewPrompt(1, 16, 4)}
+	s.w, s.r = s.process(), s.process()
+	s.writer = open(t, kvindex.WithIndex(s.w))
+	s.reader = open(t, append(opts, kvindex.WithIndex(s.r))...)
+	return s
+}
+
+// shownPods is what an Indexer says of its pods: a/m=live[0=live].
+func shownPods(ix *kvindex.Indexer) string {
+	var all []string
+	for _, p := range ix.Pods(nil) {
+		var ranks []string
+		for _, r := range p.Sources {
+			ranks = append(ranks, fmt.Sprintf("%d=%v", r.Rank, r.State))
+		}
+		all = append(all, fmt.Sprintf("%s/%s=%v%v", p.Pod, p.Model, p.State, ranks))
+	}
+	return strings.Join(all, " ")
+}
+
+func (s *sharing) reads(t *testing.T, want string) {
+	t.Helper()
+	if got := shownPods(s.reader); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// states returns what a score says: a=3/live.
+func (s *sharing) states(t *testing.T, r kvindex.Request) string {
+	t.Helper()
+	r.Tokens = s.p.Tokens
+	var all []string
+	for _, p := range score(t, s.reader, r) {
+		all = append(all, fmt.Sprintf("%s/%d=%d/%v", p.Pod, p.Rank, p.MatchedBlocks, p.State))
+	}
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}
+
+// Pods come and go as they are listed, and a pod that is heard is no listed one any more.
+func TestListedPods(t *testing.T) {
+	s := newSharing(t)
+	s.reads(t, "")
+	said(t, s.writer, "a", 0, s.p.Stored(0, 3))
+	said(t, s.writer, "b", 2, s.p.Stored(0, 2))
+	s.writer.StreamNote("c", "m", "s", events.NoteOpened)
+	s.reads(t, "a/m=live[0=live] b/m=live[2=live] c/m=silent[]")
+	if got := s.states(t, kvindex.Request{}); got != "a/0=3/live b/2=2/live c/0=0/silent" {
+		t.Error(got)
+	}
+	if st := s.reader.Stats(); st.Pods != 3 || st.Models != 1 || st.Sources != 2 || st.Silent != 1 {
+		t.Errorf("%+v", st)
+	}
+
+	// Nobody has said so for a while.
+	s.stale("b", true)
+	s.reads(t, "a/m=live[0=live] b/m=uncertain[2=uncertain] c/m=silent[]")
+	if got := s.states(t, kvindex.Request{Ranks: true}); got != "a/0=3/live b/2=2/uncertain c/0=0/silent" {
+		t.Error(got)
+	}
+	s.stale("b", false)
+	s.reads(t, "a/m=live[0=live] b/m=live[2=live] c/m=silent[]")
+
+	// What transports and hosts say of pods that are heard is not for others.
+	if err := s.reader.MarkLost("a", 0); err == nil {
+		t.Error("a loss of a pod that was not heard")
+	}
+	for _, err := range []error{s.reader.StreamRestarted("a", "m", "default"), s.reader.RemoveStream("a", "m", ""), s.reader.RemoveStream("c", "m", "s")} {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	s.reader.StreamNote("c", "m", "s", events.NoteClosed)
+	if at := s.reader.StreamNext("a", "m", "default"); at.Heard {
+		t.Error("a stream that was not heard has a position")
+	}
+	s.reads(t, "a/m=live[0=live] b/m=live[2=live] c/m=silent[]")
+
+	// A stream that ended took its pod along.
+	s.writer.StreamNote("c", "m", "s", events.NoteClosed)
+	s.reads(t, "a/m=live[0=live] b/m=live[2=live]")
+	if err := s.writer.RemoveStream("b", "m", ""); err != nil {
+		t.Fatal(err)
+	}
+	s.reads(t, "a/m=live[0=live]")
+
+	// What is heard here counts, until it is not any more.
+	s.reader.StreamNote("a", "m", "s", events.NoteOpened)
+	s.reads(t, "a/m=silent[]")
+	said(t, s.writer, "b", 0, s.p.Stored(0, 1))
+	s.reads(t, "a/m=silent[] b/m=live[0=live]")
+	s.reader.StreamNote("a", "m", "s", events.NoteClosed)
+	s.reads(t, "a/m=live[0=live] b/m=live[0=live]")
+	said(t, s.reader, "a", 0, s.p.Stored(0, 1)) // what another wrote is cleared only by a stream
+	s.reads(t, "a/m=live[0=live] b/m=live[0=live]")
+	s.stale("a", true)
+	s.reads(t, "a/m=live[0=live] b/m=live[0=live]")
+
+	// Who removes a listed pod removes it for all.
+	if err := s.reader.RemovePod("b"); err != nil {
+		t.Fatal(err)
+	}
+	s.reads(t, "a/m=live[0=live]")
+	if got := s.states(t, kvindex.Request{Pods: []string{"b"}}); got != "b/0=0/unknown" {
+		t.Error(got)
+	}
+	said(t, s.writer, "b", 0, s.p.Stored(0, 2))
+	if got := shownPods(s.reader); !strings.Contains(got, "b/m=") {
+		t.Errorf("%s: a pod that is listed again does not come back", got)
+	}
+}
+
+// A row that may not be true any more makes its entry uncertain.
+func TestStaleRows(t *testing.T) {
+	s := newSharing(t)
+	said(t, s.writer, "a", 0, s.p.Stored(0, 3))
+	said(t, s.writer, "a", 1, s.p.Stored(0, 2))
+	s.reads(t, "a/m=live[0=live 1=live]")
+	s.r.set(func(p *process) { p.unlisted = errors.New("away") }) // so that rows alone say so
+	s.change(func(of map[index.Source]*sharedSource) { of[index.Source{Pod: "a", Model: "m", Rank: 1}].stale = true })
+	if got := s.states(t, kvindex.Request{Ranks: true}); got != "a/0=3/live a/1=2/uncertain" {
+		t.Error(got)
+	}
+	if got := s.states(t, kvindex.Request{}); got != "a/0=3/uncertain" {
+		t.Error(got)
+	}
+}
+
+// TestNotesOfOthers: what cannot be read makes a pod uncertain, and what is beyond a bound is
+// not known.
+func TestNotesOfOthers(t *testing.T) {
+	s := newSharing(t, kvindex.WithProfile(func(pod, _ string) kvindex.Profile {
+		switch pod {
+		case "refused":
+			return kvindex.Profile{Grain: -1}
+		case "silent":
+			return kvindex.Profile{Approximate: &kvindex.Approximate{BlockTokens: 16, Blocks: 10}}
+		}
+		return kvindex.Profile{}
+	}))
+	put := func(pod string, rank int, note ...byte) {
+		s.change(func(map[index.Source]*sharedSource) {
+			s.source(index.Source{Pod: pod, Model: "m", Rank: rank}).note = note
+		})
+	}
+	live := []byte{1, 3, 5, 0, 0, 0, 5, 0, 0} // pod and rank are live
+	if got, err := kvindex.NoteOf(live); err != nil || !slices.Equal(got, live) {
+		t.Fatalf("%v, %v", got, err)
+	}
+	if got := s.states(t, kvindex.Request{Pods: []string{"silent"}}); got != "silent/0=0/approximate" {
+		t.Error(got)
+	}
+	put("none", 0)
+	put("garbage", 0, 1, 2, 3)
+	put("later", 0, 2, 3, 5, 0, 0, 0, 5, 0, 0)
+	put("longer", 0, append(slices.Clip(live), 0)...)
+	put("gone", 0, 1, 0)
+	put("good", 0, live...)
+	put("good", 1, 1, 2, 4, 1, 0)
+	put("half", 0, live...)
+	put("half", 1, 9)
+	put("lead", 3, 1, 2, 5, 0, 0) // the note of the pod is still to come
+	put("refused", 0, live...)
+	put("silent", 0, live...)
+	put(strings.Repeat("n", kvindex.MaxName+1), 0, live...)
+	put("rank", -1, live...)
+	put("rank", 1<<16, live...)
+	for n := range kvindex.MaxRanks + 2 {
+		put("ranks", n, 1, 2, 5, 0, 0)
+	}
+	ranks := "0=live"
+	for n := range kvindex.MaxRanks - 1 {
+		ranks += fmt.Sprintf(" %d=live", n+1)
+	}
+	s.reads(t, "garbage/m=uncertain[0=uncertain] good/m=live[0=live 1=partial] half/m=uncertain[0=live 1=uncertain] "+
+		"later/m=uncertain[0=uncertain] lead/m=uncertain[3=live] longer/m=uncertain[0=uncertain] none/m=uncertain[0=uncertain] "+
+		"ranks/m=uncertain["+ranks+"] silent/m=live[0=live]")
+	put("good", 0, 9)
+	put("good", 1, 1, 0)
+	put("ranks", 0, 1, 0)
+	for _, p := range s.reader.Pods(nil) {
+		if p.Pod == "good" && (p.State != kvindex.StateUncertain || len(p.Sources) != 1 || p.WantsFullReport) {
+			t.Errorf("%+v", p)
+		}
+	}
+	if p := s.reader.Pods(nil); len(p[len(p)-1].Adapters) != 0 {
+		t.Errorf("%+v", p[len(p)-1])
+	}
+}
+
+// A pod may have the models that it may have, and no more, whoever tells of them.
+func TestListedModels(t *testing.T) {
+	s := newSharing(t)
+	for n := range kvindex.MaxModels + 3 {
+		s.change(func(map[index.Source]*sharedSource) {
+			s.source(index.Source{Pod: "a", Model: fmt.Sprintf("m%02d", n)}).note = []byte{9}
+		})
+	}
+	if got := len(s.reader.Pods(nil)); got != kvindex.MaxModels {
+		t.Errorf("%d models", got)
+	}
+	s.change(func(of map[index.Source]*sharedSource) { clear(of) })
+	if st := s.reader.Stats(); st.Pods != 0 || st.Models != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// A listing that cannot be had is an error as long as none was.
+func TestListingFails(t *testing.T) {
+	s := newSharing(t)
+	said(t, s.writer, "a", 0, s.p.Stored(0, 3))
+	away := errors.New("away")
+	s.r.set(func(p *process) { p.unlisted = away })
+	var a kvindex.Answer
+	if err := s.reader.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: s.p.Tokens}, &a); !errors.Is(err, away) {
+		t.Errorf("%v", err)
+	}
+	s.reads(t, "")
+	s.r.set(func(p *process) { p.unlisted = nil })
+	if got := s.states(t, kvindex.Request{}); got != "a/0=3/live" {
+		t.Error(got)
+	}
+	s.r.set(func(p *process) { p.unlisted = away })
+	said(t, s.writer, "b", 0, s.p.Stored(0, 2))
+	if got := s.states(t, kvindex.Request{}); got != "a/0=3/live" {
+		t.Error(got)
+	}
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := s.reader.ScoreRequest(ended, &kvindex.Request{Model: "m", Tokens: s.p.Tokens}, &a); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestToldOnce: others are told of changes, and not of messages.
+func TestToldOnce(t *testing.T) {
+	s := newSharing(t)
+	step := func(want int, what string, f func()) {
+		t.Helper()
+		f()
+		if got := s.w.tells(); got != want {
+			t.Errorf("%s: %d notes, want %d", what, got, want)
+		}
+	}
+	stream := func(seq uint64, rank int, evs ...fakeengine.Event) func() {
+		return func() { brings(message("s", seq, float64(seq+1), rank, evs...))(t, s.writer) }
+	}
+	step(1, "a stream", func() { note("s", events.NoteOpened, events.NoteConnected)(t, s.writer) })
+	step(1, "the first message", stream(0, 0, s.p.Stored(0, 1)))
+	for seq := range uint64(20) {
+		step(0, "one more", stream(seq+1, 0, s.p.Stored(0, 3)))
+	}
+	step(1, "another rank", stream(21, 1, s.p.Stored(0, 2)))
+	step(0, "... again", stream(22, 1, s.p.Removed(1)))
+	lora := s.p.Stored(0, 1)
+	lora.Adapter = "lora"
+	step(1, "an adapter", stream(23, 1, lora))
+	step(0, "... again", stream(24, 0, lora))
+	step(2, "a lost connection", func() { note("s", events.NoteLost)(t, s.writer) })
+	step(0, "... again", func() { note("s", events.NoteLost)(t, s.writer) })
+	step(2, "a message", stream(25, 0, s.p.Stored(0, 1)))
+	step(1, "another group", func() {
+		window := s.p.Stored(0, 2)
+		window.Group, window.Kind, window.Window = 1, "sliding_window", 32
+		stream(26, 0, window)()
+	})
+	step(2, "a gap", stream(28, 0, s.p.Stored(0, 1)))
+	step(0, "a repeat", stream(28, 0, s.p.Stored(0, 1)))
+}
+
+// waiting is an index that does nothing within the time that it has.
+type waiting struct {
+	index.Index
+	waits func(ctx context.Context) error
+}
+
+func (w waiting) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
+	return index.Applied{}, w.waits(ctx)
+}
+
+func (w waiting) Cursor(ctx context.Context, _ index.Source, _ string) (index.Cursor, error) {
+	return index.Cursor{}, w.waits(ctx)
+}
+
+func (w waiting) Remove(ctx context.Context, _ string) error { return w.waits(ctx) }
+
+// No call of a backend under the mutex of a pod is without an end.
+func TestApplyTimeout(t *testing.T) {
+	full := errors.New("out of time")
+	calls := 0
+	w := waiting{newShared(t).memory, func(ctx context.Context) error {
+		calls++
+		if at, ok := ctx.Deadline(); !ok || time.Until(at) > kvindex.ApplyTimeout || time.Until(at) < kvindex.ApplyTimeout/2 {
+			t.Errorf("call %d: until %v, %t", calls, at, ok)
+		}
+		return full
+	}}
+	ix := open(t, kvindex.WithIndex(w))
+	p := fakeengine.NewPrompt(1, 16, 2)
+	if err := ix.Ingest("a", "m", fakeengine.Payload(1, 0, p.Stored(0, 1))); !errors.Is(err, full) {
+		t.Error(err)
+	}
+	if _, err := ix.IngestMessage(at("s", 0, 0)); !errors.Is(err, full) {
+		t.Error(err)
+	}
+	if err := ix.RemovePod("a"); !errors.Is(err, full) {
+		t.Error(err)
+	}
+	if calls != 3 {
+		t.Errorf("%d calls", calls)
+	}
+}
+
+// A score waits for no Apply, whatever the directory says.
+func TestScoreBesideAnApply(t *testing.T) {
+	s := newSharing(t)
+	said(t, s.writer, "a", 0, s.p.Stored(0, 3))
+	held, entered := make(chan struct{}), make(chan struct{})
+	slow := open(t, kvindex.WithIndex(slowly{s.process(), func() { close(entered); <-held }}))
+	done := make(chan error)
+	go func() { done <- slow.Ingest("b", "m", fakeengine.Payload(1, 0, s.p.Stored(0, 2))) }()
+	<-entered
+	s.change(func(map[index.Source]*sharedSource) {
+		s.source(index.Source{Pod: "b", Model: "m", Rank: 1}).note = []byte{9}
+	})
+	got := score(t, slow, kvindex.Request{Tokens: s.p.Tokens})
+	if len(got) != 2 || got[0].Pod != "a" || got[0].CachedTokens != 48 {
+		t.Errorf("%+v", got)
+	}
+	close(held)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// slowly is a process of which an Apply takes its time.
+type slowly struct {
+	*process
+	wait func()
+}
+
+func (s slowly) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
+	s.wait()
+	return s.process.Apply(ctx, src, cur, changes)
+}
+
+// Whatever is heard, listed, scored and removed at once, all is listed in the end.
+func TestSharingAtOnce(t *testing.T) {
+	s := newSharing(t)
+	s.r.set(func(p *process) { p.stands = true })
+	var all sync.WaitGroup
+	const rounds = 300
+	for n := range 3 {
+		pod := fmt.Sprint(n)
+		all.Go(func() {
+			for i := range rounds {
+				err := s.writer.Ingest(pod, "m", fakeengine.Payload(1, i%2, s.p.Stored(0, 1+i%4)))
+				if i%20 == 0 {
+					err = errors.Join(err, s.writer.RemovePod(pod))
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		all.Go(func() {
+			for range rounds {
+				s.reader.StreamNote(pod, "m", "s", events.NoteOpened)
+				s.reader.StreamNote(pod, "m", "s", events.NoteClosed)
+			}
+		})
+		all.Go(func() {
+			var a kvindex.Answer
+			for range rounds {
+				if err := s.reader.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: s.p.Tokens, Ranks: true}, &a); err != nil {
+					t.Error(err)
+				}
+				_ = s.reader.Pods(nil)
+				_ = s.reader.Stats()
+			}
+		})
+	}
+	all.Wait()
+	s.change(func(map[index.Source]*sharedSource) {})
+	s.reads(t, shownPods(s.writer))
+}
+
+// What was applied and is not seen by others is applied, and makes the rank uncertain.
+func TestApplyDelayed(t *testing.T) {
+	s := newSharing(t)
+	delay := func(is bool) {
+		s.w.set(func(p *process) {
+			if p.delay = nil; is {
+				p.delay = fmt.Errorf("behind by 3 s: %w", index.ErrDelayed)
+			}
+		})
+	}
+	brings(at("s", 0, 0), at("s", 1, 1))(t, s.writer)
+	delay(true)
+	receipt, err := s.writer.IngestMessage(at("s", 2, 0))
+	if err != nil || !receipt.Applied {
+		t.Fatalf("%+v, %v", receipt, err)
+	}
+	const late = "a/m=uncertain[0=uncertain 1=live]"
+	s.reads(t, late)
+	if got := shownPods(s.writer); got != late {
+		t.Error(got)
+	}
+	if at := s.writer.StreamNext("a", "m", "s"); at.Next != 3 {
+		t.Errorf("%+v", at)
+	}
+	if r, err := s.writer.IngestMessage(at("s", 2, 0)); err != nil || !r.Duplicate {
+		t.Errorf("%+v, %v", r, err)
+	}
+	said(t, s.writer, "b", 0, s.p.Stored(0, 1))
+	st := s.writer.Stats()
+	if st.Delayed != 2 || st.Messages != 5 || st.StoredEvents != 4 || s.writer.Pods(nil)[0].Streams[0].Delayed != 1 {
+		t.Errorf("%+v", st)
+	}
+	delay(false)
+	if _, err := s.writer.IngestMessage(at("s", 3, 1)); err != nil {
+		t.Fatal(err)
+	}
+	s.reads(t, late+" b/m=uncertain[0=uncertain]")
+	if _, err := s.writer.IngestMessage(at("s", 4, 0)); err != nil {
+		t.Fatal(err)
+	}
+	s.reads(t, "a/m=live[0=live 1=live] b/m=uncertain[0=uncertain]")
+
+	s.w.set(func(p *process) { p.fail = errors.New("away") })
+	if r, err := s.writer.IngestMessage(at("s", 5, 0)); err == nil || r.Applied {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if err := s.writer.Ingest("c", "m", fakeengine.Payload(1, 0)); err == nil {
+		t.Error("no error")
+	}
+	s.reads(t, "a/m=uncertain[0=uncertain 1=live] b/m=uncertain[0=uncertain] c/m=partial[0=unknown]")
+	if err := s.writer.RemovePod("c"); err != nil {
+		t.Fatal(err)
+	}
+	s.w.set(func(p *process) { p.fail = nil })
+	if r, err := s.writer.IngestMessage(at("s", 5, 0)); err != nil || !r.Applied {
+		t.Errorf("%+v, %v", r, err)
+	}
+	s.reads(t, "a/m=live[0=live 1=live] b/m=uncertain[0=uncertain]")
+}
+
+// An index that could not be asked is told of: in the answer, in JSON, in Stats, by the hook
+// and by Explain.
+func TestDegraded(t *testing.T) {
+	var scored kvindex.Scored
+	s := newSharing(t, kvindex.WithHooks(kvindex.Hooks{Scored: func(of kvindex.Scored) { scored = of }}))
+	said(t, s.writer, "a", 0, s.p.Stored(0, 3))
+	q := kvindex.Request{Model: "m", Tokens: s.p.Tokens}
+	var a kvindex.Answer
+	ask := func() {
+		t.Helper()
+		if err := s.reader.ScoreRequest(ctx, &q, &a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if ask(); a.Degraded != nil || a.Pods[0].CachedTokens != 48 {
+		t.Fatalf("%+v", a)
+	}
+	away := errors.New("the index is away")
+	s.r.set(func(p *process) { p.degraded = away })
+	if ask(); a.Degraded != away || len(a.Pods) != 1 || a.Pods[0].CachedTokens != 0 || a.Pods[0].State != kvindex.StateLive || scored.Degraded != away {
+		t.Fatalf("%+v, %+v", a, scored)
+	}
+	if b, err := json.Marshal(a); err != nil || !strings.Contains(string(b), `"Degraded":"the index is away"`) {
+		t.Errorf("%s, %v", b, err)
+	}
+	if b, err := json.Marshal(scored); err != nil || !strings.Contains(string(b), `"Degraded":"the index is away"`) {
+		t.Errorf("%s, %v", b, err)
+	}
+	if e, err := s.reader.Explain(ctx, &q, "a"); err != nil || e.Cause != kvindex.CauseError || !errors.Is(e.Err, away) {
+		t.Errorf("%+v, %v", e, err)
+	}
+	q.Pods = []string{}
+	if ask(); a.Degraded != nil {
+		t.Errorf("%v, of no pods", a.Degraded)
+	}
+	q.Pods = nil
+	s.r.set(func(p *process) { p.degraded = nil })
+	if ask(); a.Degraded != nil || a.Pods[0].CachedTokens != 48 {
+		t.Fatalf("%+v", a)
+	}
+	if st := s.reader.Stats().Scores; st.Degraded != 1 || st.Outcomes.Of(kvindex.OutcomeScored) != 4 {
+		t.Errorf("%+v", st)
+	}
+	if b, err := json.Marshal(a); err != nil || strings.Contains(string(b), "Degraded") {
+		t.Errorf("%s, %v", b, err)
+	}
+}
+
+// What a reader says why is what it can know.
+func TestExplainListed(t *testing.T) {
+	s := newSharing(t)
+	said(t, s.writer, "a", 0, s.p.Stored(0, 3), s.p.Removed(2))
+	said(t, s.writer, "b", 0, s.p.Stored(0, 4))
+	s.writer.StreamNote("c", "m", "s", events.NoteOpened)
+	q := kvindex.Request{Model: "m", Tokens: s.p.Tokens}
+	for _, c := range []struct {
+		ix    *kvindex.Indexer
+		pod   string
+		cause kvindex.Cause
+	}{
+		{s.writer, "a", kvindex.CauseEvicted}, {s.reader, "a", kvindex.CauseElsewhere},
+		{s.writer, "b", kvindex.CauseWhole}, {s.reader, "b", kvindex.CauseWhole},
+		{s.reader, "c", kvindex.CauseSilent}, {s.reader, "d", kvindex.CauseUnknownPod},
+	} {
+		if e := explain(t, c.ix, q, c.pod); e.Cause != c.cause {
+			t.Errorf("%s: %v", c.pod, e)
+		}
+	}
+	if err := s.writer.RemovePod("b"); err != nil {
+		t.Fatal(err)
+	}
+	if e := explain(t, s.reader, q, "a"); e.Cause != kvindex.CauseUntold {
+		t.Errorf("%v", e)
+	}
+	s.stale("a", true)
+	if e := explain(t, s.reader, q, "a"); e.Cause != kvindex.CauseHeldBack {
+		t.Errorf("%v", e)
+	}
+}
+
+// A request can be routed to a pod that holds nothing of it, because its form is told.
+func TestRoutedToAListedPod(t *testing.T) {
+	s := newSharing(t)
+	said(t, s.writer, "a", 0, s.p.Stored(0, 1))
+	q := fakeengine.NewPrompt(2, 16, 4)
+	ticket := sends(t, s.reader, q.Tokens, 0)
+	if predicted, cached := predicted(t, s.reader, q.Tokens, 0); predicted != 48 || cached != 0 {
+		t.Errorf("%d, %d", predicted, cached)
+	}
+	s.reader.Observe(ticket, kvindex.Usage{PromptTokens: len(q.Tokens), CachedTokens: 0})
+	sends(t, s.reader, q.Tokens, 0)
+	if err := s.writer.RemovePod("a"); err != nil {
+		t.Fatal(err)
+	}
+	if s.reads(t, ""); s.reader.Stats().Predictions.Live != 0 {
+		t.Error("a prediction of a pod that has gone lives")
+	}
+}
+
+// A snapshot has what was heard.
+func TestSnapshotOfAReader(t *testing.T) {
+	s := newSharing(t)
+	lora := s.p.Stored(0, 3)
+	lora.Adapter = "lora"
+	said(t, s.writer, "a", 0, lora)
+	if got := s.reader.Pods(nil); len(got) != 1 || len(got[0].Adapters) != 1 {
+		t.Fatal(got)
+	}
+	r, w := io.Pipe()
+	go func() { w.CloseWithError(s.reader.Snapshot(ctx, w)) }()
+	again, err := kvindex.Restore(ctx, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	for _, p := range again.Pods(nil) { // that the index holds blocks of
+		if p.State != kvindex.StateUncertain || len(p.Adapters) > 0 {
+			t.Errorf("%+v", p)
+		}
+	}
+}
+
+// A pod that was removed and heard again between two looks has only what it said since.
+func TestListedAnew(t *testing.T) {
+	s := newSharing(t)
+	lora := s.p.Stored(0, 3)
+	lora.Adapter = "lora"
+	said(t, s.writer, "a", 0, lora)
+	said(t, s.writer, "a", 1, s.p.Stored(0, 1))
+	if got := s.states(t, kvindex.Request{Model: "lora"}); got != "a/0=3/live" {
+		t.Error(got)
+	}
+	if err := s.writer.RemovePod("a"); err != nil {
+		t.Fatal(err)
+	}
+	said(t, s.writer, "a", 0, s.p.Stored(0, 2))
+	var a kvindex.Answer
+	if err := s.reader.ScoreRequest(ctx, &kvindex.Request{Model: "lora", Tokens: s.p.Tokens}, &a); err != nil || !errors.Is(a.Unknown, kvindex.ErrUnknownModel) {
+		t.Errorf("%+v, %v", a, err)
+	}
+	s.reads(t, "a/m=live[0=live]")
+}
+
+// A hybrid model is one, also if the rank has gone that told it.
+func TestListedHybrid(t *testing.T) {
+	s := newSharing(t)
+	brings(message("s", 0, 1, 0, s.p.Stored(0, 3)), message("t", 0, 1, 1, hybrid(s.p, 3, 32)...))(t, s.writer)
+	if err := s.writer.RemoveStream("a", "m", "t"); err != nil {
+		t.Fatal(err)
+	}
+	q := kvindex.Request{Tokens: s.p.Tokens}
+	want, got := score(t, s.writer, q), score(t, s.reader, q)
+	if !slices.Equal(got, want) || !got[0].UpperBound {
+		t.Errorf("%+v, the writer %+v", got, want)
+	}
+}
+
+// FuzzNote has an Indexer read any note.
+func FuzzNote(f *testing.F) {
+	s := newSharing(f)
+	lora := s.p.Stored(0, 3)
+	lora.Adapter = "lora"
+	said(f, s.writer, "a", 0, lora)
+	said(f, s.writer, "a", 1, hybrid(s.p, 3, 32)...)
+	s.w.set(func(p *process) {
+		for _, note := range p.told {
+			f.Add([]byte(note), []byte(note))
+		}
+	})
+	f.Fuzz(func(t *testing.T, zero, one []byte) {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		again, err := kvindex.NoteOf(zero)
+		runtime.ReadMemStats(&after)
+		if n, most := after.TotalAlloc-before.TotalAlloc, uint64(64*len(zero)+64<<10); n > most {
+			t.Fatalf("%d bytes for a note of %d", n, len(zero))
+		}
+		if err == nil {
+			if twice, err := kvindex.NoteOf(again); err != nil || string(twice) != string(again) {
+				t.Fatalf("%x becomes %x, and that %x, %v", zero, again, twice, err)
+			}
+		}
+		s := newSharing(t)
+		s.change(func(map[index.Source]*sharedSource) {
+			s.source(index.Source{Pod: "a", Model: "m"}).note = zero
+			s.source(index.Source{Pod: "a", Model: "m", Rank: 1}).note = one
+		})
+		q := kvindex.Request{Model: "m", Tokens: s.p.Tokens, Ranks: true}
+		var a kvindex.Answer
+		for range 2 {
+			if err := s.reader.ScoreRequest(ctx, &q, &a); err != nil {
+				t.Fatal(err)
+			}
+			if len(a.Pods) > 0 {
+				if _, err := s.reader.Routed(&a, "a", 1); err != nil && !errors.Is(err, kvindex.ErrBlockSize) {
+					t.Fatal(err)
+				}
+			}
+			_, _ = s.reader.Explain(ctx, &q, "a")
+		}
+		_ = s.reader.Pods(nil)
+		_ = s.reader.Stats()
+	})
+}
+
+// BenchmarkScoreListed is a score in a process that hears no engine, and in the one that
+// hears them.
+func BenchmarkScoreListed(b *testing.B) {
+	s := newSharing(b)
+	for n := range 16 {
+		said(b, s.writer, fmt.Sprint(n), 0, s.p.Stored(0, 4))
+	}
+	for name, ix := range map[string]*kvindex.Indexer{"listed": s.reader, "heard": s.writer} {
+		b.Run(name, func(b *testing.B) {
+			var a kvindex.Answer
+			q := kvindex.Request{Model: "m", Tokens: s.p.Tokens}
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := ix.ScoreRequest(ctx, &q, &a); err != nil || len(a.Pods) != 16 {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkListing is the first score behind a change of one pod.
+func BenchmarkListing(b *testing.B) {
+	for _, pods := range []int{16, 1000} {
+		b.Run(fmt.Sprintf("pods=%d", pods), func(b *testing.B) {
+			s := newSharing(b)
+			for n := range pods {
+				said(b, s.writer, fmt.Sprintf("%04d", n), 0, s.p.Stored(0, 1))
+			}
+			l, err := s.r.Listing(ctx)
+			if err != nil {
+				b.Fatal(err)
+			}
+			s.reader.Pods(nil)
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				l.Entries[i%pods].Stale = !l.Entries[i%pods].Stale
+				l = &index.Listing{Entries: l.Entries}
+				kvindex.Take(s.reader, l)
+			}
+		})
+	}
+}

@@ -1,0 +1,92 @@
+package systemtest
+
+import (
+	"context"
+	"encoding/hex"
+	"slices"
+	"testing"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/index"
+)
+
+// shared is an index that an Indexer feeds, and reading is the same for one that hears
+// nothing.
+type shared struct {
+	*index.Memory
+	listing *index.Listing
+}
+
+type reading struct {
+	index.Index
+	of *shared
+}
+
+func (s *shared) Tell(src index.Source, note []byte) {
+	l := &index.Listing{Entries: slices.DeleteFunc(slices.Clone(s.listing.Entries), func(e index.Entry) bool { return e.Source == src })}
+	l.Entries = append(l.Entries, index.Entry{Source: src, Note: note})
+	slices.SortFunc(l.Entries, func(a, b index.Entry) int { return a.Source.Rank - b.Source.Rank })
+	s.listing = l
+}
+
+func (s *shared) Listing(context.Context) (*index.Listing, error) { return &index.Listing{}, nil }
+
+func (r reading) Tell(index.Source, []byte) {}
+
+func (r reading) Listing(context.Context) (*index.Listing, error) { return r.of.listing, nil }
+
+// TestRecordedRunsListed: over the recorded runs of all engines, an Indexer that hears none of
+// it answers as the one that does.
+func TestRecordedRunsListed(t *testing.T) {
+	var all tally
+	adapters, salts, media, runs := 0, 0, 0, 0
+	run := func(path string, p kvindex.Profile, ask func(*recordedQuery, *testing.T) kvindex.Request) {
+		m, err := index.NewMemory(index.MemoryConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		of := &shared{m, &index.Listing{}}
+		writer, reader := open(t, kvindex.WithIndex(of), withProfile(p)), open(t, kvindex.WithIndex(reading{m, of}), withProfile(p))
+		for i, row := range readRecording(t, path)[1:] {
+			if row.Query == nil {
+				payload, err := hex.DecodeString(row.Payload)
+				if err == nil {
+					_, err = writer.IngestMessage(kvindex.Message{Pod: "p", Model: "m", Stream: "s", Seq: row.Seq, Payload: payload})
+				}
+				if err != nil {
+					t.Fatalf("%s: row %d: %v", path, i, err)
+				}
+				continue
+			}
+			q := ask(row.Query, t)
+			q.Model, q.Ranks = "m", i%2 == 0
+			want, got := score(t, writer, q), score(t, reader, q)
+			if !slices.Equal(got, want) {
+				t.Fatalf("%s: row %d: %+v, the writer %+v", path, i, got, want)
+			}
+			if len(got) == 0 { // nothing was heard yet
+				continue
+			}
+			all.add(got[0], 0, row.ComputedTokens)
+			if got[0].CachedTokens > 0 {
+				adapters += len(q.Adapter)
+				salts += len(q.Salt)
+				media += len(q.Media)
+			}
+		}
+		runs++
+	}
+	for _, path := range recordings(t, "[0-9bc]*") {
+		rows := readRecording(t, path)
+		run(path, rows[0].profile(kvindex.CopiesExact), (*recordedQuery).request)
+		run(path, kvindex.Profile{}, (*recordedQuery).request)
+	}
+	for _, path := range sglangRecordings(t, sglangRuns...) {
+		run(path, kvindex.Profile{Media: kvindex.MediaPad}, (*recordedQuery).padded)
+	}
+	t.Logf("%d runs, %+v; hits with %d bytes of adapters, %d of salts, %d media", runs, all, adapters, salts, media)
+	if runs < 150 || all.hits < 10_000 || min(adapters, salts, media) < 100 {
+		t.Error("the test tests too little")
+	}
+}
