@@ -1,0 +1,334 @@
+package redisindex
+
+import (
+	"slices"
+
+	"github.com/kvindex/kvindex/index"
+)
+
+// What this process has to say: its holders and what they hold, in buckets, as Redis is to
+// have them. It follows the Memory as its Mirror. So the section of a bucket can be written
+// at any moment, as often as need be, and nothing that Redis has is ever read to write it.
+
+// bucket is a bucket of this process.
+type bucket struct {
+	level int
+	name  index.Key
+	lines []line // none, if it is split
+	split bool
+	up    *bucket // that this one is a part of
+	parts int     // buckets that are parts of this one
+	// fresh: up was split into this and others, and Redis does not have it yet. unsaid is how
+	// many parts are fresh: until there is none, up does not say that it is split.
+	fresh  bool
+	unsaid int
+	at     int  // in buckets.all; -1: it was dropped
+	dirty  bool // it is in buckets.dirty
+	// known: Redis may have something of the bucket. written is when that was.
+	known   bool
+	written int64 // unix seconds
+}
+
+// holder is a holder of the Memory, while it is one.
+type holder struct {
+	index.Holder
+	number  uint32 // it is never used again
+	source  *source
+	evicted bool
+}
+
+// buckets are all that this process holds. It is guarded by Index.mu.
+type buckets struct {
+	byKey   [levels]map[index.Key]*bucket
+	all     []*bucket
+	holders []*holder          // by ID; nil: nobody is told of it
+	numbers map[uint32]*holder // of holders
+	last    uint32             // number that was given
+
+	// change counts changes. dirty are the buckets that were changed and not written
+	// since, each with the change that made it so, oldest first.
+	change uint64
+	dirty  []change
+	body   []byte // memory of encode
+	who    []held // memory of encode
+}
+
+// change is a bucket that is to be written.
+type change struct {
+	*bucket
+	number uint64
+}
+
+func (s *buckets) init() {
+	for i := range s.byKey {
+		s.byKey[i] = make(map[index.Key]*bucket)
+	}
+	s.numbers = make(map[uint32]*holder)
+}
+
+// meet takes the holders of a source over, and tells those that have gone.
+func (s *buckets) meet(src *source, now []index.Holder) {
+	was := src.holders
+	src.holders = make([]*holder, 0, len(now))
+	for _, h := range now {
+		i := slices.IndexFunc(was, func(o *holder) bool { return o != nil && o.ID == h.ID })
+		if i >= 0 {
+			was[i].Holder = h
+			src.holders = append(src.holders, was[i])
+			was[i] = nil
+			continue
+		}
+		s.last++
+		of := &holder{Holder: h, number: s.last, source: src}
+		src.holders = append(src.holders, of)
+		s.numbers[of.number] = of
+		for int(h.ID) >= len(s.holders) {
+			s.holders = append(s.holders, nil)
+		}
+		s.holders[h.ID] = of
+	}
+	for _, h := range was {
+		if h != nil {
+			s.forget(h)
+		}
+	}
+}
+
+// forget takes a holder away. What it holds stays in the lines until they are written.
+func (s *buckets) forget(h *holder) {
+	delete(s.numbers, h.number)
+	if s.holders[h.ID] == h {
+		s.holders[h.ID] = nil
+	}
+}
+
+// hold notes that a holder has those keys of run whose bits are in now, and that those of
+// was were what it had.
+func (s *buckets) hold(h *holder, run index.Run, was, now uint32) {
+	s.put(nil, 0, h.number, run, run.Depth(), run.Depth()+run.Len(), was^now, now)
+}
+
+// put is hold for the part of run from one depth to another, in a level.
+func (s *buckets) put(up *bucket, level int, number uint32, run index.Run, from, to int, changed, now uint32) {
+	span, depth := spans[level], run.Depth()
+	for start := from - from%span; start < to; start += span {
+		a, z := max(from, start), min(to, start+span)
+		here := uint32((uint64(1)<<(z-a) - 1) << (a - depth))
+		if changed&here == 0 {
+			continue
+		}
+		name := run.Key(start)
+		b := s.byKey[level][name]
+		if b == nil {
+			if now&here == 0 {
+				continue
+			}
+			if b = s.add(up, level, name); up != nil && up.parts == 1 {
+				s.markBucket(up) // it may have said that it has nothing
+			}
+		}
+		if b.split {
+			s.put(b, level+1, number, run, a, z, changed, now)
+			continue
+		}
+		b.put(number, run, a, z, a-start, (now&here)>>(a-depth)<<(a-start))
+		if len(b.lines) > maxLines && level < levels-1 {
+			s.split(b)
+		}
+		s.markBucket(b)
+	}
+}
+
+func (s *buckets) add(up *bucket, level int, name index.Key) *bucket {
+	b := &bucket{level: level, name: name, up: up, at: len(s.all)}
+	s.all = append(s.all, b)
+	s.byKey[level][name] = b
+	if up != nil {
+		up.parts++
+	}
+	return b
+}
+
+// dropEmpty forgets a bucket that has nothing, and of which Redis has nothing.
+func (s *buckets) dropEmpty(b *bucket) {
+	if b.at < 0 || len(b.lines) > 0 || b.parts > 0 || b.known || b.dirty {
+		return
+	}
+	if b.fresh {
+		b.fresh = false
+		b.up.unsaid--
+	}
+	last := s.all[len(s.all)-1]
+	s.all[b.at], last.at = last, b.at
+	s.all[len(s.all)-1] = nil
+	s.all = s.all[:len(s.all)-1]
+	b.at = -1
+	delete(s.byKey[b.level], b.name)
+	if b.up != nil {
+		if b.up.parts--; b.up.parts == 0 {
+			s.markBucket(b.up)
+		}
+	}
+}
+
+// markBucket has a bucket written.
+func (s *buckets) markBucket(b *bucket) {
+	s.change++
+	if !b.dirty {
+		b.dirty = true
+		s.dirty = append(s.dirty, change{b, s.change})
+	}
+}
+
+// put has a holder hold the slots of mask of the keys of run from one depth to another, and
+// none of the others there. slot is that of the first key.
+func (b *bucket) put(number uint32, run index.Run, from, to, slot int, mask uint32) {
+	first := run.Key(from)
+	i := slices.IndexFunc(b.lines, func(l line) bool { return l.slot == slot && l.keys[0] == first })
+	if i < 0 {
+		if mask == 0 {
+			return
+		}
+		i = len(b.lines)
+		b.lines = append(b.lines, line{slot: slot, keys: make([]index.Key, 0, to-from)})
+		if b.level == 0 {
+			b.lines[i].anchor = run.Key(from - from%spans[1])
+		}
+	}
+	l := &b.lines[i]
+	// The end may be of another run, which began alike and of which nobody holds that.
+	for n := min(len(l.keys), to-from); n > 0 && l.keys[n-1] != run.Key(from+n-1); n-- {
+		l.keys = l.keys[:n-1]
+	}
+	for d := from + len(l.keys); d < to; d++ {
+		l.keys = append(l.keys, run.Key(d))
+	}
+	if l.set(number, mask); len(l.held) == 0 {
+		b.dropLine(i)
+	}
+}
+
+func (b *bucket) dropLine(i int) {
+	last := len(b.lines) - 1
+	b.lines[i] = b.lines[last]
+	b.lines[last] = line{}
+	b.lines = b.lines[:last]
+}
+
+// set has a holder hold the slots of mask.
+func (l *line) set(number, mask uint32) {
+	i, found := slices.BinarySearchFunc(l.held, number, func(h held, n uint32) int {
+		return int(int64(h.number) - int64(n))
+	})
+	switch {
+	case found && mask == 0:
+		l.held = slices.Delete(l.held, i, i+1)
+	case found:
+		l.held[i].mask = mask
+	case mask != 0:
+		l.held = slices.Insert(l.held, i, held{number, mask})
+	}
+}
+
+// encode returns the body of the section of a bucket, in memory that is used again; empty:
+// there is nothing to say. It forgets what holders that have gone held. If the body would be
+// too long, it is that of a bucket that is split, and the parts are dirty.
+func (s *buckets) encode(b *bucket) []byte {
+	s.body = s.body[:0]
+	if b.split {
+		if b.parts > 0 {
+			s.body = append(s.body, bodySplit)
+		}
+		return s.body
+	}
+	s.body = append(s.body, bodyLines)
+	said := 0
+	for i := 0; i < len(b.lines); {
+		l := &b.lines[i]
+		kept := l.held[:0]
+		s.who = s.who[:0]
+		for _, h := range l.held {
+			of := s.numbers[h.number]
+			if of == nil {
+				continue
+			}
+			kept = append(kept, h)
+			if of.source.told {
+				s.who = append(s.who, h)
+			}
+		}
+		if l.held = kept; len(kept) == 0 {
+			b.dropLine(i)
+			continue
+		}
+		was := len(s.body)
+		if s.body = appendLine(s.body, l, s.who); len(s.body) > was {
+			said++
+		}
+		i++
+	}
+	switch {
+	case said == 0:
+		return s.body[:0]
+	case len(s.body) > maxSection && said > 1 && b.level < levels-1:
+		s.split(b)
+		s.body = append(s.body[:0], bodySplit)
+	}
+	return s.body
+}
+
+// split gives what a bucket has to parts of it.
+func (s *buckets) split(b *bucket) {
+	level, span := b.level+1, spans[b.level+1]
+	b.split = true
+	for _, l := range b.lines {
+		for slot := l.slot; slot < l.slot+len(l.keys); slot += span - slot%span {
+			n := min(span-slot%span, l.slot+len(l.keys)-slot)
+			at := slot - l.slot
+			var who []held
+			mine := uint32((uint64(1)<<n - 1) << slot)
+			for _, h := range l.held {
+				if mask := h.mask & mine; mask != 0 {
+					who = append(who, held{h.number, mask >> (slot - slot%span)})
+				}
+			}
+			if len(who) == 0 {
+				continue
+			}
+			name := l.keys[at]
+			if slot%span != 0 { // only where the line begins
+				name = l.anchor
+			}
+			part := s.byKey[level][name]
+			if part == nil {
+				part = s.add(b, level, name)
+				part.fresh = true
+				b.unsaid++
+			}
+			part.lines = append(part.lines, line{slot: slot % span, keys: slices.Clone(l.keys[at : at+n]), held: who})
+			s.markBucket(part)
+		}
+	}
+	b.lines = nil
+}
+
+// holds reports whether a holder of some sources has anything in a bucket.
+func (s *buckets) holds(b *bucket, by map[*source]bool) bool {
+	return s.anyHolder(b, func(h *holder) bool { return h != nil && by[h.source] })
+}
+
+// hasGone reports whether a bucket has something of holders that have gone.
+func (s *buckets) hasGone(b *bucket) bool {
+	return s.anyHolder(b, func(h *holder) bool { return h == nil })
+}
+
+func (s *buckets) anyHolder(b *bucket, is func(*holder) bool) bool {
+	for i := range b.lines {
+		for _, h := range b.lines[i].held {
+			if is(s.numbers[h.number]) {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,6 @@
+package redisindex
+
+import "time"
+
+// SetTTL sets Config.TTL to less than a Config may have. It is called before anything is written.
+func (ix *Index) SetTTL(ttl time.Duration) { ix.c.TTL = ttl }

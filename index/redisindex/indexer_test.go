@@ -1,0 +1,126 @@
+package redisindex_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index/redisindex"
+	"github.com/kvindex/kvindex/index/redisindex/internal/redistest"
+	"github.com/kvindex/kvindex/kvindextest"
+)
+
+// TestReaderHearsNoEngine has the Indexer of one process score by what that of another one
+// hears over ZeroMQ. The engine says what is true.
+func TestReaderHearsNoEngine(t *testing.T) {
+	client := redistest.Standalone(t).Client(t)
+	shared := open(t, client, redisindex.Config{Lease: 500 * time.Millisecond})
+	indexer := func(ix *redisindex.Index) *kvindex.Indexer {
+		x, err := kvindex.New(kvindex.WithIndex(ix))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { x.Close() })
+		return x
+	}
+	writer := indexer(shared)
+	reader := indexer(open(t, client, redisindex.Config{Prefix: shared.Prefix()}))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var running sync.WaitGroup
+	t.Cleanup(running.Wait)
+	t.Cleanup(cancel)
+
+	var engines []*kvindextest.Engine
+	for _, pod := range []string{"pod-a", "pod-b"} {
+		e, err := kvindextest.NewEngine(kvindextest.EngineConfig{Pod: pod, Model: "llama-3", Blocks: 64})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { e.Close() })
+		engines = append(engines, e)
+		s, err := events.NewSubscriber(writer, events.SubscriberConfig{
+			Endpoint: e.Endpoint(), Pod: pod, Model: "llama-3",
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		running.Go(func() { s.Run(ctx) })
+		if err := e.WaitSubscribers(ctx, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := rand.New(rand.NewPCG(9, 9))
+	prompts := make([][]uint32, 40)
+	for i := range prompts {
+		if i > 0 { // begins as another one
+			of := prompts[r.IntN(i)]
+			prompts[i] = append(prompts[i], of[:r.IntN(len(of))]...)
+		}
+		for range 40 + r.IntN(200) {
+			prompts[i] = append(prompts[i], r.Uint32N(1000))
+		}
+	}
+	hits, without := 0, 0
+	for i := range 200 {
+		n := r.IntN(len(engines))
+		request := kvindextest.Request{Tokens: prompts[r.IntN(len(prompts))]}
+		if _, err := engines[n].Serve(ctx, request); err != nil {
+			t.Fatal(err)
+		}
+		if err := engines[n].WaitApplied(ctx, writer); err != nil {
+			t.Fatal(err)
+		}
+		if i == len(prompts) {
+			waitFor(t, "the reader lists both pods", func() bool { return len(reader.Pods(nil)) == len(engines) })
+		}
+		asked := prompts[r.IntN(len(prompts))]
+		var answer kvindex.Answer
+		if err := reader.ScoreRequest(ctx, &kvindex.Request{Model: "llama-3", Tokens: asked}, &answer); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range answer.Pods {
+			e := engines[0]
+			if s.Pod == "pod-b" {
+				e = engines[1]
+			}
+			if want := e.Cached(kvindextest.Request{Tokens: asked}); s.CachedTokens != want {
+				t.Fatalf("%s: the reader has %d tokens, the engine %d", s.Pod, s.CachedTokens, want)
+			} else if want > 0 {
+				hits++
+			} else {
+				without++
+			}
+		}
+	}
+	t.Logf("%d entries with tokens, %d without", hits, without)
+	if hits < 100 || without < 20 {
+		t.Error("the test tests too little")
+	}
+	want := writer.Pods(nil)
+	waitFor(t, "the reader has the states of the writer", func() bool {
+		got := reader.Pods(nil)
+		for i := range got {
+			if got[i].Pod != want[i].Pod || got[i].State != want[i].State || got[i].State != kvindex.StateLive {
+				return false
+			}
+		}
+		return len(got) == len(want)
+	})
+}
+
+// waitFor waits until something is so.
+func waitFor(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(30 * time.Second); !is(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("it is not so after 30 seconds: %s", what)
+		}
+	}
+}

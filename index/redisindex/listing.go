@@ -1,0 +1,117 @@
+package redisindex
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/kvindex/kvindex/index"
+	"github.com/redis/go-redis/v9"
+)
+
+// listingCache keeps the last Listing, and lets one at a time make another.
+type listingCache struct {
+	turn
+	at   time.Time // when it was the truth
+	last *index.Listing
+}
+
+// Listing implements index.Directory.
+func (ix *Index) Listing(ctx context.Context) (*index.Listing, error) {
+	if err := ix.usable(ctx); err != nil {
+		return nil, err
+	}
+	c := &ix.listing
+	if err := c.lock(ctx); err != nil {
+		return nil, &askError{err}
+	}
+	defer c.unlock()
+	if c.last != nil && time.Since(c.at) < leaseAge {
+		return c.last, nil
+	}
+	now := time.Now()
+	registries, stale, err := ix.registries(ctx)
+	if err != nil {
+		ix.lookUp(err)
+		return nil, &askError{err}
+	}
+	entries := ix.entries(registries, stale)
+	c.at = now
+	if c.last == nil || !slices.EqualFunc(c.last.Entries, entries, sameEntry) {
+		c.last = &index.Listing{Entries: entries}
+	}
+	return c.last, nil
+}
+
+func sameEntry(a, b index.Entry) bool {
+	return a.Source == b.Source && a.Fed == b.Fed && a.Stale == b.Stale && string(a.Note) == string(b.Note)
+}
+
+// registries returns the registries of all models, and of each those writers whose leases
+// have ended.
+func (ix *Index) registries(ctx context.Context) (all []*registry, stale []map[uint64]bool, err error) {
+	models, err := ix.client.SMembers(ctx, ix.names.models()).Result()
+	if err != nil {
+		return nil, nil, err
+	}
+	slices.Sort(models)
+	p := ix.client.Pipeline()
+	versions := make([]*redis.StringCmd, len(models))
+	for i, model := range models {
+		versions[i] = p.HGet(ctx, ix.names.registry(model), versionField)
+	}
+	if len(models) > 0 {
+		if _, err := p.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+			return nil, nil, err
+		}
+	}
+	for i, model := range models {
+		r := ix.cacheOf(model).now.Load()
+		if r == nil || r.version != versions[i].Val() {
+			if r, err = ix.fetch(ctx, model, versions[i].Val()); err != nil {
+				return nil, nil, err
+			}
+		}
+		all = append(all, r)
+	}
+	p = ix.client.Pipeline()
+	replies := make([][]*redis.IntCmd, len(all))
+	for i, r := range all {
+		for _, writer := range r.writers {
+			replies[i] = append(replies[i], p.Exists(ctx, ix.names.lease(registryPart(models[i]), writer)))
+		}
+	}
+	if p.Len() > 0 {
+		if _, err := p.Exec(ctx); err != nil {
+			return nil, nil, err
+		}
+	}
+	for i, r := range all {
+		gone := make(map[uint64]bool)
+		for j, writer := range r.writers {
+			gone[writer] = replies[i][j].Val() == 0
+		}
+		stale = append(stale, gone)
+	}
+	return all, stale, nil
+}
+
+// entries lists the sources of some registries.
+func (ix *Index) entries(registries []*registry, stale []map[uint64]bool) (entries []index.Entry) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	for i, r := range registries {
+		for _, l := range r.sources {
+			src := ix.sources[l.Source]
+			entries = append(entries, index.Entry{
+				Source: l.Source, Note: l.note, Fed: src != nil && src.fed, Stale: l.behind || stale[i][l.writer],
+			})
+		}
+	}
+	slices.SortFunc(entries, func(a, b index.Entry) int {
+		return cmp.Or(cmp.Compare(a.Source.Model, b.Source.Model), cmp.Compare(a.Source.Pod, b.Source.Pod), cmp.Compare(a.Source.Rank, b.Source.Rank))
+	})
+	return entries
+}

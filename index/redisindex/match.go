@@ -1,0 +1,574 @@
+package redisindex
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"slices"
+	"time"
+
+	"github.com/kvindex/kvindex/index"
+	"github.com/redis/go-redis/v9"
+)
+
+// A Match knows the registry from before, and fetches with its first buckets the version that
+// it has now. First come two buckets, then ever more, as long as somebody holds all that was
+// asked about.
+//
+// Each thing that it claims was true at one moment while it ran: the bucket had it when it was
+// fetched, and whoever is named by the version that came along wrote it. Which of both was
+// fetched first does not matter. A number is named by the registry without a gap until its holder
+// goes, and what a writer says of it is true while he says it, whether it is named already or not.
+
+// steps are how many buckets of each variant the trips ask for, the last one again and again.
+// allSteps are for those who need all of them.
+var (
+	steps    = []int{2, 14, 112, 448}
+	allSteps = []int{128, 448}
+)
+
+// walker is the memory of a Match.
+type walker struct {
+	ix     *Index
+	q      *index.Query
+	r      *registry
+	pods   []int32 // of sources: the position among the candidates, -1 if these were not named, or nobody
+	paths  []path
+	asked  []asked // buckets, all that were fetched and then those of the present trip
+	parts  []part  // of the keys that were fetched
+	leases []leaseQuestion
+	said   []leaseKey // the parts in which writers were found to have said something
+	stale  []bool     // by writer, as in registry.writers
+
+	at    []int // of lanes: where their bits begin in words, plus one; 0: they have none
+	words []uint64
+	held  [][index.NumTiers][]uint64
+	used  index.Matches // of the Memory
+
+	// Of find: the path, the unit at which the bucket begins, whose numbers these are, and
+	// whether the bucket is split.
+	path    *path
+	unit    int
+	numbers *numbers
+	isSplit bool
+}
+
+// path is a prompt in one variant.
+type path struct {
+	variant index.Variant
+	keys    []index.Key
+	next    int       // unit: where the next bucket begins
+	pending []ref     // parts of split buckets
+	running []running // views whose runs may go on
+	whole   bool      // somebody needs all of it
+	done    bool
+}
+
+// running is a view, by its place, of which the first blocks are held, as far as is known.
+type running struct {
+	place int
+	run   int
+}
+
+// ref is a bucket of a path, by the unit at which it begins.
+type ref struct{ level, unit int }
+
+// asked is a bucket that was asked for.
+type asked struct {
+	ref
+	path  int
+	part  part
+	name  string
+	value string
+	split bool // its parts were asked for
+}
+
+// Match implements index.Index. Its errors say what could not be asked. See Config.Degrade.
+func (ix *Index) Match(ctx context.Context, q *index.Query, m *index.Matches) error {
+	m.Reset()
+	if err := ix.usable(ctx); err != nil {
+		return err
+	}
+	if q.Candidates == nil {
+		return fmt.Errorf("%w: no candidates", index.ErrInvalid)
+	}
+	w, ok := m.Memo.(*walker)
+	if !ok {
+		w = new(walker)
+		m.Memo = w
+	}
+	w.ix, w.q = ix, q
+	err := w.match(ctx, m)
+	w.release()
+	ix.lookUp(err)
+	var asked *askError
+	if ix.c.Degrade && errors.As(err, &asked) && !errors.Is(ctx.Err(), context.Canceled) {
+		m.Reset()
+		m.Degraded, err = err, nil
+	}
+	return err
+}
+
+// askError is an error of Redis, or an answer that came too late.
+type askError struct{ err error }
+
+func (e *askError) Error() string { return "redisindex: " + e.err.Error() }
+func (e *askError) Unwrap() error { return e.err }
+
+func (w *walker) release() {
+	w.ix, w.q, w.r, w.path, w.numbers = nil, nil, nil, nil, nil
+	for i := range w.paths {
+		w.paths[i].keys = nil
+	}
+	clear(w.asked)
+}
+
+func (w *walker) match(ctx context.Context, m *index.Matches) error {
+	model := w.q.Candidates.Model()
+	r := w.ix.cacheOf(model).now.Load()
+	w.paths = w.paths[:0]
+	for done := false; !done; {
+		var err error
+		if r == nil {
+			r, err = w.ix.fetch(ctx, model, "")
+		}
+		if err == nil {
+			if err := w.addPaths(r); err != nil {
+				return err
+			}
+			r, done, err = w.follow(ctx, r)
+		}
+		if err != nil {
+			return &askError{err}
+		}
+	}
+	w.answer(m)
+	return w.use(ctx)
+}
+
+// use tells the Memory that a prompt is used, which is what it goes by at its bound.
+func (w *walker) use(ctx context.Context) error {
+	model := w.q.Candidates.Model()
+	if !w.ix.feeds(model) {
+		return nil
+	}
+	return w.ix.mem.Match(ctx, &index.Query{
+		Candidates: w.ix.cacheOf(model).all,
+		Keys: func(v index.Variant) ([]index.Key, error) {
+			if p := w.pathOf(v); p != nil {
+				return p.keys, nil
+			}
+			return nil, nil
+		},
+	}, &w.used)
+}
+
+// addPaths adds the paths that the candidates need. After a new one all is asked for anew,
+// because a Match answers with what is held after the last call of Keys.
+func (w *walker) addPaths(r *registry) error {
+	w.resolve(r)
+	for i := range r.views {
+		v := &r.views[i]
+		if w.pods[v.source] == nobody || w.pathOf(v.variant) != nil {
+			continue
+		}
+		keys, err := w.q.Keys(v.variant)
+		if err != nil {
+			return err
+		}
+		n := len(w.paths)
+		w.paths = slices.Grow(w.paths, 1)[:n+1]
+		w.paths[n].variant, w.paths[n].keys = v.variant, keys
+	}
+	return nil
+}
+
+func (w *walker) pathOf(v index.Variant) *path {
+	for i := range w.paths {
+		if w.paths[i].variant == v {
+			return &w.paths[i]
+		}
+	}
+	return nil
+}
+
+// resolve finds the sources of r among the candidates.
+func (w *walker) resolve(r *registry) {
+	c := w.q.Candidates
+	w.pods = slices.Grow(w.pods[:0], len(r.sources))[:len(r.sources)]
+	if known, ok := c.Memo().(*resolved); ok && known.of == r {
+		copy(w.pods, known.pods)
+		return
+	}
+	resolve(r, c, w.pods)
+	c.SetMemo(&resolved{r, slices.Clone(w.pods)})
+}
+
+// follow asks for what the candidates may hold by r. If Redis has another registry than r, it
+// goes on with that one, and returns it. done: all is known; else that one needs other paths.
+func (w *walker) follow(ctx context.Context, r *registry) (now *registry, done bool, err error) {
+	w.asked, w.parts = w.asked[:0], append(w.parts[:0], registryPart(w.q.Candidates.Model()))
+	for i := range w.paths {
+		p := &w.paths[i]
+		p.next, p.pending = 0, p.pending[:0]
+	}
+	w.begin(r)
+	for trip := 0; ; trip++ {
+		version, err := w.trip(ctx, trip)
+		if err != nil {
+			return nil, false, err
+		}
+		if trip == 0 && version != r.version {
+			if r, err = w.ix.fetch(ctx, w.q.Candidates.Model(), version); err != nil {
+				return nil, false, err
+			}
+			w.resolve(r)
+			for i := range r.views {
+				if w.pods[r.views[i].source] != nobody && w.pathOf(r.views[i].variant) == nil {
+					return r, false, nil
+				}
+			}
+			w.begin(r)
+			for i := range w.asked {
+				w.look(&w.asked[i])
+			}
+		}
+		if more := w.goesOn(); !more && (trip > 4 || w.knowsLeases()) {
+			return r, true, nil
+		}
+	}
+}
+
+// begin begins to find out who of r holds what.
+func (w *walker) begin(r *registry) {
+	w.r = r
+	w.resolve(r)
+	w.at = slices.Grow(w.at[:0], len(r.lanes))[:len(r.lanes)]
+	clear(w.at)
+	w.words, w.held, w.said = w.words[:0], w.held[:0], w.said[:0]
+	for _, writer := range r.writers {
+		w.said = append(w.said, leaseKey{writer, w.parts[0]})
+	}
+	for i := range w.paths {
+		p := &w.paths[i]
+		p.running, p.whole, p.done = p.running[:0], false, false
+	}
+	for i := range r.views {
+		v := &r.views[i]
+		if w.pods[v.source] == nobody {
+			continue
+		}
+		if p := w.pathOf(v.variant); w.q.Held || r.sources[v.source].bits {
+			p.whole = true
+		} else {
+			p.running = append(p.running, running{place: i})
+		}
+	}
+}
+
+// trip fetches the next buckets, with the first trip the version of the registry, and leases
+// that are not known.
+func (w *walker) trip(ctx context.Context, n int) (version string, err error) {
+	model := w.q.Candidates.Model()
+	from := len(w.asked)
+	for i := range w.paths {
+		w.choose(i, n)
+	}
+	now := w.asked[from:]
+	if w.ix.names.parts > 1 {
+		slices.SortStableFunc(now, func(a, b asked) int { return cmp.Compare(a.part, b.part) })
+	}
+	p := w.ix.client.Pipeline()
+	var v *redis.StringCmd
+	if n == 0 {
+		v = p.HGet(ctx, w.ix.names.registry(model), versionField)
+	}
+	var replies []*redis.SliceCmd
+	for left := now; len(left) > 0; {
+		same := 1
+		for same < len(left) && left[same].part == left[0].part {
+			same++
+		}
+		names := make([]string, same)
+		for i := range names {
+			names[i] = left[i].name
+		}
+		replies = append(replies, p.MGet(ctx, names...))
+		if !slices.Contains(w.parts, left[0].part) {
+			w.parts = append(w.parts, left[0].part)
+		}
+		left = left[same:]
+	}
+	began := time.Now()
+	w.leases = w.leases[:0]
+	for _, writer := range w.r.writers {
+		for _, of := range w.parts {
+			k := leaseKey{writer, of}
+			if _, known := w.ix.leases.holds(k, began); !known {
+				w.leases = append(w.leases, leaseQuestion{k, p.PTTL(ctx, w.ix.names.lease(of, writer))})
+			}
+		}
+	}
+	if p.Len() == 0 {
+		return "", nil
+	}
+	if _, err := p.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+		return "", err
+	}
+	for _, l := range w.leases {
+		w.ix.leases.note(l.leaseKey, began, l.reply.Val())
+	}
+	for _, reply := range replies {
+		if err := reply.Err(); err != nil { // not the first one, if the registry has no version
+			return "", err
+		}
+		for _, value := range reply.Val() {
+			now[0].value, _ = value.(string)
+			w.look(&now[0])
+			now = now[1:]
+		}
+	}
+	if v != nil {
+		version = v.Val()
+		err = w.ix.ours(version)
+	}
+	return version, err
+}
+
+// choose adds to what is asked for what trip n needs of a path.
+func (w *walker) choose(i, n int) {
+	p := &w.paths[i]
+	if p.done {
+		return
+	}
+	ask := func(of ref) {
+		k := p.keys[of.unit]
+		w.asked = append(w.asked, asked{ref: of, path: i, part: w.ix.names.partOf(k), name: w.ix.names.bucket(of.level, k)})
+	}
+	for _, of := range p.pending {
+		ask(of)
+	}
+	p.pending = p.pending[:0]
+	buckets := steps[min(n, len(steps)-1)]
+	if p.whole {
+		buckets = allSteps[min(n, len(allSteps)-1)]
+		if skip := w.q.Behind / p.variant.Unit / spans[0] * spans[0]; w.q.Held && p.next < skip {
+			p.next = skip
+		}
+	}
+	for ; buckets > 0 && p.next < len(p.keys); buckets-- {
+		ask(ref{0, p.next})
+		p.next += spans[0]
+	}
+}
+
+// look finds out who holds what of a bucket that was fetched.
+func (w *walker) look(b *asked) {
+	if b.value == "" {
+		return
+	}
+	p := &w.paths[b.path]
+	w.path, w.unit, w.isSplit = p, b.unit, false
+	keys := p.keys[b.unit:min(b.unit+spans[b.level], len(p.keys))]
+	fine := sections(b.value, func(writer uint64, body string) bool {
+		if w.numbers = w.r.numbers[writer]; w.numbers == nil || body == "" {
+			return true
+		}
+		if k := (leaseKey{writer, b.part}); !slices.Contains(w.said, k) {
+			w.said = append(w.said, k)
+		}
+		return find(body, keys, w)
+	})
+	if !fine {
+		w.ix.garbage.Add(1)
+	}
+	if !w.isSplit || b.split || b.level == levels-1 {
+		return
+	}
+	b.split = true
+	span := spans[b.level+1]
+	for unit := b.unit; unit < b.unit+len(keys); unit += span {
+		p.pending = append(p.pending, ref{b.level + 1, unit})
+	}
+}
+
+// split implements findings.
+func (w *walker) split() { w.isSplit = true }
+
+// holder implements findings.
+func (w *walker) holder(number, mask uint32) {
+	at := w.numbers.find(number)
+	if at <= 0 {
+		return
+	}
+	l := &w.r.lanes[at-1]
+	v := &w.r.views[l.place]
+	if w.pods[v.source] == nobody || v.variant != w.path.variant {
+		return
+	}
+	if v.units == 1 {
+		i, shift := w.unit/64, w.unit%64
+		set := w.bitsOf(at-1, v)
+		set[i] |= uint64(mask) << shift
+		if more := uint64(mask) >> (64 - shift); more != 0 {
+			set[i+1] |= more
+		}
+		return
+	}
+	for ; mask != 0; mask &= mask - 1 {
+		if end := w.unit + bits.TrailingZeros32(mask) + 1; end%v.units == 0 {
+			block := end/v.units - 1
+			w.bitsOf(at-1, v)[block/64] |= 1 << (block % 64)
+		}
+	}
+}
+
+// bitsOf returns the bits of a lane, by its place: a bit for each block of the prompt.
+func (w *walker) bitsOf(lane int32, v *place) []uint64 {
+	n := (len(w.path.keys)/v.units + 63) / 64
+	if w.at[lane] == 0 {
+		from := len(w.words)
+		w.words = slices.Grow(w.words, n)[:from+n]
+		clear(w.words[from:])
+		w.at[lane] = from + 1
+	}
+	return w.words[w.at[lane]-1:][:n]
+}
+
+// goesOn reports whether somebody may hold more than is known.
+func (w *walker) goesOn() (more bool) {
+	for i := range w.paths {
+		p := &w.paths[i]
+		if p.done {
+			continue
+		}
+		known := min(p.next, len(p.keys))
+		for _, of := range p.pending {
+			known = min(known, of.unit)
+		}
+		kept := p.running[:0]
+		for _, r := range p.running {
+			v := &w.r.views[r.place]
+			for end := known / v.units; r.run < end && w.has(v, r.run); {
+				r.run++
+			}
+			if r.run == known/v.units {
+				kept = append(kept, r)
+			}
+		}
+		p.running = kept
+		p.done = len(p.pending) == 0 && p.next >= len(p.keys) || !p.whole && len(kept) == 0
+		more = more || !p.done
+	}
+	return more
+}
+
+// has reports whether a view holds a block, in any tier.
+func (w *walker) has(v *place, block int) bool {
+	for _, at := range w.at[v.first:v.last] {
+		if at > 0 && w.words[at-1+block/64]>>(block%64)&1 != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// knowsLeases reports whether all leases that the answer needs are known.
+func (w *walker) knowsLeases() bool {
+	now := time.Now()
+	for _, k := range w.said {
+		if _, known := w.ix.leases.holds(k, now); !known {
+			return false
+		}
+	}
+	return true
+}
+
+// answer makes the rows. Those of a writer are stale if it has no lease in a part from which
+// something that it says was taken. In others it may have none: it has not written there.
+func (w *walker) answer(m *index.Matches) {
+	now := time.Now()
+	w.stale = slices.Grow(w.stale[:0], len(w.r.writers))[:len(w.r.writers)]
+	clear(w.stale)
+	for _, k := range w.said {
+		if holds, _ := w.ix.leases.holds(k, now); !holds {
+			w.stale[slices.Index(w.r.writers, k.writer)] = true
+		}
+	}
+	for i := range w.r.views {
+		v := &w.r.views[i]
+		if pod := w.pods[v.source]; pod != nobody {
+			w.addRow(v, pod, m)
+		}
+	}
+}
+
+// addRow adds the row of a view, if it has one.
+func (w *walker) addRow(v *place, pod int32, m *index.Matches) {
+	var held *[index.NumTiers][]uint64
+	words := 0
+	for lane := v.first; lane < v.last; lane++ {
+		if w.at[lane] == 0 {
+			continue
+		}
+		if held == nil {
+			n := len(w.held)
+			w.held = slices.Grow(w.held, 1)[:n+1]
+			held = &w.held[n]
+			*held = [index.NumTiers][]uint64{}
+			words = (len(w.pathOf(v.variant).keys)/v.units + 63) / 64
+		}
+		set := w.words[w.at[lane]-1:][:words]
+		tier := w.r.lanes[lane].tier
+		if held[tier] == nil {
+			held[tier] = m.Bits(64 * words)
+		}
+		for i, word := range set {
+			held[tier][i] |= word
+		}
+	}
+	if held == nil {
+		return
+	}
+	of := w.r.sources[v.source]
+	row := index.Row{View: &v.View, Pod: pod, Evicted: v.evicted, Held: held}
+	row.Stale = of.behind || w.stale[slices.Index(w.r.writers, of.writer)]
+	row.Count(words)
+	if !w.q.Held && !of.bits {
+		if row.Held = nil; row.Run == 0 {
+			return
+		}
+	}
+	m.Rows = append(m.Rows, row)
+}
+
+const nobody = -2
+
+// resolved is where the sources of a registry are among candidates.
+type resolved struct {
+	of   *registry
+	pods []int32
+}
+
+// resolve finds sources among candidates.
+func resolve(r *registry, c *index.Candidates, pods []int32) {
+	if c.Pods() == nil {
+		for i := range pods {
+			pods[i] = -1
+		}
+		return
+	}
+	by := make(map[string]int32, len(c.Pods()))
+	for i, pod := range c.Pods() {
+		by[pod] = int32(i)
+	}
+	for i, l := range r.sources {
+		if at, ok := by[l.Pod]; ok {
+			pods[i] = at
+		} else {
+			pods[i] = nobody
+		}
+	}
+}

@@ -1,0 +1,297 @@
+package redisindex
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvindex/kvindex/index"
+	"github.com/redis/go-redis/v9"
+)
+
+// registry is what a reader knows of a model. It never changes. It holds as long as Redis has
+// the same version.
+type registry struct {
+	version  string
+	sources  []*listed // ordered by pod, then rank
+	views    []place   // in the order of sources
+	lanes    []laneOf  // in the order of views
+	variants []index.Variant
+	writers  []uint64
+	numbers  map[uint64]*numbers // by writer
+}
+
+// listed is a source in a registry.
+type listed struct {
+	index.Source
+	*row
+	text  string // that row was read from
+	views []*view
+	bits  bool // its rows have bits unasked
+}
+
+// view is what rows speak of: those lanes that differ in nothing but their tier.
+type view struct {
+	index.View
+	variant index.Variant
+	units   int // of a block
+	evicted bool
+	lanes   []lane
+}
+
+// place is a view in a registry. Its lanes are lanes[first:last] there.
+type place struct {
+	*view
+	source      int32
+	first, last int32
+}
+
+// laneOf is a lane in a registry: the place of its view, and its tier.
+type laneOf struct {
+	place int32
+	tier  index.Tier
+}
+
+// numbers finds lanes by the numbers of one writer.
+type numbers struct {
+	first uint32
+	dense []int32          // place plus one, from first on
+	rest  map[uint32]int32 // instead, if numbers are far apart
+}
+
+func (n *numbers) find(number uint32) int32 {
+	if n.rest != nil {
+		return n.rest[number]
+	}
+	if i := number - n.first; uint64(i) < uint64(len(n.dense)) && number >= n.first {
+		return n.dense[i]
+	}
+	return 0
+}
+
+// newNumbers finds the lanes of a writer, by number. Numbers that come twice mean nobody.
+func newNumbers(by map[uint32]int32) *numbers {
+	n := &numbers{first: ^uint32(0)}
+	last := uint32(0)
+	for number := range by {
+		n.first, last = min(n.first, number), max(last, number)
+	}
+	if int64(last)-int64(n.first) > int64(16*len(by)+4096) {
+		n.rest = by
+		return n
+	}
+	n.dense = make([]int32, last-n.first+1)
+	for number, at := range by {
+		n.dense[number-n.first] = at
+	}
+	return n
+}
+
+// registryCache keeps the registry of a model, and lets one at a time fetch it.
+type registryCache struct {
+	turn
+	now atomic.Pointer[registry]
+	all *index.Candidates // of the model
+	fed atomic.Bool       // by this process
+}
+
+// turn is a lock for questions, which wait for it no longer than their contexts say.
+type turn chan struct{}
+
+func newTurn() turn { return make(turn, 1) }
+
+func (t turn) lock(ctx context.Context) error {
+	select {
+	case t <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (t turn) unlock() { <-t }
+
+func (ix *Index) cacheOf(model string) *registryCache {
+	if c, ok := ix.readers.Load(model); ok {
+		return c.(*registryCache)
+	}
+	c, _ := ix.readers.LoadOrStore(model, &registryCache{turn: newTurn(), all: index.NewCandidates(model, nil)})
+	return c.(*registryCache)
+}
+
+// feeds reports whether this process has fed a source of a model.
+func (ix *Index) feeds(model string) bool { return ix.cacheOf(model).fed.Load() }
+
+// fetch returns the registry of a model in a version that it had a moment ago, or a newer one.
+func (ix *Index) fetch(ctx context.Context, model, version string) (*registry, error) {
+	c := ix.cacheOf(model)
+	if err := c.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer c.unlock()
+	was := c.now.Load()
+	if was != nil && was.version == version {
+		return was, nil
+	}
+	rows, err := ix.client.HGetAll(ctx, ix.names.registry(model)).Result()
+	if err != nil {
+		return nil, fmt.Errorf("redisindex: the registry of model %q: %w", model, err)
+	}
+	r, err := ix.read(model, rows, was)
+	if err != nil {
+		return nil, err
+	}
+	c.now.Store(r)
+	return r, nil
+}
+
+// read makes a registry of its rows. What was says of rows that have not changed stays.
+func (ix *Index) read(model string, rows map[string]string, was *registry) (*registry, error) {
+	r := &registry{version: rows[versionField], numbers: make(map[uint64]*numbers)}
+	if err := ix.ours(r.version); err != nil {
+		return nil, err
+	}
+	known := make(map[index.Source]*listed)
+	if was != nil {
+		for _, l := range was.sources {
+			known[l.Source] = l
+		}
+	}
+	for field, text := range rows {
+		if field == versionField {
+			continue
+		}
+		src, ok := sourceOf(model, field)
+		if l := known[src]; ok && l != nil && l.text == text {
+			r.sources = append(r.sources, l)
+			continue
+		}
+		of, fine := readRow(text)
+		if !ok || !fine {
+			ix.garbage.Add(1)
+			continue
+		}
+		r.sources = append(r.sources, list(src, of, text))
+	}
+	slices.SortFunc(r.sources, func(a, b *listed) int {
+		return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Rank, b.Rank))
+	})
+	r.number()
+	return r, nil
+}
+
+// ours returns an error if a version is of an index with another seed.
+func (ix *Index) ours(version string) error {
+	if version != "" && (len(version) < len(ix.mark) || version[:len(ix.mark)] != ix.mark) {
+		return ErrSeed
+	}
+	return nil
+}
+
+// list makes the views of a source.
+func list(src index.Source, of *row, text string) *listed {
+	l := &listed{Source: src, row: of, text: text}
+	l.bits = len(of.layout.Groups) != 1 || of.layout.FullGroups != 1
+	for _, ln := range of.lanes {
+		v := l.viewOf(&ln)
+		v.evicted = v.evicted || ln.evicted
+		v.lanes = append(v.lanes, ln)
+	}
+	return l
+}
+
+// viewOf returns the view of a lane, made if need be.
+func (l *listed) viewOf(ln *lane) *view {
+	for _, v := range l.views {
+		if v.Group.ID == ln.group.ID && v.variant == ln.variant && v.BlockSize == ln.size {
+			return v
+		}
+	}
+	v := &view{variant: ln.variant, units: ln.size / ln.variant.Unit, View: index.View{
+		Source: l.Source, Group: ln.group, BlockSize: ln.size, Pairs: ln.variant.Pairs, Layout: l.layout,
+	}}
+	l.views = append(l.views, v)
+	return v
+}
+
+// number gives views and lanes their places.
+func (r *registry) number() {
+	by := make(map[uint64]map[uint32]int32)
+	for i, l := range r.sources {
+		if by[l.writer] == nil {
+			by[l.writer] = make(map[uint32]int32)
+			r.writers = append(r.writers, l.writer)
+		}
+		for _, v := range l.views {
+			if !slices.Contains(r.variants, v.variant) {
+				r.variants = append(r.variants, v.variant)
+			}
+			at := place{v, int32(i), int32(len(r.lanes)), int32(len(r.lanes) + len(v.lanes))}
+			for _, ln := range v.lanes {
+				r.lanes = append(r.lanes, laneOf{int32(len(r.views)), ln.tier})
+				if n := by[l.writer]; n[ln.number] == 0 {
+					n[ln.number] = int32(len(r.lanes))
+				} else {
+					n[ln.number] = -1
+				}
+			}
+			r.views = append(r.views, at)
+		}
+	}
+	for writer, numbers := range by {
+		r.numbers[writer] = newNumbers(numbers)
+	}
+}
+
+// leases are what is known of the leases of writers.
+type leases struct {
+	mu sync.Mutex
+	of map[leaseKey]leaseState
+}
+
+type leaseKey struct {
+	writer uint64
+	part   part
+}
+
+// leaseState is until when a lease counts, and when it was asked for.
+type leaseState struct{ until, asked time.Time }
+
+const (
+	// leaseAge is how old an answer may be: a writer that lets his lease go wants that to be
+	// seen.
+	leaseAge  = 500 * time.Millisecond
+	maxLeases = 1 << 14
+)
+
+// holds reports whether a lease counts at a time, if that is known.
+func (l *leases) holds(k leaseKey, now time.Time) (holds, known bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	st := l.of[k]
+	return now.Before(st.until), !st.asked.IsZero() && now.Sub(st.asked) < leaseAge && (now.Before(st.until) || st.until.IsZero())
+}
+
+// note notes what a question at a time was answered: how long the lease lasts.
+func (l *leases) note(k leaseKey, asked time.Time, lasts time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.of == nil || len(l.of) >= maxLeases {
+		l.of = make(map[leaseKey]leaseState)
+	}
+	st := leaseState{asked: asked}
+	if lasts > 0 {
+		st.until = asked.Add(lasts)
+	}
+	l.of[k] = st
+}
+
+// leaseQuestion is a question for a lease in a pipeline.
+type leaseQuestion struct {
+	leaseKey
+	reply *redis.DurationCmd
+}

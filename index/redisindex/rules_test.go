@@ -1,0 +1,722 @@
+package redisindex
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/index/redisindex/internal/redistest"
+	"github.com/redis/go-redis/v9"
+)
+
+// hand is a process whose writing goroutine is the test: it commits and beats when it is told
+// to. Its leases do not end by themselves.
+type hand struct {
+	testing.TB
+	*Index
+	server *redis.Client
+	events uint64
+}
+
+// newHands returns processes of one index.
+func newHands(tb testing.TB, n int) (all []*hand) {
+	client := redistest.Standalone(tb).Client(tb)
+	for range n {
+		ix, err := New(client, Config{Prefix: "h:", Lease: time.Minute})
+		if err != nil {
+			tb.Fatal(err)
+		}
+		ix.start.Do(func() {})
+		tb.Cleanup(func() { ix.Close() })
+		all = append(all, &hand{TB: tb, Index: ix, server: client})
+	}
+	return all
+}
+
+// apply applies changes at a time of the engine. Nothing is written yet.
+func (h *hand) apply(pod string, at float64, changes ...index.Change) {
+	h.Helper()
+	h.events++
+	src, cur := index.Source{Pod: pod, Model: "m"}, index.Cursor{Stream: "s", Next: h.events, Time: at}
+	if done, err := h.mem.Apply(h.Context(), src, cur, changes); err != nil || done.Duplicate {
+		h.Fatalf("%+v, %v", done, err)
+	}
+	h.applied(src, cur)
+}
+
+// flush commits until all is written.
+func (h *hand) flush() {
+	h.Helper()
+	for range 20 {
+		switch more, err := h.commit(h.Context()); {
+		case err != nil:
+			h.Fatal(err)
+		case !more:
+			return
+		}
+	}
+	h.Fatal("there is always more to write")
+}
+
+// fail has a commit fail. Nothing of it is carried out.
+func (h *hand) fail() {
+	h.Helper()
+	ctx, cancel := context.WithCancel(h.Context())
+	cancel()
+	if _, err := h.commit(ctx); !errors.Is(err, context.Canceled) {
+		h.Fatalf("a commit that fails: %v", err)
+	}
+}
+
+// rows asks who holds a prompt. Leases are asked for anew.
+func (h *hand) rows(p *prompt) map[string]index.Row {
+	h.Helper()
+	h.leases.of = nil
+	var m index.Matches
+	q := &index.Query{Candidates: index.NewCandidates("m", nil), Keys: func(index.Variant) ([]index.Key, error) { return p.keys, nil }}
+	if err := h.Match(h.Context(), q, &m); err != nil {
+		h.Fatal(err)
+	}
+	rows := make(map[string]index.Row)
+	for _, r := range m.Rows {
+		rows[r.Source.Pod] = r
+	}
+	return rows
+}
+
+// owner returns the writer whose word counts for a pod; 0: there is none.
+func (h *hand) owner(pod string) uint64 {
+	row := h.server.HGet(h.Context(), h.names.registry("m"), "s0 "+pod).Val()
+	if len(row) < rowHead {
+		return 0
+	}
+	return u64(row)
+}
+
+// keysLike returns the keys that begin like that behind the prefix and the part.
+func (h *hand) keysLike(begin string) []string {
+	return h.server.Keys(h.Context(), h.names.prefix+"{*}"+begin+"*").Val()
+}
+
+// endsLeases takes the leases of a writer away.
+func (h *hand) endsLeases(parts ...part) {
+	for _, of := range parts {
+		if n := h.server.Del(h.Context(), h.names.lease(of, h.id)).Val(); n != 1 {
+			h.Fatalf("there is no lease in %q", of)
+		}
+	}
+}
+
+// writersOf returns who has something to say in a bucket.
+func (h *hand) writersOf(k index.Key) (all []uint64) {
+	sections(h.server.Get(h.Context(), h.names.bucket(0, k)).Val(), func(writer uint64, body string) bool {
+		if body != "" {
+			all = append(all, writer)
+		}
+		return true
+	})
+	slices.Sort(all)
+	return all
+}
+
+func newPrompt(seed uint64, units int) *prompt {
+	return (&prompt{Variant: index.Variant{Unit: 16}, root: 7}).fork(rand.New(rand.NewPCG(seed, 1)), 0, units)
+}
+
+// A holder that is new has a number that nobody had.
+func TestNumbersAreNew(t *testing.T) {
+	s := newMapServer(t, index.MemoryConfig{})
+	m := (*mirror)(s.Index)
+	a, b := index.Source{Pod: "a", Model: "m"}, index.Source{Pod: "b", Model: "m"}
+	had := make(map[uint32]bool)
+	number := func(src index.Source) uint32 { return s.sources[src].holders[0].number }
+	for feed := uint64(1); feed < 10; feed += 2 {
+		m.Holders(feed, a, nil, []index.Holder{{ID: 3}})
+		first := number(a)
+		if m.Holders(feed, a, nil, []index.Holder{{ID: 3, BlockSize: 16}}); number(a) != first {
+			t.Fatal("a holder has another number than before")
+		}
+		m.Holders(feed, a, nil, nil)
+		m.Holders(feed+1, b, nil, []index.Holder{{ID: 3}})
+		if had[first] || had[number(b)] || first == number(b) {
+			t.Fatalf("numbers %d and %d were given before", first, number(b))
+		}
+		had[first], had[number(b)] = true, true
+		m.Gone(feed)
+		m.Gone(feed + 1)
+	}
+}
+
+// What is told of a life of a source that has ended does not count for its next one.
+func TestEndedLife(t *testing.T) {
+	s := newMapServer(t, index.MemoryConfig{})
+	m, src := (*mirror)(s.Index), index.Source{Pod: "a", Model: "m"}
+	m.Holders(2, src, nil, []index.Holder{{ID: 3}})
+	m.Holders(1, src, nil, nil)
+	m.Gone(1)
+	if n := len(s.sources[src].holders); n != 1 {
+		t.Errorf("the source has %d holders", n)
+	}
+}
+
+// A bucket that is split says so when its parts are written: what it had is seen all the time.
+func TestSplitSaysSoLast(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	s := newMapServer(t, index.MemoryConfig{})
+	p := newPrompt(1, 1)
+	first := p.fork(r, 1, 3)
+	s.apply(first.store(1, 0, 4))
+	s.commit(false, func() {})
+	s.crowd(r, p)
+	batches := 0
+	for more := true; more; batches++ {
+		b := s.take()
+		s.deliver(b, func() error { return nil }, nil)
+		more = s.settle(b)
+		if s.same(first, true) != 1 {
+			t.Fatal("a row is missing")
+		}
+	}
+	if top := s.byKey[0][p.keys[0]]; !top.split || batches < 2 {
+		t.Errorf("split: %v, in %d batches", top.split, batches)
+	}
+}
+
+// What an error answers to was not written, and is written again.
+func TestFailedWriteIsRepeated(t *testing.T) {
+	s := newMapServer(t, index.MemoryConfig{})
+	p := newPrompt(1, 40)
+	s.apply(p.store(1, 0, 40))
+	s.commit(true, func() {})
+	if s.same(p, true) != 1 {
+		t.Error("there is no row")
+	}
+}
+
+// A row names a writer when all buckets are written, if there was another one, or another name.
+func TestRowComesLast(t *testing.T) {
+	const units = 32 * (2*maxCommit + 100)
+	p := newPrompt(1, units)
+	check := func(t *testing.T, w, reader *hand, was uint64) {
+		for commits := 1; ; commits++ {
+			more, err := w.commit(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if w.owner("a") == was && more {
+				continue
+			}
+			row := reader.rows(p)["a"]
+			if w.owner("a") != w.id || row.Run != units/8 || row.Stale || commits < 3 {
+				t.Errorf("after %d commits a row of %d blocks, stale: %v", commits, row.Run, row.Stale)
+			}
+			return
+		}
+	}
+	t.Run("written anew", func(t *testing.T) {
+		h := newHands(t, 2)
+		h[0].apply("a", 1, p.store(8, 0, units/8))
+		h[0].flush()
+		was := h[0].id
+		h[0].beginAnew(t.Context())
+		check(t, h[0], h[1], was)
+	})
+	t.Run("taken over", func(t *testing.T) {
+		h := newHands(t, 3)
+		for _, w := range h[:2] {
+			w.apply("a", 1, p.store(8, 0, units/8))
+			w.flush()
+		}
+		h[0].endsLeases("0", "m:m")
+		if err := h[1].lookAround(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		check(t, h[1], h[2], h[0].id)
+	})
+}
+
+// Who stands by says nothing until the lease of the other has ended. What he has not seen makes
+// the rows stale until he has.
+func TestStandby(t *testing.T) {
+	h := newHands(t, 3)
+	first, second, reader := h[0], h[1], h[2]
+	p, q := newPrompt(1, 40), newPrompt(2, 40)
+	for i, w := range h[:2] {
+		w.apply("a", float64(10-5*i), p.store(1, 0, 40))
+		w.flush()
+		w.apply("a", float64(10-5*i), q.store(1, 0, 40))
+		w.flush()
+	}
+	if got := second.writersOf(q.keys[0]); !slices.Equal(got, []uint64{first.id}) {
+		t.Errorf("writers %x, and %x stands by", got, second.id)
+	}
+	look := func() {
+		t.Helper()
+		if err := second.lookAround(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		second.flush()
+	}
+	if look(); second.owner("a") != first.id {
+		t.Fatal("the source of a living writer is taken over")
+	}
+	first.endsLeases("0", "m:m")
+	if look(); second.owner("a") != second.id {
+		t.Fatal("the source is not taken over")
+	}
+	for _, c := range []struct {
+		at    float64
+		stale bool
+	}{{7, true}, {9.5, true}, {10, false}, {11, false}} {
+		second.apply("a", c.at, p.store(1, 0, 40))
+		second.flush()
+		if row := reader.rows(q)["a"]; row.Run != 40 || row.Stale != c.stale {
+			t.Errorf("at %v: %d blocks, stale: %v", c.at, row.Run, row.Stale)
+		}
+	}
+}
+
+// Who is alone again takes a source whose row was taken away.
+func TestRowTakenAway(t *testing.T) {
+	h := newHands(t, 3)
+	p, q := newPrompt(1, 40), newPrompt(2, 40)
+	for _, w := range h[:2] {
+		for _, of := range []*prompt{p, q} {
+			w.apply("a", 1, of.store(1, 0, 40))
+			w.flush()
+		}
+	}
+	h[0].server.HDel(t.Context(), h[0].names.registry("m"), "s0 a", versionField)
+	if err := h[1].lookAround(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	h[1].flush()
+	if row := h[2].rows(q)["a"]; h[1].owner("a") != h[1].id || row.Run != 40 {
+		t.Errorf("a row of %d blocks", row.Run)
+	}
+}
+
+// A cache that is emptied, and a pod that is removed, are one write to the registry.
+func TestEmptiedIsTold(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		empty func(*hand)
+	}{
+		{"clear", func(h *hand) { h.apply("a", 2, index.Change{Op: index.OpClear}) }},
+		{"clear of a tier", func(h *hand) { h.apply("a", 2, index.Change{Op: index.OpClearTier}) }},
+		{"removal", func(h *hand) {
+			if err := h.mem.Remove(h.Context(), "a"); err != nil {
+				h.Fatal(err)
+			}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := newHands(t, 2)
+			p := newPrompt(1, 40)
+			h[0].apply("a", 1, p.store(1, 0, 40))
+			h[0].flush()
+			if n := h[1].rows(p)["a"].Run; n != 40 {
+				t.Fatalf("%d blocks", n)
+			}
+			c.empty(h[0])
+			h[0].flush()
+			if n := h[1].rows(p)["a"].Run; n != 0 {
+				t.Errorf("%d blocks are left", n)
+			}
+		})
+	}
+}
+
+// Rows that could not be told, or taken away, are the next time.
+func TestFailedRowsAreRepeated(t *testing.T) {
+	h := newHands(t, 1)[0]
+	h.apply("b", 1)
+	h.flush() // the part has a token
+	h.apply("a", 1, newPrompt(1, 40).store(1, 0, 40))
+	h.fail()
+	if h.flush(); h.owner("a") != h.id {
+		t.Fatal("there is no row")
+	}
+	if err := h.mem.Remove(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := h.remove(ctx, "a", func(src index.Source) bool { return src.Pod == "a" }); !errors.Is(err, index.ErrDelayed) {
+		t.Fatalf("a removal that is not written: %v", err)
+	}
+	h.fail()
+	if h.flush(); h.owner("a") != 0 || h.owner("b") != h.id {
+		t.Errorf("rows of %x and %x", h.owner("a"), h.owner("b"))
+	}
+}
+
+// What living writers have is not swept, and what a dead one has left is.
+func TestSweepKeys(t *testing.T) {
+	h := newHands(t, 3)
+	dead, living, sweeper := h[0], h[1], h[2]
+	p := newPrompt(1, 40)
+	for i, w := range h {
+		w.apply(fmt.Sprint(i), 1, p.store(1, 0, 40))
+		w.flush()
+	}
+	for _, of := range []part{"0", "m:m"} {
+		dead.server.Del(t.Context(), dead.names.token(of, dead.id))
+	}
+	if err := sweeper.sweepKeys(t.Context(), sweeper.server.Keys(t.Context(), "h:*").Val()); err != nil {
+		t.Fatal(err)
+	}
+	want := []uint64{living.id, sweeper.id}
+	slices.Sort(want)
+	for _, unit := range []int{0, 32} {
+		if got := living.writersOf(p.keys[unit]); !slices.Equal(got, want) {
+			t.Errorf("sections of %x, want %x", got, want)
+		}
+	}
+	if a, b, c := living.owner("0"), living.owner("1"), living.owner("2"); a != 0 || b != living.id || c != sweeper.id {
+		t.Errorf("rows of %x, %x and %x", a, b, c)
+	}
+}
+
+// A part without its token has lost what was written there: all is written anew, under another
+// name, and the word of the old one does not count any more.
+func TestTokenLost(t *testing.T) {
+	h := newHands(t, 2)
+	w, reader := h[0], h[1]
+	p, q := newPrompt(1, 40), newPrompt(2, 40)
+	w.apply("a", 1, p.store(1, 0, 40))
+	w.flush()
+	w.server.Del(t.Context(), w.names.token("0", w.id), w.names.bucket(0, p.keys[32]))
+	w.apply("a", 2, q.store(1, 0, 40))
+	if _, err := w.commit(t.Context()); !errors.Is(err, errLost) {
+		t.Fatalf("a commit where the token is lost: %v", err)
+	}
+	was := w.id
+	w.began = time.Now().Add(-time.Hour) // not twice in a lease
+	if more, err := w.commit(t.Context()); !more || err != nil || w.id == was {
+		t.Fatalf("more: %v, %v, another name: %v", more, err, w.id != was)
+	}
+	if left := w.keysLike("l" + bytesOf(was)); len(left) > 0 {
+		t.Errorf("leases are left: %q", left)
+	}
+	w.flush()
+	for _, of := range []*prompt{p, q} {
+		if row := reader.rows(of)["a"]; row.Run != 40 || row.Stale {
+			t.Errorf("%d blocks, stale: %v", row.Run, row.Stale)
+		}
+		if got := w.writersOf(of.keys[0]); !slices.Equal(got, []uint64{w.id}) {
+			t.Errorf("sections of %x, want %x", got, w.id)
+		}
+	}
+}
+
+// hook calls what a pipeline has before it is sent.
+type hook func(context.Context, []redis.Cmder)
+
+func (hook) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (f hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, all []redis.Cmder) error {
+		f(ctx, all)
+		return next(ctx, all)
+	}
+}
+
+// Nothing is written in a part before the writer's token is there: it would be swept.
+func TestTokenComesFirst(t *testing.T) {
+	server := redistest.Standalone(t)
+	client, asks := server.Client(t), server.Client(t)
+	ix, err := New(client, Config{Prefix: "h:", Lease: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ix.start.Do(func() {})
+	defer ix.Close()
+	w := &hand{TB: t, Index: ix, server: asks}
+	written := 0
+	client.AddHook(hook(func(ctx context.Context, all []redis.Cmder) {
+		for _, cmd := range all {
+			if s := fmt.Sprint(cmd.Args()[1]); s != putSection.sha && s != putSection.text && s != tellRows.sha && s != tellRows.text {
+				continue
+			}
+			written++
+			if n := asks.Exists(ctx, w.names.token("0", w.id), w.names.token("m:m", w.id)).Val(); n != 2 {
+				t.Errorf("%.40q is sent with %d tokens there", cmd.Args()[:2], n)
+			}
+		}
+	}))
+	w.apply("a", 1, newPrompt(1, 40).store(1, 0, 40))
+	if w.flush(); written < 3 {
+		t.Errorf("only %d were written", written)
+	}
+}
+
+// A writer whose changes cannot be written for longer than a lease does not renew it.
+func TestLateLease(t *testing.T) {
+	w := newHands(t, 1)[0]
+	w.apply("a", 1, newPrompt(1, 40).store(1, 0, 40))
+	w.flush()
+	w.apply("a", 2, newPrompt(2, 40).store(1, 0, 40))
+	w.fail()
+	w.since = time.Now().Add(-2 * w.c.Lease)
+	w.fail()
+	w.endsLeases("0", "m:m")
+	w.beat(t.Context())
+	if left := w.keysLike("l"); len(left) > 0 {
+		t.Errorf("leases are renewed: %q", left)
+	}
+	w.flush()
+	w.beat(t.Context())
+	if left := w.keysLike("l"); len(left) != 2 {
+		t.Errorf("leases %q", left)
+	}
+}
+
+// Rows are stale without a lease where something of them was taken from.
+func TestStale(t *testing.T) {
+	h := newHands(t, 2)
+	w, reader := h[0], h[1]
+	p := newPrompt(1, 40)
+	w.apply("a", 1, p.store(1, 0, 40))
+	w.flush()
+	for _, of := range []part{"0", "m:m"} {
+		if row := reader.rows(p)["a"]; row.Run != 40 || row.Stale {
+			t.Errorf("%d blocks, stale: %v", row.Run, row.Stale)
+		}
+		w.endsLeases(of)
+		if row := reader.rows(p)["a"]; row.Run != 40 || !row.Stale {
+			t.Errorf("without a lease in %q: %d blocks, stale: %v", of, row.Run, row.Stale)
+		}
+		w.beat(t.Context())
+	}
+}
+
+// Rows of a writer of whom a reader has never heard are not stale.
+func TestNewWriter(t *testing.T) {
+	h := newHands(t, 3)
+	p := newPrompt(1, 40)
+	for i, w := range h[:2] {
+		w.apply(fmt.Sprint(i), 1, p.store(1, 0, 40))
+		w.flush()
+		rows := h[2].rows(p)
+		for pod, row := range rows {
+			if row.Run != 40 || row.Stale {
+				t.Errorf("pod %s: %d blocks, stale: %v", pod, row.Run, row.Stale)
+			}
+		}
+		if len(rows) != i+1 {
+			t.Errorf("%d rows, want %d", len(rows), i+1)
+		}
+	}
+}
+
+// A lease is believed no longer than it lasts, and not for long without asking.
+func TestLeases(t *testing.T) {
+	var l leases
+	k := leaseKey{1, "0"}
+	asked := time.Now()
+	for _, c := range []struct {
+		lasts, after time.Duration
+		holds, known bool
+	}{
+		{time.Second, 0, true, true},
+		{time.Second, leaseAge - 1, true, true},
+		{time.Second, leaseAge, true, false},
+		{time.Second, time.Second - 1, true, false},
+		{time.Second, time.Second, false, false},
+		{leaseAge / 2, leaseAge/2 - 1, true, true},
+		{leaseAge / 2, leaseAge / 2, false, false},
+		{-2, 0, false, true}, // there is none
+		{-2, leaseAge - 1, false, true},
+		{-2, leaseAge, false, false},
+	} {
+		l.note(k, asked, c.lasts)
+		if holds, known := l.holds(k, asked.Add(c.after)); holds != c.holds || known != c.known {
+			t.Errorf("%v after it lasts %v: holds %v, known %v", c.after, c.lasts, holds, known)
+		}
+	}
+	if _, known := l.holds(leaseKey{2, "0"}, asked); known {
+		t.Error("a lease that was not asked for is known")
+	}
+}
+
+// Buckets of which something is asked are fetched, whatever is before it in them.
+func TestBehind(t *testing.T) {
+	s := newMapServer(t, index.MemoryConfig{})
+	p := newPrompt(1, 200)
+	s.apply(p.store(1, 0, 200))
+	s.commit(false, func() {})
+	for _, behind := range []int{0, 31, 32, 33, 63, 64, 199} {
+		q := &index.Query{
+			Candidates: index.NewCandidates("m", nil), Held: true, Behind: 16 * behind,
+			Keys: func(index.Variant) ([]index.Key, error) { return p.keys, nil },
+		}
+		rows := s.match(q).Rows
+		if len(rows) != 1 {
+			t.Fatalf("behind %d: %d rows", behind, len(rows))
+		}
+		for block := behind; block < 200; block++ {
+			if rows[0].Held[index.TierGPU][block/64]>>(block%64)&1 == 0 {
+				t.Errorf("behind %d: block %d is missing", behind, block)
+				break
+			}
+		}
+	}
+}
+
+// Of a source that is asked for its bits all is fetched, also behind what it does not hold.
+func TestBitsBehindAHole(t *testing.T) {
+	s := newMapServer(t, index.MemoryConfig{})
+	p := newPrompt(1, 300)
+	store, remove := p.store(1, 0, 300), p.remove(1, 0, 200)
+	store.Group = index.Group{ID: 1, Kind: index.GroupWindow, Window: 64}
+	remove.Group = store.Group
+	s.apply(store, remove)
+	s.commit(false, func() {})
+	if s.same(p, false) != 1 {
+		t.Error("there is no row")
+	}
+}
+
+// That blocks of a holder were given up is told, also if that fails at first.
+func TestEvictedIsTold(t *testing.T) {
+	h := newHands(t, 2)
+	p := newPrompt(1, 40)
+	h[0].apply("a", 1, p.store(1, 0, 40))
+	h[0].flush()
+	if h[1].rows(p)["a"].Evicted {
+		t.Fatal("something was evicted at first")
+	}
+	(*mirror)(h[0].Index).Evicted(h[0].sources[index.Source{Pod: "a", Model: "m"}].holders[0].ID)
+	h[0].fail()
+	h[0].flush()
+	if row := h[1].rows(p)["a"]; row.Run != 40 || !row.Evicted {
+		t.Errorf("%d blocks, evicted: %v", row.Run, row.Evicted)
+	}
+}
+
+// Close gives the leases back.
+func TestCloseEndsLeases(t *testing.T) {
+	h := newHands(t, 1)[0]
+	ix, err := New(h.server, h.c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ix.Close()
+	if _, err := ix.Apply(t.Context(), index.Source{Pod: "a", Model: "m"}, index.Cursor{}, []index.Change{newPrompt(1, 40).store(1, 0, 40)}); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(h.keysLike("l")); n != 2 {
+		t.Fatalf("%d leases", n)
+	}
+	if err := ix.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if left := h.keysLike("l"); len(left) > 0 {
+		t.Errorf("leases are left: %q", left)
+	}
+}
+
+// An Index that degrades says all the same that its caller has given up.
+func TestDegradeCanceled(t *testing.T) {
+	h := newHands(t, 1)[0]
+	p := newPrompt(1, 40)
+	h.apply("a", 1, p.store(1, 0, 40))
+	h.flush()
+	c := h.c
+	c.Degrade = true
+	ix, err := New(h.server, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ix.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	var m index.Matches
+	err = ix.Match(ctx, &index.Query{Candidates: index.NewCandidates("m", nil), Keys: func(index.Variant) ([]index.Key, error) {
+		cancel()
+		return p.keys, nil
+	}}, &m)
+	if !errors.Is(err, context.Canceled) || m.Degraded != nil {
+		t.Errorf("%v, degraded: %v", err, m.Degraded)
+	}
+}
+
+// An Apply ends when all is written, and not before.
+func TestApplyWaits(t *testing.T) {
+	h := newHands(t, 1)[0]
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	src := index.Source{Pod: "a", Model: "m"}
+	for seed := range uint64(3) {
+		h.apply("a", 1, newPrompt(seed, 40).store(1, 0, 40))
+		wait := func() error { return h.await(ctx, h.sources[src], h.change) }
+		if err := wait(); !errors.Is(err, index.ErrDelayed) {
+			t.Errorf("before a commit: %v", err)
+		}
+		h.fail()
+		if err := wait(); !errors.Is(err, index.ErrDelayed) {
+			t.Errorf("after a commit that failed: %v", err)
+		}
+		h.flush()
+		if err := wait(); err != nil {
+			t.Errorf("after a commit: %v", err)
+		}
+	}
+}
+
+// All that is held is renewed twice in a TTL, however slow the sweep is to be. What is not held
+// any more is taken away.
+func TestSweepOwn(t *testing.T) {
+	s := newMapServer(t, index.MemoryConfig{})
+	s.c.Sweep, s.c.TTL = 1, time.Minute
+	p := newPrompt(1, 32*500)
+	s.apply(p.store(8, 0, 32*500/8))
+	s.commit(false, func() {})
+	beats := int(s.c.TTL / 2 / (s.c.Lease / 3))
+	sweep := func() {
+		for range beats {
+			s.sweepOwn()
+		}
+	}
+	if sweep(); len(s.dirty) > 0 {
+		t.Fatalf("%d buckets are renewed at once", len(s.dirty))
+	}
+	for _, b := range s.all {
+		b.written -= 31
+	}
+	if sweep(); len(s.dirty) != 500 {
+		t.Fatalf("%d of 500 buckets are renewed", len(s.dirty))
+	}
+	s.commit(false, func() {})
+	s.apply(index.Change{Op: index.OpClear})
+	s.commit(false, func() {})
+	for range 2 { // the order changes as buckets go
+		sweep()
+		s.commit(false, func() {})
+	}
+	if n := len(s.all); n > 0 {
+		t.Errorf("%d buckets are left", n)
+	}
+}
+
+// Redis keeps nothing for ever.
+func TestTTLs(t *testing.T) {
+	w := newHands(t, 1)[0]
+	w.apply("a", 1, newPrompt(1, 40).store(1, 0, 40))
+	w.flush()
+	keys := w.server.Keys(t.Context(), "h:*").Val()
+	for _, key := range keys {
+		if ttl := w.server.PTTL(t.Context(), key).Val(); ttl <= 0 {
+			t.Errorf("%q has no TTL", strings.TrimPrefix(key, "h:"))
+		}
+	}
+	if len(keys) != 10 { // root, models; a registry and its cursors; two buckets; two tokens and leases
+		t.Errorf("%d keys: %q", len(keys), keys)
+	}
+}

@@ -1,0 +1,192 @@
+package redisindex
+
+import (
+	"context"
+	"crypto/sha1"
+	"encoding/hex"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// The scripts do what cannot be done by one command: a part of a value is replaced if the
+// rest is what it was. They know sections, and the first bytes of rows; nothing of keys and
+// holders.
+
+// script is a script, and the name that servers give it.
+type script struct{ text, sha string }
+
+func newScript(text string) *script {
+	sum := sha1.Sum([]byte(text))
+	return &script{text, hex.EncodeToString(sum[:])}
+}
+
+// in adds a call to a pipeline. Servers that may not know the script get its text.
+func (s *script) in(ctx context.Context, p redis.Pipeliner, text bool, keys []string, args ...any) *redis.Cmd {
+	if text {
+		return p.Eval(ctx, s.text, keys, args...)
+	}
+	return p.EvalSha(ctx, s.sha, keys, args...)
+}
+
+// putSection puts the section of a writer into a bucket, in place of the one that it has
+// there, if that is not newer: a command may come late over a connection that was given up.
+// A section without a body stays for a while, for the same reason. It also takes away the
+// sections of writers that do not write any more, and whatever the key has that is not ours.
+//
+// KEYS: the bucket. ARGV: writer, seq, body, TTL in ms, writers that have gone, one after the
+// other.
+var putSection = newScript(`
+local value = redis.pcall('GET', KEYS[1])
+local kept, live = {'K\1'}, false
+if type(value) == 'string' and string.sub(value, 1, 2) == 'K\1' then
+	local at = 3
+	while at + 19 <= #value do
+		local lo, hi, n = struct.unpack('<I4I4I4', value, at + 8)
+		local last = at + 19 + n
+		if last > #value then break end
+		local writer = string.sub(value, at, at + 7)
+		if writer == ARGV[1] then
+			local mylo, myhi = struct.unpack('<I4I4', ARGV[2])
+			if hi > myhi or hi == myhi and lo > mylo then return 0 end
+		else
+			local gone = false
+			for i = 1, #ARGV[5], 8 do
+				gone = gone or writer == string.sub(ARGV[5], i, i + 7)
+			end
+			if not gone then
+				kept[#kept + 1] = string.sub(value, at, last)
+				live = live or n > 0
+			end
+		end
+		at = last + 1
+	end
+end
+kept[#kept + 1] = ARGV[1]
+kept[#kept + 1] = ARGV[2]
+kept[#kept + 1] = struct.pack('<I4', #ARGV[3])
+kept[#kept + 1] = ARGV[3]
+local ttl = ARGV[4]
+if #ARGV[3] == 0 and not live then ttl = math.min(ttl, 60000) end
+redis.call('SET', KEYS[1], table.concat(kept), 'PX', ttl)
+return 1
+`)
+
+// takeSections takes the sections of some writers out of a bucket.
+//
+// KEYS: the bucket. ARGV: writers, one after the other.
+var takeSections = newScript(`
+local value = redis.pcall('GET', KEYS[1])
+if type(value) ~= 'string' or string.sub(value, 1, 2) ~= 'K\1' then return 0 end
+local kept, at = {'K\1'}, 3
+while at + 19 <= #value do
+	local _, _, n = struct.unpack('<I4I4I4', value, at + 8)
+	local last = at + 19 + n
+	if last > #value then break end
+	local gone = false
+	for i = 1, #ARGV[1], 8 do
+		gone = gone or string.sub(value, at, at + 7) == string.sub(ARGV[1], i, i + 7)
+	end
+	if not gone then kept[#kept + 1] = string.sub(value, at, last) end
+	at = last + 1
+end
+if #kept == 1 then
+	redis.call('UNLINK', KEYS[1])
+else
+	redis.call('SET', KEYS[1], table.concat(kept), 'KEEPTTL')
+end
+return 1
+`)
+
+// leaveToken notes that a writer has written so far in a part of the keys, and that it lives. It
+// returns 0 if the part has none of the notes that it may have: then the server has lost what
+// was written.
+//
+// KEYS: token, lease. ARGV: the notes that may be there, 8 bytes each; 1 if there may be none;
+// the new note; TTL and lease in ms, lease 0: it is not renewed.
+var leaveToken = newScript(`
+local now, known = redis.call('GET', KEYS[1]), false
+if not now then
+	known = ARGV[2] == '1'
+elseif now == ARGV[3] then
+	known = true
+else
+	for i = 1, #ARGV[1], 8 do
+		known = known or now == string.sub(ARGV[1], i, i + 7)
+	end
+end
+if not known then return 0 end
+redis.call('SET', KEYS[1], ARGV[3], 'PX', ARGV[4])
+if ARGV[5] ~= '0' then redis.call('SET', KEYS[2], '1', 'PX', ARGV[5]) end
+return 1
+`)
+
+// late begins a script that writes rows for a commit. It ends the script if the writer's token
+// is newer than the commit: then the command came late over a connection that was given up.
+const late = `
+local token = redis.call('GET', KEYS[3])
+if token and #ARGV[3] > 0 then
+	local lo, hi = struct.unpack('<I4I4', token)
+	local mylo, myhi = struct.unpack('<I4I4', ARGV[3])
+	if hi > myhi or hi == myhi and lo > mylo then return {} end
+end
+`
+
+// tellRows writes rows of a registry, and how far their writer has come. It returns for each
+// 1, or 0 if there is no row and none was given, or the row that counts, if it is another
+// writer's.
+//
+// KEYS: registry, cursors, the writer's token. ARGV: writer, beginning of the version, seq, TTL
+// in ms; for each row: field, row, cursor, the writers from whom it may be taken, and the cursor
+// that they have left, "*" for any. "" is nothing.
+var tellRows = newScript(late + `
+local out, told = {}, false
+for i = 5, #ARGV, 5 do
+	local field, row, cursor, from, left = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
+	local now = redis.call('HGET', KEYS[1], field)
+	if now and #now < 9 then now = false end -- it is no row
+	local owner = now and string.sub(now, 1, 8)
+	local mine = not now or owner == ARGV[1]
+	for j = 1, #from, 8 do
+		if not mine and owner == string.sub(from, j, j + 7) then
+			mine = left == '*' or (redis.call('HGET', KEYS[2], field) or '') == left
+		end
+	end
+	if not mine then
+		out[#out + 1] = now
+	elseif row == '' and not now then
+		out[#out + 1] = 0
+	else
+		if row ~= '' then
+			redis.call('HSET', KEYS[1], field, row)
+			told = true
+		end
+		if cursor ~= '' then redis.call('HSET', KEYS[2], field, cursor) end
+		out[#out + 1] = 1
+	end
+end
+if told then redis.call('HSET', KEYS[1], 'v', ARGV[2] .. table.concat(redis.call('TIME'), '.')) end
+redis.call('PEXPIRE', KEYS[1], ARGV[4])
+redis.call('PEXPIRE', KEYS[2], ARGV[4])
+return out
+`)
+
+// dropRows takes those rows away that are a writer's.
+//
+// KEYS: registry, cursors, the writer's token. ARGV: writer, beginning of the version, seq,
+// fields. Without a seq the command may come at any time.
+var dropRows = newScript(late + `
+local told = false
+for i = 4, #ARGV do
+	local now = redis.call('HGET', KEYS[1], ARGV[i])
+	if now and string.sub(now, 1, 8) == ARGV[1] then
+		if not told then
+			-- First, because a hash without fields goes, and its TTL with it.
+			redis.call('HSET', KEYS[1], 'v', ARGV[2] .. table.concat(redis.call('TIME'), '.'))
+			told = true
+		end
+		redis.call('HDEL', KEYS[1], ARGV[i])
+		redis.call('HDEL', KEYS[2], ARGV[i])
+	end
+end
+return 1
+`)

@@ -1,0 +1,225 @@
+package redisindex
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/kvindex/kvindex/index"
+)
+
+// standing is whose a source is.
+type standing uint8
+
+const (
+	claimed standing = iota // this process wants it, and does not know yet whether it gets it
+	owned
+	other  // another process's, who lives as far as is known
+	taking // this process's, as soon as all that it holds is written
+)
+
+// source is a source that this process feeds, or has a note about. It is guarded by Index.mu.
+type source struct {
+	index.Source
+	feed    uint64 // in the Memory; 0: there is none
+	layout  *index.Layout
+	holders []*holder
+	note    []byte
+	time    float64 // of the engine's clock, by the newest cursor that has one
+	fed     bool    // something of it was applied here
+	removed bool    // it is not in writer.sources any more
+
+	standing
+	told bool // its holders are in the sections of buckets
+	// Of taking: from whom (one of some writers), what he left, and the change up to which buckets have to be
+	// written before.
+	from, left string
+	ready      uint64
+	// behind: the writer before had seen more of the engine, up to that time.
+	behind bool
+	until  float64
+
+	dirty  bool // it is in writer.sources
+	row    bool // so is its row, and not just the cursor
+	change uint64
+}
+
+// mirror is an Index as the Mirror of its Memory.
+type mirror Index
+
+// Holders implements index.Mirror.
+func (m *mirror) Holders(feed uint64, id index.Source, layout *index.Layout, holders []index.Holder) {
+	ix := (*Index)(m)
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	src := ix.source(id)
+	if feed < src.feed {
+		return // of a life that has ended
+	}
+	if src.feed != feed {
+		ix.leave(src)
+		src.feed = feed
+		ix.byFeed[feed] = src
+	}
+	src.layout = layout
+	ix.meet(src, holders)
+	ix.markRow(src)
+}
+
+// Gone implements index.Mirror.
+func (m *mirror) Gone(feed uint64) {
+	ix := (*Index)(m)
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	if src := ix.byFeed[feed]; src != nil {
+		ix.leave(src)
+	}
+}
+
+// Held implements index.Mirror.
+func (m *mirror) Held(id uint32, run index.Run, was, now uint32) {
+	ix := (*Index)(m)
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	if int(id) < len(ix.holders) && ix.holders[id] != nil {
+		ix.hold(ix.holders[id], run, was, now)
+	}
+}
+
+// Evicted implements index.Mirror.
+func (m *mirror) Evicted(id uint32) {
+	ix := (*Index)(m)
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	if int(id) < len(ix.holders) && ix.holders[id] != nil {
+		h := ix.holders[id]
+		h.evicted = true
+		ix.markRow(h.source)
+	}
+}
+
+// leave has a source hold nothing any more.
+func (ix *Index) leave(src *source) {
+	ix.meet(src, nil)
+	delete(ix.byFeed, src.feed)
+	src.feed, src.layout = 0, nil
+	ix.markRow(src)
+}
+
+// source returns a source, made if need be.
+func (ix *Index) source(id index.Source) *source {
+	src := ix.sources[id]
+	if src == nil {
+		src = &source{Source: id, told: true}
+		ix.sources[id] = src
+		ix.byPod[id.Pod] = append(ix.byPod[id.Pod], src)
+	}
+	return src
+}
+
+// dismiss forgets a source.
+func (ix *Index) dismiss(src *source) {
+	delete(ix.sources, src.Source)
+	src.removed = true
+	of := slices.DeleteFunc(ix.byPod[src.Pod], func(o *source) bool { return o == src })
+	if ix.byPod[src.Pod] = of; len(of) == 0 {
+		delete(ix.byPod, src.Pod)
+	}
+}
+
+// markRow has the row of a source written.
+func (ix *Index) markRow(src *source) {
+	src.row = true
+	ix.markSource(src)
+}
+
+func (ix *Index) markSource(src *source) {
+	ix.change++
+	src.change = ix.change
+	if !src.dirty {
+		src.dirty = true
+		ix.dirtySources = append(ix.dirtySources, src)
+	}
+}
+
+// applied notes that something of a source was applied, and returns the last change.
+func (ix *Index) applied(id index.Source, cur index.Cursor) (*source, uint64) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	src := ix.source(id)
+	if !src.fed {
+		src.fed, src.row = true, true
+		ix.cacheOf(id.Model).fed.Store(true)
+	}
+	if cur.Time > src.time {
+		src.time = cur.Time
+		if src.behind && src.time >= src.until {
+			src.behind, src.row = false, true
+		}
+	}
+	ix.markSource(src)
+	ix.poke()
+	return src, ix.change
+}
+
+// poke has the writer look for something to do.
+func (ix *Index) poke() {
+	select {
+	case ix.wake <- struct{}{}:
+	default:
+	}
+}
+
+// await waits until a change of a source is written, if it is this process that writes it. A
+// source that was removed has nobody who waits for more than its removal.
+func (ix *Index) await(ctx context.Context, src *source, change uint64) error {
+	var timer *time.Timer
+	for {
+		ix.mu.Lock()
+		mine := !src.removed
+		done := mine && src.standing == other || ix.written >= change && (src.standing == owned || !mine)
+		moved, trouble, since := ix.moved, ix.trouble, ix.since
+		ix.mu.Unlock()
+		switch {
+		case done:
+			return nil
+		case ix.closed.Load():
+			return delayed(src.Source, index.ErrClosed)
+		case trouble != nil && time.Since(since) > ix.c.Timeout:
+			return delayed(src.Source, trouble)
+		}
+		if timer == nil {
+			timer = time.NewTimer(ix.c.Timeout)
+			defer timer.Stop()
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return delayed(src.Source, ctx.Err())
+		case <-timer.C:
+			if trouble == nil {
+				trouble = fmt.Errorf("no answer for %v", ix.c.Timeout)
+			}
+			return delayed(src.Source, trouble)
+		}
+	}
+}
+
+func delayed(src index.Source, why error) error {
+	return fmt.Errorf("%w: pod %q, model %q, rank %d: redis: %w", index.ErrDelayed, src.Pod, src.Model, src.Rank, why)
+}
+
+// Tell implements index.Directory.
+func (ix *Index) Tell(id index.Source, note []byte) {
+	if ix.closed.Load() {
+		return
+	}
+	ix.run()
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	src := ix.source(id)
+	src.note = note
+	ix.markRow(src)
+	ix.poke()
+}

@@ -1,0 +1,217 @@
+package redisindex
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Two things are swept, each a few buckets with each beat. A writer looks at its own buckets:
+// what is to be renewed, and what holders that have gone have left (sweepOwn). And one of the
+// writers goes through all keys in Redis, for what writers have left that have gone
+// (sweepAll). A writer has gone from a part if it has no token there: it leaves one there before it
+// writes anything else, and once it finds that the token is not there any more, it never writes
+// under that name again.
+
+// sweepOwn looks at some of the buckets of this process.
+func (ix *Index) sweepOwn() {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	old := time.Now().Add(-ix.c.TTL / 2).Unix()
+	for n := min(ix.perBeat(max(float64(ix.c.Sweep), 4*float64(len(ix.all))/ix.c.TTL.Seconds())), len(ix.all)); n > 0; n-- {
+		if ix.swept >= len(ix.all) {
+			ix.swept = 0
+		}
+		b := ix.all[ix.swept]
+		ix.swept++
+		if !b.dirty && (b.written < old || ix.hasGone(b)) {
+			ix.markBucket(b)
+		}
+	}
+}
+
+// perBeat returns how many of so many a second are for a beat.
+func (ix *Index) perBeat(second float64) int { return int(second*ix.c.Lease.Seconds()/3) + 1 }
+
+// scanning is how far a sweep of all keys has come.
+type scanning struct {
+	nodes  []*redis.Client // still to be gone through, the first one from cursor on
+	cursor uint64
+	rests  time.Time // until then nothing is to do
+}
+
+// sweepAll goes through some of the keys, if this process is the one that does.
+func (ix *Index) sweepAll(ctx context.Context) error {
+	s := &ix.scanning
+	if time.Now().Before(s.rests) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, ix.c.Lease/2)
+	defer cancel()
+	key, me := ix.names.sweeper(), bytesOf(ix.id)
+	if err := ix.client.SetNX(ctx, key, me, 4*ix.c.Lease).Err(); err != nil {
+		return err
+	}
+	switch who, err := ix.client.Get(ctx, key).Result(); {
+	case err != nil && !errors.Is(err, redis.Nil):
+		return err
+	case who != me:
+		s.nodes, s.rests = nil, time.Now().Add(4*ix.c.Lease)
+		return nil
+	}
+	if err := ix.client.PExpire(ctx, key, 4*ix.c.Lease).Err(); err != nil {
+		return err
+	}
+	if len(s.nodes) == 0 {
+		s.nodes, s.cursor = ix.nodes(ctx), 0
+		if len(s.nodes) == 0 {
+			return nil
+		}
+	}
+	keys, next, err := s.nodes[0].Scan(ctx, s.cursor, escape(ix.c.Prefix)+"*", int64(ix.perBeat(float64(ix.c.Sweep)))).Result()
+	if err == nil {
+		err = ix.sweepKeys(ctx, keys)
+	}
+	if err != nil {
+		next = 0 // it may not be there any more
+	}
+	if s.cursor = next; next == 0 {
+		if s.nodes = s.nodes[1:]; len(s.nodes) == 0 {
+			s.rests = time.Now().Add(ix.c.TTL / 8)
+		}
+	}
+	return err
+}
+
+// nodes returns a client for each master.
+func (ix *Index) nodes(ctx context.Context) []*redis.Client {
+	switch client := ix.client.(type) {
+	case *redis.Client:
+		return []*redis.Client{client}
+	case *redis.ClusterClient:
+		found := make(chan *redis.Client, 1024)
+		_ = client.ForEachMaster(ctx, func(_ context.Context, c *redis.Client) error {
+			select {
+			case found <- c:
+			default:
+			}
+			return nil
+		})
+		close(found)
+		var all []*redis.Client
+		for c := range found {
+			all = append(all, c)
+		}
+		return all
+	}
+	return nil
+}
+
+// escape has a name stand for itself in a pattern.
+func escape(name string) string {
+	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`).Replace(name)
+}
+
+// sweepKeys takes away what writers that have gone have left under some keys.
+func (ix *Index) sweepKeys(ctx context.Context, keys []string) error {
+	p := ix.client.Pipeline()
+	buckets := make(map[string]*redis.StringCmd)
+	registries := make(map[string]*redis.MapStringStringCmd)
+	for _, key := range keys {
+		switch of, rest, ok := ix.names.split(key); {
+		case !ok:
+		case ix.names.isBucket(rest):
+			buckets[key] = p.Get(ctx, key)
+		case rest == "r" && strings.HasPrefix(string(of), "m:"):
+			registries[key] = p.HGetAll(ctx, key)
+		}
+	}
+	if p.Len() == 0 {
+		return nil
+	}
+	var said redis.Error // of a key that another program has written
+	if _, err := p.Exec(ctx); err != nil && !errors.As(err, &said) {
+		return err
+	}
+	// Who has written there is asked for after that.
+	writers := make(map[leaseKey]*redis.IntCmd)
+	p = ix.client.Pipeline()
+	seen := func(of part, writer uint64) {
+		k := leaseKey{writer, of}
+		if writer != ix.id && writers[k] == nil {
+			writers[k] = p.Exists(ctx, ix.names.token(of, writer))
+		}
+	}
+	for key, reply := range buckets {
+		of, _, _ := ix.names.split(key)
+		sections(reply.Val(), func(writer uint64, _ string) bool { seen(of, writer); return true })
+	}
+	for key, reply := range registries {
+		of, _, _ := ix.names.split(key)
+		for field, row := range reply.Val() {
+			if field != versionField && len(row) >= rowHead {
+				seen(of, u64(row))
+			}
+		}
+	}
+	if p.Len() == 0 {
+		return nil
+	}
+	if _, err := p.Exec(ctx); err != nil {
+		return err
+	}
+	hasGone := func(of part, writer uint64) bool {
+		reply := writers[leaseKey{writer, of}]
+		return reply != nil && reply.Val() == 0
+	}
+	p = ix.client.Pipeline()
+	for key, reply := range buckets {
+		of, _, _ := ix.names.split(key)
+		var gone []byte
+		sections(reply.Val(), func(writer uint64, _ string) bool {
+			if hasGone(of, writer) {
+				gone = append(gone, bytesOf(writer)...)
+			}
+			return true
+		})
+		if gone != nil {
+			takeSections.in(ctx, p, true, []string{key}, gone)
+		}
+	}
+	for key, reply := range registries {
+		of, _, _ := ix.names.split(key)
+		by := make(map[uint64][]string)
+		for field, row := range reply.Val() {
+			if field != versionField && len(row) >= rowHead && hasGone(of, u64(row)) {
+				by[u64(row)] = append(by[u64(row)], field)
+			}
+		}
+		for writer, fields := range by {
+			ix.dropRowsOf(ctx, p, strings.TrimPrefix(string(of), "m:"), writer, fields)
+		}
+	}
+	if p.Len() == 0 {
+		return nil
+	}
+	_, err := p.Exec(ctx)
+	return err
+}
+
+// dropRowsOf has the rows of another writer taken away.
+func (ix *Index) dropRowsOf(ctx context.Context, p redis.Pipeliner, model string, writer uint64, fields []string) {
+	slices.Sort(fields)
+	version := make([]byte, 16) // by whom and in which commit does not matter
+	rand.Read(version)
+	args := []any{bytesOf(writer), ix.mark + string(version), ""}
+	for _, f := range fields {
+		args = append(args, f)
+	}
+	dropRows.in(ctx, p, true, []string{
+		ix.names.registry(model), ix.names.cursors(model), ix.names.token(registryPart(model), writer),
+	}, args...)
+}

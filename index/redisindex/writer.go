@@ -1,0 +1,706 @@
+package redisindex
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kvindex/kvindex/index"
+	"github.com/redis/go-redis/v9"
+)
+
+// One goroutine writes. What Applies change becomes dirty, and what is dirty is written in one
+// pipeline, while the next changes come in. So nothing is ever written by two at a time, and
+// the more there is to do, the less each costs.
+//
+// # What is written
+//
+// Always the present state: of a bucket the whole section, of a source the whole row. So it does
+// not matter whether an attempt whose outcome is not known was carried out: the same is
+// written again. If it is carried out late, after a newer one, putSection does nothing: sections
+// have the number of their commit.
+//
+// # What a server may lose
+//
+// Behind what a commit writes in a part of the keys it leaves a token there, on the same server.
+// The next one looks for it. A server that has an older one, or none, has lost what was
+// written: a replica got no news before it became the master, or all was deleted. Then what
+// else it has lost is not known, and what it has may be too much. So the writer ends his lease,
+// takes another name (begin), writes everything under that, and then his rows. Nothing is
+// repaired in place.
+//
+// # The order
+//
+// A bucket and a row may come in any order: a number that no row names says nothing, and one
+// that a row names, of which buckets lack something, says too little while the Apply runs. There
+// are two exceptions. A source that is taken over is named when all its buckets are written. And
+// a bucket that is split says so when all its parts are there.
+
+// writer is what this process writes by. It is guarded by Index.mu, but what only the writing
+// goroutine uses.
+type writer struct {
+	sources      map[index.Source]*source
+	byPod        map[string][]*source
+	byFeed       map[uint64]*source
+	dirtySources []*source
+
+	drops   map[string][]string // fields of rows that are to go, by model
+	written uint64              // all changes up to this one are
+	moved   chan struct{}       // closed when written or a standing changes
+	trouble error               // why the last commit failed; nil: it did not
+	since   time.Time           // when trouble began
+	late    bool                // it lasts for longer than a lease: what readers see is too old
+
+	// Of the goroutine alone:
+	id    uint64   // the writer's name
+	old   []string // names that it had before, newest last
+	began time.Time
+	seq   uint64 // of the last commit
+	parts map[part]*partState
+	lost  part            // that has lost what was written; "": none
+	named map[string]bool // models that are in the list of models
+	swept int             // of buckets.all, how far the sweep has come
+	scanning
+}
+
+// partState is what is known of a part.
+type partState struct {
+	notes string // tokens that may be there
+	fresh bool   // there may be none
+}
+
+// Bounds of a commit, and of what is kept.
+const (
+	maxCommit = 2048 // buckets
+	maxNotes  = 64 * 8
+	maxOld    = 8
+)
+
+func (w *writer) init() {
+	w.sources = make(map[index.Source]*source)
+	w.byPod = make(map[string][]*source)
+	w.byFeed = make(map[uint64]*source)
+	w.moved = make(chan struct{})
+	w.named = make(map[string]bool)
+	w.rename()
+}
+
+// rename has the writer begin anew.
+func (w *writer) rename() {
+	if w.id != 0 {
+		w.old = append(w.old, bytesOf(w.id))
+		w.old = w.old[max(0, len(w.old)-maxOld):]
+	}
+	var b [8]byte
+	for w.id = 0; w.id == 0; w.id = binary.LittleEndian.Uint64(b[:]) {
+		rand.Read(b[:])
+	}
+	w.parts, w.lost, w.began = make(map[part]*partState), "", time.Now()
+}
+
+// progress wakes those who wait.
+func (w *writer) progress() {
+	close(w.moved)
+	w.moved = make(chan struct{})
+}
+
+// write is the goroutine.
+func (ix *Index) write(ctx context.Context) {
+	beat := time.NewTicker(ix.c.Lease / 3)
+	defer beat.Stop()
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	wake := ix.wake
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-beat.C:
+			ix.beat(ctx)
+		case <-wake:
+		case <-pause.C:
+			wake = ix.wake
+		}
+		for ctx.Err() == nil {
+			more, err := ix.commit(ctx)
+			if err != nil {
+				pause.Reset(ix.c.Lease / 20)
+				wake = nil // until then
+				break
+			}
+			if !more {
+				break
+			}
+			select {
+			case <-beat.C:
+				ix.beat(ctx)
+			default:
+			}
+		}
+	}
+}
+
+// putting is a bucket that is being written.
+type putting struct {
+	change
+	part  part
+	key   string
+	body  string
+	reply *redis.Cmd // nil: it was not sent
+}
+
+// telling is a source that is being written.
+type telling struct {
+	*source
+	row, cursor string
+	change      uint64
+}
+
+// batch is what a commit writes.
+type batch struct {
+	puts  []putting
+	tells map[string][]telling // by model
+	drops map[string][]string  // fields, by model
+	parts map[part]*redis.Cmd
+	told  map[string]*redis.Cmd
+	upto  uint64 // all changes up to this one are in it
+	err   error  // the first
+}
+
+// take takes what is to be written next.
+func (ix *Index) take() *batch {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	b := &batch{upto: ix.change, tells: make(map[string][]telling), parts: make(map[part]*redis.Cmd), told: make(map[string]*redis.Cmd)}
+	n := min(len(ix.dirty), maxCommit)
+	taken, left := ix.dirty[:n:n], ix.dirty[n:]
+	ix.dirty = nil
+	var again []change
+	for _, c := range taken {
+		if c.at < 0 {
+			continue
+		}
+		c.dirty = false
+		body := ix.encode(c.bucket)
+		if c.split && c.unsaid > 0 { // its parts come first
+			c.dirty = true
+			again = append(again, c)
+			continue
+		}
+		if len(body) == 0 && !c.known {
+			ix.dropEmpty(c.bucket)
+			continue
+		}
+		c.known = true
+		b.puts = append(b.puts, putting{change: c, part: ix.names.partOf(c.name), key: ix.names.bucket(c.level, c.name), body: string(body)})
+	}
+	ix.dirty = slices.Concat(again, left, ix.dirty) // the last are parts
+	for _, c := range ix.dirty {
+		b.upto = min(b.upto, c.number-1)
+	}
+	later := ix.dirtySources[:0]
+	for _, src := range ix.dirtySources {
+		switch {
+		case src.removed:
+		case src.standing == taking && ix.written < src.ready:
+			later = append(later, src)
+			b.upto = min(b.upto, src.change-1)
+			continue
+		case src.standing != other:
+			ix.tell(b, src)
+		}
+		src.dirty = false
+	}
+	clear(ix.dirtySources[len(later):])
+	ix.dirtySources = later
+	b.drops, ix.drops = ix.drops, nil
+	return b
+}
+
+// tell adds a source to a batch.
+func (ix *Index) tell(b *batch, src *source) {
+	t := telling{source: src, change: src.change}
+	if src.row || src.standing != owned {
+		t.row = string(appendRow(nil, ix.id, src))
+	}
+	t.cursor = string(appendCursor(nil, ix.seq+1, src.time))
+	src.row = false
+	b.tells[src.Model] = append(b.tells[src.Model], t)
+}
+
+// commit writes what is dirty, as much as a commit takes, and reports whether there is more.
+func (ix *Index) commit(ctx context.Context) (more bool, err error) {
+	b := ix.take()
+	if len(b.puts)+len(b.tells)+len(b.drops) > 0 {
+		ix.send(ctx, b)
+	}
+	more = ix.settle(b)
+	ix.lookUp(b.err)
+	switch {
+	case ix.lost == "":
+		return more, b.err
+	case time.Since(ix.began) < ix.c.Lease:
+		return more, errLost
+	}
+	ix.beginAnew(ctx)
+	return true, nil
+}
+
+// send sends a batch, and with it the tokens of all parts that it writes in.
+func (ix *Index) send(ctx context.Context, b *batch) {
+	ix.seq++
+	for i := range b.puts {
+		b.parts[b.puts[i].part] = nil
+	}
+	for model := range b.tells {
+		b.parts[registryPart(model)] = nil
+	}
+	for model := range b.drops {
+		b.parts[registryPart(model)] = nil
+	}
+	if ix.announce(ctx, b); b.err != nil {
+		return
+	}
+	if ix.pipe(ctx, b, false); redis.HasErrorPrefix(b.err, "NOSCRIPT") {
+		ix.pipe(ctx, b, true)
+	}
+	var part part
+	for p, reply := range b.parts {
+		if n, err := reply.Int(); err == nil && n == 0 {
+			part = p
+		}
+	}
+	ix.lost = part
+}
+
+// announce leaves tokens in the parts that have none, before anything is written there: what
+// is written by somebody without a token is swept.
+func (ix *Index) announce(ctx context.Context, b *batch) {
+	first := &batch{parts: make(map[part]*redis.Cmd)}
+	for of := range b.parts {
+		if st := ix.parts[of]; st == nil || st.fresh {
+			first.parts[of] = nil
+		}
+	}
+	if len(first.parts) > 0 {
+		ix.pipe(ctx, first, true)
+		b.err = first.err
+	}
+}
+
+// pipe sends a batch once.
+func (ix *Index) pipe(ctx context.Context, b *batch, text bool) {
+	ctx, cancel := context.WithTimeout(ctx, ix.c.Lease)
+	defer cancel()
+	p := ix.client.Pipeline()
+	me, seq, ttl := bytesOf(ix.id), bytesOf(ix.seq), ix.c.TTL.Milliseconds()
+	old := strings.Join(ix.old, "")
+	for i := range b.puts {
+		put := &b.puts[i]
+		put.reply = putSection.in(ctx, p, text, []string{put.key}, me, seq, put.body, ttl, old)
+	}
+	for model, fields := range b.drops {
+		args := []any{me, ix.version() + "d", seq}
+		for _, f := range fields {
+			args = append(args, f)
+		}
+		dropRows.in(ctx, p, text, ix.rowKeys(model), args...)
+	}
+	for model, tells := range b.tells {
+		if !ix.named[model] { // later it is renewed with each beat
+			p.SAdd(ctx, ix.names.models(), model)
+			p.PExpire(ctx, ix.names.models(), ix.c.TTL)
+		}
+		args := []any{me, ix.version(), seq, ttl}
+		for _, t := range tells {
+			args = append(args, fieldOf(t.Source), t.row, t.cursor, t.from, t.left)
+		}
+		b.told[model] = tellRows.in(ctx, p, text, ix.rowKeys(model), args...)
+	}
+	for of := range b.parts {
+		st := ix.parts[of]
+		if st == nil {
+			st = &partState{fresh: true}
+			ix.parts[of] = st
+		}
+		fresh, lease := 0, ix.c.Lease.Milliseconds()
+		if st.fresh {
+			fresh = 1
+		}
+		if ix.late {
+			lease = 0
+		}
+		b.parts[of] = leaveToken.in(ctx, p, text, []string{ix.names.token(of, ix.id), ix.names.lease(of, ix.id)}, st.notes, fresh, seq, ttl, lease)
+	}
+	_, b.err = p.Exec(ctx)
+	for model := range b.tells {
+		ix.named[model] = ix.named[model] || b.err == nil
+	}
+	for of, reply := range b.parts {
+		st := ix.parts[of]
+		switch n, err := reply.Int(); {
+		case err != nil:
+			// The first is nearly always the one that is there. If it is one that was
+			// left out, all is written anew.
+			if st.notes += seq; len(st.notes) > maxNotes {
+				st.notes = st.notes[:8] + st.notes[16:]
+			}
+		case n == 1:
+			st.notes, st.fresh = seq, false
+		}
+	}
+}
+
+// rowKeys returns the keys of the scripts that write rows.
+func (ix *Index) rowKeys(model string) []string {
+	return []string{ix.names.registry(model), ix.names.cursors(model), ix.names.token(registryPart(model), ix.id)}
+}
+
+// version returns what the version of a registry begins with: the script adds its time,
+// because it may be carried out twice.
+func (ix *Index) version() string { return ix.mark + bytesOf(ix.id) + bytesOf(ix.seq) }
+
+// settle notes what came of a batch, and reports whether there is more to do.
+func (ix *Index) settle(b *batch) (more bool) {
+	now := time.Now()
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	var failed []change
+	for i := range b.puts {
+		put := &b.puts[i]
+		if put.reply == nil || put.reply.Err() != nil {
+			put.dirty = true
+			failed = append(failed, put.change)
+			continue
+		}
+		if put.fresh {
+			put.fresh = false
+			put.up.unsaid--
+		}
+		put.written = now.Unix()
+		if put.body == "" {
+			put.known = false
+			ix.dropEmpty(put.bucket)
+		}
+	}
+	ix.dirty = append(failed, ix.dirty...)
+	for model, tells := range b.tells {
+		var replies []any // none: nobody was told
+		if reply := b.told[model]; reply != nil {
+			replies, _ = reply.Slice()
+		}
+		for i, t := range tells {
+			if i >= len(replies) {
+				ix.retell(t.source, t.row != "")
+				continue
+			}
+			ix.toldSource(t.source, replies[i])
+		}
+	}
+	if b.err == nil {
+		ix.written = max(ix.written, b.upto)
+		ix.trouble = nil
+	} else {
+		for model, fields := range b.drops {
+			if ix.drops == nil {
+				ix.drops = make(map[string][]string)
+			}
+			ix.drops[model] = append(fields, ix.drops[model]...)
+		}
+		if ix.trouble == nil {
+			ix.since = now
+		}
+		ix.trouble = b.err
+	}
+	ix.late = ix.trouble != nil && now.Sub(ix.since) > ix.c.Lease
+	ix.progress()
+	return len(ix.dirty)+len(ix.dirtySources) > 0
+}
+
+// retell has a source written again.
+func (ix *Index) retell(src *source, row bool) {
+	src.row = src.row || row
+	if !src.dirty {
+		src.dirty = true
+		ix.dirtySources = append(ix.dirtySources, src)
+	}
+}
+
+// toldSource notes what came of writing a source.
+func (ix *Index) toldSource(src *source, reply any) {
+	switch r := reply.(type) {
+	case string: // the row of another writer
+		src.standing, src.told, src.from, src.left = other, false, "", ""
+	case int64:
+		if r == 0 { // somebody has taken the row away
+			ix.retell(src, true)
+			return
+		}
+		src.standing, src.from, src.left = owned, "", ""
+	}
+}
+
+// errLost is why a commit waits.
+var errLost = errors.New("the server loses what was written a moment ago")
+
+// beginAnew has all that this process holds written under another name.
+func (ix *Index) beginAnew(ctx context.Context) {
+	ix.endLeases(ctx)
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	ix.rename()
+	was := strings.Join(ix.old, "") // the last one may not have come to tell its rows
+	for _, b := range ix.all {
+		ix.markBucket(b)
+	}
+	ready := ix.change
+	for _, src := range ix.sources {
+		switch src.standing {
+		case owned:
+			src.standing, src.from, src.left = taking, was, "*"
+		case taking:
+			if src.left == "*" {
+				src.from = was
+			}
+		default:
+			continue
+		}
+		src.ready = ready
+		ix.markRow(src)
+	}
+}
+
+// endLeases lets readers know that the writer's word does not count any more.
+func (ix *Index) endLeases(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, ix.c.Lease)
+	defer cancel()
+	p := ix.client.Pipeline()
+	for of := range ix.parts {
+		p.Unlink(ctx, ix.names.lease(of, ix.id))
+	}
+	_, _ = p.Exec(ctx) // else they end by themselves
+}
+
+// giveBack ends the leases when no more is written.
+func (ix *Index) giveBack() {
+	ctx, cancel := context.WithTimeout(context.Background(), ix.c.Timeout)
+	defer cancel()
+	ix.endLeases(ctx)
+}
+
+// beat renews the leases, and looks for what has changed meanwhile.
+func (ix *Index) beat(ctx context.Context) {
+	b := &batch{parts: make(map[part]*redis.Cmd), told: make(map[string]*redis.Cmd)}
+	for of := range ix.parts {
+		b.parts[of] = nil
+	}
+	if len(b.parts) > 0 {
+		// If a server does not answer, the leases at others are renewed in time nevertheless.
+		half, cancel := context.WithTimeout(ctx, ix.c.Lease/2)
+		ix.send(half, b)
+		cancel()
+	}
+	if b.err == nil {
+		b.err = ix.lookAround(ctx)
+	}
+	if b.err == nil {
+		b.err = ix.sweepAll(ctx) // if it fails it goes on with the next beat
+	}
+	ix.lookUp(b.err)
+	ix.sweepOwn()
+	ix.poke()
+}
+
+// lookAround renews what all writers renew, and finds out whose the sources are now.
+func (ix *Index) lookAround(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, ix.c.Lease)
+	defer cancel()
+	mine := make(map[string][]*source)
+	ix.mu.Lock()
+	for _, src := range ix.sources {
+		mine[src.Model] = append(mine[src.Model], src)
+	}
+	ix.mu.Unlock()
+	p := ix.client.Pipeline()
+	p.SetNX(ctx, ix.names.root(), ix.root(), rootLives*ix.c.TTL)
+	root := p.Get(ctx, ix.names.root())
+	p.PExpire(ctx, ix.names.root(), rootLives*ix.c.TTL)
+	versions := make(map[string]*redis.StringCmd)
+	for model := range mine {
+		p.SAdd(ctx, ix.names.models(), model)
+		versions[model] = p.HGet(ctx, ix.names.registry(model), versionField)
+	}
+	p.PExpire(ctx, ix.names.models(), ix.c.TTL)
+	if _, err := p.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+		return err
+	}
+	if root.Err() == nil && root.Val() != ix.root() {
+		// Somebody has opened the index after all was deleted, and before a writer made it anew.
+		// He has to open it again: all that writers write has this seed.
+		if err := ix.client.Set(ctx, ix.names.root(), ix.root(), rootLives*ix.c.TTL).Err(); err != nil {
+			return err
+		}
+	}
+	for model, sources := range mine {
+		r := ix.cacheOf(model).now.Load()
+		if r == nil || versions[model].Val() != r.version {
+			var err error
+			if r, err = ix.fetch(ctx, model, versions[model].Val()); err != nil {
+				return err
+			}
+		}
+		if err := ix.stand(ctx, r, sources); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stand finds out whose some sources of a model are, by its registry, and takes over those
+// whose writer is gone.
+func (ix *Index) stand(ctx context.Context, r *registry, sources []*source) error {
+	rows := make(map[index.Source]*listed, len(r.sources))
+	for _, l := range r.sources {
+		rows[l.Source] = l
+	}
+	gone := make(map[uint64]bool)
+	var orphans []*source
+	ix.mu.Lock()
+	for _, src := range sources {
+		l := rows[src.Source]
+		switch {
+		case src.standing == owned && (l == nil || l.writer != ix.id):
+			ix.markRow(src) // the answer says whose it is
+		case src.standing == other && l == nil:
+			src.standing, src.told = claimed, true
+			ix.markHeld(map[*source]bool{src: true})
+			ix.markRow(src)
+		case src.standing == other && (src.fed || src.note != nil):
+			gone[l.writer] = false
+			orphans = append(orphans, src)
+		}
+	}
+	ix.mu.Unlock()
+	if len(orphans) == 0 {
+		return nil
+	}
+	p := ix.client.Pipeline()
+	lives := make(map[uint64]*redis.IntCmd)
+	part := registryPart(sources[0].Model)
+	for writer := range gone {
+		lives[writer] = p.Exists(ctx, ix.names.lease(part, writer))
+	}
+	left := make([]*redis.StringCmd, len(orphans))
+	for i, src := range orphans {
+		left[i] = p.HGet(ctx, ix.names.cursors(src.Model), fieldOf(src.Source))
+	}
+	if _, err := p.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+		return err
+	}
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	taken := make(map[*source]bool)
+	for i, src := range orphans {
+		writer := rows[src.Source].writer
+		if lives[writer].Val() > 0 || src.standing != other {
+			continue
+		}
+		src.standing, src.told, src.from, src.left = taking, true, bytesOf(writer), left[i].Val()
+		src.until = readCursor(src.left)
+		src.behind = src.time < src.until
+		taken[src] = true
+	}
+	if len(taken) > 0 {
+		ix.markHeld(taken)
+		ready := ix.change
+		for src := range taken {
+			src.ready = ready
+			ix.markRow(src)
+		}
+	}
+	return nil
+}
+
+// markHeld has all buckets written in which some sources hold anything.
+func (ix *Index) markHeld(by map[*source]bool) {
+	for _, b := range ix.all {
+		if ix.holds(b, by) {
+			ix.markBucket(b)
+		}
+	}
+}
+
+// remove takes sources of a pod away, and waits until Redis knows that.
+func (ix *Index) remove(ctx context.Context, pod string, which func(index.Source) bool) error {
+	ix.mu.Lock()
+	var last *source
+	for _, src := range slices.Clone(ix.byPod[pod]) {
+		if !which(src.Source) {
+			continue
+		}
+		last = src
+		if src.feed != 0 { // something was applied since
+			src.note = nil
+			ix.markRow(src)
+			continue
+		}
+		ix.dismiss(src)
+		if src.standing != other {
+			ix.dropRow(src.Source)
+		}
+	}
+	ix.change++
+	change := ix.change
+	ix.mu.Unlock()
+	if last != nil {
+		ix.poke()
+		if err := ix.await(ctx, last, change); err != nil {
+			return err
+		}
+	}
+	return ix.removeLeft(ctx, which)
+}
+
+// removeLeft takes sources away whose writers have gone.
+func (ix *Index) removeLeft(ctx context.Context, which func(index.Source) bool) error {
+	listing, err := ix.Listing(ctx)
+	if err != nil {
+		return err
+	}
+	p := ix.client.Pipeline()
+	for _, e := range listing.Entries {
+		if !e.Stale || !which(e.Source) || ix.knows(e.Source) {
+			continue
+		}
+		for _, l := range ix.cacheOf(e.Source.Model).now.Load().sources {
+			if l.Source == e.Source && !l.behind {
+				ix.dropRowsOf(ctx, p, l.Model, l.writer, []string{fieldOf(l.Source)})
+			}
+		}
+	}
+	if p.Len() > 0 {
+		if _, err := p.Exec(ctx); err != nil {
+			return &askError{err}
+		}
+	}
+	return nil
+}
+
+// knows reports whether this process has something of a source.
+func (ix *Index) knows(id index.Source) bool {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	return ix.sources[id] != nil
+}
+
+// dropRow has a row taken away.
+func (ix *Index) dropRow(id index.Source) {
+	if ix.drops == nil {
+		ix.drops = make(map[string][]string)
+	}
+	ix.drops[id.Model] = append(ix.drops[id.Model], fieldOf(id))
+}
