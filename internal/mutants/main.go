@@ -44,7 +44,7 @@ type table struct {
 
 // tables has a file for each package, so that its rules stand in one place.
 var tables = []table{
-	rootMutants, indexMutants, indexMutantsOfRoot, forestMutants, forestMutantsOfIndex, memMutants, namesMutants, eventsMutants, zmtpMutants, tokenizeMutants, chatMutants, chatcheckMutants, jinjaMutants, routerMutants, quickstartMutants, declsMutants, kvindextestMutants, reuseMutants, sectionsMutants, snapshotfileMutants, replicaMutants, prefixcacheMutants, sentMutants, predictionsMutants, discoveryMutants, k8sMutants, fleetMutants, approximateMutants, estimateMutants, routeMutants, trackerMutants,
+	rootMutants, indexMutants, indexMutantsOfRoot, forestMutants, forestMutantsOfIndex, memMutants, namesMutants, eventsMutants, zmtpMutants, tokenizeMutants, chatMutants, chatcheckMutants, jinjaMutants, routerMutants, quickstartMutants, declsMutants, kvindextestMutants, reuseMutants, sectionsMutants, snapshotfileMutants, replicaMutants, prefixcacheMutants, sentMutants, predictionsMutants, discoveryMutants, k8sMutants, redisindexMutants, fleetMutants, approximateMutants, estimateMutants, routeMutants, trackerMutants,
 }
 
 func main() {

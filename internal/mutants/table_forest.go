@@ -36,6 +36,15 @@ var forestMutants = table{breaks: "./index/internal/forest", rows: []mutant{
 	{"a slot that was not written has a number", "Forest.Dumped", "l.Slot() < int(of.slots)", "l.Slot() <= int(of.slots)", "TestDumped"},
 	{"keys that fall together are not told", "Forest.doubled", "twice[word] |= once[word] & mask", "", "TestDoubled"},
 	{"keys of other parts are compared with none", "Forest.doubled", "int(of) == part", "int(of) == part && part == 0", "TestDoubled"},
+	{"a dead slab is told again", "Forest.setMask", "f.watcher != nil && !m.dead()", "f.watcher != nil", "TestWatch"},
+	{"what stays is told", "Forest.setMask", "was != mask {\n\t\t\tf.watcher", "was|mask != 0 {\n\t\t\tf.watcher", "TestWatch"},
+	{"a watcher is told who held as who holds", "Forest.setMask", "f.watcher.Changed(id, ord, was, mask)", "f.watcher.Changed(id, ord, mask, was)", "TestWatch"},
+	{"what is evicted is not told", "Forest.kill", "f.watcher.Changed(id, ord, mask, 0)", "", "TestWatch"},
+	{"every block that is lost is told", "Forest.Lose", "if f.Lost(ord) {", "if false {", "TestWatch"},
+	{"what moves has the depth of who was there", "Forest.move", "f.setDepth(to, f.Depth(id))", "", "TestWatch"},
+	{"what is behind a slot is as deep", "Forest.below", "uint32(l.Slot()) + 1", "uint32(l.Slot())", "TestWatch"},
+	{"depths outlive their chunk", "Forest.dropChunk", "s.depths[n] = nil", "", "TestDepthsAreCounted"},
+	{"depths are not counted", "Forest.depthSize", "return mem.Size(depthBytes)", "return 0", "TestDepthsAreCounted"},
 }}
 
 // The index finds these.

@@ -267,9 +267,9 @@ var indexMutants = table{breaks: "./index", rows: []mutant{
 	{"bits behind the prompt in rows", "walker.findBits", "if mask &= end; mask == 0 {", "if mask == 0 {", "TestMemory/BitsEndWithThePrompt"},
 	{"bits of many holders in one tier", "walker.addBits", "held[l.tier] = set\n", "held[TierGPU] = set\n", "TestMemory/BitsInAllTiers"},
 	{"what is known by hash alone hides the rest", "walker.addBits", "held[l.tier][i] |= word", "held[l.tier][i] = word", "TestMemory/BlocksKnownByHashAloneAreInTheSameRow"},
-	{"the worst tier counts in rows with bits", "Row.count", "left &^= best", "_ = best", "TestMemory/BitsInAllTiers"},
-	{"a run of lower tiers ends with its word", "Row.count", "if n < 64 {", "if n < 65 {", "TestMemory/BitsInAllTiers"},
-	{"the gpu's run goes over a hole", "Row.count", "row.GPU = int32(bits.TrailingZeros64(^word))", "row.GPU = int32(bits.OnesCount64(word))", "TestMemory/BitsInAllTiers"},
+	{"the worst tier counts in rows with bits", "Row.Count", "left &^= best", "_ = best", "TestMemory/BitsInAllTiers"},
+	{"a run of lower tiers ends with its word", "Row.Count", "if n < 64 {", "if n < 65 {", "TestMemory/BitsInAllTiers"},
+	{"the gpu's run goes over a hole", "Row.Count", "row.GPU = int32(bits.TrailingZeros64(^word))", "row.GPU = int32(bits.OnesCount64(word))", "TestMemory/BitsInAllTiers"},
 	{"the first size is the grain", "source.groupFor", "g.grain == 0 || c.BlockSize < g.grain", "g.grain == 0", "TestMemory/ALayoutIsAllGroups"},
 	{"the last size is the grain", "source.groupFor", "g.grain == 0 || c.BlockSize < g.grain", "g.grain != c.BlockSize", "TestMemory/ALayoutIsAllGroups"},
 	{"a Layout for good", "source.newLayout", "s.layout == nil || !slices.Equal(s.layout.Groups, fresh.Groups)", "s.layout == nil", "TestMemory/ALayoutIsAllGroups"},
@@ -312,6 +312,16 @@ var indexMutants = table{breaks: "./index", rows: []mutant{
 	{"fewer names than were said", "restorer.done", "case count != r.names:", "case false:", "TestRestoreRefuses"},
 	{"a source takes its pod with it", "Memory.RemoveSource", "return s.id == src", "return true", "TestMemory/RemoveSourceForgetsASource"},
 	{"what is left of a pod is out of sight", "Memory.unlink", "if len(left) == 0 {", "if true {", "TestMemory/RemoveSourceForgetsASource"},
+
+	{"a mirror is not told that a source has gone", "Memory.unlink", "m.cfg.Mirror.Gone(s.feed)", "", "TestMirrorOfMuchThatGoes"},
+	{"a mirror is told of a source that has gone", "source.tellHolders", " || s.removed.Load()", "", "TestMirrorOfASourceThatGoesMeanwhile"},
+	{"a source that comes again is the one before", "Memory.source", "m.feeds++", "m.feeds = 1", "TestMirrorOfMuchThatGoes"},
+	{"a mirror knows no holders", "source.publish", "s.tellHolders()", "", "TestMirror/LeadingRun"},
+	{"a clear is not told", "source.clear", "s.publish()\n\tfor s.masked", "s.views.Store(new([]*view))\n\ts.model.gen.Add(1)\n\tfor s.masked", "TestMirrorOfMuchThatGoes"},
+	{"a new lane is told with the news of its group", "source.laneFor", "ln != nil {\n\t\ts.publish()", "ln != nil && len(g.lanes[t]) > 1 {\n\t\ts.publish()", "TestMirror/LeadingRun"},
+	{"a mirror is told the cut of hashes alone", "source.tellHolders", "by := g.cutOf(ln)", "by := ln.cut", "TestMirror/Random"},
+	{"a mirror is told of no eviction", "ground.mirrorTo", "to.Evicted,", "func(uint32) {},", "TestMirror/Bound"},
+	{"a Memory with a mirror is restored", "Memory.Restore", "case m.cfg.Mirror != nil:", "case false:", "TestMirrorIsNotRestored"},
 }}
 
 var indexMutantsOfRoot = table{breaks: "./index", tests: ".", rows: []mutant{
