@@ -67,13 +67,16 @@ func TestTiny(t *testing.T) {
 }
 
 // heap returns the bytes that are held. What runtime and testing keep for the next
-// cycles, as in a sync.Pool, goes first: it is collected until no cycle finds more.
+// cycles, as in a sync.Pool or for a finalizer, goes first: it is collected until
+// three cycles in a row find no more.
 func heap() int64 {
 	var m runtime.MemStats
-	for last := uint64(0); ; last = m.HeapAlloc {
+	for last, same := uint64(0), 0; ; last = m.HeapAlloc {
 		runtime.GC()
 		runtime.ReadMemStats(&m)
-		if m.HeapAlloc == last {
+		if m.HeapAlloc != last {
+			same = 0
+		} else if same++; same == 3 {
 			return int64(last)
 		}
 	}
