@@ -34,7 +34,7 @@ type walker struct {
 	ix     *Index
 	q      *index.Query
 	r      *registry
-	pods   []int32 // of sources: the position among the candidates, -1 if these were not named, or nobody
+	who    *resolved
 	paths  []path
 	asked  []asked // buckets, all that were fetched and then those of the present trip
 	parts  []part  // of the keys that were fetched
@@ -42,10 +42,11 @@ type walker struct {
 	said   []leaseKey // the parts in which writers were found to have said something
 	stale  []bool     // by writer, as in registry.writers
 
-	at    []int // of lanes: where their bits begin in words, plus one; 0: they have none
-	words []uint64
-	held  [][index.NumTiers][]uint64
-	used  index.Matches // of the Memory
+	at      []int // of lanes: where their bits begin in words, plus one; 0: they have none
+	words   []uint64
+	holding []uint64 // a bit for each view that has lanes with bits, by its place
+	held    [][index.NumTiers][]uint64
+	used    index.Matches // of the Memory
 
 	// Of find: the path, the unit at which the bucket begins, whose numbers these are, and
 	// whether the bucket is split.
@@ -61,7 +62,8 @@ type path struct {
 	keys    []index.Key
 	next    int       // unit: where the next bucket begins
 	pending []ref     // parts of split buckets
-	running []running // views whose runs may go on
+	running []running // views of which something was found, and whose runs may go on
+	units   int       // of the largest block of a view that may begin a run; 0: there is none
 	whole   bool      // somebody needs all of it
 	done    bool
 }
@@ -118,7 +120,7 @@ func (e *askError) Error() string { return "redisindex: " + e.err.Error() }
 func (e *askError) Unwrap() error { return e.err }
 
 func (w *walker) release() {
-	w.ix, w.q, w.r, w.path, w.numbers = nil, nil, nil, nil, nil
+	w.ix, w.q, w.r, w.who, w.path, w.numbers = nil, nil, nil, nil, nil, nil
 	for i := range w.paths {
 		w.paths[i].keys = nil
 	}
@@ -169,18 +171,17 @@ func (w *walker) use(ctx context.Context) error {
 // because a Match answers with what is held after the last call of Keys.
 func (w *walker) addPaths(r *registry) error {
 	w.resolve(r)
-	for i := range r.views {
-		v := &r.views[i]
-		if w.pods[v.source] == nobody || w.pathOf(v.variant) != nil {
+	for _, need := range w.who.needs {
+		if w.pathOf(need.variant) != nil {
 			continue
 		}
-		keys, err := w.q.Keys(v.variant)
+		keys, err := w.q.Keys(need.variant)
 		if err != nil {
 			return err
 		}
 		n := len(w.paths)
 		w.paths = slices.Grow(w.paths, 1)[:n+1]
-		w.paths[n].variant, w.paths[n].keys = v.variant, keys
+		w.paths[n].variant, w.paths[n].keys = need.variant, keys
 	}
 	return nil
 }
@@ -196,14 +197,16 @@ func (w *walker) pathOf(v index.Variant) *path {
 
 // resolve finds the sources of r among the candidates.
 func (w *walker) resolve(r *registry) {
-	c := w.q.Candidates
-	w.pods = slices.Grow(w.pods[:0], len(r.sources))[:len(r.sources)]
-	if known, ok := c.Memo().(*resolved); ok && known.of == r {
-		copy(w.pods, known.pods)
+	if w.who != nil && w.who.of == r {
 		return
 	}
-	resolve(r, c, w.pods)
-	c.SetMemo(&resolved{r, slices.Clone(w.pods)})
+	c := w.q.Candidates
+	if known, ok := c.Memo().(*resolved); ok && known.of == r {
+		w.who = known
+		return
+	}
+	w.who = resolve(r, c)
+	c.SetMemo(w.who)
 }
 
 // follow asks for what the candidates may hold by r. If Redis has another registry than r, it
@@ -225,8 +228,8 @@ func (w *walker) follow(ctx context.Context, r *registry) (now *registry, done b
 				return nil, false, err
 			}
 			w.resolve(r)
-			for i := range r.views {
-				if w.pods[r.views[i].source] != nobody && w.pathOf(r.views[i].variant) == nil {
+			for _, need := range w.who.needs {
+				if w.pathOf(need.variant) == nil {
 					return r, false, nil
 				}
 			}
@@ -247,23 +250,22 @@ func (w *walker) begin(r *registry) {
 	w.resolve(r)
 	w.at = slices.Grow(w.at[:0], len(r.lanes))[:len(r.lanes)]
 	clear(w.at)
+	n := (len(r.views) + 63) / 64
+	w.holding = slices.Grow(w.holding[:0], n)[:n]
+	clear(w.holding)
 	w.words, w.held, w.said = w.words[:0], w.held[:0], w.said[:0]
 	for _, writer := range r.writers {
 		w.said = append(w.said, leaseKey{writer, w.parts[0]})
 	}
 	for i := range w.paths {
 		p := &w.paths[i]
-		p.running, p.whole, p.done = p.running[:0], false, false
+		p.running, p.units, p.whole, p.done = p.running[:0], 0, false, false
 	}
-	for i := range r.views {
-		v := &r.views[i]
-		if w.pods[v.source] == nobody {
-			continue
-		}
-		if p := w.pathOf(v.variant); w.q.Held || r.sources[v.source].bits {
-			p.whole = true
-		} else {
-			p.running = append(p.running, running{place: i})
+	for _, need := range w.who.needs {
+		p := w.pathOf(need.variant)
+		p.whole = need.bits || w.q.Held
+		if !w.q.Held {
+			p.units = need.units
 		}
 	}
 }
@@ -405,12 +407,15 @@ func (w *walker) holder(number, mask uint32) {
 	}
 	l := &w.r.lanes[at-1]
 	v := &w.r.views[l.place]
-	if w.pods[v.source] == nobody || v.variant != w.path.variant {
+	if w.who.pods[v.source] == nobody || v.variant != w.path.variant {
 		return
 	}
+	if w.at[at-1] == 0 {
+		w.begins(at-1, l.place, v)
+	}
+	set := w.words[w.at[at-1]-1:]
 	if v.units == 1 {
 		i, shift := w.unit/64, w.unit%64
-		set := w.bitsOf(at-1, v)
 		set[i] |= uint64(mask) << shift
 		if more := uint64(mask) >> (64 - shift); more != 0 {
 			set[i+1] |= more
@@ -420,21 +425,30 @@ func (w *walker) holder(number, mask uint32) {
 	for ; mask != 0; mask &= mask - 1 {
 		if end := w.unit + bits.TrailingZeros32(mask) + 1; end%v.units == 0 {
 			block := end/v.units - 1
-			w.bitsOf(at-1, v)[block/64] |= 1 << (block % 64)
+			set[block/64] |= 1 << (block % 64)
 		}
 	}
 }
 
-// bitsOf returns the bits of a lane, by its place: a bit for each block of the prompt.
-func (w *walker) bitsOf(lane int32, v *place) []uint64 {
-	n := (len(w.path.keys)/v.units + 63) / 64
-	if w.at[lane] == 0 {
-		from := len(w.words)
-		w.words = slices.Grow(w.words, n)[:from+n]
-		clear(w.words[from:])
-		w.at[lane] = from + 1
+// begins makes room for the bits of a lane, by its place: a bit for each block of the prompt.
+func (w *walker) begins(lane, view int32, v *place) {
+	n, from := (len(w.path.keys)/v.units+63)/64, len(w.words)
+	w.words = slices.Grow(w.words, n)[:from+n]
+	clear(w.words[from:])
+	w.at[lane] = from + 1
+	w.holds(view)
+}
+
+// holds notes that a view, by its place, holds something.
+func (w *walker) holds(place int32) {
+	bit := uint64(1) << (place % 64)
+	if w.holding[place/64]&bit != 0 {
+		return
 	}
-	return w.words[w.at[lane]-1:][:n]
+	w.holding[place/64] |= bit
+	if !w.q.Held && !w.r.sources[w.r.views[place].source].bits {
+		w.path.running = append(w.path.running, running{place: int(place)})
+	}
 }
 
 // goesOn reports whether somebody may hold more than is known.
@@ -451,28 +465,36 @@ func (w *walker) goesOn() (more bool) {
 		kept := p.running[:0]
 		for _, r := range p.running {
 			v := &w.r.views[r.place]
-			for end := known / v.units; r.run < end && w.has(v, r.run); {
-				r.run++
-			}
-			if r.run == known/v.units {
+			end := known / v.units
+			if r.run = w.runOf(v, r.run, end); r.run == end {
 				kept = append(kept, r)
 			}
 		}
 		p.running = kept
-		p.done = len(p.pending) == 0 && p.next >= len(p.keys) || !p.whole && len(kept) == 0
+		begins := known < p.units // so views of which nothing was found may hold their first block
+		p.done = len(p.pending) == 0 && p.next >= len(p.keys) || !p.whole && !begins && len(kept) == 0
 		more = more || !p.done
 	}
 	return more
 }
 
-// has reports whether a view holds a block, in any tier.
-func (w *walker) has(v *place, block int) bool {
-	for _, at := range w.at[v.first:v.last] {
-		if at > 0 && w.words[at-1+block/64]>>(block%64)&1 != 0 {
-			return true
+// runOf returns which is the first block from one on that a view does not hold in any tier;
+// end: it holds all before that.
+func (w *walker) runOf(v *place, from, end int) int {
+	for from < end {
+		held := uint64(0)
+		for _, at := range w.at[v.first:v.last] {
+			if at > 0 {
+				held |= w.words[at-1+from/64]
+			}
+		}
+		first := from % 64
+		n := bits.TrailingZeros64(^(held >> first))
+		if from += n; first+n < 64 {
+			break
 		}
 	}
-	return false
+	return min(from, end)
 }
 
 // knowsLeases reports whether all leases that the answer needs are known.
@@ -497,43 +519,36 @@ func (w *walker) answer(m *index.Matches) {
 			w.stale[slices.Index(w.r.writers, k.writer)] = true
 		}
 	}
-	for i := range w.r.views {
-		v := &w.r.views[i]
-		if pod := w.pods[v.source]; pod != nobody {
-			w.addRow(v, pod, m)
+	for i, word := range w.holding {
+		for ; word != 0; word &= word - 1 {
+			w.addRow(&w.r.views[64*i+bits.TrailingZeros64(word)], m)
 		}
 	}
 }
 
-// addRow adds the row of a view, if it has one.
-func (w *walker) addRow(v *place, pod int32, m *index.Matches) {
-	var held *[index.NumTiers][]uint64
-	words := 0
+// addRow adds the row of a view that holds something, if it has one.
+func (w *walker) addRow(v *place, m *index.Matches) {
+	n := len(w.held)
+	w.held = slices.Grow(w.held, 1)[:n+1]
+	held := &w.held[n]
+	*held = [index.NumTiers][]uint64{}
+	words := (len(w.pathOf(v.variant).keys)/v.units + 63) / 64
 	for lane := v.first; lane < v.last; lane++ {
 		if w.at[lane] == 0 {
 			continue
 		}
-		if held == nil {
-			n := len(w.held)
-			w.held = slices.Grow(w.held, 1)[:n+1]
-			held = &w.held[n]
-			*held = [index.NumTiers][]uint64{}
-			words = (len(w.pathOf(v.variant).keys)/v.units + 63) / 64
-		}
-		set := w.words[w.at[lane]-1:][:words]
+		set := w.words[w.at[lane]-1:][:words:words]
 		tier := w.r.lanes[lane].tier
 		if held[tier] == nil {
-			held[tier] = m.Bits(64 * words)
+			held[tier] = set
+			continue
 		}
 		for i, word := range set {
 			held[tier][i] |= word
 		}
 	}
-	if held == nil {
-		return
-	}
 	of := w.r.sources[v.source]
-	row := index.Row{View: &v.View, Pod: pod, Evicted: v.evicted, Held: held}
+	row := index.Row{View: &v.View, Pod: w.who.pods[v.source], Evicted: v.evicted, Held: held}
 	row.Stale = of.behind || w.stale[slices.Index(w.r.writers, of.writer)]
 	row.Count(words)
 	if !w.q.Held && !of.bits {
@@ -546,29 +561,56 @@ func (w *walker) addRow(v *place, pod int32, m *index.Matches) {
 
 const nobody = -2
 
-// resolved is where the sources of a registry are among candidates.
+// resolved is where the sources of a registry are among candidates, and what is to be asked
+// about them.
 type resolved struct {
-	of   *registry
-	pods []int32
+	of    *registry
+	pods  []int32 // of sources: the position among the candidates, -1 if these were not named, or nobody
+	needs []need
 }
 
-// resolve finds sources among candidates.
-func resolve(r *registry, c *index.Candidates, pods []int32) {
-	if c.Pods() == nil {
-		for i := range pods {
-			pods[i] = -1
-		}
-		return
-	}
+// need is what some views need to know of a prompt in one variant.
+type need struct {
+	variant index.Variant
+	units   int  // of the largest block of those whose rows have no bits; 0: there are none
+	bits    bool // rows have bits
+}
+
+// resolve finds the sources of a registry among candidates.
+func resolve(r *registry, c *index.Candidates) *resolved {
+	found := &resolved{of: r, pods: make([]int32, len(r.sources))}
 	by := make(map[string]int32, len(c.Pods()))
 	for i, pod := range c.Pods() {
 		by[pod] = int32(i)
 	}
 	for i, l := range r.sources {
-		if at, ok := by[l.Pod]; ok {
-			pods[i] = at
-		} else {
-			pods[i] = nobody
+		found.pods[i] = -1
+		if c.Pods() != nil {
+			at, ok := by[l.Pod]
+			if !ok {
+				at = nobody
+			}
+			found.pods[i] = at
 		}
+	}
+	for i := range r.views {
+		if v := &r.views[i]; found.pods[v.source] != nobody {
+			found.add(v, r.sources[v.source].bits)
+		}
+	}
+	return found
+}
+
+// add adds what a view needs.
+func (r *resolved) add(v *place, bits bool) {
+	i := slices.IndexFunc(r.needs, func(n need) bool { return n.variant == v.variant })
+	if i < 0 {
+		i = len(r.needs)
+		r.needs = append(r.needs, need{variant: v.variant})
+	}
+	if n := &r.needs[i]; bits {
+		n.bits = true
+	} else {
+		n.units = max(n.units, v.units)
 	}
 }
