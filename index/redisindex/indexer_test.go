@@ -19,16 +19,7 @@ import (
 func TestReaderHearsNoEngine(t *testing.T) {
 	client := redistest.Standalone(t).Client(t)
 	shared := open(t, client, redisindex.Config{Lease: 500 * time.Millisecond})
-	indexer := func(ix *redisindex.Index) *kvindex.Indexer {
-		x, err := kvindex.New(kvindex.WithIndex(ix))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { x.Close() })
-		return x
-	}
-	writer := indexer(shared)
-	reader := indexer(open(t, client, redisindex.Config{Prefix: shared.Prefix()}))
+	writer, reader := indexerOf(t, shared), indexerOf(t, open(t, client, redisindex.Config{Prefix: shared.Prefix()}))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var running sync.WaitGroup

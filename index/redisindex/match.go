@@ -410,11 +410,8 @@ func (w *walker) holder(number, mask uint32) {
 	if w.who.pods[v.source] == nobody || v.variant != w.path.variant {
 		return
 	}
-	if w.at[at-1] == 0 {
-		w.begins(at-1, l.place, v)
-	}
-	set := w.words[w.at[at-1]-1:]
 	if v.units == 1 {
+		set := w.bitsOf(at-1, l, v)
 		i, shift := w.unit/64, w.unit%64
 		set[i] |= uint64(mask) << shift
 		if more := uint64(mask) >> (64 - shift); more != 0 {
@@ -422,21 +419,24 @@ func (w *walker) holder(number, mask uint32) {
 		}
 		return
 	}
-	for ; mask != 0; mask &= mask - 1 {
+	for ; mask != 0; mask &= mask - 1 { // a block that begins elsewhere than at a multiple of its size is in no row
 		if end := w.unit + bits.TrailingZeros32(mask) + 1; end%v.units == 0 {
 			block := end/v.units - 1
-			set[block/64] |= 1 << (block % 64)
+			w.bitsOf(at-1, l, v)[block/64] |= 1 << (block % 64)
 		}
 	}
 }
 
-// begins makes room for the bits of a lane, by its place: a bit for each block of the prompt.
-func (w *walker) begins(lane, view int32, v *place) {
-	n, from := (len(w.path.keys)/v.units+63)/64, len(w.words)
-	w.words = slices.Grow(w.words, n)[:from+n]
-	clear(w.words[from:])
-	w.at[lane] = from + 1
-	w.holds(view)
+// bitsOf returns the bits of a lane, by its place: a bit for each block of the prompt.
+func (w *walker) bitsOf(lane int32, l *laneOf, v *place) []uint64 {
+	if w.at[lane] == 0 {
+		n, from := (len(w.path.keys)/v.units+63)/64, len(w.words)
+		w.words = slices.Grow(w.words, n)[:from+n]
+		clear(w.words[from:])
+		w.at[lane] = from + 1
+		w.holds(l.place)
+	}
+	return w.words[w.at[lane]-1:]
 }
 
 // holds notes that a view, by its place, holds something.

@@ -1,6 +1,8 @@
 package redisindex_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -31,24 +33,51 @@ func open(tb testing.TB, client redis.UniversalClient, c redisindex.Config) *red
 	return ix
 }
 
-func TestStandalone(t *testing.T) { conform(t, redistest.Standalone(t).Client(t)) }
+func TestStandalone(t *testing.T) { indextest.Run(t, writersOf(redistest.Standalone(t).Client(t))) }
 
-func TestCluster(t *testing.T) {
+func TestCluster(t *testing.T) { indextest.Run(t, writersOf(clusterClient(t))) }
+
+// TestReader has the suite ask an index that nothing is applied to.
+func TestReader(t *testing.T) { indextest.Run(t, readersOf(redistest.Standalone(t).Client(t))) }
+
+func TestReaderOfCluster(t *testing.T) { indextest.Run(t, readersOf(clusterClient(t))) }
+
+func clusterClient(t *testing.T) *redis.ClusterClient {
 	options := redistest.Cluster(t, 3, 0).Options()
 	options.ContextTimeoutEnabled = true
 	client := redis.NewClusterClient(options)
 	t.Cleanup(func() { client.Close() })
-	conform(t, client)
+	return client
 }
 
-// conform runs the suite of backends.
-func conform(t *testing.T, client redis.UniversalClient) {
-	indextest.Run(t, func(tb testing.TB, c indextest.Config) index.Index {
-		return open(tb, client, redisindex.Config{
-			Memory: index.MemoryConfig{PendingBytes: c.PendingBytes, IdleNames: c.IdleNames, Bytes: c.Bytes},
-		})
+func writersOf(client redis.UniversalClient) func(testing.TB, indextest.Config) index.Index {
+	return func(tb testing.TB, c indextest.Config) index.Index { return openBound(tb, client, c) }
+}
+
+func openBound(tb testing.TB, client redis.UniversalClient, c indextest.Config) *redisindex.Index {
+	return open(tb, client, redisindex.Config{
+		Memory: index.MemoryConfig{PendingBytes: c.PendingBytes, IdleNames: c.IdleNames, Bytes: c.Bytes},
 	})
 }
+
+// asked is an index that is asked by another one.
+type asked struct {
+	*redisindex.Index
+	reader *redisindex.Index
+}
+
+func readersOf(client redis.UniversalClient) func(testing.TB, indextest.Config) index.Index {
+	return func(tb testing.TB, c indextest.Config) index.Index {
+		ix := openBound(tb, client, c)
+		return asked{ix, open(tb, client, redisindex.Config{Prefix: ix.Prefix()})}
+	}
+}
+
+func (a asked) Match(ctx context.Context, q *index.Query, m *index.Matches) error {
+	return a.reader.Match(ctx, q, m)
+}
+
+func (a asked) Close() error { return errors.Join(a.Index.Close(), a.reader.Close()) }
 
 func TestNoClient(t *testing.T) {
 	for _, client := range []redis.UniversalClient{nil, (*redis.Client)(nil), (*redis.ClusterClient)(nil)} {
