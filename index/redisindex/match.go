@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"math/bits"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvindex/kvindex/index"
@@ -77,6 +79,15 @@ type running struct {
 // ref is a bucket of a path, by the unit at which it begins.
 type ref struct{ level, unit int }
 
+// parts are the units at which the parts of a bucket begin, in a path of n units.
+func (of ref) parts(n int) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		end := min(of.unit+spans[of.level], n)
+		for unit := of.unit; unit < end && yield(unit); unit += spans[of.level+1] {
+		}
+	}
+}
+
 // asked is a bucket that was asked for.
 type asked struct {
 	ref
@@ -84,7 +95,8 @@ type asked struct {
 	part  part
 	name  string
 	value string
-	split bool // its parts were asked for
+	// split is what was known of it when its parts were asked for; nil: they were not.
+	split *split
 }
 
 // Match implements index.Index. Its errors say what could not be asked. See Config.Degrade.
@@ -345,12 +357,8 @@ func (w *walker) choose(i, n int) {
 	if p.done {
 		return
 	}
-	ask := func(of ref) {
-		k := p.keys[of.unit]
-		w.asked = append(w.asked, asked{ref: of, path: i, part: w.ix.names.partOf(k), name: w.ix.names.bucket(of.level, k)})
-	}
 	for _, of := range p.pending {
-		ask(of)
+		w.ask(i, of)
 	}
 	p.pending = p.pending[:0]
 	buckets := steps[min(n, len(steps)-1)]
@@ -361,40 +369,91 @@ func (w *walker) choose(i, n int) {
 		}
 	}
 	for ; buckets > 0 && p.next < len(p.keys); buckets-- {
-		ask(ref{0, p.next})
+		w.ask(i, ref{0, p.next})
 		p.next += spans[0]
+	}
+}
+
+// ask adds a bucket of a path to what is asked for, and its parts if it was split when it was
+// seen last.
+func (w *walker) ask(path int, of ref) {
+	keys := w.paths[path].keys
+	k := keys[of.unit]
+	split := w.ix.splits.get(of.level, k)
+	w.asked = append(w.asked, asked{ref: of, path: path, part: w.ix.names.partOf(k), name: w.ix.names.bucket(of.level, k), split: split})
+	if split != nil {
+		for unit := range of.parts(len(keys)) {
+			w.ask(path, ref{of.level + 1, unit})
+		}
 	}
 }
 
 // look finds out who holds what of a bucket that was fetched.
 func (w *walker) look(b *asked) {
-	if b.value == "" {
-		return
-	}
 	p := &w.paths[b.path]
-	w.path, w.unit, w.isSplit = p, b.unit, false
+	w.path, w.unit = p, b.unit
 	keys := p.keys[b.unit:min(b.unit+spans[b.level], len(p.keys))]
-	fine := sections(b.value, func(writer uint64, body string) bool {
+	said, isSplit := split{level: b.level, name: keys[0]}, false
+	fine := b.value == "" || sections(b.value, func(writer, seq uint64, body string) bool {
 		if w.numbers = w.r.numbers[writer]; w.numbers == nil || body == "" {
 			return true
 		}
 		if k := (leaseKey{writer, b.part}); !slices.Contains(w.said, k) {
 			w.said = append(w.said, k)
 		}
-		return find(body, keys, w)
+		w.isSplit = false
+		fine := find(body, keys, w)
+		if w.isSplit {
+			isSplit = true
+			said.by += index.Chain(index.Key(writer), index.Local(seq))
+		}
+		return fine
 	})
 	if !fine {
 		w.ix.garbage.Add(1)
 	}
-	if !w.isSplit || b.split || b.level == levels-1 {
-		return
-	}
-	b.split = true
-	span := spans[b.level+1]
-	for unit := b.unit; unit < b.unit+len(keys); unit += span {
-		p.pending = append(p.pending, ref{b.level + 1, unit})
+	switch {
+	case b.level == levels-1:
+	case !isSplit:
+		if b.split != nil {
+			w.ix.splits.forget(b.split)
+		}
+	case b.split == nil || *b.split != said:
+		b.split = new(split)
+		*b.split = said
+		w.ix.splits.put(b.split)
+		for unit := range b.parts(len(p.keys)) {
+			p.pending = append(p.pending, ref{b.level + 1, unit})
+		}
 	}
 }
+
+// split is a bucket that was split when it was seen last. by is the sum of who had split it, and
+// when. If that has not changed, its parts were there before, and may be asked for together with
+// it.
+type split struct {
+	level int
+	name  index.Key
+	by    index.Key
+}
+
+// splits are as many of them as there is room for. It is safe for concurrent use.
+type splits [1 << 12]atomic.Pointer[split]
+
+func (s *splits) at(level int, k index.Key) *atomic.Pointer[split] {
+	return &s[(uint64(k)+uint64(level))%uint64(len(s))]
+}
+
+func (s *splits) get(level int, k index.Key) *split {
+	if it := s.at(level, k).Load(); it != nil && it.level == level && it.name == k {
+		return it
+	}
+	return nil
+}
+
+func (s *splits) put(it *split) { s.at(it.level, it.name).Store(it) }
+
+func (s *splits) forget(it *split) { s.at(it.level, it.name).CompareAndSwap(it, nil) }
 
 // split implements findings.
 func (w *walker) split() { w.isSplit = true }

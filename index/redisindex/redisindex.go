@@ -107,6 +107,7 @@ type Index struct {
 	readers  sync.Map // model to *registryCache
 	leases   leases
 	listing  listingCache
+	splits   splits
 	garbage  atomic.Uint64 // values that made no sense
 	lookedUp atomic.Int64  // when, in unix nanoseconds
 

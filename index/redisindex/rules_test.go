@@ -115,7 +115,7 @@ func (h *hand) endsLeases(parts ...part) {
 
 // writersOf returns who has something to say in a bucket.
 func (h *hand) writersOf(k index.Key) (all []uint64) {
-	sections(h.server.Get(h.Context(), h.names.bucket(0, k)).Val(), func(writer uint64, body string) bool {
+	sections(h.server.Get(h.Context(), h.names.bucket(0, k)).Val(), func(writer, _ uint64, body string) bool {
 		if body != "" {
 			all = append(all, writer)
 		}

@@ -149,7 +149,7 @@ func (ix *Index) sweepKeys(ctx context.Context, keys []string) error {
 	}
 	for key, reply := range buckets {
 		of, _, _ := ix.names.split(key)
-		sections(reply.Val(), func(writer uint64, _ string) bool { seen(of, writer); return true })
+		sections(reply.Val(), func(writer, _ uint64, _ string) bool { seen(of, writer); return true })
 	}
 	for key, reply := range registries {
 		of, _, _ := ix.names.split(key)
@@ -173,7 +173,7 @@ func (ix *Index) sweepKeys(ctx context.Context, keys []string) error {
 	for key, reply := range buckets {
 		of, _, _ := ix.names.split(key)
 		var gone []byte
-		sections(reply.Val(), func(writer uint64, _ string) bool {
+		sections(reply.Val(), func(writer, _ uint64, _ string) bool {
 			if hasGone(of, writer) {
 				gone = append(gone, bytesOf(writer)...)
 			}

@@ -164,19 +164,18 @@ func u64(s string) uint64 { return uint64(u32(s)) | uint64(u32(s[4:]))<<32 }
 
 // sections calls each for the sections of a value. It returns false if the value is not one of
 // ours, or each has returned false: the sections of other writers count all the same.
-func sections(value string, each func(writer uint64, body string) bool) bool {
+func sections(value string, each func(writer, seq uint64, body string) bool) bool {
 	if len(value) < len(valueHead) || value[:len(valueHead)] != valueHead {
 		return false
 	}
 	r, fine := reader{s: value[len(valueHead):]}, true
 	for len(r.s) > 0 {
-		writer := r.u64()
-		r.u64()
+		writer, seq := r.u64(), r.u64()
 		body := r.bytes(uint64(r.u32()))
 		if r.bad {
 			return false
 		}
-		fine = each(writer, body) && fine
+		fine = each(writer, seq, body) && fine
 	}
 	return fine
 }

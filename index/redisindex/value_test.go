@@ -126,7 +126,7 @@ func TestLinesRandom(t *testing.T) {
 		for _, keys := range prompts {
 			var s seen
 			var writers []uint64
-			fine := sections(value, func(writer uint64, body string) bool {
+			fine := sections(value, func(writer, _ uint64, body string) bool {
 				writers = append(writers, writer)
 				return body == "" || find(body, keys, &s)
 			})
@@ -250,11 +250,11 @@ func TestValueGarbage(t *testing.T) {
 		{"more bytes than there are", valueHead + section(1, 1, good[:27]+"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), false, 0},
 	} {
 		var s seen
-		fine := sections(c.value, func(_ uint64, body string) bool { return find(body, keys, &s) })
+		fine := sections(c.value, func(_, _ uint64, body string) bool { return find(body, keys, &s) })
 		room := &seen{held: make([]held, 0, 8)}
 		if n := testing.AllocsPerRun(5, func() {
 			room.held = room.held[:0]
-			sections(c.value, func(_ uint64, body string) bool { return find(body, keys, room) })
+			sections(c.value, func(_, _ uint64, body string) bool { return find(body, keys, room) })
 		}); n > 0 {
 			t.Errorf("%s: %v allocations", c.name, n)
 		}
@@ -283,7 +283,7 @@ func FuzzValue(f *testing.F) {
 			keys = append(keys, index.Key(u64(value[at:])))
 		}
 		var s seen
-		sections(value, func(_ uint64, body string) bool { find(body, keys, &s); return true })
+		sections(value, func(_, _ uint64, body string) bool { find(body, keys, &s); return true })
 		if len(s.held) > len(value) {
 			t.Errorf("%d findings for %d bytes", len(s.held), len(value))
 		}
@@ -298,7 +298,7 @@ func FuzzValue(f *testing.F) {
 				}
 			}
 		}
-		sections(value, func(_ uint64, body string) bool {
+		sections(value, func(_, _ uint64, body string) bool {
 			var s seen
 			if want, ok := plainRead(body, keys); ok != find(body, keys, &s) || ok && !sameBody(want, s.told(keys)) {
 				t.Fatalf("%x of %v:\n got %v\nwant %v, fine %v", body, keys, s.told(keys), want, ok)
