@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -411,6 +412,13 @@ func TestServerInTrouble(t *testing.T) {
 	}{
 		{"stopped", func(t *testing.T, s *redistest.Server) { s.Stop(t) }, func(t *testing.T, s *redistest.Server) { s.Cont(t) }, false},
 		{"killed", func(t *testing.T, s *redistest.Server) { s.Kill(t) }, func(t *testing.T, s *redistest.Server) { s.Restart(t) }, false},
+		{"loading", func(t *testing.T, s *redistest.Server) {
+			for i := range 4000 {
+				s.Do(t, "SET", fmt.Sprint("filler", i), strings.Repeat("x", 100))
+			}
+			s.Do(t, "SAVE")
+			s.RestartLoading(t, 10*time.Millisecond)
+		}, func(t *testing.T, s *redistest.Server) { s.LoadFast(t) }, false},
 		{"busy", func(t *testing.T, s *redistest.Server) {
 			s.Set(t, "busy-reply-threshold", 1)
 			go s.Client(t).Eval(context.Background(), "while true do end", nil)

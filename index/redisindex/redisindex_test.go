@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -88,6 +89,25 @@ func TestNoClient(t *testing.T) {
 		if _, err := redisindex.New(client, redisindex.Config{}); err == nil || !strings.Contains(err.Error(), "nil") {
 			t.Errorf("%T: %v", client, err)
 		}
+	}
+}
+
+// TestGoroutines: a closed index has none, also if it was closed while a server was away.
+func TestGoroutines(t *testing.T) {
+	s := redistest.Standalone(t)
+	before := runtime.NumGoroutine()
+	for _, away := range []bool{false, true} {
+		client := redis.NewClient(&redis.Options{Addr: s.Addr(), ContextTimeoutEnabled: true})
+		ix := open(t, client, redisindex.Config{})
+		storeAll(t, ix, podNamed(1), newPrompt(rand.New(rand.NewPCG(1, 1)), 100))
+		if away {
+			s.Kill(t)
+		}
+		if err := ix.Close(); err != nil {
+			t.Error(err)
+		}
+		client.Close()
+		waitFor(t, "all goroutines have ended", func() bool { return runtime.NumGoroutine() <= before })
 	}
 }
 

@@ -547,6 +547,35 @@ func TestLeases(t *testing.T) {
 }
 
 // Buckets of which something is asked are fetched, whatever is before it in them.
+// TestSplitAgain: parts that were asked for before or with their bucket are asked for again if
+// it was split by others, or anew, since it was seen last.
+func TestSplitAgain(t *testing.T) {
+	const writer = 7
+	w := &walker{
+		ix: &Index{names: names{"t:", 64}}, q: &index.Query{},
+		r: &registry{numbers: map[uint64]*numbers{writer: {}}},
+	}
+	w.paths = []path{{keys: newPrompt(1, 60).keys}}
+	p := &w.paths[0]
+	for i, step := range []struct {
+		seq                uint64 // of the section that says that the bucket is split; 0: none does
+		asked, askedBehind int    // buckets with it, and behind it
+	}{{1, 1, 4}, {1, 5, 0}, {2, 5, 4}, {2, 5, 0}, {0, 5, 0}, {0, 1, 0}, {2, 1, 4}} {
+		w.asked, p.pending = w.asked[:0], p.pending[:0]
+		w.ask(0, ref{0, 0})
+		asked := len(w.asked)
+		b := &w.asked[0]
+		if step.seq > 0 {
+			b.value = valueHead + bytesOf(writer) + bytesOf(step.seq) + "\x01\x00\x00\x00" + string(rune(bodySplit))
+		}
+		w.look(b)
+		w.look(b) // as with a newer registry
+		if asked != step.asked || len(p.pending) != step.askedBehind {
+			t.Errorf("step %d: %d asked, and behind it %d; want %d and %d", i, asked, len(p.pending), step.asked, step.askedBehind)
+		}
+	}
+}
+
 func TestBehind(t *testing.T) {
 	s := newMapServer(t, index.MemoryConfig{})
 	p := newPrompt(1, 200)
@@ -571,6 +600,44 @@ func TestBehind(t *testing.T) {
 }
 
 // Of a source that is asked for its bits all is fetched, also behind what it does not hold.
+// TestRunOf has runs counted one by one, beside.
+func TestRunOf(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	for range 20_000 {
+		w := &walker{at: []int{0, 1, 4}}
+		held := make([]bool, 192)
+		for range 6 {
+			w.words = append(w.words, ^(r.Uint64() & r.Uint64() & r.Uint64() & r.Uint64() & r.Uint64() & r.Uint64()))
+		}
+		v := &place{first: int32(r.IntN(2)), last: int32(1 + r.IntN(3))}
+		for _, at := range w.at[v.first:v.last] {
+			for i := range held {
+				held[i] = held[i] || at > 0 && w.words[at-1+i/64]>>(i%64)&1 != 0
+			}
+		}
+		from := r.IntN(193)
+		end := from + r.IntN(193-from)
+		want := from
+		for want < end && held[want] {
+			want++
+		}
+		if got := w.runOf(v, from, end); got != want {
+			t.Fatalf("from %d to %d: %d, want %d of %v", from, end, got, want, held)
+		}
+	}
+}
+
+// TestLargeBlocks: a block may end behind the buckets that the first trip asks for.
+func TestLargeBlocks(t *testing.T) {
+	s := newMapServer(t, index.MemoryConfig{})
+	p := newPrompt(1, 512)
+	s.apply(p.store(128, 0, 4))
+	s.commit(false, func() {})
+	if s.same(p, false) != 1 {
+		t.Error("there is no row")
+	}
+}
+
 func TestBitsBehindAHole(t *testing.T) {
 	s := newMapServer(t, index.MemoryConfig{})
 	p := newPrompt(1, 300)

@@ -8,7 +8,7 @@ var redisindexMutants = table{breaks: "./index/redisindex", rows: []mutant{
 	{"forks of a bucket are mixed", "find", "&& keys[slot+same] == index.Key(u64(run[8*same:]))", `&& run != ""`, "TestLinesRandom"},
 	{"a prompt has what is behind its fork", "find", "mask &= here", "_ = here", "TestLinesRandom"},
 	{"a group says more than it has", "find", "if count > uint64(len(g.s)) {", "if false {", "TestValueGarbage"},
-	{"garbage of a writer hides others", "sections", "fine = each(writer, body) && fine", "if fine = each(writer, body); !fine {\n\t\t\treturn false\n\t\t}", "TestValueGarbage"},
+	{"garbage of a writer hides others", "sections", "fine = each(writer, seq, body) && fine", "if fine = each(writer, seq, body); !fine {\n\t\t\treturn false\n\t\t}", "TestValueGarbage"},
 	{"a key with braces is cut at the last one", "names.split", `strings.Cut(key, "}")`, `key[:strings.LastIndexByte(key, '}')], key[strings.LastIndexByte(key, '}')+1:], true`, "TestNamesSplit"},
 
 	{"a number is given again", "buckets.meet", "s.last++", "s.last = h.ID + 1", "TestNumbersAreNew"},
@@ -91,7 +91,12 @@ var redisindexMutants = table{breaks: "./index/redisindex", rows: []mutant{
 	{"a lease is not asked for again", "leases.holds", "now.Sub(st.asked) < leaseAge &&", "", "TestLeases"},
 	{"a lease that has ended holds", "leases.holds", "return now.Before(st.until),", "return !st.until.IsZero(),", "TestLeases"},
 	{"Behind leaves out a bucket too many", "walker.choose", "w.q.Behind / p.variant.Unit / spans[0] * spans[0]", "(w.q.Behind/p.variant.Unit + spans[0] - 1) / spans[0] * spans[0]", "TestBehind"},
-	{"bits end at a hole", "walker.begin", "w.q.Held || r.sources[v.source].bits", "w.q.Held", "TestBitsBehindAHole"},
+	{"bits end at a hole", "walker.begin", "need.bits || w.q.Held", "w.q.Held", "TestBitsBehindAHole"},
+	{"parts that were asked for too early count", "walker.look", "b.split == nil || *b.split != said", "b.split == nil", "TestSplitAgain"},
+	{"what is not split any more is asked for in parts", "walker.look", "w.ix.splits.forget(b.split)", "", "TestSplitAgain"},
+	{"parts of what was split are not asked for at once", "walker.ask", "split != nil", "false", "TestSplitAgain"},
+	{"large blocks end with the first trip", "walker.goesOn", "known < p.units", "false", "TestLargeBlocks"},
+	{"a run goes on behind what is known", "walker.runOf", "min(from, end)", "from", "TestRunOf"},
 	{"parts of a bucket are not waited for", "walker.goesOn", "known = min(known, of.unit)", "_ = of", "TestManyForks"},
 	{"who has given up gets an answer", "Index.Match", "&& !errors.Is(ctx.Err(), context.Canceled)", "", "TestDegradeCanceled"},
 }}

@@ -34,6 +34,7 @@ type Server struct {
 	mu      sync.Mutex // guards running, and the starts of the server
 	running *process
 	stopped atomic.Bool // by Stop
+	mayLoad atomic.Bool // it counts as started while it loads
 }
 
 // Standalone starts a server without persistence. The arguments are those of the
@@ -133,7 +134,7 @@ func (s *Server) answers(pid int) error {
 		return fmt.Errorf("process %s has the port", got)
 	}
 	loading, err := s.info(context.Background(), "loading")
-	if err == nil && loading == "1" {
+	if err == nil && loading == "1" && !s.mayLoad.Load() {
 		return errors.New("the server loads its data")
 	}
 	return nil
@@ -276,6 +277,24 @@ func (s *Server) restart(tb testing.TB, extra ...string) {
 		}
 		return err
 	})
+}
+
+// RestartLoading is Restart of a server that answers LOADING at first: each key that it finds on
+// disk takes so long, until LoadFast.
+func (s *Server) RestartLoading(tb testing.TB, eachKey time.Duration) {
+	tb.Helper()
+	s.mayLoad.Store(true)
+	defer s.mayLoad.Store(false)
+	s.restart(tb,
+		"--key-load-delay", strconv.FormatInt(eachKey.Microseconds(), 10),
+		"--loading-process-events-interval-bytes", "1024",
+	)
+}
+
+// LoadFast has a server load the rest without delay.
+func (s *Server) LoadFast(tb testing.TB) {
+	tb.Helper()
+	s.Set(tb, "key-load-delay", 0)
 }
 
 // RestartEmpty is Restart after everything that the server wrote to disk was
