@@ -599,7 +599,6 @@ func TestBehind(t *testing.T) {
 	}
 }
 
-// Of a source that is asked for its bits all is fetched, also behind what it does not hold.
 // TestRunOf has runs counted one by one, beside.
 func TestRunOf(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
@@ -607,7 +606,11 @@ func TestRunOf(t *testing.T) {
 		w := &walker{at: []int{0, 1, 4}}
 		held := make([]bool, 192)
 		for range 6 {
-			w.words = append(w.words, ^(r.Uint64() & r.Uint64() & r.Uint64() & r.Uint64() & r.Uint64() & r.Uint64()))
+			word := ^uint64(0)
+			for range 2 {
+				word &^= 1 << r.IntN(64)
+			}
+			w.words = append(w.words, word)
 		}
 		v := &place{first: int32(r.IntN(2)), last: int32(1 + r.IntN(3))}
 		for _, at := range w.at[v.first:v.last] {
@@ -638,6 +641,7 @@ func TestLargeBlocks(t *testing.T) {
 	}
 }
 
+// Of a source that is asked for its bits all is fetched, also behind what it does not hold.
 func TestBitsBehindAHole(t *testing.T) {
 	s := newMapServer(t, index.MemoryConfig{})
 	p := newPrompt(1, 300)
