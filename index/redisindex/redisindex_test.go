@@ -76,10 +76,20 @@ func readersOf(client redis.UniversalClient) func(testing.TB, indextest.Config) 
 	}
 }
 
-// Match asks both: at its bound a writer keeps what it is asked about itself.
+// Match asks the writer, too, which at its bound keeps what it is asked about itself.
 func (a asked) Match(ctx context.Context, q *index.Query, m *index.Matches) error {
+	keys := make(map[index.Variant][]index.Key)
+	once := *q
+	once.Keys = func(v index.Variant) (_ []index.Key, err error) {
+		keys[v], err = q.Keys(v)
+		return keys[v], err
+	}
+	if err := a.reader.Match(ctx, &once, m); err != nil {
+		return err
+	}
+	once.Keys = func(v index.Variant) ([]index.Key, error) { return keys[v], nil }
 	var of index.Matches
-	return errors.Join(a.Index.Match(ctx, q, &of), a.reader.Match(ctx, q, m))
+	return a.Index.Match(ctx, &once, &of)
 }
 
 func (a asked) Close() error { return errors.Join(a.Index.Close(), a.reader.Close()) }

@@ -442,7 +442,7 @@ func TestTokenComesFirst(t *testing.T) {
 	written := 0
 	client.AddHook(hook(func(ctx context.Context, all []redis.Cmder) {
 		for _, cmd := range all {
-			if s := fmt.Sprint(cmd.Args()[1]); s != putSection.sha && s != putSection.text && s != tellRows.sha && s != tellRows.text {
+			if s := fmt.Sprint(cmd.Args()[1]); s != putSections.sha && s != putSections.text && s != tellRows.sha && s != tellRows.text {
 				continue
 			}
 			written++

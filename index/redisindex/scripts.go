@@ -28,47 +28,54 @@ func (s *script) in(ctx context.Context, p redis.Pipeliner, text bool, keys []st
 	return p.EvalSha(ctx, s.sha, keys, args...)
 }
 
-// putSection puts the section of a writer into a bucket, in place of the one that it has
-// there, if that is not newer: a command may come late over a connection that was given up.
+// putSections puts sections of a writer into buckets of a part, in place of those that it has
+// there, if these are not newer: a command may come late over a connection that was given up.
 // A section without a body stays for a while, for the same reason. It also takes away the
-// sections of writers that do not write any more, and whatever the key has that is not ours.
+// sections of writers that do not write any more, and whatever the keys have that is not ours.
+// It returns how many sections it has put.
 //
-// KEYS: the bucket. ARGV: writer, seq, body, TTL in ms, writers that have gone, one after the
-// other.
-var putSection = newScript(`
-local value = redis.pcall('GET', KEYS[1])
-local kept, live = {'K\1'}, false
-if type(value) == 'string' and string.sub(value, 1, 2) == 'K\1' then
-	local at = 3
-	while at + 19 <= #value do
-		local lo, hi, n = struct.unpack('<I4I4I4', value, at + 8)
-		local last = at + 19 + n
-		if last > #value then break end
-		local writer = string.sub(value, at, at + 7)
-		if writer == ARGV[1] then
-			local mylo, myhi = struct.unpack('<I4I4', ARGV[2])
-			if hi > myhi or hi == myhi and lo > mylo then return 0 end
-		else
-			local gone = false
-			for i = 1, #ARGV[5], 8 do
-				gone = gone or writer == string.sub(ARGV[5], i, i + 7)
+// KEYS: buckets. ARGV: writer, seq, TTL in ms, writers that have gone, one after the other; the
+// body for each bucket.
+var putSections = newScript(`
+local mylo, myhi = struct.unpack('<I4I4', ARGV[2])
+local put = 0
+for i, key in ipairs(KEYS) do
+	local value, body = redis.pcall('GET', key), ARGV[4 + i]
+	local kept, live, newer = {'K\1'}, false, false
+	if type(value) == 'string' and string.sub(value, 1, 2) == 'K\1' then
+		local at = 3
+		while at + 19 <= #value do
+			local lo, hi, n = struct.unpack('<I4I4I4', value, at + 8)
+			local last = at + 19 + n
+			if last > #value then break end
+			local writer = string.sub(value, at, at + 7)
+			if writer == ARGV[1] then
+				newer = newer or hi > myhi or hi == myhi and lo > mylo
+			else
+				local gone = false
+				for j = 1, #ARGV[4], 8 do
+					gone = gone or writer == string.sub(ARGV[4], j, j + 7)
+				end
+				if not gone then
+					kept[#kept + 1] = string.sub(value, at, last)
+					live = live or n > 0
+				end
 			end
-			if not gone then
-				kept[#kept + 1] = string.sub(value, at, last)
-				live = live or n > 0
-			end
+			at = last + 1
 		end
-		at = last + 1
+	end
+	if not newer then
+		kept[#kept + 1] = ARGV[1]
+		kept[#kept + 1] = ARGV[2]
+		kept[#kept + 1] = struct.pack('<I4', #body)
+		kept[#kept + 1] = body
+		local ttl = ARGV[3]
+		if #body == 0 and not live then ttl = math.min(ttl, 60000) end
+		redis.call('SET', key, table.concat(kept), 'PX', ttl)
+		put = put + 1
 	end
 end
-kept[#kept + 1] = ARGV[1]
-kept[#kept + 1] = ARGV[2]
-kept[#kept + 1] = struct.pack('<I4', #ARGV[3])
-kept[#kept + 1] = ARGV[3]
-local ttl = ARGV[4]
-if #ARGV[3] == 0 and not live then ttl = math.min(ttl, 60000) end
-redis.call('SET', KEYS[1], table.concat(kept), 'PX', ttl)
-return 1
+return put
 `)
 
 // takeSections takes the sections of some writers out of a bucket.

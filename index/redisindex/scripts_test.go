@@ -68,7 +68,7 @@ func eachScripted[C any](t *testing.T, cases []C, name func(C) string, run func(
 // A script is known to servers by the name that it is called by.
 func TestScriptNames(t *testing.T) {
 	client := redistest.Standalone(t).Client(t)
-	for i, of := range []*script{putSection, takeSections, leaveToken, tellRows, dropRows} {
+	for i, of := range []*script{putSections, takeSections, leaveToken, tellRows, dropRows} {
 		if sha, err := client.ScriptLoad(t.Context(), of.text).Result(); err != nil || sha != of.sha {
 			t.Errorf("script %d is called %s, and is %s: %v", i, of.sha, sha, err)
 		}
@@ -80,7 +80,7 @@ func TestScriptNames(t *testing.T) {
 	}
 }
 
-func TestPutSection(t *testing.T) {
+func TestPutSections(t *testing.T) {
 	const big = 1 << 40
 	mine, other, third := section(1, 10, "mine"), section(2, 20, "other"), section(3, 30, "third")
 	type putCase struct {
@@ -120,7 +120,7 @@ func TestPutSection(t *testing.T) {
 		if c.was != "" {
 			s.must(s.client.Set(s.Context(), "k", c.was, 2*time.Hour).Err())
 		}
-		got := s.call(putSection, []string{"k"}, bytesOf(1), bytesOf(c.seq), c.body, hour, c.gone)
+		got := s.call(putSections, []string{"k"}, bytesOf(1), bytesOf(c.seq), hour, c.gone, c.body)
 		if got != c.reply {
 			s.Errorf("reply %v, want %d", got, c.reply)
 		}
@@ -129,16 +129,35 @@ func TestPutSection(t *testing.T) {
 }
 
 // A key of another type is not ours, and does not keep a writer from writing.
-func TestPutSectionOverAnotherType(t *testing.T) {
+func TestPutSectionsOverAnotherType(t *testing.T) {
 	s := &scripted{t, redistest.Standalone(t).Client(t)}
 	s.must(s.client.RPush(t.Context(), "k", "a", "b").Err())
 	if got := s.call(takeSections, []string{"k"}, bytesOf(1)); got != int64(0) {
 		t.Errorf("sections are taken out of a list: %v", got)
 	}
-	if got := s.call(putSection, []string{"k"}, bytesOf(1), bytesOf(5), "new", hour, ""); got != int64(1) {
+	if got := s.call(putSections, []string{"k"}, bytesOf(1), bytesOf(5), hour, "", "new"); got != int64(1) {
 		t.Errorf("reply %v", got)
 	}
 	s.wantValue("k", valueHead+section(1, 5, "new"), time.Hour)
+}
+
+// Each bucket of a call is put or left by what it has itself.
+func TestPutSectionsOfManyBuckets(t *testing.T) {
+	s := &scripted{t, redistest.Standalone(t).Client(t)}
+	newer, other := section(1, 9, "newer"), section(2, 9, "other")
+	s.must(s.client.MSet(t.Context(), "late", valueHead+newer, "beside", valueHead+other).Err())
+	s.must(s.client.RPush(t.Context(), "list", "a").Err())
+	keys := []string{"beside", "late", "list", "silent", "alone"}
+	if got := s.call(putSections, keys, bytesOf(1), bytesOf(5), hour, "", "b", "l", "i", "", "a"); got != int64(4) {
+		t.Errorf("reply %v", got)
+	}
+	s.wantValue("beside", valueHead+other+section(1, 5, "b"), time.Hour)
+	if got := s.client.Get(t.Context(), "late").Val(); got != valueHead+newer {
+		t.Errorf("the newer one is %q", got)
+	}
+	s.wantValue("list", valueHead+section(1, 5, "i"), time.Hour)
+	s.wantValue("silent", valueHead+section(1, 5, ""), time.Minute)
+	s.wantValue("alone", valueHead+section(1, 5, "a"), time.Hour)
 }
 
 func TestTakeSections(t *testing.T) {

@@ -1,6 +1,7 @@
 package redisindex
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -21,7 +22,7 @@ import (
 //
 // Always the present state: of a bucket the whole section, of a source the whole row. So it does
 // not matter whether an attempt whose outcome is not known was carried out: the same is
-// written again. If it is carried out late, after a newer one, putSection does nothing: sections
+// written again. If it is carried out late, after a newer one, putSections does nothing: sections
 // have the number of their commit.
 //
 // # What a server may lose
@@ -76,6 +77,7 @@ type partState struct {
 // Bounds of a commit, and of what is kept.
 const (
 	maxCommit = 2048 // buckets
+	maxPut    = 32   // buckets of a call, during which a server does nothing else
 	maxNotes  = 64 * 8
 	maxOld    = 8
 )
@@ -253,6 +255,9 @@ func (ix *Index) commit(ctx context.Context) (more bool, err error) {
 // send sends a batch, and with it the tokens of all parts that it writes in.
 func (ix *Index) send(ctx context.Context, b *batch) {
 	ix.seq++
+	if ix.names.parts > 1 {
+		slices.SortStableFunc(b.puts, func(a, b putting) int { return cmp.Compare(a.part, b.part) })
+	}
 	for i := range b.puts {
 		b.parts[b.puts[i].part] = nil
 	}
@@ -299,9 +304,20 @@ func (ix *Index) pipe(ctx context.Context, b *batch, text bool) {
 	p := ix.client.Pipeline()
 	me, seq, ttl := bytesOf(ix.id), bytesOf(ix.seq), ix.c.TTL.Milliseconds()
 	old := strings.Join(ix.old, "")
-	for i := range b.puts {
-		put := &b.puts[i]
-		put.reply = putSection.in(ctx, p, text, []string{put.key}, me, seq, put.body, ttl, old)
+	for left := b.puts; len(left) > 0; {
+		n := 1
+		for n < min(len(left), maxPut) && left[n].part == left[0].part {
+			n++
+		}
+		keys, args := make([]string, n), append(make([]any, 0, 4+n), me, seq, ttl, old)
+		for i, put := range left[:n] {
+			keys[i], args = put.key, append(args, put.body)
+		}
+		reply := putSections.in(ctx, p, text, keys, args...)
+		for i := range left[:n] {
+			left[i].reply = reply
+		}
+		left = left[n:]
 	}
 	for model, fields := range b.drops {
 		args := []any{me, ix.version() + "d", seq}
