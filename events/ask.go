@@ -26,7 +26,9 @@ import (
 // have it. The first message that comes behind a replay is held until that is known.
 // An engine may have restarted in this moment, so the connection is made anew, and
 // what was applied is forgotten. Then the first message of a connection, or behind a
-// silence, has to be in the socket before it is believed again.
+// silence, has to be in the socket before it is believed again. But a socket that has
+// nothing is believed where nothing is known: so does an engine answer that has restarted
+// and is idle.
 
 const (
 	// firstAnswer is how long a connection that begins waits for a replay socket
@@ -181,6 +183,11 @@ func (s *Subscriber) askLocked(ctx context.Context, st *stream, conn *zmtp.Conn)
 	}
 	if t.strikes > 0 { // the next message has to show whose socket it is
 		st.tested = false
+		if at := s.position(st); t.strikes < maxStrikes && at == (Position{}) && s.saysNothing(ctx, st) {
+			st.current = true
+			s.note(st, NoteCurrent)
+			return nil
+		}
 		s.link.noted(NoteReleased) // there may be none for long
 		return nil
 	}
@@ -199,4 +206,14 @@ func (s *Subscriber) askLocked(ctx context.Context, st *stream, conn *zmtp.Conn)
 	}
 	t.serves, t.mute = false, r.done.Messages == 0
 	return err
+}
+
+// saysNothing reports that an engine has published nothing, by its replay socket: most
+// probably it has restarted, and is idle.
+func (s *Subscriber) saysNothing(ctx context.Context, st *stream) (nothing bool) {
+	err := s.request(ctx, st, 0, func(seq uint64, _ []byte) (bool, error) {
+		nothing = seq == replayEnd
+		return true, nil
+	})
+	return err == nil && nothing
 }

@@ -464,6 +464,31 @@ func TestReplayOfAnotherUntilNow(t *testing.T) {
 	})
 }
 
+// TestReplayOfARestartedIdleEngine: an engine restarts while it is asked whether it has what
+// it has said before, and then says nothing. Nothing is waited for where it says so.
+func TestReplayOfARestartedIdleEngine(t *testing.T) {
+	t.Parallel()
+	before := life{100, 10}
+	socket := newLives(t, before)
+	engine := publisher(t, fakeengine.PublisherConfig{})
+	l := newLedger()
+	l.notes = make(chan events.Note, 10_000)
+	_, replays, _ := follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: socket.endpoint})
+	wait(t, "the first replay", replays)
+	wait(t, "that of the connection made once more", replays)
+	waitSubscriber(t, engine)
+	for seq := range uint64(10) {
+		engine.Skip(before.payload(seq))
+	}
+	socket.become(life{200, 0})
+	engine.Publish(before.payload(10))
+	l.expect(t, numbers(0, 9)+" anew")
+	for wait(t, "a note", l.notes) != events.NoteHeld {
+	}
+	for wait(t, "a note", l.notes) != events.NoteCurrent {
+	}
+}
+
 // TestReplayOfTwo: a replay endpoint behind which there are two engines is told of.
 func TestReplayOfTwo(t *testing.T) {
 	t.Parallel()

@@ -139,7 +139,7 @@ func TestHeldOfAnOtherLife(t *testing.T) {
 			t.Errorf("replay %d: %+v", i, got)
 		}
 	}
-	if got, want := r.asked(), []uint64{0, 4, 9, 4, 5, 0, 5, 5, 5, 5}; !slices.Equal(got, want) {
+	if got, want := r.asked(), []uint64{0, 4, 9, 4, 0, 5, 0, 5, 5, 5, 5}; !slices.Equal(got, want) {
 		t.Errorf("asked for what is from %v on, want %v", got, want)
 	}
 }
