@@ -293,7 +293,7 @@ func (s *Subscriber) wasLast(st *stream, seq uint64, payload []byte) (bool, erro
 }
 
 // request asks a replay socket for what it has from a number on, and has take look at
-// that until it is done.
+// that until it is done. How long take needs is not the socket's fault.
 func (s *Subscriber) request(ctx context.Context, st *stream, start uint64, take func(seq uint64, payload []byte) (done bool, err error)) error {
 	conn, err := s.dialReplay(ctx, st.replayAt)
 	if err != nil {
@@ -301,7 +301,9 @@ func (s *Subscriber) request(ctx context.Context, st *stream, start uint64, take
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	defer time.AfterFunc(min(firstAnswer, s.cfg.ReplayTimeout), func() { _ = conn.Close() }).Stop()
+	left := min(firstAnswer, s.cfg.ReplayTimeout)
+	since, silence := time.Now(), time.AfterFunc(left, func() { _ = conn.Close() })
+	defer silence.Stop()
 	if err := conn.Send(nil, binary.BigEndian.AppendUint64(nil, start)); err != nil {
 		return err
 	}
@@ -314,9 +316,15 @@ func (s *Subscriber) request(ctx context.Context, st *stream, start uint64, take
 		if err != nil {
 			return err
 		}
+		if !silence.Stop() {
+			return errReplaySilent
+		}
+		left -= time.Since(since)
 		if done, err = take(seq, payload); err != nil {
 			return err
 		}
+		since = time.Now()
+		silence.Reset(left)
 	}
 	return nil
 }
