@@ -1,6 +1,7 @@
 package events_test
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -265,6 +266,47 @@ func TestReplayFailsUntested(t *testing.T) {
 	engine.Skip(now.payload(5))
 	engine.Publish(now.payload(6))
 	l.expect(t, "0 1 2 3 4 lost 5-5 6 rewound 0 1 2 3 4 5 6")
+}
+
+// TestSinkIsSlowInATest: what a sink needs for a message that shows whose a socket is does not
+// count as silence of the socket, of which the rest of the answer is read then.
+func TestSinkIsSlowInATest(t *testing.T) {
+	t.Parallel()
+	const first = 500 * time.Millisecond // what a socket has for a test
+	now := life{100, 5}
+	long := append(now.payload(5), bytes.Repeat([]byte{' '}, 1<<20)...) // a connection that ends does not have it whole
+	socket := newRouter(t, func(n int, start uint64) [][][]byte {
+		if n < 2 {
+			return now.answer(start)
+		}
+		whole := life{100, 8}.answer(0)
+		whole[5][2] = long
+		return whole[start:]
+	})
+	engine := publisher(t, fakeengine.PublisherConfig{})
+	for seq := range uint64(5) {
+		engine.Skip(now.payload(seq))
+	}
+	l := newLedger()
+	tests := 0
+	l.fail = func(m events.Message) error {
+		if m.Seq == 4 && m.Hold {
+			if tests++; tests == 2 { // the second connection's replay was the first
+				<-time.After(first + first/5)
+			}
+		}
+		return nil
+	}
+	_, replays, _ := follow(t, l, events.SubscriberConfig{
+		Endpoint: engine.Endpoint(), Replay: socket.endpoint, Heartbeat: time.Hour, // it never falls idle
+	})
+	wait(t, "the first replay", replays)
+	wait(t, "that of the connection made once more", replays)
+	waitSubscriber(t, engine)
+	engine.Publish(long)
+	engine.Skip(now.payload(6))
+	engine.Publish(now.payload(7))
+	l.expect(t, numbers(0, 5)+" hold 7 6 7")
 }
 
 // TestReplayOfNewEngine: an engine that had said nothing when it was asked first has
