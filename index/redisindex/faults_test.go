@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -404,6 +403,13 @@ func wantDelayed(t *testing.T, p *prompts, e *engine, writer *process) {
 	}
 }
 
+// restartLoading restarts a server, which then loads its data for 40 seconds.
+func restartLoading(t *testing.T, s *redistest.Server) {
+	s.Do(t, "EVAL", "for i = 1, 20000 do redis.call('SET', 'filler' .. i, string.rep('x', 100)) end", 0)
+	s.Do(t, "SAVE")
+	s.RestartLoading(t, 2*time.Millisecond)
+}
+
 func TestServerInTrouble(t *testing.T) {
 	for _, trouble := range []struct {
 		name     string
@@ -412,13 +418,7 @@ func TestServerInTrouble(t *testing.T) {
 	}{
 		{"stopped", func(t *testing.T, s *redistest.Server) { s.Stop(t) }, func(t *testing.T, s *redistest.Server) { s.Cont(t) }, false},
 		{"killed", func(t *testing.T, s *redistest.Server) { s.Kill(t) }, func(t *testing.T, s *redistest.Server) { s.Restart(t) }, false},
-		{"loading", func(t *testing.T, s *redistest.Server) {
-			for i := range 4000 {
-				s.Do(t, "SET", fmt.Sprint("filler", i), strings.Repeat("x", 100))
-			}
-			s.Do(t, "SAVE")
-			s.RestartLoading(t, 10*time.Millisecond)
-		}, func(t *testing.T, s *redistest.Server) { s.LoadFast(t) }, false},
+		{"loading", restartLoading, func(t *testing.T, s *redistest.Server) { s.LoadFast(t) }, false},
 		{"busy", func(t *testing.T, s *redistest.Server) {
 			s.Set(t, "busy-reply-threshold", 1)
 			go s.Client(t).Eval(context.Background(), "while true do end", nil)

@@ -25,7 +25,7 @@ func (ix *Index) Listing(ctx context.Context) (*index.Listing, error) {
 	}
 	c := &ix.listing
 	if err := c.lock(ctx); err != nil {
-		return nil, &askError{err}
+		return nil, ix.failed(err)
 	}
 	defer c.unlock()
 	if c.last != nil && time.Since(c.at) < leaseAge {
@@ -34,8 +34,7 @@ func (ix *Index) Listing(ctx context.Context) (*index.Listing, error) {
 	now := time.Now()
 	registries, stale, err := ix.registries(ctx)
 	if err != nil {
-		ix.lookUp(err)
-		return nil, &askError{err}
+		return nil, ix.failed(err)
 	}
 	entries := ix.entries(registries, stale)
 	c.at = now

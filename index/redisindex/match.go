@@ -116,7 +116,6 @@ func (ix *Index) Match(ctx context.Context, q *index.Query, m *index.Matches) er
 	w.ix, w.q = ix, q
 	err := w.match(ctx, m)
 	w.release()
-	ix.lookUp(err)
 	var asked *askError
 	if ix.c.Degrade && errors.As(err, &asked) && !errors.Is(ctx.Err(), context.Canceled) {
 		m.Reset()
@@ -124,12 +123,6 @@ func (ix *Index) Match(ctx context.Context, q *index.Query, m *index.Matches) er
 	}
 	return err
 }
-
-// askError is an error of Redis, or an answer that came too late.
-type askError struct{ err error }
-
-func (e *askError) Error() string { return "redisindex: " + e.err.Error() }
-func (e *askError) Unwrap() error { return e.err }
 
 func (w *walker) release() {
 	w.ix, w.q, w.r, w.who, w.path, w.numbers = nil, nil, nil, nil, nil, nil
@@ -142,7 +135,7 @@ func (w *walker) release() {
 func (w *walker) match(ctx context.Context, m *index.Matches) error {
 	model := w.q.Candidates.Model()
 	r := w.ix.cacheOf(model).now.Load()
-	w.paths = w.paths[:0]
+	w.paths, w.parts = w.paths[:0], append(w.parts[:0], registryPart(model))
 	for done := false; !done; {
 		var err error
 		if r == nil {
@@ -155,7 +148,7 @@ func (w *walker) match(ctx context.Context, m *index.Matches) error {
 			r, done, err = w.follow(ctx, r)
 		}
 		if err != nil {
-			return &askError{err}
+			return w.ix.failed(err, w.parts...)
 		}
 	}
 	w.answer(m)

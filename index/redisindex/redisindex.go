@@ -110,12 +110,15 @@ type Index struct {
 	splits   splits
 	garbage  atomic.Uint64 // values that made no sense
 	lookedUp atomic.Int64  // when, in unix nanoseconds
+	cause    atomic.Pointer[cause]
+	probing  turn
 
 	mu sync.Mutex // guards all below, and is the last lock
 	buckets
 	writer
 
 	start   sync.Once
+	life    context.Context // until Close
 	stop    context.CancelFunc
 	running sync.WaitGroup
 	wake    chan struct{}
@@ -159,7 +162,7 @@ func New(client redis.UniversalClient, c Config) (*Index, error) {
 		parts = 64
 	}
 	ix := &Index{client: client, c: c, names: names{c.Prefix, parts}, wake: make(chan struct{}, 1)}
-	ix.listing.turn = newTurn()
+	ix.listing.turn, ix.probing = newTurn(), newTurn()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	if err := ix.open(ctx); err != nil {
@@ -175,6 +178,7 @@ func New(client redis.UniversalClient, c Config) (*Index, error) {
 	ix.mark = bytesOf(fingerprint(ix.seed))
 	ix.buckets.init()
 	ix.writer.init()
+	ix.life, ix.stop = context.WithCancel(context.Background())
 	return ix, nil
 }
 
@@ -356,11 +360,10 @@ func (ix *Index) Close() error {
 		return nil
 	}
 	ix.start.Do(func() {}) // no run begins any more
-	if ix.stop != nil {
-		ix.stop()
-		ix.running.Wait()
-		ix.giveBack()
-	}
+	ix.stop()
+	ix.running.Wait()
+	ix.probing <- struct{}{} // no probe begins any more
+	ix.giveBack()
 	ix.mu.Lock()
 	ix.progress()
 	ix.mu.Unlock()
@@ -370,9 +373,7 @@ func (ix *Index) Close() error {
 // run begins to write, with the first that is to be written.
 func (ix *Index) run() {
 	ix.start.Do(func() {
-		ctx, stop := context.WithCancel(context.Background())
-		ix.stop = stop
-		ix.running.Go(func() { ix.write(ctx) })
+		ix.running.Go(func() { ix.write(ix.life) })
 	})
 }
 

@@ -139,7 +139,7 @@ func (ix *Index) fetch(ctx context.Context, model, version string) (*registry, e
 	}
 	rows, err := ix.client.HGetAll(ctx, ix.names.registry(model)).Result()
 	if err != nil {
-		return nil, fmt.Errorf("redisindex: the registry of model %q: %w", model, err)
+		return nil, fmt.Errorf("the registry of model %q: %w", model, err)
 	}
 	r, err := ix.read(model, rows, was)
 	if err != nil {

@@ -196,7 +196,11 @@ func (ix *Index) await(ctx context.Context, src *source, change uint64) error {
 		select {
 		case <-moved:
 		case <-ctx.Done():
-			return delayed(src.Source, ctx.Err())
+			why := ctx.Err()
+			if trouble != nil {
+				why = fmt.Errorf("%w; before: %w", why, trouble)
+			}
+			return delayed(src.Source, why)
 		case <-timer.C:
 			if trouble == nil {
 				trouble = fmt.Errorf("no answer for %v", ix.c.Timeout)

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -430,7 +431,7 @@ func (ix *Index) settle(b *batch) (more bool) {
 		if ix.trouble == nil {
 			ix.since = now
 		}
-		ix.trouble = b.err
+		ix.trouble = ix.because(b.err, slices.Collect(maps.Keys(b.parts))...)
 	}
 	ix.late = ix.trouble != nil && now.Sub(ix.since) > ix.c.Lease
 	ix.progress()
@@ -700,7 +701,7 @@ func (ix *Index) removeLeft(ctx context.Context, which func(index.Source) bool) 
 	}
 	if p.Len() > 0 {
 		if _, err := p.Exec(ctx); err != nil {
-			return &askError{err}
+			return ix.failed(err)
 		}
 	}
 	return nil

@@ -52,6 +52,8 @@ var redisindexMutants = table{breaks: "./index/redisindex", rows: []mutant{
 	{"trouble is never long", "Index.settle", "ix.late = ix.trouble != nil && now.Sub(ix.since) > ix.c.Lease", "ix.late = false", "TestLateLease"},
 	{"the list of models is kept for ever", "Index.pipe", "p.PExpire(ctx, ix.names.models(), ix.c.TTL)", "_ = model", "TestTTLs"},
 	{"the root is kept for ever", "Index.open", "ix.root(), rootLives*ix.c.TTL", "ix.root(), 0", "TestTTLs"},
+	{"nobody asks why Redis does not answer", "Index.because", "ix.probe(parts)", "_ = parts", "TestCauses"},
+	{"a cause is told for ever", "Index.probe", "ix.cause.Store(nil)", "_ = err", "TestCauses"},
 	{"Close keeps the leases", "Index.Close", "ix.giveBack()", "_ = ix", "TestCloseEndsLeases"},
 
 	{"a source of a living writer is taken over", "Index.stand", "if lives[writer].Val() > 0 ||", "if", "TestStandby"},

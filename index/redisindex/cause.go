@@ -1,0 +1,79 @@
+package redisindex
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// A client of Redis tries again until the context of the call ends, and then says that alone.
+// So Redis is asked once more, with more time and beside all calls, and their errors have what
+// came of that.
+
+const (
+	probeTime = 3 * time.Second  // a client that cannot connect has given up before
+	causeAge  = 10 * time.Second // of a cause that says nothing any more
+)
+
+// cause is why Redis did not answer.
+type cause struct {
+	error
+	at time.Time
+}
+
+// askError is an error of Redis, or an answer that came too late.
+type askError struct{ err error }
+
+func (e *askError) Error() string { return "redisindex: " + e.err.Error() }
+func (e *askError) Unwrap() error { return e.err }
+
+// failed returns the error of a call that has asked for something in some parts.
+func (ix *Index) failed(err error, parts ...part) error {
+	ix.lookUp(err)
+	return &askError{ix.because(err, parts...)}
+}
+
+// because adds to an error of a context that has ended why Redis did not answer, once that is
+// known.
+func (ix *Index) because(err error, parts ...part) error {
+	if !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	ix.probe(parts)
+	c := ix.cause.Load()
+	if c == nil || time.Since(c.at) > causeAge {
+		return err
+	}
+	return fmt.Errorf("%w; %v ago: %w", err, time.Since(c.at).Round(time.Millisecond), c.error)
+}
+
+// probe has some parts asked, unless others are being asked.
+func (ix *Index) probe(parts []part) {
+	select {
+	case ix.probing <- struct{}{}:
+	default:
+		return
+	}
+	keys := []string{ix.names.root()}
+	for _, of := range parts {
+		keys = append(keys, ix.names.token(of, 0))
+	}
+	go func() {
+		defer ix.probing.unlock()
+		ctx, cancel := context.WithTimeout(ix.life, probeTime)
+		defer cancel()
+		p := ix.client.Pipeline()
+		for _, key := range keys {
+			p.Exists(ctx, key)
+		}
+		switch _, err := p.Exec(ctx); {
+		case err == nil:
+			ix.cause.Store(nil)
+		case errors.Is(err, context.DeadlineExceeded):
+			ix.cause.Store(&cause{fmt.Errorf("no answer for %v: %w", probeTime, err), time.Now()})
+		default:
+			ix.cause.Store(&cause{err, time.Now()})
+		}
+	}()
+}
