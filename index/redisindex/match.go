@@ -16,18 +16,20 @@ import (
 )
 
 // A Match knows the registry from before, and fetches with its first buckets the version that
-// it has now. First come two buckets, then ever more, as long as somebody holds all that was
+// it has now. First come 16 buckets, then ever more, as long as a view holds all that was
 // asked about.
 //
-// Each thing that it claims was true at one moment while it ran: the bucket had it when it was
-// fetched, and whoever is named by the version that came along wrote it. Which of both was
-// fetched first does not matter. A number is named by the registry without a gap until its holder
-// goes, and what a writer says of it is true while he says it, whether it is named already or not.
+// Each thing that a Match claims was true at one moment while it ran: the bucket had it when it
+// was fetched, and the registry in the version that came along named its writer. Which of both
+// was fetched first does not matter. The registry names a number without a gap until its holder
+// goes. What a writer says of a number is true while it says so, whether the registry names the
+// number already or not.
 
 // steps are how many buckets of each variant the trips ask for, the last one again and again.
-// allSteps are for those who need all of them.
+// A bucket that nobody holds costs a server less than a trip costs the reader, so the first
+// trip has as many as most prompts. allSteps are for queries that need all buckets.
 var (
-	steps    = []int{2, 14, 112, 448}
+	steps    = []int{16, 112, 448}
 	allSteps = []int{128, 448}
 )
 
@@ -99,7 +101,8 @@ type asked struct {
 	split *split
 }
 
-// Match implements index.Index. Its errors say what could not be asked. See Config.Degrade.
+// Match implements index.Index. Its errors are those of Redis, or of a context that ended: the
+// second kind says why Redis did not answer, once that is known. See Config.Degrade.
 func (ix *Index) Match(ctx context.Context, q *index.Query, m *index.Matches) error {
 	m.Reset()
 	if err := ix.usable(ctx); err != nil {
