@@ -51,12 +51,14 @@ func sameEntry(a, b index.Entry) bool {
 // registries returns the registries of all models, and of each those writers whose leases
 // have ended.
 func (ix *Index) registries(ctx context.Context) (all []*registry, stale []map[uint64]bool, err error) {
-	models, err := ix.client.SMembers(ctx, ix.names.models()).Result()
-	if err != nil {
+	p := ix.client.Pipeline()
+	named := p.SMembers(ctx, ix.names.models())
+	if _, err := p.Exec(ctx); err != nil {
 		return nil, nil, err
 	}
+	models := named.Val()
 	slices.Sort(models)
-	p := ix.client.Pipeline()
+	p = ix.client.Pipeline()
 	versions := make([]*redis.StringCmd, len(models))
 	for i, model := range models {
 		versions[i] = p.HGet(ctx, ix.names.registry(model), versionField)

@@ -137,11 +137,12 @@ func (ix *Index) fetch(ctx context.Context, model, version string) (*registry, e
 	if was != nil && was.version == version {
 		return was, nil
 	}
-	rows, err := ix.client.HGetAll(ctx, ix.names.registry(model)).Result()
-	if err != nil {
+	p := ix.client.Pipeline()
+	rows := p.HGetAll(ctx, ix.names.registry(model))
+	if _, err := p.Exec(ctx); err != nil {
 		return nil, fmt.Errorf("the registry of model %q: %w", model, err)
 	}
-	r, err := ix.read(model, rows, was)
+	r, err := ix.read(model, rows.Val(), was)
 	if err != nil {
 		return nil, err
 	}
@@ -262,8 +263,8 @@ type leaseKey struct {
 type leaseState struct{ until, asked time.Time }
 
 const (
-	// leaseAge is how old an answer may be: a writer that lets his lease go wants that to be
-	// seen.
+	// leaseAge is how old an answer may be: readers must soon see that a writer has ended its
+	// lease.
 	leaseAge  = 500 * time.Millisecond
 	maxLeases = 1 << 14
 )

@@ -54,17 +54,19 @@ func (ix *Index) sweepAll(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, ix.c.Lease/2)
 	defer cancel()
 	key, me := ix.names.sweeper(), bytesOf(ix.id)
-	if err := ix.client.SetNX(ctx, key, me, 4*ix.c.Lease).Err(); err != nil {
+	p := ix.client.Pipeline()
+	p.SetNX(ctx, key, me, 4*ix.c.Lease)
+	who := p.Get(ctx, key)
+	if _, err := p.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
 		return err
 	}
-	switch who, err := ix.client.Get(ctx, key).Result(); {
-	case err != nil && !errors.Is(err, redis.Nil):
-		return err
-	case who != me:
+	if who.Val() != me {
 		s.nodes, s.rests = nil, time.Now().Add(4*ix.c.Lease)
 		return nil
 	}
-	if err := ix.client.PExpire(ctx, key, 4*ix.c.Lease).Err(); err != nil {
+	p = ix.client.Pipeline()
+	p.PExpire(ctx, key, 4*ix.c.Lease)
+	if _, err := p.Exec(ctx); err != nil {
 		return err
 	}
 	if len(s.nodes) == 0 {
