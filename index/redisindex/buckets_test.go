@@ -68,20 +68,20 @@ func (s *mapServer) deliver(b *batch, fail func() error, coin func() bool) {
 			s.values[put.key] = valueHead + section(s.id, s.seq, put.body)
 		}
 	}
-	for model, tells := range b.tells {
+	for _, tells := range b.tells {
 		reply := redis.NewCmd(ctx)
 		var out []any
-		for _, t := range tells {
+		for i, t := range tells {
 			if t.row != "" {
 				s.rows[fieldOf(t.Source)] = t.row
 			}
 			out = append(out, int64(1))
+			tells[i].reply, tells[i].at = reply, i
 		}
 		if reply.SetVal(out); fail() != nil {
 			reply.SetErr(errLink)
 			b.err = errLink
 		}
-		b.told[model] = reply
 	}
 }
 

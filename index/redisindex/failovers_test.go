@@ -144,7 +144,7 @@ func TestShardAway(t *testing.T) {
 					var m index.Matches
 					rows, err := reader.ask(ctx, p, prompt, &m)
 					cancel()
-					if took := time.Since(began); took > 2*bound {
+					if took := time.Since(began); took > 10*bound {
 						t.Errorf("Match took %v", took)
 					}
 					if err != nil {
@@ -178,7 +178,7 @@ func TestShardAway(t *testing.T) {
 					} else if v == e.version() {
 						t.Logf("Apply: %v", err)
 					}
-					if took := time.Since(began); took > redisindex.DefaultTimeout+lease {
+					if took := time.Since(began); took > 2*redisindex.DefaultTimeout+lease {
 						t.Errorf("Apply took %v", took)
 					}
 				}

@@ -46,7 +46,7 @@ func (p *process) feed(tb testing.TB, engines ...*engine) {
 
 var config = redisindex.Config{Prefix: prefix}
 
-// owner returns the name of the writer whose word counts for an engine.
+// owner returns the name of the writer of an engine.
 func owner(tb testing.TB, s *redistest.Server, e *engine) string {
 	tb.Helper()
 	row, _ := s.Do(tb, "HGET", prefix+"{m:"+model+"}r", "s0 "+e.src.Pod).(string)
@@ -84,7 +84,7 @@ func TestTakeOver(t *testing.T) {
 		return nil
 	})
 	eventually(t, "all are not stale", equal)
-	// Both go on. The first is alone with what he knows.
+	// Both go on. The first is alone with what it knows.
 	for _, e := range engines {
 		for _, path := range p.paths[:2] {
 			if e.drop(path[3:]) {
@@ -111,7 +111,7 @@ func TestTakeOver(t *testing.T) {
 	wantTTLs(t, prefix, s)
 }
 
-// TestLateBytes has what a writer sent arrive when he has given it up, and written newer.
+// TestLateBytes has what a writer sent arrive when it has given that up, and written newer.
 func TestLateBytes(t *testing.T) {
 	s := redistest.Standalone(t)
 	p, engines := newEngines(1)

@@ -1,42 +1,54 @@
-// Package redisindex keeps an index in Redis or Valkey, for any number of processes: those
-// that follow engines write it, and all can ask it, also those that hold nothing themselves.
+// Package redisindex keeps an index in Redis or Valkey, which any number of processes share.
+// Writers follow the engines and write the index. Readers ask it, and hold nothing in memory.
 //
-// A gateway that can hold the index in memory should: it answers in microseconds, and this
-// one needs a round trip or two. This one is for small readers, functions and tools.
+// A gateway that can hold the index in memory should do so: index.Memory answers in
+// microseconds, and this index needs one round trip or more. It is for small readers,
+// functions and tools.
+//
+//	client := redis.NewClient(&redis.Options{Addr: "redis:6379", ContextTimeoutEnabled: true})
+//	shared, err := redisindex.New(client, redisindex.Config{Prefix: "fleet-a:"})
+//	...
+//	indexer, err := kvindex.New(kvindex.WithIndex(shared))
+//
+// An Indexer that follows engines (events.Subscriber, events.Fleet) is a writer now, and any
+// other one is a reader. docs/operations.md says how to run them.
 //
 // # How it works
 //
-// What the engines' own names mean, how copies are counted, what waits for its parent: all
-// that is exact state, and only who follows the engine needs it. So a writer keeps it in an
-// index.Memory, which also takes all decisions. Redis gets what follows: which holder has
-// which key.
+// The rules of an index need exact state: what the names of an engine mean, how many copies
+// of a block there are, which blocks wait for their parent. Only the writer of a pod needs
+// that state. The writer keeps it in an index.Memory, which takes all decisions. Redis has
+// the result: which holder has which key.
 //
-// The keys of prompts are in buckets of 32, by their place in the prompt, each under the name
-// of its first key. A prompt of 512 blocks is 16 buckets, which a reader names without having
-// asked for anything else, and all who share its beginning meet in them. Each writer has a
-// section of its own in a bucket, and always writes it whole: so what he writes twice, or
-// again after an error, does no harm, and he never has to read what is there. A section has
-// numbers for the holders. What they mean is in the registry of the model, which a reader
-// keeps, and of which each of his questions fetches the version. So a pod that has gone, or a
-// cache that was emptied, is one write to the registry, whatever the buckets still have.
+// The keys of a prompt lie in buckets of 32 keys, by their place in the prompt. The first key
+// of a bucket is its name. A prompt of 512 blocks has 16 buckets. A reader knows their names
+// without a question, and prompts that begin alike share their first buckets. Each writer
+// has a section of its own in a bucket, and always writes the whole section. So a write that
+// is carried out twice does no harm, and a writer never reads what Redis has.
 //
-// Each source has one writer: the first that fed it. A lease says that he lives. Who follows
-// the same engines stands by, and takes over when the lease has ended: he writes what he knows
-// into his own sections, and then puts himself into the registry.
+// A section names holders by numbers. The registry of the model says what the numbers mean. A
+// reader keeps the registry, and fetches its version with each question. So one write to the
+// registry removes a pod or empties a cache: numbers that the registry does not name count
+// for nothing, whatever the buckets still have.
+//
+// A source has one writer: the first that fed it. A lease says that this writer lives. Other
+// writers that follow the same engine stand by. When the lease has ended, one of them takes
+// the source over: it writes all that it knows into its own sections, and then writes the
+// registry.
 //
 // # What readers can rely on
 //
-// An Apply returns when Redis has everything: a Match that begins then sees it. If Redis does not
-// answer for Config.Timeout, the error wraps index.ErrDelayed: what was applied is kept, and
-// written when Redis is back.
+// Apply returns when Redis has everything. A Match that begins after that sees it. If Redis
+// does not answer within Config.Timeout, Apply returns an error that wraps index.ErrDelayed.
+// The writer keeps what was applied, and writes it when Redis is back.
 //
-// Rows are Stale if the lease of their writer has ended. So they are if a server has lost
-// what a writer wrote there, as after a failover: he finds out, and writes everything anew,
-// under another name. That is seen in time if a failover takes longer than Config.Lease, as it
-// does by the defaults of Sentinel and Cluster.
+// A row is Stale if the lease of its writer has ended. It is Stale, too, if a server has lost
+// what the writer wrote, as a failover can do. The writer finds the loss with its next write,
+// and writes everything again under another name. It finds it in time if a failover takes
+// longer than Config.Lease, as it does with the defaults of Sentinel and Cluster.
 //
-// Whatever Redis evicts or loses makes figures too low, never too high, until it is written
-// again. Each key has a TTL.
+// What Redis evicts or loses makes figures too low, and never too high, until the writer has
+// written it again. Each key has a TTL.
 package redisindex
 
 import (
@@ -63,39 +75,45 @@ const (
 	DefaultSweep   = 1000
 )
 
-// Config configures an Index. The zero value is the default. All processes of an index have
+// Config configures an Index. The zero value has the defaults. All processes of an index have
 // the same Prefix.
 type Config struct {
-	// Prefix is what all keys in Redis begin with. With a hash tag, as in "{fleet-a}:", all are
-	// on one server of a cluster.
+	// Prefix is what all keys in Redis begin with: DefaultPrefix. With a hash tag, as in
+	// "{fleet-a}:", all keys are on one server of a cluster.
 	Prefix string
-	// Lease is how long the word of a writer counts after it was last heard, 100 ms at least.
-	// A failover must take longer than that: see the package comment.
+	// Lease is how long a writer counts as alive after Redis has heard from it last:
+	// DefaultLease, and at least 100 ms. A failover must take longer: see the package comment.
 	Lease time.Duration
-	// TTL is how long Redis keeps what nobody writes again, a minute at least. Writers renew
-	// what is held.
+	// TTL is how long Redis keeps a key that nobody writes again: DefaultTTL, and at least a
+	// minute. Writers renew the keys of what is held.
 	TTL time.Duration
-	// Timeout bounds how long an Apply waits for Redis. It should be well above the time
-	// that a write takes.
+	// Timeout is how long an Apply waits for Redis: DefaultTimeout. It should be well above
+	// the time that a write takes.
 	Timeout time.Duration
-	// Sweep is how many buckets a second a writer looks at to renew them, and to take away what
-	// is not held any more. It is more if the TTL asks for that.
+	// Sweep is how many buckets a second a writer looks at: DefaultSweep. It renews their keys,
+	// and takes away what is not held any more. A short TTL makes it look at more.
 	Sweep int
-	// Seed of the locals and roots, for an index that does not exist yet; zero: a random one.
+	// Seed is the seed of locals and roots for an index that does not exist yet. The zero
+	// Seed stands for a random one.
 	Seed [16]byte
-	// Degrade has Match answer without rows, and with Matches.Degraded, where it would
-	// return an error of Redis.
+	// Degrade makes Match answer without rows where it would return an error of Redis. The
+	// error is in Matches.Degraded then.
 	Degrade bool
-	// Memory is what a writer knows of its sources. Its Seed and Mirror are not looked at.
+	// Memory configures the Memory in which a writer keeps its sources. Its Seed and Mirror
+	// are ignored. Its Bytes do not include the buckets of the writer: 15 to 20 bytes more for each
+	// block, and up to half a byte for each further holder of the block.
 	Memory index.MemoryConfig
 }
 
-// ErrSeed is wrapped by errors about an index that was made anew with another seed, because all
-// of it was deleted or evicted: it must be opened again. A Config.Seed prevents that.
+// ErrSeed is wrapped by errors about an index that has another seed than this process. All of
+// the index was deleted or evicted, and another process has made a new one. Open it again, with
+// New. It does not happen if all processes have the same Config.Seed.
 var ErrSeed = errors.New("redisindex: the index has another seed than before")
 
 // Index is an index in Redis. It is safe for concurrent use.
 type Index struct {
+	// client is asked by pipelines alone. For a command alone a ClusterClient asks some server
+	// which commands there are, and waits for that for 5 seconds, whatever the context says.
 	client redis.UniversalClient
 	c      Config
 	names  names
@@ -134,9 +152,12 @@ var (
 	_ index.Sizer           = (*Index)(nil)
 )
 
-// New opens the index of a prefix, and makes it if there is none. The client must have
-// ContextTimeoutEnabled, which bounds what is asked by the contexts of those who ask. Close
-// does not close it.
+// New opens the index of a prefix, and makes it if there is none. It waits for Redis for 5
+// seconds at most. The options of the client must have ContextTimeoutEnabled: else a call waits
+// for a slow server whatever its context says. The client must read from masters, because a
+// replica may not have what was written a moment ago. Close does not close the client.
+//
+// New starts nothing. The first Apply, Remove or Tell starts the goroutine that writes.
 func New(client redis.UniversalClient, c Config) (*Index, error) {
 	if err := c.fill(); err != nil {
 		return nil, err
@@ -159,7 +180,12 @@ func New(client redis.UniversalClient, c Config) (*Index, error) {
 		if !cl.Options().ContextTimeoutEnabled {
 			return nil, errNoTimeouts
 		}
+		if cl.Options().ReadOnly {
+			return nil, errReplicas
+		}
 		parts = 64
+	case *redis.Ring:
+		return nil, errRing
 	}
 	ix := &Index{client: client, c: c, names: names{c.Prefix, parts}, wake: make(chan struct{}, 1)}
 	ix.listing.turn, ix.probing = newTurn(), newTurn()
@@ -185,6 +211,10 @@ func New(client redis.UniversalClient, c Config) (*Index, error) {
 var errNoClient = errors.New("redisindex: the client is nil")
 
 var errNoTimeouts = errors.New("redisindex: the client's options need ContextTimeoutEnabled: true, or a slow server would hold up callers whatever their contexts say")
+
+var errRing = errors.New("redisindex: the client is a Ring, whose servers do not have the same keys before and after one of them fails: use a cluster")
+
+var errReplicas = errors.New("redisindex: the client's options have it read from replicas (ReadOnly, RouteByLatency or RouteRandomly): these may not have yet what was written")
 
 func (c *Config) fill() error {
 	def := func(d *time.Duration, v, least time.Duration, name string) error {
@@ -233,11 +263,14 @@ func (ix *Index) open(ctx context.Context) error {
 		rand.Read(ix.seed[:]) // never fails
 	}
 	key := ix.names.root()
-	if err := ix.client.SetNX(ctx, key, ix.root(), rootLives*ix.c.TTL).Err(); err != nil {
-		return err
-	}
-	got, err := ix.client.Get(ctx, key).Result()
-	if err != nil {
+	p := ix.client.Pipeline()
+	made := p.SetNX(ctx, key, ix.root(), rootLives*ix.c.TTL)
+	root := p.Get(ctx, key)
+	_, _ = p.Exec(ctx) // each has its own error
+	got, err := root.Result()
+	if denied := made.Err(); denied != nil && (err != nil || !redis.HasErrorPrefix(denied, "NOPERM")) {
+		return denied // a user who may only read can open what is there
+	} else if err != nil {
 		return err
 	}
 	if len(got) != rootBytes || got[:len(rootHead)] != rootHead {
@@ -288,8 +321,8 @@ func (ix *Index) usable(ctx context.Context) error {
 }
 
 // Apply implements index.Index. It waits until Redis has what was applied, unless another
-// process writes the source. An error that wraps index.ErrDelayed says why Redis does not
-// have it yet.
+// process writes the source. An error that wraps index.ErrDelayed says that it was applied, and
+// why Redis does not have it yet.
 func (ix *Index) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
 	if err := ix.usable(ctx); err != nil {
 		return index.Applied{}, err
@@ -299,12 +332,11 @@ func (ix *Index) Apply(ctx context.Context, src index.Source, cur index.Cursor, 
 	if err != nil || done.Duplicate {
 		return done, err
 	}
-	s, change := ix.applied(src, cur)
-	return done, ix.await(ctx, s, change)
+	return done, ix.await(ctx, ix.applied(src, cur))
 }
 
-// Cursor implements index.Index. Of sources that this process does not feed there is none:
-// what another one has seen says nothing of what this one knows.
+// Cursor implements index.Index. There is none for a source that this process does not feed:
+// what another process has seen says nothing of what this one knows.
 func (ix *Index) Cursor(ctx context.Context, src index.Source, stream string) (index.Cursor, error) {
 	if err := ix.usable(ctx); err != nil {
 		return index.Cursor{}, err
@@ -312,8 +344,8 @@ func (ix *Index) Cursor(ctx context.Context, src index.Source, stream string) (i
 	return ix.mem.Cursor(ctx, src, stream)
 }
 
-// Remove implements index.Index. A pod that another process feeds, and that lives, is that one's to
-// remove.
+// Remove implements index.Index. It removes what this process feeds, and what was fed by a
+// process whose lease has ended. What another living process feeds stays.
 func (ix *Index) Remove(ctx context.Context, pod string) error {
 	if err := ix.usable(ctx); err != nil {
 		return err
@@ -350,11 +382,12 @@ func (ix *Index) Explain(ctx context.Context, src index.Source, b index.Block) (
 	return ix.mem.Explain(ctx, src, b)
 }
 
-// Usage implements index.Sizer: it is that of the Memory.
+// Usage implements index.Sizer. It is that of the Memory: see Config.Memory.
 func (ix *Index) Usage() index.Usage { return ix.mem.Usage() }
 
-// Close ends the writing, and gives the leases back, so that others may take over at once. What
-// was not written yet is not written any more. It waits for that for Config.Timeout at most.
+// Close ends the writing, and ends the leases, so that another writer can take over at once.
+// What is not written yet stays unwritten. Close waits for Redis for Config.Timeout at most. A
+// second Close does nothing.
 func (ix *Index) Close() error {
 	if ix.closed.Swap(true) {
 		return nil
@@ -365,7 +398,7 @@ func (ix *Index) Close() error {
 	ix.probing <- struct{}{} // no probe begins any more
 	ix.giveBack()
 	ix.mu.Lock()
-	ix.progress()
+	close(ix.moved) // nothing is taken any more
 	ix.mu.Unlock()
 	return ix.mem.Close()
 }

@@ -100,6 +100,30 @@ func TestNoClient(t *testing.T) {
 			t.Errorf("%T: %v", client, err)
 		}
 	}
+	ring := redis.NewRing(&redis.RingOptions{ContextTimeoutEnabled: true})
+	defer ring.Close()
+	if _, err := redisindex.New(ring, redisindex.Config{}); err == nil || !strings.Contains(err.Error(), "Ring") {
+		t.Errorf("a Ring: %v", err)
+	}
+}
+
+// TestReplicas refuses clients that may be answered what is not true any more.
+func TestReplicas(t *testing.T) {
+	for _, o := range []redis.ClusterOptions{{ReadOnly: true}, {RouteByLatency: true}, {RouteRandomly: true}} {
+		o.ContextTimeoutEnabled = true
+		client := redis.NewClusterClient(&o)
+		if _, err := redisindex.New(client, redisindex.Config{}); err == nil || !strings.Contains(err.Error(), "replicas") {
+			t.Errorf("the error is %v", err)
+		}
+		client.Close()
+	}
+	a, b := redistest.Standalone(t), redistest.Standalone(t)
+	b.Follow(t, a)
+	open(t, a.Client(t), redisindex.Config{Prefix: "p:"})
+	eventually(t, "the replica has the index", func() error { return b.Client(t).Get(t.Context(), "p:root").Err() })
+	if _, err := redisindex.New(b.Client(t), redisindex.Config{Prefix: "p:"}); !redis.HasErrorPrefix(err, "READONLY") {
+		t.Errorf("the error is %v", err)
+	}
 }
 
 // TestGoroutines: a closed index has none, also if it was closed while a server was away.
@@ -121,30 +145,77 @@ func TestGoroutines(t *testing.T) {
 	}
 }
 
-// TestCommands has a user who may do what the documentation asks for, and nothing else.
+// The commands of docs/operations.md.
+const (
+	readCommands    = "get mget hget hgetall smembers exists pttl"
+	writeCommands   = "set setnx hmget hset hdel sadd pexpire unlink scan time eval evalsha"
+	clusterCommands = " cluster|slots"
+)
+
+// usersOf returns what a server has to be told so that it has a reader and a writer.
+func usersOf(more string) []string {
+	return append(
+		redistest.UserArgs("writer", "secret", "t", strings.Fields(readCommands+" "+writeCommands+more)...),
+		redistest.UserArgs("reader", "secret", "t", strings.Fields(readCommands+more)...)...)
+}
+
+// TestCommands has users who may do what the documentation asks for, and nothing else.
 func TestCommands(t *testing.T) {
-	allowed := strings.Fields("get set setnx mget hget hset hdel hgetall sadd smembers exists pttl pexpire unlink scan time eval evalsha")
-	server := redistest.Standalone(t, redistest.UserArgs("kv", "secret", "t", allowed...)...)
-	client := redis.NewClient(&redis.Options{
-		Addr: server.Addr(), Username: "kv", Password: "secret", ContextTimeoutEnabled: true,
+	t.Run("standalone", func(t *testing.T) {
+		s := redistest.Standalone(t, usersOf("")...)
+		wantCommands(t, []*redistest.Server{s}, func(user string) redis.UniversalClient {
+			return redis.NewClient(&redis.Options{Addr: s.Addr(), Username: user, Password: "secret", ContextTimeoutEnabled: true})
+		})
 	})
-	t.Cleanup(func() { client.Close() })
-	ix := open(t, client, redisindex.Config{Lease: 200 * time.Millisecond})
+	t.Run("cluster", func(t *testing.T) {
+		g := redistest.Cluster(t, 3, 0, usersOf(clusterCommands)...)
+		wantCommands(t, g.Servers, func(user string) redis.UniversalClient {
+			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: g.Addrs(), Username: user, Password: "secret", ContextTimeoutEnabled: true})
+		})
+	})
+}
+
+func wantCommands(t *testing.T, servers []*redistest.Server, clientOf func(user string) redis.UniversalClient) {
+	as := func(user string) redis.UniversalClient {
+		client := clientOf(user)
+		t.Cleanup(func() { client.Close() })
+		return client
+	}
+	for _, s := range servers {
+		s.Do(t, "CONFIG", "RESETSTAT")
+	}
+	prefix := fmt.Sprintf("t%d:", prefixes.Add(1))
+	if _, err := redisindex.New(as("reader"), redisindex.Config{Prefix: prefix}); !redis.HasErrorPrefix(err, "NOPERM") {
+		t.Errorf("an index is made by a reader: %v", err)
+	}
+	ix := open(t, as("writer"), redisindex.Config{Prefix: prefix, Lease: 200 * time.Millisecond})
+	reader := open(t, as("reader"), redisindex.Config{Prefix: prefix})
 	p := newPrompt(rand.New(rand.NewPCG(1, 1)), 100)
 	storeAll(t, ix, podNamed(1), p)
-	waitFor(t, "all beats do without more", func() bool {
-		listing, err := ix.Listing(t.Context())
-		if err != nil {
-			t.Fatal(err)
+	for _, of := range []*redisindex.Index{ix, reader} {
+		waitFor(t, "all beats do without more", func() bool {
+			listing, err := of.Listing(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(listing.Entries) == 1 && !listing.Entries[0].Stale && of.Stats().Trouble == nil
+		})
+		var m index.Matches
+		q := index.Query{Candidates: index.NewCandidates("llama-3", nil), Keys: func(index.Variant) ([]index.Key, error) { return p.keys, nil }}
+		if err := of.Match(t.Context(), &q, &m); err != nil || len(m.Rows) != 1 || m.Rows[0].Run != 100 {
+			t.Errorf("%d rows, %v", len(m.Rows), err)
 		}
-		return len(listing.Entries) == 1 && !listing.Entries[0].Stale && ix.Stats().Trouble == nil
-	})
-	var m index.Matches
-	q := index.Query{Candidates: index.NewCandidates("llama-3", nil), Keys: func(index.Variant) ([]index.Key, error) { return p.keys, nil }}
-	if err := ix.Match(t.Context(), &q, &m); err != nil || len(m.Rows) != 1 || m.Rows[0].Run != 100 {
-		t.Errorf("%d rows, %v", len(m.Rows), err)
 	}
 	if err := ix.Remove(t.Context(), podNamed(1).Pod); err != nil {
 		t.Error(err)
+	}
+	c := p.store(0)
+	if _, err := reader.Apply(t.Context(), podNamed(1), index.Cursor{}, []index.Change{c}); !errors.Is(err, index.ErrDelayed) || !redis.HasErrorPrefix(err, "NOPERM") {
+		t.Errorf("a reader writes: %v", err)
+	}
+	for _, s := range servers { // see Index.client
+		if stats := fmt.Sprint(s.Do(t, "INFO", "commandstats")); strings.Contains(stats, "cmdstat_command:") {
+			t.Error("a server was asked which commands there are")
+		}
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
-// The registry of a model is a hash with a row for each source, by name. A row says whose
-// word counts for the source, and what his numbers mean.
+// The registry of a model is a hash with a row for each source, by name. A row says who writes
+// the source, and what the numbers of that writer mean.
 //
 //	row     = writer:8 flags:1 groups group... holders holder... note
 //	group   = id kind window draft:1 size grain
@@ -23,7 +23,7 @@ const (
 	versionField = "v"
 	rowHead      = 8
 
-	flagBehind = 1 // the writer has seen less of the source than the one before him
+	flagBehind = 1 // the writer has seen less of the source than the one before
 )
 
 // fieldOf returns the field of a source.
@@ -162,8 +162,8 @@ func (r *reader) number(most uint64) int {
 	return int(n)
 }
 
-// appendCursor appends how far a writer has come with a source: his commit, and the engine's
-// clock.
+// appendCursor appends how far a writer has come with a source: the number of its commit, and
+// the engine's clock.
 func appendCursor(b []byte, seq uint64, at float64) []byte {
 	b = binary.LittleEndian.AppendUint64(b, seq)
 	return binary.LittleEndian.AppendUint64(b, math.Float64bits(at))

@@ -90,7 +90,7 @@ func (h *hand) rows(p *prompt) map[string]index.Row {
 	return rows
 }
 
-// owner returns the writer whose word counts for a pod; 0: there is none.
+// owner returns the writer of a pod; 0: there is none.
 func (h *hand) owner(pod string) uint64 {
 	row := h.server.HGet(h.Context(), h.names.registry("m"), "s0 "+pod).Val()
 	if len(row) < rowHead {
@@ -241,8 +241,8 @@ func TestRowComesLast(t *testing.T) {
 	})
 }
 
-// Who stands by says nothing until the lease of the other has ended. What he has not seen makes
-// the rows stale until he has.
+// A writer that stands by says nothing until the lease of the other has ended. What it has not
+// seen makes the rows stale until it has.
 func TestStandby(t *testing.T) {
 	h := newHands(t, 3)
 	first, second, reader := h[0], h[1], h[2]
@@ -726,7 +726,7 @@ func TestApplyWaits(t *testing.T) {
 	src := index.Source{Pod: "a", Model: "m"}
 	for seed := range uint64(3) {
 		h.apply("a", 1, newPrompt(seed, 40).store(1, 0, 40))
-		wait := func() error { return h.await(ctx, h.sources[src], h.change) }
+		wait := func() error { return h.await(ctx, &waiting{h.sources[src], h.change, h.moved}) }
 		if err := wait(); !errors.Is(err, index.ErrDelayed) {
 			t.Errorf("before a commit: %v", err)
 		}
@@ -789,5 +789,37 @@ func TestTTLs(t *testing.T) {
 	}
 	if len(keys) != 10 { // root, models; a registry and its cursors; two buckets; two tokens and leases
 		t.Errorf("%d keys: %q", len(keys), keys)
+	}
+}
+
+// TestManySources has two writers tell of more sources at once than a call of a script takes.
+func TestManySources(t *testing.T) {
+	h := newHands(t, 2)
+	src := func(i int) index.Source { return index.Source{Pod: fmt.Sprintf("pod-%04d", i), Model: "m"} }
+	first := func(i int) bool { return i%3 == 0 && i > maxTell/2 }
+	const n = 2*maxTell + 100
+	for of, w := range h {
+		for i := range n {
+			if of == 1 || first(i) {
+				w.Tell(src(i), []byte{byte(of)})
+			}
+		}
+		w.flush()
+	}
+	l, err := h[0].Listing(t.Context())
+	if err != nil || len(l.Entries) != n {
+		t.Fatalf("%d sources of %d, %v", len(l.Entries), n, err)
+	}
+	for i, e := range l.Entries {
+		of := h[1]
+		if first(i) {
+			of = h[0]
+		}
+		if e.Source != src(i) || h[e.Note[0]] != of || of.owner(e.Source.Pod) != of.id {
+			t.Fatalf("%v is of %x, and says %d", e.Source, of.owner(e.Source.Pod), e.Note)
+		}
+		if is := h[1].sources[src(i)].standing; is == owned == first(i) {
+			t.Errorf("the second writer stands as %d to source %d", is, i)
+		}
 	}
 }

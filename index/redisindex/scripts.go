@@ -37,27 +37,28 @@ func (s *script) in(ctx context.Context, p redis.Pipeliner, text bool, keys []st
 // KEYS: buckets. ARGV: writer, seq, TTL in ms, writers that have gone, one after the other; the
 // body for each bucket.
 var putSections = newScript(`
-local mylo, myhi = struct.unpack('<I4I4', ARGV[2])
-local put = 0
+local me, seq, gone = ARGV[1], ARGV[2], ARGV[4]
+local mylo, myhi = struct.unpack('<I4I4', seq)
+local values, put = redis.call('MGET', unpack(KEYS)), 0
 for i, key in ipairs(KEYS) do
-	local value, body = redis.pcall('GET', key), ARGV[4 + i]
-	local kept, live, newer = {'K\1'}, false, false
-	if type(value) == 'string' and string.sub(value, 1, 2) == 'K\1' then
-		local at = 3
-		while at + 19 <= #value do
+	local value, body = values[i] or '', ARGV[4 + i]
+	local kept, live, newer = 'K\1', false, false
+	if string.sub(value, 1, 2) == 'K\1' then
+		local at, size = 3, #value
+		while at + 19 <= size do
 			local lo, hi, n = struct.unpack('<I4I4I4', value, at + 8)
 			local last = at + 19 + n
-			if last > #value then break end
+			if last > size then break end
 			local writer = string.sub(value, at, at + 7)
-			if writer == ARGV[1] then
+			if writer == me then
 				newer = newer or hi > myhi or hi == myhi and lo > mylo
 			else
-				local gone = false
-				for j = 1, #ARGV[4], 8 do
-					gone = gone or writer == string.sub(ARGV[4], j, j + 7)
+				local left = false
+				for j = 1, #gone, 8 do
+					left = left or writer == string.sub(gone, j, j + 7)
 				end
-				if not gone then
-					kept[#kept + 1] = string.sub(value, at, last)
+				if not left then
+					kept = kept .. string.sub(value, at, last)
 					live = live or n > 0
 				end
 			end
@@ -65,13 +66,9 @@ for i, key in ipairs(KEYS) do
 		end
 	end
 	if not newer then
-		kept[#kept + 1] = ARGV[1]
-		kept[#kept + 1] = ARGV[2]
-		kept[#kept + 1] = struct.pack('<I4', #body)
-		kept[#kept + 1] = body
 		local ttl = ARGV[3]
 		if #body == 0 and not live then ttl = math.min(ttl, 60000) end
-		redis.call('SET', key, table.concat(kept), 'PX', ttl)
+		redis.call('SET', key, kept .. me .. seq .. struct.pack('<I4', #body) .. body, 'PX', ttl)
 		put = put + 1
 	end
 end
@@ -146,10 +143,12 @@ end
 // in ms; for each row: field, row, cursor, the writers from whom it may be taken, and the cursor
 // that they have left, "*" for any. "" is nothing.
 var tellRows = newScript(late + `
-local out, told = {}, false
-for i = 5, #ARGV, 5 do
-	local field, row, cursor, from, left = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
-	local now = redis.call('HGET', KEYS[1], field)
+local fields, rows, cursors, out = {}, {}, {}, {}
+for i = 5, #ARGV, 5 do fields[#fields + 1] = ARGV[i] end
+local there = redis.call('HMGET', KEYS[1], unpack(fields))
+for n, field in ipairs(fields) do
+	local row, cursor, from, left = unpack(ARGV, 5 * n + 1, 5 * n + 4)
+	local now = there[n]
 	if now and #now < 9 then now = false end -- it is no row
 	local owner = now and string.sub(now, 1, 8)
 	local mine = not now or owner == ARGV[1]
@@ -159,19 +158,25 @@ for i = 5, #ARGV, 5 do
 		end
 	end
 	if not mine then
-		out[#out + 1] = now
+		out[n] = now
 	elseif row == '' and not now then
-		out[#out + 1] = 0
+		out[n] = 0
 	else
 		if row ~= '' then
-			redis.call('HSET', KEYS[1], field, row)
-			told = true
+			rows[#rows + 1] = field
+			rows[#rows + 1] = row
 		end
-		if cursor ~= '' then redis.call('HSET', KEYS[2], field, cursor) end
-		out[#out + 1] = 1
+		if cursor ~= '' then
+			cursors[#cursors + 1] = field
+			cursors[#cursors + 1] = cursor
+		end
+		out[n] = 1
 	end
 end
-if told then redis.call('HSET', KEYS[1], 'v', ARGV[2] .. table.concat(redis.call('TIME'), '.')) end
+if #rows > 0 then
+	redis.call('HSET', KEYS[1], 'v', ARGV[2] .. table.concat(redis.call('TIME'), '.'), unpack(rows))
+end
+if #cursors > 0 then redis.call('HSET', KEYS[2], unpack(cursors)) end
 redis.call('PEXPIRE', KEYS[1], ARGV[4])
 redis.call('PEXPIRE', KEYS[2], ARGV[4])
 return out

@@ -32,8 +32,8 @@ type source struct {
 
 	standing
 	told bool // its holders are in the sections of buckets
-	// Of taking: from whom (one of some writers), what he left, and the change up to which buckets have to be
-	// written before.
+	// Of taking: from which writers (one of them has it), the cursor that was left, and the
+	// change up to which buckets have to be written before.
 	from, left string
 	ready      uint64
 	// behind: the writer before had seen more of the engine, up to that time.
@@ -143,8 +143,8 @@ func (ix *Index) markSource(src *source) {
 	}
 }
 
-// applied notes that something of a source was applied, and returns the last change.
-func (ix *Index) applied(id index.Source, cur index.Cursor) (*source, uint64) {
+// applied notes that something of a source was applied, and returns what to wait for.
+func (ix *Index) applied(id index.Source, cur index.Cursor) *waiting {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	src := ix.source(id)
@@ -160,7 +160,7 @@ func (ix *Index) applied(id index.Source, cur index.Cursor) (*source, uint64) {
 	}
 	ix.markSource(src)
 	ix.poke()
-	return src, ix.change
+	return &waiting{src, ix.change, ix.moved}
 }
 
 // poke has the writer look for something to do.
@@ -171,41 +171,49 @@ func (ix *Index) poke() {
 	}
 }
 
+// waiting is somebody who waits until a change of a source is written.
+type waiting struct {
+	*source
+	change uint64
+	moved  chan struct{} // closed when a batch is settled that may have the change
+}
+
 // await waits until a change of a source is written, if it is this process that writes it. A
 // source that was removed has nobody who waits for more than its removal.
-func (ix *Index) await(ctx context.Context, src *source, change uint64) error {
+func (ix *Index) await(ctx context.Context, w *waiting) error {
 	var timer *time.Timer
 	for {
 		ix.mu.Lock()
-		mine := !src.removed
-		done := mine && src.standing == other || ix.written >= change && (src.standing == owned || !mine)
-		moved, trouble, since := ix.moved, ix.trouble, ix.since
+		mine := !w.removed
+		done := mine && w.standing == other || ix.written >= w.change && (w.standing == owned || !mine)
+		next, trouble, since := ix.moved, ix.trouble, ix.since
 		ix.mu.Unlock()
 		switch {
 		case done:
 			return nil
 		case ix.closed.Load():
-			return delayed(src.Source, index.ErrClosed)
+			return delayed(w.Source, index.ErrClosed)
 		case trouble != nil && time.Since(since) > ix.c.Timeout:
-			return delayed(src.Source, trouble)
+			return delayed(w.Source, trouble)
 		}
 		if timer == nil {
 			timer = time.NewTimer(ix.c.Timeout)
 			defer timer.Stop()
 		}
 		select {
-		case <-moved:
+		case <-w.moved:
+			w.moved = next
 		case <-ctx.Done():
 			why := ctx.Err()
 			if trouble != nil {
 				why = fmt.Errorf("%w; before: %w", why, trouble)
 			}
-			return delayed(src.Source, why)
+			return delayed(w.Source, why)
 		case <-timer.C:
 			if trouble == nil {
 				trouble = fmt.Errorf("no answer for %v", ix.c.Timeout)
 			}
-			return delayed(src.Source, trouble)
+			return delayed(w.Source, trouble)
 		}
 	}
 }

@@ -2,21 +2,21 @@ package redisindex
 
 // Stats are counts of an Index, for metrics.
 type Stats struct {
-	// Garbage counts values that made no sense: those of another program under the same
-	// Prefix, or damaged ones. What they should have said is missing in the answers. A
-	// value is counted each time it is read.
+	// Garbage counts values that could not be read: they are of another program with the same
+	// Prefix, or damaged. What they should say is missing in answers. A value counts each
+	// time it is read.
 	Garbage uint64
-	// Buckets are the buckets that this process writes, and Waiting those of them that
-	// Redis does not have yet as they are.
+	// Buckets is the number of buckets that this process writes. Waiting is how many of
+	// them have changes that Redis does not have yet.
 	Buckets, Waiting int
-	// Sources are the sources that this process feeds and writes. Standby are those that it
-	// feeds and another process writes.
+	// Sources is the number of sources that this process feeds and writes. Standby is the
+	// number of those that it feeds and another process writes.
 	Sources, Standby int
-	// Trouble is why the last write failed; nil: it did not.
+	// Trouble is why the last write failed, or nil.
 	Trouble error
 }
 
-// Stats returns what is so now. It asks nobody.
+// Stats returns the present counts. It does not ask Redis.
 func (ix *Index) Stats() Stats {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()

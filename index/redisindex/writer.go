@@ -30,9 +30,9 @@ import (
 //
 // Behind what a commit writes in a part of the keys it leaves a token there, on the same server.
 // The next one looks for it. A server that has an older one, or none, has lost what was
-// written: a replica got no news before it became the master, or all was deleted. Then what
-// else it has lost is not known, and what it has may be too much. So the writer ends his lease,
-// takes another name (begin), writes everything under that, and then his rows. Nothing is
+// written: a replica got no news before it became the master, or all was deleted. Then nobody
+// knows what else it has lost, and what it has may be too much. So the writer ends its lease,
+// takes another name (beginAnew), writes everything under that, and then its rows. Nothing is
 // repaired in place.
 //
 // # The order
@@ -52,7 +52,7 @@ type writer struct {
 
 	drops   map[string][]string // fields of rows that are to go, by model
 	written uint64              // all changes up to this one are
-	moved   chan struct{}       // closed when written or a standing changes
+	moved   chan struct{}       // closed when the next batch is settled
 	trouble error               // why the last commit failed; nil: it did not
 	since   time.Time           // when trouble began
 	late    bool                // it lasts for longer than a lease: what readers see is too old
@@ -79,6 +79,7 @@ type partState struct {
 const (
 	maxCommit = 2048 // buckets
 	maxPut    = 32   // buckets of a call, during which a server does nothing else
+	maxTell   = 512  // sources of a call
 	maxNotes  = 64 * 8
 	maxOld    = 8
 )
@@ -103,12 +104,6 @@ func (w *writer) rename() {
 		rand.Read(b[:])
 	}
 	w.parts, w.lost, w.began = make(map[part]*partState), "", time.Now()
-}
-
-// progress wakes those who wait.
-func (w *writer) progress() {
-	close(w.moved)
-	w.moved = make(chan struct{})
 }
 
 // write is the goroutine.
@@ -161,6 +156,8 @@ type telling struct {
 	*source
 	row, cursor string
 	change      uint64
+	reply       *redis.Cmd // nil: it was not sent
+	at          int        // in reply
 }
 
 // batch is what a commit writes.
@@ -169,16 +166,17 @@ type batch struct {
 	tells map[string][]telling // by model
 	drops map[string][]string  // fields, by model
 	parts map[part]*redis.Cmd
-	told  map[string]*redis.Cmd
-	upto  uint64 // all changes up to this one are in it
-	err   error  // the first
+	upto  uint64        // all changes up to this one are in it
+	moved chan struct{} // closed when it is settled
+	err   error         // the first
 }
 
 // take takes what is to be written next.
 func (ix *Index) take() *batch {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
-	b := &batch{upto: ix.change, tells: make(map[string][]telling), parts: make(map[part]*redis.Cmd), told: make(map[string]*redis.Cmd)}
+	b := &batch{upto: ix.change, moved: ix.moved, tells: make(map[string][]telling), parts: make(map[part]*redis.Cmd)}
+	ix.moved = make(chan struct{})
 	n := min(len(ix.dirty), maxCommit)
 	taken, left := ix.dirty[:n:n], ix.dirty[n:]
 	ix.dirty = nil
@@ -332,11 +330,18 @@ func (ix *Index) pipe(ctx context.Context, b *batch, text bool) {
 			p.SAdd(ctx, ix.names.models(), model)
 			p.PExpire(ctx, ix.names.models(), ix.c.TTL)
 		}
-		args := []any{me, ix.version(), seq, ttl}
-		for _, t := range tells {
-			args = append(args, fieldOf(t.Source), t.row, t.cursor, t.from, t.left)
+		for left := tells; len(left) > 0; {
+			n := min(len(left), maxTell)
+			args := append(make([]any, 0, 4+5*n), me, ix.version(), seq, ttl)
+			for _, t := range left[:n] {
+				args = append(args, fieldOf(t.Source), t.row, t.cursor, t.from, t.left)
+			}
+			reply := tellRows.in(ctx, p, text, ix.rowKeys(model), args...)
+			for i := range left[:n] {
+				left[i].reply, left[i].at = reply, i
+			}
+			left = left[n:]
 		}
-		b.told[model] = tellRows.in(ctx, p, text, ix.rowKeys(model), args...)
 	}
 	for of := range b.parts {
 		st := ix.parts[of]
@@ -405,17 +410,17 @@ func (ix *Index) settle(b *batch) (more bool) {
 		}
 	}
 	ix.dirty = append(failed, ix.dirty...)
-	for model, tells := range b.tells {
-		var replies []any // none: nobody was told
-		if reply := b.told[model]; reply != nil {
-			replies, _ = reply.Slice()
-		}
-		for i, t := range tells {
-			if i >= len(replies) {
+	for _, tells := range b.tells {
+		for _, t := range tells {
+			var replies []any // none: nobody was told
+			if t.reply != nil {
+				replies, _ = t.reply.Slice()
+			}
+			if t.at >= len(replies) {
 				ix.retell(t.source, t.row != "")
 				continue
 			}
-			ix.toldSource(t.source, replies[i])
+			ix.toldSource(t.source, replies[t.at])
 		}
 	}
 	if b.err == nil {
@@ -434,7 +439,7 @@ func (ix *Index) settle(b *batch) (more bool) {
 		ix.trouble = ix.because(b.err, slices.Collect(maps.Keys(b.parts))...)
 	}
 	ix.late = ix.trouble != nil && now.Sub(ix.since) > ix.c.Lease
-	ix.progress()
+	close(b.moved)
 	return len(ix.dirty)+len(ix.dirtySources) > 0
 }
 
@@ -511,7 +516,7 @@ func (ix *Index) giveBack() {
 
 // beat renews the leases, and looks for what has changed meanwhile.
 func (ix *Index) beat(ctx context.Context) {
-	b := &batch{parts: make(map[part]*redis.Cmd), told: make(map[string]*redis.Cmd)}
+	b := &batch{parts: make(map[part]*redis.Cmd)}
 	for of := range ix.parts {
 		b.parts[of] = nil
 	}
@@ -556,9 +561,11 @@ func (ix *Index) lookAround(ctx context.Context) error {
 		return err
 	}
 	if root.Err() == nil && root.Val() != ix.root() {
-		// Somebody has opened the index after all was deleted, and before a writer made it anew.
-		// He has to open it again: all that writers write has this seed.
-		if err := ix.client.Set(ctx, ix.names.root(), ix.root(), rootLives*ix.c.TTL).Err(); err != nil {
+		// Another process has opened the index after all was deleted, and before a writer made it
+		// again. It has to call New again: all that writers write has this seed.
+		p := ix.client.Pipeline()
+		p.Set(ctx, ix.names.root(), ix.root(), rootLives*ix.c.TTL)
+		if _, err := p.Exec(ctx); err != nil {
 			return err
 		}
 	}
@@ -671,11 +678,11 @@ func (ix *Index) remove(ctx context.Context, pod string, which func(index.Source
 		}
 	}
 	ix.change++
-	change := ix.change
+	wait := &waiting{last, ix.change, ix.moved}
 	ix.mu.Unlock()
 	if last != nil {
 		ix.poke()
-		if err := ix.await(ctx, last, change); err != nil {
+		if err := ix.await(ctx, wait); err != nil {
 			return err
 		}
 	}
