@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -297,6 +298,44 @@ func BenchmarkApply(b *testing.B) {
 		})
 		b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "blocks/s")
 	})
+}
+
+// BenchmarkHeap measures what a writer takes for a block beside its Memory.
+func BenchmarkHeap(b *testing.B) {
+	live := func() float64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return float64(m.HeapAlloc)
+	}
+	for _, length := range []int{512, 20} {
+		b.Run(fmt.Sprintf("prompts of %d blocks", length), func(b *testing.B) {
+			for b.Loop() {
+				client := benchClient(b)
+				r := rand.New(rand.NewPCG(9, 1))
+				var prompts []*prompt
+				for range 50_000 / length {
+					prompts = append(prompts, newPrompt(r, length))
+				}
+				blocks := float64(len(prompts) * length)
+				before := live()
+				ix := open(b, client, redisindex.Config{})
+				rest := func(from, to int) float64 {
+					for n := from; n < to; n++ {
+						for _, p := range prompts {
+							storeAll(b, ix, podNamed(n), p)
+						}
+					}
+					return live() - before - float64(ix.Usage().Total)
+				}
+				b.ReportMetric(rest(0, 1)/blocks, "B/block-of-1")
+				b.ReportMetric(rest(1, 16)/blocks, "B/block-of-16")
+				runtime.KeepAlive(prompts)
+				ix.Close()
+			}
+		})
+	}
 }
 
 // BenchmarkServer measures what a server takes for a block, and for each holder more.

@@ -100,8 +100,8 @@ type Config struct {
 	// error is in Matches.Degraded then.
 	Degrade bool
 	// Memory configures the Memory in which a writer keeps its sources. Its Seed and Mirror
-	// are ignored. Its Bytes do not include the buckets of the writer: 15 to 20 bytes more for each
-	// block, and up to half a byte for each further holder of the block.
+	// are ignored. Its Bytes do not include the buckets of the writer: some 20 bytes more for
+	// each block, and half a byte for each further holder of the block.
 	Memory index.MemoryConfig
 }
 
