@@ -531,6 +531,48 @@ func TestReplayOfARestartedIdleEngine(t *testing.T) {
 	}
 }
 
+// TestReplayOfARestartedEngine: an engine restarts before its first message on a connection
+// was tested, publishes before it is connected to again, and then is idle. It is asked as
+// behind any connection that is lost.
+func TestReplayOfARestartedEngine(t *testing.T) {
+	t.Parallel()
+	before, now := life{100, 10}, life{200, 11}
+	engine := publisher(t, fakeengine.PublisherConfig{})
+	var restarted atomic.Bool
+	socket := newRouter(t, func(n int, start uint64) [][][]byte {
+		if n < 2 {
+			return before.answer(start)
+		}
+		if restarted.CompareAndSwap(false, true) {
+			if err := engine.Restart(); err != nil {
+				t.Error(err)
+			}
+		}
+		return now.answer(start)
+	})
+	l := newLedger()
+	l.notes = make(chan events.Note, 10_000)
+	told := make(chan error, 10_000)
+	_, replays, _ := follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: socket.endpoint, OnError: func(err error) { told <- err }})
+	wait(t, "the first replay", replays)
+	wait(t, "that of the connection made once more", replays)
+	waitSubscriber(t, engine)
+	for seq := range uint64(10) {
+		engine.Skip(before.payload(seq))
+	}
+	for wait(t, "a note", l.notes) != events.NoteCurrent {
+	}
+	engine.Publish(before.payload(10))
+	l.wait(t, "what the engine has said since", func(got string) bool { return strings.HasSuffix(got, "anew "+numbers(0, 10)) })
+	for wait(t, "a note", l.notes) != events.NoteCurrent {
+	}
+	for len(told) > 0 {
+		if err := <-told; strings.Contains(err.Error(), "another engine's") {
+			t.Error(err)
+		}
+	}
+}
+
 // TestReplayOfTwo: a replay endpoint behind which there are two engines is told of.
 func TestReplayOfTwo(t *testing.T) {
 	t.Parallel()

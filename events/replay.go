@@ -219,7 +219,15 @@ func (s *Subscriber) test(ctx context.Context, st *stream, m Message) error {
 		s.believe(st)
 		return nil
 	}
-	return s.strike(st, t.strikes == 0 && s.changed(ctx, st, m))
+	anew := t.strikes == 0 && s.changed(ctx, st, m)
+	if anew {
+		// The engine of m has gone too: m says nothing of the one that answers now, which
+		// is asked as behind any connection that is lost.
+		if err := st.conn.lost(); err != nil {
+			return err
+		}
+	}
+	return s.strike(st, anew)
 }
 
 // insist asks a replay socket until it answers, or for the time of a first answer.

@@ -7,11 +7,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/kvindex/kvindex/internal/zmtp"
@@ -48,6 +50,9 @@ const (
 	maxTopicBytes = 1 << 10
 	// connectTimeout bounds the dialling, and then the whole handshake.
 	connectTimeout = 2 * time.Second
+	// endPatience is how long the end of a connection may take to arrive when the next
+	// engine answers already.
+	endPatience = 100 * time.Millisecond
 )
 
 // ErrRunning is returned by Run while another Run of the same Subscriber or Fleet lasts.
@@ -320,13 +325,28 @@ type connection struct {
 	onIdle  func()
 	asking  sync.WaitGroup        // of askers
 	leaving atomic.Pointer[error] // why it is ended from this side
-	close   func() error
+	conn    *zmtp.Conn
 }
 
 // leave ends the connection.
 func (c *connection) leave(why error) {
 	c.leaving.CompareAndSwap(nil, &why)
-	_ = c.close()
+	_ = c.conn.Close()
+}
+
+// lost ends a connection from which nothing more is taken. If the engine has ended it
+// already, that is the error. Only who receives from it may call lost.
+func (c *connection) lost() error {
+	defer time.AfterFunc(endPatience, func() { _ = c.conn.Close() }).Stop()
+	for {
+		switch _, err := c.conn.Receive(); {
+		case err == nil: // said before the end
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET):
+			return fmt.Errorf("events: subscriber: connection lost: %w", err)
+		default:
+			return nil
+		}
+	}
 }
 
 // fallIdle has the engine asked what may have been missed when a connection falls
@@ -365,7 +385,7 @@ type stream struct {
 // take is in error. begin is called before the first one.
 func (s *Subscriber) follow(ctx context.Context, conn *zmtp.Conn, c *connection, begin func(context.Context) error, take taker) error {
 	ctx, cancel := context.WithCancel(ctx)
-	c.close = conn.Close
+	c.conn = conn
 	defer c.asking.Wait()
 	defer cancel()
 	defer conn.Close()

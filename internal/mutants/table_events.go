@@ -146,6 +146,8 @@ var eventsMutants = table{breaks: "./events", rows: []mutant{
 	{"a late answer shows no restart", "Subscriber.askLocked", "if t.joint > 0 && t.joint < r.due {", "if false {", "TestReplayComesAfterARestart"},
 	{"a late answer is asked for the last connection alone", "Subscriber.askFirst", "cmp.Or(st.owner.trust.joint, s.position(st).Next)", "cmp.Or(0, s.position(st).Next)", "TestReplayComesAfterARestart"},
 	{"an idle engine that has restarted is waited for", "Subscriber.askLocked", "t.strikes < maxStrikes && at ==", "false && at ==", "TestReplayOfARestartedIdleEngine"},
+	{"a message of an engine that has gone speaks against the next one", "Subscriber.test", "if anew {", "if false {", "TestReplayOfARestartedEngine"},
+	{"a connection that stands is taken for lost", "connection.lost", "\t\tdefault:\n\t\t\treturn nil\n", "\t\tdefault:\n\t\t\treturn err\n", "TestBoundRestartBeforeTheFirstMessage"},
 	{"a slow sink is a silent socket", "Subscriber.request", "if !silence.Stop() {", "if false {", "TestSinkIsSlowInATest"},
 	{"a message that waits when Run ends is taken", "Subscriber.enter", "if err := ctx.Err(); err != nil {", "if err := ctx.Err(); false && err != nil {", "TestReplayStopsBeforeAMessage"},
 	{"the end of Run says that a socket does not answer", "Subscriber.askLocked", "|| isOurs(err) || ctx.Err() != nil {", "|| isOurs(err) {", "TestReplayStopsBeforeAMessage"},
