@@ -154,10 +154,7 @@ func (s *buckets) dropEmpty(b *bucket) {
 	if b.at < 0 || len(b.lines) > 0 || b.parts > 0 || b.known || b.dirty {
 		return
 	}
-	if b.fresh {
-		b.fresh = false
-		b.up.unsaid--
-	}
+	s.say(b)
 	last := s.all[len(s.all)-1]
 	s.all[b.at], last.at = last, b.at
 	s.all[len(s.all)-1] = nil
@@ -168,6 +165,15 @@ func (s *buckets) dropEmpty(b *bucket) {
 		if b.up.parts--; b.up.parts == 0 {
 			s.markBucket(b.up)
 		}
+	}
+}
+
+// say notes that Redis has what there is to say of a bucket, so that the one that it is a part of
+// may say that it is split.
+func (s *buckets) say(b *bucket) {
+	if b.fresh {
+		b.fresh = false
+		b.up.unsaid--
 	}
 }
 

@@ -56,8 +56,14 @@ var errLink = errors.New("the link is cut")
 func (s *mapServer) deliver(b *batch, fail func() error, coin func() bool) {
 	ctx := context.Background()
 	s.seq++
+	token := redis.NewCmd(ctx)
+	token.SetVal(int64(1))
+	for model := range b.tells {
+		b.parts[registryPart(model)] = token
+	}
 	for i := range b.puts {
 		put := &b.puts[i]
+		b.parts[put.part] = token
 		put.reply = redis.NewCmd(ctx)
 		err := fail()
 		if err != nil {

@@ -23,7 +23,9 @@ import (
 // was fetched, and the registry in the version that came along named its writer. Which of both
 // was fetched first does not matter. The registry names a number without a gap until its holder
 // goes. What a writer says of a number is true while it says so, whether the registry names the
-// number already or not.
+// number already or not. But that holds for the writer of a source that is not behind, and not
+// for what it has said before. So if a source has another writer now, or one that was behind is
+// not any more, the buckets are fetched again (registry.doubts).
 
 // steps are how many buckets of each variant the trips ask for, the last one again and again.
 // A bucket that nobody holds costs a server less than a trip costs the reader, so the first
@@ -39,6 +41,7 @@ type walker struct {
 	q      *index.Query
 	r      *registry
 	who    *resolved
+	began  time.Time
 	paths  []path
 	asked  []asked // buckets, all that were fetched and then those of the present trip
 	parts  []part  // of the keys that were fetched
@@ -102,7 +105,9 @@ type asked struct {
 }
 
 // Match implements index.Index. Its errors are those of Redis, or of a context that ended: the
-// second kind says why Redis did not answer, once that is known. See Config.Degrade.
+// second kind says why Redis did not answer, once that is known. A context should have a deadline:
+// go-redis notices that one was canceled only when Redis answers, or after its ReadTimeout. See
+// Config.Degrade.
 func (ix *Index) Match(ctx context.Context, q *index.Query, m *index.Matches) error {
 	m.Reset()
 	if err := ix.usable(ctx); err != nil {
@@ -138,6 +143,7 @@ func (w *walker) release() {
 func (w *walker) match(ctx context.Context, m *index.Matches) error {
 	model := w.q.Candidates.Model()
 	r := w.ix.cacheOf(model).now.Load()
+	w.began = time.Now()
 	w.paths, w.parts = w.paths[:0], append(w.parts[:0], registryPart(model))
 	for done := false; !done; {
 		var err error
@@ -232,8 +238,12 @@ func (w *walker) follow(ctx context.Context, r *registry) (now *registry, done b
 			return nil, false, err
 		}
 		if trip == 0 && version != r.version {
+			was := r
 			if r, err = w.ix.fetch(ctx, w.q.Candidates.Model(), version); err != nil {
 				return nil, false, err
+			}
+			if was.doubts(r) {
+				return r, false, nil
 			}
 			w.resolve(r)
 			for _, need := range w.who.needs {
@@ -316,7 +326,7 @@ func (w *walker) trip(ctx context.Context, n int) (version string, err error) {
 	for _, writer := range w.r.writers {
 		for _, of := range w.parts {
 			k := leaseKey{writer, of}
-			if _, known := w.ix.leases.holds(k, began); !known {
+			if _, known := w.ix.leases.holds(k, began, w.began); !known {
 				w.leases = append(w.leases, leaseQuestion{k, p.PTTL(ctx, w.ix.names.lease(of, writer))})
 			}
 		}
@@ -556,7 +566,7 @@ func (w *walker) runOf(v *place, from, end int) int {
 func (w *walker) knowsLeases() bool {
 	now := time.Now()
 	for _, k := range w.said {
-		if _, known := w.ix.leases.holds(k, now); !known {
+		if _, known := w.ix.leases.holds(k, now, w.began); !known {
 			return false
 		}
 	}
@@ -570,7 +580,7 @@ func (w *walker) answer(m *index.Matches) {
 	w.stale = slices.Grow(w.stale[:0], len(w.r.writers))[:len(w.r.writers)]
 	clear(w.stale)
 	for _, k := range w.said {
-		if holds, _ := w.ix.leases.holds(k, now); !holds {
+		if holds, _ := w.ix.leases.holds(k, now, w.began); !holds {
 			w.stale[slices.Index(w.r.writers, k.writer)] = true
 		}
 	}

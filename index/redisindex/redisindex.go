@@ -386,8 +386,8 @@ func (ix *Index) Explain(ctx context.Context, src index.Source, b index.Block) (
 func (ix *Index) Usage() index.Usage { return ix.mem.Usage() }
 
 // Close ends the writing, and ends the leases, so that another writer can take over at once.
-// What is not written yet stays unwritten. Close waits for Redis for Config.Timeout at most. A
-// second Close does nothing.
+// What is not written yet stays unwritten. Close waits for what Redis is asked at that moment, for
+// Config.Lease or 3 seconds at most, and then for Config.Timeout. A second Close does nothing.
 func (ix *Index) Close() error {
 	if ix.closed.Swap(true) {
 		return nil

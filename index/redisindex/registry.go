@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -178,11 +179,13 @@ func (ix *Index) read(model string, rows map[string]string, was *registry) (*reg
 		}
 		r.sources = append(r.sources, list(src, of, text))
 	}
-	slices.SortFunc(r.sources, func(a, b *listed) int {
-		return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Rank, b.Rank))
-	})
+	slices.SortFunc(r.sources, func(a, b *listed) int { return compareSources(a.Source, b.Source) })
 	r.number()
 	return r, nil
+}
+
+func compareSources(a, b index.Source) int {
+	return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Rank, b.Rank))
 }
 
 // ours returns an error if a version is of an index with another seed.
@@ -248,6 +251,22 @@ func (r *registry) number() {
 	}
 }
 
+// doubts reports whether buckets that were fetched before now was may have something of a source
+// that is not true any more, and that now would show.
+func (r *registry) doubts(now *registry) bool {
+	was := r.sources
+	for _, l := range now.sources {
+		for len(was) > 0 && compareSources(was[0].Source, l.Source) < 0 {
+			was = was[1:]
+		}
+		same := len(was) > 0 && was[0].Source == l.Source && was[0].writer == l.writer && !was[0].behind
+		if !same && !l.behind && len(l.lanes) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // leases are what is known of the leases of writers.
 type leases struct {
 	mu sync.Mutex
@@ -266,21 +285,28 @@ const (
 	// leaseAge is how old an answer may be: readers must soon see that a writer has ended its
 	// lease.
 	leaseAge  = 500 * time.Millisecond
-	maxLeases = 1 << 14
+	maxLeases = 1 << 16
 )
 
-// holds reports whether a lease counts at a time, if that is known.
-func (l *leases) holds(k leaseKey, now time.Time) (holds, known bool) {
+// holds reports whether a lease counts now, if that is known. That there is none is known if it
+// was asked for since a time: a writer may have got it after that.
+func (l *leases) holds(k leaseKey, now, since time.Time) (holds, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	st := l.of[k]
-	return now.Before(st.until), !st.asked.IsZero() && now.Sub(st.asked) < leaseAge && (now.Before(st.until) || st.until.IsZero())
+	if holds = now.Before(st.until); holds {
+		return true, now.Sub(st.asked) < leaseAge
+	}
+	return false, st.until.IsZero() && !st.asked.IsZero() && !st.asked.Before(since)
 }
 
 // note notes what a question at a time was answered: how long the lease lasts.
 func (l *leases) note(k leaseKey, asked time.Time, lasts time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if len(l.of) >= maxLeases {
+		maps.DeleteFunc(l.of, func(_ leaseKey, st leaseState) bool { return asked.Sub(st.asked) >= leaseAge })
+	}
 	if l.of == nil || len(l.of) >= maxLeases {
 		l.of = make(map[leaseKey]leaseState)
 	}

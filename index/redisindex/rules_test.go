@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -293,12 +294,23 @@ func TestRowTakenAway(t *testing.T) {
 		}
 	}
 	h[0].server.HDel(t.Context(), h[0].names.registry("m"), "s0 a", versionField)
-	if err := h[1].lookAround(t.Context()); err != nil {
-		t.Fatal(err)
+	for _, c := range []struct {
+		since time.Duration // the row is not there
+		takes bool
+	}{{0, false}, {h[1].c.Lease - time.Second, false}, {h[1].c.Lease, true}} {
+		if since := &h[1].sources[index.Source{Pod: "a", Model: "m"}].rowless; !since.IsZero() {
+			*since = time.Now().Add(-c.since)
+		}
+		if err := h[1].lookAround(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		h[1].flush()
+		if takes := h[1].owner("a") == h[1].id; takes != c.takes {
+			t.Errorf("after %v it takes the source: %v", c.since, takes)
+		}
 	}
-	h[1].flush()
-	if row := h[2].rows(q)["a"]; h[1].owner("a") != h[1].id || row.Run != 40 {
-		t.Errorf("a row of %d blocks", row.Run)
+	if row := h[2].rows(q)["a"]; row.Run != 40 || row.Stale {
+		t.Errorf("a row of %d blocks, stale: %v", row.Run, row.Stale)
 	}
 }
 
@@ -440,7 +452,7 @@ func TestTokenComesFirst(t *testing.T) {
 	defer ix.Close()
 	w := &hand{TB: t, Index: ix, server: asks}
 	written := 0
-	client.AddHook(hook(func(ctx context.Context, all []redis.Cmder) {
+	client.AddHook(hook(func(ctx context.Context, all []redis.Cmder) { // the parts have tokens from a pipeline before
 		for _, cmd := range all {
 			if s := fmt.Sprint(cmd.Args()[1]); s != putSections.sha && s != putSections.text && s != tellRows.sha && s != tellRows.text {
 				continue
@@ -533,15 +545,17 @@ func TestLeases(t *testing.T) {
 		{leaseAge / 2, leaseAge/2 - 1, true, true},
 		{leaseAge / 2, leaseAge / 2, false, false},
 		{-2, 0, false, true}, // there is none
-		{-2, leaseAge - 1, false, true},
-		{-2, leaseAge, false, false},
+		{-2, leaseAge, false, true},
 	} {
 		l.note(k, asked, c.lasts)
-		if holds, known := l.holds(k, asked.Add(c.after)); holds != c.holds || known != c.known {
+		if holds, known := l.holds(k, asked.Add(c.after), asked); holds != c.holds || known != c.known {
 			t.Errorf("%v after it lasts %v: holds %v, known %v", c.after, c.lasts, holds, known)
 		}
 	}
-	if _, known := l.holds(leaseKey{2, "0"}, asked); known {
+	if _, known := l.holds(k, asked, asked.Add(1)); known {
+		t.Error("that there is no lease is known from before")
+	}
+	if _, known := l.holds(leaseKey{2, "0"}, asked, time.Time{}); known {
 		t.Error("a lease that was not asked for is known")
 	}
 }
@@ -821,5 +835,253 @@ func TestManySources(t *testing.T) {
 		if is := h[1].sources[src(i)].standing; is == owned == first(i) {
 			t.Errorf("the second writer stands as %d to source %d", is, i)
 		}
+	}
+}
+
+// TestPartsOfOthers splits a bucket into parts of which some have only what another process
+// writes. These are not waited for.
+func TestPartsOfOthers(t *testing.T) {
+	s := newMapServer(t, index.MemoryConfig{})
+	r := rand.New(rand.NewPCG(1, 1))
+	p := newPrompt(1, 3)
+	s.apply(p.store(1, 0, 3))
+	s.commit(false, func() {})
+	src := index.Source{Pod: "other", Model: "m"}
+	s.source(src).standing, s.source(src).told = other, false
+	for range 2 * maxLines {
+		f := p.fork(r, 3, 12)
+		if _, err := s.mem.Apply(t.Context(), src, index.Cursor{}, []index.Change{f.store(1, 0, 15)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !s.byKey[0][p.keys[0]].split {
+		t.Fatal("the bucket is not split")
+	}
+	s.apply(newPrompt(2, 3).store(1, 0, 3))
+	for more := true; more; {
+		b := s.take()
+		if len(b.puts)+len(b.tells) == 0 {
+			t.Fatal("there is always more to write, and nothing is written")
+		}
+		s.deliver(b, func() error { return nil }, func() bool { return true })
+		more = s.settle(b)
+	}
+	if s.written != s.change {
+		t.Errorf("changes up to %d of %d are written", s.written, s.change)
+	}
+	if m := s.match(&index.Query{Candidates: index.NewCandidates("m", nil), Keys: func(index.Variant) ([]index.Key, error) { return p.keys, nil }}); len(m.Rows) != 1 || m.Rows[0].Run != 3 {
+		t.Errorf("%+v", m.Rows)
+	}
+}
+
+// TestFailuresDoNotPileUp has a bucket change while commits fail: it waits once.
+func TestFailuresDoNotPileUp(t *testing.T) {
+	s := newMapServer(t, index.MemoryConfig{})
+	p := newPrompt(1, 32)
+	for n := range 20 {
+		s.apply(p.store(1, n, n+1))
+		b := s.take()
+		s.apply(p.store(1, n+1, n+2))
+		s.deliver(b, func() error { return errLink }, func() bool { return false })
+		s.settle(b)
+		if len(s.dirty) != 1 || s.dirty[0].number > s.written+3 {
+			t.Fatalf("%d entries for a bucket, the first for change %d, and %d are written", len(s.dirty), s.dirty[0].number, s.written)
+		}
+	}
+	if s.commit(false, func() {}); s.written != s.change {
+		t.Errorf("changes up to %d of %d are written", s.written, s.change)
+	}
+}
+
+// TestAwaitsTheNextBatch: an Apply that one batch has not written waits for the next one, also if
+// that is under way already.
+func TestAwaitsTheNextBatch(t *testing.T) {
+	h := newHands(t, 1)[0]
+	h.c.Timeout = time.Minute
+	h.apply("a", 1, newPrompt(1, 40).store(1, 0, 40))
+	w := &waiting{h.sources[index.Source{Pod: "a", Model: "m"}], h.change, nil}
+	b := h.take()
+	done := make(chan error)
+	go func() { done <- h.await(t.Context(), w) }()
+	for waits := false; !waits; {
+		runtime.Gosched()
+		h.mu.Lock()
+		waits = w.moved != nil
+		h.mu.Unlock()
+	}
+	h.send(t.Context(), b)
+	if h.settle(b); h.written != h.change {
+		t.Fatal("not all is written")
+	}
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("the Apply waits for a batch that does not come")
+	}
+}
+
+// TestCaughtUpIsWrittenFirst: the row of a source that was behind says so until all that caught
+// up with the writer before is written.
+func TestCaughtUpIsWrittenFirst(t *testing.T) {
+	s := newMapServer(t, index.MemoryConfig{})
+	p := newPrompt(1, 3)
+	s.apply(p.store(1, 0, 3))
+	s.commit(false, func() {})
+	id := index.Source{Pod: "pod", Model: "m"}
+	src := s.sources[id]
+	src.behind, src.until = true, 10
+	behind := func() bool {
+		row, ok := readRow(s.rows[fieldOf(id)])
+		return !ok || row.behind
+	}
+	for _, c := range []struct {
+		time         float64
+		fails        bool
+		behind, next bool // in the row, and after one commit more
+	}{{9, false, true, true}, {10, true, true, true}, {11, false, true, false}} {
+		s.apply(p.store(1, 0, 3))
+		s.applied(id, index.Cursor{Time: c.time})
+		s.markRow(src)
+		commit := func() {
+			b := s.take()
+			s.deliver(b, func() error {
+				if c.fails {
+					return errLink
+				}
+				return nil
+			}, func() bool { return true })
+			s.settle(b)
+		}
+		if commit(); behind() != c.behind {
+			t.Errorf("at %v, with the removal: behind %v", c.time, !c.behind)
+		}
+		if commit(); behind() != c.next {
+			t.Errorf("at %v, after it: behind %v", c.time, !c.next)
+		}
+	}
+}
+
+// TestCaughtUpMeanwhile: what is applied while a batch is written is not in it.
+func TestCaughtUpMeanwhile(t *testing.T) {
+	s := newMapServer(t, index.MemoryConfig{})
+	s.apply(newPrompt(1, 3).store(1, 0, 3))
+	id := index.Source{Pod: "pod", Model: "m"}
+	src := s.sources[id]
+	src.behind, src.until = true, 10
+	for _, want := range []bool{true, false} {
+		b := s.take()
+		s.applied(id, index.Cursor{Time: 11})
+		s.deliver(b, func() error { return nil }, func() bool { return true })
+		if s.settle(b); src.behind != want {
+			t.Fatalf("behind: %v, want %v", src.behind, want)
+		}
+	}
+}
+
+// TestDoubts: which news of a registry make what was fetched before it doubtful.
+func TestDoubts(t *testing.T) {
+	of := func(pods ...string) *registry { // "pod writer", with a "-" if it is behind
+		r := new(registry)
+		for _, s := range pods {
+			pod, writer, _ := strings.Cut(s, " ")
+			row := &row{writer: uint64(writer[0]), behind: strings.HasSuffix(writer, "-"), lanes: make([]lane, 1)}
+			r.sources = append(r.sources, &listed{Source: index.Source{Pod: pod}, row: row})
+		}
+		return r
+	}
+	for _, c := range []struct {
+		was, now *registry
+		doubts   bool
+	}{
+		{of("b 1", "d 2"), of("b 1", "d 2"), false},
+		{of("b 1", "d 2"), of("d 2"), false},
+		{of("b 1", "d 2"), of(), false},
+		{of("b 1", "d 2"), of("b 2", "d 2"), true},
+		{of("b 1", "d 2"), of("b 1", "d 1"), true},
+		{of("b 1", "d 2"), of("b 1", "c 1", "d 2"), true},
+		{of("b 1", "d 2"), of("b 2-", "d 2"), false},
+		{of("b 1", "d 2-"), of("b 1", "d 2-"), false},
+		{of("b 1", "d 2-"), of("b 1", "d 2"), true},
+	} {
+		if got := c.was.doubts(c.now); got != c.doubts {
+			t.Errorf("%v, then %v: %v", c.was.sources, c.now.sources, got)
+		}
+	}
+}
+
+// TestLossIsNotAcknowledged: an Apply whose commit finds that the server has lost what was written
+// does not end with that.
+func TestLossIsNotAcknowledged(t *testing.T) {
+	h := newHands(t, 1)[0]
+	p := newPrompt(1, 40)
+	h.apply("a", 1, p.store(1, 0, 40))
+	h.flush()
+	h.server.FlushAll(t.Context())
+	h.apply("a", 2, newPrompt(2, 40).store(1, 0, 40))
+	for range 2 {
+		if _, err := h.commit(t.Context()); !errors.Is(err, errLost) || h.written >= h.change || !errors.Is(h.Stats().Trouble, errLost) {
+			t.Fatalf("%v; changes up to %d of %d are written; trouble: %v", err, h.written, h.change, h.Stats().Trouble)
+		}
+	}
+	h.began = time.Now().Add(-time.Hour)
+	if _, err := h.commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if h.flush(); h.written != h.change || h.Stats().Trouble != nil || h.rows(p)["a"].Run != 40 {
+		t.Errorf("changes up to %d of %d are written; trouble: %v", h.written, h.change, h.Stats().Trouble)
+	}
+}
+
+// TestDropsOfWhatIsBack: a row that was to go, and of whose source there is something again, is
+// not dropped after an error.
+func TestDropsOfWhatIsBack(t *testing.T) {
+	s := newMapServer(t, index.MemoryConfig{})
+	s.apply(newPrompt(1, 3).store(1, 0, 3))
+	s.dropRow(index.Source{Pod: "pod", Model: "m"})
+	s.dropRow(index.Source{Pod: "gone", Model: "m"})
+	b := s.take()
+	s.deliver(b, func() error { return errLink }, func() bool { return true })
+	if s.settle(b); len(s.drops) != 1 || !slices.Equal(s.drops["m"], []string{"s0 gone"}) {
+		t.Errorf("to be dropped: %q", s.drops)
+	}
+}
+
+// TestCommitOnTwoServers has a server not take the end of a commit any more: it comes to another
+// one, which has all that was written before the commit.
+func TestCommitOnTwoServers(t *testing.T) {
+	server := redistest.Standalone(t)
+	client, asks := server.Client(t), server.Client(t)
+	ix, err := New(client, Config{Prefix: "h:", Lease: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ix.start.Do(func() {})
+	defer ix.Close()
+	w := &hand{TB: t, Index: ix, server: asks}
+	p := newPrompt(1, 40)
+	w.apply("a", 1, p.store(1, 0, 40))
+	w.flush()
+	key := ix.names.token("0", ix.id)
+	before := asks.Get(t.Context(), key).Val()
+	client.AddHook(halves(func() { asks.Set(t.Context(), key, before, time.Minute) }))
+	w.apply("a", 2, p.remove(1, 39, 40))
+	if _, err := w.commit(t.Context()); !errors.Is(err, errLost) {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+// halves does something in the middle of each pipeline.
+type halves func()
+
+func (h halves) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (h halves) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (h halves) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, all []redis.Cmder) error {
+		err := next(ctx, all[:len(all)/2])
+		h()
+		return errors.Join(err, next(ctx, all[len(all)/2:]))
 	}
 }

@@ -39,6 +39,9 @@ type source struct {
 	// behind: the writer before had seen more of the engine, up to that time.
 	behind bool
 	until  float64
+	caught uint64 // the change with which it had seen as much; 0: it has not
+	// rowless is since when the registry has no row of a source of another writer.
+	rowless time.Time
 
 	dirty  bool // it is in writer.sources
 	row    bool // so is its row, and not just the cursor
@@ -152,13 +155,12 @@ func (ix *Index) applied(id index.Source, cur index.Cursor) *waiting {
 		src.fed, src.row = true, true
 		ix.cacheOf(id.Model).fed.Store(true)
 	}
-	if cur.Time > src.time {
-		src.time = cur.Time
-		if src.behind && src.time >= src.until {
-			src.behind, src.row = false, true
-		}
-	}
+	src.time = max(src.time, cur.Time)
 	ix.markSource(src)
+	if src.behind && src.caught == 0 && src.time >= src.until {
+		src.caught = src.change
+		ix.catching = append(ix.catching, src)
+	}
 	ix.poke()
 	return &waiting{src, ix.change, ix.moved}
 }
@@ -186,7 +188,12 @@ func (ix *Index) await(ctx context.Context, w *waiting) error {
 		ix.mu.Lock()
 		mine := !w.removed
 		done := mine && w.standing == other || ix.written >= w.change && (w.standing == owned || !mine)
-		next, trouble, since := ix.moved, ix.trouble, ix.since
+		if w.moved == nil { // what it waited for did not have all
+			if w.moved = ix.flying; w.moved == nil {
+				w.moved = ix.moved
+			}
+		}
+		trouble, since := ix.trouble, ix.since
 		ix.mu.Unlock()
 		switch {
 		case done:
@@ -202,7 +209,7 @@ func (ix *Index) await(ctx context.Context, w *waiting) error {
 		}
 		select {
 		case <-w.moved:
-			w.moved = next
+			w.moved = nil
 		case <-ctx.Done():
 			why := ctx.Err()
 			if trouble != nil {

@@ -51,6 +51,11 @@ func (ix *Index) sweepAll(ctx context.Context) error {
 	if time.Now().Before(s.rests) {
 		return nil
 	}
+	switch ix.client.(type) {
+	case *redis.Client, *redis.ClusterClient:
+	default: // whose servers are not known
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, ix.c.Lease/2)
 	defer cancel()
 	key, me := ix.names.sweeper(), bytesOf(ix.id)

@@ -28,8 +28,10 @@ import (
 //
 // # What a server may lose
 //
-// Behind what a commit writes in a part of the keys it leaves a token there, on the same server.
-// The next one looks for it. A server that has an older one, or none, has lost what was
+// Before and behind what a commit writes in a part of the keys it leaves a token there, on the
+// same server, and looks for the one before. So all of a commit is on one server, though a client
+// sends on to another one what a server does not take any more, and nothing of an older commit
+// comes in between. A server that has an older token, or none, has lost what was
 // written: a replica got no news before it became the master, or all was deleted. Then nobody
 // knows what else it has lost, and what it has may be too much. So the writer ends its lease,
 // takes another name (beginAnew), writes everything under that, and then its rows. Nothing is
@@ -50,20 +52,23 @@ type writer struct {
 	byFeed       map[uint64]*source
 	dirtySources []*source
 
-	drops   map[string][]string // fields of rows that are to go, by model
-	written uint64              // all changes up to this one are
-	moved   chan struct{}       // closed when the next batch is settled
-	trouble error               // why the last commit failed; nil: it did not
-	since   time.Time           // when trouble began
-	late    bool                // it lasts for longer than a lease: what readers see is too old
+	drops  map[string][]string // fields of rows that are to go, by model
+	flying chan struct{}       // moved of the batch that is being written; nil: none is
+	// catching are sources that have caught up, and whose rows do not say so yet.
+	catching []*source
+	written  uint64        // all changes up to this one are
+	moved    chan struct{} // closed when the next batch is settled
+	trouble  error         // why the last commit failed; nil: it did not
+	since    time.Time     // when trouble began
+	late     bool          // it lasts for longer than a lease: what readers see is too old
 
 	// Of the goroutine alone:
 	id    uint64   // the writer's name
 	old   []string // names that it had before, newest last
 	began time.Time
-	seq   uint64 // of the last commit
+	seq   uint64 // of the last commit: an even number. Its first token has the one before
 	parts map[part]*partState
-	lost  part            // that has lost what was written; "": none
+	lost  part            // that has lost what was written; "": none is known
 	named map[string]bool // models that are in the list of models
 	swept int             // of buckets.all, how far the sweep has come
 	scanning
@@ -176,7 +181,7 @@ func (ix *Index) take() *batch {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	b := &batch{upto: ix.change, moved: ix.moved, tells: make(map[string][]telling), parts: make(map[part]*redis.Cmd)}
-	ix.moved = make(chan struct{})
+	ix.moved, ix.flying = make(chan struct{}), b.moved
 	n := min(len(ix.dirty), maxCommit)
 	taken, left := ix.dirty[:n:n], ix.dirty[n:]
 	ix.dirty = nil
@@ -193,6 +198,7 @@ func (ix *Index) take() *batch {
 			continue
 		}
 		if len(body) == 0 && !c.known {
+			ix.say(c.bucket)
 			ix.dropEmpty(c.bucket)
 			continue
 		}
@@ -228,7 +234,7 @@ func (ix *Index) tell(b *batch, src *source) {
 	if src.row || src.standing != owned {
 		t.row = string(appendRow(nil, ix.id, src))
 	}
-	t.cursor = string(appendCursor(nil, ix.seq+1, src.time))
+	t.cursor = string(appendCursor(nil, ix.seq+2, src.time))
 	src.row = false
 	b.tells[src.Model] = append(b.tells[src.Model], t)
 }
@@ -253,7 +259,7 @@ func (ix *Index) commit(ctx context.Context) (more bool, err error) {
 
 // send sends a batch, and with it the tokens of all parts that it writes in.
 func (ix *Index) send(ctx context.Context, b *batch) {
-	ix.seq++
+	ix.seq += 2
 	if ix.names.parts > 1 {
 		slices.SortStableFunc(b.puts, func(a, b putting) int { return cmp.Compare(a.part, b.part) })
 	}
@@ -272,13 +278,20 @@ func (ix *Index) send(ctx context.Context, b *batch) {
 	if ix.pipe(ctx, b, false); redis.HasErrorPrefix(b.err, "NOSCRIPT") {
 		ix.pipe(ctx, b, true)
 	}
-	var part part
-	for p, reply := range b.parts {
+	for of, reply := range b.parts {
 		if n, err := reply.Int(); err == nil && n == 0 {
-			part = p
+			ix.lost = of // until the writer has another name
 		}
 	}
-	ix.lost = part
+	if ix.lost != "" && b.err == nil {
+		b.err = errLost
+	}
+}
+
+// leftToken reports whether what was written in a part has a token behind it.
+func (b *batch) leftToken(of part) bool {
+	reply := b.parts[of]
+	return reply != nil && reply.Err() == nil
 }
 
 // announce leaves tokens in the parts that have none, before anything is written there: what
@@ -302,7 +315,19 @@ func (ix *Index) pipe(ctx context.Context, b *batch, text bool) {
 	defer cancel()
 	p := ix.client.Pipeline()
 	me, seq, ttl := bytesOf(ix.id), bytesOf(ix.seq), ix.c.TTL.Milliseconds()
-	old := strings.Join(ix.old, "")
+	begin, old := bytesOf(ix.seq-1), strings.Join(ix.old, "")
+	leave := func(of part, may string, fresh bool, note string, lease int64) *redis.Cmd {
+		keys := []string{ix.names.token(of, ix.id), ix.names.lease(of, ix.id)}
+		return leaveToken.in(ctx, p, text, keys, may, flag(fresh), note, ttl, lease)
+	}
+	for of := range b.parts {
+		st := ix.parts[of]
+		if st == nil {
+			st = &partState{fresh: true}
+			ix.parts[of] = st
+		}
+		leave(of, st.notes+seq, st.fresh, begin, 0)
+	}
 	for left := b.puts; len(left) > 0; {
 		n := 1
 		for n < min(len(left), maxPut) && left[n].part == left[0].part {
@@ -343,20 +368,12 @@ func (ix *Index) pipe(ctx context.Context, b *batch, text bool) {
 			left = left[n:]
 		}
 	}
+	lease := ix.c.Lease.Milliseconds()
+	if ix.late {
+		lease = 0
+	}
 	for of := range b.parts {
-		st := ix.parts[of]
-		if st == nil {
-			st = &partState{fresh: true}
-			ix.parts[of] = st
-		}
-		fresh, lease := 0, ix.c.Lease.Milliseconds()
-		if st.fresh {
-			fresh = 1
-		}
-		if ix.late {
-			lease = 0
-		}
-		b.parts[of] = leaveToken.in(ctx, p, text, []string{ix.names.token(of, ix.id), ix.names.lease(of, ix.id)}, st.notes, fresh, seq, ttl, lease)
+		b.parts[of] = leave(of, begin, false, seq, lease)
 	}
 	_, b.err = p.Exec(ctx)
 	for model := range b.tells {
@@ -368,8 +385,8 @@ func (ix *Index) pipe(ctx context.Context, b *batch, text bool) {
 		case err != nil:
 			// The first is nearly always the one that is there. If it is one that was
 			// left out, all is written anew.
-			if st.notes += seq; len(st.notes) > maxNotes {
-				st.notes = st.notes[:8] + st.notes[16:]
+			if st.notes += begin + seq; len(st.notes) > maxNotes {
+				st.notes = st.notes[:8] + st.notes[24:]
 			}
 		case n == 1:
 			st.notes, st.fresh = seq, false
@@ -392,46 +409,53 @@ func (ix *Index) settle(b *batch) (more bool) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	var failed []change
+	twice := make(map[*bucket]bool) // they have changed since
 	for i := range b.puts {
 		put := &b.puts[i]
-		if put.reply == nil || put.reply.Err() != nil {
+		if put.reply == nil || put.reply.Err() != nil || !b.leftToken(put.part) {
+			if put.dirty {
+				twice[put.bucket] = true
+			}
 			put.dirty = true
 			failed = append(failed, put.change)
 			continue
 		}
-		if put.fresh {
-			put.fresh = false
-			put.up.unsaid--
-		}
+		ix.say(put.bucket)
 		put.written = now.Unix()
 		if put.body == "" {
 			put.known = false
 			ix.dropEmpty(put.bucket)
 		}
 	}
+	if len(twice) > 0 {
+		ix.dirty = slices.DeleteFunc(ix.dirty, func(c change) bool { return twice[c.bucket] })
+	}
 	ix.dirty = append(failed, ix.dirty...)
-	for _, tells := range b.tells {
+	for model, tells := range b.tells {
 		for _, t := range tells {
 			var replies []any // none: nobody was told
-			if t.reply != nil {
+			if t.reply != nil && b.leftToken(registryPart(model)) {
 				replies, _ = t.reply.Slice()
 			}
 			if t.at >= len(replies) {
 				ix.retell(t.source, t.row != "")
-				continue
+				b.upto = min(b.upto, t.change-1)
+			} else if !ix.toldSource(t.source, replies[t.at]) {
+				b.upto = min(b.upto, t.change-1)
 			}
-			ix.toldSource(t.source, replies[t.at])
 		}
 	}
 	if b.err == nil {
 		ix.written = max(ix.written, b.upto)
 		ix.trouble = nil
+		ix.catchUp()
 	} else {
 		for model, fields := range b.drops {
-			if ix.drops == nil {
-				ix.drops = make(map[string][]string)
+			for _, f := range fields {
+				if id, ok := sourceOf(model, f); ok && ix.sources[id] == nil { // else its row is told
+					ix.dropRow(id)
+				}
 			}
-			ix.drops[model] = append(fields, ix.drops[model]...)
 		}
 		if ix.trouble == nil {
 			ix.since = now
@@ -440,6 +464,7 @@ func (ix *Index) settle(b *batch) (more bool) {
 	}
 	ix.late = ix.trouble != nil && now.Sub(ix.since) > ix.c.Lease
 	close(b.moved)
+	ix.flying = nil
 	return len(ix.dirty)+len(ix.dirtySources) > 0
 }
 
@@ -452,18 +477,34 @@ func (ix *Index) retell(src *source, row bool) {
 	}
 }
 
-// toldSource notes what came of writing a source.
-func (ix *Index) toldSource(src *source, reply any) {
+// toldSource notes what came of writing a source. It returns false if it is to be written again.
+func (ix *Index) toldSource(src *source, reply any) bool {
 	switch r := reply.(type) {
 	case string: // the row of another writer
 		src.standing, src.told, src.from, src.left = other, false, "", ""
 	case int64:
 		if r == 0 { // somebody has taken the row away
 			ix.retell(src, true)
-			return
+			return false
 		}
 		src.standing, src.from, src.left = owned, "", ""
 	}
+	return true
+}
+
+// catchUp has the rows say so of sources that have seen as much as the writer before, as soon as
+// that is written.
+func (ix *Index) catchUp() {
+	ix.catching = slices.DeleteFunc(ix.catching, func(src *source) bool {
+		if ix.written < src.caught {
+			return src.removed
+		}
+		if src.caught > 0 && !src.removed {
+			src.behind, src.caught = false, 0
+			ix.markRow(src)
+		}
+		return true
+	})
 }
 
 // errLost is why a commit waits.
@@ -526,7 +567,7 @@ func (ix *Index) beat(ctx context.Context) {
 		ix.send(half, b)
 		cancel()
 	}
-	if b.err == nil {
+	if b.err == nil || errors.Is(b.err, errLost) { // then the root may be lost, too
 		b.err = ix.lookAround(ctx)
 	}
 	if b.err == nil {
@@ -593,19 +634,24 @@ func (ix *Index) stand(ctx context.Context, r *registry, sources []*source) erro
 	}
 	gone := make(map[uint64]bool)
 	var orphans []*source
+	now := time.Now()
 	ix.mu.Lock()
 	for _, src := range sources {
 		l := rows[src.Source]
 		switch {
 		case src.standing == owned && (l == nil || l.writer != ix.id):
 			ix.markRow(src) // the answer says whose it is
+		case src.standing == other && l == nil && src.rowless.IsZero():
+			src.rowless = now // its writer writes the row again, unless it is gone
+		case src.standing == other && l == nil && now.Sub(src.rowless) < ix.c.Lease:
 		case src.standing == other && l == nil:
-			src.standing, src.told = claimed, true
-			ix.markHeld(map[*source]bool{src: true})
-			ix.markRow(src)
+			orphans = append(orphans, src)
 		case src.standing == other && (src.fed || src.note != nil):
 			gone[l.writer] = false
 			orphans = append(orphans, src)
+		}
+		if l != nil {
+			src.rowless = time.Time{}
 		}
 	}
 	ix.mu.Unlock()
@@ -629,13 +675,16 @@ func (ix *Index) stand(ctx context.Context, r *registry, sources []*source) erro
 	defer ix.mu.Unlock()
 	taken := make(map[*source]bool)
 	for i, src := range orphans {
-		writer := rows[src.Source].writer
-		if lives[writer].Val() > 0 || src.standing != other {
+		l := rows[src.Source]
+		if src.standing != other || l != nil && lives[l.writer].Val() > 0 {
 			continue
 		}
-		src.standing, src.told, src.from, src.left = taking, true, bytesOf(writer), left[i].Val()
+		src.standing, src.told, src.from, src.left = taking, true, "", left[i].Val()
+		if l != nil {
+			src.from = bytesOf(l.writer)
+		}
 		src.until = readCursor(src.left)
-		src.behind = src.time < src.until
+		src.behind, src.caught = src.time < src.until, 0
 		taken[src] = true
 	}
 	if len(taken) > 0 {
