@@ -9,16 +9,6 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
-// standing is whose a source is.
-type standing uint8
-
-const (
-	claimed standing = iota // this process wants it, and does not know yet whether it gets it
-	owned
-	other  // another process's, who lives as far as is known
-	taking // this process's, as soon as all that it holds is written
-)
-
 // source is a source that this process feeds, or has a note about. It is guarded by Index.mu.
 type source struct {
 	index.Source

@@ -1,0 +1,224 @@
+package redisindex
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/kvindex/kvindex/index"
+	"github.com/redis/go-redis/v9"
+)
+
+// Whose the sources are: a writer looks with each beat at the rows of those that it feeds. It
+// takes over what nobody writes any more, and takes away what is removed.
+
+// standing is whose a source is.
+type standing uint8
+
+const (
+	claimed standing = iota // this process wants it, and does not know yet whether it gets it
+	owned
+	other  // another process's, which lives as far as is known
+	taking // this process's, as soon as all that it holds is written
+)
+
+// lookAround renews what all writers renew, and finds out whose the sources are now.
+func (ix *Index) lookAround(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, ix.c.Lease)
+	defer cancel()
+	mine := make(map[string][]*source)
+	ix.mu.Lock()
+	for _, src := range ix.sources {
+		mine[src.Model] = append(mine[src.Model], src)
+	}
+	ix.mu.Unlock()
+	p := ix.client.Pipeline()
+	p.SetNX(ctx, ix.names.root(), ix.root(), rootLives*ix.c.TTL)
+	root := p.Get(ctx, ix.names.root())
+	p.PExpire(ctx, ix.names.root(), rootLives*ix.c.TTL)
+	versions := make(map[string]*redis.StringCmd)
+	for model := range mine {
+		p.SAdd(ctx, ix.names.models(), model)
+		versions[model] = p.HGet(ctx, ix.names.registry(model), versionField)
+	}
+	p.PExpire(ctx, ix.names.models(), ix.c.TTL)
+	if _, err := p.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+		return err
+	}
+	if root.Err() == nil && root.Val() != ix.root() {
+		// Another process has opened the index after all was deleted, and before a writer made it
+		// again. It has to call New again: all that writers write has this seed.
+		p := ix.client.Pipeline()
+		p.Set(ctx, ix.names.root(), ix.root(), rootLives*ix.c.TTL)
+		if _, err := p.Exec(ctx); err != nil {
+			return err
+		}
+	}
+	for model, sources := range mine {
+		r := ix.cacheOf(model).now.Load()
+		if r == nil || versions[model].Val() != r.version {
+			var err error
+			if r, err = ix.fetch(ctx, model, versions[model].Val()); err != nil {
+				return err
+			}
+		}
+		if err := ix.stand(ctx, r, sources); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stand finds out whose some sources of a model are, by its registry, and takes over those
+// whose writer is gone.
+func (ix *Index) stand(ctx context.Context, r *registry, sources []*source) error {
+	rows := make(map[index.Source]*listed, len(r.sources))
+	for _, l := range r.sources {
+		rows[l.Source] = l
+	}
+	gone := make(map[uint64]bool)
+	var orphans []*source
+	now := time.Now()
+	ix.mu.Lock()
+	for _, src := range sources {
+		l := rows[src.Source]
+		switch {
+		case src.standing == owned && (l == nil || l.writer != ix.id):
+			ix.markRow(src) // the answer says whose it is
+		case src.standing == other && l == nil && src.rowless.IsZero():
+			src.rowless = now // its writer writes the row again, unless it is gone
+		case src.standing == other && l == nil && now.Sub(src.rowless) < ix.c.Lease:
+		case src.standing == other && l == nil:
+			orphans = append(orphans, src)
+		case src.standing == other && (src.fed || src.note != nil):
+			gone[l.writer] = false
+			orphans = append(orphans, src)
+		}
+		if l != nil {
+			src.rowless = time.Time{}
+		}
+	}
+	ix.mu.Unlock()
+	if len(orphans) == 0 {
+		return nil
+	}
+	p := ix.client.Pipeline()
+	lives := make(map[uint64]*redis.IntCmd)
+	part := registryPart(sources[0].Model)
+	for writer := range gone {
+		lives[writer] = p.Exists(ctx, ix.names.lease(part, writer))
+	}
+	left := make([]*redis.StringCmd, len(orphans))
+	for i, src := range orphans {
+		left[i] = p.HGet(ctx, ix.names.cursors(src.Model), fieldOf(src.Source))
+	}
+	if _, err := p.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+		return err
+	}
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	taken := make(map[*source]bool)
+	for i, src := range orphans {
+		l := rows[src.Source]
+		if src.standing != other || l != nil && lives[l.writer].Val() > 0 {
+			continue
+		}
+		src.standing, src.told, src.from, src.left = taking, true, "", left[i].Val()
+		if l != nil {
+			src.from = bytesOf(l.writer)
+		}
+		src.until = readCursor(src.left)
+		src.behind, src.caught = src.time < src.until, 0
+		taken[src] = true
+	}
+	if len(taken) > 0 {
+		ix.markHeld(taken)
+		ready := ix.change
+		for src := range taken {
+			src.ready = ready
+			ix.markRow(src)
+		}
+	}
+	return nil
+}
+
+// markHeld has all buckets written in which some sources hold anything.
+func (ix *Index) markHeld(by map[*source]bool) {
+	for _, b := range ix.all {
+		if ix.holds(b, by) {
+			ix.markBucket(b)
+		}
+	}
+}
+
+// remove takes sources of a pod away, and waits until Redis knows that.
+func (ix *Index) remove(ctx context.Context, pod string, which func(index.Source) bool) error {
+	ix.mu.Lock()
+	var last *source
+	for _, src := range slices.Clone(ix.byPod[pod]) {
+		if !which(src.Source) {
+			continue
+		}
+		last = src
+		if src.feed != 0 { // something was applied since
+			src.note = nil
+			ix.markRow(src)
+			continue
+		}
+		ix.dismiss(src)
+		if src.standing != other {
+			ix.dropRow(src.Source)
+		}
+	}
+	ix.change++
+	wait := &waiting{last, ix.change, ix.moved}
+	ix.mu.Unlock()
+	if last != nil {
+		ix.poke()
+		if err := ix.await(ctx, wait); err != nil {
+			return err
+		}
+	}
+	return ix.removeLeft(ctx, which)
+}
+
+// removeLeft takes sources away whose writers have gone.
+func (ix *Index) removeLeft(ctx context.Context, which func(index.Source) bool) error {
+	listing, err := ix.Listing(ctx)
+	if err != nil {
+		return err
+	}
+	p := ix.client.Pipeline()
+	for _, e := range listing.Entries {
+		if !e.Stale || !which(e.Source) || ix.knows(e.Source) {
+			continue
+		}
+		for _, l := range ix.cacheOf(e.Source.Model).now.Load().sources {
+			if l.Source == e.Source && !l.behind {
+				ix.dropRowsOf(ctx, p, l.Model, l.writer, []string{fieldOf(l.Source)})
+			}
+		}
+	}
+	if p.Len() > 0 {
+		if _, err := p.Exec(ctx); err != nil {
+			return ix.failed(err)
+		}
+	}
+	return nil
+}
+
+// knows reports whether this process has something of a source.
+func (ix *Index) knows(id index.Source) bool {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	return ix.sources[id] != nil
+}
+
+// dropRow has a row taken away.
+func (ix *Index) dropRow(id index.Source) {
+	if ix.drops == nil {
+		ix.drops = make(map[string][]string)
+	}
+	ix.drops[id.Model] = append(ix.drops[id.Model], fieldOf(id))
+}
