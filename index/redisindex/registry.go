@@ -125,7 +125,10 @@ func (ix *Index) cacheOf(model string) *registryCache {
 }
 
 // feeds reports whether this process has fed a source of a model.
-func (ix *Index) feeds(model string) bool { return ix.cacheOf(model).fed.Load() }
+func (ix *Index) feeds(model string) bool {
+	c, ok := ix.readers.Load(model)
+	return ok && c.(*registryCache).fed.Load()
+}
 
 // fetch returns the registry of a model in a version that it had a moment ago, or a newer one.
 func (ix *Index) fetch(ctx context.Context, model, version string) (*registry, error) {
@@ -148,6 +151,9 @@ func (ix *Index) fetch(ctx context.Context, model, version string) (*registry, e
 		return nil, err
 	}
 	c.now.Store(r)
+	if r.version == "" && !c.fed.Load() { // clients may name any model
+		ix.readers.CompareAndDelete(model, c)
+	}
 	return r, nil
 }
 

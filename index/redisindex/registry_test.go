@@ -179,6 +179,33 @@ func TestRegistrySeed(t *testing.T) {
 	}
 }
 
+// TestUnknownModels: nothing is kept of models that nobody has told of.
+func TestUnknownModels(t *testing.T) {
+	h := newHands(t, 2)
+	p := newPrompt(1, 40)
+	h[0].apply("a", 1, p.store(1, 0, 40))
+	h[0].flush()
+	ask := func(model string) int {
+		var m index.Matches
+		q := &index.Query{Candidates: index.NewCandidates(model, nil), Keys: func(index.Variant) ([]index.Key, error) { return p.keys, nil }}
+		if err := h[1].Match(t.Context(), q, &m); err != nil {
+			t.Fatal(err)
+		}
+		return len(m.Rows)
+	}
+	for i := range 100 {
+		ask(fmt.Sprint("model ", i))
+	}
+	if rows := ask("m"); rows != 1 {
+		t.Errorf("%d rows of the model that there is", rows)
+	}
+	kept := 0
+	h[1].readers.Range(func(any, any) bool { kept++; return true })
+	if kept != 1 {
+		t.Errorf("%d models are kept", kept)
+	}
+}
+
 // A registry may have no rows, and a row no lanes.
 func TestRegistryOfNothing(t *testing.T) {
 	ix := newReader()

@@ -194,8 +194,9 @@ func (ix *Index) removeLeft(ctx context.Context, which func(index.Source) bool) 
 		if !e.Stale || !which(e.Source) || ix.knows(e.Source) {
 			continue
 		}
-		for _, l := range ix.cacheOf(e.Source.Model).now.Load().sources {
-			if l.Source == e.Source && !l.behind {
+		r := ix.cacheOf(e.Source.Model).now.Load()
+		for i := 0; r != nil && i < len(r.sources); i++ {
+			if l := r.sources[i]; l.Source == e.Source && !l.behind {
 				ix.dropRowsOf(ctx, p, l.Model, l.writer, []string{fieldOf(l.Source)})
 			}
 		}

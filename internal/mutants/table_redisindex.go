@@ -38,6 +38,7 @@ var redisindexMutants = table{breaks: "./index/redisindex", rows: []mutant{
 	{"a commit may be on two servers", "Index.pipe", "leave(of, begin, false, seq, lease)", "leave(of, ix.parts[of].notes+begin, false, seq, lease)", "TestCommitOnTwoServers"},
 	{"the row of a pod that is back is dropped", "Index.settle", "ok && ix.sources[id] == nil", "ok", "TestDropsOfWhatIsBack"},
 	{"that there is no lease is known from before", "leases.holds", "!st.asked.Before(since)", "true", "TestLeases"},
+	{"every model that clients name is kept", "Index.fetch", "ix.readers.CompareAndDelete(model, c)", "_ = c", "TestUnknownModels"},
 	{"the answer about a source is that about another one", "Index.pipe", "left[i].reply, left[i].at = reply, i", "left[i].reply, left[i].at = reply, 0", "TestManySources"},
 	{"a user who may only read cannot open an index", "Index.open", `|| !redis.HasErrorPrefix(denied, "NOPERM")`, "|| denied != nil", "TestCommands"},
 	{"a cluster is asked which commands there are", "Index.fetch", "p.HGetAll(", "ix.client.HGetAll(", "TestCommands/cluster"},
