@@ -552,6 +552,15 @@ func TestLeases(t *testing.T) {
 			t.Errorf("%v after it lasts %v: holds %v, known %v", c.after, c.lasts, holds, known)
 		}
 	}
+	w := &walker{ix: new(Index), said: []leaseKey{k}, began: asked}
+	w.ix.leases.note(k, asked.Add(-time.Minute), time.Second)
+	if w.knowsLeases() {
+		t.Error("a lease that has ended is not asked for again")
+	}
+	w.ix.leases.note(k, time.Now(), time.Minute)
+	if !w.knowsLeases() {
+		t.Error("a lease that was asked for is asked for again")
+	}
 	if _, known := l.holds(k, asked, asked.Add(1)); known {
 		t.Error("that there is no lease is known from before")
 	}
@@ -647,8 +656,8 @@ func TestRunOf(t *testing.T) {
 // TestLargeBlocks: a block may end behind the buckets that the first trip asks for.
 func TestLargeBlocks(t *testing.T) {
 	s := newMapServer(t, index.MemoryConfig{})
-	p := newPrompt(1, 512)
-	s.apply(p.store(128, 0, 4))
+	p := newPrompt(1, 2048)
+	s.apply(p.store(1024, 0, 2)) // a block is longer than what the first trip asks for
 	s.commit(false, func() {})
 	if s.same(p, false) != 1 {
 		t.Error("there is no row")
@@ -658,8 +667,8 @@ func TestLargeBlocks(t *testing.T) {
 // Of a source that is asked for its bits all is fetched, also behind what it does not hold.
 func TestBitsBehindAHole(t *testing.T) {
 	s := newMapServer(t, index.MemoryConfig{})
-	p := newPrompt(1, 300)
-	store, remove := p.store(1, 0, 300), p.remove(1, 0, 200)
+	p := newPrompt(1, 1200)
+	store, remove := p.store(1, 0, 1200), p.remove(1, 0, 1000)
 	store.Group = index.Group{ID: 1, Kind: index.GroupWindow, Window: 64}
 	remove.Group = store.Group
 	s.apply(store, remove)
@@ -882,9 +891,15 @@ func TestFailuresDoNotPileUp(t *testing.T) {
 		s.apply(p.store(1, n, n+1))
 		b := s.take()
 		s.apply(p.store(1, n+1, n+2))
-		s.deliver(b, func() error { return errLink }, func() bool { return false })
+		puts := len(b.puts)
+		s.deliver(b, func() error { // rows are written
+			if puts--; puts < 0 {
+				return nil
+			}
+			return errLink
+		}, func() bool { return false })
 		s.settle(b)
-		if len(s.dirty) != 1 || s.dirty[0].number > s.written+3 {
+		if len(s.dirty) != 1 || s.dirty[0].number > s.written+3 || s.dirty[0].number <= s.written {
 			t.Fatalf("%d entries for a bucket, the first for change %d, and %d are written", len(s.dirty), s.dirty[0].number, s.written)
 		}
 	}
