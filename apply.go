@@ -94,7 +94,7 @@ func (d *delivery) take() (again bool, err error) {
 	if wiped || r.state == StateUnknown && r.stream == nil && !d.x.ownsIndex { // another may have left something
 		d.convert.changes = append(d.convert.changes, index.Change{Op: index.OpClear})
 	}
-	done, err := d.write(kept)
+	done, err := d.store(kept)
 	full := errors.Is(err, ErrFull)
 	if err != nil && !full || done.Duplicate {
 		return done.Duplicate, err
@@ -134,8 +134,8 @@ func (d *delivery) take() (again bool, err error) {
 	return false, err
 }
 
-// write applies the batch, behind what is to be noted before.
-func (d *delivery) write(kept bool) (index.Applied, error) {
+// store applies the batch, behind what is to be noted before.
+func (d *delivery) store(kept bool) (index.Applied, error) {
 	err := d.feeds()
 	if err == nil && kept {
 		err = d.doubts(d.rank, true)
@@ -294,9 +294,7 @@ func (in *ingest) apply(r *rank, cur index.Cursor) (index.Applied, error) {
 
 // applyChanges hands changes to the index and counts what they did.
 func (in *ingest) applyChanges(r *rank, cur index.Cursor, changes []index.Change) (index.Applied, error) {
-	ctx, cancel := in.x.applying()
-	defer cancel()
-	done, err := in.x.index.Apply(ctx, in.source(r), cur, changes)
+	done, err := in.write(r, cur, changes)
 	delayed := errors.Is(err, index.ErrDelayed)
 	if err != nil && !delayed {
 		if errors.Is(err, ErrFull) {
@@ -314,7 +312,13 @@ func (in *ingest) applyChanges(r *rank, cur index.Cursor, changes []index.Change
 	return done, nil
 }
 
-// applying returns a context for a call of the index under the mutex of a pod. Nothing of an
+func (in *ingest) write(r *rank, cur index.Cursor, changes []index.Change) (index.Applied, error) {
+	ctx, cancel := in.locked.call(in.x)
+	defer in.locked.called(cancel)
+	return in.x.index.Apply(ctx, in.source(r), cur, changes)
+}
+
+// applying returns a context for a call of the index that has none of a user. Nothing of an
 // Indexer's own index waits.
 func (x *Indexer) applying() (context.Context, context.CancelFunc) {
 	if x.ownsIndex {

@@ -94,7 +94,7 @@ func (x *Indexer) introducePod(pod, model string) bool {
 	if x.profile(pod, model).Approximate == nil {
 		return false
 	}
-	p, err := x.lockPod(pod)
+	p, err := x.lockPodBriefly(pod)
 	if err != nil {
 		return false
 	}

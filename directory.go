@@ -111,9 +111,6 @@ func (x *Indexer) take(l *index.Listing) {
 
 // unlist forgets what was listed, unless it was heard or removed meanwhile.
 func (x *Indexer) unlist(at servedAt, pm *podModel) {
-	if x.servedBy(at.pod, at.model) != pm {
-		return
-	}
 	p, now := x.lockServed(at.pod, at.model)
 	if p == nil {
 		return
@@ -136,10 +133,7 @@ func (x *Indexer) takePod(entries []index.Entry) {
 		return
 	}
 	at := servedAt{src.Pod, src.Model}
-	if pm := x.servedBy(at.pod, at.model); pm != nil && pm != d.pods[at] && pm.approx.Load() == nil {
-		return // it is heard. Its mutex may be held over an Apply, for which no score waits
-	}
-	p, err := x.lockPod(src.Pod)
+	p, err := x.lockPodBriefly(src.Pod)
 	if err != nil {
 		return
 	}

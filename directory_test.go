@@ -17,6 +17,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
 // sharing is a writer and a reader of one index.
@@ -314,7 +315,7 @@ func (w waiting) Cursor(ctx context.Context, _ index.Source, _ string) (index.Cu
 
 func (w waiting) Remove(ctx context.Context, _ string) error { return w.waits(ctx) }
 
-// No call of a backend under the mutex of a pod is without an end.
+// Every call of a backend that holds up the messages of a pod has a deadline.
 func TestApplyTimeout(t *testing.T) {
 	full := errors.New("out of time")
 	calls := 0
@@ -341,25 +342,101 @@ func TestApplyTimeout(t *testing.T) {
 	}
 }
 
-// A score waits for no Apply, whatever the directory says.
+// TestScoreBesideAnApply: while the index hangs in an Apply for a model of a pod, no score and
+// no Explain waits for it: of whatever model of the pod, also where what other processes say
+// of the pod has just changed, or the pod becomes known by the score.
 func TestScoreBesideAnApply(t *testing.T) {
 	s := newSharing(t)
 	said(t, s.writer, "a", 0, s.p.Stored(0, 3))
+	approximate := func(_, model string) (p kvindex.Profile) {
+		if strings.HasPrefix(model, "approximate") {
+			p.Approximate = &kvindex.Approximate{BlockTokens: 16, Blocks: 64}
+		}
+		return p
+	}
 	held, entered := make(chan struct{}), make(chan struct{})
-	slow := open(t, kvindex.WithIndex(slowly{s.process(), func() { close(entered); <-held }}))
-	done := make(chan error)
-	go func() { done <- slow.Ingest("b", "m", fakeengine.Payload(1, 0, s.p.Stored(0, 2))) }()
+	ix := open(t, kvindex.WithIndex(slowly{s.process(), func() { close(entered); <-held }}), kvindex.WithProfile(approximate), tokenizes("m"), tokenizes("m2"))
+	applied := make(chan error)
+	go func() { applied <- ix.Ingest("b", "m", fakeengine.Payload(1, 0, s.p.Stored(0, 2))) }()
 	<-entered
-	s.change(func(map[index.Source]*sharedSource) {
-		s.source(index.Source{Pod: "b", Model: "m", Rank: 1}).note = []byte{9}
+
+	var news byte
+	limit := zmtptest.Context(t)
+	try := func(kind string, call func(context.Context) error) {
+		news++
+		for _, model := range []string{"m", "m2"} {
+			s.change(func(map[index.Source]*sharedSource) {
+				s.source(index.Source{Pod: "b", Model: model, Rank: 1}).note = []byte{news}
+			})
+		}
+		returned := make(chan error, 1)
+		go func() { returned <- call(ctx) }()
+		select {
+		case err := <-returned:
+			if err != nil {
+				t.Errorf("%s: %v", kind, err)
+			}
+		case <-limit.Done():
+			t.Fatalf("%s waits", kind)
+		}
+	}
+	for kind, r := range map[string]kvindex.Request{
+		"all pods of the model":       {Model: "m"},
+		"the pod":                     {Model: "m", Pods: []string{"b"}},
+		"Candidates":                  {Candidates: ix.Candidates("m", []string{"a", "b"})},
+		"Ranks":                       {Model: "m", Ranks: true},
+		"Top":                         {Model: "m", Top: 1},
+		"a model that is listed":      {Model: "m2"},
+		"... for the pod":             {Model: "m2", Pods: []string{"b"}},
+		"... with an adapter":         {Model: "m2", Adapter: "sql"},
+		"an approximate model":        {Model: "approximate", Pods: []string{"b", "c"}},
+		"... of Candidates":           {Candidates: ix.Candidates("approximate 2", []string{"b"})},
+		"a model that nobody knows":   {Model: "m3", Pods: []string{"b"}},
+		"a text":                      {Model: "m", Prompt: "some text"},
+		"a body for the listed model": {Body: []byte(`{"model": "m2", "prompt": "some text"}`)},
+		"a body of ids for both pods": {Pods: []string{"a", "b"}, Body: []byte(`{"model": "m", "prompt": [1, 2, 3]}`)},
+		"a salted prompt":             {Model: "m", Salt: "salt"},
+	} {
+		if r.Prompt == "" && r.Body == nil {
+			r.Tokens = s.p.Tokens
+		}
+		try(kind, func(ctx context.Context) error { return ix.ScoreRequest(ctx, &r, new(kvindex.Answer)) })
+		try(kind+", explained", func(ctx context.Context) error {
+			e, err := ix.Explain(ctx, &r, "b")
+			if err == nil {
+				err = e.Err
+			}
+			return err
+		})
+	}
+	try("Score", func(ctx context.Context) error {
+		_, err := ix.Score(ctx, "some text", "m", []string{"b"})
+		return err
 	})
-	got := score(t, slow, kvindex.Request{Tokens: s.p.Tokens})
-	if len(got) != 2 || got[0].Pod != "a" || got[0].CachedTokens != 48 {
+	try("Routed", func(ctx context.Context) error {
+		var a kvindex.Answer
+		err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "approximate", Pods: []string{"b"}, Tokens: s.p.Tokens}, &a)
+		if err == nil {
+			_, err = ix.Routed(&a, "b", 0)
+		}
+		return err
+	})
+	try("Pods, Stats and StreamView", func(context.Context) error {
+		if got, of := len(ix.Pods(nil)), ix.Stats().Pods; got < 5 || of != 3 {
+			t.Errorf("%d of %d pods", got, of)
+		}
+		ix.StreamView("b", "m", "")
+		return nil
+	})
+	if got := score(t, ix, kvindex.Request{Tokens: s.p.Tokens}); len(got) != 2 || got[0].Pod != "a" || got[0].CachedTokens != 48 {
 		t.Errorf("%+v", got)
 	}
 	close(held)
-	if err := <-done; err != nil {
+	if err := <-applied; err != nil {
 		t.Error(err)
+	}
+	if got := score(t, ix, kvindex.Request{Tokens: s.p.Tokens}); len(got) != 2 || got[1].Pod != "b" || got[1].CachedTokens != 32 {
+		t.Errorf("%+v", got)
 	}
 }
 

@@ -95,7 +95,7 @@ func Silence(x *Indexer, pod, model string) error {
 	if err != nil {
 		return err
 	}
-	defer p.mu.Unlock()
+	defer p.unlock()
 	profile, err := x.profileFor(p, model, &events.Batch{})
 	if err == nil {
 		x.podModel(p, model, profile).state.Store(uint32(StateSilent))

@@ -114,7 +114,7 @@ type ingest struct {
 	x          *Indexer
 	pod, model string
 
-	// Found by enter or find; locked is the pod, whose mutex is held until leave.
+	// Found by enter or find; locked is the pod, which is locked until leave.
 	locked *pod
 	pm     *podModel
 	now    time.Time // when that was
@@ -156,7 +156,7 @@ func (in *ingest) enter() (err error) {
 	in.x.makeRoom(p, in.model)
 	profile, err := in.x.profileFor(p, in.model, in.batch)
 	if err != nil {
-		p.mu.Unlock()
+		p.unlock()
 		return err
 	}
 	in.locked, in.pm, in.now = p, in.x.podModel(p, in.model, profile), time.Now()
@@ -166,12 +166,12 @@ func (in *ingest) enter() (err error) {
 // find is enter for a pod that was heard for the model; false: it was not, or
 // has gone.
 func (in *ingest) find() bool {
-	in.locked, in.pm = in.x.lockKnown(in.pod, in.model)
+	in.locked, in.pm = in.x.lockHeard(in.pod, in.model)
 	in.now = time.Now()
 	return in.pm != nil
 }
 
-func (in *ingest) leave() { in.locked.mu.Unlock() }
+func (in *ingest) leave() { in.locked.unlock() }
 
 // settle works out the state of the pod, notes what was lost, and tells others what is new.
 func (in *ingest) settle() {

@@ -107,13 +107,17 @@ func (in *ingest) doubts(r *rank, doubt bool) error {
 
 // cursorOf returns how far a stream had come with a rank.
 func (in *ingest) cursorOf(r *rank, stream string) (index.Cursor, error) {
-	ctx, cancel := in.x.applying()
-	defer cancel()
-	cur, err := in.x.index.Cursor(ctx, in.source(r), stream)
+	cur, err := in.locked.cursor(in.x, in.source(r), stream)
 	if err != nil {
 		return cur, in.failed(r, err)
 	}
 	return cur, nil
+}
+
+func (p *pod) cursor(x *Indexer, src index.Source, stream string) (index.Cursor, error) {
+	ctx, cancel := p.call(x)
+	defer p.called(cancel)
+	return x.index.Cursor(ctx, src, stream)
 }
 
 // fedLast reports whether a stream fed a rank last, by what was noted.
@@ -175,15 +179,13 @@ func (d *delivery) adopt(cur index.Cursor) (index.Cursor, error) {
 
 // keptCursor returns where a stream that was not heard yet left the ranks of a kept
 // index that nothing has fed since, and those ranks. src has their pod and model.
-func (x *Indexer) keptCursor(pm *podModel, src index.Source, name string) (last index.Cursor, ranks []*rank, err error) {
+func (x *Indexer) keptCursor(p *pod, pm *podModel, src index.Source, name string) (last index.Cursor, ranks []*rank, err error) {
 	for _, r := range pm.ranks {
 		if !r.kept || r.stream != nil {
 			continue
 		}
 		src.Rank = r.n
-		ctx, cancel := x.applying()
-		cur, err := x.index.Cursor(ctx, src, name)
-		cancel()
+		cur, err := p.cursor(x, src, name)
 		if err != nil {
 			return last, nil, err
 		}
@@ -206,7 +208,7 @@ func (in *ingest) begun(name string) (*stream, error) {
 			return st, nil
 		}
 	}
-	cur, ranks, err := in.x.keptCursor(in.pm, index.Source{Pod: in.pod, Model: in.model}, name)
+	cur, ranks, err := in.x.keptCursor(in.locked, in.pm, index.Source{Pod: in.pod, Model: in.model}, name)
 	if err != nil || len(ranks) == 0 {
 		return st, err
 	}

@@ -1,6 +1,7 @@
 package kvindex
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -36,8 +37,13 @@ const (
 type pod struct {
 	name string
 
-	mu      sync.Mutex // orders the ingests of the pod; guards all below
-	removed bool       // RemovePod took it: look it up again
+	// order is held by whoever changes what was heard of the pod, also while the index
+	// works on it. So the messages of a pod follow one another. It is taken before mu.
+	order sync.Mutex
+
+	// mu guards all below. Nobody holds it while the index works, so a score may take it.
+	mu      sync.Mutex
+	removed bool // RemovePod took it: look it up again
 	models  map[string]*podModel
 	// asked has what WithProfile's function said of other models. No message for these was
 	// taken: the Profile, or a message beside it, was refused.
@@ -343,20 +349,68 @@ func (x *Indexer) pod(name string) *pod {
 	return x.pods[name]
 }
 
-// lockPod returns the pod, made if need be, with its mutex held.
+// lock locks the pod for a change of what was heard of it.
+func (p *pod) lock() {
+	p.order.Lock()
+	p.mu.Lock()
+}
+
+func (p *pod) unlock() {
+	p.mu.Unlock()
+	p.order.Unlock()
+}
+
+// call begins a call of the index by the caller of lock, and called ends it. Meanwhile mu is
+// free: scores may add models to the pod that are listed or approximate, and remove these.
+func (p *pod) call(x *Indexer) (context.Context, context.CancelFunc) {
+	p.mu.Unlock()
+	return x.applying()
+}
+
+func (p *pod) called(cancel context.CancelFunc) {
+	cancel()
+	p.mu.Lock()
+}
+
+// findPod returns the pod, made if need be.
+func (x *Indexer) findPod(name string) (*pod, error) {
+	if p := x.pod(name); p != nil {
+		return p, nil
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	p := x.pods[name]
+	if p == nil {
+		if len(x.pods) >= MaxPods {
+			return nil, fmt.Errorf("kvindex: pod %q is one more than %d", name, MaxPods)
+		}
+		p = &pod{name: name, models: make(map[string]*podModel), asked: make(map[string]*asked)}
+		x.pods[name] = p
+	}
+	return p, nil
+}
+
+// lockPod returns the pod, made if need be, after lock.
 func (x *Indexer) lockPod(name string) (*pod, error) {
 	for {
-		p := x.pod(name)
-		if p == nil {
-			x.mu.Lock()
-			if p = x.pods[name]; p == nil && len(x.pods) < MaxPods {
-				p = &pod{name: name, models: make(map[string]*podModel), asked: make(map[string]*asked)}
-				x.pods[name] = p
-			}
-			x.mu.Unlock()
+		p, err := x.findPod(name)
+		if err != nil {
+			return nil, err
 		}
-		if p == nil {
-			return nil, fmt.Errorf("kvindex: pod %q is one more than %d", name, MaxPods)
+		p.lock()
+		if !p.removed {
+			return p, nil
+		}
+		p.unlock()
+	}
+}
+
+// lockPodBriefly is lockPod for scores: of the locks it takes mu alone.
+func (x *Indexer) lockPodBriefly(name string) (*pod, error) {
+	for {
+		p, err := x.findPod(name)
+		if err != nil {
+			return nil, err
 		}
 		p.mu.Lock()
 		if !p.removed {
@@ -366,18 +420,23 @@ func (x *Indexer) lockPod(name string) (*pod, error) {
 	}
 }
 
-// lockKnown returns a pod that was heard for the model, with its mutex held, and
-// what it serves of the model; nil if there is none.
-func (x *Indexer) lockKnown(name, model string) (*pod, *podModel) {
-	p, pm := x.lockServed(name, model)
-	if pm != nil && pm.listed != nil {
-		p.mu.Unlock()
+// lockHeard returns a pod that was heard for the model, after lock, and what it serves of
+// the model; nil if there is none.
+func (x *Indexer) lockHeard(name, model string) (*pod, *podModel) {
+	p := x.pod(name)
+	if p == nil {
 		return nil, nil
 	}
-	return p, pm
+	p.lock()
+	if pm := p.models[model]; pm != nil && pm.listed == nil && !p.removed {
+		return p, pm
+	}
+	p.unlock()
+	return nil, nil
 }
 
-// lockServed is lockKnown for a pod that was heard or is listed.
+// lockServed returns a pod that was heard or is listed for the model, with its mu held, and
+// what it serves of the model; nil if there is none.
 func (x *Indexer) lockServed(name, model string) (*pod, *podModel) {
 	p := x.pod(name)
 	if p == nil {
@@ -587,21 +646,24 @@ func (x *Indexer) RemovePod(name string) error {
 	if err != nil {
 		return nil // there is no room for it, so it is not there
 	}
-	defer p.mu.Unlock()
-	ctx, cancel := x.applying()
-	defer cancel()
-	if err := x.index.Remove(ctx, name); err != nil {
+	defer p.unlock()
+	if err := x.removeBlocks(p); err != nil {
 		return x.failed(fmt.Errorf("kvindex: removing pod %q: %w", name, err))
 	}
-	p.removed = true
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	delete(x.pods, name)
+	x.leave(p)
 	x.heard.Add(1)
 	for m, pm := range p.models {
 		x.forget(name, m, pm)
 	}
 	return nil
+}
+
+func (x *Indexer) removeBlocks(p *pod) error {
+	ctx, cancel := p.call(x)
+	defer p.called(cancel)
+	return x.index.Remove(ctx, p.name)
 }
 
 // forget takes from a model what scores know of a pod. x.mu is held.
@@ -656,7 +718,14 @@ func (x *Indexer) leaveEmpty(p *pod, model string) bool {
 // leaveUnknown forgets a pod of which nothing is known. p.mu and x.mu are held.
 func (x *Indexer) leaveUnknown(p *pod) {
 	if len(p.models)+len(p.asked) == 0 {
-		p.removed = true
+		x.leave(p)
+	}
+}
+
+// leave forgets a pod, unless a score did during a call of the index. p.mu and x.mu are held.
+func (x *Indexer) leave(p *pod) {
+	p.removed = true
+	if x.pods[p.name] == p {
 		delete(x.pods, p.name)
 	}
 }

@@ -349,13 +349,13 @@ func (c *confirming) add(l *ledger, h *holder, slot uint32) {
 	c.suspects = append(c.suspects, suspect{slot, t.serial, h.view, h.variant, from, len(c.keys)})
 }
 
-// confirm asks the index about the suspects. No lock is held but pod.mu.
+// confirm asks the index about the suspects. No lock is held but that of pod.order.
 func (in *ingest) confirm() {
 	c, l, sc := &in.confirming, in.x.ledger, in.x.newScorer()
 	defer sc.release()
-	ctx, cancel := in.x.applying()
-	defer cancel()
 	sc.set = in.pm.self(in.x, in.pod, in.model)
+	ctx, cancel := in.locked.call(in.x)
+	defer in.locked.called(cancel)
 	for i := range c.suspects {
 		s := &c.suspects[i]
 		c.run[0] = keyRun{variant: s.variant, keys: c.keys[s.from:s.to]}

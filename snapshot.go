@@ -117,12 +117,14 @@ func (s *snapshot) cut(name string, last func() error) error {
 	if err != nil {
 		return err
 	}
+	p.mu.Unlock()
 	err = last()
+	p.mu.Lock()
 	b := p.appendState([]byte{0})
 	s.x.mu.Lock()
 	s.x.leaveUnknown(p)
 	s.x.mu.Unlock()
-	p.mu.Unlock()
+	p.unlock()
 	for more := byte(1); err == nil && more == 1; {
 		n := min(len(b), sections.Max)
 		if n == len(b) {

@@ -442,7 +442,7 @@ func (pm *podModel) count(s *Stats) {
 	}
 }
 
-// eachPod calls f for each pod and model, with the pod's mutex held: for all models of one
+// eachPod calls f for each pod and model, with pod.mu held: for all models of one
 // pod, then for those of the next.
 func (x *Indexer) eachPod(f func(p *pod, model string, pm *podModel)) {
 	x.mu.RLock()

@@ -19,11 +19,11 @@ import (
 // number that is due, whether a message has come since the engine started, and whether
 // a rank of the stream lacks a part of what the engine has published since then.
 func (x *Indexer) StreamNext(podID, model, stream string) events.Position {
-	p, pm := x.lockKnown(podID, model)
+	p, pm := x.lockHeard(podID, model)
 	if p == nil {
 		return events.Position{}
 	}
-	defer p.mu.Unlock()
+	defer p.unlock()
 	name := streamName(stream)
 	st := pm.streams[name]
 	if st != nil {
@@ -31,7 +31,7 @@ func (x *Indexer) StreamNext(podID, model, stream string) events.Position {
 			return events.Position{Next: next, Heard: heard, Partial: st.lacks()}
 		}
 	}
-	if cur, _, err := x.keptCursor(pm, index.Source{Pod: podID, Model: model}, name); err == nil && cur.Next > 0 {
+	if cur, _, err := x.keptCursor(p, pm, index.Source{Pod: podID, Model: model}, name); err == nil && cur.Next > 0 {
 		return events.Position{Next: cur.Next, Heard: true, Partial: true}
 	}
 	return events.Position{Partial: st != nil && st.lacks()}
@@ -284,10 +284,7 @@ func (in *ingest) discard(fed []*rank, stream string) error {
 		its := slices.Contains(fed, r)
 		of, ok := in.x.index.(index.SourceRemover)
 		if its && ok {
-			ctx, cancel := in.x.applying()
-			err := of.RemoveSource(ctx, in.source(r))
-			cancel()
-			if err != nil {
+			if err := in.removeSource(of, r); err != nil {
 				return in.failed(r, err)
 			}
 			in.forgetTold(r)
@@ -310,6 +307,12 @@ func (in *ingest) discard(fed []*rank, stream string) error {
 		}
 	}
 	return nil
+}
+
+func (in *ingest) removeSource(of index.SourceRemover, r *rank) error {
+	ctx, cancel := in.locked.call(in.x)
+	defer in.locked.called(cancel)
+	return of.RemoveSource(ctx, in.source(r))
 }
 
 // removeStream forgets a stream and ranks of which the index has nothing any more. A rank
@@ -345,7 +348,7 @@ func (x *Indexer) StreamView(podID, model, stream string) (v events.StreamView) 
 	if x.closed.Load() {
 		return v
 	}
-	p, pm := x.lockKnown(podID, model)
+	p, pm := x.lockServed(podID, model)
 	if p == nil {
 		return v
 	}
