@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/kvindex/kvindex"
-	"github.com/kvindex/kvindex/internal/enginehash"
+	"github.com/kvindex/kvindex/internal/fakeengine/enginehash"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/vmihailenco/msgpack/v5"
 )

@@ -12,7 +12,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
 
-	"github.com/kvindex/kvindex/internal/enginehash"
+	"github.com/kvindex/kvindex/internal/fakeengine/enginehash"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
 

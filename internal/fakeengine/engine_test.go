@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kvindex/kvindex/internal/enginehash"
+	"github.com/kvindex/kvindex/internal/fakeengine/enginehash"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
 

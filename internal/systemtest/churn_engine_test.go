@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/kvindex/kvindex/internal/enginehash"
+	"github.com/kvindex/kvindex/internal/fakeengine/enginehash"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
 
