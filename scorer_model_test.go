@@ -13,8 +13,8 @@ import (
 	"testing"
 
 	"github.com/kvindex/kvindex"
-	"github.com/kvindex/kvindex/internal/enginehash"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/fakeengine/enginehash"
 	"github.com/vmihailenco/msgpack/v5"
 )
 

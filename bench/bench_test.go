@@ -2,7 +2,6 @@ package bench_test
 
 import (
 	"flag"
-	"math"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -14,56 +13,20 @@ import (
 )
 
 var (
-	blocks  = flag.Int("blocks", 200_000, "blocks in the index, as far as the design can take them")
-	heavy   = flag.Bool("heavy", false, "let the map have all -blocks and the LRU up to a million")
+	blocks  = flag.Int("blocks", 200_000, "blocks in the index")
 	agentic = flag.Int("agentic-requests", 300, "requests of the agentic trace that are replayed; 0: all")
 	engines = flag.Int("engines", 8, "engines that a trace is replayed with")
 	pool    = flag.Int("engine-blocks", 16384, "blocks of such an engine")
 )
 
-// design is an Index to compare. room is the number of blocks that it is given
-// at most without and with -heavy.
-type design struct {
-	name        string
-	room, heavy int
-	open        func(pods []string, blocks int) (bench.Index, error)
-}
-
-var designs = []design{
-	{"kvindex", math.MaxInt, math.MaxInt, func(pods []string, _ int) (bench.Index, error) { return bench.NewMemory(pods) }},
-	{"map", 1_000_000, math.MaxInt, func(pods []string, _ int) (bench.Index, error) { return bench.NewMap(pods), nil }},
-	{"lru", 100_000, 1_000_000, func(pods []string, blocks int) (bench.Index, error) { return bench.NewLRU(pods, blocks) }},
-}
-
-// blocks is what the design can take of -blocks.
-func (d design) blocks() int {
-	if *heavy {
-		return min(*blocks, d.heavy)
-	}
-	return min(*blocks, d.room)
-}
-
-// index opens the design; blocks is how many there may be at a time.
-func (d design) index(tb testing.TB, pods, blocks int) bench.Index {
+// newMemory is an empty index.
+func newMemory(tb testing.TB, pods int) *bench.Memory {
 	tb.Helper()
-	ix, err := d.open(bench.PodNames(pods), blocks)
+	m, err := bench.NewMemory(pods)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return ix
-}
-
-func forEach(t *testing.T, do func(*testing.T, design)) {
-	for _, d := range designs {
-		t.Run(d.name, func(t *testing.T) { do(t, d) })
-	}
-}
-
-// compare runs a benchmark of each design. benchstat -col /impl shows the ratios.
-func compare(b *testing.B, do func(*testing.B, design)) {
-	for _, d := range designs {
-		b.Run("impl="+d.name, func(b *testing.B) { do(b, d) })
-	}
+	return m
 }
 
 // promptLen is the length of chains where nothing else is said: 8,192 tokens in
@@ -76,7 +39,7 @@ const stepLen = 64
 
 // fill gives a pod chains [0, n): each in steps, 32 chains taking turns as requests
 // that run at the same time do, and the chains of each pod in an order of its own.
-func fill(tb testing.TB, ix bench.Index, store func(s *bench.Store, chain, from, to int), pod, n, length, step int) {
+func fill(tb testing.TB, ix *bench.Memory, store func(s *bench.Store, chain, from, to int), pod, n, length, step int) {
 	tb.Helper()
 	const together = 32
 	var s bench.Store
@@ -92,13 +55,15 @@ func fill(tb testing.TB, ix bench.Index, store func(s *bench.Store, chain, from,
 	}
 }
 
+// chainsOf is how many chains of a length have -blocks blocks.
+func chainsOf(length int) int { return max(1, *blocks/length) }
+
 // filled is an index in which some pods hold the same chains of promptLen.
-func filled(b *testing.B, d design, pods, spare int) (ix bench.Index, c bench.Chains, n int) {
+func filled(b *testing.B, pods int) (ix *bench.Memory, c chains, n int) {
 	b.Helper()
-	c, n = bench.Chains{Len: promptLen}, max(1, d.blocks()/promptLen)
-	ix = d.index(b, pods, n*promptLen+spare)
+	ix, c, n = newMemory(b, pods), chains{promptLen}, chainsOf(promptLen)
 	for pod := range pods {
-		fill(b, ix, c.Store, pod, n, promptLen, stepLen)
+		fill(b, ix, c.store, pod, n, promptLen, stepLen)
 	}
 	return ix, c, n
 }
@@ -114,8 +79,8 @@ func upTo(n int) []int {
 // cold scores random chains of an index, whose keys have just been computed as
 // those of a prompt would have.
 type cold struct {
-	scorer bench.Scorer
-	chains bench.Chains
+	scorer *bench.Scorer
+	chains chains
 	n      int
 	random *rand.Rand
 	keys   []index.Key
@@ -124,16 +89,16 @@ type cold struct {
 }
 
 // newCold makes one score, which resolves the candidates.
-func newCold(ix bench.Index, c bench.Chains, n, pods int) *cold {
+func newCold(ix *bench.Memory, c chains, n, pods int) *cold {
 	cold := &cold{scorer: ix.Scorer(upTo(pods)), chains: c, n: n, random: rand.New(rand.NewPCG(3, 4)),
-		keys: make([]index.Key, 0, c.Len), runs: make([]int32, pods)}
+		keys: make([]index.Key, 0, c.length), runs: make([]int32, pods)}
 	cold.score()
 	return cold
 }
 
 // score returns the time that the score alone took.
 func (c *cold) score() time.Duration {
-	c.keys = c.chains.Keys(c.keys[:0], c.random.IntN(c.n))
+	c.keys = c.chains.keys(c.keys[:0], c.random.IntN(c.n))
 	start := time.Now()
 	err := c.scorer.Score(c.keys, c.runs)
 	took := time.Since(start)

@@ -18,30 +18,28 @@ import (
 func BenchmarkHeap(b *testing.B) {
 	for _, shape := range []struct{ length, step int }{{promptLen, stepLen}, {promptLen, 1}, {20, 20}} {
 		b.Run(fmt.Sprintf("chain=%d/step=%d", shape.length, shape.step), func(b *testing.B) {
-			compare(b, func(b *testing.B, d design) { benchHeap(b, d, shape.length, shape.step) })
+			benchHeap(b, shape.length, shape.step)
 		})
 	}
 }
 
-func benchHeap(b *testing.B, d design, length, step int) {
+func benchHeap(b *testing.B, length, step int) {
 	const pods = 8
-	c, n := bench.Chains{Len: length}, max(1, d.blocks()/length)
+	c, n := chains{length}, chainsOf(length)
 	blocks := float64(n * length)
 	var empty, one, all, back, left float64
 	b.ReportAllocs()
 	for b.Loop() {
-		ix := d.index(b, pods, n*length)
+		ix := newMemory(b, pods)
 		empty = liveHeap()
-		fill(b, ix, c.Store, 0, n, length, step)
+		fill(b, ix, c.store, 0, n, length, step)
 		one = liveHeap()
 		for pod := 1; pod < pods; pod++ {
-			fill(b, ix, c.Store, pod, n, length, step)
+			fill(b, ix, c.store, pod, n, length, step)
 		}
 		all = liveHeap()
 		removePods(b, ix, 1, pods)
-		if m, ok := ix.(*bench.Memory); ok {
-			m.Settle()
-		}
+		ix.Settle()
 		back = liveHeap()
 		removePods(b, ix, 0, 1)
 		left = liveHeap()
@@ -55,7 +53,7 @@ func benchHeap(b *testing.B, d design, length, step int) {
 }
 
 // removePods removes pods [from, to).
-func removePods(b *testing.B, ix bench.Index, from, to int) {
+func removePods(b *testing.B, ix *bench.Memory, from, to int) {
 	b.Helper()
 	for pod := from; pod < to; pod++ {
 		if err := ix.RemovePod(pod); err != nil {
@@ -70,44 +68,42 @@ func removePods(b *testing.B, ix bench.Index, from, to int) {
 // It reports heap and cold scores before (uniform) and after. A score looks at all
 // blocks, for one holder has them all.
 func BenchmarkChurn(b *testing.B) {
-	compare(b, func(b *testing.B, d design) {
-		const pods, scores = 256, 2000
-		c, n := bench.Chains{Len: promptLen}, max(1, d.blocks()/promptLen)
-		for b.Loop() {
-			ix := d.index(b, pods, n*promptLen)
-			w := newChurn(ix, c, n, pods)
-			cold := newCold(ix, c, n, pods)
-			empty := liveHeap()
-			w.fill(b)
-			b.ReportMetric((liveHeap()-empty)/float64(w.memberships()), "uniform-B/membership")
-			b.ReportMetric(cold.mean(scores), "uniform-ns/score")
+	const pods, scores = 256, 2000
+	c, n := chains{promptLen}, chainsOf(promptLen)
+	for b.Loop() {
+		ix := newMemory(b, pods)
+		w := newChurn(ix, c, n, pods)
+		cold := newCold(ix, c, n, pods)
+		empty := liveHeap()
+		w.fill(b)
+		b.ReportMetric((liveHeap()-empty)/float64(w.memberships()), "uniform-B/membership")
+		b.ReportMetric(cold.mean(scores), "uniform-ns/score")
 
-			for rounds := 0; w.distinct() < 0.9; rounds++ {
-				if rounds == 100 {
-					b.Fatalf("%.2f of the blocks are distinct", w.distinct())
-				}
-				w.round(b)
+		for rounds := 0; w.distinct() < 0.9; rounds++ {
+			if rounds == 100 {
+				b.Fatalf("%.2f of the blocks are distinct", w.distinct())
 			}
-			b.ReportMetric((liveHeap()-empty)/float64(w.memberships()), "B/membership")
-			b.ReportMetric(cold.mean(scores), "ns/score")
-			b.ReportMetric(100*w.distinct(), "distinct-%")
-
-			removePods(b, ix, 0, pods)
-			cold.score() // whoever scores goes on to
-			b.ReportMetric((liveHeap()-empty)/float64(n*promptLen), "left-B/block")
-			b.ReportMetric(float64(n*promptLen), "blocks")
-			if cold.err != nil {
-				b.Fatal(cold.err)
-			}
-			runtime.KeepAlive(w)
+			w.round(b)
 		}
-	})
+		b.ReportMetric((liveHeap()-empty)/float64(w.memberships()), "B/membership")
+		b.ReportMetric(cold.mean(scores), "ns/score")
+		b.ReportMetric(100*w.distinct(), "distinct-%")
+
+		removePods(b, ix, 0, pods)
+		cold.score() // whoever scores goes on to
+		b.ReportMetric((liveHeap()-empty)/float64(n*promptLen), "left-B/block")
+		b.ReportMetric(float64(n*promptLen), "blocks")
+		if cold.err != nil {
+			b.Fatal(cold.err)
+		}
+		runtime.KeepAlive(w)
+	}
 }
 
 // churn knows which holder of each chain has which blocks.
 type churn struct {
-	ix      bench.Index
-	chains  bench.Chains
+	ix      *bench.Memory
+	chains  chains
 	random  *rand.Rand
 	holders [][]holder
 	store   bench.Store
@@ -123,7 +119,7 @@ func (h *holder) has(i int) bool { return h.held[i/64]>>(i%64)&1 == 1 }
 func (h *holder) flip(i int)     { h.held[i/64] ^= 1 << (i % 64) }
 
 // newChurn gives each chain 4 to 12 holders.
-func newChurn(ix bench.Index, c bench.Chains, n, pods int) *churn {
+func newChurn(ix *bench.Memory, c chains, n, pods int) *churn {
 	w := &churn{ix: ix, chains: c, random: rand.New(rand.NewPCG(5, 6)), holders: make([][]holder, n)}
 	for chain := range w.holders {
 		for _, pod := range w.random.Perm(pods)[:4+w.random.IntN(9)] {
@@ -148,7 +144,7 @@ func (w *churn) fill(b *testing.B) {
 }
 
 func (w *churn) add(b *testing.B, h *holder, chain, from, to int) {
-	w.chains.Store(&w.store, chain, from, to)
+	w.chains.store(&w.store, chain, from, to)
 	if err := w.ix.Store(h.pod, &w.store); err != nil {
 		b.Fatal(err)
 	}
@@ -174,7 +170,7 @@ func (w *churn) visit(b *testing.B, h *holder, chain int) {
 	for range taken {
 		if i := w.random.IntN(promptLen); h.has(i) {
 			h.flip(i)
-			w.hashes = w.chains.Hashes(w.hashes, chain, i, i+1)
+			w.hashes = w.chains.hashes(w.hashes, chain, i, i+1)
 		}
 	}
 	if err := w.ix.Remove(h.pod, w.hashes); err != nil {
@@ -221,26 +217,24 @@ func (w *churn) distinct() float64 {
 // BenchmarkGC times forced collections with the index alive, and reports the CPU
 // time of marking, with and without it.
 func BenchmarkGC(b *testing.B) {
-	compare(b, func(b *testing.B, d design) {
-		const rounds = 5
+	const rounds = 5
+	runtime.GC()
+	start := markSeconds()
+	for range rounds {
 		runtime.GC()
-		start := markSeconds()
-		for range rounds {
-			runtime.GC()
-		}
-		empty := (markSeconds() - start) * 1e3 / rounds
+	}
+	empty := (markSeconds() - start) * 1e3 / rounds
 
-		ix, _, n := filled(b, d, 1, 0)
+	ix, _, n := filled(b, 1)
+	runtime.GC()
+	start = markSeconds()
+	for b.Loop() {
 		runtime.GC()
-		start = markSeconds()
-		for b.Loop() {
-			runtime.GC()
-		}
-		b.ReportMetric((markSeconds()-start)*1e3/float64(b.N), "mark-ms")
-		b.ReportMetric(empty, "empty-mark-ms")
-		b.ReportMetric(float64(n*promptLen), "blocks")
-		runtime.KeepAlive(ix)
-	})
+	}
+	b.ReportMetric((markSeconds()-start)*1e3/float64(b.N), "mark-ms")
+	b.ReportMetric(empty, "empty-mark-ms")
+	b.ReportMetric(float64(n*promptLen), "blocks")
+	runtime.KeepAlive(ix)
 }
 
 // markSeconds is the CPU time that marking has taken so far, whoever did it.

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -16,7 +17,12 @@ var variant = index.Variant{Unit: blockSize}
 
 const blockSize = 16
 
-// Memory is the adapter of index.Memory.
+// ErrUnknown is wrapped by the errors about blocks that are not where the caller must
+// know them to be.
+var ErrUnknown = errors.New("bench: unknown block")
+
+// Memory is an index.Memory of pods that go by their numbers. Its methods are safe for
+// concurrent use, except that those of one pod are called one at a time.
 type Memory struct {
 	m    *index.Memory
 	pods []memoryPod
@@ -29,21 +35,20 @@ type memoryPod struct {
 	change [1]index.Change
 }
 
-// NewMemory returns an empty Memory for these pods, with the default
-// configuration.
-func NewMemory(pods []string) (*Memory, error) {
+// NewMemory returns an empty Memory for n pods, with the default configuration.
+func NewMemory(n int) (*Memory, error) {
 	m, err := index.NewMemory(index.MemoryConfig{})
 	if err != nil {
 		return nil, err
 	}
-	b := &Memory{m: m, pods: make([]memoryPod, len(pods))}
-	for i, pod := range pods {
+	b := &Memory{m: m, pods: make([]memoryPod, n)}
+	for i, pod := range PodNames(n) {
 		b.pods[i].source = index.Source{Pod: pod, Model: model}
 	}
 	return b, nil
 }
 
-// Store implements Index.
+// Store adds the blocks of s to a pod, which holds the parent and none of them.
 func (b *Memory) Store(pod int, s *Store) error {
 	return b.apply(&b.pods[pod], index.Change{
 		Op: index.OpStore, Copies: index.CopiesExact,
@@ -52,7 +57,7 @@ func (b *Memory) Store(pod int, s *Store) error {
 	})
 }
 
-// Remove implements Index.
+// Remove takes blocks that the pod holds from it.
 func (b *Memory) Remove(pod int, hashes []index.Hash) error {
 	return b.apply(&b.pods[pod], index.Change{Op: index.OpRemove, Hashes: hashes})
 }
@@ -69,7 +74,7 @@ func (b *Memory) apply(p *memoryPod, c index.Change) error {
 	return nil
 }
 
-// RemovePod implements Index.
+// RemovePod takes all blocks from a pod.
 func (b *Memory) RemovePod(pod int) error {
 	return b.m.Remove(context.Background(), b.pods[pod].source.Pod)
 }
@@ -81,13 +86,13 @@ func (b *Memory) Settle() {
 	}
 }
 
-// Scorer implements Index.
-func (b *Memory) Scorer(pods []int) Scorer {
+// Scorer returns a scorer of these pods, resolved once.
+func (b *Memory) Scorer(pods []int) *Scorer {
 	names := make([]string, len(pods))
 	for i, pod := range pods {
 		names[i] = b.pods[pod].source.Pod
 	}
-	s := &memoryScorer{m: b.m}
+	s := &Scorer{m: b.m}
 	s.query = index.Query{
 		Candidates: index.NewCandidates(model, names),
 		Keys:       func(index.Variant) ([]index.Key, error) { return s.keys, nil },
@@ -95,15 +100,17 @@ func (b *Memory) Scorer(pods []int) Scorer {
 	return s
 }
 
-type memoryScorer struct {
+// Scorer answers for the pods that it was made for. It is for one goroutine.
+type Scorer struct {
 	m       *index.Memory
 	query   index.Query
 	keys    []index.Key
 	matches index.Matches
 }
 
-// Score implements Scorer.
-func (s *memoryScorer) Score(keys []index.Key, runs []int32) error {
+// Score sets runs[i] to the number of leading keys that pod i of the scorer holds.
+// Keys are of one prompt, runs has an element for each pod.
+func (s *Scorer) Score(keys []index.Key, runs []int32) error {
 	clear(runs)
 	s.keys = keys
 	if err := s.m.Match(context.Background(), &s.query, &s.matches); err != nil {

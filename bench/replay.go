@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/kvindex/kvindex/index"
@@ -21,7 +20,7 @@ const (
 	OpRemove
 )
 
-// Op is one call of an Index.
+// Op is one call of a Memory.
 type Op struct {
 	Kind    OpKind
 	Pod     int          // of OpScore the one that serves the request
@@ -148,138 +147,47 @@ var ErrAnswer = errors.New("bench: wrong answer")
 
 // Replay does the operations in order and checks the answers. It returns how
 // long each score took.
-func (r *Recording) Replay(ix Index) ([]time.Duration, error) {
-	scores := newReader(ix, r)
-	for i := range r.Ops {
-		op := &r.Ops[i]
-		if op.Kind != OpScore {
-			if err := op.write(ix); err != nil {
-				return nil, fmt.Errorf("operation %d: %w", i, err)
-			}
-			continue
-		}
-		if err := scores.scoreOne(op); err != nil {
-			return nil, fmt.Errorf("operation %d: %w", i, err)
-		}
-		if !slices.Equal(scores.runs, op.Runs) {
-			return nil, fmt.Errorf("%w: operation %d: runs %v, want %v", ErrAnswer, i, scores.runs, op.Runs)
-		}
-	}
-	return scores.took, nil
-}
-
-func (op *Op) write(ix Index) error {
-	if op.Kind == OpRemove {
-		return ix.Remove(op.Pod, op.Hashes)
-	}
-	return ix.Store(op.Pod, &op.Store)
-}
-
-// window is how many operations of a recording go on at the same time at most, so
-// that a score meets about what it met when it was recorded.
-const window = 1024
-
-// Parts is a Recording cut for goroutines.
-type Parts struct {
-	recording *Recording
-	windows   []parts
-}
-
-// parts has the writes of a window by writer, and its scores by reader.
-type parts struct{ writes, scores [][]*Op }
-
-// Cut gives each of n writers the operations of every n-th pod in order, and each
-// of n readers every n-th score.
-func (r *Recording) Cut(n int) *Parts {
-	p := &Parts{recording: r}
-	for ops := range slices.Chunk(r.Ops, window) {
-		w := parts{make([][]*Op, n), make([][]*Op, n)}
-		scores := 0
-		for i := range ops {
-			op := &ops[i]
-			if op.Kind == OpScore {
-				w.scores[scores%n] = append(w.scores[scores%n], op)
-				scores++
-			} else {
-				w.writes[op.Pod%n] = append(w.writes[op.Pod%n], op)
-			}
-		}
-		p.windows = append(p.windows, w)
-	}
-	return p
-}
-
-// Replay does the operations of all writers and readers at once, until the last is
-// done: within a window each of them in order and as fast as it can. What a score
-// answers depends on the moment and is not checked. It returns how long each score
-// took.
-func (p *Parts) Replay(ix Index) ([]time.Duration, error) {
-	if len(p.windows) == 0 {
-		return nil, nil
-	}
-	n := len(p.windows[0].writes)
-	errs := make([]error, 2*n)
-	readers := make([]*reader, n)
-	for i := range readers {
-		readers[i] = newReader(ix, p.recording)
-	}
-	var wg sync.WaitGroup
-	for _, w := range p.windows {
-		for i := range n {
-			wg.Go(func() { errs[i] = write(ix, w.writes[i]) })
-			wg.Go(func() { errs[n+i] = readers[i].score(w.scores[i]) })
-		}
-		wg.Wait()
-		if err := errors.Join(errs...); err != nil {
-			return nil, err
-		}
-	}
-	var took []time.Duration
-	for _, r := range readers {
-		took = append(took, r.took...)
-	}
-	return took, nil
-}
-
-func write(ix Index, ops []*Op) error {
-	for _, op := range ops {
-		if err := op.write(ix); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// reader scores for all pods of a recording.
-type reader struct {
-	scorer Scorer
-	runs   []int32
-	took   []time.Duration
-}
-
-func newReader(ix Index, r *Recording) *reader {
+func (r *Recording) Replay(m *Memory) ([]time.Duration, error) {
 	pods := make([]int, len(r.Pods))
 	for i := range pods {
 		pods[i] = i
 	}
-	return &reader{ix.Scorer(pods), make([]int32, len(pods)), make([]time.Duration, 0, r.Requests)}
-}
-
-func (r *reader) score(ops []*Op) error {
-	for _, op := range ops {
-		if err := r.scoreOne(op); err != nil {
-			return err
+	scorer, runs := m.Scorer(pods), make([]int32, len(pods))
+	took := make([]time.Duration, 0, r.Requests)
+	for i := range r.Ops {
+		op := &r.Ops[i]
+		var err error
+		switch op.Kind {
+		case OpScore:
+			start := time.Now()
+			err = scorer.Score(op.Keys, runs)
+			took = append(took, time.Since(start))
+			if err == nil && !slices.Equal(runs, op.Runs) {
+				err = fmt.Errorf("%w: runs %v, want %v", ErrAnswer, runs, op.Runs)
+			}
+		case OpStore:
+			err = m.Store(op.Pod, &op.Store)
+		case OpRemove:
+			err = m.Remove(op.Pod, op.Hashes)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("operation %d: %w", i, err)
 		}
 	}
-	return nil
+	return took, nil
 }
 
-func (r *reader) scoreOne(op *Op) error {
-	start := time.Now()
-	err := r.scorer.Score(op.Keys, r.runs)
-	r.took = append(r.took, time.Since(start))
-	return err
-}
+// chainRoot is the key before the first block of each chain.
+const chainRoot = index.Key(0x6b76696e646578)
 
 // HashOf is the name that all engines of a recording give to a prefix.
 func HashOf(k index.Key) index.Hash { return index.Hash(mix(uint64(k))) }
+
+// mix is the finalizer of SplitMix64: a bijection, so distinct blocks have
+// distinct hashes.
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}

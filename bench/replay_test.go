@@ -1,7 +1,6 @@
 package bench_test
 
 import (
-	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -141,123 +140,57 @@ func TestRecord(t *testing.T) {
 	})
 }
 
-// TestReplay: each design answers as recorded, in order, and has the same in the
-// end when all is done at once.
+// TestReplay: the index answers as recorded.
 func TestReplay(t *testing.T) {
-	eachRecording(t, func(t *testing.T, r *bench.Recording, blocks int) {
-		forEach(t, func(t *testing.T, d design) {
-			for _, parallel := range []bool{false, true} {
-				ix := d.index(t, len(r.Pods), blocks*len(r.Pods))
-				replay := r.Replay
-				if parallel {
-					replay = r.Cut(2).Replay
-				}
-				took, err := replay(ix)
-				if err != nil {
-					t.Fatalf("parallel %v: %v", parallel, err)
-				}
-				if len(took) < 200 {
-					t.Errorf("%d scores", len(took))
-				}
-				checkEnd(t, r, ix)
-			}
-		})
+	eachRecording(t, func(t *testing.T, r *bench.Recording, _ int) {
+		took, err := r.Replay(newMemory(t, len(r.Pods)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(took) < 200 {
+			t.Errorf("%d scores", len(took))
+		}
 	})
 }
 
-// checkEnd scores all prompts of a recording against what the pods hold after it.
-func checkEnd(t *testing.T, r *bench.Recording, ix bench.Index) {
-	t.Helper()
-	held := make([]map[index.Hash]index.Key, len(r.Pods))
-	all := make([]int, len(r.Pods))
-	for i := range held {
-		all[i] = i
-		held[i] = make(map[index.Hash]index.Key)
-	}
-	for _, op := range r.Ops {
-		key := op.Store.Root
-		if op.Store.HasParent {
-			key = held[op.Pod][op.Store.Parent]
-		}
-		for i, h := range op.Store.Hashes {
-			key = index.Chain(key, op.Store.Locals[i])
-			held[op.Pod][h] = key
-		}
-		for _, h := range op.Hashes {
-			delete(held[op.Pod], h)
-		}
-	}
-	keys := make([]map[index.Key]bool, len(r.Pods))
-	for pod := range held {
-		keys[pod] = make(map[index.Key]bool)
-		for key := range maps.Values(held[pod]) {
-			keys[pod][key] = true
-		}
-	}
-	scorer, runs := ix.Scorer(all), make([]int32, len(all))
-	for _, op := range r.Ops {
-		if op.Kind != bench.OpScore {
-			continue
-		}
-		if err := scorer.Score(op.Keys, runs); err != nil {
-			t.Fatal(err)
-		}
-		for pod, got := range runs {
-			run := 0
-			for run < len(op.Keys) && keys[pod][op.Keys[run]] {
-				run++
-			}
-			if int(got) != run {
-				t.Fatalf("after all, pod %d has a run of %d, want %d", pod, got, run)
-			}
-		}
-	}
-}
-
-// BenchmarkReplay replays traces in order on one goroutine, and cut for GOMAXPROCS
-// writers and as many readers. An operation is a whole replay until its last call
-// has returned, into an index that was empty.
+// BenchmarkReplay replays traces in order on one goroutine. An operation is a whole
+// replay until its last call has returned, into an index that was empty.
 func BenchmarkReplay(b *testing.B) {
 	for _, tr := range []struct {
 		name     string
 		requests int
 	}{{"conversation_512", 0}, {"synthetic_512", 0}, {"agentic_64", *agentic}} {
 		b.Run("trace="+tr.name, func(b *testing.B) {
-			r := bench.Record(load(b, tr.name, tr.requests), *engines, *pool, 1)
-			b.Run("in-order", func(b *testing.B) { benchReplay(b, r, r.Replay) })
-			n := runtime.GOMAXPROCS(0)
-			b.Run(fmt.Sprintf("writers=%d/readers=%d", n, n), func(b *testing.B) { benchReplay(b, r, r.Cut(n).Replay) })
+			benchReplay(b, bench.Record(load(b, tr.name, tr.requests), *engines, *pool, 1))
 		})
 	}
 }
 
-func benchReplay(b *testing.B, r *bench.Recording, replay func(bench.Index) ([]time.Duration, error)) {
-	compare(b, func(b *testing.B, d design) {
-		var took []time.Duration
-		var heap float64
-		b.ReportAllocs()
-		for b.Loop() {
-			b.StopTimer()
-			took = slices.Grow(took, r.Requests)
-			before := liveHeap() + 8*float64(r.Requests) // for the latencies
-			ix := d.index(b, len(r.Pods), len(r.Pods)**pool)
-			b.StartTimer()
-			t, err := replay(ix)
-			b.StopTimer()
-			if err != nil {
-				b.Fatal(err)
-			}
-			heap = liveHeap() - before
-			runtime.KeepAlive(ix)
-			took = append(took, t...)
-			b.StartTimer()
+func benchReplay(b *testing.B, r *bench.Recording) {
+	var took []time.Duration
+	var heap float64
+	b.ReportAllocs()
+	for b.Loop() {
+		b.StopTimer()
+		took = slices.Grow(took, r.Requests)
+		before := liveHeap() + 8*float64(r.Requests) // for the latencies
+		ix := newMemory(b, len(r.Pods))
+		b.StartTimer()
+		t, err := r.Replay(ix)
+		b.StopTimer()
+		if err != nil {
+			b.Fatal(err)
 		}
-		perSecond := float64(b.N) / b.Elapsed().Seconds()
-		b.ReportMetric(float64(r.Blocks())*perSecond, "blocks/s")
-		b.ReportMetric(float64(len(r.Ops))*perSecond, "ops/s")
-		b.ReportMetric(float64(r.Requests)*perSecond, "requests/s")
-		b.ReportMetric(heap/float64(r.Stored-r.Removed), "B/membership")
-		b.ReportMetric(100*float64(r.Hit)/float64(r.Requested), "hit-%")
-		reportLatency(b, took)
-	})
+		heap = liveHeap() - before
+		runtime.KeepAlive(ix)
+		took = append(took, t...)
+		b.StartTimer()
+	}
+	perSecond := float64(b.N) / b.Elapsed().Seconds()
+	b.ReportMetric(float64(r.Blocks())*perSecond, "blocks/s")
+	b.ReportMetric(float64(len(r.Ops))*perSecond, "ops/s")
+	b.ReportMetric(float64(r.Requests)*perSecond, "requests/s")
+	b.ReportMetric(heap/float64(r.Stored-r.Removed), "B/membership")
+	b.ReportMetric(100*float64(r.Hit)/float64(r.Requested), "hit-%")
+	reportLatency(b, took)
 }

@@ -15,27 +15,25 @@ import (
 func BenchmarkScoreHot(b *testing.B) {
 	for _, shape := range []struct{ length, pods int }{{promptLen, 1}, {promptLen, 16}, {promptLen, 256}, {14_000, 16}} {
 		b.Run(fmt.Sprintf("blocks=%d/holders=%d", shape.length, shape.pods), func(b *testing.B) {
-			compare(b, func(b *testing.B, d design) {
-				c := bench.Chains{Len: shape.length}
-				ix := d.index(b, shape.pods, shape.length)
-				for pod := range shape.pods {
-					fill(b, ix, c.Store, pod, 1, shape.length, stepLen)
+			c := chains{shape.length}
+			ix := newMemory(b, shape.pods)
+			for pod := range shape.pods {
+				fill(b, ix, c.store, pod, 1, shape.length, stepLen)
+			}
+			keys, runs, scorer := c.keys(nil, 0), make([]int32, shape.pods), ix.Scorer(upTo(shape.pods))
+			warm(b, scorer, keys, runs)
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := scorer.Score(keys, runs); err != nil || runs[0] != int32(shape.length) {
+					b.Fatal(runs[0], err)
 				}
-				keys, runs, scorer := c.Keys(nil, 0), make([]int32, shape.pods), ix.Scorer(upTo(shape.pods))
-				warm(b, scorer, keys, runs)
-				b.ReportAllocs()
-				for b.Loop() {
-					if err := scorer.Score(keys, runs); err != nil || runs[0] != int32(shape.length) {
-						b.Fatal(runs[0], err)
-					}
-				}
-			})
+			}
 		})
 	}
 }
 
 // warm makes a first score, which resolves the candidates.
-func warm(b *testing.B, s bench.Scorer, keys []index.Key, runs []int32) {
+func warm(b *testing.B, s *bench.Scorer, keys []index.Key, runs []int32) {
 	b.Helper()
 	if err := s.Score(keys, runs); err != nil {
 		b.Fatal(err)
@@ -47,39 +45,35 @@ func warm(b *testing.B, s bench.Scorer, keys []index.Key, runs []int32) {
 func BenchmarkScoreCold(b *testing.B) {
 	for _, pods := range []int{1, 16} {
 		b.Run(fmt.Sprintf("holders=%d", pods), func(b *testing.B) {
-			compare(b, func(b *testing.B, d design) {
-				ix, c, n := filled(b, d, pods, 0)
-				cold := newCold(ix, c, n, pods)
-				var sum time.Duration
-				b.ReportAllocs()
-				for b.Loop() {
-					sum += cold.score()
-					if cold.runs[0] != promptLen {
-						b.Fatal(cold.runs[0], cold.err)
-					}
+			ix, c, n := filled(b, pods)
+			cold := newCold(ix, c, n, pods)
+			var sum time.Duration
+			b.ReportAllocs()
+			for b.Loop() {
+				sum += cold.score()
+				if cold.runs[0] != promptLen {
+					b.Fatal(cold.runs[0], cold.err)
 				}
-				b.ReportMetric(float64(sum.Nanoseconds())/float64(b.N), "ns/op")
-				b.ReportMetric(float64(n*promptLen), "blocks")
-			})
+			}
+			b.ReportMetric(float64(sum.Nanoseconds())/float64(b.N), "ns/op")
+			b.ReportMetric(float64(n*promptLen), "blocks")
 		})
 	}
 }
 
 // BenchmarkScoreMiss scores prompts of which nobody holds the first block.
 func BenchmarkScoreMiss(b *testing.B) {
-	compare(b, func(b *testing.B, d design) {
-		ix, c, _ := filled(b, d, 1, 0)
-		keys, runs, scorer := c.Keys(nil, 0), make([]int32, 1), ix.Scorer([]int{0})
-		r := rand.New(rand.NewPCG(7, 8))
-		warm(b, scorer, keys, runs)
-		b.ReportAllocs()
-		for b.Loop() {
-			keys[0] = index.Key(r.Uint64())
-			if err := scorer.Score(keys, runs); err != nil || runs[0] != 0 {
-				b.Fatal(runs[0], err)
-			}
+	ix, c, _ := filled(b, 1)
+	keys, runs, scorer := c.keys(nil, 0), make([]int32, 1), ix.Scorer([]int{0})
+	r := rand.New(rand.NewPCG(7, 8))
+	warm(b, scorer, keys, runs)
+	b.ReportAllocs()
+	for b.Loop() {
+		keys[0] = index.Key(r.Uint64())
+		if err := scorer.Score(keys, runs); err != nil || runs[0] != 0 {
+			b.Fatal(runs[0], err)
 		}
-	})
+	}
 }
 
 // BenchmarkInsert stores -blocks blocks of fresh chains in an empty index each
@@ -87,51 +81,49 @@ func BenchmarkScoreMiss(b *testing.B) {
 func BenchmarkInsert(b *testing.B) {
 	for _, step := range []int{8, 64, 512} {
 		b.Run(fmt.Sprintf("step=%d", step), func(b *testing.B) {
-			compare(b, func(b *testing.B, d design) {
-				c, n := bench.Chains{Len: promptLen}, max(1, d.blocks()/promptLen)
-				m := newMade(c, n)
-				b.ReportAllocs()
-				for b.Loop() {
-					fill(b, d.index(b, 1, n*promptLen), m.store, 0, n, promptLen, step)
-				}
-				blocks := float64(n * promptLen)
-				b.ReportMetric(float64(b.N)*blocks/b.Elapsed().Seconds(), "blocks/s")
-				b.ReportMetric(b.Elapsed().Seconds()*1e9/blocks/float64(b.N), "ns/block")
-				b.ReportMetric(blocks, "blocks")
-			})
+			c, n := chains{promptLen}, chainsOf(promptLen)
+			m := newMade(c, n)
+			b.ReportAllocs()
+			for b.Loop() {
+				fill(b, newMemory(b, 1), m.store, 0, n, promptLen, step)
+			}
+			blocks := float64(n * promptLen)
+			b.ReportMetric(float64(b.N)*blocks/b.Elapsed().Seconds(), "blocks/s")
+			b.ReportMetric(b.Elapsed().Seconds()*1e9/blocks/float64(b.N), "ns/block")
+			b.ReportMetric(blocks, "blocks")
 		})
 	}
 }
 
 // made holds the names of chains, so that making them is not timed.
 type made struct {
-	chains bench.Chains
+	chains chains
 	hashes []index.Hash
 	locals []index.Local
 }
 
-func newMade(c bench.Chains, n int) *made {
+func newMade(c chains, n int) *made {
 	m := &made{chains: c}
 	var s bench.Store
 	for chain := range n {
-		c.Store(&s, chain, 0, c.Len)
+		c.store(&s, chain, 0, c.length)
 		m.hashes, m.locals = append(m.hashes, s.Hashes...), append(m.locals, s.Locals...)
 	}
 	return m
 }
 
 func (m *made) store(s *bench.Store, chain, from, to int) {
-	m.chains.Store(s, chain, from, from) // the parent or the root
-	at := chain * m.chains.Len
+	m.chains.store(s, chain, from, from) // the parent or the root
+	at := chain * m.chains.length
 	s.Hashes, s.Locals = m.hashes[at+from:at+to], m.locals[at+from:at+to]
 }
 
 // writer stores fresh chains and removes the oldest of them, ends first, so that
 // there are never more than window blocks of its own.
 type writer struct {
-	ix     bench.Index
+	ix     *bench.Memory
 	pods   int
-	chains bench.Chains
+	chains chains
 	first  int // the chains from here on are the writer's
 	steps  int
 	store  bench.Store
@@ -148,7 +140,7 @@ const (
 func (w *writer) step() error {
 	chain, at := w.steps/chainSteps, w.steps%chainSteps
 	w.steps++
-	w.chains.Store(&w.store, w.first+chain, at*stepLen, (at+1)*stepLen)
+	w.chains.store(&w.store, w.first+chain, at*stepLen, (at+1)*stepLen)
 	if err := w.ix.Store(chain%w.pods, &w.store); err != nil {
 		return err
 	}
@@ -156,7 +148,7 @@ func (w *writer) step() error {
 		return nil
 	}
 	from := promptLen - (at+1)*stepLen
-	w.hashes = w.chains.Hashes(w.hashes[:0], w.first+chain, from, from+stepLen)
+	w.hashes = w.chains.hashes(w.hashes[:0], w.first+chain, from, from+stepLen)
 	return w.ix.Remove(chain%w.pods, w.hashes)
 }
 
@@ -164,26 +156,24 @@ func (w *writer) step() error {
 // promptLen, in an index that neither grows nor shrinks: before, as much was stored
 // and removed as an index may want to remember of what has gone.
 func BenchmarkSteady(b *testing.B) {
-	compare(b, func(b *testing.B, d design) {
-		ix, c, n := filled(b, d, 1, window)
-		w := &writer{ix: ix, pods: 1, chains: c, first: n}
-		for range 20 * windowChains * chainSteps {
-			if err := w.step(); err != nil {
-				b.Fatal(err)
-			}
+	ix, c, n := filled(b, 1)
+	w := &writer{ix: ix, pods: 1, chains: c, first: n}
+	for range 20 * windowChains * chainSteps {
+		if err := w.step(); err != nil {
+			b.Fatal(err)
 		}
-		keys, runs, scorer := c.Keys(nil, 0), make([]int32, 1), ix.Scorer([]int{0})
-		warm(b, scorer, keys, runs)
-		b.ReportAllocs()
-		for b.Loop() {
-			if err := w.step(); err != nil {
-				b.Fatal(err)
-			}
-			if err := scorer.Score(keys, runs); err != nil || runs[0] != promptLen {
-				b.Fatal(runs[0], err)
-			}
+	}
+	keys, runs, scorer := c.keys(nil, 0), make([]int32, 1), ix.Scorer([]int{0})
+	warm(b, scorer, keys, runs)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := w.step(); err != nil {
+			b.Fatal(err)
 		}
-	})
+		if err := scorer.Score(keys, runs); err != nil || runs[0] != promptLen {
+			b.Fatal(runs[0], err)
+		}
+	}
 }
 
 // BenchmarkReadWhileWriting reports the latency of cold scores alone, and while
@@ -192,14 +182,14 @@ func BenchmarkSteady(b *testing.B) {
 func BenchmarkReadWhileWriting(b *testing.B) {
 	for _, writers := range []int{0, 1} {
 		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
-			compare(b, func(b *testing.B, d design) { benchReadWhileWriting(b, d, writers) })
+			benchReadWhileWriting(b, writers)
 		})
 	}
 }
 
-func benchReadWhileWriting(b *testing.B, d design, writers int) {
+func benchReadWhileWriting(b *testing.B, writers int) {
 	const pods, scores = 4, 2000
-	ix, c, n := filled(b, d, pods, window)
+	ix, c, n := filled(b, pods)
 	w := &writer{ix: ix, pods: pods, chains: c, first: n}
 	var stop atomic.Bool
 	done := make(chan error, 1)
@@ -239,41 +229,39 @@ func benchReadWhileWriting(b *testing.B, d design, writers int) {
 // cold scores meanwhile. What a design leaves for later shows when the pod stores
 // all again: refill, beside the fill of a pod that was not removed.
 func BenchmarkRemovePod(b *testing.B) {
-	compare(b, func(b *testing.B, d design) {
-		const pods = 4
-		c, n := bench.Chains{Len: promptLen}, max(1, d.blocks()/promptLen)
-		ix := d.index(b, pods, n*promptLen)
-		timedFill := func(pod int) time.Duration {
-			start := time.Now()
-			fill(b, ix, c.Store, pod, n, promptLen, stepLen)
-			return time.Since(start)
+	const pods = 4
+	c, n := chains{promptLen}, chainsOf(promptLen)
+	ix := newMemory(b, pods)
+	timedFill := func(pod int) time.Duration {
+		start := time.Now()
+		fill(b, ix, c.store, pod, n, promptLen, stepLen)
+		return time.Since(start)
+	}
+	var filled, removed, refilled time.Duration
+	for pod := range pods {
+		filled = timedFill(pod)
+	}
+	var took []time.Duration
+	for b.Loop() {
+		r := startReader(newCold(ix, c, n, pods))
+		start := time.Now()
+		if err := ix.RemovePod(0); err != nil {
+			b.Fatal(err)
 		}
-		var filled, removed, refilled time.Duration
-		for pod := range pods {
-			filled = timedFill(pod)
+		removed += time.Since(start)
+		t, err := r.stop()
+		if err != nil {
+			b.Fatal(err)
 		}
-		var took []time.Duration
-		for b.Loop() {
-			r := startReader(newCold(ix, c, n, pods))
-			start := time.Now()
-			if err := ix.RemovePod(0); err != nil {
-				b.Fatal(err)
-			}
-			removed += time.Since(start)
-			t, err := r.stop()
-			if err != nil {
-				b.Fatal(err)
-			}
-			took = append(took, t...)
-			refilled += timedFill(0)
-		}
-		blocks := float64(n * promptLen)
-		b.ReportMetric(float64(removed.Nanoseconds())/float64(b.N), "ns/op")
-		b.ReportMetric(float64(filled.Nanoseconds())/blocks, "fill-ns/block")
-		b.ReportMetric(float64(refilled.Nanoseconds())/blocks/float64(b.N), "refill-ns/block")
-		b.ReportMetric(blocks, "blocks")
-		reportLatency(b, took)
-	})
+		took = append(took, t...)
+		refilled += timedFill(0)
+	}
+	blocks := float64(n * promptLen)
+	b.ReportMetric(float64(removed.Nanoseconds())/float64(b.N), "ns/op")
+	b.ReportMetric(float64(filled.Nanoseconds())/blocks, "fill-ns/block")
+	b.ReportMetric(float64(refilled.Nanoseconds())/blocks/float64(b.N), "refill-ns/block")
+	b.ReportMetric(blocks, "blocks")
+	reportLatency(b, took)
 }
 
 // reader scores until it is stopped.

@@ -2,17 +2,13 @@ package bench_test
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"math/rand/v2"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 	"unicode"
@@ -196,79 +192,4 @@ func BenchmarkTokenize(b *testing.B) {
 func middle(values []float64) float64 {
 	slices.Sort(values)
 	return values[len(values)/2]
-}
-
-// What a run of github.com/sugarme/tokenizer v0.3.0 came to.
-type sugarme struct {
-	panics bool // when it loads the file
-	exact  int  // of the corpus, texts of up to 5,000 bytes
-	long   bool // a text of 100 kB took less than longLimit; those that do not take over a minute
-}
-
-const longLimit = 3 * time.Second
-
-// TestSugarme holds what another reader of tokenizer.json in Go gets right, so
-// that the day it gets better is noticed.
-func TestSugarme(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes half a minute: skipped what sugarme/tokenizer gets right")
-	}
-	folder := testdata.Path(t, "what sugarme/tokenizer gets right", "tokens")
-	program := filepath.Join(t.TempDir(), "sugarme")
-	if out, err := exec.Command("go", "build", "-o", program, "./sugarme").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	recorded := map[string]sugarme{
-		"deepseekv3": {panics: true},
-		"gemma2":     {exact: 3395},
-		"gpt2":       {exact: 3723, long: true},
-		"llama2":     {exact: 1756},
-		"llama3":     {panics: true},
-		"o200k":      {panics: true},
-		"phi3":       {exact: 1439},
-		"qwen25":     {panics: true},
-		"tekken":     {panics: true},
-	}
-	for _, family := range tokenizers {
-		t.Run(family, func(t *testing.T) {
-			t.Parallel()
-			got, want := runSugarme(t, program, folder, family), recorded[family]
-			t.Logf("%+v", got)
-			if want.panics && !got.panics || got.exact > want.exact || got.long && !want.long {
-				t.Errorf("it is better than recorded: %+v, was %+v", got, want)
-			}
-		})
-	}
-}
-
-func runSugarme(t *testing.T, program, folder, family string) (got sugarme) {
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	run := exec.CommandContext(ctx, program, folder, family)
-	out, err := run.StdoutPipe()
-	var stderr strings.Builder
-	run.Stderr = &stderr
-	if err := cmp.Or(err, run.Start()); err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(out)
-	for lines.Scan() {
-		line := lines.Text()
-		if n, ok := strings.CutPrefix(line, "exact "); ok {
-			if got.exact, err = strconv.Atoi(n); err != nil {
-				t.Fatal(err)
-			}
-			defer time.AfterFunc(longLimit, cancel).Stop()
-		}
-		got.long = got.long || line == "long"
-	}
-	if _, err := io.Copy(io.Discard, out); err != nil && ctx.Err() == nil {
-		t.Fatal(err)
-	}
-	err = run.Wait()
-	got.panics = strings.Contains(stderr.String(), "panic:")
-	if err != nil && ctx.Err() == nil && !got.panics {
-		t.Fatalf("%v: %s", err, stderr.String())
-	}
-	return got
 }

@@ -21,7 +21,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"github.com/kvindex/kvindex/internal/enginehash"
+	"github.com/kvindex/kvindex/internal/fakeengine/enginehash"
 )
 
 // Config says what engine to play. A number that is 0 is replaced by its

@@ -1,6 +1,6 @@
 package fakeengine
 
-import "github.com/kvindex/kvindex/internal/enginehash"
+import "github.com/kvindex/kvindex/internal/fakeengine/enginehash"
 
 // Counts is what happened in an engine since New. Stored, Removed and what is
 // in the cache agree: Stored - Removed - (what resets dropped) blocks have a

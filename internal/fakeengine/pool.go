@@ -3,7 +3,7 @@ package fakeengine
 import (
 	"slices"
 
-	"github.com/kvindex/kvindex/internal/enginehash"
+	"github.com/kvindex/kvindex/internal/fakeengine/enginehash"
 )
 
 // pool is the engine's block pool (vLLM v1/core/block_pool.py).

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kvindex/kvindex/internal/enginehash"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/fakeengine/enginehash"
 	"github.com/kvindex/kvindex/internal/testdata"
 )
 

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/kvindex/kvindex/internal/enginehash"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/fakeengine/enginehash"
 )
 
 // prefix names the tokens from the start to the end of a block, with their

@@ -3,7 +3,7 @@ package fakeengine
 import (
 	"slices"
 
-	"github.com/kvindex/kvindex/internal/enginehash"
+	"github.com/kvindex/kvindex/internal/fakeengine/enginehash"
 )
 
 // Request is what a client asks for.

@@ -16,8 +16,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/kvindex/kvindex/internal/enginehash"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/fakeengine/enginehash"
 )
 
 // churnEnv makes the test binary play one pod of TestChurn instead of testing, so that

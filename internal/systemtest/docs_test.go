@@ -17,30 +17,6 @@ import (
 	"github.com/kvindex/kvindex/internal/decls"
 )
 
-// TestWhereIsWhat: DESIGN.md names a file and a declaration in it for each
-// behaviour, and both are there.
-func TestWhereIsWhat(t *testing.T) {
-	rows := regexp.MustCompile("(?m)^\\| ([^|`]+) \\| `([^`]+\\.go)` \\| `([^`]+)` \\|$").FindAllStringSubmatch(read(t, "DESIGN.md"), -1)
-	if len(rows) < 40 {
-		t.Fatalf("%d rows", len(rows))
-	}
-	for _, row := range rows {
-		file, name := row[2], row[3]
-		src, err := parser.ParseFile(token.NewFileSet(), filepath.Join("../..", file), nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Errorf("%s: %v", row[1], err)
-			continue
-		}
-		found := false
-		for _, d := range src.Decls {
-			found = found || slices.Contains(decls.Names(d), name)
-		}
-		if !found {
-			t.Errorf("%s: %s declares no %s", row[1], file, name)
-		}
-	}
-}
-
 // documents are the pages for people, by their paths. Pages of docs are among them.
 func documents(t *testing.T) []string {
 	pages, err := filepath.Glob("../../docs/*.md")

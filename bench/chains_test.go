@@ -1,0 +1,48 @@
+package bench_test
+
+import (
+	"github.com/kvindex/kvindex/bench"
+	"github.com/kvindex/kvindex/index"
+)
+
+// chains makes unrelated chains of a length out of their numbers, so that a workload
+// of any size needs no memory of its own and is the same in each run. All begin at
+// one root and differ from their first block on. All pods give a block one hash, as
+// vLLM's do that share a PYTHONHASHSEED.
+type chains struct{ length int }
+
+const root = index.Key(1)
+
+// store fills s with blocks [from, to) of a chain, in the memory that s has.
+func (c chains) store(s *bench.Store, chain, from, to int) {
+	s.HasParent, s.Parent, s.Root = from > 0, 0, root
+	if s.HasParent {
+		s.Parent, s.Root = hash(chain, from-1), 0
+	}
+	s.Hashes, s.Locals = c.hashes(s.Hashes[:0], chain, from, to), s.Locals[:0]
+	for i := from; i < to; i++ {
+		s.Locals = append(s.Locals, local(chain, i))
+	}
+}
+
+// hashes appends the engines' hashes of blocks [from, to) of a chain.
+func (c chains) hashes(dst []index.Hash, chain, from, to int) []index.Hash {
+	for i := from; i < to; i++ {
+		dst = append(dst, hash(chain, i))
+	}
+	return dst
+}
+
+// keys appends the prefix keys of a chain.
+func (c chains) keys(dst []index.Key, chain int) []index.Key {
+	key := root
+	for i := range c.length {
+		key = index.Chain(key, local(chain, i))
+		dst = append(dst, key)
+	}
+	return dst
+}
+
+func hash(chain, i int) index.Hash { return bench.HashOf(index.Key(chain)<<16 | index.Key(i)) }
+
+func local(chain, i int) index.Local { return index.Local(hash(chain, i) ^ 0x9e3779b97f4a7c15) }
