@@ -11,6 +11,7 @@ import (
 // is one of the pods.
 func FuzzPolicies(f *testing.F) {
 	f.Add(0, 0, 0, 0, 0, 0, 0, uint8(0), 0., 0.)
+	f.Add(10, 0, 0, 0, 1000, math.MaxInt, 0, uint8(1), 0., 0.)
 	f.Add(1000, 300, 400, 100, 3, 2000, 50_000, uint8(9), 2., 0.5)
 	f.Add(math.MaxInt, math.MaxInt, math.MaxInt, 1, math.MinInt, math.MaxInt, -1, uint8(100), math.Inf(1), math.NaN())
 	f.Add(math.MinInt, -1, math.MinInt, math.MaxInt, math.MaxInt, math.MaxInt, math.MaxInt, uint8(3), math.NaN(), math.Inf(1))

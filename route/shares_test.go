@@ -221,49 +221,32 @@ func TestRendezvousMoves(t *testing.T) {
 	}
 }
 
-// sends sends n requests with no end, and returns how many each pod got.
-func sends(n int, policy route.Policy, pods []route.Pod, tokens func() int, cached func(pod, tokens int) int) []int {
-	var tracker route.Tracker
-	chosen := make([]int, len(pods))
-	for range n {
-		q := &route.Request{Tokens: tokens()}
-		for i := range pods {
-			pods[i].Cached = cached(i, q.Tokens)
-		}
-		tracker.Fill(pods)
-		at := policy(q, pods)
-		chosen[at]++
-		tracker.Sent(pods[at].Name, pods[at].Rank, q.Tokens, pods[at].Cached)
-	}
-	return chosen
-}
-
-// TestHotSpot has one of 16 pods hold a tenth of every prompt.
-func TestHotSpot(t *testing.T) {
-	r := rand.New(rand.NewPCG(14, 15))
-	tenth := func(pod, tokens int) int {
-		if pod == 5 {
-			return tokens / 10
-		}
-		return 0
-	}
-	for name, tokens := range map[string]func() int{
-		"alike":     func() int { return 4000 },
-		"different": func() int { return 200 + r.IntN(8000) },
+// TestSpread sends 1,000 requests with no end to 16 pods by Default: no pod gets many more than the
+// others, be they empty, or does one of them hold a tenth of every prompt.
+func TestSpread(t *testing.T) {
+	for _, row := range []struct {
+		name           string
+		shortest, more int // tokens of the prompts
+		held, most     float64
+	}{
+		{"a cold start", 3800, 400, 0, 1.1},
+		{"a hot spot, prompts alike", 4000, 1, 0.1, 1.5},
+		{"a hot spot, prompts of different lengths", 200, 8000, 0.1, 1.5},
 	} {
-		chosen := sends(1000, route.Default, fleet(16), tokens, tenth)
-		if most := slices.Max(chosen); float64(most) > 1.5*1000/16 {
-			t.Errorf("%s: Default sends %d to one pod: %v", name, most, chosen)
+		r := rand.New(rand.NewPCG(14, 15))
+		var tracker route.Tracker
+		chosen, pods := make([]int, 16), fleet(16)
+		for range 1000 {
+			q := &route.Request{Tokens: row.shortest + r.IntN(row.more)}
+			pods[5].Cached = int(row.held * float64(q.Tokens))
+			tracker.Fill(pods)
+			at := route.Default(q, pods)
+			chosen[at]++
+			tracker.Sent(pods[at].Name, pods[at].Rank, q.Tokens, pods[at].Cached)
 		}
-	}
-}
-
-// TestColdStart has 1,000 different prompts of like length come to 16 empty pods.
-func TestColdStart(t *testing.T) {
-	r := rand.New(rand.NewPCG(16, 17))
-	chosen := sends(1000, route.Default, fleet(16), func() int { return 3800 + r.IntN(400) }, func(int, int) int { return 0 })
-	if most := slices.Max(chosen); float64(most) > 1.1*1000/16 {
-		t.Errorf("Default sends %d to one pod: %v", most, chosen)
+		if most := slices.Max(chosen); float64(most) > row.most*1000/16 {
+			t.Errorf("%s: %d go to one pod: %v", row.name, most, chosen)
+		}
 	}
 }
 
