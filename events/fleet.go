@@ -188,6 +188,8 @@ func (k ChangeKind) MarshalText() ([]byte, error) { return []byte(k.String()), n
 // gone: an address that is given on must not feed two pods.
 //
 // All methods are safe for concurrent use. None of them but Run waits for a network.
+//
+// Package kvindex has an example of a Fleet that feeds an Indexer.
 type Fleet struct {
 	sink   FleetSink
 	cfg    FleetConfig

@@ -6,14 +6,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/internal/zmtp"
 )
 
 // FuzzPod has descriptions as a file, a DNS answer or a label may bring them. What is taken
-// is an address that a Subscriber can connect to, has one spelling, and names that an Indexer
-// takes.
+// is an address that a Subscriber can connect to, has one spelling, and names of at most MaxPodName
+// bytes.
 func FuzzPod(f *testing.F) {
 	for _, host := range []string{
 		"10.0.0.1", "pod-0.svc.cluster.local.", "LocalHost", "[::1]", "::ffff:10.0.0.1", "fe80::1%eth0", "fe80::1%a]]", "0.0.0.0.", "a..",
@@ -41,7 +40,7 @@ func FuzzPod(f *testing.F) {
 			}
 			return
 		}
-		if n.ID != id || n.Model != model || n.UID != uid || len(id) > kvindex.MaxName || len(model) > kvindex.MaxName {
+		if n.ID != id || n.Model != model || n.UID != uid || len(id) > events.MaxPodName || len(model) > events.MaxPodName {
 			t.Errorf("%+v became %+v", p, n)
 		}
 		if again, err := n.Normal(); err != nil || n.Engine == events.EngineZeroMQ && !reflect.DeepEqual(again, n) {
@@ -58,7 +57,7 @@ func FuzzPod(f *testing.F) {
 			if err := zmtp.CheckDial(endpoint); err != nil {
 				t.Error(err)
 			}
-			if len(endpoint) > kvindex.MaxName {
+			if len(endpoint) > events.MaxPodName {
 				t.Errorf("the name of the stream has %d bytes", len(endpoint))
 			}
 			if seen[endpoint] {
@@ -73,17 +72,4 @@ func FuzzPod(f *testing.F) {
 			}
 		}
 	})
-}
-
-// What a Fleet takes is within the bounds of an Indexer, where each rank is a stream.
-func TestPodBounds(t *testing.T) {
-	if events.MaxPodName != kvindex.MaxName {
-		t.Errorf("a name of a pod may have %d bytes, and an Indexer takes %d", events.MaxPodName, kvindex.MaxName)
-	}
-	if events.MaxPodRanks > kvindex.MaxStreams {
-		t.Errorf("a pod may have %d ranks, and an Indexer takes %d streams of it", events.MaxPodRanks, kvindex.MaxStreams)
-	}
-	if events.DefaultMaxPods > kvindex.MaxPods {
-		t.Errorf("a Fleet has %d pods, and an Indexer takes %d", events.DefaultMaxPods, kvindex.MaxPods)
-	}
 }

@@ -46,7 +46,7 @@ func Only(keep func(*Pod) bool, p Policy) Policy {
 // not hold is brought there. There a cached token counts as so much of a token that need not
 // be computed: 0 is none, so that only loads count; 1 is all of it. Parts of tokens are cut off.
 func Decode(credit float64, p Policy) Policy {
-	credit = min(parameter(credit, 0), 1)
+	credit = min(max(credit, 0), 1)
 	return func(r *Request, pods []Pod) int {
 		s := scratches.Get().(*scratch)
 		defer scratches.Put(s)
@@ -61,9 +61,9 @@ func Decode(credit float64, p Policy) Policy {
 	}
 }
 
-// TiesByChance returns p, a policy of this package, but chance decides between pods that are
-// as good, and not Pod.Tie and their names. Around RoundRobin and Rendezvous, and around a policy
-// of the host's own, it changes nothing.
+// TiesByChance returns p, a policy that chooses by Least, but chance decides between pods of equal
+// cost, and not Pod.Tie and their names. It changes nothing around RoundRobin, Random and
+// Rendezvous, nor around a policy of the host's own that does not call Least with its *Request.
 func TiesByChance(p Policy, seed uint64) Policy {
 	draws := draws{seed: seed}
 	return func(r *Request, pods []Pod) int {
@@ -118,9 +118,6 @@ func (d *draws) below(n int) int {
 	high, _ := bits.Mul64(d.next(), uint64(n))
 	return int(high)
 }
-
-// float returns a number from 0 up to, but not including, 1.
-func (d *draws) float() float64 { return float64(d.next()>>11) / (1 << 53) }
 
 func mix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

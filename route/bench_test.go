@@ -38,20 +38,3 @@ func BenchmarkPolicies(b *testing.B) {
 		})
 	}
 }
-
-func BenchmarkPoliciesParallel(b *testing.B) {
-	pods := make([]route.Pod, 256)
-	for i := range pods {
-		pods[i] = route.Pod{Name: fmt.Sprintf("vllm-llama-70b-7d9f8b6c%04x", i), Cached: i, Load: route.Load{Prefill: i * 100}}
-	}
-	for name, policy := range policies() {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			b.RunParallel(func(pb *testing.PB) {
-				for pb.Next() {
-					policy(&route.Request{Tokens: 8000, Output: 300}, pods)
-				}
-			})
-		})
-	}
-}

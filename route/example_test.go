@@ -23,3 +23,18 @@ func ExampleDefault() {
 	// a
 	// b
 }
+
+// A policy of a host's own: the uncached tokens, times the requests that a pod has.
+func ExampleLeast() {
+	product := func(r *route.Request, pods []route.Pod) int {
+		return route.Least(r, pods, func(p *route.Pod) float64 {
+			return float64(r.Tokens-p.Cached) * float64(p.Load.Requests+1)
+		})
+	}
+	pods := []route.Pod{
+		{Name: "a", Cached: 900, Load: route.Load{Requests: 9}}, // 100 x 10
+		{Name: "b", Cached: 600, Load: route.Load{Requests: 1}}, // 400 x 2
+	}
+	fmt.Println(pods[product(&route.Request{Tokens: 1000}, pods)].Name)
+	// Output: b
+}

@@ -1,15 +1,15 @@
 package route
 
-// Notes is what one gateway tells the others of what it has in flight. A host sends the Changes
-// of its Tracker to all other gateways, ten times a second, say, and its State to one that asks,
-// and to all now and then. Whoever gets them passes them to Merge, with a name for the gateway
-// that they came from. No gateway merges its own.
+// Notes is the load that one gateway reports to the others. A host sends the Changes of its
+// Tracker to all other gateways, ten times a second for example. It sends its State to a gateway
+// that asks for it, and to all now and then. The host that receives Notes passes them to Merge,
+// with a name for the gateway that they came from. No gateway merges its own.
 //
-// A Note has what is in flight now, not what has changed. So Notes may be lost, and may come
-// twice, late, and in another order: what was told last counts. What was lost is right again
-// with the next note of that pod, with the next State, or after a MaxAge.
+// A Note has the load that is in flight now, not what has changed. So Notes may be lost, and may
+// come twice, late, and in another order: the note that was sent last counts. A lost note is made
+// good by the next note about that pod, by the next State, or after a MaxAge.
 type Notes struct {
-	Life  int64  // when the Tracker began to tell; what an earlier Tracker of a gateway told is void
+	Life  int64  // when the Tracker made its first Notes; those of an earlier Tracker of a gateway are void
 	Seq   uint64 // grows with each Notes of a life, from 1
 	Whole bool   // pods without a Note have nothing in flight
 	Pods  []Note // of a rank that is here twice, the first counts
@@ -24,29 +24,29 @@ type Note struct {
 
 // origin is another gateway.
 type origin struct {
-	life  int64
-	seq   uint64 // the highest
-	least uint64 // Notes up to this Seq are void: a State has told more, or all was forgotten
-	heard int64
-	pods  map[podRank]told
+	life     int64
+	seq      uint64 // the highest
+	void     uint64 // Notes up to this Seq do not count: a State was newer, or all was forgotten
+	received int64
+	pods     map[podRank]lastNote
 }
 
-// told is what an origin has told last of a pod. A load of nothing stays for a MaxAge, so that
-// a note that comes late does not count.
-type told struct {
-	load  Load
-	seq   uint64
-	heard int64
+// lastNote is the newest note of an origin about a pod. A load of nothing stays for a MaxAge, so
+// that a note that comes late does not count.
+type lastNote struct {
+	load     Load
+	seq      uint64
+	received int64
 }
 
-// Changes returns what has changed since the last call, for all other gateways.
-func (t *Tracker) Changes() Notes { return t.tell(false) }
+// Changes returns the pods whose load has changed since the last call, for all other gateways.
+func (t *Tracker) Changes() Notes { return t.notes(false) }
 
-// State returns all that is in flight from here. It does not count as told to all: Changes
-// tells it as well.
-func (t *Tracker) State() Notes { return t.tell(true) }
+// State returns all that is in flight from here. Changes returns it, too, because State need not
+// have gone to all gateways.
+func (t *Tracker) State() Notes { return t.notes(true) }
 
-func (t *Tracker) tell(whole bool) Notes {
+func (t *Tracker) notes(whole bool) Notes {
 	now := t.now()
 	t.tidy(now)
 	t.mu.Lock()
@@ -55,7 +55,7 @@ func (t *Tracker) tell(whole bool) Notes {
 		t.life = now
 	}
 	if !whole {
-		t.told = now
+		t.lastChanges = now
 	}
 	t.seq++
 	n := Notes{Life: t.life, Seq: t.seq, Whole: whole}
@@ -71,7 +71,7 @@ func (t *Tracker) tell(whole bool) Notes {
 	return n
 }
 
-// Merge takes what another gateway has told. Names of gateways are the host's.
+// Merge takes the Notes of another gateway. The host names the gateways.
 func (t *Tracker) Merge(from string, n Notes) {
 	now := t.now()
 	t.tidy(now)
@@ -80,34 +80,34 @@ func (t *Tracker) Merge(from string, n Notes) {
 	o := t.origins[from]
 	if o == nil || n.Life > o.life {
 		t.forget(o)
-		o = &origin{life: n.Life, pods: make(map[podRank]told)}
+		o = &origin{life: n.Life, pods: make(map[podRank]lastNote)}
 		if t.origins == nil {
 			t.origins = make(map[string]*origin)
 		}
 		t.origins[from] = o
 	}
-	if n.Life < o.life || n.Seq <= o.least {
+	if n.Life < o.life || n.Seq <= o.void {
 		return
 	}
-	o.heard, o.seq = now, max(o.seq, n.Seq)
+	o.received, o.seq = now, max(o.seq, n.Seq)
 	for _, note := range n.Pods {
 		if at, l := (podRank{note.Pod, note.Rank}), note.Load; o.pods[at].seq < n.Seq {
 			l = Load{int(bounded(l.Requests)), int(bounded(l.Prefill)), int(bounded(l.Decode))}
-			t.hear(o, at, told{l, n.Seq, now})
+			t.replace(o, at, lastNote{l, n.Seq, now})
 		}
 	}
 	if n.Whole {
-		o.least = n.Seq
+		o.void = n.Seq
 		for at, was := range o.pods {
 			if was.seq < n.Seq {
-				t.hear(o, at, told{})
+				t.replace(o, at, lastNote{})
 			}
 		}
 	}
 }
 
-// hear sets what an origin has told of a pod; the zero value: nothing.
-func (t *Tracker) hear(o *origin, at podRank, to told) {
+// replace sets the last note of an origin about a pod; the zero value: none.
+func (t *Tracker) replace(o *origin, at podRank, to lastNote) {
 	is, was := to.load, o.pods[at].load
 	if is != was {
 		t.pod(at).others.add(int32(is.Requests-was.Requests), int32(is.Prefill-was.Prefill), int32(is.Decode-was.Decode))
@@ -117,7 +117,7 @@ func (t *Tracker) hear(o *origin, at podRank, to told) {
 	}
 }
 
-// ForgetOrigin takes away what a gateway has told: it has gone. What it tells later counts.
+// ForgetOrigin takes away the load that a gateway has reported: it has gone. Its later Notes count.
 func (t *Tracker) ForgetOrigin(from string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -129,28 +129,28 @@ func (t *Tracker) forget(o *origin) {
 		return
 	}
 	for at := range o.pods {
-		t.hear(o, at, told{})
+		t.replace(o, at, lastNote{})
 	}
-	o.least = o.seq
+	o.void = o.seq
 }
 
-// tidyOrigins forgets what was told before a time or then. A gateway tells of a pod that has
-// something in flight within each MaxAge, for then its flights end. tidyOrigins returns when
-// the oldest of what stays was told, or now.
+// tidyOrigins forgets the notes that were received at a time or before it. A gateway sends a note
+// about a pod that has something in flight within each MaxAge, because its flights end by then.
+// tidyOrigins returns when the oldest note that stays was received, or now.
 func (t *Tracker) tidyOrigins(now, before int64) int64 {
 	oldest := now
 	for name, o := range t.origins {
 		for at, was := range o.pods {
-			was.heard = min(was.heard, now) // the clock may go back
-			if was.heard <= before {
-				o.least = max(o.least, was.seq)
-				was = told{}
+			was.received = min(was.received, now) // the clock may go back
+			if was.received <= before {
+				o.void = max(o.void, was.seq)
+				was = lastNote{}
 			} else if was.load != (Load{}) {
-				oldest = min(oldest, was.heard)
+				oldest = min(oldest, was.received)
 			}
-			t.hear(o, at, was)
+			t.replace(o, at, was)
 		}
-		if o.heard = min(o.heard, now); o.heard <= before && len(o.pods) == 0 {
+		if o.received = min(o.received, now); o.received <= before && len(o.pods) == 0 {
 			delete(t.origins, name)
 		}
 	}

@@ -1,15 +1,17 @@
 // Package route chooses the pod that a request goes to, by what each pod holds of its prompt
 // and by what each pod has to do.
 //
-// A Policy is a function: it takes a request and the pods that can serve it, and returns the
-// index of one. Default is the one to begin with. The others are those of the field, each
-// after the project and version that its comment names, so that a host can compare them on
-// its own traffic. Policies are pure but for those that draw or count, which say so. All are
-// safe for many goroutines.
+// Start with Default, the policy of this package, and a Tracker. A Policy is a function: it takes
+// a request and the pods that can serve it, and returns the index of one pod. What each pod has
+// cached comes from an index, such as kvindex's PodScore. What each pod has to do comes from the
+// Tracker, which asks no engine: it counts what was sent and what has come back.
 //
-// What is cached comes from an index, such as kvindex's PodScore. What each pod has to do
-// comes from a Tracker, which needs no answer of the engines: it knows what was sent, and what
-// has come back.
+// Only, Decode, BestOfTwo and TiesByChance wrap any policy. Least makes a policy of a cost.
+// Package route/field has the policies of other routers, so that a host can compare them with
+// Default on its own traffic. Several gateways exchange Notes of what they have sent.
+//
+// Policies are pure but for those that draw or count, which say so. All are safe for many
+// goroutines.
 //
 // Nothing that a host passes makes a policy panic. Figures below 0 count as 0, and more than a
 // prompt cannot be cached. If there are pods, one of them is chosen, except by Only.
@@ -38,8 +40,7 @@ type Pod struct {
 	Cached, Lower int
 	Load          Load
 	// Speed is how fast the pod computes, compared with the others; 0 is 1. It is kept
-	// between 1/1000 and 1000. Policies of other projects do not know it, unless their
-	// comment says so.
+	// between 1/1000 and 1000. The policies of package route/field do not use it.
 	Speed float64
 	// Tie decides between pods that are as good: the lowest is chosen, and of equal ones the
 	// first by Name, then by Rank. kvindex's Answer.RoutePods sets it to an order that comes
@@ -86,48 +87,24 @@ func Default(r *Request, pods []Pod) int {
 	}
 	mean /= float64(max(len(pods), 1))
 	own, behind := DecodeCost*(count(r.Tokens)+count(r.Output)), mean/max(count(r.Tokens), 1)
-	return least(r, pods, func(p *Pod) float64 {
+	return Least(r, pods, func(p *Pod) float64 {
 		uncached := r.uncached(p, LowerCredit)
 		return (count(p.Load.Prefill)+uncached+DecodeCost*count(p.Load.Decode)+own)/p.speed() + uncached*behind
 	})
 }
 
-// look returns how many requests are in flight at a pod, on the mean, at least and at most, and
-// how many tokens the pod holds that holds most.
-func look(pods []Pod) (mean, fewest, most, fullest float64) {
-	sum, low, high, held := int64(0), math.MaxInt32, 0, 0
+// Least returns the index of the pod of the least cost, and -1 if there is no pod. A pod whose cost
+// is infinite or NaN is not chosen. Pod.Tie decides between pods of equal cost, or chance in
+// TiesByChance.
+func Least(r *Request, pods []Pod, cost func(*Pod) float64) int {
+	best, lowest := -1, math.MaxFloat64
 	for i := range pods {
-		l := &pods[i].Load
-		n := min(max(l.Requests, 0), math.MaxInt32)
-		sum += int64(n)
-		low, high, held = min(low, n), max(high, n), max(held, l.Decode)
-	}
-	return float64(sum) / float64(max(len(pods), 1)), float64(low), float64(high), float64(held)
-}
-
-// choice is the pod of the least cost so far. One of +Inf is never chosen.
-type choice struct {
-	at   int // -1: there is none
-	cost float64
-}
-
-var nothing = choice{-1, math.MaxFloat64}
-
-func (c *choice) offer(r *Request, pods []Pod, i int, cost float64) {
-	if c.at < 0 || cost < c.cost || cost == c.cost && r.first(pods, i, c.at) {
-		c.at, c.cost = i, cost
-	}
-}
-
-// least returns the index of the pod of the least cost, or -1.
-func least(r *Request, pods []Pod, cost func(*Pod) float64) int {
-	best := nothing
-	for i := range pods {
-		if c := cost(&pods[i]); c <= best.cost { // offer is not inlined
-			best.offer(r, pods, i, c)
+		// One comparison for most pods.
+		if c := cost(&pods[i]); c <= lowest && (c < lowest || best < 0 || r.first(pods, i, best)) {
+			best, lowest = i, c
 		}
 	}
-	return best.at
+	return best
 }
 
 // first reports whether pods[i] is chosen of two that are as good.
@@ -164,13 +141,4 @@ func (p *Pod) speed() float64 {
 		return 1
 	}
 	return min(max(p.Speed, 1e-3), 1e3)
-}
-
-// parameter returns what a parameter stands for: 0 is its default, and so is what is no number;
-// below 0 is none.
-func parameter(v, byDefault float64) float64 {
-	if v == 0 || math.IsNaN(v) {
-		return byDefault
-	}
-	return min(max(v, 0), 1e9)
 }

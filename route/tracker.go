@@ -19,7 +19,7 @@ const DefaultMaxAge = 10 * time.Minute
 // goroutines. What other gateways send counts too: see Notes.
 type Tracker struct {
 	// MaxAge is how long a flight counts that is never done, and how long a gateway counts
-	// that tells nothing more; 0: DefaultMaxAge. All gateways have one. It must not change
+	// that sends nothing more; 0: DefaultMaxAge. All gateways have one. It must not change
 	// later.
 	MaxAge time.Duration
 	// Now is the clock; nil: that of the system. It is called by many goroutines at a time.
@@ -31,13 +31,13 @@ type Tracker struct {
 	due   atomic.Int64                     // when to tidy
 	aged  atomic.Uint64
 
-	mu      sync.Mutex // guards what follows, and changes of others; taken before that of a podLoad
-	pods    map[podRank]*podLoad
-	missed  int    // how often a pod was not in read
-	life    int64  // when something was told first
-	seq     uint64 // of what was told last; 0: nothing was
-	told    int64  // when Changes was called last
-	origins map[string]*origin
+	mu          sync.Mutex // guards what follows, and changes of others; taken before that of a podLoad
+	pods        map[podRank]*podLoad
+	missed      int    // how often a pod was not in read
+	life        int64  // when the first Notes were made
+	seq         uint64 // of the newest Notes from here; 0: there are none
+	lastChanges int64  // when Changes was called last
+	origins     map[string]*origin
 }
 
 type podRank struct {
@@ -59,7 +59,7 @@ type podLoad struct {
 
 	mu      sync.Mutex // guards what follows, and changes of own
 	flights Flight     // a ring of those that have not ended, by age
-	changed bool       // own, since Changes told it
+	changed bool       // own, since the last Changes
 	gone    bool       // it is in no Tracker any more
 }
 
@@ -255,8 +255,8 @@ func (t *Tracker) Fill(pods []Pod) {
 // Aged returns how many flights were never done, and have ended by age.
 func (t *Tracker) Aged() uint64 { return t.aged.Load() }
 
-// Forget ends all flights to a pod, and takes away what others have told of it. What they tell
-// later counts.
+// Forget ends all flights to a pod, and takes away the load that other gateways have reported of
+// it. Their later Notes count.
 func (t *Tracker) Forget(pod string) {
 	now := t.now()
 	t.mu.Lock()
@@ -264,7 +264,7 @@ func (t *Tracker) Forget(pod string) {
 	for _, o := range t.origins {
 		for at := range o.pods {
 			if at.name == pod {
-				t.hear(o, at, told{seq: o.seq, heard: now})
+				t.replace(o, at, lastNote{seq: o.seq, received: now})
 			}
 		}
 	}
@@ -282,8 +282,8 @@ func (t *Tracker) Forget(pod string) {
 // tidyEvery is how many times in a MaxAge a Tracker looks for what can go, at least.
 const tidyEvery = 8
 
-// tidy ends flights by age, and forgets gateways that tell nothing more and pods that have
-// nothing in flight, if it is time to.
+// tidy ends flights by age, and forgets gateways that send nothing more and pods that have
+// nothing in flight, if it is due.
 func (t *Tracker) tidy(now int64) {
 	age := t.maxAge()
 	every, before := age/tidyEvery, now-age
@@ -306,10 +306,10 @@ func (t *Tracker) tidy(now int64) {
 			f.end()
 			t.aged.Add(1)
 		}
-		untold := p.changed && t.seq > 0 && t.told > before
+		unsent := p.changed && t.seq > 0 && t.lastChanges > before
 		if f != &p.flights {
 			oldest = min(oldest, f.sent)
-		} else if !untold && p.others.plus(new(load)) == (Load{}) {
+		} else if !unsent && p.others.plus(new(load)) == (Load{}) {
 			p.gone = true
 			delete(t.pods, at)
 		}

@@ -1,4 +1,4 @@
-package events_test
+package kvindex_test
 
 import (
 	"context"
@@ -13,9 +13,9 @@ import (
 	"github.com/kvindex/kvindex/kvindextest"
 )
 
-// A program says itself which pods there are. Files, DNS and Kubernetes do so as sources,
-// which Run is given.
-func ExampleFleet() {
+// A Fleet follows pods for an Indexer. This program says itself which pods there are; files, DNS
+// and Kubernetes are sources that Run is given.
+func Example_fleet() {
 	engine, err := kvindextest.NewEngine(kvindextest.EngineConfig{Pod: "pod-a", Model: "llama"})
 	if err != nil {
 		log.Fatal(err)

@@ -1,10 +1,11 @@
-package route_test
+package field_test
 
 import (
 	"math"
 	"testing"
 
 	"github.com/kvindex/kvindex/route"
+	"github.com/kvindex/kvindex/route/field"
 )
 
 // pod returns one with a name, requests in flight and cached tokens.
@@ -15,13 +16,13 @@ func pod(name string, requests, cached int) route.Pod {
 // TestGolden has examples that the sources publish.
 func TestGolden(t *testing.T) {
 	affinity := func(penalty, threshold float64) route.Policy {
-		return route.Affinity{MaxPenalty: penalty, Threshold: threshold, Throughput: 1000}.Policy()
+		return field.LLMDAffinity{MaxPenalty: penalty, Threshold: threshold, Throughput: 1000}.Policy()
 	}
 	waits := func(name string, cached, prefill int) route.Pod {
 		return route.Pod{Name: name, Cached: cached, Load: route.Load{Prefill: prefill}}
 	}
-	brix := route.AIBrix{Abs: 1000}.Policy()
-	deviations := func(of float64) route.Policy { return route.AIBrix{Deviations: of, Abs: 1e9}.Policy() }
+	brix := field.AIBrix{Abs: 1000}.Policy()
+	deviations := func(of float64) route.Policy { return field.AIBrix{Deviations: of, Abs: 1e9}.Policy() }
 	for _, golden := range []struct {
 		name   string
 		policy route.Policy
@@ -30,7 +31,7 @@ func TestGolden(t *testing.T) {
 		want   string
 	}{
 		{
-			"Dynamo's documentation, routing concepts: 18, 10 and 11 blocks", route.Dynamo{}.Policy(), 10,
+			"Dynamo's documentation, routing concepts: 18, 10 and 11 blocks", field.Dynamo{}.Policy(), 10,
 			[]route.Pod{
 				{Name: "1", Cached: 2, Load: route.Load{Decode: 10}},
 				{Name: "2", Cached: 5, Load: route.Load{Decode: 5}},
@@ -38,7 +39,7 @@ func TestGolden(t *testing.T) {
 			}, "2",
 		},
 		{
-			"Dynamo's selector.rs: without temperature the least of 5, 3, 7 and 3.5", route.Dynamo{}.Policy(), 0,
+			"Dynamo's selector.rs: without temperature the least of 5, 3, 7 and 3.5", field.Dynamo{}.Policy(), 0,
 			[]route.Pod{
 				{Name: "1", Load: route.Load{Decode: 50}},
 				{Name: "2", Load: route.Load{Decode: 30}},
@@ -47,31 +48,31 @@ func TestGolden(t *testing.T) {
 			}, "2",
 		},
 
-		{"production-stack's pull request 1035: at twice the mean a full hit is worth nothing", route.PrefixLessLoad{}.Policy(), 100,
+		{"production-stack's pull request 1035: at twice the mean a full hit is worth nothing", field.ProductionStack{}.Policy(), 100,
 			[]route.Pod{pod("a", 30, 0), pod("b", 60, 100), pod("c", 30, 0), pod("d", 0, 0)}, "d"},
-		{"... and below, it is", route.PrefixLessLoad{}.Policy(), 100,
+		{"... and below, it is", field.ProductionStack{}.Policy(), 100,
 			[]route.Pod{pod("a", 30, 0), pod("b", 59, 100), pod("c", 30, 0)}, "b"},
-		{"... two pods, at +0.5 and -0.5: they are equal", route.PrefixLessLoad{}.Policy(), 100,
+		{"... two pods, at +0.5 and -0.5: they are equal", field.ProductionStack{}.Policy(), 100,
 			[]route.Pod{pod("b", 30, 100), pod("a", 10, 0)}, "a"},
-		{"... a bit less", route.PrefixLessLoad{}.Policy(), 100,
+		{"... a bit less", field.ProductionStack{}.Policy(), 100,
 			[]route.Pod{pod("b", 29, 100), pod("a", 10, 0)}, "b"},
-		{"... at a mean of 0.2 a request is not 400 % too many", route.PrefixLessLoad{Beta: 0.5}.Policy(), 100,
+		{"... at a mean of 0.2 a request is not 400 % too many", field.ProductionStack{Beta: 0.5}.Policy(), 100,
 			[]route.Pod{pod("b", 1, 99), pod("a", 0, 0), pod("c", 0, 0), pod("d", 0, 0), pod("e", 0, 0)}, "b"},
-		{"... 2048 tokens of a prompt of 2000 are a full hit", route.PrefixLessLoad{}.Policy(), 2000,
+		{"... 2048 tokens of a prompt of 2000 are a full hit", field.ProductionStack{}.Policy(), 2000,
 			[]route.Pod{pod("b", 0, 2048), pod("a", 0, 2000)}, "a"},
 
-		{"Shepherd Model Gateway's test of 20 requests and none", route.SGLang{Threshold: 0.5, Abs: 5, Rel: 2}.Policy(), 4,
+		{"Shepherd Model Gateway's test of 20 requests and none", field.SGLang{Threshold: 0.5, Abs: 5, Rel: 2}.Policy(), 4,
 			[]route.Pod{pod("1", 20, 4), pod("2", 0, 0)}, "2"},
-		{"... exactly Abs more is not more", route.SGLang{Threshold: 0.5, Abs: 5, Rel: 2}.Policy(), 4,
+		{"... exactly Abs more is not more", field.SGLang{Threshold: 0.5, Abs: 5, Rel: 2}.Policy(), 4,
 			[]route.Pod{pod("1", 5, 4), pod("2", 0, 0)}, "1"},
-		{"... defaults of the command line: 65 more", route.SGLang{}.Policy(), 100,
+		{"... defaults of the command line: 65 more", field.SGLang{}.Policy(), 100,
 			[]route.Pod{pod("1", 65, 100), pod("2", 0, 0)}, "2"},
-		{"... 64 more", route.SGLang{}.Policy(), 100, []route.Pod{pod("1", 64, 100), pod("2", 0, 0)}, "1"},
-		{"... 1.5 times as many", route.SGLang{}.Policy(), 100, []route.Pod{pod("1", 300, 100), pod("2", 200, 0)}, "1"},
-		{"... and more", route.SGLang{}.Policy(), 100, []route.Pod{pod("1", 301, 100), pod("2", 200, 0)}, "2"},
-		{"... 0.3 is not above the threshold", route.SGLang{}.Policy(), 100, []route.Pod{pod("1", 1, 30), pod("2", 0, 0)}, "2"},
-		{"... 0.31 is", route.SGLang{}.Policy(), 100, []route.Pod{pod("1", 1, 31), pod("2", 0, 0)}, "1"},
-		{"... that another pod is overloaded changes nothing", route.SGLang{}.Policy(), 100,
+		{"... 64 more", field.SGLang{}.Policy(), 100, []route.Pod{pod("1", 64, 100), pod("2", 0, 0)}, "1"},
+		{"... 1.5 times as many", field.SGLang{}.Policy(), 100, []route.Pod{pod("1", 300, 100), pod("2", 200, 0)}, "1"},
+		{"... and more", field.SGLang{}.Policy(), 100, []route.Pod{pod("1", 301, 100), pod("2", 200, 0)}, "2"},
+		{"... 0.3 is not above the threshold", field.SGLang{}.Policy(), 100, []route.Pod{pod("1", 1, 30), pod("2", 0, 0)}, "2"},
+		{"... 0.31 is", field.SGLang{}.Policy(), 100, []route.Pod{pod("1", 1, 31), pod("2", 0, 0)}, "1"},
+		{"... that another pod is overloaded changes nothing", field.SGLang{}.Policy(), 100,
 			[]route.Pod{pod("1", 1, 100), pod("2", 0, 0), pod("3", 200, 50)}, "1"},
 
 		// AIBrix, prefix_cache_routing_test.go: of 100 tokens the matched per cent.
@@ -90,7 +91,7 @@ func TestGolden(t *testing.T) {
 		{"the only match is overloaded", brix, 100, []route.Pod{pod("1", 5, 0), pod("2", 200, 100), pod("3", 10, 0)}, "1"},
 		{"the highest figure of 32 bits", brix, 100, []route.Pod{pod("1", math.MaxInt32, 100), pod("2", 0, 50), pod("3", 5, 25)}, "2"},
 		{"no deviation at all", brix, 100, []route.Pod{pod("1", 10, 90), pod("2", 10, 80), pod("3", 10, 70)}, "1"},
-		{"9 requests, and none elsewhere, are more than 8", route.AIBrix{}.Policy(), 100,
+		{"9 requests, and none elsewhere, are more than 8", field.AIBrix{}.Policy(), 100,
 			[]route.Pod{pod("1", 0, 0), pod("2", 9, 100), pod("3", 1, 50), pod("4", 2, 0)}, "3"},
 
 		// llm-d-router, prefixcacheaffinity/plugin_test.go: of 100 blocks those that match.
@@ -100,15 +101,17 @@ func TestGolden(t *testing.T) {
 		{"0.45 s longer than 0.1 s more", affinity(0.1, 0.8), 100, []route.Pod{waits("a", 90, 500), waits("b", 10, 50)}, "b"},
 		{"0.45 s is within 1 s", affinity(1, 0.8), 100, []route.Pod{waits("a", 90, 500), waits("b", 10, 50)}, "a"},
 		{"no penalty is too long", affinity(-1, 0.8), 100, []route.Pod{waits("a", 90, 5000), waits("b", 10, 50)}, "a"},
-		{"the default: 18 s of 15928 tokens", route.Affinity{}.Policy(), 100, []route.Pod{waits("a", 90, 18*15928), waits("b", 0, 0)}, "a"},
-		{"a token more", route.Affinity{}.Policy(), 100, []route.Pod{waits("a", 90, 18*15928+1), waits("b", 0, 0)}, "b"},
+		{"the default: 18 s of 15928 tokens", field.LLMDAffinity{}.Policy(), 100, []route.Pod{waits("a", 90, 18*15928), waits("b", 0, 0)}, "a"},
+		{"a token more", field.LLMDAffinity{}.Policy(), 100, []route.Pod{waits("a", 90, 18*15928+1), waits("b", 0, 0)}, "b"},
 		// tokenload/token_load_test.go: scores of 0.75, 0.5 and 0 of 1000 tokens.
-		{"250, 500 and 1000 tokens", route.Affinity{MaxTokens: 1000}.Policy(), 250, []route.Pod{waits("3", 0, 750), waits("2", 0, 250), waits("1", 0, 0)}, "1"},
-		{"beyond 1000 all are alike", route.Affinity{MaxTokens: 1000}.Policy(), 250, []route.Pod{waits("b", 0, 800), waits("a", 0, 900)}, "a"},
+		{"250, 500 and 1000 tokens", field.LLMDAffinity{MaxTokens: 1000}.Policy(), 250, []route.Pod{waits("3", 0, 750), waits("2", 0, 250), waits("1", 0, 0)}, "1"},
+		{"beyond 1000 all are alike", field.LLMDAffinity{MaxTokens: 1000}.Policy(), 250, []route.Pod{waits("b", 0, 800), waits("a", 0, 900)}, "a"},
 
-		{"llm-d's weights: half a prompt against an empty queue", route.WeightedSum{}.Policy(), 100,
+		{"the load does not count for the longest prefix", field.LongestPrefix, 100, []route.Pod{pod("a", 0, 9), pod("b", 1000, 10)}, "b"},
+
+		{"llm-d's weights: half a prompt against an empty queue", field.LLMDSum{}.Policy(), 100,
 			[]route.Pod{pod("a", 10, 51), pod("b", 0, 0)}, "a"},
-		{"... less than half", route.WeightedSum{}.Policy(), 100, []route.Pod{pod("a", 10, 49), pod("b", 0, 0)}, "b"},
+		{"... less than half", field.LLMDSum{}.Policy(), 100, []route.Pod{pod("a", 10, 49), pod("b", 0, 0)}, "b"},
 	} {
 		if at := golden.policy(&route.Request{Tokens: golden.tokens}, golden.pods); at < 0 || golden.pods[at].Name != golden.want {
 			t.Errorf("%s: %d is chosen", golden.name, at)
