@@ -25,25 +25,14 @@ import (
 )
 
 var (
-	writes    = flag.Int("writes", 0, "random writes of a file while it is read; 0: 10,000 between the steps of a reading and 2,000 beside it, and 500 of each with -short or under the race detector")
-	schedules = flag.Int("schedules", 0, "random schedules of DNS answers; 0: 500, and 60 with -short or under the race detector")
+	writes    = flag.Int("writes", 500, "random writes of a file while it is read, between the steps of a reading and beside it; long form: 10000")
+	schedules = flag.Int("schedules", 60, "random schedules of DNS answers; long form: 500")
 	seed      = flag.Uint64("seed", 1, "of what is random")
 )
 
 func TestMain(m *testing.M) {
 	flag.Parse()
 	zmtptest.Main(m)
-}
-
-// count returns n, or without one what is usual.
-func count(n, usual, short int) int {
-	switch {
-	case n > 0:
-		return n
-	case testing.Short() || raceEnabled:
-		return short
-	}
-	return usual
 }
 
 // fileTest is a file that is read by steps: step is called where Run would wait.
@@ -534,7 +523,7 @@ func (w *writer) write(overwrite bool) {
 // reading. Each list that is set is one that was written whole, also where a mixture of
 // two contents is a list as well; and after a pause the newest one is set.
 func TestFileWhole(t *testing.T) {
-	n := count(*writes, 10000, 500)
+	n := *writes
 	r := rand.New(rand.NewPCG(*seed, 1))
 	dir := t.TempDir()
 	s := &states{applied: -1}
@@ -636,7 +625,7 @@ func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
 // as fast as it can. It does not write over what is there: how long such a write takes
 // cannot be promised.
 func TestFileWholeConcurrently(t *testing.T) {
-	n := count(*writes, 2000, 500)
+	n := *writes
 	ctx, cancel := context.WithCancel(zmtptest.Context(t))
 	defer cancel()
 	dir := t.TempDir()

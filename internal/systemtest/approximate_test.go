@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	approximateN    = flag.Int("approximate.n", 0, "requests of each run of TestApproximate*; 0: 10000, with -race or -short 5000")
+	approximateN    = flag.Int("approximate.n", 4000, "requests of each run of TestApproximate*; long form: 10000")
 	approximateSeed = flag.Uint64("approximate.seed", 1, "seed of the workload of TestApproximate*")
 )
 
@@ -271,16 +271,6 @@ func (f *chatFleet) finish() {
 	fl.router.Observe(fl.ticket, usage)
 }
 
-func chatRequests() int {
-	switch {
-	case *approximateN > 0:
-		return *approximateN
-	case raceEnabled || testing.Short():
-		return 5000
-	}
-	return 10_000
-}
-
 // play plays workloads.
 func play(t *testing.T, run chatRun) (sum chatResult) {
 	t.Helper()
@@ -302,7 +292,7 @@ func playOne(t *testing.T, run chatRun, seed uint64) chatResult {
 	t.Helper()
 	f := newChatFleet(t, run)
 	w := newChats(seed)
-	for i := range chatRequests() {
+	for i := range *approximateN {
 		f.now = f.now.Add(50 * time.Millisecond)
 		if run.restarts > 0 && i%run.restarts == run.restarts-1 {
 			f.restart(f.engines[i/run.restarts%len(f.engines)])
@@ -380,7 +370,7 @@ func TestApproximateDisturbed(t *testing.T) {
 func TestApproximateSwitch(t *testing.T) {
 	f := newChatFleet(t, chatRun{told: chatBlocks, observe: true, atOnce: 8})
 	w := newChats(*approximateSeed)
-	n := chatRequests()
+	n := *approximateN
 	at := n / 2
 	exact, none, late := 0, 0, 0
 	for i := range n {

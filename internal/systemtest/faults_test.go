@@ -21,14 +21,13 @@ import (
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/faultproxy"
-	"github.com/kvindex/kvindex/internal/invariants"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
 var (
 	faultsSeed = flag.Uint64("faults.seed", 1, "seed of the first schedule of TestFaults")
 	faultsOnly = flag.String("faults.only", "", "the one kind of fault in the schedules of TestFaults")
-	faultsN    = flag.Int("faults.n", 0, "schedules of TestFaults; 0: 1000, with -race 500, with -short 60, with the tag invariants 120")
+	faultsN    = flag.Int("faults.n", 60, "schedules of TestFaults; long form: 1000")
 )
 
 const (
@@ -1147,17 +1146,6 @@ func (p *pace) end() {
 func TestFaults(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	n := *faultsN
-	switch {
-	case n > 0:
-	case testing.Short():
-		n = 60
-	case invariants.Enabled:
-		n = 120
-	case raceEnabled:
-		n = 500
-	default:
-		n = 1000
-	}
 	type share struct{ schedules, held, blocks int }
 	var (
 		mu     sync.Mutex
@@ -1217,15 +1205,11 @@ func TestFaults(t *testing.T) {
 		sh := shares[k]
 		t.Logf("%s: %d schedules, %.1f %% of %d blocks retained", k, sh.schedules, 100*float64(sh.blocks)/float64(max(sh.held, 1)), sh.held)
 	}
-	if n < 60 || *faultsOnly != "" {
+	if n < 500 || *faultsOnly != "" { // too few schedules for the rare ones
 		return
 	}
 	for _, f := range faults {
-		least := n / 10
-		if n < 500 { // too few schedules for the rare ones
-			least = 1
-		}
-		if total[f.name] < least {
+		if least := n / 10; total[f.name] < least {
 			t.Errorf("%q happened %d times, at least %d are wanted", f.name, total[f.name], least)
 		}
 	}

@@ -256,7 +256,7 @@ func TestFleet(t *testing.T) {
 	f.publish(3)
 	f.settle()
 	fresh, _ := footprint()
-	f.publish(1500) // more than what is remembered of each message
+	f.publish(1100) // more than what is remembered of each message
 	f.settle()
 	busy, _ := footprint()
 	// A connection gives its buffer back when it has been silent for a heartbeat,

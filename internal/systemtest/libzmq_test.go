@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/binary"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -291,13 +292,12 @@ func (l *libzmqEngine) noLoss() {
 	}
 }
 
-// TestLibzmqMillion: a million messages of a libzmq publisher, in order, one
+var libzmqN = flag.Int("libzmq.n", 100_000, "messages of TestLibzmqMillion; long form: 1000000")
+
+// TestLibzmqMillion: up to a million messages of a libzmq publisher, in order, one
 // engine that is connected to and one that connects.
 func TestLibzmqMillion(t *testing.T) {
-	n := 1_000_000
-	if testing.Short() || raceEnabled {
-		n = 100_000
-	}
+	n := *libzmqN
 	for _, bind := range []bool{false, true} {
 		t.Run(fmt.Sprintf("bind=%v", bind), func(t *testing.T) {
 			l := startLibzmqEngine(t, newTruth(1, 500, 4), bind)

@@ -16,7 +16,7 @@ import (
 
 var (
 	snapshotSeed = flag.Uint64("snapshot.seed", 1, "seed of the first schedule of TestSnapshotSchedules")
-	snapshotN    = flag.Int("snapshot.n", 0, "schedules of TestSnapshotSchedules; 0: 1000, with -race 200, with -short 60")
+	snapshotN    = flag.Int("snapshot.n", 60, "schedules of TestSnapshotSchedules; long form: 1000")
 )
 
 // snapWorld is some engines, an Indexer that hears of them, and what happens to both.
@@ -532,15 +532,6 @@ func (w *snapWorld) run() {
 // restart.
 func TestSnapshotSchedules(t *testing.T) {
 	n := uint64(*snapshotN)
-	switch {
-	case n > 0:
-	case testing.Short():
-		n = 60
-	case raceEnabled:
-		n = 200
-	default:
-		n = 1000
-	}
 	tally := map[string]int{}
 	for i := range n {
 		t.Run("", func(t *testing.T) { newSnapWorld(t, *snapshotSeed+i, tally).run() })
