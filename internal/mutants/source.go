@@ -17,98 +17,112 @@ import (
 type source struct {
 	*ast.File
 	file string // its path
-	fset *token.FileSet
 	src  string
 }
 
-func parse(file, src string) (*source, error) {
-	fset := token.NewFileSet()
-	f, err := parser.ParseFile(fset, file, src, parser.SkipObjectResolution|parser.ParseComments)
-	return &source{f, file, fset, src}, err
-}
+var fset = token.NewFileSet()
 
-func (s *source) offset(p token.Pos) int { return s.fset.Position(p).Offset }
-
-func (s *source) text(n ast.Node) string { return s.src[s.offset(n.Pos()):s.offset(n.End())] }
-
-// pkgSource has the files of a package that are not tests.
-type pkgSource []*source
-
-func load(dir string) (p pkgSource, err error) {
-	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+func parse(file string) (*source, error) {
+	src, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
+	f, err := parser.ParseFile(fset, file, src, parser.SkipObjectResolution)
+	return &source{f, file, string(src)}, err
+}
+
+func offset(p token.Pos) int { return fset.Position(p).Offset }
+
+// pkgSource has the files of a package, and what those of its tests declare.
+type pkgSource struct {
+	files []*source
+	tests map[string]bool
+}
+
+func load(dir string) (*pkgSource, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	p := &pkgSource{tests: make(map[string]bool)}
 	for _, file := range files {
-		if strings.HasSuffix(file, "_test.go") {
+		s, err := parse(file)
+		if err != nil {
+			return nil, err
+		}
+		if !strings.HasSuffix(file, "_test.go") {
+			p.files = append(p.files, s)
 			continue
 		}
-		src, err := os.ReadFile(file)
-		if err != nil {
-			return nil, err
+		for _, d := range s.Decls {
+			for _, name := range decls.Names(d) {
+				p.tests[name] = true
+			}
 		}
-		s, err := parse(file, string(src))
-		if err != nil {
-			return nil, err
-		}
-		p = append(p, s)
 	}
-	if len(p) == 0 {
-		return nil, fmt.Errorf("there is no package in %s", dir)
-	}
-	return p, nil
+	return p, err
 }
 
-// place is the declaration that a mutant breaks, and where in it its text is.
-type place struct {
-	*source
-	decl     int
-	from, to int
-}
-
-// find returns what m breaks. A function that stands in several files, for other
-// systems, is the one with the text in it.
-func (p pkgSource) find(m mutant) (at place, err error) {
+// find looks for what the mutant breaks. A function that stands in several files,
+// for other systems, is the one with the text in it.
+func (t *trial) find(p *pkgSource) error {
 	named, times := false, 0
-	for _, s := range p {
-		for i, d := range s.Decls {
-			if !slices.Contains(decls.Names(d), m.breaks) {
+	for _, s := range p.files {
+		for _, d := range s.Decls {
+			if !slices.Contains(decls.Names(d), t.breaks) {
 				continue
 			}
 			named = true
-			text := s.text(d)
-			if n := strings.Count(text, m.old); n > 0 {
+			text := s.src[offset(d.Pos()):offset(d.End())]
+			if n := strings.Count(text, t.old); n > 0 {
 				times += n
-				from := s.offset(d.Pos()) + strings.Index(text, m.old)
-				at = place{s, i, from, from + len(m.old)}
+				t.source, t.decl, t.from = s, d, offset(d.Pos())+strings.Index(text, t.old)
 			}
 		}
 	}
 	switch {
 	case !named:
-		return at, fmt.Errorf("nothing is called %s", m.breaks)
+		return fmt.Errorf("nothing in %s is called %s", t.pkg, t.breaks)
 	case times != 1:
-		return at, fmt.Errorf("%q stands in %s %d times", m.old, m.breaks, times)
+		return fmt.Errorf("%q stands in %s of %s %d times", t.old, t.breaks, t.pkg, times)
+	case !p.tests[t.function()]:
+		return fmt.Errorf("%s has no test %s", t.pkg, t.function())
 	}
-	return at, nil
+	return nil
 }
 
-// broken returns the file as the mutant has it.
-func (t *trial) broken() []byte {
-	return []byte(t.at.src[:t.at.from] + t.new + t.at.src[t.at.to:])
+// function returns the function of the mutant's test, which may be one within it.
+func (m mutant) function() string {
+	name, _, _ := strings.Cut(m.test, "/")
+	return name
 }
 
-// body returns the body of the function as the mutant has it, or "" if it is not
-// the body of a function, and that alone, that is another one.
+// broken returns the text between two places of the file as the mutant has it.
+func (t *trial) broken(from, to int) string {
+	return t.src[from:t.from] + t.new + t.src[t.from+len(t.old):to]
+}
+
+// body returns a statement that does what the body of the function does as the
+// mutant has it, or "" if something else is broken.
 func (t *trial) body() string {
-	was, ok := t.at.Decls[t.at.decl].(*ast.FuncDecl)
-	broken, err := parse(t.at.file, string(t.broken()))
-	if !ok || err != nil || len(broken.Decls) != len(t.at.Decls) {
+	fn, ok := t.decl.(*ast.FuncDecl)
+	if !ok || t.err != nil || fn.Name.Name == "init" || t.from <= offset(fn.Body.Lbrace) {
 		return ""
 	}
-	is, ok := broken.Decls[t.at.decl].(*ast.FuncDecl)
-	if !ok || was.Name.Name == "init" || directive(was) || (function{t.at.source, was}).head(0) != (function{broken, is}).head(0) {
-		return ""
+	body := t.broken(offset(fn.Body.Lbrace), offset(fn.Body.End()))
+	if r := fn.Type.Results; r != nil {
+		return "return func() " + t.src[offset(r.Pos()):offset(r.End())] + body + "()"
 	}
-	return broken.text(is.Body)
+	return "func() " + body + "()\nreturn"
+}
+
+// weave returns the file with further beginnings of bodies.
+func (s *source) weave(beginnings map[ast.Decl]string) string {
+	var b strings.Builder
+	at := 0
+	for _, d := range s.Decls {
+		if begins := beginnings[d]; begins != "" {
+			body := offset(d.(*ast.FuncDecl).Body.Lbrace) + 1
+			b.WriteString(s.src[at:body] + begins)
+			at = body
+		}
+	}
+	return b.String() + s.src[at:]
 }
