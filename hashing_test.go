@@ -221,7 +221,7 @@ func TestLocalsOfSimilarUnits(t *testing.T) {
 
 // Each bit of a unit, of an extra and of the seed changes half of the bits of the local.
 func TestLocalsAvalanche(t *testing.T) {
-	const rounds = 500
+	rounds := choose(200, 500)
 	r := rand.New(rand.NewPCG(10, 10))
 	flips := map[string]*[64]int{}
 	for range rounds {
@@ -254,7 +254,7 @@ func TestLocalsAvalanche(t *testing.T) {
 	}
 	for what, bits := range flips {
 		for bit, n := range bits {
-			if n < rounds/2-67 || n > rounds/2+67 { // 6 standard deviations
+			if off := int(3 * math.Sqrt(float64(rounds))); n < rounds/2-off || n > rounds/2+off { // 6 standard deviations
 				t.Errorf("%s changed bit %d in %d of %d cases", what, bit, n, rounds)
 			}
 		}
