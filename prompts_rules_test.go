@@ -354,6 +354,27 @@ func TestPromptCacheFewForms(t *testing.T) {
 	}
 }
 
+// What forks right where the cache cuts has the pods of each branch, whatever their units.
+// What goes on behind a whole text that ends there has no token that came behind that text.
+func TestPromptCacheForks(t *testing.T) {
+	tiny := tinyWith(t, tokensAround)
+	for i := range 8 {
+		c := one(t, tiny)
+		base := prose(uint64(i), 4000)
+		fork := base[:prefixcache.Grain*(1+i%3)] + prose(uint64(i)+100, 1000)
+		for _, pod := range []string{"p16", "p1", "p24", "pairs16", "pairs1"} {
+			c.hold(pod, base, tiny)
+			c.hold(pod, fork, tiny)
+		}
+		for _, text := range []string{base[:2*prefixcache.Grain], base, base, fork, fork, base} {
+			c.ask(kvindex.Request{Prompt: text})
+		}
+		if s := c.with.Stats().Prompts; s.Grown == 0 || c.seen["hits"] != 6 {
+			t.Fatalf("%+v, %v", s, c.seen)
+		}
+	}
+}
+
 // Everything that equal texts differ by is in the scope of what is kept, and nothing else.
 func TestPromptCacheScope(t *testing.T) {
 	tiny, other := tinyWith(t, "{}"), tinyWith(t, otherWords)
