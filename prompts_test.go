@@ -31,7 +31,7 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-var promptsN = flag.Int("prompts.n", 0, "requests of TestPromptCacheEqual to each kind of tokenizer, and a tenth as many more of TestPromptCacheConcurrent and TestPromptCacheHostile; 0: 1,000")
+var promptsN = flag.Int("prompts.n", 0, "requests of TestPromptCacheEqual to each kind of tokenizer, and 1,000 and a tenth as many of TestPromptCacheConcurrent and TestPromptCacheHostile; 0: 1,000")
 
 // prompts returns how many requests -prompts.n asks for.
 func prompts() int { return cmp.Or(*promptsN, 1000) }

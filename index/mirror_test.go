@@ -3,7 +3,6 @@ package index_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"math/bits"
 	"slices"
@@ -480,35 +479,6 @@ func TestMirrorOfASourceThatGoesMeanwhile(t *testing.T) {
 			blocks *= 2
 		}
 		m.Close()
-	}
-}
-
-// An ordinal that comes again has nothing of its last holder.
-func TestMirrorOfOrdinalsThatComeAgain(t *testing.T) {
-	saw := new(told)
-	m := newMirrored(t, index.MemoryConfig{}, saw)
-	defer m.Close()
-	seen, again := map[uint32]uint64{}, 0
-	for i := range 200 {
-		src := index.Source{Pod: fmt.Sprint(i % 3), Model: "m"}
-		mustApply(t, m, src, mirrorStore(uint64(i), 0, 100))
-		for _, h := range m.mirror.feeds[m.mirror.sources[src]].holders {
-			if last, ok := seen[h.ID]; ok && last != m.mirror.sources[src] {
-				again++
-			}
-			seen[h.ID] = m.mirror.sources[src]
-		}
-		if i%5 == 4 {
-			if err := m.Remove(context.Background(), src.Pod); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if i%2 == 0 {
-			mustApply(t, m, src, index.Change{Op: index.OpClear})
-		}
-	}
-	if t.Logf("ordinals came again %d times", again); again < 20 {
-		t.Error("the test tests too little")
 	}
 }
 

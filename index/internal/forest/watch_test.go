@@ -89,7 +89,8 @@ func (w *watched) check() {
 }
 
 // What a Watcher is told is who holds what, while chains fork, grow and go, and slabs are
-// evicted and moved.
+// evicted and moved. All stays what it was while names and slabs still say that they are
+// where they were, and in the end the chunks have gone.
 func TestWatch(t *testing.T) {
 	var evicted, moved, late, gains, losses, deep int
 	for seed := range uint64(choose(2, 8)) {
@@ -133,8 +134,24 @@ func TestWatch(t *testing.T) {
 				}
 				o.relink()
 			}
+			for range 3 {
+				o.f.Reclaim()
+			}
 			o.check()
 			w.check()
+		}
+		o.relink()
+		for len(o.chains) > 0 {
+			o.fell(0)
+		}
+		if w.check(); o.f.Dying() != 0 || o.f.Len() != 0 {
+			t.Fatalf("%d old places and %d keys are left", o.f.Dying(), o.f.Len())
+		}
+		for range 3 {
+			o.f.Reclaim()
+		}
+		if left := o.f.slabs.free; left[0]+left[1]+left[2] > slabSizes*chunkSlabs {
+			t.Errorf("%v slabs are left", left)
 		}
 		gains, losses, deep = gains+w.gains, losses+w.losses, deep+w.deep
 	}
