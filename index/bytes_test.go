@@ -400,7 +400,7 @@ func TestBytesAtTheBound(t *testing.T) {
 		}},
 		{"chains of any length, in all tiers, of many", func(f *filler) {
 			var held []Change
-			for i := range 6_000 {
+			for i := range 3_000 {
 				c := f.sized(1+f.r.IntN(100), 16<<(i%3))
 				if len(held) > 100 && i%2 > 0 {
 					c = held[len(held)-1-f.r.IntN(100)]

@@ -15,8 +15,8 @@ type crowd struct {
 	stored int // blocks
 }
 
-// crowdBytes is the budget: room for 140,000 blocks of long chains.
-const crowdBytes = 4 << 20
+// crowdBytes is the budget: room for 70,000 blocks of long chains.
+const crowdBytes = 2 << 20
 
 func newCrowd(tb testing.TB) *crowd {
 	m, err := NewMemory(MemoryConfig{Bytes: crowdBytes})

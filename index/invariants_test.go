@@ -176,7 +176,7 @@ func TestInvariantsAtABound(t *testing.T) {
 		}
 		srcs := []Source{{Pod: "0", Model: "m"}, {Pod: "1", Model: "m"}, {Pod: "2", Model: "m"}}
 		f := flooded{TB: t, Memory: m}
-		for step := range 300 {
+		for step := range choose(100, 150, 300) {
 			src, c := srcs[r.IntN(len(srcs))], randomChange(r)
 			c.Root = Key(r.IntN(3))<<16 | c.Root
 			total.Add(f.apply(src, c))

@@ -79,7 +79,7 @@ func testSnapshotBesideWriters(t *testing.T, seed uint64, clears bool) {
 	for i := range 3 {
 		p := &busyPod{name: fmt.Sprint("pod ", i), r: rand.New(rand.NewPCG(seed, uint64(i)))}
 		all = append(all, p)
-		for range choose(4000, 6000, 12000) {
+		for range choose(4000, 4000, 12000) {
 			p.next(t, m, clears)
 		}
 	}

@@ -17,8 +17,11 @@ func sampled() int {
 
 // tried are the families of the outside data that are tried.
 func tried() []string {
-	if raced || testing.Short() {
+	switch {
+	case *long:
+		return supported
+	case raced || testing.Short():
 		return []string{"gpt2", "qwen25", "llama2"}
 	}
-	return supported
+	return []string{"gpt2", "deepseekv3", "llama2", "gemma2"}
 }

@@ -165,7 +165,7 @@ func TestLoadPretrainedRefusals(t *testing.T) {
 func TestLoadPretrainedOfFamilies(t *testing.T) {
 	families := tried()
 	if !*long {
-		families = []string{"gpt2", "deepseekv3", "llama2"}
+		families = []string{"deepseekv3", "llama2"}
 	}
 	for _, family := range families {
 		t.Run(family, func(t *testing.T) {

@@ -209,7 +209,7 @@ func TestRefusedPatterns(t *testing.T) {
 
 // Texts of one long run would take minutes if a scanner went back over them.
 func TestLongRuns(t *testing.T) {
-	const n = 1 << 17
+	const n = 1 << 15
 	eachPattern(t, func(name string, got tokenize.Pattern, _ pattern) {
 		for _, part := range longRuns {
 			s := []byte(strings.Repeat(part, n/len(part)) + "x")

@@ -134,7 +134,7 @@ func testBoundSeeds(t *testing.T, open func(testing.TB, Config) index.Index) {
 		t.Log("the backend has no bound in bytes")
 		return
 	}
-	n := cmp.Or(*seedsFlag, choose(2, 4, 0))
+	n := cmp.Or(*seedsFlag, choose(1, 2, 0))
 	var saw boundFirings
 	for i := 0; i < n || Long() && i < n+n/2 && len(saw.lacks()) > 0; i++ {
 		seed := *fromFlag + uint64(i)

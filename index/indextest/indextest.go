@@ -943,7 +943,7 @@ var cases = []testCase{
 		}
 	}},
 	{"ManyHolders", func(t *T) {
-		const pods = 17000
+		const pods = 9000
 		c, d := newChain(1, 2), newChain(2, 40)
 		for n := range pods {
 			src := index.Source{Pod: fmt.Sprint(n), Model: "m"}

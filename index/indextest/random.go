@@ -15,7 +15,7 @@ import (
 )
 
 var (
-	seedsFlag = flag.Int("indextest.seeds", 0, "how many random histories a backend goes through; from 24 on the suite wants each rule to fire often; 0: 12 histories, with -short 4")
+	seedsFlag = flag.Int("indextest.seeds", 0, "how many random histories a backend goes through; from 24 on the suite wants each rule to fire often; 0: 8 histories, with -short 4")
 	fromFlag  = flag.Uint64("indextest.from", 0, "the seed of the first random history")
 )
 
@@ -1143,7 +1143,7 @@ func (m model) run(ix index.Index, w *world, st step, fired *firings) string {
 
 // testRandomSeeds runs as many histories as the flags say.
 func testRandomSeeds(t *testing.T, open func(testing.TB, Config) index.Index) {
-	n := cmp.Or(*seedsFlag, choose(4, 12, 0))
+	n := cmp.Or(*seedsFlag, choose(4, 8, 0))
 	var fired firings
 	for i := range n {
 		seed := *fromFlag + uint64(i)
