@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"math"
 	"math/big"
 	"math/rand/v2"
@@ -219,48 +218,6 @@ func TestLocalsOfSimilarUnits(t *testing.T) {
 	}
 }
 
-// Each bit of a unit, of an extra and of the seed changes half of the bits of the local.
-func TestLocalsAvalanche(t *testing.T) {
-	const rounds = 500
-	r := rand.New(rand.NewPCG(10, 10))
-	flips := map[string]*[64]int{}
-	for range rounds {
-		var seed [16]byte
-		binary.LittleEndian.PutUint64(seed[:], r.Uint64())
-		tokens := randomTokens(r, 16)
-		x := kvindex.Extra{Kind: 1, ID: r.Uint64(), Offset: r.Uint32N(16)}
-		was := kvindex.LocalsOf(seed, "", 16, tokens, x)[0]
-		differ := func(what string) {
-			if flips[what] == nil {
-				flips[what] = new([64]int)
-			}
-			for bit, d := 0, kvindex.LocalsOf(seed, "", 16, tokens, x)[0]^was; bit < 64; bit++ {
-				flips[what][bit] += int(d >> bit & 1)
-			}
-		}
-		for bit := range 512 {
-			tokens[bit/32] ^= 1 << (bit % 32)
-			differ(fmt.Sprint("token bit ", bit))
-			tokens[bit/32] ^= 1 << (bit % 32)
-		}
-		x.ID ^= 1
-		differ("id")
-		x.ID ^= 1
-		x.Offset ^= 1
-		differ("offset")
-		x.Offset ^= 1
-		seed[15] ^= 1
-		differ("seed")
-	}
-	for what, bits := range flips {
-		for bit, n := range bits {
-			if n < rounds/2-67 || n > rounds/2+67 { // 6 standard deviations
-				t.Errorf("%s changed bit %d in %d of %d cases", what, bit, n, rounds)
-			}
-		}
-	}
-}
-
 // A fold goes on from a part of the units as if it had begun with the first, and tells
 // any two orders of them.
 func TestFold(t *testing.T) {
@@ -456,26 +413,6 @@ func TestScopes(t *testing.T) {
 	err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "lora", Tokens: p.Tokens}, new(kvindex.Answer))
 	if !errors.Is(err, kvindex.ErrRequest) || !strings.Contains(err.Error(), `both "m" and "third"`) {
 		t.Errorf("an adapter of two models: %v", err)
-	}
-}
-
-// TestExtrasSeparate: an extra changes the local of its unit, and no other.
-func TestExtrasSeparate(t *testing.T) {
-	tokens := randomTokens(rand.New(rand.NewPCG(3, 3)), 64)
-	_, plain, _ := kvindex.KeysOf(testSeed, "m", "", "", 16, tokens)
-	seen := map[index.Local]bool{}
-	for kind := 1; kind <= 4; kind++ {
-		for _, id := range []string{"x", "y"} {
-			locals := kvindex.LocalsOf(testSeed, "", 16, tokens, kvindex.Extra{Unit: 2, Kind: kind, ID: xxh3.HashString(id)})
-			if seen[locals[2]] || locals[2] == plain[2] {
-				t.Errorf("kind %d, id %q: not a local of its own", kind, id)
-			}
-			seen[locals[2]] = true
-			locals[2] = plain[2]
-			if !slices.Equal(locals, plain) {
-				t.Errorf("kind %d changes other units", kind)
-			}
-		}
 	}
 }
 

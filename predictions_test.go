@@ -571,10 +571,7 @@ func sums(t testing.TB, s *kvindex.Stats) {
 
 // TestPredictionsTogether: the sums hold at every moment, whoever does what.
 func TestPredictionsTogether(t *testing.T) {
-	rounds := 3000
-	if testing.Short() || raced {
-		rounds = 400
-	}
+	rounds := choose(400, 3000)
 	clock := new(handClock)
 	ix := open(t, kvindex.WithPredictions(kvindex.PredictionConfig{Bytes: kvindex.MinPredictionBytes, Now: clock.now}))
 	var prompts []fakeengine.Prompt
@@ -741,10 +738,7 @@ func FuzzPredictions(f *testing.F) {
 // TestPredictionBytes: predictions and tickets stay within their bound, and what there was no
 // room for adds up.
 func TestPredictionBytes(t *testing.T) {
-	n := 100_000
-	if testing.Short() || raced {
-		n = 5000
-	}
+	n := choose(5000, 100_000)
 	clock := new(handClock)
 	ix := open(t, kvindex.WithPredictions(kvindex.PredictionConfig{Bytes: kvindex.MinPredictionBytes, Now: clock.now}))
 	said(t, ix, "a", 0, fakeengine.NewPrompt(1, 16, 1).Stored(0, 1))

@@ -2,6 +2,7 @@ package kvindex_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -30,39 +31,37 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-var promptsN = flag.Int("prompts.n", 0, "requests of TestPromptCacheEqual and TestPromptCacheOfModels; 0: 5,000, with -race or -short 800")
+var promptsN = flag.Int("prompts.n", 0, "requests of TestPromptCacheEqual to each kind of tokenizer, and 1,000 and a tenth as many of TestPromptCacheConcurrent and TestPromptCacheHostile; 0: 1,000; long form: 5000")
+
+// prompts returns how many requests -prompts.n asks for.
+func prompts() int { return cmp.Or(*promptsN, 1000) }
 
 // TestPromptCacheEqual asks an Indexer with a prompt cache and one without the same, with
-// the same events, and compares all fields of the answers. Its tokenizers are the
-// project's own, TestPromptCacheOfModels has those of models.
-func TestPromptCacheEqual(t *testing.T) { comparePrompts(t, ownModels(t)) }
-
-func TestPromptCacheOfModels(t *testing.T) {
-	families := []string{"gpt2", "llama3", "qwen25", "deepseekv3", "o200k", "tekken", "llama2", "phi3", "gemma2"}
-	if raced {
-		families = families[:3]
-	}
-	var models []*promptModel
-	for i, family := range families {
-		bpe, err := tokenize.Load(testdata.Path(t, "the prompt cache with the tokenizers of models", "tokens", family))
-		if err != nil {
-			t.Fatal(err)
+// the same events, and compares all fields of the answers, and Explain's. The cache evicts.
+// Tokenizers are the project's own, and those of models.
+func TestPromptCacheEqual(t *testing.T) {
+	t.Run("own", func(t *testing.T) { comparePrompts(t, ownModels(t)) })
+	t.Run("of models", func(t *testing.T) {
+		families := []string{"gpt2", "llama3", "llama2"}
+		if prompts() >= 5000 {
+			families = append(families, "qwen25", "deepseekv3", "o200k", "tekken", "phi3", "gemma2")
 		}
-		models = append(models, newPromptModel(t, family, i, bpe, bpe,
-			"<|eot_id|>", "<|begin_of_text|>", "<|im_start|>", "<|im_end|>", "<s>", "</s>", "<|endoftext|>", "<end_of_turn>", "[INST]"))
-	}
-	comparePrompts(t, models)
+		var models []*promptModel
+		for i, family := range families {
+			bpe, err := tokenize.Load(testdata.Path(t, "the prompt cache with the tokenizers of models", "tokens", family))
+			if err != nil {
+				t.Fatal(err)
+			}
+			models = append(models, newPromptModel(t, family, i, bpe, bpe,
+				"<|eot_id|>", "<|begin_of_text|>", "<|im_start|>", "<|im_end|>", "<s>", "</s>", "<|endoftext|>", "<end_of_turn>", "[INST]"))
+		}
+		comparePrompts(t, models)
+	})
 }
 
 func comparePrompts(t *testing.T, models []*promptModel) {
-	n := *promptsN
-	if n == 0 {
-		n = 5000
-		if raced || testing.Short() {
-			n = 800
-		}
-	}
-	with, without := openPair(t, models, 64<<20)
+	n := prompts()
+	with, without := openPair(t, models, 3<<20)
 	c := comparison{tb: t, with: with, without: without, Rand: rand.New(rand.NewPCG(31, uint64(n))), seen: map[string]int{}}
 	for i := range n {
 		m := models[i%len(models)]
@@ -72,16 +71,16 @@ func comparePrompts(t *testing.T, models []*promptModel) {
 		}
 	}
 	c.report(n)
+	if with.Stats().Prompts.Evicted == 0 {
+		t.Error("nothing was evicted")
+	}
 }
 
 // TestPromptCacheConcurrent asks from many goroutines, with a cache and a Pool that evict
 // all the time, another file put under a name again and again, contexts that end, and Close
 // at the end. Each answer is that of an Indexer without a cache that has one of the files.
 func TestPromptCacheConcurrent(t *testing.T) {
-	n := 16_000
-	if raced || testing.Short() {
-		n = 2000
-	}
+	n := 1000 + prompts()/10
 	dir := t.TempDir()
 	files := [2][]byte{tinyFile(t, tokensAround), tinyFile(t, otherWords)}
 	tokenizers := [2]*tokenize.BPE{tinyWith(t, tokensAround), tinyWith(t, otherWords)}
@@ -124,7 +123,7 @@ func TestPromptCacheConcurrent(t *testing.T) {
 	var questions []question
 	r, texts := rand.New(rand.NewPCG(41, 42)), &promptTexts{rand.New(rand.NewPCG(43, 33)), []string{"<|end|>"}}
 	var before []string
-	for i := range 400 {
+	for i := range 200 {
 		text := texts.text(1000 + r.IntN(5000))
 		if i%4 > 0 {
 			old := before[r.IntN(len(before))]
@@ -479,6 +478,9 @@ func (c *comparison) request(m *promptModel) {
 		return
 	}
 	c.count(m, &r, asked.text, how, before)
+	if c.IntN(10) == 0 {
+		c.explain(&r, m)
+	}
 	if c.IntN(6) == 0 && len(m.fleet) > 0 && asked.text != "" {
 		c.store(m, &r, asked.text)
 	}
@@ -504,6 +506,28 @@ func (c *comparison) equal(r *kvindex.Request) bool {
 		c.seen["hits"]++
 	}
 	return true
+}
+
+// explain asks both for a score's reasons, and wants the cache not to be used.
+func (c *comparison) explain(r *kvindex.Request, m *promptModel) {
+	pod := "nobody"
+	if len(m.fleet) > 0 {
+		pod = m.fleet[c.IntN(len(m.fleet))].name
+	}
+	s := c.with.Stats().Prompts
+	a, errA := c.with.Explain(ctx, r, pod)
+	b, errB := c.without.Explain(ctx, r, pod)
+	if fmt.Sprint(errA, a.Unknown, a.Err) != fmt.Sprint(errB, b.Unknown, b.Err) {
+		c.tb.Errorf("with: %v, %v, %v, without: %v, %v, %v", errA, a.Unknown, a.Err, errB, b.Unknown, b.Err)
+	}
+	a.Unknown, b.Unknown = nil, nil
+	if !reflect.DeepEqual(a, b) {
+		c.tb.Errorf("with: %+v\nwithout: %+v", a, b)
+	}
+	if now := c.with.Stats().Prompts; now != s {
+		c.tb.Errorf("Explain changes %+v to %+v", s, now)
+	}
+	c.seen["explained"]++
 }
 
 func (c *comparison) count(m *promptModel, r *kvindex.Request, text, how string, before prefixcache.Stats) {
@@ -589,12 +613,12 @@ func (c *comparison) report(n int) {
 	s := c.with.Stats().Prompts
 	c.tb.Logf("%+v", s)
 	for what, share := range map[string]int{
-		"known whole": 5, "known in part": 5, "hits": 10, "past": 50, "errors": 2000,
+		"known whole": 5, "known in part": 8, "hits": 10, "past": 50, "errors": 2000,
 		"ends within a character": 100, "ends within a special token": 100, "ends within white space": 100, "ends within a combining sequence": 100,
 		"marks within a character": 100, "marks within a special token": 100, "marks within white space": 100, "marks within a combining sequence": 100,
-		"known whole, with an adapter": 100, "known whole, with a salt": 100,
+		"explained": 20, "known whole, with an adapter": 100, "known whole, with a salt": 100,
 	} {
-		if c.seen[what] < n/share {
+		if n >= 5000 && c.seen[what] < n/share || c.seen[what] == 0 {
 			c.tb.Errorf("%d %s of %d", c.seen[what], what, n)
 		}
 	}

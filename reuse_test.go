@@ -66,7 +66,7 @@ func (g *hybridGroup) events(p fakeengine.Prompt, told bool) []fakeengine.Event 
 func TestHybridsByTheRule(t *testing.T) {
 	r := rand.New(rand.NewPCG(18, 1))
 	seen := map[string]int{}
-	for n := range 3000 {
+	for n := range choose(1000, 3000) {
 		p := fakeengine.NewPrompt(1, 16, 4+4*r.IntN(8))
 		groups := make([]hybridGroup, 1+r.IntN(4))
 		profile := kvindex.Profile{Copies: kvindex.CopiesExact, Draft: kvindex.Draft(r.IntN(3))}

@@ -40,32 +40,6 @@ func TestScorePods(t *testing.T) {
 	}
 }
 
-// The best pods of an answer are those that the whole answer begins with.
-func TestTop(t *testing.T) {
-	ix := open(t)
-	p := fakeengine.NewPrompt(1, 16, 5)
-	for pod, n := range map[string]int{"a": 1, "b": 3, "c": 0, "d": 3, "e": 2, "f": 1, "g": 3} {
-		ingest(t, ix, pod, p.Stored(0, 1), p.Removed(0))
-		if n > 0 {
-			ingest(t, ix, pod, p.Stored(0, n))
-		}
-	}
-	all := score(t, ix, kvindex.Request{Tokens: p.Tokens})
-	for top := 1; top <= len(all)+1; top++ {
-		got := score(t, ix, kvindex.Request{Tokens: p.Tokens, Top: top})
-		if want := all[:min(top, len(all))]; !slices.Equal(got, want) {
-			t.Errorf("the best %d: %+v\nwant %+v", top, got, want)
-		}
-	}
-	var cached []int
-	for _, s := range all {
-		cached = append(cached, s.CachedTokens)
-	}
-	if want := []int{48, 48, 48, 32, 16, 16, 0}; !slices.Equal(cached, want) {
-		t.Errorf("%d, want %d", cached, want)
-	}
-}
-
 // Of the ranks of a pod the one counts that would reuse the most, then the one
 // that holds the most anywhere, then the first.
 func TestRanks(t *testing.T) {
@@ -121,75 +95,6 @@ func TestCachedTokens(t *testing.T) {
 		if got := [2]int{s.MatchedBlocks, s.CachedTokens}; got != want {
 			t.Errorf("%d tokens: got %v, want %v", n, got, want)
 		}
-	}
-}
-
-func TestPartialTailYieldsNoKey(t *testing.T) {
-	ix := open(t)
-	p := fakeengine.NewPrompt(1, 16, 3)
-	ingest(t, ix, "a", p.Stored(0, 3))
-	for n := 33; n < 48; n++ {
-		if got := score(t, ix, kvindex.Request{Tokens: p.Tokens[:n]})[0].MatchedBlocks; got != 2 {
-			t.Errorf("%d tokens match %d blocks", n, got)
-		}
-	}
-}
-
-func TestBlockSizes(t *testing.T) {
-	ix := open(t)
-	want := map[string]int{}
-	tokens := fakeengine.NewPrompt(1, 1, 1200).Tokens
-	for i, size := range []int{1, 2, 8, 16, 24, 32, 48, 64, 100, 528} {
-		p := fakeengine.Prompt{Tokens: tokens, Size: size, Hash: uint64(i+1) << 32}
-		pod := fmt.Sprint("by", size)
-		n := 1100 / size
-		ingest(t, ix, pod, p.Stored(0, n))
-		want[pod] = n * size
-	}
-	for _, s := range score(t, ix, kvindex.Request{Tokens: tokens}) {
-		if got := s.MatchedBlocks * s.BlockTokens; got != want[s.Pod] || s.CachedTokens != got {
-			t.Errorf("%s: %d tokens held, %d cached, want %d", s.Pod, got, s.CachedTokens, want[s.Pod])
-		}
-	}
-}
-
-func TestHybridIsAnUpperBound(t *testing.T) {
-	ix := open(t)
-	p := fakeengine.NewPrompt(1, 16, 4)
-	window := p.Stored(0, 4)
-	window.Group, window.Kind, window.Window = 1, "sliding_window", 32
-	ingest(t, ix, "a", p.Stored(0, 3), window)
-	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; !s.UpperBound || s.MatchedBlocks != 3 {
-		t.Errorf("got %+v", s)
-	}
-	ingest(t, ix, "a", p.Removed(0)) // the window group's blocks do not stand in for it
-	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.MatchedBlocks != 0 {
-		t.Errorf("got %+v", s)
-	}
-	ingest(t, ix, "b", p.Stored(0, 3))
-	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.Pod != "b" || s.UpperBound {
-		t.Errorf("got %+v", s)
-	}
-}
-
-// All full-attention groups have to hold what is reused, which ends where blocks of both
-// end. The one with the lowest ID has the matched blocks.
-func TestSeveralFullGroups(t *testing.T) {
-	ix := open(t)
-	p := fakeengine.NewPrompt(1, 16, 8)
-	coarse := fakeengine.Prompt{Tokens: p.Tokens, Size: 32, Hash: 2 << 32}.Stored(0, 3)
-	coarse.Group, coarse.Kind = 1, "full_attention"
-	ingest(t, ix, "a", p.Stored(0, 8), coarse)
-	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.CachedTokens != 96 || s.BlockTokens != 16 || s.MatchedBlocks != 8 || !s.UpperBound {
-		t.Errorf("got %+v", s)
-	}
-	ingest(t, ix, "a", p.Removed(1))
-	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.CachedTokens != 0 || s.BlockTokens != 16 || s.MatchedBlocks != 1 {
-		t.Errorf("got %+v", s)
-	}
-	ingest(t, ix, "a", p.Removed(0))
-	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.CachedTokens != 0 || s.MatchedBlocks != 0 {
-		t.Errorf("got %+v", s)
 	}
 }
 

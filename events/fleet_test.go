@@ -18,7 +18,7 @@ import (
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
 
-var fleetSteps = flag.Int("fleet.steps", 400, "how many changes each schedule of TestFleetRandom makes")
+var fleetSteps = flag.Int("fleet.steps", 400, "how many changes each schedule of TestFleetRandom makes; long form: 2000")
 
 // fleetSink is a sink that knows what may be called when: a stream is opened once, brings
 // messages while it is open, and a pod is forgotten when all of its streams are closed.

@@ -49,12 +49,8 @@ func (e *evictor) apply(src Source, changes ...Change) {
 }
 
 func TestEvict(t *testing.T) {
-	seeds := uint64(8)
-	if raceDetector { // one goroutine is at it
-		seeds = 1
-	}
-	for seed := range seeds {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { testEvict(t, seed) })
+	for seed := range choose(1, 1, 8) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { testEvict(t, uint64(seed)) })
 	}
 }
 
@@ -112,7 +108,7 @@ func testEvict(t *testing.T, seed uint64) {
 		default:
 			e.saw.full++
 		}
-		if step%50 == 0 {
+		if step%choose(200, 200, 50) == 0 {
 			if err := m.check(); err != nil {
 				t.Fatalf("step %d: %v", step, err)
 			}

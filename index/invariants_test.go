@@ -20,10 +20,7 @@ func (m *Memory) removeSome(r *rand.Rand, src Source) error {
 // contradict each other as no engine's would, against tiny bounds, of sources
 // that share their keys.
 func TestInvariants(t *testing.T) {
-	seeds := uint64(60)
-	if testing.Short() {
-		seeds = 20
-	}
+	seeds := uint64(choose(6, 12, 60))
 	var total Counts
 	var parked, removed, queries int
 	for seed := range seeds {
@@ -77,7 +74,7 @@ func TestInvariants(t *testing.T) {
 		"forgotten": {total.Forgotten, 500}, "ambiguous": {total.Ambiguous, 100}, "restored": {total.Restored, 20},
 		"reports": {total.Reports, 100}, "cleared": {total.Cleared, 50}, "removals": {uint64(removed), 100},
 	} {
-		if got[0]*60 < got[1]*seeds {
+		if *Long && got[0]*60 < got[1]*seeds {
 			t.Errorf("%d %s, want at least %d: the test tests too little", got[0], name, got[1]*seeds/60)
 		}
 	}
@@ -153,9 +150,9 @@ func TestEvictedInOneVariant(t *testing.T) {
 		if rows := ask(); len(rows) != 1 || rows[0].Run != 2 {
 			t.Fatalf("%+v", rows)
 		}
-		if err := m.check(); err != nil {
-			t.Fatal(err)
-		}
+	}
+	if err := m.check(); err != nil {
+		t.Fatal(err)
 	}
 	if i := info(); i.Evicted != 2 || i.Blocks[TierGPU] != 3 || i.Blocks[TierCPU] != 1 || i.Names != 4 {
 		t.Errorf("%+v", i)
@@ -168,10 +165,7 @@ func TestEvictedInOneVariant(t *testing.T) {
 // TestInvariantsAtABound is TestInvariants at the least budget, which large blocks of
 // another source pass all the time.
 func TestInvariantsAtABound(t *testing.T) {
-	seeds := uint64(8)
-	if testing.Short() {
-		seeds = 2
-	}
+	seeds := uint64(choose(1, 1, 8))
 	var total Counts
 	var evicted, cycles uint64
 	for seed := range seeds {
@@ -182,7 +176,7 @@ func TestInvariantsAtABound(t *testing.T) {
 		}
 		srcs := []Source{{Pod: "0", Model: "m"}, {Pod: "1", Model: "m"}, {Pod: "2", Model: "m"}}
 		f := flooded{TB: t, Memory: m}
-		for step := range 300 {
+		for step := range choose(100, 150, 300) {
 			src, c := srcs[r.IntN(len(srcs))], randomChange(r)
 			c.Root = Key(r.IntN(3))<<16 | c.Root
 			total.Add(f.apply(src, c))
@@ -216,7 +210,7 @@ func TestInvariantsAtABound(t *testing.T) {
 		"evicted": {evicted, 3000}, "cycles": {cycles, 500}, "dropped": {total.Dropped, 200}, "forgotten": {total.Forgotten, 50},
 		"ambiguous": {total.Ambiguous, 40}, "parked": {total.Parked, 100}, "reports": {total.Reports, 60},
 	} {
-		if got[0]*8 < got[1]*seeds {
+		if *Long && got[0]*8 < got[1]*seeds {
 			t.Errorf("%d %s, want at least %d: the test tests too little", got[0], name, got[1]*seeds/8)
 		}
 	}

@@ -3,7 +3,6 @@ package index_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"math/bits"
 	"slices"
@@ -325,10 +324,6 @@ func TestMirror(t *testing.T) {
 		return newMirrored(tb, index.MemoryConfig{PendingBytes: c.PendingBytes, IdleNames: c.IdleNames, Bytes: c.Bytes}, &saw)
 	})
 	t.Run("Sightings", func(t *testing.T) {
-		short := int64(1)
-		if testing.Short() {
-			short = 10
-		}
 		for _, c := range []struct {
 			what   string
 			n      *atomic.Int64
@@ -344,8 +339,8 @@ func TestMirror(t *testing.T) {
 			{"told of evictions", &saw.evicted, 100},
 		} {
 			t.Logf("%s: %d times", c.what, c.n.Load())
-			if c.n.Load() < c.enough/short {
-				t.Errorf("%s: %d times, want %d", c.what, c.n.Load(), c.enough/short)
+			if enough := c.enough; c.n.Load() == 0 || indextest.Long() && c.n.Load() < enough {
+				t.Errorf("%s: %d times, want %d", c.what, c.n.Load(), enough)
 			}
 		}
 	})
@@ -484,35 +479,6 @@ func TestMirrorOfASourceThatGoesMeanwhile(t *testing.T) {
 			blocks *= 2
 		}
 		m.Close()
-	}
-}
-
-// An ordinal that comes again has nothing of its last holder.
-func TestMirrorOfOrdinalsThatComeAgain(t *testing.T) {
-	saw := new(told)
-	m := newMirrored(t, index.MemoryConfig{}, saw)
-	defer m.Close()
-	seen, again := map[uint32]uint64{}, 0
-	for i := range 200 {
-		src := index.Source{Pod: fmt.Sprint(i % 3), Model: "m"}
-		mustApply(t, m, src, mirrorStore(uint64(i), 0, 100))
-		for _, h := range m.mirror.feeds[m.mirror.sources[src]].holders {
-			if last, ok := seen[h.ID]; ok && last != m.mirror.sources[src] {
-				again++
-			}
-			seen[h.ID] = m.mirror.sources[src]
-		}
-		if i%5 == 4 {
-			if err := m.Remove(context.Background(), src.Pod); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if i%2 == 0 {
-			mustApply(t, m, src, index.Change{Op: index.OpClear})
-		}
-	}
-	if t.Logf("ordinals came again %d times", again); again < 20 {
-		t.Error("the test tests too little")
 	}
 }
 

@@ -10,21 +10,20 @@ import (
 
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/index/indextest"
-	"github.com/kvindex/kvindex/internal/invariants"
 )
 
 // restarts is a Memory of which, now and then, only a snapshot is left before an Apply.
 type restarts struct {
 	tb    testing.TB
 	cfg   index.MemoryConfig
-	every int // Applies go by from one restart to the next
+	every int // Applies go by until a restart, then twice as many until the next
 
 	mu     sync.RWMutex
 	m      *index.Memory
 	closed bool
 
-	count   sync.Mutex
-	applies int
+	count         sync.Mutex
+	applies, next int
 }
 
 // restart goes on with what a snapshot has.
@@ -85,8 +84,12 @@ func (r *restarts) Apply(ctx context.Context, src index.Source, cur index.Cursor
 	r.count.Lock()
 	n := r.applies
 	r.applies++
+	due := n < 30 && n%3 > 0 || n >= r.next
+	if n >= r.next {
+		r.next = n + max(r.every, n)
+	}
 	r.count.Unlock()
-	if n < 30 && n%3 > 0 || n%r.every == 0 {
+	if due {
 		r.restart()
 	}
 	defer r.mu.RUnlock()
@@ -138,20 +141,12 @@ func (r *restarts) Close() error {
 // TestMemoryRestarts has an index of which only snapshots are left pass the suite: it
 // answers, counts and describes as if there had been none.
 func TestMemoryRestarts(t *testing.T) {
-	every := 197
-	if testing.Short() {
-		every = 997
-	}
-	if index.RaceDetector || invariants.Enabled {
-		t.Log("it takes too long: see TestSnapshotBesideWriters and TestSnapshotGoesOn")
-		return
-	}
 	indextest.Run(t, func(tb testing.TB, c indextest.Config) index.Index {
 		cfg := index.MemoryConfig{PendingBytes: c.PendingBytes, IdleNames: c.IdleNames, Bytes: c.Bytes}
 		m, err := index.NewMemory(cfg)
 		if err != nil {
 			tb.Fatal(err)
 		}
-		return &restarts{tb: tb, cfg: cfg, every: every, m: m}
+		return &restarts{tb: tb, cfg: cfg, every: 197, m: m}
 	})
 }

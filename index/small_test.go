@@ -109,8 +109,8 @@ func TestHoldersFillTheBudget(t *testing.T) {
 			c := blocksFrom(index.Key(units), units)
 			c.BlockSize, c.Hashes = 16*units, c.Hashes[:1]
 			total.Add(apply(t, m, src(pod), c))
-			within(t, m)
 		}
+		within(t, m)
 	}
 	if total.Dropped == 0 || m.Usage().Evicted < total.Dropped {
 		t.Errorf("%+v; %+v", total, m.Usage())
@@ -199,10 +199,7 @@ func TestAClearAtTheBound(t *testing.T) {
 // lets another writer in meanwhile.
 func TestALargeApply(t *testing.T) {
 	m := smallest(t)
-	blocks, stores := 10_000, 100
-	if testing.Short() {
-		stores = 50
-	}
+	const blocks, stores = 10_000, 50
 	apply(t, m, podB, blocksFrom(1, 1))
 	c := blocksFrom(2, blocks)
 	changes := make([]index.Change, stores)

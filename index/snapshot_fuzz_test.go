@@ -93,10 +93,7 @@ func FuzzRestore(f *testing.F) {
 
 // TestRestoreOfOthers changes some bytes of snapshots.
 func TestRestoreOfOthers(t *testing.T) {
-	n := 4000
-	if testing.Short() || raceDetector {
-		n = 600
-	}
+	n := choose(300, 600, 4000)
 	read := 0
 	var of []byte
 	for seed := range uint64(n) {

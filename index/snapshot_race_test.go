@@ -63,11 +63,7 @@ func (b *busyChange) apply(m *Memory, n int) (Applied, error) {
 // TestSnapshotBesideWriters writes snapshots while all pods change, into a writer that
 // goes on only when many changes were made. Each pod is then what it was at its cut.
 func TestSnapshotBesideWriters(t *testing.T) {
-	seeds := 6
-	if testing.Short() || raceDetector {
-		seeds = 2
-	}
-	for seed := range seeds {
+	for seed := range choose(2, 2, 6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { testSnapshotBesideWriters(t, uint64(seed), seed%2 > 0) })
 	}
 }
@@ -83,7 +79,7 @@ func testSnapshotBesideWriters(t *testing.T, seed uint64, clears bool) {
 	for i := range 3 {
 		p := &busyPod{name: fmt.Sprint("pod ", i), r: rand.New(rand.NewPCG(seed, uint64(i)))}
 		all = append(all, p)
-		for range 12000 {
+		for range choose(4000, 4000, 12000) {
 			p.next(t, m, clears)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 	"github.com/kvindex/kvindex/index/internal/names"
 )
 
-var soakFor = flag.Duration("soak", 2*time.Second, "how long TestSoak and TestSoakAtTheBound run each; from a minute on they want more")
+var soakFor = flag.Duration("soak", 0, "how long TestSoak and TestSoakAtTheBound run each; long form: a minute, from which on they want more; 0: for soakSteps steps from a sample to the next")
 
 // What a soak is made of. An engine has room for soakGPU blocks in the gpu and
 // soakCPU below, so that all of them hold a constant number.
@@ -23,10 +24,11 @@ const (
 	soakEngines = 8
 	soakReaders = 2
 	soakPrompts = 150
-	soakGPU     = 3000
-	soakCPU     = 6000
-	soakBlocks  = 400  // of a prompt, at most
-	soakWarm    = 1500 // steps of an engine until it is full
+	soakGPU     = 1500
+	soakCPU     = 3000
+	soakBlocks  = 400 // of a prompt, at most
+	soakWarm    = 750 // steps of an engine until it is full
+	soakSteps   = 300 // from a sample to the next, without -soak
 	// soakOther is what Go's runtime takes meanwhile for goroutines that wait, and the
 	// readers for their Candidates: a profile shows 45 kB after some minutes.
 	soakOther = 64 << 10
@@ -337,11 +339,13 @@ type soak struct {
 	// pause is held by whoever does a step, and by the sampler to have all stop.
 	pause sync.RWMutex
 	done  chan struct{}
+	steps atomic.Int64
+	due   chan struct{} // gets something after soakSteps steps, or an error
 }
 
 // newSoak returns a soak of engines of some models, which are full.
 func newSoak(t *testing.T, models int, cfg MemoryConfig) *soak {
-	s := &soak{done: make(chan struct{})}
+	s := &soak{done: make(chan struct{}), due: make(chan struct{}, 1)}
 	r := rand.New(rand.NewPCG(1, 21))
 	for root := range Key(5) {
 		s.pool.systems = append(s.pool.systems, soakPrompt{root: root}.with(r, 20))
@@ -413,29 +417,17 @@ func (s *soak) run(t *testing.T, sample func(r *rand.Rand)) {
 			})
 		})
 	}
-	looks := 0
-	wg.Go(func() {
-		tick := time.NewTicker(10 * time.Millisecond)
-		defer tick.Stop()
-		for ; ; looks++ {
-			select {
-			case <-s.done:
-				return
-			case <-tick.C:
-			}
-			if u := s.m.Usage(); u.Total > u.Budget {
-				t.Errorf("more is taken than the budget: %+v", u)
-				return
-			}
-		}
-	})
 	goroutines := runtime.NumGoroutine()
 	samples := max(10, *soakFor/(6*time.Second))
-	tick := time.NewTicker(*soakFor / samples)
-	defer tick.Stop()
+	next := func() { <-s.due }
+	if *soakFor > 0 {
+		tick := time.NewTicker(*soakFor / samples)
+		defer tick.Stop()
+		next = func() { <-tick.C }
+	}
 	r := rand.New(rand.NewPCG(1, 24))
 	for range samples {
-		<-tick.C
+		next()
 		s.pause.Lock()
 		sample(r)
 		s.m.sweepers.Wait() // nobody removes anything meanwhile
@@ -455,7 +447,7 @@ func (s *soak) run(t *testing.T, sample func(r *rand.Rand)) {
 		total.Add(e.total)
 		lives += e.lives
 	}
-	t.Logf("%+v, %d engines came anew, %d looks, %+v", total, lives, looks, s.m.Usage())
+	t.Logf("%+v, %d engines came anew, %d steps, %+v", total, lives, s.steps.Load(), s.m.Usage())
 	if *soakFor >= time.Minute && (total.Cleared < 10 || lives < 3 || total.Reports < 1000 || total.Forgotten < 1000) {
 		t.Error("the test tests too little")
 	}
@@ -471,9 +463,23 @@ func (s *soak) while(t *testing.T, step func() error) {
 		}
 		s.pause.RLock()
 		err := step()
+		n := s.steps.Add(1)
+		if n%16 == 0 && err == nil {
+			if u := s.m.Usage(); u.Total > u.Budget {
+				err = fmt.Errorf("more is taken than the budget: %+v", u)
+			}
+		}
 		s.pause.RUnlock()
 		if err != nil {
 			t.Error(err)
+		}
+		if n%soakSteps == 0 || err != nil {
+			select {
+			case s.due <- struct{}{}:
+			default:
+			}
+		}
+		if err != nil {
 			return
 		}
 	}

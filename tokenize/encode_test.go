@@ -128,7 +128,7 @@ func TestEncodeAsReference(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	words := strings.Fields(readProse(t))
 	texts := []string{"", readProse(t), "\xff", "a\xc3", "<|end|>x<|end|>"}
-	for range 200 {
+	for range 200 / sampled() {
 		texts = append(texts, englishLike(words, r.IntN(400), r))
 	}
 	// One piece each, on both sides of the length at which the algorithm changes.
@@ -152,7 +152,7 @@ func TestEncodeAsReference(t *testing.T) {
 // that merge before their parts do, and many ways to one result.
 func TestRandomMergesAsReference(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 10))
-	for range 60 {
+	for range 60 / sampled() {
 		tokens := []string{"a", "b", "c", "d"}[:1+r.IntN(4)]
 		letters := strings.Join(tokens, "")
 		vocab := fromJSON[map[string]any](t, variantVocab(t))

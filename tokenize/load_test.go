@@ -476,7 +476,7 @@ func TestParseMemory(t *testing.T) {
 
 // What size says is what the heap has, so that a budget of bytes can be kept.
 func TestSize(t *testing.T) {
-	if sampled > 1 {
+	if raced {
 		t.Log("not under the race detector, which has memory of its own")
 		return
 	}

@@ -138,14 +138,14 @@ func TestMarksOfFamilies(t *testing.T) {
 			bpe := parse(t, f.file(t, c))
 			n.added = addedContents(c)
 			texts := newNasty(uint64(number)+100, n.added...)
-			for i := range 40 / sampled {
+			for i := range 40 / sampled() {
 				n.grow(t, bpe, texts.Rand, i%2 == 0, texts.text)
 			}
 		})
 	}
 	n.report(t)
 	for _, within := range []string{"a character", "white space", "a combining sequence", "a special token"} {
-		if n.ends[within] < 1000/sampled {
+		if n.ends[within] < 1000/sampled() {
 			t.Errorf("%d cuts within %s", n.ends[within], within)
 		}
 	}
@@ -161,13 +161,13 @@ func TestMarksOfCorpus(t *testing.T) {
 			long = append(long, row.Text)
 		}
 	}
-	for _, family := range tried {
+	for _, family := range tried() {
 		t.Run(family, func(t *testing.T) {
 			bpe := loadOutside(t, family)
 			r := rand.New(rand.NewPCG(21, 22))
 			nasty := newNasty(23, "<|eot_id|>", "<|im_start|>", "<s>", "</s>", "<|endoftext|>")
 			n := marked{added: nasty.added}
-			for i := range 200 / sampled {
+			for i := range 200 / sampled() {
 				n.grow(t, bpe, r, i%2 == 0, func() string {
 					if r.IntN(3) == 0 {
 						return nasty.text()
@@ -176,7 +176,7 @@ func TestMarksOfCorpus(t *testing.T) {
 				})
 			}
 			for i, text := range long {
-				if i%sampled != 0 {
+				if i%sampled() != 0 {
 					continue
 				}
 				var at []int
@@ -317,8 +317,8 @@ func TestMarksTooLong(t *testing.T) {
 		"replaced, with another": {normalizer(`{"type":"Sequence","normalizers":[` + spaces + `,{"type":"Replace","pattern":{"String":"ooo"},"content":"u"}]}`), "tot wall ", 11, true, "a"},
 		"composed":               {normalizer(`{"type":"NFKC"}`), "\ufdfa wall ", 39, true, "a"},
 	} {
-		if sampled > 1 && name != "composed" {
-			continue // the race detector takes minutes for all
+		if !*long && name != "composed" {
+			continue
 		}
 		t.Run(name, func(t *testing.T) {
 			for _, over := range []int{0, 1} {

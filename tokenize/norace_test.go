@@ -2,6 +2,4 @@
 
 package tokenize_test
 
-const sampled = 1
-
-var tried = supported
+const raced = false

@@ -50,13 +50,13 @@ func TestResumeOfCorpus(t *testing.T) {
 			texts = append(texts, row.Text)
 		}
 	}
-	for _, family := range tried {
+	for _, family := range tried() {
 		t.Run(family, func(t *testing.T) {
 			bpe := loadOutside(t, family)
 			r := rand.New(rand.NewPCG(11, 12))
 			var n resumed
 			for i, text := range texts {
-				if i%sampled != 0 {
+				if i%sampled() != 0 {
 					continue
 				}
 				for range 3 {
@@ -88,7 +88,7 @@ func TestResumeOfFamilies(t *testing.T) {
 		t.Run(strings.ReplaceAll(c.Name, " ", "_"), func(t *testing.T) {
 			bpe := parse(t, f.file(t, c))
 			texts := newNasty(uint64(number), addedContents(c)...)
-			for range 160 / sampled {
+			for range 160 / sampled() {
 				text := texts.text()
 				for range 4 {
 					n.checkResume(t, bpe, text, texts.IntN(len(text)+1))

@@ -33,7 +33,7 @@ import (
 )
 
 var (
-	schedules = flag.Int("schedules", 200, "random `schedules` of TestSchedules")
+	schedules = flag.Int("schedules", 60, "random `schedules` of TestSchedules; long form: 200")
 	firstSeed = flag.Uint64("seed", 1, "the first `seed` of them")
 )
 

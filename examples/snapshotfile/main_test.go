@@ -53,9 +53,9 @@ func write(path string) {
 // TestKill: however often a process is killed that saves all the time, there is a whole
 // snapshot, of the last save that has ended or of the one behind it.
 func TestKill(t *testing.T) {
-	times := 200
+	times := 40
 	if testing.Short() {
-		times = 20
+		times = 10
 	}
 	path := filepath.Join(t.TempDir(), "snapshot")
 	r := rand.New(rand.NewPCG(1, 1))

@@ -32,7 +32,7 @@ type bounded struct {
 	w       *world
 	m       model
 	saw     *boundFirings
-	holes   bool // forgetting may leave no hole
+	leaves  bool // only leaves are forgotten: Memory promises it beyond the contract
 	guarded bool // stores are, and some views are whole
 	flood   *flood
 	// lacksNames has the sources of which names were forgotten, which a clear leaves.
@@ -123,13 +123,10 @@ func evictedOf(ix index.Index, src index.Source) uint64 {
 	return info.Evicted
 }
 
-// testBoundSeeds runs as many histories at a bound as the flags say, and up to half as many
-// again if something has happened too seldom: a backend's salt makes runs differ.
-func testBoundSeeds(t *testing.T, open func(testing.TB, Config) index.Index, n int, holes bool) {
-	enforce := n >= 10 && !testing.Short()
-	if testing.Short() {
-		n = 2
-	}
+// testBoundSeeds runs as many histories at a bound as the flags say. The long form runs up
+// to half as many again if something has happened too seldom: a backend's salt makes runs
+// differ.
+func testBoundSeeds(t *testing.T, open func(testing.TB, Config) index.Index) {
 	ix := open(t, Config{Bytes: leastBound})
 	bounded := isBounded(ix)
 	ix.Close()
@@ -137,30 +134,31 @@ func testBoundSeeds(t *testing.T, open func(testing.TB, Config) index.Index, n i
 		t.Log("the backend has no bound in bytes")
 		return
 	}
-	n = cmp.Or(*seedsFlag, n)
+	n := cmp.Or(*seedsFlag, choose(1, 2, 0))
 	var saw boundFirings
-	for i := 0; i < n || enforce && i < n+n/2 && len(saw.lacks()) > 0; i++ {
+	for i := 0; i < n || Long() && i < n+n/2 && len(saw.lacks()) > 0; i++ {
 		seed := *fromFlag + uint64(i)
-		if !t.Run(fmt.Sprint(seed), func(t *testing.T) { testBound(t, open, seed, holes, &saw) }) {
+		if !t.Run(fmt.Sprint(seed), func(t *testing.T) { testBound(t, open, seed, &saw) }) {
 			return
 		}
 	}
 	t.Logf("%+v", saw)
-	if enforce {
+	if Long() {
 		for _, fault := range saw.lacks() {
 			t.Error(fault)
 		}
 	}
 }
 
-func testBound(t *testing.T, open func(testing.TB, Config) index.Index, seed uint64, holes bool, saw *boundFirings) {
+func testBound(t *testing.T, open func(testing.TB, Config) index.Index, seed uint64, saw *boundFirings) {
 	ix := open(t, Config{Bytes: leastBound})
 	defer ix.Close()
 	w := newWorld(seed)
 	b := &bounded{
-		t: t, ix: ix, w: w, m: model{}, saw: saw, holes: holes, lacksNames: map[index.Source]bool{}, pods: map[string]*index.Candidates{},
+		t: t, ix: ix, w: w, m: model{}, saw: saw, lacksNames: map[index.Source]bool{}, pods: map[string]*index.Candidates{},
 		flood: &flood{ix: ix},
 	}
+	_, b.leaves = ix.(*index.Memory)
 	for range 3 {
 		p := string("KLMNO"[w.r.IntN(5)])
 		for len(p) < 1+2*promptBlocks {
@@ -185,7 +183,7 @@ func testBound(t *testing.T, open func(testing.TB, Config) index.Index, seed uin
 		b.pods[pod] = index.NewCandidates("m", []string{pod})
 		sources = append(sources, index.Source{Pod: pod, Model: "m"}, index.Source{Pod: pod, Model: "m", Rank: 1})
 	}
-	for n := range 3000 {
+	for n := range choose(500, 1000, 3000) {
 		at := w.r.IntN(len(sources))
 		src, s := sources[at], b.m.source(sources[at])
 		if w.only = -1; at%4 == 1 {
@@ -581,7 +579,7 @@ func (b *bounded) cutOff(src index.Source, p string, id rowID, was, now *[index.
 		b.saw.cut++
 	}
 	for t := range now {
-		for i := first + 1; b.holes && i < blocksOf(p, id.size); i++ {
+		for i := first + 1; b.leaves && i < blocksOf(p, id.size); i++ {
 			if now[t].has(i) {
 				b.fail("%v has lost block %d of %s in group %d, and has block %d: it had %b and has %b", src, first, p, id.group, i, *was, *now)
 			}

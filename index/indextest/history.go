@@ -73,13 +73,15 @@ func (s *sightings) each(f func(what string, n, enough int64)) {
 }
 
 func (s *sightings) enough() bool {
-	all := true
-	s.each(func(_ string, n, enough int64) { all = all && n >= enough })
+	all, part := true, int64(choose(30, 10, 1))
+	s.each(func(_ string, n, enough int64) { all = all && n >= max(1, enough/part) })
 	return all
 }
 
 func (s *sightings) String() (text string) {
-	s.each(func(what string, n, enough int64) { text += fmt.Sprintf("%d %s (at least %d) ", n, what, enough) })
+	s.each(func(what string, n, enough int64) {
+		text += fmt.Sprintf("%d %s (at least %d in the long form) ", n, what, enough)
+	})
 	return text
 }
 
@@ -781,7 +783,9 @@ func testHistory(t *testing.T, open func(testing.TB, Config) index.Index, of Con
 		candidates = append(candidates, index.NewCandidates(src.Model, nil), index.NewCandidates(src.Model, pods))
 	}
 	evicted := func() uint64 { return ix.(index.Sizer).Usage().Evicted }
-	enough := func(s *sightings) bool { return s.enough() && (h.flood == nil || evicted() >= 2000) }
+	enough := func(s *sightings) bool {
+		return s.enough() && (h.flood == nil || evicted() >= uint64(choose(100, 200, 2000)))
+	}
 	for n := range 3 {
 		work = append(work, func() { h.read(uint64(n), h.prompts, candidates, enough) })
 	}
@@ -793,7 +797,7 @@ func testHistory(t *testing.T, open func(testing.TB, Config) index.Index, of Con
 	}
 	before := h.saw.overlapped.Load()
 	for n, write := range []func(){first, last} {
-		matches, overlapped := h.saw.matches.Load()+1500, h.saw.overlapped.Load()+500
+		matches, overlapped := h.saw.matches.Load()+int64(choose(50, 150, 1500)), h.saw.overlapped.Load()+int64(choose(20, 50, 500))
 		enough := func(s *sightings) bool { return s.matches.Load() >= matches && s.overlapped.Load() >= overlapped }
 		h.run(write, func() { h.read(uint64(10+n), h.prompts[:1], candidates[:2], enough) })
 	}

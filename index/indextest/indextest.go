@@ -58,7 +58,7 @@ func Run(t *testing.T, open func(testing.TB, Config) index.Index) {
 	t.Run("ForgottenAndHidden", func(t *testing.T) { testForgottenAndHidden(t, open) })
 	t.Run("NamesBound", func(t *testing.T) { testNamesBound(t, open) })
 	t.Run("Random", func(t *testing.T) { testRandomSeeds(t, open) })
-	t.Run("Bound", func(t *testing.T) { testBoundSeeds(t, open, 10, false) })
+	t.Run("Bound", func(t *testing.T) { testBoundSeeds(t, open) })
 	t.Run("History", func(t *testing.T) { testHistory(t, open, Config{}) })
 	t.Run("HistoryAtABound", func(t *testing.T) { testHistory(t, open, Config{Bytes: 2 * leastBound}) })
 	t.Run("Concurrent", func(t *testing.T) { testConcurrent(t, open) })
@@ -943,7 +943,7 @@ var cases = []testCase{
 		}
 	}},
 	{"ManyHolders", func(t *T) {
-		const pods = 17000
+		const pods = 9000
 		c, d := newChain(1, 2), newChain(2, 40)
 		for n := range pods {
 			src := index.Source{Pod: fmt.Sprint(n), Model: "m"}
@@ -2268,7 +2268,7 @@ func testConcurrent(t *testing.T, open func(testing.TB, Config) index.Index) {
 		wg.Go(func() {
 			defer stop.Store(true)
 			var m index.Matches
-			for range 4000 {
+			for range choose(500, 1000, 4000) {
 				if err := ix.Match(ctx, &index.Query{Candidates: index.NewCandidates("m", nil), Keys: c.keys}, &m); err != nil {
 					t.Error(err)
 					return

@@ -16,9 +16,12 @@ import (
 )
 
 var (
-	programs = flag.Int("programs", 2000, "how many programs TestDifferential compares")
+	programs = flag.Int("programs", 300, "how many programs TestDifferential compares; long form: 2000, from which on other tests try all they have, too")
 	seed     = flag.Uint64("seed", 1, "of the programs of TestDifferential")
 )
+
+// longRun reports whether tests try all they have.
+func longRun() bool { return *programs >= 2000 }
 
 // An outcome is how a program fares here and with Jinja2.
 type outcome int

@@ -3,7 +3,9 @@ package jinja
 import (
 	"crypto/sha256"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -36,7 +38,11 @@ var charHashes = map[string]string{
 }
 
 func TestCodePoints(t *testing.T) {
-	for name, want := range charHashes {
+	for i, name := range slices.Sorted(maps.Keys(charHashes)) {
+		want := charHashes[name]
+		if !longRun() && i%3 > 0 {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			forms, end := []string{"{}", "A{}", "1{}Σ", "A{}Σ", "AΣ{}", "AΣ{}a", "a{}a"}, rune(0x20000)

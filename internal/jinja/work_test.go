@@ -276,7 +276,10 @@ func TestLongConversations(t *testing.T) {
 		t.Fatal(err)
 	}
 	rendered := 0
-	for _, file := range files {
+	for i, file := range files {
+		if !longRun() && i%4 > 0 {
+			continue
+		}
 		name := strings.TrimSuffix(filepath.Base(file), ".jinja")
 		source, err := os.ReadFile(file)
 		if err != nil {

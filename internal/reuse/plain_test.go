@@ -10,7 +10,7 @@ import (
 )
 
 var (
-	holdings = flag.Int("reuse.holdings", 0, "random holdings of TestAgainstPlain; 0: 1,000,000, with -short 100,000")
+	holdings = flag.Int("reuse.holdings", 0, "random holdings of TestAgainstPlain; 0: 100,000; long form: 1000000")
 	seed     = flag.Uint64("reuse.seed", 1, "of TestAgainstPlain")
 )
 
@@ -220,9 +220,7 @@ func (p *plain) hasAll(kind []int, start, end int) bool {
 func TestAgainstPlain(t *testing.T) {
 	n := *holdings
 	if n == 0 {
-		if n = 1_000_000; testing.Short() {
-			n = 100_000
-		}
+		n = 100_000
 	}
 	const perGroups = 20 // holdings of the same groups
 	r := rand.New(rand.NewPCG(*seed, 0))

@@ -4,12 +4,15 @@
 package testdata
 
 import (
+	"bufio"
 	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"io"
 	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -66,6 +69,40 @@ func Rows[T any](tb testing.TB, path string) iter.Seq2[int, T] {
 			var row T
 			if err := d.Decode(&row); err != nil {
 				tb.Fatalf("%s: row %d: %v", path, n, err)
+			}
+			if !yield(n, row) {
+				return
+			}
+		}
+	}
+}
+
+// Each yields the rows of a file as Rows does, one on each line. It decodes those whose
+// number is a multiple of every; the others are zero.
+func Each[T any](tb testing.TB, path string, every int) iter.Seq2[int, T] {
+	tb.Helper()
+	lines := bufio.NewReaderSize(Open(tb, path), 1<<16)
+	return func(yield func(int, T) bool) {
+		tb.Helper()
+		for n := 0; ; n++ {
+			line, err := lines.ReadSlice('\n')
+			whole := line
+			for errors.Is(err, bufio.ErrBufferFull) {
+				whole = slices.Clone(whole)
+				line, err = lines.ReadSlice('\n')
+				whole = append(whole, line...)
+			}
+			if err == io.EOF && len(whole) == 0 {
+				return
+			}
+			if err != nil && err != io.EOF {
+				tb.Fatalf("%s: row %d: %v", path, n, err)
+			}
+			var row T
+			if n%every == 0 {
+				if err := json.Unmarshal(whole, &row); err != nil {
+					tb.Fatalf("%s: row %d: %v", path, n, err)
+				}
 			}
 			if !yield(n, row) {
 				return

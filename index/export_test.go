@@ -1,4 +1,0 @@
-package index
-
-// RaceDetector is raceDetector for tests from outside.
-const RaceDetector = raceDetector

@@ -1,0 +1,13 @@
+package forest
+
+import "flag"
+
+var long = flag.Bool("long", false, "long form: run all random histories")
+
+// choose returns how much a test does: by default, or with -long.
+func choose(usual, all int) int {
+	if *long {
+		return all
+	}
+	return usual
+}

@@ -1,0 +1,27 @@
+package tokenize_test
+
+import (
+	"flag"
+	"testing"
+)
+
+var long = flag.Bool("long", false, "long form: try all texts of the outside data with all families, and all random texts")
+
+// sampled is the share of the texts that is tried.
+func sampled() int {
+	if *long {
+		return 1
+	}
+	return 16
+}
+
+// tried are the families of the outside data that are tried.
+func tried() []string {
+	switch {
+	case *long:
+		return supported
+	case raced || testing.Short():
+		return []string{"gpt2", "qwen25", "llama2"}
+	}
+	return []string{"gpt2", "deepseekv3", "llama2", "gemma2"}
+}
