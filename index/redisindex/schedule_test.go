@@ -20,7 +20,7 @@ import (
 )
 
 var (
-	schedules = flag.Int("schedules", 8, "how many random schedules of faults TestSchedules runs; long form: 8")
+	schedules = flag.Int("schedules", 8, "how many random schedules of faults TestSchedules runs")
 	seed      = flag.Uint64("seed", 0, "of the first schedule of TestSchedules; 0: a random one")
 )
 

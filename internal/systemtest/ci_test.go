@@ -15,7 +15,7 @@ import (
 func TestLongForms(t *testing.T) {
 	script := read(t, ".ci/run")
 	flags := regexp.MustCompile(`flag\.(?:Int|Uint64|Duration|Bool|String)\("([^"]+)", [^"]*"([^"]*)"`)
-	picks := regexp.MustCompile(`(^|\.)(seed|from|only|record|update|filters)$`)
+	picks := regexp.MustCompile(`(^|\.)(seed|from|only|record|update|filters|schedules)$`)
 	found := 0
 	root := filepath.Join("..", "..")
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
