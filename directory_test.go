@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -438,6 +439,62 @@ func TestScoreBesideAnApply(t *testing.T) {
 	if got := score(t, ix, kvindex.Request{Tokens: s.p.Tokens}); len(got) != 2 || got[1].Pod != "b" || got[1].CachedTokens != 32 {
 		t.Errorf("%+v", got)
 	}
+}
+
+// TestMessageBehindRemovePod: a message waits until RemovePod has removed the blocks, also if a
+// score has found meanwhile that nothing is known of the pod.
+func TestMessageBehindRemovePod(t *testing.T) {
+	r := &removing{Memory: newShared(t).memory, entered: make(chan struct{}), held: make(chan struct{})}
+	ix := open(t, kvindex.WithIndex(r), kvindex.WithProfile(func(_, model string) (p kvindex.Profile) {
+		if model == "refused" {
+			p.Approximate = &kvindex.Approximate{} // has no BlockTokens
+		}
+		return p
+	}))
+	p := fakeengine.NewPrompt(1, 16, 2)
+	var all sync.WaitGroup
+	all.Go(func() {
+		if err := ix.RemovePod("b"); err != nil {
+			t.Error(err)
+		}
+	})
+	<-r.entered
+	score(t, ix, kvindex.Request{Model: "refused", Pods: []string{"b"}, Tokens: p.Tokens})
+	all.Go(func() {
+		if err := ix.Ingest("b", "m", fakeengine.Payload(1, 0, p.Stored(0, 2))); err != nil {
+			t.Error(err)
+		}
+	})
+	for range 10_000 { // so that the message comes as far as it can
+		runtime.Gosched()
+	}
+	close(r.held)
+	all.Wait()
+	if r.early.Load() {
+		t.Error("a message was applied while the blocks of its pod were removed")
+	}
+}
+
+// removing is an index of which a Remove takes its time.
+type removing struct {
+	*index.Memory
+	entered, held chan struct{}
+	early         atomic.Bool // an Apply came before the Remove ended
+}
+
+func (r *removing) Remove(ctx context.Context, pod string) error {
+	close(r.entered)
+	<-r.held
+	return r.Memory.Remove(ctx, pod)
+}
+
+func (r *removing) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
+	select {
+	case <-r.held:
+	default:
+		r.early.Store(true)
+	}
+	return r.Memory.Apply(ctx, src, cur, changes)
 }
 
 // slowly is a process of which an Apply takes its time.

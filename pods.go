@@ -44,6 +44,7 @@ type pod struct {
 	// mu guards all below. Nobody holds it while the index works, so a score may take it.
 	mu      sync.Mutex
 	removed bool // RemovePod took it: look it up again
+	calling bool // the index works on it, so it must not be removed by a score
 	models  map[string]*podModel
 	// asked has what WithProfile's function said of other models. No message for these was
 	// taken: the Profile, or a message beside it, was refused.
@@ -363,6 +364,7 @@ func (p *pod) unlock() {
 // call begins a call of the index by the caller of lock, and called ends it. Meanwhile mu is
 // free: scores may add models to the pod that are listed or approximate, and remove these.
 func (p *pod) call(x *Indexer) (context.Context, context.CancelFunc) {
+	p.calling = true
 	p.mu.Unlock()
 	return x.applying()
 }
@@ -370,6 +372,7 @@ func (p *pod) call(x *Indexer) (context.Context, context.CancelFunc) {
 func (p *pod) called(cancel context.CancelFunc) {
 	cancel()
 	p.mu.Lock()
+	p.calling = false
 }
 
 // findPod returns the pod, made if need be.
@@ -652,7 +655,8 @@ func (x *Indexer) RemovePod(name string) error {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.leave(p)
+	p.removed = true
+	delete(x.pods, name)
 	x.heard.Add(1)
 	for m, pm := range p.models {
 		x.forget(name, m, pm)
@@ -715,17 +719,11 @@ func (x *Indexer) leaveEmpty(p *pod, model string) bool {
 	return true
 }
 
-// leaveUnknown forgets a pod of which nothing is known. p.mu and x.mu are held.
+// leaveUnknown forgets a pod of which nothing is known, unless the index works on it: the next
+// message would find another pod of the name, and wait for nothing. p.mu and x.mu are held.
 func (x *Indexer) leaveUnknown(p *pod) {
-	if len(p.models)+len(p.asked) == 0 {
-		x.leave(p)
-	}
-}
-
-// leave forgets a pod, unless a score did during a call of the index. p.mu and x.mu are held.
-func (x *Indexer) leave(p *pod) {
-	p.removed = true
-	if x.pods[p.name] == p {
+	if len(p.models)+len(p.asked) == 0 && !p.calling {
+		p.removed = true
 		delete(x.pods, p.name)
 	}
 }

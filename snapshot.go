@@ -117,9 +117,9 @@ func (s *snapshot) cut(name string, last func() error) error {
 	if err != nil {
 		return err
 	}
-	p.mu.Unlock()
+	_, cancel := p.call(s.x)
 	err = last()
-	p.mu.Lock()
+	p.called(cancel)
 	b := p.appendState([]byte{0})
 	s.x.mu.Lock()
 	s.x.leaveUnknown(p)
