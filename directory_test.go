@@ -441,6 +441,37 @@ func TestScoreBesideAnApply(t *testing.T) {
 	}
 }
 
+// TestHeardWithItsMessage: whoever sees in Pods that a message came sees what it did too.
+func TestHeardWithItsMessage(t *testing.T) {
+	s := newSharing(t)
+	held, entered := make(chan struct{}), make(chan struct{})
+	ix := open(t, kvindex.WithIndex(slowly{s.process(), sync.OnceFunc(func() { close(entered); <-held })}))
+	applied := make(chan error)
+	go func() {
+		_, err := ix.IngestMessage(kvindex.Message{Pod: "b", Model: "m", Stream: "tcp", Payload: fakeengine.Payload(1, 0, s.p.Stored(0, 2))})
+		applied <- err
+	}()
+	<-entered
+	stream := func() kvindex.StreamInfo {
+		for _, p := range ix.Pods(nil) {
+			if p.Pod == "b" && len(p.Streams) == 1 {
+				return p.Streams[0]
+			}
+		}
+		return kvindex.StreamInfo{}
+	}
+	if st := stream(); st.Stream != "tcp" || !st.Heard.IsZero() || st.Next != 0 {
+		t.Errorf("while the message is applied: %+v", st)
+	}
+	close(held)
+	if err := <-applied; err != nil {
+		t.Error(err)
+	}
+	if st := stream(); st.Heard.IsZero() || st.Next != 1 {
+		t.Errorf("behind the message: %+v", st)
+	}
+}
+
 // TestMessageBehindRemovePod: a message waits until RemovePod has removed the blocks, also if a
 // score has found meanwhile that nothing is known of the pod.
 func TestMessageBehindRemovePod(t *testing.T) {

@@ -182,6 +182,7 @@ func (d *delivery) deliver() (Receipt, error) {
 	}
 	defer d.leave()
 	defer d.settle()
+	defer d.heard()
 	if err := d.address(); err != nil {
 		return Receipt{}, err
 	}
@@ -196,15 +197,23 @@ func (d *delivery) deliver() (Receipt, error) {
 	return d.deal()
 }
 
-// address finds the stream of the message, and the rank that it is for.
-func (d *delivery) address() (err error) {
-	if d.stream, err = d.pm.stream(d.m.Stream); err != nil {
-		return fmt.Errorf("kvindex: pod %q: %w", d.pod, err)
+// heard takes note that the stream has spoken. Who sees that meanwhile sees what the message
+// did.
+func (d *delivery) heard() {
+	if d.stream == nil {
+		return
 	}
 	if d.stream.silent() {
 		d.pm.silent--
 	}
 	d.stream.heard = d.now
+}
+
+// address finds the stream of the message, and the rank that it is for.
+func (d *delivery) address() (err error) {
+	if d.stream, err = d.pm.stream(d.m.Stream); err != nil {
+		return fmt.Errorf("kvindex: pod %q: %w", d.pod, err)
+	}
 	if d.bad != nil {
 		return nil
 	}
