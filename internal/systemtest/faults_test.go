@@ -102,16 +102,18 @@ var faults = []fault{
 // happens follows from the seed, but for how the goroutines of both ends
 // interleave.
 type schedule struct {
-	seed   uint64
-	random *rand.Rand
-	ctx    context.Context
-	lag    time.Duration // of timers, when it began
+	seed         uint64
+	random       *rand.Rand
+	wrongReplays []string // endpoints, of each of wrongReplays
+	ctx          context.Context
+	lag          time.Duration // of timers, when it began
 
 	repairable bool // all losses lie within the replay buffer
 	keep       bool // KeepOnLoss
 	bind       bool
 	guarded    bool // default counting of copies, and reports; else CopiesExact
 	noReplay   bool
+	wrong      int // of wrongReplays, where the engine has no replay socket; -1: none
 	kinds      []fault
 	encoding   fakeengine.Encoding
 
@@ -182,10 +184,9 @@ func (s *schedule) must(err error) {
 	}
 }
 
-func newSchedule(seed uint64, lag time.Duration) *schedule {
+func newSchedule(seed uint64, lag time.Duration, wrongReplays []string) *schedule {
 	s := &schedule{
-		seed:   seed,
-		lag:    lag,
+		seed: seed, lag: lag, wrongReplays: wrongReplays,
 		random: rand.New(rand.NewPCG(seed, 0)),
 		losses: make(map[kvindex.LossCause]int),
 		tally:  make(map[string]int),
@@ -197,6 +198,10 @@ func newSchedule(seed uint64, lag time.Duration) *schedule {
 	s.bind = s.random.IntN(4) == 0
 	s.guarded = s.random.IntN(4) == 0
 	s.noReplay = !s.repairable && s.random.IntN(5) == 0
+	s.wrong = -1
+	if s.noReplay {
+		s.wrong = s.random.IntN(len(wrongReplays)+1) - 1
+	}
 	s.encoding.ByteHashes = s.random.IntN(2) == 0
 	if s.random.IntN(3) == 0 {
 		s.encoding.Form = fakeengine.FormArrays12
@@ -263,7 +268,13 @@ func (s *schedule) start() {
 	if s.has("half-open") || s.has("host dies") {
 		s.cfg.Heartbeat = 100*time.Millisecond + 10*s.lag
 	}
-	if s.has("replay") || s.has("host dies") {
+	replay := func() string { return "tcp://" + s.replay.Addr() }
+	switch {
+	case s.wrong >= 0:
+		s.cfg.ReplayTimeout = time.Hour // a message that waits for a replay never comes
+		replay = func() string { return s.wrongReplays[s.wrong] }
+		s.count(wrongReplays[s.wrong].name)
+	case s.has("replay") || s.has("host dies"):
 		s.cfg.ReplayTimeout = 200*time.Millisecond + 10*s.lag
 	}
 	pub := fakeengine.PublisherConfig{Topic: "kv@a@m", Buffer: s.buffer, Connect: s.bind}
@@ -287,9 +298,9 @@ func (s *schedule) start() {
 	if s.bind {
 		s.cfg.Endpoint, s.cfg.Bind = "tcp://127.0.0.1:0", true
 		s.stream = s.cfg.Endpoint + " " + pub.Topic
-		if !s.noReplay {
+		if !s.noReplay || s.wrong >= 0 {
 			s.cfg.ReplayOf = func(string, string) (endpoint string) {
-				s.note(func() { endpoint = "tcp://" + s.replay.Addr() })
+				s.note(func() { endpoint = replay() })
 				return endpoint
 			}
 		}
@@ -304,8 +315,8 @@ func (s *schedule) start() {
 		publish()
 		s.data = faultproxy.Down
 		s.cfg.Pod, s.cfg.Model = "a", "m"
-		if !s.noReplay {
-			s.cfg.Replay = "tcp://" + s.replay.Addr()
+		if !s.noReplay || s.wrong >= 0 {
+			s.cfg.Replay = replay()
 		}
 		s.live = s.proxy(s.publisher.Endpoint())
 		s.cfg.Endpoint = "tcp://" + s.live.Addr()
@@ -1161,10 +1172,14 @@ func TestFaults(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go machine.measure(ctx)
+	var wrong []string
+	for _, w := range wrongReplays {
+		wrong = append(wrong, w.endpoint(t))
+	}
 	for range 64 { // they mostly wait
 		done.Go(func() {
 			for seed := range work {
-				s := newSchedule(seed, machine.begin())
+				s := newSchedule(seed, machine.begin(), wrong)
 				held, blocks, err := s.run(t.Context())
 				machine.end()
 				mu.Lock()
@@ -1211,6 +1226,11 @@ func TestFaults(t *testing.T) {
 	for _, f := range faults {
 		if least := n / 10; total[f.name] < least {
 			t.Errorf("%q happened %d times, at least %d are wanted", f.name, total[f.name], least)
+		}
+	}
+	for _, w := range wrongReplays {
+		if least := n / 100; total[w.name] < least {
+			t.Errorf("%q happened %d times, at least %d are wanted", w.name, total[w.name], least)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package systemtest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -88,6 +89,33 @@ func serveTCP(t testing.TB, serve func(net.Conn)) (endpoint string) {
 		done.Wait()
 	})
 	return "tcp://" + l.Addr().String()
+}
+
+// wrongReplays are replay endpoints that never answer.
+var wrongReplays = []struct {
+	name     string
+	endpoint func(testing.TB) string
+}{
+	{"replay port closed", closedEndpoint},
+	{"replay port of HTTP", httpEndpoint},
+	{"replay port refuses", refusingEndpoint},
+	{"replay port accepts", muteEndpoint},
+}
+
+// runSubscriber has a Subscriber run until the test ends.
+func runSubscriber(t testing.TB, sink events.Sink, cfg events.SubscriberConfig) {
+	t.Helper()
+	sub, err := events.NewSubscriber(sink, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = sub.Run(ctx)
+	}()
+	t.Cleanup(func() { cancel(); <-ended })
 }
 
 // mistake is a wiring that cannot work, and how that shows.

@@ -2,23 +2,28 @@ package systemtest
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/faultproxy"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
+	"github.com/kvindex/kvindex/kvindextest"
 )
 
 // scripted is a schedule whose faults a test tells, one after the other. A
 // subscriber connects; all is known and live when the script begins.
 func scripted(t *testing.T, replay bool, script func(*schedule)) {
 	t.Helper()
-	s := newSchedule(1, 0)
+	s := newSchedule(1, 0, nil)
 	s.repairable, s.keep, s.bind, s.guarded, s.noReplay = true, false, false, false, !replay
+	s.wrong = -1
 	s.buffer = 10_000
 	s.kinds = []fault{{name: "script", do: func(s *schedule) {
 		s.settle()
@@ -127,4 +132,79 @@ func TestReplayComesBack(t *testing.T) {
 		s.until(0, "a live view", func() bool { return s.state() == kvindex.StateLive })
 		s.repairable = false // it was lost for a while
 	})
+}
+
+// noteSink tells when its stream is current, as long as its connection stands.
+type noteSink struct {
+	*kvindex.Indexer
+	current chan struct{}
+}
+
+func (n noteSink) StreamNote(pod, model, stream string, note events.Note) {
+	for note == events.NoteLost && len(n.current) > 0 {
+		<-n.current
+	}
+	n.Indexer.StreamNote(pod, model, stream, note)
+	if note == events.NoteCurrent {
+		n.current <- struct{}{}
+	}
+}
+
+// TestNormalChanges: an engine that starts, and one that restarts, change the state of
+// their pod once, and nothing is reported before the connection is lost.
+func TestNormalChanges(t *testing.T) {
+	zmtptest.NoLeaks(t)
+	for _, replay := range []bool{false, true} {
+		t.Run(fmt.Sprintf("replay=%v", replay), func(t *testing.T) {
+			ctx := zmtptest.Context(t)
+			type change struct{ from, to kvindex.State }
+			changes, errs := make(chan change, 100), make(chan error, 100)
+			ix := open(t, kvindex.WithHooks(kvindex.Hooks{State: func(_, _ string, from, to kvindex.State) { changes <- change{from, to} }}))
+			engine, err := kvindextest.NewEngine(kvindextest.EngineConfig{Pod: "a", Model: "m", Replay: replay})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { engine.Close() })
+			sink := noteSink{ix, make(chan struct{}, 100)}
+			runSubscriber(t, sink, events.SubscriberConfig{
+				Endpoint: engine.Endpoint(), Replay: engine.ReplayEndpoint(), Pod: "a", Model: "m",
+				BackoffMin: time.Millisecond, BackoffMax: 20 * time.Millisecond,
+				OnError: func(err error) { errs <- err },
+			})
+			expect := func(from, to kvindex.State) {
+				t.Helper()
+				if got := <-changes; got != (change{from, to}) {
+					t.Errorf("%+v, want %v to %v", got, from, to)
+				}
+			}
+			r := rand.New(rand.NewPCG(1, 2))
+			serve := func() {
+				err := engine.WaitSubscribers(ctx, 1)
+				if replay { // what comes before its answer waits for it, which shows
+					<-sink.current
+				}
+				for range 3 {
+					_, failed := engine.Serve(ctx, kvindextest.Request{Tokens: randomTokens(r, 100)})
+					err = errors.Join(err, failed)
+				}
+				if err = errors.Join(err, engine.WaitApplied(ctx, ix)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			serve()
+			expect(kvindex.StateSilent, kvindex.StateLive)
+			if len(errs) > 0 {
+				t.Errorf("a normal start: %v", <-errs)
+			}
+			if err := engine.Restart(); err != nil {
+				t.Fatal(err)
+			}
+			expect(kvindex.StateLive, kvindex.StateUncertain)
+			serve()
+			expect(kvindex.StateUncertain, kvindex.StateLive)
+			if len(changes) > 0 && len(errs) == 1 { // it may have to connect once more, and says so
+				t.Errorf("a change too many: %+v", <-changes)
+			}
+		})
+	}
 }
