@@ -5,7 +5,29 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
+
+// exec carries a pipeline out; nothing else calls Exec. Its error is the first one of a command,
+// but for redis.Nil, and without one each command has an answer. go-redis leaves commands with
+// neither an error nor an answer if Redis itself refused them the connection, as with another
+// password (WRONGPASS) or while it loads (LOADING): these get that error.
+func exec(ctx context.Context, p redis.Pipeliner) error {
+	cmds, err := p.Exec(ctx)
+	for _, c := range cmds {
+		if e := c.Err(); e != nil && !errors.Is(e, redis.Nil) {
+			return e
+		}
+	}
+	if err == nil || errors.Is(err, redis.Nil) {
+		return nil
+	}
+	for _, c := range cmds {
+		c.SetErr(err)
+	}
+	return err
+}
 
 // A client of Redis tries again until the context of the call ends, and then says that alone.
 // So Redis is asked once more, with more time and beside all calls, and their errors have what
@@ -67,7 +89,7 @@ func (ix *Index) probe(parts []part) {
 		for _, key := range keys {
 			p.Exists(ctx, key)
 		}
-		switch _, err := p.Exec(ctx); {
+		switch err := exec(ctx, p); {
 		case err == nil:
 			ix.cause.Store(nil)
 		case errors.Is(err, context.DeadlineExceeded):

@@ -298,23 +298,27 @@ type process struct {
 }
 
 // start starts a process. The prefix is that of c.
-func start(tb testing.TB, s *redistest.Server, c redisindex.Config) *process {
+func start(tb testing.TB, s *redistest.Server, c redisindex.Config, login ...string) *process {
 	tb.Helper()
 	proxy, err := faultproxy.Listen(s.Addr())
 	if err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { proxy.Close() })
-	return startBehind(tb, proxy, c)
+	return startBehind(tb, proxy, c, login...)
 }
 
-// startBehind starts a process behind a proxy that is there.
-func startBehind(tb testing.TB, proxy *faultproxy.Proxy, c redisindex.Config) *process {
+// startBehind starts a process behind a proxy that is there. login is a name and a password.
+func startBehind(tb testing.TB, proxy *faultproxy.Proxy, c redisindex.Config, login ...string) *process {
 	tb.Helper()
-	client := redis.NewClient(&redis.Options{
+	options := &redis.Options{
 		Addr: proxy.Addr(), ContextTimeoutEnabled: true, PoolSize: 1, DialTimeout: lease, DialerRetries: 1, PoolTimeout: lease,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	})
+	}
+	if len(login) > 0 {
+		options.Username, options.Password = login[0], login[1]
+	}
+	client := redis.NewClient(options)
 	p := startWith(tb, client, c)
 	p.proxy = proxy
 	return p

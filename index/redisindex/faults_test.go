@@ -1,11 +1,16 @@
 package redisindex_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +18,7 @@ import (
 	"github.com/kvindex/kvindex/index/redisindex"
 	"github.com/kvindex/kvindex/index/redisindex/internal/redistest"
 	"github.com/kvindex/kvindex/internal/faultproxy"
+	"github.com/redis/go-redis/v9"
 )
 
 const prefix = "f:"
@@ -339,12 +345,64 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// degrades are processes that differ in Config.Degrade.
-func degrades(t *testing.T, s *redistest.Server) (strict, lax *process) {
-	c := config
-	strict = start(t, s, c)
-	c.Degrade = true
-	return strict, start(t, s, c)
+// login is a user of withLogin's servers.
+var login = []string{"app", "secret"}
+
+// withLogin starts a server for processes that log in.
+func withLogin(t *testing.T) *redistest.Server {
+	return redistest.Standalone(t, redistest.UserArgs(login[0], login[1], "", "@all")...)
+}
+
+// setLogin changes the user, and ends its connections: those that are made then are refused
+// while they are set up.
+func setLogin(t testing.TB, s *redistest.Server, rules ...any) {
+	s.Do(t, append([]any{"ACL", "SETUSER", login[0]}, rules...)...)
+	s.Do(t, "CLIENT", "KILL", "USER", login[0])
+}
+
+// refuser is a server that answers each command with an error, also those that set up a
+// connection: what a proxy of Redis does whose server is away.
+func refuser(tb testing.TB, answer string) (addr string) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				for r := bufio.NewReader(c); ; {
+					var words, size int
+					if _, err := fmt.Fscanf(r, "*%d\r\n", &words); err != nil {
+						return
+					}
+					for range words {
+						if _, err := fmt.Fscanf(r, "$%d\r\n", &size); err != nil {
+							return
+						}
+						if _, err := r.Discard(size + 2); err != nil {
+							return
+						}
+					}
+					fmt.Fprintf(c, "-%s\r\n", answer)
+				}
+			}()
+		}
+	}()
+	return l.Addr().String()
+}
+
+// refusals are what a refuser answers.
+var refusals = []string{
+	"LOADING Redis is loading the dataset in memory",
+	"NOPERM User app has no permissions to run the 'auth' command",
+	"ERR max number of clients reached",
+	"CLUSTERDOWN The cluster is down",
 }
 
 // wantTrouble checks what readers and a writer say while the server does not work: Match says so
@@ -411,15 +469,17 @@ func restartLoading(t *testing.T, s *redistest.Server) {
 }
 
 func TestServerInTrouble(t *testing.T) {
-	for _, trouble := range []struct {
+	type trouble struct {
 		name     string
 		set, end func(*testing.T, *redistest.Server)
-		reads    bool // readers get answers
-	}{
-		{"stopped", func(t *testing.T, s *redistest.Server) { s.Stop(t) }, func(t *testing.T, s *redistest.Server) { s.Cont(t) }, false},
-		{"killed", func(t *testing.T, s *redistest.Server) { s.Kill(t) }, func(t *testing.T, s *redistest.Server) { s.Restart(t) }, false},
-		{"loading", restartLoading, func(t *testing.T, s *redistest.Server) { s.LoadFast(t) }, false},
-		{"busy", func(t *testing.T, s *redistest.Server) {
+		reads    bool   // readers get answers
+		refusal  string // what a proxy answers
+	}
+	troubles := []trouble{
+		{name: "stopped", set: func(t *testing.T, s *redistest.Server) { s.Stop(t) }, end: func(t *testing.T, s *redistest.Server) { s.Cont(t) }},
+		{name: "killed", set: func(t *testing.T, s *redistest.Server) { s.Kill(t) }, end: func(t *testing.T, s *redistest.Server) { s.Restart(t) }},
+		{name: "loading", set: restartLoading, end: func(t *testing.T, s *redistest.Server) { s.LoadFast(t) }},
+		{name: "busy", set: func(t *testing.T, s *redistest.Server) {
 			s.Set(t, "busy-reply-threshold", 1)
 			go s.Client(t).Eval(context.Background(), "while true do end", nil)
 			eventually(t, "BUSY", func() error {
@@ -428,35 +488,53 @@ func TestServerInTrouble(t *testing.T) {
 				}
 				return nil
 			})
-		}, func(t *testing.T, s *redistest.Server) { s.Do(t, "SCRIPT", "KILL") }, false},
-		{"read only", func(t *testing.T, s *redistest.Server) {
+		}, end: func(t *testing.T, s *redistest.Server) { s.Do(t, "SCRIPT", "KILL") }},
+		{name: "read only", set: func(t *testing.T, s *redistest.Server) {
 			s.Set(t, "replica-serve-stale-data", "yes")
 			s.Do(t, "REPLICAOF", "127.0.0.1", "1")
-		}, func(t *testing.T, s *redistest.Server) { s.Promote(t) }, true},
-		{"master link down", func(t *testing.T, s *redistest.Server) {
+		}, end: func(t *testing.T, s *redistest.Server) { s.Promote(t) }, reads: true},
+		{name: "master link down", set: func(t *testing.T, s *redistest.Server) {
 			s.Set(t, "replica-serve-stale-data", "no")
 			s.Do(t, "REPLICAOF", "127.0.0.1", "1")
-		}, func(t *testing.T, s *redistest.Server) { s.Promote(t) }, false},
-		{"out of memory", func(t *testing.T, s *redistest.Server) { s.Set(t, "maxmemory", 1) },
-			func(t *testing.T, s *redistest.Server) { s.Set(t, "maxmemory", 0) }, true},
-		{"no permission", func(t *testing.T, s *redistest.Server) {
-			s.Do(t, "ACL", "SETUSER", "default", "-evalsha", "-eval", "-mget")
-		},
-			func(t *testing.T, s *redistest.Server) { s.Do(t, "ACL", "SETUSER", "default", "+@all") }, false},
-	} {
+		}, end: func(t *testing.T, s *redistest.Server) { s.Promote(t) }},
+		{name: "out of memory", set: func(t *testing.T, s *redistest.Server) { s.Set(t, "maxmemory", 1) },
+			end: func(t *testing.T, s *redistest.Server) { s.Set(t, "maxmemory", 0) }, reads: true},
+		{name: "no permission", set: func(t *testing.T, s *redistest.Server) {
+			s.Do(t, "ACL", "SETUSER", login[0], "-evalsha", "-eval", "-mget")
+		}, end: func(t *testing.T, s *redistest.Server) { s.Do(t, "ACL", "SETUSER", login[0], "+@all") }},
+		{name: "password changed", set: func(t *testing.T, s *redistest.Server) { setLogin(t, s, "resetpass", ">another") },
+			end: func(t *testing.T, s *redistest.Server) { setLogin(t, s, "resetpass", ">"+login[1]) }},
+		{name: "user disabled", set: func(t *testing.T, s *redistest.Server) { setLogin(t, s, "off") },
+			end: func(t *testing.T, s *redistest.Server) { setLogin(t, s, "on") }},
+	}
+	for _, answer := range refusals {
+		nothing := func(*testing.T, *redistest.Server) {}
+		troubles = append(troubles, trouble{name: "refused: " + answer, set: nothing, end: nothing, refusal: answer})
+	}
+	for _, trouble := range troubles {
 		t.Run(trouble.name, func(t *testing.T) {
-			s := redistest.Standalone(t)
+			s := withLogin(t)
 			p, engines := newEngines(1)
 			e := engines[0]
-			writer := start(t, s, config)
-			strict, lax := degrades(t, s)
+			writer := start(t, s, config, login...)
+			degrading := config
+			degrading.Degrade = true
+			strict, lax := start(t, s, config, login...), start(t, s, degrading, login...)
+			all := []*process{writer, strict, lax}
 			writer.feed(t, e)
-			for _, r := range []*process{strict, lax} {
+			for _, r := range all[1:] {
 				if err := r.equals(t.Context(), p, e); err != nil {
 					t.Fatal(err)
 				}
 			}
 			trouble.set(t, s)
+			if trouble.refusal != "" {
+				addr := refuser(t, trouble.refusal)
+				for _, r := range all {
+					r.proxy.Redirect(addr)
+					r.proxy.Cut()
+				}
+			}
 			if trouble.reads {
 				wantDelayed(t, p, e, writer)
 				within(t, 2*lease+time.Second, "stale", func() error {
@@ -471,7 +549,13 @@ func TestServerInTrouble(t *testing.T) {
 				wantTrouble(t, p, e, writer, strict, lax)
 			}
 			trouble.end(t, s)
-			for _, r := range []*process{strict, lax} {
+			if trouble.refusal != "" {
+				for _, r := range all {
+					r.proxy.Redirect(s.Addr())
+					r.proxy.Cut()
+				}
+			}
+			for _, r := range all[1:] {
 				within(t, 5*time.Second, "all is there again", func() error { return r.equals(t.Context(), p, e) })
 			}
 			e.drop(p.paths[2])
@@ -481,6 +565,97 @@ func TestServerInTrouble(t *testing.T) {
 			}
 			wantTTLs(t, prefix, s)
 		})
+	}
+}
+
+// TestRefusedConnection: what was applied while Redis refused the connections of the writer is
+// written behind that, and not taken for written. The lease is so long that nothing is written
+// anew for another reason.
+func TestRefusedConnection(t *testing.T) {
+	s := withLogin(t)
+	c := config
+	c.Lease, c.Prefix = 4*time.Second, "refused:"
+	type refused struct {
+		name     string
+		set, end func(*process)
+	}
+	all := []refused{
+		{"password changed", func(*process) { setLogin(t, s, "resetpass", ">another") }, func(*process) { setLogin(t, s, "resetpass", ">"+login[1]) }},
+		{"user disabled", func(*process) { setLogin(t, s, "off") }, func(*process) { setLogin(t, s, "on") }},
+	}
+	to := func(addr string) func(*process) {
+		return func(p *process) {
+			p.proxy.Redirect(addr)
+			p.proxy.Cut()
+		}
+	}
+	for _, answer := range refusals {
+		all = append(all, refused{"refused: " + answer, to(refuser(t, answer)), to(s.Addr())})
+	}
+	p, engines := newEngines(1)
+	e := engines[0]
+	writer, reader, outside := start(t, s, c, login...), start(t, s, c, login...), start(t, s, c)
+	writer.feed(t, e)
+	for i, r := range all {
+		t.Run(r.name, func(t *testing.T) {
+			var m index.Matches
+			if err := reader.equals(t.Context(), p, e); err != nil {
+				t.Fatal(err)
+			}
+			r.set(writer)
+			r.set(reader)
+			from := e.version()
+			e.drop(p.paths[i])
+			e.storeTo(i+1, len(p.paths[i+1]))
+			for v := from + 1; v <= e.version(); v++ {
+				if err := writer.do(t, e, v); !errors.Is(err, index.ErrDelayed) {
+					t.Errorf("Apply: %v", err)
+				}
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
+			if rows, err := reader.ask(ctx, p, i, &m); err == nil {
+				t.Errorf("Match: %v", rows)
+			}
+			cancel()
+			r.end(writer)
+			r.end(reader)
+			for _, r := range []*process{reader, outside} {
+				within(t, 2*time.Second, "all is there", func() error { return r.equals(t.Context(), p, e) })
+			}
+		})
+	}
+}
+
+// TestOpenRefused: why Redis refuses a connection is what New says.
+func TestOpenRefused(t *testing.T) {
+	s := withLogin(t)
+	client := redis.NewClient(&redis.Options{Addr: s.Addr(), Username: login[0], Password: "wrong", ContextTimeoutEnabled: true})
+	defer client.Close()
+	if _, err := redisindex.New(client, config); err == nil || !strings.Contains(err.Error(), "WRONGPASS") {
+		t.Errorf("New: %v", err)
+	}
+}
+
+// TestOneCallsExec: all pipelines go through exec.
+func TestOneCallsExec(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var calls []string
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasSuffix(file, "_test.go") {
+			for range strings.Count(string(text), ".Exec(") + strings.Count(string(text), "ipelined(") {
+				calls = append(calls, file)
+			}
+		}
+	}
+	if !slices.Equal(calls, []string{"cause.go"}) {
+		t.Errorf("Exec is called in %q", calls)
 	}
 }
 

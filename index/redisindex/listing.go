@@ -3,7 +3,6 @@ package redisindex
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -53,7 +52,7 @@ func sameEntry(a, b index.Entry) bool {
 func (ix *Index) registries(ctx context.Context) (all []*registry, stale []map[uint64]bool, err error) {
 	p := ix.client.Pipeline()
 	named := p.SMembers(ctx, ix.names.models())
-	if _, err := p.Exec(ctx); err != nil {
+	if err := exec(ctx, p); err != nil {
 		return nil, nil, err
 	}
 	models := named.Val()
@@ -63,10 +62,8 @@ func (ix *Index) registries(ctx context.Context) (all []*registry, stale []map[u
 	for i, model := range models {
 		versions[i] = p.HGet(ctx, ix.names.registry(model), versionField)
 	}
-	if len(models) > 0 {
-		if _, err := p.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
-			return nil, nil, err
-		}
+	if err := exec(ctx, p); err != nil {
+		return nil, nil, err
 	}
 	for i, model := range models {
 		r := ix.cacheOf(model).now.Load()
@@ -84,10 +81,8 @@ func (ix *Index) registries(ctx context.Context) (all []*registry, stale []map[u
 			replies[i] = append(replies[i], p.Exists(ctx, ix.names.lease(registryPart(models[i]), writer)))
 		}
 	}
-	if p.Len() > 0 {
-		if _, err := p.Exec(ctx); err != nil {
-			return nil, nil, err
-		}
+	if err := exec(ctx, p); err != nil {
+		return nil, nil, err
 	}
 	for i, r := range all {
 		gone := make(map[uint64]bool)

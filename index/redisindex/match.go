@@ -334,16 +334,13 @@ func (w *walker) trip(ctx context.Context, n int) (version string, err error) {
 	if p.Len() == 0 {
 		return "", nil
 	}
-	if _, err := p.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+	if err := exec(ctx, p); err != nil {
 		return "", err
 	}
 	for _, l := range w.leases {
 		w.ix.leases.note(l.leaseKey, began, l.reply.Val())
 	}
 	for _, reply := range replies {
-		if err := reply.Err(); err != nil { // not the first one, if the registry has no version
-			return "", err
-		}
 		for _, value := range reply.Val() {
 			now[0].value, _ = value.(string)
 			w.look(&now[0])

@@ -266,7 +266,7 @@ func (ix *Index) open(ctx context.Context) error {
 	p := ix.client.Pipeline()
 	made := p.SetNX(ctx, key, ix.root(), rootLives*ix.c.TTL)
 	root := p.Get(ctx, key)
-	_, _ = p.Exec(ctx) // each has its own error
+	_ = exec(ctx, p) // each has its own error
 	got, err := root.Result()
 	if denied := made.Err(); denied != nil && (err != nil || !redis.HasErrorPrefix(denied, "NOPERM")) {
 		return denied // a user who may only read can open what is there

@@ -143,7 +143,7 @@ func (ix *Index) fetch(ctx context.Context, model, version string) (*registry, e
 	}
 	p := ix.client.Pipeline()
 	rows := p.HGetAll(ctx, ix.names.registry(model))
-	if _, err := p.Exec(ctx); err != nil {
+	if err := exec(ctx, p); err != nil {
 		return nil, fmt.Errorf("the registry of model %q: %w", model, err)
 	}
 	r, err := ix.read(model, rows.Val(), was)

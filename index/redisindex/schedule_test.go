@@ -50,7 +50,7 @@ func TestSchedules(t *testing.T) {
 		*seed = rand.Uint64()
 	}
 	t.Logf("-schedules %d -seed %d", *schedules, *seed)
-	a, b := redistest.Standalone(t), redistest.Standalone(t)
+	a, b := withLogin(t), withLogin(t)
 	b.Follow(t, a)
 	servers := [2]*redistest.Server{a, b}
 	saw := &sightings{faults: make(map[string]int)}
@@ -136,6 +136,9 @@ var faults = []struct {
 	{"flush", (*schedule).flush},
 	{"eviction", (*schedule).evict},
 	{"cut", (*schedule).cut},
+	{"password changed", (*schedule).changePassword},
+	{"user disabled", (*schedule).disableUser},
+	{"connections refused", (*schedule).refuse},
 }
 
 func (s *schedule) run() {
@@ -159,7 +162,7 @@ func (s *schedule) run() {
 	ctx, end := context.WithCancel(s.Context())
 	var asking, sending sync.WaitGroup
 	for i := range 4 {
-		reader := startBehind(s, s.proxies[2+i], redisindex.Config{Prefix: s.prefix})
+		reader := startBehind(s, s.proxies[2+i], redisindex.Config{Prefix: s.prefix}, login...)
 		s.readers = append(s.readers, reader)
 		for range 2 {
 			rnd := rand.New(rand.NewPCG(s.rnd.Uint64(), 1))
@@ -230,7 +233,7 @@ func (s *schedule) send(ctx context.Context, rnd *rand.Rand) {
 // have, or with their first event.
 func (s *schedule) follow(at int, late bool) {
 	w := &follower{
-		process: startBehind(s, s.proxies[at], redisindex.Config{Prefix: s.prefix, Timeout: 2 * lease}),
+		process: startBehind(s, s.proxies[at], redisindex.Config{Prefix: s.prefix, Timeout: 2 * lease}, login...),
 		proxyAt: at, acked: make([]atomic.Int64, len(s.engines)), applied: make([]atomic.Int64, len(s.engines)),
 	}
 	w.SetTTL(4 * time.Second)
@@ -474,6 +477,42 @@ func (s *schedule) cut() bool {
 			way := []faultproxy.Direction{faultproxy.Up, faultproxy.Down}[s.rnd.IntN(2)]
 			proxy.Arm(faultproxy.Fault{Kind: faultproxy.Cut, Direction: way, After: 1 + s.rnd.IntN(3000)})
 		}
+	}
+	return true
+}
+
+// refusedFor is how long Redis refuses the connections that are made.
+func (s *schedule) refusedFor() time.Duration { return time.Duration(s.rnd.Int64N(int64(2 * lease))) }
+
+func (s *schedule) changePassword() bool {
+	setLogin(s, s.servers[0], "resetpass", ">another")
+	pass(s.refusedFor())
+	setLogin(s, s.servers[0], "resetpass", ">"+login[1])
+	return true
+}
+
+func (s *schedule) disableUser() bool {
+	setLogin(s, s.servers[0], "off")
+	pass(s.refusedFor())
+	setLogin(s, s.servers[0], "on")
+	return true
+}
+
+// refuse has what stands before Redis answer for it, to some processes.
+func (s *schedule) refuse() bool {
+	addr := refuser(s, refusals[s.rnd.IntN(len(refusals))])
+	var refused []*faultproxy.Proxy
+	for _, i := range s.rnd.Perm(len(s.proxies))[:1+s.rnd.IntN(len(s.proxies))] {
+		refused = append(refused, s.proxies[i])
+	}
+	for _, proxy := range refused {
+		proxy.Redirect(addr)
+		proxy.Cut()
+	}
+	pass(s.refusedFor())
+	for _, proxy := range refused {
+		proxy.Redirect(s.servers[0].Addr())
+		proxy.Cut()
 	}
 	return true
 }

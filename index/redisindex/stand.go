@@ -2,7 +2,6 @@ package redisindex
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -43,7 +42,7 @@ func (ix *Index) lookAround(ctx context.Context) error {
 		versions[model] = p.HGet(ctx, ix.names.registry(model), versionField)
 	}
 	p.PExpire(ctx, ix.names.models(), ix.c.TTL)
-	if _, err := p.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+	if err := exec(ctx, p); err != nil {
 		return err
 	}
 	if root.Err() == nil && root.Val() != ix.root() {
@@ -51,7 +50,7 @@ func (ix *Index) lookAround(ctx context.Context) error {
 		// again. It has to call New again: all that writers write has this seed.
 		p := ix.client.Pipeline()
 		p.Set(ctx, ix.names.root(), ix.root(), rootLives*ix.c.TTL)
-		if _, err := p.Exec(ctx); err != nil {
+		if err := exec(ctx, p); err != nil {
 			return err
 		}
 	}
@@ -113,7 +112,7 @@ func (ix *Index) stand(ctx context.Context, r *registry, sources []*source) erro
 	for i, src := range orphans {
 		left[i] = p.HGet(ctx, ix.names.cursors(src.Model), fieldOf(src.Source))
 	}
-	if _, err := p.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+	if err := exec(ctx, p); err != nil {
 		return err
 	}
 	ix.mu.Lock()
@@ -201,10 +200,8 @@ func (ix *Index) removeLeft(ctx context.Context, which func(index.Source) bool) 
 			}
 		}
 	}
-	if p.Len() > 0 {
-		if _, err := p.Exec(ctx); err != nil {
-			return ix.failed(err)
-		}
+	if err := exec(ctx, p); err != nil {
+		return ix.failed(err)
 	}
 	return nil
 }

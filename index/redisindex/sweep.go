@@ -3,7 +3,6 @@ package redisindex
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -62,16 +61,14 @@ func (ix *Index) sweepAll(ctx context.Context) error {
 	p := ix.client.Pipeline()
 	p.SetNX(ctx, key, me, 4*ix.c.Lease)
 	who := p.Get(ctx, key)
-	if _, err := p.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+	if err := exec(ctx, p); err != nil {
 		return err
 	}
 	if who.Val() != me {
 		s.nodes, s.rests = nil, time.Now().Add(4*ix.c.Lease)
 		return nil
 	}
-	p = ix.client.Pipeline()
-	p.PExpire(ctx, key, 4*ix.c.Lease)
-	if _, err := p.Exec(ctx); err != nil {
+	if err := ix.client.PExpire(ctx, key, 4*ix.c.Lease).Err(); err != nil {
 		return err
 	}
 	if len(s.nodes) == 0 {
@@ -138,11 +135,7 @@ func (ix *Index) sweepKeys(ctx context.Context, keys []string) error {
 			registries[key] = p.HGetAll(ctx, key)
 		}
 	}
-	if p.Len() == 0 {
-		return nil
-	}
-	var said redis.Error // of a key that another program has written
-	if _, err := p.Exec(ctx); err != nil && !errors.As(err, &said) {
+	if err := exec(ctx, p); err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") { // another program has written there
 		return err
 	}
 	// Who has written there is asked for after that.
@@ -166,10 +159,7 @@ func (ix *Index) sweepKeys(ctx context.Context, keys []string) error {
 			}
 		}
 	}
-	if p.Len() == 0 {
-		return nil
-	}
-	if _, err := p.Exec(ctx); err != nil {
+	if err := exec(ctx, p); err != nil {
 		return err
 	}
 	hasGone := func(of part, writer uint64) bool {
@@ -202,11 +192,7 @@ func (ix *Index) sweepKeys(ctx context.Context, keys []string) error {
 			ix.dropRowsOf(ctx, p, strings.TrimPrefix(string(of), "m:"), writer, fields)
 		}
 	}
-	if p.Len() == 0 {
-		return nil
-	}
-	_, err := p.Exec(ctx)
-	return err
+	return exec(ctx, p)
 }
 
 // dropRowsOf has the rows of another writer taken away.

@@ -289,9 +289,15 @@ func (ix *Index) send(ctx context.Context, b *batch) {
 }
 
 // leftToken reports whether what was written in a part has a token behind it.
-func (b *batch) leftToken(of part) bool {
-	reply := b.parts[of]
-	return reply != nil && reply.Err() == nil
+func (b *batch) leftToken(of part) bool { return carriedOut(b.parts[of]) }
+
+// carriedOut reports whether a script that returns a number was sent, and has returned it.
+func carriedOut(reply *redis.Cmd) bool {
+	if reply == nil {
+		return false
+	}
+	_, err := reply.Int()
+	return err == nil
 }
 
 // announce leaves tokens in the parts that have none, before anything is written there: what
@@ -375,7 +381,7 @@ func (ix *Index) pipe(ctx context.Context, b *batch, text bool) {
 	for of := range b.parts {
 		b.parts[of] = leave(of, begin, false, seq, lease)
 	}
-	_, b.err = p.Exec(ctx)
+	b.err = exec(ctx, p)
 	for model := range b.tells {
 		ix.named[model] = ix.named[model] || b.err == nil
 	}
@@ -412,7 +418,7 @@ func (ix *Index) settle(b *batch) (more bool) {
 	twice := make(map[*bucket]bool) // they have changed since
 	for i := range b.puts {
 		put := &b.puts[i]
-		if put.reply == nil || put.reply.Err() != nil || !b.leftToken(put.part) {
+		if !carriedOut(put.reply) || !b.leftToken(put.part) {
 			if put.dirty {
 				twice[put.bucket] = true
 			}
@@ -545,7 +551,7 @@ func (ix *Index) endLeases(ctx context.Context) {
 	for of := range ix.parts {
 		p.Unlink(ctx, ix.names.lease(of, ix.id))
 	}
-	_, _ = p.Exec(ctx) // else they end by themselves
+	_ = exec(ctx, p) // else they end by themselves
 }
 
 // giveBack ends the leases when no more is written.
