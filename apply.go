@@ -52,7 +52,7 @@ func (in *ingest) unnumbered(bad error) error {
 			in.noRoom(r, Loss{Pod: in.pod, Model: in.model, Rank: r.n, Cause: LossFull, Time: timeOf(in.batch), Err: err})
 			in.count(nil, StreamStats{Messages: 1, NoRoom: 1})
 		} else {
-			r.late = true
+			in.setLate(r, err)
 		}
 		in.settle()
 		return err
@@ -305,11 +305,49 @@ func (in *ingest) applyChanges(r *rank, cur index.Cursor, changes []index.Change
 	in.stats.Counts.Add(done.Counts)
 	r.evicted = done.Evicted > 0
 	if !done.Duplicate {
-		r.late = delayed
+		in.setLate(r, err)
 		in.delayed = in.delayed || delayed
 		in.noteApplied(r, changes, &done)
 	}
 	return done, nil
+}
+
+// setLate notes what came of the last Apply: nil, or an error for which the rank is uncertain.
+// That ends when others see what was applied, if the error says when, or with the next Apply.
+func (in *ingest) setLate(r *rank, err error) {
+	r.late = err != nil
+	var seen context.Context
+	if err != nil {
+		var d index.Delay
+		if errors.As(err, &d) {
+			seen = d.Seen()
+		}
+	}
+	if seen == r.seen {
+		return
+	}
+	if r.unwatch != nil {
+		r.unwatch()
+	}
+	r.seen, r.unwatch = seen, nil
+	if seen != nil {
+		x, pod, model, n := in.x, in.pod, in.model, r.n
+		r.unwatch = context.AfterFunc(seen, func() { x.endDelay(pod, model, n, seen) })
+	}
+}
+
+// endDelay has a rank late no longer, if it is for what others see now.
+func (x *Indexer) endDelay(pod, model string, n int, seen context.Context) {
+	in := x.newIngest(pod, model)
+	defer in.end()
+	if !in.find() {
+		return
+	}
+	defer in.leave()
+	if r := in.pm.ranks[n]; r != nil && r.seen == seen {
+		r.late, r.seen, r.unwatch = false, nil, nil
+		in.settle()
+	}
 }
 
 func (in *ingest) write(r *rank, cur index.Cursor, changes []index.Change) (index.Applied, error) {

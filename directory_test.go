@@ -580,6 +580,51 @@ func TestSharingAtOnce(t *testing.T) {
 	s.reads(t, shownPods(s.writer))
 }
 
+// seenLater is an index.Delay.
+type seenLater struct{ seen context.Context }
+
+func (seenLater) Error() string           { return "not seen yet" }
+func (seenLater) Unwrap() error           { return index.ErrDelayed }
+func (d seenLater) Seen() context.Context { return d.seen }
+
+// TestDelayEnds: a rank is live when others see what it said last, but not for what it said
+// before a message that was not applied.
+func TestDelayEnds(t *testing.T) {
+	s := newSharing(t)
+	brings(at("s", 0, 0), at("s", 1, 1))(t, s.writer)
+	end := func(seq uint64) context.CancelFunc {
+		t.Helper()
+		ctx, cancel := context.WithCancel(t.Context())
+		s.w.set(func(p *process) { p.delay = seenLater{ctx} })
+		if r, err := s.writer.IngestMessage(at("s", seq, 0)); err != nil || !r.Applied {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		s.w.set(func(p *process) { p.delay = nil })
+		return cancel
+	}
+	const late, live = "a/m=uncertain[0=uncertain 1=live]", "a/m=live[0=live 1=live]"
+	first := end(2)
+	second := end(3)
+	first()
+	s.reads(t, late)
+	second()
+	for limit := zmtptest.Context(t); shownPods(s.writer) != live && limit.Err() == nil; {
+		runtime.Gosched()
+	}
+	s.reads(t, live)
+
+	third := end(4)
+	s.w.set(func(p *process) { p.fail = errors.New("away") })
+	if r, err := s.writer.IngestMessage(at("s", 5, 0)); err == nil || r.Applied {
+		t.Errorf("%+v, %v", r, err)
+	}
+	s.w.set(func(p *process) { p.fail = nil })
+	third()
+	s.reads(t, late)
+	brings(at("s", 5, 0))(t, s.writer)
+	s.reads(t, live)
+}
+
 // What was applied and is not seen by others is applied, and makes the rank uncertain.
 func TestApplyDelayed(t *testing.T) {
 	s := newSharing(t)

@@ -68,10 +68,12 @@ const ApplyTimeout = 5 * time.Second
 //     Let one Indexer hear all ranks of a pod.
 //   - Hooks are not called for the pods of others. Explain knows less of them, and a prediction
 //     (Routed) ends by its TTL, Observe or Abandon, because no event of theirs comes here.
-//   - ScoreRequest asks for the listing with its own context. If there is none, it goes on with
-//     what was known last. If nothing was ever known, the error is that of ScoreRequest.
+//   - ScoreRequest asks for the listing, for half of the time that its context has. If there is
+//     none, it goes on with what was known last. If nothing was ever known, the error is that of
+//     ScoreRequest, unless the backend answers without rows (Answer.Degraded).
 //   - An Apply whose error wraps index.ErrDelayed was done: the message is applied, counts in
-//     StreamStats.Delayed, and the rank is StateUncertain until one is not delayed.
+//     StreamStats.Delayed, and the rank is StateUncertain until one is not delayed, or until
+//     others see what was applied, if the error is an index.Delay.
 //
 // While a call of a backend lasts, messages of the same pod wait, for ApplyTimeout at most. A
 // message that then is an error was not applied, and the rank is StateUncertain until one is.

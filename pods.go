@@ -100,7 +100,10 @@ type rank struct {
 	doubt    bool // the index has a note that a loss was kept
 	evicted  bool // when the last message was applied, the index had given up blocks
 	late     bool // what came last is not in the index, or not seen by others yet
-	told     toldRank
+	// seen is done when others see it; nil: nobody will say so. unwatch ends what waits for that.
+	seen    context.Context
+	unwatch func() bool
+	told    toldRank
 
 	// Of a listed pod: whether it is lossy there, and that nobody has said for a while that its
 	// state is what it was.

@@ -224,13 +224,11 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 	if err := r.validate(asked); err != nil {
 		return err
 	}
-	if err := sc.x.list(ctx); err != nil {
-		return err
-	}
+	unlisted := sc.x.list(ctx)
 	set, adapter, err := sc.x.candidates(r)
 	sc.set, sc.scope = set, scope{set.base, adapter, r.Salt}
 	if err != nil {
-		return err
+		return cmp.Or(unlisted, err)
 	}
 	if err := sc.readPrompt(ctx, r, asked); err != nil {
 		return err
@@ -239,6 +237,11 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 		if err := sc.match(ctx); err != nil {
 			return err
 		}
+	}
+	if unlisted != nil && sc.degraded == nil { // else pods that others feed would look unknown
+		return unlisted
+	}
+	if len(sc.set.names) > 0 {
 		if err := sc.foresee(ctx, -1); err != nil {
 			return err
 		}

@@ -289,7 +289,7 @@ func (d *delivery) deal() (Receipt, error) {
 	full := errors.Is(err, ErrFull)
 	if err != nil && !full {
 		if d.rank != nil {
-			d.rank.late = true
+			d.setLate(d.rank, err)
 		}
 		return Receipt{}, err
 	}

@@ -40,3 +40,11 @@ type Entry struct {
 // processes do not see yet. They will; until then the source is Stale for them. Applied is
 // what it is without the error. An Apply of the same cursor is a duplicate.
 var ErrDelayed = errors.New("index: applied, but not seen by others yet")
+
+// Delay is an error that wraps ErrDelayed, of a backend that can say when the delay is over.
+type Delay interface {
+	error
+	// Seen is done as soon as others see what was applied. Delays that last at the same time may
+	// share one, so that a long one of many sources costs little.
+	Seen() context.Context
+}

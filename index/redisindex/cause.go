@@ -9,22 +9,31 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// exec carries a pipeline out; nothing else calls Exec. Its error is the first one of a command,
-// but for redis.Nil, and without one each command has an answer. go-redis leaves commands with
-// neither an error nor an answer if Redis itself refused them the connection, as with another
-// password (WRONGPASS) or while it loads (LOADING): these get that error.
+// exec carries a pipeline out; nothing else calls Exec. Without an error each command has an
+// answer, or redis.Nil. go-redis leaves commands with neither an error nor an answer if Redis
+// itself refused them the connection, as with another password (WRONGPASS) or while it loads
+// (LOADING): these get that error.
 func exec(ctx context.Context, p redis.Pipeliner) error {
 	cmds, err := p.Exec(ctx)
-	for _, c := range cmds {
-		if e := c.Err(); e != nil && !errors.Is(e, redis.Nil) {
-			return e
-		}
-	}
-	if err == nil || errors.Is(err, redis.Nil) {
+	if err == nil {
 		return nil
 	}
+	var first error // of a command
+	sent := false
 	for _, c := range cmds {
-		c.SetErr(err)
+		own := c.Err()
+		sent = sent || own != nil
+		if first == nil && !errors.Is(own, redis.Nil) {
+			first = own
+		}
+	}
+	if errors.Is(err, redis.Nil) {
+		return first
+	}
+	if !sent {
+		for _, c := range cmds {
+			c.SetErr(err)
+		}
 	}
 	return err
 }

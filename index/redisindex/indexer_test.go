@@ -11,7 +11,9 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index/redisindex"
 	"github.com/kvindex/kvindex/index/redisindex/internal/redistest"
+	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/kvindextest"
+	"github.com/redis/go-redis/v9"
 )
 
 // TestReaderHearsNoEngine has the Indexer of one process score by what that of another one
@@ -102,6 +104,81 @@ func TestReaderHearsNoEngine(t *testing.T) {
 		}
 		return len(got) == len(want)
 	})
+}
+
+// stateOf is what an Indexer says of a pod.
+func stateOf(ix *kvindex.Indexer, pod string) kvindex.State {
+	for _, p := range ix.Pods(nil) {
+		if p.Pod == pod {
+			return p.State
+		}
+	}
+	return kvindex.StateUnknown
+}
+
+// TestIndexersInTrouble: with Degrade a score has no error while Redis is stopped, an Apply does
+// not wait for what others have waited for, and a pod that says nothing more is live again, for
+// all processes, as soon as what it said last is written.
+func TestIndexersInTrouble(t *testing.T) {
+	s := redistest.Standalone(t)
+	c := redisindex.Config{Prefix: "trouble:", Lease: 2 * time.Second, Timeout: 300 * time.Millisecond, Degrade: true}
+	indexer := func() *kvindex.Indexer {
+		return indexerOf(t, startWith(t, redis.NewClient(&redis.Options{Addr: s.Addr(), ContextTimeoutEnabled: true}), c).Index)
+	}
+	writer, reader := indexer(), indexer()
+	p := fakeengine.NewPrompt(1, 16, 4)
+	say := func(pod string, blocks int) {
+		t.Helper()
+		if err := writer.Ingest(pod, "m", fakeengine.Payload(1, 0, p.Stored(blocks-1, blocks))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	score := func(ix *kvindex.Indexer) (a kvindex.Answer) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: p.Tokens}, &a); err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	for _, pod := range []string{"a", "b", "c"} {
+		say(pod, 1)
+	}
+	waitFor(t, "the reader lists all", func() bool { return len(score(reader).Pods) == 3 })
+	s.Stop(t)
+	began := time.Now()
+	for _, pod := range []string{"a", "b", "c"} {
+		say(pod, 2)
+	}
+	if took := time.Since(began); took > c.Timeout+c.Timeout/2 {
+		t.Errorf("three Applies took %v", took)
+	}
+	for _, pod := range []string{"a", "b", "c"} {
+		if state := stateOf(writer, pod); state != kvindex.StateUncertain {
+			t.Errorf("%s is %v", pod, state)
+		}
+	}
+	for range 10 {
+		if a := score(reader); a.Degraded == nil || len(a.Pods) != 3 {
+			t.Errorf("%+v", a)
+		}
+	}
+	s.Cont(t)
+	for _, ix := range []*kvindex.Indexer{writer, reader} {
+		waitFor(t, "all are live again", func() bool {
+			var a kvindex.Answer
+			if ix.ScoreRequest(t.Context(), &kvindex.Request{Model: "m", Tokens: p.Tokens}, &a) != nil || len(a.Pods) != 3 {
+				return false
+			}
+			for _, row := range a.Pods {
+				if row.State != kvindex.StateLive || row.CachedTokens != 32 || stateOf(ix, row.Pod) != kvindex.StateLive {
+					return false
+				}
+			}
+			return true
+		})
+	}
 }
 
 // waitFor waits until something is so.

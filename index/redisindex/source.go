@@ -183,15 +183,18 @@ func (ix *Index) await(ctx context.Context, w *waiting) error {
 				w.moved = ix.moved
 			}
 		}
-		trouble, since := ix.trouble, ix.since
+		trouble, since := ix.trouble, ix.busy
+		if trouble != nil {
+			since = ix.since
+		}
 		ix.mu.Unlock()
 		switch {
 		case done:
 			return nil
 		case ix.closed.Load():
-			return delayed(w.Source, index.ErrClosed)
-		case trouble != nil && time.Since(since) > ix.c.Timeout:
-			return delayed(w.Source, trouble)
+			return ix.delayed(w, index.ErrClosed)
+		case !since.IsZero() && time.Since(since) > ix.c.Timeout: // others have waited for that
+			return ix.delayed(w, trouble)
 		}
 		if timer == nil {
 			timer = time.NewTimer(ix.c.Timeout)
@@ -205,18 +208,59 @@ func (ix *Index) await(ctx context.Context, w *waiting) error {
 			if trouble != nil {
 				why = fmt.Errorf("%w; before: %w", why, trouble)
 			}
-			return delayed(w.Source, why)
+			return ix.delayed(w, why)
 		case <-timer.C:
-			if trouble == nil {
-				trouble = fmt.Errorf("no answer for %v", ix.c.Timeout)
-			}
-			return delayed(w.Source, trouble)
+			return ix.delayed(w, trouble)
 		}
 	}
 }
 
-func delayed(src index.Source, why error) error {
-	return fmt.Errorf("%w: pod %q, model %q, rank %d: redis: %w", index.ErrDelayed, src.Pod, src.Model, src.Rank, why)
+// delayedError is an index.Delay.
+type delayedError struct {
+	source index.Source
+	why    error
+	seen   context.Context
+}
+
+func (e *delayedError) Error() string {
+	return fmt.Sprintf("%v: pod %q, model %q, rank %d: redis: %v", index.ErrDelayed, e.source.Pod, e.source.Model, e.source.Rank, e.why)
+}
+
+func (e *delayedError) Unwrap() []error       { return []error{index.ErrDelayed, e.why} }
+func (e *delayedError) Seen() context.Context { return e.seen }
+
+// delayed is the error of who does not wait any longer; why may be nil.
+func (ix *Index) delayed(w *waiting, why error) error {
+	if why == nil {
+		why = fmt.Errorf("no answer for %v", ix.c.Timeout)
+	}
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	if ix.overdue == nil {
+		ix.overdue = new(overdue)
+		ix.overdue.seen, ix.overdue.done = context.WithCancel(context.Background())
+	}
+	ix.overdue.change = max(ix.overdue.change, w.change)
+	e := &delayedError{w.Source, why, ix.overdue.seen}
+	if ix.written >= w.change { // meanwhile
+		ix.endDelay()
+	}
+	return e
+}
+
+// overdue is what those are told who wait no longer.
+type overdue struct {
+	change uint64 // the last one that anybody waited for
+	seen   context.Context
+	done   context.CancelFunc
+}
+
+// endDelay lets them know when all is written. mu is held.
+func (ix *Index) endDelay() {
+	if o := ix.overdue; o != nil && ix.written >= o.change {
+		o.done()
+		ix.overdue = nil
+	}
 }
 
 // Tell implements index.Directory.

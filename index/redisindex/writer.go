@@ -54,10 +54,12 @@ type writer struct {
 
 	drops  map[string][]string // fields of rows that are to go, by model
 	flying chan struct{}       // moved of the batch that is being written; nil: none is
+	busy   time.Time           // since when the goroutine waits for Redis; zero: it does not
 	// catching are sources that have caught up, and whose rows do not say so yet.
 	catching []*source
 	written  uint64        // all changes up to this one are
 	moved    chan struct{} // closed when the next batch is settled
+	overdue  *overdue      // nil: nobody was told of a delay that lasts
 	trouble  error         // why the last commit failed; nil: it did not
 	since    time.Time     // when trouble began
 	late     bool          // it lasts for longer than a lease: what readers see is too old
@@ -181,7 +183,7 @@ func (ix *Index) take() *batch {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	b := &batch{upto: ix.change, moved: ix.moved, tells: make(map[string][]telling), parts: make(map[part]*redis.Cmd)}
-	ix.moved, ix.flying = make(chan struct{}), b.moved
+	ix.moved, ix.flying, ix.busy = make(chan struct{}), b.moved, time.Now()
 	n := min(len(ix.dirty), maxCommit)
 	taken, left := ix.dirty[:n:n], ix.dirty[n:]
 	ix.dirty = nil
@@ -454,6 +456,7 @@ func (ix *Index) settle(b *batch) (more bool) {
 	if b.err == nil {
 		ix.written = max(ix.written, b.upto)
 		ix.trouble = nil
+		ix.endDelay()
 		ix.catchUp()
 	} else {
 		for model, fields := range b.drops {
@@ -464,13 +467,13 @@ func (ix *Index) settle(b *batch) (more bool) {
 			}
 		}
 		if ix.trouble == nil {
-			ix.since = now
+			ix.since = ix.busy
 		}
 		ix.trouble = ix.because(b.err, slices.Collect(maps.Keys(b.parts))...)
 	}
 	ix.late = ix.trouble != nil && now.Sub(ix.since) > ix.c.Lease
 	close(b.moved)
-	ix.flying = nil
+	ix.flying, ix.busy = nil, time.Time{}
 	return len(ix.dirty)+len(ix.dirtySources) > 0
 }
 
@@ -561,8 +564,16 @@ func (ix *Index) giveBack() {
 	ix.endLeases(ctx)
 }
 
+func (ix *Index) setBusy(since time.Time) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	ix.busy = since
+}
+
 // beat renews the leases, and looks for what has changed meanwhile.
 func (ix *Index) beat(ctx context.Context) {
+	ix.setBusy(time.Now())
+	defer ix.setBusy(time.Time{})
 	b := &batch{parts: make(map[part]*redis.Cmd)}
 	for of := range ix.parts {
 		b.parts[of] = nil
