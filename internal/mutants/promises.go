@@ -37,7 +37,9 @@ var promises = []promise{
 	}},
 	// A batch and its cursor are applied together, and only its own engine goes on from it.
 	{"the cursor with its changes", []mutant{
-		{".", "delivery.deal", "what the index did not take is sure", "d.rank.late = true", "_ = d.rank", "TestApplyDelayed"},
+		{".", "delivery.deal", "what the index did not take is sure", "d.setLate(d.rank, err)", "_ = d.rank", "TestApplyDelayed"},
+		{".", "Indexer.endDelay", "a delay never ends", "r.late, r.seen, r.unwatch = false, nil, nil", "r.seen, r.unwatch = nil, nil", "TestDelayEnds"},
+		{"./index/redisindex", "exec", "what was never sent has no error", "if !sent {", "if false {", "TestOpenRefused"},
 		{".", "delivery.join", "a stored cursor ignored", "if cur.Next == 0 {", "if true {", "TestMessagesAfterARestartOfTheHost"},
 		{".", "delivery.cursor", "the time of a cursor is not stored", "Time: d.stream.seq.CursorTime(a, v), ", "", "TestMessagesAfterARestartOfTheHost"},
 		{".", "delivery.cursor", "the digest of a cursor is not stored", ", Digest: a.Digest", "", "TestKeptIndexIsAskedAbout"},
