@@ -65,6 +65,7 @@ func (s *mapServer) deliver(b *batch, fail func() error, coin func() bool) {
 		put := &b.puts[i]
 		b.parts[put.part] = token
 		put.reply = redis.NewCmd(ctx)
+		put.reply.SetVal(int64(1)) // the number of sections that were put
 		err := fail()
 		if err != nil {
 			put.reply.SetErr(err)

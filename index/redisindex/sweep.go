@@ -68,7 +68,9 @@ func (ix *Index) sweepAll(ctx context.Context) error {
 		s.nodes, s.rests = nil, time.Now().Add(4*ix.c.Lease)
 		return nil
 	}
-	if err := ix.client.PExpire(ctx, key, 4*ix.c.Lease).Err(); err != nil {
+	p = ix.client.Pipeline()
+	p.PExpire(ctx, key, 4*ix.c.Lease)
+	if err := exec(ctx, p); err != nil {
 		return err
 	}
 	if len(s.nodes) == 0 {
