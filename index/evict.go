@@ -97,9 +97,9 @@ type keeper struct {
 	part    int64 // what a cycle is for; it begins when a quarter of that is left
 	reserve int64 // pages that new chunks of slabs leave for what else there is
 
-	// As the sources report: names, those that are idle, how many there is room for,
-	// and bytes of stores that wait.
-	names, idle, nameRoom, waits int64
+	// As the sources report: names, what they take, those that are idle, how many there is
+	// room for, and bytes of stores that wait.
+	names, nameBytes, idle, nameRoom, waits int64
 
 	lost uint64 // holdings that were evicted
 
@@ -242,6 +242,11 @@ func (g *ground) perName() int64 {
 	return max(g.mem.Load()/max(g.names, 1), idleCost)
 }
 
+// nameCostNow returns what a name takes beside the forest: one of several keys or holders takes
+// several times nameCost. A survey that took too little for it would take all that is there for
+// the half that was used last, which stays.
+func (g *ground) nameCostNow() int { return max(nameCost, int(g.nameBytes/max(g.names, 1))) }
+
 // pay is told of names that are stored, and does its part of a cycle. It holds g.mu,
 // and lets go of it now and then. s is the writer, nil: there is none.
 func (g *ground) pay(names int, s *source) {
@@ -338,7 +343,7 @@ func (g *ground) stepMove() int {
 	g.want -= int64(bytes)
 	if g.hollow -= int64(bytes); done || g.hollow <= 0 {
 		g.phase = phaseRelink
-		g.forest.Begin(&g.survey, nameCost)
+		g.forest.Begin(&g.survey, g.nameCostNow())
 	}
 	return 64 + 8*slabs
 }
@@ -438,7 +443,7 @@ func (g *ground) endOld() {
 		return
 	}
 	g.phase = phaseLook
-	g.forest.Begin(&g.survey, nameCost)
+	g.forest.Begin(&g.survey, g.nameCostNow())
 }
 
 // stepSweep has a source forget some names of dead slabs.
@@ -519,12 +524,13 @@ func (s *source) pause(names int) {
 
 // report tells the ground what has changed in s.
 func (s *source) report() {
-	s.tell(told{s.names.Len(), s.idle.len(), s.pendingBytes, s.names.Room()})
+	s.tell(told{s.names.Len(), s.nameBytes(), s.idle.len(), s.pendingBytes, s.names.Room()})
 }
 
 func (s *source) tell(now told) {
 	g := s.ground
 	g.names += int64(now.names - s.told.names)
+	g.nameBytes += int64(now.bytes - s.told.bytes)
 	g.idle += int64(now.idle - s.told.idle)
 	g.waits += int64(now.waits - s.told.waits)
 	g.nameRoom += int64(now.room - s.told.room)
@@ -532,7 +538,7 @@ func (s *source) tell(now told) {
 }
 
 // told is what the ground was told of a source.
-type told struct{ names, idle, waits, room int }
+type told struct{ names, bytes, idle, waits, room int }
 
 // roomFor has room for a name that is stored, or returns false. No name of s is in
 // hand, and no place that is not pinned.

@@ -96,10 +96,13 @@ func (s *source) newGroup(of Group) *group {
 }
 
 // groupFor returns the group of a store, with what the store tells about it, and
-// whether that is news.
+// whether that is news; nil if there is no room for it.
 func (s *source) groupFor(c *Change) (g *group, news bool) {
 	g = s.group(c.Group.ID)
 	if g == nil {
+		if !s.ground.hasRoomFor(s, mem.SizeOf[group]()+mem.SizeOf[GroupLayout]()+mem.Size(8*len(s.groups))) {
+			return nil, false
+		}
 		g = s.newGroup(c.Group)
 		news = true
 	}

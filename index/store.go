@@ -42,6 +42,10 @@ type storing struct {
 
 func (s *source) store(c *Change) {
 	g, changed := s.groupFor(c)
+	if g == nil {
+		s.noRoom(nil, c.Hashes)
+		return
+	}
 	if changed {
 		defer s.publish()
 	}
