@@ -283,18 +283,21 @@ func (s *Sequencer) Advance(a Arrival, v Verdict) {
 	s.had.add(delivery{a.Seq, a.Digest}, s.time)
 }
 
-// end returns where the life that is over stood: the number that was due, and the
-// time of the newest message. What its last messages jumped to is left out, for one
-// with a number far ahead would make all that follows old. They are remembered.
+// end returns where the life that is over stood: the number that was due, and the time of the
+// newest message. If its last messages jumped, that is the newest time that two in a row have
+// reached: one message with a number and a time far ahead would make all that follows old.
 func (s *Sequencer) end() (next uint64, time float64) {
 	due, last := s.had.floor, max(len(s.had.recent)-backLimit, 0)
-	if last > 0 {
+	switch {
+	case last > 0:
 		due = s.had.at(last-1).seq + 1
+	case due == 0 && len(s.had.recent) > 0: // a life may begin with any number
+		due = s.had.at(0).seq
 	}
 	for i := last; i < len(s.had.recent); i++ {
 		seq := s.had.at(i).seq
 		if seq > due {
-			return due, s.sure
+			return s.next, s.sure
 		}
 		due = seq + 1
 	}

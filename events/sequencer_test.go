@@ -275,6 +275,40 @@ func TestSequencerRedeliveryWithoutClock(t *testing.T) {
 	}
 }
 
+// TestSequencerRedeliveryOfLives: whatever was lost, an engine that restarts again and again is
+// noticed each time, and a message of any of its lives that comes again is never applied.
+func TestSequencerRedeliveryOfLives(t *testing.T) {
+	for seed := range uint64(5_000) {
+		r := rand.New(rand.NewPCG(seed, 9))
+		var s events.Sequencer
+		var had []events.Arrival
+		clock := 1.0
+		for life := range 2 + r.IntN(4) {
+			seq := uint64(0)
+			if life > 0 && r.IntN(3) == 0 { // its first messages were lost
+				next, _ := s.Next()
+				seq = r.Uint64N(next)
+			}
+			clock += float64(r.IntN(10))
+			for i := range 1 + r.IntN(8)*r.IntN(8) {
+				clock++
+				a := at(seq, uint64(clock), clock)
+				if v := offer(&s, a); v.Duplicate || v.Restarted != (life > 0 && i == 0) {
+					t.Fatalf("seed %d, life %d: %+v: %+v", seed, life, a, v)
+				}
+				had = append(had, a)
+				seq += 1 + uint64(r.IntN(8)*(r.IntN(4)/3))
+				for r.IntN(3) == 0 {
+					a := had[r.IntN(len(had))]
+					if v := offer(&s, a); !v.Duplicate {
+						t.Fatalf("seed %d, life %d: again %+v: %+v", seed, life, a, v)
+					}
+				}
+			}
+		}
+	}
+}
+
 // One odd repeat is forgotten when an honest one follows.
 func TestSequencerOddRepeat(t *testing.T) {
 	var s events.Sequencer
