@@ -247,6 +247,7 @@ type bound struct {
 	*ledger
 	endpoint string
 	replays  chan events.Replay
+	ended    uint64 // connections
 }
 
 func newBound(t *testing.T, replay string, cfg events.SubscriberConfig) *bound {
@@ -275,7 +276,7 @@ func (b *bound) say(nc net.Conn, l life, seqs ...uint64) {
 	}
 }
 
-// left waits until the Subscriber has ended a connection.
+// left waits until the Subscriber has ended a connection, and has taken note of that.
 func (b *bound) left(nc net.Conn) {
 	b.Helper()
 	if err := nc.SetReadDeadline(time.Now().Add(patience)); err != nil {
@@ -284,6 +285,8 @@ func (b *bound) left(nc net.Conn) {
 	if _, err := io.Copy(io.Discard, nc); err != nil && strings.Contains(err.Error(), "timeout") {
 		b.Fatal("the connection was not ended")
 	}
+	b.ended++
+	b.waitDisconnects(b.ended)
 }
 
 // waitDisconnects waits until as many connections were ended.
