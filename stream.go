@@ -197,8 +197,8 @@ func (d *delivery) deliver() (Receipt, error) {
 	return d.deal()
 }
 
-// heard takes note that the stream has spoken. Who sees that meanwhile sees what the message
-// did.
+// heard takes note that the stream has spoken. It comes last, so that whoever sees the time also
+// sees what the message did.
 func (d *delivery) heard() {
 	if d.stream == nil {
 		return
