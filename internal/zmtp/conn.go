@@ -61,6 +61,7 @@ type Conn struct {
 	start, end int
 	handedOut  int      // length of what the caller has, to be consumed next
 	filled     bool     // the last read left no room: there may be more to read
+	skipped    error    // why the message that is being read is skipped, if it is
 	parts      []frame  // of the message that is being read
 	frames     [][]byte // parts, as handed out
 
@@ -123,12 +124,17 @@ func (c *Conn) Close() error {
 // not come back soon lets the peer wait for answers.
 //
 // The error is io.EOF, wrapped, if the peer closed the connection between two
-// messages.
+// messages. It is ErrSkipped, wrapped, with the frames of the message, for a message that
+// Config.Skip has skipped: its frames that are too large are empty, and the connection
+// goes on.
 func (c *Conn) Receive() ([][]byte, error) {
 	for {
 		frames, _, err := c.next()
+		if err == nil && frames != nil {
+			err = c.skipped
+		}
 		if err != nil {
-			return nil, fmt.Errorf("zmtp: receiving from %s: %w", c.name, err)
+			return frames, fmt.Errorf("zmtp: receiving from %s: %w", c.name, err)
 		}
 		if frames != nil {
 			return frames, nil
@@ -160,7 +166,7 @@ func (c *Conn) ReceiveSubscription() (topic []byte, subscribe bool, err error) {
 // connection itself.
 func (c *Conn) next() ([][]byte, command, error) {
 	c.start += c.handedOut
-	c.handedOut = 0
+	c.handedOut, c.skipped = 0, nil
 	c.parts = c.parts[:0]
 	at, total := 0, 0
 	for {
@@ -303,10 +309,29 @@ func (c *Conn) frame(at, limit, commandLimit int) (frame, error) {
 		limit = commandLimit
 	}
 	if size > uint64(limit) {
+		if c.cfg.Skip && f.flags&flagCommand == 0 {
+			c.skipped = fmt.Errorf("%w: a frame of %d bytes where %d are allowed", ErrSkipped, size, limit)
+			f.end = f.start
+			return f, c.discard(f.start, size)
+		}
 		return frame{}, fmt.Errorf("%w: a frame of %d bytes where %d are allowed", ErrLimit, size, limit)
 	}
 	f.end = f.start + int(size)
 	return f, c.need(f.end)
+}
+
+// discard reads n bytes behind offset at of the window, and forgets them.
+func (c *Conn) discard(at int, n uint64) error {
+	for {
+		come := min(uint64(c.end-c.start-at), n)
+		c.end = c.start + at + copy(c.window()[at:], c.window()[at+int(come):])
+		if n -= come; n == 0 {
+			return nil
+		}
+		if err := c.need(at + 1); err != nil {
+			return err
+		}
+	}
 }
 
 func (c *Conn) window() []byte      { return c.buf[c.start:c.end] }

@@ -44,11 +44,15 @@ func FuzzReceive(f *testing.F) {
 		} {
 			f.Add(slices.Concat(hello, rest), byte(0))
 			f.Add(slices.Concat(hello, rest), byte(1))
+			f.Add(slices.Concat(hello, rest, rest), byte(4))
 		}
 	}
 	types := []zmtp.SocketType{zmtp.SUB, zmtp.PUB, zmtp.DEALER, zmtp.ROUTER}
 	f.Fuzz(func(t *testing.T, input []byte, socket byte) {
 		cfg := zmtp.Config{Type: types[int(socket)%len(types)], MaxFrame: 1 << 20, MaxMessage: 2 << 20, MaxFrames: 4, MaxCommand: 1 << 10}
+		if socket&4 != 0 {
+			cfg.Skip, cfg.MaxFrame, cfg.MaxMessage = true, 10, 15
+		}
 		before := allocated()
 		messages, err := receiveAll(t, &memory{in: bytes.NewReader(input)}, cfg)
 		if err == nil {
@@ -76,7 +80,7 @@ func receiveAll(t *testing.T, nc net.Conn, cfg zmtp.Config) (n int, err error) {
 			continue
 		}
 		m, err := c.Receive()
-		if err != nil {
+		if err != nil && !(cfg.Skip && errors.Is(err, zmtp.ErrSkipped)) {
 			return n, err
 		}
 		total := 0
@@ -89,7 +93,8 @@ func receiveAll(t *testing.T, nc net.Conn, cfg zmtp.Config) (n int, err error) {
 	}
 }
 
-// What one end sends is what the other receives, however the bytes are cut.
+// What one end sends is what the other receives, however the bytes are cut. One that skips
+// receives all but the frames that are too large.
 func FuzzRoundTrip(f *testing.F) {
 	f.Add([]byte("topic"), []byte("12345678"), []byte("payload"), byte(1))
 	f.Add([]byte{}, make([]byte, 255), make([]byte, 256), byte(7))
@@ -106,24 +111,43 @@ func FuzzRoundTrip(f *testing.F) {
 				t.Fatal(err)
 			}
 		}
-		in := &memory{in: &chopped{out.out.Bytes(), int(cut) + 1}}
-		sub, err := zmtp.Handshake(t.Context(), in, "the peer", zmtp.Config{Type: zmtp.SUB})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer sub.Close()
-		for range 3 {
-			for _, want := range [][][]byte{{a, b, payload}, {payload}, {b, a}} {
-				got, err := sub.Receive()
-				if err != nil || !slices.EqualFunc(got, want, bytes.Equal) {
-					t.Fatalf("sent %q, received %q, %v", want, got, err)
+		for _, cfg := range []zmtp.Config{
+			{Type: zmtp.SUB, MaxFrame: zmtp.DefaultMaxFrame, MaxMessage: zmtp.DefaultMaxMessage},
+			{Type: zmtp.SUB, MaxFrame: 100, MaxMessage: 150, Skip: true},
+		} {
+			in := &memory{in: &chopped{out.out.Bytes(), int(cut) + 1}}
+			sub, err := zmtp.Handshake(t.Context(), in, "the peer", cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer sub.Close()
+			for range 3 {
+				for _, sent := range [][][]byte{{a, b, payload}, {payload}, {b, a}} {
+					want, skipped := passed(sent, cfg)
+					got, err := sub.Receive()
+					if errors.Is(err, zmtp.ErrSkipped) != skipped || err != nil && !skipped || !slices.EqualFunc(got, want, bytes.Equal) {
+						t.Fatalf("sent %q, received %q, %v, want %q", sent, got, err, want)
+					}
 				}
 			}
-		}
-		if _, err := sub.Receive(); !errors.Is(err, io.EOF) {
-			t.Fatalf("at the end: %v", err)
+			if _, err := sub.Receive(); !errors.Is(err, io.EOF) {
+				t.Fatalf("at the end: %v", err)
+			}
 		}
 	})
+}
+
+// passed is what a Config with Skip lets through of a message.
+func passed(sent [][]byte, cfg zmtp.Config) (frames [][]byte, skipped bool) {
+	total := 0
+	for _, f := range sent {
+		if len(f) > min(cfg.MaxFrame, cfg.MaxMessage-total) {
+			f, skipped = nil, true
+		}
+		total += len(f)
+		frames = append(frames, f)
+	}
+	return frames, skipped
 }
 
 // chopped gives out a few bytes at a time.
