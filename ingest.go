@@ -1,6 +1,7 @@
 package kvindex
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -42,13 +43,18 @@ func (x *Indexer) IngestMessage(m Message) (Receipt, error) {
 	if err := x.check(m.Pod, m.Model); err != nil {
 		return Receipt{}, err
 	}
-	if m.Seq == math.MaxUint64 {
+	if m.Seq == math.MaxUint64 && m.Err == nil {
 		return Receipt{}, fmt.Errorf("kvindex: pod %q: stream %q: sequence number %d is a mark, not a message", m.Pod, m.Stream, m.Seq)
 	}
 	m.Stream = streamName(m.Stream)
 	d := delivery{ingest: x.newIngest(m.Pod, m.Model), m: m}
 	defer d.end()
-	d.bad = events.Decode(m.Payload, d.batch)
+	switch d.bad = m.Err; {
+	case m.Err == nil:
+		d.bad = events.Decode(m.Payload, d.batch)
+	case !errors.Is(m.Err, ErrMalformed):
+		d.bad = fmt.Errorf("%w: %w", ErrMalformed, m.Err)
+	}
 	return d.deliver()
 }
 

@@ -290,7 +290,7 @@ type StreamInfo struct {
 // MalformedInfo describes the last message of a stream that could not be read. The
 // zero value is none.
 type MalformedInfo struct {
-	Seq    uint64
+	Seq    uint64    // math.MaxUint64: the number could not be read either
 	Time   time.Time // when it came
 	Reason events.Reason
 	Error  string

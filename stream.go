@@ -30,6 +30,7 @@ package kvindex
 import (
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/kvindex/kvindex/events"
@@ -181,6 +182,9 @@ func (d *delivery) deliver() (Receipt, error) {
 		return Receipt{}, d.refusal()
 	}
 	defer d.leave()
+	if d.m.Seq == math.MaxUint64 {
+		return Receipt{}, d.withoutNumber()
+	}
 	defer d.settle()
 	defer d.heard()
 	if err := d.address(); err != nil {
@@ -195,6 +199,17 @@ func (d *delivery) deliver() (Receipt, error) {
 		return d.hold(), nil
 	}
 	return d.deal()
+}
+
+// withoutNumber takes note of a message of which not even the number could be read.
+func (d *delivery) withoutNumber() error {
+	st, err := d.pm.stream(d.m.Stream)
+	if err != nil {
+		return fmt.Errorf("kvindex: pod %q: %w", d.pod, err)
+	}
+	d.count(st, d.malformed(d.bad))
+	st.malformed = malformed{d.m.Seq, d.now, d.bad}
+	return d.refusal()
 }
 
 // heard takes note that the stream has spoken. It comes last, so that whoever sees the time also
@@ -348,5 +363,8 @@ func (d *delivery) tally(again, full bool) {
 
 // refusal is the error about a message that could not be read.
 func (d *delivery) refusal() error {
+	if d.m.Seq == math.MaxUint64 {
+		return fmt.Errorf("kvindex: pod %q: stream %q: %w", d.pod, d.m.Stream, d.bad)
+	}
 	return fmt.Errorf("kvindex: pod %q: stream %q: message %d: %w", d.pod, d.m.Stream, d.m.Seq, d.bad)
 }

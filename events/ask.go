@@ -132,7 +132,10 @@ func (s *Subscriber) keepAsking(ctx context.Context, st *stream, settle func()) 
 // noReplay tells that a replay socket is of no use now.
 func (s *Subscriber) noReplay(st *stream, err error) {
 	s.note(st, NoteNoReplay)
-	s.report(fmt.Errorf("events: subscriber: pod %q: the replay socket %s does not work, so messages that are missed now are lost; it is tried again: %w", st.pod, st.replayAt, err))
+	err = fmt.Errorf("events: subscriber: pod %q: the replay socket %s does not work, so messages that are missed now are lost; it is tried again: %w", st.pod, st.replayAt, err)
+	if st.owner.useless.tells(err) {
+		s.report(err)
+	}
 }
 
 // reach connects to a replay socket and finds out whether it answers.
@@ -146,7 +149,7 @@ func (s *Subscriber) reach(ctx context.Context, endpoint string) (*zmtp.Conn, er
 	if err = conn.Send(nil, binary.BigEndian.AppendUint64(nil, probeStart)); err == nil {
 		var m [][]byte
 		if m, err = conn.Receive(); err == nil {
-			_, _, err = readReply(m)
+			_, _, err = readReply(m, nil)
 		}
 	}
 	if !silence.Stop() {
@@ -161,7 +164,7 @@ func (s *Subscriber) reach(ctx context.Context, endpoint string) (*zmtp.Conn, er
 
 func (s *Subscriber) dialReplay(ctx context.Context, endpoint string) (*zmtp.Conn, error) {
 	wire := s.wire
-	wire.Type = zmtp.DEALER
+	wire.Type, wire.Skip = zmtp.DEALER, true
 	wire.HandshakeTimeout = min(connectTimeout, s.cfg.ReplayTimeout)
 	return zmtp.Dial(ctx, endpoint, wire)
 }
@@ -201,7 +204,7 @@ func (s *Subscriber) askLocked(ctx context.Context, st *stream, conn *zmtp.Conn)
 	if err == nil || isOurs(err) || ctx.Err() != nil { // its end says nothing of the socket
 		return err
 	}
-	if errors.Is(err, errReplayShort) || errors.Is(err, errOthersReplay) {
+	if errors.Is(err, errReplayShort) || errors.Is(err, errReplayPassed) || errors.Is(err, errOthersReplay) {
 		return nil // asked again, it would say the same
 	}
 	t.serves, t.mute = false, r.done.Messages == 0

@@ -64,7 +64,7 @@ func (s *Subscriber) engine(owner *streamOwner) *stream {
 func (s *Subscriber) session(ctx context.Context, st *stream, quiet *silence) (heard bool, err error) {
 	s.lastID++
 	c := &connection{id: s.lastID, peer: s.cfg.Endpoint}
-	st.conn = c
+	st.conn, st.quiet, c.stream = c, quiet, st
 	wire := s.wire
 	wire.OnIdle = c.fallIdle
 	conn, err := s.dial(ctx, c.peer, wire)
@@ -77,9 +77,9 @@ func (s *Subscriber) session(ctx context.Context, st *stream, quiet *silence) (h
 		s.note(st, NoteConnected)
 		return s.askFirst(ctx, st)
 	}
-	err = s.follow(ctx, conn, c, begin, func(ctx context.Context, _ []byte, m Message) error {
+	err = s.follow(ctx, conn, c, begin, func(ctx context.Context, topic []byte, m Message) error {
 		quiet.stop()
-		return s.take(ctx, st, m)
+		return s.take(ctx, st, topic, m)
 	})
 	return c.heard.Load(), err
 }

@@ -126,7 +126,7 @@ func (s *Subscriber) attend(ctx context.Context, c *connection) {
 // takeFrom delivers a message of one of the connections.
 func (s *Subscriber) takeFrom(ctx context.Context, c *connection, topic []byte, m Message) error {
 	if st := c.streams[string(topic)]; st != nil {
-		return s.take(ctx, st, m)
+		return s.take(ctx, st, topic, m)
 	}
 	st := s.newStream(c, string(topic))
 	if st == nil {
@@ -143,7 +143,7 @@ func (s *Subscriber) takeFrom(ctx context.Context, c *connection, topic []byte, 
 	if err := s.askFirst(ctx, st); err != nil {
 		return err
 	}
-	err = s.take(ctx, st, m)
+	err = s.take(ctx, st, topic, m)
 	s.note(st, NoteConnected)
 	return err
 }
@@ -174,7 +174,7 @@ func (s *Subscriber) newStream(c *connection, topic string) *stream {
 		}
 		pod, model = cmp.Or(pod, topicPod), cmp.Or(model, topicModel)
 	}
-	st := &stream{pod: pod, model: model, name: s.cfg.Endpoint + " " + topic, conn: c, owner: s.owners.join(topic)}
+	st := &stream{pod: pod, model: model, name: s.cfg.Endpoint + " " + topic, topic: []byte(topic), conn: c, owner: s.owners.join(topic)}
 	if s.cfg.ReplayOf != nil {
 		st.replayAt = s.cfg.ReplayOf(pod, c.peer)
 	}

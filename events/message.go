@@ -9,6 +9,11 @@ type Message struct {
 	Seq    uint64
 	// Payload is the batch as the engine published it. The rank is in it.
 	Payload []byte
+	// Err, if not nil, says why the transport could not read the message: it has no Payload,
+	// and is malformed; Err should wrap ErrMalformed. If its number could not be read either, Seq
+	// is math.MaxUint64. A ReplaySink counts such a message, others get none: that it is
+	// missing shows by the next one.
+	Err error
 	// Hold is set by a transport that can ask the engine for a replay; all others leave it
 	// false. If there is or may be a gap before the message, or the engine has or may have
 	// restarted, the sink does not apply a message with Hold. The Receipt has Held then,

@@ -1,6 +1,9 @@
 package events
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // This file tells which connection has a stream that several connections bring, and
 // what is known of the replay socket behind the stream, whichever connection has it.
@@ -18,18 +21,34 @@ type trust struct {
 	// strikes counts the connections, one after the other, whose own message it
 	// had with other bytes, or not at all. At maxStrikes it is another engine's.
 	strikes int
+	// relapses counts the strikes of a socket that was believed, and struck is when the last
+	// one was.
+	relapses int
+	struck   time.Time
 	// untested: it has brought messages, and nothing has shown since that it is of
 	// the engine behind the connection.
 	untested bool
+	// anew counts the answers in a row that did not have what was applied last, though it
+	// came from there.
+	anew int
 	// joint is the number that was due when the first connection began of which it has not
 	// shown yet whether its engine has what was applied before; 0: there is none.
 	joint uint64
 	// short: it no longer has the beginning of the engine's present life.
 	short bool
+	// passed is one above the number of the last message that the sink has refused, and
+	// that was passed over; 0: there is none.
+	passed uint64
 }
 
-// maxStrikes is 2, for the first one may be of an engine that restarted meanwhile.
-const maxStrikes = 2
+const (
+	// maxStrikes is 2, for the first one may be of an engine that restarted meanwhile.
+	maxStrikes = 2
+	// maxRelapses is the same for a socket that was believed in between, within the time of
+	// grudge.
+	maxRelapses = 4
+	grudge      = 10 * time.Minute
+)
 
 // holds reports whether messages wait for what the socket sends: it answers, and
 // nothing speaks against it.
@@ -56,10 +75,12 @@ type streamOwners struct {
 type streamOwner struct {
 	refs int // connections that bring the stream; guarded by streamOwners.mu
 
-	mu    sync.Mutex // held while messages of the stream are delivered
-	conn  uint64     // id of the connection that has the stream; 0 is none
-	floor uint64     // connections with an id below it may be to an engine that is no more
-	trust trust
+	mu      sync.Mutex // held while messages of the stream are delivered
+	conn    uint64     // id of the connection that has the stream; 0 is none
+	floor   uint64     // connections with an id below it may be to an engine that is no more
+	trust   trust
+	useless teller // of a replay socket that is of no use
+	topic   []byte // that was taken last, by a Subscriber that connects; nil is none
 }
 
 // join returns the owner of a stream for one more connection that brings it.

@@ -174,7 +174,7 @@ func (p *Pool) Offer(ctx context.Context, m Message) error {
 		return fmt.Errorf("events: pool: pod %q: message %d of %q has %d bytes, MaxBytes is %d", m.Pod, m.Seq, m.Stream, n, p.cfg.MaxBytes)
 	}
 	e := p.newEntry(n)
-	e.size, e.seq, e.replayed = n, m.Seq, m.Replayed
+	e.size, e.seq, e.replayed, e.err = n, m.Seq, m.Replayed, m.Err
 	copy(e.buf, m.Payload) // without the lock: it may be long
 	return p.offer(ctx, m.Pod, m.Model, m.Stream, e)
 }
@@ -636,6 +636,7 @@ func (s *poolStream) prepare(e *poolEntry) poolDelivery {
 			Stream:   s.name,
 			Seq:      e.seq,
 			Payload:  e.buf[:e.size],
+			Err:      e.err,
 			Replayed: e.replayed,
 		},
 	}
@@ -795,6 +796,7 @@ type poolEntry struct {
 	turn       *poolWaiter // of a call; nil: it is none
 	seq        uint64
 	size       int
+	err        error
 	replayed   bool
 	restart    bool
 	spare      bool

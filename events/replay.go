@@ -2,6 +2,7 @@ package events
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -52,6 +53,7 @@ var (
 	errReplaySilent = errors.New("no answer in time")
 	errReplayShort  = errors.New("the engine does not have what is missing")
 	errReplayLong   = errors.New("the engine does not come to an end")
+	errReplayPassed = errors.New("the sink refuses what came last")
 	errReplayAnew   = errors.New("the engine has restarted, or forgotten what was applied")
 	// errOtherLife ends connections that may still bring what an engine said
 	// before it restarted.
@@ -82,7 +84,12 @@ type replay struct {
 	done     Replay
 	due      uint64 // the number that is expected next
 	end      time.Time
-	fruitful bool // the answer that is being read has brought something
+	since    time.Time // when an answer brought something last, or the first one began
+	fruitful bool      // the answer that is being read has brought something
+	// refused is the error of the sink about the last message, which was passed over; again:
+	// it was before. passing: the next one that is refused is passed over at once.
+	refused        error
+	again, passing bool
 	// hasty: the socket is mute, so one request that brings nothing is enough.
 	hasty bool
 	// whole: the engine's whole life is asked for, to take the place of what was
@@ -163,13 +170,24 @@ func (s *Subscriber) rewind(ctx context.Context, st *stream) error {
 
 // strike deals with a replay socket that does not have what the connection of the
 // stream has brought. Whoever it was that restarted, or was taken for another, what
-// was applied is forgotten. anew: it is known that the engine has restarted.
+// was applied is forgotten. anew: it is known that the engine has restarted. One that has
+// and has not what the connection brings, again and again, is left alone.
 func (s *Subscriber) strike(st *stream, anew bool) error {
 	t := &st.owner.trust
+	certain := !t.untested && !anew
 	t.untested, t.joint, st.current = false, 0, false
 	s.note(st, NoteReleased)
-	switch t.strikes {
-	case 0:
+	if now := time.Now(); t.strikes == 0 {
+		if now.Sub(t.struck) > grudge {
+			t.relapses = 0
+		}
+		t.struck, t.relapses = now, min(t.relapses+1, maxRelapses)
+	}
+	switch {
+	case t.strikes == 0 && t.relapses == maxRelapses && certain:
+		t.strikes = maxStrikes
+		s.noReplay(st, errOthersReplay)
+	case t.strikes == 0:
 		t.strikes = 1
 		if anew {
 			t.short = false
@@ -180,7 +198,7 @@ func (s *Subscriber) strike(st *stream, anew bool) error {
 		s.rewound(st)
 		s.report(fmt.Errorf("events: subscriber: pod %q: its replay socket %s is another engine's, unless the engine has restarted in this moment: its next message will show it: %w", st.pod, st.replayAt, errNotPublished))
 		return errOtherLife
-	case 1:
+	case t.strikes == 1:
 		t.strikes = maxStrikes
 		s.noReplay(st, errOthersReplay)
 	}
@@ -316,11 +334,7 @@ func (s *Subscriber) request(ctx context.Context, st *stream, start uint64, take
 		return err
 	}
 	for done := false; !done; {
-		reply, err := conn.Receive()
-		if err != nil {
-			return err
-		}
-		seq, payload, err := readReply(reply)
+		m, topic, err := readReply(conn.Receive())
 		if err != nil {
 			return err
 		}
@@ -328,8 +342,10 @@ func (s *Subscriber) request(ctx context.Context, st *stream, start uint64, take
 			return errReplaySilent
 		}
 		left -= time.Since(since)
-		if done, err = take(seq, payload); err != nil {
-			return err
+		if m.Seq == replayEnd || !s.isOther(st, topic) {
+			if done, err = take(m.Seq, m.Payload); err != nil {
+				return err
+			}
 		}
 		since = time.Now()
 		silence.Reset(left)
@@ -372,17 +388,23 @@ func (s *Subscriber) repair(ctx context.Context, st *stream, held Receipt, m Mes
 	return false, errOtherLife
 }
 
-// runAll runs, once more from nothing if the engine has restarted, and reports.
+// runAll runs, once more from nothing if the engine has restarted, and reports. A socket
+// that does not have what it has just brought says nothing that could be believed.
 func (r *replay) runAll(ctx context.Context, until *Message) error {
 	r.run(ctx, until)
-	anew := errors.Is(r.done.Err, errReplayAnew) && ctx.Err() == nil
+	t, anew := &r.st.owner.trust, errors.Is(r.done.Err, errReplayAnew) && ctx.Err() == nil
 	if anew {
 		r.done.Restarted = true
 		r.s.restarted(r.st)
 		r.due = 0
-		r.st.owner.trust.short, r.st.owner.trust.joint = false, 0
-		r.run(ctx, nil)
-		r.st.owner.trust.untested = r.due > 0
+		t.short, t.joint = false, 0
+		if t.anew++; t.anew == maxStrikes {
+			t.anew, t.strikes = 0, maxStrikes-1
+			r.done.Err, anew = errOthersReplay, false
+		} else {
+			r.run(ctx, nil)
+			t.untested = r.due > 0
+		}
 	}
 	r.report(ctx)
 	if anew {
@@ -414,13 +436,14 @@ func (r *replay) report(ctx context.Context) {
 // engine.
 func (r *replay) run(ctx context.Context, until *Message) {
 	r.done.Err = ctx.Err()
-	since := time.Now()
+	r.since = time.Now()
 	for short := 0; ctx.Err() == nil; {
 		r.fruitful = false
 		r.done.Attempts++
 		ended, err := r.ask(ctx, until)
 		switch r.done.Err = err; {
-		case errors.Is(err, errReplayAnew), errors.Is(err, errReplayLong), errors.Is(err, errReplayShort), errors.Is(err, errOthersReplay):
+		case errors.Is(err, errReplayAnew), errors.Is(err, errReplayLong), errors.Is(err, errReplayShort), errors.Is(err, errOthersReplay),
+			ended && err != nil:
 			return
 		case until != nil && r.due > until.Seq, until == nil && ended:
 			r.done.Err = nil
@@ -431,9 +454,9 @@ func (r *replay) run(ctx context.Context, until *Message) {
 		}
 		switch {
 		case r.fruitful:
-			short, since, r.hasty = 0, time.Now(), false
+			short, r.since, r.hasty = 0, time.Now(), false
 			r.wait.reset()
-		case short >= replayAttempts, time.Since(since) >= r.patience(err):
+		case short >= replayAttempts, time.Since(r.since) >= r.patience(err):
 			return
 		default:
 			r.wait.sleep(ctx)
@@ -475,47 +498,56 @@ func (r *replay) ask(ctx context.Context, until *Message) (ended bool, err error
 	if err := conn.Send(nil, binary.BigEndian.AppendUint64(nil, start)); err != nil {
 		return false, err
 	}
+	var strange error
 	for first := true; ; {
-		m, err := conn.Receive()
-		if err != nil {
-			if !silence.Stop() {
-				err = errReplaySilent
-			}
+		m, topic, err := readReply(conn.Receive())
+		switch {
+		case err == nil:
+		case errors.Is(err, errReplayShape): // it is missing, if others come
+			strange = err
+			continue
+		case !silence.Stop():
+			return false, cmp.Or(strange, errReplaySilent)
+		default:
 			return false, err
 		}
-		seq, payload, err := readReply(m)
+		strange = nil
+		seq := m.Seq
 		if start == 0 && first && (r.due == 0 || !known) && seq > 0 && seq != replayEnd {
 			r.st.owner.trust.short = true
 		}
 		switch {
-		case err != nil:
-			return false, err
 		case seq < start: // not what was asked for
 			continue
 		case r.whole && seq > 0:
 			return false, errReplayShort
 		case !known:
-			if err := r.confirm(seq, payload); err != nil {
+			if err := r.confirm(m); err != nil {
 				return false, err
 			}
-			known, r.st.owner.trust.joint = true, 0
+			known, r.st.owner.trust.joint, r.st.owner.trust.anew = true, 0, 0
 		case seq == replayEnd:
-			return true, nil
+			return true, r.ended()
 		case seq < r.due: // once more
 			continue
 		case seq > r.due && !first:
 			return false, nil // a hole
-		case until != nil && seq == until.Seq && !bytes.Equal(payload, until.Payload):
+		case until != nil && seq == until.Seq && !bytes.Equal(m.Payload, until.Payload):
 			return false, errOthersReplay
+		case r.s.isOther(r.st, topic):
+			r.s.badTopics.Add(1)
+			r.due, first = seq+1, false
 		default:
 			if r.whole {
 				r.whole = false
 				r.s.rewound(r.st)
 			}
-			if _, err := r.deliver(Message{Seq: seq, Payload: payload}); err != nil {
+			if _, err := r.deliver(m); err == nil {
+				r.fruitful, r.refused = true, nil
+			} else if !r.passes(seq, err) {
 				return false, err
 			}
-			r.due, r.fruitful, first = seq+1, true, false
+			r.due, first = seq+1, false
 			if until != nil && r.due > until.Seq {
 				return false, nil
 			}
@@ -531,8 +563,8 @@ func (r *replay) ask(ctx context.Context, until *Message) (ended bool, err error
 // the present connection brought that, an answer without it proves no restart: the
 // engine does not keep what it publishes, or has ended, and with it the connection;
 // or it is not the engine that replays.
-func (r *replay) confirm(seq uint64, payload []byte) error {
-	ours := r.st.spoke == r.due
+func (r *replay) confirm(m Message) error {
+	seq, ours := m.Seq, r.st.spoke == r.due
 	switch {
 	case seq != r.due-1 && ours && !r.st.owner.trust.untested:
 		return errReplayShort
@@ -541,7 +573,8 @@ func (r *replay) confirm(seq uint64, payload []byte) error {
 	case seq != r.due-1:
 		return errReplayAnew
 	}
-	receipt, err := r.deliver(Message{Seq: seq, Payload: payload, Hold: true})
+	m.Hold = true
+	receipt, err := r.deliver(m)
 	switch {
 	case err != nil || receipt.Duplicate:
 		return err
@@ -563,14 +596,29 @@ func (r *replay) deliver(m Message) (Receipt, error) {
 		r.done.Messages++
 		r.s.replayed.Add(1)
 	}
+	if quiet := r.st.quiet; quiet != nil && (receipt.Applied || receipt.Duplicate) {
+		quiet.stop()
+	}
 	return receipt, err
 }
 
-// readReply takes an answer apart.
-func readReply(m [][]byte) (seq uint64, payload []byte, err error) {
-	n := len(m)
-	if n != 3 && n != 4 || len(m[0]) != 0 || len(m[n-2]) != 8 {
-		return 0, nil, errReplayShape
+// passes reports whether the replay goes on behind a message that the sink refuses again
+// and again: it counts as missing then.
+func (r *replay) passes(seq uint64, err error) bool {
+	t := &r.st.owner.trust
+	r.again = t.passed == seq+1
+	if !r.again && !r.passing && time.Since(r.since) < refusedPatience {
+		return false
 	}
-	return binary.BigEndian.Uint64(m[n-2]), m[n-1], nil
+	r.passing, r.refused, t.passed = true, err, seq+1
+	return true
+}
+
+// ended returns why an answer that has ended has not brought all: its last messages were
+// refused. They are asked for once more, but no more often.
+func (r *replay) ended() error {
+	if r.refused != nil && r.again {
+		return fmt.Errorf("%w: %w", errReplayPassed, r.refused)
+	}
+	return r.refused
 }

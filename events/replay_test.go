@@ -58,8 +58,12 @@ func (l *ledger) IngestMessage(m events.Message) (events.Receipt, error) {
 			return events.Receipt{}, err
 		}
 	}
+	if m.Seq == math.MaxUint64 {
+		l.write("unread")
+		return events.Receipt{}, m.Err
+	}
 	s := l.of(m.Pod, m.Model, m.Stream)
-	a := events.Arrival{Seq: m.Seq, Digest: events.Digest(m.Payload), Decoded: true, Replayed: m.Replayed}
+	a := events.Arrival{Seq: m.Seq, Digest: events.Digest(m.Payload), Decoded: m.Err == nil, Replayed: m.Replayed}
 	_, _ = fmt.Sscan(string(m.Payload), &a.Time)
 	v := s.Check(a)
 	if m.Hold && (v.Gap.Lost || v.Missed || v.Restarted || v.Doubtful && s.Ask()) {
@@ -84,6 +88,11 @@ func (l *ledger) IngestMessage(m events.Message) (events.Receipt, error) {
 		l.write("late")
 	case v.Gap.Lost:
 		l.write("lost %d-%d", v.Gap.From, v.Gap.To)
+	}
+	if m.Err != nil {
+		l.partial[key] = true
+		l.write("bad %d", m.Seq)
+		return events.Receipt{Gap: v.Gap, Restarted: v.Restarted}, m.Err
 	}
 	l.write("%d", m.Seq)
 	if l.room != nil && !l.room(m) {
@@ -161,7 +170,9 @@ func follow(t *testing.T, l *ledger, cfg events.SubscriberConfig) (s *events.Sub
 		cfg.Pod, cfg.Model = "a", "m"
 	}
 	cfg.BackoffMin, cfg.BackoffMax = time.Millisecond, 5*time.Millisecond
-	cfg.OnReplay = func(r events.Replay) { replays <- r }
+	if cfg.OnReplay == nil {
+		cfg.OnReplay = func(r events.Replay) { replays <- r }
+	}
 	s, err := events.NewSubscriber(l, cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -70,7 +69,9 @@ type SubscriberConfig struct {
 	// Bind listens at Endpoint for engines that connect. (vLLM connects if its endpoint has
 	// none of *, ::, ipc:// and inproc://.)
 	Bind bool
-	// Topic is what a topic must begin with. "" takes all topics.
+	// Topic is what a topic must begin with. "" takes all topics. Without Bind one topic is
+	// taken: Topic itself if it comes, else the first that comes on a connection. Messages
+	// of further topics are dropped, and OnError gets their names.
 	Topic string
 	// Pod and Model are the names of the pod and of its model, the model as clients name it
 	// in requests. Both are required without Bind. With Bind, what is empty comes from the
@@ -119,15 +120,16 @@ type SubscriberConfig struct {
 	// OnError gets faults that do not end Run: lost connections, failed attempts to connect,
 	// replay sockets that do not answer, engines that publish nothing, and each error of
 	// the sink. A fault that lasts is reported again, at intervals that double up to one
-	// minute. Messages that are dropped are counted only (SubscriberStats).
+	// minute. Messages that are dropped because their topic does not begin with Topic, or
+	// names no pod, are counted only (SubscriberStats).
 	OnError func(error)
 }
 
 // SubscriberStats are counts since NewSubscriber.
 type SubscriberStats struct {
 	Messages    uint64 // given to the sink
-	Malformed   uint64 // dropped: not three parts: topic, 8 bytes, payload
-	BadTopics   uint64 // dropped: the topic does not begin with Topic, cannot be parsed, or is one more than MaxTopics
+	Malformed   uint64 // dropped: not three frames: topic, number of 8 bytes, payload
+	BadTopics   uint64 // dropped: the topic does not begin with Topic, cannot be parsed, is one more than MaxTopics or, without Bind, not the one that is taken
 	Superseded  uint64 // dropped: a newer connection brings the stream
 	SinkErrors  uint64
 	Connects    uint64
@@ -321,6 +323,12 @@ type connection struct {
 	nc      net.Conn
 	streams map[string]*stream // by topic
 
+	stream *stream // of one to an engine
+
+	frames frames
+	topics topics
+	gaps   gaps
+
 	idle    bool // since the last message
 	onIdle  func()
 	asking  sync.WaitGroup        // of askers
@@ -365,10 +373,12 @@ type stream struct {
 	name       string // Message.Stream
 	replayAt   string // endpoint of the engine's replay socket; "" is none
 	conn       *connection
+	quiet      *silence     // of a Subscriber that connects
 	owner      *streamOwner // whose mu guards what follows
 
-	superseded bool // a newer connection has the stream, and that was reported
-	tested     bool // the replay socket was asked for a message of it
+	topic      []byte // nil: the connection has brought no message yet
+	superseded bool   // a newer connection has the stream, and that was reported
+	tested     bool   // the replay socket was asked for a message of it
 	// spoke is the number behind the last message that the present connection
 	// brought and that was applied; 0 if there is none.
 	spoke uint64
@@ -377,6 +387,7 @@ type stream struct {
 	forgets bool
 	// current: the last answer of the replay socket ended as it should.
 	current bool
+	failing teller // of the sink's errors
 
 	asking atomic.Bool // an asker of the stream is under way
 }
@@ -407,15 +418,18 @@ func (s *Subscriber) follow(ctx context.Context, conn *zmtp.Conn, c *connection,
 			break
 		}
 		c.idle = false
-		switch {
-		case len(m) != 3 || len(m[1]) != 8:
-			s.malformed.Add(1)
-		case !bytes.HasPrefix(m[0], prefix):
+		if !bytes.HasPrefix(m[0], prefix) {
 			s.badTopics.Add(1)
-		default:
-			c.heard.Store(true)
-			err = take(ctx, m[0], Message{Seq: binary.BigEndian.Uint64(m[1]), Payload: m[2]})
+			continue
 		}
+		seq, bad := c.frames.number(m)
+		if bad != nil {
+			s.unread(c, m[0], bad)
+			continue
+		}
+		s.joint(c, m[0], seq)
+		c.heard.Store(true)
+		err = take(ctx, m[0], Message{Seq: seq, Payload: m[2]})
 	}
 	if why := c.leaving.Load(); why != nil {
 		err = *why
@@ -431,12 +445,15 @@ type taker func(ctx context.Context, topic []byte, m Message) error
 
 // take delivers a message that a stream's connection has brought, if that has the
 // stream. An error ends the connection.
-func (s *Subscriber) take(ctx context.Context, st *stream, m Message) error {
+func (s *Subscriber) take(ctx context.Context, st *stream, topic []byte, m Message) error {
 	waited, ours, err := s.enter(ctx, st)
 	if !ours {
 		return err
 	}
 	defer st.owner.mu.Unlock()
+	if !s.picks(st, topic) {
+		return nil
+	}
 	err = s.settle(st, s.offer(ctx, st, m))
 	if waited && err == nil {
 		s.noteEnd(st)
@@ -504,6 +521,7 @@ func (s *Subscriber) offer(ctx context.Context, st *stream, m Message) error {
 	}
 	if receipt.Applied {
 		t.doubted, st.spoke = false, m.Seq+1
+		s.watch(st, receipt)
 		if held || struck && t.strikes == 0 {
 			s.ask(ctx, st)
 		}
@@ -518,7 +536,9 @@ func (s *Subscriber) deliver(st *stream, m Message) (Receipt, error) {
 	receipt, err := s.sink.IngestMessage(m)
 	if err != nil {
 		s.sinkErrors.Add(1)
-		s.report(fmt.Errorf("events: subscriber: message %d of %s: %w", m.Seq, st.name, err))
+		if err := fmt.Errorf("events: subscriber: message %d of %s: %w", m.Seq, st.name, err); st.failing.tells(err) {
+			s.report(err)
+		}
 	}
 	return receipt, err
 }

@@ -1,0 +1,195 @@
+package events
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/kvindex/kvindex/internal/zmtp"
+)
+
+// This file is about messages that are not what one engine sends: other frames, other
+// topics, numbers that several topics share.
+
+const (
+	// maxSkip is how many numbers may be missing before one that has other bytes behind it.
+	maxSkip = 1 << 20
+	// jointRuns is how often in a row the topic must change while the number goes on, before
+	// the topics are said to share their numbers.
+	jointRuns = 8
+	// manyGaps is how many messages must come behind a gap, and be at least half of all.
+	manyGaps = 16
+)
+
+var (
+	errJoint    = errors.New("they share their numbers, so each message of another topic looks like a loss, and what a pod holds is forgotten each time")
+	errManyGaps = errors.New("messages are lost on the way, or the publisher numbers several topics together and this subscription sees one of them")
+)
+
+// frames reads the numbers of the messages of a connection.
+type frames struct {
+	next uint64 // behind the last number that had other bytes behind it
+	long bool   // there was one
+	told teller
+}
+
+// number returns the number of a message, or an error that wraps ErrMalformed. An engine
+// may send more behind the number, such as an identity of its run. Then the numbers have
+// to go on from one message to the next, for such bytes might be anything.
+func (f *frames) number(m [][]byte) (seq uint64, err error) {
+	switch {
+	case len(m) != 3:
+		return 0, malformed(faultf(ReasonFrames, "%d frames where engines send 3: topic, number, payload", len(m)))
+	case len(m[1]) < 8:
+		return 0, malformed(faultf(ReasonFrames, "a number of %d bytes where engines send 8", len(m[1])))
+	}
+	seq = binary.BigEndian.Uint64(m[1])
+	if len(m[1]) > 8 {
+		goesOn := !f.long || seq-f.next < maxSkip
+		f.next, f.long = seq+1, true
+		if !goesOn {
+			return 0, malformed(faultf(ReasonFrames, "a number of %d bytes where engines send 8, and the first 8 do not go on from the message before", len(m[1])))
+		}
+	}
+	if seq == replayEnd {
+		return 0, malformed(faultf(ReasonFrames, "the number -1"))
+	}
+	return seq, nil
+}
+
+// unread takes note of a message of which not even the number could be read.
+func (s *Subscriber) unread(c *connection, topic []byte, bad error) {
+	s.malformed.Add(1)
+	st := c.stream
+	if st == nil {
+		st = c.streams[string(topic)]
+	}
+	who := c.peer
+	if st != nil && (st.topic == nil || bytes.Equal(topic, st.topic)) {
+		who = st.name
+		if sink, ok := s.sink.(ReplaySink); ok {
+			_, _ = sink.IngestMessage(Message{Pod: st.pod, Model: st.model, Stream: st.name, Seq: math.MaxUint64, Err: bad})
+		}
+	}
+	if err := fmt.Errorf("events: subscriber: a message of %s was dropped: %w", who, bad); c.frames.told.tells(err) {
+		s.report(err)
+	}
+}
+
+// picks reports whether a topic is that of the stream. Of a connection to one engine it is
+// the first that comes, until Topic itself does. The stream is locked.
+func (s *Subscriber) picks(st *stream, topic []byte) bool {
+	first := st.topic == nil
+	switch {
+	case !first && bytes.Equal(topic, st.topic):
+		return true
+	case !first && string(topic) != s.cfg.Topic:
+		s.badTopics.Add(1)
+		if st.conn.topics.isNew(topic, s.cfg.MaxTopics) {
+			s.report(fmt.Errorf("events: subscriber: pod %q has the topic %.100q: messages of the topic %.100q are dropped", st.pod, st.topic, topic))
+		}
+		return false
+	}
+	st.topic = append([]byte{}, topic...)
+	if before := st.owner.topic; before != nil && !bytes.Equal(topic, before) {
+		s.restarted(st)
+		s.report(fmt.Errorf("events: subscriber: pod %q has the topic %.100q: what it held under the topic %.100q is forgotten", st.pod, topic, before))
+	}
+	st.owner.topic = st.topic
+	return true
+}
+
+// isOther reports whether a topic that a replay socket sends is another than the stream's. An
+// engine may leave it out.
+func (s *Subscriber) isOther(st *stream, topic []byte) bool {
+	switch {
+	case len(topic) == 0:
+		return false
+	case st.topic != nil:
+		return len(st.topic) > 0 && !bytes.Equal(topic, st.topic)
+	case st.owner.topic == nil && bytes.HasPrefix(topic, []byte(s.cfg.Topic)):
+		st.owner.topic = append([]byte{}, topic...)
+	}
+	return !bytes.Equal(topic, st.owner.topic)
+}
+
+// topics are the topics of a connection.
+type topics struct {
+	told map[string]struct{}
+
+	last []byte // the topic and the number that came last
+	seq  uint64
+	runs int // how often in a row the topic has changed while the number went on
+}
+
+func (t *topics) isNew(topic []byte, limit int) bool {
+	if _, known := t.told[string(topic)]; known || len(t.told) == limit {
+		return false
+	}
+	if t.told == nil {
+		t.told = make(map[string]struct{})
+	}
+	t.told[string(topic)] = struct{}{}
+	return true
+}
+
+// joint tells once of topics that share their numbers.
+func (s *Subscriber) joint(c *connection, topic []byte, seq uint64) {
+	t := &c.topics
+	before := t.seq
+	t.seq = seq
+	switch {
+	case t.runs == jointRuns || bytes.Equal(topic, t.last):
+		return
+	case t.last == nil || seq != before+1:
+		t.runs = 0
+	default:
+		if t.runs++; t.runs == jointRuns {
+			s.report(fmt.Errorf("events: subscriber: %s sends the topics %.100q and %.100q: %w", c.peer, t.last, topic, errJoint))
+		}
+	}
+	t.last = append(t.last[:0], topic...)
+}
+
+// gaps counts the messages of a connection, and those behind a gap.
+type gaps struct {
+	messages, gaps int
+	told           teller
+}
+
+// watch tells of a stream that loses messages again and again.
+func (s *Subscriber) watch(st *stream, receipt Receipt) {
+	g := &st.conn.gaps
+	g.messages++
+	if !receipt.Gap.Lost {
+		return
+	}
+	if g.gaps++; g.gaps < manyGaps || g.gaps*2 < g.messages {
+		return
+	}
+	if err := fmt.Errorf("events: subscriber: pod %q: most messages of %s come behind a gap: %w", st.pod, st.name, errManyGaps); g.told.tells(err) {
+		s.report(err)
+	}
+}
+
+// readReply takes a message of an answer apart, and the error with which it was received.
+// One that was skipped has its number, if that could be read.
+func readReply(frames [][]byte, received error) (m Message, topic []byte, err error) {
+	if received != nil && !errors.Is(received, zmtp.ErrSkipped) {
+		return Message{}, nil, received
+	}
+	n := len(frames)
+	if n != 3 && n != 4 || len(frames[0]) != 0 || len(frames[n-2]) < 8 {
+		return Message{}, nil, errReplayShape
+	}
+	m = Message{Seq: binary.BigEndian.Uint64(frames[n-2]), Payload: frames[n-1]}
+	if received != nil {
+		m.Payload, m.Err = nil, malformed(faultf(ReasonLimit, "larger than MaxMessage: %v", received))
+	}
+	if n == 4 {
+		topic = frames[1]
+	}
+	return m, topic, nil
+}

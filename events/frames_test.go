@@ -1,0 +1,250 @@
+package events_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
+)
+
+// said is a message that a script sends: the time in its payload is its number.
+func said(topic, number string, seq int) []byte {
+	return zmtptest.Message(topic, number, string(clock(seq)))
+}
+
+// TestUnread: a message that has no number that can be read shows in the sink and in OnError,
+// there once.
+func TestUnread(t *testing.T) {
+	id := strings.Repeat("i", 16)
+	script := [][]byte{zmtptest.Hello(1, "PUB")}
+	script = append(script, said("kv", number(0)+id, 0), said("kv", number(1)+id, 1), said("kv", number(3)+id, 3))
+	for i := range 5 {
+		script = append(script, zmtptest.Message("kv", string([]byte{byte(255 - 40*i)})+"1234567"+id, "x")) // its first bytes are no number
+	}
+	script = append(script, zmtptest.Message("kv", "x"), zmtptest.Message("kv", "x"), said("kv", number(4), 4))
+	told := make(chan error, 100)
+	l := newLedger()
+	s, _, _ := follow(t, l, events.SubscriberConfig{Endpoint: rawServer(t, bytes.Join(script, nil)), Topic: "kv", OnError: func(err error) { told <- err }})
+	l.expect(t, "0 1 lost 2-2 3 unread unread unread unread unread unread unread 4")
+	if got := s.Stats(); got.Malformed != 7 || got.Messages != 4 {
+		t.Errorf("stats %+v", got)
+	}
+	for _, want := range []string{"a number of 24 bytes where engines send 8", "2 frames where engines send 3"} {
+		if err := wait(t, want, told); !strings.Contains(err.Error(), want) || events.ReasonOf(err) != events.ReasonFrames || !errors.Is(err, events.ErrMalformed) {
+			t.Errorf("told %v, want %s", err, want)
+		}
+	}
+	if len(told) != 0 {
+		t.Errorf("told %v, too", <-told)
+	}
+}
+
+// TestOneTopic: a pod has one topic, that of its name if it comes. What another topic has
+// brought is forgotten then.
+func TestOneTopic(t *testing.T) {
+	var script [][]byte
+	for i := range 3 {
+		script = append(script, said("kv@p@m2", number(uint64(i)), i))
+	}
+	for i := range 4 {
+		script = append(script, said("kv@p@m", number(uint64(i)), 10+i), said("kv@p@m2", number(uint64(3+i)), 3+i), said("kv@p@m3", number(0), 0))
+	}
+	told := make(chan error, 100)
+	l := newLedger()
+	s, _, _ := follow(t, l, events.SubscriberConfig{
+		Endpoint: rawServer(t, append(zmtptest.Hello(1, "PUB"), bytes.Join(script, nil)...)), Topic: "kv@p@m", OnError: func(err error) { told <- err },
+	})
+	l.expect(t, "0 1 2 anew 0 1 2 3")
+	s.Stats()
+	for _, want := range []string{
+		`pod "a" has the topic "kv@p@m": what it held under the topic "kv@p@m2" is forgotten`,
+		`pod "a" has the topic "kv@p@m": messages of the topic "kv@p@m2" are dropped`,
+		`pod "a" has the topic "kv@p@m": messages of the topic "kv@p@m3" are dropped`,
+	} {
+		if err := wait(t, want, told); !strings.Contains(err.Error(), want) {
+			t.Errorf("told %v, want %s", err, want)
+		}
+	}
+	if len(told) != 0 {
+		t.Errorf("told %v, too", <-told)
+	}
+}
+
+// TestTopicChanges: behind a new connection another topic is another engine.
+func TestTopicChanges(t *testing.T) {
+	var n atomic.Int32
+	l := newLedger()
+	follow(t, l, events.SubscriberConfig{Endpoint: listener(t, "tcp://127.0.0.1:0", func(nc net.Conn) {
+		i := int(n.Add(1))
+		if i > 2 {
+			return
+		}
+		_, _ = nc.Write(append(zmtptest.Hello(1, "PUB"), said(fmt.Sprint("kv-", i), number(uint64(6+i)), 6+i)...))
+		l.wait(t, "the message", func(got string) bool { return strings.HasSuffix(got, fmt.Sprint(6+i)) })
+		nc.Close()
+	})})
+	l.expect(t, "late 7 anew late 8")
+}
+
+// TestJointNumbers: topics that share their numbers are told of once, by whatever way they
+// come; where only one of them is subscribed to, the gaps are.
+func TestJointNumbers(t *testing.T) {
+	var all, one [][]byte
+	for i := range 60 {
+		m := said(fmt.Sprintf("kv@p%d@m", i%3), number(uint64(i)), i)
+		if all = append(all, m); i%3 == 0 {
+			one = append(one, m)
+		}
+	}
+	for name, tt := range map[string]struct {
+		script [][]byte
+		topic  string
+		want   string
+	}{
+		"all":    {all, "", "share their numbers"},
+		"of one": {one, "kv@p0@m", "most messages of"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			told := make(chan error, 100)
+			l := newLedger()
+			follow(t, l, events.SubscriberConfig{
+				Endpoint: rawServer(t, append(zmtptest.Hello(1, "PUB"), bytes.Join(tt.script, nil)...)), Topic: tt.topic, OnError: func(err error) { told <- err },
+			})
+			l.expectEnd(t, "lost 55-56 57")
+			n := 0
+			for len(told) > 0 {
+				if err := <-told; strings.Contains(err.Error(), tt.want) {
+					n++
+				}
+			}
+			if n != 1 {
+				t.Errorf("told %d times", n)
+			}
+		})
+	}
+}
+
+// TestReplayPassesOver: what cannot be read in a replay, or is refused, is lost once. The
+// rest is kept, and what comes next does not wait.
+func TestReplayPassesOver(t *testing.T) {
+	t.Parallel()
+	large := slices.Concat(clock(4), []byte(" "), make([]byte, 5000))
+	for name, tt := range map[string]struct {
+		fourth []byte
+		refuse bool
+		at     uint64 // the number of the message
+		want   string
+	}{
+		"too large":     {large, false, 4, "0 1 2 3 bad 4 5 6 7"},
+		"the last":      {large, false, 7, "0 1 2 3 4 5 6 bad 7"},
+		"refused":       {clock(4), true, 4, "0 1 2 3 lost 4-4 5 6 7"},
+		"the last, too": {clock(7), true, 7, "0 1 2 3 4 5 6"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			engine := publisher(t, fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0"})
+			for i := range uint64(8) {
+				if i == tt.at {
+					engine.Skip(tt.fourth)
+				} else {
+					engine.Skip(clock(int(i)))
+				}
+			}
+			l := newLedger()
+			refused := 0
+			l.fail = func(m events.Message) error {
+				if tt.refuse && m.Seq == tt.at {
+					refused++
+					return errors.New("one rank too many")
+				}
+				return nil
+			}
+			// Falls idle all the time.
+			_, replays, _ := follow(t, l, events.SubscriberConfig{
+				Endpoint: engine.Endpoint(), Replay: engine.ReplayEndpoint(),
+				MaxMessage: 1000, MaxBuffered: 1 << 20, Heartbeat: 30 * time.Millisecond,
+			})
+			l.expectEnd(t, tt.want[2:])
+			for range 2 {
+				t.Logf("%+v", wait(t, "a replay", replays))
+			}
+			waitSubscriber(t, engine)
+			start := time.Now()
+			engine.Publish(clock(8))
+			end := " 8"
+			if tt.refuse && tt.at == 7 {
+				end = " lost 7-7 8"
+			}
+			l.wait(t, tt.want+end, func(got string) bool {
+				i := strings.LastIndex(got, "rewound")
+				return strings.HasSuffix(got[max(i, 0):], tt.want+end)
+			})
+			if d := time.Since(start); d > 5*time.Second {
+				t.Errorf("the next message waited for %v", d)
+			}
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			if n := strings.Count(strings.Join(l.entries, " "), "rewound"); n > 1 {
+				t.Errorf("rewound %d times: %s", n, l.entries)
+			}
+		})
+	}
+}
+
+// TestReplayDiffers: a replay socket whose bytes are not those that were published, or other
+// ones each time, or only now and then, is found out and left alone. The connection stays.
+func TestReplayDiffers(t *testing.T) {
+	t.Parallel()
+	const messages = 40
+	for name, differs := range map[string]func(seq uint64) []byte{
+		"always":          func(uint64) []byte { return []byte(" again") },
+		"each time":       func(uint64) []byte { return fmt.Append(nil, " ", rand.Uint64()) },
+		"every other one": func(seq uint64) []byte { return make([]byte, seq%2) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			engine := publisher(t, fakeengine.PublisherConfig{})
+			socket := newRouter(t, func(_ int, start uint64) (answer [][][]byte) {
+				for seq := start; seq < engine.Next(); seq++ {
+					m := reply(seq)
+					m[2] = append(m[2], differs(seq)...)
+					answer = append(answer, m)
+				}
+				return append(answer, end())
+			})
+			l := newLedger()
+			var told atomic.Int32
+			s, _, _ := follow(t, l, events.SubscriberConfig{
+				Endpoint: engine.Endpoint(), Replay: socket.endpoint, Heartbeat: 10 * time.Millisecond, Silence: time.Second / 2,
+				OnError: func(err error) {
+					told.Add(1)
+					if silent := (*events.SilentError)(nil); errors.As(err, &silent) {
+						t.Error(err)
+					}
+				},
+			})
+			tick := time.NewTicker(25 * time.Millisecond) // the connection falls idle in between
+			defer tick.Stop()
+			for i := range messages {
+				waitSubscriber(t, engine)
+				engine.Publish(clock(i))
+				<-tick.C
+			}
+			l.expectEnd(t, strconv.Itoa(messages-1))
+			if st := s.Stats(); st.Connects > 8 || told.Load() > 8 {
+				t.Errorf("%d connections for %d messages, %d errors told", st.Connects, messages, told.Load())
+			}
+		})
+	}
+}
