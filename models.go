@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"sync"
 
 	"github.com/kvindex/kvindex/tokenize"
@@ -25,16 +26,25 @@ type Model struct {
 
 // LoadModel reads the tokenizer of a model and its chat template from the folder of the
 // model, by tokenize.LoadPretrained and chat.Load. If only the template cannot be read,
-// this is Model.ChatErr and no error, because texts can be scored. The chat.Options are
-// zero: vLLM's main of autumn 2026, without arguments. For a release or for arguments,
-// set Chat to what chat.Load returns with your Options.
-func LoadModel(dir string) (Model, error) {
-	t, err := tokenize.LoadPretrained(dir)
+// this is Model.ChatErr and no error, because texts can be scored.
+//
+// options are at most one. Its Engine counts for the tokenizer, too. Without any, the
+// chat.Options are zero: vLLM's main of autumn 2026, without arguments.
+func LoadModel(dir string, options ...chat.Options) (Model, error) {
+	var o chat.Options
+	switch len(options) {
+	case 0:
+	case 1:
+		o = options[0]
+	default:
+		return Model{}, fmt.Errorf("kvindex: %d chat.Options for one model: %w", len(options), fs.ErrInvalid)
+	}
+	t, err := tokenize.LoadPretrained(dir, o.Engine)
 	if err != nil {
 		return Model{}, fmt.Errorf("kvindex: %w", err)
 	}
 	m := Model{Tokenizer: t}
-	m.Chat, m.ChatErr = chat.Load(dir, chat.Options{})
+	m.Chat, m.ChatErr = chat.Load(dir, o)
 	return m, nil
 }
 
@@ -43,10 +53,10 @@ type ModelsConfig struct {
 	// PoolConfig configures the pool of tokenizers. Its Find returns the folder of a
 	// model; nil searches the local HuggingFace cache. Find is called once for the
 	// tokenizer and once for the chat template, and at most 1,024 calls for templates run
-	// at a time.
+	// at a time. Its Engine must be nil: Options has the engine.
 	tokenize.PoolConfig
-	// Options returns the chat.Options of a model. With nil they are zero for all
-	// models.
+	// Options returns the chat.Options of a model. Their Engine counts for the tokenizer,
+	// too. With nil they are zero for all models.
 	Options func(model string) chat.Options
 }
 
@@ -59,8 +69,14 @@ type Models struct {
 	stop  context.CancelFunc
 }
 
-// NewModels returns Models. It reads nothing yet.
+// NewModels returns Models, or an error that names a wrong field. It reads nothing yet.
 func NewModels(c ModelsConfig) (*Models, error) {
+	if c.Engine != nil {
+		return nil, errors.New("kvindex: ModelsConfig: Engine is set: Options has the engine of a model")
+	}
+	if c.Options != nil {
+		c.Engine = func(model string) string { return c.Options(model).Engine }
+	}
 	pool, err := tokenize.NewPool(c.PoolConfig)
 	if err != nil {
 		return nil, fmt.Errorf("kvindex: %w", err)

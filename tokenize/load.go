@@ -182,6 +182,11 @@ func parseFile(s *stream, c *config) (*BPE, error) {
 		// transformers turns both off for each text.
 		delete(file.values, "truncation")
 		delete(file.values, "padding")
+		if model != nil {
+			if err := c.build(file, model); err != nil {
+				return nil, err
+			}
+		}
 	}
 	if err := checkInert(file); err != nil {
 		return nil, err

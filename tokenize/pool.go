@@ -70,6 +70,10 @@ type PoolConfig struct {
 	// has refused within a second do the same: call Preload for the models that you serve.
 	Find func(ctx context.Context, model string) (path string, err error)
 
+	// Engine returns the version of vLLM that serves a model, as LoadPretrained takes it.
+	// nil is "" for all models. A version that is none is an error of the model.
+	Engine func(model string) string
+
 	// Memory bounds the bytes of the loaded tokenizers. Beyond it the least recently used
 	// ones are evicted; one that is in use stays in memory until its encodings end. A
 	// tokenizer that is larger than Memory is refused.
@@ -107,6 +111,7 @@ type PoolConfig struct {
 // must be made by NewPool.
 type Pool struct {
 	find    func(model string) (string, error) // with a context that stop ends
+	engine  func(model string) string
 	stop    context.CancelFunc
 	stopped <-chan struct{}
 	memory  int64
@@ -169,6 +174,9 @@ func NewPool(c PoolConfig) (*Pool, error) {
 	if c.Find == nil {
 		c.Find = Hub{}.Find
 	}
+	if c.Engine == nil {
+		c.Engine = func(string) string { return "" }
+	}
 	c.Memory = cmp.Or(c.Memory, DefaultPoolMemory)
 	c.Encodings = cmp.Or(c.Encodings, runtime.GOMAXPROCS(0))
 	c.MaxText = cmp.Or(c.MaxText, DefaultPoolMaxText)
@@ -176,6 +184,7 @@ func NewPool(c PoolConfig) (*Pool, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	p := &Pool{
 		find:    func(model string) (string, error) { return c.Find(ctx, model) },
+		engine:  c.Engine,
 		stop:    stop,
 		stopped: ctx.Done(),
 		memory:  c.Memory,
@@ -358,7 +367,7 @@ func (p *Pool) load(model string) (*file, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, path, err := source(path)
+	c, path, err := source(path, p.engine(model))
 	if err != nil {
 		return nil, err
 	}

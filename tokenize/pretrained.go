@@ -1,6 +1,7 @@
 package tokenize
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -9,32 +10,42 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strings"
+
+	"github.com/kvindex/kvindex/internal/vllmversion"
 )
 
 // LoadPretrained reads the folder of a model. It reads tokenizer.json, and applies what
 // tokenizer_config.json says in memory, as engines do that load a model through
 // transformers: added_tokens_decoder, the named special tokens, and the tokens that
 // add_bos_token and add_eos_token put around a text. For example, only
-// tokenizer_config.json has DeepSeek-V3's begin-of-sequence token.
+// tokenizer_config.json has DeepSeek-V3's begin-of-sequence token. Folders of 2023 have
+// added_tokens.json and special_tokens_map.json for added_tokens_decoder.
 //
-// It does as transformers 4.57 (tokenization_utils_fast.py, and the files of the
-// classes). It refuses a folder if transformers 5 would put other tokens around a text
-// (tokenization_utils_tokenizers.py), if the tokenizer is Python code of the
-// repository, or if there is only a tokenizer.model.
+// engine is at most one version of vLLM, written as in chat.Options.Engine: give both
+// the same. Without one it is vLLM's main. From vLLM 0.19.1 on, LoadPretrained does as
+// transformers 5, before as 4.57. Transformers 5 makes the normalizer and the
+// pre-tokenizer of some classes itself and does not read those of tokenizer.json;
+// model_type of config.json decides. LoadPretrained makes the same ones. Where it cannot,
+// or where it depends on a release of transformers that is not known, the error names the
+// class, the type and both pre-tokenizers. If there is no config.json, tokenizer.json is
+// read as it stands, unless its pre-tokenizer has all steps of the class's own and more:
+// then the class counts.
 //
-// Transformers 5 does not use all of tokenizer.json for some classes of tokenizers, and
-// makes their parts itself. LoadPretrained does not notice that. If your engine runs
-// with transformers 5, compare some ids with the engine's /tokenize; chatcheck does so
-// for chats.
-func LoadPretrained(dir string) (*BPE, error) {
+// LoadPretrained refuses a folder if transformers 4.57 and 5 would put different tokens
+// around a text, if the tokenizer is Python code of the repository, or if there is only a
+// tokenizer.model.
+func LoadPretrained(dir string, engine ...string) (*BPE, error) {
 	info, err := os.Stat(dir)
 	switch {
+	case len(engine) > 1:
+		return nil, fmt.Errorf("tokenize: %d engines for one tokenizer: %w", len(engine), fs.ErrInvalid)
 	case err != nil:
 		return nil, fmt.Errorf("tokenize: the folder of the model: %w", err)
 	case !info.IsDir():
 		return nil, fmt.Errorf("tokenize: %s is a file, not the folder of a model: %w", dir, fs.ErrInvalid)
 	}
-	c, err := readConfig(dir)
+	c, err := readConfig(dir, strings.Join(engine, ""))
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("%w: Load reads a tokenizer.json alone", err)
 	}
@@ -44,17 +55,13 @@ func LoadPretrained(dir string) (*BPE, error) {
 	return load(dir, c)
 }
 
-// Files of older layouts, which transformers reads if the config has no
-// added_tokens_decoder.
-var olderFiles = []string{"added_tokens.json", "special_tokens_map.json"}
-
 // source returns the tokenizer.json that path is or has, and the config beside it,
 // nil if path is a file or there is none.
-func source(path string) (c *config, file string, err error) {
+func source(path, engine string) (c *config, file string, err error) {
 	info, err := os.Stat(path)
 	if err == nil && info.IsDir() {
 		if _, err := fileIn(path, configName); !errors.Is(err, fs.ErrNotExist) {
-			if c, err = readConfig(path); err != nil {
+			if c, err = readConfig(path, engine); err != nil {
 				return nil, "", err
 			}
 		}
@@ -67,7 +74,7 @@ func source(path string) (c *config, file string, err error) {
 
 const configName = "tokenizer_config.json"
 
-func readConfig(dir string) (*config, error) {
+func readConfig(dir, engine string) (*config, error) {
 	path, err := fileIn(dir, configName)
 	if err != nil {
 		return nil, err
@@ -80,14 +87,89 @@ func readConfig(dir string) (*config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	if c.added == nil {
-		for _, name := range olderFiles {
-			if _, err := fileIn(dir, name); !errors.Is(err, fs.ErrNotExist) {
-				return nil, fmt.Errorf("%s: %w", path, unsupported("a config without added_tokens_decoder beside %s", name))
-			}
+	if c.engine, err = vllmversion.Parse(engine); err != nil {
+		return nil, err
+	}
+	for _, f := range []struct {
+		name  string
+		parse func(o object) error
+	}{
+		{"special_tokens_map.json", c.parseMap}, {"added_tokens.json", c.parseOlder}, {modelName, c.parseType},
+	} {
+		if c.added != nil && f.name != modelName {
+			continue
+		}
+		if err := c.readBeside(dir, f.name, f.parse); err != nil {
+			return nil, err
 		}
 	}
+	c.sum = identityOf(configName, c.sum[:], []byte(strings.Join(c.classNames(), " ")), fmt.Append(nil, c.noType))
 	return c, nil
+}
+
+// modelName is the config of the model.
+const modelName = "config.json"
+
+// readBeside reads another file of the folder into c, if it is there.
+func (c *config) readBeside(dir, name string, parse func(o object) error) error {
+	path, err := fileIn(dir, name)
+	if errors.Is(err, fs.ErrNotExist) {
+		c.noType = c.noType || name == modelName
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	raw, err := readWhole(path)
+	if err == nil && !json.Valid(raw) {
+		err = malformed("not JSON, or cut off")
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	o, err := parseObject("the file", raw[afterSpace(raw, 0):])
+	if err == nil {
+		err = parse(o)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if name != modelName { // of which the type alone counts
+		c.sum = identityOf(name, c.sum[:], raw)
+	}
+	return nil
+}
+
+// parseType reads the config of the model.
+func (c *config) parseType(o object) (err error) {
+	if !o.absent("model_type") {
+		c.modelType, err = o.text("model_type")
+	}
+	return err
+}
+
+// parseMap reads a special_tokens_map.json: what it names goes before what the config
+// names so (transformers 4.57 and 5, _from_pretrained in tokenization_utils_base.py).
+func (c *config) parseMap(o object) error { return c.parseNamed(o) }
+
+// parseOlder reads an added_tokens.json, which has ids by content. A token is special if
+// it is named. Transformers adds those whose ids no added token of tokenizer.json has, in
+// the order of their ids (4.57 and 5, _from_pretrained in tokenization_utils_base.py, and
+// the end of __init__ in tokenization_utils_fast.py and tokenization_utils_tokenizers.py).
+func (c *config) parseOlder(o object) error {
+	for content, raw := range o.values {
+		id, ok := parseID(raw, maxVocab)
+		if !ok {
+			return malformed("token %.60q has id %.20s", content, raw)
+		}
+		if len(content) > maxContent {
+			return malformed("a token has %d bytes, more than %d", len(content), maxContent)
+		}
+		special := slices.ContainsFunc(c.named, func(t namedToken) bool { return t.content == content })
+		c.older = append(c.older, configToken{id, addedToken{content: content, normalized: !special}})
+	}
+	slices.SortFunc(c.older, func(a, b configToken) int { return cmp.Or(int(a.id)-int(b.id), strings.Compare(a.content, b.content)) })
+	return nil
 }
 
 // readWhole returns what is in a file, gzip'd or not, of at most maxConfig bytes.
@@ -114,16 +196,22 @@ func readWhole(path string) ([]byte, error) {
 // maxConfig bounds a tokenizer_config.json; that of Gemma 3 has a million bytes.
 const maxConfig = 16 << 20
 
-// A config is what a tokenizer_config.json says about ids.
+// A config is what the files beside a tokenizer.json say about ids, and for which engine.
 type config struct {
-	sum            [sha256.Size]byte // of the file
+	sum            [sha256.Size]byte // of all that ids depend on but the tokenizer.json
 	class          string
 	addBOS, addEOS setting
-	bos, eos       string
+	bos, eos, unk  string
 	addPrefixSpace setting
-	explicit       bool // add_bos_token or add_eos_token is there, if only as null
-	added          []configToken
+	legacy         setting
+	explicit       bool          // add_bos_token or add_eos_token is there, if only as null
+	added          []configToken // nil without added_tokens_decoder
+	older          []configToken // of added_tokens.json, in the order of their ids
 	named          []namedToken
+
+	engine    vllmversion.Version
+	modelType string // "" for none
+	noType    bool   // because there is no config.json
 }
 
 // identity tells configs apart; nil has one, too.
@@ -141,6 +229,7 @@ func (s setting) or(on bool) bool { return s.given && s.on || !s.given && on }
 
 // A namedToken is a special token that has a name, or is listed as one.
 type namedToken struct {
+	name    string // "" if it is only listed
 	content string
 	flags   bool // it is an object, with flags of its own
 }
@@ -195,6 +284,7 @@ func parseConfig(raw []byte) (*config, error) {
 	}{
 		{"add_bos_token", &c.addBOS}, {"add_eos_token", &c.addEOS},
 		{"add_prefix_space", &c.addPrefixSpace}, {"split_special_tokens", &splitSpecial}, {"from_slow", &fromSlow},
+		{"legacy", &c.legacy},
 	} {
 		if o.absent(f.name) {
 			continue
@@ -231,13 +321,19 @@ func (c *config) parseNamed(o object) error {
 		if err != nil {
 			return err
 		}
-		switch name {
+		switch t.name = name; name {
 		case "bos_token":
 			c.bos = t.content
 		case "eos_token":
 			c.eos = t.content
+		case "unk_token":
+			c.unk = t.content
 		}
-		c.named = append(c.named, t)
+		if i := slices.IndexFunc(c.named, func(of namedToken) bool { return of.name == name }); i >= 0 {
+			c.named[i] = t
+		} else {
+			c.named = append(c.named, t)
+		}
 	}
 	return c.parseFurther(o)
 }
@@ -283,7 +379,7 @@ func parseNamedToken(where string, raw []byte) (namedToken, error) {
 		return namedToken{}, err
 	}
 	content, err := o.text("content")
-	return namedToken{content, true}, err
+	return namedToken{content: content, flags: true}, err
 }
 
 func (c *config) parseAdded(o object) error {
@@ -329,7 +425,13 @@ func (c *config) parseAdded(o object) error {
 // those of the tokenizer.json.
 func (c *config) apply(t *BPE, file object, set *addedSet) error {
 	set.resume()
-	for _, a := range c.added {
+	added := c.added
+	for _, a := range c.older {
+		if _, ok := set.byID[a.id]; !ok {
+			added = append(added, a)
+		}
+	}
+	for _, a := range added {
 		if err := set.add(a.addedToken, a.id); err != nil {
 			return err
 		}

@@ -1,42 +1,16 @@
 package chat
 
-import (
-	"fmt"
-	"math"
-	"strconv"
-	"strings"
-)
+import "github.com/kvindex/kvindex/internal/vllmversion"
 
-// A version is one of vLLM's: 1,000,000 times its first number, 1,000 times its
-// second, and its third.
-type version uint32
+// A version is one of vLLM's.
+type version vllmversion.Version
 
-const (
-	oldest version = 9_000 // whose source was read
-	inMain version = math.MaxUint32
-)
+const inMain = version(vllmversion.Main)
 
-// parseVersion reads Options.Engine. A fourth number changes nothing.
+// parseVersion reads Options.Engine.
 func parseVersion(s string) (version, error) {
-	switch s {
-	case "", "main":
-		return inMain, nil
-	}
-	numbers := strings.Split(s, ".")
-	ok := 2 <= len(numbers) && len(numbers) <= 4
-	var v version
-	for i, scale := 0, version(1_000_000); ok && i < len(numbers); i, scale = i+1, scale/1000 {
-		n, err := strconv.ParseUint(numbers[i], 10, 64)
-		ok = err == nil && n <= 999
-		v += version(n) * scale
-	}
-	switch {
-	case !ok:
-		return 0, fmt.Errorf(`an Engine of %.60q is no version of vLLM, such as "0.28" or "main"`, s)
-	case v < oldest:
-		return 0, fmt.Errorf("an Engine of %q is older than 0.9, the first version that is known", s)
-	}
-	return v, nil
+	v, err := vllmversion.Parse(s)
+	return version(v), err
 }
 
 // A change is something that vLLM does with chats since one of its versions.
