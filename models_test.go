@@ -320,3 +320,69 @@ func complain(t *testing.T, name string, err, is error, parts string) {
 		t.Errorf("%s: %v: it does not say %q", name, err, missing)
 	}
 }
+
+// The engine of the chat.Options counts for the tokenizer, too: transformers 5 makes the
+// pre-tokenizer of this class itself, and 4.57 reads that of the file.
+func TestOneEngineForTokenizerAndChats(t *testing.T) {
+	all := files(t, map[string]string{
+		"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer"}`, "config.json": `{"model_type": "gpt2"}`,
+	})
+	const given = `"pre_tokenizer": {`
+	if strings.Count(all["tokenizer.json"], given) != 1 {
+		t.Fatal("no pre_tokenizer in tiny.json")
+	}
+	all["tokenizer.json"] = strings.Replace(all["tokenizer.json"], given,
+		`"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"String": "h"}, "behavior": "Isolated", "invert": false}, {`, 1)
+	end := strings.Index(all["tokenizer.json"], given)
+	end += strings.Index(all["tokenizer.json"][end:], `"use_regex"`)
+	end += strings.Index(all["tokenizer.json"][end:], "}")
+	all["tokenizer.json"] = all["tokenizer.json"][:end] + "}]" + all["tokenizer.json"][end:]
+	dir := folder(t, all)
+	ids := func(m kvindex.Model) []uint32 {
+		t.Helper()
+		ids, err := m.Tokenizer.Encode(ctx, nil, "other", false)
+		if err != nil || m.ChatErr != nil {
+			t.Fatal(err, m.ChatErr)
+		}
+		return ids
+	}
+	models := newModels(t, kvindex.ModelsConfig{
+		PoolConfig: tokenize.PoolConfig{Find: func(context.Context, string) (string, error) { return dir, nil }},
+		Options:    func(model string) chat.Options { return chat.Options{Engine: model} },
+	})
+	for engine, like := range map[string]string{"": "main", "0.28": "main", "0.11": "0.19", "0.19": "0.11"} {
+		loaded, err := kvindex.LoadModel(dir, chat.Options{Engine: engine})
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := models.Model(ctx, engine)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := tokenize.LoadPretrained(dir, like)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := ids(kvindex.Model{Tokenizer: want}); !slices.Equal(ids(loaded), want) || !slices.Equal(ids(found), want) {
+			t.Errorf("engine %q: LoadModel %v, Models %v, want %v", engine, ids(loaded), ids(found), want)
+		}
+	}
+	old, err := kvindex.LoadModel(dir, chat.Options{Engine: "0.11"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	newest, err := kvindex.LoadModel(dir)
+	if err != nil || slices.Equal(ids(old), ids(newest)) {
+		t.Error("both versions have the same ids: this tests nothing", err)
+	}
+	if _, err := kvindex.LoadModel(dir, chat.Options{Engine: "six"}); err == nil || !strings.Contains(err.Error(), `"six"`) {
+		t.Errorf("an engine that is none: %v", err)
+	}
+	if _, err := kvindex.LoadModel(dir, chat.Options{}, chat.Options{}); !errors.Is(err, fs.ErrInvalid) {
+		t.Errorf("two chat.Options: %v", err)
+	}
+	_, err = kvindex.NewModels(kvindex.ModelsConfig{PoolConfig: tokenize.PoolConfig{Engine: func(string) string { return "" }}})
+	if err == nil || !strings.Contains(err.Error(), "Engine") {
+		t.Errorf("an engine in two places: %v", err)
+	}
+}

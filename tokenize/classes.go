@@ -203,6 +203,9 @@ func pipelineIn(file object, m *modelFile) *pipeline {
 			p.model[name] = string(m.values[name])
 		}
 	}
+	if unknown, ok := p.model["unk_token"]; ok && unknown[0] == '"' {
+		p.model["unk_token"] = quoted(string(unquote([]byte(unknown)))) // as withUnknown writes it
+	}
 	return p
 }
 

@@ -15,8 +15,7 @@
 // 0.23.2, or refuses the file: for a component, pattern or setting that it does not
 // know it returns an [ErrUnsupported] that names it. It reads byte-pair encoders:
 // byte-level ones, and those like SentencePiece with byte fallback. It refuses
-// WordPiece and Unigram. One thing it cannot see: see LoadPretrained about transformers
-// 5.
+// WordPiece and Unigram.
 package tokenize
 
 import (

@@ -43,7 +43,8 @@ type Options struct {
 	// main of autumn 2026. "" means "main", which is newer than most engines in use: set
 	// it. For some changes after 0.27 it is not known with which release they came. If
 	// Engine is a release that may or may not have such a change, chats that depend on it
-	// are ErrNotScorable.
+	// are ErrNotScorable. The tokenizer depends on it, too: give tokenize.LoadPretrained
+	// the same.
 	Engine string
 
 	// Template is the text of --chat-template. "" is the model's own template.
