@@ -26,13 +26,14 @@ import (
 //   - Any other type has the class of the config.
 //
 // There are names of repositories that have TokenizersBackend, too. A folder has no
-// such name.
+// such name: an engine that is offline replaces the name by the path of the snapshot.
 //
-// The rule was read in three states: of 5.5 (April 2026), of 5.8 (May 2026), and of the
-// main of autumn 2026. 5.0 to 5.2 have another one; no release of vLLM requires them.
+// The rule was read in four states: of 5.5 (April 2026), of 5.8 (May 2026), of July 2026,
+// and of the main of autumn 2026, the newest here. 5.0 to 5.2 have another rule; vLLM
+// allows none of 5.0 to 5.5.0.
 
-// transformers5 is the first release of vLLM that comes with Transformers 5: 5.5
-// (requirements/test.in; pull request 30566).
+// transformers5 is the first release of vLLM that comes with Transformers 5, of 5.5.1 or
+// later (requirements/common.txt; pull request 30566).
 const transformers5 vllmversion.Version = 19_001
 
 // A standing says in which states of Transformers 5 a type of model has its
@@ -48,17 +49,17 @@ const (
 
 // standings has the types that are not never.
 var standings = func() map[string]standing {
-	m := map[string]standing{"internvl_chat": once}
+	m := map[string]standing{"internvl_chat": once, "vision-encoder-decoder": once}
 	for s, types := range map[standing]string{
 		always: `arctic chameleon chatlm deepseek_v2 deepseek_v3 deepseek_vl deepseek_vl_hybrid deepseek_vl_v2 fuyu
 			glm glm4 glm4_moe glm4_moe_lite glm4v glm4v_moe glm_image glmasr got_ocr2 h2ovl_chat hyperclovax_vlm
-			internlm2 jamba janus kimi_k25 llava llava_next minicpmv minimax_m2 modernbert molmo molmo2 nemotron nvfp4
+			internlm2 jamba janus llava llava_next minicpmv minimax_m2 modernbert molmo molmo2 nemotron nvfp4
 			opencua openvla phi3 phi3_v phimoe step3p5 vipllava`,
-		later: `EvollaModel aria bigbird_pegasus camembertv2-base cohere_asr deepseek_ocr deepseek_ocr2 deepseek_v32
+		later: `EvollaModel aria bigbird_pegasus camembertv2-base canary cohere_asr deepseek_ocr deepseek_ocr2 deepseek_v32
 			deepseek_v4 ernie4_5 ernie4_5_moe flex_olmo gpt_bigcode granite granitemoe granitemoehybrid
-			granitemoeshared hyperclovax kosmos-2 mimo_v2_flash minicpm3 minicpmv4_6 ministral ministral3 mistral
-			mistral3 mixtral nystromformer olmo2 olmo3 olmo_hybrid paddleocr_vl pegasus_x persimmon pix2struct
-			pixtral smolvlm stablelm step3_vl umt5 vision-encoder-decoder voxtral voxtral_realtime xlm-roberta-xl`,
+			granitemoeshared hyperclovax kimi_k25 kimi_linear kosmos-2 mimo_v2_flash minicpm3 minicpmv4_6 ministral
+			ministral3 mistral mistral3 mixtral modernbert-decoder nystromformer olmo2 olmo3 olmo_hybrid paddleocr_vl pegasus_x persimmon pix2struct
+			pixtral smolvlm stablelm step3_vl umt5 voxtral voxtral_realtime xlm-roberta-xl`,
 	} {
 		for _, name := range strings.Fields(types) {
 			m[name] = s
@@ -266,21 +267,27 @@ func (p *pipeline) extends(q *pipeline) bool {
 	return len(rest) > 0
 }
 
-// names returns the types of the pre-tokenizer's steps, for errors.
-func (p *pipeline) names() string {
-	var names []string
+// kinds returns the types of the pre-tokenizer's steps.
+func (p *pipeline) kinds() []string {
+	var kinds []string
 	for _, step := range steps(p.preTokenizer) {
 		m, _ := step.(map[string]any)
-		name, _ := m["type"].(string)
-		names = append(names, name[:min(len(name), 60)])
+		kind, _ := m["type"].(string)
+		kinds = append(kinds, kind)
 	}
-	if names == nil {
-		return "none"
-	}
-	return strings.Join(names, ", ")
+	return kinds
 }
 
-func (p *pipeline) isByteLevel() bool { return strings.Contains(p.names(), "ByteLevel") }
+func (p *pipeline) isByteLevel() bool { return slices.Contains(p.kinds(), "ByteLevel") }
+
+// String names the pre-tokenizer, for errors.
+func (p *pipeline) String() string {
+	kinds := p.kinds()
+	if kinds == nil {
+		return "none"
+	}
+	return fmt.Sprintf("%.200s", strings.Join(kinds[:min(len(kinds), maxSteps)], ", "))
+}
 
 // build gives the file the pipeline that the engine makes.
 func (c *config) build(file object, m *modelFile) error {
@@ -306,8 +313,12 @@ func (c *config) build(file object, m *modelFile) error {
 	if made == nil {
 		return nil
 	}
+	has := given.String()
+	if has == made.String() {
+		has = "such a one with other settings, or another normalizer or model"
+	}
 	what := fmt.Sprintf("class %s and model_type %.60q, for which transformers 5 makes the pre-tokenizer %s where tokenizer.json has %s",
-		class, c.modelType, made.names(), given.names())
+		class, c.modelType, made, has)
 	switch {
 	case !same:
 		return unsupported("%s, in some of its releases and perhaps not in the engine's,", what)
