@@ -204,7 +204,7 @@ func TestPipelinesOfClasses(t *testing.T) {
 			}
 			want := load(t, variant(t, c.made, c.theirs))
 			differs := false
-			for _, text := range []string{"the", " a<|end|> b  a", "in 1999 and 12", "A\u030a he's", "  the\n\n hour", "aba ab", "☺ x"} {
+			for _, text := range []string{"the", " a<|end|> b  a", "in 1999 and 12", "A\u030a he's", "a<|end|>b", "  the\n\n hour", "aba ab", "☺ x"} {
 				got, want := encode(t, bpe, text, true), encode(t, want, text, true)
 				if !slices.Equal(got, want) {
 					t.Errorf("%q: got %v, want %v", text, got, want)
@@ -245,6 +245,14 @@ func TestAddedTokensThatAClassForgets(t *testing.T) {
 	}
 	if _, err = tokenize.LoadPretrained(ofType(t, nil, config, `"gpt2"`)); err != nil {
 		t.Errorf("a file with the class's pipeline: %v", err)
+	}
+	gemma := ofType(t, nil, configOf("GemmaTokenizer", dict{"add_bos_token": false}), `"mistral"`)
+	write(t, gemma, "tokenizer.json", string(variant(t, dict{
+		"normalizer":    dict{"type": "Sequence", "normalizers": []any{dict{"type": "Replace", "pattern": dict{"String": " "}, "content": "▁"}}},
+		"pre_tokenizer": dict{"type": "Split", "pattern": dict{"String": " "}, "behavior": "MergedWithPrevious", "invert": false},
+	}, pieceModel())))
+	if _, err := tokenize.LoadPretrained(gemma, "0.20"); err != nil {
+		t.Errorf("a file that has the class's pipeline in all releases: %v", err)
 	}
 	if _, err := tokenize.LoadPretrained(t.TempDir(), "0.20", "0.20"); !errors.Is(err, fs.ErrInvalid) {
 		t.Errorf("two engines: %v", err)
