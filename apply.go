@@ -25,6 +25,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/kvindex/kvindex/events"
@@ -275,6 +276,7 @@ func (in *ingest) apply(r *rank, cur index.Cursor) (index.Applied, error) {
 	r.stored += done.Counts.Stored
 	r.removed += done.Counts.Removed
 	s := &in.stats
+	r.unknown(c.unrecognized, in.batch.MayRemove)
 	s.UnknownEvents += uint64(in.batch.Unknown)
 	s.Foreign += c.skipped.foreign
 	s.Unscored += c.skipped.unscored
@@ -305,11 +307,28 @@ func (in *ingest) applyChanges(r *rank, cur index.Cursor, changes []index.Change
 	in.stats.Counts.Add(done.Counts)
 	r.evicted = done.Evicted > 0
 	if !done.Duplicate {
+		if len(r.unrecognized) > 0 && slices.ContainsFunc(changes, func(ch index.Change) bool { return ch.Op == index.OpClear }) {
+			r.unrecognized, r.mayHoldLess = nil, false
+		}
 		in.setLate(r, err)
 		in.delayed = in.delayed || delayed
 		in.noteApplied(r, changes, &done)
 	}
 	return done, nil
+}
+
+// maxUnrecognized is how many things that are not known are kept of a rank: their names are
+// anybody's.
+const maxUnrecognized = 8
+
+// unknown notes what a batch has that is not known.
+func (r *rank) unknown(what []string, mayRemove bool) {
+	r.mayHoldLess = r.mayHoldLess || mayRemove
+	for _, text := range what {
+		if i, known := slices.BinarySearch(r.unrecognized, text); !known && len(r.unrecognized) < maxUnrecognized {
+			r.unrecognized = slices.Insert(r.unrecognized, i, text)
+		}
+	}
 }
 
 // setLate notes what came of the last Apply: nil, or an error for which the rank is uncertain.

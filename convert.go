@@ -1,6 +1,7 @@
 package kvindex
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,10 +23,13 @@ type converter struct {
 
 	changes []index.Change
 	skipped skipped
-	groups  []GroupInfo // of the batch, as the profile knows them
-	locals  []index.Local
-	hashes  []index.Hash
-	extras  []extra
+	// unrecognized is what the batch has that is not known, behind the last change that
+	// clears all.
+	unrecognized []string
+	groups       []GroupInfo // of the batch, as the profile knows them
+	locals       []index.Local
+	hashes       []index.Hash
+	extras       []extra
 }
 
 // skipped counts what a batch said that no change can carry.
@@ -39,6 +43,7 @@ type skipped struct {
 // else b says.
 func (c *converter) convert(b *events.Batch) {
 	c.skipped = skipped{}
+	c.unrecognized = append(c.unrecognized[:0], b.Unrecognized...)
 	hashes, units := 0, 0
 	for i := range b.Events {
 		hashes += len(b.Events[i].Hashes)
@@ -54,6 +59,9 @@ func (c *converter) convert(b *events.Batch) {
 		e := &b.Events[i]
 		if foreign(e) {
 			c.skipped.foreign++
+			if l := e.Locality; l != "" && !strings.EqualFold(l, "LOCAL") && !strings.EqualFold(l, "REMOTE") {
+				c.unknown("locality", l)
+			}
 			continue
 		}
 		if e.Group >= index.MaxGroups {
@@ -67,15 +75,42 @@ func (c *converter) convert(b *events.Batch) {
 		case events.Removed:
 			c.changes = append(c.changes, index.Change{
 				Op:        index.OpRemove,
-				Tier:      tierOf(e.Medium),
+				Tier:      c.tierOf(e),
 				Group:     index.Group{ID: e.Group},
 				Hashes:    c.hashesOf(e),
 				Remaining: e.Remaining,
 			})
 		case events.Cleared:
+			if e.Medium != "" {
+				c.changes = append(c.changes, index.Change{Op: index.OpClearTier, Tier: c.tierOf(e)})
+				continue
+			}
 			c.changes = append(c.changes, index.Change{Op: index.OpClear})
+			c.unrecognized = append(c.unrecognized[:0], b.Unrecognized...) // all behind the last one
 		}
 	}
+}
+
+// unknown notes what is not known: a name of something.
+func (c *converter) unknown(what, name string) {
+	if len(c.unrecognized) == maxUnrecognized {
+		return
+	}
+	if name != "" {
+		what = fmt.Sprintf("%s %.40q", what, name)
+	}
+	if !slices.Contains(c.unrecognized, what) {
+		c.unrecognized = append(c.unrecognized, what)
+	}
+}
+
+// tierOf is the tier of an event.
+func (c *converter) tierOf(e *events.Event) Tier {
+	t := tierOf(e.Medium)
+	if t == TierOther {
+		c.unknown("medium", e.Medium)
+	}
+	return t
 }
 
 // learnGroups notes the groups of the batch, if some of the profile's groups have Draft.
@@ -98,6 +133,9 @@ func (c *converter) learnGroups(b *events.Batch) {
 // groupOf is the group of a store, as the profile knows it.
 func (c *converter) groupOf(e *events.Event) Group {
 	g := c.profile.corrected(groupOf(e))
+	if g.Kind == GroupOther && e.GroupKind != "" {
+		c.unknown("kv_cache_spec_kind", e.GroupKind)
+	}
 	g.Draft = hasDraft(c.groups, GroupInfo{g, e.BlockSize})
 	return g
 }
@@ -143,7 +181,7 @@ func (c *converter) hashesOf(e *events.Event) []index.Hash {
 func (c *converter) stored(e *events.Event) index.Change {
 	ch := index.Change{
 		Op:        index.OpStore,
-		Tier:      tierOf(e.Medium),
+		Tier:      c.tierOf(e),
 		Group:     c.groupOf(e),
 		Copies:    c.profile.Copies,
 		Partial:   c.partial,
@@ -266,6 +304,7 @@ func (c *converter) readExtras(e *events.Event, v index.Variant) (salt string) {
 		default:
 			c.extras = append(c.extras, extra{first, unreadable, id, 0})
 			unscored = true
+			c.unknown("form of a key in extra_keys", "")
 		}
 	}
 	if unscored {

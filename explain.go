@@ -302,7 +302,7 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 			return nil, false, x.failed(fmt.Errorf("kvindex: explaining for model %q: %w", e.Model, err))
 		}
 	}
-	e.Why = w.sentence()
+	e.Why = w.sentence() + w.unrecognized()
 	return e, changed, nil
 }
 
@@ -318,6 +318,8 @@ type podFacts struct {
 	listed   bool // others feed it
 	heard    bool
 	ranks    []rankFacts
+	// unrecognized is what its events have that is not known.
+	unrecognized []string
 }
 
 type rankFacts struct {
@@ -356,6 +358,7 @@ func (x *Indexer) factsOf(pod, model string) *podFacts {
 			lost: r.lost, groups: slices.Clone(r.groups),
 		})
 		pm.profile.correct(f.ranks[len(f.ranks)-1].groups)
+		f.unrecognized = append(f.unrecognized, r.unrecognized...)
 		f.heard = f.heard || r.messages > 0 || r.kept || r.state != StateUnknown
 	}
 	return f
@@ -1049,9 +1052,18 @@ func (w *explainer) mayBe() string {
 	return fmt.Sprintf(" The pod holds %d blocks by hashes of which the prefix is not known, and it may be one of them. Such hashes wait until another event names them.", w.e.Unplaced)
 }
 
+// unrecognized says that the pod's events have what is not known.
+func (w *explainer) unrecognized() string {
+	if w.pod == nil || len(w.pod.unrecognized) == 0 {
+		return ""
+	}
+	slices.Sort(w.pod.unrecognized)
+	return fmt.Sprintf(" The pod's events have what this version does not know, so its score may be wrong: %s.", strings.Join(slices.Compact(w.pod.unrecognized), ", "))
+}
+
 // bound says that the engine may reuse less.
 func (w *explainer) bound() string {
-	if w.e.Score.UpperBound {
+	if w.e.Score.UpperBound && (w.row == nil || len(w.row.Groups) > 1) {
 		return " The engine has several KV-cache groups and may reuse less."
 	}
 	return ""

@@ -72,6 +72,7 @@ type podModel struct {
 	told     toldPod
 	silent   int           // streams that are silent
 	state    atomic.Uint32 // State, the worst of ranks' and streams'; read without pod.mu
+	less     atomic.Bool   // a rank may hold less than is known
 
 	// Of predictions. Read without pod.mu:
 	form      atomic.Pointer[index.View]    // of the blocks that the last rank has announced, but for its Source; nil: none has
@@ -109,6 +110,11 @@ type rank struct {
 	// state is what it was.
 	lossyThere, stale bool
 	lost              lastLoss
+
+	// unrecognized is what events have said that is not known, since all was cleared, sorted;
+	// mayHoldLess: some of it may have said that blocks have left the cache.
+	unrecognized []string
+	mayHoldLess  bool
 
 	messages        uint64 // applied
 	stored, removed uint64 // blocks
@@ -319,8 +325,9 @@ func (r *rank) view() State {
 // rank's or a stream's has changed. It returns the pod's one before and the new one.
 // pod.mu is held.
 func (pm *podModel) settle() (from, to State) {
-	state, heard := StateLive, false
+	state, heard, less := StateLive, false, false
 	for _, r := range pm.ranks {
+		less = less || r.mayHoldLess
 		view := r.view()
 		if uint32(view) != r.shown.Load() {
 			r.shown.Store(uint32(view))
@@ -328,6 +335,9 @@ func (pm *podModel) settle() (from, to State) {
 		if r.state != StateUnknown || r.stream != nil {
 			state, heard = min(state, view), true
 		}
+	}
+	if less != pm.less.Load() {
+		pm.less.Store(less)
 	}
 	if heard {
 		pm.approx.Store(nil)

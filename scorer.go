@@ -147,7 +147,8 @@ type PodScore struct {
 	Tiers         TierCounts
 	// UpperBound says that the engine may reuse less than CachedTokens, because something
 	// is not known: whether a hybrid model has draft layers (Profile.Draft), the kind or
-	// window of a group, or a group of which events say nothing (Profile.Groups). Where it
+	// window of a group, a group of which events say nothing (Profile.Groups), or what an
+	// event said that is not recognized (PodInfo.Unrecognized). Where it
 	// is false, CachedTokens is what the engine would reuse, as far as its events have
 	// come and are kept (State); but if a model of one full-attention group runs with draft layers and
 	// Profile.Draft does not say so, CachedTokens is a block too high.
@@ -901,12 +902,14 @@ func (sc *scorer) answer(dst *Answer) {
 	for i, at := range sc.order {
 		s := &dst.Pods[i]
 		*s = PodScore{}
+		pod := at
 		if ranks {
 			e := &sc.entries[at]
-			s.Pod, s.Rank, s.State = sc.set.names[e.pod], e.rank, e.state
+			s.Rank, s.State, pod = e.rank, e.state, e.pod
 		} else {
-			s.Pod, s.State = sc.set.names[at], sc.set.state(at)
+			s.State = sc.set.state(at)
 		}
+		s.Pod = sc.set.names[pod]
 		b := sc.best[at]
 		if b.marks&markEvicted != 0 {
 			s.State = min(s.State, StatePartial)
@@ -919,6 +922,9 @@ func (sc *scorer) answer(dst *Answer) {
 			s.NotScorable = true
 		case b.row > 0:
 			s.fill(&sc.matches.Rows[b.row-1], b)
+			if pm := sc.set.states[pod]; pm != nil && pm.less.Load() {
+				s.UpperBound = true
+			}
 			s.CachedTokens = sc.provenOf(b)
 		}
 	}

@@ -234,6 +234,11 @@ type PodInfo struct {
 	Connected, Heard time.Time
 	Profile          Profile  // with its defaults filled in
 	Adapters         []string // that events have named, in the order of names; numbers of Profile.Adapters by their names
+	// Unrecognized is what events have said that this version of kvindex does not know, in
+	// words, since the pod was cleared: kinds of events, labels, forms of extra keys. Scores
+	// may be too low then or, where PodScore.UpperBound is set, too high. It has some of
+	// them if there are many.
+	Unrecognized []string
 	// Sources are ordered by rank, Streams by name.
 	Sources []SourceInfo
 	Streams []StreamInfo
@@ -508,6 +513,7 @@ func (pm *podModel) describe(info *PodInfo, known map[index.Source]index.SourceI
 	slices.SortFunc(info.Streams, func(a, b StreamInfo) int { return cmp.Compare(a.Stream, b.Stream) })
 	for _, r := range pm.ranks {
 		s := r.info(known[index.Source{Pod: info.Pod, Model: info.Model, Rank: r.n}], now)
+		info.Unrecognized = append(info.Unrecognized, r.unrecognized...)
 		pm.profile.correct(s.Groups)
 		info.Sources = append(info.Sources, s)
 		if s.Evicted > 0 {
@@ -522,6 +528,8 @@ func (pm *podModel) describe(info *PodInfo, known map[index.Source]index.SourceI
 			info.Heard = at
 		}
 	}
+	slices.Sort(info.Unrecognized)
+	info.Unrecognized = slices.Compact(info.Unrecognized)
 	slices.SortFunc(info.Sources, func(a, b SourceInfo) int { return cmp.Compare(a.Rank, b.Rank) })
 }
 

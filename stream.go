@@ -31,6 +31,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/kvindex/kvindex/events"
@@ -316,6 +317,9 @@ func (d *delivery) deal() (Receipt, error) {
 		return Receipt{Duplicate: true}, nil
 	}
 	receipt := Receipt{Applied: d.bad == nil && !d.contested && !full, Gap: v.Gap, Restarted: v.Restarted, NoRoom: full}
+	if what := d.convert.unrecognized; receipt.Applied && len(what) > 0 {
+		receipt.Unrecognized = fmt.Errorf("kvindex: pod %q: events have what this version does not know: %s", d.pod, strings.Join(what, ", "))
+	}
 	if d.bad != nil {
 		return receipt, d.refusal()
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"slices"
 	"unicode/utf8"
 )
 
@@ -93,10 +94,28 @@ func Decode(payload []byte, b *Batch) error {
 // which must not outlive the batch that they came in.
 func (b *Batch) reset() {
 	b.Time, b.Rank, b.HasRank, b.Events, b.Unknown = 0, 0, false, nil, 0
+	b.Unrecognized, b.MayRemove = nil, false
 	clear(b.events)
 	clear(b.extra)
 	b.events, b.extra = b.events[:0], b.extra[:0]
 	b.hashes, b.tokens, b.counts = b.hashes[:0], b.tokens[:0], b.counts[:0]
+}
+
+// maxUnrecognized is how many things that are not known a Batch has at most.
+const maxUnrecognized = 4
+
+// unrecognized notes what is not known: a name of something.
+func (b *Batch) unrecognized(mayRemove bool, what string, name []byte) {
+	b.MayRemove = b.MayRemove || mayRemove
+	if len(b.Unrecognized) < maxUnrecognized {
+		text := what
+		if name != nil {
+			text = fmt.Sprintf("%s %.40q", what, name)
+		}
+		if !slices.Contains(b.Unrecognized, text) {
+			b.Unrecognized = append(b.Unrecognized, text)
+		}
+	}
 }
 
 // dropEvent takes the last event for one of an unknown kind.
@@ -324,6 +343,10 @@ func (d *decoder) end() error {
 			return faultf(ReasonContradiction, "extra_keys: %d entries for %d hashes", d.entries, len(e.Hashes))
 		}
 		return e.checkBlocks()
+	case Cleared:
+		if e.Medium == "" {
+			d.b.Unrecognized, d.b.MayRemove = nil, false
+		}
 	case Removed:
 		if len(e.Remaining) != len(e.Hashes) {
 			e.Remaining = nil

@@ -71,7 +71,7 @@ type Kind uint8
 const (
 	Stored  Kind = iota + 1 // blocks are in the cache
 	Removed                 // one copy of each block has left it
-	Cleared                 // the cache was emptied
+	Cleared                 // the cache was emptied, or the tier that Medium names
 )
 
 // Batch is the decoded payload of one message. Its zero value is ready for Decode. A
@@ -82,6 +82,11 @@ type Batch struct {
 	HasRank bool
 	Events  []Event
 	Unknown int // events that were skipped: of unknown kinds, or about layers that an index does not judge
+	// Unrecognized has, in words, what the batch has and Decode does not know, behind the last
+	// Cleared event that names no tier: at most a few, each once. MayRemove: some of it may
+	// say that blocks have left the cache.
+	Unrecognized []string
+	MayRemove    bool
 
 	events []Event // the memory of Events, zero behind its length
 
@@ -125,7 +130,7 @@ type Event struct {
 	// Salt is cache_salt where the event has a field for it (SGLang); vLLM puts
 	// it into Extra.
 	Salt string
-	// Medium is the tier as the engine spells it; "" means gpu.
+	// Medium is the tier as the engine spells it; "" means gpu and, of Cleared, all tiers.
 	Medium string
 	// Extra are the extra hash keys of the blocks: salts and media, in order of Block. If
 	// HasExtra is true, the event lists all of them, maybe none. If it is false, the

@@ -34,7 +34,9 @@ const (
 	fieldComponents
 	fieldType
 	fieldUnknown
-	fieldNameOrMap // in an array: lora_name, or SGLang's map
+	fieldNameOrMap    // in an array: lora_name, or SGLang's map or label
+	fieldGroupOrLabel // in an array: group_idx, or SGLang's label
+	fieldTier         // in an array of AllBlocksCleared
 )
 
 // fieldNames must agree with fieldOf.
@@ -46,7 +48,7 @@ var fieldNames = [...]string{
 	fieldLocality: "locality", fieldOwnership: "ownership", fieldOrigin: "origin",
 	fieldRemaining: "remaining_copy_counts", fieldCacheSalt: "cache_salt",
 	fieldComponent: "component_type", fieldComponents: "component_types", fieldType: "type",
-	fieldNameOrMap: "lora_name",
+	fieldNameOrMap: "lora_name", fieldGroupOrLabel: "group_idx", fieldTier: "medium",
 }
 
 func fieldOf(key []byte) field {
@@ -131,7 +133,7 @@ var kinds = [...]layout{
 	},
 	Removed: {
 		name:       "BlockRemoved",
-		positional: []field{fieldHashes, fieldMedium, fieldGroup},
+		positional: []field{fieldHashes, fieldMedium, fieldGroupOrLabel},
 		order:      []field{fieldHashes, fieldMedium, fieldGroup, fieldLocality, fieldOwnership},
 		known: 1<<fieldType | 1<<fieldHashes | 1<<fieldMedium | 1<<fieldGroup |
 			1<<fieldLocality | 1<<fieldOwnership | 1<<fieldRemaining | 1<<fieldComponent,
@@ -139,7 +141,7 @@ var kinds = [...]layout{
 		always:   1 << fieldHashes,
 		varying:  1<<fieldType | 1<<fieldHashes,
 	},
-	Cleared: {name: "AllBlocksCleared", known: 1 << fieldType},
+	Cleared: {name: "AllBlocksCleared", positional: []field{fieldTier}, known: 1<<fieldType | 1<<fieldMedium},
 }
 
 // What engines write: the names in the short form of a str, and the type first.
@@ -209,8 +211,9 @@ func (d *decoder) eventMap(n int) error {
 		return err
 	}
 	d.begin(k)
-	if at == n {
-		return nil // without a type, all of it was skipped
+	if at == n { // without a type, all of it was skipped
+		d.b.unrecognized(true, "event without a type", nil)
+		return nil
 	}
 	var seen fieldSet
 	if at == 0 { // where vLLM puts it
@@ -313,9 +316,9 @@ func (d *decoder) kind() (Kind, error) {
 		return 0, fmt.Errorf("kind: %w", err)
 	}
 	switch string(name) {
-	case "BlockStored":
+	case "BlockStored", "BlockStoredWithComponentType":
 		return Stored, nil
-	case "BlockRemoved":
+	case "BlockRemoved", "BlockRemovedWithComponentType":
 		return Removed, nil
 	case "AllBlocksCleared":
 		return Cleared, nil
@@ -323,5 +326,6 @@ func (d *decoder) kind() (Kind, error) {
 	if !utf8.Valid(name) {
 		return 0, fmt.Errorf("kind: %w", errUTF8)
 	}
+	d.b.unrecognized(true, "event kind", name)
 	return 0, nil
 }

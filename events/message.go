@@ -48,6 +48,9 @@ type Receipt struct {
 	// NoRoom: the sink has no room for what the message says, and returns an error too. The
 	// message counts as lost: do not bring it again.
 	NoRoom bool
+	// Unrecognized is not nil if the message was applied but for something in it that is not
+	// known, and says what.
+	Unrecognized error
 }
 
 // Sink takes the messages of transports. It must be safe for concurrent use; an Indexer

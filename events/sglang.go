@@ -19,7 +19,8 @@ package events
 //	1  block_hashes       [int], signed               2025-05
 //	2  medium             str or nil                  2026-02-09, PR 18205
 //
-//	   AllBlocksCleared has no fields. One begins the first batch.
+//	   AllBlocksCleared has no fields. One begins the first batch. (ATOM's, which
+//	   has SGLang's events, may name a medium in position 1 or under that key.)
 //
 // The batch has a rank since 2025-06 (PR 6852). The map in position 7, where
 // vLLM has lora_name, holds "cache_salt". Since 2026-09 (PR 37482) events are
@@ -35,7 +36,9 @@ package events
 // of two adapters have one name and cannot be told apart.
 //
 // With --enable-kv-events-component-types (2026-09, off by default) each event
-// says in component_type which layers it is about: "full", "swa" or "mamba". In
+// says in component_type which layers it is about: "full", "swa" or "mamba". The
+// label may be in arrays too, behind the medium, and the kinds may be named
+// BlockStoredWithComponentType and BlockRemovedWithComponentType. In
 // a branch of the repository a list, component_types, takes the place of the
 // map, and replaces what an earlier event said of the same blocks. The names on
 // the wire are not confirmed by a recorded message. Events about other layers
@@ -58,9 +61,36 @@ func (d *decoder) nameOrMap() (err error) {
 		return d.components(int(n))
 	}
 	d.off = start
-	d.e.Adapter, err = d.text()
+	name, err := d.text()
+	// vLLM sends no name without an id.
+	if d.loraID == formInvalid && (name == componentFull || isComponent(name)) {
+		d.aside = name != componentFull
+		return err
+	}
+	d.e.Adapter = name
 	return err
 }
+
+// groupOrLabel reads the position where a removal of vLLM has group_idx and one of SGLang a
+// label.
+func (d *decoder) groupOrLabel() (err error) {
+	start := d.off
+	f, _, err := d.next()
+	if err != nil {
+		return err
+	}
+	d.off = start
+	if f == formStr {
+		return d.component()
+	}
+	d.e.Group, err = d.size(maxGroup)
+	return err
+}
+
+// The labels of SGLang's layers.
+const componentFull = "full"
+
+func isComponent(name string) bool { return name == "swa" || name == "mamba" }
 
 // metadata is SGLang's map.
 var metadata = layout{known: 1<<fieldCacheSalt | 1<<fieldComponent | 1<<fieldComponents}
@@ -78,15 +108,40 @@ func (d *decoder) components(n int) error {
 			return err
 		}
 	}
-	d.aside = true
+	d.componentTypes()
 	return nil
+}
+
+// componentTypes skips an event with a component_types.
+func (d *decoder) componentTypes() {
+	d.aside = true
+	d.b.unrecognized(false, "component_types", nil)
 }
 
 // component reads a component_type.
 func (d *decoder) component() error {
 	name, err := d.text()
-	if name != "" && name != "full" {
+	if name != "" && name != componentFull {
 		d.aside = true
+		if !isComponent(name) {
+			d.b.unrecognized(d.e.Kind == Removed, "component_type", []byte(name))
+		}
 	}
+	return err
+}
+
+// tier reads the tier that an AllBlocksCleared may name (ATOM does so). Anything else in
+// its place is skipped: then all is cleared.
+func (d *decoder) tier() (err error) {
+	start := d.off
+	f, _, err := d.next()
+	if err != nil {
+		return err
+	}
+	d.off = start
+	if f != formStr {
+		return d.skip()
+	}
+	d.e.Medium, err = d.text()
 	return err
 }

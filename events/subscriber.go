@@ -388,6 +388,7 @@ type stream struct {
 	// current: the last answer of the replay socket ended as it should.
 	current bool
 	failing teller // of the sink's errors
+	strange map[string]*teller
 
 	asking atomic.Bool // an asker of the stream is under way
 }
@@ -540,7 +541,32 @@ func (s *Subscriber) deliver(st *stream, m Message) (Receipt, error) {
 			s.report(err)
 		}
 	}
+	if receipt.Unrecognized != nil {
+		s.tellUnrecognized(st, receipt.Unrecognized)
+	}
 	return receipt, err
+}
+
+// maxStrange is how many things that are not known are told of a stream.
+const maxStrange = 16
+
+// tellUnrecognized tells of what is not known, each thing at doubling times.
+func (s *Subscriber) tellUnrecognized(st *stream, what error) {
+	err := fmt.Errorf("events: subscriber: %s: %w", st.name, what)
+	told := st.strange[err.Error()]
+	if told == nil {
+		if len(st.strange) == maxStrange {
+			return
+		}
+		if st.strange == nil {
+			st.strange = make(map[string]*teller)
+		}
+		told = new(teller)
+		st.strange[err.Error()] = told
+	}
+	if told.tells(err) {
+		s.report(err)
+	}
 }
 
 // note tells the sink what became of a stream, if it wants to know.

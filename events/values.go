@@ -38,6 +38,10 @@ func (d *decoder) value(f field) (err error) {
 		err = d.extraKeys()
 	case fieldGroup:
 		e.Group, err = d.size(maxGroup)
+	case fieldGroupOrLabel:
+		err = d.groupOrLabel()
+	case fieldTier:
+		err = d.tier()
 	case fieldGroupKind:
 		e.GroupKind, err = d.text()
 	case fieldWindow:
@@ -55,7 +59,7 @@ func (d *decoder) value(f field) (err error) {
 	case fieldComponent:
 		err = d.component()
 	case fieldComponents:
-		d.aside = true
+		d.componentTypes()
 		err = d.skip()
 	case fieldType:
 		err = d.skip() // findType has read it

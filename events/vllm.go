@@ -138,8 +138,12 @@ func (d *decoder) extraKey(key *ExtraKey) error {
 		key.Kind, key.Text = ExtraBytes, string(d.bytes(n))
 		return nil
 	case f == formArray && n == 2:
+		pair := d.off
 		if media, err := d.media(key); media {
 			return err
+		}
+		if d.off = pair; d.tagged(key) {
+			return nil
 		}
 	}
 	// The bytes of the item stand for it, because no two items have the same.
@@ -149,6 +153,23 @@ func (d *decoder) extraKey(key *ExtraKey) error {
 	}
 	key.Kind, key.Text = ExtraOpaque, string(d.data[start:d.off])
 	return nil
+}
+
+// tagged reads the two items of a key that says what it is: the name of an adapter, or a
+// salt (proposed, PR 44706 and 48352). It reports whether they are that.
+func (d *decoder) tagged(key *ExtraKey) bool {
+	f, n, err := d.next()
+	if err != nil || f != formStr {
+		return false
+	}
+	tag := string(d.bytes(n))
+	f, n, err = d.next()
+	if err != nil || f != formStr || tag != "lora" && tag != "cache_salt" {
+		return false
+	}
+	key.Kind = ExtraText
+	key.Text, err = d.b.text(d.bytes(n))
+	return err == nil
 }
 
 // media reads the two items of a media key and reports whether they are that.
