@@ -400,8 +400,19 @@ func (h hasher) prompt(b []byte, s scope, t folded, media []Media) (uint64, []by
 	return xxh3.HashSeed(b, h.tieSeed), b
 }
 
+// request returns what stands for the hash of a prompt that could not be scored: a hash of
+// the request as it came.
+func (h hasher) request(r *Request) uint64 {
+	sum := xxh3.HashSeed(r.Body, h.tieSeed) ^ xxh3.HashStringSeed(r.Prompt, h.tieSeed+1)
+	for _, token := range r.Tokens {
+		sum = (sum ^ uint64(token)) * 0x9e3779b97f4a7c15
+		sum ^= sum >> 32
+	}
+	return sum
+}
+
 // pod returns the hash of a pod's name for place.
-func (h hasher) pod(name string) uint64 { return xxh3.HashStringSeed(name, h.rootSeed) }
+func (h *hasher) pod(name string) uint64 { return xxh3.HashStringSeed(name, h.rootSeed) }
 
 // place says where a pod stands among equals for a prompt, by the hashes of both:
 // the highest is first.
@@ -414,4 +425,11 @@ func place(prompt, pod uint64) uint32 {
 func placeOfRank(prompt, pod uint64, rank int) uint32 {
 	high, low := bits.Mul64(pod^uint64(rank), 0x9e3779b97f4a7c15)
 	return place(prompt, high^low)
+}
+
+// tie orders ranks of pods that are as good for a prompt, by the hashes of the prompt and of
+// their pods, the lowest first: by place, then by placeOfRank. So entries of an answer that
+// tie have its order.
+func tie(prompt, pod uint64, rank int) uint64 {
+	return uint64(^place(prompt, pod))<<32 | uint64(^placeOfRank(prompt, pod, rank))
 }

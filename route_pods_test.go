@@ -1,13 +1,16 @@
 package kvindex_test
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/route"
 )
 
-// What package route gets of an answer: all pods in their order, and what lower tiers add.
+// What package route gets of an answer: all pods in their order, and what lower tiers add. No
+// ScoreRequest has filled this answer, so the order decides ties.
 func TestRoutePods(t *testing.T) {
 	a := kvindex.Answer{PromptTokens: 100, Pods: []kvindex.PodScore{
 		{Pod: "b", Rank: 2, PredictedTokens: 64, CachedTokens: 32, MatchedBlocks: 5, BlockTokens: 16},
@@ -62,6 +65,88 @@ func TestRouteDefaultSpreads(t *testing.T) {
 	for _, p := range pods {
 		if n := chosen[p]; n < 60 || n > 140 {
 			t.Errorf("%s gets %d of 400", p, n)
+		}
+	}
+}
+
+// Pods and ranks that a host appends to an answer get their shares of cold prompts: of an answer
+// with pods, of one without, and where the request cannot be scored. Processes with the same seed
+// choose alike, whoever knows a pod. Entries of the answer keep its order.
+func TestRoutePodsOfTheHost(t *testing.T) {
+	const prompts = 1000
+	names := []string{"a", "b", "c", "d", "10.0.0.7:8000", "10.0.0.8:8000", "sglang-0", "sglang-1"}
+	ix, other, none := open(t, kvindex.WithKeySeed(testSeed)), open(t, kvindex.WithKeySeed(testSeed)), open(t, kvindex.WithKeySeed(testSeed))
+	for _, name := range names[:4] {
+		ingest(t, ix, name)
+	}
+	for _, name := range names[2:] {
+		ingest(t, other, name)
+	}
+	choose := func(ix *kvindex.Indexer, q kvindex.Request, fails bool, ranks int) string {
+		q.Model = "m"
+		var a kvindex.Answer
+		if err := ix.ScoreRequest(ctx, &q, &a); (err != nil) != fails {
+			t.Fatal(err)
+		}
+		ties := a.RoutePods(nil)
+		for i := 1; i < len(ties); i++ {
+			if ties[i-1].Tie >= ties[i].Tie {
+				t.Fatalf("the order of the answer is lost: %+v", ties)
+			}
+		}
+		for _, name := range names {
+			for rank := range ranks {
+				if !slices.ContainsFunc(a.Pods, func(s kvindex.PodScore) bool { return s.Pod == name && s.Rank == rank }) {
+					a.Pods = append(a.Pods, kvindex.PodScore{Pod: name, Rank: rank})
+				}
+			}
+		}
+		best := a.Pods[route.Default(&route.Request{Tokens: 100}, a.RoutePods(nil))]
+		return fmt.Sprint(best.Pod, "/", best.Rank)
+	}
+	for _, ranks := range []int{1, 3} {
+		for kind, q := range map[string]func(n uint32) (q kvindex.Request, fails bool){
+			"tokens": func(n uint32) (kvindex.Request, bool) {
+				return kvindex.Request{Tokens: []uint32{1, n, 3}}, false
+			},
+			"tokens, with ranks": func(n uint32) (kvindex.Request, bool) {
+				return kvindex.Request{Tokens: []uint32{1, n, 3}, Ranks: true}, false
+			},
+			"a body that cannot be scored": func(n uint32) (kvindex.Request, bool) {
+				return kvindex.Request{Body: fmt.Appendf(nil, `{"model":"m","input":"%d"}`, n), Path: "/v1/embeddings"}, true
+			},
+			"text without a tokenizer": func(n uint32) (kvindex.Request, bool) {
+				return kvindex.Request{Prompt: fmt.Sprint(n)}, true
+			},
+			"tokens that cannot be scored": func(n uint32) (kvindex.Request, bool) {
+				return kvindex.Request{Tokens: []uint32{1, n, 3}, Top: -1}, true
+			},
+		} {
+			got := make(map[string]int)
+			for n := range uint32(prompts) {
+				q, fails := q(n)
+				first := choose(ix, q, fails, ranks)
+				got[first]++
+				if q := q; !fails {
+					q.Pods = []string{} // only the host knows pods
+					if again := choose(ix, q, fails, ranks); again != first {
+						t.Fatalf("%s: prompt %d goes to %s, and to %s if no pod is asked about", kind, n, first, again)
+					}
+				}
+				for _, ix := range []*kvindex.Indexer{ix, other, none} {
+					if again := choose(ix, q, fails, ranks); again != first {
+						t.Fatalf("%s: prompt %d goes to %s, and then to %s", kind, n, first, again)
+					}
+				}
+			}
+			share := prompts / len(names) / ranks
+			for _, name := range names {
+				for rank := range ranks {
+					if n := got[fmt.Sprint(name, "/", rank)]; n < share/2 || n > share*2 {
+						t.Errorf("%s: %s/%d gets %d of %d, its share is %d", kind, name, rank, n, prompts, share)
+					}
+				}
+			}
 		}
 	}
 }

@@ -107,6 +107,9 @@ type Answer struct {
 
 	sent *prompted // for Routed; nil: none
 	turn uint64    // of sent, when it was this answer's
+
+	hasher *hasher // of ties, for RoutePods; nil: no ScoreRequest has filled this
+	prompt uint64  // its hash for ties; after an error that of the request
 }
 
 // MarshalJSON writes Unknown and Degraded as their texts.
@@ -173,11 +176,26 @@ type PodScore struct {
 // RoutePods appends to dst what package route wants to know of the pods, one for each of
 // Pods, in their order, but for their load, which a route.Tracker fills in. What a lower tier
 // adds is the blocks in it that follow what is predicted.
+//
+// Pods may have entries that the host has made: pods that were not asked about, ranks that
+// are not known yet. The Tie of an entry comes from the request, the name, the rank and the
+// seed (WithKeySeed), whoever made the entry. So cold prompts spread evenly over pods, and
+// those of a pod over its ranks, in the same way in all processes with the same seed. Entries
+// of ScoreRequest that tie have the order of Pods. After an error the request is known by its
+// body, text or tokens as they came. An Answer that no ScoreRequest has filled has no request:
+// there the place in Pods is the Tie.
 func (a *Answer) RoutePods(dst []route.Pod) []route.Pod {
+	from := len(dst)
+	dst = slices.Grow(dst, len(a.Pods))[:from+len(a.Pods)]
+	to, h, prompt := dst[from:], a.hasher, a.prompt
 	for i := range a.Pods {
-		s := &a.Pods[i]
-		held := min(s.MatchedBlocks*s.BlockTokens, a.PromptTokens)
-		dst = append(dst, route.Pod{Name: s.Pod, Rank: s.Rank, Cached: s.PredictedTokens, Lower: max(held-s.PredictedTokens, 0), Tie: uint64(i)})
+		s, p := &a.Pods[i], &to[i]
+		p.Name, p.Rank, p.Cached = s.Pod, s.Rank, s.PredictedTokens // field by field: that is faster
+		p.Lower = max(min(s.MatchedBlocks*s.BlockTokens, a.PromptTokens)-s.PredictedTokens, 0)
+		p.Load, p.Speed, p.Tie = route.Load{}, 0, uint64(i)
+		if h != nil {
+			p.Tie = tie(prompt, h.pod(s.Pod), s.Rank)
+		}
 	}
 	return dst
 }
@@ -202,8 +220,12 @@ func (x *Indexer) ScoreRequest(ctx context.Context, r *Request, dst *Answer) err
 	sc := x.newScorer()
 	defer sc.release()
 	err := sc.score(ctx, r, dst)
+	dst.hasher = &x.hash
 	if err == nil {
+		dst.prompt = sc.hashPrompt()
 		sc.keepFor(dst)
+	} else {
+		dst.prompt = x.hash.request(r)
 	}
 	sc.tell(r, dst, err)
 	return err
@@ -431,7 +453,7 @@ func (x *Indexer) newScorer() *scorer {
 func (sc *scorer) release() {
 	sc.set, sc.scope, sc.text, sc.prompt, sc.media, sc.query.Candidates, sc.hashes = nil, scope{}, "", nil, nil, nil, nil
 	sc.known.release()
-	sc.allIDs, sc.degraded = false, nil
+	sc.allIDs, sc.degraded, sc.plain = false, nil, index.Variant{}
 	sc.times, sc.best = times{}, sc.best[:0]
 	sc.entries, sc.hashed = sc.entries[:0], sc.hashed[:0]
 	sc.rendering = nil
