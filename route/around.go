@@ -9,9 +9,10 @@ import (
 
 // Policies around others.
 
-// BestOfTwo returns a Policy that draws two pods, and has p choose one of them. With several
-// gateways that see old figures, all choose the pod that seems to be the best; drawing spreads
-// them. What p knows of a fleet it knows of the two. Chance decides between two that are as good.
+// BestOfTwo returns a Policy that draws two pods, and has p choose one of them. What p knows of a
+// fleet it knows of the two. So it is for policies that look at load alone: of n pods the one
+// that has the prompt cached is drawn for 2/n of the requests only, and Default loses most of
+// what is cached. Chance decides between two that are as good.
 func BestOfTwo(p Policy, seed uint64) Policy {
 	draws := draws{seed: seed}
 	p = TiesByChance(p, ^seed) // or the first by name is twice as often chosen on an idle fleet

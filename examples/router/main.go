@@ -56,12 +56,29 @@ func (r *router) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	pods := answer.RoutePods(nil)
 	r.sent.Fill(pods)
 	best := answer.Pods[route.Default(&route.Request{Tokens: answer.PromptTokens}, pods)]
-	defer r.sent.Sent(best.Pod, best.Rank, answer.PromptTokens, best.PredictedTokens).Done()
+	flight := r.sent.Sent(best.Pod, best.Rank, answer.PromptTokens, best.PredictedTokens)
+	defer flight.Done()
 	ticket, _ := r.Routed(&answer, best.Pod, best.Rank)                        // from now on the chat counts as cached there
 	defer r.Observe(ticket, kvindex.Usage{PromptTokens: -1, CachedTokens: -1}) // docs/operations.md: with what the answer says
 	w.Header().Set("X-Routed", fmt.Sprintf("%s %d predicted", best.Pod, best.PredictedTokens))
 	req.Body = io.NopCloser(bytes.NewReader(body))
-	httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: best.Pod}).ServeHTTP(w, req)
+	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: best.Pod})
+	proxy.ModifyResponse = func(resp *http.Response) error {
+		resp.Body = response{resp.Body, flight}
+		return nil
+	}
+	proxy.ServeHTTP(w, req)
+}
+
+// response is the body of a response. When its first bytes come, the prompt is computed.
+type response struct {
+	io.ReadCloser
+	flight *route.Flight
+}
+
+func (b response) Read(p []byte) (int, error) {
+	defer b.flight.FirstToken() // only the first call counts
+	return b.ReadCloser.Read(p)
 }
 
 func must[T any](v T, err error) T {

@@ -398,3 +398,49 @@ func TestErrors(t *testing.T) {
 		}
 	}
 }
+
+// TestFirstToken: a prompt counts as computed when the first bytes of the answer come. The header
+// comes before.
+func TestFirstToken(t *testing.T) {
+	zmtptest.NoLeaks(t)
+	t.Cleanup(http.DefaultTransport.(*http.Transport).CloseIdleConnections)
+	first, rest := make(chan struct{}), make(chan struct{})
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		flush := w.(http.Flusher).Flush
+		flush()
+		<-first
+		io.WriteString(w, "a")
+		flush()
+		<-rest
+		io.WriteString(w, "b")
+	}))
+	t.Cleanup(api.Close)
+	ix, err := kvindex.New()
+	ok(t, err)
+	t.Cleanup(func() { ix.Close() })
+	pod := api.Listener.Addr().String()
+	r := &router{Indexer: ix, pods: []kvindex.PodScore{{Pod: pod}}}
+	front := httptest.NewServer(r)
+	t.Cleanup(front.Close)
+	load := func(when string, want route.Load) {
+		t.Helper()
+		pods := []route.Pod{{Name: pod}}
+		if r.sent.Fill(pods); pods[0].Load != want {
+			t.Errorf("%s: %+v, want %+v", when, pods[0].Load, want)
+		}
+	}
+	resp, err := http.Post(front.URL+"/v1/responses", "application/json", bytes.NewReader(make([]byte, 400)))
+	ok(t, err)
+	defer resp.Body.Close()
+	load("the header has come", route.Load{Requests: 1, Prefill: 100})
+	close(first)
+	_, err = io.ReadFull(resp.Body, make([]byte, 1))
+	ok(t, err)
+	load("the first token has come", route.Load{Requests: 1, Decode: 100})
+	close(rest)
+	if end, err := io.ReadAll(resp.Body); err != nil || string(end) != "b" {
+		t.Errorf("the end is %q, %v", end, err)
+	}
+	front.Close() // waits until the router is done
+	load("all has come", route.Load{})
+}
