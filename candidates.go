@@ -43,6 +43,7 @@ type candidateSet struct {
 	hashes        []uint64          // of names, for ties
 	index         *index.Candidates // names
 	variants      []index.Variant   // in which the pods cache
+	lent          lentBlocks        // if some have told none
 	approximate   bool              // some pods are followed by what is sent to them
 	profiled      bool              // some Profile has Groups or Draft, or some pod a hybrid model
 }
@@ -164,18 +165,25 @@ func (x *Indexer) resolve(c *Candidates, m meaning) *candidateSet {
 		}
 		slices.Sort(set.names)
 	}
+	var cold []int32 // they have told no blocks
 	set.states = make([]*podModel, len(set.names))
 	set.hashes = make([]uint64, len(set.names))
 	for i, name := range set.names {
 		set.hashes[i] = x.hash.pod(name)
 		if md != nil {
-			if set.states[i] = md.pods[name]; set.states[i] != nil {
+			if set.states[i] = md.served(name); set.states[i] == nil || set.states[i].form.Load() == nil {
+				cold = append(cold, int32(i))
+			}
+			if set.states[i] != nil {
 				p := &set.states[i].profile
 				set.addVariant(set.states[i])
 				set.approximate = set.approximate || set.states[i].approx.Load() != nil
 				set.profiled = set.profiled || p.Draft == DraftLayers || len(p.Groups) > 0 || set.states[i].hybrid.Load()
 			}
 		}
+	}
+	if len(cold) > 0 {
+		set.addCold(md, cold)
 	}
 	if set.names == nil {
 		set.names = []string{}
@@ -234,8 +242,26 @@ func (set *candidateSet) explain(err error) error {
 // addVariant adds how a pod cuts prompts.
 func (set *candidateSet) addVariant(pm *podModel) {
 	if f := pm.form.Load(); f != nil {
-		if v, ok := variantOf(f.BlockSize, f.Pairs, pm.profile.Media); ok && !slices.Contains(set.variants, v) {
-			set.variants = append(set.variants, v)
+		set.cutAs(f, pm.profile.Media)
+	}
+}
+
+func (set *candidateSet) cutAs(f *index.View, media MediaForm) {
+	if v, ok := variantOf(f.BlockSize, f.Pairs, media); ok && !slices.Contains(set.variants, v) {
+		set.variants = append(set.variants, v)
+	}
+}
+
+// addCold adds how candidates cut prompts that have told no blocks: as the other pods of the
+// model do. Indexer.mu is held.
+func (set *candidateSet) addCold(md *model, cold []int32) {
+	set.lent = md.lent()
+	for media, f := range set.lent {
+		if f != nil && slices.ContainsFunc(cold, func(i int32) bool {
+			pm := set.states[i]
+			return pm == nil || pm.profile.Media == MediaForm(media) // nil: its Profile is not asked for
+		}) {
+			set.cutAs(f, MediaForm(media))
 		}
 	}
 }

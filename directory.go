@@ -303,7 +303,7 @@ func (x *Indexer) show(name, model string, pm *podModel, v listedView) {
 	}
 	pm.hybrid.Store(hybrid)
 	pm.formed = v.form
-	pm.form.Store(v.form.view(&pm.profile))
+	x.ledger.setForm(pm, v.form.view(&pm.profile))
 	x.mu.Lock()
 	x.heard.Add(1)
 	x.mu.Unlock()

@@ -194,3 +194,10 @@ func NoteOf(note []byte) ([]byte, error) {
 
 // Take has an Indexer take a listing.
 func Take(x *Indexer, l *index.Listing) { x.take(l) }
+
+// Unheard is how many pods are kept that were never heard, and that something was sent to.
+func Unheard(x *Indexer, model string) int {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return len(x.models[model].unheard)
+}

@@ -128,6 +128,9 @@ type rank struct {
 type model struct {
 	everyone *Candidates
 	pods     map[string]*podModel
+	// unheard has pods that something was sent to, and of which nothing was heard. They are
+	// not known otherwise. Those without a prediction go when another one comes.
+	unheard  map[string]*podModel
 	adapters map[string]map[string]bool // to the pods that told of it
 	forms    atomic.Pointer[knownForms] // that texts were cut in last
 }
@@ -270,7 +273,7 @@ func (in *ingest) noteForm(r *rank) {
 		return
 	}
 	in.pm.formed = toldForm{slices.Clone(r.groups), r.pairs}
-	in.pm.form.Store(in.pm.formed.view(&in.pm.profile))
+	in.x.ledger.setForm(in.pm, in.pm.formed.view(&in.pm.profile))
 	in.x.mu.Lock()
 	in.x.heard.Add(1)
 	in.x.mu.Unlock()
@@ -527,9 +530,103 @@ func (x *Indexer) podModel(p *pod, name string, profile *Profile) *podModel {
 		}
 		x.models[name] = md
 	}
+	if sent := md.unheard[p.name]; sent != nil {
+		x.ledger.hand(sent, pm)
+		delete(md.unheard, p.name)
+	}
 	md.pods[p.name] = pm
 	x.heard.Add(1)
 	return pm
+}
+
+// sendTo returns what is kept of a pod that something is sent to before anything of it was
+// heard; nil: nobody knows in which blocks it may cache, its Profile is refused, or there are
+// too many.
+func (x *Indexer) sendTo(pod, model string) *podModel {
+	var profile Profile
+	if x.profile != nil {
+		profile = x.profile(pod, model)
+	}
+	if x.check(pod, model) != nil || profile.validate() != nil || profile.Approximate != nil {
+		return nil
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	md := x.models[model]
+	if md == nil {
+		return nil
+	}
+	if pm := md.served(pod); pm != nil {
+		return pm
+	}
+	for name, pm := range md.unheard {
+		if pm.predicted.Load() == 0 {
+			md.leaveUnheard(x.ledger, name)
+		}
+	}
+	if md.lent()[profile.Media] == nil || len(md.unheard) >= MaxPods {
+		return nil
+	}
+	pm := &podModel{profile: profile.complete()}
+	if md.unheard == nil {
+		md.unheard = make(map[string]*podModel)
+	}
+	md.unheard[pod] = pm
+	x.heard.Add(1)
+	return pm
+}
+
+// served returns what a pod serves of the model, nil if nothing is known of it. Indexer.mu is
+// held.
+func (md *model) served(pod string) *podModel {
+	if pm := md.pods[pod]; pm != nil {
+		return pm
+	}
+	return md.unheard[pod]
+}
+
+// leaveUnheard forgets what was sent to a pod of which nothing was heard. Indexer.mu is held.
+func (md *model) leaveUnheard(l *ledger, pod string) {
+	if pm := md.unheard[pod]; pm != nil {
+		l.lose(pm, -1, true)
+		delete(md.unheard, pod)
+	}
+}
+
+// lentBlocks is in which blocks pods of a model cache, by the form of their media; nil: no pod
+// has told, or they differ. A pod that has told nothing is taken to have these. Those with media
+// of another form are another engine's.
+type lentBlocks [index.NumMediaForms]*index.View
+
+// lent returns the blocks of the pods. Indexer.mu is held.
+func (md *model) lent() (lent lentBlocks) {
+	var differ [len(lent)]bool
+	for _, pm := range md.pods {
+		if f := pm.form.Load(); f != nil {
+			of, media := &lent[pm.profile.Media], pm.profile.Media
+			differ[media] = differ[media] || *of != nil && !sameBlocks(*of, f)
+			if *of == nil || len(f.Groups) > len((*of).Groups) {
+				*of = f
+			}
+		}
+	}
+	for media := range lent {
+		if differ[media] {
+			lent[media] = nil
+		}
+	}
+	return lent
+}
+
+// has reports whether the blocks of a holder, which its pod has not told, are those of others.
+func (lent *lentBlocks) has(h *holder) bool {
+	f := lent[h.pm.profile.Media]
+	return f != nil && sameBlocks(f, h.view)
+}
+
+// sameBlocks reports whether prompts are sent in the same blocks to ranks with these views.
+func sameBlocks(a, b *index.View) bool {
+	return a.BlockSize == b.BlockSize && a.Pairs == b.Pairs && a.Group.ID == b.Group.ID
 }
 
 // rank returns a rank of pm, made if need be. pod.mu is held.
@@ -674,6 +771,9 @@ func (x *Indexer) RemovePod(name string) error {
 	for m, pm := range p.models {
 		x.forget(name, m, pm)
 	}
+	for _, md := range x.models {
+		md.leaveUnheard(x.ledger, name)
+	}
 	return nil
 }
 
@@ -690,6 +790,9 @@ func (x *Indexer) forget(pod, model string, pm *podModel) {
 	delete(md.pods, pod)
 	md.forgetAdapters(pod, pm.adapters)
 	if len(md.pods) == 0 {
+		for name := range md.unheard {
+			md.leaveUnheard(x.ledger, name)
+		}
 		delete(x.models, model)
 	}
 }

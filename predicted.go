@@ -74,6 +74,9 @@ func (sc *scorer) findHits(rank int, now int64) {
 			continue
 		}
 		for _, h := range pm.holders {
+			if h.lent && !sc.set.lent.has(h) {
+				continue // the other pods do not have such blocks any more
+			}
 			if n := int(sc.sentTo[h.number]) * h.variant.Unit; n > 0 {
 				sc.addHit(rank, int32(pod), h.view, n)
 			}

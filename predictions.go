@@ -67,8 +67,9 @@ var (
 	// ErrAnswerUsed is wrapped by errors of Routed about an answer that was routed before,
 	// or that a later ScoreRequest has overwritten.
 	ErrAnswerUsed = errors.New("kvindex: the answer was used")
-	// ErrBlockSize is wrapped by errors of Routed about a pod whose block size nobody knows:
-	// no event of it has come yet. Nothing can be predicted for it.
+	// ErrBlockSize is wrapped by errors of Routed about a pod whose block size nobody knows: it
+	// has stored nothing yet, and the other pods of its model with the same Profile.Media have
+	// not either, or have different block sizes. Nothing can be predicted for it.
 	ErrBlockSize = errors.New("kvindex: the block size of the pod is not known")
 )
 
@@ -101,6 +102,11 @@ type Usage struct {
 // a ScoreRequest, as that has filled it. An answer is for one Routed: a retry, or a second pod
 // for the same request, needs a new score. The pod must be one of those that were asked about,
 // also if Request.Top has left it out. A rank that is not known yet can be named.
+//
+// A pod that has stored nothing yet is taken to have the block size of the other pods of its
+// model with the same Profile.Media, if these have one. When its first blocks come, and they are of another size, what was
+// sent to it counts no more. A pod that was never heard can be named too. It is not known by
+// that: it is in no answer to a request that does not name it.
 //
 // An error wraps ErrNotAsked, ErrAnswerUsed, ErrBlockSize, ErrClosed or, if this chat is not
 // scorable for the pod, chat.ErrNotScorable. Then nothing is predicted, the Ticket is the zero
@@ -244,6 +250,7 @@ type holder struct {
 	pm      *podModel
 	view    *index.View // of the blocks, of one size for all that live
 	variant index.Variant
+	lent    bool // the blocks are those of other pods of the model: its pod has told none
 	live    int
 	byLast  map[index.Local]uint32 // to tickets
 	few     [fewOf]uint16          // how many of byLast have the same low bits
@@ -557,6 +564,38 @@ func (l *ledger) holder(pm *podModel, source index.Source, view *index.View, v i
 	}
 	pm.holders = slices.Insert(pm.holders, at, h)
 	return h
+}
+
+// hand gives what was sent to a pod of which nothing was heard to what is known of it now.
+func (l *ledger) hand(from, to *podModel) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.expire(l.now())
+	to.holders, from.holders, from.gone = from.holders, nil, true
+	to.predicted.Store(from.predicted.Swap(0))
+	for _, h := range to.holders {
+		if h.pm = to; to.form.Load() != nil { // its Profile is another one by now
+			l.loseAll(h)
+		}
+	}
+}
+
+// setForm sets the blocks of a pod, nil: none. Predictions end that are in other blocks because
+// these were not known.
+func (l *ledger) setForm(pm *podModel, form *index.View) {
+	known := pm.form.Swap(form)
+	if known != nil || form == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.expire(l.now())
+	for _, h := range pm.holders {
+		if h.lent && !sameBlocks(h.view, form) {
+			l.loseAll(h)
+		}
+		h.lent = false
+	}
 }
 
 // cache notes in which blocks a holder caches.

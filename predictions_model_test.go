@@ -20,7 +20,9 @@ import (
 )
 
 // The model of predictions. A rank is what it holds, by the names of its blocks, and a
-// prediction is the names of its prompt's blocks. All is worked out anew for each question.
+// prediction is the names of its prompt's blocks. A pod that has announced none is taken to have
+// those of another pod, if all others with the same media form that have announced some agree on
+// their size. All is worked out anew for each question.
 
 const (
 	sentTTL    = 2 * time.Second
@@ -66,6 +68,9 @@ type sentTicket struct {
 	prompt *sentPrompt
 	at     time.Time
 	live   bool // the prediction is
+	// lender is the pod whose blocks the prediction is in, because its own pod has announced
+	// none; nil: its own.
+	lender *sentPod
 
 	cached, predicted int
 	model             string
@@ -79,6 +84,7 @@ type sentModel struct {
 	ix    *kvindex.Indexer
 	now   time.Time
 	keep  bool
+	alike bool // pods have equal block sizes, and are removed often
 	pods  []*sentPod
 	batch float64
 
@@ -94,17 +100,23 @@ type sentModel struct {
 
 func newSentModel(t testing.TB, seed uint64, fired map[string]int) *sentModel {
 	m := &sentModel{
-		t: t, r: rand.New(rand.NewPCG(23, seed)), keep: seed%2 == 1, now: time.Unix(1e9, 0),
+		t: t, r: rand.New(rand.NewPCG(23, seed)), keep: seed%2 == 1, alike: seed%4 > 1, now: time.Unix(1e9, 0),
 		observed: make(map[string]*kvindex.Observations), fired: fired,
 	}
-	for _, p := range []struct {
+	type podOf struct {
 		name    string
 		of      model
 		windows int
-	}{
+	}
+	of := []podOf{
 		{"a", model{size: 16}, 0}, {"b", model{size: 64}, 0}, {"hybrid", model{size: 32}, 16},
 		{"pairs", model{size: 16, form: kvindex.MediaPad, pairs: true, blind: true}, 0},
-	} {
+	}
+	if m.alike {
+		of[0].of.size, of[1].of.size = 32, 32
+		of = append(of, podOf{"c", model{size: 16 << (seed / 4 % 2)}, 0})
+	}
+	for _, p := range of {
 		p.of.hashes = make(map[string]uint64)
 		pod := &sentPod{name: p.name, blocks: &p.of, ranks: make(map[int]*sentRank)}
 		if p.windows > 0 {
@@ -154,15 +166,60 @@ func (m *sentModel) prompt() *sentPrompt {
 	return p
 }
 
-// foresees returns how many leading blocks of a group count as sent to a rank: those in whole
-// blocks of the main group.
-func (m *sentModel) foresees(pod *sentPod, rank int, p *sentPrompt, group int) (most int) {
+// lender returns a pod whose blocks another one is taken to have that has announced none; nil:
+// there is none, or there are some that differ.
+func (m *sentModel) lender(pod *sentPod) (lender *sentPod) {
+	for _, o := range m.pods {
+		if !o.formed || o.blocks.form != pod.blocks.form {
+			continue
+		}
+		if lender != nil && !lender.sameBlocks(o) {
+			return nil
+		}
+		lender = o
+	}
+	return lender
+}
+
+func (p *sentPod) sameBlocks(o *sentPod) bool {
+	return p.blocks.size == o.blocks.size && p.blocks.pairs == o.blocks.pairs
+}
+
+// form settles what was sent to a pod that had announced no block, when it has: predictions in
+// other blocks are lost.
+func (m *sentModel) form(pod *sentPod) {
 	for _, t := range m.tickets {
-		if !t.live || t.pod != pod || t.rank != rank {
+		if t.pod != pod || t.lender == nil || !pod.formed {
+			continue
+		}
+		switch {
+		case !t.live:
+		case t.lender.sameBlocks(pod):
+			m.fired["lent blocks are its own"]++
+		default:
+			t.live = false
+			m.predictions.Lost++
+			m.fired["lent blocks are not its own"]++
+		}
+		t.lender = nil
+	}
+}
+
+// foresees returns how many leading blocks of a group count as sent to a rank: those in whole
+// blocks of the main group. Of a pod that has announced none they are its lender's.
+func (m *sentModel) foresees(pod *sentPod, rank int, p *sentPrompt, group int) (most int) {
+	of := pod
+	if !pod.formed {
+		if of = m.lender(pod); of == nil {
+			return 0
+		}
+	}
+	for _, t := range m.tickets {
+		if !t.live || t.pod != pod || t.rank != rank || t.lender != nil && !t.lender.sameBlocks(of) {
 			continue
 		}
 		n := 0
-		for sent := t.prompt.blocks[pod][0]; n < len(sent) && n < len(p.blocks[pod][0]) && sent[n].hash == p.blocks[pod][0][n].hash; n++ {
+		for sent := t.prompt.blocks[of][0]; n < len(sent) && n < len(p.blocks[of][0]) && sent[n].hash == p.blocks[of][0][n].hash; n++ {
 		}
 		most = max(most, n)
 	}
@@ -179,6 +236,15 @@ type sentFigures struct {
 }
 
 func (m *sentModel) figures(pod *sentPod, rank int, p *sentPrompt) (f sentFigures) {
+	if !pod.formed { // it holds nothing
+		if n := m.foresees(pod, rank, p, 0); n > 0 {
+			of := m.lender(pod)
+			f.row = true
+			f.predicted = min(n, of.limit(p)/of.blocks.size) * of.blocks.size
+			m.fired["lent blocks count"]++
+		}
+		return f
+	}
 	all := p.blocks[pod]
 	var held, or [2][]bool
 	for g := range all {
@@ -207,15 +273,11 @@ func (m *sentModel) figures(pod *sentPod, rank int, p *sentPrompt) (f sentFigure
 
 // reused is what an engine that holds these blocks would reuse.
 func (p *sentPod) reused(of *sentPrompt, held [2][]bool) int {
-	limit := len(of.q.Tokens) - 1
-	if p.blocks.pairs {
-		limit--
-	}
 	run := 0
 	for run < len(held[0]) && held[0][run] {
 		run++
 	}
-	run = min(run, max(limit, 0)/p.blocks.size)
+	run = min(run, p.limit(of)/p.blocks.size)
 	for p.windows != nil && run > 0 {
 		to := run * p.blocks.size / p.windows.size
 		from := max(0, to-(sentWindow-2)/p.windows.size-1)
@@ -225,6 +287,14 @@ func (p *sentPod) reused(of *sentPrompt, held [2][]bool) int {
 		run--
 	}
 	return run * p.blocks.size
+}
+
+// limit is how many tokens of a prompt can be reused, or pairs.
+func (p *sentPod) limit(of *sentPrompt) int {
+	if p.blocks.pairs {
+		return max(len(of.q.Tokens)-2, 0)
+	}
+	return max(len(of.q.Tokens)-1, 0)
 }
 
 // answer is the whole answer about some pods.
@@ -244,6 +314,9 @@ func (m *sentModel) answer(pods []*sentPod, p *sentPrompt, ranks bool) (want []k
 			s := kvindex.PodScore{Pod: pod.name, Rank: rank, CachedTokens: f.cached, PredictedTokens: f.predicted, Score: float64(f.predicted), MatchedBlocks: f.matched}
 			if f.row {
 				s.BlockTokens = pod.blocks.size
+				if !pod.formed {
+					s.BlockTokens = m.lender(pod).blocks.size
+				}
 			}
 			if f.matched > 0 {
 				s.Tiers = kvindex.TierCountsOf(f.matched)
@@ -376,7 +449,7 @@ func (m *sentModel) lose(pod *sentPod, rank int) {
 	}
 }
 
-// isWhole reports whether a rank holds all blocks of a prompt.
+// isWhole reports whether a rank holds all blocks of a prompt, or this has none.
 func (p *sentPod) isWhole(rank int, of *sentPrompt) bool {
 	r := p.ranks[rank]
 	return !slices.ContainsFunc(of.blocks[p][0], func(b block) bool { return r == nil || !r.held[0][b.hash] })
@@ -385,7 +458,7 @@ func (p *sentPod) isWhole(rank int, of *sentPrompt) bool {
 // confirm ends the predictions of a rank that are all held.
 func (m *sentModel) confirm(pod *sentPod, rank int) {
 	for _, t := range m.tickets {
-		if t.live && t.pod == pod && t.rank == rank && pod.isWhole(rank, t.prompt) {
+		if t.live && t.pod == pod && t.rank == rank && t.lender == nil && pod.isWhole(rank, t.prompt) {
 			t.live = false
 			m.predictions.Confirmed++
 			m.fired["confirmed by events"]++
@@ -409,17 +482,22 @@ func (m *sentModel) stateOf(pod *sentPod, rank int) kvindex.State {
 	return kvindex.StateUnknown
 }
 
-// route calls Routed. forms has the pods whose blocks had a form when a was made, pods those
-// it is about.
+// route calls Routed. formed has the pods in whose blocks a was made, pods those it is about.
 func (m *sentModel) route(p *sentPrompt, a *kvindex.Answer, pods, formed []*sentPod, pod *sentPod, rank int) {
 	m.t.Helper()
 	m.expire()
-	same := func(o *sentPod) bool { return o.blocks.form == pod.blocks.form && o.blocks.pairs == pod.blocks.pairs }
+	of := pod // has the blocks
+	var lender *sentPod
+	if !pod.formed {
+		lender = m.lender(pod)
+		of = lender
+	}
+	same := func(o *sentPod) bool { return o.blocks.form == of.blocks.form && o.blocks.pairs == of.blocks.pairs }
 	var want error
 	switch {
 	case !slices.Contains(pods, pod):
 		want = kvindex.ErrNotAsked
-	case !pod.formed, !slices.ContainsFunc(formed, same):
+	case of == nil, !slices.ContainsFunc(formed, same):
 		want = kvindex.ErrBlockSize
 	}
 	f, state := m.figures(pod, rank, p), m.stateOf(pod, rank)
@@ -431,9 +509,22 @@ func (m *sentModel) route(p *sentPrompt, a *kvindex.Answer, pods, formed []*sent
 		m.fired["refused"]++
 		return
 	}
-	t := &sentTicket{ticket: ticket, pod: pod, rank: rank, prompt: p, at: m.now, cached: f.cached, predicted: f.predicted, model: "m", state: state}
+	t := &sentTicket{ticket: ticket, pod: pod, rank: rank, prompt: p, at: m.now, cached: f.cached, predicted: f.predicted, model: "m", state: state, lender: lender}
+	for _, o := range m.tickets {
+		if o.live && o.pod == pod && o.rank == rank && o.lender != nil && !o.lender.sameBlocks(of) {
+			o.live = false
+			m.predictions.Lost++
+			m.fired["lent blocks change"]++
+		}
+	}
+	if lender != nil {
+		m.fired["lent"]++
+		if !pod.heard {
+			m.fired["lent to one that was never heard"]++
+		}
+	}
 	m.predictions.Routed++
-	if pod.isWhole(rank, p) {
+	if lender == nil && pod.isWhole(rank, p) || len(p.blocks[of][0]) == 0 {
 		m.predictions.Confirmed++
 		m.fired["confirmed when routed"]++
 	} else {
@@ -660,6 +751,7 @@ func (m *sentModel) message(pod *sentPod, n int, gap, restart bool, do func(r *s
 		}
 	}
 	pod.heard = true
+	m.form(pod)
 	m.confirm(pod, n)
 }
 
@@ -788,7 +880,7 @@ func (m *sentModel) step(held *sentAnswer) {
 			}
 			m.fired["marked"]++
 		}
-	case op == 68 && m.r.IntN(4) == 0:
+	case op == 68 && m.r.IntN(4) == 0, op >= 77 && op < 80 && m.alike:
 		m.expire()
 		if err := m.ix.RemovePod(pod.name); err != nil {
 			m.t.Fatal(err)
@@ -806,7 +898,7 @@ func (m *sentModel) step(held *sentAnswer) {
 			delete(pod.ranks, rank)
 			m.fired["streams removed"]++
 		}
-		if pod.opened = pod.opened && rank > 0; len(pod.ranks) == 0 && !pod.opened {
+		if pod.opened = pod.opened && rank > 0; pod.heard && len(pod.ranks) == 0 && !pod.opened {
 			m.removed(pod)
 		}
 	case op < 80:
@@ -834,13 +926,26 @@ type sentAnswer struct {
 	pods, formed []*sentPod
 }
 
-func (m *sentModel) formed(pods []*sentPod) []*sentPod {
-	return slices.DeleteFunc(slices.Clone(pods), func(pod *sentPod) bool { return !pod.formed })
+// formed returns the pods in whose blocks an answer about pods is made: theirs, or their lenders'.
+func (m *sentModel) formed(pods []*sentPod) (formed []*sentPod) {
+	for _, pod := range pods {
+		if pod.formed {
+			formed = append(formed, pod)
+		} else if lender := m.lender(pod); lender != nil {
+			formed = append(formed, lender)
+		}
+	}
+	return formed
 }
 
 func (m *sentModel) removed(pod *sentPod) {
 	m.lose(pod, -1)
 	pod.heard, pod.opened, pod.formed, pod.ranks = false, false, false, make(map[int]*sentRank)
+	if !slices.ContainsFunc(m.pods, func(o *sentPod) bool { return o.heard }) { // the model is not known any more
+		for _, o := range m.pods {
+			m.lose(o, -1)
+		}
+	}
 }
 
 // check compares all counters.
@@ -877,7 +982,7 @@ func (m *sentModel) check() {
 // TestPredictionsModel does random things, and compares each figure and counter with a plain
 // model's.
 func TestPredictionsModel(t *testing.T) {
-	seeds, steps := choose(2, 8), choose(500, 2000)
+	seeds, steps := choose(4, 8), choose(500, 2000)
 	fired := make(map[string]int)
 	for seed := range uint64(seeds) {
 		m := newSentModel(t, seed, fired)
@@ -913,6 +1018,7 @@ func TestPredictionsModel(t *testing.T) {
 		"predicted more than cached by a": 500, "predicted more than cached by b": 500, "predicted more than cached by hybrid": 500, "predicted more than cached by pairs": 500,
 		"holes that are filled": 100, "top": 500, "candidates": 500, "refused": 100, "clears": 50, "restarts": 50, "gaps with keep false": 30, "gaps with keep true": 30,
 		"losses of two ranks": 15, "marked": 50, "pods removed": 10, "streams removed": 20,
+		"lent": 200, "lent to one that was never heard": 80, "lent blocks count": 400, "lent blocks are its own": 80, "lent blocks are not its own": 20,
 	} {
 		if *long && fired[what] < least {
 			t.Errorf("%d times %s, want at least %d", fired[what], what, least)

@@ -274,8 +274,8 @@ func TestRoutedErrors(t *testing.T) {
 		{"a huge rank", ok, nil, "a", math.MaxInt, kvindex.ErrNotAsked},
 		{"no score", ok, func(a *kvindex.Answer) { *a = kvindex.Answer{} }, "a", 0, kvindex.ErrNotAsked},
 		{"another Indexer's score", ok, func(a *kvindex.Answer) { _ = foreign.ScoreRequest(ctx, &ok, a) }, "a", 0, kvindex.ErrNotAsked},
-		{"never heard", named("a", "never"), nil, "never", 0, kvindex.ErrBlockSize},
-		{"heard, and nothing stored", named("a", "silent"), nil, "silent", 0, kvindex.ErrBlockSize},
+		{"never heard", named("a", "never"), nil, "never", 0, nil},
+		{"heard, and nothing stored", named("a", "silent"), nil, "silent", 0, nil},
 		{"routed", ok, func(a *kvindex.Answer) { _, _ = ix.Routed(a, "a", 0) }, "a", 0, kvindex.ErrAnswerUsed},
 		{"a copy was routed", ok, func(a *kvindex.Answer) { b := *a; _, _ = ix.Routed(&b, "a", 0) }, "a", 0, kvindex.ErrAnswerUsed},
 		{"scored again, and a copy is routed", ok, func(a *kvindex.Answer) { b := *a; _ = ix.ScoreRequest(ctx, &ok, &b) }, "a", 0, kvindex.ErrAnswerUsed},
@@ -309,6 +309,142 @@ func TestRoutedErrors(t *testing.T) {
 	ix.Close()
 	if _, err := ix.Routed(a, "a", 0); !errors.Is(err, kvindex.ErrClosed) {
 		t.Errorf("closed: %v", err)
+	}
+}
+
+// TestColdSiblings: of eight siblings on a fresh pod the second to the eighth are predicted, in
+// the block size of the other pods of the model, however little is known of the fresh one.
+func TestColdSiblings(t *testing.T) {
+	p, other := fakeengine.NewPrompt(1, 16, 8), fakeengine.NewPrompt(2, 16, 8)
+	for name, fresh := range map[string]act{
+		"never heard":                func(*testing.T, *kvindex.Indexer) {},
+		"a Subscriber is there":      func(_ *testing.T, ix *kvindex.Indexer) { ix.StreamNote("a", "m", "s", events.NoteOpened) },
+		"it has stored nothing":      func(t *testing.T, ix *kvindex.Indexer) { said(t, ix, "a", 0) },
+		"another rank is not stored": func(t *testing.T, ix *kvindex.Indexer) { said(t, ix, "a", 1) },
+	} {
+		ix, _ := sending(t)
+		for _, pod := range []string{"b", "c"} {
+			said(t, ix, pod, 0, other.Stored(0, 8))
+		}
+		fresh(t, ix)
+		for n := range 8 {
+			var a kvindex.Answer
+			if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: p.Tokens, Pods: []string{"a", "b", "c"}}, &a); err != nil {
+				t.Fatal(err)
+			}
+			i := slices.IndexFunc(a.Pods, func(s kvindex.PodScore) bool { return s.Pod == "a" })
+			if want := map[bool]int{true: 0, false: 112}[n == 0]; a.Pods[i].PredictedTokens != want || a.Pods[i].CachedTokens != 0 {
+				t.Errorf("%s: sibling %d: %+v, want %d predicted", name, n+1, a.Pods[i], want)
+			}
+			if _, err := ix.Routed(&a, "a", 0); err != nil {
+				t.Errorf("%s: sibling %d: %v", name, n+1, err)
+			}
+		}
+		said(t, ix, "a", 0, p.Stored(0, 8))
+		if s := ix.Stats().Predictions; s != (kvindex.PredictionStats{Routed: 8, Confirmed: 8}) {
+			t.Errorf("%s: its blocks came: %+v", name, s)
+		}
+	}
+}
+
+// TestColdBlockSize: from whom a pod that has stored nothing has its block size, and when that
+// counts no more. The prompt is sent to pod a, and a call of it may fail.
+func TestColdBlockSize(t *testing.T) {
+	p, other := fakeengine.NewPrompt(1, 16, 8), fakeengine.NewPrompt(2, 16, 8)
+	of32 := func(p fakeengine.Prompt) fakeengine.Prompt { p.Size = 32; return p }
+	stored := func(pod string, ev fakeengine.Event) act {
+		return func(t *testing.T, ix *kvindex.Indexer) { said(t, ix, pod, 0, ev) }
+	}
+	removed := func(pod string) act {
+		return func(t *testing.T, ix *kvindex.Indexer) {
+			if err := ix.RemovePod(pod); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	media := kvindex.WithProfile(func(pod, _ string) kvindex.Profile {
+		if pod == "pad" {
+			return kvindex.Profile{Media: kvindex.MediaPad}
+		}
+		return kvindex.Profile{}
+	})
+	first := other.Stored(0, 2)
+	for _, c := range []struct {
+		name          string
+		before, after []act
+		fails         bool
+		predicted     int // after
+		stats         kvindex.PredictionStats
+	}{
+		{"nobody has one", []act{func(t *testing.T, ix *kvindex.Indexer) { said(t, ix, "b", 0) }}, nil, true, 0, kvindex.PredictionStats{}},
+		{"the model is not known", nil, nil, true, 0, kvindex.PredictionStats{}},
+		{"another has one", []act{stored("b", first)}, nil, false, 112, kvindex.PredictionStats{Live: 1}},
+		{"of 32", []act{stored("b", of32(other).Stored(0, 2))}, nil, false, 96, kvindex.PredictionStats{Live: 1}},
+		{"they differ", []act{stored("b", first), stored("c", of32(other).Stored(0, 2))}, nil, true, 0, kvindex.PredictionStats{}},
+		{"one differs that has other media", []act{stored("b", first), stored("pad", of32(other).Stored(0, 2))}, nil, false, 112, kvindex.PredictionStats{Live: 1}},
+		{"only one has that has other media", []act{stored("pad", first)}, nil, true, 0, kvindex.PredictionStats{}},
+		{"its own is another", []act{stored("b", first)}, []act{stored("a", of32(other).Stored(0, 2))}, false, 0, kvindex.PredictionStats{Lost: 1}},
+		{"its own is the same", []act{stored("b", first)}, []act{stored("a", first)}, false, 112, kvindex.PredictionStats{Live: 1}},
+		{"its own is the same, and the other's changes", []act{stored("b", first)}, []act{stored("a", first), removed("b")}, false, 112, kvindex.PredictionStats{Live: 1}},
+		{"it is heard, and stores nothing", []act{stored("b", first)}, []act{func(t *testing.T, ix *kvindex.Indexer) { said(t, ix, "a", 0) }}, false, 112, kvindex.PredictionStats{Live: 1}},
+		{"one comes that differs", []act{stored("b", first)}, []act{stored("c", of32(other).Stored(0, 2))}, false, 0, kvindex.PredictionStats{Live: 1}},
+		{"one comes that differs, and goes", []act{stored("b", first)}, []act{stored("c", of32(other).Stored(0, 2)), removed("c")}, false, 112, kvindex.PredictionStats{Live: 1}},
+		{"it is removed", []act{stored("b", first)}, []act{removed("a")}, false, 0, kvindex.PredictionStats{Lost: 1}},
+		{"the last of the others is removed", []act{stored("b", first)}, []act{removed("b")}, false, 0, kvindex.PredictionStats{Lost: 1}},
+	} {
+		ix, _ := sending(t, media)
+		for _, act := range c.before {
+			act(t, ix)
+		}
+		pods := ix.Pods(nil)
+		q := kvindex.Request{Model: "m", Tokens: p.Tokens, Pods: []string{"a", "b", "c", "pad"}}
+		var a kvindex.Answer
+		if err := ix.ScoreRequest(ctx, &q, &a); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ix.Routed(&a, "a", 0); c.fails != errors.Is(err, kvindex.ErrBlockSize) || !c.fails && err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if now := ix.Pods(nil); len(now) != len(pods) {
+			t.Errorf("%s: Routed has made a pod known: %+v", c.name, now)
+		}
+		for _, act := range c.after {
+			act(t, ix)
+		}
+		predicted := 0
+		for _, s := range score(t, ix, q) {
+			predicted += s.PredictedTokens
+		}
+		if !c.fails {
+			c.stats.Routed = 1
+		}
+		if got := ix.Stats().Predictions; predicted != c.predicted || got != c.stats {
+			t.Errorf("%s: %d predicted, want %d; %+v, want %+v", c.name, predicted, c.predicted, got, c.stats)
+		}
+	}
+}
+
+// TestColdLeavesNothing: what is kept of pods that were never heard goes with their predictions.
+func TestColdLeavesNothing(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 8)
+	ix, clock := sending(t)
+	said(t, ix, "b", 0, p.Stored(0, 2))
+	for n := range 300 {
+		pod := fmt.Sprint("fresh-", n)
+		var a kvindex.Answer
+		if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: p.Tokens, Pods: []string{pod}}, &a); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ix.Routed(&a, pod, 0); err != nil {
+			t.Fatal(err)
+		}
+		if n%100 == 99 {
+			clock.after(kvindex.DefaultPredictionTTL)
+			ix.Stats() // ends what is too old
+		}
+	}
+	if n := kvindex.Unheard(ix, "m"); n != 100 {
+		t.Errorf("%d pods are kept that were never heard, want the last 100", n)
 	}
 }
 
@@ -594,6 +730,9 @@ func TestPredictionsTogether(t *testing.T) {
 				switch op := r.IntN(20); {
 				case op < 8:
 					q := kvindex.Request{Model: "m", Tokens: p.Tokens, Ranks: op%2 == 0}
+					if op%4 > 1 {
+						q.Pods = pods // also such as were removed
+					}
 					if err := ix.ScoreRequest(ctx, &q, &a); err != nil {
 						t.Error(err)
 						return

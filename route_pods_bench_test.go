@@ -8,6 +8,8 @@ import (
 	"github.com/kvindex/kvindex/route"
 )
 
+// BenchmarkRoutePods is RoutePods of a cold prompt, alone and in a whole choice: score, RoutePods,
+// Default.
 func BenchmarkRoutePods(b *testing.B) {
 	for _, n := range []int{16, 256} {
 		ix := open(b)

@@ -86,7 +86,9 @@ func (x *Indexer) routed(a *Answer, pod string, rank int) (Ticket, error) {
 		if err := x.refused(pod, k.set.base); err != nil {
 			return Ticket{}, fmt.Errorf("%w: %.100q: %w", ErrBlockSize, pod, err)
 		}
-		return Ticket{}, fmt.Errorf("%w: %.100q was never heard", ErrBlockSize, pod)
+		if pm = x.sendTo(pod, k.set.base); pm == nil {
+			return Ticket{}, fmt.Errorf("%w: %.100q was never heard, and %s", ErrBlockSize, pod, noneLent)
+		}
 	}
 	sc := x.newScorer()
 	defer sc.release()
@@ -105,7 +107,7 @@ func (x *Indexer) servedBy(pod, model string) *podModel {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	if md := x.models[model]; md != nil {
-		return md.pods[pod]
+		return md.served(pod)
 	}
 	return nil
 }
@@ -130,11 +132,15 @@ type routing struct {
 	applied           uint64 // messages of the pod before the index was asked
 	cached, predicted int
 	view              *index.View // of the blocks that a prediction is in, but for its Source
+	lent              bool        // they are those of other pods
 	variant           index.Variant
 	run               *keyRun
 	last              index.Local
 	whole             bool // all blocks are held
 }
+
+// noneLent says why no block size was taken from other pods.
+const noneLent = "the other pods of the model (those with the same Profile.Media) have no block size, or different ones"
 
 // look finds what the rank holds of the prompt, and in which blocks.
 func (r *routing) look() error {
@@ -159,9 +165,11 @@ func (r *routing) look() error {
 		r.view = row.View
 	} else if f := r.pm.form.Load(); f != nil {
 		r.view = f
+	} else {
+		r.view, r.lent = r.set.lent[r.pm.profile.Media], true
 	}
 	if r.view == nil {
-		return fmt.Errorf("%w: %.100q", ErrBlockSize, r.source.Pod)
+		return fmt.Errorf("%w: %.100q has stored nothing, and %s", ErrBlockSize, r.source.Pod, noneLent)
 	}
 	var ok bool
 	if r.variant, ok = variantOf(r.view.BlockSize, r.view.Pairs, r.pm.profile.Media); ok {
@@ -199,6 +207,12 @@ func (r *routing) issue() (Ticket, error) {
 	defer l.mu.Unlock()
 	now := l.now()
 	l.expire(now)
+	if f := r.pm.form.Load(); f != nil && r.lent { // it has come since
+		if !sameBlocks(f, r.view) {
+			return Ticket{}, fmt.Errorf("%w: %.100q: its blocks came behind the score", ErrBlockSize, r.source.Pod)
+		}
+		r.lent = false
+	}
 	var h *holder
 	if !r.pm.gone {
 		h = l.holder(r.pm, r.source, r.view, r.variant)
@@ -206,6 +220,7 @@ func (r *routing) issue() (Ticket, error) {
 	if h == nil {
 		return Ticket{}, fmt.Errorf("%w: %.100q was removed, or has more than %d ranks", ErrNotAsked, r.source.Pod, MaxRanks)
 	}
+	h.lent = r.lent
 	slot := l.issue(now, l.row(r.source.Model, r.pm.stateOf(r.source.Rank)))
 	t := l.at(slot)
 	t.prompt, t.cached, t.predicted = int32(r.length), int32(r.cached), int32(r.predicted)
