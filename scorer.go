@@ -67,8 +67,8 @@ type Request struct {
 	// has one entry, with rank 0.
 	//
 	// A rank that has published nothing yet has no entry. So a router that always sends to
-	// a rank of the answer never fills such a rank. Add the ranks that are missing with 0
-	// cached tokens if you know how many ranks a pod has, else let the engine choose the
+	// a rank of the answer never fills such a rank. Append the ranks that are missing to
+	// Answer.Pods, with 0 cached tokens, if you know how many ranks a pod has, else let the engine choose the
 	// rank where CachedTokens is 0.
 	Ranks bool
 	// Top is the greatest number of entries in the answer, the best ones; 0 is all.

@@ -44,7 +44,8 @@ type Pod struct {
 	Speed float64
 	// Tie decides between pods that are as good: the lowest is chosen, and of equal ones the
 	// first by Name, then by Rank. kvindex's Answer.RoutePods sets it to an order that comes
-	// from the prompt. So prompts that nobody holds spread, and equal ones meet.
+	// from the prompt, the name and the rank. So prompts that nobody holds spread, and equal
+	// ones meet.
 	Tie uint64
 }
 
