@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/vmihailenco/msgpack/v5"
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
@@ -29,10 +30,21 @@ var peerKeys = map[string][]string{
 		"", "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name", "extra_keys", "group_idx",
 		"kv_cache_spec_kind", "kv_cache_spec_sliding_window",
 	},
-	"BlockRemoved": {"", "block_hashes", "medium", "group_idx"},
+	"BlockRemoved":     {"", "block_hashes", "medium", "group_idx"},
+	"AllBlocksCleared": {"", "medium"},
 }
 
 var peerKinds = map[string]events.Kind{"BlockStored": events.Stored, "BlockRemoved": events.Removed, "AllBlocksCleared": events.Cleared}
+
+// layersOf is the kind of an event that says in its name that it has a component_type.
+func layersOf(kind string) string {
+	if kind, ok := strings.CutSuffix(kind, "WithComponentType"); ok && (kind == "BlockStored" || kind == "BlockRemoved") {
+		return kind
+	}
+	return kind
+}
+
+func isLayers(name string) bool { return name == "full" || name == "swa" || name == "mamba" }
 
 // must panics with an error, which read returns.
 func must[T any](v T, err error) T {
@@ -110,13 +122,13 @@ func (p *peer) event() {
 	var n int
 	if q.isArray() {
 		n = q.length()
-		kind = q.text()
+		kind = layersOf(q.text())
 		keys = append(slices.Clone(peerKeys[kind]), slices.Repeat([]string{"-"}, n)...)[:n]
 	} else {
 		n = must(q.DecodeMapLen())
 		for range n {
 			if q.text() == "type" {
-				kind = q.text()
+				kind = layersOf(q.text())
 				break
 			}
 			q.skip()
@@ -153,7 +165,11 @@ func (p *peer) field(key string, isMap bool, e *events.Event, loraID *string) {
 		for range p.length() {
 			e.Hashes = append(e.Hashes, p.hash())
 		}
-	case key == "medium" && (stored || removed):
+	case key == "group_idx" && removed && !isMap && p.isString():
+		p.field("component_type", false, e, nil)
+	case key == "medium" && e.Kind == events.Cleared && !isMap && !p.isString():
+		p.skip()
+	case key == "medium" && e.Kind != 0:
 		e.Medium = p.text()
 	case key == "group_idx" && (stored || removed):
 		e.Group = must(p.DecodeInt())
@@ -177,7 +193,7 @@ func (p *peer) field(key string, isMap bool, e *events.Event, loraID *string) {
 		p.aside = true
 		p.skip()
 	case stored:
-		p.storedField(key, e, loraID)
+		p.storedField(key, isMap, e, loraID)
 	default:
 		p.skip()
 	}
@@ -194,7 +210,7 @@ func (p *peer) metadata(key string, e *events.Event) {
 	}
 }
 
-func (p *peer) storedField(key string, e *events.Event, loraID *string) {
+func (p *peer) storedField(key string, isMap bool, e *events.Event, loraID *string) {
 	switch key {
 	case "parent_block_hash":
 		if e.HasParent = p.code() != msgpcode.Nil; e.HasParent {
@@ -223,6 +239,9 @@ func (p *peer) storedField(key string, e *events.Event, loraID *string) {
 		}
 	case "lora_name":
 		e.Adapter = p.text()
+		if !isMap && *loraID == "" && isLayers(e.Adapter) {
+			p.aside, e.Adapter = e.Adapter != "full", ""
+		}
 	case "extra_keys":
 		n := p.length()
 		e.HasExtra = n >= 0
@@ -285,7 +304,9 @@ func (p *peer) extraKey(block int) events.ExtraKey {
 		k.Kind, k.Text = events.ExtraBytes, string(must(q.DecodeBytes()))
 	case q.isArray() && q.length() == 2 && q.isString():
 		id := q.text()
-		if offset, ok := q.int64(); ok {
+		if (id == "lora" || id == "cache_salt") && q.isString() {
+			k.Kind, k.Text = events.ExtraText, q.text()
+		} else if offset, ok := q.int64(); ok {
 			k.Kind, k.Text, k.Int = events.ExtraMedia, id, offset
 		}
 	default:
