@@ -276,7 +276,7 @@ func (in *ingest) apply(r *rank, cur index.Cursor) (index.Applied, error) {
 	r.stored += done.Counts.Stored
 	r.removed += done.Counts.Removed
 	s := &in.stats
-	r.unknown(c.unrecognized, in.batch.MayRemove)
+	r.unknown(c.unrecognized, c.mayRemove)
 	s.UnknownEvents += uint64(in.batch.Unknown)
 	s.Foreign += c.skipped.foreign
 	s.Unscored += c.skipped.unscored

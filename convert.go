@@ -26,6 +26,7 @@ type converter struct {
 	// unrecognized is what the batch has that is not known, behind the last change that
 	// clears all.
 	unrecognized []string
+	mayRemove    bool // some of that may say that blocks have left the cache
 	groups       []GroupInfo // of the batch, as the profile knows them
 	locals       []index.Local
 	hashes       []index.Hash
@@ -43,7 +44,7 @@ type skipped struct {
 // else b says.
 func (c *converter) convert(b *events.Batch) {
 	c.skipped = skipped{}
-	c.unrecognized = append(c.unrecognized[:0], b.Unrecognized...)
+	c.unrecognized, c.mayRemove = append(c.unrecognized[:0], b.Unrecognized...), b.MayRemove
 	hashes, units := 0, 0
 	for i := range b.Events {
 		hashes += len(b.Events[i].Hashes)
@@ -82,11 +83,13 @@ func (c *converter) convert(b *events.Batch) {
 			})
 		case events.Cleared:
 			if e.Medium != "" {
-				c.changes = append(c.changes, index.Change{Op: index.OpClearTier, Tier: c.tierOf(e)})
+				tier := c.tierOf(e)
+				c.changes = append(c.changes, index.Change{Op: index.OpClearTier, Tier: tier})
+				c.mayRemove = c.mayRemove || tier == TierOther
 				continue
 			}
 			c.changes = append(c.changes, index.Change{Op: index.OpClear})
-			c.unrecognized = append(c.unrecognized[:0], b.Unrecognized...) // all behind the last one
+			c.unrecognized, c.mayRemove = append(c.unrecognized[:0], b.Unrecognized...), b.MayRemove // all behind the last one
 		}
 	}
 }

@@ -25,6 +25,12 @@ func kindOf(payload []byte, from, to string) []byte {
 	return []byte(strings.ReplaceAll(string(payload), from, to))
 }
 
+// cleared is a payload that clears a tier.
+func cleared(medium string) []byte {
+	payload := append([]byte("\x93\x01\x91\x92\xb0AllBlocksCleared"), 0xa0|byte(len(medium)))
+	return append(append(payload, medium...), 0)
+}
+
 // TestUnrecognized: what an event says and nobody knows shows on the pod and in its scores
 // until the pod is cleared, and no longer.
 func TestUnrecognized(t *testing.T) {
@@ -36,6 +42,7 @@ func TestUnrecognized(t *testing.T) {
 		upper   bool
 	}{
 		"a kind of event": {kindOf(removed, "BlockRemoved", "BlockEvicted"), `event kind "BlockEvicted"`, true},
+		"a tier that is cleared": {cleared("HBM"), `medium "HBM"`, true},
 		"a medium":        {kindOf(stored, "GPU", "HBM"), `medium "HBM"`, false},
 	} {
 		t.Run(name, func(t *testing.T) {

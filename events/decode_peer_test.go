@@ -167,7 +167,7 @@ func (p *peer) field(key string, isMap bool, e *events.Event, loraID *string) {
 		}
 	case key == "group_idx" && removed && !isMap && p.isString():
 		p.field("component_type", false, e, nil)
-	case key == "medium" && e.Kind == events.Cleared && !isMap && !p.isString():
+	case key == "medium" && e.Kind == events.Cleared && !p.isString():
 		p.skip()
 	case key == "medium" && e.Kind != 0:
 		e.Medium = p.text()

@@ -337,7 +337,7 @@ func TestAccepted(t *testing.T) {
 		{"counts that are nil", removed(pair{"remaining_copy_counts", nil}), gone},
 		{"fields of another kind", removed(pair{"token_ids", "x"}, pair{"token_ids", 5}, pair{"lora_name", 3}), gone},
 		{"a cleared event with fields", batch([]any{"AllBlocksCleared", "GPU"}, pairs{{"type", "AllBlocksCleared"}, {"medium", 5}}), view{
-			Time: 1.5, Events: []events.Event{{Kind: events.Cleared}, {Kind: events.Cleared}},
+			Time: 1.5, Events: []events.Event{{Kind: events.Cleared, Medium: "GPU"}, {Kind: events.Cleared}},
 		}},
 		{"a tier update", batch([]any{"BlockStored", []any{uint64(1), uint64(2)}, nil, nil, nil, nil, "CPU"}), view{
 			Time: 1.5, Events: []events.Event{{Kind: events.Stored, Hashes: []uint64{1, 2}, Medium: "CPU"}},

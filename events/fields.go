@@ -36,7 +36,6 @@ const (
 	fieldUnknown
 	fieldNameOrMap    // in an array: lora_name, or SGLang's map or label
 	fieldGroupOrLabel // in an array: group_idx, or SGLang's label
-	fieldTier         // in an array of AllBlocksCleared
 )
 
 // fieldNames must agree with fieldOf.
@@ -48,7 +47,7 @@ var fieldNames = [...]string{
 	fieldLocality: "locality", fieldOwnership: "ownership", fieldOrigin: "origin",
 	fieldRemaining: "remaining_copy_counts", fieldCacheSalt: "cache_salt",
 	fieldComponent: "component_type", fieldComponents: "component_types", fieldType: "type",
-	fieldNameOrMap: "lora_name", fieldGroupOrLabel: "group_idx", fieldTier: "medium",
+	fieldNameOrMap: "lora_name", fieldGroupOrLabel: "group_idx",
 }
 
 func fieldOf(key []byte) field {
@@ -141,7 +140,7 @@ var kinds = [...]layout{
 		always:   1 << fieldHashes,
 		varying:  1<<fieldType | 1<<fieldHashes,
 	},
-	Cleared: {name: "AllBlocksCleared", positional: []field{fieldTier}, known: 1<<fieldType | 1<<fieldMedium},
+	Cleared: {name: "AllBlocksCleared", positional: []field{fieldMedium}, known: 1<<fieldType | 1<<fieldMedium},
 }
 
 // What engines write: the names in the short form of a str, and the type first.

@@ -201,6 +201,15 @@ func (c *cursor) atArray() bool {
 	return lead&0xf0 == 0x90 || lead == 0xdc || lead == 0xdd
 }
 
+// atStr reports whether the next item is a str.
+func (c *cursor) atStr() bool {
+	if c.left() == 0 {
+		return false
+	}
+	lead := c.data[c.off]
+	return lead&0xe0 == 0xa0 || lead >= 0xd9 && lead <= 0xdb
+}
+
 // array reads the head of an array.
 func (c *cursor) array() (int, error) {
 	if c.left() > 0 {

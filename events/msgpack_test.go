@@ -32,7 +32,7 @@ func spell(t testing.TB, s string) []byte {
 func TestWidths(t *testing.T) {
 	stored := func(tokens string) string { return "92 00 91 95 ab|BlockStored| 91 07 c0 " + tokens + " 02" }
 	removed := func(hashes string) string { return "92 00 91 92 ac|BlockRemoved| " + hashes }
-	trailing := func(item string) string { return "92 00 91 93 b0|AllBlocksCleared| " + item + " 01" }
+	trailing := func(item string) string { return "92 00 91 94 b0|AllBlocksCleared| c0 " + item + " 01" }
 	b8, b40 := "0102030405060708", strings.Repeat("00", 32)+"0102030405060708"
 	const folded = 0x0102030405060708
 

@@ -74,13 +74,7 @@ func (d *decoder) nameOrMap() (err error) {
 // groupOrLabel reads the position where a removal of vLLM has group_idx and one of SGLang a
 // label.
 func (d *decoder) groupOrLabel() (err error) {
-	start := d.off
-	f, _, err := d.next()
-	if err != nil {
-		return err
-	}
-	d.off = start
-	if f == formStr {
+	if d.atStr() {
 		return d.component()
 	}
 	d.e.Group, err = d.size(maxGroup)
@@ -127,21 +121,5 @@ func (d *decoder) component() error {
 			d.b.unrecognized(d.e.Kind == Removed, "component_type", []byte(name))
 		}
 	}
-	return err
-}
-
-// tier reads the tier that an AllBlocksCleared may name (ATOM does so). Anything else in
-// its place is skipped: then all is cleared.
-func (d *decoder) tier() (err error) {
-	start := d.off
-	f, _, err := d.next()
-	if err != nil {
-		return err
-	}
-	d.off = start
-	if f != formStr {
-		return d.skip()
-	}
-	d.e.Medium, err = d.text()
 	return err
 }

@@ -29,6 +29,9 @@ func (d *decoder) value(f field) (err error) {
 	case fieldLoraID:
 		err = d.adapterID()
 	case fieldMedium:
+		if e.Kind == Cleared && !d.atStr() {
+			return d.skip() // all is cleared
+		}
 		e.Medium, err = d.text()
 	case fieldLoraName:
 		e.Adapter, err = d.text()
@@ -40,8 +43,6 @@ func (d *decoder) value(f field) (err error) {
 		e.Group, err = d.size(maxGroup)
 	case fieldGroupOrLabel:
 		err = d.groupOrLabel()
-	case fieldTier:
-		err = d.tier()
 	case fieldGroupKind:
 		e.GroupKind, err = d.text()
 	case fieldWindow:
