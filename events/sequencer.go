@@ -113,12 +113,44 @@ func (s *Sequencer) Resume(epoch, next uint64, time float64, digest uint64) {
 }
 
 // Restart makes s wait for the first message of an engine that has restarted, which may
-// have any number.
-func (s *Sequencer) Restart() { *s = Sequencer{epoch: s.epoch + 1} }
+// have any number. Messages of its life before are still recognised.
+func (s *Sequencer) Restart() { *s = s.after(s.epoch + 1) }
 
 // Await makes message 0 of the present life of the engine the one that is due: all
 // messages of this life will come again. Restart is for another life.
-func (s *Sequencer) Await() { *s = Sequencer{epoch: s.epoch} }
+func (s *Sequencer) Await() {
+	*s = Sequencer{epoch: s.epoch, before: s.before, clocked: s.clocked, oldNext: s.oldNext, oldTime: s.oldTime, olderTime: s.olderTime}
+}
+
+// after is the Sequencer of the life that follows, of which nothing has come. Until then its
+// time is that of the newest message of the life that is over: whether the clock tells the two
+// apart shows by the first message.
+func (s *Sequencer) after(epoch uint64) Sequencer {
+	if !s.started { // and nothing has come of this one
+		n := *s
+		if n.epoch = epoch; n.clocked {
+			n.clocked, n.timed, n.time = false, true, n.oldTime
+		}
+		return n
+	}
+	next, time := s.end()
+	n := Sequencer{
+		epoch: epoch, before: s.had, timed: s.timed, time: s.time,
+		oldNext: max(next, s.oldNext), oldTime: max(time, s.oldTime), olderTime: s.oldTime,
+	}
+	if s.epoch > 0 && !s.clocked { // the lives before that one are not known by their times
+		n.olderTime = math.Inf(1)
+	}
+	return n
+}
+
+// begin takes note of the first message of a life.
+func (s *Sequencer) begin(a Arrival) {
+	if s.clocked = s.clocked || s.timed && a.Decoded && a.Time > s.time; !s.clocked {
+		s.oldNext, s.oldTime, s.olderTime = 0, 0, 0
+	}
+	s.timed, s.time = false, 0
+}
 
 // Away takes note that nobody may have listened since the last message, although s
 // remembers all before it: s was read by UnmarshalBinary. Until the engine has confirmed
@@ -145,7 +177,7 @@ func (s *Sequencer) Epoch() uint64 { return s.epoch }
 func (s *Sequencer) CursorTime(a Arrival, v Verdict) float64 {
 	known := a.Decoded && a.Time == a.Time // not NaN
 	switch {
-	case v.Restarted || !s.timed:
+	case v.Restarted || !s.timed || !s.started:
 		if known {
 			return a.Time
 		}
@@ -189,6 +221,8 @@ type Verdict struct {
 func (s *Sequencer) Check(a Arrival) Verdict {
 	v := Verdict{Epoch: s.epoch, Next: a.Seq + 1}
 	switch {
+	case !s.started && !a.Replayed && s.before.has(a):
+		s.checkBack(a, &v)
 	case !s.started:
 		v.Missed = a.Seq > 0
 	case a.Seq < s.next || s.old(a):
@@ -256,15 +290,10 @@ func (s *Sequencer) Advance(a Arrival, v Verdict) {
 	}
 	time := s.CursorTime(a, v)
 	if v.Restarted {
-		was := *s
-		*s = Sequencer{epoch: v.Epoch, before: was.had}
-		if a.Decoded && was.timed && a.Time > was.time {
-			next, time := was.end()
-			s.clocked, s.oldNext, s.oldTime, s.olderTime = true, max(next, was.oldNext), max(time, was.oldTime), was.oldTime
-			if was.epoch > 0 && !was.clocked { // the lives before that one are not known by their times
-				s.olderTime = math.Inf(1)
-			}
-		}
+		*s = s.after(v.Epoch)
+	}
+	if !s.started {
+		s.begin(a)
 	}
 	if a.Decoded && a.Time == a.Time { // not NaN
 		if s.timed {

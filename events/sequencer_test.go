@@ -290,14 +290,31 @@ func TestSequencerRedeliveryOfLives(t *testing.T) {
 				seq = r.Uint64N(next)
 			}
 			clock += float64(r.IntN(10))
+			begun := len(had)
+			told := life > 0 && r.IntN(2) == 0 // by a transport
+			if told {
+				for range 1 + r.IntN(2) {
+					s.Restart()
+				}
+				seq = r.Uint64N(10)
+			}
 			for i := range 1 + r.IntN(8)*r.IntN(8) {
 				clock++
 				a := at(seq, uint64(clock), clock)
-				if v := offer(&s, a); v.Duplicate || v.Restarted != (life > 0 && i == 0) {
+				if v := offer(&s, a); v.Duplicate || v.Restarted != (life > 0 && i == 0 && !told) {
 					t.Fatalf("seed %d, life %d: %+v: %+v", seed, life, a, v)
 				}
 				had = append(had, a)
 				seq += 1 + uint64(r.IntN(8)*(r.IntN(4)/3))
+				if r.IntN(20) == 0 { // a replay brings the life once more
+					s.Await()
+					for _, a := range had[begun:] {
+						a.Replayed = true
+						if v := offer(&s, a); v.Duplicate || v.Restarted {
+							t.Fatalf("seed %d, life %d: %+v of a replay: %+v", seed, life, a, v)
+						}
+					}
+				}
 				for r.IntN(3) == 0 {
 					a := had[r.IntN(len(had))]
 					if v := offer(&s, a); !v.Duplicate {

@@ -142,7 +142,7 @@ func (s *Sequencer) validate() error {
 	switch {
 	case s.back >= backLimit:
 		return fmt.Errorf("%d messages that contradict", s.back)
-	case !s.started && (s.next != 0 || had+marks+len(s.before.recent)+len(s.before.marks) > 0):
+	case !s.started && (s.next != 0 || had+marks > 0):
 		return errors.New("messages of a stream that has not begun")
 	case had > 0 && s.had.at(had-1).seq+1 != s.next, marks > 0 && s.had.marks[marks-1].seq >= s.next, s.had.floor > s.next:
 		return errors.New("the number that is due is not behind the last one")

@@ -82,6 +82,7 @@ var faults = []fault{
 	{name: "restart", do: (*schedule).restart},
 	{name: "restart, clock behind", do: (*schedule).restartBehind, replay: true},
 	{name: "restart, past the last number", do: (*schedule).restartPast, replay: true},
+	{name: "older lives again", do: (*schedule).olderLives},
 	{name: "restart within a replay", do: (*schedule).restartInReplay, beyond: true, replay: true},
 	{name: "number burnt", do: (*schedule).burn, beyond: true},
 	{name: "engine forgot", do: (*schedule).forgot, beyond: true},
@@ -128,6 +129,7 @@ type schedule struct {
 	buffer    int
 	last      []byte // the newest payload
 	restarts  int
+	setBack   bool // its clock
 	resets    int
 	lostAgain int // final messages that were lost
 
@@ -946,7 +948,38 @@ func (s *schedule) heardAnew(due uint64) {
 	}
 }
 
-func (s *schedule) behind() { s.clock -= 100 + 1000*s.random.Float64() }
+func (s *schedule) behind() {
+	s.clock -= 100 + 1000*s.random.Float64()
+	s.setBack = true
+}
+
+// olderLives: behind two restarts a queue brings what was applied of the lives before once
+// more. Nothing tells that where a clock went back, or something was never applied.
+func (s *schedule) olderLives() {
+	if s.setBack || !s.repairable {
+		return
+	}
+	for range 2 {
+		s.restart()
+		s.settle()
+	}
+	for range 3 * s.some() {
+		life := s.lives[s.random.IntN(len(s.lives)-1)]
+		if len(life.published) == 0 {
+			continue
+		}
+		m := life.published[s.random.IntN(len(life.published))]
+		r, err := s.indexer.IngestMessage(kvindex.Message{Pod: "a", Model: "m", Stream: s.stream, Seq: m.seq, Payload: m.payload})
+		s.must(err)
+		if !r.Duplicate {
+			s.fail("message %d of an older life again: %+v", m.seq, r)
+		}
+		if s.random.IntN(2) == 0 {
+			s.batches(1, s.send)
+		}
+	}
+	s.count("older lives again")
+}
 
 func (s *schedule) restartBehind() {
 	s.beforeRestart()
