@@ -162,18 +162,22 @@ func TestReplayPassesOver(t *testing.T) {
 				}
 			}
 			l := newLedger()
-			refused := 0
 			l.fail = func(m events.Message) error {
 				if tt.refuse && m.Seq == tt.at {
-					refused++
 					return errors.New("one rank too many")
 				}
 				return nil
 			}
+			var told atomic.Int32
 			// Falls idle all the time.
 			_, replays, _ := follow(t, l, events.SubscriberConfig{
 				Endpoint: engine.Endpoint(), Replay: engine.ReplayEndpoint(),
 				MaxMessage: 1000, MaxBuffered: 1 << 20, Heartbeat: 30 * time.Millisecond,
+				OnError: func(err error) {
+					if strings.Contains(err.Error(), fmt.Sprintf("message %d ", tt.at)) {
+						told.Add(1)
+					}
+				},
 			})
 			l.expectEnd(t, tt.want[2:])
 			for range 2 {
@@ -192,6 +196,10 @@ func TestReplayPassesOver(t *testing.T) {
 			})
 			if d := time.Since(start); d > 5*time.Second {
 				t.Errorf("the next message waited for %v", d)
+			}
+			// Once, and once more where the whole life was read anew or a fault lasts.
+			if n := told.Load(); n < 1 || n > 3 {
+				t.Errorf("told %d times", n)
 			}
 			l.mu.Lock()
 			defer l.mu.Unlock()

@@ -387,7 +387,7 @@ type stream struct {
 	forgets bool
 	// current: the last answer of the replay socket ended as it should.
 	current bool
-	failing teller // of the sink's errors
+	failing teller // of the sink's errors about replays
 	strange map[string]*teller
 
 	asking atomic.Bool // an asker of the stream is under way
@@ -537,8 +537,8 @@ func (s *Subscriber) deliver(st *stream, m Message) (Receipt, error) {
 	receipt, err := s.sink.IngestMessage(m)
 	if err != nil {
 		s.sinkErrors.Add(1)
-		if err := fmt.Errorf("events: subscriber: message %d of %s: %w", m.Seq, st.name, err); st.failing.tells(err) {
-			s.report(err)
+		if !m.Replayed || st.failing.tells(err) { // which comes again and again
+			s.report(fmt.Errorf("events: subscriber: message %d of %s: %w", m.Seq, st.name, err))
 		}
 	}
 	if receipt.Unrecognized != nil {

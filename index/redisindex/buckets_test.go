@@ -487,7 +487,7 @@ func TestBucketsRandom(t *testing.T) {
 		}
 	}
 	saw.check(t, bucketFirings{
-		splits: [levels]int{12, 6, 0}, lines: 1000, buckets: 5000, ends: 3, cut: 1000, gone: 10_000,
+		splits: [levels]int{12, 6, 0}, lines: 1000, buckets: 5000, ends: 1, cut: 1000, gone: 10_000,
 		rows: 20_000, failed: 500, between: 1000, late: 1000,
 	})
 }
