@@ -35,6 +35,11 @@ func decode(data []byte) ([]events.Pod, error) {
 	if len(bytes.TrimSpace(data)) == 0 {
 		return nil, errors.New("it is empty; a list without pods is []")
 	}
+	for _, mark := range []string{"\xef\xbb\xbf", "\xff\xfe", "\xfe\xff"} { // of UTF-8 and UTF-16
+		if bytes.HasPrefix(data, []byte(mark)) {
+			return nil, fmt.Errorf("it begins with a byte order mark (%x): save it as UTF-8 without BOM", mark)
+		}
+	}
 	if !utf8.Valid(data) {
 		at := 0
 		for r, n := utf8.DecodeRune(data); r != utf8.RuneError || n > 1; r, n = utf8.DecodeRune(data[at:]) {

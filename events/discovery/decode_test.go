@@ -35,6 +35,8 @@ func TestDecodeErrors(t *testing.T) {
 	for _, c := range []struct{ content, want string }{
 		{"", "it is empty; a list without pods is []"},
 		{" \n\t", "it is empty; a list without pods is []"},
+		{"\ufeff[]", "it begins with a byte order mark (efbbbf): save it as UTF-8 without BOM"},
+		{"\xff\xfe[\x00]\x00", "it begins with a byte order mark (fffe): save it as UTF-8 without BOM"},
 		{`null`, "line 1, byte 4: the file is not an array of pods"},
 		{`{"id": "a"}`, "line 1, byte 1: the file is not an array of pods"},
 		{`[{"id": "a"}`, "line 1, byte 12: unexpected end of JSON input"},

@@ -11,6 +11,7 @@ import (
 
 const (
 	SettleTime   = settleTime
+	Patience     = patience
 	RestlessTime = restlessTime
 	MaxAsking    = maxAsking
 )

@@ -23,8 +23,10 @@ const (
 	// nobody wrote to it in between. It is longer than the time between two times that a
 	// file system tells apart.
 	settleTime = 200 * time.Millisecond
-	// restlessTime is how long a file may be written to without such a pause until that
-	// is told.
+	// patience is how long a file may be written to in place without such a pause until a
+	// list that is there whole is taken.
+	patience = time.Second
+	// restlessTime is the same until a file without a whole list is told.
 	restlessTime = 10 * time.Second
 )
 
@@ -51,15 +53,19 @@ type FileConfig struct {
 // refuses does not keep the others from being taken, and is offered again at each
 // reading, for there may be room later.
 //
-// The file is read again at each interval, through all symbolic links, and holds when it
-// was the same at two readings 200 ms apart. It may be replaced by a rename, by a swap of
-// a link (as with a ConfigMap of Kubernetes), or be written in place. A file that is
-// missing, cannot be read, is empty, is half written or has an error changes nothing: the
-// pods that were known stay, and OnError gets the reason. The list [] is a list: all pods
-// go.
+// The file is read again at each interval, through all symbolic links. It may be replaced
+// by a rename or by a swap of a link, as with a ConfigMap of Kubernetes: another file with
+// a whole list is taken by the first reading that finds it. Or it may be written in place:
+// it is taken when it was the same at two readings 200 ms apart. If it is written to for
+// longer than 1 s without such a pause, it is taken by the next reading that finds a whole
+// list. A file that is missing, cannot be read, is empty, is half written or has an error
+// changes nothing: the pods that were known stay, and OnError gets the reason. The list []
+// is a list: all pods go.
 //
 // A program that writes the file should write another file and rename that. Then no
-// reading finds half a list, however slow the program is.
+// reading finds half a list, however slow the program is. A program that overwrites a list
+// without emptying the file first, and pauses for 200 ms or takes longer than 1 s, may have
+// a mixture of both lists taken.
 func File(path string, cfg FileConfig) events.Source {
 	return events.Source{Name: "file:" + path, Run: func(ctx context.Context, set func([]events.Pod) error) error {
 		return (&file{path: path, cfg: cfg, clock: realTime}).run(ctx, set)
@@ -95,16 +101,25 @@ func (f *file) run(ctx context.Context, set func([]events.Pod) error) error {
 // poll reads the file once. It returns when to read it again.
 func (f *file) poll(set func([]events.Pod) error) time.Duration {
 	r, data := f.read()
-	if settled := r.same(&f.last); !settled {
+	if !r.same(&f.last) {
+		replaced, now := r.replaces(&f.last), f.clock.now()
 		f.last = r
-		now := f.clock.now()
 		if f.restless.IsZero() {
 			f.restless = now
 		}
-		if now.Sub(f.restless) >= restlessTime {
-			f.tell("restless", fmt.Errorf("it was written to for %v without a pause of %v", restlessTime, settleTime))
+		lasts := now.Sub(f.restless)
+		if r.err == nil && (r.torn || !replaced && lasts < patience) {
+			r.err = errWritten
 		}
-		return settleTime
+		if r.err == nil {
+			r.err = f.take(r.sum, data)
+		}
+		if r.err != nil {
+			if lasts >= restlessTime {
+				f.tell("restless", fmt.Errorf("it was written to for %v without a pause of %v; what was there last: %w", restlessTime, settleTime, r.err))
+			}
+			return settleTime
+		}
 	}
 	f.restless = time.Time{}
 	if r.err == nil {
@@ -144,10 +159,12 @@ func (f *file) tell(what string, err error) {
 	}
 }
 
+var errWritten = errors.New("it is being written")
+
 // A reading is what was found at one time.
 type reading struct {
 	err  error
-	info os.FileInfo // without err
+	info os.FileInfo // nil: there was no file
 	sum  [sha256.Size]byte
 	torn bool // it was written to at this time
 }
@@ -163,45 +180,57 @@ func (r *reading) same(o *reading) bool {
 	return o.info != nil && unwritten(r.info, o.info) && r.sum == o.sum
 }
 
+// replaces reports whether a file was put in the place of what the reading before found: of
+// another file, or of none.
+func (r *reading) replaces(o *reading) bool {
+	if o.info == nil {
+		return o.err != nil
+	}
+	return r.info != nil && !os.SameFile(r.info, o.info)
+}
+
 func unwritten(a, b os.FileInfo) bool {
 	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
 }
 
 func (f *file) read() (r reading, data []byte) {
-	fail := func(err error) (reading, []byte) { return reading{err: err}, nil }
 	// To open a pipe could take for ever.
-	info, err := os.Stat(f.path)
-	switch {
-	case err != nil:
-		return fail(err)
-	case !info.Mode().IsRegular():
-		return fail(fmt.Errorf("it is no regular file: %v", info.Mode()))
+	r.info, r.err = os.Stat(f.path)
+	if r.err == nil && !r.info.Mode().IsRegular() {
+		r.err = fmt.Errorf("it is no regular file: %v", r.info.Mode())
+	}
+	if r.err != nil {
+		return r, nil
 	}
 	open, err := os.Open(f.path)
 	if err != nil {
-		return fail(err)
+		r.err = err
+		return r, nil
 	}
 	defer open.Close()
-	before, err := open.Stat()
-	if err != nil {
-		return fail(err)
+	if r.info, r.err = open.Stat(); r.err != nil {
+		return r, nil
 	}
+	before := r.info
 	var content io.Reader = open
 	if f.while != nil {
 		content = f.while(open)
 	}
-	data, err = io.ReadAll(io.LimitReader(content, MaxFileSize+1))
+	data, r.err = io.ReadAll(io.LimitReader(content, MaxFileSize+1))
 	switch {
-	case err != nil:
-		return fail(err)
+	case r.err != nil:
+		return r, nil
 	case len(data) > MaxFileSize:
-		return fail(fmt.Errorf("it has more than %d bytes", MaxFileSize))
+		r.err = fmt.Errorf("it has more than %d bytes", MaxFileSize)
+		return r, nil
 	case len(data) == 0:
-		return fail(errors.New("it has 0 bytes; a list without pods is []"))
+		r.err = errors.New("it has 0 bytes; a list without pods is []")
+		return r, nil
 	}
-	after, err := open.Stat()
-	if err != nil {
-		return fail(err)
+	r.info, r.err = open.Stat()
+	if r.err != nil {
+		return r, nil
 	}
-	return reading{info: after, sum: sha256.Sum256(data), torn: !unwritten(before, after)}, data
+	r.sum, r.torn = sha256.Sum256(data), !unwritten(before, r.info)
+	return r, data
 }

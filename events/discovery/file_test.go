@@ -163,26 +163,66 @@ func TestFile(t *testing.T) {
 	})
 }
 
-// TestFileSettles: a change holds 200 ms after it was seen, and not before.
+// TestFileSettles: a change in place holds 200 ms after it was seen, and not before.
 func TestFileSettles(t *testing.T) {
 	f := &fileTest{t: t}
 	f.run(discovery.FileConfig{Interval: time.Minute}, func(n int) bool {
 		sets, _ := f.said()
 		want := []string(nil)
 		switch n {
-		case 1: // there was no file
+		case 0:
+			f.write("")
+		case 2: // it is known to be empty
 			f.write(`[{"id": "a"}]`)
-		case 3:
+		case 4:
 			want = []string{"a"}
-			if want := []time.Duration{discovery.SettleTime, time.Minute, discovery.SettleTime, time.Minute}; !slices.Equal(f.waited, want) {
+			if want := []time.Duration{discovery.SettleTime, discovery.SettleTime, time.Minute, discovery.SettleTime, time.Minute}; !slices.Equal(f.waited, want) {
 				t.Errorf("readings after %v, want %v", f.waited, want)
 			}
 		}
 		if !slices.Equal(sets, want) {
 			t.Errorf("step %d: set %q, want %q", n, sets, want)
 		}
-		return n < 3
+		return n < 4
 	})
+}
+
+// TestFileReplaced: another file in the place of one, or of none, is taken by the first
+// reading that finds it, also if each reading finds another one. One that is half written
+// is not, and nothing is told of it before it has settled.
+func TestFileReplaced(t *testing.T) {
+	f := &fileTest{t: t}
+	rename := func(content string) {
+		path := f.path
+		f.path = filepath.Join(f.dir, "next")
+		f.write(content)
+		f.path = path
+		if err := os.Rename(filepath.Join(f.dir, "next"), path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.run(discovery.FileConfig{}, func(n int) bool {
+		sets, errs := f.said()
+		switch {
+		case n == 0 && (len(sets) > 0 || len(errs) > 0):
+			t.Errorf("before there was a file: set %q, told %q", sets, errs)
+		case n > 0 && n <= 20 && !slices.Equal(sets, []string{fmt.Sprint(n)}):
+			t.Errorf("list %d: set %q", n, sets)
+		case n > 20 && (len(sets) > 0 || len(errs) > 0):
+			t.Errorf("half a list: set %q, told %q", sets, errs)
+		}
+		if n < 20 {
+			rename(fmt.Sprintf(`[{"id": "%d"}]`, n+1))
+		} else {
+			rename(`[{"id"`)
+		}
+		return n < 40
+	})
+	for i, d := range f.waited {
+		if want := discovery.DefaultFileInterval; i > 0 && i <= 20 && d != want {
+			t.Errorf("reading %d came after %v, want %v", i, d, want)
+		}
+	}
 }
 
 // TestFileTrouble: what is wrong is told at once, and then after times that double up to
@@ -223,34 +263,51 @@ func TestFileTrouble(t *testing.T) {
 	}
 }
 
-// TestFileRestless: a file that is written to all the time is told of, and not taken
-// until it rests.
+// TestFileRestless: a file that is written to all the time is taken after 1 s if it is a
+// whole list. If it is none, it is told of, and not taken until it is one and rests.
 func TestFileRestless(t *testing.T) {
-	f := &fileTest{t: t}
-	var at time.Duration
-	begin := time.Time{}
-	f.run(discovery.FileConfig{}, func(n int) bool {
-		if n == 0 {
-			begin = f.now.Add(-discovery.SettleTime)
-		}
-		sets, errs := f.said()
-		if len(errs) > 0 && at == 0 {
-			at = f.now.Sub(begin) - discovery.SettleTime
-			if !strings.Contains(errs[0], "it was written to for 10s without a pause of 200ms; the pods that were known stay") {
-				t.Errorf("told %q", errs)
+	for _, whole := range []bool{true, false} {
+		f := &fileTest{t: t}
+		var at time.Duration
+		begin := time.Time{}
+		f.run(discovery.FileConfig{}, func(n int) bool {
+			sets, errs := f.said()
+			switch {
+			case n == 0:
+				f.write("")
+				return true
+			case n == 2:
+				begin = f.now // the next reading finds the first change
+			case n > 2 && at == 0 && len(errs) > 0:
+				at = f.now.Sub(begin) - discovery.SettleTime
+				if !strings.Contains(errs[0], `it was written to for 10s without a pause of 200ms; what was there last: line 1, byte 13: unexpected end of JSON input; the pods that were known stay`) || whole {
+					t.Errorf("told %q", errs)
+				}
+			case n > 2 && at == 0 && len(sets) > 0:
+				at = f.now.Sub(begin) - discovery.DefaultFileInterval
+				if !slices.Equal(sets, []string{fmt.Sprint(10000 + n - 1)}) || !whole {
+					t.Errorf("step %d: set %q", n, sets)
+				}
+			case at > 0:
+				return len(sets) == 0
 			}
-			n = 1000
+			switch {
+			case at > 0:
+				f.write(`[]`)
+			case n >= 2 && whole:
+				f.write(fmt.Sprintf(`[{"id": "%d"}]`, 10000+n))
+			case n >= 2:
+				f.write(fmt.Sprintf(`[{"id": %d`, 10000+n))
+			}
+			return n < 100
+		})
+		want := discovery.RestlessTime
+		if whole {
+			want = discovery.Patience
 		}
-		if at == 0 {
-			f.write(fmt.Sprintf(`[{"id": "%d"}]`, n))
+		if at != want {
+			t.Errorf("whole %v: after %v, want %v", whole, at, want)
 		}
-		if len(sets) > 0 && at == 0 {
-			t.Errorf("set %q", sets)
-		}
-		return n < 2000 && len(sets) == 0
-	})
-	if at != discovery.RestlessTime {
-		t.Errorf("told after %v, want %v", at, discovery.RestlessTime)
 	}
 }
 
@@ -270,8 +327,8 @@ func TestFileRefused(t *testing.T) {
 		return n < 12
 	})
 	sets, errs := f.said()
-	if want := slices.Repeat([]string{"a"}, len(sets)); !slices.Equal(sets, want) || len(sets) != 6 {
-		t.Errorf("set %q, want a at readings 2, 3, 4, 6, 7 and 8", sets)
+	if want := slices.Repeat([]string{"a"}, len(sets)); !slices.Equal(sets, want) || len(sets) != 7 {
+		t.Errorf("set %q, want a at readings 1, 2, 3, 4, 6, 7 and 8", sets)
 	}
 	if len(errs) == 0 || strings.Contains(strings.Join(errs, ""), "no room") {
 		t.Errorf("told %q", errs)
@@ -428,6 +485,9 @@ func (w *writer) write(overwrite bool) {
 		pods = 3 // so that states have the same length
 	}
 	kind := w.r.IntN(len(w.kinds))
+	if overwrite && w.r.IntN(3) > 0 {
+		kind = 2
+	}
 	if kind == 2 && !overwrite {
 		kind = 1
 	}
@@ -463,11 +523,17 @@ func (w *writer) write(overwrite bool) {
 		w.add(w.nap(), open(inPlace, os.O_TRUNC))
 		w.chunks(&f, text, size)
 		w.end(&f, whole)
-	case 2: // in place, over what was there
+	case 2: // in place, over what was there, in less than the time of a reader's patience
 		w.add(w.nap(), open(inPlace, 0))
 		w.chunks(&f, text, 1+w.r.IntN(40))
 		w.add(w.nap(), func() { w.check(f.Truncate(int64(len(text)))) })
 		w.end(&f, whole)
+		var sum time.Duration
+		for i, d := range w.wait {
+			if sum += d; sum > discovery.Patience*8/10 {
+				sum, w.wait[i] = sum-d, 0
+			}
+		}
 	case 3: // another file takes its place
 		temp := filepath.Join(w.dir, "temp")
 		w.add(w.nap(), open(temp, os.O_TRUNC))
@@ -547,7 +613,7 @@ func TestFileWhole(t *testing.T) {
 	}
 	stamp()
 	var due time.Duration // of the next step
-	written, rests, refused := 0, 0, false
+	written, rests, refused, rested := 0, 0, false, false
 	resting := time.Duration(0)
 	// advance lets time pass, and the steps that are due happen.
 	advance := func(d time.Duration) {
@@ -557,10 +623,11 @@ func TestFileWhole(t *testing.T) {
 					break
 				}
 				written++
-				w.write(true)
+				w.write(rested)
+				rested = false
 				due = w.wait[0]
 				if r.IntN(4) == 0 {
-					resting = 3 * time.Second // after this write
+					resting, rested = 3*time.Second, true // after this write
 				}
 			}
 			if len(w.steps) == 0 || due > d {
