@@ -65,8 +65,10 @@ type FleetConfig struct {
 	// the other functions.
 	Subscriber SubscriberConfig
 
-	// OnChange gets every change of a pod, in order, one at a time. It is called without a
-	// lock, by a goroutine of Run, and may call methods of the Fleet. If it is so slow that
+	// OnChange gets every change of a pod, in order, one at a time. Of attempts to connect
+	// that fail again in the same way it gets some: at intervals that double up to one
+	// minute. So LinkConnecting after LinkBackoff comes when that attempt has another end,
+	// or when its failure is reported again. OnChange is called without a lock, by a goroutine of Run, and may call methods of the Fleet. If it is so slow that
 	// 4,096 changes wait, and 8 more for each pod of MaxPods and for each stream, newer
 	// changes are lost. OnError is told how many: ask Pods then.
 	OnChange func(FleetChange)

@@ -25,6 +25,9 @@ type link struct {
 	link  Link
 	since time.Time
 	err   error
+
+	failing teller // of attempts to connect
+	again   bool   // the change from LinkBackoff to LinkConnecting is not told yet
 }
 
 // newLink returns the link to a rank of what a member is. f.mu is held.
@@ -82,7 +85,8 @@ func (f *Fleet) ended(r *fleetRun, l *link) {
 	}
 }
 
-// set notes what the connection is at. f.mu is held.
+// set notes what the connection is at. A new attempt to connect is told when it has
+// another end than the one before, or when that is told again. f.mu is held.
 func (l *link) set(to Link, err error) {
 	from := l.link
 	l.err = err
@@ -90,6 +94,24 @@ func (l *link) set(to Link, err error) {
 		return
 	}
 	l.link, l.since = to, time.Now()
+	switch {
+	case from == LinkBackoff && to == LinkConnecting:
+		l.again = true
+		return
+	case from != LinkConnecting:
+		l.failing = teller{}
+	case to == LinkBackoff && !l.failing.tells(err):
+		l.again = false
+		return
+	}
+	if l.again {
+		l.again = false
+		l.tell(LinkBackoff, LinkConnecting, nil)
+	}
+	l.tell(from, to, err)
+}
+
+func (l *link) tell(from, to Link, err error) {
 	l.f.tell(FleetChange{Kind: LinkChanged, Pod: l.m.shown, Source: l.m.sourceName(), Rank: l.rank, From: from, To: to, Err: err})
 }
 

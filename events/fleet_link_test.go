@@ -1,0 +1,72 @@
+package events
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Attempts to connect that fail in the same way are told at intervals that double. What is
+// told of a link begins where what was told before has ended.
+func TestFleetTellsFailuresAtIntervals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &Fleet{cfg: FleetConfig{OnChange: func(FleetChange) {}}, wake: make(chan struct{}, 1)}
+		l := &link{f: f, m: &member{}}
+		begin, at := time.Now(), LinkNone
+		told := func() (lines []string) {
+			for _, c := range f.changes {
+				if c.From != at {
+					t.Errorf("told %v-%v, and %v was told before", c.From, c.To, at)
+				}
+				at = c.To
+				line := fmt.Sprint(c.To)
+				if c.Err != nil {
+					line += fmt.Sprint(" ", c.Err)
+				}
+				lines = append(lines, line)
+			}
+			f.changes = nil
+			return lines
+		}
+		want := func(what string, lines ...string) {
+			t.Helper()
+			if got := told(); fmt.Sprint(got) != fmt.Sprint(lines) {
+				t.Errorf("%s: told %q, want %q", what, got, lines)
+			}
+		}
+		refused := errors.New("refused")
+		fail := func(err error) {
+			l.set(LinkConnecting, l.err)
+			l.set(LinkBackoff, err)
+		}
+		fail(refused)
+		want("the first attempt", "connecting", "backoff refused")
+		var times []time.Duration
+		for time.Since(begin) < 5*time.Minute {
+			time.Sleep(700 * time.Millisecond)
+			fail(refused)
+			if len(f.changes) > 0 {
+				times = append(times, time.Since(begin).Round(time.Second))
+				want("once more", "connecting", "backoff refused")
+			}
+		}
+		if got, want := fmt.Sprint(times), "[1s 4s 8s 16s 32s 1m4s 2m5s 3m5s 4m5s]"; got != want {
+			t.Errorf("told after %v, want %v", got, want)
+		}
+		fail(errors.New("no route"))
+		want("another failure", "connecting", "backoff no route")
+		l.set(LinkConnecting, l.err)
+		want("an attempt without an end")
+		l.set(LinkLive, nil)
+		want("a connection", "connecting", "live")
+		l.set(LinkBackoff, refused)
+		want("its loss", "backoff refused")
+		fail(refused)
+		want("the first attempt after it", "connecting", "backoff refused")
+		l.set(LinkConnecting, l.err)
+		l.set(LinkEnding, nil)
+		want("the end of the pod", "connecting", "ending")
+	})
+}
