@@ -134,7 +134,7 @@ func (s *Subscriber) noReplay(st *stream, err error) {
 	s.note(st, NoteNoReplay)
 	err = fmt.Errorf("events: subscriber: pod %q: the replay socket %s does not work, so messages that are missed now are lost; it is tried again: %w", st.pod, st.replayAt, err)
 	if st.owner.useless.tells(err) {
-		s.report(err)
+		s.report(st, err)
 	}
 }
 

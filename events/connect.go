@@ -43,7 +43,7 @@ func (s *Subscriber) connect(ctx context.Context) error {
 		// Where an engine restarts, one connection is ended for another one. Two in a
 		// row that brought nothing are ended by whoever else replays.
 		if (!isOurs(err) || !heard) && failing.tells(err) {
-			s.report(err)
+			s.report(st, err)
 		}
 		// A peer that takes connections only to drop them is not hammered.
 		if heard || time.Since(start) > s.cfg.BackoffMax {

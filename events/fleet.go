@@ -73,8 +73,8 @@ type FleetConfig struct {
 	// changes are lost. OnError is told how many: ask Pods then.
 	OnChange func(FleetChange)
 	// OnError gets what does not end Run: refused pods, faults of sources, of connections
-	// and of the sink. Several goroutines call it at once. A fault that lasts is reported
-	// again, at intervals that double up to one minute.
+	// and of the sink. Each error is a *TransportError. Several goroutines call it at once. A
+	// fault that lasts is reported again, at intervals that double up to one minute.
 	OnError func(error)
 }
 
@@ -390,11 +390,11 @@ func (f *Fleet) follow(r *fleetRun, s Source) {
 		tells := err != nil && refused.tells(err)
 		f.mu.Unlock()
 		if tells {
-			f.report(named(err))
+			f.report(nil, named(err))
 		}
 		return err
 	}
-	ctx := context.WithValue(r.ctx, reportKey{}, func(err error) { f.report(named(err)) })
+	ctx := context.WithValue(r.ctx, reportKey{}, func(err error) { f.report(nil, named(err)) })
 	wait := backoff{min: time.Second, max: time.Minute}
 	for r.ctx.Err() == nil {
 		start := time.Now()
@@ -403,7 +403,7 @@ func (f *Fleet) follow(r *fleetRun, s Source) {
 			return
 		}
 		if err = named(cmp.Or(err, errSourceEnded)); failing.tells(err) {
-			f.report(err)
+			f.report(nil, err)
 		}
 		if time.Since(start) > wait.max {
 			wait.reset()
@@ -426,10 +426,16 @@ func Report(ctx context.Context, err error) {
 
 var errSourceEnded = errors.New("it has ended, and is begun again")
 
-func (f *Fleet) report(err error) {
-	if f.cfg.OnError != nil {
-		f.cfg.OnError(err)
+// report gives OnError a fault of a member that is busy, or of no pod if m is nil.
+func (f *Fleet) report(m *member, err error) {
+	if f.cfg.OnError == nil {
+		return
 	}
+	e := &TransportError{Rank: -1, Err: err}
+	if m != nil {
+		e.Pod, e.Model = m.id, m.is.Model
+	}
+	f.cfg.OnError(e)
 }
 
 // Set says all pods that a source knows: those that it does not name any more have gone.
@@ -698,7 +704,7 @@ func (f *Fleet) forget(r *fleetRun, m *member) {
 	err := f.forgetOf(m)
 	for ; err != nil && r.ctx.Err() == nil; err = f.forgetOf(m) {
 		if failing.tells(err) {
-			f.report(fmt.Errorf("events: fleet: pod %q: it is to be forgotten, which is tried again: %w", m.id, err))
+			f.report(m, fmt.Errorf("events: fleet: pod %q: it is to be forgotten, which is tried again: %w", m.id, err))
 		}
 		wait.sleep(r.ctx)
 	}
@@ -791,7 +797,7 @@ func (f *Fleet) forgetAll() {
 		f.mu.Unlock()
 		err := f.forgetOf(m)
 		if err != nil {
-			f.report(fmt.Errorf("events: fleet: pod %q: it was to be forgotten when Run ended: %w", m.id, err))
+			f.report(m, fmt.Errorf("events: fleet: pod %q: it was to be forgotten when Run ended: %w", m.id, err))
 		}
 		f.mu.Lock()
 		if m.busy = false; err == nil {
@@ -879,7 +885,7 @@ func (f *Fleet) tellAll() {
 			f.cfg.OnChange(c)
 		}
 		if untold > 0 {
-			f.report(fmt.Errorf("events: fleet: OnChange is too slow: it has not got %d changes", untold))
+			f.report(nil, fmt.Errorf("events: fleet: OnChange is too slow: it has not got %d changes", untold))
 		}
 		clear(changes)
 		if !running {

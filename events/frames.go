@@ -67,14 +67,16 @@ func (s *Subscriber) unread(c *connection, topic []byte, bad error) {
 		st = c.streams[string(topic)]
 	}
 	who := c.peer
-	if st != nil && (st.topic == nil || bytes.Equal(topic, st.topic)) {
+	if st == nil {
+		st = s.of(c)
+	} else if st.topic == nil || bytes.Equal(topic, st.topic) {
 		who = st.name
 		if sink, ok := s.sink.(ReplaySink); ok {
 			_, _ = sink.IngestMessage(Message{Pod: st.pod, Model: st.model, Stream: st.name, Seq: math.MaxUint64, Err: bad})
 		}
 	}
 	if err := fmt.Errorf("events: subscriber: a message of %s was dropped: %w", who, bad); c.frames.told.tells(err) {
-		s.report(err)
+		s.report(st, err)
 	}
 }
 
@@ -88,14 +90,14 @@ func (s *Subscriber) picks(st *stream, topic []byte) bool {
 	case !first && string(topic) != s.cfg.Topic:
 		s.badTopics.Add(1)
 		if st.conn.topics.isNew(topic, s.cfg.MaxTopics) {
-			s.report(fmt.Errorf("events: subscriber: pod %q has the topic %.100q: messages of the topic %.100q are dropped", st.pod, st.topic, topic))
+			s.report(st, fmt.Errorf("events: subscriber: pod %q has the topic %.100q: messages of the topic %.100q are dropped", st.pod, st.topic, topic))
 		}
 		return false
 	}
 	st.topic = append([]byte{}, topic...)
 	if before := st.owner.topic; before != nil && !bytes.Equal(topic, before) {
 		s.restarted(st)
-		s.report(fmt.Errorf("events: subscriber: pod %q has the topic %.100q: what it held under the topic %.100q is forgotten", st.pod, topic, before))
+		s.report(st, fmt.Errorf("events: subscriber: pod %q has the topic %.100q: what it held under the topic %.100q is forgotten", st.pod, topic, before))
 	}
 	st.owner.topic = st.topic
 	return true
@@ -147,7 +149,7 @@ func (s *Subscriber) joint(c *connection, topic []byte, seq uint64) {
 		t.runs = 0
 	default:
 		if t.runs++; t.runs == jointRuns {
-			s.report(fmt.Errorf("events: subscriber: %s sends the topics %.100q and %.100q: %w", c.peer, t.last, topic, errJoint))
+			s.report(s.of(c), fmt.Errorf("events: subscriber: %s sends the topics %.100q and %.100q: %w", c.peer, t.last, topic, errJoint))
 		}
 	}
 	t.last = append(t.last[:0], topic...)
@@ -170,7 +172,7 @@ func (s *Subscriber) watch(st *stream, receipt Receipt) {
 		return
 	}
 	if err := fmt.Errorf("events: subscriber: pod %q: most messages of %s come behind a gap: %w", st.pod, st.name, errManyGaps); g.told.tells(err) {
-		s.report(err)
+		s.report(st, err)
 	}
 }
 

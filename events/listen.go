@@ -43,7 +43,7 @@ func (s *Subscriber) listen(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if err != nil { // out of file descriptors, say: it may pass
-			s.report(fmt.Errorf("events: subscriber: accepting at %s: %w", s.cfg.Endpoint, err))
+			s.report(nil, fmt.Errorf("events: subscriber: accepting at %s: %w", s.cfg.Endpoint, err))
 			wait.sleep(ctx)
 			continue
 		}
@@ -95,7 +95,7 @@ func (s *Subscriber) attend(ctx context.Context, c *connection) {
 	if err != nil {
 		err = fmt.Errorf("events: subscriber: %w", err)
 	} else {
-		quiet.begin(s, &stream{pod: s.cfg.Pod, model: s.cfg.Model}, c)
+		quiet.begin(s, s.of(c), c)
 		begin := func(ctx context.Context) error { // who it is shows by its first message
 			c.onIdle = func() {
 				for _, st := range c.streams {
@@ -119,8 +119,22 @@ func (s *Subscriber) attend(ctx context.Context, c *connection) {
 		}
 	}
 	if ctx.Err() == nil && !isOurs(err) {
-		s.report(err)
+		s.report(s.of(c), err)
 	}
+}
+
+// of returns the stream of a connection, for a fault of the connection. If that brings no
+// stream or several, the pod is the one that the configuration names, or none.
+func (s *Subscriber) of(c *connection) *stream {
+	if c.stream != nil {
+		return c.stream
+	}
+	if len(c.streams) == 1 {
+		for _, st := range c.streams {
+			return st
+		}
+	}
+	return &stream{pod: s.cfg.Pod, model: s.cfg.Model, conn: c}
 }
 
 // takeFrom delivers a message of one of the connections.

@@ -196,7 +196,7 @@ func (s *Subscriber) strike(st *stream, anew bool) error {
 			return errOtherLife
 		}
 		s.rewound(st)
-		s.report(fmt.Errorf("events: subscriber: pod %q: its replay socket %s is another engine's, unless the engine has restarted in this moment: its next message will show it: %w", st.pod, st.replayAt, errNotPublished))
+		s.report(st, fmt.Errorf("events: subscriber: pod %q: its replay socket %s is another engine's, unless the engine has restarted in this moment: its next message will show it: %w", st.pod, st.replayAt, errNotPublished))
 		return errOtherLife
 	case t.strikes == 1:
 		t.strikes = maxStrikes

@@ -7,7 +7,7 @@ import (
 )
 
 // SilentError reports an engine that is connected and publishes nothing. Its text has
-// the likely causes.
+// the likely causes. It comes in a TransportError: errors.As finds it.
 type SilentError struct {
 	Pod, Model string // empty if they were to come from a topic
 	Endpoint   string // of the engine
@@ -51,7 +51,7 @@ func (q *silence) begin(s *Subscriber, st *stream, c *connection) {
 	q.telling.Add(1)
 	q.timer = time.AfterFunc(s.cfg.Silence, func() {
 		defer q.telling.Done()
-		s.report(&SilentError{
+		s.report(st, &SilentError{
 			Pod: st.pod, Model: st.model, Endpoint: c.peer, Topic: s.cfg.Topic,
 			After: s.cfg.Silence, Dropped: dropped() - before,
 		})

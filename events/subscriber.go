@@ -57,6 +57,26 @@ const (
 // ErrRunning is returned by Run while another Run of the same Subscriber or Fleet lasts.
 var ErrRunning = errors.New("events: Run was called already, and lasts")
 
+// TransportError says which pod a fault is about. Each error that OnError of a
+// SubscriberConfig or a FleetConfig gets is a *TransportError.
+type TransportError struct {
+	Pod, Model string // empty if no pod is known
+	// Rank is that of a Fleet's pod. It is -1 if no rank is known: a Subscriber that the host
+	// has made knows none, and neither does a fault of the whole pod.
+	Rank int
+	// Endpoint is where the engine publishes or, with Bind, the remote end of its connection.
+	// A fault of a whole Subscriber that listens has the endpoint where it listens. It is
+	// empty if the fault is of no connection.
+	Endpoint string
+	Err      error
+}
+
+// Error returns the text of Err.
+func (e *TransportError) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *TransportError) Unwrap() error { return e.Err }
+
 // SubscriberConfig configures a Subscriber. Endpoint is required, and without Bind Pod
 // and Model. A zero limit is the default of its name. The functions whose names begin
 // with On may be nil. Several goroutines call them at once, and messages may wait for
@@ -119,9 +139,9 @@ type SubscriberConfig struct {
 	OnReplay func(Replay)
 	// OnError gets faults that do not end Run: lost connections, failed attempts to connect,
 	// replay sockets that do not answer, engines that publish nothing, and each error of
-	// the sink. A fault that lasts is reported again, at intervals that double up to one
-	// minute. Messages that are dropped because their topic does not begin with Topic, or
-	// names no pod, are counted only (SubscriberStats).
+	// the sink. Each error is a *TransportError. A fault that lasts is reported again, at
+	// intervals that double up to one minute. Messages that are dropped because their topic
+	// does not begin with Topic, or names no pod, are counted only (SubscriberStats).
 	OnError func(error)
 }
 
@@ -489,7 +509,7 @@ func (s *Subscriber) enter(ctx context.Context, st *stream) (waited, ours bool, 
 		s.superseded.Add(1)
 		if !st.superseded {
 			st.superseded = true
-			s.report(fmt.Errorf("events: subscriber: %s from %s: %w", st.name, c.peer, errSuperseded))
+			s.report(st, fmt.Errorf("events: subscriber: %s from %s: %w", st.name, c.peer, errSuperseded))
 		}
 		return waited, false, nil
 	}
@@ -538,7 +558,7 @@ func (s *Subscriber) deliver(st *stream, m Message) (Receipt, error) {
 	if err != nil {
 		s.sinkErrors.Add(1)
 		if !m.Replayed || st.failing.tells(err) { // which comes again and again
-			s.report(fmt.Errorf("events: subscriber: message %d of %s: %w", m.Seq, st.name, err))
+			s.report(st, fmt.Errorf("events: subscriber: message %d of %s: %w", m.Seq, st.name, err))
 		}
 	}
 	if receipt.Unrecognized != nil {
@@ -565,7 +585,7 @@ func (s *Subscriber) tellUnrecognized(st *stream, what error) {
 		st.strange[err.Error()] = told
 	}
 	if told.tells(err) {
-		s.report(err)
+		s.report(st, err)
 	}
 }
 
@@ -603,14 +623,23 @@ func (s *Subscriber) rewound(st *stream) {
 func (s *Subscriber) failed(st *stream, err error) {
 	if err != nil {
 		s.sinkErrors.Add(1)
-		s.report(fmt.Errorf("events: subscriber: %s: %w", st.name, err))
+		s.report(st, fmt.Errorf("events: subscriber: %s: %w", st.name, err))
 	}
 }
 
-func (s *Subscriber) report(err error) {
-	if s.cfg.OnError != nil {
-		s.cfg.OnError(err)
+// report gives OnError a fault of a stream, or of the whole Subscriber if st is nil.
+func (s *Subscriber) report(st *stream, err error) {
+	if s.cfg.OnError == nil {
+		return
 	}
+	e := &TransportError{Pod: s.cfg.Pod, Model: s.cfg.Model, Rank: -1, Endpoint: s.cfg.Endpoint, Err: err}
+	if st != nil {
+		e.Pod, e.Model, e.Endpoint = st.pod, st.model, st.conn.peer
+	}
+	if s.link != nil {
+		e.Rank = s.link.rank
+	}
+	s.cfg.OnError(e)
 }
 
 // teller keeps what goes on failing in one way from being told at every attempt.

@@ -11,6 +11,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -77,7 +78,12 @@ func subscribe(t *testing.T, cfg events.SubscriberConfig, fail ...func(events.Me
 	}
 	cfg.OnListen = func(e string) { s.listening <- e }
 	cfg.OnConnect = func(e string) { s.connected <- e }
-	cfg.OnError = func(err error) { s.errors <- err }
+	cfg.OnError = func(err error) {
+		if _, ok := err.(*events.TransportError); !ok {
+			t.Errorf("OnError got a %T: %v", err, err)
+		}
+		s.errors <- err
+	}
 	var err error
 	if s.Subscriber, err = events.NewSubscriber(s, cfg); err != nil {
 		t.Fatal(err)
@@ -484,5 +490,84 @@ func TestInterrupted(t *testing.T) {
 	b.waitDisconnects(2)
 	if n := len(sink.streams); n != 0 {
 		t.Errorf("told %d times more: %q", n, <-sink.streams)
+	}
+}
+
+// TestTransportError: a fault says of which pod, rank and connection it is, and what caused
+// it.
+func TestTransportError(t *testing.T) {
+	closed := closedPort(t)
+	port := portOf(t, closed)
+	quiet := rawServer(t, zmtptest.Hello(0, "PUB"))
+	spoken := slices.Concat(zmtptest.Hello(0, "PUB"), zmtptest.Message("kv@b@n", number(0), "x"))
+	guests := func(script []byte) func(*testing.T) (chan error, string) {
+		return func(t *testing.T) (chan error, string) {
+			s := subscribe(t, events.SubscriberConfig{Bind: true, Endpoint: "tcp://127.0.0.1:0", Silence: time.Millisecond})
+			c := guest(t, wait(t, "OnListen", s.listening), script)
+			if bytes.Equal(script, spoken) {
+				s.next()
+				c.Close()
+			}
+			return s.errors, zmtp.Name(c.LocalAddr())
+		}
+	}
+	fleet := func(t *testing.T, sink events.FleetSink, source ...events.Source) chan error {
+		errs := make(chan error, 100)
+		f := newFleet(t, sink, events.FleetConfig{OnError: func(err error) { errs <- err }})
+		mustSet(t, f, "s", events.Pod{ID: "b", Model: "n", Host: "127.0.0.1", Port: port - 1, Ranks: 2})
+		runFleet(t, f, source...)
+		mustSet(t, f, "s")
+		mustSet(t, f, "s", events.Pod{ID: "b", Model: "n", Host: "127.0.0.1", Port: port - 1, Ranks: 2})
+		return errs
+	}
+	broken := errors.New("broken")
+	silent := func(err error) bool { return errors.As(err, new(*events.SilentError)) }
+	refused := func(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
+	lost := func(err error) bool { return strings.Contains(err.Error(), "connection lost") }
+	is := func(want error) func(error) bool { return func(err error) bool { return errors.Is(err, want) } }
+	for _, tt := range []struct {
+		what  string
+		begin func(t *testing.T) (chan error, string)
+		want  events.TransportError // Endpoint is what begin returns
+		cause func(error) bool
+	}{
+		{"refused", func(t *testing.T) (chan error, string) {
+			return subscribe(t, events.SubscriberConfig{Pod: "b", Model: "n", Endpoint: closed}).errors, closed
+		}, events.TransportError{Pod: "b", Model: "n", Rank: -1}, refused},
+		{"silent", func(t *testing.T) (chan error, string) {
+			return subscribe(t, events.SubscriberConfig{Pod: "b", Model: "n", Endpoint: quiet, Silence: time.Millisecond}).errors, quiet
+		}, events.TransportError{Pod: "b", Model: "n", Rank: -1}, silent},
+		{"refused, in a Fleet", func(t *testing.T) (chan error, string) { return fleet(t, newFleetSink()), closed },
+			events.TransportError{Pod: "b", Model: "n", Rank: 1}, refused},
+		{"not forgotten", func(t *testing.T) (chan error, string) {
+			sink := newFleetSink()
+			sink.refuse = func(string) error { return broken }
+			return fleet(t, sink), ""
+		}, events.TransportError{Pod: "b", Model: "n", Rank: -1}, is(broken)},
+		{"a source", func(t *testing.T) (chan error, string) {
+			return fleet(t, newFleetSink(), events.Source{Name: "x", Run: func(context.Context, func([]events.Pod) error) error { return broken }}), ""
+		}, events.TransportError{Rank: -1}, is(broken)},
+		{"a guest that is silent", guests(zmtptest.Hello(0, "PUB")), events.TransportError{Rank: -1}, silent},
+		{"a guest that leaves", guests(spoken), events.TransportError{Pod: "b", Model: "n", Rank: -1}, lost},
+	} {
+		t.Run(tt.what, func(t *testing.T) {
+			errs, endpoint := tt.begin(t)
+			want := tt.want
+			want.Endpoint = endpoint
+			for {
+				err := wait(t, "the fault", errs)
+				var got *events.TransportError
+				if !errors.As(err, &got) || err.Error() != got.Err.Error() {
+					t.Fatalf("%T: %v", err, err)
+				}
+				if !tt.cause(err) || want.Rank > 0 && got.Rank != want.Rank {
+					continue
+				}
+				if want.Err = got.Err; *got != want {
+					t.Errorf("%+v, want %+v", *got, want)
+				}
+				return
+			}
+		})
 	}
 }
