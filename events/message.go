@@ -34,6 +34,9 @@ type Gap struct {
 
 // Receipt says what a sink did with a Message.
 type Receipt struct {
+	// Applied: the sink has what the message says. If there is no error, and Applied,
+	// Duplicate and Held are false, another stream has the rank of the message. A
+	// Subscriber tells OnError of that.
 	Applied   bool
 	Duplicate bool
 	// Held: the message has Hold and was not applied, for one of four reasons. Gap is set:

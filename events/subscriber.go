@@ -138,8 +138,8 @@ type SubscriberConfig struct {
 	// OnReplay gets a Replay each time one has ended.
 	OnReplay func(Replay)
 	// OnError gets faults that do not end Run: lost connections, failed attempts to connect,
-	// replay sockets that do not answer, engines that publish nothing, and each error of
-	// the sink. Each error is a *TransportError. A fault that lasts is reported again, at
+	// replay sockets that do not answer, engines that publish nothing, two engines under
+	// one pod and rank, and each error of the sink. Each error is a *TransportError. A fault that lasts is reported again, at
 	// intervals that double up to one minute. Messages that are dropped because their topic
 	// does not begin with Topic, or names no pod, are counted only (SubscriberStats).
 	OnError func(error)
@@ -333,6 +333,8 @@ func (s *Subscriber) Stats() SubscriberStats {
 	}
 }
 
+var errContested = errors.New("another stream has their rank: are two engines configured under one pod and rank?")
+
 // connection is one connection to an engine.
 type connection struct {
 	id    uint64      // in order of arrival
@@ -407,8 +409,10 @@ type stream struct {
 	forgets bool
 	// current: the last answer of the replay socket ended as it should.
 	current bool
-	failing teller // of the sink's errors about replays
-	strange map[string]*teller
+	// failing: the sink refuses messages of a replay. contested: another stream has the rank of
+	// its messages. strange: what is not recognized.
+	failing, contested teller
+	strange            map[string]*teller
 
 	asking atomic.Bool // an asker of the stream is under way
 }
@@ -555,10 +559,15 @@ func (s *Subscriber) deliver(st *stream, m Message) (Receipt, error) {
 	s.messages.Add(1)
 	m.Pod, m.Model, m.Stream = st.pod, st.model, st.name
 	receipt, err := s.sink.IngestMessage(m)
-	if err != nil {
+	switch {
+	case err != nil:
 		s.sinkErrors.Add(1)
 		if !m.Replayed || st.failing.tells(err) { // which comes again and again
 			s.report(st, fmt.Errorf("events: subscriber: message %d of %s: %w", m.Seq, st.name, err))
+		}
+	case !receipt.Applied && !receipt.Duplicate && !receipt.Held && !m.Replayed:
+		if err := fmt.Errorf("events: subscriber: pod %q: messages of %s are not applied: %w", st.pod, st.name, errContested); st.contested.tells(err) {
+			s.report(st, err)
 		}
 	}
 	if receipt.Unrecognized != nil {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -51,7 +52,8 @@ func (s *subscription) IngestMessage(m events.Message) (events.Receipt, error) {
 	m.Payload = bytes.Clone(m.Payload)
 	s.messages <- m
 	if s.fail != nil {
-		return events.Receipt{}, s.fail(m)
+		err := s.fail(m)
+		return events.Receipt{Applied: err == nil}, err
 	}
 	return events.Receipt{Applied: true}, nil
 }
@@ -490,6 +492,41 @@ func TestInterrupted(t *testing.T) {
 	b.waitDisconnects(2)
 	if n := len(sink.streams); n != 0 {
 		t.Errorf("told %d times more: %q", n, <-sink.streams)
+	}
+}
+
+// others is a sink to which another stream brings the rank.
+type others struct{}
+
+func (others) IngestMessage(events.Message) (events.Receipt, error) { return events.Receipt{}, nil }
+
+// TestContested: OnError gets it, at intervals, when another stream has the rank.
+func TestContested(t *testing.T) {
+	script := zmtptest.Hello(0, "PUB")
+	for i := range uint64(100) {
+		script = append(script, zmtptest.Message("", number(i), "x")...)
+	}
+	endpoint := rawServer(t, script)
+	told := make(chan error, 100)
+	s, err := events.NewSubscriber(others{}, events.SubscriberConfig{Pod: "a", Model: "m", Endpoint: endpoint, OnError: func(err error) { told <- err }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	begin := time.Now()
+	go func() { ended <- s.Run(ctx) }()
+	want := fmt.Sprintf(`events: subscriber: pod "a": messages of %s are not applied: another stream has their rank: are two engines configured under one pod and rank?`, endpoint)
+	if err := wait(t, "OnError", told); err.Error() != want {
+		t.Errorf("told %v, want %s", err, want)
+	}
+	for s.Stats().Messages < 100 {
+		runtime.Gosched()
+	}
+	cancel()
+	<-ended
+	if n := len(told); time.Since(begin) < time.Second && n > 0 {
+		t.Errorf("told %d times more", n)
 	}
 }
 

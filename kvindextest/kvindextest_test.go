@@ -427,3 +427,41 @@ func TestMisuse(t *testing.T) {
 	r.must(err)
 	wants("waits for message 9, and the engine has sent all before message 1; the state is partial")
 }
+
+// Two engines with the name of one pod: OnError gets it.
+func TestTwoEnginesOfOneName(t *testing.T) {
+	zmtptest.NoLeaks(t)
+	ctx := zmtptest.Context(t)
+	ix, err := kvindex.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ix.Close()
+	told := make(chan error, 100)
+	var engines []*kvindextest.Engine
+	for range 2 {
+		e, err := kvindextest.NewEngine(kvindextest.EngineConfig{Pod: "a", Model: model})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { e.Close() })
+		engines = append(engines, e)
+		subscribe(t, ix, events.SubscriberConfig{Endpoint: e.Endpoint(), Pod: "a", Model: model, OnError: func(err error) {
+			select {
+			case told <- err:
+			default:
+			}
+		}})
+		if err := e.WaitSubscribers(ctx, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := 0; len(told) == 0; i++ {
+		if _, err := engines[i%2].Serve(ctx, kvindextest.Request{Tokens: prompt(i, 20)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := <-told; !strings.HasPrefix(err.Error(), `events: subscriber: pod "a": messages of tcp://`) || !strings.HasSuffix(err.Error(), "are not applied: another stream has their rank: are two engines configured under one pod and rank?") {
+		t.Error(err)
+	}
+}
