@@ -19,6 +19,7 @@ type Candidates struct {
 	model string   // as requests name it; if base is set, as events do
 	base  bool     // model is a base model, and nobody is asked what it means
 	pods  []string // sorted, none twice; nil: every pod heard
+	bad   error    // what is wrong with pods
 	set   atomic.Pointer[candidateSet]
 }
 
@@ -50,13 +51,17 @@ type candidateSet struct {
 
 // Candidates returns the pods with these names as Candidates for model, which is a name
 // as in Request.Model. With pods nil it is all known pods of the model, now and later;
-// with pods empty it is none. It keeps nothing of pods.
+// with pods empty it is none. It keeps nothing of pods. If one of the names is empty, each
+// request with the Candidates is an error.
 func (x *Indexer) Candidates(model string, pods []string) *Candidates {
 	c := &Candidates{x: x, model: model}
 	if pods != nil {
 		c.pods = slices.Clone(pods)
 		slices.Sort(c.pods)
 		c.pods = slices.Compact(c.pods)
+		if len(c.pods) > 0 && c.pods[0] == "" {
+			c.bad = fmt.Errorf("%w: pods[%d] has no name", ErrRequest, slices.Index(pods, ""))
+		}
 	}
 	return c
 }
@@ -132,7 +137,7 @@ func (x *Indexer) lookUp(c *Candidates, m meaning) *candidateSet {
 func (x *Indexer) resolve(c *Candidates, m meaning) *candidateSet {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	set := &candidateSet{heard: x.heard.Load(), base: m.base, adapter: m.adapter, err: m.err}
+	set := &candidateSet{heard: x.heard.Load(), base: m.base, adapter: m.adapter, err: cmp.Or(c.bad, m.err)}
 	if set.err != nil {
 		return set
 	}

@@ -53,10 +53,11 @@ func TestCandidates(t *testing.T) {
 	for name, r := range map[string]kvindex.Request{
 		"pods":  {Candidates: every, Pods: []string{"b"}},
 		"model": {Candidates: every, Model: "other"},
+		"name":  {Candidates: ix.Candidates("m", []string{""})},
 	} {
 		r.Tokens = p.Tokens
 		if err := ix.ScoreRequest(ctx, &r, new(kvindex.Answer)); !errors.Is(err, kvindex.ErrRequest) {
-			t.Errorf("candidates and another %s: %v", name, err)
+			t.Errorf("candidates and a wrong %s: %v", name, err)
 		}
 	}
 }

@@ -39,7 +39,11 @@ type config struct {
 
 func configOf(opts []Option) config {
 	c := config{given: make(map[string]Model)}
-	for _, o := range opts {
+	for i, o := range opts {
+		if o == nil {
+			c.errs = append(c.errs, fmt.Errorf("option %d of %d is nil", i+1, len(opts)))
+			continue
+		}
 		o(&c)
 	}
 	return c

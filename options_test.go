@@ -46,6 +46,7 @@ func TestOptions(t *testing.T) {
 		{"WithModels is given twice", []kvindex.Option{kvindex.WithModels(source), kvindex.WithModels(source)}},
 		{"WithProfile: the function is nil", []kvindex.Option{kvindex.WithProfile(nil)}},
 		{"WithIndex is given twice", []kvindex.Option{kvindex.WithIndex(m), kvindex.WithIndex(m)}},
+		{"option 2 of 3 is nil", []kvindex.Option{kvindex.WithMemory(1 << 30), nil, kvindex.WithMemory(1 << 30)}},
 		{"WithKeySeed is given twice", []kvindex.Option{kvindex.WithKeySeed(testSeed), kvindex.WithKeySeed(testSeed)}},
 	} {
 		if _, err := kvindex.New(c.opts...); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -55,9 +55,10 @@ type Request struct {
 	Media []Media
 
 	// Pods are the names of the pods to score. With nil all known pods of the model are
-	// scored, with an empty list none. Candidates, if not nil, take the place of Pods and
-	// Model, and are faster for many requests about the same pods. Then Pods must be nil,
-	// and Model empty or that of the Candidates; the model of a body is not looked at.
+	// scored, with an empty list none. An empty name is an error. Candidates, if not nil,
+	// take the place of Pods and Model, and are faster for many requests about the same
+	// pods. Then Pods must be nil, and Model empty or that of the Candidates; the model of a
+	// body is not looked at.
 	Pods       []string
 	Candidates *Candidates
 

@@ -119,6 +119,7 @@ func TestBadRequests(t *testing.T) {
 		text string
 	}{
 		{kvindex.Request{Tokens: tokens}, kvindex.ErrRequest, "model is empty"},
+		{kvindex.Request{Model: "m", Tokens: tokens, Pods: []string{"b", "", "a"}}, kvindex.ErrRequest, "pods[1] has no name"},
 		{kvindex.Request{Model: "m"}, kvindex.ErrRequest, "prompt is empty"},
 		{kvindex.Request{Model: "m", Tokens: []uint32{}}, kvindex.ErrRequest, "prompt is empty"},
 		{kvindex.Request{Model: "m", Prompt: "x", Tokens: tokens}, kvindex.ErrRequest, "both"},
