@@ -13,13 +13,14 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds on what a Pod names. They are those of an Indexer.
+// DefaultPort is the Port that a Pod leaves zero: vLLM and SGLang publish there by default.
+const DefaultPort = 5557
+
+// Bounds on what a Pod names. maxName is that of an Indexer.
 const (
-	// DefaultPort is where vLLM and SGLang publish by default.
-	DefaultPort = 5557
-	maxRanks    = 1024
-	maxName     = 1024
-	maxZone     = 64 // bytes of an IPv6 zone, the name of a network interface
+	maxRanks = 1024
+	maxName  = 1024
+	maxZone  = 64 // bytes of an IPv6 zone, the name of a network interface
 )
 
 // A Pod describes a running engine for a Fleet. ID, Model and, with EngineZeroMQ, Host

@@ -114,6 +114,7 @@ func TestFleetRefusesPods(t *testing.T) {
 		{events.Pod{ID: "a", Model: "m", Host: "h", ReplayPort: math.MaxInt, Ranks: 2}, "with 2 ranks"},
 		{events.Pod{ID: "a", Model: "m", Host: "h", ReplayPort: 65000, Ranks: 600}, "ReplayPort 65000 with 600 ranks"},
 		{events.Pod{ID: "a", Model: "m", Host: "h", Port: 6000, ReplayPort: 6003, Ranks: 4}, "overlap"},
+		{events.Pod{ID: "a", Model: "m", Host: "h", ReplayPort: 5557}, "the ports of 1 ranks from Port 5557 and from ReplayPort 5557 overlap"},
 		{events.Pod{ID: "a", Model: "m", Host: "h", Ranks: 1025}, "1025 ranks"},
 		{events.Pod{ID: "a", Model: "m", Host: "h", Ranks: -1}, "-1 ranks"},
 		{events.Pod{ID: "a", Model: "m", Host: "h", Engine: 7}, "no such engine: 7"},

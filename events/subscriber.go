@@ -258,6 +258,8 @@ func (c SubscriberConfig) validate(sink Sink) error {
 	if c.Replay != "" && !c.Bind {
 		if err := zmtp.CheckDial(c.Replay); err != nil {
 			bad("Replay: %w", err)
+		} else if c.Replay == c.Endpoint {
+			bad("Replay and Endpoint are both %s: an engine has a port for each (vLLM: replay_endpoint and endpoint)", c.Endpoint)
 		}
 	}
 	if !c.Bind && c.ReplayOf != nil {

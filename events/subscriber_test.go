@@ -317,6 +317,7 @@ func TestNewSubscriberValidates(t *testing.T) {
 		{"inproc", func(c *events.SubscriberConfig) { c.Endpoint = "inproc://x" }, "inproc"},
 		{"connecting to all", func(c *events.SubscriberConfig) { c.Endpoint = "tcp://*:5557" }, "host"},
 		{"binding without a port", func(c *events.SubscriberConfig) { c.Bind, c.Endpoint = true, "tcp://*" }, "port"},
+		{"one port for both", func(c *events.SubscriberConfig) { c.Replay = c.Endpoint }, "Replay and Endpoint are both tcp://10.0.0.1:5557"},
 		{"no pod", func(c *events.SubscriberConfig) { c.Pod = "" }, "Pod"},
 		{"no model", func(c *events.SubscriberConfig) { c.Model = "" }, "Model"},
 		{"long topic", func(c *events.SubscriberConfig) { c.Topic = strings.Repeat("x", 1025) }, "Topic"},
@@ -328,7 +329,7 @@ func TestNewSubscriberValidates(t *testing.T) {
 	for _, tt := range tests {
 		cfg := good
 		tt.edit(&cfg)
-		if _, err := events.NewSubscriber(&subscription{}, cfg); err == nil || !strings.Contains(err.Error(), tt.want) {
+		if _, err := events.NewSubscriber(struct{ events.ReplaySink }{}, cfg); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: got %v, want it to say %q", tt.name, err, tt.want)
 		}
 	}

@@ -46,8 +46,12 @@ func LoadPretrained(dir string, engine ...string) (*BPE, error) {
 		return nil, fmt.Errorf("tokenize: %s is a file, not the folder of a model: %w", dir, fs.ErrInvalid)
 	}
 	c, err := readConfig(dir, strings.Join(engine, ""))
-	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("%w: Load reads a tokenizer.json alone", err)
+	if _, missing := fileIn(dir, configName); errors.Is(missing, fs.ErrNotExist) {
+		if _, err = tokenizerFile(dir); err != nil {
+			err = fmt.Errorf("no tokenizer files: no %s, and %w", configName, err)
+		} else {
+			err = fmt.Errorf("%w: Load reads a tokenizer.json alone", missing)
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("tokenize: %w", err)
