@@ -15,6 +15,7 @@
 //	scores, err := ix.Score(...)                                          // predicts
 //	cached, err = e.Serve(ctx, kvindextest.Request{Tokens: prompt})       // what is true
 //
+// [NewPod] makes the engines of a pod with several data-parallel ranks, for a Fleet.
 // [Engine.Drop], [Engine.Disconnect], [Engine.Restart] and [Engine.LoseReplies] make
 // faults: what a gateway has to live with.
 //
@@ -28,6 +29,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -52,7 +54,7 @@ type EngineConfig struct {
 	// Pod and Model are the names that the gateway has for the engine and for the
 	// model. The topic of the events is kv@POD@MODEL.
 	Pod, Model string
-	// Rank is the data-parallel rank. A pod with two ranks is two Engines.
+	// Rank is the data-parallel rank. A pod with two ranks is two Engines: NewPod makes them.
 	Rank int
 	// BlockSize is the number of tokens of a block. Default: 16.
 	BlockSize int
@@ -124,6 +126,11 @@ type call struct {
 // NewEngine starts an engine with an empty cache. The error says what in the
 // configuration is wrong, or why the sockets cannot be opened.
 func NewEngine(cfg EngineConfig) (*Engine, error) {
+	return newEngine(cfg, 0, 0)
+}
+
+// newEngine is NewEngine with the ports of the sockets; 0 is any free one.
+func newEngine(cfg EngineConfig, port, replayPort int) (*Engine, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
@@ -132,8 +139,11 @@ func NewEngine(cfg EngineConfig) (*Engine, error) {
 		return nil, err
 	}
 	sockets := fakeengine.PublisherConfig{Topic: cfg.topic(), Endpoint: cfg.Connect, Connect: cfg.Connect != ""}
+	if cfg.Connect == "" {
+		sockets.Endpoint = fmt.Sprintf("tcp://127.0.0.1:%d", port)
+	}
 	if cfg.Replay {
-		sockets.Replay = "tcp://127.0.0.1:0"
+		sockets.Replay = fmt.Sprintf("tcp://127.0.0.1:%d", replayPort)
 	}
 	var err error
 	if e.publisher, err = fakeengine.NewPublisher(sockets); err != nil {
@@ -143,6 +153,84 @@ func NewEngine(cfg EngineConfig) (*Engine, error) {
 	ctx, e.stop = context.WithCancel(context.Background())
 	e.running.Go(func() { e.run(ctx) })
 	return e, nil
+}
+
+// portAttempts is how often NewPod and freePorts look for free ports in a row.
+const portAttempts = 100
+
+// NewPod starts the engines of a pod with data-parallel ranks: one for each rank, from 0
+// on. Rank r publishes at the port of rank 0 plus r and, with Replay, answers replays at the
+// replay port of rank 0 plus r. The events.Pod describes that to a Fleet, by Fleet.Set or a
+// source of the test. cfg is for each rank; its Rank and Connect must be zero. Close each
+// engine.
+func NewPod(cfg EngineConfig, ranks int) ([]*Engine, events.Pod, error) {
+	if cfg.Rank != 0 || cfg.Connect != "" || ranks < 1 || ranks > kvindex.MaxRanks {
+		return nil, events.Pod{}, fmt.Errorf("kvindextest: a pod has 1 to %d ranks, not %d, and for each of them Rank is not set (%d), nor Connect (%q)", kvindex.MaxRanks, ranks, cfg.Rank, cfg.Connect)
+	}
+	if err := cfg.validate(); err != nil {
+		return nil, events.Pod{}, err
+	}
+	for attempt := 1; ; attempt++ {
+		engines, pod, err := newRanks(cfg, ranks)
+		if err == nil {
+			return engines, pod, nil
+		}
+		for _, e := range engines {
+			_ = e.Close()
+		}
+		if attempt == portAttempts {
+			return nil, events.Pod{}, err
+		}
+	}
+}
+
+// newRanks starts the engines of a pod at ports that were free a moment ago. Those that have
+// started are returned with an error too.
+func newRanks(cfg EngineConfig, ranks int) (engines []*Engine, pod events.Pod, err error) {
+	port, err := freePorts(2 * ranks)
+	if err != nil {
+		return nil, pod, err
+	}
+	pod = events.Pod{ID: cfg.Pod, Model: cfg.Model, Host: "127.0.0.1", Port: port, Ranks: ranks}
+	if cfg.Replay {
+		pod.ReplayPort = port + ranks
+	}
+	for cfg.Rank = range ranks {
+		e, err := newEngine(cfg, port+cfg.Rank, port+ranks+cfg.Rank)
+		if err != nil {
+			return engines, pod, err
+		}
+		engines = append(engines, e)
+	}
+	return engines, pod, nil
+}
+
+// freePorts returns the first of n ports in a row that nobody listens at.
+func freePorts(n int) (int, error) {
+	var err error
+	for range portAttempts {
+		l, listens := net.Listen("tcp", "127.0.0.1:0")
+		if listens != nil {
+			return 0, fmt.Errorf("kvindextest: looking for a free port: %w", listens)
+		}
+		defer l.Close() // at the end, so that each attempt gets another port
+		first := l.Addr().(*net.TCPAddr).Port
+		if err = areFree(first+1, n-1); err == nil {
+			return first, nil
+		}
+	}
+	return 0, fmt.Errorf("kvindextest: looking for %d free ports in a row: %w", n, err)
+}
+
+func areFree(first, n int) error {
+	for port := first; port < first+n; port++ {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			return err
+		}
+		_ = l.Close()
+	}
+	return nil
 }
 
 // start begins a life of the engine, with a hash seed of its own: as vLLM does

@@ -3,6 +3,7 @@ package kvindextest_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -426,6 +427,75 @@ func TestMisuse(t *testing.T) {
 	_, err = other.IngestMessage(kvindex.Message{Pod: "a", Model: model, Seq: 8, Payload: empty})
 	r.must(err)
 	wants("waits for message 9, and the engine has sent all before message 1; the state is partial")
+}
+
+// A Fleet follows the ranks of a pod at ports in a row.
+func TestNewPod(t *testing.T) {
+	for _, replay := range []bool{false, true} {
+		t.Run(fmt.Sprint("replay ", replay), func(t *testing.T) { newPod(t, replay) })
+	}
+	for want, f := range map[string]func() error{
+		"1 to 256 ranks, not 0": func() error {
+			_, _, err := kvindextest.NewPod(kvindextest.EngineConfig{Pod: "a", Model: model}, 0)
+			return err
+		},
+		"Rank is not set (1)": func() error {
+			_, _, err := kvindextest.NewPod(kvindextest.EngineConfig{Pod: "a", Model: model, Rank: 1}, 2)
+			return err
+		},
+		`needs a Pod without @`: func() error { _, _, err := kvindextest.NewPod(kvindextest.EngineConfig{Model: model}, 2); return err },
+		`nor Connect ("tcp://h:5557")`: func() error {
+			_, _, err := kvindextest.NewPod(kvindextest.EngineConfig{Pod: "a", Model: model, Connect: "tcp://h:5557"}, 2)
+			return err
+		},
+	} {
+		if err := f(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}
+
+func newPod(t *testing.T, replay bool) {
+	zmtptest.NoLeaks(t)
+	ctx := zmtptest.Context(t)
+	ix, err := kvindex.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ix.Close() })
+	const ranks = 4
+	engines, pod, err := kvindextest.NewPod(kvindextest.EngineConfig{Pod: "a", Model: model, Replay: replay}, ranks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range engines {
+		t.Cleanup(func() { e.Close() })
+	}
+	fleet, err := events.NewFleet(ix, events.FleetConfig{})
+	if err == nil {
+		err = fleet.Set("test", []events.Pod{pod})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	run, stop := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { _ = fleet.Run(run) })
+	t.Cleanup(func() { stop(); running.Wait() })
+	var a kvindex.Answer
+	for rank, e := range engines {
+		r := &rig{t, ctx, e, ix}
+		r.must(r.WaitSubscribers(ctx, 1))
+		r.serve(prompt(rank, 100))
+		r.must(r.WaitApplied(ctx, ix))
+		r.must(ix.ScoreRequest(ctx, &kvindex.Request{Model: model, Tokens: prompt(rank, 100), Pods: []string{"a"}}, &a))
+		if s := a.Pods[0]; s.Rank != rank || s.CachedTokens != 96 {
+			t.Errorf("rank %d: %+v", rank, s)
+		}
+	}
+	if st := fleet.Pods(nil)[0].Streams; len(engines) != ranks || len(st) != ranks || (pod.ReplayPort != 0) != replay || st[ranks-1].Endpoint != engines[ranks-1].Endpoint() {
+		t.Errorf("%+v, %+v", pod, st)
+	}
 }
 
 // Two engines with the name of one pod: OnError gets it.
