@@ -284,3 +284,18 @@ func BenchmarkRejectMalformed(b *testing.B) {
 	}
 	b.SetBytes(int64(len(bad)))
 }
+
+// A host that begins to Ingest behind the first message of an engine calls MarkLost once:
+// then the rank is partial, and what comes counts.
+func TestIngestBeginsLate(t *testing.T) {
+	ix := open(t)
+	p := fakeengine.NewPrompt(1, 16, 4)
+	ingest(t, ix, "a", p.Stored(0, 1))
+	if err := ix.MarkLost("a", 0); err != nil {
+		t.Fatal(err)
+	}
+	ingest(t, ix, "a", p.Stored(0, 3))
+	if got := ix.Pods(nil)[0]; got.State != kvindex.StatePartial || blocks(t, ix, "a", p) != 3 {
+		t.Errorf("%d blocks, %+v", blocks(t, ix, "a", p), got)
+	}
+}

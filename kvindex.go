@@ -338,6 +338,11 @@ func (x *Indexer) Score(ctx context.Context, prompt, model string, pods []string
 // order of calls is the order in which they are applied. If the caller knows that
 // messages were lost, it calls MarkLost.
 //
+// Without numbers nothing shows that messages came before the first one: the rank is
+// StateLive from its first payload on. A caller that begins behind the engine's first
+// message calls MarkLost once for each rank, behind the first payload of that rank. What
+// this payload said is forgotten, and the rank is StatePartial.
+//
 // A malformed payload is an error that wraps ErrMalformed, and nothing of it is
 // applied. Call MarkLost then, too: what the payload said is missing. If the index has no
 // room for the rank, the error wraps ErrFull, and the rank has lost what the payload

@@ -946,3 +946,43 @@ func TestSequencerAgainstEngine(t *testing.T) {
 		}
 	}
 }
+
+// A restart with a clock that is behind is noticed after 16 messages, or after a quarter of as
+// many as came before. The same holds for a clock that is set back after a restart: then the
+// engine counts as restarted once more.
+func TestSequencerClockSetBack(t *testing.T) {
+	for _, before := range []uint64{20, 100, 1024, 1500, 5000, 100_000} {
+		for _, own := range []uint64{0, 5} { // messages after the restart, before the clock is set back
+			var s events.Sequencer
+			say := func(life, seq uint64, time float64) events.Verdict {
+				a := events.Arrival{Seq: seq, Digest: life<<32 | seq + 1, Time: time, Decoded: true}
+				v := s.Check(a)
+				s.Advance(a, v)
+				return v
+			}
+			for seq := range before {
+				say(1, seq, 1e6+float64(seq))
+			}
+			for seq := range own {
+				if v := say(2, seq, 2e6+float64(seq)); v.Restarted != (seq == 0) {
+					t.Fatalf("%d before: message %d: %+v", before, seq, v)
+				}
+			}
+			seq, dropped := own, uint64(0)
+			v := say(2, seq, float64(seq))
+			for ; v.Duplicate; v = say(2, seq, float64(seq)) {
+				seq, dropped = seq+1, dropped+1
+			}
+			limit := uint64(15)
+			if before > 1024 {
+				limit = before / 4
+			}
+			if !v.Restarted && seq < before || dropped > limit {
+				t.Errorf("%d before, %d since: %d were dropped, then %+v", before, own, dropped, v)
+			}
+			if before == 100_000 && own == 0 && dropped != 15_360 {
+				t.Errorf("%d were dropped", dropped)
+			}
+		}
+	}
+}
