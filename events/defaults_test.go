@@ -49,7 +49,7 @@ func TestDefaults(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range regexp.MustCompile(`(?m)^\t(Default\w+) +=`).FindAllSubmatch(text, -1) {
+		for _, m := range regexp.MustCompile(`(?m)^(?:\t|const )(Default\w+) +=`).FindAllSubmatch(text, -1) {
 			if declared++; tests[string(m[1])].want == 0 {
 				t.Errorf("%s is not tested", m[1])
 			}
