@@ -26,7 +26,7 @@ type converter struct {
 	// unrecognized is what the batch has that is not known, behind the last change that
 	// clears all.
 	unrecognized []string
-	mayRemove    bool // some of that may say that blocks have left the cache
+	mayRemove    bool        // some of that may say that blocks have left the cache
 	groups       []GroupInfo // of the batch, as the profile knows them
 	locals       []index.Local
 	hashes       []index.Hash

@@ -1,10 +1,10 @@
 package kvindex
 
-import "slices"
+import (
+	"slices"
 
-// notScorable stands for the cached tokens of a pod for which the chat is not
-// scorable: it is less than those of a pod that holds nothing.
-const notScorable = -1
+	"github.com/kvindex/kvindex/internal/ranking"
+)
 
 // exclude takes back what was found of the pods for which the chat is not scorable.
 func (sc *scorer) exclude() {
@@ -17,7 +17,7 @@ func (sc *scorer) exclude() {
 			continue
 		}
 		for at := sc.entry(int32(i), 0); at < sc.entry(int32(i)+1, 0); at++ {
-			sc.best[at].cached = notScorable
+			sc.best[at].Cached = ranking.NotScorable
 		}
 	}
 }

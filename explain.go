@@ -289,10 +289,10 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 		if i := slices.Index(sc.set.names, pod); i >= 0 {
 			e.Score = a.Pods[slices.IndexFunc(a.Pods, func(s PodScore) bool { return s.Pod == pod })]
 			switch b := sc.best[i]; {
-			case int(b.row) > sc.real:
+			case int(b.Row) > sc.real:
 				w.sentTo = sc.rankOf(b)
-			case b.row > 0:
-				w.row = &sc.matches.Rows[b.row-1]
+			case b.Row > 0:
+				w.row = &sc.matches.Rows[b.Row-1]
 			}
 		}
 		w.pod = x.factsOf(pod, e.Model)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/ranking"
 	"github.com/kvindex/kvindex/tokenize"
 )
 
@@ -71,17 +72,17 @@ func HashPrompt(x *Indexer, model string, tokens []uint32) {
 
 // Place is where a pod stands among equals for a prompt of a scope without a model.
 func Place(x *Indexer, pod, adapter, salt string, tokens []uint32, media []Media) uint32 {
-	return place(x.hash.promptOf(scope{adapter: adapter, salt: salt}, tokens, media), x.hash.pod(pod))
+	return ranking.Place(x.hash.promptOf(scope{adapter: adapter, salt: salt}, tokens, media), x.hash.pod(pod))
 }
 
 // PlaceOfRank is where a rank stands among those of its pod, for a prompt as in Place.
 func PlaceOfRank(x *Indexer, pod string, rank int, tokens []uint32) uint32 {
-	return placeOfRank(x.hash.promptOf(scope{}, tokens, nil), x.hash.pod(pod), rank)
+	return ranking.PlaceOfRank(x.hash.promptOf(scope{}, tokens, nil), x.hash.pod(pod), rank)
 }
 
 // PlaceOfRankIn is PlaceOfRank for a prompt as in Place.
 func PlaceOfRankIn(x *Indexer, pod string, rank int, adapter, salt string, tokens []uint32, media []Media) uint32 {
-	return placeOfRank(x.hash.promptOf(scope{adapter: adapter, salt: salt}, tokens, media), x.hash.pod(pod), rank)
+	return ranking.PlaceOfRank(x.hash.promptOf(scope{adapter: adapter, salt: salt}, tokens, media), x.hash.pod(pod), rank)
 }
 
 func (h hasher) promptOf(s scope, tokens []uint32, media []Media) uint64 {
@@ -131,7 +132,7 @@ func ScoreKeys(x *Indexer, model string, tokens []uint32, pods ...string) func()
 		}
 		sc.chooseRows()
 		for _, b := range sc.best {
-			best = max(best, b.cached)
+			best = max(best, b.Cached)
 		}
 		return best
 	}

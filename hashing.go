@@ -411,25 +411,5 @@ func (h hasher) request(r *Request) uint64 {
 	return sum
 }
 
-// pod returns the hash of a pod's name for place.
+// pod returns the hash of a pod's name for ranking.
 func (h *hasher) pod(name string) uint64 { return xxh3.HashStringSeed(name, h.rootSeed) }
-
-// place says where a pod stands among equals for a prompt, by the hashes of both:
-// the highest is first.
-func place(prompt, pod uint64) uint32 {
-	high, low := bits.Mul64(prompt^pod, 0x9e3779b97f4a7c15)
-	return uint32((high ^ low) >> 32)
-}
-
-// placeOfRank is place for the ranks of one pod among each other.
-func placeOfRank(prompt, pod uint64, rank int) uint32 {
-	high, low := bits.Mul64(pod^uint64(rank), 0x9e3779b97f4a7c15)
-	return place(prompt, high^low)
-}
-
-// tie orders ranks of pods that are as good for a prompt, by the hashes of the prompt and of
-// their pods, the lowest first: by place, then by placeOfRank. So entries of an answer that
-// tie have its order.
-func tie(prompt, pod uint64, rank int) uint64 {
-	return uint64(^place(prompt, pod))<<32 | uint64(^placeOfRank(prompt, pod, rank))
-}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/ranking"
 	"github.com/kvindex/kvindex/internal/sent"
 )
 
@@ -217,13 +218,13 @@ func (sc *scorer) reach(row *index.Row, h *hit) int {
 
 // withHit returns what is judged of such a row with what was sent. again: the tokens that the
 // engine computes again.
-func (sc *scorer) withHit(i int, b bestRow, again int) bestRow {
+func (sc *scorer) withHit(i int, b ranking.Best, again int) ranking.Best {
 	row := &sc.matches.Rows[i]
-	sc.proven[i] = int32(b.cached)
+	sc.proven[i] = int32(b.Cached)
 	if h := sc.hitOf[i]; h != 0 {
-		b.cached = max(b.cached, cachedTokens(sc.reach(row, &sc.hits[h-1]), row.BlockSize, sc.lengthIn(row))-again)
+		b.Cached = max(b.Cached, cachedTokens(sc.reach(row, &sc.hits[h-1]), row.BlockSize, sc.lengthIn(row))-again)
 	}
-	b.marks &= sc.marksOfRow(i)
+	b.Marks &= sc.marksOfRow(i)
 	return b
 }
 
@@ -254,17 +255,17 @@ func withFirst(bits []uint64, n int) []uint64 {
 }
 
 // marksOfRow are the marks that a row may have: one that was made for a hit has none.
-func (sc *scorer) marksOfRow(i int) rowMarks {
+func (sc *scorer) marksOfRow(i int) ranking.Marks {
 	if i < sc.real {
-		return ^rowMarks(0)
+		return ^ranking.Marks(0)
 	}
 	return 0
 }
 
 // provenOf is the cached tokens that events have proven of an entry's best row.
-func (sc *scorer) provenOf(b bestRow) int {
-	if len(sc.hits) == 0 || b.row == 0 {
-		return b.cached
+func (sc *scorer) provenOf(b ranking.Best) int {
+	if len(sc.hits) == 0 || b.Row == 0 {
+		return b.Cached
 	}
-	return int(sc.proven[b.row-1])
+	return int(sc.proven[b.Row-1])
 }

@@ -3,6 +3,8 @@ package kvindex
 import (
 	"cmp"
 	"slices"
+
+	"github.com/kvindex/kvindex/internal/ranking"
 )
 
 // Ranks: an answer with an entry for each rank (Request.Ranks).
@@ -31,7 +33,7 @@ func (e entry) before(o entry) int {
 // heard meanwhile. Others with rows are another Indexer's that writes to the index.
 func (sc *scorer) listRanks() {
 	n := len(sc.set.names)
-	counts := slices.Grow(sc.starts[:0], n)[:n]
+	counts := slices.Grow(sc.counts[:0], n)[:n]
 	clear(counts)
 	entries := sc.entries[:0]
 	for pod, pm := range sc.set.states {
@@ -62,7 +64,7 @@ func (sc *scorer) listRanks() {
 		slices.SortFunc(entries, entry.before)
 		entries = slices.CompactFunc(entries, func(a, b entry) bool { return a.before(b) == 0 })
 	}
-	sc.starts, sc.entries = counts, entries
+	sc.counts, sc.entries = counts, entries
 }
 
 // entry returns the entry of a candidate's rank, or, if there is none, the next one in
@@ -79,7 +81,7 @@ func (sc *scorer) entry(pod int32, rank int) int32 {
 // the order of their places.
 func (sc *scorer) spreadRanks() {
 	prompt, n := sc.hashPrompt(), len(sc.entries)
-	places := slices.Grow(sc.ranks[:0], n)[:n]
+	places := slices.Grow(sc.places[:0], n)[:n]
 	hashes := slices.Grow(sc.ofEntries[:0], n)[:n]
 	from := 0
 	for i, e := range sc.entries {
@@ -88,7 +90,7 @@ func (sc *scorer) spreadRanks() {
 			from = i
 		}
 		hashes[i] = sc.set.hashes[e.pod]
-		places[i] = uint64(^placeOfRank(prompt, hashes[i], e.rank))<<32 | uint64(i)
+		places[i] = uint64(^ranking.PlaceOfRank(prompt, hashes[i], e.rank))<<32 | uint64(i)
 	}
 	slices.Sort(places[from:])
 	entries, best := sc.otherEntries[:0], sc.otherBest[:0]
@@ -96,7 +98,7 @@ func (sc *scorer) spreadRanks() {
 		entries = append(entries, sc.entries[uint32(p)])
 		best = append(best, sc.best[uint32(p)])
 	}
-	sc.ranks, sc.ofEntries, sc.hashes = places, hashes, hashes
+	sc.places, sc.ofEntries, sc.hashes = places, hashes, hashes
 	sc.entries, sc.otherEntries = entries, sc.entries
 	sc.best, sc.otherBest = best, sc.best
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/kvindex/kvindex/internal/ranking"
 	"github.com/kvindex/kvindex/route"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
@@ -186,7 +187,7 @@ func (a *Answer) RoutePods(dst []route.Pod) []route.Pod {
 		p.Lower = max(min(s.MatchedBlocks*s.BlockTokens, a.PromptTokens)-s.PredictedTokens, 0)
 		p.Load, p.Speed, p.Tie = route.Load{}, 0, uint64(i)
 		if h != nil {
-			p.Tie = tie(prompt, h.pod(s.Pod), s.Rank)
+			p.Tie = ranking.Tie(prompt, h.pod(s.Pod), s.Rank)
 		}
 	}
 	return dst

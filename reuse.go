@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/ranking"
 	"github.com/kvindex/kvindex/internal/reuse"
 )
 
@@ -126,21 +127,21 @@ func (sc *scorer) judge(from, to int) {
 		}
 	}
 	length := sc.lengthIn(first)
-	best := bestRow{matched: most, row: int32(from + at + 1)}
-	best.mark(markUpper, p.upper || p.rule == nil)
+	best := ranking.Best{Matched: most, Row: int32(from + at + 1)}
+	best.Mark(ranking.Upper, p.upper || p.rule == nil)
 	if p.rule != nil {
-		best.cached = p.rule.Tokens(length, sc.held)
+		best.Cached = p.rule.Tokens(length, sc.held)
 	} else {
-		best.cached = cachedTokens(int(rows[at].GPU), rows[at].BlockSize, length)
+		best.Cached = cachedTokens(int(rows[at].GPU), rows[at].BlockSize, length)
 	}
 	if len(sc.hits) > 0 {
 		at += from
-		sc.proven[at] = int32(best.cached)
+		sc.proven[at] = int32(best.Cached)
 		if h := sc.hitOf[at]; h != 0 && p.rule != nil {
 			sc.withSent(groups, p.rule.Grain(), &sc.hits[h-1])
-			best.cached = max(best.cached, p.rule.Tokens(length, sc.held))
+			best.Cached = max(best.Cached, p.rule.Tokens(length, sc.held))
 		}
-		best.marks &= sc.marksOfRow(at)
+		best.Marks &= sc.marksOfRow(at)
 	}
 	sc.improve(first.Pod, best)
 }

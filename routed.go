@@ -158,10 +158,10 @@ func (r *routing) look() error {
 	}
 	r.chooseRows()
 	best := r.best[0]
-	r.cached, r.predicted = r.provenOf(best), best.cached
+	r.cached, r.predicted = r.provenOf(best), best.Cached
 	var row *index.Row
-	if best.row > 0 && int(best.row) <= r.real {
-		row = &r.matches.Rows[best.row-1]
+	if best.Row > 0 && int(best.Row) <= r.real {
+		row = &r.matches.Rows[best.Row-1]
 		r.view = row.View
 	} else if f := r.pm.form.Load(); f != nil {
 		r.view = f

@@ -6,12 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
-	"math/bits"
 	"slices"
 	"time"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/ranking"
 	"github.com/kvindex/kvindex/internal/reuse"
 	"github.com/kvindex/kvindex/internal/sent"
 	"github.com/kvindex/kvindex/tokenize/chat"
@@ -94,7 +93,7 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 		if r.Ranks {
 			sc.spreadRanks()
 		}
-		sc.rank(r.Top)
+		sc.order = sc.ranking.Rank(sc.best, r.Top, sc.hashes, sc.hashPrompt())
 		sc.answer(dst)
 	}
 	dst.PromptTokens, dst.Degraded = sc.length, sc.degraded
@@ -132,11 +131,12 @@ type scorer struct {
 	runs     []keyRun    // of keys
 	given    []keyRun    // in place of those of a prompt; nil: none
 	matches  index.Matches
-	degraded error        // why the index was not asked
-	held     []reuse.Held // by group, of the source that is judged
-	entries  []entry      // of Request.Ranks; empty: each candidate is an entry
-	best     []bestRow    // by entry
-	order    []int32      // entries, best first
+	degraded error          // why the index was not asked
+	held     []reuse.Held   // by group, of the source that is judged
+	entries  []entry        // of Request.Ranks; empty: each candidate is an entry
+	best     []ranking.Best // by entry
+	ranking  ranking.Ranking
+	order    []int32 // entries, best first
 
 	rendering *chat.Rendering // of a chat, for its exclusions
 
@@ -156,39 +156,17 @@ type scorer struct {
 	hashes []uint64 // of the pods of entries
 	hash   uint64   // the prompt's, if hashed is not empty
 	hashed []byte   // what it is of
-	ranks  []uint64 // what entries are ordered by
-	starts []int32  // where the entries of a part of the places begin
 
-	// Of spreadRanks: the memory of hashes, and that of entries and best by turns.
+	// Of listRanks and spreadRanks: the memory of hashes, and that of entries and best by turns.
+	counts       []int32
+	places       []uint64
 	ofEntries    []uint64
 	otherEntries []entry
-	otherBest    []bestRow
+	otherBest    []ranking.Best
 }
 
 // times are what a score spent where.
 type times struct{ render, tokenize, match time.Duration }
-
-// bestRow is the best row of an entry so far. It has four fields: the compiler keeps no
-// more in registers.
-type bestRow struct {
-	cached, matched int   // tokens; cached with what was sent (foresee)
-	row             int32 // in matches, plus one
-	marks           rowMarks
-}
-
-type rowMarks uint8
-
-const (
-	markUpper   rowMarks = 1 << iota // cached is an upper bound
-	markEvicted                      // blocks of some row of the entry were given up
-	markStale                        // some row of the entry may not be true any more
-)
-
-func (b *bestRow) mark(m rowMarks, is bool) {
-	if is {
-		b.marks |= m
-	}
-}
 
 func (x *Indexer) newScorer() *scorer {
 	sc, _ := x.scorers.Get().(*scorer)
@@ -458,17 +436,17 @@ func (sc *scorer) chooseRows() {
 	for i := range rows {
 		if row := &rows[i]; row.Evicted || row.Stale {
 			b := &sc.best[sc.entry(row.Pod, row.Source.Rank)]
-			b.mark(markEvicted, row.Evicted)
-			b.mark(markStale, row.Stale)
+			b.Mark(ranking.Evicted, row.Evicted)
+			b.Mark(ranking.Stale, row.Stale)
 		}
 	}
 }
 
 // bestOf judges a row of a source of one full-attention group.
-func (sc *scorer) bestOf(i int) bestRow {
+func (sc *scorer) bestOf(i int) ranking.Best {
 	row := &sc.matches.Rows[i]
 	length, again := sc.lengthIn(row), 0
-	b := bestRow{matched: int(row.Run) * row.BlockSize, row: int32(i + 1)}
+	b := ranking.Best{Matched: int(row.Run) * row.BlockSize, Row: int32(i + 1)}
 	if sc.set.profiled {
 		if pm := sc.set.states[row.Pod]; pm != nil {
 			group := pm.profile.corrected(row.Group)
@@ -476,33 +454,33 @@ func (sc *scorer) bestOf(i int) bestRow {
 				again = row.BlockSize // which the draft layers compute again
 			}
 			// A kept index may have a group of another kind, as its events told it.
-			b.mark(markUpper, group.Kind != GroupFull || pm.profile.lists(row.Layout) || pm.hybrid.Load())
+			b.Mark(ranking.Upper, group.Kind != GroupFull || pm.profile.lists(row.Layout) || pm.hybrid.Load())
 		}
 	}
-	b.cached = max(0, cachedTokens(int(row.GPU), row.BlockSize, length)-again)
+	b.Cached = max(0, cachedTokens(int(row.GPU), row.BlockSize, length)-again)
 	if len(sc.hits) > 0 {
 		b = sc.withHit(i, b, again)
 	}
 	return b
 }
 
-func (sc *scorer) improve(pod int32, t bestRow) {
+func (sc *scorer) improve(pod int32, t ranking.Best) {
 	at := pod
 	if len(sc.entries) > 0 {
 		at = sc.entry(pod, sc.rankOf(t))
 	}
-	if b := &sc.best[at]; b.row == 0 || sc.better(t, *b) {
+	if b := &sc.best[at]; b.Row == 0 || sc.better(t, *b) {
 		*b = t
 	}
 }
 
 // better orders the rows of one pod: by what the engine would reuse, of which that comes
 // first which is proven, then by what is held anywhere, then the lower rank first.
-func (sc *scorer) better(a, b bestRow) bool {
-	return cmp.Or(a.cached-b.cached, sc.provenOf(a)-sc.provenOf(b), a.matched-b.matched, sc.rankOf(b)-sc.rankOf(a), int(b.row-a.row)) > 0
+func (sc *scorer) better(a, b ranking.Best) bool {
+	return cmp.Or(a.Cached-b.Cached, sc.provenOf(a)-sc.provenOf(b), a.Matched-b.Matched, sc.rankOf(b)-sc.rankOf(a), int(b.Row-a.Row)) > 0
 }
 
-func (sc *scorer) rankOf(b bestRow) int { return sc.matches.Rows[b.row-1].Source.Rank }
+func (sc *scorer) rankOf(b ranking.Best) int { return sc.matches.Rows[b.Row-1].Source.Rank }
 
 // cachedTokens is what the engine would reuse of so many leading gpu blocks of a size, in a
 // prompt of so many tokens, or pairs.
@@ -515,141 +493,6 @@ func cachedTokens(blocks, size, promptTokens int) int {
 	// srt/managers/schedule_batch.py, init_next_round_input. So is EAGLE's last
 	// pair.
 	return (promptTokens - 1) / size * size
-}
-
-// rank fills order with the best entries, best first. Those that would reuse the
-// same come in the order of their pods' places (hasher.pod), then as they are:
-// candidates are ordered by name, and the ranks of one by spreadRanks.
-func (sc *scorer) rank(top int) {
-	if n := len(sc.best); top > 0 && top < n {
-		sc.rankBest(top)
-		return
-	}
-	order := slices.Grow(sc.order[:0], len(sc.best))[:len(sc.best)]
-	sc.order = order
-	// Most often only some hold anything: the others need no sorting.
-	some, none := 0, len(order)
-	sorted, last, least := true, math.MaxInt, 0
-	for i := range sc.best {
-		if cached := sc.best[i].cached; cached > 0 {
-			order[some] = int32(i)
-			some++
-			sorted, last = sorted && cached <= last, cached
-		} else {
-			none--
-			order[none] = int32(i)
-			least = min(least, cached)
-		}
-	}
-	most := func(a, b int32) int { return sc.best[b].cached - sc.best[a].cached }
-	if !sorted {
-		slices.SortFunc(order[:some], most)
-	}
-	if least < 0 {
-		slices.SortFunc(order[some:], most)
-	}
-	for len(order) > 1 {
-		n, cached := 1, sc.best[order[0]].cached
-		if sc.best[order[len(order)-1]].cached == cached { // most often nothing
-			n = len(order)
-		}
-		for n < len(order) && sc.best[order[n]].cached == cached {
-			n++
-		}
-		if n > 1 {
-			sc.spread(order[:n], sc.hashPrompt())
-		}
-		order = order[n:]
-	}
-}
-
-// spread orders entries that would reuse the same. Places are even, so each is
-// put near its own at once, and few have to be moved then.
-func (sc *scorer) spread(tied []int32, prompt uint64) {
-	n, hashes := len(tied), sc.hashes
-	width := bits.Len(uint(n)) // of parts, more than entries
-	shift := 64 - width
-	sc.ranks = slices.Grow(sc.ranks[:0], 2*n)[:2*n]
-	sc.starts = slices.Grow(sc.starts[:0], 1<<width)[:1<<width]
-	clear(sc.starts)
-	ranks, sorted, starts := sc.ranks[:n], sc.ranks[n:], sc.starts
-	for i, at := range tied {
-		r := uint64(^place(prompt, hashes[at]))<<32 | uint64(at)
-		ranks[i] = r
-		starts[r>>shift]++
-	}
-	sum := int32(0)
-	for i, count := range starts {
-		starts[i] = sum
-		sum += count
-	}
-	for _, r := range ranks {
-		at := starts[r>>shift]
-		starts[r>>shift] = at + 1
-		sorted[at] = r
-	}
-	for i, r := range sorted {
-		for ; i > 0 && sorted[i-1] > r; i-- {
-			sorted[i] = sorted[i-1]
-		}
-		sorted[i] = r
-	}
-	for i, r := range sorted {
-		tied[i] = int32(uint32(r))
-	}
-}
-
-// rankBest is rank for fewer than all. It asks for places only if some of the best
-// are equal, or equal to the best of the rest.
-func (sc *scorer) rankBest(top int) {
-	sc.ranks = slices.Grow(sc.ranks[:0], len(sc.best))[:len(sc.best)]
-	ranks := sc.ranks
-	for i := range ranks {
-		ranks[i] = uint64(sc.best[i].cached-notScorable) << 32
-	}
-	rest := sc.chooseBest(top)
-	least := ranks[sc.order[top-1]]
-	tied := rest == least
-	for i := 1; i < top; i++ {
-		tied = tied || ranks[sc.order[i]] == ranks[sc.order[i-1]]
-	}
-	if !tied {
-		return
-	}
-	prompt, hashes := sc.hashPrompt(), sc.hashes
-	for i, r := range ranks {
-		if r >= least {
-			ranks[i] = r | uint64(place(prompt, hashes[i]))
-		}
-	}
-	sc.chooseBest(top)
-}
-
-// chooseBest fills order with the entries of the highest ranks, and returns the
-// highest of the rest.
-func (sc *scorer) chooseBest(top int) (rest uint64) {
-	order, ranks := sc.order[:0], sc.ranks
-	last := uint64(0) // the lowest of those in order, once it is full
-	for i, rank := range ranks {
-		at := len(order)
-		switch {
-		case at < top:
-			order = append(order, 0)
-		case rank <= last:
-			rest = max(rest, rank)
-			continue
-		default:
-			at--
-			rest = last
-		}
-		for ; at > 0 && rank > ranks[order[at-1]]; at-- {
-			order[at] = order[at-1]
-		}
-		order[at] = int32(i)
-		last = ranks[order[len(order)-1]]
-	}
-	sc.order = order
-	return rest
 }
 
 func (sc *scorer) hashPrompt() uint64 {
@@ -683,17 +526,17 @@ func (sc *scorer) answer(dst *Answer) {
 		}
 		s.Pod = sc.set.names[pod]
 		b := sc.best[at]
-		if b.marks&markEvicted != 0 {
+		if b.Marks&ranking.Evicted != 0 {
 			s.State = min(s.State, StatePartial)
 		}
-		if b.marks&markStale != 0 {
+		if b.Marks&ranking.Stale != 0 {
 			s.State = min(s.State, StateUncertain)
 		}
 		switch {
-		case b.cached == notScorable:
+		case b.Cached == ranking.NotScorable:
 			s.NotScorable = true
-		case b.row > 0:
-			s.fill(&sc.matches.Rows[b.row-1], b)
+		case b.Row > 0:
+			s.fill(&sc.matches.Rows[b.Row-1], b)
 			if pm := sc.set.states[pod]; pm != nil && pm.less.Load() {
 				s.UpperBound = true
 			}
@@ -709,17 +552,17 @@ func (sc *scorer) unknown() error {
 	if adapter := sc.scope.adapter; err == nil && adapter != "" {
 		err = sc.x.unknownAdapter(sc.set.base, adapter)
 	}
-	if err != nil && slices.ContainsFunc(sc.best, func(b bestRow) bool { return b.matched > 0 || b.cached > 0 }) {
+	if err != nil && slices.ContainsFunc(sc.best, func(b ranking.Best) bool { return b.Matched > 0 || b.Cached > 0 }) {
 		return nil
 	}
 	return err
 }
 
-func (s *PodScore) fill(row *index.Row, b bestRow) {
+func (s *PodScore) fill(row *index.Row, b ranking.Best) {
 	s.Rank = row.Source.Rank
-	s.Score = float64(b.cached)
+	s.Score = float64(b.Cached)
 	s.BlockTokens = row.BlockSize
-	if b.matched > 0 {
+	if b.Matched > 0 {
 		s.MatchedBlocks = int(row.Run)
 		for t, n := range row.Tiers {
 			s.Tiers.n[t] = int(n)
@@ -732,6 +575,6 @@ func (s *PodScore) fill(row *index.Row, b bestRow) {
 			}
 		}
 	}
-	s.PredictedTokens = b.cached
-	s.UpperBound = b.marks&markUpper != 0
+	s.PredictedTokens = b.Cached
+	s.UpperBound = b.Marks&ranking.Upper != 0
 }

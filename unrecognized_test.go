@@ -41,9 +41,9 @@ func TestUnrecognized(t *testing.T) {
 		want    string
 		upper   bool
 	}{
-		"a kind of event": {kindOf(removed, "BlockRemoved", "BlockEvicted"), `event kind "BlockEvicted"`, true},
+		"a kind of event":        {kindOf(removed, "BlockRemoved", "BlockEvicted"), `event kind "BlockEvicted"`, true},
 		"a tier that is cleared": {cleared("HBM"), `medium "HBM"`, true},
-		"a medium":        {kindOf(stored, "GPU", "HBM"), `medium "HBM"`, false},
+		"a medium":               {kindOf(stored, "GPU", "HBM"), `medium "HBM"`, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ix := open(t)

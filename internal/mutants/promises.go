@@ -6,8 +6,8 @@ var promises = []promise{
 	{"never over", []mutant{
 		{".", "cachedTokens", "no length-1 cap", "(promptTokens - 1) / size * size", "promptTokens / size * size", "TestCachedTokens"},
 		{".", "scorer.chooseRows", "groups of several ranks are judged as one", "rows[i].Source == rows[from].Source", "true", "TestRanksOfHybrids"},
-		{".", "scorer.exclude", "an excluded pod is claimed", "sc.best[at].cached = notScorable", "_ = at", "TestExcludeWhatACheckFinds"},
-		{".", "scorer.rankBest", "an excluded pod is the best", "uint64(sc.best[i].cached-notScorable) << 32", "uint64(sc.best[i].cached) << 32", "TestExcludedPodsAreLast"},
+		{".", "scorer.exclude", "an excluded pod is claimed", "sc.best[at].Cached = ranking.NotScorable", "sc.best[at].Cached = ranking.NotScorable + 1", "TestExcludeWhatACheckFinds"},
+		{"./internal/ranking", "Ranking.rankBest", "an excluded pod is the best", "uint64(best[i].Cached-NotScorable) << 32", "uint64(best[i].Cached) << 32", "TestRankAgainstPlain"},
 		{".", "converter.convert", "copies of others counted", "if foreign(e) {", "if false {", "TestForeignCopies"},
 		{".", "tierOf", "an unknown medium is the gpu", "\treturn TierOther\n", "\treturn TierGPU\n", "TestTiers"},
 		{".", "scorer.withHit", "the last token is predicted", "cachedTokens(sc.reach(row, &sc.hits[h-1]), row.BlockSize, sc.lengthIn(row))-again", "sc.reach(row, &sc.hits[h-1])*row.BlockSize", "TestPredictionEnds"},
