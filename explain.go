@@ -259,7 +259,7 @@ type explainer struct {
 func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Explanation, changed bool, err error) {
 	sc := x.newScorer()
 	defer sc.release()
-	sc.allIDs = true
+	sc.prompt.allIDs = true
 	var a Answer
 	failed := sc.score(ctx, q, &a)
 	if failed == nil && a.Degraded != nil {
@@ -269,13 +269,13 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 		return nil, false, failed
 	}
 	e = &Explanation{
-		Model: q.Model, Adapter: q.Adapter, Salted: q.Salt != "", Media: slices.Clone(sc.media), Text: sc.text, Tokens: slices.Clone(sc.prompt),
+		Model: q.Model, Adapter: q.Adapter, Salted: q.Salt != "", Media: slices.Clone(sc.prompt.media), Text: sc.prompt.text, Tokens: slices.Clone(sc.prompt.ids),
 		Score: PodScore{Pod: pod}, Err: failed, Unknown: a.Unknown,
 	}
 	if q.Candidates != nil {
 		e.Model = q.Candidates.model
 	}
-	if s := sc.scope; s.model != "" {
+	if s := sc.prompt.scope; s.model != "" {
 		e.Model, e.Adapter, e.Salted = s.model, s.adapter, s.salt != ""
 	}
 	w := &explainer{scorer: sc, e: e, sentTo: -1}
@@ -492,7 +492,7 @@ func (w *explainer) find(ctx context.Context) (changed bool, err error) {
 // believed sets what is told of a pod without events.
 func (w *explainer) believed() {
 	e := w.e
-	e.Cause, e.Rank, e.BlockTokens, e.Blocks = CauseApproximate, max(w.sentTo, 0), w.pod.approx, len(w.prompt)/w.pod.approx
+	e.Cause, e.Rank, e.BlockTokens, e.Blocks = CauseApproximate, max(w.sentTo, 0), w.pod.approx, len(w.prompt.ids)/w.pod.approx
 	if e.Blocks == 0 {
 		e.Cause = CauseNoBlock
 	}
@@ -502,7 +502,7 @@ func (w *explainer) believed() {
 func (w *explainer) lookAt(ctx context.Context) error {
 	q := index.Query{Candidates: w.own, Held: true, Keys: func(v index.Variant) ([]index.Key, error) {
 		w.variants = append(w.variants, v)
-		return w.keysIn(v)
+		return w.prompt.keysIn(v)
 	}}
 	var m index.Matches
 	err := w.matchAll(ctx, &q, &m)
@@ -624,9 +624,9 @@ func (w *explainer) tellLoss(l lastLoss) {
 // length is that of the prompt in tokens, or pairs.
 func (w *explainer) length(v index.Variant) int {
 	if v.Pairs {
-		return len(w.prompt) - 1
+		return len(w.prompt.ids) - 1
 	}
-	return len(w.prompt)
+	return len(w.prompt.ids)
 }
 
 // judge sets the cause of a point by what the index knows of it.
@@ -664,12 +664,12 @@ func (w *explainer) judge(ctx context.Context, p *point) error {
 		p.cause = CauseUntold
 		return nil
 	}
-	keys, err := w.keysIn(p.variant)
+	keys, err := w.prompt.keysIn(p.variant)
 	if err != nil {
 		return err
 	}
 	t, err := explainer.Explain(ctx, index.Source{Pod: w.e.Score.Pod, Model: w.e.Model, Rank: p.rank}, index.Block{
-		Variant: p.variant, Size: p.size, Number: p.block, Key: keys[(p.block+1)*p.size/p.variant.Unit-1], Locals: w.locals,
+		Variant: p.variant, Size: p.size, Number: p.block, Key: keys[(p.block+1)*p.size/p.variant.Unit-1], Locals: w.prompt.locals,
 	})
 	if err != nil {
 		return err
@@ -719,7 +719,7 @@ const maxNamed = 5
 // elsewhere looks for other pods that hold the block.
 func (w *explainer) elsewhere(ctx context.Context) (found bool, err error) {
 	q := index.Query{Candidates: index.NewCandidates(w.e.Model, nil), Keys: func(v index.Variant) ([]index.Key, error) {
-		keys, err := w.keysIn(v)
+		keys, err := w.prompt.keysIn(v)
 		if errors.Is(err, ErrRequest) { // of an engine that was not asked for: it can hold none of it
 			err = nil
 		}
@@ -751,11 +751,11 @@ func (w *explainer) otherScope(ctx context.Context) (found bool, err error) {
 	if w.pod == nil {
 		return false, nil
 	}
-	asked, prompt, media := w.scope, w.prompt, w.media
+	asked, prompt, media := w.prompt.scope, w.prompt.ids, w.prompt.media
 	upTo := func(end int) int {
-		w.prompt = prompt[:min(len(prompt), end+1)] // for the last pair
-		w.media = slices.DeleteFunc(slices.Clone(media), func(m Media) bool { return m.Offset >= len(w.prompt) })
-		w.plain = index.Variant{}
+		w.prompt.ids = prompt[:min(len(prompt), end+1)] // for the last pair
+		w.prompt.media = slices.DeleteFunc(slices.Clone(media), func(m Media) bool { return m.Offset >= len(w.prompt.ids) })
+		w.prompt.plain = index.Variant{}
 		return end
 	}
 	// try looks for the tokens with the present scope and media, or with the root of
@@ -767,13 +767,13 @@ func (w *explainer) otherScope(ctx context.Context) (found bool, err error) {
 		}
 		chain := func(v index.Variant) ([]index.Key, error) {
 			if salted == nil {
-				return w.keysIn(v)
+				return w.prompt.keysIn(v)
 			}
 			if salted.variant != v {
 				return nil, nil
 			}
-			err := w.cut(v)
-			return keys(nil, salted.root, w.locals), err
+			err := w.prompt.cut(v)
+			return keys(nil, salted.root, w.prompt.locals), err
 		}
 		if found, err = w.holds(ctx, upTo(max(w.e.BlockTokens, 1)), chain); found && w.e.Token > 0 {
 			found, err = w.holds(ctx, upTo(w.end()), chain)
@@ -787,10 +787,10 @@ func (w *explainer) otherScope(ctx context.Context) (found bool, err error) {
 	}
 	salts := w.pod.recent.salted.of
 	adapters := slices.DeleteFunc(append([]string{""}, w.pod.adapters...), func(a string) bool { return a == asked.adapter })
-	for _, w.scope.adapter = range adapters {
-		try(CauseOtherAdapter, nameOfAdapter(w.scope.adapter), nil)
+	for _, w.prompt.scope.adapter = range adapters {
+		try(CauseOtherAdapter, nameOfAdapter(w.prompt.scope.adapter), nil)
 	}
-	w.scope = scope{asked.model, asked.adapter, ""}
+	w.prompt.scope = scope{asked.model, asked.adapter, ""}
 	if asked.salt != "" {
 		try(CauseOtherSalt, "no salt", nil)
 	}
@@ -800,16 +800,16 @@ func (w *explainer) otherScope(ctx context.Context) (found bool, err error) {
 		}
 	}
 	if asked.salt != "" {
-		for _, w.scope.adapter = range adapters {
-			try(CauseOtherAdapter, nameOfAdapter(w.scope.adapter)+" and no salt", nil)
+		for _, w.prompt.scope.adapter = range adapters {
+			try(CauseOtherAdapter, nameOfAdapter(w.prompt.scope.adapter)+" and no salt", nil)
 		}
 	}
 	for i := range salts {
-		if w.scope.adapter = salts[i].adapter; w.scope.adapter != asked.adapter {
-			try(CauseOtherAdapter, nameOfAdapter(w.scope.adapter)+" and another salt", &salts[i])
+		if w.prompt.scope.adapter = salts[i].adapter; w.prompt.scope.adapter != asked.adapter {
+			try(CauseOtherAdapter, nameOfAdapter(w.prompt.scope.adapter)+" and another salt", &salts[i])
 		}
 	}
-	w.scope = asked
+	w.prompt.scope = asked
 	if named := media; len(named) > 0 {
 		media = nil
 		try(CauseOtherMedia, "no media", nil)
@@ -830,7 +830,7 @@ func nameOfAdapter(name string) string {
 
 // holds reports whether the pod holds a prompt up to a token.
 func (w *explainer) holds(ctx context.Context, end int, keys func(index.Variant) ([]index.Key, error)) (bool, error) {
-	w.keys = w.keys[:0]
+	w.prompt.keys = w.prompt.keys[:0]
 	err := w.matchAll(ctx, &index.Query{Candidates: w.own, Keys: keys}, &w.rows)
 	return slices.ContainsFunc(w.rows.Rows, func(r index.Row) bool { return int(r.Run)*r.BlockSize >= end }), err
 }
@@ -842,22 +842,22 @@ func (w *explainer) otherMedia(ctx context.Context, end int) (found bool, err er
 		if v.Pairs || v.Media == MediaPad {
 			continue
 		}
-		s := w.scope
+		s := w.prompt.scope
 		if v.Media == MediaBare {
 			s.salt = ""
 		}
-		if err := w.cut(v); err != nil {
+		if err := w.prompt.cut(v); err != nil {
 			return false, err
 		}
-		locals, prev, of := slices.Clone(w.locals), w.x.hash.root(s, v), w.x.hash.of(s.adapter)
+		locals, prev, of := slices.Clone(w.prompt.locals), w.x.hash.root(s, v), w.x.hash.of(s.adapter)
 		all := keys(nil, prev, locals)
-		for u := w.e.Token / v.Unit; (u+1)*v.Unit <= min(end, len(w.prompt)); u++ {
+		for u := w.e.Token / v.Unit; (u+1)*v.Unit <= min(end, len(w.prompt.ids)); u++ {
 			if u > 0 {
 				prev = all[u-1]
 			}
 			was := locals[u]
 			for _, x := range w.pod.recent.extras.of {
-				locals[u] = of.locals(nil, w.prompt[u*v.Unit:(u+1)*v.Unit], v.Unit, []extra{x})[0]
+				locals[u] = of.locals(nil, w.prompt.ids[u*v.Unit:(u+1)*v.Unit], v.Unit, []extra{x})[0]
 				found, err = w.holds(ctx, end, func(o index.Variant) ([]index.Key, error) {
 					if o != v {
 						return nil, nil
@@ -885,7 +885,7 @@ func (w *explainer) tellMedia(v index.Variant) {
 	e := w.e
 	cause := CauseOtherMedia
 	switch {
-	case len(w.media) > 0:
+	case len(w.prompt.media) > 0:
 		e.Scope = "media of another hash or offset"
 	case v.Media == MediaBare && e.Token == 0 && e.Salted:
 		e.Scope, cause = "another salt", CauseOtherSalt

@@ -66,8 +66,8 @@ func HashPrompt(x *Indexer, model string, tokens []uint32) {
 	sc := x.newScorer()
 	defer x.scorers.Put(sc)
 	v := index.Variant{Unit: 16}
-	sc.locals = x.hash.locals(sc.locals[:0], tokens, v.Unit, nil)
-	sc.keys = keys(sc.keys[:0], x.hash.root(scope{model: model}, v), sc.locals)
+	sc.prompt.locals = x.hash.locals(sc.prompt.locals[:0], tokens, v.Unit, nil)
+	sc.prompt.keys = keys(sc.prompt.keys[:0], x.hash.root(scope{model: model}, v), sc.prompt.locals)
 }
 
 // Place is where a pod stands among equals for a prompt of a scope without a model.
@@ -123,7 +123,7 @@ func ScoreKeys(x *Indexer, model string, tokens []uint32, pods ...string) func()
 	c := x.Candidates(model, pods)
 	root, locals := x.hash.root(scope{model: model}, index.Variant{Unit: 16}), x.hash.locals(nil, tokens, 16, nil)
 	given := keys(nil, root, locals)
-	sc := &scorer{x: x, prompt: tokens, length: len(tokens)}
+	sc := &scorer{x: x, prompt: prompt{hashes: &x.hash, cache: x.prompts, ids: tokens, length: len(tokens)}}
 	sc.query.Keys = func(index.Variant) ([]index.Key, error) { return given, nil }
 	return func() (best int) {
 		sc.set = c.now()
@@ -182,9 +182,9 @@ func (s PromptScope) Bytes(tb testing.TB) []byte {
 	}
 	defer x.Close()
 	sc := x.newScorer()
-	sc.scope = scope{"m", s.Adapter, s.Salt}
-	sc.known.tokenizer, sc.known.special = s.Tokenizer, s.Special
-	return sc.scopeOf(index.Variant{Unit: s.Unit, Pairs: s.Pairs})
+	sc.prompt.scope = scope{"m", s.Adapter, s.Salt}
+	sc.prompt.known.tokenizer, sc.prompt.known.special = s.Tokenizer, s.Special
+	return sc.prompt.scopeOf(index.Variant{Unit: s.Unit, Pairs: s.Pairs})
 }
 
 // NoteOf reads a note of a directory, and writes what it has read.

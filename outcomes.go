@@ -172,7 +172,7 @@ func (sc *scorer) tell(r *Request, dst *Answer, err error) {
 			Render: sc.times.render, Tokenize: sc.times.tokenize, Match: sc.times.match,
 		}
 		if sc.set != nil {
-			s.Model, s.Adapter = sc.scope.model, sc.scope.adapter
+			s.Model, s.Adapter = sc.prompt.scope.model, sc.prompt.scope.adapter
 		}
 		hook(s)
 	}

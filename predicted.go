@@ -57,9 +57,9 @@ func (sc *scorer) findHits(rank int, now int64) {
 	defer l.mu.RUnlock()
 	sc.sentTo = slices.Grow(sc.sentTo[:0], len(l.holders))[:len(l.holders)]
 	clear(sc.sentTo)
-	runs := sc.runs
-	if sc.given != nil {
-		runs = sc.given
+	runs := sc.prompt.runs
+	if sc.prompt.given != nil {
+		runs = sc.prompt.given
 	}
 	sc.anySent = false
 	for i := range runs {
@@ -169,13 +169,13 @@ func (sc *scorer) hitAt(row *index.Row) int {
 
 // matchBits asks the index again, for the bits of all blocks behind so many tokens.
 func (sc *scorer) matchBits(ctx context.Context, behind int) error {
-	given := sc.given
-	if sc.given == nil {
-		sc.given = sc.runs
+	given := sc.prompt.given
+	if sc.prompt.given == nil {
+		sc.prompt.given = sc.prompt.runs
 	}
 	sc.query.Held, sc.query.Behind = true, behind
 	err := sc.x.index.Match(ctx, &sc.query, &sc.behind)
-	sc.given, sc.query.Held, sc.query.Behind = given, false, 0
+	sc.prompt.given, sc.query.Held, sc.query.Behind = given, false, 0
 	if err != nil {
 		return sc.x.failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.base, err))
 	}
@@ -197,9 +197,9 @@ func (sc *scorer) matchBits(ctx context.Context, behind int) error {
 // lengthIn is the length of the prompt in what a row counts: tokens, or pairs.
 func (sc *scorer) lengthIn(row *index.Row) int {
 	if row.Pairs {
-		return sc.length - 1
+		return sc.prompt.length - 1
 	}
-	return sc.length
+	return sc.prompt.length
 }
 
 // reach returns how many leading blocks of a row of one full-attention group are held in the

@@ -56,48 +56,47 @@ type knownText struct {
 var errMissing = errors.New("kvindex: a form of the prompt is missing")
 
 // encode sets the prompt to a text. special: the tokens are to be put around it that a
-// model puts around texts.
-func (sc *scorer) encode(ctx context.Context, t tokenize.Tokenizer, special bool) error {
-	cache := sc.x.prompts
-	if cache == nil || sc.allIDs {
-		return sc.encodeWhole(ctx, t, special)
+// model puts around texts. forms are those that it is likely to be asked for in.
+func (p *prompt) encode(ctx context.Context, t tokenize.Tokenizer, special bool, forms []index.Variant) error {
+	cache := p.cache
+	if cache == nil || p.allIDs {
+		return p.encodeWhole(ctx, t, special)
 	}
-	if len(sc.media) > 0 {
+	if len(p.media) > 0 {
 		cache.Pass()
-		return sc.encodeWhole(ctx, t, special)
+		return p.encodeWhole(ctx, t, special)
 	}
 	if h, ok := t.(tokenize.Holder); ok {
-		held, err := h.Hold(ctx, sc.text)
+		held, err := h.Hold(ctx, p.text)
 		if err != nil {
 			return err
 		}
 		t = held
 	}
 	id, ok := t.(tokenize.Identified)
-	forms := sc.set.formsOf()
-	if !ok || slices.ContainsFunc(forms, sc.isSalted) {
+	if !ok || slices.ContainsFunc(forms, p.isSalted) {
 		cache.Pass()
-		return sc.encodeWhole(ctx, t, special)
+		return p.encodeWhole(ctx, t, special)
 	}
-	sc.known.tokenizer, sc.known.special = id, special
-	err := sc.know(ctx, forms)
+	p.known.tokenizer, p.known.special = id, special
+	err := p.know(ctx, forms)
 	if err != nil {
-		sc.known.tokenizer = nil
+		p.known.tokenizer = nil
 	}
 	return err
 }
 
 // encodeWhole is encode without the cache.
-func (sc *scorer) encodeWhole(ctx context.Context, t tokenize.Tokenizer, special bool) (err error) {
-	sc.known.tokenizer = nil
-	sc.tokens, err = t.Encode(ctx, sc.tokens[:0], sc.text, special)
-	sc.prompt, sc.length = sc.tokens, len(sc.tokens)
+func (p *prompt) encodeWhole(ctx context.Context, t tokenize.Tokenizer, special bool) (err error) {
+	p.known.tokenizer = nil
+	p.tokens, err = t.Encode(ctx, p.tokens[:0], p.text, special)
+	p.ids, p.length = p.tokens, len(p.tokens)
 	return err
 }
 
 // isSalted reports whether the salt is in units of the prompt, which are then not what the
 // text alone says.
-func (sc *scorer) isSalted(v index.Variant) bool { return v.Media == MediaBare && sc.scope.salt != "" }
+func (p *prompt) isSalted(v index.Variant) bool { return v.Media == MediaBare && p.scope.salt != "" }
 
 // knownForms are the variants that the index has asked for last, of prompts of a model.
 type knownForms struct {
@@ -120,7 +119,7 @@ var firstForms = []index.Variant{{Unit: tieUnit}}
 // learnForms remembers what variants the index has asked for, and for some pods only,
 // what it has asked for before.
 func (sc *scorer) learnForms() {
-	set, md, all := sc.set, sc.set.model, sc.known.asked
+	set, md, all := sc.set, sc.set.model, sc.prompt.known.asked
 	if md == nil || len(all) == 0 {
 		return
 	}
@@ -131,7 +130,7 @@ func (sc *scorer) learnForms() {
 				all = append(all, v)
 			}
 		}
-		sc.known.asked = all
+		sc.prompt.known.asked = all
 	}
 	slices.SortFunc(all, compareVariants)
 	if was == nil || was.heard != set.heard || !slices.Equal(was.variants, all) {
@@ -147,18 +146,18 @@ func compareVariants(a, b index.Variant) int {
 }
 
 // know works out the locals of the text in some variants.
-func (sc *scorer) know(ctx context.Context, variants []index.Variant) error {
-	k, cache := &sc.known, sc.x.prompts
+func (p *prompt) know(ctx context.Context, variants []index.Variant) error {
+	k, cache := &p.known, p.cache
 	first, from := k.used, -1
 	for _, v := range variants {
 		f := k.add(v)
 		if f == nil {
 			continue
 		}
-		f.whole = cache.Find(&f.text, sc.scopeOf(f.variant), sc.text)
+		f.whole = cache.Find(&f.text, p.scopeOf(f.variant), p.text)
 		switch {
 		case f.whole:
-			sc.length = f.text.Tokens
+			p.length = f.text.Tokens
 			k.ties = folded{fold(f.text.Fold), f.text.Tail, f.text.Tokens}
 		case from < 0:
 			from = f.text.Resume
@@ -170,17 +169,17 @@ func (sc *scorer) know(ctx context.Context, variants []index.Variant) error {
 	if from < 0 {
 		return nil
 	}
-	if _, ok := k.tokenizer.(tokenize.Marker); !ok || sc.prompt != nil { // nothing to resume, or all ids are there
+	if _, ok := k.tokenizer.(tokenize.Marker); !ok || p.ids != nil { // nothing to resume, or all ids are there
 		from = 0
 	}
 	start := startOf(forms, from)
-	if sc.prompt == nil {
-		if err := sc.encodeFrom(ctx, forms, start, from); err != nil {
+	if p.ids == nil {
+		if err := p.encodeFrom(ctx, forms, start, from); err != nil {
 			return err
 		}
 	}
-	if sc.length > 0 { // it is an error else
-		sc.keep(forms, start)
+	if p.length > 0 { // it is an error else
+		p.keep(forms, start)
 	}
 	return nil
 }
@@ -229,21 +228,21 @@ func (k *knownText) form(v index.Variant) *form {
 
 // scopeOf returns what separates equal texts: all that locals and ties depend on beside the
 // text, and the salt, so that nobody learns from the time what others have sent.
-func (sc *scorer) scopeOf(v index.Variant) []byte {
-	id, seed := sc.known.tokenizer.Identity(), sc.x.index.Seed()
-	b := append(append(sc.known.scope[:0], id[:]...), seed[:]...)
-	b = append(b, flags(sc.known.special, v.Pairs))
+func (p *prompt) scopeOf(v index.Variant) []byte {
+	id, seed := p.known.tokenizer.Identity(), p.seed
+	b := append(append(p.known.scope[:0], id[:]...), seed[:]...)
+	b = append(b, flags(p.known.special, v.Pairs))
 	b = binary.AppendUvarint(b, uint64(v.Unit))
-	b = binary.AppendUvarint(b, uint64(len(sc.scope.adapter)))
-	b = append(append(b, sc.scope.adapter...), sc.scope.salt...)
-	sc.known.scope = b
+	b = binary.AppendUvarint(b, uint64(len(p.scope.adapter)))
+	b = append(append(b, p.scope.adapter...), p.scope.salt...)
+	p.known.scope = b
 	return b
 }
 
 // encodeFrom sets sc.tokens to the last ids that are known at start, and to those of the text
 // behind it. Tokens of the places is the number of ids from the beginning of the text on.
-func (sc *scorer) encodeFrom(ctx context.Context, forms []form, start prefixcache.State, from int) (err error) {
-	k := &sc.known
+func (p *prompt) encodeFrom(ctx context.Context, forms []form, start prefixcache.State, from int) (err error) {
+	k := &p.known
 	k.places = k.places[:0]
 	for i := range forms {
 		if f := &forms[i]; !f.whole && len(f.text.Marks()) > len(k.places) {
@@ -253,20 +252,20 @@ func (sc *scorer) encodeFrom(ctx context.Context, forms []form, start prefixcach
 			}
 		}
 	}
-	tokens := append(sc.tokens[:0], start.Tail...)
+	tokens := append(p.tokens[:0], start.Tail...)
 	if m, ok := k.tokenizer.(tokenize.Marker); ok {
-		tokens, k.places, err = m.EncodeMarks(ctx, tokens, sc.text, from, k.special, k.places)
+		tokens, k.places, err = m.EncodeMarks(ctx, tokens, p.text, from, k.special, k.places)
 	} else {
 		k.places = k.places[:0]
-		tokens, err = k.tokenizer.Encode(ctx, tokens, sc.text, k.special)
+		tokens, err = k.tokenizer.Encode(ctx, tokens, p.text, k.special)
 	}
 	if err != nil {
 		return err
 	}
-	sc.tokens, k.base = tokens, start.Tokens-len(start.Tail)
-	sc.length = k.base + len(tokens)
+	p.tokens, k.base = tokens, start.Tokens-len(start.Tail)
+	p.length = k.base + len(tokens)
 	if from == 0 {
-		sc.prompt = tokens
+		p.ids = tokens
 	}
 	for i := range k.places {
 		k.places[i].Tokens += start.Tokens
@@ -275,18 +274,18 @@ func (sc *scorer) encodeFrom(ctx context.Context, forms []form, start prefixcach
 }
 
 // keep cuts the text in forms that were known up to start, and has the cache keep them.
-func (sc *scorer) keep(forms []form, start prefixcache.State) {
-	k := &sc.known
+func (p *prompt) keep(forms []form, start prefixcache.State) {
+	k := &p.known
 	for i := range forms {
 		if f := &forms[i]; !f.whole {
-			f.text.Locals = sc.cutPlain(f.text.Locals, f.variant, len(f.text.Locals)*f.variant.Unit-k.base)
+			f.text.Locals = p.cutPlain(f.text.Locals, f.variant, len(f.text.Locals)*f.variant.Unit-k.base)
 		}
 	}
-	sc.foldPlaces(start)
+	p.foldPlaces(start)
 	for i := range forms {
 		if f := &forms[i]; !f.whole {
-			sc.x.prompts.Add(&f.text, f.text.Locals, sc.marksOf(f.variant), prefixcache.Mark{
-				At: len(sc.text), Resume: len(sc.text), Tokens: sc.length, Locals: len(f.text.Locals),
+			p.cache.Add(&f.text, f.text.Locals, p.marksOf(f.variant), prefixcache.Mark{
+				At: len(p.text), Resume: len(p.text), Tokens: p.length, Locals: len(f.text.Locals),
 				Tail: k.ties.tail, Fold: uint64(k.ties.units),
 			})
 		}
@@ -294,77 +293,77 @@ func (sc *scorer) keep(forms []form, start prefixcache.State) {
 }
 
 // cutPlain appends the locals of the whole units of sc.tokens from one of them on.
-func (sc *scorer) cutPlain(dst []index.Local, v index.Variant, from int) []index.Local {
-	tokens, width := sc.tokens[from:], v.Unit
+func (p *prompt) cutPlain(dst []index.Local, v index.Variant, from int) []index.Local {
+	tokens, width := p.tokens[from:], v.Unit
 	if v.Pairs {
-		sc.pairs = appendPairs(sc.pairs[:0], tokens)
-		tokens, width = sc.pairs, 2*width
+		p.pairs = appendPairs(p.pairs[:0], tokens)
+		tokens, width = p.pairs, 2*width
 	}
-	return sc.x.hash.of(sc.scope.adapter).locals(dst, tokens, width, nil)
+	return p.hashes.of(p.scope.adapter).locals(dst, tokens, width, nil)
 }
 
 // foldPlaces works out the folds at places, and of the whole text.
-func (sc *scorer) foldPlaces(start prefixcache.State) {
-	k := &sc.known
+func (p *prompt) foldPlaces(start prefixcache.State) {
+	k := &p.known
 	from := start.Tokens / tieUnit
 	if f := k.form(firstForms[0]); f != nil {
 		k.units = append(k.units[:0], f.text.Locals[from:]...)
 	} else {
-		k.units = sc.cutPlain(k.units[:0], firstForms[0], from*tieUnit-k.base)
+		k.units = p.cutPlain(k.units[:0], firstForms[0], from*tieUnit-k.base)
 	}
 	at, sum := from, fold(start.Fold)
 	k.folds = k.folds[:0]
-	for _, p := range k.places {
-		to := p.Tokens / tieUnit
+	for _, m := range k.places {
+		to := m.Tokens / tieUnit
 		sum = sum.plus(at, k.units[at-from:to-from])
 		at = to
 		k.folds = append(k.folds, sum)
 	}
-	whole := sc.length / tieUnit
-	k.ties = folded{sum.plus(at, k.units[at-from:whole-from]), sc.tokens[whole*tieUnit-k.base:], sc.length}
+	whole := p.length / tieUnit
+	k.ties = folded{sum.plus(at, k.units[at-from:whole-from]), p.tokens[whole*tieUnit-k.base:], p.length}
 }
 
 // marksOf returns what is to be kept of a form at places.
-func (sc *scorer) marksOf(v index.Variant) []prefixcache.Mark {
-	k := &sc.known
+func (p *prompt) marksOf(v index.Variant) []prefixcache.Mark {
+	k := &p.known
 	k.marks = k.marks[:0]
-	for i, p := range k.places {
-		units := p.Tokens
+	for i, m := range k.places {
+		units := m.Tokens
 		if v.Pairs {
 			units--
 		}
 		units = max(units, 0) / v.Unit
-		tail := min(units*v.Unit, p.Tokens/tieUnit*tieUnit)
+		tail := min(units*v.Unit, m.Tokens/tieUnit*tieUnit)
 		k.marks = append(k.marks, prefixcache.Mark{
-			At: p.At, Resume: p.Resume, Tokens: p.Tokens, Locals: units,
-			Tail: sc.tokens[tail-k.base : p.Tokens-k.base], Fold: uint64(k.folds[i]),
+			At: m.At, Resume: m.Resume, Tokens: m.Tokens, Locals: units,
+			Tail: p.tokens[tail-k.base : m.Tokens-k.base], Fold: uint64(k.folds[i]),
 		})
 	}
 	return k.marks
 }
 
 // knownKeys returns the keys of a text in a variant, with errMissing if it was not cut in it.
-func (sc *scorer) knownKeys(v index.Variant) ([]index.Key, error) {
-	k := &sc.known
+func (p *prompt) knownKeys(v index.Variant) ([]index.Key, error) {
+	k := &p.known
 	f := k.form(v)
-	if f == nil || sc.isSalted(v) {
+	if f == nil || p.isSalted(v) {
 		k.missing = append(k.missing, v)
 		return nil, errMissing
 	}
-	return sc.keysOf(v, f.text.Locals), nil
+	return p.keysOf(v, f.text.Locals), nil
 }
 
 // addMissing cuts the text in what was missing.
-func (sc *scorer) addMissing(ctx context.Context) error {
-	k := &sc.known
+func (p *prompt) addMissing(ctx context.Context) error {
+	k := &p.known
 	missing := k.missing
 	k.missing = k.missing[:0]
-	if !slices.ContainsFunc(missing, sc.isSalted) {
-		return sc.know(ctx, missing)
+	if !slices.ContainsFunc(missing, p.isSalted) {
+		return p.know(ctx, missing)
 	}
-	sc.x.prompts.Pass()
-	if sc.prompt == nil {
-		return sc.encodeWhole(ctx, k.tokenizer, k.special)
+	p.cache.Pass()
+	if p.ids == nil {
+		return p.encodeWhole(ctx, k.tokenizer, k.special)
 	}
 	k.tokenizer = nil
 	return nil

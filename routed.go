@@ -49,9 +49,9 @@ func (sc *scorer) keepFor(dst *Answer) {
 		}
 		dst.sent = k
 	}
-	k.x, k.set, k.tokens = sc.x, sc.set, sc.length
-	k.runs, sc.runs = sc.runs, k.runs[:0]
-	k.keys, sc.keys = sc.keys, k.keys[:0]
+	k.x, k.set, k.tokens = sc.x, sc.set, sc.prompt.length
+	k.runs, sc.prompt.runs = sc.prompt.runs, k.runs[:0]
+	k.keys, sc.prompt.keys = sc.prompt.keys, k.keys[:0]
 	k.excluded = k.excluded[:0]
 	if sc.rendering != nil {
 		for pod := range sc.rendering.Excluded() {
@@ -144,7 +144,7 @@ const noneLent = "the other pods of the model (those with the same Profile.Media
 
 // look finds what the rank holds of the prompt, and in which blocks.
 func (r *routing) look() error {
-	r.set, r.given, r.length = r.pm.self(r.x, r.source.Pod, r.source.Model), r.k.runs, r.k.tokens
+	r.set, r.prompt.given, r.prompt.length = r.pm.self(r.x, r.source.Pod, r.source.Model), r.k.runs, r.k.tokens
 	r.applied = r.pm.applied.Load()
 	r.query.Held = true
 	ctx, cancel := r.x.applying()
@@ -223,7 +223,7 @@ func (r *routing) issue() (Ticket, error) {
 	h.lent = r.lent
 	slot := l.issue(now, l.row(r.source.Model, r.pm.stateOf(r.source.Rank)))
 	t := l.at(slot)
-	t.prompt, t.cached, t.predicted = int32(r.length), int32(r.cached), int32(r.predicted)
+	t.prompt, t.cached, t.predicted = int32(r.prompt.length), int32(r.cached), int32(r.predicted)
 	if a := r.pm.approx.Load(); a != nil {
 		if e := a.of(h.view); e != nil {
 			l.believed++
@@ -374,7 +374,7 @@ func (in *ingest) confirm() {
 	for i := range c.suspects {
 		s := &c.suspects[i]
 		c.run[0] = keyRun{variant: s.variant, keys: c.keys[s.from:s.to]}
-		sc.given, sc.length = c.run[:], (s.to-s.from)*s.variant.Unit
+		sc.prompt.given, sc.prompt.length = c.run[:], (s.to-s.from)*s.variant.Unit
 		if sc.match(ctx) != nil {
 			return // the TTL ends them
 		}
@@ -391,7 +391,7 @@ func (in *ingest) confirm() {
 
 // holdsAll reports whether all whole blocks of a prompt are held in the gpu.
 func (sc *scorer) holdsAll(s *suspect) bool {
-	blocks := sc.length / s.view.BlockSize
+	blocks := sc.prompt.length / s.view.BlockSize
 	return slices.ContainsFunc(sc.matches.Rows, func(r index.Row) bool {
 		return r.Source == s.view.Source && r.Group.ID == s.view.Group.ID && r.BlockSize == s.view.BlockSize && int(r.GPU) >= blocks
 	})

@@ -38,7 +38,7 @@ func (x *Indexer) ScoreRequest(ctx context.Context, r *Request, dst *Answer) err
 	err := sc.score(ctx, r, dst)
 	dst.hasher = &x.hash
 	if err == nil {
-		dst.prompt = sc.hashPrompt()
+		dst.prompt = sc.prompt.tieHash()
 		sc.keepFor(dst)
 	} else {
 		dst.prompt = x.hash.request(r)
@@ -65,7 +65,7 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 	}
 	unlisted := sc.x.list(ctx)
 	set, adapter, err := sc.x.candidates(r)
-	sc.set, sc.scope = set, scope{set.base, adapter, r.Salt}
+	sc.set, sc.prompt.scope = set, scope{set.base, adapter, r.Salt}
 	if err != nil {
 		return cmp.Or(unlisted, err)
 	}
@@ -93,10 +93,10 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 		if r.Ranks {
 			sc.spreadRanks()
 		}
-		sc.order = sc.ranking.Rank(sc.best, r.Top, sc.hashes, sc.hashPrompt())
+		sc.order = sc.ranking.Rank(sc.best, r.Top, sc.hashes, sc.prompt.tieHash())
 		sc.answer(dst)
 	}
-	dst.PromptTokens, dst.Degraded = sc.length, sc.degraded
+	dst.PromptTokens, dst.Degraded = sc.prompt.length, sc.degraded
 	if set.unknown != nil || adapter != "" && !set.guessed {
 		dst.Unknown = sc.unknown()
 	}
@@ -110,26 +110,8 @@ type scorer struct {
 	set   *candidateSet
 	times times // if a hook asks
 
-	// Of the request: what keys are made of.
-	scope  scope
-	text   string   // that the prompt was made of, if it was
-	prompt []uint32 // nil if not all of its ids are known
-	length int      // of it
-	media  []Media
-	known  knownText
-	allIDs bool // all ids are needed
-
-	query    index.Query // whose Keys is the scorer's
-	tokens   []uint32    // of a prompt that was text
-	expanded []uint32    // those of a chat with media, each with all of its tokens
-	padded   []uint32    // the prompt with its media written over it
-	pairs    []uint32    // the prompt's, or the padded prompt's
-	locals   []index.Local
-	plain    index.Variant // that locals are of, if nothing but tokens is in them: its Unit and Pairs
-	extras   []extra
-	keys     []index.Key // of all variants, one after the other
-	runs     []keyRun    // of keys
-	given    []keyRun    // in place of those of a prompt; nil: none
+	prompt   prompt
+	query    index.Query // whose Keys are the prompt's
 	matches  index.Matches
 	degraded error          // why the index was not asked
 	held     []reuse.Held   // by group, of the source that is judged
@@ -154,8 +136,6 @@ type scorer struct {
 
 	// Of ties:
 	hashes []uint64 // of the pods of entries
-	hash   uint64   // the prompt's, if hashed is not empty
-	hashed []byte   // what it is of
 
 	// Of listRanks and spreadRanks: the memory of hashes, and that of entries and best by turns.
 	counts       []int32
@@ -172,20 +152,19 @@ func (x *Indexer) newScorer() *scorer {
 	sc, _ := x.scorers.Get().(*scorer)
 	if sc == nil {
 		sc = &scorer{x: x, tally: &x.tallies[x.made.Add(1)%uint32(len(x.tallies))]}
-		sc.query.Keys, sc.note = sc.keysIn, sc.noteSent
+		sc.prompt.hashes, sc.prompt.seed, sc.prompt.cache = &x.hash, x.index.Seed(), x.prompts
+		sc.query.Keys, sc.note = sc.prompt.keysIn, sc.noteSent
 	}
 	return sc
 }
 
 // release keeps the memory of a scorer and nothing of its request.
 func (sc *scorer) release() {
-	sc.set, sc.scope, sc.text, sc.prompt, sc.media, sc.query.Candidates, sc.hashes = nil, scope{}, "", nil, nil, nil, nil
-	sc.known.release()
-	sc.allIDs, sc.degraded, sc.plain = false, nil, index.Variant{}
-	sc.times, sc.best = times{}, sc.best[:0]
-	sc.entries, sc.hashed = sc.entries[:0], sc.hashed[:0]
-	sc.rendering = nil
-	sc.runs, sc.given, sc.hits, sc.hitOf = sc.runs[:0], nil, sc.hits[:0], sc.hitOf[:0]
+	sc.set, sc.query.Candidates, sc.hashes = nil, nil, nil
+	sc.prompt.release()
+	sc.degraded, sc.rendering = nil, nil
+	sc.times, sc.best, sc.entries = times{}, sc.best[:0], sc.entries[:0]
+	sc.hits, sc.hitOf = sc.hits[:0], sc.hitOf[:0]
 	sc.query.Held = false
 	sc.x.scorers.Put(sc)
 }
@@ -195,9 +174,8 @@ func (sc *scorer) release() {
 // readPrompt sets the prompt and its media to those of r, or of the chat that it asks
 // for.
 func (sc *scorer) readPrompt(ctx context.Context, r *Request, asked *chat.Request) error {
-	sc.prompt, sc.media, sc.text = r.Tokens, r.Media, r.Prompt
-	sc.length = len(sc.prompt)
-	if sc.length > 0 && sc.x.prompts != nil && !sc.allIDs {
+	sc.prompt.set(r)
+	if sc.prompt.length > 0 && sc.x.prompts != nil && !sc.prompt.allIDs {
 		sc.x.prompts.Pass()
 	}
 	if asked != nil || r.Prompt != "" {
@@ -214,9 +192,9 @@ func (sc *scorer) readPrompt(ctx context.Context, r *Request, asked *chat.Reques
 			return err
 		}
 	}
-	for _, m := range sc.media {
-		if m.Offset >= sc.length {
-			return fmt.Errorf("%w: media %q begins at token %d of %d", ErrRequest, m.Hash, m.Offset, sc.length)
+	for _, m := range sc.prompt.media {
+		if m.Offset >= sc.prompt.length {
+			return fmt.Errorf("%w: media %q begins at token %d of %d", ErrRequest, m.Hash, m.Offset, sc.prompt.length)
 		}
 	}
 	return nil
@@ -251,17 +229,17 @@ func (sc *scorer) renderChat(ctx context.Context, model Model, asked *chat.Reque
 		return sc.set.explain(fmt.Errorf("%w for model %q: its Model has no Chat: give one, or score the rendered text by Request.Prompt and Rendered", ErrNoTemplate, base))
 	}
 	began := sc.clock()
-	text, err := model.Chat.Render(asked, sc.media)
+	text, err := model.Chat.Render(asked, sc.prompt.media)
 	sc.spend(&sc.times.render, began)
 	if err != nil {
 		return ofBody(err)
 	}
-	sc.rendering, sc.text = text, text.Text
-	if err := sc.tokenize(ctx, model, asked.AddSpecial); err != nil || len(sc.media) == 0 {
+	sc.rendering, sc.prompt.text = text, text.Text
+	if err := sc.tokenize(ctx, model, asked.AddSpecial); err != nil || len(sc.prompt.media) == 0 {
 		return err
 	}
-	sc.expanded, sc.media, err = text.Expand(sc.expanded[:0], sc.prompt)
-	sc.prompt, sc.length = sc.expanded, len(sc.expanded)
+	sc.prompt.expanded, sc.prompt.media, err = text.Expand(sc.prompt.expanded[:0], sc.prompt.ids)
+	sc.prompt.ids, sc.prompt.length = sc.prompt.expanded, len(sc.prompt.expanded)
 	if err != nil {
 		return ofBody(err)
 	}
@@ -271,10 +249,10 @@ func (sc *scorer) renderChat(ctx context.Context, model Model, asked *chat.Reque
 // tokenize sets the prompt to the text. special: it has no special tokens yet.
 func (sc *scorer) tokenize(ctx context.Context, model Model, special bool) error {
 	began := sc.clock()
-	if err := sc.encoded(began, sc.encode(ctx, model.Tokenizer, special)); err != nil {
+	if err := sc.encoded(began, sc.prompt.encode(ctx, model.Tokenizer, special, sc.set.formsOf())); err != nil {
 		return err
 	}
-	if sc.length == 0 {
+	if sc.prompt.length == 0 {
 		return fmt.Errorf("%w: the prompt has no tokens", ErrRequest)
 	}
 	return nil
@@ -304,10 +282,10 @@ func orNone(err, none error) error {
 func (sc *scorer) match(ctx context.Context) error {
 	sc.query.Candidates = sc.set.index
 	for {
-		sc.keys, sc.runs, sc.plain = sc.keys[:0], sc.runs[:0], index.Variant{}
+		sc.prompt.begin()
 		began := sc.clock()
 		err := sc.x.index.Match(ctx, &sc.query, &sc.matches)
-		if err == nil && sc.given == nil {
+		if err == nil && sc.prompt.given == nil {
 			err = sc.addForms()
 		}
 		sc.spend(&sc.times.match, began)
@@ -318,7 +296,7 @@ func (sc *scorer) match(ctx context.Context) error {
 			return nil
 		case errors.Is(err, errMissing):
 			began := sc.clock()
-			if err := sc.encoded(began, sc.addMissing(ctx)); err != nil {
+			if err := sc.encoded(began, sc.prompt.addMissing(ctx)); err != nil {
 				return err
 			}
 			continue
@@ -333,8 +311,8 @@ func (sc *scorer) match(ctx context.Context) error {
 // for, because they hold nothing now: a prompt that is sent to them is told by its keys.
 func (sc *scorer) addForms() error {
 	for _, v := range sc.set.variants {
-		if runOf(sc.runs, v) == nil {
-			if _, err := sc.keysIn(v); err != nil {
+		if runOf(sc.prompt.runs, v) == nil {
+			if _, err := sc.prompt.keysIn(v); err != nil {
 				return err
 			}
 		}
@@ -343,77 +321,9 @@ func (sc *scorer) addForms() error {
 }
 
 // keysIn returns the keys of the prompt in a variant.
-func (sc *scorer) keysIn(v index.Variant) ([]index.Key, error) {
-	if sc.given != nil {
-		if r := runOf(sc.given, v); r != nil {
-			return r.keys, nil
-		}
-		return nil, nil
-	}
-	if k := &sc.known; sc.x.prompts != nil && !slices.Contains(k.asked, v) {
-		k.asked = append(k.asked, v)
-	}
-	if sc.known.tokenizer != nil {
-		return sc.knownKeys(v)
-	}
-	if err := sc.cut(v); err != nil {
-		return nil, err
-	}
-	return sc.keysOf(v, sc.locals), nil
-}
-
 // keysOf returns the keys of the prompt, which has these locals in a variant.
-func (sc *scorer) keysOf(v index.Variant, locals []index.Local) []index.Key {
-	s := sc.scope
-	if v.Media == MediaBare {
-		s.salt = "" // it is in the first unit
-	}
-	r := keyRun{variant: v, root: sc.x.hash.root(s, v)}
-	from := len(sc.keys)
-	sc.keys = keys(sc.keys, r.root, locals)
-	r.keys = sc.keys[from:len(sc.keys):len(sc.keys)]
-	sc.runs = append(sc.runs, r)
-	return r.keys
-}
-
 // cut works out the locals of the prompt in a variant. Where there is nothing
 // but tokens in them, the forms of media share them.
-func (sc *scorer) cut(v index.Variant) error {
-	tokens := sc.prompt
-	sc.extras = sc.extras[:0]
-	switch v.Media {
-	case MediaOffsets:
-		for i := range sc.media {
-			sc.extras = append(sc.extras, mediaAt(sc.media[i].Hash, sc.media[i].Offset, v.Unit))
-		}
-	case MediaBare:
-		sc.extras = bareMedia(sc.extras, sc.media, sc.scope.salt, v, len(tokens))
-	case MediaPad:
-		if len(sc.media) > 0 {
-			sc.padded = append(sc.padded[:0], tokens...)
-			tokens = sc.padded
-			if err := pad(tokens, sc.media); err != nil {
-				return err
-			}
-		}
-	}
-	plain := index.Variant{Unit: v.Unit, Pairs: v.Pairs}
-	if len(sc.media) > 0 || len(sc.extras) > 0 {
-		plain = index.Variant{}
-	} else if plain == sc.plain {
-		return nil
-	}
-	sc.plain = plain
-	width := v.Unit
-	if v.Pairs {
-		sc.pairs = appendPairs(sc.pairs[:0], tokens)
-		tokens = sc.pairs
-		width *= 2
-	}
-	sc.locals = sc.x.hash.of(sc.scope.adapter).locals(sc.locals[:0], tokens, width, sc.extras)
-	return nil
-}
-
 // The rows: which is an entry's best, and what it says.
 
 // chooseRows finds the best row of each entry.
@@ -495,21 +405,6 @@ func cachedTokens(blocks, size, promptTokens int) int {
 	return (promptTokens - 1) / size * size
 }
 
-func (sc *scorer) hashPrompt() uint64 {
-	if len(sc.hashed) == 0 {
-		ties := sc.known.ties
-		if sc.known.tokenizer == nil {
-			if sc.plain != firstForms[0] {
-				sc.locals = sc.x.hash.of(sc.scope.adapter).locals(sc.locals[:0], sc.prompt, tieUnit, nil)
-				sc.plain = firstForms[0]
-			}
-			ties = foldedOf(sc.prompt, sc.locals)
-		}
-		sc.hash, sc.hashed = sc.x.hash.prompt(sc.hashed, sc.scope, ties, sc.media)
-	}
-	return sc.hash
-}
-
 // answer says what the best rows are.
 func (sc *scorer) answer(dst *Answer) {
 	ranks := len(sc.entries) > 0
@@ -549,7 +444,7 @@ func (sc *scorer) answer(dst *Answer) {
 // is: an index may be older than what was heard.
 func (sc *scorer) unknown() error {
 	err := sc.set.unknown
-	if adapter := sc.scope.adapter; err == nil && adapter != "" {
+	if adapter := sc.prompt.scope.adapter; err == nil && adapter != "" {
 		err = sc.x.unknownAdapter(sc.set.base, adapter)
 	}
 	if err != nil && slices.ContainsFunc(sc.best, func(b ranking.Best) bool { return b.Matched > 0 || b.Cached > 0 }) {

@@ -1,0 +1,138 @@
+package kvindex
+
+import (
+	"slices"
+
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/prefixcache"
+)
+
+// A prompt is what a request asks about, and the keys of it. Its memory is used again.
+type prompt struct {
+	hashes *hasher
+	seed   [16]byte           // of the index
+	cache  *prefixcache.Cache // of texts; nil: none
+
+	scope  scope
+	text   string   // that the prompt was made of, if it was
+	ids    []uint32 // nil if not all of them are known
+	length int      // in tokens
+	media  []Media
+	known  knownText
+	allIDs bool // all ids are needed
+
+	keys  []index.Key // of all variants, one after the other
+	runs  []keyRun    // of keys
+	given []keyRun    // in place of those of a prompt; nil: none
+
+	hash   uint64 // of ties, if hashed is not empty
+	hashed []byte // what it is of
+
+	// Memory, and what is in it: the tokens of a text, those of a chat with media, each with
+	// all of its tokens, the ids with their media written over them, and the pairs of these.
+	tokens, expanded, padded, pairs []uint32
+	locals                          []index.Local
+	plain                           index.Variant // that locals are of, if nothing but tokens is in them: its Unit and Pairs
+	extras                          []extra
+}
+
+// set makes p the prompt of a request, before its text is read.
+func (p *prompt) set(r *Request) {
+	p.ids, p.media, p.text = r.Tokens, r.Media, r.Prompt
+	p.length = len(p.ids)
+}
+
+// begin forgets the keys that were made.
+func (p *prompt) begin() { p.keys, p.runs, p.plain = p.keys[:0], p.runs[:0], index.Variant{} }
+
+// release keeps the memory of p, and nothing of its request.
+func (p *prompt) release() {
+	p.scope, p.text, p.ids, p.media = scope{}, "", nil, nil
+	p.known.release()
+	p.allIDs, p.plain = false, index.Variant{}
+	p.runs, p.given, p.hashed = p.runs[:0], nil, p.hashed[:0]
+}
+
+func (p *prompt) keysIn(v index.Variant) ([]index.Key, error) {
+	if p.given != nil {
+		if r := runOf(p.given, v); r != nil {
+			return r.keys, nil
+		}
+		return nil, nil
+	}
+	if k := &p.known; p.cache != nil && !slices.Contains(k.asked, v) {
+		k.asked = append(k.asked, v)
+	}
+	if p.known.tokenizer != nil {
+		return p.knownKeys(v)
+	}
+	if err := p.cut(v); err != nil {
+		return nil, err
+	}
+	return p.keysOf(v, p.locals), nil
+}
+
+func (p *prompt) keysOf(v index.Variant, locals []index.Local) []index.Key {
+	s := p.scope
+	if v.Media == MediaBare {
+		s.salt = "" // it is in the first unit
+	}
+	r := keyRun{variant: v, root: p.hashes.root(s, v)}
+	from := len(p.keys)
+	p.keys = keys(p.keys, r.root, locals)
+	r.keys = p.keys[from:len(p.keys):len(p.keys)]
+	p.runs = append(p.runs, r)
+	return r.keys
+}
+
+func (p *prompt) cut(v index.Variant) error {
+	tokens := p.ids
+	p.extras = p.extras[:0]
+	switch v.Media {
+	case MediaOffsets:
+		for i := range p.media {
+			p.extras = append(p.extras, mediaAt(p.media[i].Hash, p.media[i].Offset, v.Unit))
+		}
+	case MediaBare:
+		p.extras = bareMedia(p.extras, p.media, p.scope.salt, v, len(tokens))
+	case MediaPad:
+		if len(p.media) > 0 {
+			p.padded = append(p.padded[:0], tokens...)
+			tokens = p.padded
+			if err := pad(tokens, p.media); err != nil {
+				return err
+			}
+		}
+	}
+	plain := index.Variant{Unit: v.Unit, Pairs: v.Pairs}
+	if len(p.media) > 0 || len(p.extras) > 0 {
+		plain = index.Variant{}
+	} else if plain == p.plain {
+		return nil
+	}
+	p.plain = plain
+	width := v.Unit
+	if v.Pairs {
+		p.pairs = appendPairs(p.pairs[:0], tokens)
+		tokens = p.pairs
+		width *= 2
+	}
+	p.locals = p.hashes.of(p.scope.adapter).locals(p.locals[:0], tokens, width, p.extras)
+	return nil
+}
+
+// tieHash returns the hash of the prompt by which ties are broken.
+func (p *prompt) tieHash() uint64 {
+	if len(p.hashed) == 0 {
+		ties := p.known.ties
+		if p.known.tokenizer == nil {
+			if p.plain != firstForms[0] {
+				p.locals = p.hashes.of(p.scope.adapter).locals(p.locals[:0], p.ids, tieUnit, nil)
+				p.plain = firstForms[0]
+			}
+			ties = foldedOf(p.ids, p.locals)
+		}
+		p.hash, p.hashed = p.hashes.prompt(p.hashed, p.scope, ties, p.media)
+	}
+	return p.hash
+}
