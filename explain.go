@@ -471,7 +471,7 @@ func (w *explainer) find(ctx context.Context) (changed bool, err error) {
 	switch {
 	case e.Outcome == OutcomeUnknownAdapter:
 		e.Cause = CauseUnknownAdapter
-		_, err = w.otherScope(ctx)
+		_, err = w.findElsewhere(ctx)
 		return false, err
 	case e.Cause < CauseUnplaced:
 		return false, nil
@@ -482,7 +482,7 @@ func (w *explainer) find(ctx context.Context) (changed bool, err error) {
 	if found, err := w.elsewhere(ctx); found || err != nil {
 		return false, err
 	}
-	if found, err := w.otherScope(ctx); found || err != nil {
+	if found, err := w.findElsewhere(ctx); found || err != nil {
 		return false, err
 	}
 	w.byState()
@@ -745,80 +745,96 @@ func (w *explainer) elsewhere(ctx context.Context) (found bool, err error) {
 	return true, nil
 }
 
-// otherScope looks for another scope under which the pod holds the tokens up to the
-// end of the block. It leaves nothing of the request as it was.
-func (w *explainer) otherScope(ctx context.Context) (found bool, err error) {
+// otherScope is a scope that a request does not ask for.
+type otherScope struct {
+	cause Cause
+	name  string // for people
+	scope scope
+	// salted is the root of a salt that is not known; nil: the root is that of scope.
+	salted  *saltedRoot
+	noMedia bool
+}
+
+// otherScopes returns those under which the pod may hold the tokens of the request.
+func (w *explainer) otherScopes() (others []otherScope) {
+	asked, salts := w.prompt.scope, w.pod.recent.salted.of
+	add := func(cause Cause, name, adapter, salt string, salted *saltedRoot) {
+		others = append(others, otherScope{cause: cause, name: name, scope: scope{asked.model, adapter, salt}, salted: salted})
+	}
+	adapters := slices.DeleteFunc(append([]string{""}, w.pod.adapters...), func(a string) bool { return a == asked.adapter })
+	for _, adapter := range adapters {
+		add(CauseOtherAdapter, nameOfAdapter(adapter), adapter, asked.salt, nil)
+	}
+	if asked.salt != "" {
+		add(CauseOtherSalt, "no salt", asked.adapter, "", nil)
+	}
+	for i := range salts {
+		if salts[i].adapter == asked.adapter {
+			add(CauseOtherSalt, "another salt", asked.adapter, "", &salts[i])
+		}
+	}
+	if asked.salt != "" {
+		for _, adapter := range adapters {
+			add(CauseOtherAdapter, nameOfAdapter(adapter)+" and no salt", adapter, "", nil)
+		}
+	}
+	for i := range salts {
+		if adapter := salts[i].adapter; adapter != asked.adapter {
+			add(CauseOtherAdapter, nameOfAdapter(adapter)+" and another salt", adapter, "", &salts[i])
+		}
+	}
+	if len(w.prompt.media) > 0 {
+		others = append(others, otherScope{cause: CauseOtherMedia, name: "no media", scope: asked, noMedia: true})
+	}
+	return others
+}
+
+// findElsewhere looks for another scope under which the pod holds the tokens up to the end of
+// the block. It cuts the prompt there.
+func (w *explainer) findElsewhere(ctx context.Context) (found bool, err error) {
 	if w.pod == nil {
 		return false, nil
 	}
-	asked, prompt, media := w.prompt.scope, w.prompt.ids, w.prompt.media
-	upTo := func(end int) int {
-		w.prompt.ids = prompt[:min(len(prompt), end+1)] // for the last pair
+	asked, ids, media := w.prompt.scope, w.prompt.ids, w.prompt.media
+	upTo := func(end int, media []Media) int {
+		w.prompt.ids = ids[:min(len(ids), end+1)] // for the last pair
 		w.prompt.media = slices.DeleteFunc(slices.Clone(media), func(m Media) bool { return m.Offset >= len(w.prompt.ids) })
 		w.prompt.plain = index.Variant{}
 		return end
 	}
-	// try looks for the tokens with the present scope and media, or with the root of
-	// a salt that is not known. A pod may have told of thousands of adapters: the
-	// whole is hashed where the first block is held.
-	try := func(cause Cause, scope string, salted *saltedRoot) {
-		if found || err != nil {
-			return
-		}
+	for _, o := range w.otherScopes() {
 		chain := func(v index.Variant) ([]index.Key, error) {
-			if salted == nil {
+			switch {
+			case o.salted == nil:
 				return w.prompt.keysIn(v)
-			}
-			if salted.variant != v {
+			case o.salted.variant != v:
 				return nil, nil
 			}
 			err := w.prompt.cut(v)
-			return keys(nil, salted.root, w.prompt.locals), err
+			return keys(nil, o.salted.root, w.prompt.locals), err
 		}
-		if found, err = w.holds(ctx, upTo(max(w.e.BlockTokens, 1)), chain); found && w.e.Token > 0 {
-			found, err = w.holds(ctx, upTo(w.end()), chain)
+		w.prompt.scope = o.scope
+		with := media
+		if o.noMedia {
+			with = nil
 		}
-		if found && w.e.Cause != CauseUnknownAdapter {
-			w.e.Cause = cause
+		// A pod may have told of thousands of adapters: the whole is hashed where the first
+		// block is held.
+		if found, err = w.holds(ctx, upTo(max(w.e.BlockTokens, 1), with), chain); found && w.e.Token > 0 {
+			found, err = w.holds(ctx, upTo(w.end(), with), chain)
+		}
+		w.prompt.scope = asked
+		if err != nil {
+			return false, err
 		}
 		if found {
-			w.e.Scope = scope
+			if w.e.Scope = o.name; w.e.Cause != CauseUnknownAdapter {
+				w.e.Cause = o.cause
+			}
+			return true, nil
 		}
 	}
-	salts := w.pod.recent.salted.of
-	adapters := slices.DeleteFunc(append([]string{""}, w.pod.adapters...), func(a string) bool { return a == asked.adapter })
-	for _, w.prompt.scope.adapter = range adapters {
-		try(CauseOtherAdapter, nameOfAdapter(w.prompt.scope.adapter), nil)
-	}
-	w.prompt.scope = scope{asked.model, asked.adapter, ""}
-	if asked.salt != "" {
-		try(CauseOtherSalt, "no salt", nil)
-	}
-	for i := range salts {
-		if salts[i].adapter == asked.adapter {
-			try(CauseOtherSalt, "another salt", &salts[i])
-		}
-	}
-	if asked.salt != "" {
-		for _, w.prompt.scope.adapter = range adapters {
-			try(CauseOtherAdapter, nameOfAdapter(w.prompt.scope.adapter)+" and no salt", nil)
-		}
-	}
-	for i := range salts {
-		if w.prompt.scope.adapter = salts[i].adapter; w.prompt.scope.adapter != asked.adapter {
-			try(CauseOtherAdapter, nameOfAdapter(w.prompt.scope.adapter)+" and another salt", &salts[i])
-		}
-	}
-	w.prompt.scope = asked
-	if named := media; len(named) > 0 {
-		media = nil
-		try(CauseOtherMedia, "no media", nil)
-		media = named
-	}
-	if found || err != nil {
-		return found, err
-	}
-	return w.otherMedia(ctx, upTo(w.end()))
+	return w.otherMedia(ctx, upTo(w.end(), media))
 }
 
 func nameOfAdapter(name string) string {
