@@ -289,7 +289,7 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 		if i := slices.Index(sc.set.names, pod); i >= 0 {
 			e.Score = a.Pods[slices.IndexFunc(a.Pods, func(s PodScore) bool { return s.Pod == pod })]
 			switch b := sc.best[i]; {
-			case int(b.Row) > sc.real:
+			case int(b.Row) > sc.forecast.real:
 				w.sentTo = sc.rankOf(b)
 			case b.Row > 0:
 				w.row = &sc.matches.Rows[b.Row-1]

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/ranking"
+	"github.com/kvindex/kvindex/internal/reuse"
 	"github.com/kvindex/kvindex/internal/sent"
 )
 
@@ -23,7 +24,24 @@ type hit struct {
 	tokens int // of the beginning, or pairs: whole blocks of the main group
 	found  bool
 
-	from, to int32 // the rows of scorer.behind that are about the rank
+	from, to int32 // the rows of forecast.behind that are about the rank
+}
+
+// A forecast is what was sent to the candidates of a score, beside what they hold. Without a
+// hit nothing else of it counts. Its memory is used again.
+type forecast struct {
+	hits   []hit
+	hitsOf []int32 // by candidate: where its hits begin; and where the last ones end
+
+	// By row of the matches:
+	hitOf  []int32 // the position in hits plus one; 0: none
+	proven []int32 // cached tokens without what was sent
+	real   int     // the rows that the index has given
+
+	behind  index.Matches // rows with bits, if these are needed
+	sentTo  []int32       // by sent.Holder: units
+	anySent bool
+	note    func(sent.Holder, int) // noteSent
 }
 
 // noneHeld is Row.Held of a source that holds nothing of a prompt.
@@ -32,8 +50,8 @@ var noneHeld [index.NumTiers][]uint64
 // foresee finds out to which ranks of the candidates beginnings of the prompt were sent; rank
 // -1: all.
 func (sc *scorer) foresee(ctx context.Context, rank int) error {
-	sc.real = len(sc.matches.Rows)
-	l := sc.x.ledger
+	f, l := &sc.forecast, sc.x.ledger
+	f.real = len(sc.matches.Rows)
 	if l.live.Load() == 0 && !sc.set.approximate {
 		return nil
 	}
@@ -43,124 +61,125 @@ func (sc *scorer) foresee(ctx context.Context, rank int) error {
 		l.expire(now)
 		l.mu.Unlock()
 	}
-	sc.findHits(rank, now)
-	if len(sc.hits) == 0 {
-		return nil
-	}
-	return sc.layHits(ctx)
-}
-
-// findHits fills sc.hits, in the order of candidates and ranks.
-func (sc *scorer) findHits(rank int, now int64) {
-	l := sc.x.ledger
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	sc.sentTo = slices.Grow(sc.sentTo[:0], len(l.holders))[:len(l.holders)]
-	clear(sc.sentTo)
 	runs := sc.prompt.runs
 	if sc.prompt.given != nil {
 		runs = sc.prompt.given
 	}
-	sc.anySent = false
-	for i := range runs {
-		l.tree.Match(runs[i].keys, sc.note)
+	f.find(l, sc.set, runs, rank, now)
+	if len(f.hits) == 0 {
+		return nil
 	}
-	if !sc.anySent && !sc.set.approximate {
+	if behind := f.lay(&sc.matches, &sc.prompt); behind < math.MaxInt {
+		return sc.matchBits(ctx, behind)
+	}
+	return nil
+}
+
+// find fills hits, in the order of candidates and ranks; rank -1: all.
+func (f *forecast) find(l *ledger, set *candidateSet, runs []keyRun, rank int, now int64) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	f.sentTo = slices.Grow(f.sentTo[:0], len(l.holders))[:len(l.holders)]
+	clear(f.sentTo)
+	f.anySent = false
+	for i := range runs {
+		l.tree.Match(runs[i].keys, f.note)
+	}
+	if !f.anySent && !set.approximate {
 		return
 	}
-	sc.hitsOf = slices.Grow(sc.hitsOf[:0], len(sc.set.states)+1)
-	for pod, pm := range sc.set.states {
-		sc.hitsOf = append(sc.hitsOf, int32(len(sc.hits)))
+	f.hitsOf = slices.Grow(f.hitsOf[:0], len(set.states)+1)
+	for pod, pm := range set.states {
+		f.hitsOf = append(f.hitsOf, int32(len(f.hits)))
 		if pm == nil {
 			continue
 		}
 		for _, h := range pm.holders {
-			if h.lent && !sc.set.lent.has(h) {
+			if h.lent && !set.lent.has(h) {
 				continue // the other pods do not have such blocks any more
 			}
-			if n := int(sc.sentTo[h.number]) * h.variant.Unit; n > 0 {
-				sc.addHit(rank, int32(pod), h.view, n)
+			if n := int(f.sentTo[h.number]) * h.variant.Unit; n > 0 {
+				f.add(rank, int32(pod), h.view, n)
 			}
 		}
 		if a := pm.approx.Load(); a != nil {
 			if r := runOf(runs, a.variant); r != nil {
 				for _, e := range a.ranks {
-					sc.addHit(rank, int32(pod), e.view, e.cache.Run(r.keys, a.stride, now)*a.BlockTokens)
+					f.add(rank, int32(pod), e.view, e.cache.Run(r.keys, a.stride, now)*a.BlockTokens)
 				}
 			}
 		}
 	}
-	sc.hitsOf = append(sc.hitsOf, int32(len(sc.hits)))
+	f.hitsOf = append(f.hitsOf, int32(len(f.hits)))
 }
 
-// addHit adds the whole blocks of so many tokens that were sent, if they are of the rank; -1:
+// add adds the whole blocks of so many tokens that were sent, if they are of the rank; -1:
 // of any.
-func (sc *scorer) addHit(rank int, pod int32, view *index.View, tokens int) {
+func (f *forecast) add(rank int, pod int32, view *index.View, tokens int) {
 	tokens -= tokens % view.BlockSize
 	if tokens == 0 || rank >= 0 && view.Source.Rank != rank {
 		return
 	}
-	at := len(sc.hits)
-	for first := int(sc.hitsOf[pod]); at > first && sc.hits[at-1].view.Source.Rank >= view.Source.Rank; at-- {
-		if of := &sc.hits[at-1]; of.view.Source.Rank == view.Source.Rank {
+	at := len(f.hits)
+	for first := int(f.hitsOf[pod]); at > first && f.hits[at-1].view.Source.Rank >= view.Source.Rank; at-- {
+		if of := &f.hits[at-1]; of.view.Source.Rank == view.Source.Rank {
 			of.tokens = max(of.tokens, tokens)
 			return
 		}
 	}
-	sc.hits = slices.Insert(sc.hits, at, hit{pod: pod, view: view, tokens: tokens})
+	f.hits = slices.Insert(f.hits, at, hit{pod: pod, view: view, tokens: tokens})
 }
 
 // noteSent is found of sent.Tree.Match.
-func (sc *scorer) noteSent(h sent.Holder, units int) {
-	sc.sentTo[h], sc.anySent = int32(units), true
+func (f *forecast) noteSent(h sent.Holder, units int) {
+	f.sentTo[h], f.anySent = int32(units), true
 }
 
-// layHits has rows know of the hits that are about them.
-func (sc *scorer) layHits(ctx context.Context) error {
-	for i := range sc.matches.Rows {
-		sc.hitOf = append(sc.hitOf, 0)
-		row := &sc.matches.Rows[i]
-		if at := sc.hitAt(row); at >= 0 {
-			main := sc.hits[at].view.Group // a row of another group alone says nothing (judge)
-			sc.hits[at].found = sc.hits[at].found || main.Kind != GroupFull || row.Group.ID == main.ID
-			sc.hitOf[i] = int32(at) + 1
+// lay has rows know of the hits that are about them, and adds rows for those that have none. It
+// returns how many tokens of the prompt a beginning covers which may go on with held blocks:
+// only bits can tell. Else it returns math.MaxInt.
+func (f *forecast) lay(matches *index.Matches, p *prompt) (behind int) {
+	for i := range matches.Rows {
+		f.hitOf = append(f.hitOf, 0)
+		row := &matches.Rows[i]
+		if at := f.hitAt(row); at >= 0 {
+			main := f.hits[at].view.Group // a row of another group alone says nothing (judge)
+			f.hits[at].found = f.hits[at].found || main.Kind != GroupFull || row.Group.ID == main.ID
+			f.hitOf[i] = int32(at) + 1
 		}
 	}
-	for i := range sc.hits {
-		h := &sc.hits[i]
+	for i := range f.hits {
+		h := &f.hits[i]
 		if h.found {
 			continue
 		}
-		n := len(sc.matches.Rows)
-		sc.matches.Rows = slices.Grow(sc.matches.Rows, 1)[:n+1]
-		row := &sc.matches.Rows[n]
+		n := len(matches.Rows)
+		matches.Rows = slices.Grow(matches.Rows, 1)[:n+1]
+		row := &matches.Rows[n]
 		*row = index.Row{View: h.view, Pod: h.pod}
 		if l := h.view.Layout; len(l.Groups) != 1 || l.Groups[0].Kind != GroupFull {
 			row.Held = &noneHeld
 		}
-		sc.hitOf = append(sc.hitOf, int32(i)+1)
+		f.hitOf = append(f.hitOf, int32(i)+1)
 	}
-	sc.proven = slices.Grow(sc.proven[:0], len(sc.matches.Rows))[:len(sc.matches.Rows)]
-	clear(sc.proven)
-	behind := math.MaxInt // the tokens that a beginning covers which may go on with held blocks
-	for i := range sc.matches.Rows {
-		row := &sc.matches.Rows[i]
-		if h := sc.hitOf[i]; h != 0 && row.Held == nil {
-			if n := sc.hits[h-1].tokens / row.BlockSize; n > int(row.GPU) && n < sc.lengthIn(row)/row.BlockSize {
+	f.proven = slices.Grow(f.proven[:0], len(matches.Rows))[:len(matches.Rows)]
+	clear(f.proven)
+	behind = math.MaxInt
+	for i := range matches.Rows {
+		row := &matches.Rows[i]
+		if h := f.hitOf[i]; h != 0 && row.Held == nil {
+			if n := f.hits[h-1].tokens / row.BlockSize; n > int(row.GPU) && n < p.lengthIn(row)/row.BlockSize {
 				behind = min(behind, n*row.BlockSize)
 			}
 		}
 	}
-	if behind == math.MaxInt {
-		return nil
-	}
-	return sc.matchBits(ctx, behind)
+	return behind
 }
 
 // hitAt returns which hit is about a row, -1: none.
-func (sc *scorer) hitAt(row *index.Row) int {
-	for i := sc.hitsOf[row.Pod]; i < sc.hitsOf[row.Pod+1]; i++ {
-		if sc.hits[i].view.Source.Rank == row.Source.Rank {
+func (f *forecast) hitAt(row *index.Row) int {
+	for i := f.hitsOf[row.Pod]; i < f.hitsOf[row.Pod+1]; i++ {
+		if f.hits[i].view.Source.Rank == row.Source.Rank {
 			return int(i)
 		}
 	}
@@ -174,40 +193,46 @@ func (sc *scorer) matchBits(ctx context.Context, behind int) error {
 		sc.prompt.given = sc.prompt.runs
 	}
 	sc.query.Held, sc.query.Behind = true, behind
-	err := sc.x.index.Match(ctx, &sc.query, &sc.behind)
+	f := &sc.forecast
+	err := sc.x.index.Match(ctx, &sc.query, &f.behind)
 	sc.prompt.given, sc.query.Held, sc.query.Behind = given, false, 0
 	if err != nil {
 		return sc.x.failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.base, err))
 	}
-	if why := sc.behind.Degraded; why != nil {
+	if why := f.behind.Degraded; why != nil {
 		sc.degraded = why
 	}
-	for i := range sc.behind.Rows { // those of a rank stand next to each other
-		if at := sc.hitAt(&sc.behind.Rows[i]); at >= 0 {
-			h := &sc.hits[at]
+	f.layBits()
+	return nil
+}
+
+// layBits has hits know of the rows with bits that are about them.
+func (f *forecast) layBits() {
+	for i := range f.behind.Rows { // those of a rank stand next to each other
+		if at := f.hitAt(&f.behind.Rows[i]); at >= 0 {
+			h := &f.hits[at]
 			if h.to == 0 {
 				h.from = int32(i)
 			}
 			h.to = int32(i + 1)
 		}
 	}
-	return nil
 }
 
 // lengthIn is the length of the prompt in what a row counts: tokens, or pairs.
-func (sc *scorer) lengthIn(row *index.Row) int {
+func (p *prompt) lengthIn(row *index.Row) int {
 	if row.Pairs {
-		return sc.prompt.length - 1
+		return p.length - 1
 	}
-	return sc.prompt.length
+	return p.length
 }
 
 // reach returns how many leading blocks of a row of one full-attention group are held in the
 // gpu or were sent.
-func (sc *scorer) reach(row *index.Row, h *hit) int {
+func (f *forecast) reach(row *index.Row, h *hit) int {
 	n := max(int(row.GPU), h.tokens/row.BlockSize)
 	for i := h.from; i < h.to; i++ {
-		if r := &sc.behind.Rows[i]; r.Group.ID == row.Group.ID && r.BlockSize == row.BlockSize && r.Held != nil {
+		if r := &f.behind.Rows[i]; r.Group.ID == row.Group.ID && r.BlockSize == row.BlockSize && r.Held != nil {
 			for isSet(r.Held[TierGPU], n) {
 				n++
 			}
@@ -218,19 +243,17 @@ func (sc *scorer) reach(row *index.Row, h *hit) int {
 
 // withHit returns what is judged of such a row with what was sent. again: the tokens that the
 // engine computes again.
-func (sc *scorer) withHit(i int, b ranking.Best, again int) ranking.Best {
-	row := &sc.matches.Rows[i]
-	sc.proven[i] = int32(b.Cached)
-	if h := sc.hitOf[i]; h != 0 {
-		b.Cached = max(b.Cached, cachedTokens(sc.reach(row, &sc.hits[h-1]), row.BlockSize, sc.lengthIn(row))-again)
+func (f *forecast) withHit(i int, row *index.Row, length int, b ranking.Best, again int) ranking.Best {
+	f.proven[i] = int32(b.Cached)
+	if h := f.hitOf[i]; h != 0 {
+		b.Cached = max(b.Cached, cachedTokens(f.reach(row, &f.hits[h-1]), row.BlockSize, length)-again)
 	}
-	b.Marks &= sc.marksOfRow(i)
+	b.Marks &= f.marksOfRow(i)
 	return b
 }
 
 // withSent adds to what groups hold of a prompt what was sent.
-func (sc *scorer) withSent(groups []index.GroupLayout, grain int, h *hit) {
-	held := sc.held
+func withSent(held []reuse.Held, groups []index.GroupLayout, grain int, h *hit) {
 	for i := range held {
 		size := groups[i].BlockSize
 		if size <= 0 {
@@ -255,17 +278,17 @@ func withFirst(bits []uint64, n int) []uint64 {
 }
 
 // marksOfRow are the marks that a row may have: one that was made for a hit has none.
-func (sc *scorer) marksOfRow(i int) ranking.Marks {
-	if i < sc.real {
+func (f *forecast) marksOfRow(i int) ranking.Marks {
+	if i < f.real {
 		return ^ranking.Marks(0)
 	}
 	return 0
 }
 
 // provenOf is the cached tokens that events have proven of an entry's best row.
-func (sc *scorer) provenOf(b ranking.Best) int {
-	if len(sc.hits) == 0 || b.Row == 0 {
+func (f *forecast) provenOf(b ranking.Best) int {
+	if len(f.hits) == 0 || b.Row == 0 {
 		return b.Cached
 	}
-	return int(sc.proven[b.Row-1])
+	return int(f.proven[b.Row-1])
 }

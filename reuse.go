@@ -126,7 +126,7 @@ func (sc *scorer) judge(from, to int) {
 			return // no block of a group that the model cannot do without
 		}
 	}
-	length := sc.lengthIn(first)
+	length := sc.prompt.lengthIn(first)
 	best := ranking.Best{Matched: most, Row: int32(from + at + 1)}
 	best.Mark(ranking.Upper, p.upper || p.rule == nil)
 	if p.rule != nil {
@@ -134,14 +134,14 @@ func (sc *scorer) judge(from, to int) {
 	} else {
 		best.Cached = cachedTokens(int(rows[at].GPU), rows[at].BlockSize, length)
 	}
-	if len(sc.hits) > 0 {
+	if len(sc.forecast.hits) > 0 {
 		at += from
-		sc.proven[at] = int32(best.Cached)
-		if h := sc.hitOf[at]; h != 0 && p.rule != nil {
-			sc.withSent(groups, p.rule.Grain(), &sc.hits[h-1])
+		sc.forecast.proven[at] = int32(best.Cached)
+		if h := sc.forecast.hitOf[at]; h != 0 && p.rule != nil {
+			withSent(sc.held, groups, p.rule.Grain(), &sc.forecast.hits[h-1])
 			best.Cached = max(best.Cached, p.rule.Tokens(length, sc.held))
 		}
-		best.Marks &= sc.marksOfRow(at)
+		best.Marks &= sc.forecast.marksOfRow(at)
 	}
 	sc.improve(first.Pod, best)
 }

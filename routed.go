@@ -158,9 +158,9 @@ func (r *routing) look() error {
 	}
 	r.chooseRows()
 	best := r.best[0]
-	r.cached, r.predicted = r.provenOf(best), best.Cached
+	r.cached, r.predicted = r.forecast.provenOf(best), best.Cached
 	var row *index.Row
-	if best.Row > 0 && int(best.Row) <= r.real {
+	if best.Row > 0 && int(best.Row) <= r.forecast.real {
 		row = &r.matches.Rows[best.Row-1]
 		r.view = row.View
 	} else if f := r.pm.form.Load(); f != nil {

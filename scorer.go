@@ -12,7 +12,6 @@ import (
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/ranking"
 	"github.com/kvindex/kvindex/internal/reuse"
-	"github.com/kvindex/kvindex/internal/sent"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
@@ -122,17 +121,7 @@ type scorer struct {
 
 	rendering *chat.Rendering // of a chat, for its exclusions
 
-	// Of predictions (foresee). Without a hit the others are not looked at.
-	hits   []hit
-	hitOf  []int32       // by row: the position in hits plus one; 0: none
-	proven []int32       // by row: cached tokens without what was sent
-	real   int           // the rows that the index has given
-	sentTo []int32       // by sent.Holder: units
-	behind index.Matches // rows with bits, if these are needed
-	note   func(sent.Holder, int)
-
-	anySent bool
-	hitsOf  []int32 // by candidate: where its hits begin
+	forecast forecast
 
 	// Of ties:
 	hashes []uint64 // of the pods of entries
@@ -153,7 +142,7 @@ func (x *Indexer) newScorer() *scorer {
 	if sc == nil {
 		sc = &scorer{x: x, tally: &x.tallies[x.made.Add(1)%uint32(len(x.tallies))]}
 		sc.prompt.hashes, sc.prompt.seed, sc.prompt.cache = &x.hash, x.index.Seed(), x.prompts
-		sc.query.Keys, sc.note = sc.prompt.keysIn, sc.noteSent
+		sc.query.Keys, sc.forecast.note = sc.prompt.keysIn, sc.forecast.noteSent
 	}
 	return sc
 }
@@ -164,7 +153,7 @@ func (sc *scorer) release() {
 	sc.prompt.release()
 	sc.degraded, sc.rendering = nil, nil
 	sc.times, sc.best, sc.entries = times{}, sc.best[:0], sc.entries[:0]
-	sc.hits, sc.hitOf = sc.hits[:0], sc.hitOf[:0]
+	sc.forecast.hits, sc.forecast.hitOf = sc.forecast.hits[:0], sc.forecast.hitOf[:0]
 	sc.query.Held = false
 	sc.x.scorers.Put(sc)
 }
@@ -355,7 +344,7 @@ func (sc *scorer) chooseRows() {
 // bestOf judges a row of a source of one full-attention group.
 func (sc *scorer) bestOf(i int) ranking.Best {
 	row := &sc.matches.Rows[i]
-	length, again := sc.lengthIn(row), 0
+	length, again := sc.prompt.lengthIn(row), 0
 	b := ranking.Best{Matched: int(row.Run) * row.BlockSize, Row: int32(i + 1)}
 	if sc.set.profiled {
 		if pm := sc.set.states[row.Pod]; pm != nil {
@@ -368,8 +357,8 @@ func (sc *scorer) bestOf(i int) ranking.Best {
 		}
 	}
 	b.Cached = max(0, cachedTokens(int(row.GPU), row.BlockSize, length)-again)
-	if len(sc.hits) > 0 {
-		b = sc.withHit(i, b, again)
+	if len(sc.forecast.hits) > 0 {
+		b = sc.forecast.withHit(i, row, length, b, again)
 	}
 	return b
 }
@@ -387,7 +376,7 @@ func (sc *scorer) improve(pod int32, t ranking.Best) {
 // better orders the rows of one pod: by what the engine would reuse, of which that comes
 // first which is proven, then by what is held anywhere, then the lower rank first.
 func (sc *scorer) better(a, b ranking.Best) bool {
-	return cmp.Or(a.Cached-b.Cached, sc.provenOf(a)-sc.provenOf(b), a.Matched-b.Matched, sc.rankOf(b)-sc.rankOf(a), int(b.Row-a.Row)) > 0
+	return cmp.Or(a.Cached-b.Cached, sc.forecast.provenOf(a)-sc.forecast.provenOf(b), a.Matched-b.Matched, sc.rankOf(b)-sc.rankOf(a), int(b.Row-a.Row)) > 0
 }
 
 func (sc *scorer) rankOf(b ranking.Best) int { return sc.matches.Rows[b.Row-1].Source.Rank }
@@ -435,7 +424,7 @@ func (sc *scorer) answer(dst *Answer) {
 			if pm := sc.set.states[pod]; pm != nil && pm.less.Load() {
 				s.UpperBound = true
 			}
-			s.CachedTokens = sc.provenOf(b)
+			s.CachedTokens = sc.forecast.provenOf(b)
 		}
 	}
 }

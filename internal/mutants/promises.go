@@ -11,7 +11,7 @@ var promises = []promise{
 		{".", "rank.unknown", "what is not recognized is no upper bound", "r.mayHoldLess || mayRemove", "r.mayHoldLess && mayRemove", "TestUnrecognized"},
 		{".", "converter.convert", "copies of others counted", "if foreign(e) {", "if false {", "TestForeignCopies"},
 		{".", "tierOf", "an unknown medium is the gpu", "\treturn TierOther\n", "\treturn TierGPU\n", "TestTiers"},
-		{".", "scorer.withHit", "the last token is predicted", "cachedTokens(sc.reach(row, &sc.hits[h-1]), row.BlockSize, sc.lengthIn(row))-again", "sc.reach(row, &sc.hits[h-1])*row.BlockSize", "TestPredictionEnds"},
+		{".", "forecast.withHit", "the last token is predicted", "cachedTokens(f.reach(row, &f.hits[h-1]), row.BlockSize, length)-again", "f.reach(row, &f.hits[h-1])*row.BlockSize", "TestPredictionEnds"},
 		{".", "ledger.setForm", "a prediction in blocks of other pods lives on", "!sameBlocks(h.view, form)", "false", "TestColdBlockSize"},
 		{".", "model.lent", "blocks are lent that differ", "if differ[media] {", "if false {", "TestColdBlockSize"},
 		{".", "scorer.answer", "what was sent is proven", "s.CachedTokens = sc.provenOf(b)", "s.CachedTokens = b.cached", "TestPredictionEnds"},
