@@ -14,7 +14,7 @@ var promises = []promise{
 		{".", "forecast.withHit", "the last token is predicted", "cachedTokens(f.reach(row, &f.hits[h-1]), row.BlockSize, length)-again", "f.reach(row, &f.hits[h-1])*row.BlockSize", "TestPredictionEnds"},
 		{".", "ledger.setForm", "a prediction in blocks of other pods lives on", "!sameBlocks(h.view, form)", "false", "TestColdBlockSize"},
 		{".", "model.lent", "blocks are lent that differ", "if differ[media] {", "if false {", "TestColdBlockSize"},
-		{".", "scorer.answer", "what was sent is proven", "s.CachedTokens = sc.provenOf(b)", "s.CachedTokens = b.cached", "TestPredictionEnds"},
+		{".", "scorer.answer", "what was sent is proven", "s.CachedTokens = sc.forecast.provenOf(b)", "s.CachedTokens = b.Cached", "TestPredictionEnds"},
 		{"./index", "storing.hold", "set for count", "b.copies++", "b.copies = 1", "TestMemory/CopiesExact"},
 		{"./index", "storing.hold", "lower tiers counted", "case c.Tier != TierGPU || c.Copies == CopiesSet:", "case c.Copies == CopiesSet:", "TestMemory/LowerTiersAreSets"},
 		{"./index", "source.remove", "an ambiguous removal takes one copy", "case ambiguous:", "case false:", "TestMemory/AmbiguousHashes"},
