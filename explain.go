@@ -240,7 +240,10 @@ func (r *Request) withPod(pod string) Request {
 
 // explainer is one Explain on its way.
 type explainer struct {
-	*scorer
+	x         *Indexer
+	prompt    *prompt
+	rendering *chat.Rendering // of a chat; nil: the request is none
+
 	e   *Explanation
 	pod *podFacts // nil: it is not known
 	own *index.Candidates
@@ -278,7 +281,7 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 	if s := sc.prompt.scope; s.model != "" {
 		e.Model, e.Adapter, e.Salted = s.model, s.adapter, s.salt != ""
 	}
-	w := &explainer{scorer: sc, e: e, sentTo: -1}
+	w := &explainer{x: x, prompt: &sc.prompt, rendering: sc.rendering, e: e, sentTo: -1}
 	switch {
 	case failed != nil:
 		e.Cause, e.Outcome = CauseError, outcomeOf(failed)

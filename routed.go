@@ -92,7 +92,7 @@ func (x *Indexer) routed(a *Answer, pod string, rank int) (Ticket, error) {
 	}
 	sc := x.newScorer()
 	defer sc.release()
-	r := routing{scorer: sc, k: k, pm: pm, source: index.Source{Pod: pod, Model: k.set.base, Rank: rank}}
+	r := routing{sc: sc, k: k, pm: pm, source: index.Source{Pod: pod, Model: k.set.base, Rank: rank}}
 	if err := r.look(); err != nil {
 		return Ticket{}, err
 	}
@@ -124,7 +124,7 @@ func (pm *podModel) self(x *Indexer, pod, model string) *candidateSet {
 
 // routing is one Routed on its way.
 type routing struct {
-	*scorer
+	sc     *scorer
 	k      *prompted
 	pm     *podModel
 	source index.Source
@@ -144,29 +144,29 @@ const noneLent = "the other pods of the model (those with the same Profile.Media
 
 // look finds what the rank holds of the prompt, and in which blocks.
 func (r *routing) look() error {
-	r.set, r.prompt.given, r.prompt.length = r.pm.self(r.x, r.source.Pod, r.source.Model), r.k.runs, r.k.tokens
+	r.sc.set, r.sc.prompt.given, r.sc.prompt.length = r.pm.self(r.sc.x, r.source.Pod, r.source.Model), r.k.runs, r.k.tokens
 	r.applied = r.pm.applied.Load()
-	r.query.Held = true
-	ctx, cancel := r.x.applying()
+	r.sc.query.Held = true
+	ctx, cancel := r.sc.x.applying()
 	defer cancel()
-	if err := r.match(ctx); err != nil {
+	if err := r.sc.match(ctx); err != nil {
 		return err
 	}
-	r.matches.Rows = slices.DeleteFunc(r.matches.Rows, func(row index.Row) bool { return row.Source != r.source })
-	if err := r.foresee(ctx, r.source.Rank); err != nil {
+	r.sc.matches.Rows = slices.DeleteFunc(r.sc.matches.Rows, func(row index.Row) bool { return row.Source != r.source })
+	if err := r.sc.foresee(ctx, r.source.Rank); err != nil {
 		return err
 	}
-	r.chooseRows()
-	best := r.best[0]
-	r.cached, r.predicted = r.forecast.provenOf(best), best.Cached
+	r.sc.chooseRows()
+	best := r.sc.best[0]
+	r.cached, r.predicted = r.sc.forecast.provenOf(best), best.Cached
 	var row *index.Row
-	if best.Row > 0 && int(best.Row) <= r.forecast.real {
-		row = &r.matches.Rows[best.Row-1]
+	if best.Row > 0 && int(best.Row) <= r.sc.forecast.real {
+		row = &r.sc.matches.Rows[best.Row-1]
 		r.view = row.View
 	} else if f := r.pm.form.Load(); f != nil {
 		r.view = f
 	} else {
-		r.view, r.lent = r.set.lent[r.pm.profile.Media], true
+		r.view, r.lent = r.sc.set.lent[r.pm.profile.Media], true
 	}
 	if r.view == nil {
 		return fmt.Errorf("%w: %.100q has stored nothing, and %s", ErrBlockSize, r.source.Pod, noneLent)
@@ -202,7 +202,7 @@ func isSet(bits []uint64, i int) bool { return i/64 < len(bits) && bits[i/64]>>(
 
 // issue makes the ticket and the prediction.
 func (r *routing) issue() (Ticket, error) {
-	l := r.x.ledger
+	l := r.sc.x.ledger
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
@@ -223,7 +223,7 @@ func (r *routing) issue() (Ticket, error) {
 	h.lent = r.lent
 	slot := l.issue(now, l.row(r.source.Model, r.pm.stateOf(r.source.Rank)))
 	t := l.at(slot)
-	t.prompt, t.cached, t.predicted = int32(r.prompt.length), int32(r.cached), int32(r.predicted)
+	t.prompt, t.cached, t.predicted = int32(r.sc.prompt.length), int32(r.cached), int32(r.predicted)
 	if a := r.pm.approx.Load(); a != nil {
 		if e := a.of(h.view); e != nil {
 			l.believed++
