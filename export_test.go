@@ -193,9 +193,6 @@ func NoteOf(note []byte) ([]byte, error) {
 	return n.append(nil), err
 }
 
-// Take has an Indexer take a listing.
-func Take(x *Indexer, l *index.Listing) { x.take(l) }
-
 // Unheard is how many pods are kept that were never heard, and that something was sent to.
 func Unheard(x *Indexer, model string) int {
 	x.mu.RLock()

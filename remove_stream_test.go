@@ -773,17 +773,3 @@ func TestPoolBeforeAnIndexer(t *testing.T) {
 		t.Errorf("%+v, %v", ix.Pods(nil), err)
 	}
 }
-
-func BenchmarkStreamView(b *testing.B) {
-	ix := open(b)
-	p := fakeengine.NewPrompt(1, 16, 8)
-	for pod := range 1000 {
-		m := message("s", 0, 1, 0, p.Stored(0, 8))
-		m.Pod = fmt.Sprint("pod-", pod)
-		apply(b, ix, m)
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		ix.StreamView("pod-500", "m", "s")
-	}
-}

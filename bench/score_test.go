@@ -119,7 +119,7 @@ func (m *made) store(s *bench.Store, chain, from, to int) {
 }
 
 // writer stores fresh chains and removes the oldest of them, ends first, so that
-// there are never more than window blocks of its own.
+// it never has more than windowChains chains of its own and a part of one.
 type writer struct {
 	ix     *bench.Memory
 	pods   int
@@ -132,7 +132,6 @@ type writer struct {
 
 const (
 	windowChains = 64
-	window       = (windowChains + 1) * promptLen
 	chainSteps   = promptLen / stepLen
 )
 
@@ -150,30 +149,6 @@ func (w *writer) step() error {
 	from := promptLen - (at+1)*stepLen
 	w.hashes = w.chains.hashes(w.hashes[:0], w.first+chain, from, from+stepLen)
 	return w.ix.Remove(chain%w.pods, w.hashes)
-}
-
-// BenchmarkSteady stores a step of blocks, removes one and scores a prompt of
-// promptLen, in an index that neither grows nor shrinks: before, as much was stored
-// and removed as an index may want to remember of what has gone.
-func BenchmarkSteady(b *testing.B) {
-	ix, c, n := filled(b, 1)
-	w := &writer{ix: ix, pods: 1, chains: c, first: n}
-	for range 20 * windowChains * chainSteps {
-		if err := w.step(); err != nil {
-			b.Fatal(err)
-		}
-	}
-	keys, runs, scorer := c.keys(nil, 0), make([]int32, 1), ix.Scorer([]int{0})
-	warm(b, scorer, keys, runs)
-	b.ReportAllocs()
-	for b.Loop() {
-		if err := w.step(); err != nil {
-			b.Fatal(err)
-		}
-		if err := scorer.Score(keys, runs); err != nil || runs[0] != promptLen {
-			b.Fatal(runs[0], err)
-		}
-	}
 }
 
 // BenchmarkReadWhileWriting reports the latency of cold scores alone, and while

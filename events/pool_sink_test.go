@@ -608,34 +608,6 @@ func TestPoolCallAllocates(t *testing.T) {
 	closePool(t, p)
 }
 
-// BenchmarkPoolIngestMessage is of a sink that does nothing: straight, and through a Pool.
-func BenchmarkPoolIngestMessage(b *testing.B) {
-	p := newPool(b, nobody{}, events.PoolConfig{})
-	defer closePool(b, p)
-	for _, way := range []struct {
-		name string
-		sink events.Sink
-	}{{"straight", nobody{}}, {"pool", p}} {
-		b.Run(way.name, func(b *testing.B) {
-			m := poolMessage("a", "s", 0, 1000)
-			b.ReportAllocs()
-			for b.Loop() {
-				way.sink.IngestMessage(m)
-			}
-		})
-		b.Run(way.name+"/parallel", func(b *testing.B) {
-			var pods atomic.Int64
-			b.ReportAllocs()
-			b.RunParallel(func(pb *testing.PB) {
-				m := poolMessage(fmt.Sprint("pod", pods.Add(1)), "s", 0, 1000)
-				for pb.Next() {
-					way.sink.IngestMessage(m)
-				}
-			})
-		})
-	}
-}
-
 // TestPoolRemovedDropsAreNotTold: what was dropped of a stream before it was removed is
 // nobody's loss, also if it was the last that was offered.
 func TestPoolRemovedDropsAreNotTold(t *testing.T) {

@@ -78,16 +78,6 @@ var (
 	mambaGroup  = held{Group: Group{ID: 2, Kind: GroupMamba}, size: 16, last: 1}
 )
 
-func dense(g held) held {
-	g.last = 0
-	return g
-}
-
-func gaps(g held) held {
-	g.last, g.gap = 0, 60
-	return g
-}
-
 // A Match whose Matches has been used before allocates nothing, with and without
 // bits.
 func TestMatchAllocatesNothing(t *testing.T) {
@@ -123,36 +113,5 @@ func TestLayoutStays(t *testing.T) {
 	again.Group.ID = 5
 	if l := tell(again); l == was || len(was.Groups) != 2 || len(l.Groups) != 3 {
 		t.Errorf("%+v became %+v", was, l)
-	}
-}
-
-// BenchmarkMatchGroups matches a prompt that all pods of a hybrid model hold. With
-// "masked" the sparse groups keep its end only, with "gaps" no window whole.
-func BenchmarkMatchGroups(b *testing.B) {
-	for _, c := range []struct {
-		name   string
-		blocks int
-		pods   []int
-		groups []held
-	}{
-		{"full", 512, []int{1, 16, 256}, []held{fullGroup}},
-		{"full+window+mamba/masked", 512, []int{1, 16, 256}, []held{fullGroup, windowGroup, mambaGroup}},
-		{"full+window+mamba/dense", 512, []int{1, 16, 256}, []held{fullGroup, dense(windowGroup), dense(mambaGroup)}},
-		{"full+window+mamba528", 512, []int{1, 16, 256}, []held{fullGroup, windowGroup, {Group: mambaGroup.Group, size: 528, last: 1}}},
-		{"full64+window32", 512, []int{256}, []held{{Group: Group{}, size: 64}, {Group: windowGroup.Group, size: 32, last: 32}}},
-		{"full+window/masked", 14_000, []int{16}, []held{fullGroup, windowGroup}},
-		{"full+window/dense", 14_000, []int{16}, []held{fullGroup, dense(windowGroup)}},
-		{"full+window/gaps", 3_500, []int{16}, []held{fullGroup, gaps(windowGroup)}},
-		{"full+window/gaps", 14_000, []int{16}, []held{fullGroup, gaps(windowGroup)}},
-	} {
-		for _, pods := range c.pods {
-			b.Run(fmt.Sprintf("groups=%s/blocks=%d/pods=%d", c.name, c.blocks, pods), func(b *testing.B) {
-				h := newHybrids(b, c.blocks, pods, c.groups...)
-				b.ReportAllocs()
-				for b.Loop() {
-					h.match(b)
-				}
-			})
-		}
 	}
 }

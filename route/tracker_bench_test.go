@@ -35,18 +35,6 @@ func BenchmarkSentDone(b *testing.B) {
 	}
 }
 
-// BenchmarkFlight is the life of a flight with all that a host may say of it.
-func BenchmarkFlight(b *testing.B) {
-	b.ReportAllocs()
-	t, pods := benchPods(256)
-	for i := 0; b.Loop(); i++ {
-		f := t.Sent(pods[i%256].Name, 0, 1000, 500)
-		f.FirstToken()
-		f.Tokens(100)
-		f.Done()
-	}
-}
-
 // BenchmarkFill sets the load of all pods, alone and while another goroutine sends as fast as
 // it can.
 func BenchmarkFill(b *testing.B) {

@@ -115,23 +115,6 @@ func loadFamily(b *testing.B, family string) *tokenize.BPE {
 	return loadOutside(b, family)
 }
 
-func BenchmarkEncodeParallel(b *testing.B) {
-	texts := freshTexts(b, 36<<10)
-	t := loadTiny(b)
-	b.SetBytes(int64(len(texts[0])))
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		var ids []uint32
-		for i := 0; pb.Next(); i++ {
-			var err error
-			if ids, err = t.Encode(context.Background(), ids[:0], texts[i%len(texts)], true); err != nil {
-				b.Error(err)
-				return
-			}
-		}
-	})
-}
-
 // BenchmarkEncodeHostile has texts of 1 MB that a quadratic merge would not end on.
 func BenchmarkEncodeHostile(b *testing.B) {
 	for _, family := range append([]string{"tiny"}, supported...) {

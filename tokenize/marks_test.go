@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -383,61 +382,6 @@ func TestMarksAllocateNothing(t *testing.T) {
 	if allocs > 20 { // as many as in TestEncodeAllocations; none without the race detector
 		t.Errorf("%v allocations", allocs)
 	}
-}
-
-// BenchmarkEncodeMarks compares an encoding with marks at each KiB with one without, by
-// turns.
-func BenchmarkEncodeMarks(b *testing.B) {
-	for _, family := range append([]string{"tiny"}, supported...) {
-		for _, kind := range []string{"prose", "one letter", "two letters", "one ideograph"} {
-			b.Run(family+"/"+strings.ReplaceAll(kind, " ", "-"), func(b *testing.B) {
-				t := loadFamily(b, family)
-				var texts []string
-				if kind == "prose" {
-					p := testdata.NewProse(b, "encoding "+family, 1)
-					for range 255 { // an odd number: each comes first with marks, and then without
-						texts = append(texts, p.Text(32<<10))
-					}
-				} else {
-					for _, h := range hostileTexts(b, 256<<10) {
-						if h.name == kind {
-							texts = []string{h.text}
-						}
-					}
-				}
-				compareMarks(b, t, texts)
-			})
-		}
-	}
-}
-
-func compareMarks(b *testing.B, t *tokenize.BPE, texts []string) {
-	var ids []uint32
-	var marks, kept []tokenize.Mark
-	var took [2]time.Duration
-	var err error
-	i := 0
-	for b.Loop() {
-		text := texts[i%len(texts)]
-		for with := range 2 {
-			with ^= i % 2
-			marks = marks[:0]
-			if with == 1 {
-				for at := 1 << 10; at <= len(text); at += 1 << 10 {
-					marks = append(marks, tokenize.Mark{At: at})
-				}
-			}
-			began := time.Now()
-			if ids, kept, err = t.EncodeMarks(context.Background(), ids[:0], text, 0, true, marks); err != nil {
-				b.Fatal(err)
-			}
-			took[with] += time.Since(began)
-		}
-		i++
-	}
-	_ = kept
-	b.ReportMetric(float64(took[1])/float64(took[0]), "of-without")
-	b.ReportMetric(float64(took[0].Nanoseconds())/float64(i), "ns-without")
 }
 
 func FuzzMarks(f *testing.F) {

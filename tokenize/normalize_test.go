@@ -408,35 +408,6 @@ func TestNormalizeTooLong(t *testing.T) {
 	}
 }
 
-func BenchmarkNormalize(b *testing.B) {
-	prose := readProse(b)
-	for _, c := range []struct{ name, section, text string }{
-		{"nfc/ascii", sections[1], prose},
-		{"nfc/french", sections[1], "Où est passé l'élève ? Il a dû rentrer à la fenêtre déjà fermée. "},
-		{"nfc/chinese", sections[1], "天地玄黄，宇宙洪荒。日月盈昃，辰宿列张。"},
-		{"nfc/korean", sections[1], "모든 인간은 태어날 때부터 자유로우며. "},
-		{"nfc/bengali", sections[1], "সমস্ত মানুষ স্বাধীনভাবে সমান মর্যাদা এবং অধিকার নিয়ে জন্মগ্রহণ করে। "},
-		{"nfc/decomposed", sections[1], "Ou\u0300 est passe\u0301 l'e\u0301le\u0300ve ? "},
-		{"nfc/marks", sections[1], "\u0301\u0327"},
-		{"nfkc/fullwidth", sections[3], "ＡＢＣＤ１２３４"},
-		{"nfkd/ligatures", sections[4], "ﬁﬂﬃ"},
-		{"llama2", sections[22], prose},
-		{"runs", sections[16], prose},
-	} {
-		text := bytes.Repeat([]byte(c.text), 1<<20/len(c.text))
-		b.Run(c.name, func(b *testing.B) {
-			n := normalizerOf(b, c.section)
-			b.ReportAllocs()
-			b.SetBytes(int64(len(text)))
-			for b.Loop() {
-				if _, err := n.Apply(text, true); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
 // jsonSection reports whether b is what Parse would hand to parseNormalizer: a
 // JSON value of valid UTF-8 without space around it.
 func jsonSection(b []byte) bool {

@@ -347,32 +347,31 @@ var patterns = []struct {
 	name  string
 	regex string
 	total bool
-	bench bool
 }{
-	{name: "gpt2", total: true, bench: true, regex: tokenize.GPT2Pattern},
-	{name: "llama3", total: true, bench: true, regex: llama3},
+	{name: "gpt2", total: true, regex: tokenize.GPT2Pattern},
+	{name: "llama3", total: true, regex: llama3},
 	{name: "qwen2", total: true, regex: strings.Replace(llama3, `{1,3}`, ``, 1)},
 	{name: "minicpm5", total: true, regex: strings.Replace(llama3, `{1,3}`, `+`, 1)},
-	{name: "cl100k", total: true, bench: true, regex: `'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s`},
+	{name: "cl100k", total: true, regex: `'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s`},
 	{name: "cl100k older", total: true, regex: `'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+`},
 	{name: "r50k", total: true, regex: `'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s`},
 	{name: "nanochat", total: true, regex: `'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+`},
 	{name: "ling", total: true, regex: `'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+`},
 	{name: "seed-oss", total: true, regex: shortened + "|[^\r\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1}| ?[^\\s\\p{L}\\p{N}\r\n]+|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"},
-	{name: "qwen3.5", total: true, bench: true, regex: shortened + `|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`},
-	{name: "o200k", total: true, bench: true, regex: `[^\r\n\p{L}\p{N}]?` + upperish + `*` + lowerish + `+` + shortened + `?|[^\r\n\p{L}\p{N}]?` +
+	{name: "qwen3.5", total: true, regex: shortened + `|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`},
+	{name: "o200k", total: true, regex: `[^\r\n\p{L}\p{N}]?` + upperish + `*` + lowerish + `+` + shortened + `?|[^\r\n\p{L}\p{N}]?` +
 		upperish + `+` + lowerish + `*` + shortened + `?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`},
 	{name: "falcon-h1", total: true, regex: `[^\r\n\p{L}\p{N}]?` + upperish + `*` + lowerish + `+` + shortened + `?|[^\r\n\p{L}\p{N}]?` +
 		upperish + `+` + lowerish + `*` + shortened + `?|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`},
-	{name: "tekken", total: true, bench: true, regex: `[^\r\n\p{L}\p{N}]?` + upperish + `*` + lowerish + `+|[^\r\n\p{L}\p{N}]?` +
+	{name: "tekken", total: true, regex: `[^\r\n\p{L}\p{N}]?` + upperish + `*` + lowerish + `+|[^\r\n\p{L}\p{N}]?` +
 		upperish + `+` + lowerish + `*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`},
-	{name: "kimi-k2", total: true, bench: true, regex: `[\p{Han}]+|[^\r\n\p{L}\p{N}]?` + upperNoHan + `*` + lowerNoHan + `+` + shortened + `?|[^\r\n\p{L}\p{N}]?` +
+	{name: "kimi-k2", total: true, regex: `[\p{Han}]+|[^\r\n\p{L}\p{N}]?` + upperNoHan + `*` + lowerNoHan + `+` + shortened + `?|[^\r\n\p{L}\p{N}]?` +
 		upperNoHan + `+` + lowerNoHan + `*` + shortened + `?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`},
 	{name: "k-exaone", total: true, regex: shortened + `|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+`},
 	{name: "k2-horizon", total: true, regex: shortened + `|[^\r\n\p{L}\p{N}]?(?:\p{L}|\p{M}|\u200C|\u200D)+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`},
 	{name: "deepseek-v3 numbers", regex: `\p{N}{1,3}`},
 	{name: "deepseek-v3 script", regex: `[一-龥぀-ゟ゠-ヿ]+`},
-	{name: "deepseek-v3", bench: true, regex: "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"},
+	{name: "deepseek-v3", regex: "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"},
 	{name: "spark", regex: "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+|[\r\n]|\\s+(?!\\S)|\\s+"},
 	{name: "deepseek-llm newlines", regex: "[\r\n]"},
 	{name: "deepseek-llm letters", regex: `\s?[` + casedLetters + `]+`},

@@ -1,7 +1,6 @@
 package tokenize_test
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"testing"
 
@@ -49,30 +48,5 @@ func TestVocabAsMap(t *testing.T) {
 				t.Errorf("%d texts: %d is there twice, want the last", size, twice)
 			}
 		}
-	}
-}
-
-func BenchmarkVocab(b *testing.B) {
-	const size = 1 << 17
-	var texts []string
-	for i := range size {
-		texts = append(texts, fmt.Sprintf("%x", uint64(i)*2654435761))
-	}
-	v, _ := tokenize.NewVocab(texts)
-	for name, offset := range map[string]uint32{"there": 0, "not there": size} {
-		var asked []string
-		for i := range uint32(1 << 12) {
-			asked = append(asked, fmt.Sprintf("%x", uint64(i*31%size+offset)*2654435761))
-		}
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			i := 0
-			for b.Loop() {
-				if _, ok := v.ID(asked[i%len(asked)]); ok != (offset == 0) {
-					b.Fatal(asked[i%len(asked)])
-				}
-				i++
-			}
-		})
 	}
 }

@@ -156,34 +156,3 @@ func FuzzFormat(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkValues(b *testing.B) {
-	m := newMachine(&Env{Limits: Limits{Steps: math.MaxInt, Memory: math.MaxInt}}, nil)
-	d := &Dict{}
-	d.Set("role", "user")
-	d.Set("content", "  some words of a message\n")
-	content := Value("  some words of a message\n")
-	for name, run := range map[string]func() (Value, error){
-		"getattr": func() (Value, error) { return m.getattr(d, "content") },
-		"getitem": func() (Value, error) { return m.getitem(d, "content") },
-		"missing": func() (Value, error) { return m.getattr(d, "tool_calls") },
-		"equal":   func() (Value, error) { return m.equal(content, "user") },
-		"strip":   func() (Value, error) { v, _, err := m.callMethod(content, "strip", arguments{}); return v, err },
-		"startswith": func() (Value, error) {
-			v, _, err := m.callMethod(content, "startswith", arguments{list: []Value{"  s"}})
-			return v, err
-		},
-		"split": func() (Value, error) { v, _, err := m.callMethod(content, "split", arguments{}); return v, err },
-		"slice": func() (Value, error) { return m.slice(content, int64(1), int64(-1), nil) },
-		"repr":  func() (Value, error) { return m.repr(d) },
-	} {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := run(); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}

@@ -223,16 +223,6 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-func BenchmarkParse(b *testing.B) {
-	source := realTemplates(b)["llama3-8b"]
-	b.SetBytes(int64(len(source)))
-	for b.Loop() {
-		if _, err := parse(source); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 // sexpr writes nodes in the form of testdata/parse.jsonl: (kind field ...), with
 // lists in brackets and None for what is not there.
 type sexpr struct{ strings.Builder }

@@ -202,24 +202,6 @@ func TestRepeatedWork(t *testing.T) {
 	}
 }
 
-// ns/op is how long a hostile template takes until it ends at a limit.
-func BenchmarkLimits(b *testing.B) {
-	vars := workVars()
-	for name, source := range allHostile() {
-		compiled, err := Compile(source)
-		if err != nil {
-			b.Fatalf("%s: %v", name, err)
-		}
-		b.Run(strings.ReplaceAll(name, " ", ""), func(b *testing.B) {
-			for b.Loop() {
-				if _, err := compiled.Render(nil, vars, nil); !errors.Is(err, ErrLimit) {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
 // longConversation has n messages of size bytes each, in parts if the template wants
 // parts.
 func longConversation(t *Template, n, size int) *Dict {

@@ -3,11 +3,9 @@
 package zmtp_test
 
 import (
-	"io"
 	"net"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/kvindex/kvindex/internal/zmtp"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
@@ -58,42 +56,4 @@ func option(t *testing.T, nc net.Conn, level, name int) (value int) {
 		t.Fatal(ctlErr, err)
 	}
 	return value
-}
-
-// BenchmarkIdle is what 500 connections cost that only exchange heartbeats: the
-// operation is a second of all of them, this process being both ends.
-func BenchmarkIdle(b *testing.B) {
-	const conns = 500
-	before := live()
-	f := newFleet(b, conns, 1, zmtp.Config{Type: zmtp.SUB})
-	for _, p := range f.peers {
-		f.readers.Go(func() {
-			if _, err := io.ReadFull(p, make([]byte, len(zmtptest.Hello(1, "SUB")))); err != nil {
-				return
-			}
-			ping, pong := make([]byte, len(zmtptest.Command("PING", "\x00\x00"))), zmtptest.Command("PONG", "")
-			for {
-				if _, err := io.ReadFull(p, ping); err != nil {
-					return
-				}
-				if _, err := p.Write(pong); err != nil {
-					return
-				}
-			}
-		})
-	}
-	bytes := float64(live()-before) / conns
-	start := processTime()
-	for b.Loop() {
-		<-time.After(time.Second)
-	}
-	b.ReportMetric(bytes, "B/conn")
-	b.ReportMetric(100*(processTime()-start).Seconds()/b.Elapsed().Seconds(), "%core")
-}
-
-// processTime is the CPU time of this process.
-func processTime() time.Duration {
-	var r syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &r) // it fails for bad arguments only
-	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }

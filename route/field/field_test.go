@@ -338,30 +338,3 @@ func FuzzPolicies(f *testing.F) {
 		}
 	})
 }
-
-// BenchmarkPolicies chooses among 256 pods, whose names differ at their end alone, as those of
-// a Deployment do, and whose loads and cached tokens differ.
-func BenchmarkPolicies(b *testing.B) {
-	r := rand.New(rand.NewPCG(1, 2))
-	var fleets [16][]route.Pod
-	for f := range fleets {
-		for i := range 256 {
-			fleets[f] = append(fleets[f], route.Pod{
-				Name:   fmt.Sprintf("vllm-llama-70b-7d9f8b6c%04x", r.IntN(1<<16)),
-				Rank:   i,
-				Cached: r.IntN(4) * r.IntN(2000),
-				Lower:  r.IntN(2) * r.IntN(2000),
-				Load:   route.Load{Requests: r.IntN(40), Prefill: r.IntN(40000), Decode: r.IntN(200000)},
-			})
-		}
-	}
-	for name, policy := range defaults {
-		b.Run(name, func(b *testing.B) {
-			request := &route.Request{Tokens: 8000, Output: 300}
-			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ {
-				policy(request, fleets[i%len(fleets)])
-			}
-		})
-	}
-}
