@@ -58,6 +58,9 @@ func (n *marked) checkMarks(tb testing.TB, bpe tokenize.Marker, text string, spe
 		if m.Resume <= last || m.Resume >= m.At || !slices.Contains(at, m.At) || m.Tokens < 0 || tokens > len(want) {
 			tb.Fatalf("%+v behind %d, from %+v, marks at %v of %.300q", m, last, from.Mark, at, text)
 		}
+		if p := bpe.Resume(text[:m.At]); p != m.Resume {
+			tb.Fatalf("%+v, but Resume gives %d of %.300q", m, p, text[:m.At])
+		}
 		last = m.Resume
 		m.Tokens = tokens
 		all = append(all, known{text[:m.At], m, want[:tokens]})

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/kvindex/kvindex/internal/testdata"
 	"github.com/kvindex/kvindex/tokenize"
 )
 
@@ -41,63 +40,6 @@ func (n *resumed) checkResume(tb testing.TB, bpe *tokenize.BPE, text string, cut
 		from := max(0, p-60)
 		tb.Errorf("cut at %d, resumed at %d: ...%q | %.60q: got %v, want %v", cut, p, text[from:p], text[p:], clip(got), clip(want))
 	}
-}
-
-func TestResumeOfCorpus(t *testing.T) {
-	var texts []string
-	for _, row := range testdata.Rows[struct{ Text string }](t, testdata.Path(t, "cutting and growing 4,200 texts for each family", "tokens", "corpus.jsonl.gz")) {
-		if len(row.Text) < 20_000 {
-			texts = append(texts, row.Text)
-		}
-	}
-	for _, family := range tried() {
-		t.Run(family, func(t *testing.T) {
-			bpe := loadOutside(t, family)
-			r := rand.New(rand.NewPCG(11, 12))
-			var n resumed
-			for i, text := range texts {
-				if i%sampled() != 0 {
-					continue
-				}
-				for range 3 {
-					if len(text) > 0 {
-						n.checkResume(t, bpe, text, r.IntN(len(text)+1))
-					}
-				}
-				other := texts[r.IntN(len(texts))]
-				n.checkResume(t, bpe, text+other, len(text))
-				if i%8 == 0 { // grow by a little at a time
-					for cut := range min(len(text), 80) {
-						n.checkResume(t, bpe, text, cut)
-					}
-				}
-			}
-			n.report(t)
-		})
-	}
-}
-
-// Every pipeline, with texts of everything that its components look at.
-func TestResumeOfFamilies(t *testing.T) {
-	f, rows := readFamilies(t)
-	var n resumed
-	for number, c := range f.Cases {
-		if _, refused := refusedFamily(c.Name); refused {
-			continue
-		}
-		t.Run(strings.ReplaceAll(c.Name, " ", "_"), func(t *testing.T) {
-			bpe := parse(t, f.file(t, c))
-			texts := newNasty(uint64(number), addedContents(c)...)
-			for range 160 / sampled() {
-				text := texts.text()
-				for range 4 {
-					n.checkResume(t, bpe, text, texts.IntN(len(text)+1))
-				}
-				n.checkResume(t, bpe, text+rows[number][texts.IntN(len(rows[number]))].text, len(text))
-			}
-		})
-	}
-	n.report(t)
 }
 
 func addedContents(c familyCase) (contents []string) {

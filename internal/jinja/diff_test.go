@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"bytes"
 	"errors"
 	"flag"
 	"fmt"
@@ -168,6 +169,12 @@ func (f *failure) String() string {
 	return b.String()
 }
 
+func jsonOf(v Value) string {
+	var b bytes.Buffer
+	appendJSON(&b, v)
+	return b.String()
+}
+
 // run compares those programs of n whose turn is this worker's.
 func (c *comparison) run(produce func(i uint64, old bool) *program, worker, workers, n int) error {
 	const batch = 64
@@ -265,7 +272,7 @@ func (c *comparison) report(t *testing.T, n int) {
 			t.Errorf("%d more differences", len(c.failures)-i)
 			break
 		}
-		if f = c.minimise(f); !shown[f.template] {
+		if !shown[f.template] {
 			shown[f.template] = true
 			t.Error(f)
 		}

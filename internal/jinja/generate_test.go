@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/big"
 	"math/rand/v2"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -60,6 +61,9 @@ func generate(seed, i uint64, old bool) *program {
 	}
 	return &program{template: t, vars: vars, uses: g.uses}
 }
+
+// tokens are what mutated moves: coarser than the lexer's, and never fails.
+var tokens = regexp.MustCompile(`(?s)\{%[-+]?|[-+]?%\}|\{\{[-+]?|-?\}\}|\{#.*?#\}|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\w+|\s+|[*/=!<>]+|.`)
 
 // mutated drops, doubles or moves a few tokens of a template.
 func (g *generator) mutated(t string) string {

@@ -85,14 +85,6 @@ func realTemplates(tb testing.TB) map[string]string {
 	return sources
 }
 
-func TestParseRealTemplates(t *testing.T) {
-	for name, source := range realTemplates(t) {
-		if _, err := parse(source); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
 func TestParseRefuses(t *testing.T) {
 	for _, c := range []struct{ source, want string }{
 		{"a\n{% include 'a' %}", "line 2, column 4: the tag include: not supported"},

@@ -5,9 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"math/big"
 	"os"
-	"strings"
 	"testing"
 )
 
@@ -25,7 +23,11 @@ func TestScopes(t *testing.T) {
 	lines := bufio.NewScanner(bytes.NewReader(data))
 	lines.Buffer(nil, len(data)+1)
 	lines.Scan()
-	vars, _ := decode(t, lines.Bytes()).(*Dict).Lookup("vars")
+	head, err := valueOfJSON(lines.Bytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	vars, _ := head.(*Dict).Lookup("vars")
 	rows, refused := 0, 0
 	for lines.Scan() {
 		var row struct {
@@ -58,63 +60,4 @@ func TestScopes(t *testing.T) {
 	if rows < 300 || refused*20 > rows {
 		t.Errorf("%d programs of which %d are refused prove too little", rows, refused)
 	}
-}
-
-// decode makes a value of JSON.
-func decode(t testing.TB, data []byte) Value {
-	t.Helper()
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.UseNumber()
-	v, err := decodeNext(d)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return v
-}
-
-func decodeNext(d *json.Decoder) (Value, error) {
-	tok, err := d.Token()
-	if err != nil {
-		return nil, err
-	}
-	switch tok := tok.(type) {
-	case json.Delim:
-		if tok == '{' {
-			return decodeDict(d)
-		}
-		list := &List{}
-		for d.More() {
-			v, err := decodeNext(d)
-			if err != nil {
-				return nil, err
-			}
-			list.Items = append(list.Items, v)
-		}
-		_, err := d.Token()
-		return list, err
-	case json.Number:
-		if strings.ContainsAny(tok.String(), ".eE") {
-			return tok.Float64()
-		}
-		n, _ := new(big.Int).SetString(tok.String(), 10)
-		return integer(n), nil
-	}
-	return tok, nil
-}
-
-func decodeDict(d *json.Decoder) (Value, error) {
-	dict := &Dict{}
-	for d.More() {
-		key, err := d.Token()
-		if err != nil {
-			return nil, err
-		}
-		v, err := decodeNext(d)
-		if err != nil {
-			return nil, err
-		}
-		dict.Set(key.(string), v)
-	}
-	_, err := d.Token()
-	return dict, err
 }

@@ -2,7 +2,6 @@ package zmtp_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -489,32 +488,6 @@ func TestBudgetComesBack(t *testing.T) {
 		if _, err := c.Receive(); !errors.Is(err, io.EOF) {
 			t.Fatal(err)
 		}
-	}
-}
-
-func TestDialEndsWithItsContext(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	ctx, cancel := context.WithCancel(t.Context())
-	go func() { // a silent peer: reads the greeting, says nothing
-		nc, err := ln.Accept()
-		if err != nil {
-			return
-		}
-		_, _ = io.ReadFull(nc, make([]byte, 64))
-		cancel()
-		_, _ = io.Copy(io.Discard, nc)
-		nc.Close()
-	}()
-	_, err = zmtp.Dial(ctx, zmtp.Name(ln.Addr()), zmtp.Config{Type: zmtp.SUB, HandshakeTimeout: time.Hour})
-	if !errors.Is(err, context.Canceled) {
-		t.Fatalf("got %v, want %v", err, context.Canceled)
-	}
-	if _, err = zmtp.Dial(ctx, zmtp.Name(ln.Addr()), zmtp.Config{Type: zmtp.SUB}); !errors.Is(err, context.Canceled) {
-		t.Fatalf("with a context that had ended: %v", err)
 	}
 }
 
