@@ -607,26 +607,3 @@ func TestPoolCallAllocates(t *testing.T) {
 	}
 	closePool(t, p)
 }
-
-// TestPoolRemovedDropsAreNotTold: what was dropped of a stream before it was removed is
-// nobody's loss, also if it was the last that was offered.
-func TestPoolRemovedDropsAreNotTold(t *testing.T) {
-	c := newClerk(t)
-	c.gate = make(chan struct{})
-	p := newPool(t, c, events.PoolConfig{OnDrop: func(d events.Drop) { t.Errorf("%+v", d) }})
-	mustOffer(t, p, poolMessage("a", "s", 0, 1))
-	c.await("a s0")
-	mustOffer(t, p, poolMessage("a", "s", 1, 1))
-	var calls sync.WaitGroup
-	calls.Go(func() {
-		if err := p.RemovePod("a"); err != nil {
-			t.Error(err)
-		}
-	})
-	poolUntil(t, p, "the removal waits", func(s events.PoolStats) bool { return s.Calls == 1 })
-	mustOffer(t, p, poolMessage("a", "s", 2, 1))
-	close(c.gate)
-	calls.Wait()
-	closePool(t, p)
-	c.expect("a", "s0, removed, s2")
-}

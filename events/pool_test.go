@@ -512,22 +512,6 @@ func TestPoolPassesReplayed(t *testing.T) {
 	d.expect(t, "p/m/s", "0 -1..1:1 2 3R")
 }
 
-func TestPoolRestarts(t *testing.T) {
-	d := newDesk()
-	p := newPool(t, d, events.PoolConfig{})
-	ctx := t.Context()
-	for range 2 {
-		mustOffer(t, p, poolMessage("p", "s", 0, 1), poolMessage("p", "s", 1, 1))
-		if err := p.OfferRestart(ctx, "p", "m", "s"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	mustOffer(t, p, poolMessage("p", "s", 0, 1), poolMessage("p", "other", 0, 1))
-	closePool(t, p)
-	d.expect(t, "p/m/s", "0 1 restarted 0 1 restarted 0")
-	d.expect(t, "p/m/other", "0")
-}
-
 // TestPoolRestartIsNotDropped, and tells of what was dropped before it.
 func TestPoolRestartIsNotDropped(t *testing.T) {
 	d, g := newDesk(), newGate("p")
@@ -666,30 +650,6 @@ func TestPoolCancel(t *testing.T) {
 	d.expect(t, "p/m/t", "0")
 }
 
-// TestPoolWaitsForOthers: a pod that has nothing gets the room that others leave.
-func TestPoolWaitsForOthers(t *testing.T) {
-	d, g := newDesk(), newGate("a")
-	d.before = g.wait
-	p := newPool(t, d, events.PoolConfig{MaxMessages: 1})
-	mustOffer(t, p, poolMessage("a", "s", 0, 1))
-	<-g.entered
-	var producers sync.WaitGroup
-	for _, pod := range []string{"b", "c"} {
-		producers.Go(func() {
-			for seq := range uint64(50) {
-				mustOffer(t, p, poolMessage(pod, "s", seq, 1))
-			}
-		})
-	}
-	poolUntil(t, p, "both wait", func(s events.PoolStats) bool { return s.Waited == 2 })
-	close(g.open)
-	producers.Wait()
-	closePool(t, p)
-	if b, c := len(d.said["b/m/s"]), len(d.said["c/m/s"]); b != 50 || c != 50 {
-		t.Errorf("%d and %d messages came", b, c)
-	}
-}
-
 func TestPoolClose(t *testing.T) {
 	d, g := newDesk(), newGate("p")
 	d.before = g.wait
@@ -813,8 +773,7 @@ func TestPoolCloseUnderLoad(t *testing.T) {
 
 // TestPoolForgetsNames: peers can invent pods and streams.
 func TestPoolForgetsNames(t *testing.T) {
-	d := &idle{}
-	p := newPool(t, d, events.PoolConfig{})
+	p := newPool(t, nobody{}, events.PoolConfig{})
 	heap := func() uint64 {
 		runtime.GC()
 		var m runtime.MemStats
@@ -934,16 +893,3 @@ func TestNewPoolValidates(t *testing.T) {
 		}
 	}
 }
-
-// idle is a sink that does nothing.
-type idle struct{ n atomic.Uint64 }
-
-func (*idle) StreamNote(string, string, string, events.Note) {}
-
-func (s *idle) IngestMessage(events.Message) (events.Receipt, error) {
-	s.n.Add(1)
-	return events.Receipt{Applied: true}, nil
-}
-func (*idle) StreamNext(string, string, string) events.Position { return events.Position{} }
-func (*idle) StreamRestarted(pod, model, stream string) error   { return nil }
-func (*idle) StreamRewound(pod, model, stream string) error     { return nil }

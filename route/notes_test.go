@@ -321,20 +321,3 @@ func FuzzMerge(f *testing.F) {
 		}
 	})
 }
-
-// TestMergeMemory: notes take what they hold, whatever they say.
-func TestMergeMemory(t *testing.T) {
-	c := newClock()
-	tr := c.start()
-	for i := range 100 {
-		n := route.Notes{Life: 1, Seq: uint64(i + 1), Whole: true}
-		for k := range 256 {
-			n.Pods = append(n.Pods, note(fmt.Sprint("pod-", i, "-", k), 1))
-		}
-		tr.Merge("other", n)
-		c.add(10 * time.Second)
-	}
-	if pods, notes := tr.Known(); pods > 3*256 || notes > 257 {
-		t.Errorf("%d pods and %d notes of 256 that are in flight", pods, notes)
-	}
-}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -154,28 +153,6 @@ func TestFlightAge(t *testing.T) {
 	want(t, "after thirty years", loadOf(tr, "a"), route.Load{Requests: 1, Prefill: 10})
 }
 
-// TestFlightAgeOfOne: of flights to a pod, those that are too old end, whenever others do.
-func TestFlightAgeOfOne(t *testing.T) {
-	c := newClock()
-	tr := c.start()
-	for i := range 60 {
-		f := tr.Sent("a", 0, 1, 0)
-		c.add(time.Second)
-		if i%2 == 0 {
-			f.Done()
-		}
-	}
-	for i := range 60 {
-		if got := loadOf(tr, "a").Requests; got != 30-(i+1)/2 {
-			t.Fatalf("%d flights after %d seconds more, want %d", got, i, 30-(i+1)/2)
-		}
-		c.add(time.Second)
-	}
-	if tr.Aged() != 30 {
-		t.Errorf("%d flights aged, want 30", tr.Aged())
-	}
-}
-
 // TestClockGoesBack: what was sent or told in a future that did not come ends a MaxAge later.
 func TestClockGoesBack(t *testing.T) {
 	c := newClock()
@@ -321,36 +298,6 @@ func TestAllocations(t *testing.T) {
 	if n := testing.AllocsPerRun(1000, func() { tr.Fill(pods) }); n > 0 {
 		t.Errorf("%v allocations of Fill, want 0", n)
 	}
-}
-
-// TestSoak: 20,000 names that come and go take no memory.
-func TestSoak(t *testing.T) {
-	c := newClock()
-	tr, other := c.start(), c.start()
-	churn := func(from, to int) uint64 {
-		for i := from; i < to; i++ {
-			name := fmt.Sprint("pod-", i)
-			f := other.Sent(name, i%4, 100, 0)
-			tr.Merge(fmt.Sprint("gateway-", i/100), other.Changes())
-			tr.Sent(name, 0, 100, 0).Done()
-			f.Done()
-			tr.Merge(fmt.Sprint("gateway-", i/100), other.Changes())
-			tr.Fill([]route.Pod{{Name: name}})
-			tr.Changes()
-			c.add(100 * time.Millisecond)
-		}
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
-	before := churn(0, 5000)
-	after := churn(5000, 20_000)
-	pods, notes := tr.Known()
-	if after > before+1<<20 || pods > 1200 || notes > 1200 {
-		t.Errorf("%d bytes of heap after 5,000 names, %d after 20,000; %d pods, %d notes", before, after, pods, notes)
-	}
-	runtime.KeepAlive(other)
 }
 
 // TestTrackerRaces has eight goroutines do all that a Tracker can. When all is done, nothing

@@ -322,18 +322,6 @@ func TestRefusedOnce(t *testing.T) {
 	told(1, `"x"`)
 }
 
-// TestUID: a pod of the same name is another one.
-func TestUID(t *testing.T) {
-	h := newHost(t)
-	p := engine("p")
-	h.put(p)
-	h.run(byLabel, h.reader, aHundredth)
-	h.until("the pod", func(pods []events.Pod) bool { return len(pods) == 1 && pods[0].UID == "uid of p" })
-	p.UID = "another"
-	h.put(p)
-	h.until("the other", func(pods []events.Pod) bool { return len(pods) == 1 && pods[0].UID == "another" })
-}
-
 // TestYoungerHasTheAddress: of two pods with one address the younger is taken, and that is
 // told once.
 func TestYoungerHasTheAddress(t *testing.T) {

@@ -57,28 +57,6 @@ func TestOrder(t *testing.T) {
 	wantRun(t, c, b, 2)
 }
 
-func TestLongPrompt(t *testing.T) {
-	c := estimate.New(10, 0)
-	long := chain(nil, 1, 30)
-	p := c.Sent(long, 1, 0)
-	wantRun(t, c, long, 10)
-	c.Observed(p, 0, 0) // it was computed, so the engine has room for it
-	c.Sent(long, 1, 0)
-	wantRun(t, c, long, 30)
-}
-
-func TestStride(t *testing.T) {
-	c := estimate.New(10, 0)
-	keys := chain(nil, 1, 11)
-	c.Sent(keys, 4, 0)
-	if got := c.Run(keys, 4, 0); got != 2 || c.Len() != 2 {
-		t.Errorf("%d blocks of 4 units, %d in all, want 2", got, c.Len())
-	}
-	wantRun(t, c, keys, 0)
-	c.Sent(keys, 1, 0)
-	wantRun(t, c, keys, 10)
-}
-
 func TestUndo(t *testing.T) {
 	for name, test := range map[string]struct {
 		before, after []index.Key // sent before and after seq(1, 2, 3, 4, 5, 6)
@@ -110,17 +88,6 @@ func TestUndo(t *testing.T) {
 	}
 }
 
-func TestObservedIsUse(t *testing.T) {
-	c := estimate.New(10, 0)
-	a, b := chain(nil, 1, 4), chain(nil, 2, 4)
-	p := c.Sent(a, 1, 0)
-	c.Sent(b, 1, 0)
-	c.Observed(p, 0, 0)
-	c.Sent(chain(nil, 3, 5), 1, 0)
-	wantRun(t, c, a, 4)
-	wantRun(t, c, b, 1)
-}
-
 // What the engine has lost was the least recently used of all.
 func TestLost(t *testing.T) {
 	for _, test := range []struct {
@@ -142,31 +109,6 @@ func TestLost(t *testing.T) {
 		wantRun(t, c, b, test.b)
 		wantRun(t, c, d, test.d)
 	}
-}
-
-func TestCapacity(t *testing.T) {
-	c := estimate.New(64, 0)
-	a := chain(nil, 1, 10)
-	send := func(keys []index.Key, reused, want int) {
-		t.Helper()
-		c.Observed(c.Sent(keys, 1, 0), reused, 0)
-		if c.Capacity() != want {
-			t.Fatalf("a capacity of %d, want %d", c.Capacity(), want)
-		}
-	}
-	send(a, 0, 64)
-	send(chain(nil, 2, 40), 0, 64)
-	send(a, 5, 45)                 // block 5 was lost behind b and five of its own
-	send(chain(nil, 3, 40), 0, 45) // five of a are left
-	send(a, 9, 49)                 // four more than that
-	send(chain(nil, 4, 4), 4, 49)  // others have sent it: nothing was dropped of it ...
-	send(a, 0, 49)                 // a restart
-	send(a, 10, 49)
-	send(chain(nil, 5, 10), 0, 49)
-	send(a, 0, 24)                      // again, of what was used since
-	send(a, 10, 24)                     // as expected
-	send(chain(nil, 6, 200), 0, 200)    // it was computed
-	send(chain(nil, 7, 5000), 0, 64*16) // no further
 }
 
 // A capacity goes down to a sixteenth of what was told, and memory with it.

@@ -233,52 +233,6 @@ func TestAgainstPlain(t *testing.T) {
 	}
 }
 
-// TestSplits adds a prompt, and others that part from it at each of its keys.
-func TestSplits(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
-	for _, length := range []int{1, 2, 3, 64, 65} {
-		p, whole := newPlain(), random(r, nil, length)
-		p.add(0, slices.Clone(whole))
-		one := p.tree.Bytes()
-		var asked [][]index.Key
-		for n := range length + 1 {
-			asked = append(asked, random(r, whole[:n], 2), whole[:n])
-		}
-		for i, keys := range asked {
-			p.add(sent.Holder(1+i), slices.Clone(keys))
-		}
-		p.check(t, asked...)
-		for _, i := range r.Perm(len(asked)) {
-			p.remove(sent.Holder(1+i), 0)
-			p.check(t, asked[i])
-		}
-		if n, most := p.tree.Nodes(), one+128; n != 1 || p.tree.Bytes() > most { // lists and the table get smaller late
-			t.Errorf("%d nodes and %d bytes of a prompt, not 1 and at most %d", n, p.tree.Bytes(), most)
-		}
-	}
-}
-
-// TestManyHolders has more prompts with one beginning than a list or a table begins with,
-// and then few.
-func TestManyHolders(t *testing.T) {
-	r := rand.New(rand.NewPCG(3, 4))
-	p, first := newPlain(), random(r, nil, 5)
-	for _, h := range r.Perm(500) {
-		p.add(sent.Holder(h), random(r, first, 1))
-		p.add(sent.Holder(h), slices.Clone(first))
-	}
-	p.check(t, first, first[:3], random(r, first, 1))
-	for _, h := range r.Perm(500)[:497] {
-		p.remove(sent.Holder(h), 1)
-		p.remove(sent.Holder(h), 0)
-	}
-	p.check(t, first, first[:3])
-	p.removeAll()
-	if !p.tree.Empty() {
-		t.Errorf("%d bytes are left", p.tree.Bytes())
-	}
-}
-
 // TestCollision has keys that are at two places, as they are not in chains.
 func TestCollision(t *testing.T) {
 	p := newPlain()
