@@ -148,57 +148,6 @@ func TestEncodeAsReference(t *testing.T) {
 	}
 }
 
-// Random merges over few letters, in an order that no training gives: results
-// that merge before their parts do, and many ways to one result.
-func TestRandomMergesAsReference(t *testing.T) {
-	r := rand.New(rand.NewPCG(9, 10))
-	for range 60 / sampled() {
-		tokens := []string{"a", "b", "c", "d"}[:1+r.IntN(4)]
-		letters := strings.Join(tokens, "")
-		vocab := fromJSON[map[string]any](t, variantVocab(t))
-		for len(tokens) < 30 {
-			joined := tokens[r.IntN(len(tokens))] + tokens[r.IntN(len(tokens))]
-			if _, ok := vocab[joined]; !ok && len(joined) < 40 {
-				vocab[joined] = len(vocab)
-			}
-			tokens = append(tokens, joined)
-		}
-		var merges [][2]string
-		for range 40 {
-			a, b := tokens[r.IntN(len(tokens))], tokens[r.IntN(len(tokens))]
-			if _, ok := vocab[a+b]; ok {
-				merges = append(merges, [2]string{a, b})
-			}
-		}
-		for token := range vocab {
-			for cut := range len(token) {
-				_, left := vocab[token[:cut]]
-				_, right := vocab[token[cut:]]
-				if len(token) <= 8 && left && right && cut > 0 && isASCII(token) {
-					merges = append(merges, [2]string{token[:cut], token[cut:]})
-				}
-			}
-		}
-		r.Shuffle(len(merges), func(i, j int) { merges[i], merges[j] = merges[j], merges[i] })
-		file := variant(t, map[string]any{"added_tokens": []any{map[string]any{
-			"id": len(vocab), "content": "<|end|>", "single_word": false, "lstrip": false,
-			"rstrip": false, "normalized": false, "special": true,
-		}}}, map[string]any{"vocab": vocab, "merges": merges})
-		f := form{parse(t, file), newReference(t, file, gpt2Reference)}
-		for range 40 {
-			text := make([]byte, 1+r.IntN(3*tokenize.LongPiece))
-			for i := range text {
-				text[i] = letters[r.IntN(len(letters))]
-			}
-			f.check(t, string(text))
-		}
-	}
-}
-
-func isASCII(s string) bool {
-	return strings.IndexFunc(s, func(r rune) bool { return r >= 0x80 }) < 0
-}
-
 // variantVocab returns the vocabulary of tiny.json, the 256 bytes only.
 func variantVocab(tb testing.TB) []byte {
 	file := fromJSON[struct {

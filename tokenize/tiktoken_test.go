@@ -54,6 +54,10 @@ func (ranks plainRanks) encode(piece string) (ids []uint32) {
 	return ids
 }
 
+func isASCII(s string) bool {
+	return strings.IndexFunc(s, func(r rune) bool { return r >= 0x80 }) < 0
+}
+
 func (ranks plainRanks) file(r *rand.Rand) []byte {
 	var b bytes.Buffer
 	tokens := slices.Sorted(maps.Keys(ranks))
