@@ -207,50 +207,6 @@ func TestALargeStoreThatWaits(t *testing.T) {
 	}
 }
 
-// What came at one time and was not used for long makes room for what comes: its ages are
-// in one class.
-func TestEvictOneAge(t *testing.T) {
-	m, err := NewMemory(MemoryConfig{Seed: [16]byte{1}, Bytes: 1300 << 10})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
-	apply := func(c Change) Applied {
-		done, err := m.Apply(context.Background(), Source{Pod: "a", Model: "m"}, Cursor{}, []Change{c})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return done
-	}
-	hash, r := Hash(0), rand.New(rand.NewPCG(5, 6))
-	store := func() Applied {
-		c := Change{Op: OpStore, Copies: CopiesExact, Variant: Variant{Unit: 16}, BlockSize: 16}
-		for range 256 {
-			hash++
-			c.Hashes, c.Locals = append(c.Hashes, hash), append(c.Locals, Local(r.Uint64()))
-		}
-		return apply(c)
-	}
-	for store().Evicted == 0 {
-	}
-	for range 30_000 {
-		apply(Change{Op: OpRemove, Hashes: []Hash{1 << 60}})
-	}
-	first := hash + 1
-	for range 80 {
-		store()
-	}
-	held := 0
-	for h := first; h <= hash; h++ {
-		if m.ground.all[0].names.Get(h) != 0 {
-			held++
-		}
-	}
-	if all := int(hash - first + 1); held < all {
-		t.Errorf("of %d blocks that came later %d are there", all, held)
-	}
-}
-
 // A name that waits for a key is forgotten if there is no room to note that it shares the
 // key: no store that waits would ever let go of it.
 func TestNoRoomToShareAKey(t *testing.T) {

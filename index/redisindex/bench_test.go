@@ -7,15 +7,12 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/index/redisindex"
 	"github.com/kvindex/kvindex/index/redisindex/internal/redistest"
-	"github.com/kvindex/kvindex/internal/testdata"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -178,83 +175,6 @@ func hashesOf(b *testing.B, client *redis.Client, names []string) map[string]int
 		}
 	}
 	return runs
-}
-
-// BenchmarkTrace is a score of prompts of the conversation trace, all of which 16 pods hold,
-// beside prompts of the same lengths that no other one shares anything with. A block of the
-// trace is a block here, so its prompts fork anywhere inside of buckets.
-func BenchmarkTrace(b *testing.B) {
-	path := testdata.Path(b, "a trace of conversations", "traces", "conversation_512.jsonl.gz")
-	client := benchClient(b)
-	writer := open(b, client, redisindex.Config{Timeout: time.Minute})
-	r := rand.New(rand.NewPCG(8, 9))
-	var prompts, alone []*prompt
-	var batches [][]index.Change
-	var batch []index.Change
-	local, held := make(map[uint64]index.Local), make(map[uint64]bool)
-	for i, row := range testdata.Rows[struct {
-		IDs []uint64 `json:"hash_ids"`
-	}](b, path) {
-		p, known := &prompt{root: 1}, 0
-		k := p.root
-		for at, id := range row.IDs {
-			if local[id] == 0 {
-				local[id] = index.Local(r.Uint64() | 1)
-			}
-			k = index.Chain(k, local[id])
-			p.locals, p.hashes, p.keys = append(p.locals, local[id]), append(p.hashes, index.Hash(id+1)), append(p.keys, k)
-			if at == known && held[id] {
-				known++
-			}
-			held[id] = true
-		}
-		if known < len(p.keys) {
-			batch = append(batch, p.store(known))
-		}
-		if i%40 == 0 {
-			prompts, alone = append(prompts, p), append(alone, newPrompt(r, len(p.keys)))
-			batch = append(batch, alone[len(alone)-1].store(0))
-		}
-		if len(batch) >= 64 {
-			batches, batch = append(batches, batch), nil
-		}
-	}
-	batches = append(batches, batch)
-	var storing sync.WaitGroup
-	for n := range 16 {
-		storing.Go(func() {
-			for _, changes := range batches {
-				if _, err := writer.Apply(background, podNamed(n), index.Cursor{}, changes); err != nil {
-					b.Error(err)
-					return
-				}
-			}
-		})
-	}
-	if storing.Wait(); b.Failed() {
-		b.FailNow()
-	}
-	reader := open(b, client, redisindex.Config{Prefix: writer.Prefix()})
-	for _, of := range []struct {
-		name    string
-		prompts []*prompt
-	}{{"forks", prompts}, {"alone", alone}} {
-		b.Run(of.name, func(b *testing.B) {
-			candidates := index.NewCandidates("llama-3", nil)
-			var m index.Matches
-			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ {
-				p := of.prompts[i%len(of.prompts)]
-				q := index.Query{Candidates: candidates, Keys: func(index.Variant) ([]index.Key, error) { return p.keys, nil }}
-				if err := reader.Match(background, &q, &m); err != nil {
-					b.Fatal(err)
-				}
-				if len(m.Rows) != 16 || int(m.Rows[0].Run) != len(p.keys) {
-					b.Fatal(len(m.Rows), m.Rows[0].Run, len(p.keys))
-				}
-			}
-		})
-	}
 }
 
 // BenchmarkApply stores blocks that are new to all: a prompt of 512 with each Apply, and one

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -18,97 +17,6 @@ import (
 func TestMain(m *testing.M) {
 	logging.Disable() // the client logs each connection that a dead server refuses
 	os.Exit(m.Run())
-}
-
-func TestStandalone(t *testing.T) {
-	t.Parallel()
-	s := redistest.Standalone(t, "--maxmemory", "10mb")
-	client := s.Client(t)
-	if err := client.Set(t.Context(), "a", "1", 0).Err(); err != nil {
-		t.Fatal(err)
-	}
-	if got := s.Do(t, "GET", "a"); got != "1" {
-		t.Errorf("GET a = %v, want 1", got)
-	}
-	if got := s.Do(t, "GET", "b"); got != nil {
-		t.Errorf("GET b = %v, want nil", got)
-	}
-	if got := s.Info(t, "maxmemory"); got != "10485760" {
-		t.Errorf("maxmemory = %s", got)
-	}
-	s.Set(t, "maxmemory", "20mb")
-	if got := s.Info(t, "maxmemory"); got != "20971520" {
-		t.Errorf("maxmemory = %s after CONFIG SET", got)
-	}
-
-	addr := s.Addr()
-	s.Kill(t)
-	s.Kill(t)
-	if err := client.Ping(t.Context()).Err(); err == nil {
-		t.Error("a killed server answers")
-	}
-	s.Restart(t)
-	if s.Addr() != addr {
-		t.Errorf("address %s after a restart, %s before", s.Addr(), addr)
-	}
-	if got := s.Do(t, "DBSIZE"); got != int64(0) {
-		t.Errorf("%v keys after a restart without persistence", got)
-	}
-}
-
-func TestRestart(t *testing.T) {
-	t.Parallel()
-	s := redistest.Standalone(t, "--appendonly", "yes")
-	s.Do(t, "SET", "a", "1")
-	s.Restart(t)
-	if got := s.Do(t, "GET", "a"); got != "1" {
-		t.Errorf("GET a = %v after a restart with an append-only file", got)
-	}
-	s.RestartEmpty(t)
-	if got := s.Do(t, "DBSIZE"); got != int64(0) {
-		t.Errorf("%v keys after RestartEmpty", got)
-	}
-}
-
-func TestStop(t *testing.T) {
-	t.Parallel()
-	s := redistest.Standalone(t)
-	client := s.Client(t)
-	s.Stop(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if err := client.Ping(ctx).Err(); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("a stopped server answers PING with %v", err)
-	}
-	s.Cont(t)
-	if err := client.Ping(t.Context()).Err(); err != nil {
-		t.Error(err)
-	}
-	s.Stop(t) // a stopped server ends with the test, too
-}
-
-func TestReplication(t *testing.T) {
-	t.Parallel()
-	master, replica := redistest.Standalone(t), redistest.Standalone(t)
-	master.Do(t, "SET", "before", "1")
-	replica.Follow(t, master)
-	if got := replica.Do(t, "GET", "before"); got != "1" {
-		t.Errorf("GET before = %v at the replica", got)
-	}
-	master.CutReplication(t)
-	master.Do(t, "SET", "cut", "1")
-	if got := replica.Do(t, "GET", "cut"); got != nil {
-		t.Errorf("GET cut = %v at the replica", got)
-	}
-	master.AllowReplication(t)
-	replica.Follow(t, master)
-	if got := replica.Do(t, "GET", "cut"); got != "1" {
-		t.Errorf("GET cut = %v at the replica that may replicate again", got)
-	}
-	replica.Promote(t)
-	if got := replica.Info(t, "role"); got != "master" {
-		t.Errorf("role %s after Promote", got)
-	}
 }
 
 func TestSentinel(t *testing.T) {
@@ -275,69 +183,6 @@ func try(t *testing.T, client redis.UniversalClient, f func() error) {
 		if cluster, ok := client.(*redis.ClusterClient); ok {
 			cluster.ReloadState(t.Context())
 		}
-	}
-}
-
-func TestTLS(t *testing.T) {
-	t.Parallel()
-	s := redistest.TLS(t, redistest.UserArgs("index", "secret", "kv:", "get", "set")...)
-	options := &redis.Options{Addr: s.TLSAddr, TLSConfig: s.Config, Username: "index", Password: "secret", MaxRetries: -1}
-	open := func(change func(*redis.Options)) *redis.Client {
-		o := *options
-		change(&o)
-		client := redis.NewClient(&o)
-		t.Cleanup(func() { client.Close() })
-		return client
-	}
-	check := func() {
-		t.Helper()
-		client := open(func(*redis.Options) {})
-		if err := client.Set(t.Context(), "kv:a", "1", 0).Err(); err != nil {
-			t.Error(err)
-		}
-		for name, err := range map[string]error{
-			"a key without the prefix": client.Get(t.Context(), "a").Err(),
-			"another command":          client.Del(t.Context(), "kv:a").Err(),
-		} {
-			if !redis.IsPermissionError(err) {
-				t.Errorf("%s: %v", name, err)
-			}
-		}
-	}
-	check()
-	if err := open(func(o *redis.Options) { o.Password = "wrong" }).Get(t.Context(), "kv:a").Err(); !redis.IsAuthError(err) {
-		t.Errorf("wrong password: %v", err)
-	}
-	stranger := open(func(o *redis.Options) {
-		o.TLSConfig = o.TLSConfig.Clone()
-		o.TLSConfig.RootCAs = nil
-	})
-	if err := stranger.Get(t.Context(), "kv:a").Err(); err == nil || !strings.Contains(err.Error(), "certificate") {
-		t.Errorf("a client that does not know the authority: %v", err)
-	}
-	s.Restart(t)
-	check()
-}
-
-func TestManyAtOnce(t *testing.T) {
-	t.Parallel()
-	const n = 20
-	addrs := make(chan string, n)
-	t.Run("servers", func(t *testing.T) {
-		for i := range n {
-			t.Run(fmt.Sprint(i), func(t *testing.T) {
-				t.Parallel()
-				addrs <- redistest.Standalone(t).Addr()
-			})
-		}
-	})
-	for range n {
-		addr := <-addrs
-		client := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, DialerRetries: 1})
-		if err := client.Ping(t.Context()).Err(); err == nil {
-			t.Errorf("the server at %s outlived its test", addr)
-		}
-		client.Close()
 	}
 }
 
