@@ -175,46 +175,6 @@ func TestPromptCacheErrors(t *testing.T) {
 	}
 }
 
-// The errors of a Pool are those without a cache, also for a text that is known.
-func TestPromptCacheOfPool(t *testing.T) {
-	pool := openTokenizers(t, tokenize.PoolConfig{MaxText: 3000, Find: func(_ context.Context, name string) (string, error) {
-		if name != "m" {
-			return "", fmt.Errorf("no %s: %w", name, fs.ErrNotExist)
-		}
-		return tinyPath, nil
-	}})
-	source := kvindex.WithModels(func(_ context.Context, name string) (kvindex.Model, error) {
-		return kvindex.Model{Tokenizer: pool.Tokenizer(name)}, nil
-	})
-	with, without := openPair(t, nil, prefixcache.MinBytes, source)
-	c := &comparison{tb: t, with: with, without: without, seen: map[string]int{}}
-	text := prose(1, 2000)
-	for _, q := range []struct {
-		r    kvindex.Request
-		want string
-	}{
-		{kvindex.Request{Prompt: text}, "u"},
-		{kvindex.Request{Prompt: text}, "w"},
-		{kvindex.Request{Prompt: text + prose(2, 2000)}, ""},
-		{kvindex.Request{Prompt: text, Model: "other"}, ""},
-		{kvindex.Request{Prompt: text + "and more"}, "g"},
-	} {
-		if how := c.ask(q.r); how != q.want {
-			t.Errorf("%.20s of %q: %s, want %s", q.r.Prompt, q.r.Model, how, q.want)
-		}
-	}
-	ended, cancel := context.WithCancel(ctx)
-	cancel()
-	if err := with.ScoreRequest(ended, &kvindex.Request{Model: "m", Prompt: text}, &c.a); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
-	pool.Close()
-	c.ask(kvindex.Request{Prompt: text})
-	if err := with.ScoreRequest(ctx, &kvindex.Request{Model: "m", Prompt: text}, &c.a); !errors.Is(err, tokenize.ErrPoolClosed) {
-		t.Error(err)
-	}
-}
-
 // A prompt known whole allocates nothing, whatever its scope is and whoever is asked for.
 func TestPromptCacheAllocations(t *testing.T) {
 	pool := openTokenizers(t, tokenize.PoolConfig{Find: func(context.Context, string) (string, error) { return tinyPath, nil }})
@@ -350,27 +310,6 @@ func TestPromptCacheFewForms(t *testing.T) {
 		how := c.ask(kvindex.Request{Prompt: prose(uint64(i), 100), Pods: []string{pod}})
 		if i == len(pods)-1 && how != "uuuu" {
 			t.Error(how)
-		}
-	}
-}
-
-// What forks right where the cache cuts has the pods of each branch, whatever their units.
-// What goes on behind a whole text that ends there has no token that came behind that text.
-func TestPromptCacheForks(t *testing.T) {
-	tiny := tinyWith(t, tokensAround)
-	for i := range 8 {
-		c := one(t, tiny)
-		base := prose(uint64(i), 4000)
-		fork := base[:prefixcache.Grain*(1+i%3)] + prose(uint64(i)+100, 1000)
-		for _, pod := range []string{"p16", "p1", "p24", "pairs16", "pairs1"} {
-			c.hold(pod, base, tiny)
-			c.hold(pod, fork, tiny)
-		}
-		for _, text := range []string{base[:2*prefixcache.Grain], base, base, fork, fork, base} {
-			c.ask(kvindex.Request{Prompt: text})
-		}
-		if s := c.with.Stats().Prompts; s.Grown == 0 || c.seen["hits"] != 6 {
-			t.Fatalf("%+v, %v", s, c.seen)
 		}
 	}
 }

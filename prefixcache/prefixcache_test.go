@@ -345,22 +345,6 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// A hit allocates nothing.
-func TestAllocations(t *testing.T) {
-	r := rand.New(rand.NewPCG(7, 1))
-	c, p := open(t, 1<<20), new(prefixcache.Prompt)
-	text, scope := randomText(r, 32_000), make([]byte, 64)
-	plain(c, p, text)
-	longer := text + "x"
-	if n := testing.AllocsPerRun(100, func() {
-		c.Find(p, nil, text)
-		c.Find(p, scope, text)
-		c.Find(p, nil, longer)
-	}); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
-}
-
 // One letter has no place to resume at: there is the whole, as long as it is short enough.
 func TestOneLetter(t *testing.T) {
 	c, p := open(t, 1<<20), new(prefixcache.Prompt)

@@ -191,51 +191,6 @@ func extraKey(k any) enginehash.Extra {
 	return enginehash.Text(k.(string))
 }
 
-// TestEncodingBytes spells the three forms out, byte by byte.
-func TestEncodingBytes(t *testing.T) {
-	parent := fakeengine.IntHash(5)
-	batch := &fakeengine.Batch{Time: 1, Rank: 3, Events: []fakeengine.Event{
-		fakeengine.Cleared{},
-		&fakeengine.Removed{Hashes: []enginehash.Digest{fakeengine.IntHash(math.MaxUint64)}, Medium: "GPU"},
-		&fakeengine.Stored{
-			Hashes: []enginehash.Digest{fakeengine.IntHash(300)}, Parent: &parent, Tokens: []uint32{1, 128}, BlockSize: 2,
-			Adapter: "a", AdapterID: 7, Medium: "GPU", Extra: [][]enginehash.Extra{{enginehash.Text("a")}}, Kind: "full_attention",
-		},
-	}}
-	const (
-		head    = "\x93\xcb\x3f\xf0\x00\x00\x00\x00\x00\x00"
-		highest = "\xcf\xff\xff\xff\xff\xff\xff\xff\xff"
-		full    = "\xaefull_attention"
-	)
-	for _, tc := range []struct {
-		name string
-		form fakeengine.Form
-		want string
-	}{
-		{"maps", fakeengine.FormMaps, head + "\x93" +
-			"\x81\xa4type\xb0AllBlocksCleared" +
-			"\x84\xa4type\xacBlockRemoved\xacblock_hashes\x91" + highest + "\xa6medium\xa3GPU\xa9group_idx\x00" +
-			"\x8b\xa4type\xabBlockStored\xacblock_hashes\x91\xcd\x01\x2c\xb1parent_block_hash\x05\xa9token_ids\x92\x01\xcc\x80" +
-			"\xaablock_size\x02\xa7lora_id\x07\xa6medium\xa3GPU\xa9lora_name\xa1a\xaaextra_keys\x91\x91\xa1a" +
-			"\xa9group_idx\x00\xb2kv_cache_spec_kind" + full + "\x03"},
-		{"arrays of 12", fakeengine.FormArrays12, head + "\x93" +
-			"\x91\xb0AllBlocksCleared" +
-			"\x94\xacBlockRemoved\x91" + highest + "\xa3GPU\x00" +
-			"\x9c\xabBlockStored\x91\xcd\x01\x2c\x05\x92\x01\xcc\x80\x02\x07\xa3GPU\xa1a\x91\x91\xa1a\x00" + full + "\xc0" + "\x03"},
-		{"arrays of 7", fakeengine.FormArrays7, head + "\x93" +
-			"\x91\xb0AllBlocksCleared" +
-			"\x93\xacBlockRemoved\x91" + highest + "\xa3GPU" +
-			"\x97\xabBlockStored\x91\xcd\x01\x2c\x05\x92\x01\xcc\x80\x02\x07\xa3GPU" + "\x03"},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			got := fakeengine.Encoding{Form: tc.form}.Append([]byte("before"), batch)
-			if string(got) != "before"+tc.want {
-				t.Errorf("Append = %q, want %q", got, "before"+tc.want)
-			}
-		})
-	}
-}
-
 // TestEncodingReadBack has another's decoder read what Append writes: every
 // width of every item, and every field both set and not.
 func TestEncodingReadBack(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"net"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -72,58 +71,6 @@ func expectBatch(t *testing.T, c *zmtp.Conn, topic string, seq uint64, payload s
 	if len(m) != 3 || string(m[0]) != topic || len(m[1]) != 8 || binary.BigEndian.Uint64(m[1]) != seq || string(m[2]) != payload {
 		t.Fatalf("got %q, want [%s %d %q]", m, topic, seq, payload)
 	}
-}
-
-func TestPublisherPublishes(t *testing.T) {
-	for name, cfg := range map[string]fakeengine.PublisherConfig{
-		"tcp": {Topic: "kv@pod@model"},
-		"ipc": {Topic: "kv@pod@model", Endpoint: "ipc://" + filepath.Join(t.TempDir(), "pub")},
-	} {
-		t.Run(name, func(t *testing.T) {
-			p := newPublisher(t, cfg)
-			all := publisherSubscribe(t, p, "")
-			some := publisherSubscribe(t, p, "kv@pod")
-			publisherSubscribe(t, p, "kv@other")
-			publisherWait(t, p, 2)
-			for i := range uint64(500) {
-				if seq := p.Publish(fmt.Append(nil, "batch ", i)); seq != i {
-					t.Fatalf("number %d, want %d", seq, i)
-				}
-			}
-			for i := range uint64(500) {
-				expectBatch(t, all, "kv@pod@model", i, fmt.Sprint("batch ", i))
-				expectBatch(t, some, "kv@pod@model", i, fmt.Sprint("batch ", i))
-			}
-		})
-	}
-}
-
-func TestPublisherForgetsCancelled(t *testing.T) {
-	p := newPublisher(t, fakeengine.PublisherConfig{Topic: "kv"})
-	nc, err := net.Dial("tcp", strings.TrimPrefix(p.Endpoint(), "tcp://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
-	say := func(b []byte) {
-		if _, err := nc.Write(b); err != nil {
-			t.Fatal(err)
-		}
-	}
-	say(zmtptest.Hello(1, "SUB"))
-	say(zmtptest.Command("SUBSCRIBE", "k"))
-	say(zmtptest.Command("SUBSCRIBE", "k"))
-	say(zmtptest.Command("CANCEL", "k"))
-	publisherWait(t, p, 1)
-	say(zmtptest.Command("CANCEL", "k"))
-	say(zmtptest.Command("CANCEL", "never was"))
-	say(zmtptest.Message("\x01other")) // in the form of 3.0
-	say(zmtptest.Message("\x01kv"))
-	say(zmtptest.Message("\x00kv"))
-	other := publisherSubscribe(t, p, "kv")
-	publisherWait(t, p, 1)
-	p.Publish([]byte("x"))
-	expectBatch(t, other, "kv", 0, "x")
 }
 
 func replayBatches(t *testing.T, c *zmtp.Conn, start uint64) (numbers []uint64, payloads []string) {
@@ -277,35 +224,6 @@ func TestPublisherRestarts(t *testing.T) {
 	expectBatch(t, sub, "", 0, "after")
 }
 
-func TestPublisherConnects(t *testing.T) {
-	ln, err := zmtp.Listen(t.Context(), "tcp://127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	p := newPublisher(t, fakeengine.PublisherConfig{Endpoint: zmtp.Name(ln.Addr()), Connect: true, Topic: "kv@a@b"})
-	for range 2 { // the second time after a restart
-		nc, err := ln.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-		sub, err := zmtp.Handshake(t.Context(), nc, "the publisher", zmtp.Config{Type: zmtp.SUB})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := sub.Subscribe(""); err != nil {
-			t.Fatal(err)
-		}
-		publisherWait(t, p, 1)
-		p.Publish([]byte("x"))
-		expectBatch(t, sub, "kv@a@b", 0, "x")
-		if err := p.Restart(); err != nil {
-			t.Fatal(err)
-		}
-		sub.Close()
-	}
-}
-
 // A subscriber that does not read loses what does not fit its queue, and nobody
 // else does.
 func TestPublisherDropsForTheSlow(t *testing.T) {
@@ -340,36 +258,6 @@ func TestPublisherDropsForTheSlow(t *testing.T) {
 	}
 	if received == 0 || received > published/2 {
 		t.Errorf("the slow one received %d of %d", received, published)
-	}
-}
-
-func TestPublisherIgnoresStrangers(t *testing.T) {
-	p := newPublisher(t, fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0"})
-	for _, endpoint := range []string{p.Endpoint(), p.ReplayEndpoint()} {
-		for _, script := range [][]byte{
-			nil,
-			[]byte("GET / HTTP/1.1\r\n\r\n"),
-			zmtptest.Greeting(1)[:20],
-			zmtptest.Hello(1, "PULL"),
-			append(zmtptest.Hello(1, "SUB"), zmtptest.LongHeader(0, 1<<60)...),
-			append(zmtptest.Hello(1, "DEALER"), zmtptest.LongHeader(4, 1<<40)...),
-		} {
-			nc, err := net.Dial("tcp", strings.TrimPrefix(endpoint, "tcp://"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer nc.Close() // until then it stays and says no more
-			if _, err := nc.Write(script); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	sub := publisherSubscribe(t, p, "")
-	publisherWait(t, p, 1)
-	p.Publish([]byte("x"))
-	expectBatch(t, sub, "", 0, "x")
-	if n, _ := replayBatches(t, publisherDial(t, p.ReplayEndpoint(), zmtp.DEALER), 0); len(n) != 1 {
-		t.Errorf("replayed %d", n)
 	}
 }
 
