@@ -14,7 +14,7 @@ import (
 	"github.com/kvindex/kvindex/internal/estimate"
 )
 
-var steps = flag.Int("estimate.steps", 5_000, "random operations of TestRandom for each setting; long form: 20000, from which on TestObserved and TestRouter take all kinds of traffic")
+var steps = flag.Int("estimate.steps", 5_000, "random operations of TestRandom for each setting; long form: 20000")
 
 // chain returns the keys of n more units behind a prefix. Equal words make equal
 // keys only behind equal prefixes.
