@@ -21,7 +21,6 @@ type recording struct {
 	Scenario string `json:"scenario"`
 	Groups   []struct {
 		Kind string `json:"kind"`
-		Unit int    `json:"unit"`
 	} `json:"groups"`
 	Hash   string `json:"hash"`
 	Seed   string `json:"seed"`
@@ -32,16 +31,9 @@ type recording struct {
 	rows []row
 }
 
-// row is a published batch or a question and the engine's answer.
+// row is a published batch, or a question, which has no payload.
 type row struct {
 	Payload string `json:"payload"`
-	Query   *struct {
-		Tokens []uint32 `json:"tokens"`
-		Lora   string   `json:"lora"`
-		Salt   string   `json:"salt"`
-	} `json:"query"`
-	Map      []string `json:"held_map"`
-	Computed int      `json:"computed_tokens"`
 }
 
 func (r *recording) form() fakeengine.Form {
@@ -119,12 +111,13 @@ func (r *recording) batches(t *testing.T, f func(payload []byte, b *decoded)) {
 	}
 }
 
-// TestRecorded compares with recorded runs of the real engine.
+// TestRecorded compares with recorded runs of the real engine. What an index answers by their
+// events, and by those of the fake, is compared in internal/systemtest (TestRecordedRuns,
+// TestAgainstEngines).
 func TestRecorded(t *testing.T) {
 	runs := recordings(t)
 	t.Run("encoding", func(t *testing.T) { recordedEncoding(t, runs) })
 	t.Run("hashes", func(t *testing.T) { recordedHashes(t, runs) })
-	t.Run("plain index", func(t *testing.T) { recordedAnswers(t, runs) })
 	t.Run("laws", func(t *testing.T) { recordedLaws(t, runs) })
 }
 
@@ -183,49 +176,6 @@ func recordedHashes(t *testing.T, recordings []*recording) {
 	}
 	t.Logf("%d runs, %d blocks", runs, blocks)
 	if runs < 8 || blocks < 2000 {
-		t.Error("too few")
-	}
-}
-
-// recordedAnswers asks the index of TestReplay what the engine was asked in the
-// recorded runs: it is the right judge.
-func recordedAnswers(t *testing.T, recordings []*recording) {
-	runs, queries := 0, 0
-	for _, r := range recordings {
-		if r.EAGLE || r.is("07_multimodal", "15_report_full", "20_mix") {
-			continue // media are no scopes of this index, reports add up, speculation drops blocks
-		}
-		runs++
-		x := newPlainIndex()
-		for _, row := range r.rows {
-			if row.Query == nil {
-				payload, err := hex.DecodeString(row.Payload)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := x.apply(payload); err != nil {
-					t.Fatalf("%s: %v", r.Scenario, err)
-				}
-				continue
-			}
-			queries++
-			unit := r.Groups[0].Unit
-			q := row.Query
-			copies, _ := x.answer(q.Tokens, scopeOf(q.Lora, q.Salt), unit)
-			held := []byte(strings.Repeat("0", len(copies)))
-			for i, n := range copies {
-				if n > 0 {
-					held[i] = '1'
-				}
-			}
-			cached := min(leadingTokens(copies, unit), (len(q.Tokens)-1)/unit*unit)
-			if string(held) != row.Map[0] || cached != row.Computed {
-				t.Fatalf("%s: %d tokens: held %s, cached %d, the engine says %s and %d", r.Scenario, len(q.Tokens), held, cached, row.Map[0], row.Computed)
-			}
-		}
-	}
-	t.Logf("%d runs, %d queries", runs, queries)
-	if runs < 20 || queries < 6000 {
 		t.Error("too few")
 	}
 }

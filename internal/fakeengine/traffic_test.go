@@ -1,0 +1,203 @@
+package fakeengine_test
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/kvindex/kvindex/internal/fakeengine"
+)
+
+// prefix names the tokens from the start to the end of a block, with their
+// scope, independently of any engine's hashes.
+type prefix [sha256.Size]byte
+
+// extend goes on by a block. The scope is that of the chain, which events tell
+// on the first block.
+func (p prefix) extend(tokens []uint32, scope string) prefix {
+	b := append(p[:], scope...)
+	b = append(b, 0)
+	for _, t := range tokens {
+		b = binary.BigEndian.AppendUint32(b, t)
+	}
+	return sha256.Sum256(b)
+}
+
+// traffic makes requests as clients do: conversations that grow, prompts that
+// return whole, in part or changed, crowds that ask the same at once.
+type traffic struct {
+	random  *rand.Rand
+	blocks  int // of the longest prompt
+	size    int // tokens of a block
+	memory  int // of how many of the last conversations to go on with
+	salts   bool
+	report  bool
+	said    []spoken // so far
+	serving []*served
+}
+
+// spoken is a prompt and its output, in the scope that it was asked in.
+type spoken struct {
+	tokens        []uint32
+	adapter, salt string
+}
+
+type served struct {
+	handle  *fakeengine.Handle
+	request fakeengine.Request
+}
+
+func (t *traffic) fresh(n int) []uint32 {
+	out := make([]uint32, n)
+	for i := range out {
+		out[i] = t.random.Uint32N(50_000)
+	}
+	return out
+}
+
+// prompt is a prompt and the scope that it is asked in.
+func (t *traffic) prompt() spoken {
+	longest := t.blocks * t.size
+	if len(t.said) == 0 || t.random.IntN(7) == 0 {
+		adapter, salt := t.scope()
+		if t.random.IntN(3) == 0 { // whole blocks
+			return spoken{t.fresh(t.size * (1 + t.random.IntN(t.blocks))), adapter, salt}
+		}
+		return spoken{t.fresh(1 + t.random.IntN(longest)), adapter, salt}
+	}
+	p := t.said[len(t.said)-1-t.random.IntN(min(len(t.said), t.memory))]
+	tokens := slices.Clone(p.tokens)
+	switch t.random.IntN(7) {
+	case 0: // as it was
+	case 1:
+		tokens = tokens[:1+t.random.IntN(len(tokens))]
+	case 2: // whole blocks
+		tokens = tokens[:max(1, t.random.IntN(len(tokens)/t.size+1)*t.size)]
+	case 3:
+		tokens[t.random.IntN(len(tokens))]++
+	default:
+		tokens = append(tokens, t.fresh(1+t.random.IntN(3*t.size))...)
+	}
+	p.tokens = tokens[:min(len(tokens), longest)]
+	if t.random.IntN(10) == 0 {
+		p.adapter, p.salt = t.scope()
+	}
+	return p
+}
+
+func (t *traffic) scope() (adapter, salt string) {
+	if t.random.IntN(3) == 0 {
+		adapter = []string{"sql", "chat"}[t.random.IntN(2)]
+	}
+	if t.salts && t.random.IntN(4) == 0 {
+		salt = []string{"tenant-a", "tenant-b"}[t.random.IntN(2)]
+	}
+	return adapter, salt
+}
+
+func (t *traffic) request() fakeengine.Request {
+	p := t.prompt()
+	return fakeengine.Request{
+		Tokens: p.tokens, Adapter: p.adapter, Salt: p.salt,
+		MaxTokens: 1 + t.random.IntN(2*t.size), Greedy: t.random.IntN(2) == 0,
+		SkipReadingPrefixCache: t.random.IntN(15) == 0,
+		ReportFull:             t.report && t.random.IntN(2) == 0,
+	}
+}
+
+// submit gives the engine a request, or the same one several times.
+func (t *traffic) submit(r *rig) {
+	q, n := t.request(), 1
+	if t.random.IntN(6) == 0 {
+		n += 1 + t.random.IntN(3)
+	}
+	for range n {
+		t.serving = append(t.serving, &served{r.submit(q), q})
+	}
+}
+
+// collect learns what ended requests said.
+func (t *traffic) collect() {
+	t.serving = slices.DeleteFunc(t.serving, func(s *served) bool {
+		if s.handle.Done() {
+			q := s.request
+			t.said = append(t.said, spoken{append(slices.Clone(q.Tokens), s.handle.Output()...), q.Adapter, q.Salt})
+		}
+		return s.handle.Done()
+	})
+	if len(t.said) > 300 {
+		t.said = slices.Delete(t.said, 0, 150)
+	}
+}
+
+// disturb does now and then what is not a request. It reports whether the
+// engine is to be left alone until it is idle.
+func (t *traffic) disturb(r *rig) (idle bool) {
+	switch t.random.IntN(300) {
+	case 0, 1, 2, 3, 4:
+		if len(t.serving) > 0 {
+			t.serving[t.random.IntN(len(t.serving))].handle.Abort()
+		}
+	case 5:
+		r.ResetRunning()
+	case 6, 7, 8, 9:
+		return true
+	}
+	return false
+}
+
+// TestReportsChangeNothingElse: with and without reports an engine does and
+// publishes the same, but for the events that announce hits again.
+func TestReportsChangeNothingElse(t *testing.T) {
+	run := func(report bool) (events []fakeengine.Event, counts fakeengine.Counts, cached []int) {
+		r := newRig(t, fakeengine.Config{Blocks: 61, TokenBudget: 100})
+		load := &traffic{random: rand.New(rand.NewPCG(1, 2)), blocks: 10, size: 16, memory: 10, salts: true, report: true}
+		for range 1000 {
+			q := load.request()
+			q.ReportFull = q.ReportFull && report
+			h := r.submit(q)
+			load.serving = append(load.serving, &served{h, q})
+			r.step()
+			cached = append(cached, h.CachedTokens())
+			load.collect()
+		}
+		for _, p := range r.payloads {
+			b, err := decode(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			events = append(events, b.Events...)
+		}
+		return events, r.Counts(), cached
+	}
+	plain, plainCounts, plainCached := run(false)
+	with, withCounts, withCached := run(true)
+	if !slices.Equal(plainCached, withCached) {
+		t.Error("requests hit something else")
+	}
+	reports, blocks := 0, 0
+	for _, e := range with {
+		if len(plain) > 0 && equalEvents(e, plain[0]) {
+			plain = plain[1:]
+			continue
+		}
+		s, ok := e.(*fakeengine.Stored)
+		if !ok || s.Parent != nil {
+			t.Fatalf("%T %+v is not a report", e, e)
+		}
+		reports, blocks = reports+1, blocks+len(s.Hashes)
+	}
+	if len(plain) > 0 || blocks != withCounts.Reported {
+		t.Errorf("%d events are missing, %d blocks reported, counted %d", len(plain), blocks, withCounts.Reported)
+	}
+	withCounts.Reported, withCounts.Batches = plainCounts.Reported, plainCounts.Batches
+	if withCounts != plainCounts {
+		t.Errorf("counts %+v, without reports %+v", withCounts, plainCounts)
+	}
+	t.Logf("%d reports of %d blocks among %d events", reports, blocks, len(with))
+	if reports < 100 {
+		t.Errorf("only %d reports", reports)
+	}
+}
