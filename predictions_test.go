@@ -585,48 +585,6 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestObservedByState: observations are filed under the state of the rank, not of its pod.
-func TestObservedByState(t *testing.T) {
-	p := fakeengine.NewPrompt(1, 16, 8)
-	ix, _ := sending(t)
-	said(t, ix, "a", 0, p.Stored(0, 2))
-	said(t, ix, "a", 1, p.Stored(0, 2))
-	if err := ix.MarkLost("a", 1); err != nil {
-		t.Fatal(err)
-	}
-	for rank := range 3 { // rank 2 is not known
-		ix.Observe(sends(t, ix, p.Tokens, rank), kvindex.Usage{PromptTokens: 128, CachedTokens: 32})
-	}
-	o := ix.Stats().Observed
-	if len(o) != 2 || o[0].State != kvindex.StatePartial || o[0].Cached.Under != 2 || o[1].State != kvindex.StateLive || o[1].Cached.Exact != 1 {
-		t.Errorf("%+v", o)
-	}
-}
-
-// TestPredictedRankIsNotKnown: a rank of which nothing was heard has an entry while prompts
-// that were sent to it count.
-func TestPredictedRankIsNotKnown(t *testing.T) {
-	p := fakeengine.NewPrompt(1, 16, 8)
-	ix, clock := sending(t)
-	said(t, ix, "a", 0, p.Stored(0, 2))
-	sends(t, ix, p.Tokens, 3)
-	if got, cached := predicted(t, ix, p.Tokens[:70], 3); got != 64 || cached != 0 {
-		t.Errorf("predicted %d, cached %d", got, cached)
-	}
-	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.Rank != 3 || s.PredictedTokens != 112 || s.Score != 112 || s.CachedTokens != 0 || s.BlockTokens != 16 {
-		t.Errorf("%+v", s)
-	}
-	said(t, ix, "a", 3, p.Stored(0, 8))
-	if got, cached := predicted(t, ix, p.Tokens, 3); got != 112 || cached != 112 || ix.Stats().Predictions.Confirmed != 1 {
-		t.Errorf("predicted %d, cached %d, %+v", got, cached, ix.Stats().Predictions)
-	}
-	sends(t, ix, p.Tokens, 9)
-	clock.after(kvindex.DefaultPredictionTTL)
-	if got, _ := predicted(t, ix, p.Tokens, 9); got != -1 {
-		t.Errorf("predicted %d behind the TTL", got)
-	}
-}
-
 // TestPredictionsOfOtherBlocks: an engine that comes back with other blocks has lost what was
 // sent to it before, also if nothing says so.
 func TestPredictionsOfOtherBlocks(t *testing.T) {

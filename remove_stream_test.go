@@ -157,34 +157,6 @@ func TestRemoveStream(t *testing.T) {
 	}
 }
 
-// TestRemoveStreamLeavesNothing: after it all is as small as before.
-func TestRemoveStreamLeavesNothing(t *testing.T) {
-	ix := open(t)
-	p := fakeengine.NewPrompt(1, 16, 400)
-	apply(t, ix, message("s0", 0, 1, 0, p.Stored(0, 1)))
-	empty := ix.Stats().Index
-	for range 20 {
-		var ms []kvindex.Message
-		for rank := 1; rank < 9; rank++ {
-			ms = append(ms, message(fmt.Sprint("s", rank), 0, 1, rank, p.Stored(0, 400)), message(fmt.Sprint("s", rank), 1, 2, rank, p.Stored(0, 400), fakeengine.Cleared{}))
-		}
-		apply(t, ix, ms...)
-		for rank := 1; rank < 9; rank++ {
-			removeStream(t, ix, fmt.Sprint("s", rank))
-		}
-	}
-	u := ix.Stats().Index
-	for end := time.Now().Add(30 * time.Second); u.Removed > 0; u = ix.Stats().Index {
-		if runtime.Gosched(); time.Now().After(end) {
-			t.Fatalf("it is not tidied up: %+v", u)
-		}
-	}
-	// Some empty pages are kept for what comes next.
-	if u.Names != empty.Names || u.Sources != empty.Sources || u.Pending != empty.Pending || u.Memberships != 1 || u.Total > empty.Total+256<<10 {
-		t.Errorf("%+v are left, of %+v", u, empty)
-	}
-}
-
 // TestRemoveStreamOfOthers: a rank that another stream feeds stays, and the stream that
 // fed it comes back to it as one that never did.
 func TestRemoveStreamOfOthers(t *testing.T) {
@@ -732,44 +704,5 @@ func TestRemoveStreamBesideOthers(t *testing.T) {
 	removeStream(t, ix, "")
 	if s := ix.Stats(); s.Pods+s.Sources+s.Models != 0 {
 		t.Errorf("%+v", s)
-	}
-}
-
-// TestPoolBeforeAnIndexer: through a Pool an Indexer says what it says without one, and a
-// removed pod does not come back.
-func TestPoolBeforeAnIndexer(t *testing.T) {
-	ix := open(t)
-	var pool events.FleetSink
-	of, err := events.NewPool(ix, events.PoolConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool = of
-	p := fakeengine.NewPrompt(1, 16, 8)
-	for seq := range uint64(3) {
-		if err := of.Offer(ctx, message("s", seq, float64(seq+1), 0, p.Stored(0, int(seq)+1))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if at := pool.StreamNext("a", "m", "s"); at.Next != 3 || !at.Heard {
-		t.Errorf("%+v", at)
-	}
-	if r, err := pool.IngestMessage(hold(message("s", 5, 6, 0))); err != nil || r != heldBehind(3, 4) {
-		t.Errorf("%+v, %v", r, err)
-	}
-	pool.StreamNote("a", "m", "s", events.NoteReleased)
-	if v := of.StreamView("a", "m", "s"); v.State != "uncertain" || v.Blocks != 3 {
-		t.Errorf("%+v", v)
-	}
-	for seq := range uint64(100) {
-		if err := of.Offer(ctx, message("s", seq, float64(seq+9), 0, p.Stored(0, 1))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := pool.RemovePod("a"); err != nil {
-		t.Error(err)
-	}
-	if err := of.Close(ctx); err != nil || len(ix.Pods(nil)) != 0 {
-		t.Errorf("%+v, %v", ix.Pods(nil), err)
 	}
 }

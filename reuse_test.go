@@ -202,17 +202,6 @@ func TestDraftLayers(t *testing.T) {
 	}
 }
 
-// TestDraftLayersOfOneBlock: a prompt whose last token ends its first block has nothing
-// to give up.
-func TestDraftLayersOfOneBlock(t *testing.T) {
-	p := fakeengine.NewPrompt(1, 16, 1)
-	ix := open(t, withProfile(kvindex.Profile{Draft: kvindex.DraftLayers}))
-	ingest(t, ix, "a", p.Stored(0, 1))
-	if got := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; got.CachedTokens != 0 || got.MatchedBlocks != 1 {
-		t.Errorf("%+v", got)
-	}
-}
-
 // TestRanksOfHybrids: what one rank holds does not stand in for another.
 func TestRanksOfHybrids(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
