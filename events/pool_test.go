@@ -435,20 +435,6 @@ func TestPoolDropsAreTold(t *testing.T) {
 	}
 }
 
-// TestPoolDropBeforeFirstContact: what a sink holds of a stream that it has not
-// heard may be of another process.
-func TestPoolDropBeforeFirstContact(t *testing.T) {
-	d, g := newDesk(), newGate("p")
-	d.before = g.wait
-	p := newPool(t, d, events.PoolConfig{MaxMessages: 3, DropOldest: true, OnDrop: d.OnDrop})
-	mustOffer(t, p, poolMessage("p", "other", 0, 1))
-	<-g.entered
-	mustOffer(t, p, poolMessage("p", "s", 7, 1), poolMessage("p", "s", 8, 1))
-	close(g.open)
-	closePool(t, p)
-	d.expect(t, "p/m/s", "-7..7:1 restarted 8")
-}
-
 // TestPoolKeepsTheNewest: it is what shows that others were dropped.
 func TestPoolKeepsTheNewest(t *testing.T) {
 	d, g := newDesk(), newGate("p")

@@ -622,23 +622,6 @@ func TestPoolCloseEndsTexts(t *testing.T) {
 	}
 }
 
-func TestPoolTextTooLong(t *testing.T) {
-	p := openPool(t, tokenize.PoolConfig{MaxText: 100, Find: func(context.Context, string) (string, error) {
-		t.Error("looked up")
-		return "", fs.ErrNotExist
-	}})
-	dst := []uint32{7}
-	got, err := p.Tokenizer("m").Encode(t.Context(), dst, strings.Repeat("a", 101), true)
-	if !errors.Is(err, tokenize.ErrTextTooLong) || !slices.Equal(got, dst) {
-		t.Errorf("%v, %v", got, err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if got, err := p.Tokenizer("m").Encode(ctx, dst, "a", true); err != context.Canceled || !slices.Equal(got, dst) {
-		t.Errorf("%v, %v", got, err)
-	}
-}
-
 // Too much text does not wait for a tokenizer either.
 func TestPoolBusy(t *testing.T) {
 	dir := tinies(t, 1)

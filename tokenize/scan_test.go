@@ -89,15 +89,6 @@ func TestPatternsOfAllShortTexts(t *testing.T) {
 	t.Logf("%d texts of 3 code points; one in %d tried", n, sampled())
 }
 
-func TestPatternsOfRandomTexts(t *testing.T) {
-	r := rand.New(rand.NewPCG(5, 6))
-	eachPattern(t, func(name string, got tokenize.Pattern, want pattern) {
-		for range 3000 / (1 + sampled()) {
-			compareSpans(t, name, got, want, randomText(r, 24))
-		}
-	})
-}
-
 // randomText returns a text of which some kinds of code points make up most, so
 // that it has runs and not only changes.
 func randomText(r *rand.Rand, n int) string {

@@ -1,7 +1,6 @@
 package redisindex
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/binary"
@@ -596,26 +595,6 @@ func TestManyForks(t *testing.T) {
 	}
 }
 
-// What a bucket is encoded as is not changed by what was encoded before it.
-func TestEncodeSharesNothing(t *testing.T) {
-	s := newMapServer(t, index.MemoryConfig{})
-	r := newMixture(3)
-	for range 200 {
-		r.apply(t, s.mem, r.sources[r.IntN(len(r.sources))])
-	}
-	first := make(map[*bucket][]byte)
-	for range levels { // buckets are split meanwhile
-		for _, b := range s.all {
-			first[b] = bytes.Clone(s.encode(b))
-		}
-	}
-	for i := len(s.all) - 1; i >= 0; i-- {
-		if b := s.all[i]; !bytes.Equal(s.encode(b), first[b]) {
-			t.Fatalf("a bucket of level %d is encoded as %x, and was as %x", b.level, s.encode(b), first[b])
-		}
-	}
-}
-
 // commit carries out what is dirty. during runs while the first batch is on its way; failed:
 // that one is not carried out.
 func (s *mapServer) commit(failed bool, during func()) {
@@ -682,19 +661,5 @@ func TestSplitBucketFillsAgain(t *testing.T) {
 	s.commit(false, nothing)
 	if s.same(forks[1], true) != 1 {
 		t.Error("a row is missing")
-	}
-}
-
-// A bucket that changes while a write of it fails is written once more, and may be empty then.
-func TestBucketFailsAndChanges(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 1))
-	s := newMapServer(t, index.MemoryConfig{})
-	p := (&prompt{Variant: index.Variant{Unit: 16}, root: 7}).fork(r, 0, 8)
-	s.apply(p.store(1, 0, 8))
-	s.commit(false, func() {})
-	s.apply(p.remove(1, 0, 4))
-	s.commit(true, func() { s.apply(p.remove(1, 4, 8)) })
-	if n := len(s.all); n > 0 || s.same(p, true) > 0 {
-		t.Errorf("%d buckets are left", n)
 	}
 }

@@ -189,17 +189,6 @@ func TestSplitSaysSoLast(t *testing.T) {
 	}
 }
 
-// What an error answers to was not written, and is written again.
-func TestFailedWriteIsRepeated(t *testing.T) {
-	s := newMapServer(t, index.MemoryConfig{})
-	p := newPrompt(1, 40)
-	s.apply(p.store(1, 0, 40))
-	s.commit(true, func() {})
-	if s.same(p, true) != 1 {
-		t.Error("there is no row")
-	}
-}
-
 // A row names a writer when all buckets are written, if there was another one, or another name.
 func TestRowComesLast(t *testing.T) {
 	const units = 32 * (2*maxCommit + 100)

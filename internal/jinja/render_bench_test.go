@@ -51,18 +51,6 @@ func BenchmarkRender(b *testing.B) {
 	}
 }
 
-func BenchmarkCompile(b *testing.B) {
-	source, err := os.ReadFile(testdata.Path(b, "a template", "templates", "e2e-meta-llama_Llama-3.2-11B-Vision-Instruct.jinja"))
-	if err != nil {
-		b.Fatal(err)
-	}
-	for b.Loop() {
-		if _, err := Compile(string(source)); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 func readTemplate(tb testing.TB, name string) *Template {
 	tb.Helper()
 	source, err := os.ReadFile(testdata.Path(tb, "chat templates", "templates", name+".jinja"))

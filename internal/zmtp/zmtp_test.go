@@ -102,30 +102,6 @@ func TestMessagesArriveWhole(t *testing.T) {
 	}
 }
 
-func TestDealerAsksRouter(t *testing.T) {
-	dealer, router := pair(t, "tcp://127.0.0.1:0", zmtp.Config{Type: zmtp.DEALER}, zmtp.Config{Type: zmtp.ROUTER})
-	if err := dealer.Send(nil, []byte("from 7")); err != nil {
-		t.Fatal(err)
-	}
-	m, err := router.Receive()
-	if err != nil || len(m) != 2 || len(m[0]) != 0 || string(m[1]) != "from 7" {
-		t.Fatalf("request %q, %v", m, err)
-	}
-	if err := router.Send(nil, []byte("seq"), []byte("payload")); err != nil {
-		t.Fatal(err)
-	}
-	if m, err = dealer.Receive(); err != nil || len(m) != 3 || string(m[2]) != "payload" {
-		t.Fatalf("answer %q, %v", m, err)
-	}
-	dealer.Close()
-	if _, err := router.Receive(); !errors.Is(err, io.EOF) {
-		t.Errorf("after the peer closed: %v, want io.EOF", err)
-	}
-	if err := dealer.Close(); err != nil {
-		t.Errorf("second Close: %v", err)
-	}
-}
-
 func TestSubscriptionForms(t *testing.T) {
 	script := bytes.Join([][]byte{
 		zmtptest.Hello(1, "SUB"),
@@ -518,53 +494,6 @@ func newRawPeer(hello []byte) (*rawPeer, net.Conn) {
 	}()
 	go p.Write(hello)
 	return p, ours
-}
-
-func TestHeartbeat(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		peer, nc := newRawPeer(zmtptest.Hello(1, "PUB"))
-		defer peer.Close()
-		c, err := zmtp.Handshake(t.Context(), nc, "the peer", zmtp.Config{Type: zmtp.SUB, Heartbeat: 10 * time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		start := time.Now()
-		received := make(chan error)
-		go func() {
-			for {
-				m, err := c.Receive()
-				if err == nil && string(m[0]) != "news" {
-					err = fmt.Errorf("message %q", m)
-				}
-				received <- err
-				if err != nil {
-					return
-				}
-			}
-		}()
-		expect := func(what string, after time.Duration) {
-			t.Helper()
-			got := <-peer.heard
-			if at := time.Since(start); got != what || at != after {
-				t.Fatalf("at %v: heard %q, want %q at %v", at, got, what, after)
-			}
-		}
-		expect("04 \x05READY\x0bSocket-Type\x00\x00\x00\x03SUB", 0)
-		expect("04 \x04PING\x00\x00", 10*time.Second)
-		peer.Write(zmtptest.Command("PONG", ""))
-		expect("04 \x04PING\x00\x00", 20*time.Second)
-		<-time.After(9 * time.Second)
-		peer.Write(zmtptest.Message("news")) // any sign of life will do
-		if err := <-received; err != nil {
-			t.Fatal(err)
-		}
-		expect("04 \x04PING\x00\x00", 39*time.Second)
-		err = <-received
-		if at := time.Since(start); !errors.Is(err, os.ErrDeadlineExceeded) || at != 49*time.Second {
-			t.Errorf("a dead peer: %v at %v, want a deadline at 49s", err, at)
-		}
-	})
 }
 
 func TestNoHeartbeatBefore31(t *testing.T) {

@@ -223,33 +223,6 @@ func TestForestAgainstTrie(t *testing.T) {
 	}
 }
 
-// A slot that nobody refers to is not given to another key as long as its slab
-// is there.
-func TestBurnedSlots(t *testing.T) {
-	tr := newTrie()
-	chain := func(root Key, locals ...uint64) (keys []Key) {
-		for _, l := range locals {
-			root = chain(root, l)
-			keys = append(keys, root)
-		}
-		return keys
-	}
-	a, b := chain(1, 1, 2, 3, 4), chain(1, 1, 2, 9)
-	locs := tr.place(t, 0, a)
-	tr.ref(locs[1])
-	tr.ref(locs[3])
-	tr.unref(locs[3])
-	other := tr.place(t, 0, b)
-	tr.ref(other[2])
-	if other[2].Slab() == locs[1].Slab() {
-		t.Errorf("slot %d was given to another key", other[2].Slot())
-	}
-	if again := tr.place(t, 0, a); again[3] != locs[3] {
-		t.Errorf("the key is at %x, was at %x", again[3], locs[3])
-	}
-	tr.compare(t)
-}
-
 // When there is no room for a run, nothing of it is left.
 func TestForestWithoutRoom(t *testing.T) {
 	tr := newTrie()

@@ -206,32 +206,6 @@ func TestRecordsShareMasks(t *testing.T) {
 	}
 }
 
-// A record whose holders leave one by one shrinks with them.
-func TestRecordsShrink(t *testing.T) {
-	r := rand.New(rand.NewPCG(13, 14))
-	for _, k := range holderKinds[1:] {
-		f := New(new(mem.Count), 1<<40)
-		id := testSlab(t, f, 1, slabSlots)
-		want := map[uint32]uint32{}
-		for range 4000 {
-			if ord, mask := k.ord(r), k.mask(r); mask != 0 {
-				want[ord] = mask
-				f.setMask(id, ord, mask)
-			}
-		}
-		for ord := range want {
-			f.setMask(id, ord, 0)
-			delete(want, ord)
-			if h := header(f.meta(id).header); h.kind() == kindRecord {
-				if rec := f.recs.at(h.record()); len(rec) > 8+4*len(want) {
-					t.Fatalf("%s: %d words for %d holders", k.name, len(rec), len(want))
-				}
-			}
-			f.Reclaim()
-		}
-	}
-}
-
 // A record may be larger than a page of the arena, and its memory comes back.
 func TestHugeRecords(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 10))

@@ -180,25 +180,6 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-// A table that only grows has little room that stands empty.
-func TestDense(t *testing.T) {
-	r := rand.New(rand.NewPCG(3, 4))
-	var n Table[Hash, value]
-	n.Init([2]uint64{r.Uint64(), r.Uint64()}, new(mem.Count))
-	least, most := 1e9, 0.0
-	for i := range 200_000 {
-		n.Put(Hash(r.Uint64()), value(i+1))
-		if i >= 10_000 && i%100 == 0 {
-			per := float64(n.Bytes()) / float64(n.n)
-			least, most = min(least, per), max(most, per)
-		}
-	}
-	t.Logf("%.1f to %.1f bytes a name", least, most)
-	if most > 24 {
-		t.Errorf("%.1f bytes a name", most)
-	}
-}
-
 // sweep compacts the whole table.
 func sweep(n *Table[Hash, value]) {
 	for pos, last := uint64(0), false; !last; {

@@ -5,9 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"math"
 	"math/rand/v2"
-	"strings"
 	"testing"
 
 	"github.com/fxamacker/cbor/v2"
@@ -73,56 +71,6 @@ func chain(h *enginehash.Hasher, parent enginehash.Digest, tokens []uint32, size
 	return out
 }
 
-// TestEncoding spells out what is hashed, so that the bytes can be checked by
-// eye against the table of heads in RFC 8949.
-func TestEncoding(t *testing.T) {
-	parent := enginehash.NoneHash("0")
-	if want := enginehash.Digest(sha256.Sum256([]byte("\x61" + "0"))); parent != want {
-		t.Fatalf("NoneHash(0) = %x, want %x", parent, want)
-	}
-	head := "835820" + hex.EncodeToString(parent[:])
-	for _, tc := range []struct {
-		name   string
-		tokens []uint32
-		extra  []enginehash.Extra
-		want   string
-	}{
-		{"no tokens", nil, nil, "80f6"},
-		{"widths of numbers", []uint32{0, 23, 24, 255, 256, 65535, 65536, math.MaxUint32}, nil,
-			"88" + "00" + "17" + "1818" + "18ff" + "190100" + "19ffff" + "1a00010000" + "1affffffff" + "f6"},
-		{"text", []uint32{1}, []enginehash.Extra{enginehash.Text("ab")}, "8101" + "81626162"},
-		{"empty text", []uint32{1}, []enginehash.Extra{{}}, "8101" + "8160"},
-		{"ints", []uint32{1}, []enginehash.Extra{enginehash.Int(7), enginehash.Int(1 << 40), enginehash.Int(-1), enginehash.Int(-257)},
-			"8101" + "84" + "07" + "1b0000010000000000" + "20" + "390100"},
-		{"media", []uint32{1}, []enginehash.Extra{enginehash.Media("m", 3), enginehash.Media("m", -13)},
-			"8101" + "82" + "82616d03" + "82616d2c"},
-		{"bytes", []uint32{1}, []enginehash.Extra{enginehash.Bytes([]byte{0, 255})}, "8101" + "81" + "4200ff"},
-		{"long text", []uint32{1}, []enginehash.Extra{enginehash.Text(strings.Repeat("x", 256))},
-			"8101" + "81" + "790100" + strings.Repeat("78", 256)},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			bytes, err := hex.DecodeString(head + tc.want)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var h enginehash.Hasher
-			if got, want := h.Block(parent, tc.tokens, tc.extra), enginehash.Digest(sha256.Sum256(bytes)); got != want {
-				t.Errorf("Block = %x, want %x", got, want)
-			}
-		})
-	}
-}
-
-func TestInt(t *testing.T) {
-	var d enginehash.Digest
-	for i := range d {
-		d[i] = byte(i)
-	}
-	if got, want := d.Int(), uint64(0x18191a1b1c1d1e1f); got != want {
-		t.Errorf("Int = %#x, want %#x", got, want)
-	}
-}
-
 func TestAgainstPeer(t *testing.T) {
 	p, h, r := newPeer(t), new(enginehash.Hasher), rand.New(rand.NewPCG(1, 2))
 	text := func() string {
@@ -160,41 +108,6 @@ func TestAgainstPeer(t *testing.T) {
 	for k := enginehash.ExtraText; k <= enginehash.ExtraBytes; k++ {
 		if kinds[k] < 1000 {
 			t.Errorf("only %d extra keys of kind %d", kinds[k], k)
-		}
-	}
-}
-
-// TestChainInParts: a chain does not depend on how it was cut, nor on what the
-// Hasher named before.
-func TestChainInParts(t *testing.T) {
-	r := rand.New(rand.NewPCG(3, 4))
-	for range 300 {
-		size := 1 + r.IntN(40)
-		tokens := make([]uint32, size*(1+r.IntN(12)))
-		for i := range tokens {
-			tokens[i] = r.Uint32N(150_000)
-		}
-		extra := make([][]enginehash.Extra, len(tokens)/size)
-		for i := range extra {
-			if r.IntN(2) == 0 {
-				extra[i] = []enginehash.Extra{enginehash.Text("adapter"), enginehash.Media("image", int64(-i*size))}
-			}
-		}
-		root := enginehash.NoneHash("seed")
-		whole := chain(new(enginehash.Hasher), root, tokens, size, extra)
-
-		cut := r.IntN(len(extra) + 1)
-		shared := new(enginehash.Hasher)
-		shared.Block(enginehash.Digest{}, make([]uint32, r.IntN(1000)), nil)
-		parts := chain(shared, root, tokens[:cut*size], size, extra[:cut])
-		if cut > 0 {
-			root = parts[cut-1]
-		}
-		parts = append(parts, chain(shared, root, tokens[cut*size:], size, extra[cut:])...)
-		for i := range whole {
-			if whole[i] != parts[i] {
-				t.Fatalf("cut at block %d: block %d is %x, in one go %x", cut, i, parts[i], whole[i])
-			}
 		}
 	}
 }
