@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/kvindex/kvindex/index"
-	"github.com/kvindex/kvindex/internal/invariants"
 )
 
 // smallest returns a Memory of the smallest budget.
@@ -91,32 +90,6 @@ func TestStreamsFillTheBudget(t *testing.T) {
 	}
 }
 
-// Holders of blocks of each size are asked for. A store for which there is none is
-// dropped, and what it lacks is said.
-func TestHoldersFillTheBudget(t *testing.T) {
-	if invariants.Enabled {
-		t.Log("it takes too long: see TestInvariantsAtABound")
-		return
-	}
-	m := smallest(t)
-	src := func(pod int) index.Source { return index.Source{Pod: fmt.Sprint("pod-", pod), Model: "m"} }
-	for pod := range 200 {
-		apply(t, m, src(pod), blocksFrom(1, 1))
-	}
-	var total index.Counts
-	for pod := range 200 {
-		for units := 2; units < 30; units++ {
-			c := blocksFrom(index.Key(units), units)
-			c.BlockSize, c.Hashes = 16*units, c.Hashes[:1]
-			total.Add(apply(t, m, src(pod), c))
-		}
-		within(t, m)
-	}
-	if total.Dropped == 0 || m.Usage().Evicted < total.Dropped {
-		t.Errorf("%+v; %+v", total, m.Usage())
-	}
-}
-
 // The name of a pod is asked for as anything else.
 func TestANameThatFillsTheBudget(t *testing.T) {
 	m := smallest(t)
@@ -180,19 +153,6 @@ func TestADroppedStoreIsSaid(t *testing.T) {
 	if n := evicted(); n != 100+3+3 {
 		t.Errorf("%d blocks are evicted, want those of the cold chain, 3 that were held and 3 that were not", n)
 	}
-}
-
-// A clear makes names idle, which take more than held ones: it keeps within the budget too.
-func TestAClearAtTheBound(t *testing.T) {
-	m := smallest(t)
-	for root := range index.Key(3) {
-		apply(t, m, podA, blocksFrom(root+1, 20_000))
-	}
-	before := m.Usage()
-	if apply(t, m, podA, index.Change{Op: index.OpClear}); before.Evicted == 0 {
-		t.Error("the test tests too little")
-	}
-	within(t, m)
 }
 
 // An Apply of far more than there is room for drops what does not fit and counts it, and

@@ -27,7 +27,7 @@ func (s *Server) Promote(tb testing.TB) {
 	}
 }
 
-// CutReplication ends the replication from this master until AllowReplication or a
+// CutReplication ends the replication from this master until a
 // restart. The master acknowledges later writes, and no replica gets them. The
 // replicas keep their data and answer.
 func (s *Server) CutReplication(tb testing.TB) {
@@ -39,12 +39,6 @@ func (s *Server) CutReplication(tb testing.TB) {
 	eventually(tb, "replication cut", func(ctx context.Context) error {
 		return s.has(ctx, "connected_slaves", "0")
 	})
-}
-
-// AllowReplication lets replicas connect again after CutReplication.
-func (s *Server) AllowReplication(tb testing.TB) {
-	tb.Helper()
-	s.Do(tb, "ACL", "SETUSER", "default", "+psync", "+sync")
 }
 
 // killAfter cuts the replication from this master, calls lose, and kills the master.
