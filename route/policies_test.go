@@ -177,24 +177,6 @@ func TestLeast(t *testing.T) {
 	}
 }
 
-// TestDefault has what is cached count for more, the more the fleet has to compute.
-func TestDefault(t *testing.T) {
-	for _, row := range []struct {
-		when                       string
-		cached, prefillA, prefillB int
-		want                       int
-	}{
-		{"an idle fleet: the request is answered first by b", 500, 800, 0, 1},
-		{"a busy fleet: the request harms the others least on a", 500, 10_800, 10_000, 0},
-		{"b has come, and is idle while a has much to do", 1000, 5000, 0, 1},
-	} {
-		pods := []route.Pod{{Name: "a", Cached: row.cached, Load: route.Load{Prefill: row.prefillA}}, {Name: "b", Load: route.Load{Prefill: row.prefillB}}}
-		if at := route.Default(&route.Request{Tokens: 1000}, pods); at != row.want {
-			t.Errorf("%s: %d is chosen", row.when, at)
-		}
-	}
-}
-
 // TestSpeeds has speeds that are none, and those that are bounded.
 func TestSpeeds(t *testing.T) {
 	busy := route.Load{Requests: 9, Prefill: 9000}
