@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -71,6 +72,34 @@ func expectBatch(t *testing.T, c *zmtp.Conn, topic string, seq uint64, payload s
 	if len(m) != 3 || string(m[0]) != topic || len(m[1]) != 8 || binary.BigEndian.Uint64(m[1]) != seq || string(m[2]) != payload {
 		t.Fatalf("got %q, want [%s %d %q]", m, topic, seq, payload)
 	}
+}
+
+func TestPublisherForgetsCancelled(t *testing.T) {
+	p := newPublisher(t, fakeengine.PublisherConfig{Topic: "kv"})
+	nc, err := net.Dial("tcp", strings.TrimPrefix(p.Endpoint(), "tcp://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	say := func(b []byte) {
+		if _, err := nc.Write(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	say(zmtptest.Hello(1, "SUB"))
+	say(zmtptest.Command("SUBSCRIBE", "k"))
+	say(zmtptest.Command("SUBSCRIBE", "k"))
+	say(zmtptest.Command("CANCEL", "k"))
+	publisherWait(t, p, 1)
+	say(zmtptest.Command("CANCEL", "k"))
+	say(zmtptest.Command("CANCEL", "never was"))
+	say(zmtptest.Message("\x01other")) // in the form of 3.0
+	say(zmtptest.Message("\x01kv"))
+	say(zmtptest.Message("\x00kv"))
+	other := publisherSubscribe(t, p, "kv")
+	publisherWait(t, p, 1)
+	p.Publish([]byte("x"))
+	expectBatch(t, other, "kv", 0, "x")
 }
 
 func replayBatches(t *testing.T, c *zmtp.Conn, start uint64) (numbers []uint64, payloads []string) {
