@@ -14,7 +14,6 @@ type Order uint8
 // The orders.
 const (
 	OldestUse    Order = iota // stored or asked for longest ago: an exact LRU
-	OldestWrite               // stored longest ago
 	FarthestNext              // asked for again last, or never: who knows the future
 )
 
@@ -84,7 +83,7 @@ func (b *Bounded) score(op *Op) int {
 			return n == nil || n.holders&by == 0
 		})
 	}
-	if n := held(^uint64(0)); n > 0 && b.order != OldestWrite {
+	if n := held(^uint64(0)); n > 0 {
 		b.touch(b.nodes[HashOf(op.Keys[n-1])], op)
 	}
 	return held(1 << op.Pod)

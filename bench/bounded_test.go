@@ -90,7 +90,7 @@ func newKept(t *testing.T, trace *bench.Trace) *kept {
 }
 
 func (k *kept) budget(percent int) {
-	b := &budget{percent: percent, bytes: k.bytes * int64(percent) / 100, modelHits: make([]int, 3)}
+	b := &budget{percent: percent, bytes: k.bytes * int64(percent) / 100, modelHits: make([]int, 2)}
 	b.index = newKeptIndex(k, k.trace.BlockTokens, b.bytes)
 	for order := range bench.FarthestNext + 1 {
 		b.models = append(b.models, bench.NewBounded(k.blocks*percent/100, order, &k.uses))
@@ -128,9 +128,8 @@ func (k *kept) play() {
 func (k *kept) judge(b *budget) {
 	share := func(hits int) float64 { return 100 * float64(hits) / float64(k.hits) }
 	ours, lru := share(b.hits), share(b.modelHits[bench.OldestUse])
-	k.Logf("%d %% (%d blocks, %d bytes): index %.1f %% in %d bytes; LRU %.1f, order of writing %.1f, optimum %.1f",
-		b.percent, k.blocks*b.percent/100, b.bytes, ours, b.most, lru,
-		share(b.modelHits[bench.OldestWrite]), share(b.modelHits[bench.FarthestNext]))
+	k.Logf("%d %% (%d blocks, %d bytes): index %.1f %% in %d bytes; LRU %.1f, optimum %.1f",
+		b.percent, k.blocks*b.percent/100, b.bytes, ours, b.most, lru, share(b.modelHits[bench.FarthestNext]))
 	if b.most > b.bytes {
 		k.Errorf("%d bytes taken, %d allowed", b.most, b.bytes)
 	}
@@ -285,10 +284,8 @@ func (p *plain) do(op *bench.Op) (run int) {
 	p.now++
 	switch op.Kind {
 	case bench.OpScore:
-		if p.order != bench.OldestWrite {
-			for _, k := range op.Keys {
-				p.use(k, op)
-			}
+		for _, k := range op.Keys {
+			p.use(k, op)
 		}
 		for run < len(op.Keys) && p.held[op.Keys[run]] != nil && p.held[op.Keys[run]].pods[op.Pod] {
 			run++
