@@ -1,0 +1,152 @@
+package index_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/index/indextest"
+)
+
+// restarts is a Memory of which, now and then, only a snapshot is left before an Apply.
+type restarts struct {
+	tb    testing.TB
+	cfg   index.MemoryConfig
+	every int // Applies go by until a restart, then twice as many until the next
+
+	mu     sync.RWMutex
+	m      *index.Memory
+	closed bool
+
+	count         sync.Mutex
+	applies, next int
+}
+
+// restart goes on with what a snapshot has.
+func (r *restarts) restart() {
+	if !r.mu.TryLock() { // a Match calls Apply
+		return
+	}
+	defer r.mu.Unlock()
+	if r.closed {
+		return
+	}
+	var sections [][]byte
+	err := r.m.Snapshot(context.Background(), func(section []byte) error {
+		sections = append(sections, slices.Clone(section))
+		return nil
+	}, func(_ string, last func() error) error { return last() })
+	if errors.Is(err, index.ErrFull) && r.cfg.Bytes > 0 {
+		return
+	}
+	if err != nil {
+		r.tb.Error(err)
+		return
+	}
+	cfg := r.cfg
+	cfg.Seed = r.m.Seed()
+	m, err := index.NewMemory(cfg)
+	if err != nil {
+		r.tb.Error(err)
+		return
+	}
+	err = m.Restore(context.Background(), func() ([]byte, error) {
+		if len(sections) == 0 {
+			return nil, io.EOF
+		}
+		s := sections[0]
+		sections = sections[1:]
+		return s, nil
+	})
+	if err != nil {
+		r.tb.Error(err)
+		return
+	}
+	r.m.Close()
+	r.m = m
+}
+
+func (r *restarts) now() *index.Memory {
+	r.mu.RLock()
+	return r.m
+}
+
+func (r *restarts) Seed() [16]byte {
+	defer r.mu.RUnlock()
+	return r.now().Seed()
+}
+
+func (r *restarts) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
+	r.count.Lock()
+	n := r.applies
+	r.applies++
+	due := n < 30 && n%3 > 0 || n >= r.next
+	if n >= r.next {
+		r.next = n + max(r.every, n)
+	}
+	r.count.Unlock()
+	if due {
+		r.restart()
+	}
+	defer r.mu.RUnlock()
+	return r.now().Apply(ctx, src, cur, changes)
+}
+
+func (r *restarts) Cursor(ctx context.Context, src index.Source, stream string) (index.Cursor, error) {
+	defer r.mu.RUnlock()
+	return r.now().Cursor(ctx, src, stream)
+}
+
+func (r *restarts) Match(ctx context.Context, q *index.Query, m *index.Matches) error {
+	defer r.mu.RUnlock()
+	return r.now().Match(ctx, q, m)
+}
+
+func (r *restarts) Remove(ctx context.Context, pod string) error {
+	defer r.mu.RUnlock()
+	return r.now().Remove(ctx, pod)
+}
+
+func (r *restarts) RemoveSource(ctx context.Context, src index.Source) error {
+	defer r.mu.RUnlock()
+	return r.now().RemoveSource(ctx, src)
+}
+
+func (r *restarts) Explain(ctx context.Context, src index.Source, b index.Block) (index.Trace, error) {
+	defer r.mu.RUnlock()
+	return r.now().Explain(ctx, src, b)
+}
+
+func (r *restarts) Describe(dst []index.SourceInfo) []index.SourceInfo {
+	defer r.mu.RUnlock()
+	return r.now().Describe(dst)
+}
+
+func (r *restarts) Usage() index.Usage {
+	defer r.mu.RUnlock()
+	return r.now().Usage()
+}
+
+func (r *restarts) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	return r.m.Close()
+}
+
+// TestMemoryRestarts has an index of which only snapshots are left pass the suite: it
+// answers, counts and describes as if there had been none.
+func TestMemoryRestarts(t *testing.T) {
+	indextest.Run(t, func(tb testing.TB, c indextest.Config) index.Index {
+		cfg := index.MemoryConfig{PendingBytes: c.PendingBytes, IdleNames: c.IdleNames, Bytes: c.Bytes}
+		m, err := index.NewMemory(cfg)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		return &restarts{tb: tb, cfg: cfg, every: 197, m: m}
+	})
+}
