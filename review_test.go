@@ -1,0 +1,94 @@
+package kvindex_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+)
+
+// TestReviewRemovalNotUnderstood: a removal that is skipped, or removes nothing, because of a
+// label that is not known leaves a score that may be too high: UpperBound says so.
+func TestReviewRemovalNotUnderstood(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 4)
+	stored, removed := fakeengine.Payload(1, 0, p.Stored(0, 4)), fakeengine.Payload(2, 0, p.Removed(0, 1, 2, 3))
+	for name, edit := range map[string]func(*events.Event){
+		"medium":   func(e *events.Event) { e.Medium = "HBM" },
+		"locality": func(e *events.Event) { e.Locality = "NEAR" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ix := open(t)
+			if err := ix.Ingest("a", "m", stored); err != nil {
+				t.Fatal(err)
+			}
+			var b events.Batch
+			if err := events.Decode(removed, &b); err != nil {
+				t.Fatal(err)
+			}
+			edit(&b.Events[0])
+			if err := ix.ApplyBatch("a", "m", &b); err != nil {
+				t.Fatal(err)
+			}
+			info := ix.Pods(nil)[0]
+			s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]
+			if s.CachedTokens > 0 && s.State == kvindex.StateLive && !s.UpperBound {
+				t.Errorf("%d tokens, live, UpperBound is false; not recognized: %q", s.CachedTokens, info.Unrecognized)
+			}
+		})
+	}
+}
+
+// TestReviewUnrecognizedInASnapshot: "the pod says so until it clears or is forgotten".
+func TestReviewUnrecognizedInASnapshot(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 4)
+	stored, removed := fakeengine.Payload(1, 0, p.Stored(0, 4)), fakeengine.Payload(2, 0, p.Removed(0, 1, 2, 3))
+	ix := open(t)
+	m := kvindex.Message{Pod: "a", Model: "m", Stream: "s"}
+	for seq, payload := range [][]byte{stored, kindOf(removed, "BlockRemoved", "BlockEvicted")} {
+		m.Seq, m.Payload = uint64(seq), payload
+		if _, err := ix.IngestMessage(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var b bytes.Buffer
+	if err := ix.Snapshot(t.Context(), &b); err != nil {
+		t.Fatal(err)
+	}
+	again, err := kvindex.Restore(t.Context(), &b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	m.Seq, m.Payload = 2, fakeengine.Payload(3, 0)
+	if _, err := again.IngestMessage(m); err != nil {
+		t.Fatal(err)
+	}
+	s := score(t, again, kvindex.Request{Tokens: p.Tokens})[0]
+	if s.CachedTokens > 0 && !s.UpperBound {
+		t.Errorf("%+v, and not recognized: %q", s, again.Pods(nil)[0].Unrecognized)
+	}
+}
+
+// TestReviewUnrecognizedReceipt: what OnError gets once a kind is bounded by kinds, whatever the
+// batches join.
+func TestReviewUnrecognizedReceipt(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 1)
+	removed := fakeengine.Payload(2, 0, p.Removed(0, 1))
+	ix := open(t)
+	for i := range 3 {
+		m := kvindex.Message{Pod: "a", Model: "m", Stream: "s", Seq: uint64(i), Payload: kindOf(removed, "BlockRemoved", fmt.Sprintf("BlockRemove%d", i))}
+		if r, err := ix.IngestMessage(m); err != nil || r.Unrecognized == nil {
+			t.Errorf("%+v, %v", r, err)
+		}
+	}
+	if _, err := ix.IngestMessage(kvindex.Message{Pod: "a", Model: "m", Stream: "s", Seq: 3, Err: errors.New("x")}); err == nil {
+		t.Error("no error")
+	}
+	if u := ix.Pods(nil)[0].Unrecognized; len(u) != 0 {
+		t.Errorf("%q behind a loss", u)
+	}
+}
