@@ -1,0 +1,141 @@
+package events_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/kvindex/kvindex/events"
+)
+
+// seqModel keeps all messages of all lives.
+type seqModel struct {
+	s       *events.Sequencer
+	rng     *rand.Rand
+	life    int
+	now     float64 // of the engine's clock
+	seq     uint64  // that the engine numbers next
+	start   bool    // no message of the present life has been applied
+	applied []events.Arrival
+	lives   []int
+	dup     map[uint64]bool
+	log     []string
+	told    bool
+}
+
+func (m *seqModel) say(format string, args ...any) { m.log = append(m.log, fmt.Sprintf(format, args...)) }
+
+// offer gives a message. It returns the verdict.
+func (m *seqModel) offer(a events.Arrival) events.Verdict {
+	if m.rng.IntN(10) == 0 { // a snapshot in between
+		b, _ := m.s.AppendBinary(nil)
+		n := new(events.Sequencer)
+		if err := n.UnmarshalBinary(b); err != nil {
+			panic(err)
+		}
+		m.s = n
+	}
+	v := m.s.Check(a)
+	m.s.Advance(a, v)
+	return v
+}
+
+// TestReviewSequencer: clocks that never go back, restarts that are told or not, redelivery of
+// what was applied, gaps. What comes again is a duplicate, what is new is not.
+func TestReviewSequencer(t *testing.T) {
+	for _, mode := range []string{"silent", "told", "both"} {
+		t.Run(mode, func(t *testing.T) {
+			bad := map[string]int{}
+			example := map[string]string{}
+			const runs = 3000
+			for seed := range uint64(runs) {
+				what, log := runSequencer(seed, mode)
+				if what == "" {
+					continue
+				}
+				bad[what]++
+				if e, ok := example[what]; !ok || len(log) < len(e) {
+					example[what] = log
+				}
+			}
+			for what, n := range bad {
+				t.Errorf("%d of %d: %s: %s", n, runs, what, example[what])
+			}
+		})
+	}
+}
+
+func runSequencer(seed uint64, mode string) (what, log string) {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	m := &seqModel{s: new(events.Sequencer), rng: rng, now: 1, start: true}
+	digest := uint64(0)
+	fail := func(what string) (string, string) { return what, strings.Join(m.log, " ") }
+	for range 60 {
+		switch r := rng.IntN(20); {
+		case r == 0 && !m.start: // restart
+			next, _ := m.s.Next()
+			told := mode == "told" || mode == "both" && rng.IntN(2) == 0
+			m.now += 1
+			m.life++
+			m.start = true
+			m.seq = 0
+			if rng.IntN(3) == 0 { // the first ones are not heard
+				m.seq = uint64(rng.IntN(3))
+			}
+			if told {
+				m.s.Restart()
+				m.say("RESTART")
+			} else if m.seq >= next { // nobody can tell
+				m.seq = 0
+			}
+			m.told = told
+		case r < 6 && len(m.applied) > 0: // again
+			i := rng.IntN(len(m.applied))
+			a := m.applied[i]
+			m.say("again %d@%v", a.Seq, a.Time)
+			if v := m.offer(a); !v.Duplicate {
+				where := "of this life"
+				if m.lives[i] != m.life {
+					where = fmt.Sprintf("of %d lives before", m.life-m.lives[i])
+				}
+				if m.start {
+					where += ", before the first message of this one"
+				}
+				if !m.told {
+					where += " (not told)"
+				}
+				return fail("applied once more " + where)
+			}
+		default:
+			if rng.IntN(6) == 0 && !m.start {
+				m.seq += uint64(1 + rng.IntN(5)) // lost
+			}
+			digest++
+			m.now += 1
+			a := events.Arrival{Seq: m.seq, Digest: digest, Time: m.now, Decoded: true}
+			m.seq++
+			m.say("%d@%v", a.Seq, a.Time)
+			due, _ := m.s.Next()
+			v := m.offer(a)
+			first := m.start
+			m.start = false
+			m.applied, m.lives = append(m.applied, a), append(m.lives, m.life)
+			switch {
+			case v.Duplicate:
+				return fail("a new message is dropped")
+			case first && m.life > 0 && !m.told && !v.Restarted:
+				return fail("a restart is not noticed")
+			case first && m.told && v.Restarted:
+				return fail("a restart was told, and a message counts as another one")
+			case !first && v.Restarted:
+				return fail("a message of this life counts as a restart")
+			case !first && v.Gap.Lost != (a.Seq > due):
+				return fail("wrong gap")
+			case first && v.Missed != (a.Seq > 0):
+				return fail("wrong missed")
+			}
+		}
+	}
+	return "", ""
+}
