@@ -36,9 +36,9 @@ type trust struct {
 	joint uint64
 	// short: it no longer has the beginning of the engine's present life.
 	short bool
-	// passed is one above the number of the last message that the sink has refused, and
-	// that was passed over; 0: there is none.
-	passed uint64
+	// From passed up to passedEnd are the numbers of the last messages in a row that the sink
+	// has refused, and that were passed over.
+	passed, passedEnd uint64
 }
 
 const (

@@ -403,7 +403,9 @@ func (r *replay) runAll(ctx context.Context, until *Message) error {
 			r.done.Err, anew = errOthersReplay, false
 		} else {
 			r.run(ctx, nil)
-			t.untested = r.due > 0
+			if t.untested = r.due > 0; !t.untested && r.done.Err == nil {
+				t.anew = 0 // it is idle: nothing could show that it has what it brought
+			}
 		}
 	}
 	r.report(ctx)
@@ -606,11 +608,17 @@ func (r *replay) deliver(m Message) (Receipt, error) {
 // and again: it counts as missing then.
 func (r *replay) passes(seq uint64, err error) bool {
 	t := &r.st.owner.trust
-	r.again = t.passed == seq+1
+	r.again = t.passed <= seq && seq < t.passedEnd
 	if !r.again && !r.passing && time.Since(r.since) < refusedPatience {
 		return false
 	}
-	r.passing, r.refused, t.passed = true, err, seq+1
+	r.passing, r.refused = true, err
+	if !r.again {
+		if seq != t.passedEnd || t.passed == t.passedEnd {
+			t.passed = seq
+		}
+		t.passedEnd = seq + 1
+	}
 	return true
 }
 
