@@ -62,6 +62,7 @@ func (c *converter) convert(b *events.Batch) {
 			c.skipped.foreign++
 			if l := e.Locality; l != "" && !strings.EqualFold(l, "LOCAL") && !strings.EqualFold(l, "REMOTE") {
 				c.unknown("locality", l)
+				c.mayRemove = c.mayRemove || e.Kind == events.Removed
 			}
 			continue
 		}
@@ -74,9 +75,11 @@ func (c *converter) convert(b *events.Batch) {
 			c.changes = append(c.changes, c.stored(e))
 			c.sink()
 		case events.Removed:
+			tier := c.tierOf(e)
+			c.mayRemove = c.mayRemove || tier == TierOther
 			c.changes = append(c.changes, index.Change{
 				Op:        index.OpRemove,
-				Tier:      c.tierOf(e),
+				Tier:      tier,
 				Group:     index.Group{ID: e.Group},
 				Hashes:    c.hashesOf(e),
 				Remaining: e.Remaining,

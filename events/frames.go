@@ -30,10 +30,12 @@ var (
 
 // frames reads the numbers of the messages of a connection.
 type frames struct {
-	next uint64 // behind the last number that had other bytes behind it
-	long bool   // there was one
-	told teller
+	next map[string]uint64 // by topic, behind the last number that had other bytes behind it
+	told tellers
 }
+
+// maxLong is how many topics of a connection may have numbers with other bytes behind them.
+const maxLong = 64
 
 // number returns the number of a message, or an error that wraps ErrMalformed. An engine
 // may send more behind the number, such as an identity of its run. Then the numbers have
@@ -47,8 +49,14 @@ func (f *frames) number(m [][]byte) (seq uint64, err error) {
 	}
 	seq = binary.BigEndian.Uint64(m[1])
 	if len(m[1]) > 8 {
-		goesOn := !f.long || seq-f.next < maxSkip
-		f.next, f.long = seq+1, true
+		next, known := f.next[string(m[0])]
+		goesOn := known && seq-next < maxSkip || !known && len(f.next) < maxLong
+		if known || goesOn {
+			if f.next == nil {
+				f.next = make(map[string]uint64)
+			}
+			f.next[string(m[0])] = seq + 1
+		}
 		if !goesOn {
 			return 0, malformed(faultf(ReasonFrames, "a number of %d bytes where engines send 8, and the first 8 do not go on from the message before", len(m[1])))
 		}
@@ -72,6 +80,8 @@ func (s *Subscriber) unread(c *connection, topic []byte, bad error) {
 	} else if st.topic == nil || bytes.Equal(topic, st.topic) {
 		who = st.name
 		if sink, ok := s.sink.(ReplaySink); ok {
+			st.owner.mu.Lock() // a replay may bring messages now
+			defer st.owner.mu.Unlock()
 			_, _ = sink.IngestMessage(Message{Pod: st.pod, Model: st.model, Stream: st.name, Seq: math.MaxUint64, Err: bad})
 		}
 	}
@@ -95,12 +105,17 @@ func (s *Subscriber) picks(st *stream, topic []byte) bool {
 		return false
 	}
 	st.topic = append([]byte{}, topic...)
+	s.setTopic(st, st.topic)
+	return true
+}
+
+// setTopic makes a topic that of the engine. What another one has brought is forgotten.
+func (s *Subscriber) setTopic(st *stream, topic []byte) {
 	if before := st.owner.topic; before != nil && !bytes.Equal(topic, before) {
 		s.restarted(st)
 		s.report(st, fmt.Errorf("events: subscriber: pod %q has the topic %.100q: what it held under the topic %.100q is forgotten", st.pod, topic, before))
 	}
-	st.owner.topic = st.topic
-	return true
+	st.owner.topic = topic
 }
 
 // isOther reports whether a topic that a replay socket sends is another than the stream's. An
@@ -111,8 +126,8 @@ func (s *Subscriber) isOther(st *stream, topic []byte) bool {
 		return false
 	case st.topic != nil:
 		return len(st.topic) > 0 && !bytes.Equal(topic, st.topic)
-	case st.owner.topic == nil && bytes.HasPrefix(topic, []byte(s.cfg.Topic)):
-		st.owner.topic = append([]byte{}, topic...)
+	case st.owner.topic == nil && bytes.HasPrefix(topic, []byte(s.cfg.Topic)), string(topic) == s.cfg.Topic:
+		s.setTopic(st, append([]byte{}, topic...))
 	}
 	return !bytes.Equal(topic, st.owner.topic)
 }

@@ -24,7 +24,9 @@ type seqModel struct {
 	told    bool
 }
 
-func (m *seqModel) say(format string, args ...any) { m.log = append(m.log, fmt.Sprintf(format, args...)) }
+func (m *seqModel) say(format string, args ...any) {
+	m.log = append(m.log, fmt.Sprintf(format, args...))
+}
 
 // offer gives a message. It returns the verdict.
 func (m *seqModel) offer(a events.Arrival) events.Verdict {

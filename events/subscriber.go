@@ -9,6 +9,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -414,7 +415,7 @@ type stream struct {
 	// failing: the sink refuses messages of a replay. contested: another stream has the rank of
 	// its messages. strange: what is not recognized.
 	failing, contested teller
-	strange            map[string]*teller
+	strange            tellers
 
 	asking atomic.Bool // an asker of the stream is under way
 }
@@ -578,26 +579,33 @@ func (s *Subscriber) deliver(st *stream, m Message) (Receipt, error) {
 	return receipt, err
 }
 
-// maxStrange is how many things that are not known are told of a stream.
-const maxStrange = 16
+// maxTellers is how many kinds of faults are told of a stream or connection whose texts
+// are a peer's.
+const maxTellers = 16
 
 // tellUnrecognized tells of what is not known, each thing at doubling times.
 func (s *Subscriber) tellUnrecognized(st *stream, what error) {
-	err := fmt.Errorf("events: subscriber: %s: %w", st.name, what)
-	told := st.strange[err.Error()]
-	if told == nil {
-		if len(st.strange) == maxStrange {
-			return
-		}
-		if st.strange == nil {
-			st.strange = make(map[string]*teller)
-		}
-		told = new(teller)
-		st.strange[err.Error()] = told
-	}
-	if told.tells(err) {
+	if err := fmt.Errorf("events: subscriber: %s: %w", st.name, what); st.strange.tells(err) {
 		s.report(st, err)
 	}
+}
+
+// tellers has a teller for each kind of fault, and tells of no more than maxTellers kinds.
+type tellers map[string]*teller
+
+func (t *tellers) tells(err error) bool {
+	told := (*t)[err.Error()]
+	if told == nil {
+		if len(*t) == maxTellers {
+			return false
+		}
+		if *t == nil {
+			*t = make(tellers)
+		}
+		told = new(teller)
+		(*t)[err.Error()] = told
+	}
+	return told.tells(err)
 }
 
 // note tells the sink what became of a stream, if it wants to know.
@@ -653,6 +661,9 @@ func (s *Subscriber) report(st *stream, err error) {
 	s.cfg.OnError(e)
 }
 
+// thisEnd is the address of this end where an error names both.
+var thisEnd = regexp.MustCompile(`\S+->`)
+
 // teller keeps what goes on failing in one way from being told at every attempt.
 type teller struct {
 	last  string
@@ -665,6 +676,9 @@ func (t *teller) tells(err error) bool {
 	var op *net.OpError
 	if errors.As(err, &op) {
 		way = strings.Replace(way, op.Error(), op.Op+": "+op.Err.Error(), 1) // without the port of this end
+	}
+	if strings.Contains(way, "->") { // of a name server
+		way = thisEnd.ReplaceAllString(way, "->")
 	}
 	if way != t.last {
 		*t = teller{last: way}

@@ -1,6 +1,7 @@
 package tokenize
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/json"
@@ -125,6 +126,9 @@ func (c *config) readBeside(dir, name string, parse func(o object) error) error 
 		return err
 	}
 	raw, err := readWhole(path)
+	if name == modelName {
+		dropConstants(raw)
+	}
 	if err == nil && !json.Valid(raw) {
 		err = malformed("not JSON, or cut off")
 	}
@@ -142,6 +146,31 @@ func (c *config) readBeside(dir, name string, parse func(o object) error) error 
 		c.sum = identityOf(name, c.sum[:], raw)
 	}
 	return nil
+}
+
+// dropConstants puts 0 in the place of the numbers that Python's json has and JSON has not:
+// NaN, Infinity and -Infinity. The configs of Mamba's models have them.
+func dropConstants(raw []byte) {
+	quoted := false
+	for i := 0; i < len(raw); i++ {
+		switch {
+		case raw[i] == '"':
+			quoted = !quoted
+		case quoted:
+			if raw[i] == '\\' {
+				i++
+			}
+		case raw[i] == 'N' || raw[i] == 'I':
+			for _, name := range []string{"NaN", "Infinity"} {
+				if bytes.HasPrefix(raw[i:], []byte(name)) {
+					raw[i] = '0'
+					for j := 1; j < len(name); j++ {
+						raw[i+j] = ' '
+					}
+				}
+			}
+		}
+	}
 }
 
 // parseType reads the config of the model.
