@@ -168,3 +168,47 @@ func runFor(t *testing.T, s *events.Subscriber, d time.Duration) {
 func contextWithTimeout(d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), d)
 }
+
+// TestReviewReplayOfManyFrames: one message of a replay has more frames than are read. It is lost
+// once, and what comes next does not wait.
+func TestReviewReplayOfManyFrames(t *testing.T) {
+	t.Parallel()
+	for _, frames := range []int{2, 5, 17} {
+		t.Run(fmt.Sprint(frames), func(t *testing.T) {
+			t.Parallel()
+			engine := publisher(t, fakeengine.PublisherConfig{})
+			socket := newRouter(t, func(_ int, start uint64) (answer [][][]byte) {
+				for seq := start; seq < engine.Next(); seq++ {
+					m := reply(seq)
+					if seq == 4 {
+						for len(m) < frames {
+							m = append(m, []byte("x"))
+						}
+						m = m[:frames]
+					}
+					answer = append(answer, m)
+				}
+				return append(answer, end())
+			})
+			for i := range 8 {
+				engine.Skip(clock(i))
+			}
+			l := newLedger()
+			s, _, _ := follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: socket.endpoint, Heartbeat: 30 * time.Millisecond, ReplayTimeout: 500 * time.Millisecond})
+			l.expectEnd(t, "5 6 7")
+			waitSubscriber(t, engine)
+			start := time.Now()
+			engine.Publish(clock(8))
+			l.expectEnd(t, "8")
+			if d := time.Since(start); d > time.Second {
+				t.Errorf("the next message waited for %v", d)
+			}
+			before := s.Stats()
+			time.Sleep(2 * time.Second)
+			after := s.Stats()
+			if n := after.Replays - before.Replays; n > 10 {
+				t.Errorf("%d replays in 2 s", n)
+			}
+		})
+	}
+}

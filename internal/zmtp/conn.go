@@ -125,8 +125,8 @@ func (c *Conn) Close() error {
 //
 // The error is io.EOF, wrapped, if the peer closed the connection between two
 // messages. It is ErrSkipped, wrapped, with the frames of the message, for a message that
-// Config.Skip has skipped: its frames that are too large are empty, and the connection
-// goes on.
+// Config.Skip has skipped: its frames that are too large are empty, those that are too
+// many are not there, and the connection goes on.
 func (c *Conn) Receive() ([][]byte, error) {
 	for {
 		frames, _, err := c.next()
@@ -186,11 +186,16 @@ func (c *Conn) next() ([][]byte, command, error) {
 			}
 			continue
 		}
-		if len(c.parts) == c.cfg.MaxFrames {
+		switch {
+		case len(c.parts) < c.cfg.MaxFrames:
+			c.parts = append(c.parts, f)
+			at, total = f.end, total+f.end-f.start
+		case c.cfg.Skip:
+			c.skipped = fmt.Errorf("%w: more than %d frames", ErrSkipped, c.cfg.MaxFrames)
+			c.end = c.start + at + copy(c.buf[c.start+at:], c.buf[c.start+f.end:c.end])
+		default:
 			return nil, command{}, fmt.Errorf("%w: a message of more than %d frames", ErrLimit, c.cfg.MaxFrames)
 		}
-		c.parts = append(c.parts, f)
-		at, total = f.end, total+f.end-f.start
 		if f.flags&flagMore == 0 {
 			c.handedOut = at
 			return c.handOut(), command{}, nil

@@ -27,7 +27,7 @@ var (
 	// limits in Config allow.
 	ErrLimit = errors.New("limit exceeded")
 	// ErrSkipped is wrapped by errors about a message that was skipped because it is larger
-	// than the limits in Config allow.
+	// than the limits in Config allow, or has more frames.
 	ErrSkipped = errors.New("message skipped")
 	// ErrRefused is wrapped by errors about an ERROR command from the peer.
 	ErrRefused = errors.New("refused by the peer")
@@ -91,8 +91,8 @@ type Config struct {
 	MaxFrames  int // frames of one message
 	MaxMessage int // bytes of all frames of one message
 	MaxCommand int // bytes of one command after the handshake
-	// Skip has Receive skip messages that are larger than MaxFrame or MaxMessage allow: it
-	// returns ErrSkipped for each. Without Skip such a message ends the connection.
+	// Skip has Receive skip messages that are larger than MaxFrame or MaxMessage allow, or
+	// have more than MaxFrames: it returns ErrSkipped for each. Without Skip such a message ends the connection.
 	Skip bool
 	// MaxMetadata bounds the READY command of the handshake, in bytes.
 	MaxMetadata int
