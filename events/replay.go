@@ -90,6 +90,8 @@ type replay struct {
 	// it was before. passing: the next one that is refused is passed over at once.
 	refused        error
 	again, passing bool
+	// other: the message that must come came under another topic, and was dropped.
+	other bool
 	// hasty: the socket is mute, so one request that brings nothing is enough.
 	hasty bool
 	// whole: the engine's whole life is asked for, to take the place of what was
@@ -371,7 +373,7 @@ func (s *Subscriber) repair(ctx context.Context, st *stream, held Receipt, m Mes
 		return false, s.strike(st, false)
 	case until != nil && r.due > m.Seq:
 		t.untested = false
-		return true, nil
+		return !r.other, nil
 	case ctx.Err() != nil:
 		return false, ctx.Err()
 	case bad != nil && !errors.Is(bad, errReplayShort):
@@ -539,6 +541,7 @@ func (r *replay) ask(ctx context.Context, until *Message) (ended bool, err error
 		case r.s.isOther(r.st, topic):
 			r.s.badTopics.Add(1)
 			r.due, first = seq+1, false
+			r.other = r.other || until != nil && r.due > until.Seq
 		default:
 			if r.whole {
 				r.whole = false

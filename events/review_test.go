@@ -212,3 +212,36 @@ func TestReviewReplayOfManyFrames(t *testing.T) {
 		})
 	}
 }
+
+// TestReviewReplayUnderAnotherTopic: a proxy gives the engine's messages another topic than its
+// replay socket has. What came on the connection is not lost for that.
+func TestReviewReplayUnderAnotherTopic(t *testing.T) {
+	t.Parallel()
+	engine := publisher(t, fakeengine.PublisherConfig{Topic: "kv@proxy@m"})
+	socket := newRouter(t, func(_ int, start uint64) (answer [][][]byte) {
+		for seq := start; seq < engine.Next(); seq++ {
+			answer = append(answer, replyWithTopic(seq))
+		}
+		return append(answer, endWithTopic())
+	})
+	l := newLedger()
+	s, replays, _ := follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: socket.endpoint})
+	wait(t, "a replay", replays)
+	waitSubscriber(t, engine)
+	n := 0
+	next := func(how func([]byte) uint64) { how(clock(n)); n++ }
+	for range 3 {
+		next(engine.Publish)
+	}
+	l.expectEnd(t, "2")
+	next(engine.Skip)
+	for range 5 {
+		next(engine.Publish)
+	}
+	time.Sleep(time.Second)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if got := strings.Join(l.entries, " "); !strings.HasSuffix(got, " 8") || strings.HasSuffix(got, "hold 8") {
+		t.Errorf("messages that came on the connection are lost: %s; %+v", got, s.Stats())
+	}
+}
