@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -243,5 +244,48 @@ func TestReviewReplayUnderAnotherTopic(t *testing.T) {
 	defer l.mu.Unlock()
 	if got := strings.Join(l.entries, " "); !strings.HasSuffix(got, " 8") || strings.HasSuffix(got, "hold 8") {
 		t.Errorf("messages that came on the connection are lost: %s; %+v", got, s.Stats())
+	}
+}
+
+// TestReviewJointNumbersWithReplay: a publisher numbers three topics together. Of one of them that
+// is subscribed to, with the publisher's replay socket, either nothing is lost or it is said.
+func TestReviewJointNumbersWithReplay(t *testing.T) {
+	t.Parallel()
+	var published atomic.Int64
+	socket := newRouter(t, func(_ int, start uint64) (answer [][][]byte) {
+		for seq := start; seq < uint64(published.Load()); seq++ {
+			m := reply(seq)
+			answer = append(answer, [][]byte{nil, fmt.Appendf(nil, "kv@p%d@m", seq%3), m[1], m[2]})
+		}
+		return append(answer, endWithTopic())
+	})
+	endpoint := listener(t, "tcp://127.0.0.1:0", func(nc net.Conn) {
+		_, _ = nc.Write(zmtptest.Hello(1, "PUB"))
+		for i := published.Load(); i < 180; i += 3 {
+			published.Store(i + 3)
+			if _, err := nc.Write(said("kv@p0@m", number(uint64(i)), int(i))); err != nil {
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		_, _ = nc.Read(make([]byte, 1<<16))
+		time.Sleep(2 * time.Second)
+	})
+	told := make(chan error, 1000)
+	l := newLedger()
+	follow(t, l, events.SubscriberConfig{Endpoint: endpoint, Replay: socket.endpoint, Topic: "kv@p0@m", OnError: func(err error) { told <- err }})
+	l.expectEnd(t, "177")
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	got := strings.Join(l.entries, " ")
+	losses := strings.Count(got, "lost")
+	said := false
+	for len(told) > 0 {
+		err := <-told
+		t.Log(err)
+		said = said || strings.Contains(err.Error(), "numbers several topics") || strings.Contains(err.Error(), "share their numbers")
+	}
+	if losses > 20 && !said {
+		t.Errorf("%d losses, and nothing is said: %s", losses, got)
 	}
 }
