@@ -92,6 +92,8 @@ type replay struct {
 	again, passing bool
 	// other: the message that must come came under another topic, and was dropped.
 	other bool
+	// lost is the last gap that the sink has seen.
+	lost Gap
 	// hasty: the socket is mute, so one request that brings nothing is enough.
 	hasty bool
 	// whole: the engine's whole life is asked for, to take the place of what was
@@ -373,6 +375,9 @@ func (s *Subscriber) repair(ctx context.Context, st *stream, held Receipt, m Mes
 		return false, s.strike(st, false)
 	case until != nil && r.due > m.Seq:
 		t.untested = false
+		if !r.other {
+			s.watch(st, Receipt{Gap: r.lost})
+		}
 		return !r.other, nil
 	case ctx.Err() != nil:
 		return false, ctx.Err()
@@ -600,6 +605,9 @@ func (r *replay) deliver(m Message) (Receipt, error) {
 	if err == nil {
 		r.done.Messages++
 		r.s.replayed.Add(1)
+	}
+	if receipt.Gap.Lost && receipt.Applied {
+		r.lost = receipt.Gap
 	}
 	if quiet := r.st.quiet; quiet != nil && (receipt.Applied || receipt.Duplicate) {
 		quiet.stop()
