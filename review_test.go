@@ -92,3 +92,32 @@ func TestReviewUnrecognizedReceipt(t *testing.T) {
 		t.Errorf("%q behind a loss", u)
 	}
 }
+
+// TestReviewClearOfTheGPU: a clear ends predictions; so does one that names the GPU.
+func TestReviewClearOfTheGPU(t *testing.T) {
+	for _, clear := range [][]byte{fakeengine.Payload(2, 0, fakeengine.Cleared{}), cleared("GPU"), cleared("CPU")} {
+		ix := open(t)
+		p, q := fakeengine.NewPrompt(1, 16, 4), fakeengine.NewPrompt(2, 16, 4)
+		if err := ix.Ingest("a", "m", fakeengine.Payload(1, 0, p.Stored(0, 4))); err != nil {
+			t.Fatal(err)
+		}
+		r := kvindex.Request{Model: "m", Tokens: append(q.Tokens, 1)}
+		var a kvindex.Answer
+		if err := ix.ScoreRequest(t.Context(), &r, &a); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ix.Routed(&a, "a", 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := ix.Ingest("a", "m", clear); err != nil {
+			t.Fatal(err)
+		}
+		want := 0
+		if bytes.Contains(clear, []byte("CPU")) {
+			want = 64
+		}
+		if s := score(t, ix, r)[0]; s.PredictedTokens != want {
+			t.Errorf("behind %q: %d tokens are predicted, want %d", clear, s.PredictedTokens, want)
+		}
+	}
+}
