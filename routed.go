@@ -260,7 +260,7 @@ func (in *ingest) noteApplied(r *rank, changes []index.Change, done *index.Appli
 		return
 	}
 	for i := range changes {
-		if changes[i].Op == index.OpClear {
+		if ch := &changes[i]; ch.Op == index.OpClear || ch.Op == index.OpClearTier && ch.Tier == TierGPU {
 			l.lose(pm, r.n, false)
 			return
 		}

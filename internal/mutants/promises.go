@@ -296,7 +296,7 @@ var promises = []promise{
 		{".", "ledger.expire", "a prediction outlives its TTL", "if now-t.at < l.ttl {", "if now-t.at <= l.ttl {", "TestPredictionEnds"},
 		{".", "ledger.end", "what has ended is live", "l.live.Add(-1)", "", "TestPredictionEnds"},
 		{".", "ledger.lose", "all ranks lose what one has lost", "if rank >= 0 && h.view.Source.Rank != rank {", "if false {", "TestPredictionEnds"},
-		{".", "ingest.noteApplied", "no clear ends a prediction", "changes[i].Op == index.OpClear", "i < 0", "TestPredictionEnds"},
+		{".", "ingest.noteApplied", "no clear ends a prediction", "ch.Op == index.OpClear ||", "i < 0 &&", "TestPredictionEnds"},
 		{".", "Indexer.forget", "predictions of a removed pod live on", "x.ledger.lose(pm, -1, true)", "", "TestPredictionEnds"},
 		{".", "Indexer.sendTo", "a pod that was never heard is kept", "if pm.predicted.Load() == 0 {", "if pm.predicted.Load() < 0 {", "TestColdLeavesNothing"},
 		{".", "ledger.abandon", "Abandon leaves what was sent", "if b := l.at(slot).believed; b != nil {", "if b := l.at(slot).believed; false {", "TestApproximate"},
