@@ -121,3 +121,38 @@ func TestReviewClearOfTheGPU(t *testing.T) {
 		}
 	}
 }
+
+// TestReviewRewound: "all messages of the engine's present life will come, from number 0 on". They
+// are applied, whoever brings them; those of the life before are still recognised.
+func TestReviewRewound(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 4)
+	send := func(ix *kvindex.Indexer, seq uint64, time float64) kvindex.Receipt {
+		t.Helper()
+		r, err := ix.IngestMessage(message("s", seq, time, 0, p.Stored(int(seq)%4, int(seq)%4+1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	ix := open(t)
+	for seq := range uint64(6) {
+		send(ix, seq, float64(1+seq))
+	}
+	for seq := range uint64(3) {
+		send(ix, seq, float64(10+seq))
+	}
+	if err := ix.StreamRewound("a", "m", "s"); err != nil {
+		t.Fatal(err)
+	}
+	for seq := range uint64(3) {
+		if r := send(ix, seq, float64(10+seq)); !r.Applied || r.Restarted {
+			t.Errorf("message %d comes again: %+v", seq, r)
+		}
+	}
+	if r := send(ix, 5, 6); !r.Duplicate {
+		t.Errorf("message 5 of the life before: %+v", r)
+	}
+	if s := score(t, ix, kvindex.Request{Tokens: append(p.Tokens, 1)})[0]; s.CachedTokens != 48 {
+		t.Errorf("%+v", s)
+	}
+}
