@@ -202,6 +202,9 @@ func (x *Indexer) beginAgain(podID, model, stream string, cause LossCause) error
 			in.losses = append(in.losses, Loss{Pod: podID, Model: model, Stream: st.name, Rank: r.n, Cause: cause})
 		}
 	}
+	if cause == 0 {
+		st.seq.Await() // the life is the same: what was applied of it is forgotten, and not old
+	}
 	st.seq.Restart()
 	st.partial, st.skipped = false, false
 	st.held, st.behind = false, st.waits() || cause == 0
