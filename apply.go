@@ -321,6 +321,9 @@ func (in *ingest) applyChanges(r *rank, cur index.Cursor, changes []index.Change
 // anybody's.
 const maxUnrecognized = 8
 
+// maxUnrecognizedText is how long one of them is at most: a name of 40 bytes, quoted.
+const maxUnrecognizedText = 256
+
 // unknown notes what a batch has that is not known.
 func (r *rank) unknown(what []string, mayRemove bool) {
 	r.mayHoldLess = r.mayHoldLess || mayRemove

@@ -174,9 +174,16 @@ func (p *pod) appendState(b []byte) []byte {
 
 func (r *rank) appendState(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(r.n))
-	b = append(b, byte(r.state), flags(r.kept, r.contest.open, r.contest.told, r.lost.kept), byte(r.contest.others), byte(r.contest.own), byte(r.lost.cause))
+	b = append(b, byte(r.state), flags(r.kept, r.contest.open, r.contest.told, r.lost.kept, len(r.unrecognized) > 0, r.mayHoldLess), byte(r.contest.others), byte(r.contest.own), byte(r.lost.cause))
 	b = appendTime(b, r.lost.at)
-	return appendGroups(b, r.groups)
+	b = appendGroups(b, r.groups)
+	if len(r.unrecognized) > 0 {
+		b = binary.AppendUvarint(b, uint64(len(r.unrecognized)))
+		for _, text := range r.unrecognized {
+			b = sections.AppendString(b, text)
+		}
+	}
+	return b
 }
 
 func appendGroups(b []byte, groups []GroupInfo) []byte {
@@ -462,6 +469,12 @@ func (pm *podModel) readRank(f *sections.Fields) error {
 	c := contest{others: int(f.Byte()), own: int(f.Byte())}
 	lost := lastLoss{cause: LossCause(f.Byte()), at: readTime(f)}
 	groups, bad := readGroups(f)
+	var unrecognized []string
+	if set&16 != 0 {
+		for range min(f.Count(), maxUnrecognized+1) {
+			unrecognized = append(unrecognized, f.String())
+		}
+	}
 	switch err := b.Validate(); {
 	case f.Err() != nil:
 		return nil
@@ -471,6 +484,8 @@ func (pm *podModel) readRank(f *sections.Fields) error {
 		return err
 	case pm.ranks[b.Rank] != nil:
 		return fmt.Errorf("rank %d is there twice", b.Rank)
+	case len(unrecognized) > maxUnrecognized || slices.ContainsFunc(unrecognized, func(text string) bool { return len(text) > maxUnrecognizedText }):
+		return fmt.Errorf("rank %d: more that is not recognized than is kept", b.Rank)
 	case state > StateLive || lost.cause > LossFull || c.others >= contestRun || c.own >= contestRun:
 		return fmt.Errorf("rank %d: a state that no rank has", b.Rank)
 	}
@@ -481,6 +496,7 @@ func (pm *podModel) readRank(f *sections.Fields) error {
 	c.open, c.told, lost.kept = set&2 != 0, set&4 != 0, set&8 != 0
 	r.state, r.kept = state, set&1 != 0
 	r.contest, r.lost, r.groups = c, lost, groups
+	r.unknown(unrecognized, set&32 != 0)
 	return nil
 }
 

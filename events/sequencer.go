@@ -113,7 +113,8 @@ func (s *Sequencer) Resume(epoch, next uint64, time float64, digest uint64) {
 }
 
 // Restart makes s wait for the first message of an engine that has restarted, which may
-// have any number. Messages of its life before are still recognised.
+// have any number. Messages of its life before are still recognised; those of older lives
+// are not until that message has come.
 func (s *Sequencer) Restart() { *s = s.after(s.epoch + 1) }
 
 // Await makes message 0 of the present life of the engine the one that is due: all

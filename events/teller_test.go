@@ -8,9 +8,9 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp"
 )
 
-// TestReviewTellerOfNames: a name server that cannot be reached is one failure, whatever the port
+// TestTellerOfNames: a name server that cannot be reached is one failure, whatever the port
 // of this end is.
-func TestReviewTellerOfNames(t *testing.T) {
+func TestTellerOfNames(t *testing.T) {
 	before := net.DefaultResolver
 	defer func() { net.DefaultResolver = before }()
 	c, err := net.ListenPacket("udp", "127.0.0.1:0")

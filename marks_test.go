@@ -11,9 +11,9 @@ import (
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
 
-// TestReviewRemovalNotUnderstood: a removal that is skipped, or removes nothing, because of a
+// TestRemovalNotUnderstood: a removal that is skipped, or removes nothing, because of a
 // label that is not known leaves a score that may be too high: UpperBound says so.
-func TestReviewRemovalNotUnderstood(t *testing.T) {
+func TestRemovalNotUnderstood(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 4)
 	stored, removed := fakeengine.Payload(1, 0, p.Stored(0, 4)), fakeengine.Payload(2, 0, p.Removed(0, 1, 2, 3))
 	for name, edit := range map[string]func(*events.Event){
@@ -42,8 +42,8 @@ func TestReviewRemovalNotUnderstood(t *testing.T) {
 	}
 }
 
-// TestReviewUnrecognizedInASnapshot: "the pod says so until it clears or is forgotten".
-func TestReviewUnrecognizedInASnapshot(t *testing.T) {
+// TestUnrecognizedInASnapshot: "the pod says so until it clears or is forgotten".
+func TestUnrecognizedInASnapshot(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 4)
 	stored, removed := fakeengine.Payload(1, 0, p.Stored(0, 4)), fakeengine.Payload(2, 0, p.Removed(0, 1, 2, 3))
 	ix := open(t)
@@ -73,9 +73,9 @@ func TestReviewUnrecognizedInASnapshot(t *testing.T) {
 	}
 }
 
-// TestReviewUnrecognizedReceipt: what OnError gets once a kind is bounded by kinds, whatever the
+// TestUnrecognizedReceipt: what OnError gets once a kind is bounded by kinds, whatever the
 // batches join.
-func TestReviewUnrecognizedReceipt(t *testing.T) {
+func TestUnrecognizedReceipt(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 1)
 	removed := fakeengine.Payload(2, 0, p.Removed(0, 1))
 	ix := open(t)
@@ -93,8 +93,8 @@ func TestReviewUnrecognizedReceipt(t *testing.T) {
 	}
 }
 
-// TestReviewClearOfTheGPU: a clear ends predictions; so does one that names the GPU.
-func TestReviewClearOfTheGPU(t *testing.T) {
+// TestClearOfTheGPU: a clear ends predictions; so does one that names the GPU.
+func TestClearOfTheGPU(t *testing.T) {
 	for _, clear := range [][]byte{fakeengine.Payload(2, 0, fakeengine.Cleared{}), cleared("GPU"), cleared("CPU")} {
 		ix := open(t)
 		p, q := fakeengine.NewPrompt(1, 16, 4), fakeengine.NewPrompt(2, 16, 4)
@@ -122,9 +122,9 @@ func TestReviewClearOfTheGPU(t *testing.T) {
 	}
 }
 
-// TestReviewRewound: "all messages of the engine's present life will come, from number 0 on". They
+// TestRewound: "all messages of the engine's present life will come, from number 0 on". They
 // are applied, whoever brings them; those of the life before are still recognised.
-func TestReviewRewound(t *testing.T) {
+func TestRewound(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 4)
 	send := func(ix *kvindex.Indexer, seq uint64, time float64) kvindex.Receipt {
 		t.Helper()

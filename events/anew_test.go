@@ -1,24 +1,25 @@
 package events_test
 
 import (
+	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
 
-// TestReviewTwoRestarts: an engine restarts, says something for a while, and restarts again. Its
+// TestTwoRestarts: an engine restarts, says something for a while, and restarts again. Its
 // replay socket is not another engine's.
-func TestReviewTwoRestarts(t *testing.T) {
+func TestTwoRestarts(t *testing.T) {
 	t.Parallel()
 	engine := publisher(t, fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0"})
 	l := newLedger()
 	var mu sync.Mutex
 	var told []string
-	follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: engine.ReplayEndpoint(), OnError: func(err error) {
+	_, replays, _ := follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: engine.ReplayEndpoint(), OnError: func(err error) {
 		mu.Lock()
 		defer mu.Unlock()
 		told = append(told, err.Error())
@@ -31,11 +32,11 @@ func TestReviewTwoRestarts(t *testing.T) {
 			}
 		}
 		waitSubscriber(t, engine)
-		time.Sleep(200 * time.Millisecond) // it is asked, and is idle
-		for range 3 {
+		wait(t, "a replay", replays) // it is asked, and is idle
+		for i := range 3 {
 			now++
 			engine.Publish(clock(now))
-			time.Sleep(100 * time.Millisecond)
+			l.wait(t, strconv.Itoa(i), func(got string) bool { return got == "0" || strings.HasSuffix(got, fmt.Sprint(" ", i)) })
 		}
 	}
 	if err := engine.Restart(); err != nil {
@@ -45,13 +46,7 @@ func TestReviewTwoRestarts(t *testing.T) {
 		now++
 		engine.Skip(clock(now))
 	}
-	time.Sleep(1500 * time.Millisecond)
-	l.mu.Lock()
-	got := strings.Join(l.entries, " ")
-	l.mu.Unlock()
-	if !strings.HasSuffix(got, "anew 0 1 2") {
-		t.Errorf("the last life: %s", got)
-	}
+	l.expectEnd(t, "anew 0 1 2")
 	mu.Lock()
 	defer mu.Unlock()
 	for _, e := range told {
