@@ -524,8 +524,17 @@ func (s *source) pause(names int) {
 
 // report tells the ground what has changed in s.
 func (s *source) report() {
-	s.tell(told{s.names.Len(), s.nameBytes(), s.idle.len(), s.pendingBytes, s.names.Room()})
+	names := s.names.Len()
+	if off := names - s.measured; s.reports == 0 || max(off, -off) > s.measured/8 {
+		s.bytes, s.measured = s.nameBytes(), names
+	}
+	s.reports = (s.reports + 1) % reportsEach
+	s.tell(told{names, s.bytes, s.idle.len(), s.pendingBytes, s.names.Room()})
 }
+
+// reportsEach is how many reports may have the bytes of a measurement before: to measure them
+// takes longer than a removal does.
+const reportsEach = 64
 
 func (s *source) tell(now told) {
 	g := s.ground

@@ -87,6 +87,9 @@ type source struct {
 	number  int                 // in ground.all
 	inHand  int                 // callers that have places of names in hand
 	told    told
+	// What the names took when they were measured last, how many there were, and the reports
+	// since.
+	bytes, measured, reports int
 
 	// swept is the last cycle in which all names were looked at, sweeps the one in
 	// which that was begun, and sweepAt how far it has come.
