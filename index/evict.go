@@ -534,7 +534,7 @@ func (s *source) report() {
 
 // reportsEach is how many reports may have the bytes of a measurement before: to measure them
 // takes longer than a removal does.
-const reportsEach = 64
+const reportsEach = 512
 
 func (s *source) tell(now told) {
 	g := s.ground
