@@ -19,7 +19,6 @@ type seqModel struct {
 	start   bool    // no message of the present life has been applied
 	applied []events.Arrival
 	lives   []int
-	dup     map[uint64]bool
 	log     []string
 	told    bool
 }
