@@ -474,7 +474,7 @@ func (w *explainer) find(ctx context.Context) (changed bool, err error) {
 	switch {
 	case e.Outcome == OutcomeUnknownAdapter:
 		e.Cause = CauseUnknownAdapter
-		_, err = w.findElsewhere(ctx)
+		_, err = w.findOtherScope(ctx)
 		return false, err
 	case e.Cause < CauseUnplaced:
 		return false, nil
@@ -485,7 +485,7 @@ func (w *explainer) find(ctx context.Context) (changed bool, err error) {
 	if found, err := w.elsewhere(ctx); found || err != nil {
 		return false, err
 	}
-	if found, err := w.findElsewhere(ctx); found || err != nil {
+	if found, err := w.findOtherScope(ctx); found || err != nil {
 		return false, err
 	}
 	w.byState()
@@ -792,9 +792,9 @@ func (w *explainer) otherScopes() (others []otherScope) {
 	return others
 }
 
-// findElsewhere looks for another scope under which the pod holds the tokens up to the end of
+// findOtherScope looks for another scope under which the pod holds the tokens up to the end of
 // the block. It cuts the prompt there.
-func (w *explainer) findElsewhere(ctx context.Context) (found bool, err error) {
+func (w *explainer) findOtherScope(ctx context.Context) (found bool, err error) {
 	if w.pod == nil {
 		return false, nil
 	}

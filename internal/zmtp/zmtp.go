@@ -92,7 +92,8 @@ type Config struct {
 	MaxMessage int // bytes of all frames of one message
 	MaxCommand int // bytes of one command after the handshake
 	// Skip has Receive skip messages that are larger than MaxFrame or MaxMessage allow, or
-	// have more than MaxFrames: it returns ErrSkipped for each. Without Skip such a message ends the connection.
+	// have more than MaxFrames: it returns ErrSkipped for each. Without Skip such a message
+	// ends the connection.
 	Skip bool
 	// MaxMetadata bounds the READY command of the handshake, in bytes.
 	MaxMetadata int
