@@ -250,7 +250,7 @@ const maxBareBlock = 256
 // variantOf is how an engine with blocks of a size and such media cuts prompts; false: in a way that
 // prompts are not cut.
 func variantOf(size int, pairs bool, media MediaForm) (v index.Variant, ok bool) {
-	v = index.Variant{Unit: index.UnitOf(size), Media: media, Pairs: pairs}
+	v = index.Variant{Unit: index.UnitOf(size), Media: uint8(media), Pairs: pairs}
 	if media == MediaBare {
 		v.Block = size
 		return v, !pairs && size <= maxBareBlock && size&(size-1) == 0
@@ -283,7 +283,7 @@ func (c *converter) readExtras(e *events.Event, v index.Variant) (salt string) {
 		case events.ExtraMedia:
 			if k.Int >= 0 && k.Int < int64(e.BlockSize) {
 				c.extras = append(c.extras, mediaAt(k.Text, first*v.Unit+int(k.Int), v.Unit))
-				unscored = unscored || v.Media != MediaOffsets
+				unscored = unscored || MediaForm(v.Media) != MediaOffsets
 			} else if k.Int >= 0 {
 				c.extras = append(c.extras, extra{first, unreadable, id, uint32(k.Int)})
 				unscored = true
@@ -293,12 +293,12 @@ func (c *converter) readExtras(e *events.Event, v index.Variant) (salt string) {
 			if opens && k.Text == adapter && adapter != "" {
 				continue
 			}
-			if v.Media != MediaBare && k.Block == 0 && !e.HasParent && lastText(e.Extra[i:]) {
+			if MediaForm(v.Media) != MediaBare && k.Block == 0 && !e.HasParent && lastText(e.Extra[i:]) {
 				salt = k.Text
 				continue
 			}
 			c.extras = append(c.extras, extra{first, mediaBare, id, 0})
-			unscored = unscored || v.Media != MediaBare
+			unscored = unscored || MediaForm(v.Media) != MediaBare
 		case events.ExtraInt:
 			if strconv.FormatInt(k.Int, 10) != e.Adapter {
 				c.extras = append(c.extras, extra{first, unreadable, uint64(k.Int), 1})

@@ -580,7 +580,7 @@ func (w *explainer) points() (points []point) {
 				continue
 			}
 			for _, pairs := range []bool{false, true} { // which of them, is not known
-				if v, ok := variantOf(g.BlockSize, pairs, w.pod.form); ok && (!pairs || v.Media == MediaPad) {
+				if v, ok := variantOf(g.BlockSize, pairs, w.pod.form); ok && (!pairs || MediaForm(v.Media) == MediaPad) {
 					points = append(points, point{rank: r.n, group: g.ID, size: g.BlockSize, variant: v})
 				}
 			}
@@ -858,11 +858,11 @@ func (w *explainer) holds(ctx context.Context, end int, keys func(index.Variant)
 // place of what is there.
 func (w *explainer) otherMedia(ctx context.Context, end int) (found bool, err error) {
 	for _, v := range w.variants {
-		if v.Pairs || v.Media == MediaPad {
+		if v.Pairs || MediaForm(v.Media) == MediaPad {
 			continue
 		}
 		s := w.prompt.scope
-		if v.Media == MediaBare {
+		if MediaForm(v.Media) == MediaBare {
 			s.salt = ""
 		}
 		if err := w.prompt.cut(v); err != nil {
@@ -906,9 +906,9 @@ func (w *explainer) tellMedia(v index.Variant) {
 	switch {
 	case len(w.prompt.media) > 0:
 		e.Scope = "media of another hash or offset"
-	case v.Media == MediaBare && e.Token == 0 && e.Salted:
+	case MediaForm(v.Media) == MediaBare && e.Token == 0 && e.Salted:
 		e.Scope, cause = "another salt", CauseOtherSalt
-	case v.Media == MediaBare && e.Token == 0:
+	case MediaForm(v.Media) == MediaBare && e.Token == 0:
 		e.Scope = "a salt, or media that the request does not have"
 	default:
 		e.Scope = "media that the request does not have"

@@ -280,13 +280,13 @@ func TestVariantKeys(t *testing.T) {
 	ix := open(t, kvindex.WithIndex(a))
 	all := []index.Variant{
 		{Unit: 16},
-		{Unit: 16, Media: index.MediaBare, Block: 16},
-		{Unit: 16, Media: index.MediaBare, Block: 32},
-		{Unit: 16, Media: index.MediaPad},
-		{Unit: 16, Media: index.MediaPad, Pairs: true},
+		{Unit: 16, Media: uint8(kvindex.MediaBare), Block: 16},
+		{Unit: 16, Media: uint8(kvindex.MediaBare), Block: 32},
+		{Unit: 16, Media: uint8(kvindex.MediaPad)},
+		{Unit: 16, Media: uint8(kvindex.MediaPad), Pairs: true},
 		{Unit: 16, Pairs: true},
 		{Unit: 8},
-		{Unit: 8, Media: index.MediaPad},
+		{Unit: 8, Media: uint8(kvindex.MediaPad)},
 	}
 	plain := kvindex.Request{Model: "m", Salt: "salt", Tokens: fakeengine.NewPrompt(1, 16, 3).Tokens, Pods: []string{"a"}}
 	media := plain

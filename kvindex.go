@@ -189,7 +189,7 @@ const (
 // Bounds of WithMemory, in bytes.
 const (
 	// DefaultMemory is 4 GiB: 512 MiB on machines with addresses of 32 bits.
-	DefaultMemory = index.DefaultMemory
+	DefaultMemory = 4 << 30 >> (3 * (^uint(0)>>63 ^ 1))
 	// MinMemory is 1 MiB.
 	MinMemory = index.MinMemory
 )

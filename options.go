@@ -346,20 +346,20 @@ const (
 )
 
 // MediaForm is how an engine puts the media of a prompt into its blocks.
-type MediaForm = index.MediaForm
+type MediaForm uint8
 
 // The forms of media. Prompts without media match the same in all of them.
 const (
 	// MediaOffsets: a block has the hash of each media item in it, and where the item
 	// starts. vLLM does so since March 2026. A request needs Media.Hash and
 	// Media.Offset.
-	MediaOffsets = index.MediaOffsets
+	MediaOffsets MediaForm = iota
 	// MediaBare: a block has the hash of each media item in it, but not where the item
 	// starts. vLLM did so from February to March 2026. A request needs Media.Hash,
 	// Media.Offset and Media.Length. Such a vLLM itself takes two prompts for equal
 	// whose items start at different places of a block, and a salt for an item of the
 	// same name.
-	MediaBare = index.MediaBare
+	MediaBare
 	// MediaPad: the engine writes the hash of an item over its tokens, as 1,000,000 +
 	// hash mod 2^30. SGLang does so. Set Media.Hash to SGLang's hash of the item in
 	// decimal, and Media.Offset and Media.Length to the place of its tokens; the values
@@ -378,14 +378,16 @@ const (
 	//     A score can be too low until then.
 	//   - Before November 2025 the name of a page was made of the tokens of this
 	//     page alone. Scores for such versions are wrong.
-	MediaPad = index.MediaPad
+	MediaPad
+
+	mediaForms = iota
 )
 
 func (p Profile) validate() error {
 	switch {
 	case p.Copies > CopiesSet:
 		return fmt.Errorf("unknown copies mode %d", p.Copies)
-	case p.Media >= index.NumMediaForms:
+	case p.Media >= mediaForms:
 		return fmt.Errorf("unknown media form %d", p.Media)
 	case p.Draft > DraftLayers:
 		return fmt.Errorf("unknown Draft %d", p.Draft)

@@ -84,7 +84,7 @@ func TestProfiles(t *testing.T) {
 	}{
 		{kvindex.Profile{}, ""},
 		{kvindex.Profile{Media: kvindex.MediaPad, Copies: kvindex.CopiesSet}, ""},
-		{kvindex.Profile{Media: index.NumMediaForms}, "unknown media form 3"},
+		{kvindex.Profile{Media: kvindex.MediaPad + 1}, "unknown media form 3"},
 		{kvindex.Profile{Copies: 4}, "unknown copies mode 4"},
 		{kvindex.Profile{Adapters: map[string]string{"0": "sql", "18446744073709551615": "chat"}}, ""},
 		{kvindex.Profile{Adapters: map[string]string{}}, ""},

@@ -74,7 +74,7 @@ func (p *prompt) keysIn(v index.Variant) ([]index.Key, error) {
 
 func (p *prompt) keysOf(v index.Variant, locals []index.Local) []index.Key {
 	s := p.scope
-	if v.Media == MediaBare {
+	if MediaForm(v.Media) == MediaBare {
 		s.salt = "" // it is in the first unit
 	}
 	r := keyRun{variant: v, root: p.hashes.root(s, v)}
@@ -88,7 +88,7 @@ func (p *prompt) keysOf(v index.Variant, locals []index.Local) []index.Key {
 func (p *prompt) cut(v index.Variant) error {
 	tokens := p.ids
 	p.extras = p.extras[:0]
-	switch v.Media {
+	switch MediaForm(v.Media) {
 	case MediaOffsets:
 		for i := range p.media {
 			p.extras = append(p.extras, mediaAt(p.media[i].Hash, p.media[i].Offset, v.Unit))

@@ -96,7 +96,9 @@ func (p *prompt) encodeWhole(ctx context.Context, t tokenize.Tokenizer, special 
 
 // isSalted reports whether the salt is in units of the prompt, which are then not what the
 // text alone says.
-func (p *prompt) isSalted(v index.Variant) bool { return v.Media == MediaBare && p.scope.salt != "" }
+func (p *prompt) isSalted(v index.Variant) bool {
+	return MediaForm(v.Media) == MediaBare && p.scope.salt != ""
+}
 
 // knownForms are the variants that the index has asked for last, of prompts of a model.
 type knownForms struct {

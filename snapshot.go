@@ -216,7 +216,7 @@ func (s *recentScopes) append(b []byte) []byte {
 	for i := range s.salted.of {
 		r := s.salted.at(i)
 		b = binary.LittleEndian.AppendUint64(b, uint64(r.root))
-		b = append(b, byte(r.variant.Unit), byte(r.variant.Media), flags(r.variant.Pairs))
+		b = append(b, byte(r.variant.Unit), r.variant.Media, flags(r.variant.Pairs))
 		b = binary.AppendUvarint(b, uint64(r.variant.Block))
 		b = sections.AppendString(b, r.adapter)
 	}
@@ -234,7 +234,7 @@ func (s *recentScopes) read(f *sections.Fields) {
 	salted, extras := f.Byte(), f.Byte()
 	for range min(salted, ringSize) {
 		r := saltedRoot{root: index.Key(f.Uint64())}
-		r.variant.Unit, r.variant.Media, r.variant.Pairs = int(f.Byte()), index.MediaForm(f.Byte()), f.Byte()&1 != 0
+		r.variant.Unit, r.variant.Media, r.variant.Pairs = int(f.Byte()), f.Byte(), f.Byte()&1 != 0
 		r.variant.Block, r.adapter = f.Int(maxBareBlock), f.String()
 		s.salted.add(r)
 	}

@@ -84,8 +84,6 @@ func TestEnumerationsAreText(t *testing.T) {
 	enumeration(t, kvindex.ReplayNone)
 	enumeration(t, kvindex.OutcomeFailed)
 	enumeration(t, kvindex.TierOther)
-	enumeration(t, kvindex.CopiesSet)
-	enumeration(t, kvindex.MediaPad)
 	enumeration(t, index.GroupOther)
 	enumeration(t, events.ReasonLimit)
 }

@@ -1,20 +1,19 @@
 package index
 
-import (
-	"testing"
+import "testing"
 
-	"github.com/kvindex/kvindex/internal/testdata"
-)
-
+// TestDefaults: zeros give what the comments of MemoryConfig say.
 func TestDefaults(t *testing.T) {
 	m, err := NewMemory(MemoryConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	testdata.Defaults(t,
-		testdata.Default{Name: "DefaultPendingBytes", Zero: int64(m.cfg.PendingBytes), Want: DefaultPendingBytes},
-		testdata.Default{Name: "DefaultMemory", Zero: m.cfg.Bytes, Want: DefaultMemory},
-		testdata.Default{Name: "DefaultIdleNames", Zero: int64(m.cfg.IdleNames), Want: DefaultIdleNames},
-	)
+	budget := int64(4 << 30)
+	if ^uint(0)>>63 == 0 {
+		budget = 512 << 20
+	}
+	if c := m.cfg; c.PendingBytes != 4<<20 || c.IdleNames != 65536 || c.Bytes != budget {
+		t.Errorf("zeros give %d bytes that wait, %d idle names, %d bytes", c.PendingBytes, c.IdleNames, c.Bytes)
+	}
 }

@@ -252,32 +252,15 @@ const (
 // never meet, because the variant is part of the root. A backend compares
 // variants and looks at nothing but Unit.
 type Variant struct {
-	Unit  int // tokens
-	Media MediaForm
-	// Block is the block size in tokens where media enter by blocks, that is
-	// with MediaBare; else 0.
+	Unit int // tokens
+	// Media is how the media of a prompt enter its units, by a number below 3.
+	Media uint8
+	// Block is the block size in tokens where media enter by blocks; else 0.
 	Block int
 	// Pairs: what the engine caches are EAGLE's pairs of neighbouring tokens,
 	// one fewer than tokens. Then Unit and block sizes count pairs.
 	Pairs bool
 }
-
-// MediaForm is how the media of a prompt enter its units.
-type MediaForm uint8
-
-// The forms of media.
-const (
-	// MediaOffsets: an item enters the unit in which it starts, by its
-	// identifier and where in the unit that is.
-	MediaOffsets MediaForm = iota
-	// MediaBare: the identifiers of all items in a block enter its first unit.
-	MediaBare
-	// MediaPad: an item stands in the tokens themselves.
-	MediaPad
-
-	// NumMediaForms is the number of forms.
-	NumMediaForms = iota
-)
 
 // Op is what a Change does.
 type Op uint8

@@ -15,20 +15,21 @@ import (
 	"github.com/kvindex/kvindex/internal/invariants"
 )
 
+// MinMemory is the least budget of a Memory, in bytes.
+const MinMemory = 1 << 20
+
 // Defaults of MemoryConfig.
 const (
-	// DefaultPendingBytes is about 10,000 stores of one block of one source
+	// defaultPendingBytes is about 10,000 stores of one block of one source
 	// that wait for a name.
-	DefaultPendingBytes = 4 << 20
-	// DefaultIdleNames is the cache of a large pod: after a clear that stands
+	defaultPendingBytes = 4 << 20
+	// defaultIdleNames is the cache of a large pod: after a clear that stands
 	// for lost messages its blocks are still parents. They take about 3 MB, and
 	// keep what lies in their slabs and before them: at worst all that was
 	// cleared.
-	DefaultIdleNames = 1 << 16
-	// DefaultMemory is 4 GiB: 512 MiB on machines with addresses of 32 bits.
-	DefaultMemory = 4 << 30 >> (3 * (^uint(0)>>63 ^ 1))
-	// MinMemory is the least budget of a Memory, in bytes.
-	MinMemory = 1 << 20
+	defaultIdleNames = 1 << 16
+	// defaultBytes is less on machines with addresses of 32 bits.
+	defaultBytes = 4 << 30 >> (3 * (^uint(0)>>63 ^ 1))
 )
 
 // MemoryConfig configures a Memory. Its zero value is the default.
@@ -37,10 +38,10 @@ type MemoryConfig struct {
 	// keys need the same seed, and an adversary who knows it can forge keys.
 	Seed [16]byte
 	// PendingBytes bounds, for each source, what waits for a name: parked
-	// stores and blocks known by hash only. 0: DefaultPendingBytes.
+	// stores and blocks known by hash only. 0: 4 MiB.
 	PendingBytes int
 	// IdleNames bounds, for each source, the names kept of blocks that nobody
-	// holds. 0: DefaultIdleNames. Below it, as many are kept as a quarter of
+	// holds. 0: 65,536. Below it, as many are kept as a quarter of
 	// the blocks held, and 1,024 at least; a clear leaves more, which go as
 	// new blocks come.
 	IdleNames int
@@ -50,7 +51,8 @@ type MemoryConfig struct {
 	// time. It forgets a block for all holders, and only if it keeps nothing behind it.
 	// So what is left of a chain is a prefix of what was there. (One exception: of a hash
 	// that names two prefixes, both are forgotten.) The half of Bytes that was used
-	// latest stays. At least MinMemory; 0: DefaultMemory.
+	// latest stays. At least MinMemory; 0: 4 GiB, or
+	// 512 MiB on machines with addresses of 32 bits.
 	Bytes int64
 	// Mirror, if not nil, is told what changes. The depths that it can ask for take 4 bytes
 	// for each 8 to 32 prefixes. Restore returns an error then.
@@ -95,9 +97,9 @@ func NewMemory(cfg MemoryConfig) (*Memory, error) {
 	if cfg.Bytes != 0 && cfg.Bytes < MinMemory {
 		return nil, fmt.Errorf("index: a memory of %d bytes, at least %d", cfg.Bytes, MinMemory)
 	}
-	cfg.Bytes = cmp.Or(cfg.Bytes, DefaultMemory)
-	cfg.PendingBytes = cmp.Or(cfg.PendingBytes, DefaultPendingBytes)
-	cfg.IdleNames = cmp.Or(cfg.IdleNames, DefaultIdleNames)
+	cfg.Bytes = cmp.Or(cfg.Bytes, defaultBytes)
+	cfg.PendingBytes = cmp.Or(cfg.PendingBytes, defaultPendingBytes)
+	cfg.IdleNames = cmp.Or(cfg.IdleNames, defaultIdleNames)
 	if cfg.Seed == ([16]byte{}) {
 		rand.Read(cfg.Seed[:]) // never fails
 	}

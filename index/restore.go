@@ -316,16 +316,19 @@ func (r *restorer) text() string {
 }
 
 func (r *restorer) variant() Variant {
-	v := Variant{Unit: r.int(), Media: MediaForm(r.byte())}
+	v := Variant{Unit: r.int(), Media: r.byte()}
 	v.Block, v.Pairs = r.int(), r.bool()
 	return v
 }
+
+// mediaForms is how many values Variant.Media has.
+const mediaForms = 3
 
 // cut reads how blocks are cut. It returns false if none can be.
 func (r *restorer) cut() (c cut, ok bool) {
 	c = cut{r.variant(), r.int()}
 	v := c.variant
-	return c, c == (cut{}) || v.Unit > 0 && v.Media < NumMediaForms && c.size > 0 && c.size%v.Unit == 0
+	return c, c == (cut{}) || v.Unit > 0 && v.Media < mediaForms && c.size > 0 && c.size%v.Unit == 0
 }
 
 // isLater reports whether a time is after the clock of the source.

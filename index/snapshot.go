@@ -884,7 +884,7 @@ func appendBool(b []byte, yes bool) []byte {
 }
 
 func appendVariant(b []byte, v Variant) []byte {
-	b = append(binary.AppendVarint(b, int64(v.Unit)), byte(v.Media))
+	b = append(binary.AppendVarint(b, int64(v.Unit)), v.Media)
 	return appendBool(binary.AppendVarint(b, int64(v.Block)), v.Pairs)
 }
 

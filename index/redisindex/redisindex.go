@@ -68,29 +68,29 @@ import (
 
 // Defaults of Config.
 const (
-	DefaultPrefix  = "kvindex:"
-	DefaultLease   = 2 * time.Second
-	DefaultTTL     = time.Hour
-	DefaultTimeout = time.Second
-	DefaultSweep   = 1000
+	defaultPrefix  = "kvindex:"
+	defaultLease   = 2 * time.Second
+	defaultTTL     = time.Hour
+	defaultTimeout = time.Second
+	defaultSweep   = 1000
 )
 
 // Config configures an Index. The zero value has the defaults. All processes of an index have
 // the same Prefix.
 type Config struct {
-	// Prefix is what all keys in Redis begin with: DefaultPrefix. With a hash tag, as in
+	// Prefix is what all keys in Redis begin with; "": "kvindex:". With a hash tag, as in
 	// "{fleet-a}:", all keys are on one server of a cluster.
 	Prefix string
 	// Lease is how long a writer counts as alive after Redis has heard from it last:
-	// DefaultLease, and at least 100 ms. A failover must take longer: see the package comment.
+	// at least 100 ms; 0: 2 seconds. A failover must take longer: see the package comment.
 	Lease time.Duration
-	// TTL is how long Redis keeps a key that nobody writes again: DefaultTTL, and at least a
-	// minute. Writers renew the keys of what is held.
+	// TTL is how long Redis keeps a key that nobody writes again: at least a minute; 0: an
+	// hour. Writers renew the keys of what is held.
 	TTL time.Duration
-	// Timeout is how long an Apply waits for Redis: DefaultTimeout. It should be well above
+	// Timeout is how long an Apply waits for Redis; 0: a second. It should be well above
 	// the time that a write takes.
 	Timeout time.Duration
-	// Sweep is how many buckets a second a writer looks at: DefaultSweep. It renews their keys,
+	// Sweep is how many buckets a second a writer looks at; 0: 1,000. It renews their keys,
 	// and takes away what is not held any more. A short TTL makes it look at more.
 	Sweep int
 	// Seed is the seed of locals and roots for an index that does not exist yet. The zero
@@ -227,10 +227,10 @@ func (c *Config) fill() error {
 		return nil
 	}
 	if c.Prefix == "" {
-		c.Prefix = DefaultPrefix
+		c.Prefix = defaultPrefix
 	}
 	if c.Sweep == 0 {
-		c.Sweep = DefaultSweep
+		c.Sweep = defaultSweep
 	}
 	if _, tag, ok := strings.Cut(c.Prefix, "{"); ok && strings.HasPrefix(tag, "}") {
 		return fmt.Errorf("redisindex: Config.Prefix is %q: keys with empty braces have no common server in a cluster", c.Prefix)
@@ -239,9 +239,9 @@ func (c *Config) fill() error {
 		return fmt.Errorf("redisindex: Config.Sweep is %d", c.Sweep)
 	}
 	return errors.Join(
-		def(&c.Lease, DefaultLease, 100*time.Millisecond, "Lease"),
-		def(&c.TTL, DefaultTTL, time.Minute, "TTL"),
-		def(&c.Timeout, DefaultTimeout, time.Millisecond, "Timeout"),
+		def(&c.Lease, defaultLease, 100*time.Millisecond, "Lease"),
+		def(&c.TTL, defaultTTL, time.Minute, "TTL"),
+		def(&c.Timeout, defaultTimeout, time.Millisecond, "Timeout"),
 	)
 }
 
@@ -409,6 +409,3 @@ func (ix *Index) run() {
 		ix.running.Go(func() { ix.write(ix.life) })
 	})
 }
-
-// Prefix returns Config.Prefix, or its default.
-func (ix *Index) Prefix() string { return ix.c.Prefix }

@@ -102,7 +102,7 @@ func appendRow(b []byte, writer uint64, src *source) []byte {
 		b = binary.AppendUvarint(b, uint64(at))
 		b = append(b, byte(h.Tier))
 		b = binary.AppendUvarint(b, uint64(h.Variant.Unit))
-		b = append(b, byte(h.Variant.Media))
+		b = append(b, h.Variant.Media)
 		b = binary.AppendUvarint(b, uint64(h.Variant.Block))
 		b = append(b, flag(h.Variant.Pairs))
 		b = binary.AppendUvarint(b, uint64(h.BlockSize))
@@ -129,7 +129,7 @@ func readRow(s string) (of *row, ok bool) {
 	}
 	for n := r.count(9); n > 0; n-- {
 		l := lane{number: uint32(r.number(math.MaxUint32 >> 1)), group: index.Group{ID: r.number(index.MaxGroups)}, tier: index.Tier(r.byte())}
-		l.variant = index.Variant{Unit: r.number(math.MaxInt32), Media: index.MediaForm(r.byte()), Block: r.number(math.MaxInt32), Pairs: r.byte() == 1}
+		l.variant = index.Variant{Unit: r.number(math.MaxInt32), Media: r.byte(), Block: r.number(math.MaxInt32), Pairs: r.byte() == 1}
 		l.size, l.evicted = r.number(math.MaxInt32), r.byte() == 1
 		at := l.group.ID
 		if r.bad || at >= len(of.layout.Groups) || l.tier >= index.NumTiers || l.variant.Unit == 0 || l.size == 0 || l.size%l.variant.Unit != 0 {
