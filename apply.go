@@ -30,6 +30,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/sharedindex"
 )
 
 // unnumbered applies the batch, whose order and completeness the host vouches
@@ -297,7 +298,7 @@ func (in *ingest) apply(r *rank, cur index.Cursor) (index.Applied, error) {
 // applyChanges hands changes to the index and counts what they did.
 func (in *ingest) applyChanges(r *rank, cur index.Cursor, changes []index.Change) (index.Applied, error) {
 	done, err := in.write(r, cur, changes)
-	delayed := errors.Is(err, index.ErrDelayed)
+	delayed := errors.Is(err, sharedindex.ErrDelayed)
 	if err != nil && !delayed {
 		if errors.Is(err, ErrFull) {
 			in.x.ledger.lose(in.pm, r.n, false)
@@ -340,7 +341,7 @@ func (in *ingest) setLate(r *rank, err error) {
 	r.late = err != nil
 	var seen context.Context
 	if err != nil {
-		var d index.Delay
+		var d sharedindex.Delay
 		if errors.As(err, &d) {
 			seen = d.Seen()
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/hashunit"
 	"github.com/zeebo/xxh3"
 )
 
@@ -49,7 +50,7 @@ func (c *converter) convert(b *events.Batch) {
 	for i := range b.Events {
 		hashes += len(b.Events[i].Hashes)
 		if size := b.Events[i].BlockSize; size > 0 {
-			units += len(b.Events[i].Tokens) / index.UnitOf(size)
+			units += len(b.Events[i].Tokens) / hashunit.Of(size)
 		}
 	}
 	// Grown once: the changes point into these.
@@ -250,7 +251,7 @@ const maxBareBlock = 256
 // variantOf is how an engine with blocks of a size and such media cuts prompts; false: in a way that
 // prompts are not cut.
 func variantOf(size int, pairs bool, media MediaForm) (v index.Variant, ok bool) {
-	v = index.Variant{Unit: index.UnitOf(size), Media: uint8(media), Pairs: pairs}
+	v = index.Variant{Unit: hashunit.Of(size), Media: uint8(media), Pairs: pairs}
 	if media == MediaBare {
 		v.Block = size
 		return v, !pairs && size <= maxBareBlock && size&(size-1) == 0

@@ -1,6 +1,6 @@
 // Directory: pods that another process feeds.
 //
-// An index that several processes share may be an index.Directory. Then the Indexer that
+// An index that several processes share may be a sharedindex.Directory. Then the Indexer that
 // hears the engines of a pod tells there what it knows of the pod beside its blocks, as notes,
 // and every other Indexer learns the pod from these: that it exists, how far its view can be
 // trusted, and what a score needs to cut a prompt as the engine does. Rank 0 has the note
@@ -32,6 +32,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/sections"
+	"github.com/kvindex/kvindex/internal/sharedindex"
 )
 
 // listingTimeout is how long Pods and Stats, which have no context, wait for a listing.
@@ -39,9 +40,9 @@ const listingTimeout = time.Second
 
 // directory is the index, as far as it is a Directory.
 type directory struct {
-	of   index.Directory               // nil: it is none
-	last atomic.Pointer[index.Listing] // that pods were taken from; nil: none yet
-	redo atomic.Bool                   // a pod that was heard is not any more: it may be listed
+	of   sharedindex.Directory               // nil: it is none
+	last atomic.Pointer[sharedindex.Listing] // that pods were taken from; nil: none yet
+	redo atomic.Bool                         // a pod that was heard is not any more: it may be listed
 
 	mu   sync.Mutex // guards all below; taken before pod.mu
 	pods map[servedAt]*podModel
@@ -91,7 +92,7 @@ func (x *Indexer) listNow() {
 }
 
 // take makes the listed pods what a listing says, and forgets those that it lacks.
-func (x *Indexer) take(l *index.Listing) {
+func (x *Indexer) take(l *sharedindex.Listing) {
 	d := &x.directory
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -134,7 +135,7 @@ func (x *Indexer) unlist(at servedAt, pm *podModel) {
 // takePod takes over the entries of a pod and model, unless it is heard here. What cannot be
 // taken is not known: names that are too long, what is beyond a bound, and a pod of which the
 // Profile is refused. directory.mu is held.
-func (x *Indexer) takePod(entries []index.Entry) {
+func (x *Indexer) takePod(entries []sharedindex.Entry) {
 	d, src := &x.directory, entries[0].Source
 	if x.check(src.Pod, src.Model) != nil || !slices.ContainsFunc(entries, isOthers) {
 		return
@@ -177,10 +178,10 @@ func (x *Indexer) takePod(entries []index.Entry) {
 }
 
 // isOthers reports whether an entry is of a source that another process feeds.
-func isOthers(e index.Entry) bool { return !e.Fed }
+func isOthers(e sharedindex.Entry) bool { return !e.Fed }
 
 // appendEntries appends all that is to be looked at of some entries.
-func appendEntries(b []byte, entries []index.Entry) []byte {
+func appendEntries(b []byte, entries []sharedindex.Entry) []byte {
 	for i := range entries {
 		e := &entries[i]
 		b = binary.AppendVarint(b, int64(e.Source.Rank))
@@ -230,7 +231,7 @@ type listedRank struct {
 }
 
 // viewOf reads entries; false: they say that there is nothing.
-func viewOf(entries []index.Entry) (v listedView, ok bool) {
+func viewOf(entries []sharedindex.Entry) (v listedView, ok bool) {
 	stale := false
 	v.state = StateLive
 	found := false // what is said of the pod

@@ -10,9 +10,9 @@ import (
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
-	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/fakeengine/enginehash"
+	"github.com/kvindex/kvindex/internal/sharedindex"
 )
 
 // listings is a random history: one Indexer hears engines, and others read.
@@ -327,4 +327,4 @@ func TestReadersScoreAsTheWriter(t *testing.T) {
 	}
 }
 
-var _ index.Directory = (*process)(nil)
+var _ sharedindex.Directory = (*process)(nil)

@@ -18,6 +18,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/sharedindex"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
@@ -580,11 +581,11 @@ func TestSharingAtOnce(t *testing.T) {
 	s.reads(t, shownPods(s.writer))
 }
 
-// seenLater is an index.Delay.
+// seenLater is a sharedindex.Delay.
 type seenLater struct{ seen context.Context }
 
 func (seenLater) Error() string           { return "not seen yet" }
-func (seenLater) Unwrap() error           { return index.ErrDelayed }
+func (seenLater) Unwrap() error           { return sharedindex.ErrDelayed }
 func (d seenLater) Seen() context.Context { return d.seen }
 
 // TestDelayEnds: a rank is live when others see what it said last, but not for what it said
@@ -631,7 +632,7 @@ func TestApplyDelayed(t *testing.T) {
 	delay := func(is bool) {
 		s.w.set(func(p *process) {
 			if p.delay = nil; is {
-				p.delay = fmt.Errorf("behind by 3 s: %w", index.ErrDelayed)
+				p.delay = fmt.Errorf("behind by 3 s: %w", sharedindex.ErrDelayed)
 			}
 		})
 	}

@@ -114,8 +114,7 @@
 // # For authors of backends
 //
 // [WithIndex] takes another backend than the index in memory. Package index has the
-// contract, package indextest the tests that a backend has to pass. A backend that several
-// processes share is an [index.Directory].
+// contract, package indextest the tests that a backend has to pass.
 package kvindex
 
 import (
@@ -127,6 +126,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/sharedindex"
 	"github.com/kvindex/kvindex/prefixcache"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
@@ -297,7 +297,7 @@ func (c *config) open() (*Indexer, error) {
 		}
 		x.index, x.ownsIndex = m, true
 	}
-	x.directory.of, _ = x.index.(index.Directory)
+	x.directory.of, _ = x.index.(sharedindex.Directory)
 	x.directory.pods = make(map[servedAt]*podModel)
 	x.hash = newHasher(x.index.Seed())
 	x.ledger = newLedger(c.predictions)

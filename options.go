@@ -61,11 +61,11 @@ const ApplyTimeout = 5 * time.Second
 // continues. If another stream brings messages of a rank, the blocks of the rank are
 // forgotten. Call RemovePod for pods in the backend that no longer exist.
 //
-// If the backend is an index.Directory, several processes can share it, and a process that
+// Several processes can share the index of package redisindex, and a process that
 // hears no engine scores as one that does. The Indexer that hears a pod tells the others of its
 // states, ranks, adapters and groups. They list it in Pods, score it without Request.Pods, and
-// ask their own function of WithProfile about it. A pod that leaves the directory is not known
-// any more. If its notes cannot be read, it is in StateUncertain. What a directory has beyond
+// ask their own function of WithProfile about it. A pod that leaves the index is not known
+// any more. If its notes cannot be read, it is in StateUncertain. What the index has beyond
 // MaxPods, MaxModels, MaxRanks, MaxAdapters or MaxName is left out.
 //
 //   - A pod that is heard here for a model is known by that alone, whatever others say of it.
@@ -75,9 +75,8 @@ const ApplyTimeout = 5 * time.Second
 //   - ScoreRequest asks for the listing, for half of the time that its context has. If there is
 //     none, it goes on with what was known last. If nothing was ever known, the error is that of
 //     ScoreRequest, unless the backend answers without rows (Answer.Degraded).
-//   - An Apply whose error wraps index.ErrDelayed was done: the message is applied, counts in
-//     StreamStats.Delayed, and the rank is StateUncertain until one is not delayed, or until
-//     others see what was applied, if the error is an index.Delay.
+//   - A message that Redis does not have in time is applied, and counts in StreamStats.Delayed.
+//     The rank is StateUncertain until Redis has it.
 //
 // While a call of a backend lasts, messages of the same pod wait, for ApplyTimeout at most. A
 // message that then is an error was not applied, and the rank is StateUncertain until one is.

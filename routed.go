@@ -3,6 +3,7 @@ package kvindex
 import (
 	"fmt"
 	"math"
+	"math/bits"
 	"slices"
 	"sync/atomic"
 
@@ -195,7 +196,18 @@ func (r *routing) findLast(row *index.Row) {
 	if at > 0 {
 		before = r.run.keys[at-1]
 	}
-	r.last = index.Unchain(before, r.run.keys[at])
+	r.last = unchain(before, r.run.keys[at])
+}
+
+// unchain returns the local by which index.Chain makes next of prev.
+func unchain(prev, next index.Key) (l index.Local) {
+	// Bit i of the local and those below decide bit i of the product, and the bit alone
+	// turns it over (see index.Chain).
+	for bit := index.Local(1); bit != 0; bit <<= 1 {
+		wrong := bits.RotateLeft64(uint64(index.Chain(prev, l)^next), 32)
+		l |= index.Local(wrong) & bit
+	}
+	return l
 }
 
 func isSet(bits []uint64, i int) bool { return i/64 < len(bits) && bits[i/64]>>(i%64)&1 == 1 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/sharedindex"
 )
 
 // sharedIndex is what several processes share: an index in memory and a directory.
@@ -33,7 +34,7 @@ type process struct {
 	shared        *sharedIndex
 
 	mu       sync.Mutex
-	listing  *index.Listing
+	listing  *sharedindex.Listing
 	version  int // of listing
 	fail     error
 	delay    error // of an Apply that is done
@@ -181,7 +182,7 @@ func (p *process) Tell(src index.Source, note []byte) {
 	p.told = append(p.told, string(note))
 }
 
-func (p *process) Listing(ctx context.Context) (*index.Listing, error) {
+func (p *process) Listing(ctx context.Context) (*sharedindex.Listing, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.asked++
@@ -193,11 +194,11 @@ func (p *process) Listing(ctx context.Context) (*index.Listing, error) {
 	if p.version == p.shared.version {
 		return p.listing, nil
 	}
-	l := &index.Listing{}
+	l := &sharedindex.Listing{}
 	for src, of := range p.shared.sources {
-		l.Entries = append(l.Entries, index.Entry{Source: src, Note: of.note, Fed: of.feeders[p], Stale: of.stale})
+		l.Entries = append(l.Entries, sharedindex.Entry{Source: src, Note: of.note, Fed: of.feeders[p], Stale: of.stale})
 	}
-	slices.SortFunc(l.Entries, func(a, b index.Entry) int {
+	slices.SortFunc(l.Entries, func(a, b sharedindex.Entry) int {
 		x, y := a.Source, b.Source
 		return cmp.Or(cmp.Compare(x.Model, y.Model), cmp.Compare(x.Pod, y.Pod), x.Rank-y.Rank)
 	})
@@ -221,6 +222,6 @@ func (p *process) tells() (n int) {
 // unremoving is a process without RemoveSource, and without what tells more of blocks.
 type unremoving struct {
 	index.Index
-	index.Directory
+	sharedindex.Directory
 	index.Describer
 }

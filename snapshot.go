@@ -39,6 +39,14 @@ const (
 // its last messages are remembered.
 const streamState = 10 << 10
 
+// snapshotter is what an index of index.NewMemory can.
+type snapshotter interface {
+	Snapshot(ctx context.Context, write func(section []byte) error, cut func(pod string, last func() error) error) error
+	Restore(ctx context.Context, read func() ([]byte, error)) error
+}
+
+var errNoSnapshot = errors.New("kvindex: the index takes no snapshots")
+
 // Snapshot writes to w all that x needs to go on: what each pod holds, the states, and
 // where each stream stands. Restore reads it. For each pod all is of one moment between
 // two of its messages; pods may be of different moments.
@@ -46,15 +54,15 @@ const streamState = 10 << 10
 // Nothing stops meanwhile, and no lock is held while w is written to, so w may be slow. A
 // second Snapshot waits until the first one has ended. Snapshot ends when ctx ends, or at
 // Close, as soon as w takes no time. An error of w is returned as it is, and one of ctx
-// likewise. A backend (WithIndex) that is no index.Snapshotter is index.ErrNoSnapshot.
+// likewise. An index of WithIndex that is none of index.NewMemory is an error.
 //
 // A snapshot is as secret as the seed (WithKeySeed), because the seed is in it. Models,
 // tokenizers, Profiles and Hooks are not in it, nor is what is predicted, or believed of
 // pods without events, or what other processes have told of pods that they feed.
 func (x *Indexer) Snapshot(ctx context.Context, w io.Writer) error {
-	from, ok := x.index.(index.Snapshotter)
+	from, ok := x.index.(snapshotter)
 	if !ok {
-		return index.ErrNoSnapshot
+		return errNoSnapshot
 	}
 	select {
 	case x.snapshots <- struct{}{}:
@@ -342,7 +350,7 @@ func (s *restoring) begin(r io.Reader, c *config) (err error) {
 
 // all reads all that is behind the head.
 func (s *restoring) all() error {
-	err := s.x.index.(index.Snapshotter).Restore(s.ctx, s.next)
+	err := s.x.index.(snapshotter).Restore(s.ctx, s.next)
 	if err == nil {
 		if _, err = s.next(); err == nil {
 			err = errors.New("the index has read too little")

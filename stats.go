@@ -312,7 +312,7 @@ type StreamStats struct {
 	PassedOver uint64 // of Missing: messages that a replay left out, because the engine did not have them
 	Restarts   uint64 // restarts of engines
 	Contested  uint64 // messages that were not applied, because another stream brings the rank
-	Delayed    uint64 // messages that were applied, and that other processes did not see yet then (index.ErrDelayed)
+	Delayed    uint64 // messages that were applied, and that other processes did not see yet then
 	NoRoom     uint64 // messages that were not applied, because the index has no room for their rank (ErrFull)
 }
 

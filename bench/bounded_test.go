@@ -11,6 +11,7 @@ import (
 
 	"github.com/kvindex/kvindex/bench"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/hashunit"
 )
 
 var allKept = flag.Bool("kept", false, "TestKept takes all traces and budgets")
@@ -155,7 +156,7 @@ func newKeptIndex(tb testing.TB, blockTokens int, bytes int64) *keptIndex {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	ix := &keptIndex{TB: tb, Memory: m, blockTokens: blockTokens, variant: index.Variant{Unit: index.UnitOf(blockTokens)}}
+	ix := &keptIndex{TB: tb, Memory: m, blockTokens: blockTokens, variant: index.Variant{Unit: hashunit.Of(blockTokens)}}
 	ix.query = index.Query{
 		Candidates: index.NewCandidates("m", bench.PodNames(keptPods)),
 		Keys:       func(index.Variant) ([]index.Key, error) { return ix.asked, nil },

@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"testing"
+
+	"github.com/kvindex/kvindex/internal/hashunit"
 )
 
 // filler makes the contents of an index.
@@ -44,7 +46,7 @@ func (f *filler) chain(blocks int) Change { return f.sized(blocks, 16) }
 
 // sized is a chain of blocks of some tokens.
 func (f *filler) sized(blocks, size int) Change {
-	c := Change{Op: OpStore, Copies: CopiesGuarded, Variant: Variant{Unit: UnitOf(size)}, BlockSize: size, Root: Key(f.r.Uint64())}
+	c := Change{Op: OpStore, Copies: CopiesGuarded, Variant: Variant{Unit: hashunit.Of(size)}, BlockSize: size, Root: Key(f.r.Uint64())}
 	for range blocks {
 		c.Hashes = append(c.Hashes, Hash(f.r.Uint64()))
 	}

@@ -7,8 +7,8 @@
 //
 // # Keys
 //
-// Tokens are hashed in units: runs of [UnitOf](block size) tokens. The key of
-// a prefix is
+// Tokens are hashed in units: runs of as many tokens as the greatest common divisor
+// of the block size and 16. The key of a prefix is
 //
 //	Chain(... Chain(Chain(root, local 0), local 1) ..., local n-1)
 //
@@ -130,28 +130,6 @@ func Chain(prev Key, l Local) Key {
 	// factors differ in it, and the second ones above it only.
 	const a, b = 0x9e3779b97f4a7c15, 0xbf58476d1ce4e5b9
 	return Key(bits.RotateLeft64((uint64(prev)+(uint64(l)^a))*(2*uint64(l)+b), 32))
-}
-
-// Unchain returns the local by which Chain makes next of prev.
-func Unchain(prev, next Key) (l Local) {
-	// Bit i of the local and those below decide bit i of the product, and the bit alone
-	// turns it over (see Chain).
-	for bit := Local(1); bit != 0; bit <<= 1 {
-		wrong := bits.RotateLeft64(uint64(Chain(prev, l)^next), 32)
-		l |= Local(wrong) & bit
-	}
-	return l
-}
-
-// UnitOf returns the unit of a block size, both in tokens: their greatest
-// common divisor with 16, so that nearly all block sizes share one unit. The
-// block size must be positive.
-func UnitOf(blockSize int) int {
-	a, b := 16, blockSize
-	for b != 0 {
-		a, b = b, a%b
-	}
-	return a
 }
 
 // Tier is where a copy of a block lies. Lower values are faster.

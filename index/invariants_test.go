@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/kvindex/kvindex/internal/hashunit"
 )
 
 // removeSome removes a source, or its whole pod.
@@ -299,7 +301,7 @@ func randomChange(r *rand.Rand) Change {
 		return c // by hash alone
 	}
 	c.BlockSize = []int{16, 16, 32, 8}[r.IntN(4)]
-	c.Variant = Variant{Unit: UnitOf(c.BlockSize)}
+	c.Variant = Variant{Unit: hashunit.Of(c.BlockSize)}
 	blocks := len(c.Hashes)
 	if r.IntN(6) == 0 {
 		blocks++ // masked
@@ -346,7 +348,7 @@ func TestCutsBound(t *testing.T) {
 				if c.Tier == TierCPU {
 					c.Hashes[n-1] = Hash(n)
 				}
-				c.Variant = Variant{Unit: UnitOf(c.BlockSize)}
+				c.Variant = Variant{Unit: hashunit.Of(c.BlockSize)}
 				blocks := len(c.Hashes)
 				if name == "masked" {
 					blocks++

@@ -94,8 +94,8 @@ const (
 	creditEach = 2
 )
 
-// Restore implements [Snapshotter]. m must be new, and without a Mirror. It is closed if what is
-// read is wrong.
+// Restore fills an empty index from the sections that Snapshot wrote. read returns io.EOF
+// behind the last one. m must be new, and without a Mirror. It is closed if what is read is wrong.
 func (m *Memory) Restore(ctx context.Context, read func() ([]byte, error)) error {
 	m.mu.Lock()
 	g, models := m.ground, len(*m.models.Load())
@@ -164,8 +164,8 @@ func (r *restorer) finish() error {
 
 // records reads a section.
 func (r *restorer) records() error {
-	if len(r.b) > MaxSection {
-		return fmt.Errorf("%d bytes, at most %d", len(r.b), MaxSection)
+	if len(r.b) > sectionLimit {
+		return fmt.Errorf("%d bytes, at most %d", len(r.b), sectionLimit)
 	}
 	for len(r.b) > 0 {
 		if r.ended {

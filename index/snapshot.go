@@ -77,6 +77,8 @@ const (
 
 	// snapshotVersion is the version of the records.
 	snapshotVersion = 1
+	// sectionLimit is the most bytes that a section has.
+	sectionLimit = 4 << 20
 	// someHashes is how many a record of a store has.
 	someHashes = 1 << 8
 )
@@ -165,9 +167,11 @@ type dumping struct {
 	bury    bool // the source was removed
 }
 
-var _ Snapshotter = (*Memory)(nil)
-
-// Snapshot implements [Snapshotter].
+// Snapshot has write write what the index holds, in sections of at most sectionLimit
+// bytes, which only Restore understands. Nothing is held while write runs. For each
+// pod, cut is called once: it calls last once, at a moment at which no message of
+// that pod is being applied, and last notes what is left of the pod up to that
+// moment: it writes nothing, and takes at most some ms.
 func (m *Memory) Snapshot(ctx context.Context, write func([]byte) error, cut func(string, func() error) error) error {
 	select {
 	case m.dumps <- struct{}{}:
@@ -902,8 +906,8 @@ func (w *dumper) ended(ctx context.Context) error {
 
 // put writes a record.
 func (w *dumper) put(ctx context.Context, record []byte) error {
-	if len(record) > MaxSection {
-		return fmt.Errorf("index: a record of %d bytes of pod %q, at most %d", len(record), w.of.id.Pod, MaxSection)
+	if len(record) > sectionLimit {
+		return fmt.Errorf("index: a record of %d bytes of pod %q, at most %d", len(record), w.of.id.Pod, sectionLimit)
 	}
 	if err := w.room(ctx, len(record)); err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/hashunit"
 )
 
 func TestPlain(t *testing.T) {
@@ -336,7 +337,7 @@ func (w *hostile) about(c index.Change) index.Change {
 	default:
 		c.Group.ID = r.IntN(6)
 	}
-	c.Variant = index.Variant{Unit: index.UnitOf(c.BlockSize)}
+	c.Variant = index.Variant{Unit: hashunit.Of(c.BlockSize)}
 	root, locals := cut(w.prompt(), c.Variant)
 	units := c.BlockSize / c.Variant.Unit
 	blocks := len(locals) / units
@@ -449,7 +450,7 @@ func sameRow(a, b index.Row) bool {
 // compareTraces asks both about the blocks of a prompt in blocks of size tokens, and
 // returns how the answers differ.
 func (w *hostile) compareTraces(a, b index.Explainer, prompt []index.Local, size int) string {
-	v := index.Variant{Unit: index.UnitOf(size)}
+	v := index.Variant{Unit: hashunit.Of(size)}
 	key, locals := cut(prompt, v)
 	units := size / v.Unit
 	for i, l := range locals {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/index/redisindex/internal/redistest"
+	"github.com/kvindex/kvindex/internal/sharedindex"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -62,7 +63,7 @@ func TestCauses(t *testing.T) {
 				t.Errorf("Listing: %v", err)
 			}
 			e.storeTo(1, len(p.paths[1]))
-			if err := one.do(t, e, e.version()); !errors.Is(err, index.ErrDelayed) {
+			if err := one.do(t, e, e.version()); !errors.Is(err, sharedindex.ErrDelayed) {
 				t.Errorf("Apply: %v", err)
 			}
 			eventually(t, "the cause in Stats.Trouble", func() error { return wants(one.Stats().Trouble) })

@@ -14,6 +14,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/index/redisindex"
 	"github.com/kvindex/kvindex/index/redisindex/internal/redistest"
+	"github.com/kvindex/kvindex/internal/sharedindex"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -173,7 +174,7 @@ func TestShardAway(t *testing.T) {
 				e.storeTo(0, len(p.paths[0]))
 				for v := e.version() - 1; v <= e.version(); v++ {
 					began := time.Now()
-					if err := writer.do(t, e, v); err != nil && !errors.Is(err, index.ErrDelayed) {
+					if err := writer.do(t, e, v); err != nil && !errors.Is(err, sharedindex.ErrDelayed) {
 						t.Error(err)
 					} else if v == e.version() {
 						t.Logf("Apply: %v", err)
@@ -208,7 +209,7 @@ func TestSlotMoves(t *testing.T) {
 		const events = 6
 		for range events {
 			e.act(rnd)
-			if err := writer.do(t, e, e.version()); errors.Is(err, index.ErrDelayed) {
+			if err := writer.do(t, e, e.version()); errors.Is(err, sharedindex.ErrDelayed) {
 				delayed++
 			} else if err != nil {
 				t.Error(err)

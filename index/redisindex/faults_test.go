@@ -18,6 +18,7 @@ import (
 	"github.com/kvindex/kvindex/index/redisindex"
 	"github.com/kvindex/kvindex/index/redisindex/internal/redistest"
 	"github.com/kvindex/kvindex/internal/faultproxy"
+	"github.com/kvindex/kvindex/internal/sharedindex"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -188,7 +189,7 @@ func TestPausedWriter(t *testing.T) {
 	held := first.proxy.Arm(faultproxy.Fault{Kind: faultproxy.Hold, Direction: faultproxy.Up, After: 700})
 	first.proxy.Refuse(true)
 	e.storeTo(1, len(p.paths[1]))
-	if err := first.do(t, e, e.version()); !errors.Is(err, index.ErrDelayed) {
+	if err := first.do(t, e, e.version()); !errors.Is(err, sharedindex.ErrDelayed) {
 		t.Fatalf("Apply: %v", err)
 	}
 	<-held.Fired()
@@ -297,7 +298,7 @@ func TestAwayAtFirst(t *testing.T) {
 	writer, reader := start(t, s, config), start(t, s, config)
 	writer.proxy.Refuse(true)
 	writer.proxy.Cut()
-	if err := writer.do(t, e, 1); !errors.Is(err, index.ErrDelayed) {
+	if err := writer.do(t, e, 1); !errors.Is(err, sharedindex.ErrDelayed) {
 		t.Fatalf("Apply: %v", err)
 	}
 	writer.proxy.Refuse(false)
@@ -445,7 +446,7 @@ func wantDelayed(t *testing.T, p *prompts, e *engine, writer *process) {
 		e.drop(p.paths[2][len(p.paths[2])-3:])
 		began := time.Now()
 		for v := from + 1; v <= e.version(); v++ {
-			if err := writer.do(t, e, v); !errors.Is(err, index.ErrDelayed) {
+			if err := writer.do(t, e, v); !errors.Is(err, sharedindex.ErrDelayed) {
 				t.Errorf("Apply: %v", err)
 			} else {
 				t.Logf("Apply: %v", err)
@@ -608,7 +609,7 @@ func TestRefusedConnection(t *testing.T) {
 			e.drop(p.paths[i])
 			e.storeTo(i+1, len(p.paths[i+1]))
 			for v := from + 1; v <= e.version(); v++ {
-				if err := writer.do(t, e, v); !errors.Is(err, index.ErrDelayed) {
+				if err := writer.do(t, e, v); !errors.Is(err, sharedindex.ErrDelayed) {
 					t.Errorf("Apply: %v", err)
 				}
 			}

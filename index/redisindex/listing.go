@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/sharedindex"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -14,11 +14,11 @@ import (
 type listingCache struct {
 	turn
 	at   time.Time // when it was the truth
-	last *index.Listing
+	last *sharedindex.Listing
 }
 
-// Listing implements index.Directory.
-func (ix *Index) Listing(ctx context.Context) (*index.Listing, error) {
+// Listing implements sharedindex.Directory.
+func (ix *Index) Listing(ctx context.Context) (*sharedindex.Listing, error) {
 	if err := ix.usable(ctx); err != nil {
 		return nil, err
 	}
@@ -38,12 +38,12 @@ func (ix *Index) Listing(ctx context.Context) (*index.Listing, error) {
 	entries := ix.entries(registries, stale)
 	c.at = now
 	if c.last == nil || !slices.EqualFunc(c.last.Entries, entries, sameEntry) {
-		c.last = &index.Listing{Entries: entries}
+		c.last = &sharedindex.Listing{Entries: entries}
 	}
 	return c.last, nil
 }
 
-func sameEntry(a, b index.Entry) bool {
+func sameEntry(a, b sharedindex.Entry) bool {
 	return a.Source == b.Source && a.Fed == b.Fed && a.Stale == b.Stale && string(a.Note) == string(b.Note)
 }
 
@@ -95,18 +95,18 @@ func (ix *Index) registries(ctx context.Context) (all []*registry, stale []map[u
 }
 
 // entries lists the sources of some registries.
-func (ix *Index) entries(registries []*registry, stale []map[uint64]bool) (entries []index.Entry) {
+func (ix *Index) entries(registries []*registry, stale []map[uint64]bool) (entries []sharedindex.Entry) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	for i, r := range registries {
 		for _, l := range r.sources {
 			src := ix.sources[l.Source]
-			entries = append(entries, index.Entry{
+			entries = append(entries, sharedindex.Entry{
 				Source: l.Source, Note: l.note, Fed: src != nil && src.fed, Stale: l.behind || stale[i][l.writer],
 			})
 		}
 	}
-	slices.SortFunc(entries, func(a, b index.Entry) int {
+	slices.SortFunc(entries, func(a, b sharedindex.Entry) int {
 		return cmp.Or(cmp.Compare(a.Source.Model, b.Source.Model), cmp.Compare(a.Source.Pod, b.Source.Pod), cmp.Compare(a.Source.Rank, b.Source.Rank))
 	})
 	return entries

@@ -39,7 +39,7 @@
 // # What readers can rely on
 //
 // Apply returns when Redis has everything. A Match that begins after that sees it. If Redis
-// does not answer within Config.Timeout, Apply returns an error that wraps index.ErrDelayed.
+// does not answer within Config.Timeout, Apply returns an error although all was applied.
 // The writer keeps what was applied, and writes it when Redis is back.
 //
 // A row is Stale if the lease of its writer has ended. It is Stale, too, if a server has lost
@@ -63,6 +63,7 @@ import (
 	"time"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/sharedindex"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -144,7 +145,7 @@ type Index struct {
 
 var (
 	_ index.Index           = (*Index)(nil)
-	_ index.Directory       = (*Index)(nil)
+	_ sharedindex.Directory = (*Index)(nil)
 	_ index.Describer       = (*Index)(nil)
 	_ index.SourceDescriber = (*Index)(nil)
 	_ index.SourceRemover   = (*Index)(nil)
@@ -321,8 +322,8 @@ func (ix *Index) usable(ctx context.Context) error {
 }
 
 // Apply implements index.Index. It waits until Redis has what was applied, unless another
-// process writes the source. An error that wraps index.ErrDelayed says that it was applied, and
-// why Redis does not have it yet.
+// process writes the source. If Redis does not have it in time, that is an error, and all was
+// applied.
 func (ix *Index) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
 	if err := ix.usable(ctx); err != nil {
 		return index.Applied{}, err

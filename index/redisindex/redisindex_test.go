@@ -15,6 +15,7 @@ import (
 	"github.com/kvindex/kvindex/index/indextest"
 	"github.com/kvindex/kvindex/index/redisindex"
 	"github.com/kvindex/kvindex/index/redisindex/internal/redistest"
+	"github.com/kvindex/kvindex/internal/sharedindex"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -210,7 +211,7 @@ func wantCommands(t *testing.T, servers []*redistest.Server, clientOf func(user 
 		t.Error(err)
 	}
 	c := p.store(0)
-	if _, err := reader.Apply(t.Context(), podNamed(1), index.Cursor{}, []index.Change{c}); !errors.Is(err, index.ErrDelayed) || !redis.HasErrorPrefix(err, "NOPERM") {
+	if _, err := reader.Apply(t.Context(), podNamed(1), index.Cursor{}, []index.Change{c}); !errors.Is(err, sharedindex.ErrDelayed) || !redis.HasErrorPrefix(err, "NOPERM") {
 		t.Errorf("a reader writes: %v", err)
 	}
 	for _, s := range servers { // see Index.client

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/index/redisindex/internal/redistest"
+	"github.com/kvindex/kvindex/internal/sharedindex"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -349,7 +350,7 @@ func TestFailedRowsAreRepeated(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := h.remove(ctx, "a", func(src index.Source) bool { return src.Pod == "a" }); !errors.Is(err, index.ErrDelayed) {
+	if err := h.remove(ctx, "a", func(src index.Source) bool { return src.Pod == "a" }); !errors.Is(err, sharedindex.ErrDelayed) {
 		t.Fatalf("a removal that is not written: %v", err)
 	}
 	h.fail()
@@ -739,11 +740,11 @@ func TestApplyWaits(t *testing.T) {
 	for seed := range uint64(3) {
 		h.apply("a", 1, newPrompt(seed, 40).store(1, 0, 40))
 		wait := func() error { return h.await(ctx, &waiting{h.sources[src], h.change, h.moved}) }
-		if err := wait(); !errors.Is(err, index.ErrDelayed) {
+		if err := wait(); !errors.Is(err, sharedindex.ErrDelayed) {
 			t.Errorf("before a commit: %v", err)
 		}
 		h.fail()
-		if err := wait(); !errors.Is(err, index.ErrDelayed) {
+		if err := wait(); !errors.Is(err, sharedindex.ErrDelayed) {
 			t.Errorf("after a commit that failed: %v", err)
 		}
 		h.flush()

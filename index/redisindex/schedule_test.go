@@ -17,6 +17,7 @@ import (
 	"github.com/kvindex/kvindex/index/redisindex"
 	"github.com/kvindex/kvindex/index/redisindex/internal/redistest"
 	"github.com/kvindex/kvindex/internal/faultproxy"
+	"github.com/kvindex/kvindex/internal/sharedindex"
 )
 
 var (
@@ -267,7 +268,7 @@ func (s *schedule) feed(ctx context.Context, w *follower, i int, e *engine, repo
 				s.saw.acknowledged.Add(1)
 			case ctx.Err() != nil:
 				return
-			case errors.Is(err, index.ErrDelayed):
+			case errors.Is(err, sharedindex.ErrDelayed):
 				s.saw.delayed.Add(1)
 			default:
 				s.Errorf("writer %d: %s: event %d: %v, duplicate %v", w.proxyAt, e.src.Pod, version, err, done.Duplicate)

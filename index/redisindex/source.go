@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/sharedindex"
 )
 
 // source is a source that this process feeds, or has a note about. It is guarded by Index.mu.
@@ -215,7 +216,7 @@ func (ix *Index) await(ctx context.Context, w *waiting) error {
 	}
 }
 
-// delayedError is an index.Delay.
+// delayedError is a sharedindex.Delay.
 type delayedError struct {
 	source index.Source
 	why    error
@@ -223,10 +224,10 @@ type delayedError struct {
 }
 
 func (e *delayedError) Error() string {
-	return fmt.Sprintf("%v: pod %q, model %q, rank %d: redis: %v", index.ErrDelayed, e.source.Pod, e.source.Model, e.source.Rank, e.why)
+	return fmt.Sprintf("%v: pod %q, model %q, rank %d: redis: %v", sharedindex.ErrDelayed, e.source.Pod, e.source.Model, e.source.Rank, e.why)
 }
 
-func (e *delayedError) Unwrap() []error       { return []error{index.ErrDelayed, e.why} }
+func (e *delayedError) Unwrap() []error       { return []error{sharedindex.ErrDelayed, e.why} }
 func (e *delayedError) Seen() context.Context { return e.seen }
 
 // delayed is the error of who does not wait any longer; why may be nil.
@@ -263,7 +264,7 @@ func (ix *Index) endDelay() {
 	}
 }
 
-// Tell implements index.Directory.
+// Tell implements sharedindex.Directory.
 func (ix *Index) Tell(id index.Source, note []byte) {
 	if ix.closed.Load() {
 		return

@@ -8,13 +8,14 @@ import (
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/sharedindex"
 )
 
 // shared is an index that an Indexer feeds, and reading is the same for one that hears
 // nothing.
 type shared struct {
 	*index.Memory
-	listing *index.Listing
+	listing *sharedindex.Listing
 }
 
 type reading struct {
@@ -23,17 +24,19 @@ type reading struct {
 }
 
 func (s *shared) Tell(src index.Source, note []byte) {
-	l := &index.Listing{Entries: slices.DeleteFunc(slices.Clone(s.listing.Entries), func(e index.Entry) bool { return e.Source == src })}
-	l.Entries = append(l.Entries, index.Entry{Source: src, Note: note})
-	slices.SortFunc(l.Entries, func(a, b index.Entry) int { return a.Source.Rank - b.Source.Rank })
+	l := &sharedindex.Listing{Entries: slices.DeleteFunc(slices.Clone(s.listing.Entries), func(e sharedindex.Entry) bool { return e.Source == src })}
+	l.Entries = append(l.Entries, sharedindex.Entry{Source: src, Note: note})
+	slices.SortFunc(l.Entries, func(a, b sharedindex.Entry) int { return a.Source.Rank - b.Source.Rank })
 	s.listing = l
 }
 
-func (s *shared) Listing(context.Context) (*index.Listing, error) { return &index.Listing{}, nil }
+func (s *shared) Listing(context.Context) (*sharedindex.Listing, error) {
+	return &sharedindex.Listing{}, nil
+}
 
 func (r reading) Tell(index.Source, []byte) {}
 
-func (r reading) Listing(context.Context) (*index.Listing, error) { return r.of.listing, nil }
+func (r reading) Listing(context.Context) (*sharedindex.Listing, error) { return r.of.listing, nil }
 
 // TestRecordedRunsListed: over the recorded runs of all engines, an Indexer that hears none of
 // it answers as the one that does.
@@ -46,7 +49,7 @@ func TestRecordedRunsListed(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer m.Close()
-		of := &shared{m, &index.Listing{}}
+		of := &shared{m, &sharedindex.Listing{}}
 		writer, reader := open(t, kvindex.WithIndex(of), withProfile(p)), open(t, kvindex.WithIndex(reading{m, of}), withProfile(p))
 		for i, row := range readRecording(t, path)[1:] {
 			if row.Query == nil {

@@ -1,12 +1,15 @@
-package index
+// Package sharedindex is what an index can do beyond its contract if several processes share it.
+package sharedindex
 
 import (
 	"context"
 	"errors"
+
+	"github.com/kvindex/kvindex/index"
 )
 
-// Directory is an optional ability of an Index that several processes share: one learns
-// from it what others feed. If such an index is a Describer, it describes what this process
+// Directory is an optional ability of an index.Index that several processes share: one learns
+// from it what others feed. If such an index is an index.Describer, it describes what this process
 // feeds alone. Remove and RemoveSource take notes with the rest.
 type Directory interface {
 	// Tell keeps a note about a source that this process feeds, in place of the last
@@ -14,7 +17,7 @@ type Directory interface {
 	// moment later. A source without blocks can have one too. The index does not know
 	// what a note means. It keeps the slice. If several processes feed a pod, the index
 	// decides whose notes are listed.
-	Tell(src Source, note []byte)
+	Tell(src index.Source, note []byte)
 	// Listing returns the sources that are fed, of all models. It may be half a second
 	// old, and is the same pointer as long as nothing has changed.
 	Listing(ctx context.Context) (*Listing, error)
@@ -27,12 +30,12 @@ type Listing struct {
 
 // Entry is a source of a Directory.
 type Entry struct {
-	Source Source
+	Source index.Source
 	Note   []byte // that was told last; nil: none
 	// Fed: this process has applied something of the source, so it knows more of it than the
 	// entry says.
 	Fed bool
-	// Stale is Row.Stale.
+	// Stale is that of index.Row.
 	Stale bool
 }
 
