@@ -18,6 +18,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/internal/sharedindex"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
@@ -509,7 +510,7 @@ func TestMessageBehindRemovePod(t *testing.T) {
 
 // removing is an index of which a Remove takes its time.
 type removing struct {
-	*index.Memory
+	inmemory.Memory
 	entered, held chan struct{}
 	early         atomic.Bool // an Apply came before the Remove ended
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/tokenize/chat"
 	"github.com/vmihailenco/msgpack/v5"
 )
@@ -179,7 +180,7 @@ func ExampleWithProfile() {
 
 // Indexes that share their seed have equal keys for equal prompts.
 func ExampleWithIndex() {
-	memory, err := index.NewMemory(index.MemoryConfig{IdleNames: 1 << 20})
+	memory, err := inmemory.New(index.MemoryConfig{IdleNames: 1 << 20})
 	if err != nil {
 		log.Fatal(err)
 	}

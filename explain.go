@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/inmemory"
+	"github.com/kvindex/kvindex/internal/trace"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
@@ -57,7 +59,7 @@ const (
 	CausePartial                         // a part of the pod's past was never seen
 	CauseUnplaced                        // the pod holds blocks of which the prefix is not known: the block may be one of them
 	CauseNeverStored                     // the pod has never stored the block, as far as is known
-	CauseUntold                          // the block is not held; the index cannot say more (it is no index.Explainer), or it changes too fast
+	CauseUntold                          // the block is not held; the index cannot say more (a backend of WithIndex), or it changes too fast
 )
 
 var causeNames = []string{
@@ -524,9 +526,9 @@ func (w *explainer) matchAll(ctx context.Context, q *index.Query, m *index.Match
 
 // asked returns the index if it can tell more of the pod than it holds. What others feed it
 // does not know.
-func (w *explainer) asked() (of index.Explainer, ok bool) {
+func (w *explainer) asked() (of inmemory.Explainer, ok bool) {
 	if w.pod == nil || !w.pod.listed {
-		of, ok = w.x.index.(index.Explainer)
+		of, ok = w.x.index.(inmemory.Explainer)
 	}
 	return of, ok
 }
@@ -671,7 +673,7 @@ func (w *explainer) judge(ctx context.Context, p *point) error {
 	if err != nil {
 		return err
 	}
-	t, err := explainer.Explain(ctx, index.Source{Pod: w.e.Score.Pod, Model: w.e.Model, Rank: p.rank}, index.Block{
+	t, err := explainer.Explain(ctx, index.Source{Pod: w.e.Score.Pod, Model: w.e.Model, Rank: p.rank}, inmemory.Block{
 		Variant: p.variant, Size: p.size, Number: p.block, Key: keys[(p.block+1)*p.size/p.variant.Unit-1], Locals: w.prompt.locals,
 	})
 	if err != nil {
@@ -680,15 +682,15 @@ func (w *explainer) judge(ctx context.Context, p *point) error {
 	p.parked, p.unplaced = t.Parked, t.Unplaced
 	rank := w.pod.rank(p.rank)
 	switch {
-	case t.Gone == index.GoneHidden:
+	case t.Gone == trace.GoneHidden:
 		p.cause = CauseHidden
-	case t.Gone == index.GoneRemoved:
+	case t.Gone == trace.GoneRemoved:
 		p.cause = CauseEvicted
-	case t.Gone == index.GoneCleared && rank.lost.cause != 0 && !rank.lost.kept:
+	case t.Gone == trace.GoneCleared && rank.lost.cause != 0 && !rank.lost.kept:
 		p.cause = CauseLost
-	case t.Gone == index.GoneCleared && rank.waits && rank.lost.at.IsZero(): // the engine sends all again
+	case t.Gone == trace.GoneCleared && rank.waits && rank.lost.at.IsZero(): // the engine sends all again
 		p.cause = CauseHeldBack
-	case t.Gone == index.GoneCleared:
+	case t.Gone == trace.GoneCleared:
 		p.cause = CauseCleared
 	case t.Parked > 0:
 		p.cause = CauseParked

@@ -17,6 +17,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/fakeengine/enginehash"
+	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
@@ -596,7 +597,7 @@ var situations = []struct {
 // full opens an index that has given up blocks of pod a, and that says of how many if it
 // describes.
 func (s *situation) full(describes bool) {
-	m, err := index.NewMemory(index.MemoryConfig{})
+	m, err := inmemory.New(index.MemoryConfig{})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -608,13 +609,13 @@ func (s *situation) full(describes bool) {
 	}
 	s.open(kvindex.WithIndex(struct {
 		index.Index
-		index.Explainer
+		inmemory.Explainer
 	}{l, l}))
 }
 
 // noExplainer is a backend that has no optional ability.
 func noExplainer(t *testing.T) index.Index {
-	m, err := index.NewMemory(index.MemoryConfig{})
+	m, err := inmemory.New(index.MemoryConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -1043,7 +1044,7 @@ func TestCausesOfRanks(t *testing.T) {
 
 // restless is an index that changes after the score was made.
 type restless struct {
-	*index.Memory
+	inmemory.Memory
 	change func()
 }
 
@@ -1056,7 +1057,7 @@ func (r restless) Match(ctx context.Context, q *index.Query, m *index.Matches) e
 
 // The score and its cause are of one moment, or no cause is told.
 func TestExplainOfOneMoment(t *testing.T) {
-	m, err := index.NewMemory(index.MemoryConfig{})
+	m, err := inmemory.New(index.MemoryConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/fakeengine/enginehash"
+	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/zeebo/xxh3"
 )
 
@@ -251,7 +252,7 @@ func TestHashingAllocatesNothing(t *testing.T) {
 
 // asked is an index that notes the keys of a prompt in some variants.
 type asked struct {
-	*index.Memory
+	inmemory.Memory
 	variants []index.Variant
 	keys     [][]index.Key
 }
@@ -271,7 +272,7 @@ func (a *asked) Match(_ context.Context, q *index.Query, _ *index.Matches) error
 // TestVariantKeys: shared indexes compare keys of every variant, so they must
 // never change, nor depend on which variants were asked for before.
 func TestVariantKeys(t *testing.T) {
-	mem, err := index.NewMemory(index.MemoryConfig{Seed: testSeed})
+	mem, err := inmemory.New(index.MemoryConfig{Seed: testSeed})
 	if err != nil {
 		t.Fatal(err)
 	}

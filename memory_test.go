@@ -12,6 +12,7 @@ import (
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/inmemory"
 )
 
 // flood has a pod store prompts that nobody asks for, until ok.
@@ -95,7 +96,7 @@ func TestEvicted(t *testing.T) {
 
 // lister is an index that says of the ranks of a pod that blocks were given up.
 type lister struct {
-	*index.Memory
+	inmemory.Memory
 	pod string
 }
 
@@ -119,7 +120,7 @@ func (l lister) Match(ctx context.Context, q *index.Query, m *index.Matches) err
 
 // TestEvictedIsPartialAtBest: what was given up makes no state better than it is.
 func TestEvictedIsPartialAtBest(t *testing.T) {
-	m, err := index.NewMemory(index.MemoryConfig{})
+	m, err := inmemory.New(index.MemoryConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +142,7 @@ func TestEvictedIsPartialAtBest(t *testing.T) {
 
 // bounded is an index with room for so many sources.
 type bounded struct {
-	*index.Memory
+	inmemory.Memory
 	room int
 }
 
@@ -162,7 +163,7 @@ func (b *bounded) Apply(ctx context.Context, src index.Source, cur index.Cursor,
 // small opens an Indexer over a bounded index.
 func small(t *testing.T, room int, opts ...kvindex.Option) (*kvindex.Indexer, *bounded) {
 	t.Helper()
-	m, err := index.NewMemory(index.MemoryConfig{})
+	m, err := inmemory.New(index.MemoryConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,11 +11,12 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/prefixcache"
 )
 
 func TestOptions(t *testing.T) {
-	m, err := index.NewMemory(index.MemoryConfig{Seed: testSeed})
+	m, err := inmemory.New(index.MemoryConfig{Seed: testSeed})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/tokenize"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
@@ -206,7 +207,7 @@ func TestUnknownNames(t *testing.T) {
 
 // What somebody holds is known, though an Indexer was told of less than its index.
 func TestAnOldIndexIsKnown(t *testing.T) {
-	m, err := index.NewMemory(index.MemoryConfig{})
+	m, err := inmemory.New(index.MemoryConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/fakeengine/enginehash"
+	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
@@ -69,7 +70,7 @@ func predicted(t testing.TB, ix *kvindex.Indexer, tokens []uint32, rank int) (pr
 
 // forgetful is an index that has no room for anybody once it is full.
 type forgetful struct {
-	*index.Memory
+	inmemory.Memory
 	full bool
 }
 
@@ -174,7 +175,7 @@ func TestPredictionEnds(t *testing.T) {
 		}, nil, expired},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m, err := index.NewMemory(index.MemoryConfig{})
+			m, err := inmemory.New(index.MemoryConfig{})
 			if err != nil {
 				t.Fatal(err)
 			}

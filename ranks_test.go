@@ -15,6 +15,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
@@ -432,7 +433,7 @@ func TestStatesOfRanks(t *testing.T) {
 // A rank that another Indexer has written to the index has an entry, and its blocks
 // are not sure. Its pod has no other for having been unknown.
 func TestRanksOfAnother(t *testing.T) {
-	shared, err := index.NewMemory(index.MemoryConfig{})
+	shared, err := inmemory.New(index.MemoryConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}

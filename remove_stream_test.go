@@ -17,6 +17,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/inmemory"
 )
 
 var (
@@ -75,10 +76,10 @@ func shrunk(t testing.TB, ix *kvindex.Indexer, p fakeengine.Prompt) {
 
 // TestRemoveStream: a pod that has fewer ranks than before is as one that never had more.
 func TestRemoveStream(t *testing.T) {
-	for name, hide := range map[string]func(*index.Memory) index.Index{
+	for name, hide := range map[string]func(inmemory.Memory) index.Index{
 		"own":                                    nil,
-		"kept":                                   func(m *index.Memory) index.Index { return m },
-		"a backend that does not remove sources": func(m *index.Memory) index.Index { return withoutRemover{m, m} },
+		"kept":                                   func(m inmemory.Memory) index.Index { return m },
+		"a backend that does not remove sources": func(m inmemory.Memory) index.Index { return withoutRemover{m, m} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			var states []string
@@ -86,7 +87,7 @@ func TestRemoveStream(t *testing.T) {
 				states = append(states, fmt.Sprint(from, " ", to))
 			}})}
 			if hide != nil {
-				m, err := index.NewMemory(index.MemoryConfig{})
+				m, err := inmemory.New(index.MemoryConfig{})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -163,7 +164,7 @@ func TestRemoveStreamOfOthers(t *testing.T) {
 	for name, opts := range map[string]func() []kvindex.Option{
 		"own": func() []kvindex.Option { return nil },
 		"kept": func() []kvindex.Option {
-			m, err := index.NewMemory(index.MemoryConfig{})
+			m, err := inmemory.New(index.MemoryConfig{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -247,7 +248,7 @@ func TestRemoveStreamEndsContests(t *testing.T) {
 func TestRemoveStreamOfTheHostBefore(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	for _, removes := range []bool{true, false} {
-		m, err := index.NewMemory(index.MemoryConfig{})
+		m, err := inmemory.New(index.MemoryConfig{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -283,7 +284,7 @@ func TestRemoveStreamOfTheHostBefore(t *testing.T) {
 
 // brittle is an index that fails when told to.
 type brittle struct {
-	*index.Memory
+	inmemory.Memory
 	after atomic.Int64 // calls that do well yet
 }
 
@@ -325,7 +326,7 @@ func TestRemoveStreamFails(t *testing.T) {
 	for _, removes := range []bool{true, false} {
 		failed := 0
 		for n := range int64(12) {
-			m, err := index.NewMemory(index.MemoryConfig{})
+			m, err := inmemory.New(index.MemoryConfig{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -393,7 +394,7 @@ func runRemovals(t *testing.T, seed uint64, seen *removals) {
 	begin := func() *kvindex.Indexer {
 		opts := []kvindex.Option{kvindex.WithKeySeed([16]byte{1})}
 		if kept {
-			m, err := index.NewMemory(index.MemoryConfig{Seed: [16]byte{1}})
+			m, err := inmemory.New(index.MemoryConfig{Seed: [16]byte{1}})
 			if err != nil {
 				t.Fatal(err)
 			}

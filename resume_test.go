@@ -7,13 +7,14 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/inmemory"
 )
 
 // heardTen returns an Indexer that has heard ten messages of a stream, at the times
 // from 1000 on, and what goes on from its index.
 func heardTen(t *testing.T, options ...kvindex.Option) (ix *kvindex.Indexer, another func() *kvindex.Indexer, p fakeengine.Prompt) {
 	t.Helper()
-	m, err := index.NewMemory(index.MemoryConfig{})
+	m, err := inmemory.New(index.MemoryConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +191,7 @@ func TestFarMessage(t *testing.T) {
 // transport is told where it left its ranks, so that the engine is asked for its last
 // message; and if it does not have that, all that the stream left is forgotten.
 func TestAKeptStreamStandsSomewhere(t *testing.T) {
-	m, err := index.NewMemory(index.MemoryConfig{})
+	m, err := inmemory.New(index.MemoryConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}

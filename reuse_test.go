@@ -12,6 +12,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/internal/reuse"
 )
 
@@ -326,7 +327,7 @@ func TestEqualGroupsShareDraft(t *testing.T) {
 // TestKeptGroups: an index has from before one full-attention group, of which the profile
 // now says another kind. The score is a bound until the cache is emptied.
 func TestKeptGroups(t *testing.T) {
-	m, err := index.NewMemory(index.MemoryConfig{})
+	m, err := inmemory.New(index.MemoryConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -429,7 +430,7 @@ func (c *copying) Match(ctx context.Context, q *index.Query, m *index.Matches) e
 // TestPlansOfCopies: nothing is allocated for Layouts that are copies, nor for those of a
 // pod that was not heard.
 func TestPlansOfCopies(t *testing.T) {
-	m, err := index.NewMemory(index.MemoryConfig{})
+	m, err := inmemory.New(index.MemoryConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,12 +9,13 @@ import (
 	"testing"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/internal/sharedindex"
 )
 
 // sharedIndex is what several processes share: an index in memory and a directory.
 type sharedIndex struct {
-	memory *index.Memory
+	memory inmemory.Memory
 
 	mu      sync.Mutex
 	sources map[index.Source]*sharedSource
@@ -30,8 +31,8 @@ type sharedSource struct {
 
 // process is a sharedIndex as one process has it.
 type process struct {
-	*index.Memory // but for the methods below
-	shared        *sharedIndex
+	inmemory.Memory // but for the methods below
+	shared          *sharedIndex
 
 	mu       sync.Mutex
 	listing  *sharedindex.Listing
@@ -47,7 +48,7 @@ type process struct {
 
 func newShared(t testing.TB) *sharedIndex {
 	t.Helper()
-	m, err := index.NewMemory(index.MemoryConfig{Seed: testSeed})
+	m, err := inmemory.New(index.MemoryConfig{Seed: testSeed})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,6 +25,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/internal/sections"
 )
 
@@ -38,12 +39,6 @@ const (
 // streamState is about what there is of a stream, of which the numbers and digests of
 // its last messages are remembered.
 const streamState = 10 << 10
-
-// snapshotter is what an index of index.NewMemory can.
-type snapshotter interface {
-	Snapshot(ctx context.Context, write func(section []byte) error, cut func(pod string, last func() error) error) error
-	Restore(ctx context.Context, read func() ([]byte, error)) error
-}
 
 var errNoSnapshot = errors.New("kvindex: the index takes no snapshots")
 
@@ -60,7 +55,7 @@ var errNoSnapshot = errors.New("kvindex: the index takes no snapshots")
 // tokenizers, Profiles and Hooks are not in it, nor is what is predicted, or believed of
 // pods without events, or what other processes have told of pods that they feed.
 func (x *Indexer) Snapshot(ctx context.Context, w io.Writer) error {
-	from, ok := x.index.(snapshotter)
+	from, ok := x.index.(inmemory.Snapshotter)
 	if !ok {
 		return errNoSnapshot
 	}
@@ -350,7 +345,7 @@ func (s *restoring) begin(r io.Reader, c *config) (err error) {
 
 // all reads all that is behind the head.
 func (s *restoring) all() error {
-	err := s.x.index.(snapshotter).Restore(s.ctx, s.next)
+	err := s.x.index.(inmemory.Snapshotter).Restore(s.ctx, s.next)
 	if err == nil {
 		if _, err = s.next(); err == nil {
 			err = errors.New("the index has read too little")

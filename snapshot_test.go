@@ -17,6 +17,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/internal/sections"
 )
 
@@ -262,7 +263,7 @@ func heard(t testing.TB, opts ...kvindex.Option) *kvindex.Indexer {
 // TestSnapshotEnds: by an error of the writer, which is returned as it is, by its context,
 // and by Close.
 func TestSnapshotEnds(t *testing.T) {
-	m, err := index.NewMemory(index.MemoryConfig{})
+	m, err := inmemory.New(index.MemoryConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -408,7 +409,7 @@ func TestRestoreRefused(t *testing.T) {
 			pod = append([]byte{3}, payloads[i]...)
 		}
 	}
-	m, err := index.NewMemory(index.MemoryConfig{})
+	m, err := inmemory.New(index.MemoryConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}

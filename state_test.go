@@ -10,6 +10,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/inmemory"
 )
 
 // act is one thing that a transport says of pod a and model m.
@@ -177,7 +178,7 @@ func TestASilentPod(t *testing.T) {
 
 // TestAKeptIndexIsNotTrusted beyond what its stream confirms.
 func TestAKeptIndexIsNotTrusted(t *testing.T) {
-	m, err := index.NewMemory(index.MemoryConfig{})
+	m, err := inmemory.New(index.MemoryConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +227,7 @@ func TestTheRanksOfAKeptIndex(t *testing.T) {
 		"there and back":        {[]act{brings(at("t", 0, 0), at("t", 1, 1), later("s", 0, 0), later("s", 1, 1))}, []act{brings(later("s", 2, 0))}, "2 partial 1 partial "},
 		"there, back and there": {[]act{brings(at("t", 0, 0), at("t", 1, 1), later("s", 0, 0), later("s", 1, 1))}, []act{brings(at("t", 2, 0))}, "1 partial 1 uncertain "},
 	} {
-		m, err := index.NewMemory(index.MemoryConfig{})
+		m, err := inmemory.New(index.MemoryConfig{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -254,7 +255,7 @@ func TestTheRanksOfAKeptIndex(t *testing.T) {
 
 // TestAPodOfAKeptIndex is known before it is heard, and can be removed.
 func TestAPodOfAKeptIndex(t *testing.T) {
-	m, err := index.NewMemory(index.MemoryConfig{})
+	m, err := inmemory.New(index.MemoryConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}

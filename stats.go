@@ -324,7 +324,7 @@ type Stats struct {
 	Blocks                TierCounts  // that all pods hold, by tier; 0 if the index cannot tell
 	Parked                int         // events about stored blocks that wait for the parent now
 	Unplaced              int         // hashes that all pods hold and of which the prefix is not known: no prompt matches them now
-	Index                 index.Usage // memory of the index; 0 if it is no index.Sizer
+	Index                 index.Usage // memory of the index; 0 if it is no index.Describer
 	// Silent, Uncertain, Replaying and Approximate are numbers of pods in these states; a pod counts
 	// once for each of its models. Connected, Waiting and NoReplay are numbers of streams:
 	// with a connection, in ReplayWaiting, and in ReplayNone.
@@ -395,7 +395,7 @@ func (x *Indexer) Stats() Stats {
 	x.mu.RLock()
 	s.Models = len(x.models)
 	x.mu.RUnlock()
-	if m, ok := x.index.(index.Sizer); ok {
+	if m, ok := x.index.(index.Describer); ok {
 		s.Index = m.Usage()
 	}
 	if d, ok := x.index.(index.Describer); ok {

@@ -10,6 +10,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/inmemory"
 )
 
 func message(stream string, seq uint64, time float64, rank int, evs ...fakeengine.Event) kvindex.Message {
@@ -123,7 +124,7 @@ func TestMessagesAfterARestartOfTheHost(t *testing.T) {
 		{7, 3, kvindex.Receipt{Applied: true}, 3},
 		{9, 3, kvindex.Receipt{Applied: true, Gap: kvindex.Gap{From: 7, To: 8, Lost: true}}, 0},
 	} {
-		m, err := index.NewMemory(index.MemoryConfig{})
+		m, err := inmemory.New(index.MemoryConfig{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -367,7 +367,7 @@ func (x *Indexer) StreamView(podID, model, stream string) (v events.StreamView) 
 	if st.silent() {
 		state = StateSilent
 	}
-	of, _ := x.index.(index.SourceDescriber)
+	of, _ := x.index.(index.Describer)
 	var newest time.Time
 	for _, r := range st.ranks {
 		state = min(state, r.view())

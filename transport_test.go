@@ -7,6 +7,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/inmemory"
 )
 
 var _ events.ReplaySink = (*kvindex.Indexer)(nil)
@@ -66,7 +67,7 @@ func TestStreamRestarted(t *testing.T) {
 // TestStreamRestartedOutlivesTheHost: the cursor of an engine that has said
 // nothing since it restarted makes nobody deaf.
 func TestStreamRestartedOutlivesTheHost(t *testing.T) {
-	m, err := index.NewMemory(index.MemoryConfig{})
+	m, err := inmemory.New(index.MemoryConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}

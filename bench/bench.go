@@ -1,4 +1,4 @@
-// Package bench measures index.Memory and the prompt cache on made workloads and on
+// Package bench measures index.NewMemory and the prompt cache on made workloads and on
 // recorded traces, beside models of what could be kept at best. Start at README.md for
 // the commands, at [Memory] for the index and at [Play] for how a trace becomes
 // operations.

@@ -12,6 +12,7 @@ import (
 	"github.com/kvindex/kvindex/bench"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/hashunit"
+	"github.com/kvindex/kvindex/internal/inmemory"
 )
 
 var allKept = flag.Bool("kept", false, "TestKept takes all traces and budgets")
@@ -142,7 +143,7 @@ func (k *kept) judge(b *budget) {
 // keptIndex is an index of blocks of some units.
 type keptIndex struct {
 	testing.TB
-	*index.Memory
+	inmemory.Memory
 	blockTokens int
 	variant     index.Variant
 	locals      []index.Local
@@ -152,7 +153,7 @@ type keptIndex struct {
 }
 
 func newKeptIndex(tb testing.TB, blockTokens int, bytes int64) *keptIndex {
-	m, err := index.NewMemory(index.MemoryConfig{Bytes: bytes})
+	m, err := inmemory.New(index.MemoryConfig{Bytes: bytes})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/inmemory"
 )
 
 // model is the one that all pods serve.
@@ -21,10 +22,10 @@ const blockSize = 16
 // know them to be.
 var ErrUnknown = errors.New("bench: unknown block")
 
-// Memory is an index.Memory of pods that go by their numbers. Its methods are safe for
+// Memory is an index of index.NewMemory of pods that go by their numbers. Its methods are safe for
 // concurrent use, except that those of one pod are called one at a time.
 type Memory struct {
-	m    *index.Memory
+	m    inmemory.Memory
 	pods []memoryPod
 }
 
@@ -37,7 +38,7 @@ type memoryPod struct {
 
 // NewMemory returns an empty Memory for n pods, with the default configuration.
 func NewMemory(n int) (*Memory, error) {
-	m, err := index.NewMemory(index.MemoryConfig{})
+	m, err := inmemory.New(index.MemoryConfig{})
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +103,7 @@ func (b *Memory) Scorer(pods []int) *Scorer {
 
 // Scorer answers for the pods that it was made for. It is for one goroutine.
 type Scorer struct {
-	m       *index.Memory
+	m       inmemory.Memory
 	query   index.Query
 	keys    []index.Key
 	matches index.Matches

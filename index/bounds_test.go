@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/inmemory"
 )
 
 var (
@@ -24,9 +25,9 @@ func blocksFrom(root index.Key, n int) index.Change {
 	return c
 }
 
-func openMemory(t *testing.T) *index.Memory {
+func openMemory(t *testing.T) inmemory.Memory {
 	t.Helper()
-	m, err := index.NewMemory(index.MemoryConfig{})
+	m, err := inmemory.New(index.MemoryConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +35,7 @@ func openMemory(t *testing.T) *index.Memory {
 	return m
 }
 
-func apply(t *testing.T, m *index.Memory, src index.Source, changes ...index.Change) index.Counts {
+func apply(t *testing.T, m inmemory.Memory, src index.Source, changes ...index.Change) index.Counts {
 	t.Helper()
 	done, err := m.Apply(bounded, src, index.Cursor{}, changes)
 	if err != nil {

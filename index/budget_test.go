@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/inmemory"
 )
 
 var budgetBlocks = flag.Int("budget.blocks", 200_000, "blocks that the budget of a benchmark has room for; prompts are cold from some millions on")
@@ -20,7 +21,7 @@ func taken(u index.Usage) int64 { return u.Total }
 // feed stores fresh chains of chainBlocks in four pods, stepBlocks at a time.
 type feed struct {
 	testing.TB
-	*index.Memory
+	inmemory.Memory
 	sources []index.Source
 	change  [1]index.Change
 	step    int          // the next one
@@ -34,7 +35,7 @@ const (
 )
 
 func newFeed(tb testing.TB, bytes int64) *feed {
-	m, err := index.NewMemory(index.MemoryConfig{Bytes: bytes})
+	m, err := inmemory.New(index.MemoryConfig{Bytes: bytes})
 	if err != nil {
 		tb.Fatal(err)
 	}

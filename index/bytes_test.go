@@ -15,7 +15,7 @@ import (
 // filler makes the contents of an index.
 type filler struct {
 	tb testing.TB
-	m  *Memory
+	m  *memory
 	r  *rand.Rand
 	// tolerant: it goes on when there is no room for a source, which full counts.
 	tolerant bool
@@ -323,7 +323,7 @@ var contents = []struct {
 func TestBytes(t *testing.T) {
 	for _, c := range contents {
 		t.Run(c.name, func(t *testing.T) {
-			measure(t, MemoryConfig{}, c.fill)
+			measure(t, MemoryConfig{}, nil, c.fill)
 		})
 	}
 }
@@ -334,19 +334,22 @@ func TestBytesWithAMirror(t *testing.T) {
 		switch c.name {
 		case "chains of 20 blocks", "chains of one block", "churn", "sources with all lanes":
 			t.Run(c.name, func(t *testing.T) {
-				measure(t, MemoryConfig{Mirror: idleMirror{}}, c.fill)
+				measure(t, MemoryConfig{}, idleMirror{}, c.fill)
 			})
 		}
 	}
 }
 
 // measure fills a Memory, and compares what is counted with what the heap has.
-func measure(t *testing.T, cfg MemoryConfig, fill func(*filler)) {
+func measure(t *testing.T, cfg MemoryConfig, to mirror, fill func(*filler)) {
 	f := &filler{tb: t, r: rand.New(rand.NewPCG(3, 32))}
 	before := liveHeap()
-	m, err := NewMemory(cfg)
+	m, err := newMemory(cfg)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if to != nil {
+		m.MirrorTo(to)
 	}
 	f.m = m
 	f.apply(-1, f.chain(1))
@@ -376,7 +379,7 @@ func measure(t *testing.T, cfg MemoryConfig, fill func(*filler)) {
 }
 
 // discard removes all sources but the first, with which m took what first says.
-func discard(t *testing.T, m *Memory, first Usage) {
+func discard(t *testing.T, m *memory, first Usage) {
 	for i, s := range m.Describe(nil) {
 		switch {
 		case s.Source.Pod == "pod--0001.fleet":
@@ -430,7 +433,7 @@ func TestBytesAtTheBound(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			measure(t, MemoryConfig{Bytes: 2 << 20}, c.fill)
+			measure(t, MemoryConfig{Bytes: 2 << 20}, nil, c.fill)
 		})
 	}
 }

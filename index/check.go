@@ -13,7 +13,7 @@ import (
 
 // check returns what is wrong in m. The caller keeps sources from coming and
 // going; those that write are waited for.
-func (m *Memory) check() error {
+func (m *memory) check() error {
 	var sources []*source
 	for _, md := range *m.models.Load() {
 		md.pods.Range(func(_, p any) bool {

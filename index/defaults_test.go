@@ -4,7 +4,7 @@ import "testing"
 
 // TestDefaults: zeros give what the comments of MemoryConfig say.
 func TestDefaults(t *testing.T) {
-	m, err := NewMemory(MemoryConfig{})
+	m, err := newMemory(MemoryConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}

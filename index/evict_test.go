@@ -10,7 +10,7 @@ import (
 // evictor plays sources of some models at the bound, and knows what they hold.
 type evictor struct {
 	t     *testing.T
-	m     *Memory
+	m     *memory
 	r     *rand.Rand
 	held  map[Source]map[Key]bool // what the engines hold
 	saw   struct{ full, short, gone, over int }
@@ -55,7 +55,7 @@ func TestEvict(t *testing.T) {
 }
 
 func testEvict(t *testing.T, seed uint64) {
-	m, err := NewMemory(MemoryConfig{Bytes: MinMemory})
+	m, err := newMemory(MemoryConfig{Bytes: MinMemory})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func testEvict(t *testing.T, seed uint64) {
 
 // Idle names go first, then stores that wait, and only then what is held.
 func TestWhatGoesFirst(t *testing.T) {
-	m, err := NewMemory(MemoryConfig{Bytes: 2 << 20})
+	m, err := newMemory(MemoryConfig{Bytes: 2 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +172,7 @@ func TestWhatGoesFirst(t *testing.T) {
 func TestALargeStoreThatWaits(t *testing.T) {
 	for _, kind := range []string{"parked", "by hash", "masked"} {
 		for _, blocks := range []int{3_000, 10_000, 30_000, 100_000} {
-			m, err := NewMemory(MemoryConfig{Bytes: MinMemory, PendingBytes: 1 << 30})
+			m, err := newMemory(MemoryConfig{Bytes: MinMemory, PendingBytes: 1 << 30})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -226,7 +226,7 @@ func TestNoRoomToShareAKey(t *testing.T) {
 		"by name": {bare(11), store(11, []Local{2}, 1), bare(12), bare(13)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m, err := NewMemory(MemoryConfig{Bytes: MinMemory, PendingBytes: 2*(pendingCost+pendingHashCost) + localBytes})
+			m, err := newMemory(MemoryConfig{Bytes: MinMemory, PendingBytes: 2*(pendingCost+pendingHashCost) + localBytes})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -264,7 +264,7 @@ func TestNoRoomToShareAKey(t *testing.T) {
 // blocks of the store.
 func TestMaskedStoreOfAnIdleNameAtTheBound(t *testing.T) {
 	ctx := context.Background()
-	m, err := NewMemory(MemoryConfig{Bytes: MinMemory})
+	m, err := newMemory(MemoryConfig{Bytes: MinMemory})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 // crowd has sources fill a Memory with chains at its bound, and asks for those.
 type crowd struct {
 	testing.TB
-	m      *Memory
+	m      *memory
 	r      *rand.Rand
 	stored int // blocks
 }
@@ -19,7 +19,7 @@ type crowd struct {
 const crowdBytes = 2 << 20
 
 func newCrowd(tb testing.TB) *crowd {
-	m, err := NewMemory(MemoryConfig{Bytes: crowdBytes})
+	m, err := newMemory(MemoryConfig{Bytes: crowdBytes})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -46,7 +46,7 @@ func TestFull(t *testing.T) {
 		t.Run(kind.name, func(t *testing.T) {
 			f := &filler{tb: t, r: rand.New(rand.NewPCG(4, 4)), tolerant: true}
 			before := liveHeap()
-			m, err := NewMemory(MemoryConfig{Bytes: MinMemory})
+			m, err := newMemory(MemoryConfig{Bytes: MinMemory})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -21,7 +21,7 @@ type grave struct {
 
 // unlink takes those sources of a pod out of sight that are gone, and returns them. A pod
 // goes with its last source, a model with its last pod.
-func (m *Memory) unlink(pod string, gone func(*source) bool) (sources []*source) {
+func (m *memory) unlink(pod string, gone func(*source) bool) (sources []*source) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	models := maps.Clone(*m.models.Load())
@@ -62,8 +62,8 @@ func (m *Memory) unlink(pod string, gone func(*source) bool) (sources []*source)
 		m.ground.dead += len(sources)
 		for _, s := range sources {
 			s.removed.Store(true)
-			if m.cfg.Mirror != nil {
-				m.cfg.Mirror.Gone(s.feed)
+			if m.ground.mirror != nil {
+				m.ground.mirror.Gone(s.feed)
 			}
 		}
 		m.ground.addTables(-bytes)
@@ -73,7 +73,7 @@ func (m *Memory) unlink(pod string, gone func(*source) bool) (sources []*source)
 }
 
 // bury has a removed source tidied up.
-func (m *Memory) bury(s *source) {
+func (m *memory) bury(s *source) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed.Load() {

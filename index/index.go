@@ -1,7 +1,7 @@
 // Package index keeps which pod holds which KV-cache block in which memory
 // tier, and answers how long a prefix of a prompt each pod holds.
 //
-// [Index] is the contract that every backend keeps; [Memory] is the one that
+// [Index] is the contract that every backend keeps; [NewMemory] returns the one that
 // lives in the process. A new backend must pass the suite of package
 // indextest.
 //
@@ -454,7 +454,7 @@ type View struct {
 
 // Layout is the groups that a source has announced since its last OpClear, also
 // those that hold nothing. A Layout never changes. All rows of a source in one
-// answer share it. Memory gives the same pointer in later answers until a store
+// answer share it. NewMemory's gives the same pointer in later answers until a store
 // tells something new, so a caller can keep what follows from a Layout by its
 // pointer.
 type Layout struct {
@@ -492,8 +492,8 @@ type Row struct {
 	// stays after the blocks were stored again.
 	Evicted bool
 	// Stale: what the row says was true, and may not be any more, because nobody has said so
-	// for a while: whoever writes the source is away, or cannot reach the index. Memory has
-	// no such rows.
+	// for a while: whoever writes the source is away, or cannot reach the index. NewMemory's
+	// has no such rows.
 	Stale bool
 	// Held says of each block of the whole prompt, beyond the run too, in which
 	// tiers it is held: bit b%64 of word b/64 stands for block b, in blocks of
@@ -561,7 +561,7 @@ var ErrClosed = errors.New("index: closed")
 //     by nobody: no row claims it, not even when the engine still removes it, stores
 //     a child of it, or names it in a lower tier. The source says so until its next
 //     OpClear: by [Row.Evicted] at once, by [SourceInfo.Evicted] at the latest when
-//     one of its changes names the block. [Memory] forgets the blocks that were not
+//     one of its changes names the block. [NewMemory]'s forgets the blocks that were not
 //     used for the longest time, and leaves no hole by it.
 //
 // What forgetting a block means for the other rules:
@@ -635,16 +635,14 @@ type SourceInfo struct {
 	Evicted uint64
 }
 
-// Describer is an optional ability of an Index.
+// Describer is an optional ability of an Index: it tells what it has, for people and metrics.
 type Describer interface {
 	// Describe appends a SourceInfo for each source to dst.
 	Describe(dst []SourceInfo) []SourceInfo
-}
-
-// SourceDescriber is an optional ability of an Index.
-type SourceDescriber interface {
 	// DescribeSource is Describe for one source; false: there is no such source.
 	DescribeSource(src Source) (info SourceInfo, ok bool)
+	// Usage says what the index holds and what that takes.
+	Usage() Usage
 }
 
 // SourceRemover is an optional ability of an Index.
@@ -652,10 +650,4 @@ type SourceRemover interface {
 	// RemoveSource forgets one source: its blocks, names and cursors. A source that is not
 	// there is no error.
 	RemoveSource(ctx context.Context, src Source) error
-}
-
-// Sizer is an optional ability of an Index: it tells what it takes.
-type Sizer interface {
-	// Usage says what the index holds and what that takes.
-	Usage() Usage
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // removeSome removes a source, or its whole pod.
-func (m *Memory) removeSome(r *rand.Rand, src Source) error {
+func (m *memory) removeSome(r *rand.Rand, src Source) error {
 	if r.IntN(2) == 0 {
 		return m.Remove(context.Background(), src.Pod)
 	}
@@ -27,7 +27,7 @@ func TestInvariants(t *testing.T) {
 	var parked, removed, queries int
 	for seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 5))
-		m, err := NewMemory(MemoryConfig{PendingBytes: 8 << 10, IdleNames: 1 + r.IntN(20)})
+		m, err := newMemory(MemoryConfig{PendingBytes: 8 << 10, IdleNames: 1 + r.IntN(20)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,7 +85,7 @@ func TestInvariants(t *testing.T) {
 // flooded is a Memory at the least budget.
 type flooded struct {
 	testing.TB
-	*Memory
+	*memory
 	next uint64
 }
 
@@ -111,12 +111,12 @@ func (f *flooded) flood() Counts {
 // A hash that names prefixes in two variants loses one of them, with who holds a block
 // there. It goes on with the other one.
 func TestEvictedInOneVariant(t *testing.T) {
-	m, err := NewMemory(MemoryConfig{Bytes: MinMemory})
+	m, err := newMemory(MemoryConfig{Bytes: MinMemory})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	f := flooded{TB: t, Memory: m}
+	f := flooded{TB: t, memory: m}
 	src := Source{Pod: "a", Model: "m"}
 	store := func(g, unit, blocks int, hashes ...Hash) Change {
 		return Change{
@@ -172,12 +172,12 @@ func TestInvariantsAtABound(t *testing.T) {
 	var evicted, cycles uint64
 	for seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 6))
-		m, err := NewMemory(MemoryConfig{Bytes: MinMemory, PendingBytes: 8 << 10, IdleNames: 1 + r.IntN(200)})
+		m, err := newMemory(MemoryConfig{Bytes: MinMemory, PendingBytes: 8 << 10, IdleNames: 1 + r.IntN(200)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		srcs := []Source{{Pod: "0", Model: "m"}, {Pod: "1", Model: "m"}, {Pod: "2", Model: "m"}}
-		f := flooded{TB: t, Memory: m}
+		f := flooded{TB: t, memory: m}
 		for step := range choose(100, 150, 300) {
 			src, c := srcs[r.IntN(len(srcs))], randomChange(r)
 			c.Root = Key(r.IntN(3))<<16 | c.Root
@@ -219,7 +219,7 @@ func TestInvariantsAtABound(t *testing.T) {
 }
 
 // heldAndPlain returns how the answers with and without bits differ.
-func heldAndPlain(m *Memory, r *rand.Rand) string {
+func heldAndPlain(m *memory, r *rand.Rand) string {
 	p := make([]Local, 8)
 	for i := range p {
 		p[i] = Local(r.IntN(2))
@@ -327,7 +327,7 @@ func TestCutsBound(t *testing.T) {
 		"masked": func(n int) Change { return Change{BlockSize: 8 * n, Hashes: []Hash{Hash(n)}} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			m, err := NewMemory(MemoryConfig{})
+			m, err := newMemory(MemoryConfig{})
 			if err != nil {
 				t.Fatal(err)
 			}

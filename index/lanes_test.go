@@ -9,7 +9,7 @@ import (
 // The ordinals of lanes that have gone are used anew, but not as long as somebody
 // reads who may take them for the old ones.
 func TestOrdinals(t *testing.T) {
-	m, err := NewMemory(MemoryConfig{})
+	m, err := newMemory(MemoryConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func TestOrdinals(t *testing.T) {
 // A source has a bounded number of lanes. Those that are empty make room, but not
 // those in which a block may be after all.
 func TestLanesBound(t *testing.T) {
-	m, err := NewMemory(MemoryConfig{})
+	m, err := newMemory(MemoryConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}

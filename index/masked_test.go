@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/inmemory"
 )
 
 // BenchmarkMasked stores 64 blocks of a window group of which nothing is known, behind
@@ -27,7 +28,7 @@ func BenchmarkMasked(b *testing.B) {
 		{"late", 2 * hashes, func(block int) bool { return block%4 > 1 }, true},
 	} {
 		b.Run(kind.name, func(b *testing.B) {
-			ix, err := index.NewMemory(index.MemoryConfig{})
+			ix, err := inmemory.New(index.MemoryConfig{})
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -9,7 +9,7 @@ import (
 // hybrids is an index of pods with some groups, which all hold a prompt of units
 // of 16 tokens.
 type hybrids struct {
-	m    *Memory
+	m    *memory
 	q    Query
 	out  Matches
 	keys []Key
@@ -24,7 +24,7 @@ type held struct {
 
 func newHybrids(tb testing.TB, units, pods int, groups ...held) *hybrids {
 	tb.Helper()
-	m, err := NewMemory(MemoryConfig{})
+	m, err := newMemory(MemoryConfig{})
 	if err != nil {
 		tb.Fatal(err)
 	}

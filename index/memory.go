@@ -54,16 +54,10 @@ type MemoryConfig struct {
 	// latest stays. At least MinMemory; 0: 4 GiB, or
 	// 512 MiB on machines with addresses of 32 bits.
 	Bytes int64
-	// Mirror, if not nil, is told what changes. The depths that it can ask for take 4 bytes
-	// for each 8 to 32 prefixes. Restore returns an error then.
-	Mirror Mirror
 }
 
-// Memory is the Index that lives in the process. It is safe for concurrent
-// use. A Match waits for nobody and nobody waits for it; Applies of one source
-// wait for each other, those of one model let each other in after every few
-// hundred blocks.
-type Memory struct {
+// memory is the Index that lives in the process.
+type memory struct {
 	cfg    MemoryConfig
 	salt   [2]uint64 // of the tables of names
 	closed atomic.Bool
@@ -80,14 +74,24 @@ type Memory struct {
 }
 
 var (
-	_ Index           = (*Memory)(nil)
-	_ Describer       = (*Memory)(nil)
-	_ SourceDescriber = (*Memory)(nil)
-	_ SourceRemover   = (*Memory)(nil)
+	_ Index         = (*memory)(nil)
+	_ Describer     = (*memory)(nil)
+	_ SourceRemover = (*memory)(nil)
 )
 
-// NewMemory returns an empty Memory.
-func NewMemory(cfg MemoryConfig) (*Memory, error) {
+// NewMemory returns an empty index that lives in the process: the Memory. It is a [Describer]
+// and a [SourceRemover]. A Match waits for nobody and nobody waits for it; Applies of one
+// source wait for each other, those of one model let each other in after every few hundred
+// blocks.
+func NewMemory(cfg MemoryConfig) (Index, error) {
+	m, err := newMemory(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+func newMemory(cfg MemoryConfig) (*memory, error) {
 	if cfg.PendingBytes < 0 {
 		return nil, fmt.Errorf("index: PendingBytes is %d", cfg.PendingBytes)
 	}
@@ -103,10 +107,7 @@ func NewMemory(cfg MemoryConfig) (*Memory, error) {
 	if cfg.Seed == ([16]byte{}) {
 		rand.Read(cfg.Seed[:]) // never fails
 	}
-	m := &Memory{cfg: cfg, ground: newGround(cfg.Bytes), dumps: make(chan struct{}, 1)}
-	if cfg.Mirror != nil {
-		m.ground.mirrorTo(cfg.Mirror)
-	}
+	m := &memory{cfg: cfg, ground: newGround(cfg.Bytes), dumps: make(chan struct{}, 1)}
 	var salt [16]byte
 	rand.Read(salt[:])
 	m.salt = [2]uint64{binary.LittleEndian.Uint64(salt[:8]), binary.LittleEndian.Uint64(salt[8:])}
@@ -115,10 +116,10 @@ func NewMemory(cfg MemoryConfig) (*Memory, error) {
 }
 
 // Seed implements Index.
-func (m *Memory) Seed() [16]byte { return m.cfg.Seed }
+func (m *memory) Seed() [16]byte { return m.cfg.Seed }
 
 // Apply implements Index.
-func (m *Memory) Apply(ctx context.Context, src Source, cur Cursor, changes []Change) (Applied, error) {
+func (m *memory) Apply(ctx context.Context, src Source, cur Cursor, changes []Change) (Applied, error) {
 	if m.closed.Load() {
 		return Applied{}, ErrClosed
 	}
@@ -144,7 +145,7 @@ func (m *Memory) Apply(ctx context.Context, src Source, cur Cursor, changes []Ch
 }
 
 // source returns the source, made if need be.
-func (m *Memory) source(id Source) (*source, error) {
+func (m *memory) source(id Source) (*source, error) {
 	if md := (*m.models.Load())[id.Model]; md != nil {
 		if s := md.source(id); s != nil {
 			return s, nil
@@ -191,7 +192,7 @@ func (m *Memory) source(id Source) (*source, error) {
 
 // Cursor implements Index. It waits for the Apply of the source that is in
 // progress.
-func (m *Memory) Cursor(ctx context.Context, src Source, stream string) (Cursor, error) {
+func (m *memory) Cursor(ctx context.Context, src Source, stream string) (Cursor, error) {
 	if m.closed.Load() {
 		return Cursor{}, ErrClosed
 	}
@@ -215,7 +216,7 @@ func (m *Memory) Cursor(ctx context.Context, src Source, stream string) (Cursor,
 }
 
 // Match implements Index.
-func (m *Memory) Match(ctx context.Context, q *Query, out *Matches) error {
+func (m *memory) Match(ctx context.Context, q *Query, out *Matches) error {
 	out.Reset()
 	if m.closed.Load() {
 		return ErrClosed
@@ -248,17 +249,17 @@ func (m *Memory) Match(ctx context.Context, q *Query, out *Matches) error {
 // Remove implements Index. What the pod held is not seen any more when it
 // returns; its memory is tidied up by a goroutine that ends when that is done,
 // and that Close waits for.
-func (m *Memory) Remove(ctx context.Context, pod string) error {
+func (m *memory) Remove(ctx context.Context, pod string) error {
 	return m.remove(ctx, pod, func(*source) bool { return true })
 }
 
 // RemoveSource implements SourceRemover, as Remove does.
-func (m *Memory) RemoveSource(ctx context.Context, src Source) error {
+func (m *memory) RemoveSource(ctx context.Context, src Source) error {
 	return m.remove(ctx, src.Pod, func(s *source) bool { return s.id == src })
 }
 
 // remove forgets those sources of a pod that are gone.
-func (m *Memory) remove(ctx context.Context, pod string, gone func(*source) bool) error {
+func (m *memory) remove(ctx context.Context, pod string, gone func(*source) bool) error {
 	if m.closed.Load() {
 		return ErrClosed
 	}
@@ -276,7 +277,7 @@ func (m *Memory) remove(ctx context.Context, pod string, gone func(*source) bool
 
 // checked panics if something is wrong, with the build tag invariants. An index
 // of thousands of blocks is looked at now and then only.
-func (m *Memory) checked() {
+func (m *memory) checked() {
 	if !invariants.Enabled {
 		return
 	}
@@ -301,7 +302,7 @@ func (m *Memory) checked() {
 }
 
 // Describe implements Describer.
-func (m *Memory) Describe(dst []SourceInfo) []SourceInfo {
+func (m *memory) Describe(dst []SourceInfo) []SourceInfo {
 	for _, md := range *m.models.Load() {
 		md.pods.Range(func(_, p any) bool {
 			for _, s := range *p.(*podSources).list.Load() {
@@ -313,8 +314,8 @@ func (m *Memory) Describe(dst []SourceInfo) []SourceInfo {
 	return dst
 }
 
-// DescribeSource implements SourceDescriber.
-func (m *Memory) DescribeSource(src Source) (info SourceInfo, ok bool) {
+// DescribeSource implements Describer.
+func (m *memory) DescribeSource(src Source) (info SourceInfo, ok bool) {
 	if md := (*m.models.Load())[src.Model]; md != nil {
 		if s := md.source(src); s != nil {
 			return s.describe(), true
@@ -344,8 +345,8 @@ type Usage struct {
 	Evicted uint64
 }
 
-// Usage says what m holds.
-func (m *Memory) Usage() (u Usage) {
+// Usage implements Describer.
+func (m *memory) Usage() (u Usage) {
 	m.mu.Lock()
 	g := m.ground
 	m.mu.Unlock()
@@ -379,7 +380,7 @@ func (m *Memory) Usage() (u Usage) {
 }
 
 // Close implements Index.
-func (m *Memory) Close() error {
+func (m *memory) Close() error {
 	m.mu.Lock()
 	m.closed.Store(true)
 	m.models.Store(&map[string]*model{})

@@ -5,11 +5,12 @@ import (
 
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/index/indextest"
+	"github.com/kvindex/kvindex/internal/inmemory"
 )
 
 func TestMemory(t *testing.T) {
 	indextest.Run(t, func(tb testing.TB, c indextest.Config) index.Index {
-		m, err := index.NewMemory(index.MemoryConfig{PendingBytes: c.PendingBytes, IdleNames: c.IdleNames, Bytes: c.Bytes})
+		m, err := inmemory.New(index.MemoryConfig{PendingBytes: c.PendingBytes, IdleNames: c.IdleNames, Bytes: c.Bytes})
 		if err != nil {
 			tb.Fatal(err)
 		}

@@ -8,15 +8,17 @@ import (
 	"runtime"
 	"testing"
 	"time"
+
+	"github.com/kvindex/kvindex/index/internal/mirroring"
 )
 
 // idleMirror does nothing with what it is told.
 type idleMirror struct{}
 
-func (idleMirror) Holders(uint64, Source, *Layout, []Holder) {}
-func (idleMirror) Gone(uint64)                               {}
-func (idleMirror) Held(uint32, Run, uint32, uint32)          {}
-func (idleMirror) Evicted(uint32)                            {}
+func (idleMirror) Holders(uint64, Source, *Layout, []mirrorHolder) {}
+func (idleMirror) Gone(uint64)                                     {}
+func (idleMirror) Held(uint32, mirroring.Run, uint32, uint32)      {}
+func (idleMirror) Evicted(uint32)                                  {}
 
 // BenchmarkMirror stores fresh chains of 512 blocks in an empty Memory, with and without a
 // mirror in turns of a few ms. Its figures are of the quickest turns, which met no noise;
@@ -50,10 +52,13 @@ func BenchmarkMirror(b *testing.B) {
 			for i := range 16 {
 				sources = append(sources, Source{Pod: fmt.Sprint(i), Model: "m"})
 			}
-			run := func(mirror Mirror) time.Duration {
-				m, err := NewMemory(MemoryConfig{Mirror: mirror, Seed: [16]byte{1}})
+			run := func(mirror mirror) time.Duration {
+				m, err := newMemory(MemoryConfig{Seed: [16]byte{1}})
 				if err != nil {
 					b.Fatal(err)
+				}
+				if mirror != nil {
+					m.MirrorTo(mirror)
 				}
 				defer m.Close()
 				runtime.GC()

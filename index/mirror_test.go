@@ -3,6 +3,7 @@ package index_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"io"
 	"math/bits"
 	"slices"
@@ -13,6 +14,13 @@ import (
 
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/index/indextest"
+	"github.com/kvindex/kvindex/index/internal/mirroring"
+	"github.com/kvindex/kvindex/internal/inmemory"
+)
+
+type (
+	holder = mirroring.Holder[index.Group, index.Tier, index.Variant]
+	teller = mirroring.Teller[index.Source, index.Layout, holder]
 )
 
 // mapMirror is who holds what, in maps, by the calls of a Memory alone. What it is told
@@ -36,7 +44,7 @@ type mirrorFeed struct {
 }
 
 type mirrorHolder struct {
-	index.Holder
+	holder
 	keys    map[index.Key]mirrorPlace
 	evicted bool
 }
@@ -70,7 +78,7 @@ func (m *mapMirror) enter() (leave func()) {
 	}
 }
 
-func (m *mapMirror) Holders(feed uint64, src index.Source, layout *index.Layout, holders []index.Holder) {
+func (m *mapMirror) Holders(feed uint64, src index.Source, layout *index.Layout, holders []holder) {
 	defer m.enter()()
 	m.told.holders.Add(1)
 	f := m.feeds[feed]
@@ -102,13 +110,13 @@ func (m *mapMirror) Holders(feed uint64, src index.Source, layout *index.Layout,
 			of = was[i]
 			was = slices.Delete(was, i, i+1)
 			if of.Group.ID != h.Group.ID || of.Tier != h.Tier {
-				m.Errorf("holder %d was %v and is %v", h.ID, of.Holder, h)
+				m.Errorf("holder %d was %v and is %v", h.ID, of.holder, h)
 			}
-			if of.Holder != h {
+			if of.holder != h {
 				m.told.changed.Add(1)
 			}
 		}
-		of.Holder = h
+		of.holder = h
 		m.holders[h.ID] = of
 		f.holders = append(f.holders, of)
 	}
@@ -130,7 +138,7 @@ func (m *mapMirror) Gone(feed uint64) {
 	}
 }
 
-func (m *mapMirror) Held(holder uint32, run index.Run, was, now uint32) {
+func (m *mapMirror) Held(holder uint32, run mirroring.Run, was, now uint32) {
 	defer m.enter()()
 	m.told.held.Add(1)
 	h := m.holders[holder]
@@ -143,8 +151,8 @@ func (m *mapMirror) Held(holder uint32, run index.Run, was, now uint32) {
 	}
 	for i := range run.Len() {
 		depth := run.Depth() + i
-		at := mirrorPlace{depth, run.Key(depth &^ 31)}
-		key := run.Key(depth)
+		at := mirrorPlace{depth, index.Key(run.Key(depth &^ 31))}
+		key := index.Key(run.Key(depth))
 		if had, ok := h.keys[key]; ok != (was>>i&1 != 0) || ok && had != at {
 			m.Errorf("holder %d had %b; of key %d at %v it has %v: %v", holder, was, i, at, had, ok)
 		}
@@ -172,17 +180,17 @@ func (m *mapMirror) Evicted(holder uint32) {
 
 // mirrored is a Memory of which the answers come from its mirror.
 type mirrored struct {
-	*index.Memory
+	inmemory.Memory
 	mirror *mapMirror
 }
 
 func newMirrored(tb testing.TB, c index.MemoryConfig, of *told) mirrored {
 	mirror := newMapMirror(tb, of)
-	c.Mirror = mirror
-	m, err := index.NewMemory(c)
+	m, err := inmemory.New(c)
 	if err != nil {
 		tb.Fatal(err)
 	}
+	m.(teller).MirrorTo(mirror)
 	return mirrored{m, mirror}
 }
 
@@ -339,12 +347,15 @@ func TestMirror(t *testing.T) {
 			{"told of evictions", &saw.evicted, 100},
 		} {
 			t.Logf("%s: %d times", c.what, c.n.Load())
-			if enough := c.enough; c.n.Load() == 0 || indextest.Long() && c.n.Load() < enough {
+			if enough := c.enough; c.n.Load() == 0 || long() && c.n.Load() < enough {
 				t.Errorf("%s: %d times, want %d", c.what, c.n.Load(), enough)
 			}
 		}
 	})
 }
+
+// long reports whether the suite of package indextest has its long form.
+func long() bool { return flag.Lookup("indextest.seeds").Value.(flag.Getter).Get().(int) >= 24 }
 
 // mirrorStore is a store of some blocks of a chain.
 func mirrorStore(root uint64, from, n int) index.Change {
@@ -436,7 +447,7 @@ type earlyMirror struct {
 	early   atomic.Bool
 }
 
-func (m *earlyMirror) Held(holder uint32, run index.Run, was, now uint32) {
+func (m *earlyMirror) Held(holder uint32, run mirroring.Run, was, now uint32) {
 	m.once.Do(func() { close(m.began) })
 	m.mapMirror.Held(holder, run, was, now)
 }
@@ -456,10 +467,11 @@ func TestMirrorOfASourceThatGoesMeanwhile(t *testing.T) {
 			t.Fatalf("removed only %d times while a store was in progress", meanwhile)
 		}
 		mirror := &earlyMirror{mapMirror: newMapMirror(t, new(told)), began: make(chan struct{})}
-		m, err := index.NewMemory(index.MemoryConfig{Mirror: mirror})
+		m, err := inmemory.New(index.MemoryConfig{})
 		if err != nil {
 			t.Fatal(err)
 		}
+		m.(teller).MirrorTo(mirror)
 		var removal sync.WaitGroup
 		removal.Go(func() {
 			<-mirror.began

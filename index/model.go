@@ -15,6 +15,7 @@ import (
 type ground struct {
 	mem    mem.Count
 	forest *forest.Forest
+	mirror mirror // nil: there is none
 
 	mu        sync.Mutex // of those who write in forest
 	variants  []Variant  // of the forest's chains, by number
@@ -56,7 +57,7 @@ type model struct {
 	// after those and any change of a source's views.
 	podsGen, gen atomic.Uint64
 	pods         sync.Map       // podSources by name
-	n            int            // pods; guarded by Memory.mu
+	n            int            // pods; guarded by memory.mu
 	holders      forest.Holders // guarded by ground.mu
 }
 

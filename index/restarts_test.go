@@ -10,6 +10,8 @@ import (
 
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/index/indextest"
+	"github.com/kvindex/kvindex/internal/inmemory"
+	"github.com/kvindex/kvindex/internal/trace"
 )
 
 // restarts is a Memory of which, now and then, only a snapshot is left before an Apply.
@@ -19,7 +21,7 @@ type restarts struct {
 	every int // Applies go by until a restart, then twice as many until the next
 
 	mu     sync.RWMutex
-	m      *index.Memory
+	m      inmemory.Memory
 	closed bool
 
 	count         sync.Mutex
@@ -49,7 +51,7 @@ func (r *restarts) restart() {
 	}
 	cfg := r.cfg
 	cfg.Seed = r.m.Seed()
-	m, err := index.NewMemory(cfg)
+	m, err := inmemory.New(cfg)
 	if err != nil {
 		r.tb.Error(err)
 		return
@@ -70,7 +72,7 @@ func (r *restarts) restart() {
 	r.m = m
 }
 
-func (r *restarts) now() *index.Memory {
+func (r *restarts) now() inmemory.Memory {
 	r.mu.RLock()
 	return r.m
 }
@@ -116,7 +118,7 @@ func (r *restarts) RemoveSource(ctx context.Context, src index.Source) error {
 	return r.now().RemoveSource(ctx, src)
 }
 
-func (r *restarts) Explain(ctx context.Context, src index.Source, b index.Block) (index.Trace, error) {
+func (r *restarts) Explain(ctx context.Context, src index.Source, b inmemory.Block) (trace.Trace, error) {
 	defer r.mu.RUnlock()
 	return r.now().Explain(ctx, src, b)
 }
@@ -143,7 +145,7 @@ func (r *restarts) Close() error {
 func TestMemoryRestarts(t *testing.T) {
 	indextest.Run(t, func(tb testing.TB, c indextest.Config) index.Index {
 		cfg := index.MemoryConfig{PendingBytes: c.PendingBytes, IdleNames: c.IdleNames, Bytes: c.Bytes}
-		m, err := index.NewMemory(cfg)
+		m, err := inmemory.New(cfg)
 		if err != nil {
 			tb.Fatal(err)
 		}

@@ -34,7 +34,7 @@ var errRecord = errors.New("index: wrong snapshot")
 
 // restorer reads a snapshot.
 type restorer struct {
-	m *Memory
+	m *memory
 	g *ground
 	f *forest.Forest
 
@@ -96,14 +96,14 @@ const (
 
 // Restore fills an empty index from the sections that Snapshot wrote. read returns io.EOF
 // behind the last one. m must be new, and without a Mirror. It is closed if what is read is wrong.
-func (m *Memory) Restore(ctx context.Context, read func() ([]byte, error)) error {
+func (m *memory) Restore(ctx context.Context, read func() ([]byte, error)) error {
 	m.mu.Lock()
 	g, models := m.ground, len(*m.models.Load())
 	m.mu.Unlock()
 	switch {
 	case g == nil:
 		return ErrClosed
-	case m.cfg.Mirror != nil:
+	case g.mirror != nil:
 		return errors.New("index: Restore into an index with a Mirror")
 	case models > 0:
 		return errors.New("index: Restore into an index that is not empty")

@@ -8,12 +8,13 @@ import (
 	"testing"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/inmemory"
 )
 
 // smallest returns a Memory of the smallest budget.
-func smallest(t *testing.T) *index.Memory {
+func smallest(t *testing.T) inmemory.Memory {
 	t.Helper()
-	m, err := index.NewMemory(index.MemoryConfig{Bytes: index.MinMemory})
+	m, err := inmemory.New(index.MemoryConfig{Bytes: index.MinMemory})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -21,7 +22,7 @@ func smallest(t *testing.T) *index.Memory {
 	return m
 }
 
-func within(t *testing.T, m *index.Memory) {
+func within(t *testing.T, m inmemory.Memory) {
 	t.Helper()
 	if u := m.Usage(); u.Total > u.Budget {
 		t.Fatalf("%d bytes are taken of %d", u.Total, u.Budget)
@@ -29,7 +30,7 @@ func within(t *testing.T, m *index.Memory) {
 }
 
 func TestABudgetThatIsTooSmall(t *testing.T) {
-	if _, err := index.NewMemory(index.MemoryConfig{Bytes: index.MinMemory - 1}); err == nil || !strings.Contains(err.Error(), fmt.Sprint(index.MinMemory)) {
+	if _, err := inmemory.New(index.MemoryConfig{Bytes: index.MinMemory - 1}); err == nil || !strings.Contains(err.Error(), fmt.Sprint(index.MinMemory)) {
 		t.Errorf("%v does not name the least budget", err)
 	}
 }

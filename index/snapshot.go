@@ -107,7 +107,7 @@ const (
 
 // dumper writes a snapshot.
 type dumper struct {
-	m       *Memory
+	m       *memory
 	g       *ground
 	write   func([]byte) error
 	size    int // of a section
@@ -172,7 +172,7 @@ type dumping struct {
 // pod, cut is called once: it calls last once, at a moment at which no message of
 // that pod is being applied, and last notes what is left of the pod up to that
 // moment: it writes nothing, and takes at most some ms.
-func (m *Memory) Snapshot(ctx context.Context, write func([]byte) error, cut func(string, func() error) error) error {
+func (m *memory) Snapshot(ctx context.Context, write func([]byte) error, cut func(string, func() error) error) error {
 	select {
 	case m.dumps <- struct{}{}:
 		defer func() { <-m.dumps }()
@@ -232,7 +232,7 @@ func (w *dumper) run(ctx context.Context, cut func(string, func() error) error) 
 }
 
 // podNames returns the pods, by name.
-func (m *Memory) podNames() (pods []string) {
+func (m *memory) podNames() (pods []string) {
 	for _, md := range *m.models.Load() {
 		md.pods.Range(func(pod, _ any) bool {
 			pods = append(pods, pod.(string))
@@ -244,7 +244,7 @@ func (m *Memory) podNames() (pods []string) {
 }
 
 // sourcesOf returns the sources of a pod.
-func (m *Memory) sourcesOf(pod string) (sources []*source) {
+func (m *memory) sourcesOf(pod string) (sources []*source) {
 	for _, md := range *m.models.Load() {
 		if p, ok := md.pods.Load(pod); ok {
 			sources = append(sources, *p.(*podSources).list.Load()...)

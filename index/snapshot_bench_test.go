@@ -19,8 +19,8 @@ var snapshotBlocks = flag.Int("snapshot.blocks", 1<<20, "blocks of BenchmarkSnap
 const snapshotPods = 16
 
 // filled returns an index of chains of 512 blocks, each of as many pods.
-func filled(tb testing.TB, blocks, holders int) *Memory {
-	m, err := NewMemory(MemoryConfig{Bytes: 8 << 30, Seed: [16]byte{1}})
+func filled(tb testing.TB, blocks, holders int) *memory {
+	m, err := newMemory(MemoryConfig{Bytes: 8 << 30, Seed: [16]byte{1}})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -93,10 +93,10 @@ func BenchmarkRestore(b *testing.B) {
 func BenchmarkSnapshotBeside(b *testing.B) {
 	for _, bench := range []struct {
 		name string
-		do   func(*testing.B, *Memory)
+		do   func(*testing.B, *memory)
 	}{
-		{"nothing", func(*testing.B, *Memory) { time.Sleep(200 * time.Millisecond) }},
-		{"snapshots", func(b *testing.B, m *Memory) {
+		{"nothing", func(*testing.B, *memory) { time.Sleep(200 * time.Millisecond) }},
+		{"snapshots", func(b *testing.B, m *memory) {
 			err := m.Snapshot(context.Background(), func([]byte) error { return nil },
 				func(_ string, last func() error) error { return last() })
 			if err != nil {
@@ -132,7 +132,7 @@ func BenchmarkSnapshotBeside(b *testing.B) {
 }
 
 // writeSteadily stores 100 blocks each millisecond, and removes them later.
-func writeSteadily(ctx context.Context, b *testing.B, m *Memory) (took []time.Duration, most int64) {
+func writeSteadily(ctx context.Context, b *testing.B, m *memory) (took []time.Duration, most int64) {
 	r := rand.New(rand.NewPCG(3, 4))
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -157,7 +157,7 @@ func writeSteadily(ctx context.Context, b *testing.B, m *Memory) (took []time.Du
 }
 
 // readSteadily asks for a chain each millisecond.
-func readSteadily(ctx context.Context, b *testing.B, m *Memory) (took []time.Duration) {
+func readSteadily(ctx context.Context, b *testing.B, m *memory) (took []time.Duration) {
 	r := rand.New(rand.NewPCG(1, 2)) // of filled
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()

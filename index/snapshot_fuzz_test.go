@@ -12,7 +12,7 @@ import (
 // snapshotOf returns a snapshot of a small random index, each section behind its length.
 func snapshotOf(tb testing.TB, seed uint64) (all []byte) {
 	r := rand.New(rand.NewPCG(seed, 11))
-	m, err := NewMemory(MemoryConfig{Seed: [16]byte{1}, PendingBytes: 8 << 10})
+	m, err := newMemory(MemoryConfig{Seed: [16]byte{1}, PendingBytes: 8 << 10})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func restoreAny(t *testing.T, all []byte, small bool) bool {
 	if small {
 		cfg.Bytes = MinMemory
 	}
-	m, err := NewMemory(cfg)
+	m, err := newMemory(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ type busyChange struct {
 const pages = 400
 
 // next applies another change.
-func (p *busyPod) next(tb testing.TB, m *Memory, clears bool) {
+func (p *busyPod) next(tb testing.TB, m *memory, clears bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	page := p.r.Uint64N(pages)
@@ -56,7 +56,7 @@ func (p *busyPod) next(tb testing.TB, m *Memory, clears bool) {
 	}
 }
 
-func (b *busyChange) apply(m *Memory, n int) (Applied, error) {
+func (b *busyChange) apply(m *memory, n int) (Applied, error) {
 	return m.Apply(context.Background(), b.src, Cursor{Stream: "s", Next: uint64(n)}, []Change{b.c})
 }
 
@@ -70,7 +70,7 @@ func TestSnapshotBesideWriters(t *testing.T) {
 
 func testSnapshotBesideWriters(t *testing.T, seed uint64, clears bool) {
 	cfg := MemoryConfig{Seed: [16]byte{1}, Bytes: 16 << 20}
-	m, err := NewMemory(cfg)
+	m, err := newMemory(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func testSnapshotBesideWriters(t *testing.T, seed uint64, clears bool) {
 	if clears {
 		return
 	}
-	want, err := NewMemory(cfg)
+	want, err := newMemory(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

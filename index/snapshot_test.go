@@ -16,7 +16,7 @@ import (
 
 // sectionsOf returns the snapshot of an index that nobody else uses. then is called
 // behind each cut.
-func sectionsOf(tb testing.TB, m *Memory, then ...func()) (sections [][]byte) {
+func sectionsOf(tb testing.TB, m *memory, then ...func()) (sections [][]byte) {
 	tb.Helper()
 	free := func(mu *sync.Mutex) {
 		if !mu.TryLock() {
@@ -61,9 +61,9 @@ func reader(sections [][]byte) func() ([]byte, error) {
 }
 
 // restored returns what sections hold.
-func restored(tb testing.TB, cfg MemoryConfig, sections [][]byte) *Memory {
+func restored(tb testing.TB, cfg MemoryConfig, sections [][]byte) *memory {
 	tb.Helper()
-	m, err := NewMemory(cfg)
+	m, err := newMemory(cfg)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestSnapshotGoesOn(t *testing.T) {
 		if !clears { // a clear makes names idle in any order
 			cfg.IdleNames = 1 + r.IntN(20)
 		}
-		m, err := NewMemory(cfg)
+		m, err := newMemory(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,7 +96,7 @@ func TestSnapshotGoesOn(t *testing.T) {
 		for pod := range 1 + r.IntN(4) {
 			srcs = append(srcs, Source{Pod: fmt.Sprint(pod / 2), Model: "m", Rank: pod % 2})
 		}
-		var copied *Memory
+		var copied *memory
 		for step := range 1000 {
 			src := srcs[min(r.IntN(2*len(srcs)), len(srcs)-1)]
 			if step == r.IntN(1000) || step == 500 {
@@ -118,7 +118,7 @@ func TestSnapshotGoesOn(t *testing.T) {
 			}
 			remove, one := r.IntN(80) == 0, r.IntN(2) == 0
 			var all [2]Applied
-			for i, of := range []*Memory{m, copied} {
+			for i, of := range []*memory{m, copied} {
 				if of == nil {
 					continue
 				}
@@ -162,12 +162,12 @@ func TestSnapshotIsOfItsCut(t *testing.T) {
 	for seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 17))
 		cfg := MemoryConfig{PendingBytes: 8 << 10, IdleNames: 64, Seed: [16]byte{1}}
-		m, err := NewMemory(cfg)
+		m, err := newMemory(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
 		step := uint64(0)
-		apply := func(c Change, of ...*Memory) (all []Applied) {
+		apply := func(c Change, of ...*memory) (all []Applied) {
 			step++
 			src := Source{Pod: "p", Model: "m", Rank: r.IntN(2)}
 			for _, m := range of {
@@ -221,9 +221,9 @@ func TestSnapshotIsOfItsCut(t *testing.T) {
 }
 
 // different says what two indexes say differently.
-func different(a, b *Memory, r *rand.Rand) string { return differentIn(a, b, r, 0) }
+func different(a, b *memory, r *rand.Rand) string { return differentIn(a, b, r, 0) }
 
-func differentIn(a, b *Memory, r *rand.Rand, page uint64) string {
+func differentIn(a, b *memory, r *rand.Rand, page uint64) string {
 	if a, b := a.described(), b.described(); !slices.Equal(a, b) {
 		return fmt.Sprintf("described as\n%+v, and in the copy\n%+v", a, b)
 	}
@@ -250,7 +250,7 @@ func differentIn(a, b *Memory, r *rand.Rand, page uint64) string {
 
 // inside is what shows only much later: the idle names and the stores that wait, in their
 // order, and which hidden names share their keys.
-func (m *Memory) inside() (text string) {
+func (m *memory) inside() (text string) {
 	for _, pod := range m.podNames() {
 		for _, s := range m.sourcesOf(pod) {
 			text += fmt.Sprint(s.id, " idle")
@@ -280,7 +280,7 @@ func (m *Memory) inside() (text string) {
 }
 
 // described is Describe, but for what depends on salts.
-func (m *Memory) described() (all []SourceInfo) {
+func (m *memory) described() (all []SourceInfo) {
 	all = m.Describe(nil)
 	for i := range all {
 		all[i].Bytes = 0
@@ -290,7 +290,7 @@ func (m *Memory) described() (all []SourceInfo) {
 }
 
 // answer is all that m says of a prompt.
-func (m *Memory) answer(locals []Local, page uint64, r *rand.Rand) string {
+func (m *memory) answer(locals []Local, page uint64, r *rand.Rand) string {
 	var got Matches
 	root := r.IntN(2)
 	err := m.Match(context.Background(), &Query{
@@ -323,7 +323,7 @@ func (m *Memory) answer(locals []Local, page uint64, r *rand.Rand) string {
 // What is not a whole snapshot of the same seed is refused, and the index closed.
 func TestRestoreRefuses(t *testing.T) {
 	cfg := MemoryConfig{Seed: [16]byte{1}}
-	m, err := NewMemory(cfg)
+	m, err := newMemory(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -339,7 +339,7 @@ func TestRestoreRefuses(t *testing.T) {
 		t.Fatalf("%d sections", len(whole))
 	}
 	restore := func(cfg MemoryConfig, sections ...[]byte) error {
-		m, err := NewMemory(cfg)
+		m, err := newMemory(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -390,7 +390,7 @@ func TestRestoreRefuses(t *testing.T) {
 // as evicted. Not all of it: while it is read, a chain may end before the slab that was
 // used.
 func TestRestoreIntoLess(t *testing.T) {
-	m, err := NewMemory(MemoryConfig{Seed: [16]byte{1}})
+	m, err := newMemory(MemoryConfig{Seed: [16]byte{1}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -406,7 +406,7 @@ func TestRestoreIntoLess(t *testing.T) {
 		}
 		all = append(all, c)
 	}
-	run := func(m *Memory, c Change) int {
+	run := func(m *memory, c Change) int {
 		var got Matches
 		err := m.Match(context.Background(), &Query{
 			Candidates: NewCandidates("m", nil),
@@ -469,8 +469,8 @@ func TestRestoreIntoLess(t *testing.T) {
 // A snapshot is ended by its context, its writer and Close, and gives back all it took.
 // One at a time is written; another one waits no longer than its context.
 func TestSnapshotEnds(t *testing.T) {
-	fill := func() *Memory {
-		m, err := NewMemory(MemoryConfig{Seed: [16]byte{1}, Bytes: 16 << 20})
+	fill := func() *memory {
+		m, err := newMemory(MemoryConfig{Seed: [16]byte{1}, Bytes: 16 << 20})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -489,12 +489,12 @@ func TestSnapshotEnds(t *testing.T) {
 	broken := errors.New("broken")
 	for _, c := range []struct {
 		name string
-		end  func(*Memory, context.CancelFunc) error
+		end  func(*memory, context.CancelFunc) error
 		want error
 	}{
-		{"its context", func(_ *Memory, cancel context.CancelFunc) error { cancel(); return nil }, context.Canceled},
-		{"its writer", func(*Memory, context.CancelFunc) error { return broken }, broken},
-		{"Close", func(m *Memory, _ context.CancelFunc) error { return m.Close() }, ErrClosed},
+		{"its context", func(_ *memory, cancel context.CancelFunc) error { cancel(); return nil }, context.Canceled},
+		{"its writer", func(*memory, context.CancelFunc) error { return broken }, broken},
+		{"Close", func(m *memory, _ context.CancelFunc) error { return m.Close() }, ErrClosed},
 	} {
 		m := fill()
 		ctx, cancel := context.WithCancel(context.Background())
@@ -531,7 +531,7 @@ func TestSnapshotEnds(t *testing.T) {
 // A writer that hangs while all of a pod changes ends the snapshot, and not the pod. What
 // was noted is given back, and the next snapshot is whole.
 func TestSnapshotOfWhatChangesTooMuch(t *testing.T) {
-	m, err := NewMemory(MemoryConfig{Seed: [16]byte{1}, Bytes: 4 << 20})
+	m, err := newMemory(MemoryConfig{Seed: [16]byte{1}, Bytes: 4 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -579,7 +579,7 @@ func TestSnapshotOfWhatChangesTooMuch(t *testing.T) {
 // is restored is what was held, but for what is said to be evicted.
 func TestSnapshotOfWhatIsEvicted(t *testing.T) {
 	cfg := MemoryConfig{Seed: [16]byte{1}, Bytes: 8 << 20}
-	m, err := NewMemory(cfg)
+	m, err := newMemory(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -632,7 +632,7 @@ func TestSnapshotOfWhatIsEvicted(t *testing.T) {
 // bytes were read, over all sources.
 func TestRestoreOfPromises(t *testing.T) {
 	cfg := MemoryConfig{Seed: [16]byte{1}}
-	m, err := NewMemory(cfg)
+	m, err := newMemory(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -182,7 +182,7 @@ type soakEngine struct {
 }
 
 // step does one thing that engines do.
-func (e *soakEngine) step(m *Memory, pool *soakPool) error {
+func (e *soakEngine) step(m *memory, pool *soakPool) error {
 	var changes []Change
 	switch n := e.r.IntN(4000); {
 	case n == 0: // it goes; another one comes, or the same again
@@ -220,7 +220,7 @@ func (e *soakEngine) step(m *Memory, pool *soakPool) error {
 }
 
 // ask asks for a prompt and compares the answer with what the engine holds.
-func (e *soakEngine) ask(m *Memory, p soakPrompt, held bool) error {
+func (e *soakEngine) ask(m *memory, p soakPrompt, held bool) error {
 	var got Matches
 	q := Query{Candidates: NewCandidates(e.src.Model, []string{e.src.Pod}), Keys: p.keys, Held: held}
 	if err := m.Match(context.Background(), &q, &got); err != nil {
@@ -235,7 +235,7 @@ func (e *soakEngine) ask(m *Memory, p soakPrompt, held bool) error {
 
 // compare compares the row of a prompt with what the engine holds: that is all of it, or
 // some was forgotten.
-func (e *soakEngine) compare(m *Memory, p soakPrompt, row Row) error {
+func (e *soakEngine) compare(m *memory, p soakPrompt, row Row) error {
 	run, gpu := int32(0), int32(0)
 	for i, h := range p.hashes {
 		inGPU := e.gpu.has(h)
@@ -267,7 +267,7 @@ func (e *soakEngine) compare(m *Memory, p soakPrompt, row Row) error {
 
 // forgotten reports whether m has given up anything that the engine may hold. What dies is
 // counted when its names go.
-func (e *soakEngine) forgotten(m *Memory) bool {
+func (e *soakEngine) forgotten(m *memory) bool {
 	m.ground.mu.Lock()
 	dying := m.ground.forest.Dying() > 0
 	m.ground.mu.Unlock()
@@ -330,7 +330,7 @@ func (e *soakEngine) store(p soakPrompt, from, to int) Change {
 
 // soak is a whole run.
 type soak struct {
-	m       *Memory
+	m       *memory
 	pool    soakPool
 	engines []*soakEngine
 	// What the test holds: a part when the index was made, and what is counted.
@@ -364,7 +364,7 @@ func newSoak(t *testing.T, models int, cfg MemoryConfig) *soak {
 	}
 	s.base = liveHeap() - s.count.Load()
 	var err error
-	if s.m, err = NewMemory(cfg); err != nil {
+	if s.m, err = newMemory(cfg); err != nil {
 		t.Fatal(err)
 	}
 	for range soakWarm {

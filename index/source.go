@@ -140,7 +140,7 @@ type source struct {
 	following *maskedStore // nil: there is none
 }
 
-func newSource(id Source, m *Memory, md *model, feed uint64) *source {
+func newSource(id Source, m *memory, md *model, feed uint64) *source {
 	count := &md.ground.mem
 	text := strings.Clone(id.Pod + id.Model) // not to keep whatever it was cut from
 	id.Pod, id.Model = text[:len(id.Pod)], text[len(id.Pod):]

@@ -18,6 +18,7 @@ import (
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 	"github.com/kvindex/kvindex/route"
 	"github.com/kvindex/kvindex/tokenize/chat"
@@ -97,7 +98,7 @@ func (e *engine) compute(ctx context.Context, body []byte) (c computed, err erro
 
 // noting is an index that says when something was applied.
 type noting struct {
-	*index.Memory
+	inmemory.Memory
 	changed chan struct{} // holds a token when a stream has gone on, or a state has changed
 }
 
@@ -129,7 +130,7 @@ type fleet struct {
 func start(t *testing.T) *fleet {
 	zmtptest.NoLeaks(t)
 	ctx, cancel := context.WithCancel(zmtptest.Context(t))
-	memory, err := index.NewMemory(index.MemoryConfig{})
+	memory, err := inmemory.New(index.MemoryConfig{})
 	ok(t, err)
 	f := &fleet{t: t, ctx: ctx, engines: map[string]*engine{}, began: make(chan string, 16)}
 	f.index = noting{memory, make(chan struct{}, 1)}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/inmemory"
 )
 
 // The random histories at a bound. They are those of random.go, on longer prompts, and
@@ -100,7 +101,7 @@ func (f *flood) pass(bytes int) error {
 
 // isBounded reports whether a backend says that it has a bound in bytes.
 func isBounded(ix index.Index) bool {
-	s, ok := ix.(index.Sizer)
+	s, ok := ix.(index.Describer)
 	return ok && s.Usage().Budget > 0
 }
 
@@ -158,7 +159,7 @@ func testBound(t *testing.T, open func(testing.TB, Config) index.Index, seed uin
 		t: t, ix: ix, w: w, m: model{}, saw: saw, lacksNames: map[index.Source]bool{}, pods: map[string]*index.Candidates{},
 		flood: &flood{ix: ix},
 	}
-	_, b.leaves = ix.(*index.Memory)
+	_, b.leaves = ix.(inmemory.Memory)
 	for range 3 {
 		p := string("KLMNO"[w.r.IntN(5)])
 		for len(p) < 1+2*promptBlocks {

@@ -17,6 +17,8 @@ import (
 	"testing"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/inmemory"
+	"github.com/kvindex/kvindex/internal/trace"
 )
 
 // Config has the bounds that the suite reaches. 0 is the default of the backend. The
@@ -29,7 +31,7 @@ type Config struct {
 	// holds their blocks.
 	IdleNames int
 	// Bytes is what the backend may take in all, index.MinMemory or more. A backend
-	// without such a bound ignores it. One that has it says so by [index.Sizer].
+	// without such a bound ignores it. One that has it says so by [index.Describer].
 	Bytes int64
 }
 
@@ -1857,7 +1859,7 @@ var cases = []testCase{
 			if got, err := t.ix.Cursor(ctx, src, "s"); err != nil || got != want {
 				t.Errorf("%v: cursor %+v, %v, want %+v", src, got, err, want)
 			}
-			d, ok := t.ix.(index.SourceDescriber)
+			d, ok := t.ix.(index.Describer)
 			if !ok {
 				continue
 			}
@@ -2292,79 +2294,79 @@ func testConcurrent(t *testing.T, open func(testing.TB, Config) index.Index) {
 }
 
 // block is a block of c.
-func (c chain) block(n int) index.Block {
+func (c chain) block(n int) inmemory.Block {
 	keys, _ := c.keys(variant)
-	return index.Block{Variant: variant, Size: size, Number: n, Key: keys[n], Locals: c.locals}
+	return inmemory.Block{Variant: variant, Size: size, Number: n, Key: keys[n], Locals: c.locals}
 }
 
-// testTrace is for backends that are an index.Explainer.
+// testTrace is for the backends of this module.
 func testTrace(t *T) {
-	x, ok := t.ix.(index.Explainer)
+	x, ok := t.ix.(inmemory.Explainer)
 	if !ok {
-		t.Skip("no index.Explainer")
+		t.Skip("no inmemory.Explainer")
 	}
 	c := newChain(1, 6)
 	other := c.fork(3, 3, 9)
-	want := func(src index.Source, b index.Block, want index.Trace) {
+	want := func(src index.Source, b inmemory.Block, want trace.Trace) {
 		t.Helper()
 		if got, err := x.Explain(ctx, src, b); err != nil || got != want {
 			t.Errorf("block %d: %+v, %v, want %+v", b.Number, got, err, want)
 		}
 	}
-	none := index.Trace{}
+	none := trace.Trace{}
 	want(podA, c.block(0), none)
 	t.apply(podB, c.store(0, 6), c.remove(5))
 	t.apply(podA, c.store(0, 3), c.remove(2))
 	want(podA, c.block(1), none) // it is held
-	want(podA, c.block(2), index.Trace{Gone: index.GoneRemoved})
+	want(podA, c.block(2), trace.Trace{Gone: trace.GoneRemoved})
 	want(podA, c.block(3), none) // another pod has it
 	t.apply(podA, c.store(2, 3), bare(index.TierCPU, c.store(2, 3)), c.remove(2))
 	want(podA, c.block(2), none) // a lower tier has it
 	t.apply(podA, index.Change{Op: index.OpClearTier, Tier: index.TierCPU})
-	want(podA, c.block(2), index.Trace{Gone: index.GoneRemoved})
+	want(podA, c.block(2), trace.Trace{Gone: trace.GoneRemoved})
 	want(podA, c.block(1), none)
 
 	t.apply(podA, clearAll)
 	for n := range 3 {
-		want(podA, c.block(n), index.Trace{Gone: index.GoneCleared})
+		want(podA, c.block(n), trace.Trace{Gone: trace.GoneCleared})
 	}
 	t.apply(podA, c.store(0, 1), c.remove(0))
-	want(podA, c.block(0), index.Trace{Gone: index.GoneRemoved})
-	want(podA, c.block(1), index.Trace{Gone: index.GoneCleared})
+	want(podA, c.block(0), trace.Trace{Gone: trace.GoneRemoved})
+	want(podA, c.block(1), trace.Trace{Gone: trace.GoneCleared})
 	t.apply(podA, guarded(c.store(0, 1)), guarded(c.store(0, 1)), c.remove(0))
-	want(podA, c.block(0), index.Trace{Gone: index.GoneHidden})
+	want(podA, c.block(0), trace.Trace{Gone: trace.GoneHidden})
 
 	// Stores that wait, from block 4 on: the parent was never named.
 	t.apply(podA, c.store(4, 5), c.store(5, 6), other.store(5, 6))
-	want(podA, c.block(3), index.Trace{Parked: 2, ParkedAt: 4})
-	want(podA, c.block(4), index.Trace{Parked: 2, ParkedAt: 4})
-	want(podA, c.block(5), index.Trace{Parked: 1, ParkedAt: 5})
-	want(podA, other.block(3), index.Trace{Parked: 1, ParkedAt: 5})
+	want(podA, c.block(3), trace.Trace{Parked: 2, ParkedAt: 4})
+	want(podA, c.block(4), trace.Trace{Parked: 2, ParkedAt: 4})
+	want(podA, c.block(5), trace.Trace{Parked: 1, ParkedAt: 5})
+	want(podA, other.block(3), trace.Trace{Parked: 1, ParkedAt: 5})
 	want(podA, newChain(2, 6).block(0), none)
 	longer := c.fork(5, 3, 8)
-	want(podA, longer.block(3), index.Trace{Parked: 1, ParkedAt: 4})
+	want(podA, longer.block(3), trace.Trace{Parked: 1, ParkedAt: 4})
 	third := index.Source{Pod: "a", Model: "m", Rank: 1}
 	t.apply(third, c.store(4, 6))
-	want(third, c.block(3), index.Trace{Parked: 1, ParkedAt: 4})
+	want(third, c.block(3), trace.Trace{Parked: 1, ParkedAt: 4})
 	want(third, longer.block(3), none) // it begins alike
 	t.apply(podA, c.remove(5))
 	want(podA, c.block(5), none)
-	want(podA, c.block(3), index.Trace{Parked: 1, ParkedAt: 4})
+	want(podA, c.block(3), trace.Trace{Parked: 1, ParkedAt: 4})
 	sizes := c.block(0)
 	sizes.Size = 2 * size
-	want(podA, sizes, index.Trace{Gone: index.GoneHidden})
+	want(podA, sizes, trace.Trace{Gone: trace.GoneHidden})
 	sizes.Key = 0
 	want(podA, sizes, none)
 
 	// Hashes of which neither the prefix nor the tokens are known.
 	fresh := index.Source{Pod: "b", Model: "m", Rank: 1}
 	t.apply(fresh, masked(window, masks, 7, 8), bare(index.TierCPU, masks.store(7, 9)))
-	want(fresh, c.block(0), index.Trace{Unplaced: 3})
-	want(fresh, sizes, index.Trace{Unplaced: 2}) // no store has told the size of those in the cpu tier
+	want(fresh, c.block(0), trace.Trace{Unplaced: 3})
+	want(fresh, sizes, trace.Trace{Unplaced: 2}) // no store has told the size of those in the cpu tier
 	t.apply(fresh, newChain(3, 1).store(0, 1))
 	want(fresh, sizes, none)
 	t.apply(fresh, blocks64(masks))
-	want(fresh, c.block(0), index.Trace{Unplaced: 1})
+	want(fresh, c.block(0), trace.Trace{Unplaced: 1})
 	t.apply(fresh, index.Change{Op: index.OpClearTier, Tier: index.TierCPU})
 	want(fresh, c.block(0), none)
 
@@ -2372,7 +2374,7 @@ func testTrace(t *T) {
 	if _, err := x.Explain(ctx, podA, sizes); !errors.Is(err, index.ErrInvalid) {
 		t.Errorf("a block of %d tokens: %v", sizes.Size, err)
 	}
-	if _, err := x.Explain(ctx, podA, index.Block{Variant: variant, Size: size, Number: -1}); !errors.Is(err, index.ErrInvalid) {
+	if _, err := x.Explain(ctx, podA, inmemory.Block{Variant: variant, Size: size, Number: -1}); !errors.Is(err, index.ErrInvalid) {
 		t.Errorf("block -1: %v", err)
 	}
 	cancelled, cancel := context.WithCancel(ctx)

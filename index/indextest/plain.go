@@ -1,7 +1,6 @@
 package indextest
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -9,6 +8,8 @@ import (
 	"sync"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/inmemory"
+	"github.com/kvindex/kvindex/internal/trace"
 )
 
 // Plain is an index of maps and slices behind one mutex, written to be read
@@ -31,11 +32,10 @@ type Plain struct {
 }
 
 var (
-	_ index.Index           = (*Plain)(nil)
-	_ index.Describer       = (*Plain)(nil)
-	_ index.SourceDescriber = (*Plain)(nil)
-	_ index.SourceRemover   = (*Plain)(nil)
-	_ index.Explainer       = (*Plain)(nil)
+	_ index.Index         = (*Plain)(nil)
+	_ index.Describer     = (*Plain)(nil)
+	_ index.SourceRemover = (*Plain)(nil)
+	_ inmemory.Explainer  = (*Plain)(nil)
 )
 
 // NewPlain returns an empty Plain. A field of bounds that is 0 bounds nothing.
@@ -157,7 +157,7 @@ func (p *Plain) Describe(dst []index.SourceInfo) []index.SourceInfo {
 	return dst
 }
 
-// DescribeSource implements index.SourceDescriber.
+// DescribeSource implements index.Describer.
 func (p *Plain) DescribeSource(src index.Source) (info index.SourceInfo, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -166,6 +166,16 @@ func (p *Plain) DescribeSource(src index.Source) (info index.SourceInfo, ok bool
 		return info, false
 	}
 	return s.describe(src), true
+}
+
+// Usage implements index.Describer. It does not know how many bytes anything takes.
+func (p *Plain) Usage() (u index.Usage) {
+	for _, s := range p.Describe(nil) {
+		for _, n := range s.Blocks {
+			u.Memberships += n
+		}
+	}
+	return u
 }
 
 func (s *plainSource) describe(src index.Source) index.SourceInfo {
@@ -188,12 +198,15 @@ func (s *plainSource) describe(src index.Source) index.SourceInfo {
 	return info
 }
 
-// Explain implements index.Explainer.
-func (p *Plain) Explain(ctx context.Context, src index.Source, b index.Block) (t index.Trace, err error) {
+// Explain implements inmemory.Explainer.
+func (p *Plain) Explain(ctx context.Context, src index.Source, b inmemory.Block) (t trace.Trace, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := cmp.Or(p.usable(ctx), b.Validate()); err != nil {
+	if err := p.usable(ctx); err != nil {
 		return t, err
+	}
+	if err := b.Check(b.Variant.Unit); err != nil {
+		return t, fmt.Errorf("%w: %w", index.ErrInvalid, err)
 	}
 	s := p.pods[src.Pod][src]
 	if s == nil {

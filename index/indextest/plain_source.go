@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/trace"
 )
 
 // plainSource is one cache.
@@ -757,16 +758,16 @@ func (s *plainSource) release(n *plainName, b *plainCopies) {
 }
 
 // gone says how the block with a key went.
-func (s *plainSource) gone(k plainKey) (g index.Gone) {
+func (s *plainSource) gone(k plainKey) (g trace.Gone) {
 	for _, n := range s.names {
 		switch {
 		case n.isHeld() || !slices.Contains(n.keys, k):
 		case len(n.held) > 0:
-			g = max(g, index.GoneHidden)
+			g = max(g, trace.GoneHidden)
 		case n.idle > s.cleared:
-			g = max(g, index.GoneRemoved)
+			g = max(g, trace.GoneRemoved)
 		default:
-			g = max(g, index.GoneCleared)
+			g = max(g, trace.GoneCleared)
 		}
 	}
 	return g

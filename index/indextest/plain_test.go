@@ -11,6 +11,8 @@ import (
 
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/hashunit"
+	"github.com/kvindex/kvindex/internal/inmemory"
+	"github.com/kvindex/kvindex/internal/trace"
 )
 
 func TestPlain(t *testing.T) {
@@ -44,8 +46,8 @@ func TestMemoryAgainstPlain(t *testing.T) {
 		"parked": {total.Parked, 500}, "joined": {total.Joined, 50}, "dropped": {total.Dropped, 200}, "forgotten": {total.Forgotten, 5},
 		"reports": {total.Reports, 200}, "restored": {total.Restored, 20}, "ambiguous": {total.Ambiguous, 100}, "cleared": {total.Cleared, 50},
 		"placed by counting": {uint64(deduced), 300},
-		"traced removals":    {traced.gone[index.GoneRemoved], 1000}, "traced clears": {traced.gone[index.GoneCleared], 1000},
-		"traced reports": {traced.gone[index.GoneHidden], 100}, "traced parked stores": {traced.parked, 1000}, "traced unplaced hashes": {traced.unplaced, 1000},
+		"traced removals":    {traced.gone[trace.GoneRemoved], 1000}, "traced clears": {traced.gone[trace.GoneCleared], 1000},
+		"traced reports": {traced.gone[trace.GoneHidden], 100}, "traced parked stores": {traced.parked, 1000}, "traced unplaced hashes": {traced.unplaced, 1000},
 	} {
 		if seeds >= 40 && got[0]*40 < got[1]*uint64(seeds) { // the rarest come in few of them
 			t.Errorf("%d %s, want at least %d of 40 seeds: the test tests too little", got[0], name, got[1])
@@ -76,7 +78,7 @@ type hostile struct {
 
 // traceCounts counts what Traces told of.
 type traceCounts struct {
-	gone             [index.GoneHidden + 1]uint64
+	gone             [trace.GoneHidden + 1]uint64
 	parked, unplaced uint64
 }
 
@@ -155,7 +157,7 @@ type hostileStep struct {
 // replay returns the first difference that a history shows, until it leaves a
 // choice.
 func (w *hostile) replay(trace []hostileStep) (total index.Counts, done int, diff string) {
-	memory, err := index.NewMemory(index.MemoryConfig{PendingBytes: w.bounds.PendingBytes, IdleNames: w.bounds.IdleNames})
+	memory, err := inmemory.New(index.MemoryConfig{PendingBytes: w.bounds.PendingBytes, IdleNames: w.bounds.IdleNames})
 	if err != nil {
 		return total, 0, err.Error()
 	}
@@ -195,7 +197,7 @@ func costOfMemory(t *testing.T) plainCost {
 			Variant: variant, BlockSize: unit * locals / hashes, Locals: make([]index.Local, locals),
 		}
 		return 1 + sort.Search(1<<16, func(bound int) bool {
-			memory, err := index.NewMemory(index.MemoryConfig{PendingBytes: bound + 1})
+			memory, err := inmemory.New(index.MemoryConfig{PendingBytes: bound + 1})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -449,7 +451,7 @@ func sameRow(a, b index.Row) bool {
 
 // compareTraces asks both about the blocks of a prompt in blocks of size tokens, and
 // returns how the answers differ.
-func (w *hostile) compareTraces(a, b index.Explainer, prompt []index.Local, size int) string {
+func (w *hostile) compareTraces(a, b inmemory.Explainer, prompt []index.Local, size int) string {
 	v := index.Variant{Unit: hashunit.Of(size)}
 	key, locals := cut(prompt, v)
 	units := size / v.Unit
@@ -457,7 +459,7 @@ func (w *hostile) compareTraces(a, b index.Explainer, prompt []index.Local, size
 		if key = index.Chain(key, l); (i+1)%units != 0 {
 			continue
 		}
-		of := index.Block{Variant: v, Size: size, Number: i / units, Key: key, Locals: locals}
+		of := inmemory.Block{Variant: v, Size: size, Number: i / units, Key: key, Locals: locals}
 		for _, src := range w.sources {
 			one, errA := a.Explain(ctx, src, of)
 			two, errB := b.Explain(ctx, src, of)

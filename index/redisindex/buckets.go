@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/index/internal/mirroring"
 )
 
 // What this process has to say: its holders and what they hold, in buckets, as Redis is to
@@ -31,7 +32,7 @@ type bucket struct {
 
 // holder is a holder of the Memory, while it is one.
 type holder struct {
-	index.Holder
+	memoryHolder
 	number  uint32 // it is never used again
 	source  *source
 	evicted bool
@@ -67,19 +68,19 @@ func (s *buckets) init() {
 }
 
 // meet takes the holders of a source over, and tells those that have gone.
-func (s *buckets) meet(src *source, now []index.Holder) {
+func (s *buckets) meet(src *source, now []memoryHolder) {
 	was := src.holders
 	src.holders = make([]*holder, 0, len(now))
 	for _, h := range now {
 		i := slices.IndexFunc(was, func(o *holder) bool { return o != nil && o.ID == h.ID })
 		if i >= 0 {
-			was[i].Holder = h
+			was[i].memoryHolder = h
 			src.holders = append(src.holders, was[i])
 			was[i] = nil
 			continue
 		}
 		s.last++
-		of := &holder{Holder: h, number: s.last, source: src}
+		of := &holder{memoryHolder: h, number: s.last, source: src}
 		src.holders = append(src.holders, of)
 		s.numbers[of.number] = of
 		for int(h.ID) >= len(s.holders) {
@@ -104,12 +105,12 @@ func (s *buckets) forget(h *holder) {
 
 // hold notes that a holder has those keys of run whose bits are in now, and that those of
 // was were what it had.
-func (s *buckets) hold(h *holder, run index.Run, was, now uint32) {
+func (s *buckets) hold(h *holder, run mirroring.Run, was, now uint32) {
 	s.put(nil, 0, h.number, run, run.Depth(), run.Depth()+run.Len(), was^now, now)
 }
 
 // put is hold for the part of run from one depth to another, in a level.
-func (s *buckets) put(up *bucket, level int, number uint32, run index.Run, from, to int, changed, now uint32) {
+func (s *buckets) put(up *bucket, level int, number uint32, run mirroring.Run, from, to int, changed, now uint32) {
 	span, depth := spans[level], run.Depth()
 	for start := from - from%span; start < to; start += span {
 		a, z := max(from, start), min(to, start+span)
@@ -117,7 +118,7 @@ func (s *buckets) put(up *bucket, level int, number uint32, run index.Run, from,
 		if changed&here == 0 {
 			continue
 		}
-		name := run.Key(start)
+		name := index.Key(run.Key(start))
 		b := s.byKey[level][name]
 		if b == nil {
 			if now&here == 0 {
@@ -188,8 +189,8 @@ func (s *buckets) markBucket(b *bucket) {
 
 // put has a holder hold the slots of mask of the keys of run from one depth to another, and
 // none of the others there. slot is that of the first key.
-func (b *bucket) put(number uint32, run index.Run, from, to, slot int, mask uint32) {
-	first := run.Key(from)
+func (b *bucket) put(number uint32, run mirroring.Run, from, to, slot int, mask uint32) {
+	first := index.Key(run.Key(from))
 	i := slices.IndexFunc(b.lines, func(l line) bool { return l.slot == slot && l.keys[0] == first })
 	if i < 0 {
 		if mask == 0 {
@@ -198,16 +199,16 @@ func (b *bucket) put(number uint32, run index.Run, from, to, slot int, mask uint
 		i = len(b.lines)
 		b.lines = append(b.lines, line{slot: slot, keys: make([]index.Key, 0, to-from)})
 		if b.level == 0 {
-			b.lines[i].anchor = run.Key(from - from%spans[1])
+			b.lines[i].anchor = index.Key(run.Key(from - from%spans[1]))
 		}
 	}
 	l := &b.lines[i]
 	// The end may be of another run, which began alike and of which nobody holds that.
-	for n := min(len(l.keys), to-from); n > 0 && l.keys[n-1] != run.Key(from+n-1); n-- {
+	for n := min(len(l.keys), to-from); n > 0 && l.keys[n-1] != index.Key(run.Key(from+n-1)); n-- {
 		l.keys = l.keys[:n-1]
 	}
 	for d := from + len(l.keys); d < to; d++ {
-		l.keys = append(l.keys, run.Key(d))
+		l.keys = append(l.keys, index.Key(run.Key(d)))
 	}
 	if l.set(number, mask); len(l.held) == 0 {
 		b.dropLine(i)

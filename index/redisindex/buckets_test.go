@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -35,14 +36,12 @@ func newMapServer(tb testing.TB, c index.MemoryConfig) *mapServer {
 	if err := ix.c.fill(); err != nil {
 		tb.Fatal(err)
 	}
-	c.Seed, c.Mirror = [16]byte{1}, (*mirror)(ix)
-	mem, err := index.NewMemory(c)
-	if err != nil {
+	ix.c.Memory, ix.seed = c, [16]byte{1}
+	if err := ix.openMemory(); err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(func() { mem.Close() })
-	ix.mem, ix.seed = mem, c.Seed
-	ix.mark = bytesOf(fingerprint(c.Seed))
+	tb.Cleanup(func() { ix.mem.Close() })
+	ix.mark = bytesOf(fingerprint(ix.seed))
 	ix.buckets.init()
 	ix.writer.init()
 	return &mapServer{TB: tb, Index: ix, values: make(map[string]string), rows: map[string]string{versionField: ix.mark}}
@@ -351,7 +350,7 @@ func newMixture(seed uint64) *mixture {
 func (r *mixture) pick() *prompt { return r.prompts[r.IntN(len(r.prompts))] }
 
 // apply applies something random to a source.
-func (r *mixture) apply(tb testing.TB, mem *index.Memory, src index.Source) {
+func (r *mixture) apply(tb testing.TB, mem inmemory.Memory, src index.Source) {
 	ctx := context.Background()
 	var changes []index.Change
 	switch n := r.IntN(200); n {

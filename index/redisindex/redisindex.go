@@ -1,7 +1,7 @@
 // Package redisindex keeps an index in Redis or Valkey, which any number of processes share.
 // Writers follow the engines and write the index. Readers ask it, and hold nothing in memory.
 //
-// A gateway that can hold the index in memory should do so: index.Memory answers in
+// A gateway that can hold the index in memory should do so: index.NewMemory answers in
 // microseconds, and this index needs one round trip or more. It is for small readers,
 // functions and tools.
 //
@@ -17,7 +17,7 @@
 //
 // The rules of an index need exact state: what the names of an engine mean, how many copies
 // of a block there are, which blocks wait for their parent. Only the writer of a pod needs
-// that state. The writer keeps it in an index.Memory, which takes all decisions. Redis has
+// that state. The writer keeps it in an index in memory, the Memory, which takes all decisions. Redis has
 // the result: which holder has which key.
 //
 // The keys of a prompt lie in buckets of 32 keys, by their place in the prompt. The first key
@@ -63,7 +63,9 @@ import (
 	"time"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/internal/sharedindex"
+	"github.com/kvindex/kvindex/internal/trace"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -100,8 +102,8 @@ type Config struct {
 	// Degrade makes Match answer without rows where it would return an error of Redis. The
 	// error is in Matches.Degraded then.
 	Degrade bool
-	// Memory configures the Memory in which a writer keeps its sources. Its Seed and Mirror
-	// are ignored. Its Bytes do not include the buckets of the writer: some 20 bytes more for
+	// Memory configures the Memory in which a writer keeps its sources. Its Seed is
+	// ignored. Its Bytes do not include the buckets of the writer: some 20 bytes more for
 	// each block, and half a byte for each further holder of the block.
 	Memory index.MemoryConfig
 }
@@ -120,7 +122,7 @@ type Index struct {
 	names  names
 	seed   [16]byte
 	mark   string // of the seed, in versions
-	mem    *index.Memory
+	mem    inmemory.Memory
 	closed atomic.Bool
 
 	readers  sync.Map // model to *registryCache
@@ -147,10 +149,8 @@ var (
 	_ index.Index           = (*Index)(nil)
 	_ sharedindex.Directory = (*Index)(nil)
 	_ index.Describer       = (*Index)(nil)
-	_ index.SourceDescriber = (*Index)(nil)
 	_ index.SourceRemover   = (*Index)(nil)
-	_ index.Explainer       = (*Index)(nil)
-	_ index.Sizer           = (*Index)(nil)
+	_ inmemory.Explainer    = (*Index)(nil)
 )
 
 // New opens the index of a prefix, and makes it if there is none. It waits for Redis for 5
@@ -195,13 +195,9 @@ func New(client redis.UniversalClient, c Config) (*Index, error) {
 	if err := ix.open(ctx); err != nil {
 		return nil, fmt.Errorf("redisindex: prefix %q: %w", c.Prefix, err)
 	}
-	mc := c.Memory
-	mc.Seed, mc.Mirror = ix.seed, (*mirror)(ix)
-	mem, err := index.NewMemory(mc)
-	if err != nil {
+	if err := ix.openMemory(); err != nil {
 		return nil, fmt.Errorf("redisindex: Config.Memory: %w", err)
 	}
-	ix.mem = mem
 	ix.mark = bytesOf(fingerprint(ix.seed))
 	ix.buckets.init()
 	ix.writer.init()
@@ -293,6 +289,17 @@ func fingerprint(seed [16]byte) uint64 {
 	return uint64(index.Chain(index.Chain(k, index.Local(k)), 1))
 }
 
+// openMemory opens the Memory, with ix as its mirror.
+func (ix *Index) openMemory() (err error) {
+	c := ix.c.Memory
+	c.Seed = ix.seed
+	if ix.mem, err = inmemory.New(c); err != nil {
+		return err
+	}
+	ix.mem.(memoryTeller).MirrorTo((*mirror)(ix))
+	return nil
+}
+
 // Seed implements index.Index.
 func (ix *Index) Seed() [16]byte { return ix.seed }
 
@@ -373,17 +380,17 @@ func (ix *Index) RemoveSource(ctx context.Context, src index.Source) error {
 // Describe implements index.Describer, for the sources that this process feeds.
 func (ix *Index) Describe(dst []index.SourceInfo) []index.SourceInfo { return ix.mem.Describe(dst) }
 
-// DescribeSource implements index.SourceDescriber, for a source that this process feeds.
+// DescribeSource implements index.Describer, for a source that this process feeds.
 func (ix *Index) DescribeSource(src index.Source) (index.SourceInfo, bool) {
 	return ix.mem.DescribeSource(src)
 }
 
-// Explain implements index.Explainer, for a source that this process feeds.
-func (ix *Index) Explain(ctx context.Context, src index.Source, b index.Block) (index.Trace, error) {
+// Explain implements inmemory.Explainer, for a source that this process feeds.
+func (ix *Index) Explain(ctx context.Context, src index.Source, b inmemory.Block) (trace.Trace, error) {
 	return ix.mem.Explain(ctx, src, b)
 }
 
-// Usage implements index.Sizer. It is that of the Memory: see Config.Memory.
+// Usage implements index.Describer. It is that of the Memory: see Config.Memory.
 func (ix *Index) Usage() index.Usage { return ix.mem.Usage() }
 
 // Close ends the writing, and ends the leases, so that another writer can take over at once.

@@ -15,8 +15,8 @@ func sourceOfRow(of *row) *source {
 	src := &source{behind: of.behind, layout: of.layout, note: of.note}
 	for i, l := range of.lanes {
 		src.holders = append(src.holders, &holder{
-			Holder: index.Holder{ID: uint32(i), Group: l.group, Tier: l.tier, Variant: l.variant, BlockSize: l.size},
-			number: l.number, evicted: l.evicted,
+			memoryHolder: memoryHolder{ID: uint32(i), Group: l.group, Tier: l.tier, Variant: l.variant, BlockSize: l.size},
+			number:       l.number, evicted: l.evicted,
 		})
 	}
 	return src
@@ -56,7 +56,7 @@ func TestRowLayout(t *testing.T) {
 func TestRows(t *testing.T) {
 	empty := &row{writer: 1, layout: new(index.Layout), note: []byte{}}
 	unknown := sourceOfRow(fullRow())
-	unknown.holders = append(unknown.holders, &holder{Holder: index.Holder{Group: index.Group{ID: 3}}, number: 9})
+	unknown.holders = append(unknown.holders, &holder{memoryHolder: memoryHolder{Group: index.Group{ID: 3}}, number: 9})
 	for _, c := range []struct {
 		name string
 		src  *source

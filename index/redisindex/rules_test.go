@@ -139,13 +139,13 @@ func TestNumbersAreNew(t *testing.T) {
 	had := make(map[uint32]bool)
 	number := func(src index.Source) uint32 { return s.sources[src].holders[0].number }
 	for feed := uint64(1); feed < 10; feed += 2 {
-		m.Holders(feed, a, nil, []index.Holder{{ID: 3}})
+		m.Holders(feed, a, nil, []memoryHolder{{ID: 3}})
 		first := number(a)
-		if m.Holders(feed, a, nil, []index.Holder{{ID: 3, BlockSize: 16}}); number(a) != first {
+		if m.Holders(feed, a, nil, []memoryHolder{{ID: 3, BlockSize: 16}}); number(a) != first {
 			t.Fatal("a holder has another number than before")
 		}
 		m.Holders(feed, a, nil, nil)
-		m.Holders(feed+1, b, nil, []index.Holder{{ID: 3}})
+		m.Holders(feed+1, b, nil, []memoryHolder{{ID: 3}})
 		if had[first] || had[number(b)] || first == number(b) {
 			t.Fatalf("numbers %d and %d were given before", first, number(b))
 		}
@@ -159,7 +159,7 @@ func TestNumbersAreNew(t *testing.T) {
 func TestEndedLife(t *testing.T) {
 	s := newMapServer(t, index.MemoryConfig{})
 	m, src := (*mirror)(s.Index), index.Source{Pod: "a", Model: "m"}
-	m.Holders(2, src, nil, []index.Holder{{ID: 3}})
+	m.Holders(2, src, nil, []memoryHolder{{ID: 3}})
 	m.Holders(1, src, nil, nil)
 	m.Gone(1)
 	if n := len(s.sources[src].holders); n != 1 {

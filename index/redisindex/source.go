@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/index/internal/mirroring"
 	"github.com/kvindex/kvindex/internal/sharedindex"
 )
 
@@ -39,11 +40,17 @@ type source struct {
 	change uint64
 }
 
-// mirror is an Index as the Mirror of its Memory.
+// What the Memory tells of holders, and to whom.
+type (
+	memoryHolder = mirroring.Holder[index.Group, index.Tier, index.Variant]
+	memoryTeller = mirroring.Teller[index.Source, index.Layout, memoryHolder]
+)
+
+// mirror is an Index as the mirror of its Memory.
 type mirror Index
 
-// Holders implements index.Mirror.
-func (m *mirror) Holders(feed uint64, id index.Source, layout *index.Layout, holders []index.Holder) {
+// Holders implements mirroring.Mirror.
+func (m *mirror) Holders(feed uint64, id index.Source, layout *index.Layout, holders []memoryHolder) {
 	ix := (*Index)(m)
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
@@ -61,7 +68,7 @@ func (m *mirror) Holders(feed uint64, id index.Source, layout *index.Layout, hol
 	ix.markRow(src)
 }
 
-// Gone implements index.Mirror.
+// Gone implements mirroring.Mirror.
 func (m *mirror) Gone(feed uint64) {
 	ix := (*Index)(m)
 	ix.mu.Lock()
@@ -71,8 +78,8 @@ func (m *mirror) Gone(feed uint64) {
 	}
 }
 
-// Held implements index.Mirror.
-func (m *mirror) Held(id uint32, run index.Run, was, now uint32) {
+// Held implements mirroring.Mirror.
+func (m *mirror) Held(id uint32, run mirroring.Run, was, now uint32) {
 	ix := (*Index)(m)
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
@@ -81,7 +88,7 @@ func (m *mirror) Held(id uint32, run index.Run, was, now uint32) {
 	}
 }
 
-// Evicted implements index.Mirror.
+// Evicted implements mirroring.Mirror.
 func (m *mirror) Evicted(id uint32) {
 	ix := (*Index)(m)
 	ix.mu.Lock()

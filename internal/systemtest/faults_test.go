@@ -21,6 +21,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/faultproxy"
+	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
@@ -138,7 +139,7 @@ type schedule struct {
 	live, replay *faultproxy.Proxy
 	data         faultproxy.Direction // of live: from the engine
 	indexer      *kvindex.Indexer
-	memory       *index.Memory    // of the indexer; nil if that has its own
+	memory       inmemory.Memory  // of the indexer; nil if that has its own
 	reference    *kvindex.Indexer // is told the present engine's batches directly
 	lives        []*engineLife    // the last ones of the engine, the present one last
 	ambiguous    bool             // two engines speak for the pod
@@ -249,7 +250,7 @@ func (s *schedule) has(text string) bool {
 // start brings up the engine, the proxies and the subscriber.
 func (s *schedule) start() {
 	if s.has("kept index") || s.has("move") && s.random.IntN(2) == 0 {
-		m, err := index.NewMemory(index.MemoryConfig{})
+		m, err := inmemory.New(index.MemoryConfig{})
 		s.must(err)
 		s.memory = m
 		s.stops = append(s.stops, func() { m.Close() })

@@ -8,13 +8,14 @@ import (
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/internal/sharedindex"
 )
 
 // shared is an index that an Indexer feeds, and reading is the same for one that hears
 // nothing.
 type shared struct {
-	*index.Memory
+	inmemory.Memory
 	listing *sharedindex.Listing
 }
 
@@ -44,7 +45,7 @@ func TestRecordedRunsListed(t *testing.T) {
 	var all tally
 	adapters, salts, media, runs := 0, 0, 0, 0
 	run := func(path string, p kvindex.Profile, ask func(*recordedQuery, *testing.T) kvindex.Request) {
-		m, err := index.NewMemory(index.MemoryConfig{})
+		m, err := inmemory.New(index.MemoryConfig{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/internal/testdata"
 )
 
@@ -26,7 +27,7 @@ type recordedMaps struct {
 
 // heldIndex is an index that keeps the rows with bits of the last query.
 type heldIndex struct {
-	*index.Memory
+	inmemory.Memory
 	groups []recordedGroup
 	rows   []index.Row
 }
@@ -67,7 +68,7 @@ func (p *placing) add(o placing) {
 // placeRecorded feeds a recorded run to an index and compares what it holds.
 func placeRecorded(t *testing.T, path string, copies kvindex.Copies) (all placing) {
 	t.Helper()
-	memory, err := index.NewMemory(index.MemoryConfig{})
+	memory, err := inmemory.New(index.MemoryConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
