@@ -138,9 +138,6 @@ func (c TierCounts) String() string { return notZero(c.All()) }
 // MarshalJSON writes an object of all tiers by name.
 func (c TierCounts) MarshalJSON() ([]byte, error) { return object(c.All()), nil }
 
-// UnmarshalJSON reads what MarshalJSON has written.
-func (c *TierCounts) UnmarshalJSON(b []byte) error { return readObject[Tier](b, c.n[:]) }
-
 // ReasonCounts is a number for each reason why a payload could not be read. It is
 // comparable. The zero value has 0 for all reasons.
 type ReasonCounts struct {

@@ -1,6 +1,7 @@
 package kvindex_test
 
 import (
+	"encoding"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -76,8 +77,8 @@ func TestCountsByKind(t *testing.T) {
 	}
 }
 
-// TestEnumerationsAreText: each value of an enumeration is written by its name and
-// read again, and no other name is.
+// TestEnumerationsAreText: each value of an enumeration is written by its name. Those that
+// can be read are read again by it, and by no other name.
 func TestEnumerationsAreText(t *testing.T) {
 	enumeration(t, kvindex.StateLive)
 	enumeration(t, kvindex.LossFull)
@@ -94,19 +95,23 @@ func enumeration[E interface {
 	fmt.Stringer
 }](t *testing.T, last E) {
 	t.Helper()
+	_, read := any(&last).(encoding.TextUnmarshaler)
 	seen := make(map[string]bool)
 	for e := E(0); e <= last; e++ {
 		text, err := json.Marshal(map[string]E{"e": e})
+		if err != nil || !strings.Contains(string(text), `"`+e.String()+`"`) {
+			t.Errorf("%T %d: %s, %v", e, e, text, err)
+		}
 		var back map[string]E
-		if err != nil || json.Unmarshal(text, &back) != nil || back["e"] != e || !strings.Contains(string(text), `"`+e.String()+`"`) {
-			t.Errorf("%T %d: %s, %v, read as %v", e, e, text, err, back)
+		if read && (json.Unmarshal(text, &back) != nil || back["e"] != e) {
+			t.Errorf("%T %d: %s, read as %v", e, e, text, back)
 		}
 		seen[e.String()] = true
 	}
 	if len(seen) != int(last)+1 {
 		t.Errorf("%T: %d names for %d values", last, len(seen), last+1)
 	}
-	if err := json.Unmarshal([]byte(`"no such name"`), &last); err == nil {
+	if err := json.Unmarshal([]byte(`"no such name"`), &last); read && err == nil {
 		t.Errorf("%T: any name is read", last)
 	}
 	_ = (last + 1).String() // any, and no panic
@@ -152,11 +157,6 @@ func figures(t *testing.T) {
 	if text, err := json.Marshal(i); err != nil {
 		t.Error(err)
 	} else {
-		var back kvindex.PodInfo
-		is("error of JSON", json.Unmarshal(text, &back), nil)
-		again, err := json.Marshal(back)
-		is("JSON", string(again), string(text))
-		is("error of JSON", err, nil)
 		is("state in JSON", strings.Contains(string(text), `"State":"live"`), true)
 	}
 
@@ -198,10 +198,8 @@ func figures(t *testing.T) {
 	if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "M", Tokens: p.Tokens}, &a); err != nil {
 		t.Error(err)
 	}
-	text, err := json.Marshal(ix.Stats())
-	var back kvindex.Stats
-	if err != nil || json.Unmarshal(text, &back) != nil || !reflect.DeepEqual(back, ix.Stats()) {
-		t.Errorf("stats in JSON: %s, %v: %+v", text, err, back)
+	if text, err := json.Marshal(ix.Stats()); err != nil || !json.Valid(text) {
+		t.Errorf("stats in JSON: %s, %v", text, err)
 	}
 }
 

@@ -147,15 +147,6 @@ const (
 	NumTiers = iota
 )
 
-func (t Tier) String() string {
-	if int(t) < len(tierNames) {
-		return tierNames[t]
-	}
-	return "invalid"
-}
-
-var tierNames = [NumTiers]string{"gpu", "cpu", "disk", "remote", "other"}
-
 // Source is one cache: the cache of one model in one data-parallel rank of one
 // pod. Sources share nothing, not even engine hashes.
 type Source struct {

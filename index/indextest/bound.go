@@ -137,14 +137,14 @@ func testBoundSeeds(t *testing.T, open func(testing.TB, Config) index.Index) {
 	}
 	n := cmp.Or(*seedsFlag, choose(1, 2, 0))
 	var saw boundFirings
-	for i := 0; i < n || Long() && i < n+n/2 && len(saw.lacks()) > 0; i++ {
+	for i := 0; i < n || isLong() && i < n+n/2 && len(saw.lacks()) > 0; i++ {
 		seed := *fromFlag + uint64(i)
 		if !t.Run(fmt.Sprint(seed), func(t *testing.T) { testBound(t, open, seed, &saw) }) {
 			return
 		}
 	}
 	t.Logf("%+v", saw)
-	if Long() {
+	if isLong() {
 		for _, fault := range saw.lacks() {
 			t.Error(fault)
 		}

@@ -8,7 +8,7 @@ import (
 
 // forget has the backend forget chains of podA by storing other blocks. What keep has is
 // asked for all the time.
-func (t *T) forget(keep []chain, chains ...chain) {
+func (t *tester) forget(keep []chain, chains ...chain) {
 	t.Helper()
 	f := &flood{ix: t.ix}
 	for range 100 {
@@ -28,7 +28,7 @@ func (t *T) forget(keep []chain, chains ...chain) {
 }
 
 // told is what the backend says of podA.
-func (t *T) told() index.SourceInfo {
+func (t *tester) told() index.SourceInfo {
 	t.Helper()
 	info, ok := describe(t.ix, podA)
 	if !ok {
@@ -39,7 +39,7 @@ func (t *T) told() index.SourceInfo {
 
 // wantTold checks how many blocks of podA are said to be evicted, and what the row of a
 // chain says.
-func (t *T) wantTold(c chain, evicted uint64, row bool) {
+func (t *tester) wantTold(c chain, evicted uint64, row bool) {
 	t.Helper()
 	if got := t.row(podA, 0, c).Evicted; got != row {
 		t.Errorf("the row says %v, want %v", got, row)
@@ -53,7 +53,7 @@ const long = 100 // blocks: more than what goes together
 
 // boundCases are about blocks that were forgotten at a bound in bytes.
 var boundCases = []testCase{
-	{"WhatIsForgottenIsSaid", func(t *T) {
+	{"WhatIsForgottenIsSaid", func(t *tester) {
 		c := newChain(1, long)
 		t.apply(podA, c.store(0, long))
 		t.wantTold(c, 0, false)
@@ -68,7 +68,7 @@ var boundCases = []testCase{
 		t.wantTold(c, 0, false)
 		t.want(podA, c, 20)
 	}},
-	{"ForgottenInEachTier", func(t *T) {
+	{"ForgottenInEachTier", func(t *tester) {
 		c := newChain(1, long)
 		t.apply(podA, c.store(0, long), bare(index.TierCPU, c.store(0, 30)))
 		t.forget(nil, c)
@@ -78,7 +78,7 @@ var boundCases = []testCase{
 			t.Errorf("%d blocks are evicted, want %d", got, long+30)
 		}
 	}},
-	{"AnotherCopyOfAForgottenBlock", func(t *T) {
+	{"AnotherCopyOfAForgottenBlock", func(t *tester) {
 		c := newChain(1, long)
 		t.apply(podA, c.store(0, long), c.store(0, long))
 		t.forget(nil, c)
@@ -87,7 +87,7 @@ var boundCases = []testCase{
 		t.apply(podA, c.remove(50)) // the engine has two more, perhaps
 		t.want(podA, c, 50)
 	}},
-	{"AChildOfAForgottenBlock", func(t *T) {
+	{"AChildOfAForgottenBlock", func(t *tester) {
 		c := newChain(1, long)
 		t.apply(podA, c.store(0, 60))
 		t.forget(nil, c)
@@ -103,7 +103,7 @@ var boundCases = []testCase{
 			t.Errorf("%d blocks, counts %+v", got, n)
 		}
 	}},
-	{"ALowerTiersStoreOfForgottenBlocks", func(t *T) {
+	{"ALowerTiersStoreOfForgottenBlocks", func(t *tester) {
 		c := newChain(1, long)
 		t.apply(podA, c.store(0, long))
 		t.forget(nil, c)
@@ -120,7 +120,7 @@ var boundCases = []testCase{
 			t.Errorf("row %+v", r)
 		}
 	}},
-	{"AfterForgettingNoReportIsCounted", func(t *T) {
+	{"AfterForgettingNoReportIsCounted", func(t *tester) {
 		c, d := newChain(1, long), newChain(2, 8)
 		e := d.fork(8, 1, 3) // beside the known blocks it has one that may be forgotten
 		t.apply(podA, guarded(c.store(0, long)), guarded(d.store(0, 8)))
@@ -133,7 +133,7 @@ var boundCases = []testCase{
 		t.apply(podA, clearAll, guarded(d.store(0, 8)), guarded(e.store(0, 9)), d.remove(3))
 		t.want(podA, e, 9) // the view is whole again
 	}},
-	{"AReportBringsBackWhatItNames", func(t *T) {
+	{"AReportBringsBackWhatItNames", func(t *tester) {
 		c := newChain(1, long)
 		t.apply(podA, guarded(c.store(0, long)))
 		t.forget(nil, c)
@@ -142,7 +142,7 @@ var boundCases = []testCase{
 		t.apply(podA, guarded(c.store(0, long)), c.remove(long-1))
 		t.want(podA, c, long-1)
 	}},
-	{"AForgottenHiddenBlockDoesNotComeBack", func(t *T) {
+	{"AForgottenHiddenBlockDoesNotComeBack", func(t *tester) {
 		c := newChain(1, long)
 		gone := c.remove()
 		gone.Hashes = c.hashes[:60]
@@ -157,7 +157,7 @@ var boundCases = []testCase{
 		t.apply(podA, guarded(c.store(0, 1)), c.remove(0))
 		t.want(podA, c, 0)
 	}},
-	{"AClearOfForgottenBlocks", func(t *T) {
+	{"AClearOfForgottenBlocks", func(t *tester) {
 		for _, tier := range []index.Change{clearAll, {Op: index.OpClearTier}} {
 			c := newChain(1, long)
 			t.apply(podA, c.store(0, long), bare(index.TierCPU, c.store(0, 10)))
@@ -170,7 +170,7 @@ var boundCases = []testCase{
 			t.want(podA, c, 0)
 		}
 	}},
-	{"APodWithForgottenBlocksIsRemoved", func(t *T) {
+	{"APodWithForgottenBlocksIsRemoved", func(t *tester) {
 		c := newChain(1, long)
 		t.apply(podA, c.store(0, long))
 		t.forget(nil, c)
@@ -179,7 +179,7 @@ var boundCases = []testCase{
 		t.want(podA, c, 20)
 		t.wantTold(c, 0, false)
 	}},
-	{"ARestartAfterForgetting", func(t *T) {
+	{"ARestartAfterForgetting", func(t *tester) {
 		c := newChain(1, long)
 		cur := index.Cursor{Stream: "s", Epoch: 1, Next: 7}
 		apply := func(changes ...index.Change) {
@@ -197,7 +197,7 @@ var boundCases = []testCase{
 		t.want(podA, c, 30)
 		t.wantTold(c, 0, false)
 	}},
-	{"AMaskedStoreOfForgottenBlocks", func(t *T) {
+	{"AMaskedStoreOfForgottenBlocks", func(t *tester) {
 		t.apply(podA, blocks64(masks), masked(window, masks, 3, 4, 7, 8, 11, 12))
 		t.wantMasked(window, masks, 3, 4, 7, 8, 11, 12)
 		t.forget(nil, masks)
@@ -209,7 +209,7 @@ var boundCases = []testCase{
 		}
 		t.wantMasked(window, masks, 3, 4, 7, 8, 11, 12)
 	}},
-	{"AForgottenHashOfTwoPrefixes", func(t *T) {
+	{"AForgottenHashOfTwoPrefixes", func(t *tester) {
 		c, d := newChain(1, 1), newChain(2, 2)
 		d.hashes[0] = c.hashes[0]
 		t.apply(podA, c.store(0, 1), d.store(0, 1))
@@ -225,7 +225,7 @@ var boundCases = []testCase{
 			}
 		}
 	}},
-	{"OtherSourcesForgetOnlyWhatIsTheirs", func(t *T) {
+	{"OtherSourcesForgetOnlyWhatIsTheirs", func(t *tester) {
 		c := newChain(1, long)
 		t.apply(podA, c.store(0, long))
 		t.apply(podB, c.store(0, 30))

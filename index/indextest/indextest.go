@@ -1,5 +1,5 @@
 // Package indextest is the suite that every backend of package index must
-// pass: [Run]. [Plain] is a backend that passes it and is easy to read.
+// pass: [Run]. [NewPlain] returns a backend that passes it and is easy to read.
 package indextest
 
 import (
@@ -41,7 +41,7 @@ func Run(t *testing.T, open func(testing.TB, Config) index.Index) {
 		t.Run(c.name, func(t *testing.T) {
 			ix := open(t, Config{})
 			defer ix.Close()
-			c.run(&T{T: t, ix: ix})
+			c.run(&tester{T: t, ix: ix})
 		})
 	}
 	for _, c := range boundCases {
@@ -52,7 +52,7 @@ func Run(t *testing.T, open func(testing.TB, Config) index.Index) {
 				t.Log("the backend has no bound in bytes")
 				return
 			}
-			c.run(&T{T: t, ix: ix})
+			c.run(&tester{T: t, ix: ix})
 		})
 	}
 	t.Run("PendingBound", func(t *testing.T) { testPendingBound(t, open) })
@@ -67,8 +67,8 @@ func Run(t *testing.T, open func(testing.TB, Config) index.Index) {
 	t.Run("Close", func(t *testing.T) { testClose(t, open) })
 }
 
-// T is a test with an index and the words to speak to it.
-type T struct {
+// tester is a test with an index and the words to speak to it.
+type tester struct {
 	*testing.T
 	ix index.Index
 }
@@ -225,7 +225,7 @@ func bare(t index.Tier, ch index.Change) index.Change {
 
 var clearAll = index.Change{Op: index.OpClear}
 
-func (t *T) apply(src index.Source, changes ...index.Change) index.Counts {
+func (t *tester) apply(src index.Source, changes ...index.Change) index.Counts {
 	t.Helper()
 	done, err := t.ix.Apply(ctx, src, index.Cursor{}, changes)
 	if err != nil {
@@ -234,14 +234,14 @@ func (t *T) apply(src index.Source, changes ...index.Change) index.Counts {
 	return done.Counts
 }
 
-func (t *T) remove(pod string) {
+func (t *tester) remove(pod string) {
 	t.Helper()
 	if err := t.ix.Remove(ctx, pod); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (t *T) match(c chain, pods []string, held bool) []index.Row {
+func (t *tester) match(c chain, pods []string, held bool) []index.Row {
 	t.Helper()
 	var m index.Matches
 	if err := t.ix.Match(ctx, &index.Query{Candidates: index.NewCandidates("m", pods), Keys: c.keys, Held: held}, &m); err != nil {
@@ -252,12 +252,12 @@ func (t *T) match(c chain, pods []string, held bool) []index.Row {
 
 // row returns the row of a source and group with blocks of the usual size; its
 // zero value if there is none.
-func (t *T) row(src index.Source, group int, c chain) index.Row {
+func (t *tester) row(src index.Source, group int, c chain) index.Row {
 	t.Helper()
 	return t.rowOf(src, group, size, c)
 }
 
-func (t *T) rowOf(src index.Source, group, blockSize int, c chain) (found index.Row) {
+func (t *tester) rowOf(src index.Source, group, blockSize int, c chain) (found index.Row) {
 	t.Helper()
 	for _, r := range t.match(c, nil, false) {
 		if r.Source == src && r.Group.ID == group && r.BlockSize == blockSize {
@@ -272,7 +272,7 @@ func (t *T) rowOf(src index.Source, group, blockSize int, c chain) (found index.
 
 // gpuBits returns which of the first 64 blocks the gpu tier of a group of a hybrid
 // source holds.
-func (t *T) gpuBits(src index.Source, group int, c chain) uint64 {
+func (t *tester) gpuBits(src index.Source, group int, c chain) uint64 {
 	t.Helper()
 	if r := t.row(src, group, c); r.Held != nil && r.Held[index.TierGPU] != nil {
 		return r.Held[index.TierGPU][0]
@@ -281,7 +281,7 @@ func (t *T) gpuBits(src index.Source, group int, c chain) uint64 {
 }
 
 // want checks the leading run of a source in its first group.
-func (t *T) want(src index.Source, c chain, run int) {
+func (t *tester) want(src index.Source, c chain, run int) {
 	t.Helper()
 	if got := int(t.row(src, 0, c).Run); got != run {
 		t.Errorf("%s/%d holds %d blocks, want %d", src.Pod, src.Rank, got, run)
@@ -289,7 +289,7 @@ func (t *T) want(src index.Source, c chain, run int) {
 }
 
 // wantMasked checks which blocks of the usual size podA holds in a group, numbered from 1.
-func (t *T) wantMasked(g index.Group, c chain, blocks ...int) {
+func (t *tester) wantMasked(g index.Group, c chain, blocks ...int) {
 	t.Helper()
 	var got []int
 	for _, r := range t.match(c, nil, true) {
@@ -309,12 +309,12 @@ func (t *T) wantMasked(g index.Group, c chain, blocks ...int) {
 
 type testCase struct {
 	name string
-	run  func(*T)
+	run  func(*tester)
 }
 
 // Each case is a sentence of the contract.
 var cases = []testCase{
-	{"ForksNeverMix", func(t *T) {
+	{"ForksNeverMix", func(t *tester) {
 		c := newChain(1, 20)
 		f := c.fork(5, 30, 9)
 		g := f.fork(10, 3, 8)
@@ -328,7 +328,7 @@ var cases = []testCase{
 			t.want(w.src, w.c, w.want)
 		}
 	}},
-	{"ABlockOfTwoNames", func(t *T) {
+	{"ABlockOfTwoNames", func(t *tester) {
 		c := newChain(1, 3)
 		d := chain{c.root, c.locals, []index.Hash{91, 92, 93}} // as salts that the engine does not tell make them
 		t.apply(podA, c.store(0, 3), d.store(0, 3))
@@ -342,7 +342,7 @@ var cases = []testCase{
 			}
 		}
 	}},
-	{"AChildRestoresALongPrompt", func(t *T) {
+	{"AChildRestoresALongPrompt", func(t *tester) {
 		const n = 700 // more than is stored at once
 		c := newChain(1, n+1)
 		t.apply(podA, guarded(c.store(0, n)), guarded(c.store(0, n)))
@@ -355,7 +355,7 @@ var cases = []testCase{
 		}
 		t.want(podA, c, n+1)
 	}},
-	{"AChildRestoresInItsVariant", func(t *T) {
+	{"AChildRestoresInItsVariant", func(t *tester) {
 		c := newChain(1, 4)
 		by8 := index.Change{Op: index.OpStore, Group: window, Copies: index.CopiesGuarded, Variant: index.Variant{Unit: 8}, BlockSize: 8, Root: 1}
 		for i := range index.Local(6) {
@@ -369,7 +369,7 @@ var cases = []testCase{
 		}
 		t.want(podA, c, 4)
 	}},
-	{"TwoGroupsHideABlock", func(t *T) {
+	{"TwoGroupsHideABlock", func(t *tester) {
 		c := newChain(1, 3)
 		other := index.Group{ID: 2}
 		in := func(ch index.Change) index.Change { return inGroup(other, guarded(ch)) }
@@ -383,7 +383,7 @@ var cases = []testCase{
 			t.Errorf("row %+v", r)
 		}
 	}},
-	{"AClearEndsTheDoubts", func(t *T) {
+	{"AClearEndsTheDoubts", func(t *tester) {
 		c, d := newChain(1, 3), newChain(2, 2)
 		d.hashes = c.hashes
 		// An ambiguous removal leaves doubts: no report is counted.
@@ -391,7 +391,7 @@ var cases = []testCase{
 		t.apply(podA, guarded(c.store(0, 2)), guarded(c.store(0, 3)), c.remove(0))
 		t.want(podA, c, 3)
 	}},
-	{"TheEndOfALargePodIsSeenAtOnce", func(t *T) {
+	{"TheEndOfALargePodIsSeenAtOnce", func(t *tester) {
 		c := newChain(1, 30000)
 		keys, _ := c.keys(variant)
 		q := index.Query{Candidates: index.NewCandidates("m", nil), Keys: func(index.Variant) ([]index.Key, error) { return keys, nil }, Held: true}
@@ -415,7 +415,7 @@ var cases = []testCase{
 			t.Errorf("pods %q after the end of one", got)
 		}
 	}},
-	{"CandidatesOfAModelThatCameBack", func(t *T) {
+	{"CandidatesOfAModelThatCameBack", func(t *tester) {
 		c := newChain(1, 3)
 		of := index.NewCandidates("m", []string{"a", "b"})
 		for i, src := range []index.Source{podA, podB, podB, podA} {
@@ -430,7 +430,7 @@ var cases = []testCase{
 			t.remove(src.Pod) // and the model with it
 		}
 	}},
-	{"PodsMayChangeWhileKeysAreMade", func(t *T) {
+	{"PodsMayChangeWhileKeysAreMade", func(t *tester) {
 		c := newChain(1, 8)
 		by8 := with(c.store(0, 4), func(c *index.Change) { c.Variant.Unit, c.BlockSize = 8, 8 })
 		podC := index.Source{Pod: "c", Model: "m"}
@@ -460,7 +460,7 @@ var cases = []testCase{
 			t.Errorf("asked %d times: %v", asked, runs)
 		}
 	}},
-	{"CandidatesAreNoOthers", func(t *T) {
+	{"CandidatesAreNoOthers", func(t *tester) {
 		c, d := newChain(1, 4), newChain(2, 4)
 		of := index.NewCandidates("m", []string{"a"})
 		rows := func() int {
@@ -484,7 +484,7 @@ var cases = []testCase{
 			t.Error("what one pod holds is said of another")
 		}
 	}},
-	{"AGroupIsWhatItsFirstStoreInTheGPUSays", func(t *T) {
+	{"AGroupIsWhatItsFirstStoreInTheGPUSays", func(t *tester) {
 		c := newChain(1, 2)
 		unlike := index.Group{ID: window.ID} // as events of a tier that leave out the kind
 		see := func(when string, want index.Group, full int) {
@@ -502,7 +502,7 @@ var cases = []testCase{
 		t.apply(podA, clearAll, inGroup(unlike, c.store(0, 2)))
 		see("told anew after a clear", unlike, 1)
 	}},
-	{"ASecondNameOfOneOfTwoKeys", func(t *T) {
+	{"ASecondNameOfOneOfTwoKeys", func(t *tester) {
 		// Names stand for one prefix in each variant; the other name of one of
 		// them has the block after the first has lost it.
 		c := newChain(1, 4)
@@ -535,12 +535,12 @@ var cases = []testCase{
 		}
 		t.Errorf("rows %+v", t.match(c, nil, true))
 	}},
-	{"EmptyIndexMatchesNothing", func(t *T) {
+	{"EmptyIndexMatchesNothing", func(t *tester) {
 		if rows := t.match(newChain(1, 4), nil, true); len(rows) != 0 {
 			t.Errorf("got %v", rows)
 		}
 	}},
-	{"LeadingRun", func(t *T) {
+	{"LeadingRun", func(t *tester) {
 		c := newChain(1, 20)
 		t.apply(podA, c.store(0, 12))
 		t.want(podA, c, 12)
@@ -553,14 +553,14 @@ var cases = []testCase{
 			t.Errorf("row %+v", r)
 		}
 	}},
-	{"AMissOnTheFirstBlockIsNoRow", func(t *T) {
+	{"AMissOnTheFirstBlockIsNoRow", func(t *tester) {
 		c := newChain(1, 4)
 		t.apply(podA, c.store(0, 4), c.remove(0))
 		if rows := t.match(c, nil, false); len(rows) != 0 {
 			t.Errorf("got %v", rows)
 		}
 	}},
-	{"HolesAreExact", func(t *T) {
+	{"HolesAreExact", func(t *tester) {
 		c := newChain(1, 20)
 		t.apply(podA, c.store(0, 20))
 		t.apply(podA, c.remove(7))
@@ -572,7 +572,7 @@ var cases = []testCase{
 		t.apply(podA, c.store(7, 8))
 		t.want(podA, c, 20)
 	}},
-	{"HeldBitsOnRequestOnly", func(t *T) {
+	{"HeldBitsOnRequestOnly", func(t *tester) {
 		c := newChain(1, 70)
 		t.apply(podA, c.store(0, 70), bare(index.TierCPU, c.store(65, 66)))
 		if r := t.match(c, nil, false)[0]; r.Held != nil {
@@ -585,7 +585,7 @@ var cases = []testCase{
 			t.Errorf("row %+v", r)
 		}
 	}},
-	{"RowsOfSeveralGroupsHaveBits", func(t *T) {
+	{"RowsOfSeveralGroupsHaveBits", func(t *tester) {
 		c := newChain(1, 70)
 		t.apply(podA, c.store(0, 70), inGroup(window, c.store(0, 70)), inGroup(window, c.remove(0, 2, 69)))
 		t.apply(podB, c.store(0, 70), inGroup(window, newChain(2, 1).store(0, 1)))
@@ -605,14 +605,14 @@ var cases = []testCase{
 			}
 		}
 	}},
-	{"OneGroupThatIsNotFullHasBits", func(t *T) {
+	{"OneGroupThatIsNotFullHasBits", func(t *tester) {
 		c := newChain(1, 8)
 		t.apply(podA, inGroup(window, c.store(0, 8)), inGroup(window, c.remove(0)))
 		if rows := t.match(c, nil, false); len(rows) != 1 || rows[0].Held == nil || rows[0].Held[index.TierGPU][0] != 0b11111110 {
 			t.Errorf("rows %+v", rows)
 		}
 	}},
-	{"ASecondGroupBringsBits", func(t *T) {
+	{"ASecondGroupBringsBits", func(t *tester) {
 		c := newChain(1, 8)
 		none := with(inGroup(window, c.store(0, 4)), func(c *index.Change) { c.Hashes = nil })
 		for i, step := range []struct {
@@ -627,7 +627,7 @@ var cases = []testCase{
 			}
 		}
 	}},
-	{"PartsOfABlockHaveBitsOfTheirOwn", func(t *T) {
+	{"PartsOfABlockHaveBitsOfTheirOwn", func(t *tester) {
 		c := newChain(1, 8)
 		state := index.Group{ID: 1, Kind: index.GroupMamba}
 		in := func(units int, ch index.Change, hashes ...index.Hash) index.Change {
@@ -648,14 +648,14 @@ var cases = []testCase{
 			t.Errorf("no rows with %v", want)
 		}
 	}},
-	{"AForkIsNoRow", func(t *T) {
+	{"AForkIsNoRow", func(t *tester) {
 		c := newChain(1, 8)
 		t.apply(podA, inGroup(window, c.store(0, 8)), inGroup(window, c.remove(0, 1, 2)))
 		if rows := t.match(c.fork(3, 5, 9), nil, false); len(rows) != 0 {
 			t.Errorf("rows %+v", rows)
 		}
 	}},
-	{"BitsEndWithThePrompt", func(t *T) {
+	{"BitsEndWithThePrompt", func(t *tester) {
 		two := index.Change{Op: index.OpStore, Group: index.Group{ID: 1, Kind: index.GroupMamba}, Copies: index.CopiesExact, Variant: variant, BlockSize: 2 * unit}
 		one, some, many := newChain(1, 140), newChain(2, 140), newChain(3, 140)
 		for i, c := range []chain{one, some, many} {
@@ -687,7 +687,7 @@ var cases = []testCase{
 			}
 		}
 	}},
-	{"BitsOfALongPrompt", func(t *T) {
+	{"BitsOfALongPrompt", func(t *tester) {
 		// Chains that fork at odd places, of which each group of some sources holds
 		// other blocks, in blocks of one to three units.
 		r := rand.New(rand.NewPCG(1, 2))
@@ -736,7 +736,7 @@ var cases = []testCase{
 			t.Errorf("no rows of %v", held)
 		}
 	}},
-	{"BitsInAllTiers", func(t *T) {
+	{"BitsInAllTiers", func(t *tester) {
 		c := newChain(1, 200)
 		t.apply(podA, inGroup(window, newChain(2, 1).store(0, 1)), c.store(0, 200), bare(index.TierCPU, c.store(60, 150)), bare(index.TierDisk, c.store(140, 160)))
 		for b := 70; b < 180; b++ {
@@ -767,7 +767,7 @@ var cases = []testCase{
 			t.Errorf("remote: %b", r.Held[index.TierRemote])
 		}
 	}},
-	{"BlocksKnownByHashAloneAreInTheSameRow", func(t *T) {
+	{"BlocksKnownByHashAloneAreInTheSameRow", func(t *tester) {
 		c := newChain(1, 6)
 		t.apply(podA, c.store(0, 6), inGroup(window, c.store(0, 2)), inGroup(window, bare(index.TierGPU, c.store(3, 5))))
 		for _, r := range t.match(c, nil, false) {
@@ -776,7 +776,7 @@ var cases = []testCase{
 			}
 		}
 	}},
-	{"RowsWithBitsStandTogether", func(t *T) {
+	{"RowsWithBitsStandTogether", func(t *tester) {
 		c := newChain(1, 8)
 		for i := range 12 {
 			src := index.Source{Pod: fmt.Sprint(i / 2), Model: "m", Rank: i % 2}
@@ -793,7 +793,7 @@ var cases = []testCase{
 			t.Errorf("%d rows: %s", len(rows), diff)
 		}
 	}},
-	{"ALayoutIsAllGroups", func(t *T) {
+	{"ALayoutIsAllGroups", func(t *tester) {
 		c := newChain(1, 8)
 		state := index.Group{ID: 2, Kind: index.GroupMamba}
 		of := func(g index.Group, units, from, to int, hashes ...index.Hash) index.Change {
@@ -827,7 +827,7 @@ var cases = []testCase{
 			t.Errorf("rows %+v", rows)
 		}
 	}},
-	{"AllHolders", func(t *T) {
+	{"AllHolders", func(t *tester) {
 		c := newChain(1, 3)
 		for n := range 1500 {
 			t.apply(index.Source{Pod: fmt.Sprint(n), Model: "m"}, c.store(0, 1+n%3))
@@ -844,7 +844,7 @@ var cases = []testCase{
 			t.Errorf("%d pods after one removal", n)
 		}
 	}},
-	{"PodsRestrictTheAnswer", func(t *T) {
+	{"PodsRestrictTheAnswer", func(t *tester) {
 		c := newChain(1, 2)
 		for _, src := range []index.Source{podA, podB} {
 			t.apply(src, c.store(0, 2))
@@ -856,7 +856,7 @@ var cases = []testCase{
 			t.Errorf("no pods: %v", rows)
 		}
 	}},
-	{"RowsSayWhichCandidate", func(t *T) {
+	{"RowsSayWhichCandidate", func(t *tester) {
 		c := newChain(1, 2)
 		rank1 := index.Source{Pod: "b", Model: "m", Rank: 1}
 		for _, src := range []index.Source{podA, podB, rank1} {
@@ -880,7 +880,7 @@ var cases = []testCase{
 			}
 		}
 	}},
-	{"CandidatesFollowThePods", func(t *T) {
+	{"CandidatesFollowThePods", func(t *tester) {
 		c := newChain(1, 3)
 		for name, of := range map[string]*index.Candidates{"every": index.NewCandidates("m", nil), "named": index.NewCandidates("m", []string{"a", "b"})} {
 			runs := func() string {
@@ -917,7 +917,7 @@ var cases = []testCase{
 			}
 		}
 	}},
-	{"KeysOncePerVariant", func(t *T) {
+	{"KeysOncePerVariant", func(t *tester) {
 		c := newChain(1, 8)
 		asked := map[index.Variant]int{}
 		match := func(pods ...string) {
@@ -944,7 +944,7 @@ var cases = []testCase{
 			t.Errorf("of pod a alone: asked for %v", asked)
 		}
 	}},
-	{"ManyHolders", func(t *T) {
+	{"ManyHolders", func(t *tester) {
 		const pods = 9000
 		c, d := newChain(1, 2), newChain(2, 40)
 		for n := range pods {
@@ -972,7 +972,7 @@ var cases = []testCase{
 			t.Errorf("%d pods are left", n)
 		}
 	}},
-	{"ModelsNeverMix", func(t *T) {
+	{"ModelsNeverMix", func(t *tester) {
 		c := newChain(1, 4)
 		t.apply(index.Source{Pod: "a", Model: "other"}, c.store(0, 4))
 		t.want(podA, c, 0)
@@ -980,7 +980,7 @@ var cases = []testCase{
 		t.apply(index.Source{Pod: "a", Model: "other"}, clearAll)
 		t.want(podA, c, 2)
 	}},
-	{"RanksAreSourcesOfTheirOwn", func(t *T) {
+	{"RanksAreSourcesOfTheirOwn", func(t *tester) {
 		c := newChain(1, 8)
 		rank1 := index.Source{Pod: "a", Model: "m", Rank: 1}
 		t.apply(podA, c.store(0, 4))
@@ -991,7 +991,7 @@ var cases = []testCase{
 		t.want(podA, c, 4)
 		t.want(rank1, c, 0)
 	}},
-	{"NamesBelongToTheirSource", func(t *T) {
+	{"NamesBelongToTheirSource", func(t *tester) {
 		c, d := newChain(1, 4), newChain(2, 4)
 		d.hashes = c.hashes
 		t.apply(podA, c.store(0, 2))
@@ -1003,7 +1003,7 @@ var cases = []testCase{
 		t.want(podB, d, 4)
 		t.want(podB, c, 0)
 	}},
-	{"RootsNeverMix", func(t *T) {
+	{"RootsNeverMix", func(t *tester) {
 		c := newChain(1, 4)
 		salted := newChain(2, 4)
 		salted.locals = c.locals
@@ -1012,7 +1012,7 @@ var cases = []testCase{
 		t.want(podA, c, 2)
 		t.want(podA, salted, 4)
 	}},
-	{"CopiesExact", func(t *T) {
+	{"CopiesExact", func(t *tester) {
 		c := newChain(1, 2)
 		t.apply(podA, c.store(0, 1), c.store(0, 1), c.store(0, 1))
 		for range 2 {
@@ -1022,13 +1022,13 @@ var cases = []testCase{
 		t.apply(podA, c.remove(0))
 		t.want(podA, c, 0)
 	}},
-	{"CopiesSet", func(t *T) {
+	{"CopiesSet", func(t *tester) {
 		c := newChain(1, 1)
 		set := with(c.store(0, 1), func(c *index.Change) { c.Copies = index.CopiesSet })
 		t.apply(podA, set, set, c.remove(0))
 		t.want(podA, c, 0)
 	}},
-	{"CopiesGuardedTakesARepeatFromTheRootForAReport", func(t *T) {
+	{"CopiesGuardedTakesARepeatFromTheRootForAReport", func(t *tester) {
 		c := newChain(1, 3)
 		t.apply(podA, guarded(c.store(0, 3)))
 		if n := t.apply(podA, guarded(c.store(0, 3))); n.Reports != 3 {
@@ -1037,19 +1037,19 @@ var cases = []testCase{
 		t.apply(podA, c.remove(2))
 		t.want(podA, c, 2)
 	}},
-	{"CopiesGuardedCountsARepeatBehindAParent", func(t *T) {
+	{"CopiesGuardedCountsARepeatBehindAParent", func(t *tester) {
 		c := newChain(1, 3)
 		t.apply(podA, guarded(c.store(0, 3)), guarded(c.store(2, 3)), c.remove(2))
 		t.want(podA, c, 3)
 		t.apply(podA, c.remove(2))
 		t.want(podA, c, 2)
 	}},
-	{"CopiesGuardedCountsARepeatWithANewBlock", func(t *T) {
+	{"CopiesGuardedCountsARepeatWithANewBlock", func(t *tester) {
 		c := newChain(1, 3)
 		t.apply(podA, guarded(c.store(0, 2)), guarded(c.store(0, 3)), c.remove(0))
 		t.want(podA, c, 3)
 	}},
-	{"PartialCountsNoRepeatFromTheRoot", func(t *T) {
+	{"PartialCountsNoRepeatFromTheRoot", func(t *tester) {
 		c := newChain(1, 4)
 		t.apply(podA, inPart(c.store(0, 2)), inPart(c.store(0, 3)), inPart(c.store(2, 3)), c.remove(2))
 		t.want(podA, c, 3)
@@ -1058,14 +1058,14 @@ var cases = []testCase{
 		t.apply(podA, inPart(c.store(2, 4)))
 		t.want(podA, c, 4) // the child proves that block 1 is there
 	}},
-	{"CopiesGuardedCountsARepeatBehindAParentInSparseGroups", func(t *T) {
+	{"CopiesGuardedCountsARepeatBehindAParentInSparseGroups", func(t *tester) {
 		c := newChain(1, 3)
 		t.apply(podA, inGroup(window, guarded(c.store(0, 3))), inGroup(window, guarded(c.store(1, 3))), inGroup(window, c.remove(2)))
 		if r := t.row(podA, 1, c); r.Run != 3 {
 			t.Errorf("row %+v", r)
 		}
 	}},
-	{"AReportOfAGroupWithoutAllBlocksAddsWhatIsSure", func(t *T) {
+	{"AReportOfAGroupWithoutAllBlocksAddsWhatIsSure", func(t *tester) {
 		c := newChain(1, 8)
 		chunked := index.Group{ID: 2, Kind: index.GroupChunked, Window: 48} // three blocks
 		mamba := index.Group{ID: 3, Kind: index.GroupMamba}
@@ -1096,7 +1096,7 @@ var cases = []testCase{
 			sure(fmt.Sprintf("partial, %+v", r), r.group, r.unsure, inPart(report))
 		}
 	}},
-	{"ASparseStoreBehindANewPromptIsNoReport", func(t *T) {
+	{"ASparseStoreBehindANewPromptIsNoReport", func(t *tester) {
 		c, d := newChain(1, 4), newChain(2, 1)
 		chunked := index.Group{ID: 2, Kind: index.GroupChunked, Window: 32}
 		small := index.Group{ID: 2, Kind: index.GroupWindow, Window: 1}
@@ -1127,7 +1127,7 @@ var cases = []testCase{
 			}
 		}
 	}},
-	{"AWindowThatLacksTheEndIsStoredAnew", func(t *T) {
+	{"AWindowThatLacksTheEndIsStoredAnew", func(t *tester) {
 		c := newChain(1, 4)
 		store := guarded(inGroup(window, c.store(0, 4)))
 		t.apply(podA, store, inGroup(window, c.remove(0, 1, 2, 3)), store)
@@ -1139,7 +1139,7 @@ var cases = []testCase{
 			t.Errorf("blocks %b", got)
 		}
 	}},
-	{"AMaskedStoreIsNoReport", func(t *T) {
+	{"AMaskedStoreIsNoReport", func(t *tester) {
 		c := newChain(1, 4)
 		store := inPart(inGroup(window, c.store(0, 4)))
 		store.Hashes = c.hashes[2:]
@@ -1148,7 +1148,7 @@ var cases = []testCase{
 			t.Errorf("blocks %b", got)
 		}
 	}},
-	{"APartOfABlockIsNoReport", func(t *T) {
+	{"APartOfABlockIsNoReport", func(t *tester) {
 		c := newChain(1, 4)
 		mamba := index.Group{ID: 1, Kind: index.GroupMamba}
 		part := guarded(inGroup(mamba, c.store(0, 1)))
@@ -1157,7 +1157,7 @@ var cases = []testCase{
 			t.Errorf("rows %+v", got)
 		}
 	}},
-	{"AHitInsideABlockReportsOneMore", func(t *T) {
+	{"AHitInsideABlockReportsOneMore", func(t *tester) {
 		// Blocks of two units. What the engine has behind the first is a part of the next.
 		mamba := index.Group{ID: 1, Kind: index.GroupMamba}
 		c := newChain(1, 8)
@@ -1211,7 +1211,7 @@ var cases = []testCase{
 			}
 		}
 	}},
-	{"AMaskedStoreFollowsFromABoundary", func(t *T) {
+	{"AMaskedStoreFollowsFromABoundary", func(t *tester) {
 		for _, batch := range [][]index.Change{{masked(window, masks, 3, 4, 7, 8), blocks64(masks)}, {blocks64(masks), masked(window, masks, 3, 4, 7, 8)}} {
 			t.remove("a")
 			t.apply(podA, batch...)
@@ -1220,14 +1220,14 @@ var cases = []testCase{
 			t.wantMasked(window, masks, 4, 7)
 		}
 	}},
-	{"AMaskedStoreFollowsFromABoundaryThatIsNamedLater", func(t *T) {
+	{"AMaskedStoreFollowsFromABoundaryThatIsNamedLater", func(t *tester) {
 		t.apply(podA, masked(window, masks, 3, 4, 7, 8))
 		t.apply(podA, inGroup(window, masks.remove(6)))
 		t.wantMasked(window, masks)
 		t.apply(podA, blocks64(masks))
 		t.wantMasked(window, masks, 3, 4, 8)
 	}},
-	{"WhatIsNotPlacedIsCounted", func(t *T) {
+	{"WhatIsNotPlacedIsCounted", func(t *tester) {
 		d, ok := t.ix.(index.Describer)
 		if !ok {
 			t.Skip("no index.Describer")
@@ -1250,7 +1250,7 @@ var cases = []testCase{
 		t.apply(podA, newChain(2, 6).store(0, 3))
 		want(0)
 	}},
-	{"AChildOfWhatFollowsIsJoined", func(t *T) {
+	{"AChildOfWhatFollowsIsJoined", func(t *tester) {
 		d := masks.fork(3, 2, 9)
 		t.apply(podA, inGroup(index.Group{ID: 3}, d.store(3, 5)), masked(window, masks, 3, 4))
 		n := t.apply(podA, blocks64(masks))
@@ -1260,28 +1260,28 @@ var cases = []testCase{
 			t.Errorf("counts %+v, rows %+v", n, r)
 		}
 	}},
-	{"OnlyAsFarAsTheRunGoes", func(t *T) {
+	{"OnlyAsFarAsTheRunGoes", func(t *tester) {
 		t.apply(podA, blocks64(masks), masked(window, masks, 2, 3, 4, 6, 7, 8))
 		t.wantMasked(window, masks, 3, 4, 7, 8)
 	}},
-	{"ARunIsWhole", func(t *T) {
+	{"ARunIsWhole", func(t *tester) {
 		// The window needs three blocks. What is listed of the second run is less.
 		three := index.Group{ID: 1, Kind: index.GroupWindow, Window: 34}
 		t.apply(podA, blocks64(masks), masked(three, masks, 3, 4, 7, 8))
 		t.wantMasked(three, masks, 3, 4, 8)
 	}},
-	{"ABlockBeforeTheStoreIsInNoRun", func(t *T) {
+	{"ABlockBeforeTheStoreIsInNoRun", func(t *tester) {
 		t.apply(podA, blocks64(masks), with(masked(window, masks, 1, 8), func(c *index.Change) { c.Hashes[0] = 5 }))
 		t.wantMasked(window, masks, 7, 8)
 	}},
-	{"NothingFollowsWithoutAWindow", func(t *T) {
+	{"NothingFollowsWithoutAWindow", func(t *tester) {
 		for _, g := range []index.Group{{ID: 1, Kind: index.GroupWindow}, {ID: 1, Kind: index.GroupMamba, Window: 32}, {ID: 1, Window: 32}} {
 			t.remove("a")
 			t.apply(podA, blocks64(masks), masked(g, masks, 3, 4))
 			t.wantMasked(g, masks, 4)
 		}
 	}},
-	{"NothingFollowsFromABlockThatIsNoLarger", func(t *T) {
+	{"NothingFollowsFromABlockThatIsNoLarger", func(t *tester) {
 		t.apply(podA, masks.store(0, 4), masked(window, masks, 5, 6, 4+3, 8), masked(index.Group{ID: 2, Kind: index.GroupWindow, Window: 32}, masks, 3, 4))
 		t.wantMasked(window, masks)
 		t.wantMasked(index.Group{ID: 2}, masks, 3, 4) // which are named
@@ -1291,7 +1291,7 @@ var cases = []testCase{
 		t.apply(podA, one) // names block 8, and no other
 		t.wantMasked(window, masks, 8)
 	}},
-	{"WhatIsBetweenFollowsIfNoBlockIsLeftOut", func(t *T) {
+	{"WhatIsBetweenFollowsIfNoBlockIsLeftOut", func(t *tester) {
 		// Blocks 3 and 6 are named by groups whose blocks are no larger.
 		named := func(b int) index.Change {
 			ch := inGroup(index.Group{ID: 3}, masks.store(0, b))
@@ -1304,19 +1304,19 @@ var cases = []testCase{
 		t.apply(podA, named(3), named(6), masked(window, masks, 3, 4, 5, 6), masked(index.Group{ID: 2, Kind: index.GroupWindow, Window: 32}, masks, 3, 4, 6))
 		t.wantMasked(window, masks, 3, 4, 5, 6)
 	}},
-	{"TheBlockBehindABoundaryOfADraftGroup", func(t *T) {
+	{"TheBlockBehindABoundaryOfADraftGroup", func(t *tester) {
 		t.apply(podA, blocks64(masks), masked(draftWindow, masks, 3, 4, 5, 7, 8, 9))
 		t.wantMasked(draftWindow, masks, 3, 4, 5, 7, 8, 9)
 	}},
-	{"NoBlockBehindABoundaryIfNoDraftIsTold", func(t *T) {
+	{"NoBlockBehindABoundaryIfNoDraftIsTold", func(t *tester) {
 		t.apply(podA, blocks64(masks), masked(window, masks, 3, 4, 5, 7, 8, 9))
 		t.wantMasked(window, masks, 3, 4, 7, 8)
 	}},
-	{"UntoldTokensPlaceNothing", func(t *T) {
+	{"UntoldTokensPlaceNothing", func(t *tester) {
 		t.apply(podA, blocks64(masks), with(masked(draftWindow, masks, 3, 4, 5, 7, 8, 9), func(c *index.Change) { c.Untold = true }))
 		t.wantMasked(draftWindow, masks, 3, 4, 7, 8)
 	}},
-	{"ADraftGroupsStoreMayBeginBehindABoundary", func(t *T) {
+	{"ADraftGroupsStoreMayBeginBehindABoundary", func(t *tester) {
 		// Behind block 4, which is a boundary, and behind block 5, which is none.
 		t.apply(podA, blocks64(masks), maskedFrom(4, draftWindow, masks, 5, 7, 8, 9))
 		t.wantMasked(draftWindow, masks, 5, 7, 8, 9)
@@ -1324,7 +1324,7 @@ var cases = []testCase{
 		t.apply(podA, blocks64(masks), masks.store(0, 5), with(maskedFrom(5, draftWindow, masks, 6, 7, 8, 9), func(c *index.Change) { c.Hashes[0] = 5 }))
 		t.wantMasked(draftWindow, masks, 7, 8, 9)
 	}},
-	{"OneHashIsBehindABoundaryWhereAStoreBegins", func(t *T) {
+	{"OneHashIsBehindABoundaryWhereAStoreBegins", func(t *tester) {
 		t.apply(podA, blocks64(masks), maskedFrom(4, draftWindow, masks, 5))
 		t.wantMasked(draftWindow, masks, 5)
 		t.remove("a")
@@ -1335,14 +1335,14 @@ var cases = []testCase{
 		t.apply(podA, blocks64(masks.fork(4, 8, 1)), maskedFrom(4, short, masks, 8))
 		t.wantMasked(short, masks)
 	}},
-	{"ADraftGroupsStoreWaitsForItsParent", func(t *T) {
+	{"ADraftGroupsStoreWaitsForItsParent", func(t *tester) {
 		d := masks.fork(4, 8, 1)
 		t.apply(podA, maskedFrom(4, draftWindow, d, 5))
 		t.wantMasked(draftWindow, d)
 		t.apply(podA, blocks64(masks))
 		t.wantMasked(draftWindow, d, 5)
 	}},
-	{"ABoundaryInTheMiddleOfARun", func(t *T) {
+	{"ABoundaryInTheMiddleOfARun", func(t *tester) {
 		// Blocks of 32 tokens end at blocks 10 and 12 of a run of three. The run before
 		// that has its draft block at 7.
 		three := index.Group{ID: 1, Kind: index.GroupWindow, Window: 49, Draft: true}
@@ -1350,7 +1350,7 @@ var cases = []testCase{
 		t.apply(podA, inBlocksOf(32, c), masked(three, c, 4, 5, 6, 7, 10, 11, 12, 13))
 		t.wantMasked(three, c, 4, 5, 6, 7, 10, 11, 12, 13)
 	}},
-	{"ARunThatGoesOnBehindTheStore", func(t *T) {
+	{"ARunThatGoesOnBehindTheStore", func(t *tester) {
 		// The store ends with the draft block of boundary 8, in the middle of the run of
 		// boundary 12. Block 5 is the draft block of boundary 4.
 		six := index.Group{ID: 1, Kind: index.GroupWindow, Window: 97, Draft: true}
@@ -1358,7 +1358,7 @@ var cases = []testCase{
 		t.apply(podA, inBlocksOf(64, c), maskedFrom(4, six, c, 5, 7, 8, 9))
 		t.wantMasked(six, c, 7, 8, 9)
 	}},
-	{"WhatFollowsHasTheScopeOfItsBoundary", func(t *T) {
+	{"WhatFollowsHasTheScopeOfItsBoundary", func(t *tester) {
 		// A masked store does not tell the salt of a first block that it leaves out.
 		salted := masks
 		salted.root++
@@ -1368,26 +1368,26 @@ var cases = []testCase{
 		t.wantMasked(window, masks)
 		t.wantMasked(window, salted, 3, 4)
 	}},
-	{"NothingFollowsFromAnAmbiguousHash", func(t *T) {
+	{"NothingFollowsFromAnAmbiguousHash", func(t *tester) {
 		other := masks
 		other.root++
 		t.apply(podA, blocks64(masks), blocks64(other), masked(window, masks, 3, 4, 7, 8))
 		t.wantMasked(window, masks, 4, 8) // the boundaries are held, by both of their keys
 	}},
-	{"AHashThatWasRemovedDoesNotFollow", func(t *T) {
+	{"AHashThatWasRemovedDoesNotFollow", func(t *tester) {
 		t.apply(podA, masked(window, masks, 3, 4, 7, 8))
 		t.apply(podA, inGroup(window, masks.remove(6)), bare(index.TierGPU, inGroup(window, masks.store(6, 7))))
 		t.apply(podA, blocks64(masks))
 		t.wantMasked(window, masks, 3, 4, 8)
 	}},
-	{"WhatAnotherGroupRemovedFollows", func(t *T) {
+	{"WhatAnotherGroupRemovedFollows", func(t *tester) {
 		other := index.Group{ID: 2, Kind: index.GroupWindow, Window: 32}
 		t.apply(podA, masked(window, masks, 3, 4, 7, 8), masked(other, masks, 7, 8))
 		t.apply(podA, inGroup(other, masks.remove(6)))
 		t.apply(podA, blocks64(masks))
 		t.wantMasked(window, masks, 3, 4, 7, 8)
 	}},
-	{"NothingFollowsFromHashesThatContradictEachOther", func(t *T) {
+	{"NothingFollowsFromHashesThatContradictEachOther", func(t *tester) {
 		crowded := masked(window, masks, 4, 1, 2, 3, 5, 8)
 		turned := masked(window, masks, 3, 8, 4)
 		for _, ch := range []index.Change{crowded, turned} {
@@ -1396,30 +1396,30 @@ var cases = []testCase{
 			t.wantMasked(window, masks, 4, 8)
 		}
 	}},
-	{"RunsThatMeet", func(t *T) {
+	{"RunsThatMeet", func(t *tester) {
 		three := index.Group{ID: 1, Kind: index.GroupWindow, Window: 40, Draft: true}
 		t.apply(podA, blocks64(masks), masks.store(8, 12), masked(three, masks, 6, 7, 8, 9, 10, 11, 12))
 		t.wantMasked(three, masks, 6, 7, 8, 9, 10, 11, 12)
 	}},
-	{"ADraftBlockThatIsKnown", func(t *T) {
+	{"ADraftBlockThatIsKnown", func(t *tester) {
 		c := newChain(1, 14)
 		four := index.Group{ID: 1, Kind: index.GroupWindow, Window: 65, Draft: true}
 		t.apply(podA, inBlocksOf(32, c), c.store(6, 7), c.store(12, 13), maskedFrom(7, four, c, 9, 10, 11, 12, 13))
 		t.wantMasked(four, c, 9, 10, 11, 12, 13)
 	}},
-	{"NothingFollowsFromLargerBlocksOfTheGroup", func(t *T) {
+	{"NothingFollowsFromLargerBlocksOfTheGroup", func(t *tester) {
 		t.apply(podA, inGroup(window, blocks64(masks)), masked(window, masks, 3, 4))
 		t.wantMasked(window, masks)
 		other := index.Group{ID: 2, Kind: index.GroupWindow, Window: 32}
 		t.apply(podA, masked(other, masks, 3, 4))
 		t.wantMasked(other, masks, 3, 4)
 	}},
-	{"NothingFollowsFromADraftBlock", func(t *T) {
+	{"NothingFollowsFromADraftBlock", func(t *tester) {
 		c := newChain(1, 4).fork(4, 6, 1)
 		t.apply(podA, blocks64(newChain(1, 4)), c.store(4, 5), maskedFrom(4, draftWindow, c, 5, 7, 8, 9))
 		t.wantMasked(draftWindow, c, 5)
 	}},
-	{"APartOfABlockCountsAtItsOwnBoundaryUntilItIsRemoved", func(t *T) {
+	{"APartOfABlockCountsAtItsOwnBoundaryUntilItIsRemoved", func(t *tester) {
 		mamba := index.Group{ID: 1, Kind: index.GroupMamba}
 		part := inGroup(mamba, masks.store(5, 6))
 		t.apply(podA, masks.store(0, 8), inGroup(mamba, blocks64(masks)), part)
@@ -1427,7 +1427,7 @@ var cases = []testCase{
 		t.apply(podA, inGroup(mamba, masks.remove(5)))
 		t.wantMasked(mamba, masks)
 	}},
-	{"AChildRestoresWhatAReportHid", func(t *T) {
+	{"AChildRestoresWhatAReportHid", func(t *tester) {
 		c := newChain(1, 6)
 		t.apply(podA, guarded(c.store(0, 3)), guarded(c.store(0, 3)), c.remove(2), c.remove(1), c.remove(0))
 		t.want(podA, c, 0)
@@ -1437,12 +1437,12 @@ var cases = []testCase{
 			t.Errorf("restored %d", n.Restored)
 		}
 	}},
-	{"AChildRestoresNothingThatWasCounted", func(t *T) {
+	{"AChildRestoresNothingThatWasCounted", func(t *tester) {
 		c := newChain(1, 6)
 		t.apply(podA, guarded(c.store(0, 3)), c.remove(2, 1, 0), guarded(c.store(3, 4)))
 		t.want(podA, c, 0)
 	}},
-	{"AChildKnownByItsHashRestores", func(t *T) {
+	{"AChildKnownByItsHashRestores", func(t *tester) {
 		c := newChain(1, 4)
 		t.apply(podA, guarded(c.store(0, 3)), guarded(c.store(0, 3)), c.remove(2, 1, 0))
 		child := guarded(with(bare(index.TierGPU, c.store(3, 4)), func(ch *index.Change) { ch.HasParent, ch.Parent = true, c.hashes[2] }))
@@ -1451,12 +1451,12 @@ var cases = []testCase{
 		}
 		t.want(podA, c, 3)
 	}},
-	{"AReportRestoresWhatAReportHid", func(t *T) {
+	{"AReportRestoresWhatAReportHid", func(t *tester) {
 		c := newChain(1, 2)
 		t.apply(podA, guarded(c.store(0, 2)), guarded(c.store(0, 2)), c.remove(0), guarded(c.store(0, 2)), c.remove(1))
 		t.want(podA, c, 1)
 	}},
-	{"AfterAnAmbiguousRemovalNoReportIsCounted", func(t *T) {
+	{"AfterAnAmbiguousRemovalNoReportIsCounted", func(t *tester) {
 		c, d := newChain(1, 2), newChain(2, 2)
 		d.hashes = c.hashes
 		t.apply(podA, guarded(d.store(0, 1)), guarded(c.store(0, 2)), c.remove(0), guarded(c.store(0, 2)), c.remove(1))
@@ -1467,12 +1467,12 @@ var cases = []testCase{
 			t.Errorf("blocks %b", got)
 		}
 	}},
-	{"AClearEndsWhatAReportHid", func(t *T) {
+	{"AClearEndsWhatAReportHid", func(t *tester) {
 		c := newChain(1, 4)
 		t.apply(podA, guarded(c.store(0, 2)), guarded(c.store(0, 2)), c.remove(1, 0), clearAll, guarded(c.store(2, 3)))
 		t.want(podA, c, 0)
 	}},
-	{"ReusedNeverCounts", func(t *T) {
+	{"ReusedNeverCounts", func(t *tester) {
 		c := newChain(1, 2)
 		reused := with(c.store(0, 2), func(c *index.Change) { c.Reused = true })
 		t.apply(podA, c.store(0, 1), reused)
@@ -1480,7 +1480,7 @@ var cases = []testCase{
 		t.apply(podA, c.remove(0))
 		t.want(podA, c, 0)
 	}},
-	{"RemainingSetsTheCount", func(t *T) {
+	{"RemainingSetsTheCount", func(t *tester) {
 		c := newChain(1, 2)
 		t.apply(podA, c.store(0, 2), with(c.remove(0, 1), func(c *index.Change) { c.Remaining = []uint32{2, 0} }))
 		t.want(podA, c, 1)
@@ -1489,7 +1489,7 @@ var cases = []testCase{
 		t.apply(podA, c.remove(0))
 		t.want(podA, c, 0)
 	}},
-	{"RemovingWhatIsNotHeld", func(t *T) {
+	{"RemovingWhatIsNotHeld", func(t *tester) {
 		c := newChain(1, 2)
 		if n := t.apply(podA, c.remove(0)); n.UnknownRemove != 1 {
 			t.Errorf("counts %+v", n)
@@ -1500,7 +1500,7 @@ var cases = []testCase{
 		t.apply(podA, c.remove(0))
 		t.want(podB, c, 2)
 	}},
-	{"TiersExtendKnownBlocks", func(t *T) {
+	{"TiersExtendKnownBlocks", func(t *tester) {
 		c := newChain(1, 5)
 		t.apply(podA, c.store(0, 4), bare(index.TierCPU, c.store(1, 4)))
 		t.apply(podA, c.remove(2), c.remove(3))
@@ -1513,7 +1513,7 @@ var cases = []testCase{
 		t.apply(podA, c.remove(0))
 		t.want(podA, c, 0)
 	}},
-	{"TheLastTierOfRunsOfAnyLength", func(t *T) {
+	{"TheLastTierOfRunsOfAnyLength", func(t *tester) {
 		for n := 1; n <= 70; n++ {
 			c := newChain(uint64(n), n)
 			t.apply(podA, c.store(0, n), bare(index.TierCPU, c.store(n-1, n)), c.remove(n-1))
@@ -1522,7 +1522,7 @@ var cases = []testCase{
 			}
 		}
 	}},
-	{"TheBestTierCounts", func(t *T) {
+	{"TheBestTierCounts", func(t *tester) {
 		c := newChain(1, 1)
 		for _, tier := range []index.Tier{index.TierOther, index.TierRemote, index.TierDisk, index.TierCPU} {
 			t.apply(podA, c.store(0, 1), bare(tier, c.store(0, 1)), c.remove(0))
@@ -1531,27 +1531,27 @@ var cases = []testCase{
 			}
 		}
 	}},
-	{"LowerTiersAreSets", func(t *T) {
+	{"LowerTiersAreSets", func(t *tester) {
 		c := newChain(1, 1)
 		cpu := bare(index.TierCPU, c.store(0, 1))
 		t.apply(podA, c.store(0, 1), cpu, cpu, c.remove(0), inTier(index.TierCPU, c.remove(0)))
 		t.want(podA, c, 0)
 	}},
-	{"TierBeforeName", func(t *T) {
+	{"TierBeforeName", func(t *tester) {
 		c := newChain(1, 1)
 		t.apply(podA, bare(index.TierCPU, c.store(0, 1)))
 		t.want(podA, c, 0)
 		t.apply(podA, c.store(0, 1), c.remove(0))
 		t.want(podA, c, 1)
 	}},
-	{"TierAfterEviction", func(t *T) {
+	{"TierAfterEviction", func(t *tester) {
 		c := newChain(1, 2)
 		t.apply(podA, c.store(0, 2))
 		t.apply(podA, c.remove(1, 0))
 		t.apply(podA, bare(index.TierCPU, c.store(0, 2)))
 		t.want(podA, c, 2)
 	}},
-	{"AChunkOfALowerTierIsOneBlock", func(t *T) {
+	{"AChunkOfALowerTierIsOneBlock", func(t *tester) {
 		c := newChain(1, 8)
 		t.apply(podA, inTier(index.TierCPU, c.store(0, 4)), inTier(index.TierCPU, c.store(4, 8)))
 		if rows := t.match(c, nil, true); len(rows) != 0 {
@@ -1570,7 +1570,7 @@ var cases = []testCase{
 			t.Errorf("rows %+v", rows)
 		}
 	}},
-	{"TheWordOfALowerTierNamesNothing", func(t *T) {
+	{"TheWordOfALowerTierNamesNothing", func(t *tester) {
 		c, salted := newChain(1, 3), newChain(2, 3)
 		salted.locals = c.locals
 		wrong := salted // the tier leaves out the salt, so it speaks of c
@@ -1587,7 +1587,7 @@ var cases = []testCase{
 			t.Errorf("row %+v", r)
 		}
 	}},
-	{"GroupsShareNames", func(t *T) {
+	{"GroupsShareNames", func(t *tester) {
 		c := newChain(1, 6)
 		// The window group comes first and does not say which blocks it keeps.
 		masked := with(inGroup(window, c.store(0, 6)), func(ch *index.Change) { ch.Hashes = []index.Hash{c.hashes[4], c.hashes[5]} })
@@ -1600,7 +1600,7 @@ var cases = []testCase{
 		t.apply(podA, inGroup(window, c.remove(4)))
 		t.want(podA, c, 6)
 	}},
-	{"AStoreWithoutHashes", func(t *T) {
+	{"AStoreWithoutHashes", func(t *tester) {
 		c := newChain(1, 4)
 		none := with(inGroup(window, c.store(0, 4)), func(c *index.Change) { c.Hashes = nil })
 		t.apply(podA, none, c.store(0, 4))
@@ -1609,7 +1609,7 @@ var cases = []testCase{
 			t.Errorf("row %+v", r)
 		}
 	}},
-	{"BlockSizesOfOneModel", func(t *T) {
+	{"BlockSizesOfOneModel", func(t *tester) {
 		c := newChain(1, 13)
 		by4 := index.Change{
 			Op: index.OpStore, Copies: index.CopiesExact, Variant: variant, BlockSize: 4 * unit, Root: c.root,
@@ -1628,7 +1628,7 @@ var cases = []testCase{
 			t.Errorf("rows %+v", rows)
 		}
 	}},
-	{"BlocksOfOneSizeInTwoVariants", func(t *T) {
+	{"BlocksOfOneSizeInTwoVariants", func(t *tester) {
 		c := newChain(1, 8)
 		by8 := with(c.store(0, 4), func(c *index.Change) { c.Variant.Unit, c.BlockSize, c.Root = 8, 8, 5 })
 		long := with(c.store(0, 8), func(c *index.Change) { c.BlockSize, c.Hashes = 32, []index.Hash{11, 12, 13, 14} })
@@ -1653,7 +1653,7 @@ var cases = []testCase{
 			t.Errorf("rows %+v", m.Rows)
 		}
 	}},
-	{"AnUnknownParentParks", func(t *T) {
+	{"AnUnknownParentParks", func(t *tester) {
 		c := newChain(1, 9)
 		if n := t.apply(podA, c.store(6, 9), c.store(3, 6)); n.Parked != 2 {
 			t.Errorf("counts %+v", n)
@@ -1668,14 +1668,14 @@ var cases = []testCase{
 		}
 		t.want(podA, c, 9)
 	}},
-	{"ARemovalUnparks", func(t *T) {
+	{"ARemovalUnparks", func(t *tester) {
 		c := newChain(1, 6)
 		t.apply(podA, c.store(3, 6), c.remove(4), c.store(0, 3))
 		t.want(podA, c, 4)
 		t.apply(podA, c.store(4, 5))
 		t.want(podA, c, 6)
 	}},
-	{"ARemovedOrphanHasNoSayInWhatItsHashIsUsedForNext", func(t *T) {
+	{"ARemovedOrphanHasNoSayInWhatItsHashIsUsedForNext", func(t *tester) {
 		for name, do := range map[string]func(c, d chain){
 			"stored": func(c, d chain) { t.apply(podA, c.store(1, 2), c.remove(1), d.store(0, 2), c.store(0, 1)) },
 			"parked": func(c, d chain) {
@@ -1711,7 +1711,7 @@ var cases = []testCase{
 			t.remove("a")
 		}
 	}},
-	{"WhatIsKnownByHashKeepsItsSize", func(t *T) {
+	{"WhatIsKnownByHashKeepsItsSize", func(t *tester) {
 		c, d := newChain(1, 2), newChain(2, 2)
 		t.apply(podA, c.store(0, 2), bare(index.TierCPU, c.store(1, 2)), c.remove(0, 1))
 		t.apply(podA, with(d.store(0, 2), func(c *index.Change) { c.BlockSize, c.Hashes = 32, c.Hashes[1:] }))
@@ -1721,7 +1721,7 @@ var cases = []testCase{
 		t.apply(podA, c.store(0, 1))
 		t.want(podA, c, 2)
 	}},
-	{"AParkedStoreNeverLandsAtTheWrongDepth", func(t *T) {
+	{"AParkedStoreNeverLandsAtTheWrongDepth", func(t *tester) {
 		c := newChain(1, 4)
 		t.apply(podA, c.store(2, 4))
 		wrong := chain{c.root, c.locals[2:], c.hashes[2:]}
@@ -1729,7 +1729,7 @@ var cases = []testCase{
 		t.apply(podA, clearAll, c.store(0, 2))
 		t.want(podA, c, 2)
 	}},
-	{"ALongChainOfOrphans", func(t *T) {
+	{"ALongChainOfOrphans", func(t *tester) {
 		c := newChain(1, 5000)
 		for i := 4999; i > 0; i-- {
 			t.apply(podA, c.store(i, i+1))
@@ -1737,7 +1737,7 @@ var cases = []testCase{
 		t.apply(podA, c.store(0, 1))
 		t.want(podA, c, 5000)
 	}},
-	{"AmbiguousHashes", func(t *T) {
+	{"AmbiguousHashes", func(t *tester) {
 		c, d := newChain(1, 3), newChain(2, 3)
 		d.hashes = slices.Clone(c.hashes)
 		if n := t.apply(podA, c.store(0, 1), d.store(0, 1)); n.Ambiguous != 1 {
@@ -1752,14 +1752,14 @@ var cases = []testCase{
 		t.want(podA, c, 0)
 		t.want(podA, d, 0)
 	}},
-	{"AHashUsedAnewAfterItsBlockHasGone", func(t *T) {
+	{"AHashUsedAnewAfterItsBlockHasGone", func(t *tester) {
 		c, d := newChain(1, 2), newChain(2, 2)
 		d.hashes = c.hashes
 		t.apply(podA, c.store(0, 1), c.remove(0), d.store(0, 2))
 		t.want(podA, c, 0)
 		t.want(podA, d, 2)
 	}},
-	{"ClearedEmptiesEveryTierAndGroup", func(t *T) {
+	{"ClearedEmptiesEveryTierAndGroup", func(t *tester) {
 		c := newChain(1, 4)
 		t.apply(podA, c.store(0, 4), bare(index.TierCPU, c.store(0, 4)), inGroup(window, c.store(0, 4)))
 		t.apply(podB, c.store(0, 4))
@@ -1773,7 +1773,7 @@ var cases = []testCase{
 		t.apply(podA, c.store(0, 2))
 		t.want(podA, c, 2)
 	}},
-	{"ClearTierEmptiesOneTier", func(t *T) {
+	{"ClearTierEmptiesOneTier", func(t *tester) {
 		c := newChain(1, 40)
 		tiers := []index.Change{c.store(0, 40), bare(index.TierCPU, c.store(0, 40)), bare(index.TierDisk, c.store(0, 3)), inGroup(window, c.store(0, 40))}
 		t.apply(podB, tiers...)
@@ -1801,17 +1801,17 @@ var cases = []testCase{
 			t.Errorf("the other pod: %+v", r)
 		}
 	}},
-	{"ClearTierOfTheGPUEndsWhatAReportHid", func(t *T) {
+	{"ClearTierOfTheGPUEndsWhatAReportHid", func(t *tester) {
 		c := newChain(1, 4)
 		t.apply(podA, guarded(c.store(0, 2)), guarded(c.store(0, 2)), c.remove(1, 0), index.Change{Op: index.OpClearTier}, guarded(c.store(2, 3)))
 		t.want(podA, c, 0)
 	}},
-	{"ClearedForgetsOrphans", func(t *T) {
+	{"ClearedForgetsOrphans", func(t *tester) {
 		c := newChain(1, 4)
 		t.apply(podA, c.store(2, 4), clearAll, c.store(0, 2))
 		t.want(podA, c, 2)
 	}},
-	{"RemoveForgetsAPod", func(t *T) {
+	{"RemoveForgetsAPod", func(t *tester) {
 		c := newChain(1, 4)
 		rank1 := index.Source{Pod: "a", Model: "m", Rank: 1}
 		other := index.Source{Pod: "a", Model: "other"}
@@ -1831,7 +1831,7 @@ var cases = []testCase{
 		t.apply(podA, c.store(0, 1))
 		t.want(podA, c, 2)
 	}},
-	{"RemoveSourceForgetsASource", func(t *T) {
+	{"RemoveSourceForgetsASource", func(t *tester) {
 		x, ok := t.ix.(index.SourceRemover)
 		if !ok {
 			t.Log("no index.SourceRemover")
@@ -1880,7 +1880,7 @@ var cases = []testCase{
 			t.Errorf("rows %+v", rows)
 		}
 	}},
-	{"CursorsMakeRepeatsANoOp", func(t *T) {
+	{"CursorsMakeRepeatsANoOp", func(t *tester) {
 		c := newChain(1, 4)
 		at := func(stream string, epoch, next uint64, ch index.Change) index.Applied {
 			t.Helper()
@@ -1916,7 +1916,7 @@ var cases = []testCase{
 			t.Errorf("after Remove: %+v", got)
 		}
 	}},
-	{"AStoreAfterTheLargestRemaining", func(t *T) {
+	{"AStoreAfterTheLargestRemaining", func(t *tester) {
 		c := newChain(1, 1)
 		left := func(n uint32) index.Change {
 			return with(c.remove(0), func(ch *index.Change) { ch.Remaining = []uint32{n} })
@@ -1926,7 +1926,7 @@ var cases = []testCase{
 		t.apply(podA, left(0))
 		t.want(podA, c, 0)
 	}},
-	{"AChildOfAnAmbiguousHashIsNeverPlaced", func(t *T) {
+	{"AChildOfAnAmbiguousHashIsNeverPlaced", func(t *tester) {
 		c, d, e := newChain(1, 2), newChain(2, 2), newChain(3, 2)
 		d.hashes, e.hashes = c.hashes, c.hashes
 		e.locals[1] = c.locals[1]
@@ -1934,7 +1934,7 @@ var cases = []testCase{
 		t.apply(podA, e.store(0, 1))
 		t.want(podA, e, 1)
 	}},
-	{"AChildOfAnAmbiguousHashHasNoOldKey", func(t *T) {
+	{"AChildOfAnAmbiguousHashHasNoOldKey", func(t *tester) {
 		c, d := newChain(1, 2), newChain(2, 2)
 		d.hashes = c.hashes
 		t.apply(podA, c.store(0, 2), c.remove(1), d.store(0, 1))
@@ -1945,7 +1945,7 @@ var cases = []testCase{
 		t.want(podA, c, 1)
 		t.want(podA, d, 1)
 	}},
-	{"AParentOfTwoPrefixesAtOnce", func(t *T) {
+	{"AParentOfTwoPrefixesAtOnce", func(t *tester) {
 		// The orphan waits for a hash that one store gives two blocks.
 		c, e := newChain(1, 4), newChain(3, 2)
 		c.hashes[1] = c.hashes[0]
@@ -1957,7 +1957,7 @@ var cases = []testCase{
 		t.apply(podA, e.store(0, 1))
 		t.want(podA, e, 1)
 	}},
-	{"WhichOfTwoNamesIsHiddenIsNotGuessed", func(t *T) {
+	{"WhichOfTwoNamesIsHiddenIsNotGuessed", func(t *tester) {
 		for _, src := range []index.Source{podA, podB} {
 			c := newChain(1, 4)
 			d := chain{c.root, c.locals, []index.Hash{91, 92, 93, 94}} // as salts that the engine does not tell make them
@@ -1971,7 +1971,7 @@ var cases = []testCase{
 			t.want(src, c, 0)
 		}
 	}},
-	{"CursorIsTheStoredOne", func(t *T) {
+	{"CursorIsTheStoredOne", func(t *tester) {
 		c := newChain(1, 4)
 		want := func(src index.Source, stream string, want index.Cursor) {
 			t.Helper()
@@ -2009,7 +2009,7 @@ var cases = []testCase{
 		t.remove("a")
 		want(podA, "s", index.Cursor{})
 	}},
-	{"AnErrorOfKeysEndsMatch", func(t *T) {
+	{"AnErrorOfKeysEndsMatch", func(t *tester) {
 		c := newChain(1, 4)
 		t.apply(podA, c.store(0, 4))
 		none := errors.New("no keys")
@@ -2020,7 +2020,7 @@ var cases = []testCase{
 		}
 		t.want(podA, c, 4)
 	}},
-	{"MemosOfOthers", func(t *T) {
+	{"MemosOfOthers", func(t *tester) {
 		c := newChain(1, 4)
 		t.apply(podA, c.store(0, 4))
 		of := index.NewCandidates("m", []string{"a"})
@@ -2032,7 +2032,7 @@ var cases = []testCase{
 			}
 		}
 	}},
-	{"AnInvalidChangeAppliesNothing", func(t *T) {
+	{"AnInvalidChangeAppliesNothing", func(t *tester) {
 		c := newChain(1, 4)
 		good := c.store(0, 4)
 		for name, bad := range map[string]index.Change{
@@ -2061,7 +2061,7 @@ var cases = []testCase{
 			t.Errorf("the cursor moved: %+v, %v", done, err)
 		}
 	}},
-	{"ApplyKeepsNoSlice", func(t *T) {
+	{"ApplyKeepsNoSlice", func(t *tester) {
 		c := newChain(1, 6)
 		orphan, head := c.store(3, 6), c.store(0, 3)
 		for _, ch := range []*index.Change{&orphan, &head} {
@@ -2072,7 +2072,7 @@ var cases = []testCase{
 		}
 		t.want(podA, c, 6)
 	}},
-	{"DegenerateKeys", func(t *T) {
+	{"DegenerateKeys", func(t *tester) {
 		c := newChain(0, 5) // root 0, and all hashes and locals zero or one
 		for i := range c.locals {
 			c.locals[i], c.hashes[i] = 0, index.Hash(i)
@@ -2085,19 +2085,19 @@ var cases = []testCase{
 		t.apply(podA, c.store(0, 1))
 		t.want(podA, c, 4)
 	}},
-	{"OneHashTwiceInAStore", func(t *T) {
+	{"OneHashTwiceInAStore", func(t *tester) {
 		c := newChain(1, 2)
 		c.hashes[1] = c.hashes[0]
 		t.apply(podA, c.store(0, 2))
 		t.apply(podA, c.remove(0, 1))
 		t.want(podA, c, 0)
 	}},
-	{"ParentsInACircle", func(t *T) {
+	{"ParentsInACircle", func(t *tester) {
 		c := newChain(1, 2)
 		first := guarded(with(c.store(0, 1), func(ch *index.Change) { ch.HasParent, ch.Parent = true, c.hashes[1] }))
 		t.apply(podA, first, guarded(c.store(1, 2)), guarded(c.store(0, 1)), guarded(c.store(0, 1)), first, guarded(c.store(1, 2)), c.remove(0, 1), first)
 	}},
-	{"OneMatchesForManyQueries", func(t *T) {
+	{"OneMatchesForManyQueries", func(t *tester) {
 		c := newChain(1, 130)
 		t.apply(podA, c.store(0, 130))
 		t.apply(podB, c.store(0, 65))
@@ -2122,8 +2122,8 @@ var cases = []testCase{
 			}
 		}
 	}},
-	{"ATraceOfABlock", func(t *T) { testTrace(t) }},
-	{"SeedIsStable", func(t *T) {
+	{"ATraceOfABlock", func(t *tester) { testTrace(t) }},
+	{"SeedIsStable", func(t *tester) {
 		if a, b := t.ix.Seed(), t.ix.Seed(); a != b || a == ([16]byte{}) {
 			t.Errorf("seeds %x, %x", a, b)
 		}
@@ -2133,7 +2133,7 @@ var cases = []testCase{
 func testPendingBound(t *testing.T, open func(testing.TB, Config) index.Index) {
 	ix := open(t, Config{PendingBytes: 64 << 10})
 	defer ix.Close()
-	tt := &T{T: t, ix: ix}
+	tt := &tester{T: t, ix: ix}
 	c := newChain(1, 4000)
 	var total index.Counts
 	for i := 1; i < 4000; i++ {
@@ -2171,7 +2171,7 @@ func testPendingBound(t *testing.T, open func(testing.TB, Config) index.Index) {
 func testForgottenThenReported(t *testing.T, open func(testing.TB, Config) index.Index) {
 	ix := open(t, Config{IdleNames: 4})
 	defer ix.Close()
-	tt := &T{T: t, ix: ix}
+	tt := &tester{T: t, ix: ix}
 	c := newChain(1, 2)
 	tt.apply(podA, guarded(c.store(0, 2)), guarded(c.store(0, 1)), c.remove(0)) // a copy of block 0 stays
 	for i := range uint64(5) {
@@ -2188,7 +2188,7 @@ func testForgottenThenReported(t *testing.T, open func(testing.TB, Config) index
 func testForgottenAndHidden(t *testing.T, open func(testing.TB, Config) index.Index) {
 	ix := open(t, Config{IdleNames: 2})
 	defer ix.Close()
-	it := &T{T: t, ix: ix}
+	it := &tester{T: t, ix: ix}
 	c := newChain(1, 3)
 	d := chain{c.root, c.locals, []index.Hash{91}}
 	others := []chain{newChain(8, 1), newChain(9, 1)}
@@ -2204,7 +2204,7 @@ func testForgottenAndHidden(t *testing.T, open func(testing.TB, Config) index.In
 func testNamesBound(t *testing.T, open func(testing.TB, Config) index.Index) {
 	ix := open(t, Config{IdleNames: 10})
 	defer ix.Close()
-	tt := &T{T: t, ix: ix}
+	tt := &tester{T: t, ix: ix}
 	c, d := newChain(1, 30), newChain(2, 30)
 	tt.apply(podA, c.store(0, 30), d.store(0, 10))
 	total := tt.apply(podA, d.remove(9, 8, 7, 6, 5, 4, 3, 2, 1, 0))
@@ -2229,7 +2229,7 @@ func testNamesBound(t *testing.T, open func(testing.TB, Config) index.Index) {
 func testConcurrent(t *testing.T, open func(testing.TB, Config) index.Index) {
 	ix := open(t, Config{})
 	defer ix.Close()
-	tt := &T{T: t, ix: ix}
+	tt := &tester{T: t, ix: ix}
 	const low, high = 10, 40
 	c := newChain(1, high)
 	tt.apply(podA, c.store(0, high))
@@ -2300,7 +2300,7 @@ func (c chain) block(n int) inmemory.Block {
 }
 
 // testTrace is for the backends of this module.
-func testTrace(t *T) {
+func testTrace(t *tester) {
 	x, ok := t.ix.(inmemory.Explainer)
 	if !ok {
 		t.Skip("no inmemory.Explainer")
@@ -2412,7 +2412,7 @@ func testClose(t *testing.T, open func(testing.TB, Config) index.Index) {
 	cancel()
 	open2 := open(t, Config{})
 	defer open2.Close()
-	tt := &T{T: t, ix: open2}
+	tt := &tester{T: t, ix: open2}
 	tt.apply(podA, c.store(0, 1))
 	_, err = open2.Apply(cancelled, podA, index.Cursor{}, []index.Change{clearAll})
 	_, errCursor = open2.Cursor(cancelled, podA, "s")

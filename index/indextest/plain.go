@@ -12,16 +12,13 @@ import (
 	"github.com/kvindex/kvindex/internal/trace"
 )
 
-// Plain is an index of maps and slices behind one mutex, written to be read
-// beside the contract and to be right, whatever it costs. It passes [Run], so
-// it serves tests as a second opinion, and the author of a backend as an example.
-// Do not use it for anything else: an answer looks at every name of every
-// candidate.
+// plain is an index of maps and slices behind one mutex, written to be read
+// beside the contract and to be right, whatever it costs.
 //
 // All that it keeps of a cache is the names: of each hash, what it stands for
 // and who holds it. Nothing is kept twice, so that nothing can contradict
 // itself.
-type Plain struct {
+type plain struct {
 	seed   [16]byte
 	bounds Config
 	cost   plainCost
@@ -32,15 +29,20 @@ type Plain struct {
 }
 
 var (
-	_ index.Index         = (*Plain)(nil)
-	_ index.Describer     = (*Plain)(nil)
-	_ index.SourceRemover = (*Plain)(nil)
-	_ inmemory.Explainer  = (*Plain)(nil)
+	_ index.Index         = (*plain)(nil)
+	_ index.Describer     = (*plain)(nil)
+	_ index.SourceRemover = (*plain)(nil)
+	_ inmemory.Explainer  = (*plain)(nil)
 )
 
-// NewPlain returns an empty Plain. A field of bounds that is 0 bounds nothing.
-func NewPlain(seed [16]byte, bounds Config) *Plain {
-	return &Plain{seed: seed, bounds: bounds, cost: plainCost{256, 160, 8}, pods: map[string]map[index.Source]*plainSource{}}
+// NewPlain returns an empty index that passes [Run], so it serves tests as a second
+// opinion, and its source the author of a backend as an example. Do not use it for
+// anything else: an answer looks at every name of every candidate. A field of bounds
+// that is 0 bounds nothing.
+func NewPlain(seed [16]byte, bounds Config) index.Index { return newPlain(seed, bounds) }
+
+func newPlain(seed [16]byte, bounds Config) *plain {
+	return &plain{seed: seed, bounds: bounds, cost: plainCost{256, 160, 8}, pods: map[string]map[index.Source]*plainSource{}}
 }
 
 // plainCost is what a store that waits counts for in bytes: it, and each of its
@@ -48,10 +50,10 @@ func NewPlain(seed [16]byte, bounds Config) *Plain {
 type plainCost struct{ store, hash, local int }
 
 // Seed implements index.Index.
-func (p *Plain) Seed() [16]byte { return p.seed }
+func (p *plain) Seed() [16]byte { return p.seed }
 
 // usable says why a call cannot be served. The caller has locked p.
-func (p *Plain) usable(ctx context.Context) error {
+func (p *plain) usable(ctx context.Context) error {
 	if p.closed {
 		return index.ErrClosed
 	}
@@ -59,7 +61,7 @@ func (p *Plain) usable(ctx context.Context) error {
 }
 
 // Apply implements index.Index.
-func (p *Plain) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
+func (p *plain) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.usable(ctx); err != nil {
@@ -86,7 +88,7 @@ func (p *Plain) Apply(ctx context.Context, src index.Source, cur index.Cursor, c
 	return index.Applied{Cursor: cur, Counts: s.counts}, nil
 }
 
-func (p *Plain) source(src index.Source) *plainSource {
+func (p *plain) source(src index.Source) *plainSource {
 	if p.pods[src.Pod] == nil {
 		p.pods[src.Pod] = map[index.Source]*plainSource{}
 	}
@@ -102,7 +104,7 @@ func (p *Plain) source(src index.Source) *plainSource {
 }
 
 // Cursor implements index.Index.
-func (p *Plain) Cursor(ctx context.Context, src index.Source, stream string) (index.Cursor, error) {
+func (p *plain) Cursor(ctx context.Context, src index.Source, stream string) (index.Cursor, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.usable(ctx); err != nil {
@@ -115,7 +117,7 @@ func (p *Plain) Cursor(ctx context.Context, src index.Source, stream string) (in
 }
 
 // Remove implements index.Index.
-func (p *Plain) Remove(ctx context.Context, pod string) error {
+func (p *plain) Remove(ctx context.Context, pod string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.usable(ctx); err != nil {
@@ -126,7 +128,7 @@ func (p *Plain) Remove(ctx context.Context, pod string) error {
 }
 
 // RemoveSource implements index.SourceRemover.
-func (p *Plain) RemoveSource(ctx context.Context, src index.Source) error {
+func (p *plain) RemoveSource(ctx context.Context, src index.Source) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.usable(ctx); err != nil {
@@ -137,7 +139,7 @@ func (p *Plain) RemoveSource(ctx context.Context, src index.Source) error {
 }
 
 // Close implements index.Index.
-func (p *Plain) Close() error {
+func (p *plain) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed, p.pods = true, nil
@@ -146,7 +148,7 @@ func (p *Plain) Close() error {
 
 // Describe implements index.Describer. It does not know how many bytes names
 // take.
-func (p *Plain) Describe(dst []index.SourceInfo) []index.SourceInfo {
+func (p *plain) Describe(dst []index.SourceInfo) []index.SourceInfo {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, sources := range p.pods {
@@ -158,7 +160,7 @@ func (p *Plain) Describe(dst []index.SourceInfo) []index.SourceInfo {
 }
 
 // DescribeSource implements index.Describer.
-func (p *Plain) DescribeSource(src index.Source) (info index.SourceInfo, ok bool) {
+func (p *plain) DescribeSource(src index.Source) (info index.SourceInfo, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.pods[src.Pod][src]
@@ -169,7 +171,7 @@ func (p *Plain) DescribeSource(src index.Source) (info index.SourceInfo, ok bool
 }
 
 // Usage implements index.Describer. It does not know how many bytes anything takes.
-func (p *Plain) Usage() (u index.Usage) {
+func (p *plain) Usage() (u index.Usage) {
 	for _, s := range p.Describe(nil) {
 		for _, n := range s.Blocks {
 			u.Memberships += n
@@ -199,7 +201,7 @@ func (s *plainSource) describe(src index.Source) index.SourceInfo {
 }
 
 // Explain implements inmemory.Explainer.
-func (p *Plain) Explain(ctx context.Context, src index.Source, b inmemory.Block) (t trace.Trace, err error) {
+func (p *plain) Explain(ctx context.Context, src index.Source, b inmemory.Block) (t trace.Trace, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.usable(ctx); err != nil {
@@ -251,7 +253,7 @@ type plainPrompt struct {
 
 // Match implements index.Index. It asks for keys with p unlocked, until it has
 // those of all variants that the candidates have by then.
-func (p *Plain) Match(ctx context.Context, q *index.Query, m *index.Matches) error {
+func (p *plain) Match(ctx context.Context, q *index.Query, m *index.Matches) error {
 	m.Reset()
 	var prompts []plainPrompt
 	for {
@@ -274,7 +276,7 @@ func (p *Plain) Match(ctx context.Context, q *index.Query, m *index.Matches) err
 }
 
 // answer fills m, or returns the variants in which it needs the prompt as well.
-func (p *Plain) answer(ctx context.Context, q *index.Query, prompts []plainPrompt, m *index.Matches) (missing []index.Variant, err error) {
+func (p *plain) answer(ctx context.Context, q *index.Query, prompts []plainPrompt, m *index.Matches) (missing []index.Variant, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.usable(ctx); err != nil {

@@ -162,7 +162,7 @@ func (w *hostile) replay(trace []hostileStep) (total index.Counts, done int, dif
 		return total, 0, err.Error()
 	}
 	defer memory.Close()
-	plain := NewPlain(memory.Seed(), w.bounds)
+	plain := newPlain(memory.Seed(), w.bounds)
 	plain.cost = w.cost
 	for i, st := range trace {
 		s := plain.source(st.src)

@@ -19,15 +19,15 @@ var (
 	fromFlag  = flag.Uint64("indextest.from", 0, "the seed of the first random history")
 )
 
-// Long reports whether -indextest.seeds asks for the long form of the suite, in which each
+// isLong reports whether -indextest.seeds asks for the long form of the suite, in which each
 // rule must fire often.
-func Long() bool { return *seedsFlag >= 24 }
+func isLong() bool { return *seedsFlag >= 24 }
 
 // choose returns how much the suite does of something: with -short, by default, or in the
 // long form.
 func choose(short, usual, long int) int {
 	switch {
-	case Long():
+	case isLong():
 		return long
 	case testing.Short():
 		return short
@@ -1503,7 +1503,7 @@ func (f *firings) check(t *testing.T) {
 		"pods removed": {f.podRemovals, 1}, "joined orphans": {f.joined, 20}, "reports": {f.reports, 50},
 		"restored": {f.restored, 10}, "walks by key": {f.restoredByKey, 5}, "walks by the parent's hash, times 10": {10 * f.restoredByParent, 1},
 	} {
-		if Long() && got[0] < got[1]*f.seeds {
+		if isLong() && got[0] < got[1]*f.seeds {
 			t.Errorf("%d %s, want at least %d: the test tests too little", got[0], name, got[1]*f.seeds)
 		}
 	}
