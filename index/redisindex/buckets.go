@@ -38,7 +38,7 @@ type holder struct {
 	evicted bool
 }
 
-// buckets are all that this process holds. It is guarded by Index.mu.
+// buckets are all that this process holds. It is guarded by redisIndex.mu.
 type buckets struct {
 	byKey   [levels]map[index.Key]*bucket
 	all     []*bucket

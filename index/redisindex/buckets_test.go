@@ -26,13 +26,13 @@ func section(writer, seq uint64, body string) string {
 // mapServer is an Index without a server: what it writes is in maps.
 type mapServer struct {
 	testing.TB
-	*Index
+	*redisIndex
 	values, rows map[string]string
 	last         *registry // that was read
 }
 
 func newMapServer(tb testing.TB, c index.MemoryConfig) *mapServer {
-	ix := &Index{wake: make(chan struct{}, 1), names: names{"p:", 64}}
+	ix := &redisIndex{wake: make(chan struct{}, 1), names: names{"p:", 64}}
 	if err := ix.c.fill(); err != nil {
 		tb.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func newMapServer(tb testing.TB, c index.MemoryConfig) *mapServer {
 	ix.mark = bytesOf(fingerprint(ix.seed))
 	ix.buckets.init()
 	ix.writer.init()
-	return &mapServer{TB: tb, Index: ix, values: make(map[string]string), rows: map[string]string{versionField: ix.mark}}
+	return &mapServer{TB: tb, redisIndex: ix, values: make(map[string]string), rows: map[string]string{versionField: ix.mark}}
 }
 
 var errLink = errors.New("the link is cut")
@@ -97,7 +97,7 @@ func (s *mapServer) match(q *index.Query) *index.Matches {
 		s.Fatal(err)
 	}
 	s.last = r
-	w := &walker{ix: s.Index, q: q, parts: []part{registryPart(q.Candidates.Model())}}
+	w := &walker{ix: s.redisIndex, q: q, parts: []part{registryPart(q.Candidates.Model())}}
 	if err := w.addPaths(r); err != nil {
 		s.Fatal(err)
 	}
@@ -260,7 +260,7 @@ type glimpse struct {
 }
 
 // look compares the buckets with what they were.
-func (f *bucketFirings) look(ix *Index, was map[*bucket]glimpse) {
+func (f *bucketFirings) look(ix *redisIndex, was map[*bucket]glimpse) {
 	for b := range was {
 		if b.at < 0 {
 			f.buckets++
@@ -428,7 +428,7 @@ func TestBucketsRandom(t *testing.T) {
 		coin := func() bool { return r.IntN(2) == 0 }
 		flush := func(during func()) {
 			for more := true; more; {
-				saw.look(s.Index, was)
+				saw.look(s.redisIndex, was)
 				b := s.take()
 				s.checkBatch(b, &saw)
 				if len(b.puts) > 0 {
@@ -437,7 +437,7 @@ func TestBucketsRandom(t *testing.T) {
 				s.deliver(b, fail, coin)
 				more = s.settle(b)
 			}
-			saw.look(s.Index, was)
+			saw.look(s.redisIndex, was)
 		}
 		for range 150 {
 			for range 1 + r.IntN(4) {

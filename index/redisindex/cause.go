@@ -60,14 +60,14 @@ func (e *askError) Error() string { return "redisindex: " + e.err.Error() }
 func (e *askError) Unwrap() error { return e.err }
 
 // failed returns the error of a call that has asked for something in some parts.
-func (ix *Index) failed(err error, parts ...part) error {
+func (ix *redisIndex) failed(err error, parts ...part) error {
 	ix.lookUp(err)
 	return &askError{ix.because(err, parts...)}
 }
 
 // because adds to an error of a context that has ended why Redis did not answer, once that is
 // known.
-func (ix *Index) because(err error, parts ...part) error {
+func (ix *redisIndex) because(err error, parts ...part) error {
 	if !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
@@ -80,7 +80,7 @@ func (ix *Index) because(err error, parts ...part) error {
 }
 
 // probe has some parts asked, unless others are being asked.
-func (ix *Index) probe(parts []part) {
+func (ix *redisIndex) probe(parts []part) {
 	select {
 	case ix.probing <- struct{}{}:
 	default:

@@ -292,7 +292,7 @@ func (e *engine) cursor(version int) index.Cursor {
 // process is a process of its own, as far as a test can have one: an Index with its own
 // client, whose connections go through a proxy.
 type process struct {
-	*redisindex.Index
+	*redisindex.Opened
 	proxy  *faultproxy.Proxy // nil: there is none
 	client redis.UniversalClient
 }
@@ -333,7 +333,7 @@ func startWith(tb testing.TB, client redis.UniversalClient, c redisindex.Config)
 	}
 	p := &process{client: client}
 	eventually(tb, "an index", func() (err error) {
-		p.Index, err = redisindex.New(client, c)
+		p.Opened, err = redisindex.Open(client, c)
 		return err
 	})
 	tb.Cleanup(func() { p.Close() })

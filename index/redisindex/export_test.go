@@ -3,9 +3,15 @@ package redisindex
 import "time"
 
 // SetTTL sets Config.TTL to less than a Config may have. It is called before anything is written.
-func (ix *Index) SetTTL(ttl time.Duration) { ix.c.TTL = ttl }
+func (ix *redisIndex) SetTTL(ttl time.Duration) { ix.c.TTL = ttl }
+
+// Opened is what New returns.
+type Opened = redisIndex
+
+// Open is New.
+var Open = newIndex
 
 const DefaultTimeout = defaultTimeout
 
 // Prefix returns Config.Prefix, or its default.
-func (ix *Index) Prefix() string { return ix.c.Prefix }
+func (ix *redisIndex) Prefix() string { return ix.c.Prefix }

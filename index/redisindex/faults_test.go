@@ -632,7 +632,7 @@ func TestOpenRefused(t *testing.T) {
 	s := withLogin(t)
 	client := redis.NewClient(&redis.Options{Addr: s.Addr(), Username: login[0], Password: "wrong", ContextTimeoutEnabled: true})
 	defer client.Close()
-	if _, err := redisindex.New(client, config); err == nil || !strings.Contains(err.Error(), "WRONGPASS") {
+	if _, err := redisindex.Open(client, config); err == nil || !strings.Contains(err.Error(), "WRONGPASS") {
 		t.Errorf("New: %v", err)
 	}
 }

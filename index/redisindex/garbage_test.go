@@ -19,7 +19,7 @@ func TestGarbageInKeys(t *testing.T) {
 	q := &index.Query{Candidates: index.NewCandidates("m", nil), Keys: func(index.Variant) ([]index.Key, error) { return p.keys, nil }}
 	type world struct {
 		*testing.T
-		writer, reader *Index
+		writer, reader *redisIndex
 		m              index.Matches
 	}
 	bucket := func(w *world, unit int) string { return w.writer.names.bucket(0, p.keys[unit]) }
@@ -71,9 +71,9 @@ func TestGarbageInKeys(t *testing.T) {
 			w := &world{T: t}
 			// Nothing is repaired meanwhile: the writer looks around each third of a lease.
 			conf := Config{Prefix: fmt.Sprintf("g%d:", i), Lease: time.Minute}
-			for _, ix := range []**Index{&w.writer, &w.reader} {
+			for _, ix := range []**redisIndex{&w.writer, &w.reader} {
 				var err error
-				if *ix, err = New(client, conf); err != nil {
+				if *ix, err = newIndex(client, conf); err != nil {
 					t.Fatal(err)
 				}
 				defer (*ix).Close()

@@ -18,7 +18,7 @@ type listingCache struct {
 }
 
 // Listing implements sharedindex.Directory.
-func (ix *Index) Listing(ctx context.Context) (*sharedindex.Listing, error) {
+func (ix *redisIndex) Listing(ctx context.Context) (*sharedindex.Listing, error) {
 	if err := ix.usable(ctx); err != nil {
 		return nil, err
 	}
@@ -49,7 +49,7 @@ func sameEntry(a, b sharedindex.Entry) bool {
 
 // registries returns the registries of all models, and of each those writers whose leases
 // have ended.
-func (ix *Index) registries(ctx context.Context) (all []*registry, stale []map[uint64]bool, err error) {
+func (ix *redisIndex) registries(ctx context.Context) (all []*registry, stale []map[uint64]bool, err error) {
 	p := ix.client.Pipeline()
 	named := p.SMembers(ctx, ix.names.models())
 	if err := exec(ctx, p); err != nil {
@@ -95,7 +95,7 @@ func (ix *Index) registries(ctx context.Context) (all []*registry, stale []map[u
 }
 
 // entries lists the sources of some registries.
-func (ix *Index) entries(registries []*registry, stale []map[uint64]bool) (entries []sharedindex.Entry) {
+func (ix *redisIndex) entries(registries []*registry, stale []map[uint64]bool) (entries []sharedindex.Entry) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	for i, r := range registries {

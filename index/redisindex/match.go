@@ -37,7 +37,7 @@ var (
 
 // walker is the memory of a Match.
 type walker struct {
-	ix     *Index
+	ix     *redisIndex
 	q      *index.Query
 	r      *registry
 	who    *resolved
@@ -108,7 +108,7 @@ type asked struct {
 // second kind says why Redis did not answer, once that is known. A context should have a deadline:
 // go-redis notices that one was canceled only when Redis answers, or after its ReadTimeout. See
 // Config.Degrade.
-func (ix *Index) Match(ctx context.Context, q *index.Query, m *index.Matches) error {
+func (ix *redisIndex) Match(ctx context.Context, q *index.Query, m *index.Matches) error {
 	m.Reset()
 	if err := ix.usable(ctx); err != nil {
 		return err

@@ -105,7 +105,7 @@ func TestRecordedRuns(t *testing.T) {
 	}
 }
 
-func indexerOf(t *testing.T, ix *redisindex.Index) *kvindex.Indexer {
+func indexerOf(t *testing.T, ix *redisindex.Opened) *kvindex.Indexer {
 	x, err := kvindex.New(kvindex.WithIndex(ix))
 	if err != nil {
 		t.Fatal(err)

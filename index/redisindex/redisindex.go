@@ -113,8 +113,29 @@ type Config struct {
 // New. It does not happen if all processes have the same Config.Seed.
 var ErrSeed = errors.New("redisindex: the index has another seed than before")
 
-// Index is an index in Redis. It is safe for concurrent use.
-type Index struct {
+// Index is an index in Redis. It is safe for concurrent use. Beside what index.Index says:
+//
+//   - Apply waits until Redis has what was applied, unless another process writes the source.
+//     If Redis does not have it in time, that is an error, and all was applied.
+//   - There is no Cursor for a source that this process does not feed: what another process has
+//     seen says nothing of what this one knows.
+//   - Remove and RemoveSource remove what this process feeds, and what was fed by a process whose
+//     lease has ended. What another living process feeds stays.
+//   - Describe and DescribeSource are of the sources that this process feeds. Usage is that of
+//     Config.Memory.
+//   - Close ends the leases, so that another writer can take over at once. What is not written yet
+//     stays unwritten. Close waits for what Redis is asked at that moment, for Config.Lease or 3
+//     seconds at most, and then for Config.Timeout. A second Close does nothing.
+type Index interface {
+	index.Index
+	index.Describer
+	index.SourceRemover
+	// Stats returns the present counts. It does not ask Redis.
+	Stats() Stats
+}
+
+// redisIndex is the Index.
+type redisIndex struct {
 	// client is asked by pipelines alone. For a command alone a ClusterClient asks some server
 	// which commands there are, and waits for that for 5 seconds, whatever the context says.
 	client redis.UniversalClient
@@ -146,11 +167,8 @@ type Index struct {
 }
 
 var (
-	_ index.Index           = (*Index)(nil)
-	_ sharedindex.Directory = (*Index)(nil)
-	_ index.Describer       = (*Index)(nil)
-	_ index.SourceRemover   = (*Index)(nil)
-	_ inmemory.Explainer    = (*Index)(nil)
+	_ sharedindex.Directory = (*redisIndex)(nil)
+	_ inmemory.Explainer    = (*redisIndex)(nil)
 )
 
 // New opens the index of a prefix, and makes it if there is none. It waits for Redis for 5
@@ -158,8 +176,16 @@ var (
 // for a slow server whatever its context says. The client must read from masters, because a
 // replica may not have what was written a moment ago. Close does not close the client.
 //
-// New starts nothing. The first Apply, Remove or Tell starts the goroutine that writes.
-func New(client redis.UniversalClient, c Config) (*Index, error) {
+// New starts nothing. What is applied or removed first starts the goroutine that writes.
+func New(client redis.UniversalClient, c Config) (Index, error) {
+	ix, err := newIndex(client, c)
+	if err != nil {
+		return nil, err
+	}
+	return ix, nil
+}
+
+func newIndex(client redis.UniversalClient, c Config) (*redisIndex, error) {
 	if err := c.fill(); err != nil {
 		return nil, err
 	}
@@ -188,7 +214,7 @@ func New(client redis.UniversalClient, c Config) (*Index, error) {
 	case *redis.Ring:
 		return nil, errRing
 	}
-	ix := &Index{client: client, c: c, names: names{c.Prefix, parts}, wake: make(chan struct{}, 1)}
+	ix := &redisIndex{client: client, c: c, names: names{c.Prefix, parts}, wake: make(chan struct{}, 1)}
 	ix.listing.turn, ix.probing = newTurn(), newTurn()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -250,12 +276,12 @@ const (
 	rootLives = 24
 )
 
-func (ix *Index) root() string {
+func (ix *redisIndex) root() string {
 	return rootHead + string(ix.seed[:]) + bytesOf(ix.names.parts)
 }
 
 // open agrees with the others on the seed and the number of parts.
-func (ix *Index) open(ctx context.Context) error {
+func (ix *redisIndex) open(ctx context.Context) error {
 	if ix.seed = ix.c.Seed; ix.seed == ([16]byte{}) {
 		rand.Read(ix.seed[:]) // never fails
 	}
@@ -290,7 +316,7 @@ func fingerprint(seed [16]byte) uint64 {
 }
 
 // openMemory opens the Memory, with ix as its mirror.
-func (ix *Index) openMemory() (err error) {
+func (ix *redisIndex) openMemory() (err error) {
 	c := ix.c.Memory
 	c.Seed = ix.seed
 	if ix.mem, err = inmemory.New(c); err != nil {
@@ -301,14 +327,14 @@ func (ix *Index) openMemory() (err error) {
 }
 
 // Seed implements index.Index.
-func (ix *Index) Seed() [16]byte { return ix.seed }
+func (ix *redisIndex) Seed() [16]byte { return ix.seed }
 
 // lookUpEvery is how often a client of a cluster looks up anew who serves what, at most.
 const lookUpEvery = 100 * time.Millisecond
 
 // lookUp has the client of a cluster look up who serves what, after an error that no server
 // sent. By itself the client does that when another server says so, but not if one is dead.
-func (ix *Index) lookUp(err error) {
+func (ix *redisIndex) lookUp(err error) {
 	cluster, ok := ix.client.(*redis.ClusterClient)
 	var said redis.Error
 	if !ok || err == nil || errors.As(err, &said) || errors.Is(err, context.Canceled) {
@@ -321,17 +347,15 @@ func (ix *Index) lookUp(err error) {
 }
 
 // usable returns why nothing can be done.
-func (ix *Index) usable(ctx context.Context) error {
+func (ix *redisIndex) usable(ctx context.Context) error {
 	if ix.closed.Load() {
 		return index.ErrClosed
 	}
 	return ctx.Err()
 }
 
-// Apply implements index.Index. It waits until Redis has what was applied, unless another
-// process writes the source. If Redis does not have it in time, that is an error, and all was
-// applied.
-func (ix *Index) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
+// Apply implements index.Index.
+func (ix *redisIndex) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
 	if err := ix.usable(ctx); err != nil {
 		return index.Applied{}, err
 	}
@@ -343,18 +367,16 @@ func (ix *Index) Apply(ctx context.Context, src index.Source, cur index.Cursor, 
 	return done, ix.await(ctx, ix.applied(src, cur))
 }
 
-// Cursor implements index.Index. There is none for a source that this process does not feed:
-// what another process has seen says nothing of what this one knows.
-func (ix *Index) Cursor(ctx context.Context, src index.Source, stream string) (index.Cursor, error) {
+// Cursor implements index.Index.
+func (ix *redisIndex) Cursor(ctx context.Context, src index.Source, stream string) (index.Cursor, error) {
 	if err := ix.usable(ctx); err != nil {
 		return index.Cursor{}, err
 	}
 	return ix.mem.Cursor(ctx, src, stream)
 }
 
-// Remove implements index.Index. It removes what this process feeds, and what was fed by a
-// process whose lease has ended. What another living process feeds stays.
-func (ix *Index) Remove(ctx context.Context, pod string) error {
+// Remove implements index.Index.
+func (ix *redisIndex) Remove(ctx context.Context, pod string) error {
 	if err := ix.usable(ctx); err != nil {
 		return err
 	}
@@ -365,8 +387,8 @@ func (ix *Index) Remove(ctx context.Context, pod string) error {
 	return ix.remove(ctx, pod, func(src index.Source) bool { return src.Pod == pod })
 }
 
-// RemoveSource implements index.SourceRemover, as Remove does.
-func (ix *Index) RemoveSource(ctx context.Context, src index.Source) error {
+// RemoveSource implements index.SourceRemover.
+func (ix *redisIndex) RemoveSource(ctx context.Context, src index.Source) error {
 	if err := ix.usable(ctx); err != nil {
 		return err
 	}
@@ -377,26 +399,26 @@ func (ix *Index) RemoveSource(ctx context.Context, src index.Source) error {
 	return ix.remove(ctx, src.Pod, func(s index.Source) bool { return s == src })
 }
 
-// Describe implements index.Describer, for the sources that this process feeds.
-func (ix *Index) Describe(dst []index.SourceInfo) []index.SourceInfo { return ix.mem.Describe(dst) }
+// Describe implements index.Describer.
+func (ix *redisIndex) Describe(dst []index.SourceInfo) []index.SourceInfo {
+	return ix.mem.Describe(dst)
+}
 
-// DescribeSource implements index.Describer, for a source that this process feeds.
-func (ix *Index) DescribeSource(src index.Source) (index.SourceInfo, bool) {
+// DescribeSource implements index.Describer.
+func (ix *redisIndex) DescribeSource(src index.Source) (index.SourceInfo, bool) {
 	return ix.mem.DescribeSource(src)
 }
 
 // Explain implements inmemory.Explainer, for a source that this process feeds.
-func (ix *Index) Explain(ctx context.Context, src index.Source, b inmemory.Block) (trace.Trace, error) {
+func (ix *redisIndex) Explain(ctx context.Context, src index.Source, b inmemory.Block) (trace.Trace, error) {
 	return ix.mem.Explain(ctx, src, b)
 }
 
-// Usage implements index.Describer. It is that of the Memory: see Config.Memory.
-func (ix *Index) Usage() index.Usage { return ix.mem.Usage() }
+// Usage implements index.Describer.
+func (ix *redisIndex) Usage() index.Usage { return ix.mem.Usage() }
 
-// Close ends the writing, and ends the leases, so that another writer can take over at once.
-// What is not written yet stays unwritten. Close waits for what Redis is asked at that moment, for
-// Config.Lease or 3 seconds at most, and then for Config.Timeout. A second Close does nothing.
-func (ix *Index) Close() error {
+// Close implements index.Index.
+func (ix *redisIndex) Close() error {
 	if ix.closed.Swap(true) {
 		return nil
 	}
@@ -412,7 +434,7 @@ func (ix *Index) Close() error {
 }
 
 // run begins to write, with the first that is to be written.
-func (ix *Index) run() {
+func (ix *redisIndex) run() {
 	ix.start.Do(func() {
 		ix.running.Go(func() { ix.write(ix.life) })
 	})

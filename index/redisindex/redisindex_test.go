@@ -22,12 +22,12 @@ import (
 var prefixes atomic.Int64
 
 // open returns an empty index.
-func open(tb testing.TB, client redis.UniversalClient, c redisindex.Config) *redisindex.Index {
+func open(tb testing.TB, client redis.UniversalClient, c redisindex.Config) *redisindex.Opened {
 	tb.Helper()
 	if c.Prefix == "" {
 		c.Prefix = fmt.Sprintf("t%d:", prefixes.Add(1))
 	}
-	ix, err := redisindex.New(client, c)
+	ix, err := redisindex.Open(client, c)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func writersOf(client redis.UniversalClient) func(testing.TB, indextest.Config) 
 	return func(tb testing.TB, c indextest.Config) index.Index { return openBound(tb, client, c) }
 }
 
-func openBound(tb testing.TB, client redis.UniversalClient, c indextest.Config) *redisindex.Index {
+func openBound(tb testing.TB, client redis.UniversalClient, c indextest.Config) *redisindex.Opened {
 	return open(tb, client, redisindex.Config{
 		Memory:  index.MemoryConfig{PendingBytes: c.PendingBytes, IdleNames: c.IdleNames, Bytes: c.Bytes},
 		Timeout: time.Minute, // the machine may be busy
@@ -66,8 +66,8 @@ func openBound(tb testing.TB, client redis.UniversalClient, c indextest.Config) 
 
 // asked is an index that is asked by another one.
 type asked struct {
-	*redisindex.Index
-	reader *redisindex.Index
+	*redisindex.Opened
+	reader *redisindex.Opened
 }
 
 func readersOf(client redis.UniversalClient) func(testing.TB, indextest.Config) index.Index {
@@ -90,20 +90,20 @@ func (a asked) Match(ctx context.Context, q *index.Query, m *index.Matches) erro
 	}
 	once.Keys = func(v index.Variant) ([]index.Key, error) { return keys[v], nil }
 	var of index.Matches
-	return a.Index.Match(ctx, &once, &of)
+	return a.Opened.Match(ctx, &once, &of)
 }
 
-func (a asked) Close() error { return errors.Join(a.Index.Close(), a.reader.Close()) }
+func (a asked) Close() error { return errors.Join(a.Opened.Close(), a.reader.Close()) }
 
 func TestNoClient(t *testing.T) {
 	for _, client := range []redis.UniversalClient{nil, (*redis.Client)(nil), (*redis.ClusterClient)(nil)} {
-		if _, err := redisindex.New(client, redisindex.Config{}); err == nil || !strings.Contains(err.Error(), "nil") {
+		if _, err := redisindex.Open(client, redisindex.Config{}); err == nil || !strings.Contains(err.Error(), "nil") {
 			t.Errorf("%T: %v", client, err)
 		}
 	}
 	ring := redis.NewRing(&redis.RingOptions{ContextTimeoutEnabled: true})
 	defer ring.Close()
-	if _, err := redisindex.New(ring, redisindex.Config{}); err == nil || !strings.Contains(err.Error(), "Ring") {
+	if _, err := redisindex.Open(ring, redisindex.Config{}); err == nil || !strings.Contains(err.Error(), "Ring") {
 		t.Errorf("a Ring: %v", err)
 	}
 }
@@ -113,7 +113,7 @@ func TestReplicas(t *testing.T) {
 	for _, o := range []redis.ClusterOptions{{ReadOnly: true}, {RouteByLatency: true}, {RouteRandomly: true}} {
 		o.ContextTimeoutEnabled = true
 		client := redis.NewClusterClient(&o)
-		if _, err := redisindex.New(client, redisindex.Config{}); err == nil || !strings.Contains(err.Error(), "replicas") {
+		if _, err := redisindex.Open(client, redisindex.Config{}); err == nil || !strings.Contains(err.Error(), "replicas") {
 			t.Errorf("the error is %v", err)
 		}
 		client.Close()
@@ -122,7 +122,7 @@ func TestReplicas(t *testing.T) {
 	b.Follow(t, a)
 	open(t, a.Client(t), redisindex.Config{Prefix: "p:"})
 	eventually(t, "the replica has the index", func() error { return b.Client(t).Get(t.Context(), "p:root").Err() })
-	if _, err := redisindex.New(b.Client(t), redisindex.Config{Prefix: "p:"}); !redis.HasErrorPrefix(err, "READONLY") {
+	if _, err := redisindex.Open(b.Client(t), redisindex.Config{Prefix: "p:"}); !redis.HasErrorPrefix(err, "READONLY") {
 		t.Errorf("the error is %v", err)
 	}
 }
@@ -186,14 +186,14 @@ func wantCommands(t *testing.T, servers []*redistest.Server, clientOf func(user 
 		s.Do(t, "CONFIG", "RESETSTAT")
 	}
 	prefix := fmt.Sprintf("t%d:", prefixes.Add(1))
-	if _, err := redisindex.New(as("reader"), redisindex.Config{Prefix: prefix}); !redis.HasErrorPrefix(err, "NOPERM") {
+	if _, err := redisindex.Open(as("reader"), redisindex.Config{Prefix: prefix}); !redis.HasErrorPrefix(err, "NOPERM") {
 		t.Errorf("an index is made by a reader: %v", err)
 	}
 	ix := open(t, as("writer"), redisindex.Config{Prefix: prefix, Lease: 200 * time.Millisecond})
 	reader := open(t, as("reader"), redisindex.Config{Prefix: prefix})
 	p := newPrompt(rand.New(rand.NewPCG(1, 1)), 100)
 	storeAll(t, ix, podNamed(1), p)
-	for _, of := range []*redisindex.Index{ix, reader} {
+	for _, of := range []*redisindex.Opened{ix, reader} {
 		waitFor(t, "all beats do without more", func() bool {
 			listing, err := of.Listing(t.Context())
 			if err != nil {

@@ -116,7 +116,7 @@ func (t turn) lock(ctx context.Context) error {
 
 func (t turn) unlock() { <-t }
 
-func (ix *Index) cacheOf(model string) *registryCache {
+func (ix *redisIndex) cacheOf(model string) *registryCache {
 	if c, ok := ix.readers.Load(model); ok {
 		return c.(*registryCache)
 	}
@@ -125,13 +125,13 @@ func (ix *Index) cacheOf(model string) *registryCache {
 }
 
 // feeds reports whether this process has fed a source of a model.
-func (ix *Index) feeds(model string) bool {
+func (ix *redisIndex) feeds(model string) bool {
 	c, ok := ix.readers.Load(model)
 	return ok && c.(*registryCache).fed.Load()
 }
 
 // fetch returns the registry of a model in a version that it had a moment ago, or a newer one.
-func (ix *Index) fetch(ctx context.Context, model, version string) (*registry, error) {
+func (ix *redisIndex) fetch(ctx context.Context, model, version string) (*registry, error) {
 	c := ix.cacheOf(model)
 	if err := c.lock(ctx); err != nil {
 		return nil, err
@@ -158,7 +158,7 @@ func (ix *Index) fetch(ctx context.Context, model, version string) (*registry, e
 }
 
 // read makes a registry of its rows. What was says of rows that have not changed stays.
-func (ix *Index) read(model string, rows map[string]string, was *registry) (*registry, error) {
+func (ix *redisIndex) read(model string, rows map[string]string, was *registry) (*registry, error) {
 	r := &registry{version: rows[versionField], numbers: make(map[uint64]*numbers)}
 	if err := ix.ours(r.version); err != nil {
 		return nil, err
@@ -195,7 +195,7 @@ func compareSources(a, b index.Source) int {
 }
 
 // ours returns an error if a version is of an index with another seed.
-func (ix *Index) ours(version string) error {
+func (ix *redisIndex) ours(version string) error {
 	if version != "" && (len(version) < len(ix.mark) || version[:len(ix.mark)] != ix.mark) {
 		return ErrSeed
 	}

@@ -11,8 +11,8 @@ import (
 )
 
 // newReader returns an Index that can read registries, and nothing else.
-func newReader() *Index {
-	ix := &Index{seed: [16]byte{1}}
+func newReader() *redisIndex {
+	ix := &redisIndex{seed: [16]byte{1}}
 	ix.mark = bytesOf(fingerprint(ix.seed))
 	return ix
 }

@@ -21,7 +21,7 @@ import (
 // to. Its leases do not end by themselves.
 type hand struct {
 	testing.TB
-	*Index
+	*redisIndex
 	server *redis.Client
 	events uint64
 }
@@ -30,13 +30,13 @@ type hand struct {
 func newHands(tb testing.TB, n int) (all []*hand) {
 	client := redistest.Standalone(tb).Client(tb)
 	for range n {
-		ix, err := New(client, Config{Prefix: "h:", Lease: time.Minute})
+		ix, err := newIndex(client, Config{Prefix: "h:", Lease: time.Minute})
 		if err != nil {
 			tb.Fatal(err)
 		}
 		ix.start.Do(func() {})
 		tb.Cleanup(func() { ix.Close() })
-		all = append(all, &hand{TB: tb, Index: ix, server: client})
+		all = append(all, &hand{TB: tb, redisIndex: ix, server: client})
 	}
 	return all
 }
@@ -134,7 +134,7 @@ func newPrompt(seed uint64, units int) *prompt {
 // A holder that is new has a number that nobody had.
 func TestNumbersAreNew(t *testing.T) {
 	s := newMapServer(t, index.MemoryConfig{})
-	m := (*mirror)(s.Index)
+	m := (*mirror)(s.redisIndex)
 	a, b := index.Source{Pod: "a", Model: "m"}, index.Source{Pod: "b", Model: "m"}
 	had := make(map[uint32]bool)
 	number := func(src index.Source) uint32 { return s.sources[src].holders[0].number }
@@ -158,7 +158,7 @@ func TestNumbersAreNew(t *testing.T) {
 // What is told of a life of a source that has ended does not count for its next one.
 func TestEndedLife(t *testing.T) {
 	s := newMapServer(t, index.MemoryConfig{})
-	m, src := (*mirror)(s.Index), index.Source{Pod: "a", Model: "m"}
+	m, src := (*mirror)(s.redisIndex), index.Source{Pod: "a", Model: "m"}
 	m.Holders(2, src, nil, []memoryHolder{{ID: 3}})
 	m.Holders(1, src, nil, nil)
 	m.Gone(1)
@@ -434,13 +434,13 @@ func (f hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessP
 func TestTokenComesFirst(t *testing.T) {
 	server := redistest.Standalone(t)
 	client, asks := server.Client(t), server.Client(t)
-	ix, err := New(client, Config{Prefix: "h:", Lease: time.Minute})
+	ix, err := newIndex(client, Config{Prefix: "h:", Lease: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ix.start.Do(func() {})
 	defer ix.Close()
-	w := &hand{TB: t, Index: ix, server: asks}
+	w := &hand{TB: t, redisIndex: ix, server: asks}
 	written := 0
 	client.AddHook(hook(func(ctx context.Context, all []redis.Cmder) { // the parts have tokens from a pipeline before
 		for _, cmd := range all {
@@ -542,7 +542,7 @@ func TestLeases(t *testing.T) {
 			t.Errorf("%v after it lasts %v: holds %v, known %v", c.after, c.lasts, holds, known)
 		}
 	}
-	w := &walker{ix: new(Index), said: []leaseKey{k}, began: asked}
+	w := &walker{ix: new(redisIndex), said: []leaseKey{k}, began: asked}
 	w.ix.leases.note(k, asked.Add(-time.Minute), time.Second)
 	if w.knowsLeases() {
 		t.Error("a lease that has ended is not asked for again")
@@ -565,7 +565,7 @@ func TestLeases(t *testing.T) {
 func TestSplitAgain(t *testing.T) {
 	const writer = 7
 	w := &walker{
-		ix: &Index{names: names{"t:", 64}}, q: &index.Query{},
+		ix: &redisIndex{names: names{"t:", 64}}, q: &index.Query{},
 		r: &registry{numbers: map[uint64]*numbers{writer: {}}},
 	}
 	w.paths = []path{{keys: newPrompt(1, 60).keys}}
@@ -677,7 +677,7 @@ func TestEvictedIsTold(t *testing.T) {
 	if h[1].rows(p)["a"].Evicted {
 		t.Fatal("something was evicted at first")
 	}
-	(*mirror)(h[0].Index).Evicted(h[0].sources[index.Source{Pod: "a", Model: "m"}].holders[0].ID)
+	(*mirror)(h[0].redisIndex).Evicted(h[0].sources[index.Source{Pod: "a", Model: "m"}].holders[0].ID)
 	h[0].fail()
 	h[0].flush()
 	if row := h[1].rows(p)["a"]; row.Run != 40 || !row.Evicted {
@@ -688,7 +688,7 @@ func TestEvictedIsTold(t *testing.T) {
 // Close gives the leases back.
 func TestCloseEndsLeases(t *testing.T) {
 	h := newHands(t, 1)[0]
-	ix, err := New(h.server, h.c)
+	ix, err := newIndex(h.server, h.c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -715,7 +715,7 @@ func TestDegradeCanceled(t *testing.T) {
 	h.flush()
 	c := h.c
 	c.Degrade = true
-	ix, err := New(h.server, c)
+	ix, err := newIndex(h.server, c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -1059,13 +1059,13 @@ func TestDropsOfWhatIsBack(t *testing.T) {
 func TestCommitOnTwoServers(t *testing.T) {
 	server := redistest.Standalone(t)
 	client, asks := server.Client(t), server.Client(t)
-	ix, err := New(client, Config{Prefix: "h:", Lease: time.Minute})
+	ix, err := newIndex(client, Config{Prefix: "h:", Lease: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ix.start.Do(func() {})
 	defer ix.Close()
-	w := &hand{TB: t, Index: ix, server: asks}
+	w := &hand{TB: t, redisIndex: ix, server: asks}
 	p := newPrompt(1, 40)
 	w.apply("a", 1, p.store(1, 0, 40))
 	w.flush()

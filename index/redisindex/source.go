@@ -11,7 +11,7 @@ import (
 	"github.com/kvindex/kvindex/internal/sharedindex"
 )
 
-// source is a source that this process feeds, or has a note about. It is guarded by Index.mu.
+// source is a source that this process feeds, or has a note about. It is guarded by redisIndex.mu.
 type source struct {
 	index.Source
 	feed    uint64 // in the Memory; 0: there is none
@@ -47,11 +47,11 @@ type (
 )
 
 // mirror is an Index as the mirror of its Memory.
-type mirror Index
+type mirror redisIndex
 
 // Holders implements mirroring.Mirror.
 func (m *mirror) Holders(feed uint64, id index.Source, layout *index.Layout, holders []memoryHolder) {
-	ix := (*Index)(m)
+	ix := (*redisIndex)(m)
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	src := ix.source(id)
@@ -70,7 +70,7 @@ func (m *mirror) Holders(feed uint64, id index.Source, layout *index.Layout, hol
 
 // Gone implements mirroring.Mirror.
 func (m *mirror) Gone(feed uint64) {
-	ix := (*Index)(m)
+	ix := (*redisIndex)(m)
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	if src := ix.byFeed[feed]; src != nil {
@@ -80,7 +80,7 @@ func (m *mirror) Gone(feed uint64) {
 
 // Held implements mirroring.Mirror.
 func (m *mirror) Held(id uint32, run mirroring.Run, was, now uint32) {
-	ix := (*Index)(m)
+	ix := (*redisIndex)(m)
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	if int(id) < len(ix.holders) && ix.holders[id] != nil {
@@ -90,7 +90,7 @@ func (m *mirror) Held(id uint32, run mirroring.Run, was, now uint32) {
 
 // Evicted implements mirroring.Mirror.
 func (m *mirror) Evicted(id uint32) {
-	ix := (*Index)(m)
+	ix := (*redisIndex)(m)
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	if int(id) < len(ix.holders) && ix.holders[id] != nil {
@@ -101,7 +101,7 @@ func (m *mirror) Evicted(id uint32) {
 }
 
 // leave has a source hold nothing any more.
-func (ix *Index) leave(src *source) {
+func (ix *redisIndex) leave(src *source) {
 	ix.meet(src, nil)
 	delete(ix.byFeed, src.feed)
 	src.feed, src.layout = 0, nil
@@ -109,7 +109,7 @@ func (ix *Index) leave(src *source) {
 }
 
 // source returns a source, made if need be.
-func (ix *Index) source(id index.Source) *source {
+func (ix *redisIndex) source(id index.Source) *source {
 	src := ix.sources[id]
 	if src == nil {
 		src = &source{Source: id, told: true}
@@ -120,7 +120,7 @@ func (ix *Index) source(id index.Source) *source {
 }
 
 // dismiss forgets a source.
-func (ix *Index) dismiss(src *source) {
+func (ix *redisIndex) dismiss(src *source) {
 	delete(ix.sources, src.Source)
 	src.removed = true
 	of := slices.DeleteFunc(ix.byPod[src.Pod], func(o *source) bool { return o == src })
@@ -130,12 +130,12 @@ func (ix *Index) dismiss(src *source) {
 }
 
 // markRow has the row of a source written.
-func (ix *Index) markRow(src *source) {
+func (ix *redisIndex) markRow(src *source) {
 	src.row = true
 	ix.markSource(src)
 }
 
-func (ix *Index) markSource(src *source) {
+func (ix *redisIndex) markSource(src *source) {
 	ix.change++
 	src.change = ix.change
 	if !src.dirty {
@@ -145,7 +145,7 @@ func (ix *Index) markSource(src *source) {
 }
 
 // applied notes that something of a source was applied, and returns what to wait for.
-func (ix *Index) applied(id index.Source, cur index.Cursor) *waiting {
+func (ix *redisIndex) applied(id index.Source, cur index.Cursor) *waiting {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	src := ix.source(id)
@@ -164,7 +164,7 @@ func (ix *Index) applied(id index.Source, cur index.Cursor) *waiting {
 }
 
 // poke has the writer look for something to do.
-func (ix *Index) poke() {
+func (ix *redisIndex) poke() {
 	select {
 	case ix.wake <- struct{}{}:
 	default:
@@ -180,7 +180,7 @@ type waiting struct {
 
 // await waits until a change of a source is written, if it is this process that writes it. A
 // source that was removed has nobody who waits for more than its removal.
-func (ix *Index) await(ctx context.Context, w *waiting) error {
+func (ix *redisIndex) await(ctx context.Context, w *waiting) error {
 	var timer *time.Timer
 	for {
 		ix.mu.Lock()
@@ -238,7 +238,7 @@ func (e *delayedError) Unwrap() []error       { return []error{sharedindex.ErrDe
 func (e *delayedError) Seen() context.Context { return e.seen }
 
 // delayed is the error of who does not wait any longer; why may be nil.
-func (ix *Index) delayed(w *waiting, why error) error {
+func (ix *redisIndex) delayed(w *waiting, why error) error {
 	if why == nil {
 		why = fmt.Errorf("no answer for %v", ix.c.Timeout)
 	}
@@ -264,7 +264,7 @@ type overdue struct {
 }
 
 // endDelay lets them know when all is written. mu is held.
-func (ix *Index) endDelay() {
+func (ix *redisIndex) endDelay() {
 	if o := ix.overdue; o != nil && ix.written >= o.change {
 		o.done()
 		ix.overdue = nil
@@ -272,7 +272,7 @@ func (ix *Index) endDelay() {
 }
 
 // Tell implements sharedindex.Directory.
-func (ix *Index) Tell(id index.Source, note []byte) {
+func (ix *redisIndex) Tell(id index.Source, note []byte) {
 	if ix.closed.Load() {
 		return
 	}

@@ -23,7 +23,7 @@ const (
 )
 
 // lookAround renews what all writers renew, and finds out whose the sources are now.
-func (ix *Index) lookAround(ctx context.Context) error {
+func (ix *redisIndex) lookAround(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, ix.c.Lease)
 	defer cancel()
 	mine := make(map[string][]*source)
@@ -71,7 +71,7 @@ func (ix *Index) lookAround(ctx context.Context) error {
 
 // stand finds out whose some sources of a model are, by its registry, and takes over those
 // whose writer is gone.
-func (ix *Index) stand(ctx context.Context, r *registry, sources []*source) error {
+func (ix *redisIndex) stand(ctx context.Context, r *registry, sources []*source) error {
 	rows := make(map[index.Source]*listed, len(r.sources))
 	for _, l := range r.sources {
 		rows[l.Source] = l
@@ -143,7 +143,7 @@ func (ix *Index) stand(ctx context.Context, r *registry, sources []*source) erro
 }
 
 // markHeld has all buckets written in which some sources hold anything.
-func (ix *Index) markHeld(by map[*source]bool) {
+func (ix *redisIndex) markHeld(by map[*source]bool) {
 	for _, b := range ix.all {
 		if ix.holds(b, by) {
 			ix.markBucket(b)
@@ -152,7 +152,7 @@ func (ix *Index) markHeld(by map[*source]bool) {
 }
 
 // remove takes sources of a pod away, and waits until Redis knows that.
-func (ix *Index) remove(ctx context.Context, pod string, which func(index.Source) bool) error {
+func (ix *redisIndex) remove(ctx context.Context, pod string, which func(index.Source) bool) error {
 	ix.mu.Lock()
 	var last *source
 	for _, src := range slices.Clone(ix.byPod[pod]) {
@@ -183,7 +183,7 @@ func (ix *Index) remove(ctx context.Context, pod string, which func(index.Source
 }
 
 // removeLeft takes sources away whose writers have gone.
-func (ix *Index) removeLeft(ctx context.Context, which func(index.Source) bool) error {
+func (ix *redisIndex) removeLeft(ctx context.Context, which func(index.Source) bool) error {
 	listing, err := ix.Listing(ctx)
 	if err != nil {
 		return err
@@ -207,14 +207,14 @@ func (ix *Index) removeLeft(ctx context.Context, which func(index.Source) bool) 
 }
 
 // knows reports whether this process has something of a source.
-func (ix *Index) knows(id index.Source) bool {
+func (ix *redisIndex) knows(id index.Source) bool {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	return ix.sources[id] != nil
 }
 
 // dropRow has a row taken away.
-func (ix *Index) dropRow(id index.Source) {
+func (ix *redisIndex) dropRow(id index.Source) {
 	if ix.drops == nil {
 		ix.drops = make(map[string][]string)
 	}

@@ -16,8 +16,8 @@ type Stats struct {
 	Trouble error
 }
 
-// Stats returns the present counts. It does not ask Redis.
-func (ix *Index) Stats() Stats {
+// Stats implements Index.
+func (ix *redisIndex) Stats() Stats {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	s := Stats{Garbage: ix.garbage.Load(), Buckets: len(ix.all), Waiting: len(ix.dirty), Trouble: ix.trouble}

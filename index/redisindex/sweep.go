@@ -18,7 +18,7 @@ import (
 // under that name again.
 
 // sweepOwn looks at some of the buckets of this process.
-func (ix *Index) sweepOwn() {
+func (ix *redisIndex) sweepOwn() {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	old := time.Now().Add(-ix.c.TTL / 2).Unix()
@@ -35,7 +35,7 @@ func (ix *Index) sweepOwn() {
 }
 
 // perBeat returns how many of so many a second are for a beat.
-func (ix *Index) perBeat(second float64) int { return int(second*ix.c.Lease.Seconds()/3) + 1 }
+func (ix *redisIndex) perBeat(second float64) int { return int(second*ix.c.Lease.Seconds()/3) + 1 }
 
 // scanning is how far a sweep of all keys has come.
 type scanning struct {
@@ -45,7 +45,7 @@ type scanning struct {
 }
 
 // sweepAll goes through some of the keys, if this process is the one that does.
-func (ix *Index) sweepAll(ctx context.Context) error {
+func (ix *redisIndex) sweepAll(ctx context.Context) error {
 	s := &ix.scanning
 	if time.Now().Before(s.rests) {
 		return nil
@@ -95,7 +95,7 @@ func (ix *Index) sweepAll(ctx context.Context) error {
 }
 
 // nodes returns a client for each master.
-func (ix *Index) nodes(ctx context.Context) []*redis.Client {
+func (ix *redisIndex) nodes(ctx context.Context) []*redis.Client {
 	switch client := ix.client.(type) {
 	case *redis.Client:
 		return []*redis.Client{client}
@@ -124,7 +124,7 @@ func escape(name string) string {
 }
 
 // sweepKeys takes away what writers that have gone have left under some keys.
-func (ix *Index) sweepKeys(ctx context.Context, keys []string) error {
+func (ix *redisIndex) sweepKeys(ctx context.Context, keys []string) error {
 	p := ix.client.Pipeline()
 	buckets := make(map[string]*redis.StringCmd)
 	registries := make(map[string]*redis.MapStringStringCmd)
@@ -198,7 +198,7 @@ func (ix *Index) sweepKeys(ctx context.Context, keys []string) error {
 }
 
 // dropRowsOf has the rows of another writer taken away.
-func (ix *Index) dropRowsOf(ctx context.Context, p redis.Pipeliner, model string, writer uint64, fields []string) {
+func (ix *redisIndex) dropRowsOf(ctx context.Context, p redis.Pipeliner, model string, writer uint64, fields []string) {
 	slices.Sort(fields)
 	version := make([]byte, 16) // by whom and in which commit does not matter
 	rand.Read(version)

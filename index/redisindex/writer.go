@@ -44,7 +44,7 @@ import (
 // are two exceptions. A source that is taken over is named when all its buckets are written. And
 // a bucket that is split says so when all its parts are there.
 
-// writer is what this process writes by. It is guarded by Index.mu, but what only the writing
+// writer is what this process writes by. It is guarded by redisIndex.mu, but what only the writing
 // goroutine uses.
 type writer struct {
 	sources      map[index.Source]*source
@@ -114,7 +114,7 @@ func (w *writer) rename() {
 }
 
 // write is the goroutine.
-func (ix *Index) write(ctx context.Context) {
+func (ix *redisIndex) write(ctx context.Context) {
 	beat := time.NewTicker(ix.c.Lease / 3)
 	defer beat.Stop()
 	pause := time.NewTimer(0)
@@ -179,7 +179,7 @@ type batch struct {
 }
 
 // take takes what is to be written next.
-func (ix *Index) take() *batch {
+func (ix *redisIndex) take() *batch {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	b := &batch{upto: ix.change, moved: ix.moved, tells: make(map[string][]telling), parts: make(map[part]*redis.Cmd)}
@@ -231,7 +231,7 @@ func (ix *Index) take() *batch {
 }
 
 // tell adds a source to a batch.
-func (ix *Index) tell(b *batch, src *source) {
+func (ix *redisIndex) tell(b *batch, src *source) {
 	t := telling{source: src, change: src.change}
 	if src.row || src.standing != owned {
 		t.row = string(appendRow(nil, ix.id, src))
@@ -242,7 +242,7 @@ func (ix *Index) tell(b *batch, src *source) {
 }
 
 // commit writes what is dirty, as much as a commit takes, and reports whether there is more.
-func (ix *Index) commit(ctx context.Context) (more bool, err error) {
+func (ix *redisIndex) commit(ctx context.Context) (more bool, err error) {
 	b := ix.take()
 	if len(b.puts)+len(b.tells)+len(b.drops) > 0 {
 		ix.send(ctx, b)
@@ -260,7 +260,7 @@ func (ix *Index) commit(ctx context.Context) (more bool, err error) {
 }
 
 // send sends a batch, and with it the tokens of all parts that it writes in.
-func (ix *Index) send(ctx context.Context, b *batch) {
+func (ix *redisIndex) send(ctx context.Context, b *batch) {
 	ix.seq += 2
 	if ix.names.parts > 1 {
 		slices.SortStableFunc(b.puts, func(a, b putting) int { return cmp.Compare(a.part, b.part) })
@@ -304,7 +304,7 @@ func carriedOut(reply *redis.Cmd) bool {
 
 // announce leaves tokens in the parts that have none, before anything is written there: what
 // is written by somebody without a token is swept.
-func (ix *Index) announce(ctx context.Context, b *batch) {
+func (ix *redisIndex) announce(ctx context.Context, b *batch) {
 	first := &batch{parts: make(map[part]*redis.Cmd)}
 	for of := range b.parts {
 		if st := ix.parts[of]; st == nil || st.fresh {
@@ -318,7 +318,7 @@ func (ix *Index) announce(ctx context.Context, b *batch) {
 }
 
 // pipe sends a batch once.
-func (ix *Index) pipe(ctx context.Context, b *batch, text bool) {
+func (ix *redisIndex) pipe(ctx context.Context, b *batch, text bool) {
 	ctx, cancel := context.WithTimeout(ctx, ix.c.Lease)
 	defer cancel()
 	p := ix.client.Pipeline()
@@ -403,16 +403,16 @@ func (ix *Index) pipe(ctx context.Context, b *batch, text bool) {
 }
 
 // rowKeys returns the keys of the scripts that write rows.
-func (ix *Index) rowKeys(model string) []string {
+func (ix *redisIndex) rowKeys(model string) []string {
 	return []string{ix.names.registry(model), ix.names.cursors(model), ix.names.token(registryPart(model), ix.id)}
 }
 
 // version returns what the version of a registry begins with: the script adds its time,
 // because it may be carried out twice.
-func (ix *Index) version() string { return ix.mark + bytesOf(ix.id) + bytesOf(ix.seq) }
+func (ix *redisIndex) version() string { return ix.mark + bytesOf(ix.id) + bytesOf(ix.seq) }
 
 // settle notes what came of a batch, and reports whether there is more to do.
-func (ix *Index) settle(b *batch) (more bool) {
+func (ix *redisIndex) settle(b *batch) (more bool) {
 	now := time.Now()
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
@@ -478,7 +478,7 @@ func (ix *Index) settle(b *batch) (more bool) {
 }
 
 // retell has a source written again.
-func (ix *Index) retell(src *source, row bool) {
+func (ix *redisIndex) retell(src *source, row bool) {
 	src.row = src.row || row
 	if !src.dirty {
 		src.dirty = true
@@ -487,7 +487,7 @@ func (ix *Index) retell(src *source, row bool) {
 }
 
 // toldSource notes what came of writing a source. It returns false if it is to be written again.
-func (ix *Index) toldSource(src *source, reply any) bool {
+func (ix *redisIndex) toldSource(src *source, reply any) bool {
 	switch r := reply.(type) {
 	case string: // the row of another writer
 		src.standing, src.told, src.from, src.left = other, false, "", ""
@@ -503,7 +503,7 @@ func (ix *Index) toldSource(src *source, reply any) bool {
 
 // catchUp has the rows say so of sources that have seen as much as the writer before, as soon as
 // that is written.
-func (ix *Index) catchUp() {
+func (ix *redisIndex) catchUp() {
 	ix.catching = slices.DeleteFunc(ix.catching, func(src *source) bool {
 		if ix.written < src.caught {
 			return src.removed
@@ -520,7 +520,7 @@ func (ix *Index) catchUp() {
 var errLost = errors.New("the server loses what was written a moment ago")
 
 // beginAnew has all that this process holds written under another name.
-func (ix *Index) beginAnew(ctx context.Context) {
+func (ix *redisIndex) beginAnew(ctx context.Context) {
 	ix.endLeases(ctx)
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
@@ -547,7 +547,7 @@ func (ix *Index) beginAnew(ctx context.Context) {
 }
 
 // endLeases lets readers know that the writer's word does not count any more.
-func (ix *Index) endLeases(ctx context.Context) {
+func (ix *redisIndex) endLeases(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, ix.c.Lease)
 	defer cancel()
 	p := ix.client.Pipeline()
@@ -558,20 +558,20 @@ func (ix *Index) endLeases(ctx context.Context) {
 }
 
 // giveBack ends the leases when no more is written.
-func (ix *Index) giveBack() {
+func (ix *redisIndex) giveBack() {
 	ctx, cancel := context.WithTimeout(context.Background(), ix.c.Timeout)
 	defer cancel()
 	ix.endLeases(ctx)
 }
 
-func (ix *Index) setBusy(since time.Time) {
+func (ix *redisIndex) setBusy(since time.Time) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	ix.busy = since
 }
 
 // beat renews the leases, and looks for what has changed meanwhile.
-func (ix *Index) beat(ctx context.Context) {
+func (ix *redisIndex) beat(ctx context.Context) {
 	ix.setBusy(time.Now())
 	defer ix.setBusy(time.Time{})
 	b := &batch{parts: make(map[part]*redis.Cmd)}
