@@ -69,7 +69,7 @@
 // and call [Indexer.RemovePod]. Call [Indexer.Close] at the end.
 //
 // Set [WithProfile] at once for SGLang with media, for EAGLE or MTP, and for hybrid
-// models. [WithHooks], [WithMemory], [WithLossPolicy], [WithModels], [WithResolver],
+// models. [WithHooks], [WithMemory], [WithKeepOnLoss], [WithModels], [WithResolver],
 // [WithPredictions] and [Indexer.Candidates] can wait. [Indexer.Snapshot] and [Restore]
 // keep what is known when the process ends.
 //
@@ -128,6 +128,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/prefixcache"
+	"github.com/kvindex/kvindex/stats"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
@@ -254,8 +255,9 @@ type Indexer struct {
 	pods   map[string]*pod
 	models map[string]*model
 
-	statsMu sync.Mutex // guards stats; the last lock taken
-	stats   Counters
+	statsMu     sync.Mutex // guards what follows; the last lock taken
+	stats       stats.Counters
+	malformedBy map[string]uint64 // by events.Reason
 }
 
 // New returns an Indexer. Without options it takes the events of any model, and scores
@@ -272,16 +274,17 @@ func New(opts ...Option) (*Indexer, error) {
 // open is New with options that are valid.
 func (c *config) open() (*Indexer, error) {
 	x := &Indexer{
-		index:     c.index,
-		given:     c.given,
-		source:    c.source,
-		resolver:  c.resolver,
-		profile:   c.profile,
-		keep:      c.keep,
-		hooks:     c.hooks,
-		pods:      make(map[string]*pod),
-		models:    make(map[string]*model),
-		snapshots: make(chan struct{}, 1),
+		malformedBy: make(map[string]uint64),
+		index:       c.index,
+		given:       c.given,
+		source:      c.source,
+		resolver:    c.resolver,
+		profile:     c.profile,
+		keep:        c.keep,
+		hooks:       c.hooks,
+		pods:        make(map[string]*pod),
+		models:      make(map[string]*model),
+		snapshots:   make(chan struct{}, 1),
 	}
 	if x.index == nil {
 		var mc index.MemoryConfig

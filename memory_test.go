@@ -27,15 +27,15 @@ func flood(t testing.TB, ix *kvindex.Indexer, r *rand.Rand, pod string, ok func(
 }
 
 // source is what is told of a pod of one rank.
-func source(t testing.TB, ix *kvindex.Indexer, pod string) (kvindex.PodInfo, kvindex.SourceInfo) {
+func source(t testing.TB, ix *kvindex.Indexer, pod string) (kvindex.PodInfo, kvindex.RankInfo) {
 	t.Helper()
 	for _, p := range ix.Pods(nil) {
 		if p.Pod == pod {
-			return p, p.Sources[0]
+			return p, p.Ranks[0]
 		}
 	}
 	t.Fatalf("no pod %q", pod)
-	return kvindex.PodInfo{}, kvindex.SourceInfo{}
+	return kvindex.PodInfo{}, kvindex.RankInfo{}
 }
 
 // TestEvicted: a rank of which blocks were given up says so everywhere, until it is
@@ -124,7 +124,7 @@ func TestEvictedIsPartialAtBest(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	ix := open(t, kvindex.WithIndex(lister{m, "a"}), kvindex.WithLossPolicy(kvindex.KeepOnLoss))
+	ix := open(t, kvindex.WithIndex(lister{m, "a"}), kvindex.WithKeepOnLoss())
 	p := fakeengine.NewPrompt(1, 16, 3)
 	for _, state := range []kvindex.State{kvindex.StatePartial, kvindex.StateUncertain} {
 		ingest(t, ix, "a", p.Stored(0, 3))
@@ -197,7 +197,7 @@ func TestNoRoom(t *testing.T) {
 				if !errors.Is(err, kvindex.ErrFull) || !strings.Contains(err.Error(), `"a"`) || !strings.Contains(err.Error(), fmt.Sprint(kvindex.MinMemory)) || numbered && (!r.NoRoom || r.Applied) {
 					t.Fatalf("no room: %+v, %v", r, err)
 				}
-				if len(losses) != n+1 || losses[n].Cause != kvindex.LossFull || losses[n].Rank != 1 || losses[n].Err == nil || losses[n].Time.IsZero() || losses[n].Kept {
+				if len(losses) != n+1 || losses[n].Cause != "full" || losses[n].Rank != 1 || losses[n].Err == nil || losses[n].Time.IsZero() || losses[n].Kept {
 					t.Fatalf("losses %+v", losses)
 				}
 			}
@@ -220,12 +220,12 @@ func TestNoRoom(t *testing.T) {
 			ranks(kvindex.StatePartial, 4, 0)
 			st := ix.Stats()
 			if st.NoRoom != 3 || st.Messages != 5 || st.Missing+st.Gaps != 0 || len(losses) != 3 {
-				t.Errorf("%+v, losses %+v", st.StreamStats, losses)
+				t.Errorf("%+v, losses %+v", st.Traffic, losses)
 			}
-			if s := ix.Pods(nil)[0].Sources; s[0].Messages != 2 || s[1].Messages != 0 {
+			if s := ix.Pods(nil)[0].Ranks; s[0].Messages != 2 || s[1].Messages != 0 {
 				t.Errorf("%+v", s)
 			}
-			if e := explain(t, ix, kvindex.Request{Model: "m", Tokens: fakeengine.NewPrompt(9, 16, 1).Tokens}, "a"); e.Cause != kvindex.CauseLost || e.Loss != kvindex.LossFull || !strings.Contains(e.Why, "WithMemory") {
+			if e := explain(t, ix, kvindex.Request{Model: "m", Tokens: fakeengine.NewPrompt(9, 16, 1).Tokens}, "a"); e.Cause != "lost" || e.Loss != "full" || !strings.Contains(e.Why, "WithMemory") {
 				t.Errorf("%v", e)
 			}
 			// It can lose no more than that, and be removed.
@@ -305,8 +305,8 @@ func TestManyPods(t *testing.T) {
 		t.Errorf("%d pods are in, %d are not, %+v", len(in), len(out), st)
 	}
 	for _, info := range ix.Pods(nil) {
-		s := info.Sources[0]
-		if had := s.Blocks.Of(kvindex.TierGPU) + int(s.Evicted); had != 4 && (had != 0 || s.State != kvindex.StatePartial) {
+		s := info.Ranks[0]
+		if had := s.Blocks[kvindex.TierGPU] + int(s.Evicted); had != 4 && (had != 0 || s.State != kvindex.StatePartial) {
 			t.Fatalf("%s: %+v", info.Pod, s)
 		}
 	}
@@ -319,7 +319,7 @@ func TestManyPods(t *testing.T) {
 		if err := say(pod); err != nil {
 			t.Fatal(err)
 		}
-		if info, s := source(t, ix, pod); s.Blocks.Of(kvindex.TierGPU) != 4 || info.State != kvindex.StatePartial {
+		if info, s := source(t, ix, pod); s.Blocks[kvindex.TierGPU] != 4 || info.State != kvindex.StatePartial {
 			t.Fatalf("%s came back as %v, %+v", pod, info.State, s)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/prefixcache"
+	"github.com/kvindex/kvindex/stats"
 )
 
 // Option configures New.
@@ -76,7 +77,7 @@ const ApplyTimeout = 5 * time.Second
 //     none, it goes on with what was known last. If nothing was ever known, the error is that of
 //     ScoreRequest, unless the backend answers without rows (Answer.Degraded).
 //   - An Apply whose error wraps index.ErrDelayed was done: the message is applied, counts in
-//     StreamStats.Delayed, and the rank is StateUncertain until one is not delayed, or until
+//     stats.Traffic.Delayed, and the rank is StateUncertain until one is not delayed, or until
 //     others see what was applied, if the error is an index.Delay.
 //
 // While a call of a backend lasts, messages of the same pod wait, for ApplyTimeout at most. A
@@ -101,7 +102,7 @@ func WithIndex(ix index.Index) Option {
 //
 // When little is left, the index forgets the blocks that were not stored nor asked for
 // for the longest time, from the ends of prompts on. Then scores are too low, and never
-// too high: SourceInfo.Evicted counts what a rank has lost in this way, and its state is
+// too high: RankInfo.Evicted counts what a rank has lost in this way, and its state is
 // StatePartial at best. If there is no room for a new rank, its messages are an error
 // that wraps ErrFull.
 //
@@ -473,7 +474,7 @@ func (p *Profile) corrected(g Group) Group {
 // correct replaces groups that events have named by what the profile knows of them. Equal
 // groups share Draft, because vLLM caches and looks them up together (017e9f4448b7,
 // v1/core/kv_cache_coordinator.py, SpecGroup). Groups are equal as in package reuse.
-func (p *Profile) correct(groups []GroupInfo) {
+func (p *Profile) correct(groups []stats.Group) {
 	for i := range groups {
 		groups[i].Group = p.corrected(groups[i].Group)
 	}
@@ -483,8 +484,8 @@ func (p *Profile) correct(groups []GroupInfo) {
 }
 
 // hasDraft reports whether g, or a group that is equal to it, has Draft.
-func hasDraft(groups []GroupInfo, g GroupInfo) bool {
-	return g.Draft || slices.ContainsFunc(groups, func(o GroupInfo) bool {
+func hasDraft(groups []stats.Group, g stats.Group) bool {
+	return g.Draft || slices.ContainsFunc(groups, func(o stats.Group) bool {
 		return o.Draft && o.Kind == g.Kind && o.Window == g.Window && o.BlockSize == g.BlockSize
 	})
 }
@@ -516,30 +517,13 @@ func (p Profile) complete() Profile {
 	return p
 }
 
-// LossPolicy says what becomes of the blocks of a rank after a loss: messages were
-// missed, and no replay brings them.
-type LossPolicy uint8
-
-// The policies.
-const (
-	// ForgetOnLoss forgets all blocks of the rank, so that no score is too high. It is
-	// the default.
-	ForgetOnLoss LossPolicy = iota
-	// KeepOnLoss keeps the blocks of the rank. The rank is in StateUncertain until its
-	// engine empties its cache or restarts. Until then blocks whose removal was missed
-	// still count.
-	KeepOnLoss
-)
-
-// WithLossPolicy sets the LossPolicy of all pods. When an engine restarts, its blocks
-// are forgotten under either policy.
-func WithLossPolicy(p LossPolicy) Option {
-	return func(c *config) {
-		if p > KeepOnLoss {
-			c.errs = append(c.errs, fmt.Errorf("WithLossPolicy: unknown policy %d", p))
-		}
-		c.keep = p == KeepOnLoss
-	}
+// WithKeepOnLoss keeps the blocks of a rank after a loss: messages were missed, and no
+// replay brings them. The rank is in StateUncertain until its engine empties its cache or
+// restarts. Until then blocks whose removal was missed still count. Without this option
+// a rank's blocks are forgotten at a loss, so that no score is too high. When an engine
+// restarts, its blocks are always forgotten.
+func WithKeepOnLoss() Option {
+	return func(c *config) { c.keep = true }
 }
 
 // WithHooks sets functions that the Indexer calls when something happens.
@@ -552,7 +536,7 @@ func WithHooks(h Hooks) Option {
 // for the score. They must be safe for concurrent use, and should be quick.
 type Hooks struct {
 	// Lost is called when messages of a pod were lost. It is also called once when two
-	// streams begin to contest a rank (LossContested).
+	// streams begin to contest a rank.
 	Lost func(Loss)
 	// State is called when the state of a pod for a model has changed. Two changes
 	// shortly after each other may be reported in the other order. The first state of a
@@ -568,16 +552,29 @@ type Hooks struct {
 type Loss struct {
 	Pod, Model, Stream string
 	Rank               int // the rank whose view was lost; -1 if no rank of the stream is known yet
-	Cause              LossCause
+	// Cause is one of:
+	//
+	//	gap        sequence numbers are missing
+	//	malformed  a message could not be read
+	//	restart    the engine restarted
+	//	marked     the caller reported it by MarkLost
+	//	moved      the messages of the rank come over another stream now
+	//	contested  two streams go on to bring messages of one rank
+	//	full       the index has no room for the rank (ErrFull): the message was not applied
+	//
+	// At contested, probably two engines are configured with one pod and rank. Stream is the
+	// one that had the rank before. Its messages are not applied to the rank, and count in
+	// stats.Traffic.Contested.
+	Cause string
 	// Seq is the number of the message at which the loss was noticed, and Time the time
 	// that its batch has, by the engine's clock. Both are zero if no message showed the
 	// loss (MarkLost, StreamRestarted). Time is also zero if the batch has none.
 	Seq      uint64
 	Time     time.Time
-	Gap      Gap   // of LossGap: the missing numbers
-	Replayed bool  // of LossGap: the engine was asked, and did not have the messages
-	Err      error // why message Seq could not be read, with any Cause; or, of LossContested and LossFull, what was seen
-	Kept     bool  // the blocks were kept (KeepOnLoss, LossContested); else they were forgotten
+	Gap      Gap   // at a gap: the missing numbers
+	Replayed bool  // at a gap: the engine was asked, and did not have the messages
+	Err      error // why message Seq could not be read, with any Cause; or, at contested and full, what was seen
+	Kept     bool  // the blocks were kept (WithKeepOnLoss, contested); else they were forgotten
 }
 
 // MarshalJSON writes Err as its text.
@@ -589,33 +586,19 @@ func (l Loss) MarshalJSON() ([]byte, error) {
 	}{fields(l), textOf(l.Err)})
 }
 
-// LossCause is the reason of a loss. In JSON it is its String.
-type LossCause uint8
-
-// The causes of losses.
+// The words of Loss.Cause.
 const (
-	LossGap       LossCause = iota + 1 // sequence numbers are missing
-	LossMalformed                      // a message could not be read
-	LossRestart                        // the engine restarted
-	LossMarked                         // the caller reported it by MarkLost
-	LossMoved                          // the messages of the rank come over another stream now
-	// LossContested: two streams go on to bring messages of one rank. Probably two
-	// engines are configured with one pod and rank. Stream is the one that had the rank
-	// before. Its messages are not applied to the rank, and count in
-	// StreamStats.Contested.
-	LossContested
-	LossFull // the index has no room for the rank (ErrFull): the message was not applied
+	lossGap       = "gap"
+	lossMalformed = "malformed"
+	lossRestart   = "restart"
+	lossMarked    = "marked"
+	lossMoved     = "moved"
+	lossContested = "contested"
+	lossFull      = "full"
 )
 
-var lossNames = []string{"unknown", "gap", "malformed", "restart", "marked", "moved", "contested", "full"}
-
-func (c LossCause) String() string { return nameOf(lossNames, c) }
-
-// MarshalText returns the String of c.
-func (c LossCause) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
-
-// UnmarshalText reads what MarshalText has written.
-func (c *LossCause) UnmarshalText(text []byte) error { return setByName(c, lossNames, text) }
+// lossNames are the causes by their numbers in snapshots; 0: the engine emptied its cache.
+var lossNames = []string{"", lossGap, lossMalformed, lossRestart, lossMarked, lossMoved, lossContested, lossFull}
 
 // validate names every illegal setting and combination at once.
 func (c *config) validate() error {

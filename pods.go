@@ -11,6 +11,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/stats"
 )
 
 // Bounds on what the Indexer remembers beside blocks. A message beyond MaxPods,
@@ -118,7 +119,7 @@ type rank struct {
 
 	messages        uint64 // applied
 	stored, removed uint64 // blocks
-	groups          []GroupInfo
+	groups          []stats.Group
 	pairs           bool          // its blocks are of pairs
 	lag             time.Duration // of the newest batch
 	at              time.Time     // when that was applied
@@ -210,7 +211,7 @@ func (r *rank) heard(b *events.Batch, at time.Time, whole bool) {
 }
 
 // learn adds to groups what a store tells of its group.
-func learn(groups []GroupInfo, e *events.Event) []GroupInfo {
+func learn(groups []stats.Group, e *events.Event) []stats.Group {
 	for i := range groups {
 		if g := &groups[i]; g.ID == e.Group {
 			if g.BlockSize != e.BlockSize && e.BlockSize > 0 && tierOf(e.Medium) == TierGPU {
@@ -220,7 +221,7 @@ func learn(groups []GroupInfo, e *events.Event) []GroupInfo {
 		}
 	}
 	if e.Group < index.MaxGroups && e.BlockSize > 0 && tierOf(e.Medium) == TierGPU && !foreign(e) {
-		groups = append(groups, GroupInfo{groupOf(e), e.BlockSize})
+		groups = append(groups, stats.Group{Group: groupOf(e), BlockSize: e.BlockSize})
 	}
 	return groups
 }
@@ -232,7 +233,7 @@ func (r *rank) hybrid(p *Profile) bool {
 
 // isReported says whether a full report shows what all groups hold for a next request.
 func (r *rank) isReported(p *Profile) bool {
-	return !slices.ContainsFunc(r.groups, func(told GroupInfo) bool {
+	return !slices.ContainsFunc(r.groups, func(told stats.Group) bool {
 		g := p.corrected(told.Group)
 		return g.Kind != GroupFull && (g.Window == 0 || g.Kind != GroupWindow && g.Kind != GroupChunked)
 	})
@@ -281,7 +282,7 @@ func (in *ingest) noteForm(r *rank) {
 
 // toldForm is in which blocks a rank caches, as its events told it.
 type toldForm struct {
-	groups []GroupInfo
+	groups []stats.Group
 	pairs  bool
 }
 

@@ -29,6 +29,7 @@ import (
 
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/sent"
+	"github.com/kvindex/kvindex/stats"
 )
 
 // Defaults of WithPredictions.
@@ -121,54 +122,15 @@ func (x *Indexer) Routed(a *Answer, pod string, rank int) (Ticket, error) {
 // Observe says what the engine has reported of a request. It ends the prediction, and Stats
 // compares the report with what was expected when the request was sent. A number that cannot
 // be right counts as not told. A Ticket that is zero, was used, is too old or is another
-// Indexer's changes nothing, and counts in TicketStats.Unknown.
+// Indexer's changes nothing, and counts in stats.Tickets.Unknown.
 func (x *Indexer) Observe(t Ticket, u Usage) { x.ledger.observe(t, u) }
 
 // Abandon says that a request never got to its pod, or was not computed there. It ends the
 // prediction. About a Ticket that is not good see Observe.
 func (x *Indexer) Abandon(t Ticket) { x.ledger.abandon(t) }
 
-// PredictionStats counts predictions. Routed is the sum of all others.
-type PredictionStats struct {
-	Routed    uint64 // that were made
-	Live      uint64 // that count now
-	Confirmed uint64 // ended by events
-	Expired   uint64 // ended by the TTL
-	Observed  uint64 // ended by Observe
-	Abandoned uint64 // ended by Abandon
-	Lost      uint64 // ended because the rank has lost what it held
-	PushedOut uint64 // ended because there was no room for them
-}
-
-// TicketStats counts tickets. The sum of the first four is PredictionStats.Routed.
-type TicketStats struct {
-	Live      uint64 // that can be used
-	Observed  uint64
-	Abandoned uint64
-	Aged      uint64 // that were too old, or had no room
-	Unknown   uint64 // calls of Observe and Abandon with a Ticket that was not good
-}
-
-// Observations compare what engines have reported with what was expected, for one model.
-type Observations struct {
-	Model string
-	State State // of the rank when the request was sent; of the pod if the rank was not known
-	// Cached and Predicted are about PodScore.CachedTokens and PredictedTokens, as they were
-	// when the request was sent.
-	Cached, Predicted Accuracy
-	// OtherLength is the number of requests whose prompt had another length for the engine:
-	// the tokenizer, the template, or the request itself is not what the engine has.
-	OtherLength uint64
-}
-
-// Accuracy counts requests for which a figure was exact, too high and too low, and tokens:
-// those of the exact ones, and by how many the others were wrong.
-type Accuracy struct {
-	Exact, Over, Under                   uint64
-	ExactTokens, OverTokens, UnderTokens uint64
-}
-
-func (a *Accuracy) add(figure, cached int) {
+// observe adds a request for which a figure was expected, and cached tokens were reported.
+func observe(a *stats.Accuracy, figure, cached int) {
 	switch d := figure - cached; {
 	case d == 0:
 		a.Exact++
@@ -209,9 +171,9 @@ type ledger struct {
 
 	believed    int64 // tickets that have believed set
 	serial      uint64
-	predictions PredictionStats
-	tickets     TicketStats
-	observed    map[observedAt]*Observations
+	predictions stats.Predictions
+	tickets     stats.Tickets
+	observed    map[observedAt]*stats.Observations
 }
 
 type observedAt struct {
@@ -229,7 +191,7 @@ type ticket struct {
 	serial     uint64 // 0: the slot is free
 	at         int64  // when it was sent
 	prev, next uint32 // by age; of a free slot next is the next free one
-	row        *Observations
+	row        *stats.Observations
 	// prompt, cached and predicted are tokens: the length, and the figures of then.
 	prompt, cached, predicted int32
 
@@ -275,7 +237,7 @@ func newLedger(c *PredictionConfig) *ledger {
 	}
 	l.age = max(l.age, l.ttl)
 	l.began = l.clock()
-	l.observed = make(map[observedAt]*Observations)
+	l.observed = make(map[observedAt]*stats.Observations)
 	return l
 }
 
@@ -364,7 +326,7 @@ func (l *ledger) taken() int64 {
 }
 
 // issue makes a ticket. mu is held.
-func (l *ledger) issue(now int64, row *Observations) uint32 {
+func (l *ledger) issue(now int64, row *stats.Observations) uint32 {
 	if l.free == 0 {
 		const more = slotsOf * int64(unsafe.Sizeof(ticket{}))
 		if int64(len(l.slots)+1)*more <= l.bytes/2 && l.taken()+more <= l.bytes {
@@ -429,14 +391,14 @@ func (l *ledger) makeRoom() {
 }
 
 // row returns where observations of a model in a state are counted. mu is held.
-func (l *ledger) row(model string, state State) *Observations {
+func (l *ledger) row(model string, state State) *stats.Observations {
 	o := l.observed[observedAt{model, state}]
 	if o == nil {
 		if len(l.observed) >= maxObserved {
 			model = ""
 		}
 		if o = l.observed[observedAt{model, state}]; o == nil {
-			o = &Observations{Model: model, State: state}
+			o = &stats.Observations{Model: model, State: state.String()}
 			l.observed[observedAt{model, state}] = o
 		}
 	}
@@ -479,8 +441,8 @@ func (l *ledger) observe(of Ticket, u Usage) {
 		most = u.PromptTokens
 	}
 	if u.CachedTokens >= 0 && u.CachedTokens <= most {
-		t.row.Cached.add(int(t.cached), u.CachedTokens)
-		t.row.Predicted.add(int(t.predicted), u.CachedTokens)
+		observe(&t.row.Cached, int(t.cached), u.CachedTokens)
+		observe(&t.row.Predicted, int(t.predicted), u.CachedTokens)
 		if b := t.believed; b != nil {
 			b.of.cache.Observed(b.past, u.CachedTokens/b.block, l.now())
 		}
@@ -499,7 +461,7 @@ func (l *ledger) stats(s *Stats) {
 	for _, o := range l.observed {
 		s.Observed = append(s.Observed, *o)
 	}
-	slices.SortFunc(s.Observed, func(a, b Observations) int {
+	slices.SortFunc(s.Observed, func(a, b stats.Observations) int {
 		return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.State, b.State))
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/ranking"
 	"github.com/kvindex/kvindex/route"
 	"github.com/kvindex/kvindex/tokenize/chat"
@@ -140,7 +141,7 @@ type PodScore struct {
 	// a block in two tiers counts in the faster one.
 	MatchedBlocks int
 	BlockTokens   int
-	Tiers         TierCounts
+	Tiers         [index.NumTiers]int
 	// UpperBound says that the engine may reuse less than CachedTokens, because something
 	// is not known: whether a hybrid model has draft layers (Profile.Draft), the kind or
 	// window of a group, a group of which events say nothing (Profile.Groups), or what an
@@ -154,7 +155,7 @@ type PodScore struct {
 	NotScorable bool
 
 	// State says how far the figures can be trusted. It is that of the pod. With
-	// Request.Ranks it is that of the rank, as in SourceInfo: what happens to other ranks,
+	// Request.Ranks it is that of the rank, as in RankInfo: what happens to other ranks,
 	// or to streams that have brought nothing yet, does not change it. The entry of a pod
 	// without a known rank has the state of the pod. A rank of which the index has given up
 	// blocks (WithMemory) is StatePartial at best from its next message on; an entry that

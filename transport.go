@@ -13,6 +13,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/stats"
 )
 
 // For authors of transports: StreamNext returns the position of a stream: the sequence
@@ -166,18 +167,18 @@ func (pm *podModel) countSilent() {
 // if messages wait, the state stays what it is until that ends. A stream that is not
 // known is no error.
 func (x *Indexer) StreamRestarted(podID, model, stream string) error {
-	return x.beginAgain(podID, model, stream, LossRestart)
+	return x.beginAgain(podID, model, stream, lossRestart)
 }
 
 // For authors of transports: StreamRewound announces that the engine will send all
 // messages since its start again, from the first one. What the ranks of the stream held
 // is forgotten until then. This is neither a restart nor a loss.
 func (x *Indexer) StreamRewound(podID, model, stream string) error {
-	return x.beginAgain(podID, model, stream, 0)
+	return x.beginAgain(podID, model, stream, "")
 }
 
-// beginAgain forgets what the ranks of a stream held; cause is the loss to tell, or 0.
-func (x *Indexer) beginAgain(podID, model, stream string, cause LossCause) error {
+// beginAgain forgets what the ranks of a stream held; cause is the loss to tell, or "".
+func (x *Indexer) beginAgain(podID, model, stream, cause string) error {
 	if err := x.check(podID, model); err != nil {
 		return err
 	}
@@ -198,18 +199,18 @@ func (x *Indexer) beginAgain(podID, model, stream string, cause LossCause) error
 			return err
 		}
 		r.contest, r.lost = contest{}, lastLoss{}
-		if cause != 0 {
+		if cause != "" {
 			in.losses = append(in.losses, Loss{Pod: podID, Model: model, Stream: st.name, Rank: r.n, Cause: cause})
 		}
 	}
-	if cause == 0 {
+	if cause == "" {
 		st.seq.Await() // the life is the same: what was applied of it is forgotten, and not old
 	}
 	st.seq.Restart()
 	st.partial, st.skipped = false, false
-	st.held, st.behind = false, st.waits() || cause == 0
-	if cause != 0 {
-		in.count(st, StreamStats{Restarts: 1})
+	st.held, st.behind = false, st.waits() || cause == ""
+	if cause != "" {
+		in.count(st, stats.Traffic{Restarts: 1})
 	}
 	return nil
 }

@@ -38,6 +38,7 @@ import (
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/stats"
 )
 
 var (
@@ -492,15 +493,15 @@ func (e *Engine) lacks(ix *kvindex.Indexer) string {
 		next = e.publisher.Next()
 	}
 	p := &pods[i]
-	i = slices.IndexFunc(p.Sources, func(s kvindex.SourceInfo) bool { return s.Rank == e.cfg.Rank })
+	i = slices.IndexFunc(p.Ranks, func(s kvindex.RankInfo) bool { return s.Rank == e.cfg.Rank })
 	switch {
 	case i < 0 && next == 0, !e.cfg.Replay && sent == 0:
 		return ""
 	case i < 0:
 		return fmt.Sprintf("the Indexer has heard nothing of rank %d, which has sent all before message %d", e.cfg.Rank, next)
 	}
-	source := p.Sources[i]
-	i = slices.IndexFunc(p.Streams, func(s kvindex.StreamInfo) bool { return s.Stream == source.Stream })
+	source := p.Ranks[i]
+	i = slices.IndexFunc(p.Streams, func(s stats.Stream) bool { return s.Stream == source.Stream })
 	if i < 0 {
 		return "no events.Subscriber feeds the Indexer"
 	}
@@ -513,7 +514,7 @@ func (e *Engine) lacks(ix *kvindex.Indexer) string {
 	if e.cfg.Replay && source.State != kvindex.StateUncertain {
 		came = true
 	}
-	if came && stream.Next == next && stream.Replay != kvindex.ReplayWaiting {
+	if came && stream.Next == next && stream.Replay != "waiting" {
 		return ""
 	}
 	return fmt.Sprintf("the Indexer waits for message %d, and the engine has sent all before message %d; the state is %v", stream.Next, next, source.State)
