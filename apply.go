@@ -385,7 +385,7 @@ func (x *Indexer) applying() (context.Context, context.CancelFunc) {
 	if x.ownsIndex {
 		return context.Background(), func() {}
 	}
-	return context.WithTimeout(context.Background(), ApplyTimeout)
+	return context.WithTimeout(context.Background(), applyTimeout)
 }
 
 // source is a rank to the index.

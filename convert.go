@@ -225,7 +225,7 @@ func (c *converter) stored(e *events.Event) index.Change {
 	ch.Locals = c.locals[from:len(c.locals):len(c.locals)]
 	if !ch.HasParent {
 		ch.Root = c.hash.root(s, v)
-		if s.salt != "" && len(s.adapter) <= MaxName {
+		if s.salt != "" && len(s.adapter) <= maxName {
 			c.recent.salted.add(saltedRoot{ch.Root, v, s.adapter})
 		}
 	}

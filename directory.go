@@ -238,7 +238,7 @@ func viewOf(entries []index.Entry) (v listedView, ok bool) {
 	for i := range entries {
 		e := &entries[i]
 		n := e.Source.Rank
-		if e.Fed || (&events.Batch{Rank: n}).Validate() != nil || len(v.ranks) >= MaxRanks {
+		if e.Fed || (&events.Batch{Rank: n}).Validate() != nil || len(v.ranks) >= maxRanks {
 			continue
 		}
 		note, err := readNote(e.Note)
@@ -447,7 +447,7 @@ func readNote(b []byte) (n sourceNote, err error) {
 			if f.Err() != nil {
 				break
 			}
-			if len(a) > 0 && len(a) <= MaxName && len(p.adapters) < MaxAdapters {
+			if len(a) > 0 && len(a) <= maxName && len(p.adapters) < maxAdapters {
 				p.adapters = append(p.adapters, string(a))
 			}
 		}

@@ -18,6 +18,22 @@ var (
 	LossNames    = lossNames
 )
 
+// Bounds and defaults.
+const (
+	MaxModels              = maxModels
+	MaxRanks               = maxRanks
+	MaxStreams             = maxStreams
+	MaxAdapters            = maxAdapters
+	MaxName                = maxName
+	MaxPods                = maxPods
+	ApplyTimeout           = applyTimeout
+	DefaultPredictionTTL   = defaultPredictionTTL
+	DefaultTicketAge       = defaultTicketAge
+	MinPredictionBytes     = minPredictionBytes
+	DefaultPromptCache     = defaultPromptCache
+	DefaultPredictionBytes = defaultPredictionBytes
+)
+
 // ScoreCounts count scores.
 type ScoreCounts = scoreCounts
 

@@ -187,14 +187,6 @@ const (
 	CopiesSet = index.CopiesSet
 )
 
-// Bounds of WithMemory, in bytes.
-const (
-	// DefaultMemory is 4 GiB: 512 MiB on machines with addresses of 32 bits.
-	DefaultMemory = index.DefaultMemory
-	// MinMemory is 1 MiB.
-	MinMemory = index.MinMemory
-)
-
 var (
 	// ErrClosed is returned after Close by every method that returns an error. Pods and
 	// Stats are empty then.
@@ -385,10 +377,10 @@ func (x *Indexer) check(pod, model string) error {
 		return errors.New("kvindex: the pod is empty")
 	case model == "":
 		return fmt.Errorf("kvindex: pod %q: the model is empty", pod)
-	case len(pod) > MaxName:
-		return fmt.Errorf("kvindex: the name of the pod has %d bytes, more than %d: %.100q", len(pod), MaxName, pod)
-	case len(model) > MaxName:
-		return fmt.Errorf("kvindex: pod %q: the name of the model has %d bytes, more than %d: %.100q", pod, len(model), MaxName, model)
+	case len(pod) > maxName:
+		return fmt.Errorf("kvindex: the name of the pod has %d bytes, more than %d: %.100q", len(pod), maxName, pod)
+	case len(model) > maxName:
+		return fmt.Errorf("kvindex: pod %q: the name of the model has %d bytes, more than %d: %.100q", pod, len(model), maxName, model)
 	}
 	return nil
 }

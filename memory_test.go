@@ -42,7 +42,7 @@ func source(t testing.TB, ix *kvindex.Indexer, pod string) (kvindex.PodInfo, kvi
 // cleared.
 func TestEvicted(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
-	ix := open(t, kvindex.WithMemory(kvindex.MinMemory))
+	ix := open(t, kvindex.WithMemory(index.MinMemory))
 	cold, again := fakeengine.NewPrompt(1, 16, 40), fakeengine.NewPrompt(2, 16, 4)
 	ingest(t, ix, "a", cold.Stored(0, 40))
 	ingest(t, ix, "hybrid", cold.Stored(0, 40), &fakeengine.Stored{Hashes: again.Stored(0, 1).Hashes, Tokens: again.Tokens[:16], BlockSize: 16, Medium: fakeengine.MediumGPU, Group: 1, Kind: "mamba"})
@@ -62,7 +62,7 @@ func TestEvicted(t *testing.T) {
 			t.Errorf("%s: %v, full report %v, %+v", pod, info.State, info.WantsFullReport, s)
 		}
 	}
-	if u := ix.Stats().Index; u.Evicted == 0 || u.Total > u.Budget || u.Budget != kvindex.MinMemory {
+	if u := ix.Stats().Index; u.Evicted == 0 || u.Total > u.Budget || u.Budget != index.MinMemory {
 		t.Errorf("usage: %+v", u)
 	}
 	// A score that counts a block says it, for the pod and for its rank, also if other
@@ -154,7 +154,7 @@ func (b *bounded) Apply(ctx context.Context, src index.Source, cur index.Cursor,
 		}
 	}
 	if n > 0 && n >= b.room {
-		return index.Applied{}, fmt.Errorf("%w: pod %q of %d bytes", index.ErrFull, src.Pod, kvindex.MinMemory)
+		return index.Applied{}, fmt.Errorf("%w: pod %q of %d bytes", index.ErrFull, src.Pod, index.MinMemory)
 	}
 	return b.Memory.Apply(ctx, src, cur, changes)
 }
@@ -194,7 +194,7 @@ func TestNoRoom(t *testing.T) {
 			}
 			for n := range 3 {
 				r, err := say(1, p.Stored(n, n+1))
-				if !errors.Is(err, kvindex.ErrFull) || !strings.Contains(err.Error(), `"a"`) || !strings.Contains(err.Error(), fmt.Sprint(kvindex.MinMemory)) || numbered && (!r.NoRoom || r.Applied) {
+				if !errors.Is(err, kvindex.ErrFull) || !strings.Contains(err.Error(), `"a"`) || !strings.Contains(err.Error(), fmt.Sprint(index.MinMemory)) || numbered && (!r.NoRoom || r.Applied) {
 					t.Fatalf("no room: %+v, %v", r, err)
 				}
 				if len(losses) != n+1 || losses[n].Cause != "full" || losses[n].Rank != 1 || losses[n].Err == nil || losses[n].Time.IsZero() || losses[n].Kept {
@@ -284,7 +284,7 @@ func TestNoRoomForTheFirst(t *testing.T) {
 // TestManyPods: pods for which there is no room in an index of the least memory are
 // told of, and those that are there go on. Others can come when they have gone.
 func TestManyPods(t *testing.T) {
-	ix := open(t, kvindex.WithMemory(kvindex.MinMemory))
+	ix := open(t, kvindex.WithMemory(index.MinMemory))
 	p := fakeengine.NewPrompt(1, 16, 4)
 	var in, out []string
 	say := func(pod string) error { return ix.Ingest(pod, "m", fakeengine.Payload(1, 0, p.Stored(0, 4))) }
@@ -293,7 +293,7 @@ func TestManyPods(t *testing.T) {
 		switch err := say(pod); {
 		case err == nil:
 			in = append(in, pod)
-		case errors.Is(err, kvindex.ErrFull) && strings.Contains(err.Error(), pod) && strings.Contains(err.Error(), fmt.Sprint(kvindex.MinMemory)):
+		case errors.Is(err, kvindex.ErrFull) && strings.Contains(err.Error(), pod) && strings.Contains(err.Error(), fmt.Sprint(index.MinMemory)):
 			out = append(out, pod)
 		default:
 			t.Fatal(err)

@@ -50,10 +50,10 @@ func configOf(opts []Option) config {
 	return c
 }
 
-// ApplyTimeout is how long a backend (WithIndex) may take for a call that the Indexer makes
+// applyTimeout is how long a backend (WithIndex) may take for a call that the Indexer makes
 // for a pod and for which it was given no context: Apply, Cursor, Remove and RemoveSource, and
 // Match for Routed. The context of the call ends then.
-const ApplyTimeout = 5 * time.Second
+const applyTimeout = 5 * time.Second
 
 // WithIndex uses another backend than the index in memory. Close does not close it.
 //
@@ -67,7 +67,7 @@ const ApplyTimeout = 5 * time.Second
 // states, ranks, adapters and groups. They list it in Pods, score it without Request.Pods, and
 // ask their own function of WithProfile about it. A pod that leaves the directory is not known
 // any more. If its notes cannot be read, it is in StateUncertain. What a directory has beyond
-// MaxPods, MaxModels, MaxRanks, MaxAdapters or MaxName is left out.
+// the bounds of an Indexer (65,536 pods, 16 models of a pod, 256 ranks, 4,096 adapters) is left out.
 //
 //   - A pod that is heard here for a model is known by that alone, whatever others say of it.
 //     Let one Indexer hear all ranks of a pod.
@@ -80,7 +80,7 @@ const ApplyTimeout = 5 * time.Second
 //     stats.Traffic.Delayed, and the rank is StateUncertain until one is not delayed, or until
 //     others see what was applied, if the error is an index.Delay.
 //
-// While a call of a backend lasts, messages of the same pod wait, for ApplyTimeout at most. A
+// While a call of a backend lasts, messages of the same pod wait, for 5 seconds at most. A
 // message that then is an error was not applied, and the rank is StateUncertain until one is.
 // A Subscriber does not bring it again: it tells OnError, and the next message shows the gap,
 // which a replay fills or which counts as a loss. Messages of other pods wait only where they share a
@@ -97,8 +97,8 @@ func WithIndex(ix index.Index) Option {
 	}
 }
 
-// WithMemory sets how many bytes of heap the index in memory may take, at least MinMemory.
-// The default is DefaultMemory. Everything that the index keeps counts.
+// WithMemory sets how many bytes of heap the index in memory may take, at least 1 MiB.
+// The default is 4 GiB, or 512 MiB on machines with addresses of 32 bits. Everything that the index keeps counts.
 //
 // When little is left, the index forgets the blocks that were not stored nor asked for
 // for the longest time, from the ends of prompts on. Then scores are too low, and never
@@ -111,8 +111,8 @@ func WithIndex(ix index.Index) Option {
 // its own.
 func WithMemory(bytes int64) Option {
 	return func(c *config) {
-		if bytes < MinMemory {
-			c.errs = append(c.errs, fmt.Errorf("WithMemory: %d bytes, at least %d", bytes, MinMemory))
+		if bytes < index.MinMemory {
+			c.errs = append(c.errs, fmt.Errorf("WithMemory: %d bytes, at least %d", bytes, index.MinMemory))
 		}
 		if c.memory != nil {
 			c.errs = append(c.errs, errors.New("WithMemory is given twice"))
@@ -121,11 +121,10 @@ func WithMemory(bytes int64) Option {
 	}
 }
 
-// DefaultPromptCache is what the prompt cache takes without WithPromptCache, in bytes.
-const DefaultPromptCache = 64 << 20
+const defaultPromptCache = 64 << 20 // bytes
 
 // WithPromptCache sets how many bytes of heap the prompt cache may take, at least
-// prefixcache.MinBytes. 0 is no cache. The default is DefaultPromptCache, if there is a
+// prefixcache.MinBytes. 0 is no cache. The default is 64 MiB, if there is a
 // tokenizer (WithModel, WithModels).
 //
 // The cache remembers of texts what a score needs of them, so that a text that was there
@@ -153,11 +152,11 @@ func WithPredictions(p PredictionConfig) Option {
 		if p.TTL < 0 || p.TicketAge < 0 {
 			c.errs = append(c.errs, fmt.Errorf("WithPredictions: a TTL of %v and a TicketAge of %v: neither can be negative", p.TTL, p.TicketAge))
 		}
-		if p.TicketAge > 0 && p.TicketAge < cmp.Or(p.TTL, DefaultPredictionTTL) {
-			c.errs = append(c.errs, fmt.Errorf("WithPredictions: a TicketAge of %v is less than the TTL of %v", p.TicketAge, cmp.Or(p.TTL, DefaultPredictionTTL)))
+		if p.TicketAge > 0 && p.TicketAge < cmp.Or(p.TTL, defaultPredictionTTL) {
+			c.errs = append(c.errs, fmt.Errorf("WithPredictions: a TicketAge of %v is less than the TTL of %v", p.TicketAge, cmp.Or(p.TTL, defaultPredictionTTL)))
 		}
-		if p.Bytes != 0 && p.Bytes < MinPredictionBytes {
-			c.errs = append(c.errs, fmt.Errorf("WithPredictions: %d bytes, at least %d", p.Bytes, MinPredictionBytes))
+		if p.Bytes != 0 && p.Bytes < minPredictionBytes {
+			c.errs = append(c.errs, fmt.Errorf("WithPredictions: %d bytes, at least %d", p.Bytes, minPredictionBytes))
 		}
 		if c.predictions != nil {
 			c.errs = append(c.errs, errors.New("WithPredictions is given twice"))
@@ -610,7 +609,7 @@ func (c *config) validate() error {
 		errs = append(errs, errors.New("WithMemory contradicts WithIndex: the backend has a bound of its own"))
 	}
 	if !c.promptsGiven && (c.source != nil || len(c.given) > 0) {
-		c.prompts = DefaultPromptCache
+		c.prompts = defaultPromptCache
 	}
 	if len(errs) == 0 {
 		return nil

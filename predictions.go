@@ -34,25 +34,22 @@ import (
 
 // Defaults of WithPredictions.
 const (
-	// DefaultPredictionTTL is how long a prompt counts that was sent, if nothing else ends
-	// that before.
-	DefaultPredictionTTL = 2 * time.Second
-	// DefaultTicketAge is how long a Ticket is good.
-	DefaultTicketAge = 10 * time.Minute
-	// DefaultPredictionBytes bounds what predictions and tickets take, in bytes.
-	DefaultPredictionBytes = 64 << 20
-	// MinPredictionBytes is the least bound.
-	MinPredictionBytes = 256 << 10
+	defaultPredictionTTL   = 2 * time.Second
+	defaultTicketAge       = 10 * time.Minute
+	defaultPredictionBytes = 64 << 20
+	minPredictionBytes     = 256 << 10
 )
 
 // PredictionConfig configures predictions: see WithPredictions. A field that is 0 has its
 // default.
 type PredictionConfig struct {
-	// TTL is how long a prompt counts that was sent, if nothing else ends that before.
+	// TTL is how long a prompt counts that was sent, if nothing else ends that before; 0: 2
+	// seconds.
 	TTL time.Duration
-	// TicketAge is how long a Ticket is good. It is at least TTL.
+	// TicketAge is how long a Ticket is good, at least TTL; 0: 10 minutes.
 	TicketAge time.Duration
-	// Bytes bounds the memory of all predictions and tickets. A prompt takes 8 bytes for
+	// Bytes bounds the memory of all predictions and tickets, at least 256 KiB; 0: 64 MiB. A
+	// prompt takes 8 bytes for
 	// each 16 of its tokens, and a ticket some 150. The oldest go first. What is kept of a rank
 	// that something was sent to, some 1.3 kB, is not in it.
 	Bytes int64
@@ -220,7 +217,7 @@ type holder struct {
 }
 
 func newLedger(c *PredictionConfig) *ledger {
-	l := &ledger{ttl: int64(DefaultPredictionTTL), age: int64(DefaultTicketAge), bytes: DefaultPredictionBytes, clock: time.Now}
+	l := &ledger{ttl: int64(defaultPredictionTTL), age: int64(defaultTicketAge), bytes: defaultPredictionBytes, clock: time.Now}
 	if c != nil {
 		if c.TTL > 0 {
 			l.ttl = int64(c.TTL)
@@ -511,7 +508,7 @@ func (l *ledger) holder(pm *podModel, source index.Source, view *index.View, v i
 		h.cache(source, view, v)
 		return h
 	}
-	if len(pm.holders) >= MaxRanks {
+	if len(pm.holders) >= maxRanks {
 		return nil
 	}
 	h := &holder{pm: pm, byLast: make(map[index.Local]uint32)}

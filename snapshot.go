@@ -441,7 +441,7 @@ func (s *restoring) model(pod string, f *sections.Fields) error {
 	in.pm.recent.read(f)
 	for range f.Count() {
 		a := f.String()
-		if _, twice := in.pm.adapters[a]; twice || a == "" || len(a) > MaxName || len(in.pm.adapters) >= MaxAdapters {
+		if _, twice := in.pm.adapters[a]; twice || a == "" || len(a) > maxName || len(in.pm.adapters) >= maxAdapters {
 			f.Refuse(fmt.Errorf("adapter %.100q", a))
 			break
 		}
@@ -518,7 +518,7 @@ func readGroups(f *sections.Fields) (groups []stats.Group, err error) {
 func (pm *podModel) readStream(f *sections.Fields) error {
 	name, set, heard := f.String(), f.Byte(), readTime(f)
 	var ranks []int
-	for range min(f.Count(), MaxRanks+1) {
+	for range min(f.Count(), maxRanks+1) {
 		ranks = append(ranks, f.Int(math.MaxInt))
 	}
 	seq := f.Bytes()

@@ -525,7 +525,7 @@ func FuzzRestorePod(f *testing.F) {
 	p := fakeengine.NewPrompt(1, 16, 4)
 	f.Fuzz(func(t *testing.T, pod []byte) {
 		b := whole(t, append(slices.Clone(parts), append([]byte{3}, pod...))...)
-		ix, err := kvindex.Restore(context.Background(), bytes.NewReader(b), kvindex.WithMemory(kvindex.MinMemory))
+		ix, err := kvindex.Restore(context.Background(), bytes.NewReader(b), kvindex.WithMemory(index.MinMemory))
 		if err != nil {
 			return
 		}

@@ -49,7 +49,7 @@ func (st *stream) lacks() bool {
 
 // For authors of transports: StreamNote takes note of something about a stream that is
 // in no message, such as a lost connection. NoteOpened makes the pod and the stream
-// known, in StateSilent. If there is no room for them (MaxPods and the like), or the
+// known, in StateSilent. If there is no room for them (65,536 pods and the like), or the
 // Profile of the pod is refused, it does nothing, and the first message gets the error. Any
 // other note about a stream that is not known does nothing.
 func (x *Indexer) StreamNote(podID, model, stream string, n events.Note) {

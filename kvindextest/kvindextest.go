@@ -165,8 +165,9 @@ const portAttempts = 100
 // source of the test. cfg is for each rank; its Rank and Connect must be zero. Close each
 // engine.
 func NewPod(cfg EngineConfig, ranks int) ([]*Engine, events.Pod, error) {
-	if cfg.Rank != 0 || cfg.Connect != "" || ranks < 1 || ranks > kvindex.MaxRanks {
-		return nil, events.Pod{}, fmt.Errorf("kvindextest: a pod has 1 to %d ranks, not %d, and for each of them Rank is not set (%d), nor Connect (%q)", kvindex.MaxRanks, ranks, cfg.Rank, cfg.Connect)
+	const maxRanks = 256 // that an Indexer takes of a pod
+	if cfg.Rank != 0 || cfg.Connect != "" || ranks < 1 || ranks > maxRanks {
+		return nil, events.Pod{}, fmt.Errorf("kvindextest: a pod has 1 to %d ranks, not %d, and for each of them Rank is not set (%d), nor Connect (%q)", maxRanks, ranks, cfg.Rank, cfg.Connect)
 	}
 	if err := cfg.validate(); err != nil {
 		return nil, events.Pod{}, err

@@ -134,7 +134,7 @@ func TestNames(t *testing.T) {
 func TestUnknownNames(t *testing.T) {
 	library := loadAPI(t)
 	good := "`kvindex.New`, `events.SubscriberConfig.OnError`, `chatcheck.Engine.Check`, `Indexer.Score(ctx)`, `kvindex.ModelsConfig.Find`," +
-		" `Stats.Malformed`, `index.Index.Apply`, `os.Open`, `KVEventsConfig.Endpoint`\n```go\nkvindex.New()\n```\n```text\nkvindex.Nothing\n```\n`LoadModel(dir)`"
+		" `Traffic.Malformed`, `index.Index.Apply`, `os.Open`, `KVEventsConfig.Endpoint`\n```go\nkvindex.New()\n```\n```text\nkvindex.Nothing\n```\n`LoadModel(dir)`"
 	if got := library.unknown(good, true, true); len(got) > 0 {
 		t.Errorf("%q are there", got)
 	}

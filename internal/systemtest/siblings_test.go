@@ -286,7 +286,7 @@ func TestSiblings(t *testing.T) {
 			b.observe(false) // before their events
 		}
 		if b.r.IntN(10) == 0 {
-			b.now = b.now.Add(kvindex.DefaultPredictionTTL)
+			b.now = b.now.Add(2 * time.Second)
 		}
 		b.hearAll()
 		if b.told.Stats().RemovedEvents > removed {
