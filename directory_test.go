@@ -690,7 +690,7 @@ func TestApplyDelayed(t *testing.T) {
 // and by Explain.
 func TestDegraded(t *testing.T) {
 	var scored kvindex.Scored
-	s := newSharing(t, kvindex.WithHooks(kvindex.Hooks{Scored: func(of kvindex.Scored) { scored = of }}))
+	s := newSharing(t, kvindex.WithHooks(kvindex.Hooks{Scored: func(_ context.Context, of kvindex.Scored) { scored = of }}))
 	said(t, s.writer, "a", 0, s.p.Stored(0, 3))
 	q := kvindex.Request{Model: "m", Tokens: s.p.Tokens}
 	var a kvindex.Answer

@@ -772,7 +772,7 @@ func TestExplainErrors(t *testing.T) {
 // Explain calls no hook.
 func TestExplainIsNotCounted(t *testing.T) {
 	told := 0
-	ix := open(t, kvindex.WithHooks(kvindex.Hooks{Scored: func(kvindex.Scored) { told++ }}))
+	ix := open(t, kvindex.WithHooks(kvindex.Hooks{Scored: func(context.Context, kvindex.Scored) { told++ }}))
 	if _, err := ix.Explain(ctx, &kvindex.Request{Model: "m", Tokens: []uint32{1}}, "a"); err != nil || told != 0 || len(ix.Stats().Scores.Outcomes) != 0 {
 		t.Errorf("told %d times, %v", told, err)
 	}

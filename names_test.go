@@ -103,7 +103,7 @@ func TestResolver(t *testing.T) {
 	ix := namesSituation(t, namesText, kvindex.WithResolver(func(model string) (string, string) {
 		asked = append(asked, model)
 		return meanings.resolve(model)
-	}), kvindex.WithHooks(kvindex.Hooks{Scored: func(s kvindex.Scored) { told = append(told, s) }}))
+	}), kvindex.WithHooks(kvindex.Hooks{Scored: func(_ context.Context, s kvindex.Scored) { told = append(told, s) }}))
 	for _, c := range []struct {
 		name, base, adapter string
 		held                string // pods and their blocks
@@ -151,7 +151,7 @@ func TestResolver(t *testing.T) {
 func TestResolverWithoutBase(t *testing.T) {
 	var told []kvindex.Scored
 	ix := namesSituation(t, namesText, kvindex.WithResolver(aliases{"bad": {"", ""}, "bad-sql": {"", "sql"}, "m": {"", ""}, "sql": {"", ""}}.resolve),
-		kvindex.WithHooks(kvindex.Hooks{Scored: func(s kvindex.Scored) { told = append(told, s) }}))
+		kvindex.WithHooks(kvindex.Hooks{Scored: func(_ context.Context, s kvindex.Scored) { told = append(told, s) }}))
 	for _, name := range []string{"bad", "bad-sql", "m", "sql"} {
 		for way, r := range ways(t, ix, name, namesText) {
 			what := name + ", " + way

@@ -3,9 +3,9 @@ package kvindex
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strconv"
@@ -543,8 +543,9 @@ type Hooks struct {
 	// state of a pod that another process feeds (WithIndex).
 	State func(pod, model string, from, to State)
 	// Scored is called at the end of each score, with any outcome, before ScoreRequest
-	// returns. It is not called after Close. Times are measured only if it is set.
-	Scored func(Scored)
+	// returns, with the context that it was given. It is not called after Close. Times are
+	// measured only if it is set.
+	Scored func(context.Context, Scored)
 }
 
 // Loss describes a loss of messages.
@@ -576,13 +577,19 @@ type Loss struct {
 	Kept     bool  // the blocks were kept (WithKeepOnLoss, contested); else they were forgotten
 }
 
-// MarshalJSON writes Err as its text.
-func (l Loss) MarshalJSON() ([]byte, error) {
-	type fields Loss
-	return json.Marshal(struct {
-		fields
-		Err string `json:",omitempty"`
-	}{fields(l), textOf(l.Err)})
+// LogValue is a group of what a log needs of a loss.
+func (l Loss) LogValue() slog.Value {
+	attrs := []slog.Attr{slog.String("cause", l.Cause), slog.String("pod", l.Pod), slog.String("model", l.Model), slog.Int("rank", l.Rank), slog.Bool("kept", l.Kept)}
+	if l.Stream != "" {
+		attrs = append(attrs, slog.String("stream", l.Stream), slog.Uint64("seq", l.Seq))
+	}
+	if l.Cause == lossGap {
+		attrs = append(attrs, slog.Uint64("from", l.Gap.From), slog.Uint64("to", l.Gap.To), slog.Bool("replayed", l.Replayed))
+	}
+	if l.Err != nil {
+		attrs = append(attrs, slog.String("err", l.Err.Error()))
+	}
+	return slog.GroupValue(attrs...)
 }
 
 // The words of Loss.Cause.

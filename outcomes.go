@@ -123,7 +123,7 @@ func (s Scored) MarshalJSON() ([]byte, error) {
 }
 
 // tell counts a score and calls the hook.
-func (sc *scorer) tell(r *Request, dst *Answer, err error) {
+func (sc *scorer) tell(ctx context.Context, r *Request, dst *Answer, err error) {
 	outcome, cached := outcomeScored, 0
 	if err != nil || dst.Unknown != nil {
 		outcome = outcomeOf(cmp.Or(err, dst.Unknown))
@@ -144,7 +144,7 @@ func (sc *scorer) tell(r *Request, dst *Answer, err error) {
 		if sc.set != nil {
 			s.Model, s.Adapter = sc.prompt.scope.model, sc.prompt.scope.adapter
 		}
-		hook(s)
+		hook(ctx, s)
 	}
 }
 

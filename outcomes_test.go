@@ -35,8 +35,14 @@ func TestMistakes(t *testing.T) {
 		t.Fatal(err)
 	}
 	missing := fmt.Errorf("no folder of it: %w", fs.ErrNotExist)
+	with := ctx // of the score
 	ix := open(t,
-		kvindex.WithHooks(kvindex.Hooks{Scored: func(s kvindex.Scored) { told = append(told, s) }}),
+		kvindex.WithHooks(kvindex.Hooks{Scored: func(got context.Context, s kvindex.Scored) {
+			if got != with {
+				t.Errorf("the hook got %v, want %v", got, with)
+			}
+			told = append(told, s)
+		}}),
 		kvindex.WithModel("m", kvindex.Model{Tokenizer: words{}, Chat: template}),
 		kvindex.WithModels(func(_ context.Context, model string) (kvindex.Model, error) {
 			switch model {
@@ -112,7 +118,7 @@ func TestMistakes(t *testing.T) {
 	} {
 		told = nil
 		before := ix.Stats().Scores
-		with := ctx
+		with = ctx
 		if c.outcome == "cancelled" {
 			with = cancelled
 		}
@@ -299,7 +305,7 @@ func TestScoredHook(t *testing.T) {
 				time.Sleep(3 * time.Second)
 				return kvindex.Model{Tokenizer: sleepy{}, Chat: template}, nil
 			}),
-			kvindex.WithHooks(kvindex.Hooks{Scored: func(s kvindex.Scored) {
+			kvindex.WithHooks(kvindex.Hooks{Scored: func(_ context.Context, s kvindex.Scored) {
 				if told = append(told, s); len(told) == 1 {
 					if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: bytesOf("tokens")}, new(kvindex.Answer)); err != nil {
 						t.Error(err)

@@ -2,6 +2,7 @@ package kvindex_test
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -486,7 +487,7 @@ func TestRanksOfAHybrid(t *testing.T) {
 // An explanation is about a pod, and what is counted about the best entry.
 func TestRanksExplainedAndCounted(t *testing.T) {
 	var told []kvindex.Scored
-	ix := open(t, kvindex.WithHooks(kvindex.Hooks{Scored: func(s kvindex.Scored) { told = append(told, s) }}))
+	ix := open(t, kvindex.WithHooks(kvindex.Hooks{Scored: func(_ context.Context, s kvindex.Scored) { told = append(told, s) }}))
 	p := fakeengine.NewPrompt(1, 16, 4)
 	for rank, n := range []int{1, 3, 2} {
 		said(t, ix, "a", rank, p.Stored(0, n))

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 
 	"github.com/kvindex/kvindex/index"
@@ -165,6 +166,12 @@ type PodScore struct {
 	// (index.Row.Stale). With Request.Ranks an entry is StateUncertain at best if it counts
 	// blocks of a rank that is in the index, and of which nobody has said anything.
 	State State
+}
+
+// LogValue is a group of the figures that a choice of a pod rests on.
+func (s PodScore) LogValue() slog.Value {
+	return slog.GroupValue(slog.String("pod", s.Pod), slog.Int("rank", s.Rank), slog.Int("predicted", s.PredictedTokens),
+		slog.Int("cached", s.CachedTokens), slog.Int("matched_blocks", s.MatchedBlocks), slog.String("state", s.State.String()))
 }
 
 // RoutePods appends to dst what package route wants to know of the pods, one for each of

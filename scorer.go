@@ -42,7 +42,7 @@ func (x *Indexer) ScoreRequest(ctx context.Context, r *Request, dst *Answer) err
 	} else {
 		dst.prompt = x.hash.request(r)
 	}
-	sc.tell(r, dst, err)
+	sc.tell(ctx, r, dst, err)
 	return err
 }
 

@@ -3,6 +3,7 @@ package kvindex_test
 import (
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"os"
 	"reflect"
 	"regexp"
@@ -179,19 +180,34 @@ func figures(t *testing.T) {
 	}
 }
 
+// TestLogged: a log shows of a loss and of a score what counts, errors as text.
+func TestLogged(t *testing.T) {
+	var out strings.Builder
+	log := slog.New(slog.NewTextHandler(&out, nil))
+	log.Info("lost", "loss", kvindex.Loss{Pod: "a", Model: "m", Cause: "gap", Stream: "s", Seq: 9, Gap: events.Gap{From: 3, To: 8, Lost: true}, Err: errors.New("cut off")})
+	log.Info("picked", "score", kvindex.PodScore{Pod: "a", Rank: 1, PredictedTokens: 48, CachedTokens: 32, MatchedBlocks: 2, State: kvindex.StateLive})
+	for _, want := range []string{
+		`loss.cause=gap loss.pod=a loss.model=m loss.rank=0 loss.kept=false loss.stream=s loss.seq=9 loss.from=3 loss.to=8 loss.replayed=false loss.err="cut off"`,
+		`score.pod=a score.rank=1 score.predicted=48 score.cached=32 score.matched_blocks=2 score.state=live`,
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %s in %s", want, out.String())
+		}
+	}
+}
+
 // TestErrorsAreTextInJSON: what is told as an error is not lost in JSON.
 func TestErrorsAreTextInJSON(t *testing.T) {
 	err := errors.New("the cause")
 	for want, told := range map[string]any{
 		`"Unknown":"the cause"`:                   kvindex.Answer{Unknown: err},
-		`"Err":"the cause"`:                       kvindex.Loss{Err: err},
 		`"Err":"the cause","Unknown":"the cause"`: kvindex.Scored{Err: err, Unknown: err},
 	} {
 		if text, err := json.Marshal(told); err != nil || !strings.Contains(string(text), want) {
 			t.Errorf("%T: %s, %v, want %s", told, text, err, want)
 		}
 	}
-	for _, told := range []any{kvindex.Answer{}, kvindex.Loss{}, kvindex.Scored{}} {
+	for _, told := range []any{kvindex.Answer{}, kvindex.Scored{}} {
 		if text, err := json.Marshal(told); err != nil || strings.Contains(string(text), "Unknown") || strings.Contains(string(text), "Err") {
 			t.Errorf("%T: %s, %v", told, text, err)
 		}
