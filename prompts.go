@@ -5,6 +5,16 @@
 // are broken by: never the ids. What units are asked for shows only when the index is
 // asked, so those are taken that were asked for last, and where others are missing the
 // index is asked again. Units of several sizes come from one encoding.
+//
+// The cache keeps no ids, so the units must be known before the index asks for them. A text is
+// cut in the forms for which the index has asked last (scorer.learnForms). If the index asks
+// for another one, keysIn returns errMissing, the text is cut in that form too, and the index
+// is asked again. This happens once after pods or units have come, and costs a lookup. The
+// alternative is to ask the backend for its variants first: a second call for each score, and
+// another method of each backend.
+//
+// The forms of one text share one encoding. It goes on where the earlier text can be resumed
+// if all of them are known as far. Else it is of the whole text.
 
 package kvindex
 

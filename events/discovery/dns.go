@@ -1,3 +1,11 @@
+// The first list waits for both families, or for two failures of one. Pods that the first list
+// of a source lacks may be forgotten (events.FleetConfig.Restored), and an A answer is often
+// there before the AAAA answer.
+//
+// A pod that is forgotten comes back as nothing, and a pod that stays for some seconds too
+// long costs some failed connections. So a source is slow to say that one has gone, and a
+// failure removes nobody.
+
 package discovery
 
 import (

@@ -1,3 +1,14 @@
+// A file that was written in place holds when two readings, 200 ms apart, find it the same:
+// the same file, size, time of writing and SHA-256. It is read each second as a whole, because
+// two writes within one tick of the file system's clock leave the same time. A file that never
+// rests would never be taken, so after 1 s a whole list is enough. Another file in the place
+// of the one before is taken by the first reading that finds a whole list, however slow its
+// writer is and however often the file is replaced. So is a file that is emptied and then
+// written from its beginning on, because the first part of a JSON array is never a JSON array,
+// and no bytes at all are no list. A file that is written over without being emptied can be a
+// list of two halves. No reader can tell the pause of its writer from the end. Text behind the
+// array is an error, because a shorter list leaves such text of a longer one.
+
 package discovery
 
 import (
