@@ -7,14 +7,14 @@
 // pod's, or the same tokens are held under another scope. Last comes what is possible:
 // the view of the pod lacks something.
 //
-// # What is kept for it
+// # Memory
 //
-// Nothing that costs. The cause comes from structures that are there anyway: names of evicted
-// blocks, parked stores, the states. An idle name has the time at which it became idle, which
-// its eviction needs, so a clear is told from a removal. Three things are noted for Explain
-// alone: the last loss of a rank, and for each pod and model the roots of the last 64 salts
-// and the last 64 media. A salt may be a secret. Its root shows that there is another salt,
-// and its text is neither kept nor reported.
+// Nothing is kept for it that costs. The cause comes from structures that are there anyway:
+// names of evicted blocks, parked stores, the states. An idle name has the time at which it
+// became idle, which its eviction needs, so a clear is told from a removal. Three things are
+// noted for Explain alone: the last loss of a rank, and for each pod and model the roots of
+// the last 64 salts and the last 64 media. A salt may be a secret. Its root shows that there
+// is another salt, and its text is neither kept nor reported.
 
 package kvindex
 

@@ -27,10 +27,11 @@
 // replay may fall silent half-way. A lost connection that comes back, and a restart behind it,
 // are one change to uncertain and one back.
 //
-// # What the index gave up is no event
+// # Evictions are no events
 //
-// It happens to one rank while another is written, so no event of viewEvent stands for it.
-// Rows report it to a score, and Describe to people.
+// An eviction happens to one rank while another is written, so no viewEvent stands for it.
+// Rows report it to a score at once, and Describe to people. The view of the rank is partial
+// at best from its own next message on.
 
 package kvindex
 

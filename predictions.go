@@ -43,8 +43,8 @@
 // The rest ends by the TTL. The last missing block may come in a way that no store names:
 // another Indexer of a shared index applies the message, or the index is asked in vain because
 // an earlier block was evicted meanwhile. When events join their parents, or hidden blocks
-// come back, all predictions of the rank are looked at. What is left is too high for the TTL
-// at most, for blocks that were sent to the rank a moment ago.
+// come back, all predictions of the rank are looked at. The figure is too high for the TTL
+// at most then, for blocks that were sent to the rank a moment ago.
 //
 // # A cold pod borrows its block size
 //
@@ -74,8 +74,8 @@
 // was not: the events have to say what is true now. To keep the prediction until the TTL would
 // count prompts that the engine did not store.
 //
-// What was sent is never in CachedTokens, whose promise is that it is never too high. An
-// engine that sorts its queue in another way, or that fails, makes a prediction wrong.
+// CachedTokens never counts a prediction: its promise is that it is never too high. An engine
+// that sorts its queue in another way, or that fails, makes a prediction wrong.
 
 package kvindex
 

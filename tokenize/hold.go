@@ -1,3 +1,9 @@
+// A request holds one tokenizer. The file that a Pool has under a name changes between two
+// calls, and what is kept of an encoding must be of one file. Identity is a digest of the
+// bytes that were read, and not the name, path and time of a file, which say nothing about its
+// content. The names of a Pool are a map that is replaced and never changed, so that Hold
+// takes no lock.
+
 package tokenize
 
 import (

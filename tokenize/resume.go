@@ -1,3 +1,17 @@
+// Resume is a question about two characters. Everything that could carry a decision across a
+// place in the text answers for the characters on its two sides: added tokens, the normalizer,
+// each step that cuts, the merges. Where none can, the ids to the left are settled whatever
+// comes. It is not the last position in every case, but it is a local question with local
+// answers.
+//
+// Marks cut a text at places to resume from. EncodeMarks encodes the text between two such
+// places as a part of its own, so the ids are those of Encode, and a place costs a look at
+// some four characters. Any two places of one text go together: the tests of a place look at
+// two characters, or at an added token that begins there, and no place is within an added
+// token. The lengths to which the normalizer brings the parts are summed up, so a text is too
+// long in parts exactly if it is as a whole. The search for a place gives up after maxWalk
+// bytes, because a text of one letter would cost as much to search as to encode.
+
 package tokenize
 
 import (

@@ -35,6 +35,15 @@ import (
 	"github.com/kvindex/kvindex/internal/jinja"
 )
 
+// Templates and tokenizers are apart. This package gives text and never ids, and package
+// tokenize knows nothing of chats; the Indexer puts them together. A tokenizer from a
+// tokenize.Pool serves any template, and a host that renders by itself says so
+// (kvindex.Request.Rendered).
+//
+// Shared renders, and nothing is tracked. How far a text equals that of the turn before cannot
+// be seen while it is rendered: templates drop earlier reasoning, or move the tools. So the
+// earlier conversation is rendered too, for callers that ask.
+
 // Options are the version of an engine and those of its arguments that have influence
 // on the text of a chat. The zero Options are those of vLLM's main without arguments,
 // with one difference: requests may have templates of their own.

@@ -1,3 +1,6 @@
+// Features are noted while a request is read, from the fields that came and not from the
+// engine's reading of them, so a request keeps no field that is not looked at.
+
 package chat
 
 import (

@@ -1,3 +1,8 @@
+// vLLM's reading of a request, not OpenAI's. Tools go through the engine's model classes and
+// come out in their field order; a conversation reaches the template as dicts in the order in
+// which the engine builds them; arguments of tool calls are parsed. The package does so with
+// its own JSON decoder, because key order and the form of numbers show in the text.
+
 package chat
 
 import (

@@ -21,6 +21,12 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
+// A check has no consequence by itself. An engine that differs in tools renders all other
+// chats alike, and one that is busy has said nothing. So a check reports, and the host
+// excludes. A feature has a conversation of nothing but it and what it implies. A conversation
+// that differs is laid to its own feature, unless another feature that it uses differs by
+// itself: a chat without the features that differ has only parts that were found equal.
+
 // An Engine is a running vLLM that serves a model. It cannot be SGLang, whose /tokenize
 // takes no chats.
 type Engine struct {
