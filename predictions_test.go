@@ -244,7 +244,7 @@ func TestRoutedErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template.Exclude("excluded", chat.FeatureTools)
+	template.Exclude("excluded", "tools")
 	ix, _ := sending(t, kvindex.WithModel("m", kvindex.Model{Tokenizer: words{}, Chat: template}))
 	foreign, _ := sending(t)
 	for _, ix := range []*kvindex.Indexer{ix, foreign} {

@@ -104,3 +104,17 @@ func CheckHistory() error {
 	}
 	return nil
 }
+
+// AllFeatures and FeaturesOf are allFeatures and featuresOf.
+var (
+	AllFeatures = allFeatures
+	FeaturesOf  = featuresOf
+)
+
+// Features returns the features that a chat uses; a completion has none.
+func Features(r *Request) string {
+	if r.chat == nil {
+		return ""
+	}
+	return r.chat.features.String()
+}

@@ -44,7 +44,7 @@ type conversation struct {
 	continueFinal       bool
 	mediaOptions        string // a field that changes what becomes of media
 	media               int    // parts
-	features            Features
+	features            featureSet
 }
 
 // Parse is ParsePath without a path.
