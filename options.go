@@ -13,7 +13,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
-	"github.com/kvindex/kvindex/prefixcache"
+	"github.com/kvindex/kvindex/internal/prefixcache"
 )
 
 // Option configures New.
@@ -124,8 +124,8 @@ func WithMemory(bytes int64) Option {
 const DefaultPromptCache = 64 << 20
 
 // WithPromptCache sets how many bytes of heap the prompt cache may take, at least
-// prefixcache.MinBytes. 0 is no cache. The default is DefaultPromptCache, if there is a
-// tokenizer (WithModel, WithModels).
+// 1 MiB. 0 is no cache. The default is DefaultPromptCache, if there is a tokenizer
+// (WithModel, WithModels).
 //
 // The cache remembers of texts what a score needs of them, so that a text that was there
 // before is not encoded again, and of one that begins as another was only the rest. It

@@ -16,8 +16,8 @@ import (
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/prefixcache"
 	"github.com/kvindex/kvindex/internal/testdata"
-	"github.com/kvindex/kvindex/prefixcache"
 	"github.com/kvindex/kvindex/tokenize"
 )
 
@@ -421,12 +421,12 @@ func TestPromptCacheOption(t *testing.T) {
 	source := kvindex.WithModels(func(context.Context, string) (kvindex.Model, error) { return kvindex.Model{Tokenizer: wordy{}}, nil })
 	for name, c := range map[string]struct {
 		opts []kvindex.Option
-		want prefixcache.Stats // but Bytes
+		want kvindex.PromptStats // but Bytes
 	}{
-		"by default":  {[]kvindex.Option{model}, prefixcache.Stats{Unknown: 1, Whole: 1, Past: 1, BytesEncoded: 11, BytesKnown: 11, Entries: 1}},
-		"of a source": {[]kvindex.Option{source}, prefixcache.Stats{Unknown: 1, Whole: 1, Past: 1, BytesEncoded: 11, BytesKnown: 11, Entries: 1}},
-		"small":       {[]kvindex.Option{model, kvindex.WithPromptCache(prefixcache.MinBytes)}, prefixcache.Stats{Unknown: 1, Whole: 1, Past: 1, BytesEncoded: 11, BytesKnown: 11, Entries: 1}},
-		"off":         {[]kvindex.Option{model, kvindex.WithPromptCache(0)}, prefixcache.Stats{}},
+		"by default":  {[]kvindex.Option{model}, kvindex.PromptStats{Unknown: 1, Whole: 1, Past: 1, BytesEncoded: 11, BytesKnown: 11, Entries: 1}},
+		"of a source": {[]kvindex.Option{source}, kvindex.PromptStats{Unknown: 1, Whole: 1, Past: 1, BytesEncoded: 11, BytesKnown: 11, Entries: 1}},
+		"small":       {[]kvindex.Option{model, kvindex.WithPromptCache(prefixcache.MinBytes)}, kvindex.PromptStats{Unknown: 1, Whole: 1, Past: 1, BytesEncoded: 11, BytesKnown: 11, Entries: 1}},
+		"off":         {[]kvindex.Option{model, kvindex.WithPromptCache(0)}, kvindex.PromptStats{}},
 	} {
 		ix := open(t, c.opts...)
 		for _, r := range []kvindex.Request{text, text, tokens} {
@@ -443,7 +443,7 @@ func TestPromptCacheOption(t *testing.T) {
 	}
 	ix := open(t)
 	score(t, ix, tokens)
-	if got := ix.Stats().Prompts; got != (prefixcache.Stats{}) {
+	if got := ix.Stats().Prompts; got != (kvindex.PromptStats{}) {
 		t.Errorf("without a tokenizer: %+v", got)
 	}
 	if kvindex.DefaultPromptCache != 64<<20 {

@@ -14,7 +14,6 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
-	"github.com/kvindex/kvindex/prefixcache"
 )
 
 // State says how far the scores of a pod can be trusted.
@@ -338,9 +337,24 @@ type Stats struct {
 	// to, by model and state. With more than 1,024 rows the other models are one, "".
 	Observed []Observations
 
-	Prompts prefixcache.Stats // of the prompt cache; 0 without one. A prompt counts once for each unit that pods have blocks of
+	Prompts PromptStats // of the prompt cache; 0 without one. A prompt counts once for each unit that pods have blocks of
 
 	Counters
+}
+
+// PromptStats are the counters of the prompt cache, since New, and its size.
+type PromptStats struct {
+	Whole   uint64 // prompts that were known whole
+	Grown   uint64 // of which a beginning was known
+	Unknown uint64 // of which nothing was known
+	Past    uint64 // that went past the cache: see [WithPromptCache]
+
+	BytesKnown   uint64 // of text that had not to be encoded
+	BytesEncoded uint64 // of text that had
+
+	Entries int   // beginnings and whole texts that are kept
+	Bytes   int64 // of heap, at most what WithPromptCache gives
+	Evicted uint64
 }
 
 // Counters counts since New. A counter stops at 2^64-1.
@@ -390,7 +404,7 @@ func (x *Indexer) Stats() Stats {
 	s.Scores = x.scores()
 	x.ledger.stats(&s)
 	if x.prompts != nil {
-		s.Prompts = x.prompts.Stats()
+		s.Prompts = PromptStats(x.prompts.Stats())
 	}
 	x.mu.RLock()
 	s.Models = len(x.models)

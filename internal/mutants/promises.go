@@ -129,7 +129,7 @@ var promises = []promise{
 		{"./tokenize/chat", "templateCache.compile", "a request's template has a model's steps", "t.foreign = true", "", "TestStepsGrowWithMessages"},
 		{"./tokenize/chat", "apiOfBody", "a chat with a prompt", "case chat && completion:", "case false:", "TestParseErrors"},
 		{"./tokenize/chat", "addKwargs", "kwargs that are no variables", "case slices.Contains(refusedKwargs, name):", "case false:", "TestRefusals"},
-		{"./prefixcache", "newHasher", "keys that are known", "rand.Read(h.key[:])", "rand.Read(nil)", "TestKeys"},
+		{"./internal/prefixcache", "newHasher", "keys that are known", "rand.Read(h.key[:])", "rand.Read(nil)", "TestKeys"},
 		{"./examples/router", "router.ServeHTTP", "a body that engines refuse is sent to one", "errors.Is(err, kvindex.ErrRequest)", "errors.Is(err, nil) && err != nil", "TestErrors"},
 		{"./internal/jinja", "parser.enter", "templates nest without bound", "if p.nesting++; p.nesting > maxNesting {", "if p.nesting++; p.nesting > 9*maxNesting {", "TestParseLimits"},
 		{"./internal/jinja", "safeRange", "a range of any length", "if rangeLength(r) > maxRange {", "if false {", "TestRules"},
@@ -166,8 +166,8 @@ var promises = []promise{
 		{"./route", "Tracker.tidy", "a pod waits for others that nobody tells", "p.changed && t.seq > 0 && t.lastChanges > before", "p.changed", "TestPodsLeaveMemory"},
 		{"./tokenize", "Pool.evict", "the most recently used tokenizer goes", "f.used.Load() < oldest.used.Load()", "f.used.Load() > oldest.used.Load()", "TestPoolMemory"},
 		{"./tokenize/chat", "Models.load", "names without end", "len(s.loads) >= maxModels && !s.evict()", "false", "TestModelsBounds"},
-		{"./prefixcache", "Cache.put", "more than an eighth", "if int(low(size))+n > c.most*pageCells/share {", "if false {", "TestShare"},
-		{"./prefixcache", "Cache.put", "a tail of any length", "|| len(m.Tail) > maxTail", "", "TestBadMarks"},
+		{"./internal/prefixcache", "Cache.put", "more than an eighth", "if int(low(size))+n > c.most*pageCells/share {", "if false {", "TestShare"},
+		{"./internal/prefixcache", "Cache.put", "a tail of any length", "|| len(m.Tail) > maxTail", "", "TestBadMarks"},
 		{"./internal/estimate", "Cache.fit", "more is there than the capacity", "for c.len > blocks {", "for c.len > 2*blocks {", "TestOrder"},
 		{"./internal/jinja", "chain.link", "chains without bound", "if *c++; *c > maxChain {", "if *c++; *c > 9*maxChain {", "TestParseLimits"},
 		{"./internal/sent", "table.take", "an empty table keeps its room", "t.slots = nil", "_ = t", "TestTree"},
@@ -199,7 +199,7 @@ var promises = []promise{
 		{"./route", "Pod.hash", "a rank is another one", "seed+uint64(p.Rank)", "seed", "TestRoundRobin"},
 		{"./tokenize", "parse", "identity without the content", "identityOf(\"tokenizer.json\", content.Sum(nil))", "identityOf(\"tokenizer.json\")", "TestIdentity"},
 		{"./tokenize", "parseTiktoken", "identity without the ranks", "{content.Sum(nil), []byte(regex)}", "{[]byte(regex)}", "TestIdentity"},
-		{"./prefixcache", "hasher.tag", "SHA-256 without a key", "append(b, h.key[:]...)", "b", "TestKeys"},
+		{"./internal/prefixcache", "hasher.tag", "SHA-256 without a key", "append(b, h.key[:]...)", "b", "TestKeys"},
 		{"./internal/sent", "table.find", "a child of another node is found", "&& s.node.parent == parent ", "", "TestCollision"},
 	}},
 	// A chat becomes the text of the engine, byte for byte.
@@ -251,7 +251,7 @@ var promises = []promise{
 		{"./tokenize", "BPE.encodePassage", "tokens before the text do not count", "m.Tokens = len(ids) - len(dst)", "m.Tokens = len(ids) - len(dst)\n\t\tif p.special && p.from == 0 {\n\t\t\tm.Tokens -= len(t.before)\n\t\t}", "TestMarkedTokens"},
 		{"./tokenize", "BPE.encodePassage", "a mark resumes where one before it does", "max(last, done+1, m.At-far)", "max(done, 1)", "TestMarksThatAreNone"},
 		{"./tokenize", "parseTiktoken", "text that no piece has", "!ok || !p.total ||", "!ok ||", "TestTiktokenNeedsAllOfTheText"},
-		{"./prefixcache", "Cache.Add", "the whole of another length", "if whole.At == p.length {", "if true {", "TestBadMarks"},
+		{"./internal/prefixcache", "Cache.Add", "the whole of another length", "if whole.At == p.length {", "if true {", "TestBadMarks"},
 	}},
 	// What was missed, dropped, restarted or restored is never taken for whole.
 	{"loss and restart", []mutant{
