@@ -131,8 +131,9 @@ const DefaultPromptCache = 64 << 20
 // before is not encoded again, and of one that begins as another was only the rest. It
 // keeps neither texts nor token ids. Each answer is what it is without the cache.
 // Request.Prompt and Request.Body share what is remembered. Prompts with media do not use
-// it, nor do tokenizers that are no tokenize.Identified; those that are no
-// tokenize.Marker use it for whole texts only. Stats.Prompts says how it does.
+// it, nor do tokenizers that are no tokenize.Identified; those without
+// the EncodeMarks of a tokenize.BPE use it for whole texts only. Stats.Prompts says how it
+// does.
 func WithPromptCache(bytes int64) Option {
 	return func(c *config) {
 		if bytes != 0 && bytes < prefixcache.MinBytes {

@@ -38,7 +38,7 @@ func (w wordy) Encode(ctx context.Context, dst []uint32, text string, special bo
 	return w.words.Encode(ctx, dst, text, special)
 }
 
-// failing is a Marker that fails if told to.
+// failing is a marker that fails if told to.
 type failing struct {
 	*tokenize.BPE
 	err error
@@ -349,7 +349,7 @@ func TestPromptCacheScope(t *testing.T) {
 }
 
 // Two names of one file share what is known, a chat shares it with the text that it
-// becomes. A tokenizer that is no Marker does not go on from what another one has found.
+// becomes. A tokenizer that is no marker does not go on from what another one has found.
 func TestPromptCacheShares(t *testing.T) {
 	models := ownModels(t)[:1]
 	twin := *models[0]
@@ -375,8 +375,8 @@ func TestPromptCacheShares(t *testing.T) {
 		{"with special tokens", kvindex.Request{Model: "tiny", Prompt: text}, "u"},
 		{"another name", kvindex.Request{Model: "twin", Body: body}, "w"},
 		{"two more turns", kvindex.Request{Model: "tiny", Body: longer}, "g"},
-		{"no Marker", kvindex.Request{Model: "whole", Prompt: text}, "w"},
-		{"more for no Marker", kvindex.Request{Model: "whole", Prompt: text + "and more"}, "g"},
+		{"no marker", kvindex.Request{Model: "whole", Prompt: text}, "w"},
+		{"more for no marker", kvindex.Request{Model: "whole", Prompt: text + "and more"}, "g"},
 		{"what that found", kvindex.Request{Model: "tiny", Prompt: text + "and more"}, "w"},
 		{"more behind it", kvindex.Request{Model: "tiny", Prompt: text + "and more, again"}, "g"},
 		{"another salt", kvindex.Request{Model: "tiny", Body: body, Salt: "pepper"}, "u"},

@@ -10,7 +10,7 @@ import (
 
 // A BPE is a byte-pair encoder as a tokenizer.json describes it: added tokens, a
 // normalizer, a pre-tokenizer, a model and a post-processor. Load, LoadPretrained,
-// LoadTiktoken, Parse and ParseTiktoken make one. The zero value does not encode. It
+// LoadTiktoken and Parse make one. The zero value does not encode. It
 // never changes, and is safe for concurrent use.
 type BPE struct {
 	plain, normalized *matcher // added tokens sought before and after normalizing; nil for none
@@ -23,10 +23,7 @@ type BPE struct {
 	scratch sync.Pool // of *scratch
 }
 
-var (
-	_ Marker     = (*BPE)(nil)
-	_ Identified = (*BPE)(nil)
-)
+var _ Identified = (*BPE)(nil)
 
 // A scratch is the memory of one call.
 type scratch struct {
