@@ -27,7 +27,7 @@ func excluding(t *testing.T) (ix *kvindex.Indexer, m *chat.Model, plain, tools [
 	plain = []byte(`{"model":"m","messages":[{"role":"user","content":"how do boats come and go?"}]}`)
 	tools = []byte(`{"model":"m","messages":[{"role":"user","content":"how do boats come and go?"}],"tools":[{"type":"function","function":{"name":"tide"}}]}`)
 	for i, body := range [][]byte{plain, tools} {
-		r, err := chat.Parse(body)
+		r, err := chat.Parse("", body)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -51,7 +51,7 @@ func TestExcludeWhatACheckFinds(t *testing.T) {
 		if at := strings.Index(string(raw), `,"tools"`); at > 0 {
 			raw = append(raw[:at:at], '}')
 		}
-		request, err := chat.Parse(raw)
+		request, err := chat.Parse("", raw)
 		var x *chat.Rendering
 		if err == nil {
 			x, err = m.RenderAnyway(request, nil)

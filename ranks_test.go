@@ -142,7 +142,7 @@ func TestRanksAgainstModel(t *testing.T) {
 			text[i] = byte('a' + r.IntN(26))
 		}
 		body := fmt.Appendf(nil, `{"model":"m","messages":[{"role":"user","content":%q}],"tools":[{"type":"function","function":{"name":"tide"}}]}`, text)
-		asked, err := chat.Parse(body)
+		asked, err := chat.Parse("", body)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,7 +12,7 @@ import (
 // Shapes returns what the template gets of a chat request's messages, or of its
 // tools, from an engine, in a notation that tells types and order.
 func Shapes(body string, parts bool, engine string) (messages, tools string, err error) {
-	r, err := Parse([]byte(body))
+	r, err := Parse("", []byte(body))
 	if err != nil {
 		return "", "", err
 	}

@@ -91,7 +91,7 @@ func (p *port) ask(ctx context.Context, m *chat.Model, t tokenize.Tokenizer, c c
 	if a.Engine.Tokens, a.Engine.Refusal, err = p.tokens(ctx, body); err != nil {
 		return a, err
 	}
-	request, refusal := chat.Parse([]byte(body))
+	request, refusal := chat.Parse("", []byte(body))
 	if refusal == nil {
 		var x *chat.Rendering
 		if x, refusal = m.RenderAnyway(request, nil); refusal == nil {

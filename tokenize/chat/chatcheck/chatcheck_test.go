@@ -239,7 +239,7 @@ func answers(m *chat.Model, rule func(b body)) http.Handler {
 		if after, _ := json.Marshal(b); string(after) != string(before) { // else keys stay in order
 			raw = after
 		}
-		request, err := chat.Parse(raw)
+		request, err := chat.Parse("", raw)
 		var x *chat.Rendering
 		if err == nil {
 			x, err = m.RenderAnyway(request, nil)
@@ -315,7 +315,7 @@ func TestChecksDoNotSeeEachOther(t *testing.T) {
 	m := newModel(t, checked, chat.Options{})
 	m.Exclude("", "tools", "parts")
 	const hi = `{"messages":[{"role":"user","content":"hi"}]}`
-	r, err := chat.Parse([]byte(hi))
+	r, err := chat.Parse("", []byte(hi))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -357,7 +357,7 @@ func TestConversations(t *testing.T) {
 	alone := map[string]bool{}
 	for _, c := range check(t, engine(t, m, func(body) {}), m).Conversations {
 		uses := slices.Sorted(slices.Values(c.Features))
-		if r, err := chat.Parse([]byte(c.Request)); err == nil && !slices.Equal(used(m, r), uses) {
+		if r, err := chat.Parse("", []byte(c.Request)); err == nil && !slices.Equal(used(m, r), uses) {
 			t.Errorf("%s uses %s, not %s", c.Name, used(m, r), uses)
 		}
 		lone := []string{"plain"}

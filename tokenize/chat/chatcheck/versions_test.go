@@ -75,7 +75,7 @@ func TestCheckFindsVersions(t *testing.T) {
 		if i%sampled > 0 {
 			continue
 		}
-		if r, err := chat.Parse([]byte(row.Body)); err == nil && !unasked.MatchString(row.Body) {
+		if r, err := chat.Parse("", []byte(row.Body)); err == nil && !unasked.MatchString(row.Body) {
 			requests = append(requests, r)
 		}
 	}
