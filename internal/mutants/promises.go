@@ -165,7 +165,7 @@ var promises = []promise{
 		{"./route", "Flight.Tokens", "tokens have no bound", "int32(min(held, math.MaxInt32))", "int32(held)", "TestFlightFigures"},
 		{"./route", "Tracker.tidy", "a pod waits for others that nobody tells", "p.changed && t.seq > 0 && t.lastChanges > before", "p.changed", "TestPodsLeaveMemory"},
 		{"./tokenize", "Pool.evict", "the most recently used tokenizer goes", "f.used.Load() < oldest.used.Load()", "f.used.Load() > oldest.used.Load()", "TestPoolMemory"},
-		{"./tokenize/chat", "Models.load", "names without end", "len(s.loads) >= maxModels && !s.evict()", "false", "TestModelsBounds"},
+		{"./internal/chats", "Models.load", "names without end", "len(s.loads) >= maxModels && !s.evict()", "false", "TestModelsBounds"},
 		{"./internal/prefixcache", "Cache.put", "more than an eighth", "if int(low(size))+n > c.most*pageCells/share {", "if false {", "TestShare"},
 		{"./internal/prefixcache", "Cache.put", "a tail of any length", "|| len(m.Tail) > maxTail", "", "TestBadMarks"},
 		{"./internal/estimate", "Cache.fit", "more is there than the capacity", "for c.len > blocks {", "for c.len > 2*blocks {", "TestOrder"},

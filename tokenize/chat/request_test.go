@@ -124,7 +124,7 @@ func TestParse(t *testing.T) {
 		parse(t, `{`+hi+`,"n":`+n+`}`)
 	}
 	for _, n := range []string{`""`, `"1."`, `"1__0"`, `"0x1"`, `1e20`, `NaN`, `{}`} {
-		if _, err := chat.Parse("", []byte(`{` + hi + `,"n":` + n + `}`)); !errors.Is(err, chat.ErrMalformed) {
+		if _, err := chat.Parse("", []byte(`{`+hi+`,"n":`+n+`}`)); !errors.Is(err, chat.ErrMalformed) {
 			t.Errorf("n of %s: %v", n, err)
 		}
 	}
