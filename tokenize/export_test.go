@@ -9,6 +9,7 @@ func IsSpace(r rune) bool  { return classOf(r)&space != 0 }
 func IsWord(r rune) bool   { return classOf(r)&word != 0 }
 
 const (
+	MaxText   = maxText
 	MaxFile   = maxFile
 	MaxToken  = maxToken
 	MaxAdded  = maxAdded

@@ -91,7 +91,7 @@ type PoolConfig struct {
 	Encodings int
 
 	// MaxText is the length of the longest text, in bytes. A longer one is ErrTextTooLong
-	// at once. It cannot be more than the constant MaxText. 0: 4 MiB, a million tokens of
+	// at once. It cannot be more than the 16 MiB of a BPE. 0: 4 MiB, a million tokens of
 	// English.
 	MaxText int
 
@@ -168,8 +168,8 @@ func NewPool(c PoolConfig) (*Pool, error) {
 	case c.Memory < 0, c.Encodings < 0, c.MaxText < 0, c.MaxWaiting < 0:
 		return nil, fmt.Errorf("tokenize: PoolConfig: Memory %d, Encodings %d, MaxText %d, MaxWaiting %d: none can be negative",
 			c.Memory, c.Encodings, c.MaxText, c.MaxWaiting)
-	case c.MaxText > MaxText:
-		return nil, fmt.Errorf("tokenize: PoolConfig: MaxText %d is more than %d", c.MaxText, MaxText)
+	case c.MaxText > maxText:
+		return nil, fmt.Errorf("tokenize: PoolConfig: MaxText %d is more than %d", c.MaxText, maxText)
 	}
 	if c.Find == nil {
 		c.Find = Hub{}.Find

@@ -57,13 +57,8 @@ type Mark struct {
 	Tokens int // the ids before Resume, with those that the model puts before a text
 }
 
-// MaxText is the length of the longest text that a [BPE] encodes, in bytes of UTF-8:
-// some four million tokens of English. The bound holds for the text as it comes, and
-// again after it was normalized; SentencePiece makes three bytes of each space.
-// Encoding takes up to 60 bytes of memory for each byte of the longest word, and a
-// hostile text can be one word. To bound this memory, bound the size of requests, or
-// use PoolConfig.MaxText.
-const MaxText = 16 << 20
+// maxText is the length of the longest text that a BPE encodes, in bytes.
+const maxText = 16 << 20
 
 var (
 	// ErrUnsupported is wrapped by errors about a file that asks for something which
@@ -74,7 +69,7 @@ var (
 	// itself, or is beyond a limit.
 	ErrMalformed = errors.New("malformed tokenizer file")
 
-	// ErrTextTooLong is wrapped by errors about a text that is longer than MaxText, or
+	// ErrTextTooLong is wrapped by errors about a text that is longer than 16 MiB, or
 	// than PoolConfig.MaxText. The length counts as the text comes, with U+FFFD for
 	// bytes that are not UTF-8, and after normalizing.
 	ErrTextTooLong = errors.New("text too long")

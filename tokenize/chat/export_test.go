@@ -76,7 +76,10 @@ func show(v jinja.Value) string {
 	return fmt.Sprint(v)
 }
 
-const MaxCached = maxCached
+const (
+	MaxCached = maxCached
+	MaxBody   = maxBody
+)
 
 // CachedTemplates returns how many templates of requests are kept.
 func (m *Model) CachedTemplates() int {

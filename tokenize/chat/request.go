@@ -54,6 +54,8 @@ type conversation struct {
 // "prompt" a completion; the body of another API is then taken for one of them if none
 // of its fields shows what it is.
 //
+// A body of more than 32 MiB, with the images that are written in it, is ErrNotScorable.
+//
 // Of fields that have influence on the text, Parse accepts and refuses what vLLM
 // does (entrypoints/openai/chat_completion/protocol.py and completion/protocol.py).
 // Where versions differ, Model.Render decides. It ignores other fields. The Request
@@ -63,8 +65,8 @@ func Parse(path string, body []byte) (*Request, error) {
 	if api > completions {
 		return nil, notScorable("it was sent to %s, whose bodies are not read", api)
 	}
-	if len(body) > MaxBody {
-		return nil, notScorable("longer than %d bytes", MaxBody)
+	if len(body) > maxBody {
+		return nil, notScorable("longer than %d bytes", maxBody)
 	}
 	if !utf8.Valid(body) {
 		return nil, malformed("not UTF-8")
