@@ -1001,7 +1001,7 @@ func (w *explainer) sentence() string {
 		}
 		return fmt.Sprintf("Pod %s was never heard for model %.100q. Look whether its events come under that name and model.", pod, e.Model)
 	case causeNotScorable:
-		return fmt.Sprintf("The chat uses what the engine of pod %s does otherwise, as it was told by Model.Exclude: %v. Nothing is claimed of the pod.", pod, w.excluded())
+		return fmt.Sprintf("The chat uses what the engine of pod %s does otherwise, as it was told by Model.Exclude: %s. Nothing is claimed of the pod.", pod, w.excluded())
 	case causeNoBlock:
 		return fmt.Sprintf("The prompt has %d tokens, and the pod's blocks have %d: engines cache whole blocks only.", len(e.Tokens), e.BlockTokens)
 	case causeApproximate:
@@ -1069,13 +1069,13 @@ func (e *Explanation) memory() string {
 }
 
 // excluded returns what the chat uses and what is excluded for the pod.
-func (w *explainer) excluded() chat.Features {
+func (w *explainer) excluded() string {
 	for pod, f := range w.rendering.Excluded() {
 		if pod == w.e.Score.Pod {
 			return f
 		}
 	}
-	return 0
+	return ""
 }
 
 // lower is a sentence's beginning in its middle.

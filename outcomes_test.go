@@ -150,6 +150,7 @@ func TestMistakes(t *testing.T) {
 			t.Errorf("%s: %d prompt tokens, want %d", what, got, a.PromptTokens)
 		}
 	}
+	with = ctx
 	if _, err := ix.Score(ctx, "hello", "slow", nil); !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "adapter") {
 		t.Errorf("what is cut off says of names: %v", err)
 	}

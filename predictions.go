@@ -511,7 +511,7 @@ func (l *ledger) observe(of Ticket, u Usage) {
 }
 
 // stats fills in what Stats says of predictions.
-func (l *ledger) stats(s *Stats) {
+func (l *ledger) stats(s *stats.Stats) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.expire(l.now())

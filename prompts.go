@@ -26,7 +26,7 @@ import (
 	"slices"
 
 	"github.com/kvindex/kvindex/index"
-	"github.com/kvindex/kvindex/prefixcache"
+	"github.com/kvindex/kvindex/internal/prefixcache"
 	"github.com/kvindex/kvindex/tokenize"
 )
 
@@ -62,6 +62,20 @@ type knownText struct {
 	units []index.Local
 }
 
+// A replaceable is a tokenizer that can become another one, such as those of a tokenize.Pool,
+// which may load another file for the same model. Hold returns the one that encodes text
+// now. The error is one that Encode returns for text before it encodes anything.
+type replaceable interface {
+	Hold(ctx context.Context, text string) (tokenize.Identified, error)
+}
+
+// A marker is a tokenizer that says where texts may be resumed, as a tokenize.BPE does.
+type marker interface {
+	EncodeMarks(ctx context.Context, dst []uint32, text string, from int, special bool, marks []tokenize.Mark) (ids []uint32, kept []tokenize.Mark, err error)
+}
+
+var _ marker = (*tokenize.BPE)(nil)
+
 // errMissing is what keysIn returns for a variant that the prompt was not cut in.
 var errMissing = errors.New("kvindex: a form of the prompt is missing")
 
@@ -76,7 +90,7 @@ func (p *prompt) encode(ctx context.Context, t tokenize.Tokenizer, special bool,
 		cache.Pass()
 		return p.encodeWhole(ctx, t, special)
 	}
-	if h, ok := t.(tokenize.Holder); ok {
+	if h, ok := t.(replaceable); ok {
 		held, err := h.Hold(ctx, p.text)
 		if err != nil {
 			return err
@@ -179,7 +193,7 @@ func (p *prompt) know(ctx context.Context, variants []index.Variant) error {
 	if from < 0 {
 		return nil
 	}
-	if _, ok := k.tokenizer.(tokenize.Marker); !ok || p.ids != nil { // nothing to resume, or all ids are there
+	if _, ok := k.tokenizer.(marker); !ok || p.ids != nil { // nothing to resume, or all ids are there
 		from = 0
 	}
 	start := startOf(forms, from)
@@ -263,7 +277,7 @@ func (p *prompt) encodeFrom(ctx context.Context, forms []form, start prefixcache
 		}
 	}
 	tokens := append(p.tokens[:0], start.Tail...)
-	if m, ok := k.tokenizer.(tokenize.Marker); ok {
+	if m, ok := k.tokenizer.(marker); ok {
 		tokens, k.places, err = m.EncodeMarks(ctx, tokens, p.text, from, k.special, k.places)
 	} else {
 		k.places = k.places[:0]

@@ -218,7 +218,7 @@ func (r *Request) read() (read *Request, asked *chat.Request, err error) {
 	if r.Prompt != "" || len(r.Tokens) > 0 || r.Rendered {
 		return r, nil, fmt.Errorf("%w: it has a body, and a prompt or tokens or Rendered", ErrRequest)
 	}
-	body, err := chat.ParsePath(r.Path, r.Body)
+	body, err := chat.Parse(r.Path, r.Body)
 	if err != nil {
 		return r, nil, ofBody(err)
 	}

@@ -3,7 +3,7 @@
 //
 //	model, err := chat.Load("/models/llama-3", chat.Options{Engine: "0.28"})
 //	...
-//	request, err := chat.ParsePath("/v1/chat/completions", body)
+//	request, err := chat.Parse("/v1/chat/completions", body)
 //	...
 //	rendering, err := model.Render(request, nil)
 //	...
@@ -168,8 +168,8 @@ type Rendering struct {
 	media   []Media
 	expands []uint32 // for each of media the token that stands for it
 
-	features Features            // of the chat, if anything is excluded
-	excluded map[string]Features // by pod, whether or not the chat uses them
+	features featureSet            // of the chat, if anything is excluded
+	excluded map[string]featureSet // by pod, whether or not the chat uses them
 }
 
 // Render makes the text of a chat request. media has one item for each media part of
