@@ -19,7 +19,7 @@ var face = map[string][2]int{
 	"events": {156, 174}, "events/discovery": {4, 9}, "events/k8s": {5, 16},
 	"index": {126, 113}, "index/indextest": {16, 3}, "index/redisindex": {25, 14},
 	"kvindextest": {18, 12},
-	"route": {31, 23}, "route/field": {13, 19},
+	"route":       {31, 23}, "route/field": {13, 19},
 	"tokenize": {30, 18}, "tokenize/chat": {30, 19}, "tokenize/chat/chatcheck": {8, 17},
 }
 
