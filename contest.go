@@ -11,6 +11,10 @@
 //
 // What such a stream said in between is not known to the rank, so the rank is
 // partial when it comes back.
+//
+// The first message of a stream that never fed the rank takes it, because two engines under
+// one pod and rank cannot be told by one message from a pod that has moved. Messages that are
+// not applied count in stats.Traffic.Contested, and the first of them is reported as a Loss.
 
 package kvindex
 
@@ -59,7 +63,7 @@ func (d *delivery) standBack() {
 	}
 	if !c.told {
 		c.told = true
-		l := d.loss(d.rank.n, LossContested)
+		l := d.loss(d.rank.n, lossContested)
 		l.Err, l.Kept = errContested, true
 		d.losses = append(d.losses, l)
 	}

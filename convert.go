@@ -1,3 +1,22 @@
+// Convert: events become changes of the index.
+//
+// # Media and embeddings
+//
+// Media and embeddings enter the local of a unit: an item where it starts, by its identifier
+// and its offset. So a chain inherits them, and nothing else has to know of them. With
+// MediaPad (SGLang) the media are in the tokens already. Some things no request can name:
+// embeddings, extra keys of an unknown form, and media of another form than that of the
+// Profile. They enter too, so their blocks match nothing, and count as
+// stats.Counters.Unscored.
+//
+// # Unknown events and labels
+//
+// They are marked, and nobody guesses. An event of an unknown kind may be a removal, so the
+// scores of its pod are upper bounds until the cache of the pod is emptied. An unknown label
+// or key can only hide blocks. Names come from peers, so a few are kept (maxUnrecognized).
+// This is no state: the view is as complete as before, and a state would tell hosts to
+// distrust a pod for an event that announces something harmless.
+
 package kvindex
 
 import (
@@ -9,6 +28,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/hashunit"
+	"github.com/kvindex/kvindex/stats"
 	"github.com/zeebo/xxh3"
 )
 
@@ -27,8 +47,8 @@ type converter struct {
 	// unrecognized is what the batch has that is not known, behind the last change that
 	// clears all.
 	unrecognized []string
-	mayRemove    bool        // some of that may say that blocks have left the cache
-	groups       []GroupInfo // of the batch, as the profile knows them
+	mayRemove    bool          // some of that may say that blocks have left the cache
+	groups       []stats.Group // of the batch, as the profile knows them
 	locals       []index.Local
 	hashes       []index.Hash
 	extras       []extra
@@ -143,7 +163,7 @@ func (c *converter) groupOf(e *events.Event) Group {
 	if g.Kind == GroupOther && e.GroupKind != "" {
 		c.unknown("kv_cache_spec_kind", e.GroupKind)
 	}
-	g.Draft = hasDraft(c.groups, GroupInfo{g, e.BlockSize})
+	g.Draft = hasDraft(c.groups, stats.Group{Group: g, BlockSize: e.BlockSize})
 	return g
 }
 
@@ -225,7 +245,7 @@ func (c *converter) stored(e *events.Event) index.Change {
 	ch.Locals = c.locals[from:len(c.locals):len(c.locals)]
 	if !ch.HasParent {
 		ch.Root = c.hash.root(s, v)
-		if s.salt != "" && len(s.adapter) <= MaxName {
+		if s.salt != "" && len(s.adapter) <= maxName {
 			c.recent.salted.add(saltedRoot{ch.Root, v, s.adapter})
 		}
 	}

@@ -9,8 +9,10 @@ import (
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/fakeengine/enginehash"
+	"github.com/kvindex/kvindex/stats"
 )
 
 func TestTiers(t *testing.T) {
@@ -25,7 +27,7 @@ func TestTiers(t *testing.T) {
 	for b, medium := range []string{"gpu", "cpu", "Disk", "object_store", "from the future", ""} {
 		ingest(t, ix, "a", p.Removed(b), tier(medium, b))
 	}
-	want := kvindex.TierCountsOf(2, 1, 1, 1, 1)
+	want := [index.NumTiers]int{2, 1, 1, 1, 1}
 	s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]
 	if s.Tiers != want || s.MatchedBlocks != 6 || s.CachedTokens != 16 {
 		t.Errorf("got %+v", s)
@@ -47,11 +49,11 @@ func TestTierNames(t *testing.T) {
 		stored.Medium = name
 		removed := p.Removed(0)
 		ingest(t, ix, "a", stored)
-		if got := ix.Stats().Blocks; got.Of(want) == 0 || want != kvindex.TierGPU && got.Of(kvindex.TierGPU) > 0 {
+		if got := ix.Stats().Blocks; got[want] == 0 || want != kvindex.TierGPU && got[kvindex.TierGPU] > 0 {
 			t.Errorf("%q: %v", name, got)
 		}
 		ingest(t, ix, "a", removed)
-		if got := ix.Stats().Blocks; want != kvindex.TierGPU && got.Of(want) == 0 {
+		if got := ix.Stats().Blocks; want != kvindex.TierGPU && got[want] == 0 {
 			t.Errorf("%q: removed from the gpu: %v", name, got)
 		}
 	}
@@ -400,7 +402,7 @@ func (f *fields) batch() (b events.Batch) {
 
 // applyAny applies a batch and asks for it. It must be refused if it is not
 // valid, and for no other reason.
-func applyAny(t *testing.T, b *events.Batch, form byte) kvindex.Stats {
+func applyAny(t *testing.T, b *events.Batch, form byte) stats.Stats {
 	t.Helper()
 	ix := open(t, withProfile(kvindex.Profile{Media: kvindex.MediaForm(form % 3), Copies: kvindex.Copies(form / 3 % 4)}))
 	defer ix.Close()
@@ -409,7 +411,7 @@ func applyAny(t *testing.T, b *events.Batch, form byte) kvindex.Stats {
 		t.Fatalf("%v, and the batch is %v", err, allowed)
 	}
 	if allowed != nil {
-		return kvindex.Stats{}
+		return stats.Stats{}
 	}
 	tokens := make([]uint32, 1100)
 	for _, q := range []kvindex.Request{{}, {Adapter: "lora"}, {Salt: "pepper", Media: []kvindex.Media{{Hash: "7", Offset: 5, Length: math.MaxInt}}}} {

@@ -13,6 +13,16 @@
 //
 // A note comes from outside. One that cannot be read makes its rank and its pod uncertain, and
 // not unknown: somebody feeds them.
+//
+// # Why notes
+//
+// Rows do not say which pods there are, how far a view can be trusted, which adapters a name
+// may mean, or how the blocks of a pod that holds nothing would be cut. All that is small and
+// changes seldom. So the writer leaves it as bytes that the index does not understand, and
+// only if the facts differ from those of the last note. A backend then needs no word of the
+// Indexer's. The reader makes of a note the same structures that it has for a pod that it
+// heard, so a score takes one path for both. Heard and listed are never mixed: two views of
+// one pod, each a part, would have no state that is true.
 
 package kvindex
 
@@ -33,6 +43,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/sections"
 	"github.com/kvindex/kvindex/internal/sharedindex"
+	"github.com/kvindex/kvindex/stats"
 )
 
 // listingTimeout is how long Pods and Stats, which have no context, wait for a listing.
@@ -238,7 +249,7 @@ func viewOf(entries []sharedindex.Entry) (v listedView, ok bool) {
 	for i := range entries {
 		e := &entries[i]
 		n := e.Source.Rank
-		if e.Fed || (&events.Batch{Rank: n}).Validate() != nil || len(v.ranks) >= MaxRanks {
+		if e.Fed || (&events.Batch{Rank: n}).Validate() != nil || len(v.ranks) >= maxRanks {
 			continue
 		}
 		note, err := readNote(e.Note)
@@ -326,7 +337,7 @@ type toldRank struct {
 	is     bool
 	state  State
 	lossy  bool
-	groups []GroupInfo
+	groups []stats.Group
 }
 
 // tell tells others of the pod what has changed. pod.mu is held.
@@ -405,7 +416,7 @@ type podNote struct {
 type rankNote struct {
 	state  State
 	lossy  bool // it may hold more than is known, or less
-	groups []GroupInfo
+	groups []stats.Group
 }
 
 // noteVersion is the first byte of a note. Whoever reads another one reads nothing.
@@ -447,7 +458,7 @@ func readNote(b []byte) (n sourceNote, err error) {
 			if f.Err() != nil {
 				break
 			}
-			if len(a) > 0 && len(a) <= MaxName && len(p.adapters) < MaxAdapters {
+			if len(a) > 0 && len(a) <= maxName && len(p.adapters) < maxAdapters {
 				p.adapters = append(p.adapters, string(a))
 			}
 		}
@@ -466,13 +477,13 @@ func readNote(b []byte) (n sourceNote, err error) {
 }
 
 // readTold reads groups as an engine can have told them.
-func readTold(f *sections.Fields) []GroupInfo {
+func readTold(f *sections.Fields) []stats.Group {
 	groups, err := readGroups(f)
 	if err != nil {
 		f.Refuse(err)
 	}
 	for i, g := range groups {
-		if g.BlockSize == 0 || g.BlockSize > math.MaxInt32 || g.Window > math.MaxInt32 || slices.ContainsFunc(groups[:i], func(o GroupInfo) bool { return o.ID == g.ID }) {
+		if g.BlockSize == 0 || g.BlockSize > math.MaxInt32 || g.Window > math.MaxInt32 || slices.ContainsFunc(groups[:i], func(o stats.Group) bool { return o.ID == g.ID }) {
 			f.Refuse(errNote)
 		}
 	}

@@ -14,6 +14,68 @@
 //
 // What ends a prediction is looked for by whoever comes: there is no goroutine. The clock is
 // read only where predictions live.
+//
+// # Keys of units, and an answer that keeps them
+//
+// The tree has keys of units and not of blocks. The answer has the keys of its units already,
+// so nothing is hashed, and pods of 16, 32 and 64 tokens to a block share one chain. A unit of
+// 16 tokens takes 8 bytes, as a block of 16 tokens would. A beginning in units is cut down to
+// whole blocks of the rank when a row is scored.
+//
+// An answer keeps its keys until it is scored again or routed. They are swapped with those of
+// the scorer and not copied, so a score allocates nothing for it, and hosts that never call
+// Routed pay a few words. That is why an answer is for one Routed: the second one would be
+// about a request whose score the first one has changed. Routed asks the index once more,
+// about the one pod, so the engine's report is compared with what was known when the request
+// was sent, and not when it was scored.
+//
+// # The last missing block confirms a prediction
+//
+// Routed finds the last whole block that the rank does not hold. The key of that block and the
+// key before it give its local (unchain), and a store names the locals of its blocks. So
+// the ingest compares a number for each block that is stored, against fewOf counters first,
+// and hashes nothing. A local is of one unit and may come in other prompts, so it makes a
+// suspect and no more. After the message was applied, the index is asked whether the rank
+// holds all of the prompt of a suspect. To ask it about all predictions after each message
+// would cost each message a score. To count off blocks one by one would need to know of each
+// that it was stored behind the right parent, which is the index's work.
+//
+// The rest ends by the TTL. The last missing block may come in a way that no store names:
+// another Indexer of a shared index applies the message, or the index is asked in vain because
+// an earlier block was evicted meanwhile. When events join their parents, or hidden blocks
+// come back, all predictions of the rank are looked at. The figure is too high for the TTL
+// at most then, for blocks that were sent to the rank a moment ago.
+//
+// # A cold pod borrows its block size
+//
+// Siblings meet on a new pod before its first event, and a key needs blocks. Pods of one model
+// and one form of media are mostly started with one configuration, so a pod that has announced
+// no blocks is taken to have those on which the others agree (model.lent). If they differ it
+// has none: a guess would be wrong for some. Its holders are marked, and count only as long as
+// the others agree. The first blocks of the pod settle it (ledger.setForm): predictions in
+// other blocks are lost at once, because no later event could confirm them. Prompts that were
+// sent to a pod that was never heard are kept beside the pods of the model (model.unheard).
+// They go over to the pod when it is heard, and their entry goes when another pod is routed to
+// and none of them is live. They do not register the pod: a request on its way to a pod that
+// was just removed would bring that back for good.
+//
+// # How they end
+//
+// A TTL needs no timer. All predictions have one TTL, so they end in the order of the list,
+// and the next caller looks at its head. A score compares a number, and takes the lock only
+// when something is due. Between two calls nobody sees what is too old.
+//
+// A ticket outlives its prediction, because an answer takes seconds or minutes, and the report
+// belongs to the figures of the moment at which the request was sent. A ticket has these
+// figures and a row to count in, and no keys. It carries a serial number, so a slot that was
+// given to another request is not taken for it.
+//
+// Observe ends a prediction that its events have not ended. The request was computed, or it
+// was not: the events have to say what is true now. To keep the prediction until the TTL would
+// count prompts that the engine did not store.
+//
+// CachedTokens never counts a prediction: its promise is that it is never too high. An engine
+// that sorts its queue in another way, or that fails, makes a prediction wrong.
 
 package kvindex
 
@@ -29,29 +91,27 @@ import (
 
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/sent"
+	"github.com/kvindex/kvindex/stats"
 )
 
 // Defaults of WithPredictions.
 const (
-	// DefaultPredictionTTL is how long a prompt counts that was sent, if nothing else ends
-	// that before.
-	DefaultPredictionTTL = 2 * time.Second
-	// DefaultTicketAge is how long a Ticket is good.
-	DefaultTicketAge = 10 * time.Minute
-	// DefaultPredictionBytes bounds what predictions and tickets take, in bytes.
-	DefaultPredictionBytes = 64 << 20
-	// MinPredictionBytes is the least bound.
-	MinPredictionBytes = 256 << 10
+	defaultPredictionTTL   = 2 * time.Second
+	defaultTicketAge       = 10 * time.Minute
+	defaultPredictionBytes = 64 << 20
+	minPredictionBytes     = 256 << 10
 )
 
 // PredictionConfig configures predictions: see WithPredictions. A field that is 0 has its
 // default.
 type PredictionConfig struct {
-	// TTL is how long a prompt counts that was sent, if nothing else ends that before.
+	// TTL is how long a prompt counts that was sent, if nothing else ends that before; 0: 2
+	// seconds.
 	TTL time.Duration
-	// TicketAge is how long a Ticket is good. It is at least TTL.
+	// TicketAge is how long a Ticket is good, at least TTL; 0: 10 minutes.
 	TicketAge time.Duration
-	// Bytes bounds the memory of all predictions and tickets. A prompt takes 8 bytes for
+	// Bytes bounds the memory of all predictions and tickets, at least 256 KiB; 0: 64 MiB. A
+	// prompt takes 8 bytes for
 	// each 16 of its tokens, and a ticket some 150. The oldest go first. What is kept of a rank
 	// that something was sent to, some 1.3 kB, is not in it.
 	Bytes int64
@@ -121,54 +181,15 @@ func (x *Indexer) Routed(a *Answer, pod string, rank int) (Ticket, error) {
 // Observe says what the engine has reported of a request. It ends the prediction, and Stats
 // compares the report with what was expected when the request was sent. A number that cannot
 // be right counts as not told. A Ticket that is zero, was used, is too old or is another
-// Indexer's changes nothing, and counts in TicketStats.Unknown.
+// Indexer's changes nothing, and counts in stats.Tickets.Unknown.
 func (x *Indexer) Observe(t Ticket, u Usage) { x.ledger.observe(t, u) }
 
 // Abandon says that a request never got to its pod, or was not computed there. It ends the
 // prediction. About a Ticket that is not good see Observe.
 func (x *Indexer) Abandon(t Ticket) { x.ledger.abandon(t) }
 
-// PredictionStats counts predictions. Routed is the sum of all others.
-type PredictionStats struct {
-	Routed    uint64 // that were made
-	Live      uint64 // that count now
-	Confirmed uint64 // ended by events
-	Expired   uint64 // ended by the TTL
-	Observed  uint64 // ended by Observe
-	Abandoned uint64 // ended by Abandon
-	Lost      uint64 // ended because the rank has lost what it held
-	PushedOut uint64 // ended because there was no room for them
-}
-
-// TicketStats counts tickets. The sum of the first four is PredictionStats.Routed.
-type TicketStats struct {
-	Live      uint64 // that can be used
-	Observed  uint64
-	Abandoned uint64
-	Aged      uint64 // that were too old, or had no room
-	Unknown   uint64 // calls of Observe and Abandon with a Ticket that was not good
-}
-
-// Observations compare what engines have reported with what was expected, for one model.
-type Observations struct {
-	Model string
-	State State // of the rank when the request was sent; of the pod if the rank was not known
-	// Cached and Predicted are about PodScore.CachedTokens and PredictedTokens, as they were
-	// when the request was sent.
-	Cached, Predicted Accuracy
-	// OtherLength is the number of requests whose prompt had another length for the engine:
-	// the tokenizer, the template, or the request itself is not what the engine has.
-	OtherLength uint64
-}
-
-// Accuracy counts requests for which a figure was exact, too high and too low, and tokens:
-// those of the exact ones, and by how many the others were wrong.
-type Accuracy struct {
-	Exact, Over, Under                   uint64
-	ExactTokens, OverTokens, UnderTokens uint64
-}
-
-func (a *Accuracy) add(figure, cached int) {
+// observe adds a request for which a figure was expected, and cached tokens were reported.
+func observe(a *stats.Accuracy, figure, cached int) {
 	switch d := figure - cached; {
 	case d == 0:
 		a.Exact++
@@ -209,9 +230,9 @@ type ledger struct {
 
 	believed    int64 // tickets that have believed set
 	serial      uint64
-	predictions PredictionStats
-	tickets     TicketStats
-	observed    map[observedAt]*Observations
+	predictions stats.Predictions
+	tickets     stats.Tickets
+	observed    map[observedAt]*stats.Observations
 }
 
 type observedAt struct {
@@ -229,7 +250,7 @@ type ticket struct {
 	serial     uint64 // 0: the slot is free
 	at         int64  // when it was sent
 	prev, next uint32 // by age; of a free slot next is the next free one
-	row        *Observations
+	row        *stats.Observations
 	// prompt, cached and predicted are tokens: the length, and the figures of then.
 	prompt, cached, predicted int32
 
@@ -258,7 +279,7 @@ type holder struct {
 }
 
 func newLedger(c *PredictionConfig) *ledger {
-	l := &ledger{ttl: int64(DefaultPredictionTTL), age: int64(DefaultTicketAge), bytes: DefaultPredictionBytes, clock: time.Now}
+	l := &ledger{ttl: int64(defaultPredictionTTL), age: int64(defaultTicketAge), bytes: defaultPredictionBytes, clock: time.Now}
 	if c != nil {
 		if c.TTL > 0 {
 			l.ttl = int64(c.TTL)
@@ -275,7 +296,7 @@ func newLedger(c *PredictionConfig) *ledger {
 	}
 	l.age = max(l.age, l.ttl)
 	l.began = l.clock()
-	l.observed = make(map[observedAt]*Observations)
+	l.observed = make(map[observedAt]*stats.Observations)
 	return l
 }
 
@@ -364,7 +385,7 @@ func (l *ledger) taken() int64 {
 }
 
 // issue makes a ticket. mu is held.
-func (l *ledger) issue(now int64, row *Observations) uint32 {
+func (l *ledger) issue(now int64, row *stats.Observations) uint32 {
 	if l.free == 0 {
 		const more = slotsOf * int64(unsafe.Sizeof(ticket{}))
 		if int64(len(l.slots)+1)*more <= l.bytes/2 && l.taken()+more <= l.bytes {
@@ -429,14 +450,14 @@ func (l *ledger) makeRoom() {
 }
 
 // row returns where observations of a model in a state are counted. mu is held.
-func (l *ledger) row(model string, state State) *Observations {
+func (l *ledger) row(model string, state State) *stats.Observations {
 	o := l.observed[observedAt{model, state}]
 	if o == nil {
 		if len(l.observed) >= maxObserved {
 			model = ""
 		}
 		if o = l.observed[observedAt{model, state}]; o == nil {
-			o = &Observations{Model: model, State: state}
+			o = &stats.Observations{Model: model, State: state.String()}
 			l.observed[observedAt{model, state}] = o
 		}
 	}
@@ -479,8 +500,8 @@ func (l *ledger) observe(of Ticket, u Usage) {
 		most = u.PromptTokens
 	}
 	if u.CachedTokens >= 0 && u.CachedTokens <= most {
-		t.row.Cached.add(int(t.cached), u.CachedTokens)
-		t.row.Predicted.add(int(t.predicted), u.CachedTokens)
+		observe(&t.row.Cached, int(t.cached), u.CachedTokens)
+		observe(&t.row.Predicted, int(t.predicted), u.CachedTokens)
 		if b := t.believed; b != nil {
 			b.of.cache.Observed(b.past, u.CachedTokens/b.block, l.now())
 		}
@@ -490,7 +511,7 @@ func (l *ledger) observe(of Ticket, u Usage) {
 }
 
 // stats fills in what Stats says of predictions.
-func (l *ledger) stats(s *Stats) {
+func (l *ledger) stats(s *stats.Stats) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.expire(l.now())
@@ -499,7 +520,7 @@ func (l *ledger) stats(s *Stats) {
 	for _, o := range l.observed {
 		s.Observed = append(s.Observed, *o)
 	}
-	slices.SortFunc(s.Observed, func(a, b Observations) int {
+	slices.SortFunc(s.Observed, func(a, b stats.Observations) int {
 		return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.State, b.State))
 	})
 }
@@ -549,7 +570,7 @@ func (l *ledger) holder(pm *podModel, source index.Source, view *index.View, v i
 		h.cache(source, view, v)
 		return h
 	}
-	if len(pm.holders) >= MaxRanks {
+	if len(pm.holders) >= maxRanks {
 		return nil
 	}
 	h := &holder{pm: pm, byLast: make(map[index.Local]uint32)}

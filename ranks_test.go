@@ -2,6 +2,7 @@ package kvindex_test
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -89,10 +90,10 @@ func (f *fleetModel) answer(pods []string) (want []kvindex.PodScore) {
 	states := make(map[string]map[int]kvindex.State)
 	for _, info := range f.ix.Pods(nil) {
 		states[info.Pod] = make(map[int]kvindex.State)
-		for _, s := range info.Sources {
+		for _, s := range info.Ranks {
 			states[info.Pod][s.Rank] = s.State
 		}
-		if len(info.Sources) == 0 {
+		if len(info.Ranks) == 0 {
 			states[info.Pod][0] = info.State
 		}
 	}
@@ -104,7 +105,7 @@ func (f *fleetModel) answer(pods []string) (want []kvindex.PodScore) {
 		for rank, m := range ranks {
 			s := kvindex.PodScore{Pod: pod, Rank: rank, State: states[pod][rank], NotScorable: f.excluded[pod]}
 			if m.run > 0 && !s.NotScorable {
-				s.BlockTokens, s.MatchedBlocks, s.Tiers = f.sizes[pod], m.run, kvindex.TierCountsOf(m.gpu, m.run-m.gpu)
+				s.BlockTokens, s.MatchedBlocks, s.Tiers = f.sizes[pod], m.run, [index.NumTiers]int{m.gpu, m.run - m.gpu}
 				s.CachedTokens = min(m.gpu, (len(f.tokens)-1)/s.BlockTokens) * s.BlockTokens
 				s.PredictedTokens, s.Score = s.CachedTokens, float64(s.CachedTokens)
 			}
@@ -143,7 +144,7 @@ func TestRanksAgainstModel(t *testing.T) {
 			text[i] = byte('a' + r.IntN(26))
 		}
 		body := fmt.Appendf(nil, `{"model":"m","messages":[{"role":"user","content":%q}],"tools":[{"type":"function","function":{"name":"tide"}}]}`, text)
-		asked, err := chat.Parse(body)
+		asked, err := chat.Parse("", body)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -158,7 +159,7 @@ func TestRanksAgainstModel(t *testing.T) {
 			name := fmt.Sprint("pod-", i)
 			names = append(names, name)
 			f.sizes[name] = []int{16, 16, 32, 8}[r.IntN(4)]
-			template.Exclude(name, 0)
+			template.Exclude(name)
 		}
 		known := make(map[string]bool)
 		for range 3 * most {
@@ -182,7 +183,7 @@ func TestRanksAgainstModel(t *testing.T) {
 				f.ranks[pod][rank] = rankModel{}
 			case op == 3:
 				f.excluded[pod] = !f.excluded[pod]
-				template.Exclude(pod, map[bool]chat.Features{true: chat.FeatureTools}[f.excluded[pod]])
+				template.Exclude(pod, map[bool][]string{true: {"tools"}}[f.excluded[pod]]...)
 			case op == 4 && heard && run < f.ranks[pod][rank].gpu:
 				said(t, ix, pod, rank, f.prompt(pod, rank).Removed(run))
 				f.ranks[pod][rank] = rankModel{run, run}
@@ -338,7 +339,7 @@ func TestRanksApart(t *testing.T) {
 			}
 		}, want: "a/1=0/replaying"},
 		{name: "lost", act: brings(of(1, 9, p.Stored(0, 1))), want: "a/1=1/partial"},
-		{name: "lost and kept", act: brings(of(1, 9)), opts: []kvindex.Option{kvindex.WithLossPolicy(kvindex.KeepOnLoss)}, want: "a/1=4/uncertain"},
+		{name: "lost and kept", act: brings(of(1, 9)), opts: []kvindex.Option{kvindex.WithKeepOnLoss()}, want: "a/1=4/uncertain"},
 		{name: "marked", act: func(t *testing.T, ix *kvindex.Indexer) {
 			if err := ix.MarkLost("a", 1); err != nil {
 				t.Fatal(err)
@@ -374,7 +375,7 @@ func TestStatesOfRanks(t *testing.T) {
 	seen := make(map[kvindex.State]int)
 	for round := range 200 {
 		r := rand.New(rand.NewPCG(11, uint64(round)))
-		ix := open(t, kvindex.WithLossPolicy([]kvindex.LossPolicy{kvindex.ForgetOnLoss, kvindex.KeepOnLoss}[round%2]))
+		ix := open(t, [][]kvindex.Option{nil, {kvindex.WithKeepOnLoss()}}[round%2]...)
 		next := make(map[string]uint64)
 		for range 40 {
 			stream, rank := fmt.Sprint("s", r.IntN(3)), r.IntN(4)
@@ -408,11 +409,11 @@ func TestStatesOfRanks(t *testing.T) {
 			}
 			var want []string
 			for _, info := range ix.Pods(nil) {
-				for _, s := range info.Sources {
+				for _, s := range info.Ranks {
 					want = append(want, fmt.Sprint(info.Pod, s.Rank, s.State))
 					seen[s.State]++
 				}
-				if len(info.Sources) == 0 {
+				if len(info.Ranks) == 0 {
 					want = append(want, fmt.Sprint(info.Pod, 0, info.State))
 				}
 			}
@@ -487,7 +488,7 @@ func TestRanksOfAHybrid(t *testing.T) {
 // An explanation is about a pod, and what is counted about the best entry.
 func TestRanksExplainedAndCounted(t *testing.T) {
 	var told []kvindex.Scored
-	ix := open(t, kvindex.WithHooks(kvindex.Hooks{Scored: func(s kvindex.Scored) { told = append(told, s) }}))
+	ix := open(t, kvindex.WithHooks(kvindex.Hooks{Scored: func(_ context.Context, s kvindex.Scored) { told = append(told, s) }}))
 	p := fakeengine.NewPrompt(1, 16, 4)
 	for rank, n := range []int{1, 3, 2} {
 		said(t, ix, "a", rank, p.Stored(0, n))

@@ -9,6 +9,14 @@
 // stream is interrupted, as one whose connection was lost, and its Sequencer was away.
 // Beyond what ends that for a lost connection, so does the last message that was
 // applied, if it comes again: what comes behind it is what is due.
+//
+// Copies are counted, so a state that is off by one message would be wrong for ever. That is
+// why the index and the Sequencers of a pod are cut while pod.order keeps its messages away.
+// After the cut nobody waits for the writer.
+//
+// Behind a Restore the number that is due is doubtful: an engine that can be asked is asked
+// for the message before it. If that number comes with a time before that of the last message,
+// it is taken for a repeat, and the next one is a gap.
 
 package kvindex
 
@@ -27,6 +35,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/internal/sections"
+	"github.com/kvindex/kvindex/stats"
 )
 
 // The kinds of sections of a snapshot.
@@ -177,7 +186,7 @@ func (p *pod) appendState(b []byte) []byte {
 
 func (r *rank) appendState(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(r.n))
-	b = append(b, byte(r.state), flags(r.kept, r.contest.open, r.contest.told, r.lost.kept, len(r.unrecognized) > 0, r.mayHoldLess), byte(r.contest.others), byte(r.contest.own), byte(r.lost.cause))
+	b = append(b, byte(r.state), flags(r.kept, r.contest.open, r.contest.told, r.lost.kept, len(r.unrecognized) > 0, r.mayHoldLess), byte(r.contest.others), byte(r.contest.own), byte(slices.Index(lossNames, r.lost.cause)))
 	b = appendTime(b, r.lost.at)
 	b = appendGroups(b, r.groups)
 	if len(r.unrecognized) > 0 {
@@ -189,7 +198,7 @@ func (r *rank) appendState(b []byte) []byte {
 	return b
 }
 
-func appendGroups(b []byte, groups []GroupInfo) []byte {
+func appendGroups(b []byte, groups []stats.Group) []byte {
 	b = binary.AppendUvarint(b, uint64(len(groups)))
 	for _, g := range groups {
 		b = binary.AppendUvarint(b, uint64(g.ID))
@@ -275,13 +284,13 @@ func appendTime(b []byte, t time.Time) []byte {
 // Each pod of the snapshot scores at once, in StateUncertain until its stream shows that it
 // goes on where the snapshot ends: by the message that is due, by the last message that
 // was applied when it comes again byte by byte, or by a replay that begins with it. What
-// was lost since follows the LossPolicy, and an engine that has restarted since is
+// was lost since follows the option WithKeepOnLoss, and an engine that has restarted since is
 // forgotten. Nobody can show this of a pod whose messages have no numbers (Ingest,
 // ApplyBatch): its state ends when the engine empties its cache.
 //
 // Run Subscribers with the same endpoints as before, because they name the streams. Call
 // RemovePod for pods that no longer exist (Pods has all of them). Counters begin at 0, and
-// SourceInfo.Lag is 0 until a message comes.
+// RankInfo.Lag is 0 until a message comes.
 func Restore(ctx context.Context, r io.Reader, opts ...Option) (*Indexer, error) {
 	c := configOf(opts)
 	if c.index != nil {
@@ -443,7 +452,7 @@ func (s *restoring) model(pod string, f *sections.Fields) error {
 	in.pm.recent.read(f)
 	for range f.Count() {
 		a := f.String()
-		if _, twice := in.pm.adapters[a]; twice || a == "" || len(a) > MaxName || len(in.pm.adapters) >= MaxAdapters {
+		if _, twice := in.pm.adapters[a]; twice || a == "" || len(a) > maxName || len(in.pm.adapters) >= maxAdapters {
 			f.Refuse(fmt.Errorf("adapter %.100q", a))
 			break
 		}
@@ -470,7 +479,7 @@ func (pm *podModel) readRank(f *sections.Fields) error {
 	b := events.Batch{Rank: f.Int(math.MaxInt)}
 	state, set := State(f.Byte()), f.Byte()
 	c := contest{others: int(f.Byte()), own: int(f.Byte())}
-	lost := lastLoss{cause: LossCause(f.Byte()), at: readTime(f)}
+	cause, lost := int(f.Byte()), lastLoss{at: readTime(f)}
 	groups, bad := readGroups(f)
 	var unrecognized []string
 	if set&16 != 0 {
@@ -489,7 +498,7 @@ func (pm *podModel) readRank(f *sections.Fields) error {
 		return fmt.Errorf("rank %d is there twice", b.Rank)
 	case len(unrecognized) > maxUnrecognized || slices.ContainsFunc(unrecognized, func(text string) bool { return len(text) > maxUnrecognizedText }):
 		return fmt.Errorf("rank %d: more that is not recognized than is kept", b.Rank)
-	case state > StateLive || lost.cause > LossFull || c.others >= contestRun || c.own >= contestRun:
+	case state > StateLive || cause >= len(lossNames) || c.others >= contestRun || c.own >= contestRun:
 		return fmt.Errorf("rank %d: a state that no rank has", b.Rank)
 	}
 	r, err := pm.rank(b.Rank)
@@ -497,6 +506,7 @@ func (pm *podModel) readRank(f *sections.Fields) error {
 		return err
 	}
 	c.open, c.told, lost.kept = set&2 != 0, set&4 != 0, set&8 != 0
+	lost.cause = lossNames[cause]
 	r.state, r.kept = state, set&1 != 0
 	r.contest, r.lost, r.groups = c, lost, groups
 	r.unknown(unrecognized, set&32 != 0)
@@ -504,11 +514,11 @@ func (pm *podModel) readRank(f *sections.Fields) error {
 }
 
 // readGroups reads what appendGroups writes.
-func readGroups(f *sections.Fields) (groups []GroupInfo, err error) {
+func readGroups(f *sections.Fields) (groups []stats.Group, err error) {
 	for range f.Count() {
 		g := Group{ID: f.Int(math.MaxInt), Kind: GroupKind(f.Byte())}
 		g.Draft, g.Window = f.Byte()&1 != 0, f.Int(math.MaxInt)
-		groups = append(groups, GroupInfo{g, f.Int(math.MaxInt)})
+		groups = append(groups, stats.Group{Group: g, BlockSize: f.Int(math.MaxInt)})
 		if g.ID >= index.MaxGroups || g.Kind > GroupOther || len(groups) > index.MaxGroups {
 			return nil, fmt.Errorf("group %d of kind %d", g.ID, g.Kind)
 		}
@@ -519,7 +529,7 @@ func readGroups(f *sections.Fields) (groups []GroupInfo, err error) {
 func (pm *podModel) readStream(f *sections.Fields) error {
 	name, set, heard := f.String(), f.Byte(), readTime(f)
 	var ranks []int
-	for range min(f.Count(), MaxRanks+1) {
+	for range min(f.Count(), maxRanks+1) {
 		ranks = append(ranks, f.Int(math.MaxInt))
 	}
 	seq := f.Bytes()

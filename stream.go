@@ -24,6 +24,9 @@
 // example if its pod came back under another address. What was said in between is
 // not known, so what the rank held is forgotten. If the stream that had the rank
 // goes on, two engines have one name: contest.go.
+//
+// The Sequencer is here and not in the transport, so that ZeroMQ, a queue and a test are
+// judged alike, and a stored cursor counts.
 
 package kvindex
 
@@ -36,6 +39,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/stats"
 )
 
 // stream is the order of a stream and the ranks seen on it: all of them lose
@@ -69,7 +73,7 @@ type stream struct {
 	heard     time.Time // when its last message came; zero: none has
 	noReplay  bool      // its replay socket does not answer
 	malformed malformed // the last one
-	stats     StreamStats
+	stats     stats.Traffic
 }
 
 // malformed is a message that could not be read.
@@ -279,7 +283,7 @@ func (d *delivery) hold() Receipt {
 	st, gap := d.stream, d.verdict.Gap
 	counted := st.held && st.heldGap
 	if gap.Lost && !counted {
-		d.count(st, StreamStats{Gaps: 1})
+		d.count(st, stats.Traffic{Gaps: 1})
 	}
 	st.heldGap = gap.Lost || counted
 	next, _ := st.seq.Next()
@@ -329,7 +333,7 @@ func (d *delivery) deal() (Receipt, error) {
 // tally counts a message that was dealt with. again: it had come before; full: there is
 // no room for it.
 func (d *delivery) tally(again, full bool) {
-	v, s := &d.verdict, StreamStats{Messages: 1}
+	v, s := &d.verdict, stats.Traffic{Messages: 1}
 	switch {
 	case again:
 		s.Duplicates = 1

@@ -3,6 +3,18 @@
 // needs that loses connections, or that can ask an engine to send again what was
 // missed. An [events.Subscriber] uses all of them. A host that has no transport of
 // its own needs none of them.
+//
+// # RemoveStream
+//
+// A stream that is removed takes its sources out of the index (index.SourceRemover). A clear
+// would leave two things of a rank that has gone: the names, up to 65,536 of them, behind
+// which the blocks of a later rank could be placed; and the cursors, by which a stream that
+// comes back would take its first messages for repeats. A backend that cannot remove one
+// source clears it, and gets a cursor of the next epoch, as after a restart. A rank that
+// another stream feeds by now keeps its blocks, and gets such a cursor of the removed stream.
+// If the rank of a contest goes, the other stream is partial, because its messages in between
+// were not applied. Adapters that the pod has named stay until the pod goes, because they are
+// the pod's.
 
 package kvindex
 
@@ -13,6 +25,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/stats"
 )
 
 // For authors of transports: StreamNext returns the position of a stream: the sequence
@@ -48,7 +61,7 @@ func (st *stream) lacks() bool {
 
 // For authors of transports: StreamNote takes note of something about a stream that is
 // in no message, such as a lost connection. NoteOpened makes the pod and the stream
-// known, in StateSilent. If there is no room for them (MaxPods and the like), or the
+// known, in StateSilent. If there is no room for them (65,536 pods and the like), or the
 // Profile of the pod is refused, it does nothing, and the first message gets the error. Any
 // other note about a stream that is not known does nothing.
 func (x *Indexer) StreamNote(podID, model, stream string, n events.Note) {
@@ -166,18 +179,18 @@ func (pm *podModel) countSilent() {
 // if messages wait, the state stays what it is until that ends. A stream that is not
 // known is no error.
 func (x *Indexer) StreamRestarted(podID, model, stream string) error {
-	return x.beginAgain(podID, model, stream, LossRestart)
+	return x.beginAgain(podID, model, stream, lossRestart)
 }
 
 // For authors of transports: StreamRewound announces that the engine will send all
 // messages since its start again, from the first one. What the ranks of the stream held
 // is forgotten until then. This is neither a restart nor a loss.
 func (x *Indexer) StreamRewound(podID, model, stream string) error {
-	return x.beginAgain(podID, model, stream, 0)
+	return x.beginAgain(podID, model, stream, "")
 }
 
-// beginAgain forgets what the ranks of a stream held; cause is the loss to tell, or 0.
-func (x *Indexer) beginAgain(podID, model, stream string, cause LossCause) error {
+// beginAgain forgets what the ranks of a stream held; cause is the loss to tell, or "".
+func (x *Indexer) beginAgain(podID, model, stream, cause string) error {
 	if err := x.check(podID, model); err != nil {
 		return err
 	}
@@ -198,18 +211,18 @@ func (x *Indexer) beginAgain(podID, model, stream string, cause LossCause) error
 			return err
 		}
 		r.contest, r.lost = contest{}, lastLoss{}
-		if cause != 0 {
+		if cause != "" {
 			in.losses = append(in.losses, Loss{Pod: podID, Model: model, Stream: st.name, Rank: r.n, Cause: cause})
 		}
 	}
-	if cause == 0 {
+	if cause == "" {
 		st.seq.Await() // the life is the same: what was applied of it is forgotten, and not old
 	}
 	st.seq.Restart()
 	st.partial, st.skipped = false, false
-	st.held, st.behind = false, st.waits() || cause == 0
-	if cause != 0 {
-		in.count(st, StreamStats{Restarts: 1})
+	st.held, st.behind = false, st.waits() || cause == ""
+	if cause != "" {
+		in.count(st, stats.Traffic{Restarts: 1})
 	}
 	return nil
 }

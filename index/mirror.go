@@ -5,6 +5,14 @@ import (
 	"github.com/kvindex/kvindex/index/internal/mirroring"
 )
 
+// Why a mirror hears of holders and slabs. A backend that shares an index needs no rule a
+// second time: it keeps a Memory, and copies who holds which key. So the mirror hears of
+// changed masks of slabs, and of no event, name or copy. A holder is reported before it holds
+// anything and left out before it is emptied, so a clear and a removed pod are one call. A pod
+// goes while it is unlinked, because a new source of its name can come right after that. The
+// depth of a slab is worked out where somebody asks for it (Run.Depth): a walk up to the root
+// for each change would make a long chain quadratic.
+
 type (
 	mirror       = mirroring.Mirror[Source, Layout, mirrorHolder]
 	mirrorHolder = mirroring.Holder[Group, Tier, Variant]

@@ -38,15 +38,14 @@ import (
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/stats"
 )
 
-var (
-	// ErrClosed is returned by the methods of an Engine after Close, and by calls
-	// of Serve that Close has ended.
-	ErrClosed = errors.New("kvindextest: engine is closed")
-	// ErrRestarted is returned by calls of Serve that Restart has ended.
-	ErrRestarted = errors.New("kvindextest: engine restarted")
-)
+// ErrClosed is returned by the methods of an Engine after Close, and by calls of Serve
+// that Close has ended.
+var ErrClosed = errors.New("kvindextest: engine is closed")
+
+var errRestarted = errors.New("kvindextest: engine restarted")
 
 // EngineConfig describes an Engine. Pod and Model are required. A number that is 0
 // stands for its default.
@@ -164,8 +163,9 @@ const portAttempts = 100
 // source of the test. cfg is for each rank; its Rank and Connect must be zero. Close each
 // engine.
 func NewPod(cfg EngineConfig, ranks int) ([]*Engine, events.Pod, error) {
-	if cfg.Rank != 0 || cfg.Connect != "" || ranks < 1 || ranks > kvindex.MaxRanks {
-		return nil, events.Pod{}, fmt.Errorf("kvindextest: a pod has 1 to %d ranks, not %d, and for each of them Rank is not set (%d), nor Connect (%q)", kvindex.MaxRanks, ranks, cfg.Rank, cfg.Connect)
+	const maxRanks = 256 // that an Indexer takes of a pod
+	if cfg.Rank != 0 || cfg.Connect != "" || ranks < 1 || ranks > maxRanks {
+		return nil, events.Pod{}, fmt.Errorf("kvindextest: a pod has 1 to %d ranks, not %d, and for each of them Rank is not set (%d), nor Connect (%q)", maxRanks, ranks, cfg.Rank, cfg.Connect)
 	}
 	if err := cfg.validate(); err != nil {
 		return nil, events.Pod{}, err
@@ -274,8 +274,8 @@ func (e *Engine) ReplayEndpoint() string { return e.publisher.ReplayEndpoint() }
 // not have read them yet: see WaitApplied. Calls at the same time are served side by
 // side.
 //
-// The error says what is wrong with the request, or is ctx.Err(), ErrRestarted or
-// ErrClosed if that ended the request.
+// The error says what is wrong with the request, or is ctx.Err(), ErrClosed or
+// that of a Restart if that ended the request.
 func (e *Engine) Serve(ctx context.Context, r Request) (cached int, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
@@ -417,15 +417,15 @@ func (e *Engine) Disconnect() { e.publisher.Disconnect() }
 
 // Restart is the crash and the new start of the engine: the cache is empty, message
 // numbers begin at 0, a replay has nothing of before, the hash seed is another one,
-// connections are closed, and calls of Serve end with ErrRestarted. The endpoints
-// stay the same. The error is ErrClosed after Close.
+// connections are closed, and calls of Serve end with an error. The endpoints
+// stay the same. The error of Restart is ErrClosed after Close.
 func (e *Engine) Restart() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
 		return ErrClosed
 	}
-	e.endCalls(ErrRestarted)
+	e.endCalls(errRestarted)
 	if err := e.start(); err != nil {
 		return err
 	}
@@ -492,15 +492,15 @@ func (e *Engine) lacks(ix *kvindex.Indexer) string {
 		next = e.publisher.Next()
 	}
 	p := &pods[i]
-	i = slices.IndexFunc(p.Sources, func(s kvindex.SourceInfo) bool { return s.Rank == e.cfg.Rank })
+	i = slices.IndexFunc(p.Ranks, func(s kvindex.RankInfo) bool { return s.Rank == e.cfg.Rank })
 	switch {
 	case i < 0 && next == 0, !e.cfg.Replay && sent == 0:
 		return ""
 	case i < 0:
 		return fmt.Sprintf("the Indexer has heard nothing of rank %d, which has sent all before message %d", e.cfg.Rank, next)
 	}
-	source := p.Sources[i]
-	i = slices.IndexFunc(p.Streams, func(s kvindex.StreamInfo) bool { return s.Stream == source.Stream })
+	source := p.Ranks[i]
+	i = slices.IndexFunc(p.Streams, func(s stats.Stream) bool { return s.Stream == source.Stream })
 	if i < 0 {
 		return "no events.Subscriber feeds the Indexer"
 	}
@@ -513,7 +513,7 @@ func (e *Engine) lacks(ix *kvindex.Indexer) string {
 	if e.cfg.Replay && source.State != kvindex.StateUncertain {
 		came = true
 	}
-	if came && stream.Next == next && stream.Replay != kvindex.ReplayWaiting {
+	if came && stream.Next == next && stream.Replay != "waiting" {
 		return ""
 	}
 	return fmt.Sprintf("the Indexer waits for message %d, and the engine has sent all before message %d; the state is %v", stream.Next, next, source.State)

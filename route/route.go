@@ -19,6 +19,41 @@ package route
 
 import "math"
 
+// A score chooses nothing. The longest prefix alone sends everybody to one pod where prompts
+// begin alike, so a host needs a rule that weighs cache against load. This package imports
+// nothing of the project, so a host can use it with other scores.
+//
+// A policy is a function of a request and the pods. It knows what it is given: no clock, no
+// state, no answer of an engine. So it can be judged in a simulator and be called in a test.
+// Those that draw or count have a closure. Policies around others copy the pods into memory
+// that is used again; a choice allocates nothing.
+//
+// # Why Default
+//
+// It charges a request for the harm that it does. Its tokens that are not cached keep others
+// waiting, the more the longer the queues are: so the part of the prompt that is missing costs
+// that part of the mean queue once more. The tokens that a pod holds slow each step of all its
+// requests a little, hence 0.02. A sum of normalized scores cannot say that: there a pod with
+// twice the work loses the same, be it a second or a minute.
+//
+// The mean queue counts once, so an idle pod gets work. Counted twice, prompts stay with what
+// they have cached, which is better while all pods are there. But when pods come to a fleet
+// that is behind, nobody goes to them, because what is missing there costs more than the
+// longest queue. Requests that are generating do not count in the mean: they wait for nobody.
+// In a simulation that is not part of the project, of 24 loads, the mean time to the first
+// token was 4 to 12 % behind the best policy of each load, by the geometric mean, and 2.3
+// times at worst. The policies of other projects were behind by 29 % to 3.3 times.
+//
+// The wait of others is not divided by the speed of a pod. With both divided, a pod of half
+// the speed got no request at all at nine tenths of saturation, because its tokens seemed to
+// harm twice as many. At saturation it gets half of what the others get.
+//
+// # What is not here
+//
+// Preble's histogram of prefixes needs a window of costs that our figures have already. Fair
+// queues and flow control hold requests back, which is the host's decision. Predicted
+// latencies need a model for each kind of hardware.
+
 // Request is a request that is to be sent somewhere.
 type Request struct {
 	Tokens int // of the prompt
@@ -60,12 +95,10 @@ type Load struct {
 // is no pod, or none of those that it may choose. The order of the pods does not matter.
 type Policy func(*Request, []Pod) int
 
-// LowerCredit is what a token in a lower tier is worth, compared with one on the gpu.
-const LowerCredit = 0.75
-
-// DecodeCost is what a token that a pod holds costs a request that comes, compared with one
-// that is to be computed.
-const DecodeCost = 0.02
+const (
+	lowerCredit = 0.75 // of a token in a lower tier, compared with one on the gpu
+	decodeCost  = 0.02 // of a token that a pod holds, compared with one that is to be computed
+)
 
 // Default chooses the pod where a request does the least harm: to itself, and to all who come
 // behind it. A request waits for all prompts that its pod has to compute, and then for its own
@@ -74,11 +107,11 @@ const DecodeCost = 0.02
 // answered first, and on a busy one to where it is computed already, unless too much waits
 // there. The pod of the least cost is chosen:
 //
-//	(prefill + uncached + DecodeCost x (decode + tokens + output)) / speed + mean x uncached/tokens
+//	(prefill + uncached + 0.02 x (decode + tokens + output)) / speed + mean x uncached/tokens
 //
 // where prefill is what the pod has to compute for others, and mean is the mean of that over the
 // pods. Uncached is what it has to compute of the prompt: a token of a lower tier counts as
-// LowerCredit of a cached one. Decode is what the pod holds. What others wait is not divided by
+// 0.75 of a cached one. Decode is what the pod holds. What others wait is not divided by
 // the speed: a pod of half the speed computes for twice as long, but half as many come to it
 // meanwhile.
 func Default(r *Request, pods []Pod) int {
@@ -87,10 +120,10 @@ func Default(r *Request, pods []Pod) int {
 		mean += count(pods[i].Load.Prefill)
 	}
 	mean /= float64(max(len(pods), 1))
-	own, behind := DecodeCost*(count(r.Tokens)+count(r.Output)), mean/max(count(r.Tokens), 1)
+	own, behind := decodeCost*(count(r.Tokens)+count(r.Output)), mean/max(count(r.Tokens), 1)
 	return Least(r, pods, func(p *Pod) float64 {
-		uncached := r.uncached(p, LowerCredit)
-		return (count(p.Load.Prefill)+uncached+DecodeCost*count(p.Load.Decode)+own)/p.speed() + uncached*behind
+		uncached := r.uncached(p, lowerCredit)
+		return (count(p.Load.Prefill)+uncached+decodeCost*count(p.Load.Decode)+own)/p.speed() + uncached*behind
 	})
 }
 

@@ -11,6 +11,10 @@ import (
 	"github.com/kvindex/kvindex/internal/sharedindex"
 )
 
+// A delay ends by itself. An Apply that Redis does not have yet returns a sharedindex.Delay: the
+// rank is uncertain, here and for readers, until the writer has written it. A rank that waited
+// for its next message would stay so for as long as its engine is idle.
+
 // source is a source that this process feeds, or has a note about. It is guarded by redisIndex.mu.
 type source struct {
 	index.Source

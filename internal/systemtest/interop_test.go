@@ -59,7 +59,7 @@ func (a applied) IngestMessage(m kvindex.Message) (kvindex.Receipt, error) {
 func TestLibzmqToScores(t *testing.T) {
 	endpoint, command := libzmqPublisher(t)
 	var losses []string
-	sink := applied{open(t, kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) { losses = append(losses, l.Cause.String()) }})), make(chan uint64, 1000)}
+	sink := applied{open(t, kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) { losses = append(losses, l.Cause) }})), make(chan uint64, 1000)}
 	connected := make(chan struct{}, 10)
 	sub, err := events.NewSubscriber(sink, events.SubscriberConfig{
 		Endpoint: endpoint, Pod: "a", Model: "m", BackoffMin: time.Millisecond, BackoffMax: 20 * time.Millisecond,
@@ -135,13 +135,13 @@ func TestLibzmqToScores(t *testing.T) {
 	command("seq %d", len(payloads)+2)
 	command("pub %x", fakeengine.Payload(1e9, 0, fakeengine.NewPrompt(7, 16, 2).Stored(0, 2)))
 	wait("message behind a gap", sink.seqs)
-	if got := blocks(t, sink.Indexer, "a", fakeengine.NewPrompt(7, 16, 2)); got != 2 || sink.Stats().Blocks.Of(kvindex.TierGPU) != 2 {
+	if got := blocks(t, sink.Indexer, "a", fakeengine.NewPrompt(7, 16, 2)); got != 2 || sink.Stats().Blocks[kvindex.TierGPU] != 2 {
 		t.Errorf("%d blocks behind a gap, %+v", got, sink.Stats())
 	}
 	command("restart")
 	reach()
 	first(fakeengine.Payload(2e9, 0, fakeengine.NewPrompt(8, 16, 3).Stored(0, 3)))
-	if got := sink.Stats().Blocks.Of(kvindex.TierGPU); got != 3 {
+	if got := sink.Stats().Blocks[kvindex.TierGPU]; got != 3 {
 		t.Errorf("%d blocks after a restart", got)
 	}
 	if !slices.Equal(losses, []string{"gap", "restart"}) {
