@@ -16,8 +16,8 @@ import (
 
 // What a FleetConfig leaves zero.
 const (
-	DefaultMaxPods  = 1 << 14
-	DefaultMaxDials = 32
+	defaultMaxPods  = 1 << 14
+	defaultMaxDials = 32
 )
 
 // FleetSink is a ReplaySink that forgets pods and streams. An Indexer is one, and a Pool
@@ -47,11 +47,11 @@ type StreamView struct {
 	Blocks  int           // that the ranks hold, in all tiers
 }
 
-// FleetConfig configures a Fleet. A zero limit is the default of its name.
+// FleetConfig configures a Fleet. A zero limit is its default.
 type FleetConfig struct {
-	// MaxPods bounds the pods of all sources. More are refused.
+	// MaxPods bounds the pods of all sources. More are refused. 0: 16,384.
 	MaxPods int
-	// MaxDials bounds the connections that are being made.
+	// MaxDials bounds the connections that are being made. 0: 32.
 	MaxDials int
 	// Forget has Run forget all pods when it ends. Without it, what they held stays in the
 	// sink, as the views of lost connections.
@@ -303,8 +303,8 @@ func NewFleet(sink FleetSink, cfg FleetConfig) (*Fleet, error) {
 }
 
 func (c FleetConfig) withDefaults() FleetConfig {
-	c.MaxPods = cmp.Or(c.MaxPods, DefaultMaxPods)
-	c.MaxDials = cmp.Or(c.MaxDials, DefaultMaxDials)
+	c.MaxPods = cmp.Or(c.MaxPods, defaultMaxPods)
+	c.MaxDials = cmp.Or(c.MaxDials, defaultMaxDials)
 	return c
 }
 

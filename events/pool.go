@@ -13,10 +13,10 @@ import (
 
 // What a PoolConfig leaves zero.
 const (
-	// DefaultConcurrency is large, because a goroutine exists only while there is work.
-	DefaultConcurrency  = 64
-	DefaultPoolMessages = 1 << 16
-	DefaultPoolBytes    = 256 << 20
+	// defaultConcurrency is large, because a goroutine exists only while there is work.
+	defaultConcurrency  = 64
+	defaultPoolMessages = 1 << 16
+	defaultPoolBytes    = 256 << 20
 )
 
 const (
@@ -33,15 +33,16 @@ var ErrPoolClosed = errors.New("events: pool is closed")
 
 var errHold = errors.New("events: pool: a message with Hold needs the sink's receipt, which Offer does not have: call IngestMessage")
 
-// PoolConfig configures a Pool. A zero limit is the default of its name.
+// PoolConfig configures a Pool. A zero limit is its default.
 type PoolConfig struct {
 	// Concurrency is the number of pods that are served at the same time. Other pods wait
-	// only when the sink is slow with that many pods.
+	// only when the sink is slow with that many pods. 0: 64.
 	Concurrency int
 	// MaxMessages and MaxBytes bound what is in the Pool: messages that wait and that the
 	// sink is working on, and the bytes of their payloads. A pod may use at most as much
 	// room as is left free, or one message more. So one pod that floods the Pool gets a
 	// half. If k pods do, each gets one part of k+1, and one part stays free for others.
+	// 0: 65,536 messages, and 256 MiB.
 	MaxMessages int
 	MaxBytes    int64
 	// DropOldest: if a pod has used its room, older messages of the same pod are dropped.
@@ -156,9 +157,9 @@ func NewPool(sink ReplaySink, cfg PoolConfig) (*Pool, error) {
 }
 
 func (c PoolConfig) withDefaults() PoolConfig {
-	c.Concurrency = cmp.Or(c.Concurrency, DefaultConcurrency)
-	c.MaxMessages = cmp.Or(c.MaxMessages, DefaultPoolMessages)
-	c.MaxBytes = cmp.Or(c.MaxBytes, DefaultPoolBytes)
+	c.Concurrency = cmp.Or(c.Concurrency, defaultConcurrency)
+	c.MaxMessages = cmp.Or(c.MaxMessages, defaultPoolMessages)
+	c.MaxBytes = cmp.Or(c.MaxBytes, defaultPoolBytes)
 	return c
 }
 

@@ -840,7 +840,7 @@ func TestPoolDefaults(t *testing.T) {
 	for p.Offer(done, events.Message{Pod: "p", Model: "m", Seq: uint64(n)}) == nil {
 		n++
 	}
-	if n != events.DefaultPoolMessages/2 {
+	if n != 65_536/2 {
 		t.Errorf("one pod may have %d messages", n)
 	}
 	n = 0
@@ -848,14 +848,14 @@ func TestPoolDefaults(t *testing.T) {
 	for p.Offer(done, events.Message{Pod: "q", Model: "m", Payload: large}) == nil {
 		n++
 	}
-	if want := events.DefaultPoolBytes / 2 / len(large); n < want-1 || n > want {
+	if want := (256 << 20) / 2 / len(large); n < want-1 || n > want {
 		t.Errorf("one pod may have %d messages of 8 MiB, want %d", n, want)
 	}
-	for i := range 2 * events.DefaultConcurrency {
+	for i := range 2 * 64 {
 		mustOffer(t, p, poolMessage(fmt.Sprint(i), "s", 0, 1))
 	}
-	poolUntil(t, p, "all places are taken", func(events.PoolStats) bool { return serving.Load() >= events.DefaultConcurrency })
-	if got := serving.Load(); got != events.DefaultConcurrency {
+	poolUntil(t, p, "all places are taken", func(events.PoolStats) bool { return serving.Load() >= 64 })
+	if got := serving.Load(); got != 64 {
 		t.Errorf("%d pods are served at a time", got)
 	}
 	close(open)

@@ -25,25 +25,25 @@ import (
 
 // What a SubscriberConfig leaves zero.
 const (
-	// DefaultMaxMessage is far above what engines send: the events of a million
+	// defaultMaxMessage is far above what engines send: the events of a million
 	// tokens are some 10 MB.
-	DefaultMaxMessage = 32 << 20
-	// DefaultMaxBuffered bounds, over all connections, the memory of messages
+	defaultMaxMessage = 32 << 20
+	// defaultMaxBuffered bounds, over all connections, the memory of messages
 	// that are larger than 64 KiB.
-	DefaultMaxBuffered = 256 << 20
-	DefaultMaxConns    = 256
-	// DefaultMaxTopics is more than any engine needs, which publishes one.
-	DefaultMaxTopics  = 64
-	DefaultBackoffMin = 100 * time.Millisecond
-	// DefaultBackoffMax is short, because what an engine publishes before it is
+	defaultMaxBuffered = 256 << 20
+	defaultMaxConns    = 256
+	// defaultMaxTopics is more than any engine needs, which publishes one.
+	defaultMaxTopics  = 64
+	defaultBackoffMin = 100 * time.Millisecond
+	// defaultBackoffMax is short, because what an engine publishes before it is
 	// connected to is lost where there is no replay.
-	DefaultBackoffMax = time.Second
-	DefaultHeartbeat  = zmtp.DefaultHeartbeat
-	// DefaultReplayTimeout is long beside the 100 ms for which vLLM's publisher
+	defaultBackoffMax = time.Second
+	defaultHeartbeat  = zmtp.DefaultHeartbeat
+	// defaultReplayTimeout is long beside the 100 ms for which vLLM's publisher
 	// waits for batches before it looks at its replay socket.
-	DefaultReplayTimeout = 2 * time.Second
-	// DefaultSilence is long beside the start of an engine's first request.
-	DefaultSilence = 30 * time.Second
+	defaultReplayTimeout = 2 * time.Second
+	// defaultSilence is long beside the start of an engine's first request.
+	defaultSilence = 30 * time.Second
 )
 
 const (
@@ -79,7 +79,7 @@ func (e *TransportError) Error() string { return e.Err.Error() }
 func (e *TransportError) Unwrap() error { return e.Err }
 
 // SubscriberConfig configures a Subscriber. Endpoint is required, and without Bind Pod
-// and Model. A zero limit is the default of its name. The functions whose names begin
+// and Model. A zero limit or time is its default. The functions whose names begin
 // with On may be nil. Several goroutines call them at once, and messages may wait for
 // them, so they must be quick.
 type SubscriberConfig struct {
@@ -111,25 +111,25 @@ type SubscriberConfig struct {
 	// ReplayOf returns the endpoint of a pod's replay socket, with Bind. peer is the remote
 	// end of its connection, tcp://ip:port. nil, or "", is none.
 	ReplayOf func(pod, peer string) string
-	// ReplayTimeout: if a replay socket sends nothing for this time, the replay has failed.
+	// ReplayTimeout: if a replay socket sends nothing for this time, the replay has failed. 0: 2 s.
 	ReplayTimeout time.Duration
 
-	MaxMessage  int   // bytes of one message; a peer that sends more is disconnected
-	MaxBuffered int64 // bytes of messages that are being received
-	MaxConns    int   // connections, with Bind
+	MaxMessage  int   // bytes of one message; a peer that sends more is disconnected; 0: 32 MiB
+	MaxBuffered int64 // bytes of messages of more than 64 KiB that are being received; 0: 256 MiB
+	MaxConns    int   // connections, with Bind; 0: 256
 	// MaxTopics bounds the topics of one connection, with Bind. It does not bound those of
-	// many connections: that is for the sink to do, as an Indexer does by MaxPods.
+	// many connections: that is for the sink to do, as an Indexer does by MaxPods. 0: 64.
 	MaxTopics int
 
 	// BackoffMin and BackoffMax bound the time between attempts to connect. This time
-	// doubles with each attempt, and varies at random by half.
+	// doubles with each attempt, and varies at random by half. 0: 100 ms, and 1 s.
 	BackoffMin, BackoffMax time.Duration
 	// Silence: if an engine has published nothing for this time since its first connection
-	// (with Bind, since each connection), OnError gets a SilentError, once.
+	// (with Bind, since each connection), OnError gets a SilentError, once. 0: 30 s.
 	Silence time.Duration
 	// Heartbeat: if a peer has sent nothing for this time, it is asked for a sign of life,
 	// if it speaks ZMTP 3.1, as libzmq does since 4.3. If it sends nothing for this time
-	// again, the connection is closed.
+	// again, the connection is closed. 0: 3 s.
 	Heartbeat time.Duration
 
 	// OnListen gets the endpoint, with its real port, when Bind listens.
@@ -288,15 +288,15 @@ func (c SubscriberConfig) validate(sink Sink) error {
 }
 
 func (c SubscriberConfig) withDefaults() SubscriberConfig {
-	c.MaxMessage = cmp.Or(c.MaxMessage, DefaultMaxMessage)
-	c.MaxBuffered = cmp.Or(c.MaxBuffered, DefaultMaxBuffered)
-	c.MaxConns = cmp.Or(c.MaxConns, DefaultMaxConns)
-	c.MaxTopics = cmp.Or(c.MaxTopics, DefaultMaxTopics)
-	c.BackoffMin = cmp.Or(c.BackoffMin, DefaultBackoffMin)
-	c.BackoffMax = cmp.Or(c.BackoffMax, DefaultBackoffMax)
-	c.Heartbeat = cmp.Or(c.Heartbeat, DefaultHeartbeat)
-	c.ReplayTimeout = cmp.Or(c.ReplayTimeout, DefaultReplayTimeout)
-	c.Silence = cmp.Or(c.Silence, DefaultSilence)
+	c.MaxMessage = cmp.Or(c.MaxMessage, defaultMaxMessage)
+	c.MaxBuffered = cmp.Or(c.MaxBuffered, defaultMaxBuffered)
+	c.MaxConns = cmp.Or(c.MaxConns, defaultMaxConns)
+	c.MaxTopics = cmp.Or(c.MaxTopics, defaultMaxTopics)
+	c.BackoffMin = cmp.Or(c.BackoffMin, defaultBackoffMin)
+	c.BackoffMax = cmp.Or(c.BackoffMax, defaultBackoffMax)
+	c.Heartbeat = cmp.Or(c.Heartbeat, defaultHeartbeat)
+	c.ReplayTimeout = cmp.Or(c.ReplayTimeout, defaultReplayTimeout)
+	c.Silence = cmp.Or(c.Silence, defaultSilence)
 	if c.ParseTopic == nil {
 		c.ParseTopic = ParseTopic
 	}

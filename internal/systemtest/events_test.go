@@ -1,6 +1,7 @@
 package systemtest
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -28,7 +29,11 @@ func TestPodBounds(t *testing.T) {
 	if err := put(1, kvindex.MaxStreams+1); err == nil {
 		t.Errorf("a pod of more than %d ranks is taken", kvindex.MaxStreams)
 	}
-	if events.DefaultMaxPods > kvindex.MaxPods {
-		t.Errorf("a Fleet has %d pods, and an Indexer takes %d", events.DefaultMaxPods, kvindex.MaxPods)
+	pods := make([]events.Pod, kvindex.MaxPods+1)
+	for i := range pods {
+		pods[i] = events.Pod{ID: fmt.Sprint(i), Model: "m", Engine: events.EngineNone}
+	}
+	if err := fleet.Set("list", pods); err == nil {
+		t.Errorf("more pods than the %d that an Indexer takes", kvindex.MaxPods)
 	}
 }

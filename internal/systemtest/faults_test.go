@@ -898,7 +898,7 @@ func (s *schedule) garbage() {
 }
 
 func (s *schedule) oversized() {
-	sizes := []uint64{events.DefaultMaxMessage + 1, math.MaxUint32, 1 << 40, 1 << 60, math.MaxInt64, 1 << 63, math.MaxUint64}
+	sizes := []uint64{32<<20 + 1, math.MaxUint32, 1 << 40, 1 << 60, math.MaxInt64, 1 << 63, math.MaxUint64}
 	s.slip("oversized", zmtptest.LongHeader(byte(s.random.IntN(2)), sizes[s.random.IntN(len(sizes))]))
 }
 

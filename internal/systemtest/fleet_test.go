@@ -19,6 +19,7 @@ import (
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/zmtp"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
@@ -263,7 +264,7 @@ func TestFleet(t *testing.T) {
 	// and when the machine gets to it.
 	const most = 64 << 10
 	var bytes, goroutines float64
-	for late, rest := zmtptest.Context(t), 2*events.DefaultHeartbeat; ; rest = events.DefaultHeartbeat {
+	for late, rest := zmtptest.Context(t), 2*zmtp.DefaultHeartbeat; ; rest = zmtp.DefaultHeartbeat {
 		select {
 		case <-time.After(rest):
 		case <-late.Done():
