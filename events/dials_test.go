@@ -376,7 +376,7 @@ func TestDialRanks(t *testing.T) {
 	}
 	inLine(dialNew)
 	d.leave(place)
-	d.until(t, "it is live", func() bool { return f.Pods(nil)[0].Streams[0].Link == LinkLive })
+	d.until(t, "it is live", func() bool { return f.Pods(nil)[0].Streams[0].Link == linkLive })
 	place = occupy()
 	engine.Close()
 	inLine(dialLost)
@@ -395,13 +395,13 @@ func TestLinkEnds(t *testing.T) {
 	m := &member{id: "a", is: &Pod{Model: "m", Host: "h", Port: 1}}
 	f.mu.Lock()
 	l := newLink(f, m, 0)
-	l.set(LinkEnding, nil)
+	l.set(linkEnding, nil)
 	f.mu.Unlock()
 	for n := range Note(100) {
 		l.noted(n)
 	}
 	l.failed(errors.New("it is lost"))
-	if l.link != LinkEnding || l.err != nil {
+	if l.link != linkEnding || l.err != nil {
 		t.Errorf("%v, %v", l.link, l.err)
 	}
 }

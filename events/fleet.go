@@ -67,9 +67,9 @@ type FleetConfig struct {
 
 	// OnChange gets every change of a pod, in order, one at a time. Of attempts to connect
 	// that fail again in the same way it gets some: at intervals that double up to one
-	// minute. So LinkConnecting after LinkBackoff comes when that attempt has another end,
-	// or when its failure is reported again. OnChange is called without a lock, by a goroutine of Run, and may call methods of the Fleet. If it is so slow that
-	// 4,096 changes wait, and 8 more for each pod of MaxPods and for each stream, newer
+	// minute. So "connecting" after "backoff" comes when that attempt has another end, or
+	// when its failure is reported again. OnChange is called without a lock, by a goroutine
+	// of Run, and may call methods of the Fleet. If it is so slow that 4,096 changes wait, and 8 more for each pod of MaxPods and for each stream, newer
 	// changes are lost. OnError is told how many: ask Pods then.
 	OnChange func(FleetChange)
 	// OnError gets what does not end Run: refused pods, faults of sources, of connections
@@ -77,45 +77,6 @@ type FleetConfig struct {
 	// fault that lasts is reported again, at intervals that double up to one minute.
 	OnError func(error)
 }
-
-// Link says what the connection to a rank is at.
-type Link uint8
-
-// The states of a link.
-const (
-	// LinkNone: there is no connection to be made: Run does not run, or the pod has
-	// EngineNone.
-	LinkNone Link = iota
-	// LinkWaiting: another pod has the address. FleetStream.Err says which.
-	LinkWaiting
-	// LinkConnecting: the connection is being made, or is in line for that.
-	LinkConnecting
-	// LinkBackoff: the last attempt failed, or the connection is lost: FleetStream.Err. The
-	// next attempt comes by itself.
-	LinkBackoff
-	// LinkReplaying: it is connected, and older messages are asked for.
-	LinkReplaying
-	// LinkLive: it is connected, and messages come as the engine publishes them.
-	LinkLive
-	// LinkEnding: the pod, or this rank of it, goes.
-	LinkEnding
-)
-
-var linkNames = [...]string{
-	LinkNone: "none", LinkWaiting: "waiting", LinkConnecting: "connecting", LinkBackoff: "backoff",
-	LinkReplaying: "replaying", LinkLive: "live", LinkEnding: "ending",
-}
-
-// String returns the name of the constant in lower case, without Link.
-func (l Link) String() string {
-	if int(l) < len(linkNames) {
-		return linkNames[l]
-	}
-	return fmt.Sprintf("link %d", uint8(l))
-}
-
-// MarshalText returns the text of String.
-func (l Link) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
 
 // FleetPod is a pod as a Fleet has it.
 type FleetPod struct {
@@ -127,53 +88,66 @@ type FleetPod struct {
 // FleetStream is the stream of a rank of a pod.
 type FleetStream struct {
 	Endpoint string
-	Link     Link
-	Since    time.Time // of the Link
-	Err      error     // why it is not connected; nil if it is
-	View     StreamView
+	// Link says what the connection is at:
+	//
+	//   - "none": there is no connection to be made, because Run does not run
+	//   - "waiting": another pod has the address; Err says which
+	//   - "connecting": it is being made, or is in line for that
+	//   - "backoff": the last attempt failed, or the connection is lost (Err). The next
+	//     attempt comes by itself
+	//   - "replaying": it is connected, and older messages are asked for
+	//   - "live": it is connected, and messages come as the engine publishes them
+	//   - "ending": the pod, or this rank of it, goes
+	Link  string
+	Since time.Time // of the Link
+	Err   error     // why it is not connected; nil if it is
+	View  StreamView
 }
 
 // FleetChange is a change of a pod.
 type FleetChange struct {
-	Kind   ChangeKind
-	Pod    Pod    // as it is now; with PodRemoved, as it was
+	// Kind says what has changed:
+	//
+	//   - "added"
+	//   - "replaced": another address, port, model, topic, engine or UID. What the pod held
+	//     is forgotten
+	//   - "resized": other ranks. Those that went are forgotten
+	//   - "labelled": other labels, and nothing else
+	//   - "claimed": another source names the pod too, and waits for Source to let go (Err)
+	//   - "handed on": the source let go, and Source has the pod now
+	//   - "removed": it is forgotten
+	//   - "link changed": the FleetStream.Link of a rank
+	Kind   string
+	Pod    Pod    // as it is now; if it was removed, as it was
 	Source string // that it is from, or was; "" for a pod of FleetConfig.Restored
-	// With LinkChanged: the rank, what its connection was at and is at, and why.
+	// Of a link that has changed: the rank, what its connection was at and is at, and why.
 	Rank     int
-	From, To Link
+	From, To string
 	Err      error
 }
 
-// ChangeKind says what has changed.
-type ChangeKind uint8
-
-// The kinds of changes.
+// The states of a link: FleetStream.Link says what they mean.
 const (
-	PodAdded    ChangeKind = iota + 1
-	PodReplaced            // another address, port, model, topic, engine or UID: what it held is forgotten
-	PodResized             // other ranks; those that went are forgotten
-	PodLabelled            // other labels, and nothing else
-	PodClaimed             // another source names the pod too, and waits for Source to let go: see Err
-	PodHandedOn            // the source let go, and Source has the pod now
-	PodRemoved             // it is forgotten
-	LinkChanged
+	linkNone       = "none"
+	linkWaiting    = "waiting"
+	linkConnecting = "connecting"
+	linkBackoff    = "backoff"
+	linkReplaying  = "replaying"
+	linkLive       = "live"
+	linkEnding     = "ending"
 )
 
-var changeNames = [...]string{
-	PodAdded: "added", PodReplaced: "replaced", PodResized: "resized", PodLabelled: "labelled",
-	PodClaimed: "claimed", PodHandedOn: "handed on", PodRemoved: "removed", LinkChanged: "link changed",
-}
-
-// String returns the name of the constant in lower case, in words and without Pod.
-func (k ChangeKind) String() string {
-	if k > 0 && int(k) < len(changeNames) {
-		return changeNames[k]
-	}
-	return fmt.Sprintf("change %d", uint8(k))
-}
-
-// MarshalText returns the text of String.
-func (k ChangeKind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+// The kinds of changes: FleetChange.Kind says what they mean.
+const (
+	podAdded    = "added"
+	podReplaced = "replaced"
+	podResized  = "resized"
+	podLabelled = "labelled"
+	podClaimed  = "claimed"
+	podHandedOn = "handed on"
+	podRemoved  = "removed"
+	linkChanged = "link changed"
+)
 
 // Fleet follows the streams of many pods that come, change and go, and has the sink forget
 // what has gone. Sources say which pods there are: those that Run is given, and the host by
@@ -245,7 +219,7 @@ type member struct {
 	want   *Pod         // what that source describes; nil if none does
 	is     *Pod         // what the sink may know of it; nil if nothing
 	gone   bool         // it was let go, and is not forgotten yet
-	was    FleetChange  // PodRemoved, of what it was when it was let go
+	was    FleetChange  // podRemoved, of what it was when it was let go
 
 	links  []*link // by rank
 	busy   bool    // streams are ending, or the sink is asked to forget
@@ -558,7 +532,7 @@ func (f *Fleet) put(s *fleetSource, p *Pod, listed bool) error {
 		c = &claim{round: s.round}
 		s.claims[strings.Clone(n.ID)] = c
 		if m != nil && m.source != nil {
-			f.tell(FleetChange{Kind: PodClaimed, Pod: n, Source: m.source.name, Err: fmt.Errorf("source %q names the pod too", s.name)})
+			f.tell(FleetChange{Kind: podClaimed, Pod: n, Source: m.source.name, Err: fmt.Errorf("source %q names the pod too", s.name)})
 		}
 	}
 	before := c.pod
@@ -573,15 +547,15 @@ func (f *Fleet) put(s *fleetSource, p *Pod, listed bool) error {
 		f.present++
 		f.give(m, s, c)
 		if !m.gone { // else when it is forgotten
-			f.tell(FleetChange{Kind: PodAdded, Pod: n, Source: s.name})
+			f.tell(FleetChange{Kind: podAdded, Pod: n, Source: s.name})
 		}
 	case m.source == s:
 		f.give(m, s, c)
-		kind := PodLabelled
+		kind := podLabelled
 		if !before.sameFeed(&n) {
-			kind = PodReplaced
+			kind = podReplaced
 		} else if before.Ranks != n.Ranks {
-			kind = PodResized
+			kind = podResized
 		}
 		if !m.gone {
 			f.tell(FleetChange{Kind: kind, Pod: n, Source: s.name})
@@ -615,14 +589,14 @@ func (f *Fleet) letGo(s *fleetSource, id string) {
 		if c := o.claims[id]; c != nil {
 			f.give(m, o, c)
 			if !m.gone { // else it is added when it is forgotten
-				f.tell(FleetChange{Kind: PodHandedOn, Pod: c.pod, Source: o.name})
+				f.tell(FleetChange{Kind: podHandedOn, Pod: c.pod, Source: o.name})
 			}
 			f.advance(m)
 			return
 		}
 	}
 	if !m.gone {
-		m.was = FleetChange{Kind: PodRemoved, Pod: m.shown, Source: s.name}
+		m.was = FleetChange{Kind: podRemoved, Pod: m.shown, Source: s.name}
 	}
 	m.source, m.want, m.gone = nil, nil, true
 	f.present--
@@ -690,7 +664,7 @@ func (f *Fleet) end(m *member) {
 			m.ending++
 			l.cancel()
 		}
-		l.set(LinkEnding, nil)
+		l.set(linkEnding, nil)
 	}
 	if r := f.run; m.ending == 0 {
 		r.work.Go(func() { f.forget(r, m) })
@@ -722,7 +696,7 @@ func (f *Fleet) forget(r *fleetRun, m *member) {
 			f.forgotten(m)
 		}
 	}
-	f.drop(m, m.keep) // behind PodRemoved, for its addresses are free now
+	f.drop(m, m.keep) // behind podRemoved, for its addresses are free now
 	if f.members[m.id] == m {
 		f.advance(m)
 	}
@@ -752,7 +726,7 @@ func (f *Fleet) drop(m *member, keep int) {
 			delete(f.links, l.endpoint)
 		}
 		for _, o := range others {
-			if o.link == LinkWaiting {
+			if o.link == linkWaiting {
 				f.start(o)
 			}
 		}
@@ -764,7 +738,7 @@ func (f *Fleet) forgotten(m *member) {
 	m.gone = false
 	f.tell(m.was)
 	if m.want != nil {
-		f.tell(FleetChange{Kind: PodAdded, Pod: *m.want, Source: m.source.name})
+		f.tell(FleetChange{Kind: podAdded, Pod: *m.want, Source: m.source.name})
 		return
 	}
 	delete(f.members, m.id)
@@ -777,7 +751,7 @@ func (f *Fleet) rest() {
 	defer f.mu.Unlock()
 	for _, m := range f.inOrderOfID() {
 		for _, l := range m.links {
-			l.set(LinkNone, nil)
+			l.set(linkNone, nil)
 		}
 	}
 }
@@ -830,7 +804,7 @@ func (f *Fleet) restore(id string) *member {
 		return nil
 	}
 	m := &member{id: id, shown: Pod{ID: id}, is: &Pod{ID: id}, gone: true}
-	m.was = FleetChange{Kind: PodRemoved, Pod: m.shown}
+	m.was = FleetChange{Kind: podRemoved, Pod: m.shown}
 	f.members[id] = m
 	f.inOrder = false
 	return m

@@ -96,7 +96,7 @@ func BenchmarkFleetUnreachable(b *testing.B) {
 			}
 			live := make(chan string, 1000)
 			f, err := events.NewFleet(&dueSink{}, events.FleetConfig{OnChange: func(c events.FleetChange) {
-				if c.Kind == events.LinkChanged && c.To == events.LinkLive {
+				if c.Kind == "link changed" && c.To == "live" {
 					live <- c.Pod.ID
 				}
 			}})
@@ -162,12 +162,12 @@ func join(tb testing.TB, n int) *joined {
 	live := map[string]bool{} // a link may become live again
 	j.f, err = events.NewFleet(&dueSink{}, events.FleetConfig{OnChange: func(c events.FleetChange) {
 		switch {
-		case c.To == events.LinkLive && !live[c.Pod.ID]:
+		case c.To == "live" && !live[c.Pod.ID]:
 			live[c.Pod.ID] = true
 			j.live <- c.Pod.ID
-		case c.Kind == events.PodReplaced:
+		case c.Kind == "replaced":
 			delete(live, c.Pod.ID)
-		case c.Kind == events.PodRemoved:
+		case c.Kind == "removed":
 			delete(live, c.Pod.ID)
 			j.removed <- c.Pod.ID
 		}
@@ -297,7 +297,7 @@ func BenchmarkFleetStream(b *testing.B) {
 		zmtptest.StartPython(b, "testdata/publisher.py", "tcp://*:"+port)
 		live := make(chan bool, n)
 		f, err := events.NewFleet(&dueSink{}, events.FleetConfig{OnChange: func(c events.FleetChange) {
-			if c.To == events.LinkLive {
+			if c.To == "live" {
 				live <- true
 			}
 		}})

@@ -237,7 +237,7 @@ func TestFleetIsLiveBesideAForeignReplaySocket(t *testing.T) {
 	f := newFleet(t, l, events.FleetConfig{OnChange: h.change})
 	runFleet(t, f)
 	mustSet(t, f, "list", named(pod, "a"))
-	linkIs(t, f, "a", events.LinkLive)
+	linkIs(t, f, "a", "live")
 	engine.Publish(clock(0))
 	engine.Publish(clock(1))
 	l.expectEnd(t, "rewound")

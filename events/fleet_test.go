@@ -261,21 +261,21 @@ func fleetSchedule(t *testing.T, r *rand.Rand) {
 	var told struct {
 		sync.Mutex
 		present map[string]bool
-		links   map[string]events.Link
+		links   map[string]string
 		bad     []string
 	}
-	told.present, told.links = map[string]bool{}, map[string]events.Link{}
+	told.present, told.links = map[string]bool{}, map[string]string{}
 	f := newFleet(t, sink, events.FleetConfig{OnChange: func(c events.FleetChange) {
 		told.Lock()
 		defer told.Unlock()
 		was := told.present[c.Pod.ID]
-		if (c.Kind == events.PodAdded) == was && c.Kind != events.PodClaimed && c.Kind != events.LinkChanged {
+		if (c.Kind == "added") == was && c.Kind != "claimed" && c.Kind != "link changed" {
 			told.bad = append(told.bad, fmt.Sprintf("%v of %s, known %v", c.Kind, c.Pod.ID, was))
 		}
 		switch c.Kind {
-		case events.PodAdded:
+		case "added":
 			told.present[c.Pod.ID] = true
-		case events.PodRemoved:
+		case "removed":
 			delete(told.present, c.Pod.ID)
 		}
 	}})
@@ -392,9 +392,9 @@ func quiet(t *testing.T, f *events.Fleet, sink *fleetSink, plain *plainFleet) {
 			}
 			for _, st := range p.Streams {
 				switch st.Link {
-				case events.LinkWaiting:
+				case "waiting":
 					waiting = append(waiting, p)
-				case events.LinkEnding, events.LinkNone:
+				case "ending", "none":
 					return fmt.Sprintf("%s: link %v", p.ID, st.Link)
 				default:
 					if !open[st.Endpoint+" "+p.ID] {

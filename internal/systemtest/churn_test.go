@@ -466,10 +466,10 @@ func (c *churn) changed(ch events.FleetChange) {
 		c.t.Errorf("%+v: two changes are told at once", ch)
 	}
 	c.telling = true
-	if added := ch.Kind == events.PodAdded; c.told[ch.Pod.ID] == added {
+	if added := ch.Kind == "added"; c.told[ch.Pod.ID] == added {
 		c.t.Errorf("%+v: is the pod there: %v", ch, !added)
 	}
-	c.told[ch.Pod.ID] = ch.Kind != events.PodRemoved
+	c.told[ch.Pod.ID] = ch.Kind != "removed"
 	c.mu.Unlock()
 	defer func() {
 		c.mu.Lock()
@@ -480,8 +480,8 @@ func (c *churn) changed(ch events.FleetChange) {
 	for _, m := range churnModels {
 		for r := range 4 {
 			switch ch.Kind {
-			case events.PodRemoved:
-			case events.PodReplaced, events.PodResized:
+			case "removed":
+			case "replaced", "resized":
 				if m == ch.Pod.Model && r < ch.Pod.Ranks {
 					continue
 				}
@@ -816,7 +816,7 @@ func (c *churn) notFollowed(truths map[string]churnTruth) string {
 		}
 		if old := waits[p.ID]; old != nil {
 			for r, s := range h.Streams {
-				if s.Link != events.LinkWaiting || s.Err == nil || !strings.Contains(s.Err.Error(), old.ID) {
+				if s.Link != "waiting" || s.Err == nil || !strings.Contains(s.Err.Error(), old.ID) {
 					return fmt.Sprintf("%s, rank %d, has the address of %s: %+v", p.ID, r, old.ID, s)
 				}
 			}
@@ -829,7 +829,7 @@ func (c *churn) notFollowed(truths map[string]churnTruth) string {
 		for r, s := range h.Streams {
 			i := slices.IndexFunc(info.Streams, func(i kvindex.StreamInfo) bool { return i.Stream == s.Endpoint })
 			switch {
-			case s.Link != events.LinkLive:
+			case s.Link != "live":
 				return fmt.Sprintf("%s, rank %d: %+v", p.ID, r, s)
 			case i < 0:
 				return fmt.Sprintf("%s has no stream %s: %+v", p.ID, s.Endpoint, info)
