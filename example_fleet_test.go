@@ -28,7 +28,7 @@ func Example_fleet() {
 	defer index.Close()
 
 	live, removed := make(chan bool), make(chan bool)
-	fleet, err := events.NewFleet(index, events.FleetConfig{
+	fleet, err := events.NewFleet(index.Sink(), events.FleetConfig{
 		OnError: func(err error) { log.Print(err) },
 		OnChange: func(c events.FleetChange) { // by one goroutine, in order
 			switch c.Kind {

@@ -329,13 +329,12 @@ func TestDialSlowPeer(t *testing.T) {
 // quietSink is a sink that keeps nothing.
 type quietSink struct{}
 
-func (quietSink) IngestMessage(Message) (Receipt, error) { return Receipt{Applied: true}, nil }
-func (quietSink) StreamNext(_, _, _ string) Position     { return Position{} }
-func (quietSink) StreamNote(_, _, _ string, _ Note)      {}
-func (quietSink) StreamRestarted(_, _, _ string) error   { return nil }
-func (quietSink) StreamRewound(_, _, _ string) error     { return nil }
-func (quietSink) RemovePod(string) error                 { return nil }
-func (quietSink) RemoveStream(_, _, _ string) error      { return nil }
+func (quietSink) IngestMessage(Message) (Receipt, error)  { return Receipt{Applied: true}, nil }
+func (quietSink) StreamNext(_, _, _ string) Position      { return Position{} }
+func (quietSink) StreamNote(_, _, _ string, _ Note) error { return nil }
+func (quietSink) StreamView(_, _, _ string) StreamView    { return StreamView{} }
+func (quietSink) RemovePod(string) error                  { return nil }
+func (quietSink) RemoveStream(_, _, _ string) error       { return nil }
 
 // A link is in line as one that is new, that was lost, and that failed.
 func TestDialRanks(t *testing.T) {

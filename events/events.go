@@ -2,8 +2,8 @@
 //
 // # Where to start
 //
-// If you use an Indexer (package kvindex) and ZeroMQ, give the Indexer to one of these as
-// the sink, and call Run:
+// If you use an Indexer (package kvindex) and ZeroMQ, give Indexer.Sink to one of these, and
+// call Run:
 //
 //   - [Fleet] for many pods that come, move and go. Sources tell it which pods there are.
 //     Read [NewFleet], [FleetConfig], [Pod], [Source] and [Fleet.Pods]. The packages
@@ -29,7 +29,7 @@
 //   - A peer is whatever is at the other end of a connection: an engine, if all is
 //     well.
 //   - A gap is a range of sequence numbers that did not come.
-//   - A sink takes messages, such as an Indexer. A transport brings them, such as a
+//   - A sink takes messages, such as that of an Indexer. A transport brings them, such as a
 //     Subscriber.
 //   - A replay: the engine sends messages again that it still has, at its replay
 //     socket, when a transport asks.
@@ -44,8 +44,8 @@
 //
 // A transport of your own gives each [Message] to a [Sink], in order. If it must not
 // wait for the sink, put a [Pool] between them. If it can ask engines for replays, or
-// notices when a connection is lost, it uses a [ReplaySink], [Position], [Note] and
-// [Receipt]; a Subscriber does the same.
+// notices when a connection is lost, it uses [Position], [Note] and [Receipt], too; a
+// Subscriber does the same.
 //
 // # For authors of sinks
 //

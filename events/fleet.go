@@ -20,33 +20,6 @@ const (
 	defaultMaxDials = 32
 )
 
-// FleetSink is a ReplaySink that forgets pods and streams. An Indexer is one, and a Pool
-// before an Indexer.
-type FleetSink interface {
-	ReplaySink
-	// RemovePod forgets a pod and all that it held. A pod that is not known is no error.
-	RemovePod(pod string) error
-	// RemoveStream forgets a stream that no transport follows any more, with what the ranks
-	// held that it fed. A stream that is not known is no error.
-	RemoveStream(pod, model, stream string) error
-}
-
-// StreamViewer is a sink that can say what it knows of a stream, as an Indexer can.
-// Fleet.Pods asks it.
-type StreamViewer interface {
-	// StreamView returns what is known of a stream, and the zero StreamView if nothing is.
-	StreamView(pod, model, stream string) StreamView
-}
-
-// StreamView is what a sink knows of a stream and of the ranks that it feeds.
-type StreamView struct {
-	State   string        // the worst of its ranks, as the sink names it; "" is none
-	Heard   time.Time     // when the last message came
-	Lag     time.Duration // of the last message: from the engine to the sink
-	Missing uint64        // messages that were lost
-	Blocks  int           // that the ranks hold, in all tiers
-}
-
 // FleetConfig configures a Fleet. A zero limit is its default.
 type FleetConfig struct {
 	// MaxPods bounds the pods of all sources. More are refused. 0: 16,384.
@@ -167,7 +140,7 @@ const (
 //
 // Package kvindex has an example of a Fleet that feeds an Indexer.
 type Fleet struct {
-	sink   FleetSink
+	sink   Sink
 	cfg    FleetConfig
 	dials  *dialLine
 	budget *zmtp.Budget
@@ -227,9 +200,9 @@ type member struct {
 	keep   int     // ranks that are not to be forgotten
 }
 
-// NewFleet returns a Fleet for a sink, such as an Indexer. The error names each wrong field
+// NewFleet returns a Fleet for a sink, such as Indexer.Sink. The error names each wrong field
 // of cfg.
-func NewFleet(sink FleetSink, cfg FleetConfig) (*Fleet, error) {
+func NewFleet(sink Sink, cfg FleetConfig) (*Fleet, error) {
 	var errs []error
 	bad := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("events: fleet: "+format, args...))
@@ -887,12 +860,10 @@ func (f *Fleet) Pods(dst []FleetPod) []FleetPod {
 		}
 	}
 	f.mu.Unlock()
-	if sink, ok := f.sink.(StreamViewer); ok {
-		for i := range dst[from:] {
-			p := &dst[from+i]
-			for j := range p.Streams {
-				p.Streams[j].View = sink.StreamView(p.ID, p.Model, p.Streams[j].Endpoint)
-			}
+	for i := range dst[from:] {
+		p := &dst[from+i]
+		for j := range p.Streams {
+			p.Streams[j].View = f.sink.StreamView(p.ID, p.Model, p.Streams[j].Endpoint)
 		}
 	}
 	return dst

@@ -24,7 +24,10 @@ var fleetPods = flag.Int("fleet.pods", 10_000, "unreachable pods of BenchmarkFle
 var fleetIdle = flag.Duration("fleet.idle", 10*time.Second, "how long BenchmarkFleetStream leaves 1,000 pods alone")
 
 // dueSink is a sink that only knows which number is due of each stream.
-type dueSink struct{ due sync.Map }
+type dueSink struct {
+	deaf
+	due sync.Map
+}
 
 func (c *dueSink) IngestMessage(m events.Message) (events.Receipt, error) {
 	if next, heard := c.due.Load(m.Pod); heard && m.Seq < next.(uint64) {
@@ -42,10 +45,14 @@ func (c *dueSink) StreamNext(pod, _, _ string) events.Position {
 	return events.Position{Next: next.(uint64), Heard: true}
 }
 
-func (c *dueSink) StreamNote(_, _, _ string, _ events.Note) {}
-func (c *dueSink) StreamRestarted(pod, _, _ string) error   { return c.RemovePod(pod) }
-func (c *dueSink) StreamRewound(pod, _, _ string) error     { return c.RemovePod(pod) }
-func (c *dueSink) RemoveStream(pod, _, _ string) error      { return c.RemovePod(pod) }
+func (c *dueSink) StreamNote(pod, _, _ string, n events.Note) error {
+	if n == events.NoteRestarted || n == events.NoteRewound {
+		return c.RemovePod(pod)
+	}
+	return nil
+}
+
+func (c *dueSink) RemoveStream(pod, _, _ string) error { return c.RemovePod(pod) }
 
 func (c *dueSink) RemovePod(pod string) error {
 	c.due.Delete(pod)

@@ -219,12 +219,6 @@ func TestFleetForgetsSourcesWithoutPods(t *testing.T) {
 	}
 }
 
-// ledgerSink is a ledger that forgets pods.
-type ledgerSink struct{ *ledger }
-
-func (ledgerSink) RemovePod(string) error            { return nil }
-func (ledgerSink) RemoveStream(_, _, _ string) error { return nil }
-
 // Where a replay socket is another engine's, a connection does not stay at its replay: nobody
 // asks for that before a message comes.
 func TestFleetIsLiveBesideAForeignReplaySocket(t *testing.T) {
@@ -233,7 +227,7 @@ func TestFleetIsLiveBesideAForeignReplaySocket(t *testing.T) {
 	other.Publish(clock(100))
 	pod.ReplayPort = foreign.ReplayPort
 	h := &heard{}
-	l := ledgerSink{newLedger()}
+	l := newLedger()
 	f := newFleet(t, l, events.FleetConfig{OnChange: h.change})
 	runFleet(t, f)
 	mustSet(t, f, "list", named(pod, "a"))

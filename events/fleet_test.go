@@ -23,6 +23,7 @@ var fleetSteps = flag.Int("fleet.steps", 400, "how many changes each schedule of
 // fleetSink is a sink that knows what may be called when: a stream is opened once, brings
 // messages while it is open, and a pod is forgotten when all of its streams are closed.
 type fleetSink struct {
+	deaf
 	mu      sync.Mutex
 	open    map[string][]string // pods of each open stream
 	known   map[string]map[string]bool
@@ -50,9 +51,7 @@ func (l *fleetSink) IngestMessage(m events.Message) (events.Receipt, error) {
 	return events.Receipt{Applied: true}, nil
 }
 
-func (l *fleetSink) StreamNext(_, _, _ string) events.Position { return events.Position{} }
-
-func (l *fleetSink) StreamNote(pod, model, stream string, n events.Note) {
+func (l *fleetSink) StreamNote(pod, model, stream string, n events.Note) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch n {
@@ -70,6 +69,7 @@ func (l *fleetSink) StreamNote(pod, model, stream string, n events.Note) {
 	case events.NoteClosed:
 		l.open[stream] = slices.DeleteFunc(l.open[stream], func(p string) bool { return p == pod })
 	}
+	return nil
 }
 
 // topicOf is the topic of a pod, which its name gives.
@@ -84,9 +84,6 @@ func topicOf(id string) string {
 	}
 	return ""
 }
-
-func (l *fleetSink) StreamRestarted(_, _, _ string) error { return nil }
-func (l *fleetSink) StreamRewound(_, _, _ string) error   { return nil }
 
 func (l *fleetSink) RemovePod(pod string) error {
 	l.mu.Lock()
@@ -140,7 +137,7 @@ func runFleet(t *testing.T, f *events.Fleet, sources ...events.Source) (stop fun
 	return stop
 }
 
-func newFleet(t *testing.T, sink events.FleetSink, cfg events.FleetConfig) *events.Fleet {
+func newFleet(t *testing.T, sink events.Sink, cfg events.FleetConfig) *events.Fleet {
 	t.Helper()
 	if cfg.Subscriber.BackoffMin == 0 {
 		cfg.Subscriber.BackoffMin, cfg.Subscriber.BackoffMax = time.Millisecond, 10*time.Millisecond

@@ -79,11 +79,9 @@ func (s *Subscriber) unread(c *connection, topic []byte, bad error) {
 		st = s.of(c)
 	} else if st.topic == nil || bytes.Equal(topic, st.topic) {
 		who = st.name
-		if sink, ok := s.sink.(ReplaySink); ok {
-			st.owner.mu.Lock() // a replay may bring messages now
-			defer st.owner.mu.Unlock()
-			_, _ = sink.IngestMessage(Message{Pod: st.pod, Model: st.model, Stream: st.name, Seq: math.MaxUint64, Err: bad})
-		}
+		st.owner.mu.Lock() // a replay may bring messages now
+		defer st.owner.mu.Unlock()
+		_, _ = s.sink.IngestMessage(Message{Pod: st.pod, Model: st.model, Stream: st.name, Seq: math.MaxUint64, Err: bad})
 	}
 	if err := fmt.Errorf("events: subscriber: a message of %s was dropped: %w", who, bad); c.frames.told.tells(err) {
 		s.report(st, err)

@@ -31,7 +31,7 @@ const (
 // ErrPoolClosed is returned after Close by every method that returns an error.
 var ErrPoolClosed = errors.New("events: pool is closed")
 
-var errHold = errors.New("events: pool: a message with Hold needs the sink's receipt, which Offer does not have: call IngestMessage")
+var errHold = errors.New("events: pool: a message with Hold needs the sink's receipt, which Offer does not have: use Pool.Sink")
 
 // PoolConfig configures a Pool. A zero limit is its default.
 type PoolConfig struct {
@@ -84,8 +84,8 @@ type PoolStats struct {
 	Errors    uint64 // other errors of the sink
 	Waited    uint64 // calls of Offer and OfferRestart that had to wait for room
 
-	// Calls are those of IngestMessage and of the other methods of a FleetSink that wait for
-	// their turn, or that the sink is working on. They take no room, and count nowhere else.
+	// Calls are those of Pool.Sink that wait for their turn, or that the sink is working on.
+	// They take no room, and count nowhere else.
 	Calls int
 }
 
@@ -95,14 +95,11 @@ type PodStats struct {
 	PoolStats
 }
 
-// Pool is a queue between a transport that must not wait and a ReplaySink. A Subscriber
+// Pool is a queue between a transport that must not wait and a Sink. A Subscriber
 // needs none: it waits in the socket.
 //
-// Offer takes a message and returns at once. A Pool also has the methods of a FleetSink:
-// they wait for their turn, behind all that was offered for the pod before, and return
-// what the sink returns. So a Fleet, and a transport that asks engines for replays, can
-// use a Pool beside a host that calls Offer. Do not call them from a hook of the Pool, or
-// from the sink: they would wait for themselves.
+// Offer takes a message and returns at once. Sink is for transports that need what the
+// sink returns.
 //
 // The messages of a stream come to the sink in the order in which they were offered,
 // those of a pod one at a time, those of different pods concurrently and in turns. A
@@ -112,14 +109,14 @@ type PodStats struct {
 // With DropOldest the Pool drops messages when it is full, and the sink always notices.
 // The newest message of a stream is never dropped, so the sink sees a gap before it.
 // Where the numbers would not show the gap, because they went back or because the sink
-// does not know the stream, the Pool calls StreamRestarted of the sink.
+// does not know the stream, the Pool gives the sink a NoteRestarted.
 //
 // All methods are safe for concurrent use. NewPool starts no goroutine. There are at
 // most Concurrency goroutines while there are messages, and none after Close. At most
 // Concurrency of them and of calls are in the sink. The Pool does not recover a panic of
 // the sink.
 type Pool struct {
-	sink    ReplaySink
+	sink    Sink
 	cfg     PoolConfig
 	work    func() // p.run: making it anew would allocate
 	entries [classes]sync.Pool
@@ -140,7 +137,7 @@ type Pool struct {
 }
 
 // NewPool returns a Pool, or an error that names each wrong field of cfg.
-func NewPool(sink ReplaySink, cfg PoolConfig) (*Pool, error) {
+func NewPool(sink Sink, cfg PoolConfig) (*Pool, error) {
 	var errs []error
 	if sink == nil {
 		errs = append(errs, errors.New("events: pool: no sink"))
@@ -180,7 +177,7 @@ func (p *Pool) Offer(ctx context.Context, m Message) error {
 	return p.offer(ctx, m.Pod, m.Model, m.Stream, e)
 }
 
-// OfferRestart has StreamRestarted of the sink called, after the messages of the stream
+// OfferRestart has the sink get a NoteRestarted, after the messages of the stream
 // that were offered before. It waits as Offer does, and is never dropped.
 func (p *Pool) OfferRestart(ctx context.Context, pod, model, stream string) error {
 	e := p.newEntry(0)
@@ -213,7 +210,7 @@ func (p *Pool) Pods(dst []PodStats) []PodStats {
 //
 // When ctx ends, messages that still wait are dropped. OnDrop gets them, but the sink
 // does not. Every Close returns an error that wraps that of ctx then. If you go on to
-// use the sink, call its StreamRestarted for the streams that OnDrop has named. Close
+// use the sink, give it a NoteRestarted for the streams that OnDrop has named. Close
 // waits for the message that the sink is working on in any case.
 func (p *Pool) Close(ctx context.Context) error {
 	p.mu.Lock()
@@ -653,7 +650,7 @@ func (p *Pool) deliver(d *poolDelivery) (err error) {
 		d.restart = d.restart || p.hides(d)
 	}
 	if d.restart {
-		err = p.sink.StreamRestarted(d.m.Pod, d.m.Model, d.m.Stream)
+		err = p.sink.StreamNote(d.m.Pod, d.m.Model, d.m.Stream, NoteRestarted)
 		d.restart = err != nil
 	}
 	if err == nil && d.message {

@@ -22,6 +22,7 @@ import (
 // ledger is a sink that writes down, stream by stream, what became of each
 // message: its number if it was applied, and losses.
 type ledger struct {
+	deaf
 	mu      sync.Mutex
 	seqs    map[string]*events.Sequencer
 	partial map[string]bool
@@ -108,28 +109,26 @@ func (l *ledger) StreamNext(pod, model, stream string) events.Position {
 	return events.Position{Next: next, Heard: heard, Partial: l.partial[streamOf(pod, model, stream)]}
 }
 
-func (l *ledger) StreamNote(pod, model, stream string, n events.Note) {
-	if l.notes != nil {
-		l.notes <- n
+func (l *ledger) StreamNote(pod, model, stream string, n events.Note) error {
+	switch n {
+	case events.NoteRestarted:
+		l.forget(pod, model, stream, "anew")
+	case events.NoteRewound:
+		l.forget(pod, model, stream, "rewound")
+	default:
+		if l.notes != nil {
+			l.notes <- n
+		}
 	}
+	return nil
 }
 
-func (l *ledger) StreamRestarted(pod, model, stream string) error {
+func (l *ledger) forget(pod, model, stream, as string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.of(pod, model, stream).Restart()
 	delete(l.partial, streamOf(pod, model, stream))
-	l.write("anew")
-	return nil
-}
-
-func (l *ledger) StreamRewound(pod, model, stream string) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.of(pod, model, stream).Restart()
-	delete(l.partial, streamOf(pod, model, stream))
-	l.write("rewound")
-	return nil
+	l.write("%s", as)
 }
 
 // expect waits until the entries are as they must be.
@@ -836,17 +835,15 @@ func TestReplayStopsBeforeAMessage(t *testing.T) {
 }
 
 func TestReplayConfig(t *testing.T) {
-	plain := events.Sink(&subscription{})
 	for name, c := range map[string]struct {
 		sink events.Sink
 		cfg  events.SubscriberConfig
 		want string
 	}{
-		"not a replay sink": {plain, events.SubscriberConfig{Endpoint: "tcp://h:1", Pod: "a", Model: "m", Replay: "tcp://h:2"}, "ReplaySink"},
-		"bad endpoint":      {newLedger(), events.SubscriberConfig{Endpoint: "tcp://h:1", Pod: "a", Model: "m", Replay: "udp://h:2"}, "udp"},
-		"one for many":      {newLedger(), events.SubscriberConfig{Endpoint: "tcp://h:1", Bind: true, Replay: "tcp://h:2"}, "ReplayOf"},
-		"many for one":      {newLedger(), events.SubscriberConfig{Endpoint: "tcp://h:1", Pod: "a", Model: "m", ReplayOf: func(string, string) string { return "" }}, "set Replay"},
-		"negative":          {newLedger(), events.SubscriberConfig{Endpoint: "tcp://h:1", Pod: "a", Model: "m", ReplayTimeout: -1}, "below 0"},
+		"bad endpoint": {newLedger(), events.SubscriberConfig{Endpoint: "tcp://h:1", Pod: "a", Model: "m", Replay: "udp://h:2"}, "udp"},
+		"one for many": {newLedger(), events.SubscriberConfig{Endpoint: "tcp://h:1", Bind: true, Replay: "tcp://h:2"}, "ReplayOf"},
+		"many for one": {newLedger(), events.SubscriberConfig{Endpoint: "tcp://h:1", Pod: "a", Model: "m", ReplayOf: func(string, string) string { return "" }}, "set Replay"},
+		"negative":     {newLedger(), events.SubscriberConfig{Endpoint: "tcp://h:1", Pod: "a", Model: "m", ReplayTimeout: -1}, "below 0"},
 	} {
 		if _, err := events.NewSubscriber(c.sink, c.cfg); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)

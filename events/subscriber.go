@@ -106,7 +106,7 @@ type SubscriberConfig struct {
 	// SGLang always listen); "" is none. Missing messages are asked for there, and new
 	// messages wait until they have come. If the socket has never answered, messages wait
 	// at most half a second: then OnError and OnReplay are called, messages go on, and the
-	// socket is tried again in the background. The sink must be a ReplaySink.
+	// socket is tried again in the background.
 	Replay string
 	// ReplayOf returns the endpoint of a pod's replay socket, with Bind. peer is the remote
 	// end of its connection, tcp://ip:port. nil, or "", is none.
@@ -175,7 +175,7 @@ type SubscriberStats struct {
 // connection, when no message has come for the time of Heartbeat, and when a number is
 // missing. The answer has to begin with the message that was applied last, byte by
 // byte. If it does not, the engine has restarted or has dropped that message: the
-// Subscriber calls StreamRestarted of the sink, gives it all that the engine has, and
+// Subscriber gives the sink a NoteRestarted and all that the engine has, and
 // connects again. If the replay socket does not have the messages that the connection
 // brings, it belongs to another engine: that is reported to OnError, and this replay
 // socket is not used. Without a replay socket, missing messages are lost, and the sink
@@ -207,7 +207,7 @@ type Subscriber struct {
 	lastID uint64 // of a connection
 }
 
-// NewSubscriber returns a Subscriber for a sink, such as an Indexer. It checks all that
+// NewSubscriber returns a Subscriber for a sink, such as Indexer.Sink. It checks all that
 // can be checked without the network; the error names each wrong field. Run does the
 // rest.
 func NewSubscriber(sink Sink, cfg SubscriberConfig) (*Subscriber, error) {
@@ -265,9 +265,6 @@ func (c SubscriberConfig) validate(sink Sink) error {
 	}
 	if !c.Bind && c.ReplayOf != nil {
 		bad("ReplayOf is for Bind: set Replay")
-	}
-	if _, ok := sink.(ReplaySink); !ok && sink != nil && (c.Replay != "" || c.ReplayOf != nil) {
-		bad("a replay needs a ReplaySink, which %T is not", sink)
 	}
 	if len(c.Topic) > maxTopicBytes {
 		bad("Topic has %d bytes, %d are allowed", len(c.Topic), maxTopicBytes)
@@ -608,11 +605,9 @@ func (t *tellers) tells(err error) bool {
 	return told.tells(err)
 }
 
-// note tells the sink what became of a stream, if it wants to know.
+// note tells the sink what became of a stream.
 func (s *Subscriber) note(st *stream, n Note) {
-	if sink, ok := s.sink.(ReplaySink); ok {
-		sink.StreamNote(st.pod, st.model, st.name, n)
-	}
+	_ = s.sink.StreamNote(st.pod, st.model, st.name, n)
 	s.link.noted(n)
 }
 
@@ -627,15 +622,12 @@ func (s *Subscriber) noteEnd(st *stream) {
 
 // restarted tells the sink that the engine of a stream is another one.
 func (s *Subscriber) restarted(st *stream) {
-	if sink, ok := s.sink.(ReplaySink); ok {
-		s.failed(st, sink.StreamRestarted(st.pod, st.model, st.name))
-	}
+	s.failed(st, s.sink.StreamNote(st.pod, st.model, st.name, NoteRestarted))
 }
 
-// rewound tells the sink that what it had of a stream comes once more. The stream
-// has a replay socket, so the sink is a ReplaySink.
+// rewound tells the sink that what it had of a stream comes once more.
 func (s *Subscriber) rewound(st *stream) {
-	s.failed(st, s.sink.(ReplaySink).StreamRewound(st.pod, st.model, st.name))
+	s.failed(st, s.sink.StreamNote(st.pod, st.model, st.name, NoteRewound))
 }
 
 // failed reports an error of the sink that is about no message.

@@ -33,8 +33,18 @@ func TestMain(m *testing.M) {
 // patience bounds every wait of these tests.
 var patience = time.Minute
 
+// deaf is what a sink is for which only messages count.
+type deaf struct{}
+
+func (deaf) StreamNext(_, _, _ string) events.Position          { return events.Position{} }
+func (deaf) StreamNote(_, _, _ string, _ events.Note) error     { return nil }
+func (deaf) StreamView(_, _, _ string) (none events.StreamView) { return none }
+func (deaf) RemovePod(string) error                             { return nil }
+func (deaf) RemoveStream(_, _, _ string) error                  { return nil }
+
 // subscription is a running Subscriber and what came of it.
 type subscription struct {
+	deaf
 	t *testing.T
 	*events.Subscriber
 	messages  chan events.Message
@@ -49,6 +59,9 @@ type subscription struct {
 
 // IngestMessage is the sink.
 func (s *subscription) IngestMessage(m events.Message) (events.Receipt, error) {
+	if m.Err != nil {
+		return events.Receipt{}, m.Err
+	}
 	m.Payload = bytes.Clone(m.Payload)
 	s.messages <- m
 	if s.fail != nil {
@@ -329,7 +342,7 @@ func TestNewSubscriberValidates(t *testing.T) {
 	for _, tt := range tests {
 		cfg := good
 		tt.edit(&cfg)
-		if _, err := events.NewSubscriber(struct{ events.ReplaySink }{}, cfg); err == nil || !strings.Contains(err.Error(), tt.want) {
+		if _, err := events.NewSubscriber(struct{ events.Sink }{}, cfg); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: got %v, want it to say %q", tt.name, err, tt.want)
 		}
 	}
@@ -438,10 +451,11 @@ type interruptions struct {
 	streams chan string
 }
 
-func (i interruptions) StreamNote(pod, model, stream string, n events.Note) {
+func (i interruptions) StreamNote(pod, model, stream string, n events.Note) error {
 	if n == events.NoteLost {
 		i.streams <- pod + " " + model + " " + stream
 	}
+	return i.ledger.StreamNote(pod, model, stream, n)
 }
 
 // TestInterrupted: the sink is told when the connection of a stream is lost, but
@@ -497,7 +511,7 @@ func TestInterrupted(t *testing.T) {
 }
 
 // others is a sink to which another stream brings the rank.
-type others struct{}
+type others struct{ deaf }
 
 func (others) IngestMessage(events.Message) (events.Receipt, error) { return events.Receipt{}, nil }
 
@@ -549,7 +563,7 @@ func TestTransportError(t *testing.T) {
 			return s.errors, zmtp.Name(c.LocalAddr())
 		}
 	}
-	fleet := func(t *testing.T, sink events.FleetSink, source ...events.Source) chan error {
+	fleet := func(t *testing.T, sink events.Sink, source ...events.Source) chan error {
 		errs := make(chan error, 100)
 		f := newFleet(t, sink, events.FleetConfig{OnError: func(err error) { errs <- err }})
 		mustSet(t, f, "s", events.Pod{ID: "b", Model: "n", Host: "127.0.0.1", Port: port - 1, Ranks: 2})

@@ -50,7 +50,7 @@ var promises = []promise{
 		{".", "delivery.adopt", "a kept index is confirmed", "\t\td.stream.interrupted = true\n", "", "TestAKeptIndexIsNotTrusted"},
 		{".", "delivery.join", "a kept index is trusted across a move", "d.moved = r.stream != st && r.state != StateUnknown", "d.moved = false", "TestTheRanksOfAKeptIndex"},
 		{".", "delivery.adopt", "one rank of a kept index goes on", "r != d.rank && !r.kept ||", "r != d.rank ||", "TestTheRanksOfAKeptIndex"},
-		{".", "Indexer.StreamNext", "a stream of a kept index stands nowhere", "err == nil && cur.Next > 0 {", "false && err == nil && cur.Next > 0 {", "TestAKeptStreamStandsSomewhere"},
+		{".", "sink.StreamNext", "a stream of a kept index stands nowhere", "err == nil && cur.Next > 0 {", "false && err == nil && cur.Next > 0 {", "TestAKeptStreamStandsSomewhere"},
 		{".", "delivery.deal", "what there was no room for was applied", " && !full, Gap", ", Gap", "TestNoRoom"},
 		{".", "ingest.discard", "a removed stream comes back where it was", "case cur.Next > 0:", "case false:", "TestRemoveStreamOfOthers"},
 		{".", "ingest.discard", "a backend without removal goes on from a removed cursor", "Epoch: cur.Epoch + 1}", "Epoch: cur.Epoch + 1, Next: cur.Next}", "TestRemoveStream"},

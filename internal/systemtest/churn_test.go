@@ -186,12 +186,12 @@ func runChurn(t *testing.T, ix *kvindex.Indexer, prompts [][]uint32, seed uint64
 		counts: make(map[string]int), retired: make(map[string][]string), gone: make(map[churnRankName]time.Time), told: make(map[string]bool), here: make(map[churnRankName]bool),
 	}
 	var err error
-	sink := events.FleetSink(ix)
+	sink := ix.Sink()
 	if seed%2 == 0 {
-		pool, err := events.NewPool(ix, events.PoolConfig{OnError: func(_ events.Message, err error) { c.failed(err) }})
+		pool, err := events.NewPool(ix.Sink(), events.PoolConfig{OnError: func(_ events.Message, err error) { c.failed(err) }})
 		c.must(err)
 		defer func() { c.must(pool.Close(context.Background())) }()
-		sink = pool
+		sink = pool.Sink()
 	}
 	c.fleet, err = events.NewFleet(sink, events.FleetConfig{
 		Subscriber: events.SubscriberConfig{BackoffMin: 10 * time.Millisecond, BackoffMax: 250 * time.Millisecond, Heartbeat: time.Second, ReplayTimeout: time.Second},
@@ -565,7 +565,7 @@ func (c *churn) keepBusy(p *churnPod) {
 		}
 	}
 	stream := fmt.Sprintf("tcp://%s:%d", p.Host, p.Port)
-	for time.Since(began) < churnEvery/5 && !c.ix.StreamView(p.ID, p.Model, stream).Heard.After(began) {
+	for time.Since(began) < churnEvery/5 && !c.ix.Sink().StreamView(p.ID, p.Model, stream).Heard.After(began) {
 		<-time.After(time.Millisecond)
 	}
 }

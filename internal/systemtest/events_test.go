@@ -13,7 +13,7 @@ import (
 // has names of streams that are no longer than those of pods.
 func TestPodBounds(t *testing.T) {
 	ix := open(t)
-	fleet, err := events.NewFleet(ix, events.FleetConfig{})
+	fleet, err := events.NewFleet(ix.Sink(), events.FleetConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
