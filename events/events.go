@@ -49,8 +49,7 @@
 //
 // # For authors of sinks
 //
-// [Decode] reads a payload into a [Batch] of [Event]. A [Sequencer] finds repeats, gaps
-// and restarts in a stream. An Indexer uses both.
+// [Decode] reads a payload into a [Batch] of [Event]. An Indexer uses it.
 package events
 
 import (

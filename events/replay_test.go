@@ -16,6 +16,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/sequence"
 	"github.com/kvindex/kvindex/internal/zmtp"
 )
 
@@ -24,7 +25,7 @@ import (
 type ledger struct {
 	deaf
 	mu      sync.Mutex
-	seqs    map[string]*events.Sequencer
+	seqs    map[string]*sequence.Sequencer
 	partial map[string]bool
 	entries []string
 	notes   chan events.Note           // if not nil
@@ -34,13 +35,13 @@ type ledger struct {
 }
 
 func newLedger() *ledger {
-	return &ledger{seqs: make(map[string]*events.Sequencer), partial: make(map[string]bool), changed: make(chan struct{})}
+	return &ledger{seqs: make(map[string]*sequence.Sequencer), partial: make(map[string]bool), changed: make(chan struct{})}
 }
 
-func (l *ledger) of(pod, model, stream string) *events.Sequencer {
+func (l *ledger) of(pod, model, stream string) *sequence.Sequencer {
 	key := streamOf(pod, model, stream)
 	if l.seqs[key] == nil {
-		l.seqs[key] = new(events.Sequencer)
+		l.seqs[key] = new(sequence.Sequencer)
 	}
 	return l.seqs[key]
 }
@@ -64,7 +65,7 @@ func (l *ledger) IngestMessage(m events.Message) (events.Receipt, error) {
 		return events.Receipt{}, m.Err
 	}
 	s := l.of(m.Pod, m.Model, m.Stream)
-	a := events.Arrival{Seq: m.Seq, Digest: events.Digest(m.Payload), Decoded: m.Err == nil, Replayed: m.Replayed}
+	a := sequence.Arrival{Seq: m.Seq, Digest: sequence.Digest(m.Payload), Decoded: m.Err == nil, Replayed: m.Replayed}
 	_, _ = fmt.Sscan(string(m.Payload), &a.Time)
 	v := s.Check(a)
 	if m.Hold && (v.Gap.Lost || v.Missed || v.Restarted || v.Doubtful && s.Ask()) {

@@ -1,4 +1,6 @@
-package events
+// Package sequence tells what a message of a stream is: the next one, one that comes again,
+// one behind a gap, or one of an engine that has restarted.
+package sequence
 
 import (
 	"cmp"
@@ -7,6 +9,8 @@ import (
 	"sort"
 
 	"github.com/zeebo/xxh3"
+
+	"github.com/kvindex/kvindex/events"
 )
 
 const (
@@ -25,7 +29,7 @@ const (
 // Digest returns a hash of a payload, by which a Sequencer recognises it.
 func Digest(payload []byte) uint64 { return xxh3.Hash(payload) }
 
-// Sequencer finds repeats, gaps and restarts in one stream, for authors of sinks. It
+// Sequencer finds repeats, gaps and restarts in one stream, for sinks. It
 // knows the numbers, digests and times of messages only; what follows for an index is
 // up to the sink. Check says what a message is. Advance records that the message was
 // dealt with, so that a sink that could not apply a message may try it again.
@@ -205,7 +209,7 @@ type Arrival struct {
 // Verdict is what a Sequencer finds of a message.
 type Verdict struct {
 	Duplicate bool
-	Gap       Gap
+	Gap       events.Gap
 	Restarted bool
 	// Missed: this is the first message that came of the engine's life, and not the first
 	// one that the engine has published. Later losses are a Gap.
@@ -231,7 +235,7 @@ func (s *Sequencer) Check(a Arrival) Verdict {
 	case s.other:
 		v.Restarted, v.Missed, v.Epoch = true, true, s.epoch+1
 	case a.Seq > s.next:
-		v.Gap = Gap{From: s.next, To: a.Seq - 1, Lost: true}
+		v.Gap = events.Gap{From: s.next, To: a.Seq - 1, Lost: true}
 	default:
 		v.Doubtful = (s.blind || s.away) && !a.Replayed
 	}
