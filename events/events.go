@@ -11,7 +11,7 @@
 //   - [Subscriber] for one engine whose address does not change, and for engines that
 //     connect to you. Read [NewSubscriber] and [SubscriberConfig].
 //
-// You need nothing else of this package, but [TransportError] and [SilentError].
+// You need nothing else of this package, but [TransportError].
 //
 // # Words
 //

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/kvindex/kvindex/internal/topic"
 	"github.com/kvindex/kvindex/internal/zmtp"
 )
 
@@ -98,8 +99,9 @@ type SubscriberConfig struct {
 	// in requests. Both are required without Bind. With Bind, what is empty comes from the
 	// topic.
 	Pod, Model string
-	// ParseTopic takes pod and model from a topic, with Bind. nil is the function
-	// ParseTopic, for topics of the form kv@POD@MODEL.
+	// ParseTopic takes pod and model from a topic, with Bind. nil takes topics of
+	// the form kv@POD@MODEL, which llm-d uses: POD has no @, and MODEL is the rest, whatever
+	// is in it.
 	ParseTopic func(topic string) (pod, model string, err error)
 
 	// Replay is the endpoint of the engine's replay socket (replay_endpoint, where vLLM and
@@ -125,7 +127,7 @@ type SubscriberConfig struct {
 	// doubles with each attempt, and varies at random by half. 0: 100 ms, and 1 s.
 	BackoffMin, BackoffMax time.Duration
 	// Silence: if an engine has published nothing for this time since its first connection
-	// (with Bind, since each connection), OnError gets a SilentError, once. 0: 30 s.
+	// (with Bind, since each connection), OnError gets the likely causes, once. 0: 30 s.
 	Silence time.Duration
 	// Heartbeat: if a peer has sent nothing for this time, it is asked for a sign of life,
 	// if it speaks ZMTP 3.1, as libzmq does since 4.3. If it sends nothing for this time
@@ -295,7 +297,7 @@ func (c SubscriberConfig) withDefaults() SubscriberConfig {
 	c.ReplayTimeout = cmp.Or(c.ReplayTimeout, defaultReplayTimeout)
 	c.Silence = cmp.Or(c.Silence, defaultSilence)
 	if c.ParseTopic == nil {
-		c.ParseTopic = ParseTopic
+		c.ParseTopic = topic.Parse
 	}
 	return c
 }

@@ -285,15 +285,15 @@ func TestSilence(t *testing.T) {
 			m.wire(w)
 			runSubscriber(t, w.ix.Sink(), w.SubscriberConfig)
 			w.reaches(kvindex.StateSilent)
-			silent := new(events.SilentError)
-			if err := w.told(m.told); !errors.As(err, &silent) || silent.Pod != "a" || silent.Model != "m" || silent.Endpoint != w.Endpoint {
+			told := new(events.TransportError)
+			if err := w.told(m.told); !errors.As(err, &told) || told.Pod != "a" || told.Model != "m" || told.Endpoint != w.Endpoint {
 				t.Errorf("%#v", err)
 			}
 			w.reaches(kvindex.StateSilent)
 			// As long a silence later another one is told of, and this one not again.
 			w.Pod = "b"
 			runSubscriber(t, w.ix.Sink(), w.SubscriberConfig)
-			if err := w.told(m.told); !errors.As(err, &silent) || silent.Pod != "b" {
+			if err := w.told(m.told); !errors.As(err, &told) || told.Pod != "b" {
 				t.Errorf("%#v", err)
 			}
 		})
