@@ -30,6 +30,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/stats"
 )
 
 // unnumbered applies the batch, whose order and completeness the host vouches
@@ -50,8 +51,8 @@ func (in *ingest) unnumbered(bad error) error {
 	in.convert.partial = r.lossy()
 	if _, err := in.apply(r, index.Cursor{}); err != nil {
 		if errors.Is(err, ErrFull) {
-			in.noRoom(r, Loss{Pod: in.pod, Model: in.model, Rank: r.n, Cause: LossFull, Time: timeOf(in.batch), Err: err})
-			in.count(nil, StreamStats{Messages: 1, NoRoom: 1})
+			in.noRoom(r, Loss{Pod: in.pod, Model: in.model, Rank: r.n, Cause: lossFull, Time: timeOf(in.batch), Err: err})
+			in.count(nil, stats.Traffic{Messages: 1, NoRoom: 1})
 		} else {
 			in.setLate(r, err)
 		}
@@ -63,7 +64,7 @@ func (in *ingest) unnumbered(bad error) error {
 	in.noteHybrid(r)
 	in.noteForm(r)
 	in.cured(r)
-	s := StreamStats{Messages: 1}
+	s := stats.Traffic{Messages: 1}
 	if in.delayed {
 		s.Delayed = 1
 	}
@@ -128,7 +129,7 @@ func (d *delivery) take() (again bool, err error) {
 		d.tellLoss(-1)
 	}
 	if full {
-		l := d.loss(r.n, LossFull)
+		l := d.loss(r.n, lossFull)
 		l.Err = err
 		d.noRoom(r, l)
 	}
@@ -212,24 +213,24 @@ func (d *delivery) cursor() index.Cursor {
 
 // tellLoss notes a loss for the hook: of a rank, or -1 if none of the stream is known.
 func (d *delivery) tellLoss(rank int) {
-	v, cause := &d.verdict, LossMoved
+	v, cause := &d.verdict, lossMoved
 	switch {
 	case v.Restarted:
-		cause = LossRestart
+		cause = lossRestart
 	case v.Gap.Lost:
-		cause = LossGap
+		cause = lossGap
 	case d.bad != nil:
-		cause = LossMalformed
+		cause = lossMalformed
 	}
 	l := d.loss(rank, cause)
 	l.Err = d.bad
-	l.Replayed = cause == LossGap && d.m.Replayed
-	l.Kept = rank >= 0 && d.keeps() && cause != LossMoved
+	l.Replayed = cause == lossGap && d.m.Replayed
+	l.Kept = rank >= 0 && d.keeps() && cause != lossMoved
 	d.losses = append(d.losses, l)
 }
 
 // loss is a loss that the message shows.
-func (d *delivery) loss(rank int, cause LossCause) Loss {
+func (d *delivery) loss(rank int, cause string) Loss {
 	l := Loss{Pod: d.pod, Model: d.model, Stream: d.m.Stream, Rank: rank, Cause: cause, Seq: d.m.Seq, Gap: d.verdict.Gap}
 	if d.bad == nil {
 		l.Time = timeOf(d.batch)
@@ -384,7 +385,7 @@ func (x *Indexer) applying() (context.Context, context.CancelFunc) {
 	if x.ownsIndex {
 		return context.Background(), func() {}
 	}
-	return context.WithTimeout(context.Background(), ApplyTimeout)
+	return context.WithTimeout(context.Background(), applyTimeout)
 }
 
 // source is a rank to the index.

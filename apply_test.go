@@ -19,8 +19,8 @@ func TestLossByStream(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 4)
 	ranks := func() (got [4]int) {
 		t.Helper()
-		for _, info := range ix.Pods(nil)[0].Sources {
-			got[info.Rank] = info.Blocks.Of(kvindex.TierGPU)
+		for _, info := range ix.Pods(nil)[0].Ranks {
+			got[info.Rank] = info.Blocks[kvindex.TierGPU]
 		}
 		return got
 	}
@@ -35,7 +35,7 @@ func TestLossByStream(t *testing.T) {
 	if got := ranks(); got != [4]int{1, 2, 3, 4} {
 		t.Fatalf("blocks by rank %v", got)
 	}
-	if info := ix.Pods(nil)[0]; info.State != kvindex.StatePartial || info.Sources[2].State != kvindex.StateLive {
+	if info := ix.Pods(nil)[0]; info.State != kvindex.StatePartial || info.Ranks[2].State != kvindex.StateLive {
 		t.Errorf("%+v", info)
 	}
 	if _, err := ix.IngestMessage(message("s", 9, 2, 1, p.Stored(0, 1))); err != nil {
@@ -57,7 +57,7 @@ func TestLossByStream(t *testing.T) {
 func TestLossKeep(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	doubtful := func() *kvindex.Indexer {
-		ix := open(t, kvindex.WithLossPolicy(kvindex.KeepOnLoss))
+		ix := open(t, kvindex.WithKeepOnLoss())
 		play(t, ix, p,
 			step{message("s", 0, 1, 0, p.Stored(0, 4)), taken, 4, kvindex.StateLive},
 			step{message("s", 2, 3, 0, p.Stored(4, 5)), kvindex.Receipt{Applied: true, Gap: lostGap(1, 1)}, 5, kvindex.StateUncertain},
@@ -74,7 +74,7 @@ func TestLossKeep(t *testing.T) {
 		step{message("s", 5, 6, 0, p.Removed(3)), taken, 3, kvindex.StateUncertain},
 	)
 
-	ix := open(t, kvindex.WithLossPolicy(kvindex.KeepOnLoss))
+	ix := open(t, kvindex.WithKeepOnLoss())
 	play(t, ix, p, step{message("s", 0, 1, 0, p.Stored(0, 4)), taken, 4, kvindex.StateLive})
 	bad := message("s", 1, 2, 0)
 	bad.Payload = []byte("no msgpack")
@@ -84,7 +84,7 @@ func TestLossKeep(t *testing.T) {
 	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.MatchedBlocks != 4 || s.State != kvindex.StateUncertain {
 		t.Errorf("a bad message: %+v", s)
 	}
-	ix = open(t, kvindex.WithLossPolicy(kvindex.KeepOnLoss))
+	ix = open(t, kvindex.WithKeepOnLoss())
 	ingest(t, ix, "a", p.Stored(0, 3))
 	if err := ix.MarkLost("a", 0); err != nil {
 		t.Fatal(err)
@@ -96,9 +96,6 @@ func TestLossKeep(t *testing.T) {
 	ingest(t, ix, "a", p.Removed(0))
 	if got := blocks(t, ix, "a", p); got != 0 {
 		t.Errorf("%d blocks behind a removal of the first: a report was counted", got)
-	}
-	if _, err := kvindex.New(kvindex.WithLossPolicy(7)); err == nil {
-		t.Error("policy 7 is no error")
 	}
 }
 
@@ -175,7 +172,7 @@ func TestLag(t *testing.T) {
 		}
 		for _, i := range ix.Pods(nil) {
 			if i.Pod == pod {
-				return i.Sources[0].Lag
+				return i.Ranks[0].Lag
 			}
 		}
 		t.Fatalf("no pod %s", pod)
@@ -207,7 +204,7 @@ func TestALossIsOfTheRanksOfItsStream(t *testing.T) {
 	} {
 		var lost []int
 		ix := open(t, kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) {
-			if l.Cause == kvindex.LossMalformed {
+			if l.Cause == "malformed" {
 				lost = append(lost, l.Rank)
 			}
 		}}))

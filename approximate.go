@@ -134,7 +134,7 @@ func (x *Indexer) refused(pod, model string) error {
 // a message counts for more than a name that a request has brought. A model that nothing was
 // sent for goes first. p.mu is held.
 func (x *Indexer) makeRoom(p *pod, model string) {
-	if p.models[model] != nil || p.asked[model] != nil || len(p.models)+len(p.asked) < MaxModels {
+	if p.models[model] != nil || p.asked[model] != nil || len(p.models)+len(p.asked) < maxModels {
 		return
 	}
 	var name string
@@ -165,7 +165,7 @@ func (a *approximation) of(view *index.View) *estimated {
 	if ok {
 		return a.ranks[at]
 	}
-	if len(a.ranks) >= MaxRanks {
+	if len(a.ranks) >= maxRanks {
 		return nil
 	}
 	e := &estimated{view, estimate.New(a.Blocks, a.TTL)}

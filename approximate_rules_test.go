@@ -439,14 +439,14 @@ func TestApproximateExplain(t *testing.T) {
 	for _, c := range []struct {
 		pod    string
 		tokens []uint32
-		cause  kvindex.Cause
+		cause  string
 		says   string
 	}{
-		{"pod", believed.Tokens, kvindex.CauseApproximate, "80 tokens"},
-		{"pod", make([]uint32, 40), kvindex.CauseApproximate, " 0 tokens"},
-		{"pod", make([]uint32, 4), kvindex.CauseNoBlock, "4 tokens"},
-		{"wrong", believed.Tokens, kvindex.CauseUnknownPod, "Blocks is 0"},
-		{"exact", believed.Tokens, kvindex.CauseNeverStored, "block 1"},
+		{"pod", believed.Tokens, "approximate", "80 tokens"},
+		{"pod", make([]uint32, 40), "approximate", " 0 tokens"},
+		{"pod", make([]uint32, 4), "no_block", "4 tokens"},
+		{"wrong", believed.Tokens, "unknown_pod", "Blocks is 0"},
+		{"exact", believed.Tokens, "never_stored", "block 1"},
 	} {
 		e := explain(t, f.Indexer, kvindex.Request{Model: "m", Tokens: c.tokens}, c.pod)
 		if e.Cause != c.cause || !strings.Contains(e.Why, c.says) {
@@ -458,7 +458,7 @@ func TestApproximateExplain(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := explain(t, f.Indexer, kvindex.Request{Model: "m", Tokens: believed.Tokens}, "exact")
-	if e.Cause == kvindex.CauseUntold || e.Score.PredictedTokens != 80 || !strings.Contains(e.String(), "80 predicted") {
+	if e.Cause == "untold" || e.Score.PredictedTokens != 80 || !strings.Contains(e.String(), "80 predicted") {
 		t.Errorf("of a rank that it was sent to:\n%v", e)
 	}
 }

@@ -235,7 +235,7 @@ func (x *Indexer) unknownAdapter(model, name string) error {
 // explain adds to an error about the model of set that its name is not known.
 func (set *candidateSet) explain(err error) error {
 	switch {
-	case outcomeOf(err) == OutcomeCancelled: // says nothing of the name
+	case outcomeOf(err) == outcomeCancelled: // says nothing of the name
 	case set.unknown != nil:
 		return fmt.Errorf("%w (%w)", err, set.unknown)
 	case set.model == nil:

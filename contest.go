@@ -59,7 +59,7 @@ func (d *delivery) standBack() {
 	}
 	if !c.told {
 		c.told = true
-		l := d.loss(d.rank.n, LossContested)
+		l := d.loss(d.rank.n, lossContested)
 		l.Err, l.Kept = errContested, true
 		d.losses = append(d.losses, l)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/stats"
 	"github.com/zeebo/xxh3"
 )
 
@@ -26,8 +27,8 @@ type converter struct {
 	// unrecognized is what the batch has that is not known, behind the last change that
 	// clears all.
 	unrecognized []string
-	mayRemove    bool        // some of that may say that blocks have left the cache
-	groups       []GroupInfo // of the batch, as the profile knows them
+	mayRemove    bool          // some of that may say that blocks have left the cache
+	groups       []stats.Group // of the batch, as the profile knows them
 	locals       []index.Local
 	hashes       []index.Hash
 	extras       []extra
@@ -142,7 +143,7 @@ func (c *converter) groupOf(e *events.Event) Group {
 	if g.Kind == GroupOther && e.GroupKind != "" {
 		c.unknown("kv_cache_spec_kind", e.GroupKind)
 	}
-	g.Draft = hasDraft(c.groups, GroupInfo{g, e.BlockSize})
+	g.Draft = hasDraft(c.groups, stats.Group{Group: g, BlockSize: e.BlockSize})
 	return g
 }
 
@@ -224,7 +225,7 @@ func (c *converter) stored(e *events.Event) index.Change {
 	ch.Locals = c.locals[from:len(c.locals):len(c.locals)]
 	if !ch.HasParent {
 		ch.Root = c.hash.root(s, v)
-		if s.salt != "" && len(s.adapter) <= MaxName {
+		if s.salt != "" && len(s.adapter) <= maxName {
 			c.recent.salted.add(saltedRoot{ch.Root, v, s.adapter})
 		}
 	}

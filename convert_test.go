@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/fakeengine/enginehash"
 )
@@ -25,7 +26,7 @@ func TestTiers(t *testing.T) {
 	for b, medium := range []string{"gpu", "cpu", "Disk", "object_store", "from the future", ""} {
 		ingest(t, ix, "a", p.Removed(b), tier(medium, b))
 	}
-	want := kvindex.TierCountsOf(2, 1, 1, 1, 1)
+	want := [index.NumTiers]int{2, 1, 1, 1, 1}
 	s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]
 	if s.Tiers != want || s.MatchedBlocks != 6 || s.CachedTokens != 16 {
 		t.Errorf("got %+v", s)
@@ -47,11 +48,11 @@ func TestTierNames(t *testing.T) {
 		stored.Medium = name
 		removed := p.Removed(0)
 		ingest(t, ix, "a", stored)
-		if got := ix.Stats().Blocks; got.Of(want) == 0 || want != kvindex.TierGPU && got.Of(kvindex.TierGPU) > 0 {
+		if got := ix.Stats().Blocks; got[want] == 0 || want != kvindex.TierGPU && got[kvindex.TierGPU] > 0 {
 			t.Errorf("%q: %v", name, got)
 		}
 		ingest(t, ix, "a", removed)
-		if got := ix.Stats().Blocks; want != kvindex.TierGPU && got.Of(want) == 0 {
+		if got := ix.Stats().Blocks; want != kvindex.TierGPU && got[want] == 0 {
 			t.Errorf("%q: removed from the gpu: %v", name, got)
 		}
 	}

@@ -32,6 +32,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/sections"
+	"github.com/kvindex/kvindex/stats"
 )
 
 // listingTimeout is how long Pods and Stats, which have no context, wait for a listing.
@@ -237,7 +238,7 @@ func viewOf(entries []index.Entry) (v listedView, ok bool) {
 	for i := range entries {
 		e := &entries[i]
 		n := e.Source.Rank
-		if e.Fed || (&events.Batch{Rank: n}).Validate() != nil || len(v.ranks) >= MaxRanks {
+		if e.Fed || (&events.Batch{Rank: n}).Validate() != nil || len(v.ranks) >= maxRanks {
 			continue
 		}
 		note, err := readNote(e.Note)
@@ -325,7 +326,7 @@ type toldRank struct {
 	is     bool
 	state  State
 	lossy  bool
-	groups []GroupInfo
+	groups []stats.Group
 }
 
 // tell tells others of the pod what has changed. pod.mu is held.
@@ -404,7 +405,7 @@ type podNote struct {
 type rankNote struct {
 	state  State
 	lossy  bool // it may hold more than is known, or less
-	groups []GroupInfo
+	groups []stats.Group
 }
 
 // noteVersion is the first byte of a note. Whoever reads another one reads nothing.
@@ -446,7 +447,7 @@ func readNote(b []byte) (n sourceNote, err error) {
 			if f.Err() != nil {
 				break
 			}
-			if len(a) > 0 && len(a) <= MaxName && len(p.adapters) < MaxAdapters {
+			if len(a) > 0 && len(a) <= maxName && len(p.adapters) < maxAdapters {
 				p.adapters = append(p.adapters, string(a))
 			}
 		}
@@ -465,13 +466,13 @@ func readNote(b []byte) (n sourceNote, err error) {
 }
 
 // readTold reads groups as an engine can have told them.
-func readTold(f *sections.Fields) []GroupInfo {
+func readTold(f *sections.Fields) []stats.Group {
 	groups, err := readGroups(f)
 	if err != nil {
 		f.Refuse(err)
 	}
 	for i, g := range groups {
-		if g.BlockSize == 0 || g.BlockSize > math.MaxInt32 || g.Window > math.MaxInt32 || slices.ContainsFunc(groups[:i], func(o GroupInfo) bool { return o.ID == g.ID }) {
+		if g.BlockSize == 0 || g.BlockSize > math.MaxInt32 || g.Window > math.MaxInt32 || slices.ContainsFunc(groups[:i], func(o stats.Group) bool { return o.ID == g.ID }) {
 			f.Refuse(errNote)
 		}
 	}

@@ -52,7 +52,7 @@ func newListings(t *testing.T, seed uint64, keep, removes bool, fired map[string
 	}
 	opts := []kvindex.Option{kvindex.WithProfile(listedProfile)}
 	if keep {
-		opts = append(opts, kvindex.WithLossPolicy(kvindex.KeepOnLoss))
+		opts = append(opts, kvindex.WithKeepOnLoss())
 	}
 	s := &listings{T: t, r: rand.New(rand.NewPCG(seed, 3)), fired: fired, next: make(map[string]uint64), epoch: make(map[string]float64)}
 	s.writer = open(t, append(opts, as())...)
@@ -226,8 +226,8 @@ func (s *listings) ask() kvindex.Request {
 func listedOf(pods []kvindex.PodInfo) (of []kvindex.PodInfo) {
 	for _, p := range pods {
 		info := kvindex.PodInfo{Pod: p.Pod, Model: p.Model, State: p.State, WantsFullReport: p.WantsFullReport, Profile: p.Profile, Adapters: p.Adapters}
-		for _, r := range p.Sources {
-			info.Sources = append(info.Sources, kvindex.SourceInfo{Rank: r.Rank, State: r.State, Groups: r.Groups})
+		for _, r := range p.Ranks {
+			info.Ranks = append(info.Ranks, kvindex.RankInfo{Rank: r.Rank, State: r.State, Groups: r.Groups})
 		}
 		of = append(of, info)
 	}
@@ -265,7 +265,7 @@ func (s *listings) check() {
 	for _, p := range want {
 		s.fired[p.State.String()]++
 		s.fired["adapters"] += len(p.Adapters)
-		s.fired["ranks"] += len(p.Sources)
+		s.fired["ranks"] += len(p.Ranks)
 	}
 }
 

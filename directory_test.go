@@ -19,6 +19,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
+	"github.com/kvindex/kvindex/stats"
 )
 
 // sharing is a writer and a reader of one index.
@@ -42,7 +43,7 @@ func shownPods(ix *kvindex.Indexer) string {
 	var all []string
 	for _, p := range ix.Pods(nil) {
 		var ranks []string
-		for _, r := range p.Sources {
+		for _, r := range p.Ranks {
 			ranks = append(ranks, fmt.Sprintf("%d=%v", r.Rank, r.State))
 		}
 		all = append(all, fmt.Sprintf("%s/%s=%v%v", p.Pod, p.Model, p.State, ranks))
@@ -80,7 +81,7 @@ func TestListedPods(t *testing.T) {
 	if got := s.states(t, kvindex.Request{}); got != "a/0=3/live b/2=2/live c/0=0/silent" {
 		t.Error(got)
 	}
-	if st := s.reader.Stats(); st.Pods != 3 || st.Models != 1 || st.Sources != 2 || st.Silent != 1 {
+	if st := s.reader.Stats(); st.Pods != 3 || st.Models != 1 || st.Ranks != 2 || st.Silent != 1 {
 		t.Errorf("%+v", st)
 	}
 
@@ -211,7 +212,7 @@ func TestNotesOfOthers(t *testing.T) {
 	put("good", 1, 1, 0)
 	put("ranks", 0, 1, 0)
 	for _, p := range s.reader.Pods(nil) {
-		if p.Pod == "good" && (p.State != kvindex.StateUncertain || len(p.Sources) != 1 || p.WantsFullReport) {
+		if p.Pod == "good" && (p.State != kvindex.StateUncertain || len(p.Ranks) != 1 || p.WantsFullReport) {
 			t.Errorf("%+v", p)
 		}
 	}
@@ -452,13 +453,13 @@ func TestHeardWithItsMessage(t *testing.T) {
 		applied <- err
 	}()
 	<-entered
-	stream := func() kvindex.StreamInfo {
+	stream := func() stats.Stream {
 		for _, p := range ix.Pods(nil) {
 			if p.Pod == "b" && len(p.Streams) == 1 {
 				return p.Streams[0]
 			}
 		}
-		return kvindex.StreamInfo{}
+		return stats.Stream{}
 	}
 	if st := stream(); st.Stream != "tcp" || !st.Heard.IsZero() || st.Next != 0 {
 		t.Errorf("while the message is applied: %+v", st)
@@ -689,7 +690,7 @@ func TestApplyDelayed(t *testing.T) {
 // and by Explain.
 func TestDegraded(t *testing.T) {
 	var scored kvindex.Scored
-	s := newSharing(t, kvindex.WithHooks(kvindex.Hooks{Scored: func(of kvindex.Scored) { scored = of }}))
+	s := newSharing(t, kvindex.WithHooks(kvindex.Hooks{Scored: func(_ context.Context, of kvindex.Scored) { scored = of }}))
 	said(t, s.writer, "a", 0, s.p.Stored(0, 3))
 	q := kvindex.Request{Model: "m", Tokens: s.p.Tokens}
 	var a kvindex.Answer
@@ -713,7 +714,7 @@ func TestDegraded(t *testing.T) {
 	if b, err := json.Marshal(scored); err != nil || !strings.Contains(string(b), `"Degraded":"the index is away"`) {
 		t.Errorf("%s, %v", b, err)
 	}
-	if e, err := s.reader.Explain(ctx, &q, "a"); err != nil || e.Cause != kvindex.CauseError || !errors.Is(e.Err, away) {
+	if e, err := s.reader.Explain(ctx, &q, "a"); err != nil || e.Cause != "error" || !errors.Is(e.Err, away) {
 		t.Errorf("%+v, %v", e, err)
 	}
 	q.Pods = []string{}
@@ -725,7 +726,7 @@ func TestDegraded(t *testing.T) {
 	if ask(); a.Degraded != nil || a.Pods[0].CachedTokens != 48 {
 		t.Fatalf("%+v", a)
 	}
-	if st := s.reader.Stats().Scores; st.Degraded != 1 || st.Outcomes.Of(kvindex.OutcomeScored) != 4 {
+	if st := s.reader.Stats().Scores; st.Degraded != 1 || st.Outcomes["scored"] != 4 {
 		t.Errorf("%+v", st)
 	}
 	if b, err := json.Marshal(a); err != nil || strings.Contains(string(b), "Degraded") {
@@ -743,11 +744,11 @@ func TestExplainListed(t *testing.T) {
 	for _, c := range []struct {
 		ix    *kvindex.Indexer
 		pod   string
-		cause kvindex.Cause
+		cause string
 	}{
-		{s.writer, "a", kvindex.CauseEvicted}, {s.reader, "a", kvindex.CauseElsewhere},
-		{s.writer, "b", kvindex.CauseWhole}, {s.reader, "b", kvindex.CauseWhole},
-		{s.reader, "c", kvindex.CauseSilent}, {s.reader, "d", kvindex.CauseUnknownPod},
+		{s.writer, "a", "evicted"}, {s.reader, "a", "elsewhere"},
+		{s.writer, "b", "whole"}, {s.reader, "b", "whole"},
+		{s.reader, "c", "silent"}, {s.reader, "d", "unknown_pod"},
 	} {
 		if e := explain(t, c.ix, q, c.pod); e.Cause != c.cause {
 			t.Errorf("%s: %v", c.pod, e)
@@ -756,11 +757,11 @@ func TestExplainListed(t *testing.T) {
 	if err := s.writer.RemovePod("b"); err != nil {
 		t.Fatal(err)
 	}
-	if e := explain(t, s.reader, q, "a"); e.Cause != kvindex.CauseUntold {
+	if e := explain(t, s.reader, q, "a"); e.Cause != "untold" {
 		t.Errorf("%v", e)
 	}
 	s.stale("a", true)
-	if e := explain(t, s.reader, q, "a"); e.Cause != kvindex.CauseHeldBack {
+	if e := explain(t, s.reader, q, "a"); e.Cause != "held_back" {
 		t.Errorf("%v", e)
 	}
 }

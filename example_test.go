@@ -190,7 +190,7 @@ func ExampleWithIndex() {
 	}
 	defer ix.Close()
 	err = ix.Ingest("pod-a", "llama", stored(ids(48)))
-	fmt.Println(err, ix.Stats().Blocks.Of(kvindex.TierGPU))
+	fmt.Println(err, ix.Stats().Blocks[kvindex.TierGPU])
 	// Output: <nil> 3
 }
 

@@ -86,7 +86,7 @@ func TestExcludeWhatACheckFinds(t *testing.T) {
 	if err := ix.ScoreRequest(ctx, &kvindex.Request{Body: tools}, &answer); !errors.Is(err, chat.ErrNotScorable) || !strings.Contains(err.Error(), ": tools") {
 		t.Error(err)
 	}
-	if got := ix.Stats().Scores.Outcomes.Of(kvindex.OutcomeNotScorable); got != 1 {
+	if got := ix.Stats().Scores.Outcomes["not_scorable"]; got != 1 {
 		t.Errorf("%d not scorable", got)
 	}
 	if got := holders(score(t, ix, kvindex.Request{Body: plain})); got != "a b" {

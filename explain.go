@@ -20,61 +20,9 @@ import (
 	"time"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/stats"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
-
-// Cause is the reason why a score is not higher: why the first block that does not
-// count is not counted. In JSON it is its String.
-type Cause uint8
-
-// The causes. If several are true, an Explanation has the first in this order, with two
-// exceptions: CauseLost comes after CauseMemory if it is only possible, and CauseSilent
-// comes after CausePartial if the pod has other streams that are not silent.
-const (
-	CauseError          Cause = iota + 1 // the request is not scored: Explanation.Err, counted as Outcome
-	CauseUnknownModel                    // no pod is known for the model: Explanation.Unknown
-	CauseUnknownAdapter                  // no event has named the adapter: Explanation.Unknown
-	CauseUnknownPod                      // nothing is known of the pod for this model
-	CauseNotScorable                     // the chat uses a feature that is excluded for the pod: PodScore.NotScorable
-	CauseNoBlock                         // the prompt is shorter than a block of the pod
-	CauseApproximate                     // no event of the pod has come, and none is expected (Profile.Approximate): nothing of it is proven
-	CauseWhole                           // nothing is missing: all whole blocks are in the gpu. The rest of a block, and the last token, are always computed
-	CauseLowerTier                       // the block is in Explanation.Tier and not in the gpu
-	CauseGroup                           // one group of the engine holds the block; another one lacks what a hit there needs, or draft layers compute the block again
-	CauseHidden                          // an event removed the block; the pod may have a copy that was not counted (CopiesGuarded)
-	CauseEvicted                         // the pod held the block and has removed it
-	CauseLost                            // the block was forgotten after a loss, or its announcement was lost: Explanation.Loss
-	CauseCleared                         // the pod held the block, and then its cache was emptied
-	CauseParked                          // events that may be about the block wait for a parent that is not known
-	CauseSilent                          // a stream of the pod has brought no message yet
-	CauseElsewhere                       // other pods hold the block, and this pod has never stored it as far as is known
-	CauseOtherAdapter                    // the pod holds the same tokens for another adapter: Explanation.Scope
-	CauseOtherSalt                       // the pod holds the same tokens for another salt
-	CauseOtherMedia                      // the pod holds the same tokens with other media
-	CauseContested                       // two streams bring messages of the rank
-	CauseHeldBack                        // messages wait for others, or older messages are being applied
-	CauseMemory                          // the index has given up blocks of the rank, because its memory is full (WithMemory): Explanation.Evicted
-	CausePartial                         // a part of the pod's past was never seen
-	CauseUnplaced                        // the pod holds blocks of which the prefix is not known: the block may be one of them
-	CauseNeverStored                     // the pod has never stored the block, as far as is known
-	CauseUntold                          // the block is not held; the index cannot say more (it is no index.Explainer), or it changes too fast
-)
-
-var causeNames = []string{
-	0: "none", CauseError: "error", CauseUnknownModel: "unknown_model", CauseUnknownAdapter: "unknown_adapter", CauseUnknownPod: "unknown_pod", CauseNotScorable: "not_scorable",
-	CauseNoBlock: "no_block", CauseApproximate: "approximate", CauseWhole: "whole", CauseLowerTier: "lower_tier", CauseGroup: "group", CauseHidden: "hidden", CauseEvicted: "evicted",
-	CauseLost: "lost", CauseCleared: "cleared", CauseParked: "parked", CauseSilent: "silent", CauseElsewhere: "elsewhere",
-	CauseOtherAdapter: "other_adapter", CauseOtherSalt: "other_salt", CauseOtherMedia: "other_media", CauseContested: "contested",
-	CauseHeldBack: "held_back", CauseMemory: "memory", CausePartial: "partial", CauseUnplaced: "unplaced", CauseNeverStored: "never_stored", CauseUntold: "untold",
-}
-
-func (c Cause) String() string { return nameOf(causeNames, c) }
-
-// MarshalText returns the String of c.
-func (c Cause) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
-
-// UnmarshalText reads what MarshalText has written.
-func (c *Cause) UnmarshalText(text []byte) error { return setByName(c, causeNames, text) }
 
 // Explanation says why the score of a pod is what it is. It contains the prompt, so
 // keep it as secret as the prompt. It does not contain the salt.
@@ -90,7 +38,7 @@ type Explanation struct {
 	// Score is that of ScoreRequest for the pod, Err its error or Answer.Degraded, and Unknown
 	// its Answer.Unknown. Stats would count it as Outcome.
 	Score        PodScore
-	Outcome      Outcome
+	Outcome      string
 	Err, Unknown error
 
 	// BlockTokens is the block size of the pod in tokens, 0 if it is not known. The prompt
@@ -101,22 +49,52 @@ type Explanation struct {
 	Rank                int
 	Block, Token        int
 
-	// Cause is the reason why that block does not count. Why says it in words, with what
-	// to look at next.
-	Cause Cause
+	// Cause is the reason why that block does not count, and Why says it in a sentence, with
+	// what to look at next. If several causes are true, Cause is the first in this order, but
+	// lost comes after memory if it is only possible, and silent after partial if the pod has
+	// other streams that are not silent:
+	//
+	//	error            the request is not scored: Err, counted as Outcome
+	//	unknown_model    no pod is known for the model: Unknown
+	//	unknown_adapter  no event has named the adapter: Unknown
+	//	unknown_pod      nothing is known of the pod for this model
+	//	not_scorable     the chat uses a feature that is excluded for the pod: PodScore.NotScorable
+	//	no_block         the prompt is shorter than a block of the pod
+	//	approximate      no event of the pod has come, and none is expected (Profile.Approximate): nothing of it is proven
+	//	whole            nothing is missing: all whole blocks are in the gpu. The rest of a block, and the last token, are always computed
+	//	lower_tier       the block is in Tier and not in the gpu
+	//	group            one group of the engine holds the block; another one lacks what a hit there needs, or draft layers compute the block again
+	//	hidden           an event removed the block; the pod may have a copy that was not counted (CopiesGuarded)
+	//	evicted          the pod held the block and has removed it
+	//	lost             the block was forgotten after a loss, or its announcement was lost: Loss
+	//	cleared          the pod held the block, and then its cache was emptied
+	//	parked           events that may be about the block wait for a parent that is not known
+	//	silent           a stream of the pod has brought no message yet
+	//	elsewhere        other pods hold the block, and this pod has never stored it as far as is known
+	//	other_adapter    the pod holds the same tokens for another adapter: Scope
+	//	other_salt       the pod holds the same tokens for another salt
+	//	other_media      the pod holds the same tokens with other media
+	//	contested        two streams bring messages of the rank
+	//	held_back        messages wait for others, or older messages are being applied
+	//	memory           the index has given up blocks of the rank, because its memory is full (WithMemory): Evicted
+	//	partial          a part of the pod's past was never seen
+	//	unplaced         the pod holds blocks of which the prefix is not known: the block may be one of them
+	//	never_stored     the pod has never stored the block, as far as is known
+	//	untold           the block is not held; the index cannot say more, or it changes too fast
+	Cause string
 	Why   string
 
-	Tier   Tier      // of CauseLowerTier
-	Pods   []string  // of CauseElsewhere: the first by name
-	Others int       // of CauseElsewhere: the number of such pods
+	Tier   Tier      // with cause lower_tier
+	Pods   []string  // with cause elsewhere: the first by name
+	Others int       // with cause elsewhere: the number of such pods
 	Scope  string    // the adapter or the media for which the pod holds the tokens; of a salt only that there is one
-	Loss   LossCause // of CauseLost
-	LostAt time.Time // of CauseLost: the time when the loss was noticed
-	Parked int       // of CauseParked: the number of events that wait
+	Loss   string    // with cause lost
+	LostAt time.Time // with cause lost: the time when the loss was noticed
+	Parked int       // with cause parked: the number of events that wait
 	// Unplaced is the number of hashes of the pod's rank that may be the block, because
-	// their prefix is not known. It is set with CauseUnplaced, and may be set with others.
+	// their prefix is not known. It is set with cause unplaced, and may be set with others.
 	Unplaced int
-	// Evicted is SourceInfo.Evicted of rank Rank; of all ranks if the pod holds nothing of
+	// Evicted is RankInfo.Evicted of rank Rank; of all ranks if the pod holds nothing of
 	// the prompt; 0 if the index cannot tell.
 	Evicted uint64
 }
@@ -126,17 +104,10 @@ func (e *Explanation) MarshalJSON() ([]byte, error) {
 	type fields Explanation
 	return json.Marshal(struct {
 		*fields
-		Err, Unknown string     `json:",omitempty"`
-		Loss         *LossCause `json:",omitempty"`
-		LostAt       *time.Time `json:",omitempty"`
-	}{(*fields)(e), textOf(e.Err), textOf(e.Unknown), notZeroOf(&e.Loss), notZeroOf(&e.LostAt)})
-}
-
-func notZeroOf[T comparable](v *T) *T {
-	if zero := *new(T); *v == zero {
-		return nil
-	}
-	return v
+		Err, Unknown string    `json:",omitempty"`
+		Loss         string    `json:",omitempty"`
+		LostAt       time.Time `json:",omitzero"`
+	}{(*fields)(e), textOf(e.Err), textOf(e.Unknown), e.Loss, e.LostAt})
 }
 
 // maxShown is how many bytes of a text, and how many ids, String shows.
@@ -180,13 +151,65 @@ func (e *Explanation) String() string {
 	if e.BlockTokens > 0 {
 		fmt.Fprintf(&b, "\n  blocks:  %d of %d tokens; held from the first on: %d", e.Blocks, e.BlockTokens, s.MatchedBlocks)
 		if s.MatchedBlocks > 0 {
-			fmt.Fprintf(&b, " (%v)", s.Tiers)
+			var by []string
+			for t, n := range s.Tiers {
+				if n > 0 {
+					by = append(by, fmt.Sprintf("%v=%d", Tier(t), n))
+				}
+			}
+			fmt.Fprintf(&b, " (%s)", strings.Join(by, " "))
 		}
 		fmt.Fprintf(&b, "; the next is %d, from token %d on", e.Block, e.Token)
 	}
-	fmt.Fprintf(&b, "\n  cause:   %v\n  %s\n", e.Cause, e.Why)
+	fmt.Fprintf(&b, "\n  cause:   %s\n  %s\n", e.Cause, e.Why)
 	return b.String()
 }
+
+// cause is why the first block that does not count is not counted. If several causes are
+// true, the first in this order is found, with two exceptions: causeLost comes after
+// causeMemory if it is only possible, and causeSilent after causePartial if the pod has
+// other streams that are not silent.
+type cause uint8
+
+const (
+	causeError cause = iota + 1
+	causeUnknownModel
+	causeUnknownAdapter
+	causeUnknownPod
+	causeNotScorable
+	causeNoBlock
+	causeApproximate
+	causeWhole
+	causeLowerTier
+	causeGroup
+	causeHidden
+	causeEvicted
+	causeLost
+	causeCleared
+	causeParked
+	causeSilent
+	causeElsewhere
+	causeOtherAdapter
+	causeOtherSalt
+	causeOtherMedia
+	causeContested
+	causeHeldBack
+	causeMemory
+	causePartial
+	causeUnplaced
+	causeNeverStored
+	causeUntold
+)
+
+var causeNames = []string{
+	0: "none", causeError: "error", causeUnknownModel: "unknown_model", causeUnknownAdapter: "unknown_adapter", causeUnknownPod: "unknown_pod", causeNotScorable: "not_scorable",
+	causeNoBlock: "no_block", causeApproximate: "approximate", causeWhole: "whole", causeLowerTier: "lower_tier", causeGroup: "group", causeHidden: "hidden", causeEvicted: "evicted",
+	causeLost: "lost", causeCleared: "cleared", causeParked: "parked", causeSilent: "silent", causeElsewhere: "elsewhere",
+	causeOtherAdapter: "other_adapter", causeOtherSalt: "other_salt", causeOtherMedia: "other_media", causeContested: "contested",
+	causeHeldBack: "held_back", causeMemory: "memory", causePartial: "partial", causeUnplaced: "unplaced", causeNeverStored: "never_stored", causeUntold: "untold",
+}
+
+func (c cause) String() string { return nameOf(causeNames, c) }
 
 // Explain says why the score of a pod for a request is what it is. It is for people,
 // and slow: it takes up to some tens of milliseconds, and messages for the pod may wait
@@ -201,7 +224,7 @@ func (e *Explanation) String() string {
 // Causes come from what is still remembered: the hashes of some evicted blocks
 // (index.MemoryConfig.IdleNames), and the last 64 salts and the last 64 media of the
 // pod. Nothing of that is known of a pod that another process feeds (WithIndex): then a block
-// that nobody holds is CauseUntold or what the state of the pod says. Ask the process that
+// that nobody holds has cause untold or what the state of the pod says. Ask the process that
 // feeds it.
 func (x *Indexer) Explain(ctx context.Context, r *Request, pod string) (*Explanation, error) {
 	switch {
@@ -244,10 +267,12 @@ type explainer struct {
 	prompt    *prompt
 	rendering *chat.Rendering // of a chat; nil: the request is none
 
-	e   *Explanation
-	pod *podFacts // nil: it is not known
-	own *index.Candidates
-	row *index.Row // that the score is of; nil: none
+	e       *Explanation
+	cause   cause
+	outcome outcome
+	pod     *podFacts // nil: it is not known
+	own     *index.Candidates
+	row     *index.Row // that the score is of; nil: none
 	// sentTo is the rank that the score is of if it holds nothing, and the prompt was sent
 	// to it; else -1.
 	sentTo int
@@ -268,7 +293,7 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 	if failed == nil && a.Degraded != nil {
 		failed = x.failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.base, a.Degraded))
 	}
-	if errors.Is(failed, ErrClosed) || failed != nil && outcomeOf(failed) == OutcomeCancelled {
+	if errors.Is(failed, ErrClosed) || failed != nil && outcomeOf(failed) == outcomeCancelled {
 		return nil, false, failed
 	}
 	e = &Explanation{
@@ -284,9 +309,9 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 	w := &explainer{x: x, prompt: &sc.prompt, rendering: sc.rendering, e: e, sentTo: -1}
 	switch {
 	case failed != nil:
-		e.Cause, e.Outcome = CauseError, outcomeOf(failed)
+		w.cause, w.outcome = causeError, outcomeOf(failed)
 	case a.Unknown != nil:
-		e.Outcome = outcomeOf(a.Unknown)
+		w.outcome = outcomeOf(a.Unknown)
 	}
 	if failed == nil {
 		if i := slices.Index(sc.set.names, pod); i >= 0 {
@@ -305,7 +330,7 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 			return nil, false, x.failed(fmt.Errorf("kvindex: explaining for model %q: %w", e.Model, err))
 		}
 	}
-	e.Why = w.sentence() + w.unrecognized()
+	e.Cause, e.Outcome, e.Why = w.cause.String(), w.outcome.String(), w.sentence()+w.unrecognized()
 	return e, changed, nil
 }
 
@@ -330,14 +355,14 @@ type rankFacts struct {
 	state            State // of its view
 	contested, waits bool
 	lost             lastLoss
-	groups           []GroupInfo
+	groups           []stats.Group
 	evicted          uint64
 }
 
 // lastLoss is the last that a rank lost; without a cause, its engine emptied its
 // cache. It is zero if there was neither since the engine began to send all again.
 type lastLoss struct {
-	cause LossCause
+	cause string
 	kept  bool // what it held was not forgotten
 	at    time.Time
 }
@@ -445,17 +470,17 @@ func (w *explainer) evicted() (n uint64) {
 func (w *explainer) find(ctx context.Context) (changed bool, err error) {
 	e := w.e
 	switch {
-	case e.Outcome == OutcomeUnknownModel:
-		e.Cause = CauseUnknownModel
+	case w.outcome == outcomeUnknownModel:
+		w.cause = causeUnknownModel
 		return false, nil
-	case e.Outcome == OutcomeUnknownAdapter && w.pod == nil:
-		e.Cause = CauseUnknownAdapter
+	case w.outcome == outcomeUnknownAdapter && w.pod == nil:
+		w.cause = causeUnknownAdapter
 		return false, nil
 	case w.pod == nil && w.row == nil:
-		e.Cause = CauseUnknownPod
+		w.cause = causeUnknownPod
 		return false, nil
 	case e.Score.NotScorable:
-		e.Cause = CauseNotScorable
+		w.cause = causeNotScorable
 		return false, nil
 	case w.pod != nil && w.pod.approx > 0:
 		w.believed()
@@ -465,21 +490,21 @@ func (w *explainer) find(ctx context.Context) (changed bool, err error) {
 		return false, err
 	}
 	if w.moved() {
-		e.Cause = CauseUntold
+		w.cause = causeUntold
 		return true, nil
 	}
 	if err := w.choose(ctx); err != nil {
 		return false, err
 	}
 	switch {
-	case e.Outcome == OutcomeUnknownAdapter:
-		e.Cause = CauseUnknownAdapter
+	case w.outcome == outcomeUnknownAdapter:
+		w.cause = causeUnknownAdapter
 		_, err = w.findOtherScope(ctx)
 		return false, err
-	case e.Cause < CauseUnplaced:
+	case w.cause < causeUnplaced:
 		return false, nil
 	case w.pod != nil && w.pod.silent && !w.pod.heard:
-		e.Cause = CauseSilent
+		w.cause = causeSilent
 		return false, nil
 	}
 	if found, err := w.elsewhere(ctx); found || err != nil {
@@ -495,9 +520,9 @@ func (w *explainer) find(ctx context.Context) (changed bool, err error) {
 // believed sets what is told of a pod without events.
 func (w *explainer) believed() {
 	e := w.e
-	e.Cause, e.Rank, e.BlockTokens, e.Blocks = CauseApproximate, max(w.sentTo, 0), w.pod.approx, len(w.prompt.ids)/w.pod.approx
+	w.cause, e.Rank, e.BlockTokens, e.Blocks = causeApproximate, max(w.sentTo, 0), w.pod.approx, len(w.prompt.ids)/w.pod.approx
 	if e.Blocks == 0 {
-		e.Cause = CauseNoBlock
+		w.cause = causeNoBlock
 	}
 }
 
@@ -552,7 +577,7 @@ type point struct {
 	variant index.Variant
 	block   int
 
-	cause    Cause
+	cause    cause
 	tier     Tier
 	parked   int
 	unplaced int
@@ -566,7 +591,7 @@ func (w *explainer) points() (points []point) {
 			if r.BlockSize%v.Unit == 0 && (v.Block == 0 || r.BlockSize%v.Block == 0) && v.Pairs == r.Pairs {
 				p := point{rank: r.Source.Rank, group: r.Group.ID, size: r.BlockSize, variant: v, block: int(r.GPU)}
 				if cached := w.e.Score.CachedTokens; cached < cachedTokens(int(r.GPU), r.BlockSize, w.length(v)) {
-					p.block, p.cause = cached/r.BlockSize, CauseGroup // the run alone would count
+					p.block, p.cause = cached/r.BlockSize, causeGroup // the run alone would count
 				}
 				points = append(points, p)
 			}
@@ -574,7 +599,7 @@ func (w *explainer) points() (points []point) {
 		return points
 	}
 	for _, r := range w.ranks() {
-		anyFull := slices.ContainsFunc(r.groups, func(g GroupInfo) bool { return g.Kind == index.GroupFull })
+		anyFull := slices.ContainsFunc(r.groups, func(g stats.Group) bool { return g.Kind == index.GroupFull })
 		for _, g := range r.groups {
 			if anyFull && g.Kind != index.GroupFull {
 				continue
@@ -593,9 +618,9 @@ func (w *explainer) points() (points []point) {
 // that block tells. A block that the prompt has comes before one that it has not.
 func (w *explainer) choose(ctx context.Context) error {
 	e := w.e
-	e.Cause = CauseNeverStored
+	w.cause = causeNeverStored
 	if _, ok := w.asked(); !ok {
-		e.Cause = CauseUntold
+		w.cause = causeUntold
 	}
 	var best *point
 	points := w.points()
@@ -604,24 +629,24 @@ func (w *explainer) choose(ctx context.Context) error {
 		if err := w.judge(ctx, p); err != nil {
 			return err
 		}
-		if best == nil || best.cause == CauseNoBlock || p.cause < best.cause && p.cause != CauseNoBlock {
+		if best == nil || best.cause == causeNoBlock || p.cause < best.cause && p.cause != causeNoBlock {
 			best = p
 		}
 	}
 	if best == nil {
 		return nil
 	}
-	e.Cause, e.Tier, e.Parked, e.Unplaced = best.cause, best.tier, best.parked, best.unplaced
+	w.cause, e.Tier, e.Parked, e.Unplaced = best.cause, best.tier, best.parked, best.unplaced
 	e.Rank, e.BlockTokens, e.Block, e.Token = best.rank, best.size, best.block, best.block*best.size
 	e.Blocks = w.length(best.variant) / best.size
-	if e.Cause == CauseLost {
+	if w.cause == causeLost {
 		w.tellLoss(w.pod.rank(best.rank).lost)
 	}
 	return nil
 }
 
 func (w *explainer) tellLoss(l lastLoss) {
-	w.e.Cause, w.e.Loss, w.e.LostAt = CauseLost, l.cause, l.at
+	w.cause, w.e.Loss, w.e.LostAt = causeLost, l.cause, l.at
 }
 
 // length is that of the prompt in tokens, or pairs.
@@ -638,10 +663,10 @@ func (w *explainer) judge(ctx context.Context, p *point) error {
 	case p.cause != 0:
 		return nil
 	case blocks == 0:
-		p.cause = CauseNoBlock
+		p.cause = causeNoBlock
 		return nil
 	case p.block >= blocks:
-		p.cause = CauseWhole
+		p.cause = causeWhole
 		return nil
 	}
 	p.tier = index.NumTiers
@@ -651,9 +676,9 @@ func (w *explainer) judge(ctx context.Context, p *point) error {
 		switch {
 		case row.Source.Rank != p.rank || t == index.NumTiers:
 		case row.Group.ID == p.group && t != TierGPU:
-			p.cause, p.tier = CauseLowerTier, min(p.tier, t)
+			p.cause, p.tier = causeLowerTier, min(p.tier, t)
 		case row.Group.ID != p.group && t == TierGPU && p.cause == 0:
-			p.cause = CauseGroup
+			p.cause = causeGroup
 		}
 	}
 	if p.tier == index.NumTiers {
@@ -664,7 +689,7 @@ func (w *explainer) judge(ctx context.Context, p *point) error {
 	}
 	explainer, ok := w.asked()
 	if !ok {
-		p.cause = CauseUntold
+		p.cause = causeUntold
 		return nil
 	}
 	keys, err := w.prompt.keysIn(p.variant)
@@ -681,21 +706,21 @@ func (w *explainer) judge(ctx context.Context, p *point) error {
 	rank := w.pod.rank(p.rank)
 	switch {
 	case t.Gone == index.GoneHidden:
-		p.cause = CauseHidden
+		p.cause = causeHidden
 	case t.Gone == index.GoneRemoved:
-		p.cause = CauseEvicted
-	case t.Gone == index.GoneCleared && rank.lost.cause != 0 && !rank.lost.kept:
-		p.cause = CauseLost
+		p.cause = causeEvicted
+	case t.Gone == index.GoneCleared && rank.lost.cause != "" && !rank.lost.kept:
+		p.cause = causeLost
 	case t.Gone == index.GoneCleared && rank.waits && rank.lost.at.IsZero(): // the engine sends all again
-		p.cause = CauseHeldBack
+		p.cause = causeHeldBack
 	case t.Gone == index.GoneCleared:
-		p.cause = CauseCleared
+		p.cause = causeCleared
 	case t.Parked > 0:
-		p.cause = CauseParked
+		p.cause = causeParked
 	case t.Unplaced > 0:
-		p.cause = CauseUnplaced
+		p.cause = causeUnplaced
 	default:
-		p.cause = CauseNeverStored
+		p.cause = causeNeverStored
 	}
 	return nil
 }
@@ -744,13 +769,13 @@ func (w *explainer) elsewhere(ctx context.Context) (found bool, err error) {
 	if len(pods) == 0 {
 		return false, nil
 	}
-	w.e.Cause, w.e.Others, w.e.Pods = CauseElsewhere, len(pods), pods[:min(maxNamed, len(pods))]
+	w.cause, w.e.Others, w.e.Pods = causeElsewhere, len(pods), pods[:min(maxNamed, len(pods))]
 	return true, nil
 }
 
 // otherScope is a scope that a request does not ask for.
 type otherScope struct {
-	cause Cause
+	cause cause
 	name  string // for people
 	scope scope
 	// salted is the root of a salt that is not known; nil: the root is that of scope.
@@ -761,33 +786,33 @@ type otherScope struct {
 // otherScopes returns those under which the pod may hold the tokens of the request.
 func (w *explainer) otherScopes() (others []otherScope) {
 	asked, salts := w.prompt.scope, w.pod.recent.salted.of
-	add := func(cause Cause, name, adapter, salt string, salted *saltedRoot) {
+	add := func(cause cause, name, adapter, salt string, salted *saltedRoot) {
 		others = append(others, otherScope{cause: cause, name: name, scope: scope{asked.model, adapter, salt}, salted: salted})
 	}
 	adapters := slices.DeleteFunc(append([]string{""}, w.pod.adapters...), func(a string) bool { return a == asked.adapter })
 	for _, adapter := range adapters {
-		add(CauseOtherAdapter, nameOfAdapter(adapter), adapter, asked.salt, nil)
+		add(causeOtherAdapter, nameOfAdapter(adapter), adapter, asked.salt, nil)
 	}
 	if asked.salt != "" {
-		add(CauseOtherSalt, "no salt", asked.adapter, "", nil)
+		add(causeOtherSalt, "no salt", asked.adapter, "", nil)
 	}
 	for i := range salts {
 		if salts[i].adapter == asked.adapter {
-			add(CauseOtherSalt, "another salt", asked.adapter, "", &salts[i])
+			add(causeOtherSalt, "another salt", asked.adapter, "", &salts[i])
 		}
 	}
 	if asked.salt != "" {
 		for _, adapter := range adapters {
-			add(CauseOtherAdapter, nameOfAdapter(adapter)+" and no salt", adapter, "", nil)
+			add(causeOtherAdapter, nameOfAdapter(adapter)+" and no salt", adapter, "", nil)
 		}
 	}
 	for i := range salts {
 		if adapter := salts[i].adapter; adapter != asked.adapter {
-			add(CauseOtherAdapter, nameOfAdapter(adapter)+" and another salt", adapter, "", &salts[i])
+			add(causeOtherAdapter, nameOfAdapter(adapter)+" and another salt", adapter, "", &salts[i])
 		}
 	}
 	if len(w.prompt.media) > 0 {
-		others = append(others, otherScope{cause: CauseOtherMedia, name: "no media", scope: asked, noMedia: true})
+		others = append(others, otherScope{cause: causeOtherMedia, name: "no media", scope: asked, noMedia: true})
 	}
 	return others
 }
@@ -831,8 +856,8 @@ func (w *explainer) findOtherScope(ctx context.Context) (found bool, err error) 
 			return false, err
 		}
 		if found {
-			if w.e.Scope = o.name; w.e.Cause != CauseUnknownAdapter {
-				w.e.Cause = o.cause
+			if w.e.Scope = o.name; w.cause != causeUnknownAdapter {
+				w.cause = o.cause
 			}
 			return true, nil
 		}
@@ -902,19 +927,19 @@ func (w *explainer) otherMedia(ctx context.Context, end int) (found bool, err er
 // salt.
 func (w *explainer) tellMedia(v index.Variant) {
 	e := w.e
-	cause := CauseOtherMedia
+	cause := causeOtherMedia
 	switch {
 	case len(w.prompt.media) > 0:
 		e.Scope = "media of another hash or offset"
 	case v.Media == MediaBare && e.Token == 0 && e.Salted:
-		e.Scope, cause = "another salt", CauseOtherSalt
+		e.Scope, cause = "another salt", causeOtherSalt
 	case v.Media == MediaBare && e.Token == 0:
 		e.Scope = "a salt, or media that the request does not have"
 	default:
 		e.Scope = "media that the request does not have"
 	}
-	if e.Cause != CauseUnknownAdapter {
-		e.Cause = cause
+	if w.cause != causeUnknownAdapter {
+		w.cause = cause
 	}
 }
 
@@ -926,20 +951,20 @@ func (w *explainer) byState() {
 	ranks := w.ranks()
 	has := func(f func(r rankFacts) bool) bool { return slices.ContainsFunc(ranks, f) }
 	lossy := func(r rankFacts) bool { return r.state != StateLive }
-	lost := slices.IndexFunc(ranks, func(r rankFacts) bool { return lossy(r) && r.lost.cause != 0 })
+	lost := slices.IndexFunc(ranks, func(r rankFacts) bool { return lossy(r) && r.lost.cause != "" })
 	switch {
 	case has(func(r rankFacts) bool { return r.contested }):
-		w.e.Cause = CauseContested
+		w.cause = causeContested
 	case has(func(r rankFacts) bool { return r.waits }):
-		w.e.Cause = CauseHeldBack
+		w.cause = causeHeldBack
 	case w.e.Evicted > 0 || w.row != nil && w.row.Evicted:
-		w.e.Cause = CauseMemory
+		w.cause = causeMemory
 	case lost >= 0:
 		w.tellLoss(ranks[lost].lost)
 	case has(lossy) || len(ranks) == 0:
-		w.e.Cause = CausePartial
+		w.cause = causePartial
 	case w.pod.silent:
-		w.e.Cause = CauseSilent
+		w.cause = causeSilent
 	}
 }
 
@@ -951,75 +976,75 @@ func (w *explainer) sentence() string {
 	if e.BlockTokens > 0 {
 		block = fmt.Sprintf("Block %d (tokens %d to %d)", e.Block, e.Token, e.Token+e.BlockTokens-1)
 	}
-	switch e.Cause {
-	case CauseError:
+	switch w.cause {
+	case causeError:
 		return fmt.Sprintf("The request is not scored: %v.", e.Err)
-	case CauseUnknownModel:
+	case causeUnknownModel:
 		return fmt.Sprintf("No pod holds anything: %v.", e.Unknown)
-	case CauseUnknownAdapter:
+	case causeUnknownAdapter:
 		if e.Scope != "" {
 			return fmt.Sprintf("No pod holds anything: %v. Pod %s holds the same tokens under %s.", e.Unknown, pod, e.Scope)
 		}
 		return fmt.Sprintf("No pod holds anything: %v.", e.Unknown)
-	case CauseUnknownPod:
+	case causeUnknownPod:
 		if err := w.x.refused(e.Score.Pod, e.Model); err != nil {
 			return fmt.Sprintf("Pod %s was never heard for model %.100q, and nothing can be: %v.", pod, e.Model, err)
 		}
 		return fmt.Sprintf("Pod %s was never heard for model %.100q. Look whether its events come under that name and model.", pod, e.Model)
-	case CauseNotScorable:
+	case causeNotScorable:
 		return fmt.Sprintf("The chat uses what the engine of pod %s does otherwise, as it was told by Model.Exclude: %v. Nothing is claimed of the pod.", pod, w.excluded())
-	case CauseNoBlock:
+	case causeNoBlock:
 		return fmt.Sprintf("The prompt has %d tokens, and the pod's blocks have %d: engines cache whole blocks only.", len(e.Tokens), e.BlockTokens)
-	case CauseApproximate:
+	case causeApproximate:
 		return fmt.Sprintf("No event of the pod has come, and its Profile says that none will (Profile.Approximate). So nothing is proven. By what was sent to it (Indexer.Routed) and what its answers said (Indexer.Observe), the engine would reuse %d tokens: PodScore.PredictedTokens.", e.Score.PredictedTokens)
-	case CauseWhole:
+	case causeWhole:
 		return fmt.Sprintf("The pod holds all %d whole blocks of the prompt. What is left is always computed: the last token, or a part of a block.%s", e.Blocks, w.bound())
-	case CauseLowerTier:
+	case causeLowerTier:
 		return fmt.Sprintf("%s is held in tier %v and not in the gpu. CachedTokens and Score count the gpu only.", block, e.Tier)
-	case CauseGroup:
+	case causeGroup:
 		if w.pod != nil && w.pod.drafts && w.row != nil && w.row.Held == nil {
 			return block + " is the last of the hit, which draft layers (Profile.Draft) compute again."
 		}
 		return block + " is held by a KV-cache group of the engine, but another group does not hold what a hit there needs: it has removed it, or never stored it. If there are draft layers (Profile.Draft), they compute the last block of a hit again."
-	case CauseHidden:
+	case causeHidden:
 		return block + " was removed, after a store of it that was taken for a report (CopiesGuarded). The engine may hold another copy. If no client can ask for reports, Profile.Copies can be CopiesExact."
-	case CauseEvicted:
+	case causeEvicted:
 		return fmt.Sprintf("The pod held %s and has removed it, as an engine does when its cache is full.", lower(block))
-	case CauseLost:
+	case causeLost:
 		at := e.LostAt.UTC().Format(time.RFC3339)
 		switch e.Loss {
-		case LossRestart:
+		case lossRestart:
 			return fmt.Sprintf("The engine restarted, noticed at %s, and with that its cache was emptied. %s was not stored since, as far as is known.%s", at, block, w.mayBe())
-		case LossFull:
+		case lossFull:
 			return fmt.Sprintf("The index had no room for the rank, last at %s (WithMemory): its messages were not applied. Give the index more memory.", at)
-		case LossMoved:
+		case lossMoved:
 			return fmt.Sprintf("Another stream has spoken for the rank since %s: what was known before was forgotten. %s was not stored since, as far as is known.%s", at, block, w.mayBe())
 		}
 		return fmt.Sprintf("Messages of the pod were lost (%v, noticed at %s). It may hold %s, and does not announce it again: a replay socket prevents this, a full report (PodInfo.WantsFullReport) mends it.", e.Loss, at, lower(block))
-	case CauseCleared:
+	case causeCleared:
 		return fmt.Sprintf("The pod held %s, and its cache was emptied since.", lower(block))
-	case CauseParked:
+	case causeParked:
 		if e.Evicted > 0 {
 			return fmt.Sprintf("%d stores that may be of %s, or of blocks behind it, wait for a parent that is not known. %s.", e.Parked, lower(block), e.memory())
 		}
 		return fmt.Sprintf("%d stores that may be of %s, or of blocks behind it, wait for a parent that was never heard. The pod was connected to late, or messages are missing: a replay socket prevents this.", e.Parked, lower(block))
-	case CauseSilent:
+	case causeSilent:
 		return fmt.Sprintf("A stream of pod %s has brought nothing yet. Look at its address, at the subscriber's OnError, and whether the engine publishes KV events.", pod)
-	case CauseElsewhere:
+	case causeElsewhere:
 		return fmt.Sprintf("The pod does not hold %s, and never did as far as is known. Other pods hold it: %s.%s", lower(block), w.others(), w.mayBe())
-	case CauseOtherAdapter, CauseOtherSalt, CauseOtherMedia:
+	case causeOtherAdapter, causeOtherSalt, causeOtherMedia:
 		return fmt.Sprintf("The pod holds the same tokens under %s. An engine does not reuse them for this request. If they should be the same, compare what the request says with what the engine was sent.", e.Scope)
-	case CauseContested:
-		return "Two streams speak for the rank, and what one of them says is not applied. Look whether two engines are configured under one pod and rank (StreamStats.Contested)."
-	case CauseHeldBack:
+	case causeContested:
+		return "Two streams speak for the rank, and what one of them says is not applied. Look whether two engines are configured under one pod and rank (stats.Traffic.Contested)."
+	case causeHeldBack:
 		return fmt.Sprintf("%s is not known yet: messages wait or are caught up with, or the connection was lost and nothing has come since. Look at PodInfo.Streams.", block)
-	case CauseMemory:
+	case causeMemory:
 		return fmt.Sprintf("%s. %s may be one of them. A full report (PodInfo.WantsFullReport) brings back what it names.", e.memory(), block)
-	case CausePartial:
+	case causePartial:
 		return fmt.Sprintf("%s is not known. A part of what the pod has announced was never heard, and it does not announce it again: a replay socket prevents this, a full report (PodInfo.WantsFullReport) mends it.", block)
-	case CauseUnplaced:
+	case causeUnplaced:
 		return fmt.Sprintf("%s is not known to be held.%s", block, w.mayBe())
-	case CauseNeverStored:
+	case causeNeverStored:
 		return fmt.Sprintf("The pod never stored %s, as far as is known. If this prompt was there, compare its text and tokens with those of the engine.", lower(block))
 	}
 	return fmt.Sprintf("%s is not held. More is not known: the index does not keep it, or what the pod holds changes too fast.", block)

@@ -33,7 +33,7 @@ func explain(t testing.TB, ix *kvindex.Indexer, r kvindex.Request, pod string) *
 	if err != nil {
 		t.Fatal(err)
 	}
-	if after := ix.Stats().Scores; after != before {
+	if after := ix.Stats().Scores; !reflect.DeepEqual(after, before) {
 		t.Errorf("it was counted: %+v", after)
 	}
 	if r.Pods != nil && !slices.Contains(r.Pods, pod) {
@@ -53,7 +53,7 @@ func explain(t testing.TB, ix *kvindex.Indexer, r kvindex.Request, pod string) *
 	if i := slices.IndexFunc(a.Pods, func(s kvindex.PodScore) bool { return s.Pod == pod }); i >= 0 && e.Score != a.Pods[i] {
 		t.Fatalf("score %+v, want %+v", e.Score, a.Pods[i])
 	}
-	if e.Score.Pod != pod || e.Cause == 0 || e.Why == "" || strings.Contains(e.String(), "%!") {
+	if e.Score.Pod != pod || e.Cause == "" || e.Why == "" || strings.Contains(e.String(), "%!") {
 		t.Fatalf("%s", e)
 	}
 	return e
@@ -147,21 +147,21 @@ func (s *situation) message(seq uint64, evs ...fakeengine.Event) kvindex.Message
 var situations = []struct {
 	name  string
 	make  func(s *situation, n int)
-	cause kvindex.Cause
+	cause string
 }{
 	{"never stored", func(s *situation, n int) {
 		s.open()
 		s.a(s.p.Stored(0, s.held))
-	}, kvindex.CauseNeverStored},
+	}, "never_stored"},
 	{"evicted", func(s *situation, n int) {
 		s.open()
 		s.a(s.p.Stored(0, n), s.p.Removed(s.held))
-	}, kvindex.CauseEvicted},
+	}, "evicted"},
 	{"evicted here, held elsewhere", func(s *situation, n int) {
 		s.open()
 		s.in("c", 0, s.p.Stored(0, n))
 		s.a(s.p.Stored(0, n), s.p.Removed(s.held))
-	}, kvindex.CauseEvicted},
+	}, "evicted"},
 	{"evicted, and held with another salt", func(s *situation, n int) {
 		s.open()
 		other := s.stored(0, n, salted("pepper"))
@@ -169,32 +169,32 @@ var situations = []struct {
 			other.Hashes[i] = fakeengine.IntHash(uint64(i + 1))
 		}
 		s.a(s.p.Stored(0, n), s.p.Removed(s.held), other)
-	}, kvindex.CauseEvicted},
+	}, "evicted"},
 	{"held elsewhere", func(s *situation, n int) {
 		s.open()
 		s.in("c", 0, s.p.Stored(0, n))
 		s.in("b", 1, s.p.Stored(0, s.held+1))
 		s.a(s.p.Stored(0, s.held))
 		s.also = func(e *kvindex.Explanation) bool { return e.Others == 2 && slices.Equal(e.Pods, []string{"b", "c"}) }
-	}, kvindex.CauseElsewhere},
+	}, "elsewhere"},
 	{"less is held elsewhere", func(s *situation, n int) {
 		s.open()
 		s.in("b", 1, s.p.Stored(0, s.held))
 		s.a(s.p.Stored(0, s.held))
-	}, kvindex.CauseNeverStored},
+	}, "never_stored"},
 	{"cleared", func(s *situation, n int) {
 		s.held = 0
 		s.open()
 		s.a(s.p.Stored(0, n), fakeengine.Cleared{}, s.random(1).Stored(0, 1))
-	}, kvindex.CauseCleared},
+	}, "cleared"},
 	{"evicted since the last clear", func(s *situation, n int) {
 		s.open()
 		s.a(s.p.Stored(0, n), fakeengine.Cleared{}, s.p.Stored(0, n), s.p.Removed(s.held))
-	}, kvindex.CauseEvicted},
+	}, "evicted"},
 	{"hidden", func(s *situation, n int) {
 		s.open()
 		s.a(s.p.Stored(0, n), s.p.Stored(0, n), s.p.Removed(s.held))
-	}, kvindex.CauseHidden},
+	}, "hidden"},
 	{"marked as lost", func(s *situation, n int) {
 		s.held = 0
 		s.open()
@@ -204,49 +204,49 @@ var situations = []struct {
 		}
 		s.a(s.random(1).Stored(0, 1))
 		s.also = func(e *kvindex.Explanation) bool {
-			return e.Loss == kvindex.LossMarked && time.Since(e.LostAt) < time.Hour && e.Score.State == kvindex.StatePartial
+			return e.Loss == "marked" && time.Since(e.LostAt) < time.Hour && e.Score.State == kvindex.StatePartial
 		}
-	}, kvindex.CauseLost},
+	}, "lost"},
 	{"lost in a gap", func(s *situation, n int) {
 		s.held = 0
 		s.open()
 		brings(s.message(0, s.p.Stored(0, n)), s.message(2, s.random(1).Stored(0, 1)))(s.T, s.ix)
-		s.also = func(e *kvindex.Explanation) bool { return e.Loss == kvindex.LossGap }
-	}, kvindex.CauseLost},
+		s.also = func(e *kvindex.Explanation) bool { return e.Loss == "gap" }
+	}, "lost"},
 	{"lost with the word of it", func(s *situation, n int) {
 		s.open()
 		brings(s.message(0, s.random(1).Stored(0, 1)), s.message(2, s.random(1).Stored(0, 1)))(s.T, s.ix)
 		brings(s.message(3, s.p.Stored(0, s.held)))(s.T, s.ix)
-		s.also = func(e *kvindex.Explanation) bool { return e.Loss == kvindex.LossGap }
-	}, kvindex.CauseLost},
+		s.also = func(e *kvindex.Explanation) bool { return e.Loss == "gap" }
+	}, "lost"},
 	{"lost with a restart", func(s *situation, n int) {
 		s.held = 0
 		s.open()
 		brings(s.message(0, s.p.Stored(0, n)))(s.T, s.ix)
 		restarted("s")(s.T, s.ix)
 		s.also = func(e *kvindex.Explanation) bool {
-			return e.Loss == kvindex.LossRestart && strings.HasPrefix(e.Why, "The engine restarted") && !strings.Contains(e.Why, "may hold")
+			return e.Loss == "restart" && strings.HasPrefix(e.Why, "The engine restarted") && !strings.Contains(e.Why, "may hold")
 		}
-	}, kvindex.CauseLost},
+	}, "lost"},
 	{"lost with a move", func(s *situation, n int) {
 		s.held = 0
 		s.open()
 		brings(s.message(0, s.p.Stored(0, n)), message("t", 0, 9, s.rank, s.random(1).Stored(0, 1)))(s.T, s.ix)
 		s.also = func(e *kvindex.Explanation) bool {
-			return e.Loss == kvindex.LossMoved && strings.HasPrefix(e.Why, "Another stream") && !strings.Contains(e.Why, "may hold")
+			return e.Loss == "moved" && strings.HasPrefix(e.Why, "Another stream") && !strings.Contains(e.Why, "may hold")
 		}
-	}, kvindex.CauseLost},
+	}, "lost"},
 	{"cleared, and then a loss was kept", func(s *situation, n int) {
 		s.held = 0
-		s.open(kvindex.WithLossPolicy(kvindex.KeepOnLoss))
+		s.open(kvindex.WithKeepOnLoss())
 		brings(s.message(0, s.p.Stored(0, n)), s.message(1, fakeengine.Cleared{}, s.random(1).Stored(0, 1)), s.message(3, s.random(1).Stored(0, 1)))(s.T, s.ix)
-	}, kvindex.CauseCleared},
+	}, "cleared"},
 	{"cleared, and then the connection was lost", func(s *situation, n int) {
 		s.held = 0
 		s.open()
 		brings(s.message(0, s.p.Stored(0, n)), s.message(1, fakeengine.Cleared{}, s.random(1).Stored(0, 1)))(s.T, s.ix)
 		note("s", events.NoteLost)(s.T, s.ix)
-	}, kvindex.CauseCleared},
+	}, "cleared"},
 	{"cleared, and then sent again", func(s *situation, n int) {
 		s.held = 0
 		s.open()
@@ -254,24 +254,24 @@ var situations = []struct {
 		if err := s.ix.Sink().StreamNote("a", "m", "s", events.NoteRewound); err != nil {
 			s.Fatal(err)
 		}
-	}, kvindex.CauseHeldBack},
+	}, "held_back"},
 	{"a loss that the engine made good", func(s *situation, n int) {
 		s.open()
 		brings(s.message(0, s.random(1).Stored(0, 1)), s.message(2, fakeengine.Cleared{}, s.p.Stored(0, s.held)))(s.T, s.ix)
-	}, kvindex.CauseNeverStored},
+	}, "never_stored"},
 	{"partial", func(s *situation, n int) {
 		s.open()
 		brings(s.message(7, s.random(1).Stored(0, 1), s.p.Stored(0, s.held)))(s.T, s.ix)
-	}, kvindex.CausePartial},
+	}, "partial"},
 	{"caught up with", func(s *situation, n int) {
 		s.open()
 		brings(s.message(0, s.random(1).Stored(0, 1), s.p.Stored(0, s.held)), hold(s.message(2, s.random(1).Stored(0, 1))))(s.T, s.ix)
-	}, kvindex.CauseHeldBack},
+	}, "held_back"},
 	{"a connection lost", func(s *situation, n int) {
 		s.open()
 		brings(s.message(0, s.random(1).Stored(0, 1), s.p.Stored(0, s.held)))(s.T, s.ix)
 		note("s", events.NoteLost)(s.T, s.ix)
-	}, kvindex.CauseHeldBack},
+	}, "held_back"},
 	{"sent again", func(s *situation, n int) {
 		s.held = 0
 		s.open()
@@ -279,7 +279,7 @@ var situations = []struct {
 		if err := s.ix.Sink().StreamNote("a", "m", "s", events.NoteRewound); err != nil {
 			s.Fatal(err)
 		}
-	}, kvindex.CauseHeldBack},
+	}, "held_back"},
 	{"contested", func(s *situation, n int) {
 		s.held = 0
 		s.open()
@@ -288,61 +288,61 @@ var situations = []struct {
 				brings(message(stream, seq, float64(seq+1), s.rank, s.random(1).Stored(0, 1)))(s.T, s.ix)
 			}
 		}
-	}, kvindex.CauseContested},
+	}, "contested"},
 	{"silent", func(s *situation, n int) {
 		s.held = 0
 		s.open()
 		s.in("c", 0, s.p.Stored(0, n))
 		note("s", events.NoteOpened)(s.T, s.ix)
-	}, kvindex.CauseSilent},
+	}, "silent"},
 	{"a stream is silent", func(s *situation, n int) {
 		s.open()
 		s.a(s.p.Stored(0, s.held))
 		note("s", events.NoteOpened)(s.T, s.ix)
-	}, kvindex.CauseSilent},
+	}, "silent"},
 	{"parked", func(s *situation, n int) {
 		s.held = min(s.held, n-2)
 		from := s.held + 1 + s.r.IntN(n-s.held-1)
 		s.open()
 		s.a(s.p.Stored(0, s.held), s.p.Stored(from, n))
 		s.also = func(e *kvindex.Explanation) bool { return e.Parked == 1 }
-	}, kvindex.CauseParked},
+	}, "parked"},
 	{"unplaced", func(s *situation, n int) {
 		s.open()
 		s.a(s.random(1).Stored(0, 1), s.p.Stored(0, s.held), byHash(s.random(2).Stored(0, 2)))
 		s.also = func(e *kvindex.Explanation) bool { return e.Unplaced == 2 && s.ix.Stats().Unplaced == 2 }
-	}, kvindex.CauseUnplaced},
+	}, "unplaced"},
 	{"unplaced, and elsewhere", func(s *situation, n int) {
 		s.open()
 		s.a(s.random(1).Stored(0, 1), s.p.Stored(0, s.held), byHash(s.random(1).Stored(0, 1)))
 		s.in("c", 0, s.p.Stored(0, n))
 		s.also = func(e *kvindex.Explanation) bool { return strings.Contains(e.Why, "it may be one of them") }
-	}, kvindex.CauseElsewhere},
+	}, "elsewhere"},
 	{"the whole prompt", func(s *situation, n int) {
 		s.held = n
 		s.open()
 		s.a(s.p.Stored(0, n))
 		s.ask.Tokens = s.p.Tokens[:n*s.size]
 		s.also = func(e *kvindex.Explanation) bool { return e.Score.CachedTokens == (n-1)*s.size }
-	}, kvindex.CauseWhole},
+	}, "whole"},
 	{"all whole blocks", func(s *situation, n int) {
 		s.held = n
 		s.open()
 		s.a(s.p.Stored(0, n))
 		s.ask.Tokens = append(slices.Clone(s.p.Tokens[:n*s.size]), 1)
 		s.also = func(e *kvindex.Explanation) bool { return e.Score.CachedTokens == n*s.size }
-	}, kvindex.CauseWhole},
+	}, "whole"},
 	{"no whole block", func(s *situation, n int) {
 		s.held = 0
 		s.open()
 		s.a(s.p.Stored(0, n))
 		s.ask.Tokens = s.p.Tokens[:1+s.r.IntN(s.size-1)]
-	}, kvindex.CauseNoBlock},
+	}, "no_block"},
 	{"in a lower tier", func(s *situation, n int) {
 		s.open()
 		s.a(s.p.Stored(0, n), byHash(s.p.Stored(s.held, n)), s.p.Removed(s.held))
 		s.also = func(e *kvindex.Explanation) bool { return e.Tier == kvindex.TierDisk }
-	}, kvindex.CauseLowerTier},
+	}, "lower_tier"},
 	{"in a chunk of a lower tier", func(s *situation, n int) {
 		s.held = 0
 		s.open()
@@ -351,7 +351,7 @@ var situations = []struct {
 		lower.Medium = "cpu"
 		s.a(s.p.Stored(0, n), lower, s.p.Removed(0))
 		s.also = func(e *kvindex.Explanation) bool { return e.Tier == kvindex.TierCPU }
-	}, kvindex.CauseLowerTier},
+	}, "lower_tier"},
 	{"in another group", func(s *situation, n int) {
 		s.open()
 		other := s.p.Stored(0, n)
@@ -360,7 +360,7 @@ var situations = []struct {
 			other.Kind, other.Window = "sliding_window", 32
 		}
 		s.a(s.p.Stored(0, n), other, s.p.Removed(s.held))
-	}, kvindex.CauseGroup},
+	}, "group"},
 	{"behind the end of a window group", func(s *situation, n int) {
 		s.open(withProfile(kvindex.Profile{Draft: kvindex.DraftNone}))
 		window := s.p.Stored(0, n)
@@ -373,14 +373,14 @@ var situations = []struct {
 		end.Group = 1
 		s.a(s.p.Stored(0, n), window, end)
 		s.also = func(e *kvindex.Explanation) bool { return strings.Contains(e.Why, "another group does not hold") }
-	}, kvindex.CauseGroup},
+	}, "group"},
 	{"given up for draft layers", func(s *situation, n int) {
 		s.open(withProfile(kvindex.Profile{Draft: kvindex.DraftLayers}))
 		s.a(s.p.Stored(0, s.held+1))
 		s.also = func(e *kvindex.Explanation) bool {
 			return strings.Contains(e.Why, "draft layers (Profile.Draft) compute again")
 		}
-	}, kvindex.CauseGroup},
+	}, "group"},
 	{"with another salt", func(s *situation, n int) {
 		s.held = 0
 		s.open()
@@ -392,27 +392,27 @@ var situations = []struct {
 		s.a(s.stored(0, n, salted("pepper")))
 		s.ask.Salt = []string{"", "thyme"}[s.r.IntN(2)]
 		s.also = func(e *kvindex.Explanation) bool { return e.Scope == "another salt" }
-	}, kvindex.CauseOtherSalt},
+	}, "other_salt"},
 	{"without a salt", func(s *situation, n int) {
 		s.held = 0
 		s.open()
 		s.a(s.stored(0, n, nil))
 		s.ask.Salt = "thyme"
 		s.also = func(e *kvindex.Explanation) bool { return e.Scope == "no salt" && e.Salted }
-	}, kvindex.CauseOtherSalt},
+	}, "other_salt"},
 	{"with a bare salt", func(s *situation, n int) {
 		s.held = 0
 		s.open(withProfile(kvindex.Profile{Media: kvindex.MediaBare}))
 		s.a(s.stored(0, n, salted("pepper")))
 		s.ask.Salt = "thyme"
 		s.also = func(e *kvindex.Explanation) bool { return e.Scope == "another salt" }
-	}, kvindex.CauseOtherSalt},
+	}, "other_salt"},
 	{"on an adapter", func(s *situation, n int) {
 		s.held = 0
 		s.open()
 		s.a(s.stored(0, n, adapted("sql")))
 		s.also = func(e *kvindex.Explanation) bool { return e.Scope == `adapter "sql"` }
-	}, kvindex.CauseOtherAdapter},
+	}, "other_adapter"},
 	{"on another adapter", func(s *situation, n int) {
 		s.held = 0
 		s.open()
@@ -426,13 +426,13 @@ var situations = []struct {
 		s.also = func(e *kvindex.Explanation) bool {
 			return e.Scope == `adapter "sql"` && e.Model == "m" && e.Adapter == "poet"
 		}
-	}, kvindex.CauseOtherAdapter},
+	}, "other_adapter"},
 	{"on another adapter and with another salt", func(s *situation, n int) {
 		s.held = 0
 		s.open()
 		s.a(s.stored(0, n, func(e *fakeengine.Stored) { adapted("sql")(e); salted("pepper")(e) }))
 		s.also = func(e *kvindex.Explanation) bool { return e.Scope == `adapter "sql" and another salt` }
-	}, kvindex.CauseOtherAdapter},
+	}, "other_adapter"},
 	{"on no adapter", func(s *situation, n int) {
 		s.held = 0
 		s.open()
@@ -441,7 +441,7 @@ var situations = []struct {
 		s.a(s.stored(0, n, nil), poet)
 		s.ask.Adapter = "poet"
 		s.also = func(e *kvindex.Explanation) bool { return e.Scope == "no adapter" }
-	}, kvindex.CauseOtherAdapter},
+	}, "other_adapter"},
 	{"with other media", func(s *situation, n int) {
 		offset := s.r.IntN(s.size)
 		s.open()
@@ -452,46 +452,46 @@ var situations = []struct {
 			s.ask.Media = []kvindex.Media{{Hash: "cow", Offset: s.held*s.size + offset, Length: 5}}
 		}
 		s.also = func(e *kvindex.Explanation) bool { return strings.Contains(e.Scope, "media") }
-	}, kvindex.CauseOtherMedia},
+	}, "other_media"},
 	{"without media", func(s *situation, n int) {
 		s.open()
 		s.a(s.stored(0, n, nil))
 		s.ask.Media = []kvindex.Media{{Hash: "cow", Offset: s.held * s.size, Length: 5}}
 		s.also = func(e *kvindex.Explanation) bool { return e.Scope == "no media" }
-	}, kvindex.CauseOtherMedia},
+	}, "other_media"},
 	{"an unknown model", func(s *situation, n int) {
 		s.held = 0
 		s.open()
 		s.a(s.p.Stored(0, n))
 		s.ask.Model = "another"
-	}, kvindex.CauseUnknownModel},
+	}, "unknown_model"},
 	{"an unknown adapter", func(s *situation, n int) {
 		s.held = 0
 		s.open()
 		s.a(s.stored(0, n, nil))
 		s.ask.Adapter = "sql"
 		s.also = func(e *kvindex.Explanation) bool {
-			return e.Scope == "no adapter" && e.Outcome == kvindex.OutcomeUnknownAdapter
+			return e.Scope == "no adapter" && e.Outcome == "unknown_adapter"
 		}
-	}, kvindex.CauseUnknownAdapter},
+	}, "unknown_adapter"},
 	{"an unknown adapter, and an unknown pod", func(s *situation, n int) {
 		s.held = 0
 		s.open()
 		s.ask.Adapter = "sql"
-	}, kvindex.CauseUnknownAdapter},
+	}, "unknown_adapter"},
 	{"an unknown pod", func(s *situation, n int) {
 		s.held = 0
 		s.open()
 		s.in("c", 0, s.p.Stored(0, n))
-	}, kvindex.CauseUnknownPod},
+	}, "unknown_pod"},
 	{"not scorable", func(s *situation, n int) {
 		s.held = 0
 		s.open()
 		s.a(s.p.Stored(0, n))
 		s.ask.Tokens = nil
 		s.ask.Body = []byte(`{"model": "m", "prompt": "hello", "truncate_prompt_tokens": 3}`)
-		s.also = func(e *kvindex.Explanation) bool { return e.Outcome == kvindex.OutcomeNotScorable }
-	}, kvindex.CauseError},
+		s.also = func(e *kvindex.Explanation) bool { return e.Outcome == "not_scorable" }
+	}, "error"},
 	{"excluded", func(s *situation, n int) {
 		s.held = 0
 		m, err := chat.New(turns, nil, chat.Options{})
@@ -504,7 +504,7 @@ var situations = []struct {
 		s.ask.Tokens = nil
 		s.ask.Body = []byte(`{"model": "m", "messages": [{"role": "user", "content": "hello"}]}`)
 		s.also = func(e *kvindex.Explanation) bool { return e.Score.NotScorable && strings.Contains(e.Why, ": plain.") }
-	}, kvindex.CauseNotScorable},
+	}, "not_scorable"},
 	{"an unknown model, and excluded", func(s *situation, n int) {
 		s.held = 0
 		m, err := chat.New(turns, nil, chat.Options{})
@@ -516,7 +516,7 @@ var situations = []struct {
 		m.Exclude("a", chat.FeaturePlain)
 		s.ask.Model, s.ask.Tokens = "x", nil
 		s.ask.Body = []byte(`{"messages": [{"role": "user", "content": "hello"}]}`)
-	}, kvindex.CauseUnknownModel},
+	}, "unknown_model"},
 	{"with media that another pod's engine cannot have", func(s *situation, n int) {
 		s.held = 0
 		s.open(kvindex.WithProfile(func(pod, _ string) kvindex.Profile {
@@ -530,14 +530,14 @@ var situations = []struct {
 		s.a(s.random(1).Stored(0, 1))
 		s.ask.Media = []kvindex.Media{{Hash: "cow", Offset: 1, Length: 5}}
 		s.asked = []string{"a", "c"}
-	}, kvindex.CauseElsewhere},
+	}, "elsewhere"},
 	{"no tokens", func(s *situation, n int) {
 		s.held = 0
 		s.open()
 		s.a(s.p.Stored(0, n))
 		s.ask.Tokens = nil
-		s.also = func(e *kvindex.Explanation) bool { return e.Outcome == kvindex.OutcomeBadRequest }
-	}, kvindex.CauseError},
+		s.also = func(e *kvindex.Explanation) bool { return e.Outcome == "bad_request" }
+	}, "error"},
 	{"given up by the index", func(s *situation, n int) {
 		s.full(true)
 		s.a(s.p.Stored(0, s.held))
@@ -548,7 +548,7 @@ var situations = []struct {
 			}
 			return e.Evicted == uint64(7*ranks) && strings.Contains(e.Why, fmt.Sprintf("given up %d blocks", 7*ranks)) && strings.Contains(e.Why, "WithMemory")
 		}
-	}, kvindex.CauseMemory},
+	}, "memory"},
 	{"given up by the index, after a loss", func(s *situation, n int) {
 		s.full(true)
 		s.a(s.random(1).Stored(0, 1))
@@ -556,7 +556,7 @@ var situations = []struct {
 			s.Fatal(err)
 		}
 		s.a(s.p.Stored(0, s.held))
-	}, kvindex.CauseMemory},
+	}, "memory"},
 	{"given up by an index that cannot tell how much", func(s *situation, n int) {
 		s.held = max(s.held, 1)
 		s.full(false)
@@ -564,33 +564,33 @@ var situations = []struct {
 		s.also = func(e *kvindex.Explanation) bool {
 			return e.Evicted == 0 && strings.Contains(e.Why, "given up blocks")
 		}
-	}, kvindex.CauseMemory},
+	}, "memory"},
 	{"parked, as the index gave up its parent", func(s *situation, n int) {
 		s.held = min(s.held, n-2)
 		s.full(true)
 		s.a(s.p.Stored(0, s.held), s.p.Stored(s.held+1, n))
 		s.also = func(e *kvindex.Explanation) bool { return strings.Contains(e.Why, "WithMemory") }
-	}, kvindex.CauseParked},
+	}, "parked"},
 	{"removed by the engine of a pod that the index gave up blocks of", func(s *situation, n int) {
 		s.full(true)
 		s.a(s.p.Stored(0, n), s.p.Removed(s.held))
-	}, kvindex.CauseEvicted},
+	}, "evicted"},
 	{"without events", func(s *situation, n int) {
 		s.open(kvindex.WithProfile(func(string, string) kvindex.Profile {
 			return kvindex.Profile{Approximate: &kvindex.Approximate{BlockTokens: s.size, Blocks: 100}}
 		}))
 		s.held, s.asked = 0, []string{"a"}
 		s.also = func(e *kvindex.Explanation) bool { return strings.Contains(e.Why, "PredictedTokens") }
-	}, kvindex.CauseApproximate},
+	}, "approximate"},
 	{"an index that cannot tell", func(s *situation, n int) {
 		s.open(kvindex.WithIndex(noExplainer(s.T)))
 		s.a(s.p.Stored(0, n), s.p.Removed(s.held))
-	}, kvindex.CauseUntold},
+	}, "untold"},
 	{"held elsewhere, by an index that cannot tell", func(s *situation, n int) {
 		s.open(kvindex.WithIndex(noExplainer(s.T)))
 		s.in("c", 0, s.p.Stored(0, n))
 		s.a(s.p.Stored(0, s.held))
-	}, kvindex.CauseElsewhere},
+	}, "elsewhere"},
 }
 
 // full opens an index that has given up blocks of pod a, and that says of how many if it
@@ -661,22 +661,14 @@ func TestCauses(t *testing.T) {
 
 // A cause that no situation has is none that is tested.
 func TestCausesAreAllTested(t *testing.T) {
-	for c := kvindex.CauseError; c <= kvindex.CauseUntold; c++ {
-		text, err := c.MarshalText()
-		var back kvindex.Cause
-		if err != nil || back.UnmarshalText(text) != nil || back != c {
-			t.Errorf("%q is %d, want %d", text, back, c)
-		}
+	for _, cause := range kvindex.CauseNames[1:] {
 		found := false
 		for _, s := range situations {
-			found = found || s.cause == c
+			found = found || s.cause == cause
 		}
 		if !found {
-			t.Errorf("no situation has the cause %v", c)
+			t.Errorf("no situation has the cause %s", cause)
 		}
-	}
-	if got := (kvindex.CauseUntold + 1).String(); got != "invalid" {
-		t.Errorf("a cause behind the last: %q", got)
 	}
 }
 
@@ -700,7 +692,7 @@ func TestExplainIsTheScore(t *testing.T) {
 	ix := open(t, kvindex.WithProfile(forms))
 	r := rand.New(rand.NewPCG(5, 6))
 	var before []kvindex.Request
-	causes := make(map[kvindex.Cause]int)
+	causes := make(map[string]int)
 	rounds := 60
 	if testing.Short() {
 		rounds = 15
@@ -750,7 +742,7 @@ func TestExplainAnyPod(t *testing.T) {
 	} {
 		r.Tokens = p.Tokens
 		pods := slices.Clone(r.Pods)
-		if e := explain(t, ix, r, "a"); e.Score.CachedTokens != 32 || e.Cause != kvindex.CauseElsewhere || !slices.Equal(e.Pods, []string{"b"}) {
+		if e := explain(t, ix, r, "a"); e.Score.CachedTokens != 32 || e.Cause != "elsewhere" || !slices.Equal(e.Pods, []string{"b"}) {
 			t.Errorf("%+v: %s", r, e)
 		}
 		if !slices.Equal(r.Pods, pods) {
@@ -780,8 +772,8 @@ func TestExplainErrors(t *testing.T) {
 // Explain calls no hook.
 func TestExplainIsNotCounted(t *testing.T) {
 	told := 0
-	ix := open(t, kvindex.WithHooks(kvindex.Hooks{Scored: func(kvindex.Scored) { told++ }}))
-	if _, err := ix.Explain(ctx, &kvindex.Request{Model: "m", Tokens: []uint32{1}}, "a"); err != nil || told != 0 || ix.Stats().Scores != (kvindex.ScoreStats{}) {
+	ix := open(t, kvindex.WithHooks(kvindex.Hooks{Scored: func(context.Context, kvindex.Scored) { told++ }}))
+	if _, err := ix.Explain(ctx, &kvindex.Request{Model: "m", Tokens: []uint32{1}}, "a"); err != nil || told != 0 || len(ix.Stats().Scores.Outcomes) != 0 {
 		t.Errorf("told %d times, %v", told, err)
 	}
 }
@@ -793,7 +785,7 @@ func TestExplainChat(t *testing.T) {
 	text := "\x01<user>how do boats come and go?</user><assistant>"
 	holdAll(t, ix, "pod", 1, bytesOf(text))
 	e := explain(t, ix, kvindex.Request{Body: body}, "pod")
-	if e.Text != text || !slices.Equal(e.Tokens, bytesOf(text)) || e.Model != "m" || !e.Salted || e.Cause != kvindex.CauseOtherSalt {
+	if e.Text != text || !slices.Equal(e.Tokens, bytesOf(text)) || e.Model != "m" || !e.Salted || e.Cause != "other_salt" {
 		t.Errorf("%s", e)
 	}
 	for _, said := range []string{e.String(), fmt.Sprint(json.Marshal(e))} {
@@ -802,7 +794,7 @@ func TestExplainChat(t *testing.T) {
 		}
 	}
 	other := open(t)
-	if e := explain(t, other, kvindex.Request{Model: "m", Prompt: "hello"}, "pod"); e.Text != "hello" || !errors.Is(e.Err, kvindex.ErrNoTokenizer) || e.Outcome != kvindex.OutcomeNoTokenizer {
+	if e := explain(t, other, kvindex.Request{Model: "m", Prompt: "hello"}, "pod"); e.Text != "hello" || !errors.Is(e.Err, kvindex.ErrNoTokenizer) || e.Outcome != "no_tokenizer" {
 		t.Errorf("%s", e)
 	}
 	if e := explain(t, other, kvindex.Request{Model: "m", Tokens: []uint32{1}}, "pod"); e.Text != "" {
@@ -819,21 +811,21 @@ func TestRecentSalts(t *testing.T) {
 		s.Extra = [][]enginehash.Extra{{enginehash.Text(fmt.Sprint(i))}}
 		saltOf = append(saltOf, s)
 	}
-	causeOf := func(i int) kvindex.Cause {
+	causeOf := func(i int) string {
 		return explain(t, ix, kvindex.Request{Model: "m", Tokens: fakeengine.NewPrompt(uint64(i+1), 16, 1).Tokens}, "a").Cause
 	}
 	for _, s := range saltOf[:64] {
 		ingest(t, ix, "a", s, s)
 	}
-	if got := causeOf(0); got != kvindex.CauseOtherSalt {
+	if got := causeOf(0); got != "other_salt" {
 		t.Errorf("the first of 64: %v", got)
 	}
 	ingest(t, ix, "a", saltOf[64])
-	if got := causeOf(0); got != kvindex.CauseNeverStored {
+	if got := causeOf(0); got != "never_stored" {
 		t.Errorf("the first of 65: %v", got)
 	}
 	ingest(t, ix, "a", saltOf[65])
-	for i, want := range map[int]kvindex.Cause{1: kvindex.CauseNeverStored, 2: kvindex.CauseOtherSalt, 63: kvindex.CauseOtherSalt, 64: kvindex.CauseOtherSalt, 65: kvindex.CauseOtherSalt} {
+	for i, want := range map[int]string{1: "never_stored", 2: "other_salt", 63: "other_salt", 64: "other_salt", 65: "other_salt"} {
 		if got := causeOf(i); got != want {
 			t.Errorf("salt %d of 66: %v, want %v", i, got, want)
 		}
@@ -967,15 +959,15 @@ func TestExplainWhileBusy(t *testing.T) {
 		}
 		for _, pod := range []string{"a", "b"} {
 			e, err := ix.Explain(ctx, &kvindex.Request{Model: "m", Tokens: p.Tokens}, pod)
-			if err != nil || e.Err != nil || e.Cause == 0 {
+			if err != nil || e.Err != nil || e.Cause == "" {
 				t.Fatalf("%v, %v", e, err)
 			}
-			if s := e.Score; e.Cause == kvindex.CauseEvicted && e.Token != s.CachedTokens {
+			if s := e.Score; e.Cause == "evicted" && e.Token != s.CachedTokens {
 				t.Fatal(e)
 			}
 		}
 	}
-	if e := explain(t, ix, kvindex.Request{Model: "m", Tokens: p.Tokens}, "a"); e.Cause == kvindex.CauseUntold {
+	if e := explain(t, ix, kvindex.Request{Model: "m", Tokens: p.Tokens}, "a"); e.Cause == "untold" {
 		t.Errorf("nothing changes any more: %s", e)
 	}
 }
@@ -998,28 +990,28 @@ func TestCausesOfRanks(t *testing.T) {
 		ranks  [2][]fakeengine.Event
 		stream []kvindex.Message
 		tokens int
-		cause  kvindex.Cause
+		cause  string
 		size   int
 	}{
 		"in another rank's lower tier": {
 			ranks: [2][]fakeengine.Event{{p.Stored(0, 3)}, {p.Stored(0, 7), cpu(3, 7), p.Removed(1, 2, 3, 4, 5, 6)}},
-			cause: kvindex.CauseNeverStored, size: 16,
+			cause: "never_stored", size: 16,
 		},
 		"on another rank": {
 			ranks: [2][]fakeengine.Event{{p.Stored(0, 3)}, {p.Stored(0, 7), cpu(0, 7), p.Removed(1, 2, 3, 4, 5, 6)}},
-			cause: kvindex.CauseNeverStored, size: 16,
+			cause: "never_stored", size: 16,
 		},
 		"too short for one rank": {
 			ranks:  [2][]fakeengine.Event{{fakeengine.NewPrompt(3, 64, 2).Stored(0, 2)}, {p.Stored(0, 2), p.Removed(0)}},
-			tokens: 40, cause: kvindex.CauseEvicted, size: 16,
+			tokens: 40, cause: "evicted", size: 16,
 		},
 		"less with another salt": {
 			ranks: [2][]fakeengine.Event{{p.Stored(0, 3), salty}},
-			cause: kvindex.CauseNeverStored, size: 16,
+			cause: "never_stored", size: 16,
 		},
 		"emptied after a loss": {
 			stream: []kvindex.Message{of(0, other.Stored(0, 1)), of(2, other.Stored(0, 1)), of(3, p.Stored(0, 8), fakeengine.Cleared{}, other.Stored(0, 1))},
-			cause:  kvindex.CauseCleared, size: 16,
+			cause:  "cleared", size: 16,
 		},
 	} {
 		ix := open(t)
@@ -1080,15 +1072,15 @@ func TestExplainOfOneMoment(t *testing.T) {
 	}
 	ingest(t, ix, "a", p.Stored(0, 6))
 	left, change = 1, func() { ingest(t, ix, "a", p.Removed(2)) }
-	if e := ask(); e.Score.CachedTokens != 32 || e.Block != 2 || e.Cause != kvindex.CauseEvicted {
+	if e := ask(); e.Score.CachedTokens != 32 || e.Block != 2 || e.Cause != "evicted" {
 		t.Errorf("a block has gone: %s", e)
 	}
 	left, change = 1, func() { ingest(t, ix, "a", p.Removed(0)) }
-	if e := ask(); e.Score.CachedTokens != 0 || e.Block != 0 || e.Cause != kvindex.CauseEvicted {
+	if e := ask(); e.Score.CachedTokens != 0 || e.Block != 0 || e.Cause != "evicted" {
 		t.Errorf("all have gone: %s", e)
 	}
 	left, change = 1, func() { ingest(t, ix, "a", p.Stored(0, 1)) }
-	if e := ask(); e.Score.CachedTokens != 32 || e.Block != 2 || e.Cause != kvindex.CauseEvicted {
+	if e := ask(); e.Score.CachedTokens != 32 || e.Block != 2 || e.Cause != "evicted" {
 		t.Errorf("some have come: %s", e)
 	}
 	there := true
@@ -1099,7 +1091,7 @@ func TestExplainOfOneMoment(t *testing.T) {
 			ingest(t, ix, "a", p.Removed(0))
 		}
 	}
-	if e := ask(); e.Cause != kvindex.CauseUntold || left != 96 {
+	if e := ask(); e.Cause != "untold" || left != 96 {
 		t.Errorf("it goes on: %d tries, %s", 100-left, e)
 	}
 }

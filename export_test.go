@@ -2,6 +2,7 @@ package kvindex
 
 import (
 	"context"
+	"slices"
 	"testing"
 
 	"github.com/kvindex/kvindex/events"
@@ -10,11 +11,31 @@ import (
 	"github.com/kvindex/kvindex/tokenize"
 )
 
-// TierCountsOf has a number for each of the first tiers.
-func TierCountsOf(n ...int) (c TierCounts) {
-	copy(c.n[:], n)
-	return c
-}
+// The words of strings of the API.
+var (
+	OutcomeNames = outcomeNames
+	CauseNames   = causeNames
+	LossNames    = lossNames
+)
+
+// Bounds and defaults.
+const (
+	MaxModels              = maxModels
+	MaxRanks               = maxRanks
+	MaxStreams             = maxStreams
+	MaxAdapters            = maxAdapters
+	MaxName                = maxName
+	MaxPods                = maxPods
+	ApplyTimeout           = applyTimeout
+	DefaultPredictionTTL   = defaultPredictionTTL
+	DefaultTicketAge       = defaultTicketAge
+	MinPredictionBytes     = minPredictionBytes
+	DefaultPromptCache     = defaultPromptCache
+	DefaultPredictionBytes = defaultPredictionBytes
+)
+
+// ScoreCounts count scores.
+type ScoreCounts = scoreCounts
 
 // KeysOf is the read path's hashing, for tests of the chain rule.
 func KeysOf(seed [16]byte, model, adapter, salt string, unit int, tokens []uint32) (root index.Key, locals []index.Local, prefix []index.Key) {
@@ -107,13 +128,16 @@ func Silence(x *Indexer, pod, model string) error {
 // Tally is one of those that count scores.
 type Tally = tally
 
-func (t *tally) Count(o Outcome, prompt, cached int) { t.count(o, prompt, cached) }
+func (t *tally) Count(o string, prompt, cached int) {
+	t.count(outcome(slices.Index(outcomeNames, o)), prompt, cached)
+}
 
-func (t *tally) Sum() ScoreStats {
+// Sum returns the scores, the tokens of their prompts, the cached ones, and the bad requests.
+func (t *tally) Sum() [4]uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.settle()
-	return t.all
+	return [4]uint64{t.all.outcomes[outcomeScored], t.all.prompt, t.all.cached, t.all.outcomes[outcomeBadRequest]}
 }
 
 // ScoreKeys returns a function that scores a prompt for these pods, or all pods of a

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/stats"
 )
 
 // ApplyBatch is Ingest for a batch that is already decoded. A batch that no payload can
@@ -29,10 +30,10 @@ func (x *Indexer) ApplyBatch(podID, model string, b *events.Batch) error {
 // notices missing messages and restarts of the engine:
 //
 //   - After a restart, what the ranks of the stream held is forgotten.
-//   - After a loss it is forgotten too, unless WithLossPolicy keeps it.
+//   - After a loss it is forgotten too, unless WithKeepOnLoss keeps it.
 //   - If the messages of a rank come over another stream than before, what the rank
 //     held is forgotten. If messages of the old stream go on to come, they are not
-//     applied to the rank, and count in StreamStats.Contested.
+//     applied to the rank, and count in stats.Traffic.Contested.
 //
 // The Receipt says what was done. A malformed message is an error that wraps
 // ErrMalformed, and counts as a loss: do not bring it again. A message for a rank that
@@ -59,7 +60,7 @@ func (x *Indexer) IngestMessage(m Message) (Receipt, error) {
 }
 
 // MarkLost reports a loss that the caller knows of. What the rank of the pod holds, for
-// all models, is forgotten, or kept as WithLossPolicy says. Indexer.Pods has the ranks.
+// all models, is forgotten, or kept as WithKeepOnLoss says. Indexer.Pods has the ranks.
 // A rank that is not known is an error.
 func (x *Indexer) MarkLost(podID string, rank int) error {
 	if x.closed.Load() {
@@ -105,7 +106,7 @@ func (x *Indexer) markLost(podID, model string, n int) (found bool, err error) {
 		return true, err
 	}
 	in.stats.Marked++
-	l := Loss{Pod: podID, Model: model, Rank: n, Cause: LossMarked, Kept: x.keep}
+	l := Loss{Pod: podID, Model: model, Rank: n, Cause: lossMarked, Kept: x.keep}
 	if r.stream != nil {
 		l.Stream = r.stream.name
 	}
@@ -129,7 +130,7 @@ type ingest struct {
 	decoded events.Batch
 	convert converter
 
-	stats    Counters
+	stats    stats.Counters
 	losses   []Loss
 	from, to State // of the pod
 	delayed  bool  // others do not see what was applied
@@ -147,7 +148,7 @@ func (x *Indexer) newIngest(pod, model string) *ingest {
 	in.decoded.Events = nil // of another call
 	in.batch = &in.decoded
 	in.convert.changes = in.convert.changes[:0]
-	in.stats = Counters{}
+	in.stats = stats.Counters{}
 	in.losses = in.losses[:0]
 	in.from, in.to, in.delayed = 0, 0, false
 	return in
@@ -184,7 +185,7 @@ func (in *ingest) settle() {
 	in.from, in.to = in.pm.settle()
 	for i := range in.losses {
 		l := &in.losses[i]
-		if r := in.pm.ranks[l.Rank]; r != nil && l.Cause != LossContested {
+		if r := in.pm.ranks[l.Rank]; r != nil && l.Cause != lossContested {
 			r.lost = lastLoss{l.Cause, l.Kept, in.now}
 		}
 	}
@@ -192,18 +193,21 @@ func (in *ingest) settle() {
 }
 
 // count adds to the counters of a stream, which may be nil, and of all.
-func (in *ingest) count(st *stream, s StreamStats) {
+func (in *ingest) count(st *stream, s stats.Traffic) {
 	if st != nil {
 		addCounters(&st.stats, &s)
 	}
-	addCounters(&in.stats.StreamStats, &s)
+	addCounters(&in.stats.Traffic, &s)
 }
 
 // malformed counts why a payload could not be read; what it returns is still to be
 // counted.
-func (in *ingest) malformed(bad error) StreamStats {
-	in.stats.MalformedBy.n[events.ReasonOf(bad)]++
-	return StreamStats{Messages: 1, Malformed: 1}
+func (in *ingest) malformed(bad error) stats.Traffic {
+	x := in.x
+	x.statsMu.Lock()
+	x.malformedBy[events.ReasonOf(bad).String()]++
+	x.statsMu.Unlock()
+	return stats.Traffic{Messages: 1, Malformed: 1}
 }
 
 // end counts, calls the hooks and gives in back; no lock is held. To count is

@@ -69,7 +69,7 @@
 // and call [Indexer.RemovePod]. Call [Indexer.Close] at the end.
 //
 // Set [WithProfile] at once for SGLang with media, for EAGLE or MTP, and for hybrid
-// models. [WithHooks], [WithMemory], [WithLossPolicy], [WithModels], [WithResolver],
+// models. [WithHooks], [WithMemory], [WithKeepOnLoss], [WithModels], [WithResolver],
 // [WithPredictions] and [Indexer.Candidates] can wait. [Indexer.Snapshot] and [Restore]
 // keep what is known when the process ends.
 //
@@ -125,6 +125,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/prefixcache"
+	"github.com/kvindex/kvindex/stats"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
@@ -181,14 +182,6 @@ const (
 	CopiesExact = index.CopiesExact
 	// CopiesSet does not count: the first removal takes the block.
 	CopiesSet = index.CopiesSet
-)
-
-// Bounds of WithMemory, in bytes.
-const (
-	// DefaultMemory is 4 GiB: 512 MiB on machines with addresses of 32 bits.
-	DefaultMemory = index.DefaultMemory
-	// MinMemory is 1 MiB.
-	MinMemory = index.MinMemory
 )
 
 var (
@@ -251,8 +244,9 @@ type Indexer struct {
 	pods   map[string]*pod
 	models map[string]*model
 
-	statsMu sync.Mutex // guards stats; the last lock taken
-	stats   Counters
+	statsMu     sync.Mutex // guards what follows; the last lock taken
+	stats       stats.Counters
+	malformedBy map[string]uint64 // by events.Reason
 }
 
 // New returns an Indexer. Without options it takes the events of any model, and scores
@@ -269,16 +263,17 @@ func New(opts ...Option) (*Indexer, error) {
 // open is New with options that are valid.
 func (c *config) open() (*Indexer, error) {
 	x := &Indexer{
-		index:     c.index,
-		given:     c.given,
-		source:    c.source,
-		resolver:  c.resolver,
-		profile:   c.profile,
-		keep:      c.keep,
-		hooks:     c.hooks,
-		pods:      make(map[string]*pod),
-		models:    make(map[string]*model),
-		snapshots: make(chan struct{}, 1),
+		malformedBy: make(map[string]uint64),
+		index:       c.index,
+		given:       c.given,
+		source:      c.source,
+		resolver:    c.resolver,
+		profile:     c.profile,
+		keep:        c.keep,
+		hooks:       c.hooks,
+		pods:        make(map[string]*pod),
+		models:      make(map[string]*model),
+		snapshots:   make(chan struct{}, 1),
 	}
 	if x.index == nil {
 		var mc index.MemoryConfig
@@ -379,10 +374,10 @@ func (x *Indexer) check(pod, model string) error {
 		return errors.New("kvindex: the pod is empty")
 	case model == "":
 		return fmt.Errorf("kvindex: pod %q: the model is empty", pod)
-	case len(pod) > MaxName:
-		return fmt.Errorf("kvindex: the name of the pod has %d bytes, more than %d: %.100q", len(pod), MaxName, pod)
-	case len(model) > MaxName:
-		return fmt.Errorf("kvindex: pod %q: the name of the model has %d bytes, more than %d: %.100q", pod, len(model), MaxName, model)
+	case len(pod) > maxName:
+		return fmt.Errorf("kvindex: the name of the pod has %d bytes, more than %d: %.100q", len(pod), maxName, pod)
+	case len(model) > maxName:
+		return fmt.Errorf("kvindex: pod %q: the name of the model has %d bytes, more than %d: %.100q", pod, len(model), maxName, model)
 	}
 	return nil
 }

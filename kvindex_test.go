@@ -12,6 +12,7 @@ import (
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
 
@@ -87,8 +88,8 @@ func TestScoreText(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []kvindex.PodScore{
-		{Pod: "b", Score: 48, PredictedTokens: 48, MatchedBlocks: 3, BlockTokens: 16, Tiers: kvindex.TierCountsOf(3), CachedTokens: 48, State: kvindex.StateLive},
-		{Pod: "a", Score: 16, PredictedTokens: 16, MatchedBlocks: 1, BlockTokens: 16, Tiers: kvindex.TierCountsOf(1), CachedTokens: 16, State: kvindex.StateLive},
+		{Pod: "b", Score: 48, PredictedTokens: 48, MatchedBlocks: 3, BlockTokens: 16, Tiers: [index.NumTiers]int{3}, CachedTokens: 48, State: kvindex.StateLive},
+		{Pod: "a", Score: 16, PredictedTokens: 16, MatchedBlocks: 1, BlockTokens: 16, Tiers: [index.NumTiers]int{1}, CachedTokens: 16, State: kvindex.StateLive},
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %+v\nwant %+v", got, want)
@@ -150,7 +151,7 @@ func TestClose(t *testing.T) {
 	if got := ix.Pods(nil); len(got) != 0 {
 		t.Errorf("Pods: %+v", got)
 	}
-	if n := ix.Stats(); n.Messages != 1 || n.Blocks.Of(kvindex.TierGPU) != 0 {
+	if n := ix.Stats(); n.Messages != 1 || n.Blocks[kvindex.TierGPU] != 0 {
 		t.Errorf("Stats: %+v", n)
 	}
 }

@@ -27,22 +27,22 @@ func flood(t testing.TB, ix *kvindex.Indexer, r *rand.Rand, pod string, ok func(
 }
 
 // source is what is told of a pod of one rank.
-func source(t testing.TB, ix *kvindex.Indexer, pod string) (kvindex.PodInfo, kvindex.SourceInfo) {
+func source(t testing.TB, ix *kvindex.Indexer, pod string) (kvindex.PodInfo, kvindex.RankInfo) {
 	t.Helper()
 	for _, p := range ix.Pods(nil) {
 		if p.Pod == pod {
-			return p, p.Sources[0]
+			return p, p.Ranks[0]
 		}
 	}
 	t.Fatalf("no pod %q", pod)
-	return kvindex.PodInfo{}, kvindex.SourceInfo{}
+	return kvindex.PodInfo{}, kvindex.RankInfo{}
 }
 
 // TestEvicted: a rank of which blocks were given up says so everywhere, until it is
 // cleared.
 func TestEvicted(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
-	ix := open(t, kvindex.WithMemory(kvindex.MinMemory))
+	ix := open(t, kvindex.WithMemory(index.MinMemory))
 	cold, again := fakeengine.NewPrompt(1, 16, 40), fakeengine.NewPrompt(2, 16, 4)
 	ingest(t, ix, "a", cold.Stored(0, 40))
 	ingest(t, ix, "hybrid", cold.Stored(0, 40), &fakeengine.Stored{Hashes: again.Stored(0, 1).Hashes, Tokens: again.Tokens[:16], BlockSize: 16, Medium: fakeengine.MediumGPU, Group: 1, Kind: "mamba"})
@@ -62,7 +62,7 @@ func TestEvicted(t *testing.T) {
 			t.Errorf("%s: %v, full report %v, %+v", pod, info.State, info.WantsFullReport, s)
 		}
 	}
-	if u := ix.Stats().Index; u.Evicted == 0 || u.Total > u.Budget || u.Budget != kvindex.MinMemory {
+	if u := ix.Stats().Index; u.Evicted == 0 || u.Total > u.Budget || u.Budget != index.MinMemory {
 		t.Errorf("usage: %+v", u)
 	}
 	// A score that counts a block says it, for the pod and for its rank, also if other
@@ -124,7 +124,7 @@ func TestEvictedIsPartialAtBest(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	ix := open(t, kvindex.WithIndex(lister{m, "a"}), kvindex.WithLossPolicy(kvindex.KeepOnLoss))
+	ix := open(t, kvindex.WithIndex(lister{m, "a"}), kvindex.WithKeepOnLoss())
 	p := fakeengine.NewPrompt(1, 16, 3)
 	for _, state := range []kvindex.State{kvindex.StatePartial, kvindex.StateUncertain} {
 		ingest(t, ix, "a", p.Stored(0, 3))
@@ -154,7 +154,7 @@ func (b *bounded) Apply(ctx context.Context, src index.Source, cur index.Cursor,
 		}
 	}
 	if n > 0 && n >= b.room {
-		return index.Applied{}, fmt.Errorf("%w: pod %q of %d bytes", index.ErrFull, src.Pod, kvindex.MinMemory)
+		return index.Applied{}, fmt.Errorf("%w: pod %q of %d bytes", index.ErrFull, src.Pod, index.MinMemory)
 	}
 	return b.Memory.Apply(ctx, src, cur, changes)
 }
@@ -194,10 +194,10 @@ func TestNoRoom(t *testing.T) {
 			}
 			for n := range 3 {
 				r, err := say(1, p.Stored(n, n+1))
-				if !errors.Is(err, kvindex.ErrFull) || !strings.Contains(err.Error(), `"a"`) || !strings.Contains(err.Error(), fmt.Sprint(kvindex.MinMemory)) || numbered && (!r.NoRoom || r.Applied) {
+				if !errors.Is(err, kvindex.ErrFull) || !strings.Contains(err.Error(), `"a"`) || !strings.Contains(err.Error(), fmt.Sprint(index.MinMemory)) || numbered && (!r.NoRoom || r.Applied) {
 					t.Fatalf("no room: %+v, %v", r, err)
 				}
-				if len(losses) != n+1 || losses[n].Cause != kvindex.LossFull || losses[n].Rank != 1 || losses[n].Err == nil || losses[n].Time.IsZero() || losses[n].Kept {
+				if len(losses) != n+1 || losses[n].Cause != "full" || losses[n].Rank != 1 || losses[n].Err == nil || losses[n].Time.IsZero() || losses[n].Kept {
 					t.Fatalf("losses %+v", losses)
 				}
 			}
@@ -220,12 +220,12 @@ func TestNoRoom(t *testing.T) {
 			ranks(kvindex.StatePartial, 4, 0)
 			st := ix.Stats()
 			if st.NoRoom != 3 || st.Messages != 5 || st.Missing+st.Gaps != 0 || len(losses) != 3 {
-				t.Errorf("%+v, losses %+v", st.StreamStats, losses)
+				t.Errorf("%+v, losses %+v", st.Traffic, losses)
 			}
-			if s := ix.Pods(nil)[0].Sources; s[0].Messages != 2 || s[1].Messages != 0 {
+			if s := ix.Pods(nil)[0].Ranks; s[0].Messages != 2 || s[1].Messages != 0 {
 				t.Errorf("%+v", s)
 			}
-			if e := explain(t, ix, kvindex.Request{Model: "m", Tokens: fakeengine.NewPrompt(9, 16, 1).Tokens}, "a"); e.Cause != kvindex.CauseLost || e.Loss != kvindex.LossFull || !strings.Contains(e.Why, "WithMemory") {
+			if e := explain(t, ix, kvindex.Request{Model: "m", Tokens: fakeengine.NewPrompt(9, 16, 1).Tokens}, "a"); e.Cause != "lost" || e.Loss != "full" || !strings.Contains(e.Why, "WithMemory") {
 				t.Errorf("%v", e)
 			}
 			// It can lose no more than that, and be removed.
@@ -284,7 +284,7 @@ func TestNoRoomForTheFirst(t *testing.T) {
 // TestManyPods: pods for which there is no room in an index of the least memory are
 // told of, and those that are there go on. Others can come when they have gone.
 func TestManyPods(t *testing.T) {
-	ix := open(t, kvindex.WithMemory(kvindex.MinMemory))
+	ix := open(t, kvindex.WithMemory(index.MinMemory))
 	p := fakeengine.NewPrompt(1, 16, 4)
 	var in, out []string
 	say := func(pod string) error { return ix.Ingest(pod, "m", fakeengine.Payload(1, 0, p.Stored(0, 4))) }
@@ -293,7 +293,7 @@ func TestManyPods(t *testing.T) {
 		switch err := say(pod); {
 		case err == nil:
 			in = append(in, pod)
-		case errors.Is(err, kvindex.ErrFull) && strings.Contains(err.Error(), pod) && strings.Contains(err.Error(), fmt.Sprint(kvindex.MinMemory)):
+		case errors.Is(err, kvindex.ErrFull) && strings.Contains(err.Error(), pod) && strings.Contains(err.Error(), fmt.Sprint(index.MinMemory)):
 			out = append(out, pod)
 		default:
 			t.Fatal(err)
@@ -305,8 +305,8 @@ func TestManyPods(t *testing.T) {
 		t.Errorf("%d pods are in, %d are not, %+v", len(in), len(out), st)
 	}
 	for _, info := range ix.Pods(nil) {
-		s := info.Sources[0]
-		if had := s.Blocks.Of(kvindex.TierGPU) + int(s.Evicted); had != 4 && (had != 0 || s.State != kvindex.StatePartial) {
+		s := info.Ranks[0]
+		if had := s.Blocks[kvindex.TierGPU] + int(s.Evicted); had != 4 && (had != 0 || s.State != kvindex.StatePartial) {
 			t.Fatalf("%s: %+v", info.Pod, s)
 		}
 	}
@@ -319,7 +319,7 @@ func TestManyPods(t *testing.T) {
 		if err := say(pod); err != nil {
 			t.Fatal(err)
 		}
-		if info, s := source(t, ix, pod); s.Blocks.Of(kvindex.TierGPU) != 4 || info.State != kvindex.StatePartial {
+		if info, s := source(t, ix, pod); s.Blocks[kvindex.TierGPU] != 4 || info.State != kvindex.StatePartial {
 			t.Fatalf("%s came back as %v, %+v", pod, info.State, s)
 		}
 	}

@@ -3,9 +3,9 @@ package kvindex
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strconv"
@@ -14,6 +14,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/prefixcache"
+	"github.com/kvindex/kvindex/stats"
 )
 
 // Option configures New.
@@ -49,10 +50,10 @@ func configOf(opts []Option) config {
 	return c
 }
 
-// ApplyTimeout is how long a backend (WithIndex) may take for a call that the Indexer makes
+// applyTimeout is how long a backend (WithIndex) may take for a call that the Indexer makes
 // for a pod and for which it was given no context: Apply, Cursor, Remove and RemoveSource, and
 // Match for Routed. The context of the call ends then.
-const ApplyTimeout = 5 * time.Second
+const applyTimeout = 5 * time.Second
 
 // WithIndex uses another backend than the index in memory. Close does not close it.
 //
@@ -66,7 +67,7 @@ const ApplyTimeout = 5 * time.Second
 // states, ranks, adapters and groups. They list it in Pods, score it without Request.Pods, and
 // ask their own function of WithProfile about it. A pod that leaves the directory is not known
 // any more. If its notes cannot be read, it is in StateUncertain. What a directory has beyond
-// MaxPods, MaxModels, MaxRanks, MaxAdapters or MaxName is left out.
+// the bounds of an Indexer (65,536 pods, 16 models of a pod, 256 ranks, 4,096 adapters) is left out.
 //
 //   - A pod that is heard here for a model is known by that alone, whatever others say of it.
 //     Let one Indexer hear all ranks of a pod.
@@ -76,10 +77,10 @@ const ApplyTimeout = 5 * time.Second
 //     none, it goes on with what was known last. If nothing was ever known, the error is that of
 //     ScoreRequest, unless the backend answers without rows (Answer.Degraded).
 //   - An Apply whose error wraps index.ErrDelayed was done: the message is applied, counts in
-//     StreamStats.Delayed, and the rank is StateUncertain until one is not delayed, or until
+//     stats.Traffic.Delayed, and the rank is StateUncertain until one is not delayed, or until
 //     others see what was applied, if the error is an index.Delay.
 //
-// While a call of a backend lasts, messages of the same pod wait, for ApplyTimeout at most. A
+// While a call of a backend lasts, messages of the same pod wait, for 5 seconds at most. A
 // message that then is an error was not applied, and the rank is StateUncertain until one is.
 // A Subscriber does not bring it again: it tells OnError, and the next message shows the gap,
 // which a replay fills or which counts as a loss. Messages of other pods wait only where they share a
@@ -96,12 +97,12 @@ func WithIndex(ix index.Index) Option {
 	}
 }
 
-// WithMemory sets how many bytes of heap the index in memory may take, at least MinMemory.
-// The default is DefaultMemory. Everything that the index keeps counts.
+// WithMemory sets how many bytes of heap the index in memory may take, at least 1 MiB.
+// The default is 4 GiB, or 512 MiB on machines with addresses of 32 bits. Everything that the index keeps counts.
 //
 // When little is left, the index forgets the blocks that were not stored nor asked for
 // for the longest time, from the ends of prompts on. Then scores are too low, and never
-// too high: SourceInfo.Evicted counts what a rank has lost in this way, and its state is
+// too high: RankInfo.Evicted counts what a rank has lost in this way, and its state is
 // StatePartial at best. If there is no room for a new rank, its messages are an error
 // that wraps ErrFull.
 //
@@ -110,8 +111,8 @@ func WithIndex(ix index.Index) Option {
 // its own.
 func WithMemory(bytes int64) Option {
 	return func(c *config) {
-		if bytes < MinMemory {
-			c.errs = append(c.errs, fmt.Errorf("WithMemory: %d bytes, at least %d", bytes, MinMemory))
+		if bytes < index.MinMemory {
+			c.errs = append(c.errs, fmt.Errorf("WithMemory: %d bytes, at least %d", bytes, index.MinMemory))
 		}
 		if c.memory != nil {
 			c.errs = append(c.errs, errors.New("WithMemory is given twice"))
@@ -120,11 +121,10 @@ func WithMemory(bytes int64) Option {
 	}
 }
 
-// DefaultPromptCache is what the prompt cache takes without WithPromptCache, in bytes.
-const DefaultPromptCache = 64 << 20
+const defaultPromptCache = 64 << 20 // bytes
 
 // WithPromptCache sets how many bytes of heap the prompt cache may take, at least
-// prefixcache.MinBytes. 0 is no cache. The default is DefaultPromptCache, if there is a
+// prefixcache.MinBytes. 0 is no cache. The default is 64 MiB, if there is a
 // tokenizer (WithModel, WithModels).
 //
 // The cache remembers of texts what a score needs of them, so that a text that was there
@@ -152,11 +152,11 @@ func WithPredictions(p PredictionConfig) Option {
 		if p.TTL < 0 || p.TicketAge < 0 {
 			c.errs = append(c.errs, fmt.Errorf("WithPredictions: a TTL of %v and a TicketAge of %v: neither can be negative", p.TTL, p.TicketAge))
 		}
-		if p.TicketAge > 0 && p.TicketAge < cmp.Or(p.TTL, DefaultPredictionTTL) {
-			c.errs = append(c.errs, fmt.Errorf("WithPredictions: a TicketAge of %v is less than the TTL of %v", p.TicketAge, cmp.Or(p.TTL, DefaultPredictionTTL)))
+		if p.TicketAge > 0 && p.TicketAge < cmp.Or(p.TTL, defaultPredictionTTL) {
+			c.errs = append(c.errs, fmt.Errorf("WithPredictions: a TicketAge of %v is less than the TTL of %v", p.TicketAge, cmp.Or(p.TTL, defaultPredictionTTL)))
 		}
-		if p.Bytes != 0 && p.Bytes < MinPredictionBytes {
-			c.errs = append(c.errs, fmt.Errorf("WithPredictions: %d bytes, at least %d", p.Bytes, MinPredictionBytes))
+		if p.Bytes != 0 && p.Bytes < minPredictionBytes {
+			c.errs = append(c.errs, fmt.Errorf("WithPredictions: %d bytes, at least %d", p.Bytes, minPredictionBytes))
 		}
 		if c.predictions != nil {
 			c.errs = append(c.errs, errors.New("WithPredictions is given twice"))
@@ -473,7 +473,7 @@ func (p *Profile) corrected(g Group) Group {
 // correct replaces groups that events have named by what the profile knows of them. Equal
 // groups share Draft, because vLLM caches and looks them up together (017e9f4448b7,
 // v1/core/kv_cache_coordinator.py, SpecGroup). Groups are equal as in package reuse.
-func (p *Profile) correct(groups []GroupInfo) {
+func (p *Profile) correct(groups []stats.Group) {
 	for i := range groups {
 		groups[i].Group = p.corrected(groups[i].Group)
 	}
@@ -483,8 +483,8 @@ func (p *Profile) correct(groups []GroupInfo) {
 }
 
 // hasDraft reports whether g, or a group that is equal to it, has Draft.
-func hasDraft(groups []GroupInfo, g GroupInfo) bool {
-	return g.Draft || slices.ContainsFunc(groups, func(o GroupInfo) bool {
+func hasDraft(groups []stats.Group, g stats.Group) bool {
+	return g.Draft || slices.ContainsFunc(groups, func(o stats.Group) bool {
 		return o.Draft && o.Kind == g.Kind && o.Window == g.Window && o.BlockSize == g.BlockSize
 	})
 }
@@ -516,30 +516,13 @@ func (p Profile) complete() Profile {
 	return p
 }
 
-// LossPolicy says what becomes of the blocks of a rank after a loss: messages were
-// missed, and no replay brings them.
-type LossPolicy uint8
-
-// The policies.
-const (
-	// ForgetOnLoss forgets all blocks of the rank, so that no score is too high. It is
-	// the default.
-	ForgetOnLoss LossPolicy = iota
-	// KeepOnLoss keeps the blocks of the rank. The rank is in StateUncertain until its
-	// engine empties its cache or restarts. Until then blocks whose removal was missed
-	// still count.
-	KeepOnLoss
-)
-
-// WithLossPolicy sets the LossPolicy of all pods. When an engine restarts, its blocks
-// are forgotten under either policy.
-func WithLossPolicy(p LossPolicy) Option {
-	return func(c *config) {
-		if p > KeepOnLoss {
-			c.errs = append(c.errs, fmt.Errorf("WithLossPolicy: unknown policy %d", p))
-		}
-		c.keep = p == KeepOnLoss
-	}
+// WithKeepOnLoss keeps the blocks of a rank after a loss: messages were missed, and no
+// replay brings them. The rank is in StateUncertain until its engine empties its cache or
+// restarts. Until then blocks whose removal was missed still count. Without this option
+// a rank's blocks are forgotten at a loss, so that no score is too high. When an engine
+// restarts, its blocks are always forgotten.
+func WithKeepOnLoss() Option {
+	return func(c *config) { c.keep = true }
 }
 
 // WithHooks sets functions that the Indexer calls when something happens.
@@ -552,7 +535,7 @@ func WithHooks(h Hooks) Option {
 // for the score. They must be safe for concurrent use, and should be quick.
 type Hooks struct {
 	// Lost is called when messages of a pod were lost. It is also called once when two
-	// streams begin to contest a rank (LossContested).
+	// streams begin to contest a rank.
 	Lost func(Loss)
 	// State is called when the state of a pod for a model has changed. Two changes
 	// shortly after each other may be reported in the other order. The first state of a
@@ -560,62 +543,68 @@ type Hooks struct {
 	// state of a pod that another process feeds (WithIndex).
 	State func(pod, model string, from, to State)
 	// Scored is called at the end of each score, with any outcome, before ScoreRequest
-	// returns. It is not called after Close. Times are measured only if it is set.
-	Scored func(Scored)
+	// returns, with the context that it was given. It is not called after Close. Times are
+	// measured only if it is set.
+	Scored func(context.Context, Scored)
 }
 
 // Loss describes a loss of messages.
 type Loss struct {
 	Pod, Model, Stream string
 	Rank               int // the rank whose view was lost; -1 if no rank of the stream is known yet
-	Cause              LossCause
+	// Cause is one of:
+	//
+	//	gap        sequence numbers are missing
+	//	malformed  a message could not be read
+	//	restart    the engine restarted
+	//	marked     the caller reported it by MarkLost
+	//	moved      the messages of the rank come over another stream now
+	//	contested  two streams go on to bring messages of one rank
+	//	full       the index has no room for the rank (ErrFull): the message was not applied
+	//
+	// At contested, probably two engines are configured with one pod and rank. Stream is the
+	// one that had the rank before. Its messages are not applied to the rank, and count in
+	// stats.Traffic.Contested.
+	Cause string
 	// Seq is the number of the message at which the loss was noticed, and Time the time
 	// that its batch has, by the engine's clock. Both are zero if no message showed the
 	// loss (MarkLost, NoteRestarted). Time is also zero if the batch has none.
 	Seq      uint64
 	Time     time.Time
-	Gap      Gap   // of LossGap: the missing numbers
-	Replayed bool  // of LossGap: the engine was asked, and did not have the messages
-	Err      error // why message Seq could not be read, with any Cause; or, of LossContested and LossFull, what was seen
-	Kept     bool  // the blocks were kept (KeepOnLoss, LossContested); else they were forgotten
+	Gap      Gap   // at a gap: the missing numbers
+	Replayed bool  // at a gap: the engine was asked, and did not have the messages
+	Err      error // why message Seq could not be read, with any Cause; or, at contested and full, what was seen
+	Kept     bool  // the blocks were kept (WithKeepOnLoss, contested); else they were forgotten
 }
 
-// MarshalJSON writes Err as its text.
-func (l Loss) MarshalJSON() ([]byte, error) {
-	type fields Loss
-	return json.Marshal(struct {
-		fields
-		Err string `json:",omitempty"`
-	}{fields(l), textOf(l.Err)})
+// LogValue is a group of what a log needs of a loss.
+func (l Loss) LogValue() slog.Value {
+	attrs := []slog.Attr{slog.String("cause", l.Cause), slog.String("pod", l.Pod), slog.String("model", l.Model), slog.Int("rank", l.Rank), slog.Bool("kept", l.Kept)}
+	if l.Stream != "" {
+		attrs = append(attrs, slog.String("stream", l.Stream), slog.Uint64("seq", l.Seq))
+	}
+	if l.Cause == lossGap {
+		attrs = append(attrs, slog.Uint64("from", l.Gap.From), slog.Uint64("to", l.Gap.To), slog.Bool("replayed", l.Replayed))
+	}
+	if l.Err != nil {
+		attrs = append(attrs, slog.String("err", l.Err.Error()))
+	}
+	return slog.GroupValue(attrs...)
 }
 
-// LossCause is the reason of a loss. In JSON it is its String.
-type LossCause uint8
-
-// The causes of losses.
+// The words of Loss.Cause.
 const (
-	LossGap       LossCause = iota + 1 // sequence numbers are missing
-	LossMalformed                      // a message could not be read
-	LossRestart                        // the engine restarted
-	LossMarked                         // the caller reported it by MarkLost
-	LossMoved                          // the messages of the rank come over another stream now
-	// LossContested: two streams go on to bring messages of one rank. Probably two
-	// engines are configured with one pod and rank. Stream is the one that had the rank
-	// before. Its messages are not applied to the rank, and count in
-	// StreamStats.Contested.
-	LossContested
-	LossFull // the index has no room for the rank (ErrFull): the message was not applied
+	lossGap       = "gap"
+	lossMalformed = "malformed"
+	lossRestart   = "restart"
+	lossMarked    = "marked"
+	lossMoved     = "moved"
+	lossContested = "contested"
+	lossFull      = "full"
 )
 
-var lossNames = []string{"unknown", "gap", "malformed", "restart", "marked", "moved", "contested", "full"}
-
-func (c LossCause) String() string { return nameOf(lossNames, c) }
-
-// MarshalText returns the String of c.
-func (c LossCause) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
-
-// UnmarshalText reads what MarshalText has written.
-func (c *LossCause) UnmarshalText(text []byte) error { return setByName(c, lossNames, text) }
+// lossNames are the causes by their numbers in snapshots; 0: the engine emptied its cache.
+var lossNames = []string{"", lossGap, lossMalformed, lossRestart, lossMarked, lossMoved, lossContested, lossFull}
 
 // validate names every illegal setting and combination at once.
 func (c *config) validate() error {
@@ -627,7 +616,7 @@ func (c *config) validate() error {
 		errs = append(errs, errors.New("WithMemory contradicts WithIndex: the backend has a bound of its own"))
 	}
 	if !c.promptsGiven && (c.source != nil || len(c.given) > 0) {
-		c.prompts = DefaultPromptCache
+		c.prompts = defaultPromptCache
 	}
 	if len(errs) == 0 {
 		return nil

@@ -27,8 +27,8 @@ func TestOptions(t *testing.T) {
 		opts []kvindex.Option
 	}{
 		{"WithKeySeed contradicts WithIndex", []kvindex.Option{kvindex.WithIndex(m), kvindex.WithKeySeed(testSeed)}},
-		{"WithMemory contradicts WithIndex", []kvindex.Option{kvindex.WithIndex(m), kvindex.WithMemory(kvindex.MinMemory)}},
-		{"WithMemory: 1048575 bytes, at least 1048576", []kvindex.Option{kvindex.WithMemory(kvindex.MinMemory - 1)}},
+		{"WithMemory contradicts WithIndex", []kvindex.Option{kvindex.WithIndex(m), kvindex.WithMemory(index.MinMemory)}},
+		{"WithMemory: 1048575 bytes, at least 1048576", []kvindex.Option{kvindex.WithMemory(index.MinMemory - 1)}},
 		{"WithMemory: 0 bytes", []kvindex.Option{kvindex.WithMemory(0)}},
 		{"WithMemory: -1 bytes", []kvindex.Option{kvindex.WithMemory(-1)}},
 		{"WithMemory is given twice", []kvindex.Option{kvindex.WithMemory(1 << 30), kvindex.WithMemory(1 << 30)}},
@@ -58,7 +58,7 @@ func TestOptions(t *testing.T) {
 		t.Errorf("two mistakes: %v", err)
 	}
 
-	for want, opts := range map[int64][]kvindex.Option{kvindex.DefaultMemory: nil, 1 << 25: {kvindex.WithMemory(1 << 25)}} {
+	for want, opts := range map[int64][]kvindex.Option{index.DefaultMemory: nil, 1 << 25: {kvindex.WithMemory(1 << 25)}} {
 		if got := open(t, opts...).Stats().Index.Budget; got != want {
 			t.Errorf("the budget is %d, want %d", got, want)
 		}

@@ -11,26 +11,22 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/stats"
 )
 
-// Bounds on what the Indexer remembers beside blocks. A message beyond MaxPods,
-// MaxModels, MaxRanks, MaxStreams or MaxName is an error, and is not applied. What other
-// processes tell (WithIndex) beyond a bound is left out.
+// Bounds on what the Indexer remembers beside blocks. A message beyond one of them is an
+// error, and is not applied; but adapters are only counted. What other processes tell
+// (WithIndex) beyond a bound is left out.
 const (
-	// MaxPods is the number of pods.
-	MaxPods = 1 << 16
-	// MaxModels is the number of models of a pod.
-	MaxModels = 16
-	// MaxRanks is the number of data-parallel ranks of a pod and model.
-	MaxRanks = 256
-	// MaxStreams is the number of streams of a pod and model.
-	MaxStreams = 1024
-	// MaxAdapters is the number of adapters of a pod and model whose names a request can
+	maxPods    = 1 << 16
+	maxModels  = 16   // of a pod
+	maxRanks   = 256  // of a pod and model
+	maxStreams = 1024 // of a pod and model
+	// maxAdapters is the number of adapters of a pod and model whose names a request can
 	// use as its model. Beyond it a request has to name the base model, and the adapter in
-	// Request.Adapter. So it has for an adapter whose name is longer than MaxName.
-	MaxAdapters = 4096
-	// MaxName is the length of the name of a pod, a model or a stream, in bytes.
-	MaxName = 1024
+	// Request.Adapter. So it has for an adapter whose name is longer than maxName.
+	maxAdapters = 4096
+	maxName     = 1024 // bytes of the name of a pod, a model or a stream
 )
 
 // pod is what the Indexer knows of a pod, beside its blocks.
@@ -118,7 +114,7 @@ type rank struct {
 
 	messages        uint64 // applied
 	stored, removed uint64 // blocks
-	groups          []GroupInfo
+	groups          []stats.Group
 	pairs           bool          // its blocks are of pairs
 	lag             time.Duration // of the newest batch
 	at              time.Time     // when that was applied
@@ -210,7 +206,7 @@ func (r *rank) heard(b *events.Batch, at time.Time, whole bool) {
 }
 
 // learn adds to groups what a store tells of its group.
-func learn(groups []GroupInfo, e *events.Event) []GroupInfo {
+func learn(groups []stats.Group, e *events.Event) []stats.Group {
 	for i := range groups {
 		if g := &groups[i]; g.ID == e.Group {
 			if g.BlockSize != e.BlockSize && e.BlockSize > 0 && tierOf(e.Medium) == TierGPU {
@@ -220,7 +216,7 @@ func learn(groups []GroupInfo, e *events.Event) []GroupInfo {
 		}
 	}
 	if e.Group < index.MaxGroups && e.BlockSize > 0 && tierOf(e.Medium) == TierGPU && !foreign(e) {
-		groups = append(groups, GroupInfo{groupOf(e), e.BlockSize})
+		groups = append(groups, stats.Group{Group: groupOf(e), BlockSize: e.BlockSize})
 	}
 	return groups
 }
@@ -232,7 +228,7 @@ func (r *rank) hybrid(p *Profile) bool {
 
 // isReported says whether a full report shows what all groups hold for a next request.
 func (r *rank) isReported(p *Profile) bool {
-	return !slices.ContainsFunc(r.groups, func(told GroupInfo) bool {
+	return !slices.ContainsFunc(r.groups, func(told stats.Group) bool {
 		g := p.corrected(told.Group)
 		return g.Kind != GroupFull && (g.Window == 0 || g.Kind != GroupWindow && g.Kind != GroupChunked)
 	})
@@ -281,7 +277,7 @@ func (in *ingest) noteForm(r *rank) {
 
 // toldForm is in which blocks a rank caches, as its events told it.
 type toldForm struct {
-	groups []GroupInfo
+	groups []stats.Group
 	pairs  bool
 }
 
@@ -400,8 +396,8 @@ func (x *Indexer) findPod(name string) (*pod, error) {
 	defer x.mu.Unlock()
 	p := x.pods[name]
 	if p == nil {
-		if len(x.pods) >= MaxPods {
-			return nil, fmt.Errorf("kvindex: pod %q is one more than %d", name, MaxPods)
+		if len(x.pods) >= maxPods {
+			return nil, fmt.Errorf("kvindex: pod %q is one more than %d", name, maxPods)
 		}
 		p = &pod{name: name, models: make(map[string]*podModel), asked: make(map[string]*asked)}
 		x.pods[name] = p
@@ -477,8 +473,8 @@ func (x *Indexer) profileFor(p *pod, model string, b *events.Batch) (profile *Pr
 	} else {
 		a := p.asked[model]
 		if a == nil {
-			if len(p.models)+len(p.asked) >= MaxModels {
-				return nil, fmt.Errorf("kvindex: pod %q: model %q is one more than the %d that a pod may have", p.name, model, MaxModels)
+			if len(p.models)+len(p.asked) >= maxModels {
+				return nil, fmt.Errorf("kvindex: pod %q: model %q is one more than the %d that a pod may have", p.name, model, maxModels)
 			}
 			a = &asked{}
 			if x.profile != nil {
@@ -564,7 +560,7 @@ func (x *Indexer) sendTo(pod, model string) *podModel {
 			md.leaveUnheard(x.ledger, name)
 		}
 	}
-	if md.lent()[profile.Media] == nil || len(md.unheard) >= MaxPods {
+	if md.lent()[profile.Media] == nil || len(md.unheard) >= maxPods {
 		return nil
 	}
 	pm := &podModel{profile: profile.complete()}
@@ -633,8 +629,8 @@ func sameBlocks(a, b *index.View) bool {
 func (pm *podModel) rank(n int) (*rank, error) {
 	r := pm.ranks[n]
 	if r == nil {
-		if len(pm.ranks) >= MaxRanks {
-			return nil, fmt.Errorf("rank %d is one more than the %d that a pod may have", n, MaxRanks)
+		if len(pm.ranks) >= maxRanks {
+			return nil, fmt.Errorf("rank %d is one more than the %d that a pod may have", n, maxRanks)
 		}
 		r = &rank{n: n}
 		pm.ranks[n] = r
@@ -675,11 +671,11 @@ func (pm *podModel) stateOf(rank int) State {
 func (pm *podModel) stream(name string) (*stream, error) {
 	st := pm.streams[name]
 	if st == nil {
-		if len(name) > MaxName {
-			return nil, fmt.Errorf("the name of the stream has %d bytes, more than %d: %.100q", len(name), MaxName, name)
+		if len(name) > maxName {
+			return nil, fmt.Errorf("the name of the stream has %d bytes, more than %d: %.100q", len(name), maxName, name)
 		}
-		if len(pm.streams) >= MaxStreams && !pm.dropStream() {
-			return nil, fmt.Errorf("stream %q is one more than the %d that a pod may have", name, MaxStreams)
+		if len(pm.streams) >= maxStreams && !pm.dropStream() {
+			return nil, fmt.Errorf("stream %q is one more than the %d that a pod may have", name, maxStreams)
 		}
 		st = &stream{name: name}
 		pm.streams[name] = st
@@ -726,7 +722,7 @@ func (in *ingest) learnAdapters() {
 		if _, ok := in.pm.adapters[a]; ok {
 			continue
 		}
-		if len(in.pm.adapters) >= MaxAdapters || len(a) > MaxName {
+		if len(in.pm.adapters) >= maxAdapters || len(a) > maxName {
 			in.stats.Adapters++
 			continue
 		}

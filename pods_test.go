@@ -26,13 +26,13 @@ func TestRemovePod(t *testing.T) {
 	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens, Pods: []string{"a"}})[0]; s.State != kvindex.StateUnknown || s.MatchedBlocks != 0 {
 		t.Errorf("got %+v", s)
 	}
-	if n := ix.Stats(); n.Pods != 1 || n.Models != 1 || n.Sources != 1 || n.Index.Memberships != n.Blocks.Of(kvindex.TierGPU) || n.Index.Keys == 0 || n.Index.Names == 0 {
+	if n := ix.Stats(); n.Pods != 1 || n.Models != 1 || n.Ranks != 1 || n.Index.Memberships != n.Blocks[kvindex.TierGPU] || n.Index.Keys == 0 || n.Index.Names == 0 {
 		t.Errorf("%+v", n)
 	}
 	if err := ix.RemovePod("b"); err != nil {
 		t.Fatal(err)
 	}
-	if n := ix.Stats(); n.Pods != 0 || n.Models != 0 || n.Sources != 0 {
+	if n := ix.Stats(); n.Pods != 0 || n.Models != 0 || n.Ranks != 0 {
 		t.Errorf("%+v", n)
 	}
 }
@@ -82,7 +82,7 @@ func TestThePodOfASlowCall(t *testing.T) {
 		calls.Go(func() { _ = ix.MarkLost("a", 0) })
 		calls.Go(func() { _ = ix.RemovePod("a") })
 		calls.Wait()
-		if s := ix.Stats(); s.Pods != 0 || s.Sources != 0 {
+		if s := ix.Stats(); s.Pods != 0 || s.Ranks != 0 {
 			t.Fatalf("%+v", s)
 		}
 		if r, err := ix.IngestMessage(message("s", 0, 2, 0, p.Stored(0, 4))); err != nil || !r.Applied {

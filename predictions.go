@@ -29,29 +29,27 @@ import (
 
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/sent"
+	"github.com/kvindex/kvindex/stats"
 )
 
 // Defaults of WithPredictions.
 const (
-	// DefaultPredictionTTL is how long a prompt counts that was sent, if nothing else ends
-	// that before.
-	DefaultPredictionTTL = 2 * time.Second
-	// DefaultTicketAge is how long a Ticket is good.
-	DefaultTicketAge = 10 * time.Minute
-	// DefaultPredictionBytes bounds what predictions and tickets take, in bytes.
-	DefaultPredictionBytes = 64 << 20
-	// MinPredictionBytes is the least bound.
-	MinPredictionBytes = 256 << 10
+	defaultPredictionTTL   = 2 * time.Second
+	defaultTicketAge       = 10 * time.Minute
+	defaultPredictionBytes = 64 << 20
+	minPredictionBytes     = 256 << 10
 )
 
 // PredictionConfig configures predictions: see WithPredictions. A field that is 0 has its
 // default.
 type PredictionConfig struct {
-	// TTL is how long a prompt counts that was sent, if nothing else ends that before.
+	// TTL is how long a prompt counts that was sent, if nothing else ends that before; 0: 2
+	// seconds.
 	TTL time.Duration
-	// TicketAge is how long a Ticket is good. It is at least TTL.
+	// TicketAge is how long a Ticket is good, at least TTL; 0: 10 minutes.
 	TicketAge time.Duration
-	// Bytes bounds the memory of all predictions and tickets. A prompt takes 8 bytes for
+	// Bytes bounds the memory of all predictions and tickets, at least 256 KiB; 0: 64 MiB. A
+	// prompt takes 8 bytes for
 	// each 16 of its tokens, and a ticket some 150. The oldest go first. What is kept of a rank
 	// that something was sent to, some 1.3 kB, is not in it.
 	Bytes int64
@@ -121,54 +119,15 @@ func (x *Indexer) Routed(a *Answer, pod string, rank int) (Ticket, error) {
 // Observe says what the engine has reported of a request. It ends the prediction, and Stats
 // compares the report with what was expected when the request was sent. A number that cannot
 // be right counts as not told. A Ticket that is zero, was used, is too old or is another
-// Indexer's changes nothing, and counts in TicketStats.Unknown.
+// Indexer's changes nothing, and counts in stats.Tickets.Unknown.
 func (x *Indexer) Observe(t Ticket, u Usage) { x.ledger.observe(t, u) }
 
 // Abandon says that a request never got to its pod, or was not computed there. It ends the
 // prediction. About a Ticket that is not good see Observe.
 func (x *Indexer) Abandon(t Ticket) { x.ledger.abandon(t) }
 
-// PredictionStats counts predictions. Routed is the sum of all others.
-type PredictionStats struct {
-	Routed    uint64 // that were made
-	Live      uint64 // that count now
-	Confirmed uint64 // ended by events
-	Expired   uint64 // ended by the TTL
-	Observed  uint64 // ended by Observe
-	Abandoned uint64 // ended by Abandon
-	Lost      uint64 // ended because the rank has lost what it held
-	PushedOut uint64 // ended because there was no room for them
-}
-
-// TicketStats counts tickets. The sum of the first four is PredictionStats.Routed.
-type TicketStats struct {
-	Live      uint64 // that can be used
-	Observed  uint64
-	Abandoned uint64
-	Aged      uint64 // that were too old, or had no room
-	Unknown   uint64 // calls of Observe and Abandon with a Ticket that was not good
-}
-
-// Observations compare what engines have reported with what was expected, for one model.
-type Observations struct {
-	Model string
-	State State // of the rank when the request was sent; of the pod if the rank was not known
-	// Cached and Predicted are about PodScore.CachedTokens and PredictedTokens, as they were
-	// when the request was sent.
-	Cached, Predicted Accuracy
-	// OtherLength is the number of requests whose prompt had another length for the engine:
-	// the tokenizer, the template, or the request itself is not what the engine has.
-	OtherLength uint64
-}
-
-// Accuracy counts requests for which a figure was exact, too high and too low, and tokens:
-// those of the exact ones, and by how many the others were wrong.
-type Accuracy struct {
-	Exact, Over, Under                   uint64
-	ExactTokens, OverTokens, UnderTokens uint64
-}
-
-func (a *Accuracy) add(figure, cached int) {
+// observe adds a request for which a figure was expected, and cached tokens were reported.
+func observe(a *stats.Accuracy, figure, cached int) {
 	switch d := figure - cached; {
 	case d == 0:
 		a.Exact++
@@ -209,9 +168,9 @@ type ledger struct {
 
 	believed    int64 // tickets that have believed set
 	serial      uint64
-	predictions PredictionStats
-	tickets     TicketStats
-	observed    map[observedAt]*Observations
+	predictions stats.Predictions
+	tickets     stats.Tickets
+	observed    map[observedAt]*stats.Observations
 }
 
 type observedAt struct {
@@ -229,7 +188,7 @@ type ticket struct {
 	serial     uint64 // 0: the slot is free
 	at         int64  // when it was sent
 	prev, next uint32 // by age; of a free slot next is the next free one
-	row        *Observations
+	row        *stats.Observations
 	// prompt, cached and predicted are tokens: the length, and the figures of then.
 	prompt, cached, predicted int32
 
@@ -258,7 +217,7 @@ type holder struct {
 }
 
 func newLedger(c *PredictionConfig) *ledger {
-	l := &ledger{ttl: int64(DefaultPredictionTTL), age: int64(DefaultTicketAge), bytes: DefaultPredictionBytes, clock: time.Now}
+	l := &ledger{ttl: int64(defaultPredictionTTL), age: int64(defaultTicketAge), bytes: defaultPredictionBytes, clock: time.Now}
 	if c != nil {
 		if c.TTL > 0 {
 			l.ttl = int64(c.TTL)
@@ -275,7 +234,7 @@ func newLedger(c *PredictionConfig) *ledger {
 	}
 	l.age = max(l.age, l.ttl)
 	l.began = l.clock()
-	l.observed = make(map[observedAt]*Observations)
+	l.observed = make(map[observedAt]*stats.Observations)
 	return l
 }
 
@@ -364,7 +323,7 @@ func (l *ledger) taken() int64 {
 }
 
 // issue makes a ticket. mu is held.
-func (l *ledger) issue(now int64, row *Observations) uint32 {
+func (l *ledger) issue(now int64, row *stats.Observations) uint32 {
 	if l.free == 0 {
 		const more = slotsOf * int64(unsafe.Sizeof(ticket{}))
 		if int64(len(l.slots)+1)*more <= l.bytes/2 && l.taken()+more <= l.bytes {
@@ -429,14 +388,14 @@ func (l *ledger) makeRoom() {
 }
 
 // row returns where observations of a model in a state are counted. mu is held.
-func (l *ledger) row(model string, state State) *Observations {
+func (l *ledger) row(model string, state State) *stats.Observations {
 	o := l.observed[observedAt{model, state}]
 	if o == nil {
 		if len(l.observed) >= maxObserved {
 			model = ""
 		}
 		if o = l.observed[observedAt{model, state}]; o == nil {
-			o = &Observations{Model: model, State: state}
+			o = &stats.Observations{Model: model, State: state.String()}
 			l.observed[observedAt{model, state}] = o
 		}
 	}
@@ -479,8 +438,8 @@ func (l *ledger) observe(of Ticket, u Usage) {
 		most = u.PromptTokens
 	}
 	if u.CachedTokens >= 0 && u.CachedTokens <= most {
-		t.row.Cached.add(int(t.cached), u.CachedTokens)
-		t.row.Predicted.add(int(t.predicted), u.CachedTokens)
+		observe(&t.row.Cached, int(t.cached), u.CachedTokens)
+		observe(&t.row.Predicted, int(t.predicted), u.CachedTokens)
 		if b := t.believed; b != nil {
 			b.of.cache.Observed(b.past, u.CachedTokens/b.block, l.now())
 		}
@@ -499,7 +458,7 @@ func (l *ledger) stats(s *Stats) {
 	for _, o := range l.observed {
 		s.Observed = append(s.Observed, *o)
 	}
-	slices.SortFunc(s.Observed, func(a, b Observations) int {
+	slices.SortFunc(s.Observed, func(a, b stats.Observations) int {
 		return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.State, b.State))
 	})
 }
@@ -549,7 +508,7 @@ func (l *ledger) holder(pm *podModel, source index.Source, view *index.View, v i
 		h.cache(source, view, v)
 		return h
 	}
-	if len(pm.holders) >= MaxRanks {
+	if len(pm.holders) >= maxRanks {
 		return nil
 	}
 	h := &holder{pm: pm, byLast: make(map[index.Local]uint32)}

@@ -14,8 +14,10 @@ import (
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/fakeengine/enginehash"
+	"github.com/kvindex/kvindex/stats"
 	"github.com/vmihailenco/msgpack/v5"
 )
 
@@ -92,16 +94,16 @@ type sentModel struct {
 	tickets []*sentTicket // that are good, oldest first
 	used    []kvindex.Ticket
 
-	predictions kvindex.PredictionStats
-	counts      kvindex.TicketStats
-	observed    map[string]*kvindex.Observations
+	predictions stats.Predictions
+	counts      stats.Tickets
+	observed    map[string]*stats.Observations
 	fired       map[string]int
 }
 
 func newSentModel(t testing.TB, seed uint64, fired map[string]int) *sentModel {
 	m := &sentModel{
 		t: t, r: rand.New(rand.NewPCG(23, seed)), keep: seed%2 == 1, alike: seed%4 > 1, now: time.Unix(1e9, 0),
-		observed: make(map[string]*kvindex.Observations), fired: fired,
+		observed: make(map[string]*stats.Observations), fired: fired,
 	}
 	type podOf struct {
 		name    string
@@ -124,18 +126,18 @@ func newSentModel(t testing.TB, seed uint64, fired map[string]int) *sentModel {
 		}
 		m.pods = append(m.pods, pod)
 	}
-	policy := kvindex.ForgetOnLoss
+	var options []kvindex.Option
 	if m.keep {
-		policy = kvindex.KeepOnLoss
+		options = append(options, kvindex.WithKeepOnLoss())
 	}
-	m.ix = open(t, kvindex.WithKeySeed(testSeed), kvindex.WithLossPolicy(policy),
+	m.ix = open(t, append(options, kvindex.WithKeySeed(testSeed),
 		kvindex.WithPredictions(kvindex.PredictionConfig{TTL: sentTTL, TicketAge: sentAge, Now: func() time.Time { return m.now }}),
 		kvindex.WithProfile(func(pod, _ string) kvindex.Profile {
 			if pod == "pairs" {
 				return kvindex.Profile{Media: kvindex.MediaPad}
 			}
 			return kvindex.Profile{Draft: kvindex.DraftNone}
-		}))
+		}))...)
 	return m
 }
 
@@ -319,7 +321,7 @@ func (m *sentModel) answer(pods []*sentPod, p *sentPrompt, ranks bool) (want []k
 				}
 			}
 			if f.matched > 0 {
-				s.Tiers = kvindex.TierCountsOf(f.matched)
+				s.Tiers = [index.NumTiers]int{f.matched}
 			}
 			if f.predicted > f.cached {
 				m.fired["predicted more than cached"]++
@@ -472,7 +474,7 @@ func (m *sentModel) stateOf(pod *sentPod, rank int) kvindex.State {
 		if info.Pod != pod.name {
 			continue
 		}
-		for _, s := range info.Sources {
+		for _, s := range info.Ranks {
 			if s.Rank == rank {
 				return s.State
 			}
@@ -536,7 +538,7 @@ func (m *sentModel) route(p *sentPrompt, a *kvindex.Answer, pods, formed []*sent
 	}
 }
 
-func accuracyOf(a *kvindex.Accuracy, figure, cached int) {
+func accuracyOf(a *stats.Accuracy, figure, cached int) {
 	switch {
 	case figure == cached:
 		a.Exact++
@@ -578,7 +580,7 @@ func (m *sentModel) settle(abandon bool) {
 	}
 	o := m.observed[t.model+t.state.String()]
 	if o == nil {
-		o = &kvindex.Observations{Model: t.model, State: t.state}
+		o = &stats.Observations{Model: t.model, State: t.state.String()}
 		m.observed[t.model+t.state.String()] = o
 	}
 	length := len(t.prompt.q.Tokens)
@@ -962,16 +964,16 @@ func (m *sentModel) check() {
 	if s.Predictions != m.predictions || s.Tickets != m.counts {
 		m.t.Fatalf("\n got %+v %+v\nwant %+v %+v", s.Predictions, s.Tickets, m.predictions, m.counts)
 	}
-	got := slices.DeleteFunc(s.Observed, func(o kvindex.Observations) bool {
-		return o == kvindex.Observations{Model: o.Model, State: o.State} // routed, and nothing observed
+	got := slices.DeleteFunc(s.Observed, func(o stats.Observations) bool {
+		return o == stats.Observations{Model: o.Model, State: o.State} // routed, and nothing observed
 	})
-	want := []kvindex.Observations{}
+	want := []stats.Observations{}
 	for _, o := range m.observed {
-		if *o != (kvindex.Observations{Model: o.Model, State: o.State}) {
+		if *o != (stats.Observations{Model: o.Model, State: o.State}) {
 			want = append(want, *o)
 		}
 	}
-	slices.SortFunc(want, func(a, b kvindex.Observations) int {
+	slices.SortFunc(want, func(a, b stats.Observations) int {
 		return cmp.Or(strings.Compare(a.Model, b.Model), cmp.Compare(a.State, b.State))
 	})
 	if !slices.Equal(got, want) {

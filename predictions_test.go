@@ -20,6 +20,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/fakeengine/enginehash"
+	"github.com/kvindex/kvindex/stats"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
@@ -87,12 +88,12 @@ func TestPredictionEnds(t *testing.T) {
 	next := func(seq uint64, evs ...fakeengine.Event) act {
 		return brings(message("s", seq, float64(seq+1), 0, evs...))
 	}
-	type ends func(s *kvindex.PredictionStats) *uint64
-	live := func(s *kvindex.PredictionStats) *uint64 { return &s.Live }
-	confirmed := func(s *kvindex.PredictionStats) *uint64 { return &s.Confirmed }
-	lost := func(s *kvindex.PredictionStats) *uint64 { return &s.Lost }
-	expired := func(s *kvindex.PredictionStats) *uint64 { return &s.Expired }
-	keep := kvindex.WithLossPolicy(kvindex.KeepOnLoss)
+	type ends func(s *stats.Predictions) *uint64
+	live := func(s *stats.Predictions) *uint64 { return &s.Live }
+	confirmed := func(s *stats.Predictions) *uint64 { return &s.Confirmed }
+	lost := func(s *stats.Predictions) *uint64 { return &s.Lost }
+	expired := func(s *stats.Predictions) *uint64 { return &s.Expired }
+	keep := kvindex.WithKeepOnLoss()
 	var clock *handClock
 	var full *forgetful
 	later := func(d time.Duration) act { return func(*testing.T, *kvindex.Indexer) { clock.after(d) } }
@@ -188,7 +189,7 @@ func TestPredictionEnds(t *testing.T) {
 				t.Fatalf("predicted %d, cached %d", predicted, cached)
 			}
 			c.act(t, ix)
-			want := kvindex.PredictionStats{Routed: 1}
+			want := stats.Predictions{Routed: 1}
 			*c.want(&want) = 1
 			if got := ix.Stats().Predictions; got != want {
 				t.Errorf("%+v, want %+v", got, want)
@@ -197,7 +198,7 @@ func TestPredictionEnds(t *testing.T) {
 				t.Errorf("predicted %d, cached %d", predicted, cached)
 			}
 			ix.Observe(ticket, kvindex.Usage{PromptTokens: 128, CachedTokens: 32})
-			if s := ix.Stats(); s.Tickets != (kvindex.TicketStats{Observed: 1}) || s.Predictions.Live != 0 || len(s.Observed) != 1 || s.Observed[0].Cached.Exact != 1 {
+			if s := ix.Stats(); s.Tickets != (stats.Tickets{Observed: 1}) || s.Predictions.Live != 0 || len(s.Observed) != 1 || s.Observed[0].Cached.Exact != 1 {
 				t.Errorf("the ticket: %+v", s)
 			}
 		})
@@ -341,7 +342,7 @@ func TestColdSiblings(t *testing.T) {
 			}
 		}
 		said(t, ix, "a", 0, p.Stored(0, 8))
-		if s := ix.Stats().Predictions; s != (kvindex.PredictionStats{Routed: 8, Confirmed: 8}) {
+		if s := ix.Stats().Predictions; s != (stats.Predictions{Routed: 8, Confirmed: 8}) {
 			t.Errorf("%s: its blocks came: %+v", name, s)
 		}
 	}
@@ -374,23 +375,23 @@ func TestColdBlockSize(t *testing.T) {
 		before, after []act
 		fails         bool
 		predicted     int // after
-		stats         kvindex.PredictionStats
+		stats         stats.Predictions
 	}{
-		{"nobody has one", []act{func(t *testing.T, ix *kvindex.Indexer) { said(t, ix, "b", 0) }}, nil, true, 0, kvindex.PredictionStats{}},
-		{"the model is not known", nil, nil, true, 0, kvindex.PredictionStats{}},
-		{"another has one", []act{stored("b", first)}, nil, false, 112, kvindex.PredictionStats{Live: 1}},
-		{"of 32", []act{stored("b", of32(other).Stored(0, 2))}, nil, false, 96, kvindex.PredictionStats{Live: 1}},
-		{"they differ", []act{stored("b", first), stored("c", of32(other).Stored(0, 2))}, nil, true, 0, kvindex.PredictionStats{}},
-		{"one differs that has other media", []act{stored("b", first), stored("pad", of32(other).Stored(0, 2))}, nil, false, 112, kvindex.PredictionStats{Live: 1}},
-		{"only one has that has other media", []act{stored("pad", first)}, nil, true, 0, kvindex.PredictionStats{}},
-		{"its own is another", []act{stored("b", first)}, []act{stored("a", of32(other).Stored(0, 2))}, false, 0, kvindex.PredictionStats{Lost: 1}},
-		{"its own is the same", []act{stored("b", first)}, []act{stored("a", first)}, false, 112, kvindex.PredictionStats{Live: 1}},
-		{"its own is the same, and the other's changes", []act{stored("b", first)}, []act{stored("a", first), removed("b")}, false, 112, kvindex.PredictionStats{Live: 1}},
-		{"it is heard, and stores nothing", []act{stored("b", first)}, []act{func(t *testing.T, ix *kvindex.Indexer) { said(t, ix, "a", 0) }}, false, 112, kvindex.PredictionStats{Live: 1}},
-		{"one comes that differs", []act{stored("b", first)}, []act{stored("c", of32(other).Stored(0, 2))}, false, 0, kvindex.PredictionStats{Live: 1}},
-		{"one comes that differs, and goes", []act{stored("b", first)}, []act{stored("c", of32(other).Stored(0, 2)), removed("c")}, false, 112, kvindex.PredictionStats{Live: 1}},
-		{"it is removed", []act{stored("b", first)}, []act{removed("a")}, false, 0, kvindex.PredictionStats{Lost: 1}},
-		{"the last of the others is removed", []act{stored("b", first)}, []act{removed("b")}, false, 0, kvindex.PredictionStats{Lost: 1}},
+		{"nobody has one", []act{func(t *testing.T, ix *kvindex.Indexer) { said(t, ix, "b", 0) }}, nil, true, 0, stats.Predictions{}},
+		{"the model is not known", nil, nil, true, 0, stats.Predictions{}},
+		{"another has one", []act{stored("b", first)}, nil, false, 112, stats.Predictions{Live: 1}},
+		{"of 32", []act{stored("b", of32(other).Stored(0, 2))}, nil, false, 96, stats.Predictions{Live: 1}},
+		{"they differ", []act{stored("b", first), stored("c", of32(other).Stored(0, 2))}, nil, true, 0, stats.Predictions{}},
+		{"one differs that has other media", []act{stored("b", first), stored("pad", of32(other).Stored(0, 2))}, nil, false, 112, stats.Predictions{Live: 1}},
+		{"only one has that has other media", []act{stored("pad", first)}, nil, true, 0, stats.Predictions{}},
+		{"its own is another", []act{stored("b", first)}, []act{stored("a", of32(other).Stored(0, 2))}, false, 0, stats.Predictions{Lost: 1}},
+		{"its own is the same", []act{stored("b", first)}, []act{stored("a", first)}, false, 112, stats.Predictions{Live: 1}},
+		{"its own is the same, and the other's changes", []act{stored("b", first)}, []act{stored("a", first), removed("b")}, false, 112, stats.Predictions{Live: 1}},
+		{"it is heard, and stores nothing", []act{stored("b", first)}, []act{func(t *testing.T, ix *kvindex.Indexer) { said(t, ix, "a", 0) }}, false, 112, stats.Predictions{Live: 1}},
+		{"one comes that differs", []act{stored("b", first)}, []act{stored("c", of32(other).Stored(0, 2))}, false, 0, stats.Predictions{Live: 1}},
+		{"one comes that differs, and goes", []act{stored("b", first)}, []act{stored("c", of32(other).Stored(0, 2)), removed("c")}, false, 112, stats.Predictions{Live: 1}},
+		{"it is removed", []act{stored("b", first)}, []act{removed("a")}, false, 0, stats.Predictions{Lost: 1}},
+		{"the last of the others is removed", []act{stored("b", first)}, []act{removed("b")}, false, 0, stats.Predictions{Lost: 1}},
 	} {
 		ix, _ := sending(t, media)
 		for _, act := range c.before {
@@ -471,7 +472,7 @@ func TestRoutedRemoved(t *testing.T) {
 		t.Errorf("predicted %d, cached %d", predicted, cached)
 	}
 	ix.Observe(ticket, kvindex.Usage{PromptTokens: 128, CachedTokens: 32}) // of the one before
-	if s := ix.Stats(); s.Predictions != (kvindex.PredictionStats{Routed: 2, Live: 1, Lost: 1}) || s.Tickets != (kvindex.TicketStats{Live: 1, Observed: 1}) {
+	if s := ix.Stats(); s.Predictions != (stats.Predictions{Routed: 2, Live: 1, Lost: 1}) || s.Tickets != (stats.Tickets{Live: 1, Observed: 1}) {
 		t.Errorf("%+v %+v", s.Predictions, s.Tickets)
 	}
 }
@@ -498,7 +499,7 @@ func TestTicketsThatAreNotGood(t *testing.T) {
 			t.Errorf("ticket %d: %+v %+v", i, got.Predictions, got.Tickets)
 		}
 	}
-	if s := foreign.Stats(); s.Tickets != (kvindex.TicketStats{Live: 1}) {
+	if s := foreign.Stats(); s.Tickets != (stats.Tickets{Live: 1}) {
 		t.Errorf("the other's: %+v", s.Tickets)
 	}
 	old := sends(t, ix, p.Tokens, 0)
@@ -508,7 +509,7 @@ func TestTicketsThatAreNotGood(t *testing.T) {
 	}
 	clock.after(1)
 	ix.Observe(old, kvindex.Usage{})
-	if s := ix.Stats().Tickets; s != (kvindex.TicketStats{Observed: 1, Abandoned: 1, Aged: 3, Unknown: 9}) {
+	if s := ix.Stats().Tickets; s != (stats.Tickets{Observed: 1, Abandoned: 1, Aged: 3, Unknown: 9}) {
 		t.Errorf("at their age: %+v", s)
 	}
 }
@@ -542,13 +543,13 @@ func TestWithPredictionsErrors(t *testing.T) {
 // TestUsage: what an engine reports, of 128 tokens of which 32 were cached and 64 predicted.
 func TestUsage(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
-	exact := func(n uint64) kvindex.Accuracy { return kvindex.Accuracy{Exact: 1, ExactTokens: n} }
-	over := func(n uint64) kvindex.Accuracy { return kvindex.Accuracy{Over: 1, OverTokens: n} }
-	under := func(n uint64) kvindex.Accuracy { return kvindex.Accuracy{Under: 1, UnderTokens: n} }
-	none := kvindex.Accuracy{}
+	exact := func(n uint64) stats.Accuracy { return stats.Accuracy{Exact: 1, ExactTokens: n} }
+	over := func(n uint64) stats.Accuracy { return stats.Accuracy{Over: 1, OverTokens: n} }
+	under := func(n uint64) stats.Accuracy { return stats.Accuracy{Under: 1, UnderTokens: n} }
+	none := stats.Accuracy{}
 	for _, c := range []struct {
 		u                 kvindex.Usage
-		cached, predicted kvindex.Accuracy
+		cached, predicted stats.Accuracy
 		other             uint64
 	}{
 		{kvindex.Usage{128, 32}, exact(32), over(32), 0},
@@ -575,11 +576,11 @@ func TestUsage(t *testing.T) {
 		sends(t, ix, p.Tokens[:64], 0)
 		ticket := sends(t, ix, p.Tokens, 0)
 		ix.Observe(ticket, c.u)
-		want := []kvindex.Observations{{Model: "m", State: kvindex.StateLive, Cached: c.cached, Predicted: c.predicted, OtherLength: c.other}}
+		want := []stats.Observations{{Model: "m", State: "live", Cached: c.cached, Predicted: c.predicted, OtherLength: c.other}}
 		if got := ix.Stats().Observed; !slices.Equal(got, want) {
 			t.Errorf("%+v: %+v, want %+v", c.u, got, want)
 		}
-		if s := ix.Stats(); s.Predictions != (kvindex.PredictionStats{Routed: 2, Live: 1, Observed: 1}) {
+		if s := ix.Stats(); s.Predictions != (stats.Predictions{Routed: 2, Live: 1, Observed: 1}) {
 			t.Errorf("%+v: %+v", c.u, s.Predictions)
 		}
 	}
@@ -598,14 +599,14 @@ func TestPredictionsOfOtherBlocks(t *testing.T) {
 	if _, err := ix.Routed(a, "a", 1); err != nil {
 		t.Fatal(err)
 	}
-	if s := ix.Stats().Predictions; s != (kvindex.PredictionStats{Routed: 2, Live: 1, Lost: 1}) {
+	if s := ix.Stats().Predictions; s != (stats.Predictions{Routed: 2, Live: 1, Lost: 1}) {
 		t.Errorf("%+v", s)
 	}
 	if got, cached := predicted(t, ix, p.Tokens, 1); got != 96 || cached != 24 {
 		t.Errorf("predicted %d, cached %d", got, cached)
 	}
 	said(t, ix, "a", 1, coarse.Stored(1, 4))
-	if s := ix.Stats().Predictions; s != (kvindex.PredictionStats{Routed: 2, Confirmed: 1, Lost: 1}) {
+	if s := ix.Stats().Predictions; s != (stats.Predictions{Routed: 2, Confirmed: 1, Lost: 1}) {
 		t.Errorf("%+v", s)
 	}
 }
@@ -821,7 +822,7 @@ func FuzzPredictions(f *testing.F) {
 			s := ix.Stats()
 			sums(t, &s)
 			b := score(t, ix, kvindex.Request{Tokens: p.Tokens, Pods: []string{"b"}})[0]
-			want := kvindex.PodScore{Pod: "b", PredictedTokens: 96, Score: 96, CachedTokens: 48, MatchedBlocks: 3, BlockTokens: 16, Tiers: kvindex.TierCountsOf(3), State: kvindex.StateLive}
+			want := kvindex.PodScore{Pod: "b", PredictedTokens: 96, Score: 96, CachedTokens: 48, MatchedBlocks: 3, BlockTokens: 16, Tiers: [index.NumTiers]int{3}, State: kvindex.StateLive}
 			if b != want {
 				t.Fatalf("operation %d: %+v, want %+v", i, b, want)
 			}

@@ -1,6 +1,7 @@
 package kvindex_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -181,7 +182,7 @@ func BenchmarkPromptCache(b *testing.B) {
 	chats := newBodies(b, w)
 	plain := w.client(w.open(b, kvindex.WithPromptCache(0)))
 	split := new(kvindex.Scored)
-	hook := kvindex.WithHooks(kvindex.Hooks{Scored: func(s kvindex.Scored) { *split = s }})
+	hook := kvindex.WithHooks(kvindex.Hooks{Scored: func(_ context.Context, s kvindex.Scored) { *split = s }})
 	cached := w.client(w.open(b, hook))
 	n := len(w.texts)
 	other := func(i int) { plain.text(b, w.texts[(i+n/2)%n]) }

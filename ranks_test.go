@@ -2,6 +2,7 @@ package kvindex_test
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -88,10 +89,10 @@ func (f *fleetModel) answer(pods []string) (want []kvindex.PodScore) {
 	states := make(map[string]map[int]kvindex.State)
 	for _, info := range f.ix.Pods(nil) {
 		states[info.Pod] = make(map[int]kvindex.State)
-		for _, s := range info.Sources {
+		for _, s := range info.Ranks {
 			states[info.Pod][s.Rank] = s.State
 		}
-		if len(info.Sources) == 0 {
+		if len(info.Ranks) == 0 {
 			states[info.Pod][0] = info.State
 		}
 	}
@@ -103,7 +104,7 @@ func (f *fleetModel) answer(pods []string) (want []kvindex.PodScore) {
 		for rank, m := range ranks {
 			s := kvindex.PodScore{Pod: pod, Rank: rank, State: states[pod][rank], NotScorable: f.excluded[pod]}
 			if m.run > 0 && !s.NotScorable {
-				s.BlockTokens, s.MatchedBlocks, s.Tiers = f.sizes[pod], m.run, kvindex.TierCountsOf(m.gpu, m.run-m.gpu)
+				s.BlockTokens, s.MatchedBlocks, s.Tiers = f.sizes[pod], m.run, [index.NumTiers]int{m.gpu, m.run - m.gpu}
 				s.CachedTokens = min(m.gpu, (len(f.tokens)-1)/s.BlockTokens) * s.BlockTokens
 				s.PredictedTokens, s.Score = s.CachedTokens, float64(s.CachedTokens)
 			}
@@ -337,7 +338,7 @@ func TestRanksApart(t *testing.T) {
 			}
 		}, want: "a/1=0/replaying"},
 		{name: "lost", act: brings(of(1, 9, p.Stored(0, 1))), want: "a/1=1/partial"},
-		{name: "lost and kept", act: brings(of(1, 9)), opts: []kvindex.Option{kvindex.WithLossPolicy(kvindex.KeepOnLoss)}, want: "a/1=4/uncertain"},
+		{name: "lost and kept", act: brings(of(1, 9)), opts: []kvindex.Option{kvindex.WithKeepOnLoss()}, want: "a/1=4/uncertain"},
 		{name: "marked", act: func(t *testing.T, ix *kvindex.Indexer) {
 			if err := ix.MarkLost("a", 1); err != nil {
 				t.Fatal(err)
@@ -373,7 +374,7 @@ func TestStatesOfRanks(t *testing.T) {
 	seen := make(map[kvindex.State]int)
 	for round := range 200 {
 		r := rand.New(rand.NewPCG(11, uint64(round)))
-		ix := open(t, kvindex.WithLossPolicy([]kvindex.LossPolicy{kvindex.ForgetOnLoss, kvindex.KeepOnLoss}[round%2]))
+		ix := open(t, [][]kvindex.Option{nil, {kvindex.WithKeepOnLoss()}}[round%2]...)
 		next := make(map[string]uint64)
 		for range 40 {
 			stream, rank := fmt.Sprint("s", r.IntN(3)), r.IntN(4)
@@ -407,11 +408,11 @@ func TestStatesOfRanks(t *testing.T) {
 			}
 			var want []string
 			for _, info := range ix.Pods(nil) {
-				for _, s := range info.Sources {
+				for _, s := range info.Ranks {
 					want = append(want, fmt.Sprint(info.Pod, s.Rank, s.State))
 					seen[s.State]++
 				}
-				if len(info.Sources) == 0 {
+				if len(info.Ranks) == 0 {
 					want = append(want, fmt.Sprint(info.Pod, 0, info.State))
 				}
 			}
@@ -486,7 +487,7 @@ func TestRanksOfAHybrid(t *testing.T) {
 // An explanation is about a pod, and what is counted about the best entry.
 func TestRanksExplainedAndCounted(t *testing.T) {
 	var told []kvindex.Scored
-	ix := open(t, kvindex.WithHooks(kvindex.Hooks{Scored: func(s kvindex.Scored) { told = append(told, s) }}))
+	ix := open(t, kvindex.WithHooks(kvindex.Hooks{Scored: func(_ context.Context, s kvindex.Scored) { told = append(told, s) }}))
 	p := fakeengine.NewPrompt(1, 16, 4)
 	for rank, n := range []int{1, 3, 2} {
 		said(t, ix, "a", rank, p.Stored(0, n))

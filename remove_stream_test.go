@@ -109,10 +109,10 @@ func TestRemoveStream(t *testing.T) {
 				t.Errorf("states %q, want %q", states, want)
 			}
 			pods := ix.Pods(nil)
-			if len(pods) != 1 || pods[0].State != kvindex.StateLive || len(pods[0].Sources) != 2 || len(pods[0].Streams) != 2 {
+			if len(pods) != 1 || pods[0].State != kvindex.StateLive || len(pods[0].Ranks) != 2 || len(pods[0].Streams) != 2 {
 				t.Errorf("%+v", pods)
 			}
-			if s := ix.Stats(); hide == nil && s.Sources != 2 || s.Silent != 0 || s.Blocks.Of(kvindex.TierGPU) != 5 {
+			if s := ix.Stats(); hide == nil && s.Ranks != 2 || s.Silent != 0 || s.Blocks[kvindex.TierGPU] != 5 {
 				t.Errorf("%+v", s)
 			}
 			if e := explain(t, ix, kvindex.Request{Model: "m", Tokens: p.Tokens}, "a"); e.Score.Rank != 1 || e.Score.MatchedBlocks != 3 {
@@ -131,7 +131,7 @@ func TestRemoveStream(t *testing.T) {
 				removeStream(t, ix, stream)
 			}
 			s := ix.Stats()
-			if hide == nil && s.Sources != 0 || s.Pods+s.Models+s.Silent != 0 || s.Blocks != (kvindex.TierCounts{}) {
+			if hide == nil && s.Ranks != 0 || s.Pods+s.Models+s.Silent != 0 || s.Blocks != ([index.NumTiers]int{}) {
 				t.Errorf("nothing is left, but %+v", s)
 			}
 			if got := score(t, ix, kvindex.Request{Candidates: c, Tokens: p.Tokens, Model: "m"}); len(got)+len(ix.Pods(nil)) != 0 {
@@ -191,7 +191,7 @@ func TestRemoveStreamOfAHeldMessage(t *testing.T) {
 	if r, err := ix.IngestMessage(hold(message("s", 7, 1, 3))); err != nil || !r.Held {
 		t.Fatalf("%+v, %v", r, err)
 	}
-	if len(ix.Pods(nil)[0].Sources) != 1 {
+	if len(ix.Pods(nil)[0].Ranks) != 1 {
 		t.Fatalf("%+v", ix.Pods(nil))
 	}
 	removeStream(t, ix, "s")
@@ -252,7 +252,7 @@ func TestRemoveStreamOfTheHostBefore(t *testing.T) {
 			of = withoutRemover{m, m}
 		}
 		again := func() *kvindex.Indexer {
-			return open(t, kvindex.WithIndex(of), kvindex.WithLossPolicy(kvindex.KeepOnLoss))
+			return open(t, kvindex.WithIndex(of), kvindex.WithKeepOnLoss())
 		}
 		ix := again()
 		apply(t, ix,
@@ -396,7 +396,7 @@ func runRemovals(t *testing.T, seed uint64, seen *removals) {
 			opts = []kvindex.Option{kvindex.WithIndex(m)}
 		}
 		if seed%2 == 0 {
-			opts = append(opts, kvindex.WithLossPolicy(kvindex.KeepOnLoss))
+			opts = append(opts, kvindex.WithKeepOnLoss())
 		}
 		return open(t, opts...)
 	}
@@ -538,7 +538,7 @@ func runRemovals(t *testing.T, seed uint64, seen *removals) {
 			}
 		}
 		a, b := ix.Stats(), plain.Stats()
-		if a.Sources != b.Sources || a.Pods != b.Pods || a.Models != b.Models || a.Blocks != b.Blocks || a.Parked != b.Parked || a.Unplaced != b.Unplaced || a.Silent != b.Silent || a.Connected != b.Connected || a.Waiting != b.Waiting || a.NoReplay != b.NoReplay {
+		if a.Ranks != b.Ranks || a.Pods != b.Pods || a.Models != b.Models || a.Blocks != b.Blocks || a.Parked != b.Parked || a.Unplaced != b.Unplaced || a.Silent != b.Silent || a.Connected != b.Connected || a.Waiting != b.Waiting || a.NoReplay != b.NoReplay {
 			t.Fatalf("seed %d, step %d: there are\n%+v\nwant\n%+v", seed, step, a, b)
 		}
 		checkViews(t, ix)
@@ -548,7 +548,7 @@ func runRemovals(t *testing.T, seed uint64, seen *removals) {
 
 func lossPolicy(seed uint64) []kvindex.Option {
 	if seed%2 == 0 {
-		return []kvindex.Option{kvindex.WithLossPolicy(kvindex.KeepOnLoss)}
+		return []kvindex.Option{kvindex.WithKeepOnLoss()}
 	}
 	return nil
 }
@@ -559,8 +559,8 @@ func podsText(t *testing.T, ix *kvindex.Indexer) string {
 	for i := range pods {
 		p := &pods[i]
 		p.Heard, p.Connected = time.Time{}, time.Time{}
-		for i := range p.Sources {
-			p.Sources[i].Lag, p.Sources[i].Age = 0, 0
+		for i := range p.Ranks {
+			p.Ranks[i].Lag, p.Ranks[i].Age = 0, 0
 		}
 		for i := range p.Streams {
 			p.Streams[i].Heard, p.Streams[i].Connected = time.Time{}, time.Time{}
@@ -580,13 +580,13 @@ func checkViews(t *testing.T, ix *kvindex.Indexer) {
 		for _, st := range p.Streams {
 			v := ix.Sink().StreamView(p.Pod, p.Model, st.Stream)
 			state, blocks, ranks := kvindex.StateLive, 0, 0
-			for _, s := range p.Sources {
+			for _, s := range p.Ranks {
 				if s.Stream != st.Stream {
 					continue
 				}
 				ranks++
 				state = min(state, s.State)
-				for _, n := range s.Blocks.All() {
+				for _, n := range s.Blocks {
 					blocks += n
 				}
 			}
@@ -697,7 +697,7 @@ func TestRemoveStreamBesideOthers(t *testing.T) {
 	done.Store(true)
 	others.Wait()
 	removeStream(t, ix, "")
-	if s := ix.Stats(); s.Pods+s.Sources+s.Models != 0 {
+	if s := ix.Stats(); s.Pods+s.Ranks+s.Models != 0 {
 		t.Errorf("%+v", s)
 	}
 }

@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 
+	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/ranking"
 	"github.com/kvindex/kvindex/route"
 	"github.com/kvindex/kvindex/tokenize/chat"
@@ -140,7 +142,7 @@ type PodScore struct {
 	// a block in two tiers counts in the faster one.
 	MatchedBlocks int
 	BlockTokens   int
-	Tiers         TierCounts
+	Tiers         [index.NumTiers]int
 	// UpperBound says that the engine may reuse less than CachedTokens, because something
 	// is not known: whether a hybrid model has draft layers (Profile.Draft), the kind or
 	// window of a group, a group of which events say nothing (Profile.Groups), or what an
@@ -154,7 +156,7 @@ type PodScore struct {
 	NotScorable bool
 
 	// State says how far the figures can be trusted. It is that of the pod. With
-	// Request.Ranks it is that of the rank, as in SourceInfo: what happens to other ranks,
+	// Request.Ranks it is that of the rank, as in RankInfo: what happens to other ranks,
 	// or to streams that have brought nothing yet, does not change it. The entry of a pod
 	// without a known rank has the state of the pod. A rank of which the index has given up
 	// blocks (WithMemory) is StatePartial at best from its next message on; an entry that
@@ -164,6 +166,12 @@ type PodScore struct {
 	// (index.Row.Stale). With Request.Ranks an entry is StateUncertain at best if it counts
 	// blocks of a rank that is in the index, and of which nobody has said anything.
 	State State
+}
+
+// LogValue is a group of the figures that a choice of a pod rests on.
+func (s PodScore) LogValue() slog.Value {
+	return slog.GroupValue(slog.String("pod", s.Pod), slog.Int("rank", s.Rank), slog.Int("predicted", s.PredictedTokens),
+		slog.Int("cached", s.CachedTokens), slog.Int("matched_blocks", s.MatchedBlocks), slog.String("state", s.State.String()))
 }
 
 // RoutePods appends to dst what package route wants to know of the pods, one for each of

@@ -117,7 +117,7 @@ func TestAKeptLossIsKept(t *testing.T) {
 		"a clear, then on": {[]kvindex.Message{message("s", 13, 1013, 0, fakeengine.Cleared{}, p.Stored(0, 1)), message("s", 14, 1014, 0, p.Stored(0, 1))}, kvindex.StateLive},
 	} {
 		for _, late := range []bool{false, true} { // the first Indexer hears what follows, or another one
-			ix, another, _ := heardTen(t, kvindex.WithLossPolicy(kvindex.KeepOnLoss))
+			ix, another, _ := heardTen(t, kvindex.WithKeepOnLoss())
 			send := func(m kvindex.Message) {
 				if _, err := ix.IngestMessage(m); err != nil {
 					t.Fatal(err)

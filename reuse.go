@@ -94,7 +94,7 @@ func (sc *scorer) judge(from, to int) {
 	if pm := sc.set.states[first.Pod]; pm != nil {
 		p = pm.plans.of(first.Layout, &pm.profile, len(pm.inOrder()))
 	} else {
-		p = sc.x.unheard.of(first.Layout, &Profile{}, MaxRanks)
+		p = sc.x.unheard.of(first.Layout, &Profile{}, maxRanks)
 	}
 	groups := first.Groups
 	sc.held = slices.Grow(sc.held[:0], len(groups))[:len(groups)]

@@ -13,6 +13,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/reuse"
+	"github.com/kvindex/kvindex/stats"
 )
 
 // kindNames are what vLLM calls the kinds of groups.
@@ -277,7 +278,7 @@ func TestEqualGroupsShareDraft(t *testing.T) {
 		Groups: []kvindex.Group{{ID: 1, Kind: kvindex.GroupWindow, Draft: true}},
 	}
 	ofPods := func(ix *kvindex.Indexer) (drafts []int) {
-		for _, g := range ix.Pods(nil)[0].Sources[0].Groups {
+		for _, g := range ix.Pods(nil)[0].Ranks[0].Groups {
 			if g.Draft {
 				drafts = append(drafts, g.ID)
 			}
@@ -366,7 +367,7 @@ func TestPartsAlone(t *testing.T) {
 	}
 	ingest(t, ix, "a", events...)
 	got := score(t, ix, kvindex.Request{Tokens: p.Tokens[:40]})[0]
-	if got.CachedTokens != 32 || got.MatchedBlocks != 0 || got.BlockTokens != 64 || got.Tiers != (kvindex.TierCounts{}) || got.UpperBound {
+	if got.CachedTokens != 32 || got.MatchedBlocks != 0 || got.BlockTokens != 64 || got.Tiers != ([index.NumTiers]int{}) || got.UpperBound {
 		t.Errorf("%+v", got)
 	}
 }
@@ -381,8 +382,8 @@ func TestWindowsStay(t *testing.T) {
 	if got := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; got.CachedTokens != 80 || got.UpperBound {
 		t.Errorf("%+v", got)
 	}
-	groups := ix.Pods(nil)[0].Sources[0].Groups
-	if want := []kvindex.GroupInfo{{Group: kvindex.Group{}, BlockSize: 16}, {Group: kvindex.Group{ID: 1, Kind: kvindex.GroupWindow, Window: 64, Draft: true}, BlockSize: 16}}; !slices.Equal(groups, want) {
+	groups := ix.Pods(nil)[0].Ranks[0].Groups
+	if want := []stats.Group{{Group: kvindex.Group{}, BlockSize: 16}, {Group: kvindex.Group{ID: 1, Kind: kvindex.GroupWindow, Window: 64, Draft: true}, BlockSize: 16}}; !slices.Equal(groups, want) {
 		t.Errorf("%+v", groups)
 	}
 }

@@ -218,7 +218,7 @@ func (r *routing) issue() (Ticket, error) {
 		h = l.holder(r.pm, r.source, r.view, r.variant)
 	}
 	if h == nil {
-		return Ticket{}, fmt.Errorf("%w: %.100q was removed, or has more than %d ranks", ErrNotAsked, r.source.Pod, MaxRanks)
+		return Ticket{}, fmt.Errorf("%w: %.100q was removed, or has more than %d ranks", ErrNotAsked, r.source.Pod, maxRanks)
 	}
 	h.lent = r.lent
 	slot := l.issue(now, l.row(r.source.Model, r.pm.stateOf(r.source.Rank)))

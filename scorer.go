@@ -42,7 +42,7 @@ func (x *Indexer) ScoreRequest(ctx context.Context, r *Request, dst *Answer) err
 	} else {
 		dst.prompt = x.hash.request(r)
 	}
-	sc.tell(r, dst, err)
+	sc.tell(ctx, r, dst, err)
 	return err
 }
 
@@ -449,7 +449,7 @@ func (s *PodScore) fill(row *index.Row, b ranking.Best) {
 	if b.Matched > 0 {
 		s.MatchedBlocks = int(row.Run)
 		for t, n := range row.Tiers {
-			s.Tiers.n[t] = int(n)
+			s.Tiers[t] = int(n)
 		}
 	} else {
 		for i := range row.Groups {

@@ -26,6 +26,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/sections"
+	"github.com/kvindex/kvindex/stats"
 )
 
 // The kinds of sections of a snapshot.
@@ -174,7 +175,7 @@ func (p *pod) appendState(b []byte) []byte {
 
 func (r *rank) appendState(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(r.n))
-	b = append(b, byte(r.state), flags(r.kept, r.contest.open, r.contest.told, r.lost.kept, len(r.unrecognized) > 0, r.mayHoldLess), byte(r.contest.others), byte(r.contest.own), byte(r.lost.cause))
+	b = append(b, byte(r.state), flags(r.kept, r.contest.open, r.contest.told, r.lost.kept, len(r.unrecognized) > 0, r.mayHoldLess), byte(r.contest.others), byte(r.contest.own), byte(slices.Index(lossNames, r.lost.cause)))
 	b = appendTime(b, r.lost.at)
 	b = appendGroups(b, r.groups)
 	if len(r.unrecognized) > 0 {
@@ -186,7 +187,7 @@ func (r *rank) appendState(b []byte) []byte {
 	return b
 }
 
-func appendGroups(b []byte, groups []GroupInfo) []byte {
+func appendGroups(b []byte, groups []stats.Group) []byte {
 	b = binary.AppendUvarint(b, uint64(len(groups)))
 	for _, g := range groups {
 		b = binary.AppendUvarint(b, uint64(g.ID))
@@ -272,13 +273,13 @@ func appendTime(b []byte, t time.Time) []byte {
 // Each pod of the snapshot scores at once, in StateUncertain until its stream shows that it
 // goes on where the snapshot ends: by the message that is due, by the last message that
 // was applied when it comes again byte by byte, or by a replay that begins with it. What
-// was lost since follows the LossPolicy, and an engine that has restarted since is
+// was lost since follows the option WithKeepOnLoss, and an engine that has restarted since is
 // forgotten. Nobody can show this of a pod whose messages have no numbers (Ingest,
 // ApplyBatch): its state ends when the engine empties its cache.
 //
 // Run Subscribers with the same endpoints as before, because they name the streams. Call
 // RemovePod for pods that no longer exist (Pods has all of them). Counters begin at 0, and
-// SourceInfo.Lag is 0 until a message comes.
+// RankInfo.Lag is 0 until a message comes.
 func Restore(ctx context.Context, r io.Reader, opts ...Option) (*Indexer, error) {
 	c := configOf(opts)
 	if c.index != nil {
@@ -440,7 +441,7 @@ func (s *restoring) model(pod string, f *sections.Fields) error {
 	in.pm.recent.read(f)
 	for range f.Count() {
 		a := f.String()
-		if _, twice := in.pm.adapters[a]; twice || a == "" || len(a) > MaxName || len(in.pm.adapters) >= MaxAdapters {
+		if _, twice := in.pm.adapters[a]; twice || a == "" || len(a) > maxName || len(in.pm.adapters) >= maxAdapters {
 			f.Refuse(fmt.Errorf("adapter %.100q", a))
 			break
 		}
@@ -467,7 +468,7 @@ func (pm *podModel) readRank(f *sections.Fields) error {
 	b := events.Batch{Rank: f.Int(math.MaxInt)}
 	state, set := State(f.Byte()), f.Byte()
 	c := contest{others: int(f.Byte()), own: int(f.Byte())}
-	lost := lastLoss{cause: LossCause(f.Byte()), at: readTime(f)}
+	cause, lost := int(f.Byte()), lastLoss{at: readTime(f)}
 	groups, bad := readGroups(f)
 	var unrecognized []string
 	if set&16 != 0 {
@@ -486,7 +487,7 @@ func (pm *podModel) readRank(f *sections.Fields) error {
 		return fmt.Errorf("rank %d is there twice", b.Rank)
 	case len(unrecognized) > maxUnrecognized || slices.ContainsFunc(unrecognized, func(text string) bool { return len(text) > maxUnrecognizedText }):
 		return fmt.Errorf("rank %d: more that is not recognized than is kept", b.Rank)
-	case state > StateLive || lost.cause > LossFull || c.others >= contestRun || c.own >= contestRun:
+	case state > StateLive || cause >= len(lossNames) || c.others >= contestRun || c.own >= contestRun:
 		return fmt.Errorf("rank %d: a state that no rank has", b.Rank)
 	}
 	r, err := pm.rank(b.Rank)
@@ -494,6 +495,7 @@ func (pm *podModel) readRank(f *sections.Fields) error {
 		return err
 	}
 	c.open, c.told, lost.kept = set&2 != 0, set&4 != 0, set&8 != 0
+	lost.cause = lossNames[cause]
 	r.state, r.kept = state, set&1 != 0
 	r.contest, r.lost, r.groups = c, lost, groups
 	r.unknown(unrecognized, set&32 != 0)
@@ -501,11 +503,11 @@ func (pm *podModel) readRank(f *sections.Fields) error {
 }
 
 // readGroups reads what appendGroups writes.
-func readGroups(f *sections.Fields) (groups []GroupInfo, err error) {
+func readGroups(f *sections.Fields) (groups []stats.Group, err error) {
 	for range f.Count() {
 		g := Group{ID: f.Int(math.MaxInt), Kind: GroupKind(f.Byte())}
 		g.Draft, g.Window = f.Byte()&1 != 0, f.Int(math.MaxInt)
-		groups = append(groups, GroupInfo{g, f.Int(math.MaxInt)})
+		groups = append(groups, stats.Group{Group: g, BlockSize: f.Int(math.MaxInt)})
 		if g.ID >= index.MaxGroups || g.Kind > GroupOther || len(groups) > index.MaxGroups {
 			return nil, fmt.Errorf("group %d of kind %d", g.ID, g.Kind)
 		}
@@ -516,7 +518,7 @@ func readGroups(f *sections.Fields) (groups []GroupInfo, err error) {
 func (pm *podModel) readStream(f *sections.Fields) error {
 	name, set, heard := f.String(), f.Byte(), readTime(f)
 	var ranks []int
-	for range min(f.Count(), MaxRanks+1) {
+	for range min(f.Count(), maxRanks+1) {
 		ranks = append(ranks, f.Int(math.MaxInt))
 	}
 	seq := f.Bytes()

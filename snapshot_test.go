@@ -18,6 +18,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/sections"
+	"github.com/kvindex/kvindex/stats"
 )
 
 func snapshot(t testing.TB, ix *kvindex.Indexer) []byte {
@@ -102,7 +103,7 @@ func TestRestored(t *testing.T) {
 			}
 			told := ""
 			ix = restore(t, ix, kvindex.WithHooks(kvindex.Hooks{State: func(_, _ string, _, to kvindex.State) { told += fmt.Sprint(" ", to) }}))
-			if n, s := blocks(t, ix, "a", p), ix.Pods(nil)[0]; n != 10 || s.State != kvindex.StateUncertain || s.Sources[0].State != s.State || told != "" {
+			if n, s := blocks(t, ix, "a", p), ix.Pods(nil)[0]; n != 10 || s.State != kvindex.StateUncertain || s.Ranks[0].State != s.State || told != "" {
 				t.Fatalf("restored: %d blocks, %+v, told %q", n, s, told)
 			}
 			if at := ix.Sink().StreamNext("a", "m", "s"); at != (events.Position{Next: 10, Heard: true}) {
@@ -143,14 +144,14 @@ func TestRestoredInfo(t *testing.T) {
 		if w.Pod == "b" {
 			w.Heard = got[i].Heard
 		}
-		for j := range w.Sources {
-			s := &w.Sources[j]
+		for j := range w.Ranks {
+			s := &w.Ranks[j]
 			s.State, s.Messages, s.Stored, s.Removed, s.Lag, s.Age = kvindex.StateUncertain, 0, 0, 0, 0, 0
-			s.Bytes = got[i].Sources[j].Bytes
+			s.Bytes = got[i].Ranks[j].Bytes
 		}
-		w.Streams = slices.DeleteFunc(w.Streams, func(s kvindex.StreamInfo) bool { return s.Stream == "t" })
+		w.Streams = slices.DeleteFunc(w.Streams, func(s stats.Stream) bool { return s.Stream == "t" })
 		for j := range w.Streams {
-			w.Streams[j].StreamStats = kvindex.StreamStats{}
+			w.Streams[j].Traffic = stats.Traffic{}
 		}
 	}
 	if g, w := fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", want); g != w {
@@ -524,13 +525,13 @@ func FuzzRestorePod(f *testing.F) {
 	p := fakeengine.NewPrompt(1, 16, 4)
 	f.Fuzz(func(t *testing.T, pod []byte) {
 		b := whole(t, append(slices.Clone(parts), append([]byte{3}, pod...))...)
-		ix, err := kvindex.Restore(context.Background(), bytes.NewReader(b), kvindex.WithMemory(kvindex.MinMemory))
+		ix, err := kvindex.Restore(context.Background(), bytes.NewReader(b), kvindex.WithMemory(index.MinMemory))
 		if err != nil {
 			return
 		}
 		defer ix.Close()
 		for _, info := range ix.Pods(nil) {
-			for _, s := range info.Sources {
+			for _, s := range info.Ranks {
 				if s.State > kvindex.StateUncertain {
 					t.Fatalf("%+v", info)
 				}
@@ -538,7 +539,7 @@ func FuzzRestorePod(f *testing.F) {
 			for seq := range uint64(20) {
 				_, _ = ix.IngestMessage(kvindex.Message{Pod: info.Pod, Model: info.Model, Stream: "s", Seq: seq, Payload: fakeengine.Payload(float64(seq), 0, p.Stored(0, 2))})
 			}
-			if err := ix.Ingest(info.Pod, info.Model, fakeengine.Payload(1, 0, fakeengine.Cleared{}, p.Stored(0, 2))); err != nil && len(info.Sources) < kvindex.MaxRanks {
+			if err := ix.Ingest(info.Pod, info.Model, fakeengine.Payload(1, 0, fakeengine.Cleared{}, p.Stored(0, 2))); err != nil && len(info.Ranks) < kvindex.MaxRanks {
 				t.Fatal(err)
 			}
 		}
@@ -576,8 +577,8 @@ func TestCausesRestored(t *testing.T) {
 		switch {
 		case got.Cause == want.Cause && got.Scope == want.Scope && got.Loss == want.Loss:
 			same++
-		case got.Cause == kvindex.CausePartial, got.Cause == kvindex.CauseHeldBack: // nothing better is known
-		case want.Cause == kvindex.CauseSilent, strings.Contains(c.name, "excluded"): // nothing of it is in a snapshot
+		case got.Cause == "partial", got.Cause == "held_back": // nothing better is known
+		case want.Cause == "silent", strings.Contains(c.name, "excluded"): // nothing of it is in a snapshot
 		default:
 			t.Errorf("%s: %v %q %v, want %v %q %v", c.name, got.Cause, got.Scope, got.Loss, want.Cause, want.Scope, want.Loss)
 		}
@@ -612,14 +613,14 @@ func TestSnapshotOfBefore(t *testing.T) {
 	}
 	ix := restoreBytes(t, b, kvindex.WithKeySeed([16]byte{1, 2, 3}))
 	pods := ix.Pods(nil)
-	if len(pods) != 2 || len(pods[0].Sources) != 2 || pods[0].Streams[0].Next != 8 || fmt.Sprint(pods[0].Adapters) != "[sql]" || pods[1].Sources[0].Blocks.Of(kvindex.TierGPU) != 39 {
+	if len(pods) != 2 || len(pods[0].Ranks) != 2 || pods[0].Streams[0].Next != 8 || fmt.Sprint(pods[0].Adapters) != "[sql]" || pods[1].Ranks[0].Blocks[kvindex.TierGPU] != 39 {
 		t.Fatalf("%+v", pods)
 	}
 	if got := blocks(t, ix, "b", p); got != 30 {
 		t.Errorf("%d blocks", got)
 	}
 	brings(message("s", 7, 8, 1, func() *fakeengine.Stored { s := p.Stored(35, 40); s.Adapter = "sql"; return s }()))(t, ix)
-	if got := ix.Pods(nil)[0].Sources[0].State; got != kvindex.StateLive {
+	if got := ix.Pods(nil)[0].Ranks[0].State; got != kvindex.StateLive {
 		t.Errorf("behind the last message again: %v", got)
 	}
 	if got := score(t, ix, kvindex.Request{Tokens: p.Tokens[:80], Adapter: "sql", Pods: []string{"a"}})[0].MatchedBlocks; got != 5 {

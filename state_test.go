@@ -151,7 +151,7 @@ func TestASilentPod(t *testing.T) {
 	}
 	note("s", events.NoteOpened, events.NoteConnected)(t, ix)
 	info := ix.Pods(nil)[0]
-	if info.State != kvindex.StateSilent || info.Connected.IsZero() || !info.Heard.IsZero() || asked != 1 || info.Profile.Copies != kvindex.CopiesExact || len(info.Sources) != 0 || len(info.Streams) != 1 {
+	if info.State != kvindex.StateSilent || info.Connected.IsZero() || !info.Heard.IsZero() || asked != 1 || info.Profile.Copies != kvindex.CopiesExact || len(info.Ranks) != 0 || len(info.Streams) != 1 {
 		t.Errorf("%+v", info)
 	}
 	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens}); len(s) != 1 || s[0].State != kvindex.StateSilent {
@@ -205,8 +205,8 @@ func TestAKeptIndexIsNotTrusted(t *testing.T) {
 // stream, and are not claimed beside another.
 func TestTheRanksOfAKeptIndex(t *testing.T) {
 	ranks := func(ix *kvindex.Indexer) (got string) {
-		for _, s := range ix.Pods(nil)[0].Sources {
-			got += fmt.Sprint(s.Blocks.Of(kvindex.TierGPU), " ", s.State, " ")
+		for _, s := range ix.Pods(nil)[0].Ranks {
+			got += fmt.Sprint(s.Blocks[kvindex.TierGPU], " ", s.State, " ")
 		}
 		return got
 	}
@@ -269,7 +269,7 @@ func TestAPodOfAKeptIndex(t *testing.T) {
 		t.Fatal(err)
 	}
 	brings(at("s", 0, 0))(t, ix)
-	if got := ix.Pods(nil)[0]; got.State != kvindex.StateLive || len(got.Sources) != 1 {
+	if got := ix.Pods(nil)[0]; got.State != kvindex.StateLive || len(got.Ranks) != 1 {
 		t.Errorf("%+v", got)
 	}
 }
@@ -283,8 +283,8 @@ func TestRanksOfARestartedEngine(t *testing.T) {
 	}{"from the first message": {0, kvindex.StateLive}, "later": {1, kvindex.StatePartial}} {
 		ix := open(t)
 		brings(at("s", 0, 0), at("s", 1, 1), at("s", 2, 1), later("s", c.seq, 0))(t, ix)
-		for _, s := range ix.Pods(nil)[0].Sources {
-			if s.State != c.want || s.Blocks.Of(kvindex.TierGPU) != 1-s.Rank {
+		for _, s := range ix.Pods(nil)[0].Ranks {
+			if s.State != c.want || s.Blocks[kvindex.TierGPU] != 1-s.Rank {
 				t.Errorf("%s: %+v", name, s)
 			}
 		}
@@ -311,7 +311,7 @@ func TestTwoEnginesOfOneName(t *testing.T) {
 		t.Errorf("%d blocks, %v", got, state())
 	}
 	if s := ix.Stats(); s.Contested != 39 || s.Duplicates != 39 {
-		t.Errorf("%+v", s.StreamStats)
+		t.Errorf("%+v", s.Traffic)
 	}
 	if want := []string{"moved b 0", "contested a 1"}; !slices.Equal(told, want) {
 		t.Errorf("told %q", told)
@@ -392,7 +392,7 @@ func TestARankComesBackToWhoGoesOn(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, r, err)
 		}
 		info := ix.Pods(nil)[0]
-		if s := info.Sources[0]; s.State != c.want || (s.Stream == c.last.Stream) != c.moves {
+		if s := info.Ranks[0]; s.State != c.want || (s.Stream == c.last.Stream) != c.moves {
 			t.Errorf("%s: %+v", name, s)
 		}
 		if gone := len(info.Streams) == 1; gone != (name == "the other is closed") {

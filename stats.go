@@ -2,19 +2,16 @@ package kvindex
 
 import (
 	"cmp"
-	"encoding/json"
-	"fmt"
-	"iter"
 	"maps"
 	"math"
 	"slices"
-	"strings"
 	"time"
 	"unsafe"
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/prefixcache"
+	"github.com/kvindex/kvindex/stats"
 )
 
 // State says how far the scores of a pod can be trusted.
@@ -32,7 +29,7 @@ type State uint8
 
 // The states. Each rank and each stream of a pod has one, and the pod has the first of
 // them in this order. So a pod with one silent stream is StateSilent, whatever its other
-// streams bring. PodInfo.Sources and an answer with Request.Ranks have the states of
+// streams bring. PodInfo.Ranks and an answer with Request.Ranks have the states of
 // the ranks.
 const (
 	// StateUnknown: no event of the pod was applied, or none since the engine restarted.
@@ -49,7 +46,7 @@ const (
 	// applies the older messages that it has got.
 	StateReplaying
 	// StatePartial: some of the past is not known: from before the first message, or
-	// forgotten after a loss, or because the index was full (SourceInfo.Evicted). It ends
+	// forgotten after a loss, or because the index was full (RankInfo.Evicted). It ends
 	// when the engine empties its cache or restarts, or when a replay brings everything.
 	StatePartial
 	// StateLive: all that the engine has published since its start is known.
@@ -67,30 +64,6 @@ func (s State) String() string { return nameOf(stateNames, s) }
 // MarshalText returns the String of s.
 func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText reads what MarshalText has written.
-func (s *State) UnmarshalText(text []byte) error { return setByName(s, stateNames, text) }
-
-// ReplayState says what is known of the replay socket of a stream. In JSON it is its
-// String.
-type ReplayState uint8
-
-// The states of a replay.
-const (
-	ReplayIdle    ReplayState = iota // nothing is asked for, or there is no replay socket
-	ReplayWaiting                    // messages wait for missing ones, or older messages are being applied
-	ReplayNone                       // the socket does not answer: what is missed is lost
-)
-
-var replayNames = []string{"idle", "waiting", "none"}
-
-func (s ReplayState) String() string { return nameOf(replayNames, s) }
-
-// MarshalText returns the String of s.
-func (s ReplayState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
-
-// UnmarshalText reads what MarshalText has written.
-func (s *ReplayState) UnmarshalText(text []byte) error { return setByName(s, replayNames, text) }
-
 func nameOf[E ~uint8](names []string, e E) string {
 	if int(e) < len(names) {
 		return names[e]
@@ -98,120 +71,12 @@ func nameOf[E ~uint8](names []string, e E) string {
 	return "invalid"
 }
 
-func setByName[E ~uint8](e *E, names []string, text []byte) error {
-	i := slices.Index(names, string(text))
-	if i < 0 {
-		return fmt.Errorf("kvindex: %q is none of %s", text, strings.Join(names, ", "))
-	}
-	*e = E(i)
-	return nil
-}
-
-// TierCounts is a number for each tier. It is comparable. The zero value has 0 for all
-// tiers.
-type TierCounts struct {
-	n [index.NumTiers]int
-}
-
-// Of returns the number for a tier, 0 if there is no such tier.
-func (c TierCounts) Of(t Tier) int {
-	if int(t) < len(c.n) {
-		return c.n[t]
-	}
-	return 0
-}
-
-// All goes through the tiers, fastest first, and their numbers.
-func (c TierCounts) All() iter.Seq2[Tier, int] {
-	return func(yield func(Tier, int) bool) {
-		for t, n := range c.n {
-			if !yield(Tier(t), n) {
-				return
-			}
-		}
-	}
-}
-
-// String names the tiers whose number is not 0, as "gpu=3 cpu=1".
-func (c TierCounts) String() string { return notZero(c.All()) }
-
-// MarshalJSON writes an object of all tiers by name.
-func (c TierCounts) MarshalJSON() ([]byte, error) { return object(c.All()), nil }
-
-// UnmarshalJSON reads what MarshalJSON has written.
-func (c *TierCounts) UnmarshalJSON(b []byte) error { return readObject[Tier](b, c.n[:]) }
-
-// ReasonCounts is a number for each reason why a payload could not be read. It is
-// comparable. The zero value has 0 for all reasons.
-type ReasonCounts struct {
-	n [events.NumReasons]uint64
-}
-
-// Of returns the number for a reason, 0 if there is no such reason.
-func (c ReasonCounts) Of(r events.Reason) uint64 {
-	if int(r) < len(c.n) {
-		return c.n[r]
-	}
-	return 0
-}
-
-// All goes through the reasons and their numbers.
-func (c ReasonCounts) All() iter.Seq2[events.Reason, uint64] {
-	return func(yield func(events.Reason, uint64) bool) {
-		for r, n := range c.n {
-			if !yield(events.Reason(r), n) {
-				return
-			}
-		}
-	}
-}
-
-// String names the reasons whose number is not 0, as "truncated=3 type=1".
-func (c ReasonCounts) String() string { return notZero(c.All()) }
-
-// MarshalJSON writes an object of all reasons by name.
-func (c ReasonCounts) MarshalJSON() ([]byte, error) { return object(c.All()), nil }
-
-// UnmarshalJSON reads what MarshalJSON has written.
-func (c *ReasonCounts) UnmarshalJSON(b []byte) error { return readObject[events.Reason](b, c.n[:]) }
-
 // textOf is what JSON has of an error; "" if it is nil.
 func textOf(err error) string {
 	if err == nil {
 		return ""
 	}
 	return err.Error()
-}
-
-func notZero[K any, N int | uint64](all iter.Seq2[K, N]) string {
-	var s []string
-	for k, n := range all {
-		if n != 0 {
-			s = append(s, fmt.Sprintf("%v=%d", k, n))
-		}
-	}
-	return strings.Join(s, " ")
-}
-
-func object[K fmt.Stringer, N int | uint64](all iter.Seq2[K, N]) []byte {
-	b := []byte{'{'}
-	for k, n := range all {
-		if len(b) > 1 {
-			b = append(b, ',')
-		}
-		b = fmt.Appendf(b, "%q:%d", k.String(), n)
-	}
-	return append(b, '}')
-}
-
-// readObject reads what object has written.
-func readObject[K ~uint8, N int | uint64](b []byte, to []N) error {
-	var by map[K]N
-	err := json.Unmarshal(b, &by)
-	for k, n := range by {
-		to[k] = n
-	}
-	return err
 }
 
 // PodInfo describes a pod for one model.
@@ -239,13 +104,13 @@ type PodInfo struct {
 	// may be too low then or, where PodScore.UpperBound is set, too high. It has some of
 	// them if there are many.
 	Unrecognized []string
-	// Sources are ordered by rank, Streams by name.
-	Sources []SourceInfo
-	Streams []StreamInfo
+	// Ranks are ordered by number, Streams by name.
+	Ranks   []RankInfo
+	Streams []stats.Stream
 }
 
-// SourceInfo describes one rank of a pod.
-type SourceInfo struct {
+// RankInfo describes one rank of a pod.
+type RankInfo struct {
 	Rank  int
 	State State
 	// Stream is the stream that the rank's newest message came over; "" if messages came
@@ -257,9 +122,9 @@ type SourceInfo struct {
 	// ahead. It grows while messages wait and while the connection is lost.
 	// Age is the time since the newest batch was applied; 0 if there was none.
 	Lag, Age time.Duration
-	// Blocks is the number of blocks that the rank holds, by tier. Bytes is the memory for
+	// Blocks is the number of blocks that the rank holds, by Tier. Bytes is the memory for
 	// the engine's hashes of them. Both are 0 if the index cannot tell.
-	Blocks TierCounts
+	Blocks [index.NumTiers]int
 	Bytes  int
 	// Evicted is the number of blocks, counted as in Blocks, that the index has given up
 	// since the rank was last cleared, because it had no room for them (WithMemory). If it
@@ -269,96 +134,35 @@ type SourceInfo struct {
 	Messages        uint64 // that were applied
 	Stored, Removed uint64 // blocks, in the messages that were applied
 	// Groups are the KV-cache groups that events about the gpu have named.
-	Groups []GroupInfo
-}
-
-// GroupInfo describes a KV-cache group of a rank.
-type GroupInfo struct {
-	index.Group
-	BlockSize int // in tokens, of the newest event
-}
-
-// StreamInfo describes a stream of a pod and model.
-type StreamInfo struct {
-	Stream string
-	Next   uint64 // the sequence number that is expected
-	// Connected is the time since when the connection stands. It is zero if there is no
-	// connection, or the transport does not report it. Heard is the time of the last
-	// message, applied or not; zero if there was none.
-	Connected, Heard time.Time
-	Replay           ReplayState
-	LastMalformed    MalformedInfo
-
-	StreamStats
-}
-
-// MalformedInfo describes the last message of a stream that could not be read. The
-// zero value is none.
-type MalformedInfo struct {
-	Seq    uint64    // math.MaxUint64: the number could not be read either
-	Time   time.Time // when it came
-	Reason events.Reason
-	Error  string
-}
-
-// StreamStats counts the messages of one stream, or of all streams.
-type StreamStats struct {
-	Messages   uint64 // messages that came, applied or not
-	Malformed  uint64 // payloads that could not be read
-	Duplicates uint64 // messages that had come before
-	Gaps       uint64 // gaps noticed in the sequence numbers
-	Missing    uint64 // messages in gaps that no replay filled
-	Replayed   uint64 // messages that a replay brought and that were applied
-	PassedOver uint64 // of Missing: messages that a replay left out, because the engine did not have them
-	Restarts   uint64 // restarts of engines
-	Contested  uint64 // messages that were not applied, because another stream brings the rank
-	Delayed    uint64 // messages that were applied, and that other processes did not see yet then (index.ErrDelayed)
-	NoRoom     uint64 // messages that were not applied, because the index has no room for their rank (ErrFull)
+	Groups []stats.Group
 }
 
 // Stats has counters since New, and figures of now. Each case in which the library
 // knows that a score is too low has a counter.
 type Stats struct {
 	// What there is now.
-	Models, Pods, Sources int
-	Blocks                TierCounts  // that all pods hold, by tier; 0 if the index cannot tell
-	Parked                int         // events about stored blocks that wait for the parent now
-	Unplaced              int         // hashes that all pods hold and of which the prefix is not known: no prompt matches them now
-	Index                 index.Usage // memory of the index; 0 if it is no index.Sizer
+	Models, Pods, Ranks int
+	Blocks              [index.NumTiers]int // that all pods hold, by Tier; 0 if the index cannot tell
+	Parked              int                 // events about stored blocks that wait for the parent now
+	Unplaced            int                 // hashes that all pods hold and of which the prefix is not known: no prompt matches them now
+	Index               index.Usage         // memory of the index; 0 if it is no index.Sizer
 	// Silent, Uncertain, Replaying and Approximate are numbers of pods in these states; a pod counts
 	// once for each of its models. Connected, Waiting and NoReplay are numbers of streams:
-	// with a connection, in ReplayWaiting, and in ReplayNone.
+	// with a connection, whose Replay is waiting, and whose Replay is none.
 	Silent, Uncertain, Replaying, Approximate int
 	Connected, Waiting, NoReplay              int
 
-	Scores      ScoreStats      // since New
-	Predictions PredictionStats // of Routed
-	Tickets     TicketStats
+	Scores      stats.Scores
+	Predictions stats.Predictions // of Routed
+	Tickets     stats.Tickets
 	// Observed has a row for each model, and each state of the ranks that requests were sent
 	// to, by model and state. With more than 1,024 rows the other models are one, "".
-	Observed []Observations
+	Observed []stats.Observations
 
 	Prompts prefixcache.Stats // of the prompt cache; 0 without one. A prompt counts once for each unit that pods have blocks of
 
-	Counters
-}
-
-// Counters counts since New. A counter stops at 2^64-1.
-type Counters struct {
-	StreamStats              // of all streams
-	MalformedBy ReasonCounts // Malformed, by reason
-	Marked      uint64       // losses that MarkLost reported, for each rank and model
-
-	StoredEvents, RemovedEvents, ClearedEvents uint64
-
-	UnknownEvents uint64 // events of kinds that are not known
-	Foreign       uint64 // events about copies in a store that several pods share: skipped
-	Unscored      uint64 // stored blocks that no prompt can match: prompt embeddings, unknown extra keys
-	Scopeless     uint64 // stored blocks whose events do not say the salt, the media or the adapter, as all of SGLang: prompts with and without are taken for equal
-	Adapters      uint64 // adapters beyond MaxAdapters, or with a name beyond MaxName: only Request.Adapter finds them
-
-	// Counts are the counters of the index.
-	Counts index.Counts
+	stats.Counters
+	MalformedBy map[string]uint64 // Malformed, of each events.Reason that there was
 }
 
 // addCounters adds the counters of s to those of t. Both are looked at as the words
@@ -367,25 +171,25 @@ type Counters struct {
 //
 // The sum stays at the largest number: a pod may claim any sequence numbers, so
 // Missing and PassedOver could go round.
-func addCounters[T Counters | StreamStats | ScoreStats](t, s *T) {
+func addCounters[T stats.Counters | stats.Traffic | scoreCounts](t, s *T) {
 	sum, more := words(t), words(s)
 	for i, n := range more {
 		sum[i] += min(n, math.MaxUint64-sum[i])
 	}
 }
 
-func words[T Counters | StreamStats | ScoreStats](t *T) []uint64 {
+func words[T stats.Counters | stats.Traffic | scoreCounts](t *T) []uint64 {
 	return unsafe.Slice((*uint64)(unsafe.Pointer(t)), unsafe.Sizeof(*t)/8)
 }
 
 // Stats returns the counters. Pods that other processes feed (WithIndex) are in Models, Pods,
-// Sources and the numbers of states; the other figures are about what was heard here. Of such
+// Ranks and the numbers of states; the other figures are about what was heard here. Of such
 // a backend Stats asks for news, and waits a second for them at most.
 func (x *Indexer) Stats() Stats {
 	var s Stats
 	x.listNow()
 	x.statsMu.Lock()
-	s.Counters = x.stats
+	s.Counters, s.MalformedBy = x.stats, maps.Clone(x.malformedBy)
 	x.statsMu.Unlock()
 	s.Scores = x.scores()
 	x.ledger.stats(&s)
@@ -400,11 +204,11 @@ func (x *Indexer) Stats() Stats {
 	}
 	if d, ok := x.index.(index.Describer); ok {
 		for _, info := range d.Describe(nil) {
-			s.Sources++
+			s.Ranks++
 			s.Parked += info.Parked
 			s.Unplaced += info.Unplaced
 			for t, n := range info.Blocks {
-				s.Blocks.n[t] += n
+				s.Blocks[t] += n
 			}
 		}
 	}
@@ -415,7 +219,7 @@ func (x *Indexer) Stats() Stats {
 			s.Pods++
 		}
 		if pm.listed != nil { // else the index has described them
-			s.Sources += len(pm.ranks)
+			s.Ranks += len(pm.ranks)
 		}
 		pm.count(&s)
 	})
@@ -439,9 +243,9 @@ func (pm *podModel) count(s *Stats) {
 			s.Connected++
 		}
 		switch st.replay() {
-		case ReplayWaiting:
+		case "waiting":
 			s.Waiting++
-		case ReplayNone:
+		case "none":
 			s.NoReplay++
 		}
 	}
@@ -464,7 +268,7 @@ func (x *Indexer) eachPod(f func(p *pod, model string, pm *podModel)) {
 
 // Pods appends the pods that were heard, and those that a transport is to bring, to
 // dst, ordered by name, then model. So it does with those that other processes feed
-// (WithIndex), as far as these have told of them: State, Profile, Adapters, and of Sources
+// (WithIndex), as far as these have told of them: State, Profile, Adapters, and of Ranks
 // Rank, State and Groups. It asks the backend for news of them, and waits a second for these
 // at most: else they are as they were.
 func (x *Indexer) Pods(dst []PodInfo) []PodInfo {
@@ -510,12 +314,12 @@ func (pm *podModel) describe(info *PodInfo, known map[index.Source]index.SourceI
 			info.Connected = c
 		}
 	}
-	slices.SortFunc(info.Streams, func(a, b StreamInfo) int { return cmp.Compare(a.Stream, b.Stream) })
+	slices.SortFunc(info.Streams, func(a, b stats.Stream) int { return cmp.Compare(a.Stream, b.Stream) })
 	for _, r := range pm.ranks {
 		s := r.info(known[index.Source{Pod: info.Pod, Model: info.Model, Rank: r.n}], now)
 		info.Unrecognized = append(info.Unrecognized, r.unrecognized...)
 		pm.profile.correct(s.Groups)
-		info.Sources = append(info.Sources, s)
+		info.Ranks = append(info.Ranks, s)
 		if s.Evicted > 0 {
 			info.State = min(info.State, StatePartial)
 		}
@@ -530,13 +334,13 @@ func (pm *podModel) describe(info *PodInfo, known map[index.Source]index.SourceI
 	}
 	slices.Sort(info.Unrecognized)
 	info.Unrecognized = slices.Compact(info.Unrecognized)
-	slices.SortFunc(info.Sources, func(a, b SourceInfo) int { return cmp.Compare(a.Rank, b.Rank) })
+	slices.SortFunc(info.Ranks, func(a, b RankInfo) int { return cmp.Compare(a.Rank, b.Rank) })
 }
 
-func (r *rank) info(in index.SourceInfo, now time.Time) SourceInfo {
-	s := SourceInfo{
+func (r *rank) info(in index.SourceInfo, now time.Time) RankInfo {
+	s := RankInfo{
 		Rank: r.n, State: r.view(), Lag: r.lag, Messages: r.messages, Stored: r.stored, Removed: r.removed,
-		Blocks: TierCounts{in.Blocks}, Bytes: in.Bytes, Evicted: in.Evicted,
+		Blocks: in.Blocks, Bytes: in.Bytes, Evicted: in.Evicted,
 	}
 	if s.Evicted > 0 {
 		s.State = min(s.State, StatePartial)
@@ -553,22 +357,22 @@ func (r *rank) info(in index.SourceInfo, now time.Time) SourceInfo {
 	return s
 }
 
-func (st *stream) info() StreamInfo {
-	s := StreamInfo{Stream: st.name, Connected: st.connected.Round(0), Heard: st.heard.Round(0), Replay: st.replay(), StreamStats: st.stats}
+func (st *stream) info() stats.Stream {
+	s := stats.Stream{Stream: st.name, Connected: st.connected.Round(0), Heard: st.heard.Round(0), Replay: st.replay(), Traffic: st.stats}
 	s.Next, _ = st.seq.Next()
 	if m := st.malformed; m.err != nil {
-		s.LastMalformed = MalformedInfo{m.seq, m.time.Round(0), events.ReasonOf(m.err), m.err.Error()}
+		s.LastMalformed = stats.Malformed{Seq: m.seq, Time: m.time.Round(0), Reason: events.ReasonOf(m.err).String(), Error: m.err.Error()}
 	}
 	return s
 }
 
 // replay is what is known of the stream's replay socket.
-func (st *stream) replay() ReplayState {
+func (st *stream) replay() string {
 	switch {
 	case st.waits():
-		return ReplayWaiting
+		return "waiting"
 	case st.noReplay:
-		return ReplayNone
+		return "none"
 	}
-	return ReplayIdle
+	return "idle"
 }

@@ -3,9 +3,12 @@ package kvindex_test
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
+	"log/slog"
+	"os"
 	"reflect"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -15,6 +18,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/stats"
 )
 
 // TestCountersAreWords of 64 bits, without exception: so they are added.
@@ -38,80 +42,56 @@ func TestCountersAreWords(t *testing.T) {
 		}
 		return bytes
 	}
-	walk("Counters", reflect.TypeFor[kvindex.Counters]())
-	walk("ScoreStats", reflect.TypeFor[kvindex.ScoreStats]())
-	walk("StreamStats", reflect.TypeFor[kvindex.StreamStats]())
+	walk("Counters", reflect.TypeFor[stats.Counters]())
+	walk("scores", reflect.TypeFor[kvindex.ScoreCounts]())
+	walk("Traffic", reflect.TypeFor[stats.Traffic]())
 }
 
-// TestCountsByKind says 0 of what it has never heard of.
-func TestCountsByKind(t *testing.T) {
-	tiers := kvindex.TierCountsOf(3, 0, 1)
-	if got := tiers.String(); got != "gpu=3 disk=1" || tiers.Of(kvindex.TierGPU) != 3 || tiers.Of(kvindex.TierCPU) != 0 || tiers.Of(200) != 0 {
-		t.Errorf("tiers: %v", got)
-	}
-	var names string
-	for tier, n := range tiers.All() {
-		if names += tier.String(); tier == kvindex.TierDisk && n == 1 {
-			break
-		}
-	}
-	if names != "gpucpudisk" {
-		t.Errorf("the tiers are %s", names)
-	}
-	var reasons kvindex.ReasonCounts
-	n := 0
-	for r, m := range reasons.All() {
-		if r != events.Reason(n) || m != 0 {
-			t.Errorf("reason %v: %d", r, m)
-		}
-		n++
-	}
-	if n != events.NumReasons || reasons.Of(200) != 0 || reasons.String() != "" {
-		t.Errorf("%d reasons, %v", n, reasons)
-	}
-	text, err := json.Marshal(map[string]any{"tiers": tiers, "reasons": reasons})
-	var back struct{ Tiers, Reasons map[string]int }
-	if err != nil || json.Unmarshal(text, &back) != nil || back.Tiers["gpu"] != 3 || back.Tiers["disk"] != 1 || len(back.Reasons) != events.NumReasons {
-		t.Errorf("%s, %v", text, err)
-	}
-}
-
-// TestEnumerationsAreText: each value of an enumeration is written by its name and
-// read again, and no other name is.
-func TestEnumerationsAreText(t *testing.T) {
-	enumeration(t, kvindex.StateLive)
-	enumeration(t, kvindex.LossFull)
-	enumeration(t, kvindex.ReplayNone)
-	enumeration(t, kvindex.OutcomeFailed)
-	enumeration(t, kvindex.TierOther)
-	enumeration(t, kvindex.CopiesSet)
-	enumeration(t, kvindex.MediaPad)
-	enumeration(t, index.GroupOther)
-	enumeration(t, events.ReasonLimit)
-}
-
-// enumeration has last for its last value.
-func enumeration[E interface {
-	~uint8
-	fmt.Stringer
-}](t *testing.T, last E) {
-	t.Helper()
+// TestStatesAreText: each state has a name of its own, which JSON shows.
+func TestStatesAreText(t *testing.T) {
 	seen := make(map[string]bool)
-	for e := E(0); e <= last; e++ {
-		text, err := json.Marshal(map[string]E{"e": e})
-		var back map[string]E
-		if err != nil || json.Unmarshal(text, &back) != nil || back["e"] != e || !strings.Contains(string(text), `"`+e.String()+`"`) {
-			t.Errorf("%T %d: %s, %v, read as %v", e, e, text, err, back)
+	for s := range kvindex.StateApproximate + 1 {
+		text, err := json.Marshal(s)
+		if err != nil || string(text) != strconv.Quote(s.String()) || seen[s.String()] {
+			t.Errorf("state %d: %s, %v", s, text, err)
 		}
-		seen[e.String()] = true
+		seen[s.String()] = true
 	}
-	if len(seen) != int(last)+1 {
-		t.Errorf("%T: %d names for %d values", last, len(seen), last+1)
+	_ = (kvindex.StateApproximate + 1).String() // any, and no panic
+}
+
+// TestWordsAreDocumented: what is a string in the API has one of the words that its doc
+// comment lists, in the order of the code.
+func TestWordsAreDocumented(t *testing.T) {
+	for file, lists := range map[string][]struct {
+		before string // the line behind the list
+		want   []string
+	}{
+		"outcomes.go": {{"type Scored struct", kvindex.OutcomeNames[1:]}},
+		"explain.go":  {{"	Cause string\n	Why ", kvindex.CauseNames[1:]}},
+		"options.go":  {{"	// At contested,", kvindex.LossNames[1:]}},
+	} {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range lists {
+			var got []string
+			text, _, ok := strings.Cut(string(source), l.before)
+			lines := strings.Split(text, "\n")
+			for _, line := range slices.Backward(lines[:len(lines)-1]) {
+				if word := regexp.MustCompile(`^\t?//\t([a-z_]+)  +\S`).FindStringSubmatch(line); word != nil {
+					got = append(got, word[1])
+				} else if len(got) > 0 {
+					break
+				}
+			}
+			slices.Reverse(got)
+			if !ok || !slices.Equal(got, l.want) {
+				t.Errorf("%s documents %q before %q, want %q", file, got, l.before, l.want)
+			}
+		}
 	}
-	if err := json.Unmarshal([]byte(`"no such name"`), &last); err == nil {
-		t.Errorf("%T: any name is read", last)
-	}
-	_ = (last + 1).String() // any, and no panic
 }
 
 // TestFigures: what Pods and Stats tell of a stream, its messages and its rank.
@@ -130,10 +110,10 @@ func figures(t *testing.T) {
 		}
 	}
 	note("s", events.NoteOpened, events.NoteConnected, events.NoteNoReplay)(t, ix)
-	is("no socket", pod().Streams[0].Replay, kvindex.ReplayNone)
+	is("no socket", pod().Streams[0].Replay, "none")
 	is("no socket", ix.Stats().NoReplay, 1)
 	note("s", events.NoteReplay)(t, ix)
-	is("a socket", pod().Streams[0].Replay, kvindex.ReplayIdle)
+	is("a socket", pod().Streams[0].Replay, "idle")
 
 	time.Sleep(time.Second)
 	p := fakeengine.NewPrompt(1, 16, 8)
@@ -147,38 +127,31 @@ func figures(t *testing.T) {
 	is("connected", i.Connected.Equal(started), true)
 	is("heard", i.Heard.Equal(started.Add(3*time.Second)), true)
 	is("adapters", i.Adapters, []string{"tuned"})
-	s := i.Sources[0]
+	s := i.Ranks[0]
 	is("lag and age", []time.Duration{s.Lag.Round(time.Millisecond), s.Age}, []time.Duration{2 * time.Second, 3 * time.Second})
 	is("messages and blocks", []uint64{s.Messages, s.Stored, s.Removed}, []uint64{1, 4, 1})
-	is("groups", s.Groups, []kvindex.GroupInfo{{BlockSize: 16}})
-	if text, err := json.Marshal(i); err != nil {
-		t.Error(err)
-	} else {
-		var back kvindex.PodInfo
-		is("error of JSON", json.Unmarshal(text, &back), nil)
-		again, err := json.Marshal(back)
-		is("JSON", string(again), string(text))
-		is("error of JSON", err, nil)
-		is("state in JSON", strings.Contains(string(text), `"State":"live"`), true)
-	}
+	is("groups", s.Groups, []stats.Group{{BlockSize: 16}})
+	text, err := json.Marshal(i)
+	is("error of JSON", err, nil)
+	is("state in JSON", strings.Contains(string(text), `"State":"live"`), true)
 
 	// A message waits: what is due makes the view older.
 	brings(hold(message("s", 2, clock(), 0)))(t, ix)
 	time.Sleep(4 * time.Second)
-	is("lag while one waits", pod().Sources[0].Lag.Round(time.Millisecond), 9*time.Second)
-	is("replay", pod().Streams[0].Replay, kvindex.ReplayWaiting)
+	is("lag while one waits", pod().Ranks[0].Lag.Round(time.Millisecond), 9*time.Second)
+	is("replay", pod().Streams[0].Replay, "waiting")
 	is("waiting", []int{ix.Stats().Waiting, ix.Stats().Replaying, ix.Stats().Connected}, []int{1, 1, 1})
 	brings(replayed(message("s", 1, clock()-8, 0)))(t, ix)
-	is("lag of an old message", pod().Sources[0].Lag.Round(time.Millisecond), 8*time.Second)
+	is("lag of an old message", pod().Ranks[0].Lag.Round(time.Millisecond), 8*time.Second)
 	brings(message("s", 2, clock(), 0))(t, ix)
-	is("lag when it is made up", pod().Sources[0].Lag.Round(time.Millisecond), time.Duration(0))
+	is("lag when it is made up", pod().Ranks[0].Lag.Round(time.Millisecond), time.Duration(0))
 	note("s", events.NoteHeld)(t, ix)
 	brings(replayed(message("s", 3, clock()-5, 0)))(t, ix)
 	note("s", events.NoteCurrent)(t, ix)
-	is("lag behind a replay", pod().Sources[0].Lag, time.Duration(0))
+	is("lag behind a replay", pod().Ranks[0].Lag, time.Duration(0))
 	note("s", events.NoteLost)(t, ix)
 	time.Sleep(time.Second)
-	is("lag while it is lost", pod().Sources[0].Lag, time.Second)
+	is("lag while it is lost", pod().Ranks[0].Lag, time.Second)
 	is("connected", pod().Connected.IsZero(), true)
 	is("uncertain", ix.Stats().Uncertain, 1)
 
@@ -188,7 +161,7 @@ func figures(t *testing.T) {
 		t.Error("no error")
 	}
 	m := pod().Streams[0].LastMalformed
-	is("malformed", []any{m.Seq, m.Time.Equal(time.Now()), m.Reason, m.Error != ""}, []any{uint64(4), true, events.ReasonType, true})
+	is("malformed", []any{m.Seq, m.Time.Equal(time.Now()), m.Reason, m.Error != ""}, []any{uint64(4), true, "type", true})
 	is("malformed as a loss", []any{losses[0].Seq, losses[0].Time.IsZero()}, []any{uint64(4), true})
 	gap := clock()
 	brings(message("s", 9, gap, 0))(t, ix)
@@ -200,10 +173,26 @@ func figures(t *testing.T) {
 	if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "M", Tokens: p.Tokens}, &a); err != nil {
 		t.Error(err)
 	}
-	text, err := json.Marshal(ix.Stats())
+	text, err = json.Marshal(ix.Stats())
 	var back kvindex.Stats
 	if err != nil || json.Unmarshal(text, &back) != nil || !reflect.DeepEqual(back, ix.Stats()) {
 		t.Errorf("stats in JSON: %s, %v: %+v", text, err, back)
+	}
+}
+
+// TestLogged: a log shows of a loss and of a score what counts, errors as text.
+func TestLogged(t *testing.T) {
+	var out strings.Builder
+	log := slog.New(slog.NewTextHandler(&out, nil))
+	log.Info("lost", "loss", kvindex.Loss{Pod: "a", Model: "m", Cause: "gap", Stream: "s", Seq: 9, Gap: events.Gap{From: 3, To: 8, Lost: true}, Err: errors.New("cut off")})
+	log.Info("picked", "score", kvindex.PodScore{Pod: "a", Rank: 1, PredictedTokens: 48, CachedTokens: 32, MatchedBlocks: 2, State: kvindex.StateLive})
+	for _, want := range []string{
+		`loss.cause=gap loss.pod=a loss.model=m loss.rank=0 loss.kept=false loss.stream=s loss.seq=9 loss.from=3 loss.to=8 loss.replayed=false loss.err="cut off"`,
+		`score.pod=a score.rank=1 score.predicted=48 score.cached=32 score.matched_blocks=2 score.state=live`,
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %s in %s", want, out.String())
+		}
 	}
 }
 
@@ -212,14 +201,13 @@ func TestErrorsAreTextInJSON(t *testing.T) {
 	err := errors.New("the cause")
 	for want, told := range map[string]any{
 		`"Unknown":"the cause"`:                   kvindex.Answer{Unknown: err},
-		`"Err":"the cause"`:                       kvindex.Loss{Err: err},
 		`"Err":"the cause","Unknown":"the cause"`: kvindex.Scored{Err: err, Unknown: err},
 	} {
 		if text, err := json.Marshal(told); err != nil || !strings.Contains(string(text), want) {
 			t.Errorf("%T: %s, %v, want %s", told, text, err, want)
 		}
 	}
-	for _, told := range []any{kvindex.Answer{}, kvindex.Loss{}, kvindex.Scored{}} {
+	for _, told := range []any{kvindex.Answer{}, kvindex.Scored{}} {
 		if text, err := json.Marshal(told); err != nil || strings.Contains(string(text), "Unknown") || strings.Contains(string(text), "Err") {
 			t.Errorf("%T: %s, %v", told, text, err)
 		}
@@ -236,13 +224,13 @@ func TestGroupsThatAreTold(t *testing.T) {
 		return s
 	}
 	brings(message("s", 0, 1, 0, group(0, fakeengine.KindFullAttention, "GPU"), group(1, "mamba", "CPU"), group(2, "mamba", "GPU"), group(2, "mamba", "GPU")))(t, ix)
-	want := []kvindex.GroupInfo{{BlockSize: 16}, {Group: index.Group{ID: 2, Kind: index.GroupMamba}, BlockSize: 16}}
-	if got := ix.Pods(nil)[0].Sources[0].Groups; !slices.Equal(got, want) {
+	want := []stats.Group{{BlockSize: 16}, {Group: index.Group{ID: 2, Kind: index.GroupMamba}, BlockSize: 16}}
+	if got := ix.Pods(nil)[0].Ranks[0].Groups; !slices.Equal(got, want) {
 		t.Errorf("%+v", got)
 	}
 	q := fakeengine.NewPrompt(2, 32, 2)
 	brings(message("s", 1, 2, 0, q.Stored(0, 1)))(t, ix)
-	if got := ix.Pods(nil)[0].Sources[0].Groups[0].BlockSize; got != 32 {
+	if got := ix.Pods(nil)[0].Ranks[0].Groups[0].BlockSize; got != 32 {
 		t.Errorf("block size %d", got)
 	}
 }

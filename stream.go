@@ -36,6 +36,7 @@ import (
 
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/sequence"
+	"github.com/kvindex/kvindex/stats"
 )
 
 // stream is the order of a stream and the ranks seen on it: all of them lose
@@ -69,7 +70,7 @@ type stream struct {
 	heard     time.Time // when its last message came; zero: none has
 	noReplay  bool      // its replay socket does not answer
 	malformed malformed // the last one
-	stats     StreamStats
+	stats     stats.Traffic
 }
 
 // malformed is a message that could not be read.
@@ -279,7 +280,7 @@ func (d *delivery) hold() Receipt {
 	st, gap := d.stream, d.verdict.Gap
 	counted := st.held && st.heldGap
 	if gap.Lost && !counted {
-		d.count(st, StreamStats{Gaps: 1})
+		d.count(st, stats.Traffic{Gaps: 1})
 	}
 	st.heldGap = gap.Lost || counted
 	next, _ := st.seq.Next()
@@ -329,7 +330,7 @@ func (d *delivery) deal() (Receipt, error) {
 // tally counts a message that was dealt with. again: it had come before; full: there is
 // no room for it.
 func (d *delivery) tally(again, full bool) {
-	v, s := &d.verdict, StreamStats{Messages: 1}
+	v, s := &d.verdict, stats.Traffic{Messages: 1}
 	switch {
 	case again:
 		s.Duplicates = 1

@@ -3,6 +3,7 @@ package kvindex_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 
@@ -92,19 +93,19 @@ func TestMessages(t *testing.T) {
 	}
 	var causes []string
 	for _, l := range losses {
-		causes = append(causes, l.Cause.String())
+		causes = append(causes, l.Cause)
 	}
 	if want := []string{"gap", "malformed", "restart", "restart", "gap"}; !slices.Equal(causes, want) {
 		t.Errorf("losses %v, want %v", causes, want)
 	}
 	n := ix.Stats()
-	if n.MalformedBy.String() != "type=1" || n.MalformedBy.Of(events.ReasonType) != 1 {
+	if !maps.Equal(n.MalformedBy, map[string]uint64{"type": 1}) {
 		t.Errorf("malformed by reason: %v", n.MalformedBy)
 	}
 	if n.Messages != 13 || n.Duplicates != 2 || n.Gaps != 2 || n.Missing != 10 || n.Restarts != 2 || n.Malformed != 1 {
 		t.Errorf("%+v", n)
 	}
-	if got := ix.Pods(nil); len(got) != 1 || got[0].State != kvindex.StatePartial || got[0].Sources[0].Stream != "s" || got[0].Streams[0].Next != 10 || got[0].Sources[0].Blocks.Of(kvindex.TierGPU) != 1 {
+	if got := ix.Pods(nil); len(got) != 1 || got[0].State != kvindex.StatePartial || got[0].Ranks[0].Stream != "s" || got[0].Streams[0].Next != 10 || got[0].Ranks[0].Blocks[kvindex.TierGPU] != 1 {
 		t.Errorf("%+v", got)
 	}
 }
@@ -171,9 +172,9 @@ func TestReplayedGap(t *testing.T) {
 	}
 	s := ix.Stats()
 	if s.Gaps != 1 || s.Missing != 0 || s.Replayed != 2 || s.PassedOver != 0 || s.Duplicates != 1 || s.Messages != 5 {
-		t.Errorf("%+v", s.StreamStats)
+		t.Errorf("%+v", s.Traffic)
 	}
-	if got := ix.Pods(nil)[0]; got.Streams[0].StreamStats != s.StreamStats || got.WantsFullReport || got.Streams[0].Next != 4 {
+	if got := ix.Pods(nil)[0]; got.Streams[0].Traffic != s.Traffic || got.WantsFullReport || got.Streams[0].Next != 4 {
 		t.Errorf("%+v", got)
 	}
 }
@@ -197,16 +198,16 @@ func TestReplayBringsTheHeldMessage(t *testing.T) {
 // all, is lost.
 func TestReplayPassesOver(t *testing.T) {
 	for name, c := range map[string]struct {
-		option kvindex.Option
-		blocks []int
-		state  kvindex.State
+		options []kvindex.Option
+		blocks  []int
+		state   kvindex.State
 	}{
-		"forget": {kvindex.WithLossPolicy(kvindex.ForgetOnLoss), []int{1, 3, 1}, kvindex.StatePartial},
-		"keep":   {kvindex.WithLossPolicy(kvindex.KeepOnLoss), []int{4, 4, 4}, kvindex.StateUncertain},
+		"forget": {nil, []int{1, 3, 1}, kvindex.StatePartial},
+		"keep":   {[]kvindex.Option{kvindex.WithKeepOnLoss()}, []int{4, 4, 4}, kvindex.StateUncertain},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var losses []kvindex.Loss
-			ix := open(t, c.option, kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) { losses = append(losses, l) }}))
+			ix := open(t, append(c.options, kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) { losses = append(losses, l) }}))...)
 			p := fakeengine.NewPrompt(1, 16, 8)
 			play(t, ix, p,
 				step{message("s", 0, 1, 0, p.Stored(0, 4)), taken, 4, kvindex.StateLive},
@@ -220,7 +221,7 @@ func TestReplayPassesOver(t *testing.T) {
 				t.Errorf("%+v", losses)
 			}
 			if s := ix.Stats(); s.Gaps != 1 || s.Missing != 6 || s.PassedOver != 2 || s.Replayed != 2 {
-				t.Errorf("%+v", s.StreamStats)
+				t.Errorf("%+v", s.Traffic)
 			}
 			if !ix.Pods(nil)[0].WantsFullReport {
 				t.Error("no full report is wanted")
@@ -232,7 +233,7 @@ func TestReplayPassesOver(t *testing.T) {
 // TestReplayPassesOverBehindADoubt: a message is held for another reason than a gap, and
 // then the replay has one: it is counted.
 func TestReplayPassesOverBehindADoubt(t *testing.T) {
-	ix := open(t, kvindex.WithLossPolicy(kvindex.KeepOnLoss))
+	ix := open(t, kvindex.WithKeepOnLoss())
 	p := fakeengine.NewPrompt(1, 16, 8)
 	late := message("s", 1, 2, 0, p.Stored(0, 1))
 	play(t, ix, p,
@@ -242,7 +243,7 @@ func TestReplayPassesOverBehindADoubt(t *testing.T) {
 		step{late, repeat, 5, kvindex.StateUncertain},
 	)
 	if s := ix.Stats(); s.Gaps != 1 || s.Missing != 2 || s.PassedOver != 2 {
-		t.Errorf("%+v", s.StreamStats)
+		t.Errorf("%+v", s.Traffic)
 	}
 }
 
@@ -294,7 +295,7 @@ func TestRedelivery(t *testing.T) {
 		t.Errorf("the next: %+v, %d blocks", r, blocks(t, ix, "a", p))
 	}
 	if s := ix.Stats(); s.Restarts != 0 || s.Gaps != 0 {
-		t.Errorf("%+v", s.StreamStats)
+		t.Errorf("%+v", s.Traffic)
 	}
 }
 
@@ -312,7 +313,7 @@ func TestARankMovesToAnotherStream(t *testing.T) {
 		{"fed without numbers before", func(ix *kvindex.Indexer) error { return ix.Ingest("a", "m", fakeengine.Payload(1, 0, p.Stored(0, 2))) }, 9, kvindex.StatePartial},
 	} {
 		var causes []string
-		ix := open(t, kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) { causes = append(causes, l.Cause.String()) }}))
+		ix := open(t, kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) { causes = append(causes, l.Cause) }}))
 		first := c.first
 		if first == nil {
 			first = func(ix *kvindex.Indexer) error {

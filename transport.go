@@ -11,6 +11,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/stats"
 )
 
 // Sink returns what an [events.Subscriber], an [events.Fleet] or a transport of your own
@@ -18,7 +19,7 @@ import (
 // a transport of its own calls no method of it.
 //
 // StreamNote of NoteOpened makes the pod and the stream known, in StateSilent. If there is
-// no room for them (MaxPods and the like), or the Profile of the pod is refused, it does
+// no room for them (65,536 pods and the like), or the Profile of the pod is refused, it does
 // nothing, and the first message gets the error. Any other note about a stream that is not
 // known does nothing.
 //
@@ -75,9 +76,9 @@ func (st *stream) lacks() bool {
 func (x sink) StreamNote(podID, model, stream string, n events.Note) error {
 	switch n {
 	case events.NoteRestarted:
-		return x.beginAgain(podID, model, stream, LossRestart)
+		return x.beginAgain(podID, model, stream, lossRestart)
 	case events.NoteRewound:
-		return x.beginAgain(podID, model, stream, 0)
+		return x.beginAgain(podID, model, stream, "")
 	}
 	x.note(podID, model, stream, n)
 	return nil
@@ -189,8 +190,8 @@ func (pm *podModel) countSilent() {
 	}
 }
 
-// beginAgain forgets what the ranks of a stream held; cause is the loss to tell, or 0.
-func (x *Indexer) beginAgain(podID, model, stream string, cause LossCause) error {
+// beginAgain forgets what the ranks of a stream held; cause is the loss to tell, or "".
+func (x *Indexer) beginAgain(podID, model, stream, cause string) error {
 	if err := x.check(podID, model); err != nil {
 		return err
 	}
@@ -211,18 +212,18 @@ func (x *Indexer) beginAgain(podID, model, stream string, cause LossCause) error
 			return err
 		}
 		r.contest, r.lost = contest{}, lastLoss{}
-		if cause != 0 {
+		if cause != "" {
 			in.losses = append(in.losses, Loss{Pod: podID, Model: model, Stream: st.name, Rank: r.n, Cause: cause})
 		}
 	}
-	if cause == 0 {
+	if cause == "" {
 		st.seq.Await() // the life is the same: what was applied of it is forgotten, and not old
 	}
 	st.seq.Restart()
 	st.partial, st.skipped = false, false
-	st.held, st.behind = false, st.waits() || cause == 0
-	if cause != 0 {
-		in.count(st, StreamStats{Restarts: 1})
+	st.held, st.behind = false, st.waits() || cause == ""
+	if cause != "" {
+		in.count(st, stats.Traffic{Restarts: 1})
 	}
 	return nil
 }

@@ -48,8 +48,8 @@ func TestStreamRestarted(t *testing.T) {
 		step{replayed(message("s", 1, 0.7, 0, p.Stored(1, 2))), taken, 2, kvindex.StateReplaying},
 		step{message("s", 2, 1, 0, p.Stored(2, 3)), taken, 3, kvindex.StateLive},
 	)
-	if s := ix.Stats(); s.Restarts != 1 || len(losses) != 1 || losses[0].Cause != kvindex.LossRestart || losses[0].Rank != 0 {
-		t.Errorf("%+v %+v", s.StreamStats, losses)
+	if s := ix.Stats(); s.Restarts != 1 || len(losses) != 1 || losses[0].Cause != "restart" || losses[0].Rank != 0 {
+		t.Errorf("%+v %+v", s.Traffic, losses)
 	}
 	anew("s")
 	play(t, ix, p, step{message("s", 5, 9, 0, p.Stored(0, 2)), taken, 2, kvindex.StatePartial})
@@ -101,7 +101,7 @@ func TestStreamInterrupted(t *testing.T) {
 		t.Errorf("another stream: %v", state())
 	}
 	_ = ix.Sink().StreamNote("a", "m", "s", events.NoteLost)
-	if state() != kvindex.StateUncertain || ix.Pods(nil)[0].Sources[0].State != kvindex.StateUncertain {
+	if state() != kvindex.StateUncertain || ix.Pods(nil)[0].Ranks[0].State != kvindex.StateUncertain {
 		t.Errorf("interrupted: %v", state())
 	}
 	play(t, ix, p, step{message("s", 1, 2, 0, p.Stored(4, 5)), taken, 5, kvindex.StateLive})

@@ -39,6 +39,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/topic"
+	"github.com/kvindex/kvindex/stats"
 )
 
 var (
@@ -165,8 +166,9 @@ const portAttempts = 100
 // source of the test. cfg is for each rank; its Rank and Connect must be zero. Close each
 // engine.
 func NewPod(cfg EngineConfig, ranks int) ([]*Engine, events.Pod, error) {
-	if cfg.Rank != 0 || cfg.Connect != "" || ranks < 1 || ranks > kvindex.MaxRanks {
-		return nil, events.Pod{}, fmt.Errorf("kvindextest: a pod has 1 to %d ranks, not %d, and for each of them Rank is not set (%d), nor Connect (%q)", kvindex.MaxRanks, ranks, cfg.Rank, cfg.Connect)
+	const maxRanks = 256 // that an Indexer takes of a pod
+	if cfg.Rank != 0 || cfg.Connect != "" || ranks < 1 || ranks > maxRanks {
+		return nil, events.Pod{}, fmt.Errorf("kvindextest: a pod has 1 to %d ranks, not %d, and for each of them Rank is not set (%d), nor Connect (%q)", maxRanks, ranks, cfg.Rank, cfg.Connect)
 	}
 	if err := cfg.validate(); err != nil {
 		return nil, events.Pod{}, err
@@ -493,15 +495,15 @@ func (e *Engine) lacks(ix *kvindex.Indexer) string {
 		next = e.publisher.Next()
 	}
 	p := &pods[i]
-	i = slices.IndexFunc(p.Sources, func(s kvindex.SourceInfo) bool { return s.Rank == e.cfg.Rank })
+	i = slices.IndexFunc(p.Ranks, func(s kvindex.RankInfo) bool { return s.Rank == e.cfg.Rank })
 	switch {
 	case i < 0 && next == 0, !e.cfg.Replay && sent == 0:
 		return ""
 	case i < 0:
 		return fmt.Sprintf("the Indexer has heard nothing of rank %d, which has sent all before message %d", e.cfg.Rank, next)
 	}
-	source := p.Sources[i]
-	i = slices.IndexFunc(p.Streams, func(s kvindex.StreamInfo) bool { return s.Stream == source.Stream })
+	source := p.Ranks[i]
+	i = slices.IndexFunc(p.Streams, func(s stats.Stream) bool { return s.Stream == source.Stream })
 	if i < 0 {
 		return "no events.Subscriber feeds the Indexer"
 	}
@@ -514,7 +516,7 @@ func (e *Engine) lacks(ix *kvindex.Indexer) string {
 	if e.cfg.Replay && source.State != kvindex.StateUncertain {
 		came = true
 	}
-	if came && stream.Next == next && stream.Replay != kvindex.ReplayWaiting {
+	if came && stream.Next == next && stream.Replay != "waiting" {
 		return ""
 	}
 	return fmt.Sprintf("the Indexer waits for message %d, and the engine has sent all before message %d; the state is %v", stream.Next, next, source.State)

@@ -129,7 +129,7 @@ func TestPredictions(t *testing.T) {
 				sum += cached
 				r.must(r.WaitApplied(r.ctx, r.ix))
 			}
-			if removed := r.ix.Pods(nil)[0].Sources[0].Removed; sum == 0 || removed == 0 {
+			if removed := r.ix.Pods(nil)[0].Ranks[0].Removed; sum == 0 || removed == 0 {
 				t.Errorf("%d tokens were cached, %d blocks evicted", sum, removed)
 			}
 		})

@@ -60,12 +60,10 @@ type Load struct {
 // is no pod, or none of those that it may choose. The order of the pods does not matter.
 type Policy func(*Request, []Pod) int
 
-// LowerCredit is what a token in a lower tier is worth, compared with one on the gpu.
-const LowerCredit = 0.75
-
-// DecodeCost is what a token that a pod holds costs a request that comes, compared with one
-// that is to be computed.
-const DecodeCost = 0.02
+const (
+	lowerCredit = 0.75 // of a token in a lower tier, compared with one on the gpu
+	decodeCost  = 0.02 // of a token that a pod holds, compared with one that is to be computed
+)
 
 // Default chooses the pod where a request does the least harm: to itself, and to all who come
 // behind it. A request waits for all prompts that its pod has to compute, and then for its own
@@ -74,11 +72,11 @@ const DecodeCost = 0.02
 // answered first, and on a busy one to where it is computed already, unless too much waits
 // there. The pod of the least cost is chosen:
 //
-//	(prefill + uncached + DecodeCost x (decode + tokens + output)) / speed + mean x uncached/tokens
+//	(prefill + uncached + 0.02 x (decode + tokens + output)) / speed + mean x uncached/tokens
 //
 // where prefill is what the pod has to compute for others, and mean is the mean of that over the
 // pods. Uncached is what it has to compute of the prompt: a token of a lower tier counts as
-// LowerCredit of a cached one. Decode is what the pod holds. What others wait is not divided by
+// 0.75 of a cached one. Decode is what the pod holds. What others wait is not divided by
 // the speed: a pod of half the speed computes for twice as long, but half as many come to it
 // meanwhile.
 func Default(r *Request, pods []Pod) int {
@@ -87,10 +85,10 @@ func Default(r *Request, pods []Pod) int {
 		mean += count(pods[i].Load.Prefill)
 	}
 	mean /= float64(max(len(pods), 1))
-	own, behind := DecodeCost*(count(r.Tokens)+count(r.Output)), mean/max(count(r.Tokens), 1)
+	own, behind := decodeCost*(count(r.Tokens)+count(r.Output)), mean/max(count(r.Tokens), 1)
 	return Least(r, pods, func(p *Pod) float64 {
-		uncached := r.uncached(p, LowerCredit)
-		return (count(p.Load.Prefill)+uncached+DecodeCost*count(p.Load.Decode)+own)/p.speed() + uncached*behind
+		uncached := r.uncached(p, lowerCredit)
+		return (count(p.Load.Prefill)+uncached+decodeCost*count(p.Load.Decode)+own)/p.speed() + uncached*behind
 	})
 }
 

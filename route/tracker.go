@@ -8,9 +8,6 @@ import (
 	"time"
 )
 
-// DefaultMaxAge is how long a flight counts that is never done.
-const DefaultMaxAge = 10 * time.Minute
-
 // Tracker knows what each pod has in flight, from what was sent there and what has come back.
 // No engine is asked. A host that calls Sent and Done alone gets an estimate: Requests are
 // right, and what a prompt had to compute counts as Prefill until its flight is done.
@@ -19,7 +16,7 @@ const DefaultMaxAge = 10 * time.Minute
 // goroutines. What other gateways send counts too: see Notes.
 type Tracker struct {
 	// MaxAge is how long a flight counts that is never done, and how long a gateway counts
-	// that sends nothing more; 0: DefaultMaxAge. All gateways have one. It must not change
+	// that sends nothing more; 0: 10 minutes. All gateways have one. It must not change
 	// later.
 	MaxAge time.Duration
 	// Now is the clock; nil: that of the system. It is called by many goroutines at a time.
@@ -104,7 +101,7 @@ func (t *Tracker) now() int64 {
 
 func (t *Tracker) maxAge() int64 {
 	if t.MaxAge <= 0 {
-		return int64(DefaultMaxAge)
+		return int64(10 * time.Minute)
 	}
 	return int64(min(t.MaxAge, 1<<60)) // a time and an age are an int64
 }

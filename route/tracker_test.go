@@ -124,7 +124,7 @@ func TestFlightAge(t *testing.T) {
 		c := newClock()
 		tr := &route.Tracker{MaxAge: age, Now: c.now}
 		if age <= 0 {
-			age = route.DefaultMaxAge
+			age = 10 * time.Minute
 		}
 		f := tr.Sent("a", 0, 10, 0)
 		c.add(age / 3)

@@ -13,8 +13,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
+	"github.com/kvindex/kvindex/stats"
 )
 
 func TestQuickstart(t *testing.T) {
@@ -113,9 +113,9 @@ func TestReadme(t *testing.T) {
 // TestOutcome: what the Indexer has counted is told, of all models and states.
 func TestOutcome(t *testing.T) {
 	r := &result{prompt: 1000, cached: 600}
-	r.observe([]kvindex.Observations{
-		{Predicted: kvindex.Accuracy{Exact: 5, Over: 1, Under: 2}, Cached: kvindex.Accuracy{Exact: 3, Under: 5}},
-		{State: kvindex.StateLive, Predicted: kvindex.Accuracy{Exact: 10}, Cached: kvindex.Accuracy{Over: 4, Under: 6}},
+	r.observe([]stats.Observations{
+		{Predicted: stats.Accuracy{Exact: 5, Over: 1, Under: 2}, Cached: stats.Accuracy{Exact: 3, Under: 5}},
+		{State: "live", Predicted: stats.Accuracy{Exact: 10}, Cached: stats.Accuracy{Over: 4, Under: 6}},
 	})
 	var out bytes.Buffer
 	conclude(&out, r, &result{prompt: 1000, cached: 200})

@@ -12,6 +12,7 @@ import (
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/kvindextest"
 	"github.com/kvindex/kvindex/route"
+	"github.com/kvindex/kvindex/stats"
 	"github.com/kvindex/kvindex/tokenize"
 )
 
@@ -259,7 +260,7 @@ type result struct {
 // accuracy counts requests whose figure was exact, too high and too low.
 type accuracy struct{ exact, high, low uint64 }
 
-func (a *accuracy) add(b kvindex.Accuracy) {
+func (a *accuracy) add(b stats.Accuracy) {
 	a.exact, a.high, a.low = a.exact+b.Exact, a.high+b.Over, a.low+b.Under
 }
 
@@ -270,7 +271,7 @@ func (a accuracy) String() string {
 func (a accuracy) sum() uint64 { return a.exact + a.high + a.low }
 
 // observe takes over what the Indexer has counted by model and state.
-func (r *result) observe(all []kvindex.Observations) {
+func (r *result) observe(all []stats.Observations) {
 	for _, o := range all {
 		r.predicted.add(o.Predicted)
 		r.proven.add(o.Cached)

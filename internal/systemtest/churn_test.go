@@ -23,7 +23,9 @@ import (
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
+	"github.com/kvindex/kvindex/stats"
 )
 
 var (
@@ -238,7 +240,7 @@ func runChurn(t *testing.T, ix *kvindex.Indexer, prompts [][]uint32, seed uint64
 		if left := c.fleet.Pods(nil); len(left) > 0 {
 			return fmt.Sprintf("%d pods: %+v", len(left), left[0])
 		}
-		if s := ix.Stats(); s.Pods+s.Sources+s.Models+s.Parked+s.Unplaced+s.Connected+s.Silent+s.Replaying+s.Uncertain+s.NoReplay+s.Waiting+s.Index.Prefixes+s.Index.Memberships+s.Index.Names+s.Index.Pending+s.Index.Removed > 0 || s.Blocks != (kvindex.TierCounts{}) {
+		if s := ix.Stats(); s.Pods+s.Ranks+s.Models+s.Parked+s.Unplaced+s.Connected+s.Silent+s.Replaying+s.Uncertain+s.NoReplay+s.Waiting+s.Index.Prefixes+s.Index.Memberships+s.Index.Names+s.Index.Pending+s.Index.Removed > 0 || s.Blocks != ([index.NumTiers]int{}) {
 			return fmt.Sprintf("%+v", s)
 		}
 		return ""
@@ -827,7 +829,7 @@ func (c *churn) notFollowed(truths map[string]churnTruth) string {
 		}
 		info := infos[p.ID]
 		for r, s := range h.Streams {
-			i := slices.IndexFunc(info.Streams, func(i kvindex.StreamInfo) bool { return i.Stream == s.Endpoint })
+			i := slices.IndexFunc(info.Streams, func(i stats.Stream) bool { return i.Stream == s.Endpoint })
 			switch {
 			case s.Link != "live":
 				return fmt.Sprintf("%s, rank %d: %+v", p.ID, r, s)

@@ -134,7 +134,7 @@ func TestNames(t *testing.T) {
 func TestUnknownNames(t *testing.T) {
 	library := loadAPI(t)
 	good := "`kvindex.New`, `events.SubscriberConfig.OnError`, `chatcheck.Engine.Check`, `Indexer.Score(ctx)`, `kvindex.ModelsConfig.Find`," +
-		" `Stats.Malformed`, `index.Index.Apply`, `os.Open`, `KVEventsConfig.Endpoint`\n```go\nkvindex.New()\n```\n```text\nkvindex.Nothing\n```\n`LoadModel(dir)`"
+		" `Traffic.Malformed`, `index.Index.Apply`, `os.Open`, `KVEventsConfig.Endpoint`\n```go\nkvindex.New()\n```\n```text\nkvindex.Nothing\n```\n`LoadModel(dir)`"
 	if got := library.unknown(good, true, true); len(got) > 0 {
 		t.Errorf("%q are there", got)
 	}
@@ -154,6 +154,7 @@ func loadAPI(t *testing.T) api {
 	for pkg, dir := range map[string]string{
 		"kvindex": ".", "events": "events", "index": "index", "indextest": "index/indextest", "kvindextest": "kvindextest",
 		"tokenize": "tokenize", "chat": "tokenize/chat", "chatcheck": "tokenize/chat/chatcheck", "discovery": "events/discovery", "k8s": "events/k8s", "redisindex": "index/redisindex",
+		"stats": "stats", "route": "route", "field": "route/field",
 	} {
 		a[pkg] = map[string]bool{}
 		files, err := filepath.Glob(filepath.Join("../..", dir, "*.go"))

@@ -5,13 +5,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
 )
 
 // TestPodBounds: an Indexer takes what a Fleet takes, where each rank is a stream. FuzzPod of events
 // has names of streams that are no longer than those of pods.
 func TestPodBounds(t *testing.T) {
+	const maxName, maxStreams, maxPods = 1024, 1024, 65_536 // of an Indexer
 	ix := open(t)
 	fleet, err := events.NewFleet(ix.Sink(), events.FleetConfig{})
 	if err != nil {
@@ -20,20 +20,20 @@ func TestPodBounds(t *testing.T) {
 	put := func(nameBytes, ranks int) error {
 		return fleet.Put("table", events.Pod{ID: strings.Repeat("p", nameBytes), Model: "m", Host: "127.0.0.1", Port: 5557, Ranks: ranks})
 	}
-	if err := put(kvindex.MaxName, 1); err != nil {
+	if err := put(maxName, 1); err != nil {
 		t.Errorf("the longest name that an Indexer takes: %v", err)
 	}
-	if err := put(kvindex.MaxName+1, 1); err == nil {
+	if err := put(maxName+1, 1); err == nil {
 		t.Error("a longer name is taken")
 	}
-	if err := put(1, kvindex.MaxStreams+1); err == nil {
-		t.Errorf("a pod of more than %d ranks is taken", kvindex.MaxStreams)
+	if err := put(1, maxStreams+1); err == nil {
+		t.Errorf("a pod of more than %d ranks is taken", maxStreams)
 	}
-	pods := make([]events.Pod, kvindex.MaxPods+1)
+	pods := make([]events.Pod, maxPods+1)
 	for i := range pods {
 		pods[i] = events.Pod{ID: fmt.Sprint(i), Model: "m", Engine: events.EngineNone}
 	}
 	if err := fleet.Set("list", pods); err == nil {
-		t.Errorf("more pods than the %d that an Indexer takes", kvindex.MaxPods)
+		t.Errorf("more pods than the %d that an Indexer takes", maxPods)
 	}
 }

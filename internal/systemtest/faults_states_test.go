@@ -48,7 +48,7 @@ func (s *schedule) compare() (over, held, blocks int) {
 		}
 		over += max(0, s.matched(s.indexer, t)-s.engine.Held(tokens, t.adapter, t.salt)/16)
 	}
-	return over, len(ids), s.indexer.Stats().Blocks.Of(kvindex.TierGPU)
+	return over, len(ids), s.indexer.Stats().Blocks[kvindex.TierGPU]
 }
 
 // never fails if the pod is in a state, or a better one, and more is claimed than
@@ -338,14 +338,14 @@ func (s *schedule) keptIndexBehind() {
 func (s *schedule) restore(meanwhile func()) {
 	var b bytes.Buffer
 	noticed := 0
-	s.note(func() { noticed -= s.losses[kvindex.LossRestart] })
+	s.note(func() { noticed -= s.losses["restart"] })
 	s.must(s.indexer.Snapshot(s.ctx, &b))
 	if s.random.IntN(2) == 0 {
 		s.batches(s.some(), s.send)
 	}
 	s.unfollow()
 	s.must(s.indexer.Close())
-	s.note(func() { noticed += s.losses[kvindex.LossRestart] })
+	s.note(func() { noticed += s.losses["restart"] })
 	s.restarts += noticed // perhaps behind the snapshot: then the next one notices it too
 	meanwhile()
 	ix, err := kvindex.Restore(s.ctx, &b, append(s.options(), counting(s.guarded)...)...)
@@ -507,7 +507,7 @@ func (s *schedule) twoConnections() {
 	s.batches(s.some(), s.send)
 	s.settle()
 	s.note(func() { // what is older may be taken for another life: that is forgotten, and replayed
-		if n := s.losses[kvindex.LossRestart]; n > s.restarts {
+		if n := s.losses["restart"]; n > s.restarts {
 			s.restarts = n
 			s.count("an older connection is taken for a restart")
 		}

@@ -150,7 +150,7 @@ type schedule struct {
 	took         chan struct{} // holds a token when a message was taken
 
 	mu       sync.Mutex // guards what follows
-	losses   map[kvindex.LossCause]int
+	losses   map[string]int
 	kept     int
 	connects int
 	out      bool   // the replay socket did not answer for a while
@@ -190,7 +190,7 @@ func newSchedule(seed uint64, lag time.Duration, wrongReplays []string) *schedul
 	s := &schedule{
 		seed: seed, lag: lag, wrongReplays: wrongReplays,
 		random: rand.New(rand.NewPCG(seed, 0)),
-		losses: make(map[kvindex.LossCause]int),
+		losses: make(map[string]int),
 		tally:  make(map[string]int),
 		took:   make(chan struct{}, 1),
 		clock:  1e9,
@@ -387,7 +387,7 @@ func (s *schedule) openIndexer() {
 func (s *schedule) options() []kvindex.Option {
 	options := []kvindex.Option{kvindex.WithHooks(kvindex.Hooks{Lost: s.lost})}
 	if s.keep {
-		options = append(options, kvindex.WithLossPolicy(kvindex.KeepOnLoss))
+		options = append(options, kvindex.WithKeepOnLoss())
 	}
 	return options
 }
@@ -1037,12 +1037,12 @@ func (s *schedule) check() (held, blocks int, calm bool) {
 	}
 	want := held
 	if s.guarded {
-		want = s.reference.Stats().Blocks.Of(kvindex.TierGPU)
+		want = s.reference.Stats().Blocks[kvindex.TierGPU]
 	}
 	state := s.state()
 	var losses, restarts, kept int
 	s.note(func() {
-		restarts, kept = s.losses[kvindex.LossRestart], s.kept
+		restarts, kept = s.losses["restart"], s.kept
 		for _, n := range s.losses {
 			losses += n
 		}
@@ -1092,7 +1092,7 @@ func (s *schedule) unverified() bool { return s.restarts > 0 && !s.noReplay && !
 func (s *schedule) serves() bool {
 	for _, p := range s.indexer.Pods(nil) {
 		for _, st := range p.Streams {
-			if st.Stream == s.stream && st.Replay == kvindex.ReplayNone {
+			if st.Stream == s.stream && st.Replay == "none" {
 				return false
 			}
 		}

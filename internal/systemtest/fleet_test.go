@@ -220,7 +220,7 @@ func (f *remoteFleet) wrong() string {
 				return fmt.Sprintf("%s: %d blocks of prompt %d, the engine has %d", info.Pod, s.MatchedBlocks, j, leading)
 			}
 		}
-		if info.State != kvindex.StateLive || info.Sources[0].Blocks.Of(kvindex.TierGPU) != held || info.Streams[0].Missing > 0 {
+		if info.State != kvindex.StateLive || info.Ranks[0].Blocks[kvindex.TierGPU] != held || info.Streams[0].Missing > 0 {
 			return fmt.Sprintf("%d blocks: %+v", held, info)
 		}
 	}
@@ -273,7 +273,7 @@ func TestFleet(t *testing.T) {
 	f.publish(5)
 	f.settle()
 	if s := f.ix.Stats(); s.Restarts != 50 || s.Missing != 0 {
-		t.Errorf("%+v", s.StreamStats)
+		t.Errorf("%+v", s.Traffic)
 	}
 }
 

@@ -62,7 +62,7 @@ func newApplied(ix *kvindex.Indexer) applied { return applied{ix.Sink(), ix, mak
 func TestLibzmqToScores(t *testing.T) {
 	endpoint, command := libzmqPublisher(t)
 	var losses []string
-	sink := newApplied(open(t, kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) { losses = append(losses, l.Cause.String()) }})))
+	sink := newApplied(open(t, kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) { losses = append(losses, l.Cause) }})))
 	connected := make(chan struct{}, 10)
 	sub, err := events.NewSubscriber(sink, events.SubscriberConfig{
 		Endpoint: endpoint, Pod: "a", Model: "m", BackoffMin: time.Millisecond, BackoffMax: 20 * time.Millisecond,
@@ -138,13 +138,13 @@ func TestLibzmqToScores(t *testing.T) {
 	command("seq %d", len(payloads)+2)
 	command("pub %x", fakeengine.Payload(1e9, 0, fakeengine.NewPrompt(7, 16, 2).Stored(0, 2)))
 	wait("message behind a gap", sink.seqs)
-	if got := blocks(t, sink.ix, "a", fakeengine.NewPrompt(7, 16, 2)); got != 2 || sink.ix.Stats().Blocks.Of(kvindex.TierGPU) != 2 {
+	if got := blocks(t, sink.ix, "a", fakeengine.NewPrompt(7, 16, 2)); got != 2 || sink.ix.Stats().Blocks[kvindex.TierGPU] != 2 {
 		t.Errorf("%d blocks behind a gap, %+v", got, sink.ix.Stats())
 	}
 	command("restart")
 	reach()
 	first(fakeengine.Payload(2e9, 0, fakeengine.NewPrompt(8, 16, 3).Stored(0, 3)))
-	if got := sink.ix.Stats().Blocks.Of(kvindex.TierGPU); got != 3 {
+	if got := sink.ix.Stats().Blocks[kvindex.TierGPU]; got != 3 {
 		t.Errorf("%d blocks after a restart", got)
 	}
 	if !slices.Equal(losses, []string{"gap", "restart"}) {

@@ -110,8 +110,8 @@ func (e *truth) wrong(t *testing.T, ix *kvindex.Indexer) string {
 		}
 	}
 	for _, info := range ix.Pods(nil) {
-		if info.Pod == "a" && info.Sources[0].Blocks.Of(kvindex.TierGPU) != total {
-			return fmt.Sprintf("%d blocks, the engine has %d", info.Sources[0].Blocks.Of(kvindex.TierGPU), total)
+		if info.Pod == "a" && info.Ranks[0].Blocks[kvindex.TierGPU] != total {
+			return fmt.Sprintf("%d blocks, the engine has %d", info.Ranks[0].Blocks[kvindex.TierGPU], total)
 		}
 	}
 	return ""
@@ -312,9 +312,9 @@ func TestLibzmqMillion(t *testing.T) {
 			l.noLoss()
 			s := l.ix.Stats()
 			if s.Messages-s.Duplicates < uint64(n) || s.Restarts != 0 {
-				t.Errorf("%+v", s.StreamStats)
+				t.Errorf("%+v", s.Traffic)
 			}
-			t.Logf("%d messages, %+v", n, s.StreamStats)
+			t.Logf("%d messages, %+v", n, s.Traffic)
 
 			for i := range 6 {
 				l.do("pubfile %s", l.write(t, 500+100*(i%3)))
@@ -334,7 +334,7 @@ func TestLibzmqMillion(t *testing.T) {
 			l.restart()
 			l.settle()
 			if s = l.ix.Stats(); s.Restarts < 3 || s.PassedOver != 3 || s.Missing != 3 || s.Gaps == 0 {
-				t.Errorf("%+v", s.StreamStats)
+				t.Errorf("%+v", s.Traffic)
 			}
 		})
 	}
@@ -367,7 +367,7 @@ func TestLibzmqSlowSubscriber(t *testing.T) {
 			// machine than its asker drops nothing.
 			for round := 0; round < 1 || *libzmqN >= 1_000_000 && (round < 2 || s.Replayed < 10_000 || most < 3); round++ {
 				if round == 20 {
-					t.Fatalf("%d requests for one gap, %+v: nothing was lost and replayed, or the ROUTER dropped nothing", most, s.StreamStats)
+					t.Fatalf("%d requests for one gap, %+v: nothing was lost and replayed, or the ROUTER dropped nothing", most, s.Traffic)
 				}
 				before := l.ix.Stats().Gaps
 				l.set(true)
@@ -383,13 +383,13 @@ func TestLibzmqSlowSubscriber(t *testing.T) {
 				l.settle()
 				l.noLoss()
 				if s = l.ix.Stats(); s.Gaps == before {
-					t.Fatalf("libzmq dropped nothing: %+v", s.StreamStats)
+					t.Fatalf("libzmq dropped nothing: %+v", s.Traffic)
 				}
 				for len(l.replays) > 0 {
 					most = max(most, (<-l.replays).Attempts)
 				}
 			}
-			t.Logf("%+v, up to %d requests for one gap", s.StreamStats, most)
+			t.Logf("%+v, up to %d requests for one gap", s.Traffic, most)
 		})
 	}
 }

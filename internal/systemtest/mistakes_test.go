@@ -303,8 +303,8 @@ func TestSilence(t *testing.T) {
 // TestMistakesAtOnce: what is wrong by itself is an error.
 func TestMistakesAtOnce(t *testing.T) {
 	malformed := func(s kvindex.Stats) uint64 { return s.Malformed }
-	scores := func(o kvindex.Outcome) func(kvindex.Stats) uint64 {
-		return func(s kvindex.Stats) uint64 { return s.Scores.Outcomes.Of(o) }
+	scores := func(o string) func(kvindex.Stats) uint64 {
+		return func(s kvindex.Stats) uint64 { return s.Scores.Outcomes[o] }
 	}
 	for _, m := range []struct {
 		name, told string
@@ -322,9 +322,9 @@ func TestMistakesAtOnce(t *testing.T) {
 		{"JSON", "JSON", malformed, func(ix *kvindex.Indexer) error {
 			return ix.Ingest("a", "m", []byte(`[1754000000.5, [{"type": "BlockStored"}], 0]`))
 		}},
-		{"model under two names", `"org/m".*"m"`, scores(kvindex.OutcomeUnknownModel), func(ix *kvindex.Indexer) error { return unknown(t, ix, "org/m", "") }},
-		{"adapter that nobody has told of", `"sql"`, scores(kvindex.OutcomeUnknownAdapter), func(ix *kvindex.Indexer) error { return unknown(t, ix, "m", "sql") }},
-		{"text for an unknown name", "adapter", scores(kvindex.OutcomeUnknownModel), func(ix *kvindex.Indexer) error {
+		{"model under two names", `"org/m".*"m"`, scores("unknown_model"), func(ix *kvindex.Indexer) error { return unknown(t, ix, "org/m", "") }},
+		{"adapter that nobody has told of", `"sql"`, scores("unknown_adapter"), func(ix *kvindex.Indexer) error { return unknown(t, ix, "m", "sql") }},
+		{"text for an unknown name", "adapter", scores("unknown_model"), func(ix *kvindex.Indexer) error {
 			_, err := ix.Score(t.Context(), "prompt", "sql", nil)
 			return err
 		}},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/stats"
 )
 
 // siblings is how many requests with one beginning a burst has.
@@ -257,7 +258,7 @@ func (b *burst) check() kvindex.Stats {
 	if p.Routed != b.routed+b.abandoned || p.Routed != p.Live+p.Confirmed+p.Expired+p.Observed+p.Abandoned+p.Lost+p.PushedOut {
 		b.t.Fatalf("%d routed and %d abandoned: %+v", b.routed, b.abandoned, p)
 	}
-	want := kvindex.TicketStats{
+	want := stats.Tickets{
 		Live: uint64(len(b.tickets)), Observed: b.routed - uint64(len(b.tickets)), Abandoned: b.abandoned,
 	}
 	if tickets != want {
@@ -285,7 +286,7 @@ func TestSiblings(t *testing.T) {
 			b.observe(false) // before their events
 		}
 		if b.r.IntN(10) == 0 {
-			b.now = b.now.Add(kvindex.DefaultPredictionTTL)
+			b.now = b.now.Add(2 * time.Second)
 		}
 		b.hearAll()
 		if b.told.Stats().RemovedEvents > removed {
@@ -305,7 +306,7 @@ func TestSiblings(t *testing.T) {
 	s := b.check()
 	t.Logf("%d bursts, %d over several ranks, %d with evictions; %d siblings were not the first, %d of them behind events; %+v", bursts, b.far,
 		b.evictions, b.followers, b.midway, s.Predictions)
-	var cached, predicted kvindex.Accuracy
+	var cached, predicted stats.Accuracy
 	for _, o := range s.Observed {
 		t.Logf("%+v", o)
 		if o.Model != "m" || o.OtherLength != 0 {
@@ -328,8 +329,8 @@ func TestSiblings(t *testing.T) {
 	}
 }
 
-func sum(a, b kvindex.Accuracy) kvindex.Accuracy {
-	return kvindex.Accuracy{
+func sum(a, b stats.Accuracy) stats.Accuracy {
+	return stats.Accuracy{
 		Exact: a.Exact + b.Exact, Over: a.Over + b.Over, Under: a.Under + b.Under,
 		ExactTokens: a.ExactTokens + b.ExactTokens, OverTokens: a.OverTokens + b.OverTokens, UnderTokens: a.UnderTokens + b.UnderTokens,
 	}

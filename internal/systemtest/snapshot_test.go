@@ -89,7 +89,7 @@ func (w *snapWorld) options() (options []kvindex.Option) {
 		}))
 	}
 	if w.keep {
-		options = append(options, kvindex.WithLossPolicy(kvindex.KeepOnLoss))
+		options = append(options, kvindex.WithKeepOnLoss())
 	}
 	return options
 }

@@ -1,0 +1,123 @@
+// Package stats has what kvindex.Indexer.Stats and Indexer.Pods count and describe. All of
+// it is plain data: copies that belong to the caller. A counter stops at 2^64-1.
+package stats
+
+import (
+	"time"
+
+	"github.com/kvindex/kvindex/index"
+)
+
+// Counters counts since the Indexer was made.
+type Counters struct {
+	Traffic        // of all streams
+	Marked  uint64 // losses that MarkLost reported, for each rank and model
+
+	StoredEvents, RemovedEvents, ClearedEvents uint64
+
+	UnknownEvents uint64 // events of kinds that are not known
+	Foreign       uint64 // events about copies in a store that several pods share: skipped
+	Unscored      uint64 // stored blocks that no prompt can match: prompt embeddings, unknown extra keys
+	Scopeless     uint64 // stored blocks whose events do not say the salt, the media or the adapter, as all of SGLang: prompts with and without are taken for equal
+	Adapters      uint64 // adapters beyond 4,096 of a pod and model, or with a name of more than 1,024 bytes: only Request.Adapter finds them
+
+	// Counts are the counters of the index.
+	Counts index.Counts
+}
+
+// Traffic counts the messages of one stream, or of all streams.
+type Traffic struct {
+	Messages   uint64 // messages that came, applied or not
+	Malformed  uint64 // payloads that could not be read
+	Duplicates uint64 // messages that had come before
+	Gaps       uint64 // gaps noticed in the sequence numbers
+	Missing    uint64 // messages in gaps that no replay filled
+	Replayed   uint64 // messages that a replay brought and that were applied
+	PassedOver uint64 // of Missing: messages that a replay left out, because the engine did not have them
+	Restarts   uint64 // restarts of engines
+	Contested  uint64 // messages that were not applied, because another stream brings the rank
+	Delayed    uint64 // messages that were applied, and that other processes did not see yet then (a shared index)
+	NoRoom     uint64 // messages that were not applied, because the index has no room for their rank (kvindex.ErrFull)
+}
+
+// Stream describes a stream of a pod and model.
+type Stream struct {
+	Stream string
+	Next   uint64 // the sequence number that is expected
+	// Connected is the time since when the connection stands. It is zero if there is no
+	// connection, or the transport does not report it. Heard is the time of the last
+	// message, applied or not; zero if there was none.
+	Connected, Heard time.Time
+	// Replay is what is known of the replay socket of the stream:
+	//
+	//	idle     nothing is asked for, or there is no replay socket
+	//	waiting  messages wait for missing ones, or older messages are being applied
+	//	none     the socket does not answer: what is missed is lost
+	Replay        string
+	LastMalformed Malformed
+
+	Traffic
+}
+
+// Malformed describes the last message of a stream that could not be read. The zero
+// value is none.
+type Malformed struct {
+	Seq    uint64    // math.MaxUint64: the number could not be read either
+	Time   time.Time // when it came
+	Reason string    // an events.Reason
+	Error  string
+}
+
+// Group describes a KV-cache group of a rank.
+type Group struct {
+	index.Group
+	BlockSize int // in tokens, of the newest event
+}
+
+// Scores counts scores, without those that end with kvindex.ErrClosed.
+type Scores struct {
+	Outcomes     map[string]uint64 // of each kvindex.Scored.Outcome that there was
+	PromptTokens uint64            // tokens of the prompts, of scores without an error
+	CachedTokens uint64            // of them, those cached in the best pod
+	Degraded     uint64            // scores without an error for which the index could not be asked (Answer.Degraded)
+}
+
+// Predictions counts predictions. Routed is the sum of all others.
+type Predictions struct {
+	Routed    uint64 // that were made
+	Live      uint64 // that count now
+	Confirmed uint64 // ended by events
+	Expired   uint64 // ended by the TTL
+	Observed  uint64 // ended by Observe
+	Abandoned uint64 // ended by Abandon
+	Lost      uint64 // ended because the rank has lost what it held
+	PushedOut uint64 // ended because there was no room for them
+}
+
+// Tickets counts tickets. The sum of the first four is Predictions.Routed.
+type Tickets struct {
+	Live      uint64 // that can be used
+	Observed  uint64
+	Abandoned uint64
+	Aged      uint64 // that were too old, or had no room
+	Unknown   uint64 // calls of Observe and Abandon with a Ticket that was not good
+}
+
+// Observations compare what engines have reported with what was expected, for one model.
+type Observations struct {
+	Model string
+	State string // kvindex.State of the rank when the request was sent; of the pod if the rank was not known
+	// Cached and Predicted are about PodScore.CachedTokens and PredictedTokens, as they were
+	// when the request was sent.
+	Cached, Predicted Accuracy
+	// OtherLength is the number of requests whose prompt had another length for the engine:
+	// the tokenizer, the template, or the request itself is not what the engine has.
+	OtherLength uint64
+}
+
+// Accuracy counts requests for which a figure was exact, too high and too low, and tokens:
+// those of the exact ones, and by how many the others were wrong.
+type Accuracy struct {
+	Exact, Over, Under                   uint64
+	ExactTokens, OverTokens, UnderTokens uint64
+}
