@@ -246,7 +246,7 @@ type Indexer struct {
 
 	statsMu     sync.Mutex // guards what follows; the last lock taken
 	stats       stats.Counters
-	malformedBy map[string]uint64 // by events.Reason
+	malformedBy map[string]uint64 // by stats.Malformed.Reason
 }
 
 // New returns an Indexer. Without options it takes the events of any model, and scores

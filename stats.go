@@ -8,8 +8,8 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/fault"
 	"github.com/kvindex/kvindex/prefixcache"
 	"github.com/kvindex/kvindex/stats"
 )
@@ -162,7 +162,7 @@ type Stats struct {
 	Prompts prefixcache.Stats // of the prompt cache; 0 without one. A prompt counts once for each unit that pods have blocks of
 
 	stats.Counters
-	MalformedBy map[string]uint64 // Malformed, of each events.Reason that there was
+	MalformedBy map[string]uint64 // Malformed, of each stats.Malformed.Reason that there was
 }
 
 // addCounters adds the counters of s to those of t. Both are looked at as the words
@@ -361,7 +361,7 @@ func (st *stream) info() stats.Stream {
 	s := stats.Stream{Stream: st.name, Connected: st.connected.Round(0), Heard: st.heard.Round(0), Replay: st.replay(), Traffic: st.stats}
 	s.Next, _ = st.seq.Next()
 	if m := st.malformed; m.err != nil {
-		s.LastMalformed = stats.Malformed{Seq: m.seq, Time: m.time.Round(0), Reason: events.ReasonOf(m.err).String(), Error: m.err.Error()}
+		s.LastMalformed = stats.Malformed{Seq: m.seq, Time: m.time.Round(0), Reason: fault.Reason(m.err), Error: m.err.Error()}
 	}
 	return s
 }

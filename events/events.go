@@ -55,10 +55,12 @@ package events
 import (
 	"errors"
 	"fmt"
+
+	"github.com/kvindex/kvindex/internal/fault"
 )
 
 // ErrMalformed is wrapped by every error about a payload that cannot be read. Nothing
-// of such a payload may be applied. [ReasonOf] has the reason.
+// of such a payload may be applied. stats.Malformed.Reason has the reason.
 var ErrMalformed = errors.New("events: malformed payload")
 
 func malformed(err error) error { return fmt.Errorf("%w: %w", ErrMalformed, err) }
@@ -154,9 +156,9 @@ type Event struct {
 func (b *Batch) Validate() error {
 	switch {
 	case b == nil:
-		return malformed(faultf(ReasonMissing, "no batch"))
+		return malformed(fault.Errorf(fault.Missing, "no batch"))
 	case b.Rank < 0 || b.Rank > maxRank:
-		return malformed(faultf(ReasonType, "rank %d is not in 0..%d", b.Rank, maxRank))
+		return malformed(fault.Errorf(fault.Type, "rank %d is not in 0..%d", b.Rank, maxRank))
 	}
 	for i := range b.Events {
 		if err := b.Events[i].validate(); err != nil {
@@ -169,19 +171,19 @@ func (b *Batch) Validate() error {
 func (e *Event) validate() error {
 	switch {
 	case e.Kind < Stored || e.Kind > Cleared:
-		return faultf(ReasonType, "unknown kind %d", e.Kind)
+		return fault.Errorf(fault.Type, "unknown kind %d", e.Kind)
 	case e.BlockSize < 0 || e.BlockSize > maxBlockSize:
-		return faultf(ReasonType, "block size %d is not in 0..%d", e.BlockSize, maxBlockSize)
+		return fault.Errorf(fault.Type, "block size %d is not in 0..%d", e.BlockSize, maxBlockSize)
 	case e.Group < 0 || e.Group > maxGroup:
-		return faultf(ReasonType, "group %d is not in 0..%d", e.Group, maxGroup)
+		return fault.Errorf(fault.Type, "group %d is not in 0..%d", e.Group, maxGroup)
 	case e.Pairs && len(e.Tokens)%2 != 0:
-		return faultf(ReasonContradiction, "%d tokens are not pairs", len(e.Tokens))
+		return fault.Errorf(fault.Contradiction, "%d tokens are not pairs", len(e.Tokens))
 	case e.Remaining != nil && len(e.Remaining) != len(e.Hashes):
-		return faultf(ReasonContradiction, "%d remaining counts for %d hashes", len(e.Remaining), len(e.Hashes))
+		return fault.Errorf(fault.Contradiction, "%d remaining counts for %d hashes", len(e.Remaining), len(e.Hashes))
 	}
 	for i, k := range e.Extra {
 		if k.Block < 0 || k.Block >= len(e.Hashes) || i > 0 && k.Block < e.Extra[i-1].Block {
-			return faultf(ReasonContradiction, "extra key %d of block %d, of %d hashes, in order of block", i, k.Block, len(e.Hashes))
+			return fault.Errorf(fault.Contradiction, "extra key %d of block %d, of %d hashes, in order of block", i, k.Block, len(e.Hashes))
 		}
 	}
 	return e.checkBlocks()
@@ -198,11 +200,11 @@ func (e *Event) checkBlocks() error {
 	}
 	switch {
 	case e.BlockSize == 0:
-		return faultf(ReasonMissing, "%d tokens without a block_size", n)
+		return fault.Errorf(fault.Missing, "%d tokens without a block_size", n)
 	case n%e.BlockSize != 0:
-		return faultf(ReasonContradiction, "%d tokens are not a multiple of block_size %d", n, e.BlockSize)
+		return fault.Errorf(fault.Contradiction, "%d tokens are not a multiple of block_size %d", n, e.BlockSize)
 	case len(e.Hashes) > n/e.BlockSize:
-		return faultf(ReasonContradiction, "%d hashes for %d blocks", len(e.Hashes), n/e.BlockSize)
+		return fault.Errorf(fault.Contradiction, "%d hashes for %d blocks", len(e.Hashes), n/e.BlockSize)
 	}
 	return nil
 }

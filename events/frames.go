@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/kvindex/kvindex/internal/fault"
 	"github.com/kvindex/kvindex/internal/zmtp"
 )
 
@@ -43,9 +44,9 @@ const maxLong = 64
 func (f *frames) number(m [][]byte) (seq uint64, err error) {
 	switch {
 	case len(m) != 3:
-		return 0, malformed(faultf(ReasonFrames, "%d frames where engines send 3: topic, number, payload", len(m)))
+		return 0, malformed(fault.Errorf(fault.Frames, "%d frames where engines send 3: topic, number, payload", len(m)))
 	case len(m[1]) < 8:
-		return 0, malformed(faultf(ReasonFrames, "a number of %d bytes where engines send 8", len(m[1])))
+		return 0, malformed(fault.Errorf(fault.Frames, "a number of %d bytes where engines send 8", len(m[1])))
 	}
 	seq = binary.BigEndian.Uint64(m[1])
 	if len(m[1]) > 8 {
@@ -58,11 +59,11 @@ func (f *frames) number(m [][]byte) (seq uint64, err error) {
 			f.next[string(m[0])] = seq + 1
 		}
 		if !goesOn {
-			return 0, malformed(faultf(ReasonFrames, "a number of %d bytes where engines send 8, and the first 8 do not go on from the message before", len(m[1])))
+			return 0, malformed(fault.Errorf(fault.Frames, "a number of %d bytes where engines send 8, and the first 8 do not go on from the message before", len(m[1])))
 		}
 	}
 	if seq == replayEnd {
-		return 0, malformed(faultf(ReasonFrames, "the number -1"))
+		return 0, malformed(fault.Errorf(fault.Frames, "the number -1"))
 	}
 	return seq, nil
 }
@@ -201,7 +202,7 @@ func readReply(frames [][]byte, received error) (m Message, topic []byte, err er
 	}
 	m = Message{Seq: binary.BigEndian.Uint64(frames[n-2]), Payload: frames[n-1]}
 	if received != nil {
-		m.Payload, m.Err = nil, malformed(faultf(ReasonLimit, "larger than MaxMessage: %v", received))
+		m.Payload, m.Err = nil, malformed(fault.Errorf(fault.Limit, "larger than MaxMessage: %v", received))
 	}
 	if n == 4 {
 		topic = frames[1]

@@ -8,9 +8,8 @@ import (
 	"slices"
 	"sort"
 
-	"github.com/zeebo/xxh3"
-
 	"github.com/kvindex/kvindex/events"
+	"github.com/zeebo/xxh3"
 )
 
 const (
