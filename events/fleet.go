@@ -275,7 +275,7 @@ func (f *Fleet) Run(ctx context.Context, sources ...Source) error {
 	f.mu.Lock()
 	if f.running {
 		f.mu.Unlock()
-		return ErrRunning
+		return errRunning
 	}
 	f.running, f.run, f.silent = true, r, len(sources)
 	for _, s := range slices.Clone(f.sources) {

@@ -56,8 +56,8 @@ const (
 	endPatience = 100 * time.Millisecond
 )
 
-// ErrRunning is returned by Run while another Run of the same Subscriber or Fleet lasts.
-var ErrRunning = errors.New("events: Run was called already, and lasts")
+// errRunning is returned by Run while another Run of the same Subscriber or Fleet lasts.
+var errRunning = errors.New("events: Run was called already, and lasts")
 
 // TransportError says which pod a fault is about. Each error that OnError of a
 // SubscriberConfig or a FleetConfig gets is a *TransportError.
@@ -305,10 +305,11 @@ func (c SubscriberConfig) withDefaults() SubscriberConfig {
 // Run subscribes until ctx ends. It then waits for its goroutines and returns the error
 // of ctx. Before that it returns only if it cannot listen at Endpoint; connections that
 // are lost, or cannot be made, are tried again without end. After it has returned, Run
-// may be called again, and goes on with the streams that it knows.
+// may be called again, and goes on with the streams that it knows; before that, a second
+// Run is an error.
 func (s *Subscriber) Run(ctx context.Context) error {
 	if !s.running.CompareAndSwap(false, true) {
-		return ErrRunning
+		return errRunning
 	}
 	defer s.running.Store(false)
 	if s.cfg.Bind {
