@@ -17,6 +17,18 @@
 // so (Change.Partial), and counts no such store as another copy.
 //
 // What follows for the state of a rank is said by State.after.
+//
+// # An error of the index
+//
+// An Apply that others do not see yet was done (index.ErrDelayed). The rules of the writer are
+// in its memory, and to refuse the message would mean to apply it twice. So the message
+// counts, and the rank is uncertain, because readers elsewhere see an older state. An Apply
+// that failed leaves its rank uncertain too, until one succeeds: the transport goes on to the
+// next message, and if none comes, nothing else would show that removals are missing.
+//
+// A rank for which the index has no room (ErrFull) has lost what its message said, and the
+// number of the message is used up. If the message could come again, it would be a gap for all
+// ranks of its stream, and each replay would end there.
 
 package kvindex
 

@@ -1,3 +1,15 @@
+// Approximate: pods whose engines publish no events. Package estimate has what is believed of
+// their caches.
+//
+// A pod is approximate or exact, and never both. Its figure is PredictedTokens alone, because
+// CachedTokens promises never to be too high. The first event drops what was believed: from
+// then on the rules for events hold, with a state that says what they do not know.
+//
+// The Profile is asked for when a request names the pod, because no event comes that could
+// register it. The answers about other pods are not kept: names of pods may come from clients,
+// and would fill the room for real ones. So the function is asked again, until an event or an
+// Approximate comes.
+
 package kvindex
 
 import (

@@ -1,3 +1,27 @@
+// Candidates: from names of models and pods to what a score needs of them.
+//
+// # Two levels
+//
+// Names are resolved at two levels, and each has a number that is raised when something came
+// or went. Candidates of this package have the pods that were heard, their states, and the
+// meaning of the name of the model. index.Candidates below them have the ordinals of the
+// holders. A score compares the numbers and goes on. Only after a change it resolves anew.
+//
+// # Names of models
+//
+// The host is asked once and before all else (WithResolver). If the host does not know a name,
+// the adapters that events have named are tried. Only the base model and the adapter that
+// events name go into keys and to tokenizers, so two names for one thing have one score.
+//
+// # Unknown names
+//
+// A name is unknown if somebody could have reported it and nobody has. So a model is unknown
+// once pods are known for any other model. A transport that is to bring a pod is enough to
+// know the model of the pod, so a silent pod does not make its model unknown. An adapter is
+// unknown once any pod of its model was heard. Names are looked up when candidates are
+// resolved, and an adapter that a request names beside its model is looked up for each
+// request. A name that turns out to be held is known in any case.
+
 package kvindex
 
 import (

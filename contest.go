@@ -11,6 +11,10 @@
 //
 // What such a stream said in between is not known to the rank, so the rank is
 // partial when it comes back.
+//
+// The first message of a stream that never fed the rank takes it, because two engines under
+// one pod and rank cannot be told by one message from a pod that has moved. Messages that are
+// not applied count in stats.Traffic.Contested, and the first of them is reported as a Loss.
 
 package kvindex
 

@@ -1,3 +1,22 @@
+// Convert: events become changes of the index.
+//
+// # Media and embeddings
+//
+// Media and embeddings enter the local of a unit: an item where it starts, by its identifier
+// and its offset. So a chain inherits them, and nothing else has to know of them. With
+// MediaPad (SGLang) the media are in the tokens already. Some things no request can name:
+// embeddings, extra keys of an unknown form, and media of another form than that of the
+// Profile. They enter too, so their blocks match nothing, and count as
+// stats.Counters.Unscored.
+//
+// # Unknown events and labels
+//
+// They are marked, and nobody guesses. An event of an unknown kind may be a removal, so the
+// scores of its pod are upper bounds until the cache of the pod is emptied. An unknown label
+// or key can only hide blocks. Names come from peers, so a few are kept (maxUnrecognized).
+// This is no state: the view is as complete as before, and a state would tell hosts to
+// distrust a pod for an event that announces something harmless.
+
 package kvindex
 
 import (

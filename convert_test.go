@@ -12,6 +12,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/fakeengine/enginehash"
+	"github.com/kvindex/kvindex/stats"
 )
 
 func TestTiers(t *testing.T) {
@@ -401,7 +402,7 @@ func (f *fields) batch() (b events.Batch) {
 
 // applyAny applies a batch and asks for it. It must be refused if it is not
 // valid, and for no other reason.
-func applyAny(t *testing.T, b *events.Batch, form byte) kvindex.Stats {
+func applyAny(t *testing.T, b *events.Batch, form byte) stats.Stats {
 	t.Helper()
 	ix := open(t, withProfile(kvindex.Profile{Media: kvindex.MediaForm(form % 3), Copies: kvindex.Copies(form / 3 % 4)}))
 	defer ix.Close()
@@ -410,7 +411,7 @@ func applyAny(t *testing.T, b *events.Batch, form byte) kvindex.Stats {
 		t.Fatalf("%v, and the batch is %v", err, allowed)
 	}
 	if allowed != nil {
-		return kvindex.Stats{}
+		return stats.Stats{}
 	}
 	tokens := make([]uint32, 1100)
 	for _, q := range []kvindex.Request{{}, {Adapter: "lora"}, {Salt: "pepper", Media: []kvindex.Media{{Hash: "7", Offset: 5, Length: math.MaxInt}}}} {

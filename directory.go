@@ -13,6 +13,16 @@
 //
 // A note comes from outside. One that cannot be read makes its rank and its pod uncertain, and
 // not unknown: somebody feeds them.
+//
+// # Why notes
+//
+// Rows do not say which pods there are, how far a view can be trusted, which adapters a name
+// may mean, or how the blocks of a pod that holds nothing would be cut. All that is small and
+// changes seldom. So the writer leaves it as bytes that the index does not understand, and
+// only if the facts differ from those of the last note. A backend then needs no word of the
+// Indexer's. The reader makes of a note the same structures that it has for a pod that it
+// heard, so a score takes one path for both. Heard and listed are never mixed: two views of
+// one pod, each a part, would have no state that is true.
 
 package kvindex
 

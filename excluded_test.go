@@ -27,7 +27,7 @@ func excluding(t *testing.T) (ix *kvindex.Indexer, m *chat.Model, plain, tools [
 	plain = []byte(`{"model":"m","messages":[{"role":"user","content":"how do boats come and go?"}]}`)
 	tools = []byte(`{"model":"m","messages":[{"role":"user","content":"how do boats come and go?"}],"tools":[{"type":"function","function":{"name":"tide"}}]}`)
 	for i, body := range [][]byte{plain, tools} {
-		r, err := chat.Parse(body)
+		r, err := chat.Parse("", body)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -51,7 +51,7 @@ func TestExcludeWhatACheckFinds(t *testing.T) {
 		if at := strings.Index(string(raw), `,"tools"`); at > 0 {
 			raw = append(raw[:at:at], '}')
 		}
-		request, err := chat.Parse(raw)
+		request, err := chat.Parse("", raw)
 		var x *chat.Rendering
 		if err == nil {
 			x, err = m.RenderAnyway(request, nil)
@@ -64,11 +64,11 @@ func TestExcludeWhatACheckFinds(t *testing.T) {
 	}))
 	defer s.Close()
 	report, err := chatcheck.Engine{URL: s.URL, Model: "m"}.Check(ctx, m, words{})
-	if err != nil || report.Differs() != chat.FeatureTools {
+	if err != nil || !slices.Equal(report.Differs(), []string{"tools"}) {
 		t.Fatalf("%v\n%s", err, report)
 	}
 
-	m.Exclude("a", report.Differs())
+	m.Exclude("a", report.Differs()...)
 	for _, c := range []struct {
 		body []byte
 		want string
@@ -81,7 +81,7 @@ func TestExcludeWhatACheckFinds(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 
-	m.Exclude("", report.Differs())
+	m.Exclude("", report.Differs()...)
 	var answer kvindex.Answer
 	if err := ix.ScoreRequest(ctx, &kvindex.Request{Body: tools}, &answer); !errors.Is(err, chat.ErrNotScorable) || !strings.Contains(err.Error(), ": tools") {
 		t.Error(err)
@@ -92,8 +92,8 @@ func TestExcludeWhatACheckFinds(t *testing.T) {
 	if got := holders(score(t, ix, kvindex.Request{Body: plain})); got != "a b" {
 		t.Errorf("held by %q", got)
 	}
-	m.Exclude("", 0)
-	m.Exclude("a", 0)
+	m.Exclude("")
+	m.Exclude("a")
 	if got := holders(score(t, ix, kvindex.Request{Body: tools})); got != "a b" {
 		t.Errorf("held by %q", got)
 	}
@@ -105,10 +105,10 @@ func TestExcludedPodsAreLast(t *testing.T) {
 	all := []string{"a", "b", "c", "d", "never"}
 	for _, excluded := range [][]string{{"a"}, {"d"}, {"a", "b"}, {"a", "b", "c", "d"}, {"a", "c", "never"}, all} {
 		for _, pod := range all {
-			m.Exclude(pod, 0)
+			m.Exclude(pod)
 		}
 		for _, pod := range excluded {
-			m.Exclude(pod, chat.FeatureTools)
+			m.Exclude(pod, "tools")
 		}
 		want := score(t, ix, kvindex.Request{Body: tools, Pods: all})
 		for i, s := range want {

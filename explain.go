@@ -6,6 +6,15 @@
 // the index still knows of the block. Then comes what is likely: the block is another
 // pod's, or the same tokens are held under another scope. Last comes what is possible:
 // the view of the pod lacks something.
+//
+// # Memory
+//
+// Nothing is kept for it that costs. The cause comes from structures that are there anyway:
+// names of evicted blocks, parked stores, the states. An idle name has the time at which it
+// became idle, which its eviction needs, so a clear is told from a removal. Three things are
+// noted for Explain alone: the last loss of a rank, and for each pod and model the roots of
+// the last 64 salts and the last 64 media. A salt may be a secret. Its root shows that there
+// is another salt, and its text is neither kept nor reported.
 
 package kvindex
 
@@ -992,7 +1001,7 @@ func (w *explainer) sentence() string {
 		}
 		return fmt.Sprintf("Pod %s was never heard for model %.100q. Look whether its events come under that name and model.", pod, e.Model)
 	case causeNotScorable:
-		return fmt.Sprintf("The chat uses what the engine of pod %s does otherwise, as it was told by Model.Exclude: %v. Nothing is claimed of the pod.", pod, w.excluded())
+		return fmt.Sprintf("The chat uses what the engine of pod %s does otherwise, as it was told by Model.Exclude: %s. Nothing is claimed of the pod.", pod, w.excluded())
 	case causeNoBlock:
 		return fmt.Sprintf("The prompt has %d tokens, and the pod's blocks have %d: engines cache whole blocks only.", len(e.Tokens), e.BlockTokens)
 	case causeApproximate:
@@ -1060,13 +1069,13 @@ func (e *Explanation) memory() string {
 }
 
 // excluded returns what the chat uses and what is excluded for the pod.
-func (w *explainer) excluded() chat.Features {
+func (w *explainer) excluded() string {
 	for pod, f := range w.rendering.Excluded() {
 		if pod == w.e.Score.Pod {
 			return f
 		}
 	}
-	return 0
+	return ""
 }
 
 // lower is a sentence's beginning in its middle.

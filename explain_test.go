@@ -500,7 +500,7 @@ var situations = []struct {
 		}
 		s.ix = open(s.T, kvindex.WithModel("m", kvindex.Model{Tokenizer: words{}, Chat: m}))
 		s.a(s.p.Stored(0, n))
-		m.Exclude("a", chat.FeaturePlain)
+		m.Exclude("a", "plain")
 		s.ask.Tokens = nil
 		s.ask.Body = []byte(`{"model": "m", "messages": [{"role": "user", "content": "hello"}]}`)
 		s.also = func(e *kvindex.Explanation) bool { return e.Score.NotScorable && strings.Contains(e.Why, ": plain.") }
@@ -513,7 +513,7 @@ var situations = []struct {
 		}
 		s.ix = open(s.T, kvindex.WithModel("x", kvindex.Model{Tokenizer: words{}, Chat: m}))
 		s.a(s.p.Stored(0, n))
-		m.Exclude("a", chat.FeaturePlain)
+		m.Exclude("a", "plain")
 		s.ask.Model, s.ask.Tokens = "x", nil
 		s.ask.Body = []byte(`{"messages": [{"role": "user", "content": "hello"}]}`)
 	}, "unknown_model"},

@@ -124,7 +124,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
-	"github.com/kvindex/kvindex/prefixcache"
+	"github.com/kvindex/kvindex/internal/prefixcache"
 	"github.com/kvindex/kvindex/stats"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"sync"
 
+	"github.com/kvindex/kvindex/internal/chats"
 	"github.com/kvindex/kvindex/tokenize"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
@@ -65,7 +66,7 @@ type ModelsConfig struct {
 // safe for concurrent use. It must be made by NewModels.
 type Models struct {
 	*tokenize.Pool
-	chats chat.Models
+	chats chats.Models
 	stop  context.CancelFunc
 }
 
@@ -82,7 +83,7 @@ func NewModels(c ModelsConfig) (*Models, error) {
 		return nil, fmt.Errorf("kvindex: %w", err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	s := &Models{Pool: pool, chats: chat.Models{Options: c.Options}, stop: stop}
+	s := &Models{Pool: pool, chats: chats.Models{Options: c.Options}, stop: stop}
 	if c.Find != nil {
 		s.chats.Find = func(_ context.Context, model string) (string, error) { return c.Find(ctx, model) }
 	}

@@ -113,7 +113,7 @@ func TestModelFromAFolder(t *testing.T) {
 	} {
 		ix := open(t, option)
 		for i, body := range []string{toolBody, partsBody, saltBody} {
-			asked, err := chat.Parse([]byte(body))
+			asked, err := chat.Parse("", []byte(body))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -165,7 +165,7 @@ func TestModels(t *testing.T) {
 		PoolConfig: tokenize.PoolConfig{Find: func(context.Context, string) (string, error) { return dir, nil }},
 		Options:    func(model string) chat.Options { return chat.Options{Kwargs: `{"more": "` + model + `"}`} },
 	})
-	asked, err := chat.Parse([]byte(`{"messages": [{"role": "user", "content": "hello "}]}`))
+	asked, err := chat.Parse("", []byte(`{"messages": [{"role": "user", "content": "hello "}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
-	"github.com/kvindex/kvindex/prefixcache"
+	"github.com/kvindex/kvindex/internal/prefixcache"
 	"github.com/kvindex/kvindex/stats"
 )
 
@@ -124,15 +124,16 @@ func WithMemory(bytes int64) Option {
 const defaultPromptCache = 64 << 20 // bytes
 
 // WithPromptCache sets how many bytes of heap the prompt cache may take, at least
-// prefixcache.MinBytes. 0 is no cache. The default is 64 MiB, if there is a
+// 1 MiB. 0 is no cache. The default is 64 MiB, if there is a
 // tokenizer (WithModel, WithModels).
 //
 // The cache remembers of texts what a score needs of them, so that a text that was there
 // before is not encoded again, and of one that begins as another was only the rest. It
 // keeps neither texts nor token ids. Each answer is what it is without the cache.
 // Request.Prompt and Request.Body share what is remembered. Prompts with media do not use
-// it, nor do tokenizers that are no tokenize.Identified; those that are no
-// tokenize.Marker use it for whole texts only. Stats.Prompts says how it does.
+// it, nor do tokenizers that are no tokenize.Identified; those without
+// the EncodeMarks of a tokenize.BPE use it for whole texts only. Stats.Prompts says how it
+// does.
 func WithPromptCache(bytes int64) Option {
 	return func(c *config) {
 		if bytes != 0 && bytes < prefixcache.MinBytes {

@@ -11,7 +11,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
-	"github.com/kvindex/kvindex/prefixcache"
+	"github.com/kvindex/kvindex/internal/prefixcache"
 )
 
 func TestOptions(t *testing.T) {

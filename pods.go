@@ -1,3 +1,38 @@
+// Pods: what is known of a pod beside its blocks, its locks and its states.
+//
+// # Locks
+//
+// pod.order is held by whoever changes what was heard of a pod, also during a call of the
+// index, so the messages of a pod follow one another. pod.mu guards the fields, and is
+// released during each call of the index (pod.call). A score, Explain, Pods and Stats take
+// only pod.mu, so they never wait for a backend that hangs in Apply. A state is an atomic, and
+// ranks are in a list that is replaced when one comes, so a score reads them without pod.mu.
+// It takes pod.mu only to register a pod that is listed or approximate.
+//
+// # States say what may be wrong
+//
+// Views that are unknown, silent, partial or live never claim more than the truth.
+//
+//   - A pod is silent from the moment at which a transport opens a stream of it until the
+//     stream brings a message. The worst stream counts, because a rank of which nothing is
+//     known may hold anything.
+//   - A replaying view may lack removals.
+//   - A view whose connection was lost is uncertain, and so is the view that another process
+//     has stored in a kept index.
+//   - A gap that stays makes the view partial, or uncertain if the policy keeps the blocks.
+//   - A clear makes it live, because from then on all is known.
+//
+// Two things confirm a view: a message that is newer than all before and comes by itself, and
+// the end of an answer to a replay. A repeat or a replayed message confirms nothing, because a
+// replay may fall silent half-way. A lost connection that comes back, and a restart behind it,
+// are one change to uncertain and one back.
+//
+// # Evictions are no events
+//
+// An eviction happens to one rank while another is written, so no viewEvent stands for it.
+// Rows report it to a score at once, and Describe to people. The view of the rank is partial
+// at best from its own next message on.
+
 package kvindex
 
 import (

@@ -14,6 +14,68 @@
 //
 // What ends a prediction is looked for by whoever comes: there is no goroutine. The clock is
 // read only where predictions live.
+//
+// # Keys of units, and an answer that keeps them
+//
+// The tree has keys of units and not of blocks. The answer has the keys of its units already,
+// so nothing is hashed, and pods of 16, 32 and 64 tokens to a block share one chain. A unit of
+// 16 tokens takes 8 bytes, as a block of 16 tokens would. A beginning in units is cut down to
+// whole blocks of the rank when a row is scored.
+//
+// An answer keeps its keys until it is scored again or routed. They are swapped with those of
+// the scorer and not copied, so a score allocates nothing for it, and hosts that never call
+// Routed pay a few words. That is why an answer is for one Routed: the second one would be
+// about a request whose score the first one has changed. Routed asks the index once more,
+// about the one pod, so the engine's report is compared with what was known when the request
+// was sent, and not when it was scored.
+//
+// # The last missing block confirms a prediction
+//
+// Routed finds the last whole block that the rank does not hold. The key of that block and the
+// key before it give its local (index.Unchain), and a store names the locals of its blocks. So
+// the ingest compares a number for each block that is stored, against fewOf counters first,
+// and hashes nothing. A local is of one unit and may come in other prompts, so it makes a
+// suspect and no more. After the message was applied, the index is asked whether the rank
+// holds all of the prompt of a suspect. To ask it about all predictions after each message
+// would cost each message a score. To count off blocks one by one would need to know of each
+// that it was stored behind the right parent, which is the index's work.
+//
+// The rest ends by the TTL. The last missing block may come in a way that no store names:
+// another Indexer of a shared index applies the message, or the index is asked in vain because
+// an earlier block was evicted meanwhile. When events join their parents, or hidden blocks
+// come back, all predictions of the rank are looked at. The figure is too high for the TTL
+// at most then, for blocks that were sent to the rank a moment ago.
+//
+// # A cold pod borrows its block size
+//
+// Siblings meet on a new pod before its first event, and a key needs blocks. Pods of one model
+// and one form of media are mostly started with one configuration, so a pod that has announced
+// no blocks is taken to have those on which the others agree (model.lent). If they differ it
+// has none: a guess would be wrong for some. Its holders are marked, and count only as long as
+// the others agree. The first blocks of the pod settle it (ledger.setForm): predictions in
+// other blocks are lost at once, because no later event could confirm them. Prompts that were
+// sent to a pod that was never heard are kept beside the pods of the model (model.unheard).
+// They go over to the pod when it is heard, and their entry goes when another pod is routed to
+// and none of them is live. They do not register the pod: a request on its way to a pod that
+// was just removed would bring that back for good.
+//
+// # How they end
+//
+// A TTL needs no timer. All predictions have one TTL, so they end in the order of the list,
+// and the next caller looks at its head. A score compares a number, and takes the lock only
+// when something is due. Between two calls nobody sees what is too old.
+//
+// A ticket outlives its prediction, because an answer takes seconds or minutes, and the report
+// belongs to the figures of the moment at which the request was sent. A ticket has these
+// figures and a row to count in, and no keys. It carries a serial number, so a slot that was
+// given to another request is not taken for it.
+//
+// Observe ends a prediction that its events have not ended. The request was computed, or it
+// was not: the events have to say what is true now. To keep the prediction until the TTL would
+// count prompts that the engine did not store.
+//
+// CachedTokens never counts a prediction: its promise is that it is never too high. An engine
+// that sorts its queue in another way, or that fails, makes a prediction wrong.
 
 package kvindex
 
@@ -449,7 +511,7 @@ func (l *ledger) observe(of Ticket, u Usage) {
 }
 
 // stats fills in what Stats says of predictions.
-func (l *ledger) stats(s *Stats) {
+func (l *ledger) stats(s *stats.Stats) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.expire(l.now())

@@ -245,7 +245,7 @@ func TestRoutedErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template.Exclude("excluded", chat.FeatureTools)
+	template.Exclude("excluded", "tools")
 	ix, _ := sending(t, kvindex.WithModel("m", kvindex.Model{Tokenizer: words{}, Chat: template}))
 	foreign, _ := sending(t)
 	for _, ix := range []*kvindex.Indexer{ix, foreign} {
@@ -656,7 +656,7 @@ func TestAnswerJSON(t *testing.T) {
 }
 
 // sums checks that what was routed adds up.
-func sums(t testing.TB, s *kvindex.Stats) {
+func sums(t testing.TB, s *stats.Stats) {
 	t.Helper()
 	p, k := s.Predictions, s.Tickets
 	if p.Routed != p.Live+p.Confirmed+p.Expired+p.Observed+p.Abandoned+p.Lost+p.PushedOut || k.Live+k.Observed+k.Abandoned+k.Aged != p.Routed || p.Live > k.Live {

@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"github.com/kvindex/kvindex/index"
-	"github.com/kvindex/kvindex/prefixcache"
+	"github.com/kvindex/kvindex/internal/prefixcache"
 )
 
 // A prompt is what a request asks about, and the keys of it. Its memory is used again.

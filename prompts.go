@@ -5,6 +5,16 @@
 // are broken by: never the ids. What units are asked for shows only when the index is
 // asked, so those are taken that were asked for last, and where others are missing the
 // index is asked again. Units of several sizes come from one encoding.
+//
+// The cache keeps no ids, so the units must be known before the index asks for them. A text is
+// cut in the forms for which the index has asked last (scorer.learnForms). If the index asks
+// for another one, keysIn returns errMissing, the text is cut in that form too, and the index
+// is asked again. This happens once after pods or units have come, and costs a lookup. The
+// alternative is to ask the backend for its variants first: a second call for each score, and
+// another method of each backend.
+//
+// The forms of one text share one encoding. It goes on where the earlier text can be resumed
+// if all of them are known as far. Else it is of the whole text.
 
 package kvindex
 
@@ -16,7 +26,7 @@ import (
 	"slices"
 
 	"github.com/kvindex/kvindex/index"
-	"github.com/kvindex/kvindex/prefixcache"
+	"github.com/kvindex/kvindex/internal/prefixcache"
 	"github.com/kvindex/kvindex/tokenize"
 )
 
@@ -52,6 +62,20 @@ type knownText struct {
 	units []index.Local
 }
 
+// A replaceable is a tokenizer that can become another one, such as those of a tokenize.Pool,
+// which may load another file for the same model. Hold returns the one that encodes text
+// now. The error is one that Encode returns for text before it encodes anything.
+type replaceable interface {
+	Hold(ctx context.Context, text string) (tokenize.Identified, error)
+}
+
+// A marker is a tokenizer that says where texts may be resumed, as a tokenize.BPE does.
+type marker interface {
+	EncodeMarks(ctx context.Context, dst []uint32, text string, from int, special bool, marks []tokenize.Mark) (ids []uint32, kept []tokenize.Mark, err error)
+}
+
+var _ marker = (*tokenize.BPE)(nil)
+
 // errMissing is what keysIn returns for a variant that the prompt was not cut in.
 var errMissing = errors.New("kvindex: a form of the prompt is missing")
 
@@ -66,7 +90,7 @@ func (p *prompt) encode(ctx context.Context, t tokenize.Tokenizer, special bool,
 		cache.Pass()
 		return p.encodeWhole(ctx, t, special)
 	}
-	if h, ok := t.(tokenize.Holder); ok {
+	if h, ok := t.(replaceable); ok {
 		held, err := h.Hold(ctx, p.text)
 		if err != nil {
 			return err
@@ -169,7 +193,7 @@ func (p *prompt) know(ctx context.Context, variants []index.Variant) error {
 	if from < 0 {
 		return nil
 	}
-	if _, ok := k.tokenizer.(tokenize.Marker); !ok || p.ids != nil { // nothing to resume, or all ids are there
+	if _, ok := k.tokenizer.(marker); !ok || p.ids != nil { // nothing to resume, or all ids are there
 		from = 0
 	}
 	start := startOf(forms, from)
@@ -253,7 +277,7 @@ func (p *prompt) encodeFrom(ctx context.Context, forms []form, start prefixcache
 		}
 	}
 	tokens := append(p.tokens[:0], start.Tail...)
-	if m, ok := k.tokenizer.(tokenize.Marker); ok {
+	if m, ok := k.tokenizer.(marker); ok {
 		tokens, k.places, err = m.EncodeMarks(ctx, tokens, p.text, from, k.special, k.places)
 	} else {
 		k.places = k.places[:0]

@@ -16,8 +16,9 @@ import (
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/prefixcache"
 	"github.com/kvindex/kvindex/internal/testdata"
-	"github.com/kvindex/kvindex/prefixcache"
+	"github.com/kvindex/kvindex/stats"
 	"github.com/kvindex/kvindex/tokenize"
 )
 
@@ -38,7 +39,7 @@ func (w wordy) Encode(ctx context.Context, dst []uint32, text string, special bo
 	return w.words.Encode(ctx, dst, text, special)
 }
 
-// failing is a Marker that fails if told to.
+// failing is a marker that fails if told to.
 type failing struct {
 	*tokenize.BPE
 	err error
@@ -349,7 +350,7 @@ func TestPromptCacheScope(t *testing.T) {
 }
 
 // Two names of one file share what is known, a chat shares it with the text that it
-// becomes. A tokenizer that is no Marker does not go on from what another one has found.
+// becomes. A tokenizer that is no marker does not go on from what another one has found.
 func TestPromptCacheShares(t *testing.T) {
 	models := ownModels(t)[:1]
 	twin := *models[0]
@@ -375,8 +376,8 @@ func TestPromptCacheShares(t *testing.T) {
 		{"with special tokens", kvindex.Request{Model: "tiny", Prompt: text}, "u"},
 		{"another name", kvindex.Request{Model: "twin", Body: body}, "w"},
 		{"two more turns", kvindex.Request{Model: "tiny", Body: longer}, "g"},
-		{"no Marker", kvindex.Request{Model: "whole", Prompt: text}, "w"},
-		{"more for no Marker", kvindex.Request{Model: "whole", Prompt: text + "and more"}, "g"},
+		{"no marker", kvindex.Request{Model: "whole", Prompt: text}, "w"},
+		{"more for no marker", kvindex.Request{Model: "whole", Prompt: text + "and more"}, "g"},
 		{"what that found", kvindex.Request{Model: "tiny", Prompt: text + "and more"}, "w"},
 		{"more behind it", kvindex.Request{Model: "tiny", Prompt: text + "and more, again"}, "g"},
 		{"another salt", kvindex.Request{Model: "tiny", Body: body, Salt: "pepper"}, "u"},
@@ -421,12 +422,12 @@ func TestPromptCacheOption(t *testing.T) {
 	source := kvindex.WithModels(func(context.Context, string) (kvindex.Model, error) { return kvindex.Model{Tokenizer: wordy{}}, nil })
 	for name, c := range map[string]struct {
 		opts []kvindex.Option
-		want prefixcache.Stats // but Bytes
+		want stats.Prompts // but Bytes
 	}{
-		"by default":  {[]kvindex.Option{model}, prefixcache.Stats{Unknown: 1, Whole: 1, Past: 1, BytesEncoded: 11, BytesKnown: 11, Entries: 1}},
-		"of a source": {[]kvindex.Option{source}, prefixcache.Stats{Unknown: 1, Whole: 1, Past: 1, BytesEncoded: 11, BytesKnown: 11, Entries: 1}},
-		"small":       {[]kvindex.Option{model, kvindex.WithPromptCache(prefixcache.MinBytes)}, prefixcache.Stats{Unknown: 1, Whole: 1, Past: 1, BytesEncoded: 11, BytesKnown: 11, Entries: 1}},
-		"off":         {[]kvindex.Option{model, kvindex.WithPromptCache(0)}, prefixcache.Stats{}},
+		"by default":  {[]kvindex.Option{model}, stats.Prompts{Unknown: 1, Whole: 1, Past: 1, BytesEncoded: 11, BytesKnown: 11, Entries: 1}},
+		"of a source": {[]kvindex.Option{source}, stats.Prompts{Unknown: 1, Whole: 1, Past: 1, BytesEncoded: 11, BytesKnown: 11, Entries: 1}},
+		"small":       {[]kvindex.Option{model, kvindex.WithPromptCache(prefixcache.MinBytes)}, stats.Prompts{Unknown: 1, Whole: 1, Past: 1, BytesEncoded: 11, BytesKnown: 11, Entries: 1}},
+		"off":         {[]kvindex.Option{model, kvindex.WithPromptCache(0)}, stats.Prompts{}},
 	} {
 		ix := open(t, c.opts...)
 		for _, r := range []kvindex.Request{text, text, tokens} {
@@ -443,7 +444,7 @@ func TestPromptCacheOption(t *testing.T) {
 	}
 	ix := open(t)
 	score(t, ix, tokens)
-	if got := ix.Stats().Prompts; got != (prefixcache.Stats{}) {
+	if got := ix.Stats().Prompts; got != (stats.Prompts{}) {
 		t.Errorf("without a tokenizer: %+v", got)
 	}
 	if kvindex.DefaultPromptCache != 64<<20 {

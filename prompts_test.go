@@ -25,8 +25,9 @@ import (
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/prefixcache"
 	"github.com/kvindex/kvindex/internal/testdata"
-	"github.com/kvindex/kvindex/prefixcache"
+	"github.com/kvindex/kvindex/stats"
 	"github.com/kvindex/kvindex/tokenize"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
@@ -530,7 +531,7 @@ func (c *comparison) explain(r *kvindex.Request, m *promptModel) {
 	c.seen["explained"]++
 }
 
-func (c *comparison) count(m *promptModel, r *kvindex.Request, text, how string, before prefixcache.Stats) {
+func (c *comparison) count(m *promptModel, r *kvindex.Request, text, how string, before stats.Prompts) {
 	s := c.with.Stats().Prompts
 	switch {
 	case s.Past > before.Past:

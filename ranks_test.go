@@ -143,7 +143,7 @@ func TestRanksAgainstModel(t *testing.T) {
 			text[i] = byte('a' + r.IntN(26))
 		}
 		body := fmt.Appendf(nil, `{"model":"m","messages":[{"role":"user","content":%q}],"tools":[{"type":"function","function":{"name":"tide"}}]}`, text)
-		asked, err := chat.Parse(body)
+		asked, err := chat.Parse("", body)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -158,7 +158,7 @@ func TestRanksAgainstModel(t *testing.T) {
 			name := fmt.Sprint("pod-", i)
 			names = append(names, name)
 			f.sizes[name] = []int{16, 16, 32, 8}[r.IntN(4)]
-			template.Exclude(name, 0)
+			template.Exclude(name)
 		}
 		known := make(map[string]bool)
 		for range 3 * most {
@@ -182,7 +182,7 @@ func TestRanksAgainstModel(t *testing.T) {
 				f.ranks[pod][rank] = rankModel{}
 			case op == 3:
 				f.excluded[pod] = !f.excluded[pod]
-				template.Exclude(pod, map[bool]chat.Features{true: chat.FeatureTools}[f.excluded[pod]])
+				template.Exclude(pod, map[bool][]string{true: {"tools"}}[f.excluded[pod]]...)
 			case op == 4 && heard && run < f.ranks[pod][rank].gpu:
 				said(t, ix, pod, rank, f.prompt(pod, rank).Removed(run))
 				f.ranks[pod][rank] = rankModel{run, run}

@@ -1,3 +1,12 @@
+// Requests and answers. Answer.RoutePods is the only place that knows both scores and package
+// route.
+//
+// RoutePods works the tie of each entry out from its name (ranking.Tie), and does not take its
+// place in the answer. A pod or a rank that the host appends would lose every tie by its
+// place, so a rank that is not known yet would never be chosen. Pods come before ranks, as in
+// the answer: each pod has the same share, whatever the number of its ranks. For that each
+// score hashes its prompt, also if none of its own pods tie.
+
 package kvindex
 
 import (
@@ -209,7 +218,7 @@ func (r *Request) read() (read *Request, asked *chat.Request, err error) {
 	if r.Prompt != "" || len(r.Tokens) > 0 || r.Rendered {
 		return r, nil, fmt.Errorf("%w: it has a body, and a prompt or tokens or Rendered", ErrRequest)
 	}
-	body, err := chat.ParsePath(r.Path, r.Body)
+	body, err := chat.Parse(r.Path, r.Body)
 	if err != nil {
 		return r, nil, ofBody(err)
 	}

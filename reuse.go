@@ -14,6 +14,13 @@ import (
 // reuse. What the rule needs beside the blocks is a plan: it follows from the groups
 // that the source has announced (index.Layout) and from the Profile of the pod, and is
 // kept as long as the source announces nothing new.
+//
+// The index does not judge hybrids. The engine's reuse follows from its version and its
+// settings, and its holdings follow from its events. So the index says of each block which
+// groups hold it, as bits that one pass along the prompt fills for all pods, and package reuse
+// has vLLM's rule over such bits. Sources of one full-attention group have no bits and no
+// rule. index.Memory gives the same layout object until an event says something new. For a
+// backend that gives copies, the groups in the layout are compared.
 
 // plan is how a source with a layout is judged.
 type plan struct {

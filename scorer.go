@@ -1,3 +1,28 @@
+// Scorer: the way of a request to its answer.
+//
+// A score is four values in a row, and each is made of those before it: the prompt (text, ids,
+// keys), the rows that the index matches, the forecast (what was sent to the candidates,
+// beside the rows), and the ranking (which entries are best). A scorer holds their memory.
+// Explain takes the prompt and the row that its score is of. Routed makes the rows and the
+// forecast of one rank.
+//
+// # Keys by a function
+//
+// The backend asks for keys by a function, variant by variant, because only the backend knows
+// which units the pods of a model use. So the tokens are hashed once for each unit that a
+// candidate uses, and no second round trip asks for variants. Variants that differ only in how
+// media enter share the hashing where the prompt has none, and cost one chain each.
+//
+// # Rows
+//
+// A row is what one group of one source holds of the prompt in blocks of one size. It becomes
+// a score without a look at anything else. A source of one full-attention group has one row
+// without bits. Any other source has a row for each group that holds a block, with a bit for
+// each block of the prompt and the sizes of all its groups (index.Layout), because the
+// engine's reuse of several groups depends on blocks behind the leading ones. A row names its
+// pod by its position among the candidates, so nothing is looked up by name, and only the best
+// k become a PodScore.
+
 package kvindex
 
 import (

@@ -9,6 +9,14 @@
 // stream is interrupted, as one whose connection was lost, and its Sequencer was away.
 // Beyond what ends that for a lost connection, so does the last message that was
 // applied, if it comes again: what comes behind it is what is due.
+//
+// Copies are counted, so a state that is off by one message would be wrong for ever. That is
+// why the index and the Sequencers of a pod are cut while pod.order keeps its messages away.
+// After the cut nobody waits for the writer.
+//
+// Behind a Restore the number that is due is doubtful: an engine that can be asked is asked
+// for the message before it. If that number comes with a time before that of the last message,
+// it is taken for a repeat, and the next one is a gap.
 
 package kvindex
 

@@ -10,7 +10,6 @@ import (
 
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fault"
-	"github.com/kvindex/kvindex/prefixcache"
 	"github.com/kvindex/kvindex/stats"
 )
 
@@ -137,34 +136,6 @@ type RankInfo struct {
 	Groups []stats.Group
 }
 
-// Stats has counters since New, and figures of now. Each case in which the library
-// knows that a score is too low has a counter.
-type Stats struct {
-	// What there is now.
-	Models, Pods, Ranks int
-	Blocks              [index.NumTiers]int // that all pods hold, by Tier; 0 if the index cannot tell
-	Parked              int                 // events about stored blocks that wait for the parent now
-	Unplaced            int                 // hashes that all pods hold and of which the prefix is not known: no prompt matches them now
-	Index               index.Usage         // memory of the index; 0 if it is no index.Sizer
-	// Silent, Uncertain, Replaying and Approximate are numbers of pods in these states; a pod counts
-	// once for each of its models. Connected, Waiting and NoReplay are numbers of streams:
-	// with a connection, whose Replay is waiting, and whose Replay is none.
-	Silent, Uncertain, Replaying, Approximate int
-	Connected, Waiting, NoReplay              int
-
-	Scores      stats.Scores
-	Predictions stats.Predictions // of Routed
-	Tickets     stats.Tickets
-	// Observed has a row for each model, and each state of the ranks that requests were sent
-	// to, by model and state. With more than 1,024 rows the other models are one, "".
-	Observed []stats.Observations
-
-	Prompts prefixcache.Stats // of the prompt cache; 0 without one. A prompt counts once for each unit that pods have blocks of
-
-	stats.Counters
-	MalformedBy map[string]uint64 // Malformed, of each stats.Malformed.Reason that there was
-}
-
 // addCounters adds the counters of s to those of t. Both are looked at as the words
 // that they are, so that a counter that is new has to be named in its struct alone;
 // TestCountersAreWords holds that there is nothing else in them.
@@ -185,8 +156,8 @@ func words[T stats.Counters | stats.Traffic | scoreCounts](t *T) []uint64 {
 // Stats returns the counters. Pods that other processes feed (WithIndex) are in Models, Pods,
 // Ranks and the numbers of states; the other figures are about what was heard here. Of such
 // a backend Stats asks for news, and waits a second for them at most.
-func (x *Indexer) Stats() Stats {
-	var s Stats
+func (x *Indexer) Stats() stats.Stats {
+	var s stats.Stats
 	x.listNow()
 	x.statsMu.Lock()
 	s.Counters, s.MalformedBy = x.stats, maps.Clone(x.malformedBy)
@@ -194,7 +165,7 @@ func (x *Indexer) Stats() Stats {
 	s.Scores = x.scores()
 	x.ledger.stats(&s)
 	if x.prompts != nil {
-		s.Prompts = x.prompts.Stats()
+		s.Prompts = stats.Prompts(x.prompts.Stats())
 	}
 	x.mu.RLock()
 	s.Models = len(x.models)
@@ -227,7 +198,7 @@ func (x *Indexer) Stats() Stats {
 }
 
 // count adds to s what there is now.
-func (pm *podModel) count(s *Stats) {
+func (pm *podModel) count(s *stats.Stats) {
 	switch State(pm.state.Load()) {
 	case StateSilent:
 		s.Silent++

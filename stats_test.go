@@ -178,7 +178,7 @@ func figures(t *testing.T) {
 		t.Error(err)
 	}
 	text, err = json.Marshal(ix.Stats())
-	var back kvindex.Stats
+	var back stats.Stats
 	if err != nil || json.Unmarshal(text, &back) != nil || !reflect.DeepEqual(back, ix.Stats()) {
 		t.Errorf("stats in JSON: %s, %v: %+v", text, err, back)
 	}

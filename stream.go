@@ -24,6 +24,9 @@
 // example if its pod came back under another address. What was said in between is
 // not known, so what the rank held is forgotten. If the stream that had the rank
 // goes on, two engines have one name: contest.go.
+//
+// The Sequencer is here and not in the transport, so that ZeroMQ, a queue and a test are
+// judged alike, and a stored cursor counts.
 
 package kvindex
 

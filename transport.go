@@ -1,6 +1,18 @@
 // This file is the sink of an Indexer: what a transport needs that loses connections, or
 // that can ask an engine to send again what was missed, together with Message.Hold,
 // Message.Replayed and Receipt.Held.
+//
+// # RemoveStream
+//
+// A stream that is removed takes its sources out of the index (index.SourceRemover). A clear
+// would leave two things of a rank that has gone: the names, up to 65,536 of them, behind
+// which the blocks of a later rank could be placed; and the cursors, by which a stream that
+// comes back would take its first messages for repeats. A backend that cannot remove one
+// source clears it, and gets a cursor of the next epoch, as after a restart. A rank that
+// another stream feeds by now keeps its blocks, and gets such a cursor of the removed stream.
+// If the rank of a contest goes, the other stream is partial, because its messages in between
+// were not applied. Adapters that the pod has named stay until the pod goes, because they are
+// the pod's.
 
 package kvindex
 

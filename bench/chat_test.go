@@ -73,7 +73,7 @@ func BenchmarkChat(b *testing.B) {
 					}
 				}
 				render := func(i int) string {
-					r, err := chat.Parse(raw[i%len(raw)])
+					r, err := chat.Parse("", raw[i%len(raw)])
 					if err != nil {
 						b.Fatal(err)
 					}

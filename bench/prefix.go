@@ -7,7 +7,7 @@ import (
 	"github.com/elastic/go-freelru"
 
 	"github.com/kvindex/kvindex/index"
-	"github.com/kvindex/kvindex/prefixcache"
+	"github.com/kvindex/kvindex/internal/prefixcache"
 )
 
 // Beginning names an entry of a prompt cache: a beginning of a text, or a whole text.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/kvindex/kvindex/bench"
 	"github.com/kvindex/kvindex/index"
-	"github.com/kvindex/kvindex/prefixcache"
+	"github.com/kvindex/kvindex/internal/prefixcache"
 )
 
 // textOf returns the text of a request: some four bytes for each token, the same ones

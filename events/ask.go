@@ -29,6 +29,33 @@ import (
 // silence, has to be in the socket before it is believed again. But a socket that has
 // nothing is believed where nothing is known: so does an engine answer that has restarted
 // and is idle.
+//
+// # Why beside the connection
+//
+// A stock engine has no replay socket, and a socket that is configured by mistake is there on
+// most days. So nothing waits for a socket that has never answered, except for half a second
+// when a connection begins. The socket is asked for a number that no engine reaches
+// (probeStart). Only when the end of that answer has come do messages of the stream wait. A
+// socket that fails is reported at once and tried again. When it answers and the view is
+// partial, the engine's whole life is asked for and takes the place of what was heard, if the
+// engine still has it from message 0 on. The heartbeat of a connection goes on meanwhile, so a
+// dead host is noticed in 6 seconds with a replay socket and without.
+//
+// # Whose socket it is
+//
+// At first contact nothing shows it. But the first message that the connection brings has to
+// be in the socket, byte by byte, and so has the message that was applied before it. So has a
+// message that is held, when a replay comes to its number. If it is not, the engine has
+// restarted in this moment, or the port is another rank's, which is a likely mistake. It
+// counts as a restart if the socket, asked once more, no longer has what it brought. If the
+// connection has ended as well, its message is taken as lost with it, and the socket first has
+// to have the first message of the next connection. If it does not, it is reported as another
+// engine's, and left alone until it does.
+//
+// A socket that changes its mind is left alone too. The second answer in a row that does not
+// have what the socket itself has just brought, and the fourth relapse within ten minutes
+// (maxRelapses, grudge), have it treated as another engine's: messages of the connection
+// count, and the first one behind a silence tests the socket again.
 
 const (
 	// firstAnswer is how long a connection that begins waits for a replay socket

@@ -1,3 +1,58 @@
+// Fleet: the one place that starts streams, ends them and forgets pods.
+//
+// # No manager
+//
+// A list of a source is applied under Fleet.mu, at once. So Set has an effect when it returns,
+// and waits for no network. A goroutine that manages would need a queue, and an order between
+// the queue and the answer of Pods. Goroutines are only where something waits: a stream, a
+// source, a sink that is to forget, a hook.
+//
+// Fleet.mu is not held when a sink, a source, a hook or dialLine.mu is. A source may hold a
+// lock of its own when it calls set, which takes Fleet.mu.
+//
+// # A member is what is wanted and what is
+//
+// member.want is the description of its source, and member.is is what the sink may know of it.
+// Fleet.advance compares the two and begins one step, if none is under way (member.busy): new
+// links (begin), or the end of those that do not go on (end), and behind that forget. News
+// that come meanwhile only change want, and the next advance looks at it. So ten changes
+// during a slow end are one, and no order of calls can bring about a state of its own. A pod
+// with the same feed (Pod.sameFeed) goes on undisturbed, however often it is described.
+//
+// # Ended before forgotten
+//
+// forget runs when the last of the streams that go has returned from Subscriber.Run. A
+// Subscriber calls its sink from that goroutine, so nothing is in flight then, and no message
+// brings the pod back. A Pool before the sink has messages in a queue: its RemovePod takes its
+// turn behind them. If the sink refuses to forget, it is asked again with a backoff, and the
+// member stays until it does; otherwise the pod would go on to count.
+//
+// A pod that shrinks has other ranks that go on, and RemovePod would forget these. So
+// Sink has RemoveStream.
+//
+// # Claims
+//
+// Each source has its own table of the pods that it names. The first source that names a pod
+// has it until it lets go; then the next in the order of Run has it. A source of a higher rank
+// does not take a pod away: two sources that disagree would otherwise move it to and fro, and
+// each move forgets what it held. That two name it is reported ("claimed").
+//
+// # Restored
+//
+// After a snapshot the sink knows pods that no source may ever name. To forget them at once
+// would throw away the purpose of the snapshot; to keep them for ever would send prompts to
+// the dead. So they are forgotten when each source has spoken once. A source that has not
+// spoken yet is not one that says "none". A source whose Run returns is begun again after a
+// second, later after up to a minute, and its claims stay.
+//
+// # Hooks
+//
+// A hook that is called with a lock held cannot ask the Fleet anything, and one that is called
+// by each stream comes in no order. So changes go into a queue, and one goroutine of Run hands
+// them out. The queue is bounded by 4,096 changes, and 8 more for each of MaxPods and each
+// stream. More are not handed out but counted, because to wait for a hook would hold up the
+// fleet. Pods always has all.
+
 package events
 
 import (

@@ -1,3 +1,10 @@
+// Links: an address belongs to one pod. Links are listed by endpoint in the order in which
+// they came. A link begins when no earlier one has its endpoint with a topic that overlaps
+// with its own. An earlier one goes from the list when its pod is forgotten, and not when its
+// stream has ended. So an engine that has got the address of another one never feeds both.
+// Names are compared as text, and are not resolved: their meaning may change at any time, and
+// a wrong guess would keep a good pod waiting.
+
 package events
 
 import (

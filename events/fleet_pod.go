@@ -1,3 +1,7 @@
+// UID: a new pod behind the same ID and the same address looks like the old one, and between
+// two connections nobody sees the restart if the engine has just the number that is due. A
+// source that knows a UID says so, and another UID is another engine.
+
 package events
 
 import (

@@ -13,6 +13,10 @@ import (
 
 // This file is about messages that are not what one engine sends: other frames, other
 // topics, numbers that several topics share.
+//
+// A pod has one topic. ZeroMQ's subscriptions are prefixes, so kv@p@m brings kv@p@m2 too. The
+// topic that is configured wins whenever it comes. Another one is a fault that is reported,
+// and never part of the pod.
 
 const (
 	// maxSkip is how many numbers may be missing before one that has other bytes behind it.

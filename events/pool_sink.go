@@ -4,6 +4,14 @@ package events
 // stands in the queue of its pod like a message. When it is its turn, the caller gets the
 // pod, with the place of the goroutine that served it, and calls the sink. So nobody else
 // has the pod, and no payload is copied.
+//
+// A goroutine of the Pool that comes to the call gives its place away and goes. The caller
+// gives the place on when it has done. So at most Concurrency are in the sink, and a call for
+// a pod that nobody serves takes a place at once: 0.2 us, without another goroutine. For that,
+// messages are in the queue as soon as they have room, in the order in which their offers
+// began; an Offer that waits has made its copy before. A drop is noted at the message behind
+// it, so it is reported in its place, whatever stands between, and a message before a call is
+// not dropped for one behind it.
 
 // Sink returns a Sink whose calls wait for their turn, behind all that was offered for the
 // pod before, and return what the sink of p returns. So a Fleet, and a transport that asks

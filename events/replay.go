@@ -32,6 +32,39 @@ import (
 // behind that one is the next that the engine has. A hole further behind is
 // asked for anew, and an answer that falls silent is begun again where it
 // stopped.
+//
+// # The beginning of an answer
+//
+// Numbers before the first message of an answer are gone for good, and only they are. A hole
+// further behind may be a drop. Each request has a connection of its own, so that no leftover
+// of an answer is read as another. Three answers in a row that bring nothing end a replay
+// (replayAttempts).
+//
+// # The first message of an answer
+//
+// If the engine answers with the message that was applied last, byte by byte, it is the same
+// engine. If not, it has restarted or has forgotten, whatever its numbers say, and all begins
+// again from nothing. Numbers alone cannot show an engine that restarted and is already past
+// the old number. A connection on which something was said that the engine does not know is
+// given up, because it may still bring messages from before. So is the first connection to an
+// engine, once, because it was there before anything was known. A connection that falls idle
+// asks as well: the last message before a silence may be lost, and no number will show it.
+//
+// # Messages that cannot be read
+//
+// A replay goes on behind them. A message that is larger than MaxMessage is skipped on the
+// wire, keeps its number, and counts as malformed. A message that the sink refuses for a
+// second (refusedPatience) is passed over: its number is missing, as any that a replay leaves
+// out. Otherwise the same message would end each answer, and at each silence the pod's view
+// would be forgotten and read anew. It is asked for once more only if nothing behind it is
+// taken, which is so when a backend is away.
+//
+// # No buffer
+//
+// A transport that can replay only has to hold still (Message.Hold): the sink answers with the
+// gap, and nothing is settled yet. So live messages are not buffered here. While an engine is
+// asked, the subscriber does not read, and messages wait in the socket and in the publisher's
+// own queue. If that overflows, it is one more gap.
 
 const (
 	// replayEnd is the number of the message that ends an answer, -1.

@@ -49,6 +49,22 @@ import (
 // keeps. A hole serves a run of its size. It does not serve a longer one, or a name. So if
 // holes are worth more than a cycle is for, it begins with slabs that leave the emptiest
 // chunks, and nothing is evicted if that is enough.
+//
+// # Why so
+//
+//   - The bound is in bytes of heap. Each structure counts what it takes where it allocates
+//     it, in pages of its own. So the sum is what a heap profile shows, and no estimate has to
+//     be right.
+//   - Leaves go. A block goes for all its holders with its slab, and only if nothing is behind
+//     it: a hole in a chain would make all behind it worthless and keep its memory.
+//   - The writer that stores pays for a cycle. There is no goroutine that may be late, and
+//     readers notice nothing.
+//   - Ages are counted in classes that are wider the older they are. Where most of the memory
+//     is of one class, it is counted again in finer steps, so a part of it goes.
+//   - Hot slabs are moved. Without that, a model with long prompts had a third of its room
+//     after a model with short prompts.
+//   - A store is dropped and counted where even that fails. No structure has to undo half of
+//     something.
 
 const (
 	// evictPart is the part of the budget that a cycle is for at most, smallPart and

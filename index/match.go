@@ -25,6 +25,9 @@ import (
 //   - The answer needs no lock. Each claim of a row was true at one moment (package
 //     forest), and a lane's ordinal means whom it meant when the walker entered
 //     (answer). What is being moved by a writer may be missed.
+//
+// Sources of one full-attention group have no bits and cost nothing more. The index does not
+// judge what an engine reuses of several groups: package internal/reuse does.
 
 // walker is the memory of a Match.
 type walker struct {

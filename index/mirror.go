@@ -2,6 +2,14 @@ package index
 
 import "github.com/kvindex/kvindex/index/internal/forest"
 
+// Why a mirror hears of holders and slabs. A backend that shares an index needs no rule a
+// second time: it keeps a Memory, and copies who holds which key. So the mirror hears of
+// changed masks of slabs, and of no event, name or copy. A holder is reported before it holds
+// anything and left out before it is emptied, so a clear and a removed pod are one call. A pod
+// goes while it is unlinked, because a new source of its name can come right after that. The
+// depth of a slab is worked out where somebody asks for it (Run.Depth): a walk up to the root
+// for each change would make a long chain quadratic.
+
 // Mirror is told what the sources of a Memory hold, as that changes: each call of a method of
 // the Memory returns after the Mirror was told what it changed. Calls come one at a time, in
 // the order of the changes, while the Memory's locks are held: a Mirror must be quick, and

@@ -28,6 +28,11 @@ import (
 //     are counted as evicted.
 //   - The queue of idle names is sorted when a source is done. Stores that wait are kept
 //     until then, because they refer to names.
+//
+// One thing cannot be checked: that a key follows from the one before it, because the tokens
+// are not kept. Somebody who forges a snapshot with keys that he knows makes chains miss, and
+// no more. The number of names of a source is a promise: room is made for as many names as the
+// bytes that were read pay for.
 
 // errRecord is wrapped by the errors about a snapshot that says what cannot be.
 var errRecord = errors.New("index: wrong snapshot")

@@ -57,6 +57,10 @@ import (
 // end, and sections that contradict each other: one key at two places, names that were
 // forgotten. To copy a segment of names at its first change makes one store of 512
 // blocks pay for 512 segments.
+//
+// With a note before the first change of a name, everything of a pod is of one moment, each
+// name is written once, and a store pays only for its own names. Sections and notes are counted
+// in the budget.
 
 // The kinds of records, beside forest.DumpSlab and forest.DumpSlots. A plain name begins
 // with tagPlain and the number of the set of its lanes.

@@ -1,5 +1,8 @@
 package kvindextest
 
+// ErrRestarted is errRestarted.
+var ErrRestarted = errRestarted
+
 // Requests is the number of requests in the engine.
 func (e *Engine) Requests() int {
 	e.mu.Lock()

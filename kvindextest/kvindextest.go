@@ -42,13 +42,11 @@ import (
 	"github.com/kvindex/kvindex/stats"
 )
 
-var (
-	// ErrClosed is returned by the methods of an Engine after Close, and by calls
-	// of Serve that Close has ended.
-	ErrClosed = errors.New("kvindextest: engine is closed")
-	// ErrRestarted is returned by calls of Serve that Restart has ended.
-	ErrRestarted = errors.New("kvindextest: engine restarted")
-)
+// ErrClosed is returned by the methods of an Engine after Close, and by calls of Serve
+// that Close has ended.
+var ErrClosed = errors.New("kvindextest: engine is closed")
+
+var errRestarted = errors.New("kvindextest: engine restarted")
 
 // EngineConfig describes an Engine. Pod and Model are required. A number that is 0
 // stands for its default.
@@ -277,8 +275,8 @@ func (e *Engine) ReplayEndpoint() string { return e.publisher.ReplayEndpoint() }
 // not have read them yet: see WaitApplied. Calls at the same time are served side by
 // side.
 //
-// The error says what is wrong with the request, or is ctx.Err(), ErrRestarted or
-// ErrClosed if that ended the request.
+// The error says what is wrong with the request, or is ctx.Err(), ErrClosed or
+// that of a Restart if that ended the request.
 func (e *Engine) Serve(ctx context.Context, r Request) (cached int, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
@@ -420,15 +418,15 @@ func (e *Engine) Disconnect() { e.publisher.Disconnect() }
 
 // Restart is the crash and the new start of the engine: the cache is empty, message
 // numbers begin at 0, a replay has nothing of before, the hash seed is another one,
-// connections are closed, and calls of Serve end with ErrRestarted. The endpoints
-// stay the same. The error is ErrClosed after Close.
+// connections are closed, and calls of Serve end with an error. The endpoints
+// stay the same. The error of Restart is ErrClosed after Close.
 func (e *Engine) Restart() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
 		return ErrClosed
 	}
-	e.endCalls(ErrRestarted)
+	e.endCalls(errRestarted)
 	if err := e.start(); err != nil {
 		return err
 	}

@@ -1,3 +1,7 @@
+// Gateways report figures, not changes: counters that are added up would need each note exactly
+// once. Seq shows which of two notes is newer, Life shows a restart, and a whole state ends
+// what it does not name.
+
 package route
 
 // Notes is the load that one gateway reports to the others. A host sends the Changes of its

@@ -1,3 +1,9 @@
+// Load is counted by requests that were sent and have not come back. Engines can be asked, but
+// their answers are as old as the last one, and all requests of that time are sent to the pod
+// that was idle then. A Tracker is exact about this gateway at any moment. Each pod has a lock
+// and a ring of its flights in the order in which they were sent, so a flight that is never
+// done is found at the front.
+
 package route
 
 import (

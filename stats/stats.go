@@ -8,6 +8,34 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
+// Stats has counters since New, and figures of now. Each case in which the library
+// knows that a score is too low has a counter.
+type Stats struct {
+	// What there is now.
+	Models, Pods, Ranks int
+	Blocks              [index.NumTiers]int // that all pods hold, by Tier; 0 if the index cannot tell
+	Parked              int                 // events about stored blocks that wait for the parent now
+	Unplaced            int                 // hashes that all pods hold and of which the prefix is not known: no prompt matches them now
+	Index               index.Usage         // memory of the index; 0 if it is no index.Sizer
+	// Silent, Uncertain, Replaying and Approximate are numbers of pods in these states; a pod counts
+	// once for each of its models. Connected, Waiting and NoReplay are numbers of streams:
+	// with a connection, whose Replay is waiting, and whose Replay is none.
+	Silent, Uncertain, Replaying, Approximate int
+	Connected, Waiting, NoReplay              int
+
+	Scores      Scores
+	Predictions Predictions // of Routed
+	Tickets     Tickets
+	// Observed has a row for each model, and each state of the ranks that requests were sent
+	// to, by model and state. With more than 1,024 rows the other models are one, "".
+	Observed []Observations
+
+	Prompts Prompts // of the prompt cache; 0 without one. A prompt counts once for each unit that pods have blocks of
+
+	Counters
+	MalformedBy map[string]uint64 // Malformed, of each Malformed.Reason that there was
+}
+
 // Counters counts since the Indexer was made.
 type Counters struct {
 	Traffic        // of all streams
@@ -90,6 +118,21 @@ type Scores struct {
 	PromptTokens uint64            // tokens of the prompts, of scores without an error
 	CachedTokens uint64            // of them, those cached in the best pod
 	Degraded     uint64            // scores without an error for which the index could not be asked (Answer.Degraded)
+}
+
+// Prompts are the counters of the prompt cache (kvindex.WithPromptCache), and its size.
+type Prompts struct {
+	Whole   uint64 // prompts that were known whole
+	Grown   uint64 // of which a beginning was known
+	Unknown uint64 // of which nothing was known
+	Past    uint64 // that went past the cache
+
+	BytesKnown   uint64 // of text that had not to be encoded
+	BytesEncoded uint64 // of text that had
+
+	Entries int   // beginnings and whole texts that are kept
+	Bytes   int64 // of heap
+	Evicted uint64
 }
 
 // Predictions counts predictions. Routed is the sum of all others.

@@ -10,7 +10,7 @@ import (
 
 // A BPE is a byte-pair encoder as a tokenizer.json describes it: added tokens, a
 // normalizer, a pre-tokenizer, a model and a post-processor. Load, LoadPretrained,
-// LoadTiktoken, Parse and ParseTiktoken make one. The zero value does not encode. It
+// LoadTiktoken and Parse make one. The zero value does not encode. It
 // never changes, and is safe for concurrent use.
 type BPE struct {
 	plain, normalized *matcher // added tokens sought before and after normalizing; nil for none
@@ -23,10 +23,7 @@ type BPE struct {
 	scratch sync.Pool // of *scratch
 }
 
-var (
-	_ Marker     = (*BPE)(nil)
-	_ Identified = (*BPE)(nil)
-)
+var _ Identified = (*BPE)(nil)
 
 // A scratch is the memory of one call.
 type scratch struct {
@@ -81,9 +78,14 @@ func (w *scratch) spend(n int) error {
 	return w.merge.rest()
 }
 
-// Encode implements [Tokenizer]. It returns ErrTextTooLong for a text of more
-// than MaxText bytes. With room in dst it allocates nothing, unless the text has
-// a single word of some ten thousands of bytes.
+// Encode implements [Tokenizer]. With room in dst it allocates nothing, unless the text
+// has a single word of some ten thousands of bytes.
+//
+// A text of more than 16 MiB of UTF-8, some four million tokens of English, is
+// ErrTextTooLong. The bound holds for the text as it comes, and again after it was
+// normalized; SentencePiece makes three bytes of each space. Encoding takes up to 60
+// bytes of memory for each byte of the longest word, and a hostile text can be one word.
+// To bound this memory, bound the size of requests, or use PoolConfig.MaxText.
 func (t *BPE) Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
 	ids, _, err := t.encode(call{ctx, context.Context.Err}, dst, passage{text: text, special: special})
 	return ids, err
@@ -171,18 +173,18 @@ const (
 	minWalk = 16
 )
 
-// checkLength returns ErrTextTooLong for a text of more than MaxText bytes, each that
+// checkLength returns ErrTextTooLong for a text of more than maxText bytes, each that
 // is not UTF-8 as U+FFFD.
 func checkLength(text string) error {
 	n := len(text)
-	if n <= MaxText && n > MaxText/len("\ufffd") && !utf8.ValidString(text) {
+	if n <= maxText && n > maxText/len("\ufffd") && !utf8.ValidString(text) {
 		n = 0
 		for _, r := range text {
 			n += utf8.RuneLen(r)
 		}
 	}
-	if n > MaxText {
-		return fmt.Errorf("tokenize: %w: %d bytes, at most %d", ErrTextTooLong, n, MaxText)
+	if n > maxText {
+		return fmt.Errorf("tokenize: %w: %d bytes, at most %d", ErrTextTooLong, n, maxText)
 	}
 	return nil
 }
@@ -202,8 +204,8 @@ func (w *scratch) setText(s string) {
 // uncounted is the length of the longest text of which the beginning that is not
 // encoded does not count for the bound on normalized text. The normalizers of the
 // families that are known make at most eleven bytes of one, so that such a text stays
-// within MaxText.
-const uncounted = MaxText / 16
+// within maxText.
+const uncounted = maxText / 16
 
 // count counts what s, the beginning of a text, comes to when it is normalized.
 func (t *BPE) count(w *scratch, s string) error {

@@ -1,20 +1,18 @@
 package tokenize
 
 import (
+	"runtime"
 	"testing"
-
-	"github.com/kvindex/kvindex/internal/testdata"
 )
 
+// What is zero in a PoolConfig is what its comments say.
 func TestDefaults(t *testing.T) {
 	p, err := NewPool(PoolConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	testdata.Defaults(t,
-		testdata.Default{Name: "DefaultPoolMemory", Zero: p.memory, Want: DefaultPoolMemory},
-		testdata.Default{Name: "DefaultPoolWaiting", Zero: p.gate.maxWaiting, Want: DefaultPoolWaiting},
-		testdata.Default{Name: "DefaultPoolMaxText", Zero: int64(p.maxText), Want: DefaultPoolMaxText},
-	)
+	if p.memory != 1<<30 || p.gate.maxWaiting != 256<<20 || p.maxText != 4<<20 || p.gate.slots != runtime.GOMAXPROCS(0) {
+		t.Errorf("%d bytes of tokenizers, %d that wait, %d of a text, %d at a time", p.memory, p.gate.maxWaiting, p.maxText, p.gate.slots)
+	}
 }

@@ -1,5 +1,7 @@
 package tokenize
 
+import "context"
+
 // What tests compare code point by code point.
 func IsLetter(r rune) bool { return classOf(r)&letter != 0 }
 func IsNumber(r rune) bool { return classOf(r)&number != 0 }
@@ -7,9 +9,30 @@ func IsSpace(r rune) bool  { return classOf(r)&space != 0 }
 func IsWord(r rune) bool   { return classOf(r)&word != 0 }
 
 const (
+	MaxText   = maxText
 	MaxFile   = maxFile
 	MaxToken  = maxToken
 	MaxAdded  = maxAdded
 	MaxVocab  = maxVocab
 	LongPiece = longPiece
 )
+
+// ParseTiktoken is parseTiktoken.
+var ParseTiktoken = parseTiktoken
+
+// Resume is resume for positions in the last 64 KiB of text.
+func (t *BPE) Resume(text string) int { return t.resume(text, max(1, len(text)-64<<10+1)) }
+
+func (h *held) Resume(text string) int { return h.bpe.Resume(text) }
+
+// A Marker is a BPE, or what a tokenizer of a Pool holds.
+type Marker interface {
+	Identified
+	Resume(text string) int
+	EncodeMarks(ctx context.Context, dst []uint32, text string, from int, special bool, marks []Mark) (ids []uint32, kept []Mark, err error)
+}
+
+// A Holder is a tokenizer of a Pool.
+type Holder interface {
+	Hold(ctx context.Context, text string) (Identified, error)
+}

@@ -1,3 +1,9 @@
+// A request holds one tokenizer. The file that a Pool has under a name changes between two
+// calls, and what is kept of an encoding must be of one file. Identity is a digest of the
+// bytes that were read, and not the name, path and time of a file, which say nothing about its
+// content. The names of a Pool are a map that is replaced and never changed, so that Hold
+// takes no lock.
+
 package tokenize
 
 import (
@@ -7,16 +13,8 @@ import (
 
 // Tokenizer returns the tokenizer of a model. It returns at once and loads nothing. The
 // first Encode starts the loading, and waits for it until its ctx ends; the loading
-// goes on without the caller. If it fails, Encode returns the error. The Tokenizer is
-// also a [Resumer] and a [Holder].
+// goes on without the caller. If it fails, Encode returns the error.
 func (p *Pool) Tokenizer(model string) Tokenizer { return pooled{p, model} }
-
-var (
-	_ Resumer    = pooled{}
-	_ Holder     = pooled{}
-	_ Marker     = (*held)(nil)
-	_ Identified = (*held)(nil)
-)
 
 // A pooled is the tokenizer of a model, whichever that is at each call.
 type pooled struct {
@@ -25,47 +23,34 @@ type pooled struct {
 }
 
 func (t pooled) Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
-	return t.EncodeFrom(ctx, dst, text, 0, special)
-}
-
-// Resume is that of the tokenizer, and 0 as long as that is not loaded.
-func (t pooled) Resume(text string) int {
-	if f := t.pool.use(t.model); f != nil {
-		return f.tokenizer.bpe.Resume(text)
-	}
-	return 0
-}
-
-func (t pooled) EncodeFrom(ctx context.Context, dst []uint32, text string, from int, special bool) ([]uint32, error) {
-	p := passage{text: text, from: from, special: special}
-	h, err := t.hold(ctx, p)
+	h, err := t.hold(ctx, text)
 	if err != nil {
 		return dst, err
 	}
-	ids, _, err := h.encode(ctx, dst, p)
+	ids, _, err := h.encode(ctx, dst, passage{text: text, special: special})
 	return ids, err
 }
 
 // Hold returns the tokenizer that is loaded now, and waits until it is loaded, as Encode
 // does. It uses no slot. With a tokenizer that is loaded it takes no lock, and allocates
-// nothing.
+// nothing. The error is one that Encode returns for text before it encodes anything.
 //
 // The result goes on to encode with that file, whatever the Pool loads or evicts
 // meanwhile, until the Pool is closed. The file stays in memory as long as the result is
 // in use, and counts in PoolConfig.Memory only as long as the Pool has it.
 func (t pooled) Hold(ctx context.Context, text string) (Identified, error) {
-	h, err := t.hold(ctx, passage{text: text})
+	h, err := t.hold(ctx, text)
 	if err != nil {
 		return nil, err
 	}
 	return h, nil
 }
 
-func (t pooled) hold(ctx context.Context, p passage) (*held, error) {
-	if err := t.pool.check(ctx, p.text); err != nil {
+func (t pooled) hold(ctx context.Context, text string) (*held, error) {
+	if err := t.pool.check(ctx, text); err != nil {
 		return nil, err
 	}
-	return t.pool.tokenizer(ctx, t.model, p.size())
+	return t.pool.tokenizer(ctx, t.model, int64(len(text)))
 }
 
 // size is the number of bytes that are encoded.
@@ -124,14 +109,8 @@ type held struct {
 
 func (h *held) Identity() [32]byte { return h.bpe.Identity() }
 
-func (h *held) Resume(text string) int { return h.bpe.Resume(text) }
-
 func (h *held) Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
-	return h.EncodeFrom(ctx, dst, text, 0, special)
-}
-
-func (h *held) EncodeFrom(ctx context.Context, dst []uint32, text string, from int, special bool) ([]uint32, error) {
-	ids, _, err := h.EncodeMarks(ctx, dst, text, from, special, nil)
+	ids, _, err := h.EncodeMarks(ctx, dst, text, 0, special, nil)
 	return ids, err
 }
 

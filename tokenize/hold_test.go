@@ -19,19 +19,13 @@ import (
 )
 
 // hold returns the tokenizer that one of a pool holds, which is a Marker.
-func hold(t *testing.T, p *tokenize.Pool, model string) interface {
-	tokenize.Identified
-	tokenize.Marker
-} {
+func hold(t *testing.T, p *tokenize.Pool, model string) tokenize.Marker {
 	t.Helper()
 	held, err := p.Tokenizer(model).(tokenize.Holder).Hold(t.Context(), "the wall")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return held.(interface {
-		tokenize.Identified
-		tokenize.Marker
-	})
+	return held.(tokenize.Marker)
 }
 
 // another returns tiny.json with other ids.

@@ -348,7 +348,7 @@ func TestMarksTooLong(t *testing.T) {
 				if from == 0 {
 					t.Fatal("nowhere to resume")
 				}
-				if _, err := c.bpe.EncodeFrom(t.Context(), nil, text, from, true); fmt.Sprint(err) != fmt.Sprint(want) {
+				if _, _, err := c.bpe.EncodeMarks(t.Context(), nil, text, from, true, nil); fmt.Sprint(err) != fmt.Sprint(want) {
 					t.Errorf("%d over, from %d: %v, want %v", over, from, err, want)
 				}
 			}

@@ -1,3 +1,6 @@
+// Long words are merged in batches: the order of a heap, at a cost in proportion to the
+// merges. mergeLong has the proof.
+
 package tokenize
 
 import (

@@ -30,7 +30,7 @@ type normalStep interface {
 
 // A normalScratch is the memory of one normalization.
 type normalScratch struct {
-	most          int           // bytes of a result; 0: MaxText
+	most          int           // bytes of a result; 0: maxText
 	made          [maxSteps]int // by step: bytes of its results since start
 	left          int           // of most, for the step that is applied
 	texts         [2][]byte     // what steps have made, in turn
@@ -74,7 +74,7 @@ func (w *normalScratch) limit() int {
 	if w.most > 0 {
 		return w.most
 	}
-	return MaxText
+	return maxText
 }
 
 func (w *normalScratch) tooLong() error {

@@ -16,11 +16,11 @@ import (
 	"time"
 )
 
-// What a PoolConfig leaves zero. Encodings is then runtime.GOMAXPROCS(0).
+// What a PoolConfig leaves zero, in bytes.
 const (
-	DefaultPoolMemory  = 1 << 30   // bytes: dozens of tokenizers
-	DefaultPoolWaiting = 256 << 20 // bytes
-	DefaultPoolMaxText = 4 << 20   // bytes
+	defaultMemory  = 1 << 30 // dozens of tokenizers
+	defaultWaiting = 256 << 20
+	defaultMaxText = 4 << 20
 )
 
 const (
@@ -76,7 +76,7 @@ type PoolConfig struct {
 
 	// Memory bounds the bytes of the loaded tokenizers. Beyond it the least recently used
 	// ones are evicted; one that is in use stays in memory until its encodings end. A
-	// tokenizer that is larger than Memory is refused.
+	// tokenizer that is larger than Memory is refused. 0: 1 GiB, which is dozens of them.
 	//
 	// The memory of encodings is not counted: up to 60 bytes for each byte of a text that
 	// is one long word, and up to 4 MiB for each tokenizer and CPU, which is freed after
@@ -87,18 +87,18 @@ type PoolConfig struct {
 	// order in which they came. A text of 64 KiB or more lets waiting texts go first after
 	// every 64 KiB; but it is normalized without a pause, and one piece is searched for
 	// without a pause, each some 10 ms for a million bytes. Long texts that have begun
-	// have at most twice PoolConfig.MaxText bytes together.
+	// have at most twice PoolConfig.MaxText bytes together. 0: runtime.GOMAXPROCS(0).
 	Encodings int
 
 	// MaxText is the length of the longest text, in bytes. A longer one is ErrTextTooLong
-	// at once. The default is DefaultPoolMaxText, a million tokens of English. It cannot be
-	// more than the constant MaxText.
+	// at once. It cannot be more than the 16 MiB of a BPE. 0: 4 MiB, a million tokens of
+	// English.
 	MaxText int
 
 	// MaxWaiting bounds the bytes of texts that wait, to be encoded or for a tokenizer.
 	// Each counts as 4 KiB at least. A text that would have to wait gets ErrBusy if the
 	// room that is left is less than eight times its size. So short texts still find room
-	// when long ones do not.
+	// when long ones do not. 0: 256 MiB.
 	MaxWaiting int64
 }
 
@@ -168,8 +168,8 @@ func NewPool(c PoolConfig) (*Pool, error) {
 	case c.Memory < 0, c.Encodings < 0, c.MaxText < 0, c.MaxWaiting < 0:
 		return nil, fmt.Errorf("tokenize: PoolConfig: Memory %d, Encodings %d, MaxText %d, MaxWaiting %d: none can be negative",
 			c.Memory, c.Encodings, c.MaxText, c.MaxWaiting)
-	case c.MaxText > MaxText:
-		return nil, fmt.Errorf("tokenize: PoolConfig: MaxText %d is more than %d", c.MaxText, MaxText)
+	case c.MaxText > maxText:
+		return nil, fmt.Errorf("tokenize: PoolConfig: MaxText %d is more than %d", c.MaxText, maxText)
 	}
 	if c.Find == nil {
 		c.Find = Hub{}.Find
@@ -177,10 +177,10 @@ func NewPool(c PoolConfig) (*Pool, error) {
 	if c.Engine == nil {
 		c.Engine = func(string) string { return "" }
 	}
-	c.Memory = cmp.Or(c.Memory, DefaultPoolMemory)
+	c.Memory = cmp.Or(c.Memory, defaultMemory)
 	c.Encodings = cmp.Or(c.Encodings, runtime.GOMAXPROCS(0))
-	c.MaxText = cmp.Or(c.MaxText, DefaultPoolMaxText)
-	c.MaxWaiting = cmp.Or(c.MaxWaiting, DefaultPoolWaiting)
+	c.MaxText = cmp.Or(c.MaxText, defaultMaxText)
+	c.MaxWaiting = cmp.Or(c.MaxWaiting, defaultWaiting)
 	ctx, stop := context.WithCancel(context.Background())
 	p := &Pool{
 		find:    func(model string) (string, error) { return c.Find(ctx, model) },

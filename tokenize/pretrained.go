@@ -1,3 +1,9 @@
+// LoadPretrained is not Load. An engine serves transformers' reading of two files, and the
+// golden ids of the official library are about one. The version of the engine says which
+// transformers it is, at one place for tokenizer and chats. A pipeline that a class makes is
+// written as JSON in the place of the file's, and parsed like it: nothing else can differ.
+// classes.go has the rule for the class.
+
 package tokenize
 
 import (

@@ -1,3 +1,17 @@
+// To resume is a question about two characters. Everything that could carry a decision across
+// a place in the text answers for the characters on its two sides: added tokens, the normalizer,
+// each step that cuts, the merges. Where none can, the ids to the left are settled whatever
+// comes. It is not the last position in every case, but it is a local question with local
+// answers.
+//
+// Marks cut a text at places to resume from. EncodeMarks encodes the text between two such
+// places as a part of its own, so the ids are those of Encode, and a place costs a look at
+// some four characters. Any two places of one text go together: the tests of a place look at
+// two characters, or at an added token that begins there, and no place is within an added
+// token. The lengths to which the normalizer brings the parts are summed up, so a text is too
+// long in parts exactly if it is as a whole. The search for a place gives up after maxWalk
+// bytes, because a text of one letter would cost as much to search as to encode.
+
 package tokenize
 
 import (
@@ -5,22 +19,17 @@ import (
 	"unicode/utf8"
 )
 
-// Resume returns the last position of text, in bytes, before which no appended text
-// changes the ids. For p := t.Resume(text) and every text longer that begins with text,
+// resume returns the last position of text from least on, in bytes, before which no
+// appended text changes the ids; 0 if there is none. least is at least 1. For
+// p := t.resume(text, 1) and every text longer that begins with text,
 //
-//	Encode(longer) == Encode(text[:p]) + EncodeFrom(longer, p)
+//	Encode(longer) == Encode(text[:p]) + the ids of longer from p on
 //
 // except that the tokens which the model puts after a text come once, at the end.
-// Resume returns 0 if there is no such position, or none in the last 64 KiB.
 //
 // Such a position is the beginning of an added token, or a place between two characters
 // that no added token, normalizer, piece or merge can contain together. In most
 // languages every word has one.
-func (t *BPE) Resume(text string) int { return t.resume(text, max(1, len(text)-maxBehind+1)) }
-
-const maxBehind = 64 << 10
-
-// resume is Resume, but for positions before least, which is at least 1.
 func (t *BPE) resume(text string, least int) int {
 	r, n := utf8.DecodeLastRuneInString(text)
 	for p := len(text) - n; p >= least; {
@@ -56,26 +65,28 @@ func (t *BPE) settled(l rune, lWidth int, r rune, rWidth int, rest string) bool 
 	return !t.plain.joins(l, r) && !t.plain.borders(l, r) && !t.normalized.joins(nl, nr) && !t.normalized.borders(nl, nr)
 }
 
-// EncodeFrom appends the ids of text[from:] to dst. from must be what Resume has
-// returned for a text with which text begins. The tokens that the model puts before a
-// text are in the result only if from is 0. A position outside of text is an error.
+// EncodeMarks is Encode for a text that grows. It appends the ids of text[from:], and
+// says at marks where an encoding of a text with the same beginning may go on. An Indexer
+// with a prompt cache calls it.
 //
-// ErrTextTooLong is about all of text, as Encode returns it, with one exception: of a
-// text of at most 1 MiB, text[:from] does not count for the bound on normalized text.
-// Such a text can only be too long if the normalizer makes more than 16 bytes of one,
-// which none of a known model does.
-func (t *BPE) EncodeFrom(ctx context.Context, dst []uint32, text string, from int, special bool) ([]uint32, error) {
-	ids, _, err := t.EncodeMarks(ctx, dst, text, from, special, nil)
-	return ids, err
-}
-
-// EncodeMarks implements [Marker]. Its errors are those of EncodeFrom, and one about
-// marks that do not ascend or are outside of text. With room in dst it allocates nothing
-// more than Encode does.
+// The marks have At set, in ascending order, and none is before from. EncodeMarks sets
+// Resume and Tokens of those at which encoding may resume, and returns them in kept,
+// which is the beginning of marks. What is behind them in marks is undefined. A mark is
+// left out if there is no position between the mark before, or from, and itself, and if
+// there is none within 256 bytes before it, or fewer where the marks before were left
+// out.
 //
-// A mark is left out if there is no position between the mark before, or from, and
-// itself, and if there is none within 256 bytes before it, or fewer where the marks
-// before were left out.
+// from is 0, or the Resume of a mark of a text with which text begins up to the mark. The
+// tokens that the model puts before a text are in the result only if from is 0. Tokens
+// counts from there: the ids before a mark of text are those before that mark and these.
+//
+// The errors are those of Encode, and one about positions that are outside of text or do
+// not ascend. kept is nil then. ErrTextTooLong is about all of text, as Encode returns
+// it, with one exception: of a text of at most 1 MiB, text[:from] does not count for the
+// bound on normalized text. Such a text can only be too long if the normalizer makes more
+// than 16 bytes of one, which none of a known model does.
+//
+// With room in dst EncodeMarks allocates nothing more than Encode does.
 func (t *BPE) EncodeMarks(ctx context.Context, dst []uint32, text string, from int, special bool, marks []Mark) (ids []uint32, kept []Mark, err error) {
 	return t.encode(call{ctx, context.Context.Err}, dst, passage{text, from, special, marks})
 }

@@ -18,7 +18,7 @@ type resumed struct {
 }
 
 // checkResume compares the ids of text with those of what comes before the
-// position that Resume gives for text[:cut], and what EncodeFrom gives behind it.
+// position that Resume gives for text[:cut], and what EncodeMarks gives behind it.
 func (n *resumed) checkResume(tb testing.TB, bpe *tokenize.BPE, text string, cut int) {
 	tb.Helper()
 	p := bpe.Resume(text[:cut])
@@ -32,7 +32,7 @@ func (n *resumed) checkResume(tb testing.TB, bpe *tokenize.BPE, text string, cut
 	n.found++
 	n.behind += cut - p
 	got := encode(tb, bpe, text[:p], false)
-	got, err := bpe.EncodeFrom(context.Background(), got, text, p, false)
+	got, _, err := bpe.EncodeMarks(context.Background(), got, text, p, false, nil)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -106,14 +106,14 @@ func TestResumeIsBetweenCharacters(t *testing.T) {
 	}
 }
 
-func TestEncodeFromOutsideOfTheText(t *testing.T) {
+func TestEncodeMarksOutsideOfTheText(t *testing.T) {
 	bpe := loadTiny(t)
 	for _, from := range []int{-1, 4} {
-		if ids, err := bpe.EncodeFrom(context.Background(), []uint32{7}, "the", from, true); err == nil || !slices.Equal(ids, []uint32{7}) {
+		if ids, _, err := bpe.EncodeMarks(context.Background(), []uint32{7}, "the", from, true, nil); err == nil || !slices.Equal(ids, []uint32{7}) {
 			t.Errorf("from %d: %v, %v", from, ids, err)
 		}
 	}
-	if ids, err := bpe.EncodeFrom(context.Background(), nil, "the", 3, true); err != nil || len(ids) != 0 {
+	if ids, _, err := bpe.EncodeMarks(context.Background(), nil, "the", 3, true, nil); err != nil || len(ids) != 0 {
 		t.Errorf("from the end: %v, %v", ids, err)
 	}
 }

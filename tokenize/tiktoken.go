@@ -38,15 +38,7 @@ func LoadTiktoken(path, pattern string, special map[string]uint32) (*BPE, error)
 	return t, nil
 }
 
-// ParseTiktoken is LoadTiktoken for the content of a file.
-func ParseTiktoken(r io.Reader, pattern string, special map[string]uint32) (*BPE, error) {
-	t, err := parseTiktoken(r, pattern, special)
-	if err != nil {
-		return nil, fmt.Errorf("tokenize: %w", err)
-	}
-	return t, nil
-}
-
+// parseTiktoken is LoadTiktoken for the content of a file.
 func parseTiktoken(r io.Reader, regex string, special map[string]uint32) (*BPE, error) {
 	p, ok := patternOf(regex)
 	if !ok || !p.total || otherMeaning(regex) {

@@ -49,63 +49,16 @@ type Identified interface {
 	Identity() [32]byte
 }
 
-// A Holder is a Tokenizer that can become another one, such as those of a [Pool], which
-// may load another file for the same model.
-type Holder interface {
-	Tokenizer
-
-	// Hold returns the tokenizer that encodes text now. It stays the same, whatever the
-	// Holder becomes. That of a Pool is also a [Marker]. The error is one that Encode
-	// returns for text before it encodes anything.
-	Hold(ctx context.Context, text string) (Identified, error)
-}
-
-// A Resumer is a Tokenizer for a text that grows: it need not encode the beginning of
-// the text again. A [BPE] is one, and so are the tokenizers of a [Pool].
-type Resumer interface {
-	Tokenizer
-
-	// Resume returns a position p in text, in bytes. The ids of text[:p] stay the same,
-	// whatever is appended to text.
-	//
-	// EncodeFrom appends the ids of text[from:] to dst. from is what Resume has returned
-	// for a text with which text begins.
-	Resume(text string) int
-	EncodeFrom(ctx context.Context, dst []uint32, text string, from int, special bool) ([]uint32, error)
-}
-
-// A Marker is a Resumer that says, while it encodes a text, where texts with the same
-// beginning may be resumed. A [BPE] is one, and so are the tokenizers that those of a
-// [Pool] return from Hold.
-type Marker interface {
-	Resumer
-
-	// EncodeMarks is EncodeFrom, and appends the same ids. The marks have At set, in
-	// ascending order, and none is before from. EncodeMarks sets Resume and Tokens of those
-	// at which encoding may resume, and returns them in kept, which is the beginning of
-	// marks. What is behind them in marks is undefined. On an error kept is nil.
-	//
-	// from may also be the Resume of a mark of a text with which text begins up to the
-	// mark. Tokens counts from there: the ids before a mark of text are those before that
-	// mark and these.
-	EncodeMarks(ctx context.Context, dst []uint32, text string, from int, special bool, marks []Mark) (ids []uint32, kept []Mark, err error)
-}
-
 // A Mark is a place in a text, and what is known there of the encoding of every text
 // that begins with text[:At].
 type Mark struct {
 	At     int // a position in the text, in bytes
-	Resume int // where EncodeFrom may go on; before At, and never 0
+	Resume int // where EncodeMarks may go on; before At, and never 0
 	Tokens int // the ids before Resume, with those that the model puts before a text
 }
 
-// MaxText is the length of the longest text that a [BPE] encodes, in bytes of UTF-8:
-// some four million tokens of English. The bound holds for the text as it comes, and
-// again after it was normalized; SentencePiece makes three bytes of each space.
-// Encoding takes up to 60 bytes of memory for each byte of the longest word, and a
-// hostile text can be one word. To bound this memory, bound the size of requests, or
-// use PoolConfig.MaxText.
-const MaxText = 16 << 20
+// maxText is the length of the longest text that a BPE encodes, in bytes.
+const maxText = 16 << 20
 
 var (
 	// ErrUnsupported is wrapped by errors about a file that asks for something which
@@ -116,7 +69,7 @@ var (
 	// itself, or is beyond a limit.
 	ErrMalformed = errors.New("malformed tokenizer file")
 
-	// ErrTextTooLong is wrapped by errors about a text that is longer than MaxText, or
+	// ErrTextTooLong is wrapped by errors about a text that is longer than 16 MiB, or
 	// than PoolConfig.MaxText. The length counts as the text comes, with U+FFFD for
 	// bytes that are not UTF-8, and after normalizing.
 	ErrTextTooLong = errors.New("text too long")

@@ -1,3 +1,11 @@
+// DNS is asked by Go's resolver, one question at a time, and the name is asked for with a dot
+// at its end: with search domains the last candidate's NXDOMAIN takes the place of the first
+// one's error, and a wild card may answer for another name. An answer over TCP that says that
+// it is truncated is refused; package net (Go 1.26.8) takes it for whole. One fault of net
+// stays: if a record in the middle of an answer cannot be read, those before it are the
+// answer. A server that can send that can send a short list as well. An answer without
+// records, and one that says NXDOMAIN, are the same to net and here.
+
 package discovery
 
 import (

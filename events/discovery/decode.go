@@ -13,8 +13,8 @@ import (
 	"github.com/kvindex/kvindex/events"
 )
 
-// MaxFilePods is how many pods a file may have.
-const MaxFilePods = 1 << 16
+// maxFilePods is how many pods a file may have.
+const maxFilePods = 1 << 16
 
 // podKeys are the keys of a pod in a file, in the order of podFields, which are the
 // fields of an events.Pod with such a key.
@@ -67,8 +67,8 @@ func decode(data []byte) ([]events.Pod, error) {
 	}
 	pods := []events.Pod{}
 	for d.More() {
-		if len(pods) == MaxFilePods {
-			return nil, fmt.Errorf("%s: there are more than %d pods", d.place(), MaxFilePods)
+		if len(pods) == maxFilePods {
+			return nil, fmt.Errorf("%s: there are more than %d pods", d.place(), maxFilePods)
 		}
 		var p events.Pod
 		if err := d.pod(&p, len(pods)+1); err != nil {

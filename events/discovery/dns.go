@@ -1,3 +1,11 @@
+// The first list waits for both families, or for two failures of one. Pods that the first list
+// of a source lacks may be forgotten (events.FleetConfig.Restored), and an A answer is often
+// there before the AAAA answer.
+//
+// A pod that is forgotten comes back as nothing, and a pod that stays for some seconds too
+// long costs some failed connections. So a source is slow to say that one has gone, and a
+// failure removes nobody.
+
 package discovery
 
 import (
@@ -19,13 +27,13 @@ import (
 
 // What a DNSConfig leaves zero.
 const (
-	DefaultDNSInterval = 5 * time.Second
-	DefaultDNSGrace    = 30 * time.Second
+	defaultDNSInterval = 5 * time.Second
+	defaultDNSGrace    = 30 * time.Second
 )
 
-// MaxNames is how many pods one kind of record (A, AAAA or SRV) may name. More are not
+// maxNames is how many pods one kind of record (A, AAAA or SRV) may name. More are not
 // taken.
-const MaxNames = 2048
+const maxNames = 2048
 
 const (
 	// missesToGo is how many answers in a row lack a pod that goes.
@@ -47,10 +55,10 @@ type DNSConfig struct {
 	// and Labels. Each pod gets its own ID and Host, and its Port with SRV.
 	Pod events.Pod
 	// Interval is the time between two askings; each one is up to a fifth shorter or
-	// longer. 0 is DefaultDNSInterval.
+	// longer. 0 is 5 seconds.
 	Interval time.Duration
 	// Grace is how long each answer must say that there is no such name, or no record,
-	// until the pods go. 0 is DefaultDNSGrace.
+	// until the pods go. 0 is 30 seconds.
 	Grace time.Duration
 	// Resolver has the Dial that is used. Nil, or without a Dial, the servers of the host
 	// are asked (/etc/resolv.conf). Answers are read by Go's own resolver, never by libc.
@@ -79,7 +87,8 @@ type DNSConfig struct {
 // Nothing is said until there was an answer about each kind, or two failures. A service
 // that has no pods is said to have none after Grace.
 //
-// Who answers for the name can do no more than name addresses, MaxNames of each kind.
+// Who answers for the name can do no more than name addresses, 2,048 of each kind:
+// more are not taken.
 //
 // The error names each wrong field of cfg.
 func DNS(cfg DNSConfig) (events.Source, error) {
@@ -99,8 +108,8 @@ func (c DNSConfig) normal() (DNSConfig, error) {
 	err := c.validate()
 	c.Pod.Labels = maps.Clone(c.Pod.Labels)
 	c.Pod.Port = cmp.Or(c.Pod.Port, events.DefaultPort)
-	c.Interval = cmp.Or(c.Interval, DefaultDNSInterval)
-	c.Grace = cmp.Or(c.Grace, DefaultDNSGrace)
+	c.Interval = cmp.Or(c.Interval, defaultDNSInterval)
+	c.Grace = cmp.Or(c.Grace, defaultDNSGrace)
 	return c, err
 }
 
@@ -228,7 +237,7 @@ func (d *dns) hear(q *question, pods []events.Pod, err error, set func([]events.
 	switch {
 	case len(pods) > 0:
 		if more := q.named(pods); more > 0 {
-			err = errors.Join(err, fmt.Errorf("%d pods more than %d (MaxNames) are not taken", more, MaxNames))
+			err = errors.Join(err, fmt.Errorf("%d pods more than %d are not taken", more, maxNames))
 		}
 	case err != nil:
 		q.failed++
@@ -260,7 +269,7 @@ func (q *question) named(pods []events.Pod) (more int) {
 	for _, p := range pods {
 		switch {
 		case q.known[p.ID] != nil:
-		case len(q.known) < MaxNames:
+		case len(q.known) < maxNames:
 			q.known[p.ID] = &namedPod{Pod: p}
 		default:
 			more++

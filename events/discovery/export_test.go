@@ -10,6 +10,13 @@ import (
 )
 
 const (
+	MaxFilePods         = maxFilePods
+	MaxFileSize         = maxFileSize
+	MaxNames            = maxNames
+	DefaultDNSInterval  = defaultDNSInterval
+	DefaultDNSGrace     = defaultDNSGrace
+	DefaultFileInterval = defaultFileInterval
+
 	SettleTime   = settleTime
 	Patience     = patience
 	RestlessTime = restlessTime

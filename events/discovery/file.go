@@ -1,3 +1,14 @@
+// A file that was written in place holds when two readings, 200 ms apart, find it the same:
+// the same file, size, time of writing and SHA-256. It is read each second as a whole, because
+// two writes within one tick of the file system's clock leave the same time. A file that never
+// rests would never be taken, so after 1 s a whole list is enough. Another file in the place
+// of the one before is taken by the first reading that finds a whole list, however slow its
+// writer is and however often the file is replaced. So is a file that is emptied and then
+// written from its beginning on, because the first part of a JSON array is never a JSON array,
+// and no bytes at all are no list. A file that is written over without being emptied can be a
+// list of two halves. No reader can tell the pause of its writer from the end. Text behind the
+// array is an error, because a shorter list leaves such text of a longer one.
+
 package discovery
 
 import (
@@ -12,11 +23,11 @@ import (
 	"github.com/kvindex/kvindex/events"
 )
 
-// MaxFileSize is how many bytes a file may have.
-const MaxFileSize = 16 << 20
+// maxFileSize is how many bytes a file may have.
+const maxFileSize = 16 << 20
 
-// DefaultFileInterval is what FileConfig.Interval leaves zero.
-const DefaultFileInterval = time.Second
+// defaultFileInterval is what FileConfig.Interval leaves zero.
+const defaultFileInterval = time.Second
 
 const (
 	// A file is read again after this time when it has changed, and what it says holds if
@@ -32,8 +43,7 @@ const (
 
 // FileConfig configures File. The zero FileConfig is good.
 type FileConfig struct {
-	// Interval is the time between two readings of the file. 0 or less is
-	// DefaultFileInterval.
+	// Interval is the time between two readings of the file. 0 or less is one second.
 	Interval time.Duration
 	// OnError gets why the file is not taken: at once, then again after times that double
 	// up to one minute, while that lasts. It is called by the goroutine of Run. If it is nil,
@@ -49,7 +59,8 @@ type FileConfig struct {
 //	  {"id": "vllm-1", "model": "llama", "host": "vllm-1.example.com", "labels": {"zone": "a"}}
 //	]
 //
-// An unknown key is an error, and so is a key that comes twice. A pod that the Fleet
+// It has at most 16 MiB and 65,536 pods. An unknown key is an error, and so is a key that
+// comes twice. A pod that the Fleet
 // refuses does not keep the others from being taken, and is offered again at each
 // reading, for there may be room later.
 //
@@ -135,7 +146,7 @@ func (f *file) poll(set func([]events.Pod) error) time.Duration {
 		f.offer = set(f.pods) != nil
 	}
 	if f.cfg.Interval <= 0 {
-		return DefaultFileInterval
+		return defaultFileInterval
 	}
 	return f.cfg.Interval
 }
@@ -216,12 +227,12 @@ func (f *file) read() (r reading, data []byte) {
 	if f.while != nil {
 		content = f.while(open)
 	}
-	data, r.err = io.ReadAll(io.LimitReader(content, MaxFileSize+1))
+	data, r.err = io.ReadAll(io.LimitReader(content, maxFileSize+1))
 	switch {
 	case r.err != nil:
 		return r, nil
-	case len(data) > MaxFileSize:
-		r.err = fmt.Errorf("it has more than %d bytes", MaxFileSize)
+	case len(data) > maxFileSize:
+		r.err = fmt.Errorf("it has more than %d bytes", maxFileSize)
 		return r, nil
 	case len(data) == 0:
 		r.err = errors.New("it has 0 bytes; a list without pods is []")

@@ -76,7 +76,7 @@ type computed struct {
 }
 
 func (e *engine) compute(ctx context.Context, body []byte) (c computed, err error) {
-	request, err := chat.Parse(body)
+	request, err := chat.Parse("", body)
 	if err != nil {
 		return c, err
 	}

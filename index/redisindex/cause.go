@@ -9,6 +9,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
+// All pipelines go through exec, and one command is a pipeline, too. For a command outside of
+// a pipeline, a ClusterClient of go-redis asks some server which commands there are. It waits
+// for that for 5 seconds, and does not look at the context of the caller.
+//
+// A program with go-redis v9.22.0 links five modules more, so the package has a module of its
+// own. v9.23.0 needs Go 1.26.
+
 // exec carries a pipeline out; nothing else calls Exec. Without an error each command has an
 // answer, or redis.Nil. go-redis leaves commands with neither an error nor an answer if Redis
 // itself refused them the connection, as with another password (WRONGPASS) or while it loads

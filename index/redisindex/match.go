@@ -26,6 +26,14 @@ import (
 // number already or not. But that holds for the writer of a source that is not behind, and not
 // for what it has said before. So if a source has another writer now, or one that was behind is
 // not any more, the buckets are fetched again (registry.doubts).
+//
+// Readers have no cache of buckets. It would have to be kept up with changes, and then a
+// reader is a writer's relay. They keep the registry, because each question fetches its
+// version.
+//
+// A first trip of two buckets would save a server work for prompts that nobody holds. But a
+// bucket that is not there costs a server a fraction of a microsecond, and a second trip costs
+// a reader some 50.
 
 // steps are how many buckets of each variant the trips ask for, the last one again and again.
 // A bucket that nobody holds costs a server less than a trip costs the reader, so the first

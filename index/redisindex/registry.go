@@ -14,6 +14,18 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
+// The registry is a hash of a model, with a version that is never the same twice: it begins
+// with the mark of the seed, the writer and the commit, and ends with the server's time,
+// because a script may be carried out twice. A reader compares it and nothing else.
+//
+// # A lease for each part of the keys
+//
+// In a cluster, one server may fail over while the others go on. So buckets are in 64 parts,
+// each in one hash slot, with a token and a lease of its own. The lease of a part is renewed
+// where its token is. A reader that meets a bucket asks for the lease of its part, at most
+// twice a second, and believes it no longer than it lasts. Without a cluster there is one
+// part.
+
 // registry is what a reader knows of a model. It never changes. It holds as long as Redis has
 // the same version.
 type registry struct {

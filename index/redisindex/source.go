@@ -9,6 +9,10 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
+// A delay ends by itself. An Apply that Redis does not have yet returns an index.Delay: the
+// rank is uncertain, here and for readers, until the writer has written it. A rank that waited
+// for its next message would stay so for as long as its engine is idle.
+
 // source is a source that this process feeds, or has a note about. It is guarded by Index.mu.
 type source struct {
 	index.Source

@@ -9,6 +9,25 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
+// Sections and not shared masks. A bucket could have one list of keys and one mask for each
+// holder, which scripts change bit by bit. Then a script must understand keys and masks, two
+// writers change the same bytes, and a command that is carried out twice or late must be found
+// out: client libraries send a pipeline again by themselves after a cut. A section is all that
+// one writer says of a bucket, so the same write may come twice, and an older one is refused
+// by its number. The price is that two writers have the keys of a bucket twice, and that each
+// change of a bucket writes all of it: some 300 bytes, a few kilobytes where a thousand pods
+// hold it.
+//
+// # Buckets by place, split by size
+//
+// A reader names the buckets of a prompt without having asked for anything, because a bucket
+// is named by a key of the prompt itself. Where many prompts fork inside of one bucket it is
+// split into parts of 8 keys, and these into single keys; in a part each fork has a value of
+// its own. Nothing is joined again until it is empty: a reader that has seen the split must
+// find the parts. A reader remembers which buckets are split, and asks for the parts in the
+// trip in which it would have met the bucket. One that was split since costs a trip more, and
+// no wrong answer.
+
 // The value of a bucket has a section for each writer that has something in it. Writers
 // never touch the sections of others.
 //

@@ -43,6 +43,22 @@ import (
 // that a row names, of which buckets lack something, says too little while the Apply runs. There
 // are two exceptions. A source that is taken over is named when all its buckets are written. And
 // a bucket that is split says so when all its parts are there.
+//
+// # Why so
+//
+//   - A cut does not mean anew. Writes that may have been carried out are written again, and
+//     no name or number changes. Anew is needed only where a server has lost what it had
+//     acknowledged, and the token shows that: replication keeps the order, so a server that
+//     has the token has all before it. A ClusterClient sends on to a new master what the old
+//     one does not take any more, so a commit could be on two servers; the new master does not
+//     have the first token then. A command of an earlier commit that comes late finds that
+//     token, and does nothing.
+//   - Names of writers are random, 64 bits. A counter in Redis would go back with a failover,
+//     and give one name to two. The writer counts the numbers of its holders, and they mean
+//     something only together with its name.
+//   - Many buckets for each call of a script: a call costs a server more than its work for one
+//     bucket. So up to maxPut buckets of one part go into one call. Each of them stands alone
+//     in it: a bucket that is newer than the write is left, and the others are written.
 
 // writer is what this process writes by. It is guarded by Index.mu, but what only the writing
 // goroutine uses.

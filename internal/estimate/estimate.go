@@ -15,6 +15,23 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
+// # Why a list
+//
+// When a request ends, its blocks go to the end of vLLM's queue of free blocks, the last one
+// first, and new blocks are taken from the front. So of the request that was used least
+// recently the last block goes first, and a beginning outlives what continues it. A cache that
+// keeps this order has no holes, so a binary search finds how much of a prompt is there. The
+// order of sending stands for the order of ending until an answer shows the end.
+//
+// # Corrections
+//
+// If the engine has reused less than was believed, the first block that it lacks was evicted,
+// and by the order everything that was used before it. All that is dropped, and the engine has
+// no more blocks than were used since. If it has reused more, and the cache was full and had
+// given up what continues the run, the engine has at least as many blocks as that needs. A
+// restart looks like a tiny cache, so a cut by more than half needs a second loss of something
+// that was used later; the blocks are dropped at once.
+
 // maxCorrection is how many times larger or smaller than the told capacity a
 // corrected one may be. A figure that a person has written is wrong by the
 // number of processors of a pod, or by the ratio of two block sizes; 16 is more

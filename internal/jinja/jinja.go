@@ -11,6 +11,16 @@ package jinja
 
 import "time"
 
+// Why an interpreter of our own. A chat is scored only if its text is the engine's, and no Go
+// engine of Jinja is exact: gonja v2.9.1 and minijinja-go v2.24.0 render 81 % and 71 % of the
+// recorded chats as Jinja2 does, and a client's tool schema can overflow the stack of the
+// first. The interpreter is a tree of nodes with variables in slots, as idtracking.py of Jinja2
+// assigns them. Python's values are Go's, behind one interface type.
+//
+// An attribute that Python knows is never taken for undefined: a method that strings have and
+// this package does not is an error. TestDifferential generates programs for every construct
+// that Jinja2 itself lists and compares the texts.
+
 // A Template is a compiled template. It is safe for concurrent use.
 type Template struct {
 	source  string

@@ -32,6 +32,13 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
+// Why one tree of all ranks. Siblings that go to many ranks have one chain, and a node knows
+// which ranks have prompts through it. So a score walks its own keys once, whatever the number
+// of ranks and predictions, and each rank gets the longest beginning that was sent to it. A
+// tree for each rank would walk them 64 times for 64 pods. A table of all keys would do
+// without a walk, but takes a key, a rank and a count for each block: several times the bytes,
+// and as many writes for each prompt.
+
 // Holder is the number of a holder, one rank of a pod. The caller numbers holders.
 type Holder uint32
 

@@ -1,3 +1,24 @@
+// A restart needs proof, because a message that comes again must not empty a view. A number
+// that goes back is a duplicate, unless its batch is newer by the engine's clock, or backLimit
+// messages contradict what was applied. To count digests that were never seen is not enough: a
+// queue that redelivers more than digestRing messages would look like a restart. Messages from
+// before a restart are recognised by number and time in all later lives: the number always
+// counts, and the time only if two messages in a row have reached it. The price is paid twice.
+// A queue that brings 16 or more messages in a row later than those that followed them looks
+// like a restart. And on a stream without replay, an engine whose clock is behind that of the
+// one before it is found after 16 numbers that are remembered, when it has caught up with the
+// numbers, or with the clock; until then its messages are taken for repeats.
+//
+// A stored cursor has the digest of its last message and a time that two messages in a row
+// have reached. So a host that goes on from an index can find repeats as well, and one time
+// far ahead does not make all that follows old. But the host was away: other bytes under the
+// last number are another engine's, and before the engine has confirmed those bytes, or
+// something newer was applied, even the next number proves nothing. Where nothing proves a
+// verdict it is Doubtful. A message that may be held is held then, once until news has come by
+// itself, because a thousand old messages may wait in the queue of a connection. Without a
+// replay, an engine that restarted with its clock behind while the host was away is heard when
+// its clock has caught up.
+
 // Package sequence tells what a message of a stream is: the next one, one that comes again,
 // one behind a gap, or one of an engine that has restarted.
 package sequence

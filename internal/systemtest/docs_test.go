@@ -116,6 +116,13 @@ func TestReadme(t *testing.T) {
 	}
 }
 
+// TestDesign: a newcomer reads DESIGN.md in twenty minutes.
+func TestDesign(t *testing.T) {
+	if n := len(strings.Fields(read(t, "DESIGN.md"))); n > 4000 {
+		t.Errorf("DESIGN.md has %d words, 4,000 at most", n)
+	}
+}
+
 // TestNames: what README.md and the pages of docs name of the library is there:
 // pkg.Name, pkg.Type.Member, and Type.Member of a type of the library, in backticks or
 // in a program; in README.md also each Name( in backticks.

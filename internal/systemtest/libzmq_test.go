@@ -19,6 +19,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
+	"github.com/kvindex/kvindex/stats"
 )
 
 // truth is what an engine holds, made up at random: prompts of a few blocks,
@@ -362,7 +363,7 @@ func TestLibzmqSlowSubscriber(t *testing.T) {
 			}
 			l.settle()
 			most := 0
-			var s kvindex.Stats
+			var s stats.Stats
 			// In the long form as often as it takes: a ROUTER that gets less of the
 			// machine than its asker drops nothing.
 			for round := 0; round < 1 || *libzmqN >= 1_000_000 && (round < 2 || s.Replayed < 10_000 || most < 3); round++ {

@@ -18,6 +18,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
+	"github.com/kvindex/kvindex/stats"
 )
 
 // These are endpoints where there is no engine.
@@ -302,13 +303,13 @@ func TestSilence(t *testing.T) {
 
 // TestMistakesAtOnce: what is wrong by itself is an error.
 func TestMistakesAtOnce(t *testing.T) {
-	malformed := func(s kvindex.Stats) uint64 { return s.Malformed }
-	scores := func(o string) func(kvindex.Stats) uint64 {
-		return func(s kvindex.Stats) uint64 { return s.Scores.Outcomes[o] }
+	malformed := func(s stats.Stats) uint64 { return s.Malformed }
+	scores := func(o string) func(stats.Stats) uint64 {
+		return func(s stats.Stats) uint64 { return s.Scores.Outcomes[o] }
 	}
 	for _, m := range []struct {
 		name, told string
-		counted    func(kvindex.Stats) uint64 // nil: it is an error of who makes a Subscriber
+		counted    func(stats.Stats) uint64 // nil: it is an error of who makes a Subscriber
 		do         func(*kvindex.Indexer) error
 	}{
 		{"endpoint to connect to is any", `0\.0\.0\.0`, nil, func(ix *kvindex.Indexer) error {

@@ -251,7 +251,7 @@ func (b *burst) observe(all bool) {
 }
 
 // check compares the counters with what was done.
-func (b *burst) check() kvindex.Stats {
+func (b *burst) check() stats.Stats {
 	b.t.Helper()
 	s := b.told.Stats()
 	p, tickets := s.Predictions, s.Tickets

@@ -25,6 +25,14 @@ import (
 	"github.com/kvindex/kvindex/route"
 )
 
+// A threshold is judged for the pod in question. In three projects "some pod has too much to
+// do" sends the next request, whatever it holds, to the pod with the least. Then one slow pod
+// switches affinity off for the whole fleet, prompts are computed anew everywhere, and more
+// pods have too much to do. SGLang and AIBrix here leave the overloaded pod alone, and nothing
+// else.
+//
+// The package imports route and nothing imports it: it is for comparison.
+
 // LongestPrefix chooses the pod that holds most of the prompt, in any tier (llm-d-kv-cache-manager
 // 0.3, pkg/kvcache/kvblock_scorer.go). If all prompts begin alike, it sends all requests to one
 // pod.

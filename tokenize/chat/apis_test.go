@@ -14,22 +14,22 @@ const (
 )
 
 // By its path a body is what was sent there, whatever it looks like.
-func TestParsePath(t *testing.T) {
+func TestParseWithAPath(t *testing.T) {
 	const both = `{"messages":[{"role":"user","content":"hi"}],"prompt":"a","system":"s","stop_sequences":[]}`
 	for _, path := range []string{
 		"/v1/chat/completions", "/openai/deployments/m/chat/completions?api-version=1", "https://host/v1/chat/completions/", "/v1/chat/completions#x",
 	} {
-		if r, err := chat.ParsePath(path, []byte(both)); err != nil || !r.Chat() || r.AddSpecial {
+		if r, err := chat.Parse(path, []byte(both)); err != nil || !r.Chat() || r.AddSpecial {
 			t.Errorf("%s: %+v, %v", path, r, err)
 		}
 	}
 	for _, path := range []string{"/v1/completions", "/proxy/v1/completions?x=/v1/messages"} {
-		if r, err := chat.ParsePath(path, []byte(both)); err != nil || r.Chat() || r.Prompt != "a" || !r.AddSpecial {
+		if r, err := chat.Parse(path, []byte(both)); err != nil || r.Chat() || r.Prompt != "a" || !r.AddSpecial {
 			t.Errorf("%s: %+v, %v", path, r, err)
 		}
 	}
 	for _, path := range []string{"", "/my/route", "/invocations"} { // the body tells
-		if r, err := chat.ParsePath(path, []byte(`{`+hi+`}`)); err != nil || !r.Chat() {
+		if r, err := chat.Parse(path, []byte(`{`+hi+`}`)); err != nil || !r.Chat() {
 			t.Errorf("%s: %+v, %v", path, r, err)
 		}
 	}
@@ -59,7 +59,7 @@ func TestParsePath(t *testing.T) {
 		{"/api/generate", `{"prompt":"a"}`, "not scorable: it was sent to Ollama's API, whose bodies are not read"},
 		{"/v1beta/models/m:generateContent", `{}`, "not scorable: it was sent to Gemini's API, whose bodies are not read"},
 	} {
-		_, err := chat.ParsePath(c.path, []byte(c.body))
+		_, err := chat.Parse(c.path, []byte(c.body))
 		if err == nil || err.Error() != c.want {
 			t.Errorf("%s of %s: %v, want %s", c.path, c.body, err, c.want)
 		}
@@ -109,7 +109,7 @@ func TestOtherAPIs(t *testing.T) {
 		{`{"tokens":[1]}`, "tokens: of an API for tokenizing, whose bodies are not read"},
 		{`{"file":"a"}`, "file: of an API for audio, whose bodies are not read"},
 	} {
-		_, err := chat.Parse([]byte(c.body))
+		_, err := chat.Parse("", []byte(c.body))
 		if err == nil || err.Error() != "not scorable: "+c.want || !errors.Is(err, chat.ErrNotScorable) {
 			t.Errorf("%s: %v, want %s", c.body, err, c.want)
 		}
@@ -118,7 +118,7 @@ func TestOtherAPIs(t *testing.T) {
 	for _, body := range []string{
 		`{"tools":[5],` + hi + `}`, `{"tools":[{"type":"custom","custom":{"name":"f"}}],` + hi + `}`, `{"tools":[{"type":"function","name":"f"}],` + hi + `}`,
 	} {
-		if _, err := chat.Parse([]byte(body)); !errors.Is(err, chat.ErrMalformed) {
+		if _, err := chat.Parse("", []byte(body)); !errors.Is(err, chat.ErrMalformed) {
 			t.Errorf("%s: %v", body, err)
 		}
 	}
@@ -128,7 +128,7 @@ func TestOtherAPIs(t *testing.T) {
 		`{"messages":[{"role":"user","content":[{"type":"text","text":"a","cache_control":{"type":"ephemeral"}}]}]}`,
 		`{"messages":[{"role":"assistant","content":[{"type":"thinking","thinking":"a"}]}]}`,
 	} {
-		if _, err := chat.Parse([]byte(body)); err != nil {
+		if _, err := chat.Parse("", []byte(body)); err != nil {
 			t.Errorf("%s: %v", body, err)
 		}
 	}

@@ -42,7 +42,7 @@ func BenchmarkRender(b *testing.B) {
 			b.ReportAllocs()
 			b.SetBytes(int64(len(c.body)))
 			for b.Loop() {
-				r, err := chat.Parse([]byte(c.body))
+				r, err := chat.Parse("", []byte(c.body))
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -61,7 +61,7 @@ func BenchmarkParse(b *testing.B) {
 			b.ReportAllocs()
 			b.SetBytes(int64(len(body)))
 			for b.Loop() {
-				if _, err := chat.Parse(body); err != nil {
+				if _, err := chat.Parse("", body); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -76,7 +76,7 @@ func BenchmarkHostile(b *testing.B) {
 		body := []byte(`{` + hi + `,"tools":[{"function":{"name":"f","parameters":` + schema + `}}]}`)
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				if r, err := chat.Parse(body); err == nil {
+				if r, err := chat.Parse("", body); err == nil {
 					_, _ = m.Render(r, nil)
 				}
 			}

@@ -3,7 +3,7 @@
 //
 //	model, err := chat.Load("/models/llama-3", chat.Options{Engine: "0.28"})
 //	...
-//	request, err := chat.ParsePath("/v1/chat/completions", body)
+//	request, err := chat.Parse("/v1/chat/completions", body)
 //	...
 //	rendering, err := model.Render(request, nil)
 //	...
@@ -34,6 +34,15 @@ import (
 
 	"github.com/kvindex/kvindex/internal/jinja"
 )
+
+// Templates and tokenizers are apart. This package gives text and never ids, and package
+// tokenize knows nothing of chats; the Indexer puts them together. A tokenizer from a
+// tokenize.Pool serves any template, and a host that renders by itself says so
+// (kvindex.Request.Rendered).
+//
+// Shared renders, and nothing is tracked. How far a text equals that of the turn before cannot
+// be seen while it is rendered: templates drop earlier reasoning, or move the tools. So the
+// earlier conversation is rendered too, for callers that ask.
 
 // Options are the version of an engine and those of its arguments that have influence
 // on the text of a chat. The zero Options are those of vLLM's main without arguments,
@@ -159,8 +168,8 @@ type Rendering struct {
 	media   []Media
 	expands []uint32 // for each of media the token that stands for it
 
-	features Features            // of the chat, if anything is excluded
-	excluded map[string]Features // by pod, whether or not the chat uses them
+	features featureSet            // of the chat, if anything is excluded
+	excluded map[string]featureSet // by pod, whether or not the chat uses them
 }
 
 // Render makes the text of a chat request. media has one item for each media part of

@@ -236,7 +236,7 @@ const hostileTemplate = `{%- macro show(s, defs) -%}{%- if s['$ref'] is defined 
 func TestHostileTools(t *testing.T) {
 	m := newModel(t, hostileTemplate, chat.Options{})
 	for name, schema := range hostileSchemas() {
-		r, err := chat.Parse([]byte(`{` + hi + `,"tools":[{"function":{"name":"f","parameters":` + schema + `}}]}`))
+		r, err := chat.Parse("", []byte(`{`+hi+`,"tools":[{"function":{"name":"f","parameters":`+schema+`}}]}`))
 		if err == nil {
 			_, err = m.Render(r, nil)
 		}

@@ -15,7 +15,7 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	request, err := chat.Parse([]byte(`{"model": "m", "cache_salt": "a user's", "messages": [
+	request, err := chat.Parse("", []byte(`{"model": "m", "cache_salt": "a user's", "messages": [
 		{"role": "user", "content": "Hi"},
 		{"role": "assistant", "content": "Hello!"},
 		{"role": "user", "content": [{"type": "text", "text": "A joke,"}, {"type": "text", "text": "please"}]}]}`))
@@ -43,7 +43,7 @@ func ExampleModel_Render() {
 	if err != nil {
 		panic(err)
 	}
-	request, err := chat.Parse([]byte(`{"messages": [
+	request, err := chat.Parse("", []byte(`{"messages": [
 		{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}]}]}`))
 	if err != nil {
 		panic(err)

@@ -12,7 +12,7 @@ import (
 // Shapes returns what the template gets of a chat request's messages, or of its
 // tools, from an engine, in a notation that tells types and order.
 func Shapes(body string, parts bool, engine string) (messages, tools string, err error) {
-	r, err := Parse([]byte(body))
+	r, err := Parse("", []byte(body))
 	if err != nil {
 		return "", "", err
 	}
@@ -76,7 +76,10 @@ func show(v jinja.Value) string {
 	return fmt.Sprint(v)
 }
 
-const MaxCached = maxCached
+const (
+	MaxCached = maxCached
+	MaxBody   = maxBody
+)
 
 // CachedTemplates returns how many templates of requests are kept.
 func (m *Model) CachedTemplates() int {
@@ -103,4 +106,18 @@ func CheckHistory() error {
 		}
 	}
 	return nil
+}
+
+// AllFeatures and FeaturesOf are allFeatures and featuresOf.
+var (
+	AllFeatures = allFeatures
+	FeaturesOf  = featuresOf
+)
+
+// Features returns the features that a chat uses; a completion has none.
+func Features(r *Request) string {
+	if r.chat == nil {
+		return ""
+	}
+	return r.chat.features.String()
 }

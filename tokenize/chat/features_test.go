@@ -3,8 +3,13 @@ package chat_test
 import (
 	"errors"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"maps"
+	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -20,7 +25,7 @@ const (
 func TestFeatures(t *testing.T) {
 	for _, c := range []struct{ body, want string }{
 		{hi, "plain"},
-		{`"prompt":"hi"`, "none"},
+		{`"prompt":"hi"`, ""},
 		{hi + `,"temperature":0.5,"add_generation_prompt":true,"tools":null,"documents":null,"chat_template_kwargs":null`, "plain"},
 		{hi + `,"add_generation_prompt":false`, "plain,no_generation_prompt"},
 		{hi + `,"add_generation_prompt":false,"continue_final_message":true`, "plain,no_generation_prompt,continue_final"},
@@ -61,7 +66,7 @@ func TestFeatures(t *testing.T) {
 		{`"messages":[{"role":"tool","tool_call_id":"1","content":"hi","name":5}]`, "plain,turns,tool_calls"},
 		{`"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]`, "plain,parts"},
 	} {
-		if got := parse(t, `{`+c.body+`}`).Features().String(); got != c.want {
+		if got := chat.Features(parse(t, `{`+c.body+`}`)); got != c.want {
 			t.Errorf("%s: %s, want %s", c.body, got, c.want)
 		}
 	}
@@ -83,23 +88,62 @@ func TestRequestKeepsNoOtherFields(t *testing.T) {
 	runtime.KeepAlive(r)
 }
 
-func TestFeaturesText(t *testing.T) {
-	for _, f := range []chat.Features{0, chat.FeaturePlain, chat.FeatureTools | chat.FeatureParts, 2*chat.FeatureKwargs - 1} {
-		text, err := f.MarshalText()
-		var back chat.Features
-		if err != nil || back.UnmarshalText(text) != nil || back != f {
-			t.Errorf("%s: %s, %v", f, back, err)
+// The features that the comment of Exclude lists are those that there are.
+func TestFeaturesAreDocumented(t *testing.T) {
+	f, err := parser.ParseFile(token.NewFileSet(), "features.go", nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var listed []string
+	for _, d := range f.Decls {
+		if d, ok := d.(*ast.FuncDecl); ok && d.Name.Name == "Exclude" {
+			for _, row := range regexp.MustCompile(`(?m)^\t(\w+) .*`).FindAllStringSubmatch(d.Doc.Text(), -1) {
+				listed = append(listed, row[1])
+				if _, implied, ok := strings.Cut(row[0], "implies "); ok && !slices.Contains(listed, implied) {
+					t.Errorf("%s implies what is not listed before it", row[0])
+				}
+			}
 		}
 	}
-	if s := (2*chat.FeatureKwargs - 1).String(); strings.Count(s, ",") != 19 || !strings.HasSuffix(s, ",kwargs") {
-		t.Error(s)
+	if !slices.Equal(listed, chat.AllFeatures) {
+		t.Errorf("listed are %v, there are %v", listed, chat.AllFeatures)
 	}
-	if s := (4 * chat.FeatureKwargs).String(); s != "0x200000" {
-		t.Error(s)
+}
+
+func TestFeatureNames(t *testing.T) {
+	m, tools := newModel(t, "{{ messages[0].content }}", chat.Options{}), parse(t, `{`+hi+hiTool+`}`)
+	excluded := func() string {
+		x, err := m.Render(tools, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return maps.Collect(x.Excluded())["a"]
 	}
-	f := chat.FeatureTools
-	if err := f.UnmarshalText([]byte("tools,boats")); err == nil || !strings.Contains(err.Error(), `"boats"`) || f != chat.FeatureTools {
-		t.Errorf("%v, %s", err, f)
+	for i, name := range chat.AllFeatures {
+		if set, err := chat.FeaturesOf([]string{name}); set != 1<<i || err != nil {
+			t.Errorf("%s: %v, %v", name, set, err)
+		}
+	}
+	if set, err := chat.FeaturesOf(chat.AllFeatures); err != nil || set.String() != strings.Join(chat.AllFeatures, ",") {
+		t.Errorf("%s, %v", set, err)
+	}
+	m.Exclude("a", chat.AllFeatures...)
+	if got := excluded(); got != "plain,tools" {
+		t.Error(got)
+	}
+	m.Exclude("a", "tools")
+	if err := m.Exclude("a", "plain", "boats"); err == nil || !strings.Contains(err.Error(), `"boats"`) || excluded() != "tools" {
+		t.Errorf("%v, and %s is excluded", err, excluded())
+	}
+	x, err := m.Render(tools, nil)
+	if allocs := testing.AllocsPerRun(100, func() {
+		for pod, f := range x.Excluded() {
+			if pod != "a" || f != "tools" {
+				t.Error(pod, f)
+			}
+		}
+	}); err != nil || allocs > 0 {
+		t.Errorf("%v allocations, %v", allocs, err)
 	}
 }
 
@@ -107,46 +151,46 @@ func TestFeaturesText(t *testing.T) {
 func TestExclude(t *testing.T) {
 	m := newModel(t, "{{ messages[0].content }}", chat.Options{})
 	plain, tools := parse(t, `{`+hi+`}`), parse(t, `{`+hi+hiTool+`}`)
-	renders := func(r *chat.Request) (pods map[string]chat.Features, err error) {
+	renders := func(r *chat.Request) (pods map[string]string, err error) {
 		x, err := m.Render(r, nil)
 		if err != nil {
 			return nil, err
 		}
 		return maps.Collect(x.Excluded()), nil
 	}
-	is := func(step string, r *chat.Request, want map[string]chat.Features) {
+	is := func(step string, r *chat.Request, want map[string]string) {
 		t.Helper()
 		if got, err := renders(r); err != nil || !maps.Equal(got, want) {
 			t.Errorf("%s: %v, %v, want %v", step, got, err, want)
 		}
 	}
 	is("nothing", tools, nil)
-	m.Exclude("a", chat.FeatureTools|chat.FeatureNames)
-	m.Exclude("b", chat.FeatureParts)
-	m.Exclude("c", chat.FeaturePlain)
-	is("pods", plain, map[string]chat.Features{"c": chat.FeaturePlain})
-	is("pods", tools, map[string]chat.Features{"a": chat.FeatureTools, "c": chat.FeaturePlain})
-	m.Exclude("", chat.FeatureTools|chat.FeatureDeveloper)
-	is("all", plain, map[string]chat.Features{"c": chat.FeaturePlain})
+	m.Exclude("a", "tools", "names")
+	m.Exclude("b", "parts")
+	m.Exclude("c", "plain")
+	is("pods", plain, map[string]string{"c": "plain"})
+	is("pods", tools, map[string]string{"a": "tools", "c": "plain"})
+	m.Exclude("", "tools", "developer")
+	is("all", plain, map[string]string{"c": "plain"})
 	if _, err := renders(tools); !errors.Is(err, chat.ErrNotScorable) || !strings.Contains(err.Error(), "tools") || strings.Contains(err.Error(), "developer") {
 		t.Error(err)
 	}
 	if x, err := m.RenderAnyway(tools, nil); err != nil || x.Text != "hi" {
 		t.Errorf("anyway: %q, %v", text(x), err)
 	}
-	m.Exclude("", 0)
+	m.Exclude("")
 	x, err := m.Render(tools, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Exclude("a", chat.FeatureParts) // in the place of tools
-	m.Exclude("c", 0)
+	m.Exclude("a", "parts") // in the place of tools
+	m.Exclude("c")
 	if got := maps.Collect(x.Excluded()); len(got) != 2 {
 		t.Errorf("what was rendered before: %v", got)
 	}
-	m.Exclude("never", 0)
+	m.Exclude("never")
 	is("taken back", tools, nil)
-	m.Exclude("", 1<<31)
+	m.Exclude("", "no feature")
 	is("no feature", tools, nil)
 }
 
@@ -155,15 +199,15 @@ func TestExcludeBound(t *testing.T) {
 	const most = 4096
 	m := newModel(t, "{{ messages[0].content }}", chat.Options{})
 	for i := range most {
-		m.Exclude(fmt.Sprint("pod-", i), chat.FeatureTools)
+		m.Exclude(fmt.Sprint("pod-", i), "tools")
 	}
-	m.Exclude("pod-0", chat.FeatureParts) // which is there
-	m.Exclude("one more", 0)
+	m.Exclude("pod-0", "parts") // which is there
+	m.Exclude("one more")
 	x, err := m.Render(parse(t, `{`+hi+hiTool+`}`), nil)
 	if err != nil || len(maps.Collect(x.Excluded())) != most-1 {
 		t.Fatal(err)
 	}
-	m.Exclude("one more", chat.FeatureNames)
+	m.Exclude("one more", "names")
 	if _, err := m.Render(parse(t, `{"messages":[{"role":"user","content":"hi","name":"ann"}]}`), nil); !errors.Is(err, chat.ErrNotScorable) {
 		t.Error(err)
 	}
@@ -180,12 +224,12 @@ func TestExcludeConcurrently(t *testing.T) {
 		pod := fmt.Sprint("pod-", i)
 		wg.Go(func() {
 			for range 100 {
-				m.Exclude(pod, chat.FeatureTools)
+				m.Exclude(pod, "tools")
 				x, err := m.Render(r, nil)
-				if err != nil || maps.Collect(x.Excluded())[pod] != chat.FeatureTools {
+				if err != nil || maps.Collect(x.Excluded())[pod] != "tools" {
 					t.Error(pod, err)
 				}
-				m.Exclude(pod, 0)
+				m.Exclude(pod)
 			}
 		})
 	}

@@ -34,7 +34,7 @@ func FuzzParse(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		r, err := chat.Parse(body)
+		r, err := chat.Parse("", body)
 		if err != nil {
 			if !errors.Is(err, chat.ErrMalformed) && !errors.Is(err, chat.ErrNotScorable) {
 				t.Fatal(err)

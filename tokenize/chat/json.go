@@ -11,9 +11,8 @@ import (
 	"github.com/kvindex/kvindex/internal/jinja"
 )
 
-// MaxBody is the length of the longest request that Parse reads, in bytes, with the
-// images that are written in it.
-const MaxBody = 32 << 20
+// maxBody is the length of the longest request that Parse reads, in bytes.
+const maxBody = 32 << 20
 
 var (
 	inf = math.Inf(1)

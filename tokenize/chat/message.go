@@ -1,3 +1,8 @@
+// vLLM's reading of a request, not OpenAI's. Tools go through the engine's model classes and
+// come out in their field order; a conversation reaches the template as dicts in the order in
+// which the engine builds them; arguments of tool calls are parsed. The package does so with
+// its own JSON decoder, because key order and the form of numbers show in the text.
+
 package chat
 
 import (
@@ -20,7 +25,7 @@ type message struct {
 	toolCallID jinja.Value // a string or nil, if hasID
 	hasID      bool
 	name       jinja.Value // a string, or nil
-	features   Features
+	features   featureSet
 	rare       *rareMessage
 }
 
@@ -135,7 +140,7 @@ func (m *message) parseName(o *jinja.Dict) error {
 	v, ok := o.Lookup("name")
 	if _, text := v.(string); text {
 		m.name = v
-		m.features |= FeatureNames
+		m.features |= featureNames
 		return nil
 	}
 	if _, id := optional(o, "tool_call_id").(string); !ok || m.role == "tool" && id {
@@ -151,7 +156,7 @@ func (m *message) parseReasoning(o *jinja.Dict) error {
 			return unscored(name, "%s, not a string", kind(v))
 		}
 		if v != nil {
-			m.features |= FeatureReasoning
+			m.features |= featureReasoning
 		}
 		switch {
 		case name == "reasoning":
@@ -181,7 +186,7 @@ func (m *message) parseContent(o *jinja.Dict) error {
 	case string:
 		m.content = []part{{text: v}}
 	case *jinja.List:
-		m.features |= FeatureParts
+		m.features |= featureParts
 		m.content = make([]part, len(v.Items))
 		for i, item := range v.Items {
 			f, err := m.content[i].parse(item)
@@ -224,11 +229,11 @@ var partFields = map[string]bool{
 	"name": true, "thinking": true, "closed": true,
 }
 
-func (p *part) parse(v jinja.Value) (Features, error) {
+func (p *part) parse(v jinja.Value) (featureSet, error) {
 	switch v := v.(type) {
 	case string:
 		p.text, p.rare = v, &rarePart{bare: true}
-		return FeatureStringParts, nil
+		return featureStringParts, nil
 	case *jinja.Dict:
 		if err := p.parseObject(v); err != nil {
 			return 0, err
@@ -310,7 +315,7 @@ func (m *message) parseToolCalls(o *jinja.Dict, n *counts) error {
 	}
 	m.toolCalls = &jinja.List{Items: make([]jinja.Value, len(calls.Items))}
 	if len(calls.Items) == 0 {
-		m.features |= FeatureEmptyCalls
+		m.features |= featureEmptyCalls
 	}
 	for i, item := range calls.Items {
 		call, odd, err := parseToolCall(item, n)
@@ -318,9 +323,9 @@ func (m *message) parseToolCalls(o *jinja.Dict, n *counts) error {
 			return within(err, "tool_calls[%d]", i)
 		}
 		m.toolCalls.Items[i] = call
-		m.features |= FeatureToolCalls
+		m.features |= featureToolCalls
 		if odd != nil {
-			m.features |= FeatureArguments
+			m.features |= featureArguments
 			odd.call = i
 			r := m.rarely()
 			r.odd = append(r.odd, *odd)

@@ -44,30 +44,29 @@ type conversation struct {
 	continueFinal       bool
 	mediaOptions        string // a field that changes what becomes of media
 	media               int    // parts
-	features            Features
+	features            featureSet
 }
 
-// Parse is ParsePath without a path.
-func Parse(body []byte) (*Request, error) { return ParsePath("", body) }
-
-// ParsePath reads the body of a chat or completion request of OpenAI's API. path is the
+// Parse reads the body of a chat or completion request of OpenAI's API. path is the
 // path of the HTTP request, such as "/v1/chat/completions"; it may have a prefix and a
 // query. The body of another API is an error that wraps ErrNotScorable and names the
 // API. If path is empty or not known, a body with "messages" is a chat, and a body with
 // "prompt" a completion; the body of another API is then taken for one of them if none
 // of its fields shows what it is.
 //
-// Of fields that have influence on the text, ParsePath accepts and refuses what vLLM
+// A body of more than 32 MiB, with the images that are written in it, is ErrNotScorable.
+//
+// Of fields that have influence on the text, Parse accepts and refuses what vLLM
 // does (entrypoints/openai/chat_completion/protocol.py and completion/protocol.py).
 // Where versions differ, Model.Render decides. It ignores other fields. The Request
 // keeps nothing of body.
-func ParsePath(path string, body []byte) (*Request, error) {
+func Parse(path string, body []byte) (*Request, error) {
 	api := apiOf(path)
 	if api > completions {
 		return nil, notScorable("it was sent to %s, whose bodies are not read", api)
 	}
-	if len(body) > MaxBody {
-		return nil, notScorable("longer than %d bytes", MaxBody)
+	if len(body) > maxBody {
+		return nil, notScorable("longer than %d bytes", maxBody)
 	}
 	if !utf8.Valid(body) {
 		return nil, malformed("not UTF-8")

@@ -86,7 +86,7 @@ func TestParseErrors(t *testing.T) {
 		{`{"prompt":"a","suffix":"b"}`, `malformed: suffix: no engine takes one`},
 		{`{"prompt":"a","prompt_embeds":"b"}`, `not scorable: prompt_embeds: what an engine makes of it is not known here`},
 	} {
-		_, err := chat.Parse([]byte(c.body))
+		_, err := chat.Parse("", []byte(c.body))
 		if err == nil || err.Error() != c.want {
 			t.Errorf("%s: %v", c.body, err)
 			continue
@@ -99,7 +99,7 @@ func TestParseErrors(t *testing.T) {
 			t.Errorf("%s: %v does not wrap %v", c.body, err, sentinel)
 		}
 	}
-	if _, err := chat.Parse(make([]byte, chat.MaxBody+1)); !errors.Is(err, chat.ErrNotScorable) {
+	if _, err := chat.Parse("", make([]byte, chat.MaxBody+1)); !errors.Is(err, chat.ErrNotScorable) {
 		t.Errorf("a long body: %v", err)
 	}
 }
@@ -124,7 +124,7 @@ func TestParse(t *testing.T) {
 		parse(t, `{`+hi+`,"n":`+n+`}`)
 	}
 	for _, n := range []string{`""`, `"1."`, `"1__0"`, `"0x1"`, `1e20`, `NaN`, `{}`} {
-		if _, err := chat.Parse([]byte(`{` + hi + `,"n":` + n + `}`)); !errors.Is(err, chat.ErrMalformed) {
+		if _, err := chat.Parse("", []byte(`{`+hi+`,"n":`+n+`}`)); !errors.Is(err, chat.ErrMalformed) {
 			t.Errorf("n of %s: %v", n, err)
 		}
 	}
@@ -160,7 +160,7 @@ func TestParseCountsAllOfARequest(t *testing.T) {
 		{"some long integers", calls(60, digits), nil},
 		{"many long integers", calls(70, digits), chat.ErrNotScorable},
 	} {
-		if _, err := chat.Parse([]byte(c.body)); !errors.Is(err, c.want) {
+		if _, err := chat.Parse("", []byte(c.body)); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
 	}

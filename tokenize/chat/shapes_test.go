@@ -151,7 +151,7 @@ func TestContinueParts(t *testing.T) {
 
 func parse(tb testing.TB, body string) *chat.Request {
 	tb.Helper()
-	r, err := chat.Parse([]byte(body))
+	r, err := chat.Parse("", []byte(body))
 	if err != nil {
 		tb.Fatalf("%s: %v", body, err)
 	}

@@ -42,7 +42,7 @@ func render(t *testing.T, o chat.Options, template, body string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := chat.Parse([]byte(body))
+	r, err := chat.Parse("", []byte(body))
 	if err != nil {
 		return err.Error()
 	}

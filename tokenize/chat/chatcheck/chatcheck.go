@@ -7,7 +7,7 @@
 //	report, err := engine.Check(ctx, model, tokenizer)
 //	...
 //	fmt.Println(report)
-//	model.Exclude("pod-a", report.Differs())
+//	err = model.Exclude("pod-a", report.Differs()...)
 package chatcheck
 
 import (
@@ -20,6 +20,12 @@ import (
 	"github.com/kvindex/kvindex/tokenize"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
+
+// A check has no consequence by itself. An engine that differs in tools renders all other
+// chats alike, and one that is busy has said nothing. So a check reports, and the host
+// excludes. A feature has a conversation of nothing but it and what it implies. A conversation
+// that differs is laid to its own feature, unless another feature that it uses differs by
+// itself: a chat without the features that differ has only parts that were found equal.
 
 // An Engine is a running vLLM that serves a model. It cannot be SGLang, whose /tokenize
 // takes no chats.
@@ -44,7 +50,7 @@ type Engine struct {
 // An engine that cannot be reached, is busy, or answers anything but tokens or a
 // refusal (400, 422) is an error. So is an error of the tokenizer. The report is nil
 // then, with one exception: if the engine has failed (500, 501) at some conversations
-// but not at the first one, there is a report in which these have NoAnswer, and the
+// but not at the first one, there is a report in which these have "no answer", and the
 // error is that of the first of them.
 //
 // The engine is asked by vLLM's /tokenize, which makes texts as its chat API does, but
@@ -66,13 +72,13 @@ func (e Engine) Check(ctx context.Context, m *chat.Model, t tokenize.Tokenizer) 
 	for i, c := range conversations {
 		a, err := p.ask(ctx, m, t, c)
 		var f *failure
-		if i == 0 && a.Outcome == EngineRefuses || i == 0 && a.Outcome == BothRefuse {
+		if i == 0 && a.Outcome == engineRefuses || i == 0 && a.Outcome == bothRefuse {
 			err = fmt.Errorf("%s takes no chat: %s (SGLang's /tokenize takes none; vLLM's needs a chat template)", p.base, a.Engine.Refusal)
 		}
 		switch {
 		case err == nil:
 		case i > 0 && errors.As(err, &f):
-			a.Outcome, a.Difference = NoAnswer, f.Error()
+			a.Outcome, a.Difference = noAnswer, f.Error()
 			if failed == nil {
 				failed = fmt.Errorf("chatcheck: %s: %w", c.name, err)
 			}
@@ -87,11 +93,11 @@ func (e Engine) Check(ctx context.Context, m *chat.Model, t tokenize.Tokenizer) 
 // ask compares one conversation.
 func (p *port) ask(ctx context.Context, m *chat.Model, t tokenize.Tokenizer, c conversation) (a Conversation, err error) {
 	body := `{"model":` + p.name + "," + c.fields + "}"
-	a = Conversation{Name: c.name, Feature: c.feature, Features: chat.FeaturePlain | c.feature | c.with, Request: body}
+	a = Conversation{Name: c.name, Feature: c.feature, Features: c.features(), Request: body, Outcome: equal}
 	if a.Engine.Tokens, a.Engine.Refusal, err = p.tokens(ctx, body); err != nil {
 		return a, err
 	}
-	request, refusal := chat.Parse([]byte(body))
+	request, refusal := chat.Parse("", []byte(body))
 	if refusal == nil {
 		var x *chat.Rendering
 		if x, refusal = m.RenderAnyway(request, nil); refusal == nil {
@@ -106,20 +112,20 @@ func (p *port) ask(ctx context.Context, m *chat.Model, t tokenize.Tokenizer, c c
 	}
 	switch {
 	case errors.Is(refusal, chat.ErrNotScorable):
-		a.Outcome = NotScorable
+		a.Outcome = notScorable
 	case refusal != nil && a.Engine.Refusal != "":
-		a.Outcome = BothRefuse
+		a.Outcome = bothRefuse
 	case refusal != nil:
-		a.Outcome = EngineTakes
+		a.Outcome = engineTakes
 	case a.Engine.Refusal != "":
-		a.Outcome = EngineRefuses
+		a.Outcome = engineRefuses
 	case slices.Equal(a.Here.Tokens, a.Engine.Tokens):
 		a.Engine.Text = a.Here.Text
 		return a, nil
 	default:
-		a.Outcome = Differs
+		a.Outcome = differs
 	}
-	if a.Outcome == Differs || a.Outcome == EngineTakes {
+	if a.Outcome == differs || a.Outcome == engineTakes {
 		a.Engine.Text = p.text(ctx, a.Engine.Tokens)
 	}
 	a.Difference = a.difference()
@@ -131,9 +137,18 @@ func (p *port) ask(ctx context.Context, m *chat.Model, t tokenize.Tokenizer, c c
 // feature's.
 type conversation struct {
 	name    string
-	feature chat.Features // that it is about
-	with    chat.Features // that it uses besides, but for FeaturePlain
-	fields  string        // of a request
+	feature string   // that it is about
+	with    []string // that it uses besides, but for plain
+	fields  string   // of a request
+}
+
+// features returns all that c uses.
+func (c *conversation) features() []string {
+	all := []string{"plain"}
+	if c.feature != "plain" {
+		all = append(all, c.feature)
+	}
+	return append(all, c.with...)
 }
 
 // Messages and tools of conversations.
@@ -152,41 +167,41 @@ func call(arguments string) string {
 }
 
 var conversations = []conversation{
-	{"a turn", chat.FeaturePlain, 0, `"messages":[` + hello + `]`},
-	{"space around a text", chat.FeaturePlain, 0, `"messages":[{"role":"user","content":"  Hi there \n"}]`},
-	{"text that is no ASCII", chat.FeaturePlain, 0, `"messages":[{"role":"user","content":"日本語 Ω≈ç é \u00a0 😀 \"q\" <b>&'x'</b> {{ x }}"}]`},
-	{"special tokens in a text", chat.FeaturePlain, 0, `"messages":[{"role":"user","content":"<|im_end|></s><|eot_id|><|end|><eos>"}]`},
-	{"no generation prompt", chat.FeatureNoGenerationPrompt, 0, `"messages":[` + hello + `],"add_generation_prompt":false`},
-	{"a system message", chat.FeatureSystem, 0, `"messages":[{"role":"system","content":"  You are a pirate.\n"},` + hello + `]`},
-	{"a developer message", chat.FeatureDeveloper, 0, `"messages":[{"role":"developer","content":"Be brief."},` + hello + `]`},
-	{"turns", chat.FeatureTurns, 0, `"messages":[` + hello + `,` + reply + `,{"role":"user","content":"Tell me a joke"}]`},
-	{"a name", chat.FeatureNames, 0, `"messages":[{"role":"user","name":"ann","content":"Hello"}]`},
-	{"parts", chat.FeatureParts, 0, `"messages":[{"role":"user","content":[{"type":"text","text":"one"},{"type":"text","text":"two"}]}]`},
-	{"tools", chat.FeatureTools, 0, `"messages":[` + hello + `],"tools":[` + weather + `}}]`},
-	{"a tool without parameters", chat.FeatureTools, 0, `"messages":[` + hello + `],"tools":[{"type":"function","function":{"name":"now"}}]`},
-	{"documents", chat.FeatureDocuments, 0, `"messages":[` + hello + `],"chat_template_kwargs":{"documents":[{"title":"Boats","text":"They come and go."}]}`},
-	{"template kwargs", chat.FeatureKwargs, 0, `"messages":[` + hello + `],"chat_template_kwargs":{"enable_thinking":false,"thinking":false}`},
+	{"a turn", "plain", nil, `"messages":[` + hello + `]`},
+	{"space around a text", "plain", nil, `"messages":[{"role":"user","content":"  Hi there \n"}]`},
+	{"text that is no ASCII", "plain", nil, `"messages":[{"role":"user","content":"日本語 Ω≈ç é \u00a0 😀 \"q\" <b>&'x'</b> {{ x }}"}]`},
+	{"special tokens in a text", "plain", nil, `"messages":[{"role":"user","content":"<|im_end|></s><|eot_id|><|end|><eos>"}]`},
+	{"no generation prompt", "no_generation_prompt", nil, `"messages":[` + hello + `],"add_generation_prompt":false`},
+	{"a system message", "system", nil, `"messages":[{"role":"system","content":"  You are a pirate.\n"},` + hello + `]`},
+	{"a developer message", "developer", nil, `"messages":[{"role":"developer","content":"Be brief."},` + hello + `]`},
+	{"turns", "turns", nil, `"messages":[` + hello + `,` + reply + `,{"role":"user","content":"Tell me a joke"}]`},
+	{"a name", "names", nil, `"messages":[{"role":"user","name":"ann","content":"Hello"}]`},
+	{"parts", "parts", nil, `"messages":[{"role":"user","content":[{"type":"text","text":"one"},{"type":"text","text":"two"}]}]`},
+	{"tools", "tools", nil, `"messages":[` + hello + `],"tools":[` + weather + `}}]`},
+	{"a tool without parameters", "tools", nil, `"messages":[` + hello + `],"tools":[{"type":"function","function":{"name":"now"}}]`},
+	{"documents", "documents", nil, `"messages":[` + hello + `],"chat_template_kwargs":{"documents":[{"title":"Boats","text":"They come and go."}]}`},
+	{"template kwargs", "kwargs", nil, `"messages":[` + hello + `],"chat_template_kwargs":{"enable_thinking":false,"thinking":false}`},
 
-	{"the final message continued", chat.FeatureContinueFinal, chat.FeatureNoGenerationPrompt, `"messages":[{"role":"user","content":"Write, "}],` + continued},
-	{"the assistant's final message continued", chat.FeatureContinueFinal, chat.FeatureNoGenerationPrompt | chat.FeatureTurns, `"messages":[` + hello + `,{"role":"assistant","content":"Sure, "}],` + continued},
-	{"Claude Code's billing header", chat.FeatureBillingHeader, chat.FeatureSystem, `"messages":[{"role":"system","content":"x-anthropic-billing-header: cc_version=2.1.77; cch=1f2e3;\nBe brief."},` + hello + `]`},
-	{"reasoning", chat.FeatureReasoning, chat.FeatureTurns, `"messages":[` + hello + `,{"role":"assistant","content":"Hi!","reasoning":"a greeting"}]`},
-	{"reasoning before the last turn", chat.FeatureReasoning, chat.FeatureTurns, `"messages":[` + hello + `,{"role":"assistant","content":"Hi!","reasoning":"a greeting"},` + hello + `]`},
-	{"a part with an unknown field", chat.FeaturePartFields, chat.FeatureParts, `"messages":[{"role":"user","content":[{"type":"text","text":"one","cache_control":{"type":"ephemeral"}},{"type":"text","text":"two"}]}]`},
-	{"a part without text", chat.FeatureEmptyParts, chat.FeatureParts, `"messages":[{"role":"user","content":[{"type":"text","text":null},{"type":"text","text":"two"}]}]`},
-	{"a part with an empty text", chat.FeatureEmptyParts, chat.FeatureParts, `"messages":[{"role":"user","content":[{"type":"text","text":"one"},{"type":"text","text":""},{"type":"text","text":"two"}]}]`},
-	{"a string among parts", chat.FeatureStringParts, chat.FeatureParts, `"messages":[{"role":"user","content":["one",{"type":"text","text":"two"}]}]`},
-	{"a tool with an unknown field", chat.FeatureToolFields, chat.FeatureTools, `"messages":[` + hello + `],"tools":[` + weather + `,"x-note":"y"}}]`},
-	{"a strict tool", chat.FeatureToolFields, chat.FeatureTools, `"messages":[` + hello + `],"tools":[` + weather + `,"strict":true}}]`},
-	{"an empty list of tool calls", chat.FeatureEmptyCalls, chat.FeatureTurns, `"messages":[` + hello + `,{"role":"assistant","content":"Hi!","tool_calls":[]},` + hello + `]`},
-	{"a tool call", chat.FeatureToolCalls, chat.FeatureTurns, call(`"{\"city\": \"Zürich\", \"days\": 3}"`)},
-	{"a tool call among tools", chat.FeatureToolCalls, chat.FeatureTurns | chat.FeatureTools, call(`"{\"city\": \"Zürich\"}"`) + `,"tools":[` + weather + `}}]`},
-	{"arguments that are null", chat.FeatureArguments, chat.FeatureTurns | chat.FeatureToolCalls, call(`"null"`)},
-	{"arguments that are a list", chat.FeatureArguments, chat.FeatureTurns | chat.FeatureToolCalls, call(`"[1, \"a\"]"`)},
-	{"arguments that are a number", chat.FeatureArguments, chat.FeatureTurns | chat.FeatureToolCalls, call(`"7"`)},
-	{"arguments that are a string", chat.FeatureArguments, chat.FeatureTurns | chat.FeatureToolCalls, call(`"\"Zürich\""`)},
-	{"arguments that are empty", chat.FeatureArguments, chat.FeatureTurns | chat.FeatureToolCalls, call(`""`)},
-	{"arguments that are no JSON", chat.FeatureArguments, chat.FeatureTurns | chat.FeatureToolCalls, call(`"{\"city\": "`)},
+	{"the final message continued", "continue_final", []string{"no_generation_prompt"}, `"messages":[{"role":"user","content":"Write, "}],` + continued},
+	{"the assistant's final message continued", "continue_final", []string{"no_generation_prompt", "turns"}, `"messages":[` + hello + `,{"role":"assistant","content":"Sure, "}],` + continued},
+	{"Claude Code's billing header", "billing_header", []string{"system"}, `"messages":[{"role":"system","content":"x-anthropic-billing-header: cc_version=2.1.77; cch=1f2e3;\nBe brief."},` + hello + `]`},
+	{"reasoning", "reasoning", []string{"turns"}, `"messages":[` + hello + `,{"role":"assistant","content":"Hi!","reasoning":"a greeting"}]`},
+	{"reasoning before the last turn", "reasoning", []string{"turns"}, `"messages":[` + hello + `,{"role":"assistant","content":"Hi!","reasoning":"a greeting"},` + hello + `]`},
+	{"a part with an unknown field", "part_fields", []string{"parts"}, `"messages":[{"role":"user","content":[{"type":"text","text":"one","cache_control":{"type":"ephemeral"}},{"type":"text","text":"two"}]}]`},
+	{"a part without text", "empty_parts", []string{"parts"}, `"messages":[{"role":"user","content":[{"type":"text","text":null},{"type":"text","text":"two"}]}]`},
+	{"a part with an empty text", "empty_parts", []string{"parts"}, `"messages":[{"role":"user","content":[{"type":"text","text":"one"},{"type":"text","text":""},{"type":"text","text":"two"}]}]`},
+	{"a string among parts", "string_parts", []string{"parts"}, `"messages":[{"role":"user","content":["one",{"type":"text","text":"two"}]}]`},
+	{"a tool with an unknown field", "tool_fields", []string{"tools"}, `"messages":[` + hello + `],"tools":[` + weather + `,"x-note":"y"}}]`},
+	{"a strict tool", "tool_fields", []string{"tools"}, `"messages":[` + hello + `],"tools":[` + weather + `,"strict":true}}]`},
+	{"an empty list of tool calls", "empty_calls", []string{"turns"}, `"messages":[` + hello + `,{"role":"assistant","content":"Hi!","tool_calls":[]},` + hello + `]`},
+	{"a tool call", "tool_calls", []string{"turns"}, call(`"{\"city\": \"Zürich\", \"days\": 3}"`)},
+	{"a tool call among tools", "tool_calls", []string{"turns", "tools"}, call(`"{\"city\": \"Zürich\"}"`) + `,"tools":[` + weather + `}}]`},
+	{"arguments that are null", "arguments", []string{"turns", "tool_calls"}, call(`"null"`)},
+	{"arguments that are a list", "arguments", []string{"turns", "tool_calls"}, call(`"[1, \"a\"]"`)},
+	{"arguments that are a number", "arguments", []string{"turns", "tool_calls"}, call(`"7"`)},
+	{"arguments that are a string", "arguments", []string{"turns", "tool_calls"}, call(`"\"Zürich\""`)},
+	{"arguments that are empty", "arguments", []string{"turns", "tool_calls"}, call(`""`)},
+	{"arguments that are no JSON", "arguments", []string{"turns", "tool_calls"}, call(`"{\"city\": "`)},
 }
 
 const continued = `"add_generation_prompt":false,"continue_final_message":true`

@@ -18,7 +18,9 @@ func ExampleEngine_Check() {
 			return
 		}
 		fmt.Println(report)
-		model.Exclude(pod, report.Differs())
+		if err := model.Exclude(pod, report.Differs()...); err != nil {
+			fmt.Println(err)
+		}
 	}
 	onStart(context.Background(), "pod-a", "10.0.0.7:8000", nil, nil)
 	// Output: chatcheck: the address "10.0.0.7:8000" has no scheme: is it http://10.0.0.7:8000 or https://10.0.0.7:8000?

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
 // A Report says how an engine's tokens compare with those that are told here. It is
@@ -19,10 +17,20 @@ type Report struct {
 // A Conversation is one of a Report.
 type Conversation struct {
 	Name     string
-	Feature  chat.Features // what it is about
-	Features chat.Features // all that it uses
-	Request  string        // the body, as it was sent
-	Outcome  Outcome
+	Feature  string   // what it is about, as in chat.Model.Exclude
+	Features []string // all that it uses
+	Request  string   // the body, as it was sent
+
+	// Outcome is how it compares. Of these, the second, third and fourth are differences:
+	//
+	//	equal
+	//	differs            the tokens differ
+	//	engine refuses     the engine refuses what is taken here
+	//	engine takes       the engine takes what is refused here
+	//	both refuse        which is no difference
+	//	not scorable here  so that nothing would be claimed
+	//	no answer          the engine failed at it
+	Outcome string
 
 	Here, Engine Side
 
@@ -41,43 +49,20 @@ type Side struct {
 	Refusal string // why there are no tokens
 }
 
-// Outcome is how a conversation compares. It has its String in JSON.
-type Outcome uint8
-
-// The outcomes. Differs, EngineRefuses and EngineTakes are differences.
+// The outcomes.
 const (
-	Equal         Outcome = iota
-	Differs               // the tokens differ
-	EngineRefuses         // the engine refuses what is taken here
-	EngineTakes           // the engine takes what is refused here
-	BothRefuse            // which is no difference
-	NotScorable           // not scorable here, so that nothing would be claimed
-	NoAnswer              // the engine failed at it
+	equal         = "equal"
+	differs       = "differs"
+	engineRefuses = "engine refuses"
+	engineTakes   = "engine takes"
+	bothRefuse    = "both refuse"
+	notScorable   = "not scorable here"
+	noAnswer      = "no answer"
 )
 
-var outcomeNames = []string{"equal", "differs", "engine refuses", "engine takes", "both refuse", "not scorable here", "no answer"}
-
-func (o Outcome) String() string {
-	if int(o) < len(outcomeNames) {
-		return outcomeNames[o]
-	}
-	return fmt.Sprintf("outcome %d", uint8(o))
+func (c *Conversation) differs() bool {
+	return c.Outcome == differs || c.Outcome == engineRefuses || c.Outcome == engineTakes
 }
-
-// MarshalText returns the String of o.
-func (o Outcome) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
-
-// UnmarshalText reads what MarshalText has written.
-func (o *Outcome) UnmarshalText(text []byte) error {
-	i := slices.Index(outcomeNames, string(text))
-	if i < 0 {
-		return fmt.Errorf("chatcheck: %.60q is no outcome", text)
-	}
-	*o = Outcome(i)
-	return nil
-}
-
-func (o Outcome) differs() bool { return o == Differs || o == EngineRefuses || o == EngineTakes }
 
 // Differs returns the features that differ, for [chat.Model.Exclude]; none if all
 // that was compared is equal.
@@ -85,44 +70,48 @@ func (o Outcome) differs() bool { return o == Differs || o == EngineRefuses || o
 // A conversation that differs is laid to the feature that it is about, unless
 // another that it uses differs by itself: so chats that use none of what Differs
 // returns are, by these conversations, the engine's.
-func (r *Report) Differs() chat.Features {
-	f, _ := r.differs()
-	return f
+func (r *Report) Differs() []string {
+	features, _ := r.differs()
+	return features
 }
 
 // differs returns also the conversations that show it.
-func (r *Report) differs() (f chat.Features, shown []*Conversation) {
+func (r *Report) differs() (features []string, shown []*Conversation) {
 	for i := range r.Conversations {
-		if c := &r.Conversations[i]; c.Outcome.differs() && c.Features&^c.Feature&f == 0 {
-			f |= c.Feature
-			shown = append(shown, c)
+		c := &r.Conversations[i]
+		if !c.differs() || slices.ContainsFunc(c.Features, func(f string) bool { return f != c.Feature && slices.Contains(features, f) }) {
+			continue
 		}
+		if !slices.Contains(features, c.Feature) {
+			features = append(features, c.Feature)
+		}
+		shown = append(shown, c)
 	}
-	return f, shown
+	return features, shown
 }
 
 // String says what differs, with where and the request, and what was not compared.
 // It is one line if all is equal.
 func (r *Report) String() string {
-	var equal int
+	var same int
 	var also []string
 	var b, rest strings.Builder
-	f, shown := r.differs()
+	features, shown := r.differs()
 	for i := range r.Conversations {
 		switch c := &r.Conversations[i]; {
-		case c.Outcome == Equal:
-			equal++
-		case !c.Outcome.differs():
+		case c.Outcome == equal:
+			same++
+		case !c.differs():
 			fmt.Fprintf(&rest, "\nnot compared: %s (%s): %s: %s", c.Name, c.Feature, c.Outcome, c.Difference)
 		case !slices.Contains(shown, c):
 			also = append(also, c.Name)
 		}
 	}
-	fmt.Fprintf(&b, "%s at %s: %d of %d conversations are equal, ", r.Model, r.URL, equal, len(r.Conversations))
-	if f == 0 {
+	fmt.Fprintf(&b, "%s at %s: %d of %d conversations are equal, ", r.Model, r.URL, same, len(r.Conversations))
+	if features == nil {
 		b.WriteString("none differs")
 	} else {
-		b.WriteString("what differs is " + f.String())
+		b.WriteString("what differs is " + strings.Join(features, ","))
 	}
 	for _, c := range shown {
 		fmt.Fprintf(&b, "\n%s (%s): %s: %s\n  asked: %s", c.Name, c.Feature, c.Outcome, c.Difference, c.Request)
@@ -136,13 +125,13 @@ func (r *Report) String() string {
 // difference says in words how the two sides differ.
 func (c *Conversation) difference() string {
 	switch c.Outcome {
-	case NotScorable:
+	case notScorable:
 		return c.Here.Refusal
-	case BothRefuse:
+	case bothRefuse:
 		return "here " + c.Here.Refusal + "; in the engine " + c.Engine.Refusal
-	case EngineTakes:
+	case engineTakes:
 		return "here " + c.Here.Refusal
-	case EngineRefuses:
+	case engineRefuses:
 		return "in the engine " + c.Engine.Refusal
 	}
 	return c.firstToken() + c.firstByte()

@@ -1,4 +1,5 @@
-package chat
+// Package chats has the chat templates of models, by the names of the models.
+package chats
 
 import (
 	"context"
@@ -7,9 +8,10 @@ import (
 	"time"
 
 	"github.com/kvindex/kvindex/tokenize"
+	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// Models loads the Model of each name when it is first asked for. The zero value reads
+// Models loads the chat.Model of each name when it is first asked for. The zero value reads
 // the local HuggingFace cache. It is safe for concurrent use. Do not copy it after its
 // first use.
 type Models struct {
@@ -18,8 +20,8 @@ type Models struct {
 	// request, and never ends, because other requests may wait for the same model. If
 	// 1,024 calls of Find hang, no other model is loaded.
 	Find func(ctx context.Context, model string) (dir string, err error)
-	// Options returns the Options of a model. With nil they are zero for all models.
-	Options func(model string) Options
+	// Options returns the chat.Options of a model. With nil they are zero for all models.
+	Options func(model string) chat.Options
 
 	now   func() time.Time // nil: time.Now; for tests
 	mu    sync.Mutex       // guards loads
@@ -29,7 +31,7 @@ type Models struct {
 // A load is a model that is loaded, or being so.
 type load struct {
 	done  chan struct{} // closed when model and err are there
-	model *Model
+	model *chat.Model
 	err   error
 	used  time.Time // last; guarded by Models.mu
 	ended time.Time // of an error; guarded by Models.mu
@@ -46,7 +48,7 @@ const (
 // Model returns the Model of a name, and waits until it is loaded or ctx ends. The
 // loading goes on without the caller, once for all callers that wait. After an error,
 // calls return the same error for one second.
-func (s *Models) Model(ctx context.Context, name string) (*Model, error) {
+func (s *Models) Model(ctx context.Context, name string) (*chat.Model, error) {
 	l, err := s.load(ctx, name)
 	if err != nil {
 		return nil, err
@@ -110,7 +112,7 @@ func (l *load) loading() bool {
 	}
 }
 
-func (s *Models) read(ctx context.Context, name string) (*Model, error) {
+func (s *Models) read(ctx context.Context, name string) (*chat.Model, error) {
 	find := s.Find
 	if find == nil {
 		find = tokenize.Hub{}.Find
@@ -119,11 +121,11 @@ func (s *Models) read(ctx context.Context, name string) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	var o Options
+	var o chat.Options
 	if s.Options != nil {
 		o = s.Options(name)
 	}
-	return Load(dir, o)
+	return chat.Load(dir, o)
 }
 
 // fill does a load and lets those go on who wait for it.

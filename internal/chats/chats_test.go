@@ -1,32 +1,42 @@
-package chat_test
+package chats_test
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/kvindex/kvindex/internal/chats"
 	"github.com/kvindex/kvindex/tokenize"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// plainModel is the files of a model with a template.
-func plainModel(template string) map[string]string {
-	return map[string]string{
+// folder returns the folder of a model with a template.
+func folder(t *testing.T, template string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, content := range map[string]string{
 		"tokenizer_config.json": `{"tokenizer_class": "PreTrainedTokenizerFast", "added_tokens_decoder": {}}`,
 		"chat_template.jinja":   template,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
+	return dir
 }
 
 // All who ask for a model while it is loaded get the one that is loaded.
 func TestModelsLoadOnce(t *testing.T) {
-	dir := folder(t, plainModel("{{ messages[0].content }}"))
+	dir := folder(t, "{{ messages[0].content }}")
 	var finds atomic.Int32
 	found, release := make(chan struct{}), make(chan struct{})
-	s := &chat.Models{Find: func(context.Context, string) (string, error) {
+	s := &chats.Models{Find: func(context.Context, string) (string, error) {
 		if finds.Add(1) == 1 {
 			close(found)
 		}
@@ -61,10 +71,10 @@ func TestModelsLoadOnce(t *testing.T) {
 // Who waits does so within its context, also the first, and whatever Find does. What
 // was begun goes on for others.
 func TestModelsWaitWithinContext(t *testing.T) {
-	dir := folder(t, plainModel("x"))
+	dir := folder(t, "x")
 	var finds atomic.Int32
 	release := make(chan struct{})
-	s := &chat.Models{Find: func(ctx context.Context, _ string) (string, error) {
+	s := &chats.Models{Find: func(ctx context.Context, _ string) (string, error) {
 		finds.Add(1)
 		<-release
 		return dir, ctx.Err()
@@ -100,15 +110,15 @@ func (c *watched) Done() <-chan struct{} {
 
 // Only so many models are being loaded, and none of them makes room for another.
 func TestModelsBusy(t *testing.T) {
-	dir := folder(t, plainModel("x"))
+	dir := folder(t, "x")
 	release := make(chan struct{})
-	s := &chat.Models{Find: func(context.Context, string) (string, error) {
+	s := &chats.Models{Find: func(context.Context, string) (string, error) {
 		<-release
 		return dir, nil
 	}}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	for i := range chat.MaxModels {
+	for i := range chats.MaxModels {
 		if _, err := s.Model(ended, fmt.Sprint(i)); !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
 		}
@@ -117,12 +127,12 @@ func TestModelsBusy(t *testing.T) {
 		t.Errorf("one more: %v", err)
 	}
 	close(release)
-	for i := range chat.MaxModels {
+	for i := range chats.MaxModels {
 		if _, err := s.Model(t.Context(), fmt.Sprint(i)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.Model(t.Context(), "one more"); err != nil || s.Remembered() != chat.MaxModels {
+	if _, err := s.Model(t.Context(), "one more"); err != nil || s.Remembered() != chats.MaxModels {
 		t.Errorf("one more, when all are loaded: %v, %d", err, s.Remembered())
 	}
 }
@@ -131,7 +141,7 @@ func TestModelsBusy(t *testing.T) {
 func TestModelsBounds(t *testing.T) {
 	missing := errors.New("missing")
 	finds := 0
-	s := &chat.Models{Find: func(context.Context, string) (string, error) {
+	s := &chats.Models{Find: func(context.Context, string) (string, error) {
 		finds++
 		return "", missing
 	}}
@@ -145,19 +155,19 @@ func TestModelsBounds(t *testing.T) {
 			t.Fatalf("attempt %d: %v after %d searches, want %d", i, err, finds, want)
 		}
 	}
-	for i := range 3 * chat.MaxModels {
+	for i := range 3 * chats.MaxModels {
 		_, _ = s.Model(t.Context(), fmt.Sprint(i))
 	}
-	if n := s.Remembered(); n != chat.MaxModels {
-		t.Errorf("%d names are remembered, want %d", n, chat.MaxModels)
+	if n := s.Remembered(); n != chats.MaxModels {
+		t.Errorf("%d names are remembered, want %d", n, chats.MaxModels)
 	}
 }
 
 // Names that lead to nothing do not make room at the cost of a model.
 func TestModelsKeepModels(t *testing.T) {
-	dir := folder(t, plainModel("x"))
+	dir := folder(t, "x")
 	finds := 0
-	s := &chat.Models{Find: func(_ context.Context, name string) (string, error) {
+	s := &chats.Models{Find: func(_ context.Context, name string) (string, error) {
 		if name == "m" {
 			finds++
 			return dir, nil
@@ -166,8 +176,8 @@ func TestModelsKeepModels(t *testing.T) {
 	}}
 	now := time.Unix(1, 0)
 	s.SetNow(func() time.Time { return now })
-	for i := range chat.MaxModels + 10 {
-		if i == 0 || i == chat.MaxModels+9 {
+	for i := range chats.MaxModels + 10 {
+		if i == 0 || i == chats.MaxModels+9 {
 			if _, err := s.Model(t.Context(), "m"); err != nil || finds != 1 {
 				t.Fatalf("%v after %d searches", err, finds)
 			}

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/kvindex/kvindex/index"
-	"github.com/kvindex/kvindex/prefixcache"
+	"github.com/kvindex/kvindex/internal/prefixcache"
 )
 
 // An encoding is what the tests take for one: it resumes a few bytes before each
