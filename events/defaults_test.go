@@ -32,7 +32,7 @@ func TestDefaults(t *testing.T) {
 		"defaultPoolMessages":  {int64(p.MaxMessages), 65_536},
 		"defaultMaxPods":       {int64(f.MaxPods), 16_384},
 		"defaultMaxDials":      {int64(f.MaxDials), 32},
-		"DefaultPort":          {int64(pod.Port), events.DefaultPort},
+		"defaultPort":          {int64(pod.Port), 5557},
 		"defaultPoolBytes":     {p.MaxBytes, 256 << 20},
 	}
 	for name, tt := range tests {
@@ -50,7 +50,7 @@ func TestDefaults(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range regexp.MustCompile(`(?m)^(?:\t|const )([Dd]efault\w+) +=`).FindAllSubmatch(text, -1) {
+		for _, m := range regexp.MustCompile(`(?m)^(?:\t|const )(default\w+) +=`).FindAllSubmatch(text, -1) {
 			if declared++; tests[string(m[1])].want == 0 {
 				t.Errorf("%s is not tested", m[1])
 			}

@@ -277,7 +277,7 @@ func NewFleet(sink Sink, cfg FleetConfig) (*Fleet, error) {
 		bad("Subscriber: ParseTopic, ReplayOf and OnListen are for listening, and OnError is the Fleet's")
 	}
 	probe := *c
-	probe.Endpoint, probe.Pod, probe.Model = endpoint("localhost", DefaultPort), "pod", "model"
+	probe.Endpoint, probe.Pod, probe.Model = endpoint("localhost", defaultPort), "pod", "model"
 	probe.Bind, probe.Topic, probe.Replay, probe.ReplayOf = false, "", "", nil
 	if sink != nil {
 		if err := probe.validate(sink); err != nil {

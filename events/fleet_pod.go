@@ -17,8 +17,8 @@ import (
 	"unicode/utf8"
 )
 
-// DefaultPort is the Port that a Pod leaves zero: vLLM and SGLang publish there by default.
-const DefaultPort = 5557
+// defaultPort is the Port that a Pod leaves zero.
+const defaultPort = 5557
 
 // EngineNone is the Pod.Engine of a pod whose events come without the Fleet: the engine
 // connects to a Subscriber that listens, or the host has a transport of its own. The Fleet
@@ -44,7 +44,8 @@ type Pod struct {
 	// Host is an IP address or a host name, without a port. A host name is resolved at
 	// every attempt to connect.
 	Host string `json:"host,omitempty"`
-	// Port is where rank 0 publishes, and rank r at Port+r. 0 is DefaultPort.
+	// Port is where rank 0 publishes, and rank r at Port+r. 0 is 5557,
+	// where vLLM and SGLang publish by default.
 	Port int `json:"port,omitempty"`
 	// ReplayPort is the replay socket of rank 0, and that of rank r is at ReplayPort+r. 0:
 	// there is none.
@@ -97,7 +98,7 @@ func (p Pod) normal() (Pod, error) {
 	switch p.Engine {
 	case "", engineZMQ:
 		p.Engine = ""
-		p.Port = cmp.Or(p.Port, DefaultPort)
+		p.Port = cmp.Or(p.Port, defaultPort)
 		host, err := normalHost(p.Host)
 		if err != nil {
 			errs = append(errs, err)

@@ -41,7 +41,7 @@ func TestFleetKnowsOtherWordsForAPod(t *testing.T) {
 	f := newFleet(t, newFleetSink(), events.FleetConfig{OnChange: h.change})
 	mustSet(t, f, "list", events.Pod{ID: "a", Model: "m", Host: "Engine-0.example."})
 	for range 2 {
-		mustSet(t, f, "list", events.Pod{ID: "a", Model: "m", Host: "engine-0.example", Port: events.DefaultPort, Ranks: 1, Labels: map[string]string{}})
+		mustSet(t, f, "list", events.Pod{ID: "a", Model: "m", Host: "engine-0.example", Port: 5557, Ranks: 1, Labels: map[string]string{}})
 	}
 	mustSet(t, f, "list")
 	stop := runFleet(t, f)

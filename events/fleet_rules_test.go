@@ -126,7 +126,7 @@ func TestFleetRefusesPods(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), test.says) || !strings.Contains(err.Error(), `source "list"`) {
 			t.Errorf("%+.200v: %v, want %s", test.pod, err, test.says)
 		}
-		if pods := f.Pods(nil); len(pods) != 1 || pods[0].ID != "good" || pods[0].Port != events.DefaultPort || pods[0].Ranks != 1 {
+		if pods := f.Pods(nil); len(pods) != 1 || pods[0].ID != "good" || pods[0].Port != 5557 || pods[0].Ranks != 1 {
 			t.Errorf("the others: %+v", pods)
 		}
 	}
