@@ -198,7 +198,7 @@ func (d *delivery) settleOthers(lost bool) error {
 			continue
 		case d.bad == nil && !v.Missed && v.Restarted:
 			e = emptied
-		case !lost: // the first message since StreamRestarted, which cleared them
+		case !lost: // the first message since NoteRestarted, which cleared them
 			e = heardAll
 			if v.Missed {
 				e = forgotten

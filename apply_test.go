@@ -210,20 +210,20 @@ func TestALossIsOfTheRanksOfItsStream(t *testing.T) {
 		}}))
 		for _, m := range there {
 			if m.Payload == nil && m.Seq == 1 {
-				ix.StreamNote("a", "m", m.Stream, events.NoteLost)
+				_ = ix.Sink().StreamNote("a", "m", m.Stream, events.NoteLost)
 			} else if m.Payload == nil {
-				if err := ix.StreamRestarted("a", "m", m.Stream); err != nil {
+				if err := ix.Sink().StreamNote("a", "m", m.Stream, events.NoteRestarted); err != nil {
 					t.Fatal(err)
 				}
 			} else if r, err := ix.IngestMessage(m); err != nil || !r.Applied {
 				t.Fatalf("%s: %+v, %v", name, r, err)
 			}
 		}
-		next := ix.StreamNext("a", "m", "t").Next
+		next := ix.Sink().StreamNext("a", "m", "t").Next
 		if r, err := ix.IngestMessage(message("t", next, 6, 1, p.Stored(0, 3))); err != nil || r != taken {
 			t.Fatalf("%s: %+v, %v", name, r, err)
 		}
-		next = ix.StreamNext("a", "m", "s").Next
+		next = ix.Sink().StreamNext("a", "m", "s").Next
 		bad := message("s", next, 7, 0)
 		bad.Payload = []byte("no msgpack")
 		if _, err := ix.IngestMessage(bad); err == nil {

@@ -238,11 +238,11 @@ func TestApproximateBecomesExact(t *testing.T) {
 			request := kvindex.Request{Tokens: believed.Tokens}
 			ticket := f.send(request, "pod", 0)
 			f.send(kvindex.Request{Tokens: believed.Tokens, Model: "n"}, "pod", 0)
-			f.StreamNote("pod", "m", "s", events.NoteOpened)
+			_ = f.Sink().StreamNote("pod", "m", "s", events.NoteOpened)
 			if got := f.predicted(request, "pod"); got != 80 {
 				t.Errorf("a transport is there: %d tokens", got)
 			}
-			f.StreamNote("pod", "m", "s", events.NoteClosed)
+			_ = f.Sink().StreamNote("pod", "m", "s", events.NoteClosed)
 			if got := f.predicted(request, "pod"); got != 80 {
 				t.Errorf("a transport went: %d tokens", got)
 			}

@@ -140,7 +140,7 @@ func (s *listings) step() {
 		return
 	case n < 6:
 		did = "a removed stream"
-		if s.must(s.writer.RemoveStream(pod, model, stream)); s.r.IntN(2) == 0 {
+		if s.must(s.writer.Sink().RemoveStream(pod, model, stream)); s.r.IntN(2) == 0 {
 			return
 		}
 	case n < 8:
@@ -149,7 +149,7 @@ func (s *listings) step() {
 		}
 	case n < 11:
 		did = "a restart that is told"
-		s.must(s.writer.StreamRestarted(pod, model, stream))
+		s.must(s.writer.Sink().StreamNote(pod, model, stream, events.NoteRestarted))
 		if m.Seq = 0; s.r.IntN(2) == 0 {
 			s.next[at] = 0
 			return
@@ -157,7 +157,7 @@ func (s *listings) step() {
 	case n < 20:
 		did = "a note"
 		for range 1 + s.r.IntN(2) {
-			s.writer.StreamNote(pod, model, stream, events.Note(1+s.r.IntN(int(events.NoteClosed))))
+			_ = s.writer.Sink().StreamNote(pod, model, stream, events.Note(1+s.r.IntN(int(events.NoteClosed))))
 		}
 		return
 	case n < 25:

@@ -78,7 +78,7 @@ func TestListedPods(t *testing.T) {
 	s.reads(t, "")
 	said(t, s.writer, "a", 0, s.p.Stored(0, 3))
 	said(t, s.writer, "b", 2, s.p.Stored(0, 2))
-	s.writer.StreamNote("c", "m", "s", events.NoteOpened)
+	_ = s.writer.Sink().StreamNote("c", "m", "s", events.NoteOpened)
 	s.reads(t, "a/m=live[0=live] b/m=live[2=live] c/m=silent[]")
 	if got := s.states(t, kvindex.Request{}); got != "a/0=3/live b/2=2/live c/0=0/silent" {
 		t.Error(got)
@@ -100,31 +100,31 @@ func TestListedPods(t *testing.T) {
 	if err := s.reader.MarkLost("a", 0); err == nil {
 		t.Error("a loss of a pod that was not heard")
 	}
-	for _, err := range []error{s.reader.StreamRestarted("a", "m", "default"), s.reader.RemoveStream("a", "m", ""), s.reader.RemoveStream("c", "m", "s")} {
+	for _, err := range []error{s.reader.Sink().StreamNote("a", "m", "default", events.NoteRestarted), s.reader.Sink().RemoveStream("a", "m", ""), s.reader.Sink().RemoveStream("c", "m", "s")} {
 		if err != nil {
 			t.Error(err)
 		}
 	}
-	s.reader.StreamNote("c", "m", "s", events.NoteClosed)
-	if at := s.reader.StreamNext("a", "m", "default"); at.Heard {
+	_ = s.reader.Sink().StreamNote("c", "m", "s", events.NoteClosed)
+	if at := s.reader.Sink().StreamNext("a", "m", "default"); at.Heard {
 		t.Error("a stream that was not heard has a position")
 	}
 	s.reads(t, "a/m=live[0=live] b/m=live[2=live] c/m=silent[]")
 
 	// A stream that ended took its pod along.
-	s.writer.StreamNote("c", "m", "s", events.NoteClosed)
+	_ = s.writer.Sink().StreamNote("c", "m", "s", events.NoteClosed)
 	s.reads(t, "a/m=live[0=live] b/m=live[2=live]")
-	if err := s.writer.RemoveStream("b", "m", ""); err != nil {
+	if err := s.writer.Sink().RemoveStream("b", "m", ""); err != nil {
 		t.Fatal(err)
 	}
 	s.reads(t, "a/m=live[0=live]")
 
 	// What is heard here counts, until it is not any more.
-	s.reader.StreamNote("a", "m", "s", events.NoteOpened)
+	_ = s.reader.Sink().StreamNote("a", "m", "s", events.NoteOpened)
 	s.reads(t, "a/m=silent[]")
 	said(t, s.writer, "b", 0, s.p.Stored(0, 1))
 	s.reads(t, "a/m=silent[] b/m=live[0=live]")
-	s.reader.StreamNote("a", "m", "s", events.NoteClosed)
+	_ = s.reader.Sink().StreamNote("a", "m", "s", events.NoteClosed)
 	s.reads(t, "a/m=live[0=live] b/m=live[0=live]")
 	said(t, s.reader, "a", 0, s.p.Stored(0, 1)) // what another wrote is cleared only by a stream
 	s.reads(t, "a/m=live[0=live] b/m=live[0=live]")
@@ -429,7 +429,7 @@ func TestScoreBesideAnApply(t *testing.T) {
 		if got, of := len(ix.Pods(nil)), ix.Stats().Pods; got < 5 || of != 3 {
 			t.Errorf("%d of %d pods", got, of)
 		}
-		ix.StreamView("b", "m", "")
+		ix.Sink().StreamView("b", "m", "")
 		return nil
 	})
 	if got := score(t, ix, kvindex.Request{Tokens: s.p.Tokens}); len(got) != 2 || got[0].Pod != "a" || got[0].CachedTokens != 48 {
@@ -563,8 +563,8 @@ func TestSharingAtOnce(t *testing.T) {
 		})
 		all.Go(func() {
 			for range rounds {
-				s.reader.StreamNote(pod, "m", "s", events.NoteOpened)
-				s.reader.StreamNote(pod, "m", "s", events.NoteClosed)
+				_ = s.reader.Sink().StreamNote(pod, "m", "s", events.NoteOpened)
+				_ = s.reader.Sink().StreamNote(pod, "m", "s", events.NoteClosed)
 			}
 		})
 		all.Go(func() {
@@ -649,7 +649,7 @@ func TestApplyDelayed(t *testing.T) {
 	if got := shownPods(s.writer); got != late {
 		t.Error(got)
 	}
-	if at := s.writer.StreamNext("a", "m", "s"); at.Next != 3 {
+	if at := s.writer.Sink().StreamNext("a", "m", "s"); at.Next != 3 {
 		t.Errorf("%+v", at)
 	}
 	if r, err := s.writer.IngestMessage(at("s", 2, 0)); err != nil || !r.Duplicate {
@@ -741,7 +741,7 @@ func TestExplainListed(t *testing.T) {
 	s := newSharing(t)
 	said(t, s.writer, "a", 0, s.p.Stored(0, 3), s.p.Removed(2))
 	said(t, s.writer, "b", 0, s.p.Stored(0, 4))
-	s.writer.StreamNote("c", "m", "s", events.NoteOpened)
+	_ = s.writer.Sink().StreamNote("c", "m", "s", events.NoteOpened)
 	q := kvindex.Request{Model: "m", Tokens: s.p.Tokens}
 	for _, c := range []struct {
 		ix    *kvindex.Indexer
@@ -835,7 +835,7 @@ func TestListedAnew(t *testing.T) {
 func TestListedHybrid(t *testing.T) {
 	s := newSharing(t)
 	brings(message("s", 0, 1, 0, s.p.Stored(0, 3)), message("t", 0, 1, 1, hybrid(s.p, 3, 32)...))(t, s.writer)
-	if err := s.writer.RemoveStream("a", "m", "t"); err != nil {
+	if err := s.writer.Sink().RemoveStream("a", "m", "t"); err != nil {
 		t.Fatal(err)
 	}
 	q := kvindex.Request{Tokens: s.p.Tokens}

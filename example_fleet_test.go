@@ -28,16 +28,16 @@ func Example_fleet() {
 	defer index.Close()
 
 	live, removed := make(chan bool), make(chan bool)
-	fleet, err := events.NewFleet(index, events.FleetConfig{
+	fleet, err := events.NewFleet(index.Sink(), events.FleetConfig{
 		OnError: func(err error) { log.Print(err) },
 		OnChange: func(c events.FleetChange) { // by one goroutine, in order
 			switch c.Kind {
-			case events.LinkChanged:
-				if c.To == events.LinkLive {
+			case "link changed":
+				if c.To == "live" {
 					fmt.Println(c.Pod.ID, "is live")
 					live <- true
 				}
-			case events.PodRemoved:
+			case "removed":
 				fmt.Println(c.Pod.ID, c.Kind)
 				removed <- true
 			default:

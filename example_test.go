@@ -152,7 +152,7 @@ func ExampleIndexer_subscriber() {
 		log.Fatal(err)
 	}
 	defer ix.Close()
-	sub, err := events.NewSubscriber(ix, events.SubscriberConfig{
+	sub, err := events.NewSubscriber(ix.Sink(), events.SubscriberConfig{
 		Endpoint: "tcp://127.0.0.1:5557", Pod: "pod-a", Model: "llama",
 	})
 	if err != nil {

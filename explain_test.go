@@ -252,7 +252,7 @@ var situations = []struct {
 		s.held = 0
 		s.open()
 		brings(s.message(0, s.p.Stored(0, n)), s.message(1, fakeengine.Cleared{}, s.p.Stored(0, n)))(s.T, s.ix)
-		if err := s.ix.StreamRewound("a", "m", "s"); err != nil {
+		if err := s.ix.Sink().StreamNote("a", "m", "s", events.NoteRewound); err != nil {
 			s.Fatal(err)
 		}
 	}, "held_back"},
@@ -277,7 +277,7 @@ var situations = []struct {
 		s.held = 0
 		s.open()
 		brings(s.message(0, s.p.Stored(0, n)))(s.T, s.ix)
-		if err := s.ix.StreamRewound("a", "m", "s"); err != nil {
+		if err := s.ix.Sink().StreamNote("a", "m", "s", events.NoteRewound); err != nil {
 			s.Fatal(err)
 		}
 	}, "held_back"},

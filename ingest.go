@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/fault"
 	"github.com/kvindex/kvindex/stats"
 )
 
@@ -205,7 +206,7 @@ func (in *ingest) count(st *stream, s stats.Traffic) {
 func (in *ingest) malformed(bad error) stats.Traffic {
 	x := in.x
 	x.statsMu.Lock()
-	x.malformedBy[events.ReasonOf(bad).String()]++
+	x.malformedBy[fault.Reason(bad)]++
 	x.statsMu.Unlock()
 	return stats.Traffic{Messages: 1, Malformed: 1}
 }

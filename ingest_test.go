@@ -14,8 +14,6 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-var _ events.Sink = (*kvindex.Indexer)(nil)
-
 func TestBadIngests(t *testing.T) {
 	ix := open(t)
 	p := fakeengine.NewPrompt(1, 16, 1)

@@ -6,7 +6,7 @@
 //	...
 //	index, err := kvindex.New(kvindex.WithModel("llama-3", model))
 //	...
-//	sub, err := events.NewSubscriber(index, events.SubscriberConfig{ // or events.NewFleet, for many pods
+//	sub, err := events.NewSubscriber(index.Sink(), events.SubscriberConfig{ // or events.NewFleet, for many pods
 //		Pod: "pod-a", Model: "llama-3",
 //		Endpoint: "tcp://10.0.0.7:5557",
 //		Replay:   "tcp://10.0.0.7:5657", // else what was stored before is not known
@@ -104,12 +104,9 @@
 //
 // # For authors of transports
 //
-// [Indexer.StreamNext], [Indexer.StreamNote], [Indexer.StreamRestarted] and
-// [Indexer.StreamRewound], with [Message] and [Receipt], are for a transport that can
-// ask engines for a replay. With the others they make an Indexer an
-// [events.ReplaySink], which has their rules. [Indexer.RemoveStream] and
-// [Indexer.StreamView] are for a transport that follows pods with several ranks, as an
-// [events.Fleet] does. Nobody else needs them.
+// [Indexer.Sink], with [Message] and [Receipt], is for a transport that can ask engines for a
+// replay, or that follows pods with several ranks, as an [events.Fleet] does. [events.Sink]
+// has the rules. Nobody else calls its methods.
 //
 // # For authors of backends
 //
@@ -249,7 +246,7 @@ type Indexer struct {
 
 	statsMu     sync.Mutex // guards what follows; the last lock taken
 	stats       stats.Counters
-	malformedBy map[string]uint64 // by events.Reason
+	malformedBy map[string]uint64 // by stats.Malformed.Reason
 }
 
 // New returns an Indexer. Without options it takes the events of any model, and scores

@@ -141,7 +141,7 @@ func TestRewound(t *testing.T) {
 	for seq := range uint64(3) {
 		send(ix, seq, float64(10+seq))
 	}
-	if err := ix.StreamRewound("a", "m", "s"); err != nil {
+	if err := ix.Sink().StreamNote("a", "m", "s", events.NoteRewound); err != nil {
 		t.Fatal(err)
 	}
 	for seq := range uint64(3) {

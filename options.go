@@ -570,7 +570,7 @@ type Loss struct {
 	Cause string
 	// Seq is the number of the message at which the loss was noticed, and Time the time
 	// that its batch has, by the engine's clock. Both are zero if no message showed the
-	// loss (MarkLost, StreamRestarted). Time is also zero if the batch has none.
+	// loss (MarkLost, NoteRestarted). Time is also zero if the batch has none.
 	Seq      uint64
 	Time     time.Time
 	Gap      Gap   // at a gap: the missing numbers

@@ -145,7 +145,7 @@ func TestProfilesAreAskedOnce(t *testing.T) {
 		}
 	}
 	for _, c := range []struct{ model, want string }{{"grain", "Grain 32 does not divide"}, {"draft", "unknown Draft 3"}} {
-		ix.StreamNote("a", "draft", "s", events.NoteOpened)
+		_ = ix.Sink().StreamNote("a", "draft", "s", events.NoteOpened)
 		for range 3 {
 			err := ix.Ingest("a", c.model, refused)
 			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), `"a": model "`+c.model+`"`) {
@@ -162,8 +162,8 @@ func TestProfilesAreAskedOnce(t *testing.T) {
 		}
 		none(c.model)
 	}
-	ix.StreamNote("a", "fine", "s", events.NoteOpened)
-	ix.StreamNote("a", "fine", "s", events.NoteClosed)
+	_ = ix.Sink().StreamNote("a", "fine", "s", events.NoteOpened)
+	_ = ix.Sink().StreamNote("a", "fine", "s", events.NoteClosed)
 	none("a stream that has come and gone")
 	_ = ix.Ingest("a", "grain", refused)
 	if asked["a grain"] != 1 || asked["a draft"] != 1 {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
 
@@ -77,7 +78,7 @@ func TestThePodOfASlowCall(t *testing.T) {
 			t.Fatal(err)
 		}
 		var calls sync.WaitGroup
-		calls.Go(func() { _ = ix.StreamRestarted("a", "m", "s") })
+		calls.Go(func() { _ = ix.Sink().StreamNote("a", "m", "s", events.NoteRestarted) })
 		calls.Go(func() { _ = ix.MarkLost("a", 0) })
 		calls.Go(func() { _ = ix.RemovePod("a") })
 		calls.Wait()

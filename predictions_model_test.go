@@ -892,7 +892,7 @@ func (m *sentModel) step(held *sentAnswer) {
 	case op == 69:
 		m.expire()
 		pod, rank = m.pods[0], rank%2
-		if err := m.ix.RemoveStream("a", "m", fmt.Sprint("s", rank)); err != nil {
+		if err := m.ix.Sink().RemoveStream("a", "m", fmt.Sprint("s", rank)); err != nil {
 			m.t.Fatal(err)
 		}
 		if pod.ranks[rank] != nil {
@@ -988,8 +988,8 @@ func TestPredictionsModel(t *testing.T) {
 	fired := make(map[string]int)
 	for seed := range uint64(seeds) {
 		m := newSentModel(t, seed, fired)
-		m.ix.StreamNote("a", "m", "s0", events.NoteOpened)
-		m.ix.StreamNote("a", "m", "s0", events.NoteConnected)
+		_ = m.ix.Sink().StreamNote("a", "m", "s0", events.NoteOpened)
+		_ = m.ix.Sink().StreamNote("a", "m", "s0", events.NoteConnected)
 		m.pods[0].heard, m.pods[0].opened = true, true
 		var held sentAnswer
 		for step := range steps {

@@ -155,10 +155,10 @@ func TestPredictionEnds(t *testing.T) {
 			said(t, ix, "b", 0)
 			_ = ix.RemovePod("b")
 		}, nil, live},
-		{"the stream is removed", func(_ *testing.T, ix *kvindex.Indexer) { _ = ix.RemoveStream("a", "m", "s") }, nil, lost},
+		{"the stream is removed", func(_ *testing.T, ix *kvindex.Indexer) { _ = ix.Sink().RemoveStream("a", "m", "s") }, nil, lost},
 		{"the stream is removed, and the pod has another", func(t *testing.T, ix *kvindex.Indexer) {
 			said(t, ix, "a", 1)
-			_ = ix.RemoveStream("a", "m", "s")
+			_ = ix.Sink().RemoveStream("a", "m", "s")
 		}, nil, lost},
 		{"the index has no room", func(_ *testing.T, ix *kvindex.Indexer) {
 			full.full = true
@@ -320,7 +320,7 @@ func TestColdSiblings(t *testing.T) {
 	p, other := fakeengine.NewPrompt(1, 16, 8), fakeengine.NewPrompt(2, 16, 8)
 	for name, fresh := range map[string]act{
 		"never heard":                func(*testing.T, *kvindex.Indexer) {},
-		"a Subscriber is there":      func(_ *testing.T, ix *kvindex.Indexer) { ix.StreamNote("a", "m", "s", events.NoteOpened) },
+		"a Subscriber is there":      func(_ *testing.T, ix *kvindex.Indexer) { _ = ix.Sink().StreamNote("a", "m", "s", events.NoteOpened) },
 		"it has stored nothing":      func(t *testing.T, ix *kvindex.Indexer) { said(t, ix, "a", 0) },
 		"another rank is not stored": func(t *testing.T, ix *kvindex.Indexer) { said(t, ix, "a", 1) },
 	} {
@@ -811,14 +811,14 @@ func FuzzPredictions(f *testing.F) {
 				said(t, ix, "a", i%3, fakeengine.Cleared{})
 			case 13:
 				_ = ix.MarkLost("a", lie)
-				_ = ix.RemoveStream("a", "m", "")
+				_ = ix.Sink().RemoveStream("a", "m", "")
 			case 14:
 				if waited < kvindex.DefaultPredictionTTL/2 {
 					waited += kvindex.DefaultPredictionTTL / 8
 					clock.after(kvindex.DefaultPredictionTTL / 8)
 				}
 			case 15:
-				ix.StreamNote("a", "m", "s", events.NoteOpened)
+				_ = ix.Sink().StreamNote("a", "m", "s", events.NoteOpened)
 			}
 			s := ix.Stats()
 			sums(t, &s)

@@ -174,7 +174,7 @@ func TestRanksAgainstModel(t *testing.T) {
 				delete(f.ranks, pod)
 				delete(known, pod)
 			case op == 1:
-				ix.StreamNote(pod, "m", fmt.Sprint("to come ", r.IntN(2)), events.NoteOpened)
+				_ = ix.Sink().StreamNote(pod, "m", fmt.Sprint("to come ", r.IntN(2)), events.NoteOpened)
 				known[pod] = true
 			case op == 2 && heard:
 				if err := ix.MarkLost(pod, rank); err != nil {
@@ -334,7 +334,7 @@ func TestRanksApart(t *testing.T) {
 		{name: "restarted", act: brings(engineStarted(1, p.Stored(0, 2))), want: "a/1=2/live"},
 		{name: "restart told", act: restarted("s1"), want: "a/1=0/unknown"},
 		{name: "rewound", act: func(t *testing.T, ix *kvindex.Indexer) {
-			if err := ix.StreamRewound("a", "m", "s1"); err != nil {
+			if err := ix.Sink().StreamNote("a", "m", "s1", events.NoteRewound); err != nil {
 				t.Fatal(err)
 			}
 		}, want: "a/1=0/replaying"},
@@ -385,7 +385,7 @@ func TestStatesOfRanks(t *testing.T) {
 			case 1:
 				next[stream] += 3
 			case 2, 3:
-				ix.StreamNote("a", "m", stream, []events.Note{
+				_ = ix.Sink().StreamNote("a", "m", stream, []events.Note{
 					events.NoteOpened, events.NoteConnected, events.NoteLost, events.NoteClosed, events.NoteHeld, events.NoteCurrent, events.NoteReleased,
 				}[r.IntN(7)])
 			case 4:
@@ -393,7 +393,7 @@ func TestStatesOfRanks(t *testing.T) {
 			case 5:
 				_ = ix.MarkLost("a", rank) // which may be none
 			case 6:
-				if err := ix.StreamRewound("a", "m", stream); err != nil {
+				if err := ix.Sink().StreamNote("a", "m", stream, events.NoteRewound); err != nil {
 					t.Fatal(err)
 				}
 			default:

@@ -20,14 +20,9 @@ import (
 	"github.com/kvindex/kvindex/internal/inmemory"
 )
 
-var (
-	_ events.FleetSink    = (*kvindex.Indexer)(nil)
-	_ events.StreamViewer = (*kvindex.Indexer)(nil)
-)
-
 func removeStream(t testing.TB, ix *kvindex.Indexer, stream string) {
 	t.Helper()
-	if err := ix.RemoveStream("a", "m", stream); err != nil {
+	if err := ix.Sink().RemoveStream("a", "m", stream); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -70,7 +65,7 @@ func shrunk(t testing.TB, ix *kvindex.Indexer, p fakeengine.Prompt) {
 		message("s1", 0, 1, 1, p.Stored(0, 3)),
 		message("s2", 0, 1, 2, p.Stored(0, 4)),
 		message("s2", 5, 2, 2, p.Stored(0, 5)))
-	ix.StreamNote("a", "m", "s3", events.NoteOpened)
+	_ = ix.Sink().StreamNote("a", "m", "s3", events.NoteOpened)
 	wantHeld(t, ix, p, "0:2 live 1:3 live 2:5 partial ")
 }
 
@@ -97,7 +92,7 @@ func TestRemoveStream(t *testing.T) {
 			ix := open(t, opts...)
 			p := fakeengine.NewPrompt(1, 16, 8)
 			for _, unknown := range [][3]string{{"", "", ""}, {"a", "m", "s"}, {"a", "m", ""}} {
-				if err := ix.RemoveStream(unknown[0], unknown[1], unknown[2]); err != nil {
+				if err := ix.Sink().RemoveStream(unknown[0], unknown[1], unknown[2]); err != nil {
 					t.Error(err)
 				}
 			}
@@ -107,7 +102,7 @@ func TestRemoveStream(t *testing.T) {
 			for _, stream := range []string{"s2", "s3", "s3", "none"} {
 				removeStream(t, ix, stream)
 			}
-			if err := ix.RemoveStream("a", "other", "s0"); err != nil {
+			if err := ix.Sink().RemoveStream("a", "other", "s0"); err != nil {
 				t.Error(err)
 			}
 			wantHeld(t, ix, p, "0:2 live 1:3 live ")
@@ -148,10 +143,10 @@ func TestRemoveStream(t *testing.T) {
 				t.Error(err)
 			}
 			ix.Close()
-			if err := ix.RemoveStream("a", "m", "s0"); !errors.Is(err, kvindex.ErrClosed) {
+			if err := ix.Sink().RemoveStream("a", "m", "s0"); !errors.Is(err, kvindex.ErrClosed) {
 				t.Errorf("closed: %v", err)
 			}
-			if v := ix.StreamView("a", "m", "s0"); v != (events.StreamView{}) {
+			if v := ix.Sink().StreamView("a", "m", "s0"); v != (events.StreamView{}) {
 				t.Errorf("closed: %+v", v)
 			}
 		})
@@ -175,7 +170,7 @@ func TestRemoveStreamOfOthers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ix := open(t, opts()...)
 			p := fakeengine.NewPrompt(1, 16, 8)
-			ix.StreamNote("a", "m", "s", events.NoteOpened) // so it stays when the rank moves
+			_ = ix.Sink().StreamNote("a", "m", "s", events.NoteOpened) // so it stays when the rank moves
 			apply(t, ix,
 				message("s", 3, 4, 0, p.Stored(0, 4)),
 				message("t", 0, 5, 0, p.Stored(0, 2)),
@@ -342,7 +337,7 @@ func TestRemoveStreamFails(t *testing.T) {
 				message("s", 0, 1, 0, p.Stored(0, 2)), message("s", 1, 1, 1, p.Stored(0, 3)),
 				message("s", 2, 1, 2, p.Stored(0, 3)), message("t", 0, 1, 2, p.Stored(0, 4)))
 			f.after.Store(n)
-			err = ix.RemoveStream("a", "m", "s")
+			err = ix.Sink().RemoveStream("a", "m", "s")
 			f.after.Store(1 << 40)
 			if err == nil {
 				wantHeld(t, ix, p, "2:4 live ")
@@ -461,7 +456,7 @@ func runRemovals(t *testing.T, seed uint64, seen *removals) {
 			}
 		case what == 11:
 			d.do = func(ix *kvindex.Indexer) *kvindex.Indexer {
-				if err := ix.StreamRestarted("a", "m", name); err != nil {
+				if err := ix.Sink().StreamNote("a", "m", name, events.NoteRestarted); err != nil {
 					t.Fatal(err)
 				}
 				return nil
@@ -471,7 +466,7 @@ func runRemovals(t *testing.T, seed uint64, seen *removals) {
 			}
 		case what == 12:
 			d.do = func(ix *kvindex.Indexer) *kvindex.Indexer {
-				if err := ix.StreamRewound("a", "m", name); err != nil {
+				if err := ix.Sink().StreamNote("a", "m", name, events.NoteRewound); err != nil {
 					t.Fatal(err)
 				}
 				return nil
@@ -481,7 +476,7 @@ func runRemovals(t *testing.T, seed uint64, seen *removals) {
 			notes := []events.Note{events.NoteOpened, events.NoteConnected, events.NoteLost, events.NoteHeld, events.NoteCurrent, events.NoteReleased, events.NoteNoReplay, events.NoteClosed}
 			n := notes[r.IntN(len(notes))]
 			d.do = func(ix *kvindex.Indexer) *kvindex.Indexer {
-				ix.StreamNote("a", "m", name, n)
+				_ = ix.Sink().StreamNote("a", "m", name, n)
 				return nil
 			}
 		case what == 15:
@@ -584,7 +579,7 @@ func checkViews(t *testing.T, ix *kvindex.Indexer) {
 	t.Helper()
 	for _, p := range ix.Pods(nil) {
 		for _, st := range p.Streams {
-			v := ix.StreamView(p.Pod, p.Model, st.Stream)
+			v := ix.Sink().StreamView(p.Pod, p.Model, st.Stream)
 			state, blocks, ranks := kvindex.StateLive, 0, 0
 			for _, s := range p.Ranks {
 				if s.Stream != st.Stream {
@@ -612,20 +607,20 @@ func TestStreamView(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	want := func(stream, state string, missing uint64, blocks int) {
 		t.Helper()
-		v := ix.StreamView("a", "m", stream)
+		v := ix.Sink().StreamView("a", "m", stream)
 		if v.State != state || v.Missing != missing || v.Blocks != blocks || v.Heard.IsZero() != (state == "" || state == "silent") {
 			t.Errorf("%+v, want %s, %d missing, %d blocks", v, state, missing, blocks)
 		}
 	}
 	want("s", "", 0, 0)
-	ix.StreamNote("a", "m", "s", events.NoteOpened)
+	_ = ix.Sink().StreamNote("a", "m", "s", events.NoteOpened)
 	want("s", "silent", 0, 0)
 	want("t", "", 0, 0)
 	if r, err := ix.IngestMessage(hold(message("s", 3, 1, 0, p.Stored(0, 1)))); err != nil || !r.Held {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	want("s", "replaying", 0, 0)
-	ix.StreamNote("a", "m", "s", events.NoteReleased)
+	_ = ix.Sink().StreamNote("a", "m", "s", events.NoteReleased)
 	want("s", "uncertain", 0, 0)
 	soon := float64(time.Now().Unix() - 100)
 	cpu := p.Stored(0, 2)
@@ -635,12 +630,12 @@ func TestStreamView(t *testing.T) {
 		message("t", 4, 1, 2, p.Stored(0, 8)), message("t", 7, 2, 2, p.Stored(0, 8)))
 	want("s", "live", 0, 6)
 	want("t", "partial", 2, 8)
-	if lag := ix.StreamView("a", "m", "s").Lag; lag < 90*time.Second || lag > time.Hour {
+	if lag := ix.Sink().StreamView("a", "m", "s").Lag; lag < 90*time.Second || lag > time.Hour {
 		t.Errorf("the lag is %v", lag)
 	}
-	ix.StreamNote("a", "m", "s", events.NoteLost)
+	_ = ix.Sink().StreamNote("a", "m", "s", events.NoteLost)
 	want("s", "uncertain", 0, 6)
-	if n := testing.AllocsPerRun(100, func() { ix.StreamView("a", "m", "s") }); n > 0 {
+	if n := testing.AllocsPerRun(100, func() { ix.Sink().StreamView("a", "m", "s") }); n > 0 {
 		t.Errorf("it takes %v allocations", n)
 	}
 }
@@ -662,7 +657,7 @@ func TestRemoveStreamBesideOthers(t *testing.T) {
 						t.Error(err)
 					}
 				}
-				if err := ix.RemoveStream("a", "m", name); err != nil {
+				if err := ix.Sink().RemoveStream("a", "m", name); err != nil {
 					t.Error(err)
 				}
 				for _, s := range score(t, ix, kvindex.Request{Tokens: p.Tokens, Ranks: true}) {
@@ -682,10 +677,10 @@ func TestRemoveStreamBesideOthers(t *testing.T) {
 			}
 		},
 		func() { ix.Pods(nil) },
-		func() { ix.StreamView("a", "m", "s1") },
+		func() { ix.Sink().StreamView("a", "m", "s1") },
 		func() { ix.Stats() },
 		func() { snapshot(t, ix) },
-		func() { _ = ix.RemoveStream("a", "m", "s9") },
+		func() { _ = ix.Sink().RemoveStream("a", "m", "s9") },
 		func() {
 			if err := ix.Ingest("a", "m", fakeengine.Payload(1, 9, p.Stored(0, 8))); err != nil {
 				t.Error(err)

@@ -210,12 +210,12 @@ func TestAKeptStreamStandsSomewhere(t *testing.T) {
 	for _, opened := range []bool{false, true} {
 		ix := open(t, kvindex.WithIndex(m))
 		if opened {
-			ix.StreamNote("a", "m", "s", events.NoteOpened)
+			_ = ix.Sink().StreamNote("a", "m", "s", events.NoteOpened)
 		}
-		if at, want := ix.StreamNext("a", "m", "s"), (events.Position{Next: 3, Heard: true, Partial: true}); at != want {
+		if at, want := ix.Sink().StreamNext("a", "m", "s"), (events.Position{Next: 3, Heard: true, Partial: true}); at != want {
 			t.Errorf("opened %v: the stream stands at %+v, want %+v", opened, at, want)
 		}
-		if at := ix.StreamNext("a", "m", "other"); at != (events.Position{}) {
+		if at := ix.Sink().StreamNext("a", "m", "other"); at != (events.Position{}) {
 			t.Errorf("opened %v: another stream stands at %+v", opened, at)
 		}
 	}
@@ -223,7 +223,7 @@ func TestAKeptStreamStandsSomewhere(t *testing.T) {
 	if n := blocks(t, ix, "a", p); n != 3 {
 		t.Errorf("%d blocks kept, want 3", n)
 	}
-	if err := ix.StreamRestarted("a", "m", "s"); err != nil {
+	if err := ix.Sink().StreamNote("a", "m", "s", events.NoteRestarted); err != nil {
 		t.Fatal(err)
 	}
 	if n := blocks(t, ix, "a", p); n != 0 {

@@ -549,7 +549,7 @@ func TestGrainOfAnotherPod(t *testing.T) {
 		return kvindex.Profile{}
 	}))
 	ingest(t, ix, "a", fakeengine.NewPrompt(1, 16, 2).Stored(0, 2))
-	ix.StreamNote("b", "m", "s", events.NoteOpened)
+	_ = ix.Sink().StreamNote("b", "m", "s", events.NoteOpened)
 	if pods := ix.Pods(nil); len(pods) != 2 || pods[1].State != kvindex.StateSilent {
 		t.Errorf("%+v", pods)
 	}

@@ -107,7 +107,7 @@ func TestRestored(t *testing.T) {
 			if n, s := blocks(t, ix, "a", p), ix.Pods(nil)[0]; n != 10 || s.State != kvindex.StateUncertain || s.Ranks[0].State != s.State || told != "" {
 				t.Fatalf("restored: %d blocks, %+v, told %q", n, s, told)
 			}
-			if at := ix.StreamNext("a", "m", "s"); at != (events.Position{Next: 10, Heard: true}) {
+			if at := ix.Sink().StreamNext("a", "m", "s"); at != (events.Position{Next: 10, Heard: true}) {
 				t.Errorf("the stream stands at %+v", at)
 			}
 			for _, a := range c.acts {
@@ -134,7 +134,7 @@ func TestRestoredInfo(t *testing.T) {
 	)(t, ix)
 	ingest(t, ix, "b", p.Stored(0, 3))
 	note("t", events.NoteOpened)(t, ix)
-	ix.StreamNote("c", "n", "s", events.NoteOpened)
+	_ = ix.Sink().StreamNote("c", "n", "s", events.NoteOpened)
 	want := ix.Pods(nil)
 	want = slices.DeleteFunc(want, func(p kvindex.PodInfo) bool { return p.Pod == "c" }) // nothing is known of it
 	ix = restore(t, ix)
@@ -352,7 +352,7 @@ func TestSnapshotHangs(t *testing.T) {
 			t.Fatal(err)
 		}
 		ix = restoreBytes(t, b.Bytes())
-		if got, want := blocks(t, ix, "a", p), int(ix.StreamNext("a", "m", "s").Next); got != want {
+		if got, want := blocks(t, ix, "a", p), int(ix.Sink().StreamNext("a", "m", "s").Next); got != want {
 			t.Errorf("write %d: %d blocks of %d messages", n, got, want)
 		}
 	}

@@ -19,7 +19,7 @@ type act func(t *testing.T, ix *kvindex.Indexer)
 func note(stream string, notes ...events.Note) act {
 	return func(_ *testing.T, ix *kvindex.Indexer) {
 		for _, n := range notes {
-			ix.StreamNote("a", "m", stream, n)
+			_ = ix.Sink().StreamNote("a", "m", stream, n)
 		}
 	}
 }
@@ -27,7 +27,7 @@ func note(stream string, notes ...events.Note) act {
 func restarted(stream string) act {
 	return func(t *testing.T, ix *kvindex.Indexer) {
 		t.Helper()
-		if err := ix.StreamRestarted("a", "m", stream); err != nil {
+		if err := ix.Sink().StreamNote("a", "m", stream, events.NoteRestarted); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -145,8 +145,8 @@ func TestASilentPod(t *testing.T) {
 		return kvindex.Profile{Copies: kvindex.CopiesExact}
 	}))
 	p := fakeengine.NewPrompt(1, 16, 2)
-	ix.StreamNote("a", "m", "s", events.NoteConnected) // not opened
-	ix.StreamNote("", "m", "s", events.NoteOpened)
+	_ = ix.Sink().StreamNote("a", "m", "s", events.NoteConnected) // not opened
+	_ = ix.Sink().StreamNote("", "m", "s", events.NoteOpened)
 	if got := ix.Pods(nil); len(got) != 0 {
 		t.Fatalf("%+v", got)
 	}
@@ -188,7 +188,7 @@ func TestAKeptIndexIsNotTrusted(t *testing.T) {
 	play(t, open(t, kvindex.WithIndex(m)), p, step{first, taken, 4, kvindex.StateLive})
 	ix := open(t, kvindex.WithIndex(m))
 	play(t, ix, p, step{first, repeat, 4, kvindex.StateUncertain})
-	if at := ix.StreamNext("a", "m", "s"); at != (events.Position{Next: 1, Heard: true, Partial: true}) {
+	if at := ix.Sink().StreamNext("a", "m", "s"); at != (events.Position{Next: 1, Heard: true, Partial: true}) {
 		t.Errorf("%+v", at)
 	}
 	play(t, ix, p,
@@ -317,7 +317,7 @@ func TestTwoEnginesOfOneName(t *testing.T) {
 	if want := []string{"moved b 0", "contested a 1"}; !slices.Equal(told, want) {
 		t.Errorf("told %q", told)
 	}
-	if at := ix.StreamNext("a", "m", "a"); at.Partial || at.Next != 40 {
+	if at := ix.Sink().StreamNext("a", "m", "a"); at.Partial || at.Next != 40 {
 		t.Errorf("%+v: to replay it would be of no use", at)
 	}
 	// The contest ends when one of them is silent.
@@ -333,7 +333,7 @@ func TestTwoEnginesOfOneName(t *testing.T) {
 		}
 		brings(one(i))(t, ix)
 	}
-	if got := blocks(t, ix, "a", q); got != 0 || state() != kvindex.StatePartial || !ix.StreamNext("a", "m", "a").Partial {
+	if got := blocks(t, ix, "a", q); got != 0 || state() != kvindex.StatePartial || !ix.Sink().StreamNext("a", "m", "a").Partial {
 		t.Errorf("the other goes on: %d blocks, %v", got, state())
 	}
 	// It is sent whole, and the first one speaks up.
@@ -429,7 +429,7 @@ func TestPartialPosition(t *testing.T) {
 		for _, a := range c.acts {
 			a(t, ix)
 		}
-		if at := ix.StreamNext("a", "m", "s"); at.Partial != c.want {
+		if at := ix.Sink().StreamNext("a", "m", "s"); at.Partial != c.want {
 			t.Errorf("%s: %+v", name, at)
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/fault"
 	"github.com/kvindex/kvindex/stats"
 )
 
@@ -330,7 +330,7 @@ func (st *stream) info() stats.Stream {
 	s := stats.Stream{Stream: st.name, Connected: st.connected.Round(0), Heard: st.heard.Round(0), Replay: st.replay(), Traffic: st.stats}
 	s.Next, _ = st.seq.Next()
 	if m := st.malformed; m.err != nil {
-		s.LastMalformed = stats.Malformed{Seq: m.seq, Time: m.time.Round(0), Reason: events.ReasonOf(m.err).String(), Error: m.err.Error()}
+		s.LastMalformed = stats.Malformed{Seq: m.seq, Time: m.time.Round(0), Reason: fault.Reason(m.err), Error: m.err.Error()}
 	}
 	return s
 }

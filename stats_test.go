@@ -18,6 +18,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/fault"
 	"github.com/kvindex/kvindex/stats"
 )
 
@@ -70,6 +71,9 @@ func TestWordsAreDocumented(t *testing.T) {
 		"outcomes.go": {{"type Scored struct", kvindex.OutcomeNames[1:]}},
 		"explain.go":  {{"	Cause string\n	Why ", kvindex.CauseNames[1:]}},
 		"options.go":  {{"	// At contested,", kvindex.LossNames[1:]}},
+		"stats/stats.go": {{"	Reason string", []string{
+			fault.Unknown, fault.Truncated, fault.Encoding, fault.Type, fault.Missing, fault.Contradiction, fault.Limit, fault.Frames,
+		}}},
 	} {
 		source, err := os.ReadFile(file)
 		if err != nil {

@@ -37,8 +37,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/sequence"
 	"github.com/kvindex/kvindex/stats"
 )
 
@@ -46,7 +46,7 @@ import (
 // when it does.
 type stream struct {
 	name  string
-	seq   events.Sequencer
+	seq   sequence.Sequencer
 	ranks []*rank
 	// partial: messages of the engine's present life are missing, so a rank
 	// that is new on the stream may hold more than is known.
@@ -117,7 +117,7 @@ func (st *stream) limit(state State) State {
 }
 
 // judge keeps partial after a message. lost: it came behind a loss, or is one.
-func (st *stream) judge(v *events.Verdict, lost bool) {
+func (st *stream) judge(v *sequence.Verdict, lost bool) {
 	if v.Restarted {
 		st.partial, st.skipped = v.Missed, false
 	} else if v.Missed || lost {
@@ -171,8 +171,8 @@ type delivery struct {
 	contested bool
 
 	// What the stream says of it, for which arrival is asked.
-	arrival events.Arrival
-	verdict events.Verdict
+	arrival sequence.Arrival
+	verdict sequence.Verdict
 }
 
 // deliver brings the message to its stream and does what follows.
@@ -195,7 +195,7 @@ func (d *delivery) deliver() (Receipt, error) {
 	if err := d.address(); err != nil {
 		return Receipt{}, err
 	}
-	d.arrival = events.Arrival{Seq: d.m.Seq, Digest: events.Digest(d.m.Payload), Decoded: d.bad == nil, Replayed: d.m.Replayed}
+	d.arrival = sequence.Arrival{Seq: d.m.Seq, Digest: sequence.Digest(d.m.Payload), Decoded: d.bad == nil, Replayed: d.m.Replayed}
 	if d.bad == nil {
 		d.arrival.Time = d.batch.Time
 	}

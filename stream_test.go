@@ -358,7 +358,7 @@ func TestARankComesBack(t *testing.T) {
 			if restart {
 				// It goes on, and so may b.
 				play(t, ix, p, step{message("a", 1, 5, 0, p.Stored(0, 3)), kvindex.Receipt{}, 4, kvindex.StateUncertain})
-				ix.StreamNote("a", "m", "b", events.NoteLost)
+				_ = ix.Sink().StreamNote("a", "m", "b", events.NoteLost)
 				play(t, ix, p, step{message("a", 2, 6, 0, p.Stored(0, 3)), taken, 3, kvindex.StatePartial})
 				return
 			}

@@ -1,8 +1,6 @@
-// For transports only: these methods make the Indexer an [events.ReplaySink],
-// together with Message.Hold, Message.Replayed and Receipt.Held: what a transport
-// needs that loses connections, or that can ask an engine to send again what was
-// missed. An [events.Subscriber] uses all of them. A host that has no transport of
-// its own needs none of them.
+// This file is the sink of an Indexer: what a transport needs that loses connections, or
+// that can ask an engine to send again what was missed, together with Message.Hold,
+// Message.Replayed and Receipt.Held.
 //
 // # RemoveStream
 //
@@ -28,10 +26,38 @@ import (
 	"github.com/kvindex/kvindex/stats"
 )
 
-// For authors of transports: StreamNext returns the position of a stream: the sequence
-// number that is due, whether a message has come since the engine started, and whether
-// a rank of the stream lacks a part of what the engine has published since then.
-func (x *Indexer) StreamNext(podID, model, stream string) events.Position {
+// Sink returns what an [events.Subscriber], an [events.Fleet] or a transport of your own
+// gives what it brings to. Its IngestMessage and RemovePod are those of x. A host without
+// a transport of its own calls no method of it.
+//
+// StreamNote of NoteOpened makes the pod and the stream known, in StateSilent. If there is
+// no room for them (65,536 pods and the like), or the Profile of the pod is refused, it does
+// nothing, and the first message gets the error. Any other note about a stream that is not
+// known does nothing.
+//
+// NoteRestarted has the ranks of the stream hold nothing. If the next message is the first
+// one of the engine, or if NoteCurrent comes before any message, their views are complete.
+// Else they are partial. The state is StateUnknown until the next message; but if the
+// connection is lost, or if messages wait, it stays what it is until that ends. NoteRewound
+// is the same until the messages have come again, and neither a restart nor a loss.
+//
+// RemoveStream is for a pod that has fewer ranks than before: its other streams go on. Ranks
+// that another stream feeds by now stay. If the stream was the last one of the pod for the
+// model, and no other ranks are left, the pod is not known for the model any more. The
+// stream "" is the one of Messages without a Stream, and also feeds the ranks of Ingest and
+// ApplyBatch. End the transport of the stream before, because the next message makes the
+// stream known again. Then it begins anew, and nothing of before returns. But if a backend
+// (WithIndex) is no index.SourceRemover, it still has the engine's names of blocks that are
+// gone. After an error call RemoveStream again: some ranks of the stream may hold nothing
+// any more, and are partial.
+//
+// StreamView costs no memory, and less than Pods. Its Blocks is 0 if the index cannot tell.
+func (x *Indexer) Sink() events.Sink { return sink{x} }
+
+// sink is an Indexer with the methods that only transports need.
+type sink struct{ *Indexer }
+
+func (x sink) StreamNext(podID, model, stream string) events.Position {
 	p, pm := x.lockHeard(podID, model)
 	if p == nil {
 		return events.Position{}
@@ -59,12 +85,19 @@ func (st *stream) lacks() bool {
 	return slices.ContainsFunc(st.ranks, (*rank).lossy)
 }
 
-// For authors of transports: StreamNote takes note of something about a stream that is
-// in no message, such as a lost connection. NoteOpened makes the pod and the stream
-// known, in StateSilent. If there is no room for them (65,536 pods and the like), or the
-// Profile of the pod is refused, it does nothing, and the first message gets the error. Any
-// other note about a stream that is not known does nothing.
-func (x *Indexer) StreamNote(podID, model, stream string, n events.Note) {
+func (x sink) StreamNote(podID, model, stream string, n events.Note) error {
+	switch n {
+	case events.NoteRestarted:
+		return x.beginAgain(podID, model, stream, lossRestart)
+	case events.NoteRewound:
+		return x.beginAgain(podID, model, stream, "")
+	}
+	x.note(podID, model, stream, n)
+	return nil
+}
+
+// note takes note of something that forgets nothing.
+func (x *Indexer) note(podID, model, stream string, n events.Note) {
 	if x.check(podID, model) != nil {
 		return
 	}
@@ -169,26 +202,6 @@ func (pm *podModel) countSilent() {
 	}
 }
 
-// For authors of transports: StreamRestarted reports that the engine of a stream has
-// restarted, or has forgotten what was applied. What the ranks of the stream held is
-// forgotten, and any sequence number may come next. If the next message is the first
-// one of the engine, or if NoteCurrent comes before any message, the views of the ranks
-// are complete. Else they are partial.
-//
-// The state is StateUnknown until the next message; but if the connection is lost, or
-// if messages wait, the state stays what it is until that ends. A stream that is not
-// known is no error.
-func (x *Indexer) StreamRestarted(podID, model, stream string) error {
-	return x.beginAgain(podID, model, stream, lossRestart)
-}
-
-// For authors of transports: StreamRewound announces that the engine will send all
-// messages since its start again, from the first one. What the ranks of the stream held
-// is forgotten until then. This is neither a restart nor a loss.
-func (x *Indexer) StreamRewound(podID, model, stream string) error {
-	return x.beginAgain(podID, model, stream, "")
-}
-
 // beginAgain forgets what the ranks of a stream held; cause is the loss to tell, or "".
 func (x *Indexer) beginAgain(podID, model, stream, cause string) error {
 	if err := x.check(podID, model); err != nil {
@@ -227,20 +240,7 @@ func (x *Indexer) beginAgain(podID, model, stream, cause string) error {
 	return nil
 }
 
-// For authors of transports: RemoveStream forgets a stream that no transport follows any
-// more, and the ranks that it feeds with all that they hold. It is for a pod that has
-// fewer ranks than before: its other streams go on. Ranks that another stream feeds by now
-// stay. If the stream was the last one of the pod for the model, and no other ranks are
-// left, the pod is not known for the model any more. The stream "" is the one of Messages
-// without a Stream, and also feeds the ranks of Ingest and ApplyBatch.
-//
-// End the transport of the stream before, because the next message makes the stream known
-// again. Then it begins anew, and nothing of before returns. But if a backend (WithIndex)
-// is no index.SourceRemover, it still has the engine's names of blocks that are gone.
-//
-// What is not known is no error. After an error call it again: some ranks of the stream may
-// hold nothing any more, and are partial.
-func (x *Indexer) RemoveStream(podID, model, stream string) error {
+func (x sink) RemoveStream(podID, model, stream string) error {
 	if x.closed.Load() {
 		return ErrClosed
 	}
@@ -357,10 +357,7 @@ func (in *ingest) removeStream(name string, fed []*rank) {
 	pm.listRanks()
 }
 
-// StreamView returns what is known of a stream, and the zero StreamView if nothing is. It is
-// for a transport that shows it, such as an events.Fleet: it costs no memory, and less than
-// Pods. Blocks is 0 if the index cannot tell.
-func (x *Indexer) StreamView(podID, model, stream string) (v events.StreamView) {
+func (x sink) StreamView(podID, model, stream string) (v events.StreamView) {
 	if x.closed.Load() {
 		return v
 	}

@@ -10,8 +10,6 @@ import (
 	"github.com/kvindex/kvindex/internal/inmemory"
 )
 
-var _ events.ReplaySink = (*kvindex.Indexer)(nil)
-
 // TestStreamRestarted: an engine that is known to have restarted is heard
 // for the first time again.
 func TestStreamRestarted(t *testing.T) {
@@ -20,13 +18,13 @@ func TestStreamRestarted(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	anew := func(stream string) {
 		t.Helper()
-		if err := ix.StreamRestarted("a", "m", stream); err != nil {
+		if err := ix.Sink().StreamNote("a", "m", stream, events.NoteRestarted); err != nil {
 			t.Fatal(err)
 		}
 	}
 	due := func(stream string, want uint64, heard bool) {
 		t.Helper()
-		if at := ix.StreamNext("a", "m", stream); at.Next != want || at.Heard != heard {
+		if at := ix.Sink().StreamNext("a", "m", stream); at.Next != want || at.Heard != heard {
 			t.Errorf("stream %q: %d is due, heard %v; want %d, %v", stream, at.Next, at.Heard, want, heard)
 		}
 	}
@@ -59,7 +57,7 @@ func TestStreamRestarted(t *testing.T) {
 	if !ix.Pods(nil)[0].WantsFullReport {
 		t.Error("history is missing, and no full report is wanted")
 	}
-	if err := ix.StreamRestarted("", "m", "s"); err == nil {
+	if err := ix.Sink().StreamNote("", "m", "s", events.NoteRestarted); err == nil {
 		t.Error("no pod is no error")
 	}
 }
@@ -75,7 +73,7 @@ func TestStreamRestartedOutlivesTheHost(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	old := open(t, kvindex.WithIndex(m))
 	play(t, old, p, step{message("s", 0, 1, 0, p.Stored(0, 4)), taken, 4, kvindex.StateLive})
-	if err := old.StreamRestarted("a", "m", "s"); err != nil {
+	if err := old.Sink().StreamNote("a", "m", "s", events.NoteRestarted); err != nil {
 		t.Fatal(err)
 	}
 	old.Close()
@@ -97,26 +95,26 @@ func TestStreamInterrupted(t *testing.T) {
 	state := func() kvindex.State {
 		return score(t, ix, kvindex.Request{Tokens: p.Tokens, Pods: []string{"a"}})[0].State
 	}
-	ix.StreamNote("a", "m", "s", events.NoteLost)
+	_ = ix.Sink().StreamNote("a", "m", "s", events.NoteLost)
 	play(t, ix, p, step{message("s", 0, 1, 0, p.Stored(0, 4)), taken, 4, kvindex.StateLive})
-	ix.StreamNote("a", "m", "t", events.NoteLost)
+	_ = ix.Sink().StreamNote("a", "m", "t", events.NoteLost)
 	if state() != kvindex.StateLive {
 		t.Errorf("another stream: %v", state())
 	}
-	ix.StreamNote("a", "m", "s", events.NoteLost)
+	_ = ix.Sink().StreamNote("a", "m", "s", events.NoteLost)
 	if state() != kvindex.StateUncertain || ix.Pods(nil)[0].Ranks[0].State != kvindex.StateUncertain {
 		t.Errorf("interrupted: %v", state())
 	}
 	play(t, ix, p, step{message("s", 1, 2, 0, p.Stored(4, 5)), taken, 5, kvindex.StateLive})
-	ix.StreamNote("a", "m", "s", events.NoteLost)
+	_ = ix.Sink().StreamNote("a", "m", "s", events.NoteLost)
 	again := replayed(hold(message("s", 1, 2, 0, p.Stored(4, 5))))
-	current := func() { ix.StreamNote("a", "m", "s", events.NoteCurrent) }
+	current := func() { _ = ix.Sink().StreamNote("a", "m", "s", events.NoteCurrent) }
 	play(t, ix, p, step{again, repeat, 5, kvindex.StateUncertain})
 	if current(); state() != kvindex.StateLive {
 		t.Errorf("all was offered: %v", state())
 	}
 	play(t, ix, p, step{hold(message("s", 9, 3, 0)), heldBehind(2, 8), 5, kvindex.StateReplaying})
-	ix.StreamNote("a", "m", "s", events.NoteLost) // the held message will not come again
+	_ = ix.Sink().StreamNote("a", "m", "s", events.NoteLost) // the held message will not come again
 	play(t, ix, p, step{again, repeat, 5, kvindex.StateUncertain})
 	play(t, ix, p, step{message("s", 2, 4, 0), taken, 5, kvindex.StateLive})
 }

@@ -166,6 +166,7 @@ func subscriberProcess(b *testing.B, args string) {
 
 // countingSink looks at nothing but the numbers.
 type countingSink struct {
+	events.Sink    // without replays it gets messages and notes only
 	next, want     uint64
 	from, to       time.Time
 	cpuFrom, cpuTo time.Duration
@@ -186,6 +187,8 @@ func (s *countingSink) IngestMessage(m events.Message) (events.Receipt, error) {
 	}
 	return events.Receipt{Applied: true}, nil
 }
+
+func (*countingSink) StreamNote(_, _, _ string, _ events.Note) error { return nil }
 
 // processTime is the CPU time of this process, in user and system mode.
 func processTime() time.Duration {

@@ -230,7 +230,7 @@ func TestFaultOnlyTheLastEndpointIsRedialled(t *testing.T) {
 // zmq4: takes 151 seconds. When exactly a connection is ended is tested with
 // internal/zmtp, where time is played.
 func TestFaultHalfOpenConnection(t *testing.T) {
-	if noticed := 2 * events.DefaultHeartbeat; noticed > 6*time.Second {
+	if noticed := 2 * 3 * time.Second; noticed > 6*time.Second {
 		t.Errorf("a dead engine is noticed after %v", noticed)
 	}
 	dead := zmtptest.Hello(1, "PUB")

@@ -6,6 +6,8 @@ import (
 	"math"
 	"slices"
 	"unicode/utf8"
+
+	"github.com/kvindex/kvindex/internal/fault"
 )
 
 // This file is where a payload comes in: Decode, the limits on what a payload may
@@ -70,7 +72,7 @@ const (
 // published form. It finds out the form by itself, event by event. It skips unknown
 // fields. It also skips events of unknown kinds, and counts them in b.Unknown.
 // Everything else that it cannot read is an error that wraps ErrMalformed, says what is
-// wrong at which place, has a Reason, and leaves b empty. Such are: a payload of more
+// wrong at which place, and leaves b empty. Such are: a payload of more
 // than 64 MiB, a field of another type than the engines', an event that contradicts
 // itself (more hashes than blocks, half a block), a key that comes twice, and bytes
 // after the batch.
@@ -146,7 +148,7 @@ type decoder struct {
 
 func (d *decoder) batch() error {
 	if len(d.data) > maxPayload {
-		return faultf(ReasonLimit, "%d bytes are more than %d", len(d.data), maxPayload)
+		return fault.Errorf(fault.Limit, "%d bytes are more than %d", len(d.data), maxPayload)
 	}
 	f, n, err := d.next()
 	switch {
@@ -154,16 +156,16 @@ func (d *decoder) batch() error {
 	case f == formArray && n >= 2:
 		err = d.batchArray(int(n))
 	case f == formArray:
-		err = faultf(ReasonMissing, "a list of length %d is not a batch", n)
+		err = fault.Errorf(fault.Missing, "a list of length %d is not a batch", n)
 	case f == formMap:
 		err = d.batchMap(int(n))
 	case looksLikeJSON(d.data):
-		err = faultf(ReasonEncoding, "it looks like JSON: a batch is MessagePack, as the engine publishes it")
+		err = fault.Errorf(fault.Encoding, "it looks like JSON: a batch is MessagePack, as the engine publishes it")
 	default:
-		err = faultf(ReasonType, "%s is not a batch", describe(f, n))
+		err = fault.Errorf(fault.Type, "%s is not a batch", describe(f, n))
 	}
 	if err == nil && d.left() > 0 {
-		err = faultf(ReasonEncoding, "%d bytes behind the batch", d.left())
+		err = fault.Errorf(fault.Encoding, "%d bytes behind the batch", d.left())
 	}
 	return err
 }
@@ -209,7 +211,7 @@ func (d *decoder) batchMap(n int) error {
 			f = rank
 		}
 		if f != unknown && seen[f] {
-			return faultf(ReasonContradiction, "the key %s is repeated", key)
+			return fault.Errorf(fault.Contradiction, "the key %s is repeated", key)
 		}
 		seen[f] = true
 		switch f {
@@ -230,7 +232,7 @@ func (d *decoder) batchMap(n int) error {
 		}
 	}
 	if !seen[events] {
-		return faultf(ReasonMissing, "a batch without events")
+		return fault.Errorf(fault.Missing, "a batch without events")
 	}
 	return nil
 }
@@ -252,7 +254,7 @@ func (d *decoder) time() error {
 	case formNegative:
 		d.b.Time = float64(int64(bits))
 	default:
-		return faultf(ReasonType, "ts: %s is not a time", describe(f, bits))
+		return fault.Errorf(fault.Type, "ts: %s is not a time", describe(f, bits))
 	}
 	return nil
 }
@@ -297,7 +299,7 @@ func (d *decoder) event() error {
 	case formMap:
 		return d.eventMap(int(n))
 	}
-	return faultf(ReasonType, "%s is not an event", describe(f, n))
+	return fault.Errorf(fault.Type, "%s is not an event", describe(f, n))
 }
 
 // begin starts an event of a kind.
@@ -340,7 +342,7 @@ func (d *decoder) end() error {
 			e.Adapter = d.adapter()
 		}
 		if e.HasExtra && d.entries != len(e.Hashes) {
-			return faultf(ReasonContradiction, "extra_keys: %d entries for %d hashes", d.entries, len(e.Hashes))
+			return fault.Errorf(fault.Contradiction, "extra_keys: %d entries for %d hashes", d.entries, len(e.Hashes))
 		}
 		return e.checkBlocks()
 	case Cleared:
@@ -358,7 +360,7 @@ func (d *decoder) end() error {
 // limit refuses more than most things.
 func limit(n, most int, things string) error {
 	if n > most {
-		return faultf(ReasonLimit, "more than %d %s", most, things)
+		return fault.Errorf(fault.Limit, "more than %d %s", most, things)
 	}
 	return nil
 }

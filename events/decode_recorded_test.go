@@ -12,10 +12,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vmihailenco/msgpack/v5"
-
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/fault"
 	"github.com/kvindex/kvindex/internal/testdata"
+	"github.com/vmihailenco/msgpack/v5"
 )
 
 // This file has the tests on payloads that engines have sent.
@@ -194,7 +194,7 @@ func TestRows(t *testing.T) {
 				t.Errorf("%s: accepted", row.Name)
 			}
 			count[row.Engine+" malformed, refused"]++
-			count["refused: "+events.ReasonOf(err).String()]++
+			count["refused: "+fault.Reason(err)]++
 			continue
 		case err != nil:
 			if !slices.Contains(foreign, row.Engine) {

@@ -16,9 +16,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vmihailenco/msgpack/v5"
-
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/fault"
+	"github.com/vmihailenco/msgpack/v5"
 )
 
 var update = flag.Bool("update", false, "write the golden payloads anew")
@@ -542,7 +542,7 @@ func checkRefused(t testing.TB, err error, b *events.Batch) {
 	if !errors.Is(err, events.ErrMalformed) {
 		t.Errorf("error %v does not wrap ErrMalformed", err)
 	}
-	if events.ReasonOf(err) == events.ReasonUnknown {
+	if fault.Reason(err) == fault.Unknown {
 		t.Errorf("error %v has no reason", err)
 	}
 	if !reflect.DeepEqual(shown(b), view{}) {

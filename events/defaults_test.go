@@ -5,11 +5,12 @@ import (
 	"path/filepath"
 	"regexp"
 	"testing"
+	"time"
 
 	"github.com/kvindex/kvindex/events"
 )
 
-// TestDefaults: a zero config gives what the Default constants say, each of them.
+// TestDefaults: a zero config gives what the docs of its fields say.
 func TestDefaults(t *testing.T) {
 	s, p := events.SubscriberConfig{}.WithDefaults(), events.PoolConfig{}.WithDefaults()
 	f := events.FleetConfig{}.WithDefaults()
@@ -18,21 +19,21 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	tests := map[string]struct{ got, want int64 }{
-		"DefaultMaxMessage":    {int64(s.MaxMessage), events.DefaultMaxMessage},
-		"DefaultMaxBuffered":   {s.MaxBuffered, events.DefaultMaxBuffered},
-		"DefaultMaxConns":      {int64(s.MaxConns), events.DefaultMaxConns},
-		"DefaultMaxTopics":     {int64(s.MaxTopics), events.DefaultMaxTopics},
-		"DefaultBackoffMin":    {int64(s.BackoffMin), int64(events.DefaultBackoffMin)},
-		"DefaultBackoffMax":    {int64(s.BackoffMax), int64(events.DefaultBackoffMax)},
-		"DefaultHeartbeat":     {int64(s.Heartbeat), int64(events.DefaultHeartbeat)},
-		"DefaultReplayTimeout": {int64(s.ReplayTimeout), int64(events.DefaultReplayTimeout)},
-		"DefaultSilence":       {int64(s.Silence), int64(events.DefaultSilence)},
-		"DefaultConcurrency":   {int64(p.Concurrency), events.DefaultConcurrency},
-		"DefaultPoolMessages":  {int64(p.MaxMessages), events.DefaultPoolMessages},
-		"DefaultMaxPods":       {int64(f.MaxPods), events.DefaultMaxPods},
-		"DefaultMaxDials":      {int64(f.MaxDials), events.DefaultMaxDials},
-		"DefaultPort":          {int64(pod.Port), events.DefaultPort},
-		"DefaultPoolBytes":     {p.MaxBytes, events.DefaultPoolBytes},
+		"defaultMaxMessage":    {int64(s.MaxMessage), 32 << 20},
+		"defaultMaxBuffered":   {s.MaxBuffered, 256 << 20},
+		"defaultMaxConns":      {int64(s.MaxConns), 256},
+		"defaultMaxTopics":     {int64(s.MaxTopics), 64},
+		"defaultBackoffMin":    {int64(s.BackoffMin), int64(100 * time.Millisecond)},
+		"defaultBackoffMax":    {int64(s.BackoffMax), int64(time.Second)},
+		"defaultHeartbeat":     {int64(s.Heartbeat), int64(3 * time.Second)},
+		"defaultReplayTimeout": {int64(s.ReplayTimeout), int64(2 * time.Second)},
+		"defaultSilence":       {int64(s.Silence), int64(30 * time.Second)},
+		"defaultConcurrency":   {int64(p.Concurrency), 64},
+		"defaultPoolMessages":  {int64(p.MaxMessages), 65_536},
+		"defaultMaxPods":       {int64(f.MaxPods), 16_384},
+		"defaultMaxDials":      {int64(f.MaxDials), 32},
+		"defaultPort":          {int64(pod.Port), 5557},
+		"defaultPoolBytes":     {p.MaxBytes, 256 << 20},
 	}
 	for name, tt := range tests {
 		if tt.got != tt.want || tt.got == 0 {
@@ -49,7 +50,7 @@ func TestDefaults(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range regexp.MustCompile(`(?m)^(?:\t|const )(Default\w+) +=`).FindAllSubmatch(text, -1) {
+		for _, m := range regexp.MustCompile(`(?m)^(?:\t|const )(default\w+) +=`).FindAllSubmatch(text, -1) {
 			if declared++; tests[string(m[1])].want == 0 {
 				t.Errorf("%s is not tested", m[1])
 			}

@@ -329,13 +329,12 @@ func TestDialSlowPeer(t *testing.T) {
 // quietSink is a sink that keeps nothing.
 type quietSink struct{}
 
-func (quietSink) IngestMessage(Message) (Receipt, error) { return Receipt{Applied: true}, nil }
-func (quietSink) StreamNext(_, _, _ string) Position     { return Position{} }
-func (quietSink) StreamNote(_, _, _ string, _ Note)      {}
-func (quietSink) StreamRestarted(_, _, _ string) error   { return nil }
-func (quietSink) StreamRewound(_, _, _ string) error     { return nil }
-func (quietSink) RemovePod(string) error                 { return nil }
-func (quietSink) RemoveStream(_, _, _ string) error      { return nil }
+func (quietSink) IngestMessage(Message) (Receipt, error)  { return Receipt{Applied: true}, nil }
+func (quietSink) StreamNext(_, _, _ string) Position      { return Position{} }
+func (quietSink) StreamNote(_, _, _ string, _ Note) error { return nil }
+func (quietSink) StreamView(_, _, _ string) StreamView    { return StreamView{} }
+func (quietSink) RemovePod(string) error                  { return nil }
+func (quietSink) RemoveStream(_, _, _ string) error       { return nil }
 
 // A link is in line as one that is new, that was lost, and that failed.
 func TestDialRanks(t *testing.T) {
@@ -376,7 +375,7 @@ func TestDialRanks(t *testing.T) {
 	}
 	inLine(dialNew)
 	d.leave(place)
-	d.until(t, "it is live", func() bool { return f.Pods(nil)[0].Streams[0].Link == LinkLive })
+	d.until(t, "it is live", func() bool { return f.Pods(nil)[0].Streams[0].Link == linkLive })
 	place = occupy()
 	engine.Close()
 	inLine(dialLost)
@@ -395,13 +394,13 @@ func TestLinkEnds(t *testing.T) {
 	m := &member{id: "a", is: &Pod{Model: "m", Host: "h", Port: 1}}
 	f.mu.Lock()
 	l := newLink(f, m, 0)
-	l.set(LinkEnding, nil)
+	l.set(linkEnding, nil)
 	f.mu.Unlock()
 	for n := range Note(100) {
 		l.noted(n)
 	}
 	l.failed(errors.New("it is lost"))
-	if l.link != LinkEnding || l.err != nil {
+	if l.link != linkEnding || l.err != nil {
 		t.Errorf("%v, %v", l.link, l.err)
 	}
 }

@@ -2,8 +2,8 @@
 //
 // # Where to start
 //
-// If you use an Indexer (package kvindex) and ZeroMQ, give the Indexer to one of these as
-// the sink, and call Run:
+// If you use an Indexer (package kvindex) and ZeroMQ, give Indexer.Sink to one of these, and
+// call Run:
 //
 //   - [Fleet] for many pods that come, move and go. Sources tell it which pods there are.
 //     Read [NewFleet], [FleetConfig], [Pod], [Source] and [Fleet.Pods]. The packages
@@ -11,7 +11,7 @@
 //   - [Subscriber] for one engine whose address does not change, and for engines that
 //     connect to you. Read [NewSubscriber] and [SubscriberConfig].
 //
-// You need nothing else of this package, but [TransportError] and [SilentError].
+// You need nothing else of this package, but [TransportError].
 //
 // # Words
 //
@@ -29,7 +29,7 @@
 //   - A peer is whatever is at the other end of a connection: an engine, if all is
 //     well.
 //   - A gap is a range of sequence numbers that did not come.
-//   - A sink takes messages, such as an Indexer. A transport brings them, such as a
+//   - A sink takes messages, such as that of an Indexer. A transport brings them, such as a
 //     Subscriber.
 //   - A replay: the engine sends messages again that it still has, at its replay
 //     socket, when a transport asks.
@@ -44,22 +44,23 @@
 //
 // A transport of your own gives each [Message] to a [Sink], in order. If it must not
 // wait for the sink, put a [Pool] between them. If it can ask engines for replays, or
-// notices when a connection is lost, it uses a [ReplaySink], [Position], [Note] and
-// [Receipt]; a Subscriber does the same.
+// notices when a connection is lost, it uses [Position], [Note] and [Receipt], too; a
+// Subscriber does the same.
 //
 // # For authors of sinks
 //
-// [Decode] reads a payload into a [Batch] of [Event]. A [Sequencer] finds repeats, gaps
-// and restarts in a stream. An Indexer uses both.
+// [Decode] reads a payload into a [Batch] of [Event]. An Indexer uses it.
 package events
 
 import (
 	"errors"
 	"fmt"
+
+	"github.com/kvindex/kvindex/internal/fault"
 )
 
 // ErrMalformed is wrapped by every error about a payload that cannot be read. Nothing
-// of such a payload may be applied. [ReasonOf] has the reason.
+// of such a payload may be applied. stats.Malformed.Reason has the reason.
 var ErrMalformed = errors.New("events: malformed payload")
 
 func malformed(err error) error { return fmt.Errorf("%w: %w", ErrMalformed, err) }
@@ -155,9 +156,9 @@ type Event struct {
 func (b *Batch) Validate() error {
 	switch {
 	case b == nil:
-		return malformed(faultf(ReasonMissing, "no batch"))
+		return malformed(fault.Errorf(fault.Missing, "no batch"))
 	case b.Rank < 0 || b.Rank > maxRank:
-		return malformed(faultf(ReasonType, "rank %d is not in 0..%d", b.Rank, maxRank))
+		return malformed(fault.Errorf(fault.Type, "rank %d is not in 0..%d", b.Rank, maxRank))
 	}
 	for i := range b.Events {
 		if err := b.Events[i].validate(); err != nil {
@@ -170,19 +171,19 @@ func (b *Batch) Validate() error {
 func (e *Event) validate() error {
 	switch {
 	case e.Kind < Stored || e.Kind > Cleared:
-		return faultf(ReasonType, "unknown kind %d", e.Kind)
+		return fault.Errorf(fault.Type, "unknown kind %d", e.Kind)
 	case e.BlockSize < 0 || e.BlockSize > maxBlockSize:
-		return faultf(ReasonType, "block size %d is not in 0..%d", e.BlockSize, maxBlockSize)
+		return fault.Errorf(fault.Type, "block size %d is not in 0..%d", e.BlockSize, maxBlockSize)
 	case e.Group < 0 || e.Group > maxGroup:
-		return faultf(ReasonType, "group %d is not in 0..%d", e.Group, maxGroup)
+		return fault.Errorf(fault.Type, "group %d is not in 0..%d", e.Group, maxGroup)
 	case e.Pairs && len(e.Tokens)%2 != 0:
-		return faultf(ReasonContradiction, "%d tokens are not pairs", len(e.Tokens))
+		return fault.Errorf(fault.Contradiction, "%d tokens are not pairs", len(e.Tokens))
 	case e.Remaining != nil && len(e.Remaining) != len(e.Hashes):
-		return faultf(ReasonContradiction, "%d remaining counts for %d hashes", len(e.Remaining), len(e.Hashes))
+		return fault.Errorf(fault.Contradiction, "%d remaining counts for %d hashes", len(e.Remaining), len(e.Hashes))
 	}
 	for i, k := range e.Extra {
 		if k.Block < 0 || k.Block >= len(e.Hashes) || i > 0 && k.Block < e.Extra[i-1].Block {
-			return faultf(ReasonContradiction, "extra key %d of block %d, of %d hashes, in order of block", i, k.Block, len(e.Hashes))
+			return fault.Errorf(fault.Contradiction, "extra key %d of block %d, of %d hashes, in order of block", i, k.Block, len(e.Hashes))
 		}
 	}
 	return e.checkBlocks()
@@ -199,11 +200,11 @@ func (e *Event) checkBlocks() error {
 	}
 	switch {
 	case e.BlockSize == 0:
-		return faultf(ReasonMissing, "%d tokens without a block_size", n)
+		return fault.Errorf(fault.Missing, "%d tokens without a block_size", n)
 	case n%e.BlockSize != 0:
-		return faultf(ReasonContradiction, "%d tokens are not a multiple of block_size %d", n, e.BlockSize)
+		return fault.Errorf(fault.Contradiction, "%d tokens are not a multiple of block_size %d", n, e.BlockSize)
 	case len(e.Hashes) > n/e.BlockSize:
-		return faultf(ReasonContradiction, "%d hashes for %d blocks", len(e.Hashes), n/e.BlockSize)
+		return fault.Errorf(fault.Contradiction, "%d hashes for %d blocks", len(e.Hashes), n/e.BlockSize)
 	}
 	return nil
 }

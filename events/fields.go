@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"unicode/utf8"
+
+	"github.com/kvindex/kvindex/internal/fault"
 )
 
 // This file has the tables of fields, and reads the fields of an event by them:
@@ -164,7 +166,7 @@ func shortStr(s string) string { return string([]byte{0xa0 | byte(len(s))}) + s 
 // eventArray reads the array form: the name of the kind and n-1 fields.
 func (d *decoder) eventArray(n int) error {
 	if n == 0 {
-		return faultf(ReasonMissing, "an empty list is not an event")
+		return fault.Errorf(fault.Missing, "an empty list is not an event")
 	}
 	k, err := d.kind()
 	if err != nil {
@@ -173,7 +175,7 @@ func (d *decoder) eventArray(n int) error {
 	n--
 	d.begin(k)
 	if n < kinds[k].required {
-		return faultf(ReasonMissing, "%s: %d fields are too few", kinds[k].name, n)
+		return fault.Errorf(fault.Missing, "%s: %d fields are too few", kinds[k].name, n)
 	}
 	err = d.items(&kinds[k], n)
 	if err == nil {
@@ -227,7 +229,7 @@ func (d *decoder) eventMap(n int) error {
 	if missing := kinds[k].always &^ seen; missing != 0 {
 		for f := range fieldUnknown {
 			if missing.has(f) {
-				return faultf(ReasonMissing, "%s: %s is missing", kinds[k].name, fieldNames[f])
+				return fault.Errorf(fault.Missing, "%s: %s is missing", kinds[k].name, fieldNames[f])
 			}
 		}
 	}
@@ -283,7 +285,7 @@ func (d *decoder) pairs(l *layout, n int, seen *fieldSet) error {
 			continue
 		}
 		if seen.has(f) {
-			return faultf(ReasonContradiction, "the key %s is repeated", fieldNames[f])
+			return fault.Errorf(fault.Contradiction, "the key %s is repeated", fieldNames[f])
 		}
 		*seen |= 1 << f
 		if err := d.value(f); err != nil {

@@ -28,14 +28,14 @@
 // member stays until it does; otherwise the pod would go on to count.
 //
 // A pod that shrinks has other ranks that go on, and RemovePod would forget these. So
-// FleetSink has RemoveStream.
+// Sink has RemoveStream.
 //
 // # Claims
 //
 // Each source has its own table of the pods that it names. The first source that names a pod
 // has it until it lets go; then the next in the order of Run has it. A source of a higher rank
 // does not take a pod away: two sources that disagree would otherwise move it to and fro, and
-// each move forgets what it held. That two name it is reported (PodClaimed).
+// each move forgets what it held. That two name it is reported ("claimed").
 //
 // # Restored
 //
@@ -71,42 +71,15 @@ import (
 
 // What a FleetConfig leaves zero.
 const (
-	DefaultMaxPods  = 1 << 14
-	DefaultMaxDials = 32
+	defaultMaxPods  = 1 << 14
+	defaultMaxDials = 32
 )
 
-// FleetSink is a ReplaySink that forgets pods and streams. An Indexer is one, and a Pool
-// before an Indexer.
-type FleetSink interface {
-	ReplaySink
-	// RemovePod forgets a pod and all that it held. A pod that is not known is no error.
-	RemovePod(pod string) error
-	// RemoveStream forgets a stream that no transport follows any more, with what the ranks
-	// held that it fed. A stream that is not known is no error.
-	RemoveStream(pod, model, stream string) error
-}
-
-// StreamViewer is a sink that can say what it knows of a stream, as an Indexer can.
-// Fleet.Pods asks it.
-type StreamViewer interface {
-	// StreamView returns what is known of a stream, and the zero StreamView if nothing is.
-	StreamView(pod, model, stream string) StreamView
-}
-
-// StreamView is what a sink knows of a stream and of the ranks that it feeds.
-type StreamView struct {
-	State   string        // the worst of its ranks, as the sink names it; "" is none
-	Heard   time.Time     // when the last message came
-	Lag     time.Duration // of the last message: from the engine to the sink
-	Missing uint64        // messages that were lost
-	Blocks  int           // that the ranks hold, in all tiers
-}
-
-// FleetConfig configures a Fleet. A zero limit is the default of its name.
+// FleetConfig configures a Fleet. A zero limit is its default.
 type FleetConfig struct {
-	// MaxPods bounds the pods of all sources. More are refused.
+	// MaxPods bounds the pods of all sources. More are refused. 0: 16,384.
 	MaxPods int
-	// MaxDials bounds the connections that are being made.
+	// MaxDials bounds the connections that are being made. 0: 32.
 	MaxDials int
 	// Forget has Run forget all pods when it ends. Without it, what they held stays in the
 	// sink, as the views of lost connections.
@@ -122,9 +95,9 @@ type FleetConfig struct {
 
 	// OnChange gets every change of a pod, in order, one at a time. Of attempts to connect
 	// that fail again in the same way it gets some: at intervals that double up to one
-	// minute. So LinkConnecting after LinkBackoff comes when that attempt has another end,
-	// or when its failure is reported again. OnChange is called without a lock, by a goroutine of Run, and may call methods of the Fleet. If it is so slow that
-	// 4,096 changes wait, and 8 more for each pod of MaxPods and for each stream, newer
+	// minute. So "connecting" after "backoff" comes when that attempt has another end, or
+	// when its failure is reported again. OnChange is called without a lock, by a goroutine
+	// of Run, and may call methods of the Fleet. If it is so slow that 4,096 changes wait, and 8 more for each pod of MaxPods and for each stream, newer
 	// changes are lost. OnError is told how many: ask Pods then.
 	OnChange func(FleetChange)
 	// OnError gets what does not end Run: refused pods, faults of sources, of connections
@@ -132,45 +105,6 @@ type FleetConfig struct {
 	// fault that lasts is reported again, at intervals that double up to one minute.
 	OnError func(error)
 }
-
-// Link says what the connection to a rank is at.
-type Link uint8
-
-// The states of a link.
-const (
-	// LinkNone: there is no connection to be made: Run does not run, or the pod has
-	// EngineNone.
-	LinkNone Link = iota
-	// LinkWaiting: another pod has the address. FleetStream.Err says which.
-	LinkWaiting
-	// LinkConnecting: the connection is being made, or is in line for that.
-	LinkConnecting
-	// LinkBackoff: the last attempt failed, or the connection is lost: FleetStream.Err. The
-	// next attempt comes by itself.
-	LinkBackoff
-	// LinkReplaying: it is connected, and older messages are asked for.
-	LinkReplaying
-	// LinkLive: it is connected, and messages come as the engine publishes them.
-	LinkLive
-	// LinkEnding: the pod, or this rank of it, goes.
-	LinkEnding
-)
-
-var linkNames = [...]string{
-	LinkNone: "none", LinkWaiting: "waiting", LinkConnecting: "connecting", LinkBackoff: "backoff",
-	LinkReplaying: "replaying", LinkLive: "live", LinkEnding: "ending",
-}
-
-// String returns the name of the constant in lower case, without Link.
-func (l Link) String() string {
-	if int(l) < len(linkNames) {
-		return linkNames[l]
-	}
-	return fmt.Sprintf("link %d", uint8(l))
-}
-
-// MarshalText returns the text of String.
-func (l Link) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
 
 // FleetPod is a pod as a Fleet has it.
 type FleetPod struct {
@@ -182,53 +116,66 @@ type FleetPod struct {
 // FleetStream is the stream of a rank of a pod.
 type FleetStream struct {
 	Endpoint string
-	Link     Link
-	Since    time.Time // of the Link
-	Err      error     // why it is not connected; nil if it is
-	View     StreamView
+	// Link says what the connection is at:
+	//
+	//   - "none": there is no connection to be made, because Run does not run
+	//   - "waiting": another pod has the address; Err says which
+	//   - "connecting": it is being made, or is in line for that
+	//   - "backoff": the last attempt failed, or the connection is lost (Err). The next
+	//     attempt comes by itself
+	//   - "replaying": it is connected, and older messages are asked for
+	//   - "live": it is connected, and messages come as the engine publishes them
+	//   - "ending": the pod, or this rank of it, goes
+	Link  string
+	Since time.Time // of the Link
+	Err   error     // why it is not connected; nil if it is
+	View  StreamView
 }
 
 // FleetChange is a change of a pod.
 type FleetChange struct {
-	Kind   ChangeKind
-	Pod    Pod    // as it is now; with PodRemoved, as it was
+	// Kind says what has changed:
+	//
+	//   - "added"
+	//   - "replaced": another address, port, model, topic, engine or UID. What the pod held
+	//     is forgotten
+	//   - "resized": other ranks. Those that went are forgotten
+	//   - "labelled": other labels, and nothing else
+	//   - "claimed": another source names the pod too, and waits for Source to let go (Err)
+	//   - "handed on": the source let go, and Source has the pod now
+	//   - "removed": it is forgotten
+	//   - "link changed": the FleetStream.Link of a rank
+	Kind   string
+	Pod    Pod    // as it is now; if it was removed, as it was
 	Source string // that it is from, or was; "" for a pod of FleetConfig.Restored
-	// With LinkChanged: the rank, what its connection was at and is at, and why.
+	// Of a link that has changed: the rank, what its connection was at and is at, and why.
 	Rank     int
-	From, To Link
+	From, To string
 	Err      error
 }
 
-// ChangeKind says what has changed.
-type ChangeKind uint8
-
-// The kinds of changes.
+// The states of a link: FleetStream.Link says what they mean.
 const (
-	PodAdded    ChangeKind = iota + 1
-	PodReplaced            // another address, port, model, topic, engine or UID: what it held is forgotten
-	PodResized             // other ranks; those that went are forgotten
-	PodLabelled            // other labels, and nothing else
-	PodClaimed             // another source names the pod too, and waits for Source to let go: see Err
-	PodHandedOn            // the source let go, and Source has the pod now
-	PodRemoved             // it is forgotten
-	LinkChanged
+	linkNone       = "none"
+	linkWaiting    = "waiting"
+	linkConnecting = "connecting"
+	linkBackoff    = "backoff"
+	linkReplaying  = "replaying"
+	linkLive       = "live"
+	linkEnding     = "ending"
 )
 
-var changeNames = [...]string{
-	PodAdded: "added", PodReplaced: "replaced", PodResized: "resized", PodLabelled: "labelled",
-	PodClaimed: "claimed", PodHandedOn: "handed on", PodRemoved: "removed", LinkChanged: "link changed",
-}
-
-// String returns the name of the constant in lower case, in words and without Pod.
-func (k ChangeKind) String() string {
-	if k > 0 && int(k) < len(changeNames) {
-		return changeNames[k]
-	}
-	return fmt.Sprintf("change %d", uint8(k))
-}
-
-// MarshalText returns the text of String.
-func (k ChangeKind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+// The kinds of changes: FleetChange.Kind says what they mean.
+const (
+	podAdded    = "added"
+	podReplaced = "replaced"
+	podResized  = "resized"
+	podLabelled = "labelled"
+	podClaimed  = "claimed"
+	podHandedOn = "handed on"
+	podRemoved  = "removed"
+	linkChanged = "link changed"
+)
 
 // Fleet follows the streams of many pods that come, change and go, and has the sink forget
 // what has gone. Sources say which pods there are: those that Run is given, and the host by
@@ -248,7 +195,7 @@ func (k ChangeKind) MarshalText() ([]byte, error) { return []byte(k.String()), n
 //
 // Package kvindex has an example of a Fleet that feeds an Indexer.
 type Fleet struct {
-	sink   FleetSink
+	sink   Sink
 	cfg    FleetConfig
 	dials  *dialLine
 	budget *zmtp.Budget
@@ -300,7 +247,7 @@ type member struct {
 	want   *Pod         // what that source describes; nil if none does
 	is     *Pod         // what the sink may know of it; nil if nothing
 	gone   bool         // it was let go, and is not forgotten yet
-	was    FleetChange  // PodRemoved, of what it was when it was let go
+	was    FleetChange  // podRemoved, of what it was when it was let go
 
 	links  []*link // by rank
 	busy   bool    // streams are ending, or the sink is asked to forget
@@ -308,9 +255,9 @@ type member struct {
 	keep   int     // ranks that are not to be forgotten
 }
 
-// NewFleet returns a Fleet for a sink, such as an Indexer. The error names each wrong field
+// NewFleet returns a Fleet for a sink, such as Indexer.Sink. The error names each wrong field
 // of cfg.
-func NewFleet(sink FleetSink, cfg FleetConfig) (*Fleet, error) {
+func NewFleet(sink Sink, cfg FleetConfig) (*Fleet, error) {
 	var errs []error
 	bad := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("events: fleet: "+format, args...))
@@ -330,7 +277,7 @@ func NewFleet(sink FleetSink, cfg FleetConfig) (*Fleet, error) {
 		bad("Subscriber: ParseTopic, ReplayOf and OnListen are for listening, and OnError is the Fleet's")
 	}
 	probe := *c
-	probe.Endpoint, probe.Pod, probe.Model = endpoint("localhost", DefaultPort), "pod", "model"
+	probe.Endpoint, probe.Pod, probe.Model = endpoint("localhost", defaultPort), "pod", "model"
 	probe.Bind, probe.Topic, probe.Replay, probe.ReplayOf = false, "", "", nil
 	if sink != nil {
 		if err := probe.validate(sink); err != nil {
@@ -358,8 +305,8 @@ func NewFleet(sink FleetSink, cfg FleetConfig) (*Fleet, error) {
 }
 
 func (c FleetConfig) withDefaults() FleetConfig {
-	c.MaxPods = cmp.Or(c.MaxPods, DefaultMaxPods)
-	c.MaxDials = cmp.Or(c.MaxDials, DefaultMaxDials)
+	c.MaxPods = cmp.Or(c.MaxPods, defaultMaxPods)
+	c.MaxDials = cmp.Or(c.MaxDials, defaultMaxDials)
 	return c
 }
 
@@ -383,7 +330,7 @@ func (f *Fleet) Run(ctx context.Context, sources ...Source) error {
 	f.mu.Lock()
 	if f.running {
 		f.mu.Unlock()
-		return ErrRunning
+		return errRunning
 	}
 	f.running, f.run, f.silent = true, r, len(sources)
 	for _, s := range slices.Clone(f.sources) {
@@ -613,7 +560,7 @@ func (f *Fleet) put(s *fleetSource, p *Pod, listed bool) error {
 		c = &claim{round: s.round}
 		s.claims[strings.Clone(n.ID)] = c
 		if m != nil && m.source != nil {
-			f.tell(FleetChange{Kind: PodClaimed, Pod: n, Source: m.source.name, Err: fmt.Errorf("source %q names the pod too", s.name)})
+			f.tell(FleetChange{Kind: podClaimed, Pod: n, Source: m.source.name, Err: fmt.Errorf("source %q names the pod too", s.name)})
 		}
 	}
 	before := c.pod
@@ -628,15 +575,15 @@ func (f *Fleet) put(s *fleetSource, p *Pod, listed bool) error {
 		f.present++
 		f.give(m, s, c)
 		if !m.gone { // else when it is forgotten
-			f.tell(FleetChange{Kind: PodAdded, Pod: n, Source: s.name})
+			f.tell(FleetChange{Kind: podAdded, Pod: n, Source: s.name})
 		}
 	case m.source == s:
 		f.give(m, s, c)
-		kind := PodLabelled
+		kind := podLabelled
 		if !before.sameFeed(&n) {
-			kind = PodReplaced
+			kind = podReplaced
 		} else if before.Ranks != n.Ranks {
-			kind = PodResized
+			kind = podResized
 		}
 		if !m.gone {
 			f.tell(FleetChange{Kind: kind, Pod: n, Source: s.name})
@@ -670,14 +617,14 @@ func (f *Fleet) letGo(s *fleetSource, id string) {
 		if c := o.claims[id]; c != nil {
 			f.give(m, o, c)
 			if !m.gone { // else it is added when it is forgotten
-				f.tell(FleetChange{Kind: PodHandedOn, Pod: c.pod, Source: o.name})
+				f.tell(FleetChange{Kind: podHandedOn, Pod: c.pod, Source: o.name})
 			}
 			f.advance(m)
 			return
 		}
 	}
 	if !m.gone {
-		m.was = FleetChange{Kind: PodRemoved, Pod: m.shown, Source: s.name}
+		m.was = FleetChange{Kind: podRemoved, Pod: m.shown, Source: s.name}
 	}
 	m.source, m.want, m.gone = nil, nil, true
 	f.present--
@@ -745,7 +692,7 @@ func (f *Fleet) end(m *member) {
 			m.ending++
 			l.cancel()
 		}
-		l.set(LinkEnding, nil)
+		l.set(linkEnding, nil)
 	}
 	if r := f.run; m.ending == 0 {
 		r.work.Go(func() { f.forget(r, m) })
@@ -777,7 +724,7 @@ func (f *Fleet) forget(r *fleetRun, m *member) {
 			f.forgotten(m)
 		}
 	}
-	f.drop(m, m.keep) // behind PodRemoved, for its addresses are free now
+	f.drop(m, m.keep) // behind podRemoved, for its addresses are free now
 	if f.members[m.id] == m {
 		f.advance(m)
 	}
@@ -807,7 +754,7 @@ func (f *Fleet) drop(m *member, keep int) {
 			delete(f.links, l.endpoint)
 		}
 		for _, o := range others {
-			if o.link == LinkWaiting {
+			if o.link == linkWaiting {
 				f.start(o)
 			}
 		}
@@ -819,7 +766,7 @@ func (f *Fleet) forgotten(m *member) {
 	m.gone = false
 	f.tell(m.was)
 	if m.want != nil {
-		f.tell(FleetChange{Kind: PodAdded, Pod: *m.want, Source: m.source.name})
+		f.tell(FleetChange{Kind: podAdded, Pod: *m.want, Source: m.source.name})
 		return
 	}
 	delete(f.members, m.id)
@@ -832,7 +779,7 @@ func (f *Fleet) rest() {
 	defer f.mu.Unlock()
 	for _, m := range f.inOrderOfID() {
 		for _, l := range m.links {
-			l.set(LinkNone, nil)
+			l.set(linkNone, nil)
 		}
 	}
 }
@@ -885,7 +832,7 @@ func (f *Fleet) restore(id string) *member {
 		return nil
 	}
 	m := &member{id: id, shown: Pod{ID: id}, is: &Pod{ID: id}, gone: true}
-	m.was = FleetChange{Kind: PodRemoved, Pod: m.shown}
+	m.was = FleetChange{Kind: podRemoved, Pod: m.shown}
 	f.members[id] = m
 	f.inOrder = false
 	return m
@@ -968,12 +915,10 @@ func (f *Fleet) Pods(dst []FleetPod) []FleetPod {
 		}
 	}
 	f.mu.Unlock()
-	if sink, ok := f.sink.(StreamViewer); ok {
-		for i := range dst[from:] {
-			p := &dst[from+i]
-			for j := range p.Streams {
-				p.Streams[j].View = sink.StreamView(p.ID, p.Model, p.Streams[j].Endpoint)
-			}
+	for i := range dst[from:] {
+		p := &dst[from+i]
+		for j := range p.Streams {
+			p.Streams[j].View = f.sink.StreamView(p.ID, p.Model, p.Streams[j].Endpoint)
 		}
 	}
 	return dst

@@ -29,12 +29,12 @@ type link struct {
 	running  bool
 	dials    dialRank // of the next attempt to connect
 
-	link  Link
+	link  string
 	since time.Time
 	err   error
 
 	failing teller // of attempts to connect
-	again   bool   // the change from LinkBackoff to LinkConnecting is not told yet
+	again   bool   // the change from linkBackoff to linkConnecting is not told yet
 }
 
 // newLink returns the link to a rank of what a member is. f.mu is held.
@@ -45,7 +45,7 @@ func newLink(f *Fleet, m *member, rank int) *link {
 	if m.is.ReplayPort > 0 {
 		cfg.Replay = endpoint(m.is.Host, m.is.ReplayPort+rank)
 	}
-	l := &link{f: f, m: m, rank: rank, endpoint: cfg.Endpoint, topic: cfg.Topic, dials: dialNew, since: time.Now()}
+	l := &link{f: f, m: m, rank: rank, endpoint: cfg.Endpoint, topic: cfg.Topic, link: linkNone, dials: dialNew, since: time.Now()}
 	l.sub = newSubscriber(f.sink, cfg, f.budget)
 	l.sub.link = l
 	f.links[l.endpoint] = append(f.links[l.endpoint], l)
@@ -62,13 +62,13 @@ func (f *Fleet) start(l *link) {
 	at := f.links[l.endpoint]
 	for _, o := range at[:slices.Index(at, l)] {
 		if strings.HasPrefix(o.topic, l.topic) || strings.HasPrefix(l.topic, o.topic) {
-			l.set(LinkWaiting, fmt.Errorf("events: fleet: pod %q has %s", o.m.id, l.endpoint))
+			l.set(linkWaiting, fmt.Errorf("events: fleet: pod %q has %s", o.m.id, l.endpoint))
 			return
 		}
 	}
 	ctx, cancel := context.WithCancel(r.ctx)
 	l.cancel, l.running = cancel, true
-	l.set(LinkConnecting, nil)
+	l.set(linkConnecting, nil)
 	r.work.Go(func() {
 		_ = l.sub.Run(ctx)
 		cancel()
@@ -82,7 +82,7 @@ func (f *Fleet) ended(r *fleetRun, l *link) {
 	l.running = false
 	m := l.m
 	last := false
-	if l.link == LinkEnding {
+	if l.link == linkEnding {
 		m.ending--
 		last = m.ending == 0
 	}
@@ -94,7 +94,7 @@ func (f *Fleet) ended(r *fleetRun, l *link) {
 
 // set notes what the connection is at. A new attempt to connect is told when it has
 // another end than the one before, or when that is told again. f.mu is held.
-func (l *link) set(to Link, err error) {
+func (l *link) set(to string, err error) {
 	from := l.link
 	l.err = err
 	if from == to {
@@ -102,31 +102,31 @@ func (l *link) set(to Link, err error) {
 	}
 	l.link, l.since = to, time.Now()
 	switch {
-	case from == LinkBackoff && to == LinkConnecting:
+	case from == linkBackoff && to == linkConnecting:
 		l.again = true
 		return
-	case from != LinkConnecting:
+	case from != linkConnecting:
 		l.failing = teller{}
-	case to == LinkBackoff && !l.failing.tells(err):
+	case to == linkBackoff && !l.failing.tells(err):
 		l.again = false
 		return
 	}
 	if l.again {
 		l.again = false
-		l.tell(LinkBackoff, LinkConnecting, nil)
+		l.tell(linkBackoff, linkConnecting, nil)
 	}
 	l.tell(from, to, err)
 }
 
-func (l *link) tell(from, to Link, err error) {
-	l.f.tell(FleetChange{Kind: LinkChanged, Pod: l.m.shown, Source: l.m.sourceName(), Rank: l.rank, From: from, To: to, Err: err})
+func (l *link) tell(from, to string, err error) {
+	l.f.tell(FleetChange{Kind: linkChanged, Pod: l.m.shown, Source: l.m.sourceName(), Rank: l.rank, From: from, To: to, Err: err})
 }
 
 // dial connects when it is the turn of the link.
 func (l *link) dial(ctx context.Context, endpoint string, wire zmtp.Config) (*zmtp.Conn, error) {
 	l.f.mu.Lock()
-	if l.link == LinkBackoff {
-		l.set(LinkConnecting, l.err)
+	if l.link == linkBackoff {
+		l.set(linkConnecting, l.err)
 	}
 	rank := l.dials
 	l.f.mu.Unlock()
@@ -141,11 +141,11 @@ func (l *link) failed(err error) {
 	}
 	l.f.mu.Lock()
 	defer l.f.mu.Unlock()
-	if l.link != LinkEnding {
-		if l.link == LinkConnecting {
+	if l.link != linkEnding {
+		if l.link == linkConnecting {
 			l.dials = dialAgain
 		}
-		l.set(LinkBackoff, err)
+		l.set(linkBackoff, err)
 	}
 }
 
@@ -157,7 +157,7 @@ func (l *link) noted(n Note) {
 	l.f.mu.Lock()
 	defer l.f.mu.Unlock()
 	switch l.link {
-	case LinkConnecting, LinkReplaying, LinkLive:
+	case linkConnecting, linkReplaying, linkLive:
 	default:
 		return
 	}
@@ -167,11 +167,11 @@ func (l *link) noted(n Note) {
 	switch n {
 	case NoteConnected, NoteHeld:
 		if l.sub.cfg.Replay != "" {
-			l.set(LinkReplaying, nil)
+			l.set(linkReplaying, nil)
 			break
 		}
 		fallthrough
 	case NoteCurrent, NoteReleased, NoteNoReplay:
-		l.set(LinkLive, nil)
+		l.set(linkLive, nil)
 	}
 }

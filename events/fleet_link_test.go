@@ -13,8 +13,8 @@ import (
 func TestFleetTellsFailuresAtIntervals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &Fleet{cfg: FleetConfig{OnChange: func(FleetChange) {}}, wake: make(chan struct{}, 1)}
-		l := &link{f: f, m: &member{}}
-		begin, at := time.Now(), LinkNone
+		l := &link{f: f, m: &member{}, link: linkNone}
+		begin, at := time.Now(), linkNone
 		told := func() (lines []string) {
 			for _, c := range f.changes {
 				if c.From != at {
@@ -38,8 +38,8 @@ func TestFleetTellsFailuresAtIntervals(t *testing.T) {
 		}
 		refused := errors.New("refused")
 		fail := func(err error) {
-			l.set(LinkConnecting, l.err)
-			l.set(LinkBackoff, err)
+			l.set(linkConnecting, l.err)
+			l.set(linkBackoff, err)
 		}
 		fail(refused)
 		want("the first attempt", "connecting", "backoff refused")
@@ -57,16 +57,16 @@ func TestFleetTellsFailuresAtIntervals(t *testing.T) {
 		}
 		fail(errors.New("no route"))
 		want("another failure", "connecting", "backoff no route")
-		l.set(LinkConnecting, l.err)
+		l.set(linkConnecting, l.err)
 		want("an attempt without an end")
-		l.set(LinkLive, nil)
+		l.set(linkLive, nil)
 		want("a connection", "connecting", "live")
-		l.set(LinkBackoff, refused)
+		l.set(linkBackoff, refused)
 		want("its loss", "backoff refused")
 		fail(refused)
 		want("the first attempt after it", "connecting", "backoff refused")
-		l.set(LinkConnecting, l.err)
-		l.set(LinkEnding, nil)
+		l.set(linkConnecting, l.err)
+		l.set(linkEnding, nil)
 		want("the end of the pod", "connecting", "ending")
 	})
 }

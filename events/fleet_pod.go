@@ -17,8 +17,15 @@ import (
 	"unicode/utf8"
 )
 
-// DefaultPort is the Port that a Pod leaves zero: vLLM and SGLang publish there by default.
-const DefaultPort = 5557
+// defaultPort is the Port that a Pod leaves zero.
+const defaultPort = 5557
+
+// EngineNone is the Pod.Engine of a pod whose events come without the Fleet: the engine
+// connects to a Subscriber that listens, or the host has a transport of its own. The Fleet
+// only forgets the pod when it has gone.
+const EngineNone = "none"
+
+const engineZMQ = "zmq"
 
 // Bounds on what a Pod names. maxName is that of an Indexer.
 const (
@@ -27,8 +34,8 @@ const (
 	maxZone  = 64 // bytes of an IPv6 zone, the name of a network interface
 )
 
-// A Pod describes a running engine for a Fleet. ID, Model and, with EngineZeroMQ, Host
-// are required.
+// A Pod describes a running engine for a Fleet. ID, Model and, but for EngineNone,
+// Host are required.
 type Pod struct {
 	// ID is the name of the pod, in the sink and in its answers.
 	ID string `json:"id"`
@@ -37,7 +44,8 @@ type Pod struct {
 	// Host is an IP address or a host name, without a port. A host name is resolved at
 	// every attempt to connect.
 	Host string `json:"host,omitempty"`
-	// Port is where rank 0 publishes, and rank r at Port+r. 0 is DefaultPort.
+	// Port is where rank 0 publishes, and rank r at Port+r. 0 is 5557,
+	// where vLLM and SGLang publish by default.
 	Port int `json:"port,omitempty"`
 	// ReplayPort is the replay socket of rank 0, and that of rank r is at ReplayPort+r. 0:
 	// there is none.
@@ -45,55 +53,15 @@ type Pod struct {
 	// Ranks is the number of data-parallel ranks that have a port. 0 is 1.
 	Ranks int `json:"ranks,omitempty"`
 	// Topic is what the topics of the pod's messages begin with. "" takes all.
-	Topic  string `json:"topic,omitempty"`
-	Engine Engine `json:"engine,omitempty"`
+	Topic string `json:"topic,omitempty"`
+	// Engine is the way in which the events of the pod come: "zmq", or "", if the Fleet
+	// connects to each rank, and EngineNone.
+	Engine string `json:"engine,omitempty"`
 	// UID tells pods apart that have the same ID one after the other, such as the uid of a
 	// Kubernetes pod. Another UID is another pod: what the one before held is forgotten.
 	UID string `json:"uid,omitempty"`
 	// Labels are for the host. Nothing here reads them.
 	Labels map[string]string `json:"labels,omitempty"`
-}
-
-// Engine is the way in which the events of a pod come.
-type Engine uint8
-
-// The ways.
-const (
-	// EngineZeroMQ: the Fleet connects to each rank of the pod.
-	EngineZeroMQ Engine = iota
-	// EngineNone: the events come without the Fleet: the engine connects to a Subscriber
-	// that listens, or the host has a transport of its own. The Fleet only forgets the pod
-	// when it has gone.
-	EngineNone
-)
-
-var engineNames = [...]string{EngineZeroMQ: "zmq", EngineNone: "none"}
-
-// String returns "zmq" or "none".
-func (e Engine) String() string {
-	if int(e) < len(engineNames) {
-		return engineNames[e]
-	}
-	return fmt.Sprintf("engine %d", uint8(e))
-}
-
-// MarshalText returns the text of String, or an error for a value without a name.
-func (e Engine) MarshalText() ([]byte, error) {
-	if int(e) >= len(engineNames) {
-		return nil, fmt.Errorf("events: no such engine: %d", uint8(e))
-	}
-	return []byte(engineNames[e]), nil
-}
-
-// UnmarshalText reads what MarshalText writes.
-func (e *Engine) UnmarshalText(text []byte) error {
-	for i, name := range engineNames {
-		if string(text) == name {
-			*e = Engine(i)
-			return nil
-		}
-	}
-	return fmt.Errorf("events: no such engine: %.100q (zmq, none)", text)
 }
 
 // A Source finds pods, for Fleet.Run: the packages events/discovery and events/k8s have
@@ -128,8 +96,9 @@ func (p Pod) normal() (Pod, error) {
 		}
 	}
 	switch p.Engine {
-	case EngineZeroMQ:
-		p.Port = cmp.Or(p.Port, DefaultPort)
+	case "", engineZMQ:
+		p.Engine = ""
+		p.Port = cmp.Or(p.Port, defaultPort)
 		host, err := normalHost(p.Host)
 		if err != nil {
 			errs = append(errs, err)
@@ -153,7 +122,7 @@ func (p Pod) normal() (Pod, error) {
 	case EngineNone:
 		p.Host, p.Port, p.ReplayPort, p.Ranks, p.Topic = "", 0, 0, 0, ""
 	default:
-		bad("no such engine: %d", uint8(p.Engine))
+		bad("no such engine: %.100q (%s, %s)", p.Engine, engineZMQ, EngineNone)
 	}
 	if len(errs) > 0 {
 		return Pod{}, fmt.Errorf("pod %.100q: %w", p.ID, errors.Join(errs...))

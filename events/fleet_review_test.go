@@ -41,7 +41,7 @@ func TestFleetKnowsOtherWordsForAPod(t *testing.T) {
 	f := newFleet(t, newFleetSink(), events.FleetConfig{OnChange: h.change})
 	mustSet(t, f, "list", events.Pod{ID: "a", Model: "m", Host: "Engine-0.example."})
 	for range 2 {
-		mustSet(t, f, "list", events.Pod{ID: "a", Model: "m", Host: "engine-0.example", Port: events.DefaultPort, Ranks: 1, Labels: map[string]string{}})
+		mustSet(t, f, "list", events.Pod{ID: "a", Model: "m", Host: "engine-0.example", Port: 5557, Ranks: 1, Labels: map[string]string{}})
 	}
 	mustSet(t, f, "list")
 	stop := runFleet(t, f)
@@ -219,12 +219,6 @@ func TestFleetForgetsSourcesWithoutPods(t *testing.T) {
 	}
 }
 
-// ledgerSink is a ledger that forgets pods.
-type ledgerSink struct{ *ledger }
-
-func (ledgerSink) RemovePod(string) error            { return nil }
-func (ledgerSink) RemoveStream(_, _, _ string) error { return nil }
-
 // Where a replay socket is another engine's, a connection does not stay at its replay: nobody
 // asks for that before a message comes.
 func TestFleetIsLiveBesideAForeignReplaySocket(t *testing.T) {
@@ -233,11 +227,11 @@ func TestFleetIsLiveBesideAForeignReplaySocket(t *testing.T) {
 	other.Publish(clock(100))
 	pod.ReplayPort = foreign.ReplayPort
 	h := &heard{}
-	l := ledgerSink{newLedger()}
+	l := newLedger()
 	f := newFleet(t, l, events.FleetConfig{OnChange: h.change})
 	runFleet(t, f)
 	mustSet(t, f, "list", named(pod, "a"))
-	linkIs(t, f, "a", events.LinkLive)
+	linkIs(t, f, "a", "live")
 	engine.Publish(clock(0))
 	engine.Publish(clock(1))
 	l.expectEnd(t, "rewound")

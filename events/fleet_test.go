@@ -23,6 +23,7 @@ var fleetSteps = flag.Int("fleet.steps", 400, "how many changes each schedule of
 // fleetSink is a sink that knows what may be called when: a stream is opened once, brings
 // messages while it is open, and a pod is forgotten when all of its streams are closed.
 type fleetSink struct {
+	deaf
 	mu      sync.Mutex
 	open    map[string][]string // pods of each open stream
 	known   map[string]map[string]bool
@@ -50,9 +51,7 @@ func (l *fleetSink) IngestMessage(m events.Message) (events.Receipt, error) {
 	return events.Receipt{Applied: true}, nil
 }
 
-func (l *fleetSink) StreamNext(_, _, _ string) events.Position { return events.Position{} }
-
-func (l *fleetSink) StreamNote(pod, model, stream string, n events.Note) {
+func (l *fleetSink) StreamNote(pod, model, stream string, n events.Note) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch n {
@@ -70,6 +69,7 @@ func (l *fleetSink) StreamNote(pod, model, stream string, n events.Note) {
 	case events.NoteClosed:
 		l.open[stream] = slices.DeleteFunc(l.open[stream], func(p string) bool { return p == pod })
 	}
+	return nil
 }
 
 // topicOf is the topic of a pod, which its name gives.
@@ -84,9 +84,6 @@ func topicOf(id string) string {
 	}
 	return ""
 }
-
-func (l *fleetSink) StreamRestarted(_, _, _ string) error { return nil }
-func (l *fleetSink) StreamRewound(_, _, _ string) error   { return nil }
 
 func (l *fleetSink) RemovePod(pod string) error {
 	l.mu.Lock()
@@ -140,7 +137,7 @@ func runFleet(t *testing.T, f *events.Fleet, sources ...events.Source) (stop fun
 	return stop
 }
 
-func newFleet(t *testing.T, sink events.FleetSink, cfg events.FleetConfig) *events.Fleet {
+func newFleet(t *testing.T, sink events.Sink, cfg events.FleetConfig) *events.Fleet {
 	t.Helper()
 	if cfg.Subscriber.BackoffMin == 0 {
 		cfg.Subscriber.BackoffMin, cfg.Subscriber.BackoffMax = time.Millisecond, 10*time.Millisecond
@@ -261,21 +258,21 @@ func fleetSchedule(t *testing.T, r *rand.Rand) {
 	var told struct {
 		sync.Mutex
 		present map[string]bool
-		links   map[string]events.Link
+		links   map[string]string
 		bad     []string
 	}
-	told.present, told.links = map[string]bool{}, map[string]events.Link{}
+	told.present, told.links = map[string]bool{}, map[string]string{}
 	f := newFleet(t, sink, events.FleetConfig{OnChange: func(c events.FleetChange) {
 		told.Lock()
 		defer told.Unlock()
 		was := told.present[c.Pod.ID]
-		if (c.Kind == events.PodAdded) == was && c.Kind != events.PodClaimed && c.Kind != events.LinkChanged {
+		if (c.Kind == "added") == was && c.Kind != "claimed" && c.Kind != "link changed" {
 			told.bad = append(told.bad, fmt.Sprintf("%v of %s, known %v", c.Kind, c.Pod.ID, was))
 		}
 		switch c.Kind {
-		case events.PodAdded:
+		case "added":
 			told.present[c.Pod.ID] = true
-		case events.PodRemoved:
+		case "removed":
 			delete(told.present, c.Pod.ID)
 		}
 	}})
@@ -392,9 +389,9 @@ func quiet(t *testing.T, f *events.Fleet, sink *fleetSink, plain *plainFleet) {
 			}
 			for _, st := range p.Streams {
 				switch st.Link {
-				case events.LinkWaiting:
+				case "waiting":
 					waiting = append(waiting, p)
-				case events.LinkEnding, events.LinkNone:
+				case "ending", "none":
 					return fmt.Sprintf("%s: link %v", p.ID, st.Link)
 				default:
 					if !open[st.Endpoint+" "+p.ID] {

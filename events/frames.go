@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/kvindex/kvindex/internal/fault"
 	"github.com/kvindex/kvindex/internal/zmtp"
 )
 
@@ -47,9 +48,9 @@ const maxLong = 64
 func (f *frames) number(m [][]byte) (seq uint64, err error) {
 	switch {
 	case len(m) != 3:
-		return 0, malformed(faultf(ReasonFrames, "%d frames where engines send 3: topic, number, payload", len(m)))
+		return 0, malformed(fault.Errorf(fault.Frames, "%d frames where engines send 3: topic, number, payload", len(m)))
 	case len(m[1]) < 8:
-		return 0, malformed(faultf(ReasonFrames, "a number of %d bytes where engines send 8", len(m[1])))
+		return 0, malformed(fault.Errorf(fault.Frames, "a number of %d bytes where engines send 8", len(m[1])))
 	}
 	seq = binary.BigEndian.Uint64(m[1])
 	if len(m[1]) > 8 {
@@ -62,11 +63,11 @@ func (f *frames) number(m [][]byte) (seq uint64, err error) {
 			f.next[string(m[0])] = seq + 1
 		}
 		if !goesOn {
-			return 0, malformed(faultf(ReasonFrames, "a number of %d bytes where engines send 8, and the first 8 do not go on from the message before", len(m[1])))
+			return 0, malformed(fault.Errorf(fault.Frames, "a number of %d bytes where engines send 8, and the first 8 do not go on from the message before", len(m[1])))
 		}
 	}
 	if seq == replayEnd {
-		return 0, malformed(faultf(ReasonFrames, "the number -1"))
+		return 0, malformed(fault.Errorf(fault.Frames, "the number -1"))
 	}
 	return seq, nil
 }
@@ -83,11 +84,9 @@ func (s *Subscriber) unread(c *connection, topic []byte, bad error) {
 		st = s.of(c)
 	} else if st.topic == nil || bytes.Equal(topic, st.topic) {
 		who = st.name
-		if sink, ok := s.sink.(ReplaySink); ok {
-			st.owner.mu.Lock() // a replay may bring messages now
-			defer st.owner.mu.Unlock()
-			_, _ = sink.IngestMessage(Message{Pod: st.pod, Model: st.model, Stream: st.name, Seq: math.MaxUint64, Err: bad})
-		}
+		st.owner.mu.Lock() // a replay may bring messages now
+		defer st.owner.mu.Unlock()
+		_, _ = s.sink.IngestMessage(Message{Pod: st.pod, Model: st.model, Stream: st.name, Seq: math.MaxUint64, Err: bad})
 	}
 	if err := fmt.Errorf("events: subscriber: a message of %s was dropped: %w", who, bad); c.frames.told.tells(err) {
 		s.report(st, err)
@@ -207,7 +206,7 @@ func readReply(frames [][]byte, received error) (m Message, topic []byte, err er
 	}
 	m = Message{Seq: binary.BigEndian.Uint64(frames[n-2]), Payload: frames[n-1]}
 	if received != nil {
-		m.Payload, m.Err = nil, malformed(faultf(ReasonLimit, "larger than MaxMessage: %v", received))
+		m.Payload, m.Err = nil, malformed(fault.Errorf(fault.Limit, "larger than MaxMessage: %v", received))
 	}
 	if n == 4 {
 		topic = frames[1]

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/fault"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
@@ -41,7 +42,7 @@ func TestUnread(t *testing.T) {
 		t.Errorf("stats %+v", got)
 	}
 	for _, want := range []string{"a number of 24 bytes where engines send 8", "2 frames where engines send 3"} {
-		if err := wait(t, want, told); !strings.Contains(err.Error(), want) || events.ReasonOf(err) != events.ReasonFrames || !errors.Is(err, events.ErrMalformed) {
+		if err := wait(t, want, told); !strings.Contains(err.Error(), want) || fault.Reason(err) != fault.Frames || !errors.Is(err, events.ErrMalformed) {
 			t.Errorf("told %v, want %s", err, want)
 		}
 	}
@@ -237,7 +238,7 @@ func TestReplayDiffers(t *testing.T) {
 				Endpoint: engine.Endpoint(), Replay: socket.endpoint, Heartbeat: 10 * time.Millisecond, Silence: time.Second / 2,
 				OnError: func(err error) {
 					told.Add(1)
-					if silent := (*events.SilentError)(nil); errors.As(err, &silent) {
+					if saysSilent(err) {
 						t.Error(err)
 					}
 				},

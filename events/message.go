@@ -1,5 +1,7 @@
 package events
 
+import "time"
+
 // Message is one message that a transport brings.
 type Message struct {
 	Pod   string
@@ -11,8 +13,7 @@ type Message struct {
 	Payload []byte
 	// Err, if not nil, says why the transport could not read the message: it has no Payload,
 	// and is malformed; Err should wrap ErrMalformed. If its number could not be read either, Seq
-	// is math.MaxUint64. A ReplaySink counts such a message, others get none: that it is
-	// missing shows by the next one.
+	// is math.MaxUint64.
 	Err error
 	// Hold is set by a transport that can ask the engine for a replay; all others leave it
 	// false. If there is or may be a gap before the message, or the engine has or may have
@@ -56,13 +57,6 @@ type Receipt struct {
 	Unrecognized error
 }
 
-// Sink takes the messages of transports. It must be safe for concurrent use; an Indexer
-// is a Sink.
-type Sink interface {
-	// IngestMessage takes one message. It keeps nothing of the payload.
-	IngestMessage(Message) (Receipt, error)
-}
-
 // Position is where a stream stands. Only authors of transports and sinks need it.
 type Position struct {
 	Next  uint64 // the number that is due
@@ -99,23 +93,42 @@ const (
 	NoteReplay
 	// NoteClosed: the transport does not follow the stream any more.
 	NoteClosed
+	// NoteRestarted: the engine of the stream has restarted, or does not have the message
+	// that was applied last. What the engine held is forgotten, and any number may come
+	// next.
+	NoteRestarted
+	// NoteRewound: all messages of the engine's present life will come, from number 0 on,
+	// because some were missed. What was applied of them is forgotten.
+	NoteRewound
 )
 
-// ReplaySink is a Sink that also takes what a transport knows of a stream beside its
-// messages. An Indexer is one. A Subscriber with a replay socket, and a Pool, need one.
-type ReplaySink interface {
-	Sink
+// Sink takes what transports bring. The one of an Indexer is Indexer.Sink, and a Pool has
+// one too. All methods must be safe for concurrent use.
+type Sink interface {
+	// IngestMessage takes one message. It keeps nothing of the payload.
+	IngestMessage(Message) (Receipt, error)
 	// StreamNext returns where a stream stands. A stream that is not known stands at its
 	// beginning.
 	StreamNext(pod, model, stream string) Position
 	// StreamNote reports something about a stream that is in no message. NoteOpened makes a
-	// stream known. All other notes are about a known stream.
-	StreamNote(pod, model, stream string, n Note)
-	// StreamRestarted reports that the engine of a stream has restarted, or does not have
-	// the message that was applied last. What the engine held is forgotten, and any number
-	// may come next.
-	StreamRestarted(pod, model, stream string) error
-	// StreamRewound reports that all messages of the engine's present life will come, from
-	// number 0 on, because some were missed. What was applied of them is forgotten.
-	StreamRewound(pod, model, stream string) error
+	// stream known. All other notes are about a known stream. After an error of
+	// NoteRestarted or NoteRewound the sink may hold what it was to forget; a transport
+	// reports other errors to nobody.
+	StreamNote(pod, model, stream string, n Note) error
+	// StreamView returns what is known of a stream, and the zero StreamView if nothing is.
+	StreamView(pod, model, stream string) StreamView
+	// RemovePod forgets a pod and all that it held. A pod that is not known is no error.
+	RemovePod(pod string) error
+	// RemoveStream forgets a stream that no transport follows any more, with what the ranks
+	// held that it fed. A stream that is not known is no error.
+	RemoveStream(pod, model, stream string) error
+}
+
+// StreamView is what a sink knows of a stream and of the ranks that it feeds.
+type StreamView struct {
+	State   string        // the worst of its ranks, as the sink names it; "" is none
+	Heard   time.Time     // when the last message came
+	Lag     time.Duration // of the last message: from the engine to the sink
+	Missing uint64        // messages that were lost
+	Blocks  int           // that the ranks hold, in all tiers
 }

@@ -8,6 +8,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+
+	"github.com/kvindex/kvindex/internal/fault"
 )
 
 // maxDepth is how deep arrays and maps may lie inside one another in a value
@@ -55,10 +57,10 @@ var leads = [32]struct {
 }
 
 var (
-	errEnds     = faultf(ReasonTruncated, "the payload ends here")
-	errReserved = faultf(ReasonEncoding, "the reserved byte 0xc1")
-	errUTF8     = faultf(ReasonEncoding, "a string that is not UTF-8")
-	errDepth    = faultf(ReasonLimit, "nested more than %d deep", maxDepth)
+	errEnds     = fault.Errorf(fault.Truncated, "the payload ends here")
+	errReserved = fault.Errorf(fault.Encoding, "the reserved byte 0xc1")
+	errUTF8     = fault.Errorf(fault.Encoding, "a string that is not UTF-8")
+	errDepth    = fault.Errorf(fault.Limit, "nested more than %d deep", maxDepth)
 )
 
 // A cursor reads the items of a MessagePack object one after the other
@@ -149,7 +151,7 @@ func (c *cursor) sized(f form, n uint64) (form, uint64, error) {
 }
 
 func (c *cursor) tooLong(f form, n uint64) error {
-	return faultf(ReasonTruncated, "%s of length %d, with %d bytes left", f, n, c.left())
+	return fault.Errorf(fault.Truncated, "%s of length %d, with %d bytes left", f, n, c.left())
 }
 
 // bytes reads the n bytes of a str, bin or ext whose head has been read. They
@@ -176,7 +178,7 @@ func (c *cursor) str() ([]byte, error) {
 		return nil, err
 	}
 	if f != formStr {
-		return nil, faultf(ReasonType, "%s is not a string", describe(f, n))
+		return nil, fault.Errorf(fault.Type, "%s is not a string", describe(f, n))
 	}
 	return c.bytes(n), nil
 }
@@ -227,7 +229,7 @@ func (c *cursor) array() (int, error) {
 		return 0, err
 	}
 	if f != formArray {
-		return 0, faultf(ReasonType, "%s is not a list", describe(f, n))
+		return 0, fault.Errorf(fault.Type, "%s is not a list", describe(f, n))
 	}
 	return int(n), nil
 }
@@ -255,7 +257,7 @@ func (c *cursor) tokens(dst []uint32) (int, error) {
 			return i, err
 		}
 		if f != formInt || bits > math.MaxUint32 {
-			return i, faultf(ReasonType, "%s is not a token id", describe(f, bits))
+			return i, fault.Errorf(fault.Type, "%s is not a token id", describe(f, bits))
 		}
 		dst[i] = uint32(bits)
 		off = c.off
@@ -325,11 +327,11 @@ func (c *cursor) hash() (uint64, error) {
 	case formBin:
 		b := c.bytes(n)
 		if n < 8 {
-			return 0, faultf(ReasonType, "%d bytes are too few for a hash", n)
+			return 0, fault.Errorf(fault.Type, "%d bytes are too few for a hash", n)
 		}
 		return binary.BigEndian.Uint64(b[n-8:]), nil
 	}
-	return 0, faultf(ReasonType, "%s is not a hash", describe(f, n))
+	return 0, fault.Errorf(fault.Type, "%s is not a hash", describe(f, n))
 }
 
 // skip reads an item of any form and all that is in it.

@@ -13,10 +13,10 @@ import (
 
 // What a PoolConfig leaves zero.
 const (
-	// DefaultConcurrency is large, because a goroutine exists only while there is work.
-	DefaultConcurrency  = 64
-	DefaultPoolMessages = 1 << 16
-	DefaultPoolBytes    = 256 << 20
+	// defaultConcurrency is large, because a goroutine exists only while there is work.
+	defaultConcurrency  = 64
+	defaultPoolMessages = 1 << 16
+	defaultPoolBytes    = 256 << 20
 )
 
 const (
@@ -31,17 +31,18 @@ const (
 // ErrPoolClosed is returned after Close by every method that returns an error.
 var ErrPoolClosed = errors.New("events: pool is closed")
 
-var errHold = errors.New("events: pool: a message with Hold needs the sink's receipt, which Offer does not have: call IngestMessage")
+var errHold = errors.New("events: pool: a message with Hold needs the sink's receipt, which Offer does not have: use Pool.Sink")
 
-// PoolConfig configures a Pool. A zero limit is the default of its name.
+// PoolConfig configures a Pool. A zero limit is its default.
 type PoolConfig struct {
 	// Concurrency is the number of pods that are served at the same time. Other pods wait
-	// only when the sink is slow with that many pods.
+	// only when the sink is slow with that many pods. 0: 64.
 	Concurrency int
 	// MaxMessages and MaxBytes bound what is in the Pool: messages that wait and that the
 	// sink is working on, and the bytes of their payloads. A pod may use at most as much
 	// room as is left free, or one message more. So one pod that floods the Pool gets a
 	// half. If k pods do, each gets one part of k+1, and one part stays free for others.
+	// 0: 65,536 messages, and 256 MiB.
 	MaxMessages int
 	MaxBytes    int64
 	// DropOldest: if a pod has used its room, older messages of the same pod are dropped.
@@ -83,8 +84,8 @@ type PoolStats struct {
 	Errors    uint64 // other errors of the sink
 	Waited    uint64 // calls of Offer and OfferRestart that had to wait for room
 
-	// Calls are those of IngestMessage and of the other methods of a FleetSink that wait for
-	// their turn, or that the sink is working on. They take no room, and count nowhere else.
+	// Calls are those of Pool.Sink that wait for their turn, or that the sink is working on.
+	// They take no room, and count nowhere else.
 	Calls int
 }
 
@@ -94,14 +95,11 @@ type PodStats struct {
 	PoolStats
 }
 
-// Pool is a queue between a transport that must not wait and a ReplaySink. A Subscriber
+// Pool is a queue between a transport that must not wait and a Sink. A Subscriber
 // needs none: it waits in the socket.
 //
-// Offer takes a message and returns at once. A Pool also has the methods of a FleetSink:
-// they wait for their turn, behind all that was offered for the pod before, and return
-// what the sink returns. So a Fleet, and a transport that asks engines for replays, can
-// use a Pool beside a host that calls Offer. Do not call them from a hook of the Pool, or
-// from the sink: they would wait for themselves.
+// Offer takes a message and returns at once. Sink is for transports that need what the
+// sink returns.
 //
 // The messages of a stream come to the sink in the order in which they were offered,
 // those of a pod one at a time, those of different pods concurrently and in turns. A
@@ -111,14 +109,14 @@ type PodStats struct {
 // With DropOldest the Pool drops messages when it is full, and the sink always notices.
 // The newest message of a stream is never dropped, so the sink sees a gap before it.
 // Where the numbers would not show the gap, because they went back or because the sink
-// does not know the stream, the Pool calls StreamRestarted of the sink.
+// does not know the stream, the Pool gives the sink a NoteRestarted.
 //
 // All methods are safe for concurrent use. NewPool starts no goroutine. There are at
 // most Concurrency goroutines while there are messages, and none after Close. At most
 // Concurrency of them and of calls are in the sink. The Pool does not recover a panic of
 // the sink.
 type Pool struct {
-	sink    ReplaySink
+	sink    Sink
 	cfg     PoolConfig
 	work    func() // p.run: making it anew would allocate
 	entries [classes]sync.Pool
@@ -139,7 +137,7 @@ type Pool struct {
 }
 
 // NewPool returns a Pool, or an error that names each wrong field of cfg.
-func NewPool(sink ReplaySink, cfg PoolConfig) (*Pool, error) {
+func NewPool(sink Sink, cfg PoolConfig) (*Pool, error) {
 	var errs []error
 	if sink == nil {
 		errs = append(errs, errors.New("events: pool: no sink"))
@@ -156,9 +154,9 @@ func NewPool(sink ReplaySink, cfg PoolConfig) (*Pool, error) {
 }
 
 func (c PoolConfig) withDefaults() PoolConfig {
-	c.Concurrency = cmp.Or(c.Concurrency, DefaultConcurrency)
-	c.MaxMessages = cmp.Or(c.MaxMessages, DefaultPoolMessages)
-	c.MaxBytes = cmp.Or(c.MaxBytes, DefaultPoolBytes)
+	c.Concurrency = cmp.Or(c.Concurrency, defaultConcurrency)
+	c.MaxMessages = cmp.Or(c.MaxMessages, defaultPoolMessages)
+	c.MaxBytes = cmp.Or(c.MaxBytes, defaultPoolBytes)
 	return c
 }
 
@@ -179,7 +177,7 @@ func (p *Pool) Offer(ctx context.Context, m Message) error {
 	return p.offer(ctx, m.Pod, m.Model, m.Stream, e)
 }
 
-// OfferRestart has StreamRestarted of the sink called, after the messages of the stream
+// OfferRestart has the sink get a NoteRestarted, after the messages of the stream
 // that were offered before. It waits as Offer does, and is never dropped.
 func (p *Pool) OfferRestart(ctx context.Context, pod, model, stream string) error {
 	e := p.newEntry(0)
@@ -212,7 +210,7 @@ func (p *Pool) Pods(dst []PodStats) []PodStats {
 //
 // When ctx ends, messages that still wait are dropped. OnDrop gets them, but the sink
 // does not. Every Close returns an error that wraps that of ctx then. If you go on to
-// use the sink, call its StreamRestarted for the streams that OnDrop has named. Close
+// use the sink, give it a NoteRestarted for the streams that OnDrop has named. Close
 // waits for the message that the sink is working on in any case.
 func (p *Pool) Close(ctx context.Context) error {
 	p.mu.Lock()
@@ -652,7 +650,7 @@ func (p *Pool) deliver(d *poolDelivery) (err error) {
 		d.restart = d.restart || p.hides(d)
 	}
 	if d.restart {
-		err = p.sink.StreamRestarted(d.m.Pod, d.m.Model, d.m.Stream)
+		err = p.sink.StreamNote(d.m.Pod, d.m.Model, d.m.Stream, NoteRestarted)
 		d.restart = err != nil
 	}
 	if err == nil && d.message {

@@ -1,11 +1,9 @@
 package events
 
-import "fmt"
-
-// A Pool is a sink itself, for transports that need what the sink returns. A call stands
-// in the queue of its pod like a message. When it is its turn, the caller gets the pod,
-// with the place of the goroutine that served it, and calls the sink. So nobody else has
-// the pod, and no payload is copied.
+// The sink of a Pool is for transports that need what the sink behind it returns. A call
+// stands in the queue of its pod like a message. When it is its turn, the caller gets the
+// pod, with the place of the goroutine that served it, and calls the sink. So nobody else
+// has the pod, and no payload is copied.
 //
 // A goroutine of the Pool that comes to the call gives its place away and goes. The caller
 // gives the place on when it has done. So at most Concurrency are in the sink, and a call for
@@ -15,14 +13,29 @@ import "fmt"
 // it, so it is reported in its place, whatever stands between, and a message before a call is
 // not dropped for one behind it.
 
-var (
-	_ FleetSink    = (*Pool)(nil)
-	_ StreamViewer = (*Pool)(nil)
-)
+// Sink returns a Sink whose calls wait for their turn, behind all that was offered for the
+// pod before, and return what the sink of p returns. So a Fleet, and a transport that asks
+// engines for replays, can use p beside a host that calls Offer. Do not call it from a hook
+// of p, or from the sink of p: it would wait for itself. After Close its calls do nothing,
+// and return ErrPoolClosed or the zero Position.
+//
+// IngestMessage takes any message, also one with Hold. OnError does not get its error.
+// StreamView does not wait for a turn.
+//
+// RemovePod drops what was offered for the pod before, also by calls of Offer that wait for
+// room, which return nil. It counts in Dropped, and OnDrop does not get it. When the sink
+// has done with the message that it is working on, and with calls that wait already, its
+// RemovePod is called. So nothing that was offered before brings the pod back. After an
+// error of the sink call RemovePod again. Else the sink is told with the next message of
+// each stream that it has restarted, because of what was dropped. RemoveStream does the
+// same for a stream.
+func (p *Pool) Sink() Sink { return poolSink{p} }
 
-// IngestMessage has the sink take a message when it is its turn, and returns what the sink
-// returns. It takes any message, also one with Hold. OnError does not get its error.
-func (p *Pool) IngestMessage(m Message) (Receipt, error) {
+// poolSink is what Pool.Sink returns.
+type poolSink struct{ p *Pool }
+
+func (ps poolSink) IngestMessage(m Message) (Receipt, error) {
+	p := ps.p
 	s, err := p.begin(m.Pod, m.Model, m.Stream)
 	if err != nil {
 		return Receipt{}, err
@@ -34,9 +47,8 @@ func (p *Pool) IngestMessage(m Message) (Receipt, error) {
 	return p.sink.IngestMessage(m)
 }
 
-// StreamNext returns where a stream stands behind all that was offered before. After Close
-// it is the zero Position.
-func (p *Pool) StreamNext(pod, model, stream string) Position {
+func (ps poolSink) StreamNext(pod, model, stream string) Position {
+	p := ps.p
 	s, err := p.begin(pod, model, stream)
 	if err != nil {
 		return Position{}
@@ -48,79 +60,40 @@ func (p *Pool) StreamNext(pod, model, stream string) Position {
 	return p.sink.StreamNext(pod, model, stream)
 }
 
-// StreamNote reports something about a stream behind all that was offered before. After
-// Close it does nothing.
-func (p *Pool) StreamNote(pod, model, stream string, n Note) {
-	s, err := p.begin(pod, model, stream)
-	if err != nil {
-		return
-	}
-	defer p.finish(s)
-	p.sink.StreamNote(pod, model, stream, n)
-}
-
-// StreamRestarted reports a restart behind all that was offered before. OfferRestart does
-// the same without waiting.
-func (p *Pool) StreamRestarted(pod, model, stream string) error {
-	return p.beginAgain(pod, model, stream, p.sink.StreamRestarted)
-}
-
-// StreamRewound reports behind all that was offered before that all messages will come
-// again.
-func (p *Pool) StreamRewound(pod, model, stream string) error {
-	return p.beginAgain(pod, model, stream, p.sink.StreamRewound)
-}
-
-// beginAgain has the sink forget what it has of a stream.
-func (p *Pool) beginAgain(pod, model, stream string, forget func(pod, model, stream string) error) error {
+func (ps poolSink) StreamNote(pod, model, stream string, n Note) error {
+	p := ps.p
 	s, err := p.begin(pod, model, stream)
 	if err != nil {
 		return err
 	}
 	defer p.finish(s)
-	if err := forget(pod, model, stream); err != nil {
+	if err := p.sink.StreamNote(pod, model, stream, n); err != nil {
 		return err
 	}
-	p.owe(s, false)
+	if n == NoteRestarted || n == NoteRewound { // what it is owed is done
+		p.owe(s, false)
+	}
 	return nil
 }
 
-// RemovePod forgets a pod. What was offered for it before is dropped, also by calls of
-// Offer that wait for room, which return nil. It counts in Dropped, and OnDrop does not get
-// it. When the sink has done with the message that it is working on, and with calls that
-// wait already, its RemovePod is called. So nothing that was offered before brings the pod
-// back. A sink that is no FleetSink is an error.
-//
-// After an error of the sink call RemovePod again. Else the sink is told with the next
-// message of each stream that it has restarted, because of what was dropped.
-func (p *Pool) RemovePod(pod string) error {
-	return p.remove(pod, func(*poolStream) bool { return true }, func(sink FleetSink) error {
-		return sink.RemovePod(pod)
+func (ps poolSink) RemovePod(pod string) error {
+	p := ps.p
+	return p.remove(pod, func(*poolStream) bool { return true }, func() error { return p.sink.RemovePod(pod) })
+}
+
+func (ps poolSink) RemoveStream(pod, model, stream string) error {
+	p := ps.p
+	return p.remove(pod, func(s *poolStream) bool { return s.streamName == streamName{model, stream} }, func() error {
+		return p.sink.RemoveStream(pod, model, stream)
 	})
 }
 
-// RemoveStream forgets a stream as RemovePod does a pod.
-func (p *Pool) RemoveStream(pod, model, stream string) error {
-	return p.remove(pod, func(s *poolStream) bool { return s.streamName == streamName{model, stream} }, func(sink FleetSink) error {
-		return sink.RemoveStream(pod, model, stream)
-	})
-}
-
-// StreamView returns what the sink knows of a stream, without waiting for a turn. It is the
-// zero StreamView if the sink is no StreamViewer.
-func (p *Pool) StreamView(pod, model, stream string) (v StreamView) {
-	if of, ok := p.sink.(StreamViewer); ok {
-		v = of.StreamView(pod, model, stream)
-	}
-	return v
+func (ps poolSink) StreamView(pod, model, stream string) StreamView {
+	return ps.p.sink.StreamView(pod, model, stream)
 }
 
 // remove drops what waits of some streams of a pod, and has the sink forget them.
-func (p *Pool) remove(pod string, gone func(*poolStream) bool, forget func(FleetSink) error) (err error) {
-	sink, ok := p.sink.(FleetSink)
-	if !ok {
-		return fmt.Errorf("events: pool: pod %q: the sink, a %T, has no RemovePod and RemoveStream", pod, p.sink)
-	}
+func (p *Pool) remove(pod string, gone func(*poolStream) bool, forget func() error) (err error) {
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
@@ -142,7 +115,7 @@ func (p *Pool) remove(pod string, gone func(*poolStream) bool, forget func(Fleet
 		p.end(&q.whole)
 		p.sweepPod(q)
 	}()
-	return forget(sink)
+	return forget()
 }
 
 // dropAll drops all messages of some streams of a pod that wait, or wait for room. p.mu is
@@ -258,7 +231,7 @@ func (p *Pool) pay(s *poolStream) error {
 	if !s.owed {
 		return nil
 	}
-	err := p.sink.StreamRestarted(s.pod.name, s.model, s.name)
+	err := p.sink.StreamNote(s.pod.name, s.model, s.name, NoteRestarted)
 	if err == nil {
 		p.owe(s, false)
 	}

@@ -16,11 +16,11 @@ import (
 	"github.com/kvindex/kvindex/events"
 )
 
-// clerk is a FleetSink that writes down what it gets for each pod, in order.
+// clerk is a sink that writes down what it gets for each pod, in order.
 type clerk struct {
 	t    testing.TB
 	gate chan struct{} // nil: open; else each call waits until it is closed
-	fail error         // of RemovePod, RemoveStream and StreamRestarted
+	fail error         // of RemovePod, RemoveStream and NoteRestarted
 	most int64         // calls that may be in it at once
 
 	entered chan string // gets each call as it comes, if there is room
@@ -77,17 +77,16 @@ func (c *clerk) StreamNext(pod, _, stream string) events.Position {
 	return events.Position{Next: 13, Heard: true}
 }
 
-func (c *clerk) StreamNote(pod, _, stream string, n events.Note) {
+func (c *clerk) StreamNote(pod, _, stream string, n events.Note) error {
+	switch n {
+	case events.NoteRestarted:
+		c.take(pod, "%s restarted", stream)
+		return c.fail
+	case events.NoteRewound:
+		c.take(pod, "%s rewound", stream)
+		return nil
+	}
 	c.take(pod, "%s note %d", stream, n)
-}
-
-func (c *clerk) StreamRestarted(pod, _, stream string) error {
-	c.take(pod, "%s restarted", stream)
-	return c.fail
-}
-
-func (c *clerk) StreamRewound(pod, _, stream string) error {
-	c.take(pod, "%s rewound", stream)
 	return nil
 }
 
@@ -139,66 +138,49 @@ func TestPoolCalls(t *testing.T) {
 	c := newClerk(t)
 	p := newPool(t, c, events.PoolConfig{OnError: func(m events.Message, err error) { t.Errorf("message %d: %v", m.Seq, err) }})
 	m := poolMessage("a", "s", 0, 10)
-	if r, err := p.IngestMessage(m); err != nil || !r.Applied {
+	if r, err := p.Sink().IngestMessage(m); err != nil || !r.Applied {
 		t.Errorf("%+v, %v", r, err)
 	}
 	m.Hold = true
-	if r, err := p.IngestMessage(m); err != errClerk || r != clerkReceipt {
+	if r, err := p.Sink().IngestMessage(m); err != errClerk || r != clerkReceipt {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if at := p.StreamNext("a", "m", "s"); at.Next != 13 || !at.Heard {
+	if at := p.Sink().StreamNext("a", "m", "s"); at.Next != 13 || !at.Heard {
 		t.Errorf("%+v", at)
 	}
-	p.StreamNote("a", "m", "s", events.NoteHeld)
-	if err := errors.Join(p.StreamRestarted("a", "m", "s"), p.StreamRewound("a", "m", "s"), p.RemoveStream("a", "m", "s"), p.RemovePod("a"), p.RemovePod("b")); err != nil {
+	_ = p.Sink().StreamNote("a", "m", "s", events.NoteHeld)
+	if err := errors.Join(p.Sink().StreamNote("a", "m", "s", events.NoteRestarted), p.Sink().StreamNote("a", "m", "s", events.NoteRewound), p.Sink().RemoveStream("a", "m", "s"), p.Sink().RemovePod("a"), p.Sink().RemovePod("b")); err != nil {
 		t.Error(err)
 	}
 	c.fail = errClerk
-	for _, err := range []error{p.StreamRestarted("a", "m", "s"), p.RemovePod("a"), p.RemoveStream("a", "m", "s")} {
+	for _, err := range []error{p.Sink().StreamNote("a", "m", "s", events.NoteRestarted), p.Sink().RemovePod("a"), p.Sink().RemoveStream("a", "m", "s")} {
 		if err != errClerk {
 			t.Errorf("%v", err)
 		}
 	}
 	c.fail = nil
 	c.expect("a", "s0, s0, s?, s note 4, s restarted, s rewound, s removed, removed, s restarted, removed, s removed")
-	if v := p.StreamView("a", "m", "s"); v.State != "ams" {
+	if v := p.Sink().StreamView("a", "m", "s"); v.State != "ams" {
 		t.Errorf("%+v", v)
 	}
 	if s := p.Stats(); s != (events.PoolStats{}) {
 		t.Errorf("%+v", s)
 	}
 	closePool(t, p)
-	if _, err := p.IngestMessage(m); err != events.ErrPoolClosed {
+	if _, err := p.Sink().IngestMessage(m); err != events.ErrPoolClosed {
 		t.Errorf("%v", err)
 	}
-	for _, err := range []error{p.StreamRestarted("a", "m", "s"), p.StreamRewound("a", "m", "s"), p.RemovePod("a"), p.RemoveStream("a", "m", "s")} {
+	for _, err := range []error{p.Sink().StreamNote("a", "m", "s", events.NoteRestarted), p.Sink().StreamNote("a", "m", "s", events.NoteRewound), p.Sink().RemovePod("a"), p.Sink().RemoveStream("a", "m", "s")} {
 		if err != events.ErrPoolClosed {
 			t.Errorf("closed: %v", err)
 		}
 	}
-	if p.StreamNote("a", "m", "s", events.NoteHeld); p.StreamNext("a", "m", "s") != (events.Position{}) {
+	if _ = p.Sink().StreamNote("a", "m", "s", events.NoteHeld); p.Sink().StreamNext("a", "m", "s") != (events.Position{}) {
 		t.Error("closed: there is a position")
 	}
 	if len(c.said["a"]) != 11 {
 		t.Errorf("after Close the sink got %q", c.said["a"][11:])
 	}
-}
-
-// TestPoolRemovesWithAFleetSink: other sinks cannot forget, and say nothing of streams.
-func TestPoolRemovesWithAFleetSink(t *testing.T) {
-	d := newDesk()
-	p := newPool(t, d, events.PoolConfig{})
-	mustOffer(t, p, poolMessage("a", "s", 0, 1))
-	for _, err := range []error{p.RemovePod("a"), p.RemoveStream("a", "m", "s")} {
-		if err == nil || !strings.Contains(err.Error(), "*events_test.desk") || !strings.Contains(err.Error(), `"a"`) {
-			t.Errorf("%v", err)
-		}
-	}
-	if v := p.StreamView("a", "m", "s"); v != (events.StreamView{}) {
-		t.Errorf("%+v", v)
-	}
-	closePool(t, p)
-	d.expect(t, "a/m/s", "0")
 }
 
 // TestPoolOrder begins offers and calls one after the other while the sink hangs, and
@@ -221,13 +203,13 @@ func TestPoolOrder(t *testing.T) {
 			call := true
 			switch r.IntN(7) {
 			case 0:
-				text, do = fmt.Sprint(stream, seq), func() { p.IngestMessage(poolMessage(pod, stream, seq, 10)) }
+				text, do = fmt.Sprint(stream, seq), func() { p.Sink().IngestMessage(poolMessage(pod, stream, seq, 10)) }
 			case 1:
-				text, do = stream+"?", func() { p.StreamNext(pod, "m", stream) }
+				text, do = stream+"?", func() { p.Sink().StreamNext(pod, "m", stream) }
 			case 2:
-				text, do = stream+" note 2", func() { p.StreamNote(pod, "m", stream, 2) }
+				text, do = stream+" note 2", func() { _ = p.Sink().StreamNote(pod, "m", stream, 2) }
 			case 3:
-				text, do = stream+" rewound", func() { p.StreamRewound(pod, "m", stream) }
+				text, do = stream+" rewound", func() { _ = p.Sink().StreamNote(pod, "m", stream, events.NoteRewound) }
 			case 4:
 				call = false
 				text, do = stream+" restarted", func() { p.OfferRestart(context.Background(), pod, "m", stream) }
@@ -275,9 +257,9 @@ func TestPoolPlaces(t *testing.T) {
 		mustOffer(t, p, poolMessage("a", "s", 0, 1))
 		c.await("a s0")
 		var calls sync.WaitGroup
-		calls.Go(func() { p.IngestMessage(poolMessage("a", "s", 1, 1)) })
+		calls.Go(func() { p.Sink().IngestMessage(poolMessage("a", "s", 1, 1)) })
 		poolUntil(t, p, "the call waits", func(s events.PoolStats) bool { return s.Calls == 1 })
-		calls.Go(func() { p.IngestMessage(poolMessage("c", "s", 1, 1)) })
+		calls.Go(func() { p.Sink().IngestMessage(poolMessage("c", "s", 1, 1)) })
 		poolUntil(t, p, "both wait", func(s events.PoolStats) bool { return s.Calls == 2 })
 		mustOffer(t, p, poolMessage("b", "s", 0, 1))
 		c.gate <- struct{}{}
@@ -307,7 +289,7 @@ func TestPoolOrderOfDrops(t *testing.T) {
 	c.await("a s10")
 	mustOffer(t, p, poolMessage("a", "s", 11, 1))
 	var calls sync.WaitGroup
-	calls.Go(func() { p.IngestMessage(poolMessage("a", "s", 12, 1)) })
+	calls.Go(func() { p.Sink().IngestMessage(poolMessage("a", "s", 12, 1)) })
 	poolUntil(t, p, "the call waits", func(s events.PoolStats) bool { return s.Calls == 1 })
 	for seq := range uint64(9) {
 		mustOffer(t, p, poolMessage("a", "s", 13+seq, 1))
@@ -355,10 +337,10 @@ func TestPoolRemovePod(t *testing.T) {
 						return s.Waited+s.Offered == uint64(6+i)
 					})
 				}
-				calls.Go(func() { p.StreamNote("a", "m", "s", 1) })
+				calls.Go(func() { _ = p.Sink().StreamNote("a", "m", "s", 1) })
 				poolUntil(t, p, "the call waits", func(s events.PoolStats) bool { return s.Calls == 1 })
 				calls.Go(func() {
-					if err := p.RemovePod("a"); err != fail {
+					if err := p.Sink().RemovePod("a"); err != fail {
 						t.Error(err)
 					}
 				})
@@ -404,7 +386,7 @@ func TestPoolRemoveStream(t *testing.T) {
 		poolUntil(t, p, "it waits", func(s events.PoolStats) bool { return s.Waited == uint64(i+1) })
 	}
 	calls.Go(func() {
-		if err := p.RemoveStream("a", "m", "s"); err != nil {
+		if err := p.Sink().RemoveStream("a", "m", "s"); err != nil {
 			t.Error(err)
 		}
 	})
@@ -425,10 +407,10 @@ func TestPoolRemovedLeavesNothing(t *testing.T) {
 	p := newPool(t, c, events.PoolConfig{})
 	for range 3 {
 		mustOffer(t, p, poolMessage("a", "s", 0, 1), poolMessage("a", "t", 0, 1))
-		if err := p.RemoveStream("a", "m", "s"); err != nil {
+		if err := p.Sink().RemoveStream("a", "m", "s"); err != nil {
 			t.Error(err)
 		}
-		if err := p.RemovePod("a"); err != nil {
+		if err := p.Sink().RemovePod("a"); err != nil {
 			t.Error(err)
 		}
 		if pods := p.Pods(nil); len(pods) != 0 {
@@ -448,18 +430,18 @@ func TestPoolCallPays(t *testing.T) {
 		if err := p.OfferRestart(ctx, "a", "m", stream); err != nil {
 			t.Fatal(err)
 		}
-		p.StreamNote("a", "m", stream, 1) // it is through
+		_ = p.Sink().StreamNote("a", "m", stream, 1) // it is through
 	}
 	fail("s")
-	if r, err := p.IngestMessage(poolMessage("a", "s", 1, 1)); err != errClerk || r != (events.Receipt{}) {
+	if r, err := p.Sink().IngestMessage(poolMessage("a", "s", 1, 1)); err != errClerk || r != (events.Receipt{}) {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if at := p.StreamNext("a", "m", "s"); at != (events.Position{}) {
+	if at := p.Sink().StreamNext("a", "m", "s"); at != (events.Position{}) {
 		t.Errorf("%+v", at)
 	}
 	c.fail = nil
 	for range 2 {
-		if r, err := p.IngestMessage(poolMessage("a", "s", 1, 1)); err != nil || !r.Applied {
+		if r, err := p.Sink().IngestMessage(poolMessage("a", "s", 1, 1)); err != nil || !r.Applied {
 			t.Errorf("%+v, %v", r, err)
 		}
 	}
@@ -467,11 +449,11 @@ func TestPoolCallPays(t *testing.T) {
 	fail("t")
 	c.fail = nil
 	for range 2 {
-		if err := p.StreamRewound("a", "m", "t"); err != nil {
+		if err := p.Sink().StreamNote("a", "m", "t", events.NoteRewound); err != nil {
 			t.Error(err)
 		}
 	}
-	if at := p.StreamNext("a", "m", "t"); at.Next != 13 {
+	if at := p.Sink().StreamNext("a", "m", "t"); at.Next != 13 {
 		t.Errorf("%+v", at)
 	}
 	c.expect("a", "s restarted, s note 1, s restarted, s restarted, s restarted, s1, s1, t restarted, t note 1, t rewound, t rewound, t?")
@@ -491,7 +473,7 @@ func TestPoolCallsAtClose(t *testing.T) {
 		rewind := func(want error) {
 			before := p.Stats().Calls
 			calls.Go(func() {
-				if err := p.StreamRewound("a", "m", "s"); err != want {
+				if err := p.Sink().StreamNote("a", "m", "s", events.NoteRewound); err != want {
 					t.Errorf("%v, want %v", err, want)
 				}
 			})
@@ -552,17 +534,17 @@ func TestPoolCallsBesideAll(t *testing.T) {
 				for seq := range uint64(200) {
 					switch m := poolMessage(name, fmt.Sprint("s", g), seq, 1+r.IntN(20)); r.IntN(12) {
 					case 0:
-						p.StreamNext(name, "m", m.Stream)
+						p.Sink().StreamNext(name, "m", m.Stream)
 					case 1:
-						p.StreamNote(name, "m", m.Stream, events.NoteCurrent)
+						_ = p.Sink().StreamNote(name, "m", m.Stream, events.NoteCurrent)
 					case 2:
-						p.StreamRestarted(name, "m", m.Stream)
+						_ = p.Sink().StreamNote(name, "m", m.Stream, events.NoteRestarted)
 					case 3:
-						p.RemoveStream(name, "m", m.Stream)
+						p.Sink().RemoveStream(name, "m", m.Stream)
 					case 4:
 						p.OfferRestart(context.Background(), name, "m", m.Stream)
 					case 5, 6:
-						p.IngestMessage(m)
+						p.Sink().IngestMessage(m)
 					default:
 						mustOffer(t, p, m)
 					}
@@ -571,7 +553,7 @@ func TestPoolCallsBesideAll(t *testing.T) {
 		}
 		all.Go(func() {
 			for range 20 {
-				if err := p.RemovePod(name); err != nil {
+				if err := p.Sink().RemovePod(name); err != nil {
 					t.Error(err)
 				}
 			}
@@ -580,7 +562,7 @@ func TestPoolCallsBesideAll(t *testing.T) {
 	all.Wait()
 	for pod := range pods {
 		name := fmt.Sprint("pod", pod)
-		if err := p.RemovePod(name); err != nil {
+		if err := p.Sink().RemovePod(name); err != nil {
 			t.Error(err)
 		}
 		c.mu.Lock() // the other pods are still served
@@ -597,7 +579,7 @@ func TestPoolCallsBesideAll(t *testing.T) {
 }
 
 // nobody is a sink that does nothing.
-type nobody struct{ events.FleetSink }
+type nobody struct{ events.Sink }
 
 func (nobody) IngestMessage(events.Message) (events.Receipt, error) { return events.Receipt{}, nil }
 
@@ -605,7 +587,7 @@ func (nobody) IngestMessage(events.Message) (events.Receipt, error) { return eve
 func TestPoolCallAllocates(t *testing.T) {
 	p := newPool(t, nobody{}, events.PoolConfig{})
 	m := poolMessage("a", "s", 0, 100)
-	if n := testing.AllocsPerRun(100, func() { p.IngestMessage(m) }); n > 0 {
+	if n := testing.AllocsPerRun(100, func() { p.Sink().IngestMessage(m) }); n > 0 {
 		t.Errorf("%v allocations", n)
 	}
 	closePool(t, p)

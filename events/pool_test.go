@@ -20,9 +20,10 @@ import (
 
 // desk is a sink that writes down, per stream, what it and the hooks get.
 type desk struct {
+	deaf
 	before func(events.Message)       // called first, without the lock
 	fail   func(events.Message) error // nil: never
-	redo   func() error               // of StreamRestarted; nil: never fails
+	redo   func() error               // of NoteRestarted; nil: never fails
 
 	mu   sync.Mutex
 	next map[string]uint64 // by stream, if heard
@@ -73,11 +74,10 @@ func (d *desk) StreamNext(pod, model, stream string) events.Position {
 	return events.Position{Next: next, Heard: heard}
 }
 
-func (*desk) StreamNote(string, string, string, events.Note) {}
-
-func (*desk) StreamRewound(string, string, string) error { return nil }
-
-func (d *desk) StreamRestarted(pod, model, stream string) error {
+func (d *desk) StreamNote(pod, model, stream string, n events.Note) error {
+	if n != events.NoteRestarted {
+		return nil
+	}
 	stream = streamOf(pod, model, stream)
 	d.write(stream, "restarted")
 	if d.redo != nil {
@@ -115,7 +115,7 @@ func poolMessage(pod, stream string, seq uint64, n int) events.Message {
 	return events.Message{Pod: pod, Model: "m", Stream: stream, Seq: seq, Payload: poolPayload(streamOf(pod, "m", stream), seq, n)}
 }
 
-func newPool(t testing.TB, sink events.ReplaySink, cfg events.PoolConfig) *events.Pool {
+func newPool(t testing.TB, sink events.Sink, cfg events.PoolConfig) *events.Pool {
 	t.Helper()
 	p, err := events.NewPool(sink, cfg)
 	if err != nil {
@@ -840,7 +840,7 @@ func TestPoolDefaults(t *testing.T) {
 	for p.Offer(done, events.Message{Pod: "p", Model: "m", Seq: uint64(n)}) == nil {
 		n++
 	}
-	if n != events.DefaultPoolMessages/2 {
+	if n != 65_536/2 {
 		t.Errorf("one pod may have %d messages", n)
 	}
 	n = 0
@@ -848,14 +848,14 @@ func TestPoolDefaults(t *testing.T) {
 	for p.Offer(done, events.Message{Pod: "q", Model: "m", Payload: large}) == nil {
 		n++
 	}
-	if want := events.DefaultPoolBytes / 2 / len(large); n < want-1 || n > want {
+	if want := (256 << 20) / 2 / len(large); n < want-1 || n > want {
 		t.Errorf("one pod may have %d messages of 8 MiB, want %d", n, want)
 	}
-	for i := range 2 * events.DefaultConcurrency {
+	for i := range 2 * 64 {
 		mustOffer(t, p, poolMessage(fmt.Sprint(i), "s", 0, 1))
 	}
-	poolUntil(t, p, "all places are taken", func(events.PoolStats) bool { return serving.Load() >= events.DefaultConcurrency })
-	if got := serving.Load(); got != events.DefaultConcurrency {
+	poolUntil(t, p, "all places are taken", func(events.PoolStats) bool { return serving.Load() >= 64 })
+	if got := serving.Load(); got != 64 {
 		t.Errorf("%d pods are served at a time", got)
 	}
 	close(open)
@@ -865,7 +865,7 @@ func TestPoolDefaults(t *testing.T) {
 func TestNewPoolValidates(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		sink events.ReplaySink
+		sink events.Sink
 		cfg  events.PoolConfig
 		want string
 	}{

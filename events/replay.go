@@ -147,7 +147,7 @@ func (s *Subscriber) newReplay(st *stream) *replay {
 }
 
 func (s *Subscriber) position(st *stream) Position {
-	return s.sink.(ReplaySink).StreamNext(st.pod, st.model, st.name)
+	return s.sink.StreamNext(st.pod, st.model, st.name)
 }
 
 // catchUp has the engine send all that it has and that was not applied. An error is

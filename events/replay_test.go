@@ -16,14 +16,16 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/sequence"
 	"github.com/kvindex/kvindex/internal/zmtp"
 )
 
 // ledger is a sink that writes down, stream by stream, what became of each
 // message: its number if it was applied, and losses.
 type ledger struct {
+	deaf
 	mu      sync.Mutex
-	seqs    map[string]*events.Sequencer
+	seqs    map[string]*sequence.Sequencer
 	partial map[string]bool
 	entries []string
 	notes   chan events.Note           // if not nil
@@ -33,13 +35,13 @@ type ledger struct {
 }
 
 func newLedger() *ledger {
-	return &ledger{seqs: make(map[string]*events.Sequencer), partial: make(map[string]bool), changed: make(chan struct{})}
+	return &ledger{seqs: make(map[string]*sequence.Sequencer), partial: make(map[string]bool), changed: make(chan struct{})}
 }
 
-func (l *ledger) of(pod, model, stream string) *events.Sequencer {
+func (l *ledger) of(pod, model, stream string) *sequence.Sequencer {
 	key := streamOf(pod, model, stream)
 	if l.seqs[key] == nil {
-		l.seqs[key] = new(events.Sequencer)
+		l.seqs[key] = new(sequence.Sequencer)
 	}
 	return l.seqs[key]
 }
@@ -63,7 +65,7 @@ func (l *ledger) IngestMessage(m events.Message) (events.Receipt, error) {
 		return events.Receipt{}, m.Err
 	}
 	s := l.of(m.Pod, m.Model, m.Stream)
-	a := events.Arrival{Seq: m.Seq, Digest: events.Digest(m.Payload), Decoded: m.Err == nil, Replayed: m.Replayed}
+	a := sequence.Arrival{Seq: m.Seq, Digest: sequence.Digest(m.Payload), Decoded: m.Err == nil, Replayed: m.Replayed}
 	_, _ = fmt.Sscan(string(m.Payload), &a.Time)
 	v := s.Check(a)
 	if m.Hold && (v.Gap.Lost || v.Missed || v.Restarted || v.Doubtful && s.Ask()) {
@@ -108,28 +110,26 @@ func (l *ledger) StreamNext(pod, model, stream string) events.Position {
 	return events.Position{Next: next, Heard: heard, Partial: l.partial[streamOf(pod, model, stream)]}
 }
 
-func (l *ledger) StreamNote(pod, model, stream string, n events.Note) {
-	if l.notes != nil {
-		l.notes <- n
+func (l *ledger) StreamNote(pod, model, stream string, n events.Note) error {
+	switch n {
+	case events.NoteRestarted:
+		l.forget(pod, model, stream, "anew")
+	case events.NoteRewound:
+		l.forget(pod, model, stream, "rewound")
+	default:
+		if l.notes != nil {
+			l.notes <- n
+		}
 	}
+	return nil
 }
 
-func (l *ledger) StreamRestarted(pod, model, stream string) error {
+func (l *ledger) forget(pod, model, stream, as string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.of(pod, model, stream).Restart()
 	delete(l.partial, streamOf(pod, model, stream))
-	l.write("anew")
-	return nil
-}
-
-func (l *ledger) StreamRewound(pod, model, stream string) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.of(pod, model, stream).Restart()
-	delete(l.partial, streamOf(pod, model, stream))
-	l.write("rewound")
-	return nil
+	l.write("%s", as)
 }
 
 // expect waits until the entries are as they must be.
@@ -836,17 +836,15 @@ func TestReplayStopsBeforeAMessage(t *testing.T) {
 }
 
 func TestReplayConfig(t *testing.T) {
-	plain := events.Sink(&subscription{})
 	for name, c := range map[string]struct {
 		sink events.Sink
 		cfg  events.SubscriberConfig
 		want string
 	}{
-		"not a replay sink": {plain, events.SubscriberConfig{Endpoint: "tcp://h:1", Pod: "a", Model: "m", Replay: "tcp://h:2"}, "ReplaySink"},
-		"bad endpoint":      {newLedger(), events.SubscriberConfig{Endpoint: "tcp://h:1", Pod: "a", Model: "m", Replay: "udp://h:2"}, "udp"},
-		"one for many":      {newLedger(), events.SubscriberConfig{Endpoint: "tcp://h:1", Bind: true, Replay: "tcp://h:2"}, "ReplayOf"},
-		"many for one":      {newLedger(), events.SubscriberConfig{Endpoint: "tcp://h:1", Pod: "a", Model: "m", ReplayOf: func(string, string) string { return "" }}, "set Replay"},
-		"negative":          {newLedger(), events.SubscriberConfig{Endpoint: "tcp://h:1", Pod: "a", Model: "m", ReplayTimeout: -1}, "below 0"},
+		"bad endpoint": {newLedger(), events.SubscriberConfig{Endpoint: "tcp://h:1", Pod: "a", Model: "m", Replay: "udp://h:2"}, "udp"},
+		"one for many": {newLedger(), events.SubscriberConfig{Endpoint: "tcp://h:1", Bind: true, Replay: "tcp://h:2"}, "ReplayOf"},
+		"many for one": {newLedger(), events.SubscriberConfig{Endpoint: "tcp://h:1", Pod: "a", Model: "m", ReplayOf: func(string, string) string { return "" }}, "set Replay"},
+		"negative":     {newLedger(), events.SubscriberConfig{Endpoint: "tcp://h:1", Pod: "a", Model: "m", ReplayTimeout: -1}, "below 0"},
 	} {
 		if _, err := events.NewSubscriber(c.sink, c.cfg); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)

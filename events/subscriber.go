@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/kvindex/kvindex/internal/topic"
 	"github.com/kvindex/kvindex/internal/zmtp"
 )
 
@@ -25,25 +26,25 @@ import (
 
 // What a SubscriberConfig leaves zero.
 const (
-	// DefaultMaxMessage is far above what engines send: the events of a million
+	// defaultMaxMessage is far above what engines send: the events of a million
 	// tokens are some 10 MB.
-	DefaultMaxMessage = 32 << 20
-	// DefaultMaxBuffered bounds, over all connections, the memory of messages
+	defaultMaxMessage = 32 << 20
+	// defaultMaxBuffered bounds, over all connections, the memory of messages
 	// that are larger than 64 KiB.
-	DefaultMaxBuffered = 256 << 20
-	DefaultMaxConns    = 256
-	// DefaultMaxTopics is more than any engine needs, which publishes one.
-	DefaultMaxTopics  = 64
-	DefaultBackoffMin = 100 * time.Millisecond
-	// DefaultBackoffMax is short, because what an engine publishes before it is
+	defaultMaxBuffered = 256 << 20
+	defaultMaxConns    = 256
+	// defaultMaxTopics is more than any engine needs, which publishes one.
+	defaultMaxTopics  = 64
+	defaultBackoffMin = 100 * time.Millisecond
+	// defaultBackoffMax is short, because what an engine publishes before it is
 	// connected to is lost where there is no replay.
-	DefaultBackoffMax = time.Second
-	DefaultHeartbeat  = zmtp.DefaultHeartbeat
-	// DefaultReplayTimeout is long beside the 100 ms for which vLLM's publisher
+	defaultBackoffMax = time.Second
+	defaultHeartbeat  = zmtp.DefaultHeartbeat
+	// defaultReplayTimeout is long beside the 100 ms for which vLLM's publisher
 	// waits for batches before it looks at its replay socket.
-	DefaultReplayTimeout = 2 * time.Second
-	// DefaultSilence is long beside the start of an engine's first request.
-	DefaultSilence = 30 * time.Second
+	defaultReplayTimeout = 2 * time.Second
+	// defaultSilence is long beside the start of an engine's first request.
+	defaultSilence = 30 * time.Second
 )
 
 const (
@@ -55,8 +56,8 @@ const (
 	endPatience = 100 * time.Millisecond
 )
 
-// ErrRunning is returned by Run while another Run of the same Subscriber or Fleet lasts.
-var ErrRunning = errors.New("events: Run was called already, and lasts")
+// errRunning is returned by Run while another Run of the same Subscriber or Fleet lasts.
+var errRunning = errors.New("events: Run was called already, and lasts")
 
 // TransportError says which pod a fault is about. Each error that OnError of a
 // SubscriberConfig or a FleetConfig gets is a *TransportError.
@@ -79,7 +80,7 @@ func (e *TransportError) Error() string { return e.Err.Error() }
 func (e *TransportError) Unwrap() error { return e.Err }
 
 // SubscriberConfig configures a Subscriber. Endpoint is required, and without Bind Pod
-// and Model. A zero limit is the default of its name. The functions whose names begin
+// and Model. A zero limit or time is its default. The functions whose names begin
 // with On may be nil. Several goroutines call them at once, and messages may wait for
 // them, so they must be quick.
 type SubscriberConfig struct {
@@ -98,38 +99,39 @@ type SubscriberConfig struct {
 	// in requests. Both are required without Bind. With Bind, what is empty comes from the
 	// topic.
 	Pod, Model string
-	// ParseTopic takes pod and model from a topic, with Bind. nil is the function
-	// ParseTopic, for topics of the form kv@POD@MODEL.
+	// ParseTopic takes pod and model from a topic, with Bind. nil takes topics of
+	// the form kv@POD@MODEL, which llm-d uses: POD has no @, and MODEL is the rest, whatever
+	// is in it.
 	ParseTopic func(topic string) (pod, model string, err error)
 
 	// Replay is the endpoint of the engine's replay socket (replay_endpoint, where vLLM and
 	// SGLang always listen); "" is none. Missing messages are asked for there, and new
 	// messages wait until they have come. If the socket has never answered, messages wait
 	// at most half a second: then OnError and OnReplay are called, messages go on, and the
-	// socket is tried again in the background. The sink must be a ReplaySink.
+	// socket is tried again in the background.
 	Replay string
 	// ReplayOf returns the endpoint of a pod's replay socket, with Bind. peer is the remote
 	// end of its connection, tcp://ip:port. nil, or "", is none.
 	ReplayOf func(pod, peer string) string
-	// ReplayTimeout: if a replay socket sends nothing for this time, the replay has failed.
+	// ReplayTimeout: if a replay socket sends nothing for this time, the replay has failed. 0: 2 s.
 	ReplayTimeout time.Duration
 
-	MaxMessage  int   // bytes of one message; a peer that sends more is disconnected
-	MaxBuffered int64 // bytes of messages that are being received
-	MaxConns    int   // connections, with Bind
+	MaxMessage  int   // bytes of one message; a peer that sends more is disconnected; 0: 32 MiB
+	MaxBuffered int64 // bytes of messages of more than 64 KiB that are being received; 0: 256 MiB
+	MaxConns    int   // connections, with Bind; 0: 256
 	// MaxTopics bounds the topics of one connection, with Bind. It does not bound those of
-	// many connections: that is for the sink to do, as an Indexer does by MaxPods.
+	// many connections: that is for the sink to do, as an Indexer does by MaxPods. 0: 64.
 	MaxTopics int
 
 	// BackoffMin and BackoffMax bound the time between attempts to connect. This time
-	// doubles with each attempt, and varies at random by half.
+	// doubles with each attempt, and varies at random by half. 0: 100 ms, and 1 s.
 	BackoffMin, BackoffMax time.Duration
 	// Silence: if an engine has published nothing for this time since its first connection
-	// (with Bind, since each connection), OnError gets a SilentError, once.
+	// (with Bind, since each connection), OnError gets the likely causes, once. 0: 30 s.
 	Silence time.Duration
 	// Heartbeat: if a peer has sent nothing for this time, it is asked for a sign of life,
 	// if it speaks ZMTP 3.1, as libzmq does since 4.3. If it sends nothing for this time
-	// again, the connection is closed.
+	// again, the connection is closed. 0: 3 s.
 	Heartbeat time.Duration
 
 	// OnListen gets the endpoint, with its real port, when Bind listens.
@@ -175,7 +177,7 @@ type SubscriberStats struct {
 // connection, when no message has come for the time of Heartbeat, and when a number is
 // missing. The answer has to begin with the message that was applied last, byte by
 // byte. If it does not, the engine has restarted or has dropped that message: the
-// Subscriber calls StreamRestarted of the sink, gives it all that the engine has, and
+// Subscriber gives the sink a NoteRestarted and all that the engine has, and
 // connects again. If the replay socket does not have the messages that the connection
 // brings, it belongs to another engine: that is reported to OnError, and this replay
 // socket is not used. Without a replay socket, missing messages are lost, and the sink
@@ -207,7 +209,7 @@ type Subscriber struct {
 	lastID uint64 // of a connection
 }
 
-// NewSubscriber returns a Subscriber for a sink, such as an Indexer. It checks all that
+// NewSubscriber returns a Subscriber for a sink, such as Indexer.Sink. It checks all that
 // can be checked without the network; the error names each wrong field. Run does the
 // rest.
 func NewSubscriber(sink Sink, cfg SubscriberConfig) (*Subscriber, error) {
@@ -266,9 +268,6 @@ func (c SubscriberConfig) validate(sink Sink) error {
 	if !c.Bind && c.ReplayOf != nil {
 		bad("ReplayOf is for Bind: set Replay")
 	}
-	if _, ok := sink.(ReplaySink); !ok && sink != nil && (c.Replay != "" || c.ReplayOf != nil) {
-		bad("a replay needs a ReplaySink, which %T is not", sink)
-	}
 	if len(c.Topic) > maxTopicBytes {
 		bad("Topic has %d bytes, %d are allowed", len(c.Topic), maxTopicBytes)
 	}
@@ -288,17 +287,17 @@ func (c SubscriberConfig) validate(sink Sink) error {
 }
 
 func (c SubscriberConfig) withDefaults() SubscriberConfig {
-	c.MaxMessage = cmp.Or(c.MaxMessage, DefaultMaxMessage)
-	c.MaxBuffered = cmp.Or(c.MaxBuffered, DefaultMaxBuffered)
-	c.MaxConns = cmp.Or(c.MaxConns, DefaultMaxConns)
-	c.MaxTopics = cmp.Or(c.MaxTopics, DefaultMaxTopics)
-	c.BackoffMin = cmp.Or(c.BackoffMin, DefaultBackoffMin)
-	c.BackoffMax = cmp.Or(c.BackoffMax, DefaultBackoffMax)
-	c.Heartbeat = cmp.Or(c.Heartbeat, DefaultHeartbeat)
-	c.ReplayTimeout = cmp.Or(c.ReplayTimeout, DefaultReplayTimeout)
-	c.Silence = cmp.Or(c.Silence, DefaultSilence)
+	c.MaxMessage = cmp.Or(c.MaxMessage, defaultMaxMessage)
+	c.MaxBuffered = cmp.Or(c.MaxBuffered, defaultMaxBuffered)
+	c.MaxConns = cmp.Or(c.MaxConns, defaultMaxConns)
+	c.MaxTopics = cmp.Or(c.MaxTopics, defaultMaxTopics)
+	c.BackoffMin = cmp.Or(c.BackoffMin, defaultBackoffMin)
+	c.BackoffMax = cmp.Or(c.BackoffMax, defaultBackoffMax)
+	c.Heartbeat = cmp.Or(c.Heartbeat, defaultHeartbeat)
+	c.ReplayTimeout = cmp.Or(c.ReplayTimeout, defaultReplayTimeout)
+	c.Silence = cmp.Or(c.Silence, defaultSilence)
 	if c.ParseTopic == nil {
-		c.ParseTopic = ParseTopic
+		c.ParseTopic = topic.Parse
 	}
 	return c
 }
@@ -306,10 +305,11 @@ func (c SubscriberConfig) withDefaults() SubscriberConfig {
 // Run subscribes until ctx ends. It then waits for its goroutines and returns the error
 // of ctx. Before that it returns only if it cannot listen at Endpoint; connections that
 // are lost, or cannot be made, are tried again without end. After it has returned, Run
-// may be called again, and goes on with the streams that it knows.
+// may be called again, and goes on with the streams that it knows; before that, a second
+// Run is an error.
 func (s *Subscriber) Run(ctx context.Context) error {
 	if !s.running.CompareAndSwap(false, true) {
-		return ErrRunning
+		return errRunning
 	}
 	defer s.running.Store(false)
 	if s.cfg.Bind {
@@ -608,11 +608,9 @@ func (t *tellers) tells(err error) bool {
 	return told.tells(err)
 }
 
-// note tells the sink what became of a stream, if it wants to know.
+// note tells the sink what became of a stream.
 func (s *Subscriber) note(st *stream, n Note) {
-	if sink, ok := s.sink.(ReplaySink); ok {
-		sink.StreamNote(st.pod, st.model, st.name, n)
-	}
+	_ = s.sink.StreamNote(st.pod, st.model, st.name, n)
 	s.link.noted(n)
 }
 
@@ -627,15 +625,12 @@ func (s *Subscriber) noteEnd(st *stream) {
 
 // restarted tells the sink that the engine of a stream is another one.
 func (s *Subscriber) restarted(st *stream) {
-	if sink, ok := s.sink.(ReplaySink); ok {
-		s.failed(st, sink.StreamRestarted(st.pod, st.model, st.name))
-	}
+	s.failed(st, s.sink.StreamNote(st.pod, st.model, st.name, NoteRestarted))
 }
 
-// rewound tells the sink that what it had of a stream comes once more. The stream
-// has a replay socket, so the sink is a ReplaySink.
+// rewound tells the sink that what it had of a stream comes once more.
 func (s *Subscriber) rewound(st *stream) {
-	s.failed(st, s.sink.(ReplaySink).StreamRewound(st.pod, st.model, st.name))
+	s.failed(st, s.sink.StreamNote(st.pod, st.model, st.name, NoteRewound))
 }
 
 // failed reports an error of the sink that is about no message.

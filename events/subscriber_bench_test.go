@@ -15,6 +15,7 @@ import (
 
 // counter is a sink that tells when it has counted another thousand.
 type counter struct {
+	deaf
 	n         atomic.Int64
 	thousands chan struct{}
 }

@@ -3,6 +3,8 @@ package events
 import (
 	"fmt"
 	"unicode/utf8"
+
+	"github.com/kvindex/kvindex/internal/fault"
 )
 
 // This file reads the values of fields into the event: value, and the types that
@@ -114,7 +116,7 @@ func (d *decoder) tokenPairs(dst []uint32) error {
 	for i := 0; i < len(dst); i += 2 {
 		n, err := d.array()
 		if err == nil && n != 2 {
-			err = faultf(ReasonType, "%d tokens are not a pair", n)
+			err = fault.Errorf(fault.Type, "%d tokens are not a pair", n)
 		}
 		if err == nil {
 			_, err = d.tokens(dst[i : i+2])
@@ -133,7 +135,7 @@ func (d *decoder) size(most uint64) (int, error) {
 		return 0, err
 	}
 	if f != formInt || n > most {
-		return 0, faultf(ReasonType, "%s is not a number from 0 to %d", describe(f, n), most)
+		return 0, fault.Errorf(fault.Type, "%s is not a number from 0 to %d", describe(f, n), most)
 	}
 	return int(n), nil
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+
+	"github.com/kvindex/kvindex/internal/fault"
 )
 
 // This file reads the batches of vLLM, vllm/distributed/kv_events.py. Its
@@ -64,7 +66,7 @@ func (d *decoder) adapterID() error {
 		return err
 	}
 	if f != formInt && f != formNegative {
-		return faultf(ReasonType, "%s is not an id", describe(f, n))
+		return fault.Errorf(fault.Type, "%s is not an id", describe(f, n))
 	}
 	d.loraID, d.lora = f, n
 	return nil

@@ -163,7 +163,7 @@ type Cursor struct {
 	Epoch  uint64 // raised when the engine restarts
 	Next   uint64 // the sequence number that is expected next
 	// Time is how far the engine's clock had come, in seconds; 0: not known. Digest
-	// is that of message Next-1 (events.Digest); 0: not known. A backend keeps both
+	// is that of message Next-1 (the xxh3 hash of its payload); 0: not known. A backend keeps both
 	// as they are, and looks at neither: they are for whoever goes on from the
 	// stored cursor.
 	Time   float64

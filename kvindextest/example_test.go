@@ -26,7 +26,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer ix.Close()
-	sub, err := events.NewSubscriber(ix, events.SubscriberConfig{Endpoint: e.Endpoint(), Pod: "pod-a", Model: "llama"})
+	sub, err := events.NewSubscriber(ix.Sink(), events.SubscriberConfig{Endpoint: e.Endpoint(), Pod: "pod-a", Model: "llama"})
 	if err != nil {
 		log.Fatal(err)
 	}

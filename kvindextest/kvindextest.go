@@ -38,6 +38,7 @@ import (
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/topic"
 	"github.com/kvindex/kvindex/stats"
 )
 
@@ -75,7 +76,7 @@ type EngineConfig struct {
 
 func (c EngineConfig) validate() error {
 	var errs []error
-	if pod, model, err := events.ParseTopic(c.topic()); err != nil || pod != c.Pod || model != c.Model {
+	if pod, model, err := topic.Parse(c.topic()); err != nil || pod != c.Pod || model != c.Model {
 		errs = append(errs, fmt.Errorf("kvindextest: an engine needs a Pod without @ and a Model, not %q and %q", c.Pod, c.Model))
 	}
 	if c.StepTime < 0 {

@@ -50,7 +50,7 @@ func newRig(t *testing.T, cfg kvindextest.EngineConfig) *rig {
 // subscribe has a Subscriber run until the test ends.
 func subscribe(t *testing.T, ix *kvindex.Indexer, cfg events.SubscriberConfig) {
 	t.Helper()
-	sub, err := events.NewSubscriber(ix, cfg)
+	sub, err := events.NewSubscriber(ix.Sink(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -471,7 +471,7 @@ func newPod(t *testing.T, replay bool) {
 	for _, e := range engines {
 		t.Cleanup(func() { e.Close() })
 	}
-	fleet, err := events.NewFleet(ix, events.FleetConfig{})
+	fleet, err := events.NewFleet(ix.Sink(), events.FleetConfig{})
 	if err == nil {
 		err = fleet.Set("test", []events.Pod{pod})
 	}

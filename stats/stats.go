@@ -33,7 +33,7 @@ type Stats struct {
 	Prompts Prompts // of the prompt cache; 0 without one. A prompt counts once for each unit that pods have blocks of
 
 	Counters
-	MalformedBy map[string]uint64 // Malformed, of each events.Reason that there was
+	MalformedBy map[string]uint64 // Malformed, of each Malformed.Reason that there was
 }
 
 // Counters counts since the Indexer was made.
@@ -90,9 +90,19 @@ type Stream struct {
 // Malformed describes the last message of a stream that could not be read. The zero
 // value is none.
 type Malformed struct {
-	Seq    uint64    // math.MaxUint64: the number could not be read either
-	Time   time.Time // when it came
-	Reason string    // an events.Reason
+	Seq  uint64    // math.MaxUint64: the number could not be read either
+	Time time.Time // when it came
+	// Reason says in one word what was wrong, for counters; each has another likely cause:
+	//
+	//	unknown        not an error about what an engine sends
+	//	truncated      the payload ends too early: it was cut, or a length in it lies
+	//	encoding       no MessagePack object, or a string that is not UTF-8: of no engine, or damaged
+	//	type           a field has a type or a value that no known version sends
+	//	missing        a field that every known version sends is not there
+	//	contradiction  fields exclude one another, or one is there twice
+	//	limit          more of something than an engine can be made to send, or than a transport takes
+	//	frames         not the frames that engines send: a topic, a number of 8 bytes, a payload
+	Reason string
 	Error  string
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -27,6 +28,9 @@ var podKeys, podFields = func() (keys []string, fields map[string]int) {
 	}
 	return keys, fields
 }()
+
+// engines are those of events.Pod.Engine.
+var engines = []string{"", "zmq", events.EngineNone}
 
 // decode reads the content of a file: all of its pods, or an error that says what is
 // wrong, where, and with which pod. Whether a pod is one that can be connected to is for
@@ -130,6 +134,9 @@ func (d decoder) pod(p *events.Pod, n int) error {
 				return bad("the key %q has a JSON %s where %s is needed", key, t.Value, needed(t.Type))
 			}
 			return bad("the key %q: %w", key, err)
+		}
+		if key == "engine" && !slices.Contains(engines, p.Engine) {
+			return bad("the key %q: no such engine: %.100q (zmq, none)", key, p.Engine)
 		}
 	}
 	_, err := d.Token()

@@ -57,7 +57,7 @@ func TestDecodeErrors(t *testing.T) {
 		{`[{"model": ["m"]}]`, `the key "model" has a JSON array where a string is needed`},
 		{`[{"labels": ["m"]}]`, `the key "labels" has a JSON array where an object of strings is needed`},
 		{`[{"labels": {"zone": 7}}]`, `the key "labels" has a JSON number where a string is needed`},
-		{`[{"engine": "zqm"}]`, `line 1, byte 17: pod 1: the key "engine": events: no such engine: "zqm" (zmq, none)`},
+		{`[{"engine": "zqm"}]`, `line 1, byte 17: pod 1: the key "engine": no such engine: "zqm" (zmq, none)`},
 		{`[{"engine": 1}]`, `the key "engine" has a JSON number where a string is needed`},
 		{"[{\"id\":\n\"a\xff\"}]", "line 2, byte 10: this is no UTF-8"},
 		{strings.Repeat("[", 20000), "exceeded max depth"},

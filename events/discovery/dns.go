@@ -29,6 +29,7 @@ import (
 const (
 	defaultDNSInterval = 5 * time.Second
 	defaultDNSGrace    = 30 * time.Second
+	defaultPort        = 5557 // as of an events.Pod
 )
 
 // maxNames is how many pods one kind of record (A, AAAA or SRV) may name. More are not
@@ -107,7 +108,7 @@ func (c DNSConfig) normal() (DNSConfig, error) {
 	c.Name = strings.ToLower(strings.TrimSuffix(c.Name, "."))
 	err := c.validate()
 	c.Pod.Labels = maps.Clone(c.Pod.Labels)
-	c.Pod.Port = cmp.Or(c.Pod.Port, events.DefaultPort)
+	c.Pod.Port = cmp.Or(c.Pod.Port, defaultPort)
 	c.Interval = cmp.Or(c.Interval, defaultDNSInterval)
 	c.Grace = cmp.Or(c.Grace, defaultDNSGrace)
 	return c, err

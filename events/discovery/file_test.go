@@ -769,4 +769,4 @@ func TestFaultsOfAFileReachTheFleet(t *testing.T) {
 }
 
 // nowhere is a sink that nothing comes to.
-type nowhere struct{ events.FleetSink }
+type nowhere struct{ events.Sink }

@@ -73,9 +73,11 @@ type From[T string | int] struct {
 
 // The bounds of what a pod says.
 const (
-	maxPort  = 65535
-	maxRanks = 1024
-	maxText  = 1024 // bytes
+	maxPort = 65535
+	// defaultPort is that of an events.Pod.
+	defaultPort = 5557
+	maxRanks    = 1024
+	maxText     = 1024 // bytes
 )
 
 // Source returns a source for Fleet.Run. It returns an error for a selector that cannot be

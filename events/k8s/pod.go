@@ -49,7 +49,7 @@ func (c *Config) describe(p *corev1.Pod) (*events.Pod, error) {
 	if pod.Model == "" {
 		r.bad("has no model: neither a label nor an annotation %s", c.Model.Key)
 	}
-	last := max(cmp.Or(pod.Port, events.DefaultPort), pod.ReplayPort) + max(pod.Ranks, 1) - 1
+	last := max(cmp.Or(pod.Port, defaultPort), pod.ReplayPort) + max(pod.Ranks, 1) - 1
 	if last > maxPort {
 		r.bad("has %d ranks (%s) and so a port %d, past %d (%s, %s)", pod.Ranks, c.Ranks.Key, last, maxPort, c.Port.Key, c.ReplayPort.Key)
 	}

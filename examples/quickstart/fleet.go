@@ -69,7 +69,7 @@ func (f *fleet) add(name string) (*pod, error) {
 // listen has the Indexer follow the events of a pod. A first request makes the pod publish
 // some: until one pod does nobody knows the size of their blocks, and nothing can be predicted.
 func (f *fleet) listen(ctx context.Context, p *pod) error {
-	sub, err := events.NewSubscriber(f.indexer, events.SubscriberConfig{
+	sub, err := events.NewSubscriber(f.indexer.Sink(), events.SubscriberConfig{
 		Endpoint: p.Endpoint(), Pod: p.name, Model: model,
 	})
 	if err != nil {

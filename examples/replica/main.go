@@ -65,7 +65,7 @@ func restore(ctx context.Context, peer, secret string, opts ...kvindex.Option) (
 // since the snapshot. The endpoint is the one that the other gateway has, because it
 // names the stream.
 func subscribe(ctx context.Context, ix *kvindex.Indexer, pod, endpoint, replay string) {
-	sub, err := events.NewSubscriber(ix, events.SubscriberConfig{
+	sub, err := events.NewSubscriber(ix.Sink(), events.SubscriberConfig{
 		Pod: pod, Model: "llama-3", Endpoint: endpoint, Replay: replay, OnError: func(err error) { log.Print(err) },
 	})
 	if err != nil {

@@ -35,7 +35,7 @@ func main() {
 }
 
 func (r *router) add(ctx context.Context, pod, endpoint, replay string) {
-	sub := must(events.NewSubscriber(r, events.SubscriberConfig{
+	sub := must(events.NewSubscriber(r.Sink(), events.SubscriberConfig{
 		Pod: pod, Model: "llama-3", Endpoint: endpoint, Replay: replay, OnError: func(err error) { log.Print(err) },
 	}))
 	r.pods = append(r.pods, kvindex.PodScore{Pod: pod})

@@ -31,7 +31,7 @@ func main() {
 		log.Fatal(err)
 	}
 	defer ix.Close()
-	sub, err := events.NewSubscriber(ix, events.SubscriberConfig{ // after load, with the same endpoints as before
+	sub, err := events.NewSubscriber(ix.Sink(), events.SubscriberConfig{ // after load, with the same endpoints as before
 		Pod: "pod-a", Model: "llama-3", Endpoint: "tcp://10.0.0.7:5557", Replay: "tcp://10.0.0.7:5657",
 		OnError: func(err error) { log.Print(err) },
 	})

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 
 // hear has an Indexer hear the next message of a pod.
 func hear(ix *kvindex.Indexer) (next uint64, err error) {
-	next = ix.StreamNext("a", "m", "s").Next
+	next = ix.Sink().StreamNext("a", "m", "s").Next
 	p := fakeengine.NewPrompt(next%50, 16, 40)
 	_, err = ix.IngestMessage(kvindex.Message{Pod: "a", Model: "m", Stream: "s", Seq: next, Payload: fakeengine.Payload(float64(next+1), 0, p.Stored(0, 40))})
 	return next + 1, err
@@ -98,10 +98,10 @@ func TestKill(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := ix.StreamNext("a", "m", "s").Next; got != saved && got != saved+1 {
+		if got := ix.Sink().StreamNext("a", "m", "s").Next; got != saved && got != saved+1 {
 			t.Fatalf("%d messages in the file, and %d were saved", got, saved)
 		}
-		saved = ix.StreamNext("a", "m", "s").Next
+		saved = ix.Sink().StreamNext("a", "m", "s").Next
 		ix.Close()
 	}
 }
@@ -118,7 +118,7 @@ func TestKeep(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer ix.Close()
-		return ix.StreamNext("a", "m", "s").Next
+		return ix.Sink().StreamNext("a", "m", "s").Next
 	}
 	ix, err := load(ctx, path)
 	if err != nil {

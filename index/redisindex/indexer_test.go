@@ -36,7 +36,7 @@ func TestReaderHearsNoEngine(t *testing.T) {
 		}
 		t.Cleanup(func() { e.Close() })
 		engines = append(engines, e)
-		s, err := events.NewSubscriber(writer, events.SubscriberConfig{
+		s, err := events.NewSubscriber(writer.Sink(), events.SubscriberConfig{
 			Endpoint: e.Endpoint(), Pod: pod, Model: "llama-3",
 		})
 		if err != nil {

@@ -188,12 +188,12 @@ func runChurn(t *testing.T, ix *kvindex.Indexer, prompts [][]uint32, seed uint64
 		counts: make(map[string]int), retired: make(map[string][]string), gone: make(map[churnRankName]time.Time), told: make(map[string]bool), here: make(map[churnRankName]bool),
 	}
 	var err error
-	sink := events.FleetSink(ix)
+	sink := ix.Sink()
 	if seed%2 == 0 {
-		pool, err := events.NewPool(ix, events.PoolConfig{OnError: func(_ events.Message, err error) { c.failed(err) }})
+		pool, err := events.NewPool(ix.Sink(), events.PoolConfig{OnError: func(_ events.Message, err error) { c.failed(err) }})
 		c.must(err)
 		defer func() { c.must(pool.Close(context.Background())) }()
-		sink = pool
+		sink = pool.Sink()
 	}
 	c.fleet, err = events.NewFleet(sink, events.FleetConfig{
 		Subscriber: events.SubscriberConfig{BackoffMin: 10 * time.Millisecond, BackoffMax: 250 * time.Millisecond, Heartbeat: time.Second, ReplayTimeout: time.Second},
@@ -468,10 +468,10 @@ func (c *churn) changed(ch events.FleetChange) {
 		c.t.Errorf("%+v: two changes are told at once", ch)
 	}
 	c.telling = true
-	if added := ch.Kind == events.PodAdded; c.told[ch.Pod.ID] == added {
+	if added := ch.Kind == "added"; c.told[ch.Pod.ID] == added {
 		c.t.Errorf("%+v: is the pod there: %v", ch, !added)
 	}
-	c.told[ch.Pod.ID] = ch.Kind != events.PodRemoved
+	c.told[ch.Pod.ID] = ch.Kind != "removed"
 	c.mu.Unlock()
 	defer func() {
 		c.mu.Lock()
@@ -482,8 +482,8 @@ func (c *churn) changed(ch events.FleetChange) {
 	for _, m := range churnModels {
 		for r := range 4 {
 			switch ch.Kind {
-			case events.PodRemoved:
-			case events.PodReplaced, events.PodResized:
+			case "removed":
+			case "replaced", "resized":
 				if m == ch.Pod.Model && r < ch.Pod.Ranks {
 					continue
 				}
@@ -567,7 +567,7 @@ func (c *churn) keepBusy(p *churnPod) {
 		}
 	}
 	stream := fmt.Sprintf("tcp://%s:%d", p.Host, p.Port)
-	for time.Since(began) < churnEvery/5 && !c.ix.StreamView(p.ID, p.Model, stream).Heard.After(began) {
+	for time.Since(began) < churnEvery/5 && !c.ix.Sink().StreamView(p.ID, p.Model, stream).Heard.After(began) {
 		<-time.After(time.Millisecond)
 	}
 }
@@ -818,7 +818,7 @@ func (c *churn) notFollowed(truths map[string]churnTruth) string {
 		}
 		if old := waits[p.ID]; old != nil {
 			for r, s := range h.Streams {
-				if s.Link != events.LinkWaiting || s.Err == nil || !strings.Contains(s.Err.Error(), old.ID) {
+				if s.Link != "waiting" || s.Err == nil || !strings.Contains(s.Err.Error(), old.ID) {
 					return fmt.Sprintf("%s, rank %d, has the address of %s: %+v", p.ID, r, old.ID, s)
 				}
 			}
@@ -831,7 +831,7 @@ func (c *churn) notFollowed(truths map[string]churnTruth) string {
 		for r, s := range h.Streams {
 			i := slices.IndexFunc(info.Streams, func(i stats.Stream) bool { return i.Stream == s.Endpoint })
 			switch {
-			case s.Link != events.LinkLive:
+			case s.Link != "live":
 				return fmt.Sprintf("%s, rank %d: %+v", p.ID, r, s)
 			case i < 0:
 				return fmt.Sprintf("%s has no stream %s: %+v", p.ID, s.Endpoint, info)

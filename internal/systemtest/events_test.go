@@ -1,6 +1,7 @@
 package systemtest
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -10,9 +11,9 @@ import (
 // TestPodBounds: an Indexer takes what a Fleet takes, where each rank is a stream. FuzzPod of events
 // has names of streams that are no longer than those of pods.
 func TestPodBounds(t *testing.T) {
-	const maxName, maxStreams = 1024, 1024 // of an Indexer
+	const maxName, maxStreams, maxPods = 1024, 1024, 65_536 // of an Indexer
 	ix := open(t)
-	fleet, err := events.NewFleet(ix, events.FleetConfig{})
+	fleet, err := events.NewFleet(ix.Sink(), events.FleetConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,5 +28,12 @@ func TestPodBounds(t *testing.T) {
 	}
 	if err := put(1, maxStreams+1); err == nil {
 		t.Errorf("a pod of more than %d ranks is taken", maxStreams)
+	}
+	pods := make([]events.Pod, maxPods+1)
+	for i := range pods {
+		pods[i] = events.Pod{ID: fmt.Sprint(i), Model: "m", Engine: events.EngineNone}
+	}
+	if err := fleet.Set("list", pods); err == nil {
+		t.Errorf("more pods than the %d that an Indexer takes", maxPods)
 	}
 }

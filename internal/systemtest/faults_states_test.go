@@ -68,13 +68,13 @@ func (s *schedule) never(what string, least kvindex.State) {
 // answer may say as much as the messages say that were applied, and those of an
 // engine before if its end is not known yet.
 func (s *schedule) glance() {
-	state, pos := s.state(), s.indexer.StreamNext("a", "m", s.stream)
+	state, pos := s.state(), s.indexer.Sink().StreamNext("a", "m", s.stream)
 	if s.ambiguous || state < kvindex.StatePartial || len(s.talks) == 0 {
 		return
 	}
 	t := s.talks[len(s.talks)-1-s.random.IntN(min(len(s.talks), 6))]
 	got := s.matched(s.indexer, t)
-	if s.state() != state || s.indexer.StreamNext("a", "m", s.stream) != pos {
+	if s.state() != state || s.indexer.Sink().StreamNext("a", "m", s.stream) != pos {
 		return
 	}
 	most := 0
@@ -395,7 +395,7 @@ func (s *schedule) move() {
 		s.reopen(func() {})
 		if s.publisher.Next() > 0 { // the stream is resumed by a repeat alone
 			s.publisher.Repeat(s.publisher.Next() - 1)
-			s.until(faultsFire, "", func() bool { return s.indexer.StreamNext("a", "m", s.stream).Heard })
+			s.until(faultsFire, "", func() bool { return s.indexer.Sink().StreamNext("a", "m", s.stream).Heard })
 		}
 	}
 	s.unfollow()
@@ -437,7 +437,7 @@ func (s *schedule) twoOfOneName() {
 			s.oneOf(engine)
 		}
 		engine.work()
-		s.until(faultsLost, "", func() bool { return s.indexer.StreamNext("a", "m", cfg.Endpoint).Next == other.Next() })
+		s.until(faultsLost, "", func() bool { return s.indexer.Sink().StreamNext("a", "m", cfg.Endpoint).Next == other.Next() })
 		s.oneOf(engine)
 	}
 	end()

@@ -364,7 +364,7 @@ func (s *schedule) follow() {
 
 // subscribe runs a subscriber. The function that it returns ends that.
 func (s *schedule) subscribe(cfg events.SubscriberConfig) (end func()) {
-	sub, err := events.NewSubscriber(faultSink{s.indexer, s}, cfg)
+	sub, err := events.NewSubscriber(faultSink{s.indexer.Sink(), s}, cfg)
 	s.must(err)
 	ctx, cancel := context.WithCancel(s.ctx)
 	ended := make(chan struct{})
@@ -428,12 +428,12 @@ func (s *schedule) count(kind string) { s.tally[kind]++ }
 
 // faultSink tells of each message that the Indexer took.
 type faultSink struct {
-	*kvindex.Indexer
+	events.Sink
 	s *schedule
 }
 
 func (f faultSink) IngestMessage(m kvindex.Message) (kvindex.Receipt, error) {
-	r, err := f.Indexer.IngestMessage(m)
+	r, err := f.Sink.IngestMessage(m)
 	if !m.Replayed && !r.Held && err == nil {
 		f.s.note(func() { f.s.heard = m.Seq + 1 })
 	}
@@ -444,11 +444,11 @@ func (f faultSink) IngestMessage(m kvindex.Message) (kvindex.Receipt, error) {
 	return r, err
 }
 
-func (f faultSink) StreamNote(podID, model, stream string, n events.Note) {
+func (f faultSink) StreamNote(podID, model, stream string, n events.Note) error {
 	if n == events.NoteNoReplay {
 		f.s.note(func() { f.s.out = true })
 	}
-	f.Indexer.StreamNote(podID, model, stream, n)
+	return f.Sink.StreamNote(podID, model, stream, n)
 }
 
 // newEngine starts the engine, or starts it anew.
@@ -631,7 +631,7 @@ func (s *schedule) settle() {
 			patience = 0
 		}
 		if s.until(patience, "the last message", func() bool {
-			next := s.indexer.StreamNext("a", "m", s.stream).Next
+			next := s.indexer.Sink().StreamNext("a", "m", s.stream).Next
 			return next == s.publisher.Next() && s.matched(s.indexer, t) == s.engine.Held(t.tokens(), "", "")/16
 		}) {
 			if s.until(faultsLost, "", s.calm) {
@@ -899,7 +899,7 @@ func (s *schedule) garbage() {
 }
 
 func (s *schedule) oversized() {
-	sizes := []uint64{events.DefaultMaxMessage + 1, math.MaxUint32, 1 << 40, 1 << 60, math.MaxInt64, 1 << 63, math.MaxUint64}
+	sizes := []uint64{32<<20 + 1, math.MaxUint32, 1 << 40, 1 << 60, math.MaxInt64, 1 << 63, math.MaxUint64}
 	s.slip("oversized", zmtptest.LongHeader(byte(s.random.IntN(2)), sizes[s.random.IntN(len(sizes))]))
 }
 

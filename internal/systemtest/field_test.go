@@ -69,7 +69,7 @@ func TestFieldFrames(t *testing.T) {
 				if pod != "" {
 					cfg.Pod, cfg.Topic = pod, "kv@node:"+pod+"@m"
 				}
-				sub, err := events.NewSubscriber(ix, cfg)
+				sub, err := events.NewSubscriber(ix.Sink(), cfg)
 				if err != nil {
 					t.Fatal(err)
 				}

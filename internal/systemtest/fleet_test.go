@@ -19,6 +19,7 @@ import (
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/zmtp"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
@@ -88,12 +89,13 @@ func TestMain(m *testing.M) {
 // remoteFleet are the engines of another process, and an Indexer that follows them
 // all.
 type remoteFleet struct {
-	tb      testing.TB
-	ix      *kvindex.Indexer
-	truths  []*truth
-	in      io.Writer
-	out     *bufio.Scanner
-	changed chan struct{} // a message was applied
+	events.Sink // of ix
+	tb          testing.TB
+	ix          *kvindex.Indexer
+	truths      []*truth
+	in          io.Writer
+	out         *bufio.Scanner
+	changed     chan struct{} // a message was applied
 }
 
 func startFleet(tb testing.TB) *remoteFleet {
@@ -117,6 +119,7 @@ func startFleet(tb testing.TB) *remoteFleet {
 		_ = cmd.Wait()
 	})
 	f := &remoteFleet{tb: tb, ix: open(tb), in: in, out: bufio.NewScanner(out), changed: make(chan struct{}, 1)}
+	f.Sink = f.ix.Sink()
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	tb.Cleanup(func() {
@@ -150,22 +153,6 @@ func (f *remoteFleet) IngestMessage(m kvindex.Message) (kvindex.Receipt, error) 
 	default:
 	}
 	return r, err
-}
-
-func (f *remoteFleet) StreamNext(pod, model, stream string) events.Position {
-	return f.ix.StreamNext(pod, model, stream)
-}
-
-func (f *remoteFleet) StreamNote(pod, model, stream string, n events.Note) {
-	f.ix.StreamNote(pod, model, stream, n)
-}
-
-func (f *remoteFleet) StreamRewound(pod, model, stream string) error {
-	return f.ix.StreamRewound(pod, model, stream)
-}
-
-func (f *remoteFleet) StreamRestarted(pod, model, stream string) error {
-	return f.ix.StreamRestarted(pod, model, stream)
 }
 
 func (f *remoteFleet) do(format string, args ...any) {
@@ -263,7 +250,7 @@ func TestFleet(t *testing.T) {
 	// and when the machine gets to it.
 	const most = 64 << 10
 	var bytes, goroutines float64
-	for late, rest := zmtptest.Context(t), 2*events.DefaultHeartbeat; ; rest = events.DefaultHeartbeat {
+	for late, rest := zmtptest.Context(t), 2*zmtp.DefaultHeartbeat; ; rest = zmtp.DefaultHeartbeat {
 		select {
 		case <-time.After(rest):
 		case <-late.Done():

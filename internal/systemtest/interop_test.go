@@ -41,17 +41,20 @@ func libzmqPublisher(t *testing.T) (endpoint string, command func(format string,
 
 // applied is a sink that tells of each message that its Indexer applied.
 type applied struct {
-	*kvindex.Indexer
-	seqs chan uint64
+	events.Sink // of ix
+	ix          *kvindex.Indexer
+	seqs        chan uint64
 }
 
 func (a applied) IngestMessage(m kvindex.Message) (kvindex.Receipt, error) {
-	r, err := a.Indexer.IngestMessage(m)
+	r, err := a.Sink.IngestMessage(m)
 	if r.Applied {
 		a.seqs <- m.Seq
 	}
 	return r, err
 }
+
+func newApplied(ix *kvindex.Indexer) applied { return applied{ix.Sink(), ix, make(chan uint64, 1000)} }
 
 // TestLibzmqToScores sends an engine's batches through real libzmq: first the
 // way from a socket to a score as it is in production, then a loss and a
@@ -59,7 +62,7 @@ func (a applied) IngestMessage(m kvindex.Message) (kvindex.Receipt, error) {
 func TestLibzmqToScores(t *testing.T) {
 	endpoint, command := libzmqPublisher(t)
 	var losses []string
-	sink := applied{open(t, kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) { losses = append(losses, l.Cause) }})), make(chan uint64, 1000)}
+	sink := newApplied(open(t, kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) { losses = append(losses, l.Cause) }})))
 	connected := make(chan struct{}, 10)
 	sub, err := events.NewSubscriber(sink, events.SubscriberConfig{
 		Endpoint: endpoint, Pod: "a", Model: "m", BackoffMin: time.Millisecond, BackoffMax: 20 * time.Millisecond,
@@ -119,7 +122,7 @@ func TestLibzmqToScores(t *testing.T) {
 	}
 	hits := 0
 	for _, p := range engine.prompts {
-		s := score(t, sink.Indexer, kvindex.Request{Model: "m", Tokens: p, Pods: []string{"a"}})[0]
+		s := score(t, sink.ix, kvindex.Request{Model: "m", Tokens: p, Pods: []string{"a"}})[0]
 		want := engine.Cached(p, "", "")
 		if s.CachedTokens != want || s.State != kvindex.StateLive {
 			t.Errorf("%d tokens: %+v, the engine reuses %d", len(p), s, want)
@@ -135,13 +138,13 @@ func TestLibzmqToScores(t *testing.T) {
 	command("seq %d", len(payloads)+2)
 	command("pub %x", fakeengine.Payload(1e9, 0, fakeengine.NewPrompt(7, 16, 2).Stored(0, 2)))
 	wait("message behind a gap", sink.seqs)
-	if got := blocks(t, sink.Indexer, "a", fakeengine.NewPrompt(7, 16, 2)); got != 2 || sink.Stats().Blocks[kvindex.TierGPU] != 2 {
-		t.Errorf("%d blocks behind a gap, %+v", got, sink.Stats())
+	if got := blocks(t, sink.ix, "a", fakeengine.NewPrompt(7, 16, 2)); got != 2 || sink.ix.Stats().Blocks[kvindex.TierGPU] != 2 {
+		t.Errorf("%d blocks behind a gap, %+v", got, sink.ix.Stats())
 	}
 	command("restart")
 	reach()
 	first(fakeengine.Payload(2e9, 0, fakeengine.NewPrompt(8, 16, 3).Stored(0, 3)))
-	if got := sink.Stats().Blocks[kvindex.TierGPU]; got != 3 {
+	if got := sink.ix.Stats().Blocks[kvindex.TierGPU]; got != 3 {
 		t.Errorf("%d blocks after a restart", got)
 	}
 	if !slices.Equal(losses, []string{"gap", "restart"}) {
@@ -152,7 +155,7 @@ func TestLibzmqToScores(t *testing.T) {
 // TestManyEnginesToScores: engines that connect to one bound subscriber are told
 // apart by their topics.
 func TestManyEnginesToScores(t *testing.T) {
-	sink := applied{open(t), make(chan uint64, 10)}
+	sink := newApplied(open(t))
 	listening := make(chan string, 1)
 	sub, err := events.NewSubscriber(sink, events.SubscriberConfig{
 		Endpoint: "tcp://127.0.0.1:0", Bind: true, OnListen: func(endpoint string) { listening <- endpoint },
@@ -182,7 +185,7 @@ func TestManyEnginesToScores(t *testing.T) {
 		case <-ctx.Done():
 			t.Fatal("no message of ", pod)
 		}
-		if got := blocks(t, sink.Indexer, pod, p); got != 2+i {
+		if got := blocks(t, sink.ix, pod, p); got != 2+i {
 			t.Errorf("pod %s: %d blocks, want %d", pod, got, 2+i)
 		}
 	}

@@ -120,16 +120,17 @@ func (e *truth) wrong(t *testing.T, ix *kvindex.Indexer) string {
 
 // gate is a sink that lets messages pass while it is open.
 type gate struct {
-	*kvindex.Indexer
-	mu     sync.Mutex
-	closed bool
-	open   sync.Cond
-	waits  atomic.Bool // a message waits at the closed gate
-	passed chan struct{}
+	events.Sink // of ix
+	ix          *kvindex.Indexer
+	mu          sync.Mutex
+	closed      bool
+	open        sync.Cond
+	waits       atomic.Bool // a message waits at the closed gate
+	passed      chan struct{}
 }
 
 func newGate(ix *kvindex.Indexer) *gate {
-	g := &gate{Indexer: ix, passed: make(chan struct{}, 1)}
+	g := &gate{Sink: ix.Sink(), ix: ix, passed: make(chan struct{}, 1)}
 	g.open.L = &g.mu
 	return g
 }
@@ -148,7 +149,7 @@ func (g *gate) IngestMessage(m kvindex.Message) (kvindex.Receipt, error) {
 		g.open.Wait()
 	}
 	g.mu.Unlock()
-	r, err := g.Indexer.IngestMessage(m)
+	r, err := g.Sink.IngestMessage(m)
 	select {
 	case g.passed <- struct{}{}:
 	default:
@@ -252,10 +253,10 @@ func (l *libzmqEngine) settle() {
 	publish := func() uint64 { return uint64(l.do("pub %x", l.next())["seq"].(float64)) }
 	wrong := "nothing is heard"
 	for due := publish(); ; {
-		for _, info := range l.Pods(nil) {
+		for _, info := range l.ix.Pods(nil) {
 			if info.Pod != "a" || info.Streams[0].Next != due || info.State < kvindex.StatePartial {
 				wrong = fmt.Sprintf("%d is due: %+v", due, info)
-			} else if wrong = l.wrong(l.t, l.Indexer); wrong == "" {
+			} else if wrong = l.wrong(l.t, l.ix); wrong == "" {
 				return
 			}
 		}
@@ -272,7 +273,7 @@ func (l *libzmqEngine) settle() {
 // reach waits until message seq has been applied.
 func (l *libzmqEngine) reach(seq uint64) {
 	l.t.Helper()
-	for l.Pods(nil)[0].Streams[0].Next <= seq {
+	for l.ix.Pods(nil)[0].Streams[0].Next <= seq {
 		select {
 		case <-l.passed:
 		case <-l.ctx.Done():
@@ -288,7 +289,7 @@ func (l *libzmqEngine) noLoss() {
 		l.t.Fatalf("lost: %+v", loss)
 	default:
 	}
-	if s := l.Pods(nil)[0]; s.State != kvindex.StateLive || s.Streams[0].Missing != 0 {
+	if s := l.ix.Pods(nil)[0]; s.State != kvindex.StateLive || s.Streams[0].Missing != 0 {
 		l.t.Fatalf("%+v", s)
 	}
 }
@@ -310,7 +311,7 @@ func TestLibzmqMillion(t *testing.T) {
 			}
 			l.settle()
 			l.noLoss()
-			s := l.Stats()
+			s := l.ix.Stats()
 			if s.Messages-s.Duplicates < uint64(n) || s.Restarts != 0 {
 				t.Errorf("%+v", s.Traffic)
 			}
@@ -333,7 +334,7 @@ func TestLibzmqMillion(t *testing.T) {
 			l.do("pub %x", fakeengine.Payload(l.clock+1, 0, fakeengine.Cleared{}))
 			l.restart()
 			l.settle()
-			if s = l.Stats(); s.Restarts < 3 || s.PassedOver != 3 || s.Missing != 3 || s.Gaps == 0 {
+			if s = l.ix.Stats(); s.Restarts < 3 || s.PassedOver != 3 || s.Missing != 3 || s.Gaps == 0 {
 				t.Errorf("%+v", s.Traffic)
 			}
 		})
@@ -369,7 +370,7 @@ func TestLibzmqSlowSubscriber(t *testing.T) {
 				if round == 20 {
 					t.Fatalf("%d requests for one gap, %+v: nothing was lost and replayed, or the ROUTER dropped nothing", most, s.Traffic)
 				}
-				before := l.Stats().Gaps
+				before := l.ix.Stats().Gaps
 				l.set(true)
 				l.waits.Store(false)
 				for !l.waits.Load() {
@@ -382,7 +383,7 @@ func TestLibzmqSlowSubscriber(t *testing.T) {
 				l.do("pubfile %s", l.write(t, 3_000)) // while it catches up
 				l.settle()
 				l.noLoss()
-				if s = l.Stats(); s.Gaps == before {
+				if s = l.ix.Stats(); s.Gaps == before {
 					t.Fatalf("libzmq dropped nothing: %+v", s.Traffic)
 				}
 				for len(l.replays) > 0 {

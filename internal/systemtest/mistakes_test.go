@@ -248,7 +248,7 @@ func TestMistakes(t *testing.T) {
 			t.Parallel()
 			w := newWiring(t)
 			m.wire(w)
-			runSubscriber(t, w.ix, w.SubscriberConfig)
+			runSubscriber(t, w.ix.Sink(), w.SubscriberConfig)
 			if m.state == kvindex.StateSilent {
 				w.told(m.told)
 				w.reaches(kvindex.StateSilent)
@@ -284,17 +284,17 @@ func TestSilence(t *testing.T) {
 			w := newWiring(t)
 			w.Silence = 50 * time.Millisecond
 			m.wire(w)
-			runSubscriber(t, w.ix, w.SubscriberConfig)
+			runSubscriber(t, w.ix.Sink(), w.SubscriberConfig)
 			w.reaches(kvindex.StateSilent)
-			silent := new(events.SilentError)
-			if err := w.told(m.told); !errors.As(err, &silent) || silent.Pod != "a" || silent.Model != "m" || silent.Endpoint != w.Endpoint {
+			told := new(events.TransportError)
+			if err := w.told(m.told); !errors.As(err, &told) || told.Pod != "a" || told.Model != "m" || told.Endpoint != w.Endpoint {
 				t.Errorf("%#v", err)
 			}
 			w.reaches(kvindex.StateSilent)
 			// As long a silence later another one is told of, and this one not again.
 			w.Pod = "b"
-			runSubscriber(t, w.ix, w.SubscriberConfig)
-			if err := w.told(m.told); !errors.As(err, &silent) || silent.Pod != "b" {
+			runSubscriber(t, w.ix.Sink(), w.SubscriberConfig)
+			if err := w.told(m.told); !errors.As(err, &told) || told.Pod != "b" {
 				t.Errorf("%#v", err)
 			}
 		})
@@ -313,11 +313,11 @@ func TestMistakesAtOnce(t *testing.T) {
 		do         func(*kvindex.Indexer) error
 	}{
 		{"endpoint to connect to is any", `0\.0\.0\.0`, nil, func(ix *kvindex.Indexer) error {
-			_, err := events.NewSubscriber(ix, events.SubscriberConfig{Endpoint: "tcp://0.0.0.0:5557", Pod: "a", Model: "m"})
+			_, err := events.NewSubscriber(ix.Sink(), events.SubscriberConfig{Endpoint: "tcp://0.0.0.0:5557", Pod: "a", Model: "m"})
 			return err
 		}},
 		{"replay endpoint is any", `0\.0\.0\.0`, nil, func(ix *kvindex.Indexer) error {
-			_, err := events.NewSubscriber(ix, events.SubscriberConfig{Endpoint: "tcp://10.0.0.1:5557", Replay: "tcp://0.0.0.0:5558", Pod: "a", Model: "m"})
+			_, err := events.NewSubscriber(ix.Sink(), events.SubscriberConfig{Endpoint: "tcp://10.0.0.1:5557", Replay: "tcp://0.0.0.0:5558", Pod: "a", Model: "m"})
 			return err
 		}},
 		{"JSON", "JSON", malformed, func(ix *kvindex.Indexer) error {

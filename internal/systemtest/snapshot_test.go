@@ -230,7 +230,7 @@ func (e *snapEngine) tookRestart(first bool) {
 func (e *snapEngine) ask() {
 	w, sent := e.w, e.life().sent
 	oldest := max(0, len(sent)-e.buffer)
-	next := int(w.ix.StreamNext(e.pod, "m", e.stream).Next)
+	next := int(w.ix.Sink().StreamNext(e.pod, "m", e.stream).Next)
 	if next > 0 {
 		same := next-1 >= oldest && next-1 < len(sent)
 		if same {
@@ -239,7 +239,7 @@ func (e *snapEngine) ask() {
 			same = e.ingest(m).Duplicate
 		}
 		if !same {
-			if err := w.ix.StreamRestarted(e.pod, "m", e.stream); err != nil {
+			if err := w.ix.Sink().StreamNote(e.pod, "m", e.stream, events.NoteRestarted); err != nil {
 				w.fail("%v", err)
 			}
 			e.tookRestart(oldest == 0)
@@ -257,14 +257,14 @@ func (e *snapEngine) ask() {
 		e.ingest(m)
 	}
 	e.from = len(sent)
-	w.ix.StreamNote(e.pod, "m", e.stream, events.NoteCurrent)
+	_ = w.ix.Sink().StreamNote(e.pod, "m", e.stream, events.NoteCurrent)
 }
 
 // restart ends the life of the engine. Its connection goes with it.
 func (e *snapEngine) restart(behind bool) {
 	e.start(behind)
 	if e.replay && !e.away {
-		e.w.ix.StreamNote(e.pod, "m", e.stream, events.NoteLost)
+		_ = e.w.ix.Sink().StreamNote(e.pod, "m", e.stream, events.NoteLost)
 		e.ask()
 	}
 	if !e.numbered && !e.away { // the host knows
@@ -363,7 +363,7 @@ func (e *snapEngine) goesOn(lives int) {
 	w, r := e.w, e.w.r
 	restarted := len(e.lives) > lives
 	e.restarted, e.away = true, false // it may have been one of before
-	at := w.ix.StreamNext(e.pod, "m", e.stream)
+	at := w.ix.Sink().StreamNext(e.pod, "m", e.stream)
 	next := int(at.Next)
 	e.accepted, e.before = nil, nil
 	kind := "overlap"
@@ -382,10 +382,10 @@ func (e *snapEngine) goesOn(lives int) {
 		} else if next < len(e.life().sent)-e.buffer {
 			kind = "gap that no replay fills"
 		}
-		w.ix.StreamNote(e.pod, "m", e.stream, events.NoteOpened)
-		w.ix.StreamNote(e.pod, "m", e.stream, events.NoteConnected)
+		_ = w.ix.Sink().StreamNote(e.pod, "m", e.stream, events.NoteOpened)
+		_ = w.ix.Sink().StreamNote(e.pod, "m", e.stream, events.NoteConnected)
 		e.ask()
-		if !w.ix.StreamNext(e.pod, "m", e.stream).Partial {
+		if !w.ix.Sink().StreamNext(e.pod, "m", e.stream).Partial {
 			e.lost = false
 		}
 	case len(e.lives) != lives:

@@ -136,18 +136,19 @@ func TestReplayComesBack(t *testing.T) {
 
 // noteSink tells when its stream is current, as long as its connection stands.
 type noteSink struct {
-	*kvindex.Indexer
+	events.Sink
 	current chan struct{}
 }
 
-func (n noteSink) StreamNote(pod, model, stream string, note events.Note) {
+func (n noteSink) StreamNote(pod, model, stream string, note events.Note) error {
 	for note == events.NoteLost && len(n.current) > 0 {
 		<-n.current
 	}
-	n.Indexer.StreamNote(pod, model, stream, note)
+	err := n.Sink.StreamNote(pod, model, stream, note)
 	if note == events.NoteCurrent {
 		n.current <- struct{}{}
 	}
+	return err
 }
 
 // TestNormalChanges: an engine that starts, and one that restarts, change the state of
@@ -165,7 +166,7 @@ func TestNormalChanges(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { engine.Close() })
-			sink := noteSink{ix, make(chan struct{}, 100)}
+			sink := noteSink{ix.Sink(), make(chan struct{}, 100)}
 			runSubscriber(t, sink, events.SubscriberConfig{
 				Endpoint: engine.Endpoint(), Replay: engine.ReplayEndpoint(), Pod: "a", Model: "m",
 				BackoffMin: time.Millisecond, BackoffMax: 20 * time.Millisecond,

@@ -37,7 +37,7 @@ func New(pods []Pod) (*Gateway, error) {
 	var ctx context.Context
 	ctx, g.stop = context.WithCancel(context.Background())
 	for _, p := range pods {
-		sub, err := events.NewSubscriber(index, events.SubscriberConfig{Endpoint: p.Endpoint, Replay: p.Replay, Pod: p.Name, Model: model})
+		sub, err := events.NewSubscriber(index.Sink(), events.SubscriberConfig{Endpoint: p.Endpoint, Replay: p.Replay, Pod: p.Name, Model: model})
 		if err != nil {
 			g.Close()
 			return nil, err

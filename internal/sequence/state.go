@@ -1,4 +1,4 @@
-package events
+package sequence
 
 import (
 	"encoding/binary"
@@ -84,7 +84,7 @@ func (m *memory) append(b []byte) []byte {
 func (s *Sequencer) UnmarshalBinary(data []byte) error {
 	f := sections.NewFields(data)
 	if v := f.Byte(); f.Err() == nil && v != stateVersion {
-		return fmt.Errorf("events: the state of a Sequencer has version %d, and only version %d can be read", v, stateVersion)
+		return fmt.Errorf("sequence: the state of a Sequencer has version %d, and only version %d can be read", v, stateVersion)
 	}
 	flags := f.Byte()
 	is := func(bit byte) bool { return flags&bit != 0 }
@@ -103,7 +103,7 @@ func (s *Sequencer) UnmarshalBinary(data []byte) error {
 		f.Refuse(err)
 	}
 	if err := f.End(); err != nil {
-		return fmt.Errorf("events: the state of a Sequencer: %w", err)
+		return fmt.Errorf("sequence: the state of a Sequencer: %w", err)
 	}
 	*s = read
 	return nil

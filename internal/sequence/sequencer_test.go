@@ -1,4 +1,4 @@
-package events_test
+package sequence_test
 
 import (
 	"math"
@@ -7,101 +7,102 @@ import (
 	"testing"
 
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/sequence"
 )
 
 // offer checks a message and, unless it is refused, advances.
-func offer(s *events.Sequencer, a events.Arrival) events.Verdict {
+func offer(s *sequence.Sequencer, a sequence.Arrival) sequence.Verdict {
 	v := s.Check(a)
 	s.Advance(a, v)
 	return v
 }
 
-func at(seq, digest uint64, time float64) events.Arrival {
-	return events.Arrival{Seq: seq, Digest: digest, Time: time, Decoded: true}
+func at(seq, digest uint64, time float64) sequence.Arrival {
+	return sequence.Arrival{Seq: seq, Digest: digest, Time: time, Decoded: true}
 }
 
 func gap(from, to uint64) events.Gap { return events.Gap{From: from, To: to, Lost: true} }
 
 func TestSequencer(t *testing.T) {
 	type step struct {
-		a    events.Arrival
-		want events.Verdict
+		a    sequence.Arrival
+		want sequence.Verdict
 	}
-	again := func(next uint64) events.Verdict { return events.Verdict{Duplicate: true, Next: next} }
-	doubtful := func(next uint64) events.Verdict {
-		return events.Verdict{Duplicate: true, Doubtful: true, Next: next}
+	again := func(next uint64) sequence.Verdict { return sequence.Verdict{Duplicate: true, Next: next} }
+	doubtful := func(next uint64) sequence.Verdict {
+		return sequence.Verdict{Duplicate: true, Doubtful: true, Next: next}
 	}
-	undecoded := func(a events.Arrival) events.Arrival {
+	undecoded := func(a sequence.Arrival) sequence.Arrival {
 		a.Decoded, a.Time = false, 0
 		return a
 	}
 	for name, steps := range map[string][]step{
 		"in order": {
-			{at(0, 10, 1), events.Verdict{Next: 1}},
-			{at(1, 11, 1), events.Verdict{Next: 2}},
+			{at(0, 10, 1), sequence.Verdict{Next: 1}},
+			{at(1, 11, 1), sequence.Verdict{Next: 2}},
 		},
 		"first contact late": {
-			{at(7, 10, 1), events.Verdict{Missed: true, Next: 8}},
-			{at(8, 11, 2), events.Verdict{Next: 9}},
+			{at(7, 10, 1), sequence.Verdict{Missed: true, Next: 8}},
+			{at(8, 11, 2), sequence.Verdict{Next: 9}},
 		},
 		"a gap": {
-			{at(0, 10, 1), events.Verdict{Next: 1}},
-			{at(4, 14, 2), events.Verdict{Gap: gap(1, 3), Next: 5}},
-			{at(5, 15, 3), events.Verdict{Next: 6}},
+			{at(0, 10, 1), sequence.Verdict{Next: 1}},
+			{at(4, 14, 2), sequence.Verdict{Gap: gap(1, 3), Next: 5}},
+			{at(5, 15, 3), sequence.Verdict{Next: 6}},
 		},
 		"a late one of a gap is a duplicate by its time": {
-			{at(0, 10, 1), events.Verdict{Next: 1}},
-			{at(3, 13, 3), events.Verdict{Gap: gap(1, 2), Next: 4}},
+			{at(0, 10, 1), sequence.Verdict{Next: 1}},
+			{at(3, 13, 3), sequence.Verdict{Gap: gap(1, 2), Next: 4}},
 			{at(2, 12, 2), doubtful(4)},
-			{at(4, 14, 4), events.Verdict{Next: 5}},
+			{at(4, 14, 4), sequence.Verdict{Next: 5}},
 		},
 		"duplicates by digest, however new their time": {
-			{at(0, 10, 1), events.Verdict{Next: 1}},
-			{at(1, 11, 2), events.Verdict{Next: 2}},
+			{at(0, 10, 1), sequence.Verdict{Next: 1}},
+			{at(1, 11, 2), sequence.Verdict{Next: 2}},
 			{at(0, 10, 9), again(2)},
 			{at(1, 11, 9), again(2)},
 		},
 		"a restart by its time": {
-			{at(0, 10, 1), events.Verdict{Next: 1}},
-			{at(1, 11, 2), events.Verdict{Next: 2}},
-			{at(0, 20, 3), events.Verdict{Restarted: true, Epoch: 1, Next: 1}},
-			{at(1, 21, 4), events.Verdict{Epoch: 1, Next: 2}},
-			{at(1, 22, 5), events.Verdict{Restarted: true, Missed: true, Epoch: 2, Next: 2}},
+			{at(0, 10, 1), sequence.Verdict{Next: 1}},
+			{at(1, 11, 2), sequence.Verdict{Next: 2}},
+			{at(0, 20, 3), sequence.Verdict{Restarted: true, Epoch: 1, Next: 1}},
+			{at(1, 21, 4), sequence.Verdict{Epoch: 1, Next: 2}},
+			{at(1, 22, 5), sequence.Verdict{Restarted: true, Missed: true, Epoch: 2, Next: 2}},
 		},
 		"the number of the last message with other bytes and a newer time": {
-			{at(0, 10, 1), events.Verdict{Next: 1}},
-			{at(0, 20, 2), events.Verdict{Restarted: true, Epoch: 1, Next: 1}},
+			{at(0, 10, 1), sequence.Verdict{Next: 1}},
+			{at(0, 20, 2), sequence.Verdict{Restarted: true, Epoch: 1, Next: 1}},
 		},
 		"NaN is never newer": {
-			{at(0, 10, math.NaN()), events.Verdict{Next: 1}},
-			{at(1, 11, math.NaN()), events.Verdict{Next: 2}},
+			{at(0, 10, math.NaN()), sequence.Verdict{Next: 1}},
+			{at(1, 11, math.NaN()), sequence.Verdict{Next: 2}},
 			{at(0, 20, math.NaN()), doubtful(2)},
-			{at(0, 21, 1), events.Verdict{Restarted: true, Epoch: 1, Next: 1}},
+			{at(0, 21, 1), sequence.Verdict{Restarted: true, Epoch: 1, Next: 1}},
 		},
 		"what cannot be decoded uses up its number": {
-			{at(0, 10, 1), events.Verdict{Next: 1}},
-			{undecoded(at(1, 11, 0)), events.Verdict{Next: 2}},
-			{undecoded(at(5, 15, 0)), events.Verdict{Gap: gap(2, 4), Next: 6}},
+			{at(0, 10, 1), sequence.Verdict{Next: 1}},
+			{undecoded(at(1, 11, 0)), sequence.Verdict{Next: 2}},
+			{undecoded(at(5, 15, 0)), sequence.Verdict{Gap: gap(2, 4), Next: 6}},
 			{undecoded(at(4, 14, 0)), doubtful(6)},
-			{at(6, 17, 2), events.Verdict{Next: 7}},
+			{at(6, 17, 2), sequence.Verdict{Next: 7}},
 		},
 		"an engine whose clock is behind catches up": {
-			{at(0, 10, 1000), events.Verdict{Next: 1}},
-			{at(1, 11, 1001), events.Verdict{Next: 2}},
+			{at(0, 10, 1000), sequence.Verdict{Next: 1}},
+			{at(1, 11, 1001), sequence.Verdict{Next: 2}},
 			{at(0, 20, 900), doubtful(2)},
 			{at(1, 21, 901), doubtful(2)},
-			{at(2, 22, 902), events.Verdict{Restarted: true, Missed: true, Epoch: 1, Next: 3}},
-			{at(3, 23, 903), events.Verdict{Epoch: 1, Next: 4}},
+			{at(2, 22, 902), sequence.Verdict{Restarted: true, Missed: true, Epoch: 1, Next: 3}},
+			{at(3, 23, 903), sequence.Verdict{Epoch: 1, Next: 4}},
 		},
 		"one that was missing comes late, and all goes on": {
-			{at(0, 10, 1), events.Verdict{Next: 1}},
-			{at(2, 12, 3), events.Verdict{Gap: gap(1, 1), Next: 3}},
+			{at(0, 10, 1), sequence.Verdict{Next: 1}},
+			{at(2, 12, 3), sequence.Verdict{Gap: gap(1, 1), Next: 3}},
 			{at(1, 11, 2), doubtful(3)},
-			{at(3, 13, 4), events.Verdict{Next: 4}},
+			{at(3, 13, 4), sequence.Verdict{Next: 4}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var s events.Sequencer
+			var s sequence.Sequencer
 			for i, st := range steps {
 				if got := offer(&s, st.a); got != st.want {
 					t.Fatalf("step %d: %+v\n got %+v\nwant %+v", i, st.a, got, st.want)
@@ -113,7 +114,7 @@ func TestSequencer(t *testing.T) {
 
 // A restarted engine whose clock is behind shows by 16 new messages in a row.
 func TestSequencerRestartWithoutClock(t *testing.T) {
-	var s events.Sequencer
+	var s sequence.Sequencer
 	for i := range uint64(100) {
 		offer(&s, at(i, i, float64(1000+i)))
 	}
@@ -130,7 +131,7 @@ func TestSequencerRestartWithoutClock(t *testing.T) {
 			t.Fatalf("message %d: %+v", i, v)
 		}
 	}
-	want := events.Verdict{Restarted: true, Missed: true, Epoch: 1, Next: 16}
+	want := sequence.Verdict{Restarted: true, Missed: true, Epoch: 1, Next: 16}
 	if v := offer(&s, at(15, 615, 15)); v != want {
 		t.Fatalf("got %+v, want %+v", v, want)
 	}
@@ -138,7 +139,7 @@ func TestSequencerRestartWithoutClock(t *testing.T) {
 
 // A message that was not dealt with may be offered again.
 func TestSequencerRetry(t *testing.T) {
-	var s events.Sequencer
+	var s sequence.Sequencer
 	offer(&s, at(0, 10, 1))
 	for range 3 {
 		if v := s.Check(at(2, 12, 2)); v.Gap != gap(1, 1) {
@@ -151,12 +152,12 @@ func TestSequencerRetry(t *testing.T) {
 }
 
 func TestSequencerResume(t *testing.T) {
-	for seq, want := range map[uint64]events.Verdict{
+	for seq, want := range map[uint64]sequence.Verdict{
 		49: {Epoch: 3, Next: 50, Duplicate: true, Doubtful: true},
 		50: {Epoch: 3, Next: 51, Doubtful: true},
 		60: {Epoch: 3, Next: 61, Gap: gap(50, 59)},
 	} {
-		var s events.Sequencer
+		var s sequence.Sequencer
 		s.Resume(3, 50, 0, 0)
 		if got := offer(&s, at(seq, 1, 0)); got != want {
 			t.Errorf("message %d: %+v, want %+v", seq, got, want)
@@ -167,9 +168,9 @@ func TestSequencerResume(t *testing.T) {
 // Behind a stored cursor, numbers that go back may be those of an engine that
 // restarted while nobody listened.
 func TestSequencerResumeBehindARestart(t *testing.T) {
-	var s events.Sequencer
+	var s sequence.Sequencer
 	s.Resume(0, 2, 0, 0)
-	for i, want := range []events.Verdict{
+	for i, want := range []sequence.Verdict{
 		{Duplicate: true, Doubtful: true, Next: 2}, {Duplicate: true, Doubtful: true, Next: 2}, {Restarted: true, Missed: true, Epoch: 1, Next: 3}, {Epoch: 1, Next: 4},
 	} {
 		if got := offer(&s, at(uint64(i), uint64(20+i), 5)); got != want {
@@ -181,8 +182,8 @@ func TestSequencerResumeBehindARestart(t *testing.T) {
 // Behind a stored cursor with a time, what a queue redelivers is told from an
 // engine that restarted.
 func TestSequencerResumeWithATime(t *testing.T) {
-	resumed := func() *events.Sequencer {
-		var s events.Sequencer
+	resumed := func() *sequence.Sequencer {
+		var s sequence.Sequencer
 		s.Resume(0, 100, 1000, 0)
 		return &s
 	}
@@ -192,7 +193,7 @@ func TestSequencerResumeWithATime(t *testing.T) {
 			t.Fatalf("message %d again: %+v", seq, v)
 		}
 	}
-	if v := offer(redelivered, at(100, 100, 1000)); v != (events.Verdict{Next: 101, Doubtful: true}) {
+	if v := offer(redelivered, at(100, 100, 1000)); v != (sequence.Verdict{Next: 101, Doubtful: true}) {
 		t.Errorf("the next: %+v", v)
 	}
 	if v := offer(resumed(), at(0, 0, 1001)); !v.Restarted {
@@ -208,9 +209,9 @@ func TestSequencerResumeWithATime(t *testing.T) {
 // and as often as it likes, and no engine has restarted.
 func TestSequencerRedelivery(t *testing.T) {
 	const n = 20_000
-	message := func(seq uint64) events.Arrival { return at(seq, 1e6+seq, float64(seq/3)) }
+	message := func(seq uint64) sequence.Arrival { return at(seq, 1e6+seq, float64(seq/3)) }
 	for _, first := range []uint64{0, 1, 777} {
-		var s events.Sequencer
+		var s sequence.Sequencer
 		for seq := first; seq < n; seq++ {
 			offer(&s, message(seq))
 		}
@@ -221,7 +222,7 @@ func TestSequencerRedelivery(t *testing.T) {
 				}
 			}
 		}
-		if v := offer(&s, message(n)); v != (events.Verdict{Next: n + 1}) {
+		if v := offer(&s, message(n)); v != (sequence.Verdict{Next: n + 1}) {
 			t.Fatalf("heard from %d, the next: %+v", first, v)
 		}
 	}
@@ -229,7 +230,7 @@ func TestSequencerRedelivery(t *testing.T) {
 
 // TestSequencerRedeliveryOfALife: messages of the engine's life before come again.
 func TestSequencerRedeliveryOfALife(t *testing.T) {
-	var s events.Sequencer
+	var s sequence.Sequencer
 	for seq := range uint64(8) {
 		offer(&s, at(seq, 100+seq, 1000+float64(seq)))
 	}
@@ -250,7 +251,7 @@ func TestSequencerRedeliveryOfALife(t *testing.T) {
 			}
 		}
 	}
-	if v := offer(&s, at(4, 204, 2004)); v != (events.Verdict{Epoch: 1, Next: 5}) {
+	if v := offer(&s, at(4, 204, 2004)); v != (sequence.Verdict{Epoch: 1, Next: 5}) {
 		t.Errorf("the next: %+v", v)
 	}
 }
@@ -262,8 +263,8 @@ func TestSequencerRedeliveryWithoutClock(t *testing.T) {
 		"none":        func(uint64) float64 { return 0 },
 		"ahead first": func(seq uint64) float64 { return float64(seq) + 1e6*float64(1-min(seq, 1)) },
 	} {
-		var s events.Sequencer
-		message := func(seq uint64) events.Arrival { return at(seq, 1e9+seq, clock(seq)) }
+		var s sequence.Sequencer
+		message := func(seq uint64) sequence.Arrival { return at(seq, 1e9+seq, clock(seq)) }
 		for seq := range uint64(3000) {
 			offer(&s, message(seq))
 		}
@@ -280,8 +281,8 @@ func TestSequencerRedeliveryWithoutClock(t *testing.T) {
 func TestSequencerRedeliveryOfLives(t *testing.T) {
 	for seed := range uint64(5_000) {
 		r := rand.New(rand.NewPCG(seed, 9))
-		var s events.Sequencer
-		var had []events.Arrival
+		var s sequence.Sequencer
+		var had []sequence.Arrival
 		clock := 1.0
 		for life := range 2 + r.IntN(4) {
 			seq := uint64(0)
@@ -328,13 +329,13 @@ func TestSequencerRedeliveryOfLives(t *testing.T) {
 
 // One odd repeat is forgotten when an honest one follows.
 func TestSequencerOddRepeat(t *testing.T) {
-	var s events.Sequencer
+	var s sequence.Sequencer
 	for seq := range uint64(3) {
 		offer(&s, at(seq, 10+seq, float64(seq)))
 	}
 	offer(&s, at(1, 99, 1))
 	offer(&s, at(2, 12, 2))
-	if v := offer(&s, at(3, 13, 3)); v != (events.Verdict{Next: 4}) {
+	if v := offer(&s, at(3, 13, 3)); v != (sequence.Verdict{Next: 4}) {
 		t.Errorf("%+v", v)
 	}
 }
@@ -342,7 +343,7 @@ func TestSequencerOddRepeat(t *testing.T) {
 // TestSequencerIsBounded: whatever numbers a pod uses.
 func TestSequencerIsBounded(t *testing.T) {
 	for _, step := range []uint64{1, 2, 3, 1 << 20, 1 << 44} {
-		var s events.Sequencer
+		var s sequence.Sequencer
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		for i := range uint64(50_000) {
@@ -358,7 +359,7 @@ func TestSequencerIsBounded(t *testing.T) {
 // TestSequencerContradictions: numbers of which nothing is remembered are no sign
 // of a restart, among however many signs.
 func TestSequencerContradictions(t *testing.T) {
-	var s events.Sequencer
+	var s sequence.Sequencer
 	for seq := range uint64(2000) {
 		offer(&s, at(seq, 1e6+seq, float64(seq)))
 	}
@@ -380,7 +381,7 @@ func TestSequencerContradictions(t *testing.T) {
 func TestSequencerRestartAfterALongLife(t *testing.T) {
 	const n = 1_000_000
 	for _, first := range []uint64{0, 300_000} {
-		var s events.Sequencer
+		var s sequence.Sequencer
 		for seq := first; seq < n; seq++ {
 			offer(&s, at(seq, 1e9+seq, float64(seq)))
 		}
@@ -400,11 +401,11 @@ func TestSequencerRestartAfterALongLife(t *testing.T) {
 // What the engine replays is what it has today: other bytes under a number that
 // is remembered are another engine's.
 func TestSequencerReplayed(t *testing.T) {
-	var s events.Sequencer
+	var s sequence.Sequencer
 	for seq := range uint64(10) {
 		offer(&s, at(seq, 100+seq, float64(seq)))
 	}
-	replayed := func(seq, digest uint64) events.Verdict {
+	replayed := func(seq, digest uint64) sequence.Verdict {
 		a := at(seq, digest, float64(seq))
 		a.Replayed = true
 		return s.Check(a)
@@ -422,41 +423,41 @@ func TestSequencerReplayed(t *testing.T) {
 	if next, started := s.Next(); started || next != 0 {
 		t.Errorf("after a restart %d is due, heard %v", next, started)
 	}
-	if v := offer(&s, at(3, 109, 1)); v != (events.Verdict{Missed: true, Epoch: 1, Next: 4}) {
+	if v := offer(&s, at(3, 109, 1)); v != (sequence.Verdict{Missed: true, Epoch: 1, Next: 4}) {
 		t.Errorf("first after a restart: %+v", v)
 	}
 }
 
 // TestSequencerResumeWithADigest: the message before a cursor is known by its bytes.
 func TestSequencerResumeWithADigest(t *testing.T) {
-	replayed := func(a events.Arrival) events.Arrival { a.Replayed = true; return a }
-	anew := events.Verdict{Restarted: true, Missed: true, Epoch: 4, Next: 50}
+	replayed := func(a sequence.Arrival) sequence.Arrival { a.Replayed = true; return a }
+	anew := sequence.Verdict{Restarted: true, Missed: true, Epoch: 4, Next: 50}
 	for name, c := range map[string]struct {
 		time float64 // of the cursor
-		a    events.Arrival
-		want events.Verdict
+		a    sequence.Arrival
+		want sequence.Verdict
 	}{
-		"the same bytes":                    {1000, at(49, 7, 1000), events.Verdict{Duplicate: true, Epoch: 3, Next: 50}},
-		"the same bytes, older":             {1000, at(49, 7, 999), events.Verdict{Duplicate: true, Epoch: 3, Next: 50}},
-		"the same bytes replayed":           {1000, replayed(at(49, 7, 1000)), events.Verdict{Duplicate: true, Epoch: 3, Next: 50}},
+		"the same bytes":                    {1000, at(49, 7, 1000), sequence.Verdict{Duplicate: true, Epoch: 3, Next: 50}},
+		"the same bytes, older":             {1000, at(49, 7, 999), sequence.Verdict{Duplicate: true, Epoch: 3, Next: 50}},
+		"the same bytes replayed":           {1000, replayed(at(49, 7, 1000)), sequence.Verdict{Duplicate: true, Epoch: 3, Next: 50}},
 		"other bytes replayed":              {1000, replayed(at(49, 8, 900)), anew},
 		"other bytes replayed, time or not": {0, replayed(at(49, 8, 900)), anew},
-		"other bytes":                       {1000, at(49, 8, 900), events.Verdict{Duplicate: true, Doubtful: true, Epoch: 3, Next: 50}},
+		"other bytes":                       {1000, at(49, 8, 900), sequence.Verdict{Duplicate: true, Doubtful: true, Epoch: 3, Next: 50}},
 		"other bytes, newer":                {1000, at(49, 8, 1001), anew},
-		"one before":                        {1000, at(48, 8, 900), events.Verdict{Duplicate: true, Doubtful: true, Epoch: 3, Next: 50}},
-		"one before replayed":               {1000, replayed(at(48, 8, 900)), events.Verdict{Duplicate: true, Doubtful: true, Epoch: 3, Next: 50}},
-		"the next, older":                   {1000, at(50, 8, 900), events.Verdict{Duplicate: true, Doubtful: true, Epoch: 3, Next: 50}},
-		"the next":                          {1000, at(50, 8, 1001), events.Verdict{Doubtful: true, Epoch: 3, Next: 51}},
-		"the next replayed":                 {1000, replayed(at(50, 8, 1001)), events.Verdict{Epoch: 3, Next: 51}},
+		"one before":                        {1000, at(48, 8, 900), sequence.Verdict{Duplicate: true, Doubtful: true, Epoch: 3, Next: 50}},
+		"one before replayed":               {1000, replayed(at(48, 8, 900)), sequence.Verdict{Duplicate: true, Doubtful: true, Epoch: 3, Next: 50}},
+		"the next, older":                   {1000, at(50, 8, 900), sequence.Verdict{Duplicate: true, Doubtful: true, Epoch: 3, Next: 50}},
+		"the next":                          {1000, at(50, 8, 1001), sequence.Verdict{Doubtful: true, Epoch: 3, Next: 51}},
+		"the next replayed":                 {1000, replayed(at(50, 8, 1001)), sequence.Verdict{Epoch: 3, Next: 51}},
 	} {
-		var s events.Sequencer
+		var s sequence.Sequencer
 		s.Resume(3, 50, c.time, 7)
 		if got := offer(&s, c.a); got != c.want {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}
 	// Other bytes that count: if the numbers then go on, they are another engine's.
-	var s events.Sequencer
+	var s sequence.Sequencer
 	s.Resume(3, 50, 1000, 7)
 	offer(&s, at(49, 8, 1000))
 	if v := offer(&s, at(50, 9, 1000)); !v.Restarted {
@@ -468,7 +469,7 @@ func TestSequencerResumeWithADigest(t *testing.T) {
 // known to be the one of the cursor, and its clock may go back.
 func TestSequencerConfirmed(t *testing.T) {
 	for _, replayed := range []bool{true, false} {
-		var s events.Sequencer
+		var s sequence.Sequencer
 		s.Resume(0, 50, 1000, 7)
 		a := at(49, 7, 1000)
 		a.Replayed = replayed
@@ -484,7 +485,7 @@ func TestSequencerConfirmed(t *testing.T) {
 
 // TestSequencerAsk: of doubtful messages one is held until news has come by itself.
 func TestSequencerAsk(t *testing.T) {
-	var s events.Sequencer
+	var s sequence.Sequencer
 	for seq := range uint64(4) {
 		offer(&s, at(seq, 100+seq, 1000+float64(seq)))
 	}
@@ -520,10 +521,10 @@ func TestSequencerAsk(t *testing.T) {
 // time of a cursor.
 func TestSequencerCursorTime(t *testing.T) {
 	const far = 1e10
-	undecoded := func(a events.Arrival) events.Arrival { a.Decoded, a.Time = false, 0; return a }
-	var s events.Sequencer
+	undecoded := func(a sequence.Arrival) sequence.Arrival { a.Decoded, a.Time = false, 0; return a }
+	var s sequence.Sequencer
 	for i, c := range []struct {
-		a    events.Arrival
+		a    sequence.Arrival
 		want float64
 	}{
 		{undecoded(at(0, 1, 0)), 0},
@@ -547,7 +548,7 @@ func TestSequencerCursorTime(t *testing.T) {
 		s.Advance(c.a, v)
 	}
 	// So who resumes behind it takes what the engine says.
-	var far2 events.Sequencer
+	var far2 sequence.Sequencer
 	far2.Resume(0, 1<<40+1, 14, 11)
 	if v := offer(&far2, at(10, 14, 15)); !v.Restarted {
 		t.Errorf("resumed behind a far message: %+v", v)
@@ -557,7 +558,7 @@ func TestSequencerCursorTime(t *testing.T) {
 // TestSequencerClockBehindTheLifeBefore: the clock of a new engine may be one that
 // the life before had. What it says is told from that life's messages by numbers.
 func TestSequencerClockBehindTheLifeBefore(t *testing.T) {
-	lives := func() (s events.Sequencer) {
+	lives := func() (s sequence.Sequencer) {
 		for seq := range uint64(50) {
 			offer(&s, at(seq, 1000+seq, 1000+float64(seq)))
 		}
@@ -592,7 +593,7 @@ func TestSequencerClockBehindTheLifeBefore(t *testing.T) {
 		}
 	}
 	// A life that began without a clock: what came before it is not known by its time.
-	var unclocked events.Sequencer
+	var unclocked sequence.Sequencer
 	for _, life := range []struct{ n, digest, time uint64 }{{300, 1000, 1000}, {316, 2000, 500}, {100, 3000, 5000}} {
 		for seq := range life.n {
 			offer(&unclocked, at(seq, life.digest+seq, float64(life.time+seq)))
@@ -609,35 +610,37 @@ func TestSequencerClockBehindTheLifeBefore(t *testing.T) {
 }
 
 // farAhead is a message of nobody with a number and a time far ahead.
-func farAhead(seq, digest uint64) events.Arrival { return at(1<<60+seq, digest, 1e10+float64(digest)) }
+func farAhead(seq, digest uint64) sequence.Arrival {
+	return at(1<<60+seq, digest, 1e10+float64(digest))
+}
 
 // TestSequencerFarMessage: one message with a number that is far ahead, or some,
 // stops a stream for 16 messages and no longer.
 func TestSequencerFarMessage(t *testing.T) {
-	message := func(seq uint64) events.Arrival { return at(seq, 1e6+seq, 1000+float64(seq)) }
+	message := func(seq uint64) sequence.Arrival { return at(seq, 1e6+seq, 1000+float64(seq)) }
 	for name, c := range map[string]struct {
 		resume bool
 		epoch  uint64
 		first  uint64
-		far    []events.Arrival
+		far    []sequence.Arrival
 	}{
-		"one":                           {far: []events.Arrival{farAhead(0, 1)}},
-		"its time alone is not far":     {far: []events.Arrival{at(1<<60, 1, 1100)}},
-		"its time is NaN":               {far: []events.Arrival{at(1<<60, 1, math.NaN())}},
-		"twice in a row":                {far: []events.Arrival{farAhead(0, 1), farAhead(1, 2)}},
-		"twice, with a hole":            {far: []events.Arrival{farAhead(0, 1), farAhead(9, 2)}},
-		"the same number twice":         {far: []events.Arrival{farAhead(0, 1), farAhead(0, 2)}},
-		"the second goes back":          {far: []events.Arrival{farAhead(9, 1), farAhead(0, 2)}},
-		"the third goes back":           {far: []events.Arrival{farAhead(9, 1), farAhead(10, 2), at(3, 9, 2e10)}},
-		"heard late":                    {first: 5000, far: []events.Arrival{farAhead(0, 1)}},
-		"behind a cursor":               {resume: true, far: []events.Arrival{farAhead(0, 1)}},
-		"behind a cursor, twice":        {resume: true, epoch: 1, far: []events.Arrival{farAhead(0, 1), farAhead(0, 2)}},
-		"the first":                     {first: 100, far: []events.Arrival{farAhead(0, 1)}},
-		"the first, and another":        {first: 100, far: []events.Arrival{farAhead(0, 1), farAhead(7, 2)}},
-		"the first, and its like again": {first: 100, far: []events.Arrival{farAhead(0, 1), farAhead(0, 2)}},
+		"one":                           {far: []sequence.Arrival{farAhead(0, 1)}},
+		"its time alone is not far":     {far: []sequence.Arrival{at(1<<60, 1, 1100)}},
+		"its time is NaN":               {far: []sequence.Arrival{at(1<<60, 1, math.NaN())}},
+		"twice in a row":                {far: []sequence.Arrival{farAhead(0, 1), farAhead(1, 2)}},
+		"twice, with a hole":            {far: []sequence.Arrival{farAhead(0, 1), farAhead(9, 2)}},
+		"the same number twice":         {far: []sequence.Arrival{farAhead(0, 1), farAhead(0, 2)}},
+		"the second goes back":          {far: []sequence.Arrival{farAhead(9, 1), farAhead(0, 2)}},
+		"the third goes back":           {far: []sequence.Arrival{farAhead(9, 1), farAhead(10, 2), at(3, 9, 2e10)}},
+		"heard late":                    {first: 5000, far: []sequence.Arrival{farAhead(0, 1)}},
+		"behind a cursor":               {resume: true, far: []sequence.Arrival{farAhead(0, 1)}},
+		"behind a cursor, twice":        {resume: true, epoch: 1, far: []sequence.Arrival{farAhead(0, 1), farAhead(0, 2)}},
+		"the first":                     {first: 100, far: []sequence.Arrival{farAhead(0, 1)}},
+		"the first, and another":        {first: 100, far: []sequence.Arrival{farAhead(0, 1), farAhead(7, 2)}},
+		"the first, and its like again": {first: 100, far: []sequence.Arrival{farAhead(0, 1), farAhead(0, 2)}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var s events.Sequencer
+			var s sequence.Sequencer
 			seq := uint64(100)
 			switch {
 			case c.resume:
@@ -675,7 +678,7 @@ func TestSequencerFarMessage(t *testing.T) {
 						t.Fatalf("%+v again: %+v", a, v)
 					}
 				}
-				if v := offer(&s, message(seq+i)); v != (events.Verdict{Epoch: epoch, Next: seq + i + 1}) {
+				if v := offer(&s, message(seq+i)); v != (sequence.Verdict{Epoch: epoch, Next: seq + i + 1}) {
 					t.Fatalf("message %d: %+v", seq+i, v)
 				}
 			}
@@ -686,13 +689,13 @@ func TestSequencerFarMessage(t *testing.T) {
 // TestSequencerFarTime: a time that is far ahead by itself stops nothing, for the
 // numbers go on. A restart then shows by 16 numbers, as without a clock.
 func TestSequencerFarTime(t *testing.T) {
-	var s events.Sequencer
+	var s sequence.Sequencer
 	for seq := range uint64(100) {
 		a := at(seq, 100+seq, float64(seq))
 		if seq == 50 {
 			a.Time = 1e10
 		}
-		if v := offer(&s, a); v != (events.Verdict{Next: seq + 1}) {
+		if v := offer(&s, a); v != (sequence.Verdict{Next: seq + 1}) {
 			t.Fatalf("message %d: %+v", seq, v)
 		}
 	}
@@ -706,9 +709,9 @@ func TestSequencerFarTime(t *testing.T) {
 // TestSequencerLateMessages: what was missing comes late, fewer than 16 in a row,
 // and clears nothing; nor does what the engine sends again.
 func TestSequencerLateMessages(t *testing.T) {
-	message := func(seq uint64) events.Arrival { return at(seq, 1e6+seq, 1000+float64(seq)) }
+	message := func(seq uint64) sequence.Arrival { return at(seq, 1e6+seq, 1000+float64(seq)) }
 	for _, first := range []uint64{0, 20} { // that was heard
-		var s events.Sequencer
+		var s sequence.Sequencer
 		for seq := first; seq < 60; seq++ {
 			offer(&s, message(seq))
 		}
@@ -745,9 +748,9 @@ func TestSequencerLateMessages(t *testing.T) {
 // of order and in part, of a stream that had holes.
 func TestSequencerRedeliveryOfMuch(t *testing.T) {
 	const n = 100_000
-	message := func(seq uint64) events.Arrival { return at(seq, 1e9+seq, float64(seq/3)) }
-	var s events.Sequencer
-	var applied []events.Arrival
+	message := func(seq uint64) sequence.Arrival { return at(seq, 1e9+seq, float64(seq/3)) }
+	var s sequence.Sequencer
+	var applied []sequence.Arrival
 	for seq := range uint64(n) {
 		if seq/100%10 == 3 || seq%31 == 0 { // a hundred, and one
 			continue
@@ -756,7 +759,7 @@ func TestSequencerRedeliveryOfMuch(t *testing.T) {
 		applied = append(applied, message(seq))
 	}
 	next, _ := s.Next()
-	again := func(how string, a events.Arrival) {
+	again := func(how string, a sequence.Arrival) {
 		t.Helper()
 		if v := offer(&s, a); !v.Duplicate {
 			t.Fatalf("%s, %+v again: %+v", how, a, v)
@@ -777,7 +780,7 @@ func TestSequencerRedeliveryOfMuch(t *testing.T) {
 			again("in part", a)
 		}
 	}
-	if v := offer(&s, message(next)); v != (events.Verdict{Next: next + 1}) {
+	if v := offer(&s, message(next)); v != (sequence.Verdict{Next: next + 1}) {
 		t.Errorf("the next: %+v", v)
 	}
 }
@@ -789,13 +792,13 @@ func TestSequencerGoesOn(t *testing.T) {
 	fired := map[string]int{}
 	for seed := range uint64(400) {
 		r := rand.New(rand.NewPCG(seed, 9))
-		var s events.Sequencer
+		var s sequence.Sequencer
 		clock, digest := 1e6, uint64(0)
-		var before, first events.Arrival // of the life before, and of the present one
-		var beforeClocked, clocked bool  // each: the clock told it from the one before
+		var before, first sequence.Arrival // of the life before, and of the present one
+		var beforeClocked, clocked bool    // each: the clock told it from the one before
 		newest := 0.0
-		var applied []events.Arrival // of the life as the Sequencer sees it
-		offer := func(a events.Arrival) events.Verdict {
+		var applied []sequence.Arrival // of the life as the Sequencer sees it
+		offer := func(a sequence.Arrival) sequence.Verdict {
 			v := s.Check(a)
 			s.Advance(a, v)
 			if v.Restarted || len(applied) == 0 {
@@ -809,7 +812,7 @@ func TestSequencerGoesOn(t *testing.T) {
 			return v
 		}
 		next := uint64(r.IntN(2) * r.IntN(50))
-		live := func() events.Arrival {
+		live := func() sequence.Arrival {
 			clock += r.Float64()
 			digest++
 			next++
@@ -882,8 +885,8 @@ func TestSequencerAgainstEngine(t *testing.T) {
 	fired := map[string]int{}
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 7))
-		var s events.Sequencer
-		var sent []events.Arrival // of this life of the engine
+		var s sequence.Sequencer
+		var sent []sequence.Arrival // of this life of the engine
 		clock, life, next, due := 0.0, uint64(0), uint64(0), uint64(0)
 		heard := false
 		for range 2000 {
@@ -953,9 +956,9 @@ func TestSequencerAgainstEngine(t *testing.T) {
 func TestSequencerClockSetBack(t *testing.T) {
 	for _, before := range []uint64{20, 100, 1024, 1500, 5000, 100_000} {
 		for _, own := range []uint64{0, 5} { // messages after the restart, before the clock is set back
-			var s events.Sequencer
-			say := func(life, seq uint64, time float64) events.Verdict {
-				a := events.Arrival{Seq: seq, Digest: life<<32 | seq + 1, Time: time, Decoded: true}
+			var s sequence.Sequencer
+			say := func(life, seq uint64, time float64) sequence.Verdict {
+				a := sequence.Arrival{Seq: seq, Digest: life<<32 | seq + 1, Time: time, Decoded: true}
 				v := s.Check(a)
 				s.Advance(a, v)
 				return v

@@ -1,14 +1,14 @@
-package events_test
+package topic_test
 
 import (
 	"strings"
 	"testing"
 
-	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/topic"
 )
 
-func TestParseTopic(t *testing.T) {
-	tests := []struct{ topic, pod, model string }{
+func TestParse(t *testing.T) {
+	tests := []struct{ text, pod, model string }{
 		{"kv@10.0.0.1@model", "10.0.0.1", "model"},
 		{"kv@10.0.0.1:8000@org/model-7b", "10.0.0.1:8000", "org/model-7b"},
 		{"kv@[::1]:8000@m", "[::1]:8000", "m"},
@@ -25,27 +25,27 @@ func TestParseTopic(t *testing.T) {
 		{"kv@pod\xff@model", "", ""},
 	}
 	for _, tt := range tests {
-		pod, model, err := events.ParseTopic(tt.topic)
+		pod, model, err := topic.Parse(tt.text)
 		if pod != tt.pod || model != tt.model || (err == nil) != (tt.pod != "") {
-			t.Errorf("%q: got %q %q, %v", tt.topic, pod, model, err)
+			t.Errorf("%q: got %q %q, %v", tt.text, pod, model, err)
 		}
 	}
 }
 
-func FuzzParseTopic(f *testing.F) {
+func FuzzParse(f *testing.F) {
 	f.Add("kv@10.0.0.1:8000@org/model")
 	f.Add("kv@pod@model@v2")
 	f.Add("kv@@")
-	f.Fuzz(func(t *testing.T, topic string) {
-		pod, model, err := events.ParseTopic(topic)
+	f.Fuzz(func(t *testing.T, text string) {
+		pod, model, err := topic.Parse(text)
 		if err != nil {
 			if pod != "" || model != "" {
 				t.Fatalf("%q %q beside an error", pod, model)
 			}
 			return
 		}
-		if pod == "" || model == "" || strings.Contains(pod, "@") || "kv@"+pod+"@"+model != topic {
-			t.Fatalf("%q became %q and %q", topic, pod, model)
+		if pod == "" || model == "" || strings.Contains(pod, "@") || "kv@"+pod+"@"+model != text {
+			t.Fatalf("%q became %q and %q", text, pod, model)
 		}
 	})
 }

@@ -19,7 +19,9 @@
 // replay, an engine that restarted with its clock behind while the host was away is heard when
 // its clock has caught up.
 
-package events
+// Package sequence tells what a message of a stream is: the next one, one that comes again,
+// one behind a gap, or one of an engine that has restarted.
+package sequence
 
 import (
 	"cmp"
@@ -27,6 +29,7 @@ import (
 	"slices"
 	"sort"
 
+	"github.com/kvindex/kvindex/events"
 	"github.com/zeebo/xxh3"
 )
 
@@ -46,7 +49,7 @@ const (
 // Digest returns a hash of a payload, by which a Sequencer recognises it.
 func Digest(payload []byte) uint64 { return xxh3.Hash(payload) }
 
-// Sequencer finds repeats, gaps and restarts in one stream, for authors of sinks. It
+// Sequencer finds repeats, gaps and restarts in one stream, for sinks. It
 // knows the numbers, digests and times of messages only; what follows for an index is
 // up to the sink. Check says what a message is. Advance records that the message was
 // dealt with, so that a sink that could not apply a message may try it again.
@@ -226,7 +229,7 @@ type Arrival struct {
 // Verdict is what a Sequencer finds of a message.
 type Verdict struct {
 	Duplicate bool
-	Gap       Gap
+	Gap       events.Gap
 	Restarted bool
 	// Missed: this is the first message that came of the engine's life, and not the first
 	// one that the engine has published. Later losses are a Gap.
@@ -252,7 +255,7 @@ func (s *Sequencer) Check(a Arrival) Verdict {
 	case s.other:
 		v.Restarted, v.Missed, v.Epoch = true, true, s.epoch+1
 	case a.Seq > s.next:
-		v.Gap = Gap{From: s.next, To: a.Seq - 1, Lost: true}
+		v.Gap = events.Gap{From: s.next, To: a.Seq - 1, Lost: true}
 	default:
 		v.Doubtful = (s.blind || s.away) && !a.Replayed
 	}

@@ -1,4 +1,4 @@
-package events_test
+package sequence_test
 
 import (
 	"bytes"
@@ -8,14 +8,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/sequence"
 )
 
 // restored returns a Sequencer that was written and read.
-func restored(t testing.TB, s *events.Sequencer) *events.Sequencer {
+func restored(t testing.TB, s *sequence.Sequencer) *sequence.Sequencer {
 	t.Helper()
 	b := stateOf(t, s)
-	var read events.Sequencer
+	var read sequence.Sequencer
 	if err := read.UnmarshalBinary(b); err != nil {
 		t.Fatal(err)
 	}
@@ -25,7 +25,7 @@ func restored(t testing.TB, s *events.Sequencer) *events.Sequencer {
 	return &read
 }
 
-func stateOf(t testing.TB, s *events.Sequencer) []byte {
+func stateOf(t testing.TB, s *sequence.Sequencer) []byte {
 	t.Helper()
 	b, err := s.AppendBinary(nil)
 	if err != nil {
@@ -40,12 +40,12 @@ type talker struct {
 	next, life uint64
 	clock      float64
 	steady     bool // it goes on in order, and some of it comes again
-	sent       []events.Arrival
+	sent       []sequence.Arrival
 }
 
 // says returns a message: mostly the next one, else lost, repeated, reordered, of an
 // earlier or a new life, far ahead, unreadable, replayed.
-func (k *talker) says() events.Arrival {
+func (k *talker) says() sequence.Arrival {
 	r := k.r
 	what := r.IntN(24)
 	if k.steady {
@@ -98,7 +98,7 @@ func TestSequencerStateDecidesAlike(t *testing.T) {
 	fired := map[string]int{}
 	for seed := range uint64(300) {
 		k := &talker{r: rand.New(rand.NewPCG(seed, 31))}
-		s := &events.Sequencer{}
+		s := &sequence.Sequencer{}
 		switch k.r.IntN(6) {
 		case 0:
 			s.Resume(2, 50, 10*float64(k.r.IntN(2)), uint64(k.r.IntN(2)))
@@ -159,9 +159,9 @@ func TestSequencerStateDecidesAlike(t *testing.T) {
 // TestSequencerAway: behind a time in which nobody listened, a repeat is told from a
 // restart as before, and only the next message is doubtful.
 func TestSequencerAway(t *testing.T) {
-	replayed := func(a events.Arrival) events.Arrival { a.Replayed = true; return a }
-	away := func() *events.Sequencer {
-		var s events.Sequencer
+	replayed := func(a sequence.Arrival) sequence.Arrival { a.Replayed = true; return a }
+	away := func() *sequence.Sequencer {
+		var s sequence.Sequencer
 		for seq := range uint64(50) {
 			offer(&s, at(seq, 100+seq, 1000+float64(seq)))
 		}
@@ -170,24 +170,24 @@ func TestSequencerAway(t *testing.T) {
 		return restored(t, r)
 	}
 	for name, c := range map[string]struct {
-		before []events.Arrival
-		a      events.Arrival
-		want   events.Verdict
+		before []sequence.Arrival
+		a      sequence.Arrival
+		want   sequence.Verdict
 	}{
-		"the next":                     {nil, at(50, 150, 1050), events.Verdict{Doubtful: true, Next: 51}},
-		"the next replayed":            {nil, replayed(at(50, 150, 1050)), events.Verdict{Next: 51}},
-		"the one behind the next":      {[]events.Arrival{at(50, 150, 1050)}, at(51, 151, 1051), events.Verdict{Next: 52}},
-		"the next, by another clock":   {nil, at(50, 150, 50), events.Verdict{Duplicate: true, Doubtful: true, Next: 50}},
-		"behind the next, likewise":    {[]events.Arrival{at(50, 150, 50)}, at(51, 151, 51), events.Verdict{Gap: gap(50, 50), Next: 52}},
-		"the last again":               {nil, at(49, 149, 1049), events.Verdict{Duplicate: true, Next: 50}},
-		"an old one again":             {nil, at(3, 103, 1003), events.Verdict{Duplicate: true, Next: 50}},
-		"confirmed, and the next":      {[]events.Arrival{replayed(at(49, 149, 1049))}, at(50, 150, 50), events.Verdict{Next: 51}},
-		"not confirmed by a repeat":    {[]events.Arrival{at(49, 149, 1049)}, at(50, 150, 1050), events.Verdict{Doubtful: true, Next: 51}},
-		"a gap":                        {nil, at(60, 160, 1060), events.Verdict{Gap: gap(50, 59), Next: 61}},
-		"a restart":                    {nil, at(0, 7, 1100), events.Verdict{Restarted: true, Epoch: 1, Next: 1}},
-		"a restart, replayed":          {nil, replayed(at(49, 7, 49)), events.Verdict{Restarted: true, Missed: true, Epoch: 1, Next: 50}},
-		"a restart, the clock behind":  {nil, at(0, 7, 5), events.Verdict{Duplicate: true, Doubtful: true, Next: 50}},
-		"the second of that, and more": {sixteen(), at(15, 22, 20), events.Verdict{Restarted: true, Missed: true, Epoch: 1, Next: 16}},
+		"the next":                     {nil, at(50, 150, 1050), sequence.Verdict{Doubtful: true, Next: 51}},
+		"the next replayed":            {nil, replayed(at(50, 150, 1050)), sequence.Verdict{Next: 51}},
+		"the one behind the next":      {[]sequence.Arrival{at(50, 150, 1050)}, at(51, 151, 1051), sequence.Verdict{Next: 52}},
+		"the next, by another clock":   {nil, at(50, 150, 50), sequence.Verdict{Duplicate: true, Doubtful: true, Next: 50}},
+		"behind the next, likewise":    {[]sequence.Arrival{at(50, 150, 50)}, at(51, 151, 51), sequence.Verdict{Gap: gap(50, 50), Next: 52}},
+		"the last again":               {nil, at(49, 149, 1049), sequence.Verdict{Duplicate: true, Next: 50}},
+		"an old one again":             {nil, at(3, 103, 1003), sequence.Verdict{Duplicate: true, Next: 50}},
+		"confirmed, and the next":      {[]sequence.Arrival{replayed(at(49, 149, 1049))}, at(50, 150, 50), sequence.Verdict{Next: 51}},
+		"not confirmed by a repeat":    {[]sequence.Arrival{at(49, 149, 1049)}, at(50, 150, 1050), sequence.Verdict{Doubtful: true, Next: 51}},
+		"a gap":                        {nil, at(60, 160, 1060), sequence.Verdict{Gap: gap(50, 59), Next: 61}},
+		"a restart":                    {nil, at(0, 7, 1100), sequence.Verdict{Restarted: true, Epoch: 1, Next: 1}},
+		"a restart, replayed":          {nil, replayed(at(49, 7, 49)), sequence.Verdict{Restarted: true, Missed: true, Epoch: 1, Next: 50}},
+		"a restart, the clock behind":  {nil, at(0, 7, 5), sequence.Verdict{Duplicate: true, Doubtful: true, Next: 50}},
+		"the second of that, and more": {sixteen(), at(15, 22, 20), sequence.Verdict{Restarted: true, Missed: true, Epoch: 1, Next: 16}},
 	} {
 		s := away()
 		for _, a := range c.before {
@@ -205,7 +205,7 @@ func TestSequencerAway(t *testing.T) {
 		}
 	}
 	// A stream that has not begun was not away.
-	var none events.Sequencer
+	var none sequence.Sequencer
 	none.Away()
 	offer(&none, at(0, 1, 1))
 	if v := none.Check(at(1, 2, 0)); v.Doubtful {
@@ -217,7 +217,7 @@ func TestSequencerAway(t *testing.T) {
 }
 
 // sixteen are 15 messages of an engine that has restarted with its clock behind.
-func sixteen() (all []events.Arrival) {
+func sixteen() (all []sequence.Arrival) {
 	for seq := range uint64(15) {
 		all = append(all, at(seq, 7+seq, 5+float64(seq)))
 	}
@@ -227,7 +227,7 @@ func sixteen() (all []events.Arrival) {
 // TestSequencerStateRefused: what no Sequencer has written is an error that says why, and
 // changes nothing.
 func TestSequencerStateRefused(t *testing.T) {
-	var s events.Sequencer
+	var s sequence.Sequencer
 	for seq := range uint64(3) {
 		offer(&s, at(seq, 100+seq, 1))
 	}
@@ -276,7 +276,7 @@ func TestSequencerStateRefused(t *testing.T) {
 		}
 	}
 	for n := range good {
-		if err := new(events.Sequencer).UnmarshalBinary(good[:n]); err == nil {
+		if err := new(sequence.Sequencer).UnmarshalBinary(good[:n]); err == nil {
 			t.Errorf("%d of %d bytes are enough", n, len(good))
 		}
 	}
@@ -292,7 +292,7 @@ func tooMany(front []byte, n uint64) []byte {
 // it writes is read again.
 func FuzzSequencerState(f *testing.F) {
 	k := &talker{r: rand.New(rand.NewPCG(1, 1))}
-	var s events.Sequencer
+	var s sequence.Sequencer
 	for i := range 3000 {
 		if i&(i+1) == 0 {
 			f.Add(stateOf(f, &s), uint64(i))
@@ -300,7 +300,7 @@ func FuzzSequencerState(f *testing.F) {
 		offer(&s, k.says())
 	}
 	f.Fuzz(func(t *testing.T, b []byte, seed uint64) {
-		var s events.Sequencer
+		var s sequence.Sequencer
 		if s.UnmarshalBinary(b) != nil {
 			return
 		}

@@ -1,4 +1,4 @@
-package events_test
+package sequence_test
 
 import (
 	"fmt"
@@ -6,18 +6,18 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/sequence"
 )
 
 // seqModel keeps all messages of all lives.
 type seqModel struct {
-	s       *events.Sequencer
+	s       *sequence.Sequencer
 	rng     *rand.Rand
 	life    int
 	now     float64 // of the engine's clock
 	seq     uint64  // that the engine numbers next
 	start   bool    // no message of the present life has been applied
-	applied []events.Arrival
+	applied []sequence.Arrival
 	lives   []int
 	log     []string
 	told    bool
@@ -28,10 +28,10 @@ func (m *seqModel) say(format string, args ...any) {
 }
 
 // offer gives a message. It returns the verdict.
-func (m *seqModel) offer(a events.Arrival) events.Verdict {
+func (m *seqModel) offer(a sequence.Arrival) sequence.Verdict {
 	if m.rng.IntN(10) == 0 { // a snapshot in between
 		b, _ := m.s.AppendBinary(nil)
-		n := new(events.Sequencer)
+		n := new(sequence.Sequencer)
 		if err := n.UnmarshalBinary(b); err != nil {
 			panic(err)
 		}
@@ -69,7 +69,7 @@ func TestSequencerModel(t *testing.T) {
 
 func runSequencer(seed uint64, mode string) (what, log string) {
 	rng := rand.New(rand.NewPCG(seed, 1))
-	m := &seqModel{s: new(events.Sequencer), rng: rng, now: 1, start: true}
+	m := &seqModel{s: new(sequence.Sequencer), rng: rng, now: 1, start: true}
 	digest := uint64(0)
 	fail := func(what string) (string, string) { return what, strings.Join(m.log, " ") }
 	for range 60 {
@@ -117,7 +117,7 @@ func runSequencer(seed uint64, mode string) (what, log string) {
 			}
 			digest++
 			m.now += 1
-			a := events.Arrival{Seq: m.seq, Digest: digest, Time: m.now, Decoded: true}
+			a := sequence.Arrival{Seq: m.seq, Digest: digest, Time: m.now, Decoded: true}
 			m.seq++
 			m.say("%d@%v", a.Seq, a.Time)
 			due, _ := m.s.Next()

@@ -1,0 +1,41 @@
+// Package fault has what can be wrong with the message of an engine.
+package fault
+
+import (
+	"errors"
+	"fmt"
+)
+
+// The reasons, each in one word, for counters. Each has another likely cause: the docs of
+// stats.Malformed say which.
+const (
+	Unknown       = "unknown"
+	Truncated     = "truncated"
+	Encoding      = "encoding"
+	Type          = "type"
+	Missing       = "missing"
+	Contradiction = "contradiction"
+	Limit         = "limit"
+	Frames        = "frames"
+)
+
+// Reason returns the reason of an error of this package, wrapped or not. It is Unknown for
+// all other errors, and for no error.
+func Reason(err error) string {
+	var f *fault
+	if errors.As(err, &f) {
+		return f.reason
+	}
+	return Unknown
+}
+
+// A fault is what is wrong with a payload. It is the innermost error: those
+// around it say where.
+type fault struct{ reason, text string }
+
+func (f *fault) Error() string { return f.text }
+
+// Errorf returns an error with a reason.
+func Errorf(reason, format string, args ...any) error {
+	return &fault{reason, fmt.Sprintf(format, args...)}
+}
