@@ -77,7 +77,7 @@ type estimated struct {
 func (pm *podModel) approximate() {
 	a := pm.profile.Approximate
 	v, _ := variantOf(a.BlockTokens, false, pm.profile.Media)
-	group := pm.profile.corrected(Group{})
+	group := pm.profile.corrected(index.Group{})
 	pm.form.Store(&index.View{Group: group, BlockSize: a.BlockTokens, Layout: &index.Layout{
 		Groups:     []index.GroupLayout{{Group: group, BlockSize: a.BlockTokens, Grain: a.BlockTokens}},
 		FullGroups: 1,

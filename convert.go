@@ -146,7 +146,7 @@ func (c *converter) tierOf(e *events.Event) Tier {
 // engine that has restarted.
 func (c *converter) learnGroups(b *events.Batch) {
 	c.groups = c.groups[:0]
-	if !slices.ContainsFunc(c.profile.Groups, func(g Group) bool { return g.Draft }) {
+	if !slices.ContainsFunc(c.profile.Groups, func(g index.Group) bool { return g.Draft }) {
 		return
 	}
 	for i := range b.Events {
@@ -158,9 +158,9 @@ func (c *converter) learnGroups(b *events.Batch) {
 }
 
 // groupOf is the group of a store, as the profile knows it.
-func (c *converter) groupOf(e *events.Event) Group {
+func (c *converter) groupOf(e *events.Event) index.Group {
 	g := c.profile.corrected(groupOf(e))
-	if g.Kind == GroupOther && e.GroupKind != "" {
+	if g.Kind == index.GroupOther && e.GroupKind != "" {
 		c.unknown("kv_cache_spec_kind", e.GroupKind)
 	}
 	g.Draft = hasDraft(c.groups, stats.Group{Group: g, BlockSize: e.BlockSize})
@@ -375,11 +375,11 @@ func tierOf(medium string) Tier {
 }
 
 // groupOf is the group of an event, as the event has it.
-func groupOf(e *events.Event) Group {
+func groupOf(e *events.Event) index.Group {
 	if e.Group > 0 && e.GroupKind == "" { // vLLM from PR 37688 to PR 40984 tells no kinds
-		return Group{ID: e.Group, Kind: GroupOther}
+		return index.Group{ID: e.Group, Kind: index.GroupOther}
 	}
-	return Group{ID: e.Group, Kind: groupKindOf(e.GroupKind), Window: e.Window}
+	return index.Group{ID: e.Group, Kind: groupKindOf(e.GroupKind), Window: e.Window}
 }
 
 // groupKindOf maps vLLM's kv_cache_spec_kind (v1/kv_cache_interface.py,

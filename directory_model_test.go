@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/fakeengine/enginehash"
 	"github.com/kvindex/kvindex/internal/sharedindex"
@@ -36,7 +37,7 @@ func listedProfile(pod, _ string) kvindex.Profile {
 	case "c":
 		return kvindex.Profile{Media: kvindex.MediaPad}
 	case "d":
-		return kvindex.Profile{Adapters: map[string]string{"7": "seven"}, Groups: []kvindex.Group{{ID: 3, Kind: kvindex.GroupMamba}}}
+		return kvindex.Profile{Adapters: map[string]string{"7": "seven"}, Groups: []index.Group{{ID: 3, Kind: index.GroupMamba}}}
 	}
 	return kvindex.Profile{}
 }

@@ -169,7 +169,7 @@ func Plans(layouts, ranks int) (kept int, again bool) {
 	var last *plan
 	l := &index.Layout{}
 	for n := range layouts {
-		l = &index.Layout{Groups: []index.GroupLayout{{Group: Group{Kind: GroupMamba}, BlockSize: 16 + n}}}
+		l = &index.Layout{Groups: []index.GroupLayout{{Group: index.Group{Kind: index.GroupMamba}, BlockSize: 16 + n}}}
 		last = ps.of(l, &Profile{}, ranks)
 	}
 	return len(*ps.all.Load()), ps.of(l, &Profile{}, ranks) != last

@@ -133,10 +133,6 @@ import (
 type (
 	// Tier is where a block lies.
 	Tier = index.Tier
-	// Group is a KV-cache group of a hybrid model: a kind of layers with blocks of its own.
-	Group = index.Group
-	// GroupKind is the kind of layers of a Group.
-	GroupKind = index.GroupKind
 	// Copies says how the copies of a block in the gpu are counted.
 	Copies = index.Copies
 	// Message is one message of a transport with sequence numbers.
@@ -157,17 +153,6 @@ const (
 	TierDisk   = index.TierDisk
 	TierRemote = index.TierRemote
 	TierOther  = index.TierOther
-)
-
-// The kinds of groups. Of GroupWindow, Group.Window is the sliding window in tokens, of
-// GroupChunked (chunked local attention) the chunk. GroupOther is a kind that is not
-// known: it is not judged.
-const (
-	GroupFull    = index.GroupFull
-	GroupWindow  = index.GroupWindow
-	GroupMamba   = index.GroupMamba
-	GroupChunked = index.GroupChunked
-	GroupOther   = index.GroupOther
 )
 
 // The ways of counting copies.

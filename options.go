@@ -290,9 +290,9 @@ type Profile struct {
 	// Groups are groups of the model, by ID: their position in vLLM's list of groups. A
 	// Group here takes the place of what events say of the group with its ID, but a
 	// Window of 0 changes nothing. It is needed where events do not say enough: the chunk
-	// of GroupChunked, and groups of which SGLang's events say nothing. For the latter
+	// of index.GroupChunked, and groups of which SGLang's events say nothing. For the latter
 	// scores are upper bounds then, and PodScore.UpperBound says so.
-	Groups []Group
+	Groups []index.Group
 
 	// Draft says whether the engine runs with draft layers (EAGLE, MTP), which give up
 	// the end of each hit. Events do not say so. A score without it is too high by a
@@ -401,9 +401,9 @@ func (p Profile) validate() error {
 		switch {
 		case g.ID < 0 || g.ID >= index.MaxGroups:
 			return fmt.Errorf("field Groups: the ID %d is not within 0 and %d", g.ID, index.MaxGroups-1)
-		case slices.ContainsFunc(p.Groups[:i], func(o Group) bool { return o.ID == g.ID }):
+		case slices.ContainsFunc(p.Groups[:i], func(o index.Group) bool { return o.ID == g.ID }):
 			return fmt.Errorf("field Groups: the ID %d is there twice", g.ID)
-		case g.Kind > GroupOther:
+		case g.Kind > index.GroupOther:
 			return fmt.Errorf("field Groups: group %d: unknown Kind %d", g.ID, g.Kind)
 		case g.Window < 0:
 			return fmt.Errorf("field Groups: group %d: the Window is negative: %d", g.ID, g.Window)
@@ -454,15 +454,15 @@ func (p *Profile) checkGrain(b *events.Batch) error {
 }
 
 // corrected returns a group that an event has named, as the profile knows it.
-func (p *Profile) corrected(g Group) Group {
-	drafts := p.Draft == DraftLayers && g.Kind != GroupChunked
+func (p *Profile) corrected(g index.Group) index.Group {
+	drafts := p.Draft == DraftLayers && g.Kind != index.GroupChunked
 	for _, own := range p.Groups {
 		if own.Draft {
 			drafts = false
 		}
 	}
 	g.Draft = drafts
-	if i := slices.IndexFunc(p.Groups, func(own Group) bool { return own.ID == g.ID }); i >= 0 {
+	if i := slices.IndexFunc(p.Groups, func(own index.Group) bool { return own.ID == g.ID }); i >= 0 {
 		own := p.Groups[i]
 		g.Kind, g.Draft = own.Kind, drafts || own.Draft
 		if own.Window > 0 {
@@ -493,7 +493,7 @@ func hasDraft(groups []stats.Group, g stats.Group) bool {
 
 // lists reports whether the profile has groups of which events say nothing.
 func (p *Profile) lists(l *index.Layout) bool {
-	return slices.ContainsFunc(p.Groups, func(own Group) bool {
+	return slices.ContainsFunc(p.Groups, func(own index.Group) bool {
 		return !slices.ContainsFunc(l.Groups, func(g index.GroupLayout) bool { return g.ID == own.ID })
 	})
 }

@@ -101,13 +101,13 @@ func TestProfiles(t *testing.T) {
 		{kvindex.Profile{Grain: -1}, "Grain is negative"},
 		{kvindex.Profile{Grain: 8}, ""},
 		{kvindex.Profile{Grain: 32}, `"a"|"m"|Grain 32 does not divide the block size 16 of group 0`},
-		{kvindex.Profile{Groups: []kvindex.Group{{ID: 1}, {ID: 0}, {ID: 1}}}, `"a"|"m"|Groups: the ID 1 is there twice`},
-		{kvindex.Profile{Groups: []kvindex.Group{{ID: -1}}}, "Groups: the ID -1"},
-		{kvindex.Profile{Groups: []kvindex.Group{{ID: index.MaxGroups}}}, "Groups: the ID"},
-		{kvindex.Profile{Groups: []kvindex.Group{{ID: 2, Kind: 9}}}, "group 2: unknown Kind 9"},
-		{kvindex.Profile{Groups: []kvindex.Group{{ID: 2, Window: -3}}}, "group 2: the Window is negative"},
-		{kvindex.Profile{Groups: []kvindex.Group{{ID: 2, Draft: true}}}, "group 2 has Draft, but Profile.Draft is not DraftLayers"},
-		{kvindex.Profile{Groups: []kvindex.Group{{ID: 2, Draft: true}}, Draft: kvindex.DraftLayers}, ""},
+		{kvindex.Profile{Groups: []index.Group{{ID: 1}, {ID: 0}, {ID: 1}}}, `"a"|"m"|Groups: the ID 1 is there twice`},
+		{kvindex.Profile{Groups: []index.Group{{ID: -1}}}, "Groups: the ID -1"},
+		{kvindex.Profile{Groups: []index.Group{{ID: index.MaxGroups}}}, "Groups: the ID"},
+		{kvindex.Profile{Groups: []index.Group{{ID: 2, Kind: 9}}}, "group 2: unknown Kind 9"},
+		{kvindex.Profile{Groups: []index.Group{{ID: 2, Window: -3}}}, "group 2: the Window is negative"},
+		{kvindex.Profile{Groups: []index.Group{{ID: 2, Draft: true}}}, "group 2 has Draft, but Profile.Draft is not DraftLayers"},
+		{kvindex.Profile{Groups: []index.Group{{ID: 2, Draft: true}}, Draft: kvindex.DraftLayers}, ""},
 	} {
 		ix := open(t, withProfile(c.profile))
 		err := ix.Ingest("a", "m", fakeengine.Payload(1, 0, p.Stored(0, 1)))

@@ -258,14 +258,14 @@ func learn(groups []stats.Group, e *events.Event) []stats.Group {
 
 // hybrid reports that the engine has announced other groups than one of full attention.
 func (r *rank) hybrid(p *Profile) bool {
-	return len(r.groups) > 1 || len(r.groups) == 1 && p.corrected(r.groups[0].Group).Kind != GroupFull
+	return len(r.groups) > 1 || len(r.groups) == 1 && p.corrected(r.groups[0].Group).Kind != index.GroupFull
 }
 
 // isReported says whether a full report shows what all groups hold for a next request.
 func (r *rank) isReported(p *Profile) bool {
 	return !slices.ContainsFunc(r.groups, func(told stats.Group) bool {
 		g := p.corrected(told.Group)
-		return g.Kind != GroupFull && (g.Window == 0 || g.Kind != GroupWindow && g.Kind != GroupChunked)
+		return g.Kind != index.GroupFull && (g.Window == 0 || g.Kind != index.GroupWindow && g.Kind != index.GroupChunked)
 	})
 }
 
@@ -330,12 +330,12 @@ func (f *toldForm) view(p *Profile) *index.View {
 	for _, told := range f.groups {
 		g := p.corrected(told.Group)
 		v.Groups = append(v.Groups, index.GroupLayout{Group: g, BlockSize: told.BlockSize, Grain: told.BlockSize})
-		if g.Kind == GroupFull {
+		if g.Kind == index.GroupFull {
 			v.FullGroups++
 		}
 	}
 	slices.SortFunc(v.Groups, func(a, b index.GroupLayout) int { return a.ID - b.ID })
-	main := max(0, slices.IndexFunc(v.Groups, func(g index.GroupLayout) bool { return g.Kind == GroupFull }))
+	main := max(0, slices.IndexFunc(v.Groups, func(g index.GroupLayout) bool { return g.Kind == index.GroupFull }))
 	v.Group, v.BlockSize = v.Groups[main].Group, v.Groups[main].BlockSize
 	return v
 }

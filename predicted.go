@@ -144,7 +144,7 @@ func (f *forecast) lay(matches *index.Matches, p *prompt) (behind int) {
 		row := &matches.Rows[i]
 		if at := f.hitAt(row); at >= 0 {
 			main := f.hits[at].view.Group // a row of another group alone says nothing (judge)
-			f.hits[at].found = f.hits[at].found || main.Kind != GroupFull || row.Group.ID == main.ID
+			f.hits[at].found = f.hits[at].found || main.Kind != index.GroupFull || row.Group.ID == main.ID
 			f.hitOf[i] = int32(at) + 1
 		}
 	}
@@ -157,7 +157,7 @@ func (f *forecast) lay(matches *index.Matches, p *prompt) (behind int) {
 		matches.Rows = slices.Grow(matches.Rows, 1)[:n+1]
 		row := &matches.Rows[n]
 		*row = index.Row{View: h.view, Pod: h.pod}
-		if l := h.view.Layout; len(l.Groups) != 1 || l.Groups[0].Kind != GroupFull {
+		if l := h.view.Layout; len(l.Groups) != 1 || l.Groups[0].Kind != index.GroupFull {
 			row.Held = &noneHeld
 		}
 		f.hitOf = append(f.hitOf, int32(i)+1)

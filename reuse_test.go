@@ -18,14 +18,14 @@ import (
 )
 
 // kindNames are what vLLM calls the kinds of groups.
-var kindNames = map[kvindex.GroupKind]string{
-	kvindex.GroupFull: "full_attention", kvindex.GroupWindow: "sliding_window", kvindex.GroupMamba: "mamba",
-	kvindex.GroupChunked: "chunked_local_attention", kvindex.GroupOther: "cross_attention",
+var kindNames = map[index.GroupKind]string{
+	index.GroupFull: "full_attention", index.GroupWindow: "sliding_window", index.GroupMamba: "mamba",
+	index.GroupChunked: "chunked_local_attention", index.GroupOther: "cross_attention",
 }
 
 // hybridGroup is a group of a pod in a test: the blocks of a prompt that it holds.
 type hybridGroup struct {
-	kvindex.Group
+	index.Group
 	size int
 	held []bool // by block
 }
@@ -45,10 +45,10 @@ func (g *hybridGroup) bits() (words []uint64) {
 func (g *hybridGroup) events(p fakeengine.Prompt, told bool) []fakeengine.Event {
 	p = fakeengine.Prompt{Tokens: p.Tokens, Size: g.size, Hash: uint64(g.size) << 32}
 	s := p.Stored(0, len(g.held))
-	s.Group, s.Kind = g.ID, kindNames[kvindex.GroupOther]
+	s.Group, s.Kind = g.ID, kindNames[index.GroupOther]
 	if told {
 		s.Kind = kindNames[g.Kind]
-		if g.Kind == kvindex.GroupWindow {
+		if g.Kind == index.GroupWindow {
 			s.Window = g.Window
 		}
 	}
@@ -76,12 +76,12 @@ func TestHybridsByTheRule(t *testing.T) {
 		some := false // group has Draft set
 		for i := range groups {
 			g := &groups[i]
-			g.ID, g.Kind, g.size = i, kvindex.GroupKind(r.IntN(5)), 16
-			if g.Kind == kvindex.GroupWindow || g.Kind == kvindex.GroupChunked {
+			g.ID, g.Kind, g.size = i, index.GroupKind(r.IntN(5)), 16
+			if g.Kind == index.GroupWindow || g.Kind == index.GroupChunked {
 				g.Window = 16 * (1 + r.IntN(8))
 			}
-			if g.Kind == kvindex.GroupChunked && !even {
-				g.Kind = kvindex.GroupWindow
+			if g.Kind == index.GroupChunked && !even {
+				g.Kind = index.GroupWindow
 			}
 			if !even {
 				g.size <<= r.IntN(3)
@@ -91,9 +91,9 @@ func TestHybridsByTheRule(t *testing.T) {
 			for b := range g.held {
 				g.held[b] = often == 0 || r.IntN(often+1) > 0
 			}
-			g.Draft = profile.Draft == kvindex.DraftLayers && g.Kind != kvindex.GroupChunked && r.IntN(2) == 0
+			g.Draft = profile.Draft == kvindex.DraftLayers && g.Kind != index.GroupChunked && r.IntN(2) == 0
 			some = some || g.Draft
-			if g.Kind == kvindex.GroupOther || (g.Kind == kvindex.GroupChunked || r.IntN(3) == 0) && r.IntN(8) > 0 {
+			if g.Kind == index.GroupOther || (g.Kind == index.GroupChunked || r.IntN(3) == 0) && r.IntN(8) > 0 {
 				profile.Groups = append(profile.Groups, g.Group)
 			}
 		}
@@ -101,16 +101,16 @@ func TestHybridsByTheRule(t *testing.T) {
 		known := profile.Draft != kvindex.DraftUnknown
 		for i := range groups {
 			g := &groups[i]
-			listed := slices.ContainsFunc(profile.Groups, func(own kvindex.Group) bool { return own.ID == i })
+			listed := slices.ContainsFunc(profile.Groups, func(own index.Group) bool { return own.ID == i })
 			if g.Draft && !listed {
 				profile.Groups = append(profile.Groups, g.Group)
 				listed = true
 			}
-			if !some && profile.Draft == kvindex.DraftLayers && g.Kind != kvindex.GroupChunked {
+			if !some && profile.Draft == kvindex.DraftLayers && g.Kind != index.GroupChunked {
 				g.Draft = true // in all, as none has it
 			}
 			rule[i] = reuse.Group{Kind: g.Kind, Window: g.Window, Block: g.size, Draft: g.Draft}
-			if g.Kind == kvindex.GroupChunked && !listed {
+			if g.Kind == index.GroupChunked && !listed {
 				rule[i].Window = 0
 			}
 			events = append(events, g.events(p, !listed)...)
@@ -127,12 +127,12 @@ func TestHybridsByTheRule(t *testing.T) {
 			held[i].Blocks = groups[i].bits()
 		}
 		got, want := score(t, ix, kvindex.Request{Tokens: tokens})[0], plan.Tokens(len(tokens), held)
-		one := len(groups) == 1 && groups[0].Kind == kvindex.GroupFull
+		one := len(groups) == 1 && groups[0].Kind == index.GroupFull
 		bound := plan.UpperBound() || !known && !one
 		if got.CachedTokens != want || want > 0 && got.UpperBound != bound {
 			t.Fatalf("%d: groups %+v, profile %+v, %d tokens: got %+v, want %d, a bound %v", n, groups, profile, len(tokens), got, want, bound)
 		}
-		main := slices.IndexFunc(groups, func(g hybridGroup) bool { return g.Kind == kvindex.GroupFull })
+		main := slices.IndexFunc(groups, func(g hybridGroup) bool { return g.Kind == index.GroupFull })
 		if want > 0 && main >= 0 {
 			run := slices.Index(groups[main].held[:len(tokens)/groups[main].size], false)
 			if run < 0 {
@@ -188,11 +188,11 @@ func TestDraftLayers(t *testing.T) {
 		{"one group, nothing", kvindex.Profile{Draft: kvindex.DraftLayers}, []fakeengine.Event{p.Stored(0, 1), p.Removed(0)}, 0, false},
 		{"three groups, not known", kvindex.Profile{}, hybrid(p, 6, 48), 96, true},
 		{"three groups, none", kvindex.Profile{Draft: kvindex.DraftNone}, hybrid(p, 6, 48), 96, false},
-		{"groups that no event names", kvindex.Profile{Draft: kvindex.DraftNone, Groups: []kvindex.Group{{ID: 7, Kind: kvindex.GroupMamba}}},
+		{"groups that no event names", kvindex.Profile{Draft: kvindex.DraftNone, Groups: []index.Group{{ID: 7, Kind: index.GroupMamba}}},
 			[]fakeengine.Event{p.Stored(0, 6)}, 96, true},
-		{"the same beside others", kvindex.Profile{Draft: kvindex.DraftNone, Groups: []kvindex.Group{{ID: 7, Kind: kvindex.GroupMamba}}},
+		{"the same beside others", kvindex.Profile{Draft: kvindex.DraftNone, Groups: []index.Group{{ID: 7, Kind: index.GroupMamba}}},
 			hybrid(p, 6, 48), 96, true},
-		{"a window that is larger than its event says", kvindex.Profile{Draft: kvindex.DraftNone, Groups: []kvindex.Group{{ID: 1, Kind: kvindex.GroupWindow, Window: 80}}},
+		{"a window that is larger than its event says", kvindex.Profile{Draft: kvindex.DraftNone, Groups: []index.Group{{ID: 1, Kind: index.GroupWindow, Window: 80}}},
 			hybrid(p, 6, 48), 0, false},
 	} {
 		ix := open(t, withProfile(c.profile))
@@ -276,7 +276,7 @@ func TestEqualGroupsShareDraft(t *testing.T) {
 	state.Group, state.Kind, state.Window = 2, "mamba", 32
 	profile := kvindex.Profile{
 		Copies: kvindex.CopiesExact, Draft: kvindex.DraftLayers,
-		Groups: []kvindex.Group{{ID: 1, Kind: kvindex.GroupWindow, Draft: true}},
+		Groups: []index.Group{{ID: 1, Kind: index.GroupWindow, Draft: true}},
 	}
 	ofPods := func(ix *kvindex.Indexer) (drafts []int) {
 		for _, g := range ix.Pods(nil)[0].Ranks[0].Groups {
@@ -335,8 +335,8 @@ func TestKeptGroups(t *testing.T) {
 	defer m.Close()
 	p := fakeengine.NewPrompt(1, 16, 8)
 	ingest(t, open(t, kvindex.WithIndex(m)), "a", p.Stored(0, 6))
-	window := kvindex.Group{Kind: kvindex.GroupWindow, Window: 48}
-	ix := open(t, kvindex.WithIndex(m), withProfile(kvindex.Profile{Draft: kvindex.DraftNone, Groups: []kvindex.Group{window}}))
+	window := index.Group{Kind: index.GroupWindow, Window: 48}
+	ix := open(t, kvindex.WithIndex(m), withProfile(kvindex.Profile{Draft: kvindex.DraftNone, Groups: []index.Group{window}}))
 	see := func(what string, cached int, bound bool) {
 		t.Helper()
 		if got := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; got.CachedTokens != cached || got.UpperBound != bound {
@@ -347,7 +347,7 @@ func TestKeptGroups(t *testing.T) {
 	ingest(t, ix, "a", &fakeengine.Cleared{}, p.Stored(0, 6), p.Removed(0))
 	see("emptied", 96, false)
 
-	same := open(t, kvindex.WithIndex(m), withProfile(kvindex.Profile{Groups: []kvindex.Group{{Kind: kvindex.GroupFull}}}))
+	same := open(t, kvindex.WithIndex(m), withProfile(kvindex.Profile{Groups: []index.Group{{Kind: index.GroupFull}}}))
 	ingest(t, same, "b", p.Stored(0, 6))
 	if got := score(t, same, kvindex.Request{Tokens: p.Tokens, Pods: []string{"b"}})[0]; got.CachedTokens != 96 || got.UpperBound {
 		t.Errorf("a profile that says the same: %+v", got)
@@ -376,7 +376,7 @@ func TestPartsAlone(t *testing.T) {
 // TestWindowsStay: a profile that names a group and no window leaves the window as it is.
 func TestWindowsStay(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
-	ix := open(t, withProfile(kvindex.Profile{Draft: kvindex.DraftLayers, Groups: []kvindex.Group{{ID: 1, Kind: kvindex.GroupWindow, Draft: true}}}))
+	ix := open(t, withProfile(kvindex.Profile{Draft: kvindex.DraftLayers, Groups: []index.Group{{ID: 1, Kind: index.GroupWindow, Draft: true}}}))
 	events := hybrid(p, 6, 80)[:2] // a block more than the window needs, for the draft layers
 	events[1].(*fakeengine.Stored).Window = 64
 	ingest(t, ix, "a", events...)
@@ -384,7 +384,7 @@ func TestWindowsStay(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	groups := ix.Pods(nil)[0].Ranks[0].Groups
-	if want := []stats.Group{{Group: kvindex.Group{}, BlockSize: 16}, {Group: kvindex.Group{ID: 1, Kind: kvindex.GroupWindow, Window: 64, Draft: true}, BlockSize: 16}}; !slices.Equal(groups, want) {
+	if want := []stats.Group{{Group: index.Group{}, BlockSize: 16}, {Group: index.Group{ID: 1, Kind: index.GroupWindow, Window: 64, Draft: true}, BlockSize: 16}}; !slices.Equal(groups, want) {
 		t.Errorf("%+v", groups)
 	}
 }
@@ -557,7 +557,7 @@ func TestGrainOfAnotherPod(t *testing.T) {
 
 // TestProfilesAreCopied: what Pods returns is the caller's.
 func TestProfilesAreCopied(t *testing.T) {
-	ix := open(t, withProfile(kvindex.Profile{Draft: kvindex.DraftNone, Groups: []kvindex.Group{{ID: 1, Kind: kvindex.GroupWindow, Window: 48}}}))
+	ix := open(t, withProfile(kvindex.Profile{Draft: kvindex.DraftNone, Groups: []index.Group{{ID: 1, Kind: index.GroupWindow, Window: 48}}}))
 	p := fakeengine.NewPrompt(1, 16, 8)
 	ingest(t, ix, "a", hybrid(p, 6, 48)...)
 	ix.Pods(nil)[0].Profile.Groups[0].Window = 1
@@ -580,19 +580,19 @@ func TestFullReports(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name   string
-		group  kvindex.Group // as the operator has it
+		group  index.Group // as the operator has it
 		event  *fakeengine.Stored
 		wants  bool
 		cached int
 	}{
-		{"full attention alone", kvindex.Group{ID: 0}, in(0, "full_attention", 0), true, 128},
-		{"a window", kvindex.Group{ID: 0}, in(1, "sliding_window", 48), true, 128},
-		{"a chunk", kvindex.Group{ID: 1, Kind: kvindex.GroupChunked, Window: 48}, in(1, "chunked_local_attention", 0), true, 128},
-		{"an unknown chunk", kvindex.Group{ID: 0}, in(1, "chunked_local_attention", 0), false, 128}, // a bound
-		{"Mamba", kvindex.Group{ID: 0}, in(1, "mamba", 0), false, 0},
-		{"an unknown kind", kvindex.Group{ID: 0}, in(1, "new_attention", 0), false, 128}, // a bound
+		{"full attention alone", index.Group{ID: 0}, in(0, "full_attention", 0), true, 128},
+		{"a window", index.Group{ID: 0}, in(1, "sliding_window", 48), true, 128},
+		{"a chunk", index.Group{ID: 1, Kind: index.GroupChunked, Window: 48}, in(1, "chunked_local_attention", 0), true, 128},
+		{"an unknown chunk", index.Group{ID: 0}, in(1, "chunked_local_attention", 0), false, 128}, // a bound
+		{"Mamba", index.Group{ID: 0}, in(1, "mamba", 0), false, 0},
+		{"an unknown kind", index.Group{ID: 0}, in(1, "new_attention", 0), false, 128}, // a bound
 	} {
-		ix := open(t, withProfile(kvindex.Profile{Draft: kvindex.DraftNone, Groups: []kvindex.Group{c.group}}))
+		ix := open(t, withProfile(kvindex.Profile{Draft: kvindex.DraftNone, Groups: []index.Group{c.group}}))
 		ingest(t, ix, "a", p.Stored(0, 8), c.event)
 		if err := ix.MarkLost("a", 0); err != nil {
 			t.Fatal(err)

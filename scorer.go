@@ -378,7 +378,7 @@ func (sc *scorer) bestOf(i int) ranking.Best {
 				again = row.BlockSize // which the draft layers compute again
 			}
 			// A kept index may have a group of another kind, as its events told it.
-			b.Mark(ranking.Upper, group.Kind != GroupFull || pm.profile.lists(row.Layout) || pm.hybrid.Load())
+			b.Mark(ranking.Upper, group.Kind != index.GroupFull || pm.profile.lists(row.Layout) || pm.hybrid.Load())
 		}
 	}
 	b.Cached = max(0, cachedTokens(int(row.GPU), row.BlockSize, length)-again)

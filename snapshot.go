@@ -516,10 +516,10 @@ func (pm *podModel) readRank(f *sections.Fields) error {
 // readGroups reads what appendGroups writes.
 func readGroups(f *sections.Fields) (groups []stats.Group, err error) {
 	for range f.Count() {
-		g := Group{ID: f.Int(math.MaxInt), Kind: GroupKind(f.Byte())}
+		g := index.Group{ID: f.Int(math.MaxInt), Kind: index.GroupKind(f.Byte())}
 		g.Draft, g.Window = f.Byte()&1 != 0, f.Int(math.MaxInt)
 		groups = append(groups, stats.Group{Group: g, BlockSize: f.Int(math.MaxInt)})
-		if g.ID >= index.MaxGroups || g.Kind > GroupOther || len(groups) > index.MaxGroups {
+		if g.ID >= index.MaxGroups || g.Kind > index.GroupOther || len(groups) > index.MaxGroups {
 			return nil, fmt.Errorf("group %d of kind %d", g.ID, g.Kind)
 		}
 	}

@@ -181,11 +181,11 @@ type GroupKind uint8
 // The kinds of groups. GroupFull, the zero value, is what an engine without
 // groups has: every block of a prefix is needed and kept.
 const (
-	GroupFull GroupKind = iota
-	GroupWindow
+	GroupFull   GroupKind = iota
+	GroupWindow           // sliding window
 	GroupMamba
 	GroupChunked // chunked local attention
-	GroupOther
+	GroupOther   // a kind that is not known: it is not judged
 )
 
 // Group is a KV-cache group of a hybrid model. Each group has blocks of its

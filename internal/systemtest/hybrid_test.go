@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/index"
 )
 
 // recordedGroups is what the header of a recorded run says of the engine's groups.
@@ -27,9 +28,9 @@ func (h *recordedGroups) profile(copies kvindex.Copies) kvindex.Profile {
 	if h.Partial {
 		p.Grain = h.Unit
 	}
-	kinds := map[string]kvindex.GroupKind{
-		"full_attention": kvindex.GroupFull, "mla_attention": kvindex.GroupFull, "sink_full_attention": kvindex.GroupFull, "sliding_window": kvindex.GroupWindow,
-		"sliding_window_mla": kvindex.GroupWindow, "mamba": kvindex.GroupMamba, "chunked_local_attention": kvindex.GroupChunked,
+	kinds := map[string]index.GroupKind{
+		"full_attention": index.GroupFull, "mla_attention": index.GroupFull, "sink_full_attention": index.GroupFull, "sliding_window": index.GroupWindow,
+		"sliding_window_mla": index.GroupWindow, "mamba": index.GroupMamba, "chunked_local_attention": index.GroupChunked,
 	}
 	for i, g := range h.Groups {
 		kind, ok := kinds[g.Kind]
@@ -39,7 +40,7 @@ func (h *recordedGroups) profile(copies kvindex.Copies) kvindex.Profile {
 		if g.Eagle {
 			p.Draft = kvindex.DraftLayers
 		}
-		p.Groups = append(p.Groups, kvindex.Group{ID: i, Kind: kind, Window: max(g.Window, g.Chunk), Draft: g.Eagle})
+		p.Groups = append(p.Groups, index.Group{ID: i, Kind: kind, Window: max(g.Window, g.Chunk), Draft: g.Eagle})
 	}
 	return p
 }
@@ -89,7 +90,7 @@ func TestRecordedHybrids(t *testing.T) {
 		if drafts := h.Eagle && h.oneFull(); !drafts && unmarked > limit {
 			t.Errorf("%s: no profile: %+v, %d not marked", name, blind, unmarked)
 		}
-		if name != "15_report_full_hybrid" && slices.ContainsFunc(h.profile(0).Groups, func(g kvindex.Group) bool { return g.Kind != kvindex.GroupFull }) {
+		if name != "15_report_full_hybrid" && slices.ContainsFunc(h.profile(0).Groups, func(g index.Group) bool { return g.Kind != index.GroupFull }) {
 			sparse.sum(guarded)
 		}
 	}
@@ -101,5 +102,5 @@ func TestRecordedHybrids(t *testing.T) {
 
 // oneFull reports whether the engine has one group of full attention and no other.
 func (h *recordedGroups) oneFull() bool {
-	return len(h.Groups) == 1 && h.profile(0).Groups[0].Kind == kvindex.GroupFull
+	return len(h.Groups) == 1 && h.profile(0).Groups[0].Kind == index.GroupFull
 }
