@@ -99,7 +99,7 @@ func (h hasher) root(s scope, v index.Variant) index.Key {
 	}
 	b = binary.AppendUvarint(b, uint64(v.Unit))
 	if rest := (index.Variant{Unit: v.Unit}); v != rest {
-		b = append(b, byte(v.Media))
+		b = append(b, v.Media)
 		b = binary.AppendUvarint(b, uint64(v.Block))
 		b = strconv.AppendBool(b, v.Pairs)
 	}
