@@ -1,0 +1,118 @@
+package systemtest
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// renames are the lines of docs/renames.txt.
+type renames struct {
+	rules []string            // for gofmt -r
+	names map[string]string   // old to new
+	gone  map[string]struct{} // in words
+}
+
+func readRenames(t *testing.T) renames {
+	t.Helper()
+	r := renames{names: make(map[string]string), gone: make(map[string]struct{})}
+	for _, line := range strings.Split(read(t, "docs/renames.txt"), "\n") {
+		switch old, now, _ := strings.Cut(line, " "); {
+		case line == "" || line[0] == '#':
+		case strings.Contains(line, " -> "):
+			r.rules = append(r.rules, line)
+		case strings.HasPrefix(now, "- "):
+			r.gone[old] = struct{}{}
+		default:
+			r.names[old] = now
+		}
+	}
+	return r
+}
+
+// TestRenames: each public name of before is there, or docs/renames.txt says what it is
+// now.
+func TestRenames(t *testing.T) {
+	r, library := readRenames(t), loadAPI(t)
+	there := func(name string) bool {
+		pkg, rest, _ := strings.Cut(name, ".")
+		return library[pkg][rest]
+	}
+	for _, name := range strings.Fields(read(t, "internal/systemtest/testdata/before/names.txt")) {
+		_, gone := r.gone[name]
+		if now, renamed := r.names[name]; !renamed && !gone && !there(name) {
+			t.Errorf("%s is not there, and nothing says what it is now", name)
+		} else if renamed && !there(now) {
+			t.Errorf("%s is to be %s, which is not there", name, now)
+		}
+	}
+}
+
+// TestRenamesApply changes the examples of before by the lines of docs/renames.txt, and builds
+// them.
+func TestRenamesApply(t *testing.T) {
+	r := readRenames(t)
+	for _, example := range []string{"router", "quickstart"} {
+		files, err := filepath.Glob(filepath.Join("testdata/before", example, "*.go"))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%d files of %s, %v", len(files), example, err)
+		}
+		dir, overlay := t.TempDir(), make(map[string]string)
+		for _, file := range files {
+			src, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			name := filepath.Base(file)
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(r.apply(string(src))), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			real, err := filepath.Abs(filepath.Join("../../examples", example, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			overlay[real] = filepath.Join(dir, name)
+		}
+		for _, rule := range r.rules {
+			run(t, "gofmt", "-w", "-r", rule, dir)
+		}
+		text, err := json.Marshal(map[string]any{"Replace": overlay})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "overlay.json"), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		run(t, "go", "vet", "-overlay", filepath.Join(dir, "overlay.json"), "-tests=false", "../../examples/"+example)
+	}
+}
+
+func run(t *testing.T, name string, args ...string) {
+	t.Helper()
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	}
+}
+
+var qualifiedName = regexp.MustCompile(`\b[a-z]\w*\.[A-Z]\w*\b`)
+
+// apply changes the names of a file, and imports the packages that they are in now.
+func (r renames) apply(src string) string {
+	imports := ""
+	src = qualifiedName.ReplaceAllStringFunc(src, func(old string) string {
+		now, ok := r.names[old]
+		if !ok {
+			return old
+		}
+		if pkg, _, _ := strings.Cut(now, "."); !strings.Contains(src, `/`+pkg+`"`) && !strings.Contains(imports, pkg) {
+			imports += "import \"github.com/kvindex/kvindex/" + pkg + "\"\n"
+		}
+		return now
+	})
+	clause := regexp.MustCompile(`(?m)^package \w+\n`)
+	return clause.ReplaceAllString(src, "$0\n"+imports)
+}
