@@ -64,11 +64,11 @@ type approximation struct {
 	variant index.Variant
 	stride  int // units of a block
 
-	ranks []*estimated // by number
+	ranks []*rankEstimate // by number
 }
 
-// estimated is a rank of an approximation.
-type estimated struct {
+// rankEstimate is a rank of an approximation.
+type rankEstimate struct {
 	view  *index.View
 	cache *estimate.Cache
 }
@@ -172,22 +172,22 @@ func (x *Indexer) makeRoom(p *pod, model string) {
 
 // of returns what is believed of a rank, made if need be; nil: there are too many. ledger.mu
 // is held.
-func (a *approximation) of(view *index.View) *estimated {
-	at, ok := slices.BinarySearchFunc(a.ranks, view.Source.Rank, func(e *estimated, rank int) int { return e.view.Source.Rank - rank })
+func (a *approximation) of(view *index.View) *rankEstimate {
+	at, ok := slices.BinarySearchFunc(a.ranks, view.Source.Rank, func(e *rankEstimate, rank int) int { return e.view.Source.Rank - rank })
 	if ok {
 		return a.ranks[at]
 	}
 	if len(a.ranks) >= maxRanks {
 		return nil
 	}
-	e := &estimated{view, estimate.New(a.Blocks, a.TTL)}
+	e := &rankEstimate{view, estimate.New(a.Blocks, a.TTL)}
 	a.ranks = slices.Insert(a.ranks, at, e)
 	return e
 }
 
 // estimatedPast is what a ticket keeps for an approximation.
 type estimatedPast struct {
-	of    *estimated
+	of    *rankEstimate
 	block int // tokens
 	past  estimate.Past
 }

@@ -64,8 +64,8 @@ type directory struct {
 // servedAt names what a pod serves of a model.
 type servedAt struct{ pod, model string }
 
-// listed is what a pod and model is made of that was not heard here.
-type listed struct {
+// listing is what a pod and model is made of that was not heard here.
+type listing struct {
 	said []byte // its entries, one after the other
 	turn uint64 // of the directory, when it was listed last; guarded by directory.mu
 }
@@ -225,24 +225,24 @@ func (x *Indexer) listedPod(p *pod, model string) *podModel {
 		x.drop(p, model)
 	}
 	pm := x.podModel(p, model, &exact)
-	pm.listed = &listed{}
+	pm.listed = &listing{}
 	return pm
 }
 
-// listedView is what the entries of a pod and model say.
-type listedView struct {
+// podListing is what the entries of a pod and model say.
+type podListing struct {
 	podNote
-	ranks []listedRank
+	ranks []rankListing
 }
 
-type listedRank struct {
+type rankListing struct {
 	n int
 	rankNote
 	stale bool
 }
 
 // viewOf reads entries; false: they say that there is nothing.
-func viewOf(entries []sharedindex.Entry) (v listedView, ok bool) {
+func viewOf(entries []sharedindex.Entry) (v podListing, ok bool) {
 	stale := false
 	v.state = StateLive
 	found := false // what is said of the pod
@@ -261,7 +261,7 @@ func viewOf(entries []sharedindex.Entry) (v listedView, ok bool) {
 			v.podNote, found = *note.pod, true
 		}
 		if note.rank != nil {
-			v.ranks = append(v.ranks, listedRank{n, *note.rank, e.Stale})
+			v.ranks = append(v.ranks, rankListing{n, *note.rank, e.Stale})
 		}
 		ok = ok || note.pod != nil || note.rank != nil
 	}
@@ -272,7 +272,7 @@ func viewOf(entries []sharedindex.Entry) (v listedView, ok bool) {
 }
 
 // show makes a listed pod what its entries say. pod.mu is held.
-func (x *Indexer) show(name, model string, pm *podModel, v listedView) {
+func (x *Indexer) show(name, model string, pm *podModel, v podListing) {
 	adapters := make(map[string]struct{}, len(v.adapters))
 	for _, a := range v.adapters {
 		adapters[a] = struct{}{}
@@ -287,7 +287,7 @@ func (x *Indexer) show(name, model string, pm *podModel, v listedView) {
 		}
 	}
 	for n := range pm.ranks {
-		if !slices.ContainsFunc(v.ranks, func(r listedRank) bool { return r.n == n }) {
+		if !slices.ContainsFunc(v.ranks, func(r rankListing) bool { return r.n == n }) {
 			x.ledger.lose(pm, n, true)
 			delete(pm.ranks, n)
 		}
@@ -323,8 +323,8 @@ func (x *Indexer) show(name, model string, pm *podModel, v listedView) {
 
 // Notes.
 
-// toldPod is what the index was told of a pod and model, to be compared.
-type toldPod struct {
+// publishedPod is what the index was told of a pod and model, to be compared.
+type publishedPod struct {
 	is       bool
 	state    State
 	hybrid   bool
@@ -332,8 +332,8 @@ type toldPod struct {
 	adapters int // their number: they become more only
 }
 
-// toldRank is what the index was told of a rank.
-type toldRank struct {
+// publishedRank is what the index was told of a rank.
+type publishedRank struct {
 	is     bool
 	state  State
 	lossy  bool
@@ -346,7 +346,7 @@ func (in *ingest) tell() {
 	if d == nil || pm.approx.Load() != nil {
 		return
 	}
-	now := toldPod{true, State(pm.state.Load()), pm.hybrid.Load(), pm.form.Load(), len(pm.adapters)}
+	now := publishedPod{true, State(pm.state.Load()), pm.hybrid.Load(), pm.form.Load(), len(pm.adapters)}
 	zero := pm.ranks[0]
 	if now != pm.told || zero != nil && zero.tells() {
 		pm.told = now
@@ -371,7 +371,7 @@ func (r *rank) tells() bool {
 
 // note returns the note of the rank, which is to be told.
 func (r *rank) note() *rankNote {
-	r.told = toldRank{true, r.view(), r.lacks(), slices.Clone(r.groups)}
+	r.told = publishedRank{true, r.view(), r.lacks(), slices.Clone(r.groups)}
 	return &rankNote{r.told.state, r.told.lossy, r.told.groups}
 }
 
@@ -386,9 +386,9 @@ func (in *ingest) untell(r *rank) {
 // forgetTold takes note that the index has no note of the rank any more. That of rank 0 was
 // one of the pod too.
 func (in *ingest) forgetTold(r *rank) {
-	r.told = toldRank{}
+	r.told = publishedRank{}
 	if r.n == 0 {
-		in.pm.told = toldPod{}
+		in.pm.told = publishedPod{}
 	}
 }
 
@@ -409,7 +409,7 @@ type sourceNote struct {
 type podNote struct {
 	state    State
 	hybrid   bool
-	form     toldForm
+	form     reportedForm
 	adapters []string
 }
 

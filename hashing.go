@@ -409,22 +409,22 @@ func (f fold) plus(first int, locals []index.Local) fold {
 	return f
 }
 
-// folded is what places depend on of the tokens of a prompt.
-type folded struct {
+// promptFold is what places depend on of the tokens of a prompt: a hash of all whole units, and the rest.
+type promptFold struct {
 	units fold     // of all whole units
 	tail  []uint32 // the tokens behind them
 	count int      // of all tokens
 }
 
 // foldedOf folds a prompt, whose units have these locals.
-func foldedOf(tokens []uint32, locals []index.Local) folded {
-	return folded{fold(0).plus(0, locals), tokens[tieUnit*len(locals):], len(tokens)}
+func foldedOf(tokens []uint32, locals []index.Local) promptFold {
+	return promptFold{fold(0).plus(0, locals), tokens[tieUnit*len(locals):], len(tokens)}
 }
 
 // prompt returns the hash of a prompt by which ties are broken: of its tokens and of
 // what else separates it from others, but not of the model. It writes what it hashes
 // to b, which it returns.
-func (h hasher) prompt(b []byte, s scope, t folded, media []Media) (uint64, []byte) {
+func (h hasher) prompt(b []byte, s scope, t promptFold, media []Media) (uint64, []byte) {
 	b = binary.LittleEndian.AppendUint64(b, uint64(t.count)) // so that no two prompts give the same bytes
 	b = binary.LittleEndian.AppendUint64(b, uint64(t.units))
 	for _, token := range t.tail {

@@ -250,14 +250,14 @@ func TestHashingAllocatesNothing(t *testing.T) {
 	}
 }
 
-// asked is an index that notes the keys of a prompt in some variants.
-type asked struct {
+// keyNotes is an index that notes the keys of a prompt in some variants.
+type keyNotes struct {
 	inmemory.Memory
 	variants []index.Variant
 	keys     [][]index.Key
 }
 
-func (a *asked) Match(_ context.Context, q *index.Query, _ *index.Matches) error {
+func (a *keyNotes) Match(_ context.Context, q *index.Query, _ *index.Matches) error {
 	a.keys = nil
 	for _, v := range a.variants {
 		keys, err := q.Keys(v)
@@ -277,7 +277,7 @@ func TestVariantKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer mem.Close()
-	a := &asked{Memory: mem}
+	a := &keyNotes{Memory: mem}
 	ix := open(t, kvindex.WithIndex(a))
 	all := []index.Variant{
 		{Unit: 16},

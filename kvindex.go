@@ -218,7 +218,7 @@ type Indexer struct {
 	ingests sync.Pool // of *ingest
 	scorers sync.Pool // of *scorer
 	ledger  *ledger
-	// prompted is a pool of *prompted.
+	// prompted is a pool of *keptPrompt.
 	prompted sync.Pool
 	made     atomic.Uint32
 	tallies  [16]tally // of scores; each scorer has one of them

@@ -79,19 +79,19 @@ type pod struct {
 	models  map[string]*podModel
 	// asked has what WithProfile's function said of other models. No message for these was
 	// taken: the Profile, or a message beside it, was refused.
-	asked map[string]*asked
+	asked map[string]*profileReply
 }
 
-// asked is an answer of WithProfile's function.
-type asked struct {
+// profileReply is an answer of WithProfile's function.
+type profileReply struct {
 	profile Profile
 	err     error // the profile cannot be used
 }
 
 // podModel is what a pod serves of one model.
 type podModel struct {
-	profile  Profile // complete; never changed
-	listed   *listed // not nil: others feed the pod, and nothing of it was heard here
+	profile  Profile  // complete; never changed
+	listed   *listing // not nil: others feed the pod, and nothing of it was heard here
 	plans    plans
 	hybrid   atomic.Bool // some rank has announced other groups than one of full attention
 	ranks    map[int]*rank
@@ -99,8 +99,8 @@ type podModel struct {
 	streams  map[string]*stream
 	adapters map[string]struct{} // those that the model was told of
 	recent   recentScopes
-	formed   toldForm // that the field form is of, unless that is of the profile
-	told     toldPod
+	formed   reportedForm // that the field form is of, unless that is of the profile
+	told     publishedPod
 	silent   int           // streams that are silent
 	state    atomic.Uint32 // State, the worst of ranks' and streams'; read without pod.mu
 	less     atomic.Bool   // a rank may hold less than is known
@@ -135,7 +135,7 @@ type rank struct {
 	// seen is done when others see it; nil: nobody will say so. unwatch ends what waits for that.
 	seen    context.Context
 	unwatch func() bool
-	told    toldRank
+	told    publishedRank
 
 	// Of a listed pod: whether it is lossy there, and that nobody has said for a while that its
 	// state is what it was.
@@ -162,8 +162,8 @@ type model struct {
 	// unheard has pods that something was sent to, and of which nothing was heard. They are
 	// not known otherwise. Those without a prediction go when another one comes.
 	unheard  map[string]*podModel
-	adapters map[string]map[string]bool // to the pods that told of it
-	forms    atomic.Pointer[knownForms] // that texts were cut in last
+	adapters map[string]map[string]bool  // to the pods that told of it
+	forms    atomic.Pointer[recentForms] // that texts were cut in last
 }
 
 // A viewEvent is what happened to a rank, as far as it bears on how its view can
@@ -303,26 +303,26 @@ func (in *ingest) noteForm(r *rank) {
 	if same || len(r.groups) == 0 {
 		return
 	}
-	in.pm.formed = toldForm{slices.Clone(r.groups), r.pairs}
+	in.pm.formed = reportedForm{slices.Clone(r.groups), r.pairs}
 	in.x.ledger.setForm(in.pm, in.pm.formed.view(&in.pm.profile))
 	in.x.mu.Lock()
 	in.x.heard.Add(1)
 	in.x.mu.Unlock()
 }
 
-// toldForm is in which blocks a rank caches, as its events told it.
-type toldForm struct {
+// reportedForm is in which blocks a rank caches, as its events told it.
+type reportedForm struct {
 	groups []stats.Group
 	pairs  bool
 }
 
-func (f *toldForm) equal(o *toldForm) bool {
+func (f *reportedForm) equal(o *reportedForm) bool {
 	return f.pairs == o.pairs && slices.Equal(f.groups, o.groups)
 }
 
 // view returns the blocks as the profile knows them, but for their Source; nil: none was
 // told.
-func (f *toldForm) view(p *Profile) *index.View {
+func (f *reportedForm) view(p *Profile) *index.View {
 	if len(f.groups) == 0 {
 		return nil
 	}
@@ -434,7 +434,7 @@ func (x *Indexer) findPod(name string) (*pod, error) {
 		if len(x.pods) >= maxPods {
 			return nil, fmt.Errorf("kvindex: pod %q is one more than %d", name, maxPods)
 		}
-		p = &pod{name: name, models: make(map[string]*podModel), asked: make(map[string]*asked)}
+		p = &pod{name: name, models: make(map[string]*podModel), asked: make(map[string]*profileReply)}
 		x.pods[name] = p
 	}
 	return p, nil
@@ -511,7 +511,7 @@ func (x *Indexer) profileFor(p *pod, model string, b *events.Batch) (profile *Pr
 			if len(p.models)+len(p.asked) >= maxModels {
 				return nil, fmt.Errorf("kvindex: pod %q: model %q is one more than the %d that a pod may have", p.name, model, maxModels)
 			}
-			a = &asked{}
+			a = &profileReply{}
 			if x.profile != nil {
 				a.profile = x.profile(p.name, model)
 			}

@@ -18,7 +18,7 @@ type prompt struct {
 	ids    []uint32 // nil if not all of them are known
 	length int      // in tokens
 	media  []Media
-	known  knownText
+	known  textLocals
 	allIDs bool // all ids are needed
 
 	keys  []index.Key // of all variants, one after the other

@@ -40,15 +40,15 @@ type form struct {
 	whole   bool // it was known whole
 }
 
-// knownText is a text that has its locals from the prompt cache.
-type knownText struct {
+// textLocals is a text that has its locals from the prompt cache.
+type textLocals struct {
 	tokenizer tokenize.Identified // nil: the prompt is no such text
 	special   bool
 	forms     []form // the first used ones are of the text
 	used      int
 	asked     []index.Variant // by the index
 	missing   []index.Variant // of these, those that are not among forms
-	ties      folded
+	ties      promptFold
 
 	// Of the encoding, if there was one: the number of the first of sc.tokens, and where
 	// other texts may go on.
@@ -124,8 +124,8 @@ func (p *prompt) isSalted(v index.Variant) bool {
 	return MediaForm(v.Media) == MediaBare && p.scope.salt != ""
 }
 
-// knownForms are the variants that the index has asked for last, of prompts of a model.
-type knownForms struct {
+// recentForms are the variants that the index has asked for last, of prompts of a model.
+type recentForms struct {
 	heard    uint64 // since when: see candidateSet
 	variants []index.Variant
 }
@@ -160,7 +160,7 @@ func (sc *scorer) learnForms() {
 	}
 	slices.SortFunc(all, compareVariants)
 	if was == nil || was.heard != set.heard || !slices.Equal(was.variants, all) {
-		md.forms.Store(&knownForms{set.heard, slices.Clone(all)})
+		md.forms.Store(&recentForms{set.heard, slices.Clone(all)})
 	}
 }
 
@@ -184,7 +184,7 @@ func (p *prompt) know(ctx context.Context, variants []index.Variant) error {
 		switch {
 		case f.whole:
 			p.length = f.text.Tokens
-			k.ties = folded{fold(f.text.Fold), f.text.Tail, f.text.Tokens}
+			k.ties = promptFold{fold(f.text.Fold), f.text.Tail, f.text.Tokens}
 		case from < 0:
 			from = f.text.Resume
 		case from != f.text.Resume:
@@ -227,7 +227,7 @@ func startOf(forms []form, from int) (start prefixcache.State) {
 }
 
 // add returns a form for a variant, nil if there is one.
-func (k *knownText) add(v index.Variant) *form {
+func (k *textLocals) add(v index.Variant) *form {
 	if k.form(v) != nil {
 		return nil
 	}
@@ -243,7 +243,7 @@ func (k *knownText) add(v index.Variant) *form {
 func plainOf(v index.Variant) index.Variant { return index.Variant{Unit: v.Unit, Pairs: v.Pairs} }
 
 // form returns the form of a variant, or nil.
-func (k *knownText) form(v index.Variant) *form {
+func (k *textLocals) form(v index.Variant) *form {
 	for i := range k.forms[:k.used] {
 		if k.forms[i].variant == plainOf(v) {
 			return &k.forms[i]
@@ -346,7 +346,7 @@ func (p *prompt) foldPlaces(start prefixcache.State) {
 		k.folds = append(k.folds, sum)
 	}
 	whole := p.length / tieUnit
-	k.ties = folded{sum.plus(at, k.units[at-from:whole-from]), p.tokens[whole*tieUnit-k.base:], p.length}
+	k.ties = promptFold{sum.plus(at, k.units[at-from:whole-from]), p.tokens[whole*tieUnit-k.base:], p.length}
 }
 
 // marksOf returns what is to be kept of a form at places.
@@ -396,7 +396,7 @@ func (p *prompt) addMissing(ctx context.Context) error {
 }
 
 // release keeps the memory of k, and nothing of its text.
-func (k *knownText) release() {
+func (k *textLocals) release() {
 	k.tokenizer, k.used = nil, 0
-	k.asked, k.missing, k.ties = k.asked[:0], k.missing[:0], folded{}
+	k.asked, k.missing, k.ties = k.asked[:0], k.missing[:0], promptFold{}
 }

@@ -109,8 +109,8 @@ type Answer struct {
 	// without Request.Ranks, if of each pod only the first entry is looked at.
 	Pods []PodScore
 
-	sent *prompted // for Routed; nil: none
-	turn uint64    // of sent, when it was this answer's
+	sent *keptPrompt // for Routed; nil: none
+	turn uint64      // of sent, when it was this answer's
 
 	hasher *hasher // of ties, for RoutePods; nil: no ScoreRequest has filled this
 	prompt uint64  // its hash for ties; after an error that of the request

@@ -11,9 +11,9 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// prompted is what an answer keeps for Routed: the keys of the prompt, so that nothing is
+// keptPrompt is what an answer keeps for Routed: the keys of the prompt, so that nothing is
 // hashed twice. Its memory goes back to the next score of the answer.
-type prompted struct {
+type keptPrompt struct {
 	x    *Indexer
 	turn atomic.Uint64 // raised by each use: a score, and Routed
 	set  *candidateSet
@@ -45,8 +45,8 @@ func runOf(runs []keyRun, v index.Variant) *keyRun {
 func (sc *scorer) keepFor(dst *Answer) {
 	k := dst.sent
 	if k == nil {
-		if k, _ = sc.x.prompted.Get().(*prompted); k == nil {
-			k = new(prompted)
+		if k, _ = sc.x.prompted.Get().(*keptPrompt); k == nil {
+			k = new(keptPrompt)
 		}
 		dst.sent = k
 	}
@@ -126,7 +126,7 @@ func (pm *podModel) self(x *Indexer, pod, model string) *candidateSet {
 // routing is one Routed on its way.
 type routing struct {
 	sc     *scorer
-	k      *prompted
+	k      *keptPrompt
 	pm     *podModel
 	source index.Source
 

@@ -68,16 +68,16 @@ type stream struct {
 	// known, and nothing has confirmed it since. restored: that was before a snapshot.
 	interrupted, restored bool
 
-	opened    bool      // a transport has it
-	connected time.Time // since when its connection stands; zero: it does not
-	heard     time.Time // when its last message came; zero: none has
-	noReplay  bool      // its replay socket does not answer
-	malformed malformed // the last one
+	opened    bool       // a transport has it
+	connected time.Time  // since when its connection stands; zero: it does not
+	heard     time.Time  // when its last message came; zero: none has
+	noReplay  bool       // its replay socket does not answer
+	malformed badMessage // the last one
 	stats     stats.Traffic
 }
 
-// malformed is a message that could not be read.
-type malformed struct {
+// badMessage is a message that could not be read.
+type badMessage struct {
 	seq  uint64
 	time time.Time
 	err  error
@@ -213,7 +213,7 @@ func (d *delivery) withoutNumber() error {
 		return fmt.Errorf("kvindex: pod %q: %w", d.pod, err)
 	}
 	d.count(st, d.malformed(d.bad))
-	st.malformed = malformed{d.m.Seq, d.now, d.bad}
+	st.malformed = badMessage{d.m.Seq, d.now, d.bad}
 	return d.refusal()
 }
 
@@ -341,7 +341,7 @@ func (d *delivery) tally(again, full bool) {
 		return
 	case d.bad != nil:
 		s = d.malformed(d.bad)
-		d.stream.malformed = malformed{d.m.Seq, d.now, d.bad}
+		d.stream.malformed = badMessage{d.m.Seq, d.now, d.bad}
 	}
 	if v.Gap.Lost {
 		s.Missing = v.Gap.To - v.Gap.From + 1

@@ -184,7 +184,7 @@ var promises = []promise{
 		{".", "hasher.locals", "units of other sizes alike", "uint64(unit))", "0)", "TestLocalsAgainstPlain"},
 		{".", "converter.readExtras", "media ignored", "c.extras = append(c.extras, mediaAt(", "_ = append(c.extras, mediaAt(", "TestMedia"},
 		{".", "hasher.of", "adapter not in the units", "if adapter != \"\" {", "if false {", "TestASaltNamedLikeAnAdapter"},
-		{".", "hasher.root", "media form not in the root", "b = append(b, byte(v.Media))", "_ = v.Media", "TestVariantKeys"},
+		{".", "hasher.root", "media form not in the root", "b = append(b, v.Media)", "_ = v.Media", "TestVariantKeys"},
 		{".", "hasher.root", "block size not in the root", "b = binary.AppendUvarint(b, uint64(v.Block))", "", "TestVariantKeys"},
 		{".", "converter.readExtras", "SGLang's salt ignored", "\tsalt = e.Salt\n", "", "TestASaltedChainKeepsItsRoot"},
 		{".", "prompt.cut", "locals of another unit", "plain == p.plain {", "p.plain != (index.Variant{}) {", "TestVariantKeys"},
