@@ -60,6 +60,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -152,6 +153,18 @@ type FleetChange struct {
 	Rank     int
 	From, To string
 	Err      error
+}
+
+// LogValue is a group of what a log needs of a change.
+func (c FleetChange) LogValue() slog.Value {
+	attrs := []slog.Attr{slog.String("kind", c.Kind), slog.String("pod", c.Pod.ID), slog.String("model", c.Pod.Model), slog.String("source", c.Source)}
+	if c.Kind == linkChanged {
+		attrs = append(attrs, slog.Int("rank", c.Rank), slog.String("from", c.From), slog.String("to", c.To))
+	}
+	if c.Err != nil {
+		attrs = append(attrs, slog.String("err", c.Err.Error()))
+	}
+	return slog.GroupValue(attrs...)
 }
 
 // The states of a link: FleetStream.Link says what they mean.

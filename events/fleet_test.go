@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net"
@@ -419,4 +420,19 @@ func quiet(t *testing.T, f *events.Fleet, sink *fleetSink, plain *plainFleet) {
 		}
 		return ""
 	})
+}
+
+// TestFleetChangeLogged: a log shows what has changed, and errors as text.
+func TestFleetChangeLogged(t *testing.T) {
+	pod := events.Pod{ID: "a", Model: "m"}
+	for want, c := range map[string]events.FleetChange{
+		`c.kind=added c.pod=a c.model=m c.source=file`:                                                         {Kind: "added", Pod: pod, Source: "file"},
+		`c.kind="link changed" c.pod=a c.model=m c.source=dns c.rank=1 c.from=live c.to=backoff c.err=refused`: {Kind: "link changed", Pod: pod, Source: "dns", Rank: 1, From: "live", To: "backoff", Err: errors.New("refused")},
+	} {
+		var out strings.Builder
+		slog.New(slog.NewTextHandler(&out, nil)).Info("fleet", "c", c)
+		if !strings.Contains(out.String(), want+"\n") {
+			t.Errorf("no %s in %s", want, out.String())
+		}
+	}
 }
