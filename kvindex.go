@@ -61,7 +61,7 @@
 // Call [Indexer.Routed] when a request is sent, and [Indexer.Observe] or
 // [Indexer.Abandon] when its answer has come. Then requests with the same beginning count
 // before the first event of the first of them comes ([PodScore.PredictedTokens]), and
-// [Stats.Observed] says how right the figures are.
+// [stats.Stats.Observed] says how right the figures are.
 //
 // An [events.Fleet] follows pods that come, move and go: it finds them in a file, in DNS
 // or in Kubernetes, has a Subscriber for each rank, and has the Indexer forget what has
@@ -85,7 +85,7 @@
 //
 // A score can be too low: for what was stored before the first event, after a loss, for
 // what the index had no room for ([WithMemory]), and for blocks whose parent is not known.
-// All but the last show in the [State] of the pod; [Stats] counts losses, what was given
+// All but the last show in the [State] of the pod; [stats.Stats] counts losses, what was given
 // up, and what waits for a parent.
 //
 // [PodScore.PredictedTokens] adds what [Indexer.Routed] has told. It is too high, for the
