@@ -57,7 +57,7 @@ func TestRenames(t *testing.T) {
 func TestRenamesApply(t *testing.T) {
 	r := readRenames(t)
 	for _, example := range []string{"router", "quickstart"} {
-		files, err := filepath.Glob(filepath.Join("testdata/before", example, "*.go"))
+		files, err := filepath.Glob(filepath.Join("testdata/before", example, "*.go.txt"))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%d files of %s, %v", len(files), example, err)
 		}
@@ -67,7 +67,7 @@ func TestRenamesApply(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			name := filepath.Base(file)
+			name := strings.TrimSuffix(filepath.Base(file), ".txt")
 			if err := os.WriteFile(filepath.Join(dir, name), []byte(r.apply(string(src))), 0o600); err != nil {
 				t.Fatal(err)
 			}
