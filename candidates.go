@@ -198,7 +198,7 @@ func (x *Indexer) resolve(c *Candidates, m meaning) *candidateSet {
 	set.states = make([]*podModel, len(set.names))
 	set.hashes = make([]uint64, len(set.names))
 	for i, name := range set.names {
-		set.hashes[i] = x.hash.pod(name)
+		set.hashes[i] = x.hash.Pod(name)
 		if md != nil {
 			if set.states[i] = md.served(name); set.states[i] == nil || set.states[i].form.Load() == nil {
 				cold = append(cold, int32(i))

@@ -27,6 +27,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/hashing"
 	"github.com/kvindex/kvindex/internal/hashunit"
 	"github.com/kvindex/kvindex/stats"
 	"github.com/zeebo/xxh3"
@@ -35,7 +36,7 @@ import (
 // converter turns decoded batches into changes. Its memory is reused; the
 // changes live until the next batch.
 type converter struct {
-	hash    hasher
+	hash    hashing.Hasher
 	model   string
 	profile Profile
 	// partial: a part of the history of the rank was never seen.
@@ -51,7 +52,7 @@ type converter struct {
 	groups       []stats.Group // of the batch, as the profile knows them
 	locals       []index.Local
 	hashes       []index.Hash
-	extras       []extra
+	extras       []hashing.Extra
 }
 
 // skipped counts what a batch said that no change can carry.
@@ -234,19 +235,19 @@ func (c *converter) stored(e *events.Event) index.Change {
 	ch.Untold = masked(&ch, len(e.Tokens)) && slices.ContainsFunc(e.Extra, func(k events.ExtraKey) bool {
 		return k.Kind != events.ExtraText || e.Adapter == "" || k.Text != e.Adapter // which the event has too
 	})
-	s := scope{model: c.model, adapter: c.profile.adapterOf(e)}
-	s.salt = c.readExtras(e, v)
+	s := hashing.Scope{Model: c.model, Adapter: c.profile.adapterOf(e)}
+	s.Salt = c.readExtras(e, v)
 	width := v.Unit
 	if v.Pairs {
 		width *= 2
 	}
 	from := len(c.locals)
-	c.locals = c.hash.of(s.adapter).locals(c.locals, e.Tokens, width, c.extras)
+	c.locals = c.hash.Of(s.Adapter).Locals(c.locals, e.Tokens, width, c.extras)
 	ch.Locals = c.locals[from:len(c.locals):len(c.locals)]
 	if !ch.HasParent {
-		ch.Root = c.hash.root(s, v)
-		if s.salt != "" && len(s.adapter) <= maxName {
-			c.recent.salted.add(saltedRoot{ch.Root, v, s.adapter})
+		ch.Root = c.hash.Root(s, v)
+		if s.Salt != "" && len(s.Adapter) <= maxName {
+			c.recent.salted.add(saltedRoot{ch.Root, v, s.Adapter})
 		}
 	}
 	return ch
@@ -303,10 +304,10 @@ func (c *converter) readExtras(e *events.Event, v index.Variant) (salt string) {
 		switch k.Kind {
 		case events.ExtraMedia:
 			if k.Int >= 0 && k.Int < int64(e.BlockSize) {
-				c.extras = append(c.extras, mediaAt(k.Text, first*v.Unit+int(k.Int), v.Unit))
+				c.extras = append(c.extras, hashing.MediaAt(k.Text, first*v.Unit+int(k.Int), v.Unit))
 				unscored = unscored || MediaForm(v.Media) != MediaOffsets
 			} else if k.Int >= 0 {
-				c.extras = append(c.extras, extra{first, unreadable, id, uint32(k.Int)})
+				c.extras = append(c.extras, hashing.Extra{Unit: first, Kind: hashing.Unreadable, ID: id, Offset: uint32(k.Int)})
 				unscored = true
 			}
 		case events.ExtraText:
@@ -318,18 +319,18 @@ func (c *converter) readExtras(e *events.Event, v index.Variant) (salt string) {
 				salt = k.Text
 				continue
 			}
-			c.extras = append(c.extras, extra{first, mediaBare, id, 0})
+			c.extras = append(c.extras, hashing.BareAt(k.Text, first))
 			unscored = unscored || MediaForm(v.Media) != MediaBare
 		case events.ExtraInt:
 			if strconv.FormatInt(k.Int, 10) != e.Adapter {
-				c.extras = append(c.extras, extra{first, unreadable, uint64(k.Int), 1})
+				c.extras = append(c.extras, hashing.Extra{Unit: first, Kind: hashing.Unreadable, ID: uint64(k.Int), Offset: 1})
 				unscored = true
 			}
 		case events.ExtraBytes:
-			c.extras = append(c.extras, extra{first, embeds, id, 0})
+			c.extras = append(c.extras, hashing.Extra{Unit: first, Kind: hashing.Embeds, ID: id})
 			unscored = true
 		default:
-			c.extras = append(c.extras, extra{first, unreadable, id, 0})
+			c.extras = append(c.extras, hashing.Extra{Unit: first, Kind: hashing.Unreadable, ID: id})
 			unscored = true
 			c.unknown("form of a key in extra_keys", "")
 		}
@@ -338,10 +339,10 @@ func (c *converter) readExtras(e *events.Event, v index.Variant) (salt string) {
 		c.skipped.unscored++
 	}
 	for _, x := range c.extras[:min(len(c.extras), ringSize)] {
-		x.unit = 0
+		x.Unit = 0
 		c.recent.extras.add(x)
 	}
-	slices.SortStableFunc(c.extras, func(a, b extra) int { return a.unit - b.unit })
+	slices.SortStableFunc(c.extras, func(a, b hashing.Extra) int { return a.Unit - b.Unit })
 	return salt
 }
 

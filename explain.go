@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/hashing"
 	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/internal/trace"
 	"github.com/kvindex/kvindex/stats"
@@ -314,8 +315,8 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 	if q.Candidates != nil {
 		e.Model = q.Candidates.model
 	}
-	if s := sc.prompt.scope; s.model != "" {
-		e.Model, e.Adapter, e.Salted = s.model, s.adapter, s.salt != ""
+	if s := sc.prompt.scope; s.Model != "" {
+		e.Model, e.Adapter, e.Salted = s.Model, s.Adapter, s.Salt != ""
 	}
 	w := &explainer{x: x, prompt: &sc.prompt, rendering: sc.rendering, e: e, sentTo: -1}
 	switch {
@@ -417,7 +418,7 @@ func (f *podFacts) rank(n int) (r rankFacts) {
 // salt is kept as its root alone.
 type recentScopes struct {
 	salted ring[saltedRoot]
-	extras ring[extra] // of media, with their unit 0
+	extras ring[hashing.Extra] // of media, with their unit 0
 }
 
 type saltedRoot struct {
@@ -788,7 +789,7 @@ func (w *explainer) elsewhere(ctx context.Context) (found bool, err error) {
 type otherScope struct {
 	cause cause
 	name  string // for people
-	scope scope
+	scope hashing.Scope
 	// salted is the root of a salt that is not known; nil: the root is that of scope.
 	salted  *saltedRoot
 	noMedia bool
@@ -798,27 +799,27 @@ type otherScope struct {
 func (w *explainer) otherScopes() (others []otherScope) {
 	asked, salts := w.prompt.scope, w.pod.recent.salted.of
 	add := func(cause cause, name, adapter, salt string, salted *saltedRoot) {
-		others = append(others, otherScope{cause: cause, name: name, scope: scope{asked.model, adapter, salt}, salted: salted})
+		others = append(others, otherScope{cause: cause, name: name, scope: hashing.Scope{Model: asked.Model, Adapter: adapter, Salt: salt}, salted: salted})
 	}
-	adapters := slices.DeleteFunc(append([]string{""}, w.pod.adapters...), func(a string) bool { return a == asked.adapter })
+	adapters := slices.DeleteFunc(append([]string{""}, w.pod.adapters...), func(a string) bool { return a == asked.Adapter })
 	for _, adapter := range adapters {
-		add(causeOtherAdapter, nameOfAdapter(adapter), adapter, asked.salt, nil)
+		add(causeOtherAdapter, nameOfAdapter(adapter), adapter, asked.Salt, nil)
 	}
-	if asked.salt != "" {
-		add(causeOtherSalt, "no salt", asked.adapter, "", nil)
+	if asked.Salt != "" {
+		add(causeOtherSalt, "no salt", asked.Adapter, "", nil)
 	}
 	for i := range salts {
-		if salts[i].adapter == asked.adapter {
-			add(causeOtherSalt, "another salt", asked.adapter, "", &salts[i])
+		if salts[i].adapter == asked.Adapter {
+			add(causeOtherSalt, "another salt", asked.Adapter, "", &salts[i])
 		}
 	}
-	if asked.salt != "" {
+	if asked.Salt != "" {
 		for _, adapter := range adapters {
 			add(causeOtherAdapter, nameOfAdapter(adapter)+" and no salt", adapter, "", nil)
 		}
 	}
 	for i := range salts {
-		if adapter := salts[i].adapter; adapter != asked.adapter {
+		if adapter := salts[i].adapter; adapter != asked.Adapter {
 			add(causeOtherAdapter, nameOfAdapter(adapter)+" and another salt", adapter, "", &salts[i])
 		}
 	}
@@ -850,7 +851,7 @@ func (w *explainer) findOtherScope(ctx context.Context) (found bool, err error) 
 				return nil, nil
 			}
 			err := w.prompt.cut(v)
-			return keys(nil, o.salted.root, w.prompt.locals), err
+			return hashing.Keys(nil, o.salted.root, w.prompt.locals), err
 		}
 		w.prompt.scope = o.scope
 		with := media
@@ -899,25 +900,25 @@ func (w *explainer) otherMedia(ctx context.Context, end int) (found bool, err er
 		}
 		s := w.prompt.scope
 		if MediaForm(v.Media) == MediaBare {
-			s.salt = ""
+			s.Salt = ""
 		}
 		if err := w.prompt.cut(v); err != nil {
 			return false, err
 		}
-		locals, prev, of := slices.Clone(w.prompt.locals), w.x.hash.root(s, v), w.x.hash.of(s.adapter)
-		all := keys(nil, prev, locals)
+		locals, prev, of := slices.Clone(w.prompt.locals), w.x.hash.Root(s, v), w.x.hash.Of(s.Adapter)
+		all := hashing.Keys(nil, prev, locals)
 		for u := w.e.Token / v.Unit; (u+1)*v.Unit <= min(end, len(w.prompt.ids)); u++ {
 			if u > 0 {
 				prev = all[u-1]
 			}
 			was := locals[u]
 			for _, x := range w.pod.recent.extras.of {
-				locals[u] = of.locals(nil, w.prompt.ids[u*v.Unit:(u+1)*v.Unit], v.Unit, []extra{x})[0]
+				locals[u] = of.Locals(nil, w.prompt.ids[u*v.Unit:(u+1)*v.Unit], v.Unit, []hashing.Extra{x})[0]
 				found, err = w.holds(ctx, end, func(o index.Variant) ([]index.Key, error) {
 					if o != v {
 						return nil, nil
 					}
-					return keys(all[:u], prev, locals[u:]), nil
+					return hashing.Keys(all[:u], prev, locals[u:]), nil
 				})
 				if err != nil {
 					return false, err
@@ -928,7 +929,7 @@ func (w *explainer) otherMedia(ctx context.Context, end int) (found bool, err er
 				}
 			}
 			locals[u] = was
-			all = keys(all[:u], prev, locals[u:])
+			all = hashing.Keys(all[:u], prev, locals[u:])
 		}
 	}
 	return false, nil

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/hashing"
 	"github.com/kvindex/kvindex/internal/ranking"
 	"github.com/kvindex/kvindex/tokenize"
 )
@@ -39,47 +40,10 @@ type ScoreCounts = scoreCounts
 
 // KeysOf is the read path's hashing, for tests of the chain rule.
 func KeysOf(seed [16]byte, model, adapter, salt string, unit int, tokens []uint32) (root index.Key, locals []index.Local, prefix []index.Key) {
-	h := newHasher(seed)
-	root = h.root(scope{model, adapter, salt}, index.Variant{Unit: unit})
-	locals = h.locals(nil, tokens, unit, nil)
-	return root, locals, keys(nil, root, locals)
-}
-
-// Chain continues a chain of keys.
-func Chain(prev index.Key, locals []index.Local) []index.Key { return keys(nil, prev, locals) }
-
-// Extra is an extra of a unit.
-type Extra struct {
-	Unit, Kind int
-	ID         uint64
-	Offset     uint32
-}
-
-// LocalsOf has the locals of units with extras.
-func LocalsOf(seed [16]byte, adapter string, unit int, tokens []uint32, extras ...Extra) []index.Local {
-	var xs []extra
-	for _, x := range extras {
-		xs = append(xs, extra{x.Unit, extraKind(x.Kind), x.ID, x.Offset})
-	}
-	return newHasher(seed).of(adapter).locals(nil, tokens, unit, xs)
-}
-
-// HashInto returns a function that hashes a prompt into room that is there.
-func HashInto(seed [16]byte, tokens []uint32) func() {
-	h := newHasher(seed)
-	locals, all := make([]index.Local, 0, len(tokens)), make([]index.Key, 0, len(tokens))
-	extras := []extra{{3, mediaStart, 1, 2}, {3, mediaBare, 2, 0}, {5, embeds, 3, 0}}
-	return func() {
-		for _, unit := range []int{1, 16, 32} {
-			locals = h.of("adapter").locals(locals[:0], tokens, unit, extras)
-			all = keys(all[:0], 1, locals)
-		}
-	}
-}
-
-// Fold goes on with a fold of units, of which so many are folded.
-func Fold(state uint64, first int, locals []index.Local) uint64 {
-	return uint64(fold(state).plus(first, locals))
+	h := hashing.New(seed)
+	root = h.Root(hashing.Scope{Model: model, Adapter: adapter, Salt: salt}, index.Variant{Unit: unit})
+	locals = h.Locals(nil, tokens, unit, nil)
+	return root, locals, hashing.Keys(nil, root, locals)
 }
 
 // HashPrompt does the hashing of a score and nothing else.
@@ -87,28 +51,31 @@ func HashPrompt(x *Indexer, model string, tokens []uint32) {
 	sc := x.newScorer()
 	defer x.scorers.Put(sc)
 	v := index.Variant{Unit: 16}
-	sc.prompt.locals = x.hash.locals(sc.prompt.locals[:0], tokens, v.Unit, nil)
-	sc.prompt.keys = keys(sc.prompt.keys[:0], x.hash.root(scope{model: model}, v), sc.prompt.locals)
+	sc.prompt.locals = x.hash.Locals(sc.prompt.locals[:0], tokens, v.Unit, nil)
+	sc.prompt.keys = hashing.Keys(sc.prompt.keys[:0], x.hash.Root(hashing.Scope{Model: model}, v), sc.prompt.locals)
 }
 
 // Place is where a pod stands among equals for a prompt of a scope without a model.
 func Place(x *Indexer, pod, adapter, salt string, tokens []uint32, media []Media) uint32 {
-	return ranking.Place(x.hash.promptOf(scope{adapter: adapter, salt: salt}, tokens, media), x.hash.pod(pod))
+	return ranking.Place(promptOf(x.hash, hashing.Scope{Adapter: adapter, Salt: salt}, tokens, media), x.hash.Pod(pod))
 }
 
 // PlaceOfRank is where a rank stands among those of its pod, for a prompt as in Place.
 func PlaceOfRank(x *Indexer, pod string, rank int, tokens []uint32) uint32 {
-	return ranking.PlaceOfRank(x.hash.promptOf(scope{}, tokens, nil), x.hash.pod(pod), rank)
+	return ranking.PlaceOfRank(promptOf(x.hash, hashing.Scope{}, tokens, nil), x.hash.Pod(pod), rank)
 }
 
 // PlaceOfRankIn is PlaceOfRank for a prompt as in Place.
 func PlaceOfRankIn(x *Indexer, pod string, rank int, adapter, salt string, tokens []uint32, media []Media) uint32 {
-	return ranking.PlaceOfRank(x.hash.promptOf(scope{adapter: adapter, salt: salt}, tokens, media), x.hash.pod(pod), rank)
+	return ranking.PlaceOfRank(promptOf(x.hash, hashing.Scope{Adapter: adapter, Salt: salt}, tokens, media), x.hash.Pod(pod), rank)
 }
 
-func (h hasher) promptOf(s scope, tokens []uint32, media []Media) uint64 {
-	prompt, _ := h.prompt(nil, s, foldedOf(tokens, h.of(s.adapter).locals(nil, tokens, tieUnit, nil)), media)
-	return prompt
+func promptOf(h hashing.Hasher, s hashing.Scope, tokens []uint32, media []Media) uint64 {
+	b := hashing.AppendPrompt(nil, s, hashing.FoldOf(tokens, h.Of(s.Adapter).Locals(nil, tokens, hashing.TieUnit, nil)))
+	for i := range media {
+		b = hashing.AppendName(b, media[i].Hash)
+	}
+	return h.Tie(b)
 }
 
 // Silence makes a pod known for a model as one that was never heard.
@@ -145,8 +112,8 @@ func (t *tally) Sum() [4]uint64 {
 // best score.
 func ScoreKeys(x *Indexer, model string, tokens []uint32, pods ...string) func() int {
 	c := x.Candidates(model, pods)
-	root, locals := x.hash.root(scope{model: model}, index.Variant{Unit: 16}), x.hash.locals(nil, tokens, 16, nil)
-	given := keys(nil, root, locals)
+	root, locals := x.hash.Root(hashing.Scope{Model: model}, index.Variant{Unit: 16}), x.hash.Locals(nil, tokens, 16, nil)
+	given := hashing.Keys(nil, root, locals)
 	sc := &scorer{x: x, prompt: prompt{hashes: &x.hash, cache: x.prompts, ids: tokens, length: len(tokens)}}
 	sc.query.Keys = func(index.Variant) ([]index.Key, error) { return given, nil }
 	return func() (best int) {
@@ -177,7 +144,7 @@ func Plans(layouts, ranks int) (kept int, again bool) {
 
 // ChangesOf is what an index is told of the last of some payloads.
 func ChangesOf(p Profile, payloads ...[]byte) ([]index.Change, error) {
-	c := converter{hash: newHasher([16]byte{1}), model: "m", profile: p, recent: &recentScopes{}}
+	c := converter{hash: hashing.New([16]byte{1}), model: "m", profile: p, recent: &recentScopes{}}
 	for _, payload := range payloads {
 		var b events.Batch
 		if err := events.Decode(payload, &b); err != nil {
@@ -206,7 +173,7 @@ func (s PromptScope) Bytes(tb testing.TB) []byte {
 	}
 	defer x.Close()
 	sc := x.newScorer()
-	sc.prompt.scope = scope{"m", s.Adapter, s.Salt}
+	sc.prompt.scope = hashing.Scope{Model: "m", Adapter: s.Adapter, Salt: s.Salt}
 	sc.prompt.known.tokenizer, sc.prompt.known.special = s.Tokenizer, s.Special
 	return sc.prompt.scopeOf(index.Variant{Unit: s.Unit, Pairs: s.Pairs})
 }

@@ -123,6 +123,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/hashing"
 	"github.com/kvindex/kvindex/internal/prefixcache"
 	"github.com/kvindex/kvindex/internal/sharedindex"
 	"github.com/kvindex/kvindex/stats"
@@ -204,7 +205,7 @@ type Indexer struct {
 	index     index.Index
 	ownsIndex bool
 	directory directory // the index
-	hash      hasher
+	hash      hashing.Hasher
 	given     map[string]Model
 	source    func(ctx context.Context, name string) (Model, error) // of other models; may be nil
 	resolver  func(model string) (base, adapter string)             // may be nil; called without locks
@@ -276,7 +277,7 @@ func (c *config) open() (*Indexer, error) {
 	}
 	x.directory.of, _ = x.index.(sharedindex.Directory)
 	x.directory.pods = make(map[servedAt]*podModel)
-	x.hash = newHasher(x.index.Seed())
+	x.hash = hashing.New(x.index.Seed())
 	x.ledger = newLedger(c.predictions)
 	if c.prompts > 0 {
 		cache, err := prefixcache.New(c.prompts)

@@ -1,19 +1,22 @@
 package kvindex
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/hashing"
 	"github.com/kvindex/kvindex/internal/prefixcache"
 )
 
 // A prompt is what a request asks about, and the keys of it. Its memory is used again.
 type prompt struct {
-	hashes *hasher
+	hashes *hashing.Hasher
 	seed   [16]byte           // of the index
 	cache  *prefixcache.Cache // of texts; nil: none
 
-	scope  scope
+	scope  hashing.Scope
 	text   string   // that the prompt was made of, if it was
 	ids    []uint32 // nil if not all of them are known
 	length int      // in tokens
@@ -33,7 +36,7 @@ type prompt struct {
 	tokens, expanded, padded, pairs []uint32
 	locals                          []index.Local
 	plain                           index.Variant // that locals are of, if nothing but tokens is in them: its Unit and Pairs
-	extras                          []extra
+	extras                          []hashing.Extra
 }
 
 // set makes p the prompt of a request, before its text is read.
@@ -47,7 +50,7 @@ func (p *prompt) begin() { p.keys, p.runs, p.plain = p.keys[:0], p.runs[:0], ind
 
 // release keeps the memory of p, and nothing of its request.
 func (p *prompt) release() {
-	p.scope, p.text, p.ids, p.media = scope{}, "", nil, nil
+	p.scope, p.text, p.ids, p.media = hashing.Scope{}, "", nil, nil
 	p.known.release()
 	p.allIDs, p.plain = false, index.Variant{}
 	p.runs, p.given, p.hashed = p.runs[:0], nil, p.hashed[:0]
@@ -75,11 +78,11 @@ func (p *prompt) keysIn(v index.Variant) ([]index.Key, error) {
 func (p *prompt) keysOf(v index.Variant, locals []index.Local) []index.Key {
 	s := p.scope
 	if MediaForm(v.Media) == MediaBare {
-		s.salt = "" // it is in the first unit
+		s.Salt = "" // it is in the first unit
 	}
-	r := keyRun{variant: v, root: p.hashes.root(s, v)}
+	r := keyRun{variant: v, root: p.hashes.Root(s, v)}
 	from := len(p.keys)
-	p.keys = keys(p.keys, r.root, locals)
+	p.keys = hashing.Keys(p.keys, r.root, locals)
 	r.keys = p.keys[from:len(p.keys):len(p.keys)]
 	p.runs = append(p.runs, r)
 	return r.keys
@@ -91,10 +94,10 @@ func (p *prompt) cut(v index.Variant) error {
 	switch MediaForm(v.Media) {
 	case MediaOffsets:
 		for i := range p.media {
-			p.extras = append(p.extras, mediaAt(p.media[i].Hash, p.media[i].Offset, v.Unit))
+			p.extras = append(p.extras, hashing.MediaAt(p.media[i].Hash, p.media[i].Offset, v.Unit))
 		}
 	case MediaBare:
-		p.extras = bareMedia(p.extras, p.media, p.scope.salt, v, len(tokens))
+		p.extras = bareMedia(p.extras, p.media, p.scope.Salt, v, len(tokens))
 	case MediaPad:
 		if len(p.media) > 0 {
 			p.padded = append(p.padded[:0], tokens...)
@@ -117,7 +120,7 @@ func (p *prompt) cut(v index.Variant) error {
 		tokens = p.pairs
 		width *= 2
 	}
-	p.locals = p.hashes.of(p.scope.adapter).locals(p.locals[:0], tokens, width, p.extras)
+	p.locals = p.hashes.Of(p.scope.Adapter).Locals(p.locals[:0], tokens, width, p.extras)
 	return nil
 }
 
@@ -127,12 +130,86 @@ func (p *prompt) tieHash() uint64 {
 		ties := p.known.ties
 		if p.known.tokenizer == nil {
 			if p.plain != firstForms[0] {
-				p.locals = p.hashes.of(p.scope.adapter).locals(p.locals[:0], p.ids, tieUnit, nil)
+				p.locals = p.hashes.Of(p.scope.Adapter).Locals(p.locals[:0], p.ids, hashing.TieUnit, nil)
 				p.plain = firstForms[0]
 			}
-			ties = foldedOf(p.ids, p.locals)
+			ties = hashing.FoldOf(p.ids, p.locals)
 		}
-		p.hash, p.hashed = p.hashes.prompt(p.hashed, p.scope, ties, p.media)
+		p.hashed = hashing.AppendPrompt(p.hashed, p.scope, ties)
+		for i := range p.media {
+			p.hashed = hashing.AppendName(p.hashed, p.media[i].Hash)
+		}
+		p.hash = p.hashes.Tie(p.hashed)
 	}
 	return p.hash
+}
+
+// bareMedia appends the items of a prompt, by the blocks that they overlap, as
+// vLLM went through them (v1/core/kv_cache_utils.py, _gen_mm_extra_hash_keys,
+// before 2026-03-20). The salt comes behind the media of the first block.
+func bareMedia(dst []hashing.Extra, media []Media, salt string, v index.Variant, tokens int) []hashing.Extra {
+	for from := 0; from+v.Block <= tokens; from += v.Block {
+		to, first := from+v.Block, from/v.Unit
+		for len(media) > 0 && media[0].Offset < to {
+			m := &media[0]
+			end := m.Offset + min(max(m.Length, 1), tokens-m.Offset)
+			if end > from {
+				dst = append(dst, hashing.BareAt(m.Hash, first))
+			}
+			if end > to {
+				break
+			}
+			media = media[1:]
+		}
+		if from == 0 && salt != "" {
+			dst = append(dst, hashing.BareAt(salt, first))
+		}
+	}
+	return dst
+}
+
+// pad writes the items of a prompt over their tokens, as SGLang does
+// (srt/managers/schedule_batch.py, MM_PAD_SHIFT_VALUE, 2026-08-22).
+func pad(tokens []uint32, media []Media) error {
+	for i := range media {
+		m := &media[i]
+		hash, ok := lowBits(m.Hash)
+		if !ok {
+			return fmt.Errorf("%w: media %d: hash %q is not an integer, as SGLang's are", ErrRequest, i, m.Hash)
+		}
+		of := tokens[m.Offset:]
+		for j := range min(m.Length, len(of)) {
+			of[j] = padShift + hash
+		}
+	}
+	return nil
+}
+
+const (
+	padShift = 1_000_000
+	padBits  = 30
+)
+
+// lowBits returns the last padBits bits of a decimal integer of any length.
+func lowBits(decimal string) (n uint32, ok bool) {
+	digits, negative := strings.CutPrefix(decimal, "-")
+	for _, d := range []byte(digits) {
+		if d < '0' || d > '9' {
+			return 0, false
+		}
+		n = n*10 + uint32(d-'0')
+	}
+	if negative {
+		n = -n
+	}
+	return n & (1<<padBits - 1), digits != ""
+}
+
+// appendPairs appends what EAGLE's tree has of a prompt: each token with the
+// next.
+func appendPairs(dst, tokens []uint32) []uint32 {
+	for i := 1; i < len(tokens); i++ {
+		dst = append(dst, tokens[i-1], tokens[i])
+	}
+	return dst
 }

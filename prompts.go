@@ -26,6 +26,7 @@ import (
 	"slices"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/hashing"
 	"github.com/kvindex/kvindex/internal/prefixcache"
 	"github.com/kvindex/kvindex/tokenize"
 )
@@ -48,13 +49,13 @@ type textLocals struct {
 	used      int
 	asked     []index.Variant // by the index
 	missing   []index.Variant // of these, those that are not among forms
-	ties      promptFold
+	ties      hashing.PromptFold
 
 	// Of the encoding, if there was one: the number of the first of sc.tokens, and where
 	// other texts may go on.
 	base   int
 	places []tokenize.Mark
-	folds  []fold // at places
+	folds  []hashing.Fold // at places
 
 	// Memory.
 	scope []byte
@@ -121,7 +122,7 @@ func (p *prompt) encodeWhole(ctx context.Context, t tokenize.Tokenizer, special 
 // isSalted reports whether the salt is in units of the prompt, which are then not what the
 // text alone says.
 func (p *prompt) isSalted(v index.Variant) bool {
-	return MediaForm(v.Media) == MediaBare && p.scope.salt != ""
+	return MediaForm(v.Media) == MediaBare && p.scope.Salt != ""
 }
 
 // recentForms are the variants that the index has asked for last, of prompts of a model.
@@ -140,7 +141,7 @@ func (set *candidateSet) formsOf() []index.Variant {
 	return firstForms
 }
 
-var firstForms = []index.Variant{{Unit: tieUnit}}
+var firstForms = []index.Variant{{Unit: hashing.TieUnit}}
 
 // learnForms remembers what variants the index has asked for, and for some pods only,
 // what it has asked for before.
@@ -184,7 +185,7 @@ func (p *prompt) know(ctx context.Context, variants []index.Variant) error {
 		switch {
 		case f.whole:
 			p.length = f.text.Tokens
-			k.ties = promptFold{fold(f.text.Fold), f.text.Tail, f.text.Tokens}
+			k.ties = hashing.PromptFold{Units: hashing.Fold(f.text.Fold), Tail: f.text.Tail, Count: f.text.Tokens}
 		case from < 0:
 			from = f.text.Resume
 		case from != f.text.Resume:
@@ -259,8 +260,8 @@ func (p *prompt) scopeOf(v index.Variant) []byte {
 	b := append(append(p.known.scope[:0], id[:]...), seed[:]...)
 	b = append(b, flags(p.known.special, v.Pairs))
 	b = binary.AppendUvarint(b, uint64(v.Unit))
-	b = binary.AppendUvarint(b, uint64(len(p.scope.adapter)))
-	b = append(append(b, p.scope.adapter...), p.scope.salt...)
+	b = binary.AppendUvarint(b, uint64(len(p.scope.Adapter)))
+	b = append(append(b, p.scope.Adapter...), p.scope.Salt...)
 	p.known.scope = b
 	return b
 }
@@ -312,7 +313,7 @@ func (p *prompt) keep(forms []form, start prefixcache.State) {
 		if f := &forms[i]; !f.whole {
 			p.cache.Add(&f.text, f.text.Locals, p.marksOf(f.variant), prefixcache.Mark{
 				At: len(p.text), Resume: len(p.text), Tokens: p.length, Locals: len(f.text.Locals),
-				Tail: k.ties.tail, Fold: uint64(k.ties.units),
+				Tail: k.ties.Tail, Fold: uint64(k.ties.Units),
 			})
 		}
 	}
@@ -325,28 +326,28 @@ func (p *prompt) cutPlain(dst []index.Local, v index.Variant, from int) []index.
 		p.pairs = appendPairs(p.pairs[:0], tokens)
 		tokens, width = p.pairs, 2*width
 	}
-	return p.hashes.of(p.scope.adapter).locals(dst, tokens, width, nil)
+	return p.hashes.Of(p.scope.Adapter).Locals(dst, tokens, width, nil)
 }
 
 // foldPlaces works out the folds at places, and of the whole text.
 func (p *prompt) foldPlaces(start prefixcache.State) {
 	k := &p.known
-	from := start.Tokens / tieUnit
+	from := start.Tokens / hashing.TieUnit
 	if f := k.form(firstForms[0]); f != nil {
 		k.units = append(k.units[:0], f.text.Locals[from:]...)
 	} else {
-		k.units = p.cutPlain(k.units[:0], firstForms[0], from*tieUnit-k.base)
+		k.units = p.cutPlain(k.units[:0], firstForms[0], from*hashing.TieUnit-k.base)
 	}
-	at, sum := from, fold(start.Fold)
+	at, sum := from, hashing.Fold(start.Fold)
 	k.folds = k.folds[:0]
 	for _, m := range k.places {
-		to := m.Tokens / tieUnit
-		sum = sum.plus(at, k.units[at-from:to-from])
+		to := m.Tokens / hashing.TieUnit
+		sum = sum.Plus(at, k.units[at-from:to-from])
 		at = to
 		k.folds = append(k.folds, sum)
 	}
-	whole := p.length / tieUnit
-	k.ties = promptFold{sum.plus(at, k.units[at-from:whole-from]), p.tokens[whole*tieUnit-k.base:], p.length}
+	whole := p.length / hashing.TieUnit
+	k.ties = hashing.PromptFold{Units: sum.Plus(at, k.units[at-from:whole-from]), Tail: p.tokens[whole*hashing.TieUnit-k.base:], Count: p.length}
 }
 
 // marksOf returns what is to be kept of a form at places.
@@ -359,7 +360,7 @@ func (p *prompt) marksOf(v index.Variant) []prefixcache.Mark {
 			units--
 		}
 		units = max(units, 0) / v.Unit
-		tail := min(units*v.Unit, m.Tokens/tieUnit*tieUnit)
+		tail := min(units*v.Unit, m.Tokens/hashing.TieUnit*hashing.TieUnit)
 		k.marks = append(k.marks, prefixcache.Mark{
 			At: m.At, Resume: m.Resume, Tokens: m.Tokens, Locals: units,
 			Tail: p.tokens[tail-k.base : m.Tokens-k.base], Fold: uint64(k.folds[i]),
@@ -398,5 +399,5 @@ func (p *prompt) addMissing(ctx context.Context) error {
 // release keeps the memory of k, and nothing of its text.
 func (k *textLocals) release() {
 	k.tokenizer, k.used = nil, 0
-	k.asked, k.missing, k.ties = k.asked[:0], k.missing[:0], promptFold{}
+	k.asked, k.missing, k.ties = k.asked[:0], k.missing[:0], hashing.PromptFold{}
 }

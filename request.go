@@ -17,6 +17,7 @@ import (
 	"slices"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/hashing"
 	"github.com/kvindex/kvindex/internal/ranking"
 	"github.com/kvindex/kvindex/route"
 	"github.com/kvindex/kvindex/tokenize/chat"
@@ -112,8 +113,8 @@ type Answer struct {
 	sent *keptPrompt // for Routed; nil: none
 	turn uint64      // of sent, when it was this answer's
 
-	hasher *hasher // of ties, for RoutePods; nil: no ScoreRequest has filled this
-	prompt uint64  // its hash for ties; after an error that of the request
+	hasher *hashing.Hasher // of ties, for RoutePods; nil: no ScoreRequest has filled this
+	prompt uint64          // its hash for ties; after an error that of the request
 }
 
 // MarshalJSON writes Unknown and Degraded as their texts.
@@ -204,7 +205,7 @@ func (a *Answer) RoutePods(dst []route.Pod) []route.Pod {
 		p.Lower = max(min(s.MatchedBlocks*s.BlockTokens, a.PromptTokens)-s.PredictedTokens, 0)
 		p.Load, p.Speed, p.Tie = route.Load{}, 0, uint64(i)
 		if h != nil {
-			p.Tie = ranking.Tie(prompt, h.pod(s.Pod), s.Rank)
+			p.Tie = ranking.Tie(prompt, h.Pod(s.Pod), s.Rank)
 		}
 	}
 	return dst

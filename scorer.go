@@ -35,6 +35,7 @@ import (
 	"time"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/hashing"
 	"github.com/kvindex/kvindex/internal/ranking"
 	"github.com/kvindex/kvindex/internal/reuse"
 	"github.com/kvindex/kvindex/tokenize/chat"
@@ -65,7 +66,7 @@ func (x *Indexer) ScoreRequest(ctx context.Context, r *Request, dst *Answer) err
 		dst.prompt = sc.prompt.tieHash()
 		sc.keepFor(dst)
 	} else {
-		dst.prompt = x.hash.request(r)
+		dst.prompt = x.hash.Request(r.Body, r.Prompt, r.Tokens)
 	}
 	sc.tell(ctx, r, dst, err)
 	return err
@@ -89,7 +90,7 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 	}
 	unlisted := sc.x.list(ctx)
 	set, adapter, err := sc.x.candidates(r)
-	sc.set, sc.prompt.scope = set, scope{set.base, adapter, r.Salt}
+	sc.set, sc.prompt.scope = set, hashing.Scope{Model: set.base, Adapter: adapter, Salt: r.Salt}
 	if err != nil {
 		return cmp.Or(unlisted, err)
 	}
@@ -458,7 +459,7 @@ func (sc *scorer) answer(dst *Answer) {
 // is: an index may be older than what was heard.
 func (sc *scorer) unknown() error {
 	err := sc.set.unknown
-	if adapter := sc.prompt.scope.adapter; err == nil && adapter != "" {
+	if adapter := sc.prompt.scope.Adapter; err == nil && adapter != "" {
 		err = sc.x.unknownAdapter(sc.set.base, adapter)
 	}
 	if err != nil && slices.ContainsFunc(sc.best, func(b ranking.Best) bool { return b.Matched > 0 || b.Cached > 0 }) {

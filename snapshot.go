@@ -33,6 +33,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/hashing"
 	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/internal/sections"
 	"github.com/kvindex/kvindex/stats"
@@ -234,9 +235,9 @@ func (s *recentScopes) append(b []byte) []byte {
 	}
 	for i := range s.extras.of {
 		x := s.extras.at(i)
-		b = append(b, byte(x.kind))
-		b = binary.LittleEndian.AppendUint64(b, x.id)
-		b = binary.AppendUvarint(b, uint64(x.offset))
+		b = append(b, byte(x.Kind))
+		b = binary.LittleEndian.AppendUint64(b, x.ID)
+		b = binary.AppendUvarint(b, uint64(x.Offset))
 	}
 	return b
 }
@@ -251,7 +252,7 @@ func (s *recentScopes) read(f *sections.Fields) {
 		s.salted.add(r)
 	}
 	for range min(extras, ringSize) {
-		s.extras.add(extra{kind: extraKind(f.Byte()), id: f.Uint64(), offset: uint32(f.Uvarint())})
+		s.extras.add(hashing.Extra{Kind: hashing.ExtraKind(f.Byte()), ID: f.Uint64(), Offset: uint32(f.Uvarint())})
 	}
 }
 

@@ -1,4 +1,5 @@
-// Hashing: how tokens become keys, and where the order of equal pods comes from.
+// Package hashing turns tokens into keys, and prompts into what the order of equal pods comes
+// from.
 //
 // # Keys
 //
@@ -35,32 +36,30 @@
 //
 // A request that cannot be scored is hashed as it came, because its pods are cold all the
 // same.
-
-package kvindex
+package hashing
 
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"fmt"
 	"math/bits"
 	"slices"
 	"strconv"
-	"strings"
 	"unsafe"
 
 	"github.com/kvindex/kvindex/index"
 	"github.com/zeebo/xxh3"
 )
 
-// hasher turns tokens into the locals and roots of one index. Equal seeds give
+// Hasher turns tokens into the locals and roots of one index. Equal seeds give
 // equal values on every machine.
-type hasher struct {
+type Hasher struct {
 	rootSeed, tieSeed uint64
 	units             *unitKeys
 	start             wide // of each unit; it has the adapter
 }
 
-func newHasher(seed [16]byte) hasher {
+// New returns the Hasher of an index with this seed.
+func New(seed [16]byte) Hasher {
 	k := &unitKeys{seed: seed}
 	for n := range k.scope {
 		k.scope[n] = expand(seed, forScope, n)
@@ -70,30 +69,30 @@ func newHasher(seed [16]byte) hasher {
 		k.extras[n] = expand(seed, forExtras, n)
 	}
 	seeds := k.scope[scopeSeeds]
-	return hasher{seeds.lo, seeds.hi, k, k.scope[scopeStart]}
+	return Hasher{seeds.lo, seeds.hi, k, k.scope[scopeStart]}
 }
 
-// scope is what separates equal tokens.
-type scope struct {
-	model, adapter, salt string
+// Scope is what separates equal tokens.
+type Scope struct {
+	Model, Adapter, Salt string
 }
 
-// of returns the hasher for the units of an adapter. The adapter is in the
+// Of returns the hasher for the units of an adapter. The adapter is in the
 // root already. But vLLM's hash of a first block is the same for an adapter and
 // for a salt of that name, so the children of one can name the block of the
 // other as their parent: they must not inherit its root and then match.
-func (h hasher) of(adapter string) hasher {
+func (h Hasher) Of(adapter string) Hasher {
 	if adapter != "" {
 		h.start = h.start.plus(&h.units.scope[scopeAdapter], xxh3.HashStringSeed(adapter, h.rootSeed))
 	}
 	return h
 }
 
-// root returns the key that chains of a scope begin with. Each part is written
+// Root returns the key that chains of a scope begin with. Each part is written
 // with its length, so that no two scopes give the same bytes.
-func (h hasher) root(s scope, v index.Variant) index.Key {
+func (h Hasher) Root(s Scope, v index.Variant) index.Key {
 	b := make([]byte, 0, 128)
-	for _, part := range [...]string{s.model, s.adapter, s.salt} {
+	for _, part := range [...]string{s.Model, s.Adapter, s.Salt} {
 		b = binary.AppendUvarint(b, uint64(len(part)))
 		b = append(b, part...)
 	}
@@ -106,97 +105,33 @@ func (h hasher) root(s scope, v index.Variant) index.Key {
 	return index.Key(xxh3.HashSeed(b, h.rootSeed))
 }
 
-// extra is what goes into the local of a unit besides its tokens.
-type extra struct {
-	unit   int
-	kind   extraKind
-	id     uint64 // xxh3 of the identifier
-	offset uint32 // of mediaStart: where in the unit the item starts
+// Extra is what goes into the local of a unit besides its tokens.
+type Extra struct {
+	Unit   int
+	Kind   ExtraKind
+	ID     uint64 // xxh3 of the identifier
+	Offset uint32 // of mediaStart: where in the unit the item starts
 }
 
-type extraKind byte
+// ExtraKind is what an Extra is of.
+type ExtraKind byte
 
 const (
-	mediaStart extraKind = iota + 1 // a media item starts in the unit
-	mediaBare                       // an item overlaps the block that the unit begins
-	embeds                          // prompt embeddings
-	unreadable                      // an extra key of a form that is not known
+	MediaStart ExtraKind = iota + 1 // a media item starts in the unit
+	MediaBare                       // an item overlaps the block that the unit begins
+	Embeds                          // prompt embeddings
+	Unreadable                      // an extra key of a form that is not known
 )
 
-// mediaAt places an item that starts at a token. Both paths use it: an engine
+// MediaAt places an item that starts at a token. Both paths use it: an engine
 // tells the start within a block, a request within the prompt.
-func mediaAt(id string, token, unit int) extra {
-	return extra{token / unit, mediaStart, xxh3.HashString(id), uint32(token % unit)}
+func MediaAt(id string, token, unit int) Extra {
+	return Extra{token / unit, MediaStart, xxh3.HashString(id), uint32(token % unit)}
 }
 
-// bareMedia appends the items of a prompt, by the blocks that they overlap, as
-// vLLM went through them (v1/core/kv_cache_utils.py, _gen_mm_extra_hash_keys,
-// before 2026-03-20). The salt comes behind the media of the first block.
-func bareMedia(dst []extra, media []Media, salt string, v index.Variant, tokens int) []extra {
-	for from := 0; from+v.Block <= tokens; from += v.Block {
-		to, first := from+v.Block, from/v.Unit
-		for len(media) > 0 && media[0].Offset < to {
-			m := &media[0]
-			end := m.Offset + min(max(m.Length, 1), tokens-m.Offset)
-			if end > from {
-				dst = append(dst, extra{first, mediaBare, xxh3.HashString(m.Hash), 0})
-			}
-			if end > to {
-				break
-			}
-			media = media[1:]
-		}
-		if from == 0 && salt != "" {
-			dst = append(dst, extra{first, mediaBare, xxh3.HashString(salt), 0})
-		}
-	}
-	return dst
-}
-
-// pad writes the items of a prompt over their tokens, as SGLang does
-// (srt/managers/schedule_batch.py, MM_PAD_SHIFT_VALUE, 2026-08-22).
-func pad(tokens []uint32, media []Media) error {
-	for i := range media {
-		m := &media[i]
-		hash, ok := lowBits(m.Hash)
-		if !ok {
-			return fmt.Errorf("%w: media %d: hash %q is not an integer, as SGLang's are", ErrRequest, i, m.Hash)
-		}
-		of := tokens[m.Offset:]
-		for j := range min(m.Length, len(of)) {
-			of[j] = padShift + hash
-		}
-	}
-	return nil
-}
-
-const (
-	padShift = 1_000_000
-	padBits  = 30
-)
-
-// lowBits returns the last padBits bits of a decimal integer of any length.
-func lowBits(decimal string) (n uint32, ok bool) {
-	digits, negative := strings.CutPrefix(decimal, "-")
-	for _, d := range []byte(digits) {
-		if d < '0' || d > '9' {
-			return 0, false
-		}
-		n = n*10 + uint32(d-'0')
-	}
-	if negative {
-		n = -n
-	}
-	return n & (1<<padBits - 1), digits != ""
-}
-
-// appendPairs appends what EAGLE's tree has of a prompt: each token with the
-// next.
-func appendPairs(dst, tokens []uint32) []uint32 {
-	for i := 1; i < len(tokens); i++ {
-		dst = append(dst, tokens[i-1], tokens[i])
-	}
-	return dst
+// BareAt places an item, or a salt, that overlaps the block which a unit begins.
+func BareAt(id string, unit int) Extra {
+	return Extra{unit, MediaBare, xxh3.HashString(id), 0}
 }
 
 // Units. What is in a unit is written as pairs of words of 64 bits: two tokens a word,
@@ -333,10 +268,10 @@ func sumOf(keys []wide, tokens []uint32) (s wide) {
 	return s
 }
 
-// locals appends the locals of the whole units of tokens; a partial tail gives
+// Locals appends the locals of the whole units of tokens; a partial tail gives
 // none. extras are ordered by unit. EAGLE's pairs are hashed as the tokens that they
 // are, so a unit of them is of twice as many.
-func (h hasher) locals(dst []index.Local, tokens []uint32, unit int, extras []extra) []index.Local {
+func (h Hasher) Locals(dst []index.Local, tokens []uint32, unit int, extras []Extra) []index.Local {
 	from, n := len(dst), len(tokens)/unit
 	dst = slices.Grow(dst, n)[:from+n]
 	locals, keys := dst[from:], h.units.ofTokens(unit)
@@ -348,12 +283,12 @@ func (h hasher) locals(dst []index.Local, tokens []uint32, unit int, extras []ex
 			locals[i] = sumOf(keys, tokens[i*unit:(i+1)*unit]).local(h.units, start)
 		}
 	}
-	for len(extras) > 0 && extras[0].unit < n {
-		i, count := extras[0].unit, 0
+	for len(extras) > 0 && extras[0].Unit < n {
+		i, count := extras[0].Unit, 0
 		s := sumOf(keys, tokens[i*unit:(i+1)*unit])
-		for ; count < len(extras) && extras[count].unit == i; count++ {
+		for ; count < len(extras) && extras[count].Unit == i; count++ {
 			key, x := h.units.ofExtra(count), &extras[count]
-			s = s.pair(&key, x.id, uint64(x.kind)|uint64(x.offset)<<8)
+			s = s.pair(&key, x.ID, uint64(x.Kind)|uint64(x.Offset)<<8)
 		}
 		locals[i] = s.local(h.units, start.plus(&h.units.scope[scopeExtras], uint64(count)))
 		extras = extras[count:]
@@ -375,9 +310,9 @@ func locals16(locals []index.Local, tokens []uint32, k *unitKeys, start wide) {
 	}
 }
 
-// keys appends the prefix keys at the end of each unit. By the chain rule,
-// keys(root, a+b) = keys(root, a) ++ keys(last key of a, b).
-func keys(dst []index.Key, prev index.Key, locals []index.Local) []index.Key {
+// Keys appends the prefix keys at the end of each unit. By the chain rule,
+// Keys(root, a+b) = Keys(root, a) ++ Keys(last key of a, b).
+func Keys(dst []index.Key, prev index.Key, locals []index.Local) []index.Key {
 	from := len(dst)
 	dst = slices.Grow(dst, len(locals))[:from+len(locals)]
 	for i, l := range locals {
@@ -392,62 +327,65 @@ func keys(dst []index.Key, prev index.Key, locals []index.Local) []index.Key {
 // holds spread evenly, equal ones go to the same pod, and a pod that comes or goes
 // moves no prompt but its own.
 
-// tieUnit is the unit by which the tokens of a prompt go into its places, whatever the
+// TieUnit is the unit by which the tokens of a prompt go into its places, whatever the
 // units of its pods.
-const tieUnit = 16
+const TieUnit = 16
 
-// A fold is a hash of the beginning of a prompt, in whole units of tieUnit tokens. The
+// A Fold is a hash of the beginning of a prompt, in whole units of TieUnit tokens. The
 // zero value is that of none.
-type fold uint64
+type Fold uint64
 
-// plus goes on with further units, of which first is the number of the first one. They
+// Plus goes on with further units, of which first is the number of the first one. They
 // have the adapter, and no media.
-func (f fold) plus(first int, locals []index.Local) fold {
+func (f Fold) Plus(first int, locals []index.Local) Fold {
 	for i, l := range locals {
-		f += fold(l) * fold(2*(first+i)+1)
+		f += Fold(l) * Fold(2*(first+i)+1)
 	}
 	return f
 }
 
-// promptFold is what places depend on of the tokens of a prompt: a hash of all whole units, and the rest.
-type promptFold struct {
-	units fold     // of all whole units
-	tail  []uint32 // the tokens behind them
-	count int      // of all tokens
+// PromptFold is what places depend on of the tokens of a prompt: a hash of all whole units, and the rest.
+type PromptFold struct {
+	Units Fold     // of all whole units
+	Tail  []uint32 // the tokens behind them
+	Count int      // of all tokens
 }
 
-// foldedOf folds a prompt, whose units have these locals.
-func foldedOf(tokens []uint32, locals []index.Local) promptFold {
-	return promptFold{fold(0).plus(0, locals), tokens[tieUnit*len(locals):], len(tokens)}
+// FoldOf folds a prompt, whose units have these locals.
+func FoldOf(tokens []uint32, locals []index.Local) PromptFold {
+	return PromptFold{Fold(0).Plus(0, locals), tokens[TieUnit*len(locals):], len(tokens)}
 }
 
-// prompt returns the hash of a prompt by which ties are broken: of its tokens and of
-// what else separates it from others, but not of the model. It writes what it hashes
-// to b, which it returns.
-func (h hasher) prompt(b []byte, s scope, t promptFold, media []Media) (uint64, []byte) {
-	b = binary.LittleEndian.AppendUint64(b, uint64(t.count)) // so that no two prompts give the same bytes
-	b = binary.LittleEndian.AppendUint64(b, uint64(t.units))
-	for _, token := range t.tail {
+// AppendPrompt appends what a prompt is hashed by for ties: its tokens and what else separates
+// it from others, but not its model. The hashes of its media come behind it.
+func AppendPrompt(b []byte, s Scope, t PromptFold) []byte {
+	b = binary.LittleEndian.AppendUint64(b, uint64(t.Count)) // so that no two prompts give the same bytes
+	b = binary.LittleEndian.AppendUint64(b, uint64(t.Units))
+	for _, token := range t.Tail {
 		b = binary.LittleEndian.AppendUint32(b, token)
 	}
-	b = binary.LittleEndian.AppendUint64(b, xxh3.HashString(s.adapter))
-	b = binary.LittleEndian.AppendUint64(b, xxh3.HashString(s.salt))
-	for i := range media {
-		b = binary.LittleEndian.AppendUint64(b, xxh3.HashString(media[i].Hash))
-	}
-	return xxh3.HashSeed(b, h.tieSeed), b
+	b = binary.LittleEndian.AppendUint64(b, xxh3.HashString(s.Adapter))
+	return binary.LittleEndian.AppendUint64(b, xxh3.HashString(s.Salt))
 }
 
-// request returns what stands for the hash of a prompt that could not be scored: a hash of
+// AppendName appends the hash of a name, as that of a medium.
+func AppendName(b []byte, name string) []byte {
+	return binary.LittleEndian.AppendUint64(b, xxh3.HashString(name))
+}
+
+// Tie returns the hash by which ties of a prompt are broken.
+func (h Hasher) Tie(prompt []byte) uint64 { return xxh3.HashSeed(prompt, h.tieSeed) }
+
+// Request returns what stands for the hash of a prompt that could not be scored: a hash of
 // the request as it came.
-func (h hasher) request(r *Request) uint64 {
-	sum := xxh3.HashSeed(r.Body, h.tieSeed) ^ xxh3.HashStringSeed(r.Prompt, h.tieSeed+1)
-	for _, token := range r.Tokens {
+func (h Hasher) Request(body []byte, prompt string, tokens []uint32) uint64 {
+	sum := xxh3.HashSeed(body, h.tieSeed) ^ xxh3.HashStringSeed(prompt, h.tieSeed+1)
+	for _, token := range tokens {
 		sum = (sum ^ uint64(token)) * 0x9e3779b97f4a7c15
 		sum ^= sum >> 32
 	}
 	return sum
 }
 
-// pod returns the hash of a pod's name for ranking.
-func (h *hasher) pod(name string) uint64 { return xxh3.HashStringSeed(name, h.rootSeed) }
+// Pod returns the hash of a pod's name for ranking.
+func (h *Hasher) Pod(name string) uint64 { return xxh3.HashStringSeed(name, h.rootSeed) }
