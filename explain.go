@@ -1073,12 +1073,7 @@ func (e *Explanation) memory() string {
 
 // excluded returns what the chat uses and what is excluded for the pod.
 func (w *explainer) excluded() string {
-	for pod, f := range w.rendering.Excluded() {
-		if pod == w.e.Score.Pod {
-			return f
-		}
-	}
-	return ""
+	return w.rendering.ExcludedFor(w.e.Score.Pod)
 }
 
 // lower is a sentence's beginning in its middle.

@@ -18,6 +18,7 @@ import (
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/fakeengine/enginehash"
 	"github.com/kvindex/kvindex/internal/inmemory"
+	"github.com/kvindex/kvindex/stats"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
@@ -54,7 +55,7 @@ func explain(t testing.TB, ix *kvindex.Indexer, r kvindex.Request, pod string) *
 	if i := slices.IndexFunc(a.Pods, func(s kvindex.PodScore) bool { return s.Pod == pod }); i >= 0 && e.Score != a.Pods[i] {
 		t.Fatalf("score %+v, want %+v", e.Score, a.Pods[i])
 	}
-	if e.Score.Pod != pod || e.Cause == "" || e.Why == "" || strings.Contains(e.String(), "%!") {
+	if e.Score.Pod != pod || !slices.Contains(kvindex.CauseNames[1:], e.Cause) || e.Why == "" || strings.Contains(e.String(), "%!") {
 		t.Fatalf("%s", e)
 	}
 	return e
@@ -774,7 +775,7 @@ func TestExplainErrors(t *testing.T) {
 func TestExplainIsNotCounted(t *testing.T) {
 	told := 0
 	ix := open(t, kvindex.WithHooks(kvindex.Hooks{Scored: func(context.Context, kvindex.Scored) { told++ }}))
-	if _, err := ix.Explain(ctx, &kvindex.Request{Model: "m", Tokens: []uint32{1}}, "a"); err != nil || told != 0 || len(ix.Stats().Scores.Outcomes) != 0 {
+	if _, err := ix.Explain(ctx, &kvindex.Request{Model: "m", Tokens: []uint32{1}}, "a"); err != nil || told != 0 || !reflect.DeepEqual(ix.Stats().Scores, stats.Scores{Outcomes: map[string]uint64{}}) {
 		t.Errorf("told %d times, %v", told, err)
 	}
 }
@@ -960,7 +961,7 @@ func TestExplainWhileBusy(t *testing.T) {
 		}
 		for _, pod := range []string{"a", "b"} {
 			e, err := ix.Explain(ctx, &kvindex.Request{Model: "m", Tokens: p.Tokens}, pod)
-			if err != nil || e.Err != nil || e.Cause == "" {
+			if err != nil || e.Err != nil || !slices.Contains(kvindex.CauseNames[1:], e.Cause) {
 				t.Fatalf("%v, %v", e, err)
 			}
 			if s := e.Score; e.Cause == "evicted" && e.Token != s.CachedTokens {

@@ -17,6 +17,7 @@ var (
 	OutcomeNames = outcomeNames
 	CauseNames   = causeNames
 	LossNames    = lossNames
+	ReplayNames  = []string{replayIdle, replayWaiting, replayNone}
 )
 
 // Bounds and defaults.
@@ -34,6 +35,9 @@ const (
 	DefaultPromptCache     = defaultPromptCache
 	DefaultPredictionBytes = defaultPredictionBytes
 )
+
+// MediaForms is how many there are.
+const MediaForms = mediaForms
 
 // ScoreCounts count scores.
 type ScoreCounts = scoreCounts

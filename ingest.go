@@ -132,6 +132,7 @@ type ingest struct {
 	convert converter
 
 	stats    stats.Counters
+	reason   string // why the payload could not be read; "" if it could
 	losses   []Loss
 	from, to State // of the pod
 	delayed  bool  // others do not see what was applied
@@ -149,7 +150,7 @@ func (x *Indexer) newIngest(pod, model string) *ingest {
 	in.decoded.Events = nil // of another call
 	in.batch = &in.decoded
 	in.convert.changes = in.convert.changes[:0]
-	in.stats = stats.Counters{}
+	in.stats, in.reason = stats.Counters{}, ""
 	in.losses = in.losses[:0]
 	in.from, in.to, in.delayed = 0, 0, false
 	return in
@@ -204,10 +205,7 @@ func (in *ingest) count(st *stream, s stats.Traffic) {
 // malformed counts why a payload could not be read; what it returns is still to be
 // counted.
 func (in *ingest) malformed(bad error) stats.Traffic {
-	x := in.x
-	x.statsMu.Lock()
-	x.malformedBy[fault.Reason(bad)]++
-	x.statsMu.Unlock()
+	in.reason = fault.Reason(bad)
 	return stats.Traffic{Messages: 1, Malformed: 1}
 }
 
@@ -217,6 +215,9 @@ func (in *ingest) end() {
 	x := in.x
 	x.statsMu.Lock()
 	addCounters(&x.stats, &in.stats)
+	if in.reason != "" {
+		x.malformedBy[in.reason]++
+	}
 	x.statsMu.Unlock()
 	if x.hooks.Lost != nil {
 		for _, l := range in.losses {

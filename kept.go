@@ -8,7 +8,7 @@
 //
 // Which stream fed a rank last does not show by the cursors, because each stream
 // has one. So it is noted, in a cursor of its own, before the first message of
-// another stream is applied. A loss that was kept (KeepOnLoss) is noted in the same
+// another stream is applied. A loss that was kept (WithKeepOnLoss) is noted in the same
 // way, before the message behind it is applied.
 //
 // An index that several processes share (directory.go) describes to each what that one feeds.

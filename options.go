@@ -3,6 +3,7 @@ package kvindex
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -84,6 +85,9 @@ const applyTimeout = 5 * time.Second
 // A Subscriber does not bring it again: it tells OnError, and the next message shows the gap,
 // which a replay fills or which counts as a loss. Messages of other pods wait only where they share a
 // goroutine with it, as the workers of an events.Pool.
+//
+// An index of this module can do more than package index says: it explains, takes snapshots,
+// and is shared. A wrapper around one can not.
 func WithIndex(ix index.Index) Option {
 	return func(c *config) {
 		if ix == nil {
@@ -123,16 +127,17 @@ func WithMemory(bytes int64) Option {
 const defaultPromptCache = 64 << 20 // bytes
 
 // WithPromptCache sets how many bytes of heap the prompt cache may take, at least
-// 1 MiB. 0 is no cache. The default is 64 MiB, if there is a
-// tokenizer (WithModel, WithModels).
+// 1 MiB. 0 is no cache. The default is 64 MiB, if there is a tokenizer (WithModel,
+// WithModels).
 //
 // The cache remembers of texts what a score needs of them, so that a text that was there
 // before is not encoded again, and of one that begins as another was only the rest. It
 // keeps neither texts nor token ids. Each answer is what it is without the cache.
 // Request.Prompt and Request.Body share what is remembered. Prompts with media do not use
-// it, nor do tokenizers that are no tokenize.Identified; those without
-// the EncodeMarks of a tokenize.BPE use it for whole texts only. Stats.Prompts says how it
-// does.
+// it. A tokenizer does if it is a tokenize.Identified, as a tokenize.BPE, or has the method
+// Hold(ctx, text) (tokenize.Identified, error), as those of a tokenize.Pool; a wrapper around
+// one of a Pool needs it too. One without the EncodeMarks of a tokenize.BPE uses the cache for
+// whole texts only. Stats.Prompts says how it does.
 func WithPromptCache(bytes int64) Option {
 	return func(c *config) {
 		if bytes != 0 && bytes < prefixcache.MinBytes {
@@ -577,6 +582,15 @@ type Loss struct {
 	Replayed bool  // at a gap: the engine was asked, and did not have the messages
 	Err      error // why message Seq could not be read, with any Cause; or, at contested and full, what was seen
 	Kept     bool  // the blocks were kept (WithKeepOnLoss, contested); else they were forgotten
+}
+
+// MarshalJSON writes Err as its text.
+func (l Loss) MarshalJSON() ([]byte, error) {
+	type fields Loss
+	return json.Marshal(struct {
+		fields
+		Err string `json:",omitempty"`
+	}{fields(l), textOf(l.Err)})
 }
 
 // LogValue is a group of what a log needs of a loss.

@@ -222,3 +222,10 @@ func TestSGLangCounts(t *testing.T) {
 		}
 	}
 }
+
+// TestMediaForms: package index keeps index.Variant.Media below 3, in snapshots too.
+func TestMediaForms(t *testing.T) {
+	if kvindex.MediaForms != 3 || kvindex.MediaPad != 2 {
+		t.Errorf("%d forms, the last is %d: raise mediaForms of index/restore.go too", kvindex.MediaForms, kvindex.MediaPad)
+	}
+}

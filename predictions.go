@@ -111,9 +111,8 @@ type PredictionConfig struct {
 	// TicketAge is how long a Ticket is good, at least TTL; 0: 10 minutes.
 	TicketAge time.Duration
 	// Bytes bounds the memory of all predictions and tickets, at least 256 KiB; 0: 64 MiB. A
-	// prompt takes 8 bytes for
-	// each 16 of its tokens, and a ticket some 150. The oldest go first. What is kept of a rank
-	// that something was sent to, some 1.3 kB, is not in it.
+	// prompt takes 8 bytes for each 16 of its tokens, and a ticket some 150. The oldest go
+	// first. What is kept of a rank that something was sent to, some 1.3 kB, is not in it.
 	Bytes int64
 	// Now is the clock; nil: time.Now. A simulator has its own. It is called by many
 	// goroutines at a time, and must not go back.

@@ -26,7 +26,8 @@ import (
 // connection.
 type State uint8
 
-// The states. Each rank and each stream of a pod has one, and the pod has the first of
+// The states. Their texts are unknown, silent, uncertain, replaying, partial, live and
+// approximate. Each rank and each stream of a pod has one, and the pod has the first of
 // them in this order. So a pod with one silent stream is StateSilent, whatever its other
 // streams bring. PodInfo.Ranks and an answer with Request.Ranks have the states of
 // the ranks.
@@ -36,7 +37,7 @@ const (
 	// StateSilent: a transport follows a stream of the pod that has brought no message.
 	StateSilent
 	// StateUncertain: the connection was lost, and no newer message has come since; or
-	// there was a loss, and KeepOnLoss kept the blocks; or two streams contest a rank; or
+	// there was a loss, and WithKeepOnLoss kept the blocks; or two streams contest a rank; or
 	// the blocks come from a backend (WithIndex) or a snapshot (Restore), and its streams
 	// have not continued; or another process feeds the pod, and nobody has said so for a
 	// while; or the backend did not take the last message, or not show it to others yet.
@@ -212,9 +213,9 @@ func (pm *podModel) count(s *stats.Stats) {
 			s.Connected++
 		}
 		switch st.replay() {
-		case "waiting":
+		case replayWaiting:
 			s.Waiting++
-		case "none":
+		case replayNone:
 			s.NoReplay++
 		}
 	}
@@ -335,13 +336,20 @@ func (st *stream) info() stats.Stream {
 	return s
 }
 
+// The words of stats.Stream.Replay.
+const (
+	replayIdle    = "idle"
+	replayWaiting = "waiting"
+	replayNone    = "none"
+)
+
 // replay is what is known of the stream's replay socket.
 func (st *stream) replay() string {
 	switch {
 	case st.waits():
-		return "waiting"
+		return replayWaiting
 	case st.noReplay:
-		return "none"
+		return replayNone
 	}
-	return "idle"
+	return replayIdle
 }

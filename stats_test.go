@@ -73,7 +73,7 @@ func TestWordsAreDocumented(t *testing.T) {
 		"options.go":  {{"	// At contested,", kvindex.LossNames[1:]}},
 		"stats/stats.go": {{"	Reason string", []string{
 			fault.Unknown, fault.Truncated, fault.Encoding, fault.Type, fault.Missing, fault.Contradiction, fault.Limit, fault.Frames,
-		}}},
+		}}, {"	Replay        string\n", kvindex.ReplayNames}},
 	} {
 		source, err := os.ReadFile(file)
 		if err != nil {
@@ -206,12 +206,13 @@ func TestErrorsAreTextInJSON(t *testing.T) {
 	for want, told := range map[string]any{
 		`"Unknown":"the cause"`:                   kvindex.Answer{Unknown: err},
 		`"Err":"the cause","Unknown":"the cause"`: kvindex.Scored{Err: err, Unknown: err},
+		`"Err":"the cause"`:                       kvindex.Loss{Err: err},
 	} {
 		if text, err := json.Marshal(told); err != nil || !strings.Contains(string(text), want) {
 			t.Errorf("%T: %s, %v, want %s", told, text, err, want)
 		}
 	}
-	for _, told := range []any{kvindex.Answer{}, kvindex.Scored{}} {
+	for _, told := range []any{kvindex.Answer{}, kvindex.Scored{}, kvindex.Loss{}} {
 		if text, err := json.Marshal(told); err != nil || strings.Contains(string(text), "Unknown") || strings.Contains(string(text), "Err") {
 			t.Errorf("%T: %s, %v", told, text, err)
 		}

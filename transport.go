@@ -92,32 +92,32 @@ func (x sink) StreamNote(podID, model, stream string, n events.Note) error {
 	case events.NoteRewound:
 		return x.beginAgain(podID, model, stream, "")
 	}
-	x.note(podID, model, stream, n)
-	return nil
+	return x.note(podID, model, stream, n)
 }
 
 // note takes note of something that forgets nothing.
-func (x *Indexer) note(podID, model, stream string, n events.Note) {
-	if x.check(podID, model) != nil {
-		return
+func (x *Indexer) note(podID, model, stream string, n events.Note) error {
+	if err := x.check(podID, model); err != nil {
+		return err
 	}
 	in := x.newIngest(podID, model)
 	defer in.end()
 	st := in.noted(streamName(stream), n)
 	if st == nil {
-		return
+		return nil
 	}
 	defer in.leave()
 	if st.note(n, in.now); n == events.NoteClosed {
 		in.close(st)
 	}
 	if x.leaveEmpty(in.locked, model) {
-		return
+		return nil
 	}
 	in.pm.countSilent()
 	if in.settle(); in.from == StateUnknown && in.to == StateSilent {
 		in.from = in.to // so it begins: nothing has changed
 	}
+	return nil
 }
 
 // noted finds the stream of a note and locks its pod, or returns nil.

@@ -60,7 +60,7 @@ import (
 )
 
 // ErrMalformed is wrapped by every error about a payload that cannot be read. Nothing
-// of such a payload may be applied. stats.Malformed.Reason has the reason.
+// of such a payload may be applied. An Indexer counts the reasons: stats.Malformed.Reason.
 var ErrMalformed = errors.New("events: malformed payload")
 
 func malformed(err error) error { return fmt.Errorf("%w: %w", ErrMalformed, err) }

@@ -98,8 +98,9 @@ type FleetConfig struct {
 	// that fail again in the same way it gets some: at intervals that double up to one
 	// minute. So "connecting" after "backoff" comes when that attempt has another end, or
 	// when its failure is reported again. OnChange is called without a lock, by a goroutine
-	// of Run, and may call methods of the Fleet. If it is so slow that 4,096 changes wait, and 8 more for each pod of MaxPods and for each stream, newer
-	// changes are lost. OnError is told how many: ask Pods then.
+	// of Run, and may call methods of the Fleet. If it is so slow that 4,096 changes wait, and
+	// 8 more for each pod of MaxPods and for each stream, newer changes are lost. OnError is
+	// told how many: ask Pods then.
 	OnChange func(FleetChange)
 	// OnError gets what does not end Run: refused pods, faults of sources, of connections
 	// and of the sink. Each error is a *TransportError. Several goroutines call it at once. A

@@ -55,7 +55,7 @@ type Pod struct {
 	// Topic is what the topics of the pod's messages begin with. "" takes all.
 	Topic string `json:"topic,omitempty"`
 	// Engine is the way in which the events of the pod come: "zmq", or "", if the Fleet
-	// connects to each rank, and EngineNone.
+	// connects to each rank, and EngineNone. A Fleet shows "zmq" as "".
 	Engine string `json:"engine,omitempty"`
 	// UID tells pods apart that have the same ID one after the other, such as the uid of a
 	// Kubernetes pod. Another UID is another pod: what the one before held is forgotten.

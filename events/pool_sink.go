@@ -16,8 +16,8 @@ package events
 // Sink returns a Sink whose calls wait for their turn, behind all that was offered for the
 // pod before, and return what the sink of p returns. So a Fleet, and a transport that asks
 // engines for replays, can use p beside a host that calls Offer. Do not call it from a hook
-// of p, or from the sink of p: it would wait for itself. After Close its calls do nothing,
-// and return ErrPoolClosed or the zero Position.
+// of p, or from the sink of p: it would wait for itself. After Close its calls do nothing
+// but StreamView, and return ErrPoolClosed or the zero Position.
 //
 // IngestMessage takes any message, also one with Hold. OnError does not get its error.
 // StreamView does not wait for a turn.

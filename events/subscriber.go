@@ -120,7 +120,8 @@ type SubscriberConfig struct {
 	MaxBuffered int64 // bytes of messages of more than 64 KiB that are being received; 0: 256 MiB
 	MaxConns    int   // connections, with Bind; 0: 256
 	// MaxTopics bounds the topics of one connection, with Bind. It does not bound those of
-	// many connections: that is for the sink to do, as an Indexer does by MaxPods. 0: 64.
+	// many connections: that is for the sink to do, as an Indexer does, which takes
+	// 65,536 pods. 0: 64.
 	MaxTopics int
 
 	// BackoffMin and BackoffMax bound the time between attempts to connect. This time

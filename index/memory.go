@@ -51,8 +51,8 @@ type MemoryConfig struct {
 	// time. It forgets a block for all holders, and only if it keeps nothing behind it.
 	// So what is left of a chain is a prefix of what was there. (One exception: of a hash
 	// that names two prefixes, both are forgotten.) The half of Bytes that was used
-	// latest stays. At least MinMemory; 0: 4 GiB, or
-	// 512 MiB on machines with addresses of 32 bits.
+	// latest stays. At least MinMemory; 0: 4 GiB, or 512 MiB on machines with addresses of
+	// 32 bits.
 	Bytes int64
 }
 

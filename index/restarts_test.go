@@ -128,6 +128,11 @@ func (r *restarts) Describe(dst []index.SourceInfo) []index.SourceInfo {
 	return r.now().Describe(dst)
 }
 
+func (r *restarts) DescribeSource(src index.Source) (index.SourceInfo, bool) {
+	defer r.mu.RUnlock()
+	return r.now().DescribeSource(src)
+}
+
 func (r *restarts) Usage() index.Usage {
 	defer r.mu.RUnlock()
 	return r.now().Usage()

@@ -27,7 +27,7 @@ type Stats struct {
 	Predictions Predictions // of Routed
 	Tickets     Tickets
 	// Observed has a row for each model, and each state of the ranks that requests were sent
-	// to, by model and state. With more than 1,024 rows the other models are one, "".
+	// to, by model and state in alphabetical order. With more than 1,024 rows the other models are one, "".
 	Observed []Observations
 
 	Prompts Prompts // of the prompt cache; 0 without one. A prompt counts once for each unit that pods have blocks of

@@ -30,7 +30,7 @@ var podKeys, podFields = func() (keys []string, fields map[string]int) {
 }()
 
 // engines are those of events.Pod.Engine.
-var engines = []string{"", "zmq", events.EngineNone}
+var engines = []string{"zmq", events.EngineNone}
 
 // decode reads the content of a file: all of its pods, or an error that says what is
 // wrong, where, and with which pod. Whether a pod is one that can be connected to is for

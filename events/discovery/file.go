@@ -60,9 +60,8 @@ type FileConfig struct {
 //	]
 //
 // It has at most 16 MiB and 65,536 pods. An unknown key is an error, and so is a key that
-// comes twice. A pod that the Fleet
-// refuses does not keep the others from being taken, and is offered again at each
-// reading, for there may be room later.
+// comes twice. A pod that the Fleet refuses does not keep the others from being taken, and is
+// offered again at each reading, for there may be room later.
 //
 // The file is read again at each interval, through all symbolic links. It may be replaced
 // by a rename or by a swap of a link, as with a ConfigMap of Kubernetes: another file with

@@ -113,10 +113,14 @@ type Config struct {
 // New. It does not happen if all processes have the same Config.Seed.
 var ErrSeed = errors.New("redisindex: the index has another seed than before")
 
+// ErrDelayed is wrapped by errors of Apply about changes that were applied, and that Redis
+// did not have in time. They are written when it can: do not apply them again.
+var ErrDelayed = sharedindex.ErrDelayed
+
 // Index is an index in Redis. It is safe for concurrent use. Beside what index.Index says:
 //
 //   - Apply waits until Redis has what was applied, unless another process writes the source.
-//     If Redis does not have it in time, that is an error, and all was applied.
+//     If Redis does not have it in time, that is an error that wraps ErrDelayed, and all was applied.
 //   - There is no Cursor for a source that this process does not feed: what another process has
 //     seen says nothing of what this one knows.
 //   - Remove and RemoveSource remove what this process feeds, and what was fed by a process whose
@@ -126,6 +130,9 @@ var ErrSeed = errors.New("redisindex: the index has another seed than before")
 //   - Close ends the leases, so that another writer can take over at once. What is not written yet
 //     stays unwritten. Close waits for what Redis is asked at that moment, for Config.Lease or 3
 //     seconds at most, and then for Config.Timeout. A second Close does nothing.
+//
+// Give it to kvindex.WithIndex as New has returned it: other processes do not see what a
+// wrapper of it is fed.
 type Index interface {
 	index.Index
 	index.Describer

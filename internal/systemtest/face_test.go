@@ -15,12 +15,12 @@ import (
 // face is how many exported names and fields each package may have: what a user has to read.
 // Raise a number only for a name that users call.
 var face = map[string][2]int{
-	".": {105, 122}, "stats": {12, 89},
+	".": {106, 122}, "stats": {12, 89},
 	"events": {73, 156}, "events/discovery": {4, 9}, "events/k8s": {5, 16},
-	"index": {69, 93}, "index/indextest": {3, 3}, "index/redisindex": {5, 14},
+	"index": {69, 93}, "index/indextest": {3, 3}, "index/redisindex": {6, 14},
 	"kvindextest": {18, 12},
 	"route":       {31, 23}, "route/field": {13, 19},
-	"tokenize": {27, 18}, "tokenize/chat": {20, 17}, "tokenize/chat/chatcheck": {7, 17},
+	"tokenize": {27, 18}, "tokenize/chat": {21, 17}, "tokenize/chat/chatcheck": {7, 17},
 }
 
 // TestFace counts functions, methods, types, variables, constants and fields that are

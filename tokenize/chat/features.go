@@ -251,20 +251,19 @@ func (x *Rendering) exclude(r *Request) error {
 }
 
 // Excluded returns each pod for which this chat is not scorable because of
-// Model.Exclude, and with it the features that are excluded there and that the chat has,
-// with commas between. What was excluded when the chat was rendered counts.
-func (x *Rendering) Excluded() iter.Seq2[string, string] {
-	return func(yield func(pod, features string) bool) {
-		var last featureSet
-		var text string
+// Model.Exclude. What was excluded when the chat was rendered counts.
+func (x *Rendering) Excluded() iter.Seq[string] {
+	return func(yield func(pod string) bool) {
 		for pod, f := range x.excluded {
-			f &= x.features
-			if f != last { // often all pods have the same
-				last, text = f, f.String()
-			}
-			if f != 0 && !yield(pod, text) {
+			if f&x.features != 0 && !yield(pod) {
 				return
 			}
 		}
 	}
+}
+
+// ExcludedFor returns the features that are excluded for a pod and that the chat has, with
+// commas between; "" if there are none.
+func (x *Rendering) ExcludedFor(pod string) string {
+	return (x.excluded[pod] & x.features).String()
 }

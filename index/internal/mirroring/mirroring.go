@@ -4,8 +4,8 @@ package mirroring
 
 import "github.com/kvindex/kvindex/index/internal/forest"
 
-// Mirror is told what the sources of an index in memory hold, as that changes: each call of a method of
-// the index returns after the Mirror was told what it changed. Calls come one at a time, in
+// Mirror is told what the sources of an index in memory hold, as that changes: each call of a
+// method of the index returns after the Mirror was told what it changed. Calls come one at a time, in
 // the order of the changes, while the index's locks are held: a Mirror must be quick, and
 // must not call the index.
 //

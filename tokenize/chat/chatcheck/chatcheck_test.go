@@ -388,8 +388,8 @@ func used(m *chat.Model, r *chat.Request) []string {
 	if err != nil {
 		return nil
 	}
-	for _, features := range x.Excluded() {
-		return slices.Sorted(strings.SplitSeq(features, ","))
+	for pod := range x.Excluded() {
+		return slices.Sorted(strings.SplitSeq(x.ExcludedFor(pod), ","))
 	}
 	return nil
 }
