@@ -171,8 +171,8 @@ const (
 )
 
 var (
-	// ErrClosed is returned after Close by every method that returns an error. Pods and
-	// Stats are empty then.
+	// ErrClosed is returned after Close by every method that returns an error. Pods is empty
+	// then, and Stats has what was counted.
 	ErrClosed = errors.New("kvindex: closed")
 	// ErrMalformed is wrapped by errors about payloads that cannot be read.
 	ErrMalformed = events.ErrMalformed

@@ -31,6 +31,7 @@ type config struct {
 	profile  func(pod, model string) Profile
 	keep     bool // on a loss
 	hooks    Hooks
+	hooked   bool  // WithHooks was given
 	prompts  int64 // bytes of the prompt cache; 0: there is none
 	errs     []error
 
@@ -534,12 +535,18 @@ func WithKeepOnLoss() Option {
 
 // WithHooks sets functions that the Indexer calls when something happens.
 func WithHooks(h Hooks) Option {
-	return func(c *config) { c.hooks = h }
+	return func(c *config) {
+		if c.hooked {
+			c.errs = append(c.errs, errors.New("WithHooks is given twice"))
+		}
+		c.hooks, c.hooked = h, true
+	}
 }
 
 // Hooks are functions that the Indexer calls. Each is optional. They are called
 // synchronously, outside of all locks, by the goroutine that brings the event or asks
-// for the score. They must be safe for concurrent use, and should be quick.
+// for the score. They may call the Indexer. They must be safe for concurrent use, and should
+// be quick.
 type Hooks struct {
 	// Lost is called when messages of a pod were lost. It is also called once when two
 	// streams begin to contest a rank.

@@ -49,6 +49,7 @@ func TestOptions(t *testing.T) {
 		{"WithIndex is given twice", []kvindex.Option{kvindex.WithIndex(m), kvindex.WithIndex(m)}},
 		{"option 2 of 3 is nil", []kvindex.Option{kvindex.WithMemory(1 << 30), nil, kvindex.WithMemory(1 << 30)}},
 		{"WithKeySeed is given twice", []kvindex.Option{kvindex.WithKeySeed(testSeed), kvindex.WithKeySeed(testSeed)}},
+		{"WithHooks is given twice", []kvindex.Option{kvindex.WithHooks(kvindex.Hooks{}), kvindex.WithHooks(kvindex.Hooks{})}},
 	} {
 		if _, err := kvindex.New(c.opts...); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("got %v, want %q", err, c.want)

@@ -103,7 +103,7 @@ type Scored struct {
 	// has the adapter's name as its model, or an alias. After an error they may be those of
 	// the request.
 	Model, Adapter string
-	Outcome        string // a word of the table above
+	Outcome        string // one of the words that Scored lists
 	Err            error  // what ScoreRequest returns
 	Unknown        error  // Answer.Unknown
 	Degraded       error  // Answer.Degraded

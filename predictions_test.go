@@ -274,6 +274,8 @@ func TestRoutedErrors(t *testing.T) {
 		{"nobody was asked about", named(), nil, "a", 0, kvindex.ErrNotAsked},
 		{"a negative rank", ok, nil, "a", -1, kvindex.ErrNotAsked},
 		{"a huge rank", ok, nil, "a", math.MaxInt, kvindex.ErrNotAsked},
+		{"a rank that no event can name", ok, nil, "a", 1 << 16, kvindex.ErrNotAsked},
+		{"the last rank", ok, nil, "a", 1<<16 - 1, nil},
 		{"no score", ok, func(a *kvindex.Answer) { *a = kvindex.Answer{} }, "a", 0, kvindex.ErrNotAsked},
 		{"another Indexer's score", ok, func(a *kvindex.Answer) { _ = foreign.ScoreRequest(ctx, &ok, a) }, "a", 0, kvindex.ErrNotAsked},
 		{"never heard", named("a", "never"), nil, "never", 0, nil},

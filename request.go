@@ -161,7 +161,7 @@ type PodScore struct {
 	// come and are kept (State); but if a model of one full-attention group runs with draft layers and
 	// Profile.Draft does not say so, CachedTokens is a block too high.
 	UpperBound bool
-	// NotScorable says that this chat uses a feature that [chat.Model.Exclude] excludes
+	// NotScorable says that this chat uses a feature that chat.Model.Exclude excludes
 	// for this pod. Its figures are 0, and it comes after all other pods.
 	NotScorable bool
 

@@ -77,7 +77,7 @@ func (x *Indexer) routed(a *Answer, pod string, rank int) (Ticket, error) {
 	switch {
 	case !ok:
 		return Ticket{}, fmt.Errorf("%w: %.100q is none of %d", ErrNotAsked, pod, len(k.set.names))
-	case rank < 0 || rank >= math.MaxInt32:
+	case rank < 0 || rank > math.MaxUint16: // no event names such a rank
 		return Ticket{}, fmt.Errorf("%w: pod %.100q: there is no rank %d", ErrNotAsked, pod, rank)
 	case slices.Contains(k.excluded, int32(at)):
 		return Ticket{}, fmt.Errorf("kvindex: pod %.100q: %w", pod, chat.ErrNotScorable)

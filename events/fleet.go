@@ -280,7 +280,7 @@ func NewFleet(sink Sink, cfg FleetConfig) (*Fleet, error) {
 		bad("no sink")
 	}
 	if cfg.MaxPods < 0 || cfg.MaxDials < 0 {
-		bad("a limit below 0")
+		bad("a limit below 0: MaxPods is %d, MaxDials %d", cfg.MaxPods, cfg.MaxDials)
 	}
 	cfg = cfg.withDefaults()
 	c := &cfg.Subscriber

@@ -143,7 +143,7 @@ func NewPool(sink Sink, cfg PoolConfig) (*Pool, error) {
 		errs = append(errs, errors.New("events: pool: no sink"))
 	}
 	if cfg.Concurrency < 0 || cfg.MaxMessages < 0 || cfg.MaxBytes < 0 {
-		errs = append(errs, errors.New("events: pool: a limit below 0"))
+		errs = append(errs, fmt.Errorf("events: pool: a limit below 0: Concurrency is %d, MaxMessages %d, MaxBytes %d", cfg.Concurrency, cfg.MaxMessages, cfg.MaxBytes))
 	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)

@@ -273,10 +273,10 @@ func (c SubscriberConfig) validate(sink Sink) error {
 		bad("Topic has %d bytes, %d are allowed", len(c.Topic), maxTopicBytes)
 	}
 	if c.MaxMessage < 0 || c.MaxBuffered < 0 || c.MaxConns < 0 || c.MaxTopics < 0 {
-		bad("a limit below 0")
+		bad("a limit below 0: MaxMessage is %d, MaxBuffered %d, MaxConns %d, MaxTopics %d", c.MaxMessage, c.MaxBuffered, c.MaxConns, c.MaxTopics)
 	}
 	if c.BackoffMin < 0 || c.BackoffMax < 0 || c.Heartbeat < 0 || c.ReplayTimeout < 0 || c.Silence < 0 {
-		bad("a time below 0")
+		bad("a time below 0: BackoffMin is %v, BackoffMax %v, Heartbeat %v, ReplayTimeout %v, Silence %v", c.BackoffMin, c.BackoffMax, c.Heartbeat, c.ReplayTimeout, c.Silence)
 	}
 	if d := c.withDefaults(); d.BackoffMin > d.BackoffMax {
 		bad("BackoffMin %v is above BackoffMax %v", d.BackoffMin, d.BackoffMax)

@@ -12,7 +12,7 @@
 //	err = e.WaitSubscribers(ctx, 1)                                       // the gateway is connected
 //	cached, err := e.Serve(ctx, kvindextest.Request{Tokens: prompt})      // 0: the cache was empty
 //	err = e.WaitApplied(ctx, ix)                                          // ix has all events of that
-//	scores, err := ix.Score(...)                                          // predicts
+//	err = ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: prompt}, &answer) // predicts
 //	cached, err = e.Serve(ctx, kvindextest.Request{Tokens: prompt})       // what is true
 //
 // [NewPod] makes the engines of a pod with several data-parallel ranks, for a Fleet.

@@ -13,7 +13,7 @@
 // Policies are pure but for those that draw or count, which say so. All are safe for many
 // goroutines.
 //
-// Nothing that a host passes makes a policy panic. Figures below 0 count as 0, and more than a
+// Nothing that a host passes makes a policy panic, but a nil Request. Figures below 0 count as 0, and more than a
 // prompt cannot be cached. If there are pods, one of them is chosen, except by Only.
 package route
 
