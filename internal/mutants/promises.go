@@ -182,7 +182,7 @@ var promises = []promise{
 		{"./internal/hashing", "Hasher.Root", "salt ignored", "{s.Model, s.Adapter, s.Salt}", "{s.Model, s.Adapter}", "TestScopes"},
 		{"./internal/hashing", "expand", "seed ignored", "copy(b[:], seed[:])", "_ = seed", "TestScopes"},
 		{"./internal/hashing", "Hasher.Locals", "units of other sizes alike", "uint64(unit))", "0)", "TestLocalsAgainstPlain"},
-		{".", "converter.readExtras", "media ignored", "c.extras = append(c.extras, hashing.MediaAt(", "_ = append(c.extras, mediaAt(", "TestMedia"},
+		{".", "converter.readExtras", "media ignored", "c.extras = append(c.extras, hashing.MediaAt(", "_ = append(c.extras, hashing.MediaAt(", "TestMedia"},
 		{"./internal/hashing", "Hasher.Of", "adapter not in the units", "if adapter != \"\" {", "if false {", "TestScopes"},
 		{"./internal/hashing", "Hasher.Root", "media form not in the root", "b = append(b, v.Media)", "_ = v.Media", "TestScopes"},
 		{"./internal/hashing", "Hasher.Root", "block size not in the root", "b = binary.AppendUvarint(b, uint64(v.Block))", "", "TestScopes"},
