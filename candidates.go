@@ -32,6 +32,8 @@ import (
 	"sync/atomic"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/prompt"
+	"github.com/kvindex/kvindex/internal/sections"
 )
 
 // Candidates is a list of pods to score for one model, for many requests: their names
@@ -300,4 +302,52 @@ func (set *candidateSet) state(i int32) State {
 		return State(pm.state.Load())
 	}
 	return StateUnknown
+}
+
+// maxForms is how many forms are remembered of a model.
+const maxForms = 4
+
+// recentForms are the variants that the index has asked for last, of prompts of a model.
+type recentForms struct {
+	heard    uint64 // since when: see candidateSet
+	variants []index.Variant
+}
+
+// formsOf returns the forms that a text is likely to be asked for in.
+func (set *candidateSet) formsOf() []index.Variant {
+	if set.model != nil {
+		if forms := set.model.forms.Load(); forms != nil {
+			return forms.variants
+		}
+	}
+	return prompt.FirstForms
+}
+
+// learnForms remembers what variants the index has asked for, and for some pods only,
+// what it has asked for before.
+func (sc *scorer) learnForms() {
+	set, md, all := sc.set, sc.set.model, sc.prompt.Asked
+	if md == nil || len(all) == 0 {
+		return
+	}
+	was := md.forms.Load()
+	if was != nil && was.heard == set.heard && set != md.everyone.set.Load() {
+		for _, v := range was.variants {
+			if len(all) < maxForms && !slices.Contains(all, v) {
+				all = append(all, v)
+			}
+		}
+		sc.prompt.Asked = all
+	}
+	slices.SortFunc(all, compareVariants)
+	if was == nil || was.heard != set.heard || !slices.Equal(was.variants, all) {
+		md.forms.Store(&recentForms{set.heard, slices.Clone(all)})
+	}
+}
+
+func compareVariants(a, b index.Variant) int {
+	if a.Pairs != b.Pairs {
+		return cmp.Compare(sections.Flags(a.Pairs), sections.Flags(b.Pairs))
+	}
+	return cmp.Or(cmp.Compare(a.Unit, b.Unit), cmp.Compare(a.Media, b.Media), cmp.Compare(a.Block, b.Block))
 }

@@ -196,7 +196,7 @@ func appendEntries(b []byte, entries []sharedindex.Entry) []byte {
 	for i := range entries {
 		e := &entries[i]
 		b = binary.AppendVarint(b, int64(e.Source.Rank))
-		b = append(b, flags(e.Fed, e.Stale, e.Note == nil))
+		b = append(b, sections.Flags(e.Fed, e.Stale, e.Note == nil))
 		b = sections.AppendString(b, e.Note)
 	}
 	return b
@@ -424,9 +424,9 @@ const noteVersion = 1
 
 // append appends the note.
 func (n *sourceNote) append(b []byte) []byte {
-	b = append(b, noteVersion, flags(n.pod != nil, n.rank != nil))
+	b = append(b, noteVersion, sections.Flags(n.pod != nil, n.rank != nil))
 	if p := n.pod; p != nil {
-		b = append(b, byte(p.state), flags(p.hybrid, p.form.pairs))
+		b = append(b, byte(p.state), sections.Flags(p.hybrid, p.form.pairs))
 		b = appendGroups(b, p.form.groups)
 		b = binary.AppendUvarint(b, uint64(len(p.adapters)))
 		for _, a := range p.adapters {
@@ -434,7 +434,7 @@ func (n *sourceNote) append(b []byte) []byte {
 		}
 	}
 	if r := n.rank; r != nil {
-		b = appendGroups(append(b, byte(r.state), flags(r.lossy)), r.groups)
+		b = appendGroups(append(b, byte(r.state), sections.Flags(r.lossy)), r.groups)
 	}
 	return b
 }

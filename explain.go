@@ -31,6 +31,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/hashing"
 	"github.com/kvindex/kvindex/internal/inmemory"
+	"github.com/kvindex/kvindex/internal/prompt"
 	"github.com/kvindex/kvindex/internal/trace"
 	"github.com/kvindex/kvindex/stats"
 	"github.com/kvindex/kvindex/tokenize/chat"
@@ -276,7 +277,7 @@ func (r *Request) withPod(pod string) Request {
 // explainer is one Explain on its way.
 type explainer struct {
 	x         *Indexer
-	prompt    *prompt
+	prompt    *prompt.Prompt
 	rendering *chat.Rendering // of a chat; nil: the request is none
 
 	e       *Explanation
@@ -299,7 +300,7 @@ type explainer struct {
 func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Explanation, changed bool, err error) {
 	sc := x.newScorer()
 	defer sc.release()
-	sc.prompt.allIDs = true
+	sc.prompt.AllIDs = true
 	var a Answer
 	failed := sc.score(ctx, q, &a)
 	if failed == nil && a.Degraded != nil {
@@ -309,13 +310,13 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 		return nil, false, failed
 	}
 	e = &Explanation{
-		Model: q.Model, Adapter: q.Adapter, Salted: q.Salt != "", Media: slices.Clone(sc.prompt.media), Text: sc.prompt.text, Tokens: slices.Clone(sc.prompt.ids),
+		Model: q.Model, Adapter: q.Adapter, Salted: q.Salt != "", Media: slices.Clone(sc.prompt.Media), Text: sc.prompt.Text, Tokens: slices.Clone(sc.prompt.IDs),
 		Score: PodScore{Pod: pod}, Err: failed, Unknown: a.Unknown,
 	}
 	if q.Candidates != nil {
 		e.Model = q.Candidates.model
 	}
-	if s := sc.prompt.scope; s.Model != "" {
+	if s := sc.prompt.Scope; s.Model != "" {
 		e.Model, e.Adapter, e.Salted = s.Model, s.Adapter, s.Salt != ""
 	}
 	w := &explainer{x: x, prompt: &sc.prompt, rendering: sc.rendering, e: e, sentTo: -1}
@@ -532,7 +533,7 @@ func (w *explainer) find(ctx context.Context) (changed bool, err error) {
 // believed sets what is told of a pod without events.
 func (w *explainer) believed() {
 	e := w.e
-	w.cause, e.Rank, e.BlockTokens, e.Blocks = causeApproximate, max(w.sentTo, 0), w.pod.approx, len(w.prompt.ids)/w.pod.approx
+	w.cause, e.Rank, e.BlockTokens, e.Blocks = causeApproximate, max(w.sentTo, 0), w.pod.approx, len(w.prompt.IDs)/w.pod.approx
 	if e.Blocks == 0 {
 		w.cause = causeNoBlock
 	}
@@ -542,7 +543,7 @@ func (w *explainer) believed() {
 func (w *explainer) lookAt(ctx context.Context) error {
 	q := index.Query{Candidates: w.own, Held: true, Keys: func(v index.Variant) ([]index.Key, error) {
 		w.variants = append(w.variants, v)
-		return w.prompt.keysIn(v)
+		return w.prompt.KeysIn(v)
 	}}
 	var m index.Matches
 	err := w.matchAll(ctx, &q, &m)
@@ -664,9 +665,9 @@ func (w *explainer) tellLoss(l lastLoss) {
 // length is that of the prompt in tokens, or pairs.
 func (w *explainer) length(v index.Variant) int {
 	if v.Pairs {
-		return len(w.prompt.ids) - 1
+		return len(w.prompt.IDs) - 1
 	}
-	return len(w.prompt.ids)
+	return len(w.prompt.IDs)
 }
 
 // judge sets the cause of a point by what the index knows of it.
@@ -704,12 +705,12 @@ func (w *explainer) judge(ctx context.Context, p *point) error {
 		p.cause = causeUntold
 		return nil
 	}
-	keys, err := w.prompt.keysIn(p.variant)
+	keys, err := w.prompt.KeysIn(p.variant)
 	if err != nil {
 		return err
 	}
 	t, err := explainer.Explain(ctx, index.Source{Pod: w.e.Score.Pod, Model: w.e.Model, Rank: p.rank}, inmemory.Block{
-		Variant: p.variant, Size: p.size, Number: p.block, Key: keys[(p.block+1)*p.size/p.variant.Unit-1], Locals: w.prompt.locals,
+		Variant: p.variant, Size: p.size, Number: p.block, Key: keys[(p.block+1)*p.size/p.variant.Unit-1], Locals: w.prompt.Locals,
 	})
 	if err != nil {
 		return err
@@ -759,7 +760,7 @@ const maxNamed = 5
 // elsewhere looks for other pods that hold the block.
 func (w *explainer) elsewhere(ctx context.Context) (found bool, err error) {
 	q := index.Query{Candidates: index.NewCandidates(w.e.Model, nil), Keys: func(v index.Variant) ([]index.Key, error) {
-		keys, err := w.prompt.keysIn(v)
+		keys, err := w.prompt.KeysIn(v)
 		if errors.Is(err, ErrRequest) { // of an engine that was not asked for: it can hold none of it
 			err = nil
 		}
@@ -797,7 +798,7 @@ type otherScope struct {
 
 // otherScopes returns those under which the pod may hold the tokens of the request.
 func (w *explainer) otherScopes() (others []otherScope) {
-	asked, salts := w.prompt.scope, w.pod.recent.salted.of
+	asked, salts := w.prompt.Scope, w.pod.recent.salted.of
 	add := func(cause cause, name, adapter, salt string, salted *saltedRoot) {
 		others = append(others, otherScope{cause: cause, name: name, scope: hashing.Scope{Model: asked.Model, Adapter: adapter, Salt: salt}, salted: salted})
 	}
@@ -823,7 +824,7 @@ func (w *explainer) otherScopes() (others []otherScope) {
 			add(causeOtherAdapter, nameOfAdapter(adapter)+" and another salt", adapter, "", &salts[i])
 		}
 	}
-	if len(w.prompt.media) > 0 {
+	if len(w.prompt.Media) > 0 {
 		others = append(others, otherScope{cause: causeOtherMedia, name: "no media", scope: asked, noMedia: true})
 	}
 	return others
@@ -835,25 +836,25 @@ func (w *explainer) findOtherScope(ctx context.Context) (found bool, err error) 
 	if w.pod == nil {
 		return false, nil
 	}
-	asked, ids, media := w.prompt.scope, w.prompt.ids, w.prompt.media
+	asked, ids, media := w.prompt.Scope, w.prompt.IDs, w.prompt.Media
 	upTo := func(end int, media []Media) int {
-		w.prompt.ids = ids[:min(len(ids), end+1)] // for the last pair
-		w.prompt.media = slices.DeleteFunc(slices.Clone(media), func(m Media) bool { return m.Offset >= len(w.prompt.ids) })
-		w.prompt.plain = index.Variant{}
+		w.prompt.IDs = ids[:min(len(ids), end+1)] // for the last pair
+		w.prompt.Media = slices.DeleteFunc(slices.Clone(media), func(m Media) bool { return m.Offset >= len(w.prompt.IDs) })
+		w.prompt.Begin()
 		return end
 	}
 	for _, o := range w.otherScopes() {
 		chain := func(v index.Variant) ([]index.Key, error) {
 			switch {
 			case o.salted == nil:
-				return w.prompt.keysIn(v)
+				return w.prompt.KeysIn(v)
 			case o.salted.variant != v:
 				return nil, nil
 			}
-			err := w.prompt.cut(v)
-			return hashing.Keys(nil, o.salted.root, w.prompt.locals), err
+			locals, err := w.prompt.Cut(v)
+			return hashing.Keys(nil, o.salted.root, locals), err
 		}
-		w.prompt.scope = o.scope
+		w.prompt.Scope = o.scope
 		with := media
 		if o.noMedia {
 			with = nil
@@ -863,7 +864,7 @@ func (w *explainer) findOtherScope(ctx context.Context) (found bool, err error) 
 		if found, err = w.holds(ctx, upTo(max(w.e.BlockTokens, 1), with), chain); found && w.e.Token > 0 {
 			found, err = w.holds(ctx, upTo(w.end(), with), chain)
 		}
-		w.prompt.scope = asked
+		w.prompt.Scope = asked
 		if err != nil {
 			return false, err
 		}
@@ -886,7 +887,7 @@ func nameOfAdapter(name string) string {
 
 // holds reports whether the pod holds a prompt up to a token.
 func (w *explainer) holds(ctx context.Context, end int, keys func(index.Variant) ([]index.Key, error)) (bool, error) {
-	w.prompt.keys = w.prompt.keys[:0]
+	w.prompt.Begin()
 	err := w.matchAll(ctx, &index.Query{Candidates: w.own, Keys: keys}, &w.rows)
 	return slices.ContainsFunc(w.rows.Rows, func(r index.Row) bool { return int(r.Run)*r.BlockSize >= end }), err
 }
@@ -898,22 +899,23 @@ func (w *explainer) otherMedia(ctx context.Context, end int) (found bool, err er
 		if v.Pairs || MediaForm(v.Media) == MediaPad {
 			continue
 		}
-		s := w.prompt.scope
+		s := w.prompt.Scope
 		if MediaForm(v.Media) == MediaBare {
 			s.Salt = ""
 		}
-		if err := w.prompt.cut(v); err != nil {
+		cut, err := w.prompt.Cut(v)
+		if err != nil {
 			return false, err
 		}
-		locals, prev, of := slices.Clone(w.prompt.locals), w.x.hash.Root(s, v), w.x.hash.Of(s.Adapter)
+		locals, prev, of := slices.Clone(cut), w.x.hash.Root(s, v), w.x.hash.Of(s.Adapter)
 		all := hashing.Keys(nil, prev, locals)
-		for u := w.e.Token / v.Unit; (u+1)*v.Unit <= min(end, len(w.prompt.ids)); u++ {
+		for u := w.e.Token / v.Unit; (u+1)*v.Unit <= min(end, len(w.prompt.IDs)); u++ {
 			if u > 0 {
 				prev = all[u-1]
 			}
 			was := locals[u]
 			for _, x := range w.pod.recent.extras.of {
-				locals[u] = of.Locals(nil, w.prompt.ids[u*v.Unit:(u+1)*v.Unit], v.Unit, []hashing.Extra{x})[0]
+				locals[u] = of.Locals(nil, w.prompt.IDs[u*v.Unit:(u+1)*v.Unit], v.Unit, []hashing.Extra{x})[0]
 				found, err = w.holds(ctx, end, func(o index.Variant) ([]index.Key, error) {
 					if o != v {
 						return nil, nil
@@ -941,7 +943,7 @@ func (w *explainer) tellMedia(v index.Variant) {
 	e := w.e
 	cause := causeOtherMedia
 	switch {
-	case len(w.prompt.media) > 0:
+	case len(w.prompt.Media) > 0:
 		e.Scope = "media of another hash or offset"
 	case MediaForm(v.Media) == MediaBare && e.Token == 0 && e.Salted:
 		e.Scope, cause = "another salt", causeOtherSalt

@@ -3,13 +3,11 @@ package kvindex
 import (
 	"context"
 	"slices"
-	"testing"
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/hashing"
 	"github.com/kvindex/kvindex/internal/ranking"
-	"github.com/kvindex/kvindex/tokenize"
 )
 
 // The words of strings of the API.
@@ -37,7 +35,7 @@ const (
 )
 
 // MediaForms is how many there are.
-const MediaForms = mediaForms
+const MediaForms = hashing.NumForms
 
 // ScoreCounts count scores.
 type ScoreCounts = scoreCounts
@@ -55,8 +53,10 @@ func HashPrompt(x *Indexer, model string, tokens []uint32) {
 	sc := x.newScorer()
 	defer x.scorers.Put(sc)
 	v := index.Variant{Unit: 16}
-	sc.prompt.locals = x.hash.Locals(sc.prompt.locals[:0], tokens, v.Unit, nil)
-	sc.prompt.keys = hashing.Keys(sc.prompt.keys[:0], x.hash.Root(hashing.Scope{Model: model}, v), sc.prompt.locals)
+	sc.prompt.Set("", tokens, nil)
+	sc.prompt.Scope = hashing.Scope{Model: model}
+	sc.prompt.Begin()
+	_, _ = sc.prompt.KeysIn(v)
 }
 
 // Place is where a pod stands among equals for a prompt of a scope without a model.
@@ -118,7 +118,9 @@ func ScoreKeys(x *Indexer, model string, tokens []uint32, pods ...string) func()
 	c := x.Candidates(model, pods)
 	root, locals := x.hash.Root(hashing.Scope{Model: model}, index.Variant{Unit: 16}), x.hash.Locals(nil, tokens, 16, nil)
 	given := hashing.Keys(nil, root, locals)
-	sc := &scorer{x: x, prompt: prompt{hashes: &x.hash, cache: x.prompts, ids: tokens, length: len(tokens)}}
+	sc := &scorer{x: x}
+	sc.prompt.Init(&x.hash, x.index.Seed(), x.prompts)
+	sc.prompt.Set("", tokens, nil)
 	sc.query.Keys = func(index.Variant) ([]index.Key, error) { return given, nil }
 	return func() (best int) {
 		sc.set = c.now()
@@ -158,28 +160,6 @@ func ChangesOf(p Profile, payloads ...[]byte) ([]index.Change, error) {
 		c.convert(&b)
 	}
 	return c.changes, nil
-}
-
-// PromptScope is all that separates equal texts in the prompt cache.
-type PromptScope struct {
-	Tokenizer      tokenize.Identified
-	Special, Pairs bool
-	Adapter, Salt  string
-	Unit           int
-	Seed           [16]byte
-}
-
-// Bytes returns the scope as the prompt cache gets it.
-func (s PromptScope) Bytes(tb testing.TB) []byte {
-	x, err := New(WithKeySeed(s.Seed))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	defer x.Close()
-	sc := x.newScorer()
-	sc.prompt.scope = hashing.Scope{Model: "m", Adapter: s.Adapter, Salt: s.Salt}
-	sc.prompt.known.tokenizer, sc.prompt.known.special = s.Tokenizer, s.Special
-	return sc.prompt.scopeOf(index.Variant{Unit: s.Unit, Pairs: s.Pairs})
 }
 
 // NoteOf reads a note of a directory, and writes what it has read.

@@ -125,6 +125,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/hashing"
 	"github.com/kvindex/kvindex/internal/prefixcache"
+	"github.com/kvindex/kvindex/internal/prompt"
 	"github.com/kvindex/kvindex/internal/sharedindex"
 	"github.com/kvindex/kvindex/stats"
 	"github.com/kvindex/kvindex/tokenize/chat"
@@ -196,7 +197,7 @@ var (
 	ErrUnknownAdapter = errors.New("kvindex: unknown adapter")
 	// ErrRequest is wrapped by errors about requests that are wrong, and that the
 	// engine would refuse too.
-	ErrRequest = errors.New("kvindex: bad request")
+	ErrRequest = prompt.ErrRequest
 )
 
 // Indexer takes events in and gives scores out. It must be made by New. All methods are

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/hashing"
 	"github.com/kvindex/kvindex/internal/prefixcache"
 	"github.com/kvindex/kvindex/stats"
 )
@@ -359,13 +360,13 @@ const (
 	// MediaOffsets: a block has the hash of each media item in it, and where the item
 	// starts. vLLM does so since March 2026. A request needs Media.Hash and
 	// Media.Offset.
-	MediaOffsets MediaForm = iota
+	MediaOffsets = MediaForm(hashing.FormOffsets)
 	// MediaBare: a block has the hash of each media item in it, but not where the item
 	// starts. vLLM did so from February to March 2026. A request needs Media.Hash,
 	// Media.Offset and Media.Length. Such a vLLM itself takes two prompts for equal
 	// whose items start at different places of a block, and a salt for an item of the
 	// same name.
-	MediaBare
+	MediaBare = MediaForm(hashing.FormBare)
 	// MediaPad: the engine writes the hash of an item over its tokens, as 1,000,000 +
 	// hash mod 2^30. SGLang does so. Set Media.Hash to SGLang's hash of the item in
 	// decimal, and Media.Offset and Media.Length to the place of its tokens; the values
@@ -384,16 +385,14 @@ const (
 	//     A score can be too low until then.
 	//   - Before November 2025 the name of a page was made of the tokens of this
 	//     page alone. Scores for such versions are wrong.
-	MediaPad
-
-	mediaForms = iota
+	MediaPad = MediaForm(hashing.FormPad)
 )
 
 func (p Profile) validate() error {
 	switch {
 	case p.Copies > CopiesSet:
 		return fmt.Errorf("unknown copies mode %d", p.Copies)
-	case p.Media >= mediaForms:
+	case p.Media >= hashing.NumForms:
 		return fmt.Errorf("unknown media form %d", p.Media)
 	case p.Draft > DraftLayers:
 		return fmt.Errorf("unknown Draft %d", p.Draft)

@@ -146,7 +146,7 @@ func (sc *scorer) tell(ctx context.Context, r *Request, dst *Answer, err error) 
 			Render: sc.times.render, Tokenize: sc.times.tokenize, Match: sc.times.match,
 		}
 		if sc.set != nil {
-			s.Model, s.Adapter = sc.prompt.scope.Model, sc.prompt.scope.Adapter
+			s.Model, s.Adapter = sc.prompt.Scope.Model, sc.prompt.Scope.Adapter
 		}
 		hook(ctx, s)
 	}

@@ -46,6 +46,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/hashing"
 	"github.com/kvindex/kvindex/stats"
 )
 
@@ -627,7 +628,7 @@ func (md *model) leaveUnheard(l *ledger, pod string) {
 // lentBlocks is in which blocks pods of a model cache, by the form of their media; nil: no pod
 // has told, or they differ. A pod that has told nothing is taken to have these. Those with media
 // of another form are another engine's.
-type lentBlocks [mediaForms]*index.View
+type lentBlocks [hashing.NumForms]*index.View
 
 // lent returns the blocks of the pods. Indexer.mu is held.
 func (md *model) lent() (lent lentBlocks) {

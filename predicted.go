@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/prompt"
 	"github.com/kvindex/kvindex/internal/ranking"
 	"github.com/kvindex/kvindex/internal/reuse"
 	"github.com/kvindex/kvindex/internal/sent"
@@ -61,11 +62,7 @@ func (sc *scorer) foresee(ctx context.Context, rank int) error {
 		l.expire(now)
 		l.mu.Unlock()
 	}
-	runs := sc.prompt.runs
-	if sc.prompt.given != nil {
-		runs = sc.prompt.given
-	}
-	f.find(l, sc.set, runs, rank, now)
+	f.find(l, sc.set, sc.prompt.Runs(), rank, now)
 	if len(f.hits) == 0 {
 		return nil
 	}
@@ -76,14 +73,14 @@ func (sc *scorer) foresee(ctx context.Context, rank int) error {
 }
 
 // find fills hits, in the order of candidates and ranks; rank -1: all.
-func (f *forecast) find(l *ledger, set *candidateSet, runs []keyRun, rank int, now int64) {
+func (f *forecast) find(l *ledger, set *candidateSet, runs []prompt.Run, rank int, now int64) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	f.sentTo = slices.Grow(f.sentTo[:0], len(l.holders))[:len(l.holders)]
 	clear(f.sentTo)
 	f.anySent = false
 	for i := range runs {
-		l.tree.Match(runs[i].keys, f.note)
+		l.tree.Match(runs[i].Keys, f.note)
 	}
 	if !f.anySent && !set.approximate {
 		return
@@ -103,9 +100,9 @@ func (f *forecast) find(l *ledger, set *candidateSet, runs []keyRun, rank int, n
 			}
 		}
 		if a := pm.approx.Load(); a != nil {
-			if r := runOf(runs, a.variant); r != nil {
+			if r := prompt.RunIn(runs, a.variant); r != nil {
 				for _, e := range a.ranks {
-					f.add(rank, int32(pod), e.view, e.cache.Run(r.keys, a.stride, now)*a.BlockTokens)
+					f.add(rank, int32(pod), e.view, e.cache.Run(r.Keys, a.stride, now)*a.BlockTokens)
 				}
 			}
 		}
@@ -138,7 +135,7 @@ func (f *forecast) noteSent(h sent.Holder, units int) {
 // lay has rows know of the hits that are about them, and adds rows for those that have none. It
 // returns how many tokens of the prompt a beginning covers which may go on with held blocks:
 // only bits can tell. Else it returns math.MaxInt.
-func (f *forecast) lay(matches *index.Matches, p *prompt) (behind int) {
+func (f *forecast) lay(matches *index.Matches, p *prompt.Prompt) (behind int) {
 	for i := range matches.Rows {
 		f.hitOf = append(f.hitOf, 0)
 		row := &matches.Rows[i]
@@ -168,7 +165,7 @@ func (f *forecast) lay(matches *index.Matches, p *prompt) (behind int) {
 	for i := range matches.Rows {
 		row := &matches.Rows[i]
 		if h := f.hitOf[i]; h != 0 && row.Held == nil {
-			if n := f.hits[h-1].tokens / row.BlockSize; n > int(row.GPU) && n < p.lengthIn(row)/row.BlockSize {
+			if n := f.hits[h-1].tokens / row.BlockSize; n > int(row.GPU) && n < p.LengthIn(row)/row.BlockSize {
 				behind = min(behind, n*row.BlockSize)
 			}
 		}
@@ -188,14 +185,12 @@ func (f *forecast) hitAt(row *index.Row) int {
 
 // matchBits asks the index again, for the bits of all blocks behind so many tokens.
 func (sc *scorer) matchBits(ctx context.Context, behind int) error {
-	given := sc.prompt.given
-	if sc.prompt.given == nil {
-		sc.prompt.given = sc.prompt.runs
-	}
+	given := sc.prompt.Freeze()
 	sc.query.Held, sc.query.Behind = true, behind
 	f := &sc.forecast
 	err := sc.x.index.Match(ctx, &sc.query, &f.behind)
-	sc.prompt.given, sc.query.Held, sc.query.Behind = given, false, 0
+	sc.prompt.Use(given, sc.prompt.Length)
+	sc.query.Held, sc.query.Behind = false, 0
 	if err != nil {
 		return sc.x.failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.base, err))
 	}
@@ -217,14 +212,6 @@ func (f *forecast) layBits() {
 			h.to = int32(i + 1)
 		}
 	}
-}
-
-// lengthIn is the length of the prompt in what a row counts: tokens, or pairs.
-func (p *prompt) lengthIn(row *index.Row) int {
-	if row.Pairs {
-		return p.length - 1
-	}
-	return p.length
 }
 
 // reach returns how many leading blocks of a row of one full-attention group are held in the

@@ -1,7 +1,6 @@
 package kvindex_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -312,40 +311,6 @@ func TestPromptCacheFewForms(t *testing.T) {
 		if i == len(pods)-1 && how != "uuuu" {
 			t.Error(how)
 		}
-	}
-}
-
-// Everything that equal texts differ by is in the scope of what is kept, and nothing else.
-func TestPromptCacheScope(t *testing.T) {
-	tiny, other := tinyWith(t, "{}"), tinyWith(t, otherWords)
-	base := kvindex.PromptScope{Tokenizer: tiny, Seed: [16]byte{1}, Adapter: "ab", Salt: "cd", Unit: 16}
-	all := []kvindex.PromptScope{base}
-	for _, change := range []func(*kvindex.PromptScope){
-		func(s *kvindex.PromptScope) { s.Tokenizer = other },
-		func(s *kvindex.PromptScope) { s.Seed[15] = 1 },
-		func(s *kvindex.PromptScope) { s.Special = true },
-		func(s *kvindex.PromptScope) { s.Pairs = true },
-		func(s *kvindex.PromptScope) { s.Unit = 1 },
-		func(s *kvindex.PromptScope) { s.Adapter = "ax" },
-		func(s *kvindex.PromptScope) { s.Salt = "cx" },
-		func(s *kvindex.PromptScope) { s.Adapter, s.Salt = "abc", "d" },
-		func(s *kvindex.PromptScope) { s.Adapter, s.Salt = "", "abcd" },
-	} {
-		s := base
-		change(&s)
-		all = append(all, s)
-	}
-	for i, s := range all {
-		for j, o := range all {
-			if equal := bytes.Equal(s.Bytes(t), o.Bytes(t)); equal != (i == j) {
-				t.Errorf("%+v and %+v: equal is %v", s, o, equal)
-			}
-		}
-	}
-	again := base
-	again.Tokenizer = tinyWith(t, "{}")
-	if !bytes.Equal(again.Bytes(t), base.Bytes(t)) {
-		t.Error("a file that was loaded again has another scope")
 	}
 }
 

@@ -80,7 +80,7 @@ func (sc *scorer) entry(pod int32, rank int) int32 {
 // spreadRanks brings the entries of each candidate, with what was found of them, into
 // the order of their places.
 func (sc *scorer) spreadRanks() {
-	prompt, n := sc.prompt.tieHash(), len(sc.entries)
+	prompt, n := sc.prompt.TieHash(), len(sc.entries)
 	places := slices.Grow(sc.places[:0], n)[:n]
 	hashes := slices.Grow(sc.ofEntries[:0], n)[:n]
 	from := 0

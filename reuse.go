@@ -133,7 +133,7 @@ func (sc *scorer) judge(from, to int) {
 			return // no block of a group that the model cannot do without
 		}
 	}
-	length := sc.prompt.lengthIn(first)
+	length := sc.prompt.LengthIn(first)
 	best := ranking.Best{Matched: most, Row: int32(from + at + 1)}
 	best.Mark(ranking.Upper, p.upper || p.rule == nil)
 	if p.rule != nil {

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/prompt"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
@@ -19,26 +20,9 @@ type keptPrompt struct {
 	set  *candidateSet
 	// tokens is the length of the prompt.
 	tokens   int
-	runs     []keyRun
+	runs     []prompt.Run
 	keys     []index.Key
 	excluded []int32 // candidates for which the chat is not scorable
-}
-
-// keyRun is the keys of a prompt in a variant, and the key before the first one.
-type keyRun struct {
-	variant index.Variant
-	root    index.Key
-	keys    []index.Key
-}
-
-// runOf returns the keys in a variant, nil if there are none.
-func runOf(runs []keyRun, v index.Variant) *keyRun {
-	for i := range runs {
-		if runs[i].variant == v {
-			return &runs[i]
-		}
-	}
-	return nil
 }
 
 // keepFor hands the keys of the prompt to the answer, for Routed.
@@ -50,9 +34,8 @@ func (sc *scorer) keepFor(dst *Answer) {
 		}
 		dst.sent = k
 	}
-	k.x, k.set, k.tokens = sc.x, sc.set, sc.prompt.length
-	k.runs, sc.prompt.runs = sc.prompt.runs, k.runs[:0]
-	k.keys, sc.prompt.keys = sc.prompt.keys, k.keys[:0]
+	k.x, k.set, k.tokens = sc.x, sc.set, sc.prompt.Length
+	sc.prompt.Swap(&k.runs, &k.keys)
 	k.excluded = k.excluded[:0]
 	if sc.rendering != nil {
 		for pod := range sc.rendering.Excluded() {
@@ -135,7 +118,7 @@ type routing struct {
 	view              *index.View // of the blocks that a prediction is in, but for its Source
 	lent              bool        // they are those of other pods
 	variant           index.Variant
-	run               *keyRun
+	run               *prompt.Run
 	last              index.Local
 	whole             bool // all blocks are held
 }
@@ -145,7 +128,8 @@ const noneLent = "the other pods of the model (those with the same Profile.Media
 
 // look finds what the rank holds of the prompt, and in which blocks.
 func (r *routing) look() error {
-	r.sc.set, r.sc.prompt.given, r.sc.prompt.length = r.pm.self(r.sc.x, r.source.Pod, r.source.Model), r.k.runs, r.k.tokens
+	r.sc.set = r.pm.self(r.sc.x, r.source.Pod, r.source.Model)
+	r.sc.prompt.Use(r.k.runs, r.k.tokens)
 	r.applied = r.pm.applied.Load()
 	r.sc.query.Held = true
 	ctx, cancel := r.sc.x.applying()
@@ -174,7 +158,7 @@ func (r *routing) look() error {
 	}
 	var ok bool
 	if r.variant, ok = variantOf(r.view.BlockSize, r.view.Pairs, r.pm.profile.Media); ok {
-		r.run = runOf(r.k.runs, r.variant)
+		r.run = prompt.RunIn(r.k.runs, r.variant)
 	}
 	if r.run == nil {
 		return fmt.Errorf("%w: %.100q: its blocks of %d tokens came behind the score", ErrBlockSize, r.source.Pod, r.view.BlockSize)
@@ -186,17 +170,17 @@ func (r *routing) look() error {
 // findLast finds the last whole block that is not held.
 func (r *routing) findLast(row *index.Row) {
 	units := r.view.BlockSize / r.variant.Unit
-	b := len(r.run.keys)/units - 1
+	b := len(r.run.Keys)/units - 1
 	for ; b >= 0 && row != nil && isSet(row.Held[TierGPU], b); b-- {
 	}
 	if r.whole = b < 0; r.whole {
 		return
 	}
-	at, before := (b+1)*units-1, r.run.root
+	at, before := (b+1)*units-1, r.run.Root
 	if at > 0 {
-		before = r.run.keys[at-1]
+		before = r.run.Keys[at-1]
 	}
-	r.last = unchain(before, r.run.keys[at])
+	r.last = unchain(before, r.run.Keys[at])
 }
 
 // unchain returns the local by which index.Chain makes next of prev.
@@ -235,17 +219,17 @@ func (r *routing) issue() (Ticket, error) {
 	h.lent = r.lent
 	slot := l.issue(now, l.row(r.source.Model, r.pm.stateOf(r.source.Rank)))
 	t := l.at(slot)
-	t.prompt, t.cached, t.predicted = int32(r.sc.prompt.length), int32(r.cached), int32(r.predicted)
+	t.prompt, t.cached, t.predicted = int32(r.sc.prompt.Length), int32(r.cached), int32(r.predicted)
 	if a := r.pm.approx.Load(); a != nil {
 		if e := a.of(h.view); e != nil {
 			l.believed++
-			t.believed = &estimatedPast{of: e, block: a.BlockTokens, past: e.cache.Sent(r.run.keys, a.stride, now)}
+			t.believed = &estimatedPast{of: e, block: a.BlockTokens, past: e.cache.Sent(r.run.Keys, a.stride, now)}
 		}
 	}
 	if r.whole {
 		l.predictions.Confirmed++
 	} else {
-		l.predict(slot, h, r.run.keys, r.last)
+		l.predict(slot, h, r.run.Keys, r.last)
 		if r.pm.applied.Load() != r.applied && t.h != nil { // its store may have come since
 			h.suspect(t, slot)
 		}
@@ -302,8 +286,8 @@ func (pm *podModel) holderOf(rank int) *holder {
 // confirming is the look at predictions that a message may have completed.
 type confirming struct {
 	suspects []suspect
-	keys     []index.Key // of all suspects
-	run      [1]keyRun   // of the one that is looked at
+	keys     []index.Key   // of all suspects
+	run      [1]prompt.Run // of the one that is looked at
 }
 
 // suspect is a prediction to look at.
@@ -385,8 +369,8 @@ func (in *ingest) confirm() {
 	defer in.locked.called(cancel)
 	for i := range c.suspects {
 		s := &c.suspects[i]
-		c.run[0] = keyRun{variant: s.variant, keys: c.keys[s.from:s.to]}
-		sc.prompt.given, sc.prompt.length = c.run[:], (s.to-s.from)*s.variant.Unit
+		c.run[0] = prompt.Run{Variant: s.variant, Keys: c.keys[s.from:s.to]}
+		sc.prompt.Use(c.run[:], (s.to-s.from)*s.variant.Unit)
 		if sc.match(ctx) != nil {
 			return // the TTL ends them
 		}
@@ -403,7 +387,7 @@ func (in *ingest) confirm() {
 
 // holdsAll reports whether all whole blocks of a prompt are held in the gpu.
 func (sc *scorer) holdsAll(s *suspect) bool {
-	blocks := sc.prompt.length / s.view.BlockSize
+	blocks := sc.prompt.Length / s.view.BlockSize
 	return slices.ContainsFunc(sc.matches.Rows, func(r index.Row) bool {
 		return r.Source == s.view.Source && r.Group.ID == s.view.Group.ID && r.BlockSize == s.view.BlockSize && int(r.GPU) >= blocks
 	})

@@ -36,6 +36,7 @@ import (
 
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/hashing"
+	"github.com/kvindex/kvindex/internal/prompt"
 	"github.com/kvindex/kvindex/internal/ranking"
 	"github.com/kvindex/kvindex/internal/reuse"
 	"github.com/kvindex/kvindex/tokenize/chat"
@@ -63,7 +64,7 @@ func (x *Indexer) ScoreRequest(ctx context.Context, r *Request, dst *Answer) err
 	err := sc.score(ctx, r, dst)
 	dst.hasher = &x.hash
 	if err == nil {
-		dst.prompt = sc.prompt.tieHash()
+		dst.prompt = sc.prompt.TieHash()
 		sc.keepFor(dst)
 	} else {
 		dst.prompt = x.hash.Request(r.Body, r.Prompt, r.Tokens)
@@ -90,7 +91,7 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 	}
 	unlisted := sc.x.list(ctx)
 	set, adapter, err := sc.x.candidates(r)
-	sc.set, sc.prompt.scope = set, hashing.Scope{Model: set.base, Adapter: adapter, Salt: r.Salt}
+	sc.set, sc.prompt.Scope = set, hashing.Scope{Model: set.base, Adapter: adapter, Salt: r.Salt}
 	if err != nil {
 		return cmp.Or(unlisted, err)
 	}
@@ -118,10 +119,10 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 		if r.Ranks {
 			sc.spreadRanks()
 		}
-		sc.order = sc.ranking.Rank(sc.best, r.Top, sc.hashes, sc.prompt.tieHash())
+		sc.order = sc.ranking.Rank(sc.best, r.Top, sc.hashes, sc.prompt.TieHash())
 		sc.answer(dst)
 	}
-	dst.PromptTokens, dst.Degraded = sc.prompt.length, sc.degraded
+	dst.PromptTokens, dst.Degraded = sc.prompt.Length, sc.degraded
 	if set.unknown != nil || adapter != "" && !set.guessed {
 		dst.Unknown = sc.unknown()
 	}
@@ -135,7 +136,7 @@ type scorer struct {
 	set   *candidateSet
 	times times // if a hook asks
 
-	prompt   prompt
+	prompt   prompt.Prompt
 	query    index.Query // whose Keys are the prompt's
 	matches  index.Matches
 	degraded error          // why the index was not asked
@@ -167,8 +168,8 @@ func (x *Indexer) newScorer() *scorer {
 	sc, _ := x.scorers.Get().(*scorer)
 	if sc == nil {
 		sc = &scorer{x: x, tally: &x.tallies[x.made.Add(1)%uint32(len(x.tallies))]}
-		sc.prompt.hashes, sc.prompt.seed, sc.prompt.cache = &x.hash, x.index.Seed(), x.prompts
-		sc.query.Keys, sc.forecast.note = sc.prompt.keysIn, sc.forecast.noteSent
+		sc.prompt.Init(&x.hash, x.index.Seed(), x.prompts)
+		sc.query.Keys, sc.forecast.note = sc.prompt.KeysIn, sc.forecast.noteSent
 	}
 	return sc
 }
@@ -176,7 +177,7 @@ func (x *Indexer) newScorer() *scorer {
 // release keeps the memory of a scorer and nothing of its request.
 func (sc *scorer) release() {
 	sc.set, sc.query.Candidates, sc.hashes = nil, nil, nil
-	sc.prompt.release()
+	sc.prompt.Release()
 	sc.degraded, sc.rendering = nil, nil
 	sc.times, sc.best, sc.entries = times{}, sc.best[:0], sc.entries[:0]
 	sc.forecast.hits, sc.forecast.hitOf = sc.forecast.hits[:0], sc.forecast.hitOf[:0]
@@ -189,8 +190,8 @@ func (sc *scorer) release() {
 // readPrompt sets the prompt and its media to those of r, or of the chat that it asks
 // for.
 func (sc *scorer) readPrompt(ctx context.Context, r *Request, asked *chat.Request) error {
-	sc.prompt.set(r)
-	if sc.prompt.length > 0 && sc.x.prompts != nil && !sc.prompt.allIDs {
+	sc.prompt.Set(r.Prompt, r.Tokens, r.Media)
+	if sc.prompt.Length > 0 && sc.x.prompts != nil && !sc.prompt.AllIDs {
 		sc.x.prompts.Pass()
 	}
 	if asked != nil || r.Prompt != "" {
@@ -207,9 +208,9 @@ func (sc *scorer) readPrompt(ctx context.Context, r *Request, asked *chat.Reques
 			return err
 		}
 	}
-	for _, m := range sc.prompt.media {
-		if m.Offset >= sc.prompt.length {
-			return fmt.Errorf("%w: media %q begins at token %d of %d", ErrRequest, m.Hash, m.Offset, sc.prompt.length)
+	for _, m := range sc.prompt.Media {
+		if m.Offset >= sc.prompt.Length {
+			return fmt.Errorf("%w: media %q begins at token %d of %d", ErrRequest, m.Hash, m.Offset, sc.prompt.Length)
 		}
 	}
 	return nil
@@ -244,18 +245,16 @@ func (sc *scorer) renderChat(ctx context.Context, model Model, asked *chat.Reque
 		return sc.set.explain(fmt.Errorf("%w for model %q: its Model has no Chat: give one, or score the rendered text by Request.Prompt and Rendered", ErrNoTemplate, base))
 	}
 	began := sc.clock()
-	text, err := model.Chat.Render(asked, sc.prompt.media)
+	text, err := model.Chat.Render(asked, sc.prompt.Media)
 	sc.spend(&sc.times.render, began)
 	if err != nil {
 		return ofBody(err)
 	}
-	sc.rendering, sc.prompt.text = text, text.Text
-	if err := sc.tokenize(ctx, model, asked.AddSpecial); err != nil || len(sc.prompt.media) == 0 {
+	sc.rendering, sc.prompt.Text = text, text.Text
+	if err := sc.tokenize(ctx, model, asked.AddSpecial); err != nil || len(sc.prompt.Media) == 0 {
 		return err
 	}
-	sc.prompt.expanded, sc.prompt.media, err = text.Expand(sc.prompt.expanded[:0], sc.prompt.ids)
-	sc.prompt.ids, sc.prompt.length = sc.prompt.expanded, len(sc.prompt.expanded)
-	if err != nil {
+	if err := sc.prompt.Expand(text); err != nil {
 		return ofBody(err)
 	}
 	return nil
@@ -264,10 +263,10 @@ func (sc *scorer) renderChat(ctx context.Context, model Model, asked *chat.Reque
 // tokenize sets the prompt to the text. special: it has no special tokens yet.
 func (sc *scorer) tokenize(ctx context.Context, model Model, special bool) error {
 	began := sc.clock()
-	if err := sc.encoded(began, sc.prompt.encode(ctx, model.Tokenizer, special, sc.set.formsOf())); err != nil {
+	if err := sc.encoded(began, sc.prompt.Encode(ctx, model.Tokenizer, special, sc.set.formsOf())); err != nil {
 		return err
 	}
-	if sc.prompt.length == 0 {
+	if sc.prompt.Length == 0 {
 		return fmt.Errorf("%w: the prompt has no tokens", ErrRequest)
 	}
 	return nil
@@ -297,10 +296,10 @@ func orNone(err, none error) error {
 func (sc *scorer) match(ctx context.Context) error {
 	sc.query.Candidates = sc.set.index
 	for {
-		sc.prompt.begin()
+		sc.prompt.Begin()
 		began := sc.clock()
 		err := sc.x.index.Match(ctx, &sc.query, &sc.matches)
-		if err == nil && sc.prompt.given == nil {
+		if err == nil && !sc.prompt.Given() {
 			err = sc.addForms()
 		}
 		sc.spend(&sc.times.match, began)
@@ -309,9 +308,9 @@ func (sc *scorer) match(ctx context.Context) error {
 			sc.degraded = sc.matches.Degraded
 			sc.learnForms()
 			return nil
-		case errors.Is(err, errMissing):
+		case errors.Is(err, prompt.ErrMissing):
 			began := sc.clock()
-			if err := sc.encoded(began, sc.prompt.addMissing(ctx)); err != nil {
+			if err := sc.encoded(began, sc.prompt.AddMissing(ctx)); err != nil {
 				return err
 			}
 			continue
@@ -326,8 +325,8 @@ func (sc *scorer) match(ctx context.Context) error {
 // for, because they hold nothing now: a prompt that is sent to them is told by its keys.
 func (sc *scorer) addForms() error {
 	for _, v := range sc.set.variants {
-		if runOf(sc.prompt.runs, v) == nil {
-			if _, err := sc.prompt.keysIn(v); err != nil {
+		if prompt.RunIn(sc.prompt.Runs(), v) == nil {
+			if _, err := sc.prompt.KeysIn(v); err != nil {
 				return err
 			}
 		}
@@ -335,10 +334,6 @@ func (sc *scorer) addForms() error {
 	return nil
 }
 
-// keysIn returns the keys of the prompt in a variant.
-// keysOf returns the keys of the prompt, which has these locals in a variant.
-// cut works out the locals of the prompt in a variant. Where there is nothing
-// but tokens in them, the forms of media share them.
 // The rows: which is an entry's best, and what it says.
 
 // chooseRows finds the best row of each entry.
@@ -370,7 +365,7 @@ func (sc *scorer) chooseRows() {
 // bestOf judges a row of a source of one full-attention group.
 func (sc *scorer) bestOf(i int) ranking.Best {
 	row := &sc.matches.Rows[i]
-	length, again := sc.prompt.lengthIn(row), 0
+	length, again := sc.prompt.LengthIn(row), 0
 	b := ranking.Best{Matched: int(row.Run) * row.BlockSize, Row: int32(i + 1)}
 	if sc.set.profiled {
 		if pm := sc.set.states[row.Pod]; pm != nil {
@@ -459,7 +454,7 @@ func (sc *scorer) answer(dst *Answer) {
 // is: an index may be older than what was heard.
 func (sc *scorer) unknown() error {
 	err := sc.set.unknown
-	if adapter := sc.prompt.scope.Adapter; err == nil && adapter != "" {
+	if adapter := sc.prompt.Scope.Adapter; err == nil && adapter != "" {
 		err = sc.x.unknownAdapter(sc.set.base, adapter)
 	}
 	if err != nil && slices.ContainsFunc(sc.best, func(b ranking.Best) bool { return b.Matched > 0 || b.Cached > 0 }) {

@@ -164,7 +164,7 @@ func (p *pod) appendState(b []byte) []byte {
 	for _, name := range names {
 		pm := p.models[name]
 		b = sections.AppendString(b, name)
-		b = append(b, flags(pm.hybrid.Load()))
+		b = append(b, sections.Flags(pm.hybrid.Load()))
 		b = pm.recent.append(b)
 		b = binary.AppendUvarint(b, uint64(len(pm.adapters)))
 		for _, a := range slices.Sorted(maps.Keys(pm.adapters)) {
@@ -187,7 +187,7 @@ func (p *pod) appendState(b []byte) []byte {
 
 func (r *rank) appendState(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(r.n))
-	b = append(b, byte(r.state), flags(r.kept, r.contest.open, r.contest.told, r.lost.kept, len(r.unrecognized) > 0, r.mayHoldLess), byte(r.contest.others), byte(r.contest.own), byte(slices.Index(lossNames, r.lost.cause)))
+	b = append(b, byte(r.state), sections.Flags(r.kept, r.contest.open, r.contest.told, r.lost.kept, len(r.unrecognized) > 0, r.mayHoldLess), byte(r.contest.others), byte(r.contest.own), byte(slices.Index(lossNames, r.lost.cause)))
 	b = appendTime(b, r.lost.at)
 	b = appendGroups(b, r.groups)
 	if len(r.unrecognized) > 0 {
@@ -203,7 +203,7 @@ func appendGroups(b []byte, groups []stats.Group) []byte {
 	b = binary.AppendUvarint(b, uint64(len(groups)))
 	for _, g := range groups {
 		b = binary.AppendUvarint(b, uint64(g.ID))
-		b = append(b, byte(g.Kind), flags(g.Draft))
+		b = append(b, byte(g.Kind), sections.Flags(g.Draft))
 		b = binary.AppendUvarint(b, uint64(g.Window))
 		b = binary.AppendUvarint(b, uint64(g.BlockSize))
 	}
@@ -213,7 +213,7 @@ func appendGroups(b []byte, groups []stats.Group) []byte {
 // appendState leaves out what a transport has said of the stream: it has gone.
 func (st *stream) appendState(b []byte) []byte {
 	b = sections.AppendString(b, st.name)
-	b = append(b, flags(st.partial, st.skipped))
+	b = append(b, sections.Flags(st.partial, st.skipped))
 	b = appendTime(b, st.heard)
 	b = binary.AppendUvarint(b, uint64(len(st.ranks)))
 	for _, r := range st.ranks {
@@ -229,7 +229,7 @@ func (s *recentScopes) append(b []byte) []byte {
 	for i := range s.salted.of {
 		r := s.salted.at(i)
 		b = binary.LittleEndian.AppendUint64(b, uint64(r.root))
-		b = append(b, byte(r.variant.Unit), r.variant.Media, flags(r.variant.Pairs))
+		b = append(b, byte(r.variant.Unit), r.variant.Media, sections.Flags(r.variant.Pairs))
 		b = binary.AppendUvarint(b, uint64(r.variant.Block))
 		b = sections.AppendString(b, r.adapter)
 	}
@@ -254,15 +254,6 @@ func (s *recentScopes) read(f *sections.Fields) {
 	for range min(extras, ringSize) {
 		s.extras.add(hashing.Extra{Kind: hashing.ExtraKind(f.Byte()), ID: f.Uint64(), Offset: uint32(f.Uvarint())})
 	}
-}
-
-func flags(set ...bool) (b byte) {
-	for i, s := range set {
-		if s {
-			b |= 1 << i
-		}
-	}
-	return b
 }
 
 // appendTime appends a time in nanoseconds; 0: none.

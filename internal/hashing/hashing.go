@@ -123,6 +123,15 @@ const (
 	Unreadable                      // an extra key of a form that is not known
 )
 
+// How an engine puts the media of a prompt into its blocks: index.Variant.Media.
+const (
+	FormOffsets uint8 = iota // each item at its offset
+	FormBare                 // each item in the blocks that it overlaps
+	FormPad                  // over the tokens of the item
+
+	NumForms = iota
+)
+
 // MediaAt places an item that starts at a token. Both paths use it: an engine
 // tells the start within a block, a request within the prompt.
 func MediaAt(id string, token, unit int) Extra {

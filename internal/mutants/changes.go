@@ -22,8 +22,8 @@ type changes struct {
 
 // concern says whether the function, the test or the row of a mutant differs.
 func (c changes) concern(m mutant) bool {
-	dir := filepath.Clean(m.pkg)
-	return c.decls[[2]string{dir, m.breaks}] || c.decls[[2]string{dir, m.function()}] ||
+	dir, name := m.place()
+	return c.decls[[2]string{filepath.Clean(dir), name}] || c.decls[[2]string{filepath.Clean(m.pkg), m.function()}] ||
 		slices.ContainsFunc(c.rows, func(row string) bool { return strings.Contains(row, strconv.Quote(m.name)) })
 }
 

@@ -34,8 +34,8 @@ type promise struct {
 
 // mutant replaces old, which must stand exactly once in what it breaks.
 type mutant struct {
-	pkg      string // that it breaks, and whose test must fail
-	breaks   string // a function, method (Type.Method) or variable
+	pkg      string // whose test must fail
+	breaks   string // a function, method (Type.Method) or variable; of another package: internal/x:Name
 	name     string
 	old, new string
 	test     string
@@ -76,13 +76,16 @@ func trials() (all []*trial, err error) {
 	sources := make(map[string]*pkgSource)
 	for _, p := range promises {
 		for _, m := range p.rows {
-			if sources[m.pkg] == nil {
-				if sources[m.pkg], err = load(m.pkg); err != nil {
-					return nil, err
+			dir, _ := m.place()
+			for _, d := range []string{dir, m.pkg} {
+				if sources[d] == nil {
+					if sources[d], err = load(d); err != nil {
+						return nil, err
+					}
 				}
 			}
 			t := &trial{mutant: m, n: len(all) + 1}
-			t.err = t.find(sources[m.pkg])
+			t.err = t.find(sources[dir], sources[m.pkg].tests)
 			all = append(all, t)
 		}
 	}

@@ -59,6 +59,7 @@ func TestChangesSince(t *testing.T) {
 		{pkg: ".", breaks: "Changed"}:                         false,
 		{pkg: "./b", breaks: "New"}:                           true,
 		{pkg: "./a", breaks: "Same", test: "TestOther/of_it"}: true,
+		{pkg: ".", breaks: "a:Changed", test: "TestSame"}:     true,
 		{pkg: "./a", breaks: "Same", test: "TestSame"}:        false,
 		{pkg: "./a", breaks: "Same", name: "new row"}:         true,
 		{pkg: "./a", breaks: "Same", name: "old row"}:         false,

@@ -62,11 +62,12 @@ func load(dir string) (*pkgSource, error) {
 
 // find looks for what the mutant breaks. A function that stands in several files,
 // for other systems, is the one with the text in it.
-func (t *trial) find(p *pkgSource) error {
+func (t *trial) find(p *pkgSource, tests map[string]bool) error {
+	dir, name := t.place()
 	named, times := false, 0
 	for _, s := range p.files {
 		for _, d := range s.Decls {
-			if !slices.Contains(decls.Names(d), t.breaks) {
+			if !slices.Contains(decls.Names(d), name) {
 				continue
 			}
 			named = true
@@ -79,13 +80,21 @@ func (t *trial) find(p *pkgSource) error {
 	}
 	switch {
 	case !named:
-		return fmt.Errorf("nothing in %s is called %s", t.pkg, t.breaks)
+		return fmt.Errorf("nothing in %s is called %s", dir, name)
 	case times != 1:
-		return fmt.Errorf("%q stands in %s of %s %d times", t.old, t.breaks, t.pkg, times)
-	case !p.tests[t.function()]:
+		return fmt.Errorf("%q stands in %s of %s %d times", t.old, name, dir, times)
+	case !tests[t.function()]:
 		return fmt.Errorf("%s has no test %s", t.pkg, t.function())
 	}
 	return nil
+}
+
+// place returns the package that the mutant breaks, and what in it.
+func (m mutant) place() (dir, name string) {
+	if dir, name, ok := strings.Cut(m.breaks, ":"); ok {
+		return "./" + dir, name
+	}
+	return m.pkg, m.breaks
 }
 
 // function returns the function of the mutant's test, which may be one within it.

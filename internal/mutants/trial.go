@@ -62,7 +62,7 @@ func weave(bin, pkg string, trials []*trial) (patience time.Duration, err error)
 	for _, t := range trials {
 		if t.woven {
 			files[t.file] = t.weave(bodies)
-			files[filepath.Join(pkg, "mutant__.go")] = fmt.Sprintf(chooser, t.Name.Name)
+			files[filepath.Join(filepath.Dir(t.file), "mutant__.go")] = fmt.Sprintf(chooser, t.Name.Name)
 		}
 	}
 	if len(tests) == 0 {

@@ -234,3 +234,13 @@ func unexpected(err error) error {
 	}
 	return err
 }
+
+// Flags returns a byte in which bit i is set[i].
+func Flags(set ...bool) (b byte) {
+	for i, s := range set {
+		if s {
+			b |= 1 << i
+		}
+	}
+	return b
+}

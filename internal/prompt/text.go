@@ -7,8 +7,8 @@
 // index is asked again. Units of several sizes come from one encoding.
 //
 // The cache keeps no ids, so the units must be known before the index asks for them. A text is
-// cut in the forms for which the index has asked last (scorer.learnForms). If the index asks
-// for another one, keysIn returns errMissing, the text is cut in that form too, and the index
+// cut in the forms for which the index has asked last (Asked says which). If the index asks
+// for another one, KeysIn returns ErrMissing, the text is cut in that form too, and the index
 // is asked again. This happens once after pods or units have come, and costs a lookup. The
 // alternative is to ask the backend for its variants first: a second call for each score, and
 // another method of each backend.
@@ -16,10 +16,9 @@
 // The forms of one text share one encoding. It goes on where the earlier text can be resumed
 // if all of them are known as far. Else it is of the whole text.
 
-package kvindex
+package prompt
 
 import (
-	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -28,11 +27,10 @@ import (
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/hashing"
 	"github.com/kvindex/kvindex/internal/prefixcache"
+	"github.com/kvindex/kvindex/internal/sections"
 	"github.com/kvindex/kvindex/tokenize"
+	"github.com/kvindex/kvindex/tokenize/chat"
 )
-
-// maxForms is how many forms are remembered of a model.
-const maxForms = 4
 
 // form is a text in units of one kind.
 type form struct {
@@ -47,11 +45,10 @@ type textLocals struct {
 	special   bool
 	forms     []form // the first used ones are of the text
 	used      int
-	asked     []index.Variant // by the index
-	missing   []index.Variant // of these, those that are not among forms
+	missing   []index.Variant // that the index has asked for, and that are not among forms
 	ties      hashing.PromptFold
 
-	// Of the encoding, if there was one: the number of the first of sc.tokens, and where
+	// Of the encoding, if there was one: the number of the first of tokens, and where
 	// other texts may go on.
 	base   int
 	places []tokenize.Mark
@@ -77,22 +74,25 @@ type marker interface {
 
 var _ marker = (*tokenize.BPE)(nil)
 
-// errMissing is what keysIn returns for a variant that the prompt was not cut in.
-var errMissing = errors.New("kvindex: a form of the prompt is missing")
+// ErrMissing is what KeysIn returns for a variant that the prompt was not cut in.
+// errRequest is the root's ErrRequest.
+var ErrRequest = errors.New("kvindex: bad request")
 
-// encode sets the prompt to a text. special: the tokens are to be put around it that a
+var ErrMissing = errors.New("kvindex: a form of the prompt is missing")
+
+// Encode sets the prompt to a text. special: the tokens are to be put around it that a
 // model puts around texts. forms are those that it is likely to be asked for in.
-func (p *prompt) encode(ctx context.Context, t tokenize.Tokenizer, special bool, forms []index.Variant) error {
+func (p *Prompt) Encode(ctx context.Context, t tokenize.Tokenizer, special bool, forms []index.Variant) error {
 	cache := p.cache
-	if cache == nil || p.allIDs {
+	if cache == nil || p.AllIDs {
 		return p.encodeWhole(ctx, t, special)
 	}
-	if len(p.media) > 0 {
+	if len(p.Media) > 0 {
 		cache.Pass()
 		return p.encodeWhole(ctx, t, special)
 	}
 	if h, ok := t.(replaceable); ok {
-		held, err := h.Hold(ctx, p.text)
+		held, err := h.Hold(ctx, p.Text)
 		if err != nil {
 			return err
 		}
@@ -112,68 +112,23 @@ func (p *prompt) encode(ctx context.Context, t tokenize.Tokenizer, special bool,
 }
 
 // encodeWhole is encode without the cache.
-func (p *prompt) encodeWhole(ctx context.Context, t tokenize.Tokenizer, special bool) (err error) {
+func (p *Prompt) encodeWhole(ctx context.Context, t tokenize.Tokenizer, special bool) (err error) {
 	p.known.tokenizer = nil
-	p.tokens, err = t.Encode(ctx, p.tokens[:0], p.text, special)
-	p.ids, p.length = p.tokens, len(p.tokens)
+	p.tokens, err = t.Encode(ctx, p.tokens[:0], p.Text, special)
+	p.IDs, p.Length = p.tokens, len(p.tokens)
 	return err
 }
 
 // isSalted reports whether the salt is in units of the prompt, which are then not what the
 // text alone says.
-func (p *prompt) isSalted(v index.Variant) bool {
-	return MediaForm(v.Media) == MediaBare && p.scope.Salt != ""
+func (p *Prompt) isSalted(v index.Variant) bool {
+	return v.Media == hashing.FormBare && p.Scope.Salt != ""
 }
 
-// recentForms are the variants that the index has asked for last, of prompts of a model.
-type recentForms struct {
-	heard    uint64 // since when: see candidateSet
-	variants []index.Variant
-}
-
-// formsOf returns the forms that a text is likely to be asked for in.
-func (set *candidateSet) formsOf() []index.Variant {
-	if set.model != nil {
-		if forms := set.model.forms.Load(); forms != nil {
-			return forms.variants
-		}
-	}
-	return firstForms
-}
-
-var firstForms = []index.Variant{{Unit: hashing.TieUnit}}
-
-// learnForms remembers what variants the index has asked for, and for some pods only,
-// what it has asked for before.
-func (sc *scorer) learnForms() {
-	set, md, all := sc.set, sc.set.model, sc.prompt.known.asked
-	if md == nil || len(all) == 0 {
-		return
-	}
-	was := md.forms.Load()
-	if was != nil && was.heard == set.heard && set != md.everyone.set.Load() {
-		for _, v := range was.variants {
-			if len(all) < maxForms && !slices.Contains(all, v) {
-				all = append(all, v)
-			}
-		}
-		sc.prompt.known.asked = all
-	}
-	slices.SortFunc(all, compareVariants)
-	if was == nil || was.heard != set.heard || !slices.Equal(was.variants, all) {
-		md.forms.Store(&recentForms{set.heard, slices.Clone(all)})
-	}
-}
-
-func compareVariants(a, b index.Variant) int {
-	if a.Pairs != b.Pairs {
-		return cmp.Compare(flags(a.Pairs), flags(b.Pairs))
-	}
-	return cmp.Or(cmp.Compare(a.Unit, b.Unit), cmp.Compare(a.Media, b.Media), cmp.Compare(a.Block, b.Block))
-}
+var FirstForms = []index.Variant{{Unit: hashing.TieUnit}}
 
 // know works out the locals of the text in some variants.
-func (p *prompt) know(ctx context.Context, variants []index.Variant) error {
+func (p *Prompt) know(ctx context.Context, variants []index.Variant) error {
 	k, cache := &p.known, p.cache
 	first, from := k.used, -1
 	for _, v := range variants {
@@ -181,10 +136,10 @@ func (p *prompt) know(ctx context.Context, variants []index.Variant) error {
 		if f == nil {
 			continue
 		}
-		f.whole = cache.Find(&f.text, p.scopeOf(f.variant), p.text)
+		f.whole = cache.Find(&f.text, p.scopeOf(f.variant), p.Text)
 		switch {
 		case f.whole:
-			p.length = f.text.Tokens
+			p.Length = f.text.Tokens
 			k.ties = hashing.PromptFold{Units: hashing.Fold(f.text.Fold), Tail: f.text.Tail, Count: f.text.Tokens}
 		case from < 0:
 			from = f.text.Resume
@@ -196,16 +151,16 @@ func (p *prompt) know(ctx context.Context, variants []index.Variant) error {
 	if from < 0 {
 		return nil
 	}
-	if _, ok := k.tokenizer.(marker); !ok || p.ids != nil { // nothing to resume, or all ids are there
+	if _, ok := k.tokenizer.(marker); !ok || p.IDs != nil { // nothing to resume, or all ids are there
 		from = 0
 	}
 	start := startOf(forms, from)
-	if p.ids == nil {
+	if p.IDs == nil {
 		if err := p.encodeFrom(ctx, forms, start, from); err != nil {
 			return err
 		}
 	}
-	if p.length > 0 { // it is an error else
+	if p.Length > 0 { // it is an error else
 		p.keep(forms, start)
 	}
 	return nil
@@ -255,20 +210,20 @@ func (k *textLocals) form(v index.Variant) *form {
 
 // scopeOf returns what separates equal texts: all that locals and ties depend on beside the
 // text, and the salt, so that nobody learns from the time what others have sent.
-func (p *prompt) scopeOf(v index.Variant) []byte {
+func (p *Prompt) scopeOf(v index.Variant) []byte {
 	id, seed := p.known.tokenizer.Identity(), p.seed
 	b := append(append(p.known.scope[:0], id[:]...), seed[:]...)
-	b = append(b, flags(p.known.special, v.Pairs))
+	b = append(b, sections.Flags(p.known.special, v.Pairs))
 	b = binary.AppendUvarint(b, uint64(v.Unit))
-	b = binary.AppendUvarint(b, uint64(len(p.scope.Adapter)))
-	b = append(append(b, p.scope.Adapter...), p.scope.Salt...)
+	b = binary.AppendUvarint(b, uint64(len(p.Scope.Adapter)))
+	b = append(append(b, p.Scope.Adapter...), p.Scope.Salt...)
 	p.known.scope = b
 	return b
 }
 
-// encodeFrom sets sc.tokens to the last ids that are known at start, and to those of the text
+// encodeFrom sets tokens to the last ids that are known at start, and to those of the text
 // behind it. Tokens of the places is the number of ids from the beginning of the text on.
-func (p *prompt) encodeFrom(ctx context.Context, forms []form, start prefixcache.State, from int) (err error) {
+func (p *Prompt) encodeFrom(ctx context.Context, forms []form, start prefixcache.State, from int) (err error) {
 	k := &p.known
 	k.places = k.places[:0]
 	for i := range forms {
@@ -281,18 +236,18 @@ func (p *prompt) encodeFrom(ctx context.Context, forms []form, start prefixcache
 	}
 	tokens := append(p.tokens[:0], start.Tail...)
 	if m, ok := k.tokenizer.(marker); ok {
-		tokens, k.places, err = m.EncodeMarks(ctx, tokens, p.text, from, k.special, k.places)
+		tokens, k.places, err = m.EncodeMarks(ctx, tokens, p.Text, from, k.special, k.places)
 	} else {
 		k.places = k.places[:0]
-		tokens, err = k.tokenizer.Encode(ctx, tokens, p.text, k.special)
+		tokens, err = k.tokenizer.Encode(ctx, tokens, p.Text, k.special)
 	}
 	if err != nil {
 		return err
 	}
 	p.tokens, k.base = tokens, start.Tokens-len(start.Tail)
-	p.length = k.base + len(tokens)
+	p.Length = k.base + len(tokens)
 	if from == 0 {
-		p.ids = tokens
+		p.IDs = tokens
 	}
 	for i := range k.places {
 		k.places[i].Tokens += start.Tokens
@@ -301,7 +256,7 @@ func (p *prompt) encodeFrom(ctx context.Context, forms []form, start prefixcache
 }
 
 // keep cuts the text in forms that were known up to start, and has the cache keep them.
-func (p *prompt) keep(forms []form, start prefixcache.State) {
+func (p *Prompt) keep(forms []form, start prefixcache.State) {
 	k := &p.known
 	for i := range forms {
 		if f := &forms[i]; !f.whole {
@@ -312,31 +267,31 @@ func (p *prompt) keep(forms []form, start prefixcache.State) {
 	for i := range forms {
 		if f := &forms[i]; !f.whole {
 			p.cache.Add(&f.text, f.text.Locals, p.marksOf(f.variant), prefixcache.Mark{
-				At: len(p.text), Resume: len(p.text), Tokens: p.length, Locals: len(f.text.Locals),
+				At: len(p.Text), Resume: len(p.Text), Tokens: p.Length, Locals: len(f.text.Locals),
 				Tail: k.ties.Tail, Fold: uint64(k.ties.Units),
 			})
 		}
 	}
 }
 
-// cutPlain appends the locals of the whole units of sc.tokens from one of them on.
-func (p *prompt) cutPlain(dst []index.Local, v index.Variant, from int) []index.Local {
+// cutPlain appends the locals of the whole units of tokens from one of them on.
+func (p *Prompt) cutPlain(dst []index.Local, v index.Variant, from int) []index.Local {
 	tokens, width := p.tokens[from:], v.Unit
 	if v.Pairs {
 		p.pairs = appendPairs(p.pairs[:0], tokens)
 		tokens, width = p.pairs, 2*width
 	}
-	return p.hashes.Of(p.scope.Adapter).Locals(dst, tokens, width, nil)
+	return p.hashes.Of(p.Scope.Adapter).Locals(dst, tokens, width, nil)
 }
 
 // foldPlaces works out the folds at places, and of the whole text.
-func (p *prompt) foldPlaces(start prefixcache.State) {
+func (p *Prompt) foldPlaces(start prefixcache.State) {
 	k := &p.known
 	from := start.Tokens / hashing.TieUnit
-	if f := k.form(firstForms[0]); f != nil {
+	if f := k.form(FirstForms[0]); f != nil {
 		k.units = append(k.units[:0], f.text.Locals[from:]...)
 	} else {
-		k.units = p.cutPlain(k.units[:0], firstForms[0], from*hashing.TieUnit-k.base)
+		k.units = p.cutPlain(k.units[:0], FirstForms[0], from*hashing.TieUnit-k.base)
 	}
 	at, sum := from, hashing.Fold(start.Fold)
 	k.folds = k.folds[:0]
@@ -346,12 +301,12 @@ func (p *prompt) foldPlaces(start prefixcache.State) {
 		at = to
 		k.folds = append(k.folds, sum)
 	}
-	whole := p.length / hashing.TieUnit
-	k.ties = hashing.PromptFold{Units: sum.Plus(at, k.units[at-from:whole-from]), Tail: p.tokens[whole*hashing.TieUnit-k.base:], Count: p.length}
+	whole := p.Length / hashing.TieUnit
+	k.ties = hashing.PromptFold{Units: sum.Plus(at, k.units[at-from:whole-from]), Tail: p.tokens[whole*hashing.TieUnit-k.base:], Count: p.Length}
 }
 
 // marksOf returns what is to be kept of a form at places.
-func (p *prompt) marksOf(v index.Variant) []prefixcache.Mark {
+func (p *Prompt) marksOf(v index.Variant) []prefixcache.Mark {
 	k := &p.known
 	k.marks = k.marks[:0]
 	for i, m := range k.places {
@@ -369,19 +324,26 @@ func (p *prompt) marksOf(v index.Variant) []prefixcache.Mark {
 	return k.marks
 }
 
-// knownKeys returns the keys of a text in a variant, with errMissing if it was not cut in it.
-func (p *prompt) knownKeys(v index.Variant) ([]index.Key, error) {
+// knownKeys returns the keys of a text in a variant, with ErrMissing if it was not cut in it.
+func (p *Prompt) knownKeys(v index.Variant) ([]index.Key, error) {
 	k := &p.known
 	f := k.form(v)
 	if f == nil || p.isSalted(v) {
 		k.missing = append(k.missing, v)
-		return nil, errMissing
+		return nil, ErrMissing
 	}
 	return p.keysOf(v, f.text.Locals), nil
 }
 
-// addMissing cuts the text in what was missing.
-func (p *prompt) addMissing(ctx context.Context) error {
+// Expand puts the tokens of media in their places among those of a chat.
+func (p *Prompt) Expand(r *chat.Rendering) (err error) {
+	p.expanded, p.Media, err = r.Expand(p.expanded[:0], p.IDs)
+	p.IDs, p.Length = p.expanded, len(p.expanded)
+	return err
+}
+
+// AddMissing cuts the text in what was missing.
+func (p *Prompt) AddMissing(ctx context.Context) error {
 	k := &p.known
 	missing := k.missing
 	k.missing = k.missing[:0]
@@ -389,7 +351,7 @@ func (p *prompt) addMissing(ctx context.Context) error {
 		return p.know(ctx, missing)
 	}
 	p.cache.Pass()
-	if p.ids == nil {
+	if p.IDs == nil {
 		return p.encodeWhole(ctx, k.tokenizer, k.special)
 	}
 	k.tokenizer = nil
@@ -399,5 +361,5 @@ func (p *prompt) addMissing(ctx context.Context) error {
 // release keeps the memory of k, and nothing of its text.
 func (k *textLocals) release() {
 	k.tokenizer, k.used = nil, 0
-	k.asked, k.missing, k.ties = k.asked[:0], k.missing[:0], hashing.PromptFold{}
+	k.missing, k.ties = k.missing[:0], hashing.PromptFold{}
 }
