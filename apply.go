@@ -42,6 +42,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/sharedindex"
 	"github.com/kvindex/kvindex/stats"
 )
@@ -61,7 +62,7 @@ func (in *ingest) unnumbered(bad error) error {
 	if err != nil {
 		return fmt.Errorf("kvindex: pod %q: %w", in.pod, err)
 	}
-	in.convert.partial = r.lossy()
+	in.convert.Partial = r.lossy()
 	if _, err := in.apply(r, index.Cursor{}); err != nil {
 		if errors.Is(err, ErrFull) {
 			in.noRoom(r, Loss{Pod: in.pod, Model: in.model, Rank: r.n, Cause: lossFull, Time: timeOf(in.batch), Err: err})
@@ -105,9 +106,9 @@ func (d *delivery) take() (again bool, err error) {
 	back := d.returns()
 	// A rank that was heard already, and is not lossy, knows its whole history
 	// although its stream does not: its cache was emptied since.
-	d.convert.partial = lost || v.Missed || back || r.state == StateUnknown && st.partial || r.lossy()
+	d.convert.Partial = lost || v.Missed || back || r.state == StateUnknown && st.partial || r.lossy()
 	if wiped || r.state == StateUnknown && r.stream == nil && !d.x.ownsIndex { // another may have left something
-		d.convert.changes = append(d.convert.changes, index.Change{Op: index.OpClear})
+		d.convert.Changes = append(d.convert.Changes, index.Change{Op: index.OpClear})
 	}
 	done, err := d.store(kept)
 	full := errors.Is(err, ErrFull)
@@ -280,9 +281,9 @@ func (in *ingest) lose(r *rank, e viewEvent, cur index.Cursor) error {
 // there already.
 func (in *ingest) apply(r *rank, cur index.Cursor) (index.Applied, error) {
 	c := &in.convert
-	c.model, c.profile, c.recent = in.model, in.pm.profile, &in.pm.recent
-	c.convert(in.batch)
-	done, err := in.applyChanges(r, cur, c.changes)
+	c.Model, c.Profile, c.Recent = in.model, in.pm.profile, &in.pm.recent
+	c.Convert(in.batch)
+	done, err := in.applyChanges(r, cur, c.Changes)
 	if err != nil || done.Duplicate {
 		return done, err
 	}
@@ -290,11 +291,11 @@ func (in *ingest) apply(r *rank, cur index.Cursor) (index.Applied, error) {
 	r.stored += done.Counts.Stored
 	r.removed += done.Counts.Removed
 	s := &in.stats
-	r.unknown(c.unrecognized, c.mayRemove)
+	r.unknown(c.Unrecognized, c.MayRemove)
 	s.UnknownEvents += uint64(in.batch.Unknown)
-	s.Foreign += c.skipped.foreign
-	s.Unscored += c.skipped.unscored
-	s.Scopeless += c.skipped.scopeless
+	s.Foreign += c.Skipped.Foreign
+	s.Unscored += c.Skipped.Unscored
+	s.Scopeless += c.Skipped.Scopeless
 	for i := range in.batch.Events {
 		switch in.batch.Events[i].Kind {
 		case events.Stored:
@@ -331,10 +332,6 @@ func (in *ingest) applyChanges(r *rank, cur index.Cursor, changes []index.Change
 	return done, nil
 }
 
-// maxUnrecognized is how many things that are not known are kept of a rank: their names are
-// anybody's.
-const maxUnrecognized = 8
-
 // maxUnrecognizedText is how long one of them is at most: a name of 40 bytes, quoted.
 const maxUnrecognizedText = 256
 
@@ -342,7 +339,7 @@ const maxUnrecognizedText = 256
 func (r *rank) unknown(what []string, mayRemove bool) {
 	r.mayHoldLess = r.mayHoldLess || mayRemove
 	for _, text := range what {
-		if i, known := slices.BinarySearch(r.unrecognized, text); !known && len(r.unrecognized) < maxUnrecognized {
+		if i, known := slices.BinarySearch(r.unrecognized, text); !known && len(r.unrecognized) < engine.MaxUnrecognized {
 			r.unrecognized = slices.Insert(r.unrecognized, i, text)
 		}
 	}

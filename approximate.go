@@ -21,6 +21,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/estimate"
 )
 
@@ -51,7 +52,7 @@ func (a *Approximate) validate(p *Profile) error {
 	case a.TTL < 0:
 		return fmt.Errorf("field Approximate: the TTL is negative: %v", a.TTL)
 	}
-	if _, ok := variantOf(a.BlockTokens, false, p.Media); !ok {
+	if _, ok := engine.VariantOf(a.BlockTokens, false, uint8(p.Media)); !ok {
 		return errors.New("field Approximate: no prompt is cut in blocks of such a BlockTokens with the Media of the Profile")
 	}
 	return nil
@@ -60,7 +61,7 @@ func (a *Approximate) validate(p *Profile) error {
 // approximation is what is believed of a pod that no event has come from. All of it but the
 // first three is guarded by ledger.mu.
 type approximation struct {
-	Approximate
+	engine.Room
 	variant index.Variant
 	stride  int // units of a block
 
@@ -76,20 +77,20 @@ type rankEstimate struct {
 // approximate makes a pod one that is followed by what is sent to it, until an event comes.
 func (pm *podModel) approximate() {
 	a := pm.profile.Approximate
-	v, _ := variantOf(a.BlockTokens, false, pm.profile.Media)
-	group := pm.profile.corrected(index.Group{})
+	v, _ := engine.VariantOf(a.BlockTokens, false, pm.profile.Media)
+	group := pm.profile.Corrected(index.Group{})
 	pm.form.Store(&index.View{Group: group, BlockSize: a.BlockTokens, Layout: &index.Layout{
 		Groups:     []index.GroupLayout{{Group: group, BlockSize: a.BlockTokens, Grain: a.BlockTokens}},
 		FullGroups: 1,
 	}})
-	pm.approx.Store(&approximation{Approximate: *a, variant: v, stride: a.BlockTokens / v.Unit})
+	pm.approx.Store(&approximation{Room: *a, variant: v, stride: a.BlockTokens / v.Unit})
 	pm.state.Store(uint32(StateApproximate))
 }
 
 // introduce makes those candidates known that no event has come from, and whose Profile says
 // that none will. It reports whether there are some.
 func (x *Indexer) introduce(set *candidateSet) (some bool) {
-	if x.profile == nil || set.err != nil {
+	if !x.profiled || set.err != nil {
 		return false
 	}
 	for i, pm := range set.states {
@@ -103,7 +104,7 @@ func (x *Indexer) introduce(set *candidateSet) (some bool) {
 // introducePod is introduce for one pod. Nothing is kept of what WithProfile's function says
 // of others: it is asked again.
 func (x *Indexer) introducePod(pod, model string) bool {
-	if x.profile(pod, model).Approximate == nil {
+	if profile, err := x.profile(pod, model); err != nil || profile.Approximate == nil {
 		return false
 	}
 	p, err := x.lockPodBriefly(pod)
@@ -129,14 +130,7 @@ func (x *Indexer) introducePod(pod, model string) bool {
 // refused says what is wrong with the Profile of a pod that was never heard; nil: nothing,
 // or it has no Approximate.
 func (x *Indexer) refused(pod, model string) error {
-	if x.profile == nil {
-		return nil
-	}
-	profile := x.profile(pod, model)
-	if profile.Approximate == nil {
-		return nil
-	}
-	if err := profile.validate(); err != nil {
+	if profile, err := x.profile(pod, model); err != nil && profile.Approximate != nil {
 		return fmt.Errorf("WithProfile: %w", err)
 	}
 	return nil

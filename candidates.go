@@ -32,6 +32,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/prompt"
 	"github.com/kvindex/kvindex/internal/sections"
 )
@@ -209,7 +210,7 @@ func (x *Indexer) resolve(c *Candidates, m meaning) *candidateSet {
 				p := &set.states[i].profile
 				set.addVariant(set.states[i])
 				set.approximate = set.approximate || set.states[i].approx.Load() != nil
-				set.profiled = set.profiled || p.Draft == DraftLayers || len(p.Groups) > 0 || set.states[i].hybrid.Load()
+				set.profiled = set.profiled || p.Draft == engine.DraftLayers || len(p.Groups) > 0 || set.states[i].hybrid.Load()
 			}
 		}
 	}
@@ -277,8 +278,8 @@ func (set *candidateSet) addVariant(pm *podModel) {
 	}
 }
 
-func (set *candidateSet) cutAs(f *index.View, media MediaForm) {
-	if v, ok := variantOf(f.BlockSize, f.Pairs, media); ok && !slices.Contains(set.variants, v) {
+func (set *candidateSet) cutAs(f *index.View, media uint8) {
+	if v, ok := engine.VariantOf(f.BlockSize, f.Pairs, media); ok && !slices.Contains(set.variants, v) {
 		set.variants = append(set.variants, v)
 	}
 }
@@ -290,9 +291,9 @@ func (set *candidateSet) addCold(md *model, cold []int32) {
 	for media, f := range set.lent {
 		if f != nil && slices.ContainsFunc(cold, func(i int32) bool {
 			pm := set.states[i]
-			return pm == nil || pm.profile.Media == MediaForm(media) // nil: its Profile is not asked for
+			return pm == nil || int(pm.profile.Media) == media // nil: its Profile is not asked for
 		}) {
-			set.cutAs(f, MediaForm(media))
+			set.cutAs(f, uint8(media))
 		}
 	}
 }

@@ -41,6 +41,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/sections"
 	"github.com/kvindex/kvindex/internal/sharedindex"
 	"github.com/kvindex/kvindex/stats"
@@ -302,7 +303,7 @@ func (x *Indexer) show(name, model string, pm *podModel, v podListing) {
 		}
 		r.state, r.groups, r.lossyThere, r.stale = of.state, of.groups, of.lossy, of.stale
 		r.shown.Store(uint32(r.view()))
-		hybrid = hybrid || r.hybrid(&pm.profile)
+		hybrid = hybrid || pm.profile.Hybrid(r.groups)
 	}
 	pm.listRanks()
 	pm.silent = 0
@@ -310,12 +311,12 @@ func (x *Indexer) show(name, model string, pm *podModel, v podListing) {
 		pm.silent = 1
 	}
 	pm.state.Store(uint32(v.state))
-	if hybrid == pm.hybrid.Load() && v.form.equal(&pm.formed) {
+	if hybrid == pm.hybrid.Load() && v.form.Equal(&pm.formed) {
 		return
 	}
 	pm.hybrid.Store(hybrid)
 	pm.formed = v.form
-	x.ledger.setForm(pm, v.form.view(&pm.profile))
+	x.ledger.setForm(pm, v.form.View(&pm.profile))
 	x.mu.Lock()
 	x.heard.Add(1)
 	x.mu.Unlock()
@@ -409,7 +410,7 @@ type sourceNote struct {
 type podNote struct {
 	state    State
 	hybrid   bool
-	form     reportedForm
+	form     engine.Form
 	adapters []string
 }
 
@@ -426,15 +427,15 @@ const noteVersion = 1
 func (n *sourceNote) append(b []byte) []byte {
 	b = append(b, noteVersion, sections.Flags(n.pod != nil, n.rank != nil))
 	if p := n.pod; p != nil {
-		b = append(b, byte(p.state), sections.Flags(p.hybrid, p.form.pairs))
-		b = appendGroups(b, p.form.groups)
+		b = append(b, byte(p.state), sections.Flags(p.hybrid, p.form.Pairs))
+		b = engine.AppendGroups(b, p.form.Groups)
 		b = binary.AppendUvarint(b, uint64(len(p.adapters)))
 		for _, a := range p.adapters {
 			b = sections.AppendString(b, a)
 		}
 	}
 	if r := n.rank; r != nil {
-		b = appendGroups(append(b, byte(r.state), sections.Flags(r.lossy)), r.groups)
+		b = engine.AppendGroups(append(b, byte(r.state), sections.Flags(r.lossy)), r.groups)
 	}
 	return b
 }
@@ -451,14 +452,14 @@ func readNote(b []byte) (n sourceNote, err error) {
 	if set&1 != 0 {
 		p := &podNote{state: State(f.Byte())}
 		of := f.Byte()
-		p.hybrid, p.form.pairs = of&1 != 0, of&2 != 0
-		p.form.groups = readTold(f)
+		p.hybrid, p.form.Pairs = of&1 != 0, of&2 != 0
+		p.form.Groups = readTold(f)
 		for range f.Count() {
 			a := f.Bytes()
 			if f.Err() != nil {
 				break
 			}
-			if len(a) > 0 && len(a) <= maxName && len(p.adapters) < maxAdapters {
+			if len(a) > 0 && len(a) <= engine.MaxName && len(p.adapters) < maxAdapters {
 				p.adapters = append(p.adapters, string(a))
 			}
 		}
@@ -478,7 +479,7 @@ func readNote(b []byte) (n sourceNote, err error) {
 
 // readTold reads groups as an engine can have told them.
 func readTold(f *sections.Fields) []stats.Group {
-	groups, err := readGroups(f)
+	groups, err := engine.ReadGroups(f)
 	if err != nil {
 		f.Refuse(err)
 	}

@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/hashing"
 	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/internal/prompt"
@@ -350,10 +351,10 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 // What is known of the pod beside the index.
 
 type podFacts struct {
-	form     MediaForm
+	form     uint8
 	drafts   bool // there are draft layers
 	adapters []string
-	recent   recentScopes
+	recent   engine.Recent
 	approx   int  // tokens of a block of a pod without events; 0: it is none
 	silent   bool // a stream of it
 	listed   bool // others feed it
@@ -387,7 +388,7 @@ func (x *Indexer) factsOf(pod, model string) *podFacts {
 		return nil
 	}
 	defer p.mu.Unlock()
-	f := &podFacts{form: pm.profile.Media, drafts: pm.profile.Draft == DraftLayers, adapters: slices.Sorted(maps.Keys(pm.adapters)), recent: pm.recent.clone(), silent: pm.silent > 0, listed: pm.listed != nil}
+	f := &podFacts{form: pm.profile.Media, drafts: pm.profile.Draft == engine.DraftLayers, adapters: slices.Sorted(maps.Keys(pm.adapters)), recent: pm.recent.Clone(), silent: pm.silent > 0, listed: pm.listed != nil}
 	if a := pm.approx.Load(); a != nil {
 		f.approx = a.BlockTokens
 	}
@@ -398,7 +399,7 @@ func (x *Indexer) factsOf(pod, model string) *podFacts {
 			n: n, state: r.view(), evicted: known[index.Source{Pod: pod, Model: model, Rank: n}].Evicted, contested: r.contest.open, waits: r.kept || r.stale || st != nil && (st.waits() || st.interrupted),
 			lost: r.lost, groups: slices.Clone(r.groups),
 		})
-		pm.profile.correct(f.ranks[len(f.ranks)-1].groups)
+		pm.profile.Correct(f.ranks[len(f.ranks)-1].groups)
 		f.unrecognized = append(f.unrecognized, r.unrecognized...)
 		f.heard = f.heard || r.messages > 0 || r.kept || r.state != StateUnknown
 	}
@@ -414,47 +415,6 @@ func (f *podFacts) rank(n int) (r rankFacts) {
 	}
 	return r
 }
-
-// recentScopes are what stores of a pod told lately, to be tried by who asks why. A
-// salt is kept as its root alone.
-type recentScopes struct {
-	salted ring[saltedRoot]
-	extras ring[hashing.Extra] // of media, with their unit 0
-}
-
-type saltedRoot struct {
-	root    index.Key
-	variant index.Variant
-	adapter string
-}
-
-func (s *recentScopes) clone() recentScopes {
-	return recentScopes{s.salted.clone(), s.extras.clone()}
-}
-
-// ring keeps the last different values.
-type ring[T comparable] struct {
-	of   []T
-	next int // the oldest, if it is full
-}
-
-const ringSize = 64
-
-func (r *ring[T]) add(v T) {
-	switch {
-	case slices.Contains(r.of, v):
-	case len(r.of) < ringSize:
-		r.of = append(r.of, v)
-	default:
-		r.of[r.next] = v
-		r.next = (r.next + 1) % ringSize
-	}
-}
-
-// at returns the ith of the values, the oldest first.
-func (r *ring[T]) at(i int) T { return r.of[(r.next+i)%len(r.of)] }
-
-func (r *ring[T]) clone() ring[T] { return ring[T]{slices.Clone(r.of), r.next} }
 
 // ranks returns what is known of the rank that the score is of, of all if there is none.
 func (w *explainer) ranks() []rankFacts {
@@ -618,7 +578,7 @@ func (w *explainer) points() (points []point) {
 				continue
 			}
 			for _, pairs := range []bool{false, true} { // which of them, is not known
-				if v, ok := variantOf(g.BlockSize, pairs, w.pod.form); ok && (!pairs || MediaForm(v.Media) == MediaPad) {
+				if v, ok := engine.VariantOf(g.BlockSize, pairs, w.pod.form); ok && (!pairs || v.Media == hashing.FormPad) {
 					points = append(points, point{rank: r.n, group: g.ID, size: g.BlockSize, variant: v})
 				}
 			}
@@ -792,14 +752,14 @@ type otherScope struct {
 	name  string // for people
 	scope hashing.Scope
 	// salted is the root of a salt that is not known; nil: the root is that of scope.
-	salted  *saltedRoot
+	salted  *engine.SaltedRoot
 	noMedia bool
 }
 
 // otherScopes returns those under which the pod may hold the tokens of the request.
 func (w *explainer) otherScopes() (others []otherScope) {
-	asked, salts := w.prompt.Scope, w.pod.recent.salted.of
-	add := func(cause cause, name, adapter, salt string, salted *saltedRoot) {
+	asked, salts := w.prompt.Scope, w.pod.recent.Salted.Values
+	add := func(cause cause, name, adapter, salt string, salted *engine.SaltedRoot) {
 		others = append(others, otherScope{cause: cause, name: name, scope: hashing.Scope{Model: asked.Model, Adapter: adapter, Salt: salt}, salted: salted})
 	}
 	adapters := slices.DeleteFunc(append([]string{""}, w.pod.adapters...), func(a string) bool { return a == asked.Adapter })
@@ -810,7 +770,7 @@ func (w *explainer) otherScopes() (others []otherScope) {
 		add(causeOtherSalt, "no salt", asked.Adapter, "", nil)
 	}
 	for i := range salts {
-		if salts[i].adapter == asked.Adapter {
+		if salts[i].Adapter == asked.Adapter {
 			add(causeOtherSalt, "another salt", asked.Adapter, "", &salts[i])
 		}
 	}
@@ -820,7 +780,7 @@ func (w *explainer) otherScopes() (others []otherScope) {
 		}
 	}
 	for i := range salts {
-		if adapter := salts[i].adapter; adapter != asked.Adapter {
+		if adapter := salts[i].Adapter; adapter != asked.Adapter {
 			add(causeOtherAdapter, nameOfAdapter(adapter)+" and another salt", adapter, "", &salts[i])
 		}
 	}
@@ -848,11 +808,11 @@ func (w *explainer) findOtherScope(ctx context.Context) (found bool, err error) 
 			switch {
 			case o.salted == nil:
 				return w.prompt.KeysIn(v)
-			case o.salted.variant != v:
+			case o.salted.Variant != v:
 				return nil, nil
 			}
 			locals, err := w.prompt.Cut(v)
-			return hashing.Keys(nil, o.salted.root, locals), err
+			return hashing.Keys(nil, o.salted.Root, locals), err
 		}
 		w.prompt.Scope = o.scope
 		with := media
@@ -896,11 +856,11 @@ func (w *explainer) holds(ctx context.Context, end int, keys func(index.Variant)
 // place of what is there.
 func (w *explainer) otherMedia(ctx context.Context, end int) (found bool, err error) {
 	for _, v := range w.variants {
-		if v.Pairs || MediaForm(v.Media) == MediaPad {
+		if v.Pairs || v.Media == hashing.FormPad {
 			continue
 		}
 		s := w.prompt.Scope
-		if MediaForm(v.Media) == MediaBare {
+		if v.Media == hashing.FormBare {
 			s.Salt = ""
 		}
 		cut, err := w.prompt.Cut(v)
@@ -914,7 +874,7 @@ func (w *explainer) otherMedia(ctx context.Context, end int) (found bool, err er
 				prev = all[u-1]
 			}
 			was := locals[u]
-			for _, x := range w.pod.recent.extras.of {
+			for _, x := range w.pod.recent.Extras.Values {
 				locals[u] = of.Locals(nil, w.prompt.IDs[u*v.Unit:(u+1)*v.Unit], v.Unit, []hashing.Extra{x})[0]
 				found, err = w.holds(ctx, end, func(o index.Variant) ([]index.Key, error) {
 					if o != v {
@@ -945,9 +905,9 @@ func (w *explainer) tellMedia(v index.Variant) {
 	switch {
 	case len(w.prompt.Media) > 0:
 		e.Scope = "media of another hash or offset"
-	case MediaForm(v.Media) == MediaBare && e.Token == 0 && e.Salted:
+	case v.Media == hashing.FormBare && e.Token == 0 && e.Salted:
 		e.Scope, cause = "another salt", causeOtherSalt
-	case MediaForm(v.Media) == MediaBare && e.Token == 0:
+	case v.Media == hashing.FormBare && e.Token == 0:
 		e.Scope = "a salt, or media that the request does not have"
 	default:
 		e.Scope = "media that the request does not have"

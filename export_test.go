@@ -6,6 +6,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/hashing"
 	"github.com/kvindex/kvindex/internal/ranking"
 )
@@ -24,7 +25,7 @@ const (
 	MaxRanks               = maxRanks
 	MaxStreams             = maxStreams
 	MaxAdapters            = maxAdapters
-	MaxName                = maxName
+	MaxName                = engine.MaxName
 	MaxPods                = maxPods
 	ApplyTimeout           = applyTimeout
 	DefaultPredictionTTL   = defaultPredictionTTL
@@ -143,23 +144,24 @@ func Plans(layouts, ranks int) (kept int, again bool) {
 	l := &index.Layout{}
 	for n := range layouts {
 		l = &index.Layout{Groups: []index.GroupLayout{{Group: index.Group{Kind: index.GroupMamba}, BlockSize: 16 + n}}}
-		last = ps.of(l, &Profile{}, ranks)
+		last = ps.of(l, &engine.Profile{}, ranks)
 	}
-	return len(*ps.all.Load()), ps.of(l, &Profile{}, ranks) != last
+	return len(*ps.all.Load()), ps.of(l, &engine.Profile{}, ranks) != last
 }
 
 // ChangesOf is what an index is told of the last of some payloads.
 func ChangesOf(p Profile, payloads ...[]byte) ([]index.Change, error) {
-	c := converter{hash: hashing.New([16]byte{1}), model: "m", profile: p, recent: &recentScopes{}}
+	e, _ := p.complete()
+	c := engine.Converter{Hash: hashing.New([16]byte{1}), Model: "m", Profile: e, Recent: &engine.Recent{}}
 	for _, payload := range payloads {
 		var b events.Batch
 		if err := events.Decode(payload, &b); err != nil {
 			return nil, err
 		}
-		c.changes = c.changes[:0]
-		c.convert(&b)
+		c.Changes = c.Changes[:0]
+		c.Convert(&b)
 	}
-	return c.changes, nil
+	return c.Changes, nil
 }
 
 // NoteOf reads a note of a directory, and writes what it has read.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/fault"
 	"github.com/kvindex/kvindex/stats"
 )
@@ -129,7 +130,7 @@ type ingest struct {
 
 	batch   *events.Batch // to be applied: decoded, or the host's
 	decoded events.Batch
-	convert converter
+	convert engine.Converter
 
 	stats    stats.Counters
 	reason   string // why the payload could not be read; "" if it could
@@ -144,12 +145,12 @@ func (x *Indexer) newIngest(pod, model string) *ingest {
 	in, _ := x.ingests.Get().(*ingest)
 	if in == nil {
 		in = &ingest{x: x}
-		in.convert.hash = x.hash
+		in.convert.Hash = x.hash
 	}
 	in.pod, in.model = pod, model
 	in.decoded.Events = nil // of another call
 	in.batch = &in.decoded
-	in.convert.changes = in.convert.changes[:0]
+	in.convert.Changes = in.convert.Changes[:0]
 	in.stats, in.reason = stats.Counters{}, ""
 	in.losses = in.losses[:0]
 	in.from, in.to, in.delayed = 0, 0, false
@@ -227,6 +228,6 @@ func (in *ingest) end() {
 	if x.hooks.State != nil && in.from != in.to {
 		x.hooks.State(in.pod, in.model, in.from, in.to)
 	}
-	in.batch, in.locked, in.pm, in.convert.recent = nil, nil, nil, nil
+	in.batch, in.locked, in.pm, in.convert.Recent = nil, nil, nil, nil
 	x.ingests.Put(in)
 }

@@ -123,6 +123,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/hashing"
 	"github.com/kvindex/kvindex/internal/prefixcache"
 	"github.com/kvindex/kvindex/internal/prompt"
@@ -210,7 +211,8 @@ type Indexer struct {
 	given     map[string]Model
 	source    func(ctx context.Context, name string) (Model, error) // of other models; may be nil
 	resolver  func(model string) (base, adapter string)             // may be nil; called without locks
-	profile   func(pod, model string) Profile
+	profile   func(pod, model string) (engine.Profile, error)
+	profiled  bool // somebody gives Profiles
 	keep      bool // on a loss
 	hooks     Hooks
 	prompts   *prefixcache.Cache // of texts; nil: none
@@ -255,12 +257,19 @@ func (c *config) open() (*Indexer, error) {
 		given:       c.given,
 		source:      c.source,
 		resolver:    c.resolver,
-		profile:     c.profile,
-		keep:        c.keep,
-		hooks:       c.hooks,
-		pods:        make(map[string]*pod),
-		models:      make(map[string]*model),
-		snapshots:   make(chan struct{}, 1),
+		profiled:    c.profile != nil,
+		profile: func(pod, model string) (engine.Profile, error) {
+			var p Profile
+			if c.profile != nil {
+				p = c.profile(pod, model)
+			}
+			return p.complete()
+		},
+		keep:      c.keep,
+		hooks:     c.hooks,
+		pods:      make(map[string]*pod),
+		models:    make(map[string]*model),
+		snapshots: make(chan struct{}, 1),
 	}
 	if x.index == nil {
 		var mc index.MemoryConfig
@@ -361,10 +370,10 @@ func (x *Indexer) check(pod, model string) error {
 		return errors.New("kvindex: the pod is empty")
 	case model == "":
 		return fmt.Errorf("kvindex: pod %q: the model is empty", pod)
-	case len(pod) > maxName:
-		return fmt.Errorf("kvindex: the name of the pod has %d bytes, more than %d: %.100q", len(pod), maxName, pod)
-	case len(model) > maxName:
-		return fmt.Errorf("kvindex: pod %q: the name of the model has %d bytes, more than %d: %.100q", pod, len(model), maxName, model)
+	case len(pod) > engine.MaxName:
+		return fmt.Errorf("kvindex: the name of the pod has %d bytes, more than %d: %.100q", len(pod), engine.MaxName, pod)
+	case len(model) > engine.MaxName:
+		return fmt.Errorf("kvindex: pod %q: the name of the model has %d bytes, more than %d: %.100q", pod, len(model), engine.MaxName, model)
 	}
 	return nil
 }

@@ -12,11 +12,10 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/hashing"
 	"github.com/kvindex/kvindex/internal/prefixcache"
-	"github.com/kvindex/kvindex/stats"
 )
 
 // Option configures New.
@@ -347,9 +346,9 @@ type Draft uint8
 // What is known of draft layers. With DraftUnknown, a model of one full-attention group
 // is judged as with DraftNone. For any other model PodScore.UpperBound is true.
 const (
-	DraftUnknown Draft = iota
-	DraftNone
-	DraftLayers // in the Groups with Draft set, and in groups of their kind, window and block size; in all groups if none has it
+	DraftUnknown = Draft(engine.DraftUnknown)
+	DraftNone    = Draft(engine.DraftNone)
+	DraftLayers  = Draft(engine.DraftLayers) // in the Groups with Draft set, and in groups of their kind, window and block size; in all groups if none has it
 )
 
 // MediaForm is how an engine puts the media of a prompt into its blocks.
@@ -388,7 +387,7 @@ const (
 	MediaPad = MediaForm(hashing.FormPad)
 )
 
-func (p Profile) validate() error {
+func (p *Profile) validate() error {
 	switch {
 	case p.Copies > CopiesSet:
 		return fmt.Errorf("unknown copies mode %d", p.Copies)
@@ -399,7 +398,7 @@ func (p Profile) validate() error {
 	case p.Grain < 0:
 		return fmt.Errorf("the Grain is negative: %d", p.Grain)
 	}
-	if err := p.Approximate.validate(&p); err != nil {
+	if err := p.Approximate.validate(p); err != nil {
 		return err
 	}
 	for i, g := range p.Groups {
@@ -445,80 +444,30 @@ func isNumber(s string) bool {
 	return err == nil && strconv.FormatUint(n, 10) == s
 }
 
-// checkGrain finds a block size in a batch that is no multiple of the Grain.
-func (p *Profile) checkGrain(b *events.Batch) error {
-	if p.Grain == 0 {
-		return nil
-	}
-	for i := range b.Events {
-		if e := &b.Events[i]; e.Kind == events.Stored && tierOf(e.Medium) == TierGPU && e.BlockSize%p.Grain != 0 {
-			return fmt.Errorf("the Grain %d does not divide the block size %d of group %d", p.Grain, e.BlockSize, e.Group)
-		}
-	}
-	return nil
-}
-
-// corrected returns a group that an event has named, as the profile knows it.
-func (p *Profile) corrected(g index.Group) index.Group {
-	drafts := p.Draft == DraftLayers && g.Kind != index.GroupChunked
-	for _, own := range p.Groups {
-		if own.Draft {
-			drafts = false
-		}
-	}
-	g.Draft = drafts
-	if i := slices.IndexFunc(p.Groups, func(own index.Group) bool { return own.ID == g.ID }); i >= 0 {
-		own := p.Groups[i]
-		g.Kind, g.Draft = own.Kind, drafts || own.Draft
-		if own.Window > 0 {
-			g.Window = own.Window
-		}
-	}
-	return g
-}
-
-// correct replaces groups that events have named by what the profile knows of them. Equal
-// groups share Draft, because vLLM caches and looks them up together (017e9f4448b7,
-// v1/core/kv_cache_coordinator.py, SpecGroup). Groups are equal as in package reuse.
-func (p *Profile) correct(groups []stats.Group) {
-	for i := range groups {
-		groups[i].Group = p.corrected(groups[i].Group)
-	}
-	for i := range groups {
-		groups[i].Draft = hasDraft(groups, groups[i])
-	}
-}
-
-// hasDraft reports whether g, or a group that is equal to it, has Draft.
-func hasDraft(groups []stats.Group, g stats.Group) bool {
-	return g.Draft || slices.ContainsFunc(groups, func(o stats.Group) bool {
-		return o.Draft && o.Kind == g.Kind && o.Window == g.Window && o.BlockSize == g.BlockSize
-	})
-}
-
-// lists reports whether the profile has groups of which events say nothing.
-func (p *Profile) lists(l *index.Layout) bool {
-	return slices.ContainsFunc(p.Groups, func(own index.Group) bool {
-		return !slices.ContainsFunc(l.Groups, func(g index.GroupLayout) bool { return g.ID == own.ID })
-	})
-}
-
-// complete returns a copy with what depends on the rest filled in.
-func (p Profile) complete() Profile {
-	p.Groups = slices.Clone(p.Groups)
-	p.Adapters = maps.Clone(p.Adapters)
+// complete returns p as the write and the read path use it, with what depends on the rest
+// filled in, and what is wrong with it.
+func (p *Profile) complete() (engine.Profile, error) {
+	e := engine.Profile{Media: uint8(p.Media), Copies: p.Copies, Groups: slices.Clone(p.Groups), Draft: uint8(p.Draft), Grain: p.Grain, Adapters: maps.Clone(p.Adapters)}
 	if p.Approximate != nil {
-		a := *p.Approximate
-		p.Approximate = &a
+		e.Approximate = &engine.Room{BlockTokens: p.Approximate.BlockTokens, Blocks: p.Approximate.Blocks, TTL: p.Approximate.TTL}
 	}
 	switch {
 	case p.Copies != 0:
 	case p.Media == MediaPad:
 		// SGLang keeps a block once, but names those of several extra_keys
 		// alike, and stores and removes each.
-		p.Copies = CopiesExact
+		e.Copies = CopiesExact
 	default:
-		p.Copies = CopiesGuarded
+		e.Copies = CopiesGuarded
+	}
+	return e, p.validate()
+}
+
+// profileOf is complete, back to what a user reads.
+func profileOf(e *engine.Profile) Profile {
+	p := Profile{Media: MediaForm(e.Media), Copies: e.Copies, Groups: slices.Clone(e.Groups), Draft: Draft(e.Draft), Grain: e.Grain, Adapters: maps.Clone(e.Adapters)}
+	if a := e.Approximate; a != nil {
+		p.Approximate = &Approximate{a.BlockTokens, a.Blocks, a.TTL}
 	}
 	return p
 }

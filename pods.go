@@ -46,6 +46,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/hashing"
 	"github.com/kvindex/kvindex/stats"
 )
@@ -62,7 +63,6 @@ const (
 	// use as its model. Beyond it a request has to name the base model, and the adapter in
 	// Request.Adapter. So it has for an adapter whose name is longer than maxName.
 	maxAdapters = 4096
-	maxName     = 1024 // bytes of the name of a pod, a model or a stream
 )
 
 // pod is what the Indexer knows of a pod, beside its blocks.
@@ -85,13 +85,13 @@ type pod struct {
 
 // profileReply is an answer of WithProfile's function.
 type profileReply struct {
-	profile Profile
+	profile engine.Profile
 	err     error // the profile cannot be used
 }
 
 // podModel is what a pod serves of one model.
 type podModel struct {
-	profile  Profile  // complete; never changed
+	profile  engine.Profile
 	listed   *listing // not nil: others feed the pod, and nothing of it was heard here
 	plans    plans
 	hybrid   atomic.Bool // some rank has announced other groups than one of full attention
@@ -99,8 +99,8 @@ type podModel struct {
 	byNumber atomic.Pointer[[]*rank] // ranks in the order of their numbers; a new slice for each change. Read without pod.mu
 	streams  map[string]*stream
 	adapters map[string]struct{} // those that the model was told of
-	recent   recentScopes
-	formed   reportedForm // that the field form is of, unless that is of the profile
+	recent   engine.Recent
+	formed   engine.Form // that the field form is of, unless that is of the profile
 	told     publishedPod
 	silent   int           // streams that are silent
 	state    atomic.Uint32 // State, the worst of ranks' and streams'; read without pod.mu
@@ -227,7 +227,7 @@ func (r *rank) heard(b *events.Batch, at time.Time, whole bool) {
 		case events.Cleared: // what is known from then on is all there is
 			clears = true
 		case events.Stored:
-			r.groups, r.pairs = learn(r.groups, e), e.Pairs
+			r.groups, r.pairs = engine.Learn(r.groups, e), e.Pairs
 		}
 	}
 	switch {
@@ -241,39 +241,10 @@ func (r *rank) heard(b *events.Batch, at time.Time, whole bool) {
 	}
 }
 
-// learn adds to groups what a store tells of its group.
-func learn(groups []stats.Group, e *events.Event) []stats.Group {
-	for i := range groups {
-		if g := &groups[i]; g.ID == e.Group {
-			if g.BlockSize != e.BlockSize && e.BlockSize > 0 && tierOf(e.Medium) == TierGPU {
-				g.BlockSize = e.BlockSize
-			}
-			return groups
-		}
-	}
-	if e.Group < index.MaxGroups && e.BlockSize > 0 && tierOf(e.Medium) == TierGPU && !foreign(e) {
-		groups = append(groups, stats.Group{Group: groupOf(e), BlockSize: e.BlockSize})
-	}
-	return groups
-}
-
-// hybrid reports that the engine has announced other groups than one of full attention.
-func (r *rank) hybrid(p *Profile) bool {
-	return len(r.groups) > 1 || len(r.groups) == 1 && p.corrected(r.groups[0].Group).Kind != index.GroupFull
-}
-
-// isReported says whether a full report shows what all groups hold for a next request.
-func (r *rank) isReported(p *Profile) bool {
-	return !slices.ContainsFunc(r.groups, func(told stats.Group) bool {
-		g := p.corrected(told.Group)
-		return g.Kind != index.GroupFull && (g.Window == 0 || g.Kind != index.GroupWindow && g.Kind != index.GroupChunked)
-	})
-}
-
 // noteHybrid has scores know that the pod's model is a hybrid one. So it stays if a
 // rank has announced one group only since its cache was emptied.
 func (in *ingest) noteHybrid(r *rank) {
-	if !in.pm.hybrid.Load() && r.hybrid(&in.pm.profile) {
+	if !in.pm.hybrid.Load() && in.pm.profile.Hybrid(r.groups) {
 		in.pm.hybrid.Store(true)
 		in.x.mu.Lock()
 		in.x.heard.Add(1)
@@ -304,41 +275,11 @@ func (in *ingest) noteForm(r *rank) {
 	if same || len(r.groups) == 0 {
 		return
 	}
-	in.pm.formed = reportedForm{slices.Clone(r.groups), r.pairs}
-	in.x.ledger.setForm(in.pm, in.pm.formed.view(&in.pm.profile))
+	in.pm.formed = engine.Form{Groups: slices.Clone(r.groups), Pairs: r.pairs}
+	in.x.ledger.setForm(in.pm, in.pm.formed.View(&in.pm.profile))
 	in.x.mu.Lock()
 	in.x.heard.Add(1)
 	in.x.mu.Unlock()
-}
-
-// reportedForm is in which blocks a rank caches, as its events told it.
-type reportedForm struct {
-	groups []stats.Group
-	pairs  bool
-}
-
-func (f *reportedForm) equal(o *reportedForm) bool {
-	return f.pairs == o.pairs && slices.Equal(f.groups, o.groups)
-}
-
-// view returns the blocks as the profile knows them, but for their Source; nil: none was
-// told.
-func (f *reportedForm) view(p *Profile) *index.View {
-	if len(f.groups) == 0 {
-		return nil
-	}
-	v := &index.View{Pairs: f.pairs, Layout: &index.Layout{}}
-	for _, told := range f.groups {
-		g := p.corrected(told.Group)
-		v.Groups = append(v.Groups, index.GroupLayout{Group: g, BlockSize: told.BlockSize, Grain: told.BlockSize})
-		if g.Kind == index.GroupFull {
-			v.FullGroups++
-		}
-	}
-	slices.SortFunc(v.Groups, func(a, b index.GroupLayout) int { return a.ID - b.ID })
-	main := max(0, slices.IndexFunc(v.Groups, func(g index.GroupLayout) bool { return g.Kind == index.GroupFull }))
-	v.Group, v.BlockSize = v.Groups[main].Group, v.Groups[main].BlockSize
-	return v
 }
 
 // view is the state of the rank, with what its stream waits for.
@@ -503,7 +444,7 @@ func (x *Indexer) lockServed(name, model string) (*pod, *podModel) {
 
 // profileFor returns the profile of p for a model, if a batch can be taken with it.
 // WithProfile's function is asked if it was not asked yet. p.mu is held.
-func (x *Indexer) profileFor(p *pod, model string, b *events.Batch) (profile *Profile, err error) {
+func (x *Indexer) profileFor(p *pod, model string, b *events.Batch) (profile *engine.Profile, err error) {
 	if pm := p.models[model]; pm != nil {
 		profile = &pm.profile
 	} else {
@@ -513,16 +454,13 @@ func (x *Indexer) profileFor(p *pod, model string, b *events.Batch) (profile *Pr
 				return nil, fmt.Errorf("kvindex: pod %q: model %q is one more than the %d that a pod may have", p.name, model, maxModels)
 			}
 			a = &profileReply{}
-			if x.profile != nil {
-				a.profile = x.profile(p.name, model)
-			}
-			a.err = a.profile.validate()
+			a.profile, a.err = x.profile(p.name, model)
 			p.asked[model] = a
 		}
 		profile, err = &a.profile, a.err
 	}
 	if err == nil {
-		err = profile.checkGrain(b)
+		err = profile.CheckGrain(b)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("kvindex: WithProfile: pod %q: model %q: %w", p.name, model, err)
@@ -532,13 +470,13 @@ func (x *Indexer) profileFor(p *pod, model string, b *events.Batch) (profile *Pr
 
 // podModel returns what p serves of a model, made if need be, with the profile that
 // profileFor has for it. What was listed gives way to what is heard. p.mu is held.
-func (x *Indexer) podModel(p *pod, name string, profile *Profile) *podModel {
+func (x *Indexer) podModel(p *pod, name string, profile *engine.Profile) *podModel {
 	old := p.models[name]
 	if old != nil && old.listed == nil {
 		return old
 	}
 	pm := &podModel{
-		profile:  profile.complete(),
+		profile:  *profile,
 		ranks:    make(map[int]*rank),
 		streams:  make(map[string]*stream),
 		adapters: make(map[string]struct{}),
@@ -575,11 +513,8 @@ func (x *Indexer) podModel(p *pod, name string, profile *Profile) *podModel {
 // heard; nil: nobody knows in which blocks it may cache, its Profile is refused, or there are
 // too many.
 func (x *Indexer) sendTo(pod, model string) *podModel {
-	var profile Profile
-	if x.profile != nil {
-		profile = x.profile(pod, model)
-	}
-	if x.check(pod, model) != nil || profile.validate() != nil || profile.Approximate != nil {
+	profile, err := x.profile(pod, model)
+	if err != nil || x.check(pod, model) != nil || profile.Approximate != nil {
 		return nil
 	}
 	x.mu.Lock()
@@ -599,7 +534,7 @@ func (x *Indexer) sendTo(pod, model string) *podModel {
 	if md.lent()[profile.Media] == nil || len(md.unheard) >= maxPods {
 		return nil
 	}
-	pm := &podModel{profile: profile.complete()}
+	pm := &podModel{profile: profile}
 	if md.unheard == nil {
 		md.unheard = make(map[string]*podModel)
 	}
@@ -707,8 +642,8 @@ func (pm *podModel) stateOf(rank int) State {
 func (pm *podModel) stream(name string) (*stream, error) {
 	st := pm.streams[name]
 	if st == nil {
-		if len(name) > maxName {
-			return nil, fmt.Errorf("the name of the stream has %d bytes, more than %d: %.100q", len(name), maxName, name)
+		if len(name) > engine.MaxName {
+			return nil, fmt.Errorf("the name of the stream has %d bytes, more than %d: %.100q", len(name), engine.MaxName, name)
 		}
 		if len(pm.streams) >= maxStreams && !pm.dropStream() {
 			return nil, fmt.Errorf("stream %q is one more than the %d that a pod may have", name, maxStreams)
@@ -751,14 +686,14 @@ func (pm *podModel) bind(r *rank, st *stream) {
 // learnAdapters lets requests find the adapters of a batch by their names.
 func (in *ingest) learnAdapters() {
 	for i := range in.batch.Events {
-		a := in.pm.profile.adapterOf(&in.batch.Events[i])
+		a := in.pm.profile.AdapterOf(&in.batch.Events[i])
 		if a == "" {
 			continue
 		}
 		if _, ok := in.pm.adapters[a]; ok {
 			continue
 		}
-		if len(in.pm.adapters) >= maxAdapters || len(a) > maxName {
+		if len(in.pm.adapters) >= maxAdapters || len(a) > engine.MaxName {
 			in.stats.Adapters++
 			continue
 		}

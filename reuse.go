@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/ranking"
 	"github.com/kvindex/kvindex/internal/reuse"
 )
@@ -37,7 +38,7 @@ type plans struct{ all atomic.Pointer[[]*plan] }
 // rank may have groups of its own, and others when it announces something new: the oldest
 // plans give way. The pointer of a layout is looked at first, but not every index gives
 // the same one again (index.Layout), so equal groups have one plan.
-func (ps *plans) of(l *index.Layout, p *Profile, ranks int) *plan {
+func (ps *plans) of(l *index.Layout, p *engine.Profile, ranks int) *plan {
 	keep := 2*ranks + 2
 	for {
 		all := ps.all.Load()
@@ -58,11 +59,11 @@ func (ps *plans) of(l *index.Layout, p *Profile, ranks int) *plan {
 	}
 }
 
-func newPlan(l *index.Layout, p *Profile) *plan {
+func newPlan(l *index.Layout, p *engine.Profile) *plan {
 	groups := make([]reuse.Group, len(l.Groups))
 	grain, main := p.Grain, -1
 	for i, told := range l.Groups {
-		g := p.corrected(told.Group)
+		g := p.Corrected(told.Group)
 		groups[i] = reuse.Group{Kind: g.Kind, Window: g.Window, Block: told.BlockSize, Draft: g.Draft}
 		switch {
 		case told.BlockSize == 0:
@@ -75,7 +76,7 @@ func newPlan(l *index.Layout, p *Profile) *plan {
 			grain = told.Grain
 		}
 	}
-	made := &plan{layout: l, main: main, upper: p.Draft == DraftUnknown || p.lists(l)}
+	made := &plan{layout: l, main: main, upper: p.Draft == engine.DraftUnknown || p.Lists(l)}
 	rule, err := reuse.New(groups, grain)
 	if err != nil {
 		// No engine has such groups. Those of full attention alone bound what it reuses.
@@ -101,7 +102,7 @@ func (sc *scorer) judge(from, to int) {
 	if pm := sc.set.states[first.Pod]; pm != nil {
 		p = pm.plans.of(first.Layout, &pm.profile, len(pm.inOrder()))
 	} else {
-		p = sc.x.unheard.of(first.Layout, &Profile{}, maxRanks)
+		p = sc.x.unheard.of(first.Layout, &engine.Profile{}, maxRanks)
 	}
 	groups := first.Groups
 	sc.held = slices.Grow(sc.held[:0], len(groups))[:len(groups)]

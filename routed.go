@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/prompt"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
@@ -157,7 +158,7 @@ func (r *routing) look() error {
 		return fmt.Errorf("%w: %.100q has stored nothing, and %s", ErrBlockSize, r.source.Pod, noneLent)
 	}
 	var ok bool
-	if r.variant, ok = variantOf(r.view.BlockSize, r.view.Pairs, r.pm.profile.Media); ok {
+	if r.variant, ok = engine.VariantOf(r.view.BlockSize, r.view.Pairs, r.pm.profile.Media); ok {
 		r.run = prompt.RunIn(r.k.runs, r.variant)
 	}
 	if r.run == nil {

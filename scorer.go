@@ -369,12 +369,12 @@ func (sc *scorer) bestOf(i int) ranking.Best {
 	b := ranking.Best{Matched: int(row.Run) * row.BlockSize, Row: int32(i + 1)}
 	if sc.set.profiled {
 		if pm := sc.set.states[row.Pod]; pm != nil {
-			group := pm.profile.corrected(row.Group)
+			group := pm.profile.Corrected(row.Group)
 			if group.Draft && !row.Pairs { // SGLang gives up the last pair only
 				again = row.BlockSize // which the draft layers compute again
 			}
 			// A kept index may have a group of another kind, as its events told it.
-			b.Mark(ranking.Upper, group.Kind != index.GroupFull || pm.profile.lists(row.Layout) || pm.hybrid.Load())
+			b.Mark(ranking.Upper, group.Kind != index.GroupFull || pm.profile.Lists(row.Layout) || pm.hybrid.Load())
 		}
 	}
 	b.Cached = max(0, cachedTokens(int(row.GPU), row.BlockSize, length)-again)

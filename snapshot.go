@@ -33,10 +33,9 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
-	"github.com/kvindex/kvindex/internal/hashing"
+	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/internal/sections"
-	"github.com/kvindex/kvindex/stats"
 )
 
 // The kinds of sections of a snapshot.
@@ -165,7 +164,7 @@ func (p *pod) appendState(b []byte) []byte {
 		pm := p.models[name]
 		b = sections.AppendString(b, name)
 		b = append(b, sections.Flags(pm.hybrid.Load()))
-		b = pm.recent.append(b)
+		b = pm.recent.Append(b)
 		b = binary.AppendUvarint(b, uint64(len(pm.adapters)))
 		for _, a := range slices.Sorted(maps.Keys(pm.adapters)) {
 			b = sections.AppendString(b, a)
@@ -189,23 +188,12 @@ func (r *rank) appendState(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(r.n))
 	b = append(b, byte(r.state), sections.Flags(r.kept, r.contest.open, r.contest.told, r.lost.kept, len(r.unrecognized) > 0, r.mayHoldLess), byte(r.contest.others), byte(r.contest.own), byte(slices.Index(lossNames, r.lost.cause)))
 	b = appendTime(b, r.lost.at)
-	b = appendGroups(b, r.groups)
+	b = engine.AppendGroups(b, r.groups)
 	if len(r.unrecognized) > 0 {
 		b = binary.AppendUvarint(b, uint64(len(r.unrecognized)))
 		for _, text := range r.unrecognized {
 			b = sections.AppendString(b, text)
 		}
-	}
-	return b
-}
-
-func appendGroups(b []byte, groups []stats.Group) []byte {
-	b = binary.AppendUvarint(b, uint64(len(groups)))
-	for _, g := range groups {
-		b = binary.AppendUvarint(b, uint64(g.ID))
-		b = append(b, byte(g.Kind), sections.Flags(g.Draft))
-		b = binary.AppendUvarint(b, uint64(g.Window))
-		b = binary.AppendUvarint(b, uint64(g.BlockSize))
 	}
 	return b
 }
@@ -222,38 +210,6 @@ func (st *stream) appendState(b []byte) []byte {
 	at := len(b)
 	b, _ = st.seq.AppendBinary(b) // it has no error
 	return slices.Insert(b, at, binary.AppendUvarint(nil, uint64(len(b)-at))...)
-}
-
-func (s *recentScopes) append(b []byte) []byte {
-	b = append(b, byte(len(s.salted.of)), byte(len(s.extras.of)))
-	for i := range s.salted.of {
-		r := s.salted.at(i)
-		b = binary.LittleEndian.AppendUint64(b, uint64(r.root))
-		b = append(b, byte(r.variant.Unit), r.variant.Media, sections.Flags(r.variant.Pairs))
-		b = binary.AppendUvarint(b, uint64(r.variant.Block))
-		b = sections.AppendString(b, r.adapter)
-	}
-	for i := range s.extras.of {
-		x := s.extras.at(i)
-		b = append(b, byte(x.Kind))
-		b = binary.LittleEndian.AppendUint64(b, x.ID)
-		b = binary.AppendUvarint(b, uint64(x.Offset))
-	}
-	return b
-}
-
-// read needs no checks: these are compared, or hashed.
-func (s *recentScopes) read(f *sections.Fields) {
-	salted, extras := f.Byte(), f.Byte()
-	for range min(salted, ringSize) {
-		r := saltedRoot{root: index.Key(f.Uint64())}
-		r.variant.Unit, r.variant.Media, r.variant.Pairs = int(f.Byte()), f.Byte(), f.Byte()&1 != 0
-		r.variant.Block, r.adapter = f.Int(maxBareBlock), f.String()
-		s.salted.add(r)
-	}
-	for range min(extras, ringSize) {
-		s.extras.add(hashing.Extra{Kind: hashing.ExtraKind(f.Byte()), ID: f.Uint64(), Offset: uint32(f.Uvarint())})
-	}
 }
 
 // appendTime appends a time in nanoseconds; 0: none.
@@ -441,10 +397,10 @@ func (s *restoring) model(pod string, f *sections.Fields) error {
 	}
 	defer in.leave()
 	in.pm.hybrid.Store(f.Byte()&1 != 0)
-	in.pm.recent.read(f)
+	in.pm.recent.Read(f)
 	for range f.Count() {
 		a := f.String()
-		if _, twice := in.pm.adapters[a]; twice || a == "" || len(a) > maxName || len(in.pm.adapters) >= maxAdapters {
+		if _, twice := in.pm.adapters[a]; twice || a == "" || len(a) > engine.MaxName || len(in.pm.adapters) >= maxAdapters {
 			f.Refuse(fmt.Errorf("adapter %.100q", a))
 			break
 		}
@@ -472,10 +428,10 @@ func (pm *podModel) readRank(f *sections.Fields) error {
 	state, set := State(f.Byte()), f.Byte()
 	c := contest{others: int(f.Byte()), own: int(f.Byte())}
 	cause, lost := int(f.Byte()), lastLoss{at: readTime(f)}
-	groups, bad := readGroups(f)
+	groups, bad := engine.ReadGroups(f)
 	var unrecognized []string
 	if set&16 != 0 {
-		for range min(f.Count(), maxUnrecognized+1) {
+		for range min(f.Count(), engine.MaxUnrecognized+1) {
 			unrecognized = append(unrecognized, f.String())
 		}
 	}
@@ -488,7 +444,7 @@ func (pm *podModel) readRank(f *sections.Fields) error {
 		return err
 	case pm.ranks[b.Rank] != nil:
 		return fmt.Errorf("rank %d is there twice", b.Rank)
-	case len(unrecognized) > maxUnrecognized || slices.ContainsFunc(unrecognized, func(text string) bool { return len(text) > maxUnrecognizedText }):
+	case len(unrecognized) > engine.MaxUnrecognized || slices.ContainsFunc(unrecognized, func(text string) bool { return len(text) > maxUnrecognizedText }):
 		return fmt.Errorf("rank %d: more that is not recognized than is kept", b.Rank)
 	case state > StateLive || cause >= len(lossNames) || c.others >= contestRun || c.own >= contestRun:
 		return fmt.Errorf("rank %d: a state that no rank has", b.Rank)
@@ -503,19 +459,6 @@ func (pm *podModel) readRank(f *sections.Fields) error {
 	r.contest, r.lost, r.groups = c, lost, groups
 	r.unknown(unrecognized, set&32 != 0)
 	return nil
-}
-
-// readGroups reads what appendGroups writes.
-func readGroups(f *sections.Fields) (groups []stats.Group, err error) {
-	for range f.Count() {
-		g := index.Group{ID: f.Int(math.MaxInt), Kind: index.GroupKind(f.Byte())}
-		g.Draft, g.Window = f.Byte()&1 != 0, f.Int(math.MaxInt)
-		groups = append(groups, stats.Group{Group: g, BlockSize: f.Int(math.MaxInt)})
-		if g.ID >= index.MaxGroups || g.Kind > index.GroupOther || len(groups) > index.MaxGroups {
-			return nil, fmt.Errorf("group %d of kind %d", g.ID, g.Kind)
-		}
-	}
-	return groups, nil
 }
 
 func (pm *podModel) readStream(f *sections.Fields) error {

@@ -321,7 +321,7 @@ func (d *delivery) deal() (Receipt, error) {
 		return Receipt{Duplicate: true}, nil
 	}
 	receipt := Receipt{Applied: d.bad == nil && !d.contested && !full, Gap: v.Gap, Restarted: v.Restarted, NoRoom: full}
-	if what := d.convert.unrecognized; receipt.Applied && len(what) > 0 {
+	if what := d.convert.Unrecognized; receipt.Applied && len(what) > 0 {
 		receipt.Unrecognized = fmt.Errorf("kvindex: pod %q: events have what this version does not know: %s", d.pod, strings.Join(what, ", "))
 	}
 	if d.bad != nil {

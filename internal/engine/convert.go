@@ -17,7 +17,7 @@
 // This is no state: the view is as complete as before, and a state would tell hosts to
 // distrust a pod for an event that announces something harmless.
 
-package kvindex
+package engine
 
 import (
 	"fmt"
@@ -33,22 +33,22 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// converter turns decoded batches into changes. Its memory is reused; the
+// Converter turns decoded batches into changes. Its memory is reused; the
 // changes live until the next batch.
-type converter struct {
-	hash    hashing.Hasher
-	model   string
-	profile Profile
+type Converter struct {
+	Hash    hashing.Hasher
+	Model   string
+	Profile Profile
 	// partial: a part of the history of the rank was never seen.
-	partial bool
-	recent  *recentScopes // of the pod and model
+	Partial bool
+	Recent  *Recent // of the pod and model
 
-	changes []index.Change
-	skipped skipped
+	Changes []index.Change
+	Skipped skipped
 	// unrecognized is what the batch has that is not known, behind the last change that
 	// clears all.
-	unrecognized []string
-	mayRemove    bool          // some of that may say that blocks have left the cache
+	Unrecognized []string
+	MayRemove    bool          // some of that may say that blocks have left the cache
 	groups       []stats.Group // of the batch, as the profile knows them
 	locals       []index.Local
 	hashes       []index.Hash
@@ -57,16 +57,16 @@ type converter struct {
 
 // skipped counts what a batch said that no change can carry.
 type skipped struct {
-	foreign   uint64 // events about copies that are not the pod's own
-	unscored  uint64 // stores whose blocks no prompt can name
-	scopeless uint64 // stores of an engine that hides salts and media
+	Foreign   uint64 // events about copies that are not the pod's own
+	Unscored  uint64 // stores whose blocks no prompt can name
+	Scopeless uint64 // stores of an engine that hides salts and media
 }
 
-// convert appends the changes of b to c.changes, and counts in c.skipped what
+// Convert appends the changes of b to c.changes, and counts in c.skipped what
 // else b says.
-func (c *converter) convert(b *events.Batch) {
-	c.skipped = skipped{}
-	c.unrecognized, c.mayRemove = append(c.unrecognized[:0], b.Unrecognized...), b.MayRemove
+func (c *Converter) Convert(b *events.Batch) {
+	c.Skipped = skipped{}
+	c.Unrecognized, c.MayRemove = append(c.Unrecognized[:0], b.Unrecognized...), b.MayRemove
 	hashes, units := 0, 0
 	for i := range b.Events {
 		hashes += len(b.Events[i].Hashes)
@@ -81,25 +81,25 @@ func (c *converter) convert(b *events.Batch) {
 	for i := range b.Events {
 		e := &b.Events[i]
 		if foreign(e) {
-			c.skipped.foreign++
+			c.Skipped.Foreign++
 			if l := e.Locality; l != "" && !strings.EqualFold(l, "LOCAL") && !strings.EqualFold(l, "REMOTE") {
 				c.unknown("locality", l)
-				c.mayRemove = c.mayRemove || e.Kind == events.Removed
+				c.MayRemove = c.MayRemove || e.Kind == events.Removed
 			}
 			continue
 		}
 		if e.Group >= index.MaxGroups {
-			c.skipped.unscored++
+			c.Skipped.Unscored++
 			continue
 		}
 		switch e.Kind {
 		case events.Stored:
-			c.changes = append(c.changes, c.stored(e))
+			c.Changes = append(c.Changes, c.stored(e))
 			c.sink()
 		case events.Removed:
 			tier := c.tierOf(e)
-			c.mayRemove = c.mayRemove || tier == TierOther
-			c.changes = append(c.changes, index.Change{
+			c.MayRemove = c.MayRemove || tier == index.TierOther
+			c.Changes = append(c.Changes, index.Change{
 				Op:        index.OpRemove,
 				Tier:      tier,
 				Group:     index.Group{ID: e.Group},
@@ -109,33 +109,33 @@ func (c *converter) convert(b *events.Batch) {
 		case events.Cleared:
 			if e.Medium != "" {
 				tier := c.tierOf(e)
-				c.changes = append(c.changes, index.Change{Op: index.OpClearTier, Tier: tier})
-				c.mayRemove = c.mayRemove || tier == TierOther
+				c.Changes = append(c.Changes, index.Change{Op: index.OpClearTier, Tier: tier})
+				c.MayRemove = c.MayRemove || tier == index.TierOther
 				continue
 			}
-			c.changes = append(c.changes, index.Change{Op: index.OpClear})
-			c.unrecognized, c.mayRemove = append(c.unrecognized[:0], b.Unrecognized...), b.MayRemove // all behind the last one
+			c.Changes = append(c.Changes, index.Change{Op: index.OpClear})
+			c.Unrecognized, c.MayRemove = append(c.Unrecognized[:0], b.Unrecognized...), b.MayRemove // all behind the last one
 		}
 	}
 }
 
 // unknown notes what is not known: a name of something.
-func (c *converter) unknown(what, name string) {
-	if len(c.unrecognized) == maxUnrecognized {
+func (c *Converter) unknown(what, name string) {
+	if len(c.Unrecognized) == MaxUnrecognized {
 		return
 	}
 	if name != "" {
 		what = fmt.Sprintf("%s %.40q", what, name)
 	}
-	if !slices.Contains(c.unrecognized, what) {
-		c.unrecognized = append(c.unrecognized, what)
+	if !slices.Contains(c.Unrecognized, what) {
+		c.Unrecognized = append(c.Unrecognized, what)
 	}
 }
 
 // tierOf is the tier of an event.
-func (c *converter) tierOf(e *events.Event) Tier {
+func (c *Converter) tierOf(e *events.Event) index.Tier {
 	t := tierOf(e.Medium)
-	if t == TierOther {
+	if t == index.TierOther {
 		c.unknown("medium", e.Medium)
 	}
 	return t
@@ -145,22 +145,22 @@ func (c *converter) tierOf(e *events.Event) Tier {
 // To look at one batch is enough: equal groups have their blocks filled in the same step
 // of the engine, whose events come in one batch. What an earlier batch told may be of an
 // engine that has restarted.
-func (c *converter) learnGroups(b *events.Batch) {
+func (c *Converter) learnGroups(b *events.Batch) {
 	c.groups = c.groups[:0]
-	if !slices.ContainsFunc(c.profile.Groups, func(g index.Group) bool { return g.Draft }) {
+	if !slices.ContainsFunc(c.Profile.Groups, func(g index.Group) bool { return g.Draft }) {
 		return
 	}
 	for i := range b.Events {
 		if e := &b.Events[i]; e.Kind == events.Stored {
-			c.groups = learn(c.groups, e)
+			c.groups = Learn(c.groups, e)
 		}
 	}
-	c.profile.correct(c.groups)
+	c.Profile.Correct(c.groups)
 }
 
 // groupOf is the group of a store, as the profile knows it.
-func (c *converter) groupOf(e *events.Event) index.Group {
-	g := c.profile.corrected(groupOf(e))
+func (c *Converter) groupOf(e *events.Event) index.Group {
+	g := c.Profile.Corrected(groupOf(e))
 	if g.Kind == index.GroupOther && e.GroupKind != "" {
 		c.unknown("kv_cache_spec_kind", e.GroupKind)
 	}
@@ -170,35 +170,29 @@ func (c *converter) groupOf(e *events.Event) index.Group {
 
 // masked reports whether a store of so many tokens keeps some of its blocks only.
 func masked(ch *index.Change, tokens int) bool {
-	return ch.Tier == TierGPU && len(ch.Hashes)*ch.BlockSize < tokens
+	return ch.Tier == index.TierGPU && len(ch.Hashes)*ch.BlockSize < tokens
 }
 
 // sink puts a dense store before the masked ones of other groups that it follows. Some
 // engines announce their window groups first, whose hashes the full group names: this
 // saves the index from keeping them until it does.
-func (c *converter) sink() {
+func (c *Converter) sink() {
 	const most = 8 // groups of one request come together
-	last := len(c.changes) - 1
+	last := len(c.Changes) - 1
 	isMasked := func(ch *index.Change) bool { return masked(ch, len(ch.Locals)*ch.Variant.Unit) }
-	if ch := &c.changes[last]; ch.Tier != TierGPU || len(ch.Locals) == 0 || isMasked(ch) {
+	if ch := &c.Changes[last]; ch.Tier != index.TierGPU || len(ch.Locals) == 0 || isMasked(ch) {
 		return
 	}
 	for at := last; at > max(0, last-most); at-- {
-		before := &c.changes[at-1]
-		if before.Op != index.OpStore || !isMasked(before) || before.Group.ID == c.changes[at].Group.ID {
+		before := &c.Changes[at-1]
+		if before.Op != index.OpStore || !isMasked(before) || before.Group.ID == c.Changes[at].Group.ID {
 			return
 		}
-		c.changes[at-1], c.changes[at] = c.changes[at], c.changes[at-1]
+		c.Changes[at-1], c.Changes[at] = c.Changes[at], c.Changes[at-1]
 	}
 }
 
-// foreign reports that the copy belongs to somebody else: vLLM's locality (PR
-// 48281) may be REMOTE, and ownership (PR 52067) names another domain.
-func foreign(e *events.Event) bool {
-	return e.Locality != "" && !strings.EqualFold(e.Locality, "LOCAL") || e.Ownership != ""
-}
-
-func (c *converter) hashesOf(e *events.Event) []index.Hash {
+func (c *Converter) hashesOf(e *events.Event) []index.Hash {
 	from := len(c.hashes)
 	for _, h := range e.Hashes {
 		c.hashes = append(c.hashes, index.Hash(h))
@@ -206,13 +200,13 @@ func (c *converter) hashesOf(e *events.Event) []index.Hash {
 	return c.hashes[from:len(c.hashes):len(c.hashes)]
 }
 
-func (c *converter) stored(e *events.Event) index.Change {
+func (c *Converter) stored(e *events.Event) index.Change {
 	ch := index.Change{
 		Op:        index.OpStore,
 		Tier:      c.tierOf(e),
 		Group:     c.groupOf(e),
-		Copies:    c.profile.Copies,
-		Partial:   c.partial,
+		Copies:    c.Profile.Copies,
+		Partial:   c.Partial,
 		Hashes:    c.hashesOf(e),
 		HasParent: e.HasParent,
 		Parent:    index.Hash(e.Parent),
@@ -221,13 +215,13 @@ func (c *converter) stored(e *events.Event) index.Change {
 	if len(e.Tokens) == 0 || e.BlockSize <= 0 {
 		return ch
 	}
-	v, ok := variantOf(e.BlockSize, e.Pairs, c.profile.Media)
+	v, ok := VariantOf(e.BlockSize, e.Pairs, c.Profile.Media)
 	if !ok {
-		c.skipped.unscored++ // known by hash alone: prompts are not cut so
+		c.Skipped.Unscored++ // known by hash alone: prompts are not cut so
 		return ch
 	}
-	if ch.Tier == TierGPU && len(e.Hashes) > 0 && !e.HasExtra {
-		c.skipped.scopeless++
+	if ch.Tier == index.TierGPU && len(e.Hashes) > 0 && !e.HasExtra {
+		c.Skipped.Scopeless++
 	}
 	ch.BlockSize, ch.Variant = e.BlockSize, v
 	// The extra keys of a masked store are those of the blocks that it keeps, and which
@@ -235,49 +229,22 @@ func (c *converter) stored(e *events.Event) index.Change {
 	ch.Untold = masked(&ch, len(e.Tokens)) && slices.ContainsFunc(e.Extra, func(k events.ExtraKey) bool {
 		return k.Kind != events.ExtraText || e.Adapter == "" || k.Text != e.Adapter // which the event has too
 	})
-	s := hashing.Scope{Model: c.model, Adapter: c.profile.adapterOf(e)}
+	s := hashing.Scope{Model: c.Model, Adapter: c.Profile.AdapterOf(e)}
 	s.Salt = c.readExtras(e, v)
 	width := v.Unit
 	if v.Pairs {
 		width *= 2
 	}
 	from := len(c.locals)
-	c.locals = c.hash.Of(s.Adapter).Locals(c.locals, e.Tokens, width, c.extras)
+	c.locals = c.Hash.Of(s.Adapter).Locals(c.locals, e.Tokens, width, c.extras)
 	ch.Locals = c.locals[from:len(c.locals):len(c.locals)]
 	if !ch.HasParent {
-		ch.Root = c.hash.Root(s, v)
-		if s.Salt != "" && len(s.Adapter) <= maxName {
-			c.recent.salted.add(saltedRoot{ch.Root, v, s.Adapter})
+		ch.Root = c.Hash.Root(s, v)
+		if s.Salt != "" && len(s.Adapter) <= MaxName {
+			c.Recent.Salted.add(SaltedRoot{ch.Root, v, s.Adapter})
 		}
 	}
 	return ch
-}
-
-// adapterOf returns the adapter of an event by its name, if events or the profile have
-// it, else by its number.
-func (p *Profile) adapterOf(e *events.Event) string {
-	if name := p.Adapters[e.Adapter]; name != "" {
-		return name
-	}
-	return e.Adapter
-}
-
-// maxBareBlock is the largest block size with MediaBare; it has to be a power of
-// two. vLLM's --block-size allows no others; where it chooses an odd one itself,
-// for models with Mamba layers, blocks are known by hash alone. An index has
-// room for a few variants of a model, and each such size is one: no pod must be
-// able to fill it.
-const maxBareBlock = 256
-
-// variantOf is how an engine with blocks of a size and such media cuts prompts; false: in a way that
-// prompts are not cut.
-func variantOf(size int, pairs bool, media MediaForm) (v index.Variant, ok bool) {
-	v = index.Variant{Unit: hashunit.Of(size), Media: uint8(media), Pairs: pairs}
-	if media == MediaBare {
-		v.Block = size
-		return v, !pairs && size <= maxBareBlock && size&(size-1) == 0
-	}
-	return v, size/v.Unit <= index.MaxBlockUnits
 }
 
 // readExtras sorts the extra keys of the blocks to their places and returns
@@ -292,10 +259,10 @@ func variantOf(size int, pairs bool, media MediaForm) (v index.Variant, ok bool)
 // bare alike, and enter the first unit of their block.
 //
 // SGLang has no extra keys, and tells the salt with every event.
-func (c *converter) readExtras(e *events.Event, v index.Variant) (salt string) {
+func (c *Converter) readExtras(e *events.Event, v index.Variant) (salt string) {
 	c.extras = c.extras[:0]
 	salt = e.Salt
-	adapter := c.profile.adapterOf(e)
+	adapter := c.Profile.AdapterOf(e)
 	units := e.BlockSize / v.Unit
 	unscored := false
 	for i, k := range e.Extra {
@@ -305,7 +272,7 @@ func (c *converter) readExtras(e *events.Event, v index.Variant) (salt string) {
 		case events.ExtraMedia:
 			if k.Int >= 0 && k.Int < int64(e.BlockSize) {
 				c.extras = append(c.extras, hashing.MediaAt(k.Text, first*v.Unit+int(k.Int), v.Unit))
-				unscored = unscored || MediaForm(v.Media) != MediaOffsets
+				unscored = unscored || v.Media != hashing.FormOffsets
 			} else if k.Int >= 0 {
 				c.extras = append(c.extras, hashing.Extra{Unit: first, Kind: hashing.Unreadable, ID: id, Offset: uint32(k.Int)})
 				unscored = true
@@ -315,12 +282,12 @@ func (c *converter) readExtras(e *events.Event, v index.Variant) (salt string) {
 			if opens && k.Text == adapter && adapter != "" {
 				continue
 			}
-			if MediaForm(v.Media) != MediaBare && k.Block == 0 && !e.HasParent && lastText(e.Extra[i:]) {
+			if v.Media != hashing.FormBare && k.Block == 0 && !e.HasParent && lastText(e.Extra[i:]) {
 				salt = k.Text
 				continue
 			}
 			c.extras = append(c.extras, hashing.BareAt(k.Text, first))
-			unscored = unscored || MediaForm(v.Media) != MediaBare
+			unscored = unscored || v.Media != hashing.FormBare
 		case events.ExtraInt:
 			if strconv.FormatInt(k.Int, 10) != e.Adapter {
 				c.extras = append(c.extras, hashing.Extra{Unit: first, Kind: hashing.Unreadable, ID: uint64(k.Int), Offset: 1})
@@ -336,11 +303,11 @@ func (c *converter) readExtras(e *events.Event, v index.Variant) (salt string) {
 		}
 	}
 	if unscored {
-		c.skipped.unscored++
+		c.Skipped.Unscored++
 	}
 	for _, x := range c.extras[:min(len(c.extras), ringSize)] {
 		x.Unit = 0
-		c.recent.extras.add(x)
+		c.Recent.Extras.add(x)
 	}
 	slices.SortStableFunc(c.extras, func(a, b hashing.Extra) int { return a.Unit - b.Unit })
 	return salt
@@ -359,20 +326,26 @@ func lastText(extra []events.ExtraKey) bool {
 	return true
 }
 
+// foreign reports that the copy belongs to somebody else: vLLM's locality (PR
+// 48281) may be REMOTE, and ownership (PR 52067) names another domain.
+func foreign(e *events.Event) bool {
+	return e.Locality != "" && !strings.EqualFold(e.Locality, "LOCAL") || e.Ownership != ""
+}
+
 // tierOf maps the media that engines name; they compare without case. What
-// nobody knows is TierOther, never the gpu.
-func tierOf(medium string) Tier {
+// nobody knows is index.TierOther, never the gpu.
+func tierOf(medium string) index.Tier {
 	switch strings.ToUpper(medium) {
 	case "", "GPU":
-		return TierGPU
+		return index.TierGPU
 	case "CPU", "CPU_PINNED", "CPU_TIER1", "CPU_TIER2":
-		return TierCPU
+		return index.TierCPU
 	case "DISK", "FS", "STORAGE":
-		return TierDisk
+		return index.TierDisk
 	case "OBJ", "EXTERNAL", "SHARED_STORAGE", "OBJECT_STORE", "REMOTE":
-		return TierRemote
+		return index.TierRemote
 	}
-	return TierOther
+	return index.TierOther
 }
 
 // groupOf is the group of an event, as the event has it.

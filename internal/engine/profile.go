@@ -1,0 +1,184 @@
+// Package engine has what the events of an engine mean: which changes of the index follow from
+// them, and how the engine caches, as far as its events or its Profile say it.
+package engine
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/hashing"
+	"github.com/kvindex/kvindex/internal/hashunit"
+	"github.com/kvindex/kvindex/stats"
+)
+
+// Profile is how an engine caches. It is never changed.
+type Profile struct {
+	Media       uint8 // hashing.FormOffsets and so on
+	Copies      index.Copies
+	Groups      []index.Group
+	Draft       uint8 // draftUnknown and so on
+	Grain       int
+	Adapters    map[string]string // names by numbers
+	Approximate *Room             // nil: the engine publishes events
+}
+
+// Room is the cache of an engine that publishes no events.
+type Room struct {
+	BlockTokens int
+	Blocks      int // of a rank
+	TTL         time.Duration
+}
+
+// What is known of draft layers.
+const (
+	DraftUnknown uint8 = iota
+	DraftNone
+	DraftLayers
+)
+
+// AdapterOf returns the adapter of an event by its name, if events or the profile have
+// it, else by its number.
+func (p *Profile) AdapterOf(e *events.Event) string {
+	if name := p.Adapters[e.Adapter]; name != "" {
+		return name
+	}
+	return e.Adapter
+}
+
+// CheckGrain finds a block size in a batch that is no multiple of the Grain.
+func (p *Profile) CheckGrain(b *events.Batch) error {
+	if p.Grain == 0 {
+		return nil
+	}
+	for i := range b.Events {
+		if e := &b.Events[i]; e.Kind == events.Stored && tierOf(e.Medium) == index.TierGPU && e.BlockSize%p.Grain != 0 {
+			return fmt.Errorf("the Grain %d does not divide the block size %d of group %d", p.Grain, e.BlockSize, e.Group)
+		}
+	}
+	return nil
+}
+
+// Corrected returns a group that an event has named, as the profile knows it.
+func (p *Profile) Corrected(g index.Group) index.Group {
+	drafts := p.Draft == DraftLayers && g.Kind != index.GroupChunked
+	for _, own := range p.Groups {
+		if own.Draft {
+			drafts = false
+		}
+	}
+	g.Draft = drafts
+	if i := slices.IndexFunc(p.Groups, func(own index.Group) bool { return own.ID == g.ID }); i >= 0 {
+		own := p.Groups[i]
+		g.Kind, g.Draft = own.Kind, drafts || own.Draft
+		if own.Window > 0 {
+			g.Window = own.Window
+		}
+	}
+	return g
+}
+
+// Correct replaces groups that events have named by what the profile knows of them. Equal
+// groups share Draft, because vLLM caches and looks them up together (017e9f4448b7,
+// v1/core/kv_cache_coordinator.py, SpecGroup). Groups are equal as in package reuse.
+func (p *Profile) Correct(groups []stats.Group) {
+	for i := range groups {
+		groups[i].Group = p.Corrected(groups[i].Group)
+	}
+	for i := range groups {
+		groups[i].Draft = hasDraft(groups, groups[i])
+	}
+}
+
+// hasDraft reports whether g, or a group that is equal to it, has Draft.
+func hasDraft(groups []stats.Group, g stats.Group) bool {
+	return g.Draft || slices.ContainsFunc(groups, func(o stats.Group) bool {
+		return o.Draft && o.Kind == g.Kind && o.Window == g.Window && o.BlockSize == g.BlockSize
+	})
+}
+
+// Lists reports whether the profile has groups of which events say nothing.
+func (p *Profile) Lists(l *index.Layout) bool {
+	return slices.ContainsFunc(p.Groups, func(own index.Group) bool {
+		return !slices.ContainsFunc(l.Groups, func(g index.GroupLayout) bool { return g.ID == own.ID })
+	})
+}
+
+// maxBareBlock is the largest block size with MediaBare; it has to be a power of
+// two. vLLM's --block-size allows no others; where it chooses an odd one itself,
+// for models with Mamba layers, blocks are known by hash alone. An index has
+// room for a few variants of a model, and each such size is one: no pod must be
+// able to fill it.
+const maxBareBlock = 256
+
+// VariantOf is how an engine with blocks of a size and such media cuts prompts; false: in a way that
+// prompts are not cut.
+func VariantOf(size int, pairs bool, media uint8) (v index.Variant, ok bool) {
+	v = index.Variant{Unit: hashunit.Of(size), Media: media, Pairs: pairs}
+	if media == hashing.FormBare {
+		v.Block = size
+		return v, !pairs && size <= maxBareBlock && size&(size-1) == 0
+	}
+	return v, size/v.Unit <= index.MaxBlockUnits
+}
+
+// Learn adds to groups what a store tells of its group.
+func Learn(groups []stats.Group, e *events.Event) []stats.Group {
+	for i := range groups {
+		if g := &groups[i]; g.ID == e.Group {
+			if g.BlockSize != e.BlockSize && e.BlockSize > 0 && tierOf(e.Medium) == index.TierGPU {
+				g.BlockSize = e.BlockSize
+			}
+			return groups
+		}
+	}
+	if e.Group < index.MaxGroups && e.BlockSize > 0 && tierOf(e.Medium) == index.TierGPU && !foreign(e) {
+		groups = append(groups, stats.Group{Group: groupOf(e), BlockSize: e.BlockSize})
+	}
+	return groups
+}
+
+// Hybrid reports that an engine has announced other groups than one of full attention.
+func (p *Profile) Hybrid(groups []stats.Group) bool {
+	return len(groups) > 1 || len(groups) == 1 && p.Corrected(groups[0].Group).Kind != index.GroupFull
+}
+
+// Reports says whether a full report shows what all groups hold for a next request.
+func (p *Profile) Reports(groups []stats.Group) bool {
+	return !slices.ContainsFunc(groups, func(told stats.Group) bool {
+		g := p.Corrected(told.Group)
+		return g.Kind != index.GroupFull && (g.Window == 0 || g.Kind != index.GroupWindow && g.Kind != index.GroupChunked)
+	})
+}
+
+// Form is in which blocks a rank caches, as its events have it.
+type Form struct {
+	Groups []stats.Group
+	Pairs  bool
+}
+
+func (f *Form) Equal(o *Form) bool {
+	return f.Pairs == o.Pairs && slices.Equal(f.Groups, o.Groups)
+}
+
+// View returns the blocks as the profile knows them, but for their Source; nil: none was
+// told.
+func (f *Form) View(p *Profile) *index.View {
+	if len(f.Groups) == 0 {
+		return nil
+	}
+	v := &index.View{Pairs: f.Pairs, Layout: &index.Layout{}}
+	for _, told := range f.Groups {
+		g := p.Corrected(told.Group)
+		v.Groups = append(v.Groups, index.GroupLayout{Group: g, BlockSize: told.BlockSize, Grain: told.BlockSize})
+		if g.Kind == index.GroupFull {
+			v.FullGroups++
+		}
+	}
+	slices.SortFunc(v.Groups, func(a, b index.GroupLayout) int { return a.ID - b.ID })
+	main := max(0, slices.IndexFunc(v.Groups, func(g index.GroupLayout) bool { return g.Kind == index.GroupFull }))
+	v.Group, v.BlockSize = v.Groups[main].Group, v.Groups[main].BlockSize
+	return v
+}

@@ -1,0 +1,117 @@
+package engine
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/hashing"
+	"github.com/kvindex/kvindex/internal/sections"
+	"github.com/kvindex/kvindex/stats"
+)
+
+// Recent has the scopes of the last stores of a pod, for Explain. A
+// salt is kept as its root alone.
+type Recent struct {
+	Salted ring[SaltedRoot]
+	Extras ring[hashing.Extra] // of media, with their unit 0
+}
+
+type SaltedRoot struct {
+	Root    index.Key
+	Variant index.Variant
+	Adapter string
+}
+
+func (s *Recent) Clone() Recent {
+	return Recent{s.Salted.clone(), s.Extras.clone()}
+}
+
+// Ring keeps the last different values.
+type ring[T comparable] struct {
+	Values []T
+	next   int // the oldest, if it is full
+}
+
+const ringSize = 64
+
+func (r *ring[T]) add(v T) {
+	switch {
+	case slices.Contains(r.Values, v):
+	case len(r.Values) < ringSize:
+		r.Values = append(r.Values, v)
+	default:
+		r.Values[r.next] = v
+		r.next = (r.next + 1) % ringSize
+	}
+}
+
+// at returns the ith of the values, the oldest first.
+func (r *ring[T]) at(i int) T { return r.Values[(r.next+i)%len(r.Values)] }
+
+func (r *ring[T]) clone() ring[T] { return ring[T]{slices.Clone(r.Values), r.next} }
+
+func AppendGroups(b []byte, groups []stats.Group) []byte {
+	b = binary.AppendUvarint(b, uint64(len(groups)))
+	for _, g := range groups {
+		b = binary.AppendUvarint(b, uint64(g.ID))
+		b = append(b, byte(g.Kind), sections.Flags(g.Draft))
+		b = binary.AppendUvarint(b, uint64(g.Window))
+		b = binary.AppendUvarint(b, uint64(g.BlockSize))
+	}
+	return b
+}
+
+func (s *Recent) Append(b []byte) []byte {
+	b = append(b, byte(len(s.Salted.Values)), byte(len(s.Extras.Values)))
+	for i := range s.Salted.Values {
+		r := s.Salted.at(i)
+		b = binary.LittleEndian.AppendUint64(b, uint64(r.Root))
+		b = append(b, byte(r.Variant.Unit), r.Variant.Media, sections.Flags(r.Variant.Pairs))
+		b = binary.AppendUvarint(b, uint64(r.Variant.Block))
+		b = sections.AppendString(b, r.Adapter)
+	}
+	for i := range s.Extras.Values {
+		x := s.Extras.at(i)
+		b = append(b, byte(x.Kind))
+		b = binary.LittleEndian.AppendUint64(b, x.ID)
+		b = binary.AppendUvarint(b, uint64(x.Offset))
+	}
+	return b
+}
+
+// Read needs no checks: these are compared, or hashed.
+func (s *Recent) Read(f *sections.Fields) {
+	salted, extras := f.Byte(), f.Byte()
+	for range min(salted, ringSize) {
+		r := SaltedRoot{Root: index.Key(f.Uint64())}
+		r.Variant.Unit, r.Variant.Media, r.Variant.Pairs = int(f.Byte()), f.Byte(), f.Byte()&1 != 0
+		r.Variant.Block, r.Adapter = f.Int(maxBareBlock), f.String()
+		s.Salted.add(r)
+	}
+	for range min(extras, ringSize) {
+		s.Extras.add(hashing.Extra{Kind: hashing.ExtraKind(f.Byte()), ID: f.Uint64(), Offset: uint32(f.Uvarint())})
+	}
+}
+
+// ReadGroups reads what AppendGroups writes.
+func ReadGroups(f *sections.Fields) (groups []stats.Group, err error) {
+	for range f.Count() {
+		g := index.Group{ID: f.Int(math.MaxInt), Kind: index.GroupKind(f.Byte())}
+		g.Draft, g.Window = f.Byte()&1 != 0, f.Int(math.MaxInt)
+		groups = append(groups, stats.Group{Group: g, BlockSize: f.Int(math.MaxInt)})
+		if g.ID >= index.MaxGroups || g.Kind > index.GroupOther || len(groups) > index.MaxGroups {
+			return nil, fmt.Errorf("group %d of kind %d", g.ID, g.Kind)
+		}
+	}
+	return groups, nil
+}
+
+// MaxName is how many bytes the name of a pod, a model or a stream may have.
+const MaxName = 1024
+
+// MaxUnrecognized is how many things that are not known are kept of a rank: their names are
+// anybody's.
+const MaxUnrecognized = 8
