@@ -315,7 +315,7 @@ func (in *ingest) applyChanges(r *rank, cur index.Cursor, changes []index.Change
 	delayed := errors.Is(err, sharedindex.ErrDelayed)
 	if err != nil && !delayed {
 		if errors.Is(err, ErrFull) {
-			in.x.ledger.lose(in.pm, r.n, false)
+			in.x.ledger.Lose(&in.pm.sent, r.n, false)
 		}
 		return done, in.failed(r, err)
 	}

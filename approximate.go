@@ -20,9 +20,7 @@ import (
 	"time"
 
 	"github.com/kvindex/kvindex/events"
-	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/engine"
-	"github.com/kvindex/kvindex/internal/estimate"
 )
 
 // Approximate describes a pod whose engine publishes no events, as far as it is followed by
@@ -56,35 +54,6 @@ func (a *Approximate) validate(p *Profile) error {
 		return errors.New("field Approximate: no prompt is cut in blocks of such a BlockTokens with the Media of the Profile")
 	}
 	return nil
-}
-
-// approximation is what is believed of a pod that no event has come from. All of it but the
-// first three is guarded by ledger.mu.
-type approximation struct {
-	engine.Room
-	variant index.Variant
-	stride  int // units of a block
-
-	ranks []*rankEstimate // by number
-}
-
-// rankEstimate is a rank of an approximation.
-type rankEstimate struct {
-	view  *index.View
-	cache *estimate.Cache
-}
-
-// approximate makes a pod one that is followed by what is sent to it, until an event comes.
-func (pm *podModel) approximate() {
-	a := pm.profile.Approximate
-	v, _ := engine.VariantOf(a.BlockTokens, false, pm.profile.Media)
-	group := pm.profile.Corrected(index.Group{})
-	pm.form.Store(&index.View{Group: group, BlockSize: a.BlockTokens, Layout: &index.Layout{
-		Groups:     []index.GroupLayout{{Group: group, BlockSize: a.BlockTokens, Grain: a.BlockTokens}},
-		FullGroups: 1,
-	}})
-	pm.approx.Store(&approximation{Room: *a, variant: v, stride: a.BlockTokens / v.Unit})
-	pm.state.Store(uint32(StateApproximate))
 }
 
 // introduce makes those candidates known that no event has come from, and whose Profile says
@@ -146,12 +115,10 @@ func (x *Indexer) makeRoom(p *pod, model string) {
 	var name string
 	for _, n := range slices.Sorted(maps.Keys(p.models)) {
 		pm := p.models[n]
-		if pm.approx.Load() == nil || len(pm.streams) > 0 {
+		if pm.sent.Room() == nil || len(pm.streams) > 0 {
 			continue
 		}
-		x.ledger.mu.RLock()
-		idle := len(pm.holders) == 0
-		x.ledger.mu.RUnlock()
+		idle := x.ledger.Idle(&pm.sent)
 		if name == "" || idle {
 			name = n
 		}
@@ -162,26 +129,4 @@ func (x *Indexer) makeRoom(p *pod, model string) {
 	if p.models[name] != nil {
 		x.drop(p, name)
 	}
-}
-
-// of returns what is believed of a rank, made if need be; nil: there are too many. ledger.mu
-// is held.
-func (a *approximation) of(view *index.View) *rankEstimate {
-	at, ok := slices.BinarySearchFunc(a.ranks, view.Source.Rank, func(e *rankEstimate, rank int) int { return e.view.Source.Rank - rank })
-	if ok {
-		return a.ranks[at]
-	}
-	if len(a.ranks) >= maxRanks {
-		return nil
-	}
-	e := &rankEstimate{view, estimate.New(a.Blocks, a.TTL)}
-	a.ranks = slices.Insert(a.ranks, at, e)
-	return e
-}
-
-// estimatedPast is what a ticket keeps for an approximation.
-type estimatedPast struct {
-	of    *rankEstimate
-	block int // tokens
-	past  estimate.Past
 }

@@ -33,6 +33,7 @@ import (
 
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/engine"
+	"github.com/kvindex/kvindex/internal/predict"
 	"github.com/kvindex/kvindex/internal/prompt"
 	"github.com/kvindex/kvindex/internal/sections"
 )
@@ -68,10 +69,11 @@ type candidateSet struct {
 	err           error
 	names         []string          // sorted
 	states        []*podModel       // nil: never heard
+	sent          []*predict.Pod    // of states
 	hashes        []uint64          // of names, for ties
 	index         *index.Candidates // names
 	variants      []index.Variant   // in which the pods cache
-	lent          lentBlocks        // if some have told none
+	lent          predict.Lent      // if some have told none
 	approximate   bool              // some pods are followed by what is sent to them
 	profiled      bool              // some Profile has Groups or Draft, or some pod a hybrid model
 }
@@ -199,17 +201,19 @@ func (x *Indexer) resolve(c *Candidates, m meaning) *candidateSet {
 	}
 	var cold []int32 // they have told no blocks
 	set.states = make([]*podModel, len(set.names))
+	set.sent = make([]*predict.Pod, len(set.names))
 	set.hashes = make([]uint64, len(set.names))
 	for i, name := range set.names {
 		set.hashes[i] = x.hash.Pod(name)
 		if md != nil {
-			if set.states[i] = md.served(name); set.states[i] == nil || set.states[i].form.Load() == nil {
+			if set.states[i] = md.served(name); set.states[i] == nil || set.states[i].sent.Blocks() == nil {
 				cold = append(cold, int32(i))
 			}
 			if set.states[i] != nil {
+				set.sent[i] = &set.states[i].sent
 				p := &set.states[i].profile
 				set.addVariant(set.states[i])
-				set.approximate = set.approximate || set.states[i].approx.Load() != nil
+				set.approximate = set.approximate || set.states[i].sent.Room() != nil
 				set.profiled = set.profiled || p.Draft == engine.DraftLayers || len(p.Groups) > 0 || set.states[i].hybrid.Load()
 			}
 		}
@@ -273,7 +277,7 @@ func (set *candidateSet) explain(err error) error {
 
 // addVariant adds how a pod cuts prompts.
 func (set *candidateSet) addVariant(pm *podModel) {
-	if f := pm.form.Load(); f != nil {
+	if f := pm.sent.Blocks(); f != nil {
 		set.cutAs(f, pm.profile.Media)
 	}
 }

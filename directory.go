@@ -206,7 +206,7 @@ func appendEntries(b []byte, entries []sharedindex.Entry) []byte {
 // unheard reports that nothing of the pod was heard, and that no transport is to bring it: it
 // is followed by what is sent to it. pod.mu is held.
 func (pm *podModel) unheard() bool {
-	return pm.approx.Load() != nil && len(pm.ranks) == 0 && len(pm.streams) == 0
+	return pm.sent.Room() != nil && len(pm.ranks) == 0 && len(pm.streams) == 0
 }
 
 // listedPod makes what a pod serves of a model that was not heard here; nil: its Profile is
@@ -250,7 +250,7 @@ func viewOf(entries []sharedindex.Entry) (v podListing, ok bool) {
 	for i := range entries {
 		e := &entries[i]
 		n := e.Source.Rank
-		if e.Fed || (&events.Batch{Rank: n}).Validate() != nil || len(v.ranks) >= maxRanks {
+		if e.Fed || (&events.Batch{Rank: n}).Validate() != nil || len(v.ranks) >= engine.MaxRanks {
 			continue
 		}
 		note, err := readNote(e.Note)
@@ -289,7 +289,7 @@ func (x *Indexer) show(name, model string, pm *podModel, v podListing) {
 	}
 	for n := range pm.ranks {
 		if !slices.ContainsFunc(v.ranks, func(r rankListing) bool { return r.n == n }) {
-			x.ledger.lose(pm, n, true)
+			x.ledger.Lose(&pm.sent, n, true)
 			delete(pm.ranks, n)
 		}
 	}
@@ -316,7 +316,7 @@ func (x *Indexer) show(name, model string, pm *podModel, v podListing) {
 	}
 	pm.hybrid.Store(hybrid)
 	pm.formed = v.form
-	x.ledger.setForm(pm, v.form.View(&pm.profile))
+	x.ledger.SetForm(&pm.sent, v.form.View(&pm.profile))
 	x.mu.Lock()
 	x.heard.Add(1)
 	x.mu.Unlock()
@@ -344,10 +344,10 @@ type publishedRank struct {
 // tell tells others of the pod what has changed. pod.mu is held.
 func (in *ingest) tell() {
 	d, pm := in.x.directory.of, in.pm
-	if d == nil || pm.approx.Load() != nil {
+	if d == nil || pm.sent.Room() != nil {
 		return
 	}
-	now := publishedPod{true, State(pm.state.Load()), pm.hybrid.Load(), pm.form.Load(), len(pm.adapters)}
+	now := publishedPod{true, State(pm.state.Load()), pm.hybrid.Load(), pm.sent.Blocks(), len(pm.adapters)}
 	zero := pm.ranks[0]
 	if now != pm.told || zero != nil && zero.tells() {
 		pm.told = now

@@ -33,6 +33,7 @@ import (
 	"github.com/kvindex/kvindex/internal/hashing"
 	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/internal/prompt"
+	"github.com/kvindex/kvindex/internal/reuse"
 	"github.com/kvindex/kvindex/internal/trace"
 	"github.com/kvindex/kvindex/stats"
 	"github.com/kvindex/kvindex/tokenize/chat"
@@ -331,7 +332,7 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 		if i := slices.Index(sc.set.names, pod); i >= 0 {
 			e.Score = a.Pods[slices.IndexFunc(a.Pods, func(s PodScore) bool { return s.Pod == pod })]
 			switch b := sc.best[i]; {
-			case int(b.Row) > sc.forecast.real:
+			case int(b.Row) > sc.forecast.Real:
 				w.sentTo = sc.rankOf(b)
 			case b.Row > 0:
 				w.row = &sc.matches.Rows[b.Row-1]
@@ -389,7 +390,7 @@ func (x *Indexer) factsOf(pod, model string) *podFacts {
 	}
 	defer p.mu.Unlock()
 	f := &podFacts{form: pm.profile.Media, drafts: pm.profile.Draft == engine.DraftLayers, adapters: slices.Sorted(maps.Keys(pm.adapters)), recent: pm.recent.Clone(), silent: pm.silent > 0, listed: pm.listed != nil}
-	if a := pm.approx.Load(); a != nil {
+	if a := pm.sent.Room(); a != nil {
 		f.approx = a.BlockTokens
 	}
 	for _, n := range slices.Sorted(maps.Keys(pm.ranks)) {
@@ -563,7 +564,7 @@ func (w *explainer) points() (points []point) {
 		for _, v := range w.variants {
 			if r.BlockSize%v.Unit == 0 && (v.Block == 0 || r.BlockSize%v.Block == 0) && v.Pairs == r.Pairs {
 				p := point{rank: r.Source.Rank, group: r.Group.ID, size: r.BlockSize, variant: v, block: int(r.GPU)}
-				if cached := w.e.Score.CachedTokens; cached < cachedTokens(int(r.GPU), r.BlockSize, w.length(v)) {
+				if cached := w.e.Score.CachedTokens; cached < reuse.CachedTokens(int(r.GPU), r.BlockSize, w.length(v)) {
 					p.block, p.cause = cached/r.BlockSize, causeGroup // the run alone would count
 				}
 				points = append(points, p)

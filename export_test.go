@@ -8,6 +8,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/hashing"
+	"github.com/kvindex/kvindex/internal/predict"
 	"github.com/kvindex/kvindex/internal/ranking"
 )
 
@@ -22,17 +23,17 @@ var (
 // Bounds and defaults.
 const (
 	MaxModels              = maxModels
-	MaxRanks               = maxRanks
+	MaxRanks               = engine.MaxRanks
 	MaxStreams             = maxStreams
 	MaxAdapters            = maxAdapters
 	MaxName                = engine.MaxName
 	MaxPods                = maxPods
 	ApplyTimeout           = applyTimeout
-	DefaultPredictionTTL   = defaultPredictionTTL
-	DefaultTicketAge       = defaultTicketAge
-	MinPredictionBytes     = minPredictionBytes
+	DefaultPredictionTTL   = predict.DefaultTTL
+	DefaultTicketAge       = predict.DefaultTicketAge
+	MinPredictionBytes     = predict.MinBytes
 	DefaultPromptCache     = defaultPromptCache
-	DefaultPredictionBytes = defaultPredictionBytes
+	DefaultPredictionBytes = predict.DefaultBytes
 )
 
 // MediaForms is how many there are.

@@ -12,6 +12,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/fault"
+	"github.com/kvindex/kvindex/internal/predict"
 	"github.com/kvindex/kvindex/stats"
 )
 
@@ -138,7 +139,7 @@ type ingest struct {
 	from, to State // of the pod
 	delayed  bool  // others do not see what was applied
 
-	confirming confirming
+	confirming predict.Confirming
 }
 
 func (x *Indexer) newIngest(pod, model string) *ingest {

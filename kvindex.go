@@ -125,6 +125,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/hashing"
+	"github.com/kvindex/kvindex/internal/predict"
 	"github.com/kvindex/kvindex/internal/prefixcache"
 	"github.com/kvindex/kvindex/internal/prompt"
 	"github.com/kvindex/kvindex/internal/sharedindex"
@@ -221,7 +222,7 @@ type Indexer struct {
 
 	ingests sync.Pool // of *ingest
 	scorers sync.Pool // of *scorer
-	ledger  *ledger
+	ledger  *predict.Ledger
 	// prompted is a pool of *keptPrompt.
 	prompted sync.Pool
 	made     atomic.Uint32
@@ -288,7 +289,7 @@ func (c *config) open() (*Indexer, error) {
 	x.directory.of, _ = x.index.(sharedindex.Directory)
 	x.directory.pods = make(map[servedAt]*podModel)
 	x.hash = hashing.New(x.index.Seed())
-	x.ledger = newLedger(c.predictions)
+	x.ledger = predict.New((*predict.Config)(c.predictions))
 	if c.prompts > 0 {
 		cache, err := prefixcache.New(c.prompts)
 		if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/hashing"
+	"github.com/kvindex/kvindex/internal/predict"
 	"github.com/kvindex/kvindex/internal/prefixcache"
 )
 
@@ -158,11 +159,11 @@ func WithPredictions(p PredictionConfig) Option {
 		if p.TTL < 0 || p.TicketAge < 0 {
 			c.errs = append(c.errs, fmt.Errorf("WithPredictions: a TTL of %v and a TicketAge of %v: neither can be negative", p.TTL, p.TicketAge))
 		}
-		if p.TicketAge > 0 && p.TicketAge < cmp.Or(p.TTL, defaultPredictionTTL) {
-			c.errs = append(c.errs, fmt.Errorf("WithPredictions: a TicketAge of %v is less than the TTL of %v", p.TicketAge, cmp.Or(p.TTL, defaultPredictionTTL)))
+		if p.TicketAge > 0 && p.TicketAge < cmp.Or(p.TTL, predict.DefaultTTL) {
+			c.errs = append(c.errs, fmt.Errorf("WithPredictions: a TicketAge of %v is less than the TTL of %v", p.TicketAge, cmp.Or(p.TTL, predict.DefaultTTL)))
 		}
-		if p.Bytes != 0 && p.Bytes < minPredictionBytes {
-			c.errs = append(c.errs, fmt.Errorf("WithPredictions: %d bytes, at least %d", p.Bytes, minPredictionBytes))
+		if p.Bytes != 0 && p.Bytes < predict.MinBytes {
+			c.errs = append(c.errs, fmt.Errorf("WithPredictions: %d bytes, at least %d", p.Bytes, predict.MinBytes))
 		}
 		if c.predictions != nil {
 			c.errs = append(c.errs, errors.New("WithPredictions is given twice"))

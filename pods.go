@@ -47,7 +47,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/engine"
-	"github.com/kvindex/kvindex/internal/hashing"
+	"github.com/kvindex/kvindex/internal/predict"
 	"github.com/kvindex/kvindex/stats"
 )
 
@@ -57,7 +57,6 @@ import (
 const (
 	maxPods    = 1 << 16
 	maxModels  = 16   // of a pod
-	maxRanks   = 256  // of a pod and model
 	maxStreams = 1024 // of a pod and model
 	// maxAdapters is the number of adapters of a pod and model whose names a request can
 	// use as its model. Beyond it a request has to name the base model, and the adapter in
@@ -106,14 +105,8 @@ type podModel struct {
 	state    atomic.Uint32 // State, the worst of ranks' and streams'; read without pod.mu
 	less     atomic.Bool   // a rank may hold less than is known
 
-	// Of predictions. Read without pod.mu:
-	form      atomic.Pointer[index.View]    // of the blocks that the last rank has announced, but for its Source; nil: none has
-	alone     atomic.Pointer[Candidates]    // the pod
-	applied   atomic.Uint64                 // messages
-	predicted atomic.Int64                  // predictions that live
-	approx    atomic.Pointer[approximation] // nil: an event has come, or is expected
-	holders   []*holder                     // of ranks, by number; guarded by ledger.mu, as gone
-	gone      bool                          // the pod was removed
+	sent  predict.Pod
+	alone atomic.Pointer[Candidates] // the pod
 }
 
 // rank is a data-parallel rank of a pod, for one model.
@@ -264,7 +257,7 @@ func (in *ingest) noteForm(r *rank) {
 	if in.stats.StoredEvents == 0 {
 		return // what a snapshot has of groups does not tell pairs
 	}
-	known := in.pm.form.Load()
+	known := in.pm.sent.Blocks()
 	same := known != nil && known.Pairs == r.pairs && len(known.Groups) >= len(r.groups)
 	for i := 0; same && i < len(r.groups); i++ {
 		g := &r.groups[i]
@@ -276,7 +269,7 @@ func (in *ingest) noteForm(r *rank) {
 		return
 	}
 	in.pm.formed = engine.Form{Groups: slices.Clone(r.groups), Pairs: r.pairs}
-	in.x.ledger.setForm(in.pm, in.pm.formed.View(&in.pm.profile))
+	in.x.ledger.SetForm(&in.pm.sent, in.pm.formed.View(&in.pm.profile))
 	in.x.mu.Lock()
 	in.x.heard.Add(1)
 	in.x.mu.Unlock()
@@ -316,9 +309,9 @@ func (pm *podModel) settle() (from, to State) {
 		pm.less.Store(less)
 	}
 	if heard {
-		pm.approx.Store(nil)
+		pm.sent.Hear()
 	} else { // or nothing that could be applied
-		if pm.approx.Load() != nil {
+		if pm.sent.Room() != nil {
 			return State(pm.state.Load()), StateApproximate
 		}
 		state = StatePartial
@@ -481,8 +474,10 @@ func (x *Indexer) podModel(p *pod, name string, profile *engine.Profile) *podMod
 		streams:  make(map[string]*stream),
 		adapters: make(map[string]struct{}),
 	}
-	if pm.profile.Approximate != nil {
-		pm.approximate()
+	pm.sent.Media = profile.Media
+	if profile.Approximate != nil {
+		pm.sent.Approximate(profile)
+		pm.state.Store(uint32(StateApproximate))
 	}
 	p.models[name] = pm
 	delete(p.asked, name)
@@ -501,7 +496,7 @@ func (x *Indexer) podModel(p *pod, name string, profile *engine.Profile) *podMod
 		x.models[name] = md
 	}
 	if sent := md.unheard[p.name]; sent != nil {
-		x.ledger.hand(sent, pm)
+		x.ledger.Hand(&sent.sent, &pm.sent)
 		delete(md.unheard, p.name)
 	}
 	md.pods[p.name] = pm
@@ -527,7 +522,7 @@ func (x *Indexer) sendTo(pod, model string) *podModel {
 		return pm
 	}
 	for name, pm := range md.unheard {
-		if pm.predicted.Load() == 0 {
+		if pm.sent.Live() == 0 {
 			md.leaveUnheard(x.ledger, name)
 		}
 	}
@@ -535,6 +530,7 @@ func (x *Indexer) sendTo(pod, model string) *podModel {
 		return nil
 	}
 	pm := &podModel{profile: profile}
+	pm.sent.Media = profile.Media
 	if md.unheard == nil {
 		md.unheard = make(map[string]*podModel)
 	}
@@ -553,55 +549,30 @@ func (md *model) served(pod string) *podModel {
 }
 
 // leaveUnheard forgets what was sent to a pod of which nothing was heard. Indexer.mu is held.
-func (md *model) leaveUnheard(l *ledger, pod string) {
+func (md *model) leaveUnheard(l *predict.Ledger, pod string) {
 	if pm := md.unheard[pod]; pm != nil {
-		l.lose(pm, -1, true)
+		l.Lose(&pm.sent, -1, true)
 		delete(md.unheard, pod)
 	}
 }
 
-// lentBlocks is in which blocks pods of a model cache, by the form of their media; nil: no pod
-// has told, or they differ. A pod that has told nothing is taken to have these. Those with media
-// of another form are another engine's.
-type lentBlocks [hashing.NumForms]*index.View
-
 // lent returns the blocks of the pods. Indexer.mu is held.
-func (md *model) lent() (lent lentBlocks) {
-	var differ [len(lent)]bool
-	for _, pm := range md.pods {
-		if f := pm.form.Load(); f != nil {
-			of, media := &lent[pm.profile.Media], pm.profile.Media
-			differ[media] = differ[media] || *of != nil && !sameBlocks(*of, f)
-			if *of == nil || len(f.Groups) > len((*of).Groups) {
-				*of = f
+func (md *model) lent() predict.Lent {
+	return predict.Lend(func(yield func(*predict.Pod) bool) {
+		for _, pm := range md.pods {
+			if !yield(&pm.sent) {
+				return
 			}
 		}
-	}
-	for media := range lent {
-		if differ[media] {
-			lent[media] = nil
-		}
-	}
-	return lent
-}
-
-// has reports whether the blocks of a holder, which its pod has not told, are those of others.
-func (lent *lentBlocks) has(h *holder) bool {
-	f := lent[h.pm.profile.Media]
-	return f != nil && sameBlocks(f, h.view)
-}
-
-// sameBlocks reports whether prompts are sent in the same blocks to ranks with these views.
-func sameBlocks(a, b *index.View) bool {
-	return a.BlockSize == b.BlockSize && a.Pairs == b.Pairs && a.Group.ID == b.Group.ID
+	})
 }
 
 // rank returns a rank of pm, made if need be. pod.mu is held.
 func (pm *podModel) rank(n int) (*rank, error) {
 	r := pm.ranks[n]
 	if r == nil {
-		if len(pm.ranks) >= maxRanks {
-			return nil, fmt.Errorf("rank %d is one more than the %d that a pod may have", n, maxRanks)
+		if len(pm.ranks) >= engine.MaxRanks {
+			return nil, fmt.Errorf("rank %d is one more than the %d that a pod may have", n, engine.MaxRanks)
 		}
 		r = &rank{n: n}
 		pm.ranks[n] = r
@@ -752,7 +723,7 @@ func (x *Indexer) removeBlocks(p *pod) error {
 
 // forget takes from a model what scores know of a pod. x.mu is held.
 func (x *Indexer) forget(pod, model string, pm *podModel) {
-	x.ledger.lose(pm, -1, true)
+	x.ledger.Lose(&pm.sent, -1, true)
 	md := x.models[model]
 	delete(md.pods, pod)
 	md.forgetAdapters(pod, pm.adapters)
@@ -788,7 +759,7 @@ func (x *Indexer) drop(p *pod, model string) {
 // reports whether it did. pod.mu is held.
 func (x *Indexer) leaveEmpty(p *pod, model string) bool {
 	pm := p.models[model]
-	if len(pm.ranks) > 0 || len(pm.streams) > 0 || pm.approx.Load() != nil {
+	if len(pm.ranks) > 0 || len(pm.streams) > 0 || pm.sent.Room() != nil {
 		return false
 	}
 	if pm.told.is {

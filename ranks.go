@@ -47,7 +47,7 @@ func (sc *scorer) listRanks() {
 	for i := range sc.matches.Rows {
 		row := &sc.matches.Rows[i]
 		e := entry{row.Pod, row.Source.Rank, sc.set.state(row.Pod)}
-		if i < sc.forecast.real {
+		if i < sc.forecast.Real {
 			e.state = min(e.state, StateUncertain)
 		}
 		if _, ok := slices.BinarySearchFunc(heard, e, entry.before); !ok {

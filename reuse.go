@@ -102,7 +102,7 @@ func (sc *scorer) judge(from, to int) {
 	if pm := sc.set.states[first.Pod]; pm != nil {
 		p = pm.plans.of(first.Layout, &pm.profile, len(pm.inOrder()))
 	} else {
-		p = sc.x.unheard.of(first.Layout, &engine.Profile{}, maxRanks)
+		p = sc.x.unheard.of(first.Layout, &engine.Profile{}, engine.MaxRanks)
 	}
 	groups := first.Groups
 	sc.held = slices.Grow(sc.held[:0], len(groups))[:len(groups)]
@@ -140,16 +140,14 @@ func (sc *scorer) judge(from, to int) {
 	if p.rule != nil {
 		best.Cached = p.rule.Tokens(length, sc.held)
 	} else {
-		best.Cached = cachedTokens(int(rows[at].GPU), rows[at].BlockSize, length)
+		best.Cached = reuse.CachedTokens(int(rows[at].GPU), rows[at].BlockSize, length)
 	}
-	if len(sc.forecast.hits) > 0 {
+	if sc.forecast.Any() {
 		at += from
-		sc.forecast.proven[at] = int32(best.Cached)
-		if h := sc.forecast.hitOf[at]; h != 0 && p.rule != nil {
-			withSent(sc.held, groups, p.rule.Grain(), &sc.forecast.hits[h-1])
+		if sc.forecast.Judge(at, best.Cached, p.rule, sc.held, groups) {
 			best.Cached = max(best.Cached, p.rule.Tokens(length, sc.held))
 		}
-		best.Marks &= sc.forecast.marksOfRow(at)
+		best.Marks &= sc.forecast.MarksOfRow(at)
 	}
 	sc.improve(first.Pod, best)
 }

@@ -31,11 +31,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"slices"
 	"time"
 
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/hashing"
+	"github.com/kvindex/kvindex/internal/predict"
 	"github.com/kvindex/kvindex/internal/prompt"
 	"github.com/kvindex/kvindex/internal/ranking"
 	"github.com/kvindex/kvindex/internal/reuse"
@@ -148,7 +150,7 @@ type scorer struct {
 
 	rendering *chat.Rendering // of a chat, for its exclusions
 
-	forecast forecast
+	forecast predict.Forecast
 
 	// Of ties:
 	hashes []uint64 // of the pods of entries
@@ -169,7 +171,8 @@ func (x *Indexer) newScorer() *scorer {
 	if sc == nil {
 		sc = &scorer{x: x, tally: &x.tallies[x.made.Add(1)%uint32(len(x.tallies))]}
 		sc.prompt.Init(&x.hash, x.index.Seed(), x.prompts)
-		sc.query.Keys, sc.forecast.note = sc.prompt.KeysIn, sc.forecast.noteSent
+		sc.query.Keys = sc.prompt.KeysIn
+		sc.forecast.Init()
 	}
 	return sc
 }
@@ -180,7 +183,7 @@ func (sc *scorer) release() {
 	sc.prompt.Release()
 	sc.degraded, sc.rendering = nil, nil
 	sc.times, sc.best, sc.entries = times{}, sc.best[:0], sc.entries[:0]
-	sc.forecast.hits, sc.forecast.hitOf = sc.forecast.hits[:0], sc.forecast.hitOf[:0]
+	sc.forecast.Clear()
 	sc.query.Held = false
 	sc.x.scorers.Put(sc)
 }
@@ -334,6 +337,40 @@ func (sc *scorer) addForms() error {
 	return nil
 }
 
+// The forecast: what was sent.
+
+// foresee finds out to which ranks of the candidates beginnings of the prompt were sent; rank
+// -1: all.
+func (sc *scorer) foresee(ctx context.Context, rank int) error {
+	f, set := &sc.forecast, sc.set
+	f.Begin(len(sc.matches.Rows))
+	if !f.Find(sc.x.ledger, predict.Candidates{Pods: set.sent, Lent: &set.lent, Approximate: set.approximate}, sc.prompt.Runs(), rank) {
+		return nil
+	}
+	if behind := f.Lay(&sc.matches, &sc.prompt); behind < math.MaxInt {
+		return sc.matchBits(ctx, behind)
+	}
+	return nil
+}
+
+// matchBits asks the index again, for the bits of all blocks behind so many tokens.
+func (sc *scorer) matchBits(ctx context.Context, behind int) error {
+	given := sc.prompt.Freeze()
+	sc.query.Held, sc.query.Behind = true, behind
+	f := &sc.forecast
+	err := sc.x.index.Match(ctx, &sc.query, &f.Behind)
+	sc.prompt.Use(given, sc.prompt.Length)
+	sc.query.Held, sc.query.Behind = false, 0
+	if err != nil {
+		return sc.x.failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.base, err))
+	}
+	if why := f.Behind.Degraded; why != nil {
+		sc.degraded = why
+	}
+	f.LayBits()
+	return nil
+}
+
 // The rows: which is an entry's best, and what it says.
 
 // chooseRows finds the best row of each entry.
@@ -377,9 +414,9 @@ func (sc *scorer) bestOf(i int) ranking.Best {
 			b.Mark(ranking.Upper, group.Kind != index.GroupFull || pm.profile.Lists(row.Layout) || pm.hybrid.Load())
 		}
 	}
-	b.Cached = max(0, cachedTokens(int(row.GPU), row.BlockSize, length)-again)
-	if len(sc.forecast.hits) > 0 {
-		b = sc.forecast.withHit(i, row, length, b, again)
+	b.Cached = max(0, reuse.CachedTokens(int(row.GPU), row.BlockSize, length)-again)
+	if sc.forecast.Any() {
+		b = sc.forecast.WithHit(i, row, length, b, again)
 	}
 	return b
 }
@@ -397,23 +434,10 @@ func (sc *scorer) improve(pod int32, t ranking.Best) {
 // better orders the rows of one pod: by what the engine would reuse, of which that comes
 // first which is proven, then by what is held anywhere, then the lower rank first.
 func (sc *scorer) better(a, b ranking.Best) bool {
-	return cmp.Or(a.Cached-b.Cached, sc.forecast.provenOf(a)-sc.forecast.provenOf(b), a.Matched-b.Matched, sc.rankOf(b)-sc.rankOf(a), int(b.Row-a.Row)) > 0
+	return cmp.Or(a.Cached-b.Cached, sc.forecast.ProvenOf(a)-sc.forecast.ProvenOf(b), a.Matched-b.Matched, sc.rankOf(b)-sc.rankOf(a), int(b.Row-a.Row)) > 0
 }
 
 func (sc *scorer) rankOf(b ranking.Best) int { return sc.matches.Rows[b.Row-1].Source.Rank }
-
-// cachedTokens is what the engine would reuse of so many leading gpu blocks of a size, in a
-// prompt of so many tokens, or pairs.
-func cachedTokens(blocks, size, promptTokens int) int {
-	if cached := blocks * size; cached < promptTokens {
-		return cached
-	}
-	// The last token is always computed, for its logits: vLLM 2026-08-17,
-	// v1/core/kv_cache_manager.py, get_computed_blocks; SGLang 2026-08-22,
-	// srt/managers/schedule_batch.py, init_next_round_input. So is EAGLE's last
-	// pair.
-	return (promptTokens - 1) / size * size
-}
 
 // answer says what the best rows are.
 func (sc *scorer) answer(dst *Answer) {
@@ -445,7 +469,7 @@ func (sc *scorer) answer(dst *Answer) {
 			if pm := sc.set.states[pod]; pm != nil && pm.less.Load() {
 				s.UpperBound = true
 			}
-			s.CachedTokens = sc.forecast.provenOf(b)
+			s.CachedTokens = sc.forecast.ProvenOf(b)
 		}
 	}
 }

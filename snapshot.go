@@ -156,7 +156,7 @@ func (p *pod) appendState(b []byte) []byte {
 		b = slices.Grow(b, len(pm.streams)*streamState)
 	}
 	names := slices.DeleteFunc(slices.Sorted(maps.Keys(p.models)), func(name string) bool {
-		return p.models[name].approx.Load() != nil || p.models[name].listed != nil // nothing was heard of it
+		return p.models[name].sent.Room() != nil || p.models[name].listed != nil // nothing was heard of it
 	})
 	b = sections.AppendString(b, p.name)
 	b = binary.AppendUvarint(b, uint64(len(names)))
@@ -464,7 +464,7 @@ func (pm *podModel) readRank(f *sections.Fields) error {
 func (pm *podModel) readStream(f *sections.Fields) error {
 	name, set, heard := f.String(), f.Byte(), readTime(f)
 	var ranks []int
-	for range min(f.Count(), maxRanks+1) {
+	for range min(f.Count(), engine.MaxRanks+1) {
 		ranks = append(ranks, f.Int(math.MaxInt))
 	}
 	seq := f.Bytes()

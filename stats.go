@@ -164,7 +164,7 @@ func (x *Indexer) Stats() stats.Stats {
 	s.Counters, s.MalformedBy = x.stats, maps.Clone(x.malformedBy)
 	x.statsMu.Unlock()
 	s.Scores = x.scores()
-	x.ledger.stats(&s)
+	x.ledger.Stats(&s)
 	if x.prompts != nil {
 		s.Prompts = stats.Prompts(x.prompts.Stats())
 	}

@@ -345,7 +345,7 @@ func (in *ingest) removeStream(name string, fed []*rank) {
 		}
 	}
 	for _, r := range fed {
-		in.x.ledger.lose(pm, r.n, true)
+		in.x.ledger.Lose(&pm.sent, r.n, true)
 	}
 	maps.DeleteFunc(pm.ranks, func(_ int, r *rank) bool {
 		gone := slices.Contains(fed, r) || r.stream == nil && r.state == StateUnknown && !r.kept

@@ -109,6 +109,9 @@ func ReadGroups(f *sections.Fields) (groups []stats.Group, err error) {
 	return groups, nil
 }
 
+// MaxRanks is how many ranks a pod may have for a model.
+const MaxRanks = 256
+
 // MaxName is how many bytes the name of a pod, a model or a stream may have.
 const MaxName = 1024
 

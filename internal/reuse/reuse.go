@@ -330,3 +330,16 @@ func (s *spec) windowHit(blocks row, n int, drop bool) int {
 	}
 	return end
 }
+
+// CachedTokens is what the engine would reuse of so many leading gpu blocks of a size, in a
+// prompt of so many tokens, or pairs.
+func CachedTokens(blocks, size, promptTokens int) int {
+	if cached := blocks * size; cached < promptTokens {
+		return cached
+	}
+	// The last token is always computed, for its logits: vLLM 2026-08-17,
+	// v1/core/kv_cache_manager.py, get_computed_blocks; SGLang 2026-08-22,
+	// srt/managers/schedule_batch.py, init_next_round_input. So is EAGLE's last
+	// pair.
+	return (promptTokens - 1) / size * size
+}

@@ -1,8 +1,6 @@
-package kvindex
+package predict
 
 import (
-	"context"
-	"fmt"
 	"math"
 	"slices"
 
@@ -18,6 +16,13 @@ import (
 // gets one that holds nothing. Where a beginning ends inside a row's blocks, held ones may
 // follow behind it: then the index is asked once more, for bits.
 
+// Candidates are the candidates of a score, as far as prompts were sent to them.
+type Candidates struct {
+	Pods        []*Pod // nil: never heard
+	Lent        *Lent
+	Approximate bool // some pods are followed by what is sent to them
+}
+
 // hit is a rank to which a beginning of the prompt was sent.
 type hit struct {
 	pod    int32 // the candidate
@@ -28,18 +33,18 @@ type hit struct {
 	from, to int32 // the rows of forecast.behind that are about the rank
 }
 
-// A forecast is what was sent to the candidates of a score, beside what they hold. Without a
+// A Forecast is what was sent to the candidates of a score, beside what they hold. Without a
 // hit nothing else of it counts. Its memory is used again.
-type forecast struct {
+type Forecast struct {
 	hits   []hit
 	hitsOf []int32 // by candidate: where its hits begin; and where the last ones end
 
 	// By row of the matches:
 	hitOf  []int32 // the position in hits plus one; 0: none
 	proven []int32 // cached tokens without what was sent
-	real   int     // the rows that the index has given
+	Real   int     // the rows that the index has given
 
-	behind  index.Matches // rows with bits, if these are needed
+	Behind  index.Matches // rows with bits, if these are needed
 	sentTo  []int32       // by sent.Holder: units
 	anySent bool
 	note    func(sent.Holder, int) // noteSent
@@ -48,13 +53,14 @@ type forecast struct {
 // noneHeld is Row.Held of a source that holds nothing of a prompt.
 var noneHeld [index.NumTiers][]uint64
 
-// foresee finds out to which ranks of the candidates beginnings of the prompt were sent; rank
-// -1: all.
-func (sc *scorer) foresee(ctx context.Context, rank int) error {
-	f, l := &sc.forecast, sc.x.ledger
-	f.real = len(sc.matches.Rows)
-	if l.live.Load() == 0 && !sc.set.approximate {
-		return nil
+// Begin begins the forecast of a score to which the index has given so many rows.
+func (f *Forecast) Begin(rows int) { f.Real = rows }
+
+// Find fills hits, in the order of candidates and ranks; rank -1: all. It reports whether there
+// are some.
+func (f *Forecast) Find(l *Ledger, c Candidates, runs []prompt.Run, rank int) bool {
+	if l.live.Load() == 0 && !c.Approximate {
+		return false
 	}
 	now := l.now()
 	if l.due.Load() <= now {
@@ -62,18 +68,12 @@ func (sc *scorer) foresee(ctx context.Context, rank int) error {
 		l.expire(now)
 		l.mu.Unlock()
 	}
-	f.find(l, sc.set, sc.prompt.Runs(), rank, now)
-	if len(f.hits) == 0 {
-		return nil
-	}
-	if behind := f.lay(&sc.matches, &sc.prompt); behind < math.MaxInt {
-		return sc.matchBits(ctx, behind)
-	}
-	return nil
+	f.findAt(l, c, runs, rank, now)
+	return len(f.hits) > 0
 }
 
-// find fills hits, in the order of candidates and ranks; rank -1: all.
-func (f *forecast) find(l *ledger, set *candidateSet, runs []prompt.Run, rank int, now int64) {
+// findAt is find at a time.
+func (f *Forecast) findAt(l *Ledger, c Candidates, runs []prompt.Run, rank int, now int64) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	f.sentTo = slices.Grow(f.sentTo[:0], len(l.holders))[:len(l.holders)]
@@ -82,27 +82,27 @@ func (f *forecast) find(l *ledger, set *candidateSet, runs []prompt.Run, rank in
 	for i := range runs {
 		l.tree.Match(runs[i].Keys, f.note)
 	}
-	if !f.anySent && !set.approximate {
+	if !f.anySent && !c.Approximate {
 		return
 	}
-	f.hitsOf = slices.Grow(f.hitsOf[:0], len(set.states)+1)
-	for pod, pm := range set.states {
+	f.hitsOf = slices.Grow(f.hitsOf[:0], len(c.Pods)+1)
+	for i, p := range c.Pods {
 		f.hitsOf = append(f.hitsOf, int32(len(f.hits)))
-		if pm == nil {
+		if p == nil {
 			continue
 		}
-		for _, h := range pm.holders {
-			if h.lent && !set.lent.has(h) {
+		for _, h := range p.holders {
+			if h.lent && !c.Lent.has(h) {
 				continue // the other pods do not have such blocks any more
 			}
 			if n := int(f.sentTo[h.number]) * h.variant.Unit; n > 0 {
-				f.add(rank, int32(pod), h.view, n)
+				f.add(rank, int32(i), h.view, n)
 			}
 		}
-		if a := pm.approx.Load(); a != nil {
+		if a := p.approx.Load(); a != nil {
 			if r := prompt.RunIn(runs, a.variant); r != nil {
 				for _, e := range a.ranks {
-					f.add(rank, int32(pod), e.view, e.cache.Run(r.Keys, a.stride, now)*a.BlockTokens)
+					f.add(rank, int32(i), e.view, e.cache.Run(r.Keys, a.stride, now)*a.BlockTokens)
 				}
 			}
 		}
@@ -112,7 +112,7 @@ func (f *forecast) find(l *ledger, set *candidateSet, runs []prompt.Run, rank in
 
 // add adds the whole blocks of so many tokens that were sent, if they are of the rank; -1:
 // of any.
-func (f *forecast) add(rank int, pod int32, view *index.View, tokens int) {
+func (f *Forecast) add(rank int, pod int32, view *index.View, tokens int) {
 	tokens -= tokens % view.BlockSize
 	if tokens == 0 || rank >= 0 && view.Source.Rank != rank {
 		return
@@ -127,15 +127,18 @@ func (f *forecast) add(rank int, pod int32, view *index.View, tokens int) {
 	f.hits = slices.Insert(f.hits, at, hit{pod: pod, view: view, tokens: tokens})
 }
 
+// Init makes f ready. It must not be copied from then on.
+func (f *Forecast) Init() { f.note = f.noteSent }
+
 // noteSent is found of sent.Tree.Match.
-func (f *forecast) noteSent(h sent.Holder, units int) {
+func (f *Forecast) noteSent(h sent.Holder, units int) {
 	f.sentTo[h], f.anySent = int32(units), true
 }
 
-// lay has rows know of the hits that are about them, and adds rows for those that have none. It
+// Lay has rows know of the hits that are about them, and adds rows for those that have none. It
 // returns how many tokens of the prompt a beginning covers which may go on with held blocks:
 // only bits can tell. Else it returns math.MaxInt.
-func (f *forecast) lay(matches *index.Matches, p *prompt.Prompt) (behind int) {
+func (f *Forecast) Lay(matches *index.Matches, p *prompt.Prompt) (behind int) {
 	for i := range matches.Rows {
 		f.hitOf = append(f.hitOf, 0)
 		row := &matches.Rows[i]
@@ -174,7 +177,7 @@ func (f *forecast) lay(matches *index.Matches, p *prompt.Prompt) (behind int) {
 }
 
 // hitAt returns which hit is about a row, -1: none.
-func (f *forecast) hitAt(row *index.Row) int {
+func (f *Forecast) hitAt(row *index.Row) int {
 	for i := f.hitsOf[row.Pod]; i < f.hitsOf[row.Pod+1]; i++ {
 		if f.hits[i].view.Source.Rank == row.Source.Rank {
 			return int(i)
@@ -183,28 +186,10 @@ func (f *forecast) hitAt(row *index.Row) int {
 	return -1
 }
 
-// matchBits asks the index again, for the bits of all blocks behind so many tokens.
-func (sc *scorer) matchBits(ctx context.Context, behind int) error {
-	given := sc.prompt.Freeze()
-	sc.query.Held, sc.query.Behind = true, behind
-	f := &sc.forecast
-	err := sc.x.index.Match(ctx, &sc.query, &f.behind)
-	sc.prompt.Use(given, sc.prompt.Length)
-	sc.query.Held, sc.query.Behind = false, 0
-	if err != nil {
-		return sc.x.failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.base, err))
-	}
-	if why := f.behind.Degraded; why != nil {
-		sc.degraded = why
-	}
-	f.layBits()
-	return nil
-}
-
-// layBits has hits know of the rows with bits that are about them.
-func (f *forecast) layBits() {
-	for i := range f.behind.Rows { // those of a rank stand next to each other
-		if at := f.hitAt(&f.behind.Rows[i]); at >= 0 {
+// LayBits has hits know of the rows with bits that are about them.
+func (f *Forecast) LayBits() {
+	for i := range f.Behind.Rows { // those of a rank stand next to each other
+		if at := f.hitAt(&f.Behind.Rows[i]); at >= 0 {
 			h := &f.hits[at]
 			if h.to == 0 {
 				h.from = int32(i)
@@ -216,11 +201,11 @@ func (f *forecast) layBits() {
 
 // reach returns how many leading blocks of a row of one full-attention group are held in the
 // gpu or were sent.
-func (f *forecast) reach(row *index.Row, h *hit) int {
+func (f *Forecast) reach(row *index.Row, h *hit) int {
 	n := max(int(row.GPU), h.tokens/row.BlockSize)
 	for i := h.from; i < h.to; i++ {
-		if r := &f.behind.Rows[i]; r.Group.ID == row.Group.ID && r.BlockSize == row.BlockSize && r.Held != nil {
-			for isSet(r.Held[TierGPU], n) {
+		if r := &f.Behind.Rows[i]; r.Group.ID == row.Group.ID && r.BlockSize == row.BlockSize && r.Held != nil {
+			for isSet(r.Held[index.TierGPU], n) {
 				n++
 			}
 		}
@@ -228,14 +213,14 @@ func (f *forecast) reach(row *index.Row, h *hit) int {
 	return n
 }
 
-// withHit returns what is judged of such a row with what was sent. again: the tokens that the
+// WithHit returns what is judged of such a row with what was sent. again: the tokens that the
 // engine computes again.
-func (f *forecast) withHit(i int, row *index.Row, length int, b ranking.Best, again int) ranking.Best {
+func (f *Forecast) WithHit(i int, row *index.Row, length int, b ranking.Best, again int) ranking.Best {
 	f.proven[i] = int32(b.Cached)
 	if h := f.hitOf[i]; h != 0 {
-		b.Cached = max(b.Cached, cachedTokens(f.reach(row, &f.hits[h-1]), row.BlockSize, length)-again)
+		b.Cached = max(b.Cached, reuse.CachedTokens(f.reach(row, &f.hits[h-1]), row.BlockSize, length)-again)
 	}
-	b.Marks &= f.marksOfRow(i)
+	b.Marks &= f.MarksOfRow(i)
 	return b
 }
 
@@ -264,16 +249,34 @@ func withFirst(bits []uint64, n int) []uint64 {
 	return set
 }
 
-// marksOfRow are the marks that a row may have: one that was made for a hit has none.
-func (f *forecast) marksOfRow(i int) ranking.Marks {
-	if i < f.real {
+// Judge notes what is judged of a row of several groups without what was sent, and, if the rule
+// knows these groups, adds what was sent to what they hold. It reports whether it has.
+func (f *Forecast) Judge(row, cached int, rule *reuse.Plan, held []reuse.Held, groups []index.GroupLayout) bool {
+	f.proven[row] = int32(cached)
+	h := f.hitOf[row]
+	if h == 0 || rule == nil {
+		return false
+	}
+	withSent(held, groups, rule.Grain(), &f.hits[h-1])
+	return true
+}
+
+// Any reports whether anything was sent that counts.
+func (f *Forecast) Any() bool { return len(f.hits) > 0 }
+
+// Clear forgets the hits.
+func (f *Forecast) Clear() { f.hits, f.hitOf = f.hits[:0], f.hitOf[:0] }
+
+// MarksOfRow are the marks that a row may have: one that was made for a hit has none.
+func (f *Forecast) MarksOfRow(i int) ranking.Marks {
+	if i < f.Real {
 		return ^ranking.Marks(0)
 	}
 	return 0
 }
 
-// provenOf is the cached tokens that events have proven of an entry's best row.
-func (f *forecast) provenOf(b ranking.Best) int {
+// ProvenOf is the cached tokens that events have proven of an entry's best row.
+func (f *Forecast) ProvenOf(b ranking.Best) int {
 	if len(f.hits) == 0 || b.Row == 0 {
 		return b.Cached
 	}

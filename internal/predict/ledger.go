@@ -1,0 +1,563 @@
+// Package predict has predictions: a prompt that was sent to a rank counts as cached there until
+// the events of the rank say what became of it.
+//
+// A score knows what events have proven. But a request that is sent now is computed in a
+// moment, and the next one with the same beginning may come before the first event does. So
+// a host says by Routed where it has sent a prompt, and from then on the rank counts as one
+// that has computed it. That is a prediction. It ends once: when the index confirms it, after
+// a time, when the engine's answer comes (Observe), when the host takes it back (Abandon), or
+// when the rank loses what it held.
+//
+// A prediction is a chain of keys in a tree that all ranks share (package sent), so siblings
+// share their memory, and a score finds the longest beginning for each rank in one walk. Its
+// ticket outlives it: an answer takes longer than the events do. Predictions and tickets are
+// in one list by age, because all have one TTL and one TicketAge.
+//
+// What ends a prediction is looked for by whoever comes: there is no goroutine. The clock is
+// read only where predictions live.
+//
+// # Keys of units, and an answer that keeps them
+//
+// The tree has keys of units and not of blocks. The answer has the keys of its units already,
+// so nothing is hashed, and pods of 16, 32 and 64 tokens to a block share one chain. A unit of
+// 16 tokens takes 8 bytes, as a block of 16 tokens would. A beginning in units is cut down to
+// whole blocks of the rank when a row is scored.
+//
+// An answer keeps its keys until it is scored again or routed. They are swapped with those of
+// the scorer and not copied, so a score allocates nothing for it, and hosts that never call
+// Routed pay a few words. That is why an answer is for one Routed: the second one would be
+// about a request whose score the first one has changed. Routed asks the index once more,
+// about the one pod, so the engine's report is compared with what was known when the request
+// was sent, and not when it was scored.
+//
+// # The last missing block confirms a prediction
+//
+// Routed finds the last whole block that the rank does not hold. The key of that block and the
+// key before it give its local (unchain), and a store names the locals of its blocks. So
+// the ingest compares a number for each block that is stored, against fewOf counters first,
+// and hashes nothing. A local is of one unit and may come in other prompts, so it makes a
+// suspect and no more. After the message was applied, the index is asked whether the rank
+// holds all of the prompt of a suspect. To ask it about all predictions after each message
+// would cost each message a score. To count off blocks one by one would need to know of each
+// that it was stored behind the right parent, which is the index's work.
+//
+// The rest ends by the TTL. The last missing block may come in a way that no store names:
+// another Indexer of a shared index applies the message, or the index is asked in vain because
+// an earlier block was evicted meanwhile. When events join their parents, or hidden blocks
+// come back, all predictions of the rank are looked at. The figure is too high for the TTL
+// at most then, for blocks that were sent to the rank a moment ago.
+//
+// # A cold pod borrows its block size
+//
+// Siblings meet on a new pod before its first event, and a key needs blocks. Pods of one model
+// and one form of media are mostly started with one configuration, so a pod that has announced
+// no blocks is taken to have those on which the others agree (Lend). If they differ it
+// has none: a guess would be wrong for some. Its holders are marked, and count only as long as
+// the others agree. The first blocks of the pod settle it (Ledger.SetForm): predictions in
+// other blocks are lost at once, because no later event could confirm them. Prompts that were
+// sent to a pod that was never heard are kept beside the pods of the model, by the caller.
+// They go over to the pod when it is heard, and their entry goes when another pod is routed to
+// and none of them is live. They do not register the pod: a request on its way to a pod that
+// was just removed would bring that back for good.
+//
+// # How they end
+//
+// A TTL needs no timer. All predictions have one TTL, so they end in the order of the list,
+// and the next caller looks at its head. A score compares a number, and takes the lock only
+// when something is due. Between two calls nobody sees what is too old.
+//
+// A ticket outlives its prediction, because an answer takes seconds or minutes, and the report
+// belongs to the figures of the moment at which the request was sent. A ticket has these
+// figures and a row to count in, and no keys. It carries a serial number, so a slot that was
+// given to another request is not taken for it.
+//
+// Observe ends a prediction that its events have not ended. The request was computed, or it
+// was not: the events have to say what is true now. To keep the prediction until the TTL would
+// count prompts that the engine did not store.
+//
+// CachedTokens never counts a prediction: its promise is that it is never too high. An engine
+// that sorts its queue in another way, or that fails, makes a prediction wrong.
+package predict
+
+import (
+	"cmp"
+	"errors"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/engine"
+	"github.com/kvindex/kvindex/internal/sent"
+	"github.com/kvindex/kvindex/stats"
+)
+
+// Defaults of WithPredictions.
+const (
+	DefaultTTL       = 2 * time.Second
+	DefaultTicketAge = 10 * time.Minute
+	DefaultBytes     = 64 << 20
+	MinBytes         = 256 << 10
+)
+
+// observe adds a request for which a figure was expected, and cached tokens were reported.
+func observe(a *stats.Accuracy, figure, cached int) {
+	switch d := figure - cached; {
+	case d == 0:
+		a.Exact++
+		a.ExactTokens += uint64(cached)
+	case d > 0:
+		a.Over++
+		a.OverTokens += uint64(d)
+	default:
+		a.Under++
+		a.UnderTokens += uint64(-d)
+	}
+}
+
+// maxObserved bounds the rows of Stats.Observed. What is beyond has Model "".
+const maxObserved = 1024
+
+var (
+	// ErrNotAsked and ErrBlockSize are the root's ErrNotAsked and ErrBlockSize.
+	ErrNotAsked  = errors.New("kvindex: the pod was not asked about")
+	ErrBlockSize = errors.New("kvindex: the block size of the pod is not known")
+)
+
+// Config is the root's PredictionConfig.
+type Config struct {
+	TTL, TicketAge time.Duration
+	Bytes          int64
+	Now            func() time.Time
+}
+
+// Ticket is a ticket of a Ledger; the zero value is none.
+type Ticket struct {
+	of     *Ledger
+	slot   uint32
+	serial uint64
+}
+
+// Ledger has the predictions and tickets of an Indexer.
+type Ledger struct {
+	ttl, age int64 // nanoseconds
+	bytes    int64
+	clock    func() time.Time
+	began    time.Time
+
+	// live is the number of predictions, due when the oldest of them may end by its TTL.
+	// Both are read without mu.
+	live atomic.Int64
+	due  atomic.Int64
+
+	mu      sync.RWMutex // the last lock taken but for statsMu; guards all below
+	tree    sent.Tree
+	holders []*holder // by number; nil: free
+	freeNo  []sent.Holder
+
+	slots       [][]ticket // of slotsOf each
+	free        uint32     // the first free slot; 0: none. Slot n is number n-1
+	first, last uint32     // the tickets, by age
+	next        uint32     // the oldest one that may have a live prediction
+
+	believed    int64 // tickets that have believed set
+	serial      uint64
+	predictions stats.Predictions
+	tickets     stats.Tickets
+	observed    map[observedAt]*stats.Observations
+}
+
+type observedAt struct{ model, state string }
+
+const slotsOf = 256
+
+// fewOf is how many counts a holder has in few.
+const fewOf = 512
+
+// ticket is a request that was sent.
+type ticket struct {
+	serial     uint64 // 0: the slot is free
+	at         int64  // when it was sent
+	prev, next uint32 // by age; of a free slot next is the next free one
+	row        *stats.Observations
+	// prompt, cached and predicted are tokens: the length, and the figures of then.
+	prompt, cached, predicted int32
+
+	believed *estimatedPast // of a pod without events; else nil
+
+	// Of its prediction:
+	near bool    // a store was seen that may have completed it
+	h    *holder // nil: it has ended
+	path sent.Prompt
+	last index.Local // of the last block that was not held
+	// Others of the holder with the same last, in a ring.
+	alike [2]uint32
+}
+
+// holder is a rank that has, or had, predictions.
+type holder struct {
+	number  sent.Holder
+	pod     *Pod
+	view    *index.View // of the blocks, of one size for all that live
+	variant index.Variant
+	lent    bool // the blocks are those of other pods of the model: its pod has told none
+	live    int
+	byLast  map[index.Local]uint32 // to tickets
+	few     [fewOf]uint16          // how many of byLast have the same low bits
+	near    []uint32               // tickets that have near set, and others that had
+}
+
+func New(c *Config) *Ledger {
+	l := &Ledger{ttl: int64(DefaultTTL), age: int64(DefaultTicketAge), bytes: DefaultBytes, clock: time.Now}
+	if c != nil {
+		if c.TTL > 0 {
+			l.ttl = int64(c.TTL)
+		}
+		if c.TicketAge > 0 {
+			l.age = int64(c.TicketAge)
+		}
+		if c.Bytes > 0 {
+			l.bytes = c.Bytes
+		}
+		if c.Now != nil {
+			l.clock = c.Now
+		}
+	}
+	l.age = max(l.age, l.ttl)
+	l.began = l.clock()
+	l.observed = make(map[observedAt]*stats.Observations)
+	return l
+}
+
+func (l *Ledger) now() int64 { return int64(l.clock().Sub(l.began)) }
+
+func (l *Ledger) at(slot uint32) *ticket {
+	return &l.slots[(slot-1)/slotsOf][(slot-1)%slotsOf]
+}
+
+// expire ends what is too old. mu is held.
+func (l *Ledger) expire(now int64) {
+	for l.next != 0 {
+		t := l.at(l.next)
+		if t.h != nil {
+			if now-t.at < l.ttl {
+				break
+			}
+			l.end(l.next, &l.predictions.Expired)
+		}
+		l.next = t.next
+	}
+	l.due.Store(math.MaxInt64)
+	if l.next != 0 {
+		l.due.Store(l.at(l.next).at + l.ttl)
+	}
+	for l.first != 0 && now-l.at(l.first).at >= l.age {
+		l.drop(l.first, &l.tickets.Aged)
+	}
+}
+
+// end ends the prediction of a ticket. mu is held.
+func (l *Ledger) end(slot uint32, cause *uint64) {
+	t := l.at(slot)
+	h := t.h
+	if h == nil {
+		return
+	}
+	*cause++
+	l.live.Add(-1)
+	h.pod.predicted.Add(-1)
+	h.live--
+	l.tree.Remove(h.number, t.path)
+	before, behind := l.at(t.alike[0]), l.at(t.alike[1])
+	before.alike[1], behind.alike[0] = t.alike[1], t.alike[0]
+	if t.alike[0] == slot {
+		delete(h.byLast, t.last)
+		h.few[t.last%fewOf]--
+	} else if h.byLast[t.last] == slot {
+		h.byLast[t.last] = t.alike[1]
+	}
+	t.h, t.near, t.path = nil, false, sent.Prompt{}
+	if h.live == 0 {
+		h.near = h.near[:0]
+	}
+}
+
+// drop ends a ticket, and its prediction if that lives. mu is held.
+func (l *Ledger) drop(slot uint32, cause *uint64) {
+	l.end(slot, &l.predictions.PushedOut)
+	*cause++
+	t := l.at(slot)
+	if t.prev != 0 {
+		l.at(t.prev).next = t.next
+	} else {
+		l.first = t.next
+	}
+	if t.next != 0 {
+		l.at(t.next).prev = t.prev
+	} else {
+		l.last = t.prev
+	}
+	if l.next == slot {
+		l.next = t.next
+	}
+	if t.believed != nil {
+		l.believed--
+	}
+	l.tickets.Live--
+	*t = ticket{next: l.free}
+	l.free = slot
+}
+
+// taken is what tickets and predictions take, in bytes. mu is held.
+func (l *Ledger) taken() int64 {
+	return int64(len(l.slots))*slotsOf*int64(unsafe.Sizeof(ticket{})) + l.believed*int64(unsafe.Sizeof(estimatedPast{})) + l.tree.Bytes()
+}
+
+// issue makes a ticket. mu is held.
+func (l *Ledger) issue(now int64, row *stats.Observations) uint32 {
+	if l.free == 0 {
+		const more = slotsOf * int64(unsafe.Sizeof(ticket{}))
+		if int64(len(l.slots)+1)*more <= l.bytes/2 && l.taken()+more <= l.bytes {
+			from := uint32(len(l.slots) * slotsOf)
+			l.slots = append(l.slots, make([]ticket, slotsOf))
+			for n := from + slotsOf; n > from; n-- {
+				*l.at(n) = ticket{next: l.free}
+				l.free = n
+			}
+		} else {
+			l.drop(l.first, &l.tickets.Aged)
+		}
+	}
+	slot := l.free
+	t := l.at(slot)
+	l.free = t.next
+	l.serial++
+	*t = ticket{serial: l.serial, at: now, prev: l.last, row: row}
+	if l.last != 0 {
+		l.at(l.last).next = slot
+	} else {
+		l.first = slot
+	}
+	l.last = slot
+	if l.next == 0 {
+		l.next = slot
+		l.due.Store(now + l.ttl)
+	}
+	l.tickets.Live++
+	l.predictions.Routed++
+	return slot
+}
+
+// predict gives a ticket a prediction, if there is room for it. mu is held.
+func (l *Ledger) predict(slot uint32, h *holder, keys []index.Key, last index.Local) {
+	if int64(len(keys))*8 > l.bytes/4 {
+		l.predictions.PushedOut++
+		return
+	}
+	t := l.at(slot)
+	t.h, t.path, t.last = h, l.tree.Add(h.number, keys), last
+	h.live++
+	h.pod.predicted.Add(1)
+	l.live.Add(1)
+	if first := h.byLast[last]; first != 0 {
+		behind := l.at(first)
+		t.alike = [2]uint32{behind.alike[0], first}
+		l.at(behind.alike[0]).alike[1], behind.alike[0] = slot, slot
+	} else {
+		t.alike = [2]uint32{slot, slot}
+		h.byLast[last] = slot
+		h.few[last%fewOf]++
+	}
+}
+
+// makeRoom ends the oldest tickets, but for the last one, until all keeps within its bytes. mu
+// is held.
+func (l *Ledger) makeRoom() {
+	for l.taken() > l.bytes && l.first != l.last {
+		l.drop(l.first, &l.tickets.Aged)
+	}
+}
+
+// row returns where observations of a model in a state are counted. mu is held.
+func (l *Ledger) row(model, state string) *stats.Observations {
+	o := l.observed[observedAt{model, state}]
+	if o == nil {
+		if len(l.observed) >= maxObserved {
+			model = ""
+		}
+		if o = l.observed[observedAt{model, state}]; o == nil {
+			o = &stats.Observations{Model: model, State: state}
+			l.observed[observedAt{model, state}] = o
+		}
+	}
+	return o
+}
+
+// take looks a ticket up for its use. If it is good, mu is held until it was used.
+func (l *Ledger) take(t Ticket) (slot uint32, ok bool) {
+	l.mu.Lock()
+	l.expire(l.now())
+	if t.of == l && t.serial != 0 && l.at(t.slot).serial == t.serial {
+		return t.slot, true
+	}
+	l.tickets.Unknown++
+	l.mu.Unlock()
+	return 0, false
+}
+
+func (l *Ledger) Abandon(t Ticket) {
+	if slot, ok := l.take(t); ok {
+		if b := l.at(slot).believed; b != nil {
+			b.of.cache.Undo(b.past, l.now())
+		}
+		l.end(slot, &l.predictions.Abandoned)
+		l.drop(slot, &l.tickets.Abandoned)
+		l.mu.Unlock()
+	}
+}
+
+func (l *Ledger) Observe(of Ticket, promptTokens, cachedTokens int) {
+	slot, ok := l.take(of)
+	if !ok {
+		return
+	}
+	defer l.mu.Unlock()
+	t := l.at(slot)
+	most := int(t.prompt) // that can be cached
+	if promptTokens > 0 && promptTokens < math.MaxInt32 && promptTokens != most {
+		t.row.OtherLength++
+		most = promptTokens
+	}
+	if cachedTokens >= 0 && cachedTokens <= most {
+		observe(&t.row.Cached, int(t.cached), cachedTokens)
+		observe(&t.row.Predicted, int(t.predicted), cachedTokens)
+		if b := t.believed; b != nil {
+			b.of.cache.Observed(b.past, cachedTokens/b.block, l.now())
+		}
+	}
+	l.end(slot, &l.predictions.Observed)
+	l.drop(slot, &l.tickets.Observed)
+}
+
+// Stats fills in what Stats says of predictions.
+func (l *Ledger) Stats(s *stats.Stats) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.expire(l.now())
+	s.Predictions, s.Tickets = l.predictions, l.tickets
+	s.Predictions.Live = uint64(l.live.Load())
+	for _, o := range l.observed {
+		s.Observed = append(s.Observed, *o)
+	}
+	slices.SortFunc(s.Observed, func(a, b stats.Observations) int {
+		return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.State, b.State))
+	})
+}
+
+// Lose ends the predictions of a rank of a pod, or of all its ranks with rank -1, because it has
+// lost what it held. gone: it does not come back.
+func (l *Ledger) Lose(p *Pod, rank int, gone bool) {
+	if p.predicted.Load() == 0 && !gone {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.expire(l.now())
+	p.holders = slices.DeleteFunc(p.holders, func(h *holder) bool {
+		if rank >= 0 && h.view.Source.Rank != rank {
+			return false
+		}
+		l.loseAll(h)
+		if gone {
+			l.holders[h.number] = nil
+			l.freeNo = append(l.freeNo, h.number)
+		}
+		return gone
+	})
+	p.gone = p.gone || gone && rank < 0
+}
+
+// loseAll ends the predictions of a holder. mu is held.
+func (l *Ledger) loseAll(h *holder) {
+	for last, slot := range h.byLast {
+		for h.byLast[last] != 0 {
+			l.end(slot, &l.predictions.Lost)
+			slot = h.byLast[last]
+		}
+	}
+}
+
+// holder returns the holder of a rank, made if need be; nil: a pod has too many. The view is
+// that of its blocks, but for its Source. mu is held.
+func (l *Ledger) holder(p *Pod, source index.Source, view *index.View, v index.Variant) *holder {
+	at, ok := slices.BinarySearchFunc(p.holders, source.Rank, func(h *holder, rank int) int { return h.view.Source.Rank - rank })
+	if ok {
+		h := p.holders[at]
+		if h.variant != v || h.view.BlockSize != view.BlockSize || h.view.Group.ID != view.Group.ID {
+			l.loseAll(h) // it has begun to cache in other blocks
+		}
+		h.cache(source, view, v)
+		return h
+	}
+	if len(p.holders) >= engine.MaxRanks {
+		return nil
+	}
+	h := &holder{pod: p, byLast: make(map[index.Local]uint32)}
+	h.cache(source, view, v)
+	if n := len(l.freeNo); n > 0 {
+		h.number = l.freeNo[n-1]
+		l.freeNo = l.freeNo[:n-1]
+		l.holders[h.number] = h
+	} else {
+		h.number = sent.Holder(len(l.holders))
+		l.holders = append(l.holders, h)
+	}
+	p.holders = slices.Insert(p.holders, at, h)
+	return h
+}
+
+// Hand gives what was sent to a pod of which nothing was heard to what is known of it now.
+func (l *Ledger) Hand(from, to *Pod) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.expire(l.now())
+	to.holders, from.holders, from.gone = from.holders, nil, true
+	to.predicted.Store(from.predicted.Swap(0))
+	for _, h := range to.holders {
+		if h.pod = to; to.form.Load() != nil { // its Profile is another one by now
+			l.loseAll(h)
+		}
+	}
+}
+
+// SetForm sets the blocks of a pod, nil: none. Predictions end that are in other blocks because
+// these were not known.
+func (l *Ledger) SetForm(p *Pod, form *index.View) {
+	known := p.form.Swap(form)
+	if known != nil || form == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.expire(l.now())
+	for _, h := range p.holders {
+		if h.lent && !sameBlocks(h.view, form) {
+			l.loseAll(h)
+		}
+		h.lent = false
+	}
+}
+
+// cache notes in which blocks a holder caches.
+func (h *holder) cache(source index.Source, view *index.View, v index.Variant) {
+	h.variant = v
+	if w := h.view; w != nil && w.Layout == view.Layout && w.Group == view.Group && w.BlockSize == view.BlockSize && w.Pairs == view.Pairs {
+		return // a new one is an allocation
+	}
+	of := *view
+	of.Source = source
+	h.view = &of
+}
