@@ -16,7 +16,7 @@
 // that names blocks which are not known beside others that are. The index is told
 // so (Change.Partial), and counts no such store as another copy.
 //
-// What follows for the state of a rank is said by State.after.
+// What follows for the state of a rank is said by function after.
 //
 // # An error of the index
 //
@@ -44,6 +44,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/sharedindex"
+	"github.com/kvindex/kvindex/internal/view"
 	"github.com/kvindex/kvindex/stats"
 )
 
@@ -106,8 +107,8 @@ func (d *delivery) take() (again bool, err error) {
 	back := d.returns()
 	// A rank that was heard already, and is not lossy, knows its whole history
 	// although its stream does not: its cache was emptied since.
-	d.convert.Partial = lost || v.Missed || back || r.state == StateUnknown && st.partial || r.lossy()
-	if wiped || r.state == StateUnknown && r.stream == nil && !d.x.ownsIndex { // another may have left something
+	d.convert.Partial = lost || v.Missed || back || r.state == view.Unknown && st.partial || r.lossy()
+	if wiped || r.state == view.Unknown && r.stream == nil && !d.x.ownsIndex { // another may have left something
 		d.convert.Changes = append(d.convert.Changes, index.Change{Op: index.OpClear})
 	}
 	done, err := d.store(kept)
@@ -128,7 +129,7 @@ func (d *delivery) take() (again bool, err error) {
 		r.on(replaced)
 	case kept:
 		r.on(doubted)
-	case v.Missed && r.state == StateLive: // it was empty and whole, until now
+	case v.Missed && r.state == view.Live: // it was empty and whole, until now
 		r.on(forgotten)
 	}
 	if !full {

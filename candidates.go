@@ -36,6 +36,7 @@ import (
 	"github.com/kvindex/kvindex/internal/predict"
 	"github.com/kvindex/kvindex/internal/prompt"
 	"github.com/kvindex/kvindex/internal/sections"
+	"github.com/kvindex/kvindex/internal/view"
 )
 
 // Candidates is a list of pods to score for one model, for many requests: their names
@@ -214,7 +215,7 @@ func (x *Indexer) resolve(c *Candidates, m meaning) *candidateSet {
 				p := &set.states[i].profile
 				set.addVariant(set.states[i])
 				set.approximate = set.approximate || set.states[i].sent.Room() != nil
-				set.profiled = set.profiled || p.Draft == engine.DraftLayers || len(p.Groups) > 0 || set.states[i].hybrid.Load()
+				set.profiled = set.profiled || p.Draft == engine.DraftLayers || len(p.Groups) > 0 || set.states[i].shown.Facts().Hybrid
 			}
 		}
 	}
@@ -256,7 +257,7 @@ func (x *Indexer) unknownAdapter(model, name string) error {
 		return nil
 	}
 	for _, pm := range md.pods {
-		if State(pm.state.Load()) != StateSilent {
+		if pm.shown.Facts().State != view.Silent {
 			return fmt.Errorf("%w %.100q of model %.100q: no event has named it, events have named %d others: either no block of it was stored yet, or the events have another name for it (SGLang's events have no adapters)", ErrUnknownAdapter, name, model, len(md.adapters))
 		}
 	}
@@ -302,11 +303,11 @@ func (set *candidateSet) addCold(md *model, cold []int32) {
 	}
 }
 
-func (set *candidateSet) state(i int32) State {
+func (set *candidateSet) state(i int32) view.State {
 	if pm := set.states[i]; pm != nil {
-		return State(pm.state.Load())
+		return pm.shown.Facts().State
 	}
-	return StateUnknown
+	return view.Unknown
 }
 
 // maxForms is how many forms are remembered of a model.

@@ -44,6 +44,7 @@ import (
 	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/sections"
 	"github.com/kvindex/kvindex/internal/sharedindex"
+	"github.com/kvindex/kvindex/internal/view"
 	"github.com/kvindex/kvindex/stats"
 )
 
@@ -245,7 +246,7 @@ type rankListing struct {
 // viewOf reads entries; false: they say that there is nothing.
 func viewOf(entries []sharedindex.Entry) (v podListing, ok bool) {
 	stale := false
-	v.state = StateLive
+	v.state = view.Live
 	found := false // what is said of the pod
 	for i := range entries {
 		e := &entries[i]
@@ -255,7 +256,7 @@ func viewOf(entries []sharedindex.Entry) (v podListing, ok bool) {
 		}
 		note, err := readNote(e.Note)
 		if err != nil {
-			note, stale = sourceNote{rank: &rankNote{state: StateUncertain}}, true
+			note, stale = sourceNote{rank: &rankNote{state: view.Uncertain}}, true
 		}
 		stale = stale || e.Stale
 		if n == 0 && note.pod != nil {
@@ -267,7 +268,7 @@ func viewOf(entries []sharedindex.Entry) (v podListing, ok bool) {
 		ok = ok || note.pod != nil || note.rank != nil
 	}
 	if stale || !found {
-		v.state = min(v.state, StateUncertain)
+		v.state = min(v.state, view.Uncertain)
 	}
 	return v, ok
 }
@@ -302,19 +303,21 @@ func (x *Indexer) show(name, model string, pm *podModel, v podListing) {
 			pm.ranks[of.n] = r
 		}
 		r.state, r.groups, r.lossyThere, r.stale = of.state, of.groups, of.lossy, of.stale
-		r.shown.Store(uint32(r.view()))
+		r.shown = r.view()
 		hybrid = hybrid || pm.profile.Hybrid(r.groups)
 	}
 	pm.listRanks()
 	pm.silent = 0
-	if v.state == StateSilent {
+	if v.state == view.Silent {
 		pm.silent = 1
 	}
-	pm.state.Store(uint32(v.state))
-	if hybrid == pm.hybrid.Load() && v.form.Equal(&pm.formed) {
+	f := pm.shown.Facts()
+	known := f.Hybrid
+	f.State, f.Hybrid = v.state, hybrid
+	pm.shown.Publish(f)
+	if hybrid == known && v.form.Equal(&pm.formed) {
 		return
 	}
-	pm.hybrid.Store(hybrid)
 	pm.formed = v.form
 	x.ledger.SetForm(&pm.sent, v.form.View(&pm.profile))
 	x.mu.Lock()
@@ -327,7 +330,7 @@ func (x *Indexer) show(name, model string, pm *podModel, v podListing) {
 // publishedPod is what the index was told of a pod and model, to be compared.
 type publishedPod struct {
 	is       bool
-	state    State
+	state    view.State
 	hybrid   bool
 	form     *index.View
 	adapters int // their number: they become more only
@@ -336,7 +339,7 @@ type publishedPod struct {
 // publishedRank is what the index was told of a rank.
 type publishedRank struct {
 	is     bool
-	state  State
+	state  view.State
 	lossy  bool
 	groups []stats.Group
 }
@@ -347,7 +350,8 @@ func (in *ingest) tell() {
 	if d == nil || pm.sent.Room() != nil {
 		return
 	}
-	now := publishedPod{true, State(pm.state.Load()), pm.hybrid.Load(), pm.sent.Blocks(), len(pm.adapters)}
+	f := pm.shown.Facts()
+	now := publishedPod{true, f.State, f.Hybrid, pm.sent.Blocks(), len(pm.adapters)}
 	zero := pm.ranks[0]
 	if now != pm.told || zero != nil && zero.tells() {
 		pm.told = now
@@ -357,7 +361,7 @@ func (in *ingest) tell() {
 		}
 		d.Tell(index.Source{Pod: in.pod, Model: in.model}, n.append(nil))
 	}
-	for _, r := range pm.inOrder() {
+	for _, r := range pm.byNumber {
 		if r.n != 0 && r.tells() {
 			n := sourceNote{rank: r.note()}
 			d.Tell(in.source(r), n.append(nil))
@@ -408,14 +412,14 @@ type sourceNote struct {
 }
 
 type podNote struct {
-	state    State
+	state    view.State
 	hybrid   bool
 	form     engine.Form
 	adapters []string
 }
 
 type rankNote struct {
-	state  State
+	state  view.State
 	lossy  bool // it may hold more than is known, or less
 	groups []stats.Group
 }
@@ -450,7 +454,7 @@ func readNote(b []byte) (n sourceNote, err error) {
 	f := sections.NewFields(b[1:])
 	set := f.Byte()
 	if set&1 != 0 {
-		p := &podNote{state: State(f.Byte())}
+		p := &podNote{state: view.State(f.Byte())}
 		of := f.Byte()
 		p.hybrid, p.form.Pairs = of&1 != 0, of&2 != 0
 		p.form.Groups = readTold(f)
@@ -463,14 +467,14 @@ func readNote(b []byte) (n sourceNote, err error) {
 				p.adapters = append(p.adapters, string(a))
 			}
 		}
-		if p.state > StateLive {
+		if p.state > view.Live {
 			f.Refuse(errNote)
 		}
 		n.pod = p
 	}
 	if set&2 != 0 {
-		n.rank = &rankNote{state: State(f.Byte()), lossy: f.Byte()&1 != 0, groups: readTold(f)}
-		if n.rank.state > StateLive {
+		n.rank = &rankNote{state: view.State(f.Byte()), lossy: f.Byte()&1 != 0, groups: readTold(f)}
+		if n.rank.state > view.Live {
 			f.Refuse(errNote)
 		}
 	}

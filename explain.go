@@ -35,6 +35,7 @@ import (
 	"github.com/kvindex/kvindex/internal/prompt"
 	"github.com/kvindex/kvindex/internal/reuse"
 	"github.com/kvindex/kvindex/internal/trace"
+	"github.com/kvindex/kvindex/internal/view"
 	"github.com/kvindex/kvindex/stats"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
@@ -367,7 +368,7 @@ type podFacts struct {
 
 type rankFacts struct {
 	n                int
-	state            State // of its view
+	state            view.State // of its view
 	contested, waits bool
 	lost             lastLoss
 	groups           []stats.Group
@@ -402,7 +403,7 @@ func (x *Indexer) factsOf(pod, model string) *podFacts {
 		})
 		pm.profile.Correct(f.ranks[len(f.ranks)-1].groups)
 		f.unrecognized = append(f.unrecognized, r.unrecognized...)
-		f.heard = f.heard || r.messages > 0 || r.kept || r.state != StateUnknown
+		f.heard = f.heard || r.messages > 0 || r.kept || r.state != view.Unknown
 	}
 	return f
 }
@@ -925,7 +926,7 @@ func (w *explainer) byState() {
 	}
 	ranks := w.ranks()
 	has := func(f func(r rankFacts) bool) bool { return slices.ContainsFunc(ranks, f) }
-	lossy := func(r rankFacts) bool { return r.state != StateLive }
+	lossy := func(r rankFacts) bool { return r.state != view.Live }
 	lost := slices.IndexFunc(ranks, func(r rankFacts) bool { return lossy(r) && r.lost.cause != "" })
 	switch {
 	case has(func(r rankFacts) bool { return r.contested }):

@@ -10,6 +10,7 @@ import (
 	"github.com/kvindex/kvindex/internal/hashing"
 	"github.com/kvindex/kvindex/internal/predict"
 	"github.com/kvindex/kvindex/internal/ranking"
+	"github.com/kvindex/kvindex/internal/view"
 )
 
 // The words of strings of the API.
@@ -93,7 +94,7 @@ func Silence(x *Indexer, pod, model string) error {
 	defer p.unlock()
 	profile, err := x.profileFor(p, model, &events.Batch{})
 	if err == nil {
-		x.podModel(p, model, profile).state.Store(uint32(StateSilent))
+		x.podModel(p, model, profile).shown.Publish(view.Facts{State: view.Silent})
 	}
 	return err
 }

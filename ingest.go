@@ -13,6 +13,7 @@ import (
 	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/fault"
 	"github.com/kvindex/kvindex/internal/predict"
+	"github.com/kvindex/kvindex/internal/view"
 	"github.com/kvindex/kvindex/stats"
 )
 
@@ -136,8 +137,8 @@ type ingest struct {
 	stats    stats.Counters
 	reason   string // why the payload could not be read; "" if it could
 	losses   []Loss
-	from, to State // of the pod
-	delayed  bool  // others do not see what was applied
+	from, to view.State // of the pod
+	delayed  bool       // others do not see what was applied
 
 	confirming predict.Confirming
 }
@@ -227,7 +228,7 @@ func (in *ingest) end() {
 		}
 	}
 	if x.hooks.State != nil && in.from != in.to {
-		x.hooks.State(in.pod, in.model, in.from, in.to)
+		x.hooks.State(in.pod, in.model, State(in.from), State(in.to))
 	}
 	in.batch, in.locked, in.pm, in.convert.Recent = nil, nil, nil, nil
 	x.ingests.Put(in)

@@ -23,6 +23,7 @@ import (
 	"slices"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/view"
 	"github.com/zeebo/xxh3"
 )
 
@@ -50,7 +51,7 @@ func (x *Indexer) recall() error {
 			return err
 		}
 		r, err := in.pm.rank(s.Source.Rank)
-		if err == nil && r.state == StateUnknown && r.stream == nil {
+		if err == nil && r.state == view.Unknown && r.stream == nil {
 			r.kept = true
 			err = in.recalled(r)
 		}
@@ -80,7 +81,7 @@ func (in *ingest) recalled(r *rank) error {
 // cured takes the note of a kept loss back, if nothing of it is left. If that fails, it is
 // tried again behind the next message.
 func (in *ingest) cured(r *rank) {
-	if r.doubt && r.state != StateUncertain {
+	if r.doubt && r.state != view.Uncertain {
 		_ = in.doubts(r, false)
 	}
 }
@@ -149,7 +150,7 @@ func (d *delivery) feeds() error {
 func (d *delivery) adopt(cur index.Cursor) (index.Cursor, error) {
 	for _, n := range slices.Sorted(maps.Keys(d.pm.ranks)) {
 		r := d.pm.ranks[n]
-		if r.stream != nil || r != d.rank && !r.kept || r.state != StateUnknown && !r.kept {
+		if r.stream != nil || r != d.rank && !r.kept || r.state != view.Unknown && !r.kept {
 			continue
 		}
 		its, err := d.cursorOf(r, d.stream.name)

@@ -48,6 +48,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/predict"
+	"github.com/kvindex/kvindex/internal/view"
 	"github.com/kvindex/kvindex/stats"
 )
 
@@ -93,17 +94,15 @@ type podModel struct {
 	profile  engine.Profile
 	listed   *listing // not nil: others feed the pod, and nothing of it was heard here
 	plans    plans
-	hybrid   atomic.Bool // some rank has announced other groups than one of full attention
+	shown    view.Pod // what scores read; read without pod.mu
 	ranks    map[int]*rank
-	byNumber atomic.Pointer[[]*rank] // ranks in the order of their numbers; a new slice for each change. Read without pod.mu
+	byNumber []*rank // ranks in the order of their numbers
 	streams  map[string]*stream
 	adapters map[string]struct{} // those that the model was told of
 	recent   engine.Recent
 	formed   engine.Form // that the field form is of, unless that is of the profile
 	told     publishedPod
-	silent   int           // streams that are silent
-	state    atomic.Uint32 // State, the worst of ranks' and streams'; read without pod.mu
-	less     atomic.Bool   // a rank may hold less than is known
+	silent   int // streams that are silent
 
 	sent  predict.Pod
 	alone atomic.Pointer[Candidates] // the pod
@@ -112,9 +111,8 @@ type podModel struct {
 // rank is a data-parallel rank of a pod, for one model.
 type rank struct {
 	n     int
-	state State // changed by on alone
-	// shown is the view as settle found it. It and n are read without pod.mu.
-	shown atomic.Uint32
+	state view.State // changed by on alone
+	shown view.State // the view as settle found it, which scores read
 	// stream is the one that feeds the rank, and has it among its ranks; nil if
 	// it is fed without numbers.
 	stream  *stream
@@ -179,27 +177,27 @@ const (
 // A batch by itself cures no doubt: what is missing in a view stays missing,
 // because an engine announces a block once. An emptied cache does, for from then
 // on all is known, whatever was lost before.
-func (s State) after(e viewEvent) State {
+func after(s view.State, e viewEvent) view.State {
 	switch {
 	case e == emptied:
-		return StateLive
+		return view.Live
 	case e == doubted:
-		return StateUncertain
+		return view.Uncertain
 	case e == forgotten:
-		return StatePartial
+		return view.Partial
 	case e == replaced:
-		return StateUnknown
-	case s != StateUnknown:
+		return view.Unknown
+	case s != view.Unknown:
 		return s
 	case e == heardLate:
-		return StatePartial
+		return view.Partial
 	}
-	return StateLive
+	return view.Live
 }
 
 // on changes the state by an event.
 func (r *rank) on(e viewEvent) {
-	r.state = r.state.after(e)
+	r.state = after(r.state, e)
 	if e == emptied || e == forgotten || e == replaced {
 		r.unproven = false
 	}
@@ -237,8 +235,9 @@ func (r *rank) heard(b *events.Batch, at time.Time, whole bool) {
 // noteHybrid has scores know that the pod's model is a hybrid one. So it stays if a
 // rank has announced one group only since its cache was emptied.
 func (in *ingest) noteHybrid(r *rank) {
-	if !in.pm.hybrid.Load() && in.pm.profile.Hybrid(r.groups) {
-		in.pm.hybrid.Store(true)
+	if f := in.pm.shown.Facts(); !f.Hybrid && in.pm.profile.Hybrid(r.groups) {
+		f.Hybrid = true
+		in.pm.shown.Publish(f)
 		in.x.mu.Lock()
 		in.x.heard.Add(1)
 		in.x.mu.Unlock()
@@ -246,7 +245,7 @@ func (in *ingest) noteHybrid(r *rank) {
 }
 
 // lossy reports that the rank may hold more than is known, or less.
-func (r *rank) lossy() bool { return r.state == StatePartial || r.state == StateUncertain }
+func (r *rank) lossy() bool { return r.state == view.Partial || r.state == view.Uncertain }
 
 // lacks is lossy, or that the index has given up blocks.
 func (r *rank) lacks() bool { return r.lossy() || r.evicted }
@@ -276,16 +275,16 @@ func (in *ingest) noteForm(r *rank) {
 }
 
 // view is the state of the rank, with what its stream waits for.
-func (r *rank) view() State {
+func (r *rank) view() view.State {
 	state := r.state
 	if r.stream != nil {
 		state = r.stream.limit(state)
 	}
 	if r.contest.open || r.kept || r.unproven || r.late || r.stale {
-		state = min(state, StateUncertain)
+		state = min(state, view.Uncertain)
 	}
 	if r.evicted {
-		state = min(state, StatePartial)
+		state = min(state, view.Partial)
 	}
 	return state
 }
@@ -293,36 +292,41 @@ func (r *rank) view() State {
 // settle works out the states that scores have, of the ranks and of the pod, after a
 // rank's or a stream's has changed. It returns the pod's one before and the new one.
 // pod.mu is held.
-func (pm *podModel) settle() (from, to State) {
-	state, heard, less := StateLive, false, false
+func (pm *podModel) settle() (from, to view.State) {
+	f := pm.shown.Facts()
+	from = f.State
+	state, heard, changed := view.Live, false, false
+	f.Less = false
 	for _, r := range pm.ranks {
-		less = less || r.mayHoldLess
-		view := r.view()
-		if uint32(view) != r.shown.Load() {
-			r.shown.Store(uint32(view))
-		}
-		if r.state != StateUnknown || r.stream != nil {
-			state, heard = min(state, view), true
+		f.Less = f.Less || r.mayHoldLess
+		its := r.view()
+		changed = changed || its != r.shown
+		r.shown = its
+		if r.state != view.Unknown || r.stream != nil {
+			state, heard = min(state, its), true
 		}
 	}
-	if less != pm.less.Load() {
-		pm.less.Store(less)
+	if changed {
+		pm.listRanks()
 	}
-	if heard {
+	switch {
+	case heard:
 		pm.sent.Hear()
-	} else { // or nothing that could be applied
-		if pm.sent.Room() != nil {
-			return State(pm.state.Load()), StateApproximate
-		}
-		state = StatePartial
+	case pm.sent.Room() != nil: // or nothing that could be applied
+		pm.shown.Publish(f)
+		return from, view.Approximate
+	default:
+		state = view.Partial
 		for _, st := range pm.streams {
 			state = st.limit(state)
 		}
 	}
 	if pm.silent > 0 {
-		state = min(state, StateSilent)
+		state = min(state, view.Silent)
 	}
-	return State(pm.state.Swap(uint32(state))), state
+	f.State = state
+	pm.shown.Publish(f)
+	return from, state
 }
 
 // pod returns a pod that was heard, or nil.
@@ -477,7 +481,7 @@ func (x *Indexer) podModel(p *pod, name string, profile *engine.Profile) *podMod
 	pm.sent.Media = profile.Media
 	if profile.Approximate != nil {
 		pm.sent.Approximate(profile)
-		pm.state.Store(uint32(StateApproximate))
+		pm.shown.Publish(view.Facts{State: view.Approximate})
 	}
 	p.models[name] = pm
 	delete(p.asked, name)
@@ -581,32 +585,14 @@ func (pm *podModel) rank(n int) (*rank, error) {
 	return r, nil
 }
 
-// listRanks brings byNumber up to date. pod.mu is held.
+// listRanks brings byNumber up to date, and what scores read of the ranks. pod.mu is held.
 func (pm *podModel) listRanks() {
-	all := slices.SortedFunc(maps.Values(pm.ranks), func(a, b *rank) int { return a.n - b.n })
-	pm.byNumber.Store(&all)
-}
-
-// inOrder returns the ranks in the order of their numbers. It takes no lock; pm may be
-// nil.
-func (pm *podModel) inOrder() []*rank {
-	if pm != nil {
-		if all := pm.byNumber.Load(); all != nil {
-			return *all
-		}
+	pm.byNumber = slices.SortedFunc(maps.Values(pm.ranks), func(a, b *rank) int { return a.n - b.n })
+	shown := make([]view.Rank, len(pm.byNumber))
+	for i, r := range pm.byNumber {
+		shown[i] = view.Rank{Number: r.n, State: r.shown}
 	}
-	return nil
-}
-
-// stateOf returns the state of a rank, and that of the pod for one that is not known. It takes
-// no lock.
-func (pm *podModel) stateOf(rank int) State {
-	for _, r := range pm.inOrder() {
-		if r.n == rank {
-			return State(r.shown.Load())
-		}
-	}
-	return State(pm.state.Load())
+	pm.shown.PublishRanks(shown)
 }
 
 // stream returns a stream of pm, made if need be. pod.mu is held.

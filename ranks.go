@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/kvindex/kvindex/internal/ranking"
+	"github.com/kvindex/kvindex/internal/view"
 )
 
 // Ranks: an answer with an entry for each rank (Request.Ranks).
@@ -17,7 +18,7 @@ import (
 type entry struct {
 	pod   int32 // the candidate
 	rank  int
-	state State
+	state view.State
 }
 
 // before orders entries by candidate, then by the number of the rank.
@@ -37,10 +38,13 @@ func (sc *scorer) listRanks() {
 	clear(counts)
 	entries := sc.entries[:0]
 	for pod, pm := range sc.set.states {
-		ranks := pm.inOrder()
+		var ranks []view.Rank
+		if pm != nil {
+			ranks = pm.shown.Ranks()
+		}
 		counts[pod] = int32(len(ranks))
 		for _, r := range ranks {
-			entries = append(entries, entry{int32(pod), r.n, State(r.shown.Load())})
+			entries = append(entries, entry{int32(pod), r.Number, r.State})
 		}
 	}
 	heard := entries
@@ -48,7 +52,7 @@ func (sc *scorer) listRanks() {
 		row := &sc.matches.Rows[i]
 		e := entry{row.Pod, row.Source.Rank, sc.set.state(row.Pod)}
 		if i < sc.forecast.Real {
-			e.state = min(e.state, StateUncertain)
+			e.state = min(e.state, view.Uncertain)
 		}
 		if _, ok := slices.BinarySearchFunc(heard, e, entry.before); !ok {
 			entries = append(entries, e)

@@ -100,7 +100,7 @@ func (sc *scorer) judge(from, to int) {
 	first := &rows[0]
 	var p *plan
 	if pm := sc.set.states[first.Pod]; pm != nil {
-		p = pm.plans.of(first.Layout, &pm.profile, len(pm.inOrder()))
+		p = pm.plans.of(first.Layout, &pm.profile, len(pm.shown.Ranks()))
 	} else {
 		p = sc.x.unheard.of(first.Layout, &engine.Profile{}, engine.MaxRanks)
 	}

@@ -164,7 +164,7 @@ func (r *routing) look() error {
 
 // issue makes the ticket and the prediction.
 func (r *routing) issue() (Ticket, error) {
-	r.sending.State = r.pm.stateOf(r.sending.Source.Rank).String()
+	r.sending.State = r.pm.shown.StateOf(r.sending.Source.Rank).String()
 	of, err := r.sc.x.ledger.Send(&r.pm.sent, &r.sending)
 	return Ticket{of}, err
 }

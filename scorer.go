@@ -411,7 +411,7 @@ func (sc *scorer) bestOf(i int) ranking.Best {
 				again = row.BlockSize // which the draft layers compute again
 			}
 			// A kept index may have a group of another kind, as its events told it.
-			b.Mark(ranking.Upper, group.Kind != index.GroupFull || pm.profile.Lists(row.Layout) || pm.hybrid.Load())
+			b.Mark(ranking.Upper, group.Kind != index.GroupFull || pm.profile.Lists(row.Layout) || pm.shown.Facts().Hybrid)
 		}
 	}
 	b.Cached = max(0, reuse.CachedTokens(int(row.GPU), row.BlockSize, length)-again)
@@ -449,9 +449,9 @@ func (sc *scorer) answer(dst *Answer) {
 		pod := at
 		if ranks {
 			e := &sc.entries[at]
-			s.Rank, s.State, pod = e.rank, e.state, e.pod
+			s.Rank, s.State, pod = e.rank, State(e.state), e.pod
 		} else {
-			s.State = sc.set.state(at)
+			s.State = State(sc.set.state(at))
 		}
 		s.Pod = sc.set.names[pod]
 		b := sc.best[at]
@@ -466,7 +466,7 @@ func (sc *scorer) answer(dst *Answer) {
 			s.NotScorable = true
 		case b.Row > 0:
 			s.fill(&sc.matches.Rows[b.Row-1], b)
-			if pm := sc.set.states[pod]; pm != nil && pm.less.Load() {
+			if pm := sc.set.states[pod]; pm != nil && pm.shown.Facts().Less {
 				s.UpperBound = true
 			}
 			s.CachedTokens = sc.forecast.ProvenOf(b)

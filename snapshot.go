@@ -36,6 +36,7 @@ import (
 	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/internal/sections"
+	"github.com/kvindex/kvindex/internal/view"
 )
 
 // The kinds of sections of a snapshot.
@@ -163,14 +164,14 @@ func (p *pod) appendState(b []byte) []byte {
 	for _, name := range names {
 		pm := p.models[name]
 		b = sections.AppendString(b, name)
-		b = append(b, sections.Flags(pm.hybrid.Load()))
+		b = append(b, sections.Flags(pm.shown.Facts().Hybrid))
 		b = pm.recent.Append(b)
 		b = binary.AppendUvarint(b, uint64(len(pm.adapters)))
 		for _, a := range slices.Sorted(maps.Keys(pm.adapters)) {
 			b = sections.AppendString(b, a)
 		}
 		b = binary.AppendUvarint(b, uint64(len(pm.ranks)))
-		for _, r := range pm.inOrder() {
+		for _, r := range pm.byNumber {
 			b = r.appendState(b)
 		}
 		heard := slices.DeleteFunc(slices.Sorted(maps.Keys(pm.streams)), func(st string) bool {
@@ -396,7 +397,9 @@ func (s *restoring) model(pod string, f *sections.Fields) error {
 		return err
 	}
 	defer in.leave()
-	in.pm.hybrid.Store(f.Byte()&1 != 0)
+	shown := in.pm.shown.Facts()
+	shown.Hybrid = f.Byte()&1 != 0
+	in.pm.shown.Publish(shown)
 	in.pm.recent.Read(f)
 	for range f.Count() {
 		a := f.String()
@@ -418,14 +421,14 @@ func (s *restoring) model(pod string, f *sections.Fields) error {
 		}
 	}
 	for _, r := range in.pm.ranks {
-		r.unproven = r.stream == nil && !r.kept && r.state != StateUnknown
+		r.unproven = r.stream == nil && !r.kept && r.state != view.Unknown
 	}
 	return nil
 }
 
 func (pm *podModel) readRank(f *sections.Fields) error {
 	b := events.Batch{Rank: f.Int(math.MaxInt)}
-	state, set := State(f.Byte()), f.Byte()
+	state, set := view.State(f.Byte()), f.Byte()
 	c := contest{others: int(f.Byte()), own: int(f.Byte())}
 	cause, lost := int(f.Byte()), lastLoss{at: readTime(f)}
 	groups, bad := engine.ReadGroups(f)
@@ -446,7 +449,7 @@ func (pm *podModel) readRank(f *sections.Fields) error {
 		return fmt.Errorf("rank %d is there twice", b.Rank)
 	case len(unrecognized) > engine.MaxUnrecognized || slices.ContainsFunc(unrecognized, func(text string) bool { return len(text) > maxUnrecognizedText }):
 		return fmt.Errorf("rank %d: more that is not recognized than is kept", b.Rank)
-	case state > StateLive || cause >= len(lossNames) || c.others >= contestRun || c.own >= contestRun:
+	case state > view.Live || cause >= len(lossNames) || c.others >= contestRun || c.own >= contestRun:
 		return fmt.Errorf("rank %d: a state that no rank has", b.Rank)
 	}
 	r, err := pm.rank(b.Rank)

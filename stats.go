@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fault"
+	"github.com/kvindex/kvindex/internal/view"
 	"github.com/kvindex/kvindex/stats"
 )
 
@@ -33,33 +34,31 @@ type State uint8
 // the ranks.
 const (
 	// StateUnknown: no event of the pod was applied, or none since the engine restarted.
-	StateUnknown State = iota
+	StateUnknown = State(view.Unknown)
 	// StateSilent: a transport follows a stream of the pod that has brought no message.
-	StateSilent
+	StateSilent = State(view.Silent)
 	// StateUncertain: the connection was lost, and no newer message has come since; or
 	// there was a loss, and WithKeepOnLoss kept the blocks; or two streams contest a rank; or
 	// the blocks come from a backend (WithIndex) or a snapshot (Restore), and its streams
 	// have not continued; or another process feeds the pod, and nobody has said so for a
 	// while; or the backend did not take the last message, or not show it to others yet.
-	StateUncertain
+	StateUncertain = State(view.Uncertain)
 	// StateReplaying: messages are missing, and a transport asks the engine for them, or
 	// applies the older messages that it has got.
-	StateReplaying
+	StateReplaying = State(view.Replaying)
 	// StatePartial: some of the past is not known: from before the first message, or
 	// forgotten after a loss, or because the index was full (RankInfo.Evicted). It ends
 	// when the engine empties its cache or restarts, or when a replay brings everything.
-	StatePartial
+	StatePartial = State(view.Partial)
 	// StateLive: all that the engine has published since its start is known.
-	StateLive
+	StateLive = State(view.Live)
 	// StateApproximate: no event has come, and none is expected. What the pod holds is
 	// believed, from what was sent to it (Profile.Approximate). A pod with this state has no
 	// rank or stream with another one.
-	StateApproximate
+	StateApproximate = State(view.Approximate)
 )
 
-var stateNames = []string{"unknown", "silent", "uncertain", "replaying", "partial", "live", "approximate"}
-
-func (s State) String() string { return nameOf(stateNames, s) }
+func (s State) String() string { return view.State(s).String() }
 
 // MarshalText returns the String of s.
 func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
@@ -198,7 +197,7 @@ func (x *Indexer) Stats() stats.Stats {
 
 // count adds to s what there is now.
 func (pm *podModel) count(s *stats.Stats) {
-	switch State(pm.state.Load()) {
+	switch State(pm.shown.Facts().State) {
 	case StateSilent:
 		s.Silent++
 	case StateUncertain:
@@ -271,7 +270,7 @@ func (x *Indexer) known() map[index.Source]index.SourceInfo {
 
 // describe fills in all but the names. known is what the index knows. pod.mu is held.
 func (pm *podModel) describe(info *PodInfo, known map[index.Source]index.SourceInfo, now time.Time) {
-	info.State, info.Profile = State(pm.state.Load()), profileOf(&pm.profile)
+	info.State, info.Profile = State(pm.shown.Facts().State), profileOf(&pm.profile)
 	info.Adapters = slices.Sorted(maps.Keys(pm.adapters))
 	for _, st := range pm.streams {
 		s := st.info()
@@ -308,7 +307,7 @@ func (pm *podModel) describe(info *PodInfo, known map[index.Source]index.SourceI
 
 func (r *rank) info(in index.SourceInfo, now time.Time) RankInfo {
 	s := RankInfo{
-		Rank: r.n, State: r.view(), Lag: r.lag, Messages: r.messages, Stored: r.stored, Removed: r.removed,
+		Rank: r.n, State: State(r.view()), Lag: r.lag, Messages: r.messages, Stored: r.stored, Removed: r.removed,
 		Blocks: in.Blocks, Bytes: in.Bytes, Evicted: in.Evicted,
 	}
 	if s.Evicted > 0 {

@@ -39,6 +39,7 @@ import (
 
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/sequence"
+	"github.com/kvindex/kvindex/internal/view"
 	"github.com/kvindex/kvindex/stats"
 )
 
@@ -100,17 +101,17 @@ func (st *stream) waits() bool { return st.held || st.behind }
 // limit is the state of a rank that has state but for its stream. A rank that
 // holds nothing since its engine restarted has the state of what is waited for,
 // because that will make it known.
-func (st *stream) limit(state State) State {
-	var most State
+func (st *stream) limit(state view.State) view.State {
+	var most view.State
 	switch {
 	case st.interrupted:
-		most = StateUncertain
+		most = view.Uncertain
 	case st.waits():
-		most = StateReplaying
+		most = view.Replaying
 	default:
 		return state
 	}
-	if state == StateUnknown {
+	if state == view.Unknown {
 		return most
 	}
 	return min(state, most)
@@ -259,7 +260,7 @@ func (d *delivery) join() error {
 	if err != nil {
 		return err
 	}
-	d.moved, d.before = r.state != StateUnknown, cur
+	d.moved, d.before = r.state != view.Unknown, cur
 	if _, heard := st.seq.Next(); heard || cur.Epoch < st.seq.Epoch() || cur == (index.Cursor{}) {
 		return nil
 	}
@@ -274,7 +275,7 @@ func (d *delivery) join() error {
 		return nil
 	}
 	st.partial = true
-	d.moved = r.stream != st && r.state != StateUnknown
+	d.moved = r.stream != st && r.state != view.Unknown
 	return nil
 }
 

@@ -23,6 +23,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/view"
 	"github.com/kvindex/kvindex/stats"
 )
 
@@ -114,7 +115,7 @@ func (x *Indexer) note(podID, model, stream string, n events.Note) error {
 		return nil
 	}
 	in.pm.countSilent()
-	if in.settle(); in.from == StateUnknown && in.to == StateSilent {
+	if in.settle(); in.from == view.Unknown && in.to == view.Silent {
 		in.from = in.to // so it begins: nothing has changed
 	}
 	return nil
@@ -166,7 +167,7 @@ func (st *stream) current() {
 		if st.waits() || st.interrupted {
 			r.lag = 0 // it was made up
 		}
-		if !started && r.state == StateUnknown { // the engine restarted, and has said nothing
+		if !started && r.state == view.Unknown { // the engine restarted, and has said nothing
 			r.on(heardAll)
 		}
 	}
@@ -270,7 +271,7 @@ func (x sink) RemoveStream(podID, model, stream string) error {
 // last. The stream has the name that the caller gave to it.
 func (in *ingest) fedBy(stream string) (ranks []*rank, err error) {
 	name := streamName(stream)
-	for _, r := range in.pm.inOrder() {
+	for _, r := range in.pm.byNumber {
 		fed := stream == ""
 		switch {
 		case r.stream != nil:
@@ -296,7 +297,7 @@ func (in *ingest) fedBy(stream string) (ranks []*rank, err error) {
 // discard has the index forget some ranks that a stream feeds, and how far the stream had
 // come with the others.
 func (in *ingest) discard(fed []*rank, stream string) error {
-	for _, r := range in.pm.inOrder() {
+	for _, r := range in.pm.byNumber {
 		its := slices.Contains(fed, r)
 		of, ok := in.x.index.(index.SourceRemover)
 		if its && ok {
@@ -348,7 +349,7 @@ func (in *ingest) removeStream(name string, fed []*rank) {
 		in.x.ledger.Lose(&pm.sent, r.n, true)
 	}
 	maps.DeleteFunc(pm.ranks, func(_ int, r *rank) bool {
-		gone := slices.Contains(fed, r) || r.stream == nil && r.state == StateUnknown && !r.kept
+		gone := slices.Contains(fed, r) || r.stream == nil && r.state == view.Unknown && !r.kept
 		if gone {
 			in.untell(r)
 		}
@@ -370,12 +371,12 @@ func (x sink) StreamView(podID, model, stream string) (v events.StreamView) {
 	if st == nil {
 		return v
 	}
-	state := StateLive
+	state := view.Live
 	if len(st.ranks) == 0 {
-		state = st.limit(StatePartial)
+		state = st.limit(view.Partial)
 	}
 	if st.silent() {
-		state = StateSilent
+		state = view.Silent
 	}
 	of, _ := x.index.(index.Describer)
 	var newest time.Time
@@ -392,7 +393,7 @@ func (x sink) StreamView(podID, model, stream string) (v events.StreamView) {
 			v.Blocks += n
 		}
 		if info.Evicted > 0 {
-			state = min(state, StatePartial)
+			state = min(state, view.Partial)
 		}
 	}
 	v.State, v.Heard, v.Missing = state.String(), st.heard.Round(0), st.stats.Missing

@@ -48,7 +48,7 @@ var promises = []promise{
 		{".", "delivery.cursor", "the digest of a cursor is not stored", ", Digest: a.Digest", "", "TestKeptIndexIsAskedAbout"},
 		{".", "delivery.join", "the digest of a cursor is not used", "cur.Time, cur.Digest)", "cur.Time, 0)", "TestKeptIndexIsAskedAbout"},
 		{".", "delivery.adopt", "a kept index is confirmed", "\t\td.stream.interrupted = true\n", "", "TestAKeptIndexIsNotTrusted"},
-		{".", "delivery.join", "a kept index is trusted across a move", "d.moved = r.stream != st && r.state != StateUnknown", "d.moved = false", "TestTheRanksOfAKeptIndex"},
+		{".", "delivery.join", "a kept index is trusted across a move", "d.moved = r.stream != st && r.state != view.Unknown", "d.moved = false", "TestTheRanksOfAKeptIndex"},
 		{".", "delivery.adopt", "one rank of a kept index goes on", "r != d.rank && !r.kept ||", "r != d.rank ||", "TestTheRanksOfAKeptIndex"},
 		{".", "sink.StreamNext", "a stream of a kept index stands nowhere", "err == nil && cur.Next > 0 {", "false && err == nil && cur.Next > 0 {", "TestAKeptStreamStandsSomewhere"},
 		{".", "delivery.deal", "what there was no room for was applied", " && !full, Gap", ", Gap", "TestNoRoom"},
@@ -74,7 +74,7 @@ var promises = []promise{
 	// Nothing that an engine, a pod or another program sends panics, is allocated because it is claimed, or stalls others.
 	{"trust of peers", []mutant{
 		{"./events", "Subscriber.picks", "two topics are one pod", "case !first && string(topic) != s.cfg.Topic:", "case false:", "TestOneTopic"},
-		{".", "viewOf", "what cannot be read is live", "note, stale = sourceNote{rank: &rankNote{state: StateUncertain}}, true", "note = sourceNote{rank: &rankNote{state: StateLive}}", "TestNotesOfOthers"},
+		{".", "viewOf", "what cannot be read is live", "note, stale = sourceNote{rank: &rankNote{state: view.Uncertain}}, true", "note = sourceNote{rank: &rankNote{state: view.Live}}", "TestNotesOfOthers"},
 		{".", "internal/engine:VariantOf", "blocks of odd units", "return v, size/v.Unit <= index.MaxBlockUnits", "return v, true", "TestOddBlockSizes"},
 		{".", "delivery.stays", "two engines clear each other", "\treturn d.returns() && r.contest.others+1 < contestRun\n", "\treturn false\n", "TestTwoEnginesOfOneName"},
 		{".", "podModel.stream", "invented streams shut out", "if len(pm.streams) >= maxStreams && !pm.dropStream() {", "if len(pm.streams) >= maxStreams {", "TestWhatAPodMayInvent"},
@@ -175,7 +175,7 @@ var promises = []promise{
 	// Models, adapters, salts, media and ranks have no block in common.
 	{"scopes", []mutant{
 		{".", "Indexer.resolve", "an adapter of two models is of one", "if set.adapter != \"\" {", "if false {", "TestScopes"},
-		{".", "scorer.answer", "a rank has the state of its pod", "e.rank, e.state", "e.rank, sc.set.state(e.pod)", "TestRanksApart"},
+		{".", "scorer.answer", "a rank has the state of its pod", "e.rank, State(e.state)", "e.rank, State(sc.set.state(e.pod))", "TestRanksApart"},
 		{".", "Indexer.resolve", "an adapter of other pods", "c.pods != nil && !slices.ContainsFunc(c.pods, func(pod string) bool { return told[pod] })", "false", "TestScopes"},
 		{".", "ingest.source", "model ignored", "Model: in.model", "Model: \"m\"", "TestScopes"},
 		{".", "ingest.source", "rank ignored", ", Rank: r.n", "", "TestScopes"},
@@ -264,8 +264,8 @@ var promises = []promise{
 		{".", "delivery.settleOthers", "other ranks of a stream keep their view", "case r == d.rank:", "case r != nil:", "TestLossByStream"},
 		{".", "stream.waits", "a pod that waits for a replay is live", "return st.held || st.behind", "return st.behind", "TestReplayedGap"},
 		{".", "delivery.keeps", "restarted engines are kept", "return d.x.keep && !d.verdict.Restarted", "return d.x.keep", "TestLossKeep"},
-		{".", "State.after", "a batch cures all doubt", "case s != StateUnknown:", "case s != StateUnknown && s != StateUncertain:", "TestLossKeep"},
-		{".", "State.after", "who was heard late is live", "case e == heardLate:", "case false:", "TestStreamRestarted"},
+		{".", "after", "a batch cures all doubt", "case s != view.Unknown:", "case s != view.Unknown && s != view.Uncertain:", "TestLossKeep"},
+		{".", "after", "who was heard late is live", "case e == heardLate:", "case false:", "TestStreamRestarted"},
 		{".", "ingest.discard", "a rank that was half removed is live", "r.on(forgotten)", "_ = r", "TestRemoveStreamFails"},
 		{"./index", "restorer.run", "a snapshot without its end", "if !r.ended {", "if false {", "TestRestoreRefuses"},
 		{"./index/redisindex", "redisIndex.beginAnew", "buckets are not written anew", "ix.markBucket(b)", "_ = b", "TestTokenLost"},

@@ -1,0 +1,101 @@
+// Package view has what a score reads of a pod: values that the write side publishes, so that a
+// score takes no lock of a pod and waits for nobody.
+package view
+
+import "sync/atomic"
+
+// State says how far the figures of a pod or a rank can be trusted. The root has the meaning of
+// each.
+type State uint8
+
+// The states, from the one of which least is known.
+const (
+	Unknown State = iota
+	Silent
+	Uncertain
+	Replaying
+	Partial
+	Live
+	Approximate
+)
+
+var stateNames = []string{"unknown", "silent", "uncertain", "replaying", "partial", "live", "approximate"}
+
+func (s State) String() string {
+	if int(s) < len(stateNames) {
+		return stateNames[s]
+	}
+	return "invalid"
+}
+
+// Facts are what a score reads of a pod beside its ranks.
+type Facts struct {
+	State  State // the worst of its ranks and streams
+	Hybrid bool  // some rank has announced other groups than one of full attention
+	Less   bool  // a rank may hold less than is known
+}
+
+// Rank is what a score reads of a rank.
+type Rank struct {
+	Number int
+	State  State
+}
+
+// Pod is the view of a pod, for a model. One goroutine at a time publishes, any number read.
+// The zero value has no ranks and zero Facts.
+type Pod struct {
+	facts atomic.Uint32
+	ranks atomic.Pointer[[]Rank]
+}
+
+const (
+	hybrid = 1 << 8
+	less   = 1 << 9
+)
+
+// Facts returns what was published last. The Facts of a nil Pod are zero.
+func (p *Pod) Facts() Facts {
+	if p == nil {
+		return Facts{}
+	}
+	f := p.facts.Load()
+	return Facts{State(f), f&hybrid != 0, f&less != 0}
+}
+
+// Publish makes f the facts.
+func (p *Pod) Publish(f Facts) {
+	word := uint32(f.State)
+	if f.Hybrid {
+		word |= hybrid
+	}
+	if f.Less {
+		word |= less
+	}
+	if word != p.facts.Load() {
+		p.facts.Store(word)
+	}
+}
+
+// Ranks returns the ranks in the order of their numbers. The slice must not be changed. A nil
+// Pod has none.
+func (p *Pod) Ranks() []Rank {
+	if p != nil {
+		if ranks := p.ranks.Load(); ranks != nil {
+			return *ranks
+		}
+	}
+	return nil
+}
+
+// PublishRanks makes these the ranks. They must not be changed any more.
+func (p *Pod) PublishRanks(ranks []Rank) { p.ranks.Store(&ranks) }
+
+// StateOf returns the state of a rank, and that of the pod for one that is not known.
+func (p *Pod) StateOf(rank int) State {
+	for _, r := range p.Ranks() {
+		if r.Number == rank {
+			return r.State
+		}
+	}
+	return p.Facts().State
+}
