@@ -282,7 +282,7 @@ func (in *ingest) lose(r *rank, e viewEvent, cur index.Cursor) error {
 // there already.
 func (in *ingest) apply(r *rank, cur index.Cursor) (index.Applied, error) {
 	c := &in.convert
-	c.Model, c.Profile, c.Recent = in.model, in.pm.profile, &in.pm.recent
+	c.Model, c.Profile, c.Recent = in.model, in.pm.shown.Profile, &in.pm.recent
 	c.Convert(in.batch)
 	done, err := in.applyChanges(r, cur, c.Changes)
 	if err != nil || done.Duplicate {

@@ -62,8 +62,8 @@ func (x *Indexer) introduce(set *candidateSet) (some bool) {
 	if !x.profiled || set.err != nil {
 		return false
 	}
-	for i, pm := range set.states {
-		if pm == nil && x.check(set.names[i], set.base) == nil && x.introducePod(set.names[i], set.base) {
+	for i, p := range set.pods {
+		if p == nil && x.check(set.names[i], set.base) == nil && x.introducePod(set.names[i], set.base) {
 			some = true
 		}
 	}

@@ -69,8 +69,8 @@ type candidateSet struct {
 	unknown       error  // wraps ErrUnknownModel: there are none, but for other models
 	err           error
 	names         []string          // sorted
-	states        []*podModel       // nil: never heard
-	sent          []*predict.Pod    // of states
+	pods          []*view.Pod       // nil: never heard
+	sent          []*predict.Pod    // of pods
 	hashes        []uint64          // of names, for ties
 	index         *index.Candidates // names
 	variants      []index.Variant   // in which the pods cache
@@ -201,21 +201,22 @@ func (x *Indexer) resolve(c *Candidates, m meaning) *candidateSet {
 		slices.Sort(set.names)
 	}
 	var cold []int32 // they have told no blocks
-	set.states = make([]*podModel, len(set.names))
+	set.pods = make([]*view.Pod, len(set.names))
 	set.sent = make([]*predict.Pod, len(set.names))
 	set.hashes = make([]uint64, len(set.names))
 	for i, name := range set.names {
 		set.hashes[i] = x.hash.Pod(name)
 		if md != nil {
-			if set.states[i] = md.served(name); set.states[i] == nil || set.states[i].sent.Blocks() == nil {
+			pm := md.served(name)
+			if pm == nil || pm.sent.Blocks() == nil {
 				cold = append(cold, int32(i))
 			}
-			if set.states[i] != nil {
-				set.sent[i] = &set.states[i].sent
-				p := &set.states[i].profile
-				set.addVariant(set.states[i])
-				set.approximate = set.approximate || set.states[i].sent.Room() != nil
-				set.profiled = set.profiled || p.Draft == engine.DraftLayers || len(p.Groups) > 0 || set.states[i].shown.Facts().Hybrid
+			if pm != nil {
+				set.pods[i], set.sent[i] = &pm.shown, &pm.sent
+				p := &pm.shown.Profile
+				set.addVariant(pm)
+				set.approximate = set.approximate || pm.sent.Room() != nil
+				set.profiled = set.profiled || p.Draft == engine.DraftLayers || len(p.Groups) > 0 || pm.shown.Facts().Hybrid
 			}
 		}
 	}
@@ -279,7 +280,7 @@ func (set *candidateSet) explain(err error) error {
 // addVariant adds how a pod cuts prompts.
 func (set *candidateSet) addVariant(pm *podModel) {
 	if f := pm.sent.Blocks(); f != nil {
-		set.cutAs(f, pm.profile.Media)
+		set.cutAs(f, pm.shown.Profile.Media)
 	}
 }
 
@@ -295,19 +296,12 @@ func (set *candidateSet) addCold(md *model, cold []int32) {
 	set.lent = md.lent()
 	for media, f := range set.lent {
 		if f != nil && slices.ContainsFunc(cold, func(i int32) bool {
-			pm := set.states[i]
-			return pm == nil || int(pm.profile.Media) == media // nil: its Profile is not asked for
+			p := set.pods[i]
+			return p == nil || int(p.Profile.Media) == media // nil: its Profile is not asked for
 		}) {
 			set.cutAs(f, uint8(media))
 		}
 	}
-}
-
-func (set *candidateSet) state(i int32) view.State {
-	if pm := set.states[i]; pm != nil {
-		return pm.shown.Facts().State
-	}
-	return view.Unknown
 }
 
 // maxForms is how many forms are remembered of a model.

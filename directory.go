@@ -304,7 +304,7 @@ func (x *Indexer) show(name, model string, pm *podModel, v podListing) {
 		}
 		r.state, r.groups, r.lossyThere, r.stale = of.state, of.groups, of.lossy, of.stale
 		r.shown = r.view()
-		hybrid = hybrid || pm.profile.Hybrid(r.groups)
+		hybrid = hybrid || pm.shown.Profile.Hybrid(r.groups)
 	}
 	pm.listRanks()
 	pm.silent = 0
@@ -319,7 +319,7 @@ func (x *Indexer) show(name, model string, pm *podModel, v podListing) {
 		return
 	}
 	pm.formed = v.form
-	x.ledger.SetForm(&pm.sent, v.form.View(&pm.profile))
+	x.ledger.SetForm(&pm.sent, v.form.View(&pm.shown.Profile))
 	x.mu.Lock()
 	x.heard.Add(1)
 	x.mu.Unlock()

@@ -332,9 +332,9 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 	if failed == nil {
 		if i := slices.Index(sc.set.names, pod); i >= 0 {
 			e.Score = a.Pods[slices.IndexFunc(a.Pods, func(s PodScore) bool { return s.Pod == pod })]
-			switch b := sc.best[i]; {
+			switch b := sc.judging.Best[i]; {
 			case int(b.Row) > sc.forecast.Real:
-				w.sentTo = sc.rankOf(b)
+				w.sentTo = sc.judging.RankOf(b)
 			case b.Row > 0:
 				w.row = &sc.matches.Rows[b.Row-1]
 			}
@@ -390,7 +390,7 @@ func (x *Indexer) factsOf(pod, model string) *podFacts {
 		return nil
 	}
 	defer p.mu.Unlock()
-	f := &podFacts{form: pm.profile.Media, drafts: pm.profile.Draft == engine.DraftLayers, adapters: slices.Sorted(maps.Keys(pm.adapters)), recent: pm.recent.Clone(), silent: pm.silent > 0, listed: pm.listed != nil}
+	f := &podFacts{form: pm.shown.Profile.Media, drafts: pm.shown.Profile.Draft == engine.DraftLayers, adapters: slices.Sorted(maps.Keys(pm.adapters)), recent: pm.recent.Clone(), silent: pm.silent > 0, listed: pm.listed != nil}
 	if a := pm.sent.Room(); a != nil {
 		f.approx = a.BlockTokens
 	}
@@ -401,7 +401,7 @@ func (x *Indexer) factsOf(pod, model string) *podFacts {
 			n: n, state: r.view(), evicted: known[index.Source{Pod: pod, Model: model, Rank: n}].Evicted, contested: r.contest.open, waits: r.kept || r.stale || st != nil && (st.waits() || st.interrupted),
 			lost: r.lost, groups: slices.Clone(r.groups),
 		})
-		pm.profile.Correct(f.ranks[len(f.ranks)-1].groups)
+		pm.shown.Profile.Correct(f.ranks[len(f.ranks)-1].groups)
 		f.unrecognized = append(f.unrecognized, r.unrecognized...)
 		f.heard = f.heard || r.messages > 0 || r.kept || r.state != view.Unknown
 	}

@@ -130,25 +130,12 @@ func ScoreKeys(x *Indexer, model string, tokens []uint32, pods ...string) func()
 		if err := sc.match(context.Background()); err != nil {
 			panic(err)
 		}
-		sc.chooseRows()
-		for _, b := range sc.best {
+		sc.judge(false)
+		for _, b := range sc.judging.Best {
 			best = max(best, b.Cached)
 		}
 		return best
 	}
-}
-
-// Plans has a pod of so many ranks asked for the plans of so many layouts, and returns how many
-// it keeps, and whether it makes the last one again.
-func Plans(layouts, ranks int) (kept int, again bool) {
-	var ps plans
-	var last *plan
-	l := &index.Layout{}
-	for n := range layouts {
-		l = &index.Layout{Groups: []index.GroupLayout{{Group: index.Group{Kind: index.GroupMamba}, BlockSize: 16 + n}}}
-		last = ps.of(l, &engine.Profile{}, ranks)
-	}
-	return len(*ps.all.Load()), ps.of(l, &engine.Profile{}, ranks) != last
 }
 
 // ChangesOf is what an index is told of the last of some payloads.

@@ -129,6 +129,7 @@ import (
 	"github.com/kvindex/kvindex/internal/prefixcache"
 	"github.com/kvindex/kvindex/internal/prompt"
 	"github.com/kvindex/kvindex/internal/sharedindex"
+	"github.com/kvindex/kvindex/internal/view"
 	"github.com/kvindex/kvindex/stats"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
@@ -226,8 +227,8 @@ type Indexer struct {
 	// prompted is a pool of *keptPrompt.
 	prompted sync.Pool
 	made     atomic.Uint32
-	tallies  [16]tally // of scores; each scorer has one of them
-	unheard  plans     // of pods that the index holds blocks of, and that were not heard
+	tallies  [16]tally  // of scores; each scorer has one of them
+	unheard  view.Plans // of pods that the index holds blocks of, and that were not heard
 
 	heard  atomic.Uint64 // raised, with mu held, when pods, models or adapters come or go
 	mu     sync.RWMutex  // guards pods and models; taken after pod.mu, never before

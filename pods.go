@@ -91,9 +91,7 @@ type profileReply struct {
 
 // podModel is what a pod serves of one model.
 type podModel struct {
-	profile  engine.Profile
 	listed   *listing // not nil: others feed the pod, and nothing of it was heard here
-	plans    plans
 	shown    view.Pod // what scores read; read without pod.mu
 	ranks    map[int]*rank
 	byNumber []*rank // ranks in the order of their numbers
@@ -235,7 +233,7 @@ func (r *rank) heard(b *events.Batch, at time.Time, whole bool) {
 // noteHybrid has scores know that the pod's model is a hybrid one. So it stays if a
 // rank has announced one group only since its cache was emptied.
 func (in *ingest) noteHybrid(r *rank) {
-	if f := in.pm.shown.Facts(); !f.Hybrid && in.pm.profile.Hybrid(r.groups) {
+	if f := in.pm.shown.Facts(); !f.Hybrid && in.pm.shown.Profile.Hybrid(r.groups) {
 		f.Hybrid = true
 		in.pm.shown.Publish(f)
 		in.x.mu.Lock()
@@ -268,7 +266,7 @@ func (in *ingest) noteForm(r *rank) {
 		return
 	}
 	in.pm.formed = engine.Form{Groups: slices.Clone(r.groups), Pairs: r.pairs}
-	in.x.ledger.SetForm(&in.pm.sent, in.pm.formed.View(&in.pm.profile))
+	in.x.ledger.SetForm(&in.pm.sent, in.pm.formed.View(&in.pm.shown.Profile))
 	in.x.mu.Lock()
 	in.x.heard.Add(1)
 	in.x.mu.Unlock()
@@ -443,7 +441,7 @@ func (x *Indexer) lockServed(name, model string) (*pod, *podModel) {
 // WithProfile's function is asked if it was not asked yet. p.mu is held.
 func (x *Indexer) profileFor(p *pod, model string, b *events.Batch) (profile *engine.Profile, err error) {
 	if pm := p.models[model]; pm != nil {
-		profile = &pm.profile
+		profile = &pm.shown.Profile
 	} else {
 		a := p.asked[model]
 		if a == nil {
@@ -473,12 +471,11 @@ func (x *Indexer) podModel(p *pod, name string, profile *engine.Profile) *podMod
 		return old
 	}
 	pm := &podModel{
-		profile:  *profile,
 		ranks:    make(map[int]*rank),
 		streams:  make(map[string]*stream),
 		adapters: make(map[string]struct{}),
 	}
-	pm.sent.Media = profile.Media
+	pm.shown.Profile, pm.sent.Media = *profile, profile.Media
 	if profile.Approximate != nil {
 		pm.sent.Approximate(profile)
 		pm.shown.Publish(view.Facts{State: view.Approximate})
@@ -533,8 +530,8 @@ func (x *Indexer) sendTo(pod, model string) *podModel {
 	if md.lent()[profile.Media] == nil || len(md.unheard) >= maxPods {
 		return nil
 	}
-	pm := &podModel{profile: profile}
-	pm.sent.Media = profile.Media
+	pm := &podModel{}
+	pm.shown.Profile, pm.sent.Media = profile, profile.Media
 	if md.unheard == nil {
 		md.unheard = make(map[string]*podModel)
 	}
@@ -643,7 +640,7 @@ func (pm *podModel) bind(r *rank, st *stream) {
 // learnAdapters lets requests find the adapters of a batch by their names.
 func (in *ingest) learnAdapters() {
 	for i := range in.batch.Events {
-		a := in.pm.profile.AdapterOf(&in.batch.Events[i])
+		a := in.pm.shown.Profile.AdapterOf(&in.batch.Events[i])
 		if a == "" {
 			continue
 		}

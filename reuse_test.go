@@ -389,15 +389,6 @@ func TestWindowsStay(t *testing.T) {
 	}
 }
 
-func TestPlansAreKept(t *testing.T) {
-	if kept, again := kvindex.Plans(3, 1); kept != 3 || again {
-		t.Errorf("%d of 3 plans, made again: %v", kept, again)
-	}
-	if kept, again := kvindex.Plans(100, 8); kept != 18 || again {
-		t.Errorf("%d plans, made again: %v", kept, again)
-	}
-}
-
 // copying is an index whose answers never have the Layouts of the ones before.
 type copying struct {
 	index.Index

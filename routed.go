@@ -135,9 +135,9 @@ func (r *routing) look() error {
 	if err := sc.foresee(ctx, s.Source.Rank); err != nil {
 		return err
 	}
-	sc.chooseRows()
-	best := sc.best[0]
-	s.Cached, s.Predicted = sc.forecast.ProvenOf(best), best.Cached
+	sc.judge(false)
+	best := sc.judging.Best[0]
+	s.Cached, s.Predicted = sc.judging.Proven(best), best.Cached
 	var row *index.Row
 	if best.Row > 0 && int(best.Row) <= sc.forecast.Real {
 		row = &sc.matches.Rows[best.Row-1]
@@ -145,14 +145,14 @@ func (r *routing) look() error {
 	} else if f := r.pm.sent.Blocks(); f != nil {
 		s.View = f
 	} else {
-		s.View, s.Lent = sc.set.lent[r.pm.profile.Media], true
+		s.View, s.Lent = sc.set.lent[r.pm.shown.Profile.Media], true
 	}
 	if s.View == nil {
 		return fmt.Errorf("%w: %.100q has stored nothing, and %s", ErrBlockSize, s.Source.Pod, noneLent)
 	}
 	var run *prompt.Run
 	var ok bool
-	if s.Variant, ok = engine.VariantOf(s.View.BlockSize, s.View.Pairs, r.pm.profile.Media); ok {
+	if s.Variant, ok = engine.VariantOf(s.View.BlockSize, s.View.Pairs, r.pm.shown.Profile.Media); ok {
 		run = prompt.RunIn(r.k.runs, s.Variant)
 	}
 	if run == nil {

@@ -40,7 +40,6 @@ import (
 	"github.com/kvindex/kvindex/internal/predict"
 	"github.com/kvindex/kvindex/internal/prompt"
 	"github.com/kvindex/kvindex/internal/ranking"
-	"github.com/kvindex/kvindex/internal/reuse"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
@@ -112,17 +111,15 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 		if err := sc.foresee(ctx, -1); err != nil {
 			return err
 		}
-		if r.Ranks {
-			sc.listRanks()
+		sc.judge(r.Ranks)
+		if sc.rendering != nil {
+			for pod := range sc.rendering.Excluded() {
+				if i, ok := slices.BinarySearch(set.names, pod); ok {
+					sc.judging.Exclude(int32(i))
+				}
+			}
 		}
-		sc.chooseRows()
-		sc.exclude()
-		sc.hashes = sc.set.hashes
-		if r.Ranks {
-			sc.spreadRanks()
-		}
-		sc.order = sc.ranking.Rank(sc.best, r.Top, sc.hashes, sc.prompt.TieHash())
-		sc.answer(dst)
+		sc.answer(dst, sc.judging.Order(r.Top))
 	}
 	dst.PromptTokens, dst.Degraded = sc.prompt.Length, sc.degraded
 	if set.unknown != nil || adapter != "" && !set.guessed {
@@ -141,26 +138,12 @@ type scorer struct {
 	prompt   prompt.Prompt
 	query    index.Query // whose Keys are the prompt's
 	matches  index.Matches
-	degraded error          // why the index was not asked
-	held     []reuse.Held   // by group, of the source that is judged
-	entries  []entry        // of Request.Ranks; empty: each candidate is an entry
-	best     []ranking.Best // by entry
-	ranking  ranking.Ranking
-	order    []int32 // entries, best first
+	degraded error // why the index was not asked
+	judging  ranking.Judge
 
 	rendering *chat.Rendering // of a chat, for its exclusions
 
 	forecast predict.Forecast
-
-	// Of ties:
-	hashes []uint64 // of the pods of entries
-
-	// Of listRanks and spreadRanks: the memory of hashes, and that of entries and best by turns.
-	counts       []int32
-	places       []uint64
-	ofEntries    []uint64
-	otherEntries []entry
-	otherBest    []ranking.Best
 }
 
 // times are what a score spent where.
@@ -179,10 +162,11 @@ func (x *Indexer) newScorer() *scorer {
 
 // release keeps the memory of a scorer and nothing of its request.
 func (sc *scorer) release() {
-	sc.set, sc.query.Candidates, sc.hashes = nil, nil, nil
+	sc.set, sc.query.Candidates = nil, nil
 	sc.prompt.Release()
 	sc.degraded, sc.rendering = nil, nil
-	sc.times, sc.best, sc.entries = times{}, sc.best[:0], sc.entries[:0]
+	sc.times = times{}
+	sc.judging.Release()
 	sc.forecast.Clear()
 	sc.query.Held = false
 	sc.x.scorers.Put(sc)
@@ -371,90 +355,37 @@ func (sc *scorer) matchBits(ctx context.Context, behind int) error {
 	return nil
 }
 
-// The rows: which is an entry's best, and what it says.
-
-// chooseRows finds the best row of each entry.
-func (sc *scorer) chooseRows() {
-	n := max(len(sc.set.names), len(sc.entries))
-	sc.best = slices.Grow(sc.best[:0], n)[:n]
-	clear(sc.best)
-	rows := sc.matches.Rows
-	for i := 0; i < len(rows); {
-		if rows[i].Held == nil {
-			sc.improve(rows[i].Pod, sc.bestOf(i))
-			i++
-			continue
-		}
-		from := i
-		for i++; i < len(rows) && rows[i].Held != nil && rows[i].Pod == rows[from].Pod && rows[i].Source == rows[from].Source; i++ {
-		}
-		sc.judge(from, i)
+// judge finds what is best of the rows for each candidate, or for each of its ranks.
+func (sc *scorer) judge(ranks bool) {
+	set, j := sc.set, &sc.judging
+	j.Input = ranking.Input{
+		Pods: set.pods, PodHashes: set.hashes, Profiled: set.profiled, Unheard: &sc.x.unheard,
+		Rows: sc.matches.Rows, Prompt: &sc.prompt, Forecast: &sc.forecast,
 	}
-	for i := range rows {
-		if row := &rows[i]; row.Evicted || row.Stale {
-			b := &sc.best[sc.entry(row.Pod, row.Source.Rank)]
-			b.Mark(ranking.Evicted, row.Evicted)
-			b.Mark(ranking.Stale, row.Stale)
-		}
+	if ranks {
+		j.ListRanks()
 	}
+	j.Choose()
 }
 
-// bestOf judges a row of a source of one full-attention group.
-func (sc *scorer) bestOf(i int) ranking.Best {
-	row := &sc.matches.Rows[i]
-	length, again := sc.prompt.LengthIn(row), 0
-	b := ranking.Best{Matched: int(row.Run) * row.BlockSize, Row: int32(i + 1)}
-	if sc.set.profiled {
-		if pm := sc.set.states[row.Pod]; pm != nil {
-			group := pm.profile.Corrected(row.Group)
-			if group.Draft && !row.Pairs { // SGLang gives up the last pair only
-				again = row.BlockSize // which the draft layers compute again
-			}
-			// A kept index may have a group of another kind, as its events told it.
-			b.Mark(ranking.Upper, group.Kind != index.GroupFull || pm.profile.Lists(row.Layout) || pm.shown.Facts().Hybrid)
-		}
-	}
-	b.Cached = max(0, reuse.CachedTokens(int(row.GPU), row.BlockSize, length)-again)
-	if sc.forecast.Any() {
-		b = sc.forecast.WithHit(i, row, length, b, again)
-	}
-	return b
-}
-
-func (sc *scorer) improve(pod int32, t ranking.Best) {
-	at := pod
-	if len(sc.entries) > 0 {
-		at = sc.entry(pod, sc.rankOf(t))
-	}
-	if b := &sc.best[at]; b.Row == 0 || sc.better(t, *b) {
-		*b = t
-	}
-}
-
-// better orders the rows of one pod: by what the engine would reuse, of which that comes
-// first which is proven, then by what is held anywhere, then the lower rank first.
-func (sc *scorer) better(a, b ranking.Best) bool {
-	return cmp.Or(a.Cached-b.Cached, sc.forecast.ProvenOf(a)-sc.forecast.ProvenOf(b), a.Matched-b.Matched, sc.rankOf(b)-sc.rankOf(a), int(b.Row-a.Row)) > 0
-}
-
-func (sc *scorer) rankOf(b ranking.Best) int { return sc.matches.Rows[b.Row-1].Source.Rank }
+// The answer.
 
 // answer says what the best rows are.
-func (sc *scorer) answer(dst *Answer) {
-	ranks := len(sc.entries) > 0
-	dst.Pods = slices.Grow(dst.Pods, len(sc.order))[:len(sc.order)]
-	for i, at := range sc.order {
+func (sc *scorer) answer(dst *Answer, order []int32) {
+	ranks := len(sc.judging.Entries) > 0
+	dst.Pods = slices.Grow(dst.Pods, len(order))[:len(order)]
+	for i, at := range order {
 		s := &dst.Pods[i]
 		*s = PodScore{}
 		pod := at
 		if ranks {
-			e := &sc.entries[at]
-			s.Rank, s.State, pod = e.rank, State(e.state), e.pod
+			e := &sc.judging.Entries[at]
+			s.Rank, s.State, pod = e.Rank, State(e.State), e.Pod
 		} else {
-			s.State = State(sc.set.state(at))
+			s.State = State(sc.set.pods[at].Facts().State)
 		}
 		s.Pod = sc.set.names[pod]
-		b := sc.best[at]
+		b := sc.judging.Best[at]
 		if b.Marks&ranking.Evicted != 0 {
 			s.State = min(s.State, StatePartial)
 		}
@@ -466,10 +397,10 @@ func (sc *scorer) answer(dst *Answer) {
 			s.NotScorable = true
 		case b.Row > 0:
 			s.fill(&sc.matches.Rows[b.Row-1], b)
-			if pm := sc.set.states[pod]; pm != nil && pm.shown.Facts().Less {
+			if sc.set.pods[pod].Facts().Less {
 				s.UpperBound = true
 			}
-			s.CachedTokens = sc.forecast.ProvenOf(b)
+			s.CachedTokens = sc.judging.Proven(b)
 		}
 	}
 }
@@ -481,7 +412,7 @@ func (sc *scorer) unknown() error {
 	if adapter := sc.prompt.Scope.Adapter; err == nil && adapter != "" {
 		err = sc.x.unknownAdapter(sc.set.base, adapter)
 	}
-	if err != nil && slices.ContainsFunc(sc.best, func(b ranking.Best) bool { return b.Matched > 0 || b.Cached > 0 }) {
+	if err != nil && slices.ContainsFunc(sc.judging.Best, func(b ranking.Best) bool { return b.Matched > 0 || b.Cached > 0 }) {
 		return nil
 	}
 	return err

@@ -270,7 +270,7 @@ func (x *Indexer) known() map[index.Source]index.SourceInfo {
 
 // describe fills in all but the names. known is what the index knows. pod.mu is held.
 func (pm *podModel) describe(info *PodInfo, known map[index.Source]index.SourceInfo, now time.Time) {
-	info.State, info.Profile = State(pm.shown.Facts().State), profileOf(&pm.profile)
+	info.State, info.Profile = State(pm.shown.Facts().State), profileOf(&pm.shown.Profile)
 	info.Adapters = slices.Sorted(maps.Keys(pm.adapters))
 	for _, st := range pm.streams {
 		s := st.info()
@@ -286,7 +286,7 @@ func (pm *podModel) describe(info *PodInfo, known map[index.Source]index.SourceI
 	for _, r := range pm.ranks {
 		s := r.info(known[index.Source{Pod: info.Pod, Model: info.Model, Rank: r.n}], now)
 		info.Unrecognized = append(info.Unrecognized, r.unrecognized...)
-		pm.profile.Correct(s.Groups)
+		pm.shown.Profile.Correct(s.Groups)
 		info.Ranks = append(info.Ranks, s)
 		if s.Evicted > 0 {
 			info.State = min(info.State, StatePartial)
@@ -295,7 +295,7 @@ func (pm *podModel) describe(info *PodInfo, known map[index.Source]index.SourceI
 		if pm.listed != nil {
 			lacks = r.lossyThere
 		}
-		info.WantsFullReport = info.WantsFullReport || lacks && pm.profile.Reports(r.groups)
+		info.WantsFullReport = info.WantsFullReport || lacks && pm.shown.Profile.Reports(r.groups)
 		if at := r.at.Round(0); at.After(info.Heard) { // without a stream
 			info.Heard = at
 		}

@@ -5,8 +5,8 @@ var promises = []promise{
 	// What a pod has is never said to be more than it is.
 	{"never over", []mutant{
 		{".", "internal/reuse:CachedTokens", "no length-1 cap", "(promptTokens - 1) / size * size", "promptTokens / size * size", "TestCachedTokens"},
-		{".", "scorer.chooseRows", "groups of several ranks are judged as one", "rows[i].Source == rows[from].Source", "true", "TestRanksOfHybrids"},
-		{".", "scorer.exclude", "an excluded pod is claimed", "sc.best[at].Cached = ranking.NotScorable", "sc.best[at].Cached = ranking.NotScorable + 1", "TestExcludeWhatACheckFinds"},
+		{".", "internal/ranking:Judge.Choose", "groups of several ranks are judged as one", "rows[i].Source == rows[from].Source", "true", "TestRanksOfHybrids"},
+		{".", "internal/ranking:Judge.Exclude", "an excluded pod is claimed", "j.Best[at].Cached = NotScorable", "j.Best[at].Cached = NotScorable + 1", "TestExcludeWhatACheckFinds"},
 		{"./internal/ranking", "Ranking.rankBest", "an excluded pod is the best", "uint64(best[i].Cached-NotScorable) << 32", "uint64(best[i].Cached) << 32", "TestRankAgainstPlain"},
 		{".", "rank.unknown", "what is not recognized is no upper bound", "r.mayHoldLess || mayRemove", "r.mayHoldLess && mayRemove", "TestUnrecognized"},
 		{".", "internal/engine:Converter.Convert", "copies of others counted", "if foreign(e) {", "if false {", "TestForeignCopies"},
@@ -14,7 +14,7 @@ var promises = []promise{
 		{".", "internal/predict:Forecast.WithHit", "the last token is predicted", "reuse.CachedTokens(f.reach(row, &f.hits[h-1]), row.BlockSize, length)-again", "f.reach(row, &f.hits[h-1])*row.BlockSize", "TestPredictionEnds"},
 		{".", "internal/predict:Ledger.SetForm", "a prediction in blocks of other pods lives on", "!sameBlocks(h.view, form)", "false", "TestColdBlockSize"},
 		{".", "internal/predict:Lend", "blocks are lent that differ", "if differ[media] {", "if false {", "TestColdBlockSize"},
-		{".", "scorer.answer", "what was sent is proven", "s.CachedTokens = sc.forecast.ProvenOf(b)", "s.CachedTokens = b.Cached", "TestPredictionEnds"},
+		{".", "scorer.answer", "what was sent is proven", "s.CachedTokens = sc.judging.Proven(b)", "s.CachedTokens = b.Cached", "TestPredictionEnds"},
 		{"./index", "storing.hold", "set for count", "b.copies++", "b.copies = 1", "TestMemory/CopiesExact"},
 		{"./index", "storing.hold", "lower tiers counted", "case c.Tier != TierGPU || c.Copies == CopiesSet:", "case c.Copies == CopiesSet:", "TestMemory/LowerTiersAreSets"},
 		{"./index", "source.remove", "an ambiguous removal takes one copy", "case ambiguous:", "case false:", "TestMemory/AmbiguousHashes"},
@@ -144,7 +144,7 @@ var promises = []promise{
 		{"./index", "ground.nameCostNow", "names of many keys are taken for small ones", "int(g.nameBytes/max(g.names, 1))", "0", "TestFull"},
 		{"./index", "source.groupFor", "groups take what there is no room for", "if !s.ground.hasRoomFor(", "if false && !s.ground.hasRoomFor(", "TestFull"},
 		{".", "viewOf", "ranks of others without bound", "|| len(v.ranks) >= engine.MaxRanks {", "{", "TestNotesOfOthers"},
-		{".", "plans.of", "plans without end", "2*ranks + 2", "1 << 30", "TestPlansAreKept"},
+		{"./internal/view", "Plans.Of", "plans without end", "2*ranks + 2", "1 << 30", "TestPlansAreKept"},
 		{".", "config.open", "the bound is not the index's", "mc.Bytes = *c.memory", "_ = c.memory", "TestOptions"},
 		{"./index", "source.forgetIdle", "names without bound", "s.idle.len() > most;", "false;", "TestMemory/NamesBound"},
 		{"./index", "source.await", "parked without bound", "for s.pendingBytes > s.cfg.PendingBytes {", "for false {", "TestMemory/PendingBound"},
@@ -175,7 +175,7 @@ var promises = []promise{
 	// Models, adapters, salts, media and ranks have no block in common.
 	{"scopes", []mutant{
 		{".", "Indexer.resolve", "an adapter of two models is of one", "if set.adapter != \"\" {", "if false {", "TestScopes"},
-		{".", "scorer.answer", "a rank has the state of its pod", "e.rank, State(e.state)", "e.rank, State(sc.set.state(e.pod))", "TestRanksApart"},
+		{".", "scorer.answer", "a rank has the state of its pod", "e.Rank, State(e.State)", "e.Rank, State(sc.set.pods[e.Pod].Facts().State)", "TestRanksApart"},
 		{".", "Indexer.resolve", "an adapter of other pods", "c.pods != nil && !slices.ContainsFunc(c.pods, func(pod string) bool { return told[pod] })", "false", "TestScopes"},
 		{".", "ingest.source", "model ignored", "Model: in.model", "Model: \"m\"", "TestScopes"},
 		{".", "ingest.source", "rank ignored", ", Rank: r.n", "", "TestScopes"},

@@ -6,7 +6,6 @@ import (
 
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/prompt"
-	"github.com/kvindex/kvindex/internal/ranking"
 	"github.com/kvindex/kvindex/internal/reuse"
 	"github.com/kvindex/kvindex/internal/sent"
 )
@@ -213,15 +212,14 @@ func (f *Forecast) reach(row *index.Row, h *hit) int {
 	return n
 }
 
-// WithHit returns what is judged of such a row with what was sent. again: the tokens that the
-// engine computes again.
-func (f *Forecast) WithHit(i int, row *index.Row, length int, b ranking.Best, again int) ranking.Best {
-	f.proven[i] = int32(b.Cached)
+// WithHit returns what the engine would reuse by such a row with what was sent; cached is that
+// without it. again: the tokens that the engine computes again.
+func (f *Forecast) WithHit(i int, row *index.Row, length, cached, again int) int {
+	f.proven[i] = int32(cached)
 	if h := f.hitOf[i]; h != 0 {
-		b.Cached = max(b.Cached, reuse.CachedTokens(f.reach(row, &f.hits[h-1]), row.BlockSize, length)-again)
+		cached = max(cached, reuse.CachedTokens(f.reach(row, &f.hits[h-1]), row.BlockSize, length)-again)
 	}
-	b.Marks &= f.MarksOfRow(i)
-	return b
+	return cached
 }
 
 // withSent adds to what groups hold of a prompt what was sent.
@@ -267,18 +265,14 @@ func (f *Forecast) Any() bool { return len(f.hits) > 0 }
 // Clear forgets the hits.
 func (f *Forecast) Clear() { f.hits, f.hitOf = f.hits[:0], f.hitOf[:0] }
 
-// MarksOfRow are the marks that a row may have: one that was made for a hit has none.
-func (f *Forecast) MarksOfRow(i int) ranking.Marks {
-	if i < f.Real {
-		return ^ranking.Marks(0)
-	}
-	return 0
-}
+// Made reports whether a row was made for a hit, and is none of the index.
+func (f *Forecast) Made(row int) bool { return row >= f.Real }
 
-// ProvenOf is the cached tokens that events have proven of an entry's best row.
-func (f *Forecast) ProvenOf(b ranking.Best) int {
-	if len(f.hits) == 0 || b.Row == 0 {
-		return b.Cached
+// Proven is how many of the cached tokens of an entry events have proven. row is that of the
+// entry, plus one; 0: none.
+func (f *Forecast) Proven(row int32, cached int) int {
+	if len(f.hits) == 0 || row == 0 {
+		return cached
 	}
-	return int(f.proven[b.Row-1])
+	return int(f.proven[row-1])
 }

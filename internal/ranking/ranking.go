@@ -1,6 +1,6 @@
 // Package ranking orders what a score has found: the best first, and what is as good by a
 // hash of the prompt and of the pods, so that prompts spread over pods in the same way in all
-// processes. It knows of no index.
+// processes. It asks no index: rows and what was sent in, order out.
 package ranking
 
 import (

@@ -2,7 +2,11 @@
 // score takes no lock of a pod and waits for nobody.
 package view
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/kvindex/kvindex/internal/engine"
+)
 
 // State says how far the figures of a pod or a rank can be trusted. The root has the meaning of
 // each.
@@ -44,6 +48,9 @@ type Rank struct {
 // Pod is the view of a pod, for a model. One goroutine at a time publishes, any number read.
 // The zero value has no ranks and zero Facts.
 type Pod struct {
+	Profile engine.Profile // never changed
+	Plans   Plans
+
 	facts atomic.Uint32
 	ranks atomic.Pointer[[]Rank]
 }

@@ -1,0 +1,293 @@
+package ranking
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/engine"
+	"github.com/kvindex/kvindex/internal/predict"
+	"github.com/kvindex/kvindex/internal/prompt"
+	"github.com/kvindex/kvindex/internal/reuse"
+	"github.com/kvindex/kvindex/internal/view"
+)
+
+// Judge finds what is an entry's best of the rows of a score. Its memory is used again.
+type Judge struct {
+	Input
+
+	Entries []entry      // of ranks; empty: each candidate is an entry
+	Best    []Best       // by entry
+	held    []reuse.Held // by group, of the source that is judged
+	hashes  []uint64     // of the pods of entries, for ties
+	sorter  Ranking
+
+	// Of ListRanks and spreadRanks: the memory of hashes, and that of entries and best by turns.
+	counts       []int32
+	places       []uint64
+	ofEntries    []uint64
+	otherEntries []entry
+	otherBest    []Best
+}
+
+// Input is what a Judge looks at.
+type Input struct {
+	Pods      []*view.Pod // the candidates; nil: never heard
+	PodHashes []uint64    // of their names
+	Profiled  bool        // some Profile has Groups or Draft, or some pod is a hybrid one
+	Unheard   *view.Plans // of rows of pods that are nil
+	Rows      []index.Row // real ones, then those that were made for hits
+	Prompt    *prompt.Prompt
+	Forecast  *predict.Forecast
+}
+
+// Choose finds the best row of each entry.
+func (j *Judge) Choose() {
+	n := max(len(j.Pods), len(j.Entries))
+	j.Best = slices.Grow(j.Best[:0], n)[:n]
+	clear(j.Best)
+	rows := j.Rows
+	for i := 0; i < len(rows); {
+		if rows[i].Held == nil {
+			j.improve(rows[i].Pod, j.bestOf(i))
+			i++
+			continue
+		}
+		from := i
+		for i++; i < len(rows) && rows[i].Held != nil && rows[i].Pod == rows[from].Pod && rows[i].Source == rows[from].Source; i++ {
+		}
+		j.judge(from, i)
+	}
+	for i := range rows {
+		if row := &rows[i]; row.Evicted || row.Stale {
+			b := &j.Best[j.entry(row.Pod, row.Source.Rank)]
+			b.Mark(Evicted, row.Evicted)
+			b.Mark(Stale, row.Stale)
+		}
+	}
+}
+
+// bestOf judges a row of a source of one full-attention group.
+func (j *Judge) bestOf(i int) Best {
+	row := &j.Rows[i]
+	length, again := j.Prompt.LengthIn(row), 0
+	b := Best{Matched: int(row.Run) * row.BlockSize, Row: int32(i + 1)}
+	if j.Profiled {
+		if p := j.Pods[row.Pod]; p != nil {
+			group := p.Profile.Corrected(row.Group)
+			if group.Draft && !row.Pairs { // SGLang gives up the last pair only
+				again = row.BlockSize // which the draft layers compute again
+			}
+			// A kept index may have a group of another kind, as its events told it.
+			b.Mark(Upper, group.Kind != index.GroupFull || p.Profile.Lists(row.Layout) || p.Facts().Hybrid)
+		}
+	}
+	b.Cached = max(0, reuse.CachedTokens(int(row.GPU), row.BlockSize, length)-again)
+	if j.Forecast.Any() {
+		b.Cached = j.Forecast.WithHit(i, row, length, b.Cached, again)
+		if j.Forecast.Made(i) {
+			b.Marks = 0
+		}
+	}
+	return b
+}
+
+func (j *Judge) improve(pod int32, t Best) {
+	at := pod
+	if len(j.Entries) > 0 {
+		at = j.entry(pod, j.RankOf(t))
+	}
+	if b := &j.Best[at]; b.Row == 0 || j.better(t, *b) {
+		*b = t
+	}
+}
+
+// better orders the rows of one pod: by what the engine would reuse, of which that comes
+// first which is proven, then by what is held anywhere, then the lower rank first.
+func (j *Judge) better(a, b Best) bool {
+	return cmp.Or(a.Cached-b.Cached, j.Proven(a)-j.Proven(b), a.Matched-b.Matched, j.RankOf(b)-j.RankOf(a), int(b.Row-a.Row)) > 0
+}
+
+func (j *Judge) RankOf(b Best) int { return j.Rows[b.Row-1].Source.Rank }
+
+// judge scores the rows from up to to, which are all that one source holds, with bits.
+func (j *Judge) judge(from, to int) {
+	rows := j.Rows[from:to]
+	first := &rows[0]
+	var p *view.Plan
+	if pod := j.Pods[first.Pod]; pod != nil {
+		p = pod.Plans.Of(first.Layout, &pod.Profile, len(pod.Ranks()))
+	} else {
+		p = j.Unheard.Of(first.Layout, &engine.Profile{}, engine.MaxRanks)
+	}
+	groups := first.Groups
+	j.held = slices.Grow(j.held[:0], len(groups))[:len(groups)]
+	clear(j.held)
+	most, at, part := -1, -1, -1
+	for i := range rows {
+		row := &rows[i]
+		g := slices.IndexFunc(groups, func(g index.GroupLayout) bool { return g.ID == row.Group.ID })
+		if g < 0 {
+			continue
+		}
+		main := p.Main < 0 || g == p.Main
+		switch {
+		case row.BlockSize == groups[g].BlockSize:
+			j.held[g].Blocks = row.Held[index.TierGPU]
+		case p.Rule != nil && row.BlockSize == p.Rule.Grain():
+			j.held[g].Parts = row.Held[index.TierGPU]
+			if main {
+				part = i
+			}
+			continue
+		}
+		if run := int(row.Run) * row.BlockSize; main && run > most {
+			most, at = run, i
+		}
+	}
+	if at < 0 {
+		if at, most = part, 0; at < 0 {
+			return // no block of a group that the model cannot do without
+		}
+	}
+	length := j.Prompt.LengthIn(first)
+	best := Best{Matched: most, Row: int32(from + at + 1)}
+	best.Mark(Upper, p.Upper || p.Rule == nil)
+	if p.Rule != nil {
+		best.Cached = p.Rule.Tokens(length, j.held)
+	} else {
+		best.Cached = reuse.CachedTokens(int(rows[at].GPU), rows[at].BlockSize, length)
+	}
+	if j.Forecast.Any() {
+		at += from
+		if j.Forecast.Judge(at, best.Cached, p.Rule, j.held, groups) {
+			best.Cached = max(best.Cached, p.Rule.Tokens(length, j.held))
+		}
+		if j.Forecast.Made(at) {
+			best.Marks = 0
+		}
+	}
+	j.improve(first.Pod, best)
+}
+
+// Ranks: an answer with an entry for each rank (Request.Ranks).
+//
+// What a score finds is kept by entry: an entry is a candidate, or else a rank of one.
+// Without Request.Ranks there is no list of entries, and a candidate's position is that
+// of its entry.
+
+// entry is a rank of a candidate, for an answer of ranks.
+type entry struct {
+	Pod   int32 // the candidate
+	Rank  int
+	State view.State
+}
+
+// before orders entries by candidate, then by the number of the rank.
+func (e entry) before(o entry) int {
+	if e.Pod != o.Pod {
+		return int(e.Pod - o.Pod)
+	}
+	return cmp.Compare(e.Rank, o.Rank)
+}
+
+// ListRanks makes each known rank of the candidates an entry, in the order of before.
+// It comes behind the match, so that no rank of a row is missing that the Indexer
+// heard meanwhile. Others with rows are another Indexer's that writes to the index.
+func (j *Judge) ListRanks() {
+	n := len(j.Pods)
+	counts := slices.Grow(j.counts[:0], n)[:n]
+	clear(counts)
+	entries := j.Entries[:0]
+	for pod, of := range j.Pods {
+		ranks := of.Ranks()
+		counts[pod] = int32(len(ranks))
+		for _, r := range ranks {
+			entries = append(entries, entry{int32(pod), r.Number, r.State})
+		}
+	}
+	heard := entries
+	for i := range j.Rows {
+		row := &j.Rows[i]
+		e := entry{row.Pod, row.Source.Rank, j.Pods[row.Pod].Facts().State}
+		if i < j.Forecast.Real {
+			e.State = min(e.State, view.Uncertain)
+		}
+		if _, ok := slices.BinarySearchFunc(heard, e, entry.before); !ok {
+			entries = append(entries, e)
+			counts[row.Pod]++
+		}
+	}
+	for pod, count := range counts {
+		if count == 0 {
+			entries = append(entries, entry{int32(pod), 0, j.Pods[int32(pod)].Facts().State})
+		}
+	}
+	if len(entries) > len(heard) {
+		slices.SortFunc(entries, entry.before)
+		entries = slices.CompactFunc(entries, func(a, b entry) bool { return a.before(b) == 0 })
+	}
+	j.counts, j.Entries = counts, entries
+}
+
+// entry returns the entry of a candidate's rank, or, if there is none, the next one in
+// the order of before. It is for the time between ListRanks and spreadRanks.
+func (j *Judge) entry(pod int32, rank int) int32 {
+	if len(j.Entries) == 0 {
+		return pod
+	}
+	at, _ := slices.BinarySearchFunc(j.Entries, entry{Pod: pod, Rank: rank}, entry.before)
+	return int32(at)
+}
+
+// spreadRanks brings the entries of each candidate, with what was found of them, into
+// the order of their places.
+func (j *Judge) spreadRanks() {
+	prompt, n := j.Prompt.TieHash(), len(j.Entries)
+	places := slices.Grow(j.places[:0], n)[:n]
+	hashes := slices.Grow(j.ofEntries[:0], n)[:n]
+	from := 0
+	for i, e := range j.Entries {
+		if e.Pod != j.Entries[from].Pod {
+			slices.Sort(places[from:i])
+			from = i
+		}
+		hashes[i] = j.PodHashes[e.Pod]
+		places[i] = uint64(^PlaceOfRank(prompt, hashes[i], e.Rank))<<32 | uint64(i)
+	}
+	slices.Sort(places[from:])
+	entries, best := j.otherEntries[:0], j.otherBest[:0]
+	for _, p := range places {
+		entries = append(entries, j.Entries[uint32(p)])
+		best = append(best, j.Best[uint32(p)])
+	}
+	j.places, j.ofEntries, j.hashes = places, hashes, hashes
+	j.Entries, j.otherEntries = entries, j.Entries
+	j.Best, j.otherBest = best, j.Best
+}
+
+// Proven is how many of the cached tokens of an entry events have proven.
+func (j *Judge) Proven(b Best) int { return j.Forecast.Proven(b.Row, b.Cached) }
+
+// Exclude takes back what was found of a candidate for which the chat is not scorable.
+func (j *Judge) Exclude(pod int32) {
+	for at := j.entry(pod, 0); at < j.entry(pod+1, 0); at++ {
+		j.Best[at].Cached = NotScorable
+	}
+}
+
+// Order returns the best entries, the best first; with top 0 all of them.
+func (j *Judge) Order(top int) []int32 {
+	if len(j.Entries) > 0 {
+		j.spreadRanks()
+	} else {
+		j.hashes = j.PodHashes
+	}
+	return j.sorter.Rank(j.Best, top, j.hashes, j.Prompt.TieHash())
+}
+
+// Release keeps the memory of j, and nothing of its score.
+func (j *Judge) Release() {
+	j.Input, j.hashes = Input{}, nil
+	j.Best, j.Entries = j.Best[:0], j.Entries[:0]
+}

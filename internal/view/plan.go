@@ -1,0 +1,96 @@
+// Plans: how the rows of a source are judged.
+//
+// A source of one full-attention group would reuse its leading run of gpu blocks
+// (reuse.CachedTokens). For any other the groups are judged together, by the rule of package
+// reuse. What the rule needs beside the blocks is a plan: it follows from the groups
+// that the source has announced (index.Layout) and from the Profile of the pod, and is
+// kept as long as the source announces nothing new.
+//
+// The index does not judge hybrids. The engine's reuse follows from its version and its
+// settings, and its holdings follow from its events. So the index says of each block which
+// groups hold it, as bits that one pass along the prompt fills for all pods, and package reuse
+// has vLLM's rule over such bits. Sources of one full-attention group have no bits and no
+// rule. The index in memory gives the same layout object until an event says something new. For a
+// backend that gives copies, the groups in the layout are compared.
+
+package view
+
+import (
+	"slices"
+	"sync/atomic"
+
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/engine"
+	"github.com/kvindex/kvindex/internal/reuse"
+)
+
+// Plan is how a source with a layout is judged.
+type Plan struct {
+	layout *index.Layout
+	Rule   *reuse.Plan // nil: no group can be judged, so the run of the main one bounds what is reused
+	Main   int         // the full-attention group of the lowest ID, in layout.Groups; -1: none
+	Upper  bool        // the engine may reuse less than rule says
+}
+
+// Plans has the plans of a pod and model. It is read without a lock.
+type Plans struct{ all atomic.Pointer[[]*Plan] }
+
+// Of returns the plan for a layout, made if need be, for a pod of so many ranks. Each
+// rank may have groups of its own, and others when it announces something new: the oldest
+// plans give way. The pointer of a layout is looked at first, but not every index gives
+// the same one again (index.Layout), so equal groups have one Plan.
+func (ps *Plans) Of(l *index.Layout, p *engine.Profile, ranks int) *Plan {
+	keep := 2*ranks + 2
+	for {
+		all := ps.all.Load()
+		var old []*Plan
+		if all != nil {
+			old = *all
+			for i := len(old) - 1; i >= 0; i-- {
+				if known := old[i].layout; known == l || slices.Equal(known.Groups, l.Groups) {
+					return old[i]
+				}
+			}
+		}
+		made := newPlan(l, p)
+		now := append(slices.Clone(old[max(0, len(old)+1-keep):]), made)
+		if ps.all.CompareAndSwap(all, &now) {
+			return made
+		}
+	}
+}
+
+func newPlan(l *index.Layout, p *engine.Profile) *Plan {
+	groups := make([]reuse.Group, len(l.Groups))
+	grain, main := p.Grain, -1
+	for i, told := range l.Groups {
+		g := p.Corrected(told.Group)
+		groups[i] = reuse.Group{Kind: g.Kind, Window: g.Window, Block: told.BlockSize, Draft: g.Draft}
+		switch {
+		case told.BlockSize == 0:
+			groups[i] = reuse.Group{Kind: index.GroupOther, Block: 1}
+		case g.Kind == index.GroupFull && main < 0:
+			main = i
+		}
+		// A full-attention group tells parts of blocks whether they count or not.
+		if p.Grain == 0 && g.Kind == index.GroupMamba && told.Grain < told.BlockSize && (grain == 0 || told.Grain < grain) {
+			grain = told.Grain
+		}
+	}
+	made := &Plan{layout: l, Main: main, Upper: p.Draft == engine.DraftUnknown || p.Lists(l)}
+	rule, err := reuse.New(groups, grain)
+	if err != nil {
+		// No engine has such groups. Those of full attention alone bound what it reuses.
+		made.Upper = true
+		for i := range groups {
+			if groups[i].Kind != index.GroupFull {
+				groups[i] = reuse.Group{Kind: index.GroupOther, Block: 1}
+			}
+		}
+		if rule, err = reuse.New(groups, 0); err != nil {
+			return made
+		}
+	}
+	made.Rule, made.Upper = rule, made.Upper || rule.UpperBound()
+	return made
+}
