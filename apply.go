@@ -66,7 +66,7 @@ func (in *ingest) unnumbered(bad error) error {
 	in.convert.Partial = r.lossy()
 	if _, err := in.apply(r, index.Cursor{}); err != nil {
 		if errors.Is(err, ErrFull) {
-			in.noRoom(r, Loss{Pod: in.pod, Model: in.model, Rank: r.n, Cause: lossFull, Time: timeOf(in.batch), Err: err})
+			in.noRoom(r, Loss{Pod: in.pod, Model: in.model, Rank: r.n, Cause: view.LossFull, Time: timeOf(in.batch), Err: err})
 			in.count(nil, stats.Traffic{Messages: 1, NoRoom: 1})
 		} else {
 			in.setLate(r, err)
@@ -144,7 +144,7 @@ func (d *delivery) take() (again bool, err error) {
 		d.tellLoss(-1)
 	}
 	if full {
-		l := d.loss(r.n, lossFull)
+		l := d.loss(r.n, view.LossFull)
 		l.Err = err
 		d.noRoom(r, l)
 	}
@@ -228,19 +228,19 @@ func (d *delivery) cursor() index.Cursor {
 
 // tellLoss notes a loss for the hook: of a rank, or -1 if none of the stream is known.
 func (d *delivery) tellLoss(rank int) {
-	v, cause := &d.verdict, lossMoved
+	v, cause := &d.verdict, view.LossMoved
 	switch {
 	case v.Restarted:
-		cause = lossRestart
+		cause = view.LossRestart
 	case v.Gap.Lost:
-		cause = lossGap
+		cause = view.LossGap
 	case d.bad != nil:
-		cause = lossMalformed
+		cause = view.LossMalformed
 	}
 	l := d.loss(rank, cause)
 	l.Err = d.bad
-	l.Replayed = cause == lossGap && d.m.Replayed
-	l.Kept = rank >= 0 && d.keeps() && cause != lossMoved
+	l.Replayed = cause == view.LossGap && d.m.Replayed
+	l.Kept = rank >= 0 && d.keeps() && cause != view.LossMoved
 	d.losses = append(d.losses, l)
 }
 

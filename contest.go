@@ -18,7 +18,11 @@
 
 package kvindex
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/kvindex/kvindex/internal/view"
+)
 
 // contestRun is how many messages in a row decide a contest.
 const contestRun = 16
@@ -63,7 +67,7 @@ func (d *delivery) standBack() {
 	}
 	if !c.told {
 		c.told = true
-		l := d.loss(d.rank.n, lossContested)
+		l := d.loss(d.rank.n, view.LossContested)
 		l.Err, l.Kept = errContested, true
 		d.losses = append(d.losses, l)
 	}

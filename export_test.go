@@ -17,7 +17,7 @@ import (
 var (
 	OutcomeNames = outcomeNames
 	CauseNames   = causeNames
-	LossNames    = lossNames
+	LossNames    = view.LossNames
 	ReplayNames  = []string{replayIdle, replayWaiting, replayNone}
 )
 

@@ -110,7 +110,7 @@ func (x *Indexer) markLost(podID, model string, n int) (found bool, err error) {
 		return true, err
 	}
 	in.stats.Marked++
-	l := Loss{Pod: podID, Model: model, Rank: n, Cause: lossMarked, Kept: x.keep}
+	l := Loss{Pod: podID, Model: model, Rank: n, Cause: view.LossMarked, Kept: x.keep}
 	if r.stream != nil {
 		l.Stream = r.stream.name
 	}
@@ -190,7 +190,7 @@ func (in *ingest) settle() {
 	in.from, in.to = in.pm.settle()
 	for i := range in.losses {
 		l := &in.losses[i]
-		if r := in.pm.ranks[l.Rank]; r != nil && l.Cause != lossContested {
+		if r := in.pm.ranks[l.Rank]; r != nil && l.Cause != view.LossContested {
 			r.lost = lastLoss{l.Cause, l.Kept, in.now}
 		}
 	}

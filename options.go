@@ -17,6 +17,7 @@ import (
 	"github.com/kvindex/kvindex/internal/hashing"
 	"github.com/kvindex/kvindex/internal/predict"
 	"github.com/kvindex/kvindex/internal/prefixcache"
+	"github.com/kvindex/kvindex/internal/view"
 )
 
 // Option configures New.
@@ -555,7 +556,7 @@ func (l Loss) LogValue() slog.Value {
 	if l.Stream != "" {
 		attrs = append(attrs, slog.String("stream", l.Stream), slog.Uint64("seq", l.Seq))
 	}
-	if l.Cause == lossGap {
+	if l.Cause == view.LossGap {
 		attrs = append(attrs, slog.Uint64("from", l.Gap.From), slog.Uint64("to", l.Gap.To), slog.Bool("replayed", l.Replayed))
 	}
 	if l.Err != nil {
@@ -563,20 +564,6 @@ func (l Loss) LogValue() slog.Value {
 	}
 	return slog.GroupValue(attrs...)
 }
-
-// The words of Loss.Cause.
-const (
-	lossGap       = "gap"
-	lossMalformed = "malformed"
-	lossRestart   = "restart"
-	lossMarked    = "marked"
-	lossMoved     = "moved"
-	lossContested = "contested"
-	lossFull      = "full"
-)
-
-// lossNames are the causes by their numbers in snapshots; 0: the engine emptied its cache.
-var lossNames = []string{"", lossGap, lossMalformed, lossRestart, lossMarked, lossMoved, lossContested, lossFull}
 
 // validate names every illegal setting and combination at once.
 func (c *config) validate() error {

@@ -187,7 +187,7 @@ func (p *pod) appendState(b []byte) []byte {
 
 func (r *rank) appendState(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(r.n))
-	b = append(b, byte(r.state), sections.Flags(r.kept, r.contest.open, r.contest.told, r.lost.kept, len(r.unrecognized) > 0, r.mayHoldLess), byte(r.contest.others), byte(r.contest.own), byte(slices.Index(lossNames, r.lost.cause)))
+	b = append(b, byte(r.state), sections.Flags(r.kept, r.contest.open, r.contest.told, r.lost.kept, len(r.unrecognized) > 0, r.mayHoldLess), byte(r.contest.others), byte(r.contest.own), byte(slices.Index(view.LossNames, r.lost.cause)))
 	b = appendTime(b, r.lost.at)
 	b = engine.AppendGroups(b, r.groups)
 	if len(r.unrecognized) > 0 {
@@ -449,7 +449,7 @@ func (pm *podModel) readRank(f *sections.Fields) error {
 		return fmt.Errorf("rank %d is there twice", b.Rank)
 	case len(unrecognized) > engine.MaxUnrecognized || slices.ContainsFunc(unrecognized, func(text string) bool { return len(text) > maxUnrecognizedText }):
 		return fmt.Errorf("rank %d: more that is not recognized than is kept", b.Rank)
-	case state > view.Live || cause >= len(lossNames) || c.others >= contestRun || c.own >= contestRun:
+	case state > view.Live || cause >= len(view.LossNames) || c.others >= contestRun || c.own >= contestRun:
 		return fmt.Errorf("rank %d: a state that no rank has", b.Rank)
 	}
 	r, err := pm.rank(b.Rank)
@@ -457,7 +457,7 @@ func (pm *podModel) readRank(f *sections.Fields) error {
 		return err
 	}
 	c.open, c.told, lost.kept = set&2 != 0, set&4 != 0, set&8 != 0
-	lost.cause = lossNames[cause]
+	lost.cause = view.LossNames[cause]
 	r.state, r.kept = state, set&1 != 0
 	r.contest, r.lost, r.groups = c, lost, groups
 	r.unknown(unrecognized, set&32 != 0)

@@ -89,7 +89,7 @@ func (st *stream) lacks() bool {
 func (x sink) StreamNote(podID, model, stream string, n events.Note) error {
 	switch n {
 	case events.NoteRestarted:
-		return x.beginAgain(podID, model, stream, lossRestart)
+		return x.beginAgain(podID, model, stream, view.LossRestart)
 	case events.NoteRewound:
 		return x.beginAgain(podID, model, stream, "")
 	}

@@ -106,3 +106,17 @@ func (p *Pod) StateOf(rank int) State {
 	}
 	return p.Facts().State
 }
+
+// The words of the root's Loss.Cause.
+const (
+	LossGap       = "gap"
+	LossMalformed = "malformed"
+	LossRestart   = "restart"
+	LossMarked    = "marked"
+	LossMoved     = "moved"
+	LossContested = "contested"
+	LossFull      = "full"
+)
+
+// LossNames are the causes by their numbers in snapshots; 0: the engine emptied its cache.
+var LossNames = []string{"", LossGap, LossMalformed, LossRestart, LossMarked, LossMoved, LossContested, LossFull}

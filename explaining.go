@@ -1,0 +1,858 @@
+// Explain: why the score of a pod is what it is.
+//
+// The score is that of ScoreRequest, by the same code. One question is left then: why
+// does the first block that does not count not count? Causes are looked for in the
+// order of Cause, and the first one found is told. What is certain comes first: what
+// the index still knows of the block. Then comes what is likely: the block is another
+// pod's, or the same tokens are held under another scope. Last comes what is possible:
+// the view of the pod lacks something.
+//
+// # Memory
+//
+// Nothing is kept for it that costs. The cause comes from structures that are there anyway:
+// names of evicted blocks, parked stores, the states. An idle name has the time at which it
+// became idle, which its eviction needs, so a clear is told from a removal. Three things are
+// noted for Explain alone: the last loss of a rank, and for each pod and model the roots of
+// the last 64 salts and the last 64 media. A salt may be a secret. Its root shows that there
+// is another salt, and its text is neither kept nor reported.
+
+package kvindex
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/engine"
+	"github.com/kvindex/kvindex/internal/hashing"
+	"github.com/kvindex/kvindex/internal/inmemory"
+	"github.com/kvindex/kvindex/internal/prompt"
+	"github.com/kvindex/kvindex/internal/reuse"
+	"github.com/kvindex/kvindex/internal/trace"
+	"github.com/kvindex/kvindex/internal/view"
+	"github.com/kvindex/kvindex/stats"
+	"github.com/kvindex/kvindex/tokenize/chat"
+)
+
+// question is what is asked about: a request, its score for a pod, and what is known of the pod.
+type question struct {
+	index  index.Index
+	hasher *hashing.Hasher
+	prompt *prompt.Prompt
+
+	model, pod string
+	salted     bool
+
+	// Of the score. An err is why there is none.
+	err, unknown                 error
+	unknownModel, unknownAdapter bool // what unknown is
+	cached, predicted            int  // tokens
+	upperBound, notScorable      bool
+	excluded                     string     // with notScorable: what the chat uses that is excluded for the pod
+	row                          *index.Row // that the score is of; nil: none
+	// sentTo is the rank that the score is of if it holds nothing, and the prompt was sent to
+	// it; else -1.
+	sentTo int
+
+	facts   *podFacts    // nil: the pod is not known
+	refused func() error // what is wrong with the Profile of a pod that is not known
+}
+
+// explained is the answer. The fields are those of the root's Explanation.
+type explained struct {
+	blockTokens, blocks int
+	rank, block, token  int
+
+	cause, why string
+
+	tier             index.Tier
+	pods             []string
+	others           int
+	scope            string
+	loss             string
+	lostAt           time.Time
+	parked, unplaced int
+	evicted          uint64
+}
+
+// explain answers q. changed: what the pod holds changed since it was scored.
+func (q *question) explain(ctx context.Context) (e *explained, changed bool, err error) {
+	w := &explainer{question: q, e: &explained{}}
+	if q.err != nil {
+		w.cause = causeError
+	} else {
+		w.own = index.NewCandidates(q.model, []string{q.pod})
+		w.e.evicted = w.evicted()
+		if changed, err = w.find(ctx); err != nil {
+			return nil, false, err
+		}
+	}
+	w.e.cause, w.e.why = w.cause.String(), w.sentence()+w.unrecognized()
+	return w.e, changed, nil
+}
+
+// explainer is one answer on its way.
+type explainer struct {
+	*question
+	e     *explained
+	cause cause
+	own   *index.Candidates
+	rows  index.Matches
+
+	// Of the pod's own rows, with what is held beyond their runs.
+	held     []index.Row
+	variants []index.Variant
+}
+
+// cause is why the first block that does not count is not counted. If several causes are
+// true, the first in this order is found, with two exceptions: causeLost comes after
+// causeMemory if it is only possible, and causeSilent after causePartial if the pod has
+// other streams that are not silent.
+type cause uint8
+
+const (
+	causeError cause = iota + 1
+	causeUnknownModel
+	causeUnknownAdapter
+	causeUnknownPod
+	causeNotScorable
+	causeNoBlock
+	causeApproximate
+	causeWhole
+	causeLowerTier
+	causeGroup
+	causeHidden
+	causeEvicted
+	causeLost
+	causeCleared
+	causeParked
+	causeSilent
+	causeElsewhere
+	causeOtherAdapter
+	causeOtherSalt
+	causeOtherMedia
+	causeContested
+	causeHeldBack
+	causeMemory
+	causePartial
+	causeUnplaced
+	causeNeverStored
+	causeUntold
+)
+
+var causeNames = []string{
+	0: "none", causeError: "error", causeUnknownModel: "unknown_model", causeUnknownAdapter: "unknown_adapter", causeUnknownPod: "unknown_pod", causeNotScorable: "not_scorable",
+	causeNoBlock: "no_block", causeApproximate: "approximate", causeWhole: "whole", causeLowerTier: "lower_tier", causeGroup: "group", causeHidden: "hidden", causeEvicted: "evicted",
+	causeLost: "lost", causeCleared: "cleared", causeParked: "parked", causeSilent: "silent", causeElsewhere: "elsewhere",
+	causeOtherAdapter: "other_adapter", causeOtherSalt: "other_salt", causeOtherMedia: "other_media", causeContested: "contested",
+	causeHeldBack: "held_back", causeMemory: "memory", causePartial: "partial", causeUnplaced: "unplaced", causeNeverStored: "never_stored", causeUntold: "untold",
+}
+
+func (c cause) String() string { return causeNames[c] }
+
+// What is known of the pod beside the index.
+
+type podFacts struct {
+	form     uint8
+	drafts   bool // there are draft layers
+	adapters []string
+	recent   engine.Recent
+	approx   int  // tokens of a block of a pod without events; 0: it is none
+	silent   bool // a stream of it
+	listed   bool // others feed it
+	heard    bool
+	ranks    []rankFacts
+	// unrecognized is what its events have that is not known.
+	unrecognized []string
+}
+
+type rankFacts struct {
+	n                int
+	state            view.State // of its view
+	contested, waits bool
+	lost             lastLoss
+	groups           []stats.Group
+	evicted          uint64
+}
+
+// lastLoss is the last that a rank lost; without a cause, its engine emptied its
+// cache. It is zero if there was neither since the engine began to send all again.
+type lastLoss struct {
+	cause string
+	kept  bool // what it held was not forgotten
+	at    time.Time
+}
+
+// rank returns what is known of a rank.
+func (f *podFacts) rank(n int) (r rankFacts) {
+	if f != nil {
+		if i := slices.IndexFunc(f.ranks, func(r rankFacts) bool { return r.n == n }); i >= 0 {
+			return f.ranks[i]
+		}
+	}
+	return r
+}
+
+// ranks returns what is known of the rank that the score is of, of all if there is none.
+func (w *explainer) ranks() []rankFacts {
+	switch {
+	case w.facts == nil:
+		return nil
+	case w.row != nil:
+		return []rankFacts{w.facts.rank(w.row.Source.Rank)}
+	case w.sentTo >= 0:
+		return slices.DeleteFunc(slices.Clone(w.facts.ranks), func(r rankFacts) bool { return r.n != w.sentTo })
+	}
+	return w.facts.ranks
+}
+
+func (w *explainer) evicted() (n uint64) {
+	for _, r := range w.ranks() {
+		n += r.evicted
+	}
+	return n
+}
+
+// The causes.
+
+// find sets the cause and what belongs to it. changed: what the pod holds is not what
+// the score is of any more.
+func (w *explainer) find(ctx context.Context) (changed bool, err error) {
+	switch {
+	case w.unknownModel:
+		w.cause = causeUnknownModel
+		return false, nil
+	case w.unknownAdapter && w.facts == nil:
+		w.cause = causeUnknownAdapter
+		return false, nil
+	case w.facts == nil && w.row == nil:
+		w.cause = causeUnknownPod
+		return false, nil
+	case w.notScorable:
+		w.cause = causeNotScorable
+		return false, nil
+	case w.facts != nil && w.facts.approx > 0:
+		w.believed()
+		return false, nil
+	}
+	if err := w.lookAt(ctx); err != nil {
+		return false, err
+	}
+	if w.moved() {
+		w.cause = causeUntold
+		return true, nil
+	}
+	if err := w.choose(ctx); err != nil {
+		return false, err
+	}
+	switch {
+	case w.unknownAdapter:
+		w.cause = causeUnknownAdapter
+		_, err = w.findOtherScope(ctx)
+		return false, err
+	case w.cause < causeUnplaced:
+		return false, nil
+	case w.facts != nil && w.facts.silent && !w.facts.heard:
+		w.cause = causeSilent
+		return false, nil
+	}
+	if found, err := w.elsewhere(ctx); found || err != nil {
+		return false, err
+	}
+	if found, err := w.findOtherScope(ctx); found || err != nil {
+		return false, err
+	}
+	w.byState()
+	return false, nil
+}
+
+// believed sets what is told of a pod without events.
+func (w *explainer) believed() {
+	e := w.e
+	w.cause, e.rank, e.blockTokens, e.blocks = causeApproximate, max(w.sentTo, 0), w.facts.approx, len(w.prompt.IDs)/w.facts.approx
+	if e.blocks == 0 {
+		w.cause = causeNoBlock
+	}
+}
+
+// lookAt asks the index for all that the pod holds of the prompt.
+func (w *explainer) lookAt(ctx context.Context) error {
+	q := index.Query{Candidates: w.own, Held: true, Keys: func(v index.Variant) ([]index.Key, error) {
+		w.variants = append(w.variants, v)
+		return w.prompt.KeysIn(v)
+	}}
+	var m index.Matches
+	err := w.matchAll(ctx, &q, &m)
+	w.held = m.Rows
+	return err
+}
+
+// matchAll asks the index, and takes no answer that says nothing.
+func (w *explainer) matchAll(ctx context.Context, q *index.Query, m *index.Matches) error {
+	err := w.index.Match(ctx, q, m)
+	if err == nil {
+		err = m.Degraded
+	}
+	return err
+}
+
+// asked returns the index if it can tell more of the pod than it holds. What others feed it
+// does not know.
+func (w *explainer) asked() (of inmemory.Explainer, ok bool) {
+	if w.facts == nil || !w.facts.listed {
+		of, ok = w.index.(inmemory.Explainer)
+	}
+	return of, ok
+}
+
+// moved reports that what the pod holds is not what the score is of.
+func (w *explainer) moved() bool {
+	if w.row == nil {
+		return slices.ContainsFunc(w.held, func(r index.Row) bool {
+			return r.Run > 0 && (w.sentTo < 0 || r.Source.Rank == w.sentTo) && (r.FullGroups == 0 || r.FullGroups == 1 && r.Group.Kind == index.GroupFull)
+		})
+	}
+	i := slices.IndexFunc(w.held, func(r index.Row) bool {
+		return r.Source == w.row.Source && r.Group.ID == w.row.Group.ID && r.BlockSize == w.row.BlockSize && r.Pairs == w.row.Pairs
+	})
+	return i < 0 || w.held[i].GPU != w.row.GPU || w.held[i].Run != w.row.Run
+}
+
+// point is a block of which it is asked why it does not count.
+type point struct {
+	rank    int
+	group   int
+	size    int // tokens
+	variant index.Variant
+	block   int
+
+	cause    cause
+	tier     Tier
+	parked   int
+	unplaced int
+}
+
+// points are the blocks to ask about: the one behind the row's gpu run or, without a
+// row, the first of each rank, in each size that its full-attention groups have.
+func (w *explainer) points() (points []point) {
+	if r := w.row; r != nil {
+		for _, v := range w.variants {
+			if r.BlockSize%v.Unit == 0 && (v.Block == 0 || r.BlockSize%v.Block == 0) && v.Pairs == r.Pairs {
+				p := point{rank: r.Source.Rank, group: r.Group.ID, size: r.BlockSize, variant: v, block: int(r.GPU)}
+				if cached := w.cached; cached < reuse.CachedTokens(int(r.GPU), r.BlockSize, w.length(v)) {
+					p.block, p.cause = cached/r.BlockSize, causeGroup // the run alone would count
+				}
+				points = append(points, p)
+			}
+		}
+		return points
+	}
+	for _, r := range w.ranks() {
+		anyFull := slices.ContainsFunc(r.groups, func(g stats.Group) bool { return g.Kind == index.GroupFull })
+		for _, g := range r.groups {
+			if anyFull && g.Kind != index.GroupFull {
+				continue
+			}
+			for _, pairs := range []bool{false, true} { // which of them, is not known
+				if v, ok := engine.VariantOf(g.BlockSize, pairs, w.facts.form); ok && (!pairs || v.Media == hashing.FormPad) {
+					points = append(points, point{rank: r.n, group: g.ID, size: g.BlockSize, variant: v})
+				}
+			}
+		}
+	}
+	return points
+}
+
+// choose sets the block to speak of, and its cause as far as what the index knows of
+// that block tells. A block that the prompt has comes before one that it has not.
+func (w *explainer) choose(ctx context.Context) error {
+	e := w.e
+	w.cause = causeNeverStored
+	if _, ok := w.asked(); !ok {
+		w.cause = causeUntold
+	}
+	var best *point
+	points := w.points()
+	for i := range points {
+		p := &points[i]
+		if err := w.judge(ctx, p); err != nil {
+			return err
+		}
+		if best == nil || best.cause == causeNoBlock || p.cause < best.cause && p.cause != causeNoBlock {
+			best = p
+		}
+	}
+	if best == nil {
+		return nil
+	}
+	w.cause, e.tier, e.parked, e.unplaced = best.cause, best.tier, best.parked, best.unplaced
+	e.rank, e.blockTokens, e.block, e.token = best.rank, best.size, best.block, best.block*best.size
+	e.blocks = w.length(best.variant) / best.size
+	if w.cause == causeLost {
+		w.tellLoss(w.facts.rank(best.rank).lost)
+	}
+	return nil
+}
+
+func (w *explainer) tellLoss(l lastLoss) {
+	w.cause, w.e.loss, w.e.lostAt = causeLost, l.cause, l.at
+}
+
+// length is that of the prompt in tokens, or pairs.
+func (w *explainer) length(v index.Variant) int {
+	if v.Pairs {
+		return len(w.prompt.IDs) - 1
+	}
+	return len(w.prompt.IDs)
+}
+
+// judge sets the cause of a point by what the index knows of it.
+func (w *explainer) judge(ctx context.Context, p *point) error {
+	switch blocks := w.length(p.variant) / p.size; {
+	case p.cause != 0:
+		return nil
+	case blocks == 0:
+		p.cause = causeNoBlock
+		return nil
+	case p.block >= blocks:
+		p.cause = causeWhole
+		return nil
+	}
+	p.tier = index.NumTiers
+	for i := range w.held {
+		row := &w.held[i]
+		t := tierAt(row, p.block*p.size)
+		switch {
+		case row.Source.Rank != p.rank || t == index.NumTiers:
+		case row.Group.ID == p.group && t != index.TierGPU:
+			p.cause, p.tier = causeLowerTier, min(p.tier, t)
+		case row.Group.ID != p.group && t == index.TierGPU && p.cause == 0:
+			p.cause = causeGroup
+		}
+	}
+	if p.tier == index.NumTiers {
+		p.tier = 0
+	}
+	if p.cause != 0 {
+		return nil
+	}
+	explainer, ok := w.asked()
+	if !ok {
+		p.cause = causeUntold
+		return nil
+	}
+	keys, err := w.prompt.KeysIn(p.variant)
+	if err != nil {
+		return err
+	}
+	t, err := explainer.Explain(ctx, index.Source{Pod: w.pod, Model: w.model, Rank: p.rank}, inmemory.Block{
+		Variant: p.variant, Size: p.size, Number: p.block, Key: keys[(p.block+1)*p.size/p.variant.Unit-1], Locals: w.prompt.Locals,
+	})
+	if err != nil {
+		return err
+	}
+	p.parked, p.unplaced = t.Parked, t.Unplaced
+	rank := w.facts.rank(p.rank)
+	switch {
+	case t.Gone == trace.GoneHidden:
+		p.cause = causeHidden
+	case t.Gone == trace.GoneRemoved:
+		p.cause = causeEvicted
+	case t.Gone == trace.GoneCleared && rank.lost.cause != "" && !rank.lost.kept:
+		p.cause = causeLost
+	case t.Gone == trace.GoneCleared && rank.waits && rank.lost.at.IsZero(): // the engine sends all again
+		p.cause = causeHeldBack
+	case t.Gone == trace.GoneCleared:
+		p.cause = causeCleared
+	case t.Parked > 0:
+		p.cause = causeParked
+	case t.Unplaced > 0:
+		p.cause = causeUnplaced
+	default:
+		p.cause = causeNeverStored
+	}
+	return nil
+}
+
+// tierAt returns the best tier in which a row holds the block in which a token lies;
+// NumTiers: none.
+func tierAt(row *index.Row, token int) index.Tier {
+	b := token / row.BlockSize
+	for t, set := range row.Held {
+		if b/64 < len(set) && set[b/64]>>(b%64)&1 != 0 {
+			return index.Tier(t)
+		}
+	}
+	return index.NumTiers
+}
+
+// end is the token behind the block that does not count, or the first if blocks are of
+// no known size.
+func (w *explainer) end() int { return w.e.token + max(w.e.blockTokens, 1) }
+
+// maxNamed is how many pods are named.
+const maxNamed = 5
+
+// elsewhere looks for other pods that hold the block.
+func (w *explainer) elsewhere(ctx context.Context) (found bool, err error) {
+	q := index.Query{Candidates: index.NewCandidates(w.model, nil), Keys: func(v index.Variant) ([]index.Key, error) {
+		keys, err := w.prompt.KeysIn(v)
+		if errors.Is(err, ErrRequest) { // of an engine that was not asked for: it can hold none of it
+			err = nil
+		}
+		return keys, err
+	}}
+	if err := w.matchAll(ctx, &q, &w.rows); err != nil {
+		return false, err
+	}
+	var pods []string
+	for i := range w.rows.Rows {
+		r := &w.rows.Rows[i]
+		full := r.FullGroups == 0 || r.Group.Kind == index.GroupFull
+		if full && r.Source.Pod != w.pod && int(r.Run)*r.BlockSize >= w.end() {
+			pods = append(pods, r.Source.Pod)
+		}
+	}
+	slices.Sort(pods)
+	pods = slices.Compact(pods)
+	if len(pods) == 0 {
+		return false, nil
+	}
+	w.cause, w.e.others, w.e.pods = causeElsewhere, len(pods), pods[:min(maxNamed, len(pods))]
+	return true, nil
+}
+
+// otherScope is a scope that a request does not ask for.
+type otherScope struct {
+	cause cause
+	name  string // for people
+	scope hashing.Scope
+	// salted is the root of a salt that is not known; nil: the root is that of scope.
+	salted  *engine.SaltedRoot
+	noMedia bool
+}
+
+// otherScopes returns those under which the pod may hold the tokens of the request.
+func (w *explainer) otherScopes() (others []otherScope) {
+	asked, salts := w.prompt.Scope, w.facts.recent.Salted.Values
+	add := func(cause cause, name, adapter, salt string, salted *engine.SaltedRoot) {
+		others = append(others, otherScope{cause: cause, name: name, scope: hashing.Scope{Model: asked.Model, Adapter: adapter, Salt: salt}, salted: salted})
+	}
+	adapters := slices.DeleteFunc(append([]string{""}, w.facts.adapters...), func(a string) bool { return a == asked.Adapter })
+	for _, adapter := range adapters {
+		add(causeOtherAdapter, nameOfAdapter(adapter), adapter, asked.Salt, nil)
+	}
+	if asked.Salt != "" {
+		add(causeOtherSalt, "no salt", asked.Adapter, "", nil)
+	}
+	for i := range salts {
+		if salts[i].Adapter == asked.Adapter {
+			add(causeOtherSalt, "another salt", asked.Adapter, "", &salts[i])
+		}
+	}
+	if asked.Salt != "" {
+		for _, adapter := range adapters {
+			add(causeOtherAdapter, nameOfAdapter(adapter)+" and no salt", adapter, "", nil)
+		}
+	}
+	for i := range salts {
+		if adapter := salts[i].Adapter; adapter != asked.Adapter {
+			add(causeOtherAdapter, nameOfAdapter(adapter)+" and another salt", adapter, "", &salts[i])
+		}
+	}
+	if len(w.prompt.Media) > 0 {
+		others = append(others, otherScope{cause: causeOtherMedia, name: "no media", scope: asked, noMedia: true})
+	}
+	return others
+}
+
+// findOtherScope looks for another scope under which the pod holds the tokens up to the end of
+// the block. It cuts the prompt there.
+func (w *explainer) findOtherScope(ctx context.Context) (found bool, err error) {
+	if w.facts == nil {
+		return false, nil
+	}
+	asked, ids, media := w.prompt.Scope, w.prompt.IDs, w.prompt.Media
+	upTo := func(end int, media []chat.Media) int {
+		w.prompt.IDs = ids[:min(len(ids), end+1)] // for the last pair
+		w.prompt.Media = slices.DeleteFunc(slices.Clone(media), func(m chat.Media) bool { return m.Offset >= len(w.prompt.IDs) })
+		w.prompt.Begin()
+		return end
+	}
+	for _, o := range w.otherScopes() {
+		chain := func(v index.Variant) ([]index.Key, error) {
+			switch {
+			case o.salted == nil:
+				return w.prompt.KeysIn(v)
+			case o.salted.Variant != v:
+				return nil, nil
+			}
+			locals, err := w.prompt.Cut(v)
+			return hashing.Keys(nil, o.salted.Root, locals), err
+		}
+		w.prompt.Scope = o.scope
+		with := media
+		if o.noMedia {
+			with = nil
+		}
+		// A pod may have told of thousands of adapters: the whole is hashed where the first
+		// block is held.
+		if found, err = w.holds(ctx, upTo(max(w.e.blockTokens, 1), with), chain); found && w.e.token > 0 {
+			found, err = w.holds(ctx, upTo(w.end(), with), chain)
+		}
+		w.prompt.Scope = asked
+		if err != nil {
+			return false, err
+		}
+		if found {
+			if w.e.scope = o.name; w.cause != causeUnknownAdapter {
+				w.cause = o.cause
+			}
+			return true, nil
+		}
+	}
+	return w.otherMedia(ctx, upTo(w.end(), media))
+}
+
+func nameOfAdapter(name string) string {
+	if name == "" {
+		return "no adapter"
+	}
+	return fmt.Sprintf("adapter %.100q", name)
+}
+
+// holds reports whether the pod holds a prompt up to a token.
+func (w *explainer) holds(ctx context.Context, end int, keys func(index.Variant) ([]index.Key, error)) (bool, error) {
+	w.prompt.Begin()
+	err := w.matchAll(ctx, &index.Query{Candidates: w.own, Keys: keys}, &w.rows)
+	return slices.ContainsFunc(w.rows.Rows, func(r index.Row) bool { return int(r.Run)*r.BlockSize >= end }), err
+}
+
+// otherMedia tries the media that the pod told of lately in each unit of the block, in
+// place of what is there.
+func (w *explainer) otherMedia(ctx context.Context, end int) (found bool, err error) {
+	for _, v := range w.variants {
+		if v.Pairs || v.Media == hashing.FormPad {
+			continue
+		}
+		s := w.prompt.Scope
+		if v.Media == hashing.FormBare {
+			s.Salt = ""
+		}
+		cut, err := w.prompt.Cut(v)
+		if err != nil {
+			return false, err
+		}
+		locals, prev, of := slices.Clone(cut), w.hasher.Root(s, v), w.hasher.Of(s.Adapter)
+		all := hashing.Keys(nil, prev, locals)
+		for u := w.e.token / v.Unit; (u+1)*v.Unit <= min(end, len(w.prompt.IDs)); u++ {
+			if u > 0 {
+				prev = all[u-1]
+			}
+			was := locals[u]
+			for _, x := range w.facts.recent.Extras.Values {
+				locals[u] = of.Locals(nil, w.prompt.IDs[u*v.Unit:(u+1)*v.Unit], v.Unit, []hashing.Extra{x})[0]
+				found, err = w.holds(ctx, end, func(o index.Variant) ([]index.Key, error) {
+					if o != v {
+						return nil, nil
+					}
+					return hashing.Keys(all[:u], prev, locals[u:]), nil
+				})
+				if err != nil {
+					return false, err
+				}
+				if found {
+					w.tellMedia(v)
+					return true, nil
+				}
+			}
+			locals[u] = was
+			all = hashing.Keys(all[:u], prev, locals[u:])
+		}
+	}
+	return false, nil
+}
+
+// tellMedia says that the pod holds the tokens with other media. A bare one may be a
+// salt.
+func (w *explainer) tellMedia(v index.Variant) {
+	e := w.e
+	cause := causeOtherMedia
+	switch {
+	case len(w.prompt.Media) > 0:
+		e.scope = "media of another hash or offset"
+	case v.Media == hashing.FormBare && e.token == 0 && w.salted:
+		e.scope, cause = "another salt", causeOtherSalt
+	case v.Media == hashing.FormBare && e.token == 0:
+		e.scope = "a salt, or media that the request does not have"
+	default:
+		e.scope = "media that the request does not have"
+	}
+	if w.cause != causeUnknownAdapter {
+		w.cause = cause
+	}
+}
+
+// byState sets the cause to what the view of the pod may lack.
+func (w *explainer) byState() {
+	if w.facts == nil {
+		return
+	}
+	ranks := w.ranks()
+	has := func(f func(r rankFacts) bool) bool { return slices.ContainsFunc(ranks, f) }
+	lossy := func(r rankFacts) bool { return r.state != view.Live }
+	lost := slices.IndexFunc(ranks, func(r rankFacts) bool { return lossy(r) && r.lost.cause != "" })
+	switch {
+	case has(func(r rankFacts) bool { return r.contested }):
+		w.cause = causeContested
+	case has(func(r rankFacts) bool { return r.waits }):
+		w.cause = causeHeldBack
+	case w.e.evicted > 0 || w.row != nil && w.row.Evicted:
+		w.cause = causeMemory
+	case lost >= 0:
+		w.tellLoss(ranks[lost].lost)
+	case has(lossy) || len(ranks) == 0:
+		w.cause = causePartial
+	case w.facts.silent:
+		w.cause = causeSilent
+	}
+}
+
+// sentence says the cause in words.
+func (w *explainer) sentence() string {
+	e := w.e
+	pod := fmt.Sprintf("%.100q", w.pod)
+	block := "The prompt's beginning"
+	if e.blockTokens > 0 {
+		block = fmt.Sprintf("Block %d (tokens %d to %d)", e.block, e.token, e.token+e.blockTokens-1)
+	}
+	switch w.cause {
+	case causeError:
+		return fmt.Sprintf("The request is not scored: %v.", w.err)
+	case causeUnknownModel:
+		return fmt.Sprintf("No pod holds anything: %v.", w.unknown)
+	case causeUnknownAdapter:
+		if e.scope != "" {
+			return fmt.Sprintf("No pod holds anything: %v. Pod %s holds the same tokens under %s.", w.unknown, pod, e.scope)
+		}
+		return fmt.Sprintf("No pod holds anything: %v.", w.unknown)
+	case causeUnknownPod:
+		if err := w.refused(); err != nil {
+			return fmt.Sprintf("Pod %s was never heard for model %.100q, and nothing can be: %v.", pod, w.model, err)
+		}
+		return fmt.Sprintf("Pod %s was never heard for model %.100q. Look whether its events come under that name and model.", pod, w.model)
+	case causeNotScorable:
+		return fmt.Sprintf("The chat uses what the engine of pod %s does otherwise, as it was told by Model.Exclude: %s. Nothing is claimed of the pod.", pod, w.excluded)
+	case causeNoBlock:
+		return fmt.Sprintf("The prompt has %d tokens, and the pod's blocks have %d: engines cache whole blocks only.", len(w.prompt.IDs), e.blockTokens)
+	case causeApproximate:
+		return fmt.Sprintf("No event of the pod has come, and its Profile says that none will (Profile.Approximate). So nothing is proven. By what was sent to it (Indexer.Routed) and what its answers said (Indexer.Observe), the engine would reuse %d tokens: PodScore.PredictedTokens.", w.predicted)
+	case causeWhole:
+		return fmt.Sprintf("The pod holds all %d whole blocks of the prompt. What is left is always computed: the last token, or a part of a block.%s", e.blocks, w.bound())
+	case causeLowerTier:
+		return fmt.Sprintf("%s is held in tier %v and not in the gpu. CachedTokens and Score count the gpu only.", block, e.tier)
+	case causeGroup:
+		if w.facts != nil && w.facts.drafts && w.row != nil && w.row.Held == nil {
+			return block + " is the last of the hit, which draft layers (Profile.Draft) compute again."
+		}
+		return block + " is held by a KV-cache group of the engine, but another group does not hold what a hit there needs: it has removed it, or never stored it. If there are draft layers (Profile.Draft), they compute the last block of a hit again."
+	case causeHidden:
+		return block + " was removed, after a store of it that was taken for a report (CopiesGuarded). The engine may hold another copy. If no client can ask for reports, Profile.Copies can be CopiesExact."
+	case causeEvicted:
+		return fmt.Sprintf("The pod held %s and has removed it, as an engine does when its cache is full.", lower(block))
+	case causeLost:
+		at := e.lostAt.UTC().Format(time.RFC3339)
+		switch e.loss {
+		case view.LossRestart:
+			return fmt.Sprintf("The engine restarted, noticed at %s, and with that its cache was emptied. %s was not stored since, as far as is known.%s", at, block, w.mayBe())
+		case view.LossFull:
+			return fmt.Sprintf("The index had no room for the rank, last at %s (WithMemory): its messages were not applied. Give the index more memory.", at)
+		case view.LossMoved:
+			return fmt.Sprintf("Another stream has spoken for the rank since %s: what was known before was forgotten. %s was not stored since, as far as is known.%s", at, block, w.mayBe())
+		}
+		return fmt.Sprintf("Messages of the pod were lost (%v, noticed at %s). It may hold %s, and does not announce it again: a replay socket prevents this, a full report (PodInfo.WantsFullReport) mends it.", e.loss, at, lower(block))
+	case causeCleared:
+		return fmt.Sprintf("The pod held %s, and its cache was emptied since.", lower(block))
+	case causeParked:
+		if e.evicted > 0 {
+			return fmt.Sprintf("%d stores that may be of %s, or of blocks behind it, wait for a parent that is not known. %s.", e.parked, lower(block), e.memory())
+		}
+		return fmt.Sprintf("%d stores that may be of %s, or of blocks behind it, wait for a parent that was never heard. The pod was connected to late, or messages are missing: a replay socket prevents this.", e.parked, lower(block))
+	case causeSilent:
+		return fmt.Sprintf("A stream of pod %s has brought nothing yet. Look at its address, at the subscriber's OnError, and whether the engine publishes KV events.", pod)
+	case causeElsewhere:
+		return fmt.Sprintf("The pod does not hold %s, and never did as far as is known. Other pods hold it: %s.%s", lower(block), w.others(), w.mayBe())
+	case causeOtherAdapter, causeOtherSalt, causeOtherMedia:
+		return fmt.Sprintf("The pod holds the same tokens under %s. An engine does not reuse them for this request. If they should be the same, compare what the request says with what the engine was sent.", e.scope)
+	case causeContested:
+		return "Two streams speak for the rank, and what one of them says is not applied. Look whether two engines are configured under one pod and rank (stats.Traffic.Contested)."
+	case causeHeldBack:
+		return fmt.Sprintf("%s is not known yet: messages wait or are caught up with, or the connection was lost and nothing has come since. Look at PodInfo.Streams.", block)
+	case causeMemory:
+		return fmt.Sprintf("%s. %s may be one of them. A full report (PodInfo.WantsFullReport) brings back what it names.", e.memory(), block)
+	case causePartial:
+		return fmt.Sprintf("%s is not known. A part of what the pod has announced was never heard, and it does not announce it again: a replay socket prevents this, a full report (PodInfo.WantsFullReport) mends it.", block)
+	case causeUnplaced:
+		return fmt.Sprintf("%s is not known to be held.%s", block, w.mayBe())
+	case causeNeverStored:
+		return fmt.Sprintf("The pod never stored %s, as far as is known. If this prompt was there, compare its text and tokens with those of the engine.", lower(block))
+	}
+	return fmt.Sprintf("%s is not held. More is not known: the index does not keep it, or what the pod holds changes too fast.", block)
+}
+
+// memory says what the index has given up.
+func (e *explained) memory() string {
+	blocks := "blocks"
+	if e.evicted > 0 {
+		blocks = fmt.Sprintf("%d blocks", e.evicted)
+	}
+	return fmt.Sprintf("The index has given up %s of the pod because its memory is full: give it more (WithMemory)", blocks)
+}
+
+// lower is a sentence's beginning in its middle.
+func lower(s string) string { return strings.ToLower(s[:1]) + s[1:] }
+
+// others names pods.
+func (w *explainer) others() string {
+	e := w.e
+	var b strings.Builder
+	for i, pod := range e.pods {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, "%.100q", pod)
+	}
+	if more := e.others - len(e.pods); more > 0 {
+		fmt.Fprintf(&b, " and %d more", more)
+	}
+	return b.String()
+}
+
+// mayBe says that the pod may hold the block by a hash of which the prefix is not known.
+func (w *explainer) mayBe() string {
+	if w.e.unplaced == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" The pod holds %d blocks by hashes of which the prefix is not known, and it may be one of them. Such hashes wait until another event names them.", w.e.unplaced)
+}
+
+// unrecognized says that the pod's events have what is not known.
+func (w *explainer) unrecognized() string {
+	if w.facts == nil || len(w.facts.unrecognized) == 0 {
+		return ""
+	}
+	slices.Sort(w.facts.unrecognized)
+	return fmt.Sprintf(" The pod's events have what this version does not know, so its score may be wrong: %s.", strings.Join(slices.Compact(w.facts.unrecognized), ", "))
+}
+
+// bound says that the engine may reuse less.
+func (w *explainer) bound() string {
+	if w.upperBound && (w.row == nil || len(w.row.Groups) > 1) {
+		return " The engine has several KV-cache groups and may reuse less."
+	}
+	return ""
+}
