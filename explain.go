@@ -13,6 +13,7 @@ import (
 
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/engine"
+	"github.com/kvindex/kvindex/internal/explain"
 	"github.com/kvindex/kvindex/internal/view"
 )
 
@@ -230,28 +231,28 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 	if s := sc.prompt.Scope; s.Model != "" {
 		e.Model, e.Adapter, e.Salted = s.Model, s.Adapter, s.Salt != ""
 	}
-	ask := question{
-		index: x.index, hasher: &x.hash, prompt: &sc.prompt, model: e.Model, pod: pod, salted: e.Salted, err: failed, unknown: a.Unknown,
-		unknownModel: errors.Is(a.Unknown, ErrUnknownModel), unknownAdapter: errors.Is(a.Unknown, ErrUnknownAdapter),
-		refused: func() error { return x.refused(pod, e.Model) }, sentTo: -1,
+	ask := explain.Question{
+		Index: x.index, Hasher: &x.hash, Prompt: &sc.prompt, Model: e.Model, Pod: pod, Salted: e.Salted, Err: failed, Unknown: a.Unknown,
+		UnknownModel: errors.Is(a.Unknown, ErrUnknownModel), UnknownAdapter: errors.Is(a.Unknown, ErrUnknownAdapter),
+		Refused: func() error { return x.refused(pod, e.Model) }, SentTo: -1,
 	}
 	if failed == nil {
 		if i := slices.Index(sc.set.names, pod); i >= 0 {
 			e.Score = a.Pods[slices.IndexFunc(a.Pods, func(s PodScore) bool { return s.Pod == pod })]
-			ask.cached, ask.predicted, ask.upperBound, ask.notScorable = e.Score.CachedTokens, e.Score.PredictedTokens, e.Score.UpperBound, e.Score.NotScorable
-			if ask.notScorable {
-				ask.excluded = sc.rendering.ExcludedFor(pod)
+			ask.Cached, ask.Predicted, ask.UpperBound, ask.NotScorable = e.Score.CachedTokens, e.Score.PredictedTokens, e.Score.UpperBound, e.Score.NotScorable
+			if ask.NotScorable {
+				ask.Excluded = sc.rendering.ExcludedFor(pod)
 			}
 			switch b := sc.judging.Best[i]; {
 			case int(b.Row) > sc.forecast.Real:
-				ask.sentTo = sc.judging.RankOf(b)
+				ask.SentTo = sc.judging.RankOf(b)
 			case b.Row > 0:
-				ask.row = &sc.matches.Rows[b.Row-1]
+				ask.Row = &sc.matches.Rows[b.Row-1]
 			}
 		}
-		ask.facts = x.factsOf(pod, e.Model)
+		ask.Facts = x.factsOf(pod, e.Model)
 	}
-	found, changed, err := ask.explain(ctx)
+	found, changed, err := ask.Answer(ctx)
 	if err != nil {
 		return nil, false, x.failed(fmt.Errorf("kvindex: explaining for model %q: %w", e.Model, err))
 	}
@@ -260,33 +261,33 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 	} else {
 		e.Outcome = outcomeScored.String()
 	}
-	e.BlockTokens, e.Blocks, e.Rank, e.Block, e.Token = found.blockTokens, found.blocks, found.rank, found.block, found.token
-	e.Cause, e.Why, e.Tier, e.Pods, e.Others, e.Scope = found.cause, found.why, found.tier, found.pods, found.others, found.scope
-	e.Loss, e.LostAt, e.Parked, e.Unplaced, e.Evicted = found.loss, found.lostAt, found.parked, found.unplaced, found.evicted
+	e.BlockTokens, e.Blocks, e.Rank, e.Block, e.Token = found.BlockTokens, found.Blocks, found.Rank, found.Block, found.Token
+	e.Cause, e.Why, e.Tier, e.Pods, e.Others, e.Scope = found.Cause, found.Why, found.Tier, found.Pods, found.Others, found.Scope
+	e.Loss, e.LostAt, e.Parked, e.Unplaced, e.Evicted = found.Loss, found.LostAt, found.Parked, found.Unplaced, found.Evicted
 	return e, changed, nil
 }
 
-func (x *Indexer) factsOf(pod, model string) *podFacts {
+func (x *Indexer) factsOf(pod, model string) *explain.Pod {
 	known := x.known()
 	p, pm := x.lockServed(pod, model)
 	if p == nil {
 		return nil
 	}
 	defer p.mu.Unlock()
-	f := &podFacts{form: pm.shown.Profile.Media, drafts: pm.shown.Profile.Draft == engine.DraftLayers, adapters: slices.Sorted(maps.Keys(pm.adapters)), recent: pm.recent.Clone(), silent: pm.silent > 0, listed: pm.listed != nil}
+	f := &explain.Pod{Form: pm.shown.Profile.Media, Drafts: pm.shown.Profile.Draft == engine.DraftLayers, Adapters: slices.Sorted(maps.Keys(pm.adapters)), Recent: pm.recent.Clone(), Silent: pm.silent > 0, Listed: pm.listed != nil}
 	if a := pm.sent.Room(); a != nil {
-		f.approx = a.BlockTokens
+		f.Approx = a.BlockTokens
 	}
 	for _, n := range slices.Sorted(maps.Keys(pm.ranks)) {
 		r := pm.ranks[n]
 		st := r.stream
-		f.ranks = append(f.ranks, rankFacts{
-			n: n, state: r.view(), evicted: known[index.Source{Pod: pod, Model: model, Rank: n}].Evicted, contested: r.contest.open, waits: r.kept || r.stale || st != nil && (st.waits() || st.interrupted),
-			lost: r.lost, groups: slices.Clone(r.groups),
+		f.Ranks = append(f.Ranks, explain.Rank{
+			Number: n, State: r.view(), Evicted: known[index.Source{Pod: pod, Model: model, Rank: n}].Evicted, Contested: r.contest.open, Waits: r.kept || r.stale || st != nil && (st.waits() || st.interrupted),
+			Lost: r.lost, Groups: slices.Clone(r.groups),
 		})
-		pm.shown.Profile.Correct(f.ranks[len(f.ranks)-1].groups)
-		f.unrecognized = append(f.unrecognized, r.unrecognized...)
-		f.heard = f.heard || r.messages > 0 || r.kept || r.state != view.Unknown
+		pm.shown.Profile.Correct(f.Ranks[len(f.Ranks)-1].Groups)
+		f.Unrecognized = append(f.Unrecognized, r.unrecognized...)
+		f.Heard = f.Heard || r.messages > 0 || r.kept || r.state != view.Unknown
 	}
 	return f
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/engine"
+	"github.com/kvindex/kvindex/internal/explain"
 	"github.com/kvindex/kvindex/internal/hashing"
 	"github.com/kvindex/kvindex/internal/predict"
 	"github.com/kvindex/kvindex/internal/ranking"
@@ -16,7 +17,7 @@ import (
 // The words of strings of the API.
 var (
 	OutcomeNames = outcomeNames
-	CauseNames   = causeNames
+	CauseNames   = explain.Causes
 	LossNames    = view.LossNames
 	ReplayNames  = []string{replayIdle, replayWaiting, replayNone}
 )

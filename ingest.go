@@ -191,7 +191,7 @@ func (in *ingest) settle() {
 	for i := range in.losses {
 		l := &in.losses[i]
 		if r := in.pm.ranks[l.Rank]; r != nil && l.Cause != view.LossContested {
-			r.lost = lastLoss{l.Cause, l.Kept, in.now}
+			r.lost = view.LastLoss{Cause: l.Cause, Kept: l.Kept, At: in.now}
 		}
 	}
 	in.tell()

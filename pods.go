@@ -130,7 +130,7 @@ type rank struct {
 	// Of a listed pod: whether it is lossy there, and that nobody has said for a while that its
 	// state is what it was.
 	lossyThere, stale bool
-	lost              lastLoss
+	lost              view.LastLoss
 
 	// unrecognized is what events have said that is not known, since all was cleared, sorted;
 	// mayHoldLess: some of it may have said that blocks have left the cache.
@@ -222,7 +222,7 @@ func (r *rank) heard(b *events.Batch, at time.Time, whole bool) {
 	switch {
 	case clears:
 		r.on(emptied)
-		r.lost = lastLoss{at: at}
+		r.lost = view.LastLoss{At: at}
 	case whole:
 		r.on(heardAll)
 	default:

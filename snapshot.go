@@ -187,8 +187,8 @@ func (p *pod) appendState(b []byte) []byte {
 
 func (r *rank) appendState(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(r.n))
-	b = append(b, byte(r.state), sections.Flags(r.kept, r.contest.open, r.contest.told, r.lost.kept, len(r.unrecognized) > 0, r.mayHoldLess), byte(r.contest.others), byte(r.contest.own), byte(slices.Index(view.LossNames, r.lost.cause)))
-	b = appendTime(b, r.lost.at)
+	b = append(b, byte(r.state), sections.Flags(r.kept, r.contest.open, r.contest.told, r.lost.Kept, len(r.unrecognized) > 0, r.mayHoldLess), byte(r.contest.others), byte(r.contest.own), byte(slices.Index(view.LossNames, r.lost.Cause)))
+	b = appendTime(b, r.lost.At)
 	b = engine.AppendGroups(b, r.groups)
 	if len(r.unrecognized) > 0 {
 		b = binary.AppendUvarint(b, uint64(len(r.unrecognized)))
@@ -430,7 +430,7 @@ func (pm *podModel) readRank(f *sections.Fields) error {
 	b := events.Batch{Rank: f.Int(math.MaxInt)}
 	state, set := view.State(f.Byte()), f.Byte()
 	c := contest{others: int(f.Byte()), own: int(f.Byte())}
-	cause, lost := int(f.Byte()), lastLoss{at: readTime(f)}
+	cause, lost := int(f.Byte()), view.LastLoss{At: readTime(f)}
 	groups, bad := engine.ReadGroups(f)
 	var unrecognized []string
 	if set&16 != 0 {
@@ -456,8 +456,8 @@ func (pm *podModel) readRank(f *sections.Fields) error {
 	if err != nil {
 		return err
 	}
-	c.open, c.told, lost.kept = set&2 != 0, set&4 != 0, set&8 != 0
-	lost.cause = view.LossNames[cause]
+	c.open, c.told, lost.Kept = set&2 != 0, set&4 != 0, set&8 != 0
+	lost.Cause = view.LossNames[cause]
 	r.state, r.kept = state, set&1 != 0
 	r.contest, r.lost, r.groups = c, lost, groups
 	r.unknown(unrecognized, set&32 != 0)

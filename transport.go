@@ -224,7 +224,7 @@ func (x *Indexer) beginAgain(podID, model, stream, cause string) error {
 		if err := in.lose(r, replaced, anew); err != nil {
 			return err
 		}
-		r.contest, r.lost = contest{}, lastLoss{}
+		r.contest, r.lost = contest{}, view.LastLoss{}
 		if cause != "" {
 			in.losses = append(in.losses, Loss{Pod: podID, Model: model, Stream: st.name, Rank: r.n, Cause: cause})
 		}

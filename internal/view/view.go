@@ -4,6 +4,7 @@ package view
 
 import (
 	"sync/atomic"
+	"time"
 
 	"github.com/kvindex/kvindex/internal/engine"
 )
@@ -120,3 +121,11 @@ const (
 
 // LossNames are the causes by their numbers in snapshots; 0: the engine emptied its cache.
 var LossNames = []string{"", LossGap, LossMalformed, LossRestart, LossMarked, LossMoved, LossContested, LossFull}
+
+// LastLoss is the last that a rank lost; without a cause, its engine emptied its
+// cache. It is zero if there was neither since the engine began to send all again.
+type LastLoss struct {
+	Cause string
+	Kept  bool // what it held was not forgotten
+	At    time.Time
+}

@@ -1,4 +1,4 @@
-// Explain: why the score of a pod is what it is.
+// Package explain says why the score of a pod is what it is.
 //
 // The score is that of ScoreRequest, by the same code. One question is left then: why
 // does the first block that does not count not count? Causes are looked for in the
@@ -15,8 +15,7 @@
 // noted for Explain alone: the last loss of a rank, and for each pod and model the roots of
 // the last 64 salts and the last 64 media. A salt may be a secret. Its root shows that there
 // is another salt, and its text is neither kept nor reported.
-
-package kvindex
+package explain
 
 import (
 	"context"
@@ -38,67 +37,67 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// question is what is asked about: a request, its score for a pod, and what is known of the pod.
-type question struct {
-	index  index.Index
-	hasher *hashing.Hasher
-	prompt *prompt.Prompt
+// Question is what is asked about: a request, its score for a pod, and what is known of the pod.
+type Question struct {
+	Index  index.Index
+	Hasher *hashing.Hasher
+	Prompt *prompt.Prompt
 
-	model, pod string
-	salted     bool
+	Model, Pod string
+	Salted     bool
 
 	// Of the score. An err is why there is none.
-	err, unknown                 error
-	unknownModel, unknownAdapter bool // what unknown is
-	cached, predicted            int  // tokens
-	upperBound, notScorable      bool
-	excluded                     string     // with notScorable: what the chat uses that is excluded for the pod
-	row                          *index.Row // that the score is of; nil: none
+	Err, Unknown                 error
+	UnknownModel, UnknownAdapter bool // what unknown is
+	Cached, Predicted            int  // tokens
+	UpperBound, NotScorable      bool
+	Excluded                     string     // with notScorable: what the chat uses that is excluded for the pod
+	Row                          *index.Row // that the score is of; nil: none
 	// sentTo is the rank that the score is of if it holds nothing, and the prompt was sent to
 	// it; else -1.
-	sentTo int
+	SentTo int
 
-	facts   *podFacts    // nil: the pod is not known
-	refused func() error // what is wrong with the Profile of a pod that is not known
+	Facts   *Pod         // nil: the pod is not known
+	Refused func() error // what is wrong with the Profile of a pod that is not known
 }
 
-// explained is the answer. The fields are those of the root's Explanation.
-type explained struct {
-	blockTokens, blocks int
-	rank, block, token  int
+// Answer is the answer. The fields are those of the root's Explanation.
+type Answer struct {
+	BlockTokens, Blocks int
+	Rank, Block, Token  int
 
-	cause, why string
+	Cause, Why string
 
-	tier             index.Tier
-	pods             []string
-	others           int
-	scope            string
-	loss             string
-	lostAt           time.Time
-	parked, unplaced int
-	evicted          uint64
+	Tier             index.Tier
+	Pods             []string
+	Others           int
+	Scope            string
+	Loss             string
+	LostAt           time.Time
+	Parked, Unplaced int
+	Evicted          uint64
 }
 
-// explain answers q. changed: what the pod holds changed since it was scored.
-func (q *question) explain(ctx context.Context) (e *explained, changed bool, err error) {
-	w := &explainer{question: q, e: &explained{}}
-	if q.err != nil {
+// Answer answers q. changed: what the pod holds changed since it was scored.
+func (q *Question) Answer(ctx context.Context) (e *Answer, changed bool, err error) {
+	w := &explainer{Question: q, e: &Answer{}}
+	if q.Err != nil {
 		w.cause = causeError
 	} else {
-		w.own = index.NewCandidates(q.model, []string{q.pod})
-		w.e.evicted = w.evicted()
+		w.own = index.NewCandidates(q.Model, []string{q.Pod})
+		w.e.Evicted = w.evicted()
 		if changed, err = w.find(ctx); err != nil {
 			return nil, false, err
 		}
 	}
-	w.e.cause, w.e.why = w.cause.String(), w.sentence()+w.unrecognized()
+	w.e.Cause, w.e.Why = w.cause.String(), w.sentence()+w.unrecognized()
 	return w.e, changed, nil
 }
 
 // explainer is one answer on its way.
 type explainer struct {
-	*question
-	e     *explained
+	*Question
+	e     *Answer
 	cause cause
 	own   *index.Candidates
 	rows  index.Matches
@@ -144,7 +143,7 @@ const (
 	causeUntold
 )
 
-var causeNames = []string{
+var Causes = []string{
 	0: "none", causeError: "error", causeUnknownModel: "unknown_model", causeUnknownAdapter: "unknown_adapter", causeUnknownPod: "unknown_pod", causeNotScorable: "not_scorable",
 	causeNoBlock: "no_block", causeApproximate: "approximate", causeWhole: "whole", causeLowerTier: "lower_tier", causeGroup: "group", causeHidden: "hidden", causeEvicted: "evicted",
 	causeLost: "lost", causeCleared: "cleared", causeParked: "parked", causeSilent: "silent", causeElsewhere: "elsewhere",
@@ -152,67 +151,59 @@ var causeNames = []string{
 	causeHeldBack: "held_back", causeMemory: "memory", causePartial: "partial", causeUnplaced: "unplaced", causeNeverStored: "never_stored", causeUntold: "untold",
 }
 
-func (c cause) String() string { return causeNames[c] }
+func (c cause) String() string { return Causes[c] }
 
 // What is known of the pod beside the index.
 
-type podFacts struct {
-	form     uint8
-	drafts   bool // there are draft layers
-	adapters []string
-	recent   engine.Recent
-	approx   int  // tokens of a block of a pod without events; 0: it is none
-	silent   bool // a stream of it
-	listed   bool // others feed it
-	heard    bool
-	ranks    []rankFacts
+type Pod struct {
+	Form     uint8
+	Drafts   bool // there are draft layers
+	Adapters []string
+	Recent   engine.Recent
+	Approx   int  // tokens of a block of a pod without events; 0: it is none
+	Silent   bool // a stream of it
+	Listed   bool // others feed it
+	Heard    bool
+	Ranks    []Rank
 	// unrecognized is what its events have that is not known.
-	unrecognized []string
+	Unrecognized []string
 }
 
-type rankFacts struct {
-	n                int
-	state            view.State // of its view
-	contested, waits bool
-	lost             lastLoss
-	groups           []stats.Group
-	evicted          uint64
-}
-
-// lastLoss is the last that a rank lost; without a cause, its engine emptied its
-// cache. It is zero if there was neither since the engine began to send all again.
-type lastLoss struct {
-	cause string
-	kept  bool // what it held was not forgotten
-	at    time.Time
+type Rank struct {
+	Number           int
+	State            view.State // of its view
+	Contested, Waits bool
+	Lost             view.LastLoss
+	Groups           []stats.Group
+	Evicted          uint64
 }
 
 // rank returns what is known of a rank.
-func (f *podFacts) rank(n int) (r rankFacts) {
+func (f *Pod) rank(n int) (r Rank) {
 	if f != nil {
-		if i := slices.IndexFunc(f.ranks, func(r rankFacts) bool { return r.n == n }); i >= 0 {
-			return f.ranks[i]
+		if i := slices.IndexFunc(f.Ranks, func(r Rank) bool { return r.Number == n }); i >= 0 {
+			return f.Ranks[i]
 		}
 	}
 	return r
 }
 
 // ranks returns what is known of the rank that the score is of, of all if there is none.
-func (w *explainer) ranks() []rankFacts {
+func (w *explainer) ranks() []Rank {
 	switch {
-	case w.facts == nil:
+	case w.Facts == nil:
 		return nil
-	case w.row != nil:
-		return []rankFacts{w.facts.rank(w.row.Source.Rank)}
-	case w.sentTo >= 0:
-		return slices.DeleteFunc(slices.Clone(w.facts.ranks), func(r rankFacts) bool { return r.n != w.sentTo })
+	case w.Row != nil:
+		return []Rank{w.Facts.rank(w.Row.Source.Rank)}
+	case w.SentTo >= 0:
+		return slices.DeleteFunc(slices.Clone(w.Facts.Ranks), func(r Rank) bool { return r.Number != w.SentTo })
 	}
-	return w.facts.ranks
+	return w.Facts.Ranks
 }
 
 func (w *explainer) evicted() (n uint64) {
 	for _, r := range w.ranks() {
-		n += r.evicted
+		n += r.Evicted
 	}
 	return n
 }
@@ -223,19 +214,19 @@ func (w *explainer) evicted() (n uint64) {
 // the score is of any more.
 func (w *explainer) find(ctx context.Context) (changed bool, err error) {
 	switch {
-	case w.unknownModel:
+	case w.UnknownModel:
 		w.cause = causeUnknownModel
 		return false, nil
-	case w.unknownAdapter && w.facts == nil:
+	case w.UnknownAdapter && w.Facts == nil:
 		w.cause = causeUnknownAdapter
 		return false, nil
-	case w.facts == nil && w.row == nil:
+	case w.Facts == nil && w.Row == nil:
 		w.cause = causeUnknownPod
 		return false, nil
-	case w.notScorable:
+	case w.NotScorable:
 		w.cause = causeNotScorable
 		return false, nil
-	case w.facts != nil && w.facts.approx > 0:
+	case w.Facts != nil && w.Facts.Approx > 0:
 		w.believed()
 		return false, nil
 	}
@@ -250,13 +241,13 @@ func (w *explainer) find(ctx context.Context) (changed bool, err error) {
 		return false, err
 	}
 	switch {
-	case w.unknownAdapter:
+	case w.UnknownAdapter:
 		w.cause = causeUnknownAdapter
 		_, err = w.findOtherScope(ctx)
 		return false, err
 	case w.cause < causeUnplaced:
 		return false, nil
-	case w.facts != nil && w.facts.silent && !w.facts.heard:
+	case w.Facts != nil && w.Facts.Silent && !w.Facts.Heard:
 		w.cause = causeSilent
 		return false, nil
 	}
@@ -273,8 +264,8 @@ func (w *explainer) find(ctx context.Context) (changed bool, err error) {
 // believed sets what is told of a pod without events.
 func (w *explainer) believed() {
 	e := w.e
-	w.cause, e.rank, e.blockTokens, e.blocks = causeApproximate, max(w.sentTo, 0), w.facts.approx, len(w.prompt.IDs)/w.facts.approx
-	if e.blocks == 0 {
+	w.cause, e.Rank, e.BlockTokens, e.Blocks = causeApproximate, max(w.SentTo, 0), w.Facts.Approx, len(w.Prompt.IDs)/w.Facts.Approx
+	if e.Blocks == 0 {
 		w.cause = causeNoBlock
 	}
 }
@@ -283,7 +274,7 @@ func (w *explainer) believed() {
 func (w *explainer) lookAt(ctx context.Context) error {
 	q := index.Query{Candidates: w.own, Held: true, Keys: func(v index.Variant) ([]index.Key, error) {
 		w.variants = append(w.variants, v)
-		return w.prompt.KeysIn(v)
+		return w.Prompt.KeysIn(v)
 	}}
 	var m index.Matches
 	err := w.matchAll(ctx, &q, &m)
@@ -293,7 +284,7 @@ func (w *explainer) lookAt(ctx context.Context) error {
 
 // matchAll asks the index, and takes no answer that says nothing.
 func (w *explainer) matchAll(ctx context.Context, q *index.Query, m *index.Matches) error {
-	err := w.index.Match(ctx, q, m)
+	err := w.Index.Match(ctx, q, m)
 	if err == nil {
 		err = m.Degraded
 	}
@@ -303,23 +294,23 @@ func (w *explainer) matchAll(ctx context.Context, q *index.Query, m *index.Match
 // asked returns the index if it can tell more of the pod than it holds. What others feed it
 // does not know.
 func (w *explainer) asked() (of inmemory.Explainer, ok bool) {
-	if w.facts == nil || !w.facts.listed {
-		of, ok = w.index.(inmemory.Explainer)
+	if w.Facts == nil || !w.Facts.Listed {
+		of, ok = w.Index.(inmemory.Explainer)
 	}
 	return of, ok
 }
 
 // moved reports that what the pod holds is not what the score is of.
 func (w *explainer) moved() bool {
-	if w.row == nil {
+	if w.Row == nil {
 		return slices.ContainsFunc(w.held, func(r index.Row) bool {
-			return r.Run > 0 && (w.sentTo < 0 || r.Source.Rank == w.sentTo) && (r.FullGroups == 0 || r.FullGroups == 1 && r.Group.Kind == index.GroupFull)
+			return r.Run > 0 && (w.SentTo < 0 || r.Source.Rank == w.SentTo) && (r.FullGroups == 0 || r.FullGroups == 1 && r.Group.Kind == index.GroupFull)
 		})
 	}
 	i := slices.IndexFunc(w.held, func(r index.Row) bool {
-		return r.Source == w.row.Source && r.Group.ID == w.row.Group.ID && r.BlockSize == w.row.BlockSize && r.Pairs == w.row.Pairs
+		return r.Source == w.Row.Source && r.Group.ID == w.Row.Group.ID && r.BlockSize == w.Row.BlockSize && r.Pairs == w.Row.Pairs
 	})
-	return i < 0 || w.held[i].GPU != w.row.GPU || w.held[i].Run != w.row.Run
+	return i < 0 || w.held[i].GPU != w.Row.GPU || w.held[i].Run != w.Row.Run
 }
 
 // point is a block of which it is asked why it does not count.
@@ -331,7 +322,7 @@ type point struct {
 	block   int
 
 	cause    cause
-	tier     Tier
+	tier     index.Tier
 	parked   int
 	unplaced int
 }
@@ -339,11 +330,11 @@ type point struct {
 // points are the blocks to ask about: the one behind the row's gpu run or, without a
 // row, the first of each rank, in each size that its full-attention groups have.
 func (w *explainer) points() (points []point) {
-	if r := w.row; r != nil {
+	if r := w.Row; r != nil {
 		for _, v := range w.variants {
 			if r.BlockSize%v.Unit == 0 && (v.Block == 0 || r.BlockSize%v.Block == 0) && v.Pairs == r.Pairs {
 				p := point{rank: r.Source.Rank, group: r.Group.ID, size: r.BlockSize, variant: v, block: int(r.GPU)}
-				if cached := w.cached; cached < reuse.CachedTokens(int(r.GPU), r.BlockSize, w.length(v)) {
+				if cached := w.Cached; cached < reuse.CachedTokens(int(r.GPU), r.BlockSize, w.length(v)) {
 					p.block, p.cause = cached/r.BlockSize, causeGroup // the run alone would count
 				}
 				points = append(points, p)
@@ -352,14 +343,14 @@ func (w *explainer) points() (points []point) {
 		return points
 	}
 	for _, r := range w.ranks() {
-		anyFull := slices.ContainsFunc(r.groups, func(g stats.Group) bool { return g.Kind == index.GroupFull })
-		for _, g := range r.groups {
+		anyFull := slices.ContainsFunc(r.Groups, func(g stats.Group) bool { return g.Kind == index.GroupFull })
+		for _, g := range r.Groups {
 			if anyFull && g.Kind != index.GroupFull {
 				continue
 			}
 			for _, pairs := range []bool{false, true} { // which of them, is not known
-				if v, ok := engine.VariantOf(g.BlockSize, pairs, w.facts.form); ok && (!pairs || v.Media == hashing.FormPad) {
-					points = append(points, point{rank: r.n, group: g.ID, size: g.BlockSize, variant: v})
+				if v, ok := engine.VariantOf(g.BlockSize, pairs, w.Facts.Form); ok && (!pairs || v.Media == hashing.FormPad) {
+					points = append(points, point{rank: r.Number, group: g.ID, size: g.BlockSize, variant: v})
 				}
 			}
 		}
@@ -389,25 +380,25 @@ func (w *explainer) choose(ctx context.Context) error {
 	if best == nil {
 		return nil
 	}
-	w.cause, e.tier, e.parked, e.unplaced = best.cause, best.tier, best.parked, best.unplaced
-	e.rank, e.blockTokens, e.block, e.token = best.rank, best.size, best.block, best.block*best.size
-	e.blocks = w.length(best.variant) / best.size
+	w.cause, e.Tier, e.Parked, e.Unplaced = best.cause, best.tier, best.parked, best.unplaced
+	e.Rank, e.BlockTokens, e.Block, e.Token = best.rank, best.size, best.block, best.block*best.size
+	e.Blocks = w.length(best.variant) / best.size
 	if w.cause == causeLost {
-		w.tellLoss(w.facts.rank(best.rank).lost)
+		w.tellLoss(w.Facts.rank(best.rank).Lost)
 	}
 	return nil
 }
 
-func (w *explainer) tellLoss(l lastLoss) {
-	w.cause, w.e.loss, w.e.lostAt = causeLost, l.cause, l.at
+func (w *explainer) tellLoss(l view.LastLoss) {
+	w.cause, w.e.Loss, w.e.LostAt = causeLost, l.Cause, l.At
 }
 
 // length is that of the prompt in tokens, or pairs.
 func (w *explainer) length(v index.Variant) int {
 	if v.Pairs {
-		return len(w.prompt.IDs) - 1
+		return len(w.Prompt.IDs) - 1
 	}
-	return len(w.prompt.IDs)
+	return len(w.Prompt.IDs)
 }
 
 // judge sets the cause of a point by what the index knows of it.
@@ -445,26 +436,26 @@ func (w *explainer) judge(ctx context.Context, p *point) error {
 		p.cause = causeUntold
 		return nil
 	}
-	keys, err := w.prompt.KeysIn(p.variant)
+	keys, err := w.Prompt.KeysIn(p.variant)
 	if err != nil {
 		return err
 	}
-	t, err := explainer.Explain(ctx, index.Source{Pod: w.pod, Model: w.model, Rank: p.rank}, inmemory.Block{
-		Variant: p.variant, Size: p.size, Number: p.block, Key: keys[(p.block+1)*p.size/p.variant.Unit-1], Locals: w.prompt.Locals,
+	t, err := explainer.Explain(ctx, index.Source{Pod: w.Pod, Model: w.Model, Rank: p.rank}, inmemory.Block{
+		Variant: p.variant, Size: p.size, Number: p.block, Key: keys[(p.block+1)*p.size/p.variant.Unit-1], Locals: w.Prompt.Locals,
 	})
 	if err != nil {
 		return err
 	}
 	p.parked, p.unplaced = t.Parked, t.Unplaced
-	rank := w.facts.rank(p.rank)
+	rank := w.Facts.rank(p.rank)
 	switch {
 	case t.Gone == trace.GoneHidden:
 		p.cause = causeHidden
 	case t.Gone == trace.GoneRemoved:
 		p.cause = causeEvicted
-	case t.Gone == trace.GoneCleared && rank.lost.cause != "" && !rank.lost.kept:
+	case t.Gone == trace.GoneCleared && rank.Lost.Cause != "" && !rank.Lost.Kept:
 		p.cause = causeLost
-	case t.Gone == trace.GoneCleared && rank.waits && rank.lost.at.IsZero(): // the engine sends all again
+	case t.Gone == trace.GoneCleared && rank.Waits && rank.Lost.At.IsZero(): // the engine sends all again
 		p.cause = causeHeldBack
 	case t.Gone == trace.GoneCleared:
 		p.cause = causeCleared
@@ -492,16 +483,16 @@ func tierAt(row *index.Row, token int) index.Tier {
 
 // end is the token behind the block that does not count, or the first if blocks are of
 // no known size.
-func (w *explainer) end() int { return w.e.token + max(w.e.blockTokens, 1) }
+func (w *explainer) end() int { return w.e.Token + max(w.e.BlockTokens, 1) }
 
 // maxNamed is how many pods are named.
 const maxNamed = 5
 
 // elsewhere looks for other pods that hold the block.
 func (w *explainer) elsewhere(ctx context.Context) (found bool, err error) {
-	q := index.Query{Candidates: index.NewCandidates(w.model, nil), Keys: func(v index.Variant) ([]index.Key, error) {
-		keys, err := w.prompt.KeysIn(v)
-		if errors.Is(err, ErrRequest) { // of an engine that was not asked for: it can hold none of it
+	q := index.Query{Candidates: index.NewCandidates(w.Model, nil), Keys: func(v index.Variant) ([]index.Key, error) {
+		keys, err := w.Prompt.KeysIn(v)
+		if errors.Is(err, prompt.ErrRequest) { // of an engine that was not asked for: it can hold none of it
 			err = nil
 		}
 		return keys, err
@@ -513,7 +504,7 @@ func (w *explainer) elsewhere(ctx context.Context) (found bool, err error) {
 	for i := range w.rows.Rows {
 		r := &w.rows.Rows[i]
 		full := r.FullGroups == 0 || r.Group.Kind == index.GroupFull
-		if full && r.Source.Pod != w.pod && int(r.Run)*r.BlockSize >= w.end() {
+		if full && r.Source.Pod != w.Pod && int(r.Run)*r.BlockSize >= w.end() {
 			pods = append(pods, r.Source.Pod)
 		}
 	}
@@ -522,7 +513,7 @@ func (w *explainer) elsewhere(ctx context.Context) (found bool, err error) {
 	if len(pods) == 0 {
 		return false, nil
 	}
-	w.cause, w.e.others, w.e.pods = causeElsewhere, len(pods), pods[:min(maxNamed, len(pods))]
+	w.cause, w.e.Others, w.e.Pods = causeElsewhere, len(pods), pods[:min(maxNamed, len(pods))]
 	return true, nil
 }
 
@@ -538,11 +529,11 @@ type otherScope struct {
 
 // otherScopes returns those under which the pod may hold the tokens of the request.
 func (w *explainer) otherScopes() (others []otherScope) {
-	asked, salts := w.prompt.Scope, w.facts.recent.Salted.Values
+	asked, salts := w.Prompt.Scope, w.Facts.Recent.Salted.Values
 	add := func(cause cause, name, adapter, salt string, salted *engine.SaltedRoot) {
 		others = append(others, otherScope{cause: cause, name: name, scope: hashing.Scope{Model: asked.Model, Adapter: adapter, Salt: salt}, salted: salted})
 	}
-	adapters := slices.DeleteFunc(append([]string{""}, w.facts.adapters...), func(a string) bool { return a == asked.Adapter })
+	adapters := slices.DeleteFunc(append([]string{""}, w.Facts.Adapters...), func(a string) bool { return a == asked.Adapter })
 	for _, adapter := range adapters {
 		add(causeOtherAdapter, nameOfAdapter(adapter), adapter, asked.Salt, nil)
 	}
@@ -564,7 +555,7 @@ func (w *explainer) otherScopes() (others []otherScope) {
 			add(causeOtherAdapter, nameOfAdapter(adapter)+" and another salt", adapter, "", &salts[i])
 		}
 	}
-	if len(w.prompt.Media) > 0 {
+	if len(w.Prompt.Media) > 0 {
 		others = append(others, otherScope{cause: causeOtherMedia, name: "no media", scope: asked, noMedia: true})
 	}
 	return others
@@ -573,43 +564,43 @@ func (w *explainer) otherScopes() (others []otherScope) {
 // findOtherScope looks for another scope under which the pod holds the tokens up to the end of
 // the block. It cuts the prompt there.
 func (w *explainer) findOtherScope(ctx context.Context) (found bool, err error) {
-	if w.facts == nil {
+	if w.Facts == nil {
 		return false, nil
 	}
-	asked, ids, media := w.prompt.Scope, w.prompt.IDs, w.prompt.Media
+	asked, ids, media := w.Prompt.Scope, w.Prompt.IDs, w.Prompt.Media
 	upTo := func(end int, media []chat.Media) int {
-		w.prompt.IDs = ids[:min(len(ids), end+1)] // for the last pair
-		w.prompt.Media = slices.DeleteFunc(slices.Clone(media), func(m chat.Media) bool { return m.Offset >= len(w.prompt.IDs) })
-		w.prompt.Begin()
+		w.Prompt.IDs = ids[:min(len(ids), end+1)] // for the last pair
+		w.Prompt.Media = slices.DeleteFunc(slices.Clone(media), func(m chat.Media) bool { return m.Offset >= len(w.Prompt.IDs) })
+		w.Prompt.Begin()
 		return end
 	}
 	for _, o := range w.otherScopes() {
 		chain := func(v index.Variant) ([]index.Key, error) {
 			switch {
 			case o.salted == nil:
-				return w.prompt.KeysIn(v)
+				return w.Prompt.KeysIn(v)
 			case o.salted.Variant != v:
 				return nil, nil
 			}
-			locals, err := w.prompt.Cut(v)
+			locals, err := w.Prompt.Cut(v)
 			return hashing.Keys(nil, o.salted.Root, locals), err
 		}
-		w.prompt.Scope = o.scope
+		w.Prompt.Scope = o.scope
 		with := media
 		if o.noMedia {
 			with = nil
 		}
 		// A pod may have told of thousands of adapters: the whole is hashed where the first
 		// block is held.
-		if found, err = w.holds(ctx, upTo(max(w.e.blockTokens, 1), with), chain); found && w.e.token > 0 {
+		if found, err = w.holds(ctx, upTo(max(w.e.BlockTokens, 1), with), chain); found && w.e.Token > 0 {
 			found, err = w.holds(ctx, upTo(w.end(), with), chain)
 		}
-		w.prompt.Scope = asked
+		w.Prompt.Scope = asked
 		if err != nil {
 			return false, err
 		}
 		if found {
-			if w.e.scope = o.name; w.cause != causeUnknownAdapter {
+			if w.e.Scope = o.name; w.cause != causeUnknownAdapter {
 				w.cause = o.cause
 			}
 			return true, nil
@@ -627,7 +618,7 @@ func nameOfAdapter(name string) string {
 
 // holds reports whether the pod holds a prompt up to a token.
 func (w *explainer) holds(ctx context.Context, end int, keys func(index.Variant) ([]index.Key, error)) (bool, error) {
-	w.prompt.Begin()
+	w.Prompt.Begin()
 	err := w.matchAll(ctx, &index.Query{Candidates: w.own, Keys: keys}, &w.rows)
 	return slices.ContainsFunc(w.rows.Rows, func(r index.Row) bool { return int(r.Run)*r.BlockSize >= end }), err
 }
@@ -639,23 +630,23 @@ func (w *explainer) otherMedia(ctx context.Context, end int) (found bool, err er
 		if v.Pairs || v.Media == hashing.FormPad {
 			continue
 		}
-		s := w.prompt.Scope
+		s := w.Prompt.Scope
 		if v.Media == hashing.FormBare {
 			s.Salt = ""
 		}
-		cut, err := w.prompt.Cut(v)
+		cut, err := w.Prompt.Cut(v)
 		if err != nil {
 			return false, err
 		}
-		locals, prev, of := slices.Clone(cut), w.hasher.Root(s, v), w.hasher.Of(s.Adapter)
+		locals, prev, of := slices.Clone(cut), w.Hasher.Root(s, v), w.Hasher.Of(s.Adapter)
 		all := hashing.Keys(nil, prev, locals)
-		for u := w.e.token / v.Unit; (u+1)*v.Unit <= min(end, len(w.prompt.IDs)); u++ {
+		for u := w.e.Token / v.Unit; (u+1)*v.Unit <= min(end, len(w.Prompt.IDs)); u++ {
 			if u > 0 {
 				prev = all[u-1]
 			}
 			was := locals[u]
-			for _, x := range w.facts.recent.Extras.Values {
-				locals[u] = of.Locals(nil, w.prompt.IDs[u*v.Unit:(u+1)*v.Unit], v.Unit, []hashing.Extra{x})[0]
+			for _, x := range w.Facts.Recent.Extras.Values {
+				locals[u] = of.Locals(nil, w.Prompt.IDs[u*v.Unit:(u+1)*v.Unit], v.Unit, []hashing.Extra{x})[0]
 				found, err = w.holds(ctx, end, func(o index.Variant) ([]index.Key, error) {
 					if o != v {
 						return nil, nil
@@ -683,14 +674,14 @@ func (w *explainer) tellMedia(v index.Variant) {
 	e := w.e
 	cause := causeOtherMedia
 	switch {
-	case len(w.prompt.Media) > 0:
-		e.scope = "media of another hash or offset"
-	case v.Media == hashing.FormBare && e.token == 0 && w.salted:
-		e.scope, cause = "another salt", causeOtherSalt
-	case v.Media == hashing.FormBare && e.token == 0:
-		e.scope = "a salt, or media that the request does not have"
+	case len(w.Prompt.Media) > 0:
+		e.Scope = "media of another hash or offset"
+	case v.Media == hashing.FormBare && e.Token == 0 && w.Salted:
+		e.Scope, cause = "another salt", causeOtherSalt
+	case v.Media == hashing.FormBare && e.Token == 0:
+		e.Scope = "a salt, or media that the request does not have"
 	default:
-		e.scope = "media that the request does not have"
+		e.Scope = "media that the request does not have"
 	}
 	if w.cause != causeUnknownAdapter {
 		w.cause = cause
@@ -699,25 +690,25 @@ func (w *explainer) tellMedia(v index.Variant) {
 
 // byState sets the cause to what the view of the pod may lack.
 func (w *explainer) byState() {
-	if w.facts == nil {
+	if w.Facts == nil {
 		return
 	}
 	ranks := w.ranks()
-	has := func(f func(r rankFacts) bool) bool { return slices.ContainsFunc(ranks, f) }
-	lossy := func(r rankFacts) bool { return r.state != view.Live }
-	lost := slices.IndexFunc(ranks, func(r rankFacts) bool { return lossy(r) && r.lost.cause != "" })
+	has := func(f func(r Rank) bool) bool { return slices.ContainsFunc(ranks, f) }
+	lossy := func(r Rank) bool { return r.State != view.Live }
+	lost := slices.IndexFunc(ranks, func(r Rank) bool { return lossy(r) && r.Lost.Cause != "" })
 	switch {
-	case has(func(r rankFacts) bool { return r.contested }):
+	case has(func(r Rank) bool { return r.Contested }):
 		w.cause = causeContested
-	case has(func(r rankFacts) bool { return r.waits }):
+	case has(func(r Rank) bool { return r.Waits }):
 		w.cause = causeHeldBack
-	case w.e.evicted > 0 || w.row != nil && w.row.Evicted:
+	case w.e.Evicted > 0 || w.Row != nil && w.Row.Evicted:
 		w.cause = causeMemory
 	case lost >= 0:
-		w.tellLoss(ranks[lost].lost)
+		w.tellLoss(ranks[lost].Lost)
 	case has(lossy) || len(ranks) == 0:
 		w.cause = causePartial
-	case w.facts.silent:
+	case w.Facts.Silent:
 		w.cause = causeSilent
 	}
 }
@@ -725,38 +716,38 @@ func (w *explainer) byState() {
 // sentence says the cause in words.
 func (w *explainer) sentence() string {
 	e := w.e
-	pod := fmt.Sprintf("%.100q", w.pod)
+	pod := fmt.Sprintf("%.100q", w.Pod)
 	block := "The prompt's beginning"
-	if e.blockTokens > 0 {
-		block = fmt.Sprintf("Block %d (tokens %d to %d)", e.block, e.token, e.token+e.blockTokens-1)
+	if e.BlockTokens > 0 {
+		block = fmt.Sprintf("Block %d (tokens %d to %d)", e.Block, e.Token, e.Token+e.BlockTokens-1)
 	}
 	switch w.cause {
 	case causeError:
-		return fmt.Sprintf("The request is not scored: %v.", w.err)
+		return fmt.Sprintf("The request is not scored: %v.", w.Err)
 	case causeUnknownModel:
-		return fmt.Sprintf("No pod holds anything: %v.", w.unknown)
+		return fmt.Sprintf("No pod holds anything: %v.", w.Unknown)
 	case causeUnknownAdapter:
-		if e.scope != "" {
-			return fmt.Sprintf("No pod holds anything: %v. Pod %s holds the same tokens under %s.", w.unknown, pod, e.scope)
+		if e.Scope != "" {
+			return fmt.Sprintf("No pod holds anything: %v. Pod %s holds the same tokens under %s.", w.Unknown, pod, e.Scope)
 		}
-		return fmt.Sprintf("No pod holds anything: %v.", w.unknown)
+		return fmt.Sprintf("No pod holds anything: %v.", w.Unknown)
 	case causeUnknownPod:
-		if err := w.refused(); err != nil {
-			return fmt.Sprintf("Pod %s was never heard for model %.100q, and nothing can be: %v.", pod, w.model, err)
+		if err := w.Refused(); err != nil {
+			return fmt.Sprintf("Pod %s was never heard for model %.100q, and nothing can be: %v.", pod, w.Model, err)
 		}
-		return fmt.Sprintf("Pod %s was never heard for model %.100q. Look whether its events come under that name and model.", pod, w.model)
+		return fmt.Sprintf("Pod %s was never heard for model %.100q. Look whether its events come under that name and model.", pod, w.Model)
 	case causeNotScorable:
-		return fmt.Sprintf("The chat uses what the engine of pod %s does otherwise, as it was told by Model.Exclude: %s. Nothing is claimed of the pod.", pod, w.excluded)
+		return fmt.Sprintf("The chat uses what the engine of pod %s does otherwise, as it was told by Model.Exclude: %s. Nothing is claimed of the pod.", pod, w.Excluded)
 	case causeNoBlock:
-		return fmt.Sprintf("The prompt has %d tokens, and the pod's blocks have %d: engines cache whole blocks only.", len(w.prompt.IDs), e.blockTokens)
+		return fmt.Sprintf("The prompt has %d tokens, and the pod's blocks have %d: engines cache whole blocks only.", len(w.Prompt.IDs), e.BlockTokens)
 	case causeApproximate:
-		return fmt.Sprintf("No event of the pod has come, and its Profile says that none will (Profile.Approximate). So nothing is proven. By what was sent to it (Indexer.Routed) and what its answers said (Indexer.Observe), the engine would reuse %d tokens: PodScore.PredictedTokens.", w.predicted)
+		return fmt.Sprintf("No event of the pod has come, and its Profile says that none will (Profile.Approximate). So nothing is proven. By what was sent to it (Indexer.Routed) and what its answers said (Indexer.Observe), the engine would reuse %d tokens: PodScore.PredictedTokens.", w.Predicted)
 	case causeWhole:
-		return fmt.Sprintf("The pod holds all %d whole blocks of the prompt. What is left is always computed: the last token, or a part of a block.%s", e.blocks, w.bound())
+		return fmt.Sprintf("The pod holds all %d whole blocks of the prompt. What is left is always computed: the last token, or a part of a block.%s", e.Blocks, w.bound())
 	case causeLowerTier:
-		return fmt.Sprintf("%s is held in tier %v and not in the gpu. CachedTokens and Score count the gpu only.", block, e.tier)
+		return fmt.Sprintf("%s is held in tier %v and not in the gpu. CachedTokens and Score count the gpu only.", block, e.Tier)
 	case causeGroup:
-		if w.facts != nil && w.facts.drafts && w.row != nil && w.row.Held == nil {
+		if w.Facts != nil && w.Facts.Drafts && w.Row != nil && w.Row.Held == nil {
 			return block + " is the last of the hit, which draft layers (Profile.Draft) compute again."
 		}
 		return block + " is held by a KV-cache group of the engine, but another group does not hold what a hit there needs: it has removed it, or never stored it. If there are draft layers (Profile.Draft), they compute the last block of a hit again."
@@ -765,8 +756,8 @@ func (w *explainer) sentence() string {
 	case causeEvicted:
 		return fmt.Sprintf("The pod held %s and has removed it, as an engine does when its cache is full.", lower(block))
 	case causeLost:
-		at := e.lostAt.UTC().Format(time.RFC3339)
-		switch e.loss {
+		at := e.LostAt.UTC().Format(time.RFC3339)
+		switch e.Loss {
 		case view.LossRestart:
 			return fmt.Sprintf("The engine restarted, noticed at %s, and with that its cache was emptied. %s was not stored since, as far as is known.%s", at, block, w.mayBe())
 		case view.LossFull:
@@ -774,20 +765,20 @@ func (w *explainer) sentence() string {
 		case view.LossMoved:
 			return fmt.Sprintf("Another stream has spoken for the rank since %s: what was known before was forgotten. %s was not stored since, as far as is known.%s", at, block, w.mayBe())
 		}
-		return fmt.Sprintf("Messages of the pod were lost (%v, noticed at %s). It may hold %s, and does not announce it again: a replay socket prevents this, a full report (PodInfo.WantsFullReport) mends it.", e.loss, at, lower(block))
+		return fmt.Sprintf("Messages of the pod were lost (%v, noticed at %s). It may hold %s, and does not announce it again: a replay socket prevents this, a full report (PodInfo.WantsFullReport) mends it.", e.Loss, at, lower(block))
 	case causeCleared:
 		return fmt.Sprintf("The pod held %s, and its cache was emptied since.", lower(block))
 	case causeParked:
-		if e.evicted > 0 {
-			return fmt.Sprintf("%d stores that may be of %s, or of blocks behind it, wait for a parent that is not known. %s.", e.parked, lower(block), e.memory())
+		if e.Evicted > 0 {
+			return fmt.Sprintf("%d stores that may be of %s, or of blocks behind it, wait for a parent that is not known. %s.", e.Parked, lower(block), e.memory())
 		}
-		return fmt.Sprintf("%d stores that may be of %s, or of blocks behind it, wait for a parent that was never heard. The pod was connected to late, or messages are missing: a replay socket prevents this.", e.parked, lower(block))
+		return fmt.Sprintf("%d stores that may be of %s, or of blocks behind it, wait for a parent that was never heard. The pod was connected to late, or messages are missing: a replay socket prevents this.", e.Parked, lower(block))
 	case causeSilent:
 		return fmt.Sprintf("A stream of pod %s has brought nothing yet. Look at its address, at the subscriber's OnError, and whether the engine publishes KV events.", pod)
 	case causeElsewhere:
 		return fmt.Sprintf("The pod does not hold %s, and never did as far as is known. Other pods hold it: %s.%s", lower(block), w.others(), w.mayBe())
 	case causeOtherAdapter, causeOtherSalt, causeOtherMedia:
-		return fmt.Sprintf("The pod holds the same tokens under %s. An engine does not reuse them for this request. If they should be the same, compare what the request says with what the engine was sent.", e.scope)
+		return fmt.Sprintf("The pod holds the same tokens under %s. An engine does not reuse them for this request. If they should be the same, compare what the request says with what the engine was sent.", e.Scope)
 	case causeContested:
 		return "Two streams speak for the rank, and what one of them says is not applied. Look whether two engines are configured under one pod and rank (stats.Traffic.Contested)."
 	case causeHeldBack:
@@ -805,10 +796,10 @@ func (w *explainer) sentence() string {
 }
 
 // memory says what the index has given up.
-func (e *explained) memory() string {
+func (e *Answer) memory() string {
 	blocks := "blocks"
-	if e.evicted > 0 {
-		blocks = fmt.Sprintf("%d blocks", e.evicted)
+	if e.Evicted > 0 {
+		blocks = fmt.Sprintf("%d blocks", e.Evicted)
 	}
 	return fmt.Sprintf("The index has given up %s of the pod because its memory is full: give it more (WithMemory)", blocks)
 }
@@ -820,13 +811,13 @@ func lower(s string) string { return strings.ToLower(s[:1]) + s[1:] }
 func (w *explainer) others() string {
 	e := w.e
 	var b strings.Builder
-	for i, pod := range e.pods {
+	for i, pod := range e.Pods {
 		if i > 0 {
 			b.WriteString(", ")
 		}
 		fmt.Fprintf(&b, "%.100q", pod)
 	}
-	if more := e.others - len(e.pods); more > 0 {
+	if more := e.Others - len(e.Pods); more > 0 {
 		fmt.Fprintf(&b, " and %d more", more)
 	}
 	return b.String()
@@ -834,24 +825,24 @@ func (w *explainer) others() string {
 
 // mayBe says that the pod may hold the block by a hash of which the prefix is not known.
 func (w *explainer) mayBe() string {
-	if w.e.unplaced == 0 {
+	if w.e.Unplaced == 0 {
 		return ""
 	}
-	return fmt.Sprintf(" The pod holds %d blocks by hashes of which the prefix is not known, and it may be one of them. Such hashes wait until another event names them.", w.e.unplaced)
+	return fmt.Sprintf(" The pod holds %d blocks by hashes of which the prefix is not known, and it may be one of them. Such hashes wait until another event names them.", w.e.Unplaced)
 }
 
 // unrecognized says that the pod's events have what is not known.
 func (w *explainer) unrecognized() string {
-	if w.facts == nil || len(w.facts.unrecognized) == 0 {
+	if w.Facts == nil || len(w.Facts.Unrecognized) == 0 {
 		return ""
 	}
-	slices.Sort(w.facts.unrecognized)
-	return fmt.Sprintf(" The pod's events have what this version does not know, so its score may be wrong: %s.", strings.Join(slices.Compact(w.facts.unrecognized), ", "))
+	slices.Sort(w.Facts.Unrecognized)
+	return fmt.Sprintf(" The pod's events have what this version does not know, so its score may be wrong: %s.", strings.Join(slices.Compact(w.Facts.Unrecognized), ", "))
 }
 
 // bound says that the engine may reuse less.
 func (w *explainer) bound() string {
-	if w.upperBound && (w.row == nil || len(w.row.Groups) > 1) {
+	if w.UpperBound && (w.Row == nil || len(w.Row.Groups) > 1) {
 		return " The engine has several KV-cache groups and may reuse less."
 	}
 	return ""
