@@ -26,7 +26,7 @@
 // that failed leaves its rank uncertain too, until one succeeds: the transport goes on to the
 // next message, and if none comes, nothing else would show that removals are missing.
 //
-// A rank for which the index has no room (ErrFull) has lost what its message said, and the
+// A rank for which the index has no room (index.ErrFull) has lost what its message said, and the
 // number of the message is used up. If the message could come again, it would be a gap for all
 // ranks of its stream, and each replay would end there.
 
@@ -65,8 +65,8 @@ func (in *ingest) unnumbered(bad error) error {
 	}
 	in.convert.Partial = r.lossy()
 	if _, err := in.apply(r, index.Cursor{}); err != nil {
-		if errors.Is(err, ErrFull) {
-			in.noRoom(r, Loss{Pod: in.pod, Model: in.model, Rank: r.n, Cause: view.LossFull, Time: timeOf(in.batch), Err: err})
+		if errors.Is(err, index.ErrFull) {
+			in.noRoom(r, loss{Pod: in.pod, Model: in.model, Rank: r.n, Cause: view.LossFull, Time: timeOf(in.batch), Err: err})
 			in.count(nil, stats.Traffic{Messages: 1, NoRoom: 1})
 		} else {
 			in.setLate(r, err)
@@ -112,7 +112,7 @@ func (d *delivery) take() (again bool, err error) {
 		d.convert.Changes = append(d.convert.Changes, index.Change{Op: index.OpClear})
 	}
 	done, err := d.store(kept)
-	full := errors.Is(err, ErrFull)
+	full := errors.Is(err, index.ErrFull)
 	if err != nil && !full || done.Duplicate {
 		return done.Duplicate, err
 	}
@@ -165,7 +165,7 @@ func (d *delivery) store(kept bool) (index.Applied, error) {
 
 // noRoom deals with a batch for a rank that the index has no room for, so that it holds
 // nothing there. What the batch said is lost.
-func (in *ingest) noRoom(r *rank, l Loss) {
+func (in *ingest) noRoom(r *rank, l loss) {
 	r.on(forgotten)
 	in.losses = append(in.losses, l)
 }
@@ -218,7 +218,7 @@ func (d *delivery) settleOthers(lost bool) error {
 
 // keeps reports whether a loss leaves the blocks. An engine that restarted
 // has none of them.
-func (d *delivery) keeps() bool { return d.x.keep && !d.verdict.Restarted }
+func (d *delivery) keeps() bool { return d.x.Keep && !d.verdict.Restarted }
 
 // cursor is where the stream stands behind the message.
 func (d *delivery) cursor() index.Cursor {
@@ -245,8 +245,8 @@ func (d *delivery) tellLoss(rank int) {
 }
 
 // loss is a loss that the message shows.
-func (d *delivery) loss(rank int, cause string) Loss {
-	l := Loss{Pod: d.pod, Model: d.model, Stream: d.m.Stream, Rank: rank, Cause: cause, Seq: d.m.Seq, Gap: d.verdict.Gap}
+func (d *delivery) loss(rank int, cause string) loss {
+	l := loss{Pod: d.pod, Model: d.model, Stream: d.m.Stream, Rank: rank, Cause: cause, Seq: d.m.Seq, Gap: d.verdict.Gap}
 	if d.bad == nil {
 		l.Time = timeOf(d.batch)
 	}
@@ -270,7 +270,7 @@ func (in *ingest) lose(r *rank, e viewEvent, cur index.Cursor) error {
 	} else {
 		_, err = in.applyChanges(r, cur, []index.Change{{Op: index.OpClear}})
 	}
-	if err != nil && !errors.Is(err, ErrFull) { // if there is no room for the rank, it has nothing to lose
+	if err != nil && !errors.Is(err, index.ErrFull) { // if there is no room for the rank, it has nothing to lose
 		return err
 	}
 	r.on(e)
@@ -315,7 +315,7 @@ func (in *ingest) applyChanges(r *rank, cur index.Cursor, changes []index.Change
 	done, err := in.write(r, cur, changes)
 	delayed := errors.Is(err, sharedindex.ErrDelayed)
 	if err != nil && !delayed {
-		if errors.Is(err, ErrFull) {
+		if errors.Is(err, index.ErrFull) {
 			in.x.ledger.Lose(&in.pm.sent, r.n, false)
 		}
 		return done, in.failed(r, err)
@@ -371,7 +371,7 @@ func (in *ingest) setLate(r *rank, err error) {
 }
 
 // endDelay has a rank late no longer, if it is for what others see now.
-func (x *Indexer) endDelay(pod, model string, n int, seen context.Context) {
+func (x *registry) endDelay(pod, model string, n int, seen context.Context) {
 	in := x.newIngest(pod, model)
 	defer in.end()
 	if !in.find() {
@@ -392,7 +392,7 @@ func (in *ingest) write(r *rank, cur index.Cursor, changes []index.Change) (inde
 
 // applying returns a context for a call of the index that has none of a user. Nothing of an
 // Indexer's own index waits.
-func (x *Indexer) applying() (context.Context, context.CancelFunc) {
+func (x *registry) applying() (context.Context, context.CancelFunc) {
 	if x.ownsIndex {
 		return context.Background(), func() {}
 	}

@@ -26,6 +26,8 @@ package kvindex
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -39,17 +41,34 @@ import (
 	"github.com/kvindex/kvindex/internal/view"
 )
 
-// Candidates is a list of pods to score for one model, for many requests: their names
-// are looked up once and not for each request. It follows pods as they come and go. It
-// is made by Indexer.Candidates, never changes for its user, and is safe for concurrent
-// use.
-type Candidates struct {
-	x     *Indexer
+var (
+	// errUnknownModel and errUnknownAdapter are the root's.
+	errUnknownModel   = errors.New("kvindex: unknown model")
+	errUnknownAdapter = errors.New("kvindex: unknown adapter")
+)
+
+// podList is the root's Candidates.
+type podList struct {
+	x     *registry
 	model string   // as requests name it; if base is set, as events do
 	base  bool     // model is a base model, and nobody is asked what it means
 	pods  []string // sorted, none twice; nil: every pod heard
 	bad   error    // what is wrong with pods
 	set   atomic.Pointer[candidateSet]
+}
+
+// newList returns pods as a list.
+func (x *registry) newList(model string, pods []string) *podList {
+	c := &podList{x: x, model: model}
+	if pods != nil {
+		c.pods = slices.Clone(pods)
+		slices.Sort(c.pods)
+		c.pods = slices.Compact(c.pods)
+		if len(c.pods) > 0 && c.pods[0] == "" {
+			c.bad = fmt.Errorf("%w: pods[%d] has no name", prompt.ErrRequest, slices.Index(pods, ""))
+		}
+	}
+	return c
 }
 
 // meaning is what the model of a request means, in the names that events have.
@@ -66,7 +85,7 @@ type candidateSet struct {
 	base, adapter string // what the model's name means
 	guessed       bool   // events have named an adapter so
 	model         *model // of base, nil: it is not known
-	unknown       error  // wraps ErrUnknownModel: there are none, but for other models
+	unknown       error  // wraps errUnknownModel: there are none, but for other models
 	err           error
 	names         []string          // sorted
 	pods          []*view.Pod       // nil: never heard
@@ -79,25 +98,8 @@ type candidateSet struct {
 	profiled      bool              // some Profile has Groups or Draft, or some pod a hybrid model
 }
 
-// Candidates returns the pods with these names as Candidates for model, which is a name
-// as in Request.Model. With pods nil it is all known pods of the model, now and later;
-// with pods empty it is none. It keeps nothing of pods. If one of the names is empty, each
-// request with the Candidates is an error.
-func (x *Indexer) Candidates(model string, pods []string) *Candidates {
-	c := &Candidates{x: x, model: model}
-	if pods != nil {
-		c.pods = slices.Clone(pods)
-		slices.Sort(c.pods)
-		c.pods = slices.Compact(c.pods)
-		if len(c.pods) > 0 && c.pods[0] == "" {
-			c.bad = fmt.Errorf("%w: pods[%d] has no name", ErrRequest, slices.Index(pods, ""))
-		}
-	}
-	return c
-}
-
 // now returns what is known of c now.
-func (c *Candidates) now() *candidateSet {
+func (c *podList) now() *candidateSet {
 	if set := c.set.Load(); set != nil && set.heard == c.x.heard.Load() {
 		return set
 	}
@@ -112,38 +114,39 @@ func (c *Candidates) now() *candidateSet {
 }
 
 // meaningOf asks the host what a model means. No lock is held.
-func (x *Indexer) meaningOf(model string) meaning {
-	if x.resolver == nil {
+func (x *registry) meaningOf(model string) meaning {
+	if x.Resolver == nil {
 		return meaning{base: model}
 	}
-	base, adapter := x.resolver(model)
+	base, adapter := x.Resolver(model)
 	if base == "" {
 		return meaning{base: model, err: fmt.Errorf("kvindex: WithResolver: model %.100q: the base is empty", model)}
 	}
 	return meaning{base: base, adapter: adapter, sure: base != model || adapter != ""}
 }
 
-// candidates returns those of a request, and its adapter.
-func (x *Indexer) candidates(r *Request) (set *candidateSet, adapter string, err error) {
-	if c := r.Candidates; c != nil {
-		if set = c.now(); set.guessed && r.Adapter != "" { // then the model's name is no adapter
-			set = x.lookUp(c, meaning{base: c.model, sure: true})
+// candidates returns the pods of a request, and its adapter. A request names a model, an
+// adapter and pods, or has a list of them.
+func (x *registry) candidates(model, adapter string, pods []string, l *podList) (set *candidateSet, its string, err error) {
+	if l != nil {
+		if set = l.now(); set.guessed && adapter != "" { // then the model's name is no adapter
+			set = x.lookUp(l, meaning{base: l.model, sure: true})
 		}
-		return set, cmp.Or(r.Adapter, set.adapter), set.err
+		return set, cmp.Or(adapter, set.adapter), set.err
 	}
-	m := x.meaningOf(r.Model)
-	m.sure = m.sure || r.Adapter != ""
-	if r.Pods == nil && m.err == nil {
+	m := x.meaningOf(model)
+	m.sure = m.sure || adapter != ""
+	if pods == nil && m.err == nil {
 		set = x.everyone(m.base)
 	}
 	if set == nil {
-		set = x.lookUp(x.Candidates(r.Model, r.Pods), m)
+		set = x.lookUp(x.newList(model, pods), m)
 	}
-	return set, cmp.Or(r.Adapter, m.adapter, set.adapter), set.err
+	return set, cmp.Or(adapter, m.adapter, set.adapter), set.err
 }
 
 // everyone returns all pods of a base model, nil if there are none.
-func (x *Indexer) everyone(base string) *candidateSet {
+func (x *registry) everyone(base string) *candidateSet {
 	x.mu.RLock()
 	md := x.models[base]
 	x.mu.RUnlock()
@@ -154,7 +157,7 @@ func (x *Indexer) everyone(base string) *candidateSet {
 }
 
 // lookUp is resolve that asks for the Profiles of pods that are not known.
-func (x *Indexer) lookUp(c *Candidates, m meaning) *candidateSet {
+func (x *registry) lookUp(c *podList, m meaning) *candidateSet {
 	set := x.resolve(c, m)
 	if x.introduce(set) {
 		set = x.resolve(c, m)
@@ -164,21 +167,21 @@ func (x *Indexer) lookUp(c *Candidates, m meaning) *candidateSet {
 
 // resolve looks up the pods of c, for what its model means. If that is not sure, a name
 // that is not known as a model may be an adapter that events have named.
-func (x *Indexer) resolve(c *Candidates, m meaning) *candidateSet {
+func (x *registry) resolve(c *podList, m meaning) *candidateSet {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	set := &candidateSet{heard: x.heard.Load(), base: m.base, adapter: m.adapter, err: cmp.Or(c.bad, m.err)}
 	if set.err != nil {
 		return set
 	}
-	if _, given := x.given[m.base]; !m.sure && x.models[m.base] == nil && !given {
+	if !m.sure && x.models[m.base] == nil && !x.Given(m.base) {
 		for name, md := range x.models {
 			told := md.adapters[m.base]
 			if len(told) == 0 || c.pods != nil && !slices.ContainsFunc(c.pods, func(pod string) bool { return told[pod] }) {
 				continue
 			}
 			if set.adapter != "" {
-				set.err = fmt.Errorf("%w: %q is an adapter of both %q and %q: name the model and the adapter", ErrRequest, c.model, min(set.base, name), max(set.base, name))
+				set.err = fmt.Errorf("%w: %q is an adapter of both %q and %q: name the model and the adapter", prompt.ErrRequest, c.model, min(set.base, name), max(set.base, name))
 				set.base, set.adapter = m.base, ""
 				return set
 			}
@@ -231,11 +234,11 @@ func (x *Indexer) resolve(c *Candidates, m meaning) *candidateSet {
 }
 
 // unknownModel says what is known instead of a model. x.mu is held.
-func (x *Indexer) unknownModel(m meaning) error {
+func (x *registry) unknownModel(m meaning) error {
 	name, names := m.base, slices.Sorted(maps.Keys(x.models))
 	for _, base := range names {
 		if !m.sure && len(x.models[base].adapters[name]) > 0 {
-			return fmt.Errorf("%w %.100q: it is an adapter of %.100q, but no event of the pods in the request has named it: set Model to %.100[3]q, and Adapter to the adapter", ErrUnknownModel, name, base)
+			return fmt.Errorf("%w %.100q: it is an adapter of %.100q, but no event of the pods in the request has named it: set Model to %.100[3]q, and Adapter to the adapter", errUnknownModel, name, base)
 		}
 	}
 	const most = 3
@@ -243,14 +246,14 @@ func (x *Indexer) unknownModel(m meaning) error {
 	if len(names) > most {
 		list = fmt.Sprintf("%s and %d more", list, len(names)-most)
 	}
-	return fmt.Errorf("%w %.100q: there are pods for %s only: is it one of these under another name (--served-model-name, WithResolver)? %s", ErrUnknownModel, name, list, maybeAdapter)
+	return fmt.Errorf("%w %.100q: there are pods for %s only: is it one of these under another name (--served-model-name, WithResolver)? %s", errUnknownModel, name, list, maybeAdapter)
 }
 
 const maybeAdapter = "It may also be an adapter that no event has named yet: set Model to the base model, and Adapter to the adapter"
 
 // unknownAdapter returns an error if no pod has told of an adapter of a model, but
 // some pod could have.
-func (x *Indexer) unknownAdapter(model, name string) error {
+func (x *registry) unknownAdapter(model, name string) error {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	md := x.models[model]
@@ -259,7 +262,7 @@ func (x *Indexer) unknownAdapter(model, name string) error {
 	}
 	for _, pm := range md.pods {
 		if pm.shown.Facts().State != view.Silent {
-			return fmt.Errorf("%w %.100q of model %.100q: no event has named it, events have named %d others: either no block of it was stored yet, or the events have another name for it (SGLang's events have no adapters)", ErrUnknownAdapter, name, model, len(md.adapters))
+			return fmt.Errorf("%w %.100q of model %.100q: no event has named it, events have named %d others: either no block of it was stored yet, or the events have another name for it (SGLang's events have no adapters)", errUnknownAdapter, name, model, len(md.adapters))
 		}
 	}
 	return nil
@@ -268,7 +271,7 @@ func (x *Indexer) unknownAdapter(model, name string) error {
 // explain adds to an error about the model of set that its name is not known.
 func (set *candidateSet) explain(err error) error {
 	switch {
-	case outcomeOf(err) == outcomeCancelled: // says nothing of the name
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded): // says nothing of the name
 	case set.unknown != nil:
 		return fmt.Errorf("%w (%w)", err, set.unknown)
 	case set.model == nil:
@@ -324,11 +327,11 @@ func (set *candidateSet) formsOf() []index.Variant {
 }
 
 // learnForms remembers what variants the index has asked for, and for some pods only,
-// what it has asked for before.
-func (sc *scorer) learnForms() {
-	set, md, all := sc.set, sc.set.model, sc.prompt.Asked
+// what it has asked for before. It returns all of them.
+func (set *candidateSet) learnForms(all []index.Variant) []index.Variant {
+	md := set.model
 	if md == nil || len(all) == 0 {
-		return
+		return all
 	}
 	was := md.forms.Load()
 	if was != nil && was.heard == set.heard && set != md.everyone.set.Load() {
@@ -337,12 +340,12 @@ func (sc *scorer) learnForms() {
 				all = append(all, v)
 			}
 		}
-		sc.prompt.Asked = all
 	}
 	slices.SortFunc(all, compareVariants)
 	if was == nil || was.heard != set.heard || !slices.Equal(was.variants, all) {
 		md.forms.Store(&recentForms{set.heard, slices.Clone(all)})
 	}
+	return all
 }
 
 func compareVariants(a, b index.Variant) int {

@@ -75,7 +75,7 @@ type listing struct {
 // list takes over the pods that others feed, if there are news. It takes half of the time that
 // there is, because the index is to be asked behind that. An error says that nothing was ever
 // listed.
-func (x *Indexer) list(ctx context.Context) error {
+func (x *registry) list(ctx context.Context) error {
 	d := &x.directory
 	if d.of == nil {
 		return nil
@@ -96,7 +96,7 @@ func (x *Indexer) list(ctx context.Context) error {
 }
 
 // listNow is list for those who have no context, and no error.
-func (x *Indexer) listNow() {
+func (x *registry) listNow() {
 	if x.directory.of != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), listingTimeout)
 		defer cancel()
@@ -105,7 +105,7 @@ func (x *Indexer) listNow() {
 }
 
 // take makes the listed pods what a listing says, and forgets those that it lacks.
-func (x *Indexer) take(l *sharedindex.Listing) {
+func (x *registry) take(l *sharedindex.Listing) {
 	d := &x.directory
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -131,7 +131,7 @@ func (x *Indexer) take(l *sharedindex.Listing) {
 }
 
 // unlist forgets what was listed, unless it was heard or removed meanwhile.
-func (x *Indexer) unlist(at servedAt, pm *podModel) {
+func (x *registry) unlist(at servedAt, pm *podModel) {
 	p, now := x.lockServed(at.pod, at.model)
 	if p == nil {
 		return
@@ -148,7 +148,7 @@ func (x *Indexer) unlist(at servedAt, pm *podModel) {
 // takePod takes over the entries of a pod and model, unless it is heard here. What cannot be
 // taken is not known: names that are too long, what is beyond a bound, and a pod of which the
 // Profile is refused. directory.mu is held.
-func (x *Indexer) takePod(entries []sharedindex.Entry) {
+func (x *registry) takePod(entries []sharedindex.Entry) {
 	d, src := &x.directory, entries[0].Source
 	if x.check(src.Pod, src.Model) != nil || !slices.ContainsFunc(entries, isOthers) {
 		return
@@ -212,7 +212,7 @@ func (pm *podModel) unheard() bool {
 
 // listedPod makes what a pod serves of a model that was not heard here; nil: its Profile is
 // refused, or it has too many models. p.mu is held.
-func (x *Indexer) listedPod(p *pod, model string) *podModel {
+func (x *registry) listedPod(p *pod, model string) *podModel {
 	known := p.asked[model] != nil // from a message
 	profile, err := x.profileFor(p, model, &events.Batch{})
 	if err != nil {
@@ -274,7 +274,7 @@ func viewOf(entries []sharedindex.Entry) (v podListing, ok bool) {
 }
 
 // show makes a listed pod what its entries say. pod.mu is held.
-func (x *Indexer) show(name, model string, pm *podModel, v podListing) {
+func (x *registry) show(name, model string, pm *podModel, v podListing) {
 	adapters := make(map[string]struct{}, len(v.adapters))
 	for _, a := range v.adapters {
 		adapters[a] = struct{}{}
@@ -398,7 +398,7 @@ func (in *ingest) forgetTold(r *rank) {
 }
 
 // tellGone tells others that there is nothing to know of a source.
-func (x *Indexer) tellGone(src index.Source) {
+func (x *registry) tellGone(src index.Source) {
 	if d := x.directory.of; d != nil {
 		d.Tell(src, (&sourceNote{}).append(nil))
 	}

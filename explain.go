@@ -6,15 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/kvindex/kvindex/index"
-	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/explain"
-	"github.com/kvindex/kvindex/internal/view"
 )
 
 // Explanation says why the score of a pod is what it is. It contains the prompt, so
@@ -175,7 +171,7 @@ func (e *Explanation) String() string {
 // feeds it.
 func (x *Indexer) Explain(ctx context.Context, r *Request, pod string) (*Explanation, error) {
 	switch {
-	case x.closed.Load():
+	case x.reg.closed.Load():
 		return nil, ErrClosed
 	case pod == "":
 		return nil, errors.New("kvindex: the pod is empty")
@@ -202,8 +198,8 @@ func (r *Request) withPod(pod string) Request {
 		if q.Pods != nil && !slices.Contains(q.Pods, pod) {
 			q.Pods = append(slices.Clone(q.Pods), pod)
 		}
-	case q.Pods == nil && (q.Model == "" || q.Model == c.model) && c.pods != nil && !slices.Contains(c.pods, pod):
-		q.Model, q.Candidates, q.Pods = c.model, nil, append(slices.Clone(c.pods), pod)
+	case q.Pods == nil && (q.Model == "" || q.Model == c.of.model) && c.of.pods != nil && !slices.Contains(c.of.pods, pod):
+		q.Model, q.Candidates, q.Pods = c.of.model, nil, append(slices.Clone(c.of.pods), pod)
 	}
 	return q
 }
@@ -216,7 +212,7 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 	var a Answer
 	failed := sc.score(ctx, q, &a)
 	if failed == nil && a.Degraded != nil {
-		failed = x.failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.base, a.Degraded))
+		failed = x.reg.failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.base, a.Degraded))
 	}
 	if errors.Is(failed, ErrClosed) || failed != nil && outcomeOf(failed) == outcomeCancelled {
 		return nil, false, failed
@@ -226,7 +222,7 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 		Score: PodScore{Pod: pod}, Err: failed, Unknown: a.Unknown,
 	}
 	if q.Candidates != nil {
-		e.Model = q.Candidates.model
+		e.Model = q.Candidates.of.model
 	}
 	if s := sc.prompt.Scope; s.Model != "" {
 		e.Model, e.Adapter, e.Salted = s.Model, s.Adapter, s.Salt != ""
@@ -234,7 +230,7 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 	ask := explain.Question{
 		Index: x.index, Hasher: &x.hash, Prompt: &sc.prompt, Model: e.Model, Pod: pod, Salted: e.Salted, Err: failed, Unknown: a.Unknown,
 		UnknownModel: errors.Is(a.Unknown, ErrUnknownModel), UnknownAdapter: errors.Is(a.Unknown, ErrUnknownAdapter),
-		Refused: func() error { return x.refused(pod, e.Model) }, SentTo: -1,
+		Refused: func() error { return x.reg.refused(pod, e.Model) }, SentTo: -1,
 	}
 	if failed == nil {
 		if i := slices.Index(sc.set.names, pod); i >= 0 {
@@ -250,11 +246,11 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 				ask.Row = &sc.matches.Rows[b.Row-1]
 			}
 		}
-		ask.Facts = x.factsOf(pod, e.Model)
+		ask.Facts = x.reg.factsOf(pod, e.Model)
 	}
 	found, changed, err := ask.Answer(ctx)
 	if err != nil {
-		return nil, false, x.failed(fmt.Errorf("kvindex: explaining for model %q: %w", e.Model, err))
+		return nil, false, x.reg.failed(fmt.Errorf("kvindex: explaining for model %q: %w", e.Model, err))
 	}
 	if err := cmp.Or(failed, a.Unknown); err != nil {
 		e.Outcome = outcomeOf(err).String()
@@ -265,29 +261,4 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 	e.Cause, e.Why, e.Tier, e.Pods, e.Others, e.Scope = found.Cause, found.Why, found.Tier, found.Pods, found.Others, found.Scope
 	e.Loss, e.LostAt, e.Parked, e.Unplaced, e.Evicted = found.Loss, found.LostAt, found.Parked, found.Unplaced, found.Evicted
 	return e, changed, nil
-}
-
-func (x *Indexer) factsOf(pod, model string) *explain.Pod {
-	known := x.known()
-	p, pm := x.lockServed(pod, model)
-	if p == nil {
-		return nil
-	}
-	defer p.mu.Unlock()
-	f := &explain.Pod{Form: pm.shown.Profile.Media, Drafts: pm.shown.Profile.Draft == engine.DraftLayers, Adapters: slices.Sorted(maps.Keys(pm.adapters)), Recent: pm.recent.Clone(), Silent: pm.silent > 0, Listed: pm.listed != nil}
-	if a := pm.sent.Room(); a != nil {
-		f.Approx = a.BlockTokens
-	}
-	for _, n := range slices.Sorted(maps.Keys(pm.ranks)) {
-		r := pm.ranks[n]
-		st := r.stream
-		f.Ranks = append(f.Ranks, explain.Rank{
-			Number: n, State: r.view(), Evicted: known[index.Source{Pod: pod, Model: model, Rank: n}].Evicted, Contested: r.contest.open, Waits: r.kept || r.stale || st != nil && (st.waits() || st.interrupted),
-			Lost: r.lost, Groups: slices.Clone(r.groups),
-		})
-		pm.shown.Profile.Correct(f.Ranks[len(f.Ranks)-1].Groups)
-		f.Unrecognized = append(f.Unrecognized, r.unrecognized...)
-		f.Heard = f.Heard || r.messages > 0 || r.kept || r.state != view.Unknown
-	}
-	return f
 }

@@ -88,14 +88,14 @@ func promptOf(h hashing.Hasher, s hashing.Scope, tokens []uint32, media []Media)
 
 // Silence makes a pod known for a model as one that was never heard.
 func Silence(x *Indexer, pod, model string) error {
-	p, err := x.lockPod(pod)
+	p, err := x.reg.lockPod(pod)
 	if err != nil {
 		return err
 	}
 	defer p.unlock()
-	profile, err := x.profileFor(p, model, &events.Batch{})
+	profile, err := x.reg.profileFor(p, model, &events.Batch{})
 	if err == nil {
-		x.podModel(p, model, profile).shown.Publish(view.Facts{State: view.Silent})
+		x.reg.podModel(p, model, profile).shown.Publish(view.Facts{State: view.Silent})
 	}
 	return err
 }
@@ -127,7 +127,7 @@ func ScoreKeys(x *Indexer, model string, tokens []uint32, pods ...string) func()
 	sc.prompt.Set("", tokens, nil)
 	sc.query.Keys = func(index.Variant) ([]index.Key, error) { return given, nil }
 	return func() (best int) {
-		sc.set = c.now()
+		sc.set = c.of.now()
 		if err := sc.match(context.Background()); err != nil {
 			panic(err)
 		}
@@ -162,7 +162,7 @@ func NoteOf(note []byte) ([]byte, error) {
 
 // Unheard is how many pods are kept that were never heard, and that something was sent to.
 func Unheard(x *Indexer, model string) int {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	return len(x.models[model].unheard)
+	x.reg.mu.RLock()
+	defer x.reg.mu.RUnlock()
+	return len(x.reg.models[model].unheard)
 }

@@ -12,14 +12,22 @@ import (
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/fault"
-	"github.com/kvindex/kvindex/internal/predict"
 	"github.com/kvindex/kvindex/internal/view"
 	"github.com/kvindex/kvindex/stats"
 )
 
-// ApplyBatch is Ingest for a batch that is already decoded. A batch that no payload can
-// have is an error that wraps ErrMalformed. ApplyBatch keeps nothing of b.
-func (x *Indexer) ApplyBatch(podID, model string, b *events.Batch) error {
+// Ingest applies the payload of a message without a number.
+func (x *registry) Ingest(podID, model string, payload []byte) error {
+	if err := x.check(podID, model); err != nil {
+		return err
+	}
+	in := x.newIngest(podID, model)
+	defer in.end()
+	return in.unnumbered(events.Decode(payload, in.batch))
+}
+
+// ApplyBatch is Ingest for a batch that is decoded.
+func (x *registry) ApplyBatch(podID, model string, b *events.Batch) error {
 	if err := x.check(podID, model); err != nil {
 		return err
 	}
@@ -29,27 +37,13 @@ func (x *Indexer) ApplyBatch(podID, model string, b *events.Batch) error {
 	return in.unnumbered(b.Validate())
 }
 
-// IngestMessage applies one message of a stream, with its sequence number. A Subscriber
-// calls it. It drops messages that have come before, however late they come again. It
-// notices missing messages and restarts of the engine:
-//
-//   - After a restart, what the ranks of the stream held is forgotten.
-//   - After a loss it is forgotten too, unless WithKeepOnLoss keeps it.
-//   - If the messages of a rank come over another stream than before, what the rank
-//     held is forgotten. If messages of the old stream go on to come, they are not
-//     applied to the rank, and count in stats.Traffic.Contested.
-//
-// The Receipt says what was done. A malformed message is an error that wraps
-// ErrMalformed, and counts as a loss: do not bring it again. A message for a rank that
-// the index has no room for is an error that wraps ErrFull, and is lost for that rank
-// alone: do not bring it again either. After any other error the message may be brought
-// again. Until it is applied, or the next one, the rank is StateUncertain at best.
-func (x *Indexer) IngestMessage(m Message) (Receipt, error) {
+// IngestMessage applies one message of a stream.
+func (x *registry) IngestMessage(m events.Message) (events.Receipt, error) {
 	if err := x.check(m.Pod, m.Model); err != nil {
-		return Receipt{}, err
+		return events.Receipt{}, err
 	}
 	if m.Seq == math.MaxUint64 && m.Err == nil {
-		return Receipt{}, fmt.Errorf("kvindex: pod %q: stream %q: sequence number %d is a mark, not a message", m.Pod, m.Stream, m.Seq)
+		return events.Receipt{}, fmt.Errorf("kvindex: pod %q: stream %q: sequence number %d is a mark, not a message", m.Pod, m.Stream, m.Seq)
 	}
 	m.Stream = streamName(m.Stream)
 	d := delivery{ingest: x.newIngest(m.Pod, m.Model), m: m}
@@ -57,18 +51,16 @@ func (x *Indexer) IngestMessage(m Message) (Receipt, error) {
 	switch d.bad = m.Err; {
 	case m.Err == nil:
 		d.bad = events.Decode(m.Payload, d.batch)
-	case !errors.Is(m.Err, ErrMalformed):
-		d.bad = fmt.Errorf("%w: %w", ErrMalformed, m.Err)
+	case !errors.Is(m.Err, events.ErrMalformed):
+		d.bad = fmt.Errorf("%w: %w", events.ErrMalformed, m.Err)
 	}
 	return d.deliver()
 }
 
-// MarkLost reports a loss that the caller knows of. What the rank of the pod holds, for
-// all models, is forgotten, or kept as WithKeepOnLoss says. Indexer.Pods has the ranks.
-// A rank that is not known is an error.
-func (x *Indexer) MarkLost(podID string, rank int) error {
+// MarkLost reports a loss.
+func (x *registry) MarkLost(podID string, rank int) error {
 	if x.closed.Load() {
-		return ErrClosed
+		return errClosed
 	}
 	p := x.pod(podID)
 	if p == nil {
@@ -94,7 +86,7 @@ func (p *pod) modelNames() []string {
 	return slices.Sorted(maps.Keys(p.models))
 }
 
-func (x *Indexer) markLost(podID, model string, n int) (found bool, err error) {
+func (x *registry) markLost(podID, model string, n int) (found bool, err error) {
 	in := x.newIngest(podID, model)
 	defer in.end()
 	if !in.find() {
@@ -106,11 +98,11 @@ func (x *Indexer) markLost(podID, model string, n int) (found bool, err error) {
 		return false, nil
 	}
 	defer in.settle()
-	if err := in.lose(r, lossEvent(x.keep), index.Cursor{}); err != nil {
+	if err := in.lose(r, lossEvent(x.Keep), index.Cursor{}); err != nil {
 		return true, err
 	}
 	in.stats.Marked++
-	l := Loss{Pod: podID, Model: model, Rank: n, Cause: view.LossMarked, Kept: x.keep}
+	l := loss{Pod: podID, Model: model, Rank: n, Cause: view.LossMarked, Kept: x.Keep}
 	if r.stream != nil {
 		l.Stream = r.stream.name
 	}
@@ -122,7 +114,7 @@ func (x *Indexer) markLost(podID, model string, n int) (found bool, err error) {
 // What it counts and loses is told at the end, when no lock is held. Its memory
 // is used again.
 type ingest struct {
-	x          *Indexer
+	x          *registry
 	pod, model string
 
 	// Found by enter or find; locked is the pod, which is locked until leave.
@@ -136,18 +128,19 @@ type ingest struct {
 
 	stats    stats.Counters
 	reason   string // why the payload could not be read; "" if it could
-	losses   []Loss
+	losses   []loss
 	from, to view.State // of the pod
 	delayed  bool       // others do not see what was applied
 
-	confirming predict.Confirming
+	confirming confirming
 }
 
-func (x *Indexer) newIngest(pod, model string) *ingest {
+func (x *registry) newIngest(pod, model string) *ingest {
 	in, _ := x.ingests.Get().(*ingest)
 	if in == nil {
 		in = &ingest{x: x}
 		in.convert.Hash = x.hash
+		in.confirming.query.Keys = in.confirming.prompt.KeysIn
 	}
 	in.pod, in.model = pod, model
 	in.decoded.Events = nil // of another call
@@ -222,13 +215,13 @@ func (in *ingest) end() {
 		x.malformedBy[in.reason]++
 	}
 	x.statsMu.Unlock()
-	if x.hooks.Lost != nil {
+	if x.Lost != nil {
 		for _, l := range in.losses {
-			x.hooks.Lost(l)
+			x.Lost(l)
 		}
 	}
-	if x.hooks.State != nil && in.from != in.to {
-		x.hooks.State(in.pod, in.model, State(in.from), State(in.to))
+	if x.State != nil && in.from != in.to {
+		x.State(in.pod, in.model, in.from, in.to)
 	}
 	in.batch, in.locked, in.pm, in.convert.Recent = nil, nil, nil, nil
 	x.ingests.Put(in)

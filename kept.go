@@ -37,7 +37,7 @@ const doubtCursor = "\x00doubt"
 
 // recall makes the ranks known that the index holds something of, unless they are known
 // from a snapshot.
-func (x *Indexer) recall() error {
+func (x *registry) recall() error {
 	d, ok := x.index.(index.Describer)
 	if !ok {
 		return nil
@@ -115,7 +115,7 @@ func (in *ingest) cursorOf(r *rank, stream string) (index.Cursor, error) {
 	return cur, nil
 }
 
-func (p *pod) cursor(x *Indexer, src index.Source, stream string) (index.Cursor, error) {
+func (p *pod) cursor(x *registry, src index.Source, stream string) (index.Cursor, error) {
 	ctx, cancel := p.call(x)
 	defer p.called(cancel)
 	return x.index.Cursor(ctx, src, stream)
@@ -180,7 +180,7 @@ func (d *delivery) adopt(cur index.Cursor) (index.Cursor, error) {
 
 // keptCursor returns where a stream that was not heard yet left the ranks of a kept
 // index that nothing has fed since, and those ranks. src has their pod and model.
-func (x *Indexer) keptCursor(p *pod, pm *podModel, src index.Source, name string) (last index.Cursor, ranks []*rank, err error) {
+func (x *registry) keptCursor(p *pod, pm *podModel, src index.Source, name string) (last index.Cursor, ranks []*rank, err error) {
 	for _, r := range pm.ranks {
 		if !r.kept || r.stream != nil {
 			continue

@@ -128,9 +128,7 @@ import (
 	"github.com/kvindex/kvindex/internal/predict"
 	"github.com/kvindex/kvindex/internal/prefixcache"
 	"github.com/kvindex/kvindex/internal/prompt"
-	"github.com/kvindex/kvindex/internal/sharedindex"
 	"github.com/kvindex/kvindex/internal/view"
-	"github.com/kvindex/kvindex/stats"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
@@ -177,7 +175,7 @@ const (
 var (
 	// ErrClosed is returned after Close by every method that returns an error. Pods is empty
 	// then, and Stats has what was counted.
-	ErrClosed = errors.New("kvindex: closed")
+	ErrClosed = errClosed
 	// ErrMalformed is wrapped by errors about payloads that cannot be read.
 	ErrMalformed = events.ErrMalformed
 	// ErrFull is wrapped by errors about messages of a rank that the index has no room
@@ -193,11 +191,11 @@ var (
 	// ErrUnknownModel is wrapped by errors about a model that has no pods, while other
 	// models have some. The likely cause: the request and SubscriberConfig.Model have
 	// different names for one model. WithResolver maps one to the other.
-	ErrUnknownModel = errors.New("kvindex: unknown model")
+	ErrUnknownModel = errUnknownModel
 	// ErrUnknownAdapter is wrapped by errors about an adapter that is in no event of
 	// the pods of its model. Either no block of the adapter was stored yet, or the
 	// events have another name for it.
-	ErrUnknownAdapter = errors.New("kvindex: unknown adapter")
+	ErrUnknownAdapter = errUnknownAdapter
 	// ErrRequest is wrapped by errors about requests that are wrong, and that the
 	// engine would refuse too.
 	ErrRequest = prompt.ErrRequest
@@ -206,38 +204,19 @@ var (
 // Indexer takes events in and gives scores out. It must be made by New. All methods are
 // safe for concurrent use.
 type Indexer struct {
-	index     index.Index
-	ownsIndex bool
-	directory directory // the index
-	hash      hashing.Hasher
-	given     map[string]Model
-	source    func(ctx context.Context, name string) (Model, error) // of other models; may be nil
-	resolver  func(model string) (base, adapter string)             // may be nil; called without locks
-	profile   func(pod, model string) (engine.Profile, error)
-	profiled  bool // somebody gives Profiles
-	keep      bool // on a loss
-	hooks     Hooks
-	prompts   *prefixcache.Cache // of texts; nil: none
-	closed    atomic.Bool
-	snapshots chan struct{} // has one while a Snapshot is under way
-
-	ingests sync.Pool // of *ingest
-	scorers sync.Pool // of *scorer
-	ledger  *predict.Ledger
-	// prompted is a pool of *keptPrompt.
-	prompted sync.Pool
+	reg      *registry // what was heard of pods
+	index    index.Index
+	hash     hashing.Hasher
+	given    map[string]Model
+	source   func(ctx context.Context, name string) (Model, error) // of other models; may be nil
+	scored   func(context.Context, Scored)                         // may be nil
+	prompts  *prefixcache.Cache                                    // of texts; nil: none
+	snapshot chan struct{}                                         // has one while a Snapshot is under way
+	scorers  sync.Pool                                             // of *scorer
+	prompted sync.Pool                                             // of *keptPrompt
 	made     atomic.Uint32
 	tallies  [16]tally  // of scores; each scorer has one of them
 	unheard  view.Plans // of pods that the index holds blocks of, and that were not heard
-
-	heard  atomic.Uint64 // raised, with mu held, when pods, models or adapters come or go
-	mu     sync.RWMutex  // guards pods and models; taken after pod.mu, never before
-	pods   map[string]*pod
-	models map[string]*model
-
-	statsMu     sync.Mutex // guards what follows; the last lock taken
-	stats       stats.Counters
-	malformedBy map[string]uint64 // by stats.Malformed.Reason
 }
 
 // New returns an Indexer. Without options it takes the events of any model, and scores
@@ -253,27 +232,8 @@ func New(opts ...Option) (*Indexer, error) {
 
 // open is New with options that are valid.
 func (c *config) open() (*Indexer, error) {
-	x := &Indexer{
-		malformedBy: make(map[string]uint64),
-		index:       c.index,
-		given:       c.given,
-		source:      c.source,
-		resolver:    c.resolver,
-		profiled:    c.profile != nil,
-		profile: func(pod, model string) (engine.Profile, error) {
-			var p Profile
-			if c.profile != nil {
-				p = c.profile(pod, model)
-			}
-			return p.complete()
-		},
-		keep:      c.keep,
-		hooks:     c.hooks,
-		pods:      make(map[string]*pod),
-		models:    make(map[string]*model),
-		snapshots: make(chan struct{}, 1),
-	}
-	if x.index == nil {
+	of := c.index
+	if of == nil {
 		var mc index.MemoryConfig
 		if c.seed != nil {
 			mc.Seed = *c.seed
@@ -285,12 +245,30 @@ func (c *config) open() (*Indexer, error) {
 		if err != nil {
 			return nil, fmt.Errorf("kvindex: %w", err)
 		}
-		x.index, x.ownsIndex = m, true
+		of = m
 	}
-	x.directory.of, _ = x.index.(sharedindex.Directory)
-	x.directory.pods = make(map[servedAt]*podModel)
-	x.hash = hashing.New(x.index.Seed())
-	x.ledger = predict.New((*predict.Config)(c.predictions))
+	rc := registryConfig{
+		Index: of, OwnsIndex: c.index == nil, Profiled: c.profile != nil, Keep: c.keep, Resolver: c.resolver,
+		Predictions: (*predict.Config)(c.predictions),
+		Profile: func(pod, model string) (engine.Profile, error) {
+			var p Profile
+			if c.profile != nil {
+				p = c.profile(pod, model)
+			}
+			return p.complete()
+		},
+		Given: func(model string) bool { _, ok := c.given[model]; return ok },
+	}
+	if hook := c.hooks.Lost; hook != nil {
+		rc.Lost = func(l loss) { hook(Loss(l)) }
+	}
+	if hook := c.hooks.State; hook != nil {
+		rc.State = func(pod, model string, from, to view.State) { hook(pod, model, State(from), State(to)) }
+	}
+	x := &Indexer{
+		reg: newRegistry(rc), index: of, hash: hashing.New(of.Seed()), given: c.given, source: c.source, scored: c.hooks.Scored,
+		snapshot: make(chan struct{}, 1),
+	}
 	if c.prompts > 0 {
 		cache, err := prefixcache.New(c.prompts)
 		if err != nil {
@@ -298,8 +276,8 @@ func (c *config) open() (*Indexer, error) {
 		}
 		x.prompts = cache
 	}
-	if !x.ownsIndex {
-		if err := x.recall(); err != nil {
+	if c.index != nil {
+		if err := x.reg.recall(); err != nil {
 			return nil, err
 		}
 	}
@@ -338,44 +316,9 @@ func (x *Indexer) Score(ctx context.Context, prompt, model string, pods []string
 // room for the rank, the error wraps ErrFull, and the rank has lost what the payload
 // said: no MarkLost is needed. Ingest keeps nothing of payload.
 func (x *Indexer) Ingest(podID, model string, payload []byte) error {
-	if err := x.check(podID, model); err != nil {
-		return err
-	}
-	in := x.newIngest(podID, model)
-	defer in.end()
-	return in.unnumbered(events.Decode(payload, in.batch))
+	return x.reg.Ingest(podID, model, payload)
 }
 
 // Close makes every method return ErrClosed, and closes the index unless WithIndex gave
 // it. A second Close does nothing.
-func (x *Indexer) Close() error {
-	if x.closed.Swap(true) || !x.ownsIndex {
-		return nil
-	}
-	return x.index.Close()
-}
-
-// failed returns ErrClosed for an error that Close brought about.
-func (x *Indexer) failed(err error) error {
-	if x.closed.Load() && errors.Is(err, index.ErrClosed) {
-		return ErrClosed
-	}
-	return err
-}
-
-// check refuses what no ingest can go on with.
-func (x *Indexer) check(pod, model string) error {
-	switch {
-	case x.closed.Load():
-		return ErrClosed
-	case pod == "":
-		return errors.New("kvindex: the pod is empty")
-	case model == "":
-		return fmt.Errorf("kvindex: pod %q: the model is empty", pod)
-	case len(pod) > engine.MaxName:
-		return fmt.Errorf("kvindex: the name of the pod has %d bytes, more than %d: %.100q", len(pod), engine.MaxName, pod)
-	case len(model) > engine.MaxName:
-		return fmt.Errorf("kvindex: pod %q: the name of the model has %d bytes, more than %d: %.100q", pod, len(model), engine.MaxName, model)
-	}
-	return nil
-}
+func (x *Indexer) Close() error { return x.reg.Close() }

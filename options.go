@@ -420,6 +420,39 @@ func (p *Profile) validate() error {
 	return validateAdapters(p.Adapters)
 }
 
+// Approximate describes a pod whose engine publishes no events, as far as it is followed by
+// what is sent to it: see Profile.Approximate.
+type Approximate struct {
+	// BlockTokens is the engine's block size, in tokens.
+	BlockTokens int
+	// Blocks is how many blocks the cache of a rank has. A wrong number is corrected by what
+	// Observe tells, between a sixteenth and 16 times it. A block takes 36 bytes.
+	Blocks int
+	// TTL is how long a block is believed to be there that no prompt has used; 0: until
+	// others take its place.
+	TTL time.Duration
+}
+
+// maxApproximate bounds Approximate.Blocks.
+const maxApproximate = 1 << 26
+
+func (a *Approximate) validate(p *Profile) error {
+	switch {
+	case a == nil:
+		return nil
+	case a.BlockTokens < 1:
+		return fmt.Errorf("field Approximate: BlockTokens is %d, at least 1", a.BlockTokens)
+	case a.Blocks < 1 || a.Blocks > maxApproximate:
+		return fmt.Errorf("field Approximate: Blocks is %d, at least 1 and at most %d", a.Blocks, maxApproximate)
+	case a.TTL < 0:
+		return fmt.Errorf("field Approximate: the TTL is negative: %v", a.TTL)
+	}
+	if _, ok := engine.VariantOf(a.BlockTokens, false, uint8(p.Media)); !ok {
+		return errors.New("field Approximate: no prompt is cut in blocks of such a BlockTokens with the Media of the Profile")
+	}
+	return nil
+}
+
 // validateAdapters refuses what would take one adapter for another.
 func validateAdapters(adapters map[string]string) error {
 	numbers := make(map[string]string, len(adapters)) // by name

@@ -83,6 +83,16 @@ type scoreCounts struct {
 	prompt, cached, degraded uint64
 }
 
+// add adds o to s.
+func (s *scoreCounts) add(o *scoreCounts) {
+	for i, n := range o.outcomes {
+		s.outcomes[i] += n
+	}
+	s.prompt += o.prompt
+	s.cached += o.cached
+	s.degraded += o.degraded
+}
+
 // Scored describes one score that has ended. Outcome is how: scored if no other is true,
 // else the first true one of
 //
@@ -139,7 +149,7 @@ func (sc *scorer) tell(ctx context.Context, r *Request, dst *Answer, err error) 
 	if dst.Degraded != nil {
 		sc.tally.countDegraded()
 	}
-	if hook := sc.x.hooks.Scored; hook != nil {
+	if hook := sc.x.scored; hook != nil {
 		s := Scored{
 			Model: r.Model, Adapter: r.Adapter, Outcome: outcome.String(), Err: err, Unknown: dst.Unknown, Degraded: dst.Degraded,
 			PromptTokens: dst.PromptTokens, CachedTokens: cached,
@@ -154,7 +164,7 @@ func (sc *scorer) tell(ctx context.Context, r *Request, dst *Answer, err error) 
 
 // clock returns the time if a hook asks for it.
 func (sc *scorer) clock() (now time.Time) {
-	if sc.x.hooks.Scored != nil {
+	if sc.x.scored != nil {
 		now = time.Now()
 	}
 	return now
@@ -162,7 +172,7 @@ func (sc *scorer) clock() (now time.Time) {
 
 // spend adds the time since clock returned began.
 func (sc *scorer) spend(on *time.Duration, began time.Time) {
-	if sc.x.hooks.Scored != nil {
+	if sc.x.scored != nil {
 		*on += time.Since(began)
 	}
 }
@@ -199,7 +209,7 @@ func (t *tally) count(o outcome, prompt, cached int) {
 func (t *tally) countDegraded() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	addCounters(&t.all, &scoreCounts{degraded: 1})
+	t.all.degraded++
 }
 
 // settle moves few to all. mu is held.
@@ -211,7 +221,7 @@ func (t *tally) settle() {
 func (t *tally) add(o outcome, n, prompt, cached uint64) {
 	s := scoreCounts{prompt: prompt, cached: cached}
 	s.outcomes[o] = n
-	addCounters(&t.all, &s)
+	t.all.add(&s)
 }
 
 // scores returns what all tallies have.
@@ -221,7 +231,7 @@ func (x *Indexer) scores() stats.Scores {
 		t := &x.tallies[i]
 		t.mu.Lock()
 		t.settle()
-		addCounters(&sum, &t.all)
+		sum.add(&t.all)
 		t.mu.Unlock()
 	}
 	s := stats.Scores{Outcomes: make(map[string]uint64), PromptTokens: sum.prompt, CachedTokens: sum.cached, Degraded: sum.degraded}

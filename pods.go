@@ -103,7 +103,7 @@ type podModel struct {
 	silent   int // streams that are silent
 
 	sent  predict.Pod
-	alone atomic.Pointer[Candidates] // the pod
+	alone atomic.Pointer[podList] // the pod
 }
 
 // rank is a data-parallel rank of a pod, for one model.
@@ -147,7 +147,7 @@ type rank struct {
 
 // model is what scores need to know of a model. Guarded by Indexer.mu.
 type model struct {
-	everyone *Candidates
+	everyone *podList
 	pods     map[string]*podModel
 	// unheard has pods that something was sent to, and of which nothing was heard. They are
 	// not known otherwise. Those without a prediction go when another one comes.
@@ -328,7 +328,7 @@ func (pm *podModel) settle() (from, to view.State) {
 }
 
 // pod returns a pod that was heard, or nil.
-func (x *Indexer) pod(name string) *pod {
+func (x *registry) pod(name string) *pod {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	return x.pods[name]
@@ -347,7 +347,7 @@ func (p *pod) unlock() {
 
 // call begins a call of the index by the caller of lock, and called ends it. Meanwhile mu is
 // free: scores may add models to the pod that are listed or approximate, and remove these.
-func (p *pod) call(x *Indexer) (context.Context, context.CancelFunc) {
+func (p *pod) call(x *registry) (context.Context, context.CancelFunc) {
 	p.calling = true
 	p.mu.Unlock()
 	return x.applying()
@@ -360,7 +360,7 @@ func (p *pod) called(cancel context.CancelFunc) {
 }
 
 // findPod returns the pod, made if need be.
-func (x *Indexer) findPod(name string) (*pod, error) {
+func (x *registry) findPod(name string) (*pod, error) {
 	if p := x.pod(name); p != nil {
 		return p, nil
 	}
@@ -378,7 +378,7 @@ func (x *Indexer) findPod(name string) (*pod, error) {
 }
 
 // lockPod returns the pod, made if need be, after lock.
-func (x *Indexer) lockPod(name string) (*pod, error) {
+func (x *registry) lockPod(name string) (*pod, error) {
 	for {
 		p, err := x.findPod(name)
 		if err != nil {
@@ -393,7 +393,7 @@ func (x *Indexer) lockPod(name string) (*pod, error) {
 }
 
 // lockPodBriefly is lockPod for scores: of the locks it takes mu alone.
-func (x *Indexer) lockPodBriefly(name string) (*pod, error) {
+func (x *registry) lockPodBriefly(name string) (*pod, error) {
 	for {
 		p, err := x.findPod(name)
 		if err != nil {
@@ -409,7 +409,7 @@ func (x *Indexer) lockPodBriefly(name string) (*pod, error) {
 
 // lockHeard returns a pod that was heard for the model, after lock, and what it serves of
 // the model; nil if there is none.
-func (x *Indexer) lockHeard(name, model string) (*pod, *podModel) {
+func (x *registry) lockHeard(name, model string) (*pod, *podModel) {
 	p := x.pod(name)
 	if p == nil {
 		return nil, nil
@@ -424,7 +424,7 @@ func (x *Indexer) lockHeard(name, model string) (*pod, *podModel) {
 
 // lockServed returns a pod that was heard or is listed for the model, with its mu held, and
 // what it serves of the model; nil if there is none.
-func (x *Indexer) lockServed(name, model string) (*pod, *podModel) {
+func (x *registry) lockServed(name, model string) (*pod, *podModel) {
 	p := x.pod(name)
 	if p == nil {
 		return nil, nil
@@ -439,7 +439,7 @@ func (x *Indexer) lockServed(name, model string) (*pod, *podModel) {
 
 // profileFor returns the profile of p for a model, if a batch can be taken with it.
 // WithProfile's function is asked if it was not asked yet. p.mu is held.
-func (x *Indexer) profileFor(p *pod, model string, b *events.Batch) (profile *engine.Profile, err error) {
+func (x *registry) profileFor(p *pod, model string, b *events.Batch) (profile *engine.Profile, err error) {
 	if pm := p.models[model]; pm != nil {
 		profile = &pm.shown.Profile
 	} else {
@@ -449,7 +449,7 @@ func (x *Indexer) profileFor(p *pod, model string, b *events.Batch) (profile *en
 				return nil, fmt.Errorf("kvindex: pod %q: model %q is one more than the %d that a pod may have", p.name, model, maxModels)
 			}
 			a = &profileReply{}
-			a.profile, a.err = x.profile(p.name, model)
+			a.profile, a.err = x.Profile(p.name, model)
 			p.asked[model] = a
 		}
 		profile, err = &a.profile, a.err
@@ -465,7 +465,7 @@ func (x *Indexer) profileFor(p *pod, model string, b *events.Batch) (profile *en
 
 // podModel returns what p serves of a model, made if need be, with the profile that
 // profileFor has for it. What was listed gives way to what is heard. p.mu is held.
-func (x *Indexer) podModel(p *pod, name string, profile *engine.Profile) *podModel {
+func (x *registry) podModel(p *pod, name string, profile *engine.Profile) *podModel {
 	old := p.models[name]
 	if old != nil && old.listed == nil {
 		return old
@@ -490,7 +490,7 @@ func (x *Indexer) podModel(p *pod, name string, profile *engine.Profile) *podMod
 	md := x.models[name]
 	if md == nil {
 		md = &model{
-			everyone: &Candidates{x: x, model: name, base: true},
+			everyone: &podList{x: x, model: name, base: true},
 			pods:     make(map[string]*podModel),
 			adapters: make(map[string]map[string]bool),
 		}
@@ -508,8 +508,8 @@ func (x *Indexer) podModel(p *pod, name string, profile *engine.Profile) *podMod
 // sendTo returns what is kept of a pod that something is sent to before anything of it was
 // heard; nil: nobody knows in which blocks it may cache, its Profile is refused, or there are
 // too many.
-func (x *Indexer) sendTo(pod, model string) *podModel {
-	profile, err := x.profile(pod, model)
+func (x *registry) sendTo(pod, model string) *podModel {
+	profile, err := x.Profile(pod, model)
 	if err != nil || x.check(pod, model) != nil || profile.Approximate != nil {
 		return nil
 	}
@@ -657,7 +657,7 @@ func (in *ingest) learnAdapters() {
 }
 
 // learnAdapter notes that a pod told of an adapter of a model.
-func (x *Indexer) learnAdapter(name, model, pod string) {
+func (x *registry) learnAdapter(name, model, pod string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	md := x.models[model]
@@ -668,13 +668,10 @@ func (x *Indexer) learnAdapter(name, model, pod string) {
 	x.heard.Add(1)
 }
 
-// RemovePod forgets a pod: its blocks, streams and states. End the Subscribers of the
-// pod before, because the next message makes the pod known again, in StatePartial. A
-// pod that is not known is no error. A pod that another process feeds (WithIndex) loses its
-// blocks there too, and is known again as soon as that process writes of it.
-func (x *Indexer) RemovePod(name string) error {
+// RemovePod forgets a pod.
+func (x *registry) RemovePod(name string) error {
 	if x.closed.Load() {
-		return ErrClosed
+		return errClosed
 	}
 	p, err := x.lockPod(name) // keeps ingests away that would bring it back half
 	if err != nil {
@@ -698,14 +695,14 @@ func (x *Indexer) RemovePod(name string) error {
 	return nil
 }
 
-func (x *Indexer) removeBlocks(p *pod) error {
+func (x *registry) removeBlocks(p *pod) error {
 	ctx, cancel := p.call(x)
 	defer p.called(cancel)
 	return x.index.Remove(ctx, p.name)
 }
 
 // forget takes from a model what scores know of a pod. x.mu is held.
-func (x *Indexer) forget(pod, model string, pm *podModel) {
+func (x *registry) forget(pod, model string, pm *podModel) {
 	x.ledger.Lose(&pm.sent, -1, true)
 	md := x.models[model]
 	delete(md.pods, pod)
@@ -728,7 +725,7 @@ func (md *model) forgetAdapters(pod string, adapters map[string]struct{}) {
 }
 
 // drop forgets what a pod serves of a model. p.mu is held.
-func (x *Indexer) drop(p *pod, model string) {
+func (x *registry) drop(p *pod, model string) {
 	pm := p.models[model]
 	delete(p.models, model)
 	x.mu.Lock()
@@ -740,7 +737,7 @@ func (x *Indexer) drop(p *pod, model string) {
 // leaveEmpty forgets of a pod what it was to serve of a model, if nothing of that was
 // ever heard and no stream of it is to come, and the pod if it has nothing else. It
 // reports whether it did. pod.mu is held.
-func (x *Indexer) leaveEmpty(p *pod, model string) bool {
+func (x *registry) leaveEmpty(p *pod, model string) bool {
 	pm := p.models[model]
 	if len(pm.ranks) > 0 || len(pm.streams) > 0 || pm.sent.Room() != nil {
 		return false
@@ -758,7 +755,7 @@ func (x *Indexer) leaveEmpty(p *pod, model string) bool {
 
 // leaveUnknown forgets a pod of which nothing is known, unless the index works on it: the next
 // message would find another pod of the name, and wait for nothing. p.mu and x.mu are held.
-func (x *Indexer) leaveUnknown(p *pod) {
+func (x *registry) leaveUnknown(p *pod) {
 	if len(p.models)+len(p.asked) == 0 && !p.calling {
 		p.removed = true
 		delete(x.pods, p.name)

@@ -253,8 +253,8 @@ func (r *Request) validate(asked *chat.Request) error {
 		return fmt.Errorf("%w: the model is empty", ErrRequest)
 	case c != nil && r.Pods != nil:
 		return fmt.Errorf("%w: it has both pods and candidates", ErrRequest)
-	case c != nil && r.Model != "" && r.Model != c.model:
-		return fmt.Errorf("%w: model %q, and candidates of %q", ErrRequest, r.Model, c.model)
+	case c != nil && r.Model != "" && r.Model != c.of.model:
+		return fmt.Errorf("%w: model %q, and candidates of %q", ErrRequest, r.Model, c.of.model)
 	case r.Top < 0:
 		return fmt.Errorf("%w: the best %d pods", ErrRequest, r.Top)
 	case asked != nil:

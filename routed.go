@@ -66,12 +66,12 @@ func (x *Indexer) routed(a *Answer, pod string, rank int) (Ticket, error) {
 	case slices.Contains(k.excluded, int32(at)):
 		return Ticket{}, fmt.Errorf("kvindex: pod %.100q: %w", pod, chat.ErrNotScorable)
 	}
-	pm := x.servedBy(pod, k.set.base)
+	pm := x.reg.servedBy(pod, k.set.base)
 	if pm == nil {
-		if err := x.refused(pod, k.set.base); err != nil {
+		if err := x.reg.refused(pod, k.set.base); err != nil {
 			return Ticket{}, fmt.Errorf("%w: %.100q: %w", ErrBlockSize, pod, err)
 		}
-		if pm = x.sendTo(pod, k.set.base); pm == nil {
+		if pm = x.reg.sendTo(pod, k.set.base); pm == nil {
 			return Ticket{}, fmt.Errorf("%w: %.100q was never heard, and %s", ErrBlockSize, pod, noneLent)
 		}
 	}
@@ -88,26 +88,6 @@ func (x *Indexer) routed(a *Answer, pod string, rank int) (Ticket, error) {
 	return r.issue()
 }
 
-// servedBy returns what a pod serves of a model, nil if nothing is known of it.
-func (x *Indexer) servedBy(pod, model string) *podModel {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	if md := x.models[model]; md != nil {
-		return md.served(pod)
-	}
-	return nil
-}
-
-// self returns pm as the only candidate.
-func (pm *podModel) self(x *Indexer, pod, model string) *candidateSet {
-	c := pm.alone.Load()
-	if c == nil {
-		c = &Candidates{x: x, model: model, base: true, pods: []string{pod}}
-		pm.alone.Store(c)
-	}
-	return c.now()
-}
-
 // routing is one Routed on its way.
 type routing struct {
 	sc      *scorer
@@ -122,11 +102,11 @@ const noneLent = "the other pods of the model (those with the same Profile.Media
 // look finds what the rank holds of the prompt, and in which blocks.
 func (r *routing) look() error {
 	s, sc := &r.sending, r.sc
-	sc.set = r.pm.self(sc.x, s.Source.Pod, s.Source.Model)
+	sc.set = r.pm.self(sc.x.reg, s.Source.Pod, s.Source.Model)
 	sc.prompt.Use(r.k.runs, r.k.tokens)
 	s.Applied = r.pm.sent.Messages()
 	sc.query.Held = true
-	ctx, cancel := sc.x.applying()
+	ctx, cancel := sc.x.reg.applying()
 	defer cancel()
 	if err := sc.match(ctx); err != nil {
 		return err
@@ -165,43 +145,6 @@ func (r *routing) look() error {
 // issue makes the ticket and the prediction.
 func (r *routing) issue() (Ticket, error) {
 	r.sending.State = r.pm.shown.StateOf(r.sending.Source.Rank).String()
-	of, err := r.sc.x.ledger.Send(&r.pm.sent, &r.sending)
+	of, err := r.sc.x.reg.ledger.Send(&r.pm.sent, &r.sending)
 	return Ticket{of}, err
-}
-
-// noteApplied ends those predictions of a rank that changes have completed, or made void. The
-// changes were applied. pod.mu is held.
-func (in *ingest) noteApplied(r *rank, changes []index.Change, done *index.Applied) {
-	if in.confirming.Find(in.x.ledger, &in.pm.sent, r.n, changes, done) {
-		in.confirm()
-	}
-}
-
-// confirm asks the index about the suspects. No lock is held but that of pod.order.
-func (in *ingest) confirm() {
-	c, l, sc := &in.confirming, in.x.ledger, in.x.newScorer()
-	defer sc.release()
-	sc.set = in.pm.self(in.x, in.pod, in.model)
-	ctx, cancel := in.locked.call(in.x)
-	defer in.locked.called(cancel)
-	for i := range c.Suspects {
-		s := &c.Suspects[i]
-		runs, tokens := c.Prompt(s)
-		sc.prompt.Use(runs, tokens)
-		if sc.match(ctx) != nil {
-			return // the TTL ends them
-		}
-		if !sc.holdsAll(s) {
-			continue
-		}
-		l.Confirm(s)
-	}
-}
-
-// holdsAll reports whether all whole blocks of a prompt are held in the gpu.
-func (sc *scorer) holdsAll(s *predict.Suspect) bool {
-	blocks := sc.prompt.Length / s.View.BlockSize
-	return slices.ContainsFunc(sc.matches.Rows, func(r index.Row) bool {
-		return r.Source == s.View.Source && r.Group.ID == s.View.Group.ID && r.BlockSize == s.View.BlockSize && int(r.GPU) >= blocks
-	})
 }

@@ -57,7 +57,7 @@ func (x *Indexer) ScoreRequest(ctx context.Context, r *Request, dst *Answer) err
 	if dst.sent != nil {
 		dst.sent.turn.Add(1)
 	}
-	if x.closed.Load() {
+	if x.reg.closed.Load() {
 		return ErrClosed
 	}
 	sc := x.newScorer()
@@ -90,8 +90,12 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 	if err := r.validate(asked); err != nil {
 		return err
 	}
-	unlisted := sc.x.list(ctx)
-	set, adapter, err := sc.x.candidates(r)
+	unlisted := sc.x.reg.list(ctx)
+	var list *podList
+	if r.Candidates != nil {
+		list = r.Candidates.of
+	}
+	set, adapter, err := sc.x.reg.candidates(r.Model, r.Adapter, r.Pods, list)
 	sc.set, sc.prompt.Scope = set, hashing.Scope{Model: set.base, Adapter: adapter, Salt: r.Salt}
 	if err != nil {
 		return cmp.Or(unlisted, err)
@@ -293,7 +297,7 @@ func (sc *scorer) match(ctx context.Context) error {
 		switch {
 		case err == nil:
 			sc.degraded = sc.matches.Degraded
-			sc.learnForms()
+			sc.prompt.Asked = sc.set.learnForms(sc.prompt.Asked)
 			return nil
 		case errors.Is(err, prompt.ErrMissing):
 			began := sc.clock()
@@ -304,7 +308,7 @@ func (sc *scorer) match(ctx context.Context) error {
 		case errors.Is(err, ErrRequest): // of keysIn
 			return err
 		}
-		return sc.x.failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.base, err))
+		return sc.x.reg.failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.base, err))
 	}
 }
 
@@ -328,7 +332,7 @@ func (sc *scorer) addForms() error {
 func (sc *scorer) foresee(ctx context.Context, rank int) error {
 	f, set := &sc.forecast, sc.set
 	f.Begin(len(sc.matches.Rows))
-	if !f.Find(sc.x.ledger, predict.Candidates{Pods: set.sent, Lent: &set.lent, Approximate: set.approximate}, sc.prompt.Runs(), rank) {
+	if !f.Find(sc.x.reg.ledger, predict.Candidates{Pods: set.sent, Lent: &set.lent, Approximate: set.approximate}, sc.prompt.Runs(), rank) {
 		return nil
 	}
 	if behind := f.Lay(&sc.matches, &sc.prompt); behind < math.MaxInt {
@@ -346,7 +350,7 @@ func (sc *scorer) matchBits(ctx context.Context, behind int) error {
 	sc.prompt.Use(given, sc.prompt.Length)
 	sc.query.Held, sc.query.Behind = false, 0
 	if err != nil {
-		return sc.x.failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.base, err))
+		return sc.x.reg.failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.base, err))
 	}
 	if why := f.Behind.Degraded; why != nil {
 		sc.degraded = why
@@ -410,7 +414,7 @@ func (sc *scorer) answer(dst *Answer, order []int32) {
 func (sc *scorer) unknown() error {
 	err := sc.set.unknown
 	if adapter := sc.prompt.Scope.Adapter; err == nil && adapter != "" {
-		err = sc.x.unknownAdapter(sc.set.base, adapter)
+		err = sc.x.reg.unknownAdapter(sc.set.base, adapter)
 	}
 	if err != nil && slices.ContainsFunc(sc.judging.Best, func(b ranking.Best) bool { return b.Matched > 0 || b.Cached > 0 }) {
 		return nil

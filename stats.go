@@ -2,14 +2,10 @@ package kvindex
 
 import (
 	"cmp"
-	"maps"
-	"math"
 	"slices"
 	"time"
-	"unsafe"
 
 	"github.com/kvindex/kvindex/index"
-	"github.com/kvindex/kvindex/internal/fault"
 	"github.com/kvindex/kvindex/internal/view"
 	"github.com/kvindex/kvindex/stats"
 )
@@ -136,103 +132,17 @@ type RankInfo struct {
 	Groups []stats.Group
 }
 
-// addCounters adds the counters of s to those of t. Both are looked at as the words
-// that they are, so that a counter that is new has to be named in its struct alone;
-// TestCountersAreWords holds that there is nothing else in them.
-//
-// The sum stays at the largest number: a pod may claim any sequence numbers, so
-// Missing and PassedOver could go round.
-func addCounters[T stats.Counters | stats.Traffic | scoreCounts](t, s *T) {
-	sum, more := words(t), words(s)
-	for i, n := range more {
-		sum[i] += min(n, math.MaxUint64-sum[i])
-	}
-}
-
-func words[T stats.Counters | stats.Traffic | scoreCounts](t *T) []uint64 {
-	return unsafe.Slice((*uint64)(unsafe.Pointer(t)), unsafe.Sizeof(*t)/8)
-}
-
 // Stats returns the counters. Pods that other processes feed (WithIndex) are in Models, Pods,
 // Ranks and the numbers of states; the other figures are about what was heard here. Of such
 // a backend Stats asks for news, and waits a second for them at most.
 func (x *Indexer) Stats() stats.Stats {
 	var s stats.Stats
-	x.listNow()
-	x.statsMu.Lock()
-	s.Counters, s.MalformedBy = x.stats, maps.Clone(x.malformedBy)
-	x.statsMu.Unlock()
+	x.reg.Stats(&s)
 	s.Scores = x.scores()
-	x.ledger.Stats(&s)
 	if x.prompts != nil {
 		s.Prompts = stats.Prompts(x.prompts.Stats())
 	}
-	x.mu.RLock()
-	s.Models = len(x.models)
-	x.mu.RUnlock()
-	if d, ok := x.index.(index.Describer); ok {
-		s.Index = d.Usage()
-		for _, info := range d.Describe(nil) {
-			s.Ranks++
-			s.Parked += info.Parked
-			s.Unplaced += info.Unplaced
-			for t, n := range info.Blocks {
-				s.Blocks[t] += n
-			}
-		}
-	}
-	var last *pod
-	x.eachPod(func(p *pod, _ string, pm *podModel) {
-		if p != last {
-			last = p
-			s.Pods++
-		}
-		if pm.listed != nil { // else the index has described them
-			s.Ranks += len(pm.ranks)
-		}
-		pm.count(&s)
-	})
 	return s
-}
-
-// count adds to s what there is now.
-func (pm *podModel) count(s *stats.Stats) {
-	switch State(pm.shown.Facts().State) {
-	case StateSilent:
-		s.Silent++
-	case StateUncertain:
-		s.Uncertain++
-	case StateReplaying:
-		s.Replaying++
-	case StateApproximate:
-		s.Approximate++
-	}
-	for _, st := range pm.streams {
-		if !st.connected.IsZero() {
-			s.Connected++
-		}
-		switch st.replay() {
-		case replayWaiting:
-			s.Waiting++
-		case replayNone:
-			s.NoReplay++
-		}
-	}
-}
-
-// eachPod calls f for each pod and model, with pod.mu held: for all models of one
-// pod, then for those of the next.
-func (x *Indexer) eachPod(f func(p *pod, model string, pm *podModel)) {
-	x.mu.RLock()
-	pods := slices.Collect(maps.Values(x.pods))
-	x.mu.RUnlock()
-	for _, p := range pods {
-		p.mu.Lock()
-		for model, pm := range p.models {
-			f(p, model, pm)
-		}
-		p.mu.Unlock()
-	}
 }
 
 // Pods appends the pods that were heard, and those that a transport is to bring, to
@@ -241,113 +151,22 @@ func (x *Indexer) eachPod(f func(p *pod, model string, pm *podModel)) {
 // Rank, State and Groups. It asks the backend for news of them, and waits a second for these
 // at most: else they are as they were.
 func (x *Indexer) Pods(dst []PodInfo) []PodInfo {
-	if x.closed.Load() {
-		return dst
-	}
-	x.listNow()
-	from, known, now := len(dst), x.known(), time.Now()
-	x.eachPod(func(p *pod, model string, pm *podModel) {
-		info := PodInfo{Pod: p.name, Model: model}
-		pm.describe(&info, known, now)
+	from := len(dst)
+	for _, d := range x.reg.Pods() {
+		info := PodInfo{
+			Pod: d.Pod, Model: d.Model, State: State(d.State), WantsFullReport: d.WantsFullReport, Connected: d.Connected, Heard: d.Heard,
+			Profile: profileOf(d.Profile), Adapters: d.Adapters, Unrecognized: d.Unrecognized, Streams: d.Streams,
+		}
+		for _, r := range d.Ranks {
+			info.Ranks = append(info.Ranks, RankInfo{
+				Rank: r.Rank, State: State(r.State), Stream: r.Stream, Lag: r.Lag, Age: r.Age, Blocks: r.Blocks, Bytes: r.Bytes, Evicted: r.Evicted,
+				Messages: r.Messages, Stored: r.Stored, Removed: r.Removed, Groups: r.Groups,
+			})
+		}
 		dst = append(dst, info)
-	})
+	}
 	slices.SortFunc(dst[from:], func(a, b PodInfo) int {
 		return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Model, b.Model))
 	})
 	return dst
-}
-
-// known returns what the index knows of each source, if it can tell.
-func (x *Indexer) known() map[index.Source]index.SourceInfo {
-	known := make(map[index.Source]index.SourceInfo)
-	if d, ok := x.index.(index.Describer); ok {
-		for _, s := range d.Describe(nil) {
-			known[s.Source] = s
-		}
-	}
-	return known
-}
-
-// describe fills in all but the names. known is what the index knows. pod.mu is held.
-func (pm *podModel) describe(info *PodInfo, known map[index.Source]index.SourceInfo, now time.Time) {
-	info.State, info.Profile = State(pm.shown.Facts().State), profileOf(&pm.shown.Profile)
-	info.Adapters = slices.Sorted(maps.Keys(pm.adapters))
-	for _, st := range pm.streams {
-		s := st.info()
-		info.Streams = append(info.Streams, s)
-		if s.Heard.After(info.Heard) {
-			info.Heard = s.Heard
-		}
-		if c := s.Connected; !c.IsZero() && (info.Connected.IsZero() || c.Before(info.Connected)) {
-			info.Connected = c
-		}
-	}
-	slices.SortFunc(info.Streams, func(a, b stats.Stream) int { return cmp.Compare(a.Stream, b.Stream) })
-	for _, r := range pm.ranks {
-		s := r.info(known[index.Source{Pod: info.Pod, Model: info.Model, Rank: r.n}], now)
-		info.Unrecognized = append(info.Unrecognized, r.unrecognized...)
-		pm.shown.Profile.Correct(s.Groups)
-		info.Ranks = append(info.Ranks, s)
-		if s.Evicted > 0 {
-			info.State = min(info.State, StatePartial)
-		}
-		lacks := r.lossy() || s.Evicted > 0
-		if pm.listed != nil {
-			lacks = r.lossyThere
-		}
-		info.WantsFullReport = info.WantsFullReport || lacks && pm.shown.Profile.Reports(r.groups)
-		if at := r.at.Round(0); at.After(info.Heard) { // without a stream
-			info.Heard = at
-		}
-	}
-	slices.Sort(info.Unrecognized)
-	info.Unrecognized = slices.Compact(info.Unrecognized)
-	slices.SortFunc(info.Ranks, func(a, b RankInfo) int { return cmp.Compare(a.Rank, b.Rank) })
-}
-
-func (r *rank) info(in index.SourceInfo, now time.Time) RankInfo {
-	s := RankInfo{
-		Rank: r.n, State: State(r.view()), Lag: r.lag, Messages: r.messages, Stored: r.stored, Removed: r.removed,
-		Blocks: in.Blocks, Bytes: in.Bytes, Evicted: in.Evicted,
-	}
-	if s.Evicted > 0 {
-		s.State = min(s.State, StatePartial)
-	}
-	s.Groups = slices.Clone(r.groups)
-	if !r.at.IsZero() {
-		s.Age = now.Sub(r.at)
-	}
-	if st := r.stream; st != nil {
-		if s.Stream = st.name; st.waits() || st.interrupted {
-			s.Lag += s.Age
-		}
-	}
-	return s
-}
-
-func (st *stream) info() stats.Stream {
-	s := stats.Stream{Stream: st.name, Connected: st.connected.Round(0), Heard: st.heard.Round(0), Replay: st.replay(), Traffic: st.stats}
-	s.Next, _ = st.seq.Next()
-	if m := st.malformed; m.err != nil {
-		s.LastMalformed = stats.Malformed{Seq: m.seq, Time: m.time.Round(0), Reason: fault.Reason(m.err), Error: m.err.Error()}
-	}
-	return s
-}
-
-// The words of stats.Stream.Replay.
-const (
-	replayIdle    = "idle"
-	replayWaiting = "waiting"
-	replayNone    = "none"
-)
-
-// replay is what is known of the stream's replay socket.
-func (st *stream) replay() string {
-	switch {
-	case st.waits():
-		return replayWaiting
-	case st.noReplay:
-		return replayNone
-	}
-	return replayIdle
 }

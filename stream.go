@@ -37,6 +37,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/sequence"
 	"github.com/kvindex/kvindex/internal/view"
@@ -137,7 +138,7 @@ func (st *stream) confirm() { st.interrupted, st.restored = false, false }
 // But a replay that brings the message which waits, or one behind it, has brought
 // all up to a message that came by itself. Behind a snapshot the last message shows,
 // when it comes again, that the engine is the same and goes on from there.
-func (st *stream) dealt(m *Message, again, last bool) {
+func (st *stream) dealt(m *events.Message, again, last bool) {
 	came := st.held && (m.Seq == st.heldSeq || m.Seq > st.heldSeq && !st.heldOld)
 	if came {
 		st.held = false
@@ -158,7 +159,7 @@ func (st *stream) dealt(m *Message, again, last bool) {
 // in its ingest.
 type delivery struct {
 	*ingest
-	m   Message
+	m   events.Message
 	bad error // why the payload could not be read; nil: it is the batch
 
 	// Found by address.
@@ -177,24 +178,24 @@ type delivery struct {
 }
 
 // deliver brings the message to its stream and does what follows.
-func (d *delivery) deliver() (Receipt, error) {
+func (d *delivery) deliver() (events.Receipt, error) {
 	if d.bad == nil {
 		if err := d.enter(); err != nil {
-			return Receipt{}, err
+			return events.Receipt{}, err
 		}
 	} else if !d.find() { // nobody is made known by what cannot be read
 		d.tellLoss(-1)
 		d.count(nil, d.malformed(d.bad))
-		return Receipt{}, d.refusal()
+		return events.Receipt{}, d.refusal()
 	}
 	defer d.leave()
 	if d.m.Seq == math.MaxUint64 {
-		return Receipt{}, d.withoutNumber()
+		return events.Receipt{}, d.withoutNumber()
 	}
 	defer d.settle()
 	defer d.heard()
 	if err := d.address(); err != nil {
-		return Receipt{}, err
+		return events.Receipt{}, err
 	}
 	d.arrival = sequence.Arrival{Seq: d.m.Seq, Digest: sequence.Digest(d.m.Payload), Decoded: d.bad == nil, Replayed: d.m.Replayed}
 	if d.bad == nil {
@@ -280,7 +281,7 @@ func (d *delivery) join() error {
 }
 
 // hold answers a message that is to wait until the engine was asked.
-func (d *delivery) hold() Receipt {
+func (d *delivery) hold() events.Receipt {
 	st, gap := d.stream, d.verdict.Gap
 	counted := st.held && st.heldGap
 	if gap.Lost && !counted {
@@ -290,13 +291,13 @@ func (d *delivery) hold() Receipt {
 	next, _ := st.seq.Next()
 	st.held, st.heldSeq, st.heldOld = true, d.m.Seq, d.m.Seq < next
 	if d.verdict.Missed {
-		gap = Gap{From: 0, To: d.m.Seq - 1, Lost: true}
+		gap = events.Gap{From: 0, To: d.m.Seq - 1, Lost: true}
 	}
-	return Receipt{Held: true, Gap: gap, Restarted: d.verdict.Restarted}
+	return events.Receipt{Held: true, Gap: gap, Restarted: d.verdict.Restarted}
 }
 
 // deal does what the verdict says.
-func (d *delivery) deal() (Receipt, error) {
+func (d *delivery) deal() (events.Receipt, error) {
 	v := &d.verdict
 	again := v.Duplicate
 	var err error
@@ -307,21 +308,21 @@ func (d *delivery) deal() (Receipt, error) {
 	default:
 		again, err = d.take()
 	}
-	full := errors.Is(err, ErrFull)
+	full := errors.Is(err, index.ErrFull)
 	if err != nil && !full {
 		if d.rank != nil {
 			d.setLate(d.rank, err)
 		}
-		return Receipt{}, err
+		return events.Receipt{}, err
 	}
 	last := d.stream.seq.IsLast(d.arrival)
 	d.stream.seq.Advance(d.arrival, *v)
 	d.tally(again, full)
 	d.stream.dealt(&d.m, again, last)
 	if again {
-		return Receipt{Duplicate: true}, nil
+		return events.Receipt{Duplicate: true}, nil
 	}
-	receipt := Receipt{Applied: d.bad == nil && !d.contested && !full, Gap: v.Gap, Restarted: v.Restarted, NoRoom: full}
+	receipt := events.Receipt{Applied: d.bad == nil && !d.contested && !full, Gap: v.Gap, Restarted: v.Restarted, NoRoom: full}
 	if what := d.convert.Unrecognized; receipt.Applied && len(what) > 0 {
 		receipt.Unrecognized = fmt.Errorf("kvindex: pod %q: events have what this version does not know: %s", d.pod, strings.Join(what, ", "))
 	}

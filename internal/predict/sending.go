@@ -166,6 +166,14 @@ func (c *Confirming) Prompt(s *Suspect) (runs []prompt.Run, tokens int) {
 	return c.run[:], (s.to - s.from) * s.variant.Unit
 }
 
+// Holds reports whether a row holds all whole blocks of the prompt, of so many tokens, in the gpu.
+func (s *Suspect) Holds(rows []index.Row, tokens int) bool {
+	blocks := tokens / s.View.BlockSize
+	return slices.ContainsFunc(rows, func(r index.Row) bool {
+		return r.Source == s.View.Source && r.Group.ID == s.View.Group.ID && r.BlockSize == s.View.BlockSize && int(r.GPU) >= blocks
+	})
+}
+
 // Confirm ends a prediction whose blocks are all held, if it still lives.
 func (l *Ledger) Confirm(s *Suspect) {
 	l.mu.Lock()

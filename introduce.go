@@ -13,53 +13,17 @@
 package kvindex
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/kvindex/kvindex/events"
-	"github.com/kvindex/kvindex/internal/engine"
 )
-
-// Approximate describes a pod whose engine publishes no events, as far as it is followed by
-// what is sent to it: see Profile.Approximate.
-type Approximate struct {
-	// BlockTokens is the engine's block size, in tokens.
-	BlockTokens int
-	// Blocks is how many blocks the cache of a rank has. A wrong number is corrected by what
-	// Observe tells, between a sixteenth and 16 times it. A block takes 36 bytes.
-	Blocks int
-	// TTL is how long a block is believed to be there that no prompt has used; 0: until
-	// others take its place.
-	TTL time.Duration
-}
-
-// maxApproximate bounds Approximate.Blocks.
-const maxApproximate = 1 << 26
-
-func (a *Approximate) validate(p *Profile) error {
-	switch {
-	case a == nil:
-		return nil
-	case a.BlockTokens < 1:
-		return fmt.Errorf("field Approximate: BlockTokens is %d, at least 1", a.BlockTokens)
-	case a.Blocks < 1 || a.Blocks > maxApproximate:
-		return fmt.Errorf("field Approximate: Blocks is %d, at least 1 and at most %d", a.Blocks, maxApproximate)
-	case a.TTL < 0:
-		return fmt.Errorf("field Approximate: the TTL is negative: %v", a.TTL)
-	}
-	if _, ok := engine.VariantOf(a.BlockTokens, false, uint8(p.Media)); !ok {
-		return errors.New("field Approximate: no prompt is cut in blocks of such a BlockTokens with the Media of the Profile")
-	}
-	return nil
-}
 
 // introduce makes those candidates known that no event has come from, and whose Profile says
 // that none will. It reports whether there are some.
-func (x *Indexer) introduce(set *candidateSet) (some bool) {
-	if !x.profiled || set.err != nil {
+func (x *registry) introduce(set *candidateSet) (some bool) {
+	if !x.Profiled || set.err != nil {
 		return false
 	}
 	for i, p := range set.pods {
@@ -72,8 +36,8 @@ func (x *Indexer) introduce(set *candidateSet) (some bool) {
 
 // introducePod is introduce for one pod. Nothing is kept of what WithProfile's function says
 // of others: it is asked again.
-func (x *Indexer) introducePod(pod, model string) bool {
-	if profile, err := x.profile(pod, model); err != nil || profile.Approximate == nil {
+func (x *registry) introducePod(pod, model string) bool {
+	if profile, err := x.Profile(pod, model); err != nil || profile.Approximate == nil {
 		return false
 	}
 	p, err := x.lockPodBriefly(pod)
@@ -98,8 +62,8 @@ func (x *Indexer) introducePod(pod, model string) bool {
 
 // refused says what is wrong with the Profile of a pod that was never heard; nil: nothing,
 // or it has no Approximate.
-func (x *Indexer) refused(pod, model string) error {
-	if profile, err := x.profile(pod, model); err != nil && profile.Approximate != nil {
+func (x *registry) refused(pod, model string) error {
+	if profile, err := x.Profile(pod, model); err != nil && profile.Approximate != nil {
 		return fmt.Errorf("WithProfile: %w", err)
 	}
 	return nil
@@ -108,7 +72,7 @@ func (x *Indexer) refused(pod, model string) error {
 // makeRoom forgets what a pod is believed to have of a model, if it may have no more models:
 // a message counts for more than a name that a request has brought. A model that nothing was
 // sent for goes first. p.mu is held.
-func (x *Indexer) makeRoom(p *pod, model string) {
+func (x *registry) makeRoom(p *pod, model string) {
 	if p.models[model] != nil || p.asked[model] != nil || len(p.models)+len(p.asked) < maxModels {
 		return
 	}
