@@ -36,13 +36,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
-	"time"
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
-	"github.com/kvindex/kvindex/internal/engine"
+	"github.com/kvindex/kvindex/internal/podstate"
 	"github.com/kvindex/kvindex/internal/sharedindex"
 	"github.com/kvindex/kvindex/internal/view"
 	"github.com/kvindex/kvindex/stats"
@@ -59,14 +57,14 @@ func (in *ingest) unnumbered(bad error) error {
 		return err
 	}
 	defer in.leave()
-	r, err := in.pm.rank(in.batch.Rank)
+	r, err := in.pm.Rank(in.batch.Rank)
 	if err != nil {
 		return fmt.Errorf("kvindex: pod %q: %w", in.pod, err)
 	}
-	in.convert.Partial = r.lossy()
+	in.convert.Partial = r.Lossy()
 	if _, err := in.apply(r, index.Cursor{}); err != nil {
 		if errors.Is(err, index.ErrFull) {
-			in.noRoom(r, loss{Pod: in.pod, Model: in.model, Rank: r.n, Cause: view.LossFull, Time: timeOf(in.batch), Err: err})
+			in.noRoom(r, loss{Pod: in.pod, Model: in.model, Rank: r.Number, Cause: view.LossFull, Time: podstate.TimeOf(in.batch), Err: err})
 			in.count(nil, stats.Traffic{Messages: 1, NoRoom: 1})
 		} else {
 			in.setLate(r, err)
@@ -74,8 +72,8 @@ func (in *ingest) unnumbered(bad error) error {
 		in.settle()
 		return err
 	}
-	r.kept = false
-	r.heard(in.batch, in.now, true)
+	r.Kept = false
+	r.Heard(in.batch, in.now, true)
 	in.noteHybrid(r)
 	in.noteForm(r)
 	in.cured(r)
@@ -97,18 +95,18 @@ func (d *delivery) take() (again bool, err error) {
 		return false, err
 	}
 	if d.stays() {
-		st.judge(v, lost)
+		st.Judge(v, lost)
 		d.standBack()
 		return false, nil
 	}
-	ours := lost && r.stream == st // else the rank held nothing that this stream could lose
+	ours := lost && r.Stream == st // else the rank held nothing that this stream could lose
 	kept := ours && d.keeps()
 	wiped := d.moved || ours && !kept
 	back := d.returns()
 	// A rank that was heard already, and is not lossy, knows its whole history
 	// although its stream does not: its cache was emptied since.
-	d.convert.Partial = lost || v.Missed || back || r.state == view.Unknown && st.partial || r.lossy()
-	if wiped || r.state == view.Unknown && r.stream == nil && !d.x.ownsIndex { // another may have left something
+	d.convert.Partial = lost || v.Missed || back || r.State == view.Unknown && st.Partial || r.Lossy()
+	if wiped || r.State == view.Unknown && r.Stream == nil && !d.x.ownsIndex { // another may have left something
 		d.convert.Changes = append(d.convert.Changes, index.Change{Op: index.OpClear})
 	}
 	done, err := d.store(kept)
@@ -116,35 +114,35 @@ func (d *delivery) take() (again bool, err error) {
 	if err != nil && !full || done.Duplicate {
 		return done.Duplicate, err
 	}
-	if r.stream == st {
-		r.contest.spoke()
+	if r.Stream == st {
+		r.Contest.Spoke()
 	} else {
-		r.contest.decided()
-		d.pm.bind(r, st)
+		r.Contest.Decided()
+		d.pm.Bind(r, st)
 	}
-	st.judge(v, lost)
-	st.partial = st.partial || back
+	st.Judge(v, lost)
+	st.Partial = st.Partial || back
 	switch {
 	case wiped:
-		r.on(replaced)
+		r.On(podstate.Replaced)
 	case kept:
-		r.on(doubted)
-	case v.Missed && r.state == view.Live: // it was empty and whole, until now
-		r.on(forgotten)
+		r.On(podstate.Doubted)
+	case v.Missed && r.State == view.Live: // it was empty and whole, until now
+		r.On(podstate.Forgotten)
 	}
 	if !full {
-		r.heard(d.batch, d.now, !st.partial)
+		r.Heard(d.batch, d.now, !st.Partial)
 		d.noteHybrid(r)
 		d.noteForm(r)
 		d.cured(r)
 	}
 	if wiped || kept {
-		d.tellLoss(r.n)
+		d.tellLoss(r.Number)
 	} else if lost && len(d.losses) == 0 { // a loss is told, even if no rank had anything to lose
 		d.tellLoss(-1)
 	}
 	if full {
-		l := d.loss(r.n, view.LossFull)
+		l := d.loss(r.Number, view.LossFull)
 		l.Err = err
 		d.noRoom(r, l)
 	}
@@ -165,8 +163,8 @@ func (d *delivery) store(kept bool) (index.Applied, error) {
 
 // noRoom deals with a batch for a rank that the index has no room for, so that it holds
 // nothing there. What the batch said is lost.
-func (in *ingest) noRoom(r *rank, l loss) {
-	r.on(forgotten)
+func (in *ingest) noRoom(r *podstate.Rank, l loss) {
+	r.On(podstate.Forgotten)
 	in.losses = append(in.losses, l)
 }
 
@@ -177,9 +175,9 @@ func (d *delivery) skip() error {
 		return err
 	}
 	st := d.stream
-	st.judge(&d.verdict, true)
-	st.partial = true
-	if len(st.ranks) == 0 {
+	st.Judge(&d.verdict, true)
+	st.Partial = true
+	if len(st.Ranks) == 0 {
 		d.tellLoss(-1)
 	}
 	return nil
@@ -190,28 +188,28 @@ func (d *delivery) skip() error {
 // its engine, they are empty, and all is known of them.
 func (d *delivery) settleOthers(lost bool) error {
 	v := &d.verdict
-	if _, started := d.stream.seq.Next(); started && !lost {
+	if _, started := d.stream.Seq.Next(); started && !lost {
 		return nil
 	}
-	for _, r := range d.stream.ranks {
+	for _, r := range d.stream.Ranks {
 		e := lossEvent(d.keeps())
 		switch {
 		case r == d.rank:
 			continue
 		case d.bad == nil && !v.Missed && v.Restarted:
-			e = emptied
+			e = podstate.Emptied
 		case !lost: // the first message since NoteRestarted, which cleared them
-			e = heardAll
+			e = podstate.HeardAll
 			if v.Missed {
-				e = forgotten
+				e = podstate.Forgotten
 			}
-			r.on(e)
+			r.On(e)
 			continue
 		}
 		if err := d.lose(r, e, d.cursor()); err != nil {
 			return err
 		}
-		d.tellLoss(r.n)
+		d.tellLoss(r.Number)
 	}
 	return nil
 }
@@ -223,7 +221,7 @@ func (d *delivery) keeps() bool { return d.x.Keep && !d.verdict.Restarted }
 // cursor is where the stream stands behind the message.
 func (d *delivery) cursor() index.Cursor {
 	a, v := d.arrival, d.verdict
-	return index.Cursor{Stream: d.stream.name, Epoch: v.Epoch, Next: v.Next, Time: d.stream.seq.CursorTime(a, v), Digest: a.Digest}
+	return index.Cursor{Stream: d.stream.Name, Epoch: v.Epoch, Next: v.Next, Time: d.stream.Seq.CursorTime(a, v), Digest: a.Digest}
 }
 
 // tellLoss notes a loss for the hook: of a rank, or -1 if none of the stream is known.
@@ -248,24 +246,24 @@ func (d *delivery) tellLoss(rank int) {
 func (d *delivery) loss(rank int, cause string) loss {
 	l := loss{Pod: d.pod, Model: d.model, Stream: d.m.Stream, Rank: rank, Cause: cause, Seq: d.m.Seq, Gap: d.verdict.Gap}
 	if d.bad == nil {
-		l.Time = timeOf(d.batch)
+		l.Time = podstate.TimeOf(d.batch)
 	}
 	return l
 }
 
 // lossEvent is what a loss is to a rank.
-func lossEvent(kept bool) viewEvent {
+func lossEvent(kept bool) podstate.ViewEvent {
 	if kept {
-		return doubted
+		return podstate.Doubted
 	}
-	return forgotten
+	return podstate.Forgotten
 }
 
 // lose does to a rank what a loss brings: unless it is only doubted, the index
 // forgets what it held, together with the cursor.
-func (in *ingest) lose(r *rank, e viewEvent, cur index.Cursor) error {
+func (in *ingest) lose(r *podstate.Rank, e podstate.ViewEvent, cur index.Cursor) error {
 	var err error
-	if e == doubted {
+	if e == podstate.Doubted {
 		err = in.doubts(r, true)
 	} else {
 		_, err = in.applyChanges(r, cur, []index.Change{{Op: index.OpClear}})
@@ -273,26 +271,26 @@ func (in *ingest) lose(r *rank, e viewEvent, cur index.Cursor) error {
 	if err != nil && !errors.Is(err, index.ErrFull) { // if there is no room for the rank, it has nothing to lose
 		return err
 	}
-	r.on(e)
+	r.On(e)
 	in.cured(r)
 	return nil
 }
 
 // apply converts the batch and applies it to a rank, behind the changes that are
 // there already.
-func (in *ingest) apply(r *rank, cur index.Cursor) (index.Applied, error) {
+func (in *ingest) apply(r *podstate.Rank, cur index.Cursor) (index.Applied, error) {
 	c := &in.convert
-	c.Model, c.Profile, c.Recent = in.model, in.pm.shown.Profile, &in.pm.recent
+	c.Model, c.Profile, c.Recent = in.model, in.pm.Shown.Profile, &in.pm.Recent
 	c.Convert(in.batch)
 	done, err := in.applyChanges(r, cur, c.Changes)
 	if err != nil || done.Duplicate {
 		return done, err
 	}
 	in.learnAdapters()
-	r.stored += done.Counts.Stored
-	r.removed += done.Counts.Removed
+	r.Stored += done.Counts.Stored
+	r.Removed += done.Counts.Removed
 	s := &in.stats
-	r.unknown(c.Unrecognized, c.MayRemove)
+	r.NoteUnknown(c.Unrecognized, c.MayRemove)
 	s.UnknownEvents += uint64(in.batch.Unknown)
 	s.Foreign += c.Skipped.Foreign
 	s.Unscored += c.Skipped.Unscored
@@ -311,20 +309,20 @@ func (in *ingest) apply(r *rank, cur index.Cursor) (index.Applied, error) {
 }
 
 // applyChanges hands changes to the index and counts what they did.
-func (in *ingest) applyChanges(r *rank, cur index.Cursor, changes []index.Change) (index.Applied, error) {
+func (in *ingest) applyChanges(r *podstate.Rank, cur index.Cursor, changes []index.Change) (index.Applied, error) {
 	done, err := in.write(r, cur, changes)
 	delayed := errors.Is(err, sharedindex.ErrDelayed)
 	if err != nil && !delayed {
 		if errors.Is(err, index.ErrFull) {
-			in.x.ledger.Lose(&in.pm.sent, r.n, false)
+			in.x.ledger.Lose(&in.pm.sent, r.Number, false)
 		}
 		return done, in.failed(r, err)
 	}
 	in.stats.Counts.Add(done.Counts)
-	r.evicted = done.Evicted > 0
+	r.Evicted = done.Evicted > 0
 	if !done.Duplicate {
-		if len(r.unrecognized) > 0 && slices.ContainsFunc(changes, func(ch index.Change) bool { return ch.Op == index.OpClear }) {
-			r.unrecognized, r.mayHoldLess = nil, false
+		if len(r.Unrecognized) > 0 && slices.ContainsFunc(changes, func(ch index.Change) bool { return ch.Op == index.OpClear }) {
+			r.Unrecognized, r.MayHoldLess = nil, false
 		}
 		in.setLate(r, err)
 		in.delayed = in.delayed || delayed
@@ -333,23 +331,10 @@ func (in *ingest) applyChanges(r *rank, cur index.Cursor, changes []index.Change
 	return done, nil
 }
 
-// maxUnrecognizedText is how long one of them is at most: a name of 40 bytes, quoted.
-const maxUnrecognizedText = 256
-
-// unknown notes what a batch has that is not known.
-func (r *rank) unknown(what []string, mayRemove bool) {
-	r.mayHoldLess = r.mayHoldLess || mayRemove
-	for _, text := range what {
-		if i, known := slices.BinarySearch(r.unrecognized, text); !known && len(r.unrecognized) < engine.MaxUnrecognized {
-			r.unrecognized = slices.Insert(r.unrecognized, i, text)
-		}
-	}
-}
-
 // setLate notes what came of the last Apply: nil, or an error for which the rank is uncertain.
 // That ends when others see what was applied, if the error says when, or with the next Apply.
-func (in *ingest) setLate(r *rank, err error) {
-	r.late = err != nil
+func (in *ingest) setLate(r *podstate.Rank, err error) {
+	r.Late = err != nil
 	var seen context.Context
 	if err != nil {
 		var d sharedindex.Delay
@@ -357,16 +342,16 @@ func (in *ingest) setLate(r *rank, err error) {
 			seen = d.Seen()
 		}
 	}
-	if seen == r.seen {
+	if seen == r.Seen {
 		return
 	}
-	if r.unwatch != nil {
-		r.unwatch()
+	if r.Unwatch != nil {
+		r.Unwatch()
 	}
-	r.seen, r.unwatch = seen, nil
+	r.Seen, r.Unwatch = seen, nil
 	if seen != nil {
-		x, pod, model, n := in.x, in.pod, in.model, r.n
-		r.unwatch = context.AfterFunc(seen, func() { x.endDelay(pod, model, n, seen) })
+		x, pod, model, n := in.x, in.pod, in.model, r.Number
+		r.Unwatch = context.AfterFunc(seen, func() { x.endDelay(pod, model, n, seen) })
 	}
 }
 
@@ -378,13 +363,13 @@ func (x *registry) endDelay(pod, model string, n int, seen context.Context) {
 		return
 	}
 	defer in.leave()
-	if r := in.pm.ranks[n]; r != nil && r.seen == seen {
-		r.late, r.seen, r.unwatch = false, nil, nil
+	if r := in.pm.Ranks[n]; r != nil && r.Seen == seen {
+		r.Late, r.Seen, r.Unwatch = false, nil, nil
 		in.settle()
 	}
 }
 
-func (in *ingest) write(r *rank, cur index.Cursor, changes []index.Change) (index.Applied, error) {
+func (in *ingest) write(r *podstate.Rank, cur index.Cursor, changes []index.Change) (index.Applied, error) {
 	ctx, cancel := in.locked.call(in.x)
 	defer in.locked.called(cancel)
 	return in.x.index.Apply(ctx, in.source(r), cur, changes)
@@ -400,19 +385,11 @@ func (x *registry) applying() (context.Context, context.CancelFunc) {
 }
 
 // source is a rank to the index.
-func (in *ingest) source(r *rank) index.Source {
-	return index.Source{Pod: in.pod, Model: in.model, Rank: r.n}
+func (in *ingest) source(r *podstate.Rank) index.Source {
+	return index.Source{Pod: in.pod, Model: in.model, Rank: r.Number}
 }
 
 // failed says where the index failed.
-func (in *ingest) failed(r *rank, err error) error {
-	return in.x.failed(fmt.Errorf("kvindex: pod %q: model %q: rank %d: %w", in.pod, in.model, r.n, err))
-}
-
-// timeOf is the time of a batch by its engine's clock; the zero Time if it has none.
-func timeOf(b *events.Batch) time.Time {
-	if !(b.Time > 0) {
-		return time.Time{}
-	}
-	return time.Unix(0, int64(min(b.Time*1e9, math.MaxInt64/2)))
+func (in *ingest) failed(r *podstate.Rank, err error) error {
+	return in.x.failed(fmt.Errorf("kvindex: pod %q: model %q: rank %d: %w", in.pod, in.model, r.Number, err))
 }

@@ -215,11 +215,11 @@ func (x *registry) resolve(c *podList, m meaning) *candidateSet {
 				cold = append(cold, int32(i))
 			}
 			if pm != nil {
-				set.pods[i], set.sent[i] = &pm.shown, &pm.sent
-				p := &pm.shown.Profile
+				set.pods[i], set.sent[i] = &pm.Shown, &pm.sent
+				p := &pm.Shown.Profile
 				set.addVariant(pm)
 				set.approximate = set.approximate || pm.sent.Room() != nil
-				set.profiled = set.profiled || p.Draft == engine.DraftLayers || len(p.Groups) > 0 || pm.shown.Facts().Hybrid
+				set.profiled = set.profiled || p.Draft == engine.DraftLayers || len(p.Groups) > 0 || pm.Shown.Facts().Hybrid
 			}
 		}
 	}
@@ -261,7 +261,7 @@ func (x *registry) unknownAdapter(model, name string) error {
 		return nil
 	}
 	for _, pm := range md.pods {
-		if pm.shown.Facts().State != view.Silent {
+		if pm.Shown.Facts().State != view.Silent {
 			return fmt.Errorf("%w %.100q of model %.100q: no event has named it, events have named %d others: either no block of it was stored yet, or the events have another name for it (SGLang's events have no adapters)", errUnknownAdapter, name, model, len(md.adapters))
 		}
 	}
@@ -283,7 +283,7 @@ func (set *candidateSet) explain(err error) error {
 // addVariant adds how a pod cuts prompts.
 func (set *candidateSet) addVariant(pm *podModel) {
 	if f := pm.sent.Blocks(); f != nil {
-		set.cutAs(f, pm.shown.Profile.Media)
+		set.cutAs(f, pm.Shown.Profile.Media)
 	}
 }
 

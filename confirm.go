@@ -4,6 +4,7 @@ package kvindex
 
 import (
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/podstate"
 	"github.com/kvindex/kvindex/internal/predict"
 	"github.com/kvindex/kvindex/internal/prompt"
 )
@@ -18,8 +19,8 @@ type confirming struct {
 
 // noteApplied ends those predictions of a rank that changes have completed, or made void. The
 // changes were applied. pod.mu is held.
-func (in *ingest) noteApplied(r *rank, changes []index.Change, done *index.Applied) {
-	if in.confirming.Find(in.x.ledger, &in.pm.sent, r.n, changes, done) {
+func (in *ingest) noteApplied(r *podstate.Rank, changes []index.Change, done *index.Applied) {
+	if in.confirming.Find(in.x.ledger, &in.pm.sent, r.Number, changes, done) {
 		in.confirm()
 	}
 }

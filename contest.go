@@ -21,66 +21,44 @@ package kvindex
 import (
 	"errors"
 
+	"github.com/kvindex/kvindex/internal/podstate"
 	"github.com/kvindex/kvindex/internal/view"
 )
 
-// contestRun is how many messages in a row decide a contest.
-const contestRun = 16
-
 var errContested = errors.New("two streams speak for one rank: are two engines configured under one pod and rank?")
-
-// contest is what a rank knows of the streams that had it before and go on.
-type contest struct {
-	open   bool // they may have said what is not known
-	told   bool // since the rank moved
-	others int  // messages of them in a row
-	own    int  // messages of the present stream in a row, while open
-}
 
 // stays reports that the rank of the message stays with another stream.
 func (d *delivery) stays() bool {
 	r, st := d.rank, d.stream
-	switch fed := d.before.Stream != "" || st.skipped; {
-	case r.stream == nil || r.stream == st || r.stream.interrupted || !fed:
+	switch fed := d.before.Stream != "" || st.Skipped; {
+	case r.Stream == nil || r.Stream == st || r.Stream.Interrupted || !fed:
 		return false
 	case d.m.Replayed: // no sign of an engine that goes on
 		return true
 	}
-	return d.returns() && r.contest.others+1 < contestRun
+	return d.returns() && r.Contest.Others+1 < podstate.ContestRun
 }
 
 // returns reports that the rank had the stream, in this life of its engine, and has
 // another: what was said in between is not known.
 func (d *delivery) returns() bool {
 	r, st, before := d.rank, d.stream, d.before
-	return r.stream != nil && r.stream != st && (before.Next > 0 && before.Epoch >= d.verdict.Epoch || st.skipped)
+	return r.Stream != nil && r.Stream != st && (before.Next > 0 && before.Epoch >= d.verdict.Epoch || st.Skipped)
 }
 
 // standBack deals with a message whose rank stays with another stream: it counts
 // for its stream, and nothing of it is applied to the rank.
 func (d *delivery) standBack() {
-	d.contested, d.stream.skipped = true, true
-	c := &d.rank.contest
-	c.open, c.own = true, 0
+	d.contested, d.stream.Skipped = true, true
+	c := &d.rank.Contest
+	c.Open, c.Own = true, 0
 	if !d.m.Replayed {
-		c.others++
+		c.Others++
 	}
-	if !c.told {
-		c.told = true
-		l := d.loss(d.rank.n, view.LossContested)
+	if !c.Told {
+		c.Told = true
+		l := d.loss(d.rank.Number, view.LossContested)
 		l.Err, l.Kept = errContested, true
 		d.losses = append(d.losses, l)
 	}
 }
-
-// spoke takes note of a message of the stream that has the rank.
-func (c *contest) spoke() {
-	c.others = 0
-	if c.own++; c.own >= contestRun {
-		c.open, c.own = false, 0
-	}
-}
-
-// decided takes note that the rank moves. What a run of messages decided is told
-// as a move alone.
-func (c *contest) decided() { *c = contest{told: c.others+1 >= contestRun} }

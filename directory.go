@@ -42,6 +42,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/engine"
+	"github.com/kvindex/kvindex/internal/podstate"
 	"github.com/kvindex/kvindex/internal/sections"
 	"github.com/kvindex/kvindex/internal/sharedindex"
 	"github.com/kvindex/kvindex/internal/view"
@@ -207,7 +208,7 @@ func appendEntries(b []byte, entries []sharedindex.Entry) []byte {
 // unheard reports that nothing of the pod was heard, and that no transport is to bring it: it
 // is followed by what is sent to it. pod.mu is held.
 func (pm *podModel) unheard() bool {
-	return pm.sent.Room() != nil && len(pm.ranks) == 0 && len(pm.streams) == 0
+	return pm.sent.Room() != nil && len(pm.Ranks) == 0 && len(pm.Streams) == 0
 }
 
 // listedPod makes what a pod serves of a model that was not heard here; nil: its Profile is
@@ -279,47 +280,47 @@ func (x *registry) show(name, model string, pm *podModel, v podListing) {
 	for _, a := range v.adapters {
 		adapters[a] = struct{}{}
 	}
-	if !maps.Equal(adapters, pm.adapters) {
+	if !maps.Equal(adapters, pm.Adapters) {
 		x.mu.Lock()
-		x.models[model].forgetAdapters(name, pm.adapters)
+		x.models[model].forgetAdapters(name, pm.Adapters)
 		x.mu.Unlock()
-		pm.adapters = adapters
+		pm.Adapters = adapters
 		for a := range adapters {
 			x.learnAdapter(a, model, name)
 		}
 	}
-	for n := range pm.ranks {
+	for n := range pm.Ranks {
 		if !slices.ContainsFunc(v.ranks, func(r rankListing) bool { return r.n == n }) {
 			x.ledger.Lose(&pm.sent, n, true)
-			delete(pm.ranks, n)
+			delete(pm.Ranks, n)
 		}
 	}
 	hybrid := v.hybrid
 	for i := range v.ranks {
 		of := &v.ranks[i]
-		r := pm.ranks[of.n]
+		r := pm.Ranks[of.n]
 		if r == nil {
-			r = &rank{n: of.n}
-			pm.ranks[of.n] = r
+			r = &podstate.Rank{Number: of.n}
+			pm.Ranks[of.n] = r
 		}
-		r.state, r.groups, r.lossyThere, r.stale = of.state, of.groups, of.lossy, of.stale
-		r.shown = r.view()
-		hybrid = hybrid || pm.shown.Profile.Hybrid(r.groups)
+		r.State, r.Groups, r.LossyThere, r.Stale = of.state, of.groups, of.lossy, of.stale
+		r.Shown = r.View()
+		hybrid = hybrid || pm.Shown.Profile.Hybrid(r.Groups)
 	}
-	pm.listRanks()
-	pm.silent = 0
+	pm.ListRanks()
+	pm.Silent = 0
 	if v.state == view.Silent {
-		pm.silent = 1
+		pm.Silent = 1
 	}
-	f := pm.shown.Facts()
+	f := pm.Shown.Facts()
 	known := f.Hybrid
 	f.State, f.Hybrid = v.state, hybrid
-	pm.shown.Publish(f)
-	if hybrid == known && v.form.Equal(&pm.formed) {
+	pm.Shown.Publish(f)
+	if hybrid == known && v.form.Equal(&pm.Formed) {
 		return
 	}
-	pm.formed = v.form
-	x.ledger.SetForm(&pm.sent, v.form.View(&pm.shown.Profile))
+	pm.Formed = v.form
+	x.ledger.SetForm(&pm.sent, v.form.View(&pm.Shown.Profile))
 	x.mu.Lock()
 	x.heard.Add(1)
 	x.mu.Unlock()
@@ -336,53 +337,45 @@ type publishedPod struct {
 	adapters int // their number: they become more only
 }
 
-// publishedRank is what the index was told of a rank.
-type publishedRank struct {
-	is     bool
-	state  view.State
-	lossy  bool
-	groups []stats.Group
-}
-
 // tell tells others of the pod what has changed. pod.mu is held.
 func (in *ingest) tell() {
 	d, pm := in.x.directory.of, in.pm
 	if d == nil || pm.sent.Room() != nil {
 		return
 	}
-	f := pm.shown.Facts()
-	now := publishedPod{true, f.State, f.Hybrid, pm.sent.Blocks(), len(pm.adapters)}
-	zero := pm.ranks[0]
-	if now != pm.told || zero != nil && zero.tells() {
+	f := pm.Shown.Facts()
+	now := publishedPod{true, f.State, f.Hybrid, pm.sent.Blocks(), len(pm.Adapters)}
+	zero := pm.Ranks[0]
+	if now != pm.told || zero != nil && tells(zero) {
 		pm.told = now
-		n := sourceNote{pod: &podNote{now.state, now.hybrid, pm.formed, slices.Sorted(maps.Keys(pm.adapters))}}
+		n := sourceNote{pod: &podNote{now.state, now.hybrid, pm.Formed, slices.Sorted(maps.Keys(pm.Adapters))}}
 		if zero != nil {
-			n.rank = zero.note()
+			n.rank = noteOf(zero)
 		}
 		d.Tell(index.Source{Pod: in.pod, Model: in.model}, n.append(nil))
 	}
-	for _, r := range pm.byNumber {
-		if r.n != 0 && r.tells() {
-			n := sourceNote{rank: r.note()}
+	for _, r := range pm.ByNumber {
+		if r.Number != 0 && tells(r) {
+			n := sourceNote{rank: noteOf(r)}
 			d.Tell(in.source(r), n.append(nil))
 		}
 	}
 }
 
 // tells reports whether others do not know of the rank what there is to know.
-func (r *rank) tells() bool {
-	return !r.told.is || r.told.state != r.view() || r.told.lossy != r.lacks() || !slices.Equal(r.told.groups, r.groups)
+func tells(r *podstate.Rank) bool {
+	return !r.Told.Is || r.Told.State != r.View() || r.Told.Lossy != r.Lacks() || !slices.Equal(r.Told.Groups, r.Groups)
 }
 
-// note returns the note of the rank, which is to be told.
-func (r *rank) note() *rankNote {
-	r.told = publishedRank{true, r.view(), r.lacks(), slices.Clone(r.groups)}
-	return &rankNote{r.told.state, r.told.lossy, r.told.groups}
+// noteOf returns the note of the rank, which is to be told.
+func noteOf(r *podstate.Rank) *rankNote {
+	r.Told = podstate.PublishedRank{Is: true, State: r.View(), Lossy: r.Lacks(), Groups: slices.Clone(r.Groups)}
+	return &rankNote{r.Told.State, r.Told.Lossy, r.Told.Groups}
 }
 
 // untell tells others that there is no such rank any more. pod.mu is held.
-func (in *ingest) untell(r *rank) {
-	if r.told.is {
+func (in *ingest) untell(r *podstate.Rank) {
+	if r.Told.Is {
 		in.x.tellGone(in.source(r))
 	}
 	in.forgetTold(r)
@@ -390,9 +383,9 @@ func (in *ingest) untell(r *rank) {
 
 // forgetTold takes note that the index has no note of the rank any more. That of rank 0 was
 // one of the pod too.
-func (in *ingest) forgetTold(r *rank) {
-	r.told = publishedRank{}
-	if r.n == 0 {
+func (in *ingest) forgetTold(r *podstate.Rank) {
+	r.Told = podstate.PublishedRank{}
+	if r.Number == 0 {
 		in.pm.told = publishedPod{}
 	}
 }
@@ -463,7 +456,7 @@ func readNote(b []byte) (n sourceNote, err error) {
 			if f.Err() != nil {
 				break
 			}
-			if len(a) > 0 && len(a) <= engine.MaxName && len(p.adapters) < maxAdapters {
+			if len(a) > 0 && len(a) <= engine.MaxName && len(p.adapters) < engine.MaxAdapters {
 				p.adapters = append(p.adapters, string(a))
 			}
 		}

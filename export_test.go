@@ -9,6 +9,7 @@ import (
 	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/explain"
 	"github.com/kvindex/kvindex/internal/hashing"
+	"github.com/kvindex/kvindex/internal/podstate"
 	"github.com/kvindex/kvindex/internal/predict"
 	"github.com/kvindex/kvindex/internal/ranking"
 	"github.com/kvindex/kvindex/internal/view"
@@ -19,15 +20,15 @@ var (
 	OutcomeNames = outcomeNames
 	CauseNames   = explain.Causes
 	LossNames    = view.LossNames
-	ReplayNames  = []string{replayIdle, replayWaiting, replayNone}
+	ReplayNames  = []string{podstate.ReplayIdle, podstate.ReplayWaiting, podstate.ReplayNone}
 )
 
 // Bounds and defaults.
 const (
 	MaxModels              = maxModels
 	MaxRanks               = engine.MaxRanks
-	MaxStreams             = maxStreams
-	MaxAdapters            = maxAdapters
+	MaxStreams             = engine.MaxStreams
+	MaxAdapters            = engine.MaxAdapters
 	MaxName                = engine.MaxName
 	MaxPods                = maxPods
 	ApplyTimeout           = applyTimeout
@@ -95,7 +96,7 @@ func Silence(x *Indexer, pod, model string) error {
 	defer p.unlock()
 	profile, err := x.reg.profileFor(p, model, &events.Batch{})
 	if err == nil {
-		x.reg.podModel(p, model, profile).shown.Publish(view.Facts{State: view.Silent})
+		x.reg.podModel(p, model, profile).Shown.Publish(view.Facts{State: view.Silent})
 	}
 	return err
 }

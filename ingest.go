@@ -12,6 +12,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/fault"
+	"github.com/kvindex/kvindex/internal/podstate"
 	"github.com/kvindex/kvindex/internal/view"
 	"github.com/kvindex/kvindex/stats"
 )
@@ -93,7 +94,7 @@ func (x *registry) markLost(podID, model string, n int) (found bool, err error) 
 		return false, nil
 	}
 	defer in.leave()
-	r := in.pm.ranks[n]
+	r := in.pm.Ranks[n]
 	if r == nil {
 		return false, nil
 	}
@@ -103,8 +104,8 @@ func (x *registry) markLost(podID, model string, n int) (found bool, err error) 
 	}
 	in.stats.Marked++
 	l := loss{Pod: podID, Model: model, Rank: n, Cause: view.LossMarked, Kept: x.Keep}
-	if r.stream != nil {
-		l.Stream = r.stream.name
+	if r.Stream != nil {
+		l.Stream = r.Stream.Name
 	}
 	in.losses = append(in.losses, l)
 	return true, nil
@@ -183,17 +184,17 @@ func (in *ingest) settle() {
 	in.from, in.to = in.pm.settle()
 	for i := range in.losses {
 		l := &in.losses[i]
-		if r := in.pm.ranks[l.Rank]; r != nil && l.Cause != view.LossContested {
-			r.lost = view.LastLoss{Cause: l.Cause, Kept: l.Kept, At: in.now}
+		if r := in.pm.Ranks[l.Rank]; r != nil && l.Cause != view.LossContested {
+			r.Lost = view.LastLoss{Cause: l.Cause, Kept: l.Kept, At: in.now}
 		}
 	}
 	in.tell()
 }
 
 // count adds to the counters of a stream, which may be nil, and of all.
-func (in *ingest) count(st *stream, s stats.Traffic) {
+func (in *ingest) count(st *podstate.Stream, s stats.Traffic) {
 	if st != nil {
-		addCounters(&st.stats, &s)
+		addCounters(&st.Stats, &s)
 	}
 	addCounters(&in.stats.Traffic, &s)
 }

@@ -79,7 +79,7 @@ func (x *registry) makeRoom(p *pod, model string) {
 	var name string
 	for _, n := range slices.Sorted(maps.Keys(p.models)) {
 		pm := p.models[n]
-		if pm.sent.Room() == nil || len(pm.streams) > 0 {
+		if pm.sent.Room() == nil || len(pm.Streams) > 0 {
 			continue
 		}
 		idle := x.ledger.Idle(&pm.sent)

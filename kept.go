@@ -23,6 +23,7 @@ import (
 	"slices"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/podstate"
 	"github.com/kvindex/kvindex/internal/view"
 	"github.com/zeebo/xxh3"
 )
@@ -50,9 +51,9 @@ func (x *registry) recall() error {
 		if err := in.enter(); err != nil {
 			return err
 		}
-		r, err := in.pm.rank(s.Source.Rank)
-		if err == nil && r.state == view.Unknown && r.stream == nil {
-			r.kept = true
+		r, err := in.pm.Rank(s.Source.Rank)
+		if err == nil && r.State == view.Unknown && r.Stream == nil {
+			r.Kept = true
 			err = in.recalled(r)
 		}
 		in.pm.settle()
@@ -65,31 +66,31 @@ func (x *registry) recall() error {
 }
 
 // recalled takes note that a rank holds what is in the index from before.
-func (in *ingest) recalled(r *rank) error {
+func (in *ingest) recalled(r *podstate.Rank) error {
 	cur, err := in.cursorOf(r, doubtCursor)
 	if err != nil {
 		return err
 	}
-	if r.doubt = cur.Digest == 1; r.doubt {
-		r.on(doubted)
+	if r.Doubt = cur.Digest == 1; r.Doubt {
+		r.On(podstate.Doubted)
 	} else {
-		r.on(heardLate)
+		r.On(podstate.HeardLate)
 	}
 	return nil
 }
 
 // cured takes the note of a kept loss back, if nothing of it is left. If that fails, it is
 // tried again behind the next message.
-func (in *ingest) cured(r *rank) {
-	if r.doubt && r.state != view.Uncertain {
+func (in *ingest) cured(r *podstate.Rank) {
+	if r.Doubt && r.State != view.Uncertain {
 		_ = in.doubts(r, false)
 	}
 }
 
 // doubts notes in the index whether a loss was kept of what the rank holds. Nobody else
 // knows of what an Indexer's own index holds.
-func (in *ingest) doubts(r *rank, doubt bool) error {
-	if r.doubt == doubt || in.x.ownsIndex {
+func (in *ingest) doubts(r *podstate.Rank, doubt bool) error {
+	if r.Doubt == doubt || in.x.ownsIndex {
 		return nil
 	}
 	cur, err := in.cursorOf(r, doubtCursor)
@@ -101,13 +102,13 @@ func (in *ingest) doubts(r *rank, doubt bool) error {
 		cur.Digest = 1
 	}
 	if _, err = in.applyChanges(r, cur, nil); err == nil {
-		r.doubt = doubt
+		r.Doubt = doubt
 	}
 	return err
 }
 
 // cursorOf returns how far a stream had come with a rank.
-func (in *ingest) cursorOf(r *rank, stream string) (index.Cursor, error) {
+func (in *ingest) cursorOf(r *podstate.Rank, stream string) (index.Cursor, error) {
 	cur, err := in.locked.cursor(in.x, in.source(r), stream)
 	if err != nil {
 		return cur, in.failed(r, err)
@@ -122,7 +123,7 @@ func (p *pod) cursor(x *registry, src index.Source, stream string) (index.Cursor
 }
 
 // fedLast reports whether a stream fed a rank last, by what was noted.
-func (in *ingest) fedLast(r *rank, stream string) (bool, error) {
+func (in *ingest) fedLast(r *podstate.Rank, stream string) (bool, error) {
 	cur, err := in.cursorOf(r, feederCursor)
 	return cur == (index.Cursor{}) || cur.Digest == xxh3.HashString(stream), err
 }
@@ -130,14 +131,14 @@ func (in *ingest) fedLast(r *rank, stream string) (bool, error) {
 // feeds notes that the stream feeds the rank from now on. Nobody else knows of what
 // an Indexer's own index holds.
 func (d *delivery) feeds() error {
-	if d.rank.stream == d.stream || d.x.ownsIndex {
+	if d.rank.Stream == d.stream || d.x.ownsIndex {
 		return nil
 	}
 	cur, err := d.cursorOf(d.rank, feederCursor)
 	if err != nil {
 		return err
 	}
-	digest := xxh3.HashString(d.stream.name)
+	digest := xxh3.HashString(d.stream.Name)
 	if cur.Digest == digest && cur.Epoch > 0 {
 		return nil
 	}
@@ -148,16 +149,16 @@ func (d *delivery) feeds() error {
 // adopt gives the stream the ranks that it fed last. It goes on from cur, that of
 // the message's rank, or from that of the rank which came furthest.
 func (d *delivery) adopt(cur index.Cursor) (index.Cursor, error) {
-	for _, n := range slices.Sorted(maps.Keys(d.pm.ranks)) {
-		r := d.pm.ranks[n]
-		if r.stream != nil || r != d.rank && !r.kept || r.state != view.Unknown && !r.kept {
+	for _, n := range slices.Sorted(maps.Keys(d.pm.Ranks)) {
+		r := d.pm.Ranks[n]
+		if r.Stream != nil || r != d.rank && !r.Kept || r.State != view.Unknown && !r.Kept {
 			continue
 		}
-		its, err := d.cursorOf(r, d.stream.name)
+		its, err := d.cursorOf(r, d.stream.Name)
 		if err != nil {
 			return cur, err
 		}
-		last, err := d.fedLast(r, d.stream.name)
+		last, err := d.fedLast(r, d.stream.Name)
 		if err != nil {
 			return cur, err
 		}
@@ -169,8 +170,8 @@ func (d *delivery) adopt(cur index.Cursor) (index.Cursor, error) {
 		if err := d.recalled(r); err != nil {
 			return cur, err
 		}
-		d.pm.bind(r, d.stream)
-		d.stream.interrupted = true
+		d.pm.Bind(r, d.stream)
+		d.stream.Interrupted = true
 		if cur.Before(its) {
 			cur = its
 		}
@@ -180,12 +181,12 @@ func (d *delivery) adopt(cur index.Cursor) (index.Cursor, error) {
 
 // keptCursor returns where a stream that was not heard yet left the ranks of a kept
 // index that nothing has fed since, and those ranks. src has their pod and model.
-func (x *registry) keptCursor(p *pod, pm *podModel, src index.Source, name string) (last index.Cursor, ranks []*rank, err error) {
-	for _, r := range pm.ranks {
-		if !r.kept || r.stream != nil {
+func (x *registry) keptCursor(p *pod, pm *podModel, src index.Source, name string) (last index.Cursor, ranks []*podstate.Rank, err error) {
+	for _, r := range pm.Ranks {
+		if !r.Kept || r.Stream != nil {
 			continue
 		}
-		src.Rank = r.n
+		src.Rank = r.Number
 		cur, err := p.cursor(x, src, name)
 		if err != nil {
 			return last, nil, err
@@ -202,10 +203,10 @@ func (x *registry) keptCursor(p *pod, pm *podModel, src index.Source, name strin
 
 // begun returns a stream that is to begin again; nil if it was never heard. What it
 // left in a kept index goes with it.
-func (in *ingest) begun(name string) (*stream, error) {
-	st := in.pm.streams[name]
+func (in *ingest) begun(name string) (*podstate.Stream, error) {
+	st := in.pm.Streams[name]
 	if st != nil {
-		if _, heard := st.seq.Next(); heard {
+		if _, heard := st.Seq.Next(); heard {
 			return st, nil
 		}
 	}
@@ -213,13 +214,13 @@ func (in *ingest) begun(name string) (*stream, error) {
 	if err != nil || len(ranks) == 0 {
 		return st, err
 	}
-	if st, err = in.pm.stream(name); err != nil {
+	if st, err = in.pm.Stream(name); err != nil {
 		return nil, err
 	}
 	for _, r := range ranks {
-		in.pm.bind(r, st)
-		r.kept = false
+		in.pm.Bind(r, st)
+		r.Kept = false
 	}
-	st.seq.Resume(cur.Epoch, cur.Next, cur.Time, cur.Digest)
+	st.Seq.Resume(cur.Epoch, cur.Next, cur.Time, cur.Digest)
 	return st, nil
 }

@@ -8,61 +8,30 @@
 // only pod.mu, so they never wait for a backend that hangs in Apply. A state is an atomic, and
 // ranks are in a list that is replaced when one comes, so a score reads them without pod.mu.
 // It takes pod.mu only to register a pod that is listed or approximate.
-//
-// # States say what may be wrong
-//
-// Views that are unknown, silent, partial or live never claim more than the truth.
-//
-//   - A pod is silent from the moment at which a transport opens a stream of it until the
-//     stream brings a message. The worst stream counts, because a rank of which nothing is
-//     known may hold anything.
-//   - A replaying view may lack removals.
-//   - A view whose connection was lost is uncertain, and so is the view that another process
-//     has stored in a kept index.
-//   - A gap that stays makes the view partial, or uncertain if the policy keeps the blocks.
-//   - A clear makes it live, because from then on all is known.
-//
-// Two things confirm a view: a message that is newer than all before and comes by itself, and
-// the end of an answer to a replay. A repeat or a replayed message confirms nothing, because a
-// replay may fall silent half-way. A lost connection that comes back, and a restart behind it,
-// are one change to uncertain and one back.
-//
-// # Evictions are no events
-//
-// An eviction happens to one rank while another is written, so no viewEvent stands for it.
-// Rows report it to a score at once, and Describe to people. The view of the rank is partial
-// at best from its own next message on.
 
 package kvindex
 
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/engine"
+	"github.com/kvindex/kvindex/internal/podstate"
 	"github.com/kvindex/kvindex/internal/predict"
 	"github.com/kvindex/kvindex/internal/view"
-	"github.com/kvindex/kvindex/stats"
 )
 
 // Bounds on what the Indexer remembers beside blocks. A message beyond one of them is an
 // error, and is not applied; but adapters are only counted. What other processes tell
 // (WithIndex) beyond a bound is left out.
 const (
-	maxPods    = 1 << 16
-	maxModels  = 16   // of a pod
-	maxStreams = 1024 // of a pod and model
-	// maxAdapters is the number of adapters of a pod and model whose names a request can
-	// use as its model. Beyond it a request has to name the base model, and the adapter in
-	// Request.Adapter. So it has for an adapter whose name is longer than maxName.
-	maxAdapters = 4096
+	maxPods   = 1 << 16
+	maxModels = 16 // of a pod
 )
 
 // pod is what the Indexer knows of a pod, beside its blocks.
@@ -91,58 +60,22 @@ type profileReply struct {
 
 // podModel is what a pod serves of one model.
 type podModel struct {
-	listed   *listing // not nil: others feed the pod, and nothing of it was heard here
-	shown    view.Pod // what scores read; read without pod.mu
-	ranks    map[int]*rank
-	byNumber []*rank // ranks in the order of their numbers
-	streams  map[string]*stream
-	adapters map[string]struct{} // those that the model was told of
-	recent   engine.Recent
-	formed   engine.Form // that the field form is of, unless that is of the profile
-	told     publishedPod
-	silent   int // streams that are silent
-
-	sent  predict.Pod
-	alone atomic.Pointer[podList] // the pod
+	podstate.Pod
+	listed *listing // not nil: others feed the pod, and nothing of it was heard here
+	told   publishedPod
+	sent   predict.Pod
+	alone  atomic.Pointer[podList] // the pod
 }
 
-// rank is a data-parallel rank of a pod, for one model.
-type rank struct {
-	n     int
-	state view.State // changed by on alone
-	shown view.State // the view as settle found it, which scores read
-	// stream is the one that feeds the rank, and has it among its ranks; nil if
-	// it is fed without numbers.
-	stream  *stream
-	contest contest
-	kept    bool // what it holds is in the index from before, and nobody has spoken for it
-	// unproven: what it holds is from a snapshot, and it is fed without numbers, so nobody
-	// can know whether messages were lost since.
-	unproven bool
-	doubt    bool // the index has a note that a loss was kept
-	evicted  bool // when the last message was applied, the index had given up blocks
-	late     bool // what came last is not in the index, or not seen by others yet
-	// seen is done when others see it; nil: nobody will say so. unwatch ends what waits for that.
-	seen    context.Context
-	unwatch func() bool
-	told    publishedRank
-
-	// Of a listed pod: whether it is lossy there, and that nobody has said for a while that its
-	// state is what it was.
-	lossyThere, stale bool
-	lost              view.LastLoss
-
-	// unrecognized is what events have said that is not known, since all was cleared, sorted;
-	// mayHoldLess: some of it may have said that blocks have left the cache.
-	unrecognized []string
-	mayHoldLess  bool
-
-	messages        uint64 // applied
-	stored, removed uint64 // blocks
-	groups          []stats.Group
-	pairs           bool          // its blocks are of pairs
-	lag             time.Duration // of the newest batch
-	at              time.Time     // when that was applied
+// settle works out the states that scores have, of the ranks and of the pod, after a
+// rank's or a stream's has changed. It returns the pod's one before and the new one.
+// pod.mu is held.
+func (pm *podModel) settle() (from, to view.State) {
+	from, to, heard := pm.Pod.Settle(pm.sent.Room() != nil)
+	if heard {
+		pm.sent.Hear()
+	}
+	return from, to
 }
 
 // model is what scores need to know of a model. Guarded by Indexer.mu.
@@ -156,175 +89,40 @@ type model struct {
 	forms    atomic.Pointer[recentForms] // that texts were cut in last
 }
 
-// A viewEvent is what happened to a rank, as far as it bears on how its view can
-// be trusted.
-type viewEvent uint8
-
-const (
-	heardAll  viewEvent = iota // a batch was applied, and so was all that the engine said before it
-	heardLate                  // a batch was applied, but not all that the engine said before it
-	emptied                    // a batch was applied that says that the cache was emptied
-	doubted                    // messages were lost, and the blocks were kept
-	forgotten                  // messages were lost, and the blocks were forgotten
-	replaced                   // the blocks were forgotten: the engine, or the way to it, is another one
-)
-
-// after is the state of a rank in state s after an event. No other rule changes
-// the state of a rank.
-//
-// A batch by itself cures no doubt: what is missing in a view stays missing,
-// because an engine announces a block once. An emptied cache does, for from then
-// on all is known, whatever was lost before.
-func after(s view.State, e viewEvent) view.State {
-	switch {
-	case e == emptied:
-		return view.Live
-	case e == doubted:
-		return view.Uncertain
-	case e == forgotten:
-		return view.Partial
-	case e == replaced:
-		return view.Unknown
-	case s != view.Unknown:
-		return s
-	case e == heardLate:
-		return view.Partial
-	}
-	return view.Live
-}
-
-// on changes the state by an event.
-func (r *rank) on(e viewEvent) {
-	r.state = after(r.state, e)
-	if e == emptied || e == forgotten || e == replaced {
-		r.unproven = false
-	}
-}
-
-// heard takes note of a batch that was applied at a time. whole: so was all that
-// the engine said before it.
-func (r *rank) heard(b *events.Batch, at time.Time, whole bool) {
-	r.messages++
-	r.at, r.lag = at, 0
-	if t := timeOf(b); !t.IsZero() {
-		r.lag = at.Sub(t)
-	}
-	clears := false
-	for i := range b.Events {
-		e := &b.Events[i]
-		switch e.Kind {
-		case events.Cleared: // what is known from then on is all there is
-			clears = true
-		case events.Stored:
-			r.groups, r.pairs = engine.Learn(r.groups, e), e.Pairs
-		}
-	}
-	switch {
-	case clears:
-		r.on(emptied)
-		r.lost = view.LastLoss{At: at}
-	case whole:
-		r.on(heardAll)
-	default:
-		r.on(heardLate)
-	}
-}
-
 // noteHybrid has scores know that the pod's model is a hybrid one. So it stays if a
 // rank has announced one group only since its cache was emptied.
-func (in *ingest) noteHybrid(r *rank) {
-	if f := in.pm.shown.Facts(); !f.Hybrid && in.pm.shown.Profile.Hybrid(r.groups) {
+func (in *ingest) noteHybrid(r *podstate.Rank) {
+	if f := in.pm.Shown.Facts(); !f.Hybrid && in.pm.Shown.Profile.Hybrid(r.Groups) {
 		f.Hybrid = true
-		in.pm.shown.Publish(f)
+		in.pm.Shown.Publish(f)
 		in.x.mu.Lock()
 		in.x.heard.Add(1)
 		in.x.mu.Unlock()
 	}
 }
 
-// lossy reports that the rank may hold more than is known, or less.
-func (r *rank) lossy() bool { return r.state == view.Partial || r.state == view.Uncertain }
-
-// lacks is lossy, or that the index has given up blocks.
-func (r *rank) lacks() bool { return r.lossy() || r.evicted }
-
 // noteForm notes in which blocks the rank caches, for prompts that are sent to ranks that hold
 // nothing. Parts of blocks are smaller, and change nothing.
-func (in *ingest) noteForm(r *rank) {
+func (in *ingest) noteForm(r *podstate.Rank) {
 	if in.stats.StoredEvents == 0 {
 		return // what a snapshot has of groups does not tell pairs
 	}
 	known := in.pm.sent.Blocks()
-	same := known != nil && known.Pairs == r.pairs && len(known.Groups) >= len(r.groups)
-	for i := 0; same && i < len(r.groups); i++ {
-		g := &r.groups[i]
+	same := known != nil && known.Pairs == r.Pairs && len(known.Groups) >= len(r.Groups)
+	for i := 0; same && i < len(r.Groups); i++ {
+		g := &r.Groups[i]
 		same = slices.ContainsFunc(known.Groups, func(k index.GroupLayout) bool {
-			return k.ID == g.ID && (k.BlockSize == g.BlockSize || k.BlockSize > g.BlockSize && len(r.groups) > 1)
+			return k.ID == g.ID && (k.BlockSize == g.BlockSize || k.BlockSize > g.BlockSize && len(r.Groups) > 1)
 		})
 	}
-	if same || len(r.groups) == 0 {
+	if same || len(r.Groups) == 0 {
 		return
 	}
-	in.pm.formed = engine.Form{Groups: slices.Clone(r.groups), Pairs: r.pairs}
-	in.x.ledger.SetForm(&in.pm.sent, in.pm.formed.View(&in.pm.shown.Profile))
+	in.pm.Formed = engine.Form{Groups: slices.Clone(r.Groups), Pairs: r.Pairs}
+	in.x.ledger.SetForm(&in.pm.sent, in.pm.Formed.View(&in.pm.Shown.Profile))
 	in.x.mu.Lock()
 	in.x.heard.Add(1)
 	in.x.mu.Unlock()
-}
-
-// view is the state of the rank, with what its stream waits for.
-func (r *rank) view() view.State {
-	state := r.state
-	if r.stream != nil {
-		state = r.stream.limit(state)
-	}
-	if r.contest.open || r.kept || r.unproven || r.late || r.stale {
-		state = min(state, view.Uncertain)
-	}
-	if r.evicted {
-		state = min(state, view.Partial)
-	}
-	return state
-}
-
-// settle works out the states that scores have, of the ranks and of the pod, after a
-// rank's or a stream's has changed. It returns the pod's one before and the new one.
-// pod.mu is held.
-func (pm *podModel) settle() (from, to view.State) {
-	f := pm.shown.Facts()
-	from = f.State
-	state, heard, changed := view.Live, false, false
-	f.Less = false
-	for _, r := range pm.ranks {
-		f.Less = f.Less || r.mayHoldLess
-		its := r.view()
-		changed = changed || its != r.shown
-		r.shown = its
-		if r.state != view.Unknown || r.stream != nil {
-			state, heard = min(state, its), true
-		}
-	}
-	if changed {
-		pm.listRanks()
-	}
-	switch {
-	case heard:
-		pm.sent.Hear()
-	case pm.sent.Room() != nil: // or nothing that could be applied
-		pm.shown.Publish(f)
-		return from, view.Approximate
-	default:
-		state = view.Partial
-		for _, st := range pm.streams {
-			state = st.limit(state)
-		}
-	}
-	if pm.silent > 0 {
-		state = min(state, view.Silent)
-	}
-	f.State = state
-	pm.shown.Publish(f)
-	return from, state
 }
 
 // pod returns a pod that was heard, or nil.
@@ -441,7 +239,7 @@ func (x *registry) lockServed(name, model string) (*pod, *podModel) {
 // WithProfile's function is asked if it was not asked yet. p.mu is held.
 func (x *registry) profileFor(p *pod, model string, b *events.Batch) (profile *engine.Profile, err error) {
 	if pm := p.models[model]; pm != nil {
-		profile = &pm.shown.Profile
+		profile = &pm.Shown.Profile
 	} else {
 		a := p.asked[model]
 		if a == nil {
@@ -470,15 +268,11 @@ func (x *registry) podModel(p *pod, name string, profile *engine.Profile) *podMo
 	if old != nil && old.listed == nil {
 		return old
 	}
-	pm := &podModel{
-		ranks:    make(map[int]*rank),
-		streams:  make(map[string]*stream),
-		adapters: make(map[string]struct{}),
-	}
-	pm.shown.Profile, pm.sent.Media = *profile, profile.Media
+	pm := &podModel{Pod: podstate.New()}
+	pm.Shown.Profile, pm.sent.Media = *profile, profile.Media
 	if profile.Approximate != nil {
 		pm.sent.Approximate(profile)
-		pm.shown.Publish(view.Facts{State: view.Approximate})
+		pm.Shown.Publish(view.Facts{State: view.Approximate})
 	}
 	p.models[name] = pm
 	delete(p.asked, name)
@@ -531,7 +325,7 @@ func (x *registry) sendTo(pod, model string) *podModel {
 		return nil
 	}
 	pm := &podModel{}
-	pm.shown.Profile, pm.sent.Media = profile, profile.Media
+	pm.Shown.Profile, pm.sent.Media = profile, profile.Media
 	if md.unheard == nil {
 		md.unheard = make(map[string]*podModel)
 	}
@@ -568,90 +362,21 @@ func (md *model) lent() predict.Lent {
 	})
 }
 
-// rank returns a rank of pm, made if need be. pod.mu is held.
-func (pm *podModel) rank(n int) (*rank, error) {
-	r := pm.ranks[n]
-	if r == nil {
-		if len(pm.ranks) >= engine.MaxRanks {
-			return nil, fmt.Errorf("rank %d is one more than the %d that a pod may have", n, engine.MaxRanks)
-		}
-		r = &rank{n: n}
-		pm.ranks[n] = r
-		pm.listRanks()
-	}
-	return r, nil
-}
-
-// listRanks brings byNumber up to date, and what scores read of the ranks. pod.mu is held.
-func (pm *podModel) listRanks() {
-	pm.byNumber = slices.SortedFunc(maps.Values(pm.ranks), func(a, b *rank) int { return a.n - b.n })
-	shown := make([]view.Rank, len(pm.byNumber))
-	for i, r := range pm.byNumber {
-		shown[i] = view.Rank{Number: r.n, State: r.shown}
-	}
-	pm.shown.PublishRanks(shown)
-}
-
-// stream returns a stream of pm, made if need be. pod.mu is held.
-func (pm *podModel) stream(name string) (*stream, error) {
-	st := pm.streams[name]
-	if st == nil {
-		if len(name) > engine.MaxName {
-			return nil, fmt.Errorf("the name of the stream has %d bytes, more than %d: %.100q", len(name), engine.MaxName, name)
-		}
-		if len(pm.streams) >= maxStreams && !pm.dropStream() {
-			return nil, fmt.Errorf("stream %q is one more than the %d that a pod may have", name, maxStreams)
-		}
-		st = &stream{name: name}
-		pm.streams[name] = st
-	}
-	return st, nil
-}
-
-// dropStream makes room for a stream by forgetting one that feeds no rank and that
-// no transport has.
-func (pm *podModel) dropStream() bool {
-	for name, st := range pm.streams {
-		if len(st.ranks) == 0 && !st.opened {
-			delete(pm.streams, name)
-			return true
-		}
-	}
-	return false
-}
-
-// bind makes a stream the one that feeds a rank. The one that fed it before goes
-// with its last rank, unless a transport has it.
-func (pm *podModel) bind(r *rank, st *stream) {
-	old := r.stream
-	if old == st {
-		return
-	}
-	if old != nil {
-		old.ranks = slices.DeleteFunc(old.ranks, func(o *rank) bool { return o == r })
-		if len(old.ranks) == 0 && !old.opened {
-			delete(pm.streams, old.name)
-		}
-	}
-	r.stream, r.kept = st, false
-	st.ranks = append(st.ranks, r)
-}
-
 // learnAdapters lets requests find the adapters of a batch by their names.
 func (in *ingest) learnAdapters() {
 	for i := range in.batch.Events {
-		a := in.pm.shown.Profile.AdapterOf(&in.batch.Events[i])
+		a := in.pm.Shown.Profile.AdapterOf(&in.batch.Events[i])
 		if a == "" {
 			continue
 		}
-		if _, ok := in.pm.adapters[a]; ok {
+		if _, ok := in.pm.Adapters[a]; ok {
 			continue
 		}
-		if len(in.pm.adapters) >= maxAdapters || len(a) > engine.MaxName {
+		if len(in.pm.Adapters) >= engine.MaxAdapters || len(a) > engine.MaxName {
 			in.stats.Adapters++
 			continue
 		}
-		in.pm.adapters[a] = struct{}{}
+		in.pm.Adapters[a] = struct{}{}
 		in.x.learnAdapter(a, in.model, in.pod)
 	}
 }
@@ -706,7 +431,7 @@ func (x *registry) forget(pod, model string, pm *podModel) {
 	x.ledger.Lose(&pm.sent, -1, true)
 	md := x.models[model]
 	delete(md.pods, pod)
-	md.forgetAdapters(pod, pm.adapters)
+	md.forgetAdapters(pod, pm.Adapters)
 	if len(md.pods) == 0 {
 		for name := range md.unheard {
 			md.leaveUnheard(x.ledger, name)
@@ -739,7 +464,7 @@ func (x *registry) drop(p *pod, model string) {
 // reports whether it did. pod.mu is held.
 func (x *registry) leaveEmpty(p *pod, model string) bool {
 	pm := p.models[model]
-	if len(pm.ranks) > 0 || len(pm.streams) > 0 || pm.sent.Room() != nil {
+	if len(pm.Ranks) > 0 || len(pm.Streams) > 0 || pm.sent.Room() != nil {
 		return false
 	}
 	if pm.told.is {

@@ -125,14 +125,14 @@ func (r *routing) look() error {
 	} else if f := r.pm.sent.Blocks(); f != nil {
 		s.View = f
 	} else {
-		s.View, s.Lent = sc.set.lent[r.pm.shown.Profile.Media], true
+		s.View, s.Lent = sc.set.lent[r.pm.Shown.Profile.Media], true
 	}
 	if s.View == nil {
 		return fmt.Errorf("%w: %.100q has stored nothing, and %s", ErrBlockSize, s.Source.Pod, noneLent)
 	}
 	var run *prompt.Run
 	var ok bool
-	if s.Variant, ok = engine.VariantOf(s.View.BlockSize, s.View.Pairs, r.pm.shown.Profile.Media); ok {
+	if s.Variant, ok = engine.VariantOf(s.View.BlockSize, s.View.Pairs, r.pm.Shown.Profile.Media); ok {
 		run = prompt.RunIn(r.k.runs, s.Variant)
 	}
 	if run == nil {
@@ -144,7 +144,7 @@ func (r *routing) look() error {
 
 // issue makes the ticket and the prediction.
 func (r *routing) issue() (Ticket, error) {
-	r.sending.State = r.pm.shown.StateOf(r.sending.Source.Rank).String()
+	r.sending.State = r.pm.Shown.StateOf(r.sending.Source.Rank).String()
 	of, err := r.sc.x.reg.ledger.Send(&r.pm.sent, &r.sending)
 	return Ticket{of}, err
 }

@@ -23,6 +23,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/podstate"
 	"github.com/kvindex/kvindex/internal/view"
 	"github.com/kvindex/kvindex/stats"
 )
@@ -35,25 +36,16 @@ func (x *registry) StreamNext(podID, model, stream string) events.Position {
 	}
 	defer p.unlock()
 	name := streamName(stream)
-	st := pm.streams[name]
+	st := pm.Streams[name]
 	if st != nil {
-		if next, heard := st.seq.Next(); heard {
-			return events.Position{Next: next, Heard: heard, Partial: st.lacks()}
+		if next, heard := st.Seq.Next(); heard {
+			return events.Position{Next: next, Heard: heard, Partial: st.Lacks()}
 		}
 	}
 	if cur, _, err := x.keptCursor(p, pm, index.Source{Pod: podID, Model: model}, name); err == nil && cur.Next > 0 {
 		return events.Position{Next: cur.Next, Heard: true, Partial: true}
 	}
-	return events.Position{Partial: st != nil && st.lacks()}
-}
-
-// lacks reports that a replay of all that the engine has said would make the view
-// better.
-func (st *stream) lacks() bool {
-	if len(st.ranks) == 0 {
-		return st.partial
-	}
-	return slices.ContainsFunc(st.ranks, (*rank).lossy)
+	return events.Position{Partial: st != nil && st.Lacks()}
 }
 
 // StreamNote takes note of what happened to the connection of a stream.
@@ -79,13 +71,13 @@ func (x *registry) note(podID, model, stream string, n events.Note) error {
 		return nil
 	}
 	defer in.leave()
-	if st.note(n, in.now); n == events.NoteClosed {
+	if st.Note(n, in.now); n == events.NoteClosed {
 		in.close(st)
 	}
 	if x.leaveEmpty(in.locked, model) {
 		return nil
 	}
-	in.pm.countSilent()
+	in.pm.CountSilent()
 	if in.settle(); in.from == view.Unknown && in.to == view.Silent {
 		in.from = in.to // so it begins: nothing has changed
 	}
@@ -93,83 +85,34 @@ func (x *registry) note(podID, model, stream string, n events.Note) error {
 }
 
 // noted finds the stream of a note and locks its pod, or returns nil.
-func (in *ingest) noted(name string, n events.Note) *stream {
+func (in *ingest) noted(name string, n events.Note) *podstate.Stream {
 	if n != events.NoteOpened {
 		return in.findStream(name)
 	}
 	if in.enter() != nil {
 		return nil
 	}
-	st, err := in.pm.stream(name)
+	st, err := in.pm.Stream(name)
 	if err != nil {
 		in.leave()
 	}
 	return st
 }
 
-// note changes what limits the views of the stream's ranks, and what is told of it.
-func (st *stream) note(n events.Note, now time.Time) {
-	switch n {
-	case events.NoteOpened:
-		st.opened = true
-	case events.NoteConnected:
-		st.connected = now
-	case events.NoteLost, events.NoteClosed:
-		st.connected = time.Time{}
-		st.held, st.behind = false, false // what was held is gone with the connection
-		st.interrupted = st.interrupted || !st.heard.IsZero()
-		st.opened = st.opened && n == events.NoteLost
-	case events.NoteHeld:
-		st.behind = true
-	case events.NoteCurrent:
-		st.current()
-	case events.NoteReleased:
-		st.interrupted = st.interrupted || st.waits() && !st.heard.IsZero()
-		st.held, st.behind = false, false
-	case events.NoteNoReplay, events.NoteReplay:
-		st.noReplay = n == events.NoteNoReplay
-	}
-}
-
-// current takes note that all that the engine has said was offered.
-func (st *stream) current() {
-	_, started := st.seq.Next()
-	for _, r := range st.ranks {
-		if st.waits() || st.interrupted {
-			r.lag = 0 // it was made up
-		}
-		if !started && r.state == view.Unknown { // the engine restarted, and has said nothing
-			r.on(heardAll)
-		}
-	}
-	st.held, st.behind = false, false
-	st.confirm()
-}
-
 // close ends a stream that its transport brings no more. Without ranks it is
 // forgotten.
-func (in *ingest) close(st *stream) {
+func (in *ingest) close(st *podstate.Stream) {
 	in.endContests(st)
-	if len(st.ranks) == 0 {
-		delete(in.pm.streams, st.name)
+	if len(st.Ranks) == 0 {
+		delete(in.pm.Streams, st.Name)
 	}
 }
 
 // endContests: ranks that others have are contested by the stream no more.
-func (in *ingest) endContests(st *stream) {
-	if st.skipped {
-		for _, r := range in.pm.ranks {
-			r.contest = contest{}
-		}
-	}
-}
-
-// countSilent counts the silent streams.
-func (pm *podModel) countSilent() {
-	pm.silent = 0
-	for _, st := range pm.streams {
-		if st.silent() {
-			pm.silent++
+func (in *ingest) endContests(st *podstate.Stream) {
+	if st.Skipped {
+		for _, r := range in.pm.Ranks {
+			r.Contest = podstate.Contest{}
 		}
 	}
 }
@@ -190,22 +133,22 @@ func (x *registry) beginAgain(podID, model, stream, cause string) error {
 		return err
 	}
 	defer in.settle()
-	anew := index.Cursor{Stream: st.name, Epoch: st.seq.Epoch() + 1}
-	for _, r := range st.ranks {
-		if err := in.lose(r, replaced, anew); err != nil {
+	anew := index.Cursor{Stream: st.Name, Epoch: st.Seq.Epoch() + 1}
+	for _, r := range st.Ranks {
+		if err := in.lose(r, podstate.Replaced, anew); err != nil {
 			return err
 		}
-		r.contest, r.lost = contest{}, view.LastLoss{}
+		r.Contest, r.Lost = podstate.Contest{}, view.LastLoss{}
 		if cause != "" {
-			in.losses = append(in.losses, loss{Pod: podID, Model: model, Stream: st.name, Rank: r.n, Cause: cause})
+			in.losses = append(in.losses, loss{Pod: podID, Model: model, Stream: st.Name, Rank: r.Number, Cause: cause})
 		}
 	}
 	if cause == "" {
-		st.seq.Await() // the life is the same: what was applied of it is forgotten, and not old
+		st.Seq.Await() // the life is the same: what was applied of it is forgotten, and not old
 	}
-	st.seq.Restart()
-	st.partial, st.skipped = false, false
-	st.held, st.behind = false, st.waits() || cause == ""
+	st.Seq.Restart()
+	st.Partial, st.Skipped = false, false
+	st.Held, st.Behind = false, st.Waits() || cause == ""
 	if cause != "" {
 		in.count(st, stats.Traffic{Restarts: 1})
 	}
@@ -233,7 +176,7 @@ func (x *registry) RemoveStream(podID, model, stream string) error {
 	}
 	in.removeStream(streamName(stream), fed)
 	if !x.leaveEmpty(in.locked, model) {
-		in.pm.countSilent()
+		in.pm.CountSilent()
 		in.settle()
 	}
 	return nil
@@ -241,14 +184,14 @@ func (x *registry) RemoveStream(podID, model, stream string) error {
 
 // fedBy returns the ranks that a stream feeds, also those of a kept index that it fed
 // last. The stream has the name that the caller gave to it.
-func (in *ingest) fedBy(stream string) (ranks []*rank, err error) {
+func (in *ingest) fedBy(stream string) (ranks []*podstate.Rank, err error) {
 	name := streamName(stream)
-	for _, r := range in.pm.byNumber {
+	for _, r := range in.pm.ByNumber {
 		fed := stream == ""
 		switch {
-		case r.stream != nil:
-			fed = r.stream.name == name
-		case r.kept:
+		case r.Stream != nil:
+			fed = r.Stream.Name == name
+		case r.Kept:
 			cur, err := in.cursorOf(r, name)
 			if err != nil {
 				return nil, err
@@ -268,8 +211,8 @@ func (in *ingest) fedBy(stream string) (ranks []*rank, err error) {
 
 // discard has the index forget some ranks that a stream feeds, and how far the stream had
 // come with the others.
-func (in *ingest) discard(fed []*rank, stream string) error {
-	for _, r := range in.pm.byNumber {
+func (in *ingest) discard(fed []*podstate.Rank, stream string) error {
+	for _, r := range in.pm.ByNumber {
 		its := slices.Contains(fed, r)
 		of, ok := in.x.index.(index.SourceRemover)
 		if its && ok {
@@ -277,7 +220,7 @@ func (in *ingest) discard(fed []*rank, stream string) error {
 				return in.failed(r, err)
 			}
 			in.forgetTold(r)
-			r.on(forgotten)
+			r.On(podstate.Forgotten)
 			continue
 		}
 		cur, err := in.cursorOf(r, stream)
@@ -287,7 +230,7 @@ func (in *ingest) discard(fed []*rank, stream string) error {
 		anew := index.Cursor{Stream: stream, Epoch: cur.Epoch + 1}
 		switch {
 		case its:
-			err = in.lose(r, forgotten, anew)
+			err = in.lose(r, podstate.Forgotten, anew)
 		case cur.Next > 0:
 			_, err = in.applyChanges(r, anew, nil)
 		}
@@ -298,7 +241,7 @@ func (in *ingest) discard(fed []*rank, stream string) error {
 	return nil
 }
 
-func (in *ingest) removeSource(of index.SourceRemover, r *rank) error {
+func (in *ingest) removeSource(of index.SourceRemover, r *podstate.Rank) error {
 	ctx, cancel := in.locked.call(in.x)
 	defer in.locked.called(cancel)
 	return of.RemoveSource(ctx, in.source(r))
@@ -306,28 +249,28 @@ func (in *ingest) removeSource(of index.SourceRemover, r *rank) error {
 
 // removeStream forgets a stream and ranks of which the index has nothing any more. A rank
 // that no message was applied to goes too: a message of the stream may have named it.
-func (in *ingest) removeStream(name string, fed []*rank) {
+func (in *ingest) removeStream(name string, fed []*podstate.Rank) {
 	pm := in.pm
-	if st := pm.streams[name]; st != nil {
+	if st := pm.Streams[name]; st != nil {
 		in.endContests(st)
-		delete(pm.streams, name)
+		delete(pm.Streams, name)
 	}
-	if slices.ContainsFunc(fed, func(r *rank) bool { return r.contest != contest{} }) {
-		for _, st := range pm.streams { // what it said of them is not known
-			st.partial = st.partial || st.skipped
+	if slices.ContainsFunc(fed, func(r *podstate.Rank) bool { return r.Contest != podstate.Contest{} }) {
+		for _, st := range pm.Streams { // what it said of them is not known
+			st.Partial = st.Partial || st.Skipped
 		}
 	}
 	for _, r := range fed {
-		in.x.ledger.Lose(&pm.sent, r.n, true)
+		in.x.ledger.Lose(&pm.sent, r.Number, true)
 	}
-	maps.DeleteFunc(pm.ranks, func(_ int, r *rank) bool {
-		gone := slices.Contains(fed, r) || r.stream == nil && r.state == view.Unknown && !r.kept
+	maps.DeleteFunc(pm.Ranks, func(_ int, r *podstate.Rank) bool {
+		gone := slices.Contains(fed, r) || r.Stream == nil && r.State == view.Unknown && !r.Kept
 		if gone {
 			in.untell(r)
 		}
 		return gone
 	})
-	pm.listRanks()
+	pm.ListRanks()
 }
 
 // StreamView returns how a stream stands.
@@ -340,28 +283,28 @@ func (x *registry) StreamView(podID, model, stream string) (v events.StreamView)
 		return v
 	}
 	defer p.mu.Unlock()
-	st := pm.streams[streamName(stream)]
+	st := pm.Streams[streamName(stream)]
 	if st == nil {
 		return v
 	}
 	state := view.Live
-	if len(st.ranks) == 0 {
-		state = st.limit(view.Partial)
+	if len(st.Ranks) == 0 {
+		state = st.Limit(view.Partial)
 	}
-	if st.silent() {
+	if st.Silent() {
 		state = view.Silent
 	}
 	of, _ := x.index.(index.Describer)
 	var newest time.Time
-	for _, r := range st.ranks {
-		state = min(state, r.view())
-		if !r.at.Before(newest) {
-			newest, v.Lag = r.at, r.lag
+	for _, r := range st.Ranks {
+		state = min(state, r.View())
+		if !r.At.Before(newest) {
+			newest, v.Lag = r.At, r.Lag
 		}
 		if of == nil {
 			continue
 		}
-		info, _ := of.DescribeSource(index.Source{Pod: podID, Model: model, Rank: r.n})
+		info, _ := of.DescribeSource(index.Source{Pod: podID, Model: model, Rank: r.Number})
 		for _, n := range info.Blocks {
 			v.Blocks += n
 		}
@@ -369,16 +312,16 @@ func (x *registry) StreamView(podID, model, stream string) (v events.StreamView)
 			state = min(state, view.Partial)
 		}
 	}
-	v.State, v.Heard, v.Missing = state.String(), st.heard.Round(0), st.stats.Missing
+	v.State, v.Heard, v.Missing = state.String(), st.Heard.Round(0), st.Stats.Missing
 	return v
 }
 
 // findStream finds a stream that was heard and locks its pod, or returns nil.
-func (in *ingest) findStream(name string) *stream {
+func (in *ingest) findStream(name string) *podstate.Stream {
 	if !in.find() {
 		return nil
 	}
-	st := in.pm.streams[streamName(name)]
+	st := in.pm.Streams[streamName(name)]
 	if st == nil {
 		in.leave()
 	}

@@ -35,55 +35,14 @@ import (
 	"fmt"
 	"math"
 	"strings"
-	"time"
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/podstate"
 	"github.com/kvindex/kvindex/internal/sequence"
 	"github.com/kvindex/kvindex/internal/view"
 	"github.com/kvindex/kvindex/stats"
 )
-
-// stream is the order of a stream and the ranks seen on it: all of them lose
-// when it does.
-type stream struct {
-	name  string
-	seq   sequence.Sequencer
-	ranks []*rank
-	// partial: messages of the engine's present life are missing, so a rank
-	// that is new on the stream may hold more than is known.
-	partial bool
-	// skipped: messages of the engine's present life were not applied, because
-	// another stream has their rank.
-	skipped bool
-
-	// What limits the views of the ranks, whatever they hold.
-	//
-	// held: message heldSeq waits for what is missing before it, or, if heldOld,
-	// because its number goes back.
-	// heldGap: the gap before it was counted.
-	held, heldOld, heldGap bool
-	heldSeq                uint64
-	// behind: older messages are caught up with.
-	behind bool
-	// interrupted: the connection was lost, or another process applied what is
-	// known, and nothing has confirmed it since. restored: that was before a snapshot.
-	interrupted, restored bool
-
-	opened    bool       // a transport has it
-	connected time.Time  // since when its connection stands; zero: it does not
-	heard     time.Time  // when its last message came; zero: none has
-	noReplay  bool       // its replay socket does not answer
-	malformed badMessage // the last one
-	stats     stats.Traffic
-}
-
-// badMessage is a message that could not be read.
-type badMessage struct {
-	seq  uint64
-	time time.Time
-	err  error
-}
 
 // streamName names a stream that has no name: "" is of plain Ingest.
 func streamName(name string) string {
@@ -91,68 +50,6 @@ func streamName(name string) string {
 		return "default"
 	}
 	return name
-}
-
-// silent reports that the stream is to come, and has brought nothing yet.
-func (st *stream) silent() bool { return st.opened && st.heard.IsZero() }
-
-// waits reports that what the engine has said already is still to come.
-func (st *stream) waits() bool { return st.held || st.behind }
-
-// limit is the state of a rank that has state but for its stream. A rank that
-// holds nothing since its engine restarted has the state of what is waited for,
-// because that will make it known.
-func (st *stream) limit(state view.State) view.State {
-	var most view.State
-	switch {
-	case st.interrupted:
-		most = view.Uncertain
-	case st.waits():
-		most = view.Replaying
-	default:
-		return state
-	}
-	if state == view.Unknown {
-		return most
-	}
-	return min(state, most)
-}
-
-// judge keeps partial after a message. lost: it came behind a loss, or is one.
-func (st *stream) judge(v *sequence.Verdict, lost bool) {
-	if v.Restarted {
-		st.partial, st.skipped = v.Missed, false
-	} else if v.Missed || lost {
-		st.partial = true
-	}
-}
-
-// confirm takes note that nothing is missing before what comes now.
-func (st *stream) confirm() { st.interrupted, st.restored = false, false }
-
-// dealt is told that a message was dealt with; again: it had come before; last: it is
-// the one that was applied last.
-//
-// Only what is newer than all before and comes by itself shows that nothing is
-// missing. What comes again shows nothing, and a replay may fall silent half-way.
-// But a replay that brings the message which waits, or one behind it, has brought
-// all up to a message that came by itself. Behind a snapshot the last message shows,
-// when it comes again, that the engine is the same and goes on from there.
-func (st *stream) dealt(m *events.Message, again, last bool) {
-	came := st.held && (m.Seq == st.heldSeq || m.Seq > st.heldSeq && !st.heldOld)
-	if came {
-		st.held = false
-	}
-	switch {
-	case !again && !m.Replayed, came && !st.heldOld:
-		st.confirm()
-		st.behind = false
-	case !again:
-		st.behind = true
-	case last && st.restored:
-		st.confirm()
-		st.behind = st.behind || m.Replayed
-	}
 }
 
 // delivery is one message on its way. It lives on the stack; what needs memory is
@@ -163,9 +60,9 @@ type delivery struct {
 	bad error // why the payload could not be read; nil: it is the batch
 
 	// Found by address.
-	stream *stream
-	rank   *rank // that the batch is for; nil if it is bad
-	moved  bool  // what the rank holds came by another way
+	stream *podstate.Stream
+	rank   *podstate.Rank // that the batch is for; nil if it is bad
+	moved  bool           // what the rank holds came by another way
 	// before is the cursor of the stream for the rank, if another way has the
 	// rank; not zero: the stream has fed it before.
 	before index.Cursor
@@ -201,8 +98,8 @@ func (d *delivery) deliver() (events.Receipt, error) {
 	if d.bad == nil {
 		d.arrival.Time = d.batch.Time
 	}
-	d.verdict = d.stream.seq.Check(d.arrival)
-	if v := &d.verdict; d.m.Hold && (v.Gap.Lost || v.Missed || v.Restarted || v.Doubtful && d.stream.seq.Ask()) {
+	d.verdict = d.stream.Seq.Check(d.arrival)
+	if v := &d.verdict; d.m.Hold && (v.Gap.Lost || v.Missed || v.Restarted || v.Doubtful && d.stream.Seq.Ask()) {
 		return d.hold(), nil
 	}
 	return d.deal()
@@ -210,12 +107,12 @@ func (d *delivery) deliver() (events.Receipt, error) {
 
 // withoutNumber takes note of a message of which not even the number could be read.
 func (d *delivery) withoutNumber() error {
-	st, err := d.pm.stream(d.m.Stream)
+	st, err := d.pm.Stream(d.m.Stream)
 	if err != nil {
 		return fmt.Errorf("kvindex: pod %q: %w", d.pod, err)
 	}
 	d.count(st, d.malformed(d.bad))
-	st.malformed = badMessage{d.m.Seq, d.now, d.bad}
+	st.Malformed = podstate.BadMessage{Seq: d.m.Seq, Time: d.now, Err: d.bad}
 	return d.refusal()
 }
 
@@ -225,25 +122,25 @@ func (d *delivery) heard() {
 	if d.stream == nil {
 		return
 	}
-	if d.stream.silent() {
-		d.pm.silent--
+	if d.stream.Silent() {
+		d.pm.Silent--
 	}
-	d.stream.heard = d.now
+	d.stream.Heard = d.now
 }
 
 // address finds the stream of the message, and the rank that it is for.
 func (d *delivery) address() (err error) {
-	if d.stream, err = d.pm.stream(d.m.Stream); err != nil {
+	if d.stream, err = d.pm.Stream(d.m.Stream); err != nil {
 		return fmt.Errorf("kvindex: pod %q: %w", d.pod, err)
 	}
 	if d.bad != nil {
 		return nil
 	}
 	n := d.batch.Rank
-	if !d.batch.HasRank && len(d.stream.ranks) > 0 {
-		n = d.stream.ranks[0].n
+	if !d.batch.HasRank && len(d.stream.Ranks) > 0 {
+		n = d.stream.Ranks[0].Number
 	}
-	if d.rank, err = d.pm.rank(n); err != nil {
+	if d.rank, err = d.pm.Rank(n); err != nil {
 		return fmt.Errorf("kvindex: pod %q: stream %q: %w", d.pod, d.m.Stream, err)
 	}
 	return d.join()
@@ -254,15 +151,15 @@ func (d *delivery) address() (err error) {
 // writes, or the rank may come back to the stream.
 func (d *delivery) join() error {
 	r, st := d.rank, d.stream
-	if r.stream == st {
+	if r.Stream == st {
 		return nil
 	}
-	cur, err := d.cursorOf(r, st.name)
+	cur, err := d.cursorOf(r, st.Name)
 	if err != nil {
 		return err
 	}
-	d.moved, d.before = r.state != view.Unknown, cur
-	if _, heard := st.seq.Next(); heard || cur.Epoch < st.seq.Epoch() || cur == (index.Cursor{}) {
+	d.moved, d.before = r.State != view.Unknown, cur
+	if _, heard := st.Seq.Next(); heard || cur.Epoch < st.Seq.Epoch() || cur == (index.Cursor{}) {
 		return nil
 	}
 	if cur.Next > 0 {
@@ -270,26 +167,26 @@ func (d *delivery) join() error {
 			return err
 		}
 	}
-	st.seq.Resume(cur.Epoch, cur.Next, cur.Time, cur.Digest)
+	st.Seq.Resume(cur.Epoch, cur.Next, cur.Time, cur.Digest)
 	if cur.Next == 0 { // its engine restarted, and nothing was heard since
-		st.seq.Await()
+		st.Seq.Await()
 		return nil
 	}
-	st.partial = true
-	d.moved = r.stream != st && r.state != view.Unknown
+	st.Partial = true
+	d.moved = r.Stream != st && r.State != view.Unknown
 	return nil
 }
 
 // hold answers a message that is to wait until the engine was asked.
 func (d *delivery) hold() events.Receipt {
 	st, gap := d.stream, d.verdict.Gap
-	counted := st.held && st.heldGap
+	counted := st.Held && st.HeldGap
 	if gap.Lost && !counted {
 		d.count(st, stats.Traffic{Gaps: 1})
 	}
-	st.heldGap = gap.Lost || counted
-	next, _ := st.seq.Next()
-	st.held, st.heldSeq, st.heldOld = true, d.m.Seq, d.m.Seq < next
+	st.HeldGap = gap.Lost || counted
+	next, _ := st.Seq.Next()
+	st.Held, st.HeldSeq, st.HeldOld = true, d.m.Seq, d.m.Seq < next
 	if d.verdict.Missed {
 		gap = events.Gap{From: 0, To: d.m.Seq - 1, Lost: true}
 	}
@@ -315,10 +212,10 @@ func (d *delivery) deal() (events.Receipt, error) {
 		}
 		return events.Receipt{}, err
 	}
-	last := d.stream.seq.IsLast(d.arrival)
-	d.stream.seq.Advance(d.arrival, *v)
+	last := d.stream.Seq.IsLast(d.arrival)
+	d.stream.Seq.Advance(d.arrival, *v)
 	d.tally(again, full)
-	d.stream.dealt(&d.m, again, last)
+	d.stream.Dealt(&d.m, again, last)
 	if again {
 		return events.Receipt{Duplicate: true}, nil
 	}
@@ -343,11 +240,11 @@ func (d *delivery) tally(again, full bool) {
 		return
 	case d.bad != nil:
 		s = d.malformed(d.bad)
-		d.stream.malformed = badMessage{d.m.Seq, d.now, d.bad}
+		d.stream.Malformed = podstate.BadMessage{Seq: d.m.Seq, Time: d.now, Err: d.bad}
 	}
 	if v.Gap.Lost {
 		s.Missing = v.Gap.To - v.Gap.From + 1
-		if !d.stream.held || !d.stream.heldGap { // else it was counted then
+		if !d.stream.Held || !d.stream.HeldGap { // else it was counted then
 			s.Gaps = 1
 		}
 		if d.m.Replayed {

@@ -109,11 +109,16 @@ func ReadGroups(f *sections.Fields) (groups []stats.Group, err error) {
 	return groups, nil
 }
 
-// MaxRanks is how many ranks a pod may have for a model.
-const MaxRanks = 256
-
-// MaxName is how many bytes the name of a pod, a model or a stream may have.
-const MaxName = 1024
+// Bounds on what is remembered of a pod, for a model.
+const (
+	MaxRanks   = 256
+	MaxStreams = 1024
+	// MaxAdapters is the number of adapters whose names a request can use as its model. Beyond
+	// it a request has to name the base model, and the adapter in Request.Adapter. So it has
+	// for an adapter whose name is longer than MaxName.
+	MaxAdapters = 4096
+	MaxName     = 1024 // bytes of the name of a pod, a model or a stream
+)
 
 // MaxUnrecognized is how many things that are not known are kept of a rank: their names are
 // anybody's.

@@ -1,0 +1,207 @@
+package podstate
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/engine"
+	"github.com/kvindex/kvindex/internal/sections"
+	"github.com/kvindex/kvindex/internal/view"
+)
+
+// StreamState is about what there is of a stream, of which the numbers and digests of
+// its last messages are remembered.
+const StreamState = 10 << 10
+
+// AppendState appends all that is to be known after a restart.
+func (pm *Pod) AppendState(b []byte) []byte {
+	b = append(b, sections.Flags(pm.Shown.Facts().Hybrid))
+	b = pm.Recent.Append(b)
+	b = binary.AppendUvarint(b, uint64(len(pm.Adapters)))
+	for _, a := range slices.Sorted(maps.Keys(pm.Adapters)) {
+		b = sections.AppendString(b, a)
+	}
+	b = binary.AppendUvarint(b, uint64(len(pm.Ranks)))
+	for _, r := range pm.ByNumber {
+		b = r.appendState(b)
+	}
+	heard := slices.DeleteFunc(slices.Sorted(maps.Keys(pm.Streams)), func(st string) bool {
+		return pm.Streams[st].Heard.IsZero() // nothing is known of it
+	})
+	b = binary.AppendUvarint(b, uint64(len(heard)))
+	for _, st := range heard {
+		b = pm.Streams[st].appendState(b)
+	}
+	return b
+}
+
+func (r *Rank) appendState(b []byte) []byte {
+	b = binary.AppendUvarint(b, uint64(r.Number))
+	b = append(b, byte(r.State), sections.Flags(r.Kept, r.Contest.Open, r.Contest.Told, r.Lost.Kept, len(r.Unrecognized) > 0, r.MayHoldLess), byte(r.Contest.Others), byte(r.Contest.Own), byte(slices.Index(view.LossNames, r.Lost.Cause)))
+	b = appendTime(b, r.Lost.At)
+	b = engine.AppendGroups(b, r.Groups)
+	if len(r.Unrecognized) > 0 {
+		b = binary.AppendUvarint(b, uint64(len(r.Unrecognized)))
+		for _, text := range r.Unrecognized {
+			b = sections.AppendString(b, text)
+		}
+	}
+	return b
+}
+
+// appendState leaves out what a transport has said of the stream: it has gone.
+func (st *Stream) appendState(b []byte) []byte {
+	b = sections.AppendString(b, st.Name)
+	b = append(b, sections.Flags(st.Partial, st.Skipped))
+	b = appendTime(b, st.Heard)
+	b = binary.AppendUvarint(b, uint64(len(st.Ranks)))
+	for _, r := range st.Ranks {
+		b = binary.AppendUvarint(b, uint64(r.Number))
+	}
+	at := len(b)
+	b, _ = st.Seq.AppendBinary(b) // it has no error
+	return slices.Insert(b, at, binary.AppendUvarint(nil, uint64(len(b)-at))...)
+}
+
+// appendTime appends a time in nanoseconds; 0: none.
+func appendTime(b []byte, t time.Time) []byte {
+	n := int64(0)
+	if !t.IsZero() {
+		n = t.UnixNano()
+	}
+	return binary.LittleEndian.AppendUint64(b, uint64(n))
+}
+
+// ReadState reads what appendState has written, into a state that is empty.
+func (pm *Pod) ReadState(f *sections.Fields) error {
+	shown := pm.Shown.Facts()
+	shown.Hybrid = f.Byte()&1 != 0
+	pm.Shown.Publish(shown)
+	pm.Recent.Read(f)
+	for range f.Count() {
+		a := f.String()
+		if _, twice := pm.Adapters[a]; twice || a == "" || len(a) > engine.MaxName || len(pm.Adapters) >= engine.MaxAdapters {
+			f.Refuse(fmt.Errorf("adapter %.100q", a))
+			break
+		}
+		pm.Adapters[a] = struct{}{}
+	}
+	for range f.Count() {
+		if err := pm.readRank(f); err != nil {
+			return err
+		}
+	}
+	for range f.Count() {
+		if err := pm.readStream(f); err != nil {
+			return err
+		}
+	}
+	for _, r := range pm.Ranks {
+		r.unproven = r.Stream == nil && !r.Kept && r.State != view.Unknown
+	}
+	return nil
+}
+
+func (pm *Pod) readRank(f *sections.Fields) error {
+	b := events.Batch{Rank: f.Int(math.MaxInt)}
+	state, set := view.State(f.Byte()), f.Byte()
+	c := Contest{Others: int(f.Byte()), Own: int(f.Byte())}
+	cause, lost := int(f.Byte()), view.LastLoss{At: readTime(f)}
+	groups, bad := engine.ReadGroups(f)
+	var unrecognized []string
+	if set&16 != 0 {
+		for range min(f.Count(), engine.MaxUnrecognized+1) {
+			unrecognized = append(unrecognized, f.String())
+		}
+	}
+	switch err := b.Validate(); {
+	case f.Err() != nil:
+		return nil
+	case bad != nil:
+		return fmt.Errorf("rank %d: %w", b.Rank, bad)
+	case err != nil:
+		return err
+	case pm.Ranks[b.Rank] != nil:
+		return fmt.Errorf("rank %d is there twice", b.Rank)
+	case len(unrecognized) > engine.MaxUnrecognized || slices.ContainsFunc(unrecognized, func(text string) bool { return len(text) > maxUnrecognizedText }):
+		return fmt.Errorf("rank %d: more that is not recognized than is kept", b.Rank)
+	case state > view.Live || cause >= len(view.LossNames) || c.Others >= ContestRun || c.Own >= ContestRun:
+		return fmt.Errorf("rank %d: a state that no rank has", b.Rank)
+	}
+	r, err := pm.Rank(b.Rank)
+	if err != nil {
+		return err
+	}
+	c.Open, c.Told, lost.Kept = set&2 != 0, set&4 != 0, set&8 != 0
+	lost.Cause = view.LossNames[cause]
+	r.State, r.Kept = state, set&1 != 0
+	r.Contest, r.Lost, r.Groups = c, lost, groups
+	r.NoteUnknown(unrecognized, set&32 != 0)
+	return nil
+}
+
+func (pm *Pod) readStream(f *sections.Fields) error {
+	name, set, heard := f.String(), f.Byte(), readTime(f)
+	var ranks []int
+	for range min(f.Count(), engine.MaxRanks+1) {
+		ranks = append(ranks, f.Int(math.MaxInt))
+	}
+	seq := f.Bytes()
+	if f.Err() != nil {
+		return nil
+	}
+	if pm.Streams[name] != nil || name == "" {
+		return fmt.Errorf("stream %q is there twice, or has no name", name)
+	}
+	st, err := pm.Stream(name)
+	if err != nil {
+		return err
+	}
+	for _, n := range ranks {
+		r := pm.Ranks[n]
+		if r == nil || r.Stream != nil {
+			return fmt.Errorf("stream %q: rank %d is not there, or another stream's", name, n)
+		}
+		pm.Bind(r, st)
+	}
+	if err := st.Seq.UnmarshalBinary(seq); err != nil {
+		return fmt.Errorf("stream %q: %w", name, err)
+	}
+	st.Seq.Away()
+	st.Partial, st.Skipped, st.Heard = set&1 != 0, set&2 != 0, heard
+	st.Interrupted, st.restored = true, true
+	return nil
+}
+
+func readTime(f *sections.Fields) time.Time {
+	if n := int64(f.Uint64()); n != 0 {
+		return time.Unix(0, n)
+	}
+	return time.Time{}
+}
+
+// maxUnrecognizedText is how long one of them is at most: a name of 40 bytes, quoted.
+const maxUnrecognizedText = 256
+
+// NoteUnknown notes what a batch has that is not known.
+func (r *Rank) NoteUnknown(what []string, mayRemove bool) {
+	r.MayHoldLess = r.MayHoldLess || mayRemove
+	for _, text := range what {
+		if i, known := slices.BinarySearch(r.Unrecognized, text); !known && len(r.Unrecognized) < engine.MaxUnrecognized {
+			r.Unrecognized = slices.Insert(r.Unrecognized, i, text)
+		}
+	}
+}
+
+// TimeOf is the time of a batch by its engine's clock; the zero Time if it has none.
+func TimeOf(b *events.Batch) time.Time {
+	if !(b.Time > 0) {
+		return time.Time{}
+	}
+	return time.Unix(0, int64(min(b.Time*1e9, math.MaxInt64/2)))
+}

@@ -1,0 +1,149 @@
+package podstate
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/engine"
+	"github.com/kvindex/kvindex/internal/fault"
+	"github.com/kvindex/kvindex/internal/view"
+	"github.com/kvindex/kvindex/stats"
+)
+
+// Info is the root's PodInfo.
+type Info struct {
+	Pod, Model       string
+	State            view.State
+	WantsFullReport  bool
+	Connected, Heard time.Time
+	Profile          *engine.Profile
+	Adapters         []string
+	Unrecognized     []string
+	Ranks            []rankInfo
+	Streams          []stats.Stream
+}
+
+// rankInfo is the root's RankInfo.
+type rankInfo struct {
+	Rank                      int
+	State                     view.State
+	Stream                    string
+	Lag, Age                  time.Duration
+	Blocks                    [index.NumTiers]int
+	Bytes                     int
+	Evicted                   uint64
+	Messages, Stored, Removed uint64
+	Groups                    []stats.Group
+}
+
+// Count adds to s what there is now.
+func (pm *Pod) Count(s *stats.Stats) {
+	switch pm.Shown.Facts().State {
+	case view.Silent:
+		s.Silent++
+	case view.Uncertain:
+		s.Uncertain++
+	case view.Replaying:
+		s.Replaying++
+	case view.Approximate:
+		s.Approximate++
+	}
+	for _, st := range pm.Streams {
+		if !st.connected.IsZero() {
+			s.Connected++
+		}
+		switch st.replay() {
+		case ReplayWaiting:
+			s.Waiting++
+		case ReplayNone:
+			s.NoReplay++
+		}
+	}
+}
+
+// Describe fills in all but the names. known is what the index knows. pod.mu is held.
+func (pm *Pod) Describe(info *Info, known map[index.Source]index.SourceInfo, now time.Time, listed bool) {
+	info.State, info.Profile = pm.Shown.Facts().State, &pm.Shown.Profile
+	info.Adapters = slices.Sorted(maps.Keys(pm.Adapters))
+	for _, st := range pm.Streams {
+		s := st.info()
+		info.Streams = append(info.Streams, s)
+		if s.Heard.After(info.Heard) {
+			info.Heard = s.Heard
+		}
+		if c := s.Connected; !c.IsZero() && (info.Connected.IsZero() || c.Before(info.Connected)) {
+			info.Connected = c
+		}
+	}
+	slices.SortFunc(info.Streams, func(a, b stats.Stream) int { return cmp.Compare(a.Stream, b.Stream) })
+	for _, r := range pm.Ranks {
+		s := r.info(known[index.Source{Pod: info.Pod, Model: info.Model, Rank: r.Number}], now)
+		info.Unrecognized = append(info.Unrecognized, r.Unrecognized...)
+		pm.Shown.Profile.Correct(s.Groups)
+		info.Ranks = append(info.Ranks, s)
+		if s.Evicted > 0 {
+			info.State = min(info.State, view.Partial)
+		}
+		lacks := r.Lossy() || s.Evicted > 0
+		if listed {
+			lacks = r.LossyThere
+		}
+		info.WantsFullReport = info.WantsFullReport || lacks && pm.Shown.Profile.Reports(r.Groups)
+		if at := r.At.Round(0); at.After(info.Heard) { // without a stream
+			info.Heard = at
+		}
+	}
+	slices.Sort(info.Unrecognized)
+	info.Unrecognized = slices.Compact(info.Unrecognized)
+	slices.SortFunc(info.Ranks, func(a, b rankInfo) int { return cmp.Compare(a.Rank, b.Rank) })
+}
+
+func (r *Rank) info(in index.SourceInfo, now time.Time) rankInfo {
+	s := rankInfo{
+		Rank: r.Number, State: r.View(), Lag: r.Lag, Messages: r.Messages, Stored: r.Stored, Removed: r.Removed,
+		Blocks: in.Blocks, Bytes: in.Bytes, Evicted: in.Evicted,
+	}
+	if s.Evicted > 0 {
+		s.State = min(s.State, view.Partial)
+	}
+	s.Groups = slices.Clone(r.Groups)
+	if !r.At.IsZero() {
+		s.Age = now.Sub(r.At)
+	}
+	if st := r.Stream; st != nil {
+		if s.Stream = st.Name; st.Waits() || st.Interrupted {
+			s.Lag += s.Age
+		}
+	}
+	return s
+}
+
+func (st *Stream) info() stats.Stream {
+	s := stats.Stream{Stream: st.Name, Connected: st.connected.Round(0), Heard: st.Heard.Round(0), Replay: st.replay(), Traffic: st.Stats}
+	s.Next, _ = st.Seq.Next()
+	if m := st.Malformed; m.Err != nil {
+		s.LastMalformed = stats.Malformed{Seq: m.Seq, Time: m.Time.Round(0), Reason: fault.Reason(m.Err), Error: m.Err.Error()}
+	}
+	return s
+}
+
+// The words of stats.Stream.Replay.
+const (
+	ReplayIdle    = "idle"
+	ReplayWaiting = "waiting"
+	ReplayNone    = "none"
+)
+
+// replay is what is known of the stream's replay socket.
+func (st *Stream) replay() string {
+	switch {
+	case st.Waits():
+		return ReplayWaiting
+	case st.noReplay:
+		return ReplayNone
+	}
+	return ReplayIdle
+}
