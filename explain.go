@@ -171,7 +171,7 @@ func (e *Explanation) String() string {
 // feeds it.
 func (x *Indexer) Explain(ctx context.Context, r *Request, pod string) (*Explanation, error) {
 	switch {
-	case x.reg.closed.Load():
+	case x.reg.Closed.Load():
 		return nil, ErrClosed
 	case pod == "":
 		return nil, errors.New("kvindex: the pod is empty")
@@ -198,8 +198,8 @@ func (r *Request) withPod(pod string) Request {
 		if q.Pods != nil && !slices.Contains(q.Pods, pod) {
 			q.Pods = append(slices.Clone(q.Pods), pod)
 		}
-	case q.Pods == nil && (q.Model == "" || q.Model == c.of.model) && c.of.pods != nil && !slices.Contains(c.of.pods, pod):
-		q.Model, q.Candidates, q.Pods = c.of.model, nil, append(slices.Clone(c.of.pods), pod)
+	case q.Pods == nil && (q.Model == "" || q.Model == c.of.Model) && c.of.Pods != nil && !slices.Contains(c.of.Pods, pod):
+		q.Model, q.Candidates, q.Pods = c.of.Model, nil, append(slices.Clone(c.of.Pods), pod)
 	}
 	return q
 }
@@ -212,7 +212,7 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 	var a Answer
 	failed := sc.score(ctx, q, &a)
 	if failed == nil && a.Degraded != nil {
-		failed = x.reg.failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.base, a.Degraded))
+		failed = x.reg.Failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.Base, a.Degraded))
 	}
 	if errors.Is(failed, ErrClosed) || failed != nil && outcomeOf(failed) == outcomeCancelled {
 		return nil, false, failed
@@ -222,7 +222,7 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 		Score: PodScore{Pod: pod}, Err: failed, Unknown: a.Unknown,
 	}
 	if q.Candidates != nil {
-		e.Model = q.Candidates.of.model
+		e.Model = q.Candidates.of.Model
 	}
 	if s := sc.prompt.Scope; s.Model != "" {
 		e.Model, e.Adapter, e.Salted = s.Model, s.Adapter, s.Salt != ""
@@ -230,10 +230,10 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 	ask := explain.Question{
 		Index: x.index, Hasher: &x.hash, Prompt: &sc.prompt, Model: e.Model, Pod: pod, Salted: e.Salted, Err: failed, Unknown: a.Unknown,
 		UnknownModel: errors.Is(a.Unknown, ErrUnknownModel), UnknownAdapter: errors.Is(a.Unknown, ErrUnknownAdapter),
-		Refused: func() error { return x.reg.refused(pod, e.Model) }, SentTo: -1,
+		Refused: func() error { return x.reg.Refused(pod, e.Model) }, SentTo: -1,
 	}
 	if failed == nil {
-		if i := slices.Index(sc.set.names, pod); i >= 0 {
+		if i := slices.Index(sc.set.Names, pod); i >= 0 {
 			e.Score = a.Pods[slices.IndexFunc(a.Pods, func(s PodScore) bool { return s.Pod == pod })]
 			ask.Cached, ask.Predicted, ask.UpperBound, ask.NotScorable = e.Score.CachedTokens, e.Score.PredictedTokens, e.Score.UpperBound, e.Score.NotScorable
 			if ask.NotScorable {
@@ -246,11 +246,11 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 				ask.Row = &sc.matches.Rows[b.Row-1]
 			}
 		}
-		ask.Facts = x.reg.factsOf(pod, e.Model)
+		ask.Facts = x.reg.FactsOf(pod, e.Model)
 	}
 	found, changed, err := ask.Answer(ctx)
 	if err != nil {
-		return nil, false, x.reg.failed(fmt.Errorf("kvindex: explaining for model %q: %w", e.Model, err))
+		return nil, false, x.reg.Failed(fmt.Errorf("kvindex: explaining for model %q: %w", e.Model, err))
 	}
 	if err := cmp.Or(failed, a.Unknown); err != nil {
 		e.Outcome = outcomeOf(err).String()

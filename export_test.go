@@ -12,6 +12,7 @@ import (
 	"github.com/kvindex/kvindex/internal/podstate"
 	"github.com/kvindex/kvindex/internal/predict"
 	"github.com/kvindex/kvindex/internal/ranking"
+	"github.com/kvindex/kvindex/internal/registry"
 	"github.com/kvindex/kvindex/internal/view"
 )
 
@@ -25,13 +26,13 @@ var (
 
 // Bounds and defaults.
 const (
-	MaxModels              = maxModels
+	MaxModels              = registry.MaxModels
 	MaxRanks               = engine.MaxRanks
 	MaxStreams             = engine.MaxStreams
 	MaxAdapters            = engine.MaxAdapters
 	MaxName                = engine.MaxName
-	MaxPods                = maxPods
-	ApplyTimeout           = applyTimeout
+	MaxPods                = registry.MaxPods
+	ApplyTimeout           = registry.ApplyTimeout
 	DefaultPredictionTTL   = predict.DefaultTTL
 	DefaultTicketAge       = predict.DefaultTicketAge
 	MinPredictionBytes     = predict.MinBytes
@@ -87,18 +88,9 @@ func promptOf(h hashing.Hasher, s hashing.Scope, tokens []uint32, media []Media)
 	return h.Tie(b)
 }
 
-// Silence makes a pod known for a model as one that was never heard.
+// Silence makes a pod known for a model by a stream that has brought nothing.
 func Silence(x *Indexer, pod, model string) error {
-	p, err := x.reg.lockPod(pod)
-	if err != nil {
-		return err
-	}
-	defer p.unlock()
-	profile, err := x.reg.profileFor(p, model, &events.Batch{})
-	if err == nil {
-		x.reg.podModel(p, model, profile).Shown.Publish(view.Facts{State: view.Silent})
-	}
-	return err
+	return x.Sink().StreamNote(pod, model, "", events.NoteOpened)
 }
 
 // Tally is one of those that count scores.
@@ -128,7 +120,7 @@ func ScoreKeys(x *Indexer, model string, tokens []uint32, pods ...string) func()
 	sc.prompt.Set("", tokens, nil)
 	sc.query.Keys = func(index.Variant) ([]index.Key, error) { return given, nil }
 	return func() (best int) {
-		sc.set = c.of.now()
+		sc.set = c.of.Now()
 		if err := sc.match(context.Background()); err != nil {
 			panic(err)
 		}
@@ -157,13 +149,9 @@ func ChangesOf(p Profile, payloads ...[]byte) ([]index.Change, error) {
 
 // NoteOf reads a note of a directory, and writes what it has read.
 func NoteOf(note []byte) ([]byte, error) {
-	n, err := readNote(note)
-	return n.append(nil), err
+	n, err := podstate.ReadNote(note)
+	return n.Append(nil), err
 }
 
 // Unheard is how many pods are kept that were never heard, and that something was sent to.
-func Unheard(x *Indexer, model string) int {
-	x.reg.mu.RLock()
-	defer x.reg.mu.RUnlock()
-	return len(x.reg.models[model].unheard)
-}
+func Unheard(x *Indexer, model string) int { return x.names.Unheard(model) }

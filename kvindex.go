@@ -123,11 +123,13 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/catalog"
 	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/hashing"
 	"github.com/kvindex/kvindex/internal/predict"
 	"github.com/kvindex/kvindex/internal/prefixcache"
 	"github.com/kvindex/kvindex/internal/prompt"
+	"github.com/kvindex/kvindex/internal/registry"
 	"github.com/kvindex/kvindex/internal/view"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
@@ -175,7 +177,7 @@ const (
 var (
 	// ErrClosed is returned after Close by every method that returns an error. Pods is empty
 	// then, and Stats has what was counted.
-	ErrClosed = errClosed
+	ErrClosed = registry.ErrClosed
 	// ErrMalformed is wrapped by errors about payloads that cannot be read.
 	ErrMalformed = events.ErrMalformed
 	// ErrFull is wrapped by errors about messages of a rank that the index has no room
@@ -191,11 +193,11 @@ var (
 	// ErrUnknownModel is wrapped by errors about a model that has no pods, while other
 	// models have some. The likely cause: the request and SubscriberConfig.Model have
 	// different names for one model. WithResolver maps one to the other.
-	ErrUnknownModel = errUnknownModel
+	ErrUnknownModel = catalog.ErrUnknownModel
 	// ErrUnknownAdapter is wrapped by errors about an adapter that is in no event of
 	// the pods of its model. Either no block of the adapter was stored yet, or the
 	// events have another name for it.
-	ErrUnknownAdapter = errUnknownAdapter
+	ErrUnknownAdapter = catalog.ErrUnknownAdapter
 	// ErrRequest is wrapped by errors about requests that are wrong, and that the
 	// engine would refuse too.
 	ErrRequest = prompt.ErrRequest
@@ -204,7 +206,9 @@ var (
 // Indexer takes events in and gives scores out. It must be made by New. All methods are
 // safe for concurrent use.
 type Indexer struct {
-	reg      *registry // what was heard of pods
+	reg      *registry.Registry // what was heard of pods: messages write it
+	names    *catalog.Catalog   // what scores know of pods
+	ledger   *predict.Ledger
 	index    index.Index
 	hash     hashing.Hasher
 	given    map[string]Model
@@ -247,9 +251,8 @@ func (c *config) open() (*Indexer, error) {
 		}
 		of = m
 	}
-	rc := registryConfig{
-		Index: of, OwnsIndex: c.index == nil, Profiled: c.profile != nil, Keep: c.keep, Resolver: c.resolver,
-		Predictions: (*predict.Config)(c.predictions),
+	rc := registry.Config{
+		Index: of, OwnsIndex: c.index == nil, Profiled: c.profile != nil, Keep: c.keep,
 		Profile: func(pod, model string) (engine.Profile, error) {
 			var p Profile
 			if c.profile != nil {
@@ -257,18 +260,23 @@ func (c *config) open() (*Indexer, error) {
 			}
 			return p.complete()
 		},
-		Given: func(model string) bool { _, ok := c.given[model]; return ok },
 	}
 	if hook := c.hooks.Lost; hook != nil {
-		rc.Lost = func(l loss) { hook(Loss(l)) }
+		rc.Lost = func(l registry.Loss) { hook(Loss(l)) }
 	}
 	if hook := c.hooks.State; hook != nil {
 		rc.State = func(pod, model string, from, to view.State) { hook(pod, model, State(from), State(to)) }
 	}
 	x := &Indexer{
-		reg: newRegistry(rc), index: of, hash: hashing.New(of.Seed()), given: c.given, source: c.source, scored: c.hooks.Scored,
+		index: of, hash: hashing.New(of.Seed()), ledger: predict.New((*predict.Config)(c.predictions)), given: c.given, source: c.source, scored: c.hooks.Scored,
 		snapshot: make(chan struct{}, 1),
 	}
+	x.names = catalog.New(catalog.Config{
+		Resolver:  c.resolver,
+		Given:     func(model string) bool { _, ok := c.given[model]; return ok },
+		Introduce: func(pod, model string) bool { return x.reg.Introduce(pod, model) },
+	}, x.hash, x.ledger)
+	x.reg = registry.New(rc, x.names)
 	if c.prompts > 0 {
 		cache, err := prefixcache.New(c.prompts)
 		if err != nil {
@@ -277,7 +285,7 @@ func (c *config) open() (*Indexer, error) {
 		x.prompts = cache
 	}
 	if c.index != nil {
-		if err := x.reg.recall(); err != nil {
+		if err := x.reg.Recall(); err != nil {
 			return nil, err
 		}
 	}

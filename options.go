@@ -54,11 +54,6 @@ func configOf(opts []Option) config {
 	return c
 }
 
-// applyTimeout is how long a backend (WithIndex) may take for a call that the Indexer makes
-// for a pod and for which it was given no context: Apply, Cursor, Remove and RemoveSource, and
-// Match for Routed. The context of the call ends then.
-const applyTimeout = 5 * time.Second
-
 // WithIndex uses another backend than the index in memory. Close does not close it.
 //
 // If the backend is an index.Describer, the pods that it holds blocks of are known from

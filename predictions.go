@@ -72,7 +72,7 @@ type Usage struct {
 // scorable for the pod, chat.ErrNotScorable. Then nothing is predicted, the Ticket is the zero
 // one, and the request can be sent all the same.
 func (x *Indexer) Routed(a *Answer, pod string, rank int) (Ticket, error) {
-	if x.reg.closed.Load() {
+	if x.reg.Closed.Load() {
 		return Ticket{}, ErrClosed
 	}
 	return x.routed(a, pod, rank)
@@ -83,9 +83,9 @@ func (x *Indexer) Routed(a *Answer, pod string, rank int) (Ticket, error) {
 // be right counts as not told. A Ticket that is zero, was used, is too old or is another
 // Indexer's changes nothing, and counts in stats.Tickets.Unknown.
 func (x *Indexer) Observe(t Ticket, u Usage) {
-	x.reg.ledger.Observe(t.of, u.PromptTokens, u.CachedTokens)
+	x.ledger.Observe(t.of, u.PromptTokens, u.CachedTokens)
 }
 
 // Abandon says that a request never got to its pod, or was not computed there. It ends the
 // prediction. About a Ticket that is not good see Observe.
-func (x *Indexer) Abandon(t Ticket) { x.reg.ledger.Abandon(t.of) }
+func (x *Indexer) Abandon(t Ticket) { x.ledger.Abandon(t.of) }

@@ -17,6 +17,7 @@ import (
 	"slices"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/catalog"
 	"github.com/kvindex/kvindex/internal/hashing"
 	"github.com/kvindex/kvindex/internal/ranking"
 	"github.com/kvindex/kvindex/route"
@@ -253,8 +254,8 @@ func (r *Request) validate(asked *chat.Request) error {
 		return fmt.Errorf("%w: the model is empty", ErrRequest)
 	case c != nil && r.Pods != nil:
 		return fmt.Errorf("%w: it has both pods and candidates", ErrRequest)
-	case c != nil && r.Model != "" && r.Model != c.of.model:
-		return fmt.Errorf("%w: model %q, and candidates of %q", ErrRequest, r.Model, c.of.model)
+	case c != nil && r.Model != "" && r.Model != c.of.Model:
+		return fmt.Errorf("%w: model %q, and candidates of %q", ErrRequest, r.Model, c.of.Model)
 	case r.Top < 0:
 		return fmt.Errorf("%w: the best %d pods", ErrRequest, r.Top)
 	case asked != nil:
@@ -276,4 +277,18 @@ func (r *Request) validate(asked *chat.Request) error {
 		}
 	}
 	return nil
+}
+
+// Candidates is a list of pods to score for one model, for many requests: their names
+// are looked up once and not for each request. It follows pods as they come and go. It
+// is made by Indexer.Candidates, never changes for its user, and is safe for concurrent
+// use.
+type Candidates struct{ of *catalog.List }
+
+// Candidates returns the pods with these names as Candidates for model, which is a name
+// as in Request.Model. With pods nil it is all known pods of the model, now and later;
+// with pods empty it is none. It keeps nothing of pods. If one of the names is empty, each
+// request with the Candidates is an error.
+func (x *Indexer) Candidates(model string, pods []string) *Candidates {
+	return &Candidates{x.names.NewList(model, pods)}
 }

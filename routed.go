@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/catalog"
 	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/predict"
 	"github.com/kvindex/kvindex/internal/prompt"
@@ -18,7 +19,7 @@ import (
 type keptPrompt struct {
 	x    *Indexer
 	turn atomic.Uint64 // raised by each use: a score, and Routed
-	set  *candidateSet
+	set  *catalog.Set
 	// tokens is the length of the prompt.
 	tokens   int
 	runs     []prompt.Run
@@ -40,7 +41,7 @@ func (sc *scorer) keepFor(dst *Answer) {
 	k.excluded = k.excluded[:0]
 	if sc.rendering != nil {
 		for pod := range sc.rendering.Excluded() {
-			if at, ok := slices.BinarySearch(sc.set.names, pod); ok {
+			if at, ok := slices.BinarySearch(sc.set.Names, pod); ok {
 				k.excluded = append(k.excluded, int32(at))
 			}
 		}
@@ -57,28 +58,28 @@ func (x *Indexer) routed(a *Answer, pod string, rank int) (Ticket, error) {
 	if k.turn.Load() != a.turn {
 		return Ticket{}, ErrAnswerUsed
 	}
-	at, ok := slices.BinarySearch(k.set.names, pod)
+	at, ok := slices.BinarySearch(k.set.Names, pod)
 	switch {
 	case !ok:
-		return Ticket{}, fmt.Errorf("%w: %.100q is none of %d", ErrNotAsked, pod, len(k.set.names))
+		return Ticket{}, fmt.Errorf("%w: %.100q is none of %d", ErrNotAsked, pod, len(k.set.Names))
 	case rank < 0 || rank > math.MaxUint16: // no event names such a rank
 		return Ticket{}, fmt.Errorf("%w: pod %.100q: there is no rank %d", ErrNotAsked, pod, rank)
 	case slices.Contains(k.excluded, int32(at)):
 		return Ticket{}, fmt.Errorf("kvindex: pod %.100q: %w", pod, chat.ErrNotScorable)
 	}
-	pm := x.reg.servedBy(pod, k.set.base)
-	if pm == nil {
-		if err := x.reg.refused(pod, k.set.base); err != nil {
+	e := x.names.ServedBy(pod, k.set.Base)
+	if e == nil {
+		if err := x.reg.Refused(pod, k.set.Base); err != nil {
 			return Ticket{}, fmt.Errorf("%w: %.100q: %w", ErrBlockSize, pod, err)
 		}
-		if pm = x.reg.sendTo(pod, k.set.base); pm == nil {
+		if e = x.reg.SendTo(pod, k.set.Base); e == nil {
 			return Ticket{}, fmt.Errorf("%w: %.100q was never heard, and %s", ErrBlockSize, pod, noneLent)
 		}
 	}
 	sc := x.newScorer()
 	defer sc.release()
-	r := routing{sc: sc, k: k, pm: pm}
-	r.sending.Source, r.sending.Tokens = index.Source{Pod: pod, Model: k.set.base, Rank: rank}, k.tokens
+	r := routing{sc: sc, k: k, pod: e}
+	r.sending.Source, r.sending.Tokens = index.Source{Pod: pod, Model: k.set.Base, Rank: rank}, k.tokens
 	if err := r.look(); err != nil {
 		return Ticket{}, err
 	}
@@ -92,7 +93,7 @@ func (x *Indexer) routed(a *Answer, pod string, rank int) (Ticket, error) {
 type routing struct {
 	sc      *scorer
 	k       *keptPrompt
-	pm      *podModel
+	pod     *catalog.Entry
 	sending predict.Sending
 }
 
@@ -102,11 +103,11 @@ const noneLent = "the other pods of the model (those with the same Profile.Media
 // look finds what the rank holds of the prompt, and in which blocks.
 func (r *routing) look() error {
 	s, sc := &r.sending, r.sc
-	sc.set = r.pm.self(sc.x.reg, s.Source.Pod, s.Source.Model)
+	sc.set = sc.x.names.Self(r.pod, s.Source.Pod, s.Source.Model)
 	sc.prompt.Use(r.k.runs, r.k.tokens)
-	s.Applied = r.pm.sent.Messages()
+	s.Applied = r.pod.Sent.Messages()
 	sc.query.Held = true
-	ctx, cancel := sc.x.reg.applying()
+	ctx, cancel := sc.x.reg.Applying()
 	defer cancel()
 	if err := sc.match(ctx); err != nil {
 		return err
@@ -122,17 +123,17 @@ func (r *routing) look() error {
 	if best.Row > 0 && int(best.Row) <= sc.forecast.Real {
 		row = &sc.matches.Rows[best.Row-1]
 		s.View = row.View
-	} else if f := r.pm.sent.Blocks(); f != nil {
+	} else if f := r.pod.Sent.Blocks(); f != nil {
 		s.View = f
 	} else {
-		s.View, s.Lent = sc.set.lent[r.pm.Shown.Profile.Media], true
+		s.View, s.Lent = sc.set.Lent[r.pod.View.Profile.Media], true
 	}
 	if s.View == nil {
 		return fmt.Errorf("%w: %.100q has stored nothing, and %s", ErrBlockSize, s.Source.Pod, noneLent)
 	}
 	var run *prompt.Run
 	var ok bool
-	if s.Variant, ok = engine.VariantOf(s.View.BlockSize, s.View.Pairs, r.pm.Shown.Profile.Media); ok {
+	if s.Variant, ok = engine.VariantOf(s.View.BlockSize, s.View.Pairs, r.pod.View.Profile.Media); ok {
 		run = prompt.RunIn(r.k.runs, s.Variant)
 	}
 	if run == nil {
@@ -144,7 +145,7 @@ func (r *routing) look() error {
 
 // issue makes the ticket and the prediction.
 func (r *routing) issue() (Ticket, error) {
-	r.sending.State = r.pm.Shown.StateOf(r.sending.Source.Rank).String()
-	of, err := r.sc.x.reg.ledger.Send(&r.pm.sent, &r.sending)
+	r.sending.State = r.pod.View.StateOf(r.sending.Source.Rank).String()
+	of, err := r.sc.x.ledger.Send(r.pod.Sent, &r.sending)
 	return Ticket{of}, err
 }

@@ -36,6 +36,7 @@ import (
 	"time"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/catalog"
 	"github.com/kvindex/kvindex/internal/hashing"
 	"github.com/kvindex/kvindex/internal/predict"
 	"github.com/kvindex/kvindex/internal/prompt"
@@ -57,7 +58,7 @@ func (x *Indexer) ScoreRequest(ctx context.Context, r *Request, dst *Answer) err
 	if dst.sent != nil {
 		dst.sent.turn.Add(1)
 	}
-	if x.reg.closed.Load() {
+	if x.reg.Closed.Load() {
 		return ErrClosed
 	}
 	sc := x.newScorer()
@@ -90,20 +91,20 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 	if err := r.validate(asked); err != nil {
 		return err
 	}
-	unlisted := sc.x.reg.list(ctx)
-	var list *podList
+	unlisted := sc.x.reg.List(ctx)
+	var list *catalog.List
 	if r.Candidates != nil {
 		list = r.Candidates.of
 	}
-	set, adapter, err := sc.x.reg.candidates(r.Model, r.Adapter, r.Pods, list)
-	sc.set, sc.prompt.Scope = set, hashing.Scope{Model: set.base, Adapter: adapter, Salt: r.Salt}
+	set, adapter, err := sc.x.names.Candidates(r.Model, r.Adapter, r.Pods, list)
+	sc.set, sc.prompt.Scope = set, hashing.Scope{Model: set.Base, Adapter: adapter, Salt: r.Salt}
 	if err != nil {
 		return cmp.Or(unlisted, err)
 	}
 	if err := sc.readPrompt(ctx, r, asked); err != nil {
 		return err
 	}
-	if len(sc.set.names) > 0 {
+	if len(sc.set.Names) > 0 {
 		if err := sc.match(ctx); err != nil {
 			return err
 		}
@@ -111,14 +112,14 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 	if unlisted != nil && sc.degraded == nil { // else pods that others feed would look unknown
 		return unlisted
 	}
-	if len(sc.set.names) > 0 {
+	if len(sc.set.Names) > 0 {
 		if err := sc.foresee(ctx, -1); err != nil {
 			return err
 		}
 		sc.judge(r.Ranks)
 		if sc.rendering != nil {
 			for pod := range sc.rendering.Excluded() {
-				if i, ok := slices.BinarySearch(set.names, pod); ok {
+				if i, ok := slices.BinarySearch(set.Names, pod); ok {
 					sc.judging.Exclude(int32(i))
 				}
 			}
@@ -126,7 +127,7 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 		sc.answer(dst, sc.judging.Order(r.Top))
 	}
 	dst.PromptTokens, dst.Degraded = sc.prompt.Length, sc.degraded
-	if set.unknown != nil || adapter != "" && !set.guessed {
+	if set.Unknown != nil || adapter != "" && !set.Guessed {
 		dst.Unknown = sc.unknown()
 	}
 	return nil
@@ -136,7 +137,7 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 type scorer struct {
 	x     *Indexer
 	tally *tally
-	set   *candidateSet
+	set   *catalog.Set
 	times times // if a hook asks
 
 	prompt   prompt.Prompt
@@ -209,18 +210,18 @@ func (sc *scorer) readPrompt(ctx context.Context, r *Request, asked *chat.Reques
 
 // model returns what texts of the base model are scored with.
 func (sc *scorer) model(ctx context.Context) (m Model, err error) {
-	x, base := sc.x, sc.set.base
+	x, base := sc.x, sc.set.Base
 	m, ok := x.given[base]
 	if !ok && x.source != nil {
 		began := sc.clock()
 		m, err = x.source(ctx, base)
 		sc.spend(&sc.times.tokenize, began)
 		if err != nil {
-			return m, sc.set.explain(fmt.Errorf("kvindex: model %q: %w", base, orNone(err, ErrNoTokenizer)))
+			return m, sc.set.Explain(fmt.Errorf("kvindex: model %q: %w", base, orNone(err, ErrNoTokenizer)))
 		}
 	}
 	if m.Tokenizer == nil {
-		return m, sc.set.explain(fmt.Errorf("%w for model %q: give it by WithModel or WithModels, or score token ids by Request.Tokens", ErrNoTokenizer, base))
+		return m, sc.set.Explain(fmt.Errorf("%w for model %q: give it by WithModel or WithModels, or score token ids by Request.Tokens", ErrNoTokenizer, base))
 	}
 	return m, nil
 }
@@ -228,12 +229,12 @@ func (sc *scorer) model(ctx context.Context) (m Model, err error) {
 // renderChat sets the prompt to the tokens of a chat, and puts each medium in its
 // place.
 func (sc *scorer) renderChat(ctx context.Context, model Model, asked *chat.Request) error {
-	switch base := sc.set.base; {
+	switch base := sc.set.Base; {
 	case model.Chat != nil:
 	case model.ChatErr != nil:
-		return sc.set.explain(fmt.Errorf("kvindex: the chat template of model %q: %w", base, orNone(model.ChatErr, ErrNoTemplate)))
+		return sc.set.Explain(fmt.Errorf("kvindex: the chat template of model %q: %w", base, orNone(model.ChatErr, ErrNoTemplate)))
 	default:
-		return sc.set.explain(fmt.Errorf("%w for model %q: its Model has no Chat: give one, or score the rendered text by Request.Prompt and Rendered", ErrNoTemplate, base))
+		return sc.set.Explain(fmt.Errorf("%w for model %q: its Model has no Chat: give one, or score the rendered text by Request.Prompt and Rendered", ErrNoTemplate, base))
 	}
 	began := sc.clock()
 	text, err := model.Chat.Render(asked, sc.prompt.Media)
@@ -254,7 +255,7 @@ func (sc *scorer) renderChat(ctx context.Context, model Model, asked *chat.Reque
 // tokenize sets the prompt to the text. special: it has no special tokens yet.
 func (sc *scorer) tokenize(ctx context.Context, model Model, special bool) error {
 	began := sc.clock()
-	if err := sc.encoded(began, sc.prompt.Encode(ctx, model.Tokenizer, special, sc.set.formsOf())); err != nil {
+	if err := sc.encoded(began, sc.prompt.Encode(ctx, model.Tokenizer, special, sc.set.Forms())); err != nil {
 		return err
 	}
 	if sc.prompt.Length == 0 {
@@ -267,7 +268,7 @@ func (sc *scorer) tokenize(ctx context.Context, model Model, special bool) error
 func (sc *scorer) encoded(began time.Time, err error) error {
 	sc.spend(&sc.times.tokenize, began)
 	if err != nil {
-		err = sc.set.explain(fmt.Errorf("kvindex: tokenizing for model %q: %w", sc.set.base, orNone(err, ErrNoTokenizer)))
+		err = sc.set.Explain(fmt.Errorf("kvindex: tokenizing for model %q: %w", sc.set.Base, orNone(err, ErrNoTokenizer)))
 	}
 	return err
 }
@@ -285,7 +286,7 @@ func orNone(err, none error) error {
 // match asks the index who holds what of the prompt. It asks back, by keysIn, for
 // the keys of each variant that a candidate has.
 func (sc *scorer) match(ctx context.Context) error {
-	sc.query.Candidates = sc.set.index
+	sc.query.Candidates = sc.set.Index
 	for {
 		sc.prompt.Begin()
 		began := sc.clock()
@@ -297,7 +298,7 @@ func (sc *scorer) match(ctx context.Context) error {
 		switch {
 		case err == nil:
 			sc.degraded = sc.matches.Degraded
-			sc.prompt.Asked = sc.set.learnForms(sc.prompt.Asked)
+			sc.prompt.Asked = sc.set.LearnForms(sc.prompt.Asked)
 			return nil
 		case errors.Is(err, prompt.ErrMissing):
 			began := sc.clock()
@@ -308,14 +309,14 @@ func (sc *scorer) match(ctx context.Context) error {
 		case errors.Is(err, ErrRequest): // of keysIn
 			return err
 		}
-		return sc.x.reg.failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.base, err))
+		return sc.x.reg.Failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.Base, err))
 	}
 }
 
 // addForms makes the keys of those variants of the candidates that the index has not asked
 // for, because they hold nothing now: a prompt that is sent to them is told by its keys.
 func (sc *scorer) addForms() error {
-	for _, v := range sc.set.variants {
+	for _, v := range sc.set.Variants {
 		if prompt.RunIn(sc.prompt.Runs(), v) == nil {
 			if _, err := sc.prompt.KeysIn(v); err != nil {
 				return err
@@ -332,7 +333,7 @@ func (sc *scorer) addForms() error {
 func (sc *scorer) foresee(ctx context.Context, rank int) error {
 	f, set := &sc.forecast, sc.set
 	f.Begin(len(sc.matches.Rows))
-	if !f.Find(sc.x.reg.ledger, predict.Candidates{Pods: set.sent, Lent: &set.lent, Approximate: set.approximate}, sc.prompt.Runs(), rank) {
+	if !f.Find(sc.x.ledger, predict.Candidates{Pods: set.Sent, Lent: &set.Lent, Approximate: set.Approximate}, sc.prompt.Runs(), rank) {
 		return nil
 	}
 	if behind := f.Lay(&sc.matches, &sc.prompt); behind < math.MaxInt {
@@ -350,7 +351,7 @@ func (sc *scorer) matchBits(ctx context.Context, behind int) error {
 	sc.prompt.Use(given, sc.prompt.Length)
 	sc.query.Held, sc.query.Behind = false, 0
 	if err != nil {
-		return sc.x.reg.failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.base, err))
+		return sc.x.reg.Failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.Base, err))
 	}
 	if why := f.Behind.Degraded; why != nil {
 		sc.degraded = why
@@ -363,7 +364,7 @@ func (sc *scorer) matchBits(ctx context.Context, behind int) error {
 func (sc *scorer) judge(ranks bool) {
 	set, j := sc.set, &sc.judging
 	j.Input = ranking.Input{
-		Pods: set.pods, PodHashes: set.hashes, Profiled: set.profiled, Unheard: &sc.x.unheard,
+		Pods: set.Pods, PodHashes: set.Hashes, Profiled: set.Profiled, Unheard: &sc.x.unheard,
 		Rows: sc.matches.Rows, Prompt: &sc.prompt, Forecast: &sc.forecast,
 	}
 	if ranks {
@@ -386,9 +387,9 @@ func (sc *scorer) answer(dst *Answer, order []int32) {
 			e := &sc.judging.Entries[at]
 			s.Rank, s.State, pod = e.Rank, State(e.State), e.Pod
 		} else {
-			s.State = State(sc.set.pods[at].Facts().State)
+			s.State = State(sc.set.Pods[at].Facts().State)
 		}
-		s.Pod = sc.set.names[pod]
+		s.Pod = sc.set.Names[pod]
 		b := sc.judging.Best[at]
 		if b.Marks&ranking.Evicted != 0 {
 			s.State = min(s.State, StatePartial)
@@ -401,7 +402,7 @@ func (sc *scorer) answer(dst *Answer, order []int32) {
 			s.NotScorable = true
 		case b.Row > 0:
 			s.fill(&sc.matches.Rows[b.Row-1], b)
-			if sc.set.pods[pod].Facts().Less {
+			if sc.set.Pods[pod].Facts().Less {
 				s.UpperBound = true
 			}
 			s.CachedTokens = sc.judging.Proven(b)
@@ -412,9 +413,9 @@ func (sc *scorer) answer(dst *Answer, order []int32) {
 // unknown says what name of the request is not known. What a pod holds a part of
 // is: an index may be older than what was heard.
 func (sc *scorer) unknown() error {
-	err := sc.set.unknown
+	err := sc.set.Unknown
 	if adapter := sc.prompt.Scope.Adapter; err == nil && adapter != "" {
-		err = sc.x.reg.unknownAdapter(sc.set.base, adapter)
+		err = sc.x.names.UnknownAdapter(sc.set.Base, adapter)
 	}
 	if err != nil && slices.ContainsFunc(sc.judging.Best, func(b ranking.Best) bool { return b.Matched > 0 || b.Cached > 0 }) {
 		return nil

@@ -80,7 +80,7 @@ func (x *Indexer) Snapshot(ctx context.Context, w io.Writer) error {
 	case s.err != nil:
 		return s.err
 	case err != nil:
-		return x.reg.failed(err)
+		return x.reg.Failed(err)
 	}
 	return s.out.End()
 }
@@ -95,7 +95,7 @@ type snapshot struct {
 
 // ended returns why the snapshot is to end.
 func (s *snapshot) ended() error {
-	if s.x.reg.closed.Load() {
+	if s.x.reg.Closed.Load() {
 		return ErrClosed
 	}
 	return s.ctx.Err()

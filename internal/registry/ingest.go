@@ -1,4 +1,4 @@
-package kvindex
+package registry
 
 import (
 	"errors"
@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"time"
+	"unsafe"
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
@@ -18,7 +19,7 @@ import (
 )
 
 // Ingest applies the payload of a message without a number.
-func (x *registry) Ingest(podID, model string, payload []byte) error {
+func (x *Registry) Ingest(podID, model string, payload []byte) error {
 	if err := x.check(podID, model); err != nil {
 		return err
 	}
@@ -28,7 +29,7 @@ func (x *registry) Ingest(podID, model string, payload []byte) error {
 }
 
 // ApplyBatch is Ingest for a batch that is decoded.
-func (x *registry) ApplyBatch(podID, model string, b *events.Batch) error {
+func (x *Registry) ApplyBatch(podID, model string, b *events.Batch) error {
 	if err := x.check(podID, model); err != nil {
 		return err
 	}
@@ -39,7 +40,7 @@ func (x *registry) ApplyBatch(podID, model string, b *events.Batch) error {
 }
 
 // IngestMessage applies one message of a stream.
-func (x *registry) IngestMessage(m events.Message) (events.Receipt, error) {
+func (x *Registry) IngestMessage(m events.Message) (events.Receipt, error) {
 	if err := x.check(m.Pod, m.Model); err != nil {
 		return events.Receipt{}, err
 	}
@@ -59,9 +60,9 @@ func (x *registry) IngestMessage(m events.Message) (events.Receipt, error) {
 }
 
 // MarkLost reports a loss.
-func (x *registry) MarkLost(podID string, rank int) error {
-	if x.closed.Load() {
-		return errClosed
+func (x *Registry) MarkLost(podID string, rank int) error {
+	if x.Closed.Load() {
+		return ErrClosed
 	}
 	p := x.pod(podID)
 	if p == nil {
@@ -87,7 +88,7 @@ func (p *pod) modelNames() []string {
 	return slices.Sorted(maps.Keys(p.models))
 }
 
-func (x *registry) markLost(podID, model string, n int) (found bool, err error) {
+func (x *Registry) markLost(podID, model string, n int) (found bool, err error) {
 	in := x.newIngest(podID, model)
 	defer in.end()
 	if !in.find() {
@@ -103,7 +104,7 @@ func (x *registry) markLost(podID, model string, n int) (found bool, err error) 
 		return true, err
 	}
 	in.stats.Marked++
-	l := loss{Pod: podID, Model: model, Rank: n, Cause: view.LossMarked, Kept: x.Keep}
+	l := Loss{Pod: podID, Model: model, Rank: n, Cause: view.LossMarked, Kept: x.Keep}
 	if r.Stream != nil {
 		l.Stream = r.Stream.Name
 	}
@@ -115,7 +116,7 @@ func (x *registry) markLost(podID, model string, n int) (found bool, err error) 
 // What it counts and loses is told at the end, when no lock is held. Its memory
 // is used again.
 type ingest struct {
-	x          *registry
+	x          *Registry
 	pod, model string
 
 	// Found by enter or find; locked is the pod, which is locked until leave.
@@ -129,14 +130,14 @@ type ingest struct {
 
 	stats    stats.Counters
 	reason   string // why the payload could not be read; "" if it could
-	losses   []loss
+	losses   []Loss
 	from, to view.State // of the pod
 	delayed  bool       // others do not see what was applied
 
 	confirming confirming
 }
 
-func (x *registry) newIngest(pod, model string) *ingest {
+func (x *Registry) newIngest(pod, model string) *ingest {
 	in, _ := x.ingests.Get().(*ingest)
 	if in == nil {
 		in = &ingest{x: x}
@@ -226,4 +227,21 @@ func (in *ingest) end() {
 	}
 	in.batch, in.locked, in.pm, in.convert.Recent = nil, nil, nil, nil
 	x.ingests.Put(in)
+}
+
+// addCounters adds the counters of s to those of t. Both are looked at as the words
+// that they are, so that a counter that is new has to be named in its struct alone;
+// TestCountersAreWords holds that there is nothing else in them.
+//
+// The sum stays at the largest number: a pod may claim any sequence numbers, so
+// Missing and PassedOver could go round.
+func addCounters[T stats.Counters | stats.Traffic](t, s *T) {
+	sum, more := words(t), words(s)
+	for i, n := range more {
+		sum[i] += min(n, math.MaxUint64-sum[i])
+	}
+}
+
+func words[T stats.Counters | stats.Traffic](t *T) []uint64 {
+	return unsafe.Slice((*uint64)(unsafe.Pointer(t)), unsafe.Sizeof(*t)/8)
 }

@@ -14,7 +14,7 @@
 // An index that several processes share (directory.go) describes to each what that one feeds.
 // So a new process keeps nothing of what others feed, and lists it.
 
-package kvindex
+package registry
 
 import (
 	"fmt"
@@ -36,9 +36,9 @@ const feederCursor = "\x00feeder"
 // gone, because a loss was kept: its Epoch counts, and its Digest is 1 or 0.
 const doubtCursor = "\x00doubt"
 
-// recall makes the ranks known that the index holds something of, unless they are known
+// Recall makes the ranks known that the index holds something of, unless they are known
 // from a snapshot.
-func (x *registry) recall() error {
+func (x *Registry) Recall() error {
 	d, ok := x.index.(index.Describer)
 	if !ok {
 		return nil
@@ -116,7 +116,7 @@ func (in *ingest) cursorOf(r *podstate.Rank, stream string) (index.Cursor, error
 	return cur, nil
 }
 
-func (p *pod) cursor(x *registry, src index.Source, stream string) (index.Cursor, error) {
+func (p *pod) cursor(x *Registry, src index.Source, stream string) (index.Cursor, error) {
 	ctx, cancel := p.call(x)
 	defer p.called(cancel)
 	return x.index.Cursor(ctx, src, stream)
@@ -181,7 +181,7 @@ func (d *delivery) adopt(cur index.Cursor) (index.Cursor, error) {
 
 // keptCursor returns where a stream that was not heard yet left the ranks of a kept
 // index that nothing has fed since, and those ranks. src has their pod and model.
-func (x *registry) keptCursor(p *pod, pm *podModel, src index.Source, name string) (last index.Cursor, ranks []*podstate.Rank, err error) {
+func (x *Registry) keptCursor(p *pod, pm *podModel, src index.Source, name string) (last index.Cursor, ranks []*podstate.Rank, err error) {
 	for _, r := range pm.Ranks {
 		if !r.Kept || r.Stream != nil {
 			continue

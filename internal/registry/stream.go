@@ -28,7 +28,7 @@
 // The Sequencer is here and not in the transport, so that ZeroMQ, a queue and a test are
 // judged alike, and a stored cursor counts.
 
-package kvindex
+package registry
 
 import (
 	"errors"

@@ -24,16 +24,14 @@
 // heard, so a score takes one path for both. Heard and listed are never mixed: two views of
 // one pod, each a part, would have no state that is true.
 
-package kvindex
+package registry
 
 import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -46,7 +44,6 @@ import (
 	"github.com/kvindex/kvindex/internal/sections"
 	"github.com/kvindex/kvindex/internal/sharedindex"
 	"github.com/kvindex/kvindex/internal/view"
-	"github.com/kvindex/kvindex/stats"
 )
 
 // listingTimeout is how long Pods and Stats, which have no context, wait for a listing.
@@ -73,10 +70,10 @@ type listing struct {
 	turn uint64 // of the directory, when it was listed last; guarded by directory.mu
 }
 
-// list takes over the pods that others feed, if there are news. It takes half of the time that
+// List takes over the pods that others feed, if there are news. It takes half of the time that
 // there is, because the index is to be asked behind that. An error says that nothing was ever
 // listed.
-func (x *registry) list(ctx context.Context) error {
+func (x *Registry) List(ctx context.Context) error {
 	d := &x.directory
 	if d.of == nil {
 		return nil
@@ -91,22 +88,22 @@ func (x *registry) list(ctx context.Context) error {
 	case err == nil && (l != last || d.redo.Load()):
 		x.take(l)
 	case err != nil && last == nil:
-		return x.failed(fmt.Errorf("kvindex: listing the pods: %w", err))
+		return x.Failed(fmt.Errorf("kvindex: listing the pods: %w", err))
 	}
 	return nil
 }
 
 // listNow is list for those who have no context, and no error.
-func (x *registry) listNow() {
+func (x *Registry) listNow() {
 	if x.directory.of != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), listingTimeout)
 		defer cancel()
-		_ = x.list(ctx)
+		_ = x.List(ctx)
 	}
 }
 
 // take makes the listed pods what a listing says, and forgets those that it lacks.
-func (x *registry) take(l *sharedindex.Listing) {
+func (x *Registry) take(l *sharedindex.Listing) {
 	d := &x.directory
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -132,7 +129,7 @@ func (x *registry) take(l *sharedindex.Listing) {
 }
 
 // unlist forgets what was listed, unless it was heard or removed meanwhile.
-func (x *registry) unlist(at servedAt, pm *podModel) {
+func (x *Registry) unlist(at servedAt, pm *podModel) {
 	p, now := x.lockServed(at.pod, at.model)
 	if p == nil {
 		return
@@ -149,7 +146,7 @@ func (x *registry) unlist(at servedAt, pm *podModel) {
 // takePod takes over the entries of a pod and model, unless it is heard here. What cannot be
 // taken is not known: names that are too long, what is beyond a bound, and a pod of which the
 // Profile is refused. directory.mu is held.
-func (x *registry) takePod(entries []sharedindex.Entry) {
+func (x *Registry) takePod(entries []sharedindex.Entry) {
 	d, src := &x.directory, entries[0].Source
 	if x.check(src.Pod, src.Model) != nil || !slices.ContainsFunc(entries, isOthers) {
 		return
@@ -213,7 +210,7 @@ func (pm *podModel) unheard() bool {
 
 // listedPod makes what a pod serves of a model that was not heard here; nil: its Profile is
 // refused, or it has too many models. p.mu is held.
-func (x *registry) listedPod(p *pod, model string) *podModel {
+func (x *Registry) listedPod(p *pod, model string) *podModel {
 	known := p.asked[model] != nil // from a message
 	profile, err := x.profileFor(p, model, &events.Batch{})
 	if err != nil {
@@ -234,20 +231,20 @@ func (x *registry) listedPod(p *pod, model string) *podModel {
 
 // podListing is what the entries of a pod and model say.
 type podListing struct {
-	podNote
+	podstate.PodNote
 	ranks []rankListing
 }
 
 type rankListing struct {
 	n int
-	rankNote
+	podstate.RankNote
 	stale bool
 }
 
 // viewOf reads entries; false: they say that there is nothing.
 func viewOf(entries []sharedindex.Entry) (v podListing, ok bool) {
 	stale := false
-	v.state = view.Live
+	v.State = view.Live
 	found := false // what is said of the pod
 	for i := range entries {
 		e := &entries[i]
@@ -255,38 +252,36 @@ func viewOf(entries []sharedindex.Entry) (v podListing, ok bool) {
 		if e.Fed || (&events.Batch{Rank: n}).Validate() != nil || len(v.ranks) >= engine.MaxRanks {
 			continue
 		}
-		note, err := readNote(e.Note)
+		note, err := podstate.ReadNote(e.Note)
 		if err != nil {
-			note, stale = sourceNote{rank: &rankNote{state: view.Uncertain}}, true
+			note, stale = podstate.Note{Rank: &podstate.RankNote{State: view.Uncertain}}, true
 		}
 		stale = stale || e.Stale
-		if n == 0 && note.pod != nil {
-			v.podNote, found = *note.pod, true
+		if n == 0 && note.Pod != nil {
+			v.PodNote, found = *note.Pod, true
 		}
-		if note.rank != nil {
-			v.ranks = append(v.ranks, rankListing{n, *note.rank, e.Stale})
+		if note.Rank != nil {
+			v.ranks = append(v.ranks, rankListing{n, *note.Rank, e.Stale})
 		}
-		ok = ok || note.pod != nil || note.rank != nil
+		ok = ok || note.Pod != nil || note.Rank != nil
 	}
 	if stale || !found {
-		v.state = min(v.state, view.Uncertain)
+		v.State = min(v.State, view.Uncertain)
 	}
 	return v, ok
 }
 
 // show makes a listed pod what its entries say. pod.mu is held.
-func (x *registry) show(name, model string, pm *podModel, v podListing) {
-	adapters := make(map[string]struct{}, len(v.adapters))
-	for _, a := range v.adapters {
+func (x *Registry) show(name, model string, pm *podModel, v podListing) {
+	adapters := make(map[string]struct{}, len(v.Adapters))
+	for _, a := range v.Adapters {
 		adapters[a] = struct{}{}
 	}
 	if !maps.Equal(adapters, pm.Adapters) {
-		x.mu.Lock()
-		x.models[model].forgetAdapters(name, pm.Adapters)
-		x.mu.Unlock()
+		x.catalog.ForgetAdapters(name, model, pm.Adapters)
 		pm.Adapters = adapters
 		for a := range adapters {
-			x.learnAdapter(a, model, name)
+			x.catalog.LearnAdapter(a, model, name)
 		}
 	}
 	for n := range pm.Ranks {
@@ -295,7 +290,7 @@ func (x *registry) show(name, model string, pm *podModel, v podListing) {
 			delete(pm.Ranks, n)
 		}
 	}
-	hybrid := v.hybrid
+	hybrid := v.Hybrid
 	for i := range v.ranks {
 		of := &v.ranks[i]
 		r := pm.Ranks[of.n]
@@ -303,27 +298,25 @@ func (x *registry) show(name, model string, pm *podModel, v podListing) {
 			r = &podstate.Rank{Number: of.n}
 			pm.Ranks[of.n] = r
 		}
-		r.State, r.Groups, r.LossyThere, r.Stale = of.state, of.groups, of.lossy, of.stale
+		r.State, r.Groups, r.LossyThere, r.Stale = of.State, of.Groups, of.Lossy, of.stale
 		r.Shown = r.View()
 		hybrid = hybrid || pm.Shown.Profile.Hybrid(r.Groups)
 	}
 	pm.ListRanks()
 	pm.Silent = 0
-	if v.state == view.Silent {
+	if v.State == view.Silent {
 		pm.Silent = 1
 	}
 	f := pm.Shown.Facts()
 	known := f.Hybrid
-	f.State, f.Hybrid = v.state, hybrid
+	f.State, f.Hybrid = v.State, hybrid
 	pm.Shown.Publish(f)
-	if hybrid == known && v.form.Equal(&pm.Formed) {
+	if hybrid == known && v.Form.Equal(&pm.Formed) {
 		return
 	}
-	pm.Formed = v.form
-	x.ledger.SetForm(&pm.sent, v.form.View(&pm.Shown.Profile))
-	x.mu.Lock()
-	x.heard.Add(1)
-	x.mu.Unlock()
+	pm.Formed = v.Form
+	x.ledger.SetForm(&pm.sent, v.Form.View(&pm.Shown.Profile))
+	x.catalog.Changed()
 }
 
 // Notes.
@@ -348,16 +341,16 @@ func (in *ingest) tell() {
 	zero := pm.Ranks[0]
 	if now != pm.told || zero != nil && tells(zero) {
 		pm.told = now
-		n := sourceNote{pod: &podNote{now.state, now.hybrid, pm.Formed, slices.Sorted(maps.Keys(pm.Adapters))}}
+		n := podstate.Note{Pod: &podstate.PodNote{State: now.state, Hybrid: now.hybrid, Form: pm.Formed, Adapters: slices.Sorted(maps.Keys(pm.Adapters))}}
 		if zero != nil {
-			n.rank = noteOf(zero)
+			n.Rank = noteOf(zero)
 		}
-		d.Tell(index.Source{Pod: in.pod, Model: in.model}, n.append(nil))
+		d.Tell(index.Source{Pod: in.pod, Model: in.model}, n.Append(nil))
 	}
 	for _, r := range pm.ByNumber {
 		if r.Number != 0 && tells(r) {
-			n := sourceNote{rank: noteOf(r)}
-			d.Tell(in.source(r), n.append(nil))
+			n := podstate.Note{Rank: noteOf(r)}
+			d.Tell(in.source(r), n.Append(nil))
 		}
 	}
 }
@@ -368,9 +361,9 @@ func tells(r *podstate.Rank) bool {
 }
 
 // noteOf returns the note of the rank, which is to be told.
-func noteOf(r *podstate.Rank) *rankNote {
+func noteOf(r *podstate.Rank) *podstate.RankNote {
 	r.Told = podstate.PublishedRank{Is: true, State: r.View(), Lossy: r.Lacks(), Groups: slices.Clone(r.Groups)}
-	return &rankNote{r.Told.State, r.Told.Lossy, r.Told.Groups}
+	return &podstate.RankNote{State: r.Told.State, Lossy: r.Told.Lossy, Groups: r.Told.Groups}
 }
 
 // untell tells others that there is no such rank any more. pod.mu is held.
@@ -391,99 +384,8 @@ func (in *ingest) forgetTold(r *podstate.Rank) {
 }
 
 // tellGone tells others that there is nothing to know of a source.
-func (x *registry) tellGone(src index.Source) {
+func (x *Registry) tellGone(src index.Source) {
 	if d := x.directory.of; d != nil {
-		d.Tell(src, (&sourceNote{}).append(nil))
+		d.Tell(src, (&podstate.Note{}).Append(nil))
 	}
-}
-
-// sourceNote is a note: what is known of a rank, and of rank 0 also what is known of the pod,
-// for a model. Without either, nothing is.
-type sourceNote struct {
-	pod  *podNote
-	rank *rankNote
-}
-
-type podNote struct {
-	state    view.State
-	hybrid   bool
-	form     engine.Form
-	adapters []string
-}
-
-type rankNote struct {
-	state  view.State
-	lossy  bool // it may hold more than is known, or less
-	groups []stats.Group
-}
-
-// noteVersion is the first byte of a note. Whoever reads another one reads nothing.
-const noteVersion = 1
-
-// append appends the note.
-func (n *sourceNote) append(b []byte) []byte {
-	b = append(b, noteVersion, sections.Flags(n.pod != nil, n.rank != nil))
-	if p := n.pod; p != nil {
-		b = append(b, byte(p.state), sections.Flags(p.hybrid, p.form.Pairs))
-		b = engine.AppendGroups(b, p.form.Groups)
-		b = binary.AppendUvarint(b, uint64(len(p.adapters)))
-		for _, a := range p.adapters {
-			b = sections.AppendString(b, a)
-		}
-	}
-	if r := n.rank; r != nil {
-		b = engine.AppendGroups(append(b, byte(r.state), sections.Flags(r.lossy)), r.groups)
-	}
-	return b
-}
-
-var errNote = errors.New("no note of this version")
-
-// readNote reads a note. Adapters that no event could have told of are left out.
-func readNote(b []byte) (n sourceNote, err error) {
-	if len(b) < 2 || b[0] != noteVersion {
-		return n, errNote
-	}
-	f := sections.NewFields(b[1:])
-	set := f.Byte()
-	if set&1 != 0 {
-		p := &podNote{state: view.State(f.Byte())}
-		of := f.Byte()
-		p.hybrid, p.form.Pairs = of&1 != 0, of&2 != 0
-		p.form.Groups = readTold(f)
-		for range f.Count() {
-			a := f.Bytes()
-			if f.Err() != nil {
-				break
-			}
-			if len(a) > 0 && len(a) <= engine.MaxName && len(p.adapters) < engine.MaxAdapters {
-				p.adapters = append(p.adapters, string(a))
-			}
-		}
-		if p.state > view.Live {
-			f.Refuse(errNote)
-		}
-		n.pod = p
-	}
-	if set&2 != 0 {
-		n.rank = &rankNote{state: view.State(f.Byte()), lossy: f.Byte()&1 != 0, groups: readTold(f)}
-		if n.rank.state > view.Live {
-			f.Refuse(errNote)
-		}
-	}
-	return n, f.End()
-}
-
-// readTold reads groups as an engine can have told them.
-func readTold(f *sections.Fields) []stats.Group {
-	groups, err := engine.ReadGroups(f)
-	if err != nil {
-		f.Refuse(err)
-	}
-	for i, g := range groups {
-		if g.BlockSize == 0 || g.BlockSize > math.MaxInt32 || g.Window > math.MaxInt32 || slices.ContainsFunc(groups[:i], func(o stats.Group) bool { return o.ID == g.ID }) {
-			f.Refuse(errNote)
-		}
-	}
-	return groups
 }

@@ -5,21 +5,32 @@
 // pod.order is held by whoever changes what was heard of a pod, also during a call of the
 // index, so the messages of a pod follow one another. pod.mu guards the fields, and is
 // released during each call of the index (pod.call). A score, Explain, Pods and Stats take
-// only pod.mu, so they never wait for a backend that hangs in Apply. A state is an atomic, and
-// ranks are in a list that is replaced when one comes, so a score reads them without pod.mu.
-// It takes pod.mu only to register a pod that is listed or approximate.
+// only pod.mu, so they never wait for a backend that hangs in Apply. A score reads
+// views (package view) and takes pod.mu only to register a pod that is listed or approximate.
+//
+// # Approximate pods
+//
+// A pod is approximate or exact, and never both. Its figure is PredictedTokens alone, because
+// CachedTokens promises never to be too high. The first event drops what was believed: from
+// then on the rules for events hold, with a state that says what they do not know.
+//
+// The Profile is asked for when a request names the pod, because no event comes that could
+// register it. The answers about other pods are not kept: names of pods may come from clients,
+// and would fill the room for real ones. So the function is asked again, until an event or an
+// Approximate comes.
 
-package kvindex
+package registry
 
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/catalog"
 	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/podstate"
 	"github.com/kvindex/kvindex/internal/predict"
@@ -30,8 +41,8 @@ import (
 // error, and is not applied; but adapters are only counted. What other processes tell
 // (WithIndex) beyond a bound is left out.
 const (
-	maxPods   = 1 << 16
-	maxModels = 16 // of a pod
+	MaxPods   = 1 << 16
+	MaxModels = 16 // of a pod
 )
 
 // pod is what the Indexer knows of a pod, beside its blocks.
@@ -64,7 +75,7 @@ type podModel struct {
 	listed *listing // not nil: others feed the pod, and nothing of it was heard here
 	told   publishedPod
 	sent   predict.Pod
-	alone  atomic.Pointer[podList] // the pod
+	entry  catalog.Entry // of it, in the catalog
 }
 
 // settle works out the states that scores have, of the ranks and of the pod, after a
@@ -78,26 +89,13 @@ func (pm *podModel) settle() (from, to view.State) {
 	return from, to
 }
 
-// model is what scores need to know of a model. Guarded by Indexer.mu.
-type model struct {
-	everyone *podList
-	pods     map[string]*podModel
-	// unheard has pods that something was sent to, and of which nothing was heard. They are
-	// not known otherwise. Those without a prediction go when another one comes.
-	unheard  map[string]*podModel
-	adapters map[string]map[string]bool  // to the pods that told of it
-	forms    atomic.Pointer[recentForms] // that texts were cut in last
-}
-
 // noteHybrid has scores know that the pod's model is a hybrid one. So it stays if a
 // rank has announced one group only since its cache was emptied.
 func (in *ingest) noteHybrid(r *podstate.Rank) {
 	if f := in.pm.Shown.Facts(); !f.Hybrid && in.pm.Shown.Profile.Hybrid(r.Groups) {
 		f.Hybrid = true
 		in.pm.Shown.Publish(f)
-		in.x.mu.Lock()
-		in.x.heard.Add(1)
-		in.x.mu.Unlock()
+		in.x.catalog.Changed()
 	}
 }
 
@@ -120,13 +118,11 @@ func (in *ingest) noteForm(r *podstate.Rank) {
 	}
 	in.pm.Formed = engine.Form{Groups: slices.Clone(r.Groups), Pairs: r.Pairs}
 	in.x.ledger.SetForm(&in.pm.sent, in.pm.Formed.View(&in.pm.Shown.Profile))
-	in.x.mu.Lock()
-	in.x.heard.Add(1)
-	in.x.mu.Unlock()
+	in.x.catalog.Changed()
 }
 
 // pod returns a pod that was heard, or nil.
-func (x *registry) pod(name string) *pod {
+func (x *Registry) pod(name string) *pod {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	return x.pods[name]
@@ -145,10 +141,10 @@ func (p *pod) unlock() {
 
 // call begins a call of the index by the caller of lock, and called ends it. Meanwhile mu is
 // free: scores may add models to the pod that are listed or approximate, and remove these.
-func (p *pod) call(x *registry) (context.Context, context.CancelFunc) {
+func (p *pod) call(x *Registry) (context.Context, context.CancelFunc) {
 	p.calling = true
 	p.mu.Unlock()
-	return x.applying()
+	return x.Applying()
 }
 
 func (p *pod) called(cancel context.CancelFunc) {
@@ -158,7 +154,7 @@ func (p *pod) called(cancel context.CancelFunc) {
 }
 
 // findPod returns the pod, made if need be.
-func (x *registry) findPod(name string) (*pod, error) {
+func (x *Registry) findPod(name string) (*pod, error) {
 	if p := x.pod(name); p != nil {
 		return p, nil
 	}
@@ -166,8 +162,8 @@ func (x *registry) findPod(name string) (*pod, error) {
 	defer x.mu.Unlock()
 	p := x.pods[name]
 	if p == nil {
-		if len(x.pods) >= maxPods {
-			return nil, fmt.Errorf("kvindex: pod %q is one more than %d", name, maxPods)
+		if len(x.pods) >= MaxPods {
+			return nil, fmt.Errorf("kvindex: pod %q is one more than %d", name, MaxPods)
 		}
 		p = &pod{name: name, models: make(map[string]*podModel), asked: make(map[string]*profileReply)}
 		x.pods[name] = p
@@ -176,7 +172,7 @@ func (x *registry) findPod(name string) (*pod, error) {
 }
 
 // lockPod returns the pod, made if need be, after lock.
-func (x *registry) lockPod(name string) (*pod, error) {
+func (x *Registry) lockPod(name string) (*pod, error) {
 	for {
 		p, err := x.findPod(name)
 		if err != nil {
@@ -191,7 +187,7 @@ func (x *registry) lockPod(name string) (*pod, error) {
 }
 
 // lockPodBriefly is lockPod for scores: of the locks it takes mu alone.
-func (x *registry) lockPodBriefly(name string) (*pod, error) {
+func (x *Registry) lockPodBriefly(name string) (*pod, error) {
 	for {
 		p, err := x.findPod(name)
 		if err != nil {
@@ -207,7 +203,7 @@ func (x *registry) lockPodBriefly(name string) (*pod, error) {
 
 // lockHeard returns a pod that was heard for the model, after lock, and what it serves of
 // the model; nil if there is none.
-func (x *registry) lockHeard(name, model string) (*pod, *podModel) {
+func (x *Registry) lockHeard(name, model string) (*pod, *podModel) {
 	p := x.pod(name)
 	if p == nil {
 		return nil, nil
@@ -222,7 +218,7 @@ func (x *registry) lockHeard(name, model string) (*pod, *podModel) {
 
 // lockServed returns a pod that was heard or is listed for the model, with its mu held, and
 // what it serves of the model; nil if there is none.
-func (x *registry) lockServed(name, model string) (*pod, *podModel) {
+func (x *Registry) lockServed(name, model string) (*pod, *podModel) {
 	p := x.pod(name)
 	if p == nil {
 		return nil, nil
@@ -237,14 +233,14 @@ func (x *registry) lockServed(name, model string) (*pod, *podModel) {
 
 // profileFor returns the profile of p for a model, if a batch can be taken with it.
 // WithProfile's function is asked if it was not asked yet. p.mu is held.
-func (x *registry) profileFor(p *pod, model string, b *events.Batch) (profile *engine.Profile, err error) {
+func (x *Registry) profileFor(p *pod, model string, b *events.Batch) (profile *engine.Profile, err error) {
 	if pm := p.models[model]; pm != nil {
 		profile = &pm.Shown.Profile
 	} else {
 		a := p.asked[model]
 		if a == nil {
-			if len(p.models)+len(p.asked) >= maxModels {
-				return nil, fmt.Errorf("kvindex: pod %q: model %q is one more than the %d that a pod may have", p.name, model, maxModels)
+			if len(p.models)+len(p.asked) >= MaxModels {
+				return nil, fmt.Errorf("kvindex: pod %q: model %q is one more than the %d that a pod may have", p.name, model, MaxModels)
 			}
 			a = &profileReply{}
 			a.profile, a.err = x.Profile(p.name, model)
@@ -263,7 +259,7 @@ func (x *registry) profileFor(p *pod, model string, b *events.Batch) (profile *e
 
 // podModel returns what p serves of a model, made if need be, with the profile that
 // profileFor has for it. What was listed gives way to what is heard. p.mu is held.
-func (x *registry) podModel(p *pod, name string, profile *engine.Profile) *podModel {
+func (x *Registry) podModel(p *pod, name string, profile *engine.Profile) *podModel {
 	old := p.models[name]
 	if old != nil && old.listed == nil {
 		return old
@@ -276,90 +272,24 @@ func (x *registry) podModel(p *pod, name string, profile *engine.Profile) *podMo
 	}
 	p.models[name] = pm
 	delete(p.asked, name)
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	pm.entry.View, pm.entry.Sent = &pm.Shown, &pm.sent
 	if old != nil {
-		x.forget(p.name, name, old)
+		x.catalog.Replace(p.name, name, &pm.entry, &old.entry, old.Adapters)
+	} else {
+		x.catalog.Add(p.name, name, &pm.entry)
 	}
-	md := x.models[name]
-	if md == nil {
-		md = &model{
-			everyone: &podList{x: x, model: name, base: true},
-			pods:     make(map[string]*podModel),
-			adapters: make(map[string]map[string]bool),
-		}
-		x.models[name] = md
-	}
-	if sent := md.unheard[p.name]; sent != nil {
-		x.ledger.Hand(&sent.sent, &pm.sent)
-		delete(md.unheard, p.name)
-	}
-	md.pods[p.name] = pm
-	x.heard.Add(1)
 	return pm
 }
 
-// sendTo returns what is kept of a pod that something is sent to before anything of it was
+// SendTo returns what is kept of a pod that something is sent to before anything of it was
 // heard; nil: nobody knows in which blocks it may cache, its Profile is refused, or there are
 // too many.
-func (x *registry) sendTo(pod, model string) *podModel {
+func (x *Registry) SendTo(pod, model string) *catalog.Entry {
 	profile, err := x.Profile(pod, model)
 	if err != nil || x.check(pod, model) != nil || profile.Approximate != nil {
 		return nil
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	md := x.models[model]
-	if md == nil {
-		return nil
-	}
-	if pm := md.served(pod); pm != nil {
-		return pm
-	}
-	for name, pm := range md.unheard {
-		if pm.sent.Live() == 0 {
-			md.leaveUnheard(x.ledger, name)
-		}
-	}
-	if md.lent()[profile.Media] == nil || len(md.unheard) >= maxPods {
-		return nil
-	}
-	pm := &podModel{}
-	pm.Shown.Profile, pm.sent.Media = profile, profile.Media
-	if md.unheard == nil {
-		md.unheard = make(map[string]*podModel)
-	}
-	md.unheard[pod] = pm
-	x.heard.Add(1)
-	return pm
-}
-
-// served returns what a pod serves of the model, nil if nothing is known of it. Indexer.mu is
-// held.
-func (md *model) served(pod string) *podModel {
-	if pm := md.pods[pod]; pm != nil {
-		return pm
-	}
-	return md.unheard[pod]
-}
-
-// leaveUnheard forgets what was sent to a pod of which nothing was heard. Indexer.mu is held.
-func (md *model) leaveUnheard(l *predict.Ledger, pod string) {
-	if pm := md.unheard[pod]; pm != nil {
-		l.Lose(&pm.sent, -1, true)
-		delete(md.unheard, pod)
-	}
-}
-
-// lent returns the blocks of the pods. Indexer.mu is held.
-func (md *model) lent() predict.Lent {
-	return predict.Lend(func(yield func(*predict.Pod) bool) {
-		for _, pm := range md.pods {
-			if !yield(&pm.sent) {
-				return
-			}
-		}
-	})
+	return x.catalog.SendTo(pod, model, &profile)
 }
 
 // learnAdapters lets requests find the adapters of a batch by their names.
@@ -377,26 +307,14 @@ func (in *ingest) learnAdapters() {
 			continue
 		}
 		in.pm.Adapters[a] = struct{}{}
-		in.x.learnAdapter(a, in.model, in.pod)
+		in.x.catalog.LearnAdapter(a, in.model, in.pod)
 	}
-}
-
-// learnAdapter notes that a pod told of an adapter of a model.
-func (x *registry) learnAdapter(name, model, pod string) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	md := x.models[model]
-	if md.adapters[name] == nil {
-		md.adapters[name] = make(map[string]bool)
-	}
-	md.adapters[name][pod] = true
-	x.heard.Add(1)
 }
 
 // RemovePod forgets a pod.
-func (x *registry) RemovePod(name string) error {
-	if x.closed.Load() {
-		return errClosed
+func (x *Registry) RemovePod(name string) error {
+	if x.Closed.Load() {
+		return ErrClosed
 	}
 	p, err := x.lockPod(name) // keeps ingests away that would bring it back half
 	if err != nil {
@@ -404,65 +322,36 @@ func (x *registry) RemovePod(name string) error {
 	}
 	defer p.unlock()
 	if err := x.removeBlocks(p); err != nil {
-		return x.failed(fmt.Errorf("kvindex: removing pod %q: %w", name, err))
+		return x.Failed(fmt.Errorf("kvindex: removing pod %q: %w", name, err))
 	}
 	x.mu.Lock()
-	defer x.mu.Unlock()
 	p.removed = true
 	delete(x.pods, name)
-	x.heard.Add(1)
+	x.mu.Unlock()
 	for m, pm := range p.models {
-		x.forget(name, m, pm)
+		x.catalog.Remove(name, m, &pm.entry, pm.Adapters)
 	}
-	for _, md := range x.models {
-		md.leaveUnheard(x.ledger, name)
-	}
+	x.catalog.Leave(name)
 	return nil
 }
 
-func (x *registry) removeBlocks(p *pod) error {
+func (x *Registry) removeBlocks(p *pod) error {
 	ctx, cancel := p.call(x)
 	defer p.called(cancel)
 	return x.index.Remove(ctx, p.name)
 }
 
-// forget takes from a model what scores know of a pod. x.mu is held.
-func (x *registry) forget(pod, model string, pm *podModel) {
-	x.ledger.Lose(&pm.sent, -1, true)
-	md := x.models[model]
-	delete(md.pods, pod)
-	md.forgetAdapters(pod, pm.Adapters)
-	if len(md.pods) == 0 {
-		for name := range md.unheard {
-			md.leaveUnheard(x.ledger, name)
-		}
-		delete(x.models, model)
-	}
-}
-
-// forgetAdapters takes note that a pod has not told of adapters. Indexer.mu is held.
-func (md *model) forgetAdapters(pod string, adapters map[string]struct{}) {
-	for a := range adapters {
-		if delete(md.adapters[a], pod); len(md.adapters[a]) == 0 {
-			delete(md.adapters, a)
-		}
-	}
-}
-
 // drop forgets what a pod serves of a model. p.mu is held.
-func (x *registry) drop(p *pod, model string) {
+func (x *Registry) drop(p *pod, model string) {
 	pm := p.models[model]
 	delete(p.models, model)
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.heard.Add(1)
-	x.forget(p.name, model, pm)
+	x.catalog.Remove(p.name, model, &pm.entry, pm.Adapters)
 }
 
 // leaveEmpty forgets of a pod what it was to serve of a model, if nothing of that was
 // ever heard and no stream of it is to come, and the pod if it has nothing else. It
 // reports whether it did. pod.mu is held.
-func (x *registry) leaveEmpty(p *pod, model string) bool {
+func (x *Registry) leaveEmpty(p *pod, model string) bool {
 	pm := p.models[model]
 	if len(pm.Ranks) > 0 || len(pm.Streams) > 0 || pm.sent.Room() != nil {
 		return false
@@ -480,9 +369,74 @@ func (x *registry) leaveEmpty(p *pod, model string) bool {
 
 // leaveUnknown forgets a pod of which nothing is known, unless the index works on it: the next
 // message would find another pod of the name, and wait for nothing. p.mu and x.mu are held.
-func (x *registry) leaveUnknown(p *pod) {
+func (x *Registry) leaveUnknown(p *pod) {
 	if len(p.models)+len(p.asked) == 0 && !p.calling {
 		p.removed = true
 		delete(x.pods, p.name)
+	}
+}
+
+// Introduce makes a pod known that no event has come from, and whose Profile says that none
+// will. It reports whether there is such a pod. Nothing is kept of what WithProfile's function
+// says of others: it is asked again.
+func (x *Registry) Introduce(pod, model string) bool {
+	if !x.Profiled || x.check(pod, model) != nil {
+		return false
+	}
+	if profile, err := x.Profile(pod, model); err != nil || profile.Approximate == nil {
+		return false
+	}
+	p, err := x.lockPodBriefly(pod)
+	if err != nil {
+		return false
+	}
+	defer p.mu.Unlock()
+	if p.models[model] != nil {
+		return true
+	}
+	profile, err := x.profileFor(p, model, &events.Batch{})
+	if err == nil && profile.Approximate != nil {
+		x.podModel(p, model, profile)
+		return true
+	}
+	delete(p.asked, model)
+	x.mu.Lock()
+	x.leaveUnknown(p)
+	x.mu.Unlock()
+	return false
+}
+
+// Refused says what is wrong with the Profile of a pod that was never heard; nil: nothing,
+// or it has no Approximate.
+func (x *Registry) Refused(pod, model string) error {
+	if profile, err := x.Profile(pod, model); err != nil && profile.Approximate != nil {
+		return fmt.Errorf("WithProfile: %w", err)
+	}
+	return nil
+}
+
+// makeRoom forgets what a pod is believed to have of a model, if it may have no more models:
+// a message counts for more than a name that a request has brought. A model that nothing was
+// sent for goes first. p.mu is held.
+func (x *Registry) makeRoom(p *pod, model string) {
+	if p.models[model] != nil || p.asked[model] != nil || len(p.models)+len(p.asked) < MaxModels {
+		return
+	}
+	var name string
+	for _, n := range slices.Sorted(maps.Keys(p.models)) {
+		pm := p.models[n]
+		if pm.sent.Room() == nil || len(pm.Streams) > 0 {
+			continue
+		}
+		idle := x.ledger.Idle(&pm.sent)
+		if name == "" || idle {
+			name = n
+		}
+		if idle {
+			break
+		}
+	}
+	if p.models[name] != nil {
+		x.drop(p, name)
 	}
 }

@@ -1,6 +1,6 @@
 // State: what is known of a pod, as bytes of a snapshot.
 
-package kvindex
+package registry
 
 import (
 	"encoding/binary"
@@ -14,7 +14,7 @@ import (
 )
 
 // Cut appends what is known of a pod at the moment of last, at which the index cuts it.
-func (x *registry) Cut(b []byte, name string, last func() error) ([]byte, error) {
+func (x *Registry) Cut(b []byte, name string, last func() error) ([]byte, error) {
 	p, err := x.lockPod(name) // keeps messages away
 	if err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func (p *pod) appendState(b []byte) []byte {
 }
 
 // Restore reads what Cut has written of a pod.
-func (x *registry) Restore(f *sections.Fields) {
+func (x *Registry) Restore(f *sections.Fields) {
 	name := f.String()
 	if x.pod(name) != nil {
 		f.Refuse(fmt.Errorf("pod %q is there twice", name))
@@ -62,8 +62,8 @@ func (x *registry) Restore(f *sections.Fields) {
 }
 
 // Restored works out the states behind the last Restore.
-func (x *registry) Restored() error {
-	if err := x.recall(); err != nil {
+func (x *Registry) Restored() error {
+	if err := x.Recall(); err != nil {
 		return err
 	}
 	known := x.known()
@@ -77,7 +77,7 @@ func (x *registry) Restored() error {
 }
 
 // model reads what is known of a pod for a model.
-func (x *registry) restoreModel(pod string, f *sections.Fields) error {
+func (x *Registry) restoreModel(pod string, f *sections.Fields) error {
 	model := f.String()
 	if f.Err() != nil {
 		return nil
@@ -98,7 +98,7 @@ func (x *registry) restoreModel(pod string, f *sections.Fields) error {
 		return err
 	}
 	for _, a := range slices.Sorted(maps.Keys(in.pm.Adapters)) {
-		in.x.learnAdapter(a, model, pod)
+		in.x.catalog.LearnAdapter(a, model, pod)
 	}
 	return nil
 }

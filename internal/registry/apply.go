@@ -30,7 +30,7 @@
 // number of the message is used up. If the message could come again, it would be a gap for all
 // ranks of its stream, and each replay would end there.
 
-package kvindex
+package registry
 
 import (
 	"context"
@@ -41,6 +41,8 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/podstate"
+	"github.com/kvindex/kvindex/internal/predict"
+	"github.com/kvindex/kvindex/internal/prompt"
 	"github.com/kvindex/kvindex/internal/sharedindex"
 	"github.com/kvindex/kvindex/internal/view"
 	"github.com/kvindex/kvindex/stats"
@@ -64,7 +66,7 @@ func (in *ingest) unnumbered(bad error) error {
 	in.convert.Partial = r.Lossy()
 	if _, err := in.apply(r, index.Cursor{}); err != nil {
 		if errors.Is(err, index.ErrFull) {
-			in.noRoom(r, loss{Pod: in.pod, Model: in.model, Rank: r.Number, Cause: view.LossFull, Time: podstate.TimeOf(in.batch), Err: err})
+			in.noRoom(r, Loss{Pod: in.pod, Model: in.model, Rank: r.Number, Cause: view.LossFull, Time: podstate.TimeOf(in.batch), Err: err})
 			in.count(nil, stats.Traffic{Messages: 1, NoRoom: 1})
 		} else {
 			in.setLate(r, err)
@@ -163,7 +165,7 @@ func (d *delivery) store(kept bool) (index.Applied, error) {
 
 // noRoom deals with a batch for a rank that the index has no room for, so that it holds
 // nothing there. What the batch said is lost.
-func (in *ingest) noRoom(r *podstate.Rank, l loss) {
+func (in *ingest) noRoom(r *podstate.Rank, l Loss) {
 	r.On(podstate.Forgotten)
 	in.losses = append(in.losses, l)
 }
@@ -243,8 +245,8 @@ func (d *delivery) tellLoss(rank int) {
 }
 
 // loss is a loss that the message shows.
-func (d *delivery) loss(rank int, cause string) loss {
-	l := loss{Pod: d.pod, Model: d.model, Stream: d.m.Stream, Rank: rank, Cause: cause, Seq: d.m.Seq, Gap: d.verdict.Gap}
+func (d *delivery) loss(rank int, cause string) Loss {
+	l := Loss{Pod: d.pod, Model: d.model, Stream: d.m.Stream, Rank: rank, Cause: cause, Seq: d.m.Seq, Gap: d.verdict.Gap}
 	if d.bad == nil {
 		l.Time = podstate.TimeOf(d.batch)
 	}
@@ -356,7 +358,7 @@ func (in *ingest) setLate(r *podstate.Rank, err error) {
 }
 
 // endDelay has a rank late no longer, if it is for what others see now.
-func (x *registry) endDelay(pod, model string, n int, seen context.Context) {
+func (x *Registry) endDelay(pod, model string, n int, seen context.Context) {
 	in := x.newIngest(pod, model)
 	defer in.end()
 	if !in.find() {
@@ -375,13 +377,13 @@ func (in *ingest) write(r *podstate.Rank, cur index.Cursor, changes []index.Chan
 	return in.x.index.Apply(ctx, in.source(r), cur, changes)
 }
 
-// applying returns a context for a call of the index that has none of a user. Nothing of an
+// Applying returns a context for a call of the index that has none of a user. Nothing of an
 // Indexer's own index waits.
-func (x *registry) applying() (context.Context, context.CancelFunc) {
+func (x *Registry) Applying() (context.Context, context.CancelFunc) {
 	if x.ownsIndex {
 		return context.Background(), func() {}
 	}
-	return context.WithTimeout(context.Background(), applyTimeout)
+	return context.WithTimeout(context.Background(), ApplyTimeout)
 }
 
 // source is a rank to the index.
@@ -391,5 +393,40 @@ func (in *ingest) source(r *podstate.Rank) index.Source {
 
 // failed says where the index failed.
 func (in *ingest) failed(r *podstate.Rank, err error) error {
-	return in.x.failed(fmt.Errorf("kvindex: pod %q: model %q: rank %d: %w", in.pod, in.model, r.Number, err))
+	return in.x.Failed(fmt.Errorf("kvindex: pod %q: model %q: rank %d: %w", in.pod, in.model, r.Number, err))
+}
+
+// confirming looks at predictions that a message may have completed. Its memory is used again.
+type confirming struct {
+	predict.Confirming
+	prompt  prompt.Prompt
+	query   index.Query // whose Keys are the prompt's
+	matches index.Matches
+}
+
+// noteApplied ends those predictions of a rank that changes have completed, or made void. The
+// changes were applied. pod.mu is held.
+func (in *ingest) noteApplied(r *podstate.Rank, changes []index.Change, done *index.Applied) {
+	if in.confirming.Find(in.x.ledger, &in.pm.sent, r.Number, changes, done) {
+		in.confirm()
+	}
+}
+
+// confirm asks the index about the suspects. No lock is held but that of pod.order.
+func (in *ingest) confirm() {
+	c := &in.confirming
+	c.query.Candidates = in.x.catalog.Self(&in.pm.entry, in.pod, in.model).Index
+	ctx, cancel := in.locked.call(in.x)
+	defer in.locked.called(cancel)
+	for i := range c.Suspects {
+		s := &c.Suspects[i]
+		runs, tokens := c.Prompt(s)
+		c.prompt.Use(runs, tokens)
+		if in.x.index.Match(ctx, &c.query, &c.matches) != nil {
+			return // the TTL ends them
+		}
+		if s.Holds(c.matches.Rows, tokens) {
+			in.x.ledger.Confirm(s)
+		}
+	}
 }

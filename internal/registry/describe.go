@@ -1,6 +1,6 @@
 // Describe: what is known of pods, for people.
 
-package kvindex
+package registry
 
 import (
 	"maps"
@@ -16,15 +16,13 @@ import (
 )
 
 // Stats adds to s what is known of pods, messages and predictions.
-func (x *registry) Stats(s *stats.Stats) {
+func (x *Registry) Stats(s *stats.Stats) {
 	x.listNow()
 	x.statsMu.Lock()
 	s.Counters, s.MalformedBy = x.stats, maps.Clone(x.malformedBy)
 	x.statsMu.Unlock()
 	x.ledger.Stats(s)
-	x.mu.RLock()
-	s.Models = len(x.models)
-	x.mu.RUnlock()
+	s.Models = x.catalog.Count()
 	if d, ok := x.index.(index.Describer); ok {
 		s.Index = d.Usage()
 		for _, info := range d.Describe(nil) {
@@ -50,8 +48,8 @@ func (x *registry) Stats(s *stats.Stats) {
 }
 
 // Pods returns what is known of the pods.
-func (x *registry) Pods() (pods []podstate.Info) {
-	if x.closed.Load() {
+func (x *Registry) Pods() (pods []podstate.Info) {
+	if x.Closed.Load() {
 		return nil
 	}
 	x.listNow()
@@ -66,7 +64,7 @@ func (x *registry) Pods() (pods []podstate.Info) {
 
 // eachPod calls f for each pod and model, with pod.mu held: for all models of one
 // pod, then for those of the next.
-func (x *registry) eachPod(f func(p *pod, model string, pm *podModel)) {
+func (x *Registry) eachPod(f func(p *pod, model string, pm *podModel)) {
 	x.mu.RLock()
 	pods := slices.Collect(maps.Values(x.pods))
 	x.mu.RUnlock()
@@ -80,7 +78,7 @@ func (x *registry) eachPod(f func(p *pod, model string, pm *podModel)) {
 }
 
 // known returns what the index knows of each source, if it can tell.
-func (x *registry) known() map[index.Source]index.SourceInfo {
+func (x *Registry) known() map[index.Source]index.SourceInfo {
 	known := make(map[index.Source]index.SourceInfo)
 	if d, ok := x.index.(index.Describer); ok {
 		for _, s := range d.Describe(nil) {
@@ -90,8 +88,8 @@ func (x *registry) known() map[index.Source]index.SourceInfo {
 	return known
 }
 
-// factsOf returns what is known of a pod beside the index; nil: nothing is.
-func (x *registry) factsOf(pod, model string) *explain.Pod {
+// FactsOf returns what is known of a pod beside the index; nil: nothing is.
+func (x *Registry) FactsOf(pod, model string) *explain.Pod {
 	known := x.known()
 	p, pm := x.lockServed(pod, model)
 	if p == nil {

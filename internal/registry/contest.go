@@ -16,7 +16,7 @@
 // one pod and rank cannot be told by one message from a pod that has moved. Messages that are
 // not applied count in stats.Traffic.Contested, and the first of them is reported as a Loss.
 
-package kvindex
+package registry
 
 import (
 	"errors"

@@ -14,7 +14,7 @@
 // were not applied. Adapters that the pod has named stay until the pod goes, because they are
 // the pod's.
 
-package kvindex
+package registry
 
 import (
 	"maps"
@@ -29,7 +29,7 @@ import (
 )
 
 // StreamNext returns where a stream goes on.
-func (x *registry) StreamNext(podID, model, stream string) events.Position {
+func (x *Registry) StreamNext(podID, model, stream string) events.Position {
 	p, pm := x.lockHeard(podID, model)
 	if p == nil {
 		return events.Position{}
@@ -49,7 +49,7 @@ func (x *registry) StreamNext(podID, model, stream string) events.Position {
 }
 
 // StreamNote takes note of what happened to the connection of a stream.
-func (x *registry) StreamNote(podID, model, stream string, n events.Note) error {
+func (x *Registry) StreamNote(podID, model, stream string, n events.Note) error {
 	switch n {
 	case events.NoteRestarted:
 		return x.beginAgain(podID, model, stream, view.LossRestart)
@@ -60,7 +60,7 @@ func (x *registry) StreamNote(podID, model, stream string, n events.Note) error 
 }
 
 // note takes note of something that forgets nothing.
-func (x *registry) note(podID, model, stream string, n events.Note) error {
+func (x *Registry) note(podID, model, stream string, n events.Note) error {
 	if err := x.check(podID, model); err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func (in *ingest) endContests(st *podstate.Stream) {
 }
 
 // beginAgain forgets what the ranks of a stream held; cause is the loss to tell, or "".
-func (x *registry) beginAgain(podID, model, stream, cause string) error {
+func (x *Registry) beginAgain(podID, model, stream, cause string) error {
 	if err := x.check(podID, model); err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func (x *registry) beginAgain(podID, model, stream, cause string) error {
 		}
 		r.Contest, r.Lost = podstate.Contest{}, view.LastLoss{}
 		if cause != "" {
-			in.losses = append(in.losses, loss{Pod: podID, Model: model, Stream: st.Name, Rank: r.Number, Cause: cause})
+			in.losses = append(in.losses, Loss{Pod: podID, Model: model, Stream: st.Name, Rank: r.Number, Cause: cause})
 		}
 	}
 	if cause == "" {
@@ -156,9 +156,9 @@ func (x *registry) beginAgain(podID, model, stream, cause string) error {
 }
 
 // RemoveStream forgets a stream and what it feeds.
-func (x *registry) RemoveStream(podID, model, stream string) error {
-	if x.closed.Load() {
-		return errClosed
+func (x *Registry) RemoveStream(podID, model, stream string) error {
+	if x.Closed.Load() {
+		return ErrClosed
 	}
 	in := x.newIngest(podID, model)
 	defer in.end()
@@ -274,8 +274,8 @@ func (in *ingest) removeStream(name string, fed []*podstate.Rank) {
 }
 
 // StreamView returns how a stream stands.
-func (x *registry) StreamView(podID, model, stream string) (v events.StreamView) {
-	if x.closed.Load() {
+func (x *Registry) StreamView(podID, model, stream string) (v events.StreamView) {
+	if x.Closed.Load() {
 		return v
 	}
 	p, pm := x.lockServed(podID, model)

@@ -1,0 +1,104 @@
+package podstate
+
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+	"slices"
+
+	"github.com/kvindex/kvindex/internal/engine"
+	"github.com/kvindex/kvindex/internal/sections"
+	"github.com/kvindex/kvindex/internal/view"
+	"github.com/kvindex/kvindex/stats"
+)
+
+// Note is a note: what is known of a rank, and of rank 0 also what is known of the pod,
+// for a model. Without either, nothing is.
+type Note struct {
+	Pod  *PodNote
+	Rank *RankNote
+}
+
+type PodNote struct {
+	State    view.State
+	Hybrid   bool
+	Form     engine.Form
+	Adapters []string
+}
+
+type RankNote struct {
+	State  view.State
+	Lossy  bool // it may hold more than is known, or less
+	Groups []stats.Group
+}
+
+// noteVersion is the first byte of a note. Whoever reads another one reads nothing.
+const noteVersion = 1
+
+// Append appends the note.
+func (n *Note) Append(b []byte) []byte {
+	b = append(b, noteVersion, sections.Flags(n.Pod != nil, n.Rank != nil))
+	if p := n.Pod; p != nil {
+		b = append(b, byte(p.State), sections.Flags(p.Hybrid, p.Form.Pairs))
+		b = engine.AppendGroups(b, p.Form.Groups)
+		b = binary.AppendUvarint(b, uint64(len(p.Adapters)))
+		for _, a := range p.Adapters {
+			b = sections.AppendString(b, a)
+		}
+	}
+	if r := n.Rank; r != nil {
+		b = engine.AppendGroups(append(b, byte(r.State), sections.Flags(r.Lossy)), r.Groups)
+	}
+	return b
+}
+
+var errNote = errors.New("no note of this version")
+
+// ReadNote reads a note. Adapters that no event could have told of are left out.
+func ReadNote(b []byte) (n Note, err error) {
+	if len(b) < 2 || b[0] != noteVersion {
+		return n, errNote
+	}
+	f := sections.NewFields(b[1:])
+	set := f.Byte()
+	if set&1 != 0 {
+		p := &PodNote{State: view.State(f.Byte())}
+		of := f.Byte()
+		p.Hybrid, p.Form.Pairs = of&1 != 0, of&2 != 0
+		p.Form.Groups = readTold(f)
+		for range f.Count() {
+			a := f.Bytes()
+			if f.Err() != nil {
+				break
+			}
+			if len(a) > 0 && len(a) <= engine.MaxName && len(p.Adapters) < engine.MaxAdapters {
+				p.Adapters = append(p.Adapters, string(a))
+			}
+		}
+		if p.State > view.Live {
+			f.Refuse(errNote)
+		}
+		n.Pod = p
+	}
+	if set&2 != 0 {
+		n.Rank = &RankNote{State: view.State(f.Byte()), Lossy: f.Byte()&1 != 0, Groups: readTold(f)}
+		if n.Rank.State > view.Live {
+			f.Refuse(errNote)
+		}
+	}
+	return n, f.End()
+}
+
+// readTold reads groups as an engine can have told them.
+func readTold(f *sections.Fields) []stats.Group {
+	groups, err := engine.ReadGroups(f)
+	if err != nil {
+		f.Refuse(err)
+	}
+	for i, g := range groups {
+		if g.BlockSize == 0 || g.BlockSize > math.MaxInt32 || g.Window > math.MaxInt32 || slices.ContainsFunc(groups[:i], func(o stats.Group) bool { return o.ID == g.ID }) {
+			f.Refuse(errNote)
+		}
+	}
+	return groups
+}
