@@ -163,8 +163,13 @@ type Ledger struct {
 	first, last uint32     // the tickets, by age
 	next        uint32     // the oldest one that may have a live prediction
 
-	believed    int64 // tickets that have believed set
-	serial      uint64
+	believed int64 // tickets that have believed set
+	serial   uint64
+	counts
+}
+
+// counts are what Stats tells.
+type counts struct {
 	predictions stats.Predictions
 	tickets     stats.Tickets
 	observed    map[observedAt]*stats.Observations

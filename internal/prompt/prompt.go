@@ -36,12 +36,18 @@ type Prompt struct {
 	hash   uint64 // of ties, if hashed is not empty
 	hashed []byte // what it is of
 
-	// Memory, and what is in it: the tokens of a text, those of a chat with media, each with
-	// all of its tokens, the ids with their media written over them, and the pairs of these.
+	memory
+}
+
+// memory is used again by the next prompt: the tokens of a text, those of a chat with media,
+// each with all of its tokens, the ids with their media written over them, and the pairs of
+// these.
+type memory struct {
 	tokens, expanded, padded, pairs []uint32
-	Locals                          []index.Local
-	plain                           index.Variant // that locals are of, if nothing but tokens is in them: its Unit and Pairs
-	extras                          []hashing.Extra
+
+	extras []hashing.Extra
+	Locals []index.Local
+	plain  index.Variant // that Locals are of, if nothing but tokens is in them: its Unit and Pairs
 }
 
 // Set makes p the prompt of a request, before its text is read.
