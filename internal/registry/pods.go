@@ -82,7 +82,7 @@ type podModel struct {
 // rank's or a stream's has changed. It returns the pod's one before and the new one.
 // pod.mu is held.
 func (pm *podModel) settle() (from, to view.State) {
-	from, to, heard := pm.Pod.Settle(pm.sent.Room() != nil)
+	from, to, heard := pm.Settle(pm.sent.Room() != nil)
 	if heard {
 		pm.sent.Hear()
 	}

@@ -43,7 +43,7 @@ func (p *pod) appendState(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(len(names)))
 	for _, name := range names {
 		b = sections.AppendString(b, name)
-		b = p.models[name].Pod.AppendState(b)
+		b = p.models[name].AppendState(b)
 	}
 	return b
 }
