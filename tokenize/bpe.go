@@ -87,27 +87,19 @@ func (w *scratch) spend(n int) error {
 // bytes of memory for each byte of the longest word, and a hostile text can be one word.
 // To bound this memory, bound the size of requests, or use PoolConfig.MaxText.
 func (t *BPE) Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
-	ids, _, err := t.encode(call{ctx, context.Context.Err}, dst, passage{text: text, special: special})
+	ids, _, err := t.encode(call{ctx, context.Context.Err}, dst, Passage{Text: text, Special: special})
 	return ids, err
 }
 
-// A passage is the part of a text that a call encodes, with its marks.
-type passage struct {
-	text    string
-	from    int // the part is text[from:]
-	special bool
-	marks   []Mark
-}
-
 // encode is EncodeMarks.
-func (t *BPE) encode(c call, dst []uint32, p passage) ([]uint32, []Mark, error) {
-	if p.from < 0 || p.from > len(p.text) {
-		return dst, nil, fmt.Errorf("tokenize: position %d of a text of %d bytes", p.from, len(p.text))
+func (t *BPE) encode(c call, dst []uint32, p Passage) ([]uint32, []Mark, error) {
+	if p.From < 0 || p.From > len(p.Text) {
+		return dst, nil, fmt.Errorf("tokenize: position %d of a text of %d bytes", p.From, len(p.Text))
 	}
 	if err := c.ctx.Err(); err != nil {
 		return dst, nil, err
 	}
-	if err := checkLength(p.text); err != nil {
+	if err := checkLength(p.Text); err != nil {
 		return dst, nil, err
 	}
 	w := t.scratch.Get().(*scratch)
@@ -118,8 +110,8 @@ func (t *BPE) encode(c call, dst []uint32, p passage) ([]uint32, []Mark, error) 
 		}
 	}()
 	w.merge.call, w.unchecked, w.normal.made = c, 0, [maxSteps]int{}
-	if p.from > 0 && len(p.text) > uncounted && len(t.normalizer.steps) > 0 {
-		if err := t.count(w, p.text[:p.from]); err != nil {
+	if p.From > 0 && len(p.Text) > uncounted && len(t.normalizer.steps) > 0 {
+		if err := t.count(w, p.Text[:p.From]); err != nil {
 			return dst, nil, err
 		}
 	}
@@ -132,34 +124,34 @@ func (t *BPE) encode(c call, dst []uint32, p passage) ([]uint32, []Mark, error) 
 }
 
 // encodePassage appends the ids of p, of which all is checked but the marks.
-func (t *BPE) encodePassage(w *scratch, dst []uint32, p passage) (ids []uint32, kept []Mark, err error) {
-	ids, kept = dst, p.marks[:0]
-	if p.special && p.from == 0 {
+func (t *BPE) encodePassage(w *scratch, dst []uint32, p Passage) (ids []uint32, kept []Mark, err error) {
+	ids, kept = dst, p.Marks[:0]
+	if p.Special && p.From == 0 {
 		ids = append(ids, t.before...)
 	}
-	done, last, far := p.from, p.from, maxWalk // text[:done] is encoded
-	for _, m := range p.marks {
-		if m.At < last || m.At > len(p.text) {
-			return nil, nil, fmt.Errorf("tokenize: a mark at %d behind %d, of a text of %d bytes", m.At, last, len(p.text))
+	done, last, far := p.From, p.From, maxWalk // text[:done] is encoded
+	for _, m := range p.Marks {
+		if m.At < last || m.At > len(p.Text) {
+			return nil, nil, fmt.Errorf("tokenize: a mark at %d behind %d, of a text of %d bytes", m.At, last, len(p.Text))
 		}
-		m.Resume = t.resume(p.text[:m.At], max(last, done+1, m.At-far))
+		m.Resume = t.resume(p.Text[:m.At], max(last, done+1, m.At-far))
 		last = m.At
 		if m.Resume == 0 {
 			far = max(far/2, minWalk)
 			continue
 		}
 		far = min(2*far, maxWalk)
-		if ids, err = t.encodeText(w, ids, p.text[done:m.Resume], done); err != nil {
+		if ids, err = t.encodeText(w, ids, p.Text[done:m.Resume], done); err != nil {
 			return nil, nil, err
 		}
 		done = m.Resume
 		m.Tokens = len(ids) - len(dst)
 		kept = append(kept, m)
 	}
-	if ids, err = t.encodeText(w, ids, p.text[done:], done); err != nil {
+	if ids, err = t.encodeText(w, ids, p.Text[done:], done); err != nil {
 		return nil, nil, err
 	}
-	if p.special {
+	if p.Special {
 		ids = append(ids, t.after...)
 	}
 	return ids, kept, nil

@@ -29,7 +29,7 @@ func (h *held) Resume(text string) int { return h.bpe.Resume(text) }
 type Marker interface {
 	Identified
 	Resume(text string) int
-	EncodeMarks(ctx context.Context, dst []uint32, text string, from int, special bool, marks []Mark) (ids []uint32, kept []Mark, err error)
+	EncodeMarks(ctx context.Context, dst []uint32, p Passage) (ids []uint32, kept []Mark, err error)
 }
 
 // A Holder is a tokenizer of a Pool.

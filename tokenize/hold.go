@@ -27,7 +27,7 @@ func (t pooled) Encode(ctx context.Context, dst []uint32, text string, special b
 	if err != nil {
 		return dst, err
 	}
-	ids, _, err := h.encode(ctx, dst, passage{text: text, special: special})
+	ids, _, err := h.encode(ctx, dst, Passage{Text: text, Special: special})
 	return ids, err
 }
 
@@ -54,7 +54,7 @@ func (t pooled) hold(ctx context.Context, text string) (*held, error) {
 }
 
 // size is the number of bytes that are encoded.
-func (p passage) size() int64 { return int64(len(p.text) - max(0, min(p.from, len(p.text)))) }
+func (p Passage) size() int64 { return int64(len(p.Text) - max(0, min(p.From, len(p.Text)))) }
 
 // check returns the error of a text before it waits for anything.
 func (p *Pool) check(ctx context.Context, text string) error {
@@ -110,19 +110,19 @@ type held struct {
 func (h *held) Identity() [32]byte { return h.bpe.Identity() }
 
 func (h *held) Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
-	ids, _, err := h.EncodeMarks(ctx, dst, text, 0, special, nil)
+	ids, _, err := h.EncodeMarks(ctx, dst, Passage{Text: text, Special: special})
 	return ids, err
 }
 
-func (h *held) EncodeMarks(ctx context.Context, dst []uint32, text string, from int, special bool, marks []Mark) ([]uint32, []Mark, error) {
-	if err := h.pool.check(ctx, text); err != nil {
+func (h *held) EncodeMarks(ctx context.Context, dst []uint32, p Passage) ([]uint32, []Mark, error) {
+	if err := h.pool.check(ctx, p.Text); err != nil {
 		return dst, nil, err
 	}
-	return h.encode(ctx, dst, passage{text, from, special, marks})
+	return h.encode(ctx, dst, p)
 }
 
 // encode encodes p, which is checked, with a slot.
-func (h *held) encode(ctx context.Context, dst []uint32, p passage) ([]uint32, []Mark, error) {
+func (h *held) encode(ctx context.Context, dst []uint32, p Passage) ([]uint32, []Mark, error) {
 	g := &h.pool.gate
 	v, err := g.enter(ctx, p.size())
 	if err != nil {

@@ -144,28 +144,33 @@ func (p *replace) boundary(l, r rune) (rune, rune, bool) {
 	}
 	first, n := utf8.DecodeRune(p.pattern)
 	last, _ := utf8.DecodeLastRune(p.pattern)
-	return replaced(p.content, l, r, l == last, r == first, n == len(p.pattern))
+	return replacement{p.content, n == len(p.pattern)}.boundary(l, r, l == last, r == first)
 }
 
 func (p *replace) keepsStart() bool {
 	return len(p.content) > 0 && utf8.RuneCount(p.pattern) == 1
 }
 
-// replaced returns the code points on the two sides of a boundary that no match
-// lies across. lMatches and rMatches say that l may end a match, and r begin one;
-// always, that they then do whatever is before and after.
-func replaced(content []byte, l, r rune, lMatches, rMatches, always bool) (rune, rune, bool) {
+// A replacement puts content in the place of each match.
+type replacement struct {
+	content []byte
+	always  bool // a character that may match does so whatever is before and after
+}
+
+// boundary returns the code points on the two sides of a boundary that no match
+// lies across. lMatches: l may end a match. rMatches: r may begin one.
+func (p replacement) boundary(l, r rune, lMatches, rMatches bool) (rune, rune, bool) {
 	if !lMatches && !rMatches {
 		return l, r, true
 	}
-	if !always || len(content) == 0 {
+	if !p.always || len(p.content) == 0 {
 		return 0, 0, false
 	}
 	if lMatches {
-		l, _ = utf8.DecodeLastRune(content)
+		l, _ = utf8.DecodeLastRune(p.content)
 	}
 	if rMatches {
-		r, _ = utf8.DecodeRune(content)
+		r, _ = utf8.DecodeRune(p.content)
 	}
 	return l, r, true
 }
@@ -226,7 +231,7 @@ func (p *replaceRun) boundary(l, r rune) (rune, rune, bool) {
 	if blank(l) && blank(r) {
 		return 0, 0, false
 	}
-	return replaced(p.content, l, r, blank(l), blank(r), p.least == 1)
+	return replacement{p.content, p.least == 1}.boundary(l, r, blank(l), blank(r))
 }
 
 func (*replaceRun) keepsStart() bool { return false }

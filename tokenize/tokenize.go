@@ -57,6 +57,14 @@ type Mark struct {
 	Tokens int // the ids before Resume, with those that the model puts before a text
 }
 
+// A Passage is the part of a text that EncodeMarks encodes.
+type Passage struct {
+	Text    string
+	From    int    // the part is Text[From:]
+	Special bool   // as for Encode
+	Marks   []Mark // with At set, ascending, none before From
+}
+
 // maxText is the length of the longest text that a BPE encodes, in bytes.
 const maxText = 16 << 20
 

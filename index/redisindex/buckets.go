@@ -103,25 +103,32 @@ func (s *buckets) forget(h *holder) {
 	}
 }
 
-// hold notes that a holder has those keys of run whose bits are in now, and that those of
-// was were what it had.
-func (s *buckets) hold(h *holder, run mirroring.Run, was, now uint32) {
-	s.put(nil, 0, h.number, run, run.Depth(), run.Depth()+run.Len(), was^now, now)
+// A holding is the change of a holder's keys in a run, by bits of the run.
+type holding struct {
+	number       uint32 // of the holder
+	run          mirroring.Run
+	changed, now uint32
 }
 
-// put is hold for the part of run from one depth to another, in a level.
-func (s *buckets) put(up *bucket, level int, number uint32, run mirroring.Run, from, to int, changed, now uint32) {
-	span, depth := spans[level], run.Depth()
+// hold records that a holder has the keys of run with a bit in now. Before it had those with
+// a bit in was.
+func (s *buckets) hold(h *holder, run mirroring.Run, was, now uint32) {
+	s.put(nil, 0, holding{h.number, run, was ^ now, now}, run.Depth(), run.Depth()+run.Len())
+}
+
+// put records the part of h from one depth to another, in the buckets of a level below up.
+func (s *buckets) put(up *bucket, level int, h holding, from, to int) {
+	span, depth := spans[level], h.run.Depth()
 	for start := from - from%span; start < to; start += span {
 		a, z := max(from, start), min(to, start+span)
 		here := uint32((uint64(1)<<(z-a) - 1) << (a - depth))
-		if changed&here == 0 {
+		if h.changed&here == 0 {
 			continue
 		}
-		name := index.Key(run.Key(start))
+		name := index.Key(h.run.Key(start))
 		b := s.byKey[level][name]
 		if b == nil {
-			if now&here == 0 {
+			if h.now&here == 0 {
 				continue
 			}
 			if b = s.add(up, level, name); up != nil && up.parts == 1 {
@@ -129,10 +136,10 @@ func (s *buckets) put(up *bucket, level int, number uint32, run mirroring.Run, f
 			}
 		}
 		if b.split {
-			s.put(b, level+1, number, run, a, z, changed, now)
+			s.put(b, level+1, h, a, z)
 			continue
 		}
-		b.put(number, run, a, z, a-start, (now&here)>>(a-depth)<<(a-start))
+		b.put(h.number, h.run, a, z, (h.now&here)>>(a-depth)<<(a-start))
 		if len(b.lines) > maxLines && level < levels-1 {
 			s.split(b)
 		}
@@ -187,9 +194,10 @@ func (s *buckets) markBucket(b *bucket) {
 	}
 }
 
-// put has a holder hold the slots of mask of the keys of run from one depth to another, and
-// none of the others there. slot is that of the first key.
-func (b *bucket) put(number uint32, run mirroring.Run, from, to, slot int, mask uint32) {
+// put sets the slots of mask for a holder, and clears its others, of the keys of run from
+// one depth to another.
+func (b *bucket) put(number uint32, run mirroring.Run, from, to int, mask uint32) {
+	slot := from % spans[b.level]
 	first := index.Key(run.Key(from))
 	i := slices.IndexFunc(b.lines, func(l line) bool { return l.slot == slot && l.keys[0] == first })
 	if i < 0 {
