@@ -121,7 +121,7 @@ func (s *Subscriber) askFirst(ctx context.Context, st *stream) error {
 func (s *Subscriber) keepAsking(ctx context.Context, st *stream, settle func()) {
 	o := st.owner
 	wait := backoff{min: s.cfg.BackoffMin, max: askBackoff * s.cfg.BackoffMax}
-	var failing teller
+	var failing repeatFilter
 	for ctx.Err() == nil {
 		o.mu.Lock()
 		serves := o.trust.serves
@@ -141,7 +141,7 @@ func (s *Subscriber) keepAsking(ctx context.Context, st *stream, settle func()) 
 		if err == nil || isOurs(err) || ctx.Err() != nil {
 			return
 		}
-		if failing.tells(err) {
+		if failing.due(err) {
 			s.noReplay(st, err)
 			if !serves && conn == nil { // else the replay has told
 				r := s.newReplay(st)
@@ -160,7 +160,7 @@ func (s *Subscriber) keepAsking(ctx context.Context, st *stream, settle func()) 
 func (s *Subscriber) noReplay(st *stream, err error) {
 	s.note(st, NoteNoReplay)
 	err = fmt.Errorf("events: subscriber: pod %q: the replay socket %s does not work, so messages that are missed now are lost; it is tried again: %w", st.pod, st.replayAt, err)
-	if st.owner.useless.tells(err) {
+	if st.owner.useless.due(err) {
 		s.report(st, err)
 	}
 }

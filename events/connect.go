@@ -18,7 +18,7 @@ func (s *Subscriber) connect(ctx context.Context) error {
 	defer quiet.end()
 	owner := s.owners.join("")
 	defer s.owners.leave("", owner, 0)
-	var failing teller
+	var failing repeatFilter
 	wait := backoff{min: s.cfg.BackoffMin, max: s.cfg.BackoffMax}
 	st := s.engine(owner)
 	s.note(st, NoteOpened)
@@ -38,11 +38,11 @@ func (s *Subscriber) connect(ctx context.Context) error {
 		s.note(st, NoteLost)
 		s.link.failed(err)
 		if heard {
-			failing = teller{}
+			failing = repeatFilter{}
 		}
 		// Where an engine restarts, one connection is ended for another one. Two in a
 		// row that brought nothing are ended by whoever else replays.
-		if (!isOurs(err) || !heard) && failing.tells(err) {
+		if (!isOurs(err) || !heard) && failing.due(err) {
 			s.report(st, err)
 		}
 		// A peer that takes connections only to drop them is not hammered.

@@ -248,9 +248,9 @@ type fleetSource struct {
 
 // claim is a pod that a source names.
 type claim struct {
-	given Pod // as the source describes it
-	pod   Pod // with its defaults
-	round uint64
+	listed Pod // as the source describes it
+	pod    Pod // with its defaults
+	round  uint64
 }
 
 // member is a pod, from the first time that a source names it until it is forgotten.
@@ -388,7 +388,7 @@ func (f *Fleet) Run(ctx context.Context, sources ...Source) error {
 
 // follow asks a source for its pods.
 func (f *Fleet) follow(r *fleetRun, s Source) {
-	var refused, failing teller // f.mu guards refused, for set may be called by several goroutines
+	var refused, failing repeatFilter // f.mu guards refused, for set may be called by several goroutines
 	named := func(err error) error { return fmt.Errorf("events: fleet: source %q: %w", s.Name, err) }
 	said := false
 	set := func(pods []Pod) error {
@@ -403,7 +403,7 @@ func (f *Fleet) follow(r *fleetRun, s Source) {
 			f.silent--
 			f.forgetRestored()
 		}
-		tells := err != nil && refused.tells(err)
+		tells := err != nil && refused.due(err)
 		f.mu.Unlock()
 		if tells {
 			f.report(nil, named(err))
@@ -418,7 +418,7 @@ func (f *Fleet) follow(r *fleetRun, s Source) {
 		if r.ctx.Err() != nil {
 			return
 		}
-		if err = named(cmp.Or(err, errSourceEnded)); failing.tells(err) {
+		if err = named(cmp.Or(err, errSourceEnded)); failing.due(err) {
 			f.report(nil, err)
 		}
 		if time.Since(start) > wait.max {
@@ -552,7 +552,7 @@ func (f *Fleet) put(s *fleetSource, p *Pod, listed bool) error {
 			return fmt.Errorf("pod %.100q is named twice", p.ID)
 		}
 		c.round = s.round
-		if c.given.same(p) {
+		if c.listed.same(p) {
 			return nil
 		}
 	}
@@ -608,8 +608,8 @@ func (f *Fleet) put(s *fleetSource, p *Pod, listed bool) error {
 }
 
 func (c *claim) describe(given *Pod, normal Pod) {
-	c.given, c.pod = *given, normal
-	c.given.Labels = normal.Labels // a copy
+	c.listed, c.pod = *given, normal
+	c.listed.Labels = normal.Labels // a copy
 }
 
 // give has a source have a member. f.mu is held.
@@ -716,10 +716,10 @@ func (f *Fleet) end(m *member) {
 // forget has the sink forget what does not go on of a member. Nothing brings that any more.
 func (f *Fleet) forget(r *fleetRun, m *member) {
 	wait := backoff{min: 10 * time.Millisecond, max: time.Second}
-	var failing teller
+	var failing repeatFilter
 	err := f.forgetOf(m)
 	for ; err != nil && r.ctx.Err() == nil; err = f.forgetOf(m) {
-		if failing.tells(err) {
+		if failing.due(err) {
 			f.report(m, fmt.Errorf("events: fleet: pod %q: it is to be forgotten, which is tried again: %w", m.id, err))
 		}
 		wait.sleep(r.ctx)

@@ -33,8 +33,8 @@ type link struct {
 	since time.Time
 	err   error
 
-	failing teller // of attempts to connect
-	again   bool   // the change from linkBackoff to linkConnecting is not told yet
+	failing repeatFilter // of attempts to connect
+	again   bool         // the change from linkBackoff to linkConnecting is not told yet
 }
 
 // newLink returns the link to a rank of what a member is. f.mu is held.
@@ -106,8 +106,8 @@ func (l *link) set(to string, err error) {
 		l.again = true
 		return
 	case from != linkConnecting:
-		l.failing = teller{}
-	case to == linkBackoff && !l.failing.tells(err):
+		l.failing = repeatFilter{}
+	case to == linkBackoff && !l.failing.due(err):
 		l.again = false
 		return
 	}

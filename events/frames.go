@@ -36,7 +36,7 @@ var (
 // frames reads the numbers of the messages of a connection.
 type frames struct {
 	next map[string]uint64 // by topic, behind the last number that had other bytes behind it
-	told tellers
+	told repeatFilters
 }
 
 // maxLong is how many topics of a connection may have numbers with other bytes behind them.
@@ -88,7 +88,7 @@ func (s *Subscriber) unread(c *connection, topic []byte, bad error) {
 		defer st.owner.mu.Unlock()
 		_, _ = s.sink.IngestMessage(Message{Pod: st.pod, Model: st.model, Stream: st.name, Seq: math.MaxUint64, Err: bad})
 	}
-	if err := fmt.Errorf("events: subscriber: a message of %s was dropped: %w", who, bad); c.frames.told.tells(err) {
+	if err := fmt.Errorf("events: subscriber: a message of %s was dropped: %w", who, bad); c.frames.told.due(err) {
 		s.report(st, err)
 	}
 }
@@ -176,7 +176,7 @@ func (s *Subscriber) joint(c *connection, topic []byte, seq uint64) {
 // gaps counts the messages of a connection, and those behind a gap.
 type gaps struct {
 	messages, gaps int
-	told           teller
+	told           repeatFilter
 }
 
 // watch tells of a stream that loses messages again and again.
@@ -189,7 +189,7 @@ func (s *Subscriber) watch(st *stream, receipt Receipt) {
 	if g.gaps++; g.gaps < manyGaps || g.gaps*2 < g.messages {
 		return
 	}
-	if err := fmt.Errorf("events: subscriber: pod %q: most messages of %s come behind a gap: %w", st.pod, st.name, errManyGaps); g.told.tells(err) {
+	if err := fmt.Errorf("events: subscriber: pod %q: most messages of %s come behind a gap: %w", st.pod, st.name, errManyGaps); g.told.due(err) {
 		s.report(st, err)
 	}
 }

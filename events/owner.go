@@ -79,8 +79,8 @@ type streamOwner struct {
 	conn    uint64     // id of the connection that has the stream; 0 is none
 	floor   uint64     // connections with an id below it may be to an engine that is no more
 	trust   trust
-	useless teller // of a replay socket that is of no use
-	topic   []byte // that was taken last, by a Subscriber that connects; nil is none
+	useless repeatFilter // of a replay socket that is of no use
+	topic   []byte       // that was taken last, by a Subscriber that connects; nil is none
 }
 
 // join returns the owner of a stream for one more connection that brings it.

@@ -30,7 +30,7 @@ func (s *Subscriber) silent(st *stream, c *connection, dropped uint64) error {
 // to the next.
 type silence struct {
 	timer   *time.Timer
-	telling sync.WaitGroup
+	reports sync.WaitGroup
 }
 
 func (q *silence) begin(s *Subscriber, st *stream, c *connection) {
@@ -39,9 +39,9 @@ func (q *silence) begin(s *Subscriber, st *stream, c *connection) {
 	}
 	dropped := func() uint64 { return s.malformed.Load() + s.badTopics.Load() }
 	before := dropped()
-	q.telling.Add(1)
+	q.reports.Add(1)
 	q.timer = time.AfterFunc(s.cfg.Silence, func() {
-		defer q.telling.Done()
+		defer q.reports.Done()
 		s.report(st, s.silent(st, c, dropped()-before))
 	})
 }
@@ -49,12 +49,12 @@ func (q *silence) begin(s *Subscriber, st *stream, c *connection) {
 // stop ends the wait for good.
 func (q *silence) stop() {
 	if q.timer != nil && q.timer.Stop() {
-		q.telling.Done()
+		q.reports.Done()
 	}
 }
 
 // end stops, and returns when nothing is being told any more.
 func (q *silence) end() {
 	q.stop()
-	q.telling.Wait()
+	q.reports.Wait()
 }

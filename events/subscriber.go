@@ -415,15 +415,15 @@ type stream struct {
 	current bool
 	// failing: the sink refuses messages of a replay. contested: another stream has the rank of
 	// its messages. strange: what is not recognized.
-	failing, contested teller
-	strange            tellers
+	failing, contested repeatFilter
+	strange            repeatFilters
 
 	asking atomic.Bool // an asker of the stream is under way
 }
 
 // follow subscribes and gives take each message, until the connection is lost or
 // take is in error. begin is called before the first one.
-func (s *Subscriber) follow(ctx context.Context, conn *zmtp.Conn, c *connection, begin func(context.Context) error, take taker) error {
+func (s *Subscriber) follow(ctx context.Context, conn *zmtp.Conn, c *connection, begin func(context.Context) error, take receiver) error {
 	ctx, cancel := context.WithCancel(ctx)
 	c.conn = conn
 	defer c.asking.Wait()
@@ -469,8 +469,8 @@ func (s *Subscriber) follow(ctx context.Context, conn *zmtp.Conn, c *connection,
 	return err
 }
 
-// taker takes a message that a connection has brought.
-type taker func(ctx context.Context, topic []byte, m Message) error
+// A receiver takes the messages of a connection.
+type receiver func(ctx context.Context, topic []byte, m Message) error
 
 // take delivers a message that a stream's connection has brought, if that has the
 // stream. An error ends the connection.
@@ -566,56 +566,56 @@ func (s *Subscriber) deliver(st *stream, m Message) (Receipt, error) {
 	switch {
 	case err != nil:
 		s.sinkErrors.Add(1)
-		if !m.Replayed || st.failing.tells(err) { // which comes again and again
+		if !m.Replayed || st.failing.due(err) { // which comes again and again
 			s.report(st, fmt.Errorf("events: subscriber: message %d of %s: %w", m.Seq, st.name, err))
 		}
 	case !receipt.Applied && !receipt.Duplicate && !receipt.Held && !m.Replayed:
-		if err := fmt.Errorf("events: subscriber: pod %q: messages of %s are not applied: %w", st.pod, st.name, errContested); st.contested.tells(err) {
+		if err := fmt.Errorf("events: subscriber: pod %q: messages of %s are not applied: %w", st.pod, st.name, errContested); st.contested.due(err) {
 			s.report(st, err)
 		}
 	}
 	if receipt.Unrecognized != nil {
-		s.tellUnrecognized(st, receipt.Unrecognized)
+		s.reportUnrecognized(st, receipt.Unrecognized)
 	}
 	return receipt, err
 }
 
-// maxTellers is how many kinds of faults are told of a stream or connection whose texts
-// are a peer's.
-const maxTellers = 16
+// maxFilters bounds the kinds of faults that are reported of a stream or connection, because
+// a peer chooses their texts.
+const maxFilters = 16
 
-// tellUnrecognized tells of what is not known, each thing at doubling times.
-func (s *Subscriber) tellUnrecognized(st *stream, what error) {
-	if err := fmt.Errorf("events: subscriber: %s: %w", st.name, what); st.strange.tells(err) {
+// reportUnrecognized reports each unknown thing of a stream at doubling intervals.
+func (s *Subscriber) reportUnrecognized(st *stream, what error) {
+	if err := fmt.Errorf("events: subscriber: %s: %w", st.name, what); st.strange.due(err) {
 		s.report(st, err)
 	}
 }
 
-// tellers has a teller for each kind of fault, and tells of no more than maxTellers kinds.
-type tellers map[string]*teller
+// repeatFilters has a filter for each text of a fault, at most maxFilters.
+type repeatFilters map[string]*repeatFilter
 
-func (t *tellers) tells(err error) bool {
-	told := (*t)[err.Error()]
-	if told == nil {
-		if len(*t) == maxTellers {
+func (t *repeatFilters) due(err error) bool {
+	f := (*t)[err.Error()]
+	if f == nil {
+		if len(*t) == maxFilters {
 			return false
 		}
 		if *t == nil {
-			*t = make(tellers)
+			*t = make(repeatFilters)
 		}
-		told = new(teller)
-		(*t)[err.Error()] = told
+		f = new(repeatFilter)
+		(*t)[err.Error()] = f
 	}
-	return told.tells(err)
+	return f.due(err)
 }
 
-// note tells the sink what became of a stream.
+// note gives the sink a note about a stream.
 func (s *Subscriber) note(st *stream, n Note) {
 	_ = s.sink.StreamNote(st.pod, st.model, st.name, n)
 	s.link.noted(n)
 }
 
-// noteEnd tells the sink that no message of a stream waits for an answer any more.
+// noteEnd notes that no message of a stream waits for an answer any more.
 func (s *Subscriber) noteEnd(st *stream) {
 	if st.current {
 		s.note(st, NoteCurrent)
@@ -624,12 +624,12 @@ func (s *Subscriber) noteEnd(st *stream) {
 	}
 }
 
-// restarted tells the sink that the engine of a stream is another one.
+// restarted notes that the engine of a stream has restarted.
 func (s *Subscriber) restarted(st *stream) {
 	s.failed(st, s.sink.StreamNote(st.pod, st.model, st.name, NoteRestarted))
 }
 
-// rewound tells the sink that what it had of a stream comes once more.
+// rewound notes that messages of a stream that the sink has applied come again.
 func (s *Subscriber) rewound(st *stream) {
 	s.failed(st, s.sink.StreamNote(st.pod, st.model, st.name, NoteRewound))
 }
@@ -660,14 +660,14 @@ func (s *Subscriber) report(st *stream, err error) {
 // thisEnd is the address of this end where an error names both.
 var thisEnd = regexp.MustCompile(`\S+->`)
 
-// teller keeps what goes on failing in one way from being told at every attempt.
-type teller struct {
+// A repeatFilter lets an error that repeats through at intervals that double.
+type repeatFilter struct {
 	last  string
 	at    time.Time
 	quiet time.Duration
 }
 
-func (t *teller) tells(err error) bool {
+func (t *repeatFilter) due(err error) bool {
 	now, way := time.Now(), err.Error()
 	var op *net.OpError
 	if errors.As(err, &op) {
@@ -677,7 +677,7 @@ func (t *teller) tells(err error) bool {
 		way = thisEnd.ReplaceAllString(way, "->")
 	}
 	if way != t.last {
-		*t = teller{last: way}
+		*t = repeatFilter{last: way}
 	} else if now.Sub(t.at) < t.quiet {
 		return false
 	}

@@ -36,21 +36,21 @@ import (
 // later (requirements/common.txt; pull request 30566).
 const transformers5 vllmversion.Version = 19_001
 
-// A standing says in which states of Transformers 5 a type of model has its
-// tokenizer.json read as it stands.
-type standing uint8
+// A fileRule lists the states of Transformers 5 that read the tokenizer.json of a type of
+// model as it is.
+type fileRule uint8
 
 const (
-	never  standing = iota
+	never  fileRule = iota
 	always          // in all that were read
 	later           // in the newest, and not in all before
 	once            // not in the newest
 )
 
 // standings has the types that are not never.
-var standings = func() map[string]standing {
-	m := map[string]standing{"internvl_chat": once, "vision-encoder-decoder": once}
-	for s, types := range map[standing]string{
+var standings = func() map[string]fileRule {
+	m := map[string]fileRule{"internvl_chat": once, "vision-encoder-decoder": once}
+	for s, types := range map[fileRule]string{
 		always: `arctic chameleon chatlm deepseek_v2 deepseek_v3 deepseek_vl deepseek_vl_hybrid deepseek_vl_v2 fuyu
 			glm glm4 glm4_moe glm4_moe_lite glm4v glm4v_moe glm_image glmasr got_ocr2 h2ovl_chat hyperclovax_vlm
 			internlm2 jamba janus llava llava_next minicpmv minimax_m2 modernbert molmo molmo2 nemotron nvfp4

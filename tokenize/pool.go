@@ -139,7 +139,7 @@ type Pool struct {
 // A lookup finds the tokenizer of a name.
 type lookup struct {
 	done      chan struct{} // closed when the rest is there
-	tokenizer *held
+	tokenizer *fileTokenizer
 	err       error
 }
 
@@ -148,7 +148,7 @@ type file struct {
 	info      os.FileInfo
 	config    [sha256.Size]byte // of what LoadPretrained reads beside it; zeros for nothing
 	ready     chan struct{}     // closed when tokenizer or err is there
-	tokenizer *held
+	tokenizer *fileTokenizer
 	err       error
 	used      atomic.Uint64 // Pool.clock at the last use
 
@@ -329,7 +329,7 @@ func (p *Pool) known(model string, anew bool) (*lookup, error) {
 	return nil, nil
 }
 
-func (p *Pool) wait(ctx context.Context, l *lookup) (*held, error) {
+func (p *Pool) wait(ctx context.Context, l *lookup) (*fileTokenizer, error) {
 	select {
 	case <-l.done:
 		return l.tokenizer, l.err
@@ -411,7 +411,7 @@ func (p *Pool) join(info os.FileInfo, c *config) (f *file, ours bool) {
 func (p *Pool) read(f *file, r *os.File, c *config) {
 	select {
 	case p.parses <- struct{}{}:
-		f.tokenizer = &held{pool: p}
+		f.tokenizer = &fileTokenizer{pool: p}
 		f.tokenizer.bpe, f.err = parse(r, c)
 		<-p.parses
 	case <-p.stopped:

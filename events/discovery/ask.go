@@ -25,15 +25,15 @@ import (
 // maxAsking bounds an asking with all that the resolver tries again.
 const maxAsking = 15 * time.Second
 
-// An asker turns answers of DNS into pods.
-type asker struct {
+// A podResolver resolves a name to pods.
+type podResolver struct {
 	cfg *DNSConfig
 	r   *net.Resolver
 }
 
 // addresses asks for A records (ip4) or AAAA records (ip6). To ask for both at once would
 // lose the error of one behind the answer of the other.
-func (a asker) addresses(ctx context.Context, network string) (pods []events.Pod, err error) {
+func (a podResolver) addresses(ctx context.Context, network string) (pods []events.Pod, err error) {
 	addrs, err := a.r.LookupNetIP(ctx, network, a.cfg.Name+".")
 	for _, addr := range addrs {
 		addr = addr.Unmap()
@@ -44,7 +44,7 @@ func (a asker) addresses(ctx context.Context, network string) (pods []events.Pod
 	return byID(pods), noRecords(err)
 }
 
-func (a asker) srv(ctx context.Context) (pods []events.Pod, err error) {
+func (a podResolver) srv(ctx context.Context) (pods []events.Pod, err error) {
 	// It returns the records with a good target, also with an error about the others.
 	_, records, err := a.r.LookupSRV(ctx, "", "", a.cfg.Name+".")
 	err = noRecords(err)

@@ -187,7 +187,7 @@ type namedPod struct {
 
 func newDNS(cfg DNSConfig, c clock) *dns {
 	d := &dns{cfg: cfg, clock: c}
-	a := asker{&d.cfg, resolver(cfg.Resolver)}
+	a := podResolver{&d.cfg, resolver(cfg.Resolver)}
 	add := func(kind string, ask func(context.Context) ([]events.Pod, error)) {
 		d.questions = append(d.questions, &question{kind: kind, ask: ask, known: make(map[string]*namedPod)})
 	}

@@ -89,7 +89,7 @@ type file struct {
 	clock clock
 	while func(*os.File) io.Reader // of tests: what happens while it is read
 
-	last     reading
+	last     fileState
 	restless time.Time // when it was found changed, and has not been at rest since; zero: it is at rest
 
 	taken [sha256.Size]byte // of the content that is decoded last
@@ -171,8 +171,8 @@ func (f *file) tell(what string, err error) {
 
 var errWritten = errors.New("it is being written")
 
-// A reading is what was found at one time.
-type reading struct {
+// A fileState is the state of the file at one time.
+type fileState struct {
 	err  error
 	info os.FileInfo // nil: there was no file
 	sum  [sha256.Size]byte
@@ -180,7 +180,7 @@ type reading struct {
 }
 
 // same reports whether nothing was written between two readings.
-func (r *reading) same(o *reading) bool {
+func (r *fileState) same(o *fileState) bool {
 	switch {
 	case r.torn || o.torn:
 		return false
@@ -192,7 +192,7 @@ func (r *reading) same(o *reading) bool {
 
 // replaces reports whether a file was put in the place of what the reading before found: of
 // another file, or of none.
-func (r *reading) replaces(o *reading) bool {
+func (r *fileState) replaces(o *fileState) bool {
 	if o.info == nil {
 		return o.err != nil
 	}
@@ -203,7 +203,7 @@ func unwritten(a, b os.FileInfo) bool {
 	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
 }
 
-func (f *file) read() (r reading, data []byte) {
+func (f *file) read() (r fileState, data []byte) {
 	// To open a pipe could take for ever.
 	r.info, r.err = os.Stat(f.path)
 	if r.err == nil && !r.info.Mode().IsRegular() {

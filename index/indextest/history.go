@@ -820,7 +820,7 @@ func (h *history) run(work ...func()) {
 
 // store announces n blocks of 16 tokens of a prompt.
 func store(prompt string, n int) op {
-	o := op{kind: index.OpStore, copies: index.CopiesExact, cutting: cutting{16, 16}, from: prompt[:1], to: prompt[:1+2*n]}
+	o := op{kind: index.OpStore, copies: index.CopiesExact, blockShape: blockShape{16, 16}, from: prompt[:1], to: prompt[:1+2*n]}
 	for b := range n {
 		o.blocks = append(o.blocks, prompt[:3+2*b])
 	}

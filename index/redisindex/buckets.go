@@ -50,8 +50,8 @@ type buckets struct {
 	// since, each with the change that made it so, oldest first.
 	change uint64
 	dirty  []change
-	body   []byte // memory of encode
-	who    []held // memory of encode
+	body   []byte       // memory of encode
+	who    []lineHolder // memory of encode
 }
 
 // change is a bucket that is to be written.
@@ -232,7 +232,7 @@ func (b *bucket) dropLine(i int) {
 
 // set has a holder hold the slots of mask.
 func (l *line) set(number, mask uint32) {
-	i, found := slices.BinarySearchFunc(l.held, number, func(h held, n uint32) int {
+	i, found := slices.BinarySearchFunc(l.held, number, func(h lineHolder, n uint32) int {
 		return int(int64(h.number) - int64(n))
 	})
 	switch {
@@ -241,7 +241,7 @@ func (l *line) set(number, mask uint32) {
 	case found:
 		l.held[i].mask = mask
 	case mask != 0:
-		l.held = slices.Insert(l.held, i, held{number, mask})
+		l.held = slices.Insert(l.held, i, lineHolder{number, mask})
 	}
 }
 
@@ -300,11 +300,11 @@ func (s *buckets) split(b *bucket) {
 		for slot := l.slot; slot < l.slot+len(l.keys); slot += span - slot%span {
 			n := min(span-slot%span, l.slot+len(l.keys)-slot)
 			at := slot - l.slot
-			var who []held
+			var who []lineHolder
 			mine := uint32((uint64(1)<<n - 1) << slot)
 			for _, h := range l.held {
 				if mask := h.mask & mine; mask != 0 {
-					who = append(who, held{h.number, mask >> (slot - slot%span)})
+					who = append(who, lineHolder{h.number, mask >> (slot - slot%span)})
 				}
 			}
 			if len(who) == 0 {

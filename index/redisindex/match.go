@@ -48,11 +48,11 @@ type walker struct {
 	ix     *redisIndex
 	q      *index.Query
 	r      *registry
-	who    *resolved
+	who    *resolution
 	began  time.Time
 	paths  []path
-	asked  []asked // buckets, all that were fetched and then those of the present trip
-	parts  []part  // of the keys that were fetched
+	asked  []bucketQuery // buckets, all that were fetched and then those of the present trip
+	parts  []part        // of the keys that were fetched
 	leases []leaseQuestion
 	said   []leaseKey // the parts in which writers were found to have said something
 	stale  []bool     // by writer, as in registry.writers
@@ -77,14 +77,14 @@ type path struct {
 	keys    []index.Key
 	next    int       // unit: where the next bucket begins
 	pending []ref     // parts of split buckets
-	running []running // views of which something was found, and whose runs may go on
+	running []viewRun // views of which something was found, and whose runs may go on
 	units   int       // of the largest block of a view that may begin a run; 0: there is none
 	whole   bool      // somebody needs all of it
 	done    bool
 }
 
-// running is a view, by its place, of which the first blocks are held, as far as is known.
-type running struct {
+// A viewRun is a view, by its place, and the number of its leading blocks that are known to be held.
+type viewRun struct {
 	place int
 	run   int
 }
@@ -101,8 +101,8 @@ func (of ref) parts(n int) iter.Seq[int] {
 	}
 }
 
-// asked is a bucket that was asked for.
-type asked struct {
+// A bucketQuery is a bucket that was requested from Redis.
+type bucketQuery struct {
 	ref
 	path  int
 	part  part
@@ -223,7 +223,7 @@ func (w *walker) resolve(r *registry) {
 		return
 	}
 	c := w.q.Candidates
-	if known, ok := c.Memo().(*resolved); ok && known.of == r {
+	if known, ok := c.Memo().(*resolution); ok && known.of == r {
 		w.who = known
 		return
 	}
@@ -306,7 +306,7 @@ func (w *walker) trip(ctx context.Context, n int) (version string, err error) {
 	}
 	now := w.asked[from:]
 	if w.ix.names.parts > 1 {
-		slices.SortStableFunc(now, func(a, b asked) int { return cmp.Compare(a.part, b.part) })
+		slices.SortStableFunc(now, func(a, b bucketQuery) int { return cmp.Compare(a.part, b.part) })
 	}
 	p := w.ix.client.Pipeline()
 	var v *redis.StringCmd
@@ -391,7 +391,7 @@ func (w *walker) ask(path int, of ref) {
 	keys := w.paths[path].keys
 	k := keys[of.unit]
 	split := w.ix.splits.get(of.level, k)
-	w.asked = append(w.asked, asked{ref: of, path: path, part: w.ix.names.partOf(k), name: w.ix.names.bucket(of.level, k), split: split})
+	w.asked = append(w.asked, bucketQuery{ref: of, path: path, part: w.ix.names.partOf(k), name: w.ix.names.bucket(of.level, k), split: split})
 	if split != nil {
 		for unit := range of.parts(len(keys)) {
 			w.ask(path, ref{of.level + 1, unit})
@@ -400,7 +400,7 @@ func (w *walker) ask(path int, of ref) {
 }
 
 // look finds out who holds what of a bucket that was fetched.
-func (w *walker) look(b *asked) {
+func (w *walker) look(b *bucketQuery) {
 	p := &w.paths[b.path]
 	w.path, w.unit = p, b.unit
 	keys := p.keys[b.unit:min(b.unit+spans[b.level], len(p.keys))]
@@ -517,7 +517,7 @@ func (w *walker) holds(place int32) {
 	}
 	w.holding[place/64] |= bit
 	if !w.q.Held && !w.r.sources[w.r.views[place].source].bits {
-		w.path.running = append(w.path.running, running{place: int(place)})
+		w.path.running = append(w.path.running, viewRun{place: int(place)})
 	}
 }
 
@@ -631,15 +631,14 @@ func (w *walker) addRow(v *place, m *index.Matches) {
 
 const nobody = -2
 
-// resolved is where the sources of a registry are among candidates, and what is to be asked
-// about them.
-type resolved struct {
+// A resolution maps the sources of a registry to candidates, and has the needs of their views.
+type resolution struct {
 	of    *registry
 	pods  []int32 // of sources: the position among the candidates, -1 if these were not named, or nobody
 	needs []need
 }
 
-// need is what some views need to know of a prompt in one variant.
+// A need is the part of a prompt, in one variant, that some views have to look up.
 type need struct {
 	variant index.Variant
 	units   int  // of the largest block of those whose rows have no bits; 0: there are none
@@ -647,8 +646,8 @@ type need struct {
 }
 
 // resolve finds the sources of a registry among candidates.
-func resolve(r *registry, c *index.Candidates) *resolved {
-	found := &resolved{of: r, pods: make([]int32, len(r.sources))}
+func resolve(r *registry, c *index.Candidates) *resolution {
+	found := &resolution{of: r, pods: make([]int32, len(r.sources))}
 	by := make(map[string]int32, len(c.Pods()))
 	for i, pod := range c.Pods() {
 		by[pod] = int32(i)
@@ -672,7 +671,7 @@ func resolve(r *registry, c *index.Candidates) *resolved {
 }
 
 // add adds what a view needs.
-func (r *resolved) add(v *place, bits bool) {
+func (r *resolution) add(v *place, bits bool) {
 	i := slices.IndexFunc(r.needs, func(n need) bool { return n.variant == v.variant })
 	if i < 0 {
 		i = len(r.needs)

@@ -30,16 +30,16 @@ import (
 // the same version.
 type registry struct {
 	version  string
-	sources  []*listed // ordered by pod, then rank
-	views    []place   // in the order of sources
-	lanes    []laneOf  // in the order of views
+	sources  []*registeredSource // ordered by pod, then rank
+	views    []place             // in the order of sources
+	lanes    []laneOf            // in the order of views
 	variants []index.Variant
 	writers  []uint64
 	numbers  map[uint64]*numbers // by writer
 }
 
-// listed is a source in a registry.
-type listed struct {
+// A registeredSource is a source in a registry.
+type registeredSource struct {
 	index.Source
 	*row
 	text  string // that row was read from
@@ -175,7 +175,7 @@ func (ix *redisIndex) read(model string, rows map[string]string, was *registry) 
 	if err := ix.ours(r.version); err != nil {
 		return nil, err
 	}
-	known := make(map[index.Source]*listed)
+	known := make(map[index.Source]*registeredSource)
 	if was != nil {
 		for _, l := range was.sources {
 			known[l.Source] = l
@@ -197,7 +197,7 @@ func (ix *redisIndex) read(model string, rows map[string]string, was *registry) 
 		}
 		r.sources = append(r.sources, list(src, of, text))
 	}
-	slices.SortFunc(r.sources, func(a, b *listed) int { return compareSources(a.Source, b.Source) })
+	slices.SortFunc(r.sources, func(a, b *registeredSource) int { return compareSources(a.Source, b.Source) })
 	r.number()
 	return r, nil
 }
@@ -215,8 +215,8 @@ func (ix *redisIndex) ours(version string) error {
 }
 
 // list makes the views of a source.
-func list(src index.Source, of *row, text string) *listed {
-	l := &listed{Source: src, row: of, text: text}
+func list(src index.Source, of *row, text string) *registeredSource {
+	l := &registeredSource{Source: src, row: of, text: text}
 	l.bits = len(of.layout.Groups) != 1 || of.layout.FullGroups != 1
 	for _, ln := range of.lanes {
 		v := l.viewOf(&ln)
@@ -227,7 +227,7 @@ func list(src index.Source, of *row, text string) *listed {
 }
 
 // viewOf returns the view of a lane, made if need be.
-func (l *listed) viewOf(ln *lane) *view {
+func (l *registeredSource) viewOf(ln *lane) *view {
 	for _, v := range l.views {
 		if v.Group.ID == ln.group.ID && v.variant == ln.variant && v.BlockSize == ln.size {
 			return v

@@ -26,7 +26,7 @@ type source struct {
 	fed     bool    // something of it was applied here
 	removed bool    // it is not in writer.sources any more
 
-	standing
+	ownership
 	told bool // its holders are in the sections of buckets
 	// Of taking: from which writers (one of them has it), the cursor that was left, and the
 	// change up to which buckets have to be written before.
@@ -149,7 +149,7 @@ func (ix *redisIndex) markSource(src *source) {
 }
 
 // applied notes that something of a source was applied, and returns what to wait for.
-func (ix *redisIndex) applied(id index.Source, cur index.Cursor) *waiting {
+func (ix *redisIndex) applied(id index.Source, cur index.Cursor) *sourceWaiter {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	src := ix.source(id)
@@ -164,7 +164,7 @@ func (ix *redisIndex) applied(id index.Source, cur index.Cursor) *waiting {
 		ix.catching = append(ix.catching, src)
 	}
 	ix.poke()
-	return &waiting{src, ix.change, ix.moved}
+	return &sourceWaiter{src, ix.change, ix.moved}
 }
 
 // poke has the writer look for something to do.
@@ -175,8 +175,8 @@ func (ix *redisIndex) poke() {
 	}
 }
 
-// waiting is somebody who waits until a change of a source is written.
-type waiting struct {
+// A sourceWaiter waits until a change of a source is written.
+type sourceWaiter struct {
 	*source
 	change uint64
 	moved  chan struct{} // closed when a batch is settled that may have the change
@@ -184,12 +184,12 @@ type waiting struct {
 
 // await waits until a change of a source is written, if it is this process that writes it. A
 // source that was removed has nobody who waits for more than its removal.
-func (ix *redisIndex) await(ctx context.Context, w *waiting) error {
+func (ix *redisIndex) await(ctx context.Context, w *sourceWaiter) error {
 	var timer *time.Timer
 	for {
 		ix.mu.Lock()
 		mine := !w.removed
-		done := mine && w.standing == other || ix.written >= w.change && (w.standing == owned || !mine)
+		done := mine && w.ownership == other || ix.written >= w.change && (w.ownership == owned || !mine)
 		if w.moved == nil { // what it waited for did not have all
 			if w.moved = ix.flying; w.moved == nil {
 				w.moved = ix.moved
@@ -242,14 +242,14 @@ func (e *delayedError) Unwrap() []error       { return []error{sharedindex.ErrDe
 func (e *delayedError) Seen() context.Context { return e.seen }
 
 // delayed is the error of who does not wait any longer; why may be nil.
-func (ix *redisIndex) delayed(w *waiting, why error) error {
+func (ix *redisIndex) delayed(w *sourceWaiter, why error) error {
 	if why == nil {
 		why = fmt.Errorf("no answer for %v", ix.c.Timeout)
 	}
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	if ix.overdue == nil {
-		ix.overdue = new(overdue)
+		ix.overdue = new(delayNotice)
 		ix.overdue.seen, ix.overdue.done = context.WithCancel(context.Background())
 	}
 	ix.overdue.change = max(ix.overdue.change, w.change)
@@ -260,8 +260,8 @@ func (ix *redisIndex) delayed(w *waiting, why error) error {
 	return e
 }
 
-// overdue is what those are told who wait no longer.
-type overdue struct {
+// A delayNotice goes to callers that stopped waiting.
+type delayNotice struct {
 	change uint64 // the last one that anybody waited for
 	seen   context.Context
 	done   context.CancelFunc

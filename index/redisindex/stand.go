@@ -9,14 +9,14 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Whose the sources are: a writer looks with each beat at the rows of those that it feeds. It
-// takes over what nobody writes any more, and takes away what is removed.
+// Ownership: at each heartbeat a writer reads the registry rows of its own sources. It takes
+// over sources that nobody writes any more, and deletes those that were removed.
 
-// standing is whose a source is.
-type standing uint8
+// ownership says which process writes a source.
+type ownership uint8
 
 const (
-	claimed standing = iota // this process wants it, and does not know yet whether it gets it
+	claimed ownership = iota // this process wants it, and does not know yet whether it gets it
 	owned
 	other  // another process's, which lives as far as is known
 	taking // this process's, as soon as all that it holds is written
@@ -72,7 +72,7 @@ func (ix *redisIndex) lookAround(ctx context.Context) error {
 // stand finds out whose some sources of a model are, by its registry, and takes over those
 // whose writer is gone.
 func (ix *redisIndex) stand(ctx context.Context, r *registry, sources []*source) error {
-	rows := make(map[index.Source]*listed, len(r.sources))
+	rows := make(map[index.Source]*registeredSource, len(r.sources))
 	for _, l := range r.sources {
 		rows[l.Source] = l
 	}
@@ -83,14 +83,14 @@ func (ix *redisIndex) stand(ctx context.Context, r *registry, sources []*source)
 	for _, src := range sources {
 		l := rows[src.Source]
 		switch {
-		case src.standing == owned && (l == nil || l.writer != ix.id):
+		case src.ownership == owned && (l == nil || l.writer != ix.id):
 			ix.markRow(src) // the answer says whose it is
-		case src.standing == other && l == nil && src.rowless.IsZero():
+		case src.ownership == other && l == nil && src.rowless.IsZero():
 			src.rowless = now // its writer writes the row again, unless it is gone
-		case src.standing == other && l == nil && now.Sub(src.rowless) < ix.c.Lease:
-		case src.standing == other && l == nil:
+		case src.ownership == other && l == nil && now.Sub(src.rowless) < ix.c.Lease:
+		case src.ownership == other && l == nil:
 			orphans = append(orphans, src)
-		case src.standing == other && (src.fed || src.note != nil):
+		case src.ownership == other && (src.fed || src.note != nil):
 			gone[l.writer] = false
 			orphans = append(orphans, src)
 		}
@@ -120,10 +120,10 @@ func (ix *redisIndex) stand(ctx context.Context, r *registry, sources []*source)
 	taken := make(map[*source]bool)
 	for i, src := range orphans {
 		l := rows[src.Source]
-		if src.standing != other || l != nil && lives[l.writer].Val() > 0 {
+		if src.ownership != other || l != nil && lives[l.writer].Val() > 0 {
 			continue
 		}
-		src.standing, src.told, src.from, src.left = taking, true, "", left[i].Val()
+		src.ownership, src.told, src.from, src.left = taking, true, "", left[i].Val()
 		if l != nil {
 			src.from = bytesOf(l.writer)
 		}
@@ -166,12 +166,12 @@ func (ix *redisIndex) remove(ctx context.Context, pod string, which func(index.S
 			continue
 		}
 		ix.dismiss(src)
-		if src.standing != other {
+		if src.ownership != other {
 			ix.dropRow(src.Source)
 		}
 	}
 	ix.change++
-	wait := &waiting{last, ix.change, ix.moved}
+	wait := &sourceWaiter{last, ix.change, ix.moved}
 	ix.mu.Unlock()
 	if last != nil {
 		ix.poke()

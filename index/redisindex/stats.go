@@ -24,9 +24,9 @@ func (ix *redisIndex) Stats() Stats {
 	for _, src := range ix.sources {
 		switch {
 		case !src.fed:
-		case src.standing == owned:
+		case src.ownership == owned:
 			s.Sources++
-		case src.standing == other:
+		case src.ownership == other:
 			s.Standby++
 		}
 	}

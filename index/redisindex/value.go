@@ -68,16 +68,16 @@ const maxLines = maxSection / 16
 type line struct {
 	slot int // of the first key
 	keys []index.Key
-	held []held // by number
+	held []lineHolder // by number
 	// anchor is the key that names the part of the next level in which the first key is.
 	anchor index.Key
 }
 
-// held is which slots a holder has.
-type held struct{ number, mask uint32 }
+// A lineHolder is a holder and the mask of its slots.
+type lineHolder struct{ number, mask uint32 }
 
 // appendLine appends a line with those of its holders that have their say.
-func appendLine(b []byte, l *line, who []held) []byte {
+func appendLine(b []byte, l *line, who []lineHolder) []byte {
 	all := uint32(0)
 	for _, h := range who {
 		all |= h.mask
@@ -90,7 +90,7 @@ func appendLine(b []byte, l *line, who []held) []byte {
 	for _, k := range l.keys[:n] {
 		b = binary.LittleEndian.AppendUint64(b, uint64(k))
 	}
-	slices.SortFunc(who, func(a, b held) int {
+	slices.SortFunc(who, func(a, b lineHolder) int {
 		return cmp.Or(cmp.Compare(a.mask, b.mask), cmp.Compare(a.number, b.number))
 	})
 	var buf [256]byte

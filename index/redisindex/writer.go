@@ -75,7 +75,7 @@ type writer struct {
 	catching []*source
 	written  uint64        // all changes up to this one are
 	moved    chan struct{} // closed when the next batch is settled
-	overdue  *overdue      // nil: nobody was told of a delay that lasts
+	overdue  *delayNotice  // nil: nobody was told of a delay that lasts
 	trouble  error         // why the last commit failed; nil: it did not
 	since    time.Time     // when trouble began
 	late     bool          // it lasts for longer than a lease: what readers see is too old
@@ -165,8 +165,8 @@ func (ix *redisIndex) write(ctx context.Context) {
 	}
 }
 
-// putting is a bucket that is being written.
-type putting struct {
+// A bucketWrite is a bucket that is being written.
+type bucketWrite struct {
 	change
 	part  part
 	key   string
@@ -174,8 +174,8 @@ type putting struct {
 	reply *redis.Cmd // nil: it was not sent
 }
 
-// telling is a source that is being written.
-type telling struct {
+// A sourceWrite is a source that is being written.
+type sourceWrite struct {
 	*source
 	row, cursor string
 	change      uint64
@@ -185,9 +185,9 @@ type telling struct {
 
 // batch is what a commit writes.
 type batch struct {
-	puts  []putting
-	tells map[string][]telling // by model
-	drops map[string][]string  // fields, by model
+	puts  []bucketWrite
+	tells map[string][]sourceWrite // by model
+	drops map[string][]string      // fields, by model
 	parts map[part]*redis.Cmd
 	upto  uint64        // all changes up to this one are in it
 	moved chan struct{} // closed when it is settled
@@ -198,7 +198,7 @@ type batch struct {
 func (ix *redisIndex) take() *batch {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
-	b := &batch{upto: ix.change, moved: ix.moved, tells: make(map[string][]telling), parts: make(map[part]*redis.Cmd)}
+	b := &batch{upto: ix.change, moved: ix.moved, tells: make(map[string][]sourceWrite), parts: make(map[part]*redis.Cmd)}
 	ix.moved, ix.flying, ix.busy = make(chan struct{}), b.moved, time.Now()
 	n := min(len(ix.dirty), maxCommit)
 	taken, left := ix.dirty[:n:n], ix.dirty[n:]
@@ -221,7 +221,7 @@ func (ix *redisIndex) take() *batch {
 			continue
 		}
 		c.known = true
-		b.puts = append(b.puts, putting{change: c, part: ix.names.partOf(c.name), key: ix.names.bucket(c.level, c.name), body: string(body)})
+		b.puts = append(b.puts, bucketWrite{change: c, part: ix.names.partOf(c.name), key: ix.names.bucket(c.level, c.name), body: string(body)})
 	}
 	ix.dirty = slices.Concat(again, left, ix.dirty) // the last are parts
 	for _, c := range ix.dirty {
@@ -231,11 +231,11 @@ func (ix *redisIndex) take() *batch {
 	for _, src := range ix.dirtySources {
 		switch {
 		case src.removed:
-		case src.standing == taking && ix.written < src.ready:
+		case src.ownership == taking && ix.written < src.ready:
 			later = append(later, src)
 			b.upto = min(b.upto, src.change-1)
 			continue
-		case src.standing != other:
+		case src.ownership != other:
 			ix.tell(b, src)
 		}
 		src.dirty = false
@@ -248,8 +248,8 @@ func (ix *redisIndex) take() *batch {
 
 // tell adds a source to a batch.
 func (ix *redisIndex) tell(b *batch, src *source) {
-	t := telling{source: src, change: src.change}
-	if src.row || src.standing != owned {
+	t := sourceWrite{source: src, change: src.change}
+	if src.row || src.ownership != owned {
 		t.row = string(appendRow(nil, ix.id, src))
 	}
 	t.cursor = string(appendCursor(nil, ix.seq+2, src.time))
@@ -279,7 +279,7 @@ func (ix *redisIndex) commit(ctx context.Context) (more bool, err error) {
 func (ix *redisIndex) send(ctx context.Context, b *batch) {
 	ix.seq += 2
 	if ix.names.parts > 1 {
-		slices.SortStableFunc(b.puts, func(a, b putting) int { return cmp.Compare(a.part, b.part) })
+		slices.SortStableFunc(b.puts, func(a, b bucketWrite) int { return cmp.Compare(a.part, b.part) })
 	}
 	for i := range b.puts {
 		b.parts[b.puts[i].part] = nil
@@ -506,13 +506,13 @@ func (ix *redisIndex) retell(src *source, row bool) {
 func (ix *redisIndex) toldSource(src *source, reply any) bool {
 	switch r := reply.(type) {
 	case string: // the row of another writer
-		src.standing, src.told, src.from, src.left = other, false, "", ""
+		src.ownership, src.told, src.from, src.left = other, false, "", ""
 	case int64:
 		if r == 0 { // somebody has taken the row away
 			ix.retell(src, true)
 			return false
 		}
-		src.standing, src.from, src.left = owned, "", ""
+		src.ownership, src.from, src.left = owned, "", ""
 	}
 	return true
 }
@@ -547,9 +547,9 @@ func (ix *redisIndex) beginAnew(ctx context.Context) {
 	}
 	ready := ix.change
 	for _, src := range ix.sources {
-		switch src.standing {
+		switch src.ownership {
 		case owned:
-			src.standing, src.from, src.left = taking, was, "*"
+			src.ownership, src.from, src.left = taking, was, "*"
 		case taking:
 			if src.left == "*" {
 				src.from = was

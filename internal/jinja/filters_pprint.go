@@ -36,12 +36,12 @@ func (m *machine) sortDicts(v Value) (Value, error) {
 		items, err := m.sortDictsIn(v.Items)
 		return &Tuple{Items: items}, err
 	case *Dict:
-		items := make([]keyed, 0, min(v.Len(), 16))
+		items := make([]sortItem, 0, min(v.Len(), 16))
 		for i := range v.Len() {
 			if err := m.alloc(64); err != nil {
 				return nil, err
 			}
-			items = append(items, keyed{v.keys[i], v.values[i]})
+			items = append(items, sortItem{v.keys[i], v.values[i]})
 		}
 		if err := m.sortBy(items, m.safeLess); err != nil {
 			return nil, err
