@@ -58,6 +58,7 @@ package events
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -130,8 +131,25 @@ type FleetStream struct {
 	//   - "ending": the pod, or this rank of it, goes
 	Link  string
 	Since time.Time // of the Link
-	Err   error     // why it is not connected; nil if it is
+	Err   error     // why it is not connected; nil if it is. JSON has its text
 	View  StreamView
+}
+
+// MarshalJSON writes Err as its text.
+func (s FleetStream) MarshalJSON() ([]byte, error) {
+	type fields FleetStream
+	return json.Marshal(struct {
+		fields
+		Err string `json:",omitempty"`
+	}{fields(s), errorText(s.Err)})
+}
+
+// errorText returns the text of an error, "" for nil.
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
 }
 
 // FleetChange is a change of a pod.
@@ -153,7 +171,16 @@ type FleetChange struct {
 	// Of a link that has changed: the rank, what its connection was at and is at, and why.
 	Rank     int
 	From, To string
-	Err      error
+	Err      error // JSON has its text
+}
+
+// MarshalJSON writes Err as its text.
+func (c FleetChange) MarshalJSON() ([]byte, error) {
+	type fields FleetChange
+	return json.Marshal(struct {
+		fields
+		Err string `json:",omitempty"`
+	}{fields(c), errorText(c.Err)})
 }
 
 // LogValue is a group of what a log needs of a change.

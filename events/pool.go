@@ -71,21 +71,20 @@ type Drop struct {
 	Messages uint64
 }
 
-// PoolStats counts messages, and calls of OfferRestart like messages. Offered is the
-// sum of Messages, Delivered and Dropped.
+// PoolStats counts messages, and calls of OfferRestart like messages. The sum of Messages,
+// Delivered and Dropped is the number that Offer has accepted.
 type PoolStats struct {
-	Messages int   // that wait, or that the sink is working on
+	Messages int   // that wait or are in the sink
 	Bytes    int64 // of their payloads
 
-	Offered   uint64 // taken by Offer
-	Delivered uint64 // that the sink has taken, with an error too
+	Delivered uint64 // given to the sink, also if it returned an error
 	Dropped   uint64
 	Malformed uint64 // errors of the sink that wrap ErrMalformed
 	Errors    uint64 // other errors of the sink
 	Waited    uint64 // calls of Offer and OfferRestart that had to wait for room
 
-	// Calls are those of Pool.Sink that wait for their turn, or that the sink is working on.
-	// They take no room, and count nowhere else.
+	// Calls are those of Pool.Sink that wait for their turn or are in the sink. They take no
+	// room, and count nowhere else.
 	Calls int
 }
 
@@ -486,8 +485,6 @@ func (p *Pool) admit(e *poolEntry) {
 	} else {
 		e.lost, s.lost = s.lost, poolLoss{}
 		p.charge(q, 1, e.size)
-		q.stats.Offered++
-		p.stats.Offered++
 	}
 	q.link(waiting, e)
 	if q.active {

@@ -135,7 +135,6 @@ func (p *Pool) dropAll(q *podQueue, gone func(*poolStream) bool) {
 			continue
 		}
 		for _, s := range []*PoolStats{&q.stats, &p.stats} {
-			s.Offered++
 			s.Dropped++
 		}
 		p.refuse(w, nil)

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -105,7 +106,16 @@ type Replay struct {
 	Messages           int    // that came
 	Attempts           int    // requests that were sent
 	Restarted          bool   // the engine does not have the message that was applied last: it restarted, or has dropped the message
-	Err                error  // why the replay ended before all missing messages had come; nil: they have
+	Err                error  // why the replay ended before all missing messages had come; nil: they have. JSON has its text
+}
+
+// MarshalJSON writes Err as its text.
+func (r Replay) MarshalJSON() ([]byte, error) {
+	type fields Replay
+	return json.Marshal(struct {
+		fields
+		Err string `json:",omitempty"`
+	}{fields(r), errorText(r.Err)})
 }
 
 // replay asks for what a stream misses. The stream is locked.
