@@ -155,7 +155,7 @@ func (s *Subscriber) keepAsking(ctx context.Context, st *stream, settle func()) 
 	}
 }
 
-// noReplay reports that a replay socket is of no use now.
+// noReplay reports whether a replay socket is of no use now.
 func (s *Subscriber) noReplay(st *stream, err error) {
 	s.note(st, NoteNoReplay)
 	err = fmt.Errorf("events: subscriber: pod %q: the replay socket %s does not work, so messages that are missed now are lost; it is tried again: %w", st.pod, st.replayAt, err)

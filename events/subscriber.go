@@ -609,7 +609,7 @@ func (s *Subscriber) note(st *stream, n Note) {
 	s.link.noted(n)
 }
 
-// noteEnd notes that no message of a stream waits for an answer any more.
+// noteEnd records that no message of a stream waits for an answer any more.
 func (s *Subscriber) noteEnd(st *stream) {
 	if st.current {
 		s.note(st, NoteCurrent)
@@ -618,12 +618,12 @@ func (s *Subscriber) noteEnd(st *stream) {
 	}
 }
 
-// restarted notes that the engine of a stream has restarted.
+// restarted records that the engine of a stream has restarted.
 func (s *Subscriber) restarted(st *stream) {
 	s.failed(st, s.sink.StreamNote(st.pod, st.model, st.name, NoteRestarted))
 }
 
-// rewound notes that messages of a stream that the sink has applied come again.
+// rewound records that messages of a stream that the sink has applied come again.
 func (s *Subscriber) rewound(st *stream) {
 	s.failed(st, s.sink.StreamNote(st.pod, st.model, st.name, NoteRewound))
 }

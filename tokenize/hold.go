@@ -1,8 +1,7 @@
 // A request holds one tokenizer. The file that a Pool has under a name changes between two
-// calls, and what is kept of an encoding must be of one file. Identity is a digest of the
-// bytes that were read, and not the name, path and time of a file, which say nothing about its
-// content. The names of a Pool are a map that is replaced and never changed, so that Hold
-// takes no lock.
+// calls, and cached encodings must be of one file. Identity is a digest of the bytes, and not
+// of the name, path and time of a file, which do not show its content. The names of a Pool are
+// a map that is replaced and never changed, so that Hold takes no lock.
 
 package tokenize
 
@@ -56,7 +55,7 @@ func (t poolTokenizer) hold(ctx context.Context, text string) (*fileTokenizer, e
 // size is the number of bytes that are encoded.
 func (p Passage) size() int64 { return int64(len(p.Text) - max(0, min(p.From, len(p.Text)))) }
 
-// check returns the error of a text before it waits for anything.
+// check returns the error of a text before any wait.
 func (p *Pool) check(ctx context.Context, text string) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -93,8 +92,8 @@ func (p *Pool) use(model string) *file {
 	return f
 }
 
-// touch makes f the most recently used one. It writes nothing if f is that already, so
-// that the users of one model do not slow each other down.
+// touch makes f the most recently used one. It writes nothing if f is that already, so that
+// the users of one model do not slow each other down.
 func (p *Pool) touch(f *file) {
 	if f.used.Load() != p.clock.Load() {
 		f.used.Store(p.clock.Add(1))

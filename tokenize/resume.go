@@ -1,16 +1,15 @@
-// To resume is a question about two characters. Everything that could carry a decision across
-// a place in the text answers for the characters on its two sides: added tokens, the normalizer,
-// each step that cuts, the merges. Where none can, the ids to the left are settled whatever
-// comes. It is not the last position in every case, but it is a local question with local
-// answers.
+// Resuming depends on two characters. Everything that could carry a decision across a place in
+// the text is checked for the characters on its two sides: added tokens, the normalizer, each
+// step that cuts, the merges. Where none can, the ids to the left are final. It is not the
+// last position in every case, but the check is local.
 //
 // Marks cut a text at places to resume from. EncodeMarks encodes the text between two such
-// places as a part of its own, so the ids are those of Encode, and a place costs a look at
-// some four characters. Any two places of one text go together: the tests of a place look at
-// two characters, or at an added token that begins there, and no place is within an added
-// token. The lengths to which the normalizer brings the parts are summed up, so a text is too
-// long in parts exactly if it is as a whole. The search for a place gives up after maxWalk
-// bytes, because a text of one letter would cost as much to search as to encode.
+// places as a part of its own, so the ids are those of Encode, and a place costs a check of
+// some four characters. Any two places of one text go together: the checks of a place are
+// about two characters, or about an added token that begins there, and no place is within an
+// added token. The normalized lengths of the parts are summed up, so a text is too long in
+// parts exactly if it is as a whole. The search for a place gives up after maxWalk bytes,
+// because a text of one letter would cost as much to search as to encode.
 
 package tokenize
 
@@ -90,11 +89,11 @@ func (t *BPE) EncodeMarks(ctx context.Context, dst []uint32, p Passage) (ids []u
 	return t.encode(call{ctx, context.Context.Err}, dst, p)
 }
 
-// edges says which characters added tokens have where a text may be cut.
+// edges are the characters of added tokens that matter for cuts of a text.
 type edges struct {
 	inside map[[2]rune]bool // neighbours in a token
 	last   map[rune]bool    // last in a token: behind it, a text may be at the beginning of a segment
-	alone  map[rune]bool    // first in a token with single_word, which looks at what is before it
+	alone  map[rune]bool    // first in a token with single_word, which depends on the character before it
 }
 
 func edgesOf(tokens []addedToken) edges {
@@ -122,8 +121,7 @@ func (m *matcher) borders(l, r rune) bool {
 	return m != nil && (m.edges.last[l] || m.edges.alone[r])
 }
 
-// begins reports whether a token is found where s begins, whatever comes before
-// and after s.
+// begins reports whether a token is found where s begins, whatever comes before and after s.
 func (m *matcher) begins(s string) bool {
 	if m == nil || m.single {
 		return false

@@ -507,7 +507,7 @@ func (h *history) raceRemove(sources []index.Source) {
 	}
 }
 
-// late reports that the test binary is about to be ended.
+// late reports whether the test binary is about to be ended.
 func (h *history) late() bool {
 	deadline, ok := h.t.Deadline()
 	return ok && time.Until(deadline) < 10*time.Second

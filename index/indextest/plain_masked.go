@@ -17,7 +17,7 @@ type plainMasked struct {
 	waits    bool // for its parent
 }
 
-// mask notes that a store is masked, if its group's window is known.
+// mask records that a store is masked, if its group's window is known.
 func (s *plainSource) mask(w *plainWait, c *index.Change) {
 	g := s.groups[c.Group.ID]
 	if g.Kind != index.GroupWindow || g.Window < 2 {

@@ -573,7 +573,7 @@ func (s *modelSource) place(fresh bool, fired *firings) {
 	}
 }
 
-// name notes that a hash was placed. Masked stores that list it are looked at.
+// name records that a hash was placed. Masked stores that list it are looked at.
 func (s *modelSource) name(name string, unit int) {
 	if s.named[modelName{name, unit}] {
 		return

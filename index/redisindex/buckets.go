@@ -7,30 +7,30 @@ import (
 	"github.com/kvindex/kvindex/index/internal/mirroring"
 )
 
-// What this process has to say: its holders and what they hold, in buckets, as Redis is to
-// have them. It follows the Memory as its Mirror. So the section of a bucket can be written
-// at any moment, as often as need be, and nothing that Redis has is ever read to write it.
+// The state that this process writes to Redis: its holders and their keys, in buckets. It
+// follows the Memory as its Mirror. So the section of a bucket can be written at any moment,
+// as often as need be, and the writer never reads Redis to write it.
 
-// bucket is a bucket of this process.
+// A bucket is one of this process.
 type bucket struct {
 	level int
 	name  index.Key
 	lines []line // none, if it is split
 	split bool
-	up    *bucket // that this one is a part of
-	parts int     // buckets that are parts of this one
-	// fresh: up was split into this and others, and Redis does not have it yet. unsaid is how
-	// many parts are fresh: until there is none, up does not say that it is split.
+	up    *bucket // this one is a part of it
+	parts int     // buckets that are parts of it
+	// fresh: up was split into this and others, and Redis does not have it yet. unsaid counts
+	// fresh parts: until it is 0, up does not appear as split.
 	fresh  bool
 	unsaid int
 	at     int  // in buckets.all; -1: it was dropped
 	dirty  bool // it is in buckets.dirty
-	// known: Redis may have something of the bucket. written is when that was.
+	// known: Redis may have a value of the bucket. written is the time of the last write.
 	known   bool
 	written int64 // unix seconds
 }
 
-// holder is a holder of the Memory, while it is one.
+// A holder is one of the Memory.
 type holder struct {
 	memoryHolder
 	number  uint32 // it is never used again
@@ -38,16 +38,16 @@ type holder struct {
 	evicted bool
 }
 
-// buckets are all that this process holds. It is guarded by redisIndex.mu.
+// buckets are all buckets of this process. redisIndex.mu guards it.
 type buckets struct {
 	byKey   [levels]map[index.Key]*bucket
 	all     []*bucket
-	holders []*holder          // by ID; nil: nobody is told of it
+	holders []*holder          // by ID; nil: not published
 	numbers map[uint32]*holder // of holders
 	last    uint32             // number that was given
 
-	// change counts changes. dirty are the buckets that were changed and not written
-	// since, each with the change that made it so, oldest first.
+	// change counts changes. dirty are the buckets with unwritten changes, each with the
+	// change that made it dirty, oldest first.
 	change uint64
 	dirty  []change
 	body   []byte       // memory of encode
@@ -67,7 +67,7 @@ func (s *buckets) init() {
 	s.numbers = make(map[uint32]*holder)
 }
 
-// meet takes the holders of a source over, and tells those that have gone.
+// meet records the present holders of a source, and forgets the others.
 func (s *buckets) meet(src *source, now []memoryHolder) {
 	was := src.holders
 	src.holders = make([]*holder, 0, len(now))
@@ -95,7 +95,7 @@ func (s *buckets) meet(src *source, now []memoryHolder) {
 	}
 }
 
-// forget takes a holder away. What it holds stays in the lines until they are written.
+// forget removes a holder. Its keys stay in the lines until they are written.
 func (s *buckets) forget(h *holder) {
 	delete(s.numbers, h.number)
 	if s.holders[h.ID] == h {
@@ -132,7 +132,7 @@ func (s *buckets) put(up *bucket, level int, h holding, from, to int) {
 				continue
 			}
 			if b = s.add(up, level, name); up != nil && up.parts == 1 {
-				s.markBucket(up) // it may have said that it has nothing
+				s.markBucket(up) // it may have been written as empty
 			}
 		}
 		if b.split {
@@ -157,7 +157,7 @@ func (s *buckets) add(up *bucket, level int, name index.Key) *bucket {
 	return b
 }
 
-// dropEmpty forgets a bucket that has nothing, and of which Redis has nothing.
+// dropEmpty forgets a bucket that is empty, here and in Redis.
 func (s *buckets) dropEmpty(b *bucket) {
 	if b.at < 0 || len(b.lines) > 0 || b.parts > 0 || b.known || b.dirty {
 		return
@@ -176,8 +176,8 @@ func (s *buckets) dropEmpty(b *bucket) {
 	}
 }
 
-// say notes that Redis has what there is to say of a bucket, so that the one that it is a part of
-// may say that it is split.
+// say records that Redis has a bucket, so that the bucket which it is a part of may appear as
+// split.
 func (s *buckets) say(b *bucket) {
 	if b.fresh {
 		b.fresh = false
@@ -185,7 +185,7 @@ func (s *buckets) say(b *bucket) {
 	}
 }
 
-// markBucket has a bucket written.
+// markBucket marks a bucket as dirty.
 func (s *buckets) markBucket(b *bucket) {
 	s.change++
 	if !b.dirty {
@@ -211,7 +211,7 @@ func (b *bucket) put(number uint32, run mirroring.Run, from, to int, mask uint32
 		}
 	}
 	l := &b.lines[i]
-	// The end may be of another run, which began alike and of which nobody holds that.
+	// The end may be of another run, which began alike and which no holder has.
 	for n := min(len(l.keys), to-from); n > 0 && l.keys[n-1] != index.Key(run.Key(from+n-1)); n-- {
 		l.keys = l.keys[:n-1]
 	}
@@ -230,7 +230,7 @@ func (b *bucket) dropLine(i int) {
 	b.lines = b.lines[:last]
 }
 
-// set has a holder hold the slots of mask.
+// set sets the mask of a holder; 0 removes it.
 func (l *line) set(number, mask uint32) {
 	i, found := slices.BinarySearchFunc(l.held, number, func(h lineHolder, n uint32) int {
 		return int(int64(h.number) - int64(n))
@@ -245,9 +245,9 @@ func (l *line) set(number, mask uint32) {
 	}
 }
 
-// encode returns the body of the section of a bucket, in memory that is used again; empty:
-// there is nothing to say. It forgets what holders that have gone held. If the body would be
-// too long, it is that of a bucket that is split, and the parts are dirty.
+// encode returns the body of a bucket's section, in memory that is used again; it is empty for
+// an empty bucket. It drops the keys of removed holders. If the body would be too long, it is
+// that of a split bucket, and the parts are dirty.
 func (s *buckets) encode(b *bucket) []byte {
 	s.body = s.body[:0]
 	if b.split {
@@ -292,7 +292,7 @@ func (s *buckets) encode(b *bucket) []byte {
 	return s.body
 }
 
-// split gives what a bucket has to parts of it.
+// split moves the lines of a bucket to parts of it.
 func (s *buckets) split(b *bucket) {
 	level, span := b.level+1, spans[b.level+1]
 	b.split = true
@@ -327,12 +327,12 @@ func (s *buckets) split(b *bucket) {
 	b.lines = nil
 }
 
-// holds reports whether a holder of some sources has anything in a bucket.
+// holds reports whether a holder of some sources has keys in a bucket.
 func (s *buckets) holds(b *bucket, by map[*source]bool) bool {
 	return s.anyHolder(b, func(h *holder) bool { return h != nil && by[h.source] })
 }
 
-// hasGone reports whether a bucket has something of holders that have gone.
+// hasGone reports whether a bucket has keys of removed holders.
 func (s *buckets) hasGone(b *bucket) bool {
 	return s.anyHolder(b, func(h *holder) bool { return h == nil })
 }

@@ -151,7 +151,7 @@ var privateOf = map[string]string{
 	"Joiner":                     " __call__ __dict__ __module__ __weakref__ ",
 }
 
-// listed tells whether name is one of the names, which stand between spaces.
+// listed reports whether name is one of the names, which stand between spaces.
 func listed(names, name string) bool {
 	return len(name) <= longestAttr && strings.Contains(names, " "+name+" ") && !strings.Contains(name, " ")
 }
@@ -213,7 +213,7 @@ func (m *machine) attr(obj Value, name string) (v Value, ok bool, err error) {
 	return nil, false, nil
 }
 
-// isDictAttr tells whether a dict has an attribute, whose name begins with no
+// isDictAttr reports whether a dict has an attribute, whose name begins with no
 // underscore.
 func isDictAttr(name string) bool {
 	switch name {

@@ -18,7 +18,7 @@ const (
 	LoopsOverParameters
 )
 
-// WantsParts tells whether vLLM, left to itself, gives the template the content of
+// WantsParts reports whether vLLM, left to itself, gives the template the content of
 // messages as lists of parts, its format "openai", and not as strings: it does if
 // the template loops over the content of a message.
 func (t *Template) WantsParts(loops ContentLoops) bool {
@@ -186,7 +186,7 @@ func (f *contentFinder) findMessages() bool {
 	return true
 }
 
-// isContent tells whether e is the content of a message.
+// isContent reports whether e is the content of a message.
 func (f *contentFinder) isContent(e expr) bool {
 	name, ok := elementsOf(e, "content")
 	return ok && f.messages[name]
@@ -204,7 +204,7 @@ func (f *contentFinder) loopsOverContent(loops ContentLoops) bool {
 	return false
 }
 
-// overOther tells whether the loop goes over a variable that is taken for the content
+// overOther reports whether the loop goes over a variable that is taken for the content
 // of a message.
 func (l contentLoop) overOther(loops ContentLoops) bool {
 	n, ok := l.iter.(*nameExpr)

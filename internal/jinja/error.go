@@ -48,7 +48,7 @@ func unsupported(format string, args ...any) error {
 	return &Error{Message: fmt.Sprintf(format, args...), Err: ErrUnsupported}
 }
 
-// raised tells whether err is an exception of one of the classes.
+// raised reports whether err is an exception of one of the classes.
 func raised(err error, classes ...string) bool {
 	var e *Error
 	if !errors.As(err, &e) {
@@ -62,5 +62,5 @@ func raised(err error, classes ...string) bool {
 	return false
 }
 
-// isUnsupported tells whether err is about what this package does not have.
+// isUnsupported reports whether err is about what this package does not have.
 func isUnsupported(err error) bool { return errors.Is(err, ErrUnsupported) }

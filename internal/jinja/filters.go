@@ -72,7 +72,7 @@ func init() {
 	}
 }
 
-// knownFilter tells whether Jinja2 has the filter.
+// knownFilter reports whether Jinja2 has the filter.
 func knownFilter(name string) bool { return filters[name] != nil }
 
 // filter applies a filter by name, as Jinja2 does where it learns the name late.

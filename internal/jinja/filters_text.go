@@ -107,7 +107,7 @@ func titleFilter(m *machine, v Value, args arguments) (Value, error) {
 	return out.String(), nil
 }
 
-// beginsWords tells whether c is one of those before a word of title.
+// beginsWords reports whether c is one of those before a word of title.
 func beginsWords(c rune) bool {
 	return c == '-' || c == '(' || c == '{' || c == '[' || c == '<' || isSpace(c)
 }

@@ -105,7 +105,7 @@ func (r *resolver) text(e expr) (string, bool) {
 	return s, err == nil
 }
 
-// hasLiteral tells whether Jinja2 writes v into what it compiles (compiler.py,
+// hasLiteral reports whether Jinja2 writes v into what it compiles (compiler.py,
 // has_safe_repr).
 func hasLiteral(v Value) bool {
 	switch v := v.(type) {

@@ -64,7 +64,7 @@ func (r *Range) length() int64 {
 // at returns the i-th element, which must be there.
 func (r *Range) at(i int64) int64 { return r.Start + i*r.Step }
 
-// has tells whether n is an element.
+// has reports whether n is an element.
 func (r *Range) has(n int64) bool { return r.find(n) >= 0 }
 
 // find returns the place of n, or -1.

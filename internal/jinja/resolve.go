@@ -200,7 +200,7 @@ func (r *resolver) forLoop(st *forStmt, s site) {
 	st.scope.inert = inert(st)
 }
 
-// inert tells whether the body of a for does nothing if its elements are strings:
+// inert reports whether the body of a for does nothing if its elements are strings:
 // it only asks for items that strings never have. Templates for messages that may
 // be lists of parts go through strings so, character by character.
 func inert(st *forStmt) bool {
@@ -222,7 +222,7 @@ func inert(st *forStmt) bool {
 	return true
 }
 
-// neverOfText tells whether e is "name[key] == constant", with a key that is no
+// neverOfText reports whether e is "name[key] == constant", with a key that is no
 // attribute of a string.
 func neverOfText(e expr, name string) bool {
 	c, ok := e.(*compareExpr)

@@ -135,7 +135,7 @@ func appendLower(dst []byte, s string, at int, r rune) []byte {
 	return appendForm(dst, r, formLower)
 }
 
-// finalSigma tells whether a sigma between before and after ends a word (CPython
+// finalSigma reports whether a sigma between before and after ends a word (CPython
 // 3.11, unicodeobject.c: handle_capital_sigma).
 func finalSigma(before, after string) bool {
 	for before != "" {

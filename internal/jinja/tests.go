@@ -59,7 +59,7 @@ func init() {
 	}
 }
 
-// knownTest tells whether Jinja2 has the test.
+// knownTest reports whether Jinja2 has the test.
 func knownTest(name string) bool { return tests[name] != nil }
 
 // test does a test by name, as Jinja2 does where it learns the name late.
@@ -193,7 +193,7 @@ func iterableTest(m *machine, v Value, args arguments) (bool, error) {
 	return m.iterable(v)
 }
 
-// iterable tells whether iter(v) works, which here is the same as that v is a
+// iterable reports whether iter(v) works, which here is the same as that v is a
 // collections.abc.Iterable.
 func (m *machine) iterable(v Value) (bool, error) {
 	if o, ok := v.(object); ok && o.typeName() == "LoopContext" {

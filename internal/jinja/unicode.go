@@ -92,7 +92,7 @@ func appendForm(dst []byte, r rune, f form) []byte {
 	return utf8.AppendRune(dst, r+c.add[f])
 }
 
-// isSpace tells whether Python's str.isspace holds of r.
+// isSpace reports whether Python's str.isspace holds of r.
 func isSpace(r rune) bool {
 	if r < utf8.RuneSelf {
 		return r == ' ' || r >= '\t' && r <= '\r' || r >= 0x1c && r <= 0x1f
@@ -104,7 +104,7 @@ func isSpace(r rune) bool {
 	return r >= 0x2000 && r <= 0x200a
 }
 
-// isLineEnd tells whether Python's str.splitlines ends a line at r.
+// isLineEnd reports whether Python's str.splitlines ends a line at r.
 func isLineEnd(r rune) bool {
 	switch r {
 	case '\n', '\v', '\f', '\r', 0x1c, 0x1d, 0x1e, 0x85, 0x2028, 0x2029:
