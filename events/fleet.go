@@ -285,7 +285,7 @@ type member struct {
 	shown  Pod          // its last description
 	source *fleetSource // nil: no source names it
 	want   *Pod         // the description of source; nil if there is none
-	is     *Pod         // the pod that the sink may know; nil if it knows none
+	is     *Pod         // the pod that the sink may have; nil if none
 	gone   bool         // no source names it, and it is not forgotten yet
 	was    FleetChange  // podRemoved, with the pod as it was then
 

@@ -394,7 +394,7 @@ type stream struct {
 	replayAt   string // endpoint of the engine's replay socket; "" is none
 	conn       *connection
 	quiet      *silence     // of a Subscriber that connects
-	owner      *streamOwner // whose mu guards what follows
+	owner      *streamOwner // whose mu guards the fields below
 
 	topic      []byte // nil: the connection has brought no message yet
 	superseded bool   // a newer connection has the stream, and that was reported

@@ -19,7 +19,7 @@ type Notes struct {
 	Pods  []Note // of a rank that is here twice, the first counts
 }
 
-// Note is what a gateway has in flight at a rank of a pod.
+// A Note is the load of a gateway in flight at a rank of a pod.
 type Note struct {
 	Pod  string
 	Rank int

@@ -58,7 +58,7 @@ import "math"
 // Request is a request that needs a pod.
 type Request struct {
 	Tokens int // of the prompt
-	Output int // tokens that will be generated, if the host knows them; 0: it does not
+	Output int // tokens that will be generated; 0: unknown
 	// Affinity is a hash of the common part of requests that should go to one pod: the
 	// session, or the first blocks of the prompt. Only Rendezvous uses it.
 	Affinity uint64

@@ -113,7 +113,7 @@ var (
 	pieceModel = map[string]string{"fuse_unk": "true", "byte_fallback": "true"}
 )
 
-// pipelineOf returns what a class of Transformers 5 makes, nil for "".
+// pipelineOf returns the pipeline of a class of Transformers 5, nil for "".
 func (c *config) pipelineOf(class string) *pipeline {
 	byteLevel := func(prefix, regex bool) string {
 		return fmt.Sprintf(`{"type": "ByteLevel", "add_prefix_space": %t, "trim_offsets": true, "use_regex": %t}`, prefix, regex)

@@ -53,8 +53,7 @@ func formValue(r rune) uint16 {
 	return formBlocks[int(formIndex[i])<<formShift|int(r)&(1<<formShift-1)]
 }
 
-// has reports whether a value has flag; one that says where a decomposition is
-// has none.
+// has reports whether a value has flag; the place of a decomposition has none.
 func has(v, flag uint16) bool { return v&(valueDecomposes|flag) == flag }
 
 // stays reports whether a code point of value v is itself in the form, whatever
@@ -73,8 +72,8 @@ func (f form) stays(v uint16) bool {
 	return !f.compose || !has(v, valueBack)
 }
 
-// decomposition returns what the code point of value v decomposes to, "" for
-// itself. It knows no Hangul.
+// decomposition returns the decomposition of the code point of value v, "" for itself. Hangul
+// is not among them.
 func (f form) decomposition(v uint16) string {
 	if v&valueDecomposes == 0 {
 		return ""
@@ -296,7 +295,7 @@ func (p *composer) sortMany() {
 	}
 }
 
-// composed returns what a and b compose to; a is negative for none.
+// composed returns the composition of a and b; a is negative for none.
 func composed(a, b rune) (rune, bool) {
 	if n, v := a-firstLeading, b-firstVowel; 0 <= n && n < leadings && 0 <= v && v < vowels {
 		return firstSyllable + (n*vowels+v)*trailings, true

@@ -242,8 +242,7 @@ func (t *mergeTable) merge(w *mergeScratch) ([]uint32, error) {
 	return t.mergeLong(w)
 }
 
-// mergeShort looks for the lowest rank anew each time: quadratic, and the
-// fastest for a word.
+// mergeShort searches the lowest rank each time: quadratic, and the fastest for a word.
 func (t *mergeTable) mergeShort(w *mergeScratch) []uint32 {
 	ids, ranks := w.ids, w.ranks[:0]
 	for i := 1; i < len(ids); i++ {

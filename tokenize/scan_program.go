@@ -128,8 +128,7 @@ func (p *program) prepare() {
 	}
 }
 
-// quick returns what the alternative is as a quick match without a lead; nil if it
-// is none.
+// quick returns the alternative as a quick match without a lead; nil if it is none.
 func (a alternative) quick() *quickMatch {
 	if len(a) > 0 && a[0].kind == maybe {
 		a = a[1:]

@@ -147,7 +147,7 @@ func (t *runeSet) meets(u *runeSet) bool {
 
 func (t *runeSet) pastASCII() bool { return t.not || t.class != 0 || len(t.ranges) > 0 }
 
-// seal finishes the set: its bytes past ASCII say where to ask.
+// seal finishes the set: its bytes past ASCII show where to look further.
 func (t *runeSet) seal() {
 	if t.pastASCII() {
 		for b := utf8.RuneSelf; b < len(t.bytes); b++ {

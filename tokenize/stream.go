@@ -12,7 +12,7 @@ import (
 )
 
 // A stream reads JSON through a small buffer, so that a large file never is in
-// memory at once. It is strict: what it passes over is UTF-8 and JSON, and no
+// memory at once. It is strict: skipped text is UTF-8 and JSON, and no
 // string has half a surrogate pair.
 type stream struct {
 	r        io.Reader
@@ -200,7 +200,7 @@ func (s *stream) next() byte {
 	return s.buf[s.from-1]
 }
 
-// escape appends what an escape, which begins here, stands for.
+// escape appends the character of the escape that begins here.
 func (s *stream) escape(dst []byte) ([]byte, error) {
 	s.from++
 	c := s.next()

@@ -63,7 +63,7 @@ type trouble struct {
 	quiet time.Duration
 }
 
-// tells reports whether the fault is to be reported now.
+// tells reports whether to report the fault now.
 func (t *trouble) tells(what string, now time.Time) bool {
 	if what != t.what {
 		*t = trouble{what: what}

@@ -21,7 +21,7 @@ import (
 //     source does, or what was counted.
 //   - A source that has lost nothing since its last clear is exact, with all it counts.
 //
-// What is forgotten is a block that the model holds, and no row claims.
+// A forgotten block is one that the model holds, and no row claims.
 
 // leastBound is a bound that is passed often. It is the least budget of a Memory.
 const leastBound = index.MinMemory
@@ -52,7 +52,7 @@ type boundFirings struct {
 	joined, restored, full           int
 }
 
-// lacks returns what has happened too seldom.
+// lacks returns the events that were too rare.
 func (f *boundFirings) lacks() (faults []string) {
 	for name, got := range map[string][2]int{
 		"exact answers": {f.exact, 1000}, "rows that lost a part": {f.cut, 200}, "rows that lost all": {f.gone, 1000},
@@ -68,7 +68,7 @@ func (f *boundFirings) lacks() (faults []string) {
 	return faults
 }
 
-// flood is blocks that nobody asks for.
+// A flood stores blocks of prompts that are never queried.
 type flood struct {
 	ix   index.Index
 	next index.Hash // of the next block
@@ -99,13 +99,13 @@ func (f *flood) pass(bytes int) error {
 	return nil
 }
 
-// isBounded reports whether a backend says that it has a bound in bytes.
+// isBounded reports whether a backend has a bound in bytes.
 func isBounded(ix index.Index) bool {
 	s, ok := ix.(index.Describer)
 	return ok && s.Usage().Budget > 0
 }
 
-// describe returns what a backend tells of a source; ok: it tells something.
+// describe returns the description of a source; ok: there is one.
 func describe(ix index.Index, src index.Source) (info index.SourceInfo, ok bool) {
 	d, ok := ix.(index.Describer)
 	if !ok {
@@ -124,7 +124,7 @@ func evictedOf(ix index.Index, src index.Source) uint64 {
 	return info.Evicted
 }
 
-// testBoundSeeds runs as many histories at a bound as the flags say. The long form runs up
+// testBoundSeeds runs histories at a bound, as many as the flags set. The long form runs up
 // to half as many again if something has happened too seldom: a backend's salt makes runs
 // differ.
 func testBoundSeeds(t *testing.T, open func(testing.TB, Config) index.Index) {
@@ -362,7 +362,7 @@ func (c claims) has(id rowID, t index.Tier, block int) bool {
 	return c[id] != nil && c[id][t].has(block)
 }
 
-// look asks for a prompt, and checks what is answered of a source.
+// look queries a prompt, and checks the rows of a source.
 func (b *boundHistory) look(src index.Source, p string) claims {
 	b.t.Helper()
 	b.saw.looks++
@@ -433,7 +433,7 @@ type lostBlock struct {
 	block int
 }
 
-// missing returns what the model has of a prompt, and the rows do not claim.
+// missing returns the blocks of a prompt that the model has, and the rows do not claim.
 func (b *boundHistory) missing(s *modelSource, p string, got claims) (all []lostBlock) {
 	for h, blocks := range s.held {
 		for end := 2; end <= len(p) && len(blocks) > 0; end++ {
@@ -519,7 +519,7 @@ func (b *boundHistory) lost(src index.Source, t index.Tier) bool {
 	})
 }
 
-// pass stores blocks that nobody asks for. Nothing may come back by that. Meanwhile the
+// pass stores blocks that are never queried. Nothing may come back by that. Meanwhile the
 // beginnings of some prompts are asked for, so that parts of them are used latest.
 func (b *boundHistory) pass(sources []index.Source) {
 	b.t.Helper()

@@ -6,7 +6,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
-// plainMasked is what a masked store of a window group tells beside its hashes.
+// plainMasked is the content of a masked store of a window group beside its hashes.
 type plainMasked struct {
 	need     int // blocks that the window needs
 	fromRoot bool

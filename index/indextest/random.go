@@ -114,7 +114,7 @@ type modelSource struct {
 	held   map[modelHolder]map[string]*modelBlock
 	groups map[int]index.Group
 	told   map[int]bool       // groups with a gpu store
-	cuts   map[int]blockShape // of each group: the largest that a gpu store has told
+	cuts   map[int]blockShape // of each group: the largest of a gpu store
 	grains map[int]int        // and the smallest size
 	lossy  bool               // blocks that may be there were forgotten
 	vague  map[int]bool       // groups of which a store was taken for a report
@@ -208,7 +208,7 @@ func (s *modelSource) blocks(group int, tier index.Tier) map[string]*modelBlock 
 	return s.held[h]
 }
 
-// apply does what the contract says an index does with o, and counts it.
+// apply applies o as the contract requires, and counts it.
 func (s *modelSource) apply(o *op, fired *firings) {
 	fired.ops++
 	switch o.kind {
@@ -363,7 +363,7 @@ func (s *modelSource) store(o *op, fired *firings) {
 	}
 }
 
-// verdict is what a store counts for.
+// A verdict is the effect of a store.
 type verdict struct {
 	report bool
 	from   int // blocks before it are not held
@@ -460,7 +460,7 @@ func (s *modelSource) judge(o *op, blocks []string, fired *firings) verdict {
 	return v
 }
 
-// hold does what judge says.
+// hold applies the verdict of judge.
 func (s *modelSource) hold(o *op, blocks []string, by blockShape, dense bool, fired *firings) {
 	gpu, isFull := o.tier == index.TierGPU, o.group.Kind == index.GroupFull
 	guarded := gpu && (o.copies == index.CopiesGuarded || o.copies == partial)
@@ -660,7 +660,7 @@ func (s *modelSource) deduce(m *maskedStore) (found []int) {
 	return found
 }
 
-// modelRow is what a group of a source holds of a prompt in blocks of one size.
+// A modelRow is the part of a prompt that a group of a source holds in blocks of one size.
 type modelRow struct {
 	view index.View
 	held [index.NumTiers]blockSet
@@ -694,7 +694,7 @@ func (s *modelSource) layout() *index.Layout {
 	return l
 }
 
-// rows says what s holds of a prompt.
+// rows returns the rows of s for a prompt.
 func (s *modelSource) rows(src index.Source, prompt string) []modelRow {
 	var rows []modelRow
 	layout := s.layout()
@@ -815,7 +815,7 @@ func keysOf(prompt string) func(index.Variant) ([]index.Key, error) {
 	}
 }
 
-// change says o in the words of the index.
+// change returns o as a change of the index.
 func (w *world) change(o *op) index.Change {
 	c := index.Change{Op: o.kind, Tier: o.tier, Group: o.group, Copies: o.copies, Reused: o.reused, Remaining: o.remaining}
 	if o.copies == partial {
@@ -1141,7 +1141,7 @@ func (m model) run(ix index.Index, w *world, st step, fired *firings) string {
 	return ""
 }
 
-// testRandomSeeds runs as many histories as the flags say.
+// testRandomSeeds runs as many histories as the flags set.
 func testRandomSeeds(t *testing.T, open func(testing.TB, Config) index.Index) {
 	n := cmp.Or(*seedsFlag, choose(4, 8, 0))
 	var fired firings
@@ -1358,7 +1358,7 @@ func apart(rows []index.Row) string {
 	return ""
 }
 
-// sameView is equality: Layouts are what they say.
+// sameView reports whether two views and their Layouts are equal.
 func sameView(a, b index.View) bool {
 	x, y := a.Layout, b.Layout
 	a.Layout, b.Layout = nil, nil
@@ -1368,7 +1368,7 @@ func sameView(a, b index.View) bool {
 // hasBits reports whether rows of a source have bits unasked.
 func hasBits(l *index.Layout) bool { return len(l.Groups) != 1 || l.FullGroups != 1 }
 
-// compareRows returns what is wrong with rows. asked: with bits in all.
+// compareRows returns the faults of rows. asked: with bits in all.
 func compareRows(got []index.Row, want []modelRow, pods []string, asked bool, fired *firings) string {
 	found := 0
 	for i := range want {

@@ -111,7 +111,7 @@ type registryCache struct {
 	fed atomic.Bool       // this process has fed a source of it
 }
 
-// turn is a lock for questions, which wait for it no longer than their contexts say.
+// A turn is a lock whose waiters respect their contexts.
 type turn chan struct{}
 
 func newTurn() turn { return make(turn, 1) }

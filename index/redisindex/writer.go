@@ -44,7 +44,7 @@ import (
 //
 // # Why so
 //
-//   - A cut does not mean anew. Writes that may have been carried out are written again, and
+//   - A cut is no reason to begin anew. Writes that may have run are written again, and
 //     no name or number changes. Anew is needed only where a server has lost what it had
 //     acknowledged, and the token shows that: replication keeps the order, so a server that
 //     has the token has all before it. A ClusterClient sends on to a new master what the old
@@ -561,7 +561,7 @@ func (ix *redisIndex) beginAnew(ctx context.Context) {
 	}
 }
 
-// endLeases tells readers that the writer's sections no longer count.
+// endLeases ends the leases, so that the writer's sections no longer count.
 func (ix *redisIndex) endLeases(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, ix.c.Lease)
 	defer cancel()

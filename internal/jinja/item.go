@@ -93,8 +93,8 @@ func (v *View) at(i int) Value {
 	return v.of.pair(i)
 }
 
-// intArgument returns what Python takes an argument for that must be an int and fit
-// a ssize_t.
+// intArgument returns an argument that must be an int and fit a ssize_t, as Python converts
+// it.
 func (m *machine) intArgument(v Value) (int, error) {
 	if n, ok := asInt64(v); ok {
 		return nearestInt(n), nil
@@ -298,7 +298,7 @@ func sliceBound(v Value, def int) (int, error) {
 	return 0, raise("TypeError", "slice indices must be integers or None or have an __index__ method")
 }
 
-// A span is what a slice picks: count elements from first on, step apart.
+// A span is the part of a slice: count elements from first on, step apart.
 type span struct{ first, count, step int }
 
 // sliceSpan resolves a slice of n elements (CPython 3.11, PySlice_AdjustIndices).

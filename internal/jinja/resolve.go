@@ -20,7 +20,7 @@ type resolver struct {
 	err   error
 }
 
-// A site is what the compiler knows of where a node stands.
+// A site is the place of a node, for the compiler.
 type site struct {
 	sym    *symbols
 	soft   bool // of an if or inline if: a filter may be unknown
@@ -33,7 +33,7 @@ func (r *resolver) fail(at pos, err error) {
 	}
 }
 
-// scope is what is done at the beginning and the end of the scope of sym. Python
+// scope returns the actions at the beginning and the end of the scope of sym. Python
 // forgets the variables of a function that ends, so they need no clearing.
 func (r *resolver) scope(sym *symbols, endsFunction bool) scope {
 	var s scope

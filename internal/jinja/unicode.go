@@ -2,7 +2,7 @@ package jinja
 
 import "unicode/utf8"
 
-// What CPython 3.11 knows of code points, which is Unicode 14.0. The tables are its
+// The properties of code points in CPython 3.11, which are those of Unicode 14.0. The tables are its
 // own, not those of package unicode, which change with the Go toolchain.
 
 // A char is the kind of a code point.
