@@ -22,7 +22,7 @@
 //     to a [Subscriber], it is the endpoint of the Subscriber and the topic. A
 //     stream outlasts connections and lives.
 //   - A topic is the text in front of each message in ZeroMQ. A Subscriber that
-//     listens knows the streams of its connections by their topics.
+//     listens identifies the streams of its connections by their topics.
 //   - A connection is a socket that is open to one peer. It can bring several
 //     streams. If several connections bring one stream, only the newest of them
 //     counts.

@@ -245,7 +245,7 @@ var errNoTimeouts = errors.New("redisindex: the client's options need ContextTim
 
 var errRing = errors.New("redisindex: the client is a Ring, whose servers do not have the same keys before and after one of them fails: use a cluster")
 
-var errReplicas = errors.New("redisindex: the client's options have it read from replicas (ReadOnly, RouteByLatency or RouteRandomly): these may not have yet what was written")
+var errReplicas = errors.New("redisindex: the client reads from replicas (ReadOnly, RouteByLatency or RouteRandomly): these may lack the latest writes")
 
 func (c *Config) fill() error {
 	def := func(d *time.Duration, v, least time.Duration, name string) error {
@@ -309,7 +309,7 @@ func (ix *redisIndex) open(ctx context.Context) error {
 	}
 	copy(ix.seed[:], got[len(rootHead):])
 	if ix.names.parts = u64(got[len(rootHead)+16:]); ix.names.parts == 0 || ix.names.parts > maxParts {
-		return fmt.Errorf("%q says that there are %d parts", key, ix.names.parts)
+		return fmt.Errorf("%q has %d parts", key, ix.names.parts)
 	}
 	if c := ix.c.Seed; c != ([16]byte{}) && c != ix.seed {
 		return fmt.Errorf("%w: Config.Seed is not that of the index", ErrSeed)

@@ -532,7 +532,7 @@ func (ix *redisIndex) catchUp() {
 }
 
 // errLost is why a commit waits.
-var errLost = errors.New("the server loses what was written a moment ago")
+var errLost = errors.New("the server loses the latest writes")
 
 // beginAnew writes everything of this process under another name.
 func (ix *redisIndex) beginAnew(ctx context.Context) {

@@ -198,7 +198,7 @@ func joinFilter(m *machine, v Value, args arguments) (Value, error) {
 	return string(out), err
 }
 
-// mapFilter looks at its arguments when the first element is asked for.
+// mapFilter checks its arguments when the first element is requested.
 func mapFilter(m *machine, v Value, args arguments) (Value, error) {
 	if err := args.late("do_map"); err != nil {
 		return nil, err

@@ -219,7 +219,7 @@ func (m *machine) filtered(up *frame, st *forStmt, iterable Value) (Value, error
 				return nil, false, err
 			}
 			if ok {
-				// A tuple is made anew of what it was unpacked to.
+				// A tuple is made again of its unpacked elements.
 				v, err := m.eval(f, st.scope.testTarget)
 				return v, err == nil, err
 			}

@@ -257,7 +257,7 @@ func (m *Model) readSpecial(dir string, config *jinja.Dict, templates string) er
 	for _, name := range specialNames {
 		v, ok := config.Lookup(name)
 		if !ok && !slices.Contains(plainTokenizers, class) && strings.Contains(templates, name) {
-			return unsupported("a chat template that reads %s, which tokenizer_config.json does not tell of class %.60q", name, class)
+			return unsupported("a chat template that reads %s, which tokenizer_config.json does not have for class %.60q", name, class)
 		}
 		content, err := tokenContent(name, v)
 		if err != nil {

@@ -136,7 +136,7 @@ func parseRequest(o *jinja.Dict, n *counts, api api) (*Request, error) {
 func refuseFields(o *jinja.Dict) error {
 	for _, name := range []string{"truncate_prompt_tokens", "prompt_embeds"} {
 		if optional(o, name) != nil {
-			return unscored(name, "what an engine makes of it is not known here")
+			return unscored(name, "its effect on the tokens is not known here")
 		}
 	}
 	transfer, err := optionalObject(o, "kv_transfer_params")

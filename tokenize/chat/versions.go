@@ -113,5 +113,5 @@ func (v version) knows(c change, path string) error {
 	if h.unknown == 0 || v < h.unknown || v >= h.since {
 		return nil
 	}
-	return unscored(path, "since which version of vLLM this holds is not known: %s", h.does)
+	return unscored(path, "the version of vLLM since which this holds is not known: %s", h.does)
 }
