@@ -123,8 +123,13 @@ type Pool struct {
 	clock atomic.Uint64                    // ticks when another file is used than at the last tick
 	named atomic.Pointer[map[string]*file] // loaded, by name; replaced by who has mu, and never changed
 
-	mu      sync.Mutex // guards all fields below, and the fields of each file but ready, tokenizer, err and used
-	closed  bool
+	mu     sync.Mutex // guards all fields below, and the fields of each file but ready, tokenizer, err and used
+	closed bool
+	poolFiles
+}
+
+// poolFiles are the files of a Pool, and its lookups.
+type poolFiles struct {
 	pending map[string]*lookup // by name
 	failed  map[string]failure // by name
 	expires time.Time          // the first of failed does not before
@@ -181,17 +186,16 @@ func NewPool(c PoolConfig) (*Pool, error) {
 	c.MaxWaiting = cmp.Or(c.MaxWaiting, defaultWaiting)
 	ctx, stop := context.WithCancel(context.Background())
 	p := &Pool{
-		find:    func(model string) (string, error) { return c.Find(ctx, model) },
-		engine:  c.Engine,
-		stop:    stop,
-		stopped: ctx.Done(),
-		memory:  c.Memory,
-		maxText: c.MaxText,
-		gate:    gate{slots: c.Encodings, free: c.Encodings, maxBegun: 2 * int64(c.MaxText), maxWaiting: c.MaxWaiting},
-		lookups: make(chan struct{}, maxLookups),
-		parses:  make(chan struct{}, maxParses),
-		pending: make(map[string]*lookup),
-		failed:  make(map[string]failure),
+		find:      func(model string) (string, error) { return c.Find(ctx, model) },
+		engine:    c.Engine,
+		stop:      stop,
+		stopped:   ctx.Done(),
+		memory:    c.Memory,
+		maxText:   c.MaxText,
+		gate:      gate{slots: c.Encodings, free: c.Encodings, maxBegun: 2 * int64(c.MaxText), maxWaiting: c.MaxWaiting},
+		lookups:   make(chan struct{}, maxLookups),
+		parses:    make(chan struct{}, maxParses),
+		poolFiles: poolFiles{pending: make(map[string]*lookup), failed: make(map[string]failure)},
 	}
 	p.clock.Store(1) // no file has been used
 	p.named.Store(&map[string]*file{})

@@ -153,15 +153,7 @@ type redisIndex struct {
 	mark   string // of the seed, in versions
 	mem    inmemory.Memory
 	closed atomic.Bool
-
-	readers  sync.Map // model to *registryCache
-	leases   leases
-	listing  listingCache
-	splits   splits
-	garbage  atomic.Uint64 // unreadable values
-	lookedUp atomic.Int64  // when, in unix nanoseconds
-	cause    atomic.Pointer[cause]
-	probing  turn
+	remote
 
 	mu sync.Mutex // guards all fields below, and is the last lock
 	buckets
@@ -172,6 +164,18 @@ type redisIndex struct {
 	stop    context.CancelFunc
 	running sync.WaitGroup
 	wake    chan struct{}
+}
+
+// remote is the cached state of Redis, for Match.
+type remote struct {
+	readers  sync.Map // model to *registryCache
+	leases   leases
+	listing  listingCache
+	splits   splits
+	garbage  atomic.Uint64 // unreadable values
+	lookedUp atomic.Int64  // when, in unix nanoseconds
+	cause    atomic.Pointer[cause]
+	probing  turn
 }
 
 var (

@@ -77,8 +77,11 @@ type writer struct {
 	trouble  error         // why the last commit failed; nil: it did not
 	since    time.Time     // when trouble began
 	late     bool          // it lasts for longer than a lease: readers see old data
+	committer
+}
 
-	// Of the goroutine alone:
+// A committer has the fields of the writing goroutine alone.
+type committer struct {
 	id    uint64   // the writer's name
 	old   []string // names that it had before, newest last
 	began time.Time

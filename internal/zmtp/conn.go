@@ -52,17 +52,10 @@ type Conn struct {
 	peer Peer
 	is31 bool // the peer speaks 3.1: heartbeats, subscriptions by command
 
-	// buf[start:end] is the window: received bytes that are not yet consumed. A message is
-	// parsed in place, so the window has all of it before it is handed out. Offsets of frames
-	// count from start, because the window moves to the front of buf, or to a larger buf, when
-	// more bytes are needed.
-	buf        []byte
-	start, end int
-	handedOut  int      // length of the bytes that the caller has, to be consumed next
-	filled     bool     // the last read filled the buffer: there may be more to read
-	skipped    error    // why the current message is skipped, if it is
-	parts      []frame  // of the current message
-	frames     [][]byte // parts, as handed out
+	readBuffer
+	skipped error    // why the current message is skipped, if it is
+	parts   []frame  // of the current message
+	frames  [][]byte // parts, as handed out
 
 	deadline time.Time     // of the current message
 	patience time.Duration // for silence within a message; 0 is no bound of its own
@@ -76,6 +69,17 @@ type Conn struct {
 	wmu sync.Mutex // guards bw; held for a whole message
 	bw  *bufio.Writer
 	out *deadlineWriter
+}
+
+// A readBuffer has the window, buf[start:end]: received bytes that are not yet consumed. A message is parsed
+// in place, so the window has all of it before it is handed out. Offsets of frames count from
+// start, because the window moves to the front of buf, or to a larger buf, when more bytes are
+// needed.
+type readBuffer struct {
+	buf        []byte
+	start, end int
+	handedOut  int  // length of the bytes that the caller has, to be consumed next
+	filled     bool // the last read filled the buffer: there may be more to read
 }
 
 // A frame is the place of a frame in the window.
