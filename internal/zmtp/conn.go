@@ -71,10 +71,10 @@ type Conn struct {
 	out *deadlineWriter
 }
 
-// A readBuffer has the window, buf[start:end]: received bytes that are not yet consumed. A message is parsed
-// in place, so the window has all of it before it is handed out. Offsets of frames count from
-// start, because the window moves to the front of buf, or to a larger buf, when more bytes are
-// needed.
+// A readBuffer has the window, buf[start:end]: received bytes that are not yet consumed. A
+// message is parsed in place, so the window has all of it before it is handed out. Offsets of
+// frames count from start, because the window moves to the front of buf, or to a larger buf,
+// when more bytes are needed.
 type readBuffer struct {
 	buf        []byte
 	start, end int
