@@ -51,11 +51,11 @@ func (f *failing) Encode(ctx context.Context, dst []uint32, text string, special
 	return f.BPE.Encode(ctx, dst, text, special)
 }
 
-func (f *failing) EncodeMarks(ctx context.Context, dst []uint32, text string, from int, special bool, marks []tokenize.Mark) ([]uint32, []tokenize.Mark, error) {
+func (f *failing) EncodeMarks(ctx context.Context, dst []uint32, p tokenize.Passage) ([]uint32, []tokenize.Mark, error) {
 	if f.err != nil {
 		return dst, nil, f.err
 	}
-	return f.BPE.EncodeMarks(ctx, dst, text, from, special, marks)
+	return f.BPE.EncodeMarks(ctx, dst, p)
 }
 
 // prose is a text of about so many bytes, another one for each seed.

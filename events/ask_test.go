@@ -580,7 +580,7 @@ func TestReplayOfTwo(t *testing.T) {
 	engine := publisher(t, fakeengine.PublisherConfig{})
 	told := make(chan error, 10_000)
 	follow(t, newLedger(), events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: socket.endpoint, OnError: func(err error) { told <- err }})
-	if err := wait(t, "OnError", told); !strings.Contains(err.Error(), "another one than is connected") {
+	if err := wait(t, "OnError", told); !strings.Contains(err.Error(), "another one than the connected one") {
 		t.Errorf("told %v", err)
 	}
 }
@@ -637,9 +637,9 @@ func TestSilence(t *testing.T) {
 		bind   bool
 		want   string
 	}{
-		"nothing":               {quiet, false, "has said nothing"},
+		"nothing":               {quiet, false, "has published nothing"},
 		"other messages":        {other, false, "but 2 other messages"},
-		"nothing, bound":        {quiet, true, "has said nothing"},
+		"nothing, bound":        {quiet, true, "has published nothing"},
 		"other messages, bound": {other, true, "but 2 other messages"},
 	} {
 		cfg := events.SubscriberConfig{Silence: silence, Topic: "kv@", Bind: tt.bind, Endpoint: "tcp://127.0.0.1:0"}

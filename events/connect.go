@@ -9,8 +9,8 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp"
 )
 
-// This file is a Subscriber that connects: one connection to one engine, made
-// again and again, which brings one stream.
+// This file is a Subscriber that connects: one connection to one engine, made again after each
+// loss, which brings one stream.
 
 // connect keeps one connection to the endpoint.
 func (s *Subscriber) connect(ctx context.Context) error {
@@ -18,7 +18,7 @@ func (s *Subscriber) connect(ctx context.Context) error {
 	defer quiet.end()
 	owner := s.owners.join("")
 	defer s.owners.leave("", owner, 0)
-	var failing teller
+	var failing repeatFilter
 	wait := backoff{min: s.cfg.BackoffMin, max: s.cfg.BackoffMax}
 	st := s.engine(owner)
 	s.note(st, NoteOpened)
@@ -29,7 +29,7 @@ func (s *Subscriber) connect(ctx context.Context) error {
 		if ctx.Err() != nil {
 			break
 		}
-		if again = !again && isOurs(err); again { // of which nobody need know
+		if again = !again && isOurs(err); again { // no need to report it
 			if errors.Is(err, errOtherLife) {
 				wait.sleep(ctx)
 			}
@@ -38,14 +38,14 @@ func (s *Subscriber) connect(ctx context.Context) error {
 		s.note(st, NoteLost)
 		s.link.failed(err)
 		if heard {
-			failing = teller{}
+			failing = repeatFilter{}
 		}
-		// Where an engine restarts, one connection is ended for another one. Two in a
-		// row that brought nothing are ended by whoever else replays.
-		if (!isOurs(err) || !heard) && failing.tells(err) {
+		// When an engine restarts, the subscriber ends one connection and makes another. If
+		// two in a row brought nothing, another engine has the replay socket.
+		if (!isOurs(err) || !heard) && failing.due(err) {
 			s.report(st, err)
 		}
-		// A peer that takes connections only to drop them is not hammered.
+		// Do not hammer a peer that accepts connections only to drop them.
 		if heard || time.Since(start) > s.cfg.BackoffMax {
 			wait.reset()
 		}
@@ -54,13 +54,12 @@ func (s *Subscriber) connect(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// engine is the stream of the one engine, for its next connection.
+// engine returns the stream of the one engine, for its next connection.
 func (s *Subscriber) engine(owner *streamOwner) *stream {
 	return &stream{pod: s.cfg.Pod, model: s.cfg.Model, name: s.cfg.Endpoint, replayAt: s.cfg.Replay, owner: owner}
 }
 
-// session is one connection, from dialling to its loss. heard: it brought a
-// message.
+// session is one connection, from dialling to its loss. heard: it brought a message.
 func (s *Subscriber) session(ctx context.Context, st *stream, quiet *silence) (heard bool, err error) {
 	s.lastID++
 	c := &connection{id: s.lastID, peer: s.cfg.Endpoint}
@@ -84,7 +83,7 @@ func (s *Subscriber) session(ctx context.Context, st *stream, quiet *silence) (h
 	return c.heard.Load(), err
 }
 
-// dial connects, for a Fleet when it is its turn.
+// dial connects; in a Fleet, when the link has its turn.
 func (s *Subscriber) dial(ctx context.Context, endpoint string, wire zmtp.Config) (*zmtp.Conn, error) {
 	if s.link == nil {
 		return zmtp.Dial(ctx, endpoint, wire)
@@ -92,5 +91,5 @@ func (s *Subscriber) dial(ctx context.Context, endpoint string, wire zmtp.Config
 	return s.link.dial(ctx, endpoint, wire)
 }
 
-// isOurs tells a connection that was ended for another one from one that failed.
+// isOurs reports whether the subscriber itself ended the connection, to make another.
 func isOurs(err error) bool { return errors.Is(err, errOnceMore) || errors.Is(err, errOtherLife) }

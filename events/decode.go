@@ -10,26 +10,23 @@ import (
 	"github.com/kvindex/kvindex/internal/fault"
 )
 
-// This file is where a payload comes in: Decode, the limits on what a payload may
-// hold, and the way through the batch and its events. It is the decoder of all
-// engines, with four files beside it:
+// This file has Decode, the limits of a payload, and the walk through the batch and its
+// events. It is the decoder of all engines, with four files beside it:
 //
 //	msgpack.go  the cursor over the items of a payload, which never leaves it
 //	fields.go   which field stands where in an event
-//	values.go   what the value of a field becomes
-//	endings.go  what the events of a batch have in common, read once
+//	values.go   the values of fields
+//	endings.go  the common fields of a batch's events, read once
 //
-// A file named after an engine (vllm.go, sglang.go) opens with the table of the
-// engine's fields by version, and reads what only that engine sends. A payload
-// does not name its engine, and no code asks for it: every event is read by what
-// is in it.
+// A file named after an engine (vllm.go, sglang.go) opens with the table of the engine's
+// fields by version, and reads fields that only this engine sends. A payload does not name its
+// engine, and the decoder does not need it: it reads every event by its content.
 //
-// The format of another engine gets a file of that kind. If its events are in
-// the same batch and only have other fields, fields.go gets their names and
-// places, and decoder.value calls the file for their values. If its batch is
-// another, decoder.batch tells it by its first item, and the file reads it with
-// what is shared: the cursor, begin and end for each event, the values of
-// values.go. These keep the limits below, whatever the batch came from.
+// The format of another engine gets such a file. If its events are in the same batch and only
+// have other fields, fields.go gets their names and places, and decoder.value calls the file
+// for their values. If its batch differs, decoder.batch detects it by the first item, and the
+// file reads it with the shared parts: the cursor, begin and end for each event, the values of
+// values.go. These keep the limits below for any batch.
 
 // Limits on what one payload may hold. They bound the memory of a Batch to a
 // few hundred MB, whatever a pod sends, and leave room for the largest batch
@@ -46,9 +43,9 @@ const (
 	maxHashes = 1 << 22
 	// maxExtra: an adapter for each block of 16 tokens, and media besides.
 	maxExtra = 1 << 21
-	// minExtraBytes is what an extra key takes of a payload at the least: a name
-	// of a letter, and its share of its block's hash and list. A key of a byte
-	// would cost 40 times that in memory.
+	// minExtraBytes is the least size of an extra key in a payload: a name of a letter, and
+	// its share of its block's hash and list. A key of a byte would cost 40 times that in
+	// memory.
 	minExtraBytes = 4
 	// minEventBytes is the shortest event of a known kind: a BlockRemoved with
 	// nothing but an empty list of hashes.
@@ -69,18 +66,16 @@ const (
 // nothing of payload. It is safe for concurrent use with different batches.
 //
 // Decode reads the batches of vLLM since 0.9.0 and of SGLang since May 2025, in every
-// published form. It finds out the form by itself, event by event. It skips unknown
-// fields. It also skips events of unknown kinds, and counts them in b.Unknown.
-// Everything else that it cannot read is an error that wraps ErrMalformed, says what is
-// wrong at which place, and leaves b empty. Such are: a payload of more
-// than 64 MiB, a field of another type than the engines', an event that contradicts
-// itself (more hashes than blocks, half a block), a key that comes twice, and bytes
-// after the batch.
+// published form; an Indexer scores SGLang since November 2025. It detects the form event by
+// event. It skips unknown fields. It also skips events of unknown kinds, and counts them in
+// b.Unknown. Any other unreadable payload is an error that wraps ErrMalformed, names the place
+// and the fault, and leaves b empty: a payload of more than 64 MiB, a field of a wrong type,
+// an event that contradicts itself (more hashes than blocks, half a block), a key that comes
+// twice, and bytes after the batch.
 //
-// For a payload of n bytes, whatever they are, Decode allocates at most 64*n bytes, and
-// 16 KiB for an error. With a Batch that has been used it allocates only strings that
-// are new: not for tiers, not for kinds of groups, and not for the few dozen adapters,
-// salts and media that it has read last.
+// For any payload of n bytes Decode allocates at most 64*n bytes, and 16 KiB for an error.
+// With a used Batch it allocates only new strings: not for tiers, not for kinds of groups, and
+// not for the few dozen adapters, salts and media that it has read last.
 func Decode(payload []byte, b *Batch) error {
 	b.reset()
 	d := decoder{cursor: cursor{data: payload}, b: b}
@@ -103,10 +98,10 @@ func (b *Batch) reset() {
 	b.hashes, b.tokens, b.counts = b.hashes[:0], b.tokens[:0], b.counts[:0]
 }
 
-// maxUnrecognized is how many things that are not known a Batch has at most.
+// maxUnrecognized bounds Batch.Unrecognized.
 const maxUnrecognized = 4
 
-// unrecognized notes what is not known: a name of something.
+// unrecognized records an unknown name.
 func (b *Batch) unrecognized(mayRemove bool, what string, name []byte) {
 	b.MayRemove = b.MayRemove || mayRemove
 	if len(b.Unrecognized) < maxUnrecognized {
@@ -120,7 +115,7 @@ func (b *Batch) unrecognized(mayRemove bool, what string, name []byte) {
 	}
 }
 
-// dropEvent takes the last event for one of an unknown kind.
+// dropEvent drops the last event as one of an unknown kind.
 func (b *Batch) dropEvent() {
 	n := len(b.events) - 1
 	b.events[n] = Event{}
@@ -170,8 +165,8 @@ func (d *decoder) batch() error {
 	return err
 }
 
-// looksLikeJSON tells that a payload that is no batch begins as JSON's objects and
-// arrays do, which as MessagePack are small numbers.
+// looksLikeJSON reports whether a payload begins as JSON's objects and arrays do. In
+// MessagePack these are small numbers.
 func looksLikeJSON(payload []byte) bool {
 	text := bytes.TrimLeft(payload, " \t\r\n")
 	return len(text) > 0 && (text[0] == '{' || text[0] == '[')
@@ -244,8 +239,8 @@ func (d *decoder) time() error {
 	}
 	switch f {
 	case formFloat:
-		// A broken clock must not cost the events, and must not reach anybody's
-		// arithmetic: NaN is neither before nor after anything.
+		// A broken clock must not cost the events, and must not reach any arithmetic: NaN is
+		// neither before nor after anything.
 		if t := math.Float64frombits(bits); !math.IsNaN(t) && !math.IsInf(t, 0) {
 			d.b.Time = t
 		}
@@ -325,7 +320,7 @@ func (d *decoder) newEvent() *Event {
 	return &b.events[n]
 }
 
-// end checks what only the whole event can tell.
+// end checks the rules about the whole event.
 func (d *decoder) end() error {
 	e := d.e
 	switch {
@@ -357,7 +352,7 @@ func (d *decoder) end() error {
 	return nil
 }
 
-// limit refuses more than most things.
+// limit returns an error for more than most things.
 func limit(n, most int, things string) error {
 	if n > most {
 		return fault.Errorf(fault.Limit, "more than %d %s", most, things)

@@ -10,43 +10,41 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp"
 )
 
-// This file bounds how many connections of a Fleet are being made at one time. Where many
-// engines do not answer, they must not keep those from being connected that do. So an
-// attempt is cut short while others are in line, the earlier the longer the line is, so
-// that the whole line has had its turn after about half a second. What is cut short is
-// tried again by its Subscriber. Some of the places are for attempts that may take their
-// time: whoever is late first gets one that is free. So a peer that is far away is
-// connected to at last.
+// This file bounds how many connections of a Fleet are being made at one time. Engines that do
+// not answer must not hold up those that do. So an attempt is cut short while others wait in
+// line, earlier for a longer line, so that the whole line has its turn in about half a second.
+// Its Subscriber tries again. Some of the places are for slow attempts: the first attempt that
+// is late gets a free one. So a distant peer is connected in the end.
 //
 // Each attempt takes a descriptor and a handshake of up to 2 seconds. With 10,000 addresses
 // that do not answer, a plain semaphore of 32 would keep a good pod in line for ten minutes.
-// Here an attempt gets between 2 and 250 ms, and a quarter of the places are for attempts that
-// may take their time. Pods that were connected before go first, then new ones, then those
-// that failed: what is already known is worth most.
+// Here an attempt gets between 2 and 250 ms, and a quarter of the places are for slow
+// attempts. Pods that were connected before go first, then new ones, then those that failed:
+// existing views are worth most.
 
 const (
-	// lineTime is how long the line is to take.
+	// lineTime is the time in which the whole line should have its turn.
 	lineTime = 500 * time.Millisecond
-	// An attempt has at least minPatience, and at most maxPatience before it is asked
-	// whether others wait.
+	// An attempt has at least minPatience, and at most maxPatience before it is cut short for
+	// others in line.
 	minPatience = 2 * time.Millisecond
 	maxPatience = 250 * time.Millisecond
 )
 
 var errHurried = errors.New("events: no answer at once, and other pods were in line to be connected")
 
-// dialLine is the places for connections that are being made, and who waits for one.
+// A dialLine has the places for connections that are being made, and the line for them.
 type dialLine struct {
-	places  int  // of those that hurry
-	hurries bool // attempts are cut short, because there are places for those that take long
+	places  int  // for quick attempts
+	hurries bool // attempts are cut short, because there are places for slow ones
 
 	mu      sync.Mutex // guards what follows
 	free    int        // of places
-	patient int        // free places of those that may take their time
+	patient int        // free places for slow attempts
 	lines   [ranksOfDial][]*dialTurn
 }
 
-// dialRank says who goes first.
+// A dialRank is the order in line.
 type dialRank uint8
 
 const (
@@ -56,10 +54,10 @@ const (
 	ranksOfDial
 )
 
-// dialTurn is an attempt.
+// A dialTurn is an attempt.
 type dialTurn struct {
 	turn    chan struct{} // closed when it has a place
-	patient bool          // it may take its time
+	patient bool          // it has a place for slow attempts
 	over    bool
 	timer   *time.Timer
 	cut     context.CancelFunc
@@ -71,7 +69,7 @@ func newDialLine(n int) *dialLine {
 	return &dialLine{places: n - patient, free: n - patient, patient: patient, hurries: patient > 0}
 }
 
-// dial connects when it is its turn.
+// dial connects when the attempt has its turn.
 func (d *dialLine) dial(ctx context.Context, rank dialRank, endpoint string, wire zmtp.Config) (*zmtp.Conn, error) {
 	t := &dialTurn{turn: make(chan struct{})}
 	if err := d.enter(ctx, t, rank); err != nil {
@@ -108,7 +106,7 @@ func (d *dialLine) enter(ctx context.Context, t *dialTurn, rank dialRank) error 
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	select {
-	case <-t.turn: // meanwhile it was let in
+	case <-t.turn: // it has got a place meanwhile
 		d.free++
 		d.admit()
 	default:
@@ -118,7 +116,7 @@ func (d *dialLine) enter(ctx context.Context, t *dialTurn, rank dialRank) error 
 	return ctx.Err()
 }
 
-// admit gives free places to those in line. d.mu is held.
+// admit gives free places to attempts in line. d.mu is held.
 func (d *dialLine) admit() {
 	for i := range d.lines {
 		line := &d.lines[i]
@@ -137,7 +135,7 @@ func (d *dialLine) waiting() (n int) {
 	return n
 }
 
-// patience is how long an attempt may last before others count. d.mu is held.
+// patience returns how long an attempt may last while others wait. d.mu is held.
 func (d *dialLine) patience() time.Duration {
 	each := lineTime * time.Duration(d.places) / time.Duration(d.waiting()+1)
 	return min(max(each, minPatience), maxPatience)
@@ -162,7 +160,7 @@ func (d *dialLine) late(t *dialTurn) {
 	}
 }
 
-// leave gives a place back.
+// leave returns a place.
 func (d *dialLine) leave(t *dialTurn) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -2,12 +2,12 @@ package events
 
 import "bytes"
 
-// This file reads once what the events of a batch have in common. In most batches
-// the block size, adapter, medium and group are, byte for byte, the same in all
-// events of a kind. To see that takes no longer than to read one of these fields.
+// This file reads the common fields of a batch's events once. In most batches the block size,
+// adapter, medium and group are, byte for byte, the same in all events of a kind. Comparing
+// them takes no longer than reading one of them.
 
-// An ending is what follows the fields that differ from event to event (varying in
-// a layout).
+// An ending is the part of an event behind the fields that differ from event to event (varying
+// in a layout).
 type ending struct {
 	fields     int // items of an array or pairs of a map: the same bytes are as many of both only if there are none
 	start, end int // in the payload; both 0 if there is none
@@ -32,8 +32,8 @@ func (d *decoder) repeats(here ending) bool {
 	return true
 }
 
-// remember keeps the ending that has been read, if other events can have it
-// too: what lies in slices is each event's own.
+// remember keeps the ending that was read, if other events can have it too: slices belong to
+// one event.
 func (d *decoder) remember() {
 	if d.ending.start == 0 || d.e.Extra != nil || d.e.Remaining != nil {
 		return

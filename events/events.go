@@ -5,7 +5,7 @@
 // If you use an Indexer (package kvindex) and ZeroMQ, give Indexer.Sink to one of these, and
 // call Run:
 //
-//   - [Fleet] for many pods that come, move and go. Sources tell it which pods there are.
+//   - [Fleet] for many pods that come, move and go. Sources list the pods.
 //     Read [NewFleet], [FleetConfig], [Pod], [Source] and [Fleet.Pods]. The packages
 //     events/discovery and events/k8s have sources for files, DNS and Kubernetes.
 //   - [Subscriber] for one engine whose address does not change, and for engines that
@@ -22,21 +22,20 @@
 //     to a [Subscriber], it is the endpoint of the Subscriber and the topic. A
 //     stream outlasts connections and lives.
 //   - A topic is the text in front of each message in ZeroMQ. A Subscriber that
-//     listens knows the streams of its connections by their topics.
+//     listens identifies the streams of its connections by their topics.
 //   - A connection is a socket that is open to one peer. It can bring several
 //     streams. If several connections bring one stream, only the newest of them
 //     counts.
-//   - A peer is whatever is at the other end of a connection: an engine, if all is
-//     well.
+//   - A peer is the other end of a connection: an engine, if all is well.
 //   - A gap is a range of sequence numbers that did not come.
-//   - A sink takes messages, such as that of an Indexer. A transport brings them, such as a
+//   - A sink receives messages, such as that of an Indexer. A transport brings them, such as a
 //     Subscriber.
 //   - A replay: the engine sends messages again that it still has, at its replay
 //     socket, when a transport asks.
-//   - A pod is a running engine, by the name that your program has for it. Its ranks are
+//   - A pod is a running engine, by the name that your program gives it. Its ranks are
 //     its data-parallel parts, each with a cache and a socket of its own.
-//   - A source knows pods, and tells a Fleet all of them each time that they change.
-//   - A link is what a Fleet has for each rank of a pod: it says what the connection is at.
+//   - A source lists pods, and gives a Fleet the new list at each change.
+//   - A link is a Fleet's connection to one rank of a pod, and its state.
 //
 // One stream can be about several ranks (data-parallel parts) of a pod.
 //
@@ -59,8 +58,8 @@ import (
 	"github.com/kvindex/kvindex/internal/fault"
 )
 
-// ErrMalformed is wrapped by every error about a payload that cannot be read. Nothing
-// of such a payload may be applied. An Indexer counts the reasons: stats.Malformed.Reason.
+// ErrMalformed is wrapped by every error about a payload that cannot be read. Nothing of such
+// a payload may be applied. An Indexer counts the reasons: stats.Malformed.Reason.
 var ErrMalformed = errors.New("events: malformed payload")
 
 func malformed(err error) error { return fmt.Errorf("%w: %w", ErrMalformed, err) }
@@ -75,23 +74,23 @@ const (
 	Cleared                 // the cache was emptied, or the tier that Medium names
 )
 
-// Batch is the decoded payload of one message. Its zero value is ready for Decode. A
-// Batch can be used for one Decode after the other: its memory is used again.
+// Batch is the decoded payload of one message. Its zero value is ready for Decode. One Batch
+// can be used for many calls of Decode: its memory is used again.
 type Batch struct {
 	Time    float64 // the engine's clock in seconds, never NaN or infinite; 0 if it sent none
 	Rank    int     // data-parallel rank; 0 if HasRank is false
 	HasRank bool
 	Events  []Event
-	Unknown int // events that were skipped: of unknown kinds, or about layers that an index does not judge
-	// Unrecognized has, in words, what the batch has and Decode does not know, behind the last
-	// Cleared event that names no tier: at most a few, each once. MayRemove: some of it may
-	// say that blocks have left the cache.
+	Unknown int // skipped events: of unknown kinds, or about layers that an index does not use
+	// Unrecognized describes parts of the batch that Decode does not know, behind the last
+	// Cleared event that names no tier: at most a few, each once. MayRemove: some of them may
+	// remove blocks from the cache.
 	Unrecognized []string
 	MayRemove    bool
 
 	events []Event // the memory of Events, zero behind its length
 
-	// The slices of all events lie in these.
+	// The memory of the slices of all events.
 	hashes []uint64
 	tokens []uint32
 	extra  []ExtraKey
@@ -112,7 +111,7 @@ type Event struct {
 	HasExtra  bool // Extra was sent
 	// Pairs: Tokens has EAGLE's pairs of neighbouring tokens, t0 t1, t1 t2, and so on.
 	Pairs bool
-	// Reused: the event says itself that it announces blocks which were there already.
+	// Reused: the event itself reports that its blocks were in the cache before.
 	Reused bool
 
 	// Hashes are the engine's names of the blocks: integers as their 64 bits,
@@ -124,9 +123,9 @@ type Event struct {
 	// about another tier), and more than Hashes*BlockSize: a group that keeps only some of
 	// its blocks names only those (the event is masked).
 	Tokens    []uint32
-	BlockSize int // tokens; 0 if not told
+	BlockSize int // tokens; 0 if not sent
 
-	// Adapter is lora_name, or lora_id in decimal where no name was sent.
+	// Adapter is lora_name, or lora_id in decimal if no name was sent.
 	Adapter string
 	// Salt is cache_salt where the event has a field for it (SGLang); vLLM puts
 	// it into Extra.
@@ -134,16 +133,15 @@ type Event struct {
 	// Medium is the tier as the engine spells it; "" means gpu and, of Cleared, all tiers.
 	Medium string
 	// Extra are the extra hash keys of the blocks: salts and media, in order of Block. If
-	// HasExtra is true, the event lists all of them, maybe none. If it is false, the
-	// blocks may have salts or media that nobody knows. One exception: vLLM sends no keys
-	// with an event without hashes, and there nothing is missing. Events of connectors
-	// about other tiers have no keys. SGLang has none either: it has Salt, and writes
-	// media into the tokens.
+	// HasExtra is true, the event lists all of them, maybe none. If it is false, the blocks
+	// may have unknown salts or media. One exception: vLLM sends no keys with an event without
+	// hashes, and there nothing is missing. Events of connectors about other tiers have no
+	// keys. SGLang has none either: it has Salt, and writes media into the tokens.
 	Extra []ExtraKey
 
-	Group     int    // KV cache group, 0 if not told
-	GroupKind string // kv_cache_spec_kind, "" if not told
-	Window    int    // sliding window in tokens, 0 if not told
+	Group     int    // KV cache group, 0 if not sent
+	GroupKind string // kv_cache_spec_kind, "" if not sent
+	Window    int    // sliding window in tokens, 0 if not sent
 
 	Locality  string // "LOCAL", "REMOTE" or ""
 	Ownership string
@@ -151,8 +149,8 @@ type Event struct {
 	Remaining []uint32
 }
 
-// Validate checks a Batch that did not come from Decode. It returns an error that wraps
-// ErrMalformed if no payload can have such a content.
+// Validate checks a Batch that did not come from Decode. Its error wraps ErrMalformed, and
+// means that no payload can have this content.
 func (b *Batch) Validate() error {
 	switch {
 	case b == nil:
@@ -221,7 +219,7 @@ const (
 	ExtraOpaque                      // a form that is not known
 )
 
-// ExtraKey is something that an engine hashes into a block besides its tokens.
+// ExtraKey is a part of an engine's block hash besides the tokens.
 type ExtraKey struct {
 	Block int // index of the hash that it belongs to
 	Kind  ExtraKind

@@ -8,9 +8,9 @@ import (
 	"github.com/kvindex/kvindex/internal/fault"
 )
 
-// This file has the tables of fields, and reads the fields of an event by them:
-// by position in the array form, by name in the map form. Which engine sends a
-// field since when is in the tables of vllm.go and sglang.go.
+// This file has the tables of fields, and reads the fields of an event by them: by position in
+// the array form, by name in the map form. The tables of vllm.go and sglang.go have the
+// versions.
 
 // A field is a key of an event.
 type field uint8
@@ -101,7 +101,7 @@ type fieldSet uint32
 
 func (s fieldSet) has(f field) bool { return s>>f&1 != 0 }
 
-// A layout says how an event is written.
+// A layout is the form of an event.
 type layout struct {
 	name       string
 	positional []field  // the fields of the array form
@@ -109,11 +109,10 @@ type layout struct {
 	order      []field  // the fields of the map form as they are written
 	known      fieldSet // the keys of the map form
 	always     fieldSet // the map form has these
-	varying    fieldSet // what differs from event to event, and the type: these come first
+	varying    fieldSet // fields that differ from event to event, and the type: these come first
 }
 
-// kinds has the layout of each Kind; the zero Kind stands for those that are
-// not known.
+// kinds has the layout of each Kind; the zero Kind stands for unknown ones.
 var kinds = [...]layout{
 	0: {name: "event of an unknown kind", known: 1 << fieldType},
 	Stored: {
@@ -145,7 +144,7 @@ var kinds = [...]layout{
 	Cleared: {name: "AllBlocksCleared", positional: []field{fieldMedium}, known: 1<<fieldType | 1<<fieldMedium},
 }
 
-// What engines write: the names in the short form of a str, and the type first.
+// As engines write it: the names in the short form of a str, and the type first.
 var (
 	writtenFields = func() (w [fieldUnknown]string) {
 		for f := range w {
@@ -160,7 +159,7 @@ var (
 	}
 )
 
-// shortStr is a str of less than 32 bytes as it is written.
+// shortStr returns the encoding of a str of less than 32 bytes.
 func shortStr(s string) string { return string([]byte{0xa0 | byte(len(s))}) + s }
 
 // eventArray reads the array form: the name of the kind and n-1 fields.
@@ -187,8 +186,7 @@ func (d *decoder) eventArray(n int) error {
 	return nil
 }
 
-// items reads n items of an array: the values of the fields that have a
-// position.
+// items reads n items of an array: the values of the fields that have a position.
 func (d *decoder) items(l *layout, n int) error {
 	read := l.positional[:min(n, len(l.positional))]
 	seen := fieldSet(1 << fieldType)
@@ -212,12 +210,12 @@ func (d *decoder) eventMap(n int) error {
 		return err
 	}
 	d.begin(k)
-	if at == n { // without a type, all of it was skipped
+	if at == n { // without a type, all pairs were skipped
 		d.b.unrecognized(true, "event without a type", nil)
 		return nil
 	}
 	var seen fieldSet
-	if at == 0 { // where vLLM puts it
+	if at == 0 { // vLLM's place
 		seen = 1 << fieldType
 		n--
 	} else {
@@ -239,8 +237,8 @@ func (d *decoder) eventMap(n int) error {
 	return nil
 }
 
-// findType reads the pairs of a map up to its type, the pair number at. Without
-// a type it reads all n and returns n.
+// findType reads the pairs of a map up to its type, the pair number at. Without a type it
+// reads all n and returns n.
 func (d *decoder) findType(n int) (k Kind, at int, err error) {
 	for k := Stored; n > 0 && k <= Cleared; k++ {
 		if d.at(writtenTypes[k]) {
@@ -263,8 +261,8 @@ func (d *decoder) findType(n int) (k Kind, at int, err error) {
 	return 0, n, nil
 }
 
-// pairs reads n pairs of a map: the values of the known fields, which it adds to
-// seen. Engines write them in order, but for those that they leave out.
+// pairs reads n pairs of a map: the values of the known fields, which it adds to seen. Engines
+// write them in order, and leave some out.
 func (d *decoder) pairs(l *layout, n int, seen *fieldSet) error {
 	order := l.order
 	for i := range n {
@@ -310,7 +308,7 @@ func (d *decoder) key() (field, error) {
 	return f, nil
 }
 
-// kind reads the name of a kind: 0 if it is not known.
+// kind reads the name of a kind: 0 for an unknown one.
 func (d *decoder) kind() (Kind, error) {
 	name, err := d.str()
 	if err != nil {

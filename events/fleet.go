@@ -3,54 +3,54 @@
 // # No manager
 //
 // A list of a source is applied under Fleet.mu, at once. So Set has an effect when it returns,
-// and waits for no network. A goroutine that manages would need a queue, and an order between
-// the queue and the answer of Pods. Goroutines are only where something waits: a stream, a
-// source, a sink that is to forget, a hook.
+// and waits for no network. A manager goroutine would need a queue, and an order between the
+// queue and the answer of Pods. Goroutines are only where something waits: a stream, a source,
+// a sink that forgets, a hook.
 //
 // Fleet.mu is not held when a sink, a source, a hook or dialLine.mu is. A source may hold a
 // lock of its own when it calls set, which takes Fleet.mu.
 //
 // # A member is what is wanted and what is
 //
-// member.want is the description of its source, and member.is is what the sink may know of it.
-// Fleet.advance compares the two and begins one step, if none is under way (member.busy): new
-// links (begin), or the end of those that do not go on (end), and behind that forget. News
-// that come meanwhile only change want, and the next advance looks at it. So ten changes
-// during a slow end are one, and no order of calls can bring about a state of its own. A pod
-// with the same feed (Pod.sameFeed) goes on undisturbed, however often it is described.
+// member.want is the description of the source, and member.is is the pod that the sink may
+// know. Fleet.advance compares the two and begins one step, if none is under way
+// (member.busy): new links (begin), or the end of old links (end) and then forget. Changes
+// meanwhile only set want, and the next advance compares again. So ten changes during a slow
+// end are one, and no order of calls leads to a state of its own. A pod with the same feed
+// (Pod.sameFeed) goes on undisturbed.
 //
 // # Ended before forgotten
 //
-// forget runs when the last of the streams that go has returned from Subscriber.Run. A
-// Subscriber calls its sink from that goroutine, so nothing is in flight then, and no message
-// brings the pod back. A Pool before the sink has messages in a queue: its RemovePod takes its
-// turn behind them. If the sink refuses to forget, it is asked again with a backoff, and the
-// member stays until it does; otherwise the pod would go on to count.
+// forget runs when Subscriber.Run has returned for the last of the old streams. A Subscriber
+// calls its sink from that goroutine, so nothing is in flight then, and no message brings the
+// pod back. A Pool before the sink has messages in a queue: its RemovePod waits behind them.
+// If the sink fails to forget, the Fleet tries again with a backoff, and the member stays
+// until then; otherwise the pod would go on to count.
 //
-// A pod that shrinks has other ranks that go on, and RemovePod would forget these. So
-// Sink has RemoveStream.
+// A pod that shrinks has other ranks that go on, and RemovePod would forget these. So Sink has
+// RemoveStream.
 //
 // # Claims
 //
-// Each source has its own table of the pods that it names. The first source that names a pod
-// has it until it lets go; then the next in the order of Run has it. A source of a higher rank
-// does not take a pod away: two sources that disagree would otherwise move it to and fro, and
-// each move forgets what it held. That two name it is reported ("claimed").
+// Each source has its own table of pods. The first source that names a pod keeps it until it
+// drops it; then the next in the order of Run has it. A source of a higher rank does not take
+// a pod away: two sources that disagree would otherwise move it to and fro, and each move
+// forgets its blocks. A second source that names a pod is reported ("claimed").
 //
 // # Restored
 //
-// After a snapshot the sink knows pods that no source may ever name. To forget them at once
-// would throw away the purpose of the snapshot; to keep them for ever would send prompts to
-// the dead. So they are forgotten when each source has spoken once. A source that has not
-// spoken yet is not one that says "none". A source whose Run returns is begun again after a
-// second, later after up to a minute, and its claims stay.
+// After a snapshot the sink has pods that no source may ever name. Forgetting them at once
+// would defeat the snapshot; keeping them for ever would send prompts to dead pods. So they
+// are forgotten when each source has called set once. A source that has not called set is not
+// an empty one. A source whose Run returns is started again after a second, later after up to
+// a minute, and its claims stay.
 //
 // # Hooks
 //
-// A hook that is called with a lock held cannot ask the Fleet anything, and one that is called
-// by each stream comes in no order. So changes go into a queue, and one goroutine of Run hands
-// them out. The queue is bounded by 4,096 changes, and 8 more for each of MaxPods and each
-// stream. More are not handed out but counted, because to wait for a hook would hold up the
+// A hook that is called with a lock held cannot call the Fleet, and one that each stream calls
+// gets changes in no order. So changes go into a queue, and one goroutine of Run gives them to
+// the hook. The queue is bounded by 4,096 changes, and 8 more for each of MaxPods and each
+// stream. Further changes are only counted, because waiting for a hook would hold up the
 // fleet. Pods always has all.
 
 package events
@@ -58,6 +58,7 @@ package events
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -70,7 +71,7 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp"
 )
 
-// What a FleetConfig leaves zero.
+// Defaults of a FleetConfig.
 const (
 	defaultMaxPods  = 1 << 14
 	defaultMaxDials = 32
@@ -80,29 +81,29 @@ const (
 type FleetConfig struct {
 	// MaxPods bounds the pods of all sources. More are refused. 0: 16,384.
 	MaxPods int
-	// MaxDials bounds the connections that are being made. 0: 32.
+	// MaxDials bounds the connections that are being made at one time. 0: 32.
 	MaxDials int
-	// Forget has Run forget all pods when it ends. Without it, what they held stays in the
-	// sink, as the views of lost connections.
+	// Forget: Run forgets all pods when it ends. Without it, their blocks stay in the sink, as
+	// the views of lost connections.
 	Forget bool
-	// Restored are pods that the sink knows from before, such as from a snapshot. One that
-	// no source has named when each Source of Run has called set is forgotten: at once, if
-	// Run is given none. So call Set before Run then.
+	// Restored are pods that the sink has from before, such as from a snapshot. When each
+	// Source of Run has called set, those that no source has named are forgotten: at once, if
+	// Run has no sources. So call Set before Run then.
 	Restored []string
-	// Subscriber has the times and limits of each connection, and its OnConnect and
-	// OnReplay. MaxBuffered is for all together. What a Pod says must be zero, and so must
-	// the other functions.
+	// Subscriber has the times and limits of each connection, and its OnConnect and OnReplay.
+	// MaxBuffered is for all connections together. All fields that a Pod has, and the other
+	// functions, must be zero.
 	Subscriber SubscriberConfig
 
 	// OnChange gets every change of a pod, in order, one at a time. Of attempts to connect
-	// that fail again in the same way it gets some: at intervals that double up to one
-	// minute. So "connecting" after "backoff" comes when that attempt has another end, or
-	// when its failure is reported again. OnChange is called without a lock, by a goroutine
-	// of Run, and may call methods of the Fleet. If it is so slow that 4,096 changes wait, and
-	// 8 more for each pod of MaxPods and for each stream, newer changes are lost. OnError is
-	// told how many: ask Pods then.
+	// that fail in the same way it gets some: at intervals that double up to one minute. So
+	// "connecting" after "backoff" comes when that attempt ends in another way, or when its
+	// failure is reported again. A goroutine of Run calls OnChange without a lock, so it may
+	// call methods of the Fleet. If it is so slow that 4,096 changes wait, and 8 more for each
+	// pod of MaxPods and for each stream, newer changes are lost. OnError gets their number:
+	// call Pods then.
 	OnChange func(FleetChange)
-	// OnError gets what does not end Run: refused pods, faults of sources, of connections
+	// OnError gets faults that do not end Run: refused pods, faults of sources, of connections
 	// and of the sink. Each error is a *TransportError. Several goroutines call it at once. A
 	// fault that lasts is reported again, at intervals that double up to one minute.
 	OnError func(error)
@@ -110,53 +111,79 @@ type FleetConfig struct {
 
 // FleetPod is a pod as a Fleet has it.
 type FleetPod struct {
-	Pod                   // as it was described, with its defaults
-	Source  string        // that it is from
+	Pod                   // as described, with its defaults
+	Source  string        // the name of its source
 	Streams []FleetStream // by rank; none with EngineNone
 }
 
 // FleetStream is the stream of a rank of a pod.
 type FleetStream struct {
 	Endpoint string
-	// Link says what the connection is at:
+	// Link is the state of the connection:
 	//
 	//   - "none": there is no connection to be made, because Run does not run
-	//   - "waiting": another pod has the address; Err says which
-	//   - "connecting": it is being made, or is in line for that
+	//   - "waiting": another pod has the address, which Err names
+	//   - "connecting": it is being made, or waits for one of MaxDials
 	//   - "backoff": the last attempt failed, or the connection is lost (Err). The next
-	//     attempt comes by itself
-	//   - "replaying": it is connected, and older messages are asked for
+	//     attempt follows
+	//   - "replaying": it is connected, and requests older messages
 	//   - "live": it is connected, and messages come as the engine publishes them
-	//   - "ending": the pod, or this rank of it, goes
+	//   - "ending": the pod, or this rank of it, was removed
 	Link  string
 	Since time.Time // of the Link
-	Err   error     // why it is not connected; nil if it is
+	Err   error     // why it is not connected; nil if it is. JSON has its text
 	View  StreamView
+}
+
+// MarshalJSON writes Err as its text.
+func (s FleetStream) MarshalJSON() ([]byte, error) {
+	type fields FleetStream
+	return json.Marshal(struct {
+		fields
+		Err string `json:",omitempty"`
+	}{fields(s), errorText(s.Err)})
+}
+
+// errorText returns the text of an error, "" for nil.
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
 }
 
 // FleetChange is a change of a pod.
 type FleetChange struct {
-	// Kind says what has changed:
+	// Kind is one of these:
 	//
 	//   - "added"
-	//   - "replaced": another address, port, model, topic, engine or UID. What the pod held
-	//     is forgotten
-	//   - "resized": other ranks. Those that went are forgotten
+	//   - "replaced": another address, port, model, topic, engine or UID. Its blocks
+	//     are forgotten
+	//   - "resized": other ranks. Removed ones are forgotten
 	//   - "labelled": other labels, and nothing else
-	//   - "claimed": another source names the pod too, and waits for Source to let go (Err)
-	//   - "handed on": the source let go, and Source has the pod now
+	//   - "claimed": another source names the pod too, and waits until Source drops it (Err)
+	//   - "handed on": its source dropped it, and Source has the pod now
 	//   - "removed": it is forgotten
 	//   - "link changed": the FleetStream.Link of a rank
 	Kind   string
 	Pod    Pod    // as it is now; if it was removed, as it was
-	Source string // that it is from, or was; "" for a pod of FleetConfig.Restored
-	// Of a link that has changed: the rank, what its connection was at and is at, and why.
+	Source string // its source, or its last one; "" for a pod of FleetConfig.Restored
+	// Of a "link changed": the rank, its Link before and now, and the reason.
 	Rank     int
 	From, To string
-	Err      error
+	Err      error // JSON has its text
 }
 
-// LogValue is a group of what a log needs of a change.
+// MarshalJSON writes Err as its text.
+func (c FleetChange) MarshalJSON() ([]byte, error) {
+	type fields FleetChange
+	return json.Marshal(struct {
+		fields
+		Err string `json:",omitempty"`
+	}{fields(c), errorText(c.Err)})
+}
+
+// LogValue returns the attributes of a change for a log.
 func (c FleetChange) LogValue() slog.Value {
 	attrs := []slog.Attr{slog.String("kind", c.Kind), slog.String("pod", c.Pod.ID), slog.String("model", c.Pod.Model), slog.String("source", c.Source)}
 	if c.Kind == linkChanged {
@@ -168,7 +195,7 @@ func (c FleetChange) LogValue() slog.Value {
 	return slog.GroupValue(attrs...)
 }
 
-// The states of a link: FleetStream.Link says what they mean.
+// The states of a link: see FleetStream.Link.
 const (
 	linkNone       = "none"
 	linkWaiting    = "waiting"
@@ -179,7 +206,7 @@ const (
 	linkEnding     = "ending"
 )
 
-// The kinds of changes: FleetChange.Kind says what they mean.
+// The kinds of changes: see FleetChange.Kind.
 const (
 	podAdded    = "added"
 	podReplaced = "replaced"
@@ -191,21 +218,20 @@ const (
 	linkChanged = "link changed"
 )
 
-// Fleet follows the streams of many pods that come, change and go, and has the sink forget
-// what has gone. Sources say which pods there are: those that Run is given, and the host by
-// Set, Put and Remove.
+// Fleet follows the streams of many pods that come, change and go, and makes the sink forget
+// removed pods. Sources name the pods: those of Run, and the host by Set, Put and Remove.
 //
-// A pod that is described as before goes on undisturbed. If its address, model, topic,
-// engine or UID is another one, its streams end, the sink forgets the pod, and the new
-// streams begin. If it has fewer ranks, the streams of those that went end and are
-// forgotten. A pod that no source names any more is forgotten when its streams have ended:
-// no message that was on its way brings it back.
+// A pod with the same description goes on undisturbed. If its address, model, topic, engine or
+// UID changes, its streams end, the sink forgets the pod, and the new streams begin. If it has
+// fewer ranks, the streams of the removed ranks end and are forgotten. A pod that no source
+// names any more is forgotten when its streams have ended: no message in flight brings it
+// back.
 //
-// If several sources name a pod, the first one has it until it lets go. If several pods
-// have one address and topic, the first one has that, and the others wait until it has
-// gone: an address that is given on must not feed two pods.
+// If several sources name a pod, the first one has it until it drops it. If several pods have
+// one address and topic, the first one has that, and the others wait until it is removed: a
+// reused address must not feed two pods.
 //
-// All methods are safe for concurrent use. None of them but Run waits for a network.
+// All methods are safe for concurrent use. Only Run waits for a network.
 //
 // Package kvindex has an example of a Fleet that feeds an Indexer.
 type Fleet struct {
@@ -224,12 +250,12 @@ type Fleet struct {
 	present  int                // members that a source names
 	links    map[string][]*link // by endpoint, in the order in which they came
 	streams  int                // links of all members
-	restored map[string]bool    // pods of FleetConfig.Restored that the sink may know still
-	silent   int                // sources of Run that have said nothing yet
+	restored map[string]bool    // pods of FleetConfig.Restored that the sink may still have
+	silent   int                // sources of Run that have not called set yet
 
-	changes []FleetChange // that OnChange has not got
-	untold  int           // changes for which there was no room
-	wake    chan struct{} // holds a token while changes may not be empty
+	changes     []FleetChange // not yet given to OnChange
+	lostChanges int           // changes for which there was no room
+	wake        chan struct{} // holds a token while changes may not be empty
 }
 
 // fleetRun is a call of Run.
@@ -238,35 +264,35 @@ type fleetRun struct {
 	work sync.WaitGroup
 }
 
-// fleetSource is what a source says.
+// fleetSource is a source and its pods.
 type fleetSource struct {
 	name   string
-	runs   bool              // Run was given it
+	runs   bool              // it is one of Run's
 	claims map[string]*claim // by ID
 	round  uint64            // of Set
 }
 
-// claim is a pod that a source names.
+// A claim is a pod that a source names.
 type claim struct {
-	given Pod // as the source describes it
-	pod   Pod // with its defaults
-	round uint64
+	listed Pod // as the source describes it
+	pod    Pod // with its defaults
+	round  uint64
 }
 
 // member is a pod, from the first time that a source names it until it is forgotten.
 type member struct {
 	id     string
-	shown  Pod          // as it was described last
+	shown  Pod          // its last description
 	source *fleetSource // nil: no source names it
-	want   *Pod         // what that source describes; nil if none does
-	is     *Pod         // what the sink may know of it; nil if nothing
-	gone   bool         // it was let go, and is not forgotten yet
-	was    FleetChange  // podRemoved, of what it was when it was let go
+	want   *Pod         // the description of source; nil if there is none
+	is     *Pod         // the pod that the sink may have; nil if none
+	gone   bool         // no source names it, and it is not forgotten yet
+	was    FleetChange  // podRemoved, with the pod as it was then
 
 	links  []*link // by rank
-	busy   bool    // streams are ending, or the sink is asked to forget
-	ending int     // streams that have to end before that
-	keep   int     // ranks that are not to be forgotten
+	busy   bool    // streams are ending, or the sink is forgetting
+	ending int     // streams that have to end first
+	keep   int     // ranks that stay
 }
 
 // NewFleet returns a Fleet for a sink, such as Indexer.Sink. The error names each wrong field
@@ -285,7 +311,7 @@ func NewFleet(sink Sink, cfg FleetConfig) (*Fleet, error) {
 	cfg = cfg.withDefaults()
 	c := &cfg.Subscriber
 	if c.Endpoint != "" || c.Bind || c.Topic != "" || c.Pod != "" || c.Model != "" || c.Replay != "" {
-		bad("Subscriber: Endpoint, Bind, Topic, Pod, Model and Replay are for the pods to say")
+		bad("Subscriber: Endpoint, Bind, Topic, Pod, Model and Replay must be zero: each Pod has its own")
 	}
 	if c.ParseTopic != nil || c.ReplayOf != nil || c.OnListen != nil || c.OnError != nil {
 		bad("Subscriber: ParseTopic, ReplayOf and OnListen are for listening, and OnError is the Fleet's")
@@ -324,11 +350,11 @@ func (c FleetConfig) withDefaults() FleetConfig {
 	return c
 }
 
-// Run follows the pods until ctx ends, and returns its error when all of its goroutines
-// have ended. The order of sources decides which one has a pod that several name when the
-// one before lets go; sources that only the host speaks for come behind them. What they
-// have said stays: Run may be called again, and goes on. What goes while Run does not run
-// is forgotten when it runs again.
+// Run follows the pods until ctx ends, and returns its error when all of its goroutines have
+// ended. If several sources name a pod and its source drops it, the next one in the order of
+// sources has it; sources of Set and Put come last. The pods of each source stay: Run may be
+// called again, and goes on. Pods that are removed while Run does not run are forgotten when
+// it runs again.
 func (f *Fleet) Run(ctx context.Context, sources ...Source) error {
 	for i, s := range sources {
 		if s.Run == nil {
@@ -364,9 +390,9 @@ func (f *Fleet) Run(ctx context.Context, sources ...Source) error {
 		f.advance(m)
 	}
 	f.mu.Unlock()
-	var telling sync.WaitGroup
+	var hooks sync.WaitGroup
 	if f.cfg.OnChange != nil {
-		telling.Go(f.tellAll)
+		hooks.Go(f.emitAll)
 	}
 
 	<-ctx.Done()
@@ -382,18 +408,18 @@ func (f *Fleet) Run(ctx context.Context, sources ...Source) error {
 	f.running = false
 	f.ring()
 	f.mu.Unlock()
-	telling.Wait()
+	hooks.Wait()
 	return ctx.Err()
 }
 
-// follow asks a source for its pods.
+// follow runs a source.
 func (f *Fleet) follow(r *fleetRun, s Source) {
-	var refused, failing teller // f.mu guards refused, for set may be called by several goroutines
+	var refused, failing repeatFilter // f.mu guards refused, for set may be called by several goroutines
 	named := func(err error) error { return fmt.Errorf("events: fleet: source %q: %w", s.Name, err) }
 	said := false
 	set := func(pods []Pod) error {
 		f.mu.Lock()
-		if err := r.ctx.Err(); err != nil { // what it says may be old by now
+		if err := r.ctx.Err(); err != nil { // the list may be old by now
 			f.mu.Unlock()
 			return err
 		}
@@ -403,7 +429,7 @@ func (f *Fleet) follow(r *fleetRun, s Source) {
 			f.silent--
 			f.forgetRestored()
 		}
-		tells := err != nil && refused.tells(err)
+		tells := err != nil && refused.due(err)
 		f.mu.Unlock()
 		if tells {
 			f.report(nil, named(err))
@@ -418,7 +444,7 @@ func (f *Fleet) follow(r *fleetRun, s Source) {
 		if r.ctx.Err() != nil {
 			return
 		}
-		if err = named(cmp.Or(err, errSourceEnded)); failing.tells(err) {
+		if err = named(cmp.Or(err, errSourceEnded)); failing.due(err) {
 			f.report(nil, err)
 		}
 		if time.Since(start) > wait.max {
@@ -440,7 +466,7 @@ func Report(ctx context.Context, err error) {
 	}
 }
 
-var errSourceEnded = errors.New("it has ended, and is begun again")
+var errSourceEnded = errors.New("it has ended, and is started again")
 
 // report gives OnError a fault of a member that is busy, or of no pod if m is nil.
 func (f *Fleet) report(m *member, err error) {
@@ -454,10 +480,10 @@ func (f *Fleet) report(m *member, err error) {
 	f.cfg.OnError(e)
 }
 
-// Set says all pods that a source knows: those that it does not name any more have gone.
-// The error names each pod that is refused, up to some number; the others are taken. A pod
-// whose new description is refused stays what it was. The name is kept for good, with the
-// place of the source behind those that spoke before.
+// Set gives the Fleet all pods of a source, and removes those that are not among them. The
+// error names each refused pod, up to a limit; the others are applied. A pod whose new
+// description is refused stays as it was. The name of the source is kept for good, and so is
+// its place behind the earlier sources.
 func (f *Fleet) Set(source string, pods []Pod) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -467,8 +493,7 @@ func (f *Fleet) Set(source string, pods []Pod) error {
 	return nil
 }
 
-// Put says one pod of a source: a new one, or what it is now. The error says why the pod is
-// refused.
+// Put adds or changes one pod of a source. The error is the reason of a refusal.
 func (f *Fleet) Put(source string, pod Pod) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -480,8 +505,7 @@ func (f *Fleet) Put(source string, pod Pod) error {
 	return nil
 }
 
-// Remove says that a source does not know a pod any more. A pod that it did not name is no
-// error.
+// Remove removes a pod of a source. A pod that the source does not name is no error.
 func (f *Fleet) Remove(source, id string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -490,7 +514,7 @@ func (f *Fleet) Remove(source, id string) {
 	f.letGo(s, id)
 }
 
-// source returns what a source has said. f.mu is held.
+// source finds a source or makes it. f.mu is held.
 func (f *Fleet) source(name string) *fleetSource {
 	for _, s := range f.sources {
 		if s.name == name {
@@ -502,15 +526,15 @@ func (f *Fleet) source(name string) *fleetSource {
 	return s
 }
 
-// leave forgets a source that names no pod, unless it has a rank of its own: Run was given
-// it, or Set. f.mu is held.
+// leave forgets a source that names no pod, unless it has a rank of its own by Run or Set.
+// f.mu is held.
 func (f *Fleet) leave(s *fleetSource) {
 	if len(s.claims) == 0 && s.round == 0 && !s.runs {
 		f.sources = slices.DeleteFunc(f.sources, func(o *fleetSource) bool { return o == s })
 	}
 }
 
-// maxRefusals is how many refused pods an error names.
+// maxRefusals bounds the refused pods that an error names.
 const maxRefusals = 16
 
 // set is Set. f.mu is held.
@@ -543,8 +567,8 @@ func (f *Fleet) set(source string, pods []Pod) error {
 	return errors.Join(errs...)
 }
 
-// put takes a pod of a source. listed: it is in a list, where it may not be twice. f.mu is
-// held.
+// put applies a pod of a source. listed: it is in a list, which must not have it twice. f.mu
+// is held.
 func (f *Fleet) put(s *fleetSource, p *Pod, listed bool) error {
 	c := s.claims[p.ID]
 	if c != nil {
@@ -552,7 +576,7 @@ func (f *Fleet) put(s *fleetSource, p *Pod, listed bool) error {
 			return fmt.Errorf("pod %.100q is named twice", p.ID)
 		}
 		c.round = s.round
-		if c.given.same(p) {
+		if c.listed.same(p) {
 			return nil
 		}
 	}
@@ -560,7 +584,7 @@ func (f *Fleet) put(s *fleetSource, p *Pod, listed bool) error {
 	if err != nil {
 		return err
 	}
-	if c != nil && c.pod.same(&n) { // in other words
+	if c != nil && c.pod.same(&n) { // another form of the same
 		c.describe(p, n)
 		return nil
 	}
@@ -574,7 +598,7 @@ func (f *Fleet) put(s *fleetSource, p *Pod, listed bool) error {
 		c = &claim{round: s.round}
 		s.claims[strings.Clone(n.ID)] = c
 		if m != nil && m.source != nil {
-			f.tell(FleetChange{Kind: podClaimed, Pod: n, Source: m.source.name, Err: fmt.Errorf("source %q names the pod too", s.name)})
+			f.emit(FleetChange{Kind: podClaimed, Pod: n, Source: m.source.name, Err: fmt.Errorf("source %q names the pod too", s.name)})
 		}
 	}
 	before := c.pod
@@ -589,7 +613,7 @@ func (f *Fleet) put(s *fleetSource, p *Pod, listed bool) error {
 		f.present++
 		f.give(m, s, c)
 		if !m.gone { // else when it is forgotten
-			f.tell(FleetChange{Kind: podAdded, Pod: n, Source: s.name})
+			f.emit(FleetChange{Kind: podAdded, Pod: n, Source: s.name})
 		}
 	case m.source == s:
 		f.give(m, s, c)
@@ -600,7 +624,7 @@ func (f *Fleet) put(s *fleetSource, p *Pod, listed bool) error {
 			kind = podResized
 		}
 		if !m.gone {
-			f.tell(FleetChange{Kind: kind, Pod: n, Source: s.name})
+			f.emit(FleetChange{Kind: kind, Pod: n, Source: s.name})
 		}
 	}
 	f.advance(m)
@@ -608,16 +632,16 @@ func (f *Fleet) put(s *fleetSource, p *Pod, listed bool) error {
 }
 
 func (c *claim) describe(given *Pod, normal Pod) {
-	c.given, c.pod = *given, normal
-	c.given.Labels = normal.Labels // a copy
+	c.listed, c.pod = *given, normal
+	c.listed.Labels = normal.Labels // a copy
 }
 
-// give has a source have a member. f.mu is held.
+// give gives a member to a source. f.mu is held.
 func (f *Fleet) give(m *member, s *fleetSource, c *claim) {
 	m.source, m.want, m.shown = s, &c.pod, c.pod
 }
 
-// letGo has a source not name a pod any more. f.mu is held.
+// letGo removes a pod from a source. f.mu is held.
 func (f *Fleet) letGo(s *fleetSource, id string) {
 	if s.claims[id] == nil {
 		return
@@ -631,7 +655,7 @@ func (f *Fleet) letGo(s *fleetSource, id string) {
 		if c := o.claims[id]; c != nil {
 			f.give(m, o, c)
 			if !m.gone { // else it is added when it is forgotten
-				f.tell(FleetChange{Kind: podHandedOn, Pod: c.pod, Source: o.name})
+				f.emit(FleetChange{Kind: podHandedOn, Pod: c.pod, Source: o.name})
 			}
 			f.advance(m)
 			return
@@ -645,7 +669,7 @@ func (f *Fleet) letGo(s *fleetSource, id string) {
 	f.advance(m)
 }
 
-// sourceName is the name of the source that has a member.
+// sourceName returns the name of a member's source.
 func (m *member) sourceName() string {
 	if m.source == nil {
 		return ""
@@ -653,8 +677,8 @@ func (m *member) sourceName() string {
 	return m.source.name
 }
 
-// advance begins what brings a member from what it is to what it is to be, if nothing is
-// under way. f.mu is held.
+// advance begins the next step from what a member is to what it is to be, if no step is under
+// way. f.mu is held.
 func (f *Fleet) advance(m *member) {
 	switch {
 	case m.busy:
@@ -676,10 +700,10 @@ func (f *Fleet) advance(m *member) {
 	}
 }
 
-// keepsFeed reports that the streams of a member go on, but for ranks.
+// keepsFeed reports whether the streams of a member go on, but for ranks.
 func (m *member) keepsFeed() bool { return !m.gone && m.want != nil && m.is.sameFeed(m.want) }
 
-// keeps is how many ranks of a member go on.
+// keeps returns how many ranks of a member go on.
 func (m *member) keeps() int {
 	if !m.keepsFeed() {
 		return 0
@@ -687,7 +711,7 @@ func (m *member) keeps() int {
 	return min(m.is.Ranks, m.want.Ranks)
 }
 
-// begin has a member that is what it is to be have a stream for each rank. f.mu is held.
+// begin starts a stream for each rank of a member. f.mu is held.
 func (f *Fleet) begin(m *member) {
 	for rank := range m.is.Ranks {
 		if rank == len(m.links) {
@@ -697,8 +721,7 @@ func (f *Fleet) begin(m *member) {
 	}
 }
 
-// end ends the streams of a member that do not go on, and then has the sink forget them.
-// f.mu is held.
+// end ends the old streams of a member, and then makes the sink forget them. f.mu is held.
 func (f *Fleet) end(m *member) {
 	m.busy, m.keep = true, m.keeps()
 	for _, l := range m.links[min(m.keep, len(m.links)):] {
@@ -713,14 +736,14 @@ func (f *Fleet) end(m *member) {
 	}
 }
 
-// forget has the sink forget what does not go on of a member. Nothing brings that any more.
+// forget makes the sink forget the ended streams of a member.
 func (f *Fleet) forget(r *fleetRun, m *member) {
 	wait := backoff{min: 10 * time.Millisecond, max: time.Second}
-	var failing teller
+	var failing repeatFilter
 	err := f.forgetOf(m)
 	for ; err != nil && r.ctx.Err() == nil; err = f.forgetOf(m) {
-		if failing.tells(err) {
-			f.report(m, fmt.Errorf("events: fleet: pod %q: it is to be forgotten, which is tried again: %w", m.id, err))
+		if failing.due(err) {
+			f.report(m, fmt.Errorf("events: fleet: pod %q: forgetting it failed, and is tried again: %w", m.id, err))
 		}
 		wait.sleep(r.ctx)
 	}
@@ -728,7 +751,7 @@ func (f *Fleet) forget(r *fleetRun, m *member) {
 	defer f.mu.Unlock()
 	m.busy = false
 	switch {
-	case err != nil: // once more in the next Run
+	case err != nil: // the next Run tries again
 	case m.keep > 0:
 		m.is.Ranks = m.keep
 	default:
@@ -738,13 +761,13 @@ func (f *Fleet) forget(r *fleetRun, m *member) {
 			f.forgotten(m)
 		}
 	}
-	f.drop(m, m.keep) // behind podRemoved, for its addresses are free now
+	f.drop(m, m.keep) // behind podRemoved, because its addresses are free now
 	if f.members[m.id] == m {
 		f.advance(m)
 	}
 }
 
-// forgetOf asks the sink once. The member is busy, so nobody else changes what is read here.
+// forgetOf calls the sink once. The member is busy, so nothing else changes its fields.
 func (f *Fleet) forgetOf(m *member) (err error) {
 	if m.keep == 0 {
 		return f.sink.RemovePod(m.id)
@@ -755,8 +778,8 @@ func (f *Fleet) forgetOf(m *member) (err error) {
 	return err
 }
 
-// drop takes the links of a member from a rank on away, and lets those begin that waited
-// for their addresses. None of them is running. f.mu is held.
+// drop removes the links of a member from a rank on, and starts those that waited for their
+// addresses. None of the removed links is running. f.mu is held.
 func (f *Fleet) drop(m *member, keep int) {
 	for ; len(m.links) > keep; m.links = m.links[:len(m.links)-1] {
 		f.streams--
@@ -775,19 +798,19 @@ func (f *Fleet) drop(m *member, keep int) {
 	}
 }
 
-// forgotten ends a member that is forgotten. f.mu is held.
+// forgotten ends a member that the sink has forgotten. f.mu is held.
 func (f *Fleet) forgotten(m *member) {
 	m.gone = false
-	f.tell(m.was)
+	f.emit(m.was)
 	if m.want != nil {
-		f.tell(FleetChange{Kind: podAdded, Pod: *m.want, Source: m.source.name})
+		f.emit(FleetChange{Kind: podAdded, Pod: *m.want, Source: m.source.name})
 		return
 	}
 	delete(f.members, m.id)
 	f.inOrder = false
 }
 
-// rest takes note that nothing follows any more.
+// rest records that nothing runs any more.
 func (f *Fleet) rest() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -798,7 +821,7 @@ func (f *Fleet) rest() {
 	}
 }
 
-// forgetAll has the sink forget all pods, when all streams have ended.
+// forgetAll makes the sink forget all pods, when all streams have ended.
 func (f *Fleet) forgetAll() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -813,7 +836,7 @@ func (f *Fleet) forgetAll() {
 		f.mu.Unlock()
 		err := f.forgetOf(m)
 		if err != nil {
-			f.report(m, fmt.Errorf("events: fleet: pod %q: it was to be forgotten when Run ended: %w", m.id, err))
+			f.report(m, fmt.Errorf("events: fleet: pod %q: forgetting it at the end of Run failed: %w", m.id, err))
 		}
 		f.mu.Lock()
 		if m.busy = false; err == nil {
@@ -825,8 +848,8 @@ func (f *Fleet) forgetAll() {
 	}
 }
 
-// forgetRestored has the pods forgotten that the sink knows from before and nobody has
-// named, when all sources of Run have spoken. f.mu is held.
+// forgetRestored forgets the restored pods that no source has named, when all sources of Run
+// have called set. f.mu is held.
 func (f *Fleet) forgetRestored() {
 	if f.silent > 0 || f.run == nil {
 		return
@@ -839,8 +862,8 @@ func (f *Fleet) forgetRestored() {
 	f.restored = nil
 }
 
-// restore returns a member that is to be forgotten, for a pod that nobody has named; nil if
-// there is one. f.mu is held.
+// restore returns a member to be forgotten for a restored pod; nil if there is a member. f.mu
+// is held.
 func (f *Fleet) restore(id string) *member {
 	if f.members[id] != nil {
 		return nil
@@ -863,22 +886,22 @@ func (f *Fleet) inOrderOfID() []*member {
 	return f.ordered
 }
 
-// tell has OnChange get a change. f.mu is held.
-func (f *Fleet) tell(c FleetChange) {
+// emit queues a change for OnChange. f.mu is held.
+func (f *Fleet) emit(c FleetChange) {
 	switch {
 	case f.cfg.OnChange == nil:
-	case len(f.changes) >= untoldChanges+untoldEach*(f.cfg.MaxPods+f.streams):
-		f.untold++
+	case len(f.changes) >= queuedChanges+queuedEach*(f.cfg.MaxPods+f.streams):
+		f.lostChanges++
 	default:
 		f.changes = append(f.changes, c)
 		f.ring()
 	}
 }
 
-// So many changes may wait for OnChange, and so many more for each pod and each stream.
+// Bounds of the changes that wait for OnChange: in all, and more for each pod and each stream.
 const (
-	untoldChanges = 1 << 12
-	untoldEach    = 8
+	queuedChanges = 1 << 12
+	queuedEach    = 8
 )
 
 func (f *Fleet) ring() {
@@ -888,20 +911,20 @@ func (f *Fleet) ring() {
 	}
 }
 
-// tellAll gives changes to OnChange until Run has ended.
-func (f *Fleet) tellAll() {
+// emitAll gives changes to OnChange until Run has ended.
+func (f *Fleet) emitAll() {
 	var changes []FleetChange
 	for running := true; running; <-f.wake {
 		f.mu.Lock()
 		changes, f.changes = f.changes, changes[:0]
-		untold := f.untold
-		f.untold, running = 0, f.running
+		untold := f.lostChanges
+		f.lostChanges, running = 0, f.running
 		f.mu.Unlock()
 		for _, c := range changes {
 			f.cfg.OnChange(c)
 		}
 		if untold > 0 {
-			f.report(nil, fmt.Errorf("events: fleet: OnChange is too slow: it has not got %d changes", untold))
+			f.report(nil, fmt.Errorf("events: fleet: OnChange is too slow: %d changes are lost", untold))
 		}
 		clear(changes)
 		if !running {
@@ -910,9 +933,9 @@ func (f *Fleet) tellAll() {
 	}
 }
 
-// Pods appends all pods to dst, ordered by ID: those that wait for something too, and those
-// that go until they are forgotten. If dst has had room for them, it allocates nothing: the
-// Streams of its elements are used again. Labels are shared: do not change them.
+// Pods appends all pods to dst, ordered by ID, with those that wait, and with removed pods
+// until they are forgotten. With room in dst it allocates nothing: the Streams of its elements
+// are used again. Labels are shared: do not change them.
 func (f *Fleet) Pods(dst []FleetPod) []FleetPod {
 	from := len(dst)
 	f.mu.Lock()

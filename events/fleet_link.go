@@ -1,9 +1,9 @@
 // Links: an address belongs to one pod. Links are listed by endpoint in the order in which
 // they came. A link begins when no earlier one has its endpoint with a topic that overlaps
-// with its own. An earlier one goes from the list when its pod is forgotten, and not when its
-// stream has ended. So an engine that has got the address of another one never feeds both.
-// Names are compared as text, and are not resolved: their meaning may change at any time, and
-// a wrong guess would keep a good pod waiting.
+// with its own. A link leaves the list when its pod is forgotten, and not when its stream has
+// ended. So an engine at a reused address never feeds both pods. Names are compared as text
+// and not resolved: their meaning may change at any time, and a wrong guess would keep a good
+// pod waiting.
 
 package events
 
@@ -17,7 +17,7 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp"
 )
 
-// link is what follows a rank of a Fleet's pod. Fleet.mu guards it.
+// A link follows a rank of a Fleet's pod. Fleet.mu guards it.
 type link struct {
 	f        *Fleet
 	m        *member
@@ -33,11 +33,11 @@ type link struct {
 	since time.Time
 	err   error
 
-	failing teller // of attempts to connect
-	again   bool   // the change from linkBackoff to linkConnecting is not told yet
+	failing repeatFilter // of attempts to connect
+	again   bool         // the change from linkBackoff to linkConnecting is not reported yet
 }
 
-// newLink returns the link to a rank of what a member is. f.mu is held.
+// newLink returns the link to a rank of member.is. f.mu is held.
 func newLink(f *Fleet, m *member, rank int) *link {
 	cfg := f.cfg.Subscriber
 	cfg.Pod, cfg.Model, cfg.Topic = m.id, m.is.Model, m.is.Topic
@@ -53,7 +53,7 @@ func newLink(f *Fleet, m *member, rank int) *link {
 	return l
 }
 
-// start begins to follow, if no earlier link has the address. f.mu is held.
+// start follows the rank, if no earlier link has the address. f.mu is held.
 func (f *Fleet) start(l *link) {
 	r := f.run
 	if r == nil || l.running || l.m.busy {
@@ -76,7 +76,7 @@ func (f *Fleet) start(l *link) {
 	})
 }
 
-// ended takes note that a link does not follow any more.
+// ended records that a link has stopped.
 func (f *Fleet) ended(r *fleetRun, l *link) {
 	f.mu.Lock()
 	l.running = false
@@ -92,8 +92,8 @@ func (f *Fleet) ended(r *fleetRun, l *link) {
 	}
 }
 
-// set notes what the connection is at. A new attempt to connect is told when it has
-// another end than the one before, or when that is told again. f.mu is held.
+// set records the state of the connection. A new attempt to connect is reported when it ends
+// in another way than the one before, or when that end is reported again. f.mu is held.
 func (l *link) set(to string, err error) {
 	from := l.link
 	l.err = err
@@ -106,23 +106,23 @@ func (l *link) set(to string, err error) {
 		l.again = true
 		return
 	case from != linkConnecting:
-		l.failing = teller{}
-	case to == linkBackoff && !l.failing.tells(err):
+		l.failing = repeatFilter{}
+	case to == linkBackoff && !l.failing.due(err):
 		l.again = false
 		return
 	}
 	if l.again {
 		l.again = false
-		l.tell(linkBackoff, linkConnecting, nil)
+		l.emit(linkBackoff, linkConnecting, nil)
 	}
-	l.tell(from, to, err)
+	l.emit(from, to, err)
 }
 
-func (l *link) tell(from, to string, err error) {
-	l.f.tell(FleetChange{Kind: linkChanged, Pod: l.m.shown, Source: l.m.sourceName(), Rank: l.rank, From: from, To: to, Err: err})
+func (l *link) emit(from, to string, err error) {
+	l.f.emit(FleetChange{Kind: linkChanged, Pod: l.m.shown, Source: l.m.sourceName(), Rank: l.rank, From: from, To: to, Err: err})
 }
 
-// dial connects when it is the turn of the link.
+// dial connects when the link has its turn.
 func (l *link) dial(ctx context.Context, endpoint string, wire zmtp.Config) (*zmtp.Conn, error) {
 	l.f.mu.Lock()
 	if l.link == linkBackoff {
@@ -133,8 +133,8 @@ func (l *link) dial(ctx context.Context, endpoint string, wire zmtp.Config) (*zm
 	return l.f.dials.dial(ctx, rank, endpoint, wire)
 }
 
-// failed takes note that an attempt to connect has failed, or that the connection is lost.
-// l may be nil.
+// failed records that an attempt to connect has failed, or that the connection is lost. l may
+// be nil.
 func (l *link) failed(err error) {
 	if l == nil {
 		return
@@ -149,7 +149,7 @@ func (l *link) failed(err error) {
 	}
 }
 
-// noted takes note of what the sink is told. l may be nil.
+// noted records a note that the sink gets. l may be nil.
 func (l *link) noted(n Note) {
 	if l == nil {
 		return

@@ -1,6 +1,6 @@
-// UID: a new pod behind the same ID and the same address looks like the old one, and between
-// two connections nobody sees the restart if the engine has just the number that is due. A
-// source that knows a UID says so, and another UID is another engine.
+// UID: a new pod with the same ID and address looks like the old one, and between two
+// connections the restart does not show if the engine sends exactly the number that is due. So
+// a source that has a UID gives it, and another UID is another engine.
 
 package events
 
@@ -17,17 +17,17 @@ import (
 	"unicode/utf8"
 )
 
-// defaultPort is the Port that a Pod leaves zero.
+// defaultPort is a zero Pod.Port.
 const defaultPort = 5557
 
 // EngineNone is the Pod.Engine of a pod whose events come without the Fleet: the engine
 // connects to a Subscriber that listens, or the host has a transport of its own. The Fleet
-// only forgets the pod when it has gone.
+// only forgets the pod when it is removed.
 const EngineNone = "none"
 
 const engineZMQ = "zmq"
 
-// Bounds on what a Pod names. maxName is that of an Indexer.
+// Bounds on the fields of a Pod. maxName is that of an Indexer.
 const (
 	maxRanks = 1024
 	maxName  = 1024
@@ -52,33 +52,33 @@ type Pod struct {
 	ReplayPort int `json:"replayPort,omitempty"`
 	// Ranks is the number of data-parallel ranks that have a port. 0 is 1.
 	Ranks int `json:"ranks,omitempty"`
-	// Topic is what the topics of the pod's messages begin with. "" takes all.
+	// Topic is the beginning of the topics of the pod's messages. "" accepts all.
 	Topic string `json:"topic,omitempty"`
-	// Engine is the way in which the events of the pod come: "zmq", or "", if the Fleet
-	// connects to each rank, and EngineNone. A Fleet shows "zmq" as "".
+	// Engine is how the pod's events come: "zmq", or "", if the Fleet connects to each rank,
+	// and EngineNone. A Fleet shows "zmq" as "".
 	Engine string `json:"engine,omitempty"`
-	// UID tells pods apart that have the same ID one after the other, such as the uid of a
-	// Kubernetes pod. Another UID is another pod: what the one before held is forgotten.
+	// UID distinguishes pods that have the same ID one after the other, such as the uid of a
+	// Kubernetes pod. Another UID is another pod: the blocks of the one before are forgotten.
 	UID string `json:"uid,omitempty"`
-	// Labels are for the host. Nothing here reads them.
+	// Labels are for the host. A Fleet does not read them.
 	Labels map[string]string `json:"labels,omitempty"`
 }
 
-// A Source finds pods, for Fleet.Run: the packages events/discovery and events/k8s have
-// some.
+// A Source lists pods for Fleet.Run. The packages events/discovery and events/k8s have
+// sources.
 type Source struct {
-	// Name tells the source from the others.
+	// Name identifies the source.
 	Name string
-	// Run calls set with all the pods that the source knows, each time that these change,
-	// until ctx ends. Until it has called set it says nothing, which is not the same as
-	// no pods. set returns an error that names each pod that is refused; the others are
-	// taken. If Run returns before ctx ends, that is reported to FleetConfig.OnError, what
-	// it said stays, and it is called again after a while.
+	// Run calls set with all pods of the source at each change, until ctx ends. Before the
+	// first call of set the source counts as not ready, which differs from no pods. The error
+	// of set names each refused pod; the others are applied. If Run returns before ctx ends,
+	// FleetConfig.OnError gets its error, the pods stay, and Run is called again after a
+	// while.
 	Run func(ctx context.Context, set func([]Pod) error) error
 }
 
-// normal returns the description with its defaults, and with one spelling for each host;
-// or an error that names each wrong field.
+// normal returns the description with its defaults, and one spelling of each host, or an error
+// that names each wrong field.
 func (p Pod) normal() (Pod, error) {
 	p.Labels = maps.Clone(p.Labels)
 	p.Ranks = cmp.Or(p.Ranks, 1)
@@ -163,14 +163,14 @@ func notInAName(r rune) bool {
 	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '.' && r != '_'
 }
 
-// sameFeed reports whether two descriptions have the same engine behind the same
-// addresses, as far as both have ranks.
+// sameFeed reports whether two descriptions have the same engine at the same addresses, for
+// the ranks that both have.
 func (p *Pod) sameFeed(o *Pod) bool {
 	return p.Model == o.Model && p.Host == o.Host && p.Port == o.Port && p.ReplayPort == o.ReplayPort &&
 		p.Topic == o.Topic && p.Engine == o.Engine && p.UID == o.UID
 }
 
-// same reports whether nothing differs.
+// same reports whether two descriptions are equal.
 func (p *Pod) same(o *Pod) bool {
 	return p.ID == o.ID && p.Ranks == o.Ranks && p.sameFeed(o) && maps.Equal(p.Labels, o.Labels)
 }

@@ -159,8 +159,8 @@ func TestNewFleetRefuses(t *testing.T) {
 	}{
 		{events.FleetConfig{MaxPods: -1}, "a limit below 0"},
 		{events.FleetConfig{MaxDials: -1}, "a limit below 0"},
-		{events.FleetConfig{Subscriber: events.SubscriberConfig{Pod: "a"}}, "are for the pods to say"},
-		{events.FleetConfig{Subscriber: events.SubscriberConfig{Bind: true}}, "are for the pods to say"},
+		{events.FleetConfig{Subscriber: events.SubscriberConfig{Pod: "a"}}, "must be zero: each Pod has its own"},
+		{events.FleetConfig{Subscriber: events.SubscriberConfig{Bind: true}}, "must be zero: each Pod has its own"},
 		{events.FleetConfig{Subscriber: events.SubscriberConfig{OnError: func(error) {}}}, "OnError is the Fleet's"},
 		{events.FleetConfig{Subscriber: events.SubscriberConfig{MaxMessage: -1}}, "a limit below 0"},
 	} {
@@ -179,7 +179,7 @@ func TestNewFleetRefuses(t *testing.T) {
 		}
 	}
 	runFleet(t, f)
-	if err := f.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "Run was called already") {
+	if err := f.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "Run is already running") {
 		t.Error(err)
 	}
 }
@@ -487,7 +487,7 @@ func TestFleetSlowHook(t *testing.T) {
 		mustSet(t, f, "s", events.Pod{ID: "a", Model: fmt.Sprint(i), Engine: events.EngineNone})
 	}
 	close(block)
-	if err := wait(t, "OnError", fails); !strings.Contains(err.Error(), "OnChange is too slow: it has not got ") {
+	if err := wait(t, "OnError", fails); !strings.Contains(err.Error(), "OnChange is too slow: ") {
 		t.Error(err)
 	}
 	stop()

@@ -2,6 +2,7 @@ package events_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -434,5 +435,22 @@ func TestFleetChangeLogged(t *testing.T) {
 		if !strings.Contains(out.String(), want+"\n") {
 			t.Errorf("no %s in %s", want, out.String())
 		}
+	}
+}
+
+// TestErrorsInJSON: what a host may log as JSON has the texts of its errors.
+func TestErrorsInJSON(t *testing.T) {
+	err := errors.New("connection refused")
+	for _, v := range []any{
+		events.FleetPod{Pod: events.Pod{ID: "a"}, Streams: []events.FleetStream{{Endpoint: "tcp://a:5557", Err: err}}},
+		events.FleetChange{Kind: "link changed", To: "backoff", Err: err},
+		events.Replay{Pod: "a", From: 3, Err: err},
+	} {
+		if b, err := json.Marshal(v); err != nil || !strings.Contains(string(b), `"Err":"connection refused"`) || strings.Count(string(b), "Err") != 1 {
+			t.Errorf("%T: %s, %v", v, b, err)
+		}
+	}
+	if b, err := json.Marshal(events.FleetStream{Link: "live"}); err != nil || strings.Contains(string(b), "Err") || !strings.Contains(string(b), `"Link":"live"`) {
+		t.Errorf("%s, %v", b, err)
 	}
 }

@@ -11,40 +11,40 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp"
 )
 
-// This file is about messages that are not what one engine sends: other frames, other
-// topics, numbers that several topics share.
+// This file handles messages that differ from those of one engine: other frames, other topics,
+// numbers that several topics share.
 //
 // A pod has one topic. ZeroMQ's subscriptions are prefixes, so kv@p@m brings kv@p@m2 too. The
-// topic that is configured wins whenever it comes. Another one is a fault that is reported,
-// and never part of the pod.
+// configured topic wins whenever it comes. Another one is a fault that is reported, and never
+// part of the pod.
 
 const (
-	// maxSkip is how many numbers may be missing before one that has other bytes behind it.
+	// maxSkip bounds the missing numbers before a number with further bytes behind it.
 	maxSkip = 1 << 20
-	// jointRuns is how often in a row the topic must change while the number goes on, before
-	// the topics are said to share their numbers.
+	// jointRuns is how often in a row the topic must change while the numbers go on, before
+	// the topics are reported as sharing their numbers.
 	jointRuns = 8
 	// manyGaps is how many messages must come behind a gap, and be at least half of all.
 	manyGaps = 16
 )
 
 var (
-	errJoint    = errors.New("they share their numbers, so each message of another topic looks like a loss, and what a pod holds is forgotten each time")
+	errJoint    = errors.New("they share their numbers, so each message of another topic looks like a loss, and the blocks of a pod are forgotten each time")
 	errManyGaps = errors.New("messages are lost on the way, or the publisher numbers several topics together and this subscription sees one of them")
 )
 
-// frames reads the numbers of the messages of a connection.
+// A frames reads the numbers of the messages of a connection.
 type frames struct {
-	next map[string]uint64 // by topic, behind the last number that had other bytes behind it
-	told tellers
+	next map[string]uint64 // by topic, behind the last number with further bytes
+	told repeatFilters
 }
 
-// maxLong is how many topics of a connection may have numbers with other bytes behind them.
+// maxLong bounds the topics of a connection whose numbers have further bytes.
 const maxLong = 64
 
-// number returns the number of a message, or an error that wraps ErrMalformed. An engine
-// may send more behind the number, such as an identity of its run. Then the numbers have
-// to go on from one message to the next, for such bytes might be anything.
+// number returns the number of a message, or an error that wraps ErrMalformed. An engine may
+// send more behind the number, such as an identity of its run. Then the numbers have to go on
+// from one message to the next, because such bytes might be anything.
 func (f *frames) number(m [][]byte) (seq uint64, err error) {
 	switch {
 	case len(m) != 3:
@@ -72,7 +72,7 @@ func (f *frames) number(m [][]byte) (seq uint64, err error) {
 	return seq, nil
 }
 
-// unread takes note of a message of which not even the number could be read.
+// unread counts a message whose number could not be read.
 func (s *Subscriber) unread(c *connection, topic []byte, bad error) {
 	s.malformed.Add(1)
 	st := c.stream
@@ -88,13 +88,13 @@ func (s *Subscriber) unread(c *connection, topic []byte, bad error) {
 		defer st.owner.mu.Unlock()
 		_, _ = s.sink.IngestMessage(Message{Pod: st.pod, Model: st.model, Stream: st.name, Seq: math.MaxUint64, Err: bad})
 	}
-	if err := fmt.Errorf("events: subscriber: a message of %s was dropped: %w", who, bad); c.frames.told.tells(err) {
+	if err := fmt.Errorf("events: subscriber: a message of %s was dropped: %w", who, bad); c.frames.told.due(err) {
 		s.report(st, err)
 	}
 }
 
-// picks reports whether a topic is that of the stream. Of a connection to one engine it is
-// the first that comes, until Topic itself does. The stream is locked.
+// picks reports whether a topic is that of the stream. For a connection to one engine that is
+// the first topic, until Topic itself comes. The stream is locked.
 func (s *Subscriber) picks(st *stream, topic []byte) bool {
 	first := st.topic == nil
 	switch {
@@ -112,17 +112,17 @@ func (s *Subscriber) picks(st *stream, topic []byte) bool {
 	return true
 }
 
-// setTopic makes a topic that of the engine. What another one has brought is forgotten.
+// setTopic sets the topic of the engine. The messages of another topic are forgotten.
 func (s *Subscriber) setTopic(st *stream, topic []byte) {
 	if before := st.owner.topic; before != nil && !bytes.Equal(topic, before) {
 		s.restarted(st)
-		s.report(st, fmt.Errorf("events: subscriber: pod %q has the topic %.100q: what it held under the topic %.100q is forgotten", st.pod, topic, before))
+		s.report(st, fmt.Errorf("events: subscriber: pod %q has the topic %.100q: its blocks of the topic %.100q are forgotten", st.pod, topic, before))
 	}
 	st.owner.topic = topic
 }
 
-// isOther reports whether a topic that a replay socket sends is another than the stream's. An
-// engine may leave it out.
+// isOther reports whether a replay socket sends another topic than the stream's. An engine may
+// leave it out.
 func (s *Subscriber) isOther(st *stream, topic []byte) bool {
 	switch {
 	case len(topic) == 0:
@@ -141,7 +141,7 @@ type topics struct {
 
 	last []byte // the topic and the number that came last
 	seq  uint64
-	runs int // how often in a row the topic has changed while the number went on
+	runs int // how often in a row the topic has changed while the numbers went on
 }
 
 func (t *topics) isNew(topic []byte, limit int) bool {
@@ -155,7 +155,7 @@ func (t *topics) isNew(topic []byte, limit int) bool {
 	return true
 }
 
-// joint tells once of topics that share their numbers.
+// joint reports topics that share their numbers, once.
 func (s *Subscriber) joint(c *connection, topic []byte, seq uint64) {
 	t := &c.topics
 	before := t.seq
@@ -176,10 +176,10 @@ func (s *Subscriber) joint(c *connection, topic []byte, seq uint64) {
 // gaps counts the messages of a connection, and those behind a gap.
 type gaps struct {
 	messages, gaps int
-	told           teller
+	told           repeatFilter
 }
 
-// watch tells of a stream that loses messages again and again.
+// watch reports a stream that loses messages again and again.
 func (s *Subscriber) watch(st *stream, receipt Receipt) {
 	g := &st.conn.gaps
 	g.messages++
@@ -189,13 +189,13 @@ func (s *Subscriber) watch(st *stream, receipt Receipt) {
 	if g.gaps++; g.gaps < manyGaps || g.gaps*2 < g.messages {
 		return
 	}
-	if err := fmt.Errorf("events: subscriber: pod %q: most messages of %s come behind a gap: %w", st.pod, st.name, errManyGaps); g.told.tells(err) {
+	if err := fmt.Errorf("events: subscriber: pod %q: most messages of %s come behind a gap: %w", st.pod, st.name, errManyGaps); g.told.due(err) {
 		s.report(st, err)
 	}
 }
 
-// readReply takes a message of an answer apart, and the error with which it was received.
-// One that was skipped has its number, if that could be read.
+// readReply parses a message of an answer, and the error of receiving it. A skipped message
+// has its number, if that could be read.
 func readReply(frames [][]byte, received error) (m Message, topic []byte, err error) {
 	if received != nil && !errors.Is(received, zmtp.ErrSkipped) {
 		return Message{}, nil, received

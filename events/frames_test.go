@@ -69,7 +69,7 @@ func TestOneTopic(t *testing.T) {
 	l.expect(t, "0 1 2 anew 0 1 2 3")
 	s.Stats()
 	for _, want := range []string{
-		`pod "a" has the topic "kv@p@m": what it held under the topic "kv@p@m2" is forgotten`,
+		`pod "a" has the topic "kv@p@m": its blocks of the topic "kv@p@m2" are forgotten`,
 		`pod "a" has the topic "kv@p@m": messages of the topic "kv@p@m2" are dropped`,
 		`pod "a" has the topic "kv@p@m": messages of the topic "kv@p@m3" are dropped`,
 	} {

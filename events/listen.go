@@ -11,9 +11,9 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp"
 )
 
-// This file is a Subscriber that listens: engines connect to it, and each of their
-// connections brings one stream or several, told apart by topic. Which of the
-// connections has a stream that several bring is for owner.go to say.
+// This file is a Subscriber that listens: engines connect to it, and each of their connections
+// brings one or more streams, by topic. owner.go decides which connection has a stream that
+// several bring.
 
 var errSuperseded = errors.New("a newer connection publishes the same topic")
 
@@ -42,7 +42,7 @@ func (s *Subscriber) listen(ctx context.Context) error {
 			}
 			return ctx.Err()
 		}
-		if err != nil { // out of file descriptors, say: it may pass
+		if err != nil { // such as no file descriptors: it may pass
 			s.report(nil, fmt.Errorf("events: subscriber: accepting at %s: %w", s.cfg.Endpoint, err))
 			wait.sleep(ctx)
 			continue
@@ -54,9 +54,9 @@ func (s *Subscriber) listen(ctx context.Context) error {
 	}
 }
 
-// admit makes room for a connection. When there are too many, the oldest one
-// that never delivered a message gives way: an engine comes back by itself, and
-// idlers cannot keep engines out.
+// admit makes room for a connection. If there are too many, the oldest one that never
+// delivered a message is closed: an engine comes back by itself, and idle peers cannot keep
+// engines out.
 func (s *Subscriber) admit(nc net.Conn) *connection {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,7 +96,7 @@ func (s *Subscriber) attend(ctx context.Context, c *connection) {
 		err = fmt.Errorf("events: subscriber: %w", err)
 	} else {
 		quiet.begin(s, s.of(c), c)
-		begin := func(ctx context.Context) error { // who it is shows by its first message
+		begin := func(ctx context.Context) error { // the first message shows the engine
 			c.onIdle = func() {
 				for _, st := range c.streams {
 					s.ask(ctx, st)
@@ -123,8 +123,8 @@ func (s *Subscriber) attend(ctx context.Context, c *connection) {
 	}
 }
 
-// of returns the stream of a connection, for a fault of the connection. If that brings no
-// stream or several, the pod is the one that the configuration names, or none.
+// of returns the stream of a connection, for a fault of the connection. If the connection
+// brings no stream or several, the pod is that of the configuration, or none.
 func (s *Subscriber) of(c *connection) *stream {
 	if c.stream != nil {
 		return c.stream
@@ -137,7 +137,7 @@ func (s *Subscriber) of(c *connection) *stream {
 	return &stream{pod: s.cfg.Pod, model: s.cfg.Model, conn: c}
 }
 
-// takeFrom delivers a message of one of the connections.
+// takeFrom delivers a message of a connection.
 func (s *Subscriber) takeFrom(ctx context.Context, c *connection, topic []byte, m Message) error {
 	if st := c.streams[string(topic)]; st != nil {
 		return s.take(ctx, st, topic, m)
@@ -147,8 +147,8 @@ func (s *Subscriber) takeFrom(ctx context.Context, c *connection, topic []byte, 
 		s.badTopics.Add(1)
 		return nil
 	}
-	// The first message shows whether it is the engine that replays, which is
-	// asked before it is delivered.
+	// The first message shows whether the connection is to the engine that replays. So ask
+	// that before delivering the message.
 	_, ours, err := s.enter(ctx, st)
 	if !ours {
 		return err
@@ -162,8 +162,8 @@ func (s *Subscriber) takeFrom(ctx context.Context, c *connection, topic []byte, 
 	return err
 }
 
-// settle ends all connections to what was the engine of a stream before it
-// restarted: theirs is not the next word. The owner is locked.
+// settle ends all connections to the engine that a stream had before its restart. The owner is
+// locked.
 func (s *Subscriber) settle(st *stream, err error) error {
 	if s.cfg.Bind && errors.Is(err, errOtherLife) {
 		s.mu.Lock()
@@ -174,8 +174,8 @@ func (s *Subscriber) settle(st *stream, err error) error {
 	return err
 }
 
-// newStream begins a stream that a connection brings under a topic. It returns nil
-// if the topic names no pod and model, or is one too many.
+// newStream starts the stream of a connection and topic. It returns nil if the topic names no
+// pod and model, or is one too many.
 func (s *Subscriber) newStream(c *connection, topic string) *stream {
 	if len(c.streams) == s.cfg.MaxTopics || len(topic) > maxTopicBytes {
 		return nil

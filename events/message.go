@@ -2,7 +2,7 @@ package events
 
 import "time"
 
-// Message is one message that a transport brings.
+// Message is a message of a stream, as a transport gives it to a Sink.
 type Message struct {
 	Pod   string
 	Model string
@@ -11,19 +11,18 @@ type Message struct {
 	Seq    uint64
 	// Payload is the batch as the engine published it. The rank is in it.
 	Payload []byte
-	// Err, if not nil, says why the transport could not read the message: it has no Payload,
-	// and is malformed; Err should wrap ErrMalformed. If its number could not be read either, Seq
-	// is math.MaxUint64.
+	// Err, if not nil, is the reason why the transport could not read the message. The message
+	// then has no Payload and counts as malformed; Err should wrap ErrMalformed. If the number
+	// could not be read either, Seq is math.MaxUint64.
 	Err error
 	// Hold is set by a transport that can ask the engine for a replay; all others leave it
 	// false. If there is or may be a gap before the message, or the engine has or may have
-	// restarted, the sink does not apply a message with Hold. The Receipt has Held then,
-	// and the missing numbers in Gap. The transport asks the engine, gives the sink what
-	// the engine sends, and then this message again: without Hold if the engine did not
-	// answer.
+	// restarted, the sink does not apply a message with Hold. The Receipt then has Held, and
+	// the missing numbers in Gap. The transport asks the engine, gives the answer to the sink,
+	// and then this message again: without Hold if the engine did not answer.
 	Hold bool
-	// Replayed is set by a transport for messages that a replay brought. Numbers that a
-	// replay leaves out are lost for good.
+	// Replayed is set by a transport for messages of a replay. Numbers that a replay leaves
+	// out are lost for good.
 	Replayed bool
 }
 
@@ -33,31 +32,30 @@ type Gap struct {
 	Lost     bool   // there is a gap
 }
 
-// Receipt says what a sink did with a Message.
+// Receipt is a sink's result for a Message.
 type Receipt struct {
-	// Applied: the sink has what the message says. If there is no error, and Applied,
-	// Duplicate and Held are false, another stream has the rank of the message. A
-	// Subscriber tells OnError of that.
+	// Applied: the sink has applied the message. If there is no error, and Applied, Duplicate
+	// and Held are false, another stream has the rank of the message. A Subscriber reports
+	// that to OnError.
 	Applied   bool
 	Duplicate bool
 	// Held: the message has Hold and was not applied, for one of four reasons. Gap is set:
-	// messages before it are missing. Restarted is set: the engine seems to have
-	// restarted. Or its number is lower than the one that is due, and nobody remembers the
-	// payload of that number. Or the sink went on from a stored cursor, and it is not
-	// known that the engine is still in the same life; a replay that brings the message
-	// before the cursor again shows that it is.
+	// messages before it are missing. Restarted is set: the engine seems to have restarted. Or
+	// its number is lower than the one that is due, and the payload of that number is not
+	// remembered. Or the sink went on from a stored cursor, and the engine may be in another
+	// life; a replay that brings the message before the cursor again shows that it is not.
 	Held      bool
 	Gap       Gap
-	Restarted bool // the engine has restarted. If Held is false, what its ranks held was forgotten
-	// NoRoom: the sink has no room for what the message says, and returns an error too. The
-	// message counts as lost: do not bring it again.
+	Restarted bool // the engine has restarted. If Held is false, the blocks of its ranks were forgotten
+	// NoRoom: the sink has no room for the message, and returns an error too. The message
+	// counts as lost: do not bring it again.
 	NoRoom bool
-	// Unrecognized is not nil if the message was applied but for something in it that is not
-	// known, and says what.
+	// Unrecognized, if not nil, names parts of the message that are not known. The rest of it
+	// was applied.
 	Unrecognized error
 }
 
-// Position is where a stream stands. Only authors of transports and sinks need it.
+// Position is the position of a stream. Only authors of transports and sinks need it.
 type Position struct {
 	Next  uint64 // the number that is due
 	Heard bool   // at least one message of the present life of the engine has come
@@ -66,23 +64,23 @@ type Position struct {
 	Partial bool
 }
 
-// Note is something that a transport reports of a stream and that is in no message.
-// Only authors of transports and sinks need it.
+// Note is a report of a transport about a stream, beside its messages. Only authors of
+// transports and sinks need it.
 type Note uint8
 
 // The notes.
 const (
-	// NoteOpened: the transport follows the stream from now on. The stream is silent
-	// until its first message.
+	// NoteOpened: the transport follows the stream from now on. The stream is silent until its
+	// first message.
 	NoteOpened Note = iota + 1
-	// NoteConnected: the connection of the stream stands.
+	// NoteConnected: the stream is connected.
 	NoteConnected
 	// NoteLost: the connection of the stream is lost. Until NoteCurrent or a newer message
-	// comes, what is known of the stream may be out of date.
+	// comes, the view of the stream may be out of date.
 	NoteLost
 	// NoteHeld: messages of the stream wait, or older messages are being applied.
 	NoteHeld
-	// NoteCurrent: the sink has got all that the engine has published. Nothing waits.
+	// NoteCurrent: the sink has all messages that the engine has published. Nothing waits.
 	NoteCurrent
 	// NoteReleased: nothing waits any more, but some missing messages did not come.
 	NoteReleased
@@ -91,44 +89,41 @@ const (
 	NoteNoReplay
 	// NoteReplay: the replay socket has answered.
 	NoteReplay
-	// NoteClosed: the transport does not follow the stream any more.
+	// NoteClosed: the transport no longer follows the stream.
 	NoteClosed
-	// NoteRestarted: the engine of the stream has restarted, or does not have the message
-	// that was applied last. What the engine held is forgotten, and any number may come
-	// next.
+	// NoteRestarted: the engine of the stream has restarted, or does not have the message that
+	// was applied last. Its blocks are forgotten, and any number may come next.
 	NoteRestarted
 	// NoteRewound: all messages of the engine's present life will come, from number 0 on,
-	// because some were missed. What was applied of them is forgotten.
+	// because some are missing. Those that were applied are forgotten.
 	NoteRewound
 )
 
-// Sink takes what transports bring. The one of an Indexer is Indexer.Sink, and a Pool has
+// Sink receives the messages of transports. That of an Indexer is Indexer.Sink, and a Pool has
 // one too. All methods must be safe for concurrent use.
 type Sink interface {
 	// IngestMessage takes one message. It keeps nothing of the payload.
 	IngestMessage(Message) (Receipt, error)
-	// StreamNext returns where a stream stands. A stream that is not known stands at its
-	// beginning.
+	// StreamNext returns the position of a stream. An unknown stream is at its beginning.
 	StreamNext(pod, model, stream string) Position
-	// StreamNote reports something about a stream that is in no message. NoteOpened makes a
-	// stream known. All other notes are about a known stream. After an error of
-	// NoteRestarted or NoteRewound the sink may hold what it was to forget; a transport
-	// reports other errors to nobody.
+	// StreamNote reports a note about a stream. NoteOpened makes a stream known. All other
+	// notes are about a known stream. After an error of NoteRestarted or NoteRewound the sink
+	// may still hold blocks that it should have forgotten; a transport ignores other errors.
 	StreamNote(pod, model, stream string, n Note) error
-	// StreamView returns what is known of a stream, and the zero StreamView if nothing is.
+	// StreamView returns the view of a stream; the zero StreamView for an unknown stream.
 	StreamView(pod, model, stream string) StreamView
-	// RemovePod forgets a pod and all that it held. A pod that is not known is no error.
+	// RemovePod forgets a pod and all its blocks. An unknown pod is no error.
 	RemovePod(pod string) error
-	// RemoveStream forgets a stream that no transport follows any more, with what the ranks
-	// held that it fed. A stream that is not known is no error.
+	// RemoveStream forgets a stream that no transport follows any more, with the blocks of the
+	// ranks that it fed. An unknown stream is no error.
 	RemoveStream(pod, model, stream string) error
 }
 
-// StreamView is what a sink knows of a stream and of the ranks that it feeds.
+// StreamView describes a stream and the ranks that it feeds.
 type StreamView struct {
 	State   string        // the worst of its ranks, as the sink names it; "" is none
-	Heard   time.Time     // when the last message came
+	Heard   time.Time     // the time of the last message
 	Lag     time.Duration // of the last message: from the engine to the sink
-	Missing uint64        // messages that were lost
-	Blocks  int           // that the ranks hold, in all tiers
+	Missing uint64        // lost messages
+	Blocks  int           // of the ranks, in all tiers
 }

@@ -12,11 +12,11 @@ import (
 	"github.com/kvindex/kvindex/internal/fault"
 )
 
-// maxDepth is how deep arrays and maps may lie inside one another in a value
-// that is skipped. The values that engines are known to send are two deep.
+// maxDepth bounds the nesting of arrays and maps in a skipped value. Known values of engines
+// are two deep.
 const maxDepth = 64
 
-// A form is what a MessagePack item is, whatever the width of its encoding.
+// A form is the kind of a MessagePack item, whatever the width of its encoding.
 type form uint8
 
 const (
@@ -32,7 +32,7 @@ const (
 	formMap
 	formExt
 
-	// The rest is resolved by next and never leaves it.
+	// next resolves the rest and never returns it.
 	formSigned
 	formFloat32
 	formFixExt
@@ -64,9 +64,9 @@ var (
 )
 
 // A cursor reads the items of a MessagePack object one after the other
-// (https://github.com/msgpack/msgpack/blob/master/spec.md). It allocates
-// nothing but errors, and it returns no length that the bytes which are left
-// could not fill: an item takes a byte at least.
+// (https://github.com/msgpack/msgpack/blob/master/spec.md). It allocates nothing but errors,
+// and it never returns a length that the remaining bytes could not fill: an item takes a byte
+// at least.
 type cursor struct {
 	data []byte
 	off  int // of the next item; 0 <= off <= len(data)
@@ -74,10 +74,10 @@ type cursor struct {
 
 func (c *cursor) left() int { return len(c.data) - c.off }
 
-// next reads the head of an item and what it says: the value of a bool, the 64
-// bits of an integer (two's complement) or of a float, the length of an array
-// in items, of a map in pairs, of a str, bin or ext in bytes (the type of an
-// ext is one of them). The content of the last five is still to be read.
+// next reads the head of an item: the value of a bool, the 64 bits of an integer (two's
+// complement) or of a float, the length of an array in items, of a map in pairs, of a str, bin
+// or ext in bytes (the type of an ext is one of them). The content of the last five is still
+// to be read.
 func (c *cursor) next() (form, uint64, error) {
 	if c.left() == 0 {
 		return 0, 0, errEnds
@@ -142,7 +142,7 @@ func (c *cursor) number(width int) uint64 {
 	return 0
 }
 
-// sized refuses a length that the bytes which are left cannot fill.
+// sized refuses a length that the remaining bytes cannot fill.
 func (c *cursor) sized(f form, n uint64) (form, uint64, error) {
 	if n > uint64(c.left()) {
 		return 0, 0, c.tooLong(f, n)
@@ -162,11 +162,10 @@ func (c *cursor) bytes(n uint64) []byte {
 	return b
 }
 
-// str reads a str. What it returns lies in the payload and may be invalid
-// UTF-8.
+// str reads a str. The result lies in the payload and may be invalid UTF-8.
 func (c *cursor) str() ([]byte, error) {
 	if c.left() > 0 {
-		// Every key and nearly every string that engines send is this short.
+		// Every key and nearly every string of engines is this short.
 		if n := int(c.data[c.off]) - 0xa0; 0 <= n && n < 0x20 && n < c.left() {
 			b := c.data[c.off+1 : c.off+1+n]
 			c.off += 1 + n
@@ -234,8 +233,7 @@ func (c *cursor) array() (int, error) {
 	return int(n), nil
 }
 
-// tokens fills dst with token ids. Where one is missing it returns its index
-// and why.
+// tokens fills dst with token ids. If one is missing it returns its index and the reason.
 //
 // The widths of token ids are as good as random, so a branch on them is
 // mispredicted on every second token: 72 ns for 16 tokens, against 41 with the
@@ -276,8 +274,8 @@ var shortSize = func() (size [256]uint8) {
 	return size
 }()
 
-// shortBits tells where the value of such an integer lies in the 8 bytes, read
-// as one big-endian number, that begin at its lead byte.
+// shortBits has the place of such an integer's value in the 8 bytes, read as one big-endian
+// number, that begin at its lead byte.
 var shortBits = func() (b [256]struct {
 	shift uint8
 	mask  uint32
@@ -291,9 +289,8 @@ var shortBits = func() (b [256]struct {
 	return b
 }()
 
-// hashes fills dst with the names of blocks: the 64 bits of an integer, or
-// the last 8 bytes of a byte string. Where one is missing it returns its index
-// and why.
+// hashes fills dst with block hashes: the 64 bits of an integer, or the last 8 bytes of a byte
+// string. If one is missing it returns its index and the reason.
 func (c *cursor) hashes(dst []uint64) (int, error) {
 	for i := range dst {
 		h, err := c.hash()
@@ -309,7 +306,7 @@ func (c *cursor) hashes(dst []uint64) (int, error) {
 // 64 bits: one without and one with a sign.
 const wide = 1 | 1<<(0xd3-0xcf)
 
-// hash reads one name of a block.
+// hash reads one block hash.
 func (c *cursor) hash() (uint64, error) {
 	// The sign of an integer is as good as random: no branch may depend on it.
 	if c.left() > 8 && uint(wide)>>(c.data[c.off]-0xcf)&1 != 0 {
@@ -334,7 +331,7 @@ func (c *cursor) hash() (uint64, error) {
 	return 0, fault.Errorf(fault.Type, "%s is not a hash", describe(f, n))
 }
 
-// skip reads an item of any form and all that is in it.
+// skip reads an item of any form with all its content.
 func (c *cursor) skip() error {
 	start := c.off
 	f, n, err := c.next()
@@ -351,7 +348,7 @@ func (c *cursor) skip() error {
 	return nil
 }
 
-// skipItems reads n items of any form and all that is in them.
+// skipItems reads n items of any form with all their content.
 func (c *cursor) skipItems(n int) error {
 	if n == 0 {
 		return nil

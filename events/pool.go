@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// What a PoolConfig leaves zero.
+// Defaults of a PoolConfig.
 const (
 	// defaultConcurrency is large, because a goroutine exists only while there is work.
 	defaultConcurrency  = 64
@@ -20,10 +20,10 @@ const (
 )
 
 const (
-	// poolTurn is how many messages of a pod are delivered before it stands in line
-	// again, if there is one.
+	// poolTurn is how many messages of a pod are delivered before the next pod in line has its
+	// turn.
 	poolTurn = 32
-	// Of pods and streams that nothing waits for about so many are remembered.
+	// About so many idle pods and streams are remembered.
 	idlePods    = 1 << 10
 	idleStreams = 1 << 6
 )
@@ -38,26 +38,25 @@ type PoolConfig struct {
 	// Concurrency is the number of pods that are served at the same time. Other pods wait
 	// only when the sink is slow with that many pods. 0: 64.
 	Concurrency int
-	// MaxMessages and MaxBytes bound what is in the Pool: messages that wait and that the
-	// sink is working on, and the bytes of their payloads. A pod may use at most as much
-	// room as is left free, or one message more. So one pod that floods the Pool gets a
-	// half. If k pods do, each gets one part of k+1, and one part stays free for others.
-	// 0: 65,536 messages, and 256 MiB.
+	// MaxMessages and MaxBytes bound the Pool: messages that wait or are in the sink, and the
+	// bytes of their payloads. A pod may use as much room as it leaves free, or one message
+	// more. So one pod that floods the Pool gets a half. If k pods do, each gets one part of
+	// k+1, and one part stays free for others. 0: 65,536 messages, and 256 MiB.
 	MaxMessages int
 	MaxBytes    int64
-	// DropOldest: if a pod has used its room, older messages of the same pod are dropped.
-	// Without it, or if nothing may be dropped, Offer waits.
+	// DropOldest: if a pod has used its room, its older messages are dropped. Without it, or
+	// if no message may be dropped, Offer waits.
 	DropOldest bool
 
 	// The hooks may be nil. They are called by the goroutine that delivers the
 	// pod's messages, which wait for them.
 
-	// OnDrop gets dropped messages of a stream, just before the sink gets the message that
-	// follows them.
+	// OnDrop gets dropped messages of a stream, just before the sink gets the message behind
+	// them.
 	OnDrop func(Drop)
-	// OnError gets each error of the sink, with the message; for OfferRestart it is a
-	// message without a payload. The payload is valid during the call only. A sink counts
-	// an error that wraps ErrMalformed as a loss.
+	// OnError gets each error of the sink, with the message; for OfferRestart the message has
+	// no payload. The payload is valid during the call only. A sink counts an error that wraps
+	// ErrMalformed as a loss.
 	OnError func(Message, error)
 }
 
@@ -71,21 +70,20 @@ type Drop struct {
 	Messages uint64
 }
 
-// PoolStats counts messages, and calls of OfferRestart like messages. Offered is the
-// sum of Messages, Delivered and Dropped.
+// PoolStats counts messages, and calls of OfferRestart like messages. The sum of Messages,
+// Delivered and Dropped is the number that Offer has accepted.
 type PoolStats struct {
-	Messages int   // that wait, or that the sink is working on
+	Messages int   // that wait or are in the sink
 	Bytes    int64 // of their payloads
 
-	Offered   uint64 // taken by Offer
-	Delivered uint64 // that the sink has taken, with an error too
+	Delivered uint64 // given to the sink, also if it returned an error
 	Dropped   uint64
 	Malformed uint64 // errors of the sink that wrap ErrMalformed
 	Errors    uint64 // other errors of the sink
 	Waited    uint64 // calls of Offer and OfferRestart that had to wait for room
 
-	// Calls are those of Pool.Sink that wait for their turn, or that the sink is working on.
-	// They take no room, and count nowhere else.
+	// Calls are those of Pool.Sink that wait for their turn or are in the sink. They take no
+	// room, and count nowhere else.
 	Calls int
 }
 
@@ -98,18 +96,18 @@ type PodStats struct {
 // Pool is a queue between a transport that must not wait and a Sink. A Subscriber
 // needs none: it waits in the socket.
 //
-// Offer takes a message and returns at once. Sink is for transports that need what the
-// sink returns.
+// Offer queues a message and returns at once. Sink is for transports that need the sink's
+// results.
 //
-// The messages of a stream come to the sink in the order in which they were offered,
-// those of a pod one at a time, those of different pods concurrently and in turns. A
-// pod that floods the Pool does not delay others, nor does a pod for which the sink is
-// slow: see Concurrency and MaxMessages.
+// The messages of a stream come to the sink in the order in which they were offered, those of
+// a pod one at a time, those of different pods concurrently and in turns. A pod that floods
+// the Pool does not delay others, and neither does a pod with a slow sink: see Concurrency and
+// MaxMessages.
 //
-// With DropOldest the Pool drops messages when it is full, and the sink always notices.
-// The newest message of a stream is never dropped, so the sink sees a gap before it.
-// Where the numbers would not show the gap, because they went back or because the sink
-// does not know the stream, the Pool gives the sink a NoteRestarted.
+// With DropOldest the Pool drops messages when it is full, and the sink always notices. The
+// newest message of a stream is never dropped, so the sink sees a gap before it. If the
+// numbers would not show the gap, because they went back or because the sink does not know the
+// stream, the Pool gives the sink a NoteRestarted.
 //
 // All methods are safe for concurrent use. NewPool starts no goroutine. There are at
 // most Concurrency goroutines while there are messages, and none after Close. At most
@@ -118,15 +116,15 @@ type PodStats struct {
 type Pool struct {
 	sink    Sink
 	cfg     PoolConfig
-	work    func() // p.run: making it anew would allocate
+	work    func() // p.run: creating it each time would allocate
 	entries [classes]sync.Pool
 	waiters sync.Pool
 
-	mu      sync.Mutex // guards what follows, and all that is reached from it
+	mu      sync.Mutex // guards the fields below, and all that is reached from them
 	pods    map[string]*podQueue
 	sweepAt int // pods that make room for another one
 	line    podLine
-	// starved are pods without a message that wait for others to leave room.
+	// starved are pods without a message that wait for room of others.
 	starved []*podQueue
 	stats   PoolStats
 	workers int // goroutines and calls that have a place, at most Concurrency
@@ -160,9 +158,9 @@ func (c PoolConfig) withDefaults() PoolConfig {
 	return c
 }
 
-// Offer takes a message and a copy of its payload. If there is no room it waits until
-// there is, or until ctx ends; it has the copy already. After an error the message was not
-// taken: offer it again, or it is missing in its stream.
+// Offer queues a message and a copy of its payload. If there is no room it waits until there
+// is, or until ctx ends; it has the copy already. After an error the message was not queued:
+// offer it again, or it is missing in its stream.
 func (p *Pool) Offer(ctx context.Context, m Message) error {
 	n := len(m.Payload)
 	switch {
@@ -177,8 +175,8 @@ func (p *Pool) Offer(ctx context.Context, m Message) error {
 	return p.offer(ctx, m.Pod, m.Model, m.Stream, e)
 }
 
-// OfferRestart has the sink get a NoteRestarted, after the messages of the stream
-// that were offered before. It waits as Offer does, and is never dropped.
+// OfferRestart queues a NoteRestarted for the sink, behind the messages of the stream that
+// were offered before. It waits as Offer does, and is never dropped.
 func (p *Pool) OfferRestart(ctx context.Context, pod, model, stream string) error {
 	e := p.newEntry(0)
 	e.restart = true
@@ -204,14 +202,14 @@ func (p *Pool) Pods(dst []PodStats) []PodStats {
 	return dst
 }
 
-// Close takes no more messages, gives the sink those that wait, and waits for the
-// goroutines of the Pool, and for calls that have their turn or come to it. Calls of Offer
-// that wait for room return ErrPoolClosed, and so do calls behind them.
+// Close accepts no more messages, gives the sink those that wait, and waits for the goroutines
+// of the Pool, and for calls that have their turn or come to it. Calls of Offer that wait for
+// room return ErrPoolClosed, and so do calls behind them.
 //
-// When ctx ends, messages that still wait are dropped. OnDrop gets them, but the sink
-// does not. Every Close returns an error that wraps that of ctx then. If you go on to
-// use the sink, give it a NoteRestarted for the streams that OnDrop has named. Close
-// waits for the message that the sink is working on in any case.
+// When ctx ends, messages that still wait are dropped. OnDrop gets them, and the sink does
+// not. Every Close returns an error that wraps that of ctx then. If you go on to use the sink,
+// give it a NoteRestarted for the streams that OnDrop has named. Close always waits for the
+// message that is in the sink.
 func (p *Pool) Close(ctx context.Context) error {
 	p.mu.Lock()
 	if !p.closed {
@@ -240,7 +238,7 @@ func (p *Pool) Close(ctx context.Context) error {
 	return p.closeErr
 }
 
-// abandon drops all that waits.
+// abandon drops all waiting messages.
 func (p *Pool) abandon(cause error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -260,7 +258,7 @@ func (p *Pool) abandon(cause error) {
 	}
 }
 
-// untold returns what was dropped and has nothing behind it.
+// untold returns the dropped messages that have no message behind them.
 func (p *Pool) untold() (drops []Drop) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -278,20 +276,20 @@ func (p *Pool) untold() (drops []Drop) {
 	return drops
 }
 
-// checkDrained ends the waiting of Close.
+// checkDrained lets Close return.
 func (p *Pool) checkDrained() {
 	if p.closed && p.workers == 0 {
 		close(p.drained)
 	}
 }
 
-// podQueue is a pod and what waits for it.
+// A podQueue is a pod and its queue.
 type podQueue struct {
 	name    string
-	whole   poolStream // of calls that are about the pod, and not about one of its streams
+	whole   poolStream // of calls about the pod, and not about one of its streams
 	streams map[streamName]*poolStream
 	sweepAt int         // streams that make room for another one
-	recent  *poolStream // that was looked up last
+	recent  *poolStream // the last one looked up
 	offers  int         // of all streams
 
 	entryLists
@@ -307,16 +305,16 @@ type streamName struct {
 	model, name string // Message.Model, Message.Stream
 }
 
-// poolStream is one stream of a pod.
+// A poolStream is one stream of a pod.
 type poolStream struct {
 	pod *podQueue
 	streamName
 	offers int        // that wait for room, wait, or are delivered; calls too
 	newest *poolEntry // the last one in the queue; nil if there is none, or a call behind it
 
-	lost poolLoss // behind all that is in the queue
-	// owed: the sink could not be told that the stream has restarted. Only who serves the
-	// pod changes it.
+	lost poolLoss // dropped behind the queue
+	// owed: a NoteRestarted to the sink has failed. Only the goroutine that serves the pod
+	// changes it.
 	owed bool
 }
 
@@ -351,7 +349,7 @@ func (q *podQueue) stream(model, name string) *poolStream {
 	return s
 }
 
-// sweep forgets the pods that nothing waits for: peers may invent names.
+// sweep forgets idle pods: peers may invent names.
 func (p *Pool) sweep() {
 	for _, q := range p.pods {
 		p.sweepPod(q)
@@ -359,7 +357,7 @@ func (p *Pool) sweep() {
 	p.sweepAt = max(idlePods, 2*len(p.pods))
 }
 
-// sweepPod forgets a pod that nothing waits for.
+// sweepPod forgets a pod if it is idle.
 func (p *Pool) sweepPod(q *podQueue) {
 	if q.offers == 0 {
 		if q.sweep(); len(q.streams) == 0 {
@@ -368,7 +366,7 @@ func (p *Pool) sweepPod(q *podQueue) {
 	}
 }
 
-// sweep forgets the streams that nothing waits for and the sink knows all of.
+// sweep forgets idle streams of which the sink has everything.
 func (q *podQueue) sweep() {
 	q.recent = nil
 	for name, s := range q.streams {
@@ -419,14 +417,14 @@ func (p *Pool) noteOffer(s *poolStream) {
 	s.pod.offers++
 }
 
-// forgetOffer takes noteOffer back.
+// forgetOffer undoes noteOffer.
 func (p *Pool) forgetOffer(s *poolStream) {
 	s.offers--
 	s.pod.offers--
 }
 
-// room reports whether a message of n bytes fits, and with DropOldest sees to it
-// if it can. A caller that gets true admits the message.
+// room reports whether a message of n bytes fits. With DropOldest it makes room if it can. A
+// caller that gets true admits the message.
 func (p *Pool) room(s *poolStream, n int) bool {
 	q := s.pod
 	for !p.fits(q, n) {
@@ -441,15 +439,15 @@ func (p *Pool) room(s *poolStream, n int) bool {
 	return true
 }
 
-// fits: a pod may have as much as it leaves free. So the room of a pod shrinks
-// with what all have, and never is there none for a pod that has nothing.
+// fits: a pod may have as much as it leaves free. So the room of a pod shrinks with the use of
+// all, and a pod without messages always has some.
 func (p *Pool) fits(q *podQueue, n int) bool {
 	return q.stats.Messages+1 <= p.cfg.MaxMessages-p.stats.Messages &&
 		q.stats.Bytes+int64(n) <= p.cfg.MaxBytes-p.stats.Bytes
 }
 
-// replace drops the newest message of a stream if that makes room for its next
-// one. Otherwise it has to stay: nothing else would show that it was there.
+// replace drops the newest message of a stream if that makes room for its next one. Otherwise
+// it has to stay: nothing else would show the gap.
 func (p *Pool) replace(s *poolStream, n int) bool {
 	e := s.newest
 	if e == nil || e.restart {
@@ -464,7 +462,7 @@ func (p *Pool) replace(s *poolStream, n int) bool {
 	return ok
 }
 
-// charge counts messages and bytes that came or went.
+// charge counts messages and bytes.
 func (p *Pool) charge(q *podQueue, messages, bytes int) {
 	q.stats.Messages += messages
 	q.stats.Bytes += int64(bytes)
@@ -472,8 +470,8 @@ func (p *Pool) charge(q *podQueue, messages, bytes int) {
 	p.stats.Bytes += int64(bytes)
 }
 
-// admit puts an entry that has room into its queue. A call needs no room. No message
-// before a call is dropped for one behind it: what was lost is told in order.
+// admit puts an entry that has room into its queue. A call needs no room. No message before a
+// call is dropped for one behind it, so losses are reported in order.
 func (p *Pool) admit(e *poolEntry) {
 	s := e.stream
 	q := s.pod
@@ -486,8 +484,6 @@ func (p *Pool) admit(e *poolEntry) {
 	} else {
 		e.lost, s.lost = s.lost, poolLoss{}
 		p.charge(q, 1, e.size)
-		q.stats.Offered++
-		p.stats.Offered++
 	}
 	q.link(waiting, e)
 	if q.active {
@@ -501,7 +497,7 @@ func (p *Pool) admit(e *poolEntry) {
 	}
 }
 
-// drop takes a message out of its queue and records that it is lost.
+// drop takes a message out of its queue and records the loss.
 func (p *Pool) drop(e *poolEntry) {
 	s := e.stream
 	q := s.pod
@@ -521,7 +517,7 @@ func (p *Pool) drop(e *poolEntry) {
 	p.freeEntry(e)
 }
 
-// poolLoss is what was dropped of a stream in one place.
+// A poolLoss is a run of dropped messages of a stream.
 type poolLoss struct{ from, to, messages uint64 }
 
 func (l *poolLoss) add(more poolLoss) {
@@ -534,12 +530,12 @@ func (l *poolLoss) add(more poolLoss) {
 	}
 }
 
-// told is what OnDrop gets.
+// told returns the Drop of a loss.
 func (s *poolStream) told(l poolLoss) Drop {
 	return Drop{Pod: s.pod.name, Model: s.model, Stream: s.name, From: l.from, To: l.to, Messages: l.messages}
 }
 
-// run delivers until there is nothing in line.
+// run delivers messages until the line is empty.
 func (p *Pool) run() {
 	p.mu.Lock()
 	for q := p.line.take(); q != nil; q = p.line.take() {
@@ -560,14 +556,14 @@ func (p *Pool) run() {
 	p.mu.Unlock()
 }
 
-// hasMessage reports that a message is next, or a restart, and no call.
+// hasMessage reports whether a message or a restart is next, and not a call.
 func (q *podQueue) hasMessage() bool {
 	e := q.first[waiting]
 	return e != nil && e.turn == nil
 }
 
-// leave ends the service of a pod. If a call is next, it has the pod now, and the place of
-// who served it.
+// leave ends the service of a pod. If a call is next, it gets the pod and the place of the
+// caller of leave.
 func (p *Pool) leave(q *podQueue) (given bool) {
 	e := q.first[waiting]
 	switch {
@@ -585,7 +581,7 @@ func (p *Pool) leave(q *podQueue) (given bool) {
 	return false
 }
 
-// serveOne delivers the first message of a pod. It gives the lock away for it.
+// serveOne delivers the first message of a pod. It releases the lock meanwhile.
 func (p *Pool) serveOne(q *podQueue) {
 	e := q.first[waiting]
 	q.take(e)
@@ -614,15 +610,15 @@ func (p *Pool) serveOne(q *podQueue) {
 	p.serveStarved()
 }
 
-// poolDelivery is what the sink gets at a time.
+// A poolDelivery is the sink's next input.
 type poolDelivery struct {
-	drop    Drop // before it; none if there are no messages in it
-	restart bool // comes first; false once that was done
+	drop    Drop // before it; none if its Messages is 0
+	restart bool // comes first; false when done
 	message bool // and m is one
 	m       Message
 }
 
-// prepare makes a delivery of an entry and of what was dropped before it.
+// prepare makes a delivery of an entry and of the drops before it.
 func (s *poolStream) prepare(e *poolEntry) poolDelivery {
 	return poolDelivery{
 		drop:    s.told(e.lost),
@@ -640,8 +636,8 @@ func (s *poolStream) prepare(e *poolEntry) poolDelivery {
 	}
 }
 
-// deliver calls the sink and the hooks. A sink that does not learn of a restart
-// gets no message either: it would join it to what it should have forgotten.
+// deliver calls the sink and the hooks. If the sink refuses a restart, it gets no message
+// either: it would join the message to blocks that it should have forgotten.
 func (p *Pool) deliver(d *poolDelivery) (err error) {
 	if d.drop.Messages > 0 {
 		if p.cfg.OnDrop != nil {
@@ -662,16 +658,15 @@ func (p *Pool) deliver(d *poolDelivery) (err error) {
 	return err
 }
 
-// hides reports whether the message would hide that others were dropped before
-// it. A hole shows if all of it is beyond what the sink has and below what it
-// gets next. An engine that restarted counts from 0: without its first messages
-// the next one may seem to go on where the old engine stopped.
+// hides reports whether the message would hide a drop before it. A gap shows if all of it is
+// beyond the sink's position and below the next message. An engine that restarted counts from
+// 0: without its first messages the next one may seem to continue the old engine.
 func (p *Pool) hides(d *poolDelivery) bool {
 	at := p.sink.StreamNext(d.m.Pod, d.m.Model, d.m.Stream)
 	return !at.Heard || d.drop.From < at.Next || d.m.Seq <= d.drop.To
 }
 
-// poolWaiter is a caller that waits: of offer for room, or another one for its turn.
+// A poolWaiter is a caller that waits: of Offer for room, or another one for its turn.
 type poolWaiter struct {
 	entry *poolEntry
 	done  bool
@@ -693,7 +688,7 @@ func (w *poolWaiter) settle(err error) {
 	w.ready <- struct{}{}
 }
 
-// refuse settles a waiter of which the entry is in no queue.
+// refuse settles a waiter whose entry is in no queue.
 func (p *Pool) refuse(w *poolWaiter, err error) {
 	s := w.entry.stream
 	if w.entry.turn != nil {
@@ -704,7 +699,7 @@ func (p *Pool) refuse(w *poolWaiter, err error) {
 	w.settle(err)
 }
 
-// cancel settles a waiter whose context has ended, if nobody else has.
+// cancel settles a waiter whose context has ended, if it is not settled yet.
 func (p *Pool) cancel(w *poolWaiter, cause error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -715,10 +710,10 @@ func (p *Pool) cancel(w *poolWaiter, cause error) {
 	i := slices.Index(q.waiters, w)
 	q.waiters = slices.Delete(q.waiters, i, i+1)
 	p.refuse(w, fmt.Errorf("events: pool: pod %q: waiting for room: %w", q.name, cause))
-	p.serve(q) // what comes next may be smaller
+	p.serve(q) // the next one may be smaller
 }
 
-// serve admits those who wait for room in a pod's share, in order.
+// serve admits waiters of a pod in order, as there is room.
 func (p *Pool) serve(q *podQueue) {
 	for len(q.waiters) > 0 {
 		w := q.waiters[0]
@@ -734,8 +729,8 @@ func (p *Pool) serve(q *podQueue) {
 	}
 }
 
-// noteStarved: a pod that has a message is served when that is delivered; one
-// that has none depends on others.
+// noteStarved: a pod with a message is served when that is delivered; one without depends on
+// others.
 func (p *Pool) noteStarved(q *podQueue) {
 	if q.stats.Messages == 0 && !q.starved {
 		q.starved = true
@@ -748,13 +743,13 @@ func (p *Pool) serveStarved() {
 		return
 	}
 	p.starved = slices.DeleteFunc(p.starved, func(q *podQueue) bool {
-		p.serve(q) // does not note it again
+		p.serve(q) // it does not call noteStarved for q again
 		q.starved = len(q.waiters) > 0 && q.stats.Messages == 0
 		return !q.starved
 	})
 }
 
-// podLine is the pods that have messages and nobody who delivers them, in order.
+// A podLine is the pods that have messages and are not served, in order.
 type podLine struct {
 	first, last *podQueue
 }
@@ -787,8 +782,8 @@ type entryLists struct {
 	first, last [lists]*poolEntry
 }
 
-// poolEntry is a message, a restart or a call that waits. Those that are not used are zero,
-// but for class and buf.
+// A poolEntry is a message, a restart or a call that waits. Unused ones are zero, but for
+// class and buf.
 type poolEntry struct {
 	stream     *poolStream
 	turn       *poolWaiter // of a call; nil: it is none
@@ -841,8 +836,8 @@ func (q *podQueue) take(e *poolEntry) {
 	}
 }
 
-// Entries are used again by the size of their buffers, powers of 2 from 256 B to
-// 1 MiB; larger ones, which are rare, are left to the collector.
+// Entries are used again by the size of their buffers, powers of 2 from 256 B to 1 MiB; larger
+// ones are rare and left to the garbage collector.
 const (
 	minClassBits = 8
 	maxClassBits = 20

@@ -1,37 +1,36 @@
 package events
 
-// The sink of a Pool is for transports that need what the sink behind it returns. A call
-// stands in the queue of its pod like a message. When it is its turn, the caller gets the
-// pod, with the place of the goroutine that served it, and calls the sink. So nobody else
-// has the pod, and no payload is copied.
+// The sink of a Pool is for transports that need the results of the sink behind it. A call
+// waits in the queue of its pod like a message. When it has its turn, the caller gets the pod,
+// with the place of the goroutine that served it, and calls the sink. So nothing else serves
+// the pod, and no payload is copied.
 //
-// A goroutine of the Pool that comes to the call gives its place away and goes. The caller
-// gives the place on when it has done. So at most Concurrency are in the sink, and a call for
-// a pod that nobody serves takes a place at once: 0.2 us, without another goroutine. For that,
-// messages are in the queue as soon as they have room, in the order in which their offers
-// began; an Offer that waits has made its copy before. A drop is noted at the message behind
-// it, so it is reported in its place, whatever stands between, and a message before a call is
-// not dropped for one behind it.
+// A goroutine of the Pool that comes to the call gives its place to it and ends. The caller
+// passes the place on afterwards. So at most Concurrency are in the sink, and a call for an
+// idle pod takes a place at once: 0.2 us, without another goroutine. For that, messages are in
+// the queue as soon as they have room, in the order in which their offers began; an Offer that
+// waits has made its copy before. A drop is recorded at the message behind it, so it is
+// reported in its place, whatever stands between, and a message before a call is not dropped
+// for one behind it.
 
-// Sink returns a Sink whose calls wait for their turn, behind all that was offered for the
-// pod before, and return what the sink of p returns. So a Fleet, and a transport that asks
-// engines for replays, can use p beside a host that calls Offer. Do not call it from a hook
-// of p, or from the sink of p: it would wait for itself. After Close its calls do nothing
-// but StreamView, and return ErrPoolClosed or the zero Position.
+// Sink returns a Sink whose calls wait for their turn, behind all earlier offers for the pod,
+// and return the results of p's sink. So a Fleet, and a transport that asks engines for
+// replays, can use p beside a host that calls Offer. Do not call it from a hook of p, or from
+// the sink of p: it would wait for itself. After Close its calls do nothing, except for
+// StreamView, and return ErrPoolClosed or the zero Position.
 //
-// IngestMessage takes any message, also one with Hold. OnError does not get its error.
+// IngestMessage accepts any message, also one with Hold. OnError does not get its error.
 // StreamView does not wait for a turn.
 //
-// RemovePod drops what was offered for the pod before, also by calls of Offer that wait for
-// room, which return nil. It counts in Dropped, and OnDrop does not get it. When the sink
-// has done with the message that it is working on, and with calls that wait already, its
-// RemovePod is called. So nothing that was offered before brings the pod back. After an
-// error of the sink call RemovePod again. Else the sink is told with the next message of
-// each stream that it has restarted, because of what was dropped. RemoveStream does the
-// same for a stream.
+// RemovePod drops all earlier messages of the pod, also those of calls of Offer that wait for
+// room, which return nil. They count in Dropped, and OnDrop does not get them. When the
+// message in the sink and the calls that wait already are done, the sink's RemovePod is
+// called. So no earlier message brings the pod back. After an error of the sink call RemovePod
+// again. Else, because of the drops, the sink gets a NoteRestarted with the next message of
+// each stream. RemoveStream does the same for a stream.
 func (p *Pool) Sink() Sink { return poolSink{p} }
 
-// poolSink is what Pool.Sink returns.
+// poolSink is the result of Pool.Sink.
 type poolSink struct{ p *Pool }
 
 func (ps poolSink) IngestMessage(m Message) (Receipt, error) {
@@ -55,7 +54,7 @@ func (ps poolSink) StreamNext(pod, model, stream string) Position {
 	}
 	defer p.finish(s)
 	if p.pay(s) != nil {
-		return Position{} // where it stands is to be forgotten
+		return Position{} // its position is about to be forgotten
 	}
 	return p.sink.StreamNext(pod, model, stream)
 }
@@ -70,7 +69,7 @@ func (ps poolSink) StreamNote(pod, model, stream string, n Note) error {
 	if err := p.sink.StreamNote(pod, model, stream, n); err != nil {
 		return err
 	}
-	if n == NoteRestarted || n == NoteRewound { // what it is owed is done
+	if n == NoteRestarted || n == NoteRewound { // this pays what is owed
 		p.owe(s, false)
 	}
 	return nil
@@ -92,7 +91,8 @@ func (ps poolSink) StreamView(pod, model, stream string) StreamView {
 	return ps.p.sink.StreamView(pod, model, stream)
 }
 
-// remove drops what waits of some streams of a pod, and has the sink forget them.
+// remove drops the waiting messages of some streams of a pod, and makes the sink forget the
+// streams.
 func (p *Pool) remove(pod string, gone func(*poolStream) bool, forget func() error) (err error) {
 	p.mu.Lock()
 	if p.closed {
@@ -109,7 +109,7 @@ func (p *Pool) remove(pod string, gone func(*poolStream) bool, forget func() err
 		defer p.mu.Unlock()
 		for _, s := range q.streams {
 			if gone(s) {
-				s.owed = err != nil // else nothing tells of what was dropped
+				s.owed = err != nil // else nothing reports the drops
 			}
 		}
 		p.end(&q.whole)
@@ -118,8 +118,8 @@ func (p *Pool) remove(pod string, gone func(*poolStream) bool, forget func() err
 	return forget()
 }
 
-// dropAll drops all messages of some streams of a pod that wait, or wait for room. p.mu is
-// held.
+// dropAll drops all messages of some streams of a pod that wait, for their turn or for room.
+// p.mu is held.
 func (p *Pool) dropAll(q *podQueue, gone func(*poolStream) bool) {
 	for e := q.first[waiting]; e != nil; {
 		next := e.next[waiting]
@@ -135,7 +135,6 @@ func (p *Pool) dropAll(q *podQueue, gone func(*poolStream) bool) {
 			continue
 		}
 		for _, s := range []*PoolStats{&q.stats, &p.stats} {
-			s.Offered++
 			s.Dropped++
 		}
 		p.refuse(w, nil)
@@ -151,7 +150,7 @@ func (p *Pool) dropAll(q *podQueue, gone func(*poolStream) bool) {
 	p.serveStarved()
 }
 
-// begin waits for the turn of a call about a stream. If there is no error, finish ends it.
+// begin waits for the turn of a call about a stream. Without an error, finish ends it.
 func (p *Pool) begin(pod, model, stream string) (*poolStream, error) {
 	p.mu.Lock()
 	if p.closed {
@@ -162,8 +161,7 @@ func (p *Pool) begin(pod, model, stream string) (*poolStream, error) {
 	return s, p.await(s)
 }
 
-// await waits for the turn of a call. p.mu is held when it is called, and not when it
-// returns.
+// await waits for the turn of a call. It is called with p.mu held, and returns without.
 func (p *Pool) await(s *poolStream) error {
 	q := s.pod
 	p.noteOffer(s)
@@ -208,7 +206,7 @@ func (p *Pool) end(s *poolStream) {
 	p.pass()
 }
 
-// pass gives a place on, to the pod that is first in line.
+// pass gives a place to the first pod in line.
 func (p *Pool) pass() {
 	switch q := p.line.first; {
 	case q == nil:
@@ -226,7 +224,7 @@ func (p *Pool) countCall(q *podQueue, n int) {
 	p.stats.Calls += n
 }
 
-// pay tells the sink of a restart that it could not be told of before.
+// pay gives the sink a NoteRestarted that failed before.
 func (p *Pool) pay(s *poolStream) error {
 	if !s.owed {
 		return nil
@@ -238,7 +236,7 @@ func (p *Pool) pay(s *poolStream) error {
 	return err
 }
 
-// owe notes whether the sink is to be told of a restart.
+// owe records whether the sink has to get a NoteRestarted.
 func (p *Pool) owe(s *poolStream, owed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -14,24 +15,21 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp"
 )
 
-// This file asks engines for what was missed. vLLM's publisher
-// (distributed/kv_events.py, 0.9.0 to 0.29), and SGLang's and TensorRT-LLM's
-// after it, keeps its last batches (10,000 by default) and has a ROUTER socket
-// that answers ["", start] with all of them from start on:
+// This file asks engines for missed messages. vLLM's publisher (distributed/kv_events.py,
+// 0.9.0 to 0.29), like SGLang's and TensorRT-LLM's, keeps its last batches (10,000 by default)
+// and has a ROUTER socket that answers ["", start] with all of them from start on:
 //
 //	["", seq, payload]         vLLM until July 2026 (PR 45177), SGLang
 //	["", topic, seq, payload]  vLLM since, TensorRT-LLM
 //
-// and a last one with seq -1 and no payload. The ROUTER drops without a word
-// what does not fit its queue of 1,000 messages, the last one too. But the queue
-// is empty when an answer begins, so what an answer begins with is what the
-// engine has.
+// and a last one with seq -1 and no payload. The ROUTER silently drops messages that do not
+// fit its queue of 1,000, the last one too. But the queue is empty when an answer begins, so
+// the beginning of an answer is complete.
 //
-// Every request asks from the last message that was applied, for the engine may
-// restart at any moment, and only its own bytes say that it has not. The message
-// behind that one is the next that the engine has. A hole further behind is
-// asked for anew, and an answer that falls silent is begun again where it
-// stopped.
+// Every request starts from the last message that was applied, because the engine may restart
+// at any moment, and only its own bytes show that it has not. The message behind that one is
+// the next that the engine has. A hole further behind is requested again, and an answer that
+// falls silent is resumed where it stopped.
 //
 // # The beginning of an answer
 //
@@ -43,72 +41,79 @@ import (
 // # The first message of an answer
 //
 // If the engine answers with the message that was applied last, byte by byte, it is the same
-// engine. If not, it has restarted or has forgotten, whatever its numbers say, and all begins
-// again from nothing. Numbers alone cannot show an engine that restarted and is already past
-// the old number. A connection on which something was said that the engine does not know is
-// given up, because it may still bring messages from before. So is the first connection to an
-// engine, once, because it was there before anything was known. A connection that falls idle
-// asks as well: the last message before a silence may be lost, and no number will show it.
+// engine. If not, it has restarted or has dropped the message, whatever its numbers are, and
+// all begins again from nothing. Numbers alone cannot show an engine that restarted and is
+// already past the old number. A connection that has brought messages which the engine does
+// not know is ended, because it may still bring messages from before. So is the first
+// connection to an engine, once, because it was there before anything was verified. A
+// connection that falls idle causes a request as well: the last message before a silence may
+// be lost, and no number will show it.
 //
 // # Messages that cannot be read
 //
 // A replay goes on behind them. A message that is larger than MaxMessage is skipped on the
 // wire, keeps its number, and counts as malformed. A message that the sink refuses for a
-// second (refusedPatience) is passed over: its number is missing, as any that a replay leaves
-// out. Otherwise the same message would end each answer, and at each silence the pod's view
-// would be forgotten and read anew. It is asked for once more only if nothing behind it is
-// taken, which is so when a backend is away.
+// second (refusedPatience) is passed over: its number is missing, like any other that a replay
+// leaves out. Otherwise the same message would end each answer, and at each silence the pod's
+// view would be forgotten and read again. It is requested again only if the sink accepts no
+// message behind it, as when a backend is away.
 //
 // # No buffer
 //
 // A transport that can replay only has to hold still (Message.Hold): the sink answers with the
-// gap, and nothing is settled yet. So live messages are not buffered here. While an engine is
-// asked, the subscriber does not read, and messages wait in the socket and in the publisher's
+// gap, and nothing is settled yet. So this file has no buffer for live messages. During a
+// replay the subscriber does not read, and messages wait in the socket and in the publisher's
 // own queue. If that overflows, it is one more gap.
 
 const (
 	// replayEnd is the number of the message that ends an answer, -1.
 	replayEnd = math.MaxUint64
-	// replayAttempts is how many whole answers in a row may bring nothing new.
+	// replayAttempts is how many complete answers in a row may bring nothing new.
 	replayAttempts = 3
-	// replayPatience is how many times ReplayTimeout an engine may take to answer
-	// at all: it may be at its start.
+	// replayPatience is how many times ReplayTimeout an engine may take for its first answer:
+	// it may be starting.
 	replayPatience = 5
-	// refusedPatience is the same for one that refuses connections.
+	// refusedPatience is the same for an engine that refuses connections.
 	refusedPatience = time.Second
-	// replayLimit is how many times ReplayTimeout an engine may go on to answer,
-	// while what it publishes waits.
+	// replayLimit is how many times ReplayTimeout an answer may last, while published messages
+	// wait.
 	replayLimit = 150
 )
 
 var (
 	errReplayShape  = errors.New("a message that is no answer to a replay request")
 	errReplaySilent = errors.New("no answer in time")
-	errReplayShort  = errors.New("the engine does not have what is missing")
-	errReplayLong   = errors.New("the engine does not come to an end")
-	errReplayPassed = errors.New("the sink refuses what came last")
-	errReplayAnew   = errors.New("the engine has restarted, or forgotten what was applied")
-	// errOtherLife ends connections that may still bring what an engine said
-	// before it restarted.
-	errOtherLife = errors.New("the engine that replays is another one than is connected")
-	// errOnceMore ends the first connection to an engine: it was there before
-	// anything was known that could show whether the engine that replays is the
-	// same.
+	errReplayShort  = errors.New("the engine does not have the missing messages")
+	errReplayLong   = errors.New("the answer does not end")
+	errReplayPassed = errors.New("the sink refuses the last messages")
+	errReplayAnew   = errors.New("the engine has restarted, or dropped the message that was applied last")
+	// errOtherLife ends connections that may still bring messages from before a restart.
+	errOtherLife = errors.New("the engine that replays is another one than the connected one")
+	// errOnceMore ends the first connection to an engine: it began before anything could show
+	// whether the engine that replays is the same.
 	errOnceMore = errors.New("connecting once more to be sure that it is the same engine")
 )
 
-// Replay describes a replay that has ended: what came of asking an engine for missing
-// messages.
+// Replay describes a replay that has ended: a request for missing messages, and its result.
 type Replay struct {
 	Pod, Model, Stream string
-	From               uint64 // the first number that was asked for
+	From               uint64 // the first requested number
 	Messages           int    // that came
-	Attempts           int    // requests that were sent
+	Attempts           int    // requests sent
 	Restarted          bool   // the engine does not have the message that was applied last: it restarted, or has dropped the message
-	Err                error  // why the replay ended before all missing messages had come; nil: they have
+	Err                error  // why the replay ended before all missing messages had come; nil: all came. JSON has its text
 }
 
-// replay asks for what a stream misses. The stream is locked.
+// MarshalJSON writes Err as its text.
+func (r Replay) MarshalJSON() ([]byte, error) {
+	type fields Replay
+	return json.Marshal(struct {
+		fields
+		Err string `json:",omitempty"`
+	}{fields(r), errorText(r.Err)})
+}
+
+// A replay requests the missing messages of a stream. The stream is locked.
 type replay struct {
 	s        *Subscriber
 	st       *stream
@@ -117,20 +122,20 @@ type replay struct {
 	done     Replay
 	due      uint64 // the number that is expected next
 	end      time.Time
-	since    time.Time // when an answer brought something last, or the first one began
-	fruitful bool      // the answer that is being read has brought something
-	// refused is the error of the sink about the last message, which was passed over; again:
-	// it was before. passing: the next one that is refused is passed over at once.
+	since    time.Time // when an answer last brought something, or the first one began
+	fruitful bool      // the current answer has brought something
+	// refused is the sink's error about the last message, which was passed over; again: so was
+	// the one before. passing: the next refused message is passed over at once.
 	refused        error
 	again, passing bool
-	// other: the message that must come came under another topic, and was dropped.
+	// other: the requested message came under another topic, and was dropped.
 	other bool
 	// lost is the last gap that the sink has seen.
 	lost Gap
 	// hasty: the socket is mute, so one request that brings nothing is enough.
 	hasty bool
-	// whole: the engine's whole life is asked for, to take the place of what was
-	// applied. It is false once number 0 has come.
+	// whole: the engine's whole life is requested, to replace the applied messages. It is
+	// false once number 0 has come.
 	whole bool
 }
 
@@ -150,10 +155,9 @@ func (s *Subscriber) position(st *stream) Position {
 	return s.sink.StreamNext(st.pod, st.model, st.name)
 }
 
-// catchUp has the engine send all that it has and that was not applied. An error is
-// that of the replay socket or, if the engine is another one than was known, or none
-// was known, of those that end a connection: it is to be made anew, for it may be to
-// another engine.
+// catchUp makes the engine send all messages that were not applied. The error is that of the
+// replay socket. Or, if the engine is new or unverified, it is one that ends a connection: the
+// connection is made again, because it may be to another engine.
 func (s *Subscriber) catchUp(ctx context.Context, r *replay) error {
 	st, t, from := r.st, &r.st.owner.trust, r.due
 	err := r.runAll(ctx, nil)
@@ -188,27 +192,26 @@ func (s *Subscriber) catchUp(ctx context.Context, r *replay) error {
 	return nil
 }
 
-// rewind has the engine send its whole life, if it still has that, in the place of
-// what was applied of it: a part of that was missed.
+// rewind makes the engine send its whole life, if it still has that, to replace the applied
+// part: some of it is missing.
 func (s *Subscriber) rewind(ctx context.Context, st *stream) error {
 	r := s.newReplay(st)
 	r.due, r.done.From, r.whole = 0, 0, true
 	r.run(ctx, nil)
-	if r.whole { // all is as it was
+	if r.whole { // nothing has changed
 		st.owner.trust.short = errors.Is(r.done.Err, errReplayShort)
 		return nil
 	}
 	r.report(ctx)
-	if r.done.Err == nil { // what is still missing, the engine cannot bring
+	if r.done.Err == nil { // the engine cannot bring the rest
 		st.owner.trust.short = s.position(st).Partial
 	}
 	return r.done.Err
 }
 
-// strike deals with a replay socket that does not have what the connection of the
-// stream has brought. Whoever it was that restarted, or was taken for another, what
-// was applied is forgotten. anew: it is known that the engine has restarted. One that has
-// and has not what the connection brings, again and again, is left alone.
+// strike handles a replay socket that lacks a message of the stream's connection. Whichever
+// engine restarted or was mistaken, the applied messages are forgotten. anew: the engine is
+// known to have restarted. A socket that lacks such messages again and again is not used.
 func (s *Subscriber) strike(st *stream, anew bool) error {
 	t := &st.owner.trust
 	certain := !t.untested && !anew
@@ -228,7 +231,7 @@ func (s *Subscriber) strike(st *stream, anew bool) error {
 		t.strikes = 1
 		if anew {
 			t.short = false
-			s.note(st, NoteHeld) // the next message waits until it is known whose socket it is
+			s.note(st, NoteHeld) // the next message waits until the socket's engine is known
 			s.restarted(st)
 			return errOtherLife
 		}
@@ -242,8 +245,7 @@ func (s *Subscriber) strike(st *stream, anew bool) error {
 	return nil
 }
 
-// believe takes note that a replay socket has what the connection of the stream has
-// brought.
+// believe records that a replay socket has a message of the stream's connection.
 func (s *Subscriber) believe(st *stream) {
 	t := &st.owner.trust
 	if t.strikes == maxStrikes {
@@ -252,8 +254,8 @@ func (s *Subscriber) believe(st *stream) {
 	t.strikes, t.untested = 0, false
 }
 
-// test asks a replay socket that nothing has shown to be the engine's for the first
-// message that a connection brings. An error ends the connection.
+// test asks an unverified replay socket for the first message of a connection. An error ends
+// the connection.
 func (s *Subscriber) test(ctx context.Context, st *stream, m Message) error {
 	t := &st.owner.trust
 	st.tested = true
@@ -276,8 +278,8 @@ func (s *Subscriber) test(ctx context.Context, st *stream, m Message) error {
 	}
 	anew := t.strikes == 0 && s.changed(ctx, st, m)
 	if anew {
-		// The engine of m has gone too: m says nothing of the one that answers now, which
-		// is asked as behind any connection that is lost.
+		// The engine of m has ended too: m proves nothing about the engine that answers now.
+		// It is asked as after any lost connection.
 		if err := st.conn.lost(); err != nil {
 			return err
 		}
@@ -296,8 +298,8 @@ func (s *Subscriber) insist(ctx context.Context, ask func() error) error {
 	return err
 }
 
-// has asks whether a replay socket has a message and, if that is the next one, what was
-// applied before it: others may have answered at its address until now.
+// has asks whether a replay socket has a message and, if that is the next one, the message
+// that was applied before it: another engine may have answered at its address until now.
 func (s *Subscriber) has(ctx context.Context, st *stream, m Message) (same bool, err error) {
 	start := m.Seq
 	if start > 0 && s.position(st).Next == start {
@@ -310,7 +312,7 @@ func (s *Subscriber) has(ctx context.Context, st *stream, m Message) (same bool,
 		case seq == m.Seq:
 			same = start == m.Seq && bytes.Equal(payload, m.Payload)
 			return true, nil
-		case seq == start: // else it is not what was asked for
+		case seq == start: // else the answer is to another request
 			if before, err := s.wasLast(st, seq, payload); !before {
 				return true, err
 			}
@@ -321,10 +323,9 @@ func (s *Subscriber) has(ctx context.Context, st *stream, m Message) (same bool,
 	return same, err
 }
 
-// changed asks whether the engine behind a replay socket, which does not have what
-// the connection has brought, is another one than it was: it has restarted. The socket
-// has brought what was applied last. If it has that still, or else has the message,
-// nothing shows that anybody has restarted.
+// changed asks whether the engine behind a replay socket that lacks a message of the
+// connection has restarted. The socket has sent the message that was applied last. If it still
+// has that, or has the message after all, nothing shows a restart.
 func (s *Subscriber) changed(ctx context.Context, st *stream, m Message) bool {
 	next := s.position(st).Next
 	if next == 0 {
@@ -342,21 +343,21 @@ func (s *Subscriber) changed(ctx context.Context, st *stream, m Message) bool {
 		})
 	}
 	err := look(next-1, func(seq uint64, payload []byte) (bool, error) { return s.wasLast(st, seq, payload) })
-	if err == nil && !found && m.Seq == next { // else it was asked for by itself
+	if err == nil && !found && m.Seq == next { // else it was requested by itself
 		err = look(next, func(_ uint64, payload []byte) (bool, error) { return bytes.Equal(payload, m.Payload), nil })
 	}
 	return err == nil && !found
 }
 
-// wasLast reports that what a replay socket has under the number of the message that
-// was applied last is that message.
+// wasLast reports whether a replay socket has the message that was applied last, under its
+// number.
 func (s *Subscriber) wasLast(st *stream, seq uint64, payload []byte) (bool, error) {
 	receipt, err := s.deliver(st, Message{Seq: seq, Payload: payload, Hold: true, Replayed: true})
 	return err == nil && receipt.Duplicate, err
 }
 
-// request asks a replay socket for what it has from a number on, and has take look at
-// that until it is done. How long take needs is not the socket's fault.
+// request asks a replay socket for its messages from a number on, and gives them to take until
+// take is done. The time that take needs is not the socket's.
 func (s *Subscriber) request(ctx context.Context, st *stream, start uint64, take func(seq uint64, payload []byte) (done bool, err error)) error {
 	conn, err := s.dialReplay(ctx, st.replayAt)
 	if err != nil {
@@ -390,9 +391,8 @@ func (s *Subscriber) request(ctx context.Context, st *stream, start uint64, take
 	return nil
 }
 
-// repair has the engine send what is missing before a message that is held, and
-// reports whether the message came too. An error is one of those that end a
-// connection, or that of ctx.
+// repair requests the missing messages before a held message, and reports whether the message
+// came too. The error is one that ends a connection, or that of ctx.
 func (s *Subscriber) repair(ctx context.Context, st *stream, held Receipt, m Message) (came bool, err error) {
 	r, t := s.newReplay(st), &st.owner.trust
 	known := r.due > 0
@@ -421,15 +421,15 @@ func (s *Subscriber) repair(ctx context.Context, st *stream, held Receipt, m Mes
 	case !held.Restarted && until == nil, !known || t.doubted:
 		return false, nil
 	}
-	// An engine keeps what it publishes. If it is the one that was known, and does
-	// not have the message, that is another's; but if the same happens again, it
-	// is an engine that does not keep all.
+	// An engine keeps the messages that it publishes. If this is the known engine, and it
+	// lacks the message, the message is another engine's. But if that happens again, the
+	// engine does not keep all messages.
 	t.doubted = true
 	return false, errOtherLife
 }
 
-// runAll runs, once more from nothing if the engine has restarted, and reports. A socket
-// that does not have what it has just brought says nothing that could be believed.
+// runAll runs, again from nothing if the engine has restarted, and reports. A socket that
+// lacks a message which it has just sent is not believed.
 func (r *replay) runAll(ctx context.Context, until *Message) error {
 	r.run(ctx, until)
 	t, anew := &r.st.owner.trust, errors.Is(r.done.Err, errReplayAnew) && ctx.Err() == nil
@@ -444,7 +444,7 @@ func (r *replay) runAll(ctx context.Context, until *Message) error {
 		} else {
 			r.run(ctx, nil)
 			if t.untested = r.due > 0; !t.untested && r.done.Err == nil {
-				t.anew = 0 // it is idle: nothing could show that it has what it brought
+				t.anew = 0 // it is idle: nothing could show that it has its messages
 			}
 		}
 	}
@@ -473,9 +473,8 @@ func (r *replay) report(ctx context.Context) {
 	}
 }
 
-// run asks until the engine has sent all that it has or, if there is a number
-// that must come, until that has come; or until it is known to be another
-// engine.
+// run requests until the engine has sent all its messages, or the message until, or until it
+// proves to be another engine.
 func (r *replay) run(ctx context.Context, until *Message) {
 	r.done.Err = ctx.Err()
 	r.since = time.Now()
@@ -506,7 +505,7 @@ func (r *replay) run(ctx context.Context, until *Message) {
 	}
 }
 
-// patience is how long answers may bring nothing. A socket that is closed while its
+// patience returns how long answers may bring nothing. A socket that is closed while its
 // engine publishes will hardly be opened.
 func (r *replay) patience(err error) time.Duration {
 	if r.hasty {
@@ -519,8 +518,7 @@ func (r *replay) patience(err error) time.Duration {
 	return patience
 }
 
-// ask sends one request and reads the answer: to its end, to the number that must
-// come, or to a hole.
+// ask sends one request and reads the answer: to its end, to the message until, or to a hole.
 func (r *replay) ask(ctx context.Context, until *Message) (ended bool, err error) {
 	conn := r.conn
 	if r.conn = nil; conn == nil {
@@ -533,7 +531,7 @@ func (r *replay) ask(ctx context.Context, until *Message) (ended bool, err error
 	silence := time.AfterFunc(r.s.cfg.ReplayTimeout, func() { _ = conn.Close() })
 	defer silence.Stop()
 	start := r.due
-	known := start == 0 // nothing was applied that the engine would have to know
+	known := start == 0 // no applied message has to be in the engine
 	if !known {
 		start--
 	}
@@ -559,7 +557,7 @@ func (r *replay) ask(ctx context.Context, until *Message) (ended bool, err error
 			r.st.owner.trust.short = true
 		}
 		switch {
-		case seq < start: // not what was asked for
+		case seq < start: // not requested
 			continue
 		case r.whole && seq > 0:
 			return false, errReplayShort
@@ -570,7 +568,7 @@ func (r *replay) ask(ctx context.Context, until *Message) (ended bool, err error
 			known, r.st.owner.trust.joint, r.st.owner.trust.anew = true, 0, 0
 		case seq == replayEnd:
 			return true, r.ended()
-		case seq < r.due: // once more
+		case seq < r.due: // again
 			continue
 		case seq > r.due && !first:
 			return false, nil // a hole
@@ -602,10 +600,9 @@ func (r *replay) ask(ctx context.Context, until *Message) (ended bool, err error
 	}
 }
 
-// confirm checks that an answer begins with the last message that was applied. If
-// the present connection brought that, an answer without it proves no restart: the
-// engine does not keep what it publishes, or has ended, and with it the connection;
-// or it is not the engine that replays.
+// confirm checks that an answer begins with the last message that was applied. If the present
+// connection brought that message, an answer without it proves no restart: the engine does not
+// keep its messages, or has ended, and the connection with it; or another engine replays.
 func (r *replay) confirm(m Message) error {
 	seq, ours := m.Seq, r.st.spoke == r.due
 	switch {
@@ -627,8 +624,8 @@ func (r *replay) confirm(m Message) error {
 	return errReplayAnew
 }
 
-// deliver gives a message of an answer to the sink. The error is of a message
-// that was not dealt with.
+// deliver gives a message of an answer to the sink. The error is about a message that was not
+// settled.
 func (r *replay) deliver(m Message) (Receipt, error) {
 	m.Replayed = true
 	receipt, err := r.s.deliver(r.st, m)
@@ -648,8 +645,8 @@ func (r *replay) deliver(m Message) (Receipt, error) {
 	return receipt, err
 }
 
-// passes reports whether the replay goes on behind a message that the sink refuses again
-// and again: it counts as missing then.
+// passes reports whether the replay goes on behind a message that the sink refuses again and
+// again: the message then counts as missing.
 func (r *replay) passes(seq uint64, err error) bool {
 	t := &r.st.owner.trust
 	r.again = t.passed <= seq && seq < t.passedEnd
@@ -666,8 +663,8 @@ func (r *replay) passes(seq uint64, err error) bool {
 	return true
 }
 
-// ended returns why an answer that has ended has not brought all: its last messages were
-// refused. They are asked for once more, but no more often.
+// ended returns why a complete answer did not bring all: its last messages were refused. They
+// are requested once more, but no more often.
 func (r *replay) ended() error {
 	if r.refused != nil && r.again {
 		return fmt.Errorf("%w: %w", errReplayPassed, r.refused)

@@ -1,10 +1,9 @@
 package events
 
-// This file reads what only SGLang's events have,
-// python/sglang/srt/disaggregation/kv_events.py. Its classes began as copies of
-// vLLM's, so that names, positions and encoder are the same up to the medium,
-// and nothing in a message tells which engine it comes from: every event is
-// read by what is in it.
+// This file reads the fields that only SGLang's events have,
+// python/sglang/srt/disaggregation/kv_events.py. Its classes began as copies of vLLM's, so
+// names, positions and encoder are the same up to the medium, and nothing in a message names
+// its engine: every event is read by its content.
 //
 //	   BlockStored        type                        since
 //	1  block_hashes       [int], signed               2025-05
@@ -31,22 +30,20 @@ package events
 // each page was an event; since then runs are joined. A page can be one token.
 // Under EAGLE a token is the pair [t[i], t[i+1]].
 //
-// What no event tells: extra_key, the namespace of a request, in which SGLang
-// also puts the adapter. It is neither on the wire nor in the hashes, so blocks
-// of two adapters have one name and cannot be told apart.
+// No event has extra_key, the namespace of a request, in which SGLang also puts the adapter.
+// It is neither on the wire nor in the hashes, so blocks of two adapters have one name and
+// cannot be told apart.
 //
-// With --enable-kv-events-component-types (2026-09, off by default) each event
-// says in component_type which layers it is about: "full", "swa" or "mamba". The
-// label may be in arrays too, behind the medium, and the kinds may be named
-// BlockStoredWithComponentType and BlockRemovedWithComponentType. In
-// a branch of the repository a list, component_types, takes the place of the
-// map, and replaces what an earlier event said of the same blocks. The names on
-// the wire are not confirmed by a recorded message. Events about other layers
-// than the full ones are skipped and counted as unknown: the full ones alone are
-// what an engine without the flag publishes, and a state of Mamba's has no
-// parent in mid-text, so that it would pass for the beginning of a prompt. Of
-// the branch none of the stores can be applied without overcounting, so all that
-// have a component_types are skipped; its removals are applied.
+// With --enable-kv-events-component-types (2026-09, off by default) each event names its
+// layers in component_type: "full", "swa" or "mamba". The label may be in arrays too, behind
+// the medium, and the kinds may be named BlockStoredWithComponentType and
+// BlockRemovedWithComponentType. In a branch of the repository a list, component_types,
+// replaces the map, and an event replaces earlier ones about the same blocks. No recorded
+// message confirms the names on the wire. Events about other layers than the full ones are
+// skipped and counted as unknown: an engine without the flag publishes the full ones alone,
+// and a state of Mamba's has no parent in mid-text, so it would pass for the beginning of a
+// prompt. No store of the branch can be applied without overcounting, so all stores with
+// component_types are skipped; its removals are applied.
 
 // nameOrMap reads the position where vLLM has lora_name and SGLang a map.
 func (d *decoder) nameOrMap() (err error) {
@@ -106,7 +103,7 @@ func (d *decoder) components(n int) error {
 	return nil
 }
 
-// componentTypes skips an event with a component_types.
+// componentTypes skips an event with component_types.
 func (d *decoder) componentTypes() {
 	d.aside = true
 	d.b.unrecognized(false, "component_types", nil)

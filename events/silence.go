@@ -6,12 +6,11 @@ import (
 	"time"
 )
 
-// silent is the error about an engine that is connected and publishes nothing, with the
-// likely causes. dropped is the number of messages that came and were dropped: they were no
-// events, or had other topics.
+// silent is the error about an engine that is connected and publishes nothing, with the likely
+// causes. dropped is the number of dropped messages: they were no events, or had other topics.
 func (s *Subscriber) silent(st *stream, c *connection, dropped uint64) error {
 	who := "an engine"
-	if st.pod != "" { // else it was to come from a topic
+	if st.pod != "" { // else the pod comes from a topic
 		who = fmt.Sprintf("pod %q", st.pod)
 	}
 	said := "nothing"
@@ -22,7 +21,7 @@ func (s *Subscriber) silent(st *stream, c *connection, dropped uint64) error {
 	if s.cfg.Topic != "" {
 		topic = fmt.Sprintf("; it may publish under topics that do not begin with %q", s.cfg.Topic)
 	}
-	return fmt.Errorf("events: subscriber: %s has said %s for %v since %s was connected: it may have had no request yet; its KV events may be off (vLLM: enable_kv_cache_events and publisher zmq in --kv-events-config); this may be the port of another socket%s",
+	return fmt.Errorf("events: subscriber: %s has published %s for %v since %s was connected: it may have had no request yet; its KV events may be off (vLLM: enable_kv_cache_events and publisher zmq in --kv-events-config); this may be the port of another socket%s",
 		who, said, s.cfg.Silence, c.peer, topic)
 }
 
@@ -30,7 +29,7 @@ func (s *Subscriber) silent(st *stream, c *connection, dropped uint64) error {
 // to the next.
 type silence struct {
 	timer   *time.Timer
-	telling sync.WaitGroup
+	reports sync.WaitGroup
 }
 
 func (q *silence) begin(s *Subscriber, st *stream, c *connection) {
@@ -39,9 +38,9 @@ func (q *silence) begin(s *Subscriber, st *stream, c *connection) {
 	}
 	dropped := func() uint64 { return s.malformed.Load() + s.badTopics.Load() }
 	before := dropped()
-	q.telling.Add(1)
+	q.reports.Add(1)
 	q.timer = time.AfterFunc(s.cfg.Silence, func() {
-		defer q.telling.Done()
+		defer q.reports.Done()
 		s.report(st, s.silent(st, c, dropped()-before))
 	})
 }
@@ -49,12 +48,12 @@ func (q *silence) begin(s *Subscriber, st *stream, c *connection) {
 // stop ends the wait for good.
 func (q *silence) stop() {
 	if q.timer != nil && q.timer.Stop() {
-		q.telling.Done()
+		q.reports.Done()
 	}
 }
 
-// end stops, and returns when nothing is being told any more.
+// end stops, and returns when no report is under way.
 func (q *silence) end() {
 	q.stop()
-	q.telling.Wait()
+	q.reports.Wait()
 }

@@ -20,28 +20,28 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp"
 )
 
-// This file has what a Subscriber that connects (connect.go) and one that listens
-// (listen.go) share: the configuration, and the way of a message from the
-// connection to the sink. Both ask engines for what was missed (replay.go).
+// This file has the common parts of a Subscriber that connects (connect.go) and one that
+// listens (listen.go): the configuration, and the way of a message from the connection to the
+// sink. Both ask engines for missed messages (replay.go).
 
-// What a SubscriberConfig leaves zero.
+// Defaults of a SubscriberConfig.
 const (
-	// defaultMaxMessage is far above what engines send: the events of a million
-	// tokens are some 10 MB.
+	// defaultMaxMessage is far above the messages of engines: the events of a million tokens
+	// are some 10 MB.
 	defaultMaxMessage = 32 << 20
 	// defaultMaxBuffered bounds, over all connections, the memory of messages
 	// that are larger than 64 KiB.
 	defaultMaxBuffered = 256 << 20
 	defaultMaxConns    = 256
-	// defaultMaxTopics is more than any engine needs, which publishes one.
+	// defaultMaxTopics is more than an engine needs, which publishes one.
 	defaultMaxTopics  = 64
 	defaultBackoffMin = 100 * time.Millisecond
-	// defaultBackoffMax is short, because what an engine publishes before it is
-	// connected to is lost where there is no replay.
+	// defaultBackoffMax is short, because messages from before a connection are lost without a
+	// replay.
 	defaultBackoffMax = time.Second
 	defaultHeartbeat  = zmtp.DefaultHeartbeat
-	// defaultReplayTimeout is long beside the 100 ms for which vLLM's publisher
-	// waits for batches before it looks at its replay socket.
+	// defaultReplayTimeout is long beside the 100 ms for which vLLM's publisher waits for
+	// batches before it serves its replay socket.
 	defaultReplayTimeout = 2 * time.Second
 	// defaultSilence is long beside the start of an engine's first request.
 	defaultSilence = 30 * time.Second
@@ -51,20 +51,20 @@ const (
 	maxTopicBytes = 1 << 10
 	// connectTimeout bounds the dialling, and then the whole handshake.
 	connectTimeout = 2 * time.Second
-	// endPatience is how long the end of a connection may take to arrive when the next
-	// engine answers already.
+	// endPatience is how long the end of a connection may take to arrive when the next engine
+	// already answers.
 	endPatience = 100 * time.Millisecond
 )
 
-// errRunning is returned by Run while another Run of the same Subscriber or Fleet lasts.
-var errRunning = errors.New("events: Run was called already, and lasts")
+// errRunning is returned by Run while another Run of the same Subscriber or Fleet is running.
+var errRunning = errors.New("events: Run is already running")
 
-// TransportError says which pod a fault is about. Each error that OnError of a
-// SubscriberConfig or a FleetConfig gets is a *TransportError.
+// TransportError is a fault with its pod. Each error that OnError of a SubscriberConfig or a
+// FleetConfig gets is a *TransportError.
 type TransportError struct {
 	Pod, Model string // empty if no pod is known
-	// Rank is that of a Fleet's pod. It is -1 if no rank is known: a Subscriber that the host
-	// has made knows none, and neither does a fault of the whole pod.
+	// Rank is that of a Fleet's pod. It is -1 for a Subscriber of the host, and for a fault of
+	// the whole pod.
 	Rank int
 	// Endpoint is where the engine publishes or, with Bind, the remote end of its connection.
 	// A fault of a whole Subscriber that listens has the endpoint where it listens. It is
@@ -91,37 +91,35 @@ type SubscriberConfig struct {
 	// Bind listens at Endpoint for engines that connect. (vLLM connects if its endpoint has
 	// none of *, ::, ipc:// and inproc://.)
 	Bind bool
-	// Topic is what a topic must begin with. "" takes all topics. Without Bind one topic is
-	// taken: Topic itself if it comes, else the first that comes on a connection. Messages
-	// of further topics are dropped, and OnError gets their names.
+	// Topic is the beginning of the accepted topics. "" accepts all. Without Bind one topic is
+	// accepted: Topic itself if it comes, else the first one of a connection. Messages of
+	// further topics are dropped, and OnError gets their names.
 	Topic string
-	// Pod and Model are the names of the pod and of its model, the model as clients name it
-	// in requests. Both are required without Bind. With Bind, what is empty comes from the
-	// topic.
+	// Pod and Model are the names of the pod and of its model, the model as clients name it in
+	// requests. Both are required without Bind. With Bind, an empty name comes from the topic.
 	Pod, Model string
-	// ParseTopic takes pod and model from a topic, with Bind. nil takes topics of
-	// the form kv@POD@MODEL, which llm-d uses: POD has no @, and MODEL is the rest, whatever
-	// is in it.
+	// ParseTopic parses pod and model from a topic, with Bind. nil parses topics of the form
+	// kv@POD@MODEL, which llm-d uses: POD has no @, and MODEL is the rest.
 	ParseTopic func(topic string) (pod, model string, err error)
 
 	// Replay is the endpoint of the engine's replay socket (replay_endpoint, where vLLM and
-	// SGLang always listen); "" is none. Missing messages are asked for there, and new
-	// messages wait until they have come. If the socket has never answered, messages wait
+	// SGLang always listen); "" is none. The Subscriber requests missing messages there, and
+	// new messages wait until these have come. If the socket has never answered, messages wait
 	// at most half a second: then OnError and OnReplay are called, messages go on, and the
 	// socket is tried again in the background.
 	Replay string
 	// ReplayOf returns the endpoint of a pod's replay socket, with Bind. peer is the remote
 	// end of its connection, tcp://ip:port. nil, or "", is none.
 	ReplayOf func(pod, peer string) string
-	// ReplayTimeout: if a replay socket sends nothing for this time, the replay has failed. 0: 2 s.
+	// ReplayTimeout is how long a replay socket may send nothing before the replay fails. 0: 2
+	// s.
 	ReplayTimeout time.Duration
 
 	MaxMessage  int   // bytes of one message; a peer that sends more is disconnected; 0: 32 MiB
 	MaxBuffered int64 // bytes of messages of more than 64 KiB that are being received; 0: 256 MiB
 	MaxConns    int   // connections, with Bind; 0: 256
-	// MaxTopics bounds the topics of one connection, with Bind. It does not bound those of
-	// many connections: that is for the sink to do, as an Indexer does, which takes
-	// 65,536 pods. 0: 64.
+	// MaxTopics bounds the topics of one connection, with Bind. The sink has to bound those of
+	// all connections; an Indexer accepts 65,536 pods. 0: 64.
 	MaxTopics int
 
 	// BackoffMin and BackoffMax bound the time between attempts to connect. This time
@@ -130,22 +128,23 @@ type SubscriberConfig struct {
 	// Silence: if an engine has published nothing for this time since its first connection
 	// (with Bind, since each connection), OnError gets the likely causes, once. 0: 30 s.
 	Silence time.Duration
-	// Heartbeat: if a peer has sent nothing for this time, it is asked for a sign of life,
-	// if it speaks ZMTP 3.1, as libzmq does since 4.3. If it sends nothing for this time
-	// again, the connection is closed. 0: 3 s.
+	// Heartbeat: if a peer has sent nothing for this time, it gets a ping, if it speaks ZMTP
+	// 3.1, as libzmq does since 4.3. If it sends nothing for this time again, the connection
+	// is closed. 0: 3 s.
 	Heartbeat time.Duration
 
 	// OnListen gets the endpoint, with its real port, when Bind listens.
 	OnListen func(endpoint string)
-	// OnConnect gets the endpoint of a peer when the subscription was sent to it.
+	// OnConnect gets the endpoint of a peer when the subscription was sent.
 	OnConnect func(endpoint string)
-	// OnReplay gets a Replay each time one has ended.
+	// OnReplay gets each Replay that has ended.
 	OnReplay func(Replay)
 	// OnError gets faults that do not end Run: lost connections, failed attempts to connect,
-	// replay sockets that do not answer, engines that publish nothing, two engines under
-	// one pod and rank, and each error of the sink. Each error is a *TransportError. A fault that lasts is reported again, at
-	// intervals that double up to one minute. Messages that are dropped because their topic
-	// does not begin with Topic, or names no pod, are counted only (SubscriberStats).
+	// replay sockets that do not answer, engines that publish nothing, two engines under one
+	// pod and rank, and each error of the sink. Each error is a *TransportError. A fault that
+	// lasts is reported again, at intervals that double up to one minute. Messages that are
+	// dropped because their topic does not begin with Topic, or names no pod, are only counted
+	// (SubscriberStats).
 	OnError func(error)
 }
 
@@ -153,46 +152,44 @@ type SubscriberConfig struct {
 type SubscriberStats struct {
 	Messages    uint64 // given to the sink
 	Malformed   uint64 // dropped: not three frames: topic, number of 8 bytes, payload
-	BadTopics   uint64 // dropped: the topic does not begin with Topic, cannot be parsed, is one more than MaxTopics or, without Bind, not the one that is taken
+	BadTopics   uint64 // dropped: the topic does not begin with Topic, cannot be parsed, is one more than MaxTopics or, without Bind, is not the accepted one
 	Superseded  uint64 // dropped: a newer connection brings the stream
 	SinkErrors  uint64
 	Connects    uint64
 	Disconnects uint64
-	Refused     uint64 // connections that were closed because there were MaxConns others
+	Refused     uint64 // connections closed because of MaxConns
 
-	Replays      uint64 // replays that were asked for
-	Replayed     uint64 // messages that replays brought, part of Messages
+	Replays      uint64 // requested replays
+	Replayed     uint64 // messages of replays, part of Messages
 	ReplayErrors uint64 // replays that did not bring all
 }
 
 // Subscriber receives the events of engines over ZeroMQ and gives each message to a
 // Sink. It connects to one engine or, with Bind, listens for many.
 //
-// The messages of one stream come to the sink one at a time, in order. With Bind the
-// messages of different connections come concurrently. What a message points to is
-// valid during the call only. If the sink is slow, messages wait in the socket, and in
-// the end at the engine, which drops what it cannot queue. An error of the sink goes to
-// OnError, and the message is gone.
+// The messages of one stream come to the sink one at a time, in order. With Bind the messages
+// of different connections come concurrently. The memory of a message is valid during the call
+// only. If the sink is slow, messages wait in the socket, and in the end at the engine, which
+// drops those that it cannot queue. An error of the sink goes to OnError, and the message is
+// lost.
 //
-// If the engine has a replay socket (Replay), the Subscriber asks it at each new
-// connection, when no message has come for the time of Heartbeat, and when a number is
-// missing. The answer has to begin with the message that was applied last, byte by
-// byte. If it does not, the engine has restarted or has dropped that message: the
-// Subscriber gives the sink a NoteRestarted and all that the engine has, and
-// connects again. If the replay socket does not have the messages that the connection
-// brings, it belongs to another engine: that is reported to OnError, and this replay
-// socket is not used. Without a replay socket, missing messages are lost, and the sink
-// sees the gap in the numbers.
+// If the engine has a replay socket (Replay), the Subscriber asks it at each new connection,
+// when no message has come for the time of Heartbeat, and when a number is missing. The answer
+// has to begin with the message that was applied last, byte by byte. If it does not, the
+// engine has restarted or has dropped that message: the Subscriber gives the sink a
+// NoteRestarted and all messages that the engine has, and connects again. If the replay socket
+// lacks the messages of the connection, it belongs to another engine: OnError gets that, and
+// this replay socket is not used. Without a replay socket, missing messages are lost, and the
+// sink sees the gap in the numbers.
 //
-// With Bind, an engine that restarts comes on a new connection with the same topic. If
-// two connections bring one stream, the newer one counts, because the older one is what
-// a dead engine left. The data-parallel ranks of one pod have the same topic and
-// different ports, so each port needs a Subscriber of its own. The Subscriber notices a
-// connection that dies, but only the engine can connect again. Which engine is at the
-// other end is known from its first message.
+// With Bind, an engine that restarts comes on a new connection with the same topic. If two
+// connections bring one stream, the newer one counts, because the older one is left from a
+// dead engine. The data-parallel ranks of one pod have the same topic and different ports, so
+// each port needs a Subscriber of its own. The Subscriber notices a connection that dies, but
+// only the engine can connect again. The first message of a connection identifies its engine.
 //
-// Peers are not trusted: SubscriberConfig has the limits. But nothing in ZeroMQ proves
-// that a topic belongs to a peer. So listen only where nobody but engines can connect.
+// Peers are not trusted: SubscriberConfig has the limits. But nothing in ZeroMQ proves that a
+// topic belongs to a peer. So listen only where only engines can connect.
 type Subscriber struct {
 	sink    Sink
 	cfg     SubscriberConfig
@@ -210,9 +207,8 @@ type Subscriber struct {
 	lastID uint64 // of a connection
 }
 
-// NewSubscriber returns a Subscriber for a sink, such as Indexer.Sink. It checks all that
-// can be checked without the network; the error names each wrong field. Run does the
-// rest.
+// NewSubscriber returns a Subscriber for a sink, such as Indexer.Sink. It checks all fields
+// without the network; the error names each wrong field.
 func NewSubscriber(sink Sink, cfg SubscriberConfig) (*Subscriber, error) {
 	if err := cfg.validate(sink); err != nil {
 		return nil, err
@@ -220,7 +216,7 @@ func NewSubscriber(sink Sink, cfg SubscriberConfig) (*Subscriber, error) {
 	return newSubscriber(sink, cfg, zmtp.NewBudget(cfg.withDefaults().MaxBuffered)), nil
 }
 
-// newSubscriber returns a Subscriber for a valid config, with the room for messages that are
+// newSubscriber returns a Subscriber for a valid config, with a budget for messages that are
 // being received.
 func newSubscriber(sink Sink, cfg SubscriberConfig, room *zmtp.Budget) *Subscriber {
 	cfg = cfg.withDefaults()
@@ -303,11 +299,10 @@ func (c SubscriberConfig) withDefaults() SubscriberConfig {
 	return c
 }
 
-// Run subscribes until ctx ends. It then waits for its goroutines and returns the error
-// of ctx. Before that it returns only if it cannot listen at Endpoint; connections that
-// are lost, or cannot be made, are tried again without end. After it has returned, Run
-// may be called again, and goes on with the streams that it knows; before that, a second
-// Run is an error.
+// Run subscribes until ctx ends. It then waits for its goroutines and returns the error of
+// ctx. Before that it returns only if it cannot listen at Endpoint; lost connections and
+// failed attempts are tried again without end. After it has returned, Run may be called again,
+// and goes on with the known streams; before that, a second Run is an error.
 func (s *Subscriber) Run(ctx context.Context) error {
 	if !s.running.CompareAndSwap(false, true) {
 		return errRunning
@@ -358,7 +353,7 @@ type connection struct {
 	idle    bool // since the last message
 	onIdle  func()
 	asking  sync.WaitGroup        // of askers
-	leaving atomic.Pointer[error] // why it is ended from this side
+	leaving atomic.Pointer[error] // why this end closes it
 	conn    *zmtp.Conn
 }
 
@@ -368,13 +363,13 @@ func (c *connection) leave(why error) {
 	_ = c.conn.Close()
 }
 
-// lost ends a connection from which nothing more is taken. If the engine has ended it
-// already, that is the error. Only who receives from it may call lost.
+// lost ends a connection whose messages are no longer read. If the engine has ended it
+// already, that is the error. Only its reader may call lost.
 func (c *connection) lost() error {
 	defer time.AfterFunc(endPatience, func() { _ = c.conn.Close() }).Stop()
 	for {
 		switch _, err := c.conn.Receive(); {
-		case err == nil: // said before the end
+		case err == nil: // sent before the end
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET):
 			return fmt.Errorf("events: subscriber: connection lost: %w", err)
 		default:
@@ -383,9 +378,8 @@ func (c *connection) lost() error {
 	}
 }
 
-// fallIdle has the engine asked what may have been missed when a connection falls
-// idle: the last message before the silence may have been lost, or published before
-// the engine knew of the subscription.
+// fallIdle requests possibly missed messages when a connection falls idle: the last message
+// before the silence may be lost, or older than the subscription.
 func (c *connection) fallIdle() {
 	if !c.idle {
 		c.idle = true
@@ -393,14 +387,14 @@ func (c *connection) fallIdle() {
 	}
 }
 
-// stream is a stream as a connection brings it.
+// A stream is the stream of a connection.
 type stream struct {
 	pod, model string
 	name       string // Message.Stream
 	replayAt   string // endpoint of the engine's replay socket; "" is none
 	conn       *connection
 	quiet      *silence     // of a Subscriber that connects
-	owner      *streamOwner // whose mu guards what follows
+	owner      *streamOwner // whose mu guards the fields below
 
 	topic      []byte // nil: the connection has brought no message yet
 	superseded bool   // a newer connection has the stream, and that was reported
@@ -408,22 +402,22 @@ type stream struct {
 	// spoke is the number behind the last message that the present connection
 	// brought and that was applied; 0 if there is none.
 	spoke uint64
-	// forgets: the engine behind the present connection does not keep what it
-	// publishes, so it is of no use to ask when it is idle.
+	// forgets: the engine behind the present connection does not keep its messages, so it is
+	// useless to ask it when it is idle.
 	forgets bool
-	// current: the last answer of the replay socket ended as it should.
+	// current: the last answer of the replay socket was complete.
 	current bool
-	// failing: the sink refuses messages of a replay. contested: another stream has the rank of
-	// its messages. strange: what is not recognized.
-	failing, contested teller
-	strange            tellers
+	// failing: the sink refuses messages of a replay. contested: another stream has the rank
+	// of its messages. strange: unrecognized parts.
+	failing, contested repeatFilter
+	strange            repeatFilters
 
 	asking atomic.Bool // an asker of the stream is under way
 }
 
-// follow subscribes and gives take each message, until the connection is lost or
-// take is in error. begin is called before the first one.
-func (s *Subscriber) follow(ctx context.Context, conn *zmtp.Conn, c *connection, begin func(context.Context) error, take taker) error {
+// follow subscribes and gives each message to take, until the connection is lost or take
+// returns an error. begin is called before the first one.
+func (s *Subscriber) follow(ctx context.Context, conn *zmtp.Conn, c *connection, begin func(context.Context) error, take receiver) error {
 	ctx, cancel := context.WithCancel(ctx)
 	c.conn = conn
 	defer c.asking.Wait()
@@ -469,11 +463,11 @@ func (s *Subscriber) follow(ctx context.Context, conn *zmtp.Conn, c *connection,
 	return err
 }
 
-// taker takes a message that a connection has brought.
-type taker func(ctx context.Context, topic []byte, m Message) error
+// A receiver takes the messages of a connection.
+type receiver func(ctx context.Context, topic []byte, m Message) error
 
-// take delivers a message that a stream's connection has brought, if that has the
-// stream. An error ends the connection.
+// take delivers a message of a stream's connection, if the connection has the stream. An error
+// ends the connection.
 func (s *Subscriber) take(ctx context.Context, st *stream, topic []byte, m Message) error {
 	waited, ours, err := s.enter(ctx, st)
 	if !ours {
@@ -490,8 +484,8 @@ func (s *Subscriber) take(ctx context.Context, st *stream, topic []byte, m Messa
 	return err
 }
 
-// enter locks a stream for its connection, if that has it and goes on. waited: an engine
-// was being asked, and the sink was told that the message has to wait for that.
+// enter locks a stream for its connection, if that has it and goes on. waited: a replay was
+// under way, and the sink has a note that the message waits for it.
 func (s *Subscriber) enter(ctx context.Context, st *stream) (waited, ours bool, err error) {
 	o, c := st.owner, st.conn
 	if !o.mu.TryLock() {
@@ -500,11 +494,11 @@ func (s *Subscriber) enter(ctx context.Context, st *stream) (waited, ours bool, 
 		}
 		o.mu.Lock()
 	}
-	if why := c.leaving.Load(); why != nil { // what was read of it before is not the next word
+	if why := c.leaving.Load(); why != nil { // messages read from it before do not count
 		o.mu.Unlock()
 		return waited, false, *why
 	}
-	if err := ctx.Err(); err != nil { // and with it the answer that was waited for
+	if err := ctx.Err(); err != nil { // and with it the replay
 		o.mu.Unlock()
 		return waited, false, err
 	}
@@ -524,8 +518,8 @@ func (s *Subscriber) enter(ctx context.Context, st *stream) (waited, ours bool, 
 	return waited, true, nil
 }
 
-// offer delivers a message. If something is missing before it, and there is a
-// replay socket that answers, the engine is asked for that first.
+// offer delivers a message. If messages are missing before it, and there is a replay socket
+// that answers, they are requested first.
 func (s *Subscriber) offer(ctx context.Context, st *stream, m Message) error {
 	t := &st.owner.trust
 	struck := t.strikes > 0
@@ -558,7 +552,7 @@ func (s *Subscriber) offer(ctx context.Context, st *stream, m Message) error {
 	return nil
 }
 
-// deliver gives a message to the sink, and tells of its errors.
+// deliver gives a message to the sink, and reports errors.
 func (s *Subscriber) deliver(st *stream, m Message) (Receipt, error) {
 	s.messages.Add(1)
 	m.Pod, m.Model, m.Stream = st.pod, st.model, st.name
@@ -566,56 +560,56 @@ func (s *Subscriber) deliver(st *stream, m Message) (Receipt, error) {
 	switch {
 	case err != nil:
 		s.sinkErrors.Add(1)
-		if !m.Replayed || st.failing.tells(err) { // which comes again and again
+		if !m.Replayed || st.failing.due(err) { // a replayed one comes again and again
 			s.report(st, fmt.Errorf("events: subscriber: message %d of %s: %w", m.Seq, st.name, err))
 		}
 	case !receipt.Applied && !receipt.Duplicate && !receipt.Held && !m.Replayed:
-		if err := fmt.Errorf("events: subscriber: pod %q: messages of %s are not applied: %w", st.pod, st.name, errContested); st.contested.tells(err) {
+		if err := fmt.Errorf("events: subscriber: pod %q: messages of %s are not applied: %w", st.pod, st.name, errContested); st.contested.due(err) {
 			s.report(st, err)
 		}
 	}
 	if receipt.Unrecognized != nil {
-		s.tellUnrecognized(st, receipt.Unrecognized)
+		s.reportUnrecognized(st, receipt.Unrecognized)
 	}
 	return receipt, err
 }
 
-// maxTellers is how many kinds of faults are told of a stream or connection whose texts
-// are a peer's.
-const maxTellers = 16
+// maxFilters bounds the kinds of faults that are reported of a stream or connection, because
+// a peer chooses their texts.
+const maxFilters = 16
 
-// tellUnrecognized tells of what is not known, each thing at doubling times.
-func (s *Subscriber) tellUnrecognized(st *stream, what error) {
-	if err := fmt.Errorf("events: subscriber: %s: %w", st.name, what); st.strange.tells(err) {
+// reportUnrecognized reports each unknown thing of a stream at doubling intervals.
+func (s *Subscriber) reportUnrecognized(st *stream, what error) {
+	if err := fmt.Errorf("events: subscriber: %s: %w", st.name, what); st.strange.due(err) {
 		s.report(st, err)
 	}
 }
 
-// tellers has a teller for each kind of fault, and tells of no more than maxTellers kinds.
-type tellers map[string]*teller
+// repeatFilters has a filter for each text of a fault, at most maxFilters.
+type repeatFilters map[string]*repeatFilter
 
-func (t *tellers) tells(err error) bool {
-	told := (*t)[err.Error()]
-	if told == nil {
-		if len(*t) == maxTellers {
+func (t *repeatFilters) due(err error) bool {
+	f := (*t)[err.Error()]
+	if f == nil {
+		if len(*t) == maxFilters {
 			return false
 		}
 		if *t == nil {
-			*t = make(tellers)
+			*t = make(repeatFilters)
 		}
-		told = new(teller)
-		(*t)[err.Error()] = told
+		f = new(repeatFilter)
+		(*t)[err.Error()] = f
 	}
-	return told.tells(err)
+	return f.due(err)
 }
 
-// note tells the sink what became of a stream.
+// note gives the sink a note about a stream.
 func (s *Subscriber) note(st *stream, n Note) {
 	_ = s.sink.StreamNote(st.pod, st.model, st.name, n)
 	s.link.noted(n)
 }
 
-// noteEnd tells the sink that no message of a stream waits for an answer any more.
+// noteEnd records that no message of a stream waits for an answer any more.
 func (s *Subscriber) noteEnd(st *stream) {
 	if st.current {
 		s.note(st, NoteCurrent)
@@ -624,12 +618,12 @@ func (s *Subscriber) noteEnd(st *stream) {
 	}
 }
 
-// restarted tells the sink that the engine of a stream is another one.
+// restarted records that the engine of a stream has restarted.
 func (s *Subscriber) restarted(st *stream) {
 	s.failed(st, s.sink.StreamNote(st.pod, st.model, st.name, NoteRestarted))
 }
 
-// rewound tells the sink that what it had of a stream comes once more.
+// rewound records that messages of a stream that the sink has applied come again.
 func (s *Subscriber) rewound(st *stream) {
 	s.failed(st, s.sink.StreamNote(st.pod, st.model, st.name, NoteRewound))
 }
@@ -660,14 +654,14 @@ func (s *Subscriber) report(st *stream, err error) {
 // thisEnd is the address of this end where an error names both.
 var thisEnd = regexp.MustCompile(`\S+->`)
 
-// teller keeps what goes on failing in one way from being told at every attempt.
-type teller struct {
+// A repeatFilter lets an error that repeats through at intervals that double.
+type repeatFilter struct {
 	last  string
 	at    time.Time
 	quiet time.Duration
 }
 
-func (t *teller) tells(err error) bool {
+func (t *repeatFilter) due(err error) bool {
 	now, way := time.Now(), err.Error()
 	var op *net.OpError
 	if errors.As(err, &op) {
@@ -677,7 +671,7 @@ func (t *teller) tells(err error) bool {
 		way = thisEnd.ReplaceAllString(way, "->")
 	}
 	if way != t.last {
-		*t = teller{last: way}
+		*t = repeatFilter{last: way}
 	} else if now.Sub(t.at) < t.quiet {
 		return false
 	}

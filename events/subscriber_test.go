@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 var patience = time.Minute
 
 // saysSilent reports whether OnError is told of an engine that publishes nothing.
-func saysSilent(err error) bool { return strings.Contains(err.Error(), " has said ") }
+func saysSilent(err error) bool { return strings.Contains(err.Error(), " has published ") }
 
 // deaf is what a sink is for which only messages count.
 type deaf struct{}
@@ -302,7 +302,7 @@ func TestSubscriberRunsOnceAtATime(t *testing.T) {
 	p := publisher(t, fakeengine.PublisherConfig{})
 	s := subscribe(t, events.SubscriberConfig{Endpoint: p.Endpoint()})
 	waitSubscriber(t, p)
-	if err := s.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "Run was called already") {
+	if err := s.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "Run is already running") {
 		t.Errorf("a second Run: %v", err)
 	}
 	p.Publish(nil)

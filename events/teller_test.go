@@ -22,14 +22,14 @@ func TestTellerOfNames(t *testing.T) {
 	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "udp", server)
 	}}
-	var failing teller
+	var failing repeatFilter
 	told := 0
 	for range 10 {
 		_, err := zmtp.Dial(t.Context(), "tcp://engine.example:5557", zmtp.Config{Type: zmtp.SUB})
 		if err == nil {
 			t.Fatal("connected")
 		}
-		if failing.tells(err) {
+		if failing.due(err) {
 			told++
 			t.Log(err)
 		}

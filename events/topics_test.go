@@ -39,7 +39,7 @@ func TestTwoRefusedAtTheEnd(t *testing.T) {
 			_, replays, _ := follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: engine.ReplayEndpoint()})
 			for i := 1; ; i++ {
 				r := wait(t, "a replay", replays)
-				if r.Err != nil && strings.Contains(r.Err.Error(), "the sink refuses what came last") {
+				if r.Err != nil && strings.Contains(r.Err.Error(), "the sink refuses the last messages") {
 					break // it is not asked again
 				}
 				if i == 4 {

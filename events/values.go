@@ -7,12 +7,12 @@ import (
 	"github.com/kvindex/kvindex/internal/fault"
 )
 
-// This file reads the values of fields into the event: value, and the types that
-// more than one field or engine has. All events of a batch share one slice for
-// each type of list, and strings that were met lately are not allocated again.
+// This file reads the values of fields into the event: value, and the types that more than one
+// field or engine has. All events of a batch share one slice for each type of list, and recent
+// strings are not allocated again.
 
-// value reads the value of a field into the event. For all of them but the
-// hashes nil is the same as not to be there.
+// value reads the value of a field into the event. For all fields but the hashes, nil is the
+// same as a missing field.
 func (d *decoder) value(f field) (err error) {
 	if f != fieldHashes && d.isNil() {
 		return nil
@@ -91,8 +91,8 @@ func (d *decoder) tokenIDs() error {
 	if err != nil {
 		return err
 	}
-	// The first one decides whether these are pairs, so that a mixture fails
-	// at the first of the other form.
+	// The first token decides whether these are pairs, so a mixture fails at the first of the
+	// other form.
 	width := 1
 	if d.e.Pairs = n > 0 && d.atArray(); d.e.Pairs {
 		width = 2
@@ -152,8 +152,7 @@ func (d *decoder) text() (string, error) {
 // maxRecent is the longest string worth remembering: an identifier, not a text.
 const maxRecent = 256
 
-// text turns raw into a string without allocating if it is a usual one or was
-// met lately.
+// text turns raw into a string. It does not allocate for a usual or recent string.
 func (b *Batch) text(raw []byte) (string, error) {
 	if s, ok := usual(raw); ok {
 		return s, nil
@@ -180,9 +179,8 @@ func (b *Batch) text(raw []byte) (string, error) {
 	return s, nil
 }
 
-// usual returns the strings that engines themselves put into events: their
-// media, and vLLM's kinds of groups (vllm/v1/kv_cache_interface.py) and
-// localities.
+// usual returns the strings that engines themselves put into events: their media, and vLLM's
+// kinds of groups (vllm/v1/kv_cache_interface.py) and localities.
 func usual(raw []byte) (string, bool) {
 	switch string(raw) {
 	case "":
@@ -233,9 +231,8 @@ func usual(raw []byte) (string, bool) {
 	return "", false
 }
 
-// grow returns s with room for n more, where at most most can ever be needed.
-// It doubles, but not beyond that, so that what one payload makes of s in all
-// its steps is less than three times what it could need.
+// grow returns s with room for n more, if at most most can ever be needed. It doubles, but not
+// beyond that, so one payload makes less than three times the memory that it could need.
 func grow[T any](s []T, n, most int) []T {
 	need := len(s) + n
 	if need <= cap(s) {
@@ -246,8 +243,8 @@ func grow[T any](s []T, n, most int) []T {
 	return bigger
 }
 
-// tail returns s[start:], nil if that is empty, so that the holder can neither
-// reach what is appended to s later nor tell what s held before.
+// tail returns s[start:], nil if that is empty. The holder can neither reach later appends to
+// s nor see whether s is longer.
 func tail[T any](s []T, start int) []T {
 	if start == len(s) {
 		return nil

@@ -8,9 +8,8 @@ import (
 	"github.com/kvindex/kvindex/internal/fault"
 )
 
-// This file reads the batches of vLLM, vllm/distributed/kv_events.py. Its
-// publisher encodes them with msgspec, which never shortens an array and sends
-// nil for what is not set.
+// This file reads the batches of vLLM, vllm/distributed/kv_events.py. Its publisher encodes
+// them with msgspec, which never shortens an array and sends nil for unset fields.
 //
 // A batch is an array of these positions, or (in one development snapshot) a
 // map of these keys:
@@ -51,11 +50,10 @@ import (
 //
 //	   AllBlocksCleared has no fields.
 //
-// The versions are hints: the form is decided by the types that are met, event
-// by event. What is behind the last position or under another key is skipped.
-// LMCache and Mooncake inside vLLM, Dynamo's consolidator and TensorRT-LLM's
-// publisher (PR 17023) send these forms too. SGLang began with them: sglang.go
-// has what its events have besides.
+// The versions are hints: the types of the values decide the form, event by event. Items
+// behind the last position and other keys are skipped. LMCache and Mooncake inside vLLM,
+// Dynamo's consolidator and TensorRT-LLM's publisher (PR 17023) send these forms too. SGLang
+// began with them: sglang.go has the further fields of its events.
 //
 // Below are the values of the fields that vLLM alone sends: lora_id, extra_keys,
 // origin and remaining_copy_counts.
@@ -148,7 +146,7 @@ func (d *decoder) extraKey(key *ExtraKey) error {
 			return nil
 		}
 	}
-	// The bytes of the item stand for it, because no two items have the same.
+	// The bytes of the item identify it, because no two items have the same.
 	d.off = start
 	if err := d.skip(); err != nil {
 		return err
@@ -157,8 +155,8 @@ func (d *decoder) extraKey(key *ExtraKey) error {
 	return nil
 }
 
-// tagged reads the two items of a key that says what it is: the name of an adapter, or a
-// salt (proposed, PR 44706 and 48352). It reports whether they are that.
+// tagged reads the two items of a key that names its own kind: the name of an adapter, or a
+// salt (proposed, PR 44706 and 48352). It reports whether they are of this form.
 func (d *decoder) tagged(key *ExtraKey) bool {
 	f, n, err := d.next()
 	if err != nil || f != formStr {
@@ -174,7 +172,7 @@ func (d *decoder) tagged(key *ExtraKey) bool {
 	return err == nil
 }
 
-// media reads the two items of a media key and reports whether they are that.
+// media reads the two items of a media key and reports whether they are of this form.
 func (d *decoder) media(key *ExtraKey) (bool, error) {
 	f, n, err := d.next()
 	if err != nil || f != formStr {
@@ -195,8 +193,7 @@ func isInt64(f form, bits uint64) bool {
 	return f == formNegative || f == formInt && bits <= math.MaxInt64
 }
 
-// reused reads an origin. It was proposed only, so it is skipped where it is
-// not what was proposed.
+// reused reads an origin. It is only proposed, so other values are skipped.
 func (d *decoder) reused() (bool, error) {
 	start := d.off
 	if origin, err := d.str(); err == nil {
@@ -206,8 +203,7 @@ func (d *decoder) reused() (bool, error) {
 	return false, d.skip()
 }
 
-// remaining reads remaining_copy_counts. They were proposed only, so they are
-// skipped where they are not what was proposed.
+// remaining reads remaining_copy_counts. They are only proposed, so other values are skipped.
 func (d *decoder) remaining() ([]uint32, error) {
 	start, from := d.off, len(d.b.counts)
 	f, n, err := d.next()

@@ -1,9 +1,8 @@
-// Package kvindextest is for tests of a gateway that uses kvindex: it plays the
-// engines. An [Engine] behaves like one vLLM engine with KV events switched on. It
-// has a cache of blocks that fills and evicts, publishes real events on real ZeroMQ
-// sockets of this host, and says for each request how many tokens of the prompt
-// were cached. It computes nothing, so it needs no GPU and no model. A test
-// compares what kvindex predicts with what the engine says:
+// Package kvindextest plays the engines in the tests of a gateway that uses kvindex. An
+// [Engine] behaves like one vLLM engine with KV events switched on. It has a cache of blocks
+// that fills and evicts, publishes real events on real ZeroMQ sockets of this host, and
+// returns for each request how many tokens of the prompt were cached. It computes nothing, so
+// it needs no GPU and no model. A test compares kvindex's prediction with the engine's answer:
 //
 //	e, err := kvindextest.NewEngine(kvindextest.EngineConfig{Pod: "pod-a", Model: "m"})
 //	...
@@ -13,11 +12,10 @@
 //	cached, err := e.Serve(ctx, kvindextest.Request{Tokens: prompt})      // 0: the cache was empty
 //	err = e.WaitApplied(ctx, ix)                                          // ix has all events of that
 //	err = ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: prompt}, &answer) // predicts
-//	cached, err = e.Serve(ctx, kvindextest.Request{Tokens: prompt})       // what is true
+//	cached, err = e.Serve(ctx, kvindextest.Request{Tokens: prompt})       // the truth
 //
 // [NewPod] makes the engines of a pod with several data-parallel ranks, for a Fleet.
-// [Engine.Drop], [Engine.Disconnect], [Engine.Restart] and [Engine.LoseReplies] make
-// faults: what a gateway has to live with.
+// [Engine.Drop], [Engine.Disconnect], [Engine.Restart] and [Engine.LoseReplies] make faults.
 //
 // The engine is vLLM of August 2026 (commit 017e9f4448b7) with one KV-cache group of
 // full attention. The blocks, the order in which they are evicted, the events and
@@ -42,25 +40,24 @@ import (
 	"github.com/kvindex/kvindex/stats"
 )
 
-// ErrClosed is returned by the methods of an Engine after Close, and by calls of Serve
-// that Close has ended.
+// ErrClosed is returned by the methods of an Engine after Close, and by calls of Serve that
+// Close has ended.
 var ErrClosed = errors.New("kvindextest: engine is closed")
 
 var errRestarted = errors.New("kvindextest: engine restarted")
 
-// EngineConfig describes an Engine. Pod and Model are required. A number that is 0
-// stands for its default.
+// EngineConfig describes an Engine. Pod and Model are required. A zero number is its default.
 type EngineConfig struct {
-	// Pod and Model are the names that the gateway has for the engine and for the
-	// model. The topic of the events is kv@POD@MODEL.
+	// Pod and Model are the gateway's names of the engine and of the model. The topic of the
+	// events is kv@POD@MODEL.
 	Pod, Model string
 	// Rank is the data-parallel rank. A pod with two ranks is two Engines: NewPod makes them.
 	Rank int
 	// BlockSize is the number of tokens of a block. Default: 16.
 	BlockSize int
-	// Blocks is the size of the cache in blocks, one of which is never used, as in
-	// vLLM. A prompt and its output have to fit into it. When it is full, the blocks
-	// that were not used for the longest time are evicted. Default: 1024.
+	// Blocks is the size of the cache in blocks, one of which is never used, as in vLLM. A
+	// prompt and its output have to fit into it. When it is full, the least recently used
+	// blocks are evicted. Default: 1024.
 	Blocks int
 	// Replay opens a replay socket, which sends the last 10,000 messages again.
 	Replay bool
@@ -68,9 +65,9 @@ type EngineConfig struct {
 	// as tcp://127.0.0.1:5557: the engine connects there, again and again. "": the
 	// engine listens on a free port, and the gateway connects.
 	Connect string
-	// StepTime is how long a step of the engine takes. A step computes up to 2,048
-	// tokens of prompts, and one token of each output. Default: no time, so that
-	// requests are served as fast as possible.
+	// StepTime is how long a step of the engine takes. A step computes up to 2,048 tokens of
+	// prompts, and one token of each output. Default: none, so that requests are served as
+	// fast as possible.
 	StepTime time.Duration
 }
 
@@ -87,19 +84,18 @@ func (c EngineConfig) validate() error {
 
 func (c EngineConfig) topic() string { return "kv@" + c.Pod + "@" + c.Model }
 
-// Request is what a client asks an engine for.
+// A Request is a client's request to an engine.
 type Request struct {
 	Tokens  []uint32 // the prompt, at least one token
 	Adapter string   // the LoRA adapter; "": none
 	Salt    string   // the request's cache_salt; "": none
-	// Output is what the engine answers. All of it but the last token enters the
-	// cache behind the prompt. Empty: one token that the engine draws.
+	// Output is the engine's answer. All of it but the last token enters the cache behind the
+	// prompt. Empty: one token that the engine draws.
 	Output []uint32
 }
 
-// Engine plays one vLLM engine: one data-parallel rank of one pod. NewEngine makes
-// it. It owns its sockets and goroutines until Close. All methods are safe for
-// concurrent use.
+// An Engine plays one vLLM engine: one data-parallel rank of one pod. It owns its sockets and
+// goroutines until Close. All methods are safe for concurrent use.
 type Engine struct {
 	cfg       EngineConfig
 	publisher *fakeengine.Publisher
@@ -107,7 +103,7 @@ type Engine struct {
 	running   sync.WaitGroup
 	work      chan struct{} // holds a token while there may be something to do
 
-	mu     sync.Mutex // guards what follows; taken before the publisher's
+	mu     sync.Mutex // guards the fields below; taken before the publisher's
 	engine *fakeengine.Engine
 	lives  int // restarts, and the first start
 	calls  []*call
@@ -115,7 +111,7 @@ type Engine struct {
 	closed bool
 }
 
-// call is a Serve that waits.
+// A call is a Serve that waits.
 type call struct {
 	handle *fakeengine.Handle
 	ended  chan struct{} // closed when what follows is final
@@ -123,8 +119,8 @@ type call struct {
 	err    error
 }
 
-// NewEngine starts an engine with an empty cache. The error says what in the
-// configuration is wrong, or why the sockets cannot be opened.
+// NewEngine starts an engine with an empty cache. The error names a wrong field of the
+// configuration, or the reason why a socket cannot be opened.
 func NewEngine(cfg EngineConfig) (*Engine, error) {
 	return newEngine(cfg, 0, 0)
 }
@@ -155,16 +151,15 @@ func newEngine(cfg EngineConfig, port, replayPort int) (*Engine, error) {
 	return e, nil
 }
 
-// portAttempts is how often NewPod and freePorts look for free ports in a row.
+// portAttempts is how often NewPod and freePorts look for consecutive free ports.
 const portAttempts = 100
 
-// NewPod starts the engines of a pod with data-parallel ranks: one for each rank, from 0
-// on. Rank r publishes at the port of rank 0 plus r and, with Replay, answers replays at the
-// replay port of rank 0 plus r. The events.Pod describes that to a Fleet, by Fleet.Set or a
-// source of the test. cfg is for each rank; its Rank and Connect must be zero. Close each
-// engine.
+// NewPod starts the engines of a pod with data-parallel ranks: one for each rank, from 0 on.
+// Rank r publishes at the port of rank 0 plus r and, with Replay, answers replays at the
+// replay port of rank 0 plus r. Give the events.Pod to a Fleet, by Fleet.Set or a source of
+// the test. cfg is for each rank; its Rank and Connect must be zero. Close each engine.
 func NewPod(cfg EngineConfig, ranks int) ([]*Engine, events.Pod, error) {
-	const maxRanks = 256 // that an Indexer takes of a pod
+	const maxRanks = 256 // the bound of an Indexer
 	if cfg.Rank != 0 || cfg.Connect != "" || ranks < 1 || ranks > maxRanks {
 		return nil, events.Pod{}, fmt.Errorf("kvindextest: a pod has 1 to %d ranks, not %d, and for each of them Rank is not set (%d), nor Connect (%q)", maxRanks, ranks, cfg.Rank, cfg.Connect)
 	}
@@ -185,8 +180,8 @@ func NewPod(cfg EngineConfig, ranks int) ([]*Engine, events.Pod, error) {
 	}
 }
 
-// newRanks starts the engines of a pod at ports that were free a moment ago. Those that have
-// started are returned with an error too.
+// newRanks starts the engines of a pod at ports that were free a moment ago. With an error it
+// also returns the engines that it has started.
 func newRanks(cfg EngineConfig, ranks int) (engines []*Engine, pod events.Pod, err error) {
 	port, err := freePorts(2 * ranks)
 	if err != nil {
@@ -206,7 +201,7 @@ func newRanks(cfg EngineConfig, ranks int) (engines []*Engine, pod events.Pod, e
 	return engines, pod, nil
 }
 
-// freePorts returns the first of n ports in a row that nobody listens at.
+// freePorts returns the first of n consecutive ports that are free.
 func freePorts(n int) (int, error) {
 	var err error
 	for range portAttempts {
@@ -234,8 +229,8 @@ func areFree(first, n int) error {
 	return nil
 }
 
-// start begins a life of the engine, with a hash seed of its own: as vLLM does
-// unless PYTHONHASHSEED is set.
+// start begins a life of the engine, with a hash seed of its own: vLLM does so unless
+// PYTHONHASHSEED is set.
 func (e *Engine) start() error {
 	e.lives++
 	engine, err := fakeengine.New(fakeengine.Config{
@@ -269,14 +264,13 @@ func (e *Engine) Endpoint() string { return e.publisher.Endpoint() }
 // SubscriberConfig.Replay; "" without EngineConfig.Replay.
 func (e *Engine) ReplayEndpoint() string { return e.publisher.ReplayEndpoint() }
 
-// Serve has the engine serve a request and waits for its end. It returns how many
-// tokens of the prompt were cached, as usage.prompt_tokens_details.cached_tokens of
-// vLLM's answer. All events of the request are published then, but a subscriber may
-// not have read them yet: see WaitApplied. Calls at the same time are served side by
-// side.
+// Serve makes the engine serve a request and waits for its end. It returns how many tokens of
+// the prompt were cached, as usage.prompt_tokens_details.cached_tokens of vLLM's answer. All
+// events of the request are published then, but a subscriber may not have read them yet: see
+// WaitApplied. Concurrent calls are served side by side.
 //
-// The error says what is wrong with the request, or is ctx.Err(), ErrClosed or
-// that of a Restart if that ended the request.
+// The error describes a wrong request, or is ctx.Err(), ErrClosed or that of a Restart that
+// ended the request.
 func (e *Engine) Serve(ctx context.Context, r Request) (cached int, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
@@ -288,9 +282,9 @@ func (e *Engine) Serve(ctx context.Context, r Request) (cached int, err error) {
 	return wait(ctx)
 }
 
-// Submit is the first half of Serve: it returns when the request stands in the engine's
-// queue, behind those that came before. wait is the other half. So a test can send several
-// requests in an order of its own before any of them is served.
+// Submit is the first half of Serve: it returns when the request is in the engine's queue,
+// behind earlier ones. wait is the other half. So a test can send several requests in an order
+// of its own before any of them is served.
 func (e *Engine) Submit(r Request) (wait func(ctx context.Context) (cached int, err error), err error) {
 	c, err := e.submit(r)
 	if err != nil {
@@ -333,7 +327,7 @@ func (e *Engine) wake() {
 	}
 }
 
-// run steps the engine while there is something to do.
+// run steps the engine while it has work.
 func (e *Engine) run(ctx context.Context) {
 	for {
 		select {
@@ -347,8 +341,8 @@ func (e *Engine) run(ctx context.Context) {
 	}
 }
 
-// step makes one step, ends the calls whose requests have ended with it, and reports
-// whether there was something to do.
+// step makes one step, ends the calls whose requests have ended with it, and reports whether
+// there was work.
 func (e *Engine) step() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -384,42 +378,41 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// Cached returns how many tokens of the prompt Serve would find cached now. It
-// changes nothing, and Output does not count.
+// Cached returns how many tokens of the prompt Serve would find cached now. It changes
+// nothing, and ignores Output.
 func (e *Engine) Cached(r Request) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.engine.Cached(r.Tokens, r.Adapter, r.Salt)
 }
 
-// Drop makes the next n messages get lost on the way to the subscribers: n in place
-// of what an earlier Drop has left, so that Drop(0) ends it. A replay has the lost
-// messages. A message is what the engine publishes in one step in which its cache
-// changed: one for a short prompt that is not cached, and more for its output.
+// Drop loses the next n messages on the way to the subscribers. It replaces an earlier Drop,
+// so Drop(0) ends it. A replay has the lost messages. The engine publishes one message for
+// each step in which its cache changed: one for a short prompt that is not cached, and more
+// for its output.
 func (e *Engine) Drop(n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.drop = n
 }
 
-// LoseReplies makes the replay socket send only the first keep messages of each
-// answer, and not what follows, nor the message that ends the answer. (vLLM loses
-// so what does not fit the socket's queue of 1,000 messages.) With 0 the socket is
-// mute. With 1 it brings nothing new, because a Subscriber asks from the last message
-// on that it has. A negative number ends the fault.
+// LoseReplies makes the replay socket send only the first keep messages of each answer,
+// without the message that ends the answer. (vLLM loses messages in this way if they do not
+// fit the socket's queue of 1,000.) With 0 the socket is mute. With 1 it brings nothing new,
+// because a Subscriber's request begins with the last message that it has. A negative number
+// ends the fault.
 func (e *Engine) LoseReplies(keep int) {
 	e.publisher.LoseReplies(func(i, _ int) bool { return keep >= 0 && i >= keep })
 }
 
-// Disconnect closes all connections, with the messages that wait in them. Subscribers
-// connect again by themselves. What the engine publishes until then is lost for them,
-// but for a replay.
+// Disconnect closes all connections, with the messages that wait in them. Subscribers connect
+// again by themselves. Messages from before that are lost for them, except for a replay.
 func (e *Engine) Disconnect() { e.publisher.Disconnect() }
 
-// Restart is the crash and the new start of the engine: the cache is empty, message
-// numbers begin at 0, a replay has nothing of before, the hash seed is another one,
-// connections are closed, and calls of Serve end with an error. The endpoints
-// stay the same. The error of Restart is ErrClosed after Close.
+// Restart is a crash and a new start of the engine: the cache is empty, message numbers begin
+// at 0, a replay has no earlier messages, the hash seed is another one, connections are
+// closed, and calls of Serve end with an error. The endpoints stay the same. The error of
+// Restart is ErrClosed after Close.
 func (e *Engine) Restart() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -433,9 +426,9 @@ func (e *Engine) Restart() error {
 	return e.publisher.Restart()
 }
 
-// WaitSubscribers waits until at least n subscribers are connected to the engine.
-// What the engine publishes before a subscriber comes is lost for it, but for a
-// replay. The error is ErrClosed, or wraps ctx.Err() and says how many came.
+// WaitSubscribers waits until at least n subscribers are connected to the engine. A subscriber
+// does not get messages from before its connection, except by a replay. The error is
+// ErrClosed, or wraps ctx.Err() and has the number that came.
 func (e *Engine) WaitSubscribers(ctx context.Context, n int) error {
 	err := e.publisher.WaitSubscribers(ctx, n)
 	switch {
@@ -447,16 +440,15 @@ func (e *Engine) WaitSubscribers(ctx context.Context, n int) error {
 	return nil
 }
 
-// WaitApplied waits until an Indexer has dealt with all that it can get of what the
-// engine has published: then a score says what Cached says, unless messages were
-// lost for good. An events.Subscriber must feed the Indexer, under the Pod and Model
-// of the EngineConfig. If the engine has a replay socket, the Subscriber must ask
-// there; WaitApplied then waits for lost messages too. That the newest message is
-// lost shows by the next one, or when the connection has been idle for
+// WaitApplied waits until an Indexer has applied all published messages that it can get: then
+// a score equals Cached, unless messages were lost for good. An events.Subscriber must feed
+// the Indexer, under the Pod and Model of the EngineConfig. If the engine has a replay socket,
+// the Subscriber must use it; WaitApplied then waits for lost messages too. The loss of the
+// newest message shows at the next one, or when the connection has been idle for
 // SubscriberConfig.Heartbeat.
 //
-// Nothing must be served meanwhile. The error is ErrClosed, or wraps ctx.Err() and
-// says what the Indexer lacks.
+// Serve nothing meanwhile. The error is ErrClosed, or wraps ctx.Err() and names what the
+// Indexer lacks.
 func (e *Engine) WaitApplied(ctx context.Context, ix *kvindex.Indexer) error {
 	poll := time.NewTicker(time.Millisecond)
 	defer poll.Stop()
@@ -476,7 +468,7 @@ func (e *Engine) WaitApplied(ctx context.Context, ix *kvindex.Indexer) error {
 	}
 }
 
-// lacks says what an Indexer is to get still; "" is nothing.
+// lacks describes what an Indexer still has to get; "" is nothing.
 func (e *Engine) lacks(ix *kvindex.Indexer) string {
 	pods := ix.Pods(nil)
 	i := slices.IndexFunc(pods, func(p kvindex.PodInfo) bool { return p.Pod == e.cfg.Pod && p.Model == e.cfg.Model })
@@ -506,10 +498,10 @@ func (e *Engine) lacks(ix *kvindex.Indexer) string {
 		return "no events.Subscriber feeds the Indexer"
 	}
 	stream := p.Streams[i]
-	// The number that is due proves nothing by itself, because it may be the same as
-	// before a restart. What came on the connection that stands does. (A gateway that
-	// listens takes note of a connection behind its first message.) So does an answer
-	// to a replay: until then the view of a lost connection is uncertain.
+	// The number that is due proves nothing by itself, because it may be the same as before a
+	// restart. A message on the present connection proves it. (A gateway that listens
+	// registers a connection behind its first message.) So does an answer to a replay: until
+	// then the view of a lost connection is uncertain.
 	came := sent > 0 && !stream.Connected.IsZero() && (e.cfg.Connect != "" || !stream.Heard.Before(stream.Connected))
 	if e.cfg.Replay && source.State != kvindex.StateUncertain {
 		came = true
@@ -520,9 +512,9 @@ func (e *Engine) lacks(ix *kvindex.Indexer) string {
 	return fmt.Sprintf("the Indexer waits for message %d, and the engine has sent all before message %d; the state is %v", stream.Next, next, source.State)
 }
 
-// Close ends calls of Serve with ErrClosed, closes the sockets and waits for all
-// goroutines of the engine. It may be called again. A new Engine with the same Pod is
-// a pod that comes back at another address.
+// Close ends calls of Serve with ErrClosed, closes the sockets and waits for all goroutines of
+// the engine. It may be called again. A new Engine with the same Pod is a pod that comes back
+// at another address.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	e.closed = true

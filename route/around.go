@@ -9,13 +9,13 @@ import (
 
 // Policies around others.
 
-// BestOfTwo returns a Policy that draws two pods, and has p choose one of them. What p knows of a
-// fleet it knows of the two. So it is for policies that look at load alone: of n pods the one
-// that has the prompt cached is drawn for 2/n of the requests only, and Default loses most of
-// what is cached. Chance decides between two that are as good.
+// BestOfTwo returns a Policy that draws two pods, and lets p choose one of them. p sees only
+// these two. So it is for policies that depend on load alone: of n pods the one that has the
+// prompt cached is drawn for 2/n of the requests only, and Default loses most of the cache
+// hits. Chance decides between two equal pods.
 func BestOfTwo(p Policy, seed uint64) Policy {
 	draws := draws{seed: seed}
-	p = TiesByChance(p, ^seed) // or the first by name is twice as often chosen on an idle fleet
+	p = TiesByChance(p, ^seed) // or an idle fleet chooses the first by name twice as often
 	return func(r *Request, pods []Pod) int {
 		if len(pods) <= 2 {
 			return p(r, pods)
@@ -26,8 +26,8 @@ func BestOfTwo(p Policy, seed uint64) Policy {
 	}
 }
 
-// Only returns a Policy that has p choose among the pods that keep reports true of: those of a
-// role, of a zone, those that have an adapter. It returns -1 if there is none.
+// Only returns a Policy that lets p choose among the pods that keep accepts: those of a role,
+// of a zone, those that have an adapter. It returns -1 if there is none.
 func Only(keep func(*Pod) bool, p Policy) Policy {
 	return func(r *Request, pods []Pod) int {
 		return among(p, r, pods, func(s *scratch) {
@@ -43,9 +43,9 @@ func Only(keep func(*Pod) bool, p Policy) Policy {
 	}
 }
 
-// Decode returns p for the decode stage, where a prompt is not computed, but what the pod does
-// not hold is brought there. There a cached token counts as so much of a token that need not
-// be computed: 0 is none, so that only loads count; 1 is all of it. Parts of tokens are cut off.
+// Decode returns p for the decode stage, where a pod does not compute a prompt, but receives
+// the part that it does not hold. A cached token counts as this part of a computed token: 0 is
+// none, so that only loads count; 1 is all of it. Parts of tokens are cut off.
 func Decode(credit float64, p Policy) Policy {
 	credit = min(max(credit, 0), 1)
 	return func(r *Request, pods []Pod) int {
@@ -62,9 +62,9 @@ func Decode(credit float64, p Policy) Policy {
 	}
 }
 
-// TiesByChance returns p, a policy that chooses by Least, but chance decides between pods of equal
-// cost, and not Pod.Tie and their names. It changes nothing around RoundRobin, Random and
-// Rendezvous, nor around a policy of the host's own that does not call Least with its *Request.
+// TiesByChance returns p, a policy that chooses by Least, but chance decides between pods of
+// equal cost, and not Pod.Tie and their names. It changes nothing around RoundRobin, Random
+// and Rendezvous, nor around a policy of the host that does not call Least with its *Request.
 func TiesByChance(p Policy, seed uint64) Policy {
 	draws := draws{seed: seed}
 	return func(r *Request, pods []Pod) int {
@@ -76,16 +76,16 @@ func TiesByChance(p Policy, seed uint64) Policy {
 	}
 }
 
-// scratch is what another policy chooses by.
+// A scratch has the input of an inner policy.
 type scratch struct {
 	request Request
 	pods    []Pod
-	at      []int // where pods are in those that were passed
+	at      []int // their index in the pods of the outer policy
 }
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
-// among has p choose among the pods that fill names, and returns the index in all.
+// among lets p choose among the pods that fill selects, and returns the index in all pods.
 func among(p Policy, r *Request, pods []Pod, fill func(*scratch)) int {
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
@@ -105,7 +105,7 @@ func among(p Policy, r *Request, pods []Pod, fill func(*scratch)) int {
 	return -1
 }
 
-// draws is random numbers from a seed (Steele, Lea and Flood 2014, SplitMix64), for many
+// draws makes random numbers from a seed (Steele, Lea and Flood 2014, SplitMix64), for many
 // goroutines.
 type draws struct {
 	seed uint64

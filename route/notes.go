@@ -1,17 +1,17 @@
-// Gateways report figures, not changes: counters that are added up would need each note exactly
-// once. Seq shows which of two notes is newer, Life shows a restart, and a whole state ends
-// what it does not name.
+// Gateways report figures, not changes: sums of changes would need each note exactly once. Seq
+// shows which of two notes is newer, Life shows a restart, and a whole state ends everything
+// that it does not name.
 
 package route
 
 // Notes is the load that one gateway reports to the others. A host sends the Changes of its
-// Tracker to all other gateways, ten times a second for example. It sends its State to a gateway
-// that asks for it, and to all now and then. The host that receives Notes passes them to Merge,
-// with a name for the gateway that they came from. No gateway merges its own.
+// Tracker to all other gateways, ten times a second for example. It sends its State to a
+// gateway that requests it, and to all now and then. The receiving host passes Notes to Merge,
+// with a name of the gateway that sent them. No gateway merges its own.
 //
-// A Note has the load that is in flight now, not what has changed. So Notes may be lost, and may
-// come twice, late, and in another order: the note that was sent last counts. A lost note is made
-// good by the next note about that pod, by the next State, or after a MaxAge.
+// A Note has the load that is in flight now, not the change. So Notes may be lost, and may
+// come twice, late, and in another order: the note that was sent last counts. The next note
+// about the pod, the next State, or a MaxAge makes up for a lost note.
 type Notes struct {
 	Life  int64  // when the Tracker made its first Notes; those of an earlier Tracker of a gateway are void
 	Seq   uint64 // grows with each Notes of a life, from 1
@@ -19,7 +19,7 @@ type Notes struct {
 	Pods  []Note // of a rank that is here twice, the first counts
 }
 
-// Note is what a gateway has in flight at a rank of a pod.
+// A Note is the load of a gateway in flight at a rank of a pod.
 type Note struct {
 	Pod  string
 	Rank int
@@ -30,13 +30,13 @@ type Note struct {
 type origin struct {
 	life     int64
 	seq      uint64 // the highest
-	void     uint64 // Notes up to this Seq do not count: a State was newer, or all was forgotten
+	void     uint64 // Notes up to this Seq are void: a State was newer, or all was forgotten
 	received int64
 	pods     map[podRank]lastNote
 }
 
-// lastNote is the newest note of an origin about a pod. A load of nothing stays for a MaxAge, so
-// that a note that comes late does not count.
+// A lastNote is the newest note of an origin about a pod. An empty load stays for a MaxAge, so
+// that a late note does not count.
 type lastNote struct {
 	load     Load
 	seq      uint64
@@ -46,8 +46,8 @@ type lastNote struct {
 // Changes returns the pods whose load has changed since the last call, for all other gateways.
 func (t *Tracker) Changes() Notes { return t.notes(false) }
 
-// State returns all that is in flight from here. Changes returns it, too, because State need not
-// have gone to all gateways.
+// State returns all that is in flight from here. Changes returns it, too, because State may
+// not go to all gateways.
 func (t *Tracker) State() Notes { return t.notes(true) }
 
 func (t *Tracker) notes(whole bool) Notes {
@@ -75,7 +75,7 @@ func (t *Tracker) notes(whole bool) Notes {
 	return n
 }
 
-// Merge takes the Notes of another gateway. The host names the gateways.
+// Merge applies the Notes of another gateway. The host names the gateways.
 func (t *Tracker) Merge(from string, n Notes) {
 	now := t.now()
 	t.tidy(now)
@@ -121,7 +121,8 @@ func (t *Tracker) replace(o *origin, at podRank, to lastNote) {
 	}
 }
 
-// ForgetOrigin takes away the load that a gateway has reported: it has gone. Its later Notes count.
+// ForgetOrigin removes the load that a gateway has reported. Its later Notes count. Call it
+// when the gateway is gone.
 func (t *Tracker) ForgetOrigin(from string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -138,9 +139,9 @@ func (t *Tracker) forget(o *origin) {
 	o.void = o.seq
 }
 
-// tidyOrigins forgets the notes that were received at a time or before it. A gateway sends a note
-// about a pod that has something in flight within each MaxAge, because its flights end by then.
-// tidyOrigins returns when the oldest note that stays was received, or now.
+// tidyOrigins forgets the notes that were received at before or earlier. A gateway sends a
+// note about a busy pod within each MaxAge, because its flights end by then. tidyOrigins
+// returns when the oldest remaining note was received, or now.
 func (t *Tracker) tidyOrigins(now, before int64) int64 {
 	oldest := now
 	for name, o := range t.origins {

@@ -7,7 +7,7 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// Policies that do not look at what is cached.
+// Policies that ignore the cache.
 
 // LeastRequests chooses by requests in flight, with this one, divided by the speed.
 func LeastRequests(r *Request, pods []Pod) int {
@@ -24,11 +24,11 @@ func LeastTokens(r *Request, pods []Pod) int {
 }
 
 // Rendezvous is rendezvous hashing with bounded loads (Thaler and Ravishankar 1998; Mirrokni,
-// Thorup and Zadimoghaddam 2018). Requests of one Affinity go to one pod, and to another one if that
-// pod has its share. The pod is chosen that has the lowest hash of Affinity and name, among those
-// that may take one more request. A pod may have Factor times its share of all requests in flight;
-// the share is in proportion to its speed. When a pod comes or goes, only those requests change
-// their pod that go to that pod, or went there. All gateways choose alike, also after a restart.
+// Thorup and Zadimoghaddam 2018). Requests of one Affinity go to one pod, or to another one if
+// that pod has its share. It chooses the pod with the lowest hash of Affinity and name, among
+// those that may take one more request. A pod may have Factor times its share of all requests
+// in flight; the share is in proportion to its speed. When a pod comes or goes, only the
+// requests of that pod change their pod. All gateways choose alike, also after a restart.
 type Rendezvous struct {
 	Factor float64 // 0: 1.25; below 1: 1
 }
@@ -53,7 +53,7 @@ func (h Rendezvous) Policy() Policy {
 				best, lowest = i, h
 			}
 		}
-		if best < 0 { // there are so many requests that one more is rounded away
+		if best < 0 { // one more request is rounded away in so many
 			return LeastRequests(r, pods)
 		}
 		return best
@@ -61,7 +61,7 @@ func (h Rendezvous) Policy() Policy {
 }
 
 // RoundRobin returns a Policy that takes the pods in turns, in the order of a hash of their
-// names. It remembers whose turn it was.
+// names. It keeps the turn.
 func RoundRobin() Policy {
 	var mu sync.Mutex
 	var last uint64

@@ -1,8 +1,8 @@
-// Load is counted by requests that were sent and have not come back. Engines can be asked, but
-// their answers are as old as the last one, and all requests of that time are sent to the pod
-// that was idle then. A Tracker is exact about this gateway at any moment. Each pod has a lock
-// and a ring of its flights in the order in which they were sent, so a flight that is never
-// done is found at the front.
+// Load is counted by requests that were sent and have not come back. Engines could be polled,
+// but their answers are as old as the last one, and all requests meanwhile go to the pod that
+// was idle then. A Tracker is exact about this gateway at any moment. Each pod has a lock and
+// a ring of its flights in the order in which they were sent, so a flight without an end is
+// found at the front.
 
 package route
 
@@ -14,27 +14,26 @@ import (
 	"time"
 )
 
-// Tracker knows what each pod has in flight, from what was sent there and what has come back.
-// No engine is asked. A host that calls Sent and Done alone gets an estimate: Requests are
-// right, and what a prompt had to compute counts as Prefill until its flight is done.
+// A Tracker has the load of each pod in flight, from requests and answers. It polls no engine.
+// A host that calls Sent and Done alone gets an estimate: Requests are right, and the uncached
+// part of a prompt counts as Prefill until its flight is done.
 //
-// The zero value is ready; a Tracker must not be copied. All methods are safe for many
-// goroutines. What other gateways send counts too: see Notes.
+// The zero value is ready; a Tracker must not be copied. All methods are safe for concurrent
+// use. The load of other gateways counts too: see Notes.
 type Tracker struct {
-	// MaxAge is how long a flight counts that is never done, and how long a gateway counts
-	// that sends nothing more; 0: 10 minutes. All gateways have one. It must not change
-	// later.
+	// MaxAge is how long a flight without Done counts, and how long a gateway without new
+	// Notes counts; 0: 10 minutes. All gateways have the same. It must not change later.
 	MaxAge time.Duration
-	// Now is the clock; nil: that of the system. It is called by many goroutines at a time.
-	// It must not change later.
+	// Now is the clock; nil: that of the system. Many goroutines call it at a time. It must
+	// not change later.
 	Now func() time.Time
 
 	read  atomic.Pointer[map[string]ranks] // a copy of pods that never changes
-	newer atomic.Bool                      // pods has some that read has not
+	newer atomic.Bool                      // pods has some that read lacks
 	due   atomic.Int64                     // when to tidy
 	aged  atomic.Uint64
 
-	mu          sync.Mutex // guards what follows, and changes of others; taken before that of a podLoad
+	mu          sync.Mutex // guards the fields below, and changes of others; taken before that of a podLoad
 	pods        map[podRank]*podLoad
 	missed      int    // how often a pod was not in read
 	life        int64  // when the first Notes were made
@@ -55,18 +54,18 @@ type ranks struct {
 	next *ranks
 }
 
-// podLoad is what a rank of a pod has in flight.
+// podLoad is the load of a rank of a pod.
 type podLoad struct {
 	own, others load
 	_           [16]byte // Fill reads one cache line
 
-	mu      sync.Mutex // guards what follows, and changes of own
+	mu      sync.Mutex // guards the fields below, and changes of own
 	flights Flight     // a ring of those that have not ended, by age
 	changed bool       // own, since the last Changes
 	gone    bool       // it is in no Tracker any more
 }
 
-// load is a Load that is changed by one goroutine at a time. It never is below 0.
+// A load is a Load that one goroutine at a time changes. It is never below 0.
 type load struct{ requests, prefill, decode atomic.Int64 }
 
 func (l *load) add(requests, prefill, decode int32) {
@@ -81,9 +80,9 @@ func (l *load) plus(o *load) Load {
 	return Load{sum(&l.requests, &o.requests), sum(&l.prefill, &o.prefill), sum(&l.decode, &o.decode)}
 }
 
-// Flight is a request that was sent to a pod. All methods are safe for many goroutines, and
+// A Flight is a request that was sent to a pod. All methods are safe for concurrent use, and
 // for a nil Flight. A flight ends when it is done, when it is too old, and when its pod is
-// forgotten. Nothing changes it then.
+// forgotten. After that nothing changes it.
 type Flight struct {
 	at                      *podLoad
 	prev, next              *Flight // nil: it has ended
@@ -92,12 +91,12 @@ type Flight struct {
 	computed                bool
 }
 
-// bounded returns a figure that no sum of such figures takes out of an int64.
+// bounded returns a figure such that no sum of them overflows an int64.
 func bounded(n int) int32 { return int32(min(max(n, 0), math.MaxInt32)) }
 
 var begun = time.Now()
 
-// now returns a time. That of the system never goes back.
+// now returns a time. The clock of the system never goes back.
 func (t *Tracker) now() int64 {
 	if t.Now != nil {
 		return t.Now().UnixNano()
@@ -112,8 +111,8 @@ func (t *Tracker) maxAge() int64 {
 	return int64(min(t.MaxAge, 1<<60)) // a time and an age are an int64
 }
 
-// Sent notes that a prompt of so many tokens is sent to a rank of a pod, which has cached so
-// many of them. Fill finds it under this name and rank, and under no other.
+// Sent records that a prompt of so many tokens is sent to a rank of a pod, which has so many
+// of them cached. Fill finds it under this name and rank only.
 func (t *Tracker) Sent(pod string, rank, prompt, cached int) *Flight {
 	now := t.now()
 	t.tidy(now)
@@ -129,7 +128,7 @@ func (t *Tracker) Sent(pod string, rank, prompt, cached int) *Flight {
 	return f
 }
 
-// send takes a flight, unless the pod is gone.
+// send adds a flight, unless the pod is gone.
 func (p *podLoad) send(f *Flight) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -143,7 +142,7 @@ func (p *podLoad) send(f *Flight) bool {
 	return true
 }
 
-// find returns a pod without a lock, as a rule; nil: there is none.
+// find returns a pod, as a rule without a lock; nil: there is none.
 func (t *Tracker) find(at podRank) *podLoad {
 	newer := t.newer.Load() // before read, which then has all if it is false
 	if pods := t.read.Load(); pods != nil {
@@ -159,13 +158,13 @@ func (t *Tracker) find(at podRank) *podLoad {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.missed++; t.missed > len(t.pods) { // copies take no longer than the looks that missed
+	if t.missed++; t.missed > len(t.pods) { // copies take no longer than the lookups that missed
 		t.publish()
 	}
 	return t.pods[at]
 }
 
-// publish has all pods found without a lock. The Tracker is locked.
+// publish makes all pods available without a lock. The Tracker is locked.
 func (t *Tracker) publish() {
 	read := make(map[string]ranks, len(t.pods))
 	for at, p := range t.pods {
@@ -180,7 +179,7 @@ func (t *Tracker) publish() {
 	t.missed = 0
 }
 
-// pod returns a pod, which is new if there was none. The Tracker is locked.
+// pod returns a pod, and adds it if necessary. The Tracker is locked.
 func (t *Tracker) pod(at podRank) *podLoad {
 	p := t.pods[at]
 	if p == nil {
@@ -195,7 +194,7 @@ func (t *Tracker) pod(at podRank) *podLoad {
 	return p
 }
 
-// lock locks the pod of a flight, and reports whether that has not ended.
+// lock locks the pod of a flight, and reports whether the flight is still in the air.
 func (f *Flight) lock() bool {
 	if f == nil {
 		return false
@@ -208,10 +207,11 @@ func (f *Flight) lock() bool {
 	return true
 }
 
-// FirstToken notes that the prompt is computed. The pod holds it until the flight is done.
+// FirstToken records that the prompt is computed. The pod holds it until the flight is done.
 func (f *Flight) FirstToken() { f.Tokens(0) }
 
-// Tokens notes that the pod has generated so many more tokens, and that the prompt is computed.
+// Tokens records that the pod has generated so many more tokens, and that the prompt is
+// computed.
 func (f *Flight) Tokens(n int) {
 	if !f.lock() {
 		return
@@ -227,7 +227,7 @@ func (f *Flight) Tokens(n int) {
 	f.at.mu.Unlock()
 }
 
-// Done notes that the request has ended, whatever came of it.
+// Done records that the request has ended, with or without success.
 func (f *Flight) Done() {
 	if f.lock() {
 		f.end()
@@ -243,7 +243,7 @@ func (f *Flight) end() {
 	f.prev, f.next = nil, nil
 }
 
-// Fill sets the Load of each of the pods. A pod that is not known has none.
+// Fill sets the Load of each of the pods. An unknown pod has none.
 func (t *Tracker) Fill(pods []Pod) {
 	t.tidy(t.now())
 	for i := range pods {
@@ -255,10 +255,10 @@ func (t *Tracker) Fill(pods []Pod) {
 	}
 }
 
-// Aged returns how many flights were never done, and have ended by age.
+// Aged returns how many flights ended by age, without Done.
 func (t *Tracker) Aged() uint64 { return t.aged.Load() }
 
-// Forget ends all flights to a pod, and takes away the load that other gateways have reported of
+// Forget ends all flights to a pod, and removes the load that other gateways have reported for
 // it. Their later Notes count.
 func (t *Tracker) Forget(pod string) {
 	now := t.now()
@@ -282,22 +282,21 @@ func (t *Tracker) Forget(pod string) {
 	}
 }
 
-// tidyEvery is how many times in a MaxAge a Tracker looks for what can go, at least.
+// A Tracker tidies at least tidyEvery times in a MaxAge.
 const tidyEvery = 8
 
-// tidy ends flights by age, and forgets gateways that send nothing more and pods that have
-// nothing in flight, if it is due.
+// tidy ends flights by age, and forgets silent gateways and idle pods, if it is due.
 func (t *Tracker) tidy(now int64) {
 	age := t.maxAge()
 	every, before := age/tidyEvery, now-age
 	due := t.due.Load()
-	// If it is long until then, the clock went back.
+	// A long wait means that the clock went back.
 	if left := due - now; left > 0 && left <= 2*every || !t.due.CompareAndSwap(due, now+every) {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	oldest := min(t.tidyOrigins(now, before), before+every) // of what stays
+	oldest := min(t.tidyOrigins(now, before), before+every) // of the rest
 	had := len(t.pods)
 	for at, p := range t.pods {
 		p.mu.Lock()

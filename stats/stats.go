@@ -1,5 +1,5 @@
-// Package stats has what kvindex.Indexer.Stats and Indexer.Pods count and describe. All of
-// it is plain data: copies that belong to the caller. A counter stops at 2^64-1.
+// Package stats has the counters and descriptions of kvindex.Indexer.Stats and Indexer.Pods.
+// All of it is plain data: copies that belong to the caller. A counter stops at 2^64-1.
 package stats
 
 import (
@@ -8,18 +8,18 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
-// Stats has counters since New, and figures of now. Each case in which the library
-// knows that a score is too low has a counter.
+// Stats has counters since New, and present figures. Each known reason for a score that is too
+// low has a counter.
 type Stats struct {
-	// What there is now.
+	// Present figures.
 	Models, Pods, Ranks int
-	Blocks              [index.NumTiers]int // that all pods hold, by Tier; 0 if the index cannot tell
-	Parked              int                 // events about stored blocks that wait for the parent now
-	Unplaced            int                 // hashes that all pods hold and of which the prefix is not known: no prompt matches them now
+	Blocks              [index.NumTiers]int // of all pods, by Tier; 0 if the index cannot tell
+	Parked              int                 // events about stored blocks that wait for the parent
+	Unplaced            int                 // hashes of all pods without a known prefix: no prompt matches them
 	Index               index.Usage         // memory of the index; 0 if it is no index.Describer
-	// Silent, Uncertain, Replaying and Approximate are numbers of pods in these states; a pod counts
-	// once for each of its models. Connected, Waiting and NoReplay are numbers of streams:
-	// with a connection, whose Replay is waiting, and whose Replay is none.
+	// Silent, Uncertain, Replaying and Approximate are numbers of pods in these states; a pod
+	// counts once for each of its models. Connected, Waiting and NoReplay are numbers of
+	// streams: with a connection, with Replay waiting, and with Replay none.
 	Silent, Uncertain, Replaying, Approximate int
 	Connected, Waiting, NoReplay              int
 
@@ -27,13 +27,14 @@ type Stats struct {
 	Predictions Predictions // of Routed
 	Tickets     Tickets
 	// Observed has a row for each model, and each state of the ranks that requests were sent
-	// to, by model and state in alphabetical order. With more than 1,024 rows the other models are one, "".
+	// to, by model and state in alphabetical order. With more than 1,024 rows the other models
+	// are one, "".
 	Observed []Observations
 
-	Prompts Prompts // of the prompt cache; 0 without one. A prompt counts once for each unit that pods have blocks of
+	Prompts Prompts // of the prompt cache; 0 without one. A prompt counts once for each unit of the pods' blocks
 
 	Counters
-	MalformedBy map[string]uint64 // Malformed, of each Malformed.Reason that there was
+	MalformedBy map[string]uint64 // Malformed, by Malformed.Reason
 }
 
 // Counters counts since the Indexer was made.
@@ -43,10 +44,10 @@ type Counters struct {
 
 	StoredEvents, RemovedEvents, ClearedEvents uint64
 
-	UnknownEvents uint64 // events of kinds that are not known
+	UnknownEvents uint64 // events of unknown kinds
 	Foreign       uint64 // events about copies in a store that several pods share: skipped
 	Unscored      uint64 // stored blocks that no prompt can match: prompt embeddings, unknown extra keys
-	Scopeless     uint64 // stored blocks whose events do not say the salt, the media or the adapter, as all of SGLang: prompts with and without are taken for equal
+	Scopeless     uint64 // stored blocks whose events lack the salt, the media or the adapter, as all of SGLang do: prompts with and without count as equal
 	Adapters      uint64 // adapters beyond 4,096 of a pod and model, or with a name of more than 1,024 bytes: only Request.Adapter finds them
 
 	// Counts are the counters of the index.
@@ -55,52 +56,51 @@ type Counters struct {
 
 // Traffic counts the messages of one stream, or of all streams.
 type Traffic struct {
-	Messages   uint64 // messages that came, applied or not
+	Messages   uint64 // received, applied or not
 	Malformed  uint64 // payloads that could not be read
-	Duplicates uint64 // messages that had come before
-	Gaps       uint64 // gaps noticed in the sequence numbers
+	Duplicates uint64 // messages that were received before
+	Gaps       uint64 // gaps in the sequence numbers
 	Missing    uint64 // messages in gaps that no replay filled
-	Replayed   uint64 // messages that a replay brought and that were applied
-	PassedOver uint64 // of Missing: messages that a replay left out, because the engine did not have them
+	Replayed   uint64 // messages of replays that were applied
+	PassedOver uint64 // of Missing: left out by a replay, because the engine did not have them
 	Restarts   uint64 // restarts of engines
-	Contested  uint64 // messages that were not applied, because another stream brings the rank
-	Delayed    uint64 // messages that were applied, and that other processes did not see yet then (a shared index)
+	Contested  uint64 // messages that were not applied, because another stream has the rank
+	Delayed    uint64 // messages that were applied, and not yet visible to other processes (a shared index)
 	NoRoom     uint64 // messages that were not applied, because the index has no room for their rank (kvindex.ErrFull)
 }
 
 // Stream describes a stream of a pod and model.
 type Stream struct {
 	Stream string
-	Next   uint64 // the sequence number that is expected
-	// Connected is the time since when the connection stands. It is zero if there is no
-	// connection, or the transport does not report it. Heard is the time of the last
+	Next   uint64 // the sequence number that is due
+	// Connected is the time since when the stream is connected. It is zero without a
+	// connection, or if the transport does not report it. Heard is the time of the last
 	// message, applied or not; zero if there was none.
 	Connected, Heard time.Time
-	// Replay is what is known of the replay socket of the stream:
+	// Replay is the state of the replay socket of the stream:
 	//
-	//	idle     nothing is asked for, or there is no replay socket
+	//	idle     no request is under way, or there is no replay socket
 	//	waiting  messages wait for missing ones, or older messages are being applied
-	//	none     the socket does not answer: what is missed is lost
+	//	none     the socket does not answer: missed messages are lost
 	Replay        string
 	LastMalformed Malformed
 
 	Traffic
 }
 
-// Malformed describes the last message of a stream that could not be read. The zero
-// value is none.
+// Malformed describes the last malformed message of a stream. The zero value is none.
 type Malformed struct {
 	Seq  uint64    // math.MaxUint64: the number could not be read either
-	Time time.Time // when it came
-	// Reason says in one word what was wrong, for counters; each has another likely cause:
+	Time time.Time // of the message
+	// Reason is the fault in one word, for counters; each has another likely cause:
 	//
-	//	unknown        not an error about what an engine sends
+	//	unknown        not an error about an engine's message
 	//	truncated      the payload ends too early: it was cut, or a length in it lies
 	//	encoding       no MessagePack object, or a string that is not UTF-8: of no engine, or damaged
 	//	type           a field has a type or a value that no known version sends
-	//	missing        a field that every known version sends is not there
+	//	missing        a field that every known version sends is missing
 	//	contradiction  fields exclude one another, or one is there twice
-	//	limit          more of something than an engine can be made to send, or than a transport takes
+	//	limit          more of something than an engine can be made to send, or than a transport accepts
 	//	frames         not the frames that engines send: a topic, a number of 8 bytes, a payload
 	Reason string
 	Error  string
@@ -114,62 +114,62 @@ type Group struct {
 
 // Scores counts scores, without those that end with kvindex.ErrClosed.
 type Scores struct {
-	Outcomes     map[string]uint64 // of each kvindex.Scored.Outcome that there was
-	PromptTokens uint64            // tokens of the prompts, of scores without an error
-	CachedTokens uint64            // of them, those cached in the best pod
+	Outcomes     map[string]uint64 // by kvindex.Scored.Outcome
+	PromptTokens uint64            // of the prompts, of scores without an error
+	CachedTokens uint64            // of them, cached in the best pod
 	Degraded     uint64            // scores without an error for which the index could not be asked (Answer.Degraded)
 }
 
 // Prompts are the counters of the prompt cache (kvindex.WithPromptCache), and its size.
 type Prompts struct {
-	Whole   uint64 // prompts that were known whole
-	Grown   uint64 // of which a beginning was known
-	Unknown uint64 // of which nothing was known
-	Past    uint64 // that went past the cache
+	Whole   uint64 // prompts that were in the cache
+	Grown   uint64 // prompts of which a beginning was in the cache
+	Unknown uint64 // prompts of which nothing was in the cache
+	Past    uint64 // prompts that bypassed the cache
 
-	BytesKnown   uint64 // of text that had not to be encoded
-	BytesEncoded uint64 // of text that had
+	BytesKnown   uint64 // of text that was in the cache
+	BytesEncoded uint64 // of text that was encoded
 
-	Entries int   // beginnings and whole texts that are kept
+	Entries int   // cached beginnings and texts
 	Bytes   int64 // of heap
 	Evicted uint64
 }
 
 // Predictions counts predictions. Routed is the sum of all others.
 type Predictions struct {
-	Routed    uint64 // that were made
-	Live      uint64 // that count now
+	Routed    uint64 // made
+	Live      uint64 // count now
 	Confirmed uint64 // ended by events
 	Expired   uint64 // ended by the TTL
 	Observed  uint64 // ended by Observe
 	Abandoned uint64 // ended by Abandon
-	Lost      uint64 // ended because the rank has lost what it held
-	PushedOut uint64 // ended because there was no room for them
+	Lost      uint64 // ended because the rank has lost its blocks
+	PushedOut uint64 // ended for lack of room
 }
 
 // Tickets counts tickets. The sum of the first four is Predictions.Routed.
 type Tickets struct {
-	Live      uint64 // that can be used
+	Live      uint64 // usable
 	Observed  uint64
 	Abandoned uint64
-	Aged      uint64 // that were too old, or had no room
-	Unknown   uint64 // calls of Observe and Abandon with a Ticket that was not good
+	Aged      uint64 // too old, or without room
+	Unknown   uint64 // calls of Observe and Abandon with an invalid Ticket
 }
 
-// Observations compare what engines have reported with what was expected, for one model.
+// Observations compare the reports of engines with the predictions, for one model.
 type Observations struct {
 	Model string
-	State string // kvindex.State of the rank when the request was sent; of the pod if the rank was not known
-	// Cached and Predicted are about PodScore.CachedTokens and PredictedTokens, as they were
-	// when the request was sent.
+	State string // kvindex.State of the rank when the request was sent; of the pod if the rank was unknown
+	// Cached and Predicted are about PodScore.CachedTokens and PredictedTokens when the
+	// request was sent.
 	Cached, Predicted Accuracy
-	// OtherLength is the number of requests whose prompt had another length for the engine:
-	// the tokenizer, the template, or the request itself is not what the engine has.
+	// OtherLength is the number of requests whose prompt had another length in the engine: the
+	// tokenizer, the template, or the request itself differs from the engine's.
 	OtherLength uint64
 }
 
 // Accuracy counts requests for which a figure was exact, too high and too low, and tokens:
-// those of the exact ones, and by how many the others were wrong.
+// those of the exact ones, and the differences of the others.
 type Accuracy struct {
 	Exact, Over, Under                   uint64
 	ExactTokens, OverTokens, UnderTokens uint64

@@ -68,9 +68,9 @@ func (m *matcher) size() int {
 	return n
 }
 
-// find returns the first token that begins in s[i:end] and where; nil and end for
-// none. Most files have hundreds that begin alike, and text has that character, so
-// the second byte is looked at, too.
+// find returns the first token that begins in s[i:end] and its place; nil and end for none.
+// Most files have hundreds of tokens that begin alike, and text has that character, so find
+// checks the second byte, too.
 func (m *matcher) find(s []byte, i, end int) (*addedToken, int) {
 	for ; i < end; i++ {
 		r := m.byByte[s[i]]
@@ -196,7 +196,7 @@ func parseAddedToken(o object, further ...string) (t addedToken, err error) {
 	if len(t.content) > maxContent {
 		return t, malformed("an added token has %d bytes, more than %d", len(t.content), maxContent)
 	}
-	// special is for decoding: the text of a special token counts as the token.
+	// special only matters for decoding: the text of a special token counts as the token.
 	var special bool
 	for _, f := range []struct {
 		name string
@@ -212,10 +212,10 @@ func parseAddedToken(o object, further ...string) (t addedToken, err error) {
 	return t, nil
 }
 
-// add puts t into the set, or in place of the token of that content. The official
-// library passes over an empty one, and does not take ids from the file: the id is
-// the vocabulary's if that has the content, else the next free one. A file that
-// says another, id, would encode to ids that it does not name.
+// add puts t into the set, or in place of the token of that content. The official library
+// skips an empty one, and does not take ids from the file: the id is the vocabulary's if that
+// has the content, else the next free one. A file with another id would encode to ids that it
+// does not name.
 func (s *addedSet) add(t addedToken, id uint32) error {
 	if t.content == "" {
 		return nil
@@ -237,8 +237,8 @@ func (s *addedSet) place(content string) uint32 {
 	return s.next
 }
 
-// resume makes the next free id the one that it is for tokens that are added to a
-// tokenizer that has its own.
+// resume makes the next free id the one for tokens that are added to a tokenizer that has its
+// own.
 func (s *addedSet) resume() {
 	for id := range s.byID {
 		if id >= s.next {
@@ -247,8 +247,8 @@ func (s *addedSet) resume() {
 	}
 }
 
-// put puts t into the set, with the id that is its place. Of two tokens with one
-// id the official library finds the later one only, by what is left of both.
+// put puts t into the set, at the place of its id. Of two tokens with one id the official
+// library finds only the later one, in the text that both have left.
 func (s *addedSet) put(t addedToken) error {
 	i, ok := s.byContent[t.content]
 	if other, taken := s.byID[t.id]; taken && (!ok || other != i) {
@@ -266,8 +266,8 @@ func (s *addedSet) put(t addedToken) error {
 	return nil
 }
 
-// matchers returns what finds the tokens in a text as it comes, and what finds
-// those that look at it normalized, by their own normalized text.
+// matchers returns a matcher of the tokens in a text as it comes, and one of the tokens in the
+// normalized text, by their own normalized text.
 func (s *addedSet) matchers(n *normalizer) (plain, normalized *matcher, err error) {
 	var raw, changed []addedToken
 	for _, t := range s.tokens {
@@ -313,9 +313,8 @@ func checkTogether(tokens []addedToken) error {
 	return nil
 }
 
-// cut appends the ids of s: those of the added tokens in it, and what between
-// appends for s[from:to] between them, which is never empty. A nil matcher has
-// no tokens.
+// cut appends the ids of s: those of the added tokens in it, and those that between appends
+// for s[from:to] between them, which is never empty. A nil matcher has no tokens.
 func (m *matcher) cut(w *scratch, dst []uint32, s []byte, between func(dst []uint32, from, to int) ([]uint32, error)) ([]uint32, error) {
 	from := 0 // s[:from] is done
 	var err error

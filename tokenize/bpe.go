@@ -13,7 +13,7 @@ import (
 // LoadTiktoken and Parse make one. The zero value does not encode. It
 // never changes, and is safe for concurrent use.
 type BPE struct {
-	plain, normalized *matcher // added tokens sought before and after normalizing; nil for none
+	plain, normalized *matcher // added tokens searched before and after normalizing; nil for none
 	normalizer        normalizer
 	pre               preTokenizer
 	model             *model
@@ -52,11 +52,11 @@ func (w *scratch) bytes() int {
 // tried, between two pauses.
 const checkEvery = 1 << 16
 
-// A pauser is called in the midst of an encoding with the context of the call, and
-// may let others go first. An error ends the encoding; the context's, if it is done.
+// A pauser is called during an encoding with the context of the call, and may let others go
+// first. An error ends the encoding; the context's, if it is done.
 type pauser func(context.Context) error
 
-// A call is what a pause needs; the zero value does not pause.
+// A call is the input of a pause; the zero value does not pause.
 type call struct {
 	ctx   context.Context
 	pause pauser
@@ -82,32 +82,24 @@ func (w *scratch) spend(n int) error {
 // has a single word of some ten thousands of bytes.
 //
 // A text of more than 16 MiB of UTF-8, some four million tokens of English, is
-// ErrTextTooLong. The bound holds for the text as it comes, and again after it was
-// normalized; SentencePiece makes three bytes of each space. Encoding takes up to 60
-// bytes of memory for each byte of the longest word, and a hostile text can be one word.
-// To bound this memory, bound the size of requests, or use PoolConfig.MaxText.
+// ErrTextTooLong. The bound holds for the text as it comes, and again after normalizing;
+// SentencePiece makes three bytes of each space. Encoding takes up to 60 bytes of memory for
+// each byte of the longest word, and a hostile text can be one word. To bound this memory,
+// bound the size of requests, or use PoolConfig.MaxText.
 func (t *BPE) Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
-	ids, _, err := t.encode(call{ctx, context.Context.Err}, dst, passage{text: text, special: special})
+	ids, _, err := t.encode(call{ctx, context.Context.Err}, dst, Passage{Text: text, Special: special})
 	return ids, err
 }
 
-// A passage is the part of a text that a call encodes, with its marks.
-type passage struct {
-	text    string
-	from    int // the part is text[from:]
-	special bool
-	marks   []Mark
-}
-
 // encode is EncodeMarks.
-func (t *BPE) encode(c call, dst []uint32, p passage) ([]uint32, []Mark, error) {
-	if p.from < 0 || p.from > len(p.text) {
-		return dst, nil, fmt.Errorf("tokenize: position %d of a text of %d bytes", p.from, len(p.text))
+func (t *BPE) encode(c call, dst []uint32, p Passage) ([]uint32, []Mark, error) {
+	if p.From < 0 || p.From > len(p.Text) {
+		return dst, nil, fmt.Errorf("tokenize: position %d of a text of %d bytes", p.From, len(p.Text))
 	}
 	if err := c.ctx.Err(); err != nil {
 		return dst, nil, err
 	}
-	if err := checkLength(p.text); err != nil {
+	if err := checkLength(p.Text); err != nil {
 		return dst, nil, err
 	}
 	w := t.scratch.Get().(*scratch)
@@ -118,8 +110,8 @@ func (t *BPE) encode(c call, dst []uint32, p passage) ([]uint32, []Mark, error) 
 		}
 	}()
 	w.merge.call, w.unchecked, w.normal.made = c, 0, [maxSteps]int{}
-	if p.from > 0 && len(p.text) > uncounted && len(t.normalizer.steps) > 0 {
-		if err := t.count(w, p.text[:p.from]); err != nil {
+	if p.From > 0 && len(p.Text) > uncounted && len(t.normalizer.steps) > 0 {
+		if err := t.count(w, p.Text[:p.From]); err != nil {
 			return dst, nil, err
 		}
 	}
@@ -131,43 +123,43 @@ func (t *BPE) encode(c call, dst []uint32, p passage) ([]uint32, []Mark, error) 
 	return ids, kept, nil
 }
 
-// encodePassage appends the ids of p, of which all is checked but the marks.
-func (t *BPE) encodePassage(w *scratch, dst []uint32, p passage) (ids []uint32, kept []Mark, err error) {
-	ids, kept = dst, p.marks[:0]
-	if p.special && p.from == 0 {
+// encodePassage appends the ids of p, which is checked except for the marks.
+func (t *BPE) encodePassage(w *scratch, dst []uint32, p Passage) (ids []uint32, kept []Mark, err error) {
+	ids, kept = dst, p.Marks[:0]
+	if p.Special && p.From == 0 {
 		ids = append(ids, t.before...)
 	}
-	done, last, far := p.from, p.from, maxWalk // text[:done] is encoded
-	for _, m := range p.marks {
-		if m.At < last || m.At > len(p.text) {
-			return nil, nil, fmt.Errorf("tokenize: a mark at %d behind %d, of a text of %d bytes", m.At, last, len(p.text))
+	done, last, far := p.From, p.From, maxWalk // text[:done] is encoded
+	for _, m := range p.Marks {
+		if m.At < last || m.At > len(p.Text) {
+			return nil, nil, fmt.Errorf("tokenize: a mark at %d behind %d, of a text of %d bytes", m.At, last, len(p.Text))
 		}
-		m.Resume = t.resume(p.text[:m.At], max(last, done+1, m.At-far))
+		m.Resume = t.resume(p.Text[:m.At], max(last, done+1, m.At-far))
 		last = m.At
 		if m.Resume == 0 {
 			far = max(far/2, minWalk)
 			continue
 		}
 		far = min(2*far, maxWalk)
-		if ids, err = t.encodeText(w, ids, p.text[done:m.Resume], done); err != nil {
+		if ids, err = t.encodeText(w, ids, p.Text[done:m.Resume], done); err != nil {
 			return nil, nil, err
 		}
 		done = m.Resume
 		m.Tokens = len(ids) - len(dst)
 		kept = append(kept, m)
 	}
-	if ids, err = t.encodeText(w, ids, p.text[done:], done); err != nil {
+	if ids, err = t.encodeText(w, ids, p.Text[done:], done); err != nil {
 		return nil, nil, err
 	}
-	if p.special {
+	if p.Special {
 		ids = append(ids, t.after...)
 	}
 	return ids, kept, nil
 }
 
-// A place to resume from is sought in the last maxWalk bytes before a mark. Where there
-// was none before the last marks, it is sought in half as many, and half again, but in
-// minWalk: in a text without places the search would take as long as the encoding.
+// A place to resume from is searched in the last maxWalk bytes before a mark. If the last
+// marks had none, it is searched in half as many, and half again, but in minWalk: in a text
+// without places the search would take as long as the encoding.
 const (
 	maxWalk = 256
 	minWalk = 16
@@ -189,7 +181,7 @@ func checkLength(text string) error {
 	return nil
 }
 
-// setText takes s with each byte that is not UTF-8 as U+FFFD.
+// setText sets the text to s, with each byte that is not UTF-8 as U+FFFD.
 func (w *scratch) setText(s string) {
 	w.text = w.text[:0]
 	if utf8.ValidString(s) {
@@ -201,13 +193,12 @@ func (w *scratch) setText(s string) {
 	}
 }
 
-// uncounted is the length of the longest text of which the beginning that is not
-// encoded does not count for the bound on normalized text. The normalizers of the
-// families that are known make at most eleven bytes of one, so that such a text stays
-// within maxText.
+// uncounted is the length of the longest text whose skipped beginning does not count for the
+// bound on normalized text. The normalizers of known families make at most eleven bytes of
+// one, so that such a text stays within maxText.
 const uncounted = maxText / 16
 
-// count counts what s, the beginning of a text, comes to when it is normalized.
+// count counts the bytes of s, the beginning of a text, when normalized.
 func (t *BPE) count(w *scratch, s string) error {
 	w.setText(s)
 	_, err := t.plain.cut(w, nil, w.text, func(dst []uint32, from, to int) ([]uint32, error) {

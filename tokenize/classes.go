@@ -10,19 +10,18 @@ import (
 	"github.com/kvindex/kvindex/internal/vllmversion"
 )
 
-// Transformers 4.57 reads a tokenizer.json as it stands, whatever the class is.
-// Transformers 5 does so for its class TokenizersBackend alone. Any other class takes
-// the vocabulary, the merges and the post-processor from the file, and makes the rest
-// itself (convert_to_native_format in tokenization_utils_tokenizers.py, and
-// models/*/tokenization_*.py). Which class it is depends on tokenizer_class of
-// tokenizer_config.json and on model_type of config.json
+// Transformers 4.57 reads a tokenizer.json as it is, for any class. Transformers 5 does so
+// only for its class TokenizersBackend. Any other class takes the vocabulary, the merges and
+// the post-processor from the file, and makes the rest itself (convert_to_native_format in
+// tokenization_utils_tokenizers.py, and models/*/tokenization_*.py). The class depends on
+// tokenizer_class of tokenizer_config.json and on model_type of config.json
 // (AutoTokenizer.from_pretrained in models/auto/tokenization_auto.py):
 //
-//   - A type that is registered with TokenizersBackend has that class, whatever the
-//     config says. Types of which the config is known to be wrong are registered so.
+//   - A type that is registered with TokenizersBackend has that class, for any config. Types
+//     whose config is wrong are registered so.
 //   - Types of Mistral have it, too, in the newest version. Before, they have the class
 //     of the config.
-//   - qwen2 has Qwen2Tokenizer in the newest version, whatever the config says.
+//   - qwen2 has Qwen2Tokenizer in the newest version, for any config.
 //   - Any other type has the class of the config.
 //
 // There are names of repositories that have TokenizersBackend, too. A folder has no
@@ -36,21 +35,21 @@ import (
 // later (requirements/common.txt; pull request 30566).
 const transformers5 vllmversion.Version = 19_001
 
-// A standing says in which states of Transformers 5 a type of model has its
-// tokenizer.json read as it stands.
-type standing uint8
+// A fileRule lists the states of Transformers 5 that read the tokenizer.json of a type of
+// model as it is.
+type fileRule uint8
 
 const (
-	never  standing = iota
+	never  fileRule = iota
 	always          // in all that were read
 	later           // in the newest, and not in all before
 	once            // not in the newest
 )
 
 // standings has the types that are not never.
-var standings = func() map[string]standing {
-	m := map[string]standing{"internvl_chat": once, "vision-encoder-decoder": once}
-	for s, types := range map[standing]string{
+var standings = func() map[string]fileRule {
+	m := map[string]fileRule{"internvl_chat": once, "vision-encoder-decoder": once}
+	for s, types := range map[fileRule]string{
 		always: `arctic chameleon chatlm deepseek_v2 deepseek_v3 deepseek_vl deepseek_vl_hybrid deepseek_vl_v2 fuyu
 			glm glm4 glm4_moe glm4_moe_lite glm4v glm4v_moe glm_image glmasr got_ocr2 h2ovl_chat hyperclovax_vlm
 			internlm2 jamba janus llava llava_next minicpmv minimax_m2 modernbert molmo molmo2 nemotron nvfp4
@@ -86,9 +85,9 @@ func className(class, modelType string, newest bool) string {
 	return class
 }
 
-// classNames returns the classes that the engine may have, "" for one that reads the
-// file as it stands. It is not known with which releases of vLLM the states of the rule
-// between 5.5 and the newest came.
+// classNames returns the classes that the engine may have, "" for one that reads the file as
+// it is. It is unknown with which releases of vLLM the states of the rule between 5.5 and the
+// newest came.
 func (c *config) classNames() []string {
 	if c.engine < transformers5 {
 		return []string{""}
@@ -100,8 +99,7 @@ func (c *config) classNames() []string {
 	return []string{newest}
 }
 
-// A pipeline is what is before the model in a tokenizer.json, and the settings of the
-// model.
+// A pipeline is the part before the model in a tokenizer.json, and the settings of the model.
 type pipeline struct {
 	normalizer, preTokenizer string // JSON
 	model                    map[string]string
@@ -113,7 +111,7 @@ var (
 	pieceModel = map[string]string{"fuse_unk": "true", "byte_fallback": "true"}
 )
 
-// pipelineOf returns what a class of Transformers 5 makes, nil for "".
+// pipelineOf returns the pipeline of a class of Transformers 5, nil for "".
 func (c *config) pipelineOf(class string) *pipeline {
 	byteLevel := func(prefix, regex bool) string {
 		return fmt.Sprintf(`{"type": "ByteLevel", "add_prefix_space": %t, "trim_offsets": true, "use_regex": %t}`, prefix, regex)
@@ -154,9 +152,8 @@ func (c *config) pipelineOf(class string) *pipeline {
 	return nil
 }
 
-// Classes that do more to ids than their pipeline does: they make a post-processor, or
-// add tokens that the config may not name. If the file has another pipeline than they,
-// it is an error.
+// Classes that change ids beyond their pipeline: they make a post-processor, or add tokens
+// that the config may not name. If the file has another pipeline than they, it is an error.
 var otherClasses = []string{"RobertaTokenizer", "BartTokenizer", "WhisperTokenizer", "BlenderbotTokenizer", "CodeLlamaTokenizer"}
 
 func sequence(steps ...string) string {
@@ -221,8 +218,8 @@ func (p *pipeline) equal(q *pipeline) bool {
 		reflect.DeepEqual(steps(p.preTokenizer), steps(q.preTokenizer))
 }
 
-// steps returns the components of a section, those of sequences one by one, without
-// what no id depends on.
+// steps returns the components of a section, those of sequences one by one, without those that
+// do not affect ids.
 func steps(raw string) []any {
 	var o any
 	if json.Unmarshal([]byte(raw), &o) != nil {
@@ -337,10 +334,10 @@ func (c *config) build(file object, m *modelFile) error {
 	return nil
 }
 
-// guess reports whether a class counts although there is no config.json, and so no
-// type of the model. An engine does not serve such a folder. If the file has other
-// steps than the class, then it is that of a type for which it is read as it stands. If
-// it has the class's own steps and more, it may be of another type, too.
+// guess reports whether a class counts although there is no config.json, and so no type of the
+// model. An engine does not serve such a folder. If the file has other steps than the class,
+// then its type is one for which it is read as it is. If it has the class's own steps and
+// more, it may be of another type, too.
 func (c *config) guess(given *pipeline, names []string) bool {
 	made := c.pipelineOf(names[len(names)-1])
 	return made != nil && given.extends(made)

@@ -23,13 +23,13 @@ var ParseTiktoken = parseTiktoken
 // Resume is resume for positions in the last 64 KiB of text.
 func (t *BPE) Resume(text string) int { return t.resume(text, max(1, len(text)-64<<10+1)) }
 
-func (h *held) Resume(text string) int { return h.bpe.Resume(text) }
+func (h *fileTokenizer) Resume(text string) int { return h.bpe.Resume(text) }
 
 // A Marker is a BPE, or what a tokenizer of a Pool holds.
 type Marker interface {
 	Identified
 	Resume(text string) int
-	EncodeMarks(ctx context.Context, dst []uint32, text string, from int, special bool, marks []Mark) (ids []uint32, kept []Mark, err error)
+	EncodeMarks(ctx context.Context, dst []uint32, p Passage) (ids []uint32, kept []Mark, err error)
 }
 
 // A Holder is a tokenizer of a Pool.

@@ -13,13 +13,12 @@ import (
 // more.
 type form struct{ compose, compat bool }
 
-// A code point's value in the tables: 0 for those that no form has anything to
-// do with. For one that decomposes it is valueDecomposes and where in formTexts,
-// else the combining class and flags.
+// A code point's value in the tables: 0 if no form affects it. For one that decomposes it is
+// valueDecomposes and its place in formTexts, else the combining class and flags.
 const (
 	valueClass      = 1<<8 - 1
-	valueBack       = 1 << 8  // composes with what is before it
-	valueForward    = 1 << 9  // composes with what is after it
+	valueBack       = 1 << 8  // composes with the code point before it
+	valueForward    = 1 << 9  // composes with the code point after it
 	valueHangul     = 1 << 10 // is a Hangul syllable: it decomposes by arithmetic
 	valueDecomposes = 1 << 15
 )
@@ -53,8 +52,7 @@ func formValue(r rune) uint16 {
 	return formBlocks[int(formIndex[i])<<formShift|int(r)&(1<<formShift-1)]
 }
 
-// has reports whether a value has flag; one that says where a decomposition is
-// has none.
+// has reports whether a value has flag; the place of a decomposition has none.
 func has(v, flag uint16) bool { return v&(valueDecomposes|flag) == flag }
 
 // stays reports whether a code point of value v is itself in the form, whatever
@@ -73,8 +71,8 @@ func (f form) stays(v uint16) bool {
 	return !f.compose || !has(v, valueBack)
 }
 
-// decomposition returns what the code point of value v decomposes to, "" for
-// itself. It knows no Hangul.
+// decomposition returns the decomposition of the code point of value v, "" for itself. Hangul
+// is not among them.
 func (f form) decomposition(v uint16) string {
 	if v&valueDecomposes == 0 {
 		return ""
@@ -96,8 +94,8 @@ func classOfValue(v uint16) uint8 {
 	return uint8(v & valueClass)
 }
 
-// begins reports whether what is before a code point of value v does not change
-// with it: a stretch of text that changes together begins at the latest there.
+// begins reports whether the text before a code point of value v does not change with it: a
+// stretch of text that changes together begins at the latest there.
 func (f form) begins(v uint16) bool { return classOfValue(v) == 0 && f.stays(v) }
 
 // normalEnd returns the end of the normal text from i on, where a stretch begins:
@@ -162,9 +160,9 @@ func (f form) apply(w *normalScratch, dst, s []byte, _ bool) ([]byte, bool, erro
 	return p.dst, true, nil
 }
 
-// A composer puts decomposed text in order and composes it again if the form
-// says so. It holds back what the next code point could still change: a starter,
-// which is a code point of combining class 0, and the marks after it.
+// A composer orders decomposed text, and composes it again in forms with compose. It holds
+// back the part that the next code point could still change: a starter, which is a code point
+// of combining class 0, and the marks after it.
 type composer struct {
 	form
 	dst     []byte
@@ -296,7 +294,7 @@ func (p *composer) sortMany() {
 	}
 }
 
-// composed returns what a and b compose to; a is negative for none.
+// composed returns the composition of a and b; a is negative for none.
 func composed(a, b rune) (rune, bool) {
 	if n, v := a-firstLeading, b-firstVowel; 0 <= n && n < leadings && 0 <= v && v < vowels {
 		return firstSyllable + (n*vowels+v)*trailings, true
@@ -323,8 +321,8 @@ func composed(a, b rune) (rune, bool) {
 	return 0, false
 }
 
-// boundary is that of normalizer: between two starters that stay, of which the
-// second begins nothing that what follows could change.
+// boundary is that of normalizer: between two starters that stay, of which the second begins
+// nothing that later text could change.
 func (f form) boundary(l, r rune) (rune, rune, bool) {
 	return l, r, f.begins(formValue(l)) && f.beginsAlone(r)
 }

@@ -1,7 +1,7 @@
-// Why slots are passed on. To cut a long text into parts for several workers would need the
-// same answers as marks and gain little. To limit long texts to fewer slots would leave slots
+// Why slots are passed on. Cutting a long text into parts for several workers would need the
+// same answers as marks and gain little. Limiting long texts to fewer slots would leave slots
 // empty. A text that gives its slot to the first in line every 64 KiB and lines up again costs
-// nothing while nobody waits.
+// nothing while no text waits.
 
 package tokenize
 
@@ -13,16 +13,16 @@ import (
 )
 
 const (
-	// longText is the number of bytes from which a text gives its slot to those
-	// who wait, each time that so many are encoded.
+	// longText is the number of bytes from which a text gives its slot to waiting ones, each
+	// time that so many are encoded.
 	longText = checkEvery
 
-	// waitCost is what a text that waits counts at least, in bytes: for the call
-	// that waits with it.
+	// waitCost is the least count of a waiting text, in bytes: for the call that waits with
+	// it.
 	waitCost = 4 << 10
 
-	// waitShare: a text waits only if the room that is left has so many times its
-	// size, so that small ones find room where long ones do not.
+	// waitShare: a text waits only if the room left has so many times its size, so that small
+	// ones find room where long ones do not.
 	waitShare = 8
 )
 
@@ -37,7 +37,7 @@ type gate struct {
 	slots                int
 	maxBegun, maxWaiting int64
 
-	mu      sync.Mutex // guards all below, and the fields of each visit
+	mu      sync.Mutex // guards all fields below, and the fields of each visit
 	closed  bool
 	free    int       // slots; if any is free, line is empty
 	line    list.List // of *visit, waiting for a slot
@@ -119,9 +119,8 @@ func (g *gate) leave(v *visit) {
 	g.serve()
 }
 
-// pass gives the slot of v to the first in line, if somebody is, and waits for
-// another. It returns the error of ctx once that is done; with an error v may have
-// a slot or none.
+// pass gives the slot of v to the first in line, if there is one, and waits for another. It
+// returns the error of ctx once that is done; with an error v may have a slot or none.
 func (g *gate) pass(ctx context.Context, v *visit) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -149,7 +148,7 @@ func (g *gate) stand(v *visit, in *list.List) {
 	v.in, v.at = in, in.PushBack(v)
 }
 
-// serve lets in whom it can.
+// serve admits as many as it can.
 func (g *gate) serve() {
 	for e := g.long.Front(); e != nil; e = g.long.Front() {
 		v := e.Value.(*visit)
@@ -177,7 +176,7 @@ func (v *visit) wait(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-v.turn:
-		if !v.inside { // nobody else changes it now
+		if !v.inside { // nothing else changes it now
 			return ErrPoolClosed
 		}
 		return nil
@@ -196,7 +195,7 @@ func (g *gate) admit(v *visit) error {
 	return nil
 }
 
-// admitted takes back what admit counted.
+// admitted undoes admit.
 func (g *gate) admitted(v *visit) {
 	if v.waits {
 		v.waits = false
@@ -205,8 +204,8 @@ func (g *gate) admitted(v *visit) {
 	}
 }
 
-// queue counts a text that waits for something else than a slot. Without an error
-// the visit, which never gets inside, must leave.
+// queue counts a text that waits for something other than a slot. Without an error the visit,
+// which never gets inside, must leave.
 func (g *gate) queue(size int64) (*visit, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -214,7 +213,7 @@ func (g *gate) queue(size int64) (*visit, error) {
 	return v, g.admit(v)
 }
 
-// close turns away who waits and who comes. Those inside may leave.
+// close refuses waiting and new texts. Those inside may leave.
 func (g *gate) close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -417,7 +417,7 @@ func TestTextsPause(t *testing.T) {
 		if _, _, err := bpe.encode(call{t.Context(), func(context.Context) error {
 			pauses++
 			return nil
-		}}, nil, passage{text: text, special: true}); err != nil || pauses < turns-1 {
+		}}, nil, Passage{Text: text, Special: true}); err != nil || pauses < turns-1 {
 			t.Errorf("%q: %d pauses, %v", unit, pauses, err)
 		}
 		left := turns / 2
@@ -428,7 +428,7 @@ func TestTextsPause(t *testing.T) {
 				return broken
 			}
 			return nil
-		}}, ids, passage{text: text, special: true})
+		}}, ids, Passage{Text: text, Special: true})
 		if err != broken || !slices.Equal(got, ids) {
 			t.Errorf("%q: %d ids, %v", unit, len(got), err)
 		}

@@ -1,8 +1,7 @@
 // A request holds one tokenizer. The file that a Pool has under a name changes between two
-// calls, and what is kept of an encoding must be of one file. Identity is a digest of the
-// bytes that were read, and not the name, path and time of a file, which say nothing about its
-// content. The names of a Pool are a map that is replaced and never changed, so that Hold
-// takes no lock.
+// calls, and cached encodings must be of one file. Identity is a digest of the bytes, and not
+// of the name, path and time of a file, which do not show its content. The names of a Pool are
+// a map that is replaced and never changed, so that Hold takes no lock.
 
 package tokenize
 
@@ -14,20 +13,20 @@ import (
 // Tokenizer returns the tokenizer of a model. It returns at once and loads nothing. The
 // first Encode starts the loading, and waits for it until its ctx ends; the loading
 // goes on without the caller. If it fails, Encode returns the error.
-func (p *Pool) Tokenizer(model string) Tokenizer { return pooled{p, model} }
+func (p *Pool) Tokenizer(model string) Tokenizer { return poolTokenizer{p, model} }
 
-// A pooled is the tokenizer of a model, whichever that is at each call.
-type pooled struct {
+// A poolTokenizer is the tokenizer of a model, looked up at each call.
+type poolTokenizer struct {
 	pool  *Pool
 	model string
 }
 
-func (t pooled) Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
+func (t poolTokenizer) Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
 	h, err := t.hold(ctx, text)
 	if err != nil {
 		return dst, err
 	}
-	ids, _, err := h.encode(ctx, dst, passage{text: text, special: special})
+	ids, _, err := h.encode(ctx, dst, Passage{Text: text, Special: special})
 	return ids, err
 }
 
@@ -38,7 +37,7 @@ func (t pooled) Encode(ctx context.Context, dst []uint32, text string, special b
 // The result goes on to encode with that file, whatever the Pool loads or evicts
 // meanwhile, until the Pool is closed. The file stays in memory as long as the result is
 // in use, and counts in PoolConfig.Memory only as long as the Pool has it.
-func (t pooled) Hold(ctx context.Context, text string) (Identified, error) {
+func (t poolTokenizer) Hold(ctx context.Context, text string) (Identified, error) {
 	h, err := t.hold(ctx, text)
 	if err != nil {
 		return nil, err
@@ -46,7 +45,7 @@ func (t pooled) Hold(ctx context.Context, text string) (Identified, error) {
 	return h, nil
 }
 
-func (t pooled) hold(ctx context.Context, text string) (*held, error) {
+func (t poolTokenizer) hold(ctx context.Context, text string) (*fileTokenizer, error) {
 	if err := t.pool.check(ctx, text); err != nil {
 		return nil, err
 	}
@@ -54,9 +53,9 @@ func (t pooled) hold(ctx context.Context, text string) (*held, error) {
 }
 
 // size is the number of bytes that are encoded.
-func (p passage) size() int64 { return int64(len(p.text) - max(0, min(p.from, len(p.text)))) }
+func (p Passage) size() int64 { return int64(len(p.Text) - max(0, min(p.From, len(p.Text)))) }
 
-// check returns the error of a text before it waits for anything.
+// check returns the error of a text before any wait.
 func (p *Pool) check(ctx context.Context, text string) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -68,7 +67,7 @@ func (p *Pool) check(ctx context.Context, text string) error {
 }
 
 // tokenizer returns the tokenizer of model for a text of size bytes.
-func (p *Pool) tokenizer(ctx context.Context, model string, size int64) (*held, error) {
+func (p *Pool) tokenizer(ctx context.Context, model string, size int64) (*fileTokenizer, error) {
 	if f := p.use(model); f != nil {
 		return f.tokenizer, nil
 	}
@@ -93,36 +92,36 @@ func (p *Pool) use(model string) *file {
 	return f
 }
 
-// touch makes f the most recently used one. It writes nothing if f is that already, so
-// that the users of one model do not slow each other down.
+// touch makes f the most recently used one. It writes nothing if f is that already, so that
+// the users of one model do not slow each other down.
 func (p *Pool) touch(f *file) {
 	if f.used.Load() != p.clock.Load() {
 		f.used.Store(p.clock.Add(1))
 	}
 }
 
-// A held is the tokenizer of a file. Its encodings pass the gate of a Pool.
-type held struct {
+// A fileTokenizer is the tokenizer of a file. Its encodings pass the gate of a Pool.
+type fileTokenizer struct {
 	pool *Pool
 	bpe  *BPE
 }
 
-func (h *held) Identity() [32]byte { return h.bpe.Identity() }
+func (h *fileTokenizer) Identity() [32]byte { return h.bpe.Identity() }
 
-func (h *held) Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
-	ids, _, err := h.EncodeMarks(ctx, dst, text, 0, special, nil)
+func (h *fileTokenizer) Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
+	ids, _, err := h.EncodeMarks(ctx, dst, Passage{Text: text, Special: special})
 	return ids, err
 }
 
-func (h *held) EncodeMarks(ctx context.Context, dst []uint32, text string, from int, special bool, marks []Mark) ([]uint32, []Mark, error) {
-	if err := h.pool.check(ctx, text); err != nil {
+func (h *fileTokenizer) EncodeMarks(ctx context.Context, dst []uint32, p Passage) ([]uint32, []Mark, error) {
+	if err := h.pool.check(ctx, p.Text); err != nil {
 		return dst, nil, err
 	}
-	return h.encode(ctx, dst, passage{text, from, special, marks})
+	return h.encode(ctx, dst, p)
 }
 
 // encode encodes p, which is checked, with a slot.
-func (h *held) encode(ctx context.Context, dst []uint32, p passage) ([]uint32, []Mark, error) {
+func (h *fileTokenizer) encode(ctx context.Context, dst []uint32, p Passage) ([]uint32, []Mark, error) {
 	g := &h.pool.gate
 	v, err := g.enter(ctx, p.size())
 	if err != nil {

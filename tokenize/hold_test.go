@@ -120,7 +120,7 @@ func TestHoldFails(t *testing.T) {
 				return h.Encode(ctx, dst, text, true)
 			},
 			"EncodeMarks": func(ctx context.Context, dst []uint32, text string) ([]uint32, error) {
-				ids, _, err := h.EncodeMarks(ctx, dst, text, 0, true, []tokenize.Mark{{At: 1}})
+				ids, _, err := h.EncodeMarks(ctx, dst, tokenize.Passage{Text: text, Special: true, Marks: []tokenize.Mark{{At: 1}}})
 				return ids, err
 			},
 		} {
@@ -137,7 +137,7 @@ func TestHoldFails(t *testing.T) {
 		}
 		p.Close()
 		compare(t.Context(), "0", "a", tokenize.ErrPoolClosed)
-		if ids, kept, err := h.EncodeMarks(t.Context(), nil, "the wall", 0, true, []tokenize.Mark{{At: 8}}); err != tokenize.ErrPoolClosed || ids != nil || kept != nil {
+		if ids, kept, err := h.EncodeMarks(t.Context(), nil, tokenize.Passage{Text: "the wall", Special: true, Marks: []tokenize.Mark{{At: 8}}}); err != tokenize.ErrPoolClosed || ids != nil || kept != nil {
 			t.Errorf("after Close: %v, %v, %v", ids, kept, err)
 		}
 	})
@@ -165,7 +165,7 @@ func TestHoldVisits(t *testing.T) {
 			}
 			hold(t, p, "0")
 		}}
-		if _, kept, err := h.EncodeMarks(ctx, nil, text, from, true, marks); err != nil || len(kept) != len(marks) {
+		if _, kept, err := h.EncodeMarks(ctx, nil, tokenize.Passage{Text: text, From: from, Special: true, Marks: marks}); err != nil || len(kept) != len(marks) {
 			t.Fatalf("%d marks of %d, %v", len(kept), len(marks), err)
 		}
 		if looks < 3 {
@@ -174,7 +174,7 @@ func TestHoldVisits(t *testing.T) {
 		looks = 0
 		text := text[:from+tokenize.LongText/8]
 		ctx.look = func() { looks++ }
-		if _, _, err := h.EncodeMarks(ctx, nil, text, from, true, []tokenize.Mark{{At: from + 2000}, {At: len(text)}}); err != nil || looks != 2 {
+		if _, _, err := h.EncodeMarks(ctx, nil, tokenize.Passage{Text: text, From: from, Special: true, Marks: []tokenize.Mark{{At: from + 2000}, {At: len(text)}}}); err != nil || looks != 2 {
 			t.Errorf("a short text: %d looks, %v", looks, err)
 		}
 	}

@@ -159,7 +159,7 @@ func validRepo(repo string) bool {
 
 const partBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-."
 
-// validPart tells whether s is of partBytes, '-' and '.' neither first nor last: so
+// validPart reports whether s is of partBytes, '-' and '.' neither first nor last: so
 // that it is one name in a folder.
 func validPart(s string) bool {
 	return s != "" && len(s) <= maxRepoName &&

@@ -1,5 +1,5 @@
 // SentencePiece text is cut at joints. Such a model's word is the whole segment, so without
-// cuts no part would be short enough to be looked up whole. The pairs are read from the merges
+// cuts no part would be short enough for the word cache. The pairs are read from the merges
 // when a file is loaded. No cut is made where an unknown character could fuse or a byte token
 // merges.
 

@@ -7,10 +7,9 @@ import (
 	"strconv"
 )
 
-// The sections of a tokenizer.json, but the vocabulary and the merges, are read in
-// place, from text that json.Valid has passed: encoding/json would match names in
-// any case, fill a missing or null field with a zero and drop what it does not
-// know, and each of these can mean other ids.
+// The sections of a tokenizer.json, but the vocabulary and the merges, are read in place, from
+// text that json.Valid has passed: encoding/json would match names in any case, fill a missing
+// or null field with a zero and drop unknown fields, and each of these can mean other ids.
 
 // maxFields bounds the fields of an object other than the vocabulary.
 const maxFields = 1 << 12
@@ -103,8 +102,7 @@ func (o object) list(name string, limit int) ([][]byte, error) {
 	return items, err
 }
 
-// A component is an object whose field "type" says what it is. That field is not
-// among its values.
+// A component is an object whose field "type" is its kind. That field is not among its values.
 type component struct {
 	object
 	kind string
@@ -182,8 +180,8 @@ func afterSpace(raw []byte, i int) int {
 	return i
 }
 
-// nextItem returns the start of what follows the item that ends at end: the next
-// item, or the closing bracket.
+// nextItem returns the start of the next item behind the one that ends at end, or the closing
+// bracket.
 func nextItem(raw []byte, end int) int {
 	i := afterSpace(raw, end)
 	if raw[i] == ',' {

@@ -1,9 +1,8 @@
-// A component is carried out as the official library's source says, or refused. The families
-// are not known to the code: there is a normalizer, a chain of steps that cut, a model and a
-// template, each read from the file by its fields, and a field that is not known is an error.
-// So a model that nobody has seen is exact if its parts are. The tests compare with the
-// official library on random pipelines as well as on real ones (testdata/record_families.js
-// makes the golden ids).
+// A component does as the official library's source, or is refused. The code has no families:
+// there is a normalizer, a chain of steps that cut, a model and a template, each read from the
+// file by its fields, and an unknown field is an error. So a new model is exact if its parts
+// are. The tests compare with the official library on random pipelines as well as on real ones
+// (testdata/record_families.js makes the golden ids).
 //
 // sugarme/tokenizer v0.3.0, beside the official ids, panics at load on Llama 3, Qwen 2.5,
 // DeepSeek V3, o200k and tekken, because Go's regexp has no lookahead. It makes 42 % of the
@@ -28,15 +27,15 @@ import (
 	"sync"
 )
 
-// Limits on what a file may ask for; the largest tokenizers known have a third
-// of each or less. Loading takes memory in proportion to the file.
+// Limits of a file; the largest known tokenizers have a third of each or less. Loading takes
+// memory in proportion to the file.
 const (
 	maxFile    = 128 << 20 // bytes, unpacked
 	maxSection = 16 << 20  // bytes of a section but the model
 	maxSetting = 1 << 16   // bytes of a field of the model but its vocabulary and merges
 	maxVocab   = 1<<idBits - 1
 	maxMerges  = 1<<rankBits - 1
-	maxToken   = 1 << 12 // bytes of a token, as the file writes it
+	maxToken   = 1 << 12 // bytes of a token, as written in the file
 	maxAdded   = 1 << 16 // added tokens
 	maxContent = 1 << 9  // bytes of an added token, also when it is normalized
 	maxAround  = 1 << 10 // tokens that the post-processor adds
@@ -97,8 +96,7 @@ func tokenizerFile(path string) (string, error) {
 func fileIn(dir, name string) (string, error) {
 	for _, ext := range []string{"", ".gz"} {
 		path := filepath.Join(dir, name+ext)
-		// Not Stat: a link that leads nowhere is a file that is lost, not one that
-		// is not wanted.
+		// Not Stat: a dangling link is a lost file, and not an unwanted one.
 		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 			return path, err
 		}
@@ -132,13 +130,13 @@ func parse(r io.Reader, c *config) (t *BPE, err error) {
 	return t, nil
 }
 
-// Identity implements [Identified]. It is a digest of the content of the files, not of
-// their names and times, and of what was given beside them: LoadPretrained's config,
-// LoadTiktoken's pattern and special tokens. A file and its gzip'd form have the same.
-// Files that differ only in what no id depends on have others.
+// Identity implements [Identified]. It is a digest of the content of the files, not of their
+// names and times, and of the further input: LoadPretrained's config, LoadTiktoken's pattern
+// and special tokens. A file and its gzip'd form have the same. Files that differ only where
+// no id depends on it have others.
 func (t *BPE) Identity() [32]byte { return t.identity }
 
-// identityOf returns the identity of what a loader makes of parts.
+// identityOf returns the identity of a loader's result from parts.
 func identityOf(loader string, parts ...[]byte) (sum [sha256.Size]byte) {
 	h := sha256.New()
 	for _, part := range append([][]byte{[]byte(loader)}, parts...) {
@@ -151,7 +149,7 @@ func identityOf(loader string, parts ...[]byte) (sum [sha256.Size]byte) {
 	return sum
 }
 
-// lfsPointer begins what git has in the place of a large file that was not fetched.
+// lfsPointer is the beginning of git's placeholder for a large file that was not fetched.
 const lfsPointer = "version https://git-lfs.github.com/spec/"
 
 // unzipped calls f with r, unpacked if it is gzip'd.
@@ -171,7 +169,7 @@ func unzipped(r io.Reader, f func(r io.Reader) error) error {
 	return gzipError(f(z))
 }
 
-// gzipError makes err ErrMalformed if it is about what was read, not the reading.
+// gzipError makes err ErrMalformed if it is about the content, and not the reading.
 func gzipError(err error) error {
 	var corrupt flate.CorruptInputError
 	if errors.Is(err, gzip.ErrChecksum) || errors.Is(err, gzip.ErrHeader) ||
@@ -234,8 +232,8 @@ func parseFile(s *stream, c *config) (*BPE, error) {
 	return t, err
 }
 
-// checkTextStart refuses what makes the official library lose sight of which piece
-// begins the text, or see two of them, if a step goes by that.
+// checkTextStart refuses steps after which the official library cannot tell the first piece of
+// the text, or finds two of them, if a step depends on that.
 func (t *BPE) checkTextStart() error {
 	if t.pre.textStart && (!t.normalizer.keepsStart() || t.normalized != nil && len(t.normalizer.steps) > 0) {
 		return unsupported("pre_tokenizer with prepend_scheme first and a normalizer that changes a text's beginning")
@@ -252,7 +250,7 @@ func (t *BPE) size() int {
 	return t.model.size() + t.plain.size() + t.normalized.size() + 4*(cap(t.before)+cap(t.after)) + patternSize*len(t.pre.steps)
 }
 
-// patternSize is about what the tables of a step's pattern take, in bytes.
+// patternSize is the approximate size of the tables of a step's pattern, in bytes.
 const patternSize = 10 << 10
 
 // readSections reads the file's sections as they are, but the model as it comes.
@@ -325,8 +323,7 @@ func readModel(s *stream) (*modelFile, error) {
 	return f, nil
 }
 
-// checkType refuses a model that is not BPE. Old files have no type: there the
-// fields tell.
+// checkType refuses a model that is not BPE. Old files have no type: there the fields decide.
 func (f *modelFile) checkType() error {
 	kind, err := f.text("type")
 	if err == nil && kind != "BPE" {
@@ -369,7 +366,8 @@ func readVocab(s *stream) (*vocab, error) {
 	return v, nil
 }
 
-// checkInert refuses what must be absent, and checks what has no part in encoding.
+// checkInert refuses sections that must be absent, and checks those that do not affect
+// encoding.
 func checkInert(file object) error {
 	if _, ok := file.values["version"]; ok {
 		version, err := file.text("version")
@@ -399,14 +397,14 @@ func checkInert(file object) error {
 	return nil
 }
 
-// decoders are all there are (tokenizers 0.23.2, decoders/mod.rs). What is in them
-// plays no part in encoding.
+// decoders are all decoders (tokenizers 0.23.2, decoders/mod.rs). Their content does not
+// affect encoding.
 var decoders = []string{
 	"BPEDecoder", "ByteFallback", "ByteLevel", "CTC", "Fuse", "Metaspace", "Replace", "Sequence", "Strip", "WordPiece",
 }
 
-// checkPadding refuses padding but to the longest of the texts that are encoded
-// together, which one text is (tokenizers 0.23.2, utils/padding.rs).
+// checkPadding refuses padding except to the longest of the texts that are encoded together,
+// which is one text here (tokenizers 0.23.2, utils/padding.rs).
 func checkPadding(file object) error {
 	if file.absent("padding") {
 		return nil

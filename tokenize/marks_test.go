@@ -38,7 +38,7 @@ func (n *marked) checkMarks(tb testing.TB, bpe tokenize.Marker, text string, spe
 		marks[i].At = at[i]
 	}
 	want := encode(tb, bpe, text, special)
-	got, kept, err := bpe.EncodeMarks(context.Background(), slices.Clone(from.ids), text, from.Resume, special, marks)
+	got, kept, err := bpe.EncodeMarks(context.Background(), slices.Clone(from.ids), tokenize.Passage{Text: text, From: from.Resume, Special: special, Marks: marks})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -215,12 +215,12 @@ func TestMarkedTokens(t *testing.T) {
 		}
 		marks := []tokenize.Mark{{At: 10}, {At: len(text)}}
 		dst := []uint32{7, 7, 7}
-		ids, kept, err := bpe.EncodeMarks(t.Context(), dst, text, 0, special, marks)
+		ids, kept, err := bpe.EncodeMarks(t.Context(), dst, tokenize.Passage{Text: text, Special: special, Marks: marks})
 		want := []tokenize.Mark{{10, 8, before + len(encode(t, bpe, text[:8], false))}, {len(text), 15, before + len(plain)}}
 		if err != nil || !slices.Equal(kept, want) || !slices.Equal(ids, append(dst, encode(t, bpe, text, special)...)) {
 			t.Errorf("special %v: %v, %+v, %v, want %+v", special, ids, kept, err, want)
 		}
-		_, kept, err = bpe.EncodeMarks(t.Context(), dst, text, 8, special, []tokenize.Mark{{At: len(text)}})
+		_, kept, err = bpe.EncodeMarks(t.Context(), dst, tokenize.Passage{Text: text, From: 8, Special: special, Marks: []tokenize.Mark{{At: len(text)}}})
 		if want := []tokenize.Mark{{len(text), 15, want[1].Tokens - want[0].Tokens}}; err != nil || !slices.Equal(kept, want) {
 			t.Errorf("special %v, from a mark: %+v, %v, want %+v", special, kept, err, want)
 		}
@@ -246,13 +246,13 @@ func TestMarksThatAreNone(t *testing.T) {
 			marks = append(marks, tokenize.Mark{At: at})
 		}
 		dst := []uint32{7}
-		if ids, kept, err := bpe.EncodeMarks(t.Context(), dst, text, c.from, true, marks); err == nil || kept != nil || !slices.Equal(ids, dst) {
+		if ids, kept, err := bpe.EncodeMarks(t.Context(), dst, tokenize.Passage{Text: text, From: c.from, Special: true, Marks: marks}); err == nil || kept != nil || !slices.Equal(ids, dst) {
 			t.Errorf("from %d, marks at %v: %v, %v, %v", c.from, c.at, ids, kept, err)
 		}
 	}
 	// A mark without a position is left out.
 	marks := []tokenize.Mark{{At: 0}, {At: 3}, {At: 3}, {At: 12}, {At: 13}, {At: 13}}
-	if _, kept, err := bpe.EncodeMarks(t.Context(), nil, text, 0, true, marks); err != nil || len(kept) != 1 || kept[0].At != 12 {
+	if _, kept, err := bpe.EncodeMarks(t.Context(), nil, tokenize.Passage{Text: text, Special: true, Marks: marks}); err != nil || len(kept) != 1 || kept[0].At != 12 {
 		t.Errorf("%+v, %v", kept, err)
 	}
 }
@@ -282,7 +282,7 @@ func TestMarksLookNotFar(t *testing.T) {
 	}
 	mark(16, true)
 	mark(33, false)
-	_, kept, err := bpe.EncodeMarks(t.Context(), nil, text, 0, true, marks)
+	_, kept, err := bpe.EncodeMarks(t.Context(), nil, tokenize.Passage{Text: text, Special: true, Marks: marks})
 	var got []int
 	for _, m := range kept {
 		got = append(got, m.At)
@@ -332,7 +332,7 @@ func TestMarksTooLong(t *testing.T) {
 				if over > 0 {
 					_, want = c.bpe.Encode(t.Context(), nil, text, true)
 				}
-				ids, kept, err := c.bpe.EncodeMarks(t.Context(), nil, text, 0, true, marks)
+				ids, kept, err := c.bpe.EncodeMarks(t.Context(), nil, tokenize.Passage{Text: text, Special: true, Marks: marks})
 				if fmt.Sprint(err) != fmt.Sprint(want) || errors.Is(err, tokenize.ErrTextTooLong) != (over > 0) {
 					t.Fatalf("%d over: %v, without marks %v", over, err, want)
 				}
@@ -348,7 +348,7 @@ func TestMarksTooLong(t *testing.T) {
 				if from == 0 {
 					t.Fatal("nowhere to resume")
 				}
-				if _, _, err := c.bpe.EncodeMarks(t.Context(), nil, text, from, true, nil); fmt.Sprint(err) != fmt.Sprint(want) {
+				if _, _, err := c.bpe.EncodeMarks(t.Context(), nil, tokenize.Passage{Text: text, From: from, Special: true}); fmt.Sprint(err) != fmt.Sprint(want) {
 					t.Errorf("%d over, from %d: %v, want %v", over, from, err, want)
 				}
 			}
@@ -365,7 +365,7 @@ func TestSegmentsCountApart(t *testing.T) {
 	text := strings.Repeat("a "+strings.Repeat("_", 9000)+" a<|end|>", 3)
 	marks := []tokenize.Mark{{At: 9010}, {At: 9020}, {At: len(text)}}
 	for _, from := range []int{0, bpe.Resume(text[:9020])} {
-		if _, kept, err := bpe.EncodeMarks(t.Context(), nil, text, from, true, marks[min(from, 2):]); err != nil || len(kept) == 0 {
+		if _, kept, err := bpe.EncodeMarks(t.Context(), nil, tokenize.Passage{Text: text, From: from, Special: true, Marks: marks[min(from, 2):]}); err != nil || len(kept) == 0 {
 			t.Errorf("from %d: %d marks, %v", from, len(kept), err)
 		}
 	}
@@ -378,7 +378,7 @@ func TestMarksAllocateNothing(t *testing.T) {
 	ids := make([]uint32, 0, len(text))
 	allocs := testing.AllocsPerRun(20, func() {
 		scratch = append(scratch[:0], marks...)
-		if _, kept, err := bpe.EncodeMarks(t.Context(), ids, text, 0, true, scratch); err != nil || len(kept) < 30 {
+		if _, kept, err := bpe.EncodeMarks(t.Context(), ids, tokenize.Passage{Text: text, Special: true, Marks: scratch}); err != nil || len(kept) < 30 {
 			t.Fatal(len(kept), err)
 		}
 	})

@@ -117,7 +117,7 @@ func (l *mergeList) resolve(v *vocab) (*mergeTable, error) {
 		right, ok2 := v.id(b)
 		result, ok3 := v.id(joined)
 		if !ok1 || !ok2 || !ok3 {
-			return malformed("merges: %d, %.60q and %.60q: they or what they make are not in the vocabulary", i, a, b)
+			return malformed("merges: %d, %.60q and %.60q: they or their result are not in the vocabulary", i, a, b)
 		}
 		t.add(left, right, result)
 		return nil
@@ -242,8 +242,7 @@ func (t *mergeTable) merge(w *mergeScratch) ([]uint32, error) {
 	return t.mergeLong(w)
 }
 
-// mergeShort looks for the lowest rank anew each time: quadratic, and the
-// fastest for a word.
+// mergeShort searches the lowest rank each time: quadratic, and the fastest for a word.
 func (t *mergeTable) mergeShort(w *mergeScratch) []uint32 {
 	ids, ranks := w.ids, w.ranks[:0]
 	for i := 1; i < len(ids); i++ {

@@ -11,8 +11,8 @@ import (
 type model struct {
 	words *vocab   // the tokens that a piece can be, by what stands in the piece
 	alone []uint64 // a bit for each of words: a piece that is the token comes to it alone
-	// uncut says that a piece is sought in words before it is cut by joints, and
-	// found there whatever merging makes of it.
+	// uncut: a piece is looked up in words before it is cut by joints, and found there
+	// whatever merging makes of it.
 	uncut  bool
 	joints *joints // nil: no piece is cut
 
@@ -53,8 +53,8 @@ func (t *model) encode(w *scratch, dst []uint32, piece []byte) ([]uint32, error)
 	return dst, nil
 }
 
-// parts reports whether any piece with l right before r comes to the ids of what
-// ends with l and then those of what begins with r.
+// parts reports whether any piece with l right before r encodes to the ids of the part that
+// ends with l and then those of the part that begins with r.
 func (t *model) parts(l, r rune) bool {
 	return t.joints != nil && !t.uncut && !t.joints.join(l, r)
 }
@@ -90,21 +90,21 @@ func (t *model) mergePart(w *mergeScratch, part []byte) ([]uint32, error) {
 	return t.merges.merge(w)
 }
 
-// A symbolTable has what the symbols of a piece are before any merge.
+// A symbolTable has the symbols of a piece before any merge.
 type symbolTable struct {
 	bytes   *[256]uint32 // ids of bytes; nil if the symbols are characters
-	written [256]rune    // what a byte-level file writes bytes with
+	written [256]rune    // the characters that a byte-level file writes bytes with
 	runes   runeTable    // ids of characters
 	missing bool         // some byte or character has no id of its own
 
-	// What has no id becomes fallback's ids of its bytes, if all have one; else it
-	// is unknown, or left out if that is noID.
+	// A symbol without an id becomes fallback's ids of its bytes, if all have one; else it is
+	// unknown, or left out if that is noID.
 	fallback *[256]uint32
 	unknown  uint32
 	fuse     bool // unknown ones in a row become one
 }
 
-// noID stands for a token that is not there.
+// noID stands for a missing token.
 const noID = ^uint32(0)
 
 func (t *symbolTable) size() int { return 3*4*256 + t.runes.size() }
@@ -349,8 +349,7 @@ func (t *symbolTable) knowsAll() bool {
 	return true
 }
 
-// checkUnknown refuses an unk_token that is not in the vocabulary, if any text
-// could have need of it.
+// checkUnknown refuses an unk_token that is not in the vocabulary, if any text could need it.
 func (t *symbolTable) checkUnknown(s modelSettings) error {
 	if s.hasUnknown && t.unknown == noID && t.missing && !t.knowsAll() {
 		return malformed("model: unk_token %.60q is not in the vocabulary", s.unknown)
@@ -358,8 +357,8 @@ func (t *symbolTable) checkUnknown(s modelSettings) error {
 	return nil
 }
 
-// findAlone finds the words that a piece comes to alone: those that merging makes
-// of their own text, or all of them if merging has no say.
+// findAlone finds the words that a piece becomes alone: those that merging makes of their own
+// text, or all of them without merging.
 func (t *model) findAlone() {
 	t.alone = make([]uint64, (t.words.len()+63)/64)
 	w := new(mergeScratch)

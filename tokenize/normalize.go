@@ -16,9 +16,9 @@ type normalizer struct {
 
 // A normalStep is one component of a normalizer that is not a sequence.
 type normalStep interface {
-	// apply appends to dst what s becomes, or reports false if that is s. start is
-	// that of normalizer.apply, which checks the length of the result. A step that can
-	// make many bytes of one returns w.tooLong itself as soon as it has more than w.left.
+	// apply appends the normalized form of s to dst, or reports false if that is s. start is
+	// that of normalizer.apply, which checks the length of the result. A step that can make
+	// many bytes of one returns w.tooLong itself as soon as it has more than w.left.
 	apply(w *normalScratch, dst, s []byte, start bool) (result []byte, changed bool, err error)
 
 	// boundary is that of normalizer.
@@ -32,8 +32,8 @@ type normalStep interface {
 type normalScratch struct {
 	most          int           // bytes of a result; 0: maxText
 	made          [maxSteps]int // by step: bytes of its results since start
-	left          int           // of most, for the step that is applied
-	texts         [2][]byte     // what steps have made, in turn
+	left          int           // of most, for the current step
+	texts         [2][]byte     // results of steps, in turn
 	marks, sorted []uint32      // of a composer
 }
 
@@ -81,10 +81,10 @@ func (w *normalScratch) tooLong() error {
 	return fmt.Errorf("tokenize: %w: more than %d bytes once normalized", ErrTextTooLong, w.limit())
 }
 
-// boundary reports whether a text can be normalized in two parts, cut between l
-// and r: for all texts A and B, A+l+r+B becomes what A+l does and then what r+B
-// does without start. nl is the last code point of the first part, and nr the
-// first of the second whatever B is. It may report false where that holds.
+// boundary reports whether a text can be normalized in two parts, cut between l and r: for all
+// texts A and B, A+l+r+B becomes the form of A+l and then that of r+B without start. nl is the
+// last code point of the first part, and nr the first of the second whatever B is. It may
+// report false where that holds.
 func (n *normalizer) boundary(l, r rune) (nl, nr rune, ok bool) {
 	for _, step := range n.steps {
 		if l, r, ok = step.boundary(l, r); !ok {
@@ -94,10 +94,10 @@ func (n *normalizer) boundary(l, r rune) (nl, nr rune, ok bool) {
 	return l, r, true
 }
 
-// keepsStart reports whether the result begins where the text does, whatever that
-// is: nothing is cut from its beginning, nor more than one code point replaced.
-// The official library knows which piece is a text's first one by where in the
-// text its first code point has come from, or the last of those that it replaces.
+// keepsStart reports whether the result begins where the text does, for any text: nothing is
+// cut from its beginning, nor more than one code point replaced. The official library finds a
+// text's first piece by the origin of its first code point in the text, or of the last one
+// that it replaces.
 func (n *normalizer) keepsStart() bool {
 	return !slices.ContainsFunc(n.steps, func(s normalStep) bool { return !s.keepsStart() })
 }
@@ -144,28 +144,33 @@ func (p *replace) boundary(l, r rune) (rune, rune, bool) {
 	}
 	first, n := utf8.DecodeRune(p.pattern)
 	last, _ := utf8.DecodeLastRune(p.pattern)
-	return replaced(p.content, l, r, l == last, r == first, n == len(p.pattern))
+	return replacement{p.content, n == len(p.pattern)}.boundary(l, r, l == last, r == first)
 }
 
 func (p *replace) keepsStart() bool {
 	return len(p.content) > 0 && utf8.RuneCount(p.pattern) == 1
 }
 
-// replaced returns the code points on the two sides of a boundary that no match
-// lies across. lMatches and rMatches say that l may end a match, and r begin one;
-// always, that they then do whatever is before and after.
-func replaced(content []byte, l, r rune, lMatches, rMatches, always bool) (rune, rune, bool) {
+// A replacement puts content in the place of each match.
+type replacement struct {
+	content []byte
+	always  bool // a character that may match does so whatever is before and after
+}
+
+// boundary returns the code points on the two sides of a boundary that no match
+// lies across. lMatches: l may end a match. rMatches: r may begin one.
+func (p replacement) boundary(l, r rune, lMatches, rMatches bool) (rune, rune, bool) {
 	if !lMatches && !rMatches {
 		return l, r, true
 	}
-	if !always || len(content) == 0 {
+	if !p.always || len(p.content) == 0 {
 		return 0, 0, false
 	}
 	if lMatches {
-		l, _ = utf8.DecodeLastRune(content)
+		l, _ = utf8.DecodeLastRune(p.content)
 	}
 	if rMatches {
-		r, _ = utf8.DecodeRune(content)
+		r, _ = utf8.DecodeRune(p.content)
 	}
 	return l, r, true
 }
@@ -197,7 +202,7 @@ func (p *replaceRun) apply(w *normalScratch, dst, s []byte, _ bool) ([]byte, boo
 	return append(dst, s[done:]...), true, nil
 }
 
-// next returns where the next run begins.
+// next returns the beginning of the next run.
 func (p *replaceRun) next(s []byte, i int) int {
 	if p.all {
 		return skip(s, i, anything&^space)
@@ -226,7 +231,7 @@ func (p *replaceRun) boundary(l, r rune) (rune, rune, bool) {
 	if blank(l) && blank(r) {
 		return 0, 0, false
 	}
-	return replaced(p.content, l, r, blank(l), blank(r), p.least == 1)
+	return replacement{p.content, p.least == 1}.boundary(l, r, blank(l), blank(r))
 }
 
 func (*replaceRun) keepsStart() bool { return false }
@@ -371,14 +376,13 @@ func parseReplace(o component) (normalStep, error) {
 		return nil, err
 	}
 	if pattern == "" {
-		// It would stand before each code point.
+		// It would match before each code point.
 		return nil, unsupported("normalizer Replace of an empty pattern")
 	}
 	return &replace{[]byte(pattern), []byte(content)}, nil
 }
 
-// parseReplaceRegex knows patterns by their text, as the scanners do, and those
-// that stand for themselves.
+// parseReplaceRegex finds patterns by their text, as the scanners do, and literal patterns.
 func parseReplaceRegex(pattern, content string) (normalStep, error) {
 	if pattern != "" && !strings.ContainsAny(pattern, `\^$.|?*+()[]{}`) {
 		return &replace{[]byte(pattern), []byte(content)}, nil

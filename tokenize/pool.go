@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// What a PoolConfig leaves zero, in bytes.
+// Defaults of a PoolConfig, in bytes.
 const (
 	defaultMemory  = 1 << 30 // dozens of tokenizers
 	defaultWaiting = 256 << 20
@@ -24,9 +24,9 @@ const (
 )
 
 const (
-	// maxLookups is how many names are looked up at a time, their loading
-	// included, and maxParses how many files of these are read and parsed: that is
-	// work for a core, and takes several times the memory of what comes of it.
+	// maxLookups bounds the names that are looked up at a time, their loading included, and
+	// maxParses the files of these that are read and parsed: that is work for a core, and
+	// takes several times the memory of the result.
 	maxLookups = 16
 	maxParses  = 2
 
@@ -35,9 +35,8 @@ const (
 	failedFor     = time.Second
 	failedForMost = time.Minute
 
-	// maxFailed is how many such names are remembered. Who asks for more names
-	// gets ErrBusy, so that nobody has the disk searched by asking for names that
-	// do not exist.
+	// maxFailed bounds such names. A request for more names gets ErrBusy, so that requests for
+	// names that do not exist cannot keep the disk busy.
 	maxFailed = 256
 
 	maxNames     = 1 << 12 // of loaded tokenizers, each under as many names as there are
@@ -49,29 +48,29 @@ var (
 	// tokenizers, and by calls that wait when Close is called.
 	ErrPoolClosed = errors.New("tokenize: pool is closed")
 
-	// ErrBusy is returned by the tokenizers of a Pool for a text that would have to
-	// wait while too many wait already. It is also returned for a model that is not
-	// loaded, while too many others have failed to load.
+	// ErrBusy is returned by the tokenizers of a Pool for a text that would have to wait while
+	// too many wait already, and for a model that is not loaded, while too many others have
+	// failed to load.
 	ErrBusy = errors.New("tokenize: pool is busy")
 )
 
 // PoolConfig configures a Pool. A zero field is its default.
 type PoolConfig struct {
-	// Find returns the folder of a model, or the path of a tokenizer.json. A folder with a
-	// tokenizer_config.json is read by LoadPretrained, anything else by Load. nil is
-	// Hub{}.Find, for the local HuggingFace cache.
+	// Find returns the folder of a model, or the path of a tokenizer.json. LoadPretrained
+	// reads a folder with a tokenizer_config.json, and Load anything else. nil is Hub{}.Find,
+	// for the local HuggingFace cache.
 	//
 	// Clients choose the names. So Find must check a name before it uses it in a path. It
 	// should refuse models that you do not serve, because loading them can evict others.
 	//
-	// The context ends when the Pool is closed. It does not end with a request, because
-	// other requests may wait for the same model. Find runs for at most 16 models at a
-	// time, so calls that hang keep other models from being loaded. 256 names that Find
-	// has refused within a second do the same: call Preload for the models that you serve.
+	// The context ends when the Pool is closed. It does not end with a request, because other
+	// requests may wait for the same model. Find runs for at most 16 models at a time, so
+	// calls that hang keep other models from being loaded. 256 names that Find refuses within
+	// a second do the same: call Preload for the models that you serve.
 	Find func(ctx context.Context, model string) (path string, err error)
 
-	// Engine returns the version of vLLM that serves a model, as LoadPretrained takes it.
-	// nil is "" for all models. A version that is none is an error of the model.
+	// Engine returns the version of vLLM that serves a model, as for LoadPretrained. nil is ""
+	// for all models. An invalid version is an error of the model.
 	Engine func(model string) string
 
 	// Memory bounds the bytes of the loaded tokenizers. Beyond it the least recently used
@@ -85,9 +84,9 @@ type PoolConfig struct {
 
 	// Encodings is the number of texts that are encoded at a time. The others wait in the
 	// order in which they came. A text of 64 KiB or more lets waiting texts go first after
-	// every 64 KiB; but it is normalized without a pause, and one piece is searched for
-	// without a pause, each some 10 ms for a million bytes. Long texts that have begun
-	// have at most twice PoolConfig.MaxText bytes together. 0: runtime.GOMAXPROCS(0).
+	// every 64 KiB; but normalizing, and the search for one piece, have no pause, each some 10
+	// ms for a million bytes. Long texts that have begun have at most twice PoolConfig.MaxText
+	// bytes together. 0: runtime.GOMAXPROCS(0).
 	Encodings int
 
 	// MaxText is the length of the longest text, in bytes. A longer one is ErrTextTooLong
@@ -95,20 +94,19 @@ type PoolConfig struct {
 	// English.
 	MaxText int
 
-	// MaxWaiting bounds the bytes of texts that wait, to be encoded or for a tokenizer.
-	// Each counts as 4 KiB at least. A text that would have to wait gets ErrBusy if the
-	// room that is left is less than eight times its size. So short texts still find room
-	// when long ones do not. 0: 256 MiB.
+	// MaxWaiting bounds the bytes of texts that wait, to be encoded or for a tokenizer. Each
+	// counts as 4 KiB at least. A text that would have to wait gets ErrBusy if the room left
+	// is less than eight times its size. So short texts still find room when long ones do not.
+	// 0: 256 MiB.
 	MaxWaiting int64
 }
 
-// A Pool has tokenizers by the names of models. It loads each when it is first asked
-// for, once. Models with the same files, in the HuggingFace cache the same blobs, share
-// one. A name is looked up at its first use. It is looked up again only after its
-// tokenizer was evicted, or by Preload.
+// A Pool has tokenizers by the names of models. It loads each at its first use, once. Models
+// with the same files, in the HuggingFace cache the same blobs, share one. A name is looked up
+// at its first use. It is looked up again only after its tokenizer was evicted, or by Preload.
 //
-// All methods are safe for concurrent use. A Pool without work has no goroutine. It
-// must be made by NewPool.
+// All methods are safe for concurrent use. A Pool without work has no goroutine. NewPool makes
+// it.
 type Pool struct {
 	find    func(model string) (string, error) // with a context that stop ends
 	engine  func(model string) string
@@ -125,8 +123,13 @@ type Pool struct {
 	clock atomic.Uint64                    // ticks when another file is used than at the last tick
 	named atomic.Pointer[map[string]*file] // loaded, by name; replaced by who has mu, and never changed
 
-	mu      sync.Mutex // guards all below, and the fields of each file but ready, tokenizer, err and used
-	closed  bool
+	mu     sync.Mutex // guards all fields below, and the fields of each file but ready, tokenizer, err and used
+	closed bool
+	poolFiles
+}
+
+// poolFiles are the files of a Pool, and its lookups.
+type poolFiles struct {
 	pending map[string]*lookup // by name
 	failed  map[string]failure // by name
 	expires time.Time          // the first of failed does not before
@@ -139,16 +142,16 @@ type Pool struct {
 // A lookup finds the tokenizer of a name.
 type lookup struct {
 	done      chan struct{} // closed when the rest is there
-	tokenizer *held
+	tokenizer *fileTokenizer
 	err       error
 }
 
 // A file is a tokenizer in a Pool.
 type file struct {
 	info      os.FileInfo
-	config    [sha256.Size]byte // of what LoadPretrained reads beside it; zeros for nothing
+	config    [sha256.Size]byte // of LoadPretrained's input beside it; zeros for none
 	ready     chan struct{}     // closed when tokenizer or err is there
-	tokenizer *held
+	tokenizer *fileTokenizer
 	err       error
 	used      atomic.Uint64 // Pool.clock at the last use
 
@@ -183,27 +186,26 @@ func NewPool(c PoolConfig) (*Pool, error) {
 	c.MaxWaiting = cmp.Or(c.MaxWaiting, defaultWaiting)
 	ctx, stop := context.WithCancel(context.Background())
 	p := &Pool{
-		find:    func(model string) (string, error) { return c.Find(ctx, model) },
-		engine:  c.Engine,
-		stop:    stop,
-		stopped: ctx.Done(),
-		memory:  c.Memory,
-		maxText: c.MaxText,
-		gate:    gate{slots: c.Encodings, free: c.Encodings, maxBegun: 2 * int64(c.MaxText), maxWaiting: c.MaxWaiting},
-		lookups: make(chan struct{}, maxLookups),
-		parses:  make(chan struct{}, maxParses),
-		pending: make(map[string]*lookup),
-		failed:  make(map[string]failure),
+		find:      func(model string) (string, error) { return c.Find(ctx, model) },
+		engine:    c.Engine,
+		stop:      stop,
+		stopped:   ctx.Done(),
+		memory:    c.Memory,
+		maxText:   c.MaxText,
+		gate:      gate{slots: c.Encodings, free: c.Encodings, maxBegun: 2 * int64(c.MaxText), maxWaiting: c.MaxWaiting},
+		lookups:   make(chan struct{}, maxLookups),
+		parses:    make(chan struct{}, maxParses),
+		poolFiles: poolFiles{pending: make(map[string]*lookup), failed: make(map[string]failure)},
 	}
 	p.clock.Store(1) // no file has been used
 	p.named.Store(&map[string]*file{})
 	return p, nil
 }
 
-// Preload loads the tokenizers of these models now, and returns when all are there,
-// with the errors of those that are not. It looks up each name again, even if it is
-// loaded or has just failed: call it when a name leads to another file. If the new file
-// cannot be loaded, the name keeps its tokenizer.
+// Preload loads the tokenizers of these models now, and returns when all are loaded, with the
+// errors of those that failed. It looks up each name again, even if it is loaded or has just
+// failed: call it when a name leads to another file. If the new file cannot be loaded, the
+// name keeps its tokenizer.
 func (p *Pool) Preload(ctx context.Context, models ...string) error {
 	var errs []error
 	var lookups []*lookup
@@ -226,9 +228,9 @@ func (p *Pool) Preload(ctx context.Context, models ...string) error {
 	return errors.Join(append(errs, ctx.Err())...)
 }
 
-// Close makes calls that wait return ErrPoolClosed, and waits for calls of Find. It
-// does not wait for encodings: short ones end as usual, long ones with ErrPoolClosed. A
-// second Close does nothing.
+// Close makes waiting calls return ErrPoolClosed, and waits for calls of Find. It does not
+// wait for encodings: short ones end as usual, long ones with ErrPoolClosed. A second Close
+// does nothing.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	p.closed = true
@@ -243,21 +245,21 @@ func (p *Pool) Close() error {
 	return nil
 }
 
-// PoolStats are figures of a Pool: of now, and counts since NewPool.
+// PoolStats are the present figures of a Pool, and counts since NewPool.
 type PoolStats struct {
 	Tokenizers int   // loaded
-	Bytes      int64 // of memory that they take
+	Bytes      int64 // of their memory
 
 	Loads     uint64 // tokenizers loaded
 	Failures  uint64 // names that led to no tokenizer
 	Evictions uint64 // tokenizers that were evicted to make room
-	Refused   uint64 // texts that got ErrBusy because too much waited
+	Refused   uint64 // texts that got ErrBusy because too many waited
 
 	Encoding int // texts that are being encoded now
 	Waiting  int // texts that have not begun
 }
 
-// Stats returns the figures of now.
+// Stats returns the present figures.
 func (p *Pool) Stats() PoolStats {
 	p.mu.Lock()
 	s := PoolStats{Bytes: p.bytes, Loads: p.loads, Failures: p.failures, Evictions: p.evictions}
@@ -273,9 +275,8 @@ func (p *Pool) Stats() PoolStats {
 	return s
 }
 
-// look starts a lookup, or joins the one of that name. Unless it is to be anew, it
-// is a done one for a name that is known, and an error for one that has just
-// failed.
+// look starts a lookup, or joins the one of that name. Unless anew is set, it returns a
+// finished one for a known name, and an error for one that has just failed.
 func (p *Pool) look(ctx context.Context, model string, anew bool) (*lookup, error) {
 	p.mu.Lock()
 	l, err := p.known(model, anew)
@@ -302,8 +303,7 @@ func (p *Pool) look(ctx context.Context, model string, anew bool) (*lookup, erro
 	return l, nil
 }
 
-// known returns what need not be looked up, as look does; nil and nil if there is
-// nothing.
+// known returns the result of look that needs no lookup; nil and nil if there is none.
 func (p *Pool) known(model string, anew bool) (*lookup, error) {
 	if p.closed {
 		return nil, ErrPoolClosed
@@ -329,7 +329,7 @@ func (p *Pool) known(model string, anew bool) (*lookup, error) {
 	return nil, nil
 }
 
-func (p *Pool) wait(ctx context.Context, l *lookup) (*held, error) {
+func (p *Pool) wait(ctx context.Context, l *lookup) (*fileTokenizer, error) {
 	select {
 	case <-l.done:
 		return l.tokenizer, l.err
@@ -340,7 +340,7 @@ func (p *Pool) wait(ctx context.Context, l *lookup) (*held, error) {
 	}
 }
 
-// lookUp does a lookup, which has a place.
+// lookUp executes a lookup, which has a place.
 func (p *Pool) lookUp(model string, l *lookup) {
 	began := time.Now()
 	f, err := p.load(model)
@@ -411,7 +411,7 @@ func (p *Pool) join(info os.FileInfo, c *config) (f *file, ours bool) {
 func (p *Pool) read(f *file, r *os.File, c *config) {
 	select {
 	case p.parses <- struct{}{}:
-		f.tokenizer = &held{pool: p}
+		f.tokenizer = &fileTokenizer{pool: p}
 		f.tokenizer.bpe, f.err = parse(r, c)
 		<-p.parses
 	case <-p.stopped:
@@ -457,7 +457,7 @@ func (p *Pool) name(model string, f *file) {
 	p.named.Store(&named)
 }
 
-// unname takes a name from the file that has it, if one does.
+// unname removes a name from its file, if it has one.
 func (p *Pool) unname(named map[string]*file, model string) {
 	f := named[model]
 	if f == nil {
@@ -479,7 +479,7 @@ func (p *Pool) evict(named map[string]*file, keep *file) {
 			}
 		}
 		if oldest == nil {
-			return // those that are left come here themselves
+			return // the lookups of the others evict, too
 		}
 		maps.DeleteFunc(named, func(_ string, f *file) bool { return f == oldest })
 		p.drop(oldest)

@@ -14,10 +14,9 @@ type preTokenizer struct {
 	textStart bool   // a step does otherwise where a piece begins the whole text
 }
 
-// restarts reports whether, wherever r follows l in a text, the text may be cut
-// between them and each part given to the steps by itself, the second one as
-// inside: the pieces are then those of the whole text, but that the one with both
-// l and r, if there is one, is cut between them.
+// restarts reports whether, wherever r follows l in a text, the text may be cut between them
+// and each part cut by the steps alone, the second one as inside: the pieces are then those of
+// the whole text, except that the one with both l and r, if there is one, is cut between them.
 func (p *preTokenizer) restarts(l, r rune) bool {
 	for i := range p.steps {
 		t := &p.steps[i]
@@ -35,7 +34,7 @@ func (p *preTokenizer) restarts(l, r rune) bool {
 	return true
 }
 
-// rewritten returns what the steps make of a character.
+// rewritten returns the form of a character after all steps.
 func (p *preTokenizer) rewritten(r rune) rune {
 	for i := range p.steps {
 		r = p.steps[i].rewritten(r)
@@ -55,8 +54,8 @@ func (p *preTokenizer) ends(l, r rune) bool {
 	return false
 }
 
-// A place says what is before a text that is given to the first step. Those after
-// it are given pieces, at pieceStart.
+// A place is the context in front of the first step's text. Later steps get pieces, at
+// pieceStart.
 type place uint8
 
 const (
@@ -76,23 +75,23 @@ func (p place) of(from int) place {
 // A step changes a piece, if it has a rewrite, and then cuts it by the matches of
 // a pattern.
 type step struct {
-	// rewrite appends to dst what s becomes; s is not empty. Nil changes nothing.
+	// rewrite appends the changed form of s to dst; s is not empty. Nil changes nothing.
 	rewrite  func(dst, s []byte, at place) []byte
-	prefixes bool // rewrite may put something before s, unless it is inside
-	space    rune // what rewrite makes of each space; 0 if it leaves them
+	prefixes bool // rewrite may put a prefix before s, unless it is inside
+	space    rune // the character for each space; 0 if it stays
 
 	pattern
 	behavior behavior
 	invert   bool // the matches count as gaps and the gaps as matches
 
-	// What is known of the pattern, to tell where a text can be cut.
+	// Properties of the pattern, for the places where a text can be cut.
 	alone      func(r rune) bool // whether r matches by itself; nil for unknown
 	single     bool              // each match is one character, whatever is around it
 	looksAhead class             // a match that ends with one of these may depend on what follows
 }
 
-// A behavior says which pieces come of the matches and the gaps between them
-// (tokenizers 0.23.2, tokenizer/normalizer.rs, split).
+// A behavior decides which pieces the matches and the gaps between them become (tokenizers
+// 0.23.2, tokenizer/normalizer.rs, split).
 type behavior uint8
 
 const (
@@ -111,9 +110,9 @@ var behaviors = map[string]behavior{
 	"MergedWithNext":     mergedWithNext,
 }
 
-// next returns the piece s[from:to] that comes at or after i, from == to for none;
-// i < len(s), and is 0 or the end of the piece before. A step that is isolated
-// does without: its pieces are what scan returns.
+// next returns the piece s[from:to] that comes at or after i, from == to for none; i < len(s),
+// and is 0 or the end of the piece before. A step that is isolated does without: its pieces
+// are those of scan.
 //
 // It looks no further than one match or gap past the piece: what is merged is one
 // of each, whatever is around them.
@@ -153,7 +152,7 @@ func (t *step) item(s []byte, i int) (end int, match bool) {
 	return end, match != t.invert
 }
 
-// rewritten returns what rewrite makes of r.
+// rewritten returns the form of r after rewrite.
 func (t *step) rewritten(r rune) rune {
 	if r == ' ' && t.space != 0 {
 		return t.space
@@ -188,8 +187,7 @@ func (t *step) matches(r rune) bool {
 	return t.alone != nil && classOf(r)&t.looksAhead == 0 && t.alone(r)
 }
 
-// matchesAlone returns the function that tells which characters scan matches by
-// themselves.
+// matchesAlone returns a function that reports whether scan matches a character by itself.
 func matchesAlone(scan scanner) func(rune) bool {
 	var ascii [utf8.RuneSelf]bool
 	for b := range ascii {
@@ -240,7 +238,7 @@ func prefixSpace(dst, s []byte, at place) []byte {
 // pre_tokenizers/metaspace.rs).
 type metaspace struct {
 	replacement []byte
-	scheme      string // where the replacement is put before a piece: always, first, never
+	scheme      string // where the replacement is prefixed: always, first, never
 }
 
 func (m metaspace) rewrite(dst, s []byte, at place) []byte {
@@ -341,13 +339,13 @@ func (p *preTokenizerParser) parseByteLevel(o component) error {
 	return nil
 }
 
-// afterByteLevel is the error for a component that follows ByteLevel. It would see
-// the text in the characters that stand for its bytes.
+// afterByteLevel is the error for a component that follows ByteLevel. Its input would be the
+// characters that stand for the bytes of the text.
 func afterByteLevel(o component) error {
 	return unsupported("%s after ByteLevel", o.where)
 }
 
-// add appends t, whose behavior it makes simpler where all of a text is matches.
+// add appends t, and simplifies its behavior if all of a text is matches.
 func (p *preTokenizerParser) add(t step) {
 	if t.total && (t.behavior != removed || t.invert) {
 		if t.behavior == contiguous {
@@ -429,8 +427,8 @@ func (p *preTokenizerParser) parseSplit(o component) error {
 	return nil
 }
 
-// threeDigits is the one pattern that is known to follow ByteLevel. What it
-// matches is written the same there.
+// threeDigits is the one pattern that may follow ByteLevel: its matches are written the same
+// there.
 const threeDigits = "[0-9][0-9][0-9]"
 
 // parsePattern reads the pattern of a Split: a text or a regular expression.
@@ -478,8 +476,7 @@ func regexStep(where, regex string) (step, error) {
 	return t, nil
 }
 
-// lookaheads are those that patterns are known to have, with what comes before
-// them: what a match ends with that they decide on.
+// lookaheads are the known ones of patterns, with the ends of matches that depend on them.
 var lookaheads = []struct {
 	text string
 	ends class
@@ -490,8 +487,8 @@ var lookaheads = []struct {
 	{`\d{1,3}(?=(?:\d{3})*\b)`, number},
 }
 
-// lookahead returns what a match of a regular expression ends with if it depends on
-// what follows; false for unknown.
+// lookahead returns the ends of a regular expression's matches that depend on the text behind;
+// false for unknown.
 func lookahead(regex string) (ends class, ok bool) {
 	for _, l := range lookaheads {
 		if strings.Contains(regex, l.text) {
@@ -534,8 +531,8 @@ func (p *preTokenizerParser) parseMetaspace(o component) error {
 		return afterByteLevel(o)
 	}
 	if m.scheme == "first" && len(p.made.steps) > 0 {
-		// It goes by where a piece was in the text as it came, and more pieces than
-		// one can have come of the first character.
+		// It depends on the place of a piece in the original text, and more than one piece can
+		// begin with the first character.
 		return unsupported("%s with prepend_scheme first after another component", o.where)
 	}
 	p.made.textStart = p.made.textStart || m.scheme == "first"
@@ -560,7 +557,7 @@ func parseMetaspace(o component) (m metaspace, split bool, err error) {
 	if utf8.RuneCountInString(replacement) != 1 {
 		return m, false, malformed("%s: replacement %.60q is not one character", o.where, replacement)
 	}
-	if !o.absent("str_rep") { // of old files; it says the same again, and is not looked at
+	if !o.absent("str_rep") { // of old files; it repeats the others
 		if _, err := o.text("str_rep"); err != nil {
 			return m, false, err
 		}
@@ -592,7 +589,7 @@ func parseMetaspace(o component) (m metaspace, split bool, err error) {
 	return m, split, err
 }
 
-// byteLevel has the fields of a ByteLevel component that matter to ids.
+// byteLevel has the fields of a ByteLevel component that affect ids.
 type byteLevel struct{ addPrefixSpace, useRegex bool }
 
 // parseByteLevel reads ByteLevel, which is a pre-tokenizer, a post-processor and

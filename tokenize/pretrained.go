@@ -1,8 +1,8 @@
-// LoadPretrained is not Load. An engine serves transformers' reading of two files, and the
-// golden ids of the official library are about one. The version of the engine says which
-// transformers it is, at one place for tokenizer and chats. A pipeline that a class makes is
-// written as JSON in the place of the file's, and parsed like it: nothing else can differ.
-// classes.go has the rule for the class.
+// LoadPretrained is not Load. An engine has transformers' reading of two files, and the golden
+// ids of the official library are about one. The version of the engine determines that of
+// transformers, at one place for tokenizer and chats. A pipeline that a class makes replaces
+// the file's as JSON, and is parsed like it: nothing else can differ. classes.go has the rule
+// for the class.
 
 package tokenize
 
@@ -22,22 +22,21 @@ import (
 	"github.com/kvindex/kvindex/internal/vllmversion"
 )
 
-// LoadPretrained reads the folder of a model. It reads tokenizer.json, and applies what
-// tokenizer_config.json says in memory, as engines do that load a model through
-// transformers: added_tokens_decoder, the named special tokens, and the tokens that
-// add_bos_token and add_eos_token put around a text. For example, only
-// tokenizer_config.json has DeepSeek-V3's begin-of-sequence token. Folders of 2023 have
-// added_tokens.json and special_tokens_map.json for added_tokens_decoder.
+// LoadPretrained reads the folder of a model. It reads tokenizer.json, and applies
+// tokenizer_config.json in memory, as engines do that load a model through transformers:
+// added_tokens_decoder, the named special tokens, and the tokens that add_bos_token and
+// add_eos_token put around a text. For example, only tokenizer_config.json has DeepSeek-V3's
+// begin-of-sequence token. Folders of 2023 have added_tokens.json and special_tokens_map.json
+// in place of added_tokens_decoder.
 //
-// engine is at most one version of vLLM, written as in chat.Options.Engine: give both
-// the same. Without one it is vLLM's main. From vLLM 0.19.1 on, LoadPretrained does as
-// transformers 5, before as 4.57. Transformers 5 makes the normalizer and the
-// pre-tokenizer of some classes itself and does not read those of tokenizer.json;
-// model_type of config.json decides. LoadPretrained makes the same ones. Where it cannot,
-// or where it depends on a release of transformers that is not known, the error names the
-// class, the type and both pre-tokenizers. If there is no config.json, tokenizer.json is
-// read as it stands, unless its pre-tokenizer has all steps of the class's own and more:
-// then the class counts.
+// engine is at most one version of vLLM, written as in chat.Options.Engine: give both the
+// same. Without one it is vLLM's main. From vLLM 0.19.1 on, LoadPretrained does as
+// transformers 5, before as 4.57. Transformers 5 makes the normalizer and the pre-tokenizer of
+// some classes itself and does not read those of tokenizer.json; model_type of config.json
+// decides. LoadPretrained makes the same ones. If it cannot, or if the result depends on an
+// unknown release of transformers, the error names the class, the type and both
+// pre-tokenizers. Without config.json, tokenizer.json is read as it is, unless its
+// pre-tokenizer has all steps of the class's own and more: then the class counts.
 //
 // LoadPretrained refuses a folder if transformers 4.57 and 5 would put different tokens
 // around a text, if the tokenizer is Python code of the repository, or if there is only a
@@ -66,8 +65,8 @@ func LoadPretrained(dir string, engine ...string) (*BPE, error) {
 	return load(dir, c)
 }
 
-// source returns the tokenizer.json that path is or has, and the config beside it,
-// nil if path is a file or there is none.
+// source returns the tokenizer.json at path, and the config beside it, nil if path is a file
+// or there is none.
 func source(path, engine string) (c *config, file string, err error) {
 	info, err := os.Stat(path)
 	if err == nil && info.IsDir() {
@@ -148,7 +147,7 @@ func (c *config) readBeside(dir, name string, parse func(o object) error) error 
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	if name != modelName { // of which the type alone counts
+	if name != modelName { // only its type counts
 		c.sum = identityOf(name, c.sum[:], raw)
 	}
 	return nil
@@ -187,8 +186,8 @@ func (c *config) parseType(o object) (err error) {
 	return err
 }
 
-// parseMap reads a special_tokens_map.json: what it names goes before what the config
-// names so (transformers 4.57 and 5, _from_pretrained in tokenization_utils_base.py).
+// parseMap reads a special_tokens_map.json: its names go before those of the config
+// (transformers 4.57 and 5, _from_pretrained in tokenization_utils_base.py).
 func (c *config) parseMap(o object) error { return c.parseNamed(o) }
 
 // parseOlder reads an added_tokens.json, which has ids by content. A token is special if
@@ -211,7 +210,7 @@ func (c *config) parseOlder(o object) error {
 	return nil
 }
 
-// readWhole returns what is in a file, gzip'd or not, of at most maxConfig bytes.
+// readWhole returns the content of a file, gzip'd or not, of at most maxConfig bytes.
 func readWhole(path string) ([]byte, error) {
 	f, err := open(path)
 	if err != nil {
@@ -235,7 +234,7 @@ func readWhole(path string) ([]byte, error) {
 // maxConfig bounds a tokenizer_config.json; that of Gemma 3 has a million bytes.
 const maxConfig = 16 << 20
 
-// A config is what the files beside a tokenizer.json say about ids, and for which engine.
+// A config has the parts of the files beside a tokenizer.json that affect ids, and the engine.
 type config struct {
 	sum            [sha256.Size]byte // of all that ids depend on but the tokenizer.json
 	class          string
@@ -253,7 +252,7 @@ type config struct {
 	noType    bool   // because there is no config.json
 }
 
-// identity tells configs apart; nil has one, too.
+// identity returns a digest of a config; nil has one, too.
 func (c *config) identity() (sum [sha256.Size]byte) {
 	if c != nil {
 		sum = c.sum
@@ -278,9 +277,8 @@ type configToken struct {
 	addedToken
 }
 
-// Classes of transformers 4.57 that put a template of their own in the place of
-// the file's post-processor, and whether it begins with the begin-of-sequence
-// token if the config does not say.
+// Classes of transformers 4.57 that replace the file's post-processor by a template of their
+// own, and whether it begins with the begin-of-sequence token by default.
 var templateClasses = map[string]bool{
 	"LlamaTokenizer": true, "CodeLlamaTokenizer": true, "GemmaTokenizer": true, "CohereTokenizer": true,
 	"GPTNeoXTokenizer": false,
@@ -460,8 +458,8 @@ func (c *config) parseAdded(o object) error {
 	return err
 }
 
-// apply changes t, which is complete but for its added tokens, and set, which has
-// those of the tokenizer.json.
+// apply changes t, which is complete but for its added tokens, and set, which has those of the
+// tokenizer.json.
 func (c *config) apply(t *BPE, file object, set *addedSet) error {
 	set.resume()
 	added := c.added
@@ -492,8 +490,8 @@ func (c *config) apply(t *BPE, file object, set *addedSet) error {
 	return c.applyTemplate(t, !file.absent("post_processor"), set)
 }
 
-// checkPrefixSpace refuses a prefix space on which the two files differ: 4.57
-// takes the config's, which is false if it is absent, and 5 the tokenizer.json's.
+// checkPrefixSpace refuses a prefix space on which the two files differ: 4.57 uses the
+// config's, false if it is absent, and 5 the tokenizer.json's.
 func (c *config) checkPrefixSpace(file object) error {
 	if file.absent("pre_tokenizer") {
 		return nil

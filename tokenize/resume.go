@@ -1,16 +1,15 @@
-// To resume is a question about two characters. Everything that could carry a decision across
-// a place in the text answers for the characters on its two sides: added tokens, the normalizer,
-// each step that cuts, the merges. Where none can, the ids to the left are settled whatever
-// comes. It is not the last position in every case, but it is a local question with local
-// answers.
+// Resuming depends on two characters. Everything that could carry a decision across a place in
+// the text is checked for the characters on its two sides: added tokens, the normalizer, each
+// step that cuts, the merges. Where none can, the ids to the left are final. It is not the
+// last position in every case, but the check is local.
 //
 // Marks cut a text at places to resume from. EncodeMarks encodes the text between two such
-// places as a part of its own, so the ids are those of Encode, and a place costs a look at
-// some four characters. Any two places of one text go together: the tests of a place look at
-// two characters, or at an added token that begins there, and no place is within an added
-// token. The lengths to which the normalizer brings the parts are summed up, so a text is too
-// long in parts exactly if it is as a whole. The search for a place gives up after maxWalk
-// bytes, because a text of one letter would cost as much to search as to encode.
+// places as a part of its own, so the ids are those of Encode, and a place costs a check of
+// some four characters. Any two places of one text go together: the checks of a place are
+// about two characters, or about an added token that begins there, and no place is within an
+// added token. The normalized lengths of the parts are summed up, so a text is too long in
+// parts exactly if it is as a whole. The search for a place gives up after maxWalk bytes,
+// because a text of one letter would cost as much to search as to encode.
 
 package tokenize
 
@@ -65,37 +64,36 @@ func (t *BPE) settled(l rune, lWidth int, r rune, rWidth int, rest string) bool 
 	return !t.plain.joins(l, r) && !t.plain.borders(l, r) && !t.normalized.joins(nl, nr) && !t.normalized.borders(nl, nr)
 }
 
-// EncodeMarks is Encode for a text that grows. It appends the ids of text[from:], and
-// says at marks where an encoding of a text with the same beginning may go on. An Indexer
+// EncodeMarks is Encode for a text that grows. It appends the ids of p.Text[p.From:], and
+// finds at p.Marks where an encoding of a text with the same beginning may go on. An Indexer
 // with a prompt cache calls it.
 //
-// The marks have At set, in ascending order, and none is before from. EncodeMarks sets
-// Resume and Tokens of those at which encoding may resume, and returns them in kept,
-// which is the beginning of marks. What is behind them in marks is undefined. A mark is
-// left out if there is no position between the mark before, or from, and itself, and if
-// there is none within 256 bytes before it, or fewer where the marks before were left
+// EncodeMarks sets Resume and Tokens of the marks at which encoding may resume, and returns
+// these marks in kept, which is the beginning of p.Marks. The rest of p.Marks is undefined.
+// A mark is left out if there is no position between the mark before, or p.From, and itself,
+// and if there is none within 256 bytes before it, or fewer where the marks before were left
 // out.
 //
-// from is 0, or the Resume of a mark of a text with which text begins up to the mark. The
-// tokens that the model puts before a text are in the result only if from is 0. Tokens
-// counts from there: the ids before a mark of text are those before that mark and these.
+// p.From is 0, or the Resume of a mark of a text with which p.Text begins up to the mark. The
+// tokens that the model puts before a text are in the result only if p.From is 0. Tokens
+// counts from there: the ids before a mark of p.Text are those before that mark and these.
 //
-// The errors are those of Encode, and one about positions that are outside of text or do
-// not ascend. kept is nil then. ErrTextTooLong is about all of text, as Encode returns
-// it, with one exception: of a text of at most 1 MiB, text[:from] does not count for the
-// bound on normalized text. Such a text can only be too long if the normalizer makes more
-// than 16 bytes of one, which none of a known model does.
+// The errors are those of Encode, and one about positions that are outside of p.Text or do
+// not ascend. kept is nil then. ErrTextTooLong is about all of p.Text, as Encode returns
+// it, with one exception: of a text of at most 1 MiB, the part before p.From does not count
+// for the bound on normalized text. Such a text can only be too long if the normalizer makes
+// more than 16 bytes of one, and no normalizer of a known model does.
 //
 // With room in dst EncodeMarks allocates nothing more than Encode does.
-func (t *BPE) EncodeMarks(ctx context.Context, dst []uint32, text string, from int, special bool, marks []Mark) (ids []uint32, kept []Mark, err error) {
-	return t.encode(call{ctx, context.Context.Err}, dst, passage{text, from, special, marks})
+func (t *BPE) EncodeMarks(ctx context.Context, dst []uint32, p Passage) (ids []uint32, kept []Mark, err error) {
+	return t.encode(call{ctx, context.Context.Err}, dst, p)
 }
 
-// edges says which characters added tokens have where a text may be cut.
+// edges are the characters of added tokens that matter for cuts of a text.
 type edges struct {
 	inside map[[2]rune]bool // neighbours in a token
 	last   map[rune]bool    // last in a token: behind it, a text may be at the beginning of a segment
-	alone  map[rune]bool    // first in a token with single_word, which looks at what is before it
+	alone  map[rune]bool    // first in a token with single_word, which depends on the character before it
 }
 
 func edgesOf(tokens []addedToken) edges {
@@ -123,8 +121,7 @@ func (m *matcher) borders(l, r rune) bool {
 	return m != nil && (m.edges.last[l] || m.edges.alone[r])
 }
 
-// begins reports whether a token is found where s begins, whatever comes before
-// and after s.
+// begins reports whether a token is found where s begins, whatever comes before and after s.
 func (m *matcher) begins(s string) bool {
 	if m == nil || m.single {
 		return false

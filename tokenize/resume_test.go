@@ -32,7 +32,7 @@ func (n *resumed) checkResume(tb testing.TB, bpe *tokenize.BPE, text string, cut
 	n.found++
 	n.behind += cut - p
 	got := encode(tb, bpe, text[:p], false)
-	got, _, err := bpe.EncodeMarks(context.Background(), got, text, p, false, nil)
+	got, _, err := bpe.EncodeMarks(context.Background(), got, tokenize.Passage{Text: text, From: p})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -109,11 +109,11 @@ func TestResumeIsBetweenCharacters(t *testing.T) {
 func TestEncodeMarksOutsideOfTheText(t *testing.T) {
 	bpe := loadTiny(t)
 	for _, from := range []int{-1, 4} {
-		if ids, _, err := bpe.EncodeMarks(context.Background(), []uint32{7}, "the", from, true, nil); err == nil || !slices.Equal(ids, []uint32{7}) {
+		if ids, _, err := bpe.EncodeMarks(context.Background(), []uint32{7}, tokenize.Passage{Text: "the", From: from, Special: true}); err == nil || !slices.Equal(ids, []uint32{7}) {
 			t.Errorf("from %d: %v, %v", from, ids, err)
 		}
 	}
-	if ids, _, err := bpe.EncodeMarks(context.Background(), nil, "the", 3, true, nil); err != nil || len(ids) != 0 {
+	if ids, _, err := bpe.EncodeMarks(context.Background(), nil, tokenize.Passage{Text: "the", From: 3, Special: true}); err != nil || len(ids) != 0 {
 		t.Errorf("from the end: %v, %v", ids, err)
 	}
 }

@@ -12,26 +12,24 @@ import (
 	"unicode/utf8"
 )
 
-// A scanner finds the matches of a pattern. It returns the end of what begins at
-// s[i], and whether that is a match; if not, it is the text before the next match,
-// or before the end. i < len(s), and the end is past i. It is called with 0 and
-// then with each end that it has returned.
+// A scanner finds the matches of a pattern. It returns the end of the match at s[i], or of the
+// text before the next match, or before the end, and whether it is a match. i < len(s), and
+// the end is past i. It is called with 0 and then with each end that it has returned.
 type scanner func(s []byte, i int) (end int, match bool)
 
-// A pattern is what cuts a text: its matches, and what lies between them.
+// A pattern cuts a text into its matches and the text between them.
 type pattern struct {
 	scan scanner
 
-	// spans says whether a match may have l right before r. It may say so of
-	// two that never meet in a match, but not the contrary.
+	// spans reports whether a match may have l right before r. It may report true for two that
+	// never meet in a match, but not the contrary.
 	spans func(l, r rune) bool
 
-	// total says that no text is outside the matches.
+	// total: no text is outside the matches.
 	total bool
 }
 
-// gpt2Pattern is the one that ByteLevel has built in (tokenizers 0.23.2,
-// pre_tokenizers/byte_level.rs).
+// gpt2Pattern is built into ByteLevel (tokenizers 0.23.2, pre_tokenizers/byte_level.rs).
 const gpt2Pattern = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 
 // Of the characters of the text, the components Digits and Punctuation match each
@@ -82,9 +80,9 @@ func characters(in func(rune) bool) pattern {
 	return pattern{scan: scan, spans: func(_, _ rune) bool { return false }}
 }
 
-// patternOf returns the pattern that a regular expression stands for, and false
-// if it has something that is not supported. It says what Oniguruma says, which
-// the official tokenizers 0.23.2 has (utils/onig.rs).
+// patternOf returns the pattern of a regular expression, and false if a part of it is not
+// supported. Its meaning is Oniguruma's, which the official tokenizers 0.23.2 uses
+// (utils/onig.rs).
 func patternOf(regex string) (pattern, bool) {
 	p, ok := parseRegex(regex)
 	if !ok || !p.linear() {
@@ -213,8 +211,8 @@ const (
 
 const unbounded = 1 << 30
 
-// match returns the end of the match at i, or none. Most often each item takes
-// what it can and nothing need be given back.
+// match returns the end of the match at i, or none. Most often each item takes all it can and
+// gives nothing back.
 func (a alternative) match(s []byte, i int) int {
 	start := i
 	gives := false

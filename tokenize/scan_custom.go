@@ -2,14 +2,13 @@ package tokenize
 
 import "unicode/utf8"
 
-// A custom is a part of a pattern that is not a sequence of sets, by its text.
-// What follows it does not make it match otherwise.
+// A custom is a part of a pattern that is not a sequence of sets, by its text. The text behind
+// it does not change its match.
 type custom struct {
 	match func(s []byte, i int) int // the end, or none
-	first *runeSet                  // what it can begin with
+	first *runeSet                  // its first code points
 
-	// pairs are the code points that it can take one after the other; lasts what
-	// it can end with.
+	// pairs are the code points that it can have one after the other; lasts its last ones.
 	pairs [][2]*runeSet
 	lasts []*runeSet
 

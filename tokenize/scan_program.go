@@ -26,7 +26,7 @@ func (t *item) lookaround() bool {
 // mayBeEmpty reports whether the item may take nothing.
 func (t *item) mayBeEmpty() bool { return t.lookaround() || !t.mayFail() }
 
-// firsts are what the item can begin with.
+// firsts are the first code points of the item.
 func (t *item) firsts() []*runeSet {
 	switch {
 	case t.lookaround():
@@ -43,8 +43,8 @@ func (t *item) firsts() []*runeSet {
 	return []*runeSet{t.set}
 }
 
-// pairs are the code points that the item can take one after the other, and
-// lasts what it can end with.
+// pairs are the code points that the item can have one after the other, and lasts its last
+// ones.
 func (t *item) pairs() (pairs [][2]*runeSet, lasts []*runeSet) {
 	switch {
 	case t.lookaround():
@@ -74,8 +74,7 @@ func (a alternative) mayFail() bool {
 	return false
 }
 
-// firsts are what a match can begin with; ok is false if it can begin with a
-// look at what is not of it.
+// firsts are the first code points of a match; ok is false if it can begin with a lookaround.
 func (a alternative) firsts() (list []*runeSet, ok bool) {
 	for i := range a {
 		if a[i].lookaround() {
@@ -106,7 +105,7 @@ func (a alternative) sound() bool {
 	return takes && ok
 }
 
-// prepare fills in what the scanning needs.
+// prepare fills in the tables of the scanning.
 func (p *program) prepare() {
 	for n, a := range p.alternatives {
 		for i := range a {
@@ -129,8 +128,7 @@ func (p *program) prepare() {
 	}
 }
 
-// quick returns what the alternative is as a quick match without a lead; nil if it
-// is none.
+// quick returns the alternative as a quick match without a lead; nil if it is none.
 func (a alternative) quick() *quickMatch {
 	if len(a) > 0 && a[0].kind == maybe {
 		a = a[1:]
@@ -156,8 +154,8 @@ func (a alternative) quick() *quickMatch {
 	return q
 }
 
-// addQuick notes where alternative n, which may begin with one of first, is the
-// first to try.
+// addQuick records where alternative n, which may begin with one of first, is the first to
+// try.
 func (p *program) addQuick(n int, q *quickMatch, first *runeSet) {
 	led := *q
 	led.lead = true
@@ -172,7 +170,7 @@ func (p *program) addQuick(n int, q *quickMatch, first *runeSet) {
 	}
 }
 
-// beginWords notes what the item's words begin with.
+// beginWords records the first bytes of the item's words.
 func (t *item) beginWords() {
 	for _, word := range t.words {
 		for b, in := range word[0].bytes {
@@ -183,9 +181,8 @@ func (t *item) beginWords() {
 	}
 }
 
-// prepareGiving says of item i whether it can help that it gives back some of
-// what it took: what it gives back must be something that the items after it
-// begin with.
+// prepareGiving records whether it can help that item i gives back a part of its match: the
+// items after it must be able to begin with that.
 func (a alternative) prepareGiving(i int) {
 	t, rest := &a[i], a[i+1:]
 	if t.set == nil || t.keeps || t.lookaround() || t.min == t.max || !rest.mayFail() {

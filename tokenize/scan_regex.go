@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// parseRegex reads the regular expressions that are sequences of sets with
-// quantifiers, in Oniguruma's syntax. What it does not know it refuses.
+// parseRegex reads the regular expressions that are sequences of sets with quantifiers, in
+// Oniguruma's syntax. It refuses all others.
 func parseRegex(regex string) (*program, bool) {
 	r := regexReader{rest: regex}
 	p := &program{}
@@ -211,8 +211,8 @@ func (r *regexReader) interval(q *item) {
 	}
 }
 
-// count takes a number below 100: what fails after as many code points fails at
-// each of them.
+// count takes a number below 100: a text that fails after as many code points fails at each of
+// them.
 func (r *regexReader) count() int {
 	if !r.peek("0123456789") {
 		r.fail()
@@ -239,7 +239,7 @@ func kindOf(least, most int) itemKind {
 	return counted
 }
 
-// set takes what stands for one code point.
+// set takes the part for one code point.
 func (r *regexReader) set() *runeSet {
 	t := &runeSet{}
 	switch {
@@ -369,7 +369,7 @@ func (t *runeSet) only() (rune, bool) {
 	return found, found >= 0 && !t.pastASCII()
 }
 
-// escape takes what follows a backslash.
+// escape takes the part behind a backslash.
 func (r *regexReader) escape() *runeSet {
 	t := &runeSet{}
 	switch c := r.next(); c {

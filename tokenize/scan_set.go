@@ -4,8 +4,8 @@ import "unicode/utf8"
 
 // A runeSet is a set of code points, as a pattern writes it.
 type runeSet struct {
-	// bytes says of a code point's first byte whether the code point is in the
-	// set: no, yes, or, for all but ASCII, ask.
+	// bytes has for a code point's first byte whether the code point is in the set: no, yes,
+	// or, for all but ASCII, ask.
 	bytes [256]uint8
 
 	// Of the code points past ASCII those are in the set that are of class or in
@@ -105,8 +105,7 @@ func (t *runeSet) complement() {
 	t.not = !t.not
 }
 
-// union adds the code points of u. It returns false for what a runeSet cannot
-// say.
+// union adds the code points of u. It returns false if the result is no runeSet.
 func (t *runeSet) union(u *runeSet) bool {
 	if t.not || u.not {
 		return false
@@ -119,8 +118,7 @@ func (t *runeSet) union(u *runeSet) bool {
 	return true
 }
 
-// intersect keeps the code points of u. It returns false for what a runeSet
-// cannot say.
+// intersect keeps the code points of u. It returns false if the result is no runeSet.
 func (t *runeSet) intersect(u *runeSet) bool {
 	if len(t.ranges)+len(u.ranges) > 0 {
 		return false
@@ -147,7 +145,7 @@ func (t *runeSet) meets(u *runeSet) bool {
 
 func (t *runeSet) pastASCII() bool { return t.not || t.class != 0 || len(t.ranges) > 0 }
 
-// seal finishes the set: its bytes past ASCII say where to ask.
+// seal finishes the set: its bytes past ASCII show where to look further.
 func (t *runeSet) seal() {
 	if t.pastASCII() {
 		for b := utf8.RuneSelf; b < len(t.bytes); b++ {

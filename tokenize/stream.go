@@ -12,7 +12,7 @@ import (
 )
 
 // A stream reads JSON through a small buffer, so that a large file never is in
-// memory at once. It is strict: what it passes over is UTF-8 and JSON, and no
+// memory at once. It is strict: skipped text is UTF-8 and JSON, and no
 // string has half a surrogate pair.
 type stream struct {
 	r        io.Reader
@@ -26,7 +26,7 @@ const streamBuffer = 1 << 15
 
 func newStream(r io.Reader) *stream { return &stream{r: r, buf: make([]byte, streamBuffer)} }
 
-// fill has at least one byte in the buffer; false at the end or after an error.
+// fill reads until the buffer has at least one byte; false at the end or after an error.
 func (s *stream) fill() bool {
 	for empty := 0; s.from == s.to; empty++ {
 		if s.err == nil && empty == 100 {
@@ -59,7 +59,7 @@ func (s *stream) peek() byte {
 	return 0
 }
 
-// broken is the error of a text that does not go on as JSON does.
+// broken is the error of a text that is no JSON.
 func (s *stream) broken() error {
 	if s.err != nil && !errors.Is(s.err, io.EOF) {
 		return s.err
@@ -200,7 +200,7 @@ func (s *stream) next() byte {
 	return s.buf[s.from-1]
 }
 
-// escape appends what an escape, which begins here, stands for.
+// escape appends the character of the escape that begins here.
 func (s *stream) escape(dst []byte) ([]byte, error) {
 	s.from++
 	c := s.next()
@@ -239,9 +239,8 @@ func (s *stream) hex() (r rune, ok bool) {
 	return r, true
 }
 
-// halfSurrogate reports whether a valid JSON text has the escape of a surrogate
-// that is not one of a pair: no UTF-8 says that, and encoding/json would make
-// U+FFFD of it.
+// halfSurrogate reports whether a valid JSON text has the escape of a surrogate that is not
+// one of a pair: UTF-8 cannot have it, and encoding/json would make U+FFFD of it.
 func halfSurrogate(raw []byte) bool {
 	high := rune(0) // the one just before, if any
 	for i := 0; i < len(raw); i++ {

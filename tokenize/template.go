@@ -35,8 +35,8 @@ func parsePostProcessor(file object) (before, after []uint32, err error) {
 			continue
 		}
 		if adding++; adding > 1 {
-			// The official library takes a template's pieces for texts of their own:
-			// the second processor gets two as a pair, and may abort on three.
+			// The official library treats a template's pieces as texts of their own: the
+			// second processor gets two as a pair, and may abort on three.
 			return nil, nil, unsupported("%s Sequence with a second %s", where, o.kind)
 		}
 		before, after = b, a
@@ -98,10 +98,9 @@ func parseToken(o component, name string) ([]uint32, error) {
 	return nil, malformed("%s: field %q is not a token and an id below %d", o.where, name, maxVocab)
 }
 
-// parseTemplate reads TemplateProcessing (tokenizers 0.23.2,
-// processors/template.rs). Its pair template is for two texts, which no prompt is.
-// It has none of ByteLevel's settings, but files changed from one to the other
-// keep them, and the official library passes over them.
+// parseTemplate reads TemplateProcessing (tokenizers 0.23.2, processors/template.rs). Its pair
+// template is for two texts, which no prompt is. It has none of ByteLevel's settings, but
+// files changed from one to the other keep them, and the official library ignores them.
 func parseTemplate(o component) (before, after []uint32, err error) {
 	if err := o.only("single", "pair", "special_tokens", "add_prefix_space", "trim_offsets", "use_regex"); err != nil {
 		return nil, nil, err

@@ -23,8 +23,8 @@ import (
 // wherever a text has them. TiktokenEncoding has both for OpenAI's encodings. Other
 // models have them in the code beside the file.
 //
-// The result makes the ids of tiktoken 0.14.0 with all special tokens allowed. A file
-// with anything that is not known is refused, as by Load.
+// The result makes the ids of tiktoken 0.14.0 with all special tokens allowed. A file with an
+// unknown part is refused, as by Load.
 func LoadTiktoken(path, pattern string, special map[string]uint32) (*BPE, error) {
 	f, err := open(path)
 	if err != nil {
@@ -69,10 +69,9 @@ func parseTiktoken(r io.Reader, regex string, special map[string]uint32) (*BPE, 
 	return t, nil
 }
 
-// otherMeaning reports whether a pattern may have what means something else to the
-// regular expressions of tiktoken than to those of tokenizers, which patternOf
-// reads: an interval that is possessive or lazy, and the end of the text that is
-// not one of a line.
+// otherMeaning reports whether a pattern may have a part that means something else to tiktoken
+// than to tokenizers, whose syntax patternOf reads: an interval that is possessive or lazy,
+// and the end of the text that is not one of a line.
 func otherMeaning(regex string) bool {
 	for i := 1; i < len(regex)-1; i++ {
 		interval := regex[i] == '}' && strings.IndexByte("0123456789,", regex[i-1]) >= 0
@@ -207,9 +206,9 @@ func splitsOf(ranks *vocab) ([]split, error) {
 	return splits, nil
 }
 
-// specialTokens returns a matcher of a text's special tokens. The tiktoken library
-// seeks them by a regular expression whose alternatives are in no order, so that of
-// two where one begins with the other nobody knows which it finds.
+// specialTokens returns a matcher of a text's special tokens. The tiktoken library finds them
+// by a regular expression whose alternatives have no order, so of two where one begins with
+// the other it may find either.
 func specialTokens(special map[string]uint32, ranks *vocab) (*matcher, error) {
 	if len(special) > maxAdded {
 		return nil, malformed("more than %d special tokens", maxAdded)

@@ -7,13 +7,13 @@
 // For one model start with [LoadPretrained]. It reads the folder of a model as engines
 // do: the tokenizer.json and the tokenizer_config.json beside it. [Load] reads a
 // tokenizer.json alone. [LoadTiktoken] reads OpenAI's files. For many models start with
-// [NewPool]: a [Pool] loads tokenizers by the names of models when they are first asked
-// for, and bounds their memory and the texts that are encoded at a time.
+// [NewPool]: a [Pool] loads tokenizers by the names of models at their first use, and
+// bounds their memory and the texts that are encoded at a time.
 //
-// One wrong id makes a prompt look as if no engine had cached it from there on, and no
-// error says so. So this package makes exactly the ids of HuggingFace tokenizers
-// 0.23.2, or refuses the file: for a component, pattern or setting that it does not
-// know it returns an [ErrUnsupported] that names it. It reads byte-pair encoders:
+// One wrong id makes a prompt look as if no engine had cached it from there on, without
+// an error. So this package makes exactly the ids of HuggingFace tokenizers 0.23.2, or
+// refuses the file: for an unknown component, pattern or setting it returns an
+// [ErrUnsupported] that names it. It reads byte-pair encoders:
 // byte-level ones, and those like SentencePiece with byte fallback. It refuses
 // WordPiece and Unigram.
 package tokenize
@@ -39,30 +39,38 @@ type Tokenizer interface {
 	Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error)
 }
 
-// An Identified is a Tokenizer that states which one it is. A [BPE] is one. Wherever two
-// of them with equal identities come from, they give the same ids for every text.
+// An Identified is a Tokenizer with an identity, such as a [BPE]. Any two of them with
+// equal identities give the same ids for every text.
 type Identified interface {
 	Tokenizer
 
-	// Identity returns always the same. It is a digest of all that ids depend on, such as
-	// the content of the files that the tokenizer was loaded from.
+	// Identity returns a digest of all that ids depend on, such as the content of the
+	// tokenizer's files. It never changes.
 	Identity() [32]byte
 }
 
-// A Mark is a place in a text, and what is known there of the encoding of every text
-// that begins with text[:At].
+// A Mark is a place in a text, and the encoding up to there of every text that begins
+// with text[:At].
 type Mark struct {
 	At     int // a position in the text, in bytes
 	Resume int // where EncodeMarks may go on; before At, and never 0
 	Tokens int // the ids before Resume, with those that the model puts before a text
 }
 
+// A Passage is the part of a text that EncodeMarks encodes.
+type Passage struct {
+	Text    string
+	From    int    // the part is Text[From:]
+	Special bool   // as for Encode
+	Marks   []Mark // with At set, ascending, none before From
+}
+
 // maxText is the length of the longest text that a BPE encodes, in bytes.
 const maxText = 16 << 20
 
 var (
-	// ErrUnsupported is wrapped by errors about a file that asks for something which
-	// this package does not do. The error says what.
+	// ErrUnsupported is wrapped by errors about a file that needs something which this
+	// package lacks. The error names it.
 	ErrUnsupported = errors.New("not supported")
 
 	// ErrMalformed is wrapped by errors about a file that is damaged, contradicts

@@ -38,7 +38,7 @@ func (v *vocab) add(text []byte, id uint32) {
 	v.close(id)
 }
 
-// close makes what was appended to v.text since the last one a text.
+// close makes a text of the bytes appended to v.text since the last one.
 func (v *vocab) close(id uint32) {
 	v.ends = append(v.ends, uint32(len(v.text)))
 	v.ids = append(v.ids, id)

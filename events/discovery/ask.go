@@ -1,10 +1,9 @@
-// DNS is asked by Go's resolver, one question at a time, and the name is asked for with a dot
-// at its end: with search domains the last candidate's NXDOMAIN takes the place of the first
-// one's error, and a wild card may answer for another name. An answer over TCP that says that
-// it is truncated is refused; package net (Go 1.26.8) takes it for whole. One fault of net
-// stays: if a record in the middle of an answer cannot be read, those before it are the
-// answer. A server that can send that can send a short list as well. An answer without
-// records, and one that says NXDOMAIN, are the same to net and here.
+// DNS queries go through Go's resolver, one at a time, with a dot at the end of the name: with
+// search domains the last candidate's NXDOMAIN would replace the first one's error, and a wild
+// card might answer for another name. A truncated answer over TCP is refused; package net (Go
+// 1.26.8) accepts it as complete. One fault of net stays: if a record in the middle of an
+// answer cannot be read, those before it are the answer. A server that can send that can send
+// a short list as well. An answer without records and NXDOMAIN are the same to net and here.
 
 package discovery
 
@@ -22,18 +21,18 @@ import (
 	"github.com/kvindex/kvindex/events"
 )
 
-// maxAsking bounds an asking with all that the resolver tries again.
+// maxAsking bounds a query with all attempts of the resolver.
 const maxAsking = 15 * time.Second
 
-// An asker turns answers of DNS into pods.
-type asker struct {
+// A podResolver resolves a name to pods.
+type podResolver struct {
 	cfg *DNSConfig
 	r   *net.Resolver
 }
 
-// addresses asks for A records (ip4) or AAAA records (ip6). To ask for both at once would
+// addresses looks up A records (ip4) or AAAA records (ip6). A lookup of both at once would
 // lose the error of one behind the answer of the other.
-func (a asker) addresses(ctx context.Context, network string) (pods []events.Pod, err error) {
+func (a podResolver) addresses(ctx context.Context, network string) (pods []events.Pod, err error) {
 	addrs, err := a.r.LookupNetIP(ctx, network, a.cfg.Name+".")
 	for _, addr := range addrs {
 		addr = addr.Unmap()
@@ -44,13 +43,12 @@ func (a asker) addresses(ctx context.Context, network string) (pods []events.Pod
 	return byID(pods), noRecords(err)
 }
 
-func (a asker) srv(ctx context.Context) (pods []events.Pod, err error) {
-	// It returns the records with a good target, also with an error about the others.
+func (a podResolver) srv(ctx context.Context) (pods []events.Pod, err error) {
+	// LookupSRV returns the records with a good target, also with an error about the others.
 	_, records, err := a.r.LookupSRV(ctx, "", "", a.cfg.Name+".")
 	err = noRecords(err)
 	for _, r := range records {
-		// DNS does not tell upper case from lower case. The target "." says that there is
-		// no such service.
+		// DNS ignores case. The target "." means that there is no such service.
 		host := strings.ToLower(strings.TrimSuffix(r.Target, "."))
 		switch {
 		case host == "":
@@ -65,25 +63,24 @@ func (a asker) srv(ctx context.Context) (pods []events.Pod, err error) {
 	return byID(pods), err
 }
 
-// byID puts pods in the order of their IDs, each once: servers shuffle their answers.
+// byID sorts pods by ID and removes duplicates: servers shuffle their answers.
 func byID(pods []events.Pod) []events.Pod {
 	slices.SortFunc(pods, func(p, o events.Pod) int { return strings.Compare(p.ID, o.ID) })
 	return slices.CompactFunc(pods, func(p, o events.Pod) bool { return p.ID == o.ID })
 }
 
-// noRecords returns nil for an error that says: there is no such name, or it has no
-// records of this kind.
+// noRecords returns nil for an error that means: there is no such name, or it has no records
+// of this kind.
 func noRecords(err error) error {
 	var dns *net.DNSError
-	var family *net.AddrError // the name has addresses, all of the other family: in /etc/hosts
+	var family *net.AddrError // all addresses of the name are of the other family: in /etc/hosts
 	if errors.As(err, &dns) && dns.IsNotFound || errors.As(err, &family) {
 		return nil
 	}
 	return err
 }
 
-// kindOf returns what tells an error from others: its text may have a port that is another
-// one each time.
+// kindOf returns a stable text for an error: its own may have a port that changes each time.
 func kindOf(err error) string {
 	var dns *net.DNSError
 	switch {
@@ -95,21 +92,21 @@ func kindOf(err error) string {
 	return err.Error()
 }
 
-// resolver returns a resolver with the Dial of another one, which ends as soon as its
-// context does, and takes no truncated answer.
+// resolver returns a resolver with the Dial of another one. It ends as soon as its context
+// does, and refuses truncated answers.
 func resolver(r *net.Resolver) *net.Resolver {
 	dial := new(net.Dialer).DialContext
 	if r != nil && r.Dial != nil {
 		dial = r.Dial
 	}
-	// A build with cgo may ask libc, which cannot be cancelled and does not say whether an
-	// answer was truncated.
+	// A build with cgo may use libc, which cannot be cancelled and does not report truncated
+	// answers.
 	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 		c, err := dial(ctx, network, address)
 		if err != nil {
 			return nil, err
 		}
-		// The resolver looks at the context before it reads, and not while it does.
+		// The resolver checks the context before it reads, and not while it reads.
 		context.AfterFunc(ctx, func() { c.Close() })
 		if _, packets := c.(net.PacketConn); packets {
 			return c, nil
@@ -120,8 +117,8 @@ func resolver(r *net.Resolver) *net.Resolver {
 
 var errTruncated = errors.New("the answer over TCP is truncated")
 
-// wholeAnswer is a connection over which one answer comes, with two bytes for its length
-// before it. net.Resolver takes a truncated one for whole.
+// A wholeAnswer is a connection for one answer, with two bytes for its length before it.
+// net.Resolver accepts a truncated one as complete.
 type wholeAnswer struct {
 	net.Conn
 	read int

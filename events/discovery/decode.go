@@ -13,11 +13,11 @@ import (
 	"github.com/kvindex/kvindex/events"
 )
 
-// maxFilePods is how many pods a file may have.
+// maxFilePods bounds the pods of a file.
 const maxFilePods = 1 << 16
 
-// podKeys are the keys of a pod in a file, in the order of podFields, which are the
-// fields of an events.Pod with such a key.
+// podKeys are the keys of a pod in a file, in the order of podFields, the fields of an
+// events.Pod with such a key.
 var podKeys, podFields = func() (keys []string, fields map[string]int) {
 	t := reflect.TypeFor[events.Pod]()
 	fields = make(map[string]int)
@@ -32,9 +32,8 @@ var podKeys, podFields = func() (keys []string, fields map[string]int) {
 // engines are those of events.Pod.Engine.
 var engines = []string{"zmq", events.EngineNone}
 
-// decode reads the content of a file: all of its pods, or an error that says what is
-// wrong, where, and with which pod. Whether a pod is one that can be connected to is for
-// the Fleet to say.
+// decode reads the content of a file: all of its pods, or an error with the fault, its place
+// and the pod. The Fleet checks whether a pod can be connected to.
 func decode(data []byte) ([]events.Pod, error) {
 	if len(bytes.TrimSpace(data)) == 0 {
 		return nil, errors.New("it is empty; a list without pods is []")
@@ -51,8 +50,8 @@ func decode(data []byte) ([]events.Pod, error) {
 		}
 		return nil, fmt.Errorf("%s: this is no UTF-8", place(data, at))
 	}
-	// The whole is looked at first: so a file with a wrong end is refused for that, and
-	// the places of errors are exact.
+	// Check the whole file first, so that a file with a wrong end is refused for that, and the
+	// places of errors are exact.
 	var all json.RawMessage
 	if err := json.Unmarshal(data, &all); err != nil {
 		at := len(data)
@@ -79,7 +78,7 @@ func decode(data []byte) ([]events.Pod, error) {
 	return pods, nil
 }
 
-// A decoder goes through JSON that is known to be valid.
+// A decoder walks through valid JSON.
 type decoder struct {
 	*json.Decoder
 	data []byte
@@ -91,7 +90,7 @@ func place(data []byte, at int) string {
 	return fmt.Sprintf("line %d, byte %d", 1+bytes.Count(data[:at], []byte("\n")), at)
 }
 
-// open goes into an array or an object.
+// open enters an array or an object.
 func (d decoder) open(delim json.Delim, what, needed string) error {
 	token, err := d.Token()
 	if err == nil && token != delim {
@@ -120,7 +119,7 @@ func (d decoder) pod(p *events.Pod, n int) error {
 			}
 			return fmt.Errorf("%s: %s: "+format, append([]any{d.place(), which}, args...)...)
 		}
-		// encoding/json would take a key in another case, and the last of two.
+		// encoding/json would accept a key in another case, and the last of two.
 		field, known := podFields[key]
 		switch {
 		case !known:

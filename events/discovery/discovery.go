@@ -1,20 +1,18 @@
 // Package discovery finds the pods of a fleet: in a file (File), or in DNS (DNS). Each
 // returns an events.Source, for events.Fleet.Run.
 //
-// A pod is a running engine, and a source is something that knows pods. A source says all
-// the pods that it knows, each time that these change. What it does not name any more is
-// forgotten, with all that the index holds of it. So a source here is slow to say that a
-// pod has gone: a file that cannot be read removes nobody, and neither does a DNS server
-// that fails.
+// A pod is a running engine, and a source lists pods. At each change a source gives the Fleet
+// the whole list. Pods that are not in it are forgotten, with all their blocks in the index.
+// So a source here is slow to drop a pod: a file that cannot be read removes no pod, and
+// neither does a DNS server that fails.
 //
-// File is for hosts that write down their pods themselves, by hand or by a program, and
-// for a Kubernetes ConfigMap that is mounted. DNS is for a headless service: a name of
-// which each answer has the addresses of all pods, as Kubernetes and Consul have. Package
-// events/k8s asks the API of Kubernetes, which tells more: what is ready, and what is
-// going down.
+// File is for hosts that write the list of their pods themselves, by hand or by a program, and
+// for a mounted Kubernetes ConfigMap. DNS is for a headless service: a name whose answers have
+// the addresses of all pods, as in Kubernetes and Consul. Package events/k8s uses the API of
+// Kubernetes, which also reports pods that are not ready or are terminating.
 //
-// What goes wrong is told to OnError of the source or, if that is nil, to OnError of the
-// Fleet. It does not end a source.
+// Faults go to OnError of the source or, if that is nil, to OnError of the Fleet. They do not
+// end a source.
 package discovery
 
 import (
@@ -24,7 +22,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 )
 
-// orReport returns a host's OnError, or that of the Fleet if there is none.
+// orReport returns a host's OnError, or that of the Fleet.
 func orReport(ctx context.Context, onError func(error)) func(error) {
 	if onError == nil {
 		return func(err error) { events.Report(ctx, err) }
@@ -32,7 +30,7 @@ func orReport(ctx context.Context, onError func(error)) func(error) {
 	return onError
 }
 
-// A clock is the time, for tests that do not wait.
+// A clock is the time; tests replace it.
 type clock struct {
 	now   func() time.Time
 	wait  func(ctx context.Context, d time.Duration) error // returns early, with an error, when ctx ends
@@ -52,21 +50,20 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// What lasts is told again after this time, and then each time after twice as long.
+// A lasting fault is reported again after this time, and then at intervals that double.
 const (
 	firstQuiet = 2 * time.Second
 	maxQuiet   = time.Minute
 )
 
-// trouble keeps what goes on being wrong from being told each time that it is seen. The
-// zero trouble is none.
+// trouble reports a lasting fault at growing intervals. The zero trouble is none.
 type trouble struct {
 	what  string
 	next  time.Time
 	quiet time.Duration
 }
 
-// tells reports whether to tell it now.
+// tells reports whether to report the fault now.
 func (t *trouble) tells(what string, now time.Time) bool {
 	if what != t.what {
 		*t = trouble{what: what}

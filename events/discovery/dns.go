@@ -1,10 +1,9 @@
-// The first list waits for both families, or for two failures of one. Pods that the first list
-// of a source lacks may be forgotten (events.FleetConfig.Restored), and an A answer is often
-// there before the AAAA answer.
+// The first list waits for both families, or for two failures of one. A Fleet may forget pods
+// that are missing in the first list of a source (events.FleetConfig.Restored), and an A
+// answer is often there before the AAAA answer.
 //
-// A pod that is forgotten comes back as nothing, and a pod that stays for some seconds too
-// long costs some failed connections. So a source is slow to say that one has gone, and a
-// failure removes nobody.
+// A forgotten pod comes back empty, and a pod that stays for some seconds too long costs some
+// failed connections. So a source is slow to drop a pod, and a failure removes no pod.
 
 package discovery
 
@@ -25,71 +24,70 @@ import (
 	"github.com/kvindex/kvindex/events"
 )
 
-// What a DNSConfig leaves zero.
+// Defaults of a DNSConfig.
 const (
 	defaultDNSInterval = 5 * time.Second
 	defaultDNSGrace    = 30 * time.Second
 	defaultPort        = 5557 // as of an events.Pod
 )
 
-// maxNames is how many pods one kind of record (A, AAAA or SRV) may name. More are not
-// taken.
+// maxNames bounds the pods of one kind of record (A, AAAA or SRV). Further ones are ignored.
 const maxNames = 2048
 
 const (
-	// missesToGo is how many answers in a row lack a pod that goes.
+	// A pod is dropped after missesToGo answers in a row without it.
 	missesToGo = 2
-	// triesToSpeak is how often an asking may fail before the others are told without it.
+	// triesToSpeak is how often a query may fail before the other answers count without it.
 	triesToSpeak = 2
 )
 
 // DNSConfig configures DNS. Name and Pod.Model are required.
 type DNSConfig struct {
-	// Name is the whole name of a service, such as vllm.default.svc.cluster.local. The
-	// search domains of the host are not tried: of several names, one that does not exist
-	// could hide that another one has failed.
+	// Name is the full name of a service, such as vllm.default.svc.cluster.local. The search
+	// domains of the host are not tried: one name that does not exist could hide the failure
+	// of another.
 	Name string
-	// SRV has SRV records asked for, and not A and AAAA. Name begins with a service and a
-	// protocol then, as in _kv._tcp.vllm.default.svc.cluster.local.
+	// SRV looks up SRV records in place of A and AAAA. Name then begins with a service and a
+	// protocol, as in _kv._tcp.vllm.default.svc.cluster.local.
 	SRV bool
-	// Pod is what all pods have in common: Model, Port, ReplayPort, Ranks, Topic, Engine
-	// and Labels. Each pod gets its own ID and Host, and its Port with SRV.
+	// Pod has the common fields of all pods: Model, Port, ReplayPort, Ranks, Topic, Engine and
+	// Labels. Each pod gets its own ID and Host, and its Port with SRV.
 	Pod events.Pod
-	// Interval is the time between two askings; each one is up to a fifth shorter or
-	// longer. 0 is 5 seconds.
+	// Interval is the time between two queries; each one is up to a fifth shorter or longer. 0
+	// is 5 seconds.
 	Interval time.Duration
-	// Grace is how long each answer must say that there is no such name, or no record,
-	// until the pods go. 0 is 30 seconds.
+	// Grace is how long each answer must be without records, or NXDOMAIN, before the pods are
+	// removed. 0 is 30 seconds.
 	Grace time.Duration
-	// Resolver has the Dial that is used. Nil, or without a Dial, the servers of the host
-	// are asked (/etc/resolv.conf). Answers are read by Go's own resolver, never by libc.
+	// Resolver has the Dial for queries. Nil, or without a Dial, queries go to the servers of
+	// the host (/etc/resolv.conf). Go's own resolver reads the answers, never libc.
 	Resolver *net.Resolver
-	// OnError gets what goes wrong: at once, then again after times that double up to one
-	// minute, while that lasts. Two goroutines may call it at once. If it is nil,
-	// FleetConfig.OnError gets it.
+	// OnError gets faults: at once, then again at intervals that double up to one minute,
+	// while they last. Two goroutines may call it at once. If it is nil, FleetConfig.OnError
+	// gets the faults.
 	OnError func(error)
 }
 
-// DNS returns the pods that a headless service has, which is a name in DNS of which an
-// answer has all the pods. With A and AAAA records, each address is a pod whose ID is
-// address:port. With SRV records, each target and port is one, with the ID target:port.
+// DNS returns a source of the pods of a headless service: a name in DNS whose answers have all
+// the pods. With A and AAAA records, each address is a pod whose ID is address:port. With SRV
+// records, each target and port is one, with the ID target:port.
 //
-// One answer of DNS is no proof that a pod has gone, so:
+// One answer of DNS does not prove that a pod is gone, so:
 //   - an error, a timeout, and a truncated answer that TCP does not complete change
 //     nothing;
-//   - pods that an answer lacks go with the second such answer in a row. What is between
-//     the two and is not an answer with records does not count;
-//   - if there is no such name (NXDOMAIN) or no record, nothing changes until each asking
-//     has said so for Grace. An error in between begins the time again.
+//   - pods that are missing in an answer are removed at the second such answer in a row.
+//     Failures and answers without records between the two do not count;
+//   - if there is no such name (NXDOMAIN) or no record, nothing changes until each query has
+//     had this result for Grace. An error in between starts the time again.
 //
-// A and AAAA records are asked for separately, and each kind has these rules for itself.
-// That a service has one of them alone is no error.
+// A and AAAA records are looked up separately, and these rules hold for each kind. A service
+// with one of the two kinds is no error.
 //
-// Nothing is said until there was an answer about each kind, or two failures. A service
-// that has no pods is said to have none after Grace.
+// The source sets no list until each kind has an answer, or two failures. A service without
+// pods is set as empty after Grace.
 //
-// Who answers for the name can do no more than name addresses, 2,048 of each kind:
-// more are not taken.
+// The server of the name can only name addresses, 2,048 of each kind: further ones are
+// ignored.
 //
 // The error names each wrong field of cfg.
 func DNS(cfg DNSConfig) (events.Source, error) {
@@ -139,8 +137,8 @@ func (c *DNSConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-// isName reports whether s can be asked for: a name with a wrong form is answered by the
-// resolver itself, and as one that does not exist.
+// isName reports whether s can be looked up: the resolver itself answers a malformed name, as
+// one that does not exist.
 func isName(s string) bool {
 	if s == "" || len(s) > 253 {
 		return false
@@ -153,33 +151,33 @@ func isName(s string) bool {
 	return true
 }
 
-// dns is what a Run of DNS knows.
+// dns is the state of a Run of DNS.
 type dns struct {
 	cfg       DNSConfig
 	clock     clock
 	questions []*question
 
-	mu      sync.Mutex // guards what follows, and what is known of each question; set is called with it
+	mu      sync.Mutex // guards the fields below, and the state of each question; set is called with it
 	said    bool
 	refused bool     // set had an error
-	ids     []string // what was said last, in order
+	ids     []string // the last list, in order
 	nobody  trouble
 }
 
-// A question is one kind of record that is asked for.
+// A question is one kind of record to look up.
 type question struct {
 	kind string
 	ask  func(ctx context.Context) ([]events.Pod, error)
 
 	known  map[string]*namedPod // by ID
-	heard  bool                 // an answer, also one without records
+	heard  bool                 // it has an answer, also one without records
 	failed int
-	empty  time.Time // since when each asking has said that there are no records; zero: the last one did not
-	gone   bool      // that has lasted Grace
+	empty  time.Time // since when each query has had no records; zero: the last one had some
+	gone   bool      // empty has lasted for Grace
 	told   trouble
 }
 
-// namedPod is a pod of an answer.
+// A namedPod is a pod of an answer.
 type namedPod struct {
 	events.Pod
 	missed int // answers with records that lacked it, in a row
@@ -187,7 +185,7 @@ type namedPod struct {
 
 func newDNS(cfg DNSConfig, c clock) *dns {
 	d := &dns{cfg: cfg, clock: c}
-	a := asker{&d.cfg, resolver(cfg.Resolver)}
+	a := podResolver{&d.cfg, resolver(cfg.Resolver)}
 	add := func(kind string, ask func(context.Context) ([]events.Pod, error)) {
 		d.questions = append(d.questions, &question{kind: kind, ask: ask, known: make(map[string]*namedPod)})
 	}
@@ -200,8 +198,8 @@ func newDNS(cfg DNSConfig, c clock) *dns {
 	return d
 }
 
-// run asks each question by a goroutine of its own, so that a slow answer to one delays
-// no news of the other.
+// run looks up each question in a goroutine of its own, so that a slow answer to one does not
+// delay the other.
 func (d *dns) run(ctx context.Context, set func([]events.Pod) error) error {
 	d.cfg.OnError = orReport(ctx, d.cfg.OnError)
 	var wg sync.WaitGroup
@@ -229,8 +227,8 @@ func (d *dns) keepAsking(ctx context.Context, q *question, set func([]events.Pod
 	}
 }
 
-// hear takes what came of an asking, and returns what is to be told of it. Pods beside an
-// error are an answer, of which a part could not be used.
+// hear applies the result of a query, and returns faults to report. Pods beside an error are
+// an answer with unusable parts.
 func (d *dns) hear(q *question, pods []events.Pod, err error, set func([]events.Pod) error) (tell []error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -238,7 +236,7 @@ func (d *dns) hear(q *question, pods []events.Pod, err error, set func([]events.
 	switch {
 	case len(pods) > 0:
 		if more := q.named(pods); more > 0 {
-			err = errors.Join(err, fmt.Errorf("%d pods more than %d are not taken", more, maxNames))
+			err = errors.Join(err, fmt.Errorf("%d pods more than %d are ignored", more, maxNames))
 		}
 	case err != nil:
 		q.failed++
@@ -255,7 +253,7 @@ func (d *dns) hear(q *question, pods []events.Pod, err error, set func([]events.
 	return append(tell, d.lacking(now)...)
 }
 
-// named takes an answer with records. It returns how many pods there was no room for.
+// named applies an answer with records. It returns how many pods there was no room for.
 func (q *question) named(pods []events.Pod) (more int) {
 	q.heard, q.empty, q.gone = true, time.Time{}, false
 	for _, k := range q.known {
@@ -279,7 +277,7 @@ func (q *question) named(pods []events.Pod) (more int) {
 	return more
 }
 
-// without takes an answer that has no records, or says that there is no such name.
+// without applies an answer without records or NXDOMAIN.
 func (q *question) without(now time.Time, grace time.Duration) {
 	q.heard = true
 	if q.empty.IsZero() {
@@ -291,10 +289,10 @@ func (q *question) without(now time.Time, grace time.Duration) {
 	}
 }
 
-// say calls set if there is something to say.
+// say calls set if the list has changed.
 func (d *dns) say(set func([]events.Pod) error) {
 	pods := make(map[string]events.Pod)
-	empty := true // each question has an answer: nobody
+	empty := true // each question has an answer without pods
 	for _, q := range d.questions {
 		if !d.said && !q.heard && q.failed < triesToSpeak {
 			return
@@ -315,11 +313,11 @@ func (d *dns) say(set func([]events.Pod) error) {
 	for i, id := range ids {
 		list[i] = pods[id]
 	}
-	// The error is no news for who gave set. It may be about room, which comes later.
+	// The caller of set has reported the error. It may be about room, which comes later.
 	d.said, d.ids, d.refused = true, ids, set(list) != nil
 }
 
-// lacking returns what is to be told of a service without any record.
+// lacking returns the faults to report about a service without any record.
 func (d *dns) lacking(now time.Time) []error {
 	since, kinds, known := time.Time{}, "", 0
 	for _, q := range d.questions {

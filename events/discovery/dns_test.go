@@ -298,7 +298,7 @@ func TestDNSMaxNames(t *testing.T) {
 	if len(sets) != 2 || len(sets[0]) != discovery.MaxNames || len(sets[1]) != discovery.MaxNames || !strings.HasPrefix(sets[0][0], "10.2.") || !strings.HasPrefix(sets[1][0], "10.1.") {
 		t.Errorf("%d lists were set: %.200v", len(sets), fmt.Sprint(sets))
 	}
-	if len(errs) == 0 || !strings.Contains(errs[0], "A: 7 pods more than 2048 are not taken") {
+	if len(errs) == 0 || !strings.Contains(errs[0], "A: 7 pods more than 2048 are ignored") {
 		t.Errorf("told %q", errs)
 	}
 }

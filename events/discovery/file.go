@@ -1,13 +1,13 @@
-// A file that was written in place holds when two readings, 200 ms apart, find it the same:
+// A file that was written in place counts when two readings, 200 ms apart, find it the same:
 // the same file, size, time of writing and SHA-256. It is read each second as a whole, because
 // two writes within one tick of the file system's clock leave the same time. A file that never
-// rests would never be taken, so after 1 s a whole list is enough. Another file in the place
-// of the one before is taken by the first reading that finds a whole list, however slow its
-// writer is and however often the file is replaced. So is a file that is emptied and then
-// written from its beginning on, because the first part of a JSON array is never a JSON array,
-// and no bytes at all are no list. A file that is written over without being emptied can be a
-// list of two halves. No reader can tell the pause of its writer from the end. Text behind the
-// array is an error, because a shorter list leaves such text of a longer one.
+// rests would never count, so after 1 s a complete list is enough. A file that replaces
+// another counts at the first reading that finds a complete list, however slow its writer is
+// and however often the file is replaced. So does a file that is emptied and then written from
+// its beginning on, because the first part of a JSON array is never a JSON array, and an empty
+// file is no list. A file that is overwritten without being emptied can be a list of two
+// halves. No reader can tell the pause of its writer from the end. Text behind the array is an
+// error, because a shorter list leaves such text of a longer one.
 
 package discovery
 
@@ -23,36 +23,35 @@ import (
 	"github.com/kvindex/kvindex/events"
 )
 
-// maxFileSize is how many bytes a file may have.
+// maxFileSize bounds a file, in bytes.
 const maxFileSize = 16 << 20
 
-// defaultFileInterval is what FileConfig.Interval leaves zero.
+// defaultFileInterval is a zero FileConfig.Interval.
 const defaultFileInterval = time.Second
 
 const (
-	// A file is read again after this time when it has changed, and what it says holds if
-	// nobody wrote to it in between. It is longer than the time between two times that a
-	// file system tells apart.
+	// A file is read again after this time when it has changed, and its list counts if nobody
+	// wrote to it in between. It is longer than the resolution of a file system's times.
 	settleTime = 200 * time.Millisecond
-	// patience is how long a file may be written to in place without such a pause until a
-	// list that is there whole is taken.
+	// patience is how long a file may be written to in place without such a pause before a
+	// complete list counts.
 	patience = time.Second
-	// restlessTime is the same until a file without a whole list is told.
+	// restlessTime is how long a file may have no complete list before that is reported.
 	restlessTime = 10 * time.Second
 )
 
-// FileConfig configures File. The zero FileConfig is good.
+// FileConfig configures File. The zero FileConfig is valid.
 type FileConfig struct {
 	// Interval is the time between two readings of the file. 0 or less is one second.
 	Interval time.Duration
-	// OnError gets why the file is not taken: at once, then again after times that double
-	// up to one minute, while that lasts. It is called by the goroutine of Run. If it is nil,
-	// FleetConfig.OnError gets it.
+	// OnError gets the reason why the file is not applied: at once, then again at intervals
+	// that double up to one minute, while it lasts. The goroutine of Run calls it. If it is
+	// nil, FleetConfig.OnError gets the reason.
 	OnError func(error)
 }
 
-// File returns the pods that a file names. It is a JSON array of objects, whose keys are
-// those of events.Pod:
+// File returns a source of the pods in a file. The file is a JSON array of objects, whose keys
+// are those of events.Pod:
 //
 //	[
 //	  {"id": "vllm-0", "model": "llama", "host": "10.0.0.7", "port": 5557, "ranks": 2},
@@ -60,40 +59,40 @@ type FileConfig struct {
 //	]
 //
 // It has at most 16 MiB and 65,536 pods. An unknown key is an error, and so is a key that
-// comes twice. A pod that the Fleet refuses does not keep the others from being taken, and is
-// offered again at each reading, for there may be room later.
+// comes twice. A pod that the Fleet refuses does not hold up the others, and is offered again
+// at each reading, because there may be room later.
 //
-// The file is read again at each interval, through all symbolic links. It may be replaced
-// by a rename or by a swap of a link, as with a ConfigMap of Kubernetes: another file with
-// a whole list is taken by the first reading that finds it. Or it may be written in place:
-// it is taken when it was the same at two readings 200 ms apart. If it is written to for
-// longer than 1 s without such a pause, it is taken by the next reading that finds a whole
-// list. A file that is missing, cannot be read, is empty, is half written or has an error
-// changes nothing: the pods that were known stay, and OnError gets the reason. The list []
-// is a list: all pods go.
+// The file is read again at each interval, through all symbolic links. It may be replaced by a
+// rename or by a swap of a link, as with a ConfigMap of Kubernetes: another file with a
+// complete list is applied at the first reading that finds it. Or it may be written in place:
+// it is applied when it was the same at two readings 200 ms apart. If it is written to for
+// longer than 1 s without such a pause, the next reading that finds a complete list applies
+// it. A file that is missing, cannot be read, is empty, is half written or has an error
+// changes nothing: the known pods stay, and OnError gets the reason. The list [] is a list:
+// all pods are removed.
 //
-// A program that writes the file should write another file and rename that. Then no
-// reading finds half a list, however slow the program is. A program that overwrites a list
-// without emptying the file first, and pauses for 200 ms or takes longer than 1 s, may have
-// a mixture of both lists taken.
+// A program that writes the file should write another file and rename that. Then no reading
+// finds half a list, however slow the program is. If a program overwrites a list without
+// emptying the file first, and pauses for 200 ms or takes longer than 1 s, a mixture of both
+// lists may be applied.
 func File(path string, cfg FileConfig) events.Source {
 	return events.Source{Name: "file:" + path, Run: func(ctx context.Context, set func([]events.Pod) error) error {
 		return (&file{path: path, cfg: cfg, clock: realTime}).run(ctx, set)
 	}}
 }
 
-// file is what a Run of File knows.
+// A file is the state of a Run of File.
 type file struct {
 	path  string
 	cfg   FileConfig
 	clock clock
-	while func(*os.File) io.Reader // of tests: what happens while it is read
+	while func(*os.File) io.Reader // of tests: called while it is read
 
-	last     reading
-	restless time.Time // when it was found changed, and has not been at rest since; zero: it is at rest
+	last     fileState
+	restless time.Time // when it was found changed; zero: it is at rest
 
-	taken [sha256.Size]byte // of the content that is decoded last
-	err   error             // what is wrong with that
+	taken [sha256.Size]byte // of the decoded content
+	err   error             // its fault
 	pods  []events.Pod      // of the newest content without an error, until they are set
 	offer bool              // pods are to be set
 	told  trouble
@@ -126,7 +125,7 @@ func (f *file) poll(set func([]events.Pod) error) time.Duration {
 		}
 		if r.err != nil {
 			if lasts >= restlessTime {
-				f.tell("restless", fmt.Errorf("it was written to for %v without a pause of %v; what was there last: %w", restlessTime, settleTime, r.err))
+				f.tell("restless", fmt.Errorf("it was written to for %v without a pause of %v; its last content: %w", restlessTime, settleTime, r.err))
 			}
 			return settleTime
 		}
@@ -141,7 +140,8 @@ func (f *file) poll(set func([]events.Pod) error) time.Duration {
 		f.told.end()
 	}
 	if f.offer {
-		// The error is no news for who gave set. One pod may have had no room: see Interval.
+		// The caller of set has reported the error. One pod may have had no room: see
+		// Interval.
 		f.offer = set(f.pods) != nil
 	}
 	if f.cfg.Interval <= 0 {
@@ -150,7 +150,7 @@ func (f *file) poll(set func([]events.Pod) error) time.Duration {
 	return f.cfg.Interval
 }
 
-// take decodes what is new, and returns what is wrong with the content.
+// take decodes new content, and returns its fault.
 func (f *file) take(sum [sha256.Size]byte, data []byte) error {
 	if sum == f.taken {
 		return f.err
@@ -165,14 +165,14 @@ func (f *file) take(sum [sha256.Size]byte, data []byte) error {
 
 func (f *file) tell(what string, err error) {
 	if f.told.tells(what, f.clock.now()) {
-		f.cfg.OnError(fmt.Errorf("discovery: file %q: %w; the pods that were known stay", f.path, err))
+		f.cfg.OnError(fmt.Errorf("discovery: file %q: %w; the known pods stay", f.path, err))
 	}
 }
 
 var errWritten = errors.New("it is being written")
 
-// A reading is what was found at one time.
-type reading struct {
+// A fileState is the state of the file at one time.
+type fileState struct {
 	err  error
 	info os.FileInfo // nil: there was no file
 	sum  [sha256.Size]byte
@@ -180,7 +180,7 @@ type reading struct {
 }
 
 // same reports whether nothing was written between two readings.
-func (r *reading) same(o *reading) bool {
+func (r *fileState) same(o *fileState) bool {
 	switch {
 	case r.torn || o.torn:
 		return false
@@ -190,9 +190,8 @@ func (r *reading) same(o *reading) bool {
 	return o.info != nil && unwritten(r.info, o.info) && r.sum == o.sum
 }
 
-// replaces reports whether a file was put in the place of what the reading before found: of
-// another file, or of none.
-func (r *reading) replaces(o *reading) bool {
+// replaces reports whether the file is another one than at the reading before, or the first.
+func (r *fileState) replaces(o *fileState) bool {
 	if o.info == nil {
 		return o.err != nil
 	}
@@ -203,8 +202,8 @@ func unwritten(a, b os.FileInfo) bool {
 	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
 }
 
-func (f *file) read() (r reading, data []byte) {
-	// To open a pipe could take for ever.
+func (f *file) read() (r fileState, data []byte) {
+	// Opening a pipe could take for ever.
 	r.info, r.err = os.Stat(f.path)
 	if r.err == nil && !r.info.Mode().IsRegular() {
 		r.err = fmt.Errorf("it is no regular file: %v", r.info.Mode())

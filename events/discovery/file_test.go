@@ -96,7 +96,7 @@ func (f *fileTest) write(content string) {
 // TestFile: what each state of a file does. The steps of a case last until the content
 // has settled, or longer.
 func TestFile(t *testing.T) {
-	const kept = "; the pods that were known stay"
+	const kept = "; the known pods stay"
 	var f *fileTest
 	cases := []struct {
 		what string
@@ -280,7 +280,7 @@ func TestFileRestless(t *testing.T) {
 				begin = f.now // the next reading finds the first change
 			case n > 2 && at == 0 && len(errs) > 0:
 				at = f.now.Sub(begin) - discovery.SettleTime
-				if !strings.Contains(errs[0], `it was written to for 10s without a pause of 200ms; what was there last: line 1, byte 13: unexpected end of JSON input; the pods that were known stay`) || whole {
+				if !strings.Contains(errs[0], `it was written to for 10s without a pause of 200ms; its last content: line 1, byte 13: unexpected end of JSON input; the known pods stay`) || whole {
 					t.Errorf("told %q", errs)
 				}
 			case n > 2 && at == 0 && len(sets) > 0:

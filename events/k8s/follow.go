@@ -1,15 +1,15 @@
 // # Why the Reflector, and no SharedInformer
 //
 // A SharedInformer keeps each pod twice and whole. Its waits cannot be set: up to a minute
-// after an API server was away. It does not look at its context while it waits for a watch
-// that begins with a list. The Reflector is what lists and watches inside it, and takes a
-// clock: ours ends its timers with the context and waits ten seconds at most.
+// after an API server was away. While it waits for a watch that begins with a list, it ignores
+// its context. The Reflector is the part of it that lists and watches, and takes a clock: ours
+// ends its timers with the context and waits ten seconds at most.
 //
-// A loop of our own would have to meet expired versions, versions from the future, pages that
-// expire, watches that begin with a list, and servers that do not know these. The Reflector
-// has met them all.
+// A loop of our own would have to handle expired versions, versions from the future, pages
+// that expire, watches that begin with a list, and servers without such watches. The Reflector
+// handles them all.
 //
-// client-go logs to stderr through klog. It is given a context with a logger that drops all,
+// client-go logs to stderr through klog. It gets a context with a logger that drops all,
 // unless the context of the host has a logger.
 //
 // A program with client-go v0.35.4 links 40 modules more, so the package has a module of its
@@ -40,25 +40,23 @@ import (
 const (
 	// pause is the time between two calls of set. The first of a burst waits for nothing.
 	pause = 5 * time.Millisecond
-	// repeat is the time after which a request that fails as before is told again.
+	// repeat is the time after which a request that fails as before is reported again.
 	repeat = time.Minute
-	// room is the time after which pods that were refused are offered again: there may be
-	// room for them.
+	// room is the time after which refused pods are offered again: there may be room for them.
 	room = 10 * time.Second
 )
 
-// source follows the pods of a Config. It is client-go's Reflector, which is what lists and
-// watches in every informer, before a store of its own: a SharedInformer would keep each pod
-// twice, and has no way to set how long a Reflector waits.
+// A source follows the pods of a Config by client-go's Reflector, before a store of its own: a
+// SharedInformer would keep each pod twice, and cannot set how long a Reflector waits.
 type source struct {
 	Config
 	client kubernetes.Interface
 	wait   func(time.Duration) time.Duration // how long to wait where client-go would for so long
 }
 
-// upToTenSeconds is how long a source waits between attempts. client-go alone would wait up
-// to a minute, in which new pods get no request. A cluster has few gateways, so asking sooner
-// is no burden, and they do not all ask at once.
+// upToTenSeconds bounds the wait of a source between attempts. client-go alone would wait up
+// to a minute, in which new pods get no request. A cluster has few gateways, so earlier
+// attempts are no burden, and they are not simultaneous.
 func upToTenSeconds(d time.Duration) time.Duration {
 	return min(d, 5*time.Second+rand.N(5*time.Second))
 }
@@ -101,7 +99,7 @@ func (s *source) run(ctx context.Context, set func([]events.Pod) error) error {
 			s.OnError(err)
 		}
 		refused = nil
-		if err := set(pods); err != nil { // of which the Fleet tells
+		if err := set(pods); err != nil { // the Fleet reports it
 			refused = time.After(s.wait(room))
 		}
 		select {
@@ -111,7 +109,7 @@ func (s *source) run(ctx context.Context, set func([]events.Pod) error) error {
 	}
 }
 
-// requests makes the requests of a Reflector, and tells of those that fail.
+// requests makes the requests of a Reflector, and reports those that fail.
 type requests struct {
 	*source
 	mu   sync.Mutex // guards the fields below
@@ -145,8 +143,7 @@ func (r *requests) selected(opts metav1.ListOptions) metav1.ListOptions {
 	return opts
 }
 
-// ended tells of a request that failed. That the API server has forgotten a version is no
-// fault: another list follows.
+// ended reports a failed request. An expired version is no fault: another list follows.
 func (r *requests) ended(ctx context.Context, verb string, err error) {
 	if ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 		return
@@ -168,8 +165,8 @@ func (r *requests) ended(ctx context.Context, verb string, err error) {
 	}
 }
 
-// endingClock is the clock of a Reflector. Its timers end with a context: some of the waits
-// of a Reflector do not look at theirs, and would hold up the end of a source.
+// endingClock is the clock of a Reflector. Its timers end with a context: some of the waits of
+// a Reflector ignore theirs, and would hold up the end of a source.
 type endingClock struct {
 	clock.RealClock
 	ctx  context.Context

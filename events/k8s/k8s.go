@@ -5,13 +5,13 @@
 //	...
 //	err = fleet.Run(ctx, source)
 //
-// Start with AIBrix or LLMD if the pods are labelled for one of these systems, and with a
+// Start with AIBrix or LLMD if the pods have the labels of one of these systems, and with a
 // Config if not. The client needs the verbs list and watch on pods in the namespace of the
 // Config, or in the whole cluster if that is "".
 //
-// A pod is there while its phase is Running, it has an address, it is Ready, and nobody has
-// asked for its deletion. Only the API server's own word removes a pod: a watch that ends,
-// another list and an API server that is away remove none.
+// A pod counts while its phase is Running, it has an address, it is Ready, and its deletion
+// was not requested. Only the API server removes a pod: a watch that ends, another list and an
+// API server that is away remove none.
 package k8s
 
 import (
@@ -25,53 +25,52 @@ import (
 	"github.com/kvindex/kvindex/events"
 )
 
-// Config says which pods there are, and where the metadata of each says what an events.Pod
-// needs. Model needs a key or a default. The zero value of everything else is of use.
+// Config selects the pods, and the labels and annotations that have the fields of an
+// events.Pod. Model needs a key or a default. All other fields may be zero.
 type Config struct {
-	// Name tells the source from others of the same Fleet. "" is "k8s".
+	// Name identifies the source in its Fleet. "" is "k8s".
 	Name string
 	// Namespace has the pods. "" is all namespaces.
 	Namespace string
-	// LabelSelector and FieldSelector are as kubectl takes them. "" selects all pods. A pod
-	// that is not selected any more is removed.
+	// LabelSelector and FieldSelector have kubectl's syntax. "" selects all pods. A pod that
+	// no longer matches is removed.
 	LabelSelector, FieldSelector string
-	// Unready takes pods that are not Ready too.
+	// Unready includes pods that are not Ready.
 	Unready bool
-	// ByAddress has the address of a pod as its ID. Without it the ID is namespace/name. Of
-	// two pods with one address the younger is taken.
+	// ByAddress uses the address of a pod as its ID. Without it the ID is namespace/name. Of
+	// two pods with one address the younger counts.
 	ByAddress bool
 
-	// Switch is the key of a label or annotation that is "true" or "false". A pod where it
-	// is "false" or absent is not there. Where Switch is "", all are.
+	// Switch is the key of a label or annotation that is "true" or "false". A pod where it is
+	// "false" or absent is ignored. With Switch "" all pods count.
 	Switch string
 	// Model is the name of the model, as clients name it in requests.
 	Model From[string]
-	// Port, ReplayPort, Ranks and Topic are those of an events.Pod, with its defaults where
-	// nothing is said. A port in a label is in 1..65535, a number of ranks in 1..1024.
+	// Port, ReplayPort, Ranks and Topic are those of an events.Pod, with its defaults. A port
+	// in a label is in 1..65535, a number of ranks in 1..1024.
 	Port, ReplayPort, Ranks From[int]
 	Topic                   From[string]
-	// Labels are the keys of labels that are copied to events.Pod.Labels. Others, and all
-	// annotations, are not kept.
+	// Labels are the keys of labels that are copied to events.Pod.Labels. Other labels, and
+	// all annotations, are dropped.
 	Labels []string
 
-	// OnError gets what does not end the source: pods whose labels cannot be read, each once
-	// for one fault and not again at every list, and requests that failed. A request that
-	// goes on failing in one way is told once a minute. Several goroutines may call OnError
-	// at once. If it is nil, FleetConfig.OnError gets them, and in any case the pods that
-	// the Fleet refuses, which are offered again.
+	// OnError gets faults that do not end the source: pods with invalid labels, each once for
+	// one fault and not again at every list, and failed requests. A request that fails again
+	// in the same way is reported once a minute. Several goroutines may call OnError at once.
+	// If it is nil, FleetConfig.OnError gets the faults. FleetConfig.OnError always gets the
+	// pods that the Fleet refuses; they are offered again.
 	OnError func(error)
 }
 
-// From says where a value stands.
+// From is the place of a value.
 type From[T string | int] struct {
-	// Key is that of a label, or of an annotation where the pod has no such label. "" is
-	// none.
+	// Key is that of a label, or of an annotation if the pod has no such label. "" is none.
 	Key string
 	// Default is the value of a pod in which Key is absent or empty.
 	Default T
 }
 
-// The bounds of what a pod says.
+// Bounds on the metadata of a pod.
 const (
 	maxPort = 65535
 	// defaultPort is that of an events.Pod.
@@ -80,13 +79,12 @@ const (
 	maxText     = 1024 // bytes
 )
 
-// Source returns a source for Fleet.Run. It returns an error for a selector that cannot be
-// read, for a default out of bounds, and if nothing says the Model. The source may run
-// several times, also at once.
+// Source returns a source for Fleet.Run. It returns an error for an invalid selector, for a
+// default out of bounds, and without a Model. The source may run several times, also at once.
 //
-// Each Run has three goroutines and one request that stays open, and one more request while
-// it lists. It keeps under 1 KiB for a pod with short names. A burst of changes calls set
-// once in 5 ms. client-go logs for it only if the context of Run has a logger (logr).
+// Each Run has three goroutines and one request that stays open, and one more request while it
+// lists. It keeps under 1 KiB for a pod with short names. A burst of changes calls set once in
+// 5 ms. client-go logs for it only if the context of Run has a logger (logr).
 func Source(client kubernetes.Interface, cfg Config) (events.Source, error) {
 	s, err := newSource(client, cfg)
 	if err != nil {

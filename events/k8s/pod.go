@@ -22,8 +22,8 @@ func isReady(c corev1.PodCondition) bool {
 	return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 }
 
-// describe returns a pod as a Fleet takes it, or nil if it is not there. The error says what
-// of it cannot be read.
+// describe returns the events.Pod of a pod, or nil if the pod cannot be connected to. The
+// error names invalid metadata.
 func (c *Config) describe(p *corev1.Pod) (*events.Pod, error) {
 	if !c.there(p) {
 		return nil, nil
@@ -71,7 +71,7 @@ func (r *reader) bad(format string, args ...any) {
 	}
 }
 
-// value returns the label of a key, or the annotation of it where there is none.
+// value returns the label of a key, or else its annotation.
 func (r *reader) value(key string) string {
 	return cmp.Or(r.p.Labels[key], r.p.Annotations[key])
 }
@@ -107,8 +107,8 @@ func (r *reader) number(what string, from From[int], highest int) int {
 	return n
 }
 
-// trim drops all of a pod that describe does not read: most of it is its specification and
-// who set which field.
+// trim drops the fields that describe does not read: most of a pod is its specification and
+// the managers of its fields.
 func (c *Config) trim(p *corev1.Pod) {
 	keys := append([]string{c.Switch, c.Model.Key, c.Port.Key, c.ReplayPort.Key, c.Ranks.Key, c.Topic.Key}, c.Labels...)
 	*p = corev1.Pod{
@@ -130,7 +130,7 @@ func (c *Config) trim(p *corev1.Pod) {
 	}
 }
 
-// chosen returns those entries of m that have one of the keys.
+// chosen returns the entries of m that have one of the keys.
 func chosen(m map[string]string, keys []string) map[string]string {
 	var some map[string]string
 	for _, k := range keys {

@@ -1,10 +1,10 @@
-// Nobody is removed in passing. The store changes by the events of a watch and by whole lists,
-// in the order of the API server. A list that breaks off changes nothing. Lists after the
-// first are at least as new as what was heard.
+// The store never removes pods in between. It changes by the events of a watch and by complete
+// lists, in the order of the API server. A list that breaks off changes nothing. Lists after
+// the first are at least as new as earlier events.
 //
-// The store is small. It has what a Fleet takes, of the pods that are there, and the text of
-// refusals, so that each is reported once. Pods are trimmed page by page before the Reflector
-// collects them: 800 to 2,200 bytes a pod with 20 KiB of specification (TestMemory).
+// The store is small. It has the events.Pods, and the text of refusals, so that each is
+// reported once. Pods are trimmed page by page before the Reflector collects them: 800 to
+// 2,200 bytes a pod with 20 KiB of specification (TestMemory).
 
 package k8s
 
@@ -23,11 +23,11 @@ import (
 	"github.com/kvindex/kvindex/events"
 )
 
-// store is what a Reflector fills: the pods that are there, as a Fleet takes them. The
-// Reflector calls one method at a time, and Replace first.
+// A store has the events.Pods of the cluster, which a Reflector fills in. The Reflector calls
+// one method at a time, and Replace first.
 type store struct {
 	*Config
-	changed chan struct{} // has something in it while all would say something else than before, and after the first Replace
+	changed chan struct{} // has a token when the result of all has changed, and after the first Replace
 
 	mu   sync.Mutex       // guards pods
 	pods map[string]entry // by namespace/name
@@ -35,17 +35,17 @@ type store struct {
 
 var _ cache.TransformingStore = (*store)(nil)
 
-// entry is a pod that is there or that is refused. Of others nothing is kept.
+// An entry is a pod that can be connected to or that is refused. Other pods have none.
 type entry struct {
 	pod     *events.Pod // nil: it is refused
 	refused string      // why
 	created time.Time
-	clash   bool // with ByAddress: a younger pod has the address, which has been told
+	clash   bool // with ByAddress: a younger pod has the address, which was reported
 }
 
 func key(p *corev1.Pod) string { return p.Namespace + "/" + p.Name }
 
-// Transformer returns what drops most of a pod before it is stored for a while.
+// Transformer returns a function that drops most of a pod before it is stored for a while.
 func (s *store) Transformer() cache.TransformFunc {
 	return func(object any) (any, error) {
 		if p, ok := object.(*corev1.Pod); ok {
@@ -90,7 +90,7 @@ func (s *store) put(object any, entryOf func(*corev1.Pod) (entry, error)) error 
 	return nil
 }
 
-// Replace sets all pods. It comes once a list is complete, and never with a part of one.
+// Replace sets all pods. It gets complete lists only.
 func (s *store) Replace(list []any, _ string) error {
 	pods := make(map[string]entry, len(list))
 	s.mu.Lock()
@@ -118,7 +118,7 @@ func (s *store) Replace(list []any, _ string) error {
 	return nil
 }
 
-// Resync does nothing: what is known was told.
+// Resync does nothing: all pods were reported.
 func (s *store) Resync() error { return nil }
 
 func (s *store) entryOf(p *corev1.Pod) (entry, error) {
@@ -137,8 +137,8 @@ func (s *store) signal() {
 	}
 }
 
-// all returns the pods that are there by their IDs, and of those whose address a younger pod
-// has an error each, once.
+// all returns the pods by their IDs, and for each pod whose address a younger pod has an
+// error, once.
 func (s *store) all() (pods []events.Pod, clashes []error) {
 	type candidate struct {
 		key string

@@ -21,13 +21,13 @@ import (
 //     source does, or what was counted.
 //   - A source that has lost nothing since its last clear is exact, with all it counts.
 //
-// What is forgotten is a block that the model holds, and no row claims.
+// A forgotten block is one that the model holds, and no row claims.
 
 // leastBound is a bound that is passed often. It is the least budget of a Memory.
 const leastBound = index.MinMemory
 
-// bounded is a history at a bound.
-type bounded struct {
+// A boundHistory is a history at a bound.
+type boundHistory struct {
 	t       *testing.T
 	ix      index.Index
 	w       *world
@@ -52,7 +52,7 @@ type boundFirings struct {
 	joined, restored, full           int
 }
 
-// lacks returns what has happened too seldom.
+// lacks returns the events that were too rare.
 func (f *boundFirings) lacks() (faults []string) {
 	for name, got := range map[string][2]int{
 		"exact answers": {f.exact, 1000}, "rows that lost a part": {f.cut, 200}, "rows that lost all": {f.gone, 1000},
@@ -68,7 +68,7 @@ func (f *boundFirings) lacks() (faults []string) {
 	return faults
 }
 
-// flood is blocks that nobody asks for.
+// A flood stores blocks of prompts that are never queried.
 type flood struct {
 	ix   index.Index
 	next index.Hash // of the next block
@@ -99,13 +99,13 @@ func (f *flood) pass(bytes int) error {
 	return nil
 }
 
-// isBounded reports whether a backend says that it has a bound in bytes.
+// isBounded reports whether a backend has a bound in bytes.
 func isBounded(ix index.Index) bool {
 	s, ok := ix.(index.Describer)
 	return ok && s.Usage().Budget > 0
 }
 
-// describe returns what a backend tells of a source; ok: it tells something.
+// describe returns the description of a source; ok: there is one.
 func describe(ix index.Index, src index.Source) (info index.SourceInfo, ok bool) {
 	d, ok := ix.(index.Describer)
 	if !ok {
@@ -124,7 +124,7 @@ func evictedOf(ix index.Index, src index.Source) uint64 {
 	return info.Evicted
 }
 
-// testBoundSeeds runs as many histories at a bound as the flags say. The long form runs up
+// testBoundSeeds runs histories at a bound, as many as the flags set. The long form runs up
 // to half as many again if something has happened too seldom: a backend's salt makes runs
 // differ.
 func testBoundSeeds(t *testing.T, open func(testing.TB, Config) index.Index) {
@@ -155,7 +155,7 @@ func testBound(t *testing.T, open func(testing.TB, Config) index.Index, seed uin
 	ix := open(t, Config{Bytes: leastBound})
 	defer ix.Close()
 	w := newWorld(seed)
-	b := &bounded{
+	b := &boundHistory{
 		t: t, ix: ix, w: w, m: model{}, saw: saw, lacksNames: map[index.Source]bool{}, pods: map[string]*index.Candidates{},
 		flood: &flood{ix: ix},
 	}
@@ -213,7 +213,7 @@ func testBound(t *testing.T, open func(testing.TB, Config) index.Index, seed uin
 			b.apply(src, b.whole(copies))
 		case k < 28:
 			o := b.whole(copies)
-			if o.behind(w.r.IntN(len(o.blocks))); o.cutting != small {
+			if o.behind(w.r.IntN(len(o.blocks))); o.blockShape != small {
 				o.tier = index.Tier(w.r.IntN(3))
 			}
 			b.apply(src, o)
@@ -224,11 +224,11 @@ func testBound(t *testing.T, open func(testing.TB, Config) index.Index, seed uin
 }
 
 // whole is a prompt in one group, from its beginning.
-func (b *bounded) whole(copies index.Copies) op {
+func (b *boundHistory) whole(copies index.Copies) op {
 	p, k := b.w.prompt(), b.w.cutting()
 	b.w.last = p
 	n := k.letters()
-	o := op{kind: index.OpStore, group: k.group, copies: copies, cutting: k.cutting, from: p[:1], to: p[:1+(len(p)-1)/n*n]}
+	o := op{kind: index.OpStore, group: k.group, copies: copies, blockShape: k.blockShape, from: p[:1], to: p[:1+(len(p)-1)/n*n]}
 	for i := n; i < len(p); i += n {
 		o.blocks = append(o.blocks, p[:1+i])
 	}
@@ -237,7 +237,7 @@ func (b *bounded) whole(copies index.Copies) op {
 
 // goOn has a source go on with a prompt of which it holds forgotten blocks, in the group
 // of one of them. It returns false if there is none.
-func (b *bounded) goOn(src index.Source, copies index.Copies) bool {
+func (b *boundHistory) goOn(src index.Source, copies index.Copies) bool {
 	r, s, p := b.w.r, b.m.source(src), b.w.prompt()
 	all := b.missing(s, p, b.look(src, p))
 	if len(all) == 0 {
@@ -245,7 +245,7 @@ func (b *bounded) goOn(src index.Source, copies index.Copies) bool {
 	}
 	b.w.last = p
 	f := all[r.IntN(len(all))]
-	o := op{kind: index.OpStore, group: s.groups[f.id.group], copies: copies, cutting: s.cuts[f.id.group], from: p[:1]}
+	o := op{kind: index.OpStore, group: s.groups[f.id.group], copies: copies, blockShape: s.cuts[f.id.group], from: p[:1]}
 	if o.size != f.id.size {
 		return false
 	}
@@ -285,13 +285,13 @@ func (o *op) behind(n int) {
 	}
 }
 
-func (b *bounded) fail(format string, args ...any) {
+func (b *boundHistory) fail(format string, args ...any) {
 	b.t.Helper()
 	b.t.Fatalf("step %d: %s\nafter %v", len(b.steps), fmt.Sprintf(format, args...), b.steps[len(b.steps)-1])
 }
 
 // apply has the index and the model do ops.
-func (b *bounded) apply(src index.Source, ops ...op) {
+func (b *boundHistory) apply(src index.Source, ops ...op) {
 	b.t.Helper()
 	b.steps = append(b.steps, step{src: src, ops: ops})
 	s := b.m.source(src)
@@ -342,7 +342,7 @@ func (b *bounded) apply(src index.Source, ops ...op) {
 	b.look(src, p)
 }
 
-func (b *bounded) removePod(src index.Source) {
+func (b *boundHistory) removePod(src index.Source) {
 	for of := range b.m {
 		if of.Pod == src.Pod && b.lost(of, index.NumTiers) {
 			b.saw.podRemovals++
@@ -362,8 +362,8 @@ func (c claims) has(id rowID, t index.Tier, block int) bool {
 	return c[id] != nil && c[id][t].has(block)
 }
 
-// look asks for a prompt, and checks what is answered of a source.
-func (b *bounded) look(src index.Source, p string) claims {
+// look queries a prompt, and checks the rows of a source.
+func (b *boundHistory) look(src index.Source, p string) claims {
 	b.t.Helper()
 	b.saw.looks++
 	s := b.m.source(src)
@@ -426,15 +426,15 @@ func (s *modelSource) holds(group int, t index.Tier, name string) bool {
 	return s.held[modelHolder{group, t}][name] != nil
 }
 
-// forgotten is a block of a prompt that a holder lacks.
-type forgotten struct {
+// A lostBlock is a block of a prompt that a holder lacks.
+type lostBlock struct {
 	id    rowID
 	tier  index.Tier
 	block int
 }
 
-// missing returns what the model has of a prompt, and the rows do not claim.
-func (b *bounded) missing(s *modelSource, p string, got claims) (all []forgotten) {
+// missing returns the blocks of a prompt that the model has, and the rows do not claim.
+func (b *boundHistory) missing(s *modelSource, p string, got claims) (all []lostBlock) {
 	for h, blocks := range s.held {
 		for end := 2; end <= len(p) && len(blocks) > 0; end++ {
 			names := []string{p[:end], p[:end] + mark}
@@ -446,7 +446,7 @@ func (b *bounded) missing(s *modelSource, p string, got claims) (all []forgotten
 				if !ok {
 					continue
 				}
-				f := forgotten{rowID{h.group, by.size}, h.tier, (end-1)/by.letters() - 1}
+				f := lostBlock{rowID{h.group, by.size}, h.tier, (end-1)/by.letters() - 1}
 				if !got.has(f.id, f.tier, f.block) {
 					all = append(all, f)
 				}
@@ -457,7 +457,7 @@ func (b *bounded) missing(s *modelSource, p string, got claims) (all []forgotten
 }
 
 // count notes which of the ops are about forgotten blocks.
-func (b *bounded) count(src index.Source, ops []op, p string, got claims) {
+func (b *boundHistory) count(src index.Source, ops []op, p string, got claims) {
 	s := b.m.source(src)
 	type key struct {
 		group int
@@ -512,16 +512,16 @@ func (b *bounded) count(src index.Source, ops []op, p string, got claims) {
 }
 
 // lost reports whether anything in a tier is forgotten of a source; NumTiers: in any.
-func (b *bounded) lost(src index.Source, t index.Tier) bool {
+func (b *boundHistory) lost(src index.Source, t index.Tier) bool {
 	s := b.m.source(src)
 	return slices.ContainsFunc(b.w.prompts, func(p string) bool {
-		return slices.ContainsFunc(b.missing(s, p, b.look(src, p)), func(f forgotten) bool { return t == index.NumTiers || f.tier == t })
+		return slices.ContainsFunc(b.missing(s, p, b.look(src, p)), func(f lostBlock) bool { return t == index.NumTiers || f.tier == t })
 	})
 }
 
-// pass stores blocks that nobody asks for. Nothing may come back by that. Meanwhile the
+// pass stores blocks that are never queried. Nothing may come back by that. Meanwhile the
 // beginnings of some prompts are asked for, so that parts of them are used latest.
-func (b *bounded) pass(sources []index.Source) {
+func (b *boundHistory) pass(sources []index.Source) {
 	b.t.Helper()
 	b.saw.floods++
 	type question struct {
@@ -561,7 +561,7 @@ func (b *bounded) pass(sources []index.Source) {
 
 // cutOff compares what a row had before a flood with what it has. A part that is left
 // of a chain has to be a prefix of what was there.
-func (b *bounded) cutOff(src index.Source, p string, id rowID, was, now *[index.NumTiers]blockSet) {
+func (b *boundHistory) cutOff(src index.Source, p string, id rowID, was, now *[index.NumTiers]blockSet) {
 	b.t.Helper()
 	if now == nil {
 		b.saw.gone++

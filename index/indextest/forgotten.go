@@ -27,7 +27,7 @@ func (t *tester) forget(keep []chain, chains ...chain) {
 	t.Fatal("a hundred times the bound was stored, and blocks that nobody asked for are held")
 }
 
-// told is what the backend says of podA.
+// told returns the backend's description of podA.
 func (t *tester) told() index.SourceInfo {
 	t.Helper()
 	info, ok := describe(t.ix, podA)
@@ -148,7 +148,7 @@ var boundCases = []testCase{
 		gone.Hashes = c.hashes[:60]
 		t.apply(podA, guarded(c.store(0, 60)), guarded(c.store(0, 60)), gone)
 		t.forget(nil, c)
-		if f := (&flood{ix: t.ix, next: 1 << 40}); f.pass(4*leastBound) != nil { // nobody sees when it goes
+		if f := (&flood{ix: t.ix, next: 1 << 40}); f.pass(4*leastBound) != nil { // its eviction shows nowhere
 			t.Fatal("full")
 		}
 		if n := t.apply(podA, guarded(c.store(60, long))); n.Restored > 0 {

@@ -140,7 +140,7 @@ func newHistory(t *testing.T, ix index.Index) *history {
 	return h
 }
 
-// snapshot is what a source holds at some moment, or may hold for some time.
+// A snapshot is the content of a source at some moment, or its possible content for some time.
 type snapshot struct {
 	groups map[int]index.Group
 	layout *index.Layout
@@ -202,7 +202,7 @@ func (s *snapshot) merge(o *snapshot) {
 	}
 }
 
-// of is what the rows of a prompt are to be.
+// of returns the expected rows of a prompt.
 func (s *snapshot) of(h *history, src index.Source, prompt string) (rows []modelRow) {
 	if cached, ok := s.cache.Load(prompt); ok {
 		return cached.([]modelRow)
@@ -263,7 +263,7 @@ func (l *sourceLog) end(h *history) {
 	l.versions[len(l.versions)-1].end = h.clock.Add(1)
 }
 
-// between returns what was held before the first write that was under way
+// between returns the blocks that were held before the first write that was under way
 // between two moments, and what was during each, or false if that is too long
 // ago.
 func (l *sourceLog) between(from, to uint64) (before *snapshot, during []*snapshot, ok bool) {
@@ -287,7 +287,7 @@ func (l *sourceLog) between(from, to uint64) (before *snapshot, during []*snapsh
 
 // write has the pods of one writer do what engines do, by the random histories.
 func (h *history) write(seed uint64, sources []index.Source) {
-	w := newWorld(0) // an engine hash has the same meaning whoever writes
+	w := newWorld(0) // an engine hash has the same meaning for all writers
 	w.r = rand.New(rand.NewPCG(seed, 3))
 	w.prompts = h.prompts[:racePrompts]
 	m := model{}
@@ -507,13 +507,13 @@ func (h *history) raceRemove(sources []index.Source) {
 	}
 }
 
-// late reports that the test binary is about to be ended.
+// late reports whether the test binary is about to be ended.
 func (h *history) late() bool {
 	deadline, ok := h.t.Deadline()
 	return ok && time.Until(deadline) < 10*time.Second
 }
 
-// read asks about prompts and checks the answers until enough was seen.
+// read queries prompts and checks the answers until enough was seen.
 func (h *history) read(seed uint64, prompts []string, candidates []*index.Candidates, enough func(*sightings) bool) {
 	r := rand.New(rand.NewPCG(seed, 5))
 	for _, c := range candidates { // and some that no other reader has
@@ -557,7 +557,7 @@ func (h *history) read(seed uint64, prompts []string, candidates []*index.Candid
 	}
 }
 
-// check returns what the answer to a query has in it that cannot be.
+// check returns the impossible parts of an answer.
 func (h *history) check(prompt string, q *index.Query, rows []index.Row, from, to uint64) string {
 	if diff := apart(rows); diff != "" {
 		return diff
@@ -646,7 +646,7 @@ func (h *history) checkDuring(prompt string, rows []index.Row, before *snapshot,
 	return ""
 }
 
-// checkRow checks that each block that a row claims may be held where it says.
+// checkRow checks that each block that a row claims may be held in the tier of the claim.
 func (h *history) checkRow(r *index.Row, blocks int, may func(index.Tier, int) bool) string {
 	if int(r.Run) > blocks || r.GPU > r.Run {
 		return fmt.Sprintf("of %d blocks", blocks)
@@ -820,7 +820,7 @@ func (h *history) run(work ...func()) {
 
 // store announces n blocks of 16 tokens of a prompt.
 func store(prompt string, n int) op {
-	o := op{kind: index.OpStore, copies: index.CopiesExact, cutting: cutting{16, 16}, from: prompt[:1], to: prompt[:1+2*n]}
+	o := op{kind: index.OpStore, copies: index.CopiesExact, blockShape: blockShape{16, 16}, from: prompt[:1], to: prompt[:1+2*n]}
 	for b := range n {
 		o.blocks = append(o.blocks, prompt[:3+2*b])
 	}

@@ -22,16 +22,16 @@ import (
 )
 
 // Config has the bounds that the suite reaches. 0 is the default of the backend. The
-// contract asks for the first two.
+// contract requires the first two.
 type Config struct {
 	// PendingBytes bounds what waits for a name in a source. A store that waits
 	// counts for 256 bytes at least, whatever it takes.
 	PendingBytes int
-	// IdleNames is the number of names of a source that are kept although nobody
+	// IdleNames is the number of names of a source that are kept although no holder
 	// holds their blocks.
 	IdleNames int
-	// Bytes is what the backend may take in all, index.MinMemory or more. A backend
-	// without such a bound ignores it. One that has it says so by [index.Describer].
+	// Bytes bounds the memory of the backend, index.MinMemory or more. A backend
+	// without such a bound ignores it. One that has it reports it by [index.Describer].
 	Bytes int64
 }
 
@@ -330,7 +330,7 @@ var cases = []testCase{
 	}},
 	{"ABlockOfTwoNames", func(t *tester) {
 		c := newChain(1, 3)
-		d := chain{c.root, c.locals, []index.Hash{91, 92, 93}} // as salts that the engine does not tell make them
+		d := chain{c.root, c.locals, []index.Hash{91, 92, 93}} // as hidden salts make them
 		t.apply(podA, c.store(0, 3), d.store(0, 3))
 		for i, step := range []struct {
 			do   index.Change
@@ -444,7 +444,7 @@ var cases = []testCase{
 			}
 			t.remove("a")
 			for range 4 {
-				t.apply(podB, c.store(1, 2), c.remove(1)) // time for what was a's to be used anew
+				t.apply(podB, c.store(1, 2), c.remove(1)) // time for reusing what was a's
 			}
 			t.apply(podC, c.store(0, 3), by8)
 			return c.keys(v)
@@ -477,7 +477,7 @@ var cases = []testCase{
 		}
 		t.apply(podA, clearAll)
 		for range 4 {
-			t.apply(podB, d.remove(0)) // time for what was a's to be used anew
+			t.apply(podB, d.remove(0)) // time for reusing what was a's
 		}
 		t.apply(podB, bare(index.TierCPU, c.store(0, 4)), bare(index.TierDisk, c.store(0, 4)), inGroup(window, c.store(0, 4)))
 		if rows() != 0 {
@@ -1199,7 +1199,7 @@ var cases = []testCase{
 		if got := t.rowOf(podA, 0, 2*size, c); got.Run != 2 {
 			t.Errorf("full groups alone: row %+v", got)
 		}
-		// In a view without its beginning nobody knows whether there are parts.
+		// In a view without its beginning it is unknown whether there are parts.
 		state := inPart(inGroup(mamba, c.store(0, 1)))
 		for _, batches := range [][][]index.Change{{{state}, {inPart(c.store(0, 2))}}, {{inPart(c.store(0, 2)), state}}} {
 			t.remove("a")
@@ -1359,7 +1359,7 @@ var cases = []testCase{
 		t.wantMasked(six, c, 7, 8, 9)
 	}},
 	{"WhatFollowsHasTheScopeOfItsBoundary", func(t *tester) {
-		// A masked store does not tell the salt of a first block that it leaves out.
+		// A masked store does not name the salt of a first block that it leaves out.
 		salted := masks
 		salted.root++
 		ch := masked(window, salted, 3, 4)
@@ -1589,7 +1589,7 @@ var cases = []testCase{
 	}},
 	{"GroupsShareNames", func(t *tester) {
 		c := newChain(1, 6)
-		// The window group comes first and does not say which blocks it keeps.
+		// The window group comes first and does not name the blocks that it keeps.
 		masked := with(inGroup(window, c.store(0, 6)), func(ch *index.Change) { ch.Hashes = []index.Hash{c.hashes[4], c.hashes[5]} })
 		t.apply(podA, masked, c.store(0, 6))
 		r := t.match(c, nil, true)
@@ -1960,7 +1960,7 @@ var cases = []testCase{
 	{"WhichOfTwoNamesIsHiddenIsNotGuessed", func(t *tester) {
 		for _, src := range []index.Source{podA, podB} {
 			c := newChain(1, 4)
-			d := chain{c.root, c.locals, []index.Hash{91, 92, 93, 94}} // as salts that the engine does not tell make them
+			d := chain{c.root, c.locals, []index.Hash{91, 92, 93, 94}} // as hidden salts make them
 			t.apply(src, guarded(c.store(0, 3)), guarded(c.store(0, 3)), guarded(d.store(0, 3)), guarded(d.store(0, 3)))
 			t.apply(src, c.remove(2, 1, 0), d.remove(2, 1, 0))
 			if src == podB {
@@ -2213,7 +2213,7 @@ func testNamesBound(t *testing.T, open func(testing.TB, Config) index.Index) {
 	}
 	tt.apply(podA, d.store(10, 11))
 	tt.apply(podA, d.store(0, 10))
-	tt.want(podA, d, 11) // chained from a name that nobody held
+	tt.want(podA, d, 11) // chained from a name without holders
 	total = tt.apply(podA, d.remove(10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0))
 	if total.Forgotten != 1 {
 		t.Errorf("counts %+v", total)
@@ -2362,7 +2362,7 @@ func testTrace(t *tester) {
 	fresh := index.Source{Pod: "b", Model: "m", Rank: 1}
 	t.apply(fresh, masked(window, masks, 7, 8), bare(index.TierCPU, masks.store(7, 9)))
 	want(fresh, c.block(0), trace.Trace{Unplaced: 3})
-	want(fresh, sizes, trace.Trace{Unplaced: 2}) // no store has told the size of those in the cpu tier
+	want(fresh, sizes, trace.Trace{Unplaced: 2}) // no store has named the size of those in the cpu tier
 	t.apply(fresh, newChain(3, 1).store(0, 1))
 	want(fresh, sizes, none)
 	t.apply(fresh, blocks64(masks))

@@ -45,14 +45,14 @@ func newPlain(seed [16]byte, bounds Config) *plain {
 	return &plain{seed: seed, bounds: bounds, cost: plainCost{256, 160, 8}, pods: map[string]map[index.Source]*plainSource{}}
 }
 
-// plainCost is what a store that waits counts for in bytes: it, and each of its
+// plainCost is the count of a waiting store in bytes: it, and each of its
 // hashes and locals.
 type plainCost struct{ store, hash, local int }
 
 // Seed implements index.Index.
 func (p *plain) Seed() [16]byte { return p.seed }
 
-// usable says why a call cannot be served. The caller has locked p.
+// usable returns an error if a call cannot be served. The caller has locked p.
 func (p *plain) usable(ctx context.Context) error {
 	if p.closed {
 		return index.ErrClosed
@@ -251,7 +251,7 @@ type plainPrompt struct {
 	ends    map[index.Key]int
 }
 
-// Match implements index.Index. It asks for keys with p unlocked, until it has
+// Match implements index.Index. It requests keys with p unlocked, until it has
 // those of all variants that the candidates have by then.
 func (p *plain) Match(ctx context.Context, q *index.Query, m *index.Matches) error {
 	m.Reset()
@@ -355,7 +355,7 @@ type plainRow struct {
 // plainHeld is the blocks of a prompt that are held, by tier.
 type plainHeld [index.NumTiers]map[int]bool
 
-// blocks returns what s holds of a prompt. A block is seen if it ends where a
+// blocks returns the blocks of a prompt that s holds. A block is seen if it ends where a
 // block of the prompt does.
 func (s *plainSource) blocks(prompt plainPrompt) map[plainRow]*plainHeld {
 	rows := map[plainRow]*plainHeld{}

@@ -6,7 +6,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
-// plainMasked is what a masked store of a window group tells beside its hashes.
+// plainMasked is the content of a masked store of a window group beside its hashes.
 type plainMasked struct {
 	need     int // blocks that the window needs
 	fromRoot bool
@@ -17,7 +17,7 @@ type plainMasked struct {
 	waits    bool // for its parent
 }
 
-// mask notes that a store is masked, if its group's window is known.
+// mask records that a store is masked, if its group's window is known.
 func (s *plainSource) mask(w *plainWait, c *index.Change) {
 	g := s.groups[c.Group.ID]
 	if g.Kind != index.GroupWindow || g.Window < 2 {

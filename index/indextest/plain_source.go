@@ -26,7 +26,7 @@ type plainSource struct {
 	prompt  plainRoot              // of it
 }
 
-// plainRoot is what became of the latest store of a full group without a parent.
+// plainRoot is the result of the latest store of a full group without a parent.
 type plainRoot struct {
 	*index.Change // nil: there is none
 	group         *plainGroup
@@ -37,8 +37,8 @@ type plainRoot struct {
 type plainGroup struct {
 	index.Group
 	told  bool     // by a gpu store
-	by    plainCut // the largest that a gpu store told
-	grain int      // the smallest size that a gpu store told
+	by    plainCut // the largest of a gpu store
+	grain int      // the smallest size of a gpu store
 	// uncounted: it may hold blocks that are not known, of a store that was taken
 	// for a report.
 	uncounted bool
@@ -60,7 +60,7 @@ type plainKey struct {
 	key     index.Key
 }
 
-// plainName is what is known of a hash. One that nobody holds has keys, or it is
+// plainName is the state of a hash. One without holders has keys, or it is
 // not kept.
 type plainName struct {
 	hash index.Hash
@@ -95,7 +95,7 @@ type plainWait struct {
 	parent index.Hash
 	by     plainCut
 	locals []index.Local
-	gone   map[index.Hash]bool // what the gpu has lost since: the store has no say in it
+	gone   map[index.Hash]bool // lost by the gpu since: the store does not affect it
 	masked *plainMasked        // of a window group; nil: it is not
 }
 
@@ -199,7 +199,7 @@ func (s *plainSource) store(c *index.Change) {
 	}
 }
 
-// tell notes what a store says of its group.
+// tell records the group of a store.
 func (s *plainSource) tell(c *index.Change) {
 	g := s.groups[c.Group.ID]
 	if g == nil {
@@ -365,7 +365,7 @@ func (s *plainSource) lacks(g *plainGroup, h index.Hash) bool {
 	return s.names[h].of(plainHolder{g.ID, index.TierGPU}) == nil
 }
 
-// of returns what a holder has of a block, or may have; nil: nothing.
+// of returns the copies of a block that a holder has, or may have; nil: none.
 func (n *plainName) of(at plainHolder) *plainCopies {
 	if n != nil {
 		for _, b := range n.held {
@@ -527,7 +527,7 @@ func (s *plainSource) chain(from index.Key, root bool, locals []index.Local, by 
 	return ends
 }
 
-// keysIn returns what a hash stands for in a variant.
+// keysIn returns the keys of a hash in a variant.
 func (n *plainName) keysIn(v index.Variant) (of []plainKey) {
 	if n != nil {
 		for _, k := range n.keys {
@@ -565,7 +565,7 @@ func (s *plainSource) place(h index.Hash, k plainKey) {
 			if len(same) > 1 {
 				return // two are enough to know that nothing can be placed by it
 			}
-		} else { // the old block has gone: the hash is used anew
+		} else { // the old block is gone: the hash is reused
 			s.forgetHidden(n)
 			n.keys = slices.DeleteFunc(n.keys, func(o plainKey) bool { return o.variant == k.variant })
 		}
@@ -584,13 +584,13 @@ func (s *plainSource) forgetHidden(n *plainName) {
 	n.held = nil
 }
 
-// forget forgets a name that nobody holds.
+// forget forgets a name without holders.
 func (s *plainSource) forget(n *plainName) {
 	s.forgetHidden(n)
 	delete(s.names, n.hash)
 }
 
-// left is told when a name may have lost its last holder.
+// left is called when a name may have lost its last holder.
 func (s *plainSource) left(n *plainName) {
 	switch {
 	case n.isHeld():
@@ -602,7 +602,7 @@ func (s *plainSource) left(n *plainName) {
 	}
 }
 
-// trim forgets the oldest of too many names that nobody holds.
+// trim forgets the oldest of too many names without holders.
 func (s *plainSource) trim() {
 	for s.bounds.IdleNames > 0 {
 		var oldest *plainName
@@ -757,7 +757,7 @@ func (s *plainSource) release(n *plainName, b *plainCopies) {
 	s.left(n)
 }
 
-// gone says how the block with a key went.
+// gone returns how the block with a key was removed.
 func (s *plainSource) gone(k plainKey) (g trace.Gone) {
 	for _, n := range s.names {
 		switch {

@@ -47,45 +47,45 @@ const (
 
 func prefixOf(name string) string { return strings.TrimSuffix(name, mark) }
 
-// cutting is how the blocks of a group are cut, in tokens. The zero cutting is
-// that of blocks known by their hashes alone.
-type cutting struct{ unit, size int }
+// A blockShape is how the blocks of a group are cut, in tokens. It is zero for blocks that
+// are known by their hashes alone.
+type blockShape struct{ unit, size int }
 
-func (c cutting) letters() int { return c.size / grain }
+func (c blockShape) letters() int { return c.size / grain }
 
-type groupCutting struct {
+type groupShape struct {
 	group index.Group
-	cutting
+	blockShape
 }
 
 // cuttingsOf are the groups of most sources and how they cut blocks; the second has
 // blocks of its own size and, rarely, entries of a part of it.
-var cuttingsOf = []groupCutting{
-	{full, cutting{16, 16}},
-	{full, cutting{16, 16}},
-	{full, cutting{16, 16}},
-	{full, cutting{16, 16}},
-	{blurred, cutting{16, 16}},
-	{blurred, cutting{16, 16}},
-	{wide, cutting{16, 32}},
-	{wide, cutting{16, 32}},
-	{wide, cutting{16, 16}},
-	{other, cutting{8, 24}},
-	{other, cutting{8, 24}},
+var cuttingsOf = []groupShape{
+	{full, blockShape{16, 16}},
+	{full, blockShape{16, 16}},
+	{full, blockShape{16, 16}},
+	{full, blockShape{16, 16}},
+	{blurred, blockShape{16, 16}},
+	{blurred, blockShape{16, 16}},
+	{wide, blockShape{16, 32}},
+	{wide, blockShape{16, 32}},
+	{wide, blockShape{16, 16}},
+	{other, blockShape{8, 24}},
+	{other, blockShape{8, 24}},
 }
 
 // hybridCuttings are those of the other sources. Their window groups have masked stores.
-var hybridCuttings = []groupCutting{
-	{large, cutting{16, 64}},
-	{large, cutting{16, 64}},
-	{window, cutting{16, 16}},
-	{window, cutting{16, 16}},
-	{drafts, cutting{16, 16}},
-	{drafts, cutting{16, 16}},
-	{chunks, cutting{16, 16}},
+var hybridCuttings = []groupShape{
+	{large, blockShape{16, 64}},
+	{large, blockShape{16, 64}},
+	{window, blockShape{16, 16}},
+	{window, blockShape{16, 16}},
+	{drafts, blockShape{16, 16}},
+	{drafts, blockShape{16, 16}},
+	{chunks, blockShape{16, 16}},
 }
 
-var small = cutting{8, 8} // a part of a block of wide
+var small = blockShape{8, 8} // a part of a block of wide
 
 var (
 	wide    = index.Group{ID: 2, Kind: index.GroupFull}
@@ -113,13 +113,13 @@ type modelSource struct {
 	masked []*maskedStore
 	held   map[modelHolder]map[string]*modelBlock
 	groups map[int]index.Group
-	told   map[int]bool    // groups with a gpu store
-	cuts   map[int]cutting // of each group: the largest that a gpu store has told
-	grains map[int]int     // and the smallest size
-	lossy  bool            // blocks that may be there were forgotten
-	vague  map[int]bool    // groups of which a store was taken for a report
-	ops    []op            // of the step
-	prompt promptStore     // of them
+	told   map[int]bool       // groups with a gpu store
+	cuts   map[int]blockShape // of each group: the largest of a gpu store
+	grains map[int]int        // and the smallest size
+	lossy  bool               // blocks that may be there were forgotten
+	vague  map[int]bool       // groups of which a store was taken for a report
+	ops    []op               // of the step
+	prompt promptStore        // of them
 	counts index.Counts
 }
 
@@ -144,7 +144,7 @@ type modelHolder struct {
 
 type modelBlock struct {
 	copies int // 0: it may be there, because a store of it was taken for a report
-	cutting
+	blockShape
 	reported bool
 	parent   string // "" if none is known
 }
@@ -172,7 +172,7 @@ type op struct {
 	tier   index.Tier
 	group  index.Group
 	copies index.Copies
-	cutting
+	blockShape
 	from, to  string   // the range: the prefixes before it and at its end
 	parent    string   // name; "": the range begins at a root
 	blocks    []string // names of the hashes that the change lists
@@ -196,7 +196,7 @@ func (s *modelSource) clear() {
 	s.parked, s.masked, s.lossy, s.vague, s.prompt = nil, nil, false, map[int]bool{}, promptStore{}
 	s.held = map[modelHolder]map[string]*modelBlock{}
 	s.groups, s.told = map[int]index.Group{}, map[int]bool{}
-	s.cuts = map[int]cutting{}
+	s.cuts = map[int]blockShape{}
 	s.grains = map[int]int{}
 }
 
@@ -208,7 +208,7 @@ func (s *modelSource) blocks(group int, tier index.Tier) map[string]*modelBlock 
 	return s.held[h]
 }
 
-// apply does what the contract says an index does with o, and counts it.
+// apply applies o as the contract requires, and counts it.
 func (s *modelSource) apply(o *op, fired *firings) {
 	fired.ops++
 	switch o.kind {
@@ -315,11 +315,11 @@ func (s *modelSource) store(o *op, fired *firings) {
 		s.grains[o.group.ID] = o.size
 	}
 	if old := s.cuts[o.group.ID]; gpu && !o.bare && o.size > old.size {
-		s.cuts[o.group.ID] = o.cutting
+		s.cuts[o.group.ID] = o.blockShape
 		for h, blocks := range s.held { // what is known by hash keeps its size
 			for _, b := range blocks {
-				if h.group == o.group.ID && b.cutting == (cutting{}) {
-					b.cutting = old
+				if h.group == o.group.ID && b.blockShape == (blockShape{}) {
+					b.blockShape = old
 				}
 			}
 		}
@@ -329,10 +329,10 @@ func (s *modelSource) store(o *op, fired *firings) {
 	}
 	s.counts.Stored += uint64(len(o.blocks))
 	dense := !o.bare && len(o.blocks)*o.letters() == len(o.to)-len(o.from)
-	blocks, by := o.blocks, o.cutting
+	blocks, by := o.blocks, o.blockShape
 	switch {
 	case o.bare:
-		by = cutting{}
+		by = blockShape{}
 	case dense && !gpu:
 		fired.chunks++
 		blocks = o.blocks[len(o.blocks)-1:]
@@ -363,7 +363,7 @@ func (s *modelSource) store(o *op, fired *firings) {
 	}
 }
 
-// verdict is what a store counts for.
+// A verdict is the effect of a store.
 type verdict struct {
 	report bool
 	from   int // blocks before it are not held
@@ -460,8 +460,8 @@ func (s *modelSource) judge(o *op, blocks []string, fired *firings) verdict {
 	return v
 }
 
-// hold does what judge says.
-func (s *modelSource) hold(o *op, blocks []string, by cutting, dense bool, fired *firings) {
+// hold applies the verdict of judge.
+func (s *modelSource) hold(o *op, blocks []string, by blockShape, dense bool, fired *firings) {
 	gpu, isFull := o.tier == index.TierGPU, o.group.Kind == index.GroupFull
 	guarded := gpu && (o.copies == index.CopiesGuarded || o.copies == partial)
 	v := s.judge(o, blocks, fired)
@@ -482,10 +482,10 @@ func (s *modelSource) hold(o *op, blocks []string, by cutting, dense bool, fired
 		switch {
 		case i == v.maybe:
 			s.counts.Reports++
-			b.reported, b.cutting = true, by
+			b.reported, b.blockShape = true, by
 			continue
 		case b.copies == 0:
-			b.copies, b.cutting = 1, by
+			b.copies, b.blockShape = 1, by
 		case !gpu || o.copies == index.CopiesSet:
 		case v.report:
 			fired.reports++
@@ -514,8 +514,8 @@ func (s *modelSource) restore(group int, name string, fired *firings) {
 			s.counts.Restored++
 			b.copies = 1
 		}
-		by := b.cutting
-		if by == (cutting{}) {
+		by := b.blockShape
+		if by == (blockShape{}) {
 			by = s.cuts[group]
 		}
 		switch {
@@ -573,7 +573,7 @@ func (s *modelSource) place(fresh bool, fired *firings) {
 	}
 }
 
-// name notes that a hash was placed. Masked stores that list it are looked at.
+// name records that a hash was placed. Masked stores that list it are looked at.
 func (s *modelSource) name(name string, unit int) {
 	if s.named[modelName{name, unit}] {
 		return
@@ -660,7 +660,7 @@ func (s *modelSource) deduce(m *maskedStore) (found []int) {
 	return found
 }
 
-// modelRow is what a group of a source holds of a prompt in blocks of one size.
+// A modelRow is the part of a prompt that a group of a source holds in blocks of one size.
 type modelRow struct {
 	view index.View
 	held [index.NumTiers]blockSet
@@ -673,14 +673,14 @@ func (b *blockSet) add(i int)      { b[i/64] |= 1 << (i % 64) }
 func (b *blockSet) has(i int) bool { return b[i/64]>>(i%64)&1 != 0 }
 
 // seen reports whether a query sees the block of a name, and how it is cut.
-func (s *modelSource) seen(group int, name string, b *modelBlock) (by cutting, ok bool) {
+func (s *modelSource) seen(group int, name string, b *modelBlock) (by blockShape, ok bool) {
 	if b == nil || b.copies == 0 {
 		return by, false
 	}
-	if by = b.cutting; by == (cutting{}) {
+	if by = b.blockShape; by == (blockShape{}) {
 		by = s.cuts[group]
 	}
-	return by, by != (cutting{}) && s.named[modelName{name, by.unit}] && (len(prefixOf(name))-1)%by.letters() == 0
+	return by, by != (blockShape{}) && s.named[modelName{name, by.unit}] && (len(prefixOf(name))-1)%by.letters() == 0
 }
 
 func (s *modelSource) layout() *index.Layout {
@@ -694,7 +694,7 @@ func (s *modelSource) layout() *index.Layout {
 	return l
 }
 
-// rows says what s holds of a prompt.
+// rows returns the rows of s for a prompt.
 func (s *modelSource) rows(src index.Source, prompt string) []modelRow {
 	var rows []modelRow
 	layout := s.layout()
@@ -815,7 +815,7 @@ func keysOf(prompt string) func(index.Variant) ([]index.Key, error) {
 	}
 }
 
-// change says o in the words of the index.
+// change returns o as a change of the index.
 func (w *world) change(o *op) index.Change {
 	c := index.Change{Op: o.kind, Tier: o.tier, Group: o.group, Copies: o.copies, Reused: o.reused, Remaining: o.remaining}
 	if o.copies == partial {
@@ -838,14 +838,14 @@ func (w *world) change(o *op) index.Change {
 	return c
 }
 
-func (w *world) cutting() groupCutting {
+func (w *world) cutting() groupShape {
 	for {
 		k := cuttingsOf[w.r.IntN(len(cuttingsOf))]
 		switch {
 		case w.hybrid:
 			return hybridCuttings[w.r.IntN(len(hybridCuttings))]
 		case w.mixed && w.r.IntN(12) == 0:
-			k = groupCutting{wide, small}
+			k = groupShape{wide, small}
 		}
 		if w.only < 0 || k.group.ID == w.only {
 			return k
@@ -863,7 +863,7 @@ func (w *world) op(copies index.Copies, s *modelSource) op {
 	n, end := k.letters(), (len(p)-1)/k.letters()*k.letters()
 	from := w.r.IntN(end/n) * n
 	to := from + n*(1+w.r.IntN((end-from)/n))
-	o := op{kind: index.OpStore, group: k.group, copies: copies, cutting: k.cutting}
+	o := op{kind: index.OpStore, group: k.group, copies: copies, blockShape: k.blockShape}
 	switch w.r.IntN(20) {
 	case 0, 1, 2, 3: // from the root: prompts, and reports
 		from = 0
@@ -880,7 +880,7 @@ func (w *world) op(copies index.Copies, s *modelSource) op {
 	case 10, 11:
 		o.bare, o.tier = true, []index.Tier{index.TierGPU, index.TierCPU, index.TierCPU, index.TierDisk}[w.r.IntN(4)]
 	case 12:
-		if k.cutting != small { // its chunks would be of one size with others, in another unit
+		if k.blockShape != small { // its chunks would be of one size with others, in another unit
 			o.tier = index.TierCPU
 		}
 	case 13:
@@ -959,13 +959,13 @@ func (w *world) mask(o *op, p string) {
 func (w *world) anchored(copies index.Copies) (ops []op) {
 	p := string(byte('A'+w.r.IntN(8))) + w.prompt()[1:]
 	w.last = p
-	o := op{kind: index.OpStore, group: large, copies: copies, cutting: cutting{16, 64}, from: p[:1], to: p}
+	o := op{kind: index.OpStore, group: large, copies: copies, blockShape: blockShape{16, 64}, from: p[:1], to: p}
 	for i := o.letters(); i < len(p); i += o.letters() {
 		o.blocks = append(o.blocks, p[:1+i])
 	}
 	ops = append(ops, o)
 	for range 1 + w.r.IntN(3) {
-		m := op{kind: index.OpStore, group: []index.Group{window, drafts}[w.r.IntN(2)], copies: copies, cutting: cutting{16, 16}}
+		m := op{kind: index.OpStore, group: []index.Group{window, drafts}[w.r.IntN(2)], copies: copies, blockShape: blockShape{16, 16}}
 		w.mask(&m, p)
 		ops = append(ops, m)
 		if w.r.IntN(4) == 0 && len(m.blocks) > 0 {
@@ -983,20 +983,20 @@ func (w *world) anchored(copies index.Copies) (ops []op) {
 func (w *world) reported(copies index.Copies) (ops []op) {
 	p := w.prompt()
 	w.last = p
-	var groups []groupCutting
+	var groups []groupShape
 	for range 1 + w.r.IntN(4) {
-		if k := w.cutting(); !slices.ContainsFunc(groups, func(o groupCutting) bool { return o.group == k.group }) {
+		if k := w.cutting(); !slices.ContainsFunc(groups, func(o groupShape) bool { return o.group == k.group }) {
 			groups = append(groups, k)
 		}
 	}
 	if w.r.IntN(4) > 0 {
-		slices.SortFunc(groups, func(a, b groupCutting) int { return a.group.ID - b.group.ID })
+		slices.SortFunc(groups, func(a, b groupShape) int { return a.group.ID - b.group.ID })
 	}
 	for burst, bursts := 0, 2+w.r.IntN(3); burst < bursts; burst++ {
 		letters := 8 * (1 + w.r.IntN((len(p)-1)/8))
 		for _, k := range groups {
 			n := k.letters()
-			o := op{kind: index.OpStore, group: k.group, copies: copies, cutting: k.cutting, from: p[:1], to: p[:1+letters/n*n]}
+			o := op{kind: index.OpStore, group: k.group, copies: copies, blockShape: k.blockShape, from: p[:1], to: p[:1+letters/n*n]}
 			for i := n; i <= letters; i += n {
 				o.blocks = append(o.blocks, p[:1+i])
 			}
@@ -1040,11 +1040,11 @@ func (w *world) hidden(copies index.Copies) (ops []op) {
 // hiddenIn is hidden in one group. Some of the blocks may be without keys at that
 // time: what comes before them is not known yet, or some were stored by hash
 // alone.
-func (w *world) hiddenIn(k groupCutting, p string, copies index.Copies) (hide, prove []op) {
+func (w *world) hiddenIn(k groupShape, p string, copies index.Copies) (hide, prove []op) {
 	n := k.letters()
 	first, last := 0, 2+w.r.IntN((len(p)-1)/n-2)
 	store := func(from, to int) op {
-		o := op{kind: index.OpStore, group: k.group, copies: copies, cutting: k.cutting, from: p[:1+from*n], to: p[:1+to*n]}
+		o := op{kind: index.OpStore, group: k.group, copies: copies, blockShape: k.blockShape, from: p[:1+from*n], to: p[:1+to*n]}
 		if from > 0 {
 			o.parent = o.from
 		}
@@ -1109,7 +1109,7 @@ func (o *op) String() string {
 	}
 	name := map[bool]string{true: "remove", false: "store"}[o.kind == index.OpRemove]
 	return fmt.Sprintf("%s %v of group %d in %v: from %s to %s of %v behind %q, copies %d bare %v untold %v reused %v remaining %v",
-		name, o.blocks, o.group.ID, o.tier, o.from, o.to, o.cutting, o.parent, o.copies, o.bare, o.untold, o.reused, o.remaining)
+		name, o.blocks, o.group.ID, o.tier, o.from, o.to, o.blockShape, o.parent, o.copies, o.bare, o.untold, o.reused, o.remaining)
 }
 
 // run applies a step to the index and to the model, and returns how what was
@@ -1141,7 +1141,7 @@ func (m model) run(ix index.Index, w *world, st step, fired *firings) string {
 	return ""
 }
 
-// testRandomSeeds runs as many histories as the flags say.
+// testRandomSeeds runs as many histories as the flags set.
 func testRandomSeeds(t *testing.T, open func(testing.TB, Config) index.Index) {
 	n := cmp.Or(*seedsFlag, choose(4, 8, 0))
 	var fired firings
@@ -1358,7 +1358,7 @@ func apart(rows []index.Row) string {
 	return ""
 }
 
-// sameView is equality: Layouts are what they say.
+// sameView reports whether two views and their Layouts are equal.
 func sameView(a, b index.View) bool {
 	x, y := a.Layout, b.Layout
 	a.Layout, b.Layout = nil, nil
@@ -1368,7 +1368,7 @@ func sameView(a, b index.View) bool {
 // hasBits reports whether rows of a source have bits unasked.
 func hasBits(l *index.Layout) bool { return len(l.Groups) != 1 || l.FullGroups != 1 }
 
-// compareRows returns what is wrong with rows. asked: with bits in all.
+// compareRows returns the faults of rows. asked: with bits in all.
 func compareRows(got []index.Row, want []modelRow, pods []string, asked bool, fired *firings) string {
 	found := 0
 	for i := range want {

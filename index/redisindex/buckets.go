@@ -7,30 +7,30 @@ import (
 	"github.com/kvindex/kvindex/index/internal/mirroring"
 )
 
-// What this process has to say: its holders and what they hold, in buckets, as Redis is to
-// have them. It follows the Memory as its Mirror. So the section of a bucket can be written
-// at any moment, as often as need be, and nothing that Redis has is ever read to write it.
+// The state that this process writes to Redis: its holders and their keys, in buckets. It
+// follows the Memory as its Mirror. So the section of a bucket can be written at any moment,
+// as often as need be, and the writer never reads Redis to write it.
 
-// bucket is a bucket of this process.
+// A bucket is one of this process.
 type bucket struct {
 	level int
 	name  index.Key
 	lines []line // none, if it is split
 	split bool
-	up    *bucket // that this one is a part of
-	parts int     // buckets that are parts of this one
-	// fresh: up was split into this and others, and Redis does not have it yet. unsaid is how
-	// many parts are fresh: until there is none, up does not say that it is split.
+	up    *bucket // this one is a part of it
+	parts int     // buckets that are parts of it
+	// fresh: up was split into this and others, and Redis does not have it yet. unsaid counts
+	// fresh parts: until it is 0, up does not appear as split.
 	fresh  bool
 	unsaid int
 	at     int  // in buckets.all; -1: it was dropped
 	dirty  bool // it is in buckets.dirty
-	// known: Redis may have something of the bucket. written is when that was.
+	// known: Redis may have a value of the bucket. written is the time of the last write.
 	known   bool
 	written int64 // unix seconds
 }
 
-// holder is a holder of the Memory, while it is one.
+// A holder is one of the Memory.
 type holder struct {
 	memoryHolder
 	number  uint32 // it is never used again
@@ -38,20 +38,20 @@ type holder struct {
 	evicted bool
 }
 
-// buckets are all that this process holds. It is guarded by redisIndex.mu.
+// buckets are all buckets of this process. redisIndex.mu guards it.
 type buckets struct {
 	byKey   [levels]map[index.Key]*bucket
 	all     []*bucket
-	holders []*holder          // by ID; nil: nobody is told of it
+	holders []*holder          // by ID; nil: not published
 	numbers map[uint32]*holder // of holders
 	last    uint32             // number that was given
 
-	// change counts changes. dirty are the buckets that were changed and not written
-	// since, each with the change that made it so, oldest first.
+	// change counts changes. dirty are the buckets with unwritten changes, each with the
+	// change that made it dirty, oldest first.
 	change uint64
 	dirty  []change
-	body   []byte // memory of encode
-	who    []held // memory of encode
+	body   []byte       // memory of encode
+	who    []lineHolder // memory of encode
 }
 
 // change is a bucket that is to be written.
@@ -67,7 +67,7 @@ func (s *buckets) init() {
 	s.numbers = make(map[uint32]*holder)
 }
 
-// meet takes the holders of a source over, and tells those that have gone.
+// meet records the present holders of a source, and forgets the others.
 func (s *buckets) meet(src *source, now []memoryHolder) {
 	was := src.holders
 	src.holders = make([]*holder, 0, len(now))
@@ -95,7 +95,7 @@ func (s *buckets) meet(src *source, now []memoryHolder) {
 	}
 }
 
-// forget takes a holder away. What it holds stays in the lines until they are written.
+// forget removes a holder. Its keys stay in the lines until they are written.
 func (s *buckets) forget(h *holder) {
 	delete(s.numbers, h.number)
 	if s.holders[h.ID] == h {
@@ -103,36 +103,43 @@ func (s *buckets) forget(h *holder) {
 	}
 }
 
-// hold notes that a holder has those keys of run whose bits are in now, and that those of
-// was were what it had.
-func (s *buckets) hold(h *holder, run mirroring.Run, was, now uint32) {
-	s.put(nil, 0, h.number, run, run.Depth(), run.Depth()+run.Len(), was^now, now)
+// A holding is the change of a holder's keys in a run, by bits of the run.
+type holding struct {
+	number       uint32 // of the holder
+	run          mirroring.Run
+	changed, now uint32
 }
 
-// put is hold for the part of run from one depth to another, in a level.
-func (s *buckets) put(up *bucket, level int, number uint32, run mirroring.Run, from, to int, changed, now uint32) {
-	span, depth := spans[level], run.Depth()
+// hold records that a holder has the keys of run with a bit in now. Before it had those with
+// a bit in was.
+func (s *buckets) hold(h *holder, run mirroring.Run, was, now uint32) {
+	s.put(nil, 0, holding{h.number, run, was ^ now, now}, run.Depth(), run.Depth()+run.Len())
+}
+
+// put records the part of h from one depth to another, in the buckets of a level below up.
+func (s *buckets) put(up *bucket, level int, h holding, from, to int) {
+	span, depth := spans[level], h.run.Depth()
 	for start := from - from%span; start < to; start += span {
 		a, z := max(from, start), min(to, start+span)
 		here := uint32((uint64(1)<<(z-a) - 1) << (a - depth))
-		if changed&here == 0 {
+		if h.changed&here == 0 {
 			continue
 		}
-		name := index.Key(run.Key(start))
+		name := index.Key(h.run.Key(start))
 		b := s.byKey[level][name]
 		if b == nil {
-			if now&here == 0 {
+			if h.now&here == 0 {
 				continue
 			}
 			if b = s.add(up, level, name); up != nil && up.parts == 1 {
-				s.markBucket(up) // it may have said that it has nothing
+				s.markBucket(up) // it may have been written as empty
 			}
 		}
 		if b.split {
-			s.put(b, level+1, number, run, a, z, changed, now)
+			s.put(b, level+1, h, a, z)
 			continue
 		}
-		b.put(number, run, a, z, a-start, (now&here)>>(a-depth)<<(a-start))
+		b.put(h.number, h.run, a, z, (h.now&here)>>(a-depth)<<(a-start))
 		if len(b.lines) > maxLines && level < levels-1 {
 			s.split(b)
 		}
@@ -150,7 +157,7 @@ func (s *buckets) add(up *bucket, level int, name index.Key) *bucket {
 	return b
 }
 
-// dropEmpty forgets a bucket that has nothing, and of which Redis has nothing.
+// dropEmpty forgets a bucket that is empty, here and in Redis.
 func (s *buckets) dropEmpty(b *bucket) {
 	if b.at < 0 || len(b.lines) > 0 || b.parts > 0 || b.known || b.dirty {
 		return
@@ -169,8 +176,8 @@ func (s *buckets) dropEmpty(b *bucket) {
 	}
 }
 
-// say notes that Redis has what there is to say of a bucket, so that the one that it is a part of
-// may say that it is split.
+// say records that Redis has a bucket, so that the bucket which it is a part of may appear as
+// split.
 func (s *buckets) say(b *bucket) {
 	if b.fresh {
 		b.fresh = false
@@ -178,7 +185,7 @@ func (s *buckets) say(b *bucket) {
 	}
 }
 
-// markBucket has a bucket written.
+// markBucket marks a bucket as dirty.
 func (s *buckets) markBucket(b *bucket) {
 	s.change++
 	if !b.dirty {
@@ -187,9 +194,10 @@ func (s *buckets) markBucket(b *bucket) {
 	}
 }
 
-// put has a holder hold the slots of mask of the keys of run from one depth to another, and
-// none of the others there. slot is that of the first key.
-func (b *bucket) put(number uint32, run mirroring.Run, from, to, slot int, mask uint32) {
+// put sets the slots of mask for a holder, and clears its others, of the keys of run from
+// one depth to another.
+func (b *bucket) put(number uint32, run mirroring.Run, from, to int, mask uint32) {
+	slot := from % spans[b.level]
 	first := index.Key(run.Key(from))
 	i := slices.IndexFunc(b.lines, func(l line) bool { return l.slot == slot && l.keys[0] == first })
 	if i < 0 {
@@ -203,7 +211,7 @@ func (b *bucket) put(number uint32, run mirroring.Run, from, to, slot int, mask 
 		}
 	}
 	l := &b.lines[i]
-	// The end may be of another run, which began alike and of which nobody holds that.
+	// The end may be of another run, which began alike and which no holder has.
 	for n := min(len(l.keys), to-from); n > 0 && l.keys[n-1] != index.Key(run.Key(from+n-1)); n-- {
 		l.keys = l.keys[:n-1]
 	}
@@ -222,9 +230,9 @@ func (b *bucket) dropLine(i int) {
 	b.lines = b.lines[:last]
 }
 
-// set has a holder hold the slots of mask.
+// set sets the mask of a holder; 0 removes it.
 func (l *line) set(number, mask uint32) {
-	i, found := slices.BinarySearchFunc(l.held, number, func(h held, n uint32) int {
+	i, found := slices.BinarySearchFunc(l.held, number, func(h lineHolder, n uint32) int {
 		return int(int64(h.number) - int64(n))
 	})
 	switch {
@@ -233,13 +241,13 @@ func (l *line) set(number, mask uint32) {
 	case found:
 		l.held[i].mask = mask
 	case mask != 0:
-		l.held = slices.Insert(l.held, i, held{number, mask})
+		l.held = slices.Insert(l.held, i, lineHolder{number, mask})
 	}
 }
 
-// encode returns the body of the section of a bucket, in memory that is used again; empty:
-// there is nothing to say. It forgets what holders that have gone held. If the body would be
-// too long, it is that of a bucket that is split, and the parts are dirty.
+// encode returns the body of a bucket's section, in memory that is used again; it is empty for
+// an empty bucket. It drops the keys of removed holders. If the body would be too long, it is
+// that of a split bucket, and the parts are dirty.
 func (s *buckets) encode(b *bucket) []byte {
 	s.body = s.body[:0]
 	if b.split {
@@ -284,7 +292,7 @@ func (s *buckets) encode(b *bucket) []byte {
 	return s.body
 }
 
-// split gives what a bucket has to parts of it.
+// split moves the lines of a bucket to parts of it.
 func (s *buckets) split(b *bucket) {
 	level, span := b.level+1, spans[b.level+1]
 	b.split = true
@@ -292,11 +300,11 @@ func (s *buckets) split(b *bucket) {
 		for slot := l.slot; slot < l.slot+len(l.keys); slot += span - slot%span {
 			n := min(span-slot%span, l.slot+len(l.keys)-slot)
 			at := slot - l.slot
-			var who []held
+			var who []lineHolder
 			mine := uint32((uint64(1)<<n - 1) << slot)
 			for _, h := range l.held {
 				if mask := h.mask & mine; mask != 0 {
-					who = append(who, held{h.number, mask >> (slot - slot%span)})
+					who = append(who, lineHolder{h.number, mask >> (slot - slot%span)})
 				}
 			}
 			if len(who) == 0 {
@@ -319,12 +327,12 @@ func (s *buckets) split(b *bucket) {
 	b.lines = nil
 }
 
-// holds reports whether a holder of some sources has anything in a bucket.
+// holds reports whether a holder of some sources has keys in a bucket.
 func (s *buckets) holds(b *bucket, by map[*source]bool) bool {
 	return s.anyHolder(b, func(h *holder) bool { return h != nil && by[h.source] })
 }
 
-// hasGone reports whether a bucket has something of holders that have gone.
+// hasGone reports whether a bucket has keys of removed holders.
 func (s *buckets) hasGone(b *bucket) bool {
 	return s.anyHolder(b, func(h *holder) bool { return h == nil })
 }

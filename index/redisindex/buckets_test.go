@@ -644,7 +644,7 @@ func TestSplitBucketFillsAgain(t *testing.T) {
 	}
 	for again := 0; ; again++ {
 		b := s.take()
-		last := slices.ContainsFunc(b.puts, func(put putting) bool { return put.bucket == top && put.body == "" })
+		last := slices.ContainsFunc(b.puts, func(put bucketWrite) bool { return put.bucket == top && put.body == "" })
 		if last {
 			s.apply(forks[1].store(1, 0, 4))
 		}

@@ -10,16 +10,15 @@ import (
 )
 
 // All pipelines go through exec, and one command is a pipeline, too. For a command outside of
-// a pipeline, a ClusterClient of go-redis asks some server which commands there are. It waits
-// for that for 5 seconds, and does not look at the context of the caller.
-//
+// a pipeline, a ClusterClient of go-redis asks a server for its list of commands. It waits 5
+// seconds for that, and ignores the context of the caller.
 // A program with go-redis v9.22.0 links five modules more, so the package has a module of its
 // own. v9.23.0 needs Go 1.26.
 
-// exec carries a pipeline out; nothing else calls Exec. Without an error each command has an
+// exec executes a pipeline; nothing else calls Exec. Without an error each command has an
 // answer, or redis.Nil. go-redis leaves commands with neither an error nor an answer if Redis
-// itself refused them the connection, as with another password (WRONGPASS) or while it loads
-// (LOADING): these get that error.
+// refuses the connection, as with another password (WRONGPASS) or while it loads (LOADING):
+// these get that error.
 func exec(ctx context.Context, p redis.Pipeliner) error {
 	cmds, err := p.Exec(ctx)
 	if err == nil {
@@ -45,16 +44,16 @@ func exec(ctx context.Context, p redis.Pipeliner) error {
 	return err
 }
 
-// A client of Redis tries again until the context of the call ends, and then says that alone.
-// So Redis is asked once more, with more time and beside all calls, and their errors have what
-// came of that.
+// A client of Redis tries again until the context of the call ends, and then returns the
+// context's error alone. So a probe asks Redis again, with more time and beside all calls, and
+// their errors have its result.
 
 const (
 	probeTime = 3 * time.Second  // a client that cannot connect has given up before
-	causeAge  = 10 * time.Second // of a cause that says nothing any more
+	causeAge  = 10 * time.Second // of a cause that is out of date
 )
 
-// cause is why Redis did not answer.
+// A cause is the reason why Redis did not answer.
 type cause struct {
 	error
 	at time.Time
@@ -66,14 +65,14 @@ type askError struct{ err error }
 func (e *askError) Error() string { return "redisindex: " + e.err.Error() }
 func (e *askError) Unwrap() error { return e.err }
 
-// failed returns the error of a call that has asked for something in some parts.
+// failed returns the error of a call that used some parts.
 func (ix *redisIndex) failed(err error, parts ...part) error {
 	ix.lookUp(err)
 	return &askError{ix.because(err, parts...)}
 }
 
-// because adds to an error of a context that has ended why Redis did not answer, once that is
-// known.
+// because adds the reason why Redis did not answer to the error of an ended context, once it
+// is known.
 func (ix *redisIndex) because(err error, parts ...part) error {
 	if !errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -86,7 +85,7 @@ func (ix *redisIndex) because(err error, parts ...part) error {
 	return fmt.Errorf("%w; %v ago: %w", err, time.Since(c.at).Round(time.Millisecond), c.error)
 }
 
-// probe has some parts asked, unless others are being asked.
+// probe probes some parts, unless another probe is running.
 func (ix *redisIndex) probe(parts []part) {
 	select {
 	case ix.probing <- struct{}{}:

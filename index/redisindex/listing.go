@@ -10,10 +10,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// listingCache keeps the last Listing, and lets one at a time make another.
+// A listingCache keeps the last Listing, and lets one caller at a time make another.
 type listingCache struct {
 	turn
-	at   time.Time // when it was the truth
+	at   time.Time // of the Listing
 	last *sharedindex.Listing
 }
 
@@ -47,8 +47,8 @@ func sameEntry(a, b sharedindex.Entry) bool {
 	return a.Source == b.Source && a.Fed == b.Fed && a.Stale == b.Stale && string(a.Note) == string(b.Note)
 }
 
-// registries returns the registries of all models, and of each those writers whose leases
-// have ended.
+// registries returns the registries of all models, and for each the writers whose leases have
+// ended.
 func (ix *redisIndex) registries(ctx context.Context) (all []*registry, stale []map[uint64]bool, err error) {
 	p := ix.client.Pipeline()
 	named := p.SMembers(ctx, ix.names.models())

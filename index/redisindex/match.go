@@ -15,46 +15,45 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A Match knows the registry from before, and fetches with its first buckets the version that
-// it has now. First come 16 buckets, then ever more, as long as a view holds all that was
-// asked about.
+// A Match uses a registry that it has from before, and fetches its present version with the
+// first buckets. It fetches 16 buckets, then more and more, as long as a view holds all of
+// them.
 //
-// Each thing that a Match claims was true at one moment while it ran: the bucket had it when it
-// was fetched, and the registry in the version that came along named its writer. Which of both
-// was fetched first does not matter. The registry names a number without a gap until its holder
-// goes. What a writer says of a number is true while it says so, whether the registry names the
+// Each claim of a Match was true at one moment while it ran: the bucket had it when it was
+// fetched, and the registry in the version that came along named its writer. The order of the
+// two does not matter. The registry names a number without a gap until its holder is removed.
+// A writer's section is true about a number while it is there, whether the registry names the
 // number already or not. But that holds for the writer of a source that is not behind, and not
-// for what it has said before. So if a source has another writer now, or one that was behind is
-// not any more, the buckets are fetched again (registry.doubts).
+// for its earlier sections. So if a source has another writer now, or one that was behind has
+// caught up, the buckets are fetched again (registry.doubts).
 //
-// Readers have no cache of buckets. It would have to be kept up with changes, and then a
-// reader is a writer's relay. They keep the registry, because each question fetches its
-// version.
+// Readers have no cache of buckets. It would have to follow all changes, and then a reader is
+// a writer's relay. They keep the registry, because each Match fetches its version.
 //
-// A first trip of two buckets would save a server work for prompts that nobody holds. But a
-// bucket that is not there costs a server a fraction of a microsecond, and a second trip costs
-// a reader some 50.
+// A first trip of two buckets would save a server work for prompts that no pod holds. But a
+// missing bucket costs a server a fraction of a microsecond, and a second trip costs a reader
+// some 50.
 
-// steps are how many buckets of each variant the trips ask for, the last one again and again.
-// A bucket that nobody holds costs a server less than a trip costs the reader, so the first
-// trip has as many as most prompts. allSteps are for queries that need all buckets.
+// steps are how many buckets of each variant the trips fetch, the last one for all further
+// trips. A missing bucket costs a server less than a trip costs the reader, so the first trip
+// has as many as most prompts. allSteps are for queries that need all buckets.
 var (
 	steps    = []int{16, 112, 448}
 	allSteps = []int{128, 448}
 )
 
-// walker is the memory of a Match.
+// A walker is the memory of a Match.
 type walker struct {
 	ix     *redisIndex
 	q      *index.Query
 	r      *registry
-	who    *resolved
+	who    *resolution
 	began  time.Time
 	paths  []path
-	asked  []asked // buckets, all that were fetched and then those of the present trip
-	parts  []part  // of the keys that were fetched
+	asked  []bucketQuery // fetched ones, and then those of the present trip
+	parts  []part        // of the fetched keys
 	leases []leaseQuestion
-	said   []leaseKey // the parts in which writers were found to have said something
+	said   []leaseKey // the parts in which writers have sections
 	stale  []bool     // by writer, as in registry.writers
 
 	at      []int // of lanes: where their bits begin in words, plus one; 0: they have none
@@ -63,7 +62,7 @@ type walker struct {
 	held    [][index.NumTiers][]uint64
 	used    index.Matches // of the Memory
 
-	// Of find: the path, the unit at which the bucket begins, whose numbers these are, and
+	// Of find: the path, the unit at which the bucket begins, the writer's numbers, and
 	// whether the bucket is split.
 	path    *path
 	unit    int
@@ -71,28 +70,28 @@ type walker struct {
 	isSplit bool
 }
 
-// path is a prompt in one variant.
+// A path is a prompt in one variant.
 type path struct {
 	variant index.Variant
 	keys    []index.Key
 	next    int       // unit: where the next bucket begins
 	pending []ref     // parts of split buckets
-	running []running // views of which something was found, and whose runs may go on
+	running []viewRun // views with a match whose runs may go on
 	units   int       // of the largest block of a view that may begin a run; 0: there is none
-	whole   bool      // somebody needs all of it
+	whole   bool      // all of it is needed
 	done    bool
 }
 
-// running is a view, by its place, of which the first blocks are held, as far as is known.
-type running struct {
+// A viewRun is a view, by its place, and the number of its leading blocks that are known to be held.
+type viewRun struct {
 	place int
 	run   int
 }
 
-// ref is a bucket of a path, by the unit at which it begins.
+// A ref is a bucket of a path, by the unit at which it begins.
 type ref struct{ level, unit int }
 
-// parts are the units at which the parts of a bucket begin, in a path of n units.
+// parts returns the units at which the parts of a bucket begin, in a path of n units.
 func (of ref) parts(n int) iter.Seq[int] {
 	return func(yield func(int) bool) {
 		end := min(of.unit+spans[of.level], n)
@@ -101,21 +100,21 @@ func (of ref) parts(n int) iter.Seq[int] {
 	}
 }
 
-// asked is a bucket that was asked for.
-type asked struct {
+// A bucketQuery is a bucket that was requested from Redis.
+type bucketQuery struct {
 	ref
 	path  int
 	part  part
 	name  string
 	value string
-	// split is what was known of it when its parts were asked for; nil: they were not.
+	// split is the known split when its parts were requested; nil: they were not.
 	split *split
 }
 
 // Match implements index.Index. Its errors are those of Redis, or of a context that ended: the
-// second kind says why Redis did not answer, once that is known. A context should have a deadline:
-// go-redis notices that one was canceled only when Redis answers, or after its ReadTimeout. See
-// Config.Degrade.
+// second kind includes the reason why Redis did not answer, once it is known. A context should
+// have a deadline: go-redis notices a cancellation only when Redis answers, or after its
+// ReadTimeout. See Config.Degrade.
 func (ix *redisIndex) Match(ctx context.Context, q *index.Query, m *index.Matches) error {
 	m.Reset()
 	if err := ix.usable(ctx); err != nil {
@@ -172,7 +171,7 @@ func (w *walker) match(ctx context.Context, m *index.Matches) error {
 	return w.use(ctx)
 }
 
-// use tells the Memory that a prompt is used, which is what it goes by at its bound.
+// use reports the use of a prompt to the Memory, which evicts by it at its bound.
 func (w *walker) use(ctx context.Context) error {
 	model := w.q.Candidates.Model()
 	if !w.ix.feeds(model) {
@@ -189,8 +188,8 @@ func (w *walker) use(ctx context.Context) error {
 	}, &w.used)
 }
 
-// addPaths adds the paths that the candidates need. After a new one all is asked for anew,
-// because a Match answers with what is held after the last call of Keys.
+// addPaths adds the paths that the candidates need. After a new one all buckets are fetched
+// again, because a Match answers for a time after the last call of Keys.
 func (w *walker) addPaths(r *registry) error {
 	w.resolve(r)
 	for _, need := range w.who.needs {
@@ -223,7 +222,7 @@ func (w *walker) resolve(r *registry) {
 		return
 	}
 	c := w.q.Candidates
-	if known, ok := c.Memo().(*resolved); ok && known.of == r {
+	if known, ok := c.Memo().(*resolution); ok && known.of == r {
 		w.who = known
 		return
 	}
@@ -231,8 +230,9 @@ func (w *walker) resolve(r *registry) {
 	c.SetMemo(w.who)
 }
 
-// follow asks for what the candidates may hold by r. If Redis has another registry than r, it
-// goes on with that one, and returns it. done: all is known; else that one needs other paths.
+// follow fetches the buckets that the candidates may hold by r. If Redis has another registry
+// than r, it goes on with that one, and returns it. done: the answer is complete; else that
+// registry needs other paths.
 func (w *walker) follow(ctx context.Context, r *registry) (now *registry, done bool, err error) {
 	w.asked, w.parts = w.asked[:0], append(w.parts[:0], registryPart(w.q.Candidates.Model()))
 	for i := range w.paths {
@@ -270,7 +270,7 @@ func (w *walker) follow(ctx context.Context, r *registry) (now *registry, done b
 	}
 }
 
-// begin begins to find out who of r holds what.
+// begin starts the search with r.
 func (w *walker) begin(r *registry) {
 	w.r = r
 	w.resolve(r)
@@ -296,8 +296,8 @@ func (w *walker) begin(r *registry) {
 	}
 }
 
-// trip fetches the next buckets, with the first trip the version of the registry, and leases
-// that are not known.
+// trip fetches the next buckets, with the first trip the version of the registry, and unknown
+// leases.
 func (w *walker) trip(ctx context.Context, n int) (version string, err error) {
 	model := w.q.Candidates.Model()
 	from := len(w.asked)
@@ -306,7 +306,7 @@ func (w *walker) trip(ctx context.Context, n int) (version string, err error) {
 	}
 	now := w.asked[from:]
 	if w.ix.names.parts > 1 {
-		slices.SortStableFunc(now, func(a, b asked) int { return cmp.Compare(a.part, b.part) })
+		slices.SortStableFunc(now, func(a, b bucketQuery) int { return cmp.Compare(a.part, b.part) })
 	}
 	p := w.ix.client.Pipeline()
 	var v *redis.StringCmd
@@ -362,7 +362,7 @@ func (w *walker) trip(ctx context.Context, n int) (version string, err error) {
 	return version, err
 }
 
-// choose adds to what is asked for what trip n needs of a path.
+// choose adds the buckets of a path for trip n.
 func (w *walker) choose(i, n int) {
 	p := &w.paths[i]
 	if p.done {
@@ -385,13 +385,12 @@ func (w *walker) choose(i, n int) {
 	}
 }
 
-// ask adds a bucket of a path to what is asked for, and its parts if it was split when it was
-// seen last.
+// ask adds a bucket of a path to the trip, and its parts if it was split before.
 func (w *walker) ask(path int, of ref) {
 	keys := w.paths[path].keys
 	k := keys[of.unit]
 	split := w.ix.splits.get(of.level, k)
-	w.asked = append(w.asked, asked{ref: of, path: path, part: w.ix.names.partOf(k), name: w.ix.names.bucket(of.level, k), split: split})
+	w.asked = append(w.asked, bucketQuery{ref: of, path: path, part: w.ix.names.partOf(k), name: w.ix.names.bucket(of.level, k), split: split})
 	if split != nil {
 		for unit := range of.parts(len(keys)) {
 			w.ask(path, ref{of.level + 1, unit})
@@ -399,8 +398,8 @@ func (w *walker) ask(path int, of ref) {
 	}
 }
 
-// look finds out who holds what of a bucket that was fetched.
-func (w *walker) look(b *asked) {
+// look reads a fetched bucket.
+func (w *walker) look(b *bucketQuery) {
 	p := &w.paths[b.path]
 	w.path, w.unit = p, b.unit
 	keys := p.keys[b.unit:min(b.unit+spans[b.level], len(p.keys))]
@@ -439,16 +438,16 @@ func (w *walker) look(b *asked) {
 	}
 }
 
-// split is a bucket that was split when it was seen last. by is the sum of who had split it, and
-// when. If that has not changed, its parts were there before, and may be asked for together with
-// it.
+// A split is a bucket that was split when it was last seen. by is the sum of the writers that
+// had split it, and of the times. If that has not changed, its parts were there before, and
+// may be fetched together with it.
 type split struct {
 	level int
 	name  index.Key
 	by    index.Key
 }
 
-// splits are as many of them as there is room for. It is safe for concurrent use.
+// splits has as many of them as fit. It is safe for concurrent use.
 type splits [1 << 12]atomic.Pointer[split]
 
 func (s *splits) at(level int, k index.Key) *atomic.Pointer[split] {
@@ -489,7 +488,7 @@ func (w *walker) holder(number, mask uint32) {
 		}
 		return
 	}
-	for ; mask != 0; mask &= mask - 1 { // a block that begins elsewhere than at a multiple of its size is in no row
+	for ; mask != 0; mask &= mask - 1 { // a block that does not begin at a multiple of its size is in no row
 		if end := w.unit + bits.TrailingZeros32(mask) + 1; end%v.units == 0 {
 			block := end/v.units - 1
 			w.bitsOf(at-1, l, v)[block/64] |= 1 << (block % 64)
@@ -509,7 +508,7 @@ func (w *walker) bitsOf(lane int32, l *laneOf, v *place) []uint64 {
 	return w.words[w.at[lane]-1:]
 }
 
-// holds notes that a view, by its place, holds something.
+// holds records that a view, by its place, holds a block.
 func (w *walker) holds(place int32) {
 	bit := uint64(1) << (place % 64)
 	if w.holding[place/64]&bit != 0 {
@@ -517,11 +516,11 @@ func (w *walker) holds(place int32) {
 	}
 	w.holding[place/64] |= bit
 	if !w.q.Held && !w.r.sources[w.r.views[place].source].bits {
-		w.path.running = append(w.path.running, running{place: int(place)})
+		w.path.running = append(w.path.running, viewRun{place: int(place)})
 	}
 }
 
-// goesOn reports whether somebody may hold more than is known.
+// goesOn reports whether a view may hold more blocks than are known.
 func (w *walker) goesOn() (more bool) {
 	for i := range w.paths {
 		p := &w.paths[i]
@@ -541,15 +540,14 @@ func (w *walker) goesOn() (more bool) {
 			}
 		}
 		p.running = kept
-		begins := known < p.units // so views of which nothing was found may hold their first block
+		begins := known < p.units // so views without a match may hold their first block
 		p.done = len(p.pending) == 0 && p.next >= len(p.keys) || !p.whole && !begins && len(kept) == 0
 		more = more || !p.done
 	}
 	return more
 }
 
-// runOf returns which is the first block from one on that a view does not hold in any tier;
-// end: it holds all before that.
+// runOf returns the first block from from on that a view does not hold in any tier, or end.
 func (w *walker) runOf(v *place, from, end int) int {
 	for from < end {
 		held := uint64(0)
@@ -579,7 +577,7 @@ func (w *walker) knowsLeases() bool {
 }
 
 // answer makes the rows. Those of a writer are stale if it has no lease in a part from which
-// something that it says was taken. In others it may have none: it has not written there.
+// one of its sections was used. In others it may have none: it has not written there.
 func (w *walker) answer(m *index.Matches) {
 	now := time.Now()
 	w.stale = slices.Grow(w.stale[:0], len(w.r.writers))[:len(w.r.writers)]
@@ -596,7 +594,7 @@ func (w *walker) answer(m *index.Matches) {
 	}
 }
 
-// addRow adds the row of a view that holds something, if it has one.
+// addRow adds the row of a view that holds a block.
 func (w *walker) addRow(v *place, m *index.Matches) {
 	n := len(w.held)
 	w.held = slices.Grow(w.held, 1)[:n+1]
@@ -631,15 +629,14 @@ func (w *walker) addRow(v *place, m *index.Matches) {
 
 const nobody = -2
 
-// resolved is where the sources of a registry are among candidates, and what is to be asked
-// about them.
-type resolved struct {
+// A resolution maps the sources of a registry to candidates, and has the needs of their views.
+type resolution struct {
 	of    *registry
 	pods  []int32 // of sources: the position among the candidates, -1 if these were not named, or nobody
 	needs []need
 }
 
-// need is what some views need to know of a prompt in one variant.
+// A need is the part of a prompt, in one variant, that some views have to look up.
 type need struct {
 	variant index.Variant
 	units   int  // of the largest block of those whose rows have no bits; 0: there are none
@@ -647,8 +644,8 @@ type need struct {
 }
 
 // resolve finds the sources of a registry among candidates.
-func resolve(r *registry, c *index.Candidates) *resolved {
-	found := &resolved{of: r, pods: make([]int32, len(r.sources))}
+func resolve(r *registry, c *index.Candidates) *resolution {
+	found := &resolution{of: r, pods: make([]int32, len(r.sources))}
 	by := make(map[string]int32, len(c.Pods()))
 	for i, pod := range c.Pods() {
 		by[pod] = int32(i)
@@ -671,8 +668,8 @@ func resolve(r *registry, c *index.Candidates) *resolved {
 	return found
 }
 
-// add adds what a view needs.
-func (r *resolved) add(v *place, bits bool) {
+// add adds the need of a view.
+func (r *resolution) add(v *place, bits bool) {
 	i := slices.IndexFunc(r.needs, func(n need) bool { return n.variant == v.variant })
 	if i < 0 {
 		i = len(r.needs)

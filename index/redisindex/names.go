@@ -10,7 +10,7 @@ import (
 
 // The keys in Redis. P is the prefix, W the 8 bytes of a writer, K those of a prefix key.
 //
-//	P root          what all processes agree on: layout, seed, number of parts
+//	P root          the common layout, seed and number of parts
 //	P models        a set of the models with a registry
 //	P sweeper       the writer that sweeps all keys
 //	P {N}LK         a bucket: L its level, K its name. N is the part of the keys that it is in
@@ -19,21 +19,22 @@ import (
 //	P {PART}tW      token: how far a writer has written in a part
 //	P {PART}lW      lease: the writer lives, and has written all there. It ends by itself
 //
-// Parts are what a Cluster may have on different servers: those of the buckets, by number,
-// and the registry of each model. All keys of a part have one hash slot, and so one server.
+// Parts are the units that a Cluster may have on different servers: those of the buckets, by
+// number, and the registry of each model. All keys of a part have one hash slot, and so one
+// server.
 type names struct {
 	prefix string
 	parts  uint64
 }
 
-// maxParts is how many parts an index may have.
+// maxParts bounds the parts of an index.
 const maxParts = 1 << 12
 
 func (n *names) root() string    { return n.prefix + "root" }
 func (n *names) models() string  { return n.prefix + "models" }
 func (n *names) sweeper() string { return n.prefix + "sweeper" }
 
-// part is a part of the keys: what is between the braces.
+// A part is a part of the keys: the text between the braces.
 type part string
 
 func (n *names) partOf(k index.Key) part { return part(strconv.FormatUint(uint64(k)%n.parts, 10)) }
@@ -57,7 +58,7 @@ func (n *names) bucket(level int, k index.Key) string {
 
 func (n *names) of(p part, rest string) string { return n.prefix + "{" + string(p) + "}" + rest }
 
-// split returns the part of a key, and what is behind it: of a model's part only that of the
+// split returns the part of a key, and the rest behind it: of a model's part only that of the
 // registry.
 func (n *names) split(key string) (of part, rest string, ok bool) {
 	key, ok = strings.CutPrefix(key, n.prefix+"{")
@@ -71,12 +72,12 @@ func (n *names) split(key string) (of part, rest string, ok bool) {
 	return part(p), rest, ok
 }
 
-// isBucket reports whether what is behind the part of a key is that of a bucket.
+// isBucket reports whether the rest of a key is that of a bucket.
 func (n *names) isBucket(rest string) bool {
 	return len(rest) == 9 && rest[0] >= '0' && rest[0] < '0'+levels
 }
 
-// bytesOf returns a writer or a number as values and keys have it.
+// bytesOf returns a writer or a number in the form of values and keys.
 func bytesOf(n uint64) string {
 	var b [8]byte
 	binary.LittleEndian.PutUint64(b[:], n)

@@ -1,5 +1,6 @@
-// Package redisindex keeps an index in Redis or Valkey, which any number of processes share.
-// Writers follow the engines and write the index. Readers ask it, and hold nothing in memory.
+// Package redisindex keeps an index in Redis or Valkey that any number of processes share.
+// Writers follow the engines and write the index. Readers query it, and keep nothing in
+// memory.
 //
 // A gateway that can hold the index in memory should do so: index.NewMemory answers in
 // microseconds, and this index needs one round trip or more. It is for small readers,
@@ -15,40 +16,40 @@
 //
 // # How it works
 //
-// The rules of an index need exact state: what the names of an engine mean, how many copies
-// of a block there are, which blocks wait for their parent. Only the writer of a pod needs
-// that state. The writer keeps it in an index in memory, the Memory, which takes all decisions. Redis has
-// the result: which holder has which key.
+// The rules of an index need exact state: the keys behind an engine's hashes, the number of
+// copies of each block, the blocks that wait for their parent. Only the writer of a pod needs
+// that state. The writer keeps it in an index in memory, the Memory, which takes all
+// decisions. Redis has the result: the keys of each holder.
 //
 // The keys of a prompt lie in buckets of 32 keys, by their place in the prompt. The first key
-// of a bucket is its name. A prompt of 512 blocks has 16 buckets. A reader knows their names
-// without a question, and prompts that begin alike share their first buckets. Each writer
-// has a section of its own in a bucket, and always writes the whole section. So a write that
-// is carried out twice does no harm, and a writer never reads what Redis has.
+// of a bucket is its name. A prompt of 512 blocks has 16 buckets. A reader computes their
+// names without a query, and prompts that begin alike share their first buckets. Each writer
+// has a section of its own in a bucket, and always writes the whole section. So a repeated
+// write does no harm, and a writer never reads Redis to write.
 //
-// A section names holders by numbers. The registry of the model says what the numbers mean. A
-// reader keeps the registry, and fetches its version with each question. So one write to the
-// registry removes a pod or empties a cache: numbers that the registry does not name count
-// for nothing, whatever the buckets still have.
+// A section names holders by numbers. The registry of the model maps the numbers to holders. A
+// reader keeps the registry, and fetches its version with each Match. So one write to the
+// registry removes a pod or empties a cache: numbers that the registry does not name count for
+// nothing, whatever the buckets still have.
 //
-// A source has one writer: the first that fed it. A lease says that this writer lives. Other
-// writers that follow the same engine stand by. When the lease has ended, one of them takes
-// the source over: it writes all that it knows into its own sections, and then writes the
+// A source has one writer: the first that fed it. A lease shows that this writer is alive.
+// Other writers that follow the same engine stand by. When the lease has ended, one of them
+// takes the source over: it writes its own sections for the whole source, and then the
 // registry.
 //
 // # What readers can rely on
 //
-// Apply returns when Redis has everything. A Match that begins after that sees it. If Redis
-// does not answer within Config.Timeout, Apply returns an error although all was applied.
-// The writer keeps what was applied, and writes it when Redis is back.
+// Apply returns when Redis has all changes. A Match that begins after that sees them. If Redis
+// does not answer within Config.Timeout, Apply returns an error although the changes were
+// applied. The writer keeps them, and writes them when Redis is back.
 //
 // A row is Stale if the lease of its writer has ended. It is Stale, too, if a server has lost
-// what the writer wrote, as a failover can do. The writer finds the loss with its next write,
-// and writes everything again under another name. It finds it in time if a failover takes
-// longer than Config.Lease, as it does with the defaults of Sentinel and Cluster.
+// writes, as a failover can do. The writer finds the loss with its next write, and writes
+// everything again under another name. It finds it in time if a failover takes longer than
+// Config.Lease, as it does with the defaults of Sentinel and Cluster.
 //
-// What Redis evicts or loses makes figures too low, and never too high, until the writer has
-// written it again. Each key has a TTL.
+// Keys that Redis evicts or loses make figures too low, and never too high, until the writer
+// has written them again. Each key has a TTL.
 package redisindex
 
 import (
@@ -81,70 +82,70 @@ const (
 // Config configures an Index. The zero value has the defaults. All processes of an index have
 // the same Prefix.
 type Config struct {
-	// Prefix is what all keys in Redis begin with; "": "kvindex:". With a hash tag, as in
+	// Prefix is the beginning of all keys in Redis; "": "kvindex:". With a hash tag, as in
 	// "{fleet-a}:", all keys are on one server of a cluster.
 	Prefix string
-	// Lease is how long a writer counts as alive after Redis has heard from it last:
-	// at least 100 ms; 0: 2 seconds. A failover must take longer: see the package comment.
+	// Lease is how long a writer counts as alive after its last write to Redis: at least 100
+	// ms; 0: 2 seconds. A failover must take longer: see the package comment.
 	Lease time.Duration
-	// TTL is how long Redis keeps a key that nobody writes again: at least a minute; 0: an
-	// hour. Writers renew the keys of what is held.
+	// TTL is how long Redis keeps a key without a write: at least a minute; 0: an hour.
+	// Writers renew the keys in use.
 	TTL time.Duration
-	// Timeout is how long an Apply waits for Redis; 0: a second. It should be well above
-	// the time that a write takes.
+	// Timeout is how long an Apply waits for Redis; 0: a second. It should be well above the
+	// time of a write.
 	Timeout time.Duration
-	// Sweep is how many buckets a second a writer looks at; 0: 1,000. It renews their keys,
-	// and takes away what is not held any more. A short TTL makes it look at more.
+	// Sweep is how many buckets a second a writer checks; 0: 1,000. It renews their keys, and
+	// deletes those that are no longer held. A short TTL makes it check more.
 	Sweep int
-	// Seed is the seed of locals and roots for an index that does not exist yet. The zero
-	// Seed stands for a random one.
+	// Seed is the seed of locals and roots of a new index. The zero Seed is a random one.
 	Seed [16]byte
-	// Degrade makes Match answer without rows where it would return an error of Redis. The
-	// error is in Matches.Degraded then.
+	// Degrade makes Match answer without rows in place of an error of Redis, which is then in
+	// Matches.Degraded.
 	Degrade bool
-	// Memory configures the Memory in which a writer keeps its sources. Its Seed is
-	// ignored. Its Bytes do not include the buckets of the writer: some 20 bytes more for
-	// each block, and half a byte for each further holder of the block.
+	// Memory configures the Memory in which a writer keeps its sources. Its Seed is ignored.
+	// Its Bytes do not include the buckets of the writer: some 20 bytes more for each block,
+	// and half a byte for each further holder of the block.
 	Memory index.MemoryConfig
 }
 
-// ErrSeed is wrapped by errors about an index that has another seed than this process. All of
-// the index was deleted or evicted, and another process has made a new one. Open it again, with
-// New. It does not happen if all processes have the same Config.Seed.
+// ErrSeed is wrapped by errors about an index that has another seed than this process. The
+// whole index was deleted or evicted, and another process has made a new one. Open it again,
+// with New. It does not happen if all processes have the same Config.Seed.
 var ErrSeed = errors.New("redisindex: the index has another seed than before")
 
-// ErrDelayed is wrapped by errors of Apply about changes that were applied, and that Redis
-// did not have in time. They are written when it can: do not apply them again.
+// ErrDelayed is wrapped by errors of Apply about changes that were applied and not written to
+// Redis in time. The writer goes on to write them: do not apply them again.
 var ErrDelayed = sharedindex.ErrDelayed
 
-// Index is an index in Redis. It is safe for concurrent use. Beside what index.Index says:
+// Index is an index in Redis. It is safe for concurrent use. Beside the contract of index.Index:
 //
-//   - Apply waits until Redis has what was applied, unless another process writes the source.
-//     If Redis does not have it in time, that is an error that wraps ErrDelayed, and all was applied.
-//   - There is no Cursor for a source that this process does not feed: what another process has
-//     seen says nothing of what this one knows.
-//   - Remove and RemoveSource remove what this process feeds, and what was fed by a process whose
-//     lease has ended. What another living process feeds stays.
-//   - Describe and DescribeSource are of the sources that this process feeds. Usage is that of
+//   - Apply waits until Redis has the changes, unless another process writes the source. If
+//     Redis does not have them in time, that is an error that wraps ErrDelayed, and all
+//     changes were applied.
+//   - A source of another process has no Cursor here: the messages of another process prove
+//     nothing about this one.
+//   - Remove and RemoveSource remove sources of this process, and those of processes whose
+//     lease has ended. The sources of another living process stay.
+//   - Describe and DescribeSource are about the sources of this process. Usage is that of
 //     Config.Memory.
-//   - Close ends the leases, so that another writer can take over at once. What is not written yet
-//     stays unwritten. Close waits for what Redis is asked at that moment, for Config.Lease or 3
-//     seconds at most, and then for Config.Timeout. A second Close does nothing.
+//   - Close ends the leases, so that another writer can take over at once. Unwritten changes
+//     stay unwritten. Close waits for requests under way, for Config.Lease or 3 seconds at
+//     most, and then for Config.Timeout. A second Close does nothing.
 //
-// Give it to kvindex.WithIndex as New has returned it: other processes do not see what a
-// wrapper of it is fed.
+// Give it to kvindex.WithIndex as New has returned it: other processes do not see the changes
+// that go through a wrapper of it.
 type Index interface {
 	index.Index
 	index.Describer
 	index.SourceRemover
-	// Stats returns the present counts. It does not ask Redis.
+	// Stats returns the present counts, without a request to Redis.
 	Stats() Stats
 }
 
 // redisIndex is the Index.
 type redisIndex struct {
-	// client is asked by pipelines alone. For a command alone a ClusterClient asks some server
-	// which commands there are, and waits for that for 5 seconds, whatever the context says.
+	// client gets only pipelines. For a single command a ClusterClient asks a server for its
+	// list of commands, and waits 5 seconds for that, ignoring the context.
 	client redis.UniversalClient
 	c      Config
 	names  names
@@ -152,17 +153,9 @@ type redisIndex struct {
 	mark   string // of the seed, in versions
 	mem    inmemory.Memory
 	closed atomic.Bool
+	remote
 
-	readers  sync.Map // model to *registryCache
-	leases   leases
-	listing  listingCache
-	splits   splits
-	garbage  atomic.Uint64 // values that made no sense
-	lookedUp atomic.Int64  // when, in unix nanoseconds
-	cause    atomic.Pointer[cause]
-	probing  turn
-
-	mu sync.Mutex // guards all below, and is the last lock
+	mu sync.Mutex // guards all fields below, and is the last lock
 	buckets
 	writer
 
@@ -173,17 +166,29 @@ type redisIndex struct {
 	wake    chan struct{}
 }
 
+// remote is the cached state of Redis, for Match.
+type remote struct {
+	readers  sync.Map // model to *registryCache
+	leases   leases
+	listing  listingCache
+	splits   splits
+	garbage  atomic.Uint64 // unreadable values
+	lookedUp atomic.Int64  // when, in unix nanoseconds
+	cause    atomic.Pointer[cause]
+	probing  turn
+}
+
 var (
 	_ sharedindex.Directory = (*redisIndex)(nil)
 	_ inmemory.Explainer    = (*redisIndex)(nil)
 )
 
-// New opens the index of a prefix, and makes it if there is none. It waits for Redis for 5
-// seconds at most. The options of the client must have ContextTimeoutEnabled: else a call waits
-// for a slow server whatever its context says. The client must read from masters, because a
-// replica may not have what was written a moment ago. Close does not close the client.
+// New opens the index of a prefix, or makes it. It waits for Redis for 5 seconds at most. The
+// options of the client must have ContextTimeoutEnabled: else a call ignores its context while
+// it waits for a slow server. The client must read from masters, because a replica may lack
+// the latest writes. Close does not close the client.
 //
-// New starts nothing. What is applied or removed first starts the goroutine that writes.
+// New starts nothing. The first change starts the goroutine that writes.
 func New(client redis.UniversalClient, c Config) (Index, error) {
 	ix, err := newIndex(client, c)
 	if err != nil {
@@ -244,7 +249,7 @@ var errNoTimeouts = errors.New("redisindex: the client's options need ContextTim
 
 var errRing = errors.New("redisindex: the client is a Ring, whose servers do not have the same keys before and after one of them fails: use a cluster")
 
-var errReplicas = errors.New("redisindex: the client's options have it read from replicas (ReadOnly, RouteByLatency or RouteRandomly): these may not have yet what was written")
+var errReplicas = errors.New("redisindex: the client reads from replicas (ReadOnly, RouteByLatency or RouteRandomly): these may lack the latest writes")
 
 func (c *Config) fill() error {
 	def := func(d *time.Duration, v, least time.Duration, name string) error {
@@ -275,11 +280,11 @@ func (c *Config) fill() error {
 	)
 }
 
-// The root has what all processes of an index agree on.
+// The root has the common settings of all processes of an index.
 const (
 	rootHead  = "kvindex 1 "
 	rootBytes = len(rootHead) + 16 + 8
-	// rootLives is how many TTLs the root has.
+	// rootLives is the lifetime of the root, in TTLs.
 	rootLives = 24
 )
 
@@ -287,7 +292,7 @@ func (ix *redisIndex) root() string {
 	return rootHead + string(ix.seed[:]) + bytesOf(ix.names.parts)
 }
 
-// open agrees with the others on the seed and the number of parts.
+// open agrees with the other processes on the seed and the number of parts.
 func (ix *redisIndex) open(ctx context.Context) error {
 	if ix.seed = ix.c.Seed; ix.seed == ([16]byte{}) {
 		rand.Read(ix.seed[:]) // never fails
@@ -299,7 +304,7 @@ func (ix *redisIndex) open(ctx context.Context) error {
 	_ = exec(ctx, p) // each has its own error
 	got, err := root.Result()
 	if denied := made.Err(); denied != nil && (err != nil || !redis.HasErrorPrefix(denied, "NOPERM")) {
-		return denied // a user who may only read can open what is there
+		return denied // a user with read permission can open an existing index
 	} else if err != nil {
 		return err
 	}
@@ -308,7 +313,7 @@ func (ix *redisIndex) open(ctx context.Context) error {
 	}
 	copy(ix.seed[:], got[len(rootHead):])
 	if ix.names.parts = u64(got[len(rootHead)+16:]); ix.names.parts == 0 || ix.names.parts > maxParts {
-		return fmt.Errorf("%q says that there are %d parts", key, ix.names.parts)
+		return fmt.Errorf("%q has %d parts", key, ix.names.parts)
 	}
 	if c := ix.c.Seed; c != ([16]byte{}) && c != ix.seed {
 		return fmt.Errorf("%w: Config.Seed is not that of the index", ErrSeed)
@@ -316,7 +321,7 @@ func (ix *redisIndex) open(ctx context.Context) error {
 	return nil
 }
 
-// fingerprint tells seeds apart without giving them away.
+// fingerprint identifies a seed without revealing it.
 func fingerprint(seed [16]byte) uint64 {
 	k := index.Chain(index.Key(binary.LittleEndian.Uint64(seed[:8])), index.Local(binary.LittleEndian.Uint64(seed[8:])))
 	return uint64(index.Chain(index.Chain(k, index.Local(k)), 1))
@@ -336,11 +341,11 @@ func (ix *redisIndex) openMemory() (err error) {
 // Seed implements index.Index.
 func (ix *redisIndex) Seed() [16]byte { return ix.seed }
 
-// lookUpEvery is how often a client of a cluster looks up anew who serves what, at most.
+// lookUpEvery is the least time between two lookups of a cluster's topology.
 const lookUpEvery = 100 * time.Millisecond
 
-// lookUp has the client of a cluster look up who serves what, after an error that no server
-// sent. By itself the client does that when another server says so, but not if one is dead.
+// lookUp makes the client of a cluster look up the topology, after an error that no server
+// sent. The client does that itself when another server redirects it, but not if one is dead.
 func (ix *redisIndex) lookUp(err error) {
 	cluster, ok := ix.client.(*redis.ClusterClient)
 	var said redis.Error
@@ -353,7 +358,7 @@ func (ix *redisIndex) lookUp(err error) {
 	}
 }
 
-// usable returns why nothing can be done.
+// usable returns an error if the index cannot be used.
 func (ix *redisIndex) usable(ctx context.Context) error {
 	if ix.closed.Load() {
 		return index.ErrClosed
@@ -416,7 +421,7 @@ func (ix *redisIndex) DescribeSource(src index.Source) (index.SourceInfo, bool) 
 	return ix.mem.DescribeSource(src)
 }
 
-// Explain implements inmemory.Explainer, for a source that this process feeds.
+// Explain implements inmemory.Explainer, for a source of this process.
 func (ix *redisIndex) Explain(ctx context.Context, src index.Source, b inmemory.Block) (trace.Trace, error) {
 	return ix.mem.Explain(ctx, src, b)
 }
@@ -435,12 +440,12 @@ func (ix *redisIndex) Close() error {
 	ix.probing <- struct{}{} // no probe begins any more
 	ix.giveBack()
 	ix.mu.Lock()
-	close(ix.moved) // nothing is taken any more
+	close(ix.moved) // waiters return
 	ix.mu.Unlock()
 	return ix.mem.Close()
 }
 
-// run begins to write, with the first that is to be written.
+// run starts the writing goroutine, with the first change.
 func (ix *redisIndex) run() {
 	ix.start.Do(func() {
 		ix.running.Go(func() { ix.write(ix.life) })

@@ -14,40 +14,39 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// The registry is a hash of a model, with a version that is never the same twice: it begins
-// with the mark of the seed, the writer and the commit, and ends with the server's time,
-// because a script may be carried out twice. A reader compares it and nothing else.
+// The registry is a hash of a model, with a version that never repeats: it begins with the
+// mark of the seed, the writer and the commit, and ends with the server's time, because a
+// script may run twice. A reader compares only the version.
 //
 // # A lease for each part of the keys
 //
 // In a cluster, one server may fail over while the others go on. So buckets are in 64 parts,
 // each in one hash slot, with a token and a lease of its own. The lease of a part is renewed
-// where its token is. A reader that meets a bucket asks for the lease of its part, at most
-// twice a second, and believes it no longer than it lasts. Without a cluster there is one
-// part.
+// together with its token. A reader of a bucket requests the lease of its part, at most twice
+// a second, and uses it no longer than it lasts. Without a cluster there is one part.
 
-// registry is what a reader knows of a model. It never changes. It holds as long as Redis has
-// the same version.
+// A registry is that of a model, as a reader has it. It never changes. It is valid as long as
+// Redis has the same version.
 type registry struct {
 	version  string
-	sources  []*listed // ordered by pod, then rank
-	views    []place   // in the order of sources
-	lanes    []laneOf  // in the order of views
+	sources  []*registeredSource // ordered by pod, then rank
+	views    []place             // in the order of sources
+	lanes    []laneOf            // in the order of views
 	variants []index.Variant
 	writers  []uint64
 	numbers  map[uint64]*numbers // by writer
 }
 
-// listed is a source in a registry.
-type listed struct {
+// A registeredSource is a source in a registry.
+type registeredSource struct {
 	index.Source
 	*row
-	text  string // that row was read from
+	text  string // of row
 	views []*view
-	bits  bool // its rows have bits unasked
+	bits  bool // its rows always have bits
 }
 
-// view is what rows speak of: those lanes that differ in nothing but their tier.
+// A view is a row of a Match: the lanes that differ only in their tier.
 type view struct {
 	index.View
 	variant index.Variant
@@ -56,7 +55,7 @@ type view struct {
 	lanes   []lane
 }
 
-// place is a view in a registry. Its lanes are lanes[first:last] there.
+// A place is a view in a registry. Its lanes are lanes[first:last] there.
 type place struct {
 	*view
 	source      int32
@@ -86,7 +85,7 @@ func (n *numbers) find(number uint32) int32 {
 	return 0
 }
 
-// newNumbers finds the lanes of a writer, by number. Numbers that come twice mean nobody.
+// newNumbers finds the lanes of a writer, by number. A number that comes twice has no lane.
 func newNumbers(by map[uint32]int32) *numbers {
 	n := &numbers{first: ^uint32(0)}
 	last := uint32(0)
@@ -104,15 +103,15 @@ func newNumbers(by map[uint32]int32) *numbers {
 	return n
 }
 
-// registryCache keeps the registry of a model, and lets one at a time fetch it.
+// A registryCache keeps the registry of a model, and lets one caller at a time fetch it.
 type registryCache struct {
 	turn
 	now atomic.Pointer[registry]
 	all *index.Candidates // of the model
-	fed atomic.Bool       // by this process
+	fed atomic.Bool       // this process has fed a source of it
 }
 
-// turn is a lock for questions, which wait for it no longer than their contexts say.
+// A turn is a lock whose waiters respect their contexts.
 type turn chan struct{}
 
 func newTurn() turn { return make(turn, 1) }
@@ -142,7 +141,7 @@ func (ix *redisIndex) feeds(model string) bool {
 	return ok && c.(*registryCache).fed.Load()
 }
 
-// fetch returns the registry of a model in a version that it had a moment ago, or a newer one.
+// fetch returns the registry of a model in a recent version, or a newer one.
 func (ix *redisIndex) fetch(ctx context.Context, model, version string) (*registry, error) {
 	c := ix.cacheOf(model)
 	if err := c.lock(ctx); err != nil {
@@ -169,13 +168,13 @@ func (ix *redisIndex) fetch(ctx context.Context, model, version string) (*regist
 	return r, nil
 }
 
-// read makes a registry of its rows. What was says of rows that have not changed stays.
+// read makes a registry of its rows. It reuses the sources of was whose rows have not changed.
 func (ix *redisIndex) read(model string, rows map[string]string, was *registry) (*registry, error) {
 	r := &registry{version: rows[versionField], numbers: make(map[uint64]*numbers)}
 	if err := ix.ours(r.version); err != nil {
 		return nil, err
 	}
-	known := make(map[index.Source]*listed)
+	known := make(map[index.Source]*registeredSource)
 	if was != nil {
 		for _, l := range was.sources {
 			known[l.Source] = l
@@ -197,7 +196,7 @@ func (ix *redisIndex) read(model string, rows map[string]string, was *registry) 
 		}
 		r.sources = append(r.sources, list(src, of, text))
 	}
-	slices.SortFunc(r.sources, func(a, b *listed) int { return compareSources(a.Source, b.Source) })
+	slices.SortFunc(r.sources, func(a, b *registeredSource) int { return compareSources(a.Source, b.Source) })
 	r.number()
 	return r, nil
 }
@@ -206,7 +205,7 @@ func compareSources(a, b index.Source) int {
 	return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Rank, b.Rank))
 }
 
-// ours returns an error if a version is of an index with another seed.
+// ours returns an error if a version belongs to an index with another seed.
 func (ix *redisIndex) ours(version string) error {
 	if version != "" && (len(version) < len(ix.mark) || version[:len(ix.mark)] != ix.mark) {
 		return ErrSeed
@@ -215,8 +214,8 @@ func (ix *redisIndex) ours(version string) error {
 }
 
 // list makes the views of a source.
-func list(src index.Source, of *row, text string) *listed {
-	l := &listed{Source: src, row: of, text: text}
+func list(src index.Source, of *row, text string) *registeredSource {
+	l := &registeredSource{Source: src, row: of, text: text}
 	l.bits = len(of.layout.Groups) != 1 || of.layout.FullGroups != 1
 	for _, ln := range of.lanes {
 		v := l.viewOf(&ln)
@@ -226,8 +225,8 @@ func list(src index.Source, of *row, text string) *listed {
 	return l
 }
 
-// viewOf returns the view of a lane, made if need be.
-func (l *listed) viewOf(ln *lane) *view {
+// viewOf returns the view of a lane, or adds it.
+func (l *registeredSource) viewOf(ln *lane) *view {
 	for _, v := range l.views {
 		if v.Group.ID == ln.group.ID && v.variant == ln.variant && v.BlockSize == ln.size {
 			return v
@@ -240,7 +239,7 @@ func (l *listed) viewOf(ln *lane) *view {
 	return v
 }
 
-// number gives views and lanes their places.
+// number assigns places to views and lanes.
 func (r *registry) number() {
 	by := make(map[uint64]map[uint32]int32)
 	for i, l := range r.sources {
@@ -269,8 +268,8 @@ func (r *registry) number() {
 	}
 }
 
-// doubts reports whether buckets that were fetched before now was may have something of a source
-// that is not true any more, and that now would show.
+// doubts reports whether buckets that were fetched before now was may have outdated sections
+// of a source that now would show.
 func (r *registry) doubts(now *registry) bool {
 	was := r.sources
 	for _, l := range now.sources {
@@ -285,7 +284,7 @@ func (r *registry) doubts(now *registry) bool {
 	return false
 }
 
-// leases are what is known of the leases of writers.
+// leases has the known leases of writers.
 type leases struct {
 	mu sync.Mutex
 	of map[leaseKey]leaseState
@@ -296,18 +295,18 @@ type leaseKey struct {
 	part   part
 }
 
-// leaseState is until when a lease counts, and when it was asked for.
+// leaseState is until when a lease counts, and when it was requested.
 type leaseState struct{ until, asked time.Time }
 
 const (
-	// leaseAge is how old an answer may be: readers must soon see that a writer has ended its
+	// leaseAge bounds the age of an answer: readers must soon see that a writer has ended its
 	// lease.
 	leaseAge  = 500 * time.Millisecond
 	maxLeases = 1 << 16
 )
 
-// holds reports whether a lease counts now, if that is known. That there is none is known if it
-// was asked for since a time: a writer may have got it after that.
+// holds reports whether a lease counts now, and whether that is known. The absence of a lease
+// is known if it was requested after since: a writer may have got it after an earlier request.
 func (l *leases) holds(k leaseKey, now, since time.Time) (holds, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -318,7 +317,7 @@ func (l *leases) holds(k leaseKey, now, since time.Time) (holds, known bool) {
 	return false, st.until.IsZero() && !st.asked.IsZero() && !st.asked.Before(since)
 }
 
-// note notes what a question at a time was answered: how long the lease lasts.
+// note records the answer to a request at a time: how long the lease lasts.
 func (l *leases) note(k leaseKey, asked time.Time, lasts time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -335,7 +334,7 @@ func (l *leases) note(k leaseKey, asked time.Time, lasts time.Duration) {
 	l.of[k] = st
 }
 
-// leaseQuestion is a question for a lease in a pipeline.
+// A leaseQuestion is a request for a lease in a pipeline.
 type leaseQuestion struct {
 	leaseKey
 	reply *redis.DurationCmd

@@ -9,8 +9,8 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
-// The registry of a model is a hash with a row for each source, by name. A row says who writes
-// the source, and what the numbers of that writer mean.
+// The registry of a model is a hash with a row for each source, by name. A row names the
+// writer of the source, and maps the numbers of that writer to holders.
 //
 //	row     = writer:8 flags:1 groups group... holders holder... note
 //	group   = id kind window draft:1 size grain
@@ -18,7 +18,7 @@ import (
 //	cursor  = seq:8 time:8
 //
 // group of a holder is its place among the groups. Besides, the hash has versionField, which
-// is another one after each change, and begins with the seed's mark.
+// differs after each change, and begins with the seed's mark.
 const (
 	versionField = "v"
 	rowHead      = 8
@@ -40,7 +40,7 @@ func sourceOf(model, field string) (src index.Source, ok bool) {
 	return src, err == nil && fieldOf(src) == field // a source has one field
 }
 
-// row is what a registry has of a source.
+// A row is the value of a source in a registry.
 type row struct {
 	writer uint64
 	behind bool
@@ -49,7 +49,7 @@ type row struct {
 	note   []byte
 }
 
-// lane is a holder of a row.
+// A lane is a holder of a row.
 type lane struct {
 	number  uint32
 	group   index.Group
@@ -66,7 +66,7 @@ func flag(b bool) byte {
 	return 0
 }
 
-// appendRow appends what others are to know of a source.
+// appendRow appends the row of a source.
 func appendRow(b []byte, writer uint64, src *source) []byte {
 	b = binary.LittleEndian.AppendUint64(b, writer)
 	b = append(b, flag(src.behind)*flagBehind)
@@ -111,7 +111,7 @@ func appendRow(b []byte, writer uint64, src *source) []byte {
 	return append(b, src.note...)
 }
 
-// readRow returns a row, or false if it makes no sense.
+// readRow reads a row. It returns false if the row is invalid.
 func readRow(s string) (of *row, ok bool) {
 	r := reader{s: s}
 	of = &row{writer: r.u64(), behind: r.byte()&flagBehind != 0, layout: new(index.Layout)}
@@ -142,7 +142,7 @@ func readRow(s string) (of *row, ok bool) {
 	return of, !r.bad
 }
 
-// count reads how many things of so many bytes at least follow.
+// count reads a count of things of at least so many bytes.
 func (r *reader) count(bytes int) int {
 	n := r.uvarint()
 	if n > uint64(len(r.s)/bytes) {
@@ -162,14 +162,14 @@ func (r *reader) number(most uint64) int {
 	return int(n)
 }
 
-// appendCursor appends how far a writer has come with a source: the number of its commit, and
+// appendCursor appends the progress of a writer with a source: the number of its commit, and
 // the engine's clock.
 func appendCursor(b []byte, seq uint64, at float64) []byte {
 	b = binary.LittleEndian.AppendUint64(b, seq)
 	return binary.LittleEndian.AppendUint64(b, math.Float64bits(at))
 }
 
-// readCursor returns the engine's clock of a cursor; 0: it is not known.
+// readCursor returns the engine's clock of a cursor; 0: it is unknown.
 func readCursor(s string) float64 {
 	r := reader{s: s}
 	r.u64()

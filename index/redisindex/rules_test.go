@@ -739,7 +739,7 @@ func TestApplyWaits(t *testing.T) {
 	src := index.Source{Pod: "a", Model: "m"}
 	for seed := range uint64(3) {
 		h.apply("a", 1, newPrompt(seed, 40).store(1, 0, 40))
-		wait := func() error { return h.await(ctx, &waiting{h.sources[src], h.change, h.moved}) }
+		wait := func() error { return h.await(ctx, &sourceWaiter{h.sources[src], h.change, h.moved}) }
 		if err := wait(); !errors.Is(err, sharedindex.ErrDelayed) {
 			t.Errorf("before a commit: %v", err)
 		}
@@ -831,7 +831,7 @@ func TestManySources(t *testing.T) {
 		if e.Source != src(i) || h[e.Note[0]] != of || of.owner(e.Source.Pod) != of.id {
 			t.Fatalf("%v is of %x, and says %d", e.Source, of.owner(e.Source.Pod), e.Note)
 		}
-		if is := h[1].sources[src(i)].standing; is == owned == first(i) {
+		if is := h[1].sources[src(i)].ownership; is == owned == first(i) {
 			t.Errorf("the second writer stands as %d to source %d", is, i)
 		}
 	}
@@ -846,7 +846,7 @@ func TestPartsOfOthers(t *testing.T) {
 	s.apply(p.store(1, 0, 3))
 	s.commit(false, func() {})
 	src := index.Source{Pod: "other", Model: "m"}
-	s.source(src).standing, s.source(src).told = other, false
+	s.source(src).ownership, s.source(src).told = other, false
 	for range 2 * maxLines {
 		f := p.fork(r, 3, 12)
 		if _, err := s.mem.Apply(t.Context(), src, index.Cursor{}, []index.Change{f.store(1, 0, 15)}); err != nil {
@@ -904,7 +904,7 @@ func TestAwaitsTheNextBatch(t *testing.T) {
 	h := newHands(t, 1)[0]
 	h.c.Timeout = time.Minute
 	h.apply("a", 1, newPrompt(1, 40).store(1, 0, 40))
-	w := &waiting{h.sources[index.Source{Pod: "a", Model: "m"}], h.change, nil}
+	w := &sourceWaiter{h.sources[index.Source{Pod: "a", Model: "m"}], h.change, nil}
 	b := h.take()
 	done := make(chan error)
 	go func() { done <- h.await(t.Context(), w) }()
@@ -993,7 +993,7 @@ func TestDoubts(t *testing.T) {
 		for _, s := range pods {
 			pod, writer, _ := strings.Cut(s, " ")
 			row := &row{writer: uint64(writer[0]), behind: strings.HasSuffix(writer, "-"), lanes: make([]lane, 1)}
-			r.sources = append(r.sources, &listed{Source: index.Source{Pod: pod}, row: row})
+			r.sources = append(r.sources, &registeredSource{Source: index.Source{Pod: pod}, row: row})
 		}
 		return r
 	}

@@ -8,11 +8,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// The scripts do what cannot be done by one command: a part of a value is replaced if the
-// rest is what it was. They know sections, and the first bytes of rows; nothing of keys and
-// holders.
+// The scripts do what one command cannot: they replace a part of a value if the rest has not
+// changed. They parse sections, and the first bytes of rows; no keys and no holders.
 
-// script is a script, and the name that servers give it.
+// A script is a script and its name at servers.
 type script struct{ text, sha string }
 
 func newScript(text string) *script {
@@ -28,14 +27,13 @@ func (s *script) in(ctx context.Context, p redis.Pipeliner, text bool, keys []st
 	return p.EvalSha(ctx, s.sha, keys, args...)
 }
 
-// putSections puts sections of a writer into buckets of a part, in place of those that it has
-// there, if these are not newer: a command may come late over a connection that was given up.
-// A section without a body stays for a while, for the same reason. It also takes away the
-// sections of writers that do not write any more, and whatever the keys have that is not ours.
-// It returns how many sections it has put.
+// putSections puts sections of a writer into buckets of a part, and replaces older ones of the
+// writer, but no newer ones: a command may come late over a connection that was given up. A
+// section without a body stays for a while, for the same reason. It also deletes the sections
+// of dead writers, and foreign values. It returns how many sections it has put.
 //
-// KEYS: buckets. ARGV: writer, seq, TTL in ms, writers that have gone, one after the other; the
-// body for each bucket.
+// KEYS: buckets. ARGV: writer, seq, TTL in ms, dead writers, one after the other; the body for
+// each bucket.
 var putSections = newScript(`
 local me, seq, gone = ARGV[1], ARGV[2], ARGV[4]
 local mylo, myhi = struct.unpack('<I4I4', seq)
@@ -75,7 +73,7 @@ end
 return put
 `)
 
-// takeSections takes the sections of some writers out of a bucket.
+// takeSections removes the sections of some writers from a bucket.
 //
 // KEYS: the bucket. ARGV: writers, one after the other.
 var takeSections = newScript(`
@@ -101,12 +99,11 @@ end
 return 1
 `)
 
-// leaveToken notes that a writer has written so far in a part of the keys, and that it lives. It
-// returns 0 if the part has none of the notes that it may have: then the server has lost what
-// was written.
+// leaveToken records the progress of a writer in a part of the keys, and that it is alive. It
+// returns 0 if the part has none of the accepted notes: then the server has lost writes.
 //
-// KEYS: token, lease. ARGV: the notes that may be there, 8 bytes each; 1 if there may be none;
-// the new note; TTL and lease in ms, lease 0: it is not renewed.
+// KEYS: token, lease. ARGV: the accepted notes, 8 bytes each; 1 if there may be none; the new
+// note; TTL and lease in ms, lease 0: it is not renewed.
 var leaveToken = newScript(`
 local now, known = redis.call('GET', KEYS[1]), false
 if not now then
@@ -135,13 +132,12 @@ if token and #ARGV[3] > 0 then
 end
 `
 
-// tellRows writes rows of a registry, and how far their writer has come. It returns for each
-// 1, or 0 if there is no row and none was given, or the row that counts, if it is another
-// writer's.
+// tellRows writes rows of a registry, and the progress of their writer. It returns for each 1,
+// or 0 if there is no row and none was given, or the present row, if it is another writer's.
 //
-// KEYS: registry, cursors, the writer's token. ARGV: writer, beginning of the version, seq, TTL
-// in ms; for each row: field, row, cursor, the writers from whom it may be taken, and the cursor
-// that they have left, "*" for any. "" is nothing.
+// KEYS: registry, cursors, the writer's token. ARGV: writer, beginning of the version, seq,
+// TTL in ms; for each row: field, row, cursor, the writers that may be replaced, and the
+// cursor that they have left, "*" for any. "" is nothing.
 var tellRows = newScript(late + `
 local fields, rows, cursors, out = {}, {}, {}, {}
 for i = 5, #ARGV, 5 do fields[#fields + 1] = ARGV[i] end
@@ -182,7 +178,7 @@ redis.call('PEXPIRE', KEYS[2], ARGV[4])
 return out
 `)
 
-// dropRows takes those rows away that are a writer's.
+// dropRows deletes the rows of a writer.
 //
 // KEYS: registry, cursors, the writer's token. ARGV: writer, beginning of the version, seq,
 // fields. Without a seq the command may come at any time.

@@ -11,11 +11,12 @@ import (
 	"github.com/kvindex/kvindex/internal/sharedindex"
 )
 
-// A delay ends by itself. An Apply that Redis does not have yet returns a sharedindex.Delay: the
-// rank is uncertain, here and for readers, until the writer has written it. A rank that waited
-// for its next message would stay so for as long as its engine is idle.
+// A delay ends by itself. An Apply whose changes Redis does not have yet returns a
+// sharedindex.Delay: the rank is uncertain, here and for readers, until the writer has written
+// them. If a rank waited for its next message, it would stay uncertain for as long as its
+// engine is idle.
 
-// source is a source that this process feeds, or has a note about. It is guarded by redisIndex.mu.
+// A source is one that this process feeds, or has a note about. redisIndex.mu guards it.
 type source struct {
 	index.Source
 	feed    uint64 // in the Memory; 0: there is none
@@ -23,20 +24,20 @@ type source struct {
 	holders []*holder
 	note    []byte
 	time    float64 // of the engine's clock, by the newest cursor that has one
-	fed     bool    // something of it was applied here
-	removed bool    // it is not in writer.sources any more
+	fed     bool    // some changes were applied here
+	removed bool    // it is no longer in writer.sources
 
-	standing
+	ownership
 	told bool // its holders are in the sections of buckets
-	// Of taking: from which writers (one of them has it), the cursor that was left, and the
-	// change up to which buckets have to be written before.
+	// Of taking: the accepted writers before (one of them has it), the cursor that was left,
+	// and the change up to which buckets have to be written first.
 	from, left string
 	ready      uint64
 	// behind: the writer before had seen more of the engine, up to that time.
 	behind bool
 	until  float64
-	caught uint64 // the change with which it had seen as much; 0: it has not
-	// rowless is since when the registry has no row of a source of another writer.
+	caught uint64 // the change with which it caught up; 0: it has not
+	// rowless is since when the source of another writer has no row in the registry.
 	rowless time.Time
 
 	dirty  bool // it is in writer.sources
@@ -44,13 +45,13 @@ type source struct {
 	change uint64
 }
 
-// What the Memory tells of holders, and to whom.
+// The Memory's reports about holders.
 type (
 	memoryHolder = mirroring.Holder[index.Group, index.Tier, index.Variant]
 	memoryTeller = mirroring.Teller[index.Source, index.Layout, memoryHolder]
 )
 
-// mirror is an Index as the mirror of its Memory.
+// A mirror is an Index as the mirror of its Memory.
 type mirror redisIndex
 
 // Holders implements mirroring.Mirror.
@@ -104,7 +105,7 @@ func (m *mirror) Evicted(id uint32) {
 	}
 }
 
-// leave has a source hold nothing any more.
+// leave drops all keys of a source.
 func (ix *redisIndex) leave(src *source) {
 	ix.meet(src, nil)
 	delete(ix.byFeed, src.feed)
@@ -112,7 +113,7 @@ func (ix *redisIndex) leave(src *source) {
 	ix.markRow(src)
 }
 
-// source returns a source, made if need be.
+// source returns a source, or adds it.
 func (ix *redisIndex) source(id index.Source) *source {
 	src := ix.sources[id]
 	if src == nil {
@@ -133,7 +134,7 @@ func (ix *redisIndex) dismiss(src *source) {
 	}
 }
 
-// markRow has the row of a source written.
+// markRow marks the row of a source as dirty.
 func (ix *redisIndex) markRow(src *source) {
 	src.row = true
 	ix.markSource(src)
@@ -148,8 +149,8 @@ func (ix *redisIndex) markSource(src *source) {
 	}
 }
 
-// applied notes that something of a source was applied, and returns what to wait for.
-func (ix *redisIndex) applied(id index.Source, cur index.Cursor) *waiting {
+// applied records an Apply to a source, and returns the waiter for it.
+func (ix *redisIndex) applied(id index.Source, cur index.Cursor) *sourceWaiter {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	src := ix.source(id)
@@ -164,10 +165,10 @@ func (ix *redisIndex) applied(id index.Source, cur index.Cursor) *waiting {
 		ix.catching = append(ix.catching, src)
 	}
 	ix.poke()
-	return &waiting{src, ix.change, ix.moved}
+	return &sourceWaiter{src, ix.change, ix.moved}
 }
 
-// poke has the writer look for something to do.
+// poke wakes the writer.
 func (ix *redisIndex) poke() {
 	select {
 	case ix.wake <- struct{}{}:
@@ -175,22 +176,22 @@ func (ix *redisIndex) poke() {
 	}
 }
 
-// waiting is somebody who waits until a change of a source is written.
-type waiting struct {
+// A sourceWaiter waits until a change of a source is written.
+type sourceWaiter struct {
 	*source
 	change uint64
 	moved  chan struct{} // closed when a batch is settled that may have the change
 }
 
-// await waits until a change of a source is written, if it is this process that writes it. A
-// source that was removed has nobody who waits for more than its removal.
-func (ix *redisIndex) await(ctx context.Context, w *waiting) error {
+// await waits until a change of a source is written, if this process writes the source. For a
+// removed source it waits for the removal.
+func (ix *redisIndex) await(ctx context.Context, w *sourceWaiter) error {
 	var timer *time.Timer
 	for {
 		ix.mu.Lock()
 		mine := !w.removed
-		done := mine && w.standing == other || ix.written >= w.change && (w.standing == owned || !mine)
-		if w.moved == nil { // what it waited for did not have all
+		done := mine && w.ownership == other || ix.written >= w.change && (w.ownership == owned || !mine)
+		if w.moved == nil { // the batch before did not have all of it
 			if w.moved = ix.flying; w.moved == nil {
 				w.moved = ix.moved
 			}
@@ -205,7 +206,7 @@ func (ix *redisIndex) await(ctx context.Context, w *waiting) error {
 			return nil
 		case ix.closed.Load():
 			return ix.delayed(w, index.ErrClosed)
-		case !since.IsZero() && time.Since(since) > ix.c.Timeout: // others have waited for that
+		case !since.IsZero() && time.Since(since) > ix.c.Timeout: // others have waited for that long
 			return ix.delayed(w, trouble)
 		}
 		if timer == nil {
@@ -227,7 +228,7 @@ func (ix *redisIndex) await(ctx context.Context, w *waiting) error {
 	}
 }
 
-// delayedError is a sharedindex.Delay.
+// A delayedError is a sharedindex.Delay.
 type delayedError struct {
 	source index.Source
 	why    error
@@ -241,15 +242,15 @@ func (e *delayedError) Error() string {
 func (e *delayedError) Unwrap() []error       { return []error{sharedindex.ErrDelayed, e.why} }
 func (e *delayedError) Seen() context.Context { return e.seen }
 
-// delayed is the error of who does not wait any longer; why may be nil.
-func (ix *redisIndex) delayed(w *waiting, why error) error {
+// delayed returns the error of a caller that stops waiting; why may be nil.
+func (ix *redisIndex) delayed(w *sourceWaiter, why error) error {
 	if why == nil {
 		why = fmt.Errorf("no answer for %v", ix.c.Timeout)
 	}
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	if ix.overdue == nil {
-		ix.overdue = new(overdue)
+		ix.overdue = new(delayNotice)
 		ix.overdue.seen, ix.overdue.done = context.WithCancel(context.Background())
 	}
 	ix.overdue.change = max(ix.overdue.change, w.change)
@@ -260,14 +261,14 @@ func (ix *redisIndex) delayed(w *waiting, why error) error {
 	return e
 }
 
-// overdue is what those are told who wait no longer.
-type overdue struct {
-	change uint64 // the last one that anybody waited for
+// A delayNotice goes to callers that stopped waiting.
+type delayNotice struct {
+	change uint64 // the last one with a waiter
 	seen   context.Context
 	done   context.CancelFunc
 }
 
-// endDelay lets them know when all is written. mu is held.
+// endDelay ends the notice when all is written. mu is held.
 func (ix *redisIndex) endDelay() {
 	if o := ix.overdue; o != nil && ix.written >= o.change {
 		o.done()

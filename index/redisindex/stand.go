@@ -9,20 +9,20 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Whose the sources are: a writer looks with each beat at the rows of those that it feeds. It
-// takes over what nobody writes any more, and takes away what is removed.
+// Ownership: at each heartbeat a writer reads the registry rows of its own sources. It takes
+// over sources that nobody writes any more, and deletes those that were removed.
 
-// standing is whose a source is.
-type standing uint8
+// ownership says which process writes a source.
+type ownership uint8
 
 const (
-	claimed standing = iota // this process wants it, and does not know yet whether it gets it
+	claimed ownership = iota // this process wants it, and has no answer yet
 	owned
-	other  // another process's, which lives as far as is known
-	taking // this process's, as soon as all that it holds is written
+	other  // another process's, alive as far as is known
+	taking // this process's, as soon as all its buckets are written
 )
 
-// lookAround renews what all writers renew, and finds out whose the sources are now.
+// lookAround renews the common keys, and checks the ownership of the sources.
 func (ix *redisIndex) lookAround(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, ix.c.Lease)
 	defer cancel()
@@ -46,8 +46,8 @@ func (ix *redisIndex) lookAround(ctx context.Context) error {
 		return err
 	}
 	if root.Err() == nil && root.Val() != ix.root() {
-		// Another process has opened the index after all was deleted, and before a writer made it
-		// again. It has to call New again: all that writers write has this seed.
+		// Another process has opened the index after it was deleted, and before a writer made
+		// it again. That process has to call New again: all keys of writers have this seed.
 		p := ix.client.Pipeline()
 		p.Set(ctx, ix.names.root(), ix.root(), rootLives*ix.c.TTL)
 		if err := exec(ctx, p); err != nil {
@@ -69,10 +69,10 @@ func (ix *redisIndex) lookAround(ctx context.Context) error {
 	return nil
 }
 
-// stand finds out whose some sources of a model are, by its registry, and takes over those
-// whose writer is gone.
+// stand checks the ownership of some sources of a model, by its registry, and takes over those
+// whose writer is dead.
 func (ix *redisIndex) stand(ctx context.Context, r *registry, sources []*source) error {
-	rows := make(map[index.Source]*listed, len(r.sources))
+	rows := make(map[index.Source]*registeredSource, len(r.sources))
 	for _, l := range r.sources {
 		rows[l.Source] = l
 	}
@@ -83,14 +83,14 @@ func (ix *redisIndex) stand(ctx context.Context, r *registry, sources []*source)
 	for _, src := range sources {
 		l := rows[src.Source]
 		switch {
-		case src.standing == owned && (l == nil || l.writer != ix.id):
-			ix.markRow(src) // the answer says whose it is
-		case src.standing == other && l == nil && src.rowless.IsZero():
-			src.rowless = now // its writer writes the row again, unless it is gone
-		case src.standing == other && l == nil && now.Sub(src.rowless) < ix.c.Lease:
-		case src.standing == other && l == nil:
+		case src.ownership == owned && (l == nil || l.writer != ix.id):
+			ix.markRow(src) // the answer names the owner
+		case src.ownership == other && l == nil && src.rowless.IsZero():
+			src.rowless = now // its writer writes the row again, unless it is dead
+		case src.ownership == other && l == nil && now.Sub(src.rowless) < ix.c.Lease:
+		case src.ownership == other && l == nil:
 			orphans = append(orphans, src)
-		case src.standing == other && (src.fed || src.note != nil):
+		case src.ownership == other && (src.fed || src.note != nil):
 			gone[l.writer] = false
 			orphans = append(orphans, src)
 		}
@@ -120,10 +120,10 @@ func (ix *redisIndex) stand(ctx context.Context, r *registry, sources []*source)
 	taken := make(map[*source]bool)
 	for i, src := range orphans {
 		l := rows[src.Source]
-		if src.standing != other || l != nil && lives[l.writer].Val() > 0 {
+		if src.ownership != other || l != nil && lives[l.writer].Val() > 0 {
 			continue
 		}
-		src.standing, src.told, src.from, src.left = taking, true, "", left[i].Val()
+		src.ownership, src.told, src.from, src.left = taking, true, "", left[i].Val()
 		if l != nil {
 			src.from = bytesOf(l.writer)
 		}
@@ -142,7 +142,7 @@ func (ix *redisIndex) stand(ctx context.Context, r *registry, sources []*source)
 	return nil
 }
 
-// markHeld has all buckets written in which some sources hold anything.
+// markHeld marks all buckets of some sources as dirty.
 func (ix *redisIndex) markHeld(by map[*source]bool) {
 	for _, b := range ix.all {
 		if ix.holds(b, by) {
@@ -151,7 +151,7 @@ func (ix *redisIndex) markHeld(by map[*source]bool) {
 	}
 }
 
-// remove takes sources of a pod away, and waits until Redis knows that.
+// remove removes sources of a pod, and waits until Redis has the removal.
 func (ix *redisIndex) remove(ctx context.Context, pod string, which func(index.Source) bool) error {
 	ix.mu.Lock()
 	var last *source
@@ -166,12 +166,12 @@ func (ix *redisIndex) remove(ctx context.Context, pod string, which func(index.S
 			continue
 		}
 		ix.dismiss(src)
-		if src.standing != other {
+		if src.ownership != other {
 			ix.dropRow(src.Source)
 		}
 	}
 	ix.change++
-	wait := &waiting{last, ix.change, ix.moved}
+	wait := &sourceWaiter{last, ix.change, ix.moved}
 	ix.mu.Unlock()
 	if last != nil {
 		ix.poke()
@@ -182,7 +182,7 @@ func (ix *redisIndex) remove(ctx context.Context, pod string, which func(index.S
 	return ix.removeLeft(ctx, which)
 }
 
-// removeLeft takes sources away whose writers have gone.
+// removeLeft removes sources whose writers are dead.
 func (ix *redisIndex) removeLeft(ctx context.Context, which func(index.Source) bool) error {
 	listing, err := ix.Listing(ctx)
 	if err != nil {
@@ -206,14 +206,14 @@ func (ix *redisIndex) removeLeft(ctx context.Context, which func(index.Source) b
 	return nil
 }
 
-// knows reports whether this process has something of a source.
+// knows reports whether this process has a source.
 func (ix *redisIndex) knows(id index.Source) bool {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	return ix.sources[id] != nil
 }
 
-// dropRow has a row taken away.
+// dropRow deletes a row with the next commit.
 func (ix *redisIndex) dropRow(id index.Source) {
 	if ix.drops == nil {
 		ix.drops = make(map[string][]string)

@@ -2,17 +2,16 @@ package redisindex
 
 // Stats are counts of an Index, for metrics.
 type Stats struct {
-	// Garbage counts values that could not be read: they are of another program with the same
-	// Prefix, or damaged. What they should say is missing in answers. A value counts each
-	// time it is read.
+	// Garbage counts unreadable values: of another program with the same Prefix, or damaged.
+	// Answers lack them. A value counts each time it is read.
 	Garbage uint64
-	// Buckets is the number of buckets that this process writes. Waiting is how many of
-	// them have changes that Redis does not have yet.
+	// Buckets is the number of buckets of this process. Waiting counts those with changes that
+	// Redis does not have yet.
 	Buckets, Waiting int
 	// Sources is the number of sources that this process feeds and writes. Standby is the
 	// number of those that it feeds and another process writes.
 	Sources, Standby int
-	// Trouble is why the last write failed, or nil.
+	// Trouble is the error of the last write, or nil.
 	Trouble error
 }
 
@@ -24,9 +23,9 @@ func (ix *redisIndex) Stats() Stats {
 	for _, src := range ix.sources {
 		switch {
 		case !src.fed:
-		case src.standing == owned:
+		case src.ownership == owned:
 			s.Sources++
-		case src.standing == other:
+		case src.ownership == other:
 			s.Standby++
 		}
 	}

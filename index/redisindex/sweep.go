@@ -10,14 +10,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Two things are swept, each a few buckets with each beat. A writer looks at its own buckets:
-// what is to be renewed, and what holders that have gone have left (sweepOwn). And one of the
-// writers goes through all keys in Redis, for what writers have left that have gone
-// (sweepAll). A writer has gone from a part if it has no token there: it leaves one there before it
-// writes anything else, and once it finds that the token is not there any more, it never writes
-// under that name again.
+// Each heartbeat sweeps a few buckets, in two ways. A writer checks its own buckets: keys to
+// be renewed, and leftovers of removed holders (sweepOwn). And one of the writers goes through
+// all keys in Redis, for leftovers of dead writers (sweepAll). A writer is dead in a part if
+// it has no token there: it leaves one there before it writes anything else, and once the
+// token is missing, it never writes under that name again.
 
-// sweepOwn looks at some of the buckets of this process.
+// sweepOwn checks some of the buckets of this process.
 func (ix *redisIndex) sweepOwn() {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
@@ -34,17 +33,17 @@ func (ix *redisIndex) sweepOwn() {
 	}
 }
 
-// perBeat returns how many of so many a second are for a beat.
+// perBeat returns the share of a beat in so many a second.
 func (ix *redisIndex) perBeat(second float64) int { return int(second*ix.c.Lease.Seconds()/3) + 1 }
 
-// scanning is how far a sweep of all keys has come.
+// scanning is the progress of a sweep of all keys.
 type scanning struct {
 	nodes  []*redis.Client // still to be gone through, the first one from cursor on
 	cursor uint64
-	rests  time.Time // until then nothing is to do
+	rests  time.Time // there is nothing to do until then
 }
 
-// sweepAll goes through some of the keys, if this process is the one that does.
+// sweepAll sweeps some of the keys, if this process is the sweeper.
 func (ix *redisIndex) sweepAll(ctx context.Context) error {
 	s := &ix.scanning
 	if time.Now().Before(s.rests) {
@@ -52,7 +51,7 @@ func (ix *redisIndex) sweepAll(ctx context.Context) error {
 	}
 	switch ix.client.(type) {
 	case *redis.Client, *redis.ClusterClient:
-	default: // whose servers are not known
+	default: // with unknown servers
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, ix.c.Lease/2)
@@ -84,7 +83,7 @@ func (ix *redisIndex) sweepAll(ctx context.Context) error {
 		err = ix.sweepKeys(ctx, keys)
 	}
 	if err != nil {
-		next = 0 // it may not be there any more
+		next = 0 // it may have been removed
 	}
 	if s.cursor = next; next == 0 {
 		if s.nodes = s.nodes[1:]; len(s.nodes) == 0 {
@@ -118,12 +117,12 @@ func (ix *redisIndex) nodes(ctx context.Context) []*redis.Client {
 	return nil
 }
 
-// escape has a name stand for itself in a pattern.
+// escape quotes a name for a pattern.
 func escape(name string) string {
 	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`).Replace(name)
 }
 
-// sweepKeys takes away what writers that have gone have left under some keys.
+// sweepKeys deletes the leftovers of dead writers under some keys.
 func (ix *redisIndex) sweepKeys(ctx context.Context, keys []string) error {
 	p := ix.client.Pipeline()
 	buckets := make(map[string]*redis.StringCmd)
@@ -140,7 +139,7 @@ func (ix *redisIndex) sweepKeys(ctx context.Context, keys []string) error {
 	if err := exec(ctx, p); err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") { // another program has written there
 		return err
 	}
-	// Who has written there is asked for after that.
+	// Ask for the writers after that.
 	writers := make(map[leaseKey]*redis.IntCmd)
 	p = ix.client.Pipeline()
 	seen := func(of part, writer uint64) {
@@ -197,10 +196,10 @@ func (ix *redisIndex) sweepKeys(ctx context.Context, keys []string) error {
 	return exec(ctx, p)
 }
 
-// dropRowsOf has the rows of another writer taken away.
+// dropRowsOf deletes the rows of another writer.
 func (ix *redisIndex) dropRowsOf(ctx context.Context, p redis.Pipeliner, model string, writer uint64, fields []string) {
 	slices.Sort(fields)
-	version := make([]byte, 16) // by whom and in which commit does not matter
+	version := make([]byte, 16) // the writer and the commit do not matter
 	rand.Read(version)
 	args := []any{bytesOf(writer), ix.mark + string(version), ""}
 	for _, f := range fields {

@@ -10,37 +10,36 @@ import (
 )
 
 // Sections and not shared masks. A bucket could have one list of keys and one mask for each
-// holder, which scripts change bit by bit. Then a script must understand keys and masks, two
-// writers change the same bytes, and a command that is carried out twice or late must be found
-// out: client libraries send a pipeline again by themselves after a cut. A section is all that
-// one writer says of a bucket, so the same write may come twice, and an older one is refused
-// by its number. The price is that two writers have the keys of a bucket twice, and that each
+// holder, which scripts change bit by bit. Then a script must parse keys and masks, two
+// writers change the same bytes, and a command that runs twice or late must be detected:
+// client libraries send a pipeline again by themselves after a cut. A section is one writer's
+// whole content of a bucket, so the same write may come twice, and an older one is refused by
+// its number. The price is that two writers have the keys of a bucket twice, and that each
 // change of a bucket writes all of it: some 300 bytes, a few kilobytes where a thousand pods
 // hold it.
 //
 // # Buckets by place, split by size
 //
-// A reader names the buckets of a prompt without having asked for anything, because a bucket
-// is named by a key of the prompt itself. Where many prompts fork inside of one bucket it is
-// split into parts of 8 keys, and these into single keys; in a part each fork has a value of
-// its own. Nothing is joined again until it is empty: a reader that has seen the split must
-// find the parts. A reader remembers which buckets are split, and asks for the parts in the
-// trip in which it would have met the bucket. One that was split since costs a trip more, and
-// no wrong answer.
+// A reader computes the names of a prompt's buckets without a query, because a key of the
+// prompt itself names each bucket. If many prompts fork inside of one bucket it is split into
+// parts of 8 keys, and these into single keys; in a part each fork has a value of its own.
+// Parts are joined again only when empty: a reader that has seen the split must find them. A
+// reader remembers split buckets, and fetches the parts in the trip of the bucket. A new split
+// costs a trip more, and no wrong answer.
 
-// The value of a bucket has a section for each writer that has something in it. Writers
-// never touch the sections of others.
+// The value of a bucket has a section for each writer with keys in it. Writers never touch the
+// sections of others.
 //
 //	value    = "K" 1 section...
 //	section  = writer:8 seq:8 length:4 body
 //	body     = 1                                the bucket is split: look at its parts
 //	         | 0 line...
 //	line     = slot:1 n:1 key:8 (n of them) length group...   from that slot on
-//	group    = mask:4 count number (the first as it is, the others as what is to be added)
+//	group    = mask:4 count number (the first as it is, the others as differences)
 //
-// Numbers without a size are uvarints, others are little-endian. A bit of a mask stands for
-// a slot of the bucket. A number means a holder, together with the writer of the section. All
-// holders of a group hold the same slots.
+// Numbers without a size are uvarints, others are little-endian. A bit of a mask is a slot of
+// the bucket. A number is a holder of the writer of the section. All holders of a group hold
+// the same slots.
 const (
 	valueHead   = "K\x01"
 	sectionHead = 20
@@ -49,35 +48,35 @@ const (
 	bodySplit = 1
 )
 
-// Buckets hold what begins at a multiple of their span in a prompt. A bucket is named by the
-// first key of that range. One that becomes too large is split into buckets of the next
-// level; those of the last have one key.
+// Buckets hold the keys from a multiple of their span in a prompt on. The first key of that
+// range names the bucket. One that becomes too large is split into buckets of the next level;
+// those of the last have one key.
 const levels = 3
 
 var spans = [levels]int{32, 8, 1}
 
-// maxSection is how many bytes the section of a bucket may have without being split, if it
-// has more than one line. A section of one line has 290 bytes, and one or two for each holder.
+// maxSection bounds the section of a bucket, in bytes, before the bucket is split, if it has
+// more than one line. A section of one line has 290 bytes, and one or two for each holder.
 const maxSection = 2048
 
-// maxLines is how many lines a bucket may have without being split, as long as nobody has
-// encoded it. More do not go into a section, and it takes longer to find one.
+// maxLines bounds the lines of a bucket before it is split, as long as it was not encoded.
+// More do not fit into a section, and make the search for one longer.
 const maxLines = maxSection / 16
 
-// line is a run of keys of a bucket.
+// A line is a run of keys of a bucket.
 type line struct {
 	slot int // of the first key
 	keys []index.Key
-	held []held // by number
-	// anchor is the key that names the part of the next level in which the first key is.
+	held []lineHolder // by number
+	// anchor is the key that names the part of the next level with the first key.
 	anchor index.Key
 }
 
-// held is which slots a holder has.
-type held struct{ number, mask uint32 }
+// A lineHolder is a holder and the mask of its slots.
+type lineHolder struct{ number, mask uint32 }
 
-// appendLine appends a line with those of its holders that have their say.
-func appendLine(b []byte, l *line, who []held) []byte {
+// appendLine appends a line with its holders in who.
+func appendLine(b []byte, l *line, who []lineHolder) []byte {
 	all := uint32(0)
 	for _, h := range who {
 		all |= h.mask
@@ -85,12 +84,12 @@ func appendLine(b []byte, l *line, who []held) []byte {
 	if all == 0 {
 		return b
 	}
-	n := bits.Len32(all) - l.slot // keys behind the last that is held say nothing
+	n := bits.Len32(all) - l.slot // keys behind the last held one are not written
 	b = append(b, byte(l.slot), byte(n))
 	for _, k := range l.keys[:n] {
 		b = binary.LittleEndian.AppendUint64(b, uint64(k))
 	}
-	slices.SortFunc(who, func(a, b held) int {
+	slices.SortFunc(who, func(a, b lineHolder) int {
 		return cmp.Or(cmp.Compare(a.mask, b.mask), cmp.Compare(a.number, b.number))
 	})
 	var buf [256]byte
@@ -113,8 +112,7 @@ func appendLine(b []byte, l *line, who []held) []byte {
 	return append(b, groups...)
 }
 
-// reader reads what others have written. Once something makes no sense, it is bad, and
-// returns zeros.
+// A reader reads values of other processes. After an invalid one it is bad, and returns zeros.
 type reader struct {
 	s   string
 	bad bool
@@ -181,8 +179,8 @@ func u32(s string) uint32 {
 
 func u64(s string) uint64 { return uint64(u32(s)) | uint64(u32(s[4:]))<<32 }
 
-// sections calls each for the sections of a value. It returns false if the value is not one of
-// ours, or each has returned false: the sections of other writers count all the same.
+// sections calls each for the sections of a value. It returns false if the value is invalid,
+// or each has returned false; the sections of other writers count all the same.
 func sections(value string, each func(writer, seq uint64, body string) bool) bool {
 	if len(value) < len(valueHead) || value[:len(valueHead)] != valueHead {
 		return false
@@ -199,17 +197,17 @@ func sections(value string, each func(writer, seq uint64, body string) bool) boo
 	return fine
 }
 
-// findings are told what a body says of a prompt.
+// findings receives the content of a body for a prompt.
 type findings interface {
-	// holders are told which slots of the prompt a group of holders has.
+	// holder receives the slots of the prompt that a group of holders has.
 	holder(number, mask uint32)
-	// split is told that the bucket is split.
+	// split: the bucket is split.
 	split()
 }
 
-// find tells what a body says of the keys of a prompt from the bucket's first slot on, at
-// most as many as its span. It returns false if the body makes no sense; what it told before
-// is true.
+// find reports the content of a body for the keys of a prompt from the bucket's first slot on,
+// at most as many as its span. It returns false if the body is invalid; earlier findings are
+// true.
 func find[F findings](body string, keys []index.Key, f F) bool {
 	r := reader{s: body}
 	switch r.byte() {

@@ -16,10 +16,10 @@ import (
 // seen is what find told.
 type seen struct {
 	isSplit bool
-	held    []held
+	held    []lineHolder
 }
 
-func (s *seen) holder(number, mask uint32) { s.held = append(s.held, held{number, mask}) }
+func (s *seen) holder(number, mask uint32) { s.held = append(s.held, lineHolder{number, mask}) }
 func (s *seen) split()                     { s.isSplit = true }
 
 // slotKey is a key at its slot.
@@ -87,7 +87,7 @@ func TestLinesRandom(t *testing.T) {
 				keys[i] = index.Key(r.Uint64())
 			}
 			l.keys = keys[slot : slot+1+r.IntN(len(keys)-slot)]
-			var who []held
+			var who []lineHolder
 			number := uint32(0)
 			for range r.IntN(20) {
 				if number += 1 + uint32(r.IntN(300)); r.IntN(10) == 0 {
@@ -101,7 +101,7 @@ func TestLinesRandom(t *testing.T) {
 				if mask == 0 {
 					continue
 				}
-				who = append(who, held{number, mask})
+				who = append(who, lineHolder{number, mask})
 				for i, k := range l.keys {
 					if mask>>(slot+i)&1 != 0 {
 						plain.add(slot+i, k, number)
@@ -161,7 +161,7 @@ func TestLinesRandom(t *testing.T) {
 // The layout of values does not change by mistake: there are other processes that read them.
 func TestValueLayout(t *testing.T) {
 	l := line{slot: 2, keys: []index.Key{0x0102030405060708, 0x1112131415161718, 0x2122232425262728}}
-	who := []held{{300, 0b11100}, {7, 0b00100}, {5, 0b01100}, {9, 0b01100}}
+	who := []lineHolder{{300, 0b11100}, {7, 0b00100}, {5, 0b01100}, {9, 0b01100}}
 	for _, c := range []struct{ name, got, want string }{
 		{"lines", string(appendLine([]byte{bodyLines}, &l, slices.Clone(who))),
 			"00" + // lines
@@ -229,7 +229,7 @@ func TestNamesSplit(t *testing.T) {
 func TestValueGarbage(t *testing.T) {
 	keys := []index.Key{1, 2, 3}
 	l := line{keys: keys}
-	good := string(appendLine([]byte{bodyLines}, &l, []held{{4, 0b111}}))
+	good := string(appendLine([]byte{bodyLines}, &l, []lineHolder{{4, 0b111}}))
 	for _, c := range []struct {
 		name, value string
 		fine        bool
@@ -251,7 +251,7 @@ func TestValueGarbage(t *testing.T) {
 	} {
 		var s seen
 		fine := sections(c.value, func(_, _ uint64, body string) bool { return find(body, keys, &s) })
-		room := &seen{held: make([]held, 0, 8)}
+		room := &seen{held: make([]lineHolder, 0, 8)}
 		if n := testing.AllocsPerRun(5, func() {
 			room.held = room.held[:0]
 			sections(c.value, func(_, _ uint64, body string) bool { return find(body, keys, room) })
@@ -266,7 +266,7 @@ func TestValueGarbage(t *testing.T) {
 
 func FuzzValue(f *testing.F) {
 	l := line{slot: 1, keys: []index.Key{0x6161616161616161, 0x6262626262626262}}
-	body := string(appendLine([]byte{bodyLines}, &l, []held{{1, 2}, {2, 6}, {1 << 31, 6}}))
+	body := string(appendLine([]byte{bodyLines}, &l, []lineHolder{{1, 2}, {2, 6}, {1 << 31, 6}}))
 	f.Add([]byte(valueHead+section(1, 2, body)+section(2, 2, "\x01")), uint16(0), uint8(0))
 	f.Add([]byte(valueHead+section(1, 2, body)), uint16(25), uint8(1))
 	f.Add([]byte(valueHead+section(1, 2, body+body)), uint16(25), uint8(1))

@@ -15,38 +15,36 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// One goroutine writes. What Applies change becomes dirty, and what is dirty is written in one
-// pipeline, while the next changes come in. So nothing is ever written by two at a time, and
-// the more there is to do, the less each costs.
+// One goroutine writes. Applies make buckets and sources dirty, and the goroutine writes the
+// dirty ones in one pipeline, while the next changes come in. So there is never more than one
+// write at a time, and the cost of each falls with the load.
 //
 // # What is written
 //
-// Always the present state: of a bucket the whole section, of a source the whole row. So it does
-// not matter whether an attempt whose outcome is not known was carried out: the same is
-// written again. If it is carried out late, after a newer one, putSections does nothing: sections
-// have the number of their commit.
+// Always the present state: of a bucket the whole section, of a source the whole row. So the
+// outcome of a failed attempt does not matter: the same is written again. If the attempt runs
+// late, after a newer one, putSections does nothing: sections have the number of their commit.
 //
 // # What a server may lose
 //
-// Before and behind what a commit writes in a part of the keys it leaves a token there, on the
-// same server, and looks for the one before. So all of a commit is on one server, though a client
-// sends on to another one what a server does not take any more, and nothing of an older commit
-// comes in between. A server that has an older token, or none, has lost what was
-// written: a replica got no news before it became the master, or all was deleted. Then nobody
-// knows what else it has lost, and what it has may be too much. So the writer ends its lease,
-// takes another name (beginAnew), writes everything under that, and then its rows. Nothing is
-// repaired in place.
+// A commit leaves a token in each part of the keys that it writes, before and behind its
+// writes, on the same server, and checks the one before. So all of a commit is on one server,
+// although a client redirects refused commands to another one, and nothing of an older commit
+// comes in between. A server with an older token, or none, has lost writes: a replica was
+// behind when it became the master, or all was deleted. Then further losses are unknown, and
+// the rest may be too much. So the writer ends its lease, takes another name (beginAnew),
+// writes everything under that, and then its rows. Nothing is repaired in place.
 //
 // # The order
 //
-// A bucket and a row may come in any order: a number that no row names says nothing, and one
-// that a row names, of which buckets lack something, says too little while the Apply runs. There
-// are two exceptions. A source that is taken over is named when all its buckets are written. And
-// a bucket that is split says so when all its parts are there.
+// Buckets and rows may come in any order: a number that no row names counts for nothing, and
+// one that a row names before its buckets are complete counts for too little while the Apply
+// runs. There are two exceptions. A source that is taken over is named when all its buckets
+// are written. And a split bucket is written as split when all its parts are there.
 //
 // # Why so
 //
-//   - A cut does not mean anew. Writes that may have been carried out are written again, and
+//   - A cut is no reason to begin anew. Writes that may have run are written again, and
 //     no name or number changes. Anew is needed only where a server has lost what it had
 //     acknowledged, and the token shows that: replication keeps the order, so a server that
 //     has the token has all before it. A ClusterClient sends on to a new master what the old
@@ -60,45 +58,48 @@ import (
 //     bucket. So up to maxPut buckets of one part go into one call. Each of them stands alone
 //     in it: a bucket that is newer than the write is left, and the others are written.
 
-// writer is what this process writes by. It is guarded by redisIndex.mu, but what only the writing
-// goroutine uses.
+// A writer is the state of writing. redisIndex.mu guards it, but for the fields of the writing
+// goroutine.
 type writer struct {
 	sources      map[index.Source]*source
 	byPod        map[string][]*source
 	byFeed       map[uint64]*source
 	dirtySources []*source
 
-	drops  map[string][]string // fields of rows that are to go, by model
+	drops  map[string][]string // fields of rows to delete, by model
 	flying chan struct{}       // moved of the batch that is being written; nil: none is
 	busy   time.Time           // since when the goroutine waits for Redis; zero: it does not
-	// catching are sources that have caught up, and whose rows do not say so yet.
+	// catching are sources that have caught up, with rows that do not have that yet.
 	catching []*source
-	written  uint64        // all changes up to this one are
+	written  uint64        // all changes up to this one are written
 	moved    chan struct{} // closed when the next batch is settled
-	overdue  *overdue      // nil: nobody was told of a delay that lasts
+	overdue  *delayNotice  // nil: no delay that lasts was reported
 	trouble  error         // why the last commit failed; nil: it did not
 	since    time.Time     // when trouble began
-	late     bool          // it lasts for longer than a lease: what readers see is too old
+	late     bool          // it lasts for longer than a lease: readers see old data
+	committer
+}
 
-	// Of the goroutine alone:
+// A committer has the fields of the writing goroutine alone.
+type committer struct {
 	id    uint64   // the writer's name
 	old   []string // names that it had before, newest last
 	began time.Time
 	seq   uint64 // of the last commit: an even number. Its first token has the one before
 	parts map[part]*partState
-	lost  part            // that has lost what was written; "": none is known
+	lost  part            // that has lost writes; "": none is known
 	named map[string]bool // models that are in the list of models
 	swept int             // of buckets.all, how far the sweep has come
 	scanning
 }
 
-// partState is what is known of a part.
+// partState is the state of a part.
 type partState struct {
-	notes string // tokens that may be there
+	notes string // accepted tokens
 	fresh bool   // there may be none
 }
 
-// Bounds of a commit, and of what is kept.
+// Bounds of a commit, and of remembered state.
 const (
 	maxCommit = 2048 // buckets
 	maxPut    = 32   // buckets of a call, during which a server does nothing else
@@ -116,7 +117,7 @@ func (w *writer) init() {
 	w.rename()
 }
 
-// rename has the writer begin anew.
+// rename gives the writer a new name.
 func (w *writer) rename() {
 	if w.id != 0 {
 		w.old = append(w.old, bytesOf(w.id))
@@ -165,8 +166,8 @@ func (ix *redisIndex) write(ctx context.Context) {
 	}
 }
 
-// putting is a bucket that is being written.
-type putting struct {
+// A bucketWrite is a bucket that is being written.
+type bucketWrite struct {
 	change
 	part  part
 	key   string
@@ -174,8 +175,8 @@ type putting struct {
 	reply *redis.Cmd // nil: it was not sent
 }
 
-// telling is a source that is being written.
-type telling struct {
+// A sourceWrite is a source that is being written.
+type sourceWrite struct {
 	*source
 	row, cursor string
 	change      uint64
@@ -183,22 +184,22 @@ type telling struct {
 	at          int        // in reply
 }
 
-// batch is what a commit writes.
+// A batch is the content of a commit.
 type batch struct {
-	puts  []putting
-	tells map[string][]telling // by model
-	drops map[string][]string  // fields, by model
+	puts  []bucketWrite
+	tells map[string][]sourceWrite // by model
+	drops map[string][]string      // fields, by model
 	parts map[part]*redis.Cmd
 	upto  uint64        // all changes up to this one are in it
 	moved chan struct{} // closed when it is settled
 	err   error         // the first
 }
 
-// take takes what is to be written next.
+// take makes the next batch.
 func (ix *redisIndex) take() *batch {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
-	b := &batch{upto: ix.change, moved: ix.moved, tells: make(map[string][]telling), parts: make(map[part]*redis.Cmd)}
+	b := &batch{upto: ix.change, moved: ix.moved, tells: make(map[string][]sourceWrite), parts: make(map[part]*redis.Cmd)}
 	ix.moved, ix.flying, ix.busy = make(chan struct{}), b.moved, time.Now()
 	n := min(len(ix.dirty), maxCommit)
 	taken, left := ix.dirty[:n:n], ix.dirty[n:]
@@ -221,7 +222,7 @@ func (ix *redisIndex) take() *batch {
 			continue
 		}
 		c.known = true
-		b.puts = append(b.puts, putting{change: c, part: ix.names.partOf(c.name), key: ix.names.bucket(c.level, c.name), body: string(body)})
+		b.puts = append(b.puts, bucketWrite{change: c, part: ix.names.partOf(c.name), key: ix.names.bucket(c.level, c.name), body: string(body)})
 	}
 	ix.dirty = slices.Concat(again, left, ix.dirty) // the last are parts
 	for _, c := range ix.dirty {
@@ -231,11 +232,11 @@ func (ix *redisIndex) take() *batch {
 	for _, src := range ix.dirtySources {
 		switch {
 		case src.removed:
-		case src.standing == taking && ix.written < src.ready:
+		case src.ownership == taking && ix.written < src.ready:
 			later = append(later, src)
 			b.upto = min(b.upto, src.change-1)
 			continue
-		case src.standing != other:
+		case src.ownership != other:
 			ix.tell(b, src)
 		}
 		src.dirty = false
@@ -248,8 +249,8 @@ func (ix *redisIndex) take() *batch {
 
 // tell adds a source to a batch.
 func (ix *redisIndex) tell(b *batch, src *source) {
-	t := telling{source: src, change: src.change}
-	if src.row || src.standing != owned {
+	t := sourceWrite{source: src, change: src.change}
+	if src.row || src.ownership != owned {
 		t.row = string(appendRow(nil, ix.id, src))
 	}
 	t.cursor = string(appendCursor(nil, ix.seq+2, src.time))
@@ -257,7 +258,7 @@ func (ix *redisIndex) tell(b *batch, src *source) {
 	b.tells[src.Model] = append(b.tells[src.Model], t)
 }
 
-// commit writes what is dirty, as much as a commit takes, and reports whether there is more.
+// commit writes the dirty state, as much as a commit takes, and reports whether there is more.
 func (ix *redisIndex) commit(ctx context.Context) (more bool, err error) {
 	b := ix.take()
 	if len(b.puts)+len(b.tells)+len(b.drops) > 0 {
@@ -275,11 +276,11 @@ func (ix *redisIndex) commit(ctx context.Context) (more bool, err error) {
 	return true, nil
 }
 
-// send sends a batch, and with it the tokens of all parts that it writes in.
+// send sends a batch, and with it the tokens of all its parts.
 func (ix *redisIndex) send(ctx context.Context, b *batch) {
 	ix.seq += 2
 	if ix.names.parts > 1 {
-		slices.SortStableFunc(b.puts, func(a, b putting) int { return cmp.Compare(a.part, b.part) })
+		slices.SortStableFunc(b.puts, func(a, b bucketWrite) int { return cmp.Compare(a.part, b.part) })
 	}
 	for i := range b.puts {
 		b.parts[b.puts[i].part] = nil
@@ -306,7 +307,7 @@ func (ix *redisIndex) send(ctx context.Context, b *batch) {
 	}
 }
 
-// leftToken reports whether what was written in a part has a token behind it.
+// leftToken reports whether the writes to a part have a token behind them.
 func (b *batch) leftToken(of part) bool { return carriedOut(b.parts[of]) }
 
 // carriedOut reports whether a script that returns a number was sent, and has returned it.
@@ -318,8 +319,8 @@ func carriedOut(reply *redis.Cmd) bool {
 	return err == nil
 }
 
-// announce leaves tokens in the parts that have none, before anything is written there: what
-// is written by somebody without a token is swept.
+// announce leaves tokens in the parts that have none, before any other write: the keys of a
+// writer without a token are swept.
 func (ix *redisIndex) announce(ctx context.Context, b *batch) {
 	first := &batch{parts: make(map[part]*redis.Cmd)}
 	for of := range b.parts {
@@ -407,8 +408,8 @@ func (ix *redisIndex) pipe(ctx context.Context, b *batch, text bool) {
 		st := ix.parts[of]
 		switch n, err := reply.Int(); {
 		case err != nil:
-			// The first is nearly always the one that is there. If it is one that was
-			// left out, all is written anew.
+			// The first is nearly always the present one. If it is one that was left out,
+			// everything is written again.
 			if st.notes += begin + seq; len(st.notes) > maxNotes {
 				st.notes = st.notes[:8] + st.notes[24:]
 			}
@@ -423,11 +424,11 @@ func (ix *redisIndex) rowKeys(model string) []string {
 	return []string{ix.names.registry(model), ix.names.cursors(model), ix.names.token(registryPart(model), ix.id)}
 }
 
-// version returns what the version of a registry begins with: the script adds its time,
-// because it may be carried out twice.
+// version returns the beginning of a registry's version: the script adds its time, because it
+// may run twice.
 func (ix *redisIndex) version() string { return ix.mark + bytesOf(ix.id) + bytesOf(ix.seq) }
 
-// settle notes what came of a batch, and reports whether there is more to do.
+// settle records the result of a batch, and reports whether there is more to do.
 func (ix *redisIndex) settle(b *batch) (more bool) {
 	now := time.Now()
 	ix.mu.Lock()
@@ -457,7 +458,7 @@ func (ix *redisIndex) settle(b *batch) (more bool) {
 	ix.dirty = append(failed, ix.dirty...)
 	for model, tells := range b.tells {
 		for _, t := range tells {
-			var replies []any // none: nobody was told
+			var replies []any // none: no row was written
 			if t.reply != nil && b.leftToken(registryPart(model)) {
 				replies, _ = t.reply.Slice()
 			}
@@ -477,7 +478,7 @@ func (ix *redisIndex) settle(b *batch) (more bool) {
 	} else {
 		for model, fields := range b.drops {
 			for _, f := range fields {
-				if id, ok := sourceOf(model, f); ok && ix.sources[id] == nil { // else its row is told
+				if id, ok := sourceOf(model, f); ok && ix.sources[id] == nil { // else its row is written
 					ix.dropRow(id)
 				}
 			}
@@ -493,7 +494,7 @@ func (ix *redisIndex) settle(b *batch) (more bool) {
 	return len(ix.dirty)+len(ix.dirtySources) > 0
 }
 
-// retell has a source written again.
+// retell marks a source as dirty again.
 func (ix *redisIndex) retell(src *source, row bool) {
 	src.row = src.row || row
 	if !src.dirty {
@@ -502,22 +503,23 @@ func (ix *redisIndex) retell(src *source, row bool) {
 	}
 }
 
-// toldSource notes what came of writing a source. It returns false if it is to be written again.
+// toldSource records the result of writing a source. It returns false if it has to be written
+// again.
 func (ix *redisIndex) toldSource(src *source, reply any) bool {
 	switch r := reply.(type) {
 	case string: // the row of another writer
-		src.standing, src.told, src.from, src.left = other, false, "", ""
+		src.ownership, src.told, src.from, src.left = other, false, "", ""
 	case int64:
-		if r == 0 { // somebody has taken the row away
+		if r == 0 { // another process has deleted the row
 			ix.retell(src, true)
 			return false
 		}
-		src.standing, src.from, src.left = owned, "", ""
+		src.ownership, src.from, src.left = owned, "", ""
 	}
 	return true
 }
 
-// catchUp has the rows say so of sources that have seen as much as the writer before, as soon as
+// catchUp marks the rows of sources that have caught up with the writer before, as soon as
 // that is written.
 func (ix *redisIndex) catchUp() {
 	ix.catching = slices.DeleteFunc(ix.catching, func(src *source) bool {
@@ -533,23 +535,23 @@ func (ix *redisIndex) catchUp() {
 }
 
 // errLost is why a commit waits.
-var errLost = errors.New("the server loses what was written a moment ago")
+var errLost = errors.New("the server loses the latest writes")
 
-// beginAnew has all that this process holds written under another name.
+// beginAnew writes everything of this process under another name.
 func (ix *redisIndex) beginAnew(ctx context.Context) {
 	ix.endLeases(ctx)
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	ix.rename()
-	was := strings.Join(ix.old, "") // the last one may not have come to tell its rows
+	was := strings.Join(ix.old, "") // the last one may have missed its rows
 	for _, b := range ix.all {
 		ix.markBucket(b)
 	}
 	ready := ix.change
 	for _, src := range ix.sources {
-		switch src.standing {
+		switch src.ownership {
 		case owned:
-			src.standing, src.from, src.left = taking, was, "*"
+			src.ownership, src.from, src.left = taking, was, "*"
 		case taking:
 			if src.left == "*" {
 				src.from = was
@@ -562,7 +564,7 @@ func (ix *redisIndex) beginAnew(ctx context.Context) {
 	}
 }
 
-// endLeases lets readers know that the writer's word does not count any more.
+// endLeases ends the leases, so that the writer's sections no longer count.
 func (ix *redisIndex) endLeases(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, ix.c.Lease)
 	defer cancel()
@@ -573,7 +575,7 @@ func (ix *redisIndex) endLeases(ctx context.Context) {
 	_ = exec(ctx, p) // else they end by themselves
 }
 
-// giveBack ends the leases when no more is written.
+// giveBack ends the leases after the last write.
 func (ix *redisIndex) giveBack() {
 	ctx, cancel := context.WithTimeout(context.Background(), ix.c.Timeout)
 	defer cancel()
@@ -586,7 +588,7 @@ func (ix *redisIndex) setBusy(since time.Time) {
 	ix.busy = since
 }
 
-// beat renews the leases, and looks for what has changed meanwhile.
+// beat renews the leases, and checks for changes.
 func (ix *redisIndex) beat(ctx context.Context) {
 	ix.setBusy(time.Now())
 	defer ix.setBusy(time.Time{})
@@ -595,7 +597,7 @@ func (ix *redisIndex) beat(ctx context.Context) {
 		b.parts[of] = nil
 	}
 	if len(b.parts) > 0 {
-		// If a server does not answer, the leases at others are renewed in time nevertheless.
+		// If a server does not answer, the leases at others are still renewed in time.
 		half, cancel := context.WithTimeout(ctx, ix.c.Lease/2)
 		ix.send(half, b)
 		cancel()

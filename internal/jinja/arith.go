@@ -68,7 +68,7 @@ func isInt(v Value) bool {
 	return false
 }
 
-// isSetView tells whether v has the operators of a set.
+// isSetView reports whether v has the operators of a set.
 func isSetView(v Value) bool {
 	view, ok := v.(*View)
 	return ok && view.kind != viewValues
@@ -374,7 +374,7 @@ func (m *machine) join(a, b []Value) ([]Value, error) {
 	return append(append(make([]Value, 0, len(a)+len(b)), a...), b...), nil
 }
 
-// isSequence tells whether v can be repeated by *.
+// isSequence reports whether v can be repeated by *.
 func isSequence(v Value) bool {
 	switch v.(type) {
 	case string, Markup, *List, *Tuple:

@@ -134,7 +134,7 @@ type (
 	}
 )
 
-// An attrOf tells whether a name may be an attribute of a dict, or of a str.
+// An attrOf reports whether a name may be an attribute of a dict, or of a str.
 type attrOf struct{ dict, str bool }
 
 // An operand is a comparison's: == != < <= > >= in, or "not in".

@@ -97,8 +97,8 @@ func (a arguments) fill(fn string, params []string) ([]Value, error) {
 	return a.bind(fn, params...)
 }
 
-// What Python has and this package does not, and what the sandbox lets no template
-// use (Jinja2 3.1.6, sandbox.py), by type.
+// Attributes that Python has and this package lacks, and those that the sandbox forbids
+// (Jinja2 3.1.6, sandbox.py), by type.
 var (
 	unsupportedAttrs = map[string]string{
 		"dict":        " fromkeys ",
@@ -151,7 +151,7 @@ var privateOf = map[string]string{
 	"Joiner":                     " __call__ __dict__ __module__ __weakref__ ",
 }
 
-// listed tells whether name is one of the names, which stand between spaces.
+// listed reports whether name is one of the names, which stand between spaces.
 func listed(names, name string) bool {
 	return len(name) <= longestAttr && strings.Contains(names, " "+name+" ") && !strings.Contains(name, " ")
 }
@@ -159,8 +159,8 @@ func listed(names, name string) bool {
 // longestAttr is no shorter than any name in the lists, in bytes.
 const longestAttr = 32
 
-// attr returns Python's getattr(obj, name); ok is false where that is an
-// AttributeError. What the sandbox lets no template use is an Undefined.
+// attr returns Python's getattr(obj, name); ok is false where that is an AttributeError. An
+// attribute that the sandbox forbids is an Undefined.
 func (m *machine) attr(obj Value, name string) (v Value, ok bool, err error) {
 	if err := m.scan(4 * len(name)); err != nil { // it is looked up in several maps
 		return nil, false, err
@@ -213,7 +213,7 @@ func (m *machine) attr(obj Value, name string) (v Value, ok bool, err error) {
 	return nil, false, nil
 }
 
-// isDictAttr tells whether a dict has an attribute, whose name begins with no
+// isDictAttr reports whether a dict has an attribute, whose name begins with no
 // underscore.
 func isDictAttr(name string) bool {
 	switch name {
@@ -259,8 +259,7 @@ func (m *machine) privateAttr(obj Value, name string) (Value, bool, error) {
 	return nil, false, nil
 }
 
-// unsafeAttr is what the sandbox gives for an attribute (sandbox.py,
-// unsafe_undefined).
+// unsafeAttr returns the sandbox's value for an attribute (sandbox.py, unsafe_undefined).
 func unsafeAttr(obj Value, name string) Value {
 	return &Undefined{
 		Message: "access to attribute " + string(appendReprString(nil, name)) + " of " +

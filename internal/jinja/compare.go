@@ -121,7 +121,7 @@ func (m *machine) equalViews(a *View, other Value) (bool, error) {
 	return m.subset(a, b)
 }
 
-// subset tells whether all elements of a are in b.
+// subset reports whether all elements of a are in b.
 func (m *machine) subset(a, b *View) (bool, error) {
 	if err := m.enter(); err != nil {
 		return false, err
@@ -236,7 +236,7 @@ func (m *machine) less(op string, a, b Value) (bool, error) {
 	return false, raise("TypeError", "'%s' not supported between instances of '%s' and '%s'", op, typeName(a), typeName(b))
 }
 
-// holds tells whether a op b, given c as compare(a, b) would be.
+// holds reports whether a op b, given c as compare(a, b) would be.
 func holds(op string, c int) bool {
 	switch op {
 	case "<":

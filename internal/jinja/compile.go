@@ -1,7 +1,7 @@
 package jinja
 
-// Compile makes a Template of a source. What Jinja2 does not accept is an error,
-// and so is what this package does not do, ErrUnsupported.
+// Compile makes a Template of a source. It returns an error for a source that Jinja2 refuses,
+// and ErrUnsupported for constructs that this package lacks.
 func Compile(source string) (*Template, error) {
 	root, err := parse(source)
 	if err != nil {
@@ -31,7 +31,7 @@ func Compile(source string) (*Template, error) {
 	return t, nil
 }
 
-// maxNames bounds what finding the variables of a template may take.
+// maxNames bounds the search for the variables of a template.
 const maxNames = 1 << 20
 
 func (r *resolver) template(t *Template) {

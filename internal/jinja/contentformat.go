@@ -1,28 +1,28 @@
 package jinja
 
-// ContentLoops are the loops that vLLM takes for ones over the content of a message,
-// which changed (vllm/renderers/hf.py, _detect_content_format).
+// ContentLoops are the loops over the content of a message, as vLLM finds them, which changed
+// (vllm/renderers/hf.py, _detect_content_format).
 type ContentLoops uint8
 
 const (
-	// LoopsOverMessages are loops over the content of a variable of a loop over
-	// messages, which all versions take for some.
+	// LoopsOverMessages are loops over the content of a variable of a loop over messages, in
+	// all versions.
 	LoopsOverMessages ContentLoops = iota
 
 	// LoopsOverContent are these and all over a variable content, as 0.22.0 has it.
 	LoopsOverContent
 
-	// LoopsOverParameters are, beside the first, loops over a parameter of a macro
-	// that is given the content of a message, and outside of macros those over a
-	// variable content. So v0.31.0 has it.
+	// LoopsOverParameters are, beside the first, loops over a parameter of a macro that is
+	// given the content of a message, and outside of macros those over a variable content, as
+	// in v0.31.0.
 	LoopsOverParameters
 )
 
-// WantsParts tells whether vLLM, left to itself, gives the template the content of
-// messages as lists of parts, its format "openai", and not as strings: it does if
-// the template loops over the content of a message.
+// WantsParts reports whether vLLM by itself gives the template the content of messages as
+// lists of parts, its format "openai", and not as strings: it does if the template loops over
+// the content of a message.
 func (t *Template) WantsParts(loops ContentLoops) bool {
-	// Parsed anew, as Compile changes the nodes: what it folds vLLM does not see.
+	// Parse again, because Compile changes the nodes, and vLLM does not fold.
 	root, err := parse(t.source)
 	if err != nil {
 		return false
@@ -186,7 +186,7 @@ func (f *contentFinder) findMessages() bool {
 	return true
 }
 
-// isContent tells whether e is the content of a message.
+// isContent reports whether e is the content of a message.
 func (f *contentFinder) isContent(e expr) bool {
 	name, ok := elementsOf(e, "content")
 	return ok && f.messages[name]
@@ -204,8 +204,8 @@ func (f *contentFinder) loopsOverContent(loops ContentLoops) bool {
 	return false
 }
 
-// overOther tells whether the loop goes over a variable that is taken for the content
-// of a message.
+// overOther reports whether the loop goes over a variable that counts as the content of a
+// message.
 func (l contentLoop) overOther(loops ContentLoops) bool {
 	n, ok := l.iter.(*nameExpr)
 	switch {

@@ -14,8 +14,8 @@ type Dict struct {
 	others       map[any]int32    // places of the other keys, by their hashKey
 }
 
-// lookup is what looking a key up takes of [machine.scan] for each of its bytes: it
-// may be compared with as many keys as are not in a map.
+// lookup is the cost of a lookup for each byte of the key, in [machine.scan]: it may be
+// compared with as many keys as are not in a map.
 const lookup = manyKeys - 1
 
 // manyKeys is from how many keys on a Dict looks them up in a map.
@@ -141,8 +141,7 @@ type (
 	rangeKey     struct{ length, start, step int64 }
 )
 
-// hashKey returns what is equal, as Go compares, for the keys that Python takes for
-// the same.
+// hashKey returns a value that is equal, as Go compares, for keys that are equal in Python.
 func (m *machine) hashKey(v Value) (any, error) {
 	switch v := v.(type) {
 	case nil:

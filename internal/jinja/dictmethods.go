@@ -34,7 +34,7 @@ func viewOf(kind viewKind) func(*machine, Value, []Value) (Value, error) {
 	}
 }
 
-// isDisjoint tells whether a view of keys or items has no element of what is
+// isDisjoint reports whether a view of keys or items has no element of what is
 // iterated. Of two such views the shorter is.
 func isDisjoint(m *machine, self Value, a []Value) (Value, error) {
 	other := a[0]

@@ -6,8 +6,8 @@ import (
 )
 
 var (
-	// ErrUnsupported is wrapped by the errors about what Jinja2 or Python has and
-	// this package does not.
+	// ErrUnsupported is wrapped by the errors about constructs of Jinja2 or Python that this
+	// package lacks.
 	ErrUnsupported = errors.New("not supported")
 	// ErrLimit is wrapped by the errors about a rendering past one of its Limits.
 	ErrLimit = errors.New("limit exceeded")
@@ -39,7 +39,7 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// raise is what Jinja2 or Python raises, at a place that the evaluator fills in.
+// raise returns an exception of Jinja2 or Python. The evaluator fills in the place.
 func raise(class, format string, args ...any) error {
 	return &Error{Class: class, Message: fmt.Sprintf(format, args...)}
 }
@@ -48,7 +48,7 @@ func unsupported(format string, args ...any) error {
 	return &Error{Message: fmt.Sprintf(format, args...), Err: ErrUnsupported}
 }
 
-// raised tells whether err is an exception of one of the classes.
+// raised reports whether err is an exception of one of the classes.
 func raised(err error, classes ...string) bool {
 	var e *Error
 	if !errors.As(err, &e) {
@@ -62,5 +62,5 @@ func raised(err error, classes ...string) bool {
 	return false
 }
 
-// isUnsupported tells whether err is about what this package does not have.
+// isUnsupported reports whether err is about a construct that this package lacks.
 func isUnsupported(err error) bool { return errors.Is(err, ErrUnsupported) }

@@ -114,7 +114,7 @@ func (m *machine) compute(f *frame, e expr) (Value, error) {
 	return nil, errNotConst
 }
 
-// unassigned is what a variable gives that has no value.
+// unassigned returns the value of a variable without one.
 func unassigned(f *frame, e *nameExpr) (Value, error) {
 	if f == nil {
 		return nil, errNotConst

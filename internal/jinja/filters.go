@@ -72,7 +72,7 @@ func init() {
 	}
 }
 
-// knownFilter tells whether Jinja2 has the filter.
+// knownFilter reports whether Jinja2 has the filter.
 func knownFilter(name string) bool { return filters[name] != nil }
 
 // filter applies a filter by name, as Jinja2 does where it learns the name late.
@@ -124,7 +124,7 @@ func (a arguments) bindAfter(v Value, fn string, params ...string) (b bound, err
 	return b, nil
 }
 
-// only is bindAfter of what has one parameter.
+// only is bindAfter of a function with one parameter.
 func (a arguments) only(fn, param string) error {
 	if a.none() {
 		return nil
@@ -262,8 +262,8 @@ func (m *machine) generator(start func() (nextFunc, error)) (Value, error) {
 	})
 }
 
-// through is the generator of what f makes of the elements of v. If f returns false
-// the element is left out. start is run before the first element, unless v is false.
+// through returns the generator of f's results for the elements of v. If f returns false the
+// element is left out. start is run before the first element, unless v is false.
 func (m *machine) through(v Value, start func() (func(Value) (Value, bool, error), error)) (Value, error) {
 	return m.generator(func() (nextFunc, error) {
 		if ok, err := m.truth(v); err != nil || !ok {
@@ -359,7 +359,7 @@ func (g getter) get(m *machine, v Value) (Value, error) {
 	return m.lowered(v)
 }
 
-// lowered makes a string lower case and leaves what is none.
+// lowered returns a string in lower case, and other values unchanged.
 func (m *machine) lowered(v Value) (Value, error) {
 	if s, ok := asString(v); ok {
 		return m.invoke(s, "lower")

@@ -247,14 +247,13 @@ func numericReference(out *strings.Builder, s string) int {
 	return i
 }
 
-// isControl tells of the characters that HTML5 has no references for, which Python
-// drops.
+// isControl reports whether HTML5 has no reference for a character, which Python drops.
 func isControl(n int) bool {
 	return n < ' ' && n != '\t' && n != '\n' && n != '\f' || n == 0x7f ||
 		n >= 0xfdd0 && n <= 0xfdef || n&0xfffe == 0xfffe
 }
 
-// windows1252 is what HTML5 takes U+0080 to U+009F for.
+// windows1252 has HTML5's characters for U+0080 to U+009F.
 var windows1252 = [32]rune{
 	'€', 0x81, '‚', 'ƒ', '„', '…', '†', '‡', 'ˆ', '‰', 'Š', '‹', 'Œ', 0x8d, 'Ž', 0x8f,
 	0x90, '‘', '’', '“', '”', '•', '–', '—', '˜', '™', 'š', '›', 'œ', 0x9d, 'ž', 'Ÿ',

@@ -36,12 +36,12 @@ func (m *machine) sortDicts(v Value) (Value, error) {
 		items, err := m.sortDictsIn(v.Items)
 		return &Tuple{Items: items}, err
 	case *Dict:
-		items := make([]keyed, 0, min(v.Len(), 16))
+		items := make([]sortItem, 0, min(v.Len(), 16))
 		for i := range v.Len() {
 			if err := m.alloc(64); err != nil {
 				return nil, err
 			}
-			items = append(items, keyed{v.keys[i], v.values[i]})
+			items = append(items, sortItem{v.keys[i], v.values[i]})
 		}
 		if err := m.sortBy(items, m.safeLess); err != nil {
 			return nil, err
@@ -129,8 +129,7 @@ func (p *prettyPrinter) separate(i, indent int) error {
 	return p.newline(indent)
 }
 
-// format prints v from the column indent on, with allowance columns left for what
-// comes behind it.
+// format prints v from the column indent on. It leaves allowance columns for the text behind v.
 func (p *prettyPrinter) format(v Value, indent, allowance, level int) error {
 	rep, err := p.m.repr(v)
 	if err != nil {
@@ -149,23 +148,26 @@ func (p *prettyPrinter) format(v Value, indent, allowance, level int) error {
 	case string:
 		return p.text(v, indent, allowance, level+1)
 	case *List:
-		return p.items("[", v.Items, "]", indent, allowance, level+1)
+		return p.items(brackets{"[", "]"}, v.Items, indent, allowance, level+1)
 	case *Tuple:
 		if v.names != nil {
 			break
 		}
 		if len(v.Items) == 1 {
-			return p.items("(", v.Items, ",)", indent, allowance, level+1)
+			return p.items(brackets{"(", ",)"}, v.Items, indent, allowance, level+1)
 		}
-		return p.items("(", v.Items, ")", indent, allowance, level+1)
+		return p.items(brackets{"(", ")"}, v.Items, indent, allowance, level+1)
 	case *Dict:
 		return p.dict(v, indent, allowance+1, level+1)
 	}
 	return p.write(rep)
 }
 
-func (p *prettyPrinter) items(open string, items []Value, end string, indent, allowance, level int) error {
-	if err := p.write(open); err != nil {
+// brackets are the text before and behind the items of a sequence.
+type brackets struct{ open, end string }
+
+func (p *prettyPrinter) items(b brackets, items []Value, indent, allowance, level int) error {
+	if err := p.write(b.open); err != nil {
 		return err
 	}
 	indent++
@@ -175,13 +177,13 @@ func (p *prettyPrinter) items(open string, items []Value, end string, indent, al
 			return err
 		}
 		if i == len(items)-1 {
-			behind = allowance + len(end)
+			behind = allowance + len(b.end)
 		}
 		if err := p.format(item, indent, behind, level); err != nil {
 			return err
 		}
 	}
-	return p.write(end)
+	return p.write(b.end)
 }
 
 func (p *prettyPrinter) dict(d *Dict, indent, allowance, level int) error {

@@ -198,7 +198,7 @@ func joinFilter(m *machine, v Value, args arguments) (Value, error) {
 	return string(out), err
 }
 
-// mapFilter looks at its arguments when the first element is asked for.
+// mapFilter checks its arguments when the first element is requested.
 func mapFilter(m *machine, v Value, args arguments) (Value, error) {
 	if err := args.late("do_map"); err != nil {
 		return nil, err
@@ -503,12 +503,12 @@ func extremeFilter(fn, op string) filterFunc {
 	}
 }
 
-// A keyed is an element and what it is sorted by.
-type keyed struct{ key, value Value }
+// A sortItem is an element and its sort key.
+type sortItem struct{ key, value Value }
 
 // sort sorts as Python's sorted does, which keeps equal elements in their order,
 // backwards if reverse.
-func (m *machine) sort(items []keyed, reverse bool) error {
+func (m *machine) sort(items []sortItem, reverse bool) error {
 	return m.sortBy(items, func(a, b Value) (bool, error) {
 		if reverse {
 			a, b = b, a
@@ -517,7 +517,7 @@ func (m *machine) sort(items []keyed, reverse bool) error {
 	})
 }
 
-func (m *machine) sortBy(items []keyed, less func(a, b Value) (bool, error)) error {
+func (m *machine) sortBy(items []sortItem, less func(a, b Value) (bool, error)) error {
 	if len(items) < 2 {
 		return nil
 	}
@@ -530,7 +530,7 @@ func (m *machine) sortBy(items []keyed, less func(a, b Value) (bool, error)) err
 			return unsupported("sorting by nan")
 		}
 	}
-	slices.SortStableFunc(items, func(a, b keyed) int {
+	slices.SortStableFunc(items, func(a, b sortItem) int {
 		if failed != nil {
 			return 0
 		}
@@ -642,14 +642,14 @@ func (m *machine) sortedBy(v, reverse Value, key func(Value) (Value, error)) (Va
 	return &List{Items: sorted}, nil
 }
 
-func (m *machine) keyed(v Value, key func(Value) (Value, error)) ([]keyed, error) {
-	var items []keyed
+func (m *machine) keyed(v Value, key func(Value) (Value, error)) ([]sortItem, error) {
+	var items []sortItem
 	err := m.visit(v, func(item Value) error {
 		if err := m.alloc(64); err != nil {
 			return err
 		}
 		k, err := key(item)
-		items = append(items, keyed{k, item})
+		items = append(items, sortItem{k, item})
 		return err
 	})
 	return items, err
@@ -739,7 +739,7 @@ func groupbyFilter(m *machine, v Value, args arguments) (Value, error) {
 	return groups, nil
 }
 
-func (m *machine) group(items []keyed, get getter) (Value, error) {
+func (m *machine) group(items []sortItem, get getter) (Value, error) {
 	if err := m.alloc(128 + 16*len(items)); err != nil {
 		return nil, err
 	}

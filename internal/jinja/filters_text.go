@@ -107,7 +107,7 @@ func titleFilter(m *machine, v Value, args arguments) (Value, error) {
 	return out.String(), nil
 }
 
-// beginsWords tells whether c is one of those before a word of title.
+// beginsWords reports whether c is one of those before a word of title.
 func beginsWords(c rune) bool {
 	return c == '-' || c == '(' || c == '{' || c == '[' || c == '<' || isSpace(c)
 }
@@ -312,8 +312,8 @@ func (m *machine) indentMarkup(s, prefix string, first, blank bool) (Value, erro
 	return Markup(prefix + out), err
 }
 
-// indent puts prefix before the lines of s: before the first and empty ones only if
-// told. A newline at the end of s is not kept.
+// indent puts prefix before the lines of s: before the first only with first, and before
+// empty ones only with blank. A newline at the end of s is not kept.
 func (m *machine) indent(s, prefix string, first, blank bool) (string, error) {
 	if err := m.alloc(3 * len(s)); err != nil {
 		return "", err

@@ -223,7 +223,7 @@ func appendWords(chunks []chunk, s []rune) []chunk {
 	return chunks
 }
 
-// endsWord tells whether a word ends before a dash at i.
+// endsWord reports whether a word ends before a dash at i.
 func endsWord(s []rune, i int) bool { return s[i] == '-' && dash(s, i) > 0 }
 
 // dash returns the length of a dash at i, between something of a word and a word, or
@@ -242,7 +242,7 @@ func dash(s []rune, i int) int {
 	return n
 }
 
-// breaksAfter tells whether the hyphen at i is one in a word with letters before and
+// breaksAfter reports whether the hyphen at i is one in a word with letters before and
 // behind it.
 func breaksAfter(s []rune, i int) bool {
 	letter := func(i int) bool { return i >= 0 && i < len(s) && isLetter(s[i]) }

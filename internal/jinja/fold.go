@@ -6,13 +6,12 @@ import (
 	"math/big"
 )
 
-// Jinja2 evaluates constant expressions while it compiles and writes the values
-// into the Python that it makes (3.1.6, optimizer.py and as_const of nodes.py). It
-// shows: filters and tests that do not exist are not missed in what is never
-// reached, a negative constant before ** loses its sign to the result, and there
-// are no literals of inf and nan. So it is done here.
+// Jinja2 evaluates constant expressions while it compiles and writes the values into the
+// Python that it makes (3.1.6, optimizer.py and as_const of nodes.py). It shows: unknown
+// filters and tests raise no error in unreachable code, a negative constant before ** loses
+// its sign to the result, and there are no literals of inf and nan. So it is done here.
 
-// errNotConst ends the evaluation of what is not constant.
+// errNotConst ends the evaluation of an expression that is not constant.
 var errNotConst = errors.New("not constant")
 
 // contextFilters are the filters that get the context, so are never constant.
@@ -23,7 +22,7 @@ var contextFilters = map[string]bool{
 // foldLimits bound all evaluation of constants of a template.
 var foldLimits = Limits{Steps: 1 << 18, Memory: 1 << 20, Output: 1 << 20}
 
-// fold replaces what is constant of *p, innermost first, and tells whether *p has a
+// fold replaces the constant parts of *p, innermost first, and reports whether *p has a
 // constant value, if perhaps one that cannot be written.
 func (r *resolver) fold(p *expr) bool {
 	var constant []bool // of the children
@@ -95,7 +94,7 @@ func (r *resolver) constant(e expr) (Value, error) {
 	return v, err
 }
 
-// text returns what is printed of e, if that is constant.
+// text returns the printed form of e, if that is constant.
 func (r *resolver) text(e expr) (string, bool) {
 	v, err := r.constant(e)
 	if err != nil {
@@ -105,7 +104,7 @@ func (r *resolver) text(e expr) (string, bool) {
 	return s, err == nil
 }
 
-// hasLiteral tells whether Jinja2 writes v into what it compiles (compiler.py,
+// hasLiteral reports whether Jinja2 writes v into what it compiles (compiler.py,
 // has_safe_repr).
 func hasLiteral(v Value) bool {
 	switch v := v.(type) {
@@ -130,7 +129,7 @@ func haveLiterals(items []Value) bool {
 	return true
 }
 
-// literal replaces a constant by what comes of it when Python reads it.
+// literal replaces a constant by the value that Python reads back.
 func (r *resolver) literal(p *expr) {
 	e := (*p).(*constExpr)
 	switch name := badLiteral(e.value); name {
@@ -142,7 +141,7 @@ func (r *resolver) literal(p *expr) {
 	}
 }
 
-// badLiteral returns what in v Python does not read back: "inf", "nan" or "int",
+// badLiteral returns the part of v that Python does not read back: "inf", "nan" or "int",
 // which is one of more than 4300 digits.
 func badLiteral(v Value) string {
 	switch v := v.(type) {

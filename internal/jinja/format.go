@@ -229,7 +229,7 @@ func (f *fieldFormatter) argument(i int) (Value, error) {
 	return f.list[i], nil
 }
 
-// first returns what the first name of a field stands for.
+// first returns the value of the first name of a field.
 func (f *fieldFormatter) first(name string) (Value, error) {
 	i, rest, err := specInt(name)
 	switch {

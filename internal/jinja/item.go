@@ -64,7 +64,7 @@ func (r *Range) length() int64 {
 // at returns the i-th element, which must be there.
 func (r *Range) at(i int64) int64 { return r.Start + i*r.Step }
 
-// has tells whether n is an element.
+// has reports whether n is an element.
 func (r *Range) has(n int64) bool { return r.find(n) >= 0 }
 
 // find returns the place of n, or -1.
@@ -93,8 +93,8 @@ func (v *View) at(i int) Value {
 	return v.of.pair(i)
 }
 
-// intArgument returns what Python takes an argument for that must be an int and fit
-// a ssize_t.
+// intArgument returns an argument that must be an int and fit a ssize_t, as Python converts
+// it.
 func (m *machine) intArgument(v Value) (int, error) {
 	if n, ok := asInt64(v); ok {
 		return nearestInt(n), nil
@@ -298,7 +298,7 @@ func sliceBound(v Value, def int) (int, error) {
 	return 0, raise("TypeError", "slice indices must be integers or None or have an __index__ method")
 }
 
-// A span is what a slice picks: count elements from first on, step apart.
+// A span is the part of a slice: count elements from first on, step apart.
 type span struct{ first, count, step int }
 
 // sliceSpan resolves a slice of n elements (CPython 3.11, PySlice_AdjustIndices).

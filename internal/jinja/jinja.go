@@ -4,9 +4,9 @@
 // no autoescape, tojson as json.dumps without ASCII escapes, and the globals
 // raise_exception and strftime_now (transformers 4.57, utils/chat_template_utils.py).
 //
-// A template either renders byte by byte as there, or it is an error: what Jinja2
-// has and this package does not is refused by [Compile], by name and line, or,
-// where only a value shows it, by Render.
+// A template either renders byte by byte as there, or it is an error: [Compile] refuses
+// constructs of Jinja2 that this package lacks, by name and line, and Render those that only a
+// value shows.
 package jinja
 
 import "time"
@@ -14,12 +14,12 @@ import "time"
 // Why an interpreter of our own. A chat is scored only if its text is the engine's, and no Go
 // engine of Jinja is exact: gonja v2.9.1 and minijinja-go v2.24.0 render 81 % and 71 % of the
 // recorded chats as Jinja2 does, and a client's tool schema can overflow the stack of the
-// first. The interpreter is a tree of nodes with variables in slots, as idtracking.py of Jinja2
-// assigns them. Python's values are Go's, behind one interface type.
+// first. The interpreter is a tree of nodes with variables in slots, as idtracking.py of
+// Jinja2 assigns them. Python's values are Go's, behind one interface type.
 //
-// An attribute that Python knows is never taken for undefined: a method that strings have and
-// this package does not is an error. TestDifferential generates programs for every construct
-// that Jinja2 itself lists and compares the texts.
+// An attribute of Python is never undefined: a method of strings that this package lacks is an
+// error. TestDifferential generates programs for every construct of Jinja2's own lists and
+// compares the texts.
 
 // A Template is a compiled template. It is safe for concurrent use.
 type Template struct {
@@ -27,22 +27,21 @@ type Template struct {
 	root    *templateNode
 	scope   scope    // of the root
 	slots   int      // of the root's frame
-	names   []string // of the variables that are taken from the host
-	globals []Value  // what each of names is if the host has none of it
+	names   []string // of the variables that the host sets
+	globals []Value  // the value of each of names if the host does not set it
 }
 
-// Env is what a rendering takes from its surroundings. The zero Env has the
-// default Limits and the local time.
+// Env is the environment of a rendering. The zero Env has the default Limits and the local
+// time.
 type Env struct {
-	// Now is the clock of strftime_now, whose time is told in the location it
-	// carries. Nil: time.Now.
+	// Now is the clock of strftime_now, which uses its location. Nil: time.Now.
 	Now    func() time.Time
 	Limits Limits
 }
 
-// Limits bound a rendering; each zero stands for its default. A template that goes
-// through all messages for each of them, or adds to a text again and again, comes to
-// a limit of Steps or Memory with some hundred messages.
+// Limits bound a rendering; each zero stands for its default. A template that goes through all
+// messages for each of them, or adds to a text again and again, reaches a limit of Steps or
+// Memory with some hundred messages.
 type Limits struct {
 	Steps  int // nodes evaluated, elements gone through, and other work as long; DefaultSteps
 	Depth  int // nested calls, and nested containers of a value; DefaultDepth

@@ -82,7 +82,7 @@ func place(source string, at pos) (line, col int) {
 	return 1 + strings.Count(before, "\n"), 1 + utf8.RuneCountInString(before[start:])
 }
 
-// A syntaxError is what lexer and parser panic with; parse recovers it.
+// A syntaxError is the panic value of lexer and parser; parse recovers it.
 type syntaxError struct {
 	at  pos
 	err error
@@ -635,7 +635,7 @@ func (l *lexer) lexOperator() token {
 	return token{kind: op, at: at}
 }
 
-// balance keeps account of an operator that is a bracket.
+// balance counts an operator that is a bracket.
 func (l *lexer) balance(op string, at pos) {
 	switch op {
 	case "{":

@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// A source is what a for goes through.
+// A source is the iterable of a for.
 type source struct {
 	items []Value // of a list or tuple
 	text  string  // of a str
@@ -145,9 +145,9 @@ func (m *machine) loop(f, up *frame, st *forStmt, iterable Value, depth int) (fl
 	return flowNext, m.leaveScope(f, &st.scope.els)
 }
 
-// turns runs the body for each element of src or, if it is nil, of the variable
-// loop. It tells whether no turn came to the end of the body: one that was broken
-// off does not count, so that the else of the for is run all the same.
+// turns runs the body for each element of src or, if it is nil, of the variable loop. It
+// reports whether no turn came to the end of the body: one that was broken off does not count,
+// so that the else of the for runs all the same.
 func (m *machine) turns(f *frame, st *forStmt, src *source) (empty bool, err error) {
 	var loop *loopContext
 	if src == nil {
@@ -219,7 +219,7 @@ func (m *machine) filtered(up *frame, st *forStmt, iterable Value) (Value, error
 				return nil, false, err
 			}
 			if ok {
-				// A tuple is made anew of what it was unpacked to.
+				// A tuple is made again of its unpacked elements.
 				v, err := m.eval(f, st.scope.testTarget)
 				return v, err == nil, err
 			}

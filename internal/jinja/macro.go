@@ -43,7 +43,7 @@ func (c *macro) attr(_ *machine, name string) (Value, bool, error) {
 	return nil, false, nil
 }
 
-// call runs the macro and returns what it writes.
+// call runs the macro and returns its output.
 func (c *macro) call(m *machine, args arguments) (Value, error) {
 	if err := m.step(2 + len(c.params)/4); err != nil {
 		return nil, err

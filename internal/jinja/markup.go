@@ -4,7 +4,7 @@ import "strings"
 
 var escaper = strings.NewReplacer("&", "&amp;", ">", "&gt;", "<", "&lt;", "'", "&#39;", `"`, "&#34;")
 
-// escape returns what markupsafe's escape(v) holds (3.0.3).
+// escape returns the text of markupsafe's escape(v) (3.0.3).
 func (m *machine) escape(v Value) (string, error) {
 	if s, ok := v.(Markup); ok {
 		return string(s), nil

@@ -14,7 +14,7 @@ type floatStyle struct {
 	precision int  // not of r
 	alt       bool // keep the point, and the zeros of g
 	dotZero   bool // at least one digit behind the point, of g and r
-	noNegZero bool // no sign of what is rounded to zero
+	noNegZero bool // no sign of a value that is rounded to zero
 	upper     bool
 }
 
@@ -142,7 +142,7 @@ func (m *machine) intText(n *big.Int, base int) (digits string, negative bool, e
 	return strings.TrimPrefix(n.Text(base), "-"), negative, nil
 }
 
-// A formatSpec is what stands behind the colon of a format field (CPython 3.11,
+// A formatSpec is the part behind the colon of a format field (CPython 3.11,
 // formatter_unicode.c).
 type formatSpec struct {
 	fill      string
@@ -158,7 +158,7 @@ type formatSpec struct {
 }
 
 // parseSpec parses the spec for a value of the type class, which is aligned by
-// default as align says.
+// default by align.
 func parseSpec(spec, class string, align byte) (formatSpec, error) {
 	f := formatSpec{fill: " ", align: align, width: -1, precision: -1}
 	s := spec

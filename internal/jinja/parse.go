@@ -458,7 +458,7 @@ func (p *parser) assignable(e expr) {
 	failAt(e.at(), "cannot assign to this expression")
 }
 
-// A tupleForm tells what the items of a tuple without parentheses may be.
+// A tupleForm is the form of the items of a tuple without parentheses.
 type tupleForm struct {
 	simple    bool // names and literals only
 	namespace bool // also x.y; with simple

@@ -94,7 +94,7 @@ func (p *percentFormatter) next() (Value, error) {
 	return v, nil
 }
 
-// A directive is what stands behind a percent sign.
+// A directive is the part behind a percent sign.
 type directive struct {
 	s                             string // behind it
 	left, plus, space, alt, zeros bool   // flags
@@ -202,7 +202,7 @@ func (d *directive) number(p *percentFormatter) (int, error) {
 	return n, nil
 }
 
-// directive appends a value as d says.
+// directive appends a value by d.
 func (p *percentFormatter) directive(d *directive) error {
 	v, err := p.next()
 	if err != nil {
@@ -226,7 +226,7 @@ func (p *percentFormatter) directive(d *directive) error {
 	return raise("ValueError", "unsupported format character '%c' (0x%x)", d.code, d.code)
 }
 
-// text returns what %s, %r or %a put in.
+// text returns the text of %s, %r or %a.
 func (p *percentFormatter) text(v Value, code rune) (string, error) {
 	var s string
 	var err error

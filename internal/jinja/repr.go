@@ -173,7 +173,7 @@ func (p *printer) reprContainer(v Value) error {
 	return unsupported("printing a %s", typeName(v))
 }
 
-// ellipsis is what stands for a value within itself.
+// ellipsis stands for a value within itself.
 func ellipsis(v Value) string {
 	switch v.(type) {
 	case *List:

@@ -20,7 +20,7 @@ type resolver struct {
 	err   error
 }
 
-// A site is what the compiler knows of where a node stands.
+// A site is the place of a node, for the compiler.
 type site struct {
 	sym    *symbols
 	soft   bool // of an if or inline if: a filter may be unknown
@@ -33,7 +33,7 @@ func (r *resolver) fail(at pos, err error) {
 	}
 }
 
-// scope is what is done at the beginning and the end of the scope of sym. Python
+// scope returns the actions at the beginning and the end of the scope of sym. Python
 // forgets the variables of a function that ends, so they need no clearing.
 func (r *resolver) scope(sym *symbols, endsFunction bool) scope {
 	var s scope
@@ -109,13 +109,13 @@ func (r *resolver) stmt(st stmt, s site) {
 		r.stmts(st.els, s)
 	case *macroStmt:
 		st.scope.name = st.name
-		r.macro(&st.scope, st.params, st.defaults, st.body, st.pos, s)
+		r.macro(&st.scope, definition{st.params, st.defaults, st.body, st.pos}, s)
 		st.ref, _ = r.ref(st.name, st.pos, s)
 	case *callStmt:
-		r.macro(&st.scope, st.params, st.defaults, st.body, st.pos, s)
+		r.macro(&st.scope, definition{st.params, st.defaults, st.body, st.pos}, s)
 		r.callBlock(st, s)
 	case *generationStmt:
-		r.macro(&st.scope, nil, nil, st.body, st.pos, s)
+		r.macro(&st.scope, definition{body: st.body, pos: st.pos}, s)
 	case *filterStmt:
 		inner := site{sym: s.sym.inner(s.sym.in)}
 		inner.sym.visit(st.body)
@@ -200,7 +200,7 @@ func (r *resolver) forLoop(st *forStmt, s site) {
 	st.scope.inert = inert(st)
 }
 
-// inert tells whether the body of a for does nothing if its elements are strings:
+// inert reports whether the body of a for does nothing if its elements are strings:
 // it only asks for items that strings never have. Templates for messages that may
 // be lists of parts go through strings so, character by character.
 func inert(st *forStmt) bool {
@@ -222,7 +222,7 @@ func inert(st *forStmt) bool {
 	return true
 }
 
-// neverOfText tells whether e is "name[key] == constant", with a key that is no
+// neverOfText reports whether e is "name[key] == constant", with a key that is no
 // attribute of a string.
 func neverOfText(e expr, name string) bool {
 	c, ok := e.(*compareExpr)
@@ -269,20 +269,28 @@ func copyTarget(t expr) expr {
 	return t
 }
 
+// A definition is that of a macro or call block.
+type definition struct {
+	params   []*nameExpr
+	defaults []expr // of the last params
+	body     []stmt
+	pos
+}
+
 // macro resolves a macro or call block.
-func (r *resolver) macro(m *macroScope, params []*nameExpr, defaults []expr, body []stmt, at pos, s site) {
+func (r *resolver) macro(m *macroScope, d definition, s site) {
 	in := newRoutine(s.sym.in)
 	inner := site{sym: s.sym.inner(in)}
-	m.pos, m.body = at, body
-	visitMacro(inner.sym, params, defaults, body)
-	used := r.undeclared(body, "caller", "kwargs", "varargs")
-	first := len(params) - len(defaults)
-	for i, p := range params {
+	m.pos, m.body = d.pos, d.body
+	d.visit(inner.sym)
+	used := r.undeclared(d.body, "caller", "kwargs", "varargs")
+	first := len(d.params) - len(d.defaults)
+	for i, p := range d.params {
 		switch p.name {
 		case "caller":
 			m.isParam = true
 			if i < first && used["caller"] {
-				r.fail(at, raise("TemplateAssertionError", `When defining macros or call blocks the special "caller" argument must be omitted or be given a default.`))
+				r.fail(d.pos, raise("TemplateAssertionError", `When defining macros or call blocks the special "caller" argument must be omitted or be given a default.`))
 			}
 		case "kwargs", "varargs":
 			delete(used, p.name)
@@ -299,37 +307,37 @@ func (r *resolver) macro(m *macroScope, params []*nameExpr, defaults []expr, bod
 	if used["varargs"] {
 		m.varargs = inner.sym.declare("varargs").slot
 	}
-	visitMacro(inner.sym, params, defaults, body)
+	d.visit(inner.sym)
 	m.scope = r.scope(inner.sym, true)
-	r.params(m, params, defaults, inner)
-	r.stmts(body, inner)
+	r.params(m, d, inner)
+	r.stmts(d.body, inner)
 	m.slots = len(in.slots)
 }
 
-func visitMacro(sym *symbols, params []*nameExpr, defaults []expr, body []stmt) {
-	for _, p := range params {
+func (d definition) visit(sym *symbols) {
+	for _, p := range d.params {
 		sym.declare(p.name)
 	}
-	each(defaults, sym.names)
-	sym.visit(body)
+	each(d.defaults, sym.names)
+	sym.visit(d.body)
 }
 
 // params resolves the parameters of a macro and their defaults, each of which may
 // use the parameters before it.
-func (r *resolver) params(m *macroScope, params []*nameExpr, defaults []expr, s site) {
+func (r *resolver) params(m *macroScope, d definition, s site) {
 	r.unset = make(map[*variable]bool)
 	for v, l := range s.sym.loads {
 		r.unset[v] = l.kind == loadParam
 	}
-	first := len(params) - len(defaults)
-	names := make([]Value, len(params))
-	m.params = make([]param, len(params))
-	for i, p := range params {
+	first := len(d.params) - len(d.defaults)
+	names := make([]Value, len(d.params))
+	m.params = make([]param, len(d.params))
+	for i, p := range d.params {
 		names[i] = p.name
 		v := s.sym.find(p.name)
 		m.params[i] = param{name: p.name, slot: v.slot}
 		if i >= first {
-			m.params[i].def = defaults[i-first]
+			m.params[i].def = d.defaults[i-first]
 			r.expr(&m.params[i].def, s)
 		}
 		delete(r.unset, v)

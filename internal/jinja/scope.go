@@ -46,7 +46,7 @@ func (f *frame) variable(r ref) *Value {
 	return &f.slots[r.slot]
 }
 
-// A scope is what Jinja2 does to the variables of a block before and after it.
+// A scope has the actions on the variables of a block before and after it.
 type scope struct {
 	loads []load
 	clear []int32 // slots that are missing again after it
@@ -90,7 +90,7 @@ func (m *machine) leaveScope(f *frame, s *scope) error {
 	return m.step(len(s.clear) / 8)
 }
 
-// A forScope is what the resolver knows of a for.
+// A forScope is the resolved form of a for.
 type forScope struct {
 	// inert is that the body does nothing if the elements are characters.
 	inert      bool

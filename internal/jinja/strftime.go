@@ -60,7 +60,7 @@ func (m *machine) strftime(t time.Time, format string) (string, error) {
 	}
 }
 
-// parseDirective returns what stands before a conversion, and its length.
+// parseDirective returns the part before a conversion, and its length.
 func parseDirective(s string) (d timeDirective, n int) {
 	for ; n < len(s); n++ {
 		switch s[n] {

@@ -98,7 +98,7 @@ func (m *machine) charge(n int) error {
 	return m.chars(2 * n)
 }
 
-// transform returns what add appends for each code point, which is at most three
+// transform returns the text that add appends for each code point, which is at most three
 // times as long. at is where r stands.
 func (m *machine) transform(s string, add func(dst []byte, at int, r rune) []byte) (Value, error) {
 	if err := m.alloc(3 * len(s)); err != nil {
@@ -135,7 +135,7 @@ func appendLower(dst []byte, s string, at int, r rune) []byte {
 	return appendForm(dst, r, formLower)
 }
 
-// finalSigma tells whether a sigma between before and after ends a word (CPython
+// finalSigma reports whether a sigma between before and after ends a word (CPython
 // 3.11, unicodeobject.c: handle_capital_sigma).
 func finalSigma(before, after string) bool {
 	for before != "" {
@@ -193,7 +193,7 @@ func (m *machine) swapCase(s string, _ []Value) (Value, error) {
 	})
 }
 
-// every returns the method that tells whether a text is not empty and is holds of
+// every returns the method that reports whether a text is not empty and is holds of
 // all its code points.
 func every(is func(r rune) bool) func(*machine, string, []Value) (Value, error) {
 	return func(m *machine, s string, _ []Value) (Value, error) {
@@ -220,7 +220,7 @@ func (m *machine) isPrintable(s string, _ []Value) (Value, error) {
 	return everyFlag(charPrintable)(m, s, nil)
 }
 
-// onlyCase returns the method that tells whether some code point is of the case
+// onlyCase returns the method that reports whether some code point is of the case
 // has, and none of the cases not.
 func onlyCase(has, not charFlags) func(*machine, string, []Value) (Value, error) {
 	return func(m *machine, s string, _ []Value) (Value, error) {
@@ -304,14 +304,14 @@ func given(v Value) Value {
 	return v
 }
 
-// A field is s[from:to] that a method searches. none says that nothing is in it,
+// A field is s[from:to] that a method searches. none: nothing is in it,
 // not even the empty text: it begins behind the end.
 type field struct {
 	from, to int
 	none     bool
 }
 
-// field returns what start and end leave of s.
+// field returns the part of s between start and end.
 func (m *machine) field(s string, start, end Value) (field, error) {
 	start, end = given(start), given(end)
 	from, to, err := m.bounds(s, start, end)

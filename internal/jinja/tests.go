@@ -59,7 +59,7 @@ func init() {
 	}
 }
 
-// knownTest tells whether Jinja2 has the test.
+// knownTest reports whether Jinja2 has the test.
 func knownTest(name string) bool { return tests[name] != nil }
 
 // test does a test by name, as Jinja2 does where it learns the name late.
@@ -71,7 +71,7 @@ func (m *machine) test(name string, v Value, args arguments) (bool, error) {
 	return t(m, v, args)
 }
 
-// predicate is the test without arguments that is tells.
+// predicate returns the test without arguments of is.
 func predicate(name string, is func(Value) bool) testFunc {
 	return func(_ *machine, v Value, args arguments) (bool, error) {
 		if err := args.only(name, "value"); err != nil {
@@ -87,7 +87,7 @@ func isMarkup(v Value) bool { _, ok := v.(Markup); return ok }
 func isDict(v Value) bool   { _, ok := v.(*Dict); return ok }
 func isString(v Value) bool { _, ok := asString(v); return ok }
 
-// isIndexable is of what has a length and __getitem__.
+// isIndexable reports whether v has a length and __getitem__.
 func isIndexable(v Value) bool {
 	switch v.(type) {
 	case string, Markup, *List, *Tuple, *Dict, *Range, *Undefined:
@@ -164,7 +164,7 @@ func caseTest(name, method string) testFunc {
 	}
 }
 
-// nameTest is the test of a name that known knows.
+// nameTest returns the test of a name by known.
 func nameTest(fn string, known func(string) bool) testFunc {
 	return func(m *machine, v Value, args arguments) (bool, error) {
 		if err := args.only(fn, "value"); err != nil {
@@ -193,7 +193,7 @@ func iterableTest(m *machine, v Value, args arguments) (bool, error) {
 	return m.iterable(v)
 }
 
-// iterable tells whether iter(v) works, which here is the same as that v is a
+// iterable reports whether iter(v) works, which here is the same as that v is a
 // collections.abc.Iterable.
 func (m *machine) iterable(v Value) (bool, error) {
 	if o, ok := v.(object); ok && o.typeName() == "LoopContext" {

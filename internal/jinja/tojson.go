@@ -229,9 +229,9 @@ func (m *machine) sortedDict(d *Dict) (keys, values []Value, err error) {
 	if err := m.alloc(64 * d.Len()); err != nil {
 		return nil, nil, err
 	}
-	items := make([]keyed, d.Len())
+	items := make([]sortItem, d.Len())
 	for i := range items {
-		items[i] = keyed{d.keys[i], d.values[i]}
+		items[i] = sortItem{d.keys[i], d.values[i]}
 	}
 	if err := m.sort(items, false); err != nil {
 		return nil, nil, err

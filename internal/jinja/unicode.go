@@ -2,7 +2,7 @@ package jinja
 
 import "unicode/utf8"
 
-// What CPython 3.11 knows of code points, which is Unicode 14.0. The tables are its
+// The properties of code points in CPython 3.11, which are those of Unicode 14.0. The tables are its
 // own, not those of package unicode, which change with the Go toolchain.
 
 // A char is the kind of a code point.
@@ -92,7 +92,7 @@ func appendForm(dst []byte, r rune, f form) []byte {
 	return utf8.AppendRune(dst, r+c.add[f])
 }
 
-// isSpace tells whether Python's str.isspace holds of r.
+// isSpace reports whether Python's str.isspace holds of r.
 func isSpace(r rune) bool {
 	if r < utf8.RuneSelf {
 		return r == ' ' || r >= '\t' && r <= '\r' || r >= 0x1c && r <= 0x1f
@@ -104,7 +104,7 @@ func isSpace(r rune) bool {
 	return r >= 0x2000 && r <= 0x200a
 }
 
-// isLineEnd tells whether Python's str.splitlines ends a line at r.
+// isLineEnd reports whether Python's str.splitlines ends a line at r.
 func isLineEnd(r rune) bool {
 	switch r {
 	case '\n', '\v', '\f', '\r', 0x1c, 0x1d, 0x1e, 0x85, 0x2028, 0x2029:

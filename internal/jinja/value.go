@@ -60,18 +60,18 @@ const (
 	viewItems
 )
 
-// An Iterator is what can be gone through once. next returns false at the end and
+// An Iterator can be gone through once. next returns false at the end and
 // ever after; it is not called again after an error.
 type Iterator struct {
 	class string // Python's name for its type, such as "generator"
 	next  func() (v Value, ok bool, err error)
 }
 
-// An Undefined is what a name or an attribute that is not there gives. Most uses
+// An Undefined is the value of a missing name or attribute. Most uses
 // of it raise an UndefinedError with its message (Jinja2 3.1.6, runtime.py).
 type Undefined struct {
 	Message string // that is raised; built when it is first needed if empty
-	Class   string // of what is raised: "UndefinedError" or "SecurityError"
+	Class   string // of the exception: "UndefinedError" or "SecurityError"
 	Name    string
 	Of      Value // whose attribute or item it is, or missing
 }
@@ -157,7 +157,7 @@ type object interface {
 	typeName() string
 	// attr returns an attribute whose name does not begin with an underscore.
 	attr(m *machine, name string) (Value, bool, error)
-	// repr returns what str() and repr() give, unsupported if that is an address.
+	// repr returns the result of str() and repr(), unsupported if that is an address.
 	repr(m *machine) (string, error)
 }
 
@@ -173,7 +173,7 @@ var modules = map[string]string{
 	"_GroupTuple": "jinja2.filters.",
 }
 
-// fail returns what Jinja2 raises when u is used.
+// fail returns the exception of Jinja2 when u is used.
 func (u *Undefined) fail() error {
 	class := u.Class
 	if class == "" {
@@ -188,7 +188,7 @@ func (u *Undefined) fail() error {
 	return raise(class, "%s", attributeMessage(u.Of, appendReprString(nil, u.Name)))
 }
 
-// attributeMessage says that v has no attribute, whose name is quoted.
+// attributeMessage is the message that v has no attribute, whose name is quoted.
 func attributeMessage(v Value, quoted []byte) string {
 	return fmt.Sprintf("%s has no attribute %s", appendReprString(nil, objectName(v)), quoted)
 }

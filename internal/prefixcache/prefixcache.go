@@ -1,38 +1,38 @@
-// Package prefixcache keeps what is known of the beginnings of texts that were encoded
-// before: how many tokens they are, the locals of their units, and where encoding may
-// resume. It keeps neither texts nor ids, and knows no tokenizer.
+// Package prefixcache caches the encoding of beginnings of texts: how many tokens they have,
+// the locals of their units, and where encoding may resume. It keeps neither texts nor ids,
+// and uses no tokenizer.
 //
-// [Cache.Find] looks for the longest beginning of a text that is known. The caller
-// encodes the rest, and [Cache.Add] keeps what that has shown:
+// [Cache.Find] finds the longest cached beginning of a text. The caller encodes the rest, and
+// [Cache.Add] keeps the result:
 //
-//	whole := cache.Find(&p, scope, text) // p.State is what is known
+//	whole := cache.Find(&p, scope, text) // p.State is the cached state
 //	if !whole {
-//		// encode text from p.Resume on, and find out what is so at p.Marks()
+//		// encode text from p.Resume on, with the marks at p.Marks()
 //		cache.Add(&p, locals, marks, all)
 //	}
 //
 // # What is kept
 //
-// An entry is what is known of text[:n] within a scope, for n a multiple of 1 KiB
-// (Grain), or of a whole text. A whole text is another thing than a beginning of the same
-// length, because a tokenizer may put ids behind a text. So nothing follows it.
+// An entry is the state of text[:n] within a scope, for n a multiple of 1 KiB (Grain), or of a
+// whole text. A whole text differs from a beginning of the same length, because a tokenizer
+// may put ids behind a text. So no entry follows it.
 //
 //	text   |--------|--------|--------|----|        |--------|--------|--------|--|
 //	entry           1<-------2<-------3<---whole             ^
 //	                         ^                               the first two are those above
 //	                         +--------4<-------whole
 //
-// An entry has the locals that are behind the entry that it follows, so what texts share
-// is kept once. The state of a text is put together along these arrows. An entry does not
-// have to follow the one right before it: where encoding cannot resume there is none, and
-// then the next one has more locals.
+// An entry has the locals behind the entry that it follows, so texts share their common
+// beginning. The state of a text is put together along these arrows. An entry need not follow
+// the one right before it: where encoding cannot resume there is none, and the next one has
+// more locals.
 //
 // # The hash
 //
-// Entries are found by a tag of 128 bits and their length, and texts are not compared. So
-// the tag must not collide for clients who know all but the key, which is random and of this
-// Cache. GMAC(m) stands for AES-GCM's tag of no plaintext with the additional data m, under
-// one key and one nonce; c(i) is the i-th KiB of the text:
+// Entries are found by a tag of 128 bits and their length, and texts are not compared. So the
+// tag must not collide for clients who know everything but the key, which is random for each
+// Cache. GMAC(m) is AES-GCM's tag of no plaintext with the additional data m, under one key
+// and one nonce; c(i) is the i-th KiB of the text:
 //
 //	tag(0)     = GMAC(scope)
 //	tag(i)     = GMAC(tag(i-1) ++ c(i))
@@ -50,82 +50,78 @@
 //
 //	(66·(n/1024 + 1) + s/16 + 2) / 2^128     for texts of n bytes and scopes of at most s
 //
-// which is 2^-116 for 32 kB and 2^-111 for a megabyte. It holds for each pair of a text that is
-// looked for and an entry of the same length. As long as there is no collision, what is
-// found says nothing of H, so a client who chooses texts by what he was answered
-// does no better. (He would, if he could time the nanoseconds by which entries that share a
-// bucket slow each other down.) With 2^20 such entries, 2^40 prompts of a megabyte have
-// a collision with probability 2^-51. Padding is no ambiguity: lengths are compared.
+// which is 2^-116 for 32 kB and 2^-111 for a megabyte. It holds for each pair of a searched
+// text and an entry of the same length. As long as there is no collision, the answers reveal
+// nothing about H, so a client who chooses texts by earlier answers does no better. (Timing
+// the nanoseconds by which entries of one bucket slow each other down would help.) With 2^20
+// such entries, 2^40 prompts of a megabyte have a collision with probability 2^-51. Padding is
+// unambiguous: lengths are compared.
 //
-// The nonce is the same each time. That would betray H to who sees tags, and nobody does. Where
-// GODEBUG=fips140=only forbids that, a tag is the first half of SHA-256, with the key
+// The nonce is the same each time. That would reveal H to an observer of tags, and there is
+// none. If GODEBUG=fips140=only forbids that, a tag is the first half of SHA-256, with the key
 // behind the text; then a collision is one of the first 128 bits of a random function.
 //
 // # Cells
 //
-// Entries are in cells of 64 bytes, in pages of 64 KiB that have no pointers. All that
-// grows is in pages, so the heap of a Cache is a number of pages: its budget holds at
-// every moment, before the garbage collector has run, too. A cell has seven words and its
-// link, to the next cell of its entry or the next free one. So no room is lost between
-// entries, however their sizes change. A KiB of text with units of 16 tokens takes four
-// cells, 0.28 bytes a byte; with units of one token 36, 2.5 bytes a byte. A whole
-// text takes two or three more. A page has its share of the table, which grows by linear hashing: no
-// Add waits for a table that is copied.
+// Entries are in cells of 64 bytes, in pages of 64 KiB without pointers. All that grows is in
+// pages, so the heap of a Cache is a number of pages: its budget holds at every moment, before
+// the garbage collector has run, too. A cell has seven words and its link, to the next cell of
+// its entry or the next free one. So no room is lost between entries, however their sizes
+// change. A KiB of text with units of 16 tokens takes four cells, 0.28 bytes a byte; with
+// units of one token 36, 2.5 bytes a byte. A whole text takes two or three more. A page has
+// its share of the table, which grows by linear hashing: no Add waits for a copy of the table.
 //
-// # Who may do what
+// # Concurrency
 //
-// Writers hold a lock. Readers hold nothing, and write nothing but the time of use, if
-// another one stands there. Prompts have counters by turns, so that two goroutines seldom
-// write the same.
+// Writers hold a lock. Readers hold none, and write only the time of use, if it has changed.
+// Prompts have counters by turns, so that two goroutines seldom write the same.
 //
-// Cells are used again at once. A reader notices:
+// Cells are used again at once. A reader detects that:
 //
 //   - All words of cells are loaded and stored atomically.
-//   - A cell counts in its version each time that it becomes the first of an entry, or is
-//     that no longer. So the version is odd as long as it is one.
-//   - An entry goes only when nothing follows it. So as long as an entry is there, all
-//     are that it follows, and none of their words has changed but for links between
-//     entries, which say nothing of a text.
+//   - The version of a cell counts up each time that it becomes the first of an entry, and
+//     when it ceases to be that. So the version is odd as long as it is one.
+//   - An entry is removed only when no entry follows it. So as long as an entry is there, all
+//     that it follows are there, and none of their words has changed but for links between
+//     entries, which do not affect the state.
 //   - An entry is complete before its version becomes odd, and its version becomes even before
 //     anything of it changes.
-//   - A reader loads the version, then the tag, then all the rest, then the version
-//     again (and once before it takes memory by what it has read). If it is the same one, the entry was there all the time, and all that it
-//     follows. If not, what was read may be anything: it is dropped, and each step before has
-//     stayed within the pages and went to an entry with fewer cells before it, so it came to an end.
+//   - A reader loads the version, then the tag, then all the rest, then the version again (and
+//     once before it allocates memory by what it has read). If it is the same, the entry and
+//     all that it follows were there all the time. If not, the result may be anything and is
+//     dropped, and each step before has stayed within the pages and went to an entry with
+//     fewer cells before it, so it came to an end.
 //
-// A reader may miss an entry whose bucket is changed at that moment. Then it knows less than
-// it could, and nothing wrong.
+// A reader may miss an entry whose bucket changes at that moment. Then its answer is
+// incomplete, and not wrong.
 //
-// # What goes
+// # Eviction
 //
-// Leaves go, entries that nothing follows: so nothing remains that cannot be found, or whose
-// beginning is not there. Leaves are in lists by the time of their use, and the clock goes
-// on with the cells that are taken, 64 slots for as many as there are. A reader only
-// notes the time in the entry; a leaf at the end of its list that was used since is
-// moved to where it belongs.
+// The Cache evicts leaves, entries that none follows: so every remaining entry can be found,
+// with its beginning. Leaves are in lists by the time of their use, and the clock goes on with
+// the allocated cells, 64 slots for as many as there are. A reader only sets the time in the
+// entry; a leaf at the end of its list that was used since is moved to its place.
 //
-// Texts that come once do not drive out what is asked for again, because leaves that were
-// asked for again are in lists of their own, and favoured: they go when they are
-// unused for 15 times as long as it takes to fill the Cache, and for as long as the others
-// are. Where texts are asked for again after a long time, or conversations grow,
-// that would do harm. So each entry that goes leaves a note, 32 bits in a table that
-// forgets. If what went after one use is made again, the favour is in the way and ends. If it
-// is one that was asked for again, the favour grows by its cells. Without favour
-// what goes is what an LRU would give up.
+// Texts that come once do not evict reused ones, because reused leaves are in lists of their
+// own, and favoured: they are evicted when they are unused for 15 times as long as it takes to
+// fill the Cache, and for as long as the others are. If texts are reused after a long time, or
+// conversations grow, that would do harm. So each evicted entry leaves a note, 32 bits in a
+// table that forgets. If an entry that was evicted after one use is made again, the favour is
+// harmful and ends. If it is a reused one, the favour grows by its cells. Without favour the
+// Cache is an LRU.
 //
-// # Why so, and what else was tried
+// # Alternatives that were tried
 //
-//   - Own pages and not an object for each entry: those would be gone only after the
-//     garbage collector has run, and it would follow a pointer for each KiB of text.
-//   - Versions and not epochs, as the index has: a reader reads one chain and is done in a
-//     microsecond. Two adds less for each, and memory is used again at once, also while
-//     a reader sleeps.
+//   - Objects in place of pages: an object for each entry would be freed only after the
+//     garbage collector has run, which would follow a pointer for each KiB of text.
+//   - Epochs in place of versions, as the index has: a reader reads one chain in a
+//     microsecond. Versions save two adds for each, and memory is used again at once, also
+//     while a reader sleeps.
 //   - Searching from the end and not by halves: there may be gaps. A grown text
 //     finds its entry after as many misses as it has grown by KiB.
-//   - An LRU without favour loses all to texts that come once, at one time the budget.
-//     Favour of 16 times that does not learn knows 9 to 17 % less of a trace of
-//     conversations than the LRU, and a list for what was asked for again that others
-//     never shorten 13 %.
+//   - An LRU without favour loses everything to texts that come once, at one time the budget.
+//     Favour of 16 times that does not learn finds 9 to 17 % less of a trace of conversations
+//     than the LRU, and a list of reused entries that others never shorten 13 %.
 package prefixcache
 
 import (
@@ -144,43 +140,44 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
-// Why GMAC. It needs no assumption on how texts were chosen, as long as tags are not seen.
-// xxh3 and maphash have no such bound, and SHA-256 takes two to four times as long. A CPU
-// without AES takes 160 us for 32 kB instead of 6, which is still a tenth of encoding it. With
-// SHA-256 for GODEBUG=fips140=only it is 20 to 35 us.
+// Why GMAC. It needs no assumption on how texts were chosen, as long as tags are secret. xxh3
+// and maphash have no such bound, and SHA-256 takes two to four times as long. A CPU without
+// AES takes 160 us for 32 kB instead of 6, which is still a tenth of encoding it. With SHA-256
+// for GODEBUG=fips140=only it is 20 to 35 us.
 //
 // Why not elastic/go-freelru: its bound is a number of entries and not of bytes, each entry is
-// an object for the garbage collector, a parent goes before its child, each hit takes a lock,
-// and texts that come once drive out all others. Module bench has it beside this package.
-// Notes of what has gone say whether favour is good: on the traces it is not, and ends soon;
+// an object for the garbage collector, a parent is evicted before its child, each hit takes a
+// lock, and texts that come once evict all others. Module bench has it beside this package.
+// Notes of evicted entries show whether favour is good: on the traces it is not, and ends
+// soon; with texts that come once it is.
 // with texts that come once it is.
 
 const (
-	// MinBytes is the least that New takes.
+	// MinBytes is the least budget of New.
 	MinBytes = 1 << 20
 	// Grain is the distance of marks, in bytes of text.
 	Grain = 1 << 10
-	// maxText is the longest text that is looked at, in bytes.
+	// maxText is the longest cached text, in bytes.
 	maxText = 1 << 30
 )
 
-// A State is what is known of a beginning of a text.
+// A State is the state of a beginning of a text.
 type State struct {
-	// Resume is where encoding may resume, in bytes of the text. It is the length of a
-	// text that is known whole.
+	// Resume is where encoding may resume, in bytes of the text. It is the length of a text
+	// that is cached whole.
 	Resume int
-	// Tokens is the number of ids before Resume. Of a text that is known whole it is that
-	// of all its ids.
+	// Tokens is the number of ids before Resume. For a text that is cached whole it is that of
+	// all its ids.
 	Tokens int
 	// Locals are those of all units that these ids complete.
 	Locals []index.Local
-	// Tail has the last ids, as many as the caller gave with the mark.
+	// Tail has the last ids, as many as the mark had.
 	Tail []uint32
-	// Fold is what the caller gave with the mark.
+	// Fold is that of the mark.
 	Fold uint64
 }
 
-// A Mark is what Add keeps of the beginning text[:At] of a text.
+// A Mark is the state of the beginning text[:At] of a text, for Add.
 type Mark struct {
 	At     int      // one of [Prompt.Marks], or the length of the text for the whole
 	Resume int      // where encoding may resume in every text that begins with text[:At]; at most At
@@ -192,36 +189,35 @@ type Mark struct {
 
 const (
 	listBytes  = 16       // of the list of pages, for a page: an array grows by doubling
-	fixedBytes = 32 << 10 // what there is beside pages
+	fixedBytes = 32 << 10 // besides the pages
 )
 
-// share is what part of the Cache one prompt takes at most: an eighth.
+// share: one prompt takes at most an eighth of the Cache.
 const share = 8
 
-// maxTail is how many ids a mark can have. A mark with more is not kept.
+// maxTail bounds the ids of a mark. A mark with more is not kept.
 const maxTail = 1<<(slotShift-tailShift) - 1
 
-// A Prompt is one text on its way through a [Cache]: [Cache.Find] begins it, [Cache.Add]
-// ends it. Its zero value is ready. It may be used for one text after the other, of one
-// Cache, and keeps its memory, so that a hit allocates nothing. It is for one goroutine
-// at a time.
+// A Prompt is one text on its way through a [Cache]: [Cache.Find] begins it, [Cache.Add] ends
+// it. Its zero value is ready. It may be used for many texts of one Cache, and keeps its
+// memory, so that a hit allocates nothing. It is for one goroutine at a time.
 type Prompt struct {
-	// State is what Find has found: of the whole text, else of its longest beginning that
-	// is known, else zero. It holds until the next Find.
+	// State is the result of Find: of the whole text, else of its longest cached beginning,
+	// else zero. It holds until the next Find.
 	State
 
 	length int    // of the text
-	known  int    // the length of the beginning that is known
+	known  int    // the length of the cached beginning
 	tags   []tag  // of the scope, and of the text up to each multiple of Grain
 	whole  tag    // of the text with its end
 	marks  []int  // memory of Marks
-	buf    []byte // what is hashed
+	buf    []byte // the input of a hash
 	out    [tagBytes]byte
 	stripe uint32 // 1 + the number of its counters; 0: it has none yet
 }
 
-// Marks returns the positions at which Add would like to know more, ascending and behind
-// what is known; none if that is the whole text. They hold until the next Find.
+// Marks returns the positions at which Add wants marks, ascending and behind the cached
+// beginning; none if that is the whole text. They hold until the next Find.
 func (p *Prompt) Marks() []int {
 	p.marks = p.marks[:0]
 	for at := (p.known/Grain + 1) * Grain; at <= p.length; at += Grain {
@@ -232,16 +228,16 @@ func (p *Prompt) Marks() []int {
 
 // Stats are the counters of a [Cache], from New on, and its size.
 type Stats struct {
-	Whole   uint64 // prompts that were known whole
-	Grown   uint64 // of which a beginning was known
-	Unknown uint64 // of which nothing was known
-	Past    uint64 // that went past the cache; see [Cache.Pass]
+	Whole   uint64 // prompts that were in the cache
+	Grown   uint64 // prompts of which a beginning was in the cache
+	Unknown uint64 // prompts of which nothing was in the cache
+	Past    uint64 // prompts that bypassed the cache; see [Cache.Pass]
 
-	BytesKnown   uint64 // of text that had not to be encoded
-	BytesEncoded uint64 // of text that had: of Grown and Unknown, what is behind State.Resume
+	BytesKnown   uint64 // of text that was in the cache
+	BytesEncoded uint64 // of text that was encoded: of Grown and Unknown, behind State.Resume
 
-	Entries int   // beginnings and whole texts that are kept
-	Bytes   int64 // of heap, at most what New was given
+	Entries int   // cached beginnings and whole texts
+	Bytes   int64 // of heap, at most the budget
 	Evicted uint64
 }
 
@@ -256,22 +252,22 @@ type Cache struct {
 	entries atomic.Int64
 	evicted atomic.Uint64
 
-	mu     sync.Mutex // guards what follows, and all writing to pages but for used
+	mu     sync.Mutex // guards the fields below, and all writing to pages but for used
 	most   int        // pages
 	free   ref        // the first free cell; each links the next
 	idle   int        // free cells
-	left   int        // cells that are taken until the clock goes on
-	favour int64      // for how many cells longer than others entries stay that were asked for again
-	leaves [2]leaves  // of texts that were asked for once, and again
+	left   int        // cells until the clock ticks
+	favour int64      // for how many more cells reused entries stay
+	leaves [2]leaves  // of texts that were used once, and again
 }
 
-// leaves are entries that nothing follows.
+// leaves are entries that none follows.
 type leaves struct {
-	slots  [slots]list // by when they were used
+	slots  [slots]list // by time of use
 	oldest uint32      // no slot before this time has any
 }
 
-// A list has those used last in front.
+// A list has the last used in front.
 type list struct{ front, back ref }
 
 // counters are those of some prompts, on cache lines of their own.
@@ -280,7 +276,7 @@ type counters struct {
 	_                                           [80]byte
 }
 
-// New returns a Cache that takes at most bytes of heap; it begins with little. Less than
+// New returns a Cache with a budget in bytes of heap; it begins with little. Less than
 // MinBytes is an error.
 func New(bytes int64) (*Cache, error) {
 	if bytes < MinBytes {
@@ -293,9 +289,9 @@ func New(bytes int64) (*Cache, error) {
 	return c, nil
 }
 
-// Find looks for the longest beginning of text that is known within a scope, and reports
-// whether that is the whole. The scope is all that separates equal texts. What is known
-// is in p.State. A text of more than 1 GiB goes past the Cache.
+// Find finds the longest cached beginning of text within a scope, and reports whether that is
+// the whole. The scope separates equal texts. The result is in p.State. A text of more than 1
+// GiB bypasses the Cache.
 func (c *Cache) Find(p *Prompt, scope []byte, text string) (whole bool) {
 	p.State = State{Locals: p.Locals[:0], Tail: p.Tail[:0]}
 	p.length, p.known, p.tags = len(text), 0, p.tags[:0]
@@ -327,18 +323,17 @@ func (c *Cache) Find(p *Prompt, scope []byte, text string) (whole bool) {
 	return false
 }
 
-// Add keeps what an encoding of p's text has shown: of p.Marks those that encoding may
-// resume at, and the whole text. locals are those of the whole text. What is there
-// already is not kept twice, what has no room in an eighth of the Cache is not kept, and
-// nor is a mark that cannot be one. Nothing is retained. Without a call of Add a Find
-// leaves nothing behind.
+// Add caches the encoding of p's text: the marks of p.Marks at which encoding may resume, and
+// the whole text. locals are those of the whole text. Add skips entries that are there
+// already, that do not fit in an eighth of the Cache, and invalid marks. It retains nothing.
+// Without a call of Add a Find leaves nothing behind.
 func (c *Cache) Add(p *Prompt, locals []index.Local, marks []Mark, whole Mark) {
 	if len(p.tags) == 0 {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	parent := ref(0) // what was found may have been evicted since
+	parent := ref(0) // the found entry may have been evicted since
 	for i := p.known / Grain; i > 0 && parent == 0; i-- {
 		parent, _ = c.view().find(p.tags[i], i*Grain, beginning)
 	}
@@ -354,7 +349,7 @@ func (c *Cache) Add(p *Prompt, locals []index.Local, marks []Mark, whole Mark) {
 	}
 }
 
-// Pass counts a prompt that goes past the Cache.
+// Pass counts a prompt that bypasses the Cache.
 func (c *Cache) Pass() { c.stripes[0].past.Add(1) }
 
 // Stats returns the counters and the size.
@@ -409,7 +404,7 @@ func (h *hasher) text(p *Prompt, scope []byte, text string) {
 	p.whole = h.chain(p, text)
 }
 
-// chain returns the tag of what the last of p.tags is of, with more text behind it.
+// chain returns the tag of the text of the last of p.tags, with more text behind it.
 func (h *hasher) chain(p *Prompt, text string) tag {
 	last := &p.tags[len(p.tags)-1]
 	b := binary.LittleEndian.AppendUint64(p.buf[:0], last.low)
@@ -417,7 +412,7 @@ func (h *hasher) chain(p *Prompt, text string) tag {
 	return h.tag(p, append(b, text...))
 }
 
-// nonce is always the same: no tag is ever shown to anybody.
+// nonce is always the same: tags are secret.
 var nonce [12]byte
 
 // tag returns the hash of b, which becomes p.buf.
@@ -445,8 +440,8 @@ const (
 	maxPages    = 1 << 21 // so that an int of 32 bits counts the cells
 )
 
-// A cell has data, and its link: a version, which is odd as long as the cell is the first
-// of an entry, and the next cell.
+// A cell has data, and its link: a version, which is odd as long as the cell is the first of
+// an entry, and the next cell.
 type cell [dataWords + 1]atomic.Uint64
 
 const (
@@ -457,20 +452,20 @@ const (
 // A page has cells, and its share of what belongs to them.
 type page struct {
 	cells   [pageCells]cell
-	used    [pageCells]atomic.Uint32 // when the entry that begins in a cell was; see wasHit
+	used    [pageCells]atomic.Uint32 // the time of use of the entry that begins in a cell; see wasHit
 	buckets [pageBuckets]atomic.Uint32
 	notes   [pageBuckets]uint32 // of entries that were evicted
 }
 
 var _ [pageBytes - unsafe.Sizeof(page{})]byte
 
-// view is all pages at a moment.
+// A view is all pages at a moment.
 type view []*page
 
 func (c *Cache) view() view { return *c.pages.Load() }
 
-// The words of an entry. Its second cell begins with one that only writers look at; then
-// come its locals, and its tail, two ids a word.
+// The words of an entry. Its second cell begins with a word for writers only; then come its
+// locals, and its tail, two ids a word.
 const (
 	wordTagLow  = iota
 	wordTagHigh // the rest of its tag
@@ -486,17 +481,17 @@ const (
 	headWords = dataWords + secondData
 )
 
-// The low half of wordChain: a kind, flags, the number of ids of the tail, and of a leaf the
-// slot of time that it is in. A leaf goes long before slots of so many bits come again.
+// The low half of wordChain: a kind, flags, the number of ids of the tail, and of a leaf its
+// slot of time. A leaf is evicted long before slots of so many bits repeat.
 const (
-	flagAgain = 1 << 1 // it was asked for again
+	flagAgain = 1 << 1 // it was used again
 	flagLeaf  = 1 << 2
 	tailShift = 3
 	slotShift = 11
 	maxSlot   = 1<<(32-slotShift) - 1
 )
 
-// A kind says what an entry is of.
+// A kind is the kind of an entry.
 type kind uint32
 
 const (
@@ -508,7 +503,7 @@ func pair(high, low uint32) uint64 { return uint64(high)<<32 | uint64(low) }
 func high(w uint64) uint32         { return uint32(w >> 32) }
 func low(w uint64) uint32          { return uint32(w) }
 
-// cell returns nil for what is no cell: readers follow refs that may be out of date.
+// cell returns nil for an invalid ref: readers follow refs that may be out of date.
 func (v view) cell(r ref) *cell {
 	if i := int(r >> cellBits); i < len(v) && r&(1<<cellBits-1) < pageCells {
 		return &v[i].cells[r&(1<<cellBits-1)]
@@ -518,8 +513,8 @@ func (v view) cell(r ref) *cell {
 
 func (v view) used(r ref) *atomic.Uint32 { return &v[r>>cellBits].used[r&(1<<cellBits-1)] }
 
-// bucket returns the bucket of a tag, by linear hashing: a page more splits as many buckets
-// as it has.
+// bucket returns the bucket of a tag, by linear hashing: each page splits as many buckets as
+// it has.
 func (v view) bucket(t tag) *atomic.Uint32 {
 	n := uint32(len(v)) << bucketBits
 	b := uint32(t.low) & (1<<bits.Len32(n-1) - 1)
@@ -557,7 +552,7 @@ func (v view) find(t tag, at int, of kind) (ref, uint32) {
 	return 0, 0
 }
 
-// read copies what is known of a beginning to p, if there is an entry.
+// read copies the state of a beginning to p, if there is an entry.
 func (c *Cache) read(p *Prompt, t tag, at int, of kind) bool {
 	v := c.view()
 	r, version := v.find(t, at, of)
@@ -574,19 +569,19 @@ func (c *Cache) read(p *Prompt, t tag, at int, of kind) bool {
 	return true
 }
 
-// stays reports whether r is still the entry that it was.
+// stays reports whether r is still the same entry.
 func (v view) stays(r ref, version uint32) bool {
 	now, _ := v.cell(r).alive()
 	return now == version
 }
 
-// copy makes s the state of an entry. It returns false if the entry has gone meanwhile.
+// copy makes s the state of an entry. It returns false if the entry was evicted meanwhile.
 func (v view) copy(s *State, r ref, version uint32) bool {
 	k := v.cell(r)
 	place, tokens, size := k[wordPlace].Load(), k[wordTokens].Load(), k[wordSize].Load()
 	tail, to := int(low(k[wordChain].Load())>>tailShift&maxTail), int(high(size))
 	s.Tokens, s.Resume, s.Fold = int(high(tokens)), int(high(place)-low(tokens)), k[wordFold].Load()
-	if !v.stays(r, version) { // these are no numbers to take memory by
+	if !v.stays(r, version) { // do not allocate memory by these numbers
 		return false
 	}
 	s.Locals = slices.Grow(s.Locals[:0], to)[:to]
@@ -609,7 +604,7 @@ func (v view) copy(s *State, r ref, version uint32) bool {
 	return v.stays(r, version)
 }
 
-// fill copies what stands behind the head of an entry.
+// fill copies the words behind the head of an entry.
 func (v view) fill(locals []index.Local, tail []uint32, k *cell) bool {
 	k = v.next(k)
 	for i := secondData; k != nil; i = 0 {
@@ -635,8 +630,8 @@ func (v view) fill(locals []index.Local, tail []uint32, k *cell) bool {
 // next returns the cell behind k, or nil.
 func (v view) next(k *cell) *cell { return v.cell(ref(low(k[linkWord].Load()))) }
 
-// put returns the entry of a mark, which it makes behind parent if there is none; 0 if
-// there is no room, or the mark is not one.
+// put returns the entry of a mark, and makes it behind parent if there is none; 0 if there is
+// no room, or the mark is invalid.
 func (c *Cache) put(parent ref, t tag, m *Mark, locals []index.Local, of kind) ref {
 	v := c.view()
 	if r, _ := v.find(t, m.At, of); r != 0 {
@@ -680,7 +675,7 @@ func (c *Cache) put(parent ref, t tag, m *Mark, locals []index.Local, of kind) r
 	return r
 }
 
-// write is the other way of fill.
+// write is the inverse of fill.
 func (v view) write(k *cell, locals []index.Local, tail []uint32) {
 	k = v.next(k)
 	for i := secondData; ; i = 0 {
@@ -703,8 +698,8 @@ func (v view) write(k *cell, locals []index.Local, tail []uint32) {
 	}
 }
 
-// makeRoom has n cells free. What is held and what n is for are an eighth at most, so
-// there is always a leaf to give up.
+// makeRoom frees n cells. Held entries and n are an eighth at most, so there is always a leaf
+// to evict.
 func (c *Cache) makeRoom(n int) {
 	for c.idle < n {
 		if len(c.view()) < c.most {
@@ -732,12 +727,12 @@ func (k *cell) setLink(r ref) {
 	k[linkWord].Store(pair(high(k[linkWord].Load()), uint32(r)))
 }
 
-// grow adds a page. Its buckets take what is theirs from those that had it.
+// grow adds a page. Its buckets take their entries from the buckets that had them.
 func (c *Cache) grow() {
 	old := c.view()
 	n := len(old)
 	v := append(old, new(page))
-	for i := pageCells - 1; i >= 0 && n+i > 0; i-- { // the first cell of all is nobody's
+	for i := pageCells - 1; i >= 0 && n+i > 0; i-- { // the first cell is not used
 		v[n].cells[i].setLink(c.free)
 		c.free = ref(n<<cellBits | i)
 		c.idle++
@@ -749,7 +744,7 @@ func (c *Cache) grow() {
 	}
 }
 
-// split moves the entries of a bucket that are now another's.
+// split moves the entries of a bucket that belong to another one.
 func (c *Cache) split(bucket *atomic.Uint32) {
 	v := c.view()
 	stay := uint32(0)
@@ -768,7 +763,7 @@ func (c *Cache) split(bucket *atomic.Uint32) {
 	bucket.Store(stay)
 }
 
-// evict gives up a leaf. There must be one.
+// evict evicts a leaf. There must be one.
 func (c *Cache) evict() {
 	v := c.view()
 	for tries := 0; ; tries++ {
@@ -786,10 +781,10 @@ func (c *Cache) evict() {
 	}
 }
 
-// maxTries bounds how many leaves that were used since evict looks at.
+// maxTries bounds how many recently used leaves evict skips.
 const maxTries = 64
 
-// last returns the leaf that was used the longest ago, or 0, and when that was.
+// last returns the least recently used leaf, or 0, and its time.
 func (c *Cache) last(again int) (ref, uint32) {
 	l := &c.leaves[again]
 	for now := c.now.Load(); ; l.oldest += 2 {
@@ -799,12 +794,12 @@ func (c *Cache) last(again int) (ref, uint32) {
 	}
 }
 
-// drop gives up a leaf. Of what it was a note is left.
+// drop evicts a leaf. It leaves a note.
 func (c *Cache) drop(r ref) {
 	v := c.view()
 	c.unlist(r)
 	k := v.cell(r)
-	k[linkWord].Add(1 << 32) // before anything of it changes
+	k[linkWord].Add(1 << 32) // before any of its words change
 	t, chain := k.tag(), k[wordChain].Load()
 	again := chain & flagAgain
 	c.leaveNote(t, again != 0)
@@ -827,7 +822,7 @@ func (c *Cache) drop(r ref) {
 	c.free = r
 	c.entries.Add(-1)
 	c.evicted.Add(1)
-	if parent := ref(low(k[wordPlace].Load())); parent != 0 { // whoever used r used it
+	if parent := ref(low(k[wordPlace].Load())); parent != 0 { // a use of r is one of its parent
 		if used := v.used(r).Load(); int32(used-v.used(parent).Load()) > 0 {
 			v.used(parent).Store(used)
 		}
@@ -838,7 +833,7 @@ func (c *Cache) drop(r ref) {
 
 func (k *cell) tag() tag { return tag{k[wordTagLow].Load(), k[wordTagHigh].Load()} }
 
-// hold keeps r: it has one more that follows it.
+// hold keeps r: one more entry follows it.
 func (c *Cache) hold(r ref) {
 	if r == 0 {
 		return
@@ -866,20 +861,20 @@ func (c *Cache) second(r ref) *cell {
 
 // The clock.
 const (
-	slots    = 1024 // of time that are told apart
-	turnover = 64   // slots, in which as many cells are taken as there are
+	slots    = 1024 // of time
+	turnover = 64   // slots, in which as many cells are allocated as there are
 	wasHit   = 1    // of a time of use: since it was put into its slot
 )
 
 func (c *Cache) slotCells() int { return max(1, c.most*pageCells/turnover) }
 
-// tick lets the clock go on by n cells.
+// tick advances the clock by n cells.
 func (c *Cache) tick(n int) {
 	c.left -= n
 	for c.left < 0 {
 		c.left += c.slotCells()
 		now := c.now.Add(2)
-		for i := range c.leaves { // what is older than all slots joins the oldest
+		for i := range c.leaves { // leaves older than all slots join the oldest
 			l := &c.leaves[i]
 			from, to := &l.slots[now/2%slots], &l.slots[(now/2+1)%slots]
 			if to.back == 0 {
@@ -905,7 +900,7 @@ func later(a, b uint32) uint32 {
 // first is the time of the oldest slot.
 func (c *Cache) first() uint32 { return c.now.Load() - 2*(slots-1) }
 
-// list puts a leaf among the others, by when it was used.
+// list adds a leaf to the lists, by its time of use.
 func (c *Cache) list(r ref) {
 	v := c.view()
 	used, word := v.used(r), &v.cell(r)[wordChain]
@@ -931,7 +926,7 @@ func (c *Cache) list(r ref) {
 	s.front = r
 }
 
-// placeOf returns where a leaf is.
+// placeOf returns the lists of a leaf.
 func (c *Cache) placeOf(r ref) (*leaves, *list) {
 	chain, now := low(c.view().cell(r)[wordChain].Load()), c.now.Load()
 	age := (now/2 - chain>>slotShift) & maxSlot
@@ -939,7 +934,7 @@ func (c *Cache) placeOf(r ref) (*leaves, *list) {
 	return l, &l.slots[later(now-2*age, c.first())/2%slots]
 }
 
-// unlist takes a leaf from the others.
+// unlist removes a leaf from the lists.
 func (c *Cache) unlist(r ref) {
 	_, s := c.placeOf(r)
 	w := c.second(r)[secondWord].Load()
@@ -956,7 +951,7 @@ func (c *Cache) unlist(r ref) {
 	}
 }
 
-// setNeighbours sets what is before, or after, a leaf.
+// setNeighbours sets the leaf before, or after, a leaf.
 func (c *Cache) setNeighbours(of, r ref, before bool) {
 	w := &c.second(of)[secondWord]
 	if before {
@@ -966,11 +961,10 @@ func (c *Cache) setNeighbours(of, r ref, before bool) {
 	}
 }
 
-// mostFavour outlasts ten times the budget's worth of texts that are asked for once.
+// mostFavour outlasts ten times the budget's worth of texts that come once.
 func (c *Cache) mostFavour() int64 { return (slots/turnover - 1) * int64(c.most) * pageCells }
 
-// note returns the place of the note of a tag, and what stands there. A note is of
-// one tag in 2^30.
+// note returns the place of the note of a tag, and its value. A note is of one tag in 2^30.
 func (c *Cache) note(t tag, again bool) (*uint32, uint32) {
 	v := c.view()
 	n := uint32(t.high>>34)<<2 | 2
@@ -985,9 +979,9 @@ func (c *Cache) leaveNote(t tag, again bool) {
 	*at = n
 }
 
-// readNote learns from the note of an entry of n cells that is made again, if there is one. One
-// that went although it was asked for again shows that such entries should have stayed
-// longer; one that was asked for once shows that they are in the way.
+// readNote learns from the note of an entry of n cells that is made again, if there is one. A
+// reused one shows that such entries should have stayed longer; one that was used once shows
+// that they are in the way.
 func (c *Cache) readNote(t tag, n int) {
 	at, once := c.note(t, false)
 	switch *at {

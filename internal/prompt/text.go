@@ -69,7 +69,7 @@ type replaceable interface {
 
 // A marker is a tokenizer that says where texts may be resumed, as a tokenize.BPE does.
 type marker interface {
-	EncodeMarks(ctx context.Context, dst []uint32, text string, from int, special bool, marks []tokenize.Mark) (ids []uint32, kept []tokenize.Mark, err error)
+	EncodeMarks(ctx context.Context, dst []uint32, p tokenize.Passage) (ids []uint32, kept []tokenize.Mark, err error)
 }
 
 var _ marker = (*tokenize.BPE)(nil)
@@ -236,7 +236,7 @@ func (p *Prompt) encodeFrom(ctx context.Context, forms []form, start prefixcache
 	}
 	tokens := append(p.tokens[:0], start.Tail...)
 	if m, ok := k.tokenizer.(marker); ok {
-		tokens, k.places, err = m.EncodeMarks(ctx, tokens, p.Text, from, k.special, k.places)
+		tokens, k.places, err = m.EncodeMarks(ctx, tokens, tokenize.Passage{Text: p.Text, From: from, Special: k.special, Marks: k.places})
 	} else {
 		k.places = k.places[:0]
 		tokens, err = k.tokenizer.Encode(ctx, tokens, p.Text, k.special)

@@ -6,8 +6,8 @@ import (
 	"math"
 )
 
-// Fields reads what a payload consists of, one field after the other. After a field
-// that is not there or not valid, all others are zero, and End returns an error.
+// Fields reads the fields of a payload one after the other. After a missing or invalid field,
+// all others are zero, and End returns an error.
 type Fields struct {
 	b   []byte
 	bad error
@@ -18,14 +18,14 @@ func NewFields(b []byte) *Fields { return &Fields{b: b} }
 
 var errShort = errors.New("fields are missing")
 
-// Refuse makes err what End returns, unless something was wrong before.
+// Refuse makes End return err, unless there was an error before.
 func (f *Fields) Refuse(err error) {
 	if f.bad == nil {
 		f.bad, f.b = err, nil
 	}
 }
 
-// End returns what was wrong. Fields that nobody has read are wrong too.
+// End returns the first error. Unread bytes are one too.
 func (f *Fields) End() error {
 	if len(f.b) > 0 {
 		f.Refuse(errors.New("more fields than are known"))
@@ -33,7 +33,7 @@ func (f *Fields) End() error {
 	return f.bad
 }
 
-// Err returns what was wrong until now.
+// Err returns the first error so far.
 func (f *Fields) Err() error { return f.bad }
 
 // Byte reads a byte.

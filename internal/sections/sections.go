@@ -12,10 +12,10 @@
 //
 // The payload of the end is the number of sections before it, in 8 bytes.
 //
-// The checksum of a section is the xxh3 of its payload, seeded by the xxh3 of the
-// checksum before it and of its own first 8 bytes. What is before the first section is
-// the header. So a section that is corrupt, repeated, in another place or of another
-// stream shows when it is read, and the checksum of the end is one of the whole.
+// The checksum of a section is the xxh3 of its payload, seeded by the xxh3 of the checksum
+// before it and of its own first 8 bytes. Before the first section is the header. So a section
+// that is corrupt, repeated, misplaced or of another stream shows when it is read, and the
+// checksum of the end is one of the whole.
 package sections
 
 import (
@@ -31,7 +31,7 @@ import (
 const (
 	// Version is the version of the format.
 	Version = 1
-	// Max is the most bytes that the payload of a section has.
+	// Max bounds the payload of a section.
 	Max = 4 << 20
 
 	magic     = "kvindex\x00"
@@ -39,11 +39,11 @@ const (
 	frontLen  = 16 // of a section, before its payload
 
 	flagOptional = 1
-	// step is how much is read of a payload, at first, before there is room for more.
+	// step is how much of a payload is read at first, before its buffer grows.
 	step = 4096
 )
 
-// Kind is the kind of a section. What a kind means is up to who reads and writes it.
+// Kind is the kind of a section. Its meaning is up to the writer and the reader.
 type Kind uint8
 
 // end is the last section.
@@ -58,8 +58,8 @@ func checksum(before uint64, front []byte, payload []byte) uint64 {
 
 func header() []byte { return binary.LittleEndian.AppendUint32([]byte(magic), Version) }
 
-// Writer writes sections. It keeps nothing of their payloads. Every method returns an
-// error of the io.Writer as it is; after one, nothing more can be written.
+// Writer writes sections. It keeps nothing of their payloads. Every method returns an error of
+// the io.Writer unchanged; after one, nothing more can be written.
 type Writer struct {
 	w     io.Writer
 	last  uint64 // the checksum before
@@ -72,8 +72,8 @@ func NewWriter(w io.Writer) (*Writer, error) {
 	return &Writer{w: w, last: xxh3.Hash(h)}, write(w, h)
 }
 
-// Write writes a section. Readers that do not know the kind skip it if it is optional,
-// and else refuse the whole.
+// Write writes a section. A reader that does not know the kind skips it if it is optional, and
+// otherwise refuses the stream.
 func (w *Writer) Write(k Kind, optional bool, payload []byte) error {
 	if k == end || len(payload) > Max {
 		return fmt.Errorf("a section of kind %d and %d bytes", k, len(payload))
@@ -110,8 +110,8 @@ func write(w io.Writer, b []byte) error {
 	return err
 }
 
-// Reader reads what a Writer has written, and not a byte behind the end. Its errors say
-// at which section and byte of the stream something is wrong.
+// Reader reads the stream of a Writer, and no byte behind the end. Its errors name the section
+// and the byte of the stream.
 type Reader struct {
 	r     io.Reader
 	knows []Kind
@@ -122,12 +122,11 @@ type Reader struct {
 	begin uint64 // where that begins
 	front [frontLen]byte
 	buf   []byte
-	err   error // what the next Next returns
+	err   error // the error of the next Next
 }
 
-// NewReader reads the header. It refuses what is no snapshot, or of another version of
-// the format. Sections of kinds that are not among those that the caller knows are
-// skipped if they are optional.
+// NewReader reads the header. It refuses other data, and another version of the format.
+// Optional sections of kinds that are not in knows are skipped.
 func NewReader(r io.Reader, knows ...Kind) (*Reader, error) {
 	s := &Reader{r: r, knows: knows}
 	var h [headerLen]byte
@@ -145,8 +144,8 @@ func NewReader(r io.Reader, knows ...Kind) (*Reader, error) {
 	return s, nil
 }
 
-// Next returns the next section, which is checked. The payload is valid until the call
-// of Next after it. The error is io.EOF behind the end, if all is as it was written.
+// Next returns the next section, after checking it. The payload is valid until the next call
+// of Next. The error is io.EOF behind the end, if the stream is intact.
 func (s *Reader) Next() (Kind, []byte, error) {
 	for s.err == nil {
 		k, optional, payload, err := s.read()
@@ -206,7 +205,7 @@ func (s *Reader) read() (k Kind, optional bool, payload []byte, err error) {
 	return k, flags&flagOptional != 0, s.buf, nil
 }
 
-// readPayload reads n bytes into s.buf, which grows only with what has come.
+// readPayload reads n bytes into s.buf, which grows only with the received bytes.
 func (s *Reader) readPayload(n int) error {
 	s.buf = s.buf[:0]
 	for len(s.buf) < n {
@@ -227,7 +226,7 @@ func (s *Reader) readPayload(n int) error {
 	return nil
 }
 
-// unexpected is err, but for a stream that ends too early.
+// unexpected replaces io.EOF by io.ErrUnexpectedEOF.
 func unexpected(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF

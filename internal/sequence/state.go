@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// stateVersion is the version of what AppendBinary writes.
+	// stateVersion is the version of AppendBinary's form.
 	stateVersion = 1
-	// stateRoom and messageRoom are enough for a state, with its marks, and for each
-	// message of it in order.
+	// stateRoom and messageRoom bound the bytes of a state with its marks, and of each message
+	// of it in order.
 	stateRoom   = 2 * maxMarks * 26
 	messageRoom = 9
 )
@@ -32,9 +32,9 @@ const (
 	stateFlags = 1<<iota - 1 // all of them
 )
 
-// AppendBinary appends all that s knows. A Sequencer that UnmarshalBinary has read that
-// into decides as s. It takes about 10 bytes for each of the last 1,024 messages, and as
-// many for the life before. The error is nil.
+// AppendBinary appends the whole state of s. A Sequencer that UnmarshalBinary has read from
+// that decides as s. It takes about 10 bytes for each of the last 1,024 messages, and as many
+// for the life before. The error is nil.
 func (s *Sequencer) AppendBinary(b []byte) ([]byte, error) {
 	var flags byte
 	for i, set := range [...]bool{s.started, s.timed, s.other, s.blind, s.away, s.asked, s.clocked} {
@@ -78,9 +78,8 @@ func (m *memory) append(b []byte) []byte {
 	return b
 }
 
-// UnmarshalBinary makes s the Sequencer that AppendBinary has written. What no Sequencer
-// has written is an error, and leaves s as it was. Whatever the bytes are, s is as bounded
-// as any Sequencer.
+// UnmarshalBinary reads the state of a Sequencer from AppendBinary. Any other data is an
+// error, and leaves s as it was. Whatever the bytes are, s is as bounded as any Sequencer.
 func (s *Sequencer) UnmarshalBinary(data []byte) error {
 	f := sections.NewFields(data)
 	if v := f.Byte(); f.Err() == nil && v != stateVersion {
@@ -131,7 +130,7 @@ func (m *memory) read(f *sections.Fields) {
 	}
 }
 
-// validate refuses what no Sequencer is.
+// validate refuses the states that no Sequencer has.
 func (s *Sequencer) validate() error {
 	for _, t := range [...]float64{s.time, s.last, s.sure, s.oldTime, s.olderTime} {
 		if t != t {

@@ -26,26 +26,25 @@ const (
 	longHeader  = 9 // flags, length in 8 bytes
 )
 
-// Buffers of a connection. An idle one must be cheap, for there are hundreds;
-// a busy one reads many messages at once.
+// Buffers of a connection. An idle one must be cheap, because there are hundreds; a busy one
+// reads many messages at once.
 const (
 	firstBuffer = 4 << 10
-	// bulkBuffer is what the read buffer of a busy connection becomes, and the
-	// write buffer of one that publishes is. No Budget counts it.
+	// bulkBuffer is the read buffer of a busy connection, and the write buffer of one that
+	// publishes. No Budget counts it.
 	bulkBuffer = 32 << 10
 	// keepBuffer is the largest grown buffer that is kept for the next message.
 	keepBuffer = 256 << 10
-	// smallBuffer is for what a reader has to write: subscriptions, heartbeats.
+	// smallBuffer is for the writes of a reader: subscriptions, heartbeats.
 	smallBuffer = 512
 )
 
-// maxPingContext is how long the context of a PING may be (RFC 37).
+// maxPingContext bounds the context of a PING (RFC 37).
 const maxPingContext = 16
 
-// Conn is one open connection. One goroutine at a time may receive; Subscribe,
-// Send, Buffer, Flush and Close are safe for concurrent use, also with that
-// goroutine. Errors name the peer. After an error of any method but Close the
-// connection is of no more use and must be closed.
+// Conn is one open connection. One goroutine at a time may receive; Subscribe, Send, Buffer,
+// Flush and Close are safe for concurrent use, also with that goroutine. Errors name the peer.
+// After an error of any method but Close the connection is unusable and must be closed.
 type Conn struct {
 	nc   net.Conn
 	name string // the peer, for errors
@@ -53,25 +52,18 @@ type Conn struct {
 	peer Peer
 	is31 bool // the peer speaks 3.1: heartbeats, subscriptions by command
 
-	// buf[start:end] is the window: bytes that came and are not yet consumed.
-	// A message is parsed in place, so it is in the window as a whole before it
-	// is handed out. Offsets of frames count from start, for the window moves
-	// to the front of buf, or to a larger buf, when more bytes are needed.
-	buf        []byte
-	start, end int
-	handedOut  int      // length of what the caller has, to be consumed next
-	filled     bool     // the last read left no room: there may be more to read
-	skipped    error    // why the message that is being read is skipped, if it is
-	parts      []frame  // of the message that is being read
-	frames     [][]byte // parts, as handed out
+	readBuffer
+	skipped error    // why the current message is skipped, if it is
+	parts   []frame  // of the current message
+	frames  [][]byte // parts, as handed out
 
-	deadline time.Time     // of the message that is being read
+	deadline time.Time     // of the current message
 	patience time.Duration // for silence within a message; 0 is no bound of its own
-	armed    time.Time     // the read deadline that nc has
+	armed    time.Time     // the present read deadline of nc
 
 	mu     sync.Mutex // guards closed
 	closed bool
-	// overdrawn: the Budget has closed nc, for others needed the memory.
+	// overdrawn: the Budget has closed nc, because others needed the memory.
 	overdrawn atomic.Bool
 
 	wmu sync.Mutex // guards bw; held for a whole message
@@ -79,7 +71,18 @@ type Conn struct {
 	out *deadlineWriter
 }
 
-// frame is where a frame lies in the window.
+// A readBuffer has the window, buf[start:end]: received bytes that are not yet consumed. A
+// message is parsed in place, so the window has all of it before it is handed out. Offsets of
+// frames count from start, because the window moves to the front of buf, or to a larger buf,
+// when more bytes are needed.
+type readBuffer struct {
+	buf        []byte
+	start, end int
+	handedOut  int  // length of the bytes that the caller has, to be consumed next
+	filled     bool // the last read filled the buffer: there may be more to read
+}
+
+// A frame is the place of a frame in the window.
 type frame struct {
 	flags      byte
 	start, end int // of its body; the header is before start
@@ -96,7 +99,7 @@ func newConn(nc net.Conn, name string, cfg Config) *Conn {
 	return c
 }
 
-// Peer tells who is at the other end.
+// Peer describes the other end.
 func (c *Conn) Peer() Peer {
 	p := c.peer
 	if a := c.nc.RemoteAddr(); a != nil {
@@ -118,15 +121,15 @@ func (c *Conn) Close() error {
 	return c.nc.Close()
 }
 
-// Receive returns the frames of the next message. They lie in memory of the
-// connection and are valid until the next call: copy what is to be kept. On the
-// way it answers the peer's heartbeats and sends its own; so a caller that does
-// not come back soon lets the peer wait for answers.
+// Receive returns the frames of the next message. They lie in memory of the connection and are
+// valid until the next call: copy them to keep them. Meanwhile it answers the peer's
+// heartbeats and sends its own; so a caller that does not come back soon lets the peer wait
+// for answers.
 //
-// The error is io.EOF, wrapped, if the peer closed the connection between two
-// messages. It is ErrSkipped, wrapped, with the frames of the message, for a message that
-// Config.Skip has skipped: its frames that are too large are empty, those that are too
-// many are not there, and the connection goes on.
+// The error is io.EOF, wrapped, if the peer closed the connection between two messages. It is
+// ErrSkipped, wrapped, with the frames of the message, for a message that Config.Skip has
+// skipped: its frames that are too large are empty, the surplus ones are missing, and the
+// connection goes on.
 func (c *Conn) Receive() ([][]byte, error) {
 	for {
 		frames, _, err := c.next()
@@ -162,8 +165,7 @@ func (c *Conn) ReceiveSubscription() (topic []byte, subscribe bool, err error) {
 	}
 }
 
-// next reads to the end of a message, or of a command that is not about the
-// connection itself.
+// next reads to the end of a message, or of a command that is not about the connection itself.
 func (c *Conn) next() ([][]byte, command, error) {
 	c.start += c.handedOut
 	c.handedOut, c.skipped = 0, nil
@@ -211,8 +213,8 @@ func (c *Conn) handOut() [][]byte {
 	return c.frames
 }
 
-// command reads the command f, which begins at offset at. It deals with what is
-// about the connection; anything else is returned, to be consumed later.
+// command reads the command f, which begins at offset at. It handles commands about the
+// connection; any other is returned, to be consumed later.
 func (c *Conn) command(f frame, at int) (command, error) {
 	cmd, err := parseCommand(c.body(f))
 	if err != nil {
@@ -229,8 +231,8 @@ func (c *Conn) command(f frame, at int) (command, error) {
 	if !own {
 		return command{}, fmt.Errorf("%w: %.20q inside a message", ErrProtocol, cmd.name)
 	}
-	// A heartbeat between the frames of a message: libzmq sends such, and the
-	// frames have to lie in one piece.
+	// A heartbeat between the frames of a message: libzmq sends such, and the frames have to
+	// lie in one piece.
 	if at == 0 {
 		c.start += f.end
 	} else {
@@ -239,10 +241,10 @@ func (c *Conn) command(f frame, at int) (command, error) {
 	return command{}, nil
 }
 
-// control deals with the commands that are about the connection itself.
+// control handles the commands about the connection itself.
 func (c *Conn) control(cmd command) (own bool, err error) {
 	switch string(cmd.name) {
-	case "PING": // time to live (2 bytes, of use to the end that is pinged only), context
+	case "PING": // time to live (2 bytes, only for the end that gets the PING), context
 		if len(cmd.data) < 2 || len(cmd.data) > 2+maxPingContext {
 			return true, fmt.Errorf("%w: a PING of %d bytes", ErrProtocol, len(cmd.data))
 		}
@@ -282,8 +284,8 @@ func (c *Conn) await() error {
 		if pinged {
 			return fmt.Errorf("no answer to a heartbeat: %w", err)
 		}
-		// A time to live of 0 asks the peer for nothing: it would have the peer
-		// hang up on a reader that is merely slow.
+		// A time to live of 0 requests nothing: another would make the peer disconnect a
+		// reader that is merely slow.
 		if err := c.sendCommand("PING", []byte{0, 0}); err != nil {
 			return err
 		}
@@ -291,8 +293,8 @@ func (c *Conn) await() error {
 	}
 }
 
-// frame makes the frame that begins at offset at of the window available. The
-// limits are for the body of a message's frame and of a command.
+// frame makes the frame that begins at offset at of the window available. The limits are for
+// the body of a message's frame and of a command.
 func (c *Conn) frame(at, limit, commandLimit int) (frame, error) {
 	if err := c.need(at + shortHeader); err != nil {
 		return frame{}, err
@@ -325,7 +327,7 @@ func (c *Conn) frame(at, limit, commandLimit int) (frame, error) {
 	return f, c.need(f.end)
 }
 
-// discard reads n bytes behind offset at of the window, and forgets them.
+// discard reads n bytes behind offset at of the window, and drops them.
 func (c *Conn) discard(at int, n uint64) error {
 	for {
 		come := min(uint64(c.end-c.start-at), n)
@@ -369,9 +371,8 @@ func (c *Conn) fill(until time.Time) error {
 	if err := c.makeRoom(); err != nil {
 		return err
 	}
-	// To set a deadline costs more than to look at the clock. While messages
-	// come the one that nc has is earlier than it must be, and is left alone: it
-	// is put off when it passes, once a heartbeat.
+	// Setting a deadline costs more than reading the clock. While messages come, nc's deadline
+	// is earlier than necessary and stays: it is moved when it passes, once a heartbeat.
 	if !until.IsZero() && (c.armed.IsZero() || until.Before(c.armed)) {
 		if err := c.arm(until); err != nil {
 			return err
@@ -404,10 +405,10 @@ func (c *Conn) arm(until time.Time) error {
 	return c.nc.SetReadDeadline(until)
 }
 
-// makeRoom makes room for more bytes behind the window. A buffer that a read
-// filled grows, for the next read to take more at once. One that is full of one
-// unfinished message is doubled: so it is never more than twice what came. The
-// limits end a message before it can outgrow the largest buffer.
+// makeRoom makes room for more bytes behind the window. A buffer that a read filled grows, so
+// that the next read takes more at once. One that is full of one unfinished message is
+// doubled: so it is never more than twice the received bytes. The limits end a message before
+// it can outgrow the largest buffer.
 func (c *Conn) makeRoom() error {
 	if c.filled && len(c.buf) < bulkBuffer {
 		c.resize(min(4*len(c.buf), bulkBuffer))
@@ -426,8 +427,8 @@ func (c *Conn) makeRoom() error {
 	return nil
 }
 
-// shrink gives up a buffer that one message made large, once what is left of
-// the window fits a smaller one.
+// shrink gives up a buffer that one message made large, once the rest of the window fits a
+// smaller one.
 func (c *Conn) shrink() {
 	if len(c.buf) > keepBuffer && c.end-c.start <= bulkBuffer/2 {
 		c.resize(bulkBuffer)
@@ -447,7 +448,7 @@ func (c *Conn) move(buf []byte) {
 	c.end = copy(buf, c.window())
 	c.start = 0
 	c.buf = buf
-	clear(c.frames[:cap(c.frames)]) // they would keep the buffer before alive
+	clear(c.frames[:cap(c.frames)]) // they would keep the old buffer alive
 }
 
 // charge makes n bytes the connection's share of the budget.

@@ -13,11 +13,10 @@ import (
 	"time"
 )
 
-// keepAlive finds a dead host in 6 seconds where no heartbeat can: a peer that
-// speaks 3.0 sends nothing while there is no news. TCP_USER_TIMEOUT, which would
-// also bound the wait for the host to acknowledge what was sent, is left alone:
-// it ends connections to peers that live and merely do not read, and a reader
-// of events sends next to nothing.
+// keepAlive finds a dead host in 6 seconds where no heartbeat can: a peer that speaks 3.0
+// sends nothing while there is no news. TCP_USER_TIMEOUT, which would also bound the wait for
+// the host's acknowledgements, is not set: it ends connections to live peers that merely do
+// not read, and a reader of events sends next to nothing.
 var keepAlive = net.KeepAliveConfig{
 	Enable:   true,
 	Idle:     3 * time.Second,
@@ -30,15 +29,15 @@ type endpoint struct {
 	network, address string
 }
 
-// CheckDial returns an error unless Dial can make sense of the endpoint:
-// tcp://host:port, an IPv6 host in brackets, or ipc://path.
+// CheckDial returns an error unless Dial can parse the endpoint: tcp://host:port, an IPv6 host
+// in brackets, or ipc://path.
 func CheckDial(name string) error {
 	_, err := dialEndpoint(name)
 	return err
 }
 
-// CheckListen returns an error unless Listen can make sense of the endpoint:
-// as for CheckDial, where host may also be *, and port 0 is any free one.
+// CheckListen returns an error unless Listen can parse the endpoint: as for CheckDial, where
+// host may also be *, and port 0 is any free one.
 func CheckListen(name string) error {
 	_, err := listenEndpoint(name)
 	return err
@@ -93,9 +92,8 @@ func Name(a net.Addr) string {
 	return a.Network() + "://" + a.String()
 }
 
-// Dial connects to an endpoint, tcp://host:port or ipc://path, and completes
-// the handshake. A host name is resolved anew each time. Dial returns when ctx
-// ends, at whatever step it is.
+// Dial connects to an endpoint, tcp://host:port or ipc://path, and completes the handshake. A
+// host name is resolved each time. Dial returns when ctx ends, at any step.
 func Dial(ctx context.Context, name string, cfg Config) (*Conn, error) {
 	e, err := dialEndpoint(name)
 	if err != nil {
@@ -112,10 +110,9 @@ func Dial(ctx context.Context, name string, cfg Config) (*Conn, error) {
 	return Handshake(ctx, nc, name, cfg)
 }
 
-// Listen listens at an endpoint: tcp://host:port, where the host * is every
-// address and port 0 any free one, or ipc://path. The socket file that a dead
-// process left at path is replaced. Each connection that the listener accepts
-// is for Handshake.
+// Listen listens at an endpoint: tcp://host:port, where the host * is every address and port 0
+// any free one, or ipc://path. It replaces the socket file of a dead process. Pass each
+// accepted connection to Handshake.
 func Listen(ctx context.Context, name string) (net.Listener, error) {
 	e, err := listenEndpoint(name)
 	if err != nil {
@@ -132,8 +129,8 @@ func Listen(ctx context.Context, name string) (net.Listener, error) {
 	return ln, nil
 }
 
-// removeStale removes a socket file where nobody listens any more. ZeroMQ
-// itself removes whatever lies there, a living process's socket too.
+// removeStale removes a socket file where nobody listens any more. ZeroMQ itself removes any
+// file there, a live process's socket too.
 func removeStale(ctx context.Context, path string) bool {
 	info, err := os.Lstat(path)
 	if err != nil || info.Mode().Type() != fs.ModeSocket {

@@ -15,9 +15,9 @@ import (
 	"time"
 )
 
-// The greeting, 64 bytes: signature (10: ff, 8 of padding, 7f), version (2),
-// mechanism (20), as-server (1), filler (31). Of older versions only the first
-// bytes have this form, so they are judged as they come.
+// The greeting, 64 bytes: signature (10: ff, 8 of padding, 7f), version (2), mechanism (20),
+// as-server (1), filler (31). Of older versions only the first bytes have this form, so they
+// are checked as they come.
 const (
 	greetingSize   = 64
 	signatureSize  = 10
@@ -28,9 +28,9 @@ const (
 	minorVersion = 1
 )
 
-// Handshake makes a Conn of an open connection, dialled or accepted: with the
-// NULL mechanism both ends do the same. name stands for the peer in errors.
-// Handshake closes nc if it fails, and fails when ctx ends.
+// Handshake makes a Conn of an open connection, dialled or accepted: with the NULL mechanism
+// both ends do the same. name is the peer in errors. Handshake closes nc if it fails, and
+// fails when ctx ends.
 func Handshake(ctx context.Context, nc net.Conn, name string, cfg Config) (*Conn, error) {
 	cfg = cfg.withDefaults()
 	c := newConn(nc, name, cfg)
@@ -102,13 +102,13 @@ func (c *Conn) greet() error {
 	if m := string(bytes.TrimRight(w[mechanismStart:mechanismEnd], "\x00")); m != "NULL" {
 		return fmt.Errorf("%w: the peer wants the mechanism %q, not NULL", ErrProtocol, m)
 	}
-	// A later major version falls back to the one that we named, 3.1.
+	// A later major version falls back to ours, 3.1.
 	c.is31 = w[signatureSize] > majorVersion || w[signatureSize+1] >= 1
 	c.start += greetingSize
 	return nil
 }
 
-// silent says of a peer that said nothing what that means, if it means anything.
+// silent explains the error of a peer that sent nothing, if it can.
 func (c *Conn) silent(err error) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
@@ -119,9 +119,9 @@ func (c *Conn) silent(err error) error {
 	return err
 }
 
-// stranger says what a peer that is no ZeroMQ socket may be.
+// stranger guesses the protocol of a peer that is no ZeroMQ socket.
 func (c *Conn) stranger() error {
-	_ = c.need(len("HTTP/")) // what it is shows by less too
+	_ = c.need(len("HTTP/")) // fewer bytes can show it too
 	w := c.window()
 	switch {
 	case bytes.HasPrefix(w, []byte("HTTP/")):
@@ -132,7 +132,7 @@ func (c *Conn) stranger() error {
 	return fmt.Errorf("%w: a greeting begins with ff, not %02x: the peer is no ZeroMQ socket", ErrProtocol, w[0])
 }
 
-// metadata is what READY says of this end.
+// metadata returns the READY metadata of this end.
 func (c *Conn) metadata() []byte {
 	b := appendProperty(nil, "Socket-Type", string(c.cfg.Type))
 	if c.cfg.Type == DEALER || c.cfg.Type == ROUTER {
@@ -148,7 +148,7 @@ func appendProperty(b []byte, name, value string) []byte {
 	return append(b, value...)
 }
 
-// readReady reads what the peer says of itself.
+// readReady reads the peer's READY.
 func (c *Conn) readReady() error {
 	f, err := c.frame(0, c.cfg.MaxMetadata, c.cfg.MaxMetadata)
 	if err != nil {
@@ -172,8 +172,7 @@ func (c *Conn) readReady() error {
 	return fmt.Errorf("%w: %.20q where READY must be", ErrProtocol, cmd.name)
 }
 
-// parseMetadata reads a READY's metadata, of which only these properties are of
-// use.
+// parseMetadata reads a READY's metadata, of which only these properties matter.
 func parseMetadata(data []byte) (p Peer, err error) {
 	typed, identified := false, false
 	for len(data) > 0 {
@@ -227,8 +226,7 @@ func nextProperty(data []byte) (name, value, rest []byte, err error) {
 	return name, data[:size], data[size:], nil
 }
 
-// midway turns the end of a connection where no end may be into an error that
-// says so.
+// midway turns the end of a connection in the middle into an error that reports it.
 func midway(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF

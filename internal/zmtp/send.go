@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// deadlineWriter gives each write to the network a time of its own.
+// A deadlineWriter gives each write to the network its own deadline.
 type deadlineWriter struct {
 	nc      net.Conn
 	timeout time.Duration // below 0: none
@@ -44,14 +44,14 @@ func (c *Conn) Buffer(frames ...[]byte) error {
 	return c.sending(c.writeMessage(frames))
 }
 
-// Flush writes what Buffer left.
+// Flush writes the buffered messages.
 func (c *Conn) Flush() error {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
 	return c.sending(c.bw.Flush())
 }
 
-// Subscribe asks a publisher for the messages whose topic begins with topic.
+// Subscribe requests the messages whose topic begins with topic.
 func (c *Conn) Subscribe(topic string) error {
 	if c.is31 {
 		return c.sending(c.sendCommand("SUBSCRIBE", []byte(topic)))

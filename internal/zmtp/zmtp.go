@@ -1,15 +1,13 @@
-// Package zmtp speaks ZeroMQ's wire protocol, ZMTP 3.0 and 3.1 (ZeroMQ RFC 23
-// and RFC 37) with the NULL mechanism, over TCP and Unix sockets: as much of it
-// as event streams need, the SUB and DEALER sockets of a reader of events and
-// the PUB and ROUTER sockets of an engine.
+// Package zmtp speaks ZeroMQ's wire protocol, ZMTP 3.0 and 3.1 (ZeroMQ RFC 23 and RFC 37) with
+// the NULL mechanism, over TCP and Unix sockets: the parts that event streams need, the SUB
+// and DEALER sockets of a reader of events and the PUB and ROUTER sockets of an engine.
 //
 // [Dial] opens a connection, [Listen] and [Handshake] accept one. A [Conn] is
 // one connection to one peer: queues, redialling and fan-out are the caller's.
 // The package starts no goroutine.
 //
-// A peer is not trusted. Every wait has a deadline, every size a limit, and the
-// memory that a connection takes follows the bytes that came, never the length
-// that a frame claims.
+// A peer is not trusted. Every wait has a deadline, every size a limit, and the memory of a
+// connection follows the received bytes, never the length that a frame claims.
 package zmtp
 
 import (
@@ -29,17 +27,16 @@ var (
 	// ErrProtocol is wrapped by errors about a peer that breaks the protocol,
 	// speaks another version or mechanism, or is a socket of the wrong type.
 	ErrProtocol = errors.New("protocol error")
-	// ErrLimit is wrapped by errors about a peer that sends more than the
-	// limits in Config allow.
+	// ErrLimit is wrapped by errors about a peer that exceeds the limits in Config.
 	ErrLimit = errors.New("limit exceeded")
 	// ErrSkipped is wrapped by errors about a message that was skipped because it is larger
-	// than the limits in Config allow, or has more frames.
+	// than the limits in Config, or has more frames.
 	ErrSkipped = errors.New("message skipped")
 	// ErrRefused is wrapped by errors about an ERROR command from the peer.
 	ErrRefused = errors.New("refused by the peer")
 )
 
-// The limits and times of a Config that leaves them zero.
+// Defaults of a Config.
 const (
 	DefaultMaxFrame    = 32 << 20 // bytes
 	DefaultMaxFrames   = 16
@@ -50,19 +47,18 @@ const (
 	DefaultHandshakeTimeout = 5 * time.Second
 	DefaultMessageTimeout   = 30 * time.Second
 	DefaultWriteTimeout     = 10 * time.Second
-	// DefaultHeartbeat finds a dead peer in 6 seconds. The peers, libzmq's I/O
-	// threads, answer at once whatever the engine is busy with.
+	// DefaultHeartbeat finds a dead peer in 6 seconds. The peers, libzmq's I/O threads, answer
+	// at once even if the engine is busy.
 	DefaultHeartbeat = 3 * time.Second
 )
 
-// MaxIdentity is how many bytes a peer's identity may have (RFC 23).
+// MaxIdentity bounds a peer's identity, in bytes (RFC 23).
 const MaxIdentity = 255
 
-// SocketType is the ZeroMQ socket that a connection belongs to, as it is
-// spelled on the wire.
+// SocketType is the ZeroMQ socket of a connection, as it is spelled on the wire.
 type SocketType string
 
-// The socket types that a Config can have.
+// The socket types of a Config.
 const (
 	SUB    SocketType = "SUB"
 	DEALER SocketType = "DEALER"
@@ -70,7 +66,7 @@ const (
 	ROUTER SocketType = "ROUTER"
 )
 
-// publishes tells the end that sends the bulk from the end that receives it.
+// publishes reports whether this end sends the bulk.
 func (t SocketType) publishes() bool { return t == PUB || t == ROUTER }
 
 // accepts lists the socket types that a peer may have.
@@ -88,8 +84,8 @@ func (t SocketType) accepts() []SocketType {
 	return nil
 }
 
-// Config says how a connection behaves. Only Type is required: whatever is zero
-// is the default of its name.
+// Config configures a connection. Only Type is required: a zero field is the default of its
+// name.
 type Config struct {
 	Type SocketType
 
@@ -97,29 +93,27 @@ type Config struct {
 	MaxFrames  int // frames of one message
 	MaxMessage int // bytes of all frames of one message
 	MaxCommand int // bytes of one command after the handshake
-	// Skip has Receive skip messages that are larger than MaxFrame or MaxMessage allow, or
-	// have more than MaxFrames: it returns ErrSkipped for each. Without Skip such a message
-	// ends the connection.
+	// Skip makes Receive skip messages that are larger than MaxFrame or MaxMessage, or have
+	// more than MaxFrames: it returns ErrSkipped for each. Without Skip such a message ends
+	// the connection.
 	Skip bool
 	// MaxMetadata bounds the READY command of the handshake, in bytes.
 	MaxMetadata int
 
 	// HandshakeTimeout bounds the dialling, and then the whole handshake.
 	HandshakeTimeout time.Duration
-	// MessageTimeout bounds the time from the first byte of a message to its
-	// last. A peer that is silent within a message for two heartbeats is given
-	// up before that.
+	// MessageTimeout bounds the time from the first byte of a message to its last. A peer that
+	// is silent within a message for two heartbeats is closed before that.
 	MessageTimeout time.Duration
 	// WriteTimeout bounds each write to the network; below 0 there is none.
 	WriteTimeout time.Duration
-	// Heartbeat is the silence after which the peer gets a PING; if the next
-	// such time is silent too, the connection is given up. Peers that speak 3.0
-	// know no PING: there TCP's keepalive finds a dead host in about the time
-	// that DefaultHeartbeat takes.
+	// Heartbeat is the silence after which the peer gets a PING; after a second such silence
+	// the connection is closed. Peers that speak 3.0 have no PING: there TCP's keepalive finds
+	// a dead host in about the time of DefaultHeartbeat.
 	Heartbeat time.Duration
 
-	// OnIdle, if not nil, is called by Receive when it has waited for that time,
-	// before the PING.
+	// OnIdle, if not nil, is called by Receive when it has waited for that time, before the
+	// PING.
 	OnIdle func()
 
 	// Budget is shared with other connections; nil is no bound.
@@ -139,26 +133,25 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Peer is who is at the other end of a connection. All of it but Address is the
-// peer's own word.
+// Peer is the other end of a connection. All of it but Address is the peer's own claim.
 type Peer struct {
 	Type SocketType
-	// Identity is the name that the peer chose, at most MaxIdentity bytes of any
-	// value. Most sockets have none, and libzmq's publishers never tell theirs.
+	// Identity is the name that the peer chose, at most MaxIdentity bytes of any value. Most
+	// sockets have none, and libzmq's publishers never send theirs.
 	Identity string
-	// Address is where the peer is, resolved, as an endpoint. A peer that
-	// connected over a Unix socket has no path: its Address is ipc:// or ipc://@.
+	// Address is the resolved endpoint of the peer. A peer that connected over a Unix socket
+	// has no path: its Address is ipc:// or ipc://@.
 	Address string
 }
 
-// A Budget bounds the memory that connections hold together for messages that
-// do not fit 32 KiB. Where there is not enough, the connection with the largest
-// unfinished message fails with ErrLimit: so peers that never finish theirs keep
-// nobody out for long. It is safe for concurrent use.
+// A Budget bounds the memory that connections hold together for messages that do not fit 32
+// KiB. When it is used up, the connection with the largest unfinished message fails with
+// ErrLimit, so peers that never finish theirs do not keep others out for long. It is safe for
+// concurrent use.
 type Budget struct {
 	mu   sync.Mutex
 	free int64
-	held map[*Conn]int // what each has, above 0
+	held map[*Conn]int // the bytes of each, above 0
 }
 
 // NewBudget returns a budget of that many bytes.
@@ -166,8 +159,8 @@ func NewBudget(bytes int64) *Budget {
 	return &Budget{free: bytes, held: make(map[*Conn]int)}
 }
 
-// exchange gives c n bytes for what it has, both of which it needs for a moment.
-// It reports whether there was enough, or others with more could be ended.
+// exchange gives c n bytes in exchange for its bytes; both count for a moment. It reports
+// whether there was enough, or others with more could be ended.
 func (b *Budget) exchange(c *Conn, n int) bool {
 	if b == nil {
 		return true

@@ -1,7 +1,7 @@
 // Package field has the policies of other routers: llm-d, Dynamo, SGLang, AIBrix and
 // production-stack. Each is named after its project, and its comment names the version and the
-// file that it reproduces. Start with route.Default, and use these to compare it with what you
-// have, on your own traffic:
+// file that it reproduces. Start with route.Default, and use these to compare it with your
+// present router, on your own traffic:
 //
 //	policy := field.Dynamo{}.Policy()
 //	best := policy(&route.Request{Tokens: tokens}, pods)
@@ -9,11 +9,12 @@
 // The zero value of each type has the parameters that its project publishes. A parameter that is
 // 0 or NaN is that default, and one below 0 counts as none.
 //
-// A policy that leaves overloaded pods out compares the load of each pod with its threshold. In
-// some of these projects one overloaded pod switches the whole policy off: the next request goes
-// to the pod with the least load, whatever other pods have cached. That is not reproduced.
+// A policy that leaves overloaded pods out compares the load of each pod with its threshold.
+// In some of these projects one overloaded pod switches the whole policy off: the next request
+// goes to the pod with the least load, whatever other pods have cached. This package does not
+// do so.
 //
-// These policies do not look at Pod.Speed. Like all of package route they are safe for many
+// These policies ignore Pod.Speed. Like all of package route they are safe for many
 // goroutines, never panic, and choose a pod if there is one. They choose by route.Least, so
 // route.TiesByChance works around them.
 package field
@@ -25,11 +26,10 @@ import (
 	"github.com/kvindex/kvindex/route"
 )
 
-// A threshold is judged for the pod in question. In three projects "some pod has too much to
-// do" sends the next request, whatever it holds, to the pod with the least. Then one slow pod
-// switches affinity off for the whole fleet, prompts are computed anew everywhere, and more
-// pods have too much to do. SGLang and AIBrix here leave the overloaded pod alone, and nothing
-// else.
+// The threshold is applied to each pod alone. In three projects one pod over the threshold
+// sends the next request, whatever it holds, to the pod with the least load. Then one slow pod
+// switches affinity off for the whole fleet, prompts are computed again everywhere, and more
+// pods pass the threshold. SGLang and AIBrix here leave out the overloaded pod, and no other.
 //
 // The package imports route and nothing imports it: it is for comparison.
 
@@ -41,10 +41,10 @@ func LongestPrefix(r *route.Request, pods []route.Pod) int {
 }
 
 // LLMDSum is the sum that llm-d's scheduler maximizes (0.8,
-// deploy/config/epp-precise-prefix-cache-config.yaml): the part of the prompt that is cached,
-// how short the queue is compared with the longest and the shortest one, and how much of the
-// cache is free. A route.Tracker knows neither queue nor cache. So requests in flight stand for
-// the queue, and the pod that holds most tokens for a full cache.
+// deploy/config/epp-precise-prefix-cache-config.yaml): the cached part of the prompt, how
+// short the queue is compared with the longest and the shortest one, and how much of the cache
+// is free. A route.Tracker has neither queue nor cache. So requests in flight stand for the
+// queue, and the pod that holds most tokens for a full cache.
 type LLMDSum struct {
 	Prefix float64 // weight; 0: 2
 	Queue  float64 // weight; 0: 1
@@ -68,9 +68,9 @@ func (s LLMDSum) Policy() route.Policy {
 }
 
 // LLMDAffinity is llm-d's filter of 2026 before its token load (llm-d-router 0.9,
-// prefix-cache-affinity-filter and token-load-scorer). Pods that hold at least Threshold of the
-// prompt are preferred, unless the best of them has to compute for MaxPenalty longer than the
-// best of the others. Of the pods that are left, the one is chosen that has the fewest tokens to
+// prefix-cache-affinity-filter and token-load-scorer). Pods that hold at least Threshold of
+// the prompt are preferred, unless the best of them has to compute for MaxPenalty longer than
+// the best of the others. Of the remaining pods, it chooses the one with the fewest tokens to
 // compute, those of the prompt included.
 type LLMDAffinity struct {
 	Threshold  float64 // part of a prompt; 0: 0.8
@@ -113,9 +113,9 @@ type Dynamo struct {
 	LowerCredit   float64 // of a token in a lower tier; 0: 0.75, which is that of the cpu
 	PrefillScale  float64 // 0: 1
 	RequestWeight float64 // of a request in flight, in tokens; 0: none
-	// Temperature spreads requests by chance: costs are scaled to go from 0 to 1 over the pods,
-	// and a pod is chosen in proportion to exp(-cost/Temperature). 0: the pod of the least cost
-	// is chosen.
+	// Temperature spreads requests by chance: costs are scaled to 0..1 over the pods, and a
+	// pod is chosen in proportion to exp(-cost/Temperature). 0: the pod of the least cost is
+	// chosen.
 	Temperature float64
 	Seed        uint64 // of the random numbers
 }
@@ -157,8 +157,8 @@ func (d Dynamo) Policy() route.Policy {
 // SGLang is cache_aware of SGLang's router (Shepherd Model Gateway 1.9,
 // model_gateway/src/policies/cache_aware.rs, with the defaults of its command line): the pod
 // that holds most of the prompt, if that is more than Threshold. A pod is left out if it has
-// more than Abs requests more than the pod with the fewest, and more than Rel times as many. If
-// no other holds enough, the pod with the fewest requests is chosen.
+// more than Abs requests more than the pod with the fewest, and more than Rel times as many.
+// If no other holds enough, the pod with the fewest requests is chosen.
 type SGLang struct {
 	Threshold float64 // part of a prompt; 0: 0.3
 	Abs       float64 // requests; 0: 64
@@ -174,11 +174,11 @@ func (s SGLang) Policy() route.Policy {
 	}
 }
 
-// AIBrix is prefix-cache of AIBrix (0.7, pkg/plugins/gateway/algorithms/prefix_cache.go): of the
-// pods that hold something of the prompt, the one that holds most. A pod is left out if it has
-// more requests than the mean and Deviations standard deviations (those of a sample, as in
-// util.go), or more than Abs requests more than the pod with the fewest. If no other holds
-// anything, the pod with the fewest requests is chosen.
+// AIBrix is prefix-cache of AIBrix (0.7, pkg/plugins/gateway/algorithms/prefix_cache.go): of
+// the pods that hold a part of the prompt, the one that holds most. A pod is left out if it
+// has more requests than the mean and Deviations standard deviations (those of a sample, as in
+// util.go), or more than Abs requests more than the pod with the fewest. If no other holds a
+// part, the pod with the fewest requests is chosen.
 type AIBrix struct {
 	Deviations float64 // 0: 1
 	Abs        float64 // requests; 0: 8
@@ -199,8 +199,8 @@ func (a AIBrix) Policy() route.Policy {
 	}
 }
 
-// ProductionStack is production-stack's loadaware (pull request 1035 of 2026-08-09, behind 0.1.12,
-// LoadAwareRouter): the part of the prompt that is cached, less Beta times the relative load,
+// ProductionStack is production-stack's loadaware (pull request 1035 of 2026-08-09, behind
+// 0.1.12, LoadAwareRouter): the cached part of the prompt, less Beta times the relative load,
 // (requests - mean) / max(1, mean).
 type ProductionStack struct {
 	Beta float64 // 0: 1
@@ -261,7 +261,7 @@ func held(r *route.Request, p *route.Pod) float64 {
 	return float64(c + min(max(p.Lower, 0), n-c))
 }
 
-// count returns a number that is not below 0.
+// count returns n, at least 0.
 func count(n int) float64 { return float64(max(n, 0)) }
 
 // parameter returns the value of a parameter: 0 and NaN are its default, and below 0 is none.

@@ -8,7 +8,7 @@ import (
 	"github.com/kvindex/kvindex/internal/jinja"
 )
 
-// An api is what a body is of: the two that are read, then the others.
+// An api is the API of a body: the two that are read, then the others.
 type api uint8
 
 const (
@@ -43,7 +43,7 @@ func (a api) String() string {
 	}[a]
 }
 
-// paths are how paths end, those that end as others do first.
+// paths are the ends of paths, the longer of two equal ends first.
 var paths = []struct {
 	end string
 	api api
@@ -77,7 +77,7 @@ var paths = []struct {
 	{":streamGenerateContent", gemini},
 }
 
-// apiOf tells which API a path is of.
+// apiOf returns the API of a path.
 func apiOf(path string) api {
 	if i := strings.IndexAny(path, "?#"); i >= 0 {
 		path = path[:i]
@@ -91,8 +91,8 @@ func apiOf(path string) api {
 	return unknown
 }
 
-// markOf tells of which other API a field is that a chat or completion never has.
-// What engines ignore, but people send with chats, is none.
+// markOf returns the other API that a field belongs to. Fields that engines ignore, but people
+// send with chats, belong to none.
 func markOf(name string) api {
 	switch name {
 	case "system", "anthropic_version", "anthropic_beta", "stop_sequences", "output_config", "context_management", "mcp_servers":
@@ -115,7 +115,7 @@ var alone = []struct {
 	{"tokens", tokenizing}, {"file", audio},
 }
 
-// apiOfBody tells whether a body is a chat or a completion, by its fields.
+// apiOfBody returns the API of a body, a chat or a completion, by its fields.
 func apiOfBody(o *jinja.Dict) (api, error) {
 	chat := optional(o, "messages") != nil
 	prompt := optional(o, "prompt")
@@ -128,7 +128,7 @@ func apiOfBody(o *jinja.Dict) (api, error) {
 	}
 	_, object := prompt.(*jinja.Dict)
 	switch {
-	case chat && completion: // the path says which counts
+	case chat && completion: // the path decides
 		return unknown, notScorable("it has both messages and a prompt")
 	case object && !chat:
 		return unknown, another("prompt", responses)
@@ -160,8 +160,8 @@ func another(path string, a api) error {
 	return unscored(path, "of %s, whose bodies are not read", a)
 }
 
-// orAnother is err, or, where a chat is malformed because it is Anthropic's or many,
-// what tells so.
+// orAnother returns err, or, where a chat is malformed because it is Anthropic's or a batch of
+// chats, an error that names that API.
 func orAnother(err error, o *jinja.Dict) error {
 	if !errors.Is(err, ErrMalformed) {
 		return err
@@ -177,7 +177,7 @@ func orAnother(err error, o *jinja.Dict) error {
 	return err
 }
 
-// signed tells whether a thought is signed, as only Anthropic's are.
+// signed reports whether a thought is signed, as only Anthropic's are.
 func (c *conversation) signed() bool {
 	for i := range c.messages {
 		for _, p := range c.messages[i].content {

@@ -1,7 +1,7 @@
 // Package chat makes the text of a chat request, byte by byte as vLLM does, so that its
 // tokens are known without the engine.
 //
-//	model, err := chat.Load("/models/llama-3", chat.Options{Engine: "0.28"})
+//	model, err := chat.Load("/models/llama-3", chat.Options{Engine: "0.31"})
 //	...
 //	request, err := chat.Parse("/v1/chat/completions", body)
 //	...
@@ -13,16 +13,15 @@
 // need [Load], [Options] and [Model.Exclude] at most. Package chatcheck compares with a
 // running engine.
 //
-// Before its template is rendered, a request is changed in many small ways. These
-// follow vLLM from 0.9 to its main of autumn 2026: [Options].Engine says which version.
-// versions.go has a table of the changes, each with its version and source; the sources
-// of the releases up to 0.27.1 and of main were read. The choice and the rendering of
-// templates follow transformers 4.57 and 5 (utils/chat_template_utils.py,
-// tokenization_utils_base.py).
+// Before its template is rendered, vLLM changes a request in many small ways. This package
+// does as vLLM from 0.9 to 0.31, or as its main of autumn 2026: [Options].Engine is the
+// version. versions.go has a table of the changes, each with its version and source. The
+// choice and the rendering of templates follow transformers 4.57 and 5
+// (utils/chat_template_utils.py, tokenization_utils_base.py).
 //
-// What cannot be made exactly is refused: a model or template when it is loaded, a
-// request when it is parsed or rendered. Nothing is approximated. SGLang changes
-// requests in other ways, which this package does not know. Do not use it for SGLang.
+// The package refuses a model, template or request that it cannot render exactly. It
+// approximates nothing. SGLang changes requests in other ways: do not use this package for
+// SGLang.
 package chat
 
 import (
@@ -35,25 +34,22 @@ import (
 	"github.com/kvindex/kvindex/internal/jinja"
 )
 
-// Templates and tokenizers are apart. This package gives text and never ids, and package
-// tokenize knows nothing of chats; the Indexer puts them together. A tokenizer from a
-// tokenize.Pool serves any template, and a host that renders by itself says so
-// (kvindex.Request.Rendered).
+// Templates and tokenizers are apart. This package makes text and never ids, and package
+// tokenize reads no chats; the Indexer combines them. A tokenizer from a tokenize.Pool serves
+// any template, and a host that renders by itself sets kvindex.Request.Rendered.
 //
-// Shared renders, and nothing is tracked. How far a text equals that of the turn before cannot
-// be seen while it is rendered: templates drop earlier reasoning, or move the tools. So the
-// earlier conversation is rendered too, for callers that ask.
+// Shared renders the earlier conversation. A renderer cannot see how far its text equals that
+// of the turn before: templates drop earlier reasoning, or move the tools.
 
-// Options are the version of an engine and those of its arguments that have influence
-// on the text of a chat. The zero Options are those of vLLM's main without arguments,
-// with one difference: requests may have templates of their own.
+// Options are the version of an engine and its arguments that affect the text of a chat. The
+// zero Options are those of vLLM's main without arguments, with one difference: requests may
+// have templates of their own.
 type Options struct {
-	// Engine is vLLM's version: a release such as "0.28" or "0.9.2", or "main" for vLLM's
-	// main of autumn 2026. "" means "main", which is newer than most engines in use: set
-	// it. For some changes after 0.27 it is not known with which release they came. If
-	// Engine is a release that may or may not have such a change, chats that depend on it
-	// are ErrNotScorable. The tokenizer depends on it, too: give tokenize.LoadPretrained
-	// the same.
+	// Engine is vLLM's version: a release such as "0.31" or "0.9.2", or "main" for vLLM's main
+	// of autumn 2026. "" means "main", which is newer than most engines in use: set it. For a
+	// few changes it is not known whether 0.28 and later releases have them: chats that depend
+	// on such a change are ErrNotScorable. The tokenizer depends on the version, too: give
+	// tokenize.LoadPretrained the same.
 	Engine string
 
 	// Template is the text of --chat-template. "" is the model's own template.
@@ -62,8 +58,8 @@ type Options struct {
 	// Kwargs is --default-chat-template-kwargs, a JSON object. "" is none.
 	Kwargs string
 
-	// ContentFormat is --chat-template-content-format: "string", "openai" or "auto". ""
-	// means "auto": the template decides.
+	// ContentFormat is --chat-template-content-format: "string", "openai" or "auto". "" means
+	// "auto": the template decides.
 	ContentFormat string
 
 	// ExcludeTools is --exclude-tools-when-tool-choice-none.
@@ -73,26 +69,26 @@ type Options struct {
 	// engine without --trust-request-chat-template does.
 	RefuseTemplates bool
 
-	// UsesTemplate: the engine was started with --tokenizer-mode hf. Then vLLM renders the
-	// chat template also for models for which it would use a program of its own.
+	// UsesTemplate: the engine runs with --tokenizer-mode hf. vLLM then renders the chat
+	// template also of models that it renders without one by default.
 	UsesTemplate bool
 
-	// Now returns the time by the engine's clock and time zone, for templates that write
-	// the date. nil is time.Now.
+	// Now returns the time by the engine's clock and time zone, for templates that write the
+	// date. nil is time.Now.
 	Now func() time.Time
 }
 
-// A Model makes the texts of the chats of one model. It is safe for concurrent use.
+// A Model renders the chats of one model. It is safe for concurrent use.
 type Model struct {
 	options   Options
 	engine    version
 	kwargs    *jinja.Dict // of the options
 	given     *template   // of the options
 	named     map[string]*template
-	single    bool      // named has one, the default, and it goes by no name
-	processor *template // stands in for the model's where there are no tools
+	single    bool      // named has only the default, which has no name
+	processor *template // in place of the model's for chats without tools
 	special   []specialToken
-	media     map[string]uint32 // the token that stands for media of a kind
+	media     map[string]uint32 // the placeholder token of a kind of media
 	cache     templateCache
 	buffers   sync.Pool                  // of *[]byte
 	excluded  atomic.Pointer[exclusions] // nil: none
@@ -100,9 +96,8 @@ type Model struct {
 
 type specialToken struct{ name, content string }
 
-// New returns a Model without a folder: source is its template, and special its special
-// tokens by names such as "bos_token". If Options.Template is set, it is used in place
-// of source.
+// New returns a Model without a folder. source is its template, and special its special tokens
+// by names such as "bos_token". Options.Template replaces source.
 func New(source string, special map[string]string, o Options) (*Model, error) {
 	m := &Model{single: true}
 	for _, name := range specialNames {
@@ -151,9 +146,9 @@ func (m *Model) configure(o Options) error {
 	return err
 }
 
-// Media is a media item of a prompt, such as an image. Hash is the hash that the engine
-// computes for it. Offset is the position of its first token in the prompt, and Length
-// its number of tokens. For a chat Offset is not needed: Rendering.Expand finds it.
+// Media is a media item of a prompt, such as an image. Hash is the engine's hash of it. Offset
+// is the position of its first token in the prompt, and Length its number of tokens. For a
+// chat leave Offset 0: Rendering.Expand finds it.
 type Media struct {
 	Hash           string
 	Offset, Length int
@@ -166,17 +161,16 @@ type Rendering struct {
 	model   *Model
 	chat    *conversation
 	media   []Media
-	expands []uint32 // for each of media the token that stands for it
+	expands []uint32 // for each of media its placeholder token
 
 	features featureSet            // of the chat, if anything is excluded
 	excluded map[string]featureSet // by pod, whether or not the chat uses them
 }
 
-// Render makes the text of a chat request. media has one item for each media part of
-// the request, in their order. If the engine, in the version of Options, refuses the
-// request too, the error wraps ErrMalformed or ErrTemplate. If the engine may accept
-// it, the error wraps ErrNotScorable. A completion request is an error; it has Prompt
-// or Tokens.
+// Render renders a chat request. media has one item for each media part of the request, in
+// their order. If the engine, in the version of Options, refuses the request too, the error
+// wraps ErrMalformed or ErrTemplate. If the engine may accept it, the error wraps
+// ErrNotScorable. A completion request is an error; it has Prompt or Tokens.
 func (m *Model) Render(r *Request, media []Media) (*Rendering, error) {
 	x := &Rendering{model: m, media: media}
 	if err := x.exclude(r); err != nil {
@@ -185,8 +179,8 @@ func (m *Model) Render(r *Request, media []Media) (*Rendering, error) {
 	return x.renderChat(r)
 }
 
-// RenderAnyway is Render without regard to Exclude. It is for programs that compare
-// with an engine, such as chatcheck.
+// RenderAnyway is Render without Exclude. It is for programs that compare with an engine, such
+// as chatcheck.
 func (m *Model) RenderAnyway(r *Request, media []Media) (*Rendering, error) {
 	return (&Rendering{model: m, media: media}).renderChat(r)
 }
@@ -214,10 +208,10 @@ func (x *Rendering) renderChat(r *Request) (*Rendering, error) {
 	return x, nil
 }
 
-// Shared returns how many bytes at the beginning of Text are equal to the text of the
-// same conversation one turn before: of the request that was answered by the last
-// assistant message before the final message. It is 0 if there is no such message.
-// Shared renders that request, so it costs about as much as Render.
+// Shared returns how many leading bytes of Text are equal to the text of the same conversation
+// one turn before: of the request that the last assistant message before the final message
+// answers. It is 0 without such a message. Shared renders that request, so it costs about as
+// much as Render.
 func (x *Rendering) Shared() (int, error) {
 	c := x.chat
 	at := len(c.messages) - 2
@@ -253,7 +247,7 @@ func commonPrefix(a, b string) int {
 	return n
 }
 
-// render renders messages with the variables, which it adds them to.
+// render renders messages with vars, and adds them to vars.
 func (m *Model) render(t *template, messages []message, continueFinal bool, vars *jinja.Dict) (string, error) {
 	list := make([]jinja.Value, len(messages))
 	developer := false

@@ -8,9 +8,9 @@ import (
 	"github.com/kvindex/kvindex/internal/jinja"
 )
 
-// otherRenderers are the architectures whose chats vLLM renders by programs of its
-// own, or reads with a tokenizer of its own (autumn 2026: config/model.py,
-// tokenizer_mode, and renderers/registry.py), by the beginnings of their names.
+// otherRenderers are the architectures whose chats vLLM renders by programs of its own, or
+// reads with a tokenizer of its own (autumn 2026: config/model.py, tokenizer_mode, and
+// renderers/registry.py), by the beginnings of their names.
 var otherRenderers = []struct{ architecture, renderer string }{
 	{"GptOssForCausalLM", "harmony's (gpt-oss)"},
 	{"DeepseekV32ForCausalLM", "DeepSeek-V3.2's own"},
@@ -31,9 +31,8 @@ var otherTypes = map[string]string{
 	"kimi_k3":      "Kimi-K3's own",
 }
 
-// mistralFiles are those by which vLLM chooses mistral-common (autumn 2026:
-// tokenizers/registry.py, resolve_tokenizer_args), beside weights that need not be
-// here.
+// vLLM chooses mistral-common by these files (autumn 2026: tokenizers/registry.py,
+// resolve_tokenizer_args), beside weights that need not be here.
 var mistralFiles = []string{"tekken.json", "tokenizer.model.v*"}
 
 // elsewhere refuses a model that is not rendered from a template.
@@ -41,9 +40,8 @@ func elsewhere(renderer string) error {
 	return unsupported("the engine renders chats of this model by a program, %s, and not by a template: use the engine's own tokenizer, by a remote one", renderer)
 }
 
-// refuseModel refuses models whose engine does not render a template. One whose
-// host says that it does is looked at for harmony alone, which vLLM does not
-// switch off.
+// refuseModel refuses models whose engine does not render a template. With usesTemplate it
+// refuses only harmony, which vLLM does not switch off.
 func refuseModel(dir string, config *jinja.Dict, usesTemplate bool) error {
 	kind, _ := optional(config, "model_type").(string)
 	if renderer, ok := otherTypes[kind]; ok && (!usesTemplate || kind == "gpt_oss") {

@@ -13,15 +13,14 @@ var (
 	// names the field.
 	ErrMalformed = errors.New("malformed")
 
-	// ErrNotScorable is wrapped by errors about a request that an engine may accept,
-	// but whose tokens this package cannot tell. Either it has something that is not
-	// known, such as media without hashes, or it uses features that Model.Exclude
-	// excludes. The error names the field or the features.
+	// ErrNotScorable is wrapped by errors about a request that an engine may accept, but whose
+	// tokens this package cannot compute. Either it has something unknown, such as media
+	// without hashes, or it uses features that Model.Exclude excludes. The error names the
+	// field or the features.
 	ErrNotScorable = errors.New("not scorable")
 
-	// ErrUnsupported is wrapped by errors about a model whose engine makes the text of
-	// its chats in a way that this package does not know, and about a template with a
-	// construct that it does not know.
+	// ErrUnsupported is wrapped by errors about a model whose chats the engine renders in an
+	// unknown way, and about a template with an unknown construct.
 	ErrUnsupported = errors.New("not supported")
 
 	// ErrNoTemplate is wrapped by errors about a model without a chat template.
@@ -32,7 +31,7 @@ var (
 	ErrTemplate = errors.New("the chat template refused it")
 )
 
-// of wraps sentinel with a message that ends as the sentinel says.
+// of wraps sentinel with a message in front.
 func of(sentinel error, format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{sentinel}, args...)...)
 }

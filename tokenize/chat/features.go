@@ -1,5 +1,5 @@
-// Features are noted while a request is read, from the fields that came and not from the
-// engine's reading of them, so a request keeps no field that is not looked at.
+// A request's features are recorded while it is parsed, from the fields that came and not from
+// the engine's reading of them, so a request keeps no unused field.
 
 package chat
 
@@ -13,7 +13,7 @@ import (
 	"github.com/kvindex/kvindex/internal/jinja"
 )
 
-// A featureSet is a set of the things that Model.Exclude lists. The zero value is the empty
+// A featureSet is a set of features, as Model.Exclude lists them. The zero value is the empty
 // set.
 type featureSet uint32
 
@@ -58,7 +58,7 @@ func (f featureSet) String() string {
 	return strings.Join(names, ",")
 }
 
-// featuresOf returns the set that has these names.
+// featuresOf returns the set of these names.
 func featuresOf(names []string) (f featureSet, err error) {
 	for _, name := range names {
 		i := slices.Index(allFeatures, name)
@@ -70,7 +70,7 @@ func featuresOf(names []string) (f featureSet, err error) {
 	return f, nil
 }
 
-// findFeatures tells what the chat uses, when all of it is read.
+// findFeatures finds the features of a parsed chat.
 func (c *conversation) findFeatures() {
 	f := featurePlain
 	if !c.addGenerationPrompt {
@@ -109,7 +109,7 @@ func (c *conversation) findFeatures() {
 	c.features = f
 }
 
-// featuresOfRole are what a message has by its role.
+// featuresOfRole returns the features of a message by its role.
 func featuresOfRole(role string) featureSet {
 	switch role {
 	case "system":
@@ -124,7 +124,7 @@ func featuresOfRole(role string) featureSet {
 	return 0
 }
 
-// featuresOfPart are what a part has that is read.
+// featuresOfPart returns the features of a part that is read.
 func (p *part) featuresOfPart(o *jinja.Dict) (f featureSet) {
 	known := 2 // the type, and what has the text or the media
 	if p.kind == partSkipped {
@@ -152,7 +152,7 @@ func featuresOfSystem(content []part) featureSet {
 	return 0
 }
 
-// exclusions are what Exclude was told. They are immutable.
+// exclusions are the features that Exclude has set. They are immutable.
 type exclusions struct {
 	all  featureSet
 	pods map[string]featureSet // none of them is empty
@@ -161,14 +161,13 @@ type exclusions struct {
 // maxExcluded bounds the pods of exclusions.
 const maxExcluded = 4096
 
-// Exclude makes chats that use one of these features not scorable: for one pod, or for
-// all pods if pod is "". Use it for what chatcheck has found to differ. Each call
-// replaces what was excluded for the same pod, or for all pods. Call it without features
-// to exclude nothing. A name that is none of a feature is an error, and changes nothing.
+// Exclude makes chats that use one of these features not scorable: for one pod, or for all
+// pods if pod is "". Use it for differences that chatcheck has found. Each call replaces the
+// exclusions of the same pod, or those of all pods. Call it without features to exclude
+// nothing. An unknown feature is an error, and changes nothing.
 //
-// Features are things that a chat can use, and that versions and settings of engines
-// treat in different ways. A chat that has a feature also has those that its line names
-// after "implies":
+// Features are things that a chat can use, and that versions and settings of engines treat in
+// different ways. A chat that has a feature also has the features behind its "implies":
 //
 //	plain                 every chat has it. If an engine differs here, no chat of it is scorable
 //	no_generation_prompt  add_generation_prompt is false
@@ -192,14 +191,13 @@ const maxExcluded = 4096
 //	kwargs                reasoning_effort, or chat_template_kwargs other than tools and documents
 //
 // For features that are excluded for all pods, Render returns an error that wraps
-// ErrNotScorable and names them. For features that are excluded for one pod, an Indexer
-// sets PodScore.NotScorable for this pod, and scores the others.
+// ErrNotScorable and names them. For features that are excluded for one pod, an Indexer sets
+// PodScore.NotScorable for this pod, and scores the others.
 //
-// At most 4,096 pods can have features excluded. Those of a further pod are excluded
-// for all pods in addition. So call Exclude without features for a pod that has gone.
+// At most 4,096 pods can have exclusions. Those of a further pod are excluded for all pods. So
+// call Exclude without features for a removed pod.
 //
-// Exclude is safe to call while chats are rendered. It has effect on chats that are
-// rendered later.
+// Exclude is safe to call while chats are rendered. It affects chats that are rendered later.
 func (m *Model) Exclude(pod string, features ...string) error {
 	f, err := featuresOf(features)
 	if err != nil {
@@ -234,8 +232,8 @@ func (m *Model) Exclude(pod string, features ...string) error {
 	}
 }
 
-// exclude notes for which pods a chat is not scorable. If it is not for all, that is
-// the error.
+// exclude records the pods for which a chat is not scorable. It returns an error if that is
+// all pods.
 func (x *Rendering) exclude(r *Request) error {
 	e := x.model.excluded.Load()
 	if e == nil {
@@ -250,8 +248,8 @@ func (x *Rendering) exclude(r *Request) error {
 	return nil
 }
 
-// Excluded returns each pod for which this chat is not scorable because of
-// Model.Exclude. What was excluded when the chat was rendered counts.
+// Excluded returns each pod for which this chat is not scorable because of Model.Exclude, as
+// of the time when the chat was rendered.
 func (x *Rendering) Excluded() iter.Seq[string] {
 	return func(yield func(pod string) bool) {
 		for pod, f := range x.excluded {

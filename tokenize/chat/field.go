@@ -11,8 +11,8 @@ import (
 	"github.com/kvindex/kvindex/internal/jinja"
 )
 
-// A fieldError is an error about a field of a request. Whoever reads an outer
-// field puts its name before the path.
+// A fieldError is an error about a field of a request. The reader of an outer field puts its
+// name before the path.
 type fieldError struct {
 	sentinel error
 	path     string // such as "messages[2].content[0].text"
@@ -52,9 +52,9 @@ func within(err error, format string, args ...any) error {
 	return &fieldError{e.sentinel, outer + e.path, e.msg}
 }
 
-// Most fields may be null, which is as if they were not there.
+// Most fields may be null, which is the same as missing.
 
-// optional returns a field, nil if it is null or not there.
+// optional returns a field, nil if it is null or missing.
 func optional(o *jinja.Dict, name string) jinja.Value {
 	v, _ := o.Lookup(name)
 	return v
@@ -106,7 +106,7 @@ func text(o *jinja.Dict, name string) (string, error) {
 	return s, nil
 }
 
-// flag returns a field that is boolean. Null is none.
+// flag returns a boolean field. Null counts as missing.
 func flag(o *jinja.Dict, name string, or bool) (bool, error) {
 	v, ok := o.Lookup(name)
 	if !ok {
@@ -119,8 +119,7 @@ func flag(o *jinja.Dict, name string, or bool) (bool, error) {
 	return on, nil
 }
 
-// asFlag reads a boolean as pydantic 2.13 does: numbers and words that mean one are
-// taken.
+// asFlag reads a boolean as pydantic 2.13 does, which accepts numbers and words too.
 func asFlag(v jinja.Value) (on, ok bool) {
 	switch v := v.(type) {
 	case bool:
@@ -140,8 +139,8 @@ func asFlag(v jinja.Value) (on, ok bool) {
 	return false, false
 }
 
-// isInteger tells whether pydantic 2.13 reads a value as an integer: booleans, whole
-// numbers and their decimal digits are.
+// isInteger reports whether pydantic 2.13 reads a value as an integer: a boolean, a whole
+// number or its decimal digits.
 func isInteger(v jinja.Value) bool {
 	switch v := v.(type) {
 	case bool, int64, *big.Int:

@@ -7,9 +7,8 @@ import (
 	"github.com/kvindex/kvindex/internal/jinja"
 )
 
-// finalTag marks where the final message of a chat ends in the text, if the model
-// is to continue it (transformers, utils/chat_template_utils.py,
-// render_jinja_template).
+// finalTag marks the end of a chat's final message in the text, if the model is to continue it
+// (transformers, utils/chat_template_utils.py, render_jinja_template).
 const finalTag = "CONTINUE_FINAL_MESSAGE_TAG "
 
 // tagFinal puts the tag behind the last text of a message and returns the text.
@@ -46,11 +45,11 @@ func cutFinal(text, final string) (string, error) {
 	return strings.TrimRightFunc(text[:at], isSpace), nil
 }
 
-// isSpace is what str.strip of Python 3.12 strips.
+// isSpace reports whether str.strip of Python 3.12 strips r.
 func isSpace(r rune) bool { return unicode.IsSpace(r) || 0x1c <= r && r <= 0x1f }
 
-// systemFirst makes developer messages system messages, and all of these one, the
-// first (vLLM, renderers/hf.py, _convert_developer_to_system and
+// systemFirst turns developer messages into system messages, and joins all of these into one,
+// the first (vLLM, renderers/hf.py, _convert_developer_to_system and
 // _consolidate_system_messages).
 func systemFirst(messages []jinja.Value) []jinja.Value {
 	var system []string
@@ -83,7 +82,7 @@ func systemFirst(messages []jinja.Value) []jinja.Value {
 	return rest
 }
 
-// withoutTools is a developer message as a system message.
+// withoutTools returns a developer message as a system message.
 func withoutTools(m *jinja.Dict) *jinja.Dict {
 	d := new(jinja.Dict)
 	for i := range m.Len() {
@@ -95,7 +94,7 @@ func withoutTools(m *jinja.Dict) *jinja.Dict {
 	return d
 }
 
-// contentText is the content of a message, its texts joined if it is in parts.
+// contentText returns the content of a message, its parts joined.
 func contentText(m *jinja.Dict) string {
 	content, _ := m.Lookup("content")
 	if s, ok := content.(string); ok {

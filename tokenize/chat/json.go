@@ -11,7 +11,7 @@ import (
 	"github.com/kvindex/kvindex/internal/jinja"
 )
 
-// maxBody is the length of the longest request that Parse reads, in bytes.
+// maxBody bounds the bodies that Parse reads, in bytes.
 const maxBody = 32 << 20
 
 var (
@@ -24,16 +24,15 @@ var (
 const (
 	maxDepth  = 100     // arrays and objects in one another
 	maxValues = 1 << 17 // keys and values
-	maxTokens = 1 << 20 // that a prompt may come as, which do not count as values
+	maxTokens = 1 << 20 // of a prompt of token ids, which do not count as values
 	maxDigits = 4300    // of an integer, as Python's int has it
 	maxTools  = 2 << 20 // bytes of a request's tools; a catalog of 260 has 400,000
 	maxLong   = 1 << 18 // digits of all integers that do not fit 64 bits
 )
 
-// A decoder reads JSON as json.loads of Python 3.12 does: keys in order, of equal
-// ones the last value at the first's place, integers of any size apart from
-// floats, and NaN, Infinity and -Infinity. What only Python can hold, a lone
-// surrogate, is refused.
+// A decoder reads JSON as json.loads of Python 3.12 does: keys in order, of equal ones the
+// last value at the first's place, integers of any size apart from floats, and NaN, Infinity
+// and -Infinity. It refuses a lone surrogate, which only Python can hold.
 type decoder struct {
 	s     string // valid UTF-8
 	at    int
@@ -41,14 +40,14 @@ type decoder struct {
 	*counts
 }
 
-// counts are what has been read of a request, in all of its texts.
+// counts are the counts of a request, over all of its texts.
 type counts struct {
 	values int
 	tokens int
 	long   int // digits of integers that do not fit 64 bits
 }
 
-// A syntaxError is what json.loads raises a JSONDecodeError for.
+// A syntaxError stands for a JSONDecodeError of json.loads.
 type syntaxError struct {
 	at  int
 	msg string
@@ -80,7 +79,7 @@ func (d *decoder) space() {
 	}
 }
 
-// next returns the next byte that is not space, without taking it; 0 at the end.
+// next returns the next byte that is not space, without reading it; 0 at the end.
 func (d *decoder) next() byte {
 	if d.space(); d.at < len(d.s) {
 		return d.s[d.at]
@@ -131,7 +130,7 @@ func (d *decoder) value() (jinja.Value, error) {
 	return nil, d.fail("no value")
 }
 
-// countSmall counts a number or a word, where token ids can be apart.
+// countSmall counts a number or a word. Token ids count apart.
 func (d *decoder) countSmall() error {
 	if d.depth > tokenDepth {
 		return d.count()
@@ -224,7 +223,7 @@ func (d *decoder) digits() {
 	}
 }
 
-// number reads one that begins with a digit, or with '-' and a digit.
+// number reads a number that begins with a digit, or with '-' and a digit.
 func (d *decoder) number() (jinja.Value, error) {
 	from := d.at
 	if d.s[d.at] == '-' {
@@ -252,7 +251,7 @@ func (d *decoder) number() (jinja.Value, error) {
 	}
 	text := d.s[from:d.at]
 	if d.at > whole {
-		f, _ := strconv.ParseFloat(text, 64) // too large a one is infinite, as in Python
+		f, _ := strconv.ParseFloat(text, 64) // too large a number is infinite, as in Python
 		return f, nil
 	}
 	if n, err := strconv.ParseInt(text, 10, 64); err == nil {

@@ -8,26 +8,25 @@ import (
 	"github.com/kvindex/kvindex/internal/jinja"
 )
 
-// refusedKwargs are parameters of the functions that a template's variables pass
-// through: they do not reach it, or end the request.
+// refusedKwargs are parameters of functions that a template's variables pass through: they do
+// not reach it, or end the request.
 var refusedKwargs = []string{
 	"chat_template", "tokenize", "return_dict", "return_tensors", "return_assistant_tokens_mask", "tokenizer_kwargs",
 	"processor_kwargs", "sanitize_special_tokens", "truncation", "padding", "max_length",
 	"self", "model_config", "tokenizer", "conversation", "conversations", "messages",
 }
 
-// droppedKwargs are names of Jinja2's own, which the engine does not count among a
-// template's variables and drops.
+// droppedKwargs are names of Jinja2's own, which the engine does not count among a template's
+// variables and drops.
 var droppedKwargs = []string{"range", "dict", "lipsum", "cycler", "joiner", "namespace"}
 
-// prepare chooses the template of a chat and sets all of its variables but the
-// messages: those of the engine's options, of the request, and the special tokens,
-// each going before the next (vLLM, renderers/params.py, merge_kwargs, and
-// renderers/hf.py, resolve_chat_template_kwargs; transformers,
-// apply_chat_template). Before vLLM 0.16 the request's kwargs go before all.
+// prepare chooses the template of a chat and sets all of its variables but the messages: those
+// of the engine's options, of the request, and the special tokens, each before the next (vLLM,
+// renderers/params.py, merge_kwargs, and renderers/hf.py, resolve_chat_template_kwargs;
+// transformers, apply_chat_template). Before vLLM 0.16 the request's kwargs come before all.
 //
-// A variable that the template does not mention makes no difference, so the
-// engine's filter for those is not needed.
+// A variable that the template does not use makes no difference, so the engine's filter for
+// those is not needed.
 func (m *Model) prepare(c *conversation) (*template, *jinja.Dict, error) {
 	vars := new(jinja.Dict)
 	for _, s := range m.special {
@@ -84,7 +83,7 @@ func (m *Model) addOldKwargs(vars, kwargs *jinja.Dict) error {
 	return addKwargs(vars, kwargs, true)
 }
 
-// efforts are the values of reasoning_effort, and what came with them.
+// efforts are the values of reasoning_effort, and the changes that introduced them.
 var efforts = map[string]change{
 	"low": takesEffort, "medium": takesEffort, "high": takesEffort, "none": takesEffortNone,
 	"minimal": takesAllEfforts, "xhigh": takesAllEfforts, "max": takesAllEfforts,
@@ -92,7 +91,7 @@ var efforts = map[string]change{
 
 func (m *Model) addEffort(vars *jinja.Dict, c *conversation) error {
 	const name = "reasoning_effort"
-	if !m.engine.does(takesEffort) { // a field as any
+	if !m.engine.does(takesEffort) { // like any other field
 		return nil
 	}
 	effort, ok := c.effort.(string)
@@ -118,8 +117,8 @@ func lookup(o *jinja.Dict, name string) (jinja.Value, bool) {
 	return o.Lookup(name)
 }
 
-// addKwargs adds kwargs, which may be nil, to vars. Without unset, which is for a
-// request's, null and "auto" leave what is there.
+// addKwargs adds kwargs, which may be nil, to vars. Without unset, which is for a request's,
+// null and "auto" change nothing.
 func addKwargs(vars, kwargs *jinja.Dict, unset bool) error {
 	if kwargs == nil {
 		return nil
@@ -140,8 +139,8 @@ func addKwargs(vars, kwargs *jinja.Dict, unset bool) error {
 	return nil
 }
 
-// checkObjects makes a variable null if it is not there, and an error if it is no
-// list of objects.
+// checkObjects sets a missing variable to null, and returns an error if it is no list of
+// objects.
 func checkObjects(vars *jinja.Dict, name string) error {
 	v, ok := vars.Lookup(name)
 	if v == nil {
@@ -162,7 +161,7 @@ func checkObjects(vars *jinja.Dict, name string) error {
 	return nil
 }
 
-// tools are those of the request as its template gets them, nil if there are none.
+// tools returns the tools of the request as its template gets them, nil without tools.
 func (m *Model) tools(c *conversation) (*jinja.List, error) {
 	switch {
 	case c.tools == nil:
@@ -186,8 +185,8 @@ func (m *Model) tools(c *conversation) (*jinja.List, error) {
 	return l, nil
 }
 
-// check returns an error if the engine refuses what it says of a chat beside its
-// template, or does something with it that is not known.
+// check returns an error if the engine refuses a field that affects a chat beside its
+// template, or treats it in an unknown way.
 func (m *Model) check(r *Request, t *template) error {
 	if oddSalt(r.Salt) {
 		if err := m.engine.knows(checksSalts, "cache_salt"); err != nil {
@@ -209,7 +208,7 @@ func (m *Model) check(r *Request, t *template) error {
 	return nil
 }
 
-// maxSalt is how many characters a salt may have.
+// maxSalt bounds the characters of a salt.
 const maxSalt = 128
 
 func oddSalt(s string) bool {

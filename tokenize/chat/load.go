@@ -18,15 +18,13 @@ import (
 // specialNames are the special tokens that a template can name.
 var specialNames = []string{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}
 
-// Load reads the templates and the special tokens of a model from its folder, as
-// engines do through transformers. The templates are those in chat_template.jinja and
-// in the folder additional_chat_templates. If there are none, they are in
-// tokenizer_config.json: chat_template is one, or a list with names. For a model with a
-// processor, chat_template.json counts too.
+// Load reads the templates and the special tokens of a model from its folder, as engines do
+// through transformers. The templates are those in chat_template.jinja and in the folder
+// additional_chat_templates. Without these, they are in tokenizer_config.json: chat_template
+// is one, or a list with names. For a model with a processor, chat_template.json counts too.
 //
-// config.json, if it is there, shows models whose chats the engine does not make from a
-// template. They are refused, with ErrUnsupported. A model without a template is
-// ErrNoTemplate.
+// By config.json, if there is one, Load finds models whose chats the engine renders without a
+// template. It refuses these with ErrUnsupported. A model without a template is ErrNoTemplate.
 func Load(dir string, o Options) (*Model, error) {
 	m := new(Model)
 	err := m.configure(o)
@@ -85,9 +83,9 @@ func (m *Model) load(dir string) error {
 	return m.name(sources)
 }
 
-// readTemplates returns the templates of the tokenizer by their names. Those in
-// files of their own stand in for all of the config's (transformers,
-// tokenization_utils_base.py, _from_pretrained).
+// readTemplates returns the templates of the tokenizer by their names. Files of templates
+// replace all those of the config (transformers, tokenization_utils_base.py,
+// _from_pretrained).
 func (m *Model) readTemplates(dir string, config *jinja.Dict) (map[string]string, error) {
 	sources := map[string]string{}
 	source, ok, err := read(dir, "chat_template.jinja")
@@ -147,7 +145,7 @@ func readAdditional(dir string, sources map[string]string) error {
 	return err
 }
 
-// addNamed adds those of a list of objects with a name and a template.
+// addNamed adds the templates of a list of objects with a name and a template.
 func addNamed(sources map[string]string, list *jinja.List) error {
 	for i, item := range list.Items {
 		if len(sources) == maxTemplates {
@@ -183,10 +181,9 @@ func addTemplates(sources map[string]string, o *jinja.Dict) error {
 	return nil
 }
 
-// readProcessor reads the template of a multimodal model's processor, which stands
-// before the tokenizer's where there are no tools (vLLM, renderers/hf.py,
-// resolve_chat_template). Where it comes from the same files there is nothing to
-// tell apart.
+// readProcessor reads the template of a multimodal model's processor, which goes before the
+// tokenizer's for chats without tools (vLLM, renderers/hf.py, resolve_chat_template). If it
+// comes from the same files, the two are the same.
 func (m *Model) readProcessor(dir string, sources map[string]string) error {
 	source, ok, err := processorTemplate(dir)
 	if err != nil {
@@ -242,11 +239,11 @@ func processorTemplate(dir string) (source string, ok bool, err error) {
 	return "", false, nil
 }
 
-// plainTokenizers are the classes that name no special tokens themselves.
+// plainTokenizers are the classes without special tokens of their own.
 var plainTokenizers = []string{"PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend"}
 
-// readSpecial reads the special tokens that have a name, and refuses templates that
-// read one which is not told: the tokenizer's class may have its own.
+// readSpecial reads the special tokens that have a name, and refuses templates that read a
+// missing one: the tokenizer's class may have its own.
 func (m *Model) readSpecial(dir string, config *jinja.Dict, templates string) error {
 	if optional(config, "added_tokens_decoder") == nil {
 		if older, err := readable(dir, "special_tokens_map.json"); err != nil || older && strings.Contains(templates, "_token") {
@@ -260,7 +257,7 @@ func (m *Model) readSpecial(dir string, config *jinja.Dict, templates string) er
 	for _, name := range specialNames {
 		v, ok := config.Lookup(name)
 		if !ok && !slices.Contains(plainTokenizers, class) && strings.Contains(templates, name) {
-			return unsupported("a chat template that reads %s, which tokenizer_config.json does not tell of class %.60q", name, class)
+			return unsupported("a chat template that reads %s, which tokenizer_config.json does not have for class %.60q", name, class)
 		}
 		content, err := tokenContent(name, v)
 		if err != nil {
@@ -273,8 +270,8 @@ func (m *Model) readSpecial(dir string, config *jinja.Dict, templates string) er
 	return m.readExtra(config)
 }
 
-// readExtra reads the special tokens with names of the model's own. A list has no
-// names, and no template sees it.
+// readExtra reads the special tokens with names of the model's own. A list has no names, and
+// no template sees it.
 func (m *Model) readExtra(config *jinja.Dict) error {
 	for _, field := range []string{"extra_special_tokens", "model_specific_special_tokens"} {
 		extra, ok := optional(config, field).(*jinja.Dict)
@@ -310,7 +307,7 @@ func tokenContent(name string, v jinja.Value) (string, error) {
 // maxFile bounds the files of a model that are read here, in bytes.
 const maxFile = 16 << 20
 
-// readable tells whether one of the files is there.
+// readable reports whether one of the files is there.
 func readable(dir string, names ...string) (bool, error) {
 	for _, name := range names {
 		if path, err := find(dir, name); err != nil || path != "" {
@@ -339,7 +336,7 @@ func find(dir, name string) (string, error) {
 	return "", nil
 }
 
-// read returns what is in a file, and whether it is there.
+// read returns the content of a file, and whether it is there.
 func read(dir, name string) (content string, ok bool, err error) {
 	path, err := find(dir, name)
 	if err != nil || path == "" {
@@ -370,7 +367,7 @@ func read(dir, name string) (content string, ok bool, err error) {
 	return string(b), true, nil
 }
 
-// readObject reads a file that is a JSON object, an empty one if it is not there.
+// readObject reads a file that is a JSON object; a missing file is an empty one.
 func readObject(dir, name string) (*jinja.Dict, error) {
 	content, ok, err := read(dir, name)
 	if err != nil || !ok {

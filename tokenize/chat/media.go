@@ -2,11 +2,10 @@ package chat
 
 import "github.com/kvindex/kvindex/internal/jinja"
 
-// mediaOf returns the tokens that stand for media of a model by its config.json:
-// in the text each is there once, and the engine repeats it for every token of the
-// media. Only models are here whose engine does just that (vLLM of autumn 2026,
-// model_executor/models: qwen2_vl.py, qwen2_5_vl.py, qwen3_vl.py, llava.py); of
-// their videos it does more.
+// mediaOf returns the placeholder tokens of a model's media by its config.json. The text has
+// each once, and the engine repeats it for every token of the media. It lists only models
+// whose engine does exactly that (vLLM of autumn 2026, model_executor/models: qwen2_vl.py,
+// qwen2_5_vl.py, qwen3_vl.py, llava.py); their videos are more complicated.
 func mediaOf(config *jinja.Dict) map[string]uint32 {
 	name := ""
 	switch optional(config, "model_type") {
@@ -34,7 +33,7 @@ const (
 	maxExpanded = 1 << 24 // tokens
 )
 
-// place finds the tokens that stand for the media of a chat.
+// place finds the placeholder tokens of a chat's media.
 func (x *Rendering) place(t *template) error {
 	c := x.chat
 	if c.media == 0 {
@@ -72,9 +71,9 @@ func (x *Rendering) place(t *template) error {
 	return nil
 }
 
-// Expand appends tokens, the ids of Text, to dst. Where one token stands for a media
-// item, it writes the token Media.Length times, as the engine does. It also returns the
-// media with their offsets, in a new slice if there are any.
+// Expand appends tokens, the ids of Text, to dst. It writes the placeholder token of a media
+// item Media.Length times, as the engine does. It also returns the media with their offsets,
+// in a new slice if there are any.
 func (x *Rendering) Expand(dst, tokens []uint32) ([]uint32, []Media, error) {
 	if len(x.media) == 0 {
 		return append(dst, tokens...), nil, nil

@@ -1,7 +1,7 @@
-// vLLM's reading of a request, not OpenAI's. Tools go through the engine's model classes and
-// come out in their field order; a conversation reaches the template as dicts in the order in
-// which the engine builds them; arguments of tool calls are parsed. The package does so with
-// its own JSON decoder, because key order and the form of numbers show in the text.
+// This is vLLM's reading of a request, not OpenAI's. Tools go through the engine's model
+// classes and come out in their field order; the template gets a conversation as dicts in the
+// order in which the engine builds them; arguments of tool calls are parsed. The package has
+// its own JSON decoder for this, because key order and the form of numbers show in the text.
 
 package chat
 
@@ -13,10 +13,9 @@ import (
 	"github.com/kvindex/kvindex/internal/jinja"
 )
 
-// A message is one of a conversation, with all that some version of vLLM keeps of
-// it (entrypoints/chat_utils.py, since November 2026 renderers/chat_utils,
-// _parse_chat_message_content). Fields that it does not name do not reach a
-// template.
+// A message is one of a conversation, with the fields that some version of vLLM keeps
+// (entrypoints/chat_utils.py, since November 2026 renderers/chat_utils,
+// _parse_chat_message_content). Other fields do not reach a template.
 type message struct {
 	role       string
 	content    []part
@@ -29,7 +28,7 @@ type message struct {
 	rare       *rareMessage
 }
 
-// A rareMessage is what few messages have.
+// A rareMessage has the fields that few messages have.
 type rareMessage struct {
 	odd      []oddArguments // in order
 	replaced jinja.Value    // reasoning_content, a string or nil
@@ -52,19 +51,19 @@ const (
 	partSkipped // a text without text
 )
 
-// A rarePart is what few parts have.
+// A rarePart has the fields that few parts have.
 type rarePart struct {
 	needs change  // came with the type of the part
 	kind  string  // its type
 	bare  bool    // it is a string
 	uuid  bool    // a text has one
-	more  []field // that vLLM does not know, in order
+	more  []field // unknown to vLLM, in order
 }
 
-// oddArguments are those of a tool call that are no object.
+// oddArguments are arguments of a tool call that are no object.
 type oddArguments struct {
 	call  int         // in toolCalls
-	until change      // came with taking them for {}
+	until change      // since then they are {}
 	value jinja.Value // before, if they are JSON
 	json  bool
 }
@@ -134,8 +133,7 @@ func (m *message) parse(o *jinja.Dict, n *counts) (err error) {
 	return nil
 }
 
-// parseName reads the name. That of a tool message may be anything, and is then as
-// if it was not there.
+// parseName reads the name. That of a tool message may be anything, and is then ignored.
 func (m *message) parseName(o *jinja.Dict) error {
 	v, ok := o.Lookup("name")
 	if _, text := v.(string); text {
@@ -152,7 +150,7 @@ func (m *message) parseName(o *jinja.Dict) error {
 func (m *message) parseReasoning(o *jinja.Dict) error {
 	for _, name := range []string{"reasoning", "reasoning_content"} {
 		v := optional(o, name)
-		if _, ok := v.(string); !ok && v != nil { // pydantic keeps it, as a field that it does not know
+		if _, ok := v.(string); !ok && v != nil { // pydantic keeps it, as an unknown field
 			return unscored(name, "%s, not a string", kind(v))
 		}
 		if v != nil {
@@ -168,7 +166,7 @@ func (m *message) parseReasoning(o *jinja.Dict) error {
 	return nil
 }
 
-// rarely returns what few messages have, for being set.
+// rarely returns the rareMessage, to be set.
 func (m *message) rarely() *rareMessage {
 	if m.rare == nil {
 		m.rare = new(rareMessage)
@@ -201,8 +199,8 @@ func (m *message) parseContent(o *jinja.Dict) error {
 	return nil
 }
 
-// textParts are the types of parts that are text, the field that has it, and what
-// came with them.
+// textParts are the types of parts that are text, the field of the text, and the change that
+// introduced them.
 var textParts = map[string]struct {
 	field string
 	needs change
@@ -212,8 +210,8 @@ var textParts = map[string]struct {
 	"output_text": {"text", takesOutputText}, "tool_reference": {"name", takesReferences},
 }
 
-// mediaParts are the types of parts that are media, and of what kind; those that a
-// part without a type may be by its fields come first, as the engine looks.
+// mediaParts are the types of parts that are media, and their kinds. The order is the engine's
+// for a part without a type.
 var mediaParts = []struct{ name, media string }{
 	{"image_url", "image"}, {"image_pil", "image"}, {"image_embeds", "image embeddings"},
 	{"audio_embeds", "audio embeddings"}, {"video_embeds", "video embeddings"}, {"prompt_embeds", "prompt embeddings"},
@@ -221,7 +219,7 @@ var mediaParts = []struct{ name, media string }{
 	{"input_image", "image"}, {"file", "file"},
 }
 
-// partFields are those that vLLM knows of some part, which it does not hand on
+// partFields are the fields of parts that vLLM knows and does not give to the template
 // (_collect_known_content_part_fields).
 var partFields = map[string]bool{
 	"type": true, "text": true, "image_url": true, "input_audio": true, "file": true, "refusal": true, "audio_url": true,
@@ -289,7 +287,7 @@ func (p *part) parseText(o *jinja.Dict, name string) error {
 	return nil
 }
 
-// rarely returns what few parts have, for being set.
+// rarely returns the rarePart, to be set.
 func (p *part) rarely() *rarePart {
 	if p.rare == nil {
 		p.rare = new(rarePart)
@@ -297,7 +295,7 @@ func (p *part) rarely() *rarePart {
 	return p.rare
 }
 
-// parseMore keeps the fields that vLLM does not know.
+// parseMore keeps the fields that are unknown to vLLM.
 func (p *part) parseMore(o *jinja.Dict) {
 	for i := range o.Len() {
 		key, v := o.At(i)
@@ -334,9 +332,9 @@ func (m *message) parseToolCalls(o *jinja.Dict, n *counts) error {
 	return nil
 }
 
-// parseToolCall puts the fields into the engine's order: those of OpenAI's types
-// (openai-python 3.3, chat_completion_message_function_tool_call_param.py), which
-// pydantic makes it by, then the others as they came.
+// parseToolCall puts the fields into the engine's order: those of OpenAI's types, which
+// pydantic uses (openai-python 3.3, chat_completion_message_function_tool_call_param.py), then
+// the others as they came.
 func parseToolCall(v jinja.Value, n *counts) (call *jinja.Dict, odd *oddArguments, err error) {
 	o, ok := v.(*jinja.Dict)
 	if !ok {
@@ -371,8 +369,8 @@ func parseToolCall(v jinja.Value, n *counts) (call *jinja.Dict, odd *oddArgument
 	return call, odd, nil
 }
 
-// parseCalled reads the function of a tool call. Its arguments are a string of
-// JSON. Those that are no object are taken for {}, or odd.
+// parseCalled reads the function of a tool call. Its arguments are a string of JSON. Arguments
+// that are no object become {}, or are odd.
 func parseCalled(o *jinja.Dict, n *counts) (called *jinja.Dict, odd *oddArguments, err error) {
 	raw, err := text(o, "arguments")
 	if err != nil {
@@ -404,7 +402,7 @@ func parseCalled(o *jinja.Dict, n *counts) (called *jinja.Dict, odd *oddArgument
 	return called, odd, nil
 }
 
-// others gives to the fields of from that it does not have.
+// others copies to to the fields of from that it lacks.
 func others(to, from *jinja.Dict) {
 	for i := range from.Len() {
 		key, v := from.At(i)
@@ -414,8 +412,8 @@ func others(to, from *jinja.Dict) {
 	}
 }
 
-// check returns an error if the engine refuses the message, or does something with
-// it that is not known. Parts tells whether the template wants these.
+// check returns an error if the engine refuses the message, or treats it in an unknown way.
+// parts: the template wants parts.
 func (m *message) check(parts bool, engine version) error {
 	for i := range m.content {
 		p := &m.content[i]
@@ -470,16 +468,16 @@ func (p *part) check(m *message, parts bool, engine version) error {
 	return nil
 }
 
-// billingHeader begins the line that Claude Code puts before its system prompt, new
-// in each request.
+// billingHeader begins the line that Claude Code puts before its system prompt, new in each
+// request.
 const billingHeader = "x-anthropic-billing-header"
 
-// billed tells whether the engine would look for the header in the part.
+// billed reports whether the engine would look for the header in the part.
 func (p *part) billed() bool {
 	return p.kind == partText && (p.rare == nil || p.rare.kind == "" || p.rare.kind == "text")
 }
 
-// unbilled is the content without the header.
+// unbilled returns the content without the header.
 func unbilled(content []part) []part {
 	var list []part
 	for _, p := range content {
@@ -494,8 +492,7 @@ func unbilled(content []part) []part {
 	return list
 }
 
-// dict is the message as the template gets it, its content as parts or as one
-// string.
+// dict returns the message as the template gets it, its content as parts or as one string.
 func (m *message) dict(parts bool, engine version) *jinja.Dict {
 	d := new(jinja.Dict)
 	d.Set("role", m.role)
@@ -545,7 +542,7 @@ func (m *message) addCalls(d *jinja.Dict, engine version) {
 	d.Set("tool_calls", calls)
 }
 
-// withArguments is a list of tool calls with the arguments of one as they came.
+// withArguments returns a list of tool calls with the arguments of one as they came.
 func withArguments(calls *jinja.List, odd oddArguments) *jinja.List {
 	call := calls.Items[odd.call].(*jinja.Dict)
 	called, _ := call.Lookup("function")
@@ -583,7 +580,7 @@ func (m *message) addReasoning(d *jinja.Dict, engine version) {
 	}
 }
 
-// plain tells whether content is all text.
+// plain reports whether content is all text.
 func plain(content []part) bool {
 	for _, p := range content {
 		if p.kind == partTool || p.kind == partMedia {
@@ -625,8 +622,8 @@ func partsOf(content []part, engine version) *jinja.List {
 	return l
 }
 
-// joined is content as one string. Empty parts leave no line, unless they were
-// parts before (of a tool message).
+// joined returns content as one string. Empty parts leave no line, unless they were parts
+// before (of a tool message).
 func joined(content []part, empties bool) string {
 	if len(content) == 1 {
 		return content[0].text

@@ -12,12 +12,11 @@ import (
 // A Request is a chat or completion request. It does not change after Parse, and is
 // safe for concurrent use.
 type Request struct {
-	Model string // as the client named it; "" if it did not
+	Model string // of the request; "" without one
 	Salt  string // cache_salt
 
-	// AddSpecial says whether the tokenizer has to put its special tokens around the text.
-	// The default is true for a completion, and false for a chat, whose template writes
-	// them.
+	// AddSpecial: the tokenizer has to add its special tokens to the text. The default is true
+	// for a completion, and false for a chat, whose template writes them.
 	AddSpecial bool
 
 	// Prompt or Tokens is the prompt of a completion.
@@ -30,7 +29,7 @@ type Request struct {
 // Chat reports whether r is a chat, for Model.Render. Else it is a completion.
 func (r *Request) Chat() bool { return r.chat != nil }
 
-// A conversation is what a chat request says of its text.
+// A conversation is the part of a chat request that affects its text.
 type conversation struct {
 	messages            []message
 	tools               []*tool
@@ -42,24 +41,22 @@ type conversation struct {
 	effort              jinja.Value // reasoning_effort, null if it is not there
 	addGenerationPrompt bool
 	continueFinal       bool
-	mediaOptions        string // a field that changes what becomes of media
+	mediaOptions        string // a field that changes the tokens of media
 	media               int    // parts
 	features            featureSet
 }
 
-// Parse reads the body of a chat or completion request of OpenAI's API. path is the
-// path of the HTTP request, such as "/v1/chat/completions"; it may have a prefix and a
-// query. The body of another API is an error that wraps ErrNotScorable and names the
-// API. If path is empty or not known, a body with "messages" is a chat, and a body with
-// "prompt" a completion; the body of another API is then taken for one of them if none
-// of its fields shows what it is.
+// Parse reads the body of a chat or completion request of OpenAI's API. path is the path of
+// the HTTP request, such as "/v1/chat/completions"; it may have a prefix and a query. The body
+// of another API is an error that wraps ErrNotScorable and names the API. If path is empty or
+// unknown, a body with "messages" is a chat, and a body with "prompt" a completion. The body
+// of another API then passes for one of them if no field shows its API.
 //
-// A body of more than 32 MiB, with the images that are written in it, is ErrNotScorable.
+// A body of more than 32 MiB, images in it included, is ErrNotScorable.
 //
-// Of fields that have influence on the text, Parse accepts and refuses what vLLM
-// does (entrypoints/openai/chat_completion/protocol.py and completion/protocol.py).
-// Where versions differ, Model.Render decides. It ignores other fields. The Request
-// keeps nothing of body.
+// Of the fields that affect the text, Parse accepts and refuses the same values as vLLM
+// (entrypoints/openai/chat_completion/protocol.py and completion/protocol.py). Where versions
+// differ, Model.Render decides. It ignores other fields. The Request keeps nothing of body.
 func Parse(path string, body []byte) (*Request, error) {
 	api := apiOf(path)
 	if api > completions {
@@ -110,7 +107,7 @@ func parseRequest(o *jinja.Dict, n *counts, api api) (*Request, error) {
 	if r.Salt, err = optionalText(o, "cache_salt"); err != nil {
 		return nil, err
 	}
-	// A host may keep these, which must not keep the whole request.
+	// A host may keep these strings, and they must not keep the whole body in memory.
 	r.Model, r.Salt = strings.Clone(r.Model), strings.Clone(r.Salt)
 	if optional(o, "cache_salt") != nil && r.Salt == "" {
 		return nil, badField("cache_salt", "empty")
@@ -135,11 +132,11 @@ func parseRequest(o *jinja.Dict, n *counts, api api) (*Request, error) {
 	return r, nil
 }
 
-// refuseFields refuses what makes other tokens of a text than the tokenizer does.
+// refuseFields refuses fields that change the tokens of a text.
 func refuseFields(o *jinja.Dict) error {
 	for _, name := range []string{"truncate_prompt_tokens", "prompt_embeds"} {
 		if optional(o, name) != nil {
-			return unscored(name, "what an engine makes of it is not known here")
+			return unscored(name, "its effect on the tokens is not known here")
 		}
 	}
 	transfer, err := optionalObject(o, "kv_transfer_params")
@@ -247,7 +244,7 @@ func parseConversation(o *jinja.Dict, n *counts) (*conversation, error) {
 	return c, nil
 }
 
-// parseDocuments admits objects with strings only.
+// parseDocuments accepts objects with strings only.
 func (c *conversation) parseDocuments(o *jinja.Dict) (err error) {
 	if c.documents, err = optionalList(o, "documents"); err != nil || c.documents == nil {
 		return err

@@ -37,7 +37,7 @@ func TestParseErrors(t *testing.T) {
 		{`{` + hi + `,"n":1.5}`, `malformed: n: a number, not an integer`},
 		{`{` + hi + `,"n":[1]}`, `malformed: n: an array, not an integer`},
 		{`{"prompt":"a","n":null}`, `malformed: n: null, not an integer`},
-		{`{"prompt_embeds":"b"}`, `not scorable: prompt_embeds: what an engine makes of it is not known here`},
+		{`{"prompt_embeds":"b"}`, `not scorable: prompt_embeds: its effect on the tokens is not known here`},
 		{`{"messages":[{"role":"user","content":[{"text":"a"}]}]}`, `malformed: messages[0].content[0].type: missing`},
 		{`{"messages":[{"role":"user","content":[{"type":5}]}]}`, `malformed: messages[0].content[0].type: a number, not a string`},
 		{`{"messages":[{"role":"user","content":[{"type":"x"}]}]}`, `malformed: messages[0].content[0].type: unknown: "x"`},
@@ -73,7 +73,7 @@ func TestParseErrors(t *testing.T) {
 		{`{` + hi + `,"tool_choice":"x"}`, `malformed: tool_choice: neither none, auto, required nor an object`},
 		{`{` + hi + `,"tool_choice":{"function":{}}}`, `malformed: tool_choice.function.name: missing`},
 		{`{` + hi + `,"tool_choice":{}}`, `malformed: tool_choice.function: missing`},
-		{`{` + hi + `,"truncate_prompt_tokens":5}`, `not scorable: truncate_prompt_tokens: what an engine makes of it is not known here`},
+		{`{` + hi + `,"truncate_prompt_tokens":5}`, `not scorable: truncate_prompt_tokens: its effect on the tokens is not known here`},
 		{`{` + hi + `,"kv_transfer_params":{"prompt_token_ids":[1]}}`,
 			`not scorable: kv_transfer_params.prompt_token_ids: the engine takes them for the prompt`},
 		{`{"prompt":null}`, `malformed: it needs messages or a prompt`},
@@ -84,7 +84,7 @@ func TestParseErrors(t *testing.T) {
 		{`{"prompt":[[1,"a"]]}`, `malformed: prompt[0][1]: not the id of a token`},
 		{`{"prompt":[1.5]}`, `malformed: prompt[0]: a number, not a string or an array`},
 		{`{"prompt":"a","suffix":"b"}`, `malformed: suffix: no engine takes one`},
-		{`{"prompt":"a","prompt_embeds":"b"}`, `not scorable: prompt_embeds: what an engine makes of it is not known here`},
+		{`{"prompt":"a","prompt_embeds":"b"}`, `not scorable: prompt_embeds: its effect on the tokens is not known here`},
 	} {
 		_, err := chat.Parse("", []byte(c.body))
 		if err == nil || err.Error() != c.want {

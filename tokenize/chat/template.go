@@ -9,28 +9,28 @@ import (
 	"github.com/kvindex/kvindex/internal/jinja"
 )
 
-// A template is one of a model's, or a request's own.
+// A template is one of a model's or a request's.
 type template struct {
 	program   *jinja.Template
 	parts     bool // it wants content as parts, not as one string
-	unsure    bool // which of the two is not known of the engine's version
-	developer bool // it knows the role
-	foreign   bool // it is a request's
+	unsure    bool // the engine's version leaves open which of the two
+	developer bool // it uses the role developer
+	foreign   bool // of a request
 }
 
-// Limits of a rendering. What templates do with tools must not take long, whoever
-// wrote the schema. But a conversation may be long: of the known templates one takes
-// 1,600 steps for each of a thousand messages.
+// Limits of a rendering. Tools must not take long, whatever schema a client sends. But a
+// conversation may be long: one known template takes 1,600 steps for each of a thousand
+// messages.
 const (
 	baseSteps    = 5 << 18 // a catalog of 400 kB of tools takes 760,000
 	messageSteps = 1 << 12
-	textOfAStep  = 8 // bytes of content that another step is for
+	textOfAStep  = 8 // bytes of content for each further step
 	maxSteps     = 1 << 23
 
-	foreignSteps    = 1 << 18 // in baseSteps' place
+	foreignSteps    = 1 << 18 // in place of baseSteps
 	maxForeignSteps = 1 << 20
 
-	// Some templates write the text so far anew for each message.
+	// Some templates copy the text so far for each message.
 	baseMemory    = 128 << 20
 	messageMemory = 512 << 10
 	maxMemory     = 512 << 20
@@ -59,8 +59,8 @@ const (
 	toolTemplate    = "tool_use"
 )
 
-// Bounds of a template, in bytes; those of models have up to 30,000. To compile a
-// hostile one takes half a microsecond a byte.
+// Bounds of a template, in bytes; models have up to 30,000. Compiling a hostile one takes half
+// a microsecond a byte.
 const (
 	maxTemplate        = 1 << 20 // of a model
 	maxRequestTemplate = 1 << 16 // of a request
@@ -95,7 +95,7 @@ func (m *Model) compile(source string) (*template, error) {
 	return t, nil
 }
 
-// detect tells what content the template wants, as the engine would.
+// detect finds the content that the template wants, as the engine does.
 func (m *Model) detect(t *template) {
 	loops := jinja.LoopsOverMessages
 	switch {
@@ -123,8 +123,8 @@ func (m *Model) name(sources map[string]string) error {
 	return nil
 }
 
-// choose returns the template of a chat: its own, the options', or the model's
-// (vLLM, renderers/hf.py, resolve_chat_template; transformers, get_chat_template).
+// choose returns the template of a chat: its own, that of the options, or the model's (vLLM,
+// renderers/hf.py, resolve_chat_template; transformers, get_chat_template).
 func (m *Model) choose(c *conversation, tools bool) (*template, error) {
 	if c.template != "" {
 		if m.options.RefuseTemplates {
@@ -162,11 +162,11 @@ func (m *Model) choose(c *conversation, tools bool) (*template, error) {
 	return nil, of(ErrTemplate, "the model has none for it, only %q", names)
 }
 
-// A templateCache has the templates of requests, compiled.
+// A templateCache has the compiled templates of requests.
 type templateCache struct {
 	mu     sync.Mutex
-	of     map[string]*template // guarded by mu, and so is oldest
-	oldest []string             // the keys of of
+	of     map[string]*template // guarded by mu, as oldest is
+	oldest []string             // the keys of the map
 }
 
 // maxCached bounds a templateCache.

@@ -2,14 +2,14 @@ package chat
 
 import "github.com/kvindex/kvindex/internal/jinja"
 
-// A tool is what a request says of a function that the model may call.
+// A tool is a function that the model may call.
 type tool struct {
 	name        string
 	description jinja.Value // a string, or nil
 	parameters  jinja.Value // a dict, or nil
 
-	// The other fields, in order. Those called strict and defer_loading became ones
-	// that vLLM knows.
+	// The other fields, in order. vLLM learned to read strict and defer_loading in later
+	// versions.
 	more, moreOfTool []field
 }
 
@@ -23,7 +23,7 @@ func (c *conversation) parseTools(o *jinja.Dict) error {
 	if err != nil {
 		return err
 	}
-	if tools != nil { // an empty list is one
+	if tools != nil { // an empty list counts
 		c.tools = make([]*tool, len(tools.Items))
 		for i, item := range tools.Items {
 			if c.tools[i], err = parseTool(item); err != nil {
@@ -34,8 +34,7 @@ func (c *conversation) parseTools(o *jinja.Dict) error {
 	return c.parseToolChoice(o)
 }
 
-// parseToolChoice looks at tool_choice as far as it has a bearing: "none" can take
-// the tools away.
+// parseToolChoice reads tool_choice as far as it matters: "none" can drop the tools.
 func (c *conversation) parseToolChoice(o *jinja.Dict) error {
 	const name = "tool_choice"
 	switch v := optional(o, name).(type) {
@@ -133,9 +132,9 @@ func (t *tool) parseFunction(o *jinja.Dict) (err error) {
 	return nil
 }
 
-// dump is the tool as the template gets it: the fields that the engine knows in its
-// own order, with null for a description and for parameters that are not there, then
-// the others, if it hands them on (entrypoints/openai/chat_completion/protocol.py,
+// dump returns the tool as the template gets it: the fields that the engine knows in its own
+// order, with null for a missing description and missing parameters, then the others, if the
+// engine passes them on (entrypoints/openai/chat_completion/protocol.py,
 // ChatCompletionToolsParam, and generate/base/protocol.py, FunctionDefinition).
 func (t *tool) dump(engine version) (*jinja.Dict, error) {
 	function := new(jinja.Dict)
@@ -167,8 +166,8 @@ func (t *tool) dump(engine version) (*jinja.Dict, error) {
 	return o, nil
 }
 
-// addFlag adds a field of the name to o as a bool, if the engine knows it and it is
-// there and not null.
+// addFlag adds a field of the name to o as a bool, if the engine knows it and it is there and
+// not null.
 func addFlag(o *jinja.Dict, fields []field, name string, known bool) error {
 	if !known {
 		return nil
@@ -186,7 +185,7 @@ func addFlag(o *jinja.Dict, fields []field, name string, known bool) error {
 	return nil
 }
 
-// addOthers adds the fields to o but those that are known.
+// addOthers adds the unknown fields to o.
 func addOthers(o *jinja.Dict, fields []field, strict, defers bool) {
 	for _, f := range fields {
 		if strict && f.name == "strict" || defers && f.name == "defer_loading" {

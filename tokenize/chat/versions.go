@@ -13,7 +13,7 @@ func parseVersion(s string) (version, error) {
 	return version(v), err
 }
 
-// A change is something that vLLM does with chats since one of its versions.
+// A change is one in vLLM's reading of chats.
 type change uint8
 
 const (
@@ -55,13 +55,13 @@ const (
 	changes
 )
 
-// history says since which release vLLM does what. It was read at the tags of 0.9.0 to
-// 0.27.1 and in main of 21 August and of autumn 2026; 0.28.0 is of 26 August. Sources
-// are files below vllm/ and commits of main.
+// history has the release since which vLLM has each change. It was read at the tags of 0.9.0
+// to 0.27.1 and in main of 21 August and of autumn 2026; 0.28.0 is of 26 August. Sources are
+// files below vllm/ and commits of main.
 //
-// The tags of later releases could not be read. Where neither dates nor what others
-// wrote tell whether they have a change, it is not known of the versions from unknown
-// on, up to since: what a chat becomes that it bears on cannot be told for these.
+// The tags of later releases could not be read. Where neither dates nor other reports settle
+// whether they have a change, the versions from unknown to before since may or may not have
+// it: chats that depend on it are not scorable for these.
 var history = [changes]struct {
 	since, unknown version
 	does           string
@@ -104,16 +104,14 @@ var history = [changes]struct {
 	dropsBillingHeader:       {inMain, 28_000, "it drops a first line x-anthropic-billing-header of system texts", "renderers/chat_utils/parse_chat_message_content.py, be90fe165; not in main of 21 August 2026"},
 }
 
-// does tells whether the version does what came with a change, no if that is not
-// known.
+// does reports whether the version is known to have a change.
 func (v version) does(c change) bool { return v >= history[c].since }
 
-// knows returns an error about a field if it is not known whether the version does
-// what came with a change.
+// knows returns an error about a field if the version may or may not have a change.
 func (v version) knows(c change, path string) error {
 	h := history[c]
 	if h.unknown == 0 || v < h.unknown || v >= h.since {
 		return nil
 	}
-	return unscored(path, "since which version of vLLM this holds is not known: %s", h.does)
+	return unscored(path, "the version of vLLM since which this holds is not known: %s", h.does)
 }

@@ -73,7 +73,7 @@ func TestVersions(t *testing.T) {
 	}
 	with := func(fields string) string { return `{` + hi + `,` + fields + `}` }
 	unknown := func(path, does string) string {
-		return "not scorable: " + path + ": since which version of vLLM this holds is not known: " + does
+		return "not scorable: " + path + ": the version of vLLM since which this holds is not known: " + does
 	}
 	const (
 		anyArguments = "arguments of a tool call that are no JSON, or no object, are {}"
@@ -176,7 +176,7 @@ func TestVersions(t *testing.T) {
 // Which loops are over content, by version.
 func TestContentFormatByVersion(t *testing.T) {
 	const body = `{"messages":[{"role":"user","content":"a"}]}`
-	const unknown = "not scorable: since which version of vLLM this holds is not known: a template wants parts if a macro loops over content that it is given"
+	const unknown = "not scorable: the version of vLLM since which this holds is not known: a template wants parts if a macro loops over content that it is given"
 	macro := "{%% macro f(%s) %%}{%% for c in %[1]s %%}{{ c.text }}{%% endfor %%}{%% endmacro %%}{%% for m in messages %%}{{ f(%s) }}{{ m.content is string }}{%% endfor %%}"
 	for _, c := range []struct {
 		template string

@@ -1,7 +1,6 @@
-// Package chatcheck finds out whether a running engine renders chats as a
-// [chat.Model] does, and in which features they differ. It is apart from package
-// chat because it speaks HTTP: who does not import it has no HTTP client in the
-// program.
+// Package chatcheck checks whether a running engine renders chats as a [chat.Model]
+// does, and lists the features in which they differ. It is apart from package chat
+// because it speaks HTTP: programs without it need no HTTP client.
 //
 //	engine := chatcheck.Engine{URL: "http://10.0.0.7:8000", Model: "llama-3"}
 //	report, err := engine.Check(ctx, model, tokenizer)
@@ -22,42 +21,42 @@ import (
 )
 
 // A check has no consequence by itself. An engine that differs in tools renders all other
-// chats alike, and one that is busy has said nothing. So a check reports, and the host
-// excludes. A feature has a conversation of nothing but it and what it implies. A conversation
-// that differs is laid to its own feature, unless another feature that it uses differs by
+// chats alike, and a busy one shows nothing. So a check reports, and the host excludes. Each
+// feature has a conversation of the feature alone, with those that it implies. A conversation
+// that differs counts for its own feature, unless another feature that it uses differs by
 // itself: a chat without the features that differ has only parts that were found equal.
 
 // An Engine is a running vLLM that serves a model. It cannot be SGLang, whose /tokenize
 // takes no chats.
 type Engine struct {
-	// URL is the engine's address, to which "/tokenize" is added. A "/v1" at its
-	// end, as OpenAI's clients want it, is taken off.
+	// URL is the engine's address. Check adds "/tokenize", and removes a "/v1" at the
+	// end, which OpenAI's clients need.
 	URL string
 
-	// Model is the name that the engine serves the model by.
+	// Model is the served name of the model.
 	Model string
 
-	// Client sends the requests. Nil: http.DefaultClient. Its timeout, if it has
-	// one, bounds the wait for each answer beside the context of Check.
+	// Client sends the requests. Nil: http.DefaultClient. Its timeout and the context of
+	// Check bound the wait for each answer.
 	Client *http.Client
 }
 
-// Check asks the engine for the tokens of some thirty conversations, one after the
-// other, and compares them with those of m and its tokenizer t. It changes nothing:
-// give Report.Differs to chat.Model.Exclude if you want consequences. Features that are
-// excluded already are compared like all others.
+// Check requests the engine's tokens of some thirty conversations, one after the other,
+// and compares them with those of m and its tokenizer t. It changes nothing: give
+// Report.Differs to chat.Model.Exclude for an effect. Excluded features are compared
+// like all others.
 //
-// An engine that cannot be reached, is busy, or answers anything but tokens or a
-// refusal (400, 422) is an error. So is an error of the tokenizer. The report is nil
-// then, with one exception: if the engine has failed (500, 501) at some conversations
-// but not at the first one, there is a report in which these have "no answer", and the
-// error is that of the first of them.
+// Check returns an error if the engine cannot be reached, is busy, or answers anything
+// but tokens or a refusal (400, 422), and if the tokenizer fails. The report is nil
+// then, with one exception: if the engine fails (500, 501) at conversations other than
+// the first, these have "no answer" in the report, and the error is that of the first of
+// them.
 //
-// The engine is asked by vLLM's /tokenize, which makes texts as its chat API does, but
-// reads fewer fields (December 2025 to autumn 2026, entrypoints/serve/tokenize,
-// protocol.py and serving.py). So Check cannot compare tool_choice, reasoning_effort,
-// media and the old field reasoning_content, and an empty list of tools is no mistake
-// there. Documents are sent in chat_template_kwargs. Before 2026 /tokenize did not know
+// Check uses vLLM's /tokenize, which makes texts as its chat API does, but reads fewer
+// fields (December 2025 to autumn 2026, entrypoints/serve/tokenize, protocol.py and
+// serving.py). So Check cannot compare tool_choice, reasoning_effort, media and the old
+// field reasoning_content, and /tokenize accepts an empty list of tools. Documents are
+// sent in chat_template_kwargs. Before 2026 /tokenize ignored
 // --default-chat-template-kwargs: a model with chat.Options.Kwargs may then differ from
 // /tokenize and not from the engine's chats.
 //
@@ -73,7 +72,7 @@ func (e Engine) Check(ctx context.Context, m *chat.Model, t tokenize.Tokenizer) 
 		a, err := p.ask(ctx, m, t, c)
 		var f *failure
 		if i == 0 && a.Outcome == engineRefuses || i == 0 && a.Outcome == bothRefuse {
-			err = fmt.Errorf("%s takes no chat: %s (SGLang's /tokenize takes none; vLLM's needs a chat template)", p.base, a.Engine.Refusal)
+			err = fmt.Errorf("%s takes no chat: %s (SGLang's /tokenize takes none; vLLM's needs a chat template)", p.base, a.engine.Refusal)
 		}
 		switch {
 		case err == nil:
@@ -90,51 +89,50 @@ func (e Engine) Check(ctx context.Context, m *chat.Model, t tokenize.Tokenizer) 
 	return r, failed
 }
 
-// ask compares one conversation.
+// ask sends one conversation and compares the answer.
 func (p *port) ask(ctx context.Context, m *chat.Model, t tokenize.Tokenizer, c conversation) (a Conversation, err error) {
 	body := `{"model":` + p.name + "," + c.fields + "}"
 	a = Conversation{Name: c.name, Feature: c.feature, Features: c.features(), Request: body, Outcome: equal}
-	if a.Engine.Tokens, a.Engine.Refusal, err = p.tokens(ctx, body); err != nil {
+	if a.engine.Tokens, a.engine.Refusal, err = p.tokens(ctx, body); err != nil {
 		return a, err
 	}
 	request, refusal := chat.Parse("", []byte(body))
 	if refusal == nil {
 		var x *chat.Rendering
 		if x, refusal = m.RenderAnyway(request, nil); refusal == nil {
-			a.Here.Text = x.Text
-			if a.Here.Tokens, err = t.Encode(ctx, nil, x.Text, request.AddSpecial); err != nil {
+			a.here.Text = x.Text
+			if a.here.Tokens, err = t.Encode(ctx, nil, x.Text, request.AddSpecial); err != nil {
 				return a, fmt.Errorf("tokenizing: %w", err)
 			}
 		}
 	}
 	if refusal != nil {
-		a.Here.Refusal = refusal.Error()
+		a.here.Refusal = refusal.Error()
 	}
 	switch {
 	case errors.Is(refusal, chat.ErrNotScorable):
 		a.Outcome = notScorable
-	case refusal != nil && a.Engine.Refusal != "":
+	case refusal != nil && a.engine.Refusal != "":
 		a.Outcome = bothRefuse
 	case refusal != nil:
 		a.Outcome = engineTakes
-	case a.Engine.Refusal != "":
+	case a.engine.Refusal != "":
 		a.Outcome = engineRefuses
-	case slices.Equal(a.Here.Tokens, a.Engine.Tokens):
-		a.Engine.Text = a.Here.Text
+	case slices.Equal(a.here.Tokens, a.engine.Tokens):
+		a.engine.Text = a.here.Text
 		return a, nil
 	default:
 		a.Outcome = differs
 	}
 	if a.Outcome == differs || a.Outcome == engineTakes {
-		a.Engine.Text = p.text(ctx, a.Engine.Tokens)
+		a.engine.Text = p.text(ctx, a.engine.Tokens)
 	}
 	a.Difference = a.difference()
 	return a, nil
 }
 
-// A conversation is one that is sent. There is one for each feature that has nothing
-// but it and what it implies, which comes before it, so that a difference is the
-// feature's.
+// A conversation is one that is sent. Each feature has one of the feature alone and the
+// features that it implies, which come before it, so that a difference is the feature's.
 type conversation struct {
 	name    string
 	feature string   // that it is about

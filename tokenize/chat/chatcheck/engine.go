@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// A port is where requests are sent.
+// A port is an engine's address, and sends requests to it.
 type port struct {
 	client *http.Client
 	base   string // the address, without a password
@@ -20,12 +20,12 @@ type port struct {
 	name   string // of the model, in JSON
 }
 
-// dial looks at the address. It sends nothing.
+// dial parses the address. It sends nothing.
 func (e Engine) dial() (*port, error) {
 	u, err := url.Parse(e.URL)
 	switch {
 	case strings.Contains(e.URL, "@") && (err != nil || u.Host == ""):
-		return nil, errors.New("the address with a user's name is none: is it http://user:password@10.0.0.7:8000?")
+		return nil, errors.New("the address has a user name and is not valid: is it http://user:password@10.0.0.7:8000?")
 	case !strings.Contains(e.URL, "://"):
 		return nil, fmt.Errorf("the address %q has no scheme: is it http://%[1]s or https://%[1]s?", e.URL)
 	case err != nil:
@@ -42,15 +42,13 @@ func (e Engine) dial() (*port, error) {
 	return &port{cmp.Or(e.Client, http.DefaultClient), u.Redacted(), u, string(name)}, err
 }
 
-// A failure is an engine's answer that it failed, which may be the conversation's
-// doing.
+// A failure is an engine's answer that it failed, perhaps because of the conversation.
 type failure struct{ error }
 
 // maxAnswer bounds an engine's answer, in bytes.
 const maxAnswer = 1 << 20
 
-// post returns the body of an answer of status 200, or what the engine says if it
-// refuses the request.
+// post returns the body of an answer of status 200, or the refusal of the engine.
 func (p *port) post(ctx context.Context, path, body string) (answer []byte, refusal string, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url.JoinPath(path).String(), strings.NewReader(body))
 	if err != nil {
@@ -59,9 +57,9 @@ func (p *port) post(ctx context.Context, path, body string) (answer []byte, refu
 	request.Header.Set("Content-Type", "application/json")
 	response, err := p.client.Do(request)
 	if err != nil {
-		// A port that speaks first, as ZeroMQ's do, may have spoken before it was asked.
+		// A ZeroMQ port sends its greeting first, perhaps before the request.
 		if strings.Contains(err.Error(), "malformed HTTP") || strings.Contains(err.Error(), "readLoopPeekFail") {
-			err = fmt.Errorf("what answers at %s is no HTTP server: %w", p.base, err)
+			err = fmt.Errorf("the server at %s is no HTTP server: %w", p.base, err)
 		}
 		return nil, "", err
 	}
@@ -75,7 +73,7 @@ func (p *port) post(ctx context.Context, path, body string) (answer []byte, refu
 	}
 	said := response.Status
 	if r := response.Request; r != nil && (r.URL.Host != p.url.Host || r.URL.Scheme != p.url.Scheme) {
-		said += " of " + r.URL.Redacted() // which it was sent on to
+		said += " of " + r.URL.Redacted() // redirected
 	}
 	if m := message(raw); m != "" {
 		said += ": " + m
@@ -98,8 +96,8 @@ func (p *port) post(ctx context.Context, path, body string) (answer []byte, refu
 	return nil, "", fmt.Errorf("%s answers %s", p.base, said)
 }
 
-// message returns what an answer says, in one line of some 200 bytes: its message,
-// where vLLM and SGLang have one, or all of it.
+// message returns an answer as one line of some 200 bytes: its message, where vLLM and
+// SGLang have one, or all of it.
 func message(raw []byte) string {
 	var answer struct {
 		Message string
@@ -121,7 +119,7 @@ func cut(text string, most int) string {
 	return strings.ToValidUTF8(text[:most], "") + "..."
 }
 
-// tokens asks for the tokens of a chat.
+// tokens requests the tokens of a chat.
 func (p *port) tokens(ctx context.Context, body string) (tokens []uint32, refusal string, err error) {
 	raw, refusal, err := p.post(ctx, "/tokenize", body)
 	if err != nil || refusal != "" {
@@ -129,7 +127,7 @@ func (p *port) tokens(ctx context.Context, body string) (tokens []uint32, refusa
 	}
 	var answer struct{ Tokens []uint32 }
 	if err := json.Unmarshal(raw, &answer); err != nil {
-		return nil, "", fmt.Errorf("%s answers what is no tokens: %q: %w", p.base, message(raw), err)
+		return nil, "", fmt.Errorf("%s answers something other than tokens: %q: %w", p.base, message(raw), err)
 	}
 	if len(answer.Tokens) == 0 {
 		return nil, "", fmt.Errorf("%s answers without tokens: %s", p.base, message(raw))
@@ -137,7 +135,7 @@ func (p *port) tokens(ctx context.Context, body string) (tokens []uint32, refusa
 	return answer.Tokens, "", nil
 }
 
-// text asks for the text of tokens. It is for people: without an answer it is "".
+// text requests the text of tokens. It returns "" without an answer.
 func (p *port) text(ctx context.Context, tokens []uint32) string {
 	body, err := json.Marshal(map[string]any{"model": json.RawMessage(p.name), "tokens": tokens})
 	if err != nil {

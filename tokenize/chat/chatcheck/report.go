@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// A Report says how an engine's tokens compare with those that are told here. It is
-// plain data, which JSON takes.
+// A Report compares an engine's tokens with those of this package. It is plain data, and
+// JSON has all of it.
 type Report struct {
 	URL, Model    string // of the engine; without a password and "/v1"
 	Conversations []Conversation
@@ -17,33 +17,33 @@ type Report struct {
 // A Conversation is one of a Report.
 type Conversation struct {
 	Name     string
-	Feature  string   // what it is about, as in chat.Model.Exclude
+	Feature  string   // that it tests, as in chat.Model.Exclude
 	Features []string // all that it uses
-	Request  string   // the body, as it was sent
+	Request  string   // the body that was sent
 
-	// Outcome is how it compares. Of these, the second, third and fourth are differences:
+	// Outcome is one of these. The second, third and fourth are differences:
 	//
 	//	equal
 	//	differs            the tokens differ
-	//	engine refuses     the engine refuses what is taken here
-	//	engine takes       the engine takes what is refused here
-	//	both refuse        which is no difference
-	//	not scorable here  so that nothing would be claimed
-	//	no answer          the engine failed at it
+	//	engine refuses     the engine refuses the request, and this package accepts it
+	//	engine takes       the engine accepts the request, and this package refuses it
+	//	both refuse        no difference
+	//	not scorable here  an Indexer gives it no score
+	//	no answer          the engine failed
 	Outcome string
 
-	Here, Engine Side
-
-	// Difference says where the two differ first, or why there is nothing to
-	// compare. It is "" if they are equal.
+	// Difference describes the first difference, or says why there is nothing to compare.
+	// It is "" if the two are equal.
 	Difference string
+
+	here, engine side
 }
 
-// A Side is what a conversation is here, or in the engine.
-type Side struct {
-	// Text is what was rendered. The engine's is what its /detokenize makes of its
-	// tokens, asked for only if these differ from those here: "" if it does not
-	// answer, and not always the whole text, as decoding may drop a space.
+// A side is a conversation as this package or the engine has it.
+type side struct {
+	// Text is the rendered text. The engine's is the answer of its /detokenize, requested only
+	// if the tokens differ: "" without an answer, and not always the whole text, because
+	// decoding may drop a space.
 	Text    string
 	Tokens  []uint32
 	Refusal string // why there are no tokens
@@ -65,17 +65,17 @@ func (c *Conversation) differs() bool {
 }
 
 // Differs returns the features that differ, for [chat.Model.Exclude]; none if all
-// that was compared is equal.
+// compared conversations are equal.
 //
-// A conversation that differs is laid to the feature that it is about, unless
-// another that it uses differs by itself: so chats that use none of what Differs
-// returns are, by these conversations, the engine's.
+// A conversation that differs counts for the feature that it tests, unless another
+// feature that it uses differs by itself. So chats without these features are equal
+// in the engine, as far as the conversations show.
 func (r *Report) Differs() []string {
 	features, _ := r.differs()
 	return features
 }
 
-// differs returns also the conversations that show it.
+// differs also returns the conversations that show the differences.
 func (r *Report) differs() (features []string, shown []*Conversation) {
 	for i := range r.Conversations {
 		c := &r.Conversations[i]
@@ -90,8 +90,8 @@ func (r *Report) differs() (features []string, shown []*Conversation) {
 	return features, shown
 }
 
-// String says what differs, with where and the request, and what was not compared.
-// It is one line if all is equal.
+// String describes each difference, with its place and the request, and lists the
+// conversations that were not compared. It is one line if all are equal.
 func (r *Report) String() string {
 	var same int
 	var also []string
@@ -111,34 +111,34 @@ func (r *Report) String() string {
 	if features == nil {
 		b.WriteString("none differs")
 	} else {
-		b.WriteString("what differs is " + strings.Join(features, ","))
+		b.WriteString("these features differ: " + strings.Join(features, ","))
 	}
 	for _, c := range shown {
-		fmt.Fprintf(&b, "\n%s (%s): %s: %s\n  asked: %s", c.Name, c.Feature, c.Outcome, c.Difference, c.Request)
+		fmt.Fprintf(&b, "\n%s (%s): %s: %s\n  request: %s", c.Name, c.Feature, c.Outcome, c.Difference, c.Request)
 	}
 	if also != nil {
-		b.WriteString("\nfor that, or by more, also: " + strings.Join(also, ", "))
+		b.WriteString("\nby the same features, also: " + strings.Join(also, ", "))
 	}
 	return b.String() + rest.String()
 }
 
-// difference says in words how the two sides differ.
+// difference describes how the two sides differ.
 func (c *Conversation) difference() string {
 	switch c.Outcome {
 	case notScorable:
-		return c.Here.Refusal
+		return c.here.Refusal
 	case bothRefuse:
-		return "here " + c.Here.Refusal + "; in the engine " + c.Engine.Refusal
+		return "here " + c.here.Refusal + "; in the engine " + c.engine.Refusal
 	case engineTakes:
-		return "here " + c.Here.Refusal
+		return "here " + c.here.Refusal
 	case engineRefuses:
-		return "in the engine " + c.Engine.Refusal
+		return "in the engine " + c.engine.Refusal
 	}
 	return c.firstToken() + c.firstByte()
 }
 
 func (c *Conversation) firstToken() string {
-	here, engine := c.Here.Tokens, c.Engine.Tokens
+	here, engine := c.here.Tokens, c.engine.Tokens
 	at := common(here, engine)
 	token := func(ids []uint32) string {
 		if at == len(ids) {
@@ -149,9 +149,9 @@ func (c *Conversation) firstToken() string {
 	return fmt.Sprintf("token %d is %s in the engine and %s here", at, token(engine), token(here))
 }
 
-// firstByte tells from the texts what firstToken tells from the tokens.
+// firstByte is firstToken for the texts.
 func (c *Conversation) firstByte() string {
-	here, engine := c.Here.Text, c.Engine.Text
+	here, engine := c.here.Text, c.engine.Text
 	at := common([]byte(here), []byte(engine))
 	switch {
 	case engine == "":
@@ -167,7 +167,7 @@ func (c *Conversation) firstByte() string {
 
 func runeStarts(s string, at int) bool { return at == len(s) || utf8.RuneStart(s[at]) }
 
-// quoted is the beginning of a text.
+// quoted returns the beginning of a text, quoted.
 func quoted(s string) string { return fmt.Sprintf("%q", cut(s, 60)) }
 
 // common returns how many leading elements two slices share.
