@@ -40,7 +40,7 @@ func (m *memory) check() error {
 		}
 		taken += s.nameBytes() + s.ownBytes() + s.waitBytes()
 		names, idle, waits, room = names+s.told.names, idle+s.told.idle, waits+s.told.waits, room+s.told.room
-		for _, ln := range s.lanes {
+		for _, ln := range s.lanes.all {
 			if ln == nil {
 				continue
 			}
@@ -102,10 +102,10 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 			}
 			plain[l] = h
 			claims[l] = append(claims[l], h)
-			if !s.holdsAt(l) {
+			if !s.lanes.holdsAt(l) {
 				fail("name %d is plain and nobody holds it", h)
 			}
-			for _, ln := range s.lanes {
+			for _, ln := range s.lanes.all {
 				if ln != nil && s.f.Holds(l, ln.ord) {
 					hold(l, ln)
 					t := lanes[ln.number]
@@ -126,7 +126,7 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 			for i := r.first; i != 0; {
 				c := s.copies.at(i)
 				copies++
-				ln := s.lanes[c.lane]
+				ln := s.lanes.all[c.lane]
 				t := lanes[c.lane]
 				if c.copies > 0 {
 					holders++
@@ -193,13 +193,13 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 		}
 	}
 	var blocks [NumTiers]int
-	for i, ln := range s.lanes {
+	for i, ln := range s.lanes.all {
 		if ln == nil {
 			continue
 		}
 		t := lanes[ln.number]
 		blocks[ln.tier] += t.blocks
-		if int(ln.number) != i || t.blocks != ln.blocks || t.hidden != ln.hidden || s.group(ln.group.ID) != ln.group ||
+		if int(ln.number) != i || t.blocks != ln.blocks || t.hidden != ln.hidden || s.lanes.group(ln.group.ID) != ln.group ||
 			!slices.Contains(ln.group.lanes[ln.tier], ln) {
 			return fmt.Errorf("lane %d is %+v, counted %+v", i, ln, t)
 		}
@@ -208,8 +208,8 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 	for i := range lanes {
 		return fmt.Errorf("blocks are held in lane %d, which is gone", i)
 	}
-	if blocks != s.blocks || n != s.names.Len() || keyless != s.keyless {
-		return fmt.Errorf("%d names, %d without keys, and blocks %v, counted %d, %d and %v", n, keyless, blocks, s.names.Len(), s.keyless, s.blocks)
+	if blocks != s.lanes.blocks || n != s.names.Len() || keyless != s.keyless {
+		return fmt.Errorf("%d names, %d without keys, and blocks %v, counted %d, %d and %v", n, keyless, blocks, s.names.Len(), s.keyless, s.lanes.blocks)
 	}
 	queued, last := 0, uint32(0)
 	for i := s.idleFirst; i != 0; i = s.idle.at(i).next {

@@ -18,11 +18,11 @@ import (
 func (s *source) clear() {
 	s.counts.Cleared++
 	s.doubts, s.prompt = false, rootStore{}
-	if len(s.groups) == 0 {
+	if len(s.lanes.groups) == 0 {
 		return
 	}
-	lanes, groups := s.lanes, s.groups
-	s.groups = nil
+	lanes, groups := s.lanes.all, s.lanes.groups
+	s.lanes.groups = nil
 	s.forgetShared()
 	s.forgetAllHidden()
 	s.publish()
@@ -31,10 +31,10 @@ func (s *source) clear() {
 		s.take(s.oldest)
 	}
 	if s.emptyLanes(lanes) {
-		s.dropLanes(lanes)
+		s.lanes.drop(lanes)
 		s.mem.Add(-mem.SliceSize(lanes))
-		s.lanes = nil
-		s.blocks = [NumTiers]int{}
+		s.lanes.all = nil
+		s.lanes.blocks = [NumTiers]int{}
 	}
 	s.mem.Add(-groupBytes(groups)) // lanes refer to them
 	s.f.Tick()
@@ -46,7 +46,7 @@ func (s *source) clear() {
 func (s *source) clearTier(t Tier) {
 	s.counts.Cleared++
 	var old []*lane
-	for _, g := range s.groups {
+	for _, g := range s.lanes.groups {
 		old = append(old, g.lanes[t]...)
 		s.mem.Add(-mem.SliceSize(g.lanes[t]))
 		g.lanes[t] = nil
@@ -59,8 +59,8 @@ func (s *source) clearTier(t Tier) {
 	}
 	s.publish()
 	if s.emptyLanes(old) {
-		s.dropLanes(old)
-		s.blocks[t] = 0
+		s.lanes.drop(old)
+		s.lanes.blocks[t] = 0
 	}
 }
 
@@ -69,7 +69,7 @@ func (s *source) clearTier(t Tier) {
 // then all goes with it.
 func (s *source) emptyLanes(lanes []*lane) bool {
 	lanes = slices.DeleteFunc(slices.Clone(lanes), func(ln *lane) bool { return ln == nil })
-	gone := make([]bool, len(s.lanes))
+	gone := make([]bool, len(s.lanes.all))
 	for _, ln := range lanes {
 		gone[ln.number] = true
 	}
@@ -111,7 +111,7 @@ func (n *name) releaseLanes(lanes []*lane, gone []bool) {
 	}
 	switch {
 	case n.isPlain():
-		if l := loc(n.value); !s.holdsAtExcept(l, gone) {
+		if l := loc(n.value); !s.lanes.holdsAtExcept(l, gone) {
 			s.disclaim(n.hash, l)
 			n.becomeIdle(l)
 		}
@@ -141,14 +141,4 @@ func (n *name) releaseLanes(lanes []*lane, gone []bool) {
 		}
 		n.simplify()
 	}
-}
-
-// holdsAtExcept is holdsAt without those lanes that are gone.
-func (s *source) holdsAtExcept(l loc, gone []bool) bool {
-	for i, ln := range s.lanes {
-		if ln != nil && !gone[i] && s.f.Holds(l, ln.ord) {
-			return true
-		}
-	}
-	return false
 }

@@ -719,7 +719,7 @@ func (n *name) evictFrom(l loc) (held int) {
 	s, v := n.s, n.s.variantAt(l)
 	for i := n.rich().first; i != 0; {
 		c := s.copies.at(i)
-		ln, next := s.lanes[c.lane], c.next
+		ln, next := s.lanes.all[c.lane], c.next
 		switch {
 		case ln.group.cutOf(ln).variant != v:
 		case c.copies > 0:
@@ -749,8 +749,8 @@ func (n *name) evict() (held int) {
 		for i := n.rich().first; i != 0; i = s.copies.at(i).next {
 			if c := s.copies.at(i); c.copies > 0 {
 				held++
-				s.f.Lose(s.lanes[c.lane].ord)
-				n.release(holding{s.lanes[c.lane], i, c.copies})
+				s.f.Lose(s.lanes.all[c.lane].ord)
+				n.release(holding{s.lanes.all[c.lane], i, c.copies})
 				break
 			}
 		}
@@ -762,12 +762,12 @@ func (n *name) evict() (held int) {
 		return held
 	}
 	l := loc(n.value) // no store waits for it
-	for _, ln := range s.lanes {
+	for _, ln := range s.lanes.all {
 		if ln != nil && s.f.Holds(l, ln.ord) {
 			held++
 			s.f.Lose(ln.ord)
 			s.f.Release(l, ln.ord)
-			s.count(ln, -1)
+			s.lanes.count(ln, -1)
 		}
 	}
 	s.disclaim(n.hash, l)

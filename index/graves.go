@@ -110,7 +110,7 @@ func (g *ground) tidy(names int) {
 			if !at.s.writer.TryLock() { // somebody looks at it who found it before
 				return
 			}
-			for _, ln := range at.s.lanes {
+			for _, ln := range at.s.lanes.all {
 				if ln != nil {
 					g.forest.RetireOrdinal(ln.ord)
 				}
@@ -129,7 +129,7 @@ func (g *grave) tidy(names int) (left int, done bool) {
 	return g.s.names.Walk(&g.at, names, func(h Hash, v value) {
 		n := name{g.s, h, v}
 		for _, l := range n.locs(&buf) {
-			for _, ln := range g.s.lanes {
+			for _, ln := range g.s.lanes.all {
 				if ln != nil {
 					g.s.f.ReleaseSlab(l, ln.ord)
 				}

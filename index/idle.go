@@ -75,7 +75,7 @@ func (s *source) trimIdle() {
 		return
 	}
 	held := 0
-	for _, b := range s.blocks {
+	for _, b := range s.lanes.blocks {
 		held += b
 	}
 	s.forgetIdle(min(max(minIdle, held/4), s.cfg.IdleNames), 2)

@@ -363,7 +363,7 @@ func TestCutsBound(t *testing.T) {
 			s := (*m.models.Load())["m"].source(Source{Pod: "a", Model: "m"})
 			cuts := func() int {
 				seen := map[cut]bool{}
-				for _, lanes := range s.group(0).lanes {
+				for _, lanes := range s.lanes.group(0).lanes {
 					for _, ln := range lanes {
 						seen[ln.cut] = true
 					}

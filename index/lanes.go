@@ -72,38 +72,15 @@ const (
 	maxLanes = 256
 )
 
-// group returns the group of an ID, nil if there is none.
-func (s *source) group(id int) *group {
-	for _, g := range s.groups {
-		if g.ID == id {
-			return g
-		}
-	}
-	return nil
-}
-
-func (s *source) newGroup(of Group) *group {
-	s.mem.Add(mem.SizeOf[group]())
-	g := &group{Group: of}
-	i := 0
-	for i < len(s.groups) && s.groups[i].ID < of.ID {
-		i++
-	}
-	s.groups = mem.Append(s.mem, s.groups, g)
-	copy(s.groups[i+1:], s.groups[i:])
-	s.groups[i] = g
-	return g
-}
-
 // groupFor returns the group of a store, with what the store tells about it, and
 // whether that is news; nil if there is no room for it.
 func (s *source) groupFor(c *Change) (g *group, news bool) {
-	g = s.group(c.Group.ID)
+	g = s.lanes.group(c.Group.ID)
 	if g == nil {
-		if !s.ground.hasRoomFor(s, mem.SizeOf[group]()+mem.SizeOf[GroupLayout]()+mem.Size(8*len(s.groups))) {
+		if !s.ground.hasRoomFor(s, mem.SizeOf[group]()+mem.SizeOf[GroupLayout]()+mem.Size(8*len(s.lanes.groups))) {
 			return nil, false
 		}
-		g = s.newGroup(c.Group)
+		g = s.lanes.newGroup(c.Group)
 		news = true
 	}
 	if c.Tier == TierGPU && !g.told { // others may leave out the kind
@@ -153,65 +130,25 @@ func (s *source) laneFor(g *group, t Tier, by cut) (ln *lane, room bool) {
 			return ln, true
 		}
 	}
-	if !s.fits(by) {
+	if !s.lanes.fits(by) {
 		s.retireEmptyLanes()
-		if !s.fits(by) {
+		if !s.lanes.fits(by) {
 			return nil, true
 		}
 	}
 	if !s.ground.hasRoomFor(s, mem.SizeOf[lane]()+mem.SizeOf[view]()) {
 		return nil, false
 	}
-	if ln = s.addLane(g, t, by); ln != nil {
+	if ln = s.lanes.add(g, t, by); ln != nil {
 		s.publish()
 	}
 	return ln, true
 }
 
-// addLane adds a lane, or returns nil if there are no more ordinals.
-func (s *source) addLane(g *group, t Tier, by cut) *lane {
-	ord, ok := s.f.TakeOrdinal(&s.model.holders)
-	if !ok {
-		return nil
-	}
-	s.mem.Add(mem.SizeOf[lane]())
-	ln := &lane{ord: ord, number: uint32(len(s.lanes)), group: g, tier: t, cut: by}
-	if i := slices.Index(s.lanes, nil); i >= 0 {
-		ln.number = uint32(i)
-		s.lanes[i] = ln
-	} else {
-		s.lanes = mem.Append(s.mem, s.lanes, ln)
-	}
-	g.lanes[t] = mem.Append(s.mem, g.lanes[t], ln)
-	return ln
-}
-
-// dropLanes lets lanes go, some of which may be nil.
-func (s *source) dropLanes(lanes []*lane) {
-	for _, ln := range lanes {
-		if ln != nil {
-			s.lanes[ln.number] = nil
-			s.mem.Add(-mem.SizeOf[lane]())
-		}
-	}
-}
-
-// fits reports whether one more lane is allowed.
-func (s *source) fits(by cut) bool {
-	lanes, cuts := 0, map[cut]bool{by: true}
-	for _, ln := range s.lanes {
-		if ln != nil {
-			lanes++
-			cuts[ln.cut] = true
-		}
-	}
-	return lanes < maxLanes && len(cuts) <= maxCuts
-}
-
 // retireEmptyLanes gives up the lanes that have no blocks, nor hidden ones.
 func (s *source) retireEmptyLanes() {
 	var old []*lane
-	for _, ln := range s.lanes {
+	for _, ln := range s.lanes.all {
 		if ln != nil && ln.blocks == 0 && ln.hidden == 0 {
 			old = append(old, ln)
 			of := &ln.group.lanes[ln.tier]
@@ -219,7 +156,7 @@ func (s *source) retireEmptyLanes() {
 		}
 	}
 	s.publish()
-	s.dropLanes(old)
+	s.lanes.drop(old)
 	for _, ln := range old {
 		s.f.RetireOrdinal(ln.ord)
 	}
@@ -227,10 +164,10 @@ func (s *source) retireEmptyLanes() {
 
 // publish shows readers the views of the source as they are now, and the mirror its holders.
 func (s *source) publish() {
-	layout := s.newLayout()
+	layout := s.lanes.newLayout()
 	oneFull := len(layout.Groups) == 1 && layout.FullGroups == 1
 	var views []*view
-	for _, g := range s.groups {
+	for _, g := range s.lanes.groups {
 		for t := range g.lanes {
 			for _, ln := range g.lanes[t] {
 				by := g.cutOf(ln)
@@ -255,52 +192,6 @@ func (s *source) publish() {
 	s.views.Store(&views)
 	s.model.gen.Add(1)
 	s.tellHolders()
-}
-
-// newLayout returns the source's Layout, which is the last one if nothing is new.
-func (s *source) newLayout() *Layout {
-	fresh := &Layout{Groups: make([]GroupLayout, 0, len(s.groups))}
-	for _, g := range s.groups {
-		fresh.Groups = append(fresh.Groups, GroupLayout{Group: g.Group, BlockSize: g.cut.size, Grain: g.grain})
-		if g.Kind == GroupFull {
-			fresh.FullGroups++
-		}
-	}
-	if s.layout == nil || !slices.Equal(s.layout.Groups, fresh.Groups) {
-		s.mem.Add(layoutBytes(fresh) - layoutBytes(s.layout))
-		s.layout = fresh
-	}
-	return s.layout
-}
-
-// groupBytes returns what the groups of a source take, but for their lanes.
-func groupBytes(groups []*group) int {
-	n := mem.SliceSize(groups) + mem.SizeOf[group]()*len(groups)
-	for _, g := range groups {
-		for _, of := range g.lanes {
-			n += mem.SliceSize(of)
-		}
-	}
-	return n
-}
-
-// laneBytes returns what the lanes of a source take.
-func laneBytes(lanes []*lane) int {
-	n := mem.SliceSize(lanes)
-	for _, ln := range lanes {
-		if ln != nil {
-			n += mem.SizeOf[lane]()
-		}
-	}
-	return n
-}
-
-// layoutBytes returns what a Layout takes; nil: there is none.
-func layoutBytes(l *Layout) int {
-	if l == nil {
-		return 0
-	}
-	return mem.SizeOf[Layout]() + mem.Size(cap(l.Groups)*int(unsafe.Sizeof(GroupLayout{})))
 }
 
 // viewBytes returns what the views of a source take, but for their Layout.

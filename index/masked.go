@@ -173,7 +173,7 @@ func (s *source) follow(p *pending) *maskedStore {
 		s: s, p: p, blockUnits: p.cut.size / p.cut.variant.Unit,
 		larger: m.larger[:0], known: m.known[:0], hashes: m.hashes[:0], numbers: m.numbers[:0], locs: m.locs[:0],
 	}
-	for _, ln := range s.lanes {
+	for _, ln := range s.lanes.all {
 		if ln != nil && ln.tier == TierGPU && ln.group != p.group && ln.group.cutOf(ln).size > p.cut.size {
 			m.larger = append(m.larger, ln)
 		}

@@ -209,8 +209,8 @@ func (m *memory) Cursor(ctx context.Context, src Source, stream string) (Cursor,
 	}
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	if i, ok := s.findCursor(stream); ok {
-		return s.cursors[i], nil
+	if i, ok := s.cursors.find(stream); ok {
+		return s.cursors.all[i], nil
 	}
 	return Cursor{}, nil
 }
@@ -368,7 +368,7 @@ func (m *memory) Usage() (u Usage) {
 				s.ground.mu.Lock() // who writes a snapshot of s has no other lock
 				u.Sources += s.ownBytes()
 				s.ground.mu.Unlock()
-				for _, n := range s.blocks {
+				for _, n := range s.lanes.blocks {
 					u.Memberships += n
 				}
 				s.writer.Unlock()

@@ -38,7 +38,7 @@ func (s *source) tellHolders() {
 		return
 	}
 	var holders []mirrorHolder
-	for _, g := range s.groups {
+	for _, g := range s.lanes.groups {
 		for t := range g.lanes {
 			for _, ln := range g.lanes[t] {
 				by := g.cutOf(ln)
@@ -46,5 +46,5 @@ func (s *source) tellHolders() {
 			}
 		}
 	}
-	s.ground.mirror.Holders(s.feed, s.id, s.layout, holders)
+	s.ground.mirror.Holders(s.feed, s.id, s.lanes.layout, holders)
 }

@@ -241,7 +241,7 @@ func (n *name) place(l loc) {
 	for i := r.first; i != 0; {
 		c := s.copies.at(i)
 		if c.copies > 0 {
-			s.f.Hold(l, s.lanes[c.lane].ord)
+			s.f.Hold(l, s.lanes.all[c.lane].ord)
 		}
 		i = c.next
 	}
@@ -280,7 +280,7 @@ func (n *name) dropKey(l loc) {
 	var buf [2]loc
 	s, r := n.s, n.rich()
 	for i := r.first; i != 0; i = s.copies.at(i).next {
-		if ln := s.lanes[s.copies.at(i).lane]; s.copies.at(i).copies > 0 && !n.othersHold(l, ln) {
+		if ln := s.lanes.all[s.copies.at(i).lane]; s.copies.at(i).copies > 0 && !n.othersHold(l, ln) {
 			s.f.Release(l, ln.ord)
 		}
 	}
@@ -340,7 +340,7 @@ func (n *name) enrich() {
 	case n.isPlain():
 		l := loc(n.value)
 		r.keys[0] = l
-		for _, ln := range s.lanes {
+		for _, ln := range s.lanes.all {
 			if ln != nil && s.f.Holds(l, ln.ord) {
 				r.first = s.copies.take(copyCount{lane: ln.number, copies: 1, next: r.first})
 				r.holders++
@@ -436,7 +436,7 @@ func (n *name) holding(g *group, t Tier) holding {
 	case n.isRich():
 		for i := n.rich().first; i != 0; {
 			c := s.copies.at(i)
-			if ln := s.lanes[c.lane]; ln.group == g && ln.tier == t {
+			if ln := s.lanes.all[c.lane]; ln.group == g && ln.tier == t {
 				return holding{ln, i, c.copies}
 			}
 			i = c.next
@@ -467,22 +467,4 @@ func (n *name) unlink(count uint32) {
 	}
 	*p = s.copies.at(count).next
 	s.copies.give(count)
-}
-
-// slotsOf returns the slots of a slab that any lane of s holds.
-func (s *source) slotsOf(slab uint32) (set uint32) {
-	if s.f.IsEmpty(slab) {
-		return 0
-	}
-	for _, ln := range s.lanes {
-		if ln != nil {
-			set |= s.f.Mask(slab, ln.ord)
-		}
-	}
-	return set
-}
-
-// holdsAt reports whether any name holds something at l.
-func (s *source) holdsAt(l loc) bool {
-	return s.slotsOf(l.Slab())>>l.Slot()&1 != 0
 }

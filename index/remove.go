@@ -6,7 +6,7 @@ package index
 // a key (idle.go), and forgotten if it has none.
 
 func (s *source) remove(c *Change) {
-	g := s.group(c.Group.ID)
+	g := s.lanes.group(c.Group.ID)
 	for i, hash := range c.Hashes {
 		s.pause(1)
 		s.counts.Removed++
@@ -48,14 +48,14 @@ func (s *source) remove(c *Change) {
 func (n *name) release(h holding) {
 	s := n.s
 	var buf [2]loc
-	s.count(h.lane, -1)
+	s.lanes.count(h.lane, -1)
 	if h.lane.tier == TierGPU && n.isRich() {
 		n.void(func(p *pending) bool { return p.group == h.lane.group })
 	}
 	if n.isPlain() {
 		l := loc(n.value)
 		s.f.Release(l, h.lane.ord)
-		if !s.holdsAt(l) {
+		if !s.lanes.holdsAt(l) {
 			s.disclaim(n.hash, l)
 			n.becomeIdle(l)
 		}

@@ -162,7 +162,7 @@ func (s *source) isLacked(h Hash, g *group) bool {
 	if ends && !g.uncounted && lacks(g) {
 		return true
 	}
-	for _, full := range s.groups {
+	for _, full := range s.lanes.groups {
 		if full.Kind == GroupFull && full.told && !parts && lacks(full) {
 			return true
 		}
@@ -175,7 +175,7 @@ func (s *source) isLacked(h Hash, g *group) bool {
 // before anything else of its Mamba group.
 func (s *source) mayHaveParts(blind bool) bool {
 	mamba, parts := false, blind
-	for _, g := range s.groups {
+	for _, g := range s.lanes.groups {
 		mamba = mamba || g.Kind == GroupMamba
 		parts = parts || g.grain < g.cut.size
 	}
@@ -254,7 +254,7 @@ func (n *name) addHidden(ln *lane) {
 func (n *name) unhide(count uint32) {
 	s := n.s
 	var buf [2]loc
-	s.lanes[s.copies.at(count).lane].hidden--
+	s.lanes.all[s.copies.at(count).lane].hidden--
 	if n.isHiddenExcept(count) {
 		return
 	}

@@ -416,7 +416,7 @@ func (r *restorer) head(s *source) error {
 	if r.short {
 		return errors.New("it is cut off")
 	}
-	if len(s.groups) > 0 {
+	if len(s.lanes.groups) > 0 {
 		s.publish()
 	}
 	s.report()
@@ -427,18 +427,18 @@ func (r *restorer) cursors(s *source) error {
 	for n := r.uvarint(); n > 0 && !r.short; n-- {
 		c := Cursor{Stream: r.text(), Epoch: r.uvarint(), Next: r.uvarint()}
 		c.Time, c.Digest = math.Float64frombits(r.uint64()), r.uint64()
-		i, ok := s.findCursor(c.Stream)
+		i, ok := s.cursors.find(c.Stream)
 		switch {
 		case r.short:
 			return nil
-		case ok || i < len(s.cursors):
+		case ok || i < len(s.cursors.all):
 			return fmt.Errorf("the cursor of stream %q is not behind the others", c.Stream)
-		case !r.relieve(nil, func() bool { return r.g.pages()+r.g.admits > int64(s.cursorBytes(c.Stream)) }):
+		case !r.relieve(nil, func() bool { return r.g.pages()+r.g.admits > int64(s.cursors.growth(c.Stream)) }):
 			return r.g.errFull(s.id, fmt.Sprintf(", stream %q", c.Stream))
 		}
-		s.insertCursor(i, c.Stream)
-		c.Stream = s.cursors[i].Stream
-		s.cursors[i] = c
+		s.cursors.insert(i, c.Stream)
+		c.Stream = s.cursors.all[i].Stream
+		s.cursors.all[i] = c
 	}
 	return nil
 }
@@ -478,12 +478,12 @@ func (r *restorer) group(s *source) error {
 	switch {
 	case r.short:
 		return nil
-	case of.ID >= MaxGroups || len(s.groups) > 0 && of.ID <= s.groups[len(s.groups)-1].ID || of.Kind > GroupOther:
+	case of.ID >= MaxGroups || len(s.lanes.groups) > 0 && of.ID <= s.lanes.groups[len(s.lanes.groups)-1].ID || of.Kind > GroupOther:
 		return fmt.Errorf("group %+v", of)
 	case !ok || grain < 0 || grain > by.size:
 		return fmt.Errorf("group %d has blocks of %+v, and of %d tokens", of.ID, by, grain)
 	}
-	g := s.newGroup(of)
+	g := s.lanes.newGroup(of)
 	g.told, g.uncounted, g.cut, g.grain = told, uncounted, by, grain
 	return nil
 }
@@ -497,10 +497,10 @@ func (r *restorer) readLanes(s *source) error {
 		switch {
 		case r.short:
 			return nil
-		case group >= len(s.groups) || t >= NumTiers || !ok || r.lanes[number] != nil || !s.fits(by):
+		case group >= len(s.lanes.groups) || t >= NumTiers || !ok || r.lanes[number] != nil || !s.lanes.fits(by):
 			return fmt.Errorf("lane %d of group %d, tier %v, blocks of %+v", number, group, t, by)
 		}
-		ln := s.addLane(s.groups[group], t, by)
+		ln := s.lanes.add(s.lanes.groups[group], t, by)
 		if ln == nil {
 			return errors.New("there are too many lanes")
 		}
@@ -784,7 +784,7 @@ func (r *restorer) plainName(h Hash, l loc, set int) error {
 		}
 		return nil
 	}
-	if s.holdsAt(l) {
+	if s.lanes.holdsAt(l) {
 		return fmt.Errorf("name %x has the key of another one, and does not say so", uint64(h))
 	}
 	if s.names.Add(h, value(l)) != 0 {
@@ -793,7 +793,7 @@ func (r *restorer) plainName(h Hash, l loc, set int) error {
 	s.f.Ref(l)
 	for _, ln := range r.sets[set] {
 		s.f.Hold(l, ln.ord)
-		s.count(ln, 1)
+		s.lanes.count(ln, 1)
 	}
 	if s.shared != nil {
 		s.shared.add(l, sharedName{hash: h})
@@ -1045,7 +1045,7 @@ func (r *restorer) build(of *richRecord) error {
 			continue
 		}
 		rich.holders++
-		s.count(c.ln, 1)
+		s.lanes.count(c.ln, 1)
 		for _, k := range of.keys {
 			s.f.Hold(k.loc, c.ln.ord)
 		}
@@ -1087,7 +1087,7 @@ func (r *restorer) store() error {
 		return nil
 	}
 	p.cut, p.need, p.units = by, int(min(need, 1<<30)), int(min(units, 1<<30))
-	if p.group = r.s.group(id); p.group == nil || p.tier >= NumTiers || !ok || variant >= len(r.numbers) || r.isLater(p.since) {
+	if p.group = r.s.lanes.group(id); p.group == nil || p.tier >= NumTiers || !ok || variant >= len(r.numbers) || r.isLater(p.since) {
 		return fmt.Errorf("a store of group %d, tier %v, blocks of %+v, variant %d waits", id, p.tier, by, variant)
 	}
 	p.parent.variant = r.numbers[variant]

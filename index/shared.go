@@ -26,7 +26,7 @@ func (s *source) isShared(l loc) bool {
 // returns false if too many others do.
 func (s *source) claim(h Hash, l loc) bool {
 	if s.shared == nil {
-		if !s.holdsAt(l) {
+		if !s.lanes.holdsAt(l) {
 			return true
 		}
 		if !s.noteShared() {

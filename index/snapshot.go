@@ -406,7 +406,7 @@ func (d *dumping) keep(n *name) {
 	case n.isRich():
 		d.keepRich(n)
 	case n.isPlain() && s.f.Dead(loc(n.value)):
-		for _, ln := range s.lanes {
+		for _, ln := range s.lanes.all {
 			if ln != nil && s.f.Holds(loc(n.value), ln.ord) {
 				d.lose(ln)
 			}
@@ -417,7 +417,7 @@ func (d *dumping) keep(n *name) {
 		*p = binary.LittleEndian.AppendUint64(append(*p, tagPlain), uint64(n.hash))
 		*p = binary.LittleEndian.AppendUint32(*p, uint32(l))
 		at := len(*p)
-		*p = s.appendLanes(append(*p, 0), l)
+		*p = s.lanes.appendHolders(append(*p, 0), l)
 		(*p)[at] = byte(len(*p) - at - 2)
 		s.f.Pin(l)
 		d.names++
@@ -485,7 +485,7 @@ func (d *dumping) keepRich(n *name) {
 	for i := r.first; i != 0; {
 		c := s.copies.at(i)
 		i = c.next
-		ln := s.lanes[c.lane]
+		ln := s.lanes.all[c.lane]
 		variant := func(l loc) bool { return s.variantAt(l) == ln.group.cutOf(ln).variant }
 		switch {
 		case (whole || slices.ContainsFunc(gone, variant)) && c.copies > 0:
@@ -618,7 +618,7 @@ func (w *dumper) direct(d *dumping, h Hash, l loc) bool {
 	if ref == 0 {
 		return false
 	}
-	w.lanes = s.appendLanes(w.lanes[:0], l)
+	w.lanes = s.lanes.appendHolders(w.lanes[:0], l)
 	set, ok := w.setOf(w.lanes)
 	if ok {
 		w.open = appendPlain(w.open, set, h, ref)
@@ -644,16 +644,6 @@ func (w *dumper) setOf(lanes []byte) (set byte, ok bool) {
 	}
 	w.last, w.set = append(w.last[:0], lanes...), set
 	return set, true
-}
-
-// appendLanes appends the numbers of the lanes that hold what is at l.
-func (s *source) appendLanes(b []byte, l loc) []byte {
-	for i, ln := range s.lanes {
-		if ln != nil && s.f.Holds(l, ln.ord) {
-			b = append(b, byte(i))
-		}
-	}
-	return b
 }
 
 func appendPlain(b []byte, set byte, h Hash, ref uint32) []byte {
@@ -837,9 +827,9 @@ func (s *source) appendHead(b []byte) []byte {
 	for _, n := range s.counts.words() {
 		b = binary.AppendUvarint(b, n)
 	}
-	b = binary.AppendUvarint(b, uint64(len(s.cursors)))
-	for i := range s.cursors {
-		c := &s.cursors[i]
+	b = binary.AppendUvarint(b, uint64(len(s.cursors.all)))
+	for i := range s.cursors.all {
+		c := &s.cursors.all[i]
 		b = binary.AppendUvarint(binary.AppendUvarint(appendText(b, c.Stream), c.Epoch), c.Next)
 		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(c.Time))
 		b = binary.LittleEndian.AppendUint64(b, c.Digest)
@@ -848,8 +838,8 @@ func (s *source) appendHead(b []byte) []byte {
 	for _, v := range s.ground.variants {
 		b = appendVariant(b, v)
 	}
-	b = append(b, byte(len(s.groups)))
-	for _, g := range s.groups {
+	b = append(b, byte(len(s.lanes.groups)))
+	for _, g := range s.lanes.groups {
 		b = append(b, byte(g.ID), byte(g.Kind))
 		b = binary.AppendVarint(b, int64(g.Window))
 		b = appendBool(appendBool(appendBool(b, g.Draft), g.told), g.uncounted)
@@ -857,7 +847,7 @@ func (s *source) appendHead(b []byte) []byte {
 	}
 	lanes := []byte(nil)
 	n := 0
-	for i, g := range s.groups {
+	for i, g := range s.lanes.groups {
 		for t, of := range g.lanes {
 			for _, ln := range of {
 				n++

@@ -2,11 +2,9 @@ package index
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 
 	"github.com/kvindex/kvindex/index/internal/forest"
 	"github.com/kvindex/kvindex/index/internal/mem"
@@ -73,10 +71,8 @@ type source struct {
 	// writer orders the Applies and guards all below. The ground's lock is
 	// taken after it, and let go of now and then (yield).
 	writer  sync.Mutex
-	cursors []Cursor // by stream
-	groups  []*group // by ID
-	layout  *Layout  // what was published of groups last
-	lanes   []*lane  // by number; nil: a free number
+	cursors cursorList
+	lanes   laneTable
 	names   names.Table[Hash, value]
 	riches  pool[richName]
 	copies  pool[copyCount]
@@ -104,9 +100,8 @@ type source struct {
 	changes []Change  // of the Apply in progress
 	prompt  rootStore // of it
 
-	blocks  [NumTiers]int // holdings with copies, by tier
-	parked  int           // stores that are
-	keyless int           // names that are held and have no key
+	parked  int // stores that are
+	keyless int // names that are held and have no key
 
 	// idle are the names that nobody holds, oldest first, at most IdleNames of
 	// them after each change, and in the long run a quarter of what is held.
@@ -152,6 +147,8 @@ func newSource(id Source, m *memory, md *model, feed uint64) *source {
 		ground:  md.ground,
 		f:       md.ground.forest,
 		mem:     count,
+		cursors: cursorList{mem: count},
+		lanes:   laneTable{f: md.ground.forest, mem: count, ordinals: &md.holders},
 		riches:  pool[richName]{mem: count},
 		copies:  pool[copyCount]{mem: count},
 		more:    pool[moreKey]{mem: count},
@@ -192,18 +189,18 @@ func (s *source) applyAll(cur Cursor, changes []Change) (done Applied, ok bool, 
 		return Applied{}, false, nil
 	}
 	if cur != (Cursor{}) {
-		i, ok := s.findCursor(cur.Stream)
-		if ok && !s.cursors[i].Before(cur) {
-			return Applied{Cursor: s.cursors[i], Duplicate: true, Evicted: s.evicted}, true, nil
+		i, ok := s.cursors.find(cur.Stream)
+		if ok && !s.cursors.all[i].Before(cur) {
+			return Applied{Cursor: s.cursors.all[i], Duplicate: true, Evicted: s.evicted}, true, nil
 		}
 		if !ok {
-			if !s.ground.canAdmit(s, s.cursorBytes(cur.Stream)) {
+			if !s.ground.canAdmit(s, s.cursors.growth(cur.Stream)) {
 				return Applied{}, true, s.ground.errFull(s.id, fmt.Sprintf(", stream %q", cur.Stream))
 			}
-			s.insertCursor(i, cur.Stream)
+			s.cursors.insert(i, cur.Stream)
 		}
-		cur.Stream = s.cursors[i].Stream
-		s.cursors[i] = cur
+		cur.Stream = s.cursors.all[i].Stream
+		s.cursors.all[i] = cur
 	}
 	s.changes = changes
 	s.ground.mu.Lock()
@@ -229,30 +226,6 @@ func (s *source) applyAll(cur Cursor, changes []Change) (done Applied, ok bool, 
 	return done, true, nil
 }
 
-// findCursor returns where the cursor of a stream is, or belongs.
-func (s *source) findCursor(stream string) (i int, ok bool) {
-	return slices.BinarySearchFunc(s.cursors, stream, func(c Cursor, stream string) int {
-		return strings.Compare(c.Stream, stream)
-	})
-}
-
-// cursorBytes returns what the cursor of one more stream takes, at most.
-func (s *source) cursorBytes(stream string) int {
-	n := mem.Size(len(stream))
-	if len(s.cursors) == cap(s.cursors) {
-		n += mem.PointerSize(max(1, 2*cap(s.cursors)) * int(unsafe.Sizeof(Cursor{})))
-	}
-	return n
-}
-
-// insertCursor makes room at i for the cursor of a stream.
-func (s *source) insertCursor(i int, stream string) {
-	s.mem.Add(mem.Size(len(stream)))
-	s.cursors = mem.Append(s.mem, s.cursors, Cursor{})
-	copy(s.cursors[i+1:], s.cursors[i:])
-	s.cursors[i] = Cursor{Stream: strings.Clone(stream)}
-}
-
 func (s *source) apply(c *Change) {
 	switch c.Op {
 	case OpStore:
@@ -266,17 +239,11 @@ func (s *source) apply(c *Change) {
 	}
 }
 
-// count notes that a lane holds so many blocks more.
-func (s *source) count(ln *lane, n int) {
-	ln.blocks += n
-	s.blocks[ln.tier] += n
-}
-
 func (s *source) describe() SourceInfo {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	return SourceInfo{
-		Source: s.id, Blocks: s.blocks, Names: s.names.Len(), Parked: s.parked, Unplaced: s.keyless,
+		Source: s.id, Blocks: s.lanes.blocks, Names: s.names.Len(), Parked: s.parked, Unplaced: s.keyless,
 		Bytes: s.nameBytes() + s.waitBytes(), Evicted: s.evicted,
 	}
 }
@@ -290,11 +257,8 @@ func (s *source) nameBytes() int {
 // ownBytes returns what s takes beside its names and what waits.
 func (s *source) ownBytes() int {
 	n := mem.SizeOf[source]() + mem.SizeOf[atomic.Pointer[[]*view]]() +
-		mem.Size(len(s.id.Pod)+len(s.id.Model)) + mem.SliceSize(s.cursors) +
-		groupBytes(s.groups) + laneBytes(s.lanes) + layoutBytes(s.layout) + viewBytes(*s.views.Load())
-	for i := range s.cursors {
-		n += mem.Size(len(s.cursors[i].Stream))
-	}
+		mem.Size(len(s.id.Pod)+len(s.id.Model)) + s.cursors.bytes() +
+		s.lanes.bytes() + viewBytes(*s.views.Load())
 	if s.dump != nil {
 		n += s.dump.bytes + s.dump.seen.Bytes()
 	}

@@ -228,7 +228,7 @@ func (st *storing) placePiece(hashes []Hash, from, to int, ends blockEnds) int {
 			continue
 		}
 		id := ends.of(from).Slab()
-		mine := s.slotsOf(id)
+		mine := s.lanes.slotsOf(id)
 		var plain uint32
 		first := from
 		for ; from < to; from++ {
@@ -247,7 +247,7 @@ func (st *storing) placePiece(hashes []Hash, from, to int, ends blockEnds) int {
 		}
 		if from > first {
 			s.f.RefAndHold(id, st.lane.ord, plain)
-			s.count(st.lane, from-first)
+			s.lanes.count(st.lane, from-first)
 			continue
 		}
 		n := s.fresh(hashes[from])
@@ -333,7 +333,7 @@ func (n *name) gain(ln *lane, was holding) holding {
 	switch {
 	case n.isPlain():
 		s.f.Hold(loc(n.value), ln.ord)
-		s.count(ln, 1)
+		s.lanes.count(ln, 1)
 		return holding{ln, 0, 1}
 	case n.isIdle():
 		i := n.number()
@@ -347,7 +347,7 @@ func (n *name) gain(ln *lane, was holding) holding {
 			s.unlinkIdle(i)
 			n.set(value(l))
 			s.f.Hold(l, ln.ord)
-			s.count(ln, 1)
+			s.lanes.count(ln, 1)
 			return holding{ln, 0, 1}
 		}
 	case n.isRich() && !n.held():
@@ -376,7 +376,7 @@ func (n *name) gain(ln *lane, was holding) holding {
 	for _, l := range n.locs(&buf) {
 		s.f.Hold(l, ln.ord)
 	}
-	s.count(ln, 1)
+	s.lanes.count(ln, 1)
 	return holding{ln, count, 1}
 }
 
@@ -385,7 +385,7 @@ func (n *name) claimKeys() bool {
 	s := n.s
 	var buf [2]loc
 	keys := n.locs(&buf)
-	if s.shared == nil && slices.ContainsFunc(keys, s.holdsAt) && !s.noteShared() { // before the first key is claimed
+	if s.shared == nil && slices.ContainsFunc(keys, s.lanes.holdsAt) && !s.noteShared() { // before the first key is claimed
 		return false
 	}
 	for i, l := range keys {
