@@ -173,11 +173,11 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 		return err
 	}
 	for l, n := range hidden {
-		if at := s.hidden.at(l); at == nil || at.n != n || n > 1 && !at.many {
+		if at := s.hidden.names.at(l); at == nil || at.n != n || n > 1 && !at.many {
 			return fmt.Errorf("%d names with the key at %d are hidden, counted %+v", n, l, at)
 		}
 	}
-	if n := s.hidden.len(); n != len(hidden) || (n == 0) != (s.hidden == nil) {
+	if n := s.hidden.names.len(); n != len(hidden) || (n == 0) != (s.hidden.names == nil) {
 		return fmt.Errorf("%d keys are hidden, counted %d", len(hidden), n)
 	}
 	if riches != s.riches.len() || copies != s.copies.len() || more != s.more.len() {
@@ -212,13 +212,13 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 		return fmt.Errorf("%d names, %d without keys, and blocks %v, counted %d, %d and %v", n, keyless, blocks, s.names.Len(), s.keyless, s.lanes.blocks)
 	}
 	queued, last := 0, uint32(0)
-	for i := s.idleFirst; i != 0; i = s.idle.at(i).next {
+	for i := s.idle.first; i != 0; i = s.idle.at(i).next {
 		if queued++; s.idle.at(i).prev != last {
 			return errors.New("the idle names are not in a row")
 		}
 		last = i
 	}
-	if queued != idle || queued != s.idle.len() || last != s.idleLast || queued > s.cfg.IdleNames {
+	if queued != idle || queued != s.idle.len() || last != s.idle.last || queued > s.cfg.IdleNames {
 		return fmt.Errorf("%d idle names, %d of them queued", idle, queued)
 	}
 	if err := s.checkBytes(); err != nil {
@@ -234,14 +234,14 @@ func (s *source) checkShared(claims map[loc][]Hash) error {
 		if len(want) > 1 {
 			several++
 		}
-		if s.shared == nil {
+		if s.shared.names == nil {
 			continue
 		}
 		var got []Hash
-		if of := s.shared.at(l); of != nil {
+		if of := s.shared.names.at(l); of != nil {
 			got = append(got, of.hash)
-			for i := of.next; i != 0; i = s.shared.things.at(i).next {
-				got = append(got, s.shared.things.at(i).hash)
+			for i := of.next; i != 0; i = s.shared.names.things.at(i).next {
+				got = append(got, s.shared.names.things.at(i).hash)
 			}
 		}
 		noted += len(got)
@@ -250,15 +250,15 @@ func (s *source) checkShared(claims map[loc][]Hash) error {
 			return fmt.Errorf("the names %v hold the key at %d, noted %v", want, l, got)
 		}
 	}
-	if several != s.sharedKeys || (several == 0) != (s.shared == nil) || s.shared != nil && (s.shared.len() != len(claims) || s.shared.things.len() != noted) {
-		return fmt.Errorf("%d of %d keys are shared, noted %d", several, len(claims), s.sharedKeys)
+	if several != s.shared.keys || (several == 0) != (s.shared.names == nil) || s.shared.names != nil && (s.shared.names.len() != len(claims) || s.shared.names.things.len() != noted) {
+		return fmt.Errorf("%d of %d keys are shared, noted %d", several, len(claims), s.shared.keys)
 	}
 	return nil
 }
 
 // checkBytes looks at the structures of s, and whether what they take is counted.
 func (s *source) checkBytes() error {
-	for _, of := range []interface{ check() error }{&s.riches, &s.copies, &s.more, &s.idle, &s.waiters, s.shared, s.hidden} {
+	for _, of := range []interface{ check() error }{&s.riches, &s.copies, &s.more, &s.idle, &s.waiters, s.shared.names, s.hidden.names} {
 		if err := of.check(); err != nil {
 			return err
 		}

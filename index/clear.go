@@ -23,8 +23,8 @@ func (s *source) clear() {
 	}
 	lanes, groups := s.lanes.all, s.lanes.groups
 	s.lanes.groups = nil
-	s.forgetShared()
-	s.forgetAllHidden()
+	s.shared.forget()
+	s.hidden.forget()
 	s.publish()
 	for s.masked = nil; s.oldest != nil; {
 		s.yield(len(s.oldest.hashes))
@@ -112,7 +112,7 @@ func (n *name) releaseLanes(lanes []*lane, gone []bool) {
 	switch {
 	case n.isPlain():
 		if l := loc(n.value); !s.lanes.holdsAtExcept(l, gone) {
-			s.disclaim(n.hash, l)
+			n.disclaim(l)
 			n.becomeIdle(l)
 		}
 	case n.isRich():
@@ -135,9 +135,9 @@ func (n *name) releaseLanes(lanes []*lane, gone []bool) {
 		}
 		if held && r.holders == 0 {
 			for _, l := range n.locs(&buf) {
-				s.disclaim(n.hash, l)
+				n.disclaim(l)
 			}
-			r.idle = s.pushIdle(idleName{hash: n.hash})
+			r.idle = s.idle.push(idleName{hash: n.hash})
 		}
 		n.simplify()
 	}

@@ -407,8 +407,8 @@ func (g *ground) stepOld(s *source) int {
 			if n == stepIdle {
 				g.lookAgain(of)
 			}
-			if of.idleFirst != 0 {
-				g.oldest = max(g.oldest, now-of.idle.at(of.idleFirst).since)
+			if of.idle.first != 0 {
+				g.oldest = max(g.oldest, now-of.idle.at(of.idle.first).since)
 			}
 			return
 		}
@@ -576,7 +576,7 @@ func (s *source) roomFor(h Hash) bool {
 
 // hasRoom reports whether a name can be stored without more memory.
 func (s *source) hasRoom(h Hash) bool {
-	return s.shared == nil && (s.names.HasRoom(h) || s.names.Get(h) != 0) && s.riches.hasRoom() && s.copies.hasRoom()
+	return s.shared.names == nil && (s.names.HasRoom(h) || s.names.Get(h) != 0) && s.riches.hasRoom() && s.copies.hasRoom()
 }
 
 // sweep forgets what is dead of the names of a segment.
@@ -593,7 +593,7 @@ func (s *source) sweep() (cost int) {
 			s.bury(p.Hash)
 		} else if n.rehome(); s.f.Dead(loc(n.value)) {
 			if s.dump != nil {
-				s.dump.name(s, p.Hash)
+				s.dump.name(p.Hash)
 			}
 			s.buryName(&n)
 		}
@@ -770,7 +770,7 @@ func (n *name) evict() (held int) {
 			s.lanes.count(ln, -1)
 		}
 	}
-	s.disclaim(n.hash, l)
+	n.disclaim(l)
 	s.f.Unref(l)
 	s.names.Remove(n.hash)
 	n.value = 0
@@ -779,8 +779,8 @@ func (n *name) evict() (held int) {
 
 // forgetOld forgets some idle names of an age, and returns how many.
 func (s *source) forgetOld(now, age uint32) (n int) {
-	for ; n < stepIdle && s.idleFirst != 0; n++ {
-		first := s.idle.at(s.idleFirst)
+	for ; n < stepIdle && s.idle.first != 0; n++ {
+		first := s.idle.at(s.idle.first)
 		if now-first.since < age {
 			break
 		}

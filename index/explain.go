@@ -71,7 +71,7 @@ func (s *source) addUnplaced(to map[Hash]bool, p *pending, by cut) {
 // that a name refers to stays, and a key that is written stays what it is.
 func (s *source) gone(k Key) (g trace.Gone) {
 	var buf [2]loc
-	for i := s.idleFirst; i != 0; i = s.idle.at(i).next {
+	for i := s.idle.first; i != 0; i = s.idle.at(i).next {
 		idle := s.idle.at(i)
 		n := s.seen(idle.hash)
 		for _, l := range n.locs(&buf) {

@@ -83,7 +83,7 @@ type name struct {
 // name returns a name that may be changed.
 func (s *source) name(h Hash) name {
 	if s.dump != nil {
-		s.dump.name(s, h)
+		s.dump.name(h)
 	}
 	return s.seen(h)
 }
@@ -230,7 +230,7 @@ func (n *name) place(l loc) {
 	}
 	n.enrich()
 	r := n.rich()
-	if r.holders > 0 && !s.claim(n.hash, l) {
+	if r.holders > 0 && !n.claim(l) {
 		if s.counts.Ambiguous++; n.unplaced() { // no store would wait for a key any more
 			s.lost(n.evict())
 		}
@@ -246,7 +246,7 @@ func (n *name) place(l loc) {
 		i = c.next
 	}
 	if n.isHiddenExcept(0) {
-		s.hide(l, n.hash)
+		n.hide(l)
 	}
 	for i := r.waits; i != 0; {
 		w := s.waiters.at(i)
@@ -285,10 +285,10 @@ func (n *name) dropKey(l loc) {
 		}
 	}
 	if r.holders > 0 {
-		s.disclaim(n.hash, l)
+		n.disclaim(l)
 	}
 	if n.isHiddenExcept(0) {
-		s.unhideAt(l)
+		s.hidden.remove(l)
 	}
 	all := slices.Clone(n.locs(&buf))
 	n.dropKeys()
@@ -372,7 +372,7 @@ func (n *name) simplify() {
 		}
 		i = c.next
 	}
-	if r.holders > 0 && s.isShared(r.keys[0]) {
+	if r.holders > 0 && s.shared.has(r.keys[0]) {
 		return
 	}
 	l, idle := r.keys[0], r.idle
@@ -409,7 +409,7 @@ func (n *name) forget() {
 		s.riches.give(n.number())
 	}
 	if idle != 0 {
-		s.unlinkIdle(idle)
+		s.idle.remove(idle)
 	}
 	s.names.Remove(n.hash)
 	n.value = 0

@@ -230,7 +230,7 @@ func (s *source) waitingName(p *pending, i int) name {
 		return s.name(p.hashes[i])
 	}
 	if s.dump != nil {
-		s.dump.name(s, p.hashes[i])
+		s.dump.name(p.hashes[i])
 	}
 	return name{s, p.hashes[i], tagRich | value(p.riches[i])}
 }

@@ -56,7 +56,7 @@ func (n *name) release(h holding) {
 		l := loc(n.value)
 		s.f.Release(l, h.lane.ord)
 		if !s.lanes.holdsAt(l) {
-			s.disclaim(n.hash, l)
+			n.disclaim(l)
 			n.becomeIdle(l)
 		}
 		return
@@ -70,10 +70,10 @@ func (n *name) release(h holding) {
 			s.f.Release(l, h.lane.ord)
 		}
 		if hides {
-			s.hide(l, n.hash)
+			n.hide(l)
 		}
 		if r.holders == 0 {
-			s.disclaim(n.hash, l)
+			n.disclaim(l)
 		}
 	}
 	if c.reported {
@@ -86,7 +86,7 @@ func (n *name) release(h holding) {
 		n.forget()
 		return
 	case r.holders == 0:
-		r.idle = s.pushIdle(idleName{hash: n.hash})
+		r.idle = s.idle.push(idleName{hash: n.hash})
 	}
 	n.simplify()
 }

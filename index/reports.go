@@ -218,21 +218,49 @@ type hiddenNames struct {
 	many  bool // there were two at one time, since there was last none
 }
 
-// hide notes that a name with the key at l has a holding that a report hid, and had
+// hiddenKeys is the names of a source with a holding that a report hid, by their keys.
+type hiddenKeys struct {
+	names   *byLoc[hiddenNames] // nil: there are none
+	forgets uint32              // how often all were forgotten
+}
+
+// remove takes away a name with the key at l.
+func (k *hiddenKeys) remove(l loc) {
+	at := k.names.at(l)
+	if at == nil {
+		return // all are forgotten
+	}
+	if at.n--; at.n > 0 {
+		return
+	}
+	if k.names.remove(l); k.names.len() == 0 {
+		k.forget()
+	}
+}
+
+// forget forgets all names.
+func (k *hiddenKeys) forget() {
+	k.forgets++
+	k.names.release()
+	k.names = nil
+}
+
+// hide records that a name with the key at l has a holding that a report hid, and had
 // none before.
-func (s *source) hide(l loc, h Hash) {
-	if at := s.hidden.at(l); at != nil {
-		if s.dump != nil {
-			s.dump.name(s, at.first) // it was the only one
+func (n *name) hide(l loc) {
+	k := &n.s.hidden
+	if at := k.names.at(l); at != nil {
+		if n.s.dump != nil {
+			n.s.dump.name(at.first) // it was the only one
 		}
 		at.n++
 		at.many = true
 		return
 	}
-	if s.hidden == nil {
-		s.hidden = newByLoc[hiddenNames](s)
+	if k.names == nil {
+		k.names = newByLoc[hiddenNames](n.s)
 	}
-	s.hidden.add(l, hiddenNames{first: h, n: 1})
+	k.names.add(l, hiddenNames{first: n.hash, n: 1})
 }
 
 // addHidden has a holding that may be there, of a lane that has none.
@@ -245,7 +273,7 @@ func (n *name) addHidden(ln *lane) {
 	ln.hidden++
 	for _, l := range n.locs(&buf) {
 		if hides {
-			s.hide(l, n.hash)
+			n.hide(l)
 		}
 	}
 }
@@ -259,32 +287,8 @@ func (n *name) unhide(count uint32) {
 		return
 	}
 	for _, l := range n.locs(&buf) {
-		s.unhideAt(l)
+		s.hidden.remove(l)
 	}
-}
-
-// unhideAt is told that a name with the key at l has no hidden holding any more, or not
-// that key.
-func (s *source) unhideAt(l loc) {
-	at := s.hidden.at(l)
-	if at == nil {
-		return // all are forgotten
-	}
-	if at.n--; at.n > 0 {
-		return
-	}
-	if s.hidden.remove(l); s.hidden.len() == 0 {
-		s.forgetAllHidden()
-	}
-}
-
-// forgetAllHidden forgets which names are hidden.
-func (s *source) forgetAllHidden() {
-	if s.dump != nil {
-		s.dump.unsure = true
-	}
-	s.hidden.release()
-	s.hidden = nil
 }
 
 // isHidden reports whether a holding of a rich name is hidden, but for one.
@@ -377,7 +381,7 @@ func (s *source) hiddenAbove(l loc, ln *lane, left *int) (Hash, bool) {
 		}
 		i := slices.IndexFunc(g.lanes[TierGPU], func(ln *lane) bool { return s.f.Holds(l, ln.ord) })
 		if i < 0 {
-			at := s.hidden.at(l)
+			at := s.hidden.names.at(l)
 			if at == nil {
 				return 0, false
 			}

@@ -795,8 +795,8 @@ func (r *restorer) plainName(h Hash, l loc, set int) error {
 		s.f.Hold(l, ln.ord)
 		s.lanes.count(ln, 1)
 	}
-	if s.shared != nil {
-		s.shared.add(l, sharedName{hash: h})
+	if s.shared.names != nil {
+		s.shared.names.add(l, sharedName{hash: h})
 	}
 	return nil
 }
@@ -854,13 +854,13 @@ func (r *restorer) orderOf(i uint32) uint32 {
 func (r *restorer) sortIdle() {
 	s := r.s
 	var queue []uint32
-	for i := s.idleFirst; i != 0; i = s.idle.at(i).next {
+	for i := s.idle.first; i != 0; i = s.idle.at(i).next {
 		queue = append(queue, i)
 	}
 	slices.SortStableFunc(queue, func(a, b uint32) int { return cmp.Compare(r.orderOf(a), r.orderOf(b)) })
-	s.idleFirst, s.idleLast = 0, 0
+	s.idle.first, s.idle.last = 0, 0
 	for _, i := range queue {
-		s.linkIdle(i)
+		s.idle.link(i)
 	}
 }
 
@@ -1052,13 +1052,13 @@ func (r *restorer) build(of *richRecord) error {
 	}
 	for _, k := range of.keys {
 		if hidden {
-			s.hide(k.loc, of.hash)
-			at := s.hidden.at(k.loc)
+			n.hide(k.loc)
+			at := s.hidden.names.at(k.loc)
 			at.many = at.many || k.several
 		}
 	}
 	if of.holders == 0 {
-		i := s.pushIdle(idleName{hash: of.hash})
+		i := s.idle.push(idleName{hash: of.hash})
 		n.rich().idle = i
 		r.becameIdle(i, of.order, of.since)
 	}

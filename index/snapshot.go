@@ -143,6 +143,7 @@ type dumper struct {
 // has to do with the forest by ground.mu too.
 type dumping struct {
 	w     *dumper
+	s     *source
 	cut   bool // the moment was
 	clock uint32
 	head  []byte
@@ -151,11 +152,7 @@ type dumping struct {
 	stores []pending
 	waits  []uint32
 
-	// order has the numbers of idle names, by their number in source.idle: those
-	// before the name at next are final, and late is the number of the next one
-	// that becomes idle.
-	order             []uint32
-	next, early, late uint32
+	order idleOrder
 
 	at    uint64 // the position of the walk
 	end   bool   // it is at the end
@@ -167,8 +164,8 @@ type dumping struct {
 	evicted uint64 // holdings that were left out
 	doubts  bool   // and some of them may be there
 	lost    [maxLanes]bool
-	unsure  bool // it is not known any more which hidden names share their keys
-	bury    bool // the source was removed
+	forgets uint32 // source.hidden.forgets, when it began
+	bury    bool   // the source was removed
 }
 
 // Snapshot has write write what the index holds, in sections of at most sectionLimit
@@ -318,44 +315,21 @@ func (w *dumper) number(s *source, most int) (more bool) {
 			return
 		}
 		if s.dump == nil {
-			s.dump = &dumping{w: w, next: s.idleFirst, late: newIdle}
-			s.dump.grow(s, mem.SizeOf[dumping]())
+			d := &dumping{w: w, s: s, forgets: s.hidden.forgets}
+			d.order = idleOrder{of: d, next: s.idle.first, late: newIdle}
+			d.grow(mem.SizeOf[dumping]())
+			s.dump, s.idle.order = d, &d.order
 			w.sources = append(w.sources, s)
 		}
-		d := s.dump
-		for ; most > 0 && d.next != 0; most-- {
-			i := d.next
-			d.next = s.idle.at(i).next
-			d.early++
-			d.setOrder(s, i, d.early)
-		}
-		more = d.next != 0
+		more = s.dump.order.count(&s.idle, most)
 	})
 	return more
 }
 
-// grow counts so many bytes more for the dumping of s.
-func (d *dumping) grow(s *source, bytes int) {
+// grow counts so many bytes more.
+func (d *dumping) grow(bytes int) {
 	d.bytes += bytes
-	s.mem.Add(bytes)
-}
-
-func (d *dumping) setOrder(s *source, i, order uint32) {
-	if int(i) >= len(d.order) {
-		was := cap(d.order)
-		d.order = slices.Grow(d.order, int(i)+1-len(d.order))
-		d.order = d.order[:cap(d.order)]
-		d.grow(s, mem.Size(4*cap(d.order))-mem.Size(4*was))
-	}
-	d.order[i] = order
-}
-
-// becameIdle is told of an element of the queue of idle names that is new.
-func (d *dumping) becameIdle(s *source, i uint32) {
-	if d != nil && !d.cut {
-		d.setOrder(s, i, d.late)
-		d.late++
-	}
+	d.s.mem.Add(bytes)
 }
 
 // cut notes what is not noted name by name. It returns false for a source that was
@@ -366,7 +340,7 @@ func (w *dumper) cut(s *source) (ok bool) {
 		if d == nil || s.removed.Load() {
 			return
 		}
-		ok, d.cut = true, true
+		ok, d.cut, s.idle.order = true, true, nil
 		d.clock = s.f.Now()
 		d.seen.Init(s.names.Salt(), s.mem)
 		d.head = s.appendHead(nil)
@@ -383,13 +357,14 @@ func (w *dumper) cut(s *source) (ok bool) {
 				}
 			})
 		}
-		d.grow(s, cap(d.head)+s.waitBytes()+4*cap(d.waits))
+		d.grow(cap(d.head) + s.waitBytes() + 4*cap(d.waits))
 	})
 	return ok
 }
 
-// name notes what a name of s was at the cut, before it changes.
-func (d *dumping) name(s *source, h Hash) {
+// name notes what a name was at the cut, before it changes.
+func (d *dumping) name(h Hash) {
+	s := d.s
 	if !d.cut || d.end || s.names.Position(h) < d.at || d.w.overflow || d.seen.Add(h, 1) != 0 {
 		return
 	}
@@ -397,6 +372,52 @@ func (d *dumping) name(s *source, h Hash) {
 	if v := s.names.Get(h); v != 0 {
 		d.keep(&name{s, h, v})
 	}
+}
+
+// idleOrder numbers the queue of idle names, which the names do not show. Elements before
+// next have their final numbers.
+type idleOrder struct {
+	of      *dumping
+	numbers []uint32 // by their numbers in source.idle
+	next    uint32
+	early   uint32 // the number of the element before next
+	late    uint32 // the number of the next name that becomes idle
+}
+
+// count numbers at most n elements, and reports whether there are more.
+func (o *idleOrder) count(q *idleQueue, n int) (more bool) {
+	for ; n > 0 && o.next != 0; n-- {
+		i := o.next
+		o.next = q.at(i).next
+		o.early++
+		o.set(i, o.early)
+	}
+	return o.next != 0
+}
+
+// add numbers an element that was pushed.
+func (o *idleOrder) add(i uint32) {
+	if o != nil {
+		o.set(i, o.late)
+		o.late++
+	}
+}
+
+// skip records that element i leaves the queue.
+func (o *idleOrder) skip(i, next uint32) {
+	if o != nil && o.next == i {
+		o.next = next
+	}
+}
+
+func (o *idleOrder) set(i, number uint32) {
+	if int(i) >= len(o.numbers) {
+		was := cap(o.numbers)
+		o.numbers = slices.Grow(o.numbers, int(i)+1-len(o.numbers))
+		o.numbers = o.numbers[:cap(o.numbers)]
+		o.of.grow(mem.Size(4*cap(o.numbers)) - mem.Size(4*was))
+	}
+	o.numbers[i] = number
 }
 
 // keep notes what a name is.
@@ -413,7 +434,7 @@ func (d *dumping) keep(n *name) {
 		}
 	case n.isPlain():
 		l := s.f.Here(loc(n.value))
-		p := d.piece(s, 14+maxLanes)
+		p := d.piece(14 + maxLanes)
 		*p = binary.LittleEndian.AppendUint64(append(*p, tagPlain), uint64(n.hash))
 		*p = binary.LittleEndian.AppendUint32(*p, uint32(l))
 		at := len(*p)
@@ -427,10 +448,10 @@ func (d *dumping) keep(n *name) {
 		if s.f.Dead(l) {
 			return
 		}
-		p := d.piece(s, 21)
+		p := d.piece(21)
 		*p = binary.LittleEndian.AppendUint64(append(*p, tagIdleName), uint64(n.hash))
 		*p = binary.LittleEndian.AppendUint32(*p, uint32(l))
-		*p = binary.LittleEndian.AppendUint32(*p, d.order[n.number()])
+		*p = binary.LittleEndian.AppendUint32(*p, d.order.numbers[n.number()])
 		*p = binary.LittleEndian.AppendUint32(*p, i.since)
 		s.f.Pin(l)
 		d.names++
@@ -468,14 +489,14 @@ func (d *dumping) keepRich(n *name) {
 	for i := r.first; i != 0; i = s.copies.at(i).next {
 		copies++
 	}
-	p := d.piece(s, 21+4*len(keys)+14*copies)
+	p := d.piece(21 + 4*len(keys) + 14*copies)
 	was := len(*p)
 	*p = binary.LittleEndian.AppendUint64(append(*p, tagRichName), uint64(n.hash))
 	head := len(*p)
 	*p = append(*p, byte(len(keys)), 0, 0, 0)
 	for _, l := range keys {
 		v := uint32(l)
-		if at := s.hidden.at(l); hidden && (d.unsure || at != nil && at.many) {
+		if at := s.hidden.names.at(l); hidden && (d.forgets != s.hidden.forgets || at != nil && at.many) {
 			v |= keyShared
 		}
 		*p = binary.LittleEndian.AppendUint32(*p, v)
@@ -507,11 +528,11 @@ func (d *dumping) keepRich(n *name) {
 	binary.LittleEndian.PutUint16((*p)[head+1:], uint16(copies))
 	if holders == 0 {
 		(*p)[head+3] = richIsIdle
-		order, since := d.late, d.clock
+		order, since := d.order.late, d.clock
 		if r.idle != 0 {
-			order, since = d.order[r.idle], s.idle.at(r.idle).since
+			order, since = d.order.numbers[r.idle], s.idle.at(r.idle).since
 		} else {
-			d.late++
+			d.order.late++
 		}
 		*p = binary.LittleEndian.AppendUint32(*p, order)
 		*p = binary.LittleEndian.AppendUint32(*p, since)
@@ -540,12 +561,12 @@ func appendCopy(p []byte, c *copyCount, parent bool) []byte {
 }
 
 // piece returns the notes with room for so many bytes.
-func (d *dumping) piece(s *source, bytes int) *[]byte {
+func (d *dumping) piece(bytes int) *[]byte {
 	if n := len(d.notes); n > 0 && cap(d.notes[n-1])-len(d.notes[n-1]) >= bytes {
 		return &d.notes[n-1]
 	}
 	size := mem.Size(max(notePiece, bytes))
-	d.grow(s, size)
+	d.grow(size)
 	d.w.noted += size
 	d.notes = append(d.notes, make([]byte, 0, size))
 	return &d.notes[len(d.notes)-1]
@@ -699,7 +720,7 @@ func (w *dumper) nextPiece(d *dumping) bool {
 		size := cap(d.notes[0])
 		w.note, d.notes[0] = d.notes[0], nil
 		d.notes = d.notes[1:]
-		d.grow(w.of, -size)
+		d.grow(-size)
 		w.noted -= size
 	}
 	return len(w.note) > 0
@@ -985,8 +1006,8 @@ func (w *dumper) end(s *source) {
 			if d.cut {
 				d.seen.Release()
 			}
-			d.grow(s, -d.bytes)
-			s.dump, bury, more = nil, d.bury, false
+			d.grow(-d.bytes)
+			s.dump, s.idle.order, bury, more = nil, nil, d.bury, false
 		})
 		if bury {
 			w.m.bury(s)

@@ -77,11 +77,11 @@ type source struct {
 	riches  pool[richName]
 	copies  pool[copyCount]
 	more    pool[moreKey]
-	hidden  *byLoc[hiddenNames] // what reports hid, by key; nil: nothing
-	counts  Counts              // since the last Apply ended
-	work    int                 // names looked at since the ground's lock was taken
-	number  int                 // in ground.all
-	inHand  int                 // callers that have places of names in hand
+	hidden  hiddenKeys
+	counts  Counts // since the last Apply ended
+	work    int    // names looked at since the ground's lock was taken
+	number  int    // in ground.all
+	inHand  int    // callers that have places of names in hand
 	told    told
 	// What the names took when they were measured last, how many there were, and the reports
 	// since.
@@ -103,18 +103,10 @@ type source struct {
 	parked  int // stores that are
 	keyless int // names that are held and have no key
 
-	// idle are the names that nobody holds, oldest first, at most IdleNames of
-	// them after each change, and in the long run a quarter of what is held.
-	// They all have keys: a name without keys and holders is forgotten.
-	idle      pool[idleName]
-	idleFirst uint32
-	idleLast  uint32
-	cleared   uint32 // when the last OpClear was done: what was idle before is not newer
+	idle    idleQueue
+	cleared uint32 // when the last OpClear was done: what was idle before is not newer
 
-	// shared has, once two names of one key were held, all names that hold
-	// something, by their keys. Those of one key are rich.
-	shared     *byLoc[sharedName]
-	sharedKeys int // with two names or more
+	shared sharedKeys
 
 	// stores are the stores of which a hash had no key, in a queue; pendingBytes is
 	// the sum of their costs.
@@ -152,7 +144,7 @@ func newSource(id Source, m *memory, md *model, feed uint64) *source {
 		riches:  pool[richName]{mem: count},
 		copies:  pool[copyCount]{mem: count},
 		more:    pool[moreKey]{mem: count},
-		idle:    pool[idleName]{mem: count},
+		idle:    idleQueue{f: md.ground.forest, pool: pool[idleName]{mem: count}},
 		waiters: pool[waiter]{mem: count},
 		views:   new(atomic.Pointer[[]*view]),
 	}
@@ -251,7 +243,7 @@ func (s *source) describe() SourceInfo {
 // nameBytes returns what the names of s take.
 func (s *source) nameBytes() int {
 	return s.names.Bytes() + s.riches.bytes() + s.copies.bytes() + s.more.bytes() + s.idle.bytes() +
-		s.shared.bytes() + s.hidden.bytes() + s.waiters.bytes()
+		s.shared.names.bytes() + s.hidden.names.bytes() + s.waiters.bytes()
 }
 
 // ownBytes returns what s takes beside its names and what waits.

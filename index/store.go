@@ -238,9 +238,9 @@ func (st *storing) placePiece(hashes []Hash, from, to int, ends blockEnds) int {
 				break
 			}
 			if s.dump != nil {
-				s.dump.name(s, hashes[from])
+				s.dump.name(hashes[from])
 			}
-			if l.Slab() != id || (mine|plain)&bit != 0 || s.shared != nil || from < st.from || from == st.unsure || s.names.Add(hashes[from], value(l)) != 0 {
+			if l.Slab() != id || (mine|plain)&bit != 0 || s.shared.names != nil || from < st.from || from == st.unsure || s.names.Add(hashes[from], value(l)) != 0 {
 				break
 			}
 			plain |= bit
@@ -338,13 +338,13 @@ func (n *name) gain(ln *lane, was holding) holding {
 	case n.isIdle():
 		i := n.number()
 		l := s.idle.at(i).loc
-		if !s.claim(n.hash, l) {
+		if !n.claim(l) {
 			s.counts.Ambiguous++
 			s.doubts = true
 			return was
 		}
-		if !s.isShared(l) {
-			s.unlinkIdle(i)
+		if !s.shared.has(l) {
+			s.idle.remove(i)
 			n.set(value(l))
 			s.f.Hold(l, ln.ord)
 			s.lanes.count(ln, 1)
@@ -360,7 +360,7 @@ func (n *name) gain(ln *lane, was holding) holding {
 	n.enrich()
 	r := n.rich()
 	if r.idle != 0 {
-		s.unlinkIdle(r.idle)
+		s.idle.remove(r.idle)
 		r.idle = 0
 	}
 	count := was.entry
@@ -385,13 +385,13 @@ func (n *name) claimKeys() bool {
 	s := n.s
 	var buf [2]loc
 	keys := n.locs(&buf)
-	if s.shared == nil && slices.ContainsFunc(keys, s.lanes.holdsAt) && !s.noteShared() { // before the first key is claimed
+	if s.shared.names == nil && slices.ContainsFunc(keys, s.lanes.holdsAt) && !s.noteShared() { // before the first key is claimed
 		return false
 	}
 	for i, l := range keys {
-		if !s.claim(n.hash, l) {
+		if !n.claim(l) {
 			for _, l := range keys[:i] {
-				s.disclaim(n.hash, l)
+				n.disclaim(l)
 			}
 			return false
 		}
