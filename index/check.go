@@ -38,7 +38,7 @@ func (m *memory) check() error {
 		if err := s.check(held, refs); err != nil {
 			return fmt.Errorf("%v: %w", s.id, err)
 		}
-		taken += s.nameBytes() + s.ownBytes() + s.waitBytes()
+		taken += s.nameBytes() + s.ownBytes() + s.waits.bytes()
 		names, idle, waits, room = names+s.told.names, idle+s.told.idle, waits+s.told.waits, room+s.told.room
 		for _, ln := range s.lanes.all {
 			if ln == nil {
@@ -258,7 +258,7 @@ func (s *source) checkShared(claims map[loc][]Hash) error {
 
 // checkBytes looks at the structures of s, and whether what they take is counted.
 func (s *source) checkBytes() error {
-	for _, of := range []interface{ check() error }{&s.riches, &s.copies, &s.more, &s.idle, &s.waiters, s.shared.names, s.hidden.names} {
+	for _, of := range []interface{ check() error }{&s.riches, &s.copies, &s.more, &s.idle, &s.waits.waiters, s.shared.names, s.hidden.names} {
 		if err := of.check(); err != nil {
 			return err
 		}
@@ -272,8 +272,8 @@ func (s *source) checkBytes() error {
 func (s *source) checkPending() error {
 	cost, stores, waiting, waiters := 0, 0, 0, 0
 	waits := map[Hash]bool{}
-	for p := s.oldest; p != nil; p = p.newer {
-		if stores++; s.stores[p.number].p != p || p.newer == nil && p != s.newest || p.newer != nil && p.newer.older != p {
+	for p := s.waits.oldest; p != nil; p = p.newer {
+		if stores++; s.waits.slots[p.number].p != p || p.newer == nil && p != s.waits.newest || p.newer != nil && p.newer.older != p {
 			return fmt.Errorf("a store that waits is not where its number is, or its neighbours: %v", p.hashes)
 		}
 		cost += p.cost()
@@ -298,22 +298,22 @@ func (s *source) checkPending() error {
 		if p.waits {
 			waiting++
 		}
-		if p.parked && !p.waits || p.waits != slices.Contains(s.waitingFor(p.parent), p) {
+		if p.parked && !p.waits || p.waits != slices.Contains(s.waits.allFor(p.parent), p) {
 			return fmt.Errorf("a parked store does not wait for its parent %v", p.parent)
 		}
 	}
-	if waiters != s.waiters.len() || stores != s.numStores {
-		return fmt.Errorf("%d waiters of %d stores, counted %d and %d", waiters, stores, s.waiters.len(), s.numStores)
+	if waiters != s.waits.waiters.len() || stores != s.waits.n {
+		return fmt.Errorf("%d waiters of %d stores, counted %d and %d", waiters, stores, s.waits.waiters.len(), s.waits.n)
 	}
-	if cost != s.pendingBytes || cost > s.cfg.PendingBytes {
-		return fmt.Errorf("pending stores cost %d, counted %d", cost, s.pendingBytes)
+	if cost != s.waits.cost || cost > s.cfg.PendingBytes {
+		return fmt.Errorf("pending stores cost %d, counted %d", cost, s.waits.cost)
 	}
 	var err error
-	if s.waiting != nil {
-		s.waiting.Each(func(_ Hash, first uint32) {
+	if s.waits.parents != nil {
+		s.waits.parents.Each(func(_ Hash, first uint32) {
 			last := uint32(0)
-			for i := first; i != 0; i = s.stores[i].p.nextWait {
-				p := s.stores[i].p
+			for i := first; i != 0; i = s.waits.slots[i].p.nextWait {
+				p := s.waits.slots[i].p
 				if waiting--; !p.waits || p.prevWait != last {
 					err = fmt.Errorf("a store that waits for %v is behind %d", p.parent, last)
 				}
@@ -322,8 +322,8 @@ func (s *source) checkPending() error {
 				}
 				last = i
 			}
-			if s.stores[first].p.lastWait != last {
-				err = fmt.Errorf("the last of those that wait is %d, noted %d", last, s.stores[first].p.lastWait)
+			if s.waits.slots[first].p.lastWait != last {
+				err = fmt.Errorf("the last of those that wait is %d, noted %d", last, s.waits.slots[first].p.lastWait)
 			}
 		})
 	}
@@ -338,19 +338,6 @@ func (s *source) checkPending() error {
 	return err
 }
 
-// waitingFor returns the stores that wait for a hash.
-func (s *source) waitingFor(at hashIn) (of []*pending) {
-	if s.waiting == nil {
-		return nil
-	}
-	for i := s.waiting.Get(at.hash); i != 0; i = s.stores[i].p.nextWait {
-		if p := s.stores[i].p; p.parent == at {
-			of = append(of, p)
-		}
-	}
-	return of
-}
-
 // first returns the place of the first key of a hash in a variant.
 func (s *source) first(at hashIn) loc {
 	l, _ := s.locOf(at)
@@ -363,11 +350,24 @@ func (n *name) waiterOf(p *pending) *waiter {
 		return nil
 	}
 	for i := n.rich().waits; i != 0; {
-		w := n.s.waiters.at(i)
-		if n.s.stores[w.store].p == p {
+		w := n.s.waits.waiters.at(i)
+		if n.s.waits.slots[w.store].p == p {
 			return w
 		}
 		i = w.next
 	}
 	return nil
+}
+
+// allFor returns the stores that wait for a hash.
+func (q *storeQueue) allFor(at hashIn) (of []*pending) {
+	if q.parents == nil {
+		return nil
+	}
+	for i := q.parents.Get(at.hash); i != 0; i = q.slots[i].p.nextWait {
+		if p := q.slots[i].p; p.parent == at {
+			of = append(of, p)
+		}
+	}
+	return of
 }

@@ -26,9 +26,9 @@ func (s *source) clear() {
 	s.shared.forget()
 	s.hidden.forget()
 	s.publish()
-	for s.masked = nil; s.oldest != nil; {
-		s.yield(len(s.oldest.hashes))
-		s.take(s.oldest)
+	for s.waits.masked = nil; s.waits.oldest != nil; {
+		s.yield(len(s.waits.oldest.hashes))
+		s.waits.take(s.waits.oldest)
 	}
 	if s.emptyLanes(lanes) {
 		s.lanes.drop(lanes)
@@ -52,7 +52,7 @@ func (s *source) clearTier(t Tier) {
 		g.lanes[t] = nil
 	}
 	if t == TierGPU {
-		s.voidAll()
+		s.waits.voidAll()
 	}
 	if len(old) == 0 {
 		return

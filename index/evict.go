@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"unsafe"
 
 	"github.com/kvindex/kvindex/index/internal/forest"
 	"github.com/kvindex/kvindex/index/internal/mem"
@@ -302,6 +303,18 @@ func (g *ground) makeRoom(s *source, ok func() bool) bool {
 	return ok()
 }
 
+// setAside makes room for a store that may have to wait, but for its names, and counts
+// that until it does. It returns false if there is no room. s is the writer.
+func (g *ground) setAside(s *source, hashes, locals int) (bytes int, ok bool) {
+	each := int(unsafe.Sizeof(Hash(0)) + unsafe.Sizeof(uint32(0)) + unsafe.Sizeof(waiter{}))
+	bytes = mem.Size(each*hashes) + mem.Size(localBytes*locals)
+	if int64(bytes) > g.slack/8 && !g.makeRoom(s, func() bool { return g.pages() > int64(bytes) }) {
+		return 0, false
+	}
+	g.mem.Add(bytes)
+	return bytes, true
+}
+
 // waitForReaders lets readers go on, if so much waits for them that half of the slack is
 // gone: what is changed has to be kept as it was for them. It holds g.mu, and lets go of
 // it now and then.
@@ -417,8 +430,8 @@ func (g *ground) stepOld(s *source) int {
 		if bytes > 0 {
 			g.lookAgain(of)
 		}
-		if of.oldest != nil {
-			g.oldest = max(g.oldest, now-of.oldest.since)
+		if of.waits.oldest != nil {
+			g.oldest = max(g.oldest, now-of.waits.oldest.since)
 		}
 	})
 	return 64
@@ -545,7 +558,7 @@ func (s *source) report() {
 		s.bytes, s.measured = s.nameBytes(), names
 	}
 	s.reports = (s.reports + 1) % reportsEach
-	s.tell(told{names, s.bytes, s.idle.len(), s.pendingBytes, s.names.Room()})
+	s.tell(told{names, s.bytes, s.idle.len(), s.waits.cost, s.names.Room()})
 }
 
 // reportsEach is how many reports may have the bytes of a measurement before: to measure them
@@ -794,12 +807,12 @@ func (s *source) forgetOld(now, age uint32) (n int) {
 // dropOld drops some stores of an age that wait, and returns their bytes.
 func (s *source) dropOld(now, age uint32) (bytes int) {
 	for range stepParked {
-		p := s.oldest
+		p := s.waits.oldest
 		if p == nil || now-p.since < age {
 			break
 		}
 		bytes += p.cost()
-		s.drop(p)
+		s.waits.drop(p)
 	}
 	return bytes
 }

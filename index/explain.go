@@ -43,7 +43,7 @@ func (m *memory) Explain(ctx context.Context, src Source, of trace.Block[Variant
 	t := trace.Trace{Gone: s.gone(b.Key)}
 	by := cut{b.Variant, b.Size}
 	unplaced := make(map[Hash]bool)
-	for p := s.oldest; p != nil; p = p.newer {
+	for p := s.waits.oldest; p != nil; p = p.newer {
 		switch {
 		case !p.parked:
 			s.addUnplaced(unplaced, p, by)

@@ -144,7 +144,7 @@ func (g *grave) tidy(names int) (left int, done bool) {
 func (s *source) retire() (bury bool) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	s.dropPending()
+	s.waits.release()
 	s.shared.forget()
 	s.hidden.forget()
 	s.ground.mu.Lock()

@@ -92,27 +92,18 @@ func (st *storing) storeMasked(p *pending, aside int) {
 	s.mem.Add(-aside)
 	if slices.ContainsFunc(p.riches, func(number uint32) bool { return number != 0 }) {
 		p.hashes, p.locals = slices.Clone(p.hashes), slices.Clone(p.locals)
-		s.look(p)
+		s.waits.look(p)
 		p.blind = m.unknown == len(p.hashes) && len(p.hashes) > 1
-		s.await(p)
-	}
-}
-
-// look has a masked store looked at when the changes are applied.
-func (s *source) look(p *pending) {
-	p.blind = false
-	if !p.looked {
-		p.looked = true
-		s.masked = append(s.masked, p)
+		s.waits.add(p)
 	}
 }
 
 // settle places what follows from what is known now. Placing one store may place
 // others.
 func (s *source) settle() {
-	for len(s.masked) > 0 && !s.removed.Load() {
-		p := s.masked[0]
-		s.masked = s.masked[1:]
+	for len(s.waits.masked) > 0 && !s.removed.Load() {
+		p := s.waits.masked[0]
+		s.waits.masked = s.waits.masked[1:]
 		if p.number == 0 { // it was dropped
 			continue
 		}
@@ -120,21 +111,21 @@ func (s *source) settle() {
 		m := s.follow(p)
 		s.inHand--
 		for i, at := range m.numbers {
-			n := s.waitingName(p, at)
+			n := s.waits.name(p, at)
 			n.place(m.locs[i])
 		}
 		p.looked = false
-		if s.anyUnplaced(p) {
+		if s.waits.anyUnplaced(p) {
 			if _, n := s.locOf(p.parent); n == 0 && p.locals != nil && !p.fromRoot && !p.waits {
-				s.wait(p)
+				s.waits.wait(p)
 			}
 		} else {
-			s.take(p)
+			s.waits.take(p)
 		}
 		m.join()
 		s.pause(len(p.hashes))
 	}
-	s.masked = nil
+	s.waits.masked = nil
 }
 
 // maskedStore is what is known of a masked store, and what follows.
@@ -194,12 +185,12 @@ func (m *maskedStore) done() {
 // join is done, and places what waited for the hashes.
 func (m *maskedStore) join() {
 	m.done()
-	if !m.s.anyWaits() {
+	if !m.s.waits.hasParents() {
 		return
 	}
 	variant := m.p.parent.variant
 	for _, h := range slices.Clone(m.hashes) {
-		m.s.join(hashIn{h, variant})
+		m.s.waits.join(hashIn{h, variant})
 	}
 }
 
@@ -237,7 +228,7 @@ func (m *maskedStore) findKnown() bool {
 		if m.p.isVoid(i) {
 			continue
 		}
-		of := m.s.waitingName(m.p, i)
+		of := m.s.waits.name(m.p, i)
 		at, n := of.locIn(m.p.parent.variant)
 		switch {
 		case n > 1:

@@ -364,7 +364,7 @@ func (m *memory) Usage() (u Usage) {
 			for _, s := range *p.(*podSources).list.Load() {
 				s.writer.Lock()
 				u.Names += s.nameBytes()
-				u.Pending += s.waitBytes()
+				u.Pending += s.waits.bytes()
 				s.ground.mu.Lock() // who writes a snapshot of s has no other lock
 				u.Sources += s.ownBytes()
 				s.ground.mu.Unlock()

@@ -249,9 +249,9 @@ func (n *name) place(l loc) {
 		n.hide(l)
 	}
 	for i := r.waits; i != 0; {
-		w := s.waiters.at(i)
-		if p := s.stores[w.store].p; p.need > 0 {
-			s.look(p)
+		w := s.waits.waiters.at(i)
+		if p := s.waits.slots[w.store].p; p.need > 0 {
+			s.waits.look(p)
 		}
 		i = w.next
 	}

@@ -1153,10 +1153,10 @@ func (r *restorer) queue(st *restoredStore) error {
 		p.riches = make([]uint32, len(p.hashes))
 	}
 	if p.parked {
-		s.parked++
+		s.waits.parked++
 	}
 	r.relieve(nil, func() bool { return r.g.pages() > int64(p.cost()) })
-	s.enqueue(p)
+	s.waits.push(p)
 	p.since = since
 	first := make(map[Hash]bool)
 	for i, h := range p.hashes {
@@ -1166,7 +1166,7 @@ func (r *restorer) queue(st *restoredStore) error {
 			first[h] = void
 		}
 		if p.riches != nil && !void {
-			s.enlist(p, i)
+			s.waits.enlist(p, i)
 		}
 	}
 	return nil
@@ -1186,7 +1186,7 @@ func (r *restorer) wait() error {
 		if l, n := s.locOf(p.parent); n > 0 && !s.f.Dead(l) {
 			return fmt.Errorf("store %d waits for %x, which is there", i, uint64(p.parent.hash))
 		}
-		s.wait(p)
+		s.waits.wait(p)
 	}
 	for i := range r.stores {
 		if st := &r.stores[i]; st.waits != st.p.waits && st.p.number != 0 {
@@ -1232,8 +1232,8 @@ func (r *restorer) done() error {
 	if err := r.allWait(); err != nil {
 		return err
 	}
-	for s.pendingBytes > s.cfg.PendingBytes {
-		s.drop(s.oldest)
+	for s.waits.cost > s.cfg.PendingBytes {
+		s.waits.drop(s.waits.oldest)
 	}
 	s.forgetIdle(s.cfg.IdleNames, s.idle.len())
 	s.report()
@@ -1249,7 +1249,7 @@ func (r *restorer) allWait() (err error) {
 		return nil
 	}
 	waits := make(map[Hash]bool)
-	for p := s.oldest; p != nil; p = p.newer {
+	for p := s.waits.oldest; p != nil; p = p.newer {
 		for _, h := range p.hashes {
 			waits[h] = true
 		}

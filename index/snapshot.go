@@ -344,20 +344,20 @@ func (w *dumper) cut(s *source) (ok bool) {
 		d.clock = s.f.Now()
 		d.seen.Init(s.names.Salt(), s.mem)
 		d.head = s.appendHead(nil)
-		numbers := make([]uint32, len(s.stores))
-		for p := s.oldest; p != nil; p = p.newer {
+		numbers := make([]uint32, len(s.waits.slots))
+		for p := s.waits.oldest; p != nil; p = p.newer {
 			numbers[p.number] = uint32(len(d.stores))
 			d.stores = append(d.stores, *p)
 			d.stores[len(d.stores)-1].riches = slices.Clone(p.riches)
 		}
-		if s.waiting != nil {
-			s.waiting.Each(func(_ Hash, first uint32) {
-				for i := first; i != 0; i = s.stores[i].p.nextWait {
+		if s.waits.parents != nil {
+			s.waits.parents.Each(func(_ Hash, first uint32) {
+				for i := first; i != 0; i = s.waits.slots[i].p.nextWait {
 					d.waits = append(d.waits, numbers[i])
 				}
 			})
 		}
-		d.grow(cap(d.head) + s.waitBytes() + 4*cap(d.waits))
+		d.grow(cap(d.head) + s.waits.bytes() + 4*cap(d.waits))
 	})
 	return ok
 }

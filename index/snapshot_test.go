@@ -265,11 +265,11 @@ func (m *memory) inside() (text string) {
 						text += fmt.Sprintf(" hidden %d: %d %v", h, at.n, at.many)
 					}
 				}
-				if s.waiting == nil {
+				if s.waits.parents == nil {
 					continue
 				}
-				for i := s.waiting.Get(h); i != 0; i = s.stores[i].p.nextWait {
-					p := s.stores[i].p
+				for i := s.waits.parents.Get(h); i != 0; i = s.waits.slots[i].p.nextWait {
+					p := s.waits.slots[i].p
 					text += fmt.Sprintf(" behind %d: %v@%d %v", h, p.hashes, p.since, p.locals)
 				}
 			}

@@ -100,7 +100,6 @@ type source struct {
 	changes []Change  // of the Apply in progress
 	prompt  rootStore // of it
 
-	parked  int // stores that are
 	keyless int // names that are held and have no key
 
 	idle    idleQueue
@@ -108,21 +107,8 @@ type source struct {
 
 	shared sharedKeys
 
-	// stores are the stores of which a hash had no key, in a queue; pendingBytes is
-	// the sum of their costs.
-	stores         []storeSlot
-	freeStore      uint32
-	numStores      int
-	oldest, newest *pending
-	pendingBytes   int
-	// waiting has those among them that are parked, and masked ones of draft groups
-	// whose parent has no key, by that parent. waiters has the hashes of those that
-	// are parked, and of masked ones of window groups. masked are those that are to be
-	// looked at after the Apply.
-	waiting *names.Table[Hash, uint32]
-	waiters pool[waiter]
-	masked  []*pending
-	dump    *dumping // nil: the source is not being written
+	waits waitList
+	dump  *dumping // nil: the source is not being written
 	// following is the memory of a maskedStore.
 	following *maskedStore // nil: there is none
 }
@@ -145,9 +131,13 @@ func newSource(id Source, m *memory, md *model, feed uint64) *source {
 		copies:  pool[copyCount]{mem: count},
 		more:    pool[moreKey]{mem: count},
 		idle:    idleQueue{f: md.ground.forest, pool: pool[idleName]{mem: count}},
-		waiters: pool[waiter]{mem: count},
-		views:   new(atomic.Pointer[[]*view]),
+		waits: waitList{
+			storeQueue: storeQueue{f: md.ground.forest, mem: count, salt: m.salt},
+			waiters:    pool[waiter]{mem: count},
+		},
+		views: new(atomic.Pointer[[]*view]),
 	}
+	s.waits.s = s
 	s.views.Store(new([]*view))
 	s.mem.Add(s.ownBytes())
 	s.names.Init(m.salt, count)
@@ -235,15 +225,15 @@ func (s *source) describe() SourceInfo {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	return SourceInfo{
-		Source: s.id, Blocks: s.lanes.blocks, Names: s.names.Len(), Parked: s.parked, Unplaced: s.keyless,
-		Bytes: s.nameBytes() + s.waitBytes(), Evicted: s.evicted,
+		Source: s.id, Blocks: s.lanes.blocks, Names: s.names.Len(), Parked: s.waits.parked, Unplaced: s.keyless,
+		Bytes: s.nameBytes() + s.waits.bytes(), Evicted: s.evicted,
 	}
 }
 
 // nameBytes returns what the names of s take.
 func (s *source) nameBytes() int {
 	return s.names.Bytes() + s.riches.bytes() + s.copies.bytes() + s.more.bytes() + s.idle.bytes() +
-		s.shared.names.bytes() + s.hidden.names.bytes() + s.waiters.bytes()
+		s.shared.names.bytes() + s.hidden.names.bytes() + s.waits.waiters.bytes()
 }
 
 // ownBytes returns what s takes beside its names and what waits.
@@ -267,5 +257,5 @@ func (s *source) discard() {
 	s.copies.release()
 	s.more.release()
 	s.idle.release()
-	s.waiters.release()
+	s.waits.waiters.release()
 }

@@ -91,7 +91,7 @@ func (s *source) store(c *Change) {
 				s.noRoom(ln, held)
 				return
 			}
-			aside, ok := s.setAside(len(held), len(c.Locals))
+			aside, ok := s.ground.setAside(s, len(held), len(c.Locals))
 			if !ok {
 				s.noRoom(ln, held)
 				return
@@ -104,13 +104,13 @@ func (s *source) store(c *Change) {
 			s.inHand++ // their numbers
 			st.holdAll(held, p.riches)
 			s.mem.Add(-aside)
-			s.park(p)
+			s.waits.park(p)
 			s.inHand--
 			return
 		}
 		s.dropChild(c.Hashes)
 	}
-	aside, ok := s.setAside(len(held), len(c.Locals))
+	aside, ok := s.ground.setAside(s, len(held), len(c.Locals))
 	if !ok {
 		s.noRoom(ln, held)
 		return
@@ -124,7 +124,7 @@ func (s *source) store(c *Change) {
 	st.holdAll(held, nil)
 	s.mem.Add(-aside)
 	if held = held[st.from:]; slices.ContainsFunc(held, s.unplaced) {
-		s.await(&pending{group: g, tier: c.Tier, hashes: slices.Clone(held)})
+		s.waits.add(&pending{group: g, tier: c.Tier, hashes: slices.Clone(held)})
 	}
 }
 
@@ -201,9 +201,9 @@ func (st *storing) placeAll(prev loc, variant uint32) {
 		if placed = st.placePiece(c.Hashes, from, to, ends); placed < to {
 			return false
 		}
-		if s.anyWaits() {
+		if s.waits.hasParents() {
 			for _, h := range c.Hashes[from:to] {
-				s.join(hashIn{h, variant})
+				s.waits.join(hashIn{h, variant})
 			}
 		}
 		return true
