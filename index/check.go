@@ -33,13 +33,13 @@ func (m *memory) check() error {
 	ords := make(map[uint32]string)
 	u := g.forest.Usage()
 	taken := g.ownBytes() + u.Keys + u.Heads + u.Holders
-	names, idle, waits, room := 0, 0, 0, 0
+	var total tally
 	for _, s := range sources {
 		if err := s.check(held, refs); err != nil {
 			return fmt.Errorf("%v: %w", s.id, err)
 		}
 		taken += s.nameBytes() + s.ownBytes() + s.waits.bytes()
-		names, idle, waits, room = names+s.told.names, idle+s.told.idle, waits+s.told.waits, room+s.told.room
+		total.replace(new(tally), &s.tenant.reported)
 		for _, ln := range s.lanes.all {
 			if ln == nil {
 				continue
@@ -59,8 +59,8 @@ func (m *memory) check() error {
 	if int64(taken) != g.mem.Load() {
 		return fmt.Errorf("%d bytes are taken, counted %d", taken, g.mem.Load())
 	}
-	if t := [4]int64{int64(names), int64(idle), int64(waits), int64(room)}; t != [4]int64{g.names, g.idle, g.waits, g.nameRoom} {
-		return fmt.Errorf("the sources reported %v, counted %d names, %d idle, %d bytes that wait, room for %d names", t, g.names, g.idle, g.waits, g.nameRoom)
+	if total != g.tally {
+		return fmt.Errorf("the sources reported %+v, counted %+v", total, g.tally)
 	}
 	if g.dumping { // notes keep slabs
 		return nil

@@ -1,13 +1,9 @@
 package index
 
 import (
-	"fmt"
 	"runtime"
-	"slices"
-	"unsafe"
 
 	"github.com/kvindex/kvindex/index/internal/forest"
-	"github.com/kvindex/kvindex/index/internal/mem"
 	"github.com/kvindex/kvindex/index/internal/names"
 )
 
@@ -108,17 +104,10 @@ const (
 
 // keeper keeps a ground within its budget. It is guarded by ground.mu.
 type keeper struct {
-	budget  int64
-	slack   int64
-	admits  int64 // for sources
-	part    int64 // what a cycle is for; it begins when a quarter of that is left
-	reserve int64 // pages that new chunks of slabs leave for what else there is
-
-	// As the sources report: names, what they take, those that are idle, how many there is
-	// room for, and bytes of stores that wait.
-	names, nameBytes, idle, nameRoom, waits int64
-
-	lost uint64 // holdings that were evicted
+	limits
+	tally        // of all sources
+	part  int64  // what a cycle is for; it begins when a quarter of that is left
+	lost  uint64 // holdings that were evicted
 
 	phase  phase
 	cycle  uint32
@@ -128,91 +117,27 @@ type keeper struct {
 	hollow int64 // bytes of chunks that are still to be emptied
 	moved  bool  // slabs were
 	barren bool  // nothing was left to evict
-	all    []*source
-	next   int       // of all, in a pass
+	credit int64 // steps that were paid for, in names
+	price  int64 // of a name that is stored
+	survey forest.Survey
+	picked []names.Picked[Hash]
+
+	all []*source
+	pass
+}
+
+// pass is a pass over all sources.
+type pass struct {
+	next   int       // of all
 	half   []*source // that a sweep is not through with
 	busy   int       // writers that sweep another source now
 	age    uint32    // what is older goes, of idle names and stores that wait
 	oldest uint32    // age of what the pass has left
-	survey forest.Survey
-	picked []names.Picked[Hash]
-	credit int64 // steps that were paid for, in names
-	price  int64 // of a name that is stored
 }
-
-func (k *keeper) init(budget int64) {
-	k.budget = budget
-	k.slack = max(minSlack, budget/slackPart)
-	k.admits = max(minAdmit, budget/admitPart)
-	k.reserve = max(minEvict, budget/evictPart) / 2
-	k.resize(0)
-}
-
-// pages returns how many bytes of heap stores may still take.
-func (g *ground) pages() int64 { return g.budget - g.slack - g.admits - g.mem.Load() }
-
-// near reports whether blocks are likely to be evicted soon.
-func (g *ground) near() bool { return g.pages() < 4*g.reserve }
 
 // resize has the next cycle be for as much as pays for looking at so many names and slabs.
 func (k *keeper) resize(looks int64) {
 	k.part = max(minEvict, k.budget/smallPart, min(int64(evictLook*float64(looks)), k.budget/evictPart))
-}
-
-// full reports whether stores may take no more of the heap.
-func (g *ground) full() bool { return g.pages() <= 0 }
-
-// room returns how many bytes may be stored, about. A name takes its part of the forest,
-// which leaves the last pages for names, and a place in a table of names, where half of
-// what is free is taken to be of use.
-func (g *ground) room() int64 {
-	free, pages := int64(g.forest.Free()), max(g.pages(), 0)
-	each := max((g.forest.Bytes()-free)/max(g.names, 1), 8)
-	forest := (free + max(pages-g.reserve, 0)) / each
-	table := g.nameRoom/2 + pages/nameCost
-	return min(forest, table) * (each + nameCost)
-}
-
-// canAdmit makes room for a source, or so many bytes of s, or returns false.
-func (g *ground) canAdmit(s *source, bytes int) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.hasRoomFor(s, bytes)
-}
-
-// hasRoomFor is canAdmit for a writer, who holds g.mu.
-func (g *ground) hasRoomFor(s *source, bytes int) bool {
-	return g.makeRoom(s, func() bool { return g.pages()+g.admits > int64(bytes) })
-}
-
-// errFull is about a source, and what of it has no room.
-func (g *ground) errFull(id Source, what string) error {
-	return fmt.Errorf("%w: pod %q, model %q, rank %d%s: what must be kept takes all of %d bytes", ErrFull, id.Pod, id.Model, id.Rank, what, g.budget)
-}
-
-// admit takes a source in, and counts what the tables have more.
-func (g *ground) admit(s *source, bytes int) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.addTables(bytes)
-	s.number = len(g.all)
-	g.all = mem.Append(&g.mem, g.all, s)
-	s.report()
-}
-
-func (g *ground) addTables(n int) {
-	g.tables += n
-	g.mem.Add(n)
-}
-
-// dismiss takes a source out that was removed.
-func (g *ground) dismiss(s *source) {
-	last := len(g.all) - 1
-	g.all[s.number] = g.all[last]
-	g.all[s.number].number = s.number
-	g.all[last] = nil
-	g.all = g.all[:last]
-	g.half = slices.DeleteFunc(g.half, func(o *source) bool { return o == s })
 }
 
 // watch begins a cycle if it is time: if there is little room, or there was growth and
@@ -301,18 +226,6 @@ func (g *ground) makeRoom(s *source, ok func() bool) bool {
 		}
 	}
 	return ok()
-}
-
-// setAside makes room for a store that may have to wait, but for its names, and counts
-// that until it does. It returns false if there is no room. s is the writer.
-func (g *ground) setAside(s *source, hashes, locals int) (bytes int, ok bool) {
-	each := int(unsafe.Sizeof(Hash(0)) + unsafe.Sizeof(uint32(0)) + unsafe.Sizeof(waiter{}))
-	bytes = mem.Size(each*hashes) + mem.Size(localBytes*locals)
-	if int64(bytes) > g.slack/8 && !g.makeRoom(s, func() bool { return g.pages() > int64(bytes) }) {
-		return 0, false
-	}
-	g.mem.Add(bytes)
-	return bytes, true
 }
 
 // waitForReaders lets readers go on, if so much waits for them that half of the slack is
@@ -415,7 +328,7 @@ func (g *ground) stepOld(s *source) int {
 	g.with(of, s, func() {
 		now := g.forest.Now()
 		if g.phase == phaseIdle {
-			n := of.forgetOld(now, g.age)
+			n := of.tenant.forgetOld(now, g.age)
 			g.want -= int64(n) * idleCost
 			if n == stepIdle {
 				g.lookAgain(of)
@@ -425,7 +338,7 @@ func (g *ground) stepOld(s *source) int {
 			}
 			return
 		}
-		bytes := of.dropOld(now, g.age)
+		bytes := of.tenant.dropOld(now, g.age)
 		g.want -= int64(bytes)
 		if bytes > 0 {
 			g.lookAgain(of)
@@ -440,7 +353,7 @@ func (g *ground) stepOld(s *source) int {
 // lookAgain has the pass go on with a source, which may have more, if that was the last
 // one. Other sources may have gone meanwhile.
 func (g *ground) lookAgain(of *source) {
-	if g.next == of.number+1 {
+	if g.next == of.tenant.number+1 {
 		g.next--
 	}
 }
@@ -491,7 +404,7 @@ func (g *ground) stepSweep(s *source) int {
 	default:
 		return 1 << 10 // others are at it
 	}
-	if of.swept == g.cycle {
+	if of.tenant.swept == g.cycle {
 		return 1
 	}
 	cost, cycle := 64, g.cycle
@@ -500,8 +413,8 @@ func (g *ground) stepSweep(s *source) int {
 		if g.phase != phaseSweep || g.cycle != cycle {
 			return
 		}
-		cost += of.sweep()
-		if of.swept != cycle {
+		cost += of.tenant.sweep()
+		if of.tenant.swept != cycle {
 			g.half = append(g.half, of)
 		}
 	})
@@ -525,294 +438,9 @@ func (g *ground) with(of, s *source, f func()) {
 	}
 	if !of.removed.Load() {
 		f()
-		of.report()
+		of.tenant.report()
 	}
 	g.mu.Unlock()
 	of.writer.Unlock()
 	g.mu.Lock()
-}
-
-// pause lets other writers in and makes room, after so many names were stored. It is
-// called where no name of s is in hand, and no place that is not pinned.
-func (s *source) pause(names int) {
-	s.yield(names)
-	if s.inHand > 0 {
-		return
-	}
-	s.report()
-	g := s.ground
-	if g.phase == phaseSweep && s.swept != g.cycle {
-		s.sweep() // others may have found it busy
-	}
-	g.pay(names, s)
-	if g.budget-g.mem.Load() < g.slack/2 {
-		g.makeRoom(s, func() bool { return g.budget-g.mem.Load() >= g.slack/2 })
-	}
-	s.report()
-}
-
-// report tells the ground what has changed in s.
-func (s *source) report() {
-	names := s.names.Len()
-	if off := names - s.measured; s.reports == 0 || max(off, -off) > s.measured/8 {
-		s.bytes, s.measured = s.nameBytes(), names
-	}
-	s.reports = (s.reports + 1) % reportsEach
-	s.tell(told{names, s.bytes, s.idle.len(), s.waits.cost, s.names.Room()})
-}
-
-// reportsEach is how many reports may have the bytes of a measurement before: to measure them
-// takes longer than a removal does.
-const reportsEach = 512
-
-func (s *source) tell(now told) {
-	g := s.ground
-	g.names += int64(now.names - s.told.names)
-	g.nameBytes += int64(now.bytes - s.told.bytes)
-	g.idle += int64(now.idle - s.told.idle)
-	g.waits += int64(now.waits - s.told.waits)
-	g.nameRoom += int64(now.room - s.told.room)
-	s.told = now
-}
-
-// told is what the ground was told of a source.
-type told struct{ names, bytes, idle, waits, room int }
-
-// roomFor has room for a name that is stored, or returns false. No name of s is in
-// hand, and no place that is not pinned.
-func (s *source) roomFor(h Hash) bool {
-	if !s.ground.full() || s.hasRoom(h) {
-		return true
-	}
-	return s.inHand == 0 && s.ground.makeRoom(s, func() bool { return !s.ground.full() || s.hasRoom(h) })
-}
-
-// hasRoom reports whether a name can be stored without more memory.
-func (s *source) hasRoom(h Hash) bool {
-	return s.shared.names == nil && (s.names.HasRoom(h) || s.names.Get(h) != 0) && s.riches.hasRoom() && s.copies.hasRoom()
-}
-
-// sweep forgets what is dead of the names of a segment.
-func (s *source) sweep() (cost int) {
-	g := s.ground
-	if s.sweeps != g.cycle {
-		s.sweeps, s.sweepAt = g.cycle, 0
-	}
-	at := s.sweepAt
-	g.picked, s.sweepAt, cost = names.Sweep(&s.names, g.picked[:0], at, s.f.DeadSlabs())
-	for _, p := range g.picked {
-		n := name{s, p.Hash, value(p.Value)}
-		if !n.isPlain() { // another may have changed it
-			s.bury(p.Hash)
-		} else if n.rehome(); s.f.Dead(loc(n.value)) {
-			if s.dump != nil {
-				s.dump.name(p.Hash)
-			}
-			s.buryName(&n)
-		}
-	}
-	if g.pages() < 2*g.reserve {
-		s.names.Compact(at)
-	}
-	if cap(g.picked) > 1<<9 { // many of a segment
-		g.picked = nil
-	}
-	if s.sweepAt == 0 {
-		s.swept = g.cycle
-	}
-	return cost + 4*len(g.picked)
-}
-
-// isDead reports whether a name has a key in a dead slab.
-func (s *source) isDead(v value) bool {
-	if v.isPlain() {
-		return s.f.Dead(loc(v))
-	}
-	n := name{s, 0, v}
-	if v.isIdle() {
-		if l := s.idle.at(v.number()).loc; l != 0 {
-			return s.f.Dead(l)
-		}
-		return false
-	}
-	if !v.isRich() { // it is no name
-		return false
-	}
-	n.hash = n.rich().hash
-	var buf [2]loc
-	for _, l := range n.locs(&buf) {
-		if s.f.Dead(l) {
-			return true
-		}
-	}
-	return false
-}
-
-// bury is told of a name of which a key may have been moved or evicted. If it was
-// evicted, the name is forgotten, because it does not say any more what the engine has by
-// that hash. A name that has its other keys in other variants keeps those: else what is
-// held there would get a hole.
-func (s *source) bury(h Hash) {
-	if s.f.Dying() == 0 {
-		return
-	}
-	n := s.name(h)
-	if n.value == 0 {
-		return
-	}
-	n.rehome()
-	if s.isDead(n.value) {
-		s.buryName(&n)
-	}
-}
-
-// rehome has the name say where its keys are now.
-func (n *name) rehome() {
-	s := n.s
-	switch {
-	case n.isPlain():
-		if l := s.f.Rehome(loc(n.value)); l != loc(n.value) {
-			n.set(value(l))
-		}
-	case n.isIdle():
-		i := s.idle.at(n.number())
-		i.loc = s.f.Rehome(i.loc)
-	case n.isRich():
-		r := n.rich()
-		for i, l := range r.keys {
-			if l != 0 {
-				r.keys[i] = s.f.Rehome(l)
-			}
-		}
-		for i := r.more; i != 0; i = s.more.at(i).next {
-			s.more.at(i).loc = s.f.Rehome(s.more.at(i).loc)
-		}
-	}
-}
-
-// buryName is bury for a name with a key that was evicted.
-func (s *source) buryName(n *name) {
-	held := 0
-	if l, ok := n.deadKey(); ok {
-		for ; ok; l, ok = n.deadKey() {
-			held += n.evictFrom(l)
-		}
-		n.simplify()
-	} else {
-		held = n.evict()
-	}
-	s.lost(held)
-}
-
-// lost notes that so many blocks are held no more by what was forgotten.
-func (s *source) lost(held int) {
-	if held > 0 {
-		s.doubts = true
-		s.evicted += uint64(held)
-		s.ground.lost += uint64(held)
-	}
-}
-
-// deadKey returns a key of a name that was evicted, if the name can go on without it: it
-// has another one, none of them in the same variant.
-func (n *name) deadKey() (l loc, ok bool) {
-	s := n.s
-	var buf [2]loc
-	keys := n.locs(&buf)
-	dead := slices.IndexFunc(keys, s.f.Dead)
-	if dead < 0 || n.ambiguous() || !slices.ContainsFunc(keys, func(l loc) bool { return !s.f.Dead(l) }) {
-		return 0, false
-	}
-	return keys[dead], true
-}
-
-// evictFrom takes an evicted key from a name, and what is held of blocks in its variant.
-// It returns how many held one.
-func (n *name) evictFrom(l loc) (held int) {
-	s, v := n.s, n.s.variantAt(l)
-	for i := n.rich().first; i != 0; {
-		c := s.copies.at(i)
-		ln, next := s.lanes.all[c.lane], c.next
-		switch {
-		case ln.group.cutOf(ln).variant != v:
-		case c.copies > 0:
-			held++
-			c.reported = false
-			n.release(holding{ln, i, c.copies})
-		default:
-			s.doubts = true
-			n.unhide(i)
-			n.unlink(i)
-		}
-		i = next
-	}
-	if n.dropKey(l); held == 0 {
-		s.counts.Forgotten++
-	}
-	return held
-}
-
-// evict forgets a name, and returns how many held a block by it.
-func (n *name) evict() (held int) {
-	s := n.s
-	if !n.held() {
-		s.counts.Forgotten++
-	}
-	for n.isRich() && n.held() {
-		for i := n.rich().first; i != 0; i = s.copies.at(i).next {
-			if c := s.copies.at(i); c.copies > 0 {
-				held++
-				s.f.Lose(s.lanes.all[c.lane].ord)
-				n.release(holding{s.lanes.all[c.lane], i, c.copies})
-				break
-			}
-		}
-	}
-	if !n.isPlain() {
-		if n.value != 0 {
-			n.forget()
-		}
-		return held
-	}
-	l := loc(n.value) // no store waits for it
-	for _, ln := range s.lanes.all {
-		if ln != nil && s.f.Holds(l, ln.ord) {
-			held++
-			s.f.Lose(ln.ord)
-			s.f.Release(l, ln.ord)
-			s.lanes.count(ln, -1)
-		}
-	}
-	n.disclaim(l)
-	s.f.Unref(l)
-	s.names.Remove(n.hash)
-	n.value = 0
-	return held
-}
-
-// forgetOld forgets some idle names of an age, and returns how many.
-func (s *source) forgetOld(now, age uint32) (n int) {
-	for ; n < stepIdle && s.idle.first != 0; n++ {
-		first := s.idle.at(s.idle.first)
-		if now-first.since < age {
-			break
-		}
-		oldest := s.name(first.hash)
-		oldest.forget()
-		s.counts.Forgotten++
-	}
-	return n
-}
-
-// dropOld drops some stores of an age that wait, and returns their bytes.
-func (s *source) dropOld(now, age uint32) (bytes int) {
-	for range stepParked {
-		p := s.waits.oldest
-		if p == nil || now-p.since < age {
-			break
-		}
-		bytes += p.cost()
-		s.waits.drop(p)
-	}
-	return bytes
 }

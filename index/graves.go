@@ -149,7 +149,7 @@ func (s *source) retire() (bury bool) {
 	s.hidden.forget()
 	s.ground.mu.Lock()
 	defer s.ground.mu.Unlock()
-	s.report()
+	s.tenant.report()
 	if s.dump != nil {
 		s.dump.bury = true
 		return false

@@ -328,7 +328,7 @@ func (s *source) restore(h Hash, g *group) {
 	}
 	for left := maxRestore; left > 0; left-- {
 		s.yield(1)
-		if s.isDead(n.value) {
+		if n.isDead() {
 			return
 		}
 		at := n.holding(g, TierGPU)

@@ -209,7 +209,7 @@ func (r *restorer) ofSource() (err error) {
 		r.reserve()
 		for n := 0; err == nil && r.s != nil && len(r.b) > 0; n++ {
 			if n%yieldAfter == 0 {
-				s.report()
+				s.tenant.report()
 				s.f.Reclaim()
 			}
 			r.record = r.b
@@ -226,7 +226,7 @@ func (r *restorer) ofSource() (err error) {
 				r.b = r.record
 			}
 		}
-		s.report()
+		s.tenant.report()
 	})
 	return err
 }
@@ -419,7 +419,7 @@ func (r *restorer) head(s *source) error {
 	if len(s.lanes.groups) > 0 {
 		s.publish()
 	}
-	s.report()
+	s.tenant.report()
 	return nil
 }
 
@@ -665,7 +665,7 @@ func (r *restorer) relieve(keep []loc, ok func() bool) bool {
 		r.sortIdle()
 	}
 	if r.s != nil {
-		r.s.report()
+		r.s.tenant.report()
 	}
 	done := r.g.makeRoom(r.s, ok)
 	for number := range r.slabs {
@@ -1236,7 +1236,7 @@ func (r *restorer) done() error {
 		s.waits.drop(s.waits.oldest)
 	}
 	s.forgetIdle(s.cfg.IdleNames, s.idle.len())
-	s.report()
+	s.tenant.report()
 	r.s = nil
 	r.sources++
 	return nil

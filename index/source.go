@@ -8,7 +8,6 @@ import (
 
 	"github.com/kvindex/kvindex/index/internal/forest"
 	"github.com/kvindex/kvindex/index/internal/mem"
-	"github.com/kvindex/kvindex/index/internal/names"
 )
 
 // loc is where a key is in the forest.
@@ -73,43 +72,30 @@ type source struct {
 	writer  sync.Mutex
 	cursors cursorList
 	lanes   laneTable
-	names   names.Table[Hash, value]
-	riches  pool[richName]
-	copies  pool[copyCount]
-	more    pool[moreKey]
-	hidden  hiddenKeys
-	counts  Counts // since the last Apply ended
-	work    int    // names looked at since the ground's lock was taken
-	number  int    // in ground.all
-	inHand  int    // callers that have places of names in hand
-	told    told
-	// What the names took when they were measured last, how many there were, and the reports
-	// since.
-	bytes, measured, reports int
+	nameSet
+	waits  waitList
+	tenant tenant
+	dump   *dumping // nil: no snapshot has reached the source
+	history
+	applyState
+}
 
-	// swept is the last cycle in which all names were looked at, sweeps the one in
-	// which that was begun, and sweepAt how far it has come.
-	swept, sweeps uint32
-	sweepAt       uint64
-	evicted       uint64 // holdings, since the last clear
-
-	// doubts: since the last clear, blocks were given up that the engine may
-	// hold. A report can then name blocks beside the known ones.
+// history is what happened to a source since its last OpClear.
+type history struct {
+	cleared uint32 // when that was: what was idle before is not newer
+	evicted uint64 // holdings
+	// doubts: blocks were given up that the engine may hold. A report can then name
+	// blocks beside the known ones.
 	doubts bool
+}
 
-	changes []Change  // of the Apply in progress
-	prompt  rootStore // of it
-
-	keyless int // names that are held and have no key
-
-	idle    idleQueue
-	cleared uint32 // when the last OpClear was done: what was idle before is not newer
-
-	shared sharedKeys
-
-	waits waitList
-	dump  *dumping // nil: the source is not being written
-	// following is the memory of a maskedStore.
+// applyState is the Apply in progress.
+type applyState struct {
+	changes   []Change
+	prompt    rootStore
+	counts    Counts       // since the last Apply ended
+	work      int          // names looked at since the ground's lock was taken
+	inHand    int          // callers that have places of names in hand
 	following *maskedStore // nil: there is none
 }
 
@@ -127,17 +113,14 @@ func newSource(id Source, m *memory, md *model, feed uint64) *source {
 		mem:     count,
 		cursors: cursorList{mem: count},
 		lanes:   laneTable{f: md.ground.forest, mem: count, ordinals: &md.holders},
-		riches:  pool[richName]{mem: count},
-		copies:  pool[copyCount]{mem: count},
-		more:    pool[moreKey]{mem: count},
-		idle:    idleQueue{f: md.ground.forest, pool: pool[idleName]{mem: count}},
+		nameSet: newNameSet(md.ground.forest, count),
 		waits: waitList{
 			storeQueue: storeQueue{f: md.ground.forest, mem: count, salt: m.salt},
 			waiters:    pool[waiter]{mem: count},
 		},
 		views: new(atomic.Pointer[[]*view]),
 	}
-	s.waits.s = s
+	s.waits.s, s.tenant.s = s, s
 	s.views.Store(new([]*view))
 	s.mem.Add(s.ownBytes())
 	s.names.Init(m.salt, count)
@@ -198,7 +181,7 @@ func (s *source) applyAll(cur Cursor, changes []Change) (done Applied, ok bool, 
 	}
 	s.settle()
 	s.changes, s.prompt = nil, rootStore{}
-	s.report()
+	s.tenant.report()
 	if s.following != nil {
 		s.ground.giveFollowing(s.following)
 		s.following = nil
@@ -232,8 +215,7 @@ func (s *source) describe() SourceInfo {
 
 // nameBytes returns what the names of s take.
 func (s *source) nameBytes() int {
-	return s.names.Bytes() + s.riches.bytes() + s.copies.bytes() + s.more.bytes() + s.idle.bytes() +
-		s.shared.names.bytes() + s.hidden.names.bytes() + s.waits.waiters.bytes()
+	return s.nameSet.bytes() + s.waits.waiters.bytes()
 }
 
 // ownBytes returns what s takes beside its names and what waits.
@@ -250,12 +232,8 @@ func (s *source) ownBytes() int {
 // discard takes s, which was removed, from what is counted, and lets its names go.
 // s.writer is held, and nothing of s is in the forest any more.
 func (s *source) discard() {
-	s.tell(told{})
+	s.tenant.leave()
 	s.mem.Add(-s.ownBytes())
-	s.names.Release()
-	s.riches.release()
-	s.copies.release()
-	s.more.release()
-	s.idle.release()
+	s.nameSet.discard()
 	s.waits.waiters.release()
 }

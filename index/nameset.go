@@ -1,0 +1,48 @@
+package index
+
+import (
+	"github.com/kvindex/kvindex/index/internal/forest"
+	"github.com/kvindex/kvindex/index/internal/mem"
+	"github.com/kvindex/kvindex/index/internal/names"
+)
+
+// nameSet is the names of a source, and what the table has no room for.
+type nameSet struct {
+	names   names.Table[Hash, value]
+	riches  pool[richName]
+	copies  pool[copyCount]
+	more    pool[moreKey]
+	idle    idleQueue
+	hidden  hiddenKeys
+	shared  sharedKeys
+	keyless int // names that are held and have no key
+}
+
+func newNameSet(f *forest.Forest, count *mem.Count) nameSet {
+	return nameSet{
+		riches: pool[richName]{mem: count},
+		copies: pool[copyCount]{mem: count},
+		more:   pool[moreKey]{mem: count},
+		idle:   idleQueue{f: f, pool: pool[idleName]{mem: count}},
+	}
+}
+
+// bytes returns what the names take, but for their waiters.
+func (ns *nameSet) bytes() int {
+	return ns.names.Bytes() + ns.riches.bytes() + ns.copies.bytes() + ns.more.bytes() + ns.idle.bytes() +
+		ns.shared.names.bytes() + ns.hidden.names.bytes()
+}
+
+// hasRoom reports whether a name can be stored without more memory.
+func (ns *nameSet) hasRoom(h Hash) bool {
+	return ns.shared.names == nil && (ns.names.HasRoom(h) || ns.names.Get(h) != 0) && ns.riches.hasRoom() && ns.copies.hasRoom()
+}
+
+// discard lets the names go, of a source of which nothing is in the forest.
+func (ns *nameSet) discard() {
+	ns.names.Release()
+	ns.riches.release()
+	ns.copies.release()
+	ns.more.release()
+	ns.idle.release()
+}

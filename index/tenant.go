@@ -1,0 +1,124 @@
+package index
+
+import (
+	"github.com/kvindex/kvindex/index/internal/names"
+)
+
+// tenant is a source as the ground sees it: what it takes, and what it can give up. It is
+// guarded by source.writer, and number by ground.mu.
+type tenant struct {
+	s        *source
+	number   int   // in ground.all
+	reported tally // what the ground has counted
+	reports  int   // since the bytes of the names were measured
+	measured int64 // how many names there were then
+
+	// swept is the last cycle in which all names were swept. In cycle sweeps the names
+	// before position at were swept.
+	swept, sweeps uint32
+	at            uint64
+}
+
+// tally is what sources take.
+type tally struct {
+	names     int64
+	nameBytes int64
+	idle      int64 // idle names
+	waits     int64 // bytes of stores that wait
+	nameRoom  int64 // how many names there is room for
+}
+
+// replace takes was away and adds now.
+func (t *tally) replace(was, now *tally) {
+	t.names += now.names - was.names
+	t.nameBytes += now.nameBytes - was.nameBytes
+	t.idle += now.idle - was.idle
+	t.waits += now.waits - was.waits
+	t.nameRoom += now.nameRoom - was.nameRoom
+}
+
+// reportsEach is how many reports share one measurement of the bytes, which takes longer
+// than a removal does.
+const reportsEach = 512
+
+// report brings the tally of the ground up to date.
+func (t *tenant) report() {
+	s := t.s
+	now := tally{
+		names: int64(s.names.Len()), nameBytes: t.reported.nameBytes, idle: int64(s.idle.len()),
+		waits: int64(s.waits.cost), nameRoom: int64(s.names.Room()),
+	}
+	if off := now.names - t.measured; t.reports == 0 || max(off, -off) > t.measured/8 {
+		now.nameBytes, t.measured = int64(s.nameBytes()), now.names
+	}
+	t.reports = (t.reports + 1) % reportsEach
+	s.ground.tally.replace(&t.reported, &now)
+	t.reported = now
+}
+
+// leave takes the tenant from the tally of the ground.
+func (t *tenant) leave() {
+	t.s.ground.tally.replace(&t.reported, new(tally))
+	t.reported = tally{}
+}
+
+// sweep forgets what is dead of the names of a segment. It returns its cost, in names that
+// were scanned.
+func (t *tenant) sweep() (cost int) {
+	s, g := t.s, t.s.ground
+	if t.sweeps != g.cycle {
+		t.sweeps, t.at = g.cycle, 0
+	}
+	at := t.at
+	g.picked, t.at, cost = names.Sweep(&s.names, g.picked[:0], at, s.f.DeadSlabs())
+	for _, p := range g.picked {
+		n := name{s, p.Hash, value(p.Value)}
+		if !n.isPlain() { // another may have changed it
+			s.bury(p.Hash)
+		} else if n.rehome(); s.f.Dead(loc(n.value)) {
+			if s.dump != nil {
+				s.dump.name(p.Hash)
+			}
+			n.bury()
+		}
+	}
+	if g.pages() < 2*g.reserve {
+		s.names.Compact(at)
+	}
+	if cap(g.picked) > 1<<9 { // many of a segment
+		g.picked = nil
+	}
+	if t.at == 0 {
+		t.swept = g.cycle
+	}
+	return cost + 4*len(g.picked)
+}
+
+// forgetOld forgets at most stepIdle idle names of an age, and returns how many.
+func (t *tenant) forgetOld(now, age uint32) (n int) {
+	s := t.s
+	for ; n < stepIdle && s.idle.first != 0; n++ {
+		first := s.idle.at(s.idle.first)
+		if now-first.since < age {
+			break
+		}
+		oldest := s.name(first.hash)
+		oldest.forget()
+		s.counts.Forgotten++
+	}
+	return n
+}
+
+// dropOld drops at most stepParked stores of an age that wait, and returns their bytes.
+func (t *tenant) dropOld(now, age uint32) (bytes int) {
+	waits := &t.s.waits
+	for range stepParked {
+		p := waits.oldest
+		if p == nil || now-p.since < age {
+			break
+		}
+		bytes += p.cost()
+		waits.drop(p)
+	}
+	return bytes
+}
