@@ -75,7 +75,7 @@ type source struct {
 	nameSet
 	waits  waitList
 	tenant tenant
-	dump   *dumping // nil: no snapshot has reached the source
+	dump   *sourceDump // nil: no snapshot has reached the source
 	history
 	applyState
 }
