@@ -59,8 +59,8 @@ func (m *memory) check() error {
 	if int64(taken) != g.mem.Load() {
 		return fmt.Errorf("%d bytes are taken, counted %d", taken, g.mem.Load())
 	}
-	if total != g.tally {
-		return fmt.Errorf("the sources reported %+v, counted %+v", total, g.tally)
+	if total != g.total {
+		return fmt.Errorf("the sources reported %+v, counted %+v", total, g.total)
 	}
 	if g.dumping { // notes keep slabs
 		return nil
@@ -258,7 +258,7 @@ func (s *source) checkShared(claims map[loc][]Hash) error {
 
 // checkBytes looks at the structures of s, and whether what they take is counted.
 func (s *source) checkBytes() error {
-	for _, of := range []interface{ check() error }{&s.riches, &s.copies, &s.more, &s.idle, &s.waits.waiters, s.shared.names, s.hidden.names} {
+	for _, of := range []interface{ check() error }{&s.riches, &s.copies, &s.more, &s.idle, &s.waiters, s.shared.names, s.hidden.names} {
 		if err := of.check(); err != nil {
 			return err
 		}
@@ -302,8 +302,8 @@ func (s *source) checkPending() error {
 			return fmt.Errorf("a parked store does not wait for its parent %v", p.parent)
 		}
 	}
-	if waiters != s.waits.waiters.len() || stores != s.waits.n {
-		return fmt.Errorf("%d waiters of %d stores, counted %d and %d", waiters, stores, s.waits.waiters.len(), s.waits.n)
+	if waiters != s.waiters.len() || stores != s.waits.n {
+		return fmt.Errorf("%d waiters of %d stores, counted %d and %d", waiters, stores, s.waiters.len(), s.waits.n)
 	}
 	if cost != s.waits.cost || cost > s.cfg.PendingBytes {
 		return fmt.Errorf("pending stores cost %d, counted %d", cost, s.waits.cost)
@@ -350,7 +350,7 @@ func (n *name) waiterOf(p *pending) *waiter {
 		return nil
 	}
 	for i := n.rich().waits; i != 0; {
-		w := n.s.waits.waiters.at(i)
+		w := n.s.waiters.at(i)
 		if n.s.waits.slots[w.store].p == p {
 			return w
 		}

@@ -105,7 +105,7 @@ const (
 // keeper keeps a ground within its budget. It is guarded by ground.mu.
 type keeper struct {
 	limits
-	tally        // of all sources
+	total tally  // of all sources
 	part  int64  // what a cycle is for; it begins when a quarter of that is left
 	lost  uint64 // holdings that were evicted
 
@@ -173,7 +173,7 @@ func (g *ground) begin(want int64) {
 		g.phase = phaseMove
 		g.forest.Empty(&g.survey, int(g.hollow))
 	}
-	work := g.names + int64(g.forest.Slabs())
+	work := g.total.names + int64(g.forest.Slabs())
 	rest := max(g.room(), 0) * 3 / 4 / g.perName() // names that still can be stored
 	g.price = work/max(rest, 1) + 1
 	g.credit = 0
@@ -181,13 +181,15 @@ func (g *ground) begin(want int64) {
 
 // perName returns what all takes, for each name.
 func (g *ground) perName() int64 {
-	return max(g.mem.Load()/max(g.names, 1), idleCost)
+	return max(g.mem.Load()/max(g.total.names, 1), idleCost)
 }
 
 // nameCostNow returns what a name takes beside the forest: one of several keys or holders takes
 // several times nameCost. A survey that took too little for it would take all that is there for
 // the half that was used last, which stays.
-func (g *ground) nameCostNow() int { return max(nameCost, int(g.nameBytes/max(g.names, 1))) }
+func (g *ground) nameCostNow() int {
+	return max(nameCost, int(g.total.nameBytes/max(g.total.names, 1)))
+}
 
 // pay is told of names that are stored, and does its part of a cycle. It holds g.mu,
 // and lets go of it now and then. s is the writer, nil: there is none.
@@ -307,7 +309,7 @@ func (g *ground) end() {
 // rest ends a cycle.
 func (g *ground) rest() {
 	g.phase = phaseRest
-	g.resize(g.names + int64(g.forest.Slabs()))
+	g.resize(g.total.names + int64(g.forest.Slabs()))
 	g.high = g.mem.Load()
 	g.again = 0
 	if g.pages() < g.reserve/2 { // what has room does not give it back
@@ -365,10 +367,10 @@ func (g *ground) nextAge() {
 		g.endOld()
 	case g.next > 0 && g.oldest > 0 && g.age > 0:
 		g.age = min(g.oldest, g.age) / 4 * 3
-		if g.phase == phaseIdle && g.idle*idleCost <= g.want || g.phase == phaseParked && g.waits <= g.want {
+		if g.phase == phaseIdle && g.total.idle*idleCost <= g.want || g.phase == phaseParked && g.total.waits <= g.want {
 			g.age = 0
 		}
-	case g.age > 0 && g.phase == phaseIdle && g.idle > 0, g.age > 0 && g.phase == phaseParked && g.waits > 0:
+	case g.age > 0 && g.phase == phaseIdle && g.total.idle > 0, g.age > 0 && g.phase == phaseParked && g.total.waits > 0:
 		g.age = 0
 	case g.phase == phaseIdle:
 		g.phase, g.age = phaseParked, ^uint32(0)

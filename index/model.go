@@ -43,7 +43,7 @@ const (
 
 func newGround(budget int64) *ground {
 	g := new(ground)
-	g.limits.init(budget)
+	g.setBudget(budget)
 	g.resize(0)
 	g.mem.Add(g.ownBytes())
 	g.forest = forest.New(&g.mem, g.budget-g.slack-g.admits-g.reserve)

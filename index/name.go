@@ -249,7 +249,7 @@ func (n *name) place(l loc) {
 		n.hide(l)
 	}
 	for i := r.waits; i != 0; {
-		w := s.waits.waiters.at(i)
+		w := s.waiters.at(i)
 		if p := s.waits.slots[w.store].p; p.need > 0 {
 			s.waits.look(p)
 		}

@@ -12,6 +12,7 @@ type nameSet struct {
 	riches  pool[richName]
 	copies  pool[copyCount]
 	more    pool[moreKey]
+	waiters pool[waiter]
 	idle    idleQueue
 	hidden  hiddenKeys
 	shared  sharedKeys
@@ -20,17 +21,18 @@ type nameSet struct {
 
 func newNameSet(f *forest.Forest, count *mem.Count) nameSet {
 	return nameSet{
-		riches: pool[richName]{mem: count},
-		copies: pool[copyCount]{mem: count},
-		more:   pool[moreKey]{mem: count},
-		idle:   idleQueue{f: f, pool: pool[idleName]{mem: count}},
+		riches:  pool[richName]{mem: count},
+		copies:  pool[copyCount]{mem: count},
+		more:    pool[moreKey]{mem: count},
+		waiters: pool[waiter]{mem: count},
+		idle:    idleQueue{f: f, pool: pool[idleName]{mem: count}},
 	}
 }
 
-// bytes returns what the names take, but for their waiters.
-func (ns *nameSet) bytes() int {
+// nameBytes returns what the names take.
+func (ns *nameSet) nameBytes() int {
 	return ns.names.Bytes() + ns.riches.bytes() + ns.copies.bytes() + ns.more.bytes() + ns.idle.bytes() +
-		ns.shared.names.bytes() + ns.hidden.names.bytes()
+		ns.shared.names.bytes() + ns.hidden.names.bytes() + ns.waiters.bytes()
 }
 
 // hasRoom reports whether a name can be stored without more memory.
@@ -38,11 +40,12 @@ func (ns *nameSet) hasRoom(h Hash) bool {
 	return ns.shared.names == nil && (ns.names.HasRoom(h) || ns.names.Get(h) != 0) && ns.riches.hasRoom() && ns.copies.hasRoom()
 }
 
-// discard lets the names go, of a source of which nothing is in the forest.
-func (ns *nameSet) discard() {
+// discardNames lets the names go, of a source of which nothing is in the forest.
+func (ns *nameSet) discardNames() {
 	ns.names.Release()
 	ns.riches.release()
 	ns.copies.release()
 	ns.more.release()
 	ns.idle.release()
+	ns.waiters.release()
 }

@@ -26,8 +26,7 @@ import (
 type waitList struct {
 	s *source
 	storeQueue
-	parked  int          // stores that are
-	waiters pool[waiter] // hashes of stores that are parked, and of masked ones of window groups
+	parked int // stores that are
 }
 
 // pending is a store of which at least one hash had no key.
@@ -72,7 +71,7 @@ func (p *pending) bytes() int {
 func (wl *waitList) release() {
 	wl.storeQueue.release()
 	wl.parked = 0
-	wl.waiters.release()
+	wl.s.waiters.release()
 }
 
 // waiter is a hash of a store that is parked, or masked and of a window group. It is
@@ -168,7 +167,7 @@ func (n *name) parkedIn(variant uint32) bool {
 		return false
 	}
 	for i := n.rich().waits; i != 0; {
-		w := n.s.waits.waiters.at(i)
+		w := n.s.waiters.at(i)
 		if p := n.s.waits.slots[w.store].p; p.parked && p.parent.variant == variant {
 			return true
 		}
@@ -234,13 +233,13 @@ func (n *name) dropWaiters(which func(*waiter) bool) {
 	s := n.s
 	for at := &n.rich().waits; *at != 0; {
 		i := *at
-		w := s.waits.waiters.at(i)
+		w := s.waiters.at(i)
 		if !which(w) {
 			at = &w.next
 			continue
 		}
 		*at = w.next
-		s.waits.waiters.give(i)
+		s.waiters.give(i)
 	}
 }
 
@@ -269,14 +268,14 @@ func (wl *waitList) enlist(p *pending, i int) {
 	}
 	last := &s.riches.at(p.riches[i]).waits
 	for *last != 0 {
-		w := wl.waiters.at(*last)
+		w := wl.s.waiters.at(*last)
 		if w.store == p.number {
 			w.again = true
 			return
 		}
 		last = &w.next
 	}
-	*last = wl.waiters.take(waiter{store: p.number, i: uint32(i)})
+	*last = wl.s.waiters.take(waiter{store: p.number, i: uint32(i)})
 }
 
 // unlist removes the waiters of a store.

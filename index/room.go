@@ -16,7 +16,7 @@ type limits struct {
 	reserve int64 // pages that new chunks of slabs leave for what else there is
 }
 
-func (l *limits) init(budget int64) {
+func (l *limits) setBudget(budget int64) {
 	l.budget = budget
 	l.slack = max(minSlack, budget/slackPart)
 	l.admits = max(minAdmit, budget/admitPart)
@@ -37,9 +37,9 @@ func (g *ground) full() bool { return g.pages() <= 0 }
 // what is free is taken to be of use.
 func (g *ground) room() int64 {
 	free, pages := int64(g.forest.Free()), max(g.pages(), 0)
-	each := max((g.forest.Bytes()-free)/max(g.names, 1), 8)
+	each := max((g.forest.Bytes()-free)/max(g.total.names, 1), 8)
 	forest := (free + max(pages-g.reserve, 0)) / each
-	table := g.nameRoom/2 + pages/nameCost
+	table := g.total.nameRoom/2 + pages/nameCost
 	return min(forest, table) * (each + nameCost)
 }
 

@@ -114,11 +114,8 @@ func newSource(id Source, m *memory, md *model, feed uint64) *source {
 		cursors: cursorList{mem: count},
 		lanes:   laneTable{f: md.ground.forest, mem: count, ordinals: &md.holders},
 		nameSet: newNameSet(md.ground.forest, count),
-		waits: waitList{
-			storeQueue: storeQueue{f: md.ground.forest, mem: count, salt: m.salt},
-			waiters:    pool[waiter]{mem: count},
-		},
-		views: new(atomic.Pointer[[]*view]),
+		waits:   waitList{storeQueue: storeQueue{f: md.ground.forest, mem: count, salt: m.salt}},
+		views:   new(atomic.Pointer[[]*view]),
 	}
 	s.waits.s, s.tenant.s = s, s
 	s.views.Store(new([]*view))
@@ -213,11 +210,6 @@ func (s *source) describe() SourceInfo {
 	}
 }
 
-// nameBytes returns what the names of s take.
-func (s *source) nameBytes() int {
-	return s.nameSet.bytes() + s.waits.waiters.bytes()
-}
-
 // ownBytes returns what s takes beside its names and what waits.
 func (s *source) ownBytes() int {
 	n := mem.SizeOf[source]() + mem.SizeOf[atomic.Pointer[[]*view]]() +
@@ -234,6 +226,5 @@ func (s *source) ownBytes() int {
 func (s *source) discard() {
 	s.tenant.leave()
 	s.mem.Add(-s.ownBytes())
-	s.nameSet.discard()
-	s.waits.waiters.release()
+	s.discardNames()
 }

@@ -52,13 +52,13 @@ func (t *tenant) report() {
 		now.nameBytes, t.measured = int64(s.nameBytes()), now.names
 	}
 	t.reports = (t.reports + 1) % reportsEach
-	s.ground.tally.replace(&t.reported, &now)
+	s.ground.total.replace(&t.reported, &now)
 	t.reported = now
 }
 
 // leave takes the tenant from the tally of the ground.
 func (t *tenant) leave() {
-	t.s.ground.tally.replace(&t.reported, new(tally))
+	t.s.ground.total.replace(&t.reported, new(tally))
 	t.reported = tally{}
 }
 

@@ -141,7 +141,7 @@ var promises = []promise{
 	}},
 	// Each structure has a bound, and what is beyond it goes or is refused.
 	{"bounds", []mutant{
-		{"./index", "ground.nameCostNow", "names of many keys are taken for small ones", "int(g.nameBytes/max(g.names, 1))", "0", "TestFull"},
+		{"./index", "ground.nameCostNow", "names of many keys are taken for small ones", "int(g.total.nameBytes/max(g.total.names, 1))", "0", "TestFull"},
 		{"./index", "source.groupFor", "groups take what there is no room for", "if !s.ground.hasRoomFor(", "if false && !s.ground.hasRoomFor(", "TestFull"},
 		{".", "viewOf", "ranks of others without bound", "|| len(v.ranks) >= maxRanks {", "{", "TestNotesOfOthers"},
 		{".", "plans.of", "plans without end", "2*ranks + 2", "1 << 30", "TestPlansAreKept"},
