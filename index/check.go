@@ -35,7 +35,7 @@ func (m *memory) check() error {
 	taken := g.ownBytes() + u.Keys + u.Heads + u.Holders
 	var total tally
 	for _, s := range sources {
-		if err := s.check(held, refs); err != nil {
+		if err := (&sourceCheck{s, held, refs}).all(); err != nil {
 			return fmt.Errorf("%v: %w", s.id, err)
 		}
 		taken += s.nameBytes() + s.ownBytes() + s.waits.bytes()
@@ -68,9 +68,17 @@ func (m *memory) check() error {
 	return g.forest.Check(held, refs)
 }
 
-// check adds to held and refs what the names of s stand for, and returns what
-// is wrong with them.
-func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) error {
+// sourceCheck checks a source. It adds to held and refs the holdings and the references of
+// its names.
+type sourceCheck struct {
+	s    *source
+	held map[forest.Holding]uint32
+	refs map[uint32]uint32
+}
+
+// all returns what is wrong.
+func (c *sourceCheck) all() error {
+	s, refs := c.s, c.refs
 	type tally struct{ blocks, hidden int }
 	lanes := make(map[uint32]tally)
 	hidden := make(map[loc]int32)  // names
@@ -84,7 +92,7 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 			err = fmt.Errorf(format, args...)
 		}
 	}
-	hold := func(l loc, ln *lane) { held[forest.Holding{Slab: l.Slab(), Ord: ln.ord}] |= 1 << l.Slot() }
+	hold := func(l loc, ln *lane) { c.held[forest.Holding{Slab: l.Slab(), Ord: ln.ord}] |= 1 << l.Slot() }
 	s.names.Each(func(h Hash, v value) {
 		n++
 		var buf [2]loc
@@ -184,7 +192,7 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 		return fmt.Errorf("%d rich names, %d copies, %d further keys; there are %d, %d, %d",
 			riches, copies, more, s.riches.len(), s.copies.len(), s.more.len())
 	}
-	if err := s.checkShared(claims); err != nil {
+	if err := c.shared(claims); err != nil {
 		return err
 	}
 	for l, h := range plain {
@@ -221,14 +229,15 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 	if queued != idle || queued != s.idle.len() || last != s.idle.last || queued > s.cfg.IdleNames {
 		return fmt.Errorf("%d idle names, %d of them queued", idle, queued)
 	}
-	if err := s.checkBytes(); err != nil {
+	if err := c.bytes(); err != nil {
 		return err
 	}
-	return s.checkPending()
+	return c.pending()
 }
 
-// checkShared compares what is noted of shared keys with the names that hold each key.
-func (s *source) checkShared(claims map[loc][]Hash) error {
+// shared compares what is noted of shared keys with the names that hold each key.
+func (c *sourceCheck) shared(claims map[loc][]Hash) error {
+	s := c.s
 	several, noted := 0, 0
 	for l, want := range claims {
 		if len(want) > 1 {
@@ -256,20 +265,20 @@ func (s *source) checkShared(claims map[loc][]Hash) error {
 	return nil
 }
 
-// checkBytes looks at the structures of s, and whether what they take is counted.
-func (s *source) checkBytes() error {
+// bytes looks at the structures of s, and whether what they take is counted.
+func (c *sourceCheck) bytes() error {
+	s := c.s
 	for _, of := range []interface{ check() error }{&s.riches, &s.copies, &s.more, &s.idle, &s.waiters, s.shared.names, s.hidden.names} {
 		if err := of.check(); err != nil {
 			return err
 		}
 	}
-	if err := s.names.Check(); err != nil {
-		return err
-	}
-	return nil
+	return s.names.Check()
 }
 
-func (s *source) checkPending() error {
+// pending checks the stores that wait.
+func (c *sourceCheck) pending() error {
+	s := c.s
 	cost, stores, waiting, waiters := 0, 0, 0, 0
 	waits := map[Hash]bool{}
 	for p := s.waits.oldest; p != nil; p = p.newer {
@@ -317,7 +326,7 @@ func (s *source) checkPending() error {
 				if waiting--; !p.waits || p.prevWait != last {
 					err = fmt.Errorf("a store that waits for %v is behind %d", p.parent, last)
 				}
-				if _, n := s.locOf(p.parent); n > 0 && !s.f.Dead(s.first(p.parent)) {
+				if l, n := s.locOf(p.parent); n > 0 && !s.f.Dead(l) {
 					err = fmt.Errorf("a store waits for %v, which has a key", p.parent)
 				}
 				last = i
@@ -336,12 +345,6 @@ func (s *source) checkPending() error {
 		}
 	})
 	return err
-}
-
-// first returns the place of the first key of a hash in a variant.
-func (s *source) first(at hashIn) loc {
-	l, _ := s.locOf(at)
-	return l
 }
 
 // waiterOf returns the waiter of a store at a name; nil: there is none.

@@ -91,7 +91,7 @@ func (n *name) deadKey() (l loc, ok bool) {
 // evictFrom takes an evicted key from a name, and what is held of blocks in its variant.
 // It returns how many held one.
 func (n *name) evictFrom(l loc) (held int) {
-	s, v := n.s, n.s.variantAt(l)
+	s, v := n.s, n.s.ground.variantAt(l)
 	for i := n.rich().first; i != 0; {
 		c := s.copies.at(i)
 		ln, next := s.lanes.all[c.lane], c.next

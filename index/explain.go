@@ -40,13 +40,13 @@ func (m *memory) Explain(ctx context.Context, src Source, of trace.Block[Variant
 	if s.removed.Load() { // what its names refer to may be used again
 		return trace.Trace{}, nil
 	}
-	t := trace.Trace{Gone: s.gone(b.Key)}
+	t := trace.Trace{Gone: b.gone(s)}
 	by := cut{b.Variant, b.Size}
 	unplaced := make(map[Hash]bool)
 	for p := s.waits.oldest; p != nil; p = p.newer {
 		switch {
 		case !p.parked:
-			s.addUnplaced(unplaced, p, by)
+			b.addUnplaced(unplaced, s, p)
 		case p.cut == by && !p.isVoid(0):
 			t.Note(b.find(p.locals, at))
 		}
@@ -56,7 +56,8 @@ func (m *memory) Explain(ctx context.Context, src Source, of trace.Block[Variant
 }
 
 // addUnplaced adds the hashes of a store that have no key and may be blocks of a cut.
-func (s *source) addUnplaced(to map[Hash]bool, p *pending, by cut) {
+func (b *block) addUnplaced(to map[Hash]bool, s *source, p *pending) {
+	by := cut{b.Variant, b.Size}
 	for _, hash := range p.hashes {
 		n := s.seen(hash)
 		if h := n.holding(p.group, p.tier); n.unplaced() && h.copies > 0 {
@@ -69,13 +70,13 @@ func (s *source) addUnplaced(to map[Hash]bool, p *pending, by cut) {
 
 // gone says how the block with a key went. The model's lock is not needed: a slab
 // that a name refers to stays, and a key that is written stays what it is.
-func (s *source) gone(k Key) (g trace.Gone) {
+func (b *block) gone(s *source) (g trace.Gone) {
 	var buf [2]loc
 	for i := s.idle.first; i != 0; i = s.idle.at(i).next {
 		idle := s.idle.at(i)
 		n := s.seen(idle.hash)
 		for _, l := range n.locs(&buf) {
-			if Key(s.f.Key(l)) != k {
+			if Key(s.f.Key(l)) != b.Key {
 				continue
 			}
 			how := trace.GoneCleared

@@ -191,7 +191,7 @@ func (s *source) publish() {
 	s.mem.Add(viewBytes(views) - viewBytes(*s.views.Load())) // those of before are garbage
 	s.views.Store(&views)
 	s.model.gen.Add(1)
-	s.tellHolders()
+	s.ground.publish(s)
 }
 
 // viewBytes returns what the views of a source take, but for their Layout.

@@ -29,22 +29,22 @@ func (m *memory) MirrorTo(to mirror) {
 	})
 }
 
-// tellHolders tells the mirror the holders of a source, unless that has gone. A lane is in
-// here before it holds anything, because it is published when it is made. One that goes is
-// left out of a call before its ordinal is retired, which is after the last slab has let go
-// of it. So a late Held is of nobody, and never of whoever has the ordinal next.
-func (s *source) tellHolders() {
-	if s.ground.mirror == nil || s.removed.Load() {
+// publish reports the holders of a source to the mirror, unless the source has gone. A lane
+// is among them before it holds anything, because it is published when it is made. A lane
+// that goes is left out of a call before its ordinal is retired, which is after the last slab
+// has let go of it. So a late Held is of nobody, and never of whoever has the ordinal next.
+func (g *ground) publish(s *source) {
+	if g.mirror == nil || s.removed.Load() {
 		return
 	}
 	var holders []mirrorHolder
-	for _, g := range s.lanes.groups {
-		for t := range g.lanes {
-			for _, ln := range g.lanes[t] {
-				by := g.cutOf(ln)
-				holders = append(holders, mirrorHolder{ID: ln.ord, Group: g.Group, Tier: Tier(t), Variant: by.variant, BlockSize: by.size})
+	for _, of := range s.lanes.groups {
+		for t := range of.lanes {
+			for _, ln := range of.lanes[t] {
+				by := of.cutOf(ln)
+				holders = append(holders, mirrorHolder{ID: ln.ord, Group: of.Group, Tier: Tier(t), Variant: by.variant, BlockSize: by.size})
 			}
 		}
 	}
-	s.ground.mirror.Holders(s.feed, s.id, s.lanes.layout, holders)
+	g.mirror.Holders(s.feed, s.id, s.lanes.layout, holders)
 }

@@ -119,17 +119,17 @@ func (st *storing) judge(held []Hash) {
 func (st *storing) judgeFull(held []Hash) {
 	s, c, g := st.s, st.c, st.group
 	blind, last := c.Partial || s.doubts, len(held)-1
-	parts := st.chained && s.mayHaveParts(blind)
+	parts := st.chained && st.mayHaveParts(blind)
 	s.prompt = rootStore{Change: c, group: g}
-	counts := !blind && !s.allSeen(held, g)
+	counts := !blind && !st.allSeen(held)
 	if counts && parts {
-		counts = !s.allSeen(held[:last], g)
+		counts = !st.allSeen(held[:last])
 	}
 	if s.prompt.counted = counts; counts {
 		return
 	}
 	st.report = true
-	if parts && !s.allSeen(held[last:], g) {
+	if parts && !st.allSeen(held[last:]) {
 		st.unsure, s.prompt.hid = last, true
 	}
 }
@@ -143,17 +143,18 @@ func (st *storing) judgeSparse(held []Hash) {
 		if p.hid && !c.Untold && p.Variant == c.Variant && p.Root == c.Root && slices.Equal(p.Locals, c.Locals) {
 			s.restore(p.Hashes[len(p.Hashes)-1], p.group)
 		}
-	case !blind && (p.counted && p.group.ID < g.ID || s.isLacked(held[len(held)-1], g)):
+	case !blind && (p.counted && p.group.ID < g.ID || st.isLacked(held[len(held)-1])):
 	default:
 		st.report, g.uncounted = true, true
-		st.from = max(len(held)-g.sureOf(c, s.mayHaveParts(blind)), 0)
+		st.from = max(len(held)-g.sureOf(c, st.mayHaveParts(blind)), 0)
 	}
 }
 
 // isLacked reports whether a block is missing somewhere so that no report of a sparse
 // group can end with it. The index knows of all copies but those of uncounted groups.
-func (s *source) isLacked(h Hash, g *group) bool {
-	parts := s.mayHaveParts(false)
+func (st *storing) isLacked(h Hash) bool {
+	s, g := st.s, st.group
+	parts := st.mayHaveParts(false)
 	lacks := func(g *group) bool {
 		n := s.name(h)
 		return n.holding(g, TierGPU).lane == nil
@@ -173,7 +174,8 @@ func (s *source) isLacked(h Hash, g *group) bool {
 // mayHaveParts reports whether a hit may end inside a block: beside a Mamba group, if
 // there are parts of blocks, or that is not known. The first report of a view may come
 // before anything else of its Mamba group.
-func (s *source) mayHaveParts(blind bool) bool {
+func (st *storing) mayHaveParts(blind bool) bool {
+	s := st.s
 	mamba, parts := false, blind
 	for _, g := range s.lanes.groups {
 		mamba = mamba || g.Kind == GroupMamba
@@ -200,10 +202,11 @@ func (g *group) sureOf(c *Change, parts bool) int {
 }
 
 // allSeen reports whether each block is held in the gpu tier of g, or hidden.
-func (s *source) allSeen(hashes []Hash, g *group) bool {
+func (st *storing) allSeen(hashes []Hash) bool {
+	s := st.s
 	for _, h := range hashes {
 		n := s.name(h)
-		if n.holding(g, TierGPU).lane == nil {
+		if n.holding(st.group, TierGPU).lane == nil {
 			return false
 		}
 		s.yield(1)
@@ -350,7 +353,7 @@ func (s *source) restore(h Hash, g *group) {
 			n = s.name(b.parent)
 			continue
 		}
-		i := slices.IndexFunc(keys, func(l loc) bool { return s.variantAt(l) == g.cutOf(at.lane).variant })
+		i := slices.IndexFunc(keys, func(l loc) bool { return s.ground.variantAt(l) == g.cutOf(at.lane).variant })
 		if i < 0 {
 			return
 		}
@@ -364,12 +367,13 @@ func (s *source) restore(h Hash, g *group) {
 	}
 }
 
-func (s *source) variantAt(l loc) Variant { return s.ground.variants[s.f.Variant(l)] }
+// variantAt returns the variant of the key at l.
+func (g *ground) variantAt(l loc) Variant { return g.variants[g.forest.Variant(l)] }
 
 // hiddenAbove returns the name of the next block before the one at l, of a lane,
 // that is hidden, if all between are there. It takes what it walks from left.
 func (s *source) hiddenAbove(l loc, ln *lane, left *int) (Hash, bool) {
-	g, unit := ln.group, s.variantAt(l).Unit
+	g, unit := ln.group, s.ground.variantAt(l).Unit
 	for ; *left > 0; *left-- {
 		s.yield(1)
 		size := g.cutOf(ln).size

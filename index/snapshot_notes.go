@@ -98,7 +98,7 @@ func (d *sourceDump) keepRich(n *name) {
 		c := s.copies.at(i)
 		i = c.next
 		ln := s.lanes.all[c.lane]
-		variant := func(l loc) bool { return s.variantAt(l) == ln.group.cutOf(ln).variant }
+		variant := func(l loc) bool { return s.ground.variantAt(l) == ln.group.cutOf(ln).variant }
 		switch {
 		case (whole || slices.ContainsFunc(gone, variant)) && c.copies > 0:
 			d.lose(ln)

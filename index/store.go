@@ -82,7 +82,7 @@ func (s *source) store(c *Change) {
 	st := storing{s: s, c: c, group: g, lane: ln, chained: dense}
 	st.judge(held)
 	if dense && c.Tier == TierGPU {
-		switch prev, n := s.before(c, variant); n {
+		switch prev, n := st.before(variant); n {
 		case 1:
 			st.placeAll(prev, variant)
 			return
@@ -108,7 +108,7 @@ func (s *source) store(c *Change) {
 			s.inHand--
 			return
 		}
-		s.dropChild(c.Hashes)
+		st.dropChild()
 	}
 	aside, ok := s.ground.setAside(s, len(held), len(c.Locals))
 	if !ok {
@@ -137,9 +137,10 @@ func (s *source) unplaced(h Hash) bool {
 // dropChild is told of a store whose parent stands for two prefixes. Which of them it
 // continues will never be known, so its blocks are held and nothing else: what their
 // hashes stood for before says nothing of them.
-func (s *source) dropChild(hashes []Hash) {
+func (st *storing) dropChild() {
+	s := st.s
 	s.counts.Dropped++
-	for _, h := range hashes {
+	for _, h := range st.c.Hashes {
 		if n := s.name(h); n.value != 0 && !n.held() {
 			n.forget()
 		}
@@ -147,8 +148,9 @@ func (s *source) dropChild(hashes []Hash) {
 }
 
 // before returns the place that the first block of a dense store continues, and
-// how many there are.
-func (s *source) before(c *Change, variant uint32) (at loc, n int) {
+// how many such places there are.
+func (st *storing) before(variant uint32) (at loc, n int) {
+	s, c := st.s, st.c
 	if !c.HasParent {
 		return 0, 1
 	}
