@@ -39,7 +39,7 @@ func (m *memory) check() error {
 			return fmt.Errorf("%v: %w", s.id, err)
 		}
 		taken += s.nameBytes() + s.ownBytes() + s.waits.bytes()
-		total.replace(new(tally), &s.tenant.reported)
+		total.add(&s.tenant.reported)
 		for _, ln := range s.lanes.all {
 			if ln == nil {
 				continue
@@ -348,7 +348,7 @@ func (c *sourceCheck) pending() error {
 }
 
 // waiterOf returns the waiter of a store at a name; nil: there is none.
-func (n *name) waiterOf(p *pending) *waiter {
+func (n *name) waiterOf(p *waitingStore) *waiter {
 	if !n.isRich() {
 		return nil
 	}
@@ -363,7 +363,7 @@ func (n *name) waiterOf(p *pending) *waiter {
 }
 
 // allFor returns the stores that wait for a hash.
-func (q *storeQueue) allFor(at hashIn) (of []*pending) {
+func (q *storeQueue) allFor(at variantHash) (of []*waitingStore) {
 	if q.parents == nil {
 		return nil
 	}

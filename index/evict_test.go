@@ -226,7 +226,7 @@ func TestNoRoomToShareAKey(t *testing.T) {
 		"by name": {bare(11), store(11, []Local{2}, 1), bare(12), bare(13)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m, err := newMemory(MemoryConfig{Bytes: MinMemory, PendingBytes: 2*(pendingCost+pendingHashCost) + localBytes})
+			m, err := newMemory(MemoryConfig{Bytes: MinMemory, PendingBytes: 2*(waitingCost+waitingHashCost) + localBytes})
 			if err != nil {
 				t.Fatal(err)
 			}

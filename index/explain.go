@@ -56,7 +56,7 @@ func (m *memory) Explain(ctx context.Context, src Source, of trace.Block[Variant
 }
 
 // addUnplaced adds the hashes of a store that have no key and may be blocks of a cut.
-func (b *block) addUnplaced(to map[Hash]bool, s *source, p *pending) {
+func (b *block) addUnplaced(to map[Hash]bool, s *source, p *waitingStore) {
 	by := cut{b.Variant, b.Size}
 	for _, hash := range p.hashes {
 		n := s.seen(hash)

@@ -27,9 +27,9 @@ type cut struct {
 // group is a KV-cache group of a source.
 type group struct {
 	Group
-	told  bool // by a gpu store
-	cut   cut  // of its gpu blocks; of the largest if sizes differ
-	grain int  // the smallest of their sizes
+	declared bool // by a gpu store
+	cut      cut  // of its gpu blocks; of the largest if sizes differ
+	grain    int  // the smallest of their sizes
 	// uncounted: a store was not counted that may have been of more copies, so
 	// the group may hold blocks that are not known.
 	uncounted bool
@@ -83,8 +83,8 @@ func (s *source) groupFor(c *Change) (g *group, news bool) {
 		g = s.lanes.newGroup(c.Group)
 		news = true
 	}
-	if c.Tier == TierGPU && !g.told { // others may leave out the kind
-		g.Group, g.told = c.Group, true
+	if c.Tier == TierGPU && !g.declared { // others may leave out the kind
+		g.Group, g.declared = c.Group, true
 		news = true
 	}
 	if c.Tier == TierGPU && len(c.Locals) > 0 {

@@ -43,20 +43,20 @@ func (g *group) runBlocks(size int) int {
 	return (g.Window-2)/size + 1
 }
 
-// masking is what a masked store tells beside its hashes.
-type masking struct {
+// maskedRange is what a masked store tells beside its hashes.
+type maskedRange struct {
 	need     int // blocks of a run; 0: it is no store of a window group
 	units    int // of its range
 	fromRoot bool
 	root     Key
 }
 
-// pendingMasked returns a masked store of a group with runs of so many blocks.
-func (st *storing) pendingMasked(need int, variant uint32) *pending {
+// newMasked returns a masked store of a group with runs of so many blocks.
+func (st *storeTask) newMasked(need int, variant uint32) *waitingStore {
 	c := st.c
-	p := &pending{
-		group: st.group, hashes: c.Hashes, cut: cut{c.Variant, c.BlockSize}, parent: hashIn{variant: variant},
-		masking: masking{need, len(c.Locals), !c.HasParent, c.Root},
+	p := &waitingStore{
+		group: st.group, hashes: c.Hashes, cut: cut{c.Variant, c.BlockSize}, parent: variantHash{variant: variant},
+		maskedRange: maskedRange{need, len(c.Locals), !c.HasParent, c.Root},
 	}
 	if c.HasParent {
 		p.parent.hash = c.Parent
@@ -68,7 +68,7 @@ func (st *storing) pendingMasked(need int, variant uint32) *pending {
 }
 
 // storeMasked carries out a masked store of a window group, for which bytes are set aside.
-func (st *storing) storeMasked(p *pending, aside int) {
+func (st *storeTask) storeMasked(p *waitingStore, aside int) {
 	s := st.s
 	s.inHand++
 	m := s.follow(p)
@@ -131,7 +131,7 @@ func (s *source) settle() {
 // maskedStore is what is known of a masked store, and what follows.
 type maskedStore struct {
 	s          *source
-	p          *pending
+	p          *waitingStore
 	blockUnits int
 	larger     []*lane // of other groups, with blocks that are larger than the store's
 	known      []knownBlock
@@ -155,7 +155,7 @@ type knownBlock struct {
 
 // follow returns what follows from the known hashes of a store. It is done with join
 // or done, before the next one is begun.
-func (s *source) follow(p *pending) *maskedStore {
+func (s *source) follow(p *waitingStore) *maskedStore {
 	if s.following == nil {
 		s.following = s.ground.takeFollowing()
 	}
@@ -190,7 +190,7 @@ func (m *maskedStore) join() {
 	}
 	variant := m.p.parent.variant
 	for _, h := range slices.Clone(m.hashes) {
-		m.s.waits.join(hashIn{h, variant})
+		m.s.waits.join(variantHash{h, variant})
 	}
 }
 

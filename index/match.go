@@ -35,7 +35,7 @@ type walker struct {
 	paths []path
 
 	// What is matched now: blocks of one size of some candidates, along a path.
-	r   *resolved
+	r   *resolution
 	rc  *resolvedCut
 	p   *path
 	out *Matches
@@ -56,13 +56,13 @@ type walker struct {
 
 	// at are the bits of lanes, by ordinal, and held those of the rows. words is
 	// how many words a lane's bits are.
-	at    []bitsAt
+	at    []bitRange
 	words int
 	held  [][NumTiers][]uint64
 }
 
-// bitsAt is a part of Matches.bits; no words: there is none.
-type bitsAt struct{ from, words uint32 }
+// bitRange is a part of Matches.bits; no words: there is none.
+type bitRange struct{ from, words uint32 }
 
 func (w *walker) begin(f *forest.Forest) {
 	w.f = f
@@ -86,7 +86,7 @@ type slowView struct {
 }
 
 // keysFor sets up the paths of all variants of r that there are none of yet.
-func (w *walker) keysFor(r *resolved, keys func(Variant) ([]Key, error)) error {
+func (w *walker) keysFor(r *resolution, keys func(Variant) ([]Key, error)) error {
 	for i := range r.cuts {
 		v := r.cuts[i].variant
 		if !slices.ContainsFunc(w.paths, func(p path) bool { return p.variant == v }) {
@@ -112,7 +112,7 @@ func (w *walker) release() {
 	}
 }
 
-func (w *walker) knows(r *resolved) bool {
+func (w *walker) knows(r *resolution) bool {
 	for i := range r.cuts {
 		v := r.cuts[i].variant
 		if !slices.ContainsFunc(w.paths, func(p path) bool { return p.variant == v }) {
@@ -128,7 +128,7 @@ func (w *walker) path(v Variant) *path {
 
 // answer returns false if r does not hold any more. It enters first, and looks
 // then: from there on no ordinal of r is given to somebody else.
-func (w *walker) answer(md *model, r *resolved, q *Query, out *Matches) (done bool, err error) {
+func (w *walker) answer(md *model, r *resolution, q *Query, out *Matches) (done bool, err error) {
 	if err := w.keysFor(r, q.Keys); err != nil {
 		return false, err
 	}
@@ -482,15 +482,15 @@ func (w *walker) findBits(set []uint64, from int) {
 	}
 }
 
-// someBlocks are blocks of a prompt in two words, from word at on.
-type someBlocks struct {
+// blockBits are blocks of a prompt in two words, from word at on.
+type blockBits struct {
 	at         int
 	bits, more uint64
 }
 
 // blocksAt returns the blocks that end at slots, some of those in end. The number
 // of the first block of end is given.
-func blocksAt(first int, slots, end uint32, units int) someBlocks {
+func blocksAt(first int, slots, end uint32, units int) blockBits {
 	v := uint64(slots)
 	if units > 1 {
 		v = 0
@@ -499,11 +499,11 @@ func blocksAt(first int, slots, end uint32, units int) someBlocks {
 			end &= end - 1
 		}
 	}
-	return someBlocks{first / 64, v << (first % 64), v >> (64 - first%64)}
+	return blockBits{first / 64, v << (first % 64), v >> (64 - first%64)}
 }
 
 // setBits gives blocks to the lanes of set that are holders: a word of ordinals.
-func (w *walker) setBits(set []uint64, word uint32, holders uint64, blocks someBlocks) {
+func (w *walker) setBits(set []uint64, word uint32, holders uint64, blocks blockBits) {
 	if int(word) >= len(set) {
 		return
 	}
@@ -511,7 +511,7 @@ func (w *walker) setBits(set []uint64, word uint32, holders uint64, blocks someB
 	for here := set[word] & holders; here != 0; here &= here - 1 {
 		lane := &at[bits.TrailingZeros64(here)]
 		if lane.words == 0 {
-			*lane = bitsAt{uint32(w.out.more(w.words)), uint32(w.words)}
+			*lane = bitRange{uint32(w.out.more(w.words)), uint32(w.words)}
 			out = w.out.bits
 		}
 		i := int(lane.from) + blocks.at

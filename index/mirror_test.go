@@ -178,25 +178,25 @@ func (m *mapMirror) Evicted(holder uint32) {
 	}
 }
 
-// mirrored is a Memory of which the answers come from its mirror.
-type mirrored struct {
+// mirroredMemory is a Memory of which the answers come from its mirror.
+type mirroredMemory struct {
 	inmemory.Memory
 	mirror *mapMirror
 }
 
-func newMirrored(tb testing.TB, c index.MemoryConfig, of *told) mirrored {
+func newMirrored(tb testing.TB, c index.MemoryConfig, of *told) mirroredMemory {
 	mirror := newMapMirror(tb, of)
 	m, err := inmemory.New(c)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	m.(teller).MirrorTo(mirror)
-	return mirrored{m, mirror}
+	return mirroredMemory{m, mirror}
 }
 
 // Match has the Memory answer too: it knows then what is used, and what is wrong with the
 // query.
-func (m mirrored) Match(ctx context.Context, q *index.Query, out *index.Matches) error {
+func (m mirroredMemory) Match(ctx context.Context, q *index.Query, out *index.Matches) error {
 	prompts := map[index.Variant][]index.Key{}
 	own := *q
 	own.Keys = func(v index.Variant) (keys []index.Key, err error) {
@@ -386,18 +386,18 @@ func TestMirrorOfMuchThatGoes(t *testing.T) {
 		name          string
 		holders, gone int64
 		left          int // holders of the source
-		do            func(m mirrored) error
+		do            func(m mirroredMemory) error
 	}{
-		{"clear", 1, 0, 0, func(m mirrored) error {
+		{"clear", 1, 0, 0, func(m mirroredMemory) error {
 			_, err := m.Apply(ctx, src, index.Cursor{}, []index.Change{{Op: index.OpClear}})
 			return err
 		}},
-		{"clear of a tier", 1, 0, 1, func(m mirrored) error {
+		{"clear of a tier", 1, 0, 1, func(m mirroredMemory) error {
 			_, err := m.Apply(ctx, src, index.Cursor{}, []index.Change{{Op: index.OpClearTier, Tier: index.TierGPU}})
 			return err
 		}},
-		{"removed pod", 0, 1, 0, func(m mirrored) error { return m.Remove(ctx, "a") }},
-		{"removed source", 0, 1, 0, func(m mirrored) error { return m.RemoveSource(ctx, src) }},
+		{"removed pod", 0, 1, 0, func(m mirroredMemory) error { return m.Remove(ctx, "a") }},
+		{"removed source", 0, 1, 0, func(m mirroredMemory) error { return m.RemoveSource(ctx, src) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			saw := new(told)

@@ -163,16 +163,16 @@ func (n *name) ambiguous() bool {
 	return false
 }
 
-// hashIn is a hash in a variant, by number: it has one key at most, unless it is
+// variantHash is a hash in a variant, by number: it has one key at most, unless it is
 // ambiguous.
-type hashIn struct {
+type variantHash struct {
 	hash    Hash
 	variant uint32
 }
 
 // locOf returns the place of the first key of a hash in a variant, and how many
 // there are.
-func (s *source) locOf(at hashIn) (loc, int) {
+func (s *source) locOf(at variantHash) (loc, int) {
 	n := s.name(at.hash)
 	return n.locIn(at.variant)
 }
@@ -403,7 +403,7 @@ func (n *name) forget() {
 		s.keyless--
 	}
 	if n.isRich() {
-		n.void(func(*pending) bool { return true })
+		n.void(func(*waitingStore) bool { return true })
 		idle = n.rich().idle
 		n.dropKeys()
 		s.riches.give(n.number())

@@ -29,28 +29,28 @@ type waitList struct {
 	parked int // stores that are
 }
 
-// pending is a store of which at least one hash had no key.
-type pending struct {
+// waitingStore is a store of which at least one hash had no key.
+type waitingStore struct {
 	group  *group
 	tier   Tier
 	hashes []Hash
 	// Parked stores: what places the hashes once the parent has a key, and the
 	// numbers in source.riches of those that it has a say in; 0: it has none.
 	parked bool
-	parent hashIn
+	parent variantHash
 	locals []Local
 	cut    cut
 	riches []uint32
 	waits  bool // in source.waiting
 	// Masked stores of window groups have all of that but parked, and locals in
 	// draft groups only.
-	masking
+	maskedRange
 	looked bool // in source.masked
 	blind  bool // none of its hashes had a key when it was last looked at, and nothing follows
 
 	since        uint32 // by the clock of the forest
 	number       uint32 // in source.stores; 0: it waits no more
-	older, newer *pending
+	older, newer *waitingStore
 	// Of those that wait for a parent, by their numbers; 0: none. lastWait is that of
 	// the first one only.
 	prevWait, nextWait, lastWait uint32
@@ -58,13 +58,13 @@ type pending struct {
 
 // storeSlot is the place of a store that waits, by its number.
 type storeSlot struct {
-	p    *pending
+	p    *waitingStore
 	free uint32 // number of the next free place
 }
 
 // bytes returns what p takes of the heap, but for its names.
-func (p *pending) bytes() int {
-	return mem.SizeOf[pending]() + mem.Size(8*cap(p.hashes)) + mem.Size(8*cap(p.locals)) + mem.Size(4*cap(p.riches))
+func (p *waitingStore) bytes() int {
+	return mem.SizeOf[waitingStore]() + mem.Size(8*cap(p.hashes)) + mem.Size(8*cap(p.locals)) + mem.Size(4*cap(p.riches))
 }
 
 // release lets go of all that waits, of a source that is removed.
@@ -87,21 +87,21 @@ type waiter struct {
 // What a pending store costs in heap: it, its number and its entry of waiting; for
 // each hash its name, which is rich and has a number, a copy, and a waiter.
 const (
-	pendingCost     = int(unsafe.Sizeof(pending{})+unsafe.Sizeof(&pending{})) + 64
-	pendingHashCost = int(unsafe.Sizeof(Hash(0)) + unsafe.Sizeof(uint32(0)) + unsafe.Sizeof(richName{}) + unsafe.Sizeof(copyCount{}) + unsafe.Sizeof(waiter{}))
+	waitingCost     = int(unsafe.Sizeof(waitingStore{})+unsafe.Sizeof(&waitingStore{})) + 64
+	waitingHashCost = int(unsafe.Sizeof(Hash(0)) + unsafe.Sizeof(uint32(0)) + unsafe.Sizeof(richName{}) + unsafe.Sizeof(copyCount{}) + unsafe.Sizeof(waiter{}))
 	localBytes      = int(unsafe.Sizeof(Local(0)))
 )
 
-func (p *pending) cost() int {
-	return pendingCost + pendingHashCost*len(p.hashes) + localBytes*len(p.locals)
+func (p *waitingStore) cost() int {
+	return waitingCost + waitingHashCost*len(p.hashes) + localBytes*len(p.locals)
 }
 
 // join places the parked stores that wait for a hash which has a key now, and
 // those that wait for theirs. It works through a list because chains of
 // orphans may be long.
-func (wl *waitList) join(at hashIn) {
+func (wl *waitList) join(at variantHash) {
 	s := wl.s
-	work := []hashIn{at}
+	work := []variantHash{at}
 	for len(work) > 0 {
 		at := work[len(work)-1]
 		work = work[:len(work)-1]
@@ -133,14 +133,14 @@ func (wl *waitList) join(at hashIn) {
 			s.counts.Joined++
 			wl.place(p, prev)
 			for _, h := range p.hashes {
-				work = append(work, hashIn{h, at.variant})
+				work = append(work, variantHash{h, at.variant})
 			}
 		}
 	}
 }
 
 // place places a parked store behind prev.
-func (wl *waitList) place(p *pending, prev loc) {
+func (wl *waitList) place(p *waitingStore, prev loc) {
 	s := wl.s
 	r := blockRange{prev, Key(s.f.Key(prev)), p.parent.variant, p.locals, p.cut.size / p.cut.variant.Unit}
 	placed := 0
@@ -177,11 +177,11 @@ func (n *name) parkedIn(variant uint32) bool {
 }
 
 // isVoid reports whether p has no say in what its hash i stands for.
-func (p *pending) isVoid(i int) bool { return p.riches != nil && p.riches[i] == 0 }
+func (p *waitingStore) isVoid(i int) bool { return p.riches != nil && p.riches[i] == 0 }
 
 // waitingName returns the name of hash i of p. While p waits, it is rich and keeps its
 // number, unless p has no say in it.
-func (wl *waitList) name(p *pending, i int) name {
+func (wl *waitList) name(p *waitingStore, i int) name {
 	s := wl.s
 	if p.riches == nil || p.isVoid(i) {
 		return s.name(p.hashes[i])
@@ -193,7 +193,7 @@ func (wl *waitList) name(p *pending, i int) name {
 }
 
 // anyUnplaced reports whether a hash of p is held and has no key.
-func (wl *waitList) anyUnplaced(p *pending) bool {
+func (wl *waitList) anyUnplaced(p *waitingStore) bool {
 	for i := range p.hashes {
 		if n := wl.name(p, i); n.unplaced() {
 			return true
@@ -204,7 +204,7 @@ func (wl *waitList) anyUnplaced(p *pending) bool {
 
 // void notes that some stores that wait have no say any more in what a rich name stands
 // for next: the gpu does not hold its block any more in their group.
-func (n *name) void(of func(*pending) bool) {
+func (n *name) void(of func(*waitingStore) bool) {
 	n.dropWaiters(func(w *waiter) bool {
 		p := n.s.waits.slots[w.store].p
 		if !of(p) {
@@ -244,7 +244,7 @@ func (n *name) dropWaiters(which func(*waiter) bool) {
 }
 
 // park keeps a store until its parent has a key.
-func (wl *waitList) park(p *pending) {
+func (wl *waitList) park(p *waitingStore) {
 	s := wl.s
 	s.counts.Parked++
 	wl.parked++
@@ -256,7 +256,7 @@ func (wl *waitList) park(p *pending) {
 
 // enlist gives the name of hash i a waiter. A name that is unplaced is rich, and p gets
 // its number.
-func (wl *waitList) enlist(p *pending, i int) {
+func (wl *waitList) enlist(p *waitingStore, i int) {
 	s := wl.s
 	if p.riches[i] == 0 {
 		n := s.name(p.hashes[i])
@@ -279,7 +279,7 @@ func (wl *waitList) enlist(p *pending, i int) {
 }
 
 // unlist removes the waiters of a store.
-func (wl *waitList) unlist(p *pending) {
+func (wl *waitList) unlist(p *waitingStore) {
 	for i, number := range slices.Backward(p.riches) { // a hash goes where it stands first
 		if number != 0 {
 			n := wl.name(p, i)
@@ -290,7 +290,7 @@ func (wl *waitList) unlist(p *pending) {
 }
 
 // add keeps a store in the queue of those that hold unplaced blocks.
-func (wl *waitList) add(p *pending) {
+func (wl *waitList) add(p *waitingStore) {
 	s := wl.s
 	wl.push(p)
 	if p.parked || p.need > 0 {
@@ -304,7 +304,7 @@ func (wl *waitList) add(p *pending) {
 }
 
 // unpark has a store wait for its names alone.
-func (wl *waitList) unpark(p *pending) {
+func (wl *waitList) unpark(p *waitingStore) {
 	if p.parked {
 		wl.parked--
 		p.parked = false
@@ -314,14 +314,14 @@ func (wl *waitList) unpark(p *pending) {
 }
 
 // take takes a store out of all queues.
-func (wl *waitList) take(p *pending) {
+func (wl *waitList) take(p *waitingStore) {
 	wl.unpark(p)
 	wl.remove(p)
 }
 
 // drop gives up a store at the bound: its blocks that still have no key are
 // released, and with them their names forgotten.
-func (wl *waitList) drop(p *pending) {
+func (wl *waitList) drop(p *waitingStore) {
 	s := wl.s
 	lost := p.parked
 	wl.take(p)
@@ -332,7 +332,7 @@ func (wl *waitList) drop(p *pending) {
 
 // letGo releases the blocks of p from one on that still have no key, and reports whether
 // there were any.
-func (wl *waitList) letGo(p *pending, from int) (any bool) {
+func (wl *waitList) letGo(p *waitingStore, from int) (any bool) {
 	s := wl.s
 	for _, hash := range p.hashes[from:] {
 		n := s.name(hash)

@@ -50,7 +50,7 @@ func (n *name) release(h holding) {
 	var buf [2]loc
 	s.lanes.count(h.lane, -1)
 	if h.lane.tier == TierGPU && n.isRich() {
-		n.void(func(p *pending) bool { return p.group == h.lane.group })
+		n.void(func(p *waitingStore) bool { return p.group == h.lane.group })
 	}
 	if n.isPlain() {
 		l := loc(n.value)

@@ -97,7 +97,7 @@ type rootStore struct {
 }
 
 // judge decides what a store of some hashes counts for.
-func (st *storing) judge(held []Hash) {
+func (st *storeTask) judge(held []Hash) {
 	s, c, g := st.s, st.c, st.group
 	st.report, st.unsure = c.Reused, -1
 	st.guarded = c.Tier == TierGPU && c.Copies == CopiesGuarded
@@ -116,7 +116,7 @@ func (st *storing) judge(held []Hash) {
 }
 
 // judgeFull judges a guarded store of a full group without a parent.
-func (st *storing) judgeFull(held []Hash) {
+func (st *storeTask) judgeFull(held []Hash) {
 	s, c, g := st.s, st.c, st.group
 	blind, last := c.Partial || s.doubts, len(held)-1
 	parts := st.chained && st.mayHaveParts(blind)
@@ -135,7 +135,7 @@ func (st *storing) judgeFull(held []Hash) {
 }
 
 // judgeSparse judges a guarded store of another group without a parent.
-func (st *storing) judgeSparse(held []Hash) {
+func (st *storeTask) judgeSparse(held []Hash) {
 	s, c, g := st.s, st.c, st.group
 	blind, p := c.Partial || s.doubts, s.prompt
 	switch {
@@ -152,7 +152,7 @@ func (st *storing) judgeSparse(held []Hash) {
 
 // isLacked reports whether a block is missing somewhere so that no report of a sparse
 // group can end with it. The index knows of all copies but those of uncounted groups.
-func (st *storing) isLacked(h Hash) bool {
+func (st *storeTask) isLacked(h Hash) bool {
 	s, g := st.s, st.group
 	parts := st.mayHaveParts(false)
 	lacks := func(g *group) bool {
@@ -164,7 +164,7 @@ func (st *storing) isLacked(h Hash) bool {
 		return true
 	}
 	for _, full := range s.lanes.groups {
-		if full.Kind == GroupFull && full.told && !parts && lacks(full) {
+		if full.Kind == GroupFull && full.declared && !parts && lacks(full) {
 			return true
 		}
 	}
@@ -174,7 +174,7 @@ func (st *storing) isLacked(h Hash) bool {
 // mayHaveParts reports whether a hit may end inside a block: beside a Mamba group, if
 // there are parts of blocks, or that is not known. The first report of a view may come
 // before anything else of its Mamba group.
-func (st *storing) mayHaveParts(blind bool) bool {
+func (st *storeTask) mayHaveParts(blind bool) bool {
 	s := st.s
 	mamba, parts := false, blind
 	for _, g := range s.lanes.groups {
@@ -202,7 +202,7 @@ func (g *group) sureOf(c *Change, parts bool) int {
 }
 
 // allSeen reports whether each block is held in the gpu tier of g, or hidden.
-func (st *storing) allSeen(hashes []Hash) bool {
+func (st *storeTask) allSeen(hashes []Hash) bool {
 	s := st.s
 	for _, h := range hashes {
 		n := s.name(h)

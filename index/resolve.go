@@ -12,9 +12,9 @@ import (
 // is copied and brought up to date, source by source; after a change of pods it is
 // made anew.
 
-// resolved is what a model knows of some candidates. It is immutable, and holds
+// resolution is what a model knows of some candidates. It is immutable, and holds
 // as long as the model's generations are those that it was made in.
-type resolved struct {
+type resolution struct {
 	of        *identity // of the model; not the model, which may have gone
 	pods, gen uint64
 	sources   []resolvedSource
@@ -74,12 +74,12 @@ func setBit(set []uint64, ord uint32) []uint64 {
 }
 
 // resolve returns what md knows of c now.
-func (md *model) resolve(c *Candidates) *resolved {
-	r, _ := c.Memo().(*resolved)
+func (md *model) resolve(c *Candidates) *resolution {
+	r, _ := c.Memo().(*resolution)
 	pods, gen := md.podsGen.Load(), md.gen.Load()
 	switch {
 	case r == nil || r.of != md.id || r.pods != pods:
-		r = &resolved{of: md.id, pods: pods, gen: gen}
+		r = &resolution{of: md.id, pods: pods, gen: gen}
 		if c.pods == nil {
 			md.pods.Range(func(_, p any) bool {
 				r.addPod(p.(*podSources), -1)
@@ -110,7 +110,7 @@ func (md *model) resolve(c *Candidates) *resolved {
 	return r
 }
 
-func (r *resolved) addPod(p *podSources, pod int32) {
+func (r *resolution) addPod(p *podSources, pod int32) {
 	for _, s := range *p.list.Load() {
 		was := s.views.Load()
 		r.sources = append(r.sources, resolvedSource{was, s.views, pod})
@@ -119,7 +119,7 @@ func (r *resolved) addPod(p *podSources, pod int32) {
 }
 
 // renew returns r with the views that have changed since.
-func (r *resolved) renew(gen uint64) *resolved {
+func (r *resolution) renew(gen uint64) *resolution {
 	fresh := *r
 	fresh.gen = gen
 	fresh.sources = slices.Clone(r.sources)
@@ -149,7 +149,7 @@ func (r *resolved) renew(gen uint64) *resolved {
 
 func nonzero(w uint64) bool { return w != 0 }
 
-func (r *resolved) drop(views []*view) {
+func (r *resolution) drop(views []*view) {
 	for _, v := range views {
 		rc := r.cutOf(v.cut)
 		for _, l := range v.lanes {
@@ -163,7 +163,7 @@ func (r *resolved) drop(views []*view) {
 	}
 }
 
-func (r *resolved) add(views []*view, pod int32) {
+func (r *resolution) add(views []*view, pod int32) {
 	for _, v := range views {
 		rc := r.cutOf(v.cut)
 		for i, l := range v.lanes {
@@ -183,7 +183,7 @@ func (r *resolved) add(views []*view, pod int32) {
 	}
 }
 
-func (r *resolved) cutOf(c cut) *resolvedCut {
+func (r *resolution) cutOf(c cut) *resolvedCut {
 	i := slices.IndexFunc(r.cuts, func(rc resolvedCut) bool { return rc.cut == c })
 	if i < 0 {
 		i = len(r.cuts)

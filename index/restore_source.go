@@ -149,7 +149,7 @@ func (r *restorer) group(s *source) error {
 		return fmt.Errorf("group %d has blocks of %+v, and of %d tokens", of.ID, by, grain)
 	}
 	g := s.lanes.newGroup(of)
-	g.told, g.uncounted, g.cut, g.grain = told, uncounted, by, grain
+	g.declared, g.uncounted, g.cut, g.grain = told, uncounted, by, grain
 	return nil
 }
 

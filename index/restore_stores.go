@@ -7,7 +7,7 @@ import (
 
 // restoredStore is a store that waits.
 type restoredStore struct {
-	p     *pending
+	p     *waitingStore
 	void  []bool // by hash: it has no say in it
 	waits bool
 }
@@ -15,7 +15,7 @@ type restoredStore struct {
 // store reads what is known of a store beside its hashes and locals.
 func (r *restorer) store() error {
 	id := int(r.Byte())
-	p := &pending{tier: Tier(r.Byte())}
+	p := &waitingStore{tier: Tier(r.Byte())}
 	p.parked = r.Bool()
 	st := restoredStore{p: p, waits: r.Bool()}
 	p.blind, p.since, p.parent.hash = r.Bool(), r.Uint32(), Hash(r.Uint64())

@@ -202,7 +202,7 @@ func (w *dumper) stores(ctx context.Context, d *sourceDump) error {
 }
 
 // appendStore appends what a store is that waits, but for its hashes and locals.
-func appendStore(b []byte, p *pending) []byte {
+func appendStore(b []byte, p *waitingStore) []byte {
 	b = append(b, tagStore, byte(p.group.ID), byte(p.tier))
 	b = record.AppendBool(record.AppendBool(record.AppendBool(b, p.parked), p.waits), p.blind)
 	b = binary.LittleEndian.AppendUint32(b, p.since)

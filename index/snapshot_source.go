@@ -20,7 +20,7 @@ type sourceDump struct {
 	head  []byte
 	// stores are those that wait, as they were, and waits the numbers of those among
 	// them that wait for a parent, in their order.
-	stores []pending
+	stores []waitingStore
 	waits  []uint32
 
 	order idleOrder
@@ -119,7 +119,7 @@ func (d *sourceDump) appendHead(b []byte) []byte {
 	for _, g := range s.lanes.groups {
 		b = append(b, byte(g.ID), byte(g.Kind))
 		b = binary.AppendVarint(b, int64(g.Window))
-		b = record.AppendBool(record.AppendBool(record.AppendBool(b, g.Draft), g.told), g.uncounted)
+		b = record.AppendBool(record.AppendBool(record.AppendBool(b, g.Draft), g.declared), g.uncounted)
 		b = binary.AppendVarint(appendCut(b, g.cut), int64(g.grain))
 	}
 	lanes := []byte(nil)

@@ -114,7 +114,7 @@ func newSource(id Source, m *memory, md *model, feed uint64) *source {
 		cursors: cursorList{mem: count},
 		lanes:   laneTable{f: md.ground.forest, mem: count, ordinals: &md.holders},
 		nameSet: newNameSet(md.ground.forest, count),
-		waits:   waitList{storeQueue: storeQueue{f: md.ground.forest, mem: count, salt: m.salt}},
+		waits:   waitList{storeQueue: storeQueue{f: md.ground.forest, mem: count, salt: &m.salt}},
 		views:   new(atomic.Pointer[[]*view]),
 	}
 	s.waits.s, s.tenant.s = s, s

@@ -27,8 +27,8 @@ import (
 //
 // What a store counts for is decided in reports.go.
 
-// storing is a store that is being carried out.
-type storing struct {
+// storeTask is a store that is being carried out.
+type storeTask struct {
 	s       *source
 	c       *Change
 	group   *group
@@ -79,7 +79,7 @@ func (s *source) store(c *Change) {
 		s.giveUp()
 		return
 	}
-	st := storing{s: s, c: c, group: g, lane: ln, chained: dense}
+	st := storeTask{s: s, c: c, group: g, lane: ln, chained: dense}
 	st.judge(held)
 	if dense && c.Tier == TierGPU {
 		switch prev, n := st.before(variant); n {
@@ -96,9 +96,9 @@ func (s *source) store(c *Change) {
 				s.noRoom(ln, held)
 				return
 			}
-			p := &pending{
+			p := &waitingStore{
 				group: g, tier: c.Tier, hashes: slices.Clone(c.Hashes),
-				parent: hashIn{c.Parent, variant}, locals: slices.Clone(c.Locals),
+				parent: variantHash{c.Parent, variant}, locals: slices.Clone(c.Locals),
 				cut: by, riches: make([]uint32, len(held)),
 			}
 			s.inHand++ // their numbers
@@ -117,14 +117,14 @@ func (s *source) store(c *Change) {
 	}
 	if masked && c.Tier == TierGPU {
 		if need := g.runBlocks(c.BlockSize); need > 0 {
-			st.storeMasked(st.pendingMasked(need, variant), aside)
+			st.storeMasked(st.newMasked(need, variant), aside)
 			return
 		}
 	}
 	st.holdAll(held, nil)
 	s.mem.Add(-aside)
 	if held = held[st.from:]; slices.ContainsFunc(held, s.unplaced) {
-		s.waits.add(&pending{group: g, tier: c.Tier, hashes: slices.Clone(held)})
+		s.waits.add(&waitingStore{group: g, tier: c.Tier, hashes: slices.Clone(held)})
 	}
 }
 
@@ -137,7 +137,7 @@ func (s *source) unplaced(h Hash) bool {
 // dropChild is told of a store whose parent stands for two prefixes. Which of them it
 // continues will never be known, so its blocks are held and nothing else: what their
 // hashes stood for before says nothing of them.
-func (st *storing) dropChild() {
+func (st *storeTask) dropChild() {
 	s := st.s
 	s.counts.Dropped++
 	for _, h := range st.c.Hashes {
@@ -149,13 +149,13 @@ func (st *storing) dropChild() {
 
 // before returns the place that the first block of a dense store continues, and
 // how many such places there are.
-func (st *storing) before(variant uint32) (at loc, n int) {
+func (st *storeTask) before(variant uint32) (at loc, n int) {
 	s, c := st.s, st.c
 	if !c.HasParent {
 		return 0, 1
 	}
 	s.bury(c.Parent)
-	return s.locOf(hashIn{c.Parent, variant})
+	return s.locOf(variantHash{c.Parent, variant})
 }
 
 // giveUp drops a store.
@@ -190,7 +190,7 @@ func (s *source) noRoom(ln *lane, hashes []Hash) {
 
 // placeAll carries out a dense gpu store behind prev, and places what waited for
 // its blocks.
-func (st *storing) placeAll(prev loc, variant uint32) {
+func (st *storeTask) placeAll(prev loc, variant uint32) {
 	s, c := st.s, st.c
 	key := c.Root
 	if prev != 0 {
@@ -205,7 +205,7 @@ func (st *storing) placeAll(prev loc, variant uint32) {
 		}
 		if s.waits.hasParents() {
 			for _, h := range c.Hashes[from:to] {
-				s.waits.join(hashIn{h, variant})
+				s.waits.join(variantHash{h, variant})
 			}
 		}
 		return true
@@ -218,7 +218,7 @@ func (st *storing) placeAll(prev loc, variant uint32) {
 // Nearly all blocks are new to the source. So those that share a slab are given
 // plain names one after the other, and the slab is told once. It returns up to where there
 // was room.
-func (st *storing) placePiece(hashes []Hash, from, to int, ends blockEnds) int {
+func (st *storeTask) placePiece(hashes []Hash, from, to int, ends blockEnds) int {
 	s := st.s
 	for from < to {
 		if !s.roomFor(hashes[from]) {
@@ -260,7 +260,7 @@ func (st *storing) placePiece(hashes []Hash, from, to int, ends blockEnds) int {
 }
 
 // placeName places the name of block i of the store, and has the block held.
-func (st *storing) placeName(n *name, i int, at loc) {
+func (st *storeTask) placeName(n *name, i int, at loc) {
 	if n.place(at); n.value != 0 {
 		st.hold(i, n)
 	}
@@ -269,7 +269,7 @@ func (st *storing) placeName(n *name, i int, at loc) {
 
 // holdAll has hashes held that the store does not place. It sets the numbers of those
 // that are unplaced, unless riches is nil.
-func (st *storing) holdAll(hashes []Hash, riches []uint32) {
+func (st *storeTask) holdAll(hashes []Hash, riches []uint32) {
 	for i, h := range hashes {
 		if !st.s.roomFor(h) {
 			st.s.noRoom(st.lane, hashes[i:])
@@ -287,7 +287,7 @@ func (st *storing) holdAll(hashes []Hash, riches []uint32) {
 
 // hold records that the lane of the store has its block i, by the rules of
 // Copies.
-func (st *storing) hold(i int, n *name) {
+func (st *storeTask) hold(i int, n *name) {
 	s, c, full := st.s, st.c, st.group.Kind == GroupFull
 	h := n.holding(st.group, c.Tier)
 	switch {

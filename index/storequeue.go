@@ -10,21 +10,21 @@ import (
 type storeQueue struct {
 	f    *forest.Forest
 	mem  *mem.Count
-	salt [2]uint64
+	salt *[2]uint64 // of the table of names
 
 	slots          []storeSlot
 	free           uint32 // the number of the first free slot
 	n              int
-	oldest, newest *pending
+	oldest, newest *waitingStore
 	cost           int // the sum of their costs
 	// parents has the stores that are parked, and masked ones of draft groups whose parent
 	// has no key, by that parent. The value is the number of the first one.
 	parents *names.Table[Hash, uint32]
-	masked  []*pending // to be looked at after the Apply
+	masked  []*waitingStore // to be looked at after the Apply
 }
 
 // push puts a store behind the others that wait.
-func (q *storeQueue) push(p *pending) {
+func (q *storeQueue) push(p *waitingStore) {
 	p.since = q.f.Now()
 	q.takeNumber(p)
 	q.mem.Add(p.bytes())
@@ -38,7 +38,7 @@ func (q *storeQueue) push(p *pending) {
 }
 
 // remove takes a store out.
-func (q *storeQueue) remove(p *pending) {
+func (q *storeQueue) remove(p *waitingStore) {
 	if p.older == nil {
 		q.oldest = p.newer
 	} else {
@@ -56,7 +56,7 @@ func (q *storeQueue) remove(p *pending) {
 }
 
 // takeNumber gives a store a number, from 1 on.
-func (q *storeQueue) takeNumber(p *pending) {
+func (q *storeQueue) takeNumber(p *waitingStore) {
 	if q.n++; q.free != 0 {
 		p.number = q.free
 		q.free = q.slots[p.number].free
@@ -71,7 +71,7 @@ func (q *storeQueue) takeNumber(p *pending) {
 }
 
 // giveNumber takes the number of a store back.
-func (q *storeQueue) giveNumber(p *pending) {
+func (q *storeQueue) giveNumber(p *waitingStore) {
 	q.slots[p.number] = storeSlot{free: q.free}
 	q.free = p.number
 	p.number = 0
@@ -85,7 +85,7 @@ func (q *storeQueue) giveNumber(p *pending) {
 func (q *storeQueue) hasParents() bool { return q.parents != nil && q.parents.Len() > 0 }
 
 // next returns the store that waits longest for a hash, nil if none does.
-func (q *storeQueue) next(at hashIn) *pending {
+func (q *storeQueue) next(at variantHash) *waitingStore {
 	if !q.hasParents() {
 		return nil
 	}
@@ -100,12 +100,12 @@ func (q *storeQueue) next(at hashIn) *pending {
 }
 
 // wait has a store wait for its parent.
-func (q *storeQueue) wait(p *pending) {
+func (q *storeQueue) wait(p *waitingStore) {
 	p.waits = true
 	if q.parents == nil {
 		q.mem.Add(mem.SizeOf[names.Table[Hash, uint32]]())
 		q.parents = new(names.Table[Hash, uint32])
-		q.parents.Init(q.salt, q.mem)
+		q.parents.Init(*q.salt, q.mem)
 	}
 	i := q.parents.Get(p.parent.hash)
 	if i == 0 {
@@ -120,7 +120,7 @@ func (q *storeQueue) wait(p *pending) {
 }
 
 // unwait ends the wait of a store for its parent.
-func (q *storeQueue) unwait(p *pending) {
+func (q *storeQueue) unwait(p *waitingStore) {
 	if !p.waits {
 		return
 	}
@@ -145,7 +145,7 @@ func (q *storeQueue) unwait(p *pending) {
 }
 
 // look has a masked store looked at when the changes are applied.
-func (q *storeQueue) look(p *pending) {
+func (q *storeQueue) look(p *waitingStore) {
 	p.blind = false
 	if !p.looked {
 		p.looked = true

@@ -28,38 +28,51 @@ type tally struct {
 	nameRoom  int64 // how many names there is room for
 }
 
-// replace takes was away and adds now.
-func (t *tally) replace(was, now *tally) {
-	t.names += now.names - was.names
-	t.nameBytes += now.nameBytes - was.nameBytes
-	t.idle += now.idle - was.idle
-	t.waits += now.waits - was.waits
-	t.nameRoom += now.nameRoom - was.nameRoom
+// add adds another tally.
+func (t *tally) add(more *tally) {
+	t.names += more.names
+	t.nameBytes += more.nameBytes
+	t.idle += more.idle
+	t.waits += more.waits
+	t.nameRoom += more.nameRoom
 }
 
 // reportsEach is how many reports share one measurement of the bytes, which takes longer
 // than a removal does.
 const reportsEach = 512
 
-// report brings the tally of the ground up to date.
+// report brings the tally of the ground up to date. A change reports several times, so the
+// numbers go one by one: a copy of a tally that was just written takes twice as long.
 func (t *tenant) report() {
-	s := t.s
-	now := tally{
-		names: int64(s.names.Len()), nameBytes: t.reported.nameBytes, idle: int64(s.idle.len()),
-		waits: int64(s.waits.cost), nameRoom: int64(s.names.Room()),
+	s, was, total := t.s, &t.reported, &t.s.ground.total
+	names := int64(s.names.Len())
+	if off := names - t.measured; t.reports == 0 || max(off, -off) > t.measured/8 {
+		update(&total.nameBytes, &was.nameBytes, int64(s.nameBytes()))
+		t.measured = names
 	}
-	if off := now.names - t.measured; t.reports == 0 || max(off, -off) > t.measured/8 {
-		now.nameBytes, t.measured = int64(s.nameBytes()), now.names
+	if t.reports++; t.reports == reportsEach {
+		t.reports = 0
 	}
-	t.reports = (t.reports + 1) % reportsEach
-	s.ground.total.replace(&t.reported, &now)
-	t.reported = now
+	update(&total.names, &was.names, names)
+	update(&total.idle, &was.idle, int64(s.idle.len()))
+	update(&total.waits, &was.waits, int64(s.waits.cost))
+	update(&total.nameRoom, &was.nameRoom, int64(s.names.Room()))
+}
+
+// update replaces a number that was reported, in the sum of all too.
+func update(sum, was *int64, now int64) {
+	*sum += now - *was
+	*was = now
 }
 
 // leave takes the tenant from the tally of the ground.
 func (t *tenant) leave() {
-	t.s.ground.total.replace(&t.reported, new(tally))
-	t.reported = tally{}
+	was, total := &t.reported, &t.s.ground.total
+	update(&total.names, &was.names, 0)
+	update(&total.nameBytes, &was.nameBytes, 0)
+	update(&total.idle, &was.idle, 0)
+	update(&total.waits, &was.waits, 0)
+	update(&total.nameRoom, &was.nameRoom, 0)
 }
 
 // sweep forgets what is dead of the names of a segment. It returns its cost, in names that
