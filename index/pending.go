@@ -291,14 +291,13 @@ func (wl *waitList) unlist(p *waitingStore) {
 
 // add keeps a store in the queue of those that hold unplaced blocks.
 func (wl *waitList) add(p *waitingStore) {
-	s := wl.s
 	wl.push(p)
 	if p.parked || p.need > 0 {
 		for i := range p.hashes {
 			wl.enlist(p, i)
 		}
 	}
-	for wl.cost > s.cfg.PendingBytes {
+	for wl.cost > wl.s.cfg.PendingBytes {
 		wl.drop(wl.oldest)
 	}
 }
