@@ -6,15 +6,14 @@ import (
 	"github.com/kvindex/kvindex/index/internal/mem"
 )
 
-// A clear takes all that the source holds, in every tier and group, or in one tier.
+// A clear takes all blocks of the source, in every tier and group, or in one tier.
 //
 // Readers see that at once, because the lanes are retired first: no view has their
-// ordinals any more. What the names and the forest have of them follows, a few
-// hundred names at a time, while other writers are let in. The names stay, idle:
-// a clear may stand for lost messages, and then they are the parents of what comes
-// next.
+// ordinals any more. The names and the forest follow, a few hundred names at a time, with
+// other writers let in between. The names stay, idle: a clear may stand for lost messages,
+// and then the next stores name them as parents.
 
-// clear drops all that the source holds.
+// clear drops all blocks of the source.
 func (s *source) clear() {
 	s.counts.Cleared++
 	s.doubts, s.prompt = false, rootStore{}
@@ -42,7 +41,7 @@ func (s *source) clear() {
 	s.evicted = 0
 }
 
-// clearTier drops what the source holds in a tier.
+// clearTier drops the blocks of the source in a tier.
 func (s *source) clearTier(t Tier) {
 	s.counts.Cleared++
 	var old []*lane
@@ -66,7 +65,7 @@ func (s *source) clearTier(t Tier) {
 
 // emptyLanes takes all blocks from lanes that readers do not see any more, and
 // gives up their ordinals. It returns false if the source is removed meanwhile:
-// then all goes with it.
+// the lanes go with it.
 func (s *source) emptyLanes(lanes []*lane) bool {
 	lanes = slices.DeleteFunc(slices.Clone(lanes), func(ln *lane) bool { return ln == nil })
 	gone := make([]bool, len(s.lanes.all))
@@ -95,7 +94,7 @@ func (s *source) emptyLanes(lanes []*lane) bool {
 	return true
 }
 
-// releaseLanes takes a block from some lanes, which gone has by number.
+// releaseLanes takes a block from some lanes. gone has their numbers.
 func (n *name) releaseLanes(lanes []*lane, gone []bool) {
 	s := n.s
 	var buf [2]loc
@@ -104,7 +103,7 @@ func (n *name) releaseLanes(lanes []*lane, gone []bool) {
 			switch {
 			case s.dump == nil:
 				s.f.ReleaseSlab(l, ln.ord)
-			case n.held(): // what others hold there is still to be noted
+			case n.held(): // the snapshot still has to note the other holders there
 				s.f.Release(l, ln.ord)
 			}
 		}

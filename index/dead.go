@@ -4,10 +4,10 @@ import "slices"
 
 // Names of dead slabs: see evict.go.
 
-// bury is told of a name of which a key may have been moved or evicted. If it was
-// evicted, the name is forgotten, because it does not say any more what the engine has by
-// that hash. A name that has its other keys in other variants keeps those: else what is
-// held there would get a hole.
+// bury updates a name of which a key may have been moved or evicted. If a key was evicted,
+// the name is forgotten, because it does not show any more which blocks the engine has by
+// that hash. A name that has its other keys in other variants keeps those: else the blocks
+// there would get a hole.
 func (s *source) bury(h Hash) {
 	if s.f.Dying() == 0 {
 		return
@@ -22,7 +22,7 @@ func (s *source) bury(h Hash) {
 	}
 }
 
-// rehome has the name say where its keys are now.
+// rehome updates the places of the keys.
 func (n *name) rehome() {
 	s := n.s
 	switch {
@@ -61,7 +61,7 @@ func (n *name) isDead() bool {
 	return false
 }
 
-// bury forgets what was evicted of a name: a key, or all of it.
+// bury forgets an evicted key of a name, or the whole name.
 func (n *name) bury() {
 	held := 0
 	if l, ok := n.deadKey(); ok {
@@ -75,8 +75,8 @@ func (n *name) bury() {
 	n.s.lost(held)
 }
 
-// deadKey returns a key of a name that was evicted, if the name can go on without it: it
-// has another one, none of them in the same variant.
+// deadKey returns an evicted key of a name, if the name can go on without it: the name has
+// another key, and no two in one variant.
 func (n *name) deadKey() (l loc, ok bool) {
 	s := n.s
 	var buf [2]loc
@@ -88,8 +88,8 @@ func (n *name) deadKey() (l loc, ok bool) {
 	return keys[dead], true
 }
 
-// evictFrom takes an evicted key from a name, and what is held of blocks in its variant.
-// It returns how many held one.
+// evictFrom takes an evicted key from a name, and the holdings in the variant of the key.
+// It returns the number of holdings.
 func (n *name) evictFrom(l loc) (held int) {
 	s, v := n.s, n.s.ground.variantAt(l)
 	for i := n.rich().first; i != 0; {
@@ -114,7 +114,7 @@ func (n *name) evictFrom(l loc) (held int) {
 	return held
 }
 
-// evict forgets a name, and returns how many held a block by it.
+// evict forgets a name, and returns the number of its holdings.
 func (n *name) evict() (held int) {
 	s := n.s
 	if !n.held() {
@@ -152,7 +152,7 @@ func (n *name) evict() (held int) {
 	return held
 }
 
-// lost notes that so many blocks are held no more by what was forgotten.
+// lost counts holdings that were forgotten.
 func (s *source) lost(held int) {
 	if held > 0 {
 		s.doubts = true

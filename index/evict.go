@@ -7,55 +7,54 @@ import (
 	"github.com/kvindex/kvindex/index/internal/names"
 )
 
-// The bound in bytes. What a Memory takes of the heap is counted where it is allocated
-// (ground.mem), and never passes the budget. Near it, the writers make room, in cycles
-// of small steps:
+// The bound in bytes. A Memory counts its heap where it allocates it (ground.mem), and the
+// count never passes the budget. Near the budget, the writers make room, in cycles of
+// small steps:
 //
-//	move    slabs leave chunks that are nearly empty, if much stands empty
-//	relink  what is behind those says where they are now
+//	move    slabs leave chunks that are nearly empty, if many bytes stand empty
+//	relink  the slabs behind the moved ones get their new places
 //	idle    the oldest idle names are forgotten
 //	parked  the oldest stores that wait are dropped
-//	look    how cold the slabs are, and which are the coldest leaves; again in finer steps
-//	        if most of them are of one age class
-//	kill    these die: nobody finds them any more
-//	sweep   the names of dead slabs are forgotten, those of moved ones say where they are
+//	look    the coldest leaves among the slabs are found; again in finer steps if most
+//	        slabs are of one age class
+//	kill    these slabs die: nobody finds them any more
+//	sweep   the names of dead slabs are forgotten, those of moved ones get the new places
 //
-// A cycle begins when little room is left, or memory has grown and few pages are left,
-// and ends when as much has gone. Each store does a part of it that is in proportion to
-// what it takes of the rest, so that a cycle ends before the rest does. If it does not,
-// stores are dropped.
+// A cycle begins when little room is left, or memory has grown and few pages are left. It
+// has a number of bytes to free, and ends when it has. Each store does a part of it that
+// is in proportion to the part of the remaining room that it takes, so that the cycle ends
+// before the room does. If it does not, stores are dropped.
 //
 // # Names of dead slabs
 //
 // There is no way from a slab to its names, which are in the tables of the sources that
 // have it, each guarded by its writer. A map from slabs to names would take 8 bytes for
-// each name all the time, a third of what a name takes. A sweep looks at all names, at
-// little more than a nanosecond each, and as a cycle evicts a part of them, for each name
-// that goes it looks at as many as that part goes into the whole. So what a cycle is for
-// must not be small beside what it looks at (resize); half of that stands empty on
-// average.
+// each name all the time, a third of the bytes of a name. A sweep scans all names, at
+// little more than a nanosecond each. A cycle that evicts 1/n of the names scans n names
+// for each one that it evicts, so it must not evict too few (resize). Half of what it
+// evicts stands empty on average.
 //
-// A name of a dead slab stands for nothing. It is forgotten by whoever meets it (bury),
-// or else by the sweep. The sweep tries the locks of other sources while it holds none
+// A name of a dead slab stands for nothing. The next operation on it forgets it (bury),
+// or else the sweep does. The sweep tries the locks of other sources while it holds none
 // of the ground; a source that is busy sweeps its own names between its changes. So
 // nobody waits for anybody.
 //
-// # What stands empty
+// # Empty chunks
 //
 // Slabs go by their age, wherever they are, and leave holes in chunks that one hot slab
-// keeps. A hole serves a run of its size. It does not serve a longer one, or a name. So if
-// holes are worth more than a cycle is for, it begins with slabs that leave the emptiest
-// chunks, and nothing is evicted if that is enough.
+// keeps. A hole serves a run of its size, but no longer run, and no name. So if the holes
+// have more bytes than a cycle is to free, the cycle begins by moving slabs out of the
+// emptiest chunks, and nothing is evicted if that is enough.
 //
 // # Why so
 //
-//   - The bound is in bytes of heap. Each structure counts what it takes where it allocates
-//     it, in pages of its own. So the sum is what a heap profile shows, and no estimate has to
+//   - The bound is in bytes of heap. Each structure counts its memory where it allocates
+//     it, in pages of its own. So the sum is that of a heap profile, and no estimate has to
 //     be right.
 //   - Leaves go. A block goes for all its holders with its slab, and only if nothing is behind
 //     it: a hole in a chain would make all behind it worthless and keep its memory.
-//   - The writer that stores pays for a cycle. There is no goroutine that may be late, and
-//     readers notice nothing.
+//   - The writer that stores pays for a cycle. No goroutine can be late, and readers notice
+//     nothing.
 //   - Ages are counted in classes that are wider the older they are. Where most of the memory
 //     is of one class, it is counted again in finer steps, so a part of it goes.
 //   - Hot slabs are moved. Without that, a model with long prompts had a third of its room
@@ -64,27 +63,27 @@ import (
 //     something.
 
 const (
-	// evictPart is the part of the budget that a cycle is for at most, smallPart and
-	// minEvict at least, the latter in bytes. Between them it is evictLook bytes for each
-	// name and slab that the cycle looks at: with names of single units that is the most.
+	// A cycle frees at most a part evictPart of the budget, and at least a part smallPart,
+	// and minEvict bytes. Between these bounds it frees evictLook bytes for each name and
+	// slab that it scans: with names of single units that is the most.
 	evictPart = 48
 	smallPart = 256
 	minEvict  = 16 << 10
 	evictLook = 0.54
-	// slackPart and minSlack are what is left for what cannot be refused. It is more
-	// than what one name makes any structure allocate.
+	// slackPart and minSlack are the room for allocations that cannot be refused. It is
+	// more than one name makes any structure allocate.
 	slackPart = 128
 	minSlack  = 32 << 10
-	// admitPart and minAdmit are what is left for sources.
+	// admitPart and minAdmit are the room for sources.
 	admitPart = 512
 	minAdmit  = 8 << 10
 
-	// Steps of a cycle: so many slabs, idle names, or stores that wait.
+	// How many slabs, idle names and stores that wait a step of a cycle visits.
 	stepSlabs  = 2048
 	stepIdle   = 64
 	stepParked = 8
 
-	// nameCost is what a name takes in the tables of names, about.
+	// nameCost is about how many bytes a name takes in the tables of names.
 	nameCost = 20
 	idleCost = nameCost + 24
 )
@@ -106,19 +105,19 @@ const (
 type keeper struct {
 	limits
 	total tally  // of all sources
-	part  int64  // what a cycle is for; it begins when a quarter of that is left
+	part  int64  // bytes that a cycle is to free; it begins when a quarter of that is left
 	lost  uint64 // holdings that were evicted
 
 	phase  phase
 	cycle  uint32
 	high   int64 // the most that was taken since the last cycle
-	again  int64 // what the next cycle is for, if it is for pages
-	want   int64 // bytes that are still to go
-	hollow int64 // bytes of chunks that are still to be emptied
-	moved  bool  // slabs were
+	again  int64 // bytes that the next cycle is to free, if it is for pages
+	want   int64 // bytes that this cycle still has to free
+	hollow int64 // bytes of chunks that it still has to empty
+	moved  bool  // slabs were moved
 	barren bool  // nothing was left to evict
-	credit int64 // steps that were paid for, in names
-	price  int64 // of a name that is stored
+	credit int64 // steps that writers paid for, in names
+	price  int64 // of storing a name
 	survey forest.Survey
 	picked []names.Picked[Hash]
 
@@ -129,19 +128,20 @@ type keeper struct {
 // pass is a pass over all sources.
 type pass struct {
 	next   int       // of all
-	half   []*source // that a sweep is not through with
+	half   []*source // of which a sweep has scanned a part
 	busy   int       // writers that sweep another source now
-	age    uint32    // what is older goes, of idle names and stores that wait
-	oldest uint32    // age of what the pass has left
+	age    uint32    // idle names and stores that wait go if they are older
+	oldest uint32    // the highest age that the pass has left
 }
 
-// resize has the next cycle be for as much as pays for looking at so many names and slabs.
+// resize sets the bytes that the next cycle is to free, so that they pay for its looks at
+// names and slabs.
 func (k *keeper) resize(looks int64) {
 	k.part = max(minEvict, k.budget/smallPart, min(int64(evictLook*float64(looks)), k.budget/evictPart))
 }
 
-// watch begins a cycle if it is time: if there is little room, or there was growth and
-// few pages are left, which a sweep may give back.
+// watch begins a cycle if there is little room, or if memory has grown and few pages are
+// left, which a sweep may give back.
 func (g *ground) watch() {
 	if g.phase != phaseRest {
 		return
@@ -160,7 +160,7 @@ func (g *ground) watch() {
 	}
 }
 
-// begin begins a cycle that is to make so many bytes ready; 0: but to give pages back.
+// begin begins a cycle that is to free want bytes; 0: it only gives pages back.
 func (g *ground) begin(want int64) {
 	g.cycle++
 	g.phase, g.next, g.age, g.oldest = phaseIdle, 0, ^uint32(0), 0
@@ -179,20 +179,20 @@ func (g *ground) begin(want int64) {
 	g.credit = 0
 }
 
-// perName returns what all takes, for each name.
+// perName returns the bytes of the index for each name.
 func (g *ground) perName() int64 {
 	return max(g.mem.Load()/max(g.total.names, 1), idleCost)
 }
 
-// nameCostNow returns what a name takes beside the forest: one of several keys or holders takes
-// several times nameCost. A survey that took too little for it would take all that is there for
-// the half that was used last, which stays.
+// nameCostNow returns the bytes of a name beside the forest: a name of several keys or
+// holders takes several times nameCost. With a lower value a survey would take everything
+// for the half that was used last, which stays.
 func (g *ground) nameCostNow() int {
 	return max(nameCost, int(g.total.nameBytes/max(g.total.names, 1)))
 }
 
-// pay is told of names that are stored, and does its part of a cycle. It holds g.mu,
-// and lets go of it now and then. s is the writer, nil: there is none.
+// pay does the part of a cycle that names cost which are stored. It holds g.mu, and releases
+// it now and then. s is the writer, nil: there is none.
 func (g *ground) pay(names int, s *source) {
 	g.watch()
 	if g.phase == phaseRest {
@@ -204,8 +204,9 @@ func (g *ground) pay(names int, s *source) {
 	}
 }
 
-// makeRoom does steps until ok, or none helps. It holds g.mu, and lets go of it now and
-// then. What a cycle makes ready may not be what is needed, so each is for twice as much.
+// makeRoom does steps until ok returns true, or none helps. It holds g.mu, and releases it
+// now and then. A cycle may free the wrong kind of memory, so each frees twice as much as
+// the one before.
 func (g *ground) makeRoom(s *source, ok func() bool) bool {
 	want, begun := g.part, false
 	for most := 1 << 19; most > 0; {
@@ -230,9 +231,8 @@ func (g *ground) makeRoom(s *source, ok func() bool) bool {
 	return ok()
 }
 
-// waitForReaders lets readers go on, if so much waits for them that half of the slack is
-// gone: what is changed has to be kept as it was for them. It holds g.mu, and lets go of
-// it now and then.
+// waitForReaders lets readers go on, if old versions that are kept for them take half of
+// the slack. It holds g.mu, and releases it now and then.
 func (g *ground) waitForReaders() {
 	for most := 64; most > 0 && g.forest.Waiting() && g.budget-g.mem.Load() < g.slack/2; most-- {
 		g.mu.Unlock()
@@ -242,7 +242,7 @@ func (g *ground) waitForReaders() {
 	}
 }
 
-// step does a step of the cycle, and returns what it cost, in names that are looked at.
+// step does a step of the cycle, and returns its cost, in names that are scanned.
 func (g *ground) step(s *source) int {
 	g.forest.Reclaim()
 	if len(g.graves) > 0 {
@@ -292,7 +292,7 @@ func (g *ground) stepMove() int {
 	return 64 + 8*slabs
 }
 
-// sweepNames goes on to the names.
+// sweepNames begins the sweep.
 func (g *ground) sweepNames() {
 	g.phase, g.next, g.half = phaseSweep, 0, g.half[:0]
 }
@@ -312,7 +312,7 @@ func (g *ground) rest() {
 	g.resize(g.total.names + int64(g.forest.Slabs()))
 	g.high = g.mem.Load()
 	g.again = 0
-	if g.pages() < g.reserve/2 { // what has room does not give it back
+	if g.pages() < g.reserve/2 { // structures with room do not give it back
 		g.again = g.part
 	}
 	g.mem.SetFrugal(g.pages() < 2*g.reserve)
@@ -352,8 +352,8 @@ func (g *ground) stepOld(s *source) int {
 	return 64
 }
 
-// lookAgain has the pass go on with a source, which may have more, if that was the last
-// one. Other sources may have gone meanwhile.
+// lookAgain makes a source, which may have more to give up, the next one of the pass, if it
+// was the latest one. Other sources may have gone meanwhile.
 func (g *ground) lookAgain(of *source) {
 	if g.next == of.tenant.number+1 {
 		g.next--
@@ -380,7 +380,7 @@ func (g *ground) nextAge() {
 	g.next, g.oldest = 0, 0
 }
 
-// endOld goes on to what is held, if that is still needed.
+// endOld goes on to held blocks, if that is still needed.
 func (g *ground) endOld() {
 	if g.want <= 0 {
 		g.end()
@@ -390,7 +390,7 @@ func (g *ground) endOld() {
 	g.forest.Begin(&g.survey, g.nameCostNow())
 }
 
-// stepSweep has a source forget some names of dead slabs.
+// stepSweep sweeps a part of a source.
 func (g *ground) stepSweep(s *source) int {
 	var of *source
 	switch {
@@ -424,9 +424,9 @@ func (g *ground) stepSweep(s *source) int {
 	return cost
 }
 
-// with calls f with the writer's lock of a source, if nobody else has it: s is the one
-// that the caller has. No lock of a source is waited for, and none is taken while g.mu
-// is held.
+// with calls f with the writer's lock of a source, if nobody else has it. s is the source
+// whose lock the caller has. with waits for no lock of a source, and takes none while it
+// holds g.mu.
 func (g *ground) with(of, s *source, f func()) {
 	if of == s {
 		f()

@@ -2,13 +2,13 @@ package index
 
 import "github.com/kvindex/kvindex/index/internal/forest"
 
-// Idle names. The name of an evicted block keeps its place in the forest: children
-// may still name it as their parent, and a lower tier may still hold it by its
-// hash. How many are kept is a share of what is held, a quarter: with a fixed
+// Idle names. The name of a block that its engine dropped keeps its place in the forest:
+// children may still name it as their parent, and a lower tier may still hold it by its
+// hash. A source keeps a quarter as many idle names as it holds blocks: with a fixed
 // budget of 65,536 names, engines of 16,384 blocks made the index spend 220 bytes
 // for each block held. After a clear, which may stand for lost messages, all names
-// stay, up to IdleNames, until new blocks push them out: they are parents of what
-// comes next.
+// stay, up to IdleNames, until new blocks push them out: the next stores may name them as
+// parents.
 
 // minIdle is how many idle names even a small source keeps.
 const minIdle = 1024
@@ -22,8 +22,8 @@ type idleName struct {
 }
 
 // idleQueue is the idle names of a source, oldest first: at most IdleNames of them after
-// each change, and in the long run a quarter of what is held. They all have keys: a name
-// without keys and holders is forgotten.
+// each change, and in the long run a quarter of the blocks held. They all have keys: a
+// name without keys and holders is forgotten.
 type idleQueue struct {
 	f *forest.Forest
 	pool[idleName]
@@ -69,14 +69,13 @@ func (q *idleQueue) remove(i uint32) {
 	q.give(i)
 }
 
-// becomeIdle makes a name that nobody holds idle: it has one key, which it refers
-// to.
+// becomeIdle makes a name that nobody holds idle. Its one key is at l.
 func (n *name) becomeIdle(l loc) {
 	n.set(tagIdle | value(n.s.idle.push(idleName{hash: n.hash, loc: l})))
 }
 
-// trimIdle forgets the oldest of too many idle names. After much was released at
-// once, names go two at a time, so that no Apply pays for all.
+// trimIdle forgets the oldest idle names if there are too many. After a large release,
+// names go two at a time, so that no Apply pays for all.
 func (s *source) trimIdle() {
 	n := s.idle.len()
 	if s.ground.full() {
@@ -93,7 +92,7 @@ func (s *source) trimIdle() {
 	s.forgetIdle(s.cfg.IdleNames, n)
 }
 
-// forgetIdle forgets idle names until there are no more than most, or at most n.
+// forgetIdle forgets at most n idle names, until there are no more than most.
 func (s *source) forgetIdle(most, n int) {
 	for ; n > 0 && s.idle.len() > most; n-- {
 		oldest := s.name(s.idle.at(s.idle.first).hash)

@@ -9,15 +9,15 @@ import (
 
 // A lane has blocks of one size only, and a row of a Match is of one size: one
 // group can hold blocks of several sizes (partial entries, chunks of a lower tier),
-// and to mix them in one run would claim what cannot be reused. What is known of a
-// block by its hash alone is taken to have the size of its group.
+// and a run of mixed sizes would claim blocks that cannot be reused. A block that is
+// stored by its hash alone has the size of its group.
 //
-// Readers see views: a copy of what they need of the lanes, made anew at each
-// change (publish). A generation of the model tells them that it has changed. So a
-// rank or a tier is forgotten by taking its lanes out of the views; their ordinals
-// are retired when nothing in the forest has them any more.
+// Readers see views, which copy from the lanes what readers need. Each change makes new
+// views (publish), and raises a generation of the model. So a rank or a tier is forgotten
+// by taking its lanes out of the views. Their ordinals are retired when nothing in the
+// forest has them any more.
 
-// cut is how blocks are cut. The zero cut, of blocks known by hash alone,
+// cut is how blocks are cut. The zero cut, of blocks that are stored by hash alone,
 // stands for the cut of their group.
 type cut struct {
 	variant Variant
@@ -31,12 +31,12 @@ type group struct {
 	cut      cut  // of its gpu blocks; of the largest if sizes differ
 	grain    int  // the smallest of their sizes
 	// uncounted: a store was not counted that may have been of more copies, so
-	// the group may hold blocks that are not known.
+	// the group may hold blocks that the index lacks.
 	uncounted bool
 	lanes     [NumTiers][]*lane
 }
 
-// lane is who holds blocks: a source, group, tier and cut. Its ordinal stands for
+// lane is a holder of blocks: a source, group, tier and cut. Its ordinal stands for
 // it in the forest.
 type lane struct {
 	ord    uint32
@@ -49,8 +49,8 @@ type lane struct {
 }
 
 // view is a View with its lanes: those of a group and cut. If just one of them
-// is in the gpu tier, it is the first. Whether its rows have bits unasked is the
-// same in all views of a source.
+// is in the gpu tier, it is the first. bits: its rows have bits also without Query.Held.
+// All views of a source have the same bits.
 type view struct {
 	View
 	cut    cut
@@ -72,8 +72,8 @@ const (
 	maxLanes = 256
 )
 
-// groupFor returns the group of a store, with what the store tells about it, and
-// whether that is news; nil if there is no room for it.
+// groupFor returns the group of a store, updated by the store, and reports whether the
+// update changed it. It returns nil if there is no room for the group.
 func (s *source) groupFor(c *Change) (g *group, news bool) {
 	g = s.lanes.group(c.Group.ID)
 	if g == nil {
@@ -100,8 +100,8 @@ func (s *source) groupFor(c *Change) (g *group, news bool) {
 	return g, news
 }
 
-// cutOf returns how the blocks of a lane are cut; those known by hash alone are
-// seen with the group's own.
+// cutOf returns how the blocks of a lane are cut. Blocks that are stored by hash alone
+// have the cut of the group.
 func (g *group) cutOf(ln *lane) cut {
 	if ln.cut == (cut{}) {
 		return g.cut
@@ -109,8 +109,8 @@ func (g *group) cutOf(ln *lane) cut {
 	return ln.cut
 }
 
-// grow notes that a gpu store of a group has larger blocks than those before.
-// What is known by hash alone stays of the size that it was taken to be.
+// grow sets a cut with larger blocks than before. Blocks that are stored by hash alone
+// keep the size that they had.
 func (g *group) grow(by cut) {
 	for _, of := range g.lanes {
 		for _, ln := range of {
@@ -122,8 +122,8 @@ func (g *group) grow(by cut) {
 	g.cut = by
 }
 
-// laneFor returns the lane of a group, tier and cut, made if need be, or nil if
-// there are too many, or no room.
+// laneFor returns the lane of a group, tier and cut, and makes it if necessary. It returns
+// nil if there are too many lanes, or no room.
 func (s *source) laneFor(g *group, t Tier, by cut) (ln *lane, room bool) {
 	for _, ln := range g.lanes[t] {
 		if ln.cut == by {
@@ -162,7 +162,7 @@ func (s *source) retireEmptyLanes() {
 	}
 }
 
-// publish shows readers the views of the source as they are now, and the mirror its holders.
+// publish publishes the views of the source to readers, and its holders to the mirror.
 func (s *source) publish() {
 	layout := s.lanes.newLayout()
 	oneFull := len(layout.Groups) == 1 && layout.FullGroups == 1
@@ -188,13 +188,13 @@ func (s *source) publish() {
 	for _, v := range views {
 		v.oneGPU = v.lanes[0].tier == TierGPU && (len(v.lanes) == 1 || v.lanes[1].tier != TierGPU)
 	}
-	s.mem.Add(viewBytes(views) - viewBytes(*s.views.Load())) // those of before are garbage
+	s.mem.Add(viewBytes(views) - viewBytes(*s.views.Load())) // the old ones are garbage
 	s.views.Store(&views)
 	s.model.gen.Add(1)
 	s.ground.publish(s)
 }
 
-// viewBytes returns what the views of a source take, but for their Layout.
+// viewBytes returns the bytes of the views of a source without their Layout.
 func viewBytes(views []*view) int {
 	n := mem.SizeOf[[]*view]() + mem.SliceSize(views) + mem.SizeOf[view]()*len(views)
 	for _, v := range views {

@@ -44,7 +44,7 @@ func (lt *laneTable) newGroup(of Group) *group {
 	return g
 }
 
-// newLayout returns the source's Layout, which is the last one if nothing is new.
+// newLayout returns the source's Layout: the latest one if nothing has changed.
 func (lt *laneTable) newLayout() *Layout {
 	fresh := &Layout{Groups: make([]GroupLayout, 0, len(lt.groups))}
 	for _, g := range lt.groups {
@@ -78,7 +78,7 @@ func (lt *laneTable) add(g *group, t Tier, by cut) *lane {
 	return ln
 }
 
-// drop lets lanes go, some of which may be nil.
+// drop removes lanes, some of which may be nil.
 func (lt *laneTable) drop(lanes []*lane) {
 	for _, ln := range lanes {
 		if ln != nil {
@@ -134,7 +134,7 @@ func (lt *laneTable) holdsAtExcept(l loc, gone []bool) bool {
 	return false
 }
 
-// appendHolders appends the numbers of the lanes that hold what is at l.
+// appendHolders appends the numbers of the lanes that hold the block at l.
 func (lt *laneTable) appendHolders(b []byte, l loc) []byte {
 	for i, ln := range lt.all {
 		if ln != nil && lt.f.Holds(l, ln.ord) {
@@ -144,12 +144,12 @@ func (lt *laneTable) appendHolders(b []byte, l loc) []byte {
 	return b
 }
 
-// bytes returns what the groups, the lanes and the layout take.
+// bytes returns the bytes of the groups, the lanes and the layout.
 func (lt *laneTable) bytes() int {
 	return groupBytes(lt.groups) + laneBytes(lt.all) + layoutBytes(lt.layout)
 }
 
-// groupBytes returns what the groups of a source take, but for their lanes.
+// groupBytes returns the bytes of the groups of a source without their lanes.
 func groupBytes(groups []*group) int {
 	n := mem.SliceSize(groups) + mem.SizeOf[group]()*len(groups)
 	for _, g := range groups {
@@ -160,7 +160,7 @@ func groupBytes(groups []*group) int {
 	return n
 }
 
-// laneBytes returns what the lanes of a source take.
+// laneBytes returns the bytes of the lanes of a source.
 func laneBytes(lanes []*lane) int {
 	n := mem.SliceSize(lanes)
 	for _, ln := range lanes {
@@ -171,7 +171,7 @@ func laneBytes(lanes []*lane) int {
 	return n
 }
 
-// layoutBytes returns what a Layout takes; nil: there is none.
+// layoutBytes returns the bytes of a Layout, which may be nil.
 func layoutBytes(l *Layout) int {
 	if l == nil {
 		return 0

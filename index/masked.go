@@ -2,40 +2,39 @@ package index
 
 import "slices"
 
-// Masked stores of window groups, and what follows from one hash of them.
+// Masked stores of window groups, and the hashes that follow from one of them.
 //
 // A masked store lists fewer hashes than its range has blocks, in the order of the
-// range. What a window group keeps is known, though (vLLM,
-// v1/core/single_type_kv_cache_manager.py, reachable_block_mask, 2026-08-17): runs of
-// as many blocks as the window needs. Each run ends at a boundary, where blocks of all
-// groups end. A group whose last block is dropped (Group.Draft) keeps the block behind
-// the boundary too. A request lets go of the first blocks of its table only, so all
-// runs of a store are whole but the first.
+// range. But a window group keeps runs of as many blocks as the window needs (vLLM,
+// v1/core/single_type_kv_cache_manager.py, reachable_block_mask, 2026-08-17).
+// Each run ends at a boundary, where blocks of all groups end. A group that drops the last
+// block of a hit (Group.Draft) keeps the block behind the boundary too. A request frees
+// the first blocks of its table only, so all runs of a store are whole but the first.
 //
 // A hash that a group with larger blocks holds may be a boundary, so
 //
 //   - the hashes listed before it are those of the blocks before it, as far as its run
 //     goes;
 //   - in a draft group the hash listed behind it is that of the block behind it;
-//   - if as many hashes are listed between two that are known as there are blocks
+//   - if as many hashes are listed between two that have places as there are blocks
 //     between them, they are those of these blocks.
 //
 // If the larger blocks are shorter than a run, one may end in the middle of a run.
-// That run ends at the last hash that is known to follow without a gap, and only if
+// That run ends at the last placed hash that follows without a gap, and only if
 // that is a boundary itself, or in a draft group the block behind one.
 //
 // The blocks before a boundary are found by going up from it in the forest. So their
-// salts, adapters and media are those of the boundary, although a masked store does
-// not tell them for the blocks that it leaves out. Only the block behind a boundary is
+// salts, adapters and media are those of the boundary, although a masked store leaves
+// them out for the blocks that it does not list. Only the block behind a boundary is
 // placed by the tokens of the store.
 //
-// More is placed if more hashes are known: of two stores of one batch the second may
-// know what the first needs. So a masked store of which not all follows at once is
-// looked at when an Apply has applied all of its changes, and again after each Apply
-// that placed one of its hashes, or its parent if that was not known.
+// More places let more hashes follow: of two stores of one batch the second may place
+// a hash that the first needs. So a masked store of which some hashes do not follow at
+// once gets a look when an Apply has applied all of its changes, and again after each
+// Apply that placed one of its hashes, or its parent.
 
-// runBlocks returns how many blocks of a size the window of a group needs; 0: that is
-// not known.
+// runBlocks returns how many blocks of a size the window of a group needs; 0: the group has
+// no Window, or is no window group.
 func (g *group) runBlocks(size int) int {
 	if g.Kind != GroupWindow || g.Window < 2 {
 		return 0
@@ -43,7 +42,7 @@ func (g *group) runBlocks(size int) int {
 	return (g.Window-2)/size + 1
 }
 
-// maskedRange is what a masked store tells beside its hashes.
+// maskedRange is the range of a masked store.
 type maskedRange struct {
 	need     int // blocks of a run; 0: it is no store of a window group
 	units    int // of its range
@@ -67,14 +66,15 @@ func (st *storeTask) newMasked(need int, variant uint32) *waitingStore {
 	return p
 }
 
-// storeMasked carries out a masked store of a window group, for which bytes are set aside.
+// storeMasked carries out a masked store of a window group. aside is the bytes that are set
+// aside for it.
 func (st *storeTask) storeMasked(p *waitingStore, aside int) {
 	s := st.s
 	s.inHand++
 	m := s.follow(p)
 	if len(m.hashes) == m.unknown {
 		s.mem.Add(-aside)
-		for _, b := range m.known { // first: what nobody holds may be forgotten for others
+		for _, b := range m.known { // first: other names may push idle ones out
 			n := s.name(p.hashes[b.i])
 			st.hold(b.i, &n)
 		}
@@ -98,7 +98,7 @@ func (st *storeTask) storeMasked(p *waitingStore, aside int) {
 	}
 }
 
-// settle places what follows from what is known now. Placing one store may place
+// settle places the hashes of masked stores that follow now. Placing one store may place
 // others.
 func (s *source) settle() {
 	for len(s.waits.masked) > 0 && !s.removed.Load() {
@@ -128,7 +128,7 @@ func (s *source) settle() {
 	s.waits.masked = nil
 }
 
-// maskedStore is what is known of a masked store, and what follows.
+// maskedStore is the known blocks of a masked store, and the hashes that follow from them.
 type maskedStore struct {
 	s          *source
 	p          *waitingStore
@@ -136,14 +136,14 @@ type maskedStore struct {
 	larger     []*lane // of other groups, with blocks that are larger than the store's
 	known      []knownBlock
 	unknown    int // hashes without a place
-	// hashes follow. Each has its number in the store's in numbers, and its place,
-	// which it keeps, in locs.
+	// hashes follow. Each has its position in the store in numbers, and its pinned place
+	// in locs.
 	hashes  []Hash
 	numbers []int
 	locs    []loc
 }
 
-// knownBlock is a block of a masked store of which the place is known.
+// knownBlock is a block of a masked store that has a place.
 type knownBlock struct {
 	i  int // in hashes
 	at loc
@@ -153,8 +153,8 @@ type knownBlock struct {
 	gap            int // blocks from it to the known one behind it; 0: there is none
 }
 
-// follow returns what follows from the known hashes of a store. It is done with join
-// or done, before the next one is begun.
+// follow returns the hashes that follow from the known ones of a store. The caller calls
+// join or done on the result before the next follow.
 func (s *source) follow(p *waitingStore) *maskedStore {
 	if s.following == nil {
 		s.following = s.ground.takeFollowing()
@@ -175,14 +175,14 @@ func (s *source) follow(p *waitingStore) *maskedStore {
 	return m
 }
 
-// done lets go of the places.
+// done releases the places.
 func (m *maskedStore) done() {
 	for _, l := range m.locs {
 		m.s.f.Unpin(l)
 	}
 }
 
-// join is done, and places what waited for the hashes.
+// join is done, and places the stores that waited for the hashes.
 func (m *maskedStore) join() {
 	m.done()
 	if !m.s.waits.hasParents() {
@@ -198,7 +198,7 @@ func (m *maskedStore) join() {
 func (m *maskedStore) followAll() {
 	n := len(m.known)
 	if n == 0 {
-		if len(m.p.hashes) == 1 && m.p.need > 1 { // what is listed of a whole run is more
+		if len(m.p.hashes) == 1 && m.p.need > 1 { // a whole run lists more
 			m.placeAtBegin()
 		}
 		return
@@ -264,8 +264,8 @@ func (m *maskedStore) largerBlock(n *name) (size int) {
 	return size
 }
 
-// runBefore returns how many blocks the run of a known block has before it, and whether
-// it ends where it seems to; false: its end is not known.
+// runBefore returns how many blocks the run of a known block has before it. sure: its end
+// is that of a larger block as long as a run. ok is false if no end was found.
 func (m *maskedStore) runBefore(k int) (n int, sure, ok bool) {
 	blocks := 0
 	for ; ; k++ {
@@ -286,8 +286,8 @@ func (m *maskedStore) goesOn(k int) bool {
 	return k+1 < len(m.known) && m.known[k+1].i-m.known[k].i == m.known[k].gap
 }
 
-// placeFirst places what is listed before all known blocks. The run there may have
-// begun before the store. In a draft group one more may be listed: the block behind
+// placeFirst places the hashes before all known blocks. The run there may have
+// begun before the store. A draft group may list one more: the block behind
 // the boundary at which the store begins.
 func (m *maskedStore) placeFirst() {
 	run, sure, ok := m.runBefore(0)
@@ -302,7 +302,7 @@ func (m *maskedStore) placeFirst() {
 	}
 }
 
-// countBack places so many hashes that are listed before a known one.
+// countBack places the n hashes before a known one.
 func (m *maskedStore) countBack(b knownBlock, n int) {
 	for k := 1; k <= n; k++ {
 		if m.s.f.Dead(b.at) {
@@ -315,11 +315,11 @@ func (m *maskedStore) countBack(b knownBlock, n int) {
 	}
 }
 
-// placeBehind places the first of so many hashes that are listed behind a boundary of
-// a draft group.
+// placeBehind places the first of the hashes that are listed behind a boundary of a draft
+// group.
 func (m *maskedStore) placeBehind(b knownBlock, listed int) {
 	behind, ok := m.begin()
-	if !ok || !b.boundary || listed == 0 || m.s.f.Dead(b.at) { // what is before an evicted slab may have gone
+	if !ok || !b.boundary || listed == 0 || m.s.f.Dead(b.at) { // the slabs before an evicted one may have gone
 		return
 	}
 	if units, ok := m.s.f.Between(behind, b.at, m.p.units); ok && units%m.blockUnits == 0 {
@@ -370,7 +370,7 @@ func (m *maskedStore) placeByTokens(i int, behind loc, from int) {
 	})
 }
 
-// place notes where hash i is.
+// place records the place of hash i.
 func (m *maskedStore) place(i int, at loc) {
 	if !m.p.isVoid(i) {
 		m.s.f.Pin(at)

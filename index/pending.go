@@ -7,20 +7,19 @@ import (
 	"github.com/kvindex/kvindex/index/internal/mem"
 )
 
-// What waits. A store of which a hash has no key is kept in a queue, because its
-// blocks are held and nothing else would ever let go of them: at the bound in
-// bytes the oldest is dropped, and its blocks that still have no key with it.
+// Stores that wait. A store of which a hash has no key is kept in a queue, because its
+// blocks are held and nothing else would ever release them: at the bound in bytes the
+// oldest store is dropped, with those of its blocks that still have no key.
 //
-// A dense store whose parent has no key is parked as well: it knows how its blocks
-// go on, and is placed when the parent gets its key, wherever that comes from. It
-// is never attached anywhere else. Until then its blocks may be removed, and their
-// hashes be used for something else; a parked store then has no say any more in
-// what such a hash stands for (void). If the parent gets two keys at once, the store
-// waits for its names alone.
+// A dense store whose parent has no key is parked as well: it has the locals of its
+// blocks, and is placed when the parent gets its key, from any store. It is never placed
+// anywhere else. Until then its blocks may be removed, and their hashes be used for other
+// blocks. The parked store does not place such a hash any more (void). If the parent gets
+// two keys at once, the store waits for its names alone.
 //
-// The names of a store that is parked, or masked and of a window group, are rich as long
-// as it has a say in them. So they keep their numbers, by which the store knows them, and
-// they know the store by its own (waiter): nothing is looked up by hash.
+// The names of a store that is parked, or masked and of a window group, are rich until the
+// store places them or is void for them. So they keep their numbers, which the store has,
+// and they have the number of the store (waiter): nothing is looked up by hash.
 
 // waitList is the stores of a source that wait, and the names that they wait for.
 type waitList struct {
@@ -34,25 +33,25 @@ type waitingStore struct {
 	group  *group
 	tier   Tier
 	hashes []Hash
-	// Parked stores: what places the hashes once the parent has a key, and the
-	// numbers in source.riches of those that it has a say in; 0: it has none.
+	// Parked stores: the locals place the hashes once the parent has a key. riches has
+	// the numbers of the names in source.riches; 0: the store is void for the hash.
 	parked bool
 	parent variantHash
 	locals []Local
 	cut    cut
 	riches []uint32
-	waits  bool // in source.waiting
-	// Masked stores of window groups have all of that but parked, and locals in
-	// draft groups only.
+	waits  bool // in storeQueue.parents
+	// Masked stores of window groups have these fields too, but for parked. They have
+	// locals in draft groups only.
 	maskedRange
-	looked bool // in source.masked
-	blind  bool // none of its hashes had a key when it was last looked at, and nothing follows
+	looked bool // in storeQueue.masked
+	blind  bool // at the last look none of its hashes had a key, and none followed
 
 	since        uint32 // by the clock of the forest
-	number       uint32 // in source.stores; 0: it waits no more
+	number       uint32 // in storeQueue.slots; 0: it waits no more
 	older, newer *waitingStore
-	// Of those that wait for a parent, by their numbers; 0: none. lastWait is that of
-	// the first one only.
+	// The neighbours among the stores that wait for a parent, by their numbers; 0: none.
+	// Only the first of them has lastWait.
 	prevWait, nextWait, lastWait uint32
 }
 
@@ -62,30 +61,29 @@ type storeSlot struct {
 	free uint32 // number of the next free place
 }
 
-// bytes returns what p takes of the heap, but for its names.
+// bytes returns the bytes of p without its names.
 func (p *waitingStore) bytes() int {
 	return mem.SizeOf[waitingStore]() + mem.Size(8*cap(p.hashes)) + mem.Size(8*cap(p.locals)) + mem.Size(4*cap(p.riches))
 }
 
-// release lets go of all that waits, of a source that is removed.
+// release removes all stores, of a source that is removed.
 func (wl *waitList) release() {
 	wl.storeQueue.release()
 	wl.parked = 0
 	wl.s.waiters.release()
 }
 
-// waiter is a hash of a store that is parked, or masked and of a window group. It is
-// kept with the name, which is rich, until the store waits no more or has no say any
-// more in what the hash stands for (void).
+// waiter is a hash of a store that is parked, or masked and of a window group. Its rich
+// name keeps it until the store waits no more, or is void for the hash.
 type waiter struct {
-	store uint32 // number in source.stores
+	store uint32 // number in storeQueue.slots
 	i     uint32 // in its hashes, where it stands first
 	next  uint32 // of the same name, in the order in which the stores came
 	again bool   // it stands there more than once
 }
 
-// What a pending store costs in heap: it, its number and its entry of waiting; for
-// each hash its name, which is rich and has a number, a copy, and a waiter.
+// The heap that a waiting store costs: the store, its number and its entry in parents; for
+// each hash its rich name with its number, a copy, and a waiter.
 const (
 	waitingCost     = int(unsafe.Sizeof(waitingStore{})+unsafe.Sizeof(&waitingStore{})) + 64
 	waitingHashCost = int(unsafe.Sizeof(Hash(0)) + unsafe.Sizeof(uint32(0)) + unsafe.Sizeof(richName{}) + unsafe.Sizeof(copyCount{}) + unsafe.Sizeof(waiter{}))
@@ -96,9 +94,9 @@ func (p *waitingStore) cost() int {
 	return waitingCost + waitingHashCost*len(p.hashes) + localBytes*len(p.locals)
 }
 
-// join places the parked stores that wait for a hash which has a key now, and
-// those that wait for theirs. It works through a list because chains of
-// orphans may be long.
+// join places the parked stores that wait for a hash which has a key now, and the stores
+// that wait for their hashes. It works through a list because chains of orphans may be
+// long.
 func (wl *waitList) join(at variantHash) {
 	s := wl.s
 	work := []variantHash{at}
@@ -120,7 +118,7 @@ func (wl *waitList) join(at variantHash) {
 				wl.look(p)
 				continue
 			}
-			if n > 1 { // which of them it continues will never be known
+			if n > 1 { // it may continue either of them
 				wl.unpark(p)
 				wl.cost -= localBytes * len(p.locals)
 				s.mem.Add(-p.bytes())
@@ -176,11 +174,11 @@ func (n *name) parkedIn(variant uint32) bool {
 	return false
 }
 
-// isVoid reports whether p has no say in what its hash i stands for.
+// isVoid reports whether p does not place its hash i.
 func (p *waitingStore) isVoid(i int) bool { return p.riches != nil && p.riches[i] == 0 }
 
-// waitingName returns the name of hash i of p. While p waits, it is rich and keeps its
-// number, unless p has no say in it.
+// name returns the name of hash i of p. While p waits, the name is rich and keeps its
+// number, unless p is void for it.
 func (wl *waitList) name(p *waitingStore, i int) name {
 	s := wl.s
 	if p.riches == nil || p.isVoid(i) {
@@ -202,8 +200,8 @@ func (wl *waitList) anyUnplaced(p *waitingStore) bool {
 	return false
 }
 
-// void notes that some stores that wait have no say any more in what a rich name stands
-// for next: the gpu does not hold its block any more in their group.
+// void makes some stores that wait void for a rich name: the gpu does not hold its block
+// any more in their group.
 func (n *name) void(of func(*waitingStore) bool) {
 	n.dropWaiters(func(w *waiter) bool {
 		p := n.s.waits.slots[w.store].p
@@ -220,7 +218,7 @@ func (n *name) void(of func(*waitingStore) bool) {
 	})
 }
 
-// voidAll notes that the gpu holds nothing any more.
+// voidAll makes all stores void for their names: the gpu holds nothing any more.
 func (wl *waitList) voidAll() {
 	for p := wl.oldest; p != nil; p = p.newer {
 		wl.unlist(p)
@@ -228,7 +226,7 @@ func (wl *waitList) voidAll() {
 	}
 }
 
-// dropWaiters takes some of its waiters from a rich name.
+// dropWaiters removes some waiters of a rich name.
 func (n *name) dropWaiters(which func(*waiter) bool) {
 	s := n.s
 	for at := &n.rich().waits; *at != 0; {
@@ -302,7 +300,7 @@ func (wl *waitList) add(p *waitingStore) {
 	}
 }
 
-// unpark has a store wait for its names alone.
+// unpark ends the wait of a store for its parent: it waits for its names alone.
 func (wl *waitList) unpark(p *waitingStore) {
 	if p.parked {
 		wl.parked--
@@ -312,14 +310,14 @@ func (wl *waitList) unpark(p *waitingStore) {
 	wl.unwait(p)
 }
 
-// take takes a store out of all queues.
+// take removes a store from all queues.
 func (wl *waitList) take(p *waitingStore) {
 	wl.unpark(p)
 	wl.remove(p)
 }
 
-// drop gives up a store at the bound: its blocks that still have no key are
-// released, and with them their names forgotten.
+// drop gives up a store at the bound. It releases the blocks that still have no key, and
+// so forgets their names.
 func (wl *waitList) drop(p *waitingStore) {
 	s := wl.s
 	lost := p.parked
@@ -329,8 +327,8 @@ func (wl *waitList) drop(p *waitingStore) {
 	}
 }
 
-// letGo releases the blocks of p from one on that still have no key, and reports whether
-// there were any.
+// letGo releases the blocks of p from block from on that still have no key, and reports
+// whether there were any.
 func (wl *waitList) letGo(p *waitingStore, from int) (any bool) {
 	s := wl.s
 	for _, hash := range p.hashes[from:] {

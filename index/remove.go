@@ -1,9 +1,9 @@
 package index
 
-// A removal takes a copy of each block from what a group and tier hold. Which
-// prefix the block is does not matter, so a block that was never placed is
-// removed like any other. When the last holder has gone, the name is idle if it has
-// a key (idle.go), and forgotten if it has none.
+// A removal takes a copy of each block from a group and tier. The prefix of the block does
+// not matter, so a block that was never placed is removed like any other. When the last
+// holder has gone, the name becomes idle if it has a key (idle.go), and is forgotten if it
+// has none.
 
 func (s *source) remove(c *Change) {
 	g := s.lanes.group(c.Group.ID)
@@ -24,7 +24,7 @@ func (s *source) remove(c *Change) {
 		switch {
 		case c.Remaining != nil:
 			left = c.Remaining[i]
-		case ambiguous: // nobody knows which of its blocks has gone
+		case ambiguous: // either of its blocks may have gone
 			left = 0
 			s.doubts = s.doubts || h.copies > 1 || n.copyCount(&h).reported
 		}
@@ -37,14 +37,14 @@ func (s *source) remove(c *Change) {
 		}
 		n.release(h)
 		if ambiguous && n.value != 0 && !n.held() {
-			n.forget() // whichever key it is used for next is the only one
+			n.forget() // its next key is then its only one
 		}
 		s.trimIdle()
 	}
 }
 
-// release takes the last copy of a block from a lane. The name is idle then, or
-// forgotten, if nobody holds it any more.
+// release takes the last copy of a block from a lane. If nobody holds the name any more, it
+// becomes idle, or is forgotten.
 func (n *name) release(h holding) {
 	s := n.s
 	var buf [2]loc

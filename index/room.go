@@ -13,7 +13,7 @@ type limits struct {
 	budget  int64
 	slack   int64 // for what cannot be refused
 	admits  int64 // for sources
-	reserve int64 // pages that new chunks of slabs leave for what else there is
+	reserve int64 // pages that new chunks of slabs leave for other structures
 }
 
 func (l *limits) setBudget(budget int64) {
@@ -32,9 +32,9 @@ func (g *ground) near() bool { return g.pages() < 4*g.reserve }
 // full reports whether stores may take no more of the heap.
 func (g *ground) full() bool { return g.pages() <= 0 }
 
-// room returns how many bytes may be stored, about. A name takes its part of the forest,
-// which leaves the last pages for names, and a place in a table of names, where half of
-// what is free is taken to be of use.
+// room returns about how many bytes may be stored. A name takes its part of the forest,
+// which leaves the last pages for names, and an entry in a table of names, where half of
+// the free entries are assumed to be of use.
 func (g *ground) room() int64 {
 	free, pages := int64(g.forest.Free()), max(g.pages(), 0)
 	each := max((g.forest.Bytes()-free)/max(g.total.names, 1), 8)
@@ -43,7 +43,7 @@ func (g *ground) room() int64 {
 	return min(forest, table) * (each + nameCost)
 }
 
-// canAdmit makes room for a source, or so many bytes of s, or returns false.
+// canAdmit makes room for a source, or for bytes of s, or returns false.
 func (g *ground) canAdmit(s *source, bytes int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -55,8 +55,8 @@ func (g *ground) hasRoomFor(s *source, bytes int) bool {
 	return g.makeRoom(s, func() bool { return g.pages()+g.admits > int64(bytes) })
 }
 
-// setAside makes room for a store that may have to wait, but for its names, and counts
-// that until it does. It returns false if there is no room. s is the writer.
+// setAside makes room for a store that may have to wait, without its names, and counts the
+// bytes until it waits. It returns false if there is no room. s is the writer.
 func (g *ground) setAside(s *source, hashes, locals int) (bytes int, ok bool) {
 	each := int(unsafe.Sizeof(Hash(0)) + unsafe.Sizeof(uint32(0)) + unsafe.Sizeof(waiter{}))
 	bytes = mem.Size(each*hashes) + mem.Size(localBytes*locals)
@@ -67,12 +67,12 @@ func (g *ground) setAside(s *source, hashes, locals int) (bytes int, ok bool) {
 	return bytes, true
 }
 
-// errFull is about a source, and what of it has no room.
+// errFull returns the error about a source, and its part that has no room.
 func (g *ground) errFull(id Source, what string) error {
 	return fmt.Errorf("%w: pod %q, model %q, rank %d%s: what must be kept takes all of %d bytes", ErrFull, id.Pod, id.Model, id.Rank, what, g.budget)
 }
 
-// admit takes a source in, and counts what the tables have more.
+// admit adds a source, and counts the bytes that the tables grew by.
 func (g *ground) admit(s *source, bytes int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -87,7 +87,7 @@ func (g *ground) addTables(n int) {
 	g.mem.Add(n)
 }
 
-// dismiss takes a source out that was removed.
+// dismiss takes out a source that was removed.
 func (g *ground) dismiss(s *source) {
 	last := len(g.all) - 1
 	g.all[s.tenant.number] = g.all[last]
@@ -97,8 +97,8 @@ func (g *ground) dismiss(s *source) {
 	g.half = slices.DeleteFunc(g.half, func(o *source) bool { return o == s })
 }
 
-// pause lets other writers in and makes room, after so many names were stored. It is
-// called where no name of s is in hand, and no place that is not pinned.
+// pause counts names that were stored, lets other writers in, and makes room. The caller
+// keeps no name of s, and no place that is not pinned.
 func (s *source) pause(names int) {
 	s.yield(names)
 	if s.inHand > 0 {
@@ -107,7 +107,7 @@ func (s *source) pause(names int) {
 	t, g := &s.tenant, s.ground
 	t.report()
 	if g.phase == phaseSweep && t.swept != g.cycle {
-		t.sweep() // others may have found it busy
+		t.sweep() // other writers may have found it busy
 	}
 	g.pay(names, s)
 	if g.budget-g.mem.Load() < g.slack/2 {
@@ -116,8 +116,8 @@ func (s *source) pause(names int) {
 	t.report()
 }
 
-// roomFor has room for a name that is stored, or returns false. No name of s is in
-// hand, and no place that is not pinned.
+// roomFor makes room for a name, or returns false. The caller keeps no name of s, and no
+// place that is not pinned.
 func (s *source) roomFor(h Hash) bool {
 	if !s.ground.full() || s.hasRoom(h) {
 		return true

@@ -1,13 +1,13 @@
 package index
 
 // Two names of one key. An engine that hides salts or media has two hashes for one
-// prefix. The forest has one bit for both, so which of them holds the block must
-// be known: as soon as a second name is about to hold a key, all names that hold
-// something are noted by their keys (shared), and names of one key stay rich. In
-// most caches that never happens, and nothing is noted.
+// prefix. The forest has one bit for both, so the source must record which of them holds
+// the block: as soon as a second name is about to hold a key, it records all names that
+// hold something by their keys (sharedKeys), and names of one key stay rich. In most
+// caches that never happens, and nothing is recorded.
 
-// maxNames bounds the held names of one key: it takes salts that the engine does
-// not tell to have more than one.
+// maxNames bounds the held names of one key. A key has several only if the engine hides
+// salts or media.
 const maxNames = 64
 
 // sharedName is a name of a key. next is the number of another one, 0: there is none.
@@ -102,10 +102,10 @@ func (n *name) claim(l loc) bool {
 // disclaim records that the name holds nothing at l any more.
 func (n *name) disclaim(l loc) { n.s.shared.remove(n.hash, l) }
 
-// sharedBytes is what noteShared takes for a name, at most.
+// sharedBytes is the most bytes that noteShared takes for a name.
 const sharedBytes = 48
 
-// noteShared begins to keep the held names by their keys. It returns false if there is
+// noteShared begins to record the held names by their keys. It returns false if there is
 // no room for that.
 func (s *source) noteShared() bool {
 	var buf [2]loc

@@ -10,65 +10,67 @@ import (
 	"github.com/kvindex/kvindex/index/internal/mem"
 )
 
-// loc is where a key is in the forest.
+// loc is the place of a key in the forest.
 type loc = forest.Loc
 
 // source is one cache as its events describe it.
 //
 // # Names
 //
-// The engine speaks of blocks by hash, prompts are looked up by key. So all that
-// is known hangs on the name of a hash: the keys it stands for, by their places
-// in the forest, and who holds it. A hash that no store has placed yet has a name
-// without keys: it is held, and no query sees it. This makes orphans, masked
-// stores of hybrid groups and stores by hash alone one case: holding is recorded
-// at once, and placing a name, whenever it happens, makes the block visible. A
-// removal need not know which of them it meets. See name.
+// The engine names blocks by hash, and prompts are looked up by key. So the name of a hash
+// has everything: its keys, by their places in the forest, and its holders. A hash that no
+// store has placed yet has a name without keys: it is held, and no query sees it. So
+// orphans, masked stores of hybrid groups and stores by hash alone are one case: holding
+// is recorded at once, and placing a name makes the block visible, whenever that happens.
+// A removal treats them all alike. See name.
 //
 // # Lanes
 //
-// Who holds a block is a lane: a group and tier of the source, and how its blocks
-// are cut. The forest knows a lane by its ordinal. See lane.
+// The holder of a block is a lane: a group and tier of the source, and how its blocks
+// are cut. The forest identifies a lane by its ordinal. See lane.
 //
 // # Verbs
 //
-// A change becomes a few steps, and each verb means one of them:
+// A change becomes a few steps, each with a verb of its own:
 //
 //	place    a hash gets a key that it stands for
 //	hold     a lane gets a copy of a block, its first or one more
 //	gain     a lane gets its first copy
 //	claim    a hash is about to hold a key that other hashes may hold
 //	release  a lane gives up its last copy; the name is idle if nobody else holds it
-//	hide     what a lane released may be there after all: a report was not counted
-//	restore  what was hidden is held again: a child proved that it is there
-//	forget   a name goes, with its keys and all that is hidden
+//	hide     a released block may be there after all: a report was not counted
+//	restore  a hidden block is held again: a child proved that it is there
+//	forget   a name goes, with its keys and its hidden holdings
 //	park     a store waits until its parent has a key
-//	void     a parked store has no say any more in what a hash stands for
-//	drop     what waits for a key is given up, at the bound
-//	clear    all that the source holds goes, or all of a tier
+//	void     a parked store does not place a hash any more
+//	drop     a store that waits for a key is given up, at the bound
+//	clear    all blocks of the source go, or all of a tier
 //	retire   lanes, or the source, are not shown to readers any more, and then they go
 //
-// Each has a file that begins with its rules: store.go, remove.go, clear.go,
-// reports.go what is hidden and comes back, pending.go what waits, masked.go what
-// follows in masked stores, name.go, shared.go and idle.go what names are, lanes.go, graves.go what is left of a
-// removed pod.
+// # Parts
+//
+// A source consists of values, each with a file that begins with its rules: lanes.go,
+// nameset.go with name.go, idle.go and shared.go, pending.go for stores that wait,
+// tenant.go for its part in evictions, snapshot_source.go for its part in a snapshot. The
+// changes are in store.go, masked.go, reports.go, remove.go and clear.go, and graves.go
+// tidies up behind a removed pod.
 type source struct {
 	id     Source
-	feed   uint64 // tells it from those of its id before
+	feed   uint64 // differs from that of any earlier source with the id
 	cfg    *MemoryConfig
 	model  *model
 	ground *ground
 	f      *forest.Forest
 	mem    *mem.Count // of all that the index takes
 
-	// views are what readers see of the source. They outlive it: candidates
-	// that are kept for long must not keep a source.
+	// Readers see the views of the source. These outlive it: candidates that are kept for
+	// long must not keep a source.
 	views *atomic.Pointer[[]*view]
 
 	removed atomic.Bool // with its pod: look it up again
 
 	// writer orders the Applies and guards all below. The ground's lock is
-	// taken after it, and let go of now and then (yield).
+	// taken after it, and released now and then (yield).
 	writer  sync.Mutex
 	cursors cursorList
 	lanes   laneTable
@@ -80,12 +82,12 @@ type source struct {
 	applyState
 }
 
-// history is what happened to a source since its last OpClear.
+// history is the losses of a source since its last OpClear.
 type history struct {
-	cleared uint32 // when that was: what was idle before is not newer
+	cleared uint32 // the time at the end of that OpClear, by the clock of the forest
 	evicted uint64 // holdings
-	// doubts: blocks were given up that the engine may hold. A report can then name
-	// blocks beside the known ones.
+	// doubts: the index gave up blocks that the engine may hold. Then a report can name
+	// blocks that are not in view.
 	doubts bool
 }
 
@@ -94,14 +96,14 @@ type applyState struct {
 	changes   []Change
 	prompt    rootStore
 	counts    Counts       // since the last Apply ended
-	work      int          // names looked at since the ground's lock was taken
-	inHand    int          // callers that have places of names in hand
+	work      int          // names visited since the ground's lock was taken
+	inHand    int          // callers that keep places of names
 	following *maskedStore // nil: there is none
 }
 
 func newSource(id Source, m *memory, md *model, feed uint64) *source {
 	count := &md.ground.mem
-	text := strings.Clone(id.Pod + id.Model) // not to keep whatever it was cut from
+	text := strings.Clone(id.Pod + id.Model) // the caller's strings may be parts of long ones
 	id.Pod, id.Model = text[:len(id.Pod)], text[len(id.Pod):]
 	s := &source{
 		id:      id,
@@ -128,9 +130,8 @@ func newSource(id Source, m *memory, md *model, feed uint64) *source {
 // of other sources in.
 const yieldAfter = 256
 
-// yield lets the writers of other sources in, if it is time after so many names
-// more. The forest may have changed then: only what the names of s refer to is
-// still where it was.
+// yield counts names, and lets the writers of other sources in after yieldAfter of them.
+// The forest may have changed then: only places that names of s refer to stay valid.
 func (s *source) yield(names int) {
 	if s.work += names; s.work < yieldAfter {
 		return
@@ -210,7 +211,7 @@ func (s *source) describe() SourceInfo {
 	}
 }
 
-// ownBytes returns what s takes beside its names and what waits.
+// ownBytes returns the bytes of s without its names and the stores that wait.
 func (s *source) ownBytes() int {
 	n := mem.SizeOf[source]() + mem.SizeOf[atomic.Pointer[[]*view]]() +
 		mem.Size(len(s.id.Pod)+len(s.id.Model)) + s.cursors.bytes() +
@@ -221,8 +222,8 @@ func (s *source) ownBytes() int {
 	return n
 }
 
-// discard takes s, which was removed, from what is counted, and lets its names go.
-// s.writer is held, and nothing of s is in the forest any more.
+// discard takes a removed source out of the counts, and releases its names. s.writer is
+// held, and nothing of s is in the forest any more.
 func (s *source) discard() {
 	s.tenant.leave()
 	s.mem.Add(-s.ownBytes())

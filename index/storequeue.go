@@ -6,7 +6,7 @@ import (
 	"github.com/kvindex/kvindex/index/internal/names"
 )
 
-// storeQueue is the stores of a source of which a hash had no key, oldest first.
+// storeQueue is the stores of a source that wait because a hash has no key, oldest first.
 type storeQueue struct {
 	f    *forest.Forest
 	mem  *mem.Count
@@ -20,7 +20,7 @@ type storeQueue struct {
 	// parents has the stores that are parked, and masked ones of draft groups whose parent
 	// has no key, by that parent. The value is the number of the first one.
 	parents *names.Table[Hash, uint32]
-	masked  []*waitingStore // to be looked at after the Apply
+	masked  []*waitingStore // for a look after the Apply
 }
 
 // push puts a store behind the others that wait.
@@ -37,7 +37,7 @@ func (q *storeQueue) push(p *waitingStore) {
 	q.cost += p.cost()
 }
 
-// remove takes a store out.
+// remove removes a store.
 func (q *storeQueue) remove(p *waitingStore) {
 	if p.older == nil {
 		q.oldest = p.newer
@@ -99,7 +99,7 @@ func (q *storeQueue) next(at variantHash) *waitingStore {
 	return nil
 }
 
-// wait has a store wait for its parent.
+// wait begins the wait of a store for its parent.
 func (q *storeQueue) wait(p *waitingStore) {
 	p.waits = true
 	if q.parents == nil {
@@ -144,7 +144,7 @@ func (q *storeQueue) unwait(p *waitingStore) {
 	}
 }
 
-// look has a masked store looked at when the changes are applied.
+// look queues a masked store for a look after the changes of the Apply.
 func (q *storeQueue) look(p *waitingStore) {
 	p.blind = false
 	if !p.looked {
@@ -153,7 +153,7 @@ func (q *storeQueue) look(p *waitingStore) {
 	}
 }
 
-// bytes is what the stores that wait take of the heap, but for their names.
+// bytes returns the bytes of the stores that wait without their names.
 func (q *storeQueue) bytes() int {
 	n := mem.SliceSize(q.slots)
 	for p := q.oldest; p != nil; p = p.newer {
@@ -165,7 +165,7 @@ func (q *storeQueue) bytes() int {
 	return n
 }
 
-// release lets go of all stores.
+// release removes all stores.
 func (q *storeQueue) release() {
 	q.mem.Add(-q.bytes())
 	*q = storeQueue{f: q.f, mem: q.mem, salt: q.salt}

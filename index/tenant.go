@@ -4,12 +4,12 @@ import (
 	"github.com/kvindex/kvindex/index/internal/names"
 )
 
-// tenant is a source as the ground sees it: what it takes, and what it can give up. It is
-// guarded by source.writer, and number by ground.mu.
+// tenant is the part of a source in the budget: it reports the memory of the source, and
+// gives up names and stores. source.writer guards it, and ground.mu number.
 type tenant struct {
 	s        *source
 	number   int   // in ground.all
-	reported tally // what the ground has counted
+	reported tally // the part of the source in ground.total
 	reports  int   // since the bytes of the names were measured
 	measured int64 // how many names there were then
 
@@ -19,7 +19,7 @@ type tenant struct {
 	at            uint64
 }
 
-// tally is what sources take.
+// tally is the memory of sources.
 type tally struct {
 	names     int64
 	nameBytes int64
@@ -41,8 +41,8 @@ func (t *tally) add(more *tally) {
 // than a removal does.
 const reportsEach = 512
 
-// report brings the tally of the ground up to date. A change reports several times, so the
-// numbers go one by one: a copy of a tally that was just written takes twice as long.
+// report brings ground.total up to date. A change reports several times, so the numbers go
+// one by one: to copy a tally that was just written takes twice as long.
 func (t *tenant) report() {
 	s, was, total := t.s, &t.reported, &t.s.ground.total
 	names := int64(s.names.Len())
@@ -59,13 +59,13 @@ func (t *tenant) report() {
 	update(&total.nameRoom, &was.nameRoom, int64(s.names.Room()))
 }
 
-// update replaces a number that was reported, in the sum of all too.
+// update replaces a number that was reported, in the sum too.
 func update(sum, was *int64, now int64) {
 	*sum += now - *was
 	*was = now
 }
 
-// leave takes the tenant from the tally of the ground.
+// leave takes the numbers of the tenant out of ground.total.
 func (t *tenant) leave() {
 	was, total := &t.reported, &t.s.ground.total
 	update(&total.names, &was.names, 0)
@@ -75,8 +75,8 @@ func (t *tenant) leave() {
 	update(&total.nameRoom, &was.nameRoom, 0)
 }
 
-// sweep forgets what is dead of the names of a segment. It returns its cost, in names that
-// were scanned.
+// sweep forgets the dead names of a segment. It returns its cost, in names that were
+// scanned.
 func (t *tenant) sweep() (cost int) {
 	s, g := t.s, t.s.ground
 	if t.sweeps != g.cycle {
